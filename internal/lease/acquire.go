@@ -1,0 +1,260 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Request says what to acquire and how.
+type Request struct {
+	Kind     Kind
+	Name     string
+	TTL      time.Duration     // 0: the engine's
+	Until    time.Time         // when set: a lease that ends then and is never renewed
+	Fixed    bool              // not renewed by the keeper
+	MaxWait  time.Duration     // 0: as long as the context
+	Meta     map[string]string // shown to whoever inspects the lock
+	Detached bool              // the lease's context does not end with the caller's
+	Once     bool              // do not wait
+
+	WarnBefore time.Duration // 0: no early warning
+	OnWarn     func(*Lease)
+}
+
+// acquire is one call under way.
+type acquire struct {
+	e       *Engine
+	req     Request
+	spec    spec
+	ttl     time.Duration
+	waitKey string          // with the final dot
+	parent  context.Context // the caller's
+	ctx     context.Context // ends the waiting
+	begun   Instant
+	bid     *bid
+	sight   *sight
+	// shortcut: the tombstone of a first waiter that was granted makes its
+	// successor first. Not so where several can be granted at once.
+	shortcut bool
+
+	holder      Entry // last seen
+	position    int
+	place       *Lease // in the queue, when granted from there
+	placeStatus Status
+}
+
+var (
+	errMaxWait   = errors.New("the maximum wait is over")
+	errOnceLimit = errors.New("no answer in time")
+)
+
+// Acquire takes the mutex req names. It returns the lease, or an error that
+// matches one of the package's sentinels: [ErrLocked] only with Once,
+// [ErrTimeout] when the context or the maximum wait ended the wait.
+func (e *Engine) Acquire(ctx context.Context, req Request) (*Lease, error) {
+	encoded, err := EncodeName(req.Name)
+	if err != nil {
+		return nil, err
+	}
+	a := &acquire{e: e, req: req, parent: ctx, ctx: ctx, begun: e.now(), shortcut: true}
+	a.spec = spec{kind: req.Kind, name: req.Name, key: lockPrefix + encoded, lock: true}
+	a.waitKey = waitPrefix + encoded + "."
+	if err := a.validate(); err != nil {
+		return nil, err
+	}
+	if ctx.Err() != nil {
+		return nil, a.gaveUp(context.Cause(ctx))
+	}
+	if err := e.enter(); err != nil {
+		return nil, err
+	}
+	defer e.leave()
+	limit, reason := req.MaxWait, errMaxWait
+	if req.Once {
+		limit, reason = min(a.ttl, DefaultReleaseTimeout), errOnceLimit
+	}
+	if limit > 0 {
+		var cancel context.CancelFunc
+		a.ctx, cancel = context.WithTimeoutCause(ctx, limit, reason)
+		defer cancel()
+	}
+	a.bid = &bid{e: e, ctx: a.ctx, once: req.Once, make: func() *claim {
+		return e.newClaim(a.spec, a.body(), a.terms)
+	}}
+	v := a.run()
+	if v.outcome == granted {
+		return a.grant(v), nil
+	}
+	a.bid.close()
+	return nil, a.fail(v)
+}
+
+// validate refuses what cannot be, before any I/O.
+func (a *acquire) validate() (err error) {
+	req := &a.req
+	a.ttl = a.e.cfg.TTL
+	switch {
+	case !req.Until.IsZero():
+		req.Fixed = true
+		t, err := termsUntil(time.Until(req.Until), a.e.cfg.Margin)
+		if err != nil {
+			return fmt.Errorf("lock %q until %v: %w", req.Name, req.Until.Format(time.RFC3339), err)
+		}
+		a.ttl = t.ttl
+	case req.TTL != 0:
+		if a.ttl, err = RoundTTL(req.TTL, req.Fixed); err != nil {
+			return fmt.Errorf("lock %q: %w", req.Name, err)
+		}
+	}
+	b := a.body()
+	b.ID = processClaim
+	if _, err := b.encode(); err != nil {
+		return fmt.Errorf("lock %q: %w", req.Name, err)
+	}
+	return nil
+}
+
+// processClaim stands in for a claim's id where only the size matters.
+const processClaim = "00000000000000000000000000"
+
+// body is the part of a record that all of this client's have.
+func (e *Engine) body(s Status, meta map[string]string) Body {
+	return Body{
+		Status: s, Client: e.client,
+		Owner: e.cfg.Owner, Host: e.host, PID: e.pid, Started: e.start, Meta: meta,
+	}
+}
+
+func (a *acquire) body() Body {
+	b := a.e.body(StatusHeld, a.req.Meta)
+	b.Fixed = a.req.Fixed
+	return b
+}
+
+// terms are those of an attempt made now: what is left until a given end
+// shrinks while waiting.
+func (a *acquire) terms() (terms, error) {
+	if a.req.Until.IsZero() {
+		return newTerms(a.ttl, a.e.cfg.Margin), nil
+	}
+	t, err := termsUntil(time.Until(a.req.Until), a.e.cfg.Margin)
+	if err != nil {
+		return t, fmt.Errorf("lock %q: its time was over before it was free: %w", a.req.Name, err)
+	}
+	return t, nil
+}
+
+// run tries at once, and queues if it has to and may.
+func (a *acquire) run() verdict {
+	tombstone, unqueued := a.e.again(a.spec.key)
+	var v verdict
+	if tombstone == 0 || unqueued {
+		v = a.bid.take(tombstone)
+	} else {
+		v.outcome = free
+		v.entry.Revision = tombstone
+	}
+	if v.outcome == free {
+		// Free a moment ago: those queued go first.
+		at := a.e.now()
+		queue, err := a.e.waiters(a.ctx, a.waitKey+"*", 0)
+		switch {
+		case err != nil && a.req.Once:
+			return verdict{outcome: failed, err: err}
+		case err != nil: // queue too
+		case len(queue) == 0:
+			a.e.emptySeen(a.spec.key, at)
+			v = a.bid.take(v.entry.Revision)
+		case a.req.Once:
+			return verdict{outcome: busy}
+		}
+	}
+	switch {
+	case a.req.Once || (v.outcome != free && v.outcome != busy):
+		return v
+	}
+	a.holder = v.entry
+	a.sight = newSight()
+	return a.wait()
+}
+
+// grant makes the lease. What the caller was shown last is where it begins.
+func (a *acquire) grant(v verdict) *Lease {
+	l := a.bid.cur.lease(v, func(l *Lease) {
+		l.base = a.parent
+		parent := a.parent
+		if a.req.Detached {
+			parent = context.WithoutCancel(parent)
+		}
+		l.ctx, l.cancel = context.WithCancelCause(parent)
+		if !a.req.Until.IsZero() {
+			l.cap = a.e.now().Add(time.Until(a.req.Until))
+			l.end = min(l.end, l.cap)
+		}
+		if d := a.e.cfg.WatchAfter; d >= 0 {
+			l.watchAt = a.e.now().Add(d)
+		}
+		if a.req.OnWarn != nil {
+			l.warnBefore = a.req.WarnBefore
+			l.onWarn = func() { a.req.OnWarn(l) }
+		}
+	})
+	if a.place != nil {
+		a.place.leaveQueue(a.placeStatus)
+	}
+	ev := l.event(EventGranted, nil)
+	ev.Waited = a.e.now().Sub(a.begun)
+	a.e.tell(a.parent, ev)
+	return l
+}
+
+// fail puts the end of an acquire that was not granted into words.
+func (a *acquire) fail(v verdict) error {
+	switch v.outcome {
+	case free, busy:
+		return a.locked(v)
+	case ended:
+		return a.gaveUp(v.err)
+	default:
+		return fmt.Errorf("acquire lock %q: %w", a.req.Name, v.err)
+	}
+}
+
+// locked is the answer to a one-shot acquire of a lock that is held or queued
+// for.
+func (a *acquire) locked(v verdict) error {
+	err := &BusyError{Name: a.req.Name}
+	if v.entry.Live() {
+		err.Holder = v.entry
+		err.Own = v.entry.Client == a.e.client
+	}
+	if queue, listErr := a.e.waiters(a.ctx, a.waitKey+"*", 0); listErr == nil {
+		err.Queued = len(queue)
+	}
+	return err
+}
+
+func (a *acquire) gaveUp(cause error) error {
+	waited := a.e.now().Sub(a.begun)
+	var err error
+	switch {
+	case errors.Is(cause, ErrClosed), a.e.life.Err() != nil && errors.Is(cause, ErrUnavailable):
+		err = fmt.Errorf("acquire lock %q: %w", a.req.Name, cause)
+	case errors.Is(cause, errOnceLimit):
+		err = fmt.Errorf("acquire lock %q: %w: no answer within %v", a.req.Name, ErrUnavailable, waited.Round(time.Millisecond))
+	default:
+		w := &WaitError{Name: a.req.Name, Waited: waited, Holder: a.holder, Position: a.position}
+		if !errors.Is(cause, errMaxWait) {
+			w.Cause = errors.Join(a.parent.Err(), cause)
+		}
+		err = w
+	}
+	ev := Event{Type: EventGaveUp, Kind: a.spec.kind, Name: a.spec.name, Waited: waited, Cause: err}
+	if a.bid != nil && a.bid.cur != nil {
+		ev.ID = a.bid.cur.id
+	}
+	a.e.tell(a.parent, ev)
+	return err
+}

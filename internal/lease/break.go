@@ -1,0 +1,108 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/natslock/locks/kvstore"
+)
+
+// breakTries bounds how often a break follows a holder that renews meanwhile.
+const breakTries = 10
+
+// BreakRequest says which holder to break.
+type BreakRequest struct {
+	Kind   Kind
+	Name   string
+	Token  uint64 // of the holder that was shown to the operator
+	Reason string
+	By     string
+	Now    bool // let the next in at once: an exception to mutual exclusion
+}
+
+// Break replaces the holder's record by a broken one. The holder cannot renew
+// any more and is told; nobody gets in before it has stopped, or its lease is
+// over: the broken record lives at least as long as the record it replaces
+// could have.
+//
+// A holder with another token than the one shown is never broken: the error
+// then matches [ErrReleased]. Breaking a broken record again changes nothing.
+func (e *Engine) Break(ctx context.Context, req BreakRequest) error {
+	encoded, err := EncodeName(req.Name)
+	if err != nil {
+		return err
+	}
+	key := lockPrefix + encoded
+	atLeast := uint64(1) // never the word of a replica that has nothing
+	for try := 0; ; try++ {
+		if err := ctx.Err(); err != nil {
+			return fmt.Errorf("break lock %q: %w", req.Name, context.Cause(ctx))
+		}
+		// The server's time before the break is sent, minus the record's own,
+		// is an age the record certainly has.
+		st, err := e.kv.State(ctx, "")
+		if err != nil {
+			return fmt.Errorf("break lock %q: %w", req.Name, err)
+		}
+		entry, err := e.read(ctx, key, atLeast)
+		switch {
+		case err != nil:
+			return fmt.Errorf("break lock %q: %w", req.Name, err)
+		case !entry.Live() && try > 0 && entry.Status == StatusBroken:
+			return nil // the answer to an earlier try was lost
+		case !entry.Live():
+			return fmt.Errorf("break lock %q: its holder with token %d is gone: %w", req.Name, req.Token, ErrReleased)
+		case entry.TokenOrTicket() != req.Token:
+			return fmt.Errorf("break lock %q: its holder with token %d is gone, it is held with token %d now: %w", req.Name, req.Token, entry.TokenOrTicket(), ErrReleased)
+		case entry.Status == StatusBroken && !entry.Unreadable && !req.Now:
+			return nil
+		}
+		w, err := e.breaking(entry, req, st.Time)
+		if err != nil {
+			return fmt.Errorf("break lock %q: %w", req.Name, err)
+		}
+		_, err = e.write(ctx, w)
+		var conflict *kvstore.ConflictError
+		if errors.As(err, &conflict) {
+			atLeast = max(atLeast, conflict.Last)
+		}
+		switch {
+		case err == nil:
+			return nil
+		case isAny(err, ErrPermission, kvstore.ErrClosed), try == breakTries:
+			return fmt.Errorf("break lock %q: %w", req.Name, err)
+		case conflict == nil:
+			// In flight, or unknown: what is there now tells.
+			if err := sleep(ctx, inFlightPause(try+2)); err != nil {
+				return fmt.Errorf("break lock %q: %w", req.Name, err)
+			}
+		}
+	}
+}
+
+// breaking is the write that breaks entry.
+func (e *Engine) breaking(entry Entry, req BreakRequest, serverTime time.Time) (kvstore.Write, error) {
+	b := entry.Body
+	if entry.Unreadable {
+		b = Body{ID: fmt.Sprintf("unreadable-%d", entry.Revision), Owner: "unknown"}
+	}
+	b.Token = entry.TokenOrTicket()
+	b.Status, b.BrokenBy, b.Reason, b.BrokenAt = StatusBroken, req.By, req.Reason, time.Now().UnixMilli()
+	ttl := entry.Record.TTL
+	if ttl == 0 { // not written by us: nobody's lease, nobody to wait for
+		ttl = e.cfg.TTL
+	}
+	if entry.Fixed && !entry.Unreadable {
+		age := max(serverTime.Sub(entry.Time), 0)
+		ttl = max(ceilSecond(ttl-age), time.Second)
+	}
+	b.TTL = int64(ttl / time.Second)
+	value, err := b.encode()
+	w := kvstore.Write{Key: entry.Key, Value: value, Expect: entry.Revision, TTL: ttl}
+	if req.Now {
+		w.Delete, w.TTL = true, 0
+	}
+	return w, err
+}

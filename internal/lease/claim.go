@@ -1,0 +1,448 @@
+package lease
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/natslock/locks/kvstore"
+)
+
+// claim is one acquisition: the attempts made under one id, of which at most
+// one becomes a lease.
+//
+// Each attempt is judged alone, by its own expectation and its own sending,
+// until the claim is over: granted, given up, or found broken. From then on
+// the acknowledgement of another of its attempts only causes the deletion of
+// exactly that record, never a grant. So an answer that comes when the lock has
+// been given up cannot bring it back.
+type claim struct {
+	e     *Engine
+	spec  spec
+	id    string
+	body  Body
+	terms func() (terms, error) // of an attempt made now
+	guard string                // the literal key the expectation is about; "": the own
+
+	mu       sync.Mutex
+	attempts []attempt // number n is attempts[n-1]
+	over     bool
+	granted  int // the attempt that became the lease
+	replies  []reply
+	wake     chan struct{}
+}
+
+type attempt struct {
+	expect   uint64
+	terms    terms
+	sent     Instant
+	floor    uint64 // highest revision known when it was sent
+	answered bool
+	forget   func()
+}
+
+type reply struct {
+	n      int
+	answer kvstore.Answer
+	at     Instant
+}
+
+// outcome says what came of an attempt.
+type outcome uint8
+
+const (
+	// granted: acknowledged, or found, in time.
+	granted outcome = iota + 1
+	// free: refused, but nobody holds the key: a tombstone, or nothing.
+	free
+	// busy: refused, and somebody holds the key.
+	busy
+	// again: not sent, refused for a passing reason, or without an answer.
+	again
+	// spoilt: the claim is over without a grant; a new one may be made.
+	spoilt
+	// failed: trying again will not help.
+	failed
+	// ended: the wait is over.
+	ended
+)
+
+// verdict is the outcome of an attempt with what belongs to it.
+type verdict struct {
+	outcome  outcome
+	n        int    // granted: the attempt
+	revision uint64 // granted: the record's
+	entry    Entry  // free and busy: what is there
+	err      error  // again and failed: why; ended: the cause
+}
+
+func (e *Engine) newClaim(s spec, body Body, t func() (terms, error)) *claim {
+	c := &claim{e: e, spec: s, id: rand.Text(), body: body, terms: t, wake: make(chan struct{}, 1)}
+	c.body.ID = c.id
+	return c
+}
+
+// send makes an attempt.
+func (c *claim) send(expect uint64) (int, error) {
+	t, err := c.terms()
+	if err != nil {
+		return 0, err
+	}
+	c.mu.Lock()
+	n := len(c.attempts) + 1
+	body := c.body
+	c.mu.Unlock()
+	body.Attempt = n
+	body.Since = time.Now().UnixMilli()
+	body.TTL = int64(t.ttl / time.Second)
+	value, err := body.encode()
+	if err != nil {
+		return 0, err
+	}
+	c.mu.Lock()
+	c.attempts = append(c.attempts, attempt{expect: expect, terms: t, floor: c.e.highest.Load(), sent: c.e.now()})
+	c.mu.Unlock()
+	forget, err := c.e.kv.Send(kvstore.Write{Key: c.spec.key, Value: value, Expect: expect, Guard: c.guard, TTL: t.ttl},
+		func(a kvstore.Answer) { c.answered(n, a) })
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err != nil {
+		c.attempts[n-1].answered = true // never sent
+		return 0, err
+	}
+	c.attempts[n-1].forget = forget
+	return n, nil
+}
+
+// answered takes an answer, however late. It runs on a goroutine of the store.
+func (c *claim) answered(n int, a kvstore.Answer) {
+	at := c.e.now()
+	if a.Err == nil {
+		c.e.seen(a.Revision)
+	}
+	c.mu.Lock()
+	// Other refusals than these do not say that the write will never be applied.
+	if a.Err == nil || isAny(a.Err, kvstore.ErrConflict, kvstore.ErrInFlight) {
+		c.attempts[n-1].answered = true
+	}
+	late := c.over
+	if !late {
+		c.replies = append(c.replies, reply{n: n, answer: a, at: at})
+	}
+	discard := late && a.Err == nil && n != c.granted
+	c.mu.Unlock()
+	if discard {
+		c.e.discard(c.spec.key, c.id, a.Revision)
+	}
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
+}
+
+// try makes one attempt and waits until it comes to something.
+func (c *claim) try(ctx context.Context, expect uint64) verdict {
+	n, err := c.send(expect)
+	if err != nil {
+		if isAny(err, kvstore.ErrInvalidKey, ErrInvalidTTL, kvstore.ErrClosed) || c.e.life.Err() != nil || !errors.Is(err, ErrUnavailable) {
+			return verdict{outcome: failed, err: err}
+		}
+		return verdict{outcome: again, err: err}
+	}
+	timer := time.NewTimer(deniedAfter)
+	defer timer.Stop()
+	waited := deniedAfter
+	for {
+		c.mu.Lock()
+		replies := c.replies
+		c.replies = nil
+		c.mu.Unlock()
+		for i, r := range replies {
+			if v, ok := c.judge(ctx, r, n); ok {
+				c.mu.Lock() // what follows was meant for this claim too
+				c.replies = append(replies[i+1:], c.replies...)
+				c.mu.Unlock()
+				return v
+			}
+		}
+		select {
+		case <-c.wake:
+		case <-ctx.Done():
+			return verdict{outcome: ended, err: context.Cause(ctx)}
+		case <-c.e.life.Done():
+			return verdict{outcome: ended, err: context.Cause(c.e.life)}
+		case <-timer.C:
+			if err := c.e.kv.Denied(c.spec.key); err != nil {
+				return verdict{outcome: failed, err: err}
+			}
+			if waited >= answerTimeout {
+				return verdict{outcome: again, err: fmt.Errorf("%w: no answer within %v", ErrUnavailable, waited)}
+			}
+			timer.Reset(answerTimeout - waited)
+			waited = answerTimeout
+		}
+	}
+}
+
+// deniedAfter is how long an answer may take before a refusal of the subject,
+// which is not answered, is looked for.
+const deniedAfter = 50 * time.Millisecond
+
+// judge decides by one reply; false: it decides nothing. newest is the number
+// of the attempt made last: the refusal of an older one is no news.
+func (c *claim) judge(ctx context.Context, r reply, newest int) (verdict, bool) {
+	var conflict *kvstore.ConflictError
+	switch err := r.answer.Err; {
+	case err == nil:
+		return c.take(r.n, r.answer.Revision, r.at), true
+	case r.n != newest:
+		return verdict{}, false
+	case errors.As(err, &conflict):
+		if conflict.Last == 0 {
+			return verdict{outcome: free}, true
+		}
+		key := c.spec.key
+		if c.guard != "" {
+			key = c.guard
+		}
+		entry, err := c.e.read(ctx, key, conflict.Last)
+		if err != nil {
+			return verdict{outcome: again, err: err}, true
+		}
+		switch {
+		case !entry.Live():
+			return verdict{outcome: free, entry: entry}, true
+		case !entry.of(c.id):
+			return verdict{outcome: busy, entry: entry}, true
+		case entry.Status == StatusBroken:
+			// Never adopted: an operator has decided against it.
+			c.e.discard(c.spec.key, c.id, entry.Revision)
+			return verdict{outcome: spoilt}, true
+		case entry.Attempt < 1 || entry.Attempt > newest:
+			return verdict{outcome: busy, entry: entry}, true // not written by us
+		}
+		// An earlier attempt whose answer was lost: its own sending counts.
+		return c.take(entry.Attempt, entry.Revision, c.e.now()), true
+	default:
+		return verdict{outcome: again, err: err}, true
+	}
+}
+
+// take grants attempt n, stored at revision, when it became known in time.
+func (c *claim) take(n int, revision uint64, at Instant) verdict {
+	c.mu.Lock()
+	a := c.attempts[n-1]
+	c.mu.Unlock()
+	if at >= a.terms.end(a.sent) {
+		c.e.discard(c.spec.key, c.id, revision)
+		return verdict{outcome: spoilt}
+	}
+	if revision <= a.floor {
+		c.e.discard(c.spec.key, c.id, revision)
+		return verdict{outcome: failed, err: fmt.Errorf(
+			"%w: fencing tokens went backwards, from %d to %d: the bucket was restored from a backup or made again with a clock behind; make it anew with a first_seq above", ErrUnavailable, a.floor, revision)}
+	}
+	return verdict{outcome: granted, n: n, revision: revision}
+}
+
+// close ends the claim; n is the attempt that was granted, or 0. Answers that
+// are here already or still to come lead to deletions only.
+func (c *claim) close(n int) {
+	c.mu.Lock()
+	if c.over {
+		c.mu.Unlock()
+		return
+	}
+	c.over, c.granted = true, n
+	replies := c.replies
+	c.replies = nil
+	var open []attempt
+	for i, a := range c.attempts {
+		switch {
+		case a.answered || i+1 == n:
+		case a.forget != nil:
+			open = append(open, a)
+		}
+	}
+	c.mu.Unlock()
+	for _, r := range replies {
+		if r.answer.Err == nil && r.n != n {
+			c.e.discard(c.spec.key, c.id, r.answer.Revision)
+		}
+	}
+	if len(open) > 0 {
+		c.haunt(open, n == 0)
+	}
+}
+
+// haunt looks after attempts without an answer when the claim is over: their
+// answers are listened for, their records watched for. When the claim was
+// given up, what they expect is taken away from them.
+func (c *claim) haunt(open []attempt, givenUp bool) {
+	for _, a := range open {
+		c.e.ghosts.keep(a.forget)
+	}
+	c.e.background(func(ctx context.Context) {
+		w, err := c.e.kv.Watch(c.spec.key, c.sighted)
+		if err == nil {
+			c.e.ghosts.keep(w.Stop)
+		}
+		if !givenUp {
+			return
+		}
+		ctx, cancel := context.WithTimeout(ctx, open[len(open)-1].terms.ttl)
+		defer cancel()
+		for _, a := range open {
+			c.takeAway(ctx, a)
+		}
+	})
+}
+
+// takeAway puts a tombstone where the attempt expects none, or finds its
+// record and deletes it. For an expectation above 0 that settles the attempt
+// for ever; for 0 as long as the tombstone lasts.
+func (c *claim) takeAway(ctx context.Context, a attempt) {
+	b := Body{Status: StatusGone, ID: c.id, Client: c.e.client}
+	body, err := b.encode()
+	if err != nil || c.guard != "" {
+		return
+	}
+	expect := a.expect
+	for try := 0; ; try++ {
+		_, err := c.e.write(ctx, kvstore.Write{Key: c.spec.key, Value: body, Expect: expect, Delete: true})
+		var conflict *kvstore.ConflictError
+		switch {
+		case err == nil:
+			return
+		case errors.As(err, &conflict):
+			if conflict.Last == 0 {
+				return
+			}
+			entry, err := c.e.read(ctx, c.spec.key, conflict.Last)
+			if err == nil && !(entry.of(c.id) && entry.Live()) {
+				return
+			}
+			if err == nil {
+				expect = entry.Revision
+			}
+		case isAny(err, ErrPermission, kvstore.ErrClosed):
+			return
+		}
+		if sleep(ctx, inFlightPause(try+3)) != nil {
+			return
+		}
+	}
+}
+
+// sighted deletes an own record that nobody wants when it shows up.
+func (c *claim) sighted(ev kvstore.Event) {
+	if ev.Kind != kvstore.Put {
+		return
+	}
+	entry := entryOf(ev.Record)
+	c.mu.Lock()
+	unwanted := c.over && entry.of(c.id) && entry.Renewal == 0 && entry.Attempt != c.granted &&
+		(entry.Status == StatusHeld || entry.Status == StatusWaiting)
+	c.mu.Unlock()
+	if unwanted {
+		c.e.discard(c.spec.key, c.id, ev.Record.Revision)
+	}
+}
+
+// lease makes the granted attempt a lease and gives it to the keeper.
+func (c *claim) lease(v verdict, init func(l *Lease)) *Lease {
+	c.close(v.n)
+	c.mu.Lock()
+	a := c.attempts[v.n-1]
+	c.mu.Unlock()
+	l := &Lease{
+		e: c.e, spec: c.spec, id: c.id, token: v.revision, body: c.body,
+		terms: a.terms, want: a.terms, fixed: c.body.Fixed,
+		end: a.terms.end(a.sent), last: v.revision, index: -1,
+		nextRenewal: a.sent.Add(time.Duration(float64(a.terms.ttl) * c.e.cfg.RenewFraction)),
+	}
+	l.body.Token = v.revision
+	l.body.Attempt = 0
+	init(l)
+	c.e.keeper.add(l)
+	return l
+}
+
+// bid repeats attempts, under new claims where one is spoilt, until something
+// decides.
+type bid struct {
+	e    *Engine
+	ctx  context.Context
+	once bool // an unavailable server is an answer
+	make func() *claim
+	cur  *claim
+}
+
+// noStreamFor is how long a stream without a leader is put up with, electing
+// one having been measured to take 4 to 9 s. Silence and a connection that is
+// down are waited out: they pass, or the wait's context ends.
+const noStreamFor = 15 * time.Second
+
+// take bids for the key at the expected revision. It returns granted, free
+// with a tombstone, busy, failed or ended.
+func (b *bid) take(expect uint64) verdict {
+	begun := b.e.now()
+	for try := 0; ; try++ {
+		if b.cur == nil {
+			b.cur = b.make()
+		}
+		v := b.cur.try(b.ctx, expect)
+		switch v.outcome {
+		case free:
+			if v.entry.Revision != 0 {
+				return v
+			}
+			expect = 0 // the tombstone has expired
+			if try < 3 {
+				continue
+			}
+		case spoilt:
+			b.close()
+			if try < 3 {
+				continue
+			}
+		case again:
+			switch {
+			case isAny(v.err, ErrPermission), b.once && !errors.Is(v.err, kvstore.ErrInFlight),
+				errors.Is(v.err, kvstore.ErrNoStream) && b.e.now().Sub(begun) > noStreamFor:
+				return verdict{outcome: failed, err: v.err}
+			}
+		default:
+			return v
+		}
+		pause := inFlightPause(try)
+		if err := b.pause(pause); err != nil {
+			return verdict{outcome: ended, err: err}
+		}
+	}
+}
+
+// pause waits for d, the end of the wait, or of the engine.
+func (b *bid) pause(d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-b.ctx.Done():
+		return context.Cause(b.ctx)
+	case <-b.e.life.Done():
+		return context.Cause(b.e.life)
+	}
+}
+
+// close gives up what is not granted.
+func (b *bid) close() {
+	if b.cur != nil {
+		b.cur.close(0)
+		b.cur = nil
+	}
+}

@@ -1,0 +1,344 @@
+package lease
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/natslock/locks/kvstore"
+)
+
+const (
+	// DefaultTTL suits three replicas, where a leader that dies stops writes
+	// for 4 to 9 s.
+	DefaultTTL = 15 * time.Second
+	// DefaultRenewFraction leaves room for two more tries.
+	DefaultRenewFraction = 1.0 / 3
+	// DefaultReleaseTimeout bounds a release.
+	DefaultReleaseTimeout = 5 * time.Second
+	// DefaultWatchAfter spares short critical sections a subscription.
+	DefaultWatchAfter = time.Second
+
+	// verifyEvery is how often the bucket is looked at again while leases are
+	// held: others can change its configuration.
+	verifyEvery = 5 * time.Minute
+)
+
+// Config is what an engine works with. Zero means the default, but for
+// WatchAfter, where it means at once.
+type Config struct {
+	KV             kvstore.KV
+	TTL            time.Duration
+	Owner          string
+	RenewFraction  float64
+	Margin         float64
+	ReleaseTimeout time.Duration
+	WatchAfter     time.Duration // negative: never
+	Logger         *slog.Logger
+	Observe        func(context.Context, Event) // nil: nobody
+	Clock          func() Instant               // nil: Now
+}
+
+// Engine is one client's locks: it claims, keeps and releases leases. Its
+// goroutines start with the first lease and end with [Engine.Close].
+type Engine struct {
+	cfg    Config
+	kv     kvstore.KV
+	now    func() Instant
+	log    *slog.Logger
+	client string
+	host   string
+	pid    int
+	start  int64
+
+	keeper *keeper
+	ghosts *ghosts
+	sender *worker // all I/O of the keeper
+	teller *worker // observers
+
+	highest atomic.Uint64 // highest revision acknowledged to this client
+	recent  recent
+
+	life context.Context // of waiting; its cause says why nobody can wait any more
+	quit context.CancelCauseFunc
+	ctx  context.Context // of clean-up work; ends when Close gives up on it
+	end  context.CancelFunc
+	work sync.WaitGroup // clean-up work
+
+	mu        sync.Mutex
+	hooked    bool
+	closed    bool
+	acquiring int
+	idle      chan struct{} // closed when closed and acquiring is 0
+	badBucket error
+
+	stats counters
+}
+
+// New returns an engine. It starts nothing.
+func New(cfg Config) *Engine {
+	if cfg.Clock == nil {
+		cfg.Clock = Now
+	}
+	cfg.TTL = cmp.Or(cfg.TTL, DefaultTTL)
+	cfg.RenewFraction = cmp.Or(cfg.RenewFraction, DefaultRenewFraction)
+	cfg.Margin = cmp.Or(cfg.Margin, DefaultMargin)
+	cfg.ReleaseTimeout = cmp.Or(cfg.ReleaseTimeout, DefaultReleaseTimeout)
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	host, _ := os.Hostname()
+	e := &Engine{
+		cfg: cfg, kv: cfg.KV, now: cfg.Clock, log: cfg.Logger,
+		client: rand.Text(), host: host, pid: os.Getpid(), start: processStart,
+		idle: make(chan struct{}),
+	}
+	e.life, e.quit = context.WithCancelCause(context.Background())
+	e.ctx, e.end = context.WithCancel(context.Background())
+	e.keeper = newKeeper(e)
+	e.ghosts = newGhosts(e)
+	e.sender = &worker{}
+	e.teller = &worker{}
+	return e
+}
+
+// processStart tells two processes with one pid apart.
+var processStart = time.Now().UnixMilli()
+
+// KV returns the store the engine works on.
+func (e *Engine) KV() kvstore.KV { return e.kv }
+
+// enter registers an acquire, so that Close can end it and wait for it.
+func (e *Engine) enter() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed {
+		return ErrClosed
+	}
+	if !e.hooked {
+		e.hooked = true
+		e.kv.OnConnection(e.connChanged)
+	}
+	e.acquiring++
+	return nil
+}
+
+func (e *Engine) leave() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.acquiring--
+	if e.closed && e.acquiring == 0 {
+		close(e.idle)
+	}
+}
+
+// background runs clean-up work that outlives its caller. fn's context ends
+// when Close gives up on it.
+func (e *Engine) background(fn func(ctx context.Context)) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.ctx.Err() != nil {
+		return
+	}
+	e.work.Go(func() { fn(e.ctx) })
+}
+
+// connChanged runs on a goroutine of the store and must not block.
+func (e *Engine) connChanged(s kvstore.ConnState) {
+	switch s {
+	case kvstore.Connected:
+		e.keeper.renewAll()
+		e.background(e.verify)
+	case kvstore.Closed:
+		e.quit(fmt.Errorf("%w: the connection was closed", ErrUnavailable))
+		e.keeper.connectionClosed()
+	}
+}
+
+// verify looks at the bucket again. When it is not the one the leases are in,
+// they are all lost.
+func (e *Engine) verify(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, e.cfg.TTL)
+	defer cancel()
+	err := e.kv.Verify(ctx)
+	switch {
+	case err == nil:
+	case isAny(err, kvstore.ErrRemade, kvstore.ErrNotFound):
+		e.keeper.loseAll(err.Error())
+	case isAny(err, kvstore.ErrBucketConfig):
+		e.log.Error("lock bucket was changed", "bucket", e.kv.Bucket(), "error", err)
+	default:
+		return // not reached: says nothing about the bucket
+	}
+	e.mu.Lock()
+	e.badBucket = err
+	e.mu.Unlock()
+}
+
+// Life is the context of waiting: it ends when the engine or the connection is
+// closed, with the reason as its cause.
+func (e *Engine) Life() context.Context { return e.life }
+
+// Held returns how many locks are held and how many acquires are queued.
+func (e *Engine) Held() (locks, waiting int) { return e.keeper.count() }
+
+// Abandon stops the renewals of a lease whose holder has lost its handle, so
+// that nobody will ever release it.
+func (e *Engine) Abandon(l *Lease) {
+	k := e.keeper
+	k.mu.Lock()
+	l.abandoned = true
+	held := l.state == Held
+	if l.state == Lost {
+		delete(k.leases, l)
+	}
+	k.moved(l)
+	k.mu.Unlock()
+	if held {
+		e.log.Warn("a held lock was dropped without Unlock; it is renewed no more and ends by its TTL",
+			"lock", l.spec.name, "token", l.token, "ttl", l.terms.ttl)
+	}
+}
+
+// Healthy returns nil, or what endangers the locks: the connection, the
+// bucket, or renewals that are overdue.
+func (e *Engine) Healthy() error {
+	e.mu.Lock()
+	closed, bad := e.closed, e.badBucket
+	e.mu.Unlock()
+	if closed {
+		return ErrClosed
+	}
+	if err := e.kv.Healthy(); err != nil {
+		return err
+	}
+	if bad != nil {
+		return bad
+	}
+	return e.keeper.atRisk()
+}
+
+// seen notes a revision the server has acknowledged.
+func (e *Engine) seen(rev uint64) {
+	for {
+		h := e.highest.Load()
+		if rev <= h || e.highest.CompareAndSwap(h, rev) {
+			return
+		}
+	}
+}
+
+// worker runs functions one after the other on a goroutine that exists only
+// while there are any. The queue has no limit, so that adding never blocks.
+type worker struct {
+	mu      sync.Mutex
+	queue   []func()
+	running bool
+	stopped bool
+	wg      sync.WaitGroup
+}
+
+func (w *worker) add(fn func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.stopped {
+		return
+	}
+	w.queue = append(w.queue, fn)
+	if !w.running {
+		w.running = true
+		w.wg.Go(w.run)
+	}
+}
+
+func (w *worker) run() {
+	for {
+		w.mu.Lock()
+		if len(w.queue) == 0 {
+			w.running = false
+			w.mu.Unlock()
+			return
+		}
+		batch := w.queue
+		w.queue = nil
+		w.mu.Unlock()
+		for _, fn := range batch {
+			fn()
+		}
+	}
+}
+
+// stop refuses new work and waits for what is queued, until ctx ends.
+func (w *worker) stop(ctx context.Context) {
+	w.mu.Lock()
+	w.stopped = true
+	w.mu.Unlock()
+	waitFor(ctx, &w.wg)
+}
+
+// waitFor waits for wg until ctx ends and says whether it came to an end.
+func waitFor(ctx context.Context, wg *sync.WaitGroup) bool {
+	done := make(chan struct{})
+	go func() { wg.Wait(); close(done) }()
+	select {
+	case <-done:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// Close takes no new locks, ends the waiters, waits for the holders' own
+// releases until ctx ends, and then ends what is left with cause [ErrClosed].
+// The records of those are left to their TTL: their holders' work may still be
+// stopping. It returns the names still held.
+func (e *Engine) Close(ctx context.Context) []string {
+	e.mu.Lock()
+	first := !e.closed
+	if first {
+		e.closed = true
+		e.quit(ErrClosed)
+		if e.acquiring == 0 {
+			close(e.idle)
+		}
+	}
+	e.mu.Unlock()
+	if !first {
+		<-e.ctx.Done()
+		return nil
+	}
+	select {
+	case <-e.idle:
+	case <-ctx.Done():
+		// Waiters leave without waiting for the server, so this is short.
+		select {
+		case <-e.idle:
+		case <-time.After(e.cfg.ReleaseTimeout):
+		}
+	}
+	left := e.keeper.close(ctx)
+
+	// Clean-up that is under way gets the time a release gets, unless the
+	// caller has more.
+	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), e.cfg.ReleaseTimeout)
+	defer cancel()
+	if e.kv.Healthy() != nil {
+		cancel()
+	}
+	e.sender.stop(grace)
+	waitFor(grace, &e.work)
+	e.mu.Lock()
+	e.end()
+	e.mu.Unlock()
+	e.work.Wait()
+	e.ghosts.close()
+	e.teller.stop(grace)
+	e.kv.Close()
+	return left
+}

@@ -1,0 +1,408 @@
+package lease
+
+import (
+	"cmp"
+	"context"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/natslock/locks/kvstore"
+)
+
+// A queue is the wait records of a lock in the order of their tickets: the
+// revisions at which they were first written. Whoever is not first watches its
+// predecessor alone, whoever is first watches the lock, so one release wakes
+// one waiter however many there are. Every notification is backed by timers:
+// losing one costs time, never the lock.
+
+const (
+	// maxWaitTTL is the longest life of a wait record: a waiter that dies holds
+	// up those behind it no longer than that, whatever the lock's own TTL.
+	maxWaitTTL = 15 * time.Second
+	// idleFor is how long a waiter sees the lock free before it takes it out
+	// of turn: a paused first waiter holds nobody up.
+	idleFor = 1200 * time.Millisecond
+	// idleLook is how often it looks meanwhile: more often than a tombstone
+	// lives, so that no change goes unseen.
+	idleLook = 400 * time.Millisecond
+)
+
+// backstop yields the pauses after which a waiter looks by itself.
+type backstop int
+
+func (b *backstop) next() time.Duration {
+	early := [...]time.Duration{20 * time.Millisecond, 100 * time.Millisecond, 500 * time.Millisecond}
+	if int(*b) < len(early) {
+		*b++
+		return early[*b-1]
+	}
+	return 2500*time.Millisecond + rand.N(time.Second)
+}
+
+// sight is a waiter's view of the key it watches: the newest event, and a wake
+// channel. Wake-ups coalesce; what has happened does not get lost, because
+// tombstones and ends are newer than what they end.
+type sight struct {
+	mu      sync.Mutex
+	ev      kvstore.Event
+	recheck bool
+	wake    chan struct{}
+}
+
+func newSight() *sight { return &sight{wake: make(chan struct{}, 1)} }
+
+func (s *sight) deliver(ev kvstore.Event) {
+	s.mu.Lock()
+	switch {
+	case ev.Kind == kvstore.Recheck:
+		s.recheck = true
+	case ev.Record.Revision >= s.ev.Record.Revision:
+		s.ev = ev
+	default:
+		s.mu.Unlock()
+		return
+	}
+	s.mu.Unlock()
+	s.poke()
+}
+
+func (s *sight) poke() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (s *sight) take() (ev kvstore.Event, recheck bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ev, recheck = s.ev, s.recheck
+	s.ev.Kind, s.recheck = 0, false
+	return ev, recheck
+}
+
+// waiters lists the queue under pattern, as of a state that contains revision.
+func (e *Engine) waiters(ctx context.Context, pattern string, revision uint64) ([]Entry, error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*answerTimeout)
+	defer cancel()
+	l, err := e.kv.List(ctx, pattern, revision)
+	if err != nil {
+		return nil, err
+	}
+	queue := make([]Entry, 0, len(l.Records))
+	for _, r := range l.Records {
+		// What cannot be read is nobody's place: it must not hold up the queue.
+		if entry := entryOf(r); !entry.Unreadable && entry.Status == StatusWaiting {
+			queue = append(queue, entry)
+		}
+	}
+	slices.SortFunc(queue, func(a, b Entry) int { return cmp.Compare(a.TokenOrTicket(), b.TokenOrTicket()) })
+	return queue, nil
+}
+
+// step is what a waiter does next.
+type step uint8
+
+const (
+	relist   step = iota // look where in the queue it stands
+	compete              // it is first
+	requeue              // its place is gone
+	finished             // the verdict is final
+)
+
+// wait queues for the lock until a verdict is final.
+func (a *acquire) wait() verdict {
+	for {
+		place, v := a.enqueue()
+		if place == nil {
+			return v
+		}
+		v, first := a.stand(place)
+		switch {
+		case v.outcome == granted && first:
+			a.place, a.placeStatus = place, StatusGranted
+		case v.outcome == granted:
+			a.place, a.placeStatus = place, StatusGone
+		default:
+			place.leaveQueue(StatusGone)
+		}
+		if v.outcome != 0 {
+			return v
+		}
+	}
+}
+
+// enqueue writes a wait record under a new id. Its revision is the ticket.
+func (a *acquire) enqueue() (*Lease, verdict) {
+	ttl := min(a.ttl, maxWaitTTL)
+	b := bid{e: a.e, ctx: a.ctx, make: func() *claim {
+		c := a.e.newClaim(a.spec, a.e.body(StatusWaiting, a.req.Meta), func() (terms, error) {
+			return newTerms(ttl, a.e.cfg.Margin), nil
+		})
+		c.spec.lock = false
+		c.spec.key = a.waitKey + c.id
+		return c
+	}}
+	for {
+		v := b.take(0)
+		switch v.outcome {
+		case granted:
+			place := b.cur.lease(v, func(l *Lease) {
+				l.base = a.parent
+				l.cancel = func(error) {}
+				l.onEnd = a.sight.poke
+			})
+			a.e.tell(a.parent, place.event(EventQueued, nil))
+			return place, v
+		case free, busy: // somebody deleted it, or wrote under it: never used again
+			b.close()
+		default:
+			b.close()
+			return nil, v
+		}
+	}
+}
+
+// stand waits at a place in the queue. It returns a final verdict and whether
+// the place was the first, or the zero verdict when the place has gone.
+func (a *acquire) stand(place *Lease) (verdict, bool) {
+	next := relist
+	for try := 0; ; {
+		var v verdict
+		switch next {
+		case relist:
+			queue, err := a.e.waiters(a.ctx, a.waitKey+"*", place.token)
+			if err != nil {
+				if isAny(err, ErrPermission) {
+					return verdict{outcome: failed, err: err}, false
+				}
+				if err := a.bid.pause(inFlightPause(try)); err != nil {
+					return verdict{outcome: ended, err: err}, false
+				}
+				try++
+				continue
+			}
+			try = 0
+			i := slices.IndexFunc(queue, func(e Entry) bool { return e.ID == place.id })
+			a.position = i + 1
+			switch {
+			case i < 0:
+				next = requeue
+			case i == 0:
+				next = compete
+			default:
+				next, v = a.follow(place, queue[i-1])
+			}
+		case compete:
+			a.position = 1
+			next, v = a.first(place)
+		case requeue:
+			return verdict{}, false
+		}
+		if next == finished {
+			return v, a.position == 1
+		}
+	}
+}
+
+// ended says whether the place is gone.
+func (l *Lease) ended() bool {
+	_, _, cause := l.Status()
+	return cause != nil
+}
+
+// follow waits behind the predecessor.
+func (a *acquire) follow(place *Lease, pred Entry) (step, verdict) {
+	a.sight.take()
+	w, err := a.e.kv.Watch(pred.Key, a.sight.deliver)
+	if err == nil { // else the timers remain
+		defer w.Stop()
+	}
+	// Asked after subscribing: the answer shows that the subscription is in
+	// place, and what has happened before it was.
+	look := func() bool {
+		entry, err := a.e.read(a.ctx, pred.Key, pred.Revision)
+		if err != nil {
+			return true // not known; the timers will tell
+		}
+		if entry.Live() && w != nil {
+			w.Track(entry.Record)
+		}
+		return entry.Live()
+	}
+	if !look() {
+		return relist, verdict{}
+	}
+	var back backstop
+	idle := idleness{}
+	timer := time.NewTimer(back.next())
+	defer timer.Stop()
+	for {
+		select {
+		case <-a.sight.wake:
+			ev, recheck := a.sight.take()
+			switch {
+			case place.ended():
+				return requeue, verdict{}
+			case ev.Kind == kvstore.Deleted:
+				if body, err := decodeBody(ev.Record.Value); err == nil && body.Status == StatusGranted && body.ID == pred.ID && a.shortcut {
+					return compete, verdict{}
+				}
+				return relist, verdict{}
+			case ev.Kind == kvstore.Expired:
+				// Over by our clock; the server may take a moment longer.
+				if err := a.bid.pause(50 * time.Millisecond); err != nil {
+					return finished, verdict{outcome: ended, err: err}
+				}
+				return relist, verdict{}
+			case recheck:
+				if !look() {
+					return relist, verdict{}
+				}
+			}
+		case <-timer.C:
+			if place.ended() {
+				return requeue, verdict{}
+			}
+			if !look() {
+				return relist, verdict{}
+			}
+			unheld, sure := a.idleFor(&idle)
+			if sure {
+				// Its turn or not, the lock has been free for a while.
+				switch v := a.bid.take(unheld); v.outcome {
+				case free, busy:
+					idle = idleness{}
+				default:
+					return finished, v
+				}
+			}
+			if idle.since != 0 {
+				timer.Reset(idleLook)
+			} else {
+				timer.Reset(back.next())
+			}
+		case <-a.ctx.Done():
+			return finished, verdict{outcome: ended, err: context.Cause(a.ctx)}
+		case <-a.e.life.Done():
+			return finished, verdict{outcome: ended, err: context.Cause(a.e.life)}
+		}
+	}
+}
+
+// idleness is since when the lock was seen free, and with what tombstone.
+type idleness struct {
+	since    Instant
+	revision uint64
+}
+
+// idleFor looks at the lock and says at which revision it is free, and whether
+// it has been for long enough, with jitter by rank, to be taken out of turn.
+func (a *acquire) idleFor(idle *idleness) (revision uint64, sure bool) {
+	entry, err := a.e.read(a.ctx, a.spec.key, 0)
+	if err != nil || entry.Live() {
+		*idle = idleness{}
+		return 0, false
+	}
+	now := a.e.now()
+	if idle.since == 0 || (entry.Revision != 0 && entry.Revision != idle.revision) {
+		*idle = idleness{since: now, revision: entry.Revision}
+		return 0, false
+	}
+	rank := min(time.Duration(a.position)*20*time.Millisecond, time.Second)
+	return entry.Revision, now.Sub(idle.since) >= idleFor+rank+rand.N(rank+1)
+}
+
+// first waits for the lock at the head of the queue.
+func (a *acquire) first(place *Lease) (step, verdict) {
+	a.sight.take()
+	w, err := a.e.kv.Watch(a.spec.key, a.sight.deliver)
+	if err == nil {
+		defer w.Stop()
+	}
+	var back backstop
+	overdue := 0
+	for expect := uint64(0); ; {
+		// Refused while the lock is held. Sent after subscribing, so its answer
+		// shows that the subscription is in place.
+		v := a.bid.take(expect)
+		switch v.outcome {
+		case free:
+			if place.ended() {
+				return requeue, verdict{}
+			}
+			expect = v.entry.Revision
+			continue
+		case busy:
+			a.holder = v.entry
+		default:
+			return finished, v
+		}
+		for waiting := true; waiting; {
+			pause := back.next()
+			left := a.holder.Remaining(time.Now())
+			if left == 0 {
+				// Over by our clock, not yet removed by the server's.
+				overdue++
+				pause = min(10*time.Millisecond<<min(overdue, 4), 100*time.Millisecond)
+			} else {
+				overdue = 0
+				if w != nil {
+					w.Track(a.holder.Record)
+				} else if left > 0 {
+					pause = min(pause, left)
+				}
+			}
+			timer := time.NewTimer(pause)
+			select {
+			case <-a.sight.wake:
+				ev, recheck := a.sight.take()
+				switch {
+				case place.ended():
+					timer.Stop()
+					return requeue, verdict{}
+				case ev.Kind == kvstore.Deleted:
+					expect, waiting = ev.Record.Revision, false
+				case ev.Kind == kvstore.Expired:
+					expect, waiting = 0, false
+				case ev.Kind == kvstore.Put:
+					a.holder = entryOf(ev.Record)
+				case recheck:
+					expect, waiting = a.look()
+				}
+			case <-timer.C:
+				if place.ended() {
+					return requeue, verdict{}
+				}
+				if left == 0 {
+					expect, waiting = 0, false // a claim decides
+				} else {
+					expect, waiting = a.look()
+				}
+			case <-a.ctx.Done():
+				timer.Stop()
+				return finished, verdict{outcome: ended, err: context.Cause(a.ctx)}
+			case <-a.e.life.Done():
+				timer.Stop()
+				return finished, verdict{outcome: ended, err: context.Cause(a.e.life)}
+			}
+			timer.Stop()
+		}
+	}
+}
+
+// look reads the lock and says whether to go on waiting, or else with which
+// expectation to claim it.
+func (a *acquire) look() (expect uint64, waiting bool) {
+	entry, err := a.e.read(a.ctx, a.spec.key, 0)
+	if err != nil {
+		return 0, true
+	}
+	if entry.Live() {
+		a.holder = entry
+		return 0, true
+	}
+	return entry.Revision, false
+}

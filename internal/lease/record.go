@@ -1,0 +1,126 @@
+package lease
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/vmihailenco/msgpack/v5"
+
+	"github.com/natslock/locks/kvstore"
+)
+
+// recordVersion is the version of the record format.
+const recordVersion = 1
+
+// Status says what a record stands for.
+type Status uint8
+
+const (
+	// StatusHeld is the record of a holder.
+	StatusHeld Status = iota + 1
+	// StatusWaiting is a place in a queue.
+	StatusWaiting
+	// StatusBroken is the record of a holder that an operator has broken: it
+	// keeps others out until the holder has stopped or the lease is over.
+	StatusBroken
+	// StatusGone is the body of a tombstone: released or given up.
+	StatusGone
+	// StatusGranted is the body of the tombstone of a queue's first waiter
+	// that was granted the lock: its successor is first now.
+	StatusGranted
+)
+
+// Body is the value of a record, a msgpack map.
+type Body struct {
+	Version int    `msgpack:"v"`
+	Status  Status `msgpack:"s"`
+	// ID is the claim's: 128 random bits, never used again.
+	ID string `msgpack:"id"`
+	// Client is the id of the client that made the claim.
+	Client string `msgpack:"c,omitempty"`
+	// Attempt is the number of the attempt that wrote an acquisition record,
+	// from 1. 0 in renewals.
+	Attempt int `msgpack:"a,omitempty"`
+	// Renewal is the number of the renewal, from 1. 0 in acquisition records.
+	Renewal uint64 `msgpack:"r,omitempty"`
+	// Token is the fencing token or the ticket: the revision of the write that
+	// first named this claim. 0 in that write itself.
+	Token uint64 `msgpack:"t,omitempty"`
+	// TTL is the lease in seconds.
+	TTL int64 `msgpack:"l"`
+	// Fixed marks a lease that is not renewed.
+	Fixed bool `msgpack:"f,omitempty"`
+	// Mode is how a waiter of a reader-writer lock wants in.
+	Mode uint8 `msgpack:"m,omitempty"`
+	// Since is when the claim began, in unix milliseconds of its client.
+	Since int64 `msgpack:"at,omitempty"`
+
+	Owner   string            `msgpack:"o,omitempty"`
+	Host    string            `msgpack:"h,omitempty"`
+	PID     int               `msgpack:"p,omitempty"`
+	Started int64             `msgpack:"ps,omitempty"` // process start, unix milliseconds
+	Meta    map[string]string `msgpack:"d,omitempty"`
+
+	// Of a broken record: who broke it, why, when.
+	BrokenBy string `msgpack:"bb,omitempty"`
+	Reason   string `msgpack:"br,omitempty"`
+	BrokenAt int64  `msgpack:"ba,omitempty"`
+}
+
+func (b *Body) encode() ([]byte, error) {
+	b.Version = recordVersion
+	v, err := msgpack.Marshal(b)
+	if err == nil && len(v) > kvstore.MaxRecord {
+		err = fmt.Errorf("record of %d bytes, at most %d fit: shorten owner or metadata", len(v), kvstore.MaxRecord)
+	}
+	return v, err
+}
+
+var errUnreadable = errors.New("unreadable record")
+
+// decodeBody reads a value. Whatever it cannot read belongs to somebody else.
+func decodeBody(value []byte) (Body, error) {
+	var b Body
+	if len(value) == 0 || len(value) > kvstore.MaxRecord {
+		return Body{}, errUnreadable
+	}
+	if err := msgpack.Unmarshal(value, &b); err != nil {
+		return Body{}, fmt.Errorf("%w: %w", errUnreadable, err)
+	}
+	if b.Version != recordVersion || b.ID == "" || b.Status < StatusHeld || b.Status > StatusGranted || b.TTL < 0 || b.TTL > int64(MaxFixedTTL/time.Second) {
+		return Body{}, errUnreadable
+	}
+	return b, nil
+}
+
+// Entry is a record as it was read.
+type Entry struct {
+	kvstore.Record
+	Body
+	// Unreadable marks a record that is none of ours: held by an unknown
+	// owner.
+	Unreadable bool
+}
+
+func entryOf(r kvstore.Record) Entry {
+	b, err := decodeBody(r.Value)
+	return Entry{Record: r, Body: b, Unreadable: err != nil}
+}
+
+// Zero says whether there is no record at all.
+func (e Entry) Zero() bool { return e.Revision == 0 }
+
+// TokenOrTicket returns the claim's fencing token or ticket.
+func (e Entry) TokenOrTicket() uint64 {
+	if !e.Unreadable && e.Body.Token != 0 {
+		return e.Body.Token
+	}
+	return e.Revision
+}
+
+// Live says whether the record keeps others out.
+func (e Entry) Live() bool { return !e.Zero() && !e.Deleted }
+
+// of says whether the record is of the claim with this id.
+func (e Entry) of(id string) bool { return !e.Zero() && !e.Unreadable && e.ID == id }

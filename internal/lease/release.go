@@ -1,0 +1,269 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/natslock/locks/kvstore"
+)
+
+// answerTimeout is how long the answer to one write is waited for before it
+// counts as unknown and the write is tried again.
+const answerTimeout = time.Second
+
+// Release ends the lease and deletes its record. Further calls wait for the
+// first and return its result. The context ends first: what runs under it must
+// not meet the next holder.
+//
+// It returns nil when it was called inside validity and nothing says that the
+// lock had been lost before; otherwise the cause of the end. When the server
+// does not answer within the release timeout, the error matches
+// [ErrUnavailable], the deletion goes on in the background, and at the latest
+// the TTL frees the lock.
+func (l *Lease) Release() error {
+	l.e.keeper.mu.Lock()
+	if l.released != nil {
+		done := l.released
+		l.e.keeper.mu.Unlock()
+		<-done
+		return l.result
+	}
+	l.released = make(chan struct{})
+	defer close(l.released)
+	was := l.state
+	if was == Held && l.e.now() >= l.end {
+		was = Lost
+		l.cause = &EndError{Name: l.spec.name, Token: l.token, Kind: ErrLost, Why: overdue}
+	}
+	end := l.end
+	finish := l.endByRelease()
+	l.e.keeper.mu.Unlock()
+	finish()
+
+	if !l.e.beginWork() {
+		if was == Lost {
+			l.result = l.cause
+		} else {
+			l.result = fmt.Errorf("release lock %q: %w", l.spec.name, ErrClosed)
+		}
+		return l.result
+	}
+	defer l.e.work.Done()
+	if was == Lost && (!errors.Is(l.cause.Kind, ErrBroken) || l.e.kv.Healthy() != nil) {
+		// The caller is not kept waiting for what is most likely gone. A broken
+		// record is there, and keeps others out until it is deleted.
+		l.e.background(func(ctx context.Context) { l.delete(ctx, StatusGone, l.terms.ttl) })
+		l.result = l.cause
+		return l.result
+	}
+	found, err := l.delete(l.e.ctx, StatusGone, l.e.cfg.ReleaseTimeout)
+	switch {
+	case was == Lost:
+		l.result = l.cause
+	case found != nil && (errors.Is(found, ErrBroken) || l.e.now() < end):
+		l.result = found
+	case found != nil:
+		// Refused after the validity end: it has simply expired since.
+	case err != nil:
+		l.result = fmt.Errorf("release lock %q (token %d): %w; it is free when its TTL of %v has passed at the latest", l.spec.name, l.token, err, l.terms.ttl)
+		l.e.background(func(ctx context.Context) { l.delete(ctx, StatusGone, l.terms.ttl) })
+	}
+	return l.result
+}
+
+// endByRelease makes the lease Released and returns what is to be done without
+// the mutex. Under mu.
+func (l *Lease) endByRelease() func() {
+	wasHeld := l.state == Held
+	l.state = Released
+	cause := l.cause
+	if cause == nil {
+		cause = &EndError{Name: l.spec.name, Token: l.token, Kind: ErrReleased}
+		l.cause = cause
+	}
+	l.e.keeper.remove(l)
+	finish := l.finish()
+	return func() {
+		finish(cause)
+		if l.spec.lock && wasHeld {
+			l.e.tell(l.base, l.event(EventReleased, nil))
+		}
+	}
+}
+
+// leaveQueue releases a place in a queue without waiting for the answer. The
+// tombstone's body tells the successor, and only it, whether it is first now.
+func (l *Lease) leaveQueue(status Status) {
+	l.e.keeper.mu.Lock()
+	if l.released != nil {
+		l.e.keeper.mu.Unlock()
+		return
+	}
+	l.released = make(chan struct{})
+	close(l.released)
+	finish := l.endByRelease()
+	l.e.keeper.mu.Unlock()
+	finish()
+	retry := func() {
+		l.e.background(func(ctx context.Context) { l.delete(ctx, status, l.terms.ttl) })
+	}
+	body, err := l.tombstone(status)
+	if err != nil {
+		return
+	}
+	forget, err := l.e.kv.Send(kvstore.Write{Key: l.spec.key, Value: body, Expect: l.last, Delete: true}, func(a kvstore.Answer) {
+		if a.Err != nil {
+			retry()
+		}
+	})
+	if err != nil {
+		retry()
+		return
+	}
+	l.e.ghosts.keep(forget)
+}
+
+func (l *Lease) tombstone(status Status) ([]byte, error) {
+	b := Body{Status: status, ID: l.id, Client: l.e.client, Token: l.token}
+	return b.encode()
+}
+
+// delete removes the record of a lease that has ended, whatever became of its
+// last renewals, until the server has said so or the time is up. found is set
+// when the record was not the lease's own any more.
+func (l *Lease) delete(ctx context.Context, status Status, timeout time.Duration) (found *EndError, err error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	body, err := l.tombstone(status)
+	if err != nil {
+		return nil, err
+	}
+	revision := l.last
+	var broken *EndError
+	lost := func(why string) *EndError {
+		if broken != nil {
+			return broken
+		}
+		return &EndError{Name: l.spec.name, Token: l.token, Kind: ErrLost, Why: why}
+	}
+	for try := 0; ; try++ {
+		answer, err := l.e.write(ctx, kvstore.Write{Key: l.spec.key, Value: body, Expect: revision, Delete: true})
+		var conflict *kvstore.ConflictError
+		switch {
+		case err == nil:
+			l.e.left(l.spec, answer)
+			return broken, nil
+		case errors.As(err, &conflict):
+			entry := Entry{}
+			if conflict.Last != 0 {
+				if entry, err = l.e.read(ctx, l.spec.key, conflict.Last); err != nil {
+					break
+				}
+			}
+			switch {
+			case !entry.of(l.id):
+				return lost("its record was gone when it was to be released"), nil
+			case entry.Deleted && entry.Status == StatusBroken:
+				return &EndError{Name: l.spec.name, Token: l.token, Kind: ErrBroken, Why: fmt.Sprintf("by %s: %s", entry.BrokenBy, entry.Reason)}, nil
+			case entry.Deleted:
+				return broken, nil // an own deletion whose answer was lost
+			case entry.Status == StatusBroken:
+				broken = &EndError{Name: l.spec.name, Token: l.token, Kind: ErrBroken, Why: fmt.Sprintf("by %s: %s", entry.BrokenBy, entry.Reason)}
+			}
+			revision = entry.Revision // a renewal that was still on its way
+			continue
+		}
+		if ctx.Err() != nil || isAny(err, ErrPermission, kvstore.ErrClosed) {
+			return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
+		}
+		if sleep(ctx, inFlightPause(try)) != nil {
+			return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
+		}
+	}
+}
+
+// discard deletes a record of a claim that is over, at exactly the revision
+// seen: a courtesy, so that nobody waits for its TTL.
+func (e *Engine) discard(key, id string, revision uint64) {
+	b := Body{Status: StatusGone, ID: id, Client: e.client}
+	body, err := b.encode()
+	if err != nil {
+		return
+	}
+	// Asked for on goroutines of the store, which must not do I/O.
+	e.sender.add(func() {
+		forget, err := e.kv.Send(kvstore.Write{Key: key, Value: body, Expect: revision, Delete: true}, func(kvstore.Answer) {})
+		if err == nil {
+			e.ghosts.keep(forget)
+		}
+	})
+}
+
+// write sends w and waits for its answer, at most answerTimeout: then its
+// outcome is unknown.
+func (e *Engine) write(ctx context.Context, w kvstore.Write) (uint64, error) {
+	ch := make(chan kvstore.Answer, 1)
+	forget, err := e.kv.Send(w, func(a kvstore.Answer) { ch <- a })
+	if err != nil {
+		return 0, err
+	}
+	t := time.NewTimer(answerTimeout)
+	defer t.Stop()
+	select {
+	case a := <-ch:
+		if a.Err == nil {
+			e.seen(a.Revision)
+		}
+		return a.Revision, a.Err
+	case <-ctx.Done():
+		err = context.Cause(ctx)
+	case <-t.C:
+		err = fmt.Errorf("%w: no answer within %v", ErrUnavailable, answerTimeout)
+		if denied := e.kv.Denied(w.Key); denied != nil {
+			err = denied
+		}
+	}
+	forget()
+	return 0, err
+}
+
+// read returns the record under key as of a state that contains revision; the
+// zero entry when there is none.
+func (e *Engine) read(ctx context.Context, key string, revision uint64) (Entry, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+	r, err := e.kv.Get(ctx, key, revision)
+	switch {
+	case errors.Is(err, kvstore.ErrNotFound):
+		return Entry{}, nil
+	case err != nil:
+		return Entry{}, err
+	}
+	return entryOf(r), nil
+}
+
+// beginWork registers work that Close has to wait for; the caller ends it with
+// e.work.Done.
+func (e *Engine) beginWork() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.ctx.Err() != nil {
+		return false
+	}
+	e.work.Add(1)
+	return true
+}
+
+// sleep waits for d or the end of ctx.
+func sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

@@ -1,0 +1,73 @@
+package lease
+
+import (
+	"fmt"
+	"time"
+)
+
+const (
+	// MinTTL is the shortest lease: the server counts in whole seconds.
+	MinTTL = time.Second
+	// MaxTTL is the longest lease that is renewed.
+	MaxTTL = 24 * time.Hour
+	// MaxFixedTTL is the longest lease that is not.
+	MaxFixedTTL = 366 * 24 * time.Hour
+	// DefaultMargin is the part of the TTL at whose end a lease is no longer
+	// believed in.
+	DefaultMargin = 0.1
+	// maxMargin caps the margin of long leases; the floor of a thousandth of
+	// the TTL keeps clocks that run 0.1% apart safe at any length.
+	maxMargin   = time.Second
+	marginFloor = 1000
+)
+
+// RoundTTL returns the TTL that the server will keep for d: whole seconds,
+// rounded up. The error matches [ErrInvalidTTL].
+func RoundTTL(d time.Duration, fixed bool) (time.Duration, error) {
+	longest := MaxTTL
+	if fixed {
+		longest = MaxFixedTTL
+	}
+	if d <= 0 || d > longest {
+		return 0, fmt.Errorf("%w: %v is not in (0, %v]", ErrInvalidTTL, d, longest)
+	}
+	return ceilSecond(d), nil
+}
+
+func ceilSecond(d time.Duration) time.Duration {
+	return (d + time.Second - 1) / time.Second * time.Second
+}
+
+// terms are the arithmetic of one lease: how long the server keeps the record
+// and how much of that the holder leaves unused.
+type terms struct {
+	ttl    time.Duration
+	margin time.Duration
+}
+
+// newTerms returns the terms of a lease of ttl with a margin of the given
+// fraction of it.
+func newTerms(ttl time.Duration, fraction float64) terms {
+	m := min(time.Duration(float64(ttl)*fraction), maxMargin)
+	return terms{ttl: ttl, margin: max(m, ttl/marginFloor)}
+}
+
+// termsUntil returns the shortest terms whose validity lasts for d.
+func termsUntil(d time.Duration, fraction float64) (terms, error) {
+	ttl, err := RoundTTL(d, true)
+	if err != nil {
+		return terms{}, err
+	}
+	for {
+		t := newTerms(ttl, fraction)
+		if t.ttl-t.margin >= d {
+			return t, nil
+		}
+		ttl += time.Second
+	}
+}
+
+// end is when the validity of a write ends that was sent at sent. It counts
+// from the sending, because the server starts its own count no earlier, and
+// stops a margin short, because clocks run apart.
+func (t terms) end(sent Instant) Instant { return sent.Add(t.ttl - t.margin) }

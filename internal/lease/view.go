@@ -1,0 +1,192 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/natslock/locks/kvstore"
+)
+
+// View is what is known of one lock.
+type View struct {
+	Kind    Kind
+	Name    string
+	Holder  Entry // zero when free
+	Readers []Entry
+	Queue   []Entry // in the order of their tickets
+}
+
+// Inspect reads one lock. A free lock has no holder and nobody queued.
+func (e *Engine) Inspect(ctx context.Context, kind Kind, name string) (View, error) {
+	encoded, err := EncodeName(name)
+	if err != nil {
+		return View{}, err
+	}
+	v := View{Kind: kind, Name: name}
+	holder, wait := lockPrefix, waitPrefix
+	if kind == RW {
+		holder, wait = gatePrefix, rwaitPrefix
+	}
+	entry, err := e.read(ctx, holder+encoded, 0)
+	if err != nil {
+		return View{}, err
+	}
+	if entry.Live() {
+		v.Holder = entry
+	}
+	if v.Queue, err = e.waiters(ctx, wait+encoded+".*", 0); err != nil {
+		return View{}, err
+	}
+	if kind == RW {
+		l, err := e.kv.List(ctx, readerPrefix+encoded+".*", 0)
+		if err != nil {
+			return View{}, err
+		}
+		for _, r := range l.Records {
+			v.Readers = append(v.Readers, entryOf(r))
+		}
+	}
+	return v, nil
+}
+
+// List reads all locks whose names match pattern, sorted by name.
+func (e *Engine) List(ctx context.Context, pattern string) ([]View, error) {
+	encoded, err := EncodePattern(pattern)
+	if err != nil {
+		return nil, err
+	}
+	type lock struct {
+		kind Kind
+		name string
+	}
+	found := make(map[lock]*View)
+	for _, prefix := range []string{lockPrefix, waitPrefix, gatePrefix, rwaitPrefix, readerPrefix} {
+		keys := prefix + encoded
+		if (prefix == waitPrefix || prefix == rwaitPrefix || prefix == readerPrefix) && encoded[len(encoded)-1] != '>' {
+			keys += ".*"
+		}
+		l, err := e.kv.List(ctx, keys, 0)
+		if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
+			return nil, err
+		}
+		for _, r := range l.Records {
+			k, ok := parseKey(r.Key)
+			if !ok {
+				continue
+			}
+			id := lock{Mutex, k.name}
+			if prefix != lockPrefix && prefix != waitPrefix {
+				id.kind = RW
+			}
+			v := found[id]
+			if v == nil {
+				v = &View{Kind: id.kind, Name: id.name}
+				found[id] = v
+			}
+			switch entry := entryOf(r); prefix {
+			case lockPrefix, gatePrefix:
+				v.Holder = entry
+			case readerPrefix:
+				v.Readers = append(v.Readers, entry)
+			default:
+				if !entry.Unreadable && entry.Status == StatusWaiting {
+					v.Queue = append(v.Queue, entry)
+				}
+			}
+		}
+	}
+	views := make([]View, 0, len(found))
+	for _, v := range found {
+		views = append(views, *v)
+	}
+	slices.SortFunc(views, func(a, b View) int {
+		switch {
+		case a.Name < b.Name:
+			return -1
+		case a.Name > b.Name:
+			return 1
+		}
+		return int(a.Kind) - int(b.Kind)
+	})
+	return views, nil
+}
+
+// Change is something that happened to any client's lock.
+type Change struct {
+	Type  EventType
+	Kind  Kind
+	Name  string
+	Entry Entry
+}
+
+// Watch calls deliver for every change of a lock whose name matches pattern.
+// Changes are hints: some may be missed. The returned function ends it.
+func (e *Engine) Watch(pattern string, deliver func(Change)) (stop func(), err error) {
+	encoded, err := EncodePattern(pattern)
+	if err != nil {
+		return nil, err
+	}
+	var watches []kvstore.Watch
+	stop = func() {
+		for _, w := range watches {
+			w.Stop()
+		}
+	}
+	for _, prefix := range []string{lockPrefix, waitPrefix, gatePrefix, rwaitPrefix, readerPrefix} {
+		keys := prefix + encoded
+		if (prefix == waitPrefix || prefix == rwaitPrefix || prefix == readerPrefix) && encoded[len(encoded)-1] != '>' {
+			keys += ".*"
+		}
+		w, err := e.kv.Watch(keys, func(ev kvstore.Event) {
+			if c, ok := changeOf(ev); ok {
+				deliver(c)
+			}
+		})
+		if err != nil {
+			stop()
+			return nil, err
+		}
+		watches = append(watches, w)
+	}
+	return stop, nil
+}
+
+// changeOf says what an event on a key means for a lock.
+func changeOf(ev kvstore.Event) (Change, bool) {
+	k, ok := parseKey(ev.Record.Key)
+	if !ok {
+		return Change{}, false
+	}
+	entry := entryOf(ev.Record)
+	c := Change{Name: k.name, Entry: entry}
+	waiting := k.prefix == waitPrefix || k.prefix == rwaitPrefix
+	if k.prefix == gatePrefix || k.prefix == rwaitPrefix || k.prefix == readerPrefix {
+		c.Kind = RW
+	}
+	switch {
+	case ev.Kind == kvstore.Put && waiting && entry.Renewal == 0:
+		c.Type = EventQueued
+	case ev.Kind == kvstore.Put && entry.Status == StatusBroken:
+		c.Type = EventBroken
+	case ev.Kind == kvstore.Put && !waiting && entry.Renewal == 0:
+		c.Type = EventGranted
+	case ev.Kind == kvstore.Put:
+		c.Type = EventRenewed
+	case ev.Kind == kvstore.Deleted && waiting && entry.Status == StatusGranted:
+		return Change{}, false // the grant itself is told
+	case ev.Kind == kvstore.Deleted && waiting:
+		c.Type = EventGaveUp
+	case ev.Kind == kvstore.Deleted && entry.Status == StatusBroken:
+		c.Type = EventBroken
+	case ev.Kind == kvstore.Deleted:
+		c.Type = EventReleased
+	case ev.Kind == kvstore.Expired && waiting:
+		c.Type = EventGaveUp
+	case ev.Kind == kvstore.Expired:
+		c.Type = EventLost
+	default:
+		return Change{}, false
+	}
+	return c, true
+}

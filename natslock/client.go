@@ -1,0 +1,239 @@
+package natslock
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"weak"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/natslock/locks/internal/lease"
+	"github.com/natslock/locks/kvstore"
+)
+
+// Client takes locks in one bucket. One per connection is enough.
+type Client struct {
+	engine *lease.Engine
+	owner  string
+}
+
+// New opens the bucket, or makes it when it is missing and that is allowed, and
+// verifies that it is fit for leases. It starts nothing: goroutines and
+// subscriptions come with the first lock. The connection stays the caller's;
+// its options are not touched.
+//
+// Errors match [ErrInvalidOption], [ErrInvalidTTL], [ErrUnavailable] (no
+// JetStream, no answer), [ErrPermission], kvstore.ErrBucketConfig (the bucket
+// exists and is not safe for locks; the error names each setting and how to
+// mend it) or kvstore.ErrNotFound (it is missing and may not be made).
+func New(ctx context.Context, nc *nats.Conn, opts ...Option) (*Client, error) {
+	cfg := config{create: true, engine: lease.Config{WatchAfter: lease.DefaultWatchAfter}}
+	for _, opt := range opts {
+		if err := opt(&cfg); err != nil {
+			return nil, fmt.Errorf("natslock: %w", err)
+		}
+	}
+	if cfg.js == nil {
+		if nc == nil {
+			return nil, fmt.Errorf("natslock: %w: no connection", ErrInvalidOption)
+		}
+		js, err := jetstream.New(nc)
+		if err != nil {
+			return nil, fmt.Errorf("natslock: %w: %w", ErrUnavailable, err)
+		}
+		cfg.js = js
+	}
+	cfg.store.Bucket = cmp.Or(cfg.bucket, cfg.store.Bucket)
+	cfg.store.NoCreate = cfg.store.NoCreate || !cfg.create
+	cfg.store.Logger = cmp.Or(cfg.store.Logger, cfg.engine.Logger)
+	store, err := kvstore.Open(ctx, cfg.js, cfg.store)
+	if err != nil {
+		return nil, fmt.Errorf("natslock: %w", err)
+	}
+	cfg.engine.KV = store
+	if cfg.wrap != nil {
+		cfg.engine.KV = cfg.wrap(store)
+	}
+	if cfg.engine.Owner == "" {
+		host, _ := os.Hostname()
+		cfg.engine.Owner = fmt.Sprintf("%s:%d", host, os.Getpid())
+	}
+	if observe := cfg.observe; observe != nil {
+		cfg.engine.Observe = func(ctx context.Context, ev lease.Event) { observe(ctx, observed(ev)) }
+	}
+	return &Client{engine: lease.New(cfg.engine), owner: cfg.engine.Owner}, nil
+}
+
+// Lock takes the mutex, waiting for it in the order of arrival until ctx ends
+// or [MaxWait] is over. ctx is also the parent of the lock's context; see
+// [Detached].
+//
+// It returns the held lock, or an error and no lock: matching [ErrTimeout] (a
+// *[TimeoutError], and ctx's error when that ended the wait), [ErrInvalidName],
+// [ErrInvalidTTL], [ErrInvalidOption], [ErrPermission], [ErrClosed], or
+// [ErrUnavailable] when the bucket is gone or the connection closed. An outage
+// of the server is waited out.
+func (c *Client) Lock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
+	return c.acquire(ctx, name, false, opts)
+}
+
+// TryLock takes the mutex if it is free and nobody is queued for it. It never
+// queues, and waits for nothing but the server's answers, at most 5 s.
+//
+// It returns the held lock, or an error and no lock: matching [ErrLocked] (a
+// *[LockedError] that says who holds it), [ErrUnavailable] when the server does
+// not answer, or as [Client.Lock].
+func (c *Client) TryLock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
+	return c.acquire(ctx, name, true, opts)
+}
+
+func (c *Client) acquire(ctx context.Context, name string, once bool, opts []LockOption) (*Lock, error) {
+	var cfg lockConfig
+	for _, opt := range opts {
+		if err := opt(&cfg); err != nil {
+			return nil, fmt.Errorf("lock %q: %w", name, err)
+		}
+	}
+	cfg.req.Name, cfg.req.Once = name, once
+	if once {
+		cfg.req.MaxWait = 0
+	}
+	if !cfg.req.Until.IsZero() && (cfg.req.TTL != 0 || cfg.req.Fixed) {
+		return nil, fmt.Errorf("lock %q: %w", name, invalid("Until", "goes with neither TTL nor NoRenew"))
+	}
+	var handle weak.Pointer[Lock]
+	ready := make(chan struct{})
+	if fn := cfg.warn; fn != nil {
+		cfg.req.OnWarn = func(*lease.Lease) {
+			<-ready
+			if l := handle.Value(); l != nil {
+				fn(l)
+			}
+		}
+	}
+	inner, err := c.engine.Acquire(ctx, cfg.req)
+	if err != nil {
+		return nil, public(err)
+	}
+	l := &Lock{lease: inner}
+	if cfg.warn != nil {
+		handle = weak.Make(l)
+		close(ready)
+	}
+	// A handle that is dropped can never unlock: its lease runs out instead of
+	// being renewed for ever.
+	l.cleanup = runtime.AddCleanup(l, c.dropped, inner)
+	return l, nil
+}
+
+func (c *Client) dropped(l *lease.Lease) {
+	c.engine.Abandon(l)
+}
+
+// Do runs fn under the mutex. It waits for the lock as [Client.Lock], passes
+// the lock's context, and unlocks when fn returns or panics.
+//
+// It returns the error of the acquire, or else fn's error joined with that of
+// the unlock: an error that matches [ErrLost] means that fn, whatever it
+// returned, may not have been alone.
+func (c *Client) Do(ctx context.Context, name string, fn func(ctx context.Context, l *Lock) error, opts ...LockOption) error {
+	l, err := c.Lock(ctx, name, opts...)
+	return l.run(err, fn)
+}
+
+// TryDo is [Client.Do] with [Client.TryLock]: an error matching [ErrLocked]
+// means that fn was not run because the lock is held.
+func (c *Client) TryDo(ctx context.Context, name string, fn func(ctx context.Context, l *Lock) error, opts ...LockOption) error {
+	l, err := c.TryLock(ctx, name, opts...)
+	return l.run(err, fn)
+}
+
+// Break ends the lock of the holder, or the reader, with the given token: the
+// one that was shown, never a later one. The holder is told and cannot renew
+// any more; nobody gets in before it has unlocked or its lease would have ended
+// anyway, so mutual exclusion holds. With [Now] the next one gets in at once.
+// reason is shown to the holder and to whoever inspects the lock.
+//
+// It returns nil when the record is broken, also when it was before. The error
+// matches [ErrReleased] when that holder is gone already, and [ErrUnavailable],
+// [ErrPermission] or ctx's error when it is not known to be broken.
+func (c *Client) Break(ctx context.Context, kind Kind, name string, token uint64, reason string, opts ...BreakOption) error {
+	req := lease.BreakRequest{Kind: lease.Kind(kind), Name: name, Token: token, Reason: reason, By: c.owner}
+	for _, opt := range opts {
+		opt(&req)
+	}
+	return c.engine.Break(ctx, req)
+}
+
+// Stats counts what a client has and has had.
+type Stats struct {
+	Held    int // locks held now
+	Waiting int // acquires queued now
+
+	Granted  uint64
+	Renewed  uint64
+	Released uint64
+	Lost     uint64 // ended without an Unlock, breaks left out
+	Broken   uint64
+	GaveUp   uint64
+}
+
+// Stats returns the counts, without I/O.
+func (c *Client) Stats() Stats {
+	e := c.engine
+	s := Stats{
+		Granted: e.Counts(lease.EventGranted), Renewed: e.Counts(lease.EventRenewed), Released: e.Counts(lease.EventReleased),
+		Lost: e.Counts(lease.EventLost), Broken: e.Counts(lease.EventBroken), GaveUp: e.Counts(lease.EventGaveUp),
+	}
+	s.Held, s.Waiting = e.Held()
+	return s
+}
+
+// Healthy returns nil when locks can be taken and kept, for probes; otherwise
+// what is wrong with the connection, the bucket, or the renewals. It does no
+// I/O.
+func (c *Client) Healthy() error { return c.engine.Healthy() }
+
+// Close takes no new locks and ends the waiters with [ErrClosed]. It waits for
+// the holders to unlock until ctx ends; the contexts of those that have not by
+// then end with cause [ErrClosed], and their records are left to their TTL,
+// because their work may still be stopping.
+//
+// It returns nil when nothing was held any more, otherwise an error that
+// matches ctx's and names the locks. The connection stays open.
+func (c *Client) Close(ctx context.Context) error {
+	left := c.engine.Close(ctx)
+	if len(left) == 0 {
+		return nil
+	}
+	slices.Sort(left)
+	err := fmt.Errorf("closed with %d locks still held: %s", len(left), shortList(left, 10))
+	return errors.Join(err, context.Cause(ctx))
+}
+
+func shortList(names []string, most int) string {
+	var b strings.Builder
+	for i, n := range names {
+		if i == most {
+			fmt.Fprintf(&b, " and %d more", len(names)-most)
+			break
+		}
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		fmt.Fprintf(&b, "%q", n)
+	}
+	return b.String()
+}
+
+// Join makes a lock's name of parts that may hold any bytes. Different parts
+// make different names, and the parts stay tokens that wildcards match:
+// Join("tenant", "a.b") is one token below "tenant".
+func Join(parts ...string) string { return lease.JoinName(parts) }

@@ -1,0 +1,125 @@
+package natslock
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/natslock/locks/internal/lease"
+)
+
+// Errors to branch on with errors.Is.
+var (
+	// ErrLocked: a one-shot acquire found the lock held, or others queued for
+	// it. The error is a *[LockedError].
+	ErrLocked = lease.ErrLocked
+	// ErrTimeout: the wait was given up: its context ended, or its [MaxWait]
+	// was over. The error is a *[TimeoutError], and matches the context's error
+	// too if that ended the wait.
+	ErrTimeout = lease.ErrTimeout
+	// ErrLost: the lock ended without an Unlock.
+	ErrLost = lease.ErrLost
+	// ErrBroken: an operator ended the lock. It matches [ErrLost] too.
+	ErrBroken = lease.ErrBroken
+	// ErrReleased: the lock was unlocked.
+	ErrReleased = lease.ErrReleased
+	// ErrClosed: the client was closed.
+	ErrClosed = lease.ErrClosed
+	// ErrInvalidName: the name is empty or too long. Nothing was sent.
+	ErrInvalidName = lease.ErrInvalidName
+	// ErrInvalidTTL: the TTL or the end is not one a lease can have. Nothing
+	// was sent.
+	ErrInvalidTTL = lease.ErrInvalidTTL
+	// ErrInvalidOption: an option has a value that makes no sense. Nothing was
+	// sent.
+	ErrInvalidOption = errors.New("invalid option")
+	// ErrUnavailable: the server gave no usable answer.
+	ErrUnavailable = lease.ErrUnavailable
+	// ErrPermission: the server refuses this user what the lock needs.
+	ErrPermission = lease.ErrPermission
+)
+
+// LockedError says who holds a lock that was asked for once. It matches
+// [ErrLocked].
+type LockedError struct {
+	Name string
+	// Holder is nil when it is unknown: the record is none this library can
+	// read, or the lock is free and others are queued for it.
+	Holder *Holder
+	// Own says that this client holds the lock itself.
+	Own bool
+	// Queued is how many wait for the lock.
+	Queued int
+}
+
+func (e *LockedError) Error() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "lock %q is held by ", e.Name)
+	switch {
+	case e.Own:
+		fmt.Fprintf(&b, "this client itself (token %d)", e.Holder.Token)
+	case e.Holder != nil:
+		b.WriteString(e.Holder.describe())
+	case e.Queued > 0:
+		b.Reset()
+		fmt.Fprintf(&b, "lock %q has a queue", e.Name)
+	default:
+		b.WriteString("an unknown owner")
+	}
+	if e.Queued > 0 {
+		fmt.Fprintf(&b, ", %d waiting", e.Queued)
+	}
+	return b.String()
+}
+
+// Is makes the error match [ErrLocked].
+func (e *LockedError) Is(target error) bool { return target == ErrLocked }
+
+// TimeoutError says what a wait that was given up had come to. It matches
+// [ErrTimeout] and the error of the context that ended it.
+type TimeoutError struct {
+	Name   string
+	Waited time.Duration
+	// Holder is who held the lock when last looked; nil when not known.
+	Holder *Holder
+	// Position is the place in the queue, from 1; 0 when not queued.
+	Position int
+
+	cause error
+}
+
+func (e *TimeoutError) Error() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "lock %q: gave up after %v", e.Name, e.Waited.Round(time.Millisecond))
+	if e.Position > 0 {
+		fmt.Fprintf(&b, " at place %d of the queue", e.Position)
+	}
+	if e.Holder != nil {
+		fmt.Fprintf(&b, ", held by %s", e.Holder.describe())
+	}
+	if e.cause != nil {
+		fmt.Fprintf(&b, ": %s", strings.ReplaceAll(e.cause.Error(), "\n", ": "))
+	}
+	return b.String()
+}
+
+// Is makes the error match [ErrTimeout].
+func (e *TimeoutError) Is(target error) bool { return target == ErrTimeout }
+
+// Timeout is true: the error is one in the sense of net.Error.
+func (e *TimeoutError) Timeout() bool { return true }
+
+// Unwrap makes the error match the context's.
+func (e *TimeoutError) Unwrap() error { return e.cause }
+
+// public turns the errors of the machinery into those documented here.
+func public(err error) error {
+	if busy, ok := errors.AsType[*lease.BusyError](err); ok {
+		return &LockedError{Name: busy.Name, Holder: knownHolder(busy.Holder), Own: busy.Own, Queued: busy.Queued}
+	}
+	if wait, ok := errors.AsType[*lease.WaitError](err); ok {
+		return &TimeoutError{Name: wait.Name, Waited: wait.Waited, Holder: knownHolder(wait.Holder), Position: wait.Position, cause: wait.Cause}
+	}
+	return err
+}

@@ -1,0 +1,194 @@
+package natslock
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"time"
+
+	"github.com/natslock/locks/internal/lease"
+)
+
+// Kind is a kind of lock. Locks of different kinds are different locks, also
+// under one name.
+type Kind int
+
+const (
+	// Mutex is the mutual exclusion lock of this package.
+	Mutex Kind = iota
+	// RW is the reader-writer lock of package rwlock.
+	RW
+)
+
+func (k Kind) String() string {
+	switch k {
+	case Mutex:
+		return "mutex"
+	case RW:
+		return "rw"
+	}
+	return fmt.Sprintf("Kind(%d)", int(k))
+}
+
+// Mode is how a waiter wants a lock.
+type Mode int
+
+const (
+	// Exclusive: alone.
+	Exclusive Mode = iota
+	// Shared: together with other readers.
+	Shared
+)
+
+func (m Mode) String() string {
+	if m == Shared {
+		return "read"
+	}
+	return "write"
+}
+
+// Info is what the bucket says of one lock. It is a look at one moment: by the
+// time it is read it may be different.
+type Info struct {
+	Kind Kind
+	Name string
+	// Holder is the holder, or the writer of a reader-writer lock; nil when
+	// there is none.
+	Holder *Holder
+	// Readers hold a reader-writer lock together.
+	Readers []Holder
+	// Queue is who waits, first in line first.
+	Queue []Waiter
+}
+
+// Holder is a claim that was granted.
+type Holder struct {
+	// Token is the fencing token.
+	Token uint64
+	// ID names the claim. It is never used again.
+	ID string
+	// Owner is what the client calls itself; see [WithOwner].
+	Owner string
+	Host  string
+	PID   int
+	// Since is when it took the lock, by the holder's own clock.
+	Since time.Time
+	TTL   time.Duration
+	// Expires is when the server removes the record unless it is renewed
+	// before, by the server's clock. Zero: never.
+	Expires time.Time
+	Meta    map[string]string
+	// Broken holds what the operator said who broke the lock; the holder may
+	// still be stopping. Nil for a lock that was not broken.
+	Broken *Broken
+	// Revision is that of the record as it was read.
+	Revision uint64
+	// Unreadable marks a record that is none of this library's, or from a
+	// later version: held by an unknown owner.
+	Unreadable bool
+}
+
+// Broken is what a break says.
+type Broken struct {
+	By, Reason string
+	At         time.Time // by the operator's clock
+}
+
+// Waiter is a place in a queue.
+type Waiter struct {
+	// Ticket is the place: lower ones come first.
+	Ticket uint64
+	ID     string
+	Owner  string
+	Host   string
+	PID    int
+	Since  time.Time // by the waiter's own clock
+	Mode   Mode
+}
+
+func (h *Holder) describe() string {
+	if h.Unreadable {
+		return fmt.Sprintf("an unknown owner (revision %d)", h.Revision)
+	}
+	s := fmt.Sprintf("%s on %s (token %d)", h.Owner, h.Host, h.Token)
+	if h.Broken != nil {
+		s += ", broken by " + h.Broken.By
+	}
+	return s
+}
+
+func holderOf(e lease.Entry) *Holder {
+	if e.Zero() {
+		return nil
+	}
+	h := &Holder{Token: e.TokenOrTicket(), Revision: e.Revision, TTL: e.Record.TTL, Unreadable: e.Unreadable}
+	if h.TTL > 0 {
+		h.Expires = e.Time.Add(h.TTL)
+	}
+	if e.Unreadable {
+		h.Since = e.Time
+		return h
+	}
+	h.ID, h.Owner, h.Host, h.PID, h.Meta = e.ID, e.Owner, e.Host, e.PID, e.Meta
+	h.Since = time.UnixMilli(e.Since)
+	if e.Status == lease.StatusBroken {
+		h.Broken = &Broken{By: e.BrokenBy, Reason: e.Reason, At: time.UnixMilli(e.BrokenAt)}
+	}
+	return h
+}
+
+// knownHolder is holderOf for errors, where an unknown holder is nil.
+func knownHolder(e lease.Entry) *Holder {
+	if e.Unreadable {
+		return nil
+	}
+	return holderOf(e)
+}
+
+func waiterOf(e lease.Entry) Waiter {
+	return Waiter{
+		Ticket: e.TokenOrTicket(), ID: e.ID, Owner: e.Owner, Host: e.Host, PID: e.PID,
+		Since: time.UnixMilli(e.Since), Mode: Mode(e.Mode),
+	}
+}
+
+func infoOf(v lease.View) Info {
+	i := Info{Kind: Kind(v.Kind), Name: v.Name, Holder: holderOf(v.Holder)}
+	for _, r := range v.Readers {
+		i.Readers = append(i.Readers, *holderOf(r))
+	}
+	for _, w := range v.Queue {
+		i.Queue = append(i.Queue, waiterOf(w))
+	}
+	return i
+}
+
+// Inspect reads one lock. A lock that nobody holds or waits for has an Info
+// without holder and queue: it is not an error. Errors match [ErrInvalidName],
+// [ErrUnavailable], [ErrPermission] or the context's.
+func (c *Client) Inspect(ctx context.Context, kind Kind, name string) (Info, error) {
+	v, err := c.engine.Inspect(ctx, lease.Kind(kind), name)
+	if err != nil {
+		return Info{}, fmt.Errorf("inspect lock %q: %w", name, err)
+	}
+	return infoOf(v), nil
+}
+
+// List reads the locks of all kinds whose names match a pattern: tokens may be
+// "*", the last one ">" for the rest of the name, so ">" lists all. The order is
+// that of the names. Locks are read one after the other, not at one moment. An
+// error ends the sequence.
+func (c *Client) List(ctx context.Context, pattern string) iter.Seq2[Info, error] {
+	return func(yield func(Info, error) bool) {
+		views, err := c.engine.List(ctx, pattern)
+		if err != nil {
+			yield(Info{}, fmt.Errorf("list locks %q: %w", pattern, err))
+			return
+		}
+		for _, v := range views {
+			if !yield(infoOf(v), nil) {
+				return
+			}
+		}
+	}
+}

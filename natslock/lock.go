@@ -1,0 +1,142 @@
+package natslock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"time"
+
+	"github.com/natslock/locks/internal/lease"
+)
+
+// State is the state of a [Lock].
+type State int
+
+const (
+	// Held: the lock is inside its validity.
+	Held State = iota
+	// Lost: the lock ended without an Unlock.
+	Lost
+	// Released: the lock was unlocked.
+	Released
+)
+
+func (s State) String() string {
+	switch s {
+	case Held:
+		return "held"
+	case Lost:
+		return "lost"
+	case Released:
+		return "released"
+	}
+	return fmt.Sprintf("State(%d)", int(s))
+}
+
+// Lock is a lock that was granted. It must be unlocked. A Lock that is dropped
+// without is noticed and warned of; its lease then runs out.
+type Lock struct {
+	lease   *lease.Lease
+	cleanup runtime.Cleanup
+}
+
+// Name returns the lock's name.
+func (l *Lock) Name() string { return l.lease.Name() }
+
+// ID returns the id of this acquisition. It is never used again.
+func (l *Lock) ID() string { return l.lease.ID() }
+
+// Token returns the fencing token. It is greater than that of every holder
+// before, also across a bucket that was made again. It is below 2^63, and
+// below 2^53 until the year 2255. A resource that refuses tokens smaller than
+// the greatest it has seen is safe from holders that were paused past their
+// validity.
+func (l *Lock) Token() uint64 { return l.lease.Token() }
+
+// Context returns a child of the acquire's context that ends when the lock
+// does, at the latest at the end of its validity, or when its parent does.
+// context.Cause tells why: it matches [ErrReleased], [ErrLost], [ErrBroken] or
+// [ErrClosed], or is the parent's own cause; then the lock is still held.
+func (l *Lock) Context() context.Context { return l.lease.Context() }
+
+// Done is the lock's context's Done.
+func (l *Lock) Done() <-chan struct{} { return l.lease.Context().Done() }
+
+// Err returns nil while the lock is held and its context has not ended, then
+// the cause.
+func (l *Lock) Err() error {
+	if _, _, cause := l.lease.Status(); cause != nil {
+		return cause
+	}
+	return context.Cause(l.lease.Context())
+}
+
+// State returns the state. It looks at the clock itself and does no I/O.
+func (l *Lock) State() State {
+	s, _, _ := l.lease.Status()
+	return State(s)
+}
+
+// ValidUntil returns when the validity ends unless it is confirmed before, as
+// wall-clock time, for logs; a time in the past once the lock has ended.
+func (l *Lock) ValidUntil() time.Time {
+	return time.Now().Add(l.lease.Left())
+}
+
+// Remaining returns how much of the validity is left, on a clock that counts
+// suspend where there is one; 0 once the lock has ended.
+func (l *Lock) Remaining() time.Duration {
+	_, left, cause := l.lease.Status()
+	if cause != nil {
+		return 0
+	}
+	return max(left, 0)
+}
+
+// Extend confirms the lock with the server now, with a new TTL; 0 keeps the TTL.
+//
+// It returns nil when the server has confirmed it within the validity: the
+// validity then counts from this call's sending. Otherwise the error is the
+// cause of the lock's end, matches [ErrInvalidTTL], or matches ctx's error: then
+// it is not known whether the server has taken it, and the validity is as it
+// was, or shorter if a shorter TTL was asked for.
+func (l *Lock) Extend(ctx context.Context, ttl time.Duration) error {
+	err := l.lease.Extend(ctx, ttl)
+	runtime.KeepAlive(l)
+	return err
+}
+
+// Unlock ends the lock's context, then deletes its record. It works also with a
+// ctx that has ended: of ctx nothing but the values counts, and the server is
+// waited for at most the client's release timeout. Further calls return what
+// the first did.
+//
+// It returns nil when it was called inside the validity and nothing contradicts
+// it. An error that matches [ErrLost] (or [ErrBroken]) says that the lock had
+// been lost before, so others may have got in. One that matches [ErrUnavailable]
+// says that the lock was valid to the end but the server did not confirm the
+// release: the next holder may have to wait for the TTL.
+func (l *Lock) Unlock(ctx context.Context) error {
+	l.cleanup.Stop()
+	err := l.lease.Release()
+	runtime.KeepAlive(l)
+	return err
+}
+
+// run runs fn under a lock that was just acquired.
+func (l *Lock) run(err error, fn func(ctx context.Context, l *Lock) error) (result error) {
+	if err != nil {
+		return err
+	}
+	returned := false
+	defer func() {
+		unlock := l.Unlock(l.Context())
+		if returned {
+			result = errors.Join(result, unlock)
+		}
+	}()
+	result = fn(l.Context(), l)
+	returned = true
+	return result
+}

@@ -1,0 +1,279 @@
+package natslock
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/natslock/locks/internal/lease"
+	"github.com/natslock/locks/kvstore"
+)
+
+// Option configures a [Client].
+type Option func(*config) error
+
+type config struct {
+	js      jetstream.JetStream
+	bucket  string
+	store   kvstore.Config
+	create  bool
+	engine  lease.Config
+	observe func(context.Context, Event)
+	wrap    func(kvstore.KV) kvstore.KV
+}
+
+func invalid(option, format string, args ...any) error {
+	return fmt.Errorf("%w: %s: %s", ErrInvalidOption, option, fmt.Sprintf(format, args...))
+}
+
+// WithJetStream reaches the bucket through js: a JetStream domain
+// (jetstream.NewWithDomain) or an API prefix. The default is the connection's
+// own account and domain. Everybody who is to be excluded must reach the same
+// bucket.
+func WithJetStream(js jetstream.JetStream) Option {
+	return func(c *config) error {
+		if js == nil {
+			return invalid("WithJetStream", "nil")
+		}
+		c.js = js
+		return nil
+	}
+}
+
+// WithBucket names the bucket, "natslock" by default. Locks in different
+// buckets are different locks.
+func WithBucket(name string) Option {
+	return func(c *config) error {
+		if name == "" {
+			return invalid("WithBucket", "the name is empty")
+		}
+		c.bucket = name
+		return nil
+	}
+}
+
+// WithBucketConfig says how the bucket is made when it is missing: replicas,
+// storage, limits. An existing bucket is never changed. Its bucket name, if
+// set, is used like that of [WithBucket].
+func WithBucketConfig(cfg kvstore.Config) Option {
+	return func(c *config) error {
+		c.store = cfg
+		return nil
+	}
+}
+
+// WithCreate says whether a missing bucket may be made; true by default.
+func WithCreate(allowed bool) Option {
+	return func(c *config) error {
+		c.create = allowed
+		return nil
+	}
+}
+
+// WithTTL sets the lease of locks that do not ask for their own: 1 s to 24 h,
+// rounded up to whole seconds; 15 s by default. It bounds how long a crashed
+// holder keeps others out, and how long a holder survives without the server.
+func WithTTL(d time.Duration) Option {
+	return func(c *config) (err error) {
+		c.engine.TTL, err = lease.RoundTTL(d, false)
+		return err
+	}
+}
+
+// WithOwner sets the name that others see as the holder's, "host:pid" by
+// default. It need not be unique and decides nothing.
+func WithOwner(owner string) Option {
+	return func(c *config) error {
+		if len(owner) > 1024 {
+			return invalid("WithOwner", "%d bytes, at most 1024 fit", len(owner))
+		}
+		c.engine.Owner = owner
+		return nil
+	}
+}
+
+// WithRenewFraction sets after which part of its TTL a lease is renewed, in
+// (0, 1); a third by default, which leaves room for more tries.
+func WithRenewFraction(f float64) Option {
+	return func(c *config) error {
+		if !(f > 0 && f < 1) {
+			return invalid("WithRenewFraction", "%v is not in (0, 1)", f)
+		}
+		c.engine.RenewFraction = f
+		return nil
+	}
+}
+
+// WithSafetyMargin sets which part of its TTL, at its end, a lease is not
+// believed in any more: in (0, 0.5], 0.1 by default, never more than 1 s nor less
+// than a thousandth. It is how far the client's clock may run wrong.
+func WithSafetyMargin(f float64) Option {
+	return func(c *config) error {
+		if !(f > 0 && f <= 0.5) {
+			return invalid("WithSafetyMargin", "%v is not in (0, 0.5]", f)
+		}
+		c.engine.Margin = f
+		return nil
+	}
+}
+
+// WithReleaseTimeout bounds how long [Lock.Unlock] waits for the server, 5 s by
+// default. It does not depend on Unlock's context.
+func WithReleaseTimeout(d time.Duration) Option {
+	return func(c *config) error {
+		if d <= 0 {
+			return invalid("WithReleaseTimeout", "%v is not positive", d)
+		}
+		c.engine.ReleaseTimeout = d
+		return nil
+	}
+}
+
+// WithWatchAfter sets how long a lock is held before its record is watched, so
+// that a break is told at once rather than at the next renewal; 1 s by default,
+// which spares short critical sections the subscription. 0 watches from the
+// start, a negative duration never.
+func WithWatchAfter(d time.Duration) Option {
+	return func(c *config) error {
+		c.engine.WatchAfter = d
+		return nil
+	}
+}
+
+// WithLogger sets where warnings go. The default is silence. Values of records
+// and credentials are never logged.
+func WithLogger(l *slog.Logger) Option {
+	return func(c *config) error {
+		if l == nil {
+			return invalid("WithLogger", "nil")
+		}
+		c.engine.Logger = l
+		return nil
+	}
+}
+
+// WithObserver calls fn for every transition of this client's locks, for metrics
+// and traces. The calls come one after the other, in order, on a goroutine that
+// delays no lock; the context has the values of the acquire's.
+func WithObserver(fn func(context.Context, Event)) Option {
+	return func(c *config) error {
+		if fn == nil {
+			return invalid("WithObserver", "nil")
+		}
+		c.observe = fn
+		return nil
+	}
+}
+
+// WithStore lets a test put something between the client and the bucket's
+// store: see the fault injector of package testutil.
+func WithStore(wrap func(kvstore.KV) kvstore.KV) Option {
+	return func(c *config) error {
+		if wrap == nil {
+			return invalid("WithStore", "nil")
+		}
+		c.wrap = wrap
+		return nil
+	}
+}
+
+// LockOption configures one acquire.
+type LockOption func(*lockConfig) error
+
+type lockConfig struct {
+	req  lease.Request
+	warn func(*Lock)
+}
+
+// TTL sets the lease of this lock instead of the client's; see [WithTTL]. A
+// lease that is not renewed may last up to 366 days.
+func TTL(d time.Duration) LockOption {
+	return func(c *lockConfig) error {
+		if d <= 0 {
+			return fmt.Errorf("%w: %v is not positive", ErrInvalidTTL, d)
+		}
+		c.req.TTL = d
+		return nil
+	}
+}
+
+// MaxWait bounds the waiting, beside the context. It must be positive: to not
+// wait at all there is [Client.TryLock], which ignores it.
+func MaxWait(d time.Duration) LockOption {
+	return func(c *lockConfig) error {
+		if d <= 0 {
+			return invalid("MaxWait", "%v is not positive; use TryLock to not wait", d)
+		}
+		c.req.MaxWait = d
+		return nil
+	}
+}
+
+// Meta attaches data to the lock, shown to whoever inspects it. It is not
+// secret and must fit, with the owner, into 16 KiB.
+func Meta(m map[string]string) LockOption {
+	m = maps.Clone(m)
+	return func(c *lockConfig) error {
+		c.req.Meta = m
+		return nil
+	}
+}
+
+// Until takes a lock that ends at t, at most 366 days ahead, and is never
+// renewed: for jobs that may run once per period. The server frees it up to
+// 2 s after t, or at Unlock.
+func Until(t time.Time) LockOption {
+	return func(c *lockConfig) error {
+		if t.IsZero() {
+			return fmt.Errorf("%w: Until needs a time", ErrInvalidTTL)
+		}
+		c.req.Until = t
+		return nil
+	}
+}
+
+// NoRenew takes a lease that only [Lock.Extend] prolongs.
+func NoRenew() LockOption {
+	return func(c *lockConfig) error {
+		c.req.Fixed = true
+		return nil
+	}
+}
+
+// Detached makes the lock's context keep the values of the acquire's but not
+// its end.
+func Detached() LockOption {
+	return func(c *lockConfig) error {
+		c.req.Detached = true
+		return nil
+	}
+}
+
+// EarlyWarning calls fn when no more than d of the validity is left: the last
+// confirmation is old, and the lock may be about to be lost. A confirmation
+// arms it again. fn runs on a goroutine that it must not block for long; it does
+// not run for a lock whose handle is gone.
+func EarlyWarning(d time.Duration, fn func(*Lock)) LockOption {
+	return func(c *lockConfig) error {
+		if d <= 0 || fn == nil {
+			return invalid("EarlyWarning", "needs a positive duration and a function")
+		}
+		c.req.WarnBefore = d
+		c.warn = fn
+		return nil
+	}
+}
+
+// BreakOption configures a [Client.Break].
+type BreakOption func(*lease.BreakRequest)
+
+// Now lets the next one in at once, while the broken holder may still be at
+// work: an exception to mutual exclusion. Resources that check tokens stay
+// safe.
+func Now() BreakOption {
+	return func(r *lease.BreakRequest) { r.Now = true }
+}
