@@ -141,6 +141,7 @@ func (l *Lease) delete(ctx context.Context, status Status, timeout time.Duration
 		return nil, err
 	}
 	revision := l.last
+	unanswered := false
 	var broken *EndError
 	lost := func(why string) *EndError {
 		if broken != nil {
@@ -163,6 +164,8 @@ func (l *Lease) delete(ctx context.Context, status Status, timeout time.Duration
 				}
 			}
 			switch {
+			case !entry.of(l.id) && unanswered:
+				return broken, nil // deleted by an earlier try, and taken since
 			case !entry.of(l.id):
 				return lost("its record was gone when it was to be released"), nil
 			case entry.Deleted && entry.Status == StatusBroken:
@@ -174,6 +177,8 @@ func (l *Lease) delete(ctx context.Context, status Status, timeout time.Duration
 			}
 			revision = entry.Revision // a renewal that was still on its way
 			continue
+		case !errors.Is(err, kvstore.ErrInFlight):
+			unanswered = true
 		}
 		if ctx.Err() != nil || isAny(err, ErrPermission, kvstore.ErrClosed) {
 			return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)

@@ -1,0 +1,390 @@
+package natslock_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/testutil"
+)
+
+// The fates that a write can meet and that leave its outcome open, or make it
+// known too late.
+var fates = []struct {
+	name string
+	fate testutil.Fate
+}{
+	{"answer lost", testutil.LoseAnswer},
+	{"dropped", testutil.Drop},
+	{"not sent", testutil.NotSent(fmt.Errorf("%w: test", kvstore.ErrUnavailable))},
+	{"in flight", testutil.Refuse(kvstore.ErrInFlight)},
+	{"applied 700ms later", testutil.Delay(700 * time.Millisecond)},
+	{"applied 3s later", testutil.Delay(3 * time.Second)},
+	{"applied 3s later, silently", testutil.Delay(3 * time.Second).Silent()},
+	{"applied 40s later", testutil.Delay(40 * time.Second)},
+	{"applied 40s later, silently", testutil.Delay(40 * time.Second).Silent()},
+	{"answered 700ms later", testutil.DelayAnswer(700 * time.Millisecond)},
+	{"answered 3s later", testutil.DelayAnswer(3 * time.Second)},
+	{"answered 40s later", testutil.DelayAnswer(40 * time.Second)},
+}
+
+// TestFaultAtEveryStep tells one story over and over, each time with another
+// write of it going wrong: A takes a lock and keeps it over some renewals, B
+// queues for it, A releases, B takes it and releases. Whatever happens, the two
+// never hold it together, B gets in, and in the end nothing is left.
+func TestFaultAtEveryStep(t *testing.T) {
+	for _, step := range []struct {
+		stage string
+		ofB   bool
+		first int // which writes of that stage go wrong
+		last  int
+	}{
+		{stage: "lock take", first: 1, last: 1},
+		{stage: "lock take", first: 1, last: 2},
+		{stage: "lock renew", first: 1, last: 1},
+		{stage: "lock renew", first: 2, last: 3},
+		{stage: "lock renew", first: 1, last: 1000},
+		{stage: "lock delete", first: 1, last: 1},
+		{stage: "lock delete", first: 1, last: 2},
+		{stage: "wait take", ofB: true, first: 1, last: 1},
+		{stage: "wait take", ofB: true, first: 1, last: 3},
+		{stage: "wait renew", ofB: true, first: 1, last: 2},
+		{stage: "wait renew", ofB: true, first: 1, last: 1000},
+		{stage: "wait delete", ofB: true, first: 1, last: 1},
+		{stage: "lock take", ofB: true, first: 1, last: 1},
+		{stage: "lock take", ofB: true, first: 2, last: 2},
+		{stage: "lock take", ofB: true, first: 3, last: 3},
+		{stage: "lock take", ofB: true, first: 2, last: 4},
+	} {
+		for _, f := range fates {
+			who := "A"
+			if step.ofB {
+				who = "B"
+			}
+			t.Run(fmt.Sprintf("%s %s %d-%d/%s", who, step.stage, step.first, step.last, f.name), func(t *testing.T) {
+				testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+					nc := s.Connect()
+					a, fa := faulty(t, nc, 1, natslock.WithTTL(5*time.Second), natslock.WithOwner("A"))
+					b, fb := faulty(t, s.Connect(), 1, natslock.WithTTL(5*time.Second), natslock.WithOwner("B"))
+					ref := newReferee()
+					target := fa
+					if step.ofB {
+						target = fb
+					}
+					n, hit := 0, 0
+					target.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+						if stage(w) == step.stage {
+							if n++; n >= step.first && n <= step.last {
+								hit++
+								return f.fate
+							}
+						}
+						return testutil.Pass
+					})
+
+					la, err := a.Lock(t.Context(), "x")
+					require.NoError(t, err)
+					ref.granted(la)
+					time.Sleep(time.Second)
+					gotB := make(chan time.Time, 1)
+					go func() {
+						lb, err := b.Lock(context.Background(), "x")
+						if !assert.NoError(t, err) {
+							close(gotB)
+							return
+						}
+						ref.granted(lb)
+						gotB <- time.Now()
+						time.Sleep(2 * time.Second)
+						assert.NoError(t, lb.Unlock(context.Background()))
+					}()
+					select {
+					case <-time.After(11 * time.Second):
+					case <-la.Done():
+					}
+					lost := la.Err() != nil
+					released := time.Now()
+					switch err := la.Unlock(t.Context()); {
+					case lost:
+						require.ErrorIs(t, err, natslock.ErrLost)
+					case err != nil:
+						// Held to the end, but the server did not confirm.
+						require.ErrorIs(t, err, natslock.ErrUnavailable)
+					}
+					got := <-gotB
+					require.False(t, got.IsZero(), "B failed")
+					assert.Less(t, got.Sub(released), 6500*time.Millisecond, "B waited longer than the lease and a bit")
+					assert.Positive(t, hit, "the fault was never injected")
+
+					time.Sleep(2 * time.Minute) // late writes land, ghosts are laid
+					ref.check(t)
+					assert.Empty(t, keysLeft(t, nc), "left in the bucket")
+					for _, c := range []*natslock.Client{a, b} {
+						l, err := c.TryLock(t.Context(), "x")
+						require.NoError(t, err, "blocked by an own ghost")
+						ref.granted(l)
+						require.NoError(t, l.Unlock(t.Context()))
+						require.NoError(t, c.Close(t.Context()))
+					}
+					ref.check(t)
+				})
+			})
+		}
+	}
+}
+
+// TestClaimAtZeroLandsLate is the ABA story: a claim expecting an empty key is
+// stuck in the network, is given up, others come and go until the key is empty
+// once more, and then it lands.
+func TestClaimAtZeroLandsLate(t *testing.T) {
+	for _, alive := range []bool{true, false} {
+		t.Run(fmt.Sprintf("claimant alive %v", alive), func(t *testing.T) {
+			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+				// The stuck write comes through another connection's store, so
+				// that it can land when its client has long crashed.
+				nc, link := s.ConnectLink(nats.MaxReconnects(0))
+				a, fa := faulty(t, nc, 1, natslock.WithTTL(5*time.Second), natslock.WithOwner("A"))
+				b, _ := faulty(t, s.Connect(), 1, natslock.WithTTL(5*time.Second), natslock.WithOwner("B"))
+				ref := newReferee()
+				var stuck *kvstore.Write
+				fa.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+					if stage(w) == "lock take" {
+						if stuck == nil {
+							stuck = &w
+						}
+						return testutil.Hold
+					}
+					return testutil.Pass
+				})
+				ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+				_, err := a.Lock(ctx, "x")
+				cancel()
+				require.ErrorIs(t, err, natslock.ErrTimeout)
+				require.ErrorIs(t, err, context.DeadlineExceeded)
+
+				lb, err := b.Lock(t.Context(), "x")
+				require.NoError(t, err)
+				ref.granted(lb)
+				require.NoError(t, lb.Unlock(t.Context()))
+				time.Sleep(3 * time.Second)
+				require.Empty(t, keysLeft(t, s.Connect()), "the key is empty again")
+
+				if alive {
+					require.Positive(t, fa.ReleaseHeld())
+				} else {
+					link.Cut()
+					js := rawStore(t, s.Connect())
+					_, err := js.Create(t.Context(), stuck.Key, stuck.Value, stuck.TTL)
+					require.NoError(t, err)
+				}
+				began := time.Now()
+				lb, err = b.Lock(t.Context(), "x")
+				require.NoError(t, err)
+				ref.granted(lb)
+				waited := time.Since(began)
+				if alive {
+					// Whose ghost it is deletes it.
+					assert.Less(t, waited, 500*time.Millisecond)
+				} else {
+					assert.Less(t, waited, 6*time.Second, "a ghost costs at most one TTL")
+					assert.Greater(t, waited, 3*time.Second, "a live record is not overwritten, whoever's it is")
+				}
+				ref.check(t)
+				require.NoError(t, lb.Unlock(t.Context()))
+				require.Zero(t, a.Stats().Granted)
+			})
+		})
+	}
+}
+
+// TestLateRenewalDoesNotRevive delays the confirmation of renewals past the
+// validity end: the context ends before, and the answer that comes is useless.
+func TestLateRenewalDoesNotRevive(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a, fa := faulty(t, s.Connect(), 1, natslock.WithTTL(5*time.Second))
+		fa.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+			if stage(w) == "lock renew" {
+				return testutil.DelayAnswer(5 * time.Second)
+			}
+			return testutil.Pass
+		})
+		l, err := a.Lock(t.Context(), "x")
+		require.NoError(t, err)
+		end := l.ValidUntil()
+		<-l.Done()
+		require.False(t, time.Now().After(end), "the context ended %v after the validity", time.Since(end))
+		require.ErrorIs(t, context.Cause(l.Context()), natslock.ErrLost)
+		require.Equal(t, natslock.Lost, l.State())
+		// The server has been renewed meanwhile, so the record is still there ...
+		require.Equal(t, []string{"lock.x"}, keysLeft(t, s.Connect()))
+		// ... until the late confirmation comes, which deletes it.
+		time.Sleep(3 * time.Second)
+		require.Empty(t, keysLeft(t, s.Connect()))
+		require.Equal(t, natslock.Lost, l.State())
+		require.Zero(t, l.Remaining())
+		require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrLost)
+	})
+}
+
+// TestBreakAgainstStaleRenewal breaks a lock while a renewal of it is on its way:
+// the renewal does not undo the break, whether it was applied before or not.
+func TestBreakAgainstStaleRenewal(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a, fa := faulty(t, s.Connect(), 1, natslock.WithTTL(6*time.Second), natslock.WithOwner("A"))
+		b, _ := faulty(t, s.Connect(), 1, natslock.WithTTL(6*time.Second), natslock.WithOwner("B"))
+		ref := newReferee()
+		la, err := a.Lock(t.Context(), "x")
+		require.NoError(t, err)
+		ref.granted(la)
+		held := make(chan struct{}, 100)
+		fa.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+			if stage(w) == "lock renew" {
+				held <- struct{}{}
+				return testutil.Hold
+			}
+			return testutil.Pass
+		})
+		<-held
+		require.NoError(t, b.Break(t.Context(), natslock.Mutex, "x", la.Token(), "test"))
+		fa.OnSend(nil)
+		require.Positive(t, fa.ReleaseHeld())
+		<-la.Done()
+		require.ErrorIs(t, context.Cause(la.Context()), natslock.ErrBroken)
+		require.ErrorContains(t, context.Cause(la.Context()), "test")
+		info, err := b.Inspect(t.Context(), natslock.Mutex, "x")
+		require.NoError(t, err)
+		require.NotNil(t, info.Holder)
+		require.NotNil(t, info.Holder.Broken, "a renewal has undone the break")
+
+		_, err = b.TryLock(t.Context(), "x")
+		require.ErrorIs(t, err, natslock.ErrLocked, "a broken lock keeps others out until its holder has stopped")
+		require.ErrorIs(t, la.Unlock(t.Context()), natslock.ErrBroken)
+		lb, err := b.TryLock(t.Context(), "x")
+		require.NoError(t, err)
+		ref.granted(lb)
+		ref.check(t)
+		require.NoError(t, lb.Unlock(t.Context()))
+	})
+}
+
+// TestBreakAgainstLateAnswer breaks the record of a claim whose own client does
+// not know yet that it was applied: the claim never becomes a lock.
+func TestBreakAgainstLateAnswer(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a, fa := faulty(t, s.Connect(), 1, natslock.WithTTL(10*time.Second), natslock.WithOwner("A"))
+		b, _ := faulty(t, s.Connect(), 1, natslock.WithTTL(10*time.Second), natslock.WithOwner("B"))
+		n := 0
+		fa.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+			if stage(w) == "lock take" {
+				if n++; n == 1 {
+					return testutil.DelayAnswer(1500 * time.Millisecond)
+				}
+			}
+			return testutil.Pass
+		})
+		type result struct {
+			l   *natslock.Lock
+			err error
+		}
+		done := make(chan result, 1)
+		go func() {
+			l, err := a.Lock(context.Background(), "x")
+			done <- result{l, err}
+		}()
+		time.Sleep(100 * time.Millisecond)
+		info, err := b.Inspect(t.Context(), natslock.Mutex, "x")
+		require.NoError(t, err)
+		require.NotNil(t, info.Holder)
+		first := info.Holder.Token
+		require.NoError(t, b.Break(t.Context(), natslock.Mutex, "x", first, "test"))
+		r := <-done
+		require.NoError(t, r.err)
+		// What was granted in the end is another claim, after the broken one.
+		require.Greater(t, r.l.Token(), first)
+		require.NotEqual(t, info.Holder.ID, r.l.ID())
+		require.NoError(t, r.l.Unlock(t.Context()))
+	})
+}
+
+// TestBreakAnswerLost loses the answer to the break itself.
+func TestBreakAnswerLost(t *testing.T) {
+	for _, f := range fates {
+		for _, now := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s now=%v", f.name, now), func(t *testing.T) {
+				testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+					a, _ := faulty(t, s.Connect(), 1, natslock.WithTTL(5*time.Second), natslock.WithWatchAfter(0))
+					b, fb := faulty(t, s.Connect(), 1, natslock.WithTTL(5*time.Second))
+					la, err := a.Lock(t.Context(), "x")
+					require.NoError(t, err)
+					n := 0
+					fb.OnSend(func(int, kvstore.Write) testutil.Fate {
+						if n++; n == 1 {
+							return f.fate
+						}
+						return testutil.Pass
+					})
+					var opts []natslock.BreakOption
+					if now {
+						opts = append(opts, natslock.Now())
+					}
+					if err := b.Break(t.Context(), natslock.Mutex, "x", la.Token(), "test", opts...); err != nil {
+						// A lost answer may find the holder gone already.
+						require.ErrorIs(t, err, natslock.ErrReleased)
+					}
+					<-la.Done()
+					require.ErrorIs(t, context.Cause(la.Context()), natslock.ErrBroken)
+					require.ErrorIs(t, la.Unlock(t.Context()), natslock.ErrBroken)
+					time.Sleep(time.Minute)
+					require.Empty(t, keysLeft(t, s.Connect()))
+				})
+			})
+		}
+	}
+}
+
+// TestNotificationsDropped loses every notification: timers alone bring every
+// waiter in.
+func TestNotificationsDropped(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		results := make(chan error, 8)
+		for i := range 8 {
+			c, f := faulty(t, s.Connect(), uint64(i), natslock.WithTTL(4*time.Second))
+			f.DropAllEvents(true)
+			go func() {
+				results <- c.Do(context.Background(), "x", func(context.Context, *natslock.Lock) error {
+					return nil
+				})
+			}()
+		}
+		begun := time.Now()
+		for range 8 {
+			require.NoError(t, <-results)
+		}
+		// The back-stop looks every 2.5 to 3.5 s.
+		require.Less(t, time.Since(begun), 8*4*time.Second)
+		require.Empty(t, keysLeft(t, s.Connect()))
+	})
+}
+
+// TestTokensGoBackwards brings back old sequences: the client that has seen higher
+// ones refuses to be granted a lower token.
+func TestTokensGoBackwards(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		nc := s.Connect()
+		c, _ := faulty(t, nc, 1)
+		l, err := c.Lock(t.Context(), "x")
+		require.NoError(t, err)
+		require.NoError(t, l.Unlock(t.Context()))
+		remake(t, nc, 1000) // a bucket whose sequences are those of long ago
+		_, err = c.Lock(t.Context(), "x")
+		require.ErrorIs(t, err, natslock.ErrUnavailable)
+		require.ErrorContains(t, err, "backwards")
+	})
+}

@@ -1,0 +1,373 @@
+package testutil
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/url"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+)
+
+// clusterTimeout bounds every wait for a cluster to agree on something. An
+// election takes 4 to 9 seconds when a leader has gone without a word, and a
+// busy machine may need several.
+const clusterTimeout = 60 * time.Second
+
+// Cluster is a JetStream cluster inside the test's process, with all traffic
+// between its servers going through the test's hands. It is stopped when the
+// test ends.
+type Cluster struct {
+	t       testing.TB
+	servers []*Server
+	gates   [][]*gate // gates[i][j]: the way from i to j, nil for i == j
+
+	mu    sync.Mutex
+	alone []bool // which servers are isolated
+}
+
+// RunCluster starts n servers, at least 2, with JetStream and routes between
+// them on 127.0.0.1, and returns when a meta leader is elected, which knows all
+// of them, and all servers have caught up with it: streams can be made then.
+// This takes one to a few seconds. A failure ends the test.
+//
+// The servers are called n0, n1 and so on. Options apply to all of them.
+func RunCluster(t testing.TB, n int, opts ...ServerOption) *Cluster {
+	t.Helper()
+	if n < 2 {
+		t.Fatalf("testutil: a cluster needs at least 2 servers, not %d", n)
+	}
+	c := &Cluster{t: t, alone: make([]bool, n)}
+	for i := range n {
+		s := newServer(t, t, opts)
+		name := fmt.Sprintf("n%d", i)
+		if s.cfg.storeDir != "" {
+			s.dir = filepath.Join(s.cfg.storeDir, name)
+		}
+		s.base = func(o *server.Options) { c.configure(o, i, name) }
+		c.servers = append(c.servers, s)
+	}
+	c.gates = make([][]*gate, n)
+	for i := range n {
+		c.gates[i] = make([]*gate, n)
+		for j := range n {
+			if i == j {
+				continue
+			}
+			g, err := newGate(c.servers[j].clusterAddr)
+			if err != nil {
+				t.Fatalf("testutil: %v", err)
+			}
+			c.gates[i][j] = g
+		}
+	}
+	// First of the cleanups, all servers at a time: one after the other, each
+	// would first try to hand its leaderships on.
+	t.Cleanup(func() {
+		var wg sync.WaitGroup
+		for _, s := range c.servers {
+			wg.Go(s.Stop)
+		}
+		wg.Wait()
+		c.eachGate(func(_, _ int, g *gate) { g.end() })
+	})
+
+	var wg sync.WaitGroup
+	errs := make([]error, n)
+	for i, s := range c.servers {
+		wg.Go(func() { errs[i] = s.start() })
+	}
+	wg.Wait()
+	for i, err := range errs {
+		if err != nil {
+			t.Fatalf("testutil: start server n%d: %v", i, err)
+		}
+	}
+	c.WaitReady()
+	return c
+}
+
+// configure makes o the options of server i.
+func (c *Cluster) configure(o *server.Options, i int, name string) {
+	o.ServerName = name
+	o.Cluster.Name = "test"
+	o.Cluster.Host, o.Cluster.Port = "127.0.0.1", server.RANDOM_PORT
+	// Servers tell each other where their friends are. The way they are to
+	// take is through their own gates, so they advertise a port where nobody
+	// listens.
+	o.Cluster.Advertise = "127.0.0.1:1"
+	o.Routes = nil
+	for _, g := range c.gates[i] {
+		if g != nil {
+			o.Routes = append(o.Routes, &url.URL{Scheme: "nats-route", Host: g.addr()})
+		}
+	}
+}
+
+// clusterAddr is where the running server accepts routes; empty: nowhere yet.
+// A server being started is not known to s.Server() yet, so the gate waits for
+// the start to return.
+func (s *Server) clusterAddr() string {
+	if !s.Running() {
+		return ""
+	}
+	if addr := s.Server().ClusterAddr(); addr != nil {
+		return addr.String()
+	}
+	return ""
+}
+
+func (c *Cluster) eachGate(fn func(i, j int, g *gate)) {
+	for i := range c.gates {
+		for j, g := range c.gates[i] {
+			if g != nil {
+				fn(i, j, g)
+			}
+		}
+	}
+}
+
+// Servers returns the cluster's servers, stopped ones included. Server i of
+// the other methods is the i-th of them, from 0.
+func (c *Cluster) Servers() []*Server { return append([]*Server(nil), c.servers...) }
+
+// URLs returns the addresses of all servers, separated by commas, in random
+// order.
+func (c *Cluster) URLs() string {
+	urls := make([]string, len(c.servers))
+	for i, k := range rand.Perm(len(c.servers)) {
+		urls[i] = c.servers[k].URL()
+	}
+	return strings.Join(urls, ",")
+}
+
+// Connect connects to any server of the cluster, as [Server.Connect] does to
+// one. The connection moves on to another server when its own goes.
+func (c *Cluster) Connect(opts ...nats.Option) *nats.Conn {
+	c.t.Helper()
+	return connect(c.t, c.URLs(), nil, opts)
+}
+
+// ConnectTo connects to server i and to no other: it waits for that one to
+// come back, and is cut off with it by [Cluster.Isolate].
+func (c *Cluster) ConnectTo(i int, opts ...nats.Option) *nats.Conn {
+	c.t.Helper()
+	return connect(c.t, c.servers[i].URL(), nil, append([]nats.Option{nats.IgnoreDiscoveredServers()}, opts...))
+}
+
+// ConnectLink is [Cluster.Connect] through a [Link], which lies before all
+// servers.
+func (c *Cluster) ConnectLink(opts ...nats.Option) (*nats.Conn, *Link) {
+	c.t.Helper()
+	l := NewLink()
+	return connect(c.t, c.URLs(), l, opts), l
+}
+
+// WaitReady waits until the running servers that are not isolated are
+// connected to each other, have one meta leader that places streams on all of
+// them, and have caught up with it. It ends the test after a minute. Fewer than
+// a majority never get ready.
+func (c *Cluster) WaitReady() {
+	c.t.Helper()
+	c.waitReady(true)
+}
+
+// waitReady is WaitReady, without the part about placing streams unless
+// placed: after an isolation the leader learns of a server's resources by a
+// report that comes every ten seconds.
+func (c *Cluster) waitReady(placed bool) {
+	c.t.Helper()
+	c.wait(c.t, "the cluster forms", func() error {
+		var up []*server.Server
+		var names []string
+		for i, s := range c.servers {
+			if s.Running() && !c.isolated(i) {
+				up = append(up, s.Server())
+				names = append(names, s.Server().Name())
+			}
+		}
+		var leader *server.Server
+		for _, srv := range up {
+			if srv.JetStreamIsLeader() {
+				if leader != nil {
+					return fmt.Errorf("%s and %s both lead", leader.Name(), srv.Name())
+				}
+				leader = srv
+			}
+			if n := srv.NumRemotes(); n < len(up)-1 {
+				return fmt.Errorf("%s has routes to %d servers", srv.Name(), n)
+			}
+			if !srv.JetStreamIsCurrent() {
+				return fmt.Errorf("%s has not caught up", srv.Name())
+			}
+		}
+		if leader == nil {
+			return fmt.Errorf("no meta leader among %v", names)
+		}
+		if !placed {
+			return nil
+		}
+		known := make(map[string]bool)
+		for _, p := range leader.JetStreamClusterPeers() {
+			known[p] = true
+		}
+		for _, name := range names {
+			if !known[name] {
+				return fmt.Errorf("leader %s does not know %s", leader.Name(), name)
+			}
+		}
+		return nil
+	})
+}
+
+// wait polls until cond returns nil and ends the test with cond's last error
+// when it takes too long.
+func (c *Cluster) wait(t testing.TB, what string, cond func() error) {
+	t.Helper()
+	end := time.Now().Add(clusterTimeout)
+	for {
+		err := cond()
+		if err == nil {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("testutil: not within %v: %s: %v", clusterTimeout, what, err)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// StreamLeader returns the server that leads stream (of the default account)
+// now, nil when there is none. An isolated server that still believes to lead
+// counts only when no other does. The stream of a KV bucket is called
+// KV_<bucket>.
+func (c *Cluster) StreamLeader(stream string) *Server {
+	var believes *Server
+	for i, s := range c.servers {
+		if s.Running() && s.Server().JetStreamIsStreamLeader(server.DEFAULT_GLOBAL_ACCOUNT, stream) {
+			if !c.isolated(i) {
+				return s
+			}
+			believes = s
+		}
+	}
+	return believes
+}
+
+// Index returns the i of server s, or -1.
+func (c *Cluster) Index(s *Server) int {
+	for i, o := range c.servers {
+		if o == s {
+			return i
+		}
+	}
+	return -1
+}
+
+// WaitStreamLeader waits until a running server that is not isolated leads
+// stream, and returns it. It ends the test after a minute. The leader may need
+// some milliseconds more before it answers requests.
+func (c *Cluster) WaitStreamLeader(t testing.TB, stream string) *Server {
+	t.Helper()
+	return c.waitLeaderOtherThan(t, stream, nil, nil)
+}
+
+// waitLeaderOtherThan waits for a leader that is not old, calling nudge now
+// and then meanwhile.
+func (c *Cluster) waitLeaderOtherThan(t testing.TB, stream string, old *Server, nudge func()) *Server {
+	t.Helper()
+	var leader *Server
+	last := time.Now()
+	c.wait(t, "a leader of "+stream, func() error {
+		leader = c.StreamLeader(stream)
+		switch {
+		case leader == nil || c.isolated(c.Index(leader)):
+			return fmt.Errorf("there is none")
+		case leader == old:
+			if nudge != nil && time.Since(last) > 3*time.Second {
+				nudge()
+				last = time.Now()
+			}
+			return fmt.Errorf("it is still %s", leader.Server().Name())
+		}
+		return nil
+	})
+	return leader
+}
+
+// StepDown asks the leader of stream (of the default account) to give its
+// leadership away and waits until another server leads. It asks again when the
+// same one was elected once more. It ends the test when that takes more than a
+// minute, or if the request is refused.
+func (c *Cluster) StepDown(t testing.TB, stream string) {
+	t.Helper()
+	old := c.WaitStreamLeader(t, stream)
+	ask := func() {
+		// To the leader's own account, from within: it needs no connection, no
+		// user and no permission, and does what the API request does.
+		if err := old.Server().JetStreamStepdownStream(server.DEFAULT_GLOBAL_ACCOUNT, stream); err != nil {
+			t.Fatalf("testutil: step-down of %s: %v", stream, err)
+		}
+	}
+	ask()
+	c.waitLeaderOtherThan(t, stream, old, ask)
+}
+
+// StopServer stops server i in good order: it hands its leaderships on, so
+// clients hardly notice. Do not use it for [Cluster.Kill].
+func (c *Cluster) StopServer(i int) { c.servers[i].Stop() }
+
+// Kill stops server i without its being able to tell the others: its routes
+// are cut first, so its leaderships end by timeouts, 4 to 9 seconds later, as
+// if its machine had died. Its data is kept, and is as it would be after a
+// proper stop.
+func (c *Cluster) Kill(i int) {
+	c.Isolate(i)
+	c.servers[i].Stop()
+}
+
+// Restart starts server i on its old port with its old data, stopping it
+// before if it runs, ends its isolation, and waits as [Cluster.WaitReady].
+func (c *Cluster) Restart(i int) {
+	c.t.Helper()
+	c.servers[i].Stop()
+	c.setIsolated(i, false)
+	c.servers[i].mustStart()
+	c.WaitReady()
+}
+
+// Isolate cuts server i off from the other servers, but not from its clients,
+// until [Cluster.Rejoin]. It goes on running and, if it led, believes for some
+// seconds that it still does.
+func (c *Cluster) Isolate(i int) { c.setIsolated(i, true) }
+
+// Rejoin ends an isolation and waits until the servers are connected, have one
+// meta leader and have caught up with it. It takes a second or two, since
+// servers do not try to connect more often, and up to ten when the meta leader
+// has to be elected anew. Streams that server i has a part in go on with it; to
+// be given new ones it may need ten seconds more, see [Cluster.WaitReady].
+func (c *Cluster) Rejoin(i int) {
+	c.t.Helper()
+	c.setIsolated(i, false)
+	c.waitReady(false)
+}
+
+// setIsolated shuts or opens the gates of server k. Those to another isolated
+// server stay shut.
+func (c *Cluster) setIsolated(k int, alone bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.alone[k] = alone
+	c.eachGate(func(i, j int, g *gate) { g.setShut(c.alone[i] || c.alone[j]) })
+}
+
+func (c *Cluster) isolated(i int) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.alone[i]
+}

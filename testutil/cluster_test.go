@@ -1,0 +1,128 @@
+package testutil_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/testutil"
+)
+
+// put writes until it succeeds: right after an election requests may go
+// nowhere.
+func put(t *testing.T, kv jetstream.KeyValue, value string) {
+	t.Helper()
+	eventually(t, func() bool {
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+		defer cancel()
+		_, err := kv.PutString(ctx, "k", value)
+		return err == nil
+	}, "a write of "+value)
+}
+
+// The tests of clusters run beside each other: elections are mostly waiting.
+// No bubble runs then, since those tests are not parallel.
+
+func TestClusterStepDownAndStop(t *testing.T) {
+	t.Parallel()
+	c := testutil.RunCluster(t, 3)
+	require.Len(t, c.Servers(), 3)
+	nc := c.Connect()
+	kv := bucket(t, nc, 3)
+	put(t, kv, "1")
+
+	first := c.StreamLeader("KV_b")
+	require.NotNil(t, first)
+	require.Nil(t, c.StreamLeader("KV_other"))
+	for range 3 {
+		c.StepDown(t, "KV_b")
+		require.NotSame(t, first, c.StreamLeader("KV_b"))
+		first = c.StreamLeader("KV_b")
+		put(t, kv, "2")
+	}
+
+	// In good order: the leadership is handed on.
+	i := c.Index(first)
+	url := first.URL()
+	c.StopServer(i)
+	require.NotSame(t, first, c.WaitStreamLeader(t, "KV_b"))
+	put(t, kv, "3")
+	c.Restart(i)
+	require.Equal(t, url, first.URL())
+	put(t, kv, "4")
+	eventually(t, nc.IsConnected, "the client is back")
+}
+
+func TestClusterIsolate(t *testing.T) {
+	if testing.Short() {
+		t.Skip("waits for elections")
+	}
+	t.Parallel()
+	c := testutil.RunCluster(t, 3)
+	bucket(t, c.Connect(), 3)
+	leader := c.WaitStreamLeader(t, "KV_b")
+	i := c.Index(leader)
+	kvOf := func(i int) jetstream.KeyValue {
+		nc := c.ConnectTo(i)
+		require.Equal(t, c.Servers()[i].URL(), nc.ConnectedUrl())
+		js, err := jetstream.New(nc)
+		require.NoError(t, err)
+		kv, err := js.KeyValue(t.Context(), "b")
+		require.NoError(t, err)
+		return kv
+	}
+	inside, outside := kvOf(i), kvOf((i+1)%3)
+
+	c.Isolate(i)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	_, err := inside.PutString(ctx, "k", "lost")
+	cancel()
+	require.Error(t, err, "no quorum")
+	require.NotSame(t, leader, c.WaitStreamLeader(t, "KV_b"))
+	put(t, outside, "kept")
+
+	c.Rejoin(i)
+	eventually(t, func() bool {
+		e, err := inside.Get(context.Background(), "k")
+		return err == nil && string(e.Value()) == "kept"
+	}, "the isolated server learns")
+}
+
+func TestClusterKill(t *testing.T) {
+	if testing.Short() {
+		t.Skip("waits for elections")
+	}
+	t.Parallel()
+	c := testutil.RunCluster(t, 3)
+	nc := c.Connect()
+	kv := bucket(t, nc, 3)
+	leader := c.WaitStreamLeader(t, "KV_b")
+	i := c.Index(leader)
+	put(t, kv, "1")
+
+	begin := time.Now()
+	c.Kill(i)
+	require.False(t, leader.Running())
+	require.NotSame(t, leader, c.WaitStreamLeader(t, "KV_b"))
+	require.Greater(t, time.Since(begin), 2*time.Second, "nobody was told")
+	put(t, kv, "2")
+	c.Restart(i)
+	put(t, kv, "3")
+	eventually(t, nc.IsConnected, "the client is back")
+}
+
+func TestClusterLink(t *testing.T) {
+	t.Parallel()
+	c := testutil.RunCluster(t, 2)
+	up := make(chan struct{}, 1)
+	nc, link := c.ConnectLink(nats.ReconnectHandler(func(*nats.Conn) { up <- struct{}{} }))
+	link.Cut()
+	eventually(t, func() bool { return !nc.IsConnected() }, "cut off from both")
+	eventually(t, func() bool { return link.Dials() > 4 }, "refused by both")
+	link.Heal()
+	<-up
+}

@@ -1,0 +1,558 @@
+package testutil
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/natslock/locks/kvstore"
+)
+
+// Faults is a [kvstore.KV] that passes everything on to another one, except
+// for what a test wants to go wrong. It knows single writes, answers and
+// notifications, where a [Link] knows only bytes.
+//
+//	f := testutil.NewFaults(store, seed)
+//	f.OnSend(func(n int, w kvstore.Write) testutil.Fate { ... })
+//
+// Without rules and rates nothing goes wrong. All methods may be called from
+// any goroutine. Rules run on the goroutine of the call they are asked about,
+// several at a time perhaps, and must not call the Faults' own Send, Get,
+// List, State or Close.
+//
+// Delays are timers, so they cost nothing in a [Bubble]. Make and use a Faults
+// on one side of a bubble only.
+type Faults struct {
+	wrapped // methods that are not overridden pass through
+	seed    uint64
+
+	mu      sync.Mutex
+	onSend  func(n int, w kvstore.Write) Fate
+	drop    func(kvstore.Event) bool
+	reads   func(op ReadOp, what string) error
+	rates   Rates
+	sends   int
+	events  uint64
+	counts  Counts
+	held    []*HeldWrite
+	watches map[*faultWatch]struct{}
+	timers  map[*time.Timer]struct{}
+	closed  bool
+	done    chan struct{}  // closed by Close
+	running sync.WaitGroup // callbacks and late writes under way
+}
+
+// wrapped names the store that a [Faults] passes on to.
+type wrapped = kvstore.KV
+
+// NewFaults wraps kv. The seed decides what [Faults.Random] makes happen: the
+// n-th write meets the same fate whenever the seed and the rates are the same.
+// Print it when a test fails.
+func NewFaults(kv kvstore.KV, seed uint64) *Faults {
+	return &Faults{
+		wrapped: kv,
+		seed:    seed,
+		watches: make(map[*faultWatch]struct{}),
+		timers:  make(map[*time.Timer]struct{}),
+		done:    make(chan struct{}),
+	}
+}
+
+// Counts returns how often each fault has happened so far.
+func (f *Faults) Counts() Counts {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.counts
+}
+
+// OnSend sets the rule that decides the fate of each write from now on; nil
+// removes it. n counts the calls of Send from 1. Without a rule the rates
+// decide.
+func (f *Faults) OnSend(rule func(n int, w kvstore.Write) Fate) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.onSend = rule
+}
+
+// Random lets faults happen by chance from now on; the zero Rates ends it. It
+// panics if the rates of the writes add up to more than 1.
+func (f *Faults) Random(r Rates) {
+	const rounding = 1e-9
+	if sum := r.Drop + r.LoseAnswer + r.Delay + r.DelayAnswer + r.Refuse + r.NotSent; sum > 1+rounding {
+		panic(fmt.Sprintf("testutil: rates add up to %v", sum))
+	}
+	if r.MaxDelay <= 0 {
+		r.MaxDelay = time.Second
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.rates = r
+}
+
+// DropEvents sets the rule that decides which events get lost from now on; nil
+// removes it. It is asked once for every watch that would get the event, about
+// Expired and Recheck events, too, which a real network cannot lose.
+func (f *Faults) DropEvents(rule func(kvstore.Event) bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.drop = rule
+}
+
+// DropAllEvents loses all notifications, that is Put and Deleted events, from
+// now on, or ends that. It replaces the rule of [Faults.DropEvents].
+func (f *Faults) DropAllEvents(on bool) {
+	if !on {
+		f.DropEvents(nil)
+		return
+	}
+	f.DropEvents(isNotification)
+}
+
+func isNotification(ev kvstore.Event) bool {
+	return ev.Kind == kvstore.Put || ev.Kind == kvstore.Deleted
+}
+
+// Forge delivers ev to all watches whose pattern matches ev.Record.Key, a
+// Recheck event to all watches, as anybody could who may publish to the
+// notification subject. It calls them one after the other and returns how many
+// there were. No rule applies to forged events.
+func (f *Faults) Forge(ev kvstore.Event) int {
+	var to []*faultWatch
+	f.mu.Lock()
+	for w := range f.watches {
+		if ev.Kind == kvstore.Recheck || matches(w.pattern, ev.Record.Key) {
+			to = append(to, w)
+		}
+	}
+	f.mu.Unlock()
+	delivered := 0
+	for _, w := range to {
+		f.call(func() {
+			f.count(&f.counts.EventsForged)
+			delivered++
+			w.deliver(ev)
+		})
+	}
+	return delivered
+}
+
+// ReadOp names a reading method of [kvstore.KV].
+type ReadOp string
+
+// The reading methods that [Faults.FailReads] can make fail.
+const (
+	ReadGet    ReadOp = "Get"
+	ReadList   ReadOp = "List"
+	ReadState  ReadOp = "State"
+	ReadVerify ReadOp = "Verify"
+)
+
+// errHang is Hang's own type, so that nothing else equals it.
+type errHang struct{}
+
+func (errHang) Error() string { return "no answer until the context is done" }
+
+// Hang, returned by a rule of [Faults.FailReads], lets the read wait until its
+// context is done; it then fails with an error that matches both
+// kvstore.ErrUnavailable and the context's.
+var Hang error = errHang{}
+
+// FailReads sets the rule that decides which reads fail from now on; nil
+// removes it. what is the key or the pattern asked for, empty for Verify. The
+// read returns the rule's error without asking the store; nil lets it pass,
+// [Hang] leaves it without an answer.
+func (f *Faults) FailReads(rule func(op ReadOp, what string) error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.reads = rule
+}
+
+// HeldWrite is a write that met the fate [Hold].
+type HeldWrite struct {
+	// N is its number, as in the rule that held it.
+	N int
+	// Write is the write itself.
+	Write kvstore.Write
+
+	f    *Faults
+	done func(kvstore.Answer)
+}
+
+// Release sends the write to the server now and reports whether it did: false
+// when it was released or dropped before, the store is closed or refused to
+// send it.
+func (h *HeldWrite) Release() bool {
+	if !h.take() {
+		return false
+	}
+	sent := false
+	h.f.call(func() {
+		h.f.count(&h.f.counts.Released)
+		_, err := h.f.wrapped.Send(h.Write, h.done)
+		sent = err == nil
+	})
+	return sent
+}
+
+// Drop gives the write up: it never reaches the server.
+func (h *HeldWrite) Drop() { h.take() }
+
+// take removes the write from those held, and reports whether it was there.
+func (h *HeldWrite) take() bool {
+	h.f.mu.Lock()
+	defer h.f.mu.Unlock()
+	for i, o := range h.f.held {
+		if o == h {
+			h.f.held = append(h.f.held[:i:i], h.f.held[i+1:]...)
+			return true
+		}
+	}
+	return false
+}
+
+// Held returns the writes being held, oldest first.
+func (f *Faults) Held() []*HeldWrite {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return append([]*HeldWrite(nil), f.held...)
+}
+
+// ReleaseHeld sends all held writes to the server now, in the order in which
+// they were held, and returns how many were sent.
+func (f *Faults) ReleaseHeld() int {
+	n := 0
+	for _, h := range f.Held() {
+		if h.Release() {
+			n++
+		}
+	}
+	return n
+}
+
+// Send passes the write on, or lets it meet its fate.
+func (f *Faults) Send(w kvstore.Write, done func(kvstore.Answer)) (forget func(), err error) {
+	f.mu.Lock()
+	if f.closed {
+		f.mu.Unlock()
+		return nil, kvstore.ErrClosed
+	}
+	f.sends++
+	f.counts.Sends++
+	n, rule, rates := f.sends, f.onSend, f.rates
+	f.running.Add(1) // under mu, so before Close waits
+	f.mu.Unlock()
+	defer f.running.Done()
+
+	fate := ByRates
+	if rule != nil {
+		fate = rule(n, w)
+	}
+	if fate.Kind == KindByRates {
+		fate = rates.chance(f.seed, n)
+	}
+
+	a := &answer{f: f, done: done}
+	switch fate.Kind {
+	case KindPass:
+		f.count(&f.counts.Passed)
+		return a.send(w, a.give)
+	case KindLoseAnswer:
+		return a.send(w, a.lose)
+	case KindDelayAnswer:
+		return a.send(w, func(ans kvstore.Answer) {
+			f.after(fate.After, func() {
+				f.count(&f.counts.AnswersDelayed)
+				a.give(ans)
+			})
+		})
+	case KindNotSent:
+		f.count(&f.counts.NotSent)
+		return nil, fate.Err
+	case KindRefuse:
+		f.count(&f.counts.Refused)
+		f.after(0, func() { a.give(kvstore.Answer{Err: fate.Err}) })
+	case KindDrop:
+		f.count(&f.counts.Dropped)
+	case KindDelay:
+		f.after(fate.After, func() {
+			f.count(&f.counts.Delayed)
+			// An error is a write that never arrived; nobody is left to tell.
+			_, _ = f.wrapped.Send(copyOf(w), a.giveUnless(fate.Mute))
+		})
+	case KindHold:
+		f.mu.Lock()
+		if !f.closed {
+			f.counts.Held++
+			f.held = append(f.held, &HeldWrite{N: n, Write: copyOf(w), f: f, done: a.giveUnless(fate.Mute)})
+		}
+		f.mu.Unlock()
+	default:
+		panic(fmt.Sprintf("testutil: unknown fate %d", fate.Kind))
+	}
+	return a.forget, nil
+}
+
+// copyOf guards a write that is sent later against a caller that reuses its
+// value.
+func copyOf(w kvstore.Write) kvstore.Write {
+	w.Value = append([]byte(nil), w.Value...)
+	return w
+}
+
+// answer leads one write's answer to its caller, unless forgotten.
+type answer struct {
+	f    *Faults
+	done func(kvstore.Answer)
+
+	mu        sync.Mutex
+	forgotten bool // or given
+}
+
+// send sends the write now. Forgetting reaches the wrapped store as well.
+func (a *answer) send(w kvstore.Write, done func(kvstore.Answer)) (func(), error) {
+	inner, err := a.f.wrapped.Send(w, done)
+	if err != nil {
+		return nil, err
+	}
+	return func() {
+		a.forget()
+		inner()
+	}, nil
+}
+
+func (a *answer) forget() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.forgotten = true
+}
+
+func (a *answer) give(ans kvstore.Answer) {
+	a.f.call(func() {
+		a.mu.Lock()
+		over := a.forgotten
+		a.forgotten = true
+		a.mu.Unlock()
+		if !over {
+			a.done(ans)
+		}
+	})
+}
+
+func (a *answer) lose(kvstore.Answer) { a.f.count(&a.f.counts.AnswersLost) }
+
+func (a *answer) giveUnless(mute bool) func(kvstore.Answer) {
+	if mute {
+		return a.lose
+	}
+	return a.give
+}
+
+// count adds one to a field of f.counts.
+func (f *Faults) count(field *int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	*field++
+}
+
+// call runs fn unless f is closed; Close waits for it.
+func (f *Faults) call(fn func()) {
+	f.mu.Lock()
+	if f.closed {
+		f.mu.Unlock()
+		return
+	}
+	f.running.Add(1)
+	f.mu.Unlock()
+	defer f.running.Done()
+	fn()
+}
+
+// after runs fn after d on a goroutine of its own, unless f is closed by then.
+func (f *Faults) after(d time.Duration, fn func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.closed {
+		return
+	}
+	var timer *time.Timer
+	timer = time.AfterFunc(d, func() {
+		f.mu.Lock() // also: waits until timer is assigned
+		delete(f.timers, timer)
+		f.mu.Unlock()
+		f.call(fn)
+	})
+	f.timers[timer] = struct{}{}
+}
+
+// read asks the rule about a read and reports its verdict.
+func (f *Faults) read(ctx context.Context, op ReadOp, what string) error {
+	f.mu.Lock()
+	rule := f.reads
+	f.mu.Unlock()
+	if rule == nil {
+		return nil
+	}
+	err := rule(op, what)
+	if err == nil {
+		return nil
+	}
+	f.count(&f.counts.ReadsFailed)
+	if err != Hang {
+		return err
+	}
+	select {
+	case <-ctx.Done():
+		return fmt.Errorf("%w: %w", kvstore.ErrUnavailable, ctx.Err())
+	case <-f.done:
+		return kvstore.ErrClosed
+	}
+}
+
+// Get is that of the wrapped store, or fails by the rule of
+// [Faults.FailReads].
+func (f *Faults) Get(ctx context.Context, key string, min uint64) (kvstore.Record, error) {
+	if err := f.read(ctx, ReadGet, key); err != nil {
+		return kvstore.Record{}, err
+	}
+	return f.wrapped.Get(ctx, key, min)
+}
+
+// List is that of the wrapped store, or fails by the rule of
+// [Faults.FailReads].
+func (f *Faults) List(ctx context.Context, pattern string, min uint64) (kvstore.Listing, error) {
+	if err := f.read(ctx, ReadList, pattern); err != nil {
+		return kvstore.Listing{}, err
+	}
+	return f.wrapped.List(ctx, pattern, min)
+}
+
+// State is that of the wrapped store, or fails by the rule of
+// [Faults.FailReads].
+func (f *Faults) State(ctx context.Context, pattern string) (kvstore.State, error) {
+	if err := f.read(ctx, ReadState, pattern); err != nil {
+		return kvstore.State{}, err
+	}
+	return f.wrapped.State(ctx, pattern)
+}
+
+// Verify is that of the wrapped store, or fails by the rule of
+// [Faults.FailReads].
+func (f *Faults) Verify(ctx context.Context) error {
+	if err := f.read(ctx, ReadVerify, ""); err != nil {
+		return err
+	}
+	return f.wrapped.Verify(ctx)
+}
+
+// Watch watches the wrapped store; events may get lost by the rule of
+// [Faults.DropEvents] or by the rates, and come from [Faults.Forge].
+func (f *Faults) Watch(pattern string, deliver func(kvstore.Event)) (kvstore.Watch, error) {
+	w := &faultWatch{f: f, pattern: pattern, to: deliver}
+	f.mu.Lock()
+	if f.closed {
+		f.mu.Unlock()
+		return nil, kvstore.ErrClosed
+	}
+	f.watches[w] = struct{}{} // before the first event can arrive
+	f.mu.Unlock()
+	inner, err := f.wrapped.Watch(pattern, func(ev kvstore.Event) {
+		if f.drops(ev) {
+			return
+		}
+		f.call(func() { w.deliver(ev) })
+	})
+	if err != nil {
+		w.off()
+		return nil, err
+	}
+	w.inner = inner
+	return w, nil
+}
+
+// drops decides whether an event is lost.
+func (f *Faults) drops(ev kvstore.Event) bool {
+	f.mu.Lock()
+	rule, rate := f.drop, f.rates.DropEvent
+	f.events++
+	n := f.events
+	f.mu.Unlock()
+	lost := rule != nil && rule(ev)
+	if !lost && rate > 0 && isNotification(ev) {
+		// Another stream of numbers than that of the writes.
+		lost = rand.New(rand.NewPCG(f.seed, ^n)).Float64() < rate
+	}
+	if lost {
+		f.count(&f.counts.EventsDropped)
+	}
+	return lost
+}
+
+// faultWatch is a watch through a Faults.
+type faultWatch struct {
+	f       *Faults
+	pattern string
+	to      func(kvstore.Event)
+	inner   kvstore.Watch
+}
+
+func (w *faultWatch) deliver(ev kvstore.Event) {
+	w.f.mu.Lock()
+	_, on := w.f.watches[w]
+	w.f.mu.Unlock()
+	if on {
+		w.to(ev)
+	}
+}
+
+func (w *faultWatch) Track(r kvstore.Record) { w.inner.Track(r) }
+
+func (w *faultWatch) Stop() {
+	w.off()
+	w.inner.Stop()
+}
+
+func (w *faultWatch) off() {
+	w.f.mu.Lock()
+	defer w.f.mu.Unlock()
+	delete(w.f.watches, w)
+}
+
+// Close stops all timers, gives up delayed and held writes, ends hanging
+// reads, waits for callbacks under way and closes the wrapped store. Nothing
+// fires any more once it has returned. Do not call it from a callback or a
+// rule. Closing again does nothing.
+func (f *Faults) Close() {
+	f.mu.Lock()
+	if f.closed {
+		f.mu.Unlock()
+		return
+	}
+	f.closed = true
+	for timer := range f.timers {
+		timer.Stop()
+	}
+	clear(f.timers)
+	f.held = nil
+	f.mu.Unlock()
+	close(f.done)
+	f.running.Wait()
+	f.wrapped.Close()
+}
+
+// matches reports whether a NATS subject matches a pattern: "*" stands for one
+// token, ">" at the end for one or more.
+func matches(pattern, subject string) bool {
+	want, have := strings.Split(pattern, "."), strings.Split(subject, ".")
+	for i, tok := range want {
+		if tok == ">" && i == len(want)-1 {
+			return len(have) > i
+		}
+		if i >= len(have) || (tok != "*" && tok != have[i]) {
+			return false
+		}
+	}
+	return len(want) == len(have)
+}

@@ -1,0 +1,478 @@
+package testutil_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/testutil"
+)
+
+// stub is a kvstore.KV that records what reaches it and answers every write
+// at once. It imitates no server: the injector in front of it is under test.
+type stub struct {
+	kvstore.KV // nil: what is not overridden must not be called
+
+	mu      sync.Mutex
+	sent    []kvstore.Write
+	watches []func(kvstore.Event)
+	tracked int
+	stopped int
+	forgot  int
+	closed  int
+}
+
+func (s *stub) Send(w kvstore.Write, done func(kvstore.Answer)) (func(), error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.sent = append(s.sent, w)
+	rev := uint64(len(s.sent))
+	go done(kvstore.Answer{Revision: rev})
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.forgot++
+	}, nil
+}
+
+func (s *stub) Watch(_ string, deliver func(kvstore.Event)) (kvstore.Watch, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.watches = append(s.watches, deliver)
+	return stubWatch{s}, nil
+}
+
+type stubWatch struct{ s *stub }
+
+func (w stubWatch) Track(kvstore.Record) {
+	w.s.mu.Lock()
+	defer w.s.mu.Unlock()
+	w.s.tracked++
+}
+
+func (w stubWatch) Stop() {
+	w.s.mu.Lock()
+	defer w.s.mu.Unlock()
+	w.s.stopped++
+}
+
+func (s *stub) Get(context.Context, string, uint64) (kvstore.Record, error) {
+	return kvstore.Record{Key: "got"}, nil
+}
+
+func (s *stub) List(context.Context, string, uint64) (kvstore.Listing, error) {
+	return kvstore.Listing{Revision: 7}, nil
+}
+
+func (s *stub) State(context.Context, string) (kvstore.State, error) {
+	return kvstore.State{LastRevision: 7}, nil
+}
+func (s *stub) Verify(context.Context) error                { return nil }
+func (s *stub) Bucket() string                              { return "stub" }
+func (s *stub) Healthy() error                              { return errors.New("ill") }
+func (s *stub) OnConnection(func(kvstore.ConnState)) func() { return func() {} }
+func (s *stub) Close()                                      { s.closed++ }
+
+func (s *stub) keys() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var keys []string
+	for _, w := range s.sent {
+		keys = append(keys, w.Key)
+	}
+	return keys
+}
+
+// result is what a caller of Send sees.
+type result struct {
+	mu      sync.Mutex
+	answers []kvstore.Answer
+}
+
+func (r *result) done(a kvstore.Answer) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.answers = append(r.answers, a)
+}
+
+func (r *result) get() []kvstore.Answer {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.answers
+}
+
+// withFaults runs fn in a bubble of its own; no server is needed.
+func withFaults(t *testing.T, fn func(t *testing.T, f *testutil.Faults, s *stub)) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &stub{}
+		f := testutil.NewFaults(s, 1)
+		fn(t, f, s)
+		f.Close()
+	})
+}
+
+func TestFates(t *testing.T) {
+	broken := errors.New("broken")
+	ok := []kvstore.Answer{{Revision: 1}}
+	for name, c := range map[string]struct {
+		fate        testutil.Fate
+		now, later  []kvstore.Answer // answers at once, and after ten seconds
+		sentNow     bool
+		sentLater   bool
+		err         error
+		counted     testutil.Counts
+		countedLate testutil.Counts
+	}{
+		"zero":          {testutil.Fate{}, ok, ok, true, true, nil, testutil.Counts{Passed: 1}, testutil.Counts{Passed: 1}},
+		"pass":          {testutil.Pass, ok, ok, true, true, nil, testutil.Counts{Passed: 1}, testutil.Counts{Passed: 1}},
+		"by no rates":   {testutil.ByRates, ok, ok, true, true, nil, testutil.Counts{Passed: 1}, testutil.Counts{Passed: 1}},
+		"drop":          {testutil.Drop, nil, nil, false, false, nil, testutil.Counts{Dropped: 1}, testutil.Counts{Dropped: 1}},
+		"lose answer":   {testutil.LoseAnswer, nil, nil, true, true, nil, testutil.Counts{AnswersLost: 1}, testutil.Counts{AnswersLost: 1}},
+		"delay":         {testutil.Delay(9 * time.Second), nil, ok, false, true, nil, testutil.Counts{}, testutil.Counts{Delayed: 1}},
+		"silent delay":  {testutil.Delay(9 * time.Second).Silent(), nil, nil, false, true, nil, testutil.Counts{}, testutil.Counts{Delayed: 1, AnswersLost: 1}},
+		"long delay":    {testutil.Delay(11 * time.Second), nil, nil, false, false, nil, testutil.Counts{}, testutil.Counts{}},
+		"delay answer":  {testutil.DelayAnswer(9 * time.Second), nil, ok, true, true, nil, testutil.Counts{}, testutil.Counts{AnswersDelayed: 1}},
+		"refuse":        {testutil.Refuse(broken), []kvstore.Answer{{Err: broken}}, []kvstore.Answer{{Err: broken}}, false, false, nil, testutil.Counts{Refused: 1}, testutil.Counts{Refused: 1}},
+		"hold":          {testutil.Hold, nil, nil, false, false, nil, testutil.Counts{Held: 1}, testutil.Counts{Held: 1}},
+		"not sent":      {testutil.NotSent(broken), nil, nil, false, false, broken, testutil.Counts{NotSent: 1}, testutil.Counts{NotSent: 1}},
+		"silent refuse": {testutil.Refuse(broken).Silent(), []kvstore.Answer{{Err: broken}}, []kvstore.Answer{{Err: broken}}, false, false, nil, testutil.Counts{Refused: 1}, testutil.Counts{Refused: 1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			withFaults(t, func(t *testing.T, f *testutil.Faults, s *stub) {
+				f.OnSend(func(n int, w kvstore.Write) testutil.Fate {
+					require.Equal(t, 1, n)
+					require.Equal(t, "k", w.Key)
+					return c.fate
+				})
+				var r result
+				forget, err := f.Send(kvstore.Write{Key: "k"}, r.done)
+				require.Equal(t, c.err, err)
+				require.Equal(t, c.err == nil, forget != nil)
+				synctest.Wait()
+				require.Equal(t, c.now, r.get())
+				require.Equal(t, c.sentNow, len(s.keys()) == 1)
+				c.counted.Sends = 1
+				require.Equal(t, c.counted, f.Counts())
+
+				time.Sleep(10 * time.Second)
+				require.Equal(t, c.later, r.get())
+				require.Equal(t, c.sentLater, len(s.keys()) == 1)
+				c.countedLate.Sends = 1
+				require.Equal(t, c.countedLate, f.Counts())
+			})
+		})
+	}
+}
+
+func TestHeldWrites(t *testing.T) {
+	withFaults(t, func(t *testing.T, f *testutil.Faults, s *stub) {
+		f.OnSend(func(n int, w kvstore.Write) testutil.Fate { return testutil.Hold })
+		rs := make([]result, 4)
+		value := []byte("v")
+		for i, key := range []string{"a", "b", "c", "d"} {
+			_, err := f.Send(kvstore.Write{Key: key, Value: value}, rs[i].done)
+			require.NoError(t, err)
+		}
+		value[0] = 'x' // the caller may reuse it
+		held := f.Held()
+		require.Len(t, held, 4)
+		require.Equal(t, 3, held[2].N)
+		require.Equal(t, "c", held[2].Write.Key)
+
+		require.True(t, held[2].Release())
+		require.False(t, held[2].Release())
+		held[0].Drop()
+		require.False(t, held[0].Release())
+		require.Equal(t, []string{"c"}, s.keys())
+		require.Equal(t, 2, f.ReleaseHeld())
+		require.Zero(t, f.ReleaseHeld())
+		synctest.Wait()
+		require.Equal(t, []string{"c", "b", "d"}, s.keys())
+		require.Equal(t, "v", string(s.sent[1].Value))
+		for i, n := range []int{0, 1, 1, 1} {
+			require.Len(t, rs[i].get(), n)
+		}
+		require.Equal(t, testutil.Counts{Sends: 4, Held: 4, Released: 3}, f.Counts())
+	})
+}
+
+func TestForget(t *testing.T) {
+	for name, fate := range map[string]testutil.Fate{
+		"delay":        testutil.Delay(time.Second),
+		"delay answer": testutil.DelayAnswer(time.Second),
+		"hold":         testutil.Hold,
+	} {
+		t.Run(name, func(t *testing.T) {
+			withFaults(t, func(t *testing.T, f *testutil.Faults, s *stub) {
+				f.OnSend(func(int, kvstore.Write) testutil.Fate { return fate })
+				var r result
+				forget, err := f.Send(kvstore.Write{Key: "k"}, r.done)
+				require.NoError(t, err)
+				forget()
+				forget()
+				time.Sleep(2 * time.Second)
+				f.ReleaseHeld()
+				synctest.Wait()
+				require.Empty(t, r.get())
+				require.Equal(t, []string{"k"}, s.keys(), "the write is applied all the same")
+			})
+		})
+	}
+	withFaults(t, func(t *testing.T, f *testutil.Faults, s *stub) {
+		forget, err := f.Send(kvstore.Write{Key: "k"}, func(kvstore.Answer) {})
+		require.NoError(t, err)
+		forget()
+		require.Equal(t, 1, s.forgot, "it reaches the store")
+	})
+}
+
+func TestFaultsClose(t *testing.T) {
+	withFaults(t, func(t *testing.T, f *testutil.Faults, s *stub) {
+		fates := []testutil.Fate{
+			testutil.Delay(time.Second), testutil.DelayAnswer(time.Second), testutil.Hold,
+			testutil.Refuse(kvstore.ErrInFlight),
+		}
+		f.OnSend(func(n int, _ kvstore.Write) testutil.Fate { return fates[n-1] })
+		var r result
+		for range fates[:3] {
+			_, err := f.Send(kvstore.Write{Key: "k"}, r.done)
+			require.NoError(t, err)
+		}
+		synctest.Wait()
+		held := f.Held()
+		hung := make(chan error)
+		f.FailReads(func(testutil.ReadOp, string) error { return testutil.Hang })
+		go func() {
+			_, err := f.Get(context.Background(), "k", 0)
+			hung <- err
+		}()
+		var events []kvstore.Event
+		_, err := f.Watch(">", func(ev kvstore.Event) { events = append(events, ev) })
+		require.NoError(t, err)
+		synctest.Wait()
+
+		_, err = f.Send(kvstore.Write{Key: "k"}, func(kvstore.Answer) {})
+		require.NoError(t, err)
+		f.Close()
+		f.Close()
+		require.ErrorIs(t, <-hung, kvstore.ErrClosed)
+		require.False(t, held[0].Release())
+		require.Zero(t, f.ReleaseHeld())
+		require.Zero(t, f.Forge(kvstore.Event{Kind: kvstore.Recheck}))
+		s.watches[0](kvstore.Event{Kind: kvstore.Put})
+		time.Sleep(time.Hour)
+		require.Empty(t, r.get())
+		require.Empty(t, events)
+		require.Len(t, s.keys(), 1, "that of the delayed answer")
+		require.Equal(t, 1, s.closed)
+		_, err = f.Send(kvstore.Write{}, r.done)
+		require.ErrorIs(t, err, kvstore.ErrClosed)
+		_, err = f.Watch(">", nil)
+		require.ErrorIs(t, err, kvstore.ErrClosed)
+	})
+}
+
+func TestRandomFates(t *testing.T) {
+	run := func(t *testing.T, seed uint64) (c testutil.Counts) {
+		synctest.Test(t, func(t *testing.T) {
+			f := testutil.NewFaults(&stub{}, seed)
+			f.Random(testutil.Rates{
+				Drop: 0.1, LoseAnswer: 0.1, Delay: 0.1, DelayAnswer: 0.1, Refuse: 0.1, NotSent: 0.1,
+				MaxDelay: time.Minute,
+			})
+			for range 2000 {
+				_, err := f.Send(kvstore.Write{}, func(kvstore.Answer) {})
+				if err != nil {
+					require.ErrorIs(t, err, kvstore.ErrUnavailable)
+				}
+			}
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			c = f.Counts()
+			f.Close()
+		})
+		return c
+	}
+	c := run(t, 5)
+	require.Equal(t, c, run(t, 5), "the same seed, the same fates")
+	require.NotEqual(t, c, run(t, 6))
+	require.Equal(t, 2000, c.Sends)
+	for _, n := range []int{c.Dropped, c.Delayed, c.AnswersDelayed, c.Refused, c.NotSent} {
+		require.InDelta(t, 200, n, 60)
+	}
+	require.InDelta(t, 300, c.AnswersLost, 80, "those of half the delayed writes included")
+	require.InDelta(t, 800, c.Passed, 120)
+
+	f := testutil.NewFaults(&stub{}, 1)
+	require.Panics(t, func() { f.Random(testutil.Rates{Drop: 0.6, Refuse: 0.5}) })
+}
+
+// A rule may leave some writes to chance.
+func TestRuleBesideRates(t *testing.T) {
+	withFaults(t, func(t *testing.T, f *testutil.Faults, s *stub) {
+		f.Random(testutil.Rates{Drop: 1})
+		f.OnSend(func(n int, w kvstore.Write) testutil.Fate {
+			if w.Delete {
+				return testutil.ByRates
+			}
+			return testutil.Pass
+		})
+		for i := range 10 {
+			_, err := f.Send(kvstore.Write{Delete: i%2 == 0}, func(kvstore.Answer) {})
+			require.NoError(t, err)
+		}
+		f.OnSend(nil)
+		_, err := f.Send(kvstore.Write{}, func(kvstore.Answer) {})
+		require.NoError(t, err)
+		require.Equal(t, testutil.Counts{Sends: 11, Passed: 5, Dropped: 6}, f.Counts())
+		require.Equal(t, 6, f.Counts().Faults())
+	})
+}
+
+func TestEvents(t *testing.T) {
+	withFaults(t, func(t *testing.T, f *testutil.Faults, s *stub) {
+		got := map[string]int{}
+		watch := func(pattern string) kvstore.Watch {
+			w, err := f.Watch(pattern, func(kvstore.Event) { got[pattern]++ })
+			require.NoError(t, err)
+			return w
+		}
+		for _, p := range []string{"a.b", "a.*", "a.>", ">", "a", "a.b.>", "*.*.*", "x.b"} {
+			watch(p)
+		}
+		put := kvstore.Event{Kind: kvstore.Put, Record: kvstore.Record{Key: "a.b"}}
+		require.Equal(t, 4, f.Forge(put))
+		require.Equal(t, map[string]int{"a.b": 1, "a.*": 1, "a.>": 1, ">": 1}, got)
+		require.Equal(t, 8, f.Forge(kvstore.Event{Kind: kvstore.Recheck}))
+		require.Equal(t, 12, f.Counts().EventsForged)
+
+		clear(got)
+		inner := s.watches[0] // of "a.b"
+		f.DropAllEvents(true)
+		inner(put)
+		inner(kvstore.Event{Kind: kvstore.Deleted})
+		require.Empty(t, got)
+		inner(kvstore.Event{Kind: kvstore.Expired})
+		inner(kvstore.Event{Kind: kvstore.Recheck})
+		require.Equal(t, 2, got["a.b"])
+		f.DropEvents(func(ev kvstore.Event) bool { return ev.Kind == kvstore.Expired })
+		inner(put)
+		inner(kvstore.Event{Kind: kvstore.Expired})
+		require.Equal(t, 3, got["a.b"])
+		f.DropAllEvents(false)
+		inner(put)
+		require.Equal(t, 4, got["a.b"])
+		require.Equal(t, 3, f.Counts().EventsDropped)
+
+		f.Random(testutil.Rates{DropEvent: 0.5})
+		for range 1000 {
+			inner(put)
+			inner(kvstore.Event{Kind: kvstore.Recheck})
+		}
+		require.InDelta(t, 1504, got["a.b"], 100)
+
+		clear(got)
+		f.Random(testutil.Rates{})
+		w := watch("late")
+		w.Track(kvstore.Record{})
+		require.Equal(t, 1, s.tracked)
+		w.Stop()
+		require.Equal(t, 1, s.stopped)
+		require.Equal(t, 1, f.Forge(kvstore.Event{Kind: kvstore.Put, Record: kvstore.Record{Key: "late"}}), "only >")
+		s.watches[8](put)
+		require.Zero(t, got["late"])
+	})
+}
+
+func TestFailReads(t *testing.T) {
+	withFaults(t, func(t *testing.T, f *testutil.Faults, s *stub) {
+		reads := map[testutil.ReadOp]func(ctx context.Context) error{
+			testutil.ReadGet: func(ctx context.Context) error {
+				r, err := f.Get(ctx, "k", 0)
+				require.Equal(t, err == nil, r.Key == "got")
+				return err
+			},
+			testutil.ReadList: func(ctx context.Context) error {
+				l, err := f.List(ctx, "k", 0)
+				require.Equal(t, err == nil, l.Revision == 7)
+				return err
+			},
+			testutil.ReadState: func(ctx context.Context) error {
+				st, err := f.State(ctx, "k")
+				require.Equal(t, err == nil, st.LastRevision == 7)
+				return err
+			},
+			testutil.ReadVerify: f.Verify,
+		}
+		for op, read := range reads {
+			require.NoError(t, read(t.Context()))
+			var verdict error
+			f.FailReads(func(o testutil.ReadOp, what string) error {
+				require.Equal(t, op, o)
+				require.Equal(t, op == testutil.ReadVerify, what == "")
+				return verdict
+			})
+			require.NoError(t, read(t.Context()))
+			verdict = kvstore.ErrNotFound
+			require.ErrorIs(t, read(t.Context()), kvstore.ErrNotFound)
+			verdict = testutil.Hang
+			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+			start := time.Now()
+			err := read(ctx)
+			cancel()
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			require.ErrorIs(t, err, kvstore.ErrUnavailable)
+			require.Equal(t, 3*time.Second, time.Since(start))
+			f.FailReads(nil)
+		}
+		require.Equal(t, 8, f.Counts().ReadsFailed)
+	})
+}
+
+func TestFaultsPassOnTheRest(t *testing.T) {
+	f := testutil.NewFaults(&stub{}, 1)
+	require.Equal(t, "stub", f.Bucket())
+	require.EqualError(t, f.Healthy(), "ill")
+	require.NotNil(t, f.OnConnection(nil))
+}
+
+// Everything at once, for the race detector.
+func TestFaultsConcurrently(t *testing.T) {
+	f := testutil.NewFaults(&stub{}, 1)
+	f.Random(testutil.Rates{Drop: 0.1, LoseAnswer: 0.2, Delay: 0.2, DelayAnswer: 0.2, Refuse: 0.1,
+		MaxDelay: time.Millisecond, DropEvent: 0.5})
+	f.OnSend(func(n int, _ kvstore.Write) testutil.Fate {
+		if n%10 == 0 {
+			return testutil.Hold
+		}
+		return testutil.ByRates
+	})
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			for i := range 500 {
+				forget, err := f.Send(kvstore.Write{Key: "k"}, func(kvstore.Answer) {})
+				if err == nil && i%3 == 0 {
+					forget()
+				}
+				f.Forge(kvstore.Event{Kind: kvstore.Put, Record: kvstore.Record{Key: "k"}})
+				f.ReleaseHeld()
+				_ = f.Counts()
+				if i%10 == 0 {
+					if w, err := f.Watch("k", func(kvstore.Event) {}); err == nil {
+						w.Stop()
+					}
+				}
+			}
+		})
+	}
+	time.AfterFunc(20*time.Millisecond, f.Close)
+	wg.Wait()
+	f.Close()
+}

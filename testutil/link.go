@@ -1,0 +1,203 @@
+package testutil
+
+import (
+	"net"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Link is the network between a client and the server, to be disturbed by the
+// test. It is a nats.CustomDialer: all connections of the client that was
+// given it, one after the other, run through it. Get one from
+// [Server.ConnectLink], or from [NewLink] for a client made otherwise.
+//
+// A healthy link passes bytes on at once. It buffers like a pair of sockets,
+// so client and server never wait for each other to read.
+//
+// Nothing in a link sleeps. Its methods may be called from any goroutine and
+// do not wait for bytes to move.
+type Link struct {
+	dial   func(network, address string) (net.Conn, error)
+	bubble bool
+
+	mu      sync.Mutex
+	conns   map[*linkConn]struct{}
+	cut     bool
+	hole    bool
+	blocked chan struct{} // closed when writes may go on; nil: they may
+	closed  bool
+	dials   int
+	wg      sync.WaitGroup // goroutines of the connections
+}
+
+// NewLink returns a healthy link over TCP. Give it to a client with
+// nats.SetCustomDialer.
+func NewLink() *Link {
+	return newLink((&net.Dialer{Timeout: 2 * time.Second}).Dial)
+}
+
+func newLink(dial func(network, address string) (net.Conn, error)) *Link {
+	return &Link{dial: dial, conns: make(map[*linkConn]struct{})}
+}
+
+// Cut closes the link's connections, at both ends, and refuses new ones until
+// [Link.Heal]. Client and server notice at once; bytes held back by
+// [Link.Blackhole] are lost.
+func (l *Link) Cut() {
+	l.mu.Lock()
+	l.cut = true
+	conns := l.snapshot()
+	l.mu.Unlock()
+	for _, c := range conns {
+		c.reset()
+	}
+}
+
+// Heal ends everything: a cut, a black hole, blocked writes. The client comes
+// back after its reconnect wait. Healing a healthy link does nothing.
+func (l *Link) Heal() {
+	l.BlockWrites(false)
+	l.mu.Lock()
+	l.cut = false
+	l.mu.Unlock()
+	l.Blackhole(false)
+}
+
+// Blackhole makes the link swallow all bytes, in both directions, without
+// closing anything: the client's writes succeed and nothing answers. Neither
+// side notices before its own timeouts, and new connections fail with a
+// timeout, at once.
+//
+// Switched off, the bytes held back arrive, in order and however late, as a
+// network's own retransmissions would bring them. This includes bytes of a
+// connection that the client has given up meanwhile: that is how a publish is
+// applied long after it timed out. To lose them instead, use [Link.Cut].
+//
+// The buffers have no limit.
+func (l *Link) Blackhole(on bool) {
+	l.mu.Lock()
+	l.hole = on
+	conns := l.snapshot()
+	if !on {
+		for _, c := range conns {
+			if len(c.out) > 0 || c.closing {
+				l.wg.Go(c.flush)
+			}
+		}
+	}
+	l.mu.Unlock()
+	for _, c := range conns {
+		signal(c.readable)
+		signal(c.room)
+	}
+}
+
+// BlockWrites makes the client's writes wait, as into a full socket, until it
+// is switched off, the connection ends, or the write deadline passes (which
+// nats.go sets to one minute, see nats.FlusherTimeout).
+//
+// nats.go holds its connection's mutex in a write, so everything else that
+// needs the connection waits for the write as well: a publish, a request, the
+// answer to the server's ping. A bubble does not see a wait for a mutex and
+// stops its clock for it; when the write is to end by the clock, or after a
+// Sleep of the test, the test then hangs. So, in a bubble,
+//
+//   - the link also holds back what the server sends while writes are blocked,
+//     lest the client stops the clock by answering a ping; over TCP it arrives;
+//   - the code under test must keep off the connection meanwhile, one publish
+//     aside. If it cannot, test it over TCP.
+func (l *Link) BlockWrites(on bool) {
+	l.mu.Lock()
+	switch {
+	case on && l.blocked == nil:
+		l.blocked = make(chan struct{})
+	case !on && l.blocked != nil:
+		close(l.blocked)
+		l.blocked = nil
+	}
+	conns := l.snapshot()
+	l.mu.Unlock()
+	for _, c := range conns {
+		signal(c.readable)
+	}
+}
+
+// Dials returns how many connections were asked for so far, refused ones
+// included.
+func (l *Link) Dials() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.dials
+}
+
+// Dial connects through the link. It is nats.go that calls it. On a cut link
+// the error matches syscall.ECONNREFUSED, in a black hole
+// os.ErrDeadlineExceeded.
+func (l *Link) Dial(network, address string) (net.Conn, error) {
+	l.mu.Lock()
+	l.dials++
+	err := l.refuses()
+	l.mu.Unlock()
+	if err != nil {
+		// At once, also in a black hole: nats.go dials holding its mutex.
+		return nil, &net.OpError{Op: "dial", Net: network, Err: err}
+	}
+	inner, err := l.dial(network, address)
+	if err != nil {
+		return nil, err
+	}
+	c := &linkConn{
+		link:     l,
+		inner:    inner,
+		done:     make(chan struct{}),
+		dead:     make(chan struct{}),
+		readable: make(chan struct{}, 1),
+		room:     make(chan struct{}, 1),
+		writing:  make(chan struct{}, 1),
+		readBy:   makeDeadline(),
+		writeBy:  makeDeadline(),
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err := l.refuses(); err != nil { // while it was dialling
+		inner.Close()
+		return nil, &net.OpError{Op: "dial", Net: network, Err: err}
+	}
+	l.conns[c] = struct{}{}
+	l.wg.Go(c.pump)
+	return c, nil
+}
+
+// refuses says why no connection can be made, with l.mu held.
+func (l *Link) refuses() error {
+	switch {
+	case l.cut, l.closed:
+		return syscall.ECONNREFUSED
+	case l.hole:
+		return os.ErrDeadlineExceeded
+	}
+	return nil
+}
+
+// snapshot returns the connections, with l.mu held.
+func (l *Link) snapshot() []*linkConn {
+	conns := make([]*linkConn, 0, len(l.conns))
+	for c := range l.conns {
+		conns = append(conns, c)
+	}
+	return conns
+}
+
+// close ends the link for good and waits for its goroutines.
+func (l *Link) close() {
+	l.mu.Lock()
+	l.closed = true
+	conns := l.snapshot()
+	l.mu.Unlock()
+	for _, c := range conns {
+		c.reset()
+	}
+	l.wg.Wait()
+}

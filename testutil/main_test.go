@@ -1,0 +1,41 @@
+package testutil_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/testutil"
+)
+
+func TestMain(m *testing.M) { testutil.LeakCheck(m) }
+
+// bucket makes a KV bucket whose keys can expire.
+func bucket(t *testing.T, nc *nats.Conn, replicas int) jetstream.KeyValue {
+	t.Helper()
+	js, err := jetstream.New(nc)
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	kv, err := js.CreateKeyValue(ctx, jetstream.KeyValueConfig{
+		Bucket:         "b",
+		Replicas:       replicas,
+		LimitMarkerTTL: time.Second,
+	})
+	require.NoError(t, err)
+	return kv
+}
+
+// eventually waits for a condition that the test has no signal for.
+func eventually(t *testing.T, cond func() bool, what string) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); !cond(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("not in time: %s", what)
+		}
+	}
+}

@@ -1,0 +1,439 @@
+package testutil
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+)
+
+const (
+	// startTimeout bounds the start of one server, all attempts together. It
+	// is generous because -race on a busy machine is slow.
+	startTimeout = 30 * time.Second
+	// reconnectWait is how long connections made here wait between attempts
+	// to reconnect: short, so that tests of restarts do not wait.
+	reconnectWait = 50 * time.Millisecond
+	// bubbleURL is what connections in a bubble pretend to dial. A literal
+	// address: a host name would be looked up, which is I/O.
+	bubbleURL = "nats://127.0.0.1:4222"
+)
+
+// config is what the options of a server add up to.
+type config struct {
+	jetStream bool
+	storeDir  string // empty: in the test's temporary directory
+	text      string // a configuration file's content
+	set       []func(*server.Options)
+	log       bool
+}
+
+// ServerOption changes how [RunServer], [RunCluster] and [Bubble] set up a
+// server. The default is JetStream on, no users, no log.
+type ServerOption func(*config)
+
+// WithConfig lets set change the server's options before every start, the
+// restarts included. The options are new for every start, so set must build
+// accounts and users anew instead of sharing them.
+//
+// It comes last and may change anything; a server whose ports or store
+// directory it changes does not keep them over a restart.
+func WithConfig(set func(*server.Options)) ServerOption {
+	return func(c *config) { c.set = append(c.set, set) }
+}
+
+// WithConfigText takes users, permissions, accounts and whatever else a NATS
+// configuration file can hold from text. Address, port, JetStream and store
+// directory are still set by this package.
+func WithConfigText(text string) ServerOption {
+	return func(c *config) { c.text = text }
+}
+
+// WithoutJetStream starts the server without JetStream: what a client meets
+// when it was pointed at the wrong server.
+func WithoutJetStream() ServerOption {
+	return func(c *config) { c.jetStream = false }
+}
+
+// WithStoreDir keeps JetStream's data in dir, which outlives the test: it is
+// neither made nor removed here. Without it the data is in a directory of the
+// test's own. In a cluster every server has a directory of its own under dir.
+func WithStoreDir(dir string) ServerOption {
+	return func(c *config) { c.storeDir = dir }
+}
+
+// WithLog writes the server's log, without debug and trace lines, to the
+// test's log. Without it there is none.
+func WithLog() ServerOption {
+	return func(c *config) { c.log = true }
+}
+
+// Server is an embedded NATS server that belongs to one test: it is stopped
+// when the test ends.
+type Server struct {
+	t      testing.TB
+	cfg    config
+	bubble bool
+	dir    string
+	base   func(*server.Options) // set by a cluster: name and routes
+
+	mu      sync.Mutex // never held across I/O: a reconnecting client takes it
+	srv     *server.Server
+	log     *serverLog
+	port    int
+	running bool
+}
+
+// RunServer starts a NATS server on a free port of 127.0.0.1, with JetStream
+// on and a store directory of its own, and returns when it accepts
+// connections. It is stopped, and waited for, when the test ends. If it does
+// not start the test ends with the server's errors.
+//
+// No signal handler is installed and nothing is logged.
+func RunServer(t testing.TB, opts ...ServerOption) *Server {
+	t.Helper()
+	s := newServer(t, t, opts)
+	s.mustStart()
+	return s
+}
+
+// newServer prepares a server whose directory belongs to outer and whose life
+// ends with t. The two differ in a bubble only.
+func newServer(t, outer testing.TB, opts []ServerOption) *Server {
+	t.Helper()
+	s := &Server{t: t, cfg: config{jetStream: true}}
+	for _, o := range opts {
+		o(&s.cfg)
+	}
+	s.dir = s.cfg.storeDir
+	if s.dir == "" {
+		s.dir = filepath.Join(outer.TempDir(), "jetstream")
+		// A goroutine of the stopped server may still finish a file: remove
+		// the directory here, patiently, before TempDir tries once and fails
+		// the test.
+		outer.Cleanup(func() { removeAll(s.dir) })
+	}
+	t.Cleanup(s.Stop)
+	return s
+}
+
+// removeAll removes dir, trying for some seconds.
+func removeAll(dir string) {
+	for end := time.Now().Add(5 * time.Second); os.RemoveAll(dir) != nil && time.Now().Before(end); {
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// URL returns the address to connect to, without credentials. It stays the
+// same over restarts. In a bubble it is a placeholder: connect with
+// [Server.Connect], or pass [Server.Dialer] to nats.Connect.
+func (s *Server) URL() string {
+	if s.bubble {
+		return bubbleURL
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return "nats://" + net.JoinHostPort("127.0.0.1", strconv.Itoa(s.port))
+}
+
+// Server returns the nats-server itself, for what this package has no method
+// for. After [Server.Restart] it is another one.
+func (s *Server) Server() *server.Server {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.srv
+}
+
+// Running reports whether the server has been started and not been stopped.
+func (s *Server) Running() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.running
+}
+
+// StoreDir returns the directory of JetStream's data.
+func (s *Server) StoreDir() string { return s.dir }
+
+// Dialer returns the option that makes nats.Connect(s.URL(), ...) reach this
+// server also in a bubble. It is for tests that expect the connecting itself
+// to fail; [Server.Connect] ends the test then.
+func (s *Server) Dialer() nats.Option { return nats.SetCustomDialer(s.newLink()) }
+
+// Connect connects to the server and closes the connection when the test
+// ends. If it cannot connect the test ends.
+//
+// It reconnects for ever and at short intervals (50 ms); opts come after this
+// default and override it.
+func (s *Server) Connect(opts ...nats.Option) *nats.Conn {
+	s.t.Helper()
+	if s.bubble {
+		// Not nats.InProcessServer: that is an unbuffered pipe, on which
+		// client and server can wait for each other to read, holding mutexes,
+		// which stops the bubble's clock. A link buffers like a socket.
+		nc, _ := s.ConnectLink(opts...)
+		return nc
+	}
+	return connect(s.t, s.URL(), nil, opts)
+}
+
+// ConnectLink is [Server.Connect] through a [Link] that the test can disturb.
+// It works over TCP and in a bubble.
+func (s *Server) ConnectLink(opts ...nats.Option) (*nats.Conn, *Link) {
+	s.t.Helper()
+	l := s.newLink()
+	return connect(s.t, s.URL(), l, opts), l
+}
+
+func (s *Server) newLink() *Link {
+	if s.bubble {
+		l := newLink(func(string, string) (net.Conn, error) { return s.InProcessConn() })
+		l.bubble = true
+		return l
+	}
+	return NewLink()
+}
+
+// InProcessConn returns a new connection inside the process, as nats-server's
+// method of this name, to whichever server is running now; an error when it is
+// stopped. It makes Server usable with nats.InProcessServer.
+func (s *Server) InProcessConn() (net.Conn, error) {
+	s.mu.Lock()
+	srv, running := s.srv, s.running
+	s.mu.Unlock()
+	if !running {
+		return nil, errors.New("testutil: the server is stopped")
+	}
+	return srv.InProcessConn()
+}
+
+// connect dials url, through l unless it is nil, and closes both when the
+// test ends.
+func connect(t testing.TB, url string, l *Link, opts []nats.Option) *nats.Conn {
+	t.Helper()
+	all := []nats.Option{
+		nats.Name(t.Name()),
+		nats.MaxReconnects(-1),
+		nats.ReconnectWait(reconnectWait),
+		nats.ReconnectJitter(0, 0),
+	}
+	if l != nil {
+		all = append(all, nats.SetCustomDialer(l), nats.ErrorHandler(reportExceptCuts))
+	}
+	nc, err := nats.Connect(url, append(all, opts...)...)
+	if err != nil {
+		t.Fatalf("testutil: connect to %s: %v", url, err)
+	}
+	t.Cleanup(func() {
+		if l != nil {
+			l.close() // first: a blocked write would hold up Close
+		}
+		nc.Close()
+	})
+	return nc
+}
+
+// reportExceptCuts does what nats.go does by default, write to standard error,
+// but for errors that a test has made itself.
+func reportExceptCuts(nc *nats.Conn, _ *nats.Subscription, err error) {
+	if !errors.Is(err, errLinkCut) {
+		fmt.Fprintf(os.Stderr, "nats: %v on connection %q\n", err, nc.Opts.Name)
+	}
+}
+
+// Stop shuts the server down in good order and waits for it. Stopping a
+// stopped server does nothing. The port and the data stay reserved for
+// [Server.Restart].
+func (s *Server) Stop() {
+	s.mu.Lock()
+	srv, log, running := s.srv, s.log, s.running
+	s.running = false
+	s.mu.Unlock()
+	if !running {
+		return
+	}
+	srv.Shutdown()
+	srv.WaitForShutdown()
+	log.end()
+}
+
+// Restart stops the server if it is running and starts it again on the same
+// port with the same store directory. It returns when the server accepts
+// connections, or ends the test.
+func (s *Server) Restart() {
+	s.t.Helper()
+	s.Stop()
+	s.mustStart()
+}
+
+func (s *Server) mustStart() {
+	s.t.Helper()
+	if err := s.start(); err != nil {
+		s.t.Fatalf("testutil: start server: %v", err)
+	}
+}
+
+// start starts a server, trying again when its port is taken: another process
+// may have picked it between our look and the server's listen.
+func (s *Server) start() error {
+	end := time.Now().Add(startTimeout)
+	for {
+		fixed := s.port != 0
+		port := s.port
+		if !fixed && !s.bubble {
+			var err error
+			if port, err = freePort(); err != nil {
+				return err
+			}
+		}
+		err := s.startOn(port)
+		if err == nil {
+			return nil
+		}
+		if !strings.Contains(err.Error(), "address already in use") || time.Now().After(end) {
+			return err
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+func (s *Server) startOn(port int) error {
+	opts, err := s.options(port)
+	if err != nil {
+		return err
+	}
+	srv, err := server.NewServer(opts)
+	if err != nil {
+		return err
+	}
+	log := &serverLog{}
+	if s.cfg.log {
+		log.t = s.t
+	}
+	srv.SetLoggerV2(log, false, false, false)
+	srv.Start()
+	// Start opens the listener itself, so without one now there will be none.
+	listens := opts.DontListen || srv.Addr() != nil
+	if !listens || !srv.ReadyForConnections(startTimeout/2) || (opts.JetStream && !srv.JetStreamEnabled()) {
+		srv.Shutdown()
+		srv.WaitForShutdown()
+		return fmt.Errorf("not ready: %s", log.errors())
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.srv, s.log, s.running = srv, log, true
+	if addr, ok := srv.Addr().(*net.TCPAddr); ok && !s.bubble {
+		s.port = addr.Port
+	}
+	return nil
+}
+
+func (s *Server) options(port int) (*server.Options, error) {
+	opts := &server.Options{}
+	if s.cfg.text != "" {
+		f, err := os.CreateTemp("", "natslock-*.conf")
+		if err != nil {
+			return nil, err
+		}
+		defer os.Remove(f.Name())
+		_, err = f.WriteString(s.cfg.text)
+		if err := errors.Join(err, f.Close()); err != nil {
+			return nil, err
+		}
+		if opts, err = server.ProcessConfigFile(f.Name()); err != nil {
+			return nil, fmt.Errorf("configuration: %w", err)
+		}
+		opts.ConfigFile = ""
+	}
+	opts.Host, opts.Port = "127.0.0.1", port
+	opts.DontListen = s.bubble
+	opts.NoSigs = true
+	opts.NoLog = true
+	opts.JetStream = s.cfg.jetStream
+	opts.DisableJetStreamBanner = true
+	opts.StoreDir = s.dir
+	// Fixed, instead of derived from the machine's free memory and disk.
+	opts.JetStreamMaxMemory = 1 << 30
+	opts.JetStreamMaxStore = 4 << 30
+	if s.base != nil {
+		s.base(opts)
+	}
+	for _, set := range s.cfg.set {
+		set(opts)
+	}
+	return opts, nil
+}
+
+// freePort finds a port that nobody listens on. It looks below the ports that
+// the operating systems give to outgoing connections and to listeners on port
+// 0, so that nobody gets it by chance while a server is being restarted.
+func freePort() (int, error) {
+	var err error
+	for range 100 {
+		port := 15000 + rand.IntN(17000)
+		var l net.Listener
+		if l, err = net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port))); err == nil {
+			return port, l.Close()
+		}
+	}
+	return 0, fmt.Errorf("no free port: %w", err)
+}
+
+// serverLog keeps the server's errors, to tell why it did not start, and
+// passes everything on when the test wants the log.
+type serverLog struct {
+	mu    sync.Mutex
+	t     testing.TB // nil: keep errors only
+	lines []string
+}
+
+// end stops passing lines on: some goroutines of a stopped server still log,
+// and a test that has ended must not be logged to.
+func (l *serverLog) end() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.t = nil
+}
+
+func (l *serverLog) errors() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.lines) == 0 {
+		return "no error was logged"
+	}
+	return strings.Join(l.lines, "; ")
+}
+
+func (l *serverLog) keep(level, format string, v []any) {
+	line := fmt.Sprintf(format, v...)
+	l.mu.Lock()
+	if len(l.lines) < 10 {
+		l.lines = append(l.lines, line)
+	}
+	l.mu.Unlock()
+	l.pass(level, "%s", line)
+}
+
+func (l *serverLog) pass(level, format string, v ...any) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.t != nil {
+		l.t.Logf("nats-server %s %s", level, fmt.Sprintf(format, v...))
+	}
+}
+
+func (l *serverLog) Noticef(format string, v ...any) { l.pass("INF", format, v...) }
+func (l *serverLog) Warnf(format string, v ...any)   { l.pass("WRN", format, v...) }
+func (l *serverLog) Fatalf(format string, v ...any)  { l.keep("FTL", format, v) }
+func (l *serverLog) Errorf(format string, v ...any)  { l.keep("ERR", format, v) }
+func (l *serverLog) Debugf(string, ...any)           {}
+func (l *serverLog) Tracef(string, ...any)           {}
