@@ -2,7 +2,9 @@ package natslock_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -140,4 +142,8 @@ func remake(t testing.TB, nc *nats.Conn, first uint64) {
 	cfg.FirstSeq = first
 	_, err = js.CreateStream(context.Background(), cfg)
 	require.NoError(t, err)
+}
+
+func isAny(err error, targets ...error) bool {
+	return slices.ContainsFunc(targets, func(t error) bool { return errors.Is(err, t) })
 }
