@@ -144,8 +144,17 @@ func TestFaultAtEveryStep(t *testing.T) {
 // stuck in the network, is given up, others come and go until the key is empty
 // once more, and then it lands.
 func TestClaimAtZeroLandsLate(t *testing.T) {
-	for _, alive := range []bool{true, false} {
-		t.Run(fmt.Sprintf("claimant alive %v", alive), func(t *testing.T) {
+	for _, tc := range []struct {
+		name       string
+		alive      bool // the claimant, to delete what lands
+		deaf, mute bool // it gets no notification, no answer
+	}{
+		{name: "told by both", alive: true},
+		{name: "told by the answer", alive: true, deaf: true},
+		{name: "told by the notification", alive: true, mute: true},
+		{name: "crashed"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 				// The stuck write comes through another connection's store, so
 				// that it can land when its client has long crashed.
@@ -159,10 +168,14 @@ func TestClaimAtZeroLandsLate(t *testing.T) {
 						if stuck == nil {
 							stuck = &w
 						}
+						if tc.mute {
+							return testutil.Hold.Silent()
+						}
 						return testutil.Hold
 					}
 					return testutil.Pass
 				})
+				fa.DropAllEvents(tc.deaf)
 				ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 				_, err := a.Lock(ctx, "x")
 				cancel()
@@ -176,12 +189,17 @@ func TestClaimAtZeroLandsLate(t *testing.T) {
 				time.Sleep(3 * time.Second)
 				require.Empty(t, keysLeft(t, s.Connect()), "the key is empty again")
 
-				if alive {
+				raw := rawStore(t, s.Connect())
+				if tc.alive {
+					landed := make(chan struct{}, 8)
+					w, err := raw.Watch("lock.x", func(kvstore.Event) { landed <- struct{}{} })
+					require.NoError(t, err)
+					defer w.Stop()
 					require.Positive(t, fa.ReleaseHeld())
+					<-landed
 				} else {
 					link.Cut()
-					js := rawStore(t, s.Connect())
-					_, err := js.Create(t.Context(), stuck.Key, stuck.Value, stuck.TTL)
+					_, err := raw.Create(t.Context(), stuck.Key, stuck.Value, stuck.TTL)
 					require.NoError(t, err)
 				}
 				began := time.Now()
@@ -189,7 +207,7 @@ func TestClaimAtZeroLandsLate(t *testing.T) {
 				require.NoError(t, err)
 				ref.granted(lb)
 				waited := time.Since(began)
-				if alive {
+				if tc.alive {
 					// Whose ghost it is deletes it.
 					assert.Less(t, waited, 500*time.Millisecond)
 				} else {
@@ -211,7 +229,7 @@ func TestLateRenewalDoesNotRevive(t *testing.T) {
 		a, fa := faulty(t, s.Connect(), 1, natslock.WithTTL(5*time.Second))
 		fa.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
 			if stage(w) == "lock renew" {
-				return testutil.DelayAnswer(5 * time.Second)
+				return testutil.DelayAnswer(4 * time.Second)
 			}
 			return testutil.Pass
 		})
@@ -224,12 +242,82 @@ func TestLateRenewalDoesNotRevive(t *testing.T) {
 		require.Equal(t, natslock.Lost, l.State())
 		// The server has been renewed meanwhile, so the record is still there ...
 		require.Equal(t, []string{"lock.x"}, keysLeft(t, s.Connect()))
-		// ... until the late confirmation comes, which deletes it.
-		time.Sleep(3 * time.Second)
+		// ... until the late confirmation comes, which deletes it: well before the
+		// end of its TTL, 6 s after the start.
+		time.Sleep(time.Second)
 		require.Empty(t, keysLeft(t, s.Connect()))
 		require.Equal(t, natslock.Lost, l.State())
 		require.Zero(t, l.Remaining())
 		require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrLost)
+	})
+}
+
+// TestValidityCountsFromSending delays the last confirmation that arrives. What
+// counts is when the write was sent: the server counts from about then, so a
+// holder that counted from the answer would meet the next one.
+func TestValidityCountsFromSending(t *testing.T) {
+	for _, step := range []string{"lock take", "lock renew"} {
+		for _, delay := range []time.Duration{300 * time.Millisecond, 700 * time.Millisecond, 2 * time.Second, 2900 * time.Millisecond} {
+			if step == "lock take" && delay > time.Second {
+				continue // tried again by then, and found
+			}
+			t.Run(fmt.Sprintf("%s %v", step, delay), func(t *testing.T) {
+				testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+					a, fa := faulty(t, s.Connect(), 1, natslock.WithTTL(5*time.Second))
+					b, _ := faulty(t, s.Connect(), 1, natslock.WithTTL(5*time.Second))
+					ref := newReferee()
+					hit := false
+					var sent time.Time
+					fa.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+						switch {
+						case !hit && stage(w) == step:
+							hit, sent = true, time.Now()
+							return testutil.DelayAnswer(delay)
+						case hit:
+							return testutil.Drop
+						}
+						return testutil.Pass
+					})
+					la, err := a.Lock(t.Context(), "x")
+					require.NoError(t, err)
+					ref.granted(la)
+					lb, err := b.Lock(t.Context(), "x")
+					require.NoError(t, err)
+					ref.granted(lb)
+					require.Equal(t, natslock.Lost, la.State())
+					<-la.Done()
+					ref.check(t)
+					require.True(t, hit)
+					// 5 s of lease, 10% of them margin.
+					require.WithinDuration(t, sent.Add(4500*time.Millisecond), la.ValidUntil(), 10*time.Millisecond)
+					require.WithinDuration(t, sent.Add(5*time.Second), time.Now(), 500*time.Millisecond)
+				})
+			})
+		}
+	}
+}
+
+// TestFirstAnswerTooLate has the answer to an acquisition come when its lease is
+// over for its holder: it is no grant, and the record does not stay.
+func TestFirstAnswerTooLate(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a, fa := faulty(t, s.Connect(), 1, natslock.WithTTL(5*time.Second))
+		n := 0
+		fa.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+			if n++; n == 1 {
+				return testutil.DelayAnswer(4700 * time.Millisecond)
+			} else if stage(w) == "lock take" && n < 6 {
+				return testutil.Drop
+			}
+			return testutil.Pass
+		})
+		begun := time.Now()
+		l, err := a.Lock(t.Context(), "x")
+		require.NoError(t, err)
+		require.Equal(t, natslock.Held, l.State(), "granted when it was over")
+		require.Greater(t, time.Since(begun), 4700*time.Millisecond)
+		require.Greater(t, l.Remaining(), 4*time.Second, "granted by a new write")
+		require.NoError(t, l.Unlock(t.Context()))
 	})
 }
 
@@ -349,13 +437,40 @@ func TestBreakAnswerLost(t *testing.T) {
 	}
 }
 
+// TestReleaseUnheard releases a lock of an hour whose waiter hears nothing: it
+// looks by itself every few seconds.
+func TestReleaseUnheard(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a, _ := faulty(t, s.Connect(), 1, natslock.WithTTL(time.Hour))
+		l, err := a.Lock(t.Context(), "x")
+		require.NoError(t, err)
+		got := make(chan time.Time)
+		for i := range 2 {
+			b, fb := faulty(t, s.Connect(), uint64(i), natslock.WithTTL(time.Hour))
+			fb.DropAllEvents(true)
+			go func() {
+				assert.NoError(t, b.Do(context.Background(), "x", func(context.Context, *natslock.Lock) error {
+					got <- time.Now()
+					return nil
+				}))
+			}()
+		}
+		time.Sleep(10 * time.Second)
+		released := time.Now()
+		require.NoError(t, l.Unlock(t.Context()))
+		first := <-got
+		require.Less(t, first.Sub(released), 4*time.Second)
+		require.Less(t, (<-got).Sub(first), 8*time.Second, "the one behind it did not learn that it is first")
+	})
+}
+
 // TestNotificationsDropped loses every notification: timers alone bring every
 // waiter in.
 func TestNotificationsDropped(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		results := make(chan error, 8)
 		for i := range 8 {
-			c, f := faulty(t, s.Connect(), uint64(i), natslock.WithTTL(4*time.Second))
+			c, f := faulty(t, s.Connect(), uint64(i), natslock.WithTTL(time.Hour))
 			f.DropAllEvents(true)
 			go func() {
 				results <- c.Do(context.Background(), "x", func(context.Context, *natslock.Lock) error {
