@@ -1,0 +1,44 @@
+# The targets, for those who do not want to remember the commands.
+
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## what there is
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: demo
+demo: ## a server, contenders, a crash, a fail-over
+	go run ./cmd/lockctl demo
+
+.PHONY: test
+test: ## all tests
+	go test ./...
+
+.PHONY: race
+race: ## all tests under the race detector
+	go test -race ./...
+
+.PHONY: ci
+ci: ## everything a change has to pass
+	bash .ci/run
+
+.PHONY: soak
+soak: ## simulated days with new seeds, an hour of them
+	go test ./natslock -run TestSimulatedDay -count=100 -timeout 1h30m -v
+
+.PHONY: fuzz
+fuzz: ## every fuzz target for half a minute
+	@for pkg in $$(go list ./...); do \
+		for target in $$(go test -list '^Fuzz' $$pkg | grep ^Fuzz); do \
+			echo "== $$pkg $$target"; \
+			go test -run '^$$' -fuzz "^$$target$$" -fuzztime 30s $$pkg || exit 1; \
+		done; \
+	done
+
+.PHONY: bench
+bench: ## the hot paths beside bare publishes
+	go test -run '^$$' -bench . -benchmem ./natslock
+
+.PHONY: build
+build: ## lockctl into bin/
+	go build -o bin/ ./cmd/lockctl

@@ -1,0 +1,157 @@
+package natslock_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/testutil"
+)
+
+var r3 = natslock.WithBucketConfig(kvstore.Config{Replicas: 3})
+
+// TestClusterStepDowns hammers a few names on three replicas while the stream's
+// leader steps down again and again: no update is lost, no lease either.
+func TestClusterStepDowns(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a cluster takes seconds; -short was given")
+	}
+	cl := testutil.RunCluster(t, 3)
+	const clients, names = 6, 2
+	ref := newReferee()
+	counters := make([]int, names)
+	ctx, stop := context.WithTimeout(context.Background(), 8*time.Second)
+	defer stop()
+
+	keep, _ := faulty(t, cl.Connect(), 0, r3)
+	kept, err := keep.Lock(t.Context(), "kept throughout", natslock.TTL(15*time.Second))
+	require.NoError(t, err)
+
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	done := make([]int, names)
+	for i := range clients {
+		c, _ := faulty(t, cl.Connect(), uint64(i), r3, natslock.WithTTL(10*time.Second))
+		wg.Go(func() {
+			for n := i; ctx.Err() == nil; n++ {
+				l, err := c.Lock(context.Background(), fmt.Sprint(n%names))
+				if !assert.NoError(t, err) {
+					return
+				}
+				ref.granted(l)
+				counters[n%names]++ // unguarded but by the lock
+				assert.NoError(t, l.Err())
+				err = l.Unlock(context.Background())
+				mu.Lock()
+				done[n%names]++
+				mu.Unlock()
+				assert.NoError(t, err)
+			}
+		})
+	}
+	downs := 0
+	for ctx.Err() == nil {
+		cl.StepDown(t, "KV_natslock")
+		downs++
+		select {
+		case <-ctx.Done():
+		case <-time.After(500 * time.Millisecond):
+		}
+	}
+	wg.Wait()
+	ref.check(t)
+	require.Equal(t, done, counters, "an update was lost")
+	require.NoError(t, kept.Err())
+	require.NoError(t, kept.Unlock(t.Context()))
+	require.Empty(t, keysLeft(t, cl.Connect()))
+	require.Greater(t, downs, 3)
+	t.Logf("%d grants over %d step-downs", ref.grants, downs)
+	require.Greater(t, ref.grants, 100)
+}
+
+// TestClusterLeaderKilled kills the server that leads the stream. At the default
+// TTL nothing is lost; the waiter gets in when the holder releases.
+func TestClusterLeaderKilled(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a cluster takes seconds; -short was given")
+	}
+	cl := testutil.RunCluster(t, 3)
+	a, _ := faulty(t, cl.Connect(nats.ReconnectWait(50*time.Millisecond), nats.MaxReconnects(-1)), 1, r3)
+	b, _ := faulty(t, cl.Connect(nats.ReconnectWait(50*time.Millisecond), nats.MaxReconnects(-1)), 2, r3)
+	ref := newReferee()
+	la, err := a.Lock(t.Context(), "x")
+	require.NoError(t, err)
+	ref.granted(la)
+	got := make(chan *natslock.Lock, 1)
+	go func() {
+		l, err := b.Lock(context.Background(), "x")
+		assert.NoError(t, err)
+		got <- l
+	}()
+	require.Eventually(t, func() bool { return b.Stats().Waiting == 1 }, 10*time.Second, 10*time.Millisecond)
+	cl.Kill(cl.Index(cl.StreamLeader("KV_natslock")))
+	require.NoError(t, la.Extend(t.Context(), 0), "confirmed by the next leader")
+	require.NoError(t, la.Err())
+	select {
+	case <-got:
+		t.Fatal("two holders")
+	default:
+	}
+	released := time.Now()
+	require.NoError(t, la.Unlock(t.Context()))
+	lb := <-got
+	require.NotNil(t, lb)
+	ref.granted(lb)
+	ref.check(t)
+	require.Less(t, time.Since(released), 16*time.Second)
+	require.NoError(t, lb.Unlock(t.Context()))
+}
+
+// TestClusterFIFO queues 12 waiters of three clients on three replicas.
+func TestClusterFIFO(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a cluster takes seconds; -short was given")
+	}
+	cl := testutil.RunCluster(t, 3)
+	holder, _ := faulty(t, cl.Connect(), 0, r3)
+	l, err := holder.Lock(t.Context(), "x")
+	require.NoError(t, err)
+	var clients []*natslock.Client
+	for i := range 3 {
+		c, _ := faulty(t, cl.ConnectTo(i), uint64(i), r3)
+		clients = append(clients, c)
+	}
+	const waiters = 12
+	order := make(chan int, waiters)
+	var wg sync.WaitGroup
+	for i := range waiters {
+		c := clients[i%len(clients)]
+		wg.Go(func() {
+			assert.NoError(t, c.Do(context.Background(), "x", func(context.Context, *natslock.Lock) error {
+				order <- i
+				return nil
+			}))
+		})
+		require.Eventually(t, func() bool {
+			info, err := holder.Inspect(t.Context(), natslock.Mutex, "x")
+			return err == nil && len(info.Queue) == i+1
+		}, 10*time.Second, 5*time.Millisecond)
+	}
+	require.NoError(t, l.Unlock(t.Context()))
+	wg.Wait()
+	close(order)
+	next := 0
+	for i := range order {
+		require.Equal(t, next, i)
+		next++
+	}
+	require.Equal(t, waiters, next)
+}
