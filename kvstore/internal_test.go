@@ -1,0 +1,100 @@
+package kvstore
+
+import (
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+)
+
+func TestParseTTL(t *testing.T) {
+	for in, want := range map[string]time.Duration{
+		"": 0, "never": 0, "0": 0, "0s": 0, "500ms": 0, "-5s": 0, "x": 0, "99999999999999999999": 0, "9999999999999s": 0,
+		"1s": time.Second, "1.9s": time.Second, "15": 15 * time.Second, "2m": 2 * time.Minute, "24h0m0s": 24 * time.Hour,
+	} {
+		if got := parseTTL(in); got != want {
+			t.Errorf("%q is %v, want %v", in, got, want)
+		}
+	}
+}
+
+func TestTTLHeader(t *testing.T) {
+	for in, want := range map[time.Duration]string{
+		1: "1s", time.Second: "1s", time.Second + 1: "2s", 1900 * time.Millisecond: "2s", MaxTTL: "31622400s",
+	} {
+		if got, err := ttlHeader(in); got != want || err != nil {
+			t.Errorf("%v is %q (%v), want %q", in, got, err, want)
+		}
+		// What is written can be read back, never as less.
+		if back := parseTTL(want); back < in || back >= in+time.Second {
+			t.Errorf("%v comes back as %v", in, back)
+		}
+	}
+}
+
+func TestLastSequence(t *testing.T) {
+	for in, want := range map[string]uint64{
+		"wrong last sequence: 0": 0, "wrong last sequence: 1763682000000000": 1763682000000000,
+	} {
+		if got, ok := lastSequence(in); got != want || !ok {
+			t.Errorf("%q has %d (%v), want %d", in, got, ok, want)
+		}
+	}
+	for _, in := range []string{"", "wrong last sequence", "wrong last sequence: ", "wrong last sequence: -1", "wrong last sequence: 18446744073709551616"} {
+		if got, ok := lastSequence(in); ok {
+			t.Errorf("%q has %d", in, got)
+		}
+	}
+}
+
+func TestRemaining(t *testing.T) {
+	now := time.Now()
+	for _, c := range []struct{ ttl, age, want time.Duration }{
+		{10 * time.Second, 3 * time.Second, 7 * time.Second},
+		{10 * time.Second, 20 * time.Second, 0},
+		{10 * time.Second, -time.Hour, 10 * time.Second}, // the server's clock is ahead
+		{0, time.Second, -1},
+	} {
+		if got := (Record{Time: now.Add(-c.age), TTL: c.ttl}).Remaining(now); got != c.want {
+			t.Errorf("%+v: got %v", c, got)
+		}
+	}
+}
+
+// A renewal can arrive while the timer of the lease before it fires.
+func TestExpiredMeetsRenewal(t *testing.T) {
+	var events []Event
+	w := &watch{leases: make(map[string]*leaseEnd), deliver: func(e Event) { events = append(events, e) }}
+	w.track(Record{Key: "a", Revision: 1}, time.Hour)
+	w.expired("a")
+	if len(events) > 0 || w.leases["a"] == nil {
+		t.Fatalf("a running lease ended: %v", events)
+	}
+	w.leases["a"].ends = time.Now()
+	w.expired("a")
+	if len(events) != 1 || events[0].Kind != Expired || len(w.leases) > 0 {
+		t.Fatalf("an ended lease goes on: %v", events)
+	}
+	w.expired("a")
+	if len(events) != 1 {
+		t.Fatal("a lease ended twice")
+	}
+}
+
+// FuzzRecord: whatever a message's header holds, reading it does not panic and
+// yields no negative time.
+func FuzzRecord(f *testing.F) {
+	s := &Store{prefix: "$KV.b."}
+	position := "Nats-Subject: $KV.b.k\r\nNats-Sequence: 7\r\nNats-Time-Stamp: 2025-01-01T00:00:00.5Z\r\n"
+	for _, h := range []string{"", "Nats-TTL: 5s\r\n", "KV-Operation: DEL\r\n", "Nats-Sequence: 8\r\n", "a\r\n", ":\r\n", "Nats-TTL: 9223372036854775807s\r\n"} {
+		f.Add("NATS/1.0\r\n" + h + position + "\r\n")
+	}
+	f.Add("NATS/1.0 404 Not Found\r\n\r\n")
+	f.Fuzz(func(t *testing.T, block string) {
+		h, _ := nats.DecodeHeadersMsg([]byte(block))
+		r, err := s.record(h, nil)
+		if err == nil && (r.TTL < 0 || r.TTL > 0 && r.Remaining(time.Now()) < 0) {
+			t.Fatalf("%+v", r)
+		}
+	})
+}

@@ -1,0 +1,80 @@
+package kvstore
+
+import (
+	"fmt"
+	"strings"
+	"time"
+)
+
+const (
+	// MaxTTL is the longest TTL a record can have: 366 days.
+	MaxTTL = 366 * 24 * time.Hour
+	// tombstoneTTL is the shortest life the server can give a message.
+	tombstoneTTL = time.Second
+	// maxKey bounds a key; the server's limit for a whole subject is the
+	// protocol line of 4 KiB.
+	maxKey = 1024
+)
+
+// checkKey refuses what cannot be a literal key, so that no name can ever be
+// taken for a pattern.
+func checkKey(key string) error {
+	if key == "" || len(key) > maxKey || key[0] == '.' || key[len(key)-1] == '.' || strings.Contains(key, "..") {
+		return fmt.Errorf("%w: %.64q", ErrInvalidKey, key)
+	}
+	for i := range len(key) {
+		c := key[i]
+		switch {
+		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9':
+		case c == '-', c == '_', c == '/', c == '=', c == '.':
+		default:
+			return fmt.Errorf("%w: %.64q has %q", ErrInvalidKey, key, c)
+		}
+	}
+	return nil
+}
+
+// checkPattern is checkKey for keys in which whole tokens may be * and the
+// last one >.
+func checkPattern(pattern string) error {
+	if len(pattern) > maxKey {
+		return fmt.Errorf("%w: %.64q", ErrInvalidKey, pattern)
+	}
+	tokens := strings.Split(pattern, ".")
+	for i, t := range tokens {
+		if t == "*" || (t == ">" && i == len(tokens)-1) {
+			continue
+		}
+		if err := checkKey(t); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ttlHeader formats a TTL for the server: whole seconds, rounded up because the
+// server truncates.
+func ttlHeader(d time.Duration) (string, error) {
+	if d <= 0 || d > MaxTTL {
+		return "", fmt.Errorf("%w: %v is not in (0, %v]", ErrInvalidTTL, d, MaxTTL)
+	}
+	return fmt.Sprintf("%ds", int64((d+time.Second-1)/time.Second)), nil
+}
+
+// parseTTL reads a Nats-TTL header; what it cannot read is no TTL.
+func parseTTL(s string) time.Duration {
+	if s == "" {
+		return 0
+	}
+	d, err := time.ParseDuration(s)
+	if err != nil {
+		// The server also takes a bare number of seconds.
+		if d, err = time.ParseDuration(s + "s"); err != nil {
+			return 0
+		}
+	}
+	if d < time.Second {
+		return 0
+	}
+	return d.Truncate(time.Second)
+}

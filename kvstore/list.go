@@ -1,0 +1,279 @@
+package kvstore
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+)
+
+const (
+	// multiMax is how many keys are asked for at once by name: fewer than the
+	// 1024 the server answers, and than fit into a message of 1 MiB.
+	multiMax = 256
+	// multiBytes bounds one answer. The server's own bound is what it lets a
+	// client fall behind before it disconnects it as a slow consumer.
+	multiBytes = 2 * multiMax * MaxRecord
+	// readers is how many keys are read at a time where each needs a request.
+	readers = 32
+)
+
+// errIncomplete: the answer to a multi-key read is not all there is.
+var errIncomplete = errors.New("incomplete answer")
+
+// List returns the live records under pattern; see [KV].
+//
+// Where one request cannot read them all (more than 1024 keys, or only the
+// reading of single keys is granted), the leader names the keys and each is
+// read after that: no key is missed, but a record can be of a later state than
+// the others, or one revision behind where a replica lags.
+func (s *Store) List(ctx context.Context, pattern string, min uint64) (Listing, error) {
+	if err := checkPattern(pattern); err != nil {
+		return Listing{}, err
+	}
+	l, err := s.snapshot(ctx, pattern, min)
+	if errors.Is(err, errIncomplete) {
+		l, err = s.listKeys(ctx, pattern, min)
+	}
+	if err != nil {
+		return Listing{}, fmt.Errorf("list %q: %w", pattern, err)
+	}
+	l.Records = slices.DeleteFunc(l.Records, func(r Record) bool { return r.Deleted })
+	slices.SortFunc(l.Records, func(a, b Record) int { return cmp.Compare(a.Revision, b.Revision) })
+	return l, nil
+}
+
+// snapshot reads everything under pattern from one state of one replica; the
+// error matches errIncomplete when that is not possible.
+func (s *Store) snapshot(ctx context.Context, pattern string, min uint64) (Listing, error) {
+	for try := range lagRetries {
+		l, err := s.multiGet(ctx, []string{s.prefix + pattern})
+		if err != nil || l.Revision >= min {
+			return l, err
+		}
+		if l.Revision == 0 {
+			break // nothing there, in a state that is not named
+		}
+		if err := pause(ctx, 5*time.Millisecond<<try); err != nil {
+			return Listing{}, err
+		}
+	}
+	return Listing{}, errIncomplete
+}
+
+// listKeys asks the leader for the keys and reads them, again where a replica
+// does not know one yet.
+func (s *Store) listKeys(ctx context.Context, pattern string, min uint64) (Listing, error) {
+	st, err := s.stateAt(ctx, pattern, min)
+	if err != nil {
+		return Listing{}, err
+	}
+	l := Listing{Revision: st.LastRevision}
+	missing := st.Keys
+	for try := 0; ; try++ {
+		records, err := s.readKeys(ctx, missing)
+		if err != nil {
+			return Listing{}, err
+		}
+		l.Records = append(l.Records, records...)
+		found := make(map[string]bool, len(records))
+		for _, r := range records {
+			found[r.Key] = true
+		}
+		missing = slices.DeleteFunc(missing, func(k string) bool { return found[k] })
+		if len(missing) == 0 {
+			return l, nil
+		}
+		// They have ended since, or the replica asked lags: the leader knows.
+		if st, err = s.State(ctx, pattern); err != nil {
+			return Listing{}, err
+		}
+		missing = slices.DeleteFunc(missing, func(k string) bool {
+			_, there := slices.BinarySearch(st.Keys, k)
+			return !there
+		})
+		if len(missing) == 0 {
+			return l, nil
+		}
+		if try == lagRetries {
+			return Listing{}, fmt.Errorf("%w: %d keys that the leader names cannot be read, %q is one", ErrUnavailable, len(missing), missing[0])
+		}
+		if err := pause(ctx, 10*time.Millisecond<<try); err != nil {
+			return Listing{}, err
+		}
+	}
+}
+
+// readKeys reads keys, in portions where the multi-key read is possible. A key
+// that is not there is left out.
+func (s *Store) readKeys(ctx context.Context, keys []string) ([]Record, error) {
+	var records []Record
+	for keys := range slices.Chunk(keys, multiMax) {
+		subjects := make([]string, len(keys))
+		for i, k := range keys {
+			subjects[i] = s.prefix + k
+		}
+		l, err := s.multiGet(ctx, subjects)
+		if errors.Is(err, errIncomplete) {
+			l.Records, err = s.readEach(ctx, keys)
+		}
+		if err != nil {
+			return nil, err
+		}
+		records = append(records, l.Records...)
+	}
+	return records, nil
+}
+
+// readEach reads keys one by one, several at a time.
+func (s *Store) readEach(ctx context.Context, keys []string) ([]Record, error) {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	var (
+		wg      sync.WaitGroup
+		mu      sync.Mutex
+		records []Record
+		failed  error
+		slots   = make(chan struct{}, readers)
+	)
+	for _, k := range keys {
+		slots <- struct{}{}
+		wg.Go(func() {
+			r, err := s.read(ctx, k)
+			<-slots
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case err == nil:
+				records = append(records, r)
+			case !errors.Is(err, ErrNotFound) && failed == nil:
+				failed = err
+				stop()
+			}
+		})
+	}
+	wg.Wait()
+	return records, failed
+}
+
+// multiGet reads the last records of many subjects, tombstones included, from
+// one replica, which answers with one message each and an end mark that names
+// its state. The error matches errIncomplete when it cannot answer like that.
+// Revision is 0 when it has nothing.
+func (s *Store) multiGet(ctx context.Context, subjects []string) (Listing, error) {
+	// On a draining connection a request gets one answer only, see exchange.
+	if !s.seen.Load().direct || s.multiOff.Load() || s.nc.Status() != nats.CONNECTED {
+		return Listing{}, errIncomplete
+	}
+	body, err := json.Marshal(map[string]any{"multi_last": subjects, "batch": 1024, "max_bytes": multiBytes})
+	if err != nil {
+		return Listing{}, err
+	}
+	var l Listing // the replies' goroutine's until it sends on ch
+	ch := make(chan error, 1)
+	finish := func(err error) bool { ch <- err; return false }
+	subject := s.apiPrefix + "DIRECT.GET." + s.stream
+	forget, err := s.exchange(&nats.Msg{Subject: subject, Data: body}, false, func(m *nats.Msg) bool {
+		switch status := statusOf(m); status {
+		case "":
+			r, err := s.record(m.Header, m.Data)
+			if err != nil {
+				return finish(errIncomplete)
+			}
+			l.Records = append(l.Records, r)
+			return true
+		case "204":
+			if m.Header.Get("Nats-Num-Pending") != "0" { // cut off at multiBytes
+				return finish(errIncomplete)
+			}
+			// Servers before 2.11 do not say; nothing is promised then.
+			l.Revision, _ = strconv.ParseUint(m.Header.Get(hdrUpTo), 10, 64)
+			return finish(nil)
+		case "404": // also when a record could not be loaded
+			if len(l.Records) > 0 {
+				return finish(errIncomplete)
+			}
+			return finish(nil)
+		case "413":
+			return finish(errIncomplete)
+		default:
+			return finish(fmt.Errorf("%w: status %s %s on %s", ErrUnavailable, status, m.Header.Get(hdrDescription), subject))
+		}
+	})
+	if err != nil {
+		return Listing{}, err
+	}
+	defer forget()
+	err, waitErr := await(ctx, s, ch, subject, repeatAfter)
+	switch {
+	case errors.Is(waitErr, errNoAnswer):
+		return Listing{}, errIncomplete // the leader may answer where this replica did not
+	case errors.Is(waitErr, ErrPermission):
+		// This request reads any key, so it may be withheld where reading
+		// single keys is granted.
+		s.multiOff.Store(true)
+		return Listing{}, errIncomplete
+	}
+	if err := cmp.Or(waitErr, err); err != nil {
+		return Listing{}, err
+	}
+	return l, nil
+}
+
+// stateAt is State, asked again until the leader has applied revision min.
+func (s *Store) stateAt(ctx context.Context, pattern string, min uint64) (State, error) {
+	for try := 0; ; try++ {
+		st, err := s.State(ctx, pattern)
+		if err != nil || st.LastRevision >= min {
+			return st, err
+		}
+		if try == lagRetries {
+			return State{}, fmt.Errorf("%w: the leader has revision %d, at least %d was acknowledged", ErrUnavailable, st.LastRevision, min)
+		}
+		if err := pause(ctx, 10*time.Millisecond<<try); err != nil {
+			return State{}, err
+		}
+	}
+}
+
+// State asks the leader for its state and the keys under pattern; see [KV].
+func (s *Store) State(ctx context.Context, pattern string) (State, error) {
+	var req infoRequest
+	if pattern != "" {
+		if err := checkPattern(pattern); err != nil {
+			return State{}, err
+		}
+		req.Filter = s.prefix + pattern
+	}
+	var st State
+	for {
+		info, err := s.info(ctx, req, false)
+		if err != nil {
+			return State{}, err
+		}
+		if req.Offset == 0 {
+			// The server takes its state before its list of subjects, so the
+			// first page's state is contained in every page.
+			st = State{LastRevision: info.State.LastSeq, Created: info.Created, Time: info.TimeStamp, Replicas: info.Config.Replicas, Leader: "-"}
+			if info.Cluster != nil {
+				st.Leader = info.Cluster.Leader
+			}
+		}
+		for subject := range info.State.Subjects {
+			st.Keys = append(st.Keys, strings.TrimPrefix(subject, s.prefix))
+		}
+		req.Offset += len(info.State.Subjects)
+		if len(info.State.Subjects) == 0 || req.Offset >= info.Total {
+			slices.Sort(st.Keys)
+			return st, nil
+		}
+	}
+}

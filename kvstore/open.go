@@ -1,0 +1,231 @@
+package kvstore
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// openTimeout bounds Open when its context has no deadline.
+const openTimeout = 10 * time.Second
+
+// Open finds the bucket of cfg, makes it when it is missing and cfg allows it,
+// and verifies it. A JetStream domain or API prefix is taken from js.
+//
+// It returns an error matching [ErrBucketConfig] for a bucket that is not safe
+// for leases, [ErrNotFound] for a missing bucket that may not be made,
+// [ErrPermission] when the user may not ask or create, and [ErrUnavailable]
+// when JetStream does not answer. Settings that work but should not be are
+// logged; see [Store.Warnings].
+func Open(ctx context.Context, js jetstream.JetStream, cfg Config) (_ *Store, err error) {
+	if cfg, err = cfg.withDefaults(); err != nil {
+		return nil, err
+	}
+	if js == nil || js.Conn() == nil {
+		return nil, fmt.Errorf("%w: no connection given", ErrUnavailable)
+	}
+	if _, ok := ctx.Deadline(); !ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, openTimeout)
+		defer cancel()
+	}
+	s := newStore(js, cfg)
+	defer func() {
+		if err != nil {
+			s.Close()
+		}
+	}()
+	info, err := s.info(ctx, infoRequest{}, true)
+	if errors.Is(err, ErrNotFound) {
+		if cfg.NoCreate {
+			return nil, fmt.Errorf("open bucket %q: %w, and creating it is not allowed (domain %q)", cfg.Bucket, err, js.Options().Domain)
+		}
+		info, err = s.create(ctx)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open bucket %q: %w", cfg.Bucket, err)
+	}
+	if err := s.adopt(&info.StreamInfo); err != nil {
+		return nil, err
+	}
+	s.settle(ctx, &info.StreamInfo)
+	for _, w := range s.Warnings() {
+		cfg.Logger.Warn("lock bucket: "+w, "bucket", cfg.Bucket)
+	}
+	return s, nil
+}
+
+// create makes the bucket. Losing the race against another creator is fine:
+// the winner's bucket is looked at like any other.
+func (s *Store) create(ctx context.Context) (*infoResponse, error) {
+	sc, err := s.cfg.StreamConfig()
+	if err != nil {
+		return nil, err
+	}
+	body, err := json.Marshal(sc)
+	if err != nil {
+		return nil, err
+	}
+	resp := new(infoResponse)
+	err = s.api(ctx, "STREAM.CREATE."+s.stream, body, resp, false)
+	apiErr, _ := errors.AsType[*jetstream.APIError](err)
+	switch {
+	case err == nil:
+		// Said loudly: a forgotten domain makes a second bucket whose locks
+		// exclude nobody in the first.
+		s.cfg.Logger.Warn("created lock bucket", "bucket", s.cfg.Bucket, "account", s.account(ctx), "domain", resp.Domain,
+			"storage", resp.Config.Storage.String(), "replicas", resp.Config.Replicas)
+	case apiErr != nil && apiErr.ErrorCode == jetstream.JSErrCodeStreamNameInUse:
+		// In a cluster the name is taken before every server knows the stream.
+		for resp, err = s.info(ctx, infoRequest{}, false); errors.Is(err, ErrNotFound); resp, err = s.info(ctx, infoRequest{}, false) {
+			if err := pause(ctx, 20*time.Millisecond); err != nil {
+				return nil, err
+			}
+		}
+		return resp, err
+	default:
+		return nil, fmt.Errorf("create it: %w", err)
+	}
+	return resp, nil
+}
+
+// settle returns when writes reach a bucket of a cluster that was made a moment
+// ago: this connection's server may learn later than others where it is, and
+// until then says that nobody takes the write. It gives up after some seconds.
+func (s *Store) settle(ctx context.Context, info *jetstream.StreamInfo) {
+	if info.Cluster == nil || info.Cluster.Name == "" || info.TimeStamp.Sub(info.Created) > openTimeout {
+		return
+	}
+	for try := range 8 {
+		// No key has this revision, so the answer is a refusal by the stream.
+		_, err := s.write(ctx, Write{Key: "probe", Expect: 1, TTL: tombstoneTTL})
+		if !errors.Is(err, ErrNoStream) || pause(ctx, 10*time.Millisecond<<try) != nil {
+			return
+		}
+	}
+}
+
+// account names the connection's account for a message; "" when the server
+// does not say.
+func (s *Store) account(ctx context.Context) string {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	msg, err := s.roundTrip(ctx, "$SYS.REQ.USER.INFO", nil, false)
+	if err != nil {
+		return ""
+	}
+	var user struct {
+		Data struct {
+			Account string `json:"account"`
+		} `json:"data"`
+	}
+	_ = json.Unmarshal(msg.Data, &user)
+	return user.Data.Account
+}
+
+// adopt verifies a stream and remembers what the store needs to know of it.
+func (s *Store) adopt(info *jetstream.StreamInfo) error {
+	warnings, err := verify(s.cfg, info)
+	if err != nil {
+		return err
+	}
+	v := &view{warnings: warnings, direct: info.Config.AllowDirect, created: info.Created}
+	if rp := info.Config.RePublish; rp != nil && !rp.HeadersOnly && rp.Source == s.prefix+">" {
+		if dst, ok := strings.CutSuffix(rp.Destination, ">"); ok && strings.HasSuffix(dst, ".") {
+			v.notify = dst
+		}
+	}
+	s.seen.Store(v)
+	return nil
+}
+
+// Verify asks for the bucket's configuration again: others can change it, and
+// can delete the bucket. It returns nil, or an error matching
+// [ErrBucketConfig], [ErrNotFound] (the bucket is gone), [ErrRemade] or
+// [ErrUnavailable].
+func (s *Store) Verify(ctx context.Context) error {
+	info, err := s.info(ctx, infoRequest{}, false)
+	if err != nil {
+		return fmt.Errorf("verify bucket %q: %w", s.cfg.Bucket, err)
+	}
+	before := s.seen.Load().created
+	if err := s.adopt(&info.StreamInfo); err != nil {
+		return err
+	}
+	if !before.Equal(info.Created) {
+		s.recheck() // nothing watched exists any more, and the subjects are others
+		return fmt.Errorf("bucket %q: %w", s.cfg.Bucket, ErrRemade)
+	}
+	return nil
+}
+
+// Created returns when the bucket was made, as of the last look at it.
+func (s *Store) Created() time.Time { return s.seen.Load().created }
+
+// Warnings returns what the last look at the bucket found fit to work with but
+// worth mending, in words that name the setting and the mend.
+func (s *Store) Warnings() []string { return s.seen.Load().warnings }
+
+// view is what the store knows of its stream since the last look.
+type view struct {
+	notify   string // prefix of re-published subjects, with a dot; "": none
+	direct   bool
+	created  time.Time
+	warnings []string
+}
+
+type infoRequest struct {
+	Filter string `json:"subjects_filter,omitempty"`
+	Offset int    `json:"offset,omitempty"`
+}
+
+type infoResponse struct {
+	Error *jetstream.APIError `json:"error,omitempty"`
+	jetstream.StreamInfo
+	Total  int `json:"total"`
+	Offset int `json:"offset"`
+	Limit  int `json:"limit"`
+}
+
+func (r *infoResponse) apiError() *jetstream.APIError { return r.Error }
+
+// info asks the stream's leader about it. first makes the request travel
+// through nats.go's own reply subscription; see exchange.
+func (s *Store) info(ctx context.Context, req infoRequest, first bool) (*infoResponse, error) {
+	var body []byte
+	if req != (infoRequest{}) {
+		body, _ = json.Marshal(req)
+	}
+	var resp infoResponse
+	if err := s.api(ctx, "STREAM.INFO."+s.stream, body, &resp, first); err != nil {
+		return nil, err
+	}
+	return &resp, nil
+}
+
+// apiReply is a JSON answer of the JetStream API.
+type apiReply interface{ apiError() *jetstream.APIError }
+
+// api does one request of the JetStream API and names what went wrong.
+func (s *Store) api(ctx context.Context, op string, body []byte, resp apiReply, first bool) error {
+	msg, err := s.roundTrip(ctx, s.apiPrefix+op, body, first)
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(msg.Data, resp); err != nil {
+		return fmt.Errorf("%w: unreadable answer to %s: %w", ErrUnavailable, op, err)
+	}
+	switch e := resp.apiError(); {
+	case e == nil:
+		return nil
+	case e.ErrorCode == jetstream.JSErrCodeStreamNotFound || e.ErrorCode == jetstream.JSErrCodeMessageNotFound:
+		return fmt.Errorf("%w: %w", ErrNotFound, e)
+	default:
+		return fmt.Errorf("%w: %s: %w", ErrUnavailable, op, e)
+	}
+}

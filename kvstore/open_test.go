@@ -1,0 +1,449 @@
+package kvstore_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/testutil"
+)
+
+func TestOpenCreates(t *testing.T) {
+	ctx := t.Context()
+	nc := testutil.RunServer(t).Connect()
+	var log bytes.Buffer
+	begun := time.Now()
+	s := open(t, nc, kvstore.Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	if w := s.Warnings(); len(w) > 0 {
+		t.Fatalf("a new bucket has warnings: %q", w)
+	}
+	if !strings.Contains(log.String(), "created lock bucket") || !strings.Contains(log.String(), "account=$G") {
+		t.Fatalf("the log does not tell of the new bucket and its account: %s", &log)
+	}
+
+	str, err := stream(t, nc).Stream(ctx, "KV_natslock")
+	check(t, err)
+	got := str.CachedInfo().Config
+	if first := time.UnixMicro(int64(got.FirstSeq)); first.Before(begun.Truncate(time.Microsecond)) || first.After(time.Now()) {
+		t.Fatalf("the first sequence is no time of creation: %d", got.FirstSeq)
+	}
+	id := got.Metadata["natslock.id"]
+	if len(id) != 10 {
+		t.Fatalf("notification id %q", id)
+	}
+	maps.DeleteFunc(got.Metadata, func(k, _ string) bool { return strings.HasPrefix(k, "_nats.") })
+	want := jetstream.StreamConfig{
+		Name:               "KV_natslock",
+		Description:        "distributed locks",
+		Subjects:           []string{"$KV.natslock.>"},
+		Retention:          jetstream.LimitsPolicy,
+		MaxConsumers:       -1,
+		MaxMsgs:            -1,
+		MaxBytes:           -1,
+		MaxMsgSize:         -1,
+		MaxMsgsPerSubject:  1,
+		Discard:            jetstream.DiscardNew,
+		Storage:            jetstream.FileStorage,
+		Replicas:           1,
+		Duplicates:         2 * time.Minute, // the server's default; no write has a message id
+		DenyDelete:         true,
+		DenyPurge:          true,
+		AllowDirect:        true,
+		AllowMsgTTL:        true,
+		AllowAtomicPublish: true,
+		FirstSeq:           got.FirstSeq,
+		RePublish:          &jetstream.RePublish{Source: "$KV.natslock.>", Destination: "natslock.natslock." + id + ".>"},
+		Metadata:           map[string]string{"natslock.id": id, "natslock.protocol": "1"},
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Fatalf("created\n%+v\nwant\n%+v", got, want)
+	}
+}
+
+func TestOpenExisting(t *testing.T) {
+	ctx := t.Context()
+	nc := testutil.RunServer(t).Connect()
+	one := open(t, nc, kvstore.Config{})
+	create(t, one, "lock.a", "held")
+	before, err := stream(t, nc).Stream(ctx, "KV_natslock")
+	check(t, err)
+
+	// What is asked for counts only for a bucket that has to be made.
+	two := open(t, nc, kvstore.Config{NoCreate: true, MaxBytes: 1 << 20, Storage: jetstream.MemoryStorage})
+	after, err := stream(t, nc).Stream(ctx, "KV_natslock")
+	check(t, err)
+	if a, b := before.CachedInfo().Config, after.CachedInfo().Config; !reflect.DeepEqual(a, b) {
+		t.Fatalf("opening changed\n%+v\nto\n%+v", a, b)
+	}
+	equal(t, "keys", keysOf(t, two, ">", 0), "lock.a ")
+	equal(t, "made at", two.Created(), one.Created())
+	// The two hear each other.
+	_, events := watch(t, one, "lock.b")
+	rev := create(t, two, "lock.b", "")
+	wantEvent(t, events, kvstore.Put, "lock.b", rev)
+}
+
+func TestOpenRace(t *testing.T) {
+	srv := testutil.RunServer(t)
+	race(t, kvstore.Config{}, func(int) *nats.Conn { return srv.Connect() })
+}
+
+// race lets eight clients make the same bucket at once and write to it.
+func race(t *testing.T, cfg kvstore.Config, connect func(i int) *nats.Conn) {
+	t.Helper()
+	type result struct {
+		s   *kvstore.Store
+		err error
+	}
+	const n = 8
+	ch := make(chan result, n)
+	for i := range n {
+		js := stream(t, connect(i))
+		go func() {
+			s, err := kvstore.Open(t.Context(), js, cfg)
+			if err == nil {
+				defer s.Close()
+				_, err = s.Create(t.Context(), fmt.Sprintf("lock.%d", i), nil, ttl)
+			}
+			ch <- result{s, err}
+		}()
+	}
+	var made time.Time
+	for range n {
+		r := receive(t, ch, "an opened bucket")
+		check(t, r.err)
+		if made.IsZero() {
+			made = r.s.Created()
+		}
+		equal(t, "made at", r.s.Created(), made)
+	}
+}
+
+func TestOpenRefuses(t *testing.T) {
+	ctx := t.Context()
+	nc := testutil.RunServer(t).Connect()
+	js := stream(t, nc)
+
+	_, err := kvstore.Open(ctx, js, kvstore.Config{NoCreate: true})
+	wantErr(t, err, kvstore.ErrNotFound)
+	for _, bucket := range []string{"a.b", "a b", "*", "ä"} {
+		_, err = kvstore.Open(ctx, js, kvstore.Config{Bucket: bucket})
+		wantErr(t, err, kvstore.ErrInvalidKey)
+	}
+	_, err = kvstore.Open(ctx, nil, kvstore.Config{})
+	wantErr(t, err, kvstore.ErrUnavailable)
+	_, err = kvstore.Open(ctx, js, kvstore.Config{Replicas: 3}) // no cluster
+	wantErr(t, err, kvstore.ErrUnavailable)
+	cancelled, cancel := context.WithCancel(ctx)
+	cancel()
+	_, err = kvstore.Open(cancelled, js, kvstore.Config{})
+	wantErr(t, err, context.Canceled)
+	_, err = js.Stream(ctx, "KV_natslock")
+	wantErr(t, err, jetstream.ErrStreamNotFound)
+	equal(t, "subscriptions left by failed opens: nats.go's own", nc.NumSubscriptions(), 1)
+}
+
+func TestMemoryStorage(t *testing.T) {
+	ctx := t.Context()
+	nc := testutil.RunServer(t).Connect()
+	makeStream(t, nc, func(c *jetstream.StreamConfig) { c.Storage = jetstream.MemoryStorage })
+	_, err := kvstore.Open(ctx, stream(t, nc), kvstore.Config{})
+	wantConfigError(t, err, "storage")
+	s := open(t, nc, kvstore.Config{Storage: jetstream.MemoryStorage})
+	create(t, s, "lock.a", "")
+	check(t, s.Verify(ctx))
+}
+
+func wantConfigError(t *testing.T, err error, setting string) *kvstore.ConfigError {
+	t.Helper()
+	wantErr(t, err, kvstore.ErrBucketConfig)
+	var c *kvstore.ConfigError
+	if !errors.As(err, &c) {
+		t.Fatalf("%v is no *ConfigError", err)
+	}
+	if c.Setting != setting {
+		t.Fatalf("the first setting named is %s, want %s: %v", c.Setting, setting, err)
+	}
+	if c.Bucket == "" || c.Value == "" || c.Want == "" || c.Mend == "" || !strings.Contains(err.Error(), c.Mend) {
+		t.Fatalf("incomplete: %+v", c)
+	}
+	return c
+}
+
+func TestUnsafeSettings(t *testing.T) {
+	nc := testutil.RunServer(t).Connect()
+	js := stream(t, nc)
+	_, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "other", Subjects: []string{"other.>"}, AllowDirect: true})
+	check(t, err)
+	for i, c := range []struct {
+		setting string
+		set     func(*jetstream.StreamConfig)
+	}{
+		{"mirror", func(c *jetstream.StreamConfig) {
+			c.Mirror = &jetstream.StreamSource{Name: "other"}
+			c.Subjects, c.RePublish, c.FirstSeq, c.AllowAtomicPublish = nil, nil, 0, false
+		}},
+		{"sources", func(c *jetstream.StreamConfig) { c.Sources = []*jetstream.StreamSource{{Name: "other"}} }},
+		{"subject_transform", func(c *jetstream.StreamConfig) {
+			c.SubjectTransform = &jetstream.SubjectTransformConfig{Source: c.Subjects[0], Destination: "x.>"}
+			c.RePublish = nil
+		}},
+		{"subjects", func(c *jetstream.StreamConfig) {
+			c.Subjects = []string{strings.TrimSuffix(c.Subjects[0], ">") + "lock.>"}
+		}},
+		{"subjects", func(c *jetstream.StreamConfig) { c.Subjects = append(c.Subjects, c.Name+"-more.>") }},
+		{"max_msgs_per_subject", func(c *jetstream.StreamConfig) { c.MaxMsgsPerSubject = 2 }},
+		{"max_msgs_per_subject", func(c *jetstream.StreamConfig) { c.MaxMsgsPerSubject = -1 }},
+		{"allow_msg_ttl", func(c *jetstream.StreamConfig) { c.AllowMsgTTL = false }},
+		{"subject_delete_marker_ttl", func(c *jetstream.StreamConfig) {
+			c.SubjectDeleteMarkerTTL = time.Second
+			c.DenyPurge, c.AllowRollup = false, true // which the server demands with it
+		}},
+		{"discard_new_per_subject", func(c *jetstream.StreamConfig) { c.DiscardNewPerSubject = true }},
+		{"discard", func(c *jetstream.StreamConfig) { c.Discard, c.MaxBytes = jetstream.DiscardOld, 1<<20 }},
+		{"discard", func(c *jetstream.StreamConfig) { c.Discard, c.MaxMsgs = jetstream.DiscardOld, 1000 }},
+		{"max_age", func(c *jetstream.StreamConfig) { c.MaxAge = 24 * time.Hour }},
+		{"retention", func(c *jetstream.StreamConfig) { c.Retention = jetstream.WorkQueuePolicy }},
+		{"retention", func(c *jetstream.StreamConfig) { c.Retention = jetstream.InterestPolicy }},
+		{"no_ack", func(c *jetstream.StreamConfig) { c.NoAck, c.AllowAtomicPublish = true, false }},
+		{"allow_msg_counter", func(c *jetstream.StreamConfig) {
+			c.AllowMsgCounter = true
+			c.AllowMsgTTL, c.Discard = false, jetstream.DiscardOld // which the server demands with it
+		}},
+		{"persist_mode", func(c *jetstream.StreamConfig) {
+			c.PersistMode, c.AllowAtomicPublish = jetstream.AsyncPersistMode, false
+		}},
+		{"max_msg_size", func(c *jetstream.StreamConfig) { c.MaxMsgSize = kvstore.MaxRecord }},
+		{"storage", func(c *jetstream.StreamConfig) { c.Storage = jetstream.MemoryStorage }},
+	} {
+		bucket := fmt.Sprintf("b%d", i)
+		t.Run(c.setting, func(t *testing.T) {
+			cfg := kvstore.Config{Bucket: bucket}
+			sc, err := cfg.StreamConfig()
+			check(t, err)
+			c.set(&sc)
+			_, err = js.CreateStream(t.Context(), sc)
+			check(t, err)
+			subs := nc.NumSubscriptions()
+			_, err = kvstore.Open(t.Context(), js, cfg)
+			wantErr(t, err, kvstore.ErrBucketConfig)
+			var first *kvstore.ConfigError
+			if !errors.As(err, &first) {
+				t.Fatalf("%v is no *ConfigError", err)
+			}
+			// Several can be wrong at once, all are told.
+			if !strings.Contains(err.Error(), c.setting+" is ") {
+				t.Fatalf("%s is not named: %v", c.setting, err)
+			}
+			if c.setting != "allow_msg_counter" {
+				wantConfigError(t, err, c.setting)
+			}
+			equal(t, "subscriptions", nc.NumSubscriptions(), max(subs, 1))
+		})
+	}
+}
+
+// Sealing comes after the making.
+func TestSealed(t *testing.T) {
+	nc := testutil.RunServer(t).Connect()
+	str := makeStream(t, nc, func(c *jetstream.StreamConfig) { c.DenyDelete, c.DenyPurge = false, false })
+	sc := str.CachedInfo().Config
+	sc.Sealed = true
+	_, err := stream(t, nc).UpdateStream(t.Context(), sc)
+	check(t, err)
+	_, err = kvstore.Open(t.Context(), stream(t, nc), kvstore.Config{})
+	wantConfigError(t, err, "sealed")
+}
+
+func TestSeveralUnsafeSettings(t *testing.T) {
+	nc := testutil.RunServer(t).Connect()
+	makeStream(t, nc, func(c *jetstream.StreamConfig) { c.MaxAge, c.MaxMsgSize = time.Hour, 100 })
+	_, err := kvstore.Open(t.Context(), stream(t, nc), kvstore.Config{})
+	wantConfigError(t, err, "max_age")
+	joined, ok := err.(interface{ Unwrap() []error })
+	if !ok || len(joined.Unwrap()) != 2 {
+		t.Fatalf("%v should join two errors", err)
+	}
+	wantConfigError(t, joined.Unwrap()[1], "max_msg_size")
+}
+
+func TestWarnings(t *testing.T) {
+	nc := testutil.RunServer(t).Connect()
+	js := stream(t, nc)
+	for i, c := range []struct {
+		about string
+		set   func(*jetstream.StreamConfig)
+	}{
+		{"republish", func(c *jetstream.StreamConfig) { c.RePublish = nil }},
+		{"republish", func(c *jetstream.StreamConfig) { c.RePublish.HeadersOnly = true }},
+		{"republish", func(c *jetstream.StreamConfig) {
+			c.RePublish.Source = strings.TrimSuffix(c.RePublish.Source, ">") + "lock.>"
+		}},
+		{"allow_direct", func(c *jetstream.StreamConfig) { c.AllowDirect = false }},
+		{"allow_rollup_hdrs", func(c *jetstream.StreamConfig) { c.AllowRollup, c.DenyPurge = true, false }},
+		{"deny_delete", func(c *jetstream.StreamConfig) { c.DenyDelete = false }},
+		{"deny_purge", func(c *jetstream.StreamConfig) { c.DenyPurge = false }},
+		{"allow_atomic", func(c *jetstream.StreamConfig) { c.AllowAtomicPublish = false }},
+		{"first_seq", func(c *jetstream.StreamConfig) { c.FirstSeq = 0 }},
+	} {
+		bucket := fmt.Sprintf("b%d", i)
+		t.Run(c.about, func(t *testing.T) {
+			var log bytes.Buffer
+			cfg := kvstore.Config{Bucket: bucket, Logger: slog.New(slog.NewTextHandler(&log, nil))}
+			sc, err := cfg.StreamConfig()
+			check(t, err)
+			c.set(&sc)
+			_, err = js.CreateStream(t.Context(), sc)
+			check(t, err)
+			s := open(t, nc, cfg)
+			if !strings.Contains(strings.Join(s.Warnings(), "\n"), c.about) {
+				t.Fatalf("no word of %s in %q", c.about, s.Warnings())
+			}
+			if !strings.Contains(log.String(), c.about) {
+				t.Fatalf("no word of %s in the log: %s", c.about, &log)
+			}
+			// It works all the same, without watches where nothing is told.
+			rev := create(t, s, "lock.a", "")
+			_, err = s.Get(t.Context(), "lock.a", rev)
+			check(t, err)
+			_, err = s.Watch("lock.a", func(kvstore.Event) {})
+			equal(t, "ErrNoWatch", errors.Is(err, kvstore.ErrNoWatch), c.about == "republish")
+		})
+	}
+}
+
+func TestCluster(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	defer cancel()
+	cluster := testutil.RunCluster(t, 3)
+	race(t, kvstore.Config{Bucket: "raced", Replicas: 3}, func(i int) *nats.Conn { return cluster.ConnectTo(i % 3) })
+	nc := cluster.Connect()
+	js := stream(t, nc)
+	s := open(t, nc, kvstore.Config{})
+	if w := strings.Join(s.Warnings(), "\n"); !strings.Contains(w, "one replica") {
+		t.Fatalf("no word of the single replica: %q", w)
+	}
+	cfg := kvstore.Config{Bucket: "three", Replicas: 3}
+	s = open(t, nc, cfg)
+	if w := s.Warnings(); len(w) > 0 {
+		t.Fatalf("a new bucket has warnings: %q", w)
+	}
+	rev := create(t, s, "lock.a", "")
+	st, err := s.State(ctx, "lock.*")
+	check(t, err)
+	if st.Leader == "" || st.Leader == "-" || st.Replicas != 3 || st.LastRevision < rev {
+		t.Fatalf("state is %+v", st)
+	}
+	// Replicas lag behind what was acknowledged; with a revision to reach no
+	// read shows that.
+	for range 50 {
+		next, err := s.Update(ctx, "lock.a", nil, ttl, rev)
+		if errors.Is(err, kvstore.ErrInFlight) {
+			continue // by the leader's books the write before still is
+		}
+		check(t, err)
+		rev = next
+		r, err := s.Get(ctx, "lock.a", rev)
+		check(t, err)
+		equal(t, "revision", r.Revision, rev)
+		_, err = s.Get(ctx, "lock.none", rev)
+		wantErr(t, err, kvstore.ErrNotFound)
+		equal(t, "keys", keysOf(t, s, "lock.*", rev), "lock.a ")
+	}
+	_, err = js.CreateStream(ctx, jetstream.StreamConfig{Name: "copy", Mirror: &jetstream.StreamSource{Name: "KV_three"}, AllowDirect: true, MirrorDirect: true})
+	check(t, err)
+	for check(t, s.Verify(ctx)); !strings.Contains(strings.Join(s.Warnings(), "\n"), `"copy" mirrors`); check(t, s.Verify(ctx)) {
+		if ctx.Err() != nil { // the server asked learns of the mirror a moment later
+			t.Fatalf("no word of the mirror: %q", s.Warnings())
+		}
+	}
+}
+
+func TestJetStreamOff(t *testing.T) {
+	nc := testutil.RunServer(t, testutil.WithoutJetStream()).Connect()
+	err := quickly(t, "Open", func() error {
+		_, err := kvstore.Open(t.Context(), stream(t, nc), kvstore.Config{})
+		return err
+	})
+	wantErr(t, err, kvstore.ErrUnavailable, nats.ErrNoResponders)
+}
+
+func TestJetStreamOffForAccount(t *testing.T) {
+	nc := testutil.RunServer(t, testutil.WithConfigText(`
+		accounts { A { users: [{user: a, password: a}] }, B { jetstream: enabled, users: [{user: b, password: b}] } }
+	`)).Connect(nats.UserInfo("a", "a"))
+	err := quickly(t, "Open", func() error {
+		_, err := kvstore.Open(t.Context(), stream(t, nc), kvstore.Config{})
+		return err
+	})
+	wantErr(t, err, kvstore.ErrUnavailable)
+}
+
+func TestVerify(t *testing.T) {
+	ctx := t.Context()
+	nc := testutil.RunServer(t).Connect()
+	js := stream(t, nc)
+	s := open(t, nc, kvstore.Config{})
+	last := create(t, s, "lock.a", "")
+	check(t, s.Verify(ctx))
+	_, events := watch(t, s, "lock.a")
+
+	str, err := js.Stream(ctx, "KV_natslock")
+	check(t, err)
+	sc := str.CachedInfo().Config
+	sc.MaxAge = time.Hour
+	_, err = js.UpdateStream(ctx, sc)
+	check(t, err)
+	wantConfigError(t, s.Verify(ctx), "max_age")
+	sc.MaxAge, sc.AllowDirect = 0, false
+	_, err = js.UpdateStream(ctx, sc)
+	check(t, err)
+	check(t, s.Verify(ctx))
+	if w := strings.Join(s.Warnings(), "\n"); !strings.Contains(w, "allow_direct") {
+		t.Fatalf("no word of allow_direct: %q", w)
+	}
+
+	check(t, js.DeleteStream(ctx, "KV_natslock"))
+	wantErr(t, quickly(t, "Verify", func() error { return s.Verify(ctx) }), kvstore.ErrNotFound)
+	wantErr(t, quickly(t, "Create", func() error {
+		_, err := s.Create(ctx, "lock.a", nil, ttl)
+		return err
+	}), kvstore.ErrUnavailable, kvstore.ErrNoStream)
+
+	// Made again by another client; the first learns of it once.
+	other := open(t, nc, kvstore.Config{})
+	wantErr(t, s.Verify(ctx), kvstore.ErrRemade)
+	check(t, s.Verify(ctx))
+	equal(t, "event", receive(t, events, "a recheck").Kind, kvstore.Recheck)
+	equal(t, "made at", s.Created(), other.Created())
+	rev := create(t, other, "lock.a", "")
+	if rev <= last {
+		t.Fatalf("revision %d of the new bucket is not above %d of the old", rev, last)
+	}
+	_, events = watch(t, s, "lock.a")
+	rev, err = s.Update(ctx, "lock.a", nil, ttl, rev)
+	check(t, err)
+	wantEvent(t, events, kvstore.Put, "lock.a", rev)
+}
+
+func TestVerifyDisconnected(t *testing.T) {
+	nc, link := testutil.RunServer(t).ConnectLink()
+	s := open(t, nc, kvstore.Config{})
+	create(t, s, "lock.a", "")
+	states := make(chan kvstore.ConnState, 10)
+	s.OnConnection(func(st kvstore.ConnState) { states <- st })
+	link.Cut()
+	receive(t, states, "the cut")
+	wantErr(t, s.Verify(t.Context()), kvstore.ErrUnavailable)
+}

@@ -1,0 +1,178 @@
+package kvstore
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+const (
+	hdrSubject   = "Nats-Subject"
+	hdrSequence  = "Nats-Sequence"
+	hdrTimeStamp = "Nats-Time-Stamp"
+	hdrUpTo      = "Nats-UpTo-Sequence"
+	// hdrDescription is nats.go's name for the text behind a status.
+	hdrDescription = "Description"
+
+	// lagRetries is how often a replica that lags is asked again before the
+	// leader is.
+	lagRetries = 3
+)
+
+// errUnreadable: the server's own headers are not where they should be, because
+// those of the record's writer are broken.
+var errUnreadable = errors.New("unreadable record")
+
+// Get returns the record under key; see [KV].
+func (s *Store) Get(ctx context.Context, key string, min uint64) (Record, error) {
+	if err := checkKey(key); err != nil {
+		return Record{}, err
+	}
+	r, err := s.read(ctx, key)
+	if min > 0 && (errors.Is(err, ErrNotFound) || err == nil && r.Revision < min) {
+		r, err = s.readAsOf(ctx, key, min)
+	}
+	if err != nil {
+		return Record{}, fmt.Errorf("read %q: %w", key, err)
+	}
+	return r, nil
+}
+
+// read reads a key from any replica, where the bucket allows that.
+func (s *Store) read(ctx context.Context, key string) (Record, error) {
+	if !s.seen.Load().direct {
+		return s.leaderGet(ctx, key)
+	}
+	r, err := s.directGet(ctx, key)
+	if errors.Is(err, errUnreadable) {
+		return s.leaderGet(ctx, key) // it tells the position apart from the headers
+	}
+	return r, err
+}
+
+// readAsOf reads a key of which a read has shown a state that may be older than
+// revision min: nothing, or a lower revision. That is the truth if a leader
+// that has applied min confirms it.
+func (s *Store) readAsOf(ctx context.Context, key string, min uint64) (Record, error) {
+	for try := 0; ; try++ {
+		st, err := s.stateAt(ctx, key, min)
+		if err != nil {
+			return Record{}, err
+		}
+		if len(st.Keys) == 0 {
+			return Record{}, ErrNotFound
+		}
+		r, err := s.leaderGet(ctx, key)
+		if !errors.Is(err, ErrPermission) || !s.seen.Load().direct {
+			return r, err
+		}
+		// The leader's read shows any key, so it may be withheld where reading
+		// single keys is granted. A replica that is not behind will do.
+		r, direct := s.directGet(ctx, key)
+		if direct == nil && r.Revision >= min {
+			return r, nil
+		}
+		if try == lagRetries {
+			return Record{}, err
+		}
+		if err := pause(ctx, 10*time.Millisecond<<try); err != nil {
+			return Record{}, err
+		}
+	}
+}
+
+// directGet reads from any replica. The subject form of the request can be
+// granted per prefix.
+func (s *Store) directGet(ctx context.Context, key string) (Record, error) {
+	m, err := s.roundTrip(ctx, s.apiPrefix+"DIRECT.GET."+s.stream+"."+s.prefix+key, nil, false)
+	if err != nil {
+		return Record{}, err
+	}
+	switch status := statusOf(m); status {
+	case "":
+		return s.record(m.Header, m.Data)
+	case "404":
+		return Record{}, ErrNotFound
+	default:
+		return Record{}, fmt.Errorf("%w: status %s %s", ErrUnavailable, status, m.Header.Get(hdrDescription))
+	}
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ended(ctx)
+	}
+}
+
+type msgGetResponse struct {
+	Error   *jetstream.APIError `json:"error"`
+	Message struct {
+		Subject string    `json:"subject"`
+		Seq     uint64    `json:"seq"`
+		Header  []byte    `json:"hdrs"`
+		Data    []byte    `json:"data"`
+		Time    time.Time `json:"time"`
+	} `json:"message"`
+}
+
+func (r *msgGetResponse) apiError() *jetstream.APIError { return r.Error }
+
+// leaderGet reads from the stream's leader.
+func (s *Store) leaderGet(ctx context.Context, key string) (Record, error) {
+	body, _ := json.Marshal(map[string]string{"last_by_subj": s.prefix + key})
+	var resp msgGetResponse
+	if err := s.api(ctx, "STREAM.MSG.GET."+s.stream, body, &resp, false); err != nil {
+		return Record{}, err
+	}
+	m := resp.Message
+	// A header that cannot be read names neither TTL nor deletion: to be safe
+	// that is a record which stays.
+	h, _ := nats.DecodeHeadersMsg(m.Header)
+	return Record{
+		Key: strings.TrimPrefix(m.Subject, s.prefix), Value: m.Data, Revision: m.Seq, Time: m.Time,
+		TTL: parseTTL(h.Get(hdrTTL)), Deleted: isTombstone(h),
+	}, nil
+}
+
+// record reads a message that the server delivered with its position in the
+// headers. The key is taken from there: an import may rename the subject.
+func (s *Store) record(h nats.Header, data []byte) (Record, error) {
+	// The server adds its headers behind those of the record's writer, who may
+	// have used the same names.
+	last := func(name string) string {
+		if v := h[name]; len(v) > 0 {
+			return v[len(v)-1]
+		}
+		return ""
+	}
+	seq, err := strconv.ParseUint(last(hdrSequence), 10, 64)
+	if err != nil {
+		return Record{}, fmt.Errorf("%w: sequence: %w", errUnreadable, err)
+	}
+	key, ok := strings.CutPrefix(last(hdrSubject), s.prefix)
+	if !ok {
+		return Record{}, fmt.Errorf("%w: subject %.64q is not of bucket %q", errUnreadable, last(hdrSubject), s.cfg.Bucket)
+	}
+	at, err := time.Parse(time.RFC3339Nano, last(hdrTimeStamp))
+	if err != nil {
+		return Record{}, fmt.Errorf("%w: time: %w", errUnreadable, err)
+	}
+	return Record{Key: key, Value: data, Revision: seq, Time: at, TTL: parseTTL(h.Get(hdrTTL)), Deleted: isTombstone(h)}, nil
+}
+
+func isTombstone(h nats.Header) bool {
+	op := h.Get(hdrOperation)
+	return op == "DEL" || op == "PURGE" || h.Get("Nats-Marker-Reason") != ""
+}

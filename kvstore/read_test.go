@@ -1,0 +1,325 @@
+package kvstore_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/testutil"
+)
+
+// Every way of reading gives the same answers.
+func TestGet(t *testing.T) {
+	for name, set := range map[string]func(*jetstream.StreamConfig){
+		"direct": func(*jetstream.StreamConfig) {},
+		"leader": func(c *jetstream.StreamConfig) { c.AllowDirect = false },
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx := t.Context()
+			nc := testutil.RunServer(t).Connect()
+			s := openWith(t, nc, set)
+			one := create(t, s, "lock.a", "1")
+			two := create(t, s, "lock.b", "2")
+			gone, err := s.Delete(ctx, "lock.b", two)
+			check(t, err)
+
+			for _, min := range []uint64{0, one, gone} { // gone: of another key, and yet in the state read
+				r, err := s.Get(ctx, "lock.a", min)
+				check(t, err)
+				if r.Key != "lock.a" || string(r.Value) != "1" || r.Revision != one || r.TTL != ttl || r.Deleted || r.Time.IsZero() {
+					t.Fatalf("record is %+v", r)
+				}
+				_, err = s.Get(ctx, "lock.none", min)
+				wantErr(t, err, kvstore.ErrNotFound)
+			}
+			r, err := s.Get(ctx, "lock.b", gone)
+			check(t, err)
+			if !r.Deleted || r.Revision != gone {
+				t.Fatalf("tombstone is %+v", r)
+			}
+			// A revision that the server has not got yet.
+			_, err = s.Get(ctx, "lock.a", gone+1)
+			wantErr(t, err, kvstore.ErrUnavailable)
+			_, err = s.Get(ctx, "lock.none", gone+1)
+			wantErr(t, err, kvstore.ErrUnavailable)
+		})
+	}
+}
+
+func TestList(t *testing.T) {
+	for name, set := range map[string]func(*jetstream.StreamConfig){
+		"direct": func(*jetstream.StreamConfig) {},
+		"leader": func(c *jetstream.StreamConfig) { c.AllowDirect = false },
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx := t.Context()
+			nc := testutil.RunServer(t).Connect()
+			s := openWith(t, nc, set)
+			equal(t, "nothing", keysOf(t, s, ">", 0), "")
+
+			c := create(t, s, "wait.a.c", "")
+			create(t, s, "wait.a.b", "")
+			a := create(t, s, "wait.a.a", "")
+			create(t, s, "wait.b.a", "")
+			last, err := s.Delete(ctx, "wait.a.a", a)
+			check(t, err)
+			for _, min := range []uint64{0, a, last} {
+				equal(t, "queue", keysOf(t, s, "wait.a.*", min), "wait.a.c wait.a.b ")
+				equal(t, "literal", keysOf(t, s, "wait.a.c", min), "wait.a.c ")
+				equal(t, "tombstone only", keysOf(t, s, "wait.a.a", min), "")
+				equal(t, "nothing", keysOf(t, s, "lock.>", min), "")
+			}
+			_, err = s.Update(ctx, "wait.a.c", nil, ttl, c) // now the youngest
+			check(t, err)
+			equal(t, "everything", keysOf(t, s, ">", last), "wait.a.b wait.b.a wait.a.c ")
+			_, err = s.List(ctx, ">", last+100)
+			wantErr(t, err, kvstore.ErrUnavailable)
+			_, err = s.List(ctx, "lock.>", last+100)
+			wantErr(t, err, kvstore.ErrUnavailable)
+		})
+	}
+}
+
+// One read returns at most 1024 records, and 8 MiB.
+func TestListMany(t *testing.T) {
+	for name, c := range map[string]struct{ n, size int }{
+		"records": {1300, 10},
+		"bytes":   {600, kvstore.MaxRecord},
+	} {
+		t.Run(name, func(t *testing.T) {
+			nc := testutil.RunServer(t).Connect()
+			s := open(t, nc, kvstore.Config{})
+			answers := make(chan kvstore.Answer, c.n)
+			for i := range c.n {
+				w := kvstore.Write{Key: fmt.Sprintf("wait.a.%d", c.n-i), Value: make([]byte, c.size), TTL: time.Minute}
+				_, err := s.Send(w, func(a kvstore.Answer) { answers <- a })
+				check(t, err)
+			}
+			var last uint64
+			for range c.n {
+				a := receive(t, answers, "an answer")
+				check(t, a.Err)
+				last = max(last, a.Revision)
+			}
+			for _, min := range []uint64{0, last} {
+				l, err := s.List(t.Context(), "wait.>", min)
+				check(t, err)
+				equal(t, "number of records", len(l.Records), c.n)
+				for i, r := range l.Records {
+					equal(t, "key", r.Key, fmt.Sprintf("wait.a.%d", c.n-i))
+				}
+				if l.Revision < last {
+					t.Fatalf("list at %d, wanted %d", l.Revision, last)
+				}
+			}
+			st, err := s.State(t.Context(), "wait.>")
+			check(t, err)
+			equal(t, "number of keys", len(st.Keys), c.n)
+		})
+	}
+}
+
+func TestState(t *testing.T) {
+	ctx := t.Context()
+	srv := testutil.RunServer(t)
+	nc := srv.Connect()
+	s := open(t, nc, kvstore.Config{})
+	one := create(t, s, "read.a.1", "")
+	gone, err := s.Delete(ctx, "read.a.1", one)
+	check(t, err)
+	two := create(t, s, "read.a.0", "")
+	create(t, s, "read.b.1", "")
+	st, err := s.State(ctx, "read.a.*")
+	check(t, err)
+	equal(t, "keys, tombstones included", strings.Join(st.Keys, " "), "read.a.0 read.a.1")
+	equal(t, "last revision", st.LastRevision, two+1)
+	equal(t, "replicas", st.Replicas, 1)
+	equal(t, "leader", st.Leader, srv.Server().Name())
+	equal(t, "made at", st.Created, s.Created())
+	if st.Time.Before(st.Created) || gone >= two {
+		t.Fatalf("state is %+v", st)
+	}
+	st, err = s.State(ctx, "")
+	check(t, err)
+	equal(t, "keys of no pattern", len(st.Keys), 0)
+}
+
+// The permissions that the documentation gives for one prefix of names.
+const perPrefix = `
+	authorization { users = [
+		{user: admin, password: x}
+		{user: orders, password: x, permissions: {
+			publish: {allow: [
+				"$KV.natslock.*.orders.>"
+				"$JS.API.STREAM.INFO.KV_natslock"
+				"$JS.API.DIRECT.GET.KV_natslock.>"
+			]}
+			subscribe: {allow: ["natslock.natslock.*.*.orders.>", "_INBOX.>"]}
+		}}
+		{user: noinfo, password: x, permissions: {publish: {deny: ["$JS.API.STREAM.INFO.>"]}}}
+		{user: nocreate, password: x, permissions: {publish: {deny: ["$JS.API.STREAM.CREATE.>"]}}}
+		{user: nowrite, password: x, permissions: {publish: {deny: ["$KV.>"]}}}
+		{user: noread, password: x, permissions: {publish: {deny: ["$JS.API.DIRECT.GET.>", "$JS.API.STREAM.MSG.GET.>"]}}}
+		{user: noinbox, password: x, permissions: {subscribe: {deny: ["_INBOX.>"]}}}
+		{user: nowatch, password: x, permissions: {subscribe: {deny: ["natslock.>"]}}}
+	] }`
+
+func TestPermissionsPerPrefix(t *testing.T) {
+	ctx := t.Context()
+	srv := testutil.RunServer(t, testutil.WithConfigText(perPrefix))
+	admin := open(t, srv.Connect(nats.UserInfo("admin", "x")), kvstore.Config{})
+	nc := srv.Connect(nats.UserInfo("orders", "x"))
+	s := open(t, nc, kvstore.Config{NoCreate: true})
+
+	_, events := watch(t, s, "lock.orders.1")
+	rev := create(t, s, "lock.orders.1", "")
+	wantEvent(t, events, kvstore.Put, "lock.orders.1", rev)
+	var want string
+	for i := range 50 {
+		key := fmt.Sprintf("wait.orders.1.%d", i)
+		rev = create(t, s, key, "")
+		want += key + " "
+	}
+	list := func() error {
+		equal(t, "queue", keysOf(t, s, "wait.orders.1.*", rev), want)
+		return nil
+	}
+	check(t, quickly(t, "List", list))
+	before := nc.Stats().OutMsgs
+	check(t, list())
+	equal(t, "requests of the second list", nc.Stats().OutMsgs-before, 1+50)
+	_, err := s.Get(ctx, "wait.orders.1.49", rev)
+	check(t, err)
+	// The leader may not be asked for a record, but it tells what is there.
+	check(t, quickly(t, "Get", func() error {
+		_, err := s.Get(ctx, "wait.orders.2.1", rev)
+		wantErr(t, err, kvstore.ErrNotFound)
+		return nil
+	}))
+
+	rev = create(t, admin, "lock.other", "")
+	wantErr(t, quickly(t, "Create", func() error {
+		_, err := s.Create(ctx, "lock.other", nil, ttl)
+		return err
+	}), kvstore.ErrPermission, nats.ErrPermissionViolation)
+	wantErr(t, s.Denied("lock.other"), kvstore.ErrPermission)
+	check(t, s.Denied("lock.orders.1"))
+	_, err = s.Get(ctx, "lock.other", rev) // reads can be granted per prefix too, here they are not
+	check(t, err)
+}
+
+func TestPermissionDenied(t *testing.T) {
+	ctx := t.Context()
+	srv := testutil.RunServer(t, testutil.WithConfigText(perPrefix))
+	user := func(name string) *nats.Conn { return srv.Connect(nats.UserInfo(name, "x")) }
+	wantDenied := func(what string, fn func() error) {
+		t.Helper()
+		wantErr(t, quickly(t, what, fn), kvstore.ErrPermission)
+	}
+	openAs := func(name string) func() error {
+		js := stream(t, user(name))
+		return func() error { _, err := kvstore.Open(ctx, js, kvstore.Config{}); return err }
+	}
+	wantDenied("create the bucket", openAs("nocreate"))
+	admin := open(t, user("admin"), kvstore.Config{})
+	rev := create(t, admin, "lock.a", "")
+	wantDenied("open without info", openAs("noinfo"))
+	wantDenied("open without inbox", openAs("noinbox"))
+	check(t, openAs("nocreate")())
+
+	s := open(t, user("nowrite"), kvstore.Config{})
+	wantDenied("Create", func() error { _, err := s.Create(ctx, "lock.b", nil, ttl); return err })
+	wantDenied("Update", func() error { _, err := s.Update(ctx, "lock.a", nil, ttl, rev); return err })
+	wantDenied("Delete", func() error { _, err := s.Delete(ctx, "lock.a", rev); return err })
+	_, err := s.Get(ctx, "lock.a", rev)
+	check(t, err)
+
+	s = open(t, user("noread"), kvstore.Config{})
+	wantDenied("Get", func() error { _, err := s.Get(ctx, "lock.a", 0); return err })
+	wantDenied("List", func() error { _, err := s.List(ctx, "lock.*", rev); return err })
+
+	// A watch that is not allowed hears nothing; it harms nobody else.
+	s = open(t, user("nowatch"), kvstore.Config{})
+	_, _ = watch(t, s, "lock.a")
+	_, err = s.Update(ctx, "lock.a", nil, ttl, rev)
+	check(t, err)
+}
+
+// Whoever may write one key can put anything into its headers. Nothing of it
+// makes another record unreadable, or this one look like something else.
+func TestForgedHeaders(t *testing.T) {
+	for name, headers := range map[string]string{
+		"status":    "Status: 404\r\n",
+		"silence":   "Status: 503\r\n",
+		"end":       "Status: 204\r\nNats-UpTo-Sequence: 9\r\nNats-Num-Pending: 0\r\n",
+		"position":  "Nats-Sequence: 1\r\nNats-Subject: $KV.natslock.lock.b\r\nNats-Time-Stamp: 2001-01-01T00:00:00Z\r\n",
+		"garbage":   "no header at all\r\n",
+		"duplicate": "Nats-TTL: 10s\r\nNats-TTL: 20s\r\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx := t.Context()
+			srv := testutil.RunServer(t)
+			s := open(t, srv.Connect(), kvstore.Config{})
+			b := create(t, s, "lock.b", "")
+			publishRaw(t, srv.URL(), "$KV.natslock.lock.a", headers)
+			for _, min := range []uint64{0, b + 1} {
+				r, err := s.Get(ctx, "lock.a", min)
+				check(t, err)
+				if r.Key != "lock.a" || r.Revision != b+1 || r.Deleted || r.Time.Year() < 2020 {
+					t.Fatalf("record is %+v", r)
+				}
+				equal(t, "list", keysOf(t, s, "lock.*", min), "lock.b lock.a ")
+			}
+		})
+	}
+}
+
+// publishRaw publishes an empty message with a header block that nats.go would
+// not send, and returns when the server has taken it.
+func publishRaw(t *testing.T, url, subject, headers string) {
+	t.Helper()
+	conn, err := net.Dial("tcp", strings.TrimPrefix(url, "nats://"))
+	check(t, err)
+	defer conn.Close()
+	block := "NATS/1.0\r\n" + headers + "\r\n"
+	_, err = fmt.Fprintf(conn, "CONNECT {\"headers\":true,\"verbose\":false}\r\nSUB ack 1\r\nHPUB %s ack %d %d\r\n%s\r\n", subject, len(block), len(block), block)
+	check(t, err)
+	buf := make([]byte, 4096)
+	var got strings.Builder
+	for !strings.Contains(got.String(), `"seq":`) {
+		n, err := conn.Read(buf)
+		check(t, err)
+		got.Write(buf[:n])
+		if strings.Contains(got.String(), "-ERR") || strings.Contains(got.String(), `"error"`) {
+			t.Fatalf("server said %q", got.String())
+		}
+	}
+}
+
+func TestReadTimeout(t *testing.T) {
+	nc, link := testutil.RunServer(t).ConnectLink()
+	s := open(t, nc, kvstore.Config{})
+	create(t, s, "lock.a", "")
+	link.Blackhole(true)
+	why := errors.New("because")
+	for what, fn := range map[string]func(context.Context) error{
+		"Get":    func(ctx context.Context) error { _, err := s.Get(ctx, "lock.a", 1); return err },
+		"List":   func(ctx context.Context) error { _, err := s.List(ctx, "lock.*", 1); return err },
+		"State":  func(ctx context.Context) error { _, err := s.State(ctx, ""); return err },
+		"Update": func(ctx context.Context) error { _, err := s.Update(ctx, "lock.a", nil, ttl, 1); return err },
+		"Verify": s.Verify,
+	} {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		ended := afterSending(nc, func() error { return fn(ctx) })
+		cancel(why)
+		wantErr(t, quickly(t, what, func() error { return <-ended }), context.Canceled, why)
+	}
+}

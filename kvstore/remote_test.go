@@ -1,0 +1,222 @@
+package kvstore_test
+
+import (
+	"fmt"
+	"net"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/testutil"
+)
+
+// exercise uses everything that a way to a bucket must carry.
+func exercise(t *testing.T, s kvstore.KV, name string) {
+	t.Helper()
+	ctx := t.Context()
+	lock, one, two := "lock."+name, "read."+name+".1", "read."+name+".2"
+	w, events := watch(t, s, lock)
+	defer w.Stop()
+	rev := create(t, s, lock, "1")
+	wantEvent(t, events, kvstore.Put, lock, rev)
+	wantErr(t, send(t, s, kvstore.Write{Key: lock, TTL: ttl}).Err, kvstore.ErrExists)
+
+	// A guard named wrongly would be accepted in silence.
+	check(t, send(t, s, kvstore.Write{Key: one, TTL: ttl, Guard: lock, Expect: rev}).Err)
+	wantErr(t, send(t, s, kvstore.Write{Key: two, TTL: ttl, Guard: lock, Expect: rev - 1}).Err, kvstore.ErrConflict)
+	wantErr(t, send(t, s, kvstore.Write{Key: two, TTL: ttl, Guard: lock}).Err, kvstore.ErrConflict)
+	last := create(t, s, two, "")
+
+	r, err := s.Get(ctx, lock, last)
+	check(t, err)
+	equal(t, "value", string(r.Value), "1")
+	equal(t, "TTL", r.TTL, ttl)
+	_, err = s.Get(ctx, "lock.none", last)
+	wantErr(t, err, kvstore.ErrNotFound)
+	for _, min := range []uint64{0, last} {
+		check(t, quickly(t, "List", func() error {
+			equal(t, "list", keysOf(t, s, "*."+name+".>", min), one+" "+two+" ")
+			return nil
+		}))
+	}
+	st, err := s.State(ctx, "read."+name+".*")
+	check(t, err)
+	equal(t, "keys", fmt.Sprint(st.Keys), "["+one+" "+two+"]")
+	check(t, s.Verify(ctx))
+
+	for _, r := range []kvstore.Write{{Key: lock, Expect: rev}, {Key: one, Expect: rev + 1}, {Key: two, Expect: last}} {
+		r.Delete = true
+		check(t, send(t, s, r).Err)
+	}
+	wantEvent(t, events, kvstore.Deleted, lock, last+1)
+}
+
+// The client is connected to a leaf node without JetStream, the bucket is in
+// the hub's domain.
+func TestThroughDomain(t *testing.T) {
+	port := freePort(t)
+	hub := testutil.RunServer(t, testutil.WithConfig(func(o *server.Options) {
+		o.JetStreamDomain = "hub"
+		o.LeafNode.Host, o.LeafNode.Port = "127.0.0.1", port
+	}))
+	leaf := testutil.RunServer(t, testutil.WithoutJetStream(), testutil.WithConfig(func(o *server.Options) {
+		u, err := url.Parse(fmt.Sprintf("nats-leaf://127.0.0.1:%d", port))
+		check(t, err)
+		o.LeafNode.Remotes = []*server.RemoteLeafOpts{{URLs: []*url.URL{u}}}
+		o.LeafNode.ReconnectInterval = 50 * time.Millisecond
+	}))
+	nc := leaf.Connect()
+	connected(t, nc, hub.Connect())
+
+	wantErr(t, quickly(t, "Open without the domain", func() error {
+		_, err := kvstore.Open(t.Context(), stream(t, nc), kvstore.Config{})
+		return err
+	}), kvstore.ErrUnavailable, nats.ErrNoResponders)
+	js, err := jetstream.NewWithDomain(nc, "hub")
+	check(t, err)
+	s := openJS(t, js, kvstore.Config{})
+	exercise(t, s, "a")
+	// The same bucket, seen from the hub itself, with and without the domain.
+	near := open(t, hub.Connect(), kvstore.Config{NoCreate: true})
+	equal(t, "made at", near.Created(), s.Created())
+	exercise(t, near, "b")
+	js, err = jetstream.NewWithDomain(hub.Connect(), "hub")
+	check(t, err)
+	exercise(t, openJS(t, js, kvstore.Config{NoCreate: true}), "c")
+}
+
+// connected returns when messages pass from one connection to the other.
+func connected(t *testing.T, from, to *nats.Conn) {
+	t.Helper()
+	got := make(chan *nats.Msg, 1000)
+	_, err := to.ChanSubscribe("are.you.there", got)
+	check(t, err)
+	check(t, to.Flush())
+	for {
+		check(t, from.Publish("are.you.there", nil))
+		select {
+		case <-got:
+			return
+		case <-time.After(20 * time.Millisecond):
+		case <-t.Context().Done():
+			t.Fatal("never connected")
+		}
+	}
+}
+
+func freePort(t *testing.T) int {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	check(t, err)
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port
+}
+
+// openProxied opens a bucket through a proxy that passes requests on, unless
+// intercept takes them.
+func openProxied(t *testing.T, srv *testutil.Server, intercept func(nc *nats.Conn, request *nats.Msg) bool) *kvstore.Store {
+	t.Helper()
+	proxy := srv.Connect()
+	_, err := proxy.Subscribe("proxy.API.>", func(m *nats.Msg) {
+		if intercept(proxy, m) {
+			return
+		}
+		to := strings.TrimPrefix(m.Subject, "proxy.API.")
+		if !strings.HasPrefix(to, "$KV.") {
+			to = "$JS.API." + to
+		}
+		if err := proxy.PublishMsg(&nats.Msg{Subject: to, Reply: m.Reply, Header: m.Header, Data: m.Data}); err != nil {
+			t.Error(err)
+		}
+	})
+	check(t, err)
+	check(t, proxy.Flush())
+	js, err := jetstream.NewWithAPIPrefix(srv.Connect(), "proxy.API")
+	check(t, err)
+	return openJS(t, js, kvstore.Config{})
+}
+
+// Servers stay silent while a stream has no leader.
+func TestUnansweredRequestIsRepeated(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, srv *testutil.Server) {
+		var asked atomic.Int32
+		begun := time.Now()
+		s := openProxied(t, srv, func(_ *nats.Conn, m *nats.Msg) bool {
+			if strings.Contains(m.Subject, "STREAM.INFO") {
+				asked.Add(1)
+			}
+			return asked.Load() <= 2
+		})
+		if d := time.Since(begun); asked.Load() != 3 || d > 2500*time.Millisecond {
+			t.Fatalf("asked %d times in %v", asked.Load(), d)
+		}
+		exercise(t, s, "a")
+	})
+}
+
+// A replica that lags does not know the youngest records: the leader tells of
+// them.
+func TestLaggingReplica(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, srv *testutil.Server) {
+		var lagging atomic.Int32
+		s := openProxied(t, srv, func(nc *nats.Conn, m *nats.Msg) bool {
+			if lagging.Load() == 0 || !strings.Contains(m.Subject, "DIRECT.GET") {
+				return false
+			}
+			lagging.Add(-1)
+			check(t, nc.PublishMsg(&nats.Msg{Subject: m.Reply, Header: nats.Header{"Status": {"404"}}}))
+			return true
+		})
+		rev := create(t, s, "lock.a", "")
+		lagging.Store(1)
+		_, err := s.Get(t.Context(), "lock.a", 0)
+		wantErr(t, err, kvstore.ErrNotFound)
+		lagging.Store(1)
+		_, err = s.Get(t.Context(), "lock.a", rev)
+		check(t, err)
+		lagging.Store(2)
+		equal(t, "list", keysOf(t, s, "lock.*", rev), "lock.a ")
+		lagging.Store(100)
+		_, err = s.List(t.Context(), "lock.*", rev)
+		wantErr(t, err, kvstore.ErrUnavailable)
+	})
+}
+
+// The bucket belongs to another account, which exports it.
+func TestThroughImport(t *testing.T) {
+	srv := testutil.RunServer(t, testutil.WithConfigText(`
+		accounts {
+			OWNER {
+				jetstream: enabled
+				users: [{user: owner, password: x}]
+				exports: [
+					{service: "$JS.API.STREAM.>"}
+					{service: "$JS.API.DIRECT.>"}
+					{service: "$KV.natslock.>"}
+					{stream: "natslock.>"}
+				]
+			}
+			GUEST {
+				users: [{user: guest, password: x}]
+				imports: [
+					{service: {account: OWNER, subject: "$JS.API.STREAM.>"}, to: "owner.API.STREAM.>"}
+					{service: {account: OWNER, subject: "$JS.API.DIRECT.>"}, to: "owner.API.DIRECT.>"}
+					{service: {account: OWNER, subject: "$KV.natslock.>"}, to: "owner.API.$KV.natslock.>"}
+					{stream: {account: OWNER, subject: "natslock.>"}}
+				]
+			}
+		}`))
+	js, err := jetstream.NewWithAPIPrefix(srv.Connect(nats.UserInfo("guest", "x")), "owner.API")
+	check(t, err)
+	guest := openJS(t, js, kvstore.Config{})
+	exercise(t, guest, "a")
+	owner := open(t, srv.Connect(nats.UserInfo("owner", "x")), kvstore.Config{NoCreate: true})
+	equal(t, "made at", owner.Created(), guest.Created())
+}

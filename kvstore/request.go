@@ -1,0 +1,213 @@
+package kvstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+)
+
+const (
+	// replyTimeout bounds a request whose context has no earlier end.
+	replyTimeout = 5 * time.Second
+	// repeatAfter is how long a request waits before it is sent again.
+	repeatAfter = time.Second
+	// lateAnswers is how long an answer is waited for on a draining
+	// connection, where each needs a goroutine of its own.
+	lateAnswers = 30 * time.Second
+	// permissionPoll is how often a wait looks for a refusal: the server tells
+	// of a forbidden subject on the connection, not in an answer.
+	permissionPoll = 25 * time.Millisecond
+)
+
+// connError makes a client-side failure to publish or subscribe match the
+// package's sentinels.
+func connError(err error) error {
+	return fmt.Errorf("%w: %w", ErrUnavailable, err)
+}
+
+func (s *Store) onReply(m *nats.Msg) {
+	token := m.Subject[strings.LastIndexByte(m.Subject, '.')+1:]
+	s.mu.Lock()
+	done := s.pending[token]
+	s.mu.Unlock()
+	if done != nil && !done(m) {
+		s.drop(token)
+	}
+}
+
+func (s *Store) drop(token string) {
+	s.mu.Lock()
+	delete(s.pending, token)
+	s.mu.Unlock()
+}
+
+// exchange publishes msg and hands every answer to done until it returns false
+// or the answer is forgotten.
+//
+// Answers arrive on one subscription of the store. While the connection drains
+// that subscription is gone, but handlers may still hold locks: the exchange
+// then travels through nats.go's own reply subscription, which lives to the
+// end. mux asks for that from the start, so that it exists before draining.
+func (s *Store) exchange(msg *nats.Msg, mux bool, done func(*nats.Msg) (more bool)) (forget func(), err error) {
+	switch st := s.nc.Status(); st {
+	case nats.CONNECTED:
+	case nats.DRAINING_SUBS:
+		mux = true
+	default:
+		// Not handed to the client's reconnect buffer, which would send it at
+		// a time when nobody wants it any more.
+		return nil, fmt.Errorf("%w: not sent, connection is %s", ErrUnavailable, strings.ToLower(st.String()))
+	}
+	if mux {
+		ctx, cancel := context.WithTimeout(s.ctx, lateAnswers)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.closed {
+			cancel()
+			return nil, ErrClosed
+		}
+		s.wg.Go(func() {
+			defer cancel()
+			m, err := s.nc.RequestMsgWithContext(ctx, msg)
+			if errors.Is(err, nats.ErrNoResponders) {
+				m = &nats.Msg{Header: nats.Header{hdrStatus: []string{"503"}}}
+			} else if err != nil {
+				return
+			}
+			done(m)
+		})
+		return cancel, nil
+	}
+	if err := s.run(); err != nil {
+		return nil, err
+	}
+	token := strconv.FormatUint(s.nextID.Add(1), 36)
+	msg.Reply = s.inbox + "." + token
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return nil, ErrClosed
+	}
+	s.pending[token] = done
+	s.mu.Unlock()
+	if err := s.nc.PublishMsg(msg); err != nil {
+		s.drop(token)
+		return nil, connError(err)
+	}
+	return func() { s.drop(token) }, nil
+}
+
+// errNoAnswer: a request was not answered in time.
+var errNoAnswer = fmt.Errorf("%w: no answer", ErrUnavailable)
+
+// roundTrip does one request and waits for its answer until ctx ends, at most
+// replyTimeout. It repeats the request meanwhile: servers stay silent about a
+// stream that has no leader yet. So it is for requests that can be repeated.
+func (s *Store) roundTrip(ctx context.Context, subject string, body []byte, mux bool) (*nats.Msg, error) {
+	const attempts = int(replyTimeout / repeatAfter)
+	ch := make(chan *nats.Msg, attempts)
+	for try := 1; ; try++ {
+		forget, err := s.exchange(&nats.Msg{Subject: subject, Data: body}, mux, func(m *nats.Msg) bool {
+			ch <- m
+			return false
+		})
+		if err != nil {
+			return nil, err
+		}
+		defer forget()
+		m, err := await(ctx, s, ch, subject, repeatAfter)
+		switch {
+		case errors.Is(err, errNoAnswer) && try < attempts:
+			continue
+		case err != nil:
+			return nil, err
+		case noResponders(m):
+			return nil, fmt.Errorf("%w: nobody answers on %s: JetStream is off, has no leader, or lives in another domain: %w", ErrUnavailable, subject, nats.ErrNoResponders)
+		}
+		return m, nil
+	}
+}
+
+// statusOf returns the status of an answer that is one, and "" for a record,
+// which may have been stored with a Status header of its own.
+func statusOf(m *nats.Msg) string {
+	if m.Header.Get(hdrSequence) != "" {
+		return ""
+	}
+	return m.Header.Get(hdrStatus)
+}
+
+func noResponders(m *nats.Msg) bool {
+	return len(m.Data) == 0 && statusOf(m) == "503"
+}
+
+// denied says whether the server has lately refused this connection the
+// subject, or to subscribe to its inbox, where the answers come. The server
+// tells so on the connection, not in an answer, and nats.go keeps the last such
+// error only: an old one is no news of this request, and one that was followed
+// by another at once is missed.
+func (s *Store) denied(subject string) error {
+	err := s.nc.LastError()
+	if !errors.Is(err, nats.ErrPermissionViolation) {
+		return nil
+	}
+	s.mu.Lock()
+	if err != s.lastDenied {
+		s.lastDenied, s.deniedAt = err, time.Now()
+	}
+	fresh := time.Since(s.deniedAt) < replyTimeout
+	s.mu.Unlock()
+	text := err.Error()
+	if !fresh || !(strings.Contains(text, `Publish to "`+subject+`"`) || strings.Contains(text, `Subscription to "`+s.inboxes)) {
+		return nil
+	}
+	return fmt.Errorf("%w: %w", ErrPermission, err)
+}
+
+// await receives from ch, unless ctx ends, limit passes (errNoAnswer), the
+// server refuses the subject, or store or connection are closed.
+func await[T any](ctx context.Context, s *Store, ch <-chan T, subject string, limit time.Duration) (T, error) {
+	var zero T
+	select { // the answer usually comes before a timer would be worth its price
+	case v := <-ch:
+		return v, nil
+	default:
+	}
+	poll := time.NewTicker(permissionPoll)
+	defer poll.Stop()
+	begun := time.Now()
+	for {
+		select {
+		case v := <-ch:
+			return v, nil
+		case <-ctx.Done():
+			return zero, fmt.Errorf("waiting for an answer on %s: %w", subject, ended(ctx))
+		case <-s.ctx.Done():
+			return zero, ErrClosed
+		case <-poll.C:
+			if err := s.denied(subject); err != nil {
+				return zero, err
+			}
+			if s.nc.IsClosed() {
+				return zero, fmt.Errorf("%w: no answer on %s: %w", ErrUnavailable, subject, nats.ErrConnectionClosed)
+			}
+			if time.Since(begun) >= limit {
+				return zero, fmt.Errorf("%w on %s", errNoAnswer, subject)
+			}
+		}
+	}
+}
+
+// ended returns why ctx is done, matching both its error and its cause.
+func ended(ctx context.Context) error {
+	err, cause := ctx.Err(), context.Cause(ctx)
+	if errors.Is(cause, err) {
+		return cause
+	}
+	return fmt.Errorf("%w: %w", err, cause)
+}

@@ -1,0 +1,189 @@
+package kvstore
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+const (
+	hdrExpect        = "Nats-Expected-Last-Subject-Sequence"
+	hdrExpectSubject = "Nats-Expected-Last-Subject-Sequence-Subject"
+	hdrTTL           = "Nats-TTL"
+	hdrOperation     = "KV-Operation"
+	hdrStatus        = "Status"
+
+	defaultAPI = "$JS.API."
+	// notifications is how many events may wait for the dispatcher; further
+	// ones are dropped, which watchers must live with anyway.
+	notifications = 8192
+)
+
+// Store is a bucket reached over a connection. It implements [KV].
+type Store struct {
+	nc        *nats.Conn
+	cfg       Config
+	stream    string
+	prefix    string // of the keys' subjects, as the stream stores them
+	apiPrefix string // of the JetStream API
+	putPrefix string // prefix as this connection has to publish it
+	inboxes   string // what every inbox of the connection begins with
+	seen      atomic.Pointer[view]
+	multiOff  atomic.Bool // the multi-key read is forbidden to this user
+
+	start    sync.Once
+	startErr error
+	inbox    string // of this store's answers
+	nextID   atomic.Uint64
+	replies  *nats.Subscription
+	events   chan *nats.Msg
+	status   chan nats.Status
+	ctx      context.Context // ends with the store
+	end      context.CancelFunc
+	wg       sync.WaitGroup
+
+	mu      sync.Mutex // never held across I/O
+	closed  bool
+	pending map[string]func(*nats.Msg) (more bool)
+	topics  map[string]*topic
+	conn    map[int]func(ConnState)
+	connID  int
+
+	lastDenied error
+	deniedAt   time.Time
+}
+
+var _ KV = (*Store)(nil)
+
+func newStore(js jetstream.JetStream, cfg Config) *Store {
+	s := &Store{
+		nc:        js.Conn(),
+		cfg:       cfg,
+		stream:    streamName(cfg.Bucket),
+		prefix:    subjectPrefix(cfg.Bucket),
+		apiPrefix: defaultAPI,
+		pending:   make(map[string]func(*nats.Msg) bool),
+		topics:    make(map[string]*topic),
+		conn:      make(map[int]func(ConnState)),
+	}
+	s.ctx, s.end = context.WithCancel(context.Background())
+	opts := js.Options()
+	switch {
+	case opts.Domain != "":
+		s.apiPrefix = "$JS." + opts.Domain + ".API."
+	case opts.APIPrefix != "":
+		s.apiPrefix = strings.TrimSuffix(opts.APIPrefix, ".") + "."
+		// A service import passes one answer per request unless its export
+		// says otherwise; that many records need one request each then.
+		s.multiOff.Store(s.apiPrefix != defaultAPI)
+	}
+	s.inboxes = cmp.Or(s.nc.Opts.InboxPrefix, strings.TrimSuffix(nats.InboxPrefix, ".")) + "."
+	s.putPrefix = s.prefix
+	if s.apiPrefix != defaultAPI {
+		// Through a domain or an import, publishes travel under the prefix too.
+		s.putPrefix = s.apiPrefix + s.prefix
+	}
+	s.seen.Store(&view{})
+	return s
+}
+
+// Bucket returns the bucket's name.
+func (s *Store) Bucket() string { return s.cfg.Bucket }
+
+// run starts the reply subscription and the dispatcher, once.
+func (s *Store) run() error {
+	s.start.Do(func() {
+		s.inbox = s.nc.NewInbox()
+		s.events = make(chan *nats.Msg, notifications)
+		sub, err := s.nc.Subscribe(s.inbox+".*", s.onReply)
+		if err != nil {
+			s.startErr = connError(err)
+			return
+		}
+		// An answer dropped here would be an unknown outcome made at home.
+		_ = sub.SetPendingLimits(-1, -1)
+		status := s.nc.StatusChanged(nats.CONNECTED, nats.RECONNECTING, nats.CLOSED)
+		s.mu.Lock()
+		closed := s.closed
+		if !closed {
+			s.replies, s.status = sub, status
+			s.wg.Go(s.dispatch)
+		}
+		s.mu.Unlock()
+		if closed { // meanwhile, by a Close that could not know of these
+			_ = sub.Unsubscribe()
+			s.nc.RemoveStatusListener(status)
+			s.startErr = ErrClosed
+		}
+	})
+	return s.startErr
+}
+
+// Close ends the store's watches, subscriptions and goroutines and waits for
+// the goroutines, so it must not be called from one of its callbacks. The
+// connection is the caller's and stays open. Answers still to come are dropped,
+// calls still waiting for one return [ErrClosed].
+func (s *Store) Close() {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		s.wg.Wait()
+		return
+	}
+	s.closed = true
+	clear(s.pending)
+	topics := s.topics
+	s.topics = map[string]*topic{}
+	var watches []*watch
+	for _, t := range topics {
+		watches = slices.AppendSeq(watches, maps.Keys(t.watches))
+	}
+	clear(s.conn)
+	replies, status := s.replies, s.status
+	s.mu.Unlock()
+	s.end()
+	if replies != nil {
+		_ = replies.Unsubscribe()
+	}
+	if status != nil {
+		s.nc.RemoveStatusListener(status)
+	}
+	for _, t := range topics {
+		t.unsubscribe()
+	}
+	for _, w := range watches {
+		w.end()
+	}
+	s.wg.Wait()
+}
+
+// Healthy reports whether the connection is up. It does no I/O.
+func (s *Store) Healthy() error {
+	if !s.nc.IsConnected() {
+		return fmt.Errorf("%w: connection is %s", ErrUnavailable, strings.ToLower(s.nc.Status().String()))
+	}
+	return nil
+}
+
+// OnConnection registers fn to be told of changes of the connection; see [KV].
+func (s *Store) OnConnection(fn func(ConnState)) (stop func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	id := s.connID
+	s.connID++
+	s.conn[id] = fn
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.conn, id)
+	}
+}

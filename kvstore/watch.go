@@ -1,0 +1,259 @@
+package kvstore
+
+import (
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+)
+
+// topic is one subscription on re-published changes, shared by the watches of
+// the same pattern.
+type topic struct {
+	pattern string
+	ready   chan struct{} // closed when sub and err are set
+	sub     *nats.Subscription
+	err     error
+	watches map[*watch]struct{} // under Store.mu
+}
+
+func (t *topic) unsubscribe() {
+	<-t.ready
+	if t.sub != nil {
+		_ = t.sub.Unsubscribe()
+	}
+}
+
+// watch implements [Watch].
+type watch struct {
+	s       *Store
+	topic   *topic
+	deliver func(Event)
+
+	mu      sync.Mutex // held only around the map
+	stopped bool
+	leases  map[string]*leaseEnd
+}
+
+// leaseEnd turns the silent end of a record into an event.
+type leaseEnd struct {
+	record Record
+	ends   time.Time
+	timer  *time.Timer
+}
+
+// Watch subscribes to changes of the keys that match pattern; see [KV]. When
+// it returns, the subscription is on its way to the server; the answer to
+// whatever is asked next over the same connection proves that it has arrived.
+func (s *Store) Watch(pattern string, deliver func(Event)) (Watch, error) {
+	if err := checkPattern(pattern); err != nil {
+		return nil, err
+	}
+	notify := s.seen.Load().notify
+	if notify == "" {
+		return nil, ErrNoWatch
+	}
+	if err := s.run(); err != nil {
+		return nil, err
+	}
+	w := &watch{s: s, deliver: deliver, leases: make(map[string]*leaseEnd)}
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return nil, ErrClosed
+	}
+	t, found := s.topics[notify+pattern]
+	if !found {
+		t = &topic{pattern: notify + pattern, ready: make(chan struct{}), watches: make(map[*watch]struct{})}
+		s.topics[t.pattern] = t
+	}
+	w.topic = t
+	t.watches[w] = struct{}{}
+	s.mu.Unlock()
+	if !found {
+		// One channel for all: a subscription costs no goroutine.
+		t.sub, t.err = s.nc.ChanSubscribe(t.pattern, s.events)
+		close(t.ready)
+	}
+	<-t.ready
+	if t.err != nil {
+		w.Stop()
+		return nil, connError(t.err)
+	}
+	return w, nil
+}
+
+// Stop ends the watch; the last of its pattern ends the subscription.
+func (w *watch) Stop() {
+	if !w.end() {
+		return
+	}
+	s, t := w.s, w.topic
+	s.mu.Lock()
+	delete(t.watches, w)
+	last := len(t.watches) == 0
+	if last && s.topics[t.pattern] == t {
+		delete(s.topics, t.pattern)
+	}
+	s.mu.Unlock()
+	if last {
+		t.unsubscribe()
+	}
+}
+
+// end stops the timers; false when that was done before.
+func (w *watch) end() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.stopped {
+		return false
+	}
+	w.stopped = true
+	for _, l := range w.leases {
+		l.timer.Stop()
+	}
+	clear(w.leases)
+	return true
+}
+
+// Track makes the end of r's TTL an event.
+func (w *watch) Track(r Record) {
+	if r.TTL > 0 && !r.Deleted {
+		w.track(r, r.Remaining(time.Now()))
+	}
+}
+
+func (w *watch) track(r Record, left time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	l := w.leases[r.Key]
+	ends := time.Now().Add(left)
+	switch {
+	case w.stopped || (l != nil && l.record.Revision > r.Revision):
+	case l == nil:
+		l = &leaseEnd{record: r, ends: ends}
+		l.timer = time.AfterFunc(left, func() { w.expired(r.Key) })
+		w.leases[r.Key] = l
+	default:
+		l.record, l.ends = r, ends
+		l.timer.Reset(left)
+	}
+}
+
+func (w *watch) expired(key string) {
+	w.mu.Lock()
+	l := w.leases[key]
+	if l == nil || time.Until(l.ends) > 0 { // deleted or renewed while the timer fired
+		w.mu.Unlock()
+		return
+	}
+	delete(w.leases, key)
+	w.mu.Unlock()
+	w.deliver(Event{Kind: Expired, Record: l.record})
+}
+
+// forget ends the timing of a key that was deleted.
+func (w *watch) forget(r Record) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if l := w.leases[r.Key]; l != nil && l.record.Revision < r.Revision {
+		l.timer.Stop()
+		delete(w.leases, r.Key)
+	}
+}
+
+func (w *watch) event(e Event) {
+	switch e.Kind {
+	case Put:
+		if e.Record.TTL > 0 {
+			// The server stored it a moment ago: no clocks to compare.
+			w.track(e.Record, e.Record.TTL)
+		}
+	case Deleted:
+		w.forget(e.Record)
+	}
+	w.deliver(e)
+}
+
+// dispatch hands notifications and changes of the connection to the watches.
+// It does no I/O, so a stuck network cannot stop it.
+func (s *Store) dispatch() {
+	for {
+		select {
+		case <-s.ctx.Done():
+			return
+		case m := <-s.events:
+			s.notify(m)
+		case st, ok := <-s.status:
+			if !ok {
+				return
+			}
+			s.connChanged(st)
+		}
+	}
+}
+
+func (s *Store) notify(m *nats.Msg) {
+	if m.Sub == nil {
+		return
+	}
+	r, err := s.record(m.Header, m.Data)
+	if err != nil || checkKey(r.Key) != nil {
+		return // a stray or forged message
+	}
+	e := Event{Kind: Put, Record: r}
+	if r.Deleted {
+		e.Kind = Deleted
+	}
+	for _, w := range s.watchesOf(m.Sub.Subject) {
+		w.event(e)
+	}
+}
+
+func (s *Store) watchesOf(pattern string) []*watch {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t := s.topics[pattern]
+	if t == nil {
+		return nil
+	}
+	return slices.Collect(maps.Keys(t.watches))
+}
+
+func (s *Store) connChanged(st nats.Status) {
+	var state ConnState
+	switch st {
+	case nats.CONNECTED:
+		state = Connected
+	case nats.RECONNECTING:
+		state = Disconnected
+	case nats.CLOSED:
+		state = Closed
+	default:
+		return
+	}
+	s.mu.Lock()
+	hooks := slices.Collect(maps.Values(s.conn))
+	s.mu.Unlock()
+	for _, fn := range hooks {
+		fn(state)
+	}
+	if state == Connected || state == Closed {
+		s.recheck()
+	}
+}
+
+// recheck tells all watches that events may have been missed.
+func (s *Store) recheck() {
+	var all []*watch
+	s.mu.Lock()
+	for _, t := range s.topics {
+		all = slices.AppendSeq(all, maps.Keys(t.watches))
+	}
+	s.mu.Unlock()
+	for _, w := range all {
+		w.deliver(Event{Kind: Recheck})
+	}
+}

@@ -1,0 +1,296 @@
+package kvstore_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/testutil"
+)
+
+func TestWatch(t *testing.T) {
+	ctx := t.Context()
+	nc := testutil.RunServer(t).Connect()
+	s := open(t, nc, kvstore.Config{})
+	create(t, s, "lock.before", "")
+	_, one := watch(t, s, "lock.a")
+	_, many := watch(t, s, "lock.*")
+
+	rev := create(t, s, "lock.a", "1")
+	e := wantEvent(t, one, kvstore.Put, "lock.a", rev)
+	if string(e.Record.Value) != "1" || e.Record.TTL != ttl || e.Record.Time.IsZero() {
+		t.Fatalf("record is %+v", e.Record)
+	}
+	wantEvent(t, many, kvstore.Put, "lock.a", rev)
+	other := create(t, s, "lock.b", "")
+	wantEvent(t, many, kvstore.Put, "lock.b", other)
+	create(t, s, "wait.a.1", "") // for neither
+	rev, err := s.Update(ctx, "lock.a", []byte("2"), ttl, rev)
+	check(t, err)
+	wantEvent(t, one, kvstore.Put, "lock.a", rev)
+	wantEvent(t, many, kvstore.Put, "lock.a", rev)
+	a := send(t, s, kvstore.Write{Key: "lock.a", Value: []byte("granted"), Expect: rev, Delete: true})
+	check(t, a.Err)
+	e = wantEvent(t, one, kvstore.Deleted, "lock.a", a.Revision)
+	if string(e.Record.Value) != "granted" || !e.Record.Deleted {
+		t.Fatalf("tombstone is %+v", e.Record)
+	}
+	wantEvent(t, many, kvstore.Deleted, "lock.a", a.Revision)
+}
+
+func TestWatchesShareASubscription(t *testing.T) {
+	nc := testutil.RunServer(t).Connect()
+	s := open(t, nc, kvstore.Config{})
+	create(t, s, "lock.x", "")
+	before := nc.NumSubscriptions()
+	w1, e1 := watch(t, s, "lock.a")
+	w2, e2 := watch(t, s, "lock.a")
+	w3, _ := watch(t, s, "lock.>")
+	equal(t, "subscriptions", nc.NumSubscriptions(), before+2)
+	rev := create(t, s, "lock.a", "")
+	wantEvent(t, e1, kvstore.Put, "lock.a", rev)
+	wantEvent(t, e2, kvstore.Put, "lock.a", rev)
+
+	w1.Stop()
+	w1.Stop() // twice does no harm
+	equal(t, "subscriptions", nc.NumSubscriptions(), before+2)
+	rev, err := s.Update(t.Context(), "lock.a", nil, ttl, rev)
+	check(t, err)
+	wantEvent(t, e2, kvstore.Put, "lock.a", rev)
+	equal(t, "events of a stopped watch", len(e1), 0)
+	w2.Stop()
+	equal(t, "subscriptions", nc.NumSubscriptions(), before+1)
+	w3.Stop()
+	equal(t, "subscriptions", nc.NumSubscriptions(), before)
+
+	_, e4 := watch(t, s, "lock.a")
+	rev, err = s.Update(t.Context(), "lock.a", nil, ttl, rev)
+	check(t, err)
+	wantEvent(t, e4, kvstore.Put, "lock.a", rev)
+}
+
+// Starting, stopping and closing race against each other and against events.
+func TestWatchRaces(t *testing.T) {
+	nc := testutil.RunServer(t).Connect()
+	s := open(t, nc, kvstore.Config{})
+	before := nc.NumSubscriptions()
+	done := make(chan struct{})
+	const n = 8
+	for i := range n {
+		go func() {
+			defer func() { done <- struct{}{} }()
+			for range 50 {
+				w, err := s.Watch("lock.a", func(kvstore.Event) {})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				w.Track(kvstore.Record{Key: "lock.a", Time: time.Now(), TTL: time.Minute})
+				if i%2 == 0 {
+					_, _ = s.Send(kvstore.Write{Key: "lock.a", TTL: ttl}, func(kvstore.Answer) {})
+				}
+				w.Stop()
+			}
+		}()
+	}
+	for range n {
+		receive(t, done, "the watches")
+	}
+	equal(t, "subscriptions", nc.NumSubscriptions(), before)
+
+	for range n {
+		go func() {
+			defer func() { done <- struct{}{} }()
+			for {
+				w, err := s.Watch("lock.b", func(kvstore.Event) {})
+				if err != nil {
+					return
+				}
+				w.Stop()
+			}
+		}()
+	}
+	s.Close()
+	for range n {
+		receive(t, done, "the watches' end")
+	}
+	equal(t, "subscriptions", nc.NumSubscriptions(), 1)
+}
+
+func TestForgedNotifications(t *testing.T) {
+	nc := testutil.RunServer(t).Connect()
+	s := open(t, nc, kvstore.Config{})
+	str, err := stream(t, nc).Stream(t.Context(), "KV_natslock")
+	check(t, err)
+	subject := "natslock.natslock." + str.CachedInfo().Config.Metadata["natslock.id"] + ".lock.a"
+	_, events := watch(t, s, "lock.a")
+
+	good := nats.Header{
+		"Nats-Subject": {"$KV.natslock.lock.a"}, "Nats-Sequence": {"7"}, "Nats-Time-Stamp": {"2025-01-01T00:00:00Z"},
+	}
+	for _, change := range []func(nats.Header){
+		func(h nats.Header) { clear(h) },
+		func(h nats.Header) { h.Del("Nats-Sequence") },
+		func(h nats.Header) { h.Set("Nats-Sequence", "-1") },
+		func(h nats.Header) { h.Set("Nats-Sequence", "18446744073709551616") },
+		func(h nats.Header) { h["Nats-Subject"] = nil },
+		func(h nats.Header) { h.Set("Nats-Subject", "$KV.other.lock.a") },
+		func(h nats.Header) { h.Set("Nats-Subject", "$KV.natslock.") },
+		func(h nats.Header) { h.Set("Nats-Subject", "$KV.natslock.lock.>") },
+		func(h nats.Header) { h.Set("Nats-Time-Stamp", "yesterday") },
+	} {
+		h := nats.Header{}
+		for k, v := range good {
+			h[k] = v
+		}
+		change(h)
+		check(t, nc.PublishMsg(&nats.Msg{Subject: subject, Header: h, Data: []byte("x")}))
+	}
+	check(t, nc.Publish(subject, nil))
+	// What looks right is passed on: events are hints.
+	h := nats.Header{"Nats-TTL": {"99999999999999s"}}
+	for k, v := range good {
+		h[k] = v
+	}
+	check(t, nc.PublishMsg(&nats.Msg{Subject: subject, Header: h}))
+	e := wantEvent(t, events, kvstore.Put, "lock.a", 7)
+	equal(t, "TTL", e.Record.TTL, 0)
+	rev := create(t, s, "lock.a", "")
+	wantEvent(t, events, kvstore.Put, "lock.a", rev)
+}
+
+func TestWatchAfterReconnect(t *testing.T) {
+	nc, link := testutil.RunServer(t).ConnectLink()
+	s := open(t, nc, kvstore.Config{})
+	rev := create(t, s, "lock.a", "")
+	_, events := watch(t, s, "lock.a")
+	link.Cut()
+	link.Heal()
+	equal(t, "event", receive(t, events, "a recheck").Kind, kvstore.Recheck)
+	rev, err := s.Update(t.Context(), "lock.a", nil, ttl, rev)
+	check(t, err)
+	wantEvent(t, events, kvstore.Put, "lock.a", rev)
+}
+
+func TestServerRestart(t *testing.T) {
+	srv := testutil.RunServer(t)
+	s := open(t, srv.Connect(), kvstore.Config{})
+	rev := create(t, s, "lock.a", "held")
+	_, events := watch(t, s, "lock.a")
+	srv.Restart()
+	equal(t, "event", receive(t, events, "a recheck").Kind, kvstore.Recheck)
+	check(t, s.Verify(t.Context()))
+	rev, err := s.Update(t.Context(), "lock.a", nil, ttl, rev)
+	check(t, err)
+	wantEvent(t, events, kvstore.Put, "lock.a", rev)
+}
+
+func TestExpired(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, srv *testutil.Server) {
+		ctx := t.Context()
+		s := open(t, srv.Connect(), kvstore.Config{})
+		_, events := watch(t, s, "lock.*")
+		none := func() {
+			t.Helper()
+			if len(events) > 0 {
+				t.Fatalf("unexpected event %+v", <-events)
+			}
+		}
+		begun := time.Now()
+		at := func(d time.Duration) { time.Sleep(time.Until(begun.Add(d))) }
+		rev, err := s.Create(ctx, "lock.a", nil, 3*time.Second)
+		check(t, err)
+		wantEvent(t, events, kvstore.Put, "lock.a", rev)
+		at(2 * time.Second)
+		rev, err = s.Update(ctx, "lock.a", nil, 3*time.Second, rev) // starts the lease anew
+		check(t, err)
+		wantEvent(t, events, kvstore.Put, "lock.a", rev)
+		at(4900 * time.Millisecond)
+		none()
+		wantEvent(t, events, kvstore.Expired, "lock.a", rev)
+		if d := time.Since(begun); d < 5*time.Second || d > 5100*time.Millisecond {
+			t.Fatalf("expired after %v", d)
+		}
+		at(6 * time.Second)
+		_, err = s.Get(ctx, "lock.a", 0)
+		wantErr(t, err, kvstore.ErrNotFound)
+
+		// Deleted, and the watch stopped: no event of an end.
+		rev, err = s.Create(ctx, "lock.a", nil, 2*time.Second)
+		check(t, err)
+		wantEvent(t, events, kvstore.Put, "lock.a", rev)
+		rev, err = s.Delete(ctx, "lock.a", rev)
+		check(t, err)
+		wantEvent(t, events, kvstore.Deleted, "lock.a", rev)
+		w, stopped := watch(t, s, "lock.b")
+		rev, err = s.Create(ctx, "lock.b", nil, 2*time.Second)
+		check(t, err)
+		wantEvent(t, stopped, kvstore.Put, "lock.b", rev)
+		wantEvent(t, events, kvstore.Put, "lock.b", rev)
+		w.Stop()
+		at(10 * time.Second)
+		wantEvent(t, events, kvstore.Expired, "lock.b", rev)
+		none()
+		equal(t, "events of a stopped watch", len(stopped), 0)
+
+		// Closing the store ends the timing too.
+		_, err = s.Create(ctx, "lock.c", nil, 2*time.Second)
+		check(t, err)
+		receive(t, events, "the event")
+		s.Close()
+		at(20 * time.Second)
+		none()
+	})
+}
+
+func TestTrack(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, srv *testutil.Server) {
+		ctx := t.Context()
+		nc := srv.Connect()
+		s := open(t, nc, kvstore.Config{})
+		rev, err := s.Create(ctx, "lock.a", nil, 5*time.Second)
+		check(t, err)
+		begun := time.Now()
+		time.Sleep(2 * time.Second)
+		r, err := s.Get(ctx, "lock.a", rev)
+		check(t, err)
+		w, events := watch(t, s, "lock.a")
+		w.Track(r)
+		wantEvent(t, events, kvstore.Expired, "lock.a", rev)
+		if d := time.Since(begun); d < 5*time.Second || d > 5100*time.Millisecond {
+			t.Fatalf("expired after %v", d)
+		}
+
+		// An old record does not replace a newer one.
+		time.Sleep(time.Second)
+		rev, err = s.Create(ctx, "lock.a", nil, 5*time.Second)
+		check(t, err)
+		begun = time.Now()
+		wantEvent(t, events, kvstore.Put, "lock.a", rev)
+		w.Track(r)
+		wantEvent(t, events, kvstore.Expired, "lock.a", rev)
+		if d := time.Since(begun); d < 5*time.Second || d > 5100*time.Millisecond {
+			t.Fatalf("expired after %v", d)
+		}
+
+		// What has no end is not timed: a foreign record without a TTL, a
+		// tombstone.
+		js, err := jetstream.New(nc)
+		check(t, err)
+		_, err = js.Publish(ctx, "$KV.natslock.lock.b", []byte("foreign"))
+		check(t, err)
+		r, err = s.Get(ctx, "lock.b", 0)
+		check(t, err)
+		equal(t, "TTL", r.TTL, 0)
+		equal(t, "remaining", r.Remaining(time.Now()), -1)
+		w.Track(r)
+		w.Track(kvstore.Record{Key: "lock.a", Revision: 1 << 60, TTL: time.Second, Deleted: true})
+		time.Sleep(time.Hour)
+		if len(events) > 0 {
+			t.Fatalf("unexpected event %+v", <-events)
+		}
+	})
+}

@@ -1,0 +1,153 @@
+package kvstore
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// Send publishes a conditional write; see [KV].
+func (s *Store) Send(w Write, done func(Answer)) (forget func(), err error) {
+	msg, err := s.message(w)
+	if err != nil {
+		return nil, err
+	}
+	return s.exchange(msg, false, func(m *nats.Msg) bool {
+		done(s.answer(w, m))
+		return false
+	})
+}
+
+// Denied reports a recent refusal of writes to key; see [KV].
+func (s *Store) Denied(key string) error { return s.denied(s.putPrefix + key) }
+
+// message is the one place where the headers of a write are put together: the
+// server silently accepts a guard whose subject has a typo.
+func (s *Store) message(w Write) (*nats.Msg, error) {
+	if err := checkKey(w.Key); err != nil {
+		return nil, err
+	}
+	if len(w.Value) > MaxRecord {
+		return nil, fmt.Errorf("value under %q has %d bytes, at most %d fit", w.Key, len(w.Value), MaxRecord)
+	}
+	if w.Delete && w.TTL == 0 {
+		w.TTL = tombstoneTTL
+	}
+	ttl, err := ttlHeader(w.TTL)
+	if err != nil {
+		return nil, err
+	}
+	h := make(nats.Header, 4)
+	h[hdrExpect] = []string{strconv.FormatUint(w.Expect, 10)}
+	h[hdrTTL] = []string{ttl}
+	if w.Guard != "" {
+		if err := checkKey(w.Guard); err != nil {
+			return nil, err
+		}
+		// Always as the stream stores it, also behind an API prefix.
+		h[hdrExpectSubject] = []string{s.prefix + w.Guard}
+	}
+	if w.Delete {
+		h[hdrOperation] = []string{"DEL"}
+	}
+	return &nats.Msg{Subject: s.putPrefix + w.Key, Header: h, Data: w.Value}, nil
+}
+
+type pubAck struct {
+	Error     *jetstream.APIError `json:"error"`
+	Stream    string              `json:"stream"`
+	Sequence  uint64              `json:"seq"`
+	Duplicate bool                `json:"duplicate"`
+}
+
+// answer reads the server's answer to w.
+func (s *Store) answer(w Write, m *nats.Msg) Answer {
+	if noResponders(m) {
+		return Answer{Err: fmt.Errorf("%w: %w to %q: the bucket is gone or has no leader", ErrUnavailable, ErrNoStream, w.Key)}
+	}
+	var ack pubAck
+	if err := json.Unmarshal(m.Data, &ack); err != nil {
+		return Answer{Err: fmt.Errorf("%w: unreadable answer to a write of %q: %w", ErrUnavailable, w.Key, err)}
+	}
+	switch e := ack.Error; {
+	case e == nil && ack.Stream == s.stream && ack.Sequence > 0 && !ack.Duplicate:
+		return Answer{Revision: ack.Sequence}
+	case e == nil:
+		return Answer{Err: fmt.Errorf("%w: write of %q was answered by stream %q, sequence %d, duplicate %v", ErrUnavailable, w.Key, ack.Stream, ack.Sequence, ack.Duplicate)}
+	case e.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence:
+		if last, ok := lastSequence(e.Description); ok {
+			return Answer{Err: &ConflictError{Key: w.Key, Expected: w.Expect, Last: last}}
+		}
+		return Answer{Err: fmt.Errorf("%w: write of %q: conflict without a sequence: %w", ErrUnavailable, w.Key, e)}
+	case e.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant:
+		return Answer{Err: fmt.Errorf("write of %q: %w: %w", w.Key, ErrInFlight, e)}
+	default:
+		return Answer{Err: fmt.Errorf("%w: write of %q: %w", ErrUnavailable, w.Key, e)}
+	}
+}
+
+// lastSequence reads N from "wrong last sequence: N": the server gives it in
+// the text only.
+func lastSequence(description string) (uint64, bool) {
+	i := strings.LastIndexByte(description, ' ')
+	n, err := strconv.ParseUint(description[i+1:], 10, 64)
+	return n, err == nil
+}
+
+// write sends w and waits for the answer.
+func (s *Store) write(ctx context.Context, w Write) (uint64, error) {
+	if ctx.Err() != nil {
+		return 0, ended(ctx)
+	}
+	ch := make(chan Answer, 1)
+	subject := s.putPrefix + w.Key
+	forget, err := s.Send(w, func(a Answer) { ch <- a })
+	if err != nil {
+		return 0, err
+	}
+	defer forget()
+	a, err := await(ctx, s, ch, subject, replyTimeout)
+	if err != nil {
+		return 0, err
+	}
+	return a.Revision, a.Err
+}
+
+// Create writes a record under a key that must have none, not even a
+// tombstone, and returns its revision. The error matches [ErrExists] (and is a
+// *[ConflictError]) when there is one, [ErrInFlight] when a write is being
+// replicated, and [ErrInvalidKey] or [ErrInvalidTTL] before any I/O. When ctx
+// ends or no answer comes the outcome is unknown.
+func (s *Store) Create(ctx context.Context, key string, value []byte, ttl time.Duration) (uint64, error) {
+	return s.write(ctx, Write{Key: key, Value: value, TTL: ttl})
+}
+
+// CreateGuarded is Create on the condition that the last revision of the
+// literal key guard is expect (0: it does not exist). It does not look at key's
+// own revision, so key should be new.
+func (s *Store) CreateGuarded(ctx context.Context, key string, value []byte, ttl time.Duration, guard string, expect uint64) (uint64, error) {
+	if err := checkKey(guard); err != nil {
+		return 0, err
+	}
+	return s.write(ctx, Write{Key: key, Value: value, TTL: ttl, Guard: guard, Expect: expect})
+}
+
+// Update replaces the record at revision and returns the new revision. The TTL
+// starts anew. Errors are those of [Store.Create], with [ErrConflict] when
+// another revision is the last.
+func (s *Store) Update(ctx context.Context, key string, value []byte, ttl time.Duration, revision uint64) (uint64, error) {
+	return s.write(ctx, Write{Key: key, Value: value, TTL: ttl, Expect: revision})
+}
+
+// Delete replaces the record at revision by a tombstone that ends by itself
+// after a second, and returns the tombstone's revision. Errors are those of
+// [Store.Update].
+func (s *Store) Delete(ctx context.Context, key string, revision uint64) (uint64, error) {
+	return s.write(ctx, Write{Key: key, Delete: true, Expect: revision})
+}
