@@ -91,8 +91,8 @@ func TestList(t *testing.T) {
 // One read returns at most 1024 records, and 8 MiB.
 func TestListMany(t *testing.T) {
 	for name, c := range map[string]struct{ n, size int }{
-		"records": {1300, 10},
-		"bytes":   {600, kvstore.MaxRecord},
+		"records": {1100, 10},
+		"bytes":   {530, kvstore.MaxRecord},
 	} {
 		t.Run(name, func(t *testing.T) {
 			nc := testutil.RunServer(t).Connect()

@@ -169,7 +169,7 @@ func (c *Client) Break(ctx context.Context, kind Kind, name string, token uint64
 	for _, opt := range opts {
 		opt(&req)
 	}
-	return c.engine.Break(ctx, req)
+	return public(c.engine.Break(ctx, req))
 }
 
 // Stats counts what a client has and has had.

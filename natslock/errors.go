@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/natslock/locks/internal/lease"
+	"github.com/natslock/locks/kvstore"
 )
 
 // Errors to branch on with errors.Is.
@@ -33,7 +34,7 @@ var (
 	ErrInvalidTTL = lease.ErrInvalidTTL
 	// ErrInvalidOption: an option has a value that makes no sense. Nothing was
 	// sent.
-	ErrInvalidOption = errors.New("invalid option")
+	ErrInvalidOption = lease.ErrInvalidOption
 	// ErrUnavailable: the server gave no usable answer.
 	ErrUnavailable = lease.ErrUnavailable
 	// ErrPermission: the server refuses this user what the lock needs.
@@ -120,6 +121,9 @@ func public(err error) error {
 	}
 	if wait, ok := errors.AsType[*lease.WaitError](err); ok {
 		return &TimeoutError{Name: wait.Name, Waited: wait.Waited, Holder: knownHolder(wait.Holder), Position: wait.Position, cause: wait.Cause}
+	}
+	if errors.Is(err, kvstore.ErrClosed) && !errors.Is(err, ErrClosed) {
+		return fmt.Errorf("%w: %w", ErrClosed, err)
 	}
 	return err
 }

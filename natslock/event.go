@@ -109,7 +109,7 @@ func (c *Client) Watch(ctx context.Context, pattern string) iter.Seq2[Event, err
 			}
 		})
 		if err != nil {
-			yield(Event{}, fmt.Errorf("watch locks %q: %w", pattern, err))
+			yield(Event{}, fmt.Errorf("watch locks %q: %w", pattern, public(err)))
 			return
 		}
 		defer stop()

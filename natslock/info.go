@@ -169,7 +169,7 @@ func infoOf(v lease.View) Info {
 func (c *Client) Inspect(ctx context.Context, kind Kind, name string) (Info, error) {
 	v, err := c.engine.Inspect(ctx, lease.Kind(kind), name)
 	if err != nil {
-		return Info{}, fmt.Errorf("inspect lock %q: %w", name, err)
+		return Info{}, fmt.Errorf("inspect lock %q: %w", name, public(err))
 	}
 	return infoOf(v), nil
 }
@@ -182,7 +182,7 @@ func (c *Client) List(ctx context.Context, pattern string) iter.Seq2[Info, error
 	return func(yield func(Info, error) bool) {
 		views, err := c.engine.List(ctx, pattern)
 		if err != nil {
-			yield(Info{}, fmt.Errorf("list locks %q: %w", pattern, err))
+			yield(Info{}, fmt.Errorf("list locks %q: %w", pattern, public(err)))
 			return
 		}
 		for _, v := range views {

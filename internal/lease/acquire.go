@@ -111,7 +111,7 @@ func (a *acquire) validate() (err error) {
 	b := a.body()
 	b.ID = processClaim
 	if _, err := b.encode(); err != nil {
-		return fmt.Errorf("lock %q: %w", req.Name, err)
+		return fmt.Errorf("lock %q: %w: %w", req.Name, ErrInvalidOption, err)
 	}
 	return nil
 }
@@ -166,7 +166,11 @@ func (a *acquire) run() verdict {
 		case err != nil: // queue too
 		case len(queue) == 0:
 			a.e.emptySeen(a.spec.key, at)
-			v = a.bid.take(v.entry.Revision)
+			// There can be a newer tombstone: others have held the lock since
+			// this client left its own, or were quicker just now.
+			for v = a.bid.take(v.entry.Revision); v.outcome == free && a.e.now().Sub(at) < bypass; {
+				v = a.bid.take(v.entry.Revision)
+			}
 		case a.req.Once:
 			return verdict{outcome: busy}
 		}

@@ -39,6 +39,7 @@ type attempt struct {
 	expect   uint64
 	terms    terms
 	sent     Instant
+	since    int64  // the same in unix milliseconds, for those who look
 	floor    uint64 // highest revision known when it was sent
 	answered bool
 	forget   func()
@@ -96,14 +97,15 @@ func (c *claim) send(expect uint64) (int, error) {
 	body := c.body
 	c.mu.Unlock()
 	body.Attempt = n
-	body.Since = time.Now().UnixMilli()
+	since := time.Now().UnixMilli()
+	body.Since = since
 	body.TTL = int64(t.ttl / time.Second)
 	value, err := body.encode()
 	if err != nil {
 		return 0, err
 	}
 	c.mu.Lock()
-	c.attempts = append(c.attempts, attempt{expect: expect, terms: t, floor: c.e.highest.Load(), sent: c.e.now()})
+	c.attempts = append(c.attempts, attempt{expect: expect, terms: t, floor: c.e.highest.Load(), since: since, sent: c.e.now()})
 	c.mu.Unlock()
 	forget, err := c.e.kv.Send(kvstore.Write{Key: c.spec.key, Value: value, Expect: expect, Guard: c.guard, TTL: t.ttl},
 		func(a kvstore.Answer) { c.answered(n, a) })
@@ -366,6 +368,7 @@ func (c *claim) lease(v verdict, init func(l *Lease)) *Lease {
 	}
 	l.body.Token = v.revision
 	l.body.Attempt = 0
+	l.body.Since = a.since
 	init(l)
 	c.e.keeper.add(l)
 	return l

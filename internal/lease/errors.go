@@ -10,16 +10,17 @@ import (
 
 // The sentinels that package natslock shows to its users, documented there.
 var (
-	ErrLocked      = errors.New("lock is held")
-	ErrTimeout     = errors.New("timed out waiting for the lock")
-	ErrLost        = errors.New("lock lost")
-	ErrBroken      = fmt.Errorf("broken by an operator: %w", ErrLost)
-	ErrReleased    = errors.New("lock released")
-	ErrClosed      = errors.New("client closed")
-	ErrInvalidName = errors.New("invalid lock name")
-	ErrInvalidTTL  = kvstore.ErrInvalidTTL
-	ErrUnavailable = kvstore.ErrUnavailable
-	ErrPermission  = kvstore.ErrPermission
+	ErrLocked        = errors.New("lock is held")
+	ErrTimeout       = errors.New("timed out waiting for the lock")
+	ErrLost          = errors.New("lock lost")
+	ErrBroken        = fmt.Errorf("broken by an operator: %w", ErrLost)
+	ErrReleased      = errors.New("lock released")
+	ErrClosed        = errors.New("client closed")
+	ErrInvalidName   = errors.New("invalid lock name")
+	ErrInvalidOption = errors.New("invalid option")
+	ErrInvalidTTL    = kvstore.ErrInvalidTTL
+	ErrUnavailable   = kvstore.ErrUnavailable
+	ErrPermission    = kvstore.ErrPermission
 )
 
 // BusyError says who holds what a one-shot acquire asked for. It matches

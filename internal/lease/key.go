@@ -33,13 +33,16 @@ const maxName = 512
 // that wildcards and permissions understand; every byte outside
 // [A-Za-z0-9_/-] becomes '=' and two hex digits. The error matches
 // [ErrInvalidName].
-func EncodeName(name string) (string, error) {
+func EncodeName(name string) (string, error) { return encode(name, stays) }
+
+// encode escapes the bytes of name that keep does not keep.
+func encode(name string, keep func(name string, i int) bool) (string, error) {
 	if name == "" {
 		return "", fmt.Errorf("%w: it is empty", ErrInvalidName)
 	}
 	plain := true
 	for i := range len(name) {
-		if !stays(name, i) {
+		if !keep(name, i) {
 			plain = false
 			break
 		}
@@ -48,7 +51,7 @@ func EncodeName(name string) (string, error) {
 	if !plain {
 		var b strings.Builder
 		for i := range len(name) {
-			if stays(name, i) {
+			if keep(name, i) {
 				b.WriteByte(name[i])
 			} else {
 				fmt.Fprintf(&b, "=%02X", name[i])
@@ -109,17 +112,34 @@ func unhex(c byte) int { return strings.IndexByte("0123456789ABCDEF", c) }
 // one that is ">" stay wildcards, everything else is encoded like a name. A
 // name that has such a token itself is matched by that wildcard.
 func EncodePattern(pattern string) (string, error) {
-	tokens := strings.Split(pattern, ".")
-	for i, t := range tokens {
-		if t == "*" || (t == ">" && i == len(tokens)-1) {
-			tokens[i] = "\x00" + t
-		}
-	}
-	encoded, err := EncodeName(strings.Join(tokens, "."))
+	encoded, err := encode(pattern, func(p string, i int) bool { return stays(p, i) || wildcard(p, i) })
 	if err != nil {
 		return "", fmt.Errorf("pattern: %w", err)
 	}
-	return strings.NewReplacer("=00=2A", "*", "=00=3E", ">").Replace(encoded), nil
+	return encoded, nil
+}
+
+// wildcard says whether byte i of a pattern is one: a token of its own between
+// dots that stay dots.
+func wildcard(pattern string, i int) bool {
+	last := i == len(pattern)-1
+	return (pattern[i] == '*' || pattern[i] == '>' && last) &&
+		(i == 0 || pattern[i-1] == '.' && stays(pattern, i-1)) &&
+		(last || pattern[i+1] == '.' && stays(pattern, i+1))
+}
+
+// keysOf returns the pattern of the keys under prefix whose names an encoded
+// pattern matches. Behind the name of a waiter or a reader comes an id, which
+// must not be taken for a part of the name.
+func keysOf(prefix, encoded string) string {
+	switch prefix {
+	case waitPrefix, rwaitPrefix, readerPrefix:
+		if open, ok := strings.CutSuffix(encoded, ">"); ok {
+			return prefix + open + "*.>"
+		}
+		return prefix + encoded + ".*"
+	}
+	return prefix + encoded
 }
 
 // JoinName makes a name of parts that may hold any bytes, dots included, so

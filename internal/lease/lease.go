@@ -168,7 +168,7 @@ func (l *Lease) tick(now Instant) func() {
 		l.warn()
 	}
 	if l.renews() && !l.resolving && now >= l.nextRenewal {
-		l.nextRenewal = now.Add(max(l.want.ttl/15, minRetry))
+		l.nextRenewal = now.Add(max(min(l.want.ttl, l.terms.ttl)/15, minRetry))
 		l.e.sender.add(l.renew)
 	}
 	return nil
@@ -189,6 +189,7 @@ func (l *Lease) lose(kind error, why string) func() {
 		return func() {}
 	}
 	l.state = Lost
+	l.end = min(l.end, l.e.now())
 	l.cause = &EndError{Name: l.spec.name, Token: l.token, Kind: kind, Why: why}
 	k := l.e.keeper
 	k.retire(l)
@@ -301,6 +302,10 @@ func (l *Lease) renewed(n uint64, a kvstore.Answer) {
 		case conflict.Last > l.last && !l.resolving:
 			l.resolving = true
 			l.e.background(func(ctx context.Context) { l.resolve(ctx, conflict.Last, true) })
+		case conflict.Last == l.last && n == l.renewals && n >= l.need:
+			// It met a renewal sent just before it, which has been confirmed
+			// since; what asked for it is still to be confirmed.
+			l.again(now)
 		}
 	case errors.Is(a.Err, kvstore.ErrInFlight):
 		l.retries++
@@ -388,6 +393,13 @@ func (l *Lease) renewNow(at Instant) {
 	l.e.keeper.moved(l)
 }
 
+// again makes another renewal due at once, in place of one that was refused.
+// Under mu.
+func (l *Lease) again(now Instant) {
+	l.nextRenewal = min(l.nextRenewal, now)
+	l.e.keeper.moved(l)
+}
+
 // suspect acts on a hint that the record is not what it should be. A hint may
 // be forged: what ends the lease is a refused renewal, or for a lease that is
 // not renewed a read at least as new as the revision of the hint. Under mu.
@@ -454,6 +466,9 @@ func (l *Lease) found(entry Entry) {
 		act = l.confirmed(entry.Renewal, entry.Revision, l.e.now())
 		if act == nil {
 			act = func() {}
+			if entry.Renewal < l.need { // the refused one was asked for
+				l.again(l.e.now())
+			}
 			k.moved(l)
 		}
 	case own && entry.Status == StatusBroken:

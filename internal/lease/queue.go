@@ -43,9 +43,12 @@ func (b *backstop) next() time.Duration {
 
 // sight is a waiter's view of the key it watches: the newest event, and a wake
 // channel. Wake-ups coalesce; what has happened does not get lost, because
-// tombstones and ends are newer than what they end.
+// tombstones and ends are newer than what they end. That holds for one key:
+// the end of a record is an event at the revision it was written at, which may
+// be older than what was seen of the key watched before.
 type sight struct {
 	mu      sync.Mutex
+	key     string
 	ev      kvstore.Event
 	recheck bool
 	wake    chan struct{}
@@ -53,12 +56,19 @@ type sight struct {
 
 func newSight() *sight { return &sight{wake: make(chan struct{}, 1)} }
 
+// turn begins to look at key and forgets what was seen of another.
+func (s *sight) turn(key string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.key, s.ev, s.recheck = key, kvstore.Event{}, false
+}
+
 func (s *sight) deliver(ev kvstore.Event) {
 	s.mu.Lock()
 	switch {
 	case ev.Kind == kvstore.Recheck:
 		s.recheck = true
-	case ev.Record.Revision >= s.ev.Record.Revision:
+	case ev.Record.Key == s.key && ev.Record.Revision >= s.ev.Record.Revision:
 		s.ev = ev
 	default:
 		s.mu.Unlock()
@@ -215,7 +225,7 @@ func (l *Lease) ended() bool {
 
 // follow waits behind the predecessor.
 func (a *acquire) follow(place *Lease, pred Entry) (step, verdict) {
-	a.sight.take()
+	a.sight.turn(pred.Key)
 	w, err := a.e.kv.Watch(pred.Key, a.sight.deliver)
 	if err == nil { // else the timers remain
 		defer w.Stop()
@@ -317,7 +327,7 @@ func (a *acquire) idleFor(idle *idleness) (revision uint64, sure bool) {
 
 // first waits for the lock at the head of the queue.
 func (a *acquire) first(place *Lease) (step, verdict) {
-	a.sight.take()
+	a.sight.turn(a.spec.key)
 	w, err := a.e.kv.Watch(a.spec.key, a.sight.deliver)
 	if err == nil {
 		defer w.Stop()

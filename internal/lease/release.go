@@ -50,15 +50,15 @@ func (l *Lease) Release() error {
 		}
 		return l.result
 	}
-	defer l.e.work.Done()
 	if was == Lost && (!errors.Is(l.cause.Kind, ErrBroken) || l.e.kv.Healthy() != nil) {
 		// The caller is not kept waiting for what is most likely gone. A broken
 		// record is there, and keeps others out until it is deleted.
 		l.e.background(func(ctx context.Context) { l.delete(ctx, StatusGone, l.terms.ttl) })
+		l.e.work.Done()
 		l.result = l.cause
 		return l.result
 	}
-	found, err := l.delete(l.e.ctx, StatusGone, l.e.cfg.ReleaseTimeout)
+	found, err := l.deleteWithin(l.e.cfg.ReleaseTimeout)
 	switch {
 	case was == Lost:
 		l.result = l.cause
@@ -68,9 +68,37 @@ func (l *Lease) Release() error {
 		// Refused after the validity end: it has simply expired since.
 	case err != nil:
 		l.result = fmt.Errorf("release lock %q (token %d): %w; it is free when its TTL of %v has passed at the latest", l.spec.name, l.token, err, l.terms.ttl)
-		l.e.background(func(ctx context.Context) { l.delete(ctx, StatusGone, l.terms.ttl) })
 	}
 	return l.result
+}
+
+// deleteWithin deletes the record and waits for that at most for d; then the
+// deletion goes on in the background. It ends the work that its caller has begun.
+//
+// The deletion has a goroutine of its own, because a network write that is
+// stuck holds up whoever else wants to write, and no context ends that.
+func (l *Lease) deleteWithin(d time.Duration) (found *EndError, err error) {
+	type deletion struct {
+		found *EndError
+		err   error
+	}
+	done := make(chan deletion, 1)
+	go func() {
+		defer l.e.work.Done()
+		found, err := l.delete(l.e.ctx, StatusGone, d)
+		done <- deletion{found, err}
+		if err != nil {
+			l.e.background(func(ctx context.Context) { l.delete(ctx, StatusGone, l.terms.ttl) })
+		}
+	}()
+	stuck := time.NewTimer(d + d/10)
+	defer stuck.Stop()
+	select {
+	case r := <-done:
+		return r.found, r.err
+	case <-stuck.C:
+		return nil, fmt.Errorf("%w: the network takes no writes", ErrUnavailable)
+	}
 }
 
 // endByRelease makes the lease Released and returns what is to be done without
@@ -78,6 +106,7 @@ func (l *Lease) Release() error {
 func (l *Lease) endByRelease() func() {
 	wasHeld := l.state == Held
 	l.state = Released
+	l.end = min(l.end, l.e.now())
 	cause := l.cause
 	if cause == nil {
 		cause = &EndError{Name: l.spec.name, Token: l.token, Kind: ErrReleased}

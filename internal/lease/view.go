@@ -62,11 +62,7 @@ func (e *Engine) List(ctx context.Context, pattern string) ([]View, error) {
 	}
 	found := make(map[lock]*View)
 	for _, prefix := range []string{lockPrefix, waitPrefix, gatePrefix, rwaitPrefix, readerPrefix} {
-		keys := prefix + encoded
-		if (prefix == waitPrefix || prefix == rwaitPrefix || prefix == readerPrefix) && encoded[len(encoded)-1] != '>' {
-			keys += ".*"
-		}
-		l, err := e.kv.List(ctx, keys, 0)
+		l, err := e.kv.List(ctx, keysOf(prefix, encoded), 0)
 		if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
 			return nil, err
 		}
@@ -134,11 +130,7 @@ func (e *Engine) Watch(pattern string, deliver func(Change)) (stop func(), err e
 		}
 	}
 	for _, prefix := range []string{lockPrefix, waitPrefix, gatePrefix, rwaitPrefix, readerPrefix} {
-		keys := prefix + encoded
-		if (prefix == waitPrefix || prefix == rwaitPrefix || prefix == readerPrefix) && encoded[len(encoded)-1] != '>' {
-			keys += ".*"
-		}
-		w, err := e.kv.Watch(keys, func(ev kvstore.Event) {
+		w, err := e.kv.Watch(keysOf(prefix, encoded), func(ev kvstore.Event) {
 			if c, ok := changeOf(ev); ok {
 				deliver(c)
 			}
