@@ -81,7 +81,7 @@ func New(ctx context.Context, nc *nats.Conn, opts ...Option) (*Client, error) {
 // [ErrUnavailable] when the bucket is gone or the connection closed. An outage
 // of the server is waited out.
 func (c *Client) Lock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
-	return c.acquire(ctx, name, false, opts)
+	return c.Acquire(ctx, Mutex, Exclusive, true, name, opts...)
 }
 
 // TryLock takes the mutex if it is free and nobody is queued for it. It never
@@ -91,18 +91,23 @@ func (c *Client) Lock(ctx context.Context, name string, opts ...LockOption) (*Lo
 // *[LockedError] that says who holds it), [ErrUnavailable] when the server does
 // not answer, or as [Client.Lock].
 func (c *Client) TryLock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
-	return c.acquire(ctx, name, true, opts)
+	return c.Acquire(ctx, Mutex, Exclusive, false, name, opts...)
 }
 
-func (c *Client) acquire(ctx context.Context, name string, once bool, opts []LockOption) (*Lock, error) {
+// Acquire is what [Client.Lock], [Client.TryLock] and the methods of package
+// rwlock are made of: it takes the lock of a kind in a mode, waiting for it or
+// not. A mutex knows no mode but [Exclusive]. Using one name for both kinds in
+// one client is refused with an error matching [ErrInvalidName]: they are
+// different locks.
+func (c *Client) Acquire(ctx context.Context, kind Kind, mode Mode, wait bool, name string, opts ...LockOption) (*Lock, error) {
 	var cfg lockConfig
 	for _, opt := range opts {
 		if err := opt(&cfg); err != nil {
 			return nil, fmt.Errorf("lock %q: %w", name, err)
 		}
 	}
-	cfg.req.Name, cfg.req.Once = name, once
-	if once {
+	cfg.req.Kind, cfg.req.Mode, cfg.req.Name, cfg.req.Once = lease.Kind(kind), lease.Mode(mode), name, !wait
+	if !wait {
 		cfg.req.MaxWait = 0
 	}
 	if !cfg.req.Until.IsZero() && (cfg.req.TTL != 0 || cfg.req.Fixed) {
@@ -118,7 +123,7 @@ func (c *Client) acquire(ctx context.Context, name string, once bool, opts []Loc
 			}
 		}
 	}
-	inner, err := c.engine.Acquire(ctx, cfg.req)
+	inner, err := c.hold(ctx, cfg.req)
 	if err != nil {
 		return nil, public(err)
 	}
@@ -129,12 +134,19 @@ func (c *Client) acquire(ctx context.Context, name string, once bool, opts []Loc
 	}
 	// A handle that is dropped can never unlock: its lease runs out instead of
 	// being renewed for ever.
-	l.cleanup = runtime.AddCleanup(l, c.dropped, inner)
+	l.cleanup = runtime.AddCleanup(l, lease.Holding.Abandon, inner)
 	return l, nil
 }
 
-func (c *Client) dropped(l *lease.Lease) {
-	c.engine.Abandon(l)
+func (c *Client) hold(ctx context.Context, req lease.Request) (lease.Holding, error) {
+	if req.Kind == lease.RW && req.Mode == lease.Shared {
+		return c.engine.AcquireShared(ctx, req)
+	}
+	l, err := c.engine.Acquire(ctx, req)
+	if err != nil {
+		return nil, err // not a nil lease in a non-nil interface
+	}
+	return l, nil
 }
 
 // Do runs fn under the mutex. It waits for the lock as [Client.Lock], passes
@@ -145,14 +157,20 @@ func (c *Client) dropped(l *lease.Lease) {
 // returned, may not have been alone.
 func (c *Client) Do(ctx context.Context, name string, fn func(ctx context.Context, l *Lock) error, opts ...LockOption) error {
 	l, err := c.Lock(ctx, name, opts...)
-	return l.run(err, fn)
+	if err != nil {
+		return err
+	}
+	return l.Do(fn)
 }
 
 // TryDo is [Client.Do] with [Client.TryLock]: an error matching [ErrLocked]
 // means that fn was not run because the lock is held.
 func (c *Client) TryDo(ctx context.Context, name string, fn func(ctx context.Context, l *Lock) error, opts ...LockOption) error {
 	l, err := c.TryLock(ctx, name, opts...)
-	return l.run(err, fn)
+	if err != nil {
+		return err
+	}
+	return l.Do(fn)
 }
 
 // Break ends the lock of the holder, or the reader, with the given token: the

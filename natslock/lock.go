@@ -37,7 +37,7 @@ func (s State) String() string {
 // Lock is a lock that was granted. It must be unlocked. A Lock that is dropped
 // without is noticed and warned of; its lease then runs out.
 type Lock struct {
-	lease   *lease.Lease
+	lease   lease.Holding
 	cleanup runtime.Cleanup
 }
 
@@ -124,19 +124,17 @@ func (l *Lock) Unlock(ctx context.Context) error {
 	return err
 }
 
-// run runs fn under a lock that was just acquired.
-func (l *Lock) run(err error, fn func(ctx context.Context, l *Lock) error) (result error) {
-	if err != nil {
-		return err
-	}
+// Do runs fn under the lock, with the lock's context, and unlocks when fn
+// returns or panics. It returns fn's error joined with that of the unlock.
+func (l *Lock) Do(fn func(ctx context.Context, l *Lock) error) (err error) {
 	returned := false
 	defer func() {
 		unlock := l.Unlock(l.Context())
 		if returned {
-			result = errors.Join(result, unlock)
+			err = errors.Join(err, unlock)
 		}
 	}()
-	result = fn(l.Context(), l)
+	err = fn(l.Context(), l)
 	returned = true
-	return result
+	return err
 }

@@ -10,6 +10,7 @@ import (
 // Request says what to acquire and how.
 type Request struct {
 	Kind     Kind
+	Mode     Mode
 	Name     string
 	TTL      time.Duration     // 0: the engine's
 	Until    time.Time         // when set: a lease that ends then and is never renewed
@@ -29,7 +30,9 @@ type acquire struct {
 	req     Request
 	spec    spec
 	ttl     time.Duration
-	waitKey string          // with the final dot
+	gate    string          // the key that has to be free
+	waitKey string          // of the queue, with the final dot
+	readers string          // of a reader-writer lock's readers, with the final dot
 	parent  context.Context // the caller's
 	ctx     context.Context // ends the waiting
 	begun   Instant
@@ -50,7 +53,7 @@ var (
 	errOnceLimit = errors.New("no answer in time")
 )
 
-// Acquire takes the mutex req names. It returns the lease, or an error that
+// Acquire takes the lock req names. It returns the lease, or an error that
 // matches one of the package's sentinels: [ErrLocked] only with Once,
 // [ErrTimeout] when the context or the maximum wait ended the wait.
 func (e *Engine) Acquire(ctx context.Context, req Request) (*Lease, error) {
@@ -58,9 +61,14 @@ func (e *Engine) Acquire(ctx context.Context, req Request) (*Lease, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &acquire{e: e, req: req, parent: ctx, ctx: ctx, begun: e.now(), shortcut: true}
-	a.spec = spec{kind: req.Kind, name: req.Name, key: lockPrefix + encoded, lock: true}
-	a.waitKey = waitPrefix + encoded + "."
+	a := &acquire{e: e, req: req, parent: ctx, ctx: ctx, begun: e.now()}
+	a.spec = spec{kind: req.Kind, name: req.Name, lock: true}
+	if req.Kind == RW {
+		a.rwKeys(encoded)
+	} else {
+		a.gate, a.waitKey, a.shortcut = lockPrefix+encoded, waitPrefix+encoded+".", true
+	}
+	a.spec.key = a.gate
 	if err := a.validate(); err != nil {
 		return nil, err
 	}
@@ -71,6 +79,12 @@ func (e *Engine) Acquire(ctx context.Context, req Request) (*Lease, error) {
 		return nil, err
 	}
 	defer e.leave()
+	if err := e.kinds.check(req.Name, req.Kind); err != nil {
+		return nil, err
+	}
+	if req.Kind == RW && !a.reads() {
+		e.shares.closeGate(a.gate)
+	}
 	limit, reason := req.MaxWait, errMaxWait
 	if req.Once {
 		limit, reason = min(a.ttl, DefaultReleaseTimeout), errOnceLimit
@@ -80,15 +94,35 @@ func (e *Engine) Acquire(ctx context.Context, req Request) (*Lease, error) {
 		a.ctx, cancel = context.WithTimeoutCause(ctx, limit, reason)
 		defer cancel()
 	}
-	a.bid = &bid{e: e, ctx: a.ctx, once: req.Once, make: func() *claim {
-		return e.newClaim(a.spec, a.body(), a.terms)
-	}}
-	v := a.run()
-	if v.outcome == granted {
-		return a.grant(v), nil
+	a.bid = &bid{e: e, ctx: a.ctx, once: req.Once, make: a.newClaim}
+	if req.Once && req.Kind == RW && !a.reads() {
+		// Looked for before the gate is taken: a one-shot writer stalls nobody.
+		if readers, err := a.currentReaders(); err == nil && len(readers) > 0 {
+			return nil, a.locked(verdict{outcome: busy, entry: readers[0]})
+		}
 	}
-	a.bid.close()
-	return nil, a.fail(v)
+	for {
+		v := a.run()
+		if v.outcome == granted && (req.Kind != RW || a.reads()) {
+			l := a.grant(v)
+			a.announce(l)
+			return l, nil
+		}
+		if v.outcome == granted {
+			l := a.grant(v)
+			if v = a.drain(l); v.outcome == 0 {
+				a.announce(l)
+				return l, nil
+			}
+			l.leave(StatusGone)
+			a.bid.cur, a.place = nil, nil
+			if v.outcome == spoilt { // the gate was lost: a new claim queues again
+				continue
+			}
+		}
+		a.bid.close()
+		return nil, a.fail(v)
+	}
 }
 
 // validate refuses what cannot be, before any I/O.
@@ -129,7 +163,7 @@ func (e *Engine) body(s Status, meta map[string]string) Body {
 
 func (a *acquire) body() Body {
 	b := a.e.body(StatusHeld, a.req.Meta)
-	b.Fixed = a.req.Fixed
+	b.Fixed, b.Mode = a.req.Fixed, uint8(a.req.Mode)
 	return b
 }
 
@@ -148,7 +182,7 @@ func (a *acquire) terms() (terms, error) {
 
 // run tries at once, and queues if it has to and may.
 func (a *acquire) run() verdict {
-	tombstone, unqueued := a.e.again(a.spec.key)
+	tombstone, unqueued := a.e.again(a.gate)
 	var v verdict
 	if tombstone == 0 || unqueued {
 		v = a.bid.take(tombstone)
@@ -165,7 +199,7 @@ func (a *acquire) run() verdict {
 			return verdict{outcome: failed, err: err}
 		case err != nil: // queue too
 		case len(queue) == 0:
-			a.e.emptySeen(a.spec.key, at)
+			a.e.emptySeen(a.gate, at)
 			// There can be a newer tombstone: others have held the lock since
 			// this client left its own, or were quicker just now.
 			for v = a.bid.take(v.entry.Revision); v.outcome == free && a.e.now().Sub(at) < bypass; {
@@ -200,18 +234,27 @@ func (a *acquire) grant(v verdict) *Lease {
 		if d := a.e.cfg.WatchAfter; d >= 0 {
 			l.watchAt = a.e.now().Add(d)
 		}
-		if a.req.OnWarn != nil {
-			l.warnBefore = a.req.WarnBefore
-			l.onWarn = func() { a.req.OnWarn(l) }
-		}
 	})
 	if a.place != nil {
-		a.place.leaveQueue(a.placeStatus)
+		a.place.leave(a.placeStatus)
 	}
+	return l
+}
+
+// announce makes the lease its caller's: from here on it is told of.
+func (a *acquire) announce(l *Lease) {
+	k := a.e.keeper
+	k.mu.Lock()
+	l.announced = true
+	if a.req.OnWarn != nil {
+		l.warnBefore = a.req.WarnBefore
+		l.onWarn = func() { a.req.OnWarn(l) }
+	}
+	k.moved(l)
+	k.mu.Unlock()
 	ev := l.event(EventGranted, nil)
 	ev.Waited = a.e.now().Sub(a.begun)
 	a.e.tell(a.parent, ev)
-	return l
 }
 
 // fail puts the end of an acquire that was not granted into words.

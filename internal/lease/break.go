@@ -35,6 +35,11 @@ func (e *Engine) Break(ctx context.Context, req BreakRequest) error {
 		return err
 	}
 	key := lockPrefix + encoded
+	if req.Kind == RW {
+		if key, err = e.holderKey(ctx, encoded, req.Token); err != nil {
+			return fmt.Errorf("break lock %q: %w", req.Name, err)
+		}
+	}
 	atLeast := uint64(1) // never the word of a replica that has nothing
 	for try := 0; ; try++ {
 		if err := ctx.Err(); err != nil {
@@ -80,6 +85,20 @@ func (e *Engine) Break(ctx context.Context, req BreakRequest) error {
 			}
 		}
 	}
+}
+
+// holderKey finds the reader with the token, or else names the gate.
+func (e *Engine) holderKey(ctx context.Context, encoded string, token uint64) (string, error) {
+	l, err := e.kv.List(ctx, readerPrefix+encoded+".*", 0)
+	if err != nil {
+		return "", err
+	}
+	for _, r := range l.Records {
+		if entryOf(r).TokenOrTicket() == token {
+			return r.Key, nil
+		}
+	}
+	return gatePrefix + encoded, nil
 }
 
 // breaking is the write that breaks entry.

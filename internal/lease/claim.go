@@ -309,10 +309,19 @@ func (c *claim) haunt(open []attempt, givenUp bool) {
 func (c *claim) takeAway(ctx context.Context, a attempt) {
 	b := Body{Status: StatusGone, ID: c.id, Client: c.e.client}
 	body, err := b.encode()
-	if err != nil || c.guard != "" {
+	if err != nil {
 		return
 	}
 	expect := a.expect
+	if c.guard != "" {
+		// What it expects is the gate's: nothing to take away. What it may have
+		// written is here.
+		entry, err := c.e.read(ctx, c.spec.key, 1)
+		if err != nil || !entry.Live() {
+			return
+		}
+		expect = entry.Revision
+	}
 	for try := 0; ; try++ {
 		_, err := c.e.write(ctx, kvstore.Write{Key: c.spec.key, Value: body, Expect: expect, Delete: true})
 		var conflict *kvstore.ConflictError
@@ -363,7 +372,7 @@ func (c *claim) lease(v verdict, init func(l *Lease)) *Lease {
 	l := &Lease{
 		e: c.e, spec: c.spec, id: c.id, token: v.revision, body: c.body,
 		terms: a.terms, want: a.terms, fixed: c.body.Fixed,
-		end: a.terms.end(a.sent), last: v.revision, index: -1,
+		end: a.terms.end(a.sent), last: v.revision, lastSent: a.sent, index: -1,
 		nextRenewal: a.sent.Add(time.Duration(float64(a.terms.ttl) * c.e.cfg.RenewFraction)),
 	}
 	l.body.Token = v.revision
@@ -413,6 +422,9 @@ func (b *bid) take(expect uint64) verdict {
 				continue
 			}
 		case again:
+			if b.cur.guard != "" && !errors.Is(v.err, kvstore.ErrInFlight) {
+				b.close() // a join without an answer is repeated under a new id
+			}
 			switch {
 			case isAny(v.err, ErrPermission), b.once && !errors.Is(v.err, kvstore.ErrInFlight),
 				errors.Is(v.err, kvstore.ErrNoStream) && b.e.now().Sub(begun) > noStreamFor:

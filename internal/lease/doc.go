@@ -4,14 +4,14 @@
 //
 // # From an attempt to a lease
 //
-//	          send                 acknowledged, or found, in time
-//	 claim ----------> attempt -----------------------------------> Held
-//	   ^                  |                                          |
-//	   |   refused, or    |                    validity over,        |
-//	   |   no answer      |                    refused, broken       |  Release
-//	   +------------------+                         +----------------+
-//	                                                v                v
-//	                                              Lost ----------> Released
+//	         send                 acknowledged, or found, in time
+//	claim ----------> attempt -----------------------------------> Held
+//	  ^                  |                                          |
+//	  |   refused, or    |                    validity over,        |
+//	  |   no answer      |                    refused, broken       |  Release
+//	  +------------------+                         +----------------+
+//	                                               v                v
+//	                                             Lost ----------> Released
 //
 // A claim is one acquisition under one id. It makes attempts, each a conditional
 // write with its own number, expectation and sending time, until one is granted

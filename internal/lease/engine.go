@@ -64,6 +64,8 @@ type Engine struct {
 
 	highest atomic.Uint64 // highest revision acknowledged to this client
 	recent  recent
+	shares  shares
+	kinds   kinds
 
 	life context.Context // of waiting; its cause says why nobody can wait any more
 	quit context.CancelCauseFunc
@@ -187,24 +189,6 @@ func (e *Engine) Life() context.Context { return e.life }
 
 // Held returns how many locks are held and how many acquires are queued.
 func (e *Engine) Held() (locks, waiting int) { return e.keeper.count() }
-
-// Abandon stops the renewals of a lease whose holder has lost its handle, so
-// that nobody will ever release it.
-func (e *Engine) Abandon(l *Lease) {
-	k := e.keeper
-	k.mu.Lock()
-	l.abandoned = true
-	held := l.state == Held
-	if l.state == Lost {
-		delete(k.leases, l)
-	}
-	k.moved(l)
-	k.mu.Unlock()
-	if held {
-		e.log.Warn("a held lock was dropped without Unlock; it is renewed no more and ends by its TTL",
-			"lock", l.spec.name, "token", l.token, "ttl", l.terms.ttl)
-	}
-}
 
 // Healthy returns nil, or what endangers the locks: the connection, the
 // bucket, or renewals that are overdue.

@@ -190,7 +190,7 @@ func (k *keeper) renewAll() {
 // more; their contexts last to the end of their validity.
 func (k *keeper) connectionClosed() {
 	k.held(func(l *Lease) {
-		if l.spec.lock {
+		if l.announced {
 			l.warn()
 			k.e.tell(l.base, l.event(EventAtRisk, fmt.Errorf("%w: connection closed", ErrUnavailable)))
 		}

@@ -3,6 +3,7 @@ package lease
 import (
 	"fmt"
 	"strings"
+	"sync"
 )
 
 // Kind is a kind of lock. Locks of different kinds are different locks, also
@@ -24,6 +25,39 @@ const (
 	rwaitPrefix  = "rwait."
 	readerPrefix = "read."
 )
+
+// kinds remembers as what this client uses a name: using one as both would look
+// like one lock and be two.
+type kinds struct {
+	mu sync.Mutex
+	m  map[string]Kind
+}
+
+// maxKinds bounds the memory of names; beyond it some are forgotten.
+const maxKinds = 1 << 16
+
+// check notes that name is used as kind. The error matches [ErrInvalidName].
+func (k *kinds) check(name string, kind Kind) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if was, ok := k.m[name]; ok {
+		if was != kind {
+			return fmt.Errorf("%w: this client uses %q both as a mutex and as a reader-writer lock, which are different locks", ErrInvalidName, name)
+		}
+		return nil
+	}
+	if k.m == nil {
+		k.m = make(map[string]Kind)
+	}
+	if len(k.m) >= maxKinds {
+		for n := range k.m {
+			delete(k.m, n)
+			break
+		}
+	}
+	k.m[name] = kind
+	return nil
+}
 
 // maxName is the longest encoded name in bytes.
 const maxName = 512

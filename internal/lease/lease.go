@@ -28,6 +28,7 @@ type spec struct {
 	name string
 	key  string
 	lock bool // a lock; otherwise a place in a queue
+	once bool // the key is never claimed again
 }
 
 // Lease is a record of this client that is kept alive. Its times obey three
@@ -59,7 +60,9 @@ type Lease struct {
 	fixed     bool      // not renewed, but by Extend
 	cap       Instant   // the end of a lease that ends at a given time; else 0
 	end       Instant
-	last      uint64 // the last revision known
+	last      uint64  // the last revision known
+	lastSent  Instant // when the write at last was sent
+	announced bool    // told to the observers as granted
 	sent      []renewal
 	renewals  uint64 // number of the last renewal
 	retries   int
@@ -197,7 +200,7 @@ func (l *Lease) lose(kind error, why string) func() {
 	if l.abandoned || kind == ErrClosed {
 		delete(k.leases, l)
 	}
-	finish := l.finish()
+	finish, announced := l.finish(), l.announced
 	typ := EventLost
 	if errors.Is(kind, ErrBroken) {
 		typ = EventBroken
@@ -205,7 +208,7 @@ func (l *Lease) lose(kind error, why string) func() {
 	ev := l.event(typ, l.cause)
 	return func() {
 		finish(ev.Cause)
-		if l.spec.lock {
+		if announced {
 			l.e.tell(l.base, ev)
 		}
 	}
@@ -214,7 +217,7 @@ func (l *Lease) lose(kind error, why string) func() {
 // finish takes what a lease in its end leaves behind and returns what is to be
 // done without the mutex. Under mu.
 func (l *Lease) finish() func(cause error) {
-	watch, sent, waiting := l.watch, l.sent, l.extending
+	watch, sent, waiting, onEnd := l.watch, l.sent, l.extending, l.onEnd
 	l.watch, l.sent, l.extending, l.watchAt = nil, nil, nil, 0
 	return func(cause error) {
 		l.cancel(cause)
@@ -229,8 +232,8 @@ func (l *Lease) finish() func(cause error) {
 				l.e.ghosts.keep(s.forget)
 			}
 		}
-		if l.onEnd != nil {
-			l.onEnd()
+		if onEnd != nil {
+			onEnd()
 		}
 	}
 }
@@ -359,7 +362,9 @@ func (l *Lease) extend(i int, revision uint64) {
 		}
 	}
 	l.sent = append(l.sent[:0], l.sent[i+1:]...)
-	l.last = max(l.last, revision)
+	if revision > l.last {
+		l.last, l.lastSent = revision, s.at
+	}
 	l.terms = s.terms
 	l.end = max(l.end, s.terms.end(s.at))
 	if l.cap != 0 {
@@ -379,7 +384,7 @@ func (l *Lease) extend(i int, revision uint64) {
 	}
 	l.extending = waiting
 	l.e.keeper.moved(l)
-	if l.spec.lock {
+	if l.announced {
 		l.e.tell(l.base, l.event(EventRenewed, nil))
 	}
 }
@@ -551,12 +556,20 @@ func (l *Lease) Extend(ctx context.Context, ttl time.Duration) error {
 		k.mu.Unlock()
 		return fmt.Errorf("%w: lock %q was taken until a given time and cannot be extended", ErrInvalidTTL, l.spec.name)
 	}
+	if ttl != 0 {
+		l.want = t
+	}
+	k.mu.Unlock()
+	return l.confirm(ctx)
+}
+
+// confirm renews the lease now and waits for the confirmation.
+func (l *Lease) confirm(ctx context.Context) error {
+	k := l.e.keeper
+	k.mu.Lock()
 	if l.state != Held {
 		k.mu.Unlock()
 		return l.cause
-	}
-	if ttl != 0 {
-		l.want = t
 	}
 	x := extension{after: l.renewals, done: make(chan error, 1)}
 	l.extending = append(l.extending, x)
@@ -585,4 +598,31 @@ func (l *Lease) Left() time.Duration {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return l.end.Sub(l.e.now())
+}
+
+// confirmation returns when the last write that the server has acknowledged was
+// sent, at which revision it is stored, and the lease's margin.
+func (l *Lease) confirmation() (sent Instant, revision uint64, margin time.Duration) {
+	k := l.e.keeper
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return l.lastSent, l.last, l.terms.margin
+}
+
+// Abandon stops the renewals of a lease whose holder has lost its handle, so
+// that nobody will ever release it.
+func (l *Lease) Abandon() {
+	k := l.e.keeper
+	k.mu.Lock()
+	l.abandoned = true
+	held := l.state == Held
+	if l.state == Lost {
+		delete(k.leases, l)
+	}
+	k.moved(l)
+	k.mu.Unlock()
+	if held {
+		l.e.log.Warn("a held lock was dropped without Unlock; it is renewed no more and ends by its TTL",
+			"lock", l.spec.name, "token", l.token, "ttl", l.terms.ttl)
+	}
 }

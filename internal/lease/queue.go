@@ -136,7 +136,7 @@ func (a *acquire) wait() verdict {
 		case v.outcome == granted:
 			a.place, a.placeStatus = place, StatusGone
 		default:
-			place.leaveQueue(StatusGone)
+			place.leave(StatusGone)
 		}
 		if v.outcome != 0 {
 			return v
@@ -148,7 +148,9 @@ func (a *acquire) wait() verdict {
 func (a *acquire) enqueue() (*Lease, verdict) {
 	ttl := min(a.ttl, maxWaitTTL)
 	b := bid{e: a.e, ctx: a.ctx, make: func() *claim {
-		c := a.e.newClaim(a.spec, a.e.body(StatusWaiting, a.req.Meta), func() (terms, error) {
+		body := a.e.body(StatusWaiting, a.req.Meta)
+		body.Mode = uint8(a.req.Mode)
+		c := a.e.newClaim(a.spec, body, func() (terms, error) {
 			return newTerms(ttl, a.e.cfg.Margin), nil
 		})
 		c.spec.lock = false
@@ -197,22 +199,28 @@ func (a *acquire) stand(place *Lease) (verdict, bool) {
 			try = 0
 			i := slices.IndexFunc(queue, func(e Entry) bool { return e.ID == place.id })
 			a.position = i + 1
+			pred := i - 1
+			for pred >= 0 && !a.blocks(queue[pred]) {
+				pred--
+			}
 			switch {
 			case i < 0:
 				next = requeue
-			case i == 0:
+			case pred < 0:
 				next = compete
 			default:
-				next, v = a.follow(place, queue[i-1])
+				next, v = a.follow(place, queue[pred])
 			}
 		case compete:
-			a.position = 1
 			next, v = a.first(place)
+			if next == finished {
+				return v, true
+			}
 		case requeue:
 			return verdict{}, false
 		}
 		if next == finished {
-			return v, a.position == 1
+			return v, false // out of turn, if at all
 		}
 	}
 }
@@ -311,7 +319,7 @@ type idleness struct {
 // idleFor looks at the lock and says at which revision it is free, and whether
 // it has been for long enough, with jitter by rank, to be taken out of turn.
 func (a *acquire) idleFor(idle *idleness) (revision uint64, sure bool) {
-	entry, err := a.e.read(a.ctx, a.spec.key, 0)
+	entry, err := a.e.read(a.ctx, a.gate, 0)
 	if err != nil || entry.Live() {
 		*idle = idleness{}
 		return 0, false
@@ -327,8 +335,8 @@ func (a *acquire) idleFor(idle *idleness) (revision uint64, sure bool) {
 
 // first waits for the lock at the head of the queue.
 func (a *acquire) first(place *Lease) (step, verdict) {
-	a.sight.turn(a.spec.key)
-	w, err := a.e.kv.Watch(a.spec.key, a.sight.deliver)
+	a.sight.turn(a.gate)
+	w, err := a.e.kv.Watch(a.gate, a.sight.deliver)
 	if err == nil {
 		defer w.Stop()
 	}
@@ -406,7 +414,7 @@ func (a *acquire) first(place *Lease) (step, verdict) {
 // look reads the lock and says whether to go on waiting, or else with which
 // expectation to claim it.
 func (a *acquire) look() (expect uint64, waiting bool) {
-	entry, err := a.e.read(a.ctx, a.spec.key, 0)
+	entry, err := a.e.read(a.ctx, a.gate, 0)
 	if err != nil {
 		return 0, true
 	}

@@ -31,7 +31,7 @@ type trace struct {
 
 // left notes the own tombstone of a lock.
 func (e *Engine) left(s spec, revision uint64) {
-	if !s.lock {
+	if !s.lock || s.once {
 		return
 	}
 	now := e.now()

@@ -104,7 +104,7 @@ func (l *Lease) deleteWithin(d time.Duration) (found *EndError, err error) {
 // endByRelease makes the lease Released and returns what is to be done without
 // the mutex. Under mu.
 func (l *Lease) endByRelease() func() {
-	wasHeld := l.state == Held
+	tell := l.state == Held && l.announced
 	l.state = Released
 	l.end = min(l.end, l.e.now())
 	cause := l.cause
@@ -116,15 +116,16 @@ func (l *Lease) endByRelease() func() {
 	finish := l.finish()
 	return func() {
 		finish(cause)
-		if l.spec.lock && wasHeld {
+		if tell {
 			l.e.tell(l.base, l.event(EventReleased, nil))
 		}
 	}
 }
 
-// leaveQueue releases a place in a queue without waiting for the answer. The
-// tombstone's body tells the successor, and only it, whether it is first now.
-func (l *Lease) leaveQueue(status Status) {
+// leave releases a place in a queue, or a lock that was not handed out, without
+// waiting for the answer. The tombstone's body tells a successor in the queue,
+// and only it, whether it is first now.
+func (l *Lease) leave(status Status) {
 	l.e.keeper.mu.Lock()
 	if l.released != nil {
 		l.e.keeper.mu.Unlock()

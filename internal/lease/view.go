@@ -75,20 +75,23 @@ func (e *Engine) List(ctx context.Context, pattern string) ([]View, error) {
 			if prefix != lockPrefix && prefix != waitPrefix {
 				id.kind = RW
 			}
+			entry := entryOf(r)
+			waiting := prefix == waitPrefix || prefix == rwaitPrefix
+			if waiting && (entry.Unreadable || entry.Status != StatusWaiting) {
+				continue // nobody's place
+			}
 			v := found[id]
 			if v == nil {
 				v = &View{Kind: id.kind, Name: id.name}
 				found[id] = v
 			}
-			switch entry := entryOf(r); prefix {
-			case lockPrefix, gatePrefix:
-				v.Holder = entry
-			case readerPrefix:
+			switch {
+			case waiting:
+				v.Queue = append(v.Queue, entry)
+			case prefix == readerPrefix:
 				v.Readers = append(v.Readers, entry)
 			default:
-				if !entry.Unreadable && entry.Status == StatusWaiting {
-					v.Queue = append(v.Queue, entry)
-				}
+				v.Holder = entry
 			}
 		}
 	}

@@ -1,0 +1,271 @@
+package lease
+
+import (
+	"cmp"
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/natslock/locks/kvstore"
+)
+
+// Holding is what a caller holds: a lease of its own, or a share in one.
+type Holding interface {
+	Name() string
+	ID() string
+	Token() uint64
+	Context() context.Context
+	Status() (State, time.Duration, error)
+	Left() time.Duration
+	Extend(ctx context.Context, ttl time.Duration) error
+	Release() error
+	Abandon()
+}
+
+// shares are the reader leases that goroutines of this client have in common.
+//
+// A lease is shared only when this client reads the lock already, so that single
+// readers pay nothing, and only while its gate is watched: the subscription is
+// made before the join, whose answer proves that it is in place. Sharing ends
+// when a gate is seen, when the first renewal is sent, or at a third of the TTL,
+// whichever is first, so that a writer waits no longer for many readers here
+// than for one; and it never starts again once the last one has left.
+type shares struct {
+	mu sync.Mutex
+	m  map[string]*reading // by gate
+}
+
+// reading is what this client reads behind one gate.
+type reading struct {
+	leases int
+	open   *share // the lease that can be shared; nil: none
+}
+
+type share struct {
+	gate   string
+	host   *Lease
+	until  Instant
+	watch  kvstore.Watch
+	guests int // under shares.mu
+	closed bool
+}
+
+// guest is one goroutine's part in a shared lease.
+type guest struct {
+	*Lease
+	share  *share
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	unbind func() bool
+
+	released sync.Once
+	gone     atomic.Bool
+	result   error
+}
+
+// AcquireShared is [Engine.Acquire] for readers, without a round trip where this
+// client has a lease that can be shared.
+func (e *Engine) AcquireShared(ctx context.Context, req Request) (Holding, error) {
+	encoded, err := EncodeName(req.Name)
+	if err != nil {
+		return nil, err
+	}
+	plain := req.TTL == 0 && req.Until.IsZero() && !req.Fixed && req.Meta == nil && req.OnWarn == nil
+	if !plain || ctx.Err() != nil || e.life.Err() != nil {
+		return e.ownReader(ctx, req)
+	}
+	gate := gatePrefix + encoded
+	s := &e.shares
+	s.mu.Lock()
+	if s.m == nil {
+		s.m = make(map[string]*reading)
+	}
+	r := s.m[gate]
+	if r == nil {
+		r = &reading{}
+		s.m[gate] = r
+	}
+	if g := e.join(ctx, r, req.Detached); g != nil {
+		s.mu.Unlock()
+		return g, nil
+	}
+	reads := r.leases > 0
+	r.leases++
+	s.mu.Unlock()
+
+	sh := &share{gate: gate}
+	if reads {
+		if sh.watch, err = e.kv.Watch(gate, func(ev kvstore.Event) {
+			if ev.Kind == kvstore.Put || ev.Kind == kvstore.Recheck {
+				s.close(sh)
+			}
+		}); err != nil {
+			reads = false
+		}
+	}
+	hosted := req
+	hosted.Detached = reads || req.Detached
+	l, err := e.Acquire(ctx, hosted)
+	if err != nil {
+		if sh.watch != nil {
+			sh.watch.Stop()
+		}
+		s.left(gate)
+		return nil, err
+	}
+	e.keeper.mu.Lock()
+	l.onEnd = func() {
+		s.close(sh)
+		if sh.watch != nil {
+			e.sender.add(sh.watch.Stop)
+		}
+		s.left(gate)
+	}
+	over := l.state != Held
+	sh.until = l.lastSent.Add(l.terms.ttl / 3)
+	e.keeper.mu.Unlock()
+	if over { // the end came before it had a listener
+		l.onEnd()
+	}
+	if !reads {
+		return l, nil
+	}
+	sh.host = l
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !sh.closed && s.m[gate] == r && r.open == nil {
+		r.open = sh
+	}
+	return e.guestOf(ctx, sh, req.Detached), nil
+}
+
+func (e *Engine) ownReader(ctx context.Context, req Request) (Holding, error) {
+	l, err := e.Acquire(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+// join makes the caller a guest of the open share, if there is one. Under mu.
+func (e *Engine) join(ctx context.Context, r *reading, detached bool) *guest {
+	sh := r.open
+	if sh == nil {
+		return nil
+	}
+	k := e.keeper
+	k.mu.Lock()
+	fit := sh.host.state == Held && sh.host.renewals == 0 && e.now() < min(sh.until, sh.host.end)
+	k.mu.Unlock()
+	if !fit || sh.closed {
+		r.open = nil
+		return nil
+	}
+	return e.guestOf(ctx, sh, detached)
+}
+
+// guestOf adds a guest. Under mu.
+func (e *Engine) guestOf(ctx context.Context, sh *share, detached bool) *guest {
+	sh.guests++
+	parent := ctx
+	if detached {
+		parent = context.WithoutCancel(ctx)
+	}
+	g := &guest{Lease: sh.host, share: sh}
+	g.ctx, g.cancel = context.WithCancelCause(parent)
+	host := sh.host.ctx
+	g.unbind = context.AfterFunc(host, func() { g.cancel(context.Cause(host)) })
+	return g
+}
+
+// close ends the sharing of a lease; those who share it go on.
+func (s *shares) close(sh *share) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sh.closed = true
+	if r := s.m[sh.gate]; r != nil && r.open == sh {
+		r.open = nil
+	}
+}
+
+// closeGate ends the sharing behind a gate that this client is to take.
+func (s *shares) closeGate(gate string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r := s.m[gate]; r != nil && r.open != nil {
+		r.open.closed = true
+		r.open = nil
+	}
+}
+
+// left notes that one of this client's leases behind a gate is over.
+func (s *shares) left(gate string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r := s.m[gate]; r != nil {
+		if r.leases--; r.leases == 0 {
+			delete(s.m, gate)
+		}
+	}
+}
+
+// Context is the guest's own; it ends with the shared lease, too.
+func (g *guest) Context() context.Context { return g.ctx }
+
+// Status is that of the shared lease until the guest has left.
+func (g *guest) Status() (State, time.Duration, error) {
+	if g.gone.Load() {
+		return Released, 0, g.end()
+	}
+	return g.Lease.Status()
+}
+
+func (g *guest) end() *EndError {
+	return &EndError{Name: g.spec.name, Token: g.token, Kind: ErrReleased}
+}
+
+// Release lets the guest go; the last one releases the lease. Further calls wait
+// for the first and return its result.
+func (g *guest) Release() error {
+	g.released.Do(func() {
+		_, _, lost := g.Lease.Status()
+		g.gone.Store(true)
+		g.unbind()
+		g.cancel(cmp.Or(lost, error(g.end())))
+		if g.leave() {
+			g.result = g.Lease.Release()
+		} else {
+			g.result = lost
+		}
+	})
+	return g.result
+}
+
+// Abandon lets a guest go whose handle was dropped. The lease is renewed while
+// others share it.
+func (g *guest) Abandon() {
+	g.released.Do(func() {
+		g.gone.Store(true)
+		if g.leave() {
+			g.Lease.Abandon()
+		}
+	})
+}
+
+// leave counts the guest out and says whether it was the last. From then on
+// nobody joins any more.
+func (g *guest) leave() (last bool) {
+	s := &g.e.shares
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	g.share.guests--
+	if g.share.guests > 0 {
+		return false
+	}
+	g.share.closed = true
+	if r := s.m[g.share.gate]; r != nil && r.open == g.share {
+		r.open = nil
+	}
+	return true
+}

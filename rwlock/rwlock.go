@@ -1,0 +1,99 @@
+// Package rwlock is the reader-writer lock of natslock: many readers at once, or
+// one writer, first come first served. It uses the same client, bucket, leases
+// and errors as the mutex, and returns the same [natslock.Lock].
+//
+// # How it excludes
+//
+// A reader joins by writing a record of its own on the condition that the
+// lock's gate is free; the server checks the two together. A writer takes the
+// gate like a mutex: from then on the server admits no reader. Then it waits
+// until those inside have gone, which one answer of the stream's leader has to
+// prove that is too young to come from a leader that was deposed. Readers do not
+// conflict with each other.
+//
+// # Fairness
+//
+// Who cannot enter at once queues, readers and writers in one line. A reader goes
+// when no writer waits before it, a writer when nobody does: consecutive readers
+// enter together, a later reader never passes a waiting writer, and neither side
+// starves. Goroutines of one client that read what it reads already share a
+// lease for a short while instead of joining; see [RWLock.RLock].
+//
+// # Tokens
+//
+// A writer's token is higher than that of every reader it waited for, and a
+// later reader's is higher than the writer's. Readers that share a lease share
+// its token.
+//
+// # Deadlocks
+//
+// As with sync.RWMutex, read-locking again while holding a read lock deadlocks
+// when a writer has come in between, and a read lock cannot be made a write lock.
+package rwlock
+
+import (
+	"context"
+
+	"github.com/natslock/locks/natslock"
+)
+
+// RWLock takes reader-writer locks with a client.
+type RWLock struct {
+	c *natslock.Client
+}
+
+// New returns the reader-writer locks of a client. It does no I/O and needs no
+// closing.
+func New(c *natslock.Client) *RWLock { return &RWLock{c: c} }
+
+// Lock takes the lock for writing, waiting in line until ctx ends or
+// [natslock.MaxWait] is over. What it returns is as for [natslock.Client.Lock],
+// and an error matching [natslock.ErrUnavailable] when the link is so slow that a
+// write and its proof do not fit into half of the lease's margin: the writer
+// could then never get in.
+//
+// A name that this client uses as a mutex is refused with an error matching
+// [natslock.ErrInvalidName]: the two are different locks.
+func (rw *RWLock) Lock(ctx context.Context, name string, opts ...natslock.LockOption) (*natslock.Lock, error) {
+	return rw.c.Acquire(ctx, natslock.RW, natslock.Exclusive, true, name, opts...)
+}
+
+// TryLock takes the lock for writing if nobody holds it or waits for it. It never
+// queues. The error then matches [natslock.ErrLocked].
+func (rw *RWLock) TryLock(ctx context.Context, name string, opts ...natslock.LockOption) (*natslock.Lock, error) {
+	return rw.c.Acquire(ctx, natslock.RW, natslock.Exclusive, false, name, opts...)
+}
+
+// RLock takes the lock for reading, waiting in line like [RWLock.Lock].
+//
+// Without options that ask for a lease of its own (TTL, Until, NoRenew, Meta,
+// EarlyWarning) the lock may share a lease, and so the ID and the token, with
+// other goroutines of this client that read: never one older than a third of its
+// TTL or renewed already, nor once a writer was seen.
+func (rw *RWLock) RLock(ctx context.Context, name string, opts ...natslock.LockOption) (*natslock.Lock, error) {
+	return rw.c.Acquire(ctx, natslock.RW, natslock.Shared, true, name, opts...)
+}
+
+// TryRLock takes the lock for reading if no writer holds it and nobody waits for
+// it. It never queues. The error then matches [natslock.ErrLocked].
+func (rw *RWLock) TryRLock(ctx context.Context, name string, opts ...natslock.LockOption) (*natslock.Lock, error) {
+	return rw.c.Acquire(ctx, natslock.RW, natslock.Shared, false, name, opts...)
+}
+
+// Do runs fn under the write lock; see [natslock.Client.Do].
+func (rw *RWLock) Do(ctx context.Context, name string, fn func(ctx context.Context, l *natslock.Lock) error, opts ...natslock.LockOption) error {
+	l, err := rw.Lock(ctx, name, opts...)
+	if err != nil {
+		return err
+	}
+	return l.Do(fn)
+}
+
+// RDo runs fn under the read lock; see [natslock.Client.Do].
+func (rw *RWLock) RDo(ctx context.Context, name string, fn func(ctx context.Context, l *natslock.Lock) error, opts ...natslock.LockOption) error {
+	l, err := rw.RLock(ctx, name, opts...)
+	if err != nil {
+		return err
+	}
+	return l.Do(fn)
+}

@@ -1,0 +1,405 @@
+package rwlock_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/testutil"
+)
+
+// grant is what a goroutine that waits for a lock reports.
+type grant struct {
+	who string
+	l   *natslock.Lock
+	err error
+	at  time.Time
+}
+
+func (p *peer) read(who string, to chan<- grant) {
+	go func() {
+		l, err := p.RLock(context.Background(), "x")
+		to <- grant{who, l, err, time.Now()}
+	}()
+}
+
+func (p *peer) write(who string, to chan<- grant) {
+	go func() {
+		l, err := p.Lock(context.Background(), "x")
+		to <- grant{who, l, err, time.Now()}
+	}()
+}
+
+func nobody(t *testing.T, grants chan grant, why string) {
+	t.Helper()
+	time.Sleep(time.Second) // in a bubble: all that can happen has happened
+	synctest.Wait()
+	select {
+	case g := <-grants:
+		t.Fatalf("%s got in: %s", g.who, why)
+	default:
+	}
+}
+
+func unlock(t *testing.T, ls ...*natslock.Lock) {
+	t.Helper()
+	for _, l := range ls {
+		require.NoError(t, l.Unlock(context.Background()))
+	}
+}
+
+// TestReadersAndWriters tells the story of a line: readers together, a writer
+// alone, nobody past a waiting writer.
+func TestReadersAndWriters(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		u := newUmpire()
+		a, b, c := newPeer(t, s.Connect(), 1), newPeer(t, s.Connect(), 2), newPeer(t, s.Connect(), 3)
+		w := tap(t, s.Connect())
+		r1, err := a.RLock(t.Context(), "x")
+		require.NoError(t, err)
+		u.granted(r1, false)
+		r2, err := b.RLock(t.Context(), "x")
+		require.NoError(t, err, "readers do not exclude each other")
+		u.granted(r2, false)
+		_, err = c.TryLock(t.Context(), "x")
+		require.ErrorIs(t, err, natslock.ErrLocked)
+		var locked *natslock.LockedError
+		require.ErrorAs(t, err, &locked)
+		require.NotNil(t, locked.Holder, "a reader holds it")
+
+		grants := make(chan grant, 10)
+		c.write("w1", grants)
+		nobody(t, grants, "a writer over readers")
+		a.read("r3", grants)
+		nobody(t, grants, "a reader past a waiting writer")
+		b.read("r4", grants)
+		nobody(t, grants, "a reader past a waiting writer")
+		b.write("w2", grants)
+		nobody(t, grants, "a writer past everybody")
+		a.read("r5", grants)
+		nobody(t, grants, "a reader past two writers")
+		_, err = a.TryRLock(t.Context(), "x")
+		require.ErrorIs(t, err, natslock.ErrLocked)
+		_, err = a.TryLock(t.Context(), "x")
+		require.ErrorIs(t, err, natslock.ErrLocked)
+
+		info, err := a.c.Inspect(t.Context(), natslock.RW, "x")
+		require.NoError(t, err)
+		require.NotNil(t, info.Holder, "the gate")
+		require.Len(t, info.Readers, 2)
+		var modes []natslock.Mode
+		for _, q := range info.Queue {
+			modes = append(modes, q.Mode)
+		}
+		require.Equal(t, []natslock.Mode{natslock.Shared, natslock.Shared, natslock.Exclusive, natslock.Shared}, modes)
+
+		unlock(t, r1)
+		nobody(t, grants, "a writer over the last reader")
+		began := time.Now()
+		unlock(t, r2)
+		w1 := <-grants
+		require.Equal(t, "w1", w1.who)
+		require.NoError(t, w1.err)
+		require.Less(t, w1.at.Sub(began), 50*time.Millisecond)
+		u.granted(w1.l, true)
+		nobody(t, grants, "beside a writer")
+		unlock(t, w1.l)
+		first, second := <-grants, <-grants
+		require.ElementsMatch(t, []string{"r3", "r4"}, []string{first.who, second.who}, "consecutive readers enter together")
+		u.granted(first.l, false)
+		u.granted(second.l, false)
+		nobody(t, grants, "over readers")
+		unlock(t, first.l, second.l)
+		w2 := <-grants
+		require.Equal(t, "w2", w2.who)
+		u.granted(w2.l, true)
+		nobody(t, grants, "beside a writer")
+		unlock(t, w2.l)
+		r5 := <-grants
+		require.Equal(t, "r5", r5.who)
+		u.granted(r5.l, false)
+		unlock(t, r5.l)
+		u.check(t)
+		require.Equal(t, 2, u.most)
+		fouls, joins := w.joinsBehindGate()
+		require.Empty(t, fouls)
+		require.Equal(t, 5, joins)
+		require.Empty(t, keysLeft(t, s.Connect()))
+	})
+}
+
+// TestKilled stops the heart of a reader, a writer and a waiter: the others go
+// on when its lease is over.
+func TestKilled(t *testing.T) {
+	const ttl = 5 * time.Second
+	for _, victim := range []string{"reader", "writer", "queued writer", "queued reader"} {
+		t.Run(victim, func(t *testing.T) {
+			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+				nc, link := s.ConnectLink()
+				dead := newPeer(t, nc, 1, natslock.WithTTL(ttl))
+				a, b := newPeer(t, s.Connect(), 2, natslock.WithTTL(ttl)), newPeer(t, s.Connect(), 3, natslock.WithTTL(ttl))
+				grants := make(chan grant, 10)
+				lost := make(chan grant, 10)
+				var holder *natslock.Lock
+				var err error
+				switch victim {
+				case "reader":
+					_, err = dead.RLock(t.Context(), "x")
+				case "writer":
+					_, err = dead.Lock(t.Context(), "x")
+				case "queued writer":
+					holder, err = a.Lock(t.Context(), "x")
+					dead.write("dead", lost)
+				case "queued reader":
+					holder, err = a.Lock(t.Context(), "x")
+					dead.read("dead", lost)
+				}
+				require.NoError(t, err)
+				time.Sleep(time.Second)
+				b.write("b", grants)
+				time.Sleep(time.Second)
+				link.Cut()
+				cut := time.Now()
+				if holder != nil {
+					unlock(t, holder)
+				}
+				g := <-grants
+				require.NoError(t, g.err)
+				assert.Less(t, g.at.Sub(cut), ttl+500*time.Millisecond)
+				unlock(t, g.l)
+			})
+		})
+	}
+}
+
+// TestGiveUp has a waiter leave the line: those behind it go on at once.
+func TestGiveUp(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a, b, c := newPeer(t, s.Connect(), 1), newPeer(t, s.Connect(), 2), newPeer(t, s.Connect(), 3)
+		r1, err := a.RLock(t.Context(), "x")
+		require.NoError(t, err)
+		for _, how := range []string{"context", "maximum wait"} {
+			ctx, cancel := context.WithCancel(t.Context())
+			failed := make(chan error, 1)
+			go func() {
+				var opts []natslock.LockOption
+				if how == "maximum wait" {
+					opts = append(opts, natslock.MaxWait(3*time.Second))
+				}
+				_, err := b.Lock(ctx, "x", opts...)
+				failed <- err
+			}()
+			time.Sleep(time.Second)
+			grants := make(chan grant, 1)
+			c.read("c", grants)
+			nobody(t, grants, "past a waiting writer")
+			if how == "context" {
+				cancel()
+			}
+			require.ErrorIs(t, <-failed, natslock.ErrTimeout)
+			left := time.Now()
+			g := <-grants
+			require.NoError(t, g.err)
+			require.Less(t, g.at.Sub(left), 50*time.Millisecond)
+			unlock(t, g.l)
+			cancel()
+		}
+		unlock(t, r1)
+		require.Empty(t, keysLeft(t, s.Connect()))
+	})
+}
+
+// TestOneShot leaves nothing behind and never holds anybody up.
+func TestOneShot(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a, b := newPeer(t, s.Connect(), 1), newPeer(t, s.Connect(), 2)
+		r, err := a.RLock(t.Context(), "x")
+		require.NoError(t, err)
+		w := tap(t, s.Connect())
+		for range 10 {
+			_, err = b.TryLock(t.Context(), "x")
+			require.ErrorIs(t, err, natslock.ErrLocked)
+		}
+		time.Sleep(time.Second)
+		w.mu.Lock()
+		require.Empty(t, w.events, "a one-shot writer took the gate over readers")
+		w.mu.Unlock()
+		r2, err := b.TryRLock(t.Context(), "x")
+		require.NoError(t, err)
+		unlock(t, r, r2)
+		l, err := b.TryLock(t.Context(), "x")
+		require.NoError(t, err)
+		_, err = a.TryRLock(t.Context(), "x")
+		require.ErrorIs(t, err, natslock.ErrLocked)
+		unlock(t, l)
+		time.Sleep(2 * time.Second)
+		require.Empty(t, keysLeft(t, s.Connect()))
+	})
+}
+
+// TestSharing lets goroutines of one client read together without a message,
+// until a writer is seen.
+func TestSharing(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		nc := s.Connect()
+		a, b := newPeer(t, nc, 1), newPeer(t, s.Connect(), 2)
+		r1, err := a.RLock(t.Context(), "x")
+		require.NoError(t, err)
+		r2, err := a.RLock(t.Context(), "x") // shows that there is demand
+		require.NoError(t, err)
+		require.NotEqual(t, r1.ID(), r2.ID())
+		before := nc.Stats().OutMsgs
+		var shared []*natslock.Lock
+		for range 100 {
+			l, err := a.RLock(t.Context(), "x")
+			require.NoError(t, err)
+			require.Equal(t, r2.Token(), l.Token())
+			shared = append(shared, l)
+		}
+		require.Equal(t, before, nc.Stats().OutMsgs, "sharing costs no message")
+		unlock(t, shared[:50]...)
+		for _, l := range shared[:50] {
+			require.ErrorIs(t, context.Cause(l.Context()), natslock.ErrReleased)
+			require.Equal(t, natslock.Released, l.State())
+		}
+		require.Equal(t, before, nc.Stats().OutMsgs)
+		require.NoError(t, shared[99].Err())
+
+		grants := make(chan grant, 2)
+		b.write("w", grants)
+		time.Sleep(100 * time.Millisecond)
+		synctest.Wait()
+		_, err = a.TryRLock(t.Context(), "x")
+		require.ErrorIs(t, err, natslock.ErrLocked, "shared past a writer")
+		unlock(t, r1, r2)
+		unlock(t, shared[50:99]...)
+		nobody(t, grants, "a writer over the last guest")
+		unlock(t, shared[99])
+		g := <-grants
+		require.NoError(t, g.err)
+		require.Greater(t, g.l.Token(), r2.Token())
+		unlock(t, g.l)
+		require.Empty(t, keysLeft(t, s.Connect()))
+	})
+}
+
+// TestSharingEnds at a third of the TTL and with the first renewal.
+func TestSharingEnds(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a := newPeer(t, s.Connect(), 1, natslock.WithTTL(9*time.Second), natslock.WithWatchAfter(-1))
+		r1, err := a.RLock(t.Context(), "x")
+		require.NoError(t, err)
+		r2, err := a.RLock(t.Context(), "x")
+		require.NoError(t, err)
+		time.Sleep(2900 * time.Millisecond)
+		r3, err := a.RLock(t.Context(), "x")
+		require.NoError(t, err)
+		require.Equal(t, r2.ID(), r3.ID())
+		time.Sleep(200 * time.Millisecond)
+		r4, err := a.RLock(t.Context(), "x")
+		require.NoError(t, err)
+		require.NotEqual(t, r3.ID(), r4.ID())
+		unlock(t, r1, r2, r3, r4)
+	})
+}
+
+// TestMixedKinds refuses one name for both kinds in one client.
+func TestMixedKinds(t *testing.T) {
+	s := testutil.RunServer(t)
+	a := newPeer(t, s.Connect(), 1)
+	l, err := a.c.Lock(t.Context(), "m")
+	require.NoError(t, err)
+	_, err = a.RLock(t.Context(), "m")
+	require.ErrorIs(t, err, natslock.ErrInvalidName)
+	require.ErrorContains(t, err, "different locks")
+	_, err = a.TryLock(t.Context(), "m")
+	require.ErrorIs(t, err, natslock.ErrInvalidName)
+	unlock(t, l)
+}
+
+// TestBreakReader breaks one reader: the writer gets in when it has stopped, or
+// when its lease is over, and not before.
+func TestBreakReader(t *testing.T) {
+	for _, stops := range []bool{true, false} {
+		t.Run(fmt.Sprintf("stops %v", stops), func(t *testing.T) {
+			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+				u := newUmpire()
+				a := newPeer(t, s.Connect(), 1, natslock.WithTTL(6*time.Second), natslock.WithWatchAfter(0))
+				b := newPeer(t, s.Connect(), 2, natslock.WithTTL(6*time.Second))
+				r, err := a.RLock(t.Context(), "x")
+				require.NoError(t, err)
+				u.granted(r, false)
+				grants := make(chan grant, 1)
+				b.write("w", grants)
+				nobody(t, grants, "over a reader")
+				broken := time.Now()
+				require.NoError(t, b.c.Break(t.Context(), natslock.RW, "x", r.Token(), "test"))
+				<-r.Done()
+				require.Less(t, time.Since(broken), 20*time.Millisecond)
+				require.ErrorIs(t, context.Cause(r.Context()), natslock.ErrBroken)
+				nobody(t, grants, "a broken reader is a live one")
+				if stops {
+					require.ErrorIs(t, r.Unlock(t.Context()), natslock.ErrBroken)
+				}
+				g := <-grants
+				u.granted(g.l, true)
+				if !stops {
+					require.GreaterOrEqual(t, g.at.Sub(broken), 6*time.Second)
+				}
+				unlock(t, g.l)
+				u.check(t)
+			})
+		})
+	}
+}
+
+// TestUnguardedProof injects answers of the stream's leader that prove nothing:
+// stale, leaderless, late. The writer asks again.
+func TestUnguardedProof(t *testing.T) {
+	for _, tc := range []struct {
+		name  string
+		spoil func(*kvstore.State)
+		late  time.Duration
+	}{
+		{"older than the gate", func(st *kvstore.State) { st.LastRevision = 1 }, 0},
+		{"without a leader", func(st *kvstore.State) { st.Leader = "" }, 0},
+		{"late", func(st *kvstore.State) { st.Replicas = 3 }, 300 * time.Millisecond},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+				a := newPeer(t, s.Connect(), 1, natslock.WithTTL(5*time.Second))
+				spoilt := 0
+				c, err := natslock.New(t.Context(), s.Connect(), natslock.WithTTL(5*time.Second), natslock.WithStore(func(kv kvstore.KV) kvstore.KV {
+					return &spoiler{KV: kv, state: func(st kvstore.State) kvstore.State {
+						if spoilt++; spoilt <= 3 {
+							st.Keys = nil // as if nobody were there
+							tc.spoil(&st)
+							time.Sleep(tc.late)
+						}
+						return st
+					}}
+				}))
+				require.NoError(t, err)
+				t.Cleanup(func() { _ = c.Close(context.Background()) })
+				r, err := a.RLock(t.Context(), "x")
+				require.NoError(t, err)
+				b := &peer{RWLock: rwOf(c), c: c}
+				grants := make(chan grant, 1)
+				b.write("w", grants)
+				nobody(t, grants, "on a worthless proof")
+				require.GreaterOrEqual(t, spoilt, 3)
+				unlock(t, r)
+				g := <-grants
+				require.NoError(t, g.err)
+				unlock(t, g.l)
+			})
+		})
+	}
+}
