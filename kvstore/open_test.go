@@ -347,7 +347,7 @@ func TestCluster(t *testing.T) {
 	}
 	// Replicas lag behind what was acknowledged; with a revision to reach no
 	// read shows that.
-	for range 50 {
+	for range 25 {
 		next, err := s.Update(ctx, "lock.a", nil, ttl, rev)
 		if errors.Is(err, kvstore.ErrInFlight) {
 			continue // by the leader's books the write before still is

@@ -52,6 +52,8 @@ type LockedError struct {
 	Own bool
 	// Queued is how many wait for the lock.
 	Queued int
+
+	unknown bool // held, by a record that cannot be read
 }
 
 func (e *LockedError) Error() string {
@@ -62,7 +64,7 @@ func (e *LockedError) Error() string {
 		fmt.Fprintf(&b, "this client itself (token %d)", e.Holder.Token)
 	case e.Holder != nil:
 		b.WriteString(e.Holder.describe())
-	case e.Queued > 0:
+	case e.Queued > 0 && !e.unknown:
 		b.Reset()
 		fmt.Fprintf(&b, "lock %q has a queue", e.Name)
 	default:
@@ -117,7 +119,7 @@ func (e *TimeoutError) Unwrap() error { return e.cause }
 // public turns the errors of the machinery into those documented here.
 func public(err error) error {
 	if busy, ok := errors.AsType[*lease.BusyError](err); ok {
-		return &LockedError{Name: busy.Name, Holder: knownHolder(busy.Holder), Own: busy.Own, Queued: busy.Queued}
+		return &LockedError{Name: busy.Name, Holder: knownHolder(busy.Holder), Own: busy.Own, Queued: busy.Queued, unknown: busy.Holder.Unreadable}
 	}
 	if wait, ok := errors.AsType[*lease.WaitError](err); ok {
 		return &TimeoutError{Name: wait.Name, Waited: wait.Waited, Holder: knownHolder(wait.Holder), Position: wait.Position, cause: wait.Cause}

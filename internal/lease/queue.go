@@ -108,8 +108,13 @@ func (e *Engine) waiters(ctx context.Context, pattern string, revision uint64) (
 			queue = append(queue, entry)
 		}
 	}
-	slices.SortFunc(queue, func(a, b Entry) int { return cmp.Compare(a.TokenOrTicket(), b.TokenOrTicket()) })
+	byTicket(queue)
 	return queue, nil
+}
+
+// byTicket sorts a queue: a renewed entry has a later revision than its place.
+func byTicket(queue []Entry) {
+	slices.SortFunc(queue, func(a, b Entry) int { return cmp.Compare(a.TokenOrTicket(), b.TokenOrTicket()) })
 }
 
 // step is what a waiter does next.

@@ -97,6 +97,7 @@ func (e *Engine) List(ctx context.Context, pattern string) ([]View, error) {
 	}
 	views := make([]View, 0, len(found))
 	for _, v := range found {
+		byTicket(v.Queue)
 		views = append(views, *v)
 	}
 	slices.SortFunc(views, func(a, b View) int {

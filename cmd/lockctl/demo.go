@@ -1,0 +1,266 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/natslock/locks/natslock"
+)
+
+type demoCmd struct {
+	TTL time.Duration `name:"ttl" default:"2s" placeholder:"DURATION" help:"Lease of the demo's lock (default ${default})."`
+}
+
+func (*demoCmd) Help() string {
+	return `Starts a server in this process, with its data in a temporary directory, and
+lets workers contend for one lock, each with a client and a connection of its
+own. One of them is a process that gets killed, another one's lock is broken.
+Every line tells what was measured when it happened. Exit code 1: two holders
+overlapped, or tokens did not rise.`
+}
+
+const (
+	demoLock  = "demo"
+	demoTurns = 3 // of each worker, in the first part
+	demoLimit = time.Minute
+)
+
+var demoWorkers = []string{"amber", "blue", "coral", "dune"}
+
+func (c *demoCmd) Run(g *globals) error {
+	ctx, cancel := context.WithTimeout(context.Background(), demoLimit)
+	defer cancel()
+	dir, err := os.MkdirTemp("", "lockctl-demo-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	st := newStage()
+	srv, err := startServer(dir)
+	if err != nil {
+		return err
+	}
+	defer srv.stop()
+	g.Server, g.Embedded, g.Bucket, g.Creds, g.Domain = srv.url(), false, "demo", "", ""
+	st.say("server", "nats-server %s in this process, %s", serverVersion, srv.url())
+
+	d := &demo{stage: st, g: g, ttl: c.TTL}
+	if err := d.hire(); err != nil {
+		return err
+	}
+	defer d.dismiss()
+	for _, part := range []func(context.Context) error{d.contend, d.crash, d.breaking} {
+		if err := part(ctx); err != nil {
+			return fmt.Errorf("demo: %w", err)
+		}
+	}
+	return st.summary(d.ttl)
+}
+
+// demo is the play: its workers and what they do in which part. What really
+// happens is for the stage to tell.
+type demo struct {
+	*stage
+	g       *globals
+	ttl     time.Duration
+	workers []*worker
+	boss    *session // looks, and breaks
+}
+
+type worker struct {
+	name string
+	s    *session
+}
+
+func (d *demo) hire() (err error) {
+	if d.boss, err = d.g.open(natslock.WithOwner("operator"), natslock.WithLogger(silent)); err != nil {
+		return err
+	}
+	d.say("bucket", "%q made: leases of %v, renewed every %s; tokens count on from the time in microseconds", d.g.Bucket, d.ttl, brief(d.ttl/3))
+	for _, name := range demoWorkers {
+		s, err := d.g.open(natslock.WithOwner(name), natslock.WithTTL(d.ttl), natslock.WithWatchAfter(0))
+		if err != nil {
+			return err
+		}
+		d.workers = append(d.workers, &worker{name, s})
+	}
+	return nil
+}
+
+func (d *demo) dismiss() {
+	for _, w := range d.workers {
+		w.s.close()
+	}
+	d.boss.close()
+}
+
+// together runs fn for all workers at once.
+func (d *demo) together(workers []*worker, fn func(*worker) error) error {
+	errs := make(chan error)
+	for _, w := range workers {
+		go func() { errs <- fn(w) }()
+	}
+	var all []error
+	for range workers {
+		all = append(all, <-errs)
+	}
+	return errors.Join(all...)
+}
+
+// turn takes the lock, counts, and unlocks.
+func (d *demo) turn(ctx context.Context, w *worker) error {
+	asked := time.Now()
+	l, err := w.s.Lock(ctx, demoLock)
+	if err != nil {
+		return err
+	}
+	h := d.enter(w.name, l.Token(), asked)
+	d.tellQueue(ctx, h, l.ID())
+	d.count(60 * time.Millisecond)
+	h.leave()
+	return l.Unlock(ctx)
+}
+
+// queued is how many wait now, besides a claim that was just granted and may not
+// have left the queue yet.
+func (d *demo) queued(ctx context.Context, besides string) int {
+	info, err := d.boss.Inspect(ctx, natslock.Mutex, demoLock)
+	if err != nil {
+		return -1
+	}
+	n := 0
+	for _, w := range info.Queue {
+		if w.ID != besides {
+			n++
+		}
+	}
+	return n
+}
+
+// tellQueue tells of a grant, with how many are still waiting.
+func (d *demo) tellQueue(ctx context.Context, v *visit, id string) {
+	v.tell(d.queued(ctx, id))
+}
+
+// awaitQueue returns when n wait.
+func (d *demo) awaitQueue(ctx context.Context, n int) error {
+	for d.queued(ctx, "") != n {
+		select {
+		case <-time.After(5 * time.Millisecond):
+		case <-ctx.Done():
+			return fmt.Errorf("waiting for %d in the queue: %w", n, ctx.Err())
+		}
+	}
+	return nil
+}
+
+// contend has all workers take turns. The counter they increment is a plain
+// one: without the lock increments would be lost.
+func (d *demo) contend(ctx context.Context) error {
+	d.title("%d workers want the lock, %d times each", len(d.workers), demoTurns)
+	return d.together(d.workers, func(w *worker) error {
+		for range demoTurns {
+			if err := d.turn(ctx, w); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// crash has a process take the lock and kills it, with others in the queue.
+func (d *demo) crash(ctx context.Context) error {
+	d.title("a holder is killed")
+	asked := time.Now()
+	v, err := d.startVictim()
+	if err != nil {
+		return err
+	}
+	defer v.stop()
+	token, err := v.granted()
+	if err != nil {
+		return err
+	}
+	h := d.enter("victim", token, asked)
+	d.tellQueue(ctx, h, "")
+	waiting := make(chan error, 1)
+	go func() { waiting <- d.together(d.workers, func(w *worker) error { return d.turn(ctx, w) }) }()
+	if err := d.awaitQueue(ctx, len(d.workers)); err != nil {
+		return err
+	}
+	if err := v.renewed(); err != nil {
+		return err
+	}
+	d.say("victim", "has renewed its lease; %d wait", len(d.workers))
+	at, err := v.kill()
+	if err != nil {
+		return err
+	}
+	h.crashed(at)
+	return <-waiting
+}
+
+// breaking has an operator break a lock whose holder would not end by itself.
+func (d *demo) breaking(ctx context.Context) error {
+	d.title("an operator breaks a lock")
+	slow, next := d.workers[0], d.workers[1]
+	asked := time.Now()
+	l, err := slow.s.Lock(ctx, demoLock)
+	if err != nil {
+		return err
+	}
+	h := d.enter(slow.name, l.Token(), asked)
+	d.tellQueue(ctx, h, l.ID())
+	waiting := make(chan error, 1)
+	go func() { waiting <- d.turn(ctx, next) }()
+	if err := d.awaitQueue(ctx, 1); err != nil {
+		return err
+	}
+	at := time.Now()
+	if err := d.boss.Break(ctx, natslock.Mutex, demoLock, l.Token(), "it hangs"); err != nil {
+		return err
+	}
+	select {
+	case <-l.Done():
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	told := time.Since(at)
+	d.say("operator", "broke the lock of %s, reason \"it hangs\"", slow.name)
+	d.say(slow.name, "is told %s after that, and cannot renew; it needs 300ms to stop", brief(told))
+	time.Sleep(300 * time.Millisecond) // its work: this is what stopping takes
+	h.leave()
+	if err := l.Unlock(ctx); !errors.Is(err, natslock.ErrBroken) {
+		return fmt.Errorf("the unlock of a broken lock returned %v", err)
+	}
+	return <-waiting
+}
+
+// summary judges. Only what the stage has seen counts.
+func (s *stage) summary(ttl time.Duration) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.titleLocked("summary")
+	slices.Sort(s.gaps)
+	rising := "tokens strictly rising"
+	if s.falls > 0 {
+		rising = alarm.Sprintf("%d tokens that did not rise", s.falls)
+	}
+	overlap := "no overlap"
+	if s.overlaps > 0 {
+		overlap = alarm.Sprintf("%d overlaps", s.overlaps)
+	}
+	fmt.Printf("  %d grants, %s, %s, counter %d of %d\n", s.grants, rising, overlap, s.counter, s.counted)
+	if n := len(s.gaps); n > 0 {
+		fmt.Printf("  hand-over: median %s, longest %s\n", brief(s.gaps[n/2]), brief(s.gaps[n-1]))
+	}
+	fmt.Printf("  fail-over: %s after the kill, with a TTL of %v\n", brief(s.failover), ttl)
+	if s.falls > 0 || s.overlaps > 0 || s.counter != s.counted {
+		return exitf(exitConflict, "the lock did not exclude")
+	}
+	return nil
+}

@@ -1,0 +1,102 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/natslock"
+)
+
+// The exit codes. Those of "run" share the room with the codes of the command
+// it runs, so they are taken from sysexits.h and from the shells, which commands
+// avoid for the same reason; 1 is flock's for a conflict.
+const (
+	exitConflict    = 1   // run: the lock was not free in time. break: nothing was broken
+	exitUsage       = 64  // EX_USAGE
+	exitUnavailable = 69  // EX_UNAVAILABLE: no server, or no JetStream
+	exitInternal    = 70  // EX_SOFTWARE: everything that is none of the others
+	exitLost        = 75  // EX_TEMPFAIL: the lock was lost, the command was ended
+	exitPermission  = 77  // EX_NOPERM: the server refuses this user
+	exitConfig      = 78  // EX_CONFIG: the bucket is not fit for locks
+	exitNotExec     = 126 // as the shells: found, but cannot be executed
+	exitNotFound    = 127 // as the shells: no such command
+	exitSignal      = 128 // as the shells: plus the signal's number
+)
+
+// codeError is an error with an exit code. A nil err is silent: the reason has
+// been told already, or is the command's own.
+type codeError struct {
+	code int
+	err  error
+}
+
+func (e *codeError) Error() string {
+	if e.err == nil {
+		return fmt.Sprintf("exit status %d", e.code)
+	}
+	return e.err.Error()
+}
+
+func (e *codeError) Unwrap() error { return e.err }
+
+func exitf(code int, format string, args ...any) error {
+	return &codeError{code, fmt.Errorf(format, args...)}
+}
+
+func usagef(format string, args ...any) error { return exitf(exitUsage, format, args...) }
+
+// report tells the error, if there is something to tell, and returns its exit
+// code.
+func report(err error) int {
+	if err == nil {
+		return 0
+	}
+	if coded, ok := errors.AsType[*codeError](err); ok {
+		if coded.err != nil {
+			complain("%v", err)
+		}
+		return coded.code
+	}
+	complain("%v", err)
+	return codeOf(err)
+}
+
+// codeOf is the exit code of an error of the library.
+func codeOf(err error) int {
+	is := func(targets ...error) bool {
+		for _, t := range targets {
+			if errors.Is(err, t) {
+				return true
+			}
+		}
+		return false
+	}
+	switch {
+	case is(natslock.ErrInvalidName, natslock.ErrInvalidTTL, natslock.ErrInvalidOption, kvstore.ErrInvalidKey):
+		return exitUsage
+	case is(natslock.ErrPermission, nats.ErrAuthorization, nats.ErrAuthExpired, nats.ErrAuthRevoked, nats.ErrPermissionViolation):
+		return exitPermission
+	case is(kvstore.ErrBucketConfig):
+		return exitConfig
+	case is(natslock.ErrUnavailable, nats.ErrNoServers, context.DeadlineExceeded):
+		return exitUnavailable
+	case is(natslock.ErrLost):
+		return exitLost
+	}
+	return exitInternal
+}
+
+// complain writes one message to standard error. Everything that lockctl itself
+// says there starts with its name, because the command it runs writes there
+// too.
+func complain(format string, args ...any) {
+	msg := strings.TrimPrefix(fmt.Sprintf(format, args...), "natslock: ")
+	msg = strings.ReplaceAll(strings.TrimSpace(msg), "\n", "\nlockctl: ")
+	fmt.Fprintf(os.Stderr, "lockctl: %s\n", msg)
+}

@@ -1,0 +1,18 @@
+//go:build !unix || solaris || aix
+
+package main
+
+import (
+	"os"
+)
+
+// lockFile makes a file beside path that only one process can have made. After
+// a crash it has to be removed by hand: the error names it.
+func lockFile(path string) (unlock func(), err error) {
+	f, err := os.OpenFile(path+".lock", os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	f.Close()
+	return func() { os.Remove(path + ".lock") }, nil
+}

@@ -1,0 +1,185 @@
+package main_test
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/natslock/locks/testutil"
+)
+
+// terminal is an interactive shell on a terminal of its own: what lockctl has to
+// get along with.
+type terminal struct {
+	t    *testing.T
+	ptmx *os.File
+	out  *buffer
+	read int // how much of out was expected so far
+}
+
+func openTerminal(t *testing.T, s *testutil.Server) *terminal {
+	t.Helper()
+	shell, err := exec.LookPath("bash")
+	if err != nil {
+		t.Skip("no bash")
+	}
+	ptmx, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
+	if err != nil {
+		t.Skip("no terminals: ", err)
+	}
+	require.NoError(t, unix.IoctlSetPointerInt(int(ptmx.Fd()), unix.TIOCSPTLCK, 0))
+	n, err := unix.IoctlGetInt(int(ptmx.Fd()), unix.TIOCGPTN)
+	require.NoError(t, err)
+	tty, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|syscall.O_NOCTTY, 0)
+	require.NoError(t, err)
+	defer tty.Close()
+
+	cmd := exec.Command(shell, "--norc", "--noprofile", "--noediting", "-i")
+	cmd.Env = append(os.Environ(), "PS1=$ ", "NATS_URL="+s.URL(), "lockctl="+binary, "HISTFILE=")
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = tty, tty, tty
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	require.NoError(t, cmd.Start())
+	term := &terminal{t: t, ptmx: ptmx, out: &buffer{}}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		buf := make([]byte, 4096)
+		for {
+			n, err := ptmx.Read(buf)
+			_, _ = term.out.Write(buf[:n])
+			if err != nil {
+				return
+			}
+		}
+	}()
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		ptmx.Close()
+		if t.Failed() {
+			t.Logf("terminal: %q", term.out)
+		}
+	})
+	return term
+}
+
+func (term *terminal) send(text string) {
+	_, err := term.ptmx.WriteString(text)
+	require.NoError(term.t, err)
+}
+
+// expect waits for text to appear after what was expected before.
+func (term *terminal) expect(text string) {
+	term.t.Helper()
+	eventually(term.t, fmt.Sprintf("%q on the terminal", text), func() bool {
+		out := term.out.String()
+		i := strings.Index(out[term.read:], text)
+		if i >= 0 {
+			term.read += i + len(text)
+		}
+		return i >= 0
+	})
+}
+
+// The command has the terminal: it can read it, is interrupted by it, and can be
+// stopped and continued like any job.
+func TestTerminal(t *testing.T) {
+	t.Parallel()
+	s := testutil.RunServer(t)
+	term := openTerminal(t, s)
+	term.expect("$ ")
+	term.send("$lockctl run x -- cat\n")
+	eventually(t, "the lock", func() bool { return len(locks(t, s, "ls")) == 1 })
+	term.send("hello\n")
+	term.expect("hello\r\nhello\r\n")
+	term.send("\x1a") // ^Z
+	term.expect("Stopped")
+	term.expect("$ ")
+	term.send("fg\n")
+	term.expect("cat\r\n")
+	term.send("again\n")
+	term.expect("again\r\nagain\r\n")
+	term.send("\x04") // ^D
+	term.expect("$ ")
+	term.send("echo code=$?\n")
+	term.expect("code=0\r\n$ ")
+
+	// Not a shell, which may miss what comes while it starts something.
+	term.send("$lockctl run x -- cat\n")
+	eventually(t, "the lock", func() bool { return len(locks(t, s, "ls")) == 1 })
+	term.send("running\n")
+	term.expect("running\r\nrunning\r\n")
+	term.send("\x03") // ^C
+	term.expect("$ ")
+	term.send("echo code=$?\n")
+	term.expect("code=130\r\n$ ")
+
+	// In a pipeline the others need the terminal: the command does not get it,
+	// but hears of the keys all the same.
+	term.send("$lockctl run x -- sleep 60 | cat\n")
+	eventually(t, "the lock", func() bool { return len(locks(t, s, "ls")) == 1 })
+	term.send("\x1a")
+	term.expect("Stopped")
+	term.expect("$ ")
+	term.send("fg\n")
+	term.expect("cat\r\n")
+	term.send("\x03")
+	term.expect("$ ")
+	require.Empty(t, locks(t, s, "ls"))
+}
+
+// A job that was stopped for longer than its lease has lost the lock, and the
+// command is never continued but ended.
+func TestTerminalStoppedTooLong(t *testing.T) {
+	t.Parallel()
+	s := testutil.RunServer(t)
+	term := openTerminal(t, s)
+	term.expect("$ ")
+	term.send("$lockctl run --ttl 1s x -- sh -c 'echo rea''dy; sleep 0.5; trap \"echo nev\"\"er\" EXIT; while :; do sleep 0.1; done'\n")
+	term.expect("ready")
+	term.send("\x1a")
+	term.expect("Stopped")
+	term.expect("$ ")
+	code, out, errs := run(t, s, "run", "x", "--", "echo", "inside")
+	require.Zero(t, code, errs)
+	require.Equal(t, "inside\n", out)
+	term.send("fg\n")
+	term.expect("lock lost")
+	term.expect("$ ")
+	term.send("echo code=$?\n")
+	term.expect("code=75\r\n$ ")
+	require.NotContains(t, term.out.String(), "never")
+}
+
+// On a terminal break asks, and takes only a yes for one.
+func TestTerminalBreak(t *testing.T) {
+	t.Parallel()
+	s := testutil.RunServer(t)
+	p, _ := hold(t, s, "x")
+	term := openTerminal(t, s)
+	for _, answer := range []string{"\n", "n\n", "no, y\n", "\x04"} {
+		term.expect("$ ")
+		term.send("NO_COLOR=1 $lockctl break x; echo code=$?\n")
+		term.expect("Break it? ")
+		term.expect("[y/N] ")
+		term.send(answer)
+		term.expect("nothing was broken")
+		term.expect("code=1\r\n")
+		require.NotContains(t, term.out.String()[:term.read], "\x1b[3", "no colours")
+	}
+	require.Nil(t, locks(t, s, "info", "x")[0].Holder.Broken)
+	term.expect("$ ")
+	term.send("$lockctl break x; echo code=$?\n")
+	term.expect("\x1b[1mx\x1b[0m") // colours
+	term.expect("[y/N] ")
+	term.send("y\n")
+	term.expect("broken: ")
+	term.expect("code=0\r\n")
+	require.Equal(t, 75, p.wait())
+}

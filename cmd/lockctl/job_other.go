@@ -1,0 +1,61 @@
+//go:build !unix
+
+package main
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"syscall"
+	"time"
+)
+
+var platformSignals []os.Signal
+
+// job is a command. Systems without process groups and signals get the
+// essentials: it is killed when the lock is lost, its own children are not.
+type job struct {
+	cmd     *exec.Cmd
+	ended   chan int
+	stopped chan syscall.Signal // never
+	gone    chan struct{}
+}
+
+func startJob(cmd *exec.Cmd) (*job, error) {
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	j := &job{cmd: cmd, ended: make(chan int, 1), gone: make(chan struct{})}
+	go func() {
+		code := 0
+		var exit *exec.ExitError
+		if err := cmd.Wait(); errors.As(err, &exit) {
+			code = exit.ExitCode()
+		} else if err != nil {
+			code = exitInternal
+		}
+		close(j.gone)
+		j.ended <- code
+	}()
+	return j, nil
+}
+
+func (j *job) signal(sig os.Signal)                { _ = j.cmd.Process.Signal(sig) }
+func (j *job) terminate()                          { j.kill() }
+func (j *job) kill()                               { _ = j.cmd.Process.Kill() }
+func (j *job) suspend(syscall.Signal, func() bool) {}
+func (j *job) guardUntil(time.Time, time.Duration) {}
+func (j *job) close()                              {}
+
+func (j *job) alive() bool {
+	select {
+	case <-j.gone:
+		return false
+	default:
+		return true
+	}
+}
+
+type guardCmd struct{}
+
+func (*guardCmd) Run(*globals) error { return usagef("there is no guard on this system") }

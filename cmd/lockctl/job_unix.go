@@ -1,0 +1,218 @@
+//go:build unix
+
+package main
+
+import (
+	"os"
+	"os/exec"
+	"os/signal"
+	"runtime"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+var platformSignals = []os.Signal{syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2}
+
+// job is a command in a process group of its own, with the manners of a shell's
+// job: it gets the terminal when lockctl has it, and when the user stops it,
+// lockctl stops as well. Methods are called from one goroutine.
+type job struct {
+	pid     int
+	ended   <-chan int            // the exit code, once
+	stopped <-chan syscall.Signal // by which signal, every time
+	guard   *guard
+
+	tty    *os.File // nil: no controlling terminal
+	given  bool     // the terminal was given to the group
+	noStop chan os.Signal
+}
+
+// startJob starts the command.
+//
+// Its parent is one thread, as far as Pdeathsig is concerned, so that thread
+// starts it, waits for it, and does nothing else.
+func startJob(cmd *exec.Cmd) (*job, error) {
+	ended, stopped, started := make(chan int, 1), make(chan syscall.Signal, 1), make(chan error)
+	j := &job{ended: ended, stopped: stopped}
+	j.tty, _ = os.OpenFile("/dev/tty", os.O_RDWR, 0)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if j.interactive() {
+		cmd.SysProcAttr.Foreground, cmd.SysProcAttr.Ctty = true, int(j.tty.Fd())
+		j.given = true
+	}
+	dieWithParent(cmd.SysProcAttr)
+	// With the terminal's stop key in the hands of lockctl, the command is
+	// stopped first: it must never run while lockctl cannot renew.
+	j.noStop = make(chan os.Signal, 1)
+	if !signal.Ignored(syscall.SIGTSTP) {
+		signal.Notify(j.noStop, syscall.SIGTSTP)
+	}
+	// Without this a message to a standard error that nobody reads would kill
+	// lockctl while the command runs. The command keeps the default.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+		err := cmd.Start()
+		if err == nil {
+			j.pid = cmd.Process.Pid
+		}
+		started <- err
+		if err == nil {
+			wait(j.pid, ended, stopped)
+			_ = cmd.Process.Release()
+		}
+	}()
+	if err := <-started; err != nil {
+		j.close()
+		return nil, err
+	}
+	j.guard = startGuard(j.pid)
+	go func() {
+		for range j.noStop {
+			j.send(syscall.SIGTSTP)
+		}
+	}()
+	return j, nil
+}
+
+// wait tells of the child's stops and of its end.
+func wait(pid int, ended chan<- int, stopped chan<- syscall.Signal) {
+	for {
+		var ws syscall.WaitStatus
+		_, err := syscall.Wait4(pid, &ws, syscall.WUNTRACED, nil)
+		switch {
+		case err == syscall.EINTR:
+		case err != nil:
+			ended <- exitInternal
+			return
+		case ws.Exited():
+			ended <- ws.ExitStatus()
+			return
+		case ws.Signaled():
+			ended <- exitSignal + int(ws.Signal())
+			return
+		case ws.Stopped():
+			select {
+			case stopped <- ws.StopSignal():
+			default: // one is enough
+			}
+		}
+	}
+}
+
+func (j *job) send(sig syscall.Signal) { _ = syscall.Kill(-j.pid, sig) }
+
+// signal passes a signal on to the group.
+func (j *job) signal(sig os.Signal) { j.send(sig.(syscall.Signal)) }
+
+// terminate asks the group to end. One that was stopped has to be continued to
+// hear of it.
+func (j *job) terminate() {
+	j.send(syscall.SIGTERM)
+	j.send(syscall.SIGCONT)
+}
+
+func (j *job) kill() { j.send(syscall.SIGKILL) }
+
+// alive says whether anything of the group is left.
+func (j *job) alive() bool {
+	return syscall.Kill(-j.pid, 0) != syscall.ESRCH && !onlyZombies(j.pid)
+}
+
+// close takes the terminal back and dismisses the guard.
+func (j *job) close() {
+	signal.Stop(j.noStop)
+	close(j.noStop)
+	j.takeTerminal()
+	if j.tty != nil {
+		j.tty.Close()
+	}
+	j.guard.dismiss()
+}
+
+func (j *job) guardUntil(deadline time.Time, grace time.Duration) { j.guard.until(deadline, grace) }
+
+// interactive says whether the command is to have the terminal from its start:
+// lockctl has it, and is no part of a pipeline whose other parts would lose it.
+func (j *job) interactive() bool {
+	return j.inForeground() && isTerminal(os.Stdin) && isTerminal(os.Stdout)
+}
+
+// inForeground says whether lockctl's own group has the terminal.
+func (j *job) inForeground() bool {
+	if j.tty == nil {
+		return false
+	}
+	pgrp, err := unix.IoctlGetInt(int(j.tty.Fd()), unix.TIOCGPGRP)
+	return err == nil && pgrp == syscall.Getpgrp()
+}
+
+func (j *job) giveTerminal() {
+	j.given = unix.IoctlSetPointerInt(int(j.tty.Fd()), unix.TIOCSPGRP, j.pid) == nil
+}
+
+// takeTerminal takes the terminal back from the group, if that still has it.
+// The system stops a background process that tries, unless it ignores that: for
+// good, since nothing here wants that signal any more.
+func (j *job) takeTerminal() {
+	if !j.given {
+		return
+	}
+	j.given = false
+	if pgrp, err := unix.IoctlGetInt(int(j.tty.Fd()), unix.TIOCGPGRP); err != nil || pgrp != j.pid {
+		return
+	}
+	signal.Ignore(syscall.SIGTTOU)
+	_ = unix.IoctlSetPointerInt(int(j.tty.Fd()), unix.TIOCSPGRP, syscall.Getpgrp())
+}
+
+// suspend does what a stop of the command asks for.
+//
+// A command that is stopped because it wants the terminal gets it, if lockctl
+// has it to give. Otherwise the user wants the job stopped, and the shell waits
+// for lockctl to do so. The lease is not renewed then; the command does not run
+// either, so a lock that is lost meanwhile is lost harmlessly: lockctl is
+// continued first, and continues the command only while it still has the lock.
+//
+// A command stopped otherwise is none of lockctl's business.
+func (j *job) suspend(sig syscall.Signal, held func() bool) {
+	give := j.given
+	switch sig {
+	case syscall.SIGTTIN, syscall.SIGTTOU:
+		give = true
+		if !j.inForeground() {
+			j.stopSelf()
+		}
+	case syscall.SIGTSTP:
+		j.takeTerminal()
+		j.stopSelf()
+	default:
+		return
+	}
+	if !held() {
+		return // the end is near, and terminate continues it
+	}
+	if give && j.inForeground() {
+		j.giveTerminal()
+	}
+	j.send(syscall.SIGCONT)
+}
+
+// stopSelf stops lockctl's own group, as the terminal would have, and returns
+// when it is continued; or soon, where there is no shell to continue it: the
+// system does not stop such a group by the terminal's signals.
+//
+// It sends TTIN rather than TSTP: Go's runtime keeps TSTP from stopping the
+// process once it has been notified of.
+func (j *job) stopSelf() {
+	cont := make(chan os.Signal, 1)
+	signal.Notify(cont, syscall.SIGCONT)
+	defer signal.Stop(cont)
+	_ = syscall.Kill(0, syscall.SIGTTIN)
+	select {
+	case <-cont:
+	case <-time.After(100 * time.Millisecond):
+	}
+}

@@ -1,0 +1,256 @@
+//go:build unix
+
+package main_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/testutil"
+)
+
+func TestLookAtNothing(t *testing.T) {
+	t.Parallel()
+	s := testutil.RunServer(t)
+	code, out, errs := run(t, s, "ls")
+	require.Zero(t, code)
+	require.Empty(t, out)
+	require.Equal(t, "lockctl: no locks\n", errs)
+	code, out, errs = run(t, s, "ls", "--json")
+	require.Zero(t, code)
+	require.JSONEq(t, "[]", out)
+	require.Empty(t, errs)
+	code, out, _ = run(t, s, "info", "x")
+	require.Zero(t, code)
+	require.Equal(t, "x is free\n", out)
+	code, _, errs = run(t, s, "break", "-f", "x")
+	require.Equal(t, 1, code)
+	require.Contains(t, errs, "x is free")
+
+	// Looking makes no bucket.
+	js, err := s.Connect().JetStream()
+	require.NoError(t, err)
+	_, err = js.StreamInfo("KV_natslock")
+	require.ErrorIs(t, err, nats.ErrStreamNotFound)
+}
+
+func TestLookAtLocks(t *testing.T) {
+	t.Parallel()
+	s := testutil.RunServer(t)
+	held, _ := hold(t, s, "orders.42", "--meta", "ticket=OPS-1", "--ttl", "30s")
+	hold(t, s, "deploy")
+	waiting := start(t, s, "run", "orders.42", "--", "true")
+	awaitQueue(t, s, "orders.42", 1)
+
+	all := locks(t, s, "ls")
+	require.Len(t, all, 2)
+	require.Equal(t, "deploy", all[0].Name)
+	require.Equal(t, "orders.42", all[1].Name)
+	l := locks(t, s, "ls", "orders.*")
+	require.Equal(t, all[1:], l)
+	require.Equal(t, l, locks(t, s, "info", "orders.42"))
+	require.Equal(t, "mutex", l[0].Kind)
+	h := l[0].Holder
+	require.Equal(t, held.cmd.Process.Pid, h.PID)
+	require.Equal(t, 30.0, h.TTL)
+	require.Equal(t, map[string]string{"ticket": "OPS-1"}, h.Meta)
+	require.WithinDuration(t, time.Now().Add(25*time.Second), *h.Expires, 10*time.Second)
+	require.False(t, h.Unreadable)
+	require.Nil(t, h.Broken)
+	require.NotNil(t, l[0].Readers)
+	require.Equal(t, waiting.cmd.Process.Pid, l[0].Queue[0].PID)
+	require.Equal(t, "write", l[0].Queue[0].Mode)
+	require.Greater(t, l[0].Queue[0].Ticket, h.Token)
+
+	_, out, _ := run(t, s, "ls")
+	lines := strings.Split(strings.TrimSpace(out), "\n")
+	require.Len(t, lines, 3)
+	require.Equal(t, []string{"KIND", "NAME", "HOLDER", "TOKEN", "HELD", "EXPIRES", "QUEUE"}, strings.Fields(lines[0]))
+	require.Regexp(t, `^mutex +deploy +\S+:\d+ +\d{16} +\S+s +\d+s +0$`, lines[1])
+	require.Regexp(t, `^mutex +orders\.42 +\S+:\d+ +\d{16} +\S+s +\d+s +1$`, lines[2])
+	require.NotContains(t, out, "\x1b", "no colours in a pipe")
+
+	_, out, _ = run(t, s, "info", "orders.42")
+	for _, want := range []string{"mutex orders.42: held", "ticket=OPS-1", "TTL 30s", "queue of 1", "waits "} {
+		require.Contains(t, out, want)
+	}
+	code, _, errs := run(t, s, "ls", "")
+	require.Equal(t, 64, code, errs)
+}
+
+func TestBreak(t *testing.T) {
+	t.Parallel()
+	s := testutil.RunServer(t)
+	p, _ := hold(t, s, "x")
+	token := locks(t, s, "info", "x")[0].Holder.Token
+
+	code, out, errs := run(t, s, "break", "x")
+	require.Equal(t, 64, code, "nobody to ask")
+	require.Contains(t, errs, "--force")
+	require.Contains(t, out, "holder")
+
+	code, _, errs = run(t, s, "break", "-f", "--token", "7", "x")
+	require.Equal(t, 1, code)
+	require.Contains(t, errs, "nothing was broken")
+	require.Nil(t, locks(t, s, "info", "x")[0].Holder.Broken)
+
+	code, out, errs = run(t, s, "break", "-f", "--token", uintString(token), "--reason", "tired of it", "x")
+	require.Zero(t, code, errs)
+	require.Contains(t, out, uintString(token))
+	require.Equal(t, 75, p.wait())
+	require.Contains(t, p.err.String(), "tired of it")
+	require.Empty(t, locks(t, s, "ls"), "the holder frees the lock when it has stopped")
+}
+
+// A broken holder that is paused frees nothing: the lock is shown as broken
+// until its lease is over.
+func TestBreakOfPausedHolder(t *testing.T) {
+	t.Parallel()
+	s := testutil.RunServer(t)
+	p, _ := hold(t, s, "x", "--ttl", "20s")
+	pause(t, p)
+	code, out, errs := run(t, s, "break", "-f", "--reason", "it sleeps", "x")
+	require.Zero(t, code, errs)
+	require.Regexp(t, `broken: free when the holder has stopped, in (1\d|20)s at the latest`, out)
+	h := locks(t, s, "info", "x")[0].Holder
+	require.Equal(t, "it sleeps", h.Broken.Reason)
+	_, out, _ = run(t, s, "info", "x")
+	require.Contains(t, out, "it sleeps")
+	_, out, _ = run(t, s, "ls")
+	require.Contains(t, out, "(broken)")
+	code, out, _ = run(t, s, "break", "-f", "x")
+	require.Zero(t, code)
+	require.Contains(t, out, "broken already")
+	code, out, errs = run(t, s, "break", "-f", "--now", "x")
+	require.Zero(t, code, errs)
+	require.Contains(t, out, "free now")
+	require.Empty(t, locks(t, s, "ls"))
+}
+
+func TestUnreadableRecord(t *testing.T) {
+	t.Parallel()
+	s := testutil.RunServer(t)
+	code, _, errs := run(t, s, "run", "x", "--", "true") // makes the bucket
+	require.Zero(t, code, errs)
+	js, err := s.Connect().JetStream()
+	require.NoError(t, err)
+	_, err = js.Publish("$KV.natslock.lock.bad", []byte("\xc1 none of ours"), nats.Context(timeout(t)))
+	require.NoError(t, err)
+
+	l := locks(t, s, "ls")
+	require.Len(t, l, 1)
+	require.Equal(t, "bad", l[0].Name)
+	require.True(t, l[0].Holder.Unreadable)
+	_, out, _ := run(t, s, "ls")
+	require.Contains(t, out, "unreadable")
+	_, out, _ = run(t, s, "info", "bad")
+	require.Contains(t, out, "unreadable")
+	code, _, errs = run(t, s, "run", "-n", "bad", "--", "true")
+	require.Equal(t, 1, code)
+	require.Contains(t, errs, "unknown owner")
+
+	next := start(t, s, "run", "bad", "--", "echo", "inside")
+	awaitQueue(t, s, "bad", 1)
+	code, _, errs = run(t, s, "break", "-f", "--now", "bad")
+	require.Zero(t, code, errs)
+	require.Zero(t, next.wait())
+	require.Equal(t, "inside\n", next.out.String())
+}
+
+// Names and records of others cannot steer the terminal.
+func TestHostileName(t *testing.T) {
+	t.Parallel()
+	s := testutil.RunServer(t)
+	hold(t, s, "a\x1b[2Jb *>", "--meta", "k=\x1b[2J")
+	for _, args := range [][]string{{"ls"}, {"info", "a\x1b[2Jb *>"}} {
+		code, out, errs := run(t, s, args...)
+		require.Zero(t, code)
+		require.NotContains(t, out+errs, "\x1b")
+		require.Contains(t, out, `"a\x1b[2Jb *>"`)
+	}
+	require.Equal(t, "a\x1b[2Jb *>", locks(t, s, "ls")[0].Name)
+}
+
+func TestUnavailable(t *testing.T) {
+	t.Parallel()
+	began := time.Now()
+	for _, args := range [][]string{{"ls"}, {"info", "x"}, {"break", "-f", "x"}, {"run", "x", "--", "true"}} {
+		code, _, errs := run(t, nil, append([]string{"--server", "nats://u:secret@127.0.0.1:1"}, args...)...)
+		require.Equal(t, 69, code)
+		require.Equal(t, "lockctl: no server at nats://127.0.0.1:1; start one with \"nats-server -js\", or try --embedded\n", errs)
+	}
+	require.Less(t, time.Since(began), 4*time.Second)
+
+	s := testutil.RunServer(t, testutil.WithoutJetStream())
+	code, _, errs := run(t, s, "run", "x", "--", "true")
+	require.Equal(t, 69, code)
+	require.Contains(t, errs, "no JetStream at")
+	s = testutil.RunServer(t, testutil.WithConfigText(`authorization { user: a, password: b }`))
+	code, _, errs = run(t, s, "ls")
+	require.Equal(t, 77, code)
+	require.Contains(t, errs, "refuses the login")
+}
+
+// The data of the embedded server outlives the process, and one process at a
+// time can have it.
+func TestEmbedded(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	env := []string{"HOME=" + dir, "XDG_CACHE_HOME=" + filepath.Join(dir, "cache")}
+	token := func() string {
+		p := startWith(t, nil, "", env, "--embedded", "run", "x", "--", "sh", "-c", "echo $LOCK_TOKEN")
+		require.Zero(t, p.wait(), p.err)
+		return strings.TrimSpace(p.out.String())
+	}
+	first := token()
+	require.Less(t, first, token(), "the sequence goes on")
+
+	ready, goOn := filepath.Join(dir, "ready"), filepath.Join(dir, "go")
+	p := startWith(t, nil, "", env, "--embedded", "run", "x", "--", "sh", "-c", "echo > "+ready+"; while ! test -e "+goOn+"; do sleep 0.01; done")
+	contents(t, ready)
+	second := startWith(t, nil, "", env, "--embedded", "ls")
+	require.Equal(t, 69, second.wait())
+	require.Contains(t, second.err.String(), "another lockctl --embedded (pid "+uintString(uint64(p.cmd.Process.Pid))+")")
+	_, server, ok := strings.Cut(strings.TrimSpace(second.err.String()), "--server ")
+	require.True(t, ok)
+	ls := startWith(t, nil, "", env, "--server", server, "ls")
+	require.Zero(t, ls.wait())
+	require.Contains(t, ls.out.String(), "mutex")
+	require.NoError(t, os.WriteFile(goOn, nil, 0o600))
+	require.Zero(t, p.wait())
+}
+
+func TestHelpAndVersion(t *testing.T) {
+	t.Parallel()
+	code, out, _ := run(t, nil, "--version")
+	require.Zero(t, code)
+	require.Regexp(t, `^lockctl \S+.*, go1\.`, out)
+	for _, command := range []string{"run", "ls", "info", "break", "demo"} {
+		code, out, _ := run(t, nil, command, "--help")
+		require.Zero(t, code)
+		require.Contains(t, out, "Usage: lockctl "+command)
+	}
+	code, _, errs := run(t, nil, "runn")
+	require.Equal(t, 64, code)
+	require.Contains(t, errs, "did you mean")
+}
+
+func TestDemo(t *testing.T) {
+	t.Parallel()
+	began := time.Now()
+	code, out, errs := run(t, nil, "demo")
+	require.Zero(t, code, errs)
+	require.Less(t, time.Since(began), 12*time.Second)
+	require.Equal(t, 19, strings.Count(out, "gets it, token "))
+	require.Contains(t, out, "after the kill of victim")
+	require.Contains(t, out, "is told")
+	require.Contains(t, out, "19 grants, tokens strictly rising, no overlap, counter 17 of 17")
+	require.NotContains(t, out, "\x1b")
+	require.Empty(t, errs)
+}

@@ -1,0 +1,250 @@
+//go:build unix
+
+package main_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/testutil"
+)
+
+// binary is lockctl as a user has it: the tests run it and nothing else.
+var binary string
+
+func TestMain(m *testing.M) { os.Exit(buildAndRun(m)) }
+
+func buildAndRun(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "lockctl-test-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	binary = filepath.Join(dir, "lockctl")
+	if out, err := exec.Command("go", "build", "-o", binary, ".").CombinedOutput(); err != nil {
+		fmt.Fprintf(os.Stderr, "build: %v\n%s", err, out)
+		return 1
+	}
+	return m.Run()
+}
+
+// patience is how long something may take that takes no time: it only ends
+// tests that have failed.
+const patience = 20 * time.Second
+
+// process is a lockctl that was started.
+type process struct {
+	t        *testing.T
+	cmd      *exec.Cmd
+	out, err *buffer
+	done     chan struct{}
+	args     string
+}
+
+// start starts lockctl against the server; it is killed with the test if it is
+// still there.
+func start(t *testing.T, s *testutil.Server, args ...string) *process {
+	t.Helper()
+	return startWith(t, s, "", nil, args...)
+}
+
+func startWith(t *testing.T, s *testutil.Server, stdin string, env []string, args ...string) *process {
+	t.Helper()
+	p := &process{t: t, out: &buffer{}, err: &buffer{}, done: make(chan struct{}), args: strings.Join(args, " ")}
+	p.cmd = exec.Command(binary, args...)
+	p.cmd.Env = append(os.Environ(), "HOME="+t.TempDir())
+	if s != nil {
+		p.cmd.Env = append(p.cmd.Env, "NATS_URL="+s.URL())
+	}
+	p.cmd.Env = append(p.cmd.Env, env...)
+	p.cmd.Stdin = strings.NewReader(stdin)
+	p.cmd.Stdout, p.cmd.Stderr = p.out, p.err
+	// A process that a bug has left behind with our pipes must fail the test,
+	// not hang it.
+	p.cmd.WaitDelay = 2 * time.Second
+	// Away from the terminal of whoever runs the tests.
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	require.NoError(t, p.cmd.Start())
+	go func() {
+		defer close(p.done)
+		_ = p.cmd.Wait()
+	}()
+	t.Cleanup(func() {
+		_ = p.cmd.Process.Kill()
+		<-p.done
+		if t.Failed() && p.err.String() != "" {
+			t.Logf("lockctl %s: %v\nstdout: %s\nstderr: %s", p.args, p.cmd.ProcessState, p.out, p.err)
+		}
+	})
+	return p
+}
+
+// wait returns the exit code.
+func (p *process) wait() int {
+	p.t.Helper()
+	select {
+	case <-p.done:
+		return p.cmd.ProcessState.ExitCode()
+	case <-time.After(patience):
+		p.t.Fatalf("lockctl %s does not end\nstderr: %s", p.args, p.err)
+		return -1
+	}
+}
+
+func (p *process) signal(sig os.Signal) { require.NoError(p.t, p.cmd.Process.Signal(sig)) }
+
+// run runs lockctl to its end.
+func run(t *testing.T, s *testutil.Server, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	p := start(t, s, args...)
+	code = p.wait()
+	return code, p.out.String(), p.err.String()
+}
+
+// buffer collects output that is read while it is written.
+type buffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (b *buffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *buffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
+
+// eventually waits for a condition that there is no signal for.
+func eventually(t *testing.T, what string, cond func() bool) {
+	t.Helper()
+	for end := time.Now().Add(patience); !cond(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("not in time: %s", what)
+		}
+	}
+}
+
+// contents returns what is in a file, once there is a whole line.
+func contents(t *testing.T, path string) string {
+	t.Helper()
+	var text string
+	eventually(t, "a line in "+filepath.Base(path), func() bool {
+		b, err := os.ReadFile(path)
+		text = string(b)
+		return err == nil && strings.HasSuffix(text, "\n")
+	})
+	return strings.TrimSpace(text)
+}
+
+func number(t *testing.T, path string) int64 {
+	t.Helper()
+	n, err := strconv.ParseInt(contents(t, path), 10, 64)
+	require.NoError(t, err)
+	return n
+}
+
+// gone waits until a process has ended.
+func gone(t *testing.T, pid int) {
+	t.Helper()
+	eventually(t, fmt.Sprintf("the end of process %d", pid), func() bool { return !running(pid) })
+}
+
+// running says whether a process is there and more than a zombie: in a container
+// nobody may collect those.
+func running(pid int) bool {
+	if errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) {
+		return false
+	}
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return !errors.Is(err, os.ErrNotExist) // other systems: trust the signal
+	}
+	_, rest, _ := strings.Cut(string(stat), ") ")
+	return !strings.HasPrefix(rest, "Z")
+}
+
+// lock is what --json prints, as far as the tests look.
+type lock struct {
+	Kind   string
+	Name   string
+	Holder *struct {
+		Token, Revision uint64
+		PID             int
+		Owner           string
+		TTL             float64
+		Expires         *time.Time
+		Meta            map[string]string
+		Broken          *struct{ By, Reason string }
+		Unreadable      bool
+	}
+	Readers []any
+	Queue   []struct {
+		Ticket uint64
+		PID    int
+		Mode   string
+	}
+}
+
+func locks(t *testing.T, s *testutil.Server, args ...string) []lock {
+	t.Helper()
+	code, out, errs := run(t, s, append(args, "--json")...)
+	require.Zero(t, code, errs)
+	var ls []lock
+	require.NoError(t, json.Unmarshal([]byte(out), &ls), out)
+	return ls
+}
+
+// awaitQueue waits until n wait for the lock.
+func awaitQueue(t *testing.T, s *testutil.Server, name string, n int) {
+	t.Helper()
+	eventually(t, fmt.Sprintf("%d in the queue of %s", n, name), func() bool {
+		ls := locks(t, s, "info", name)
+		return len(ls) == 1 && len(ls[0].Queue) == n
+	})
+}
+
+// hold starts a command that holds a lock until it is killed, and returns when
+// it has it. The file named by the result has the pid of the command.
+func hold(t *testing.T, s *testutil.Server, name string, flags ...string) (p *process, pid int) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "pid")
+	args := append([]string{"run"}, flags...)
+	p = start(t, s, append(args, name, "--", "sh", "-c", "echo $$ > "+file+"; exec sleep 60")...)
+	return p, int(number(t, file))
+}
+
+func timeout(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func uintString(n uint64) string { return strconv.FormatUint(n, 10) }
+
+// pause stops a process, which is as good as dead until it is continued; the
+// test's end does that.
+func pause(t *testing.T, p *process) {
+	t.Helper()
+	p.signal(syscall.SIGSTOP)
+	t.Cleanup(func() { _ = p.cmd.Process.Signal(syscall.SIGCONT) })
+}

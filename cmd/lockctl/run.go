@@ -1,0 +1,222 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"os/signal"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/alecthomas/kong"
+	"github.com/nats-io/nats.go"
+
+	"github.com/natslock/locks/natslock"
+)
+
+type runCmd struct {
+	TTL              time.Duration     `default:"15s" placeholder:"DURATION" help:"Lease: how long the lock stays taken when this machine dies (default ${default}, whole seconds)."`
+	Nonblock         bool              `short:"n" help:"Fail instead of waiting."`
+	Wait             *seconds          `short:"w" placeholder:"SECONDS" help:"Fail after waiting so long; 0 is as --nonblock."`
+	ConflictExitCode int               `short:"E" default:"1" placeholder:"CODE" help:"Exit code of such a failure (default ${default})."`
+	Meta             map[string]string `mapsep:"none" placeholder:"KEY=VALUE" help:"Shown to whoever inspects the lock; may be repeated."`
+	KillAfter        time.Duration     `default:"5s" placeholder:"DURATION" help:"From TERM to KILL when the lock is lost (default ${default}), cut short by the lease."`
+	Name             string            `arg:"" help:"The lock's name."`
+	Command          []string          `arg:"" passthrough:"partial" help:"The command and its arguments."`
+}
+
+func (*runCmd) Help() string {
+	return `The command finds LOCK_NAME, LOCK_TOKEN (the fencing token: greater than that of
+every holder before) and LOCK_TTL (seconds) in its environment. It runs in a
+process group of its own, in the foreground if lockctl is; INT, TERM, HUP, QUIT,
+USR1 and USR2 that lockctl gets are passed on to the group.
+
+When the lock is lost, by an outage or a break, the whole group gets TERM, and
+KILL after --kill-after or before the lease ends on the server, whichever is
+first. When lockctl itself is killed the group is ended in the same way. What a
+command leaves running in the background when it ends goes on without the lock.
+
+Exit code: the command's, 128 + N if signal N killed it or ended the waiting.
+  1, or -E   the lock was not free in time (-n, -w)
+  64 usage   69 no server   75 the lock was lost   77 no permission
+  126 the command cannot be executed   127 there is none of that name`
+}
+
+// AfterApply checks what kong cannot.
+func (c *runCmd) AfterApply() error {
+	switch {
+	case c.Nonblock && c.Wait != nil:
+		return errors.New("--nonblock and --wait exclude each other")
+	case c.ConflictExitCode < 0 || c.ConflictExitCode > 255:
+		return fmt.Errorf("--conflict-exit-code %d: not in 0 to 255", c.ConflictExitCode)
+	case c.KillAfter < 0:
+		return fmt.Errorf("--kill-after %v: negative", c.KillAfter)
+	}
+	return nil
+}
+
+// forwarded are the signals that are for the command.
+var forwarded = append([]os.Signal{os.Interrupt, syscall.SIGTERM}, platformSignals...)
+
+// signaled is the cause of a wait's end.
+type signaled struct{ sig syscall.Signal }
+
+func (s signaled) Error() string { return "signal: " + s.sig.String() }
+
+func (c *runCmd) Run(g *globals) error {
+	command := c.Command
+	if len(command) > 0 && command[0] == "--" {
+		command = command[1:]
+	}
+	if len(command) == 0 {
+		return usagef("a command is missing; see lockctl run --help")
+	}
+	// Looked up before the lock is taken: a typo must not keep others waiting.
+	path, err := exec.LookPath(command[0])
+	if err != nil {
+		return cannotRun(command[0], err)
+	}
+	// A break is to be told at once, also in the first second.
+	s, err := g.open(natslock.WithTTL(c.TTL), natslock.WithWatchAfter(0))
+	if err != nil {
+		return err
+	}
+	defer s.close()
+
+	signals := make(chan os.Signal, 16)
+	for _, sig := range forwarded {
+		if !signal.Ignored(sig) { // nohup stays nohup, for the command as well
+			signal.Notify(signals, sig)
+		}
+	}
+	lock, err := c.acquire(s, signals)
+	if err != nil {
+		return err
+	}
+	cmd := &exec.Cmd{
+		Path: path, Args: command,
+		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
+		Env: append(os.Environ(),
+			"LOCK_NAME="+c.Name,
+			"LOCK_TOKEN="+strconv.FormatUint(lock.Token(), 10),
+			"LOCK_TTL="+strconv.Itoa(int(c.ttl().Seconds()))),
+	}
+	if s.srv != nil { // for a lockctl or a service inside the command
+		cmd.Env = append(cmd.Env, "NATS_URL="+s.url)
+	}
+	end, err := c.supervise(cmd, lock, signals, s)
+	if end.stuck {
+		return &codeError{code: exitLost}
+	}
+	unlock := lock.Unlock(context.Background())
+	switch {
+	case err != nil:
+		return cannotRun(command[0], err)
+	case end.lost != nil:
+		end.code = exitLost
+	case errors.Is(unlock, natslock.ErrLost): // noticed only now
+		complain("%v; the command had ended, but may not have been alone", unlock)
+		end.code = exitLost
+	case unlock != nil:
+		complain("the lock was held to the end, but is free only when its TTL is over: %v", unlock)
+	}
+	if end.code != 0 {
+		return &codeError{code: end.code}
+	}
+	return nil
+}
+
+// ttl is the lease as the server keeps it.
+func (c *runCmd) ttl() time.Duration { return (c.TTL + time.Second - 1).Truncate(time.Second) }
+
+// acquire waits for the lock. A signal ends the wait with the exit code that it
+// would have had without a handler.
+func (c *runCmd) acquire(s *session, signals <-chan os.Signal) (*natslock.Lock, error) {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	acquired, watched := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(watched)
+		select {
+		case sig := <-signals:
+			cancel(signaled{sig.(syscall.Signal)})
+		case <-acquired:
+		}
+	}()
+	// Detached: what ends the waiting is not to end the lock.
+	opts := []natslock.LockOption{natslock.TTL(c.TTL), natslock.Detached()}
+	if len(c.Meta) > 0 {
+		opts = append(opts, natslock.Meta(c.Meta))
+	}
+	take := s.Lock
+	switch {
+	case c.Nonblock || c.Wait != nil && *c.Wait == 0:
+		take = s.TryLock
+	case c.Wait != nil:
+		opts = append(opts, natslock.MaxWait(time.Duration(*c.Wait)))
+	}
+	lock, err := take(ctx, c.Name, opts...)
+	close(acquired)
+	<-watched
+	if sig, ok := context.Cause(ctx).(signaled); ok {
+		if lock != nil {
+			_ = lock.Unlock(ctx)
+		}
+		return nil, exitf(exitSignal+int(sig.sig), "gave up waiting for lock %s: %v", plain(c.Name), sig)
+	}
+	if errors.Is(err, natslock.ErrLocked) || errors.Is(err, natslock.ErrTimeout) {
+		return nil, &codeError{c.ConflictExitCode, err}
+	}
+	return lock, err
+}
+
+// cannotRun is the error of a command that was not started, with the code of
+// the shells.
+func cannotRun(name string, err error) error {
+	code := exitNotExec
+	if errors.Is(err, exec.ErrNotFound) || errors.Is(err, fs.ErrNotExist) {
+		code = exitNotFound
+	}
+	if wrapped, ok := errors.AsType[*exec.Error](err); ok {
+		err = wrapped.Err
+	}
+	if wrapped, ok := errors.AsType[*fs.PathError](err); ok {
+		err = wrapped.Err
+	}
+	return exitf(code, "cannot run %s: %w", plain(name), err)
+}
+
+// announceOutages tells when the connection goes and comes: the lock survives
+// that, but not for long.
+func announceOutages(nc *nats.Conn, lock *natslock.Lock) {
+	nc.SetDisconnectErrHandler(func(nc *nats.Conn, err error) {
+		if !nc.IsClosed() && lock.State() == natslock.Held {
+			complain("connection lost (%v); the lock is lost in %s unless it comes back", err, brief(lock.Remaining()))
+		}
+	})
+	nc.SetReconnectHandler(func(nc *nats.Conn) { complain("connected again to %s", nc.ConnectedUrlRedacted()) })
+}
+
+// seconds is a duration written as a number, as for flock and timeout, or with
+// a unit.
+type seconds time.Duration
+
+// Decode implements kong.MapperValue.
+func (s *seconds) Decode(ctx *kong.DecodeContext) error {
+	var text string
+	if err := ctx.Scan.PopValueInto("seconds", &text); err != nil {
+		return err
+	}
+	d, err := time.ParseDuration(text)
+	if n, errN := strconv.ParseFloat(text, 64); errN == nil && n < 1e9 {
+		d, err = time.Duration(n*float64(time.Second)), nil
+	}
+	if err != nil || d < 0 {
+		return fmt.Errorf("%q is not a number of seconds", text)
+	}
+	*s = seconds(d)
+	return nil
+}

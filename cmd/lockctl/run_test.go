@@ -1,0 +1,291 @@
+//go:build unix
+
+package main_test
+
+import (
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/testutil"
+)
+
+// The main job: one after the other, the second at once when the first ends. The
+// commands themselves take the times.
+func TestRunHandsOver(t *testing.T) {
+	t.Parallel()
+	s := testutil.RunServer(t)
+	dir := t.TempDir()
+	end, begin := filepath.Join(dir, "end"), filepath.Join(dir, "begin")
+	started, goOn := filepath.Join(dir, "started"), filepath.Join(dir, "go")
+
+	const tries = 3 // a busy machine may be late once
+	var gap time.Duration
+	for range tries {
+		for _, f := range []string{end, begin, started, goOn} {
+			_ = os.Remove(f)
+		}
+		first := start(t, s, "run", "x", "--", "sh", "-c",
+			"echo > "+started+"; while ! test -e "+goOn+"; do sleep 0.01; done; date +%s%N > "+end)
+		contents(t, started)
+		second := start(t, s, "run", "x", "--", "sh", "-c", "date +%s%N > "+begin)
+		awaitQueue(t, s, "x", 1)
+		require.NoFileExists(t, begin, "two inside")
+		require.NoError(t, os.WriteFile(goOn, nil, 0o600))
+		require.Zero(t, first.wait())
+		require.Zero(t, second.wait())
+		gap = time.Duration(number(t, begin) - number(t, end))
+		require.Positive(t, gap)
+		if gap < 100*time.Millisecond {
+			return
+		}
+	}
+	t.Fatalf("the second began %v after the end of the first", gap)
+}
+
+// kill -9 of the holder: its command ends with it, grandchildren included, and
+// the next one gets in when the lease is over, with a higher token.
+func TestRunKilled(t *testing.T) {
+	t.Parallel()
+	s := testutil.RunServer(t)
+	dir := t.TempDir()
+	file := func(name string) string { return filepath.Join(dir, name) }
+
+	first := start(t, s, "run", "--ttl", "2s", "x", "--", "sh", "-c",
+		"echo $LOCK_TOKEN > "+file("token1")+"; sleep 60 & echo $! > "+file("grandchild")+"; echo $$ > "+file("child")+"; wait")
+	child, grandchild := int(number(t, file("child"))), int(number(t, file("grandchild")))
+	second := start(t, s, "run", "--ttl", "2s", "x", "--", "sh", "-c", "date +%s%N > "+file("begin")+"; echo $LOCK_TOKEN > "+file("token2"))
+	awaitQueue(t, s, "x", 1)
+
+	killed := time.Now()
+	first.signal(syscall.SIGKILL)
+	gone(t, child)
+	gone(t, grandchild)
+	require.Zero(t, second.wait())
+	waited := time.Unix(0, number(t, file("begin"))).Sub(killed)
+	require.Greater(t, waited, time.Second, "before the lease was over")
+	require.Less(t, waited, 2500*time.Millisecond)
+	require.Greater(t, number(t, file("token2")), number(t, file("token1")))
+}
+
+func TestRunEnvironmentAndStdin(t *testing.T) {
+	t.Parallel()
+	s := testutil.RunServer(t)
+	p := startWith(t, s, "from stdin\n", []string{"MINE=kept"}, "run", "--ttl", "2500ms", "--meta", "a=1,2", "--meta", "b=x=y", "a.b c", "--",
+		"sh", "-c", `cat; echo "$LOCK_NAME|$LOCK_TTL|$MINE|$LOCK_TOKEN"; "$0" info "$LOCK_NAME" --json; echo problem >&2`, binary)
+	require.Zero(t, p.wait())
+	lines := strings.SplitN(p.out.String(), "\n", 3)
+	require.Equal(t, "from stdin", lines[0])
+	fields := strings.Split(lines[1], "|")
+	require.Equal(t, []string{"a.b c", "3", "kept"}, fields[:3], "a TTL is rounded up to seconds")
+	token, err := strconv.ParseUint(fields[3], 10, 63)
+	require.NoError(t, err)
+	require.Greater(t, token, uint64(1e15))
+	require.Contains(t, lines[2], `"token": `+fields[3])
+	require.Contains(t, lines[2], `"a": "1,2"`)
+	require.Contains(t, lines[2], `"b": "x=y"`)
+	require.Contains(t, p.err.String(), "\nproblem\n")
+	require.Empty(t, locks(t, s, "ls"), "the lock is released")
+}
+
+func TestRunExitCodes(t *testing.T) {
+	t.Parallel()
+	s := testutil.RunServer(t)
+	notExecutable := filepath.Join(t.TempDir(), "data")
+	require.NoError(t, os.WriteFile(notExecutable, []byte("x"), 0o600))
+	for _, c := range []struct {
+		code int
+		says string
+		args []string
+	}{
+		{0, "", []string{"x", "true"}},
+		{0, "", []string{"x", "--", "true"}},
+		{3, "", []string{"x", "sh", "-c", "exit 3"}},
+		{128 + 9, "", []string{"x", "--", "sh", "-c", "kill -9 $$"}},
+		{128 + 15, "", []string{"x", "--", "sh", "-c", "kill $$"}},
+		{127, "cannot run no-such-command", []string{"x", "--", "no-such-command"}},
+		{126, "permission denied", []string{"x", "--", notExecutable}},
+		{64, "expected", []string{"x"}},
+		{64, "a command is missing", []string{"x", "--"}},
+		{64, "unknown flag --bogus", []string{"--bogus", "x", "--", "true"}},
+		{64, "exclude each other", []string{"-n", "-w", "1", "x", "--", "true"}},
+		{64, "not a number of seconds", []string{"-w", "soon", "x", "--", "true"}},
+		{64, "invalid TTL", []string{"--ttl", "0s", "x", "--", "true"}},
+		{64, "invalid TTL", []string{"--ttl", "25h", "x", "--", "true"}},
+		{64, "invalid lock name", []string{"", "--", "true"}},
+	} {
+		code, _, errs := run(t, s, append([]string{"run"}, c.args...)...)
+		require.Equal(t, c.code, code, "%q: %s", c.args, errs)
+		require.Contains(t, errs, c.says, "%q", c.args)
+		if c.says != "" {
+			require.True(t, strings.HasPrefix(errs, "lockctl: "), errs)
+		}
+	}
+	code, out, _ := run(t, s, "run", "x", "echo", "-n", "--ttl")
+	require.Zero(t, code)
+	require.Equal(t, "--ttl", out, "the command's flags are its own")
+}
+
+func TestRunConflict(t *testing.T) {
+	t.Parallel()
+	s := testutil.RunServer(t)
+	_, pid := hold(t, s, "x")
+	for _, c := range []struct {
+		code int
+		args []string
+	}{
+		{1, []string{"-n"}},
+		{1, []string{"-w", "0"}},
+		{1, []string{"-w", "0.05"}},
+		{1, []string{"--wait", "50ms"}},
+		{99, []string{"-n", "-E", "99"}},
+		{0, []string{"-w", "0.05", "--conflict-exit-code", "0"}},
+	} {
+		code, out, errs := run(t, s, append(append([]string{"run"}, c.args...), "x", "--", "echo", "inside")...)
+		require.Equal(t, c.code, code, "%q: %s", c.args, errs)
+		require.Empty(t, out)
+		require.Contains(t, errs, `lock "x"`)
+		require.Contains(t, errs, "token", "who holds it")
+	}
+	require.True(t, running(pid))
+}
+
+// A signal that comes while lockctl waits ends the wait, cleanly.
+func TestRunSignalWhileWaiting(t *testing.T) {
+	t.Parallel()
+	s := testutil.RunServer(t)
+	hold(t, s, "x")
+	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
+		p := start(t, s, "run", "x", "--", "echo", "inside")
+		awaitQueue(t, s, "x", 1)
+		p.signal(sig)
+		require.Equal(t, 128+int(sig), p.wait())
+		require.Empty(t, p.out.String())
+		require.Contains(t, p.err.String(), "gave up waiting")
+		awaitQueue(t, s, "x", 0)
+	}
+}
+
+// Signals go to the whole group; the command decides what they mean.
+func TestRunForwardsSignals(t *testing.T) {
+	t.Parallel()
+	s := testutil.RunServer(t)
+	dir := t.TempDir()
+	ready := filepath.Join(dir, "ready")
+	p := start(t, s, "run", "x", "--", "sh", "-c", `
+		for s in INT HUP QUIT USR1 USR2; do trap "echo $s > `+dir+`/$s" $s; done
+		trap 'echo TERM > `+dir+`/TERM; exit 7' TERM
+		echo > `+ready+`
+		while :; do sleep 0.05; done`)
+	contents(t, ready)
+	for _, sig := range []struct {
+		syscall.Signal
+		name string
+	}{{syscall.SIGINT, "INT"}, {syscall.SIGHUP, "HUP"}, {syscall.SIGQUIT, "QUIT"}, {syscall.SIGUSR1, "USR1"}, {syscall.SIGUSR2, "USR2"}, {syscall.SIGTERM, "TERM"}} {
+		p.signal(sig.Signal)
+		require.Equal(t, sig.name, contents(t, filepath.Join(dir, sig.name)))
+	}
+	require.Equal(t, 7, p.wait())
+	require.Empty(t, locks(t, s, "ls"))
+}
+
+// A lock that is lost takes the whole group with it: TERM, which the command may
+// use to clean up, and KILL for what ignores it.
+func TestRunLost(t *testing.T) {
+	for _, now := range []bool{false, true} {
+		t.Run(map[bool]string{false: "break", true: "break now"}[now], func(t *testing.T) {
+			t.Parallel()
+			s := testutil.RunServer(t)
+			dir := t.TempDir()
+			file := func(name string) string { return filepath.Join(dir, name) }
+			p := start(t, s, "run", "--kill-after", "300ms", "x", "--", "sh", "-c", `
+				sh -c 'trap "" TERM; echo $$ > `+file("stubborn")+`; while :; do sleep 1; done' &
+				trap 'echo > `+file("cleanup")+`; exit 0' TERM
+				echo $$ > `+file("child")+`
+				while :; do sleep 0.05; done`)
+			child, stubborn := int(number(t, file("child"))), int(number(t, file("stubborn")))
+			next := start(t, s, "run", "x", "--", "sh", "-c", "date +%s%N > "+file("next"))
+			awaitQueue(t, s, "x", 1)
+
+			args := []string{"break", "-f", "--reason", "it hangs", "x"}
+			if now {
+				args = append(args, "--now")
+			}
+			broken := time.Now()
+			code, out, errs := run(t, s, args...)
+			require.Zero(t, code, errs)
+			require.Contains(t, out, "broken: ")
+
+			require.Equal(t, 75, p.wait())
+			require.FileExists(t, file("cleanup"))
+			require.False(t, running(child))
+			gone(t, stubborn)
+			require.Contains(t, p.err.String(), "lock lost")
+			if !now { // else the next holder may be all that is seen
+				require.Contains(t, p.err.String(), "broken by an operator")
+				require.Contains(t, p.err.String(), "it hangs")
+			}
+			require.Contains(t, p.err.String(), "killing it")
+			require.Zero(t, next.wait())
+			waited := time.Unix(0, number(t, file("next"))).Sub(broken)
+			if now {
+				require.Less(t, waited, 5*time.Second)
+			} else {
+				require.Greater(t, waited, 300*time.Millisecond, "before the command had ended")
+				require.Less(t, waited, 10*time.Second, "the lease is 15 s: not by its end")
+			}
+		})
+	}
+}
+
+// Cut off from the server, the command is ended before the server may let
+// anybody else in: TTL after the last renewal, at the latest.
+func TestRunOutage(t *testing.T) {
+	t.Parallel()
+	s := testutil.RunServer(t)
+	file := filepath.Join(t.TempDir(), "pid")
+	p := start(t, s, "run", "--ttl", "2s", "x", "--", "sh", "-c", "trap '' TERM; echo $$ > "+file+"; while :; do sleep 1; done")
+	pid := int(number(t, file))
+	s.Stop()
+	stopped := time.Now()
+	gone(t, pid)
+	took := time.Since(stopped)
+	require.Equal(t, 75, p.wait())
+	require.Less(t, took, 2*time.Second+200*time.Millisecond, "after the end of the lease")
+	require.Contains(t, p.err.String(), "connection lost")
+	require.Contains(t, p.err.String(), "lock lost")
+}
+
+// An outage that is over in time is none.
+func TestRunSurvivesRestart(t *testing.T) {
+	t.Parallel()
+	s := testutil.RunServer(t)
+	dir := t.TempDir()
+	ready, goOn := filepath.Join(dir, "ready"), filepath.Join(dir, "go")
+	p := start(t, s, "run", "x", "--", "sh", "-c", "echo > "+ready+"; while ! test -e "+goOn+"; do sleep 0.01; done; exit 5")
+	contents(t, ready)
+	s.Restart()
+	eventually(t, "a reconnect", func() bool { return strings.Contains(p.err.String(), "connected again") })
+	require.NoError(t, os.WriteFile(goOn, nil, 0o600))
+	require.Equal(t, 5, p.wait())
+	require.Empty(t, locks(t, s, "ls"))
+}
+
+// What a command leaves in the background when it ends of itself is its own
+// affair, as with flock -o.
+func TestRunLeavesBackgroundAlone(t *testing.T) {
+	t.Parallel()
+	s := testutil.RunServer(t)
+	file := filepath.Join(t.TempDir(), "pid")
+	code, _, _ := run(t, s, "run", "x", "--", "sh", "-c", "sleep 60 >/dev/null 2>&1 & echo $! > "+file)
+	require.Zero(t, code)
+	pid := int(number(t, file))
+	require.True(t, running(pid))
+	require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
+}

@@ -1,0 +1,154 @@
+package main
+
+import (
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/jedib0t/go-pretty/v6/text"
+	"github.com/nats-io/nats-server/v2/server"
+)
+
+const serverVersion = server.VERSION
+
+var silent = slog.New(slog.DiscardHandler)
+
+// stage is where the demo's workers meet: it sees who is inside the lock, judges
+// it without asking the lock, and tells it.
+type stage struct {
+	// counter is what the workers increment, each reading it, working, and
+	// writing it back. Nothing but the lock protects it.
+	counter int
+
+	mu       sync.Mutex
+	start    time.Time
+	inside   *visit // nil: nobody
+	last     *visit // who was inside before
+	token    uint64 // the greatest so far
+	grants   int
+	counted  int // increments that were made
+	overlaps int
+	falls    int
+	gaps     []time.Duration // hand-overs
+	failover time.Duration
+}
+
+// visit is one holder's time inside.
+type visit struct {
+	s     *stage
+	name  string
+	token uint64
+	at    time.Time // when it was granted
+	note  string    // what was remarkable about that
+	left  time.Time // when it began to unlock, or was killed
+	dead  bool
+}
+
+func newStage() *stage { return &stage{start: time.Now()} }
+
+var palette = []text.Colors{{text.FgYellow}, {text.FgBlue}, {text.FgRed}, {text.FgGreen}}
+
+// say prints a line about somebody, with the time since the start.
+func (s *stage) say(name, format string, args ...any) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lineLocked(time.Now(), name, format, args...)
+}
+
+func (s *stage) lineLocked(at time.Time, name, format string, args ...any) {
+	label := fmt.Sprintf("%-8s", name)
+	for i, w := range demoWorkers {
+		if w == name {
+			label = palette[i%len(palette)].Sprint(label)
+		}
+	}
+	if name == "victim" || name == "operator" {
+		label = bold.Sprint(label)
+	}
+	stamp := faint.Sprintf("%7.3fs", at.Sub(s.start).Seconds())
+	fmt.Printf("%s  %s  %s\n", stamp, label, fmt.Sprintf(format, args...))
+}
+
+func (s *stage) title(format string, args ...any) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.titleLocked(format, args...)
+}
+
+func (s *stage) titleLocked(format string, args ...any) {
+	fmt.Printf("\n%s\n", bold.Sprintf(format, args...))
+}
+
+// enter is called by a worker that was granted the lock it asked for at some
+// time.
+func (s *stage) enter(name string, token uint64, asked time.Time) *visit {
+	now := time.Now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.grants++
+	v := &visit{s: s, name: name, token: token, at: now}
+	if s.inside != nil {
+		s.overlaps++
+		v.note += alarm.Sprintf(", while %s is inside", s.inside.name)
+	}
+	if token <= s.token {
+		s.falls++
+		v.note += alarm.Sprint(", which is not greater than the one before")
+	}
+	s.token = max(s.token, token)
+	if before := s.last; before != nil {
+		gap := now.Sub(before.left)
+		switch {
+		case before.dead:
+			s.failover = gap
+			v.note += bold.Sprintf(", %s after the kill of %s", brief(gap), before.name)
+		case asked.Before(before.left): // handed over, not found free
+			s.gaps = append(s.gaps, gap)
+			v.note += fmt.Sprintf(", %s after %s", brief(gap), before.name)
+		}
+	}
+	s.inside = v
+	return v
+}
+
+// tell prints the grant.
+func (v *visit) tell(queued int) {
+	v.s.mu.Lock()
+	defer v.s.mu.Unlock()
+	v.s.lineLocked(v.at, v.name, "gets it, token %d%s, %d waiting", v.token, v.note, queued)
+}
+
+// leave is called by a worker that is about to unlock.
+func (v *visit) leave() {
+	v.s.mu.Lock()
+	defer v.s.mu.Unlock()
+	v.out(time.Now())
+}
+
+// crashed is called for a holder that was killed at some time.
+func (v *visit) crashed(at time.Time) {
+	v.s.mu.Lock()
+	defer v.s.mu.Unlock()
+	v.dead = true
+	v.out(at)
+	v.s.lineLocked(at, v.name, "%s", alarm.Sprint("killed (SIGKILL), without unlocking"))
+}
+
+func (v *visit) out(at time.Time) {
+	v.left = at
+	v.s.last = v
+	if v.s.inside == v {
+		v.s.inside = nil
+	}
+}
+
+// count is the workers' work: an increment that takes its time.
+func (s *stage) count(work time.Duration) {
+	n := s.counter
+	time.Sleep(work) // the work
+	s.counter = n + 1
+	s.mu.Lock()
+	s.counted++
+	s.mu.Unlock()
+}

@@ -1,0 +1,11 @@
+//go:build !unix
+
+package main
+
+import "os"
+
+// isTerminal says whether f is a character device, which is nearly it.
+func isTerminal(f *os.File) bool {
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
+}

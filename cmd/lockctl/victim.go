@@ -1,0 +1,123 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/natslock/locks/natslock"
+)
+
+// victimCmd is the process that the demo kills: it takes the lock and keeps it.
+// It ends by itself only when the demo does.
+type victimCmd struct {
+	Lock string        `arg:""`
+	TTL  time.Duration `required:""`
+}
+
+// Run tells the demo, over standard output, what happens to the lock.
+func (c *victimCmd) Run(g *globals) error {
+	events := make(chan string, 64)
+	s, err := g.open(natslock.WithOwner("victim"), natslock.WithTTL(c.TTL),
+		natslock.WithObserver(func(_ context.Context, ev natslock.Event) {
+			select {
+			case events <- fmt.Sprintln(ev.Type, ev.Token):
+			default:
+			}
+		}))
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	l, err := s.Lock(context.Background(), c.Lock)
+	if err != nil {
+		return err
+	}
+	ended := make(chan struct{})
+	go func() { _, _ = io.Copy(io.Discard, os.Stdin); close(ended) }()
+	for {
+		select {
+		case line := <-events:
+			fmt.Print(line)
+		case <-ended:
+			return l.Unlock(context.Background())
+		case <-l.Done():
+			return l.Err()
+		}
+	}
+}
+
+// victim is the demo's end of it.
+type victim struct {
+	cmd   *exec.Cmd
+	stdin io.Closer
+	lines *bufio.Scanner
+	dead  bool
+}
+
+func (d *demo) startVictim() (*victim, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.Command(self, "--server", d.g.Server, "--bucket", d.g.Bucket, "victim", "--ttl", d.ttl.String(), demoLock)
+	cmd.Stderr = os.Stderr
+	// What the user's environment says is about other servers.
+	cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool {
+		return strings.HasPrefix(v, "NATS_") || strings.HasPrefix(v, "LOCKCTL_")
+	})
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	d.say("victim", "is a process of its own, pid %d", cmd.Process.Pid)
+	return &victim{cmd: cmd, stdin: stdin, lines: bufio.NewScanner(stdout)}, nil
+}
+
+// await returns the token of the next event of a type.
+func (v *victim) await(want natslock.EventType) (token uint64, err error) {
+	for v.lines.Scan() {
+		var typ string
+		if _, err := fmt.Sscan(v.lines.Text(), &typ, &token); err == nil && typ == want.String() {
+			return token, nil
+		}
+	}
+	return 0, errors.Join(fmt.Errorf("the victim ended before it was killed"), v.lines.Err())
+}
+
+func (v *victim) granted() (uint64, error) { return v.await(natslock.EventGranted) }
+
+func (v *victim) renewed() error { _, err := v.await(natslock.EventRenewed); return err }
+
+// kill kills it and returns when it was certainly dead.
+func (v *victim) kill() (time.Time, error) {
+	v.dead = true
+	at := time.Now()
+	if err := v.cmd.Process.Kill(); err != nil {
+		return at, err
+	}
+	_ = v.cmd.Wait()
+	return at, nil
+}
+
+// stop ends it when the demo fails.
+func (v *victim) stop() {
+	if !v.dead {
+		v.stdin.Close()
+		_ = v.cmd.Wait()
+	}
+}

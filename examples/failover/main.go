@@ -1,0 +1,77 @@
+// Command failover has one leader among the processes that run it. Start some,
+// kill the leader (also with kill -9, or stop it with kill -STOP), and watch
+// another one take over: at once when the leader could say good-bye, and when
+// its lease is over when it could not.
+//
+//	nats-server -js &
+//	for i in 1 2 3; do go run ./examples/failover & done; wait
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"flag"
+	"log"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/natslock/locks/natslock"
+)
+
+func main() {
+	server := flag.String("server", cmp.Or(os.Getenv("NATS_URL"), nats.DefaultURL), "NATS `URL`")
+	ttl := flag.Duration("ttl", 5*time.Second, "how long a dead leader is waited for")
+	flag.Parse()
+	log.SetFlags(log.Lmicroseconds)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, *server, *ttl); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func run(ctx context.Context, server string, ttl time.Duration) error {
+	nc, err := nats.Connect(server, nats.MaxReconnects(-1))
+	if err != nil {
+		return err
+	}
+	defer nc.Close()
+	locks, err := natslock.New(ctx, nc, natslock.WithTTL(ttl))
+	if err != nil {
+		return err
+	}
+	pid := os.Getpid()
+	for ctx.Err() == nil {
+		log.Printf("pid %d: campaigns", pid)
+		err := locks.Do(ctx, "leader", lead)
+		switch {
+		case ctx.Err() != nil:
+			log.Printf("pid %d: says good-bye", pid)
+		case errors.Is(err, natslock.ErrLost):
+			log.Printf("pid %d: no longer the leader: %v", pid, err)
+		case err != nil:
+			return err
+		}
+	}
+	return locks.Close(context.Background())
+}
+
+// lead is what only the leader does, until its term ends.
+func lead(ctx context.Context, l *natslock.Lock) error {
+	log.Printf("pid %d: is the leader, token %d", os.Getpid(), l.Token())
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			log.Printf("pid %d: leads, for %v at least", os.Getpid(), l.Remaining().Round(time.Millisecond))
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
