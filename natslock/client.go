@@ -233,7 +233,7 @@ func (c *Client) Close(ctx context.Context) error {
 	}
 	slices.Sort(left)
 	err := fmt.Errorf("closed with %d locks still held: %s", len(left), shortList(left, 10))
-	return errors.Join(err, context.Cause(ctx))
+	return errors.Join(err, ctx.Err())
 }
 
 func shortList(names []string, most int) string {

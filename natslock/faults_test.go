@@ -195,6 +195,8 @@ func TestClaimAtZeroLandsLate(t *testing.T) {
 					w, err := raw.Watch("lock.x", func(kvstore.Event) { landed <- struct{}{} })
 					require.NoError(t, err)
 					defer w.Stop()
+					_, err = raw.State(t.Context(), "") // its answer proves the subscription
+					require.NoError(t, err)
 					require.Positive(t, fa.ReleaseHeld())
 					<-landed
 				} else {

@@ -223,15 +223,16 @@ func Meta(m map[string]string) LockOption {
 	}
 }
 
-// Until takes a lock that ends at t, at most 366 days ahead, and is never
-// renewed: for jobs that may run once per period. The server frees it up to
-// 2 s after t, or at Unlock.
+// Until takes a lock that ends at t, at most 365 days ahead, and is never
+// renewed: for jobs that may run once per period. Waiting for it ends at t, too.
+// The server frees it 2 s after t, or a thousandth of its length if that is more,
+// or at Unlock.
 func Until(t time.Time) LockOption {
 	return func(c *lockConfig) error {
 		if t.IsZero() {
 			return fmt.Errorf("%w: Until needs a time", ErrInvalidTTL)
 		}
-		c.req.Until = t
+		c.req.Until = t.Round(0) // the wall clock counts suspend, the other may not
 		return nil
 	}
 }
@@ -255,7 +256,8 @@ func Detached() LockOption {
 
 // EarlyWarning calls fn when no more than d of the validity is left: the last
 // confirmation is old, and the lock may be about to be lost. A confirmation
-// arms it again. fn runs on a goroutine that it must not block for long; it does
+// arms it again, so d should be well below the part of the TTL that is left when
+// a renewal is due, two thirds by default. fn runs on a goroutine that it must not block for long; it does
 // not run for a lock whose handle is gone.
 func EarlyWarning(d time.Duration, fn func(*Lock)) LockOption {
 	return func(c *lockConfig) error {

@@ -135,13 +135,16 @@ type wire struct {
 func tap(t testing.TB, nc *nats.Conn) *wire {
 	t.Helper()
 	w := &wire{}
-	watch, err := openStore(t, nc).Watch(">", func(ev kvstore.Event) {
+	store := openStore(t, nc)
+	watch, err := store.Watch(">", func(ev kvstore.Event) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		w.events = append(w.events, ev)
 	})
 	require.NoError(t, err)
 	t.Cleanup(watch.Stop)
+	_, err = store.State(context.Background(), "") // its answer proves the subscription
+	require.NoError(t, err)
 	return w
 }
 

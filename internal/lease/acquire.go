@@ -50,6 +50,7 @@ type acquire struct {
 
 var (
 	errMaxWait   = errors.New("the maximum wait is over")
+	errUntilOver = errors.New("the time it was wanted for is over")
 	errOnceLimit = errors.New("no answer in time")
 )
 
@@ -89,9 +90,14 @@ func (e *Engine) Acquire(ctx context.Context, req Request) (*Lease, error) {
 	if req.Once {
 		limit, reason = min(a.ttl, DefaultReleaseTimeout), errOnceLimit
 	}
+	if !req.Until.IsZero() {
+		var cancel context.CancelFunc
+		a.ctx, cancel = context.WithDeadlineCause(a.ctx, req.Until, errUntilOver)
+		defer cancel()
+	}
 	if limit > 0 {
 		var cancel context.CancelFunc
-		a.ctx, cancel = context.WithTimeoutCause(ctx, limit, reason)
+		a.ctx, cancel = context.WithTimeoutCause(a.ctx, limit, reason)
 		defer cancel()
 	}
 	a.bid = &bid{e: e, ctx: a.ctx, once: req.Once, make: a.newClaim}
@@ -294,7 +300,10 @@ func (a *acquire) gaveUp(cause error) error {
 	default:
 		w := &WaitError{Name: a.req.Name, Waited: waited, Holder: a.holder, Position: a.position}
 		if !errors.Is(cause, errMaxWait) {
-			w.Cause = errors.Join(a.parent.Err(), cause)
+			w.Cause = cause
+			if a.parent.Err() != nil {
+				w.Cause = endOf(a.parent)
+			}
 		}
 		err = w
 	}

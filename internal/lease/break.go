@@ -43,7 +43,7 @@ func (e *Engine) Break(ctx context.Context, req BreakRequest) error {
 	atLeast := uint64(1) // never the word of a replica that has nothing
 	for try := 0; ; try++ {
 		if err := ctx.Err(); err != nil {
-			return fmt.Errorf("break lock %q: %w", req.Name, context.Cause(ctx))
+			return fmt.Errorf("break lock %q: %w", req.Name, endOf(ctx))
 		}
 		// The server's time before the break is sent, minus the record's own,
 		// is an age the record certainly has.
@@ -80,8 +80,8 @@ func (e *Engine) Break(ctx context.Context, req BreakRequest) error {
 			return fmt.Errorf("break lock %q: %w", req.Name, err)
 		case conflict == nil:
 			// In flight, or unknown: what is there now tells.
-			if err := sleep(ctx, inFlightPause(try+2)); err != nil {
-				return fmt.Errorf("break lock %q: %w", req.Name, err)
+			if sleep(ctx, inFlightPause(try+2)) != nil {
+				return fmt.Errorf("break lock %q: %w", req.Name, endOf(ctx))
 			}
 		}
 	}

@@ -112,7 +112,7 @@ func (c *claim) send(expect uint64) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err != nil {
-		c.attempts[n-1].answered = true // never sent
+		c.attempts = c.attempts[:n-1] // never sent
 		return 0, err
 	}
 	c.attempts[n-1].forget = forget
@@ -127,7 +127,7 @@ func (c *claim) answered(n int, a kvstore.Answer) {
 	}
 	c.mu.Lock()
 	// Other refusals than these do not say that the write will never be applied.
-	if a.Err == nil || isAny(a.Err, kvstore.ErrConflict, kvstore.ErrInFlight) {
+	if a.Err == nil || isAny(a.Err, kvstore.ErrConflict, kvstore.ErrInFlight, kvstore.ErrNoStream) {
 		c.attempts[n-1].answered = true
 	}
 	late := c.over
@@ -154,9 +154,9 @@ func (c *claim) try(ctx context.Context, expect uint64) verdict {
 		}
 		return verdict{outcome: again, err: err}
 	}
-	timer := time.NewTimer(deniedAfter)
+	pause, waited := deniedAfter, deniedAfter
+	timer := time.NewTimer(pause)
 	defer timer.Stop()
-	waited := deniedAfter
 	for {
 		c.mu.Lock()
 		replies := c.replies
@@ -178,19 +178,32 @@ func (c *claim) try(ctx context.Context, expect uint64) verdict {
 			return verdict{outcome: ended, err: context.Cause(c.e.life)}
 		case <-timer.C:
 			if err := c.e.kv.Denied(c.spec.key); err != nil {
+				c.denied(n)
 				return verdict{outcome: failed, err: err}
 			}
 			if waited >= answerTimeout {
 				return verdict{outcome: again, err: fmt.Errorf("%w: no answer within %v", ErrUnavailable, waited)}
 			}
-			timer.Reset(answerTimeout - waited)
-			waited = answerTimeout
+			pause = min(2*pause, answerTimeout-waited)
+			waited += pause
+			timer.Reset(pause)
 		}
 	}
 }
 
+// denied settles an attempt that the server has refused to pass on. It leaves no
+// ghost, and cleaning up after it would only be refused again, hiding the
+// refusals of others: the connection keeps the last one.
+func (c *claim) denied(n int) {
+	c.mu.Lock()
+	forget := c.attempts[n-1].forget
+	c.attempts[n-1].answered = true
+	c.mu.Unlock()
+	forget()
+}
+
 // deniedAfter is how long an answer may take before a refusal of the subject,
-// which is not answered, is looked for.
+// which is not answered, is looked for; then again at growing intervals.
 const deniedAfter = 50 * time.Millisecond
 
 // judge decides by one reply; false: it decides nothing. newest is the number
@@ -238,7 +251,7 @@ func (c *claim) take(n int, revision uint64, at Instant) verdict {
 	c.mu.Lock()
 	a := c.attempts[n-1]
 	c.mu.Unlock()
-	if at >= a.terms.end(a.sent) {
+	if now := c.e.now(); max(at, now) >= a.terms.end(a.sent) {
 		c.e.discard(c.spec.key, c.id, revision)
 		return verdict{outcome: spoilt}
 	}
@@ -262,10 +275,13 @@ func (c *claim) close(n int) {
 	replies := c.replies
 	c.replies = nil
 	var open []attempt
+	var adopted func() // found, so its answer is no longer needed
 	for i, a := range c.attempts {
 		switch {
-		case a.answered || i+1 == n:
-		case a.forget != nil:
+		case a.answered || a.forget == nil:
+		case i+1 == n:
+			adopted = a.forget
+		default:
 			open = append(open, a)
 		}
 	}
@@ -274,6 +290,9 @@ func (c *claim) close(n int) {
 		if r.answer.Err == nil && r.n != n {
 			c.e.discard(c.spec.key, c.id, r.answer.Revision)
 		}
+	}
+	if adopted != nil {
+		adopted()
 	}
 	if len(open) > 0 {
 		c.haunt(open, n == 0)
@@ -297,8 +316,12 @@ func (c *claim) haunt(open []attempt, givenUp bool) {
 		}
 		ctx, cancel := context.WithTimeout(ctx, open[len(open)-1].terms.ttl)
 		defer cancel()
+		taken := make(map[uint64]bool)
 		for _, a := range open {
-			c.takeAway(ctx, a)
+			if !taken[a.expect] {
+				taken[a.expect] = true
+				c.takeAway(ctx, a)
+			}
 		}
 	})
 }
@@ -342,7 +365,7 @@ func (c *claim) takeAway(ctx context.Context, a attempt) {
 		case isAny(err, ErrPermission, kvstore.ErrClosed):
 			return
 		}
-		if sleep(ctx, inFlightPause(try+3)) != nil {
+		if c.e.sleep(ctx, outagePause(try)) != nil {
 			return
 		}
 	}
@@ -359,7 +382,12 @@ func (c *claim) sighted(ev kvstore.Event) {
 		(entry.Status == StatusHeld || entry.Status == StatusWaiting)
 	c.mu.Unlock()
 	if unwanted {
-		c.e.discard(c.spec.key, c.id, ev.Record.Revision)
+		// Anybody may forge a notification: the record itself has to say so.
+		c.e.background(func(ctx context.Context) {
+			if e, err := c.e.read(ctx, c.spec.key, ev.Record.Revision); err == nil && e.of(c.id) && e.Live() && e.Renewal == 0 && e.Attempt != c.granted {
+				c.e.discard(c.spec.key, c.id, e.Revision)
+			}
+		})
 	}
 }
 
@@ -372,8 +400,8 @@ func (c *claim) lease(v verdict, init func(l *Lease)) *Lease {
 	l := &Lease{
 		e: c.e, spec: c.spec, id: c.id, token: v.revision, body: c.body,
 		terms: a.terms, want: a.terms, fixed: c.body.Fixed,
-		end: a.terms.end(a.sent), last: v.revision, lastSent: a.sent, index: -1,
-		nextRenewal: a.sent.Add(time.Duration(float64(a.terms.ttl) * c.e.cfg.RenewFraction)),
+		end: a.terms.end(a.sent), last: v.revision, lastSent: a.sent, asked: a.sent, index: -1,
+		nextRenewal: a.sent.Add(a.terms.renewAfter(c.e.cfg.RenewFraction)),
 	}
 	l.body.Token = v.revision
 	l.body.Attempt = 0
@@ -433,19 +461,25 @@ func (b *bid) take(expect uint64) verdict {
 		default:
 			return v
 		}
-		pause := inFlightPause(try)
+		pause := outagePause(try)
+		if v.outcome == free || errors.Is(v.err, kvstore.ErrInFlight) {
+			pause = inFlightPause(try)
+		}
 		if err := b.pause(pause); err != nil {
 			return verdict{outcome: ended, err: err}
 		}
 	}
 }
 
-// pause waits for d, the end of the wait, or of the engine.
+// pause waits for d or a connection that comes back, the end of the wait, or of
+// the engine.
 func (b *bid) pause(d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
 	case <-t.C:
+		return nil
+	case <-b.e.online():
 		return nil
 	case <-b.ctx.Done():
 		return context.Cause(b.ctx)

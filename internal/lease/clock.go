@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// Instant is a point in time in nanoseconds on a clock that never jumps and,
+// Instant is a point in time, from an arbitrary origin that may lie in the future
+// (inside a synctest bubble it does), in nanoseconds on a clock that never jumps and,
 // where the platform tells, goes on counting while the machine is suspended. A
 // lease must not outlive a suspended holder's nap.
 type Instant int64

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -71,14 +72,21 @@ type Engine struct {
 	quit context.CancelCauseFunc
 	ctx  context.Context // of clean-up work; ends when Close gives up on it
 	end  context.CancelFunc
-	work sync.WaitGroup // clean-up work
 
 	mu        sync.Mutex
 	hooked    bool
 	closed    bool
 	acquiring int
 	idle      chan struct{} // closed when closed and acquiring is 0
+	working   int           // clean-up work under way
+	rested    chan struct{} // closed when working falls to 0; nil: nobody asks
+	up        chan struct{} // closed when the connection comes back
 	badBucket error
+
+	hurry     chan struct{} // closed when a second Close has no more time
+	hurryOnce sync.Once
+	shut      chan struct{} // closed when Close is through
+	leftHeld  []string      // what it returned
 
 	stats counters
 }
@@ -99,7 +107,7 @@ func New(cfg Config) *Engine {
 	e := &Engine{
 		cfg: cfg, kv: cfg.KV, now: cfg.Clock, log: cfg.Logger,
 		client: rand.Text(), host: host, pid: os.Getpid(), start: processStart,
-		idle: make(chan struct{}),
+		idle: make(chan struct{}), up: make(chan struct{}), hurry: make(chan struct{}), shut: make(chan struct{}),
 	}
 	e.life, e.quit = context.WithCancelCause(context.Background())
 	e.ctx, e.end = context.WithCancel(context.Background())
@@ -123,12 +131,17 @@ func (e *Engine) enter() error {
 	if e.closed {
 		return ErrClosed
 	}
+	e.hook()
+	e.acquiring++
+	return nil
+}
+
+// hook asks to be told of the connection, once. Under mu.
+func (e *Engine) hook() {
 	if !e.hooked {
 		e.hooked = true
 		e.kv.OnConnection(e.connChanged)
 	}
-	e.acquiring++
-	return nil
 }
 
 func (e *Engine) leave() {
@@ -143,24 +156,32 @@ func (e *Engine) leave() {
 // background runs clean-up work that outlives its caller. fn's context ends
 // when Close gives up on it.
 func (e *Engine) background(fn func(ctx context.Context)) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.ctx.Err() != nil {
-		return
+	if e.beginWork() {
+		go func() { defer e.endWork(); fn(e.ctx) }()
 	}
-	e.work.Go(func() { fn(e.ctx) })
 }
 
 // connChanged runs on a goroutine of the store and must not block.
 func (e *Engine) connChanged(s kvstore.ConnState) {
 	switch s {
 	case kvstore.Connected:
+		e.mu.Lock()
+		close(e.up)
+		e.up = make(chan struct{})
+		e.mu.Unlock()
 		e.keeper.renewAll()
 		e.background(e.verify)
 	case kvstore.Closed:
 		e.quit(fmt.Errorf("%w: the connection was closed", ErrUnavailable))
 		e.keeper.connectionClosed()
 	}
+}
+
+// online is closed when the connection comes back the next time.
+func (e *Engine) online() <-chan struct{} {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.up
 }
 
 // verify looks at the bucket again. When it is not the one the leases are in,
@@ -173,6 +194,9 @@ func (e *Engine) verify(ctx context.Context) {
 	case err == nil:
 	case isAny(err, kvstore.ErrRemade, kvstore.ErrNotFound):
 		e.keeper.loseAll(err.Error())
+		if errors.Is(err, kvstore.ErrRemade) {
+			err = nil // the new one was verified
+		}
 	case isAny(err, kvstore.ErrBucketConfig):
 		e.log.Error("lock bucket was changed", "bucket", e.kv.Bucket(), "error", err)
 	default:
@@ -281,7 +305,11 @@ func waitFor(ctx context.Context, wg *sync.WaitGroup) bool {
 // Close takes no new locks, ends the waiters, waits for the holders' own
 // releases until ctx ends, and then ends what is left with cause [ErrClosed].
 // The records of those are left to their TTL: their holders' work may still be
-// stopping. It returns the names still held.
+// stopping. It returns the names still held. Clean-up under way may take a
+// release timeout longer.
+//
+// Another Close waits for the first one, and cuts its waiting short when its own
+// ctx ends.
 func (e *Engine) Close(ctx context.Context) []string {
 	e.mu.Lock()
 	first := !e.closed
@@ -294,35 +322,66 @@ func (e *Engine) Close(ctx context.Context) []string {
 	}
 	e.mu.Unlock()
 	if !first {
-		<-e.ctx.Done()
-		return nil
+		select {
+		case <-e.shut:
+		case <-ctx.Done():
+			e.hurryOnce.Do(func() { close(e.hurry) })
+			<-e.shut
+		}
+		return e.leftHeld
 	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() { // ends with ctx, at the end of this function
+		select {
+		case <-e.hurry:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	defer close(e.shut)
+	e.leftHeld = e.close(ctx)
+	return e.leftHeld
+}
+
+func (e *Engine) close(ctx context.Context) (left []string) {
+	// Waiters leave without waiting for the server, unless the network holds
+	// up a write of theirs.
 	select {
 	case <-e.idle:
 	case <-ctx.Done():
-		// Waiters leave without waiting for the server, so this is short.
+		t := time.NewTimer(e.cfg.ReleaseTimeout)
+		defer t.Stop()
 		select {
 		case <-e.idle:
-		case <-time.After(e.cfg.ReleaseTimeout):
+		case <-t.C:
 		}
 	}
-	left := e.keeper.close(ctx)
+	left = e.keeper.close(ctx)
 
-	// Clean-up that is under way gets the time a release gets, unless the
-	// caller has more.
 	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), e.cfg.ReleaseTimeout)
 	defer cancel()
 	if e.kv.Healthy() != nil {
 		cancel()
 	}
-	e.sender.stop(grace)
-	waitFor(grace, &e.work)
-	e.mu.Lock()
-	e.end()
-	e.mu.Unlock()
-	e.work.Wait()
-	e.ghosts.close()
-	e.teller.stop(grace)
-	e.kv.Close()
+	tail := make(chan struct{})
+	go func() { // on its own, because a stuck network can hold it up for a minute
+		defer close(tail)
+		e.sender.stop(grace)
+		e.rest(grace)
+		e.mu.Lock()
+		e.end()
+		e.mu.Unlock()
+		e.rest(context.Background())
+		e.ghosts.close()
+		e.teller.stop(grace)
+		e.kv.Close()
+	}()
+	t := time.NewTimer(2 * e.cfg.ReleaseTimeout)
+	defer t.Stop()
+	select {
+	case <-tail:
+	case <-t.C:
+	}
 	return left
 }

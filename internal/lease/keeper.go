@@ -49,17 +49,25 @@ func newKeeper(e *Engine) *keeper {
 // add takes charge of a lease that was just granted.
 func (k *keeper) add(l *Lease) {
 	k.mu.Lock()
-	defer k.mu.Unlock()
 	k.leases[l] = struct{}{}
 	l.schedule()
 	heap.Push(&k.due, l)
-	if !k.running && !k.stopped {
+	if k.stopped { // granted while the engine was closed: nobody would keep it
+		lose := l.lose(ErrClosed, "")
+		k.mu.Unlock()
+		lose()
+		return
+	}
+	if !k.running {
 		k.running = true
 		k.sleep = 0
-		k.verify = k.e.now().Add(verifyEvery)
+		if k.verify == 0 {
+			k.verify = k.e.now().Add(verifyEvery)
+		}
 		k.wg.Go(k.run)
 	}
 	k.nudge(l.due)
+	k.mu.Unlock()
 }
 
 // nudge wakes the goroutine if it would oversleep due. Under mu.

@@ -66,8 +66,11 @@ type Lease struct {
 	sent      []renewal
 	renewals  uint64 // number of the last renewal
 	retries   int
-	resolving bool // a refusal is being looked into
-	abandoned bool // the handle was dropped
+	resolving bool    // a refusal is being looked into
+	suspected uint64  // the highest revision that a hint has named
+	breaker   string  // what a hint said of a break, to name the cause of a proven loss
+	asked     Instant // when the last renewal was sent
+	abandoned bool    // the handle was dropped
 	extending []extension
 
 	nextRenewal Instant
@@ -191,6 +194,10 @@ func (l *Lease) lose(kind error, why string) func() {
 	if l.state != Held {
 		return func() {}
 	}
+	if l.breaker != "" && kind == ErrLost {
+		// Broken so that others got in at once: by now the record is theirs.
+		kind, why = ErrBroken, l.breaker
+	}
 	l.state = Lost
 	l.end = min(l.end, l.e.now())
 	l.cause = &EndError{Name: l.spec.name, Token: l.token, Kind: kind, Why: why}
@@ -207,10 +214,10 @@ func (l *Lease) lose(kind error, why string) func() {
 	}
 	ev := l.event(typ, l.cause)
 	return func() {
-		finish(ev.Cause)
-		if announced {
+		if announced { // first, so that who sees the end finds it counted
 			l.e.tell(l.base, ev)
 		}
+		finish(ev.Cause)
 	}
 }
 
@@ -257,6 +264,7 @@ func (l *Lease) renew() {
 	body.TTL = int64(t.ttl / time.Second)
 	now := l.e.now()
 	l.sent = append(l.sent, renewal{n: n, at: now, terms: t})
+	l.asked = now
 	if end := t.end(now); end < l.end {
 		// From here on the record may have the shorter life.
 		l.end = end
@@ -356,9 +364,9 @@ func (l *Lease) confirmed(n, revision uint64, now Instant) func() {
 // revision. Under mu, inside validity.
 func (l *Lease) extend(i int, revision uint64) {
 	s := l.sent[i]
-	for _, old := range l.sent[:i] {
-		if old.forget != nil {
-			old.forget() // it expected a revision that is no longer the last
+	for _, done := range l.sent[:i+1] {
+		if done.forget != nil {
+			done.forget() // confirmed, or expecting a revision that is no longer the last
 		}
 	}
 	l.sent = append(l.sent[:0], l.sent[i+1:]...)
@@ -372,7 +380,7 @@ func (l *Lease) extend(i int, revision uint64) {
 	}
 	l.retries, l.warned = 0, false
 	if s.n >= l.need {
-		l.nextRenewal = s.at.Add(time.Duration(float64(s.terms.ttl) * l.e.cfg.RenewFraction))
+		l.nextRenewal = s.at.Add(s.terms.renewAfter(l.e.cfg.RenewFraction))
 	}
 	waiting := l.extending[:0]
 	for _, x := range l.extending {
@@ -410,12 +418,12 @@ func (l *Lease) again(now Instant) {
 // not renewed a read at least as new as the revision of the hint. Under mu.
 func (l *Lease) suspect(revision uint64) {
 	if l.renews() {
-		at := l.e.now()
-		if n := len(l.sent); n > 0 { // a flood of forged hints is answered slowly
-			at = max(at, l.sent[n-1].at.Add(minRetry/2))
-		}
-		l.renewNow(at)
-	} else if l.state == Held && !l.resolving {
+		// A flood of forged hints is answered slowly.
+		l.renewNow(max(l.e.now(), l.asked.Add(minRetry/2)))
+		return
+	}
+	l.suspected = max(l.suspected, revision)
+	if l.state == Held && !l.resolving {
 		l.resolving = true
 		l.e.background(func(ctx context.Context) { l.resolve(ctx, revision, false) })
 	}
@@ -450,7 +458,7 @@ func (l *Lease) resolve(ctx context.Context, revision uint64, proven bool) {
 func (l *Lease) settle() {
 	k := l.e.keeper
 	k.mu.Lock()
-	l.resolving = false
+	l.resolving, l.suspected = false, 0
 	k.moved(l)
 	k.mu.Unlock()
 }
@@ -466,6 +474,9 @@ func (l *Lease) found(entry Entry) {
 	case l.state != Held:
 	case own && entry.Live() && entry.Status == StatusHeld && entry.Revision <= l.last:
 		k.moved(l) // as it should be
+		if l.suspected > entry.Revision {
+			l.suspect(l.suspected) // a hint came while this was read
+		}
 	case own && entry.Live() && entry.Status == StatusHeld && entry.Renewal > 0 && entry.Renewal <= l.renewals:
 		// A renewal whose answer was lost. Its own sending counts.
 		act = l.confirmed(entry.Renewal, entry.Revision, l.e.now())
@@ -478,7 +489,7 @@ func (l *Lease) found(entry Entry) {
 		}
 	case own && entry.Status == StatusBroken:
 		l.last = entry.Revision // its release deletes the broken record
-		act = l.lose(ErrBroken, fmt.Sprintf("by %s: %s", entry.BrokenBy, entry.Reason))
+		act = l.lose(ErrBroken, entry.brokenBy())
 	case own && entry.Live():
 		// An acquisition record: an attempt from before the grant that landed
 		// after the granted record had gone.
@@ -528,6 +539,9 @@ func (l *Lease) notified(ev kvstore.Event) {
 	defer k.mu.Unlock()
 	if l.state != Held || ev.Record.Revision <= l.last {
 		return
+	}
+	if entry.of(l.id) && entry.Status == StatusBroken {
+		l.breaker = entry.brokenBy()
 	}
 	if entry.of(l.id) && entry.Live() && entry.Status == StatusHeld && entry.Renewal > 0 && entry.Renewal <= l.renewals {
 		return // the own renewal; its answer is on the way
@@ -589,7 +603,7 @@ func (l *Lease) confirm(ctx context.Context) error {
 		}
 	}
 	k.moved(l)
-	return fmt.Errorf("extend lock %q: not confirmed: %w", l.spec.name, context.Cause(ctx))
+	return fmt.Errorf("extend lock %q: not confirmed: %w", l.spec.name, endOf(ctx))
 }
 
 // Left returns how much of the validity is left, negative when it has ended.
@@ -615,7 +629,7 @@ func (l *Lease) Abandon() {
 	k := l.e.keeper
 	k.mu.Lock()
 	l.abandoned = true
-	held := l.state == Held
+	held, ttl := l.state == Held, l.terms.ttl
 	if l.state == Lost {
 		delete(k.leases, l)
 	}
@@ -623,6 +637,6 @@ func (l *Lease) Abandon() {
 	k.mu.Unlock()
 	if held {
 		l.e.log.Warn("a held lock was dropped without Unlock; it is renewed no more and ends by its TTL",
-			"lock", l.spec.name, "token", l.token, "ttl", l.terms.ttl)
+			"lock", l.spec.name, "token", l.token, "ttl", ttl)
 	}
 }

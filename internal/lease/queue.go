@@ -41,6 +41,19 @@ func (b *backstop) next() time.Duration {
 	return 2500*time.Millisecond + rand.N(time.Second)
 }
 
+// lateness yields the pauses after which a waiter looks at a record that is over
+// by its own clock: short ones while the server may only be a moment late,
+// longer ones when it seems that the clocks do not agree.
+type lateness int
+
+func (o *lateness) next() time.Duration {
+	*o++
+	if *o > 15 {
+		return time.Second
+	}
+	return min(10*time.Millisecond<<*o, 100*time.Millisecond)
+}
+
 // sight is a waiter's view of the key it watches: the newest event, and a wake
 // channel. Wake-ups coalesce; what has happened does not get lost, because
 // tombstones and ends are newer than what they end. That holds for one key:
@@ -95,7 +108,7 @@ func (s *sight) take() (ev kvstore.Event, recheck bool) {
 
 // waiters lists the queue under pattern, as of a state that contains revision.
 func (e *Engine) waiters(ctx context.Context, pattern string, revision uint64) ([]Entry, error) {
-	ctx, cancel := context.WithTimeout(ctx, 2*answerTimeout)
+	ctx, cancel := answerIn(ctx, 2*answerTimeout)
 	defer cancel()
 	l, err := e.kv.List(ctx, pattern, revision)
 	if err != nil {
@@ -195,8 +208,11 @@ func (a *acquire) stand(place *Lease) (verdict, bool) {
 				if isAny(err, ErrPermission) {
 					return verdict{outcome: failed, err: err}, false
 				}
-				if err := a.bid.pause(inFlightPause(try)); err != nil {
+				if err := a.bid.pause(outagePause(try)); err != nil {
 					return verdict{outcome: ended, err: err}, false
+				}
+				if place.ended() { // and enqueuing again will say what is wrong
+					next = requeue
 				}
 				try++
 				continue
@@ -245,22 +261,27 @@ func (a *acquire) follow(place *Lease, pred Entry) (step, verdict) {
 	}
 	// Asked after subscribing: the answer shows that the subscription is in
 	// place, and what has happened before it was.
-	look := func() bool {
-		entry, err := a.e.read(a.ctx, pred.Key, pred.Revision)
-		if err != nil {
-			return true // not known; the timers will tell
-		}
-		if entry.Live() && w != nil {
-			w.Track(entry.Record)
-		}
-		return entry.Live()
-	}
-	if !look() {
-		return relist, verdict{}
-	}
 	var back backstop
 	idle := idleness{}
-	timer := time.NewTimer(back.next())
+	late := lateness(0)
+	look := func() (there bool, pause time.Duration) {
+		pause = back.next()
+		entry, err := a.e.read(a.ctx, pred.Key, pred.Revision)
+		if err != nil {
+			return true, pause // not known; the timers will tell
+		}
+		if left := entry.Remaining(time.Now()); left == 0 {
+			pause = late.next()
+		} else if late = 0; w != nil {
+			w.Track(entry.Record)
+		}
+		return entry.Live(), pause
+	}
+	there, pause := look()
+	if !there {
+		return relist, verdict{}
+	}
+	timer := time.NewTimer(pause)
 	defer timer.Stop()
 	for {
 		select {
@@ -274,22 +295,14 @@ func (a *acquire) follow(place *Lease, pred Entry) (step, verdict) {
 					return compete, verdict{}
 				}
 				return relist, verdict{}
-			case ev.Kind == kvstore.Expired:
-				// Over by our clock; the server may take a moment longer.
-				if err := a.bid.pause(50 * time.Millisecond); err != nil {
-					return finished, verdict{outcome: ended, err: err}
-				}
-				return relist, verdict{}
-			case recheck:
-				if !look() {
-					return relist, verdict{}
-				}
+			case ev.Kind == kvstore.Expired || recheck:
+				timer.Reset(0)
 			}
 		case <-timer.C:
 			if place.ended() {
 				return requeue, verdict{}
 			}
-			if !look() {
+			if there, pause = look(); !there {
 				return relist, verdict{}
 			}
 			unheld, sure := a.idleFor(&idle)
@@ -303,10 +316,9 @@ func (a *acquire) follow(place *Lease, pred Entry) (step, verdict) {
 				}
 			}
 			if idle.since != 0 {
-				timer.Reset(idleLook)
-			} else {
-				timer.Reset(back.next())
+				pause = min(pause, idleLook)
 			}
+			timer.Reset(pause)
 		case <-a.ctx.Done():
 			return finished, verdict{outcome: ended, err: context.Cause(a.ctx)}
 		case <-a.e.life.Done():
@@ -325,6 +337,9 @@ type idleness struct {
 // it has been for long enough, with jitter by rank, to be taken out of turn.
 func (a *acquire) idleFor(idle *idleness) (revision uint64, sure bool) {
 	entry, err := a.e.read(a.ctx, a.gate, 0)
+	if err == nil && a.bid.mine(entry) {
+		return 0, true
+	}
 	if err != nil || entry.Live() {
 		*idle = idleness{}
 		return 0, false
@@ -346,7 +361,7 @@ func (a *acquire) first(place *Lease) (step, verdict) {
 		defer w.Stop()
 	}
 	var back backstop
-	overdue := 0
+	late := lateness(0)
 	for expect := uint64(0); ; {
 		// Refused while the lock is held. Sent after subscribing, so its answer
 		// shows that the subscription is in place.
@@ -367,11 +382,9 @@ func (a *acquire) first(place *Lease) (step, verdict) {
 			pause := back.next()
 			left := a.holder.Remaining(time.Now())
 			if left == 0 {
-				// Over by our clock, not yet removed by the server's.
-				overdue++
-				pause = min(10*time.Millisecond<<min(overdue, 4), 100*time.Millisecond)
+				pause = late.next()
 			} else {
-				overdue = 0
+				late = 0
 				if w != nil {
 					w.Track(a.holder.Record)
 				} else if left > 0 {
@@ -392,6 +405,7 @@ func (a *acquire) first(place *Lease) (step, verdict) {
 					expect, waiting = 0, false
 				case ev.Kind == kvstore.Put:
 					a.holder = entryOf(ev.Record)
+					waiting = !a.bid.mine(a.holder)
 				case recheck:
 					expect, waiting = a.look()
 				}
@@ -425,7 +439,11 @@ func (a *acquire) look() (expect uint64, waiting bool) {
 	}
 	if entry.Live() {
 		a.holder = entry
-		return 0, true
+		return 0, !a.bid.mine(entry)
 	}
 	return entry.Revision, false
 }
+
+// mine says whether the record is that of an earlier attempt of the bid, which
+// came to be applied late: the next attempt will adopt it.
+func (b *bid) mine(e Entry) bool { return b.cur != nil && e.Live() && e.of(b.cur.id) }

@@ -21,6 +21,9 @@ const (
 type recent struct {
 	mu sync.Mutex
 	m  map[string]trace
+	// swept is when what has expired was last thrown out: looking at all of
+	// it costs more than a release. 0: never.
+	swept Instant
 }
 
 type trace struct {
@@ -41,17 +44,18 @@ func (e *Engine) left(s spec, revision uint64) {
 	if r.m == nil {
 		r.m = make(map[string]trace)
 	}
-	if len(r.m) >= recentMax {
+	if len(r.m) >= recentMax && (r.swept == 0 || now.Sub(r.swept) > bypass) {
+		r.swept = now
 		for k, t := range r.m {
 			if now.Sub(t.at) > tombstoneLife {
 				delete(r.m, k)
 			}
 		}
-		if len(r.m) >= recentMax {
-			return // a read will do
-		}
 	}
-	t := r.m[s.key]
+	t, known := r.m[s.key]
+	if !known && len(r.m) >= recentMax || t.tombstone > revision {
+		return // a read will do
+	}
 	t.tombstone, t.at = revision, now
 	r.m[s.key] = t
 }

@@ -122,5 +122,8 @@ func (e Entry) TokenOrTicket() uint64 {
 // Live says whether the record keeps others out.
 func (e Entry) Live() bool { return !e.Zero() && !e.Deleted }
 
+// brokenBy says who broke the record, and why.
+func (e Entry) brokenBy() string { return fmt.Sprintf("by %s: %s", e.BrokenBy, e.Reason) }
+
 // of says whether the record is of the claim with this id.
 func (e Entry) of(id string) bool { return !e.Zero() && !e.Unreadable && e.ID == id }

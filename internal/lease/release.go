@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"time"
 
 	"github.com/natslock/locks/kvstore"
@@ -23,26 +24,31 @@ const answerTimeout = time.Second
 // [ErrUnavailable], the deletion goes on in the background, and at the latest
 // the TTL frees the lock.
 func (l *Lease) Release() error {
+	// Before the lease ends: a Close that waits for it must wait for what follows.
+	working := l.e.beginWork()
 	l.e.keeper.mu.Lock()
 	if l.released != nil {
 		done := l.released
 		l.e.keeper.mu.Unlock()
+		if working {
+			l.e.endWork()
+		}
 		<-done
 		return l.result
 	}
 	l.released = make(chan struct{})
 	defer close(l.released)
-	was := l.state
-	if was == Held && l.e.now() >= l.end {
-		was = Lost
-		l.cause = &EndError{Name: l.spec.name, Token: l.token, Kind: ErrLost, Why: overdue}
+	lose := func() {}
+	if l.e.now() >= l.end {
+		lose = l.lose(ErrLost, overdue)
 	}
-	end := l.end
+	was, end := l.state, l.end
 	finish := l.endByRelease()
 	l.e.keeper.mu.Unlock()
+	lose()
 	finish()
 
-	if !l.e.beginWork() {
+	if !working {
 		if was == Lost {
 			l.result = l.cause
 		} else {
@@ -54,7 +60,7 @@ func (l *Lease) Release() error {
 		// The caller is not kept waiting for what is most likely gone. A broken
 		// record is there, and keeps others out until it is deleted.
 		l.e.background(func(ctx context.Context) { l.delete(ctx, StatusGone, l.terms.ttl) })
-		l.e.work.Done()
+		l.e.endWork()
 		l.result = l.cause
 		return l.result
 	}
@@ -84,7 +90,7 @@ func (l *Lease) deleteWithin(d time.Duration) (found *EndError, err error) {
 	}
 	done := make(chan deletion, 1)
 	go func() {
-		defer l.e.work.Done()
+		defer l.e.endWork()
 		found, err := l.delete(l.e.ctx, StatusGone, d)
 		done <- deletion{found, err}
 		if err != nil {
@@ -115,10 +121,10 @@ func (l *Lease) endByRelease() func() {
 	l.e.keeper.remove(l)
 	finish := l.finish()
 	return func() {
-		finish(cause)
 		if tell {
 			l.e.tell(l.base, l.event(EventReleased, nil))
 		}
+		finish(cause)
 	}
 }
 
@@ -143,7 +149,9 @@ func (l *Lease) leave(status Status) {
 	if err != nil {
 		return
 	}
+	g := &ghost{}
 	forget, err := l.e.kv.Send(kvstore.Write{Key: l.spec.key, Value: body, Expect: l.last, Delete: true}, func(a kvstore.Answer) {
+		l.e.ghosts.lay(g)
 		if a.Err != nil {
 			retry()
 		}
@@ -152,7 +160,7 @@ func (l *Lease) leave(status Status) {
 		retry()
 		return
 	}
-	l.e.ghosts.keep(forget)
+	l.e.ghosts.add(g, forget)
 }
 
 func (l *Lease) tombstone(status Status) ([]byte, error) {
@@ -199,11 +207,11 @@ func (l *Lease) delete(ctx context.Context, status Status, timeout time.Duration
 			case !entry.of(l.id):
 				return lost("its record was gone when it was to be released"), nil
 			case entry.Deleted && entry.Status == StatusBroken:
-				return &EndError{Name: l.spec.name, Token: l.token, Kind: ErrBroken, Why: fmt.Sprintf("by %s: %s", entry.BrokenBy, entry.Reason)}, nil
+				return &EndError{Name: l.spec.name, Token: l.token, Kind: ErrBroken, Why: entry.brokenBy()}, nil
 			case entry.Deleted:
 				return broken, nil // an own deletion whose answer was lost
 			case entry.Status == StatusBroken:
-				broken = &EndError{Name: l.spec.name, Token: l.token, Kind: ErrBroken, Why: fmt.Sprintf("by %s: %s", entry.BrokenBy, entry.Reason)}
+				broken = &EndError{Name: l.spec.name, Token: l.token, Kind: ErrBroken, Why: entry.brokenBy()}
 			}
 			revision = entry.Revision // a renewal that was still on its way
 			continue
@@ -213,7 +221,11 @@ func (l *Lease) delete(ctx context.Context, status Status, timeout time.Duration
 		if ctx.Err() != nil || isAny(err, ErrPermission, kvstore.ErrClosed) {
 			return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
 		}
-		if sleep(ctx, inFlightPause(try)) != nil {
+		pause := outagePause(try)
+		if errors.Is(err, kvstore.ErrInFlight) {
+			pause = inFlightPause(try)
+		}
+		if l.e.sleep(ctx, pause) != nil {
 			return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
 		}
 	}
@@ -227,11 +239,14 @@ func (e *Engine) discard(key, id string, revision uint64) {
 	if err != nil {
 		return
 	}
-	// Asked for on goroutines of the store, which must not do I/O.
-	e.sender.add(func() {
-		forget, err := e.kv.Send(kvstore.Write{Key: key, Value: body, Expect: revision, Delete: true}, func(kvstore.Answer) {})
-		if err == nil {
-			e.ghosts.keep(forget)
+	e.background(func(ctx context.Context) { // asked for on goroutines of the store
+		ctx, cancel := context.WithTimeout(ctx, ghostLife)
+		defer cancel()
+		for try := 0; ; try++ {
+			_, err := e.write(ctx, kvstore.Write{Key: key, Value: body, Expect: revision, Delete: true})
+			if err == nil || isAny(err, kvstore.ErrConflict, ErrPermission, kvstore.ErrClosed) || e.sleep(ctx, outagePause(try)) != nil {
+				return
+			}
 		}
 	})
 }
@@ -244,20 +259,25 @@ func (e *Engine) write(ctx context.Context, w kvstore.Write) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	t := time.NewTimer(answerTimeout)
+	pause, waited := deniedAfter, deniedAfter
+	t := time.NewTimer(pause)
 	defer t.Stop()
-	select {
-	case a := <-ch:
-		if a.Err == nil {
-			e.seen(a.Revision)
-		}
-		return a.Revision, a.Err
-	case <-ctx.Done():
-		err = context.Cause(ctx)
-	case <-t.C:
-		err = fmt.Errorf("%w: no answer within %v", ErrUnavailable, answerTimeout)
-		if denied := e.kv.Denied(w.Key); denied != nil {
-			err = denied
+	for err == nil {
+		select {
+		case a := <-ch:
+			if a.Err == nil {
+				e.seen(a.Revision)
+			}
+			return a.Revision, a.Err
+		case <-ctx.Done():
+			err = context.Cause(ctx)
+		case <-t.C:
+			if err = e.kv.Denied(w.Key); err == nil && waited >= answerTimeout {
+				err = fmt.Errorf("%w: no answer within %v", ErrUnavailable, answerTimeout)
+			}
+			pause = min(2*pause, answerTimeout-waited)
+			waited += pause
+			t.Reset(pause)
 		}
 	}
 	forget()
@@ -267,7 +287,7 @@ func (e *Engine) write(ctx context.Context, w kvstore.Write) (uint64, error) {
 // read returns the record under key as of a state that contains revision; the
 // zero entry when there is none.
 func (e *Engine) read(ctx context.Context, key string, revision uint64) (Entry, error) {
-	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	ctx, cancel := answerIn(ctx, answerTimeout)
 	defer cancel()
 	r, err := e.kv.Get(ctx, key, revision)
 	switch {
@@ -287,8 +307,71 @@ func (e *Engine) beginWork() bool {
 	if e.ctx.Err() != nil {
 		return false
 	}
-	e.work.Add(1)
+	e.working++
 	return true
+}
+
+func (e *Engine) endWork() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.working--; e.working == 0 && e.rested != nil {
+		close(e.rested)
+		e.rested = nil
+	}
+}
+
+// rest waits until no work is under way or ctx ends. A WaitGroup would not do:
+// work begins while it is waited for.
+func (e *Engine) rest(ctx context.Context) {
+	e.mu.Lock()
+	if e.working == 0 {
+		e.mu.Unlock()
+		return
+	}
+	if e.rested == nil {
+		e.rested = make(chan struct{})
+	}
+	rested := e.rested
+	e.mu.Unlock()
+	select {
+	case <-rested:
+	case <-ctx.Done():
+	}
+}
+
+// answerIn bounds the wait for an answer: without one the server is unavailable.
+func answerIn(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(ctx, d, fmt.Errorf("%w: no answer within %v", ErrUnavailable, d))
+}
+
+// endOf is why ctx ended: its error and, where they differ, its cause.
+func endOf(ctx context.Context) error {
+	if cause := context.Cause(ctx); cause != ctx.Err() {
+		return errors.Join(ctx.Err(), cause)
+	}
+	return ctx.Err()
+}
+
+// outagePause is how long to wait before something is tried again that got no
+// answer: longer and longer, up to some seconds. A connection that comes back
+// cuts it short.
+func outagePause(try int) time.Duration {
+	d := 50 * time.Millisecond << min(try, 6)
+	return d/2 + rand.N(d)
+}
+
+// sleep waits for d, the end of ctx, or a connection that comes back.
+func (e *Engine) sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-e.online():
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 }
 
 // sleep waits for d or the end of ctx.

@@ -131,6 +131,7 @@ func (a *acquire) drain(l *Lease) verdict {
 		}
 	}()
 	var back backstop
+	var over lateness
 	for late := 0; ; {
 		live, proof, err := a.readersLeft(l, gone)
 		if _, _, cause := l.Status(); cause != nil {
@@ -171,10 +172,13 @@ func (a *acquire) drain(l *Lease) verdict {
 		late = 0
 		pause := back.next()
 		for _, r := range live {
-			if left := r.Remaining(time.Now()); watch != nil && left > 0 {
+			switch left := r.Remaining(time.Now()); {
+			case r.Zero() || left == 0: // listed, and over or not to be read
+				pause = min(pause, over.next())
+			case watch != nil:
 				watch.Track(r.Record)
-			} else if left >= 0 {
-				pause = min(pause, max(left, 20*time.Millisecond))
+			case left > 0:
+				pause = min(pause, left)
 			}
 		}
 		timer := time.NewTimer(pause)

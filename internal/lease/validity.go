@@ -59,12 +59,21 @@ func termsUntil(d time.Duration, fraction float64) (terms, error) {
 		return terms{}, err
 	}
 	for {
+		if ttl > MaxFixedTTL {
+			return terms{}, fmt.Errorf("%w: %v and the margin are more than %v", ErrInvalidTTL, d, MaxFixedTTL)
+		}
 		t := newTerms(ttl, fraction)
 		if t.ttl-t.margin >= d {
 			return t, nil
 		}
 		ttl += time.Second
 	}
+}
+
+// renewAfter is how long after its sending a write is followed by a renewal:
+// at the given fraction of the TTL, and early enough to be tried again.
+func (t terms) renewAfter(fraction float64) time.Duration {
+	return min(time.Duration(float64(t.ttl)*fraction), (t.ttl-t.margin)*4/5)
 }
 
 // end is when the validity of a write ends that was sent at sent. It counts

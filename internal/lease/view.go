@@ -127,6 +127,9 @@ func (e *Engine) Watch(pattern string, deliver func(Change)) (stop func(), err e
 	if err != nil {
 		return nil, err
 	}
+	e.mu.Lock()
+	e.hook()
+	e.mu.Unlock()
 	var watches []kvstore.Watch
 	stop = func() {
 		for _, w := range watches {
@@ -161,7 +164,9 @@ func changeOf(ev kvstore.Event) (Change, bool) {
 		c.Kind = RW
 	}
 	switch {
-	case ev.Kind == kvstore.Put && waiting && entry.Renewal == 0:
+	case ev.Kind == kvstore.Put && waiting && entry.Renewal > 0:
+		return Change{}, false // it still waits
+	case ev.Kind == kvstore.Put && waiting:
 		c.Type = EventQueued
 	case ev.Kind == kvstore.Put && entry.Status == StatusBroken:
 		c.Type = EventBroken
@@ -175,6 +180,8 @@ func changeOf(ev kvstore.Event) (Change, bool) {
 		c.Type = EventGaveUp
 	case ev.Kind == kvstore.Deleted && entry.Status == StatusBroken:
 		c.Type = EventBroken
+	case ev.Kind == kvstore.Deleted && !entry.Unreadable && entry.Body.Token == 0:
+		return Change{}, false // the clean-up of an attempt that was never granted
 	case ev.Kind == kvstore.Deleted:
 		c.Type = EventReleased
 	case ev.Kind == kvstore.Expired && waiting:
