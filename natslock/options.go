@@ -214,7 +214,7 @@ func MaxWait(d time.Duration) LockOption {
 }
 
 // Meta attaches data to the lock, shown to whoever inspects it. It is not
-// secret and must fit, with the owner, into 16 KiB.
+// secret and must fit, with the owner, into 14 KiB.
 func Meta(m map[string]string) LockOption {
 	m = maps.Clone(m)
 	return func(c *lockConfig) error {

@@ -148,16 +148,15 @@ func (a *acquire) validate() (err error) {
 			return fmt.Errorf("lock %q: %w", req.Name, err)
 		}
 	}
+	if len(req.Meta) == 0 {
+		return nil // the rest of a record always fits
+	}
 	b := a.body()
-	b.ID = processClaim
-	if _, err := b.encode(); err != nil {
-		return fmt.Errorf("lock %q: %w: %w", req.Name, ErrInvalidOption, err)
+	if v, err := b.encode(); err != nil || len(v) > maxGiven {
+		return fmt.Errorf("lock %q: %w: the metadata makes a record larger than %d bytes", req.Name, ErrInvalidOption, maxGiven)
 	}
 	return nil
 }
-
-// processClaim stands in for a claim's id where only the size matters.
-const processClaim = "00000000000000000000000000"
 
 // body is the part of a record that all of this client's have.
 func (e *Engine) body(s Status, meta map[string]string) Body {

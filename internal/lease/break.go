@@ -12,6 +12,9 @@ import (
 // breakTries bounds how often a break follows a holder that renews meanwhile.
 const breakTries = 10
 
+// maxReason bounds the reason of a break, in bytes.
+const maxReason = 1 << 10
+
 // BreakRequest says which holder to break.
 type BreakRequest struct {
 	Kind   Kind
@@ -33,6 +36,9 @@ func (e *Engine) Break(ctx context.Context, req BreakRequest) error {
 	encoded, err := EncodeName(req.Name)
 	if err != nil {
 		return err
+	}
+	if len(req.Reason) > maxReason || len(req.By) > maxReason {
+		return fmt.Errorf("break lock %q: %w: the reason has more than %d bytes", req.Name, ErrInvalidOption, maxReason)
 	}
 	key := lockPrefix + encoded
 	if req.Kind == RW {

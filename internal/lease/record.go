@@ -10,6 +10,10 @@ import (
 	"github.com/natslock/locks/kvstore"
 )
 
+// maxGiven is how large a record may be by what its owner gave: the rest is for
+// what a claim, a renewal and a break add.
+const maxGiven = kvstore.MaxRecord - 2<<10
+
 // recordVersion is the version of the record format.
 const recordVersion = 1
 
@@ -72,7 +76,7 @@ func (b *Body) encode() ([]byte, error) {
 	b.Version = recordVersion
 	v, err := msgpack.Marshal(b)
 	if err == nil && len(v) > kvstore.MaxRecord {
-		err = fmt.Errorf("record of %d bytes, at most %d fit: shorten owner or metadata", len(v), kvstore.MaxRecord)
+		err = fmt.Errorf("record of %d bytes, at most %d fit: shorten what is attached to it", len(v), kvstore.MaxRecord)
 	}
 	return v, err
 }

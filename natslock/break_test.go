@@ -1,0 +1,380 @@
+package natslock_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/testutil"
+)
+
+func breakLock(t testing.TB, c *natslock.Client, l *natslock.Lock, reason string, opts ...natslock.BreakOption) {
+	t.Helper()
+	require.NoError(t, c.Break(context.Background(), natslock.Mutex, l.Name(), l.Token(), reason, opts...))
+}
+
+func TestBreakTellsTheHolder(t *testing.T) {
+	s := testutil.RunServer(t)
+	holder, operator := join(t, s, natslock.WithWatchAfter(0)), join(t, s, natslock.WithOwner("olga"))
+	l := mustLock(t, holder.Client, "l", natslock.TTL(time.Hour))
+	holder.rec.wait(t, natslock.EventRenewed, "l") // the watch is in place
+	begun := time.Now()
+	breakLock(t, operator.Client, l, "it hangs")
+	receive(t, l.Done(), "the end")
+	require.Less(t, time.Since(begun), time.Second, "it takes milliseconds, on an idle machine")
+	cause := context.Cause(l.Context())
+	require.ErrorIs(t, cause, natslock.ErrBroken)
+	require.ErrorIs(t, cause, natslock.ErrLost)
+	require.ErrorContains(t, cause, "it hangs")
+	require.ErrorContains(t, cause, "olga")
+
+	info := inspect(t, operator.Client, "l")
+	require.NotNil(t, info.Holder)
+	require.Equal(t, l.Token(), info.Holder.Token)
+	require.Equal(t, &natslock.Broken{By: "olga", Reason: "it hangs", At: info.Holder.Broken.At}, info.Holder.Broken)
+	require.WithinDuration(t, time.Now(), info.Holder.Broken.At, time.Minute)
+
+	wantLost(t, l, natslock.ErrBroken)
+	ev := holder.rec.wait(t, natslock.EventBroken, "l")
+	require.ErrorIs(t, ev.Cause, natslock.ErrBroken)
+	require.EqualValues(t, 1, holder.Stats().Broken)
+	require.Zero(t, holder.Stats().Lost)
+}
+
+// Nobody gets in before the broken holder has stopped.
+func TestBreakWaitsForTheHolder(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		holder, other := join(t, s, natslock.WithTTL(30*time.Second)), join(t, s)
+		l := mustLock(t, holder.Client, "l")
+		w := other.await(t, "l")
+		time.Sleep(5 * time.Second)
+		breakLock(t, other.Client, l, "")
+		synctest.Wait()
+		require.ErrorIs(t, l.Err(), natslock.ErrBroken, "told at once")
+		time.Sleep(20 * time.Second) // the work takes its time to stop
+		require.False(t, w.over())
+		_, err := other.TryLock(t.Context(), "l")
+		var locked *natslock.LockedError
+		require.ErrorAs(t, err, &locked)
+		require.NotNil(t, locked.Holder.Broken)
+		freed := time.Now()
+		require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrBroken)
+		next := w.granted(t)
+		require.Less(t, w.at.Sub(freed), 50*time.Millisecond)
+		require.Greater(t, next.Token(), l.Token())
+	})
+}
+
+// Or before its lease is over, when it does not stop: it may not have heard.
+func TestBreakOfDeafHolder(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		const ttl = 30 * time.Second
+		holder, other := join(t, s, natslock.WithTTL(ttl)), join(t, s)
+		l := mustLock(t, holder.Client, "l")
+		w := other.await(t, "l")
+		time.Sleep(5 * time.Second)
+		holder.link.Blackhole(true)
+		time.Sleep(time.Second)
+		breakLock(t, other.Client, l, "")
+		broken := time.Now()
+		receive(t, l.Done(), "the end of the validity")
+		require.ErrorIs(t, l.Err(), natslock.ErrLost)
+		require.False(t, w.over(), "mutual exclusion holds")
+		<-w.done
+		require.NoError(t, w.err)
+		require.LessOrEqual(t, w.at.Sub(broken), ttl+500*time.Millisecond)
+		// What was on its way does not bring the old one back.
+		holder.link.Heal()
+		time.Sleep(time.Minute)
+		wantHeld(t, w.lock)
+		wantLost(t, l, natslock.ErrLost)
+	})
+}
+
+// A holder that never watches is told by its next renewal.
+func TestBreakWithoutWatch(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		holder, other := join(t, s, natslock.WithWatchAfter(-1)), join(t, s)
+		l := mustLock(t, holder.Client, "l", natslock.TTL(15*time.Second))
+		time.Sleep(time.Second)
+		breakLock(t, other.Client, l, "why not")
+		time.Sleep(3 * time.Second)
+		require.NoError(t, l.Err())
+		time.Sleep(1500 * time.Millisecond)
+		require.ErrorIs(t, l.Err(), natslock.ErrBroken)
+		require.ErrorContains(t, l.Err(), "why not")
+
+		// Or by its Unlock.
+		l = mustLock(t, holder.Client, "m")
+		breakLock(t, other.Client, l, "why not")
+		w := other.await(t, "m")
+		require.NoError(t, l.Err())
+		require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrBroken)
+		w.granted(t)
+
+		// Or by Extend.
+		l = mustLock(t, holder.Client, "n")
+		breakLock(t, other.Client, l, "why not")
+		require.ErrorIs(t, l.Extend(t.Context(), 0), natslock.ErrBroken)
+		wantLost(t, l, natslock.ErrBroken)
+	})
+}
+
+func TestBreakNow(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		holder, other := join(t, s), join(t, s)
+		l := mustLock(t, holder.Client, "l", natslock.TTL(time.Hour))
+		w := other.await(t, "l")
+		time.Sleep(5 * time.Second)
+		begun := time.Now()
+		breakLock(t, other.Client, l, "now!", natslock.Now())
+		next := w.granted(t)
+		require.Less(t, w.at.Sub(begun), 50*time.Millisecond)
+		require.Greater(t, next.Token(), l.Token())
+		synctest.Wait()
+		require.ErrorIs(t, l.Err(), natslock.ErrLost)
+		require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrLost)
+		time.Sleep(time.Hour)
+		wantHeld(t, next)
+		mustUnlock(t, next)
+
+		// Broken first, then not waited for.
+		l = mustLock(t, holder.Client, "l", natslock.TTL(time.Hour))
+		w = other.await(t, "l")
+		time.Sleep(5 * time.Second)
+		breakLock(t, other.Client, l, "please")
+		time.Sleep(5 * time.Second)
+		require.False(t, w.over())
+		begun = time.Now()
+		breakLock(t, other.Client, l, "enough", natslock.Now())
+		next = w.granted(t)
+		require.Less(t, w.at.Sub(begun), 50*time.Millisecond)
+		require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrBroken)
+		wantHeld(t, next)
+	})
+}
+
+// Breaking now says so to a holder that hears of it.
+func TestBreakNowCause(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		holder, other := join(t, s), join(t, s)
+		l := mustLock(t, holder.Client, "l", natslock.TTL(time.Hour))
+		time.Sleep(5 * time.Second)
+		breakLock(t, other.Client, l, "fire", natslock.Now())
+		synctest.Wait()
+		require.ErrorIs(t, l.Err(), natslock.ErrBroken)
+		require.ErrorContains(t, l.Err(), "fire")
+	})
+}
+
+func TestBreakOnlyWhoWasShown(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		holder, other := join(t, s), join(t, s)
+		ctx := t.Context()
+		old := mustLock(t, holder.Client, "l")
+		mustUnlock(t, old)
+		require.ErrorIs(t, other.Break(ctx, natslock.Mutex, "l", old.Token(), ""), natslock.ErrReleased, "a tombstone")
+		l := mustLock(t, holder.Client, "l", natslock.NoRenew(), natslock.TTL(time.Hour))
+		p := newTap(t, s.Connect(), ">")
+		for _, token := range []uint64{0, old.Token(), l.Token() - 1, l.Token() + 1} {
+			require.ErrorIs(t, other.Break(ctx, natslock.Mutex, "l", token, ""), natslock.ErrReleased)
+			require.ErrorIs(t, other.Break(ctx, natslock.Mutex, "l", token, "", natslock.Now()), natslock.ErrReleased)
+		}
+		require.ErrorIs(t, other.Break(ctx, natslock.Mutex, "nobody's", 1, ""), natslock.ErrReleased)
+		require.ErrorIs(t, other.Break(ctx, natslock.Mutex, "", 1, ""), natslock.ErrInvalidName)
+		require.Empty(t, p.take(t, other.nc), "nothing was written")
+		wantHeld(t, l)
+
+		ended, cancel := context.WithCancel(ctx)
+		cancel()
+		require.ErrorIs(t, other.Break(ended, natslock.Mutex, "l", l.Token(), ""), context.Canceled)
+
+		breakLock(t, other.Client, l, "first")
+		require.Len(t, p.take(t, other.nc), 1)
+		breakLock(t, other.Client, l, "second")
+		require.Empty(t, p.take(t, other.nc), "it is broken already")
+		require.Equal(t, "first", inspect(t, other.Client, "l").Holder.Broken.Reason)
+
+		// A token stays that of the holder through renewals, and so does a break.
+		l = mustLock(t, holder.Client, "m")
+		time.Sleep(time.Minute)
+		breakLock(t, other.Client, l, "")
+	})
+}
+
+// A fixed lease can be long. Its broken record lives as long as it would have
+// had, not longer.
+func TestBreakOfFixedLease(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		const ttl = 10 * time.Hour
+		holder, other := join(t, s, natslock.WithWatchAfter(-1)), join(t, s)
+		r := newRaw(t, s.Connect())
+		begun := time.Now()
+		l := mustLock(t, holder.Client, "l", natslock.NoRenew(), natslock.TTL(ttl))
+		time.Sleep(9*time.Hour + 1500*time.Millisecond)
+		breakLock(t, other.Client, l, "")
+		m := r.get("lock.l")
+		left, err := time.ParseDuration(m.Header.Get("Nats-TTL"))
+		require.NoError(t, err)
+		end := m.Time.Add(left)
+		require.False(t, end.Before(begun.Add(ttl)), "not before the lease would have ended")
+		require.Less(t, end.Sub(begun.Add(ttl)), 1100*time.Millisecond)
+		wantHeld(t, l) // it watches never and renews never
+		w := other.await(t, "l")
+		<-w.done
+		require.NoError(t, w.err)
+		require.GreaterOrEqual(t, w.at.Sub(begun), ttl)
+		require.Less(t, w.at.Sub(begun), ttl+2*time.Second)
+		require.Error(t, l.Context().Err())
+
+		// One that watches is told, though it never renews.
+		watching := join(t, s)
+		l = mustLock(t, watching.Client, "w", natslock.NoRenew(), natslock.TTL(ttl))
+		time.Sleep(2 * time.Second)
+		breakLock(t, other.Client, l, "heard?")
+		synctest.Wait()
+		require.ErrorIs(t, l.Err(), natslock.ErrBroken)
+		require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrBroken)
+		_, err = other.TryLock(t.Context(), "w")
+		require.NoError(t, err)
+	})
+}
+
+// Notifications are hints: whoever may publish to their subject can forge one,
+// and nothing comes of it but a renewal or a look.
+func TestBreakForgedNotification(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		holder, other := join(t, s), join(t, s)
+		r := newRaw(t, s.Connect())
+		renewing := mustLock(t, holder.Client, "renewing", natslock.TTL(time.Hour))
+		fixed := mustLock(t, holder.Client, "fixed", natslock.TTL(time.Hour), natslock.NoRenew())
+		w := other.await(t, "renewing")
+		time.Sleep(5 * time.Second)
+
+		// The real notification of a break of another lock, changed a little.
+		victim := mustLock(t, other.Client, "victim")
+		dest := r.stream().CachedInfo().Config.RePublish.Destination
+		heard, err := r.nc.SubscribeSync(dest)
+		require.NoError(t, err)
+		require.NoError(t, r.nc.Flush())
+		breakLock(t, other.Client, victim, "")
+		real, err := heard.NextMsg(time.Second)
+		require.NoError(t, err)
+		for _, name := range []string{"renewing", "fixed"} {
+			for _, op := range []string{"", "DEL", "PURGE"} {
+				for range 20 {
+					m := nats.NewMsg(dest[:len(dest)-1] + "lock." + name)
+					for k, v := range real.Header {
+						m.Header[k] = v
+					}
+					m.Header.Set("Nats-Subject", subjects+"lock."+name)
+					m.Header.Set("Nats-Sequence", "999999999999999999")
+					if op != "" {
+						m.Header.Set("KV-Operation", op)
+					}
+					m.Data = real.Data
+					require.NoError(t, r.nc.PublishMsg(m))
+				}
+			}
+		}
+		require.NoError(t, r.nc.Flush())
+		time.Sleep(10 * time.Second)
+		wantHeld(t, renewing)
+		wantHeld(t, fixed)
+		require.False(t, w.over(), "nor does a waiter believe it")
+		require.Less(t, holder.rec.count(natslock.EventRenewed, "renewing"), 30, "a flood is answered slowly")
+
+		// The true one is believed afterwards, although its revision is lower.
+		breakLock(t, other.Client, renewing, "")
+		breakLock(t, other.Client, fixed, "")
+		synctest.Wait()
+		require.ErrorIs(t, renewing.Err(), natslock.ErrBroken)
+		require.ErrorIs(t, fixed.Err(), natslock.ErrBroken)
+		renewing.Unlock(t.Context())
+		w.granted(t)
+	})
+}
+
+// The same at the store's seam.
+func TestBreakForgedEvent(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		var f *testutil.Faults
+		c := join(t, s, natslock.WithStore(func(kv kvstore.KV) kvstore.KV {
+			f = testutil.NewFaults(kv, 1)
+			return f
+		}))
+		l := mustLock(t, c.Client, "l")
+		time.Sleep(2 * time.Second)
+		for _, kind := range []kvstore.EventKind{kvstore.Put, kvstore.Deleted, kvstore.Expired, kvstore.Recheck} {
+			for _, rev := range []uint64{0, l.Token(), l.Token() + 1, 1 << 62} {
+				f.Forge(kvstore.Event{Kind: kind, Record: kvstore.Record{Key: "lock.l", Revision: rev, Value: []byte("forged")}})
+			}
+		}
+		time.Sleep(time.Hour)
+		wantHeld(t, l)
+		mustUnlock(t, l)
+	})
+}
+
+// A key deleted by hand is a break with Now: the holder is told at once, and
+// does not write it again.
+func TestBreakByHand(t *testing.T) {
+	for _, how := range []string{"renewed", "fixed"} {
+		t.Run(how, func(t *testing.T) {
+			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+				holder, other := join(t, s), join(t, s)
+				r := newRaw(t, s.Connect())
+				opts := []natslock.LockOption{natslock.TTL(time.Hour)}
+				if how == "fixed" {
+					opts = append(opts, natslock.NoRenew())
+				}
+				l := mustLock(t, holder.Client, "l", opts...)
+				time.Sleep(5 * time.Second)
+				tombstone := r.remove("lock.l")
+				synctest.Wait()
+				require.ErrorIs(t, l.Err(), natslock.ErrLost)
+				require.NotErrorIs(t, l.Err(), natslock.ErrBroken)
+				time.Sleep(time.Hour)
+				require.Equal(t, tombstone, r.get("lock.l").Sequence, "not written again")
+				wantLost(t, l, natslock.ErrLost)
+				time.Sleep(time.Minute)
+				require.Equal(t, tombstone, r.get("lock.l").Sequence)
+
+				// Its tombstone stays for ever, and is in nobody's way.
+				next, err := other.TryLock(t.Context(), "l")
+				require.NoError(t, err)
+				require.Greater(t, next.Token(), l.Token())
+				w := holder.await(t, "l")
+				time.Sleep(5 * time.Second)
+				begun := time.Now()
+				r.remove("lock.l")
+				w.granted(t)
+				require.Less(t, w.at.Sub(begun), 50*time.Millisecond)
+				synctest.Wait()
+				require.ErrorIs(t, next.Err(), natslock.ErrLost)
+			})
+		})
+	}
+}
+
+// A record overwritten by hand is not the holder's any more either.
+func TestBreakOverwritten(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		holder := join(t, s)
+		r := newRaw(t, s.Connect())
+		l := mustLock(t, holder.Client, "l")
+		time.Sleep(5 * time.Second)
+		rev := r.put("lock.l", []byte("mine now"), time.Hour)
+		synctest.Wait()
+		require.ErrorIs(t, l.Err(), natslock.ErrLost)
+		wantLost(t, l, natslock.ErrLost)
+		time.Sleep(time.Minute)
+		require.Equal(t, rev, r.get("lock.l").Sequence)
+	})
+}

@@ -1,0 +1,362 @@
+package natslock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/testutil"
+)
+
+// machinery counts the goroutines of the library.
+func machinery() int {
+	return testutil.Goroutines("locks/internal/lease.") + testutil.Goroutines("locks/kvstore.")
+}
+
+// A holder still at work when its client is closed keeps others out until its
+// TTL.
+func TestCloseWithHolderAtWork(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		const ttl = 12 * time.Second
+		c, other := join(t, s, natslock.WithTTL(ttl)), join(t, s)
+		r := newRaw(t, s.Connect())
+		l := mustLock(t, c.Client, "busy")
+		mustLock(t, c.Client, "also busy", natslock.NoRenew())
+		mustUnlock(t, mustLock(t, c.Client, "done"))
+		w := other.await(t, "busy")
+		time.Sleep(3 * time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		begun := time.Now()
+		err := c.Close(ctx)
+		require.InDelta(t, 20*time.Second, time.Since(begun), float64(10*time.Millisecond))
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.ErrorContains(t, err, `"busy"`)
+		require.NotContains(t, err.Error(), "also busy", "lost before")
+		require.NotContains(t, err.Error(), "done")
+		require.ErrorIs(t, context.Cause(l.Context()), natslock.ErrClosed)
+		require.ErrorIs(t, l.Err(), natslock.ErrClosed)
+		require.Equal(t, natslock.Lost, l.State())
+		require.Zero(t, l.Remaining())
+
+		renewed := r.get("lock.busy").Time
+		require.WithinDuration(t, time.Now(), renewed, ttl/3+time.Second, "kept to the end")
+		require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrClosed)
+		time.Sleep(time.Until(renewed.Add(ttl - 10*time.Millisecond)))
+		require.False(t, w.over(), "the work may still be stopping")
+		w.granted(t)
+		require.LessOrEqual(t, w.at.Sub(renewed), ttl+500*time.Millisecond)
+	})
+}
+
+func TestCloseWaitsForHolders(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c, other := join(t, s), join(t, s)
+		var locks []*natslock.Lock
+		for _, name := range []string{"a", "b", "c"} {
+			locks = append(locks, mustLock(t, c.Client, name, natslock.TTL(3*time.Second)))
+		}
+		begun := time.Now()
+		closed := make(chan error, 1)
+		go func() { closed <- c.Close(t.Context()) }()
+		for i, l := range locks {
+			time.Sleep(5 * time.Second)
+			wantHeld(t, l)
+			require.Empty(t, closed)
+			_, err := c.TryLock(t.Context(), "new")
+			require.ErrorIs(t, err, natslock.ErrClosed)
+			if i == 1 {
+				require.NoError(t, l.Extend(t.Context(), time.Minute), "as usual, but for new ones")
+			}
+			mustUnlock(t, l)
+		}
+		require.NoError(t, receive(t, closed, "Close"))
+		require.Equal(t, 15*time.Second, time.Since(begun).Round(100*time.Millisecond))
+		for _, name := range []string{"a", "b", "c"} {
+			_, err := other.TryLock(t.Context(), name)
+			require.NoError(t, err)
+		}
+	})
+}
+
+func TestCloseEndsWaiters(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c, other := join(t, s), join(t, s)
+		r := newRaw(t, s.Connect())
+		l := mustLock(t, other.Client, "l")
+		var ws []*waiting
+		for range 5 {
+			ws = append(ws, c.await(t, "l"))
+		}
+		last := other.await(t, "l")
+		synctest.Wait()
+		require.Len(t, r.live("wait.l.*"), 6)
+		begun := time.Now()
+		require.NoError(t, c.Close(t.Context()))
+		for _, w := range ws {
+			err := w.failed(t)
+			require.ErrorIs(t, err, natslock.ErrClosed)
+			require.NotErrorIs(t, err, natslock.ErrTimeout)
+		}
+		synctest.Wait()
+		require.Len(t, r.live("wait.l.*"), 1)
+		require.Less(t, time.Since(begun), 100*time.Millisecond)
+		mustUnlock(t, l)
+		last.granted(t)
+		require.Less(t, time.Since(begun), 200*time.Millisecond)
+	})
+}
+
+func TestCloseRefusesAll(t *testing.T) {
+	s := testutil.RunServer(t)
+	c := join(t, s)
+	ctx := t.Context()
+	require.NoError(t, c.Healthy())
+	mustUnlock(t, mustLock(t, c.Client, "l"))
+	require.NoError(t, c.Close(ctx))
+	before := c.nc.Stats().OutMsgs
+	_, err := c.Lock(ctx, "l")
+	require.ErrorIs(t, err, natslock.ErrClosed)
+	_, err = c.TryLock(ctx, "l")
+	require.ErrorIs(t, err, natslock.ErrClosed)
+	fn := func(context.Context, *natslock.Lock) error { t.Error("ran"); return nil }
+	require.ErrorIs(t, c.Do(ctx, "l", fn), natslock.ErrClosed)
+	require.ErrorIs(t, c.TryDo(ctx, "l", fn), natslock.ErrClosed)
+	require.ErrorIs(t, c.Healthy(), natslock.ErrClosed)
+	_, err = c.Inspect(ctx, natslock.Mutex, "l")
+	require.ErrorIs(t, err, natslock.ErrClosed)
+	require.ErrorIs(t, c.Break(ctx, natslock.Mutex, "l", 1, ""), natslock.ErrClosed)
+	for _, err := range c.List(ctx, ">") {
+		require.ErrorIs(t, err, natslock.ErrClosed)
+	}
+	n := 0
+	for _, err := range c.Watch(ctx, ">") {
+		require.ErrorIs(t, err, natslock.ErrClosed)
+		n++
+	}
+	require.Equal(t, 1, n)
+	require.NoError(t, c.Close(ctx), "again")
+	require.Equal(t, before, c.nc.Stats().OutMsgs)
+	require.True(t, c.nc.IsConnected(), "it is the caller's")
+}
+
+// Close at any moment, several times at once, while locks come and go.
+func TestCloseRaces(t *testing.T) {
+	s := testutil.RunServer(t)
+	for range 20 {
+		c := join(t, s)
+		var wg sync.WaitGroup
+		for range 8 {
+			wg.Go(func() {
+				for {
+					err := c.Do(context.Background(), "l", func(context.Context, *natslock.Lock) error { return nil })
+					if err != nil {
+						if !errors.Is(err, natslock.ErrClosed) {
+							t.Error(err)
+						}
+						return
+					}
+				}
+			})
+		}
+		c.rec.wait(t, natslock.EventReleased, "l")
+		for range 2 {
+			wg.Go(func() {
+				if err := c.Close(context.Background()); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		done := make(chan struct{})
+		go func() { wg.Wait(); close(done) }()
+		receive(t, done, "all to end")
+		st := c.Stats()
+		require.Zero(t, st.Held+st.Waiting)
+		require.Equal(t, st.Granted, st.Released)
+	}
+	other := join(t, s)
+	_, err := other.TryLock(t.Context(), "l")
+	require.NoError(t, err)
+}
+
+// A connection that drains ends its subscriptions first, while handlers still
+// work. A lock they hold is kept all the while.
+func TestCloseDrain(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		const ttl = 2 * time.Second
+		c, other := join(t, s, natslock.WithTTL(ttl)), join(t, s)
+		sender := s.Connect()
+		begun := make(chan *natslock.Lock, 1)
+		finished := make(chan error, 1)
+		_, err := c.nc.Subscribe("work", func(*nats.Msg) {
+			finished <- c.Do(context.Background(), "l", func(ctx context.Context, l *natslock.Lock) error {
+				begun <- l
+				select {
+				case <-time.After(8 * ttl):
+				case <-ctx.Done():
+					return context.Cause(ctx)
+				}
+				if l.State() != natslock.Held {
+					return errors.New("not held")
+				}
+				// Also a new one, from inside the drain.
+				l2, err := c.Lock(ctx, "l2")
+				if err != nil {
+					return err
+				}
+				if err := l.Extend(ctx, 10*time.Second); err != nil {
+					return err
+				}
+				return l2.Unlock(ctx)
+			})
+		})
+		require.NoError(t, err)
+		require.NoError(t, c.nc.Flush())
+		require.NoError(t, sender.Publish("work", nil))
+		l := receive(t, begun, "the handler")
+		w := other.await(t, "l")
+		time.Sleep(1500 * time.Millisecond)
+		require.NoError(t, c.nc.Drain())
+		time.Sleep(4 * ttl)
+		require.True(t, c.nc.IsDraining())
+		wantHeld(t, l)
+		require.False(t, w.over())
+		require.NoError(t, receive(t, finished, "the handler"))
+		ended := time.Now()
+		w.granted(t)
+		require.Less(t, time.Since(ended), 100*time.Millisecond, "unlocked, from inside the drain")
+		require.Zero(t, c.Stats().Lost)
+		require.Equal(t, natslock.Released, l.State())
+		eventually(t, "the drain is over", c.nc.IsClosed)
+	})
+}
+
+// A connection that is closed under it: waiters end, holders are told at once
+// and keep what they have to the end of its validity.
+func TestCloseOfConnection(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c, other := join(t, s), join(t, s)
+		warned := make(chan time.Duration, 1)
+		l := mustLock(t, c.Client, "l", natslock.EarlyWarning(2*time.Second, func(l *natslock.Lock) { warned <- l.Remaining() }))
+		unlocked := mustLock(t, c.Client, "unlocked")
+		mustLock(t, other.Client, "theirs")
+		w := c.await(t, "theirs")
+		next := other.await(t, "l")
+		time.Sleep(7 * time.Second)
+		until := l.ValidUntil()
+		closed := time.Now()
+		c.nc.Close()
+		err := w.failed(t)
+		require.ErrorIs(t, err, natslock.ErrUnavailable)
+		require.NotErrorIs(t, err, natslock.ErrTimeout)
+		left := receive(t, warned, "the warning")
+		require.Greater(t, left, 5*time.Second, "at once")
+		require.ErrorIs(t, c.rec.wait(t, natslock.EventAtRisk, "l").Cause, natslock.ErrUnavailable)
+		require.ErrorIs(t, c.Healthy(), natslock.ErrUnavailable)
+		require.Zero(t, time.Since(closed).Round(10*time.Millisecond))
+		wantHeld(t, l)
+
+		begun := time.Now()
+		_, err = c.Lock(t.Context(), "new")
+		require.ErrorIs(t, err, natslock.ErrUnavailable)
+		_, err = c.TryLock(t.Context(), "new")
+		require.ErrorIs(t, err, natslock.ErrUnavailable)
+		require.Zero(t, time.Since(begun).Round(10*time.Millisecond))
+		require.ErrorIs(t, unlocked.Unlock(t.Context()), natslock.ErrUnavailable)
+		require.LessOrEqual(t, time.Since(begun), 5100*time.Millisecond)
+
+		time.Sleep(time.Until(until) - 10*time.Millisecond)
+		wantHeld(t, l)
+		require.False(t, next.over())
+		receive(t, l.Done(), "the end")
+		require.WithinDuration(t, until, time.Now(), 10*time.Millisecond)
+		wantLost(t, l, natslock.ErrLost)
+		next.granted(t)
+		require.NoError(t, c.Close(t.Context()))
+	})
+}
+
+// New starts nothing, Close leaves nothing: no goroutine, no subscription.
+func TestCloseLeavesNothing(t *testing.T) {
+	s := testutil.RunServer(t)
+	nc := s.Connect()
+	holder := join(t, s)
+	mustLock(t, holder.Client, "theirs")
+	// The connection's own reply subscription and its goroutine.
+	_, err := natslock.New(t.Context(), nc)
+	require.NoError(t, err)
+	for round := range 3 {
+		goroutines, subs := machinery(), nc.NumSubscriptions()
+		all := testutil.Goroutines("")
+		c, err := natslock.New(t.Context(), nc)
+		require.NoError(t, err)
+		require.Equal(t, goroutines, machinery(), "New starts nothing")
+		require.Equal(t, subs, nc.NumSubscriptions())
+		require.LessOrEqual(t, testutil.Goroutines(""), all+1) // the holder's keeper lingers
+
+		m := &member{Client: c}
+		var locks []*natslock.Lock
+		for _, name := range []string{"a", "b", "c"} {
+			l, err := c.Lock(t.Context(), fmt.Sprint(name, round))
+			require.NoError(t, err)
+			locks = append(locks, l)
+		}
+		w := m.begin(t, "theirs")
+		eventually(t, "it waits", func() bool {
+			if w.over() {
+				t.Fatal(w.err)
+			}
+			return c.Stats().Waiting == 1
+		})
+		watched := make(chan struct{})
+		ctx, stop := context.WithCancel(t.Context())
+		go func() {
+			defer close(watched)
+			for range c.Watch(ctx, ">") {
+			}
+		}()
+		for _, l := range locks {
+			if round != 1 {
+				mustUnlock(t, l)
+			}
+		}
+		require.Greater(t, machinery(), goroutines)
+		require.Greater(t, nc.NumSubscriptions(), subs)
+		if round == 2 {
+			stop()
+		}
+		err = closeNow(c)
+		if round == 1 {
+			require.Error(t, err)
+		}
+		stop()
+		require.ErrorIs(t, w.failed(t), natslock.ErrClosed)
+		receive(t, watched, "the end of Watch")
+		eventually(t, "no goroutine is left", func() bool { return machinery() <= goroutines })
+		require.Equal(t, subs, nc.NumSubscriptions())
+	}
+	require.True(t, nc.IsConnected())
+}
+
+// A client that is not used any more costs nothing but its connection.
+func TestCloseIdleClient(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c := join(t, s)
+		mustUnlock(t, mustLock(t, c.Client, "l"))
+		time.Sleep(3 * time.Second)
+		require.Zero(t, testutil.Goroutines("locks/internal/lease."), "no keeper without leases")
+		p := newTap(t, s.Connect(), ">")
+		out := c.nc.Stats().OutMsgs
+		time.Sleep(24 * time.Hour)
+		require.Empty(t, p.take(t))
+		require.Equal(t, out, c.nc.Stats().OutMsgs)
+	})
+}

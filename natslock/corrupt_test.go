@@ -1,0 +1,203 @@
+package natslock_test
+
+import (
+	"bytes"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"github.com/vmihailenco/msgpack/v5"
+
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/testutil"
+)
+
+// foreign are values that no version of this library known today has written.
+func foreign(t testing.TB) map[string][]byte {
+	t.Helper()
+	pack := func(v any) []byte {
+		b, err := msgpack.Marshal(v)
+		require.NoError(t, err)
+		return b
+	}
+	return map[string][]byte{
+		"text":          []byte("held by nobody you know"),
+		"empty":         nil,
+		"JSON":          []byte(`{"v":1,"id":"x","s":1}`),
+		"zeros":         make([]byte, 100),
+		"a number":      pack(42),
+		"other map":     pack(map[string]any{"holder": "me", "since": 17}),
+		"version 2":     pack(map[string]any{"v": 2, "s": 1, "id": "x", "l": 10}),
+		"no id":         pack(map[string]any{"v": 1, "s": 1, "l": 10}),
+		"no status":     pack(map[string]any{"v": 1, "id": "x", "l": 10}),
+		"odd status":    pack(map[string]any{"v": 1, "s": 99, "id": "x", "l": 10}),
+		"negative TTL":  pack(map[string]any{"v": 1, "s": 1, "id": "x", "l": -10}),
+		"wrong types":   pack(map[string]any{"v": "1", "s": []int{1}, "id": 7}),
+		"large":         bytes.Repeat([]byte{0x81}, 20<<10),
+		"cut off":       pack(map[string]any{"v": 1, "s": 1, "id": "x", "l": 10})[:9],
+		"deeply nested": bytes.Repeat([]byte{0x91}, 10_000),
+	}
+}
+
+func TestCorruptRecord(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c, operator := join(t, s), join(t, s)
+		r := newRaw(t, s.Connect())
+		for what, value := range foreign(t) {
+			rev := r.put("lock.l", value, 0)
+			w := c.await(t, "l")
+			time.Sleep(20 * time.Second)
+			require.False(t, w.over(), "%s: held by an unknown owner", what)
+
+			_, err := c.TryLock(t.Context(), "l")
+			require.ErrorIs(t, err, natslock.ErrLocked)
+			var locked *natslock.LockedError
+			require.ErrorAs(t, err, &locked)
+			require.Nil(t, locked.Holder, what)
+			require.False(t, locked.Own)
+			require.Equal(t, 1, locked.Queued)
+			require.ErrorContains(t, err, "unknown")
+
+			limited := c.await(t, "l", natslock.MaxWait(time.Second))
+			err = limited.failed(t)
+			var timeout *natslock.TimeoutError
+			require.ErrorAs(t, err, &timeout)
+			require.Nil(t, timeout.Holder)
+			synctest.Wait() // its place goes without being waited for
+
+			info := inspect(t, operator.Client, "l")
+			require.NotNil(t, info.Holder, what)
+			require.True(t, info.Holder.Unreadable)
+			require.Equal(t, rev, info.Holder.Revision)
+			require.Equal(t, rev, info.Holder.Token)
+			require.Zero(t, info.Holder.Expires)
+			n := 0
+			for info, err := range operator.List(t.Context(), ">") {
+				require.NoError(t, err)
+				require.Equal(t, "l", info.Name)
+				require.True(t, info.Holder.Unreadable)
+				require.Len(t, info.Queue, 1)
+				n++
+			}
+			require.Equal(t, 1, n)
+
+			begun := time.Now()
+			require.Equal(t, rev, r.get("lock.l").Sequence, "never overwritten")
+			r.remove("lock.l")
+			l := w.granted(t)
+			require.Less(t, w.at.Sub(begun), 50*time.Millisecond, "deleted by hand")
+			mustUnlock(t, l)
+			time.Sleep(2 * time.Second)
+		}
+	})
+}
+
+func TestCorruptRecordExpires(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c := join(t, s)
+		r := newRaw(t, s.Connect())
+		for what, value := range foreign(t) {
+			begun := time.Now()
+			r.put("lock.l", value, 7*time.Second)
+			w := c.await(t, "l")
+			l := w.granted(t)
+			require.GreaterOrEqualf(t, w.at.Sub(begun), 7*time.Second, what)
+			require.LessOrEqualf(t, w.at.Sub(begun), 7500*time.Millisecond, what)
+			mustUnlock(t, l)
+			time.Sleep(2 * time.Second)
+		}
+	})
+}
+
+// The revision stands for the token that an unknown owner does not have.
+func TestCorruptRecordIsBroken(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c, operator := join(t, s), join(t, s, natslock.WithTTL(20*time.Second))
+		r := newRaw(t, s.Connect())
+		ctx := t.Context()
+		for what, value := range foreign(t) {
+			rev := r.put("lock.l", value, 0)
+			w := c.await(t, "l")
+			require.ErrorIs(t, operator.Break(ctx, natslock.Mutex, "l", rev-1, ""), natslock.ErrReleased)
+			begun := time.Now()
+			require.NoError(t, operator.Break(ctx, natslock.Mutex, "l", rev, "rubbish"), what)
+			h := inspect(t, operator.Client, "l").Holder
+			require.NotNil(t, h.Broken, what)
+			require.Equal(t, "rubbish", h.Broken.Reason)
+			require.Equal(t, rev, h.Token)
+			require.NoError(t, operator.Break(ctx, natslock.Mutex, "l", rev, "again"))
+			w.granted(t)
+			require.LessOrEqual(t, w.at.Sub(begun), 20500*time.Millisecond, "it has an end now")
+			mustUnlock(t, w.lock)
+			time.Sleep(2 * time.Second)
+
+			rev = r.put("lock.l", value, time.Hour)
+			w = c.await(t, "l")
+			begun = time.Now()
+			require.NoError(t, operator.Break(ctx, natslock.Mutex, "l", rev, "rubbish", natslock.Now()), what)
+			w.granted(t)
+			require.Less(t, w.at.Sub(begun), 50*time.Millisecond)
+			mustUnlock(t, w.lock)
+			time.Sleep(2 * time.Second)
+		}
+	})
+}
+
+// Rubbish among the waiters is nobody's place.
+func TestCorruptQueue(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c, other := join(t, s), join(t, s)
+		r := newRaw(t, s.Connect())
+		l := mustLock(t, c.Client, "l")
+		values := foreign(t)
+		i := 0
+		rubbish := func() {
+			for _, v := range values {
+				r.put("wait.l."+string(rune('a'+i)), v, 0)
+				i++
+			}
+		}
+		rubbish()
+		first := other.await(t, "l")
+		rubbish()
+		second := c.await(t, "l")
+		require.Len(t, inspect(t, c.Client, "l").Queue, 2)
+		time.Sleep(time.Minute)
+		begun := time.Now()
+		mustUnlock(t, l)
+		mustUnlock(t, first.granted(t))
+		mustUnlock(t, second.granted(t))
+		require.Less(t, time.Since(begun), 100*time.Millisecond)
+		got, err := other.TryLock(t.Context(), "l")
+		require.NoError(t, err, "nor does it queue")
+		mustUnlock(t, got)
+		synctest.Wait()
+		for info, err := range c.List(t.Context(), ">") {
+			require.NoError(t, err)
+			t.Errorf("listed: %+v", info)
+		}
+	})
+}
+
+// Keys that are none of ours are shown as nobody's lock.
+func TestCorruptKeys(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c := join(t, s)
+		r := newRaw(t, s.Connect())
+		mustLock(t, c.Client, "l")
+		for _, k := range []string{"lock", "lock.=", "lock.=zz", "lock.a=2eb", "lock.a b", "wait", "wait.x", "foreign.l", "x", "read.l"} {
+			if k == "lock.a b" {
+				continue // no subject has a space
+			}
+			r.put(k, []byte("?"), 0)
+		}
+		n := 0
+		for info, err := range c.List(t.Context(), ">") {
+			require.NoError(t, err)
+			require.Equal(t, "l", info.Name)
+			n++
+		}
+		require.Equal(t, 1, n)
+	})
+}

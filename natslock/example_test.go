@@ -1,0 +1,161 @@
+package natslock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"os"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+
+	"github.com/natslock/locks/natslock"
+)
+
+// connect starts a server for an example and connects to it. A service calls
+// nats.Connect with its server's address instead.
+func connect() (nc *nats.Conn, stop func()) {
+	dir, err := os.MkdirTemp("", "natslock-example-")
+	if err != nil {
+		log.Fatal(err)
+	}
+	s, err := server.NewServer(&server.Options{DontListen: true, JetStream: true, StoreDir: dir, NoLog: true, NoSigs: true})
+	if err != nil {
+		log.Fatal(err)
+	}
+	s.Start()
+	if nc, err = nats.Connect("", nats.InProcessServer(s)); err != nil {
+		log.Fatal(err)
+	}
+	return nc, func() {
+		nc.Close()
+		s.Shutdown()
+		s.WaitForShutdown()
+		os.RemoveAll(dir)
+	}
+}
+
+// Do runs a function under a lock. Its context ends when the lock is lost, so
+// that the work stops before somebody else begins.
+func ExampleClient_Do() {
+	nc, stop := connect()
+	defer stop()
+	ctx := context.Background()
+	locks, err := natslock.New(ctx, nc)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer locks.Close(ctx)
+
+	err = locks.Do(ctx, "reports.daily", func(ctx context.Context, l *natslock.Lock) error {
+		fmt.Println("nobody else makes", l.Name())
+		return ctx.Err()
+	})
+	if errors.Is(err, natslock.ErrLost) {
+		fmt.Println("somebody else may have made it too:", err)
+	}
+	fmt.Println(err)
+	// Output:
+	// nobody else makes reports.daily
+	// <nil>
+}
+
+func ExampleClient_Lock() {
+	nc, stop := connect()
+	defer stop()
+	ctx := context.Background()
+	locks, err := natslock.New(ctx, nc, natslock.WithTTL(10*time.Second))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer locks.Close(ctx)
+
+	l, err := locks.Lock(ctx, "orders.42", natslock.MaxWait(time.Minute))
+	if err != nil {
+		log.Fatal(err) // errors.Is(err, natslock.ErrTimeout) after a minute
+	}
+	fmt.Println(l.State(), l.Remaining() > 8*time.Second)
+	if err := l.Unlock(ctx); err != nil {
+		log.Print(err) // errors.Is(err, natslock.ErrLost): it had been lost
+	}
+	fmt.Println(l.State())
+	// Output:
+	// held true
+	// released
+}
+
+// TryLock does not wait. Its error says who holds the lock.
+func ExampleClient_TryLock() {
+	nc, stop := connect()
+	defer stop()
+	ctx := context.Background()
+	locks, err := natslock.New(ctx, nc, natslock.WithOwner("web-1"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer locks.Close(ctx)
+
+	l, err := locks.TryLock(ctx, "cleanup")
+	fmt.Println("first:", err)
+	_, err = locks.TryLock(ctx, "cleanup")
+	if locked, ok := errors.AsType[*natslock.LockedError](err); ok {
+		fmt.Println("second: held by", locked.Holder.Owner, "myself:", locked.Own)
+	}
+	_ = l.Unlock(ctx)
+	// Output:
+	// first: <nil>
+	// second: held by web-1 myself: true
+}
+
+// ledger is a resource that refuses whoever holds an older lock than it has
+// seen.
+type ledger struct {
+	newest uint64
+	lines  []string
+}
+
+func (r *ledger) write(token uint64, line string) error {
+	if token < r.newest {
+		return errors.New("refused: the lock has passed on")
+	}
+	r.newest = token
+	r.lines = append(r.lines, line)
+	return nil
+}
+
+// A process can be paused for longer than its lease lasts, and go on before it
+// can learn that. The token of its lock tells the resource.
+func Example_fencing() {
+	nc, stop := connect()
+	defer stop()
+	ctx := context.Background()
+	locks, err := natslock.New(ctx, nc)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer locks.Close(ctx)
+	var resource ledger
+
+	slow, err := locks.Lock(ctx, "ledger")
+	if err != nil {
+		log.Fatal(err)
+	}
+	// An operator takes it for dead.
+	if err := locks.Break(ctx, natslock.Mutex, "ledger", slow.Token(), "it hangs", natslock.Now()); err != nil {
+		log.Fatal(err)
+	}
+	next, err := locks.Lock(ctx, "ledger")
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println("next:", resource.write(next.Token(), "from the next"))
+	fmt.Println("slow:", resource.write(slow.Token(), "from the slow one"))
+	fmt.Println("lost:", errors.Is(slow.Unlock(ctx), natslock.ErrLost))
+	_ = next.Unlock(ctx)
+	// Output:
+	// next: <nil>
+	// slow: refused: the lock has passed on
+	// lost: true
+}

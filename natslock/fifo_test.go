@@ -1,0 +1,401 @@
+package natslock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/testutil"
+)
+
+func TestFIFOOrder(t *testing.T) {
+	s := testutil.RunServer(t)
+	members := []*member{join(t, s), join(t, s), join(t, s), join(t, s)}
+	holder := mustLock(t, members[0].Client, "l")
+	const n = 20
+	var queue []*waiting
+	for i := range n {
+		queue = append(queue, members[i%len(members)].await(t, "l"))
+	}
+	info := inspect(t, members[0].Client, "l")
+	require.Len(t, info.Queue, n)
+	require.True(t, slices.IsSortedFunc(info.Queue, func(a, b natslock.Waiter) int { return int(a.Ticket) - int(b.Ticket) }))
+
+	token := holder.Token()
+	mustUnlock(t, holder)
+	for i, w := range queue {
+		l := w.granted(t)
+		require.Greater(t, l.Token(), token)
+		token = l.Token()
+		for j, later := range queue[i+1:] {
+			require.Falsef(t, later.over(), "%d was granted while %d held", i+1+j, i)
+		}
+		mustUnlock(t, l)
+	}
+}
+
+// A waiter that gives up leaves no key behind, is told what it had come to, and
+// those behind it move up.
+func TestFIFOGivingUp(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a, b := join(t, s, natslock.WithOwner("alice")), join(t, s)
+		r := newRaw(t, s.Connect())
+		holder := mustLock(t, a.Client, "l")
+		first := b.await(t, "l")
+		cancelled := b.await(t, "l")
+		limited := b.await(t, "l", natslock.MaxWait(3*time.Second))
+		deadline := b.begin(t, "l", natslock.MaxWait(time.Hour))
+		last := b.await(t, "l")
+		synctest.Wait()
+		require.Len(t, r.live("wait.l.*"), 5)
+
+		time.Sleep(2 * time.Second)
+		reason := errors.New("the user went away")
+		cancelled.cancel(reason)
+		err := cancelled.failed(t)
+		require.ErrorIs(t, err, natslock.ErrTimeout)
+		require.ErrorIs(t, err, context.Canceled)
+		require.ErrorIs(t, err, reason)
+		require.NotErrorIs(t, err, context.DeadlineExceeded)
+		var timeout *natslock.TimeoutError
+		require.ErrorAs(t, err, &timeout)
+		require.Equal(t, "l", timeout.Name)
+		require.Equal(t, 2, timeout.Position)
+		require.Equal(t, 2*time.Second, timeout.Waited.Round(10*time.Millisecond))
+		require.NotNil(t, timeout.Holder, "who held it is known")
+		require.Equal(t, "alice", timeout.Holder.Owner)
+		require.Equal(t, holder.Token(), timeout.Holder.Token)
+		synctest.Wait()
+		require.Len(t, r.live("wait.l.*"), 4)
+
+		err = limited.failed(t)
+		require.ErrorIs(t, err, natslock.ErrTimeout)
+		require.NotErrorIs(t, err, context.DeadlineExceeded, "no context of the caller's ended")
+		require.ErrorAs(t, err, &timeout)
+		require.Equal(t, 3*time.Second, timeout.Waited.Round(10*time.Millisecond))
+		synctest.Wait()
+		require.Len(t, r.live("wait.l.*"), 3)
+
+		deadline.cancel(context.DeadlineExceeded)
+		require.ErrorIs(t, deadline.failed(t), natslock.ErrTimeout)
+		synctest.Wait()
+		require.Len(t, r.live("wait.l.*"), 2)
+
+		begun := time.Now()
+		mustUnlock(t, holder)
+		mustUnlock(t, first.granted(t))
+		mustUnlock(t, last.granted(t))
+		require.Less(t, time.Since(begun), 200*time.Millisecond, "those gone hold nobody up")
+		synctest.Wait()
+		require.Empty(t, r.live(">"), "nothing is left")
+	})
+}
+
+func TestFIFODeadline(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a := join(t, s)
+		mustLock(t, a.Client, "l")
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		defer cancel()
+		begun := time.Now()
+		_, err := a.Lock(ctx, "l")
+		require.Equal(t, 2*time.Second, time.Since(begun))
+		require.ErrorIs(t, err, natslock.ErrTimeout)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.NotErrorIs(t, err, context.Canceled)
+		var timeout *natslock.TimeoutError
+		require.ErrorAs(t, err, &timeout)
+		require.Equal(t, 1, timeout.Position)
+		require.NotNil(t, timeout.Holder)
+	})
+}
+
+// A waiter in the middle dies. The others wait for its record's TTL at most.
+func TestFIFODeadWaiter(t *testing.T) {
+	for _, how := range []string{"cut", "blackhole", "closed"} {
+		t.Run(how, func(t *testing.T) {
+			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+				const ttl = 10 * time.Second
+				a, dead, c := join(t, s, natslock.WithTTL(ttl)), join(t, s, natslock.WithTTL(ttl)), join(t, s, natslock.WithTTL(ttl))
+				holder := mustLock(t, a.Client, "l")
+				before := a.await(t, "l")
+				dies := dead.await(t, "l")
+				after := c.await(t, "l")
+				last := c.await(t, "l")
+				time.Sleep(5 * time.Second)
+				switch how {
+				case "cut":
+					dead.link.Cut()
+				case "blackhole":
+					dead.link.Blackhole(true)
+				case "closed":
+					dead.nc.Close()
+				}
+				died := time.Now()
+				mustUnlock(t, holder)
+				mustUnlock(t, before.granted(t))
+				require.Less(t, time.Since(died), 100*time.Millisecond)
+				// In either order: a lock that is free for a second may be taken out
+				// of turn.
+				var wg sync.WaitGroup
+				for _, w := range []*waiting{after, last} {
+					wg.Go(func() {
+						<-w.done
+						if w.err == nil {
+							w.err = w.lock.Unlock(context.Background())
+						}
+					})
+				}
+				wg.Wait()
+				require.NoError(t, after.err)
+				require.NoError(t, last.err)
+				require.LessOrEqual(t, time.Since(died), ttl+500*time.Millisecond)
+				if how == "closed" {
+					require.ErrorIs(t, dies.failed(t), natslock.ErrUnavailable)
+				}
+			})
+		})
+	}
+}
+
+// The same while the lock is held throughout, so that only the end of the dead
+// waiter's record can move those behind it up.
+func TestFIFODeadWaiterWhileHeld(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		const ttl = 10 * time.Second
+		a, dead, c := join(t, s, natslock.WithTTL(ttl)), join(t, s, natslock.WithTTL(ttl)), join(t, s, natslock.WithTTL(ttl))
+		holder := mustLock(t, a.Client, "l")
+		dead.await(t, "l")
+		after := c.await(t, "l")
+		time.Sleep(5 * time.Second)
+		dead.link.Cut()
+		time.Sleep(ttl + 500*time.Millisecond)
+		require.Len(t, inspect(t, a.Client, "l").Queue, 1)
+		free := time.Now()
+		mustUnlock(t, holder)
+		after.granted(t)
+		require.Less(t, time.Since(free), 100*time.Millisecond, "it is first already")
+	})
+}
+
+// The first waiter's predecessor left at a higher revision than the holder's
+// record has: the end of that record is an event all the same.
+func TestFIFOHolderDiesOlderThanTheQueue(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		const ttl = 20 * time.Second
+		a, b := join(t, s), join(t, s)
+		begun := time.Now()
+		mustLock(t, a.Client, "l", natslock.NoRenew(), natslock.TTL(ttl))
+		time.Sleep(2 * time.Second)
+		gone := b.await(t, "l")
+		w := b.await(t, "l")
+		time.Sleep(2 * time.Second)
+		gone.cancel(nil)
+		gone.failed(t)
+		w.granted(t)
+		require.LessOrEqual(t, w.at.Sub(begun), ttl+500*time.Millisecond)
+	})
+}
+
+// And likewise for a waiter whose new predecessor is dead, and older than what
+// it saw of the one before.
+func TestFIFOPredecessorDiesOlderThanTheQueue(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		const ttl = 15 * time.Second
+		a, dead, c := join(t, s), join(t, s), join(t, s)
+		holder := mustLock(t, a.Client, "l")
+		dead.await(t, "l")
+		gone := c.await(t, "l")
+		w := c.await(t, "l")
+		dead.link.Cut()
+		died := time.Now()
+		time.Sleep(time.Second)
+		gone.cancel(nil)
+		gone.failed(t)
+		time.Sleep(time.Until(died.Add(ttl + 300*time.Millisecond)))
+		free := time.Now()
+		mustUnlock(t, holder)
+		w.granted(t)
+		require.Less(t, w.at.Sub(free), 200*time.Millisecond)
+	})
+}
+
+// A paused waiter at the head of the queue holds nobody up for long, although
+// its record lives.
+func TestFIFOIdleLockIsTakenOutOfTurn(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a, paused, c := join(t, s), join(t, s), join(t, s)
+		holder := mustLock(t, a.Client, "l")
+		paused.await(t, "l")
+		w := c.await(t, "l")
+		time.Sleep(3 * time.Second)
+		paused.link.Blackhole(true)
+		free := time.Now()
+		mustUnlock(t, holder)
+		w.granted(t)
+		require.Less(t, w.at.Sub(free), 6*time.Second, "well before the TTL of 15 s")
+	})
+}
+
+// One client takes and releases all the time; a waiter of another, whose claims
+// always come a little late, gets in soon after the 100 ms that the first may
+// skip the queue for.
+func TestFIFOReacquireStarvesNobody(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		greedy := join(t, s)
+		other := join(t, s, natslock.WithStore(func(kv kvstore.KV) kvstore.KV {
+			f := testutil.NewFaults(kv, 1)
+			f.OnSend(func(int, kvstore.Write) testutil.Fate { return testutil.Delay(time.Millisecond) })
+			return f
+		}))
+		stop := make(chan struct{})
+		var wg sync.WaitGroup
+		cycles := 0
+		wg.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				l, err := greedy.Lock(t.Context(), "l")
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				time.Sleep(3 * time.Millisecond)
+				if err := l.Unlock(t.Context()); err != nil {
+					t.Error(err)
+					return
+				}
+				cycles++
+			}
+		})
+		time.Sleep(time.Second)
+		var worst time.Duration
+		for range 20 {
+			begun := time.Now()
+			l := mustLock(t, other.Client, "l")
+			worst = max(worst, time.Since(begun))
+			mustUnlock(t, l)
+			time.Sleep(37 * time.Millisecond)
+		}
+		close(stop)
+		wg.Wait()
+		require.Less(t, worst, 120*time.Millisecond)
+		require.Greater(t, cycles, 200)
+	})
+}
+
+// The same over TCP at full speed.
+func TestFIFOReacquireStarvesNobodyTCP(t *testing.T) {
+	s := testutil.RunServer(t)
+	greedy, other := join(t, s), join(t, s)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for ctx.Err() == nil {
+			if err := greedy.Do(ctx, "l", func(context.Context, *natslock.Lock) error { return nil }); err != nil && ctx.Err() == nil {
+				t.Error(err)
+				return
+			}
+		}
+	})
+	greedy.rec.wait(t, natslock.EventReleased, "l")
+	for range 5 {
+		begun := time.Now()
+		mustUnlock(t, mustLock(t, other.Client, "l"))
+		require.Less(t, time.Since(begun), 2*time.Second)
+	}
+	cancel()
+	wg.Wait()
+}
+
+// A release wakes one waiter, however many there are: what is tried on the lock's
+// key per hand-over is the release, the claim of the next, and the look of the
+// one that is first then.
+func TestFIFOOneReleaseWakesOneWaiter(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		members := []*member{join(t, s), join(t, s), join(t, s), join(t, s)}
+		holder := mustLock(t, members[0].Client, "l")
+		var queue []*waiting
+		for i := range 20 {
+			queue = append(queue, members[i%4].await(t, "l"))
+		}
+		time.Sleep(1500 * time.Millisecond) // they settle; the holder begins to watch after 1 s
+		tapped := newTap(t, s.Connect(), "lock.l")
+		all := newTap(t, s.Connect(), ">")
+		lists := tapOf(t, s.Connect(), "$JS.API.DIRECT.GET."+streamName)
+		conns := members[0].nc
+		tapped.take(t, conns)
+		all.take(t, conns)
+		mustUnlock(t, holder)
+		for i, w := range queue {
+			l := w.granted(t)
+			synctest.Wait()
+			msgs := tapped.take(t)
+			claims, releases := 0, 0
+			for _, m := range msgs {
+				if m.Header.Get("KV-Operation") == "DEL" {
+					releases++
+				} else {
+					claims++
+				}
+			}
+			require.Equalf(t, 1, releases, "hand-over %d", i)
+			require.LessOrEqualf(t, claims, 2, "hand-over %d: the winner's, and one of the one who is first then", i)
+			require.GreaterOrEqual(t, claims, 1)
+			require.LessOrEqual(t, len(all.take(t)), 4, "and the tombstone of the winner's place")
+			mustUnlock(t, l)
+		}
+		require.Empty(t, lists.take(t), "the next one is told that it is first and need not look")
+	})
+}
+
+// Waiters of one client and of many are woken without a subscription or a
+// goroutine left behind.
+func TestFIFOManyWaiters(t *testing.T) {
+	s := testutil.RunServer(t)
+	const n = 200
+	members := []*member{join(t, s), join(t, s)}
+	holder := mustLock(t, members[0].Client, "l")
+	before := members[1].nc.NumSubscriptions()
+	var queue []*waiting
+	for i := range n {
+		queue = append(queue, members[i%2].begin(t, "l"))
+	}
+	eventually(t, "all are queued", func() bool {
+		return members[0].Stats().Waiting+members[1].Stats().Waiting == n
+	})
+	mustUnlock(t, holder)
+	var wg sync.WaitGroup
+	for _, w := range queue {
+		wg.Go(func() {
+			<-w.done
+			if w.err != nil {
+				t.Error(w.err)
+				return
+			}
+			if err := w.lock.Unlock(context.Background()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	done := make(chan struct{})
+	go func() { wg.Wait(); close(done) }()
+	receive(t, done, fmt.Sprintf("%d hand-overs", n))
+	require.Zero(t, members[0].Stats().Waiting)
+	eventually(t, "the watches are ended", func() bool {
+		return members[1].nc.NumSubscriptions() <= before+1 // the answers'
+	})
+}

@@ -1,0 +1,200 @@
+package natslock_test
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"runtime"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/testutil"
+)
+
+// journal is a log to look into.
+type journal struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (j *journal) Write(p []byte) (int, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.buf.Write(p)
+}
+
+func (j *journal) String() string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.buf.String()
+}
+
+func (j *journal) option() natslock.Option {
+	return natslock.WithLogger(slog.New(slog.NewTextHandler(j, nil)))
+}
+
+// A handle that is dropped without Unlock is warned of and not renewed any more.
+func TestHandleDropped(t *testing.T) {
+	s := testutil.RunServer(t)
+	var log journal
+	other := join(t, s) // it makes the bucket, which is warned of
+	c := join(t, s, log.option())
+	kept := mustLock(t, c.Client, "kept", natslock.TTL(time.Second))
+	token := func() uint64 {
+		l, err := c.Lock(t.Context(), "dropped", natslock.TTL(time.Second), natslock.EarlyWarning(time.Millisecond, func(*natslock.Lock) {}))
+		require.NoError(t, err)
+		c.rec.wait(t, natslock.EventRenewed, "dropped")
+		return l.Token()
+	}()
+	require.Empty(t, log.String())
+	eventually(t, "it is noticed", func() bool {
+		runtime.GC()
+		return log.String() != ""
+	})
+	require.Contains(t, log.String(), "dropped without Unlock")
+	require.Contains(t, log.String(), "lock=dropped")
+	begun := time.Now()
+	next := mustLock(t, other.Client, "dropped")
+	require.Less(t, time.Since(begun), 5*time.Second)
+	require.Greater(t, next.Token(), token)
+	wantHeld(t, kept)
+	require.NotContains(t, log.String(), "lock=kept")
+	require.Equal(t, 1, c.Stats().Held)
+	mustUnlock(t, next)
+}
+
+// One that was unlocked, or is in use by Do, is not.
+func TestHandleInUse(t *testing.T) {
+	s := testutil.RunServer(t)
+	var log journal
+	join(t, s)
+	c := join(t, s, log.option())
+	require.NoError(t, c.Do(t.Context(), "l", func(ctx context.Context, _ *natslock.Lock) error {
+		for range 5 {
+			runtime.GC()
+		}
+		return ctx.Err()
+	}))
+	for range 100 {
+		mustUnlockAndDrop(t, c.Client)
+	}
+	for range 5 {
+		runtime.GC()
+	}
+	require.Empty(t, log.String())
+	require.Zero(t, c.Stats().Lost)
+}
+
+func mustUnlockAndDrop(t *testing.T, c *natslock.Client) {
+	l, err := c.Lock(t.Context(), "l")
+	require.NoError(t, err)
+	mustUnlock(t, l)
+}
+
+// A bucket that is deleted, or made again, takes its locks with it.
+func TestHandleBucketDeleted(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c, other := join(t, s), join(t, s)
+		r := newRaw(t, s.Connect())
+		l := mustLock(t, c.Client, "l")
+		fixed := mustLock(t, c.Client, "fixed", natslock.NoRenew(), natslock.TTL(time.Hour))
+		w := other.await(t, "l")
+		time.Sleep(2 * time.Second)
+		require.NoError(t, r.js.DeleteStream(t.Context(), streamName))
+		deleted := time.Now()
+		<-l.Done()
+		require.LessOrEqual(t, time.Since(deleted), 15*time.Second)
+		wantLost(t, l, natslock.ErrLost)
+		time.Sleep(6 * time.Minute)
+		wantLost(t, fixed, natslock.ErrLost)
+		require.ErrorIs(t, c.Healthy(), kvstore.ErrNotFound)
+		require.ErrorIs(t, w.failed(t), natslock.ErrUnavailable)
+		require.ErrorContains(t, w.err, "bucket")
+		_, err := c.TryLock(t.Context(), "l")
+		require.ErrorIs(t, err, natslock.ErrUnavailable)
+	})
+}
+
+func TestHandleBucketMadeAgain(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c := join(t, s)
+		r := newRaw(t, s.Connect())
+		l := mustLock(t, c.Client, "l", natslock.TTL(time.Hour))
+		fixed := mustLock(t, c.Client, "fixed", natslock.NoRenew(), natslock.TTL(time.Hour))
+		time.Sleep(2 * time.Second)
+		require.NoError(t, r.js.DeleteStream(t.Context(), streamName))
+		time.Sleep(time.Second)
+		other := join(t, s)
+		next := mustLock(t, other.Client, "l")
+		require.Greater(t, next.Token(), l.Token(), "tokens go on")
+		time.Sleep(6 * time.Minute) // the bucket is looked at every five
+		wantLost(t, l, natslock.ErrLost)
+		wantLost(t, fixed, natslock.ErrLost)
+		time.Sleep(time.Minute)
+		wantHeld(t, next)
+
+		// On a reconnect it is noticed at once.
+		l = mustLock(t, other.Client, "fixed", natslock.NoRenew(), natslock.TTL(time.Hour))
+		require.NoError(t, r.js.DeleteStream(t.Context(), streamName))
+		newest := join(t, s)
+		other.link.Cut()
+		other.link.Heal()
+		time.Sleep(time.Second)
+		wantLost(t, l, natslock.ErrLost)
+		require.Greater(t, mustLock(t, newest.Client, "fixed").Token(), l.Token())
+	})
+}
+
+// A server restarted on its files keeps the leases that last so long.
+func TestHandleServerRestart(t *testing.T) {
+	s := testutil.RunServer(t)
+	c, other := join(t, s), join(t, s)
+	l := mustLock(t, c.Client, "l", natslock.TTL(30*time.Second))
+	fixed := mustLock(t, c.Client, "fixed", natslock.TTL(time.Minute), natslock.NoRenew())
+	w := other.await(t, "l")
+	for range 3 {
+		renewed := c.rec.count(natslock.EventRenewed, "l")
+		s.Restart()
+		eventually(t, "it is confirmed", func() bool { return c.rec.count(natslock.EventRenewed, "l") > renewed })
+		wantHeld(t, l)
+		wantHeld(t, fixed)
+		require.False(t, w.over())
+	}
+	require.NoError(t, l.Extend(t.Context(), 0))
+	require.NoError(t, fixed.Extend(t.Context(), 0))
+	token := l.Token()
+	mustUnlock(t, l)
+	require.Greater(t, w.granted(t).Token(), token)
+	mustUnlock(t, w.lock)
+	mustUnlock(t, fixed)
+}
+
+// And one that stays away for longer does not.
+func TestHandleServerAway(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c := join(t, s)
+		l := mustLock(t, c.Client, "l", natslock.TTL(10*time.Second))
+		kept := mustLock(t, c.Client, "kept", natslock.TTL(time.Minute))
+		s.Stop()
+		receive(t, l.Done(), "the end")
+		wantLost(t, l, natslock.ErrLost)
+		w := c.begin(t, "l") // an outage is waited out
+		time.Sleep(20 * time.Second)
+		require.False(t, w.over())
+		s.Restart()
+		begun := time.Now()
+		w.granted(t)
+		require.Less(t, w.at.Sub(begun), 5*time.Second)
+		require.Greater(t, w.lock.Token(), l.Token())
+		synctest.Wait()
+		wantHeld(t, kept)
+		time.Sleep(time.Minute)
+		wantHeld(t, kept)
+	})
+}

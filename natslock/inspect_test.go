@@ -1,0 +1,463 @@
+package natslock_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/testutil"
+)
+
+func TestInspect(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a, b := join(t, s, natslock.WithOwner("alice")), join(t, s, natslock.WithOwner("bob"))
+		host, _ := os.Hostname()
+		info := inspect(t, a.Client, "l")
+		require.Equal(t, natslock.Info{Kind: natslock.Mutex, Name: "l"}, info, "nobody's")
+
+		time.Sleep(time.Second)
+		meta := map[string]string{"build": "17"}
+		took := time.Now()
+		l := mustLock(t, a.Client, "l", natslock.Meta(meta), natslock.TTL(20*time.Second))
+		meta["build"] = "18" // the map is not kept
+		time.Sleep(1100 * time.Millisecond)
+		asked := time.Now()
+		b.await(t, "l", natslock.Meta(map[string]string{"x": "y"}))
+		a.await(t, "l")
+		check := func(renewed time.Time) {
+			t.Helper()
+			info = inspect(t, b.Client, "l")
+			h := info.Holder
+			require.NotNil(t, h)
+			require.Equal(t, natslock.Holder{
+				Token: l.Token(), ID: l.ID(), Owner: "alice", Host: host, PID: os.Getpid(), Since: h.Since, TTL: 20 * time.Second,
+				Expires: h.Expires, Meta: map[string]string{"build": "17"}, Revision: h.Revision,
+			}, *h)
+			require.WithinDuration(t, took, h.Since, time.Millisecond)
+			require.WithinDuration(t, renewed.Add(20*time.Second), h.Expires, 10*time.Millisecond)
+			require.Len(t, info.Queue, 2)
+			q := info.Queue[0]
+			require.Equal(t, natslock.Waiter{Ticket: q.Ticket, ID: q.ID, Owner: "bob", Host: host, PID: os.Getpid(), Since: q.Since, Mode: natslock.Exclusive}, q)
+			require.WithinDuration(t, asked, q.Since, time.Millisecond)
+			require.Equal(t, "alice", info.Queue[1].Owner)
+			require.Greater(t, info.Queue[1].Ticket, q.Ticket)
+			require.Empty(t, info.Readers)
+		}
+		check(a.rec.wait(t, natslock.EventRenewed, "l").Time) // the watch begins with one
+		ticket := info.Queue[0].Ticket
+		time.Sleep(a.rec.wait(t, natslock.EventRenewed, "l").Time.Add(21300 * time.Millisecond).Sub(time.Now()))
+		renewals := a.rec.count(natslock.EventRenewed, "l")
+		var last natslock.Event
+		for _, ev := range a.rec.all() {
+			if ev.Type == natslock.EventRenewed {
+				last = ev
+			}
+		}
+		require.Greater(t, renewals, 2)
+		check(last.Time)
+		require.Equal(t, ticket, info.Queue[0].Ticket, "it stays that of the first record")
+
+		info, err := a.Inspect(t.Context(), natslock.RW, "l")
+		require.NoError(t, err)
+		require.Equal(t, natslock.Info{Kind: natslock.RW, Name: "l"}, info, "another lock")
+		require.Equal(t, "mutex", natslock.Mutex.String())
+	})
+}
+
+// The queue is in the order of the tickets, whoever has renewed last.
+func TestInspectQueueOrder(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a, b := join(t, s), join(t, s)
+		mustLock(t, a.Client, "l")
+		for range 7 {
+			b.await(t, "l")
+			time.Sleep(1300 * time.Millisecond)
+		}
+		for range 20 {
+			time.Sleep(700 * time.Millisecond)
+			want := inspect(t, a.Client, "l").Queue
+			require.Len(t, want, 7)
+			require.True(t, slices.IsSortedFunc(want, func(a, b natslock.Waiter) int { return int(a.Ticket) - int(b.Ticket) }))
+			for info, err := range a.List(t.Context(), ">") {
+				require.NoError(t, err)
+				require.Equal(t, want, info.Queue)
+			}
+		}
+	})
+}
+
+func TestInspectLockedError(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a, b := join(t, s, natslock.WithOwner("alice")), join(t, s)
+		l := mustLock(t, a.Client, "l", natslock.Meta(map[string]string{"k": "v"}))
+		b.await(t, "l")
+		b.await(t, "l")
+		_, err := a.TryLock(t.Context(), "l")
+		var locked *natslock.LockedError
+		require.ErrorAs(t, err, &locked)
+		require.ErrorIs(t, err, natslock.ErrLocked)
+		require.True(t, locked.Own)
+		require.Equal(t, 2, locked.Queued)
+		require.ErrorContains(t, err, "this client itself")
+		require.ErrorContains(t, err, "2 waiting")
+
+		_, err = b.TryLock(t.Context(), "l")
+		require.ErrorAs(t, err, &locked)
+		require.False(t, locked.Own)
+		require.Equal(t, "l", locked.Name)
+		require.Equal(t, l.Token(), locked.Holder.Token)
+		require.Equal(t, "alice", locked.Holder.Owner)
+		require.Equal(t, map[string]string{"k": "v"}, locked.Holder.Meta)
+		require.ErrorContains(t, err, "alice")
+		require.ErrorContains(t, err, fmt.Sprint(l.Token()))
+	})
+}
+
+// A lock that is free while somebody is queued is not for TryLock.
+func TestInspectLockedErrorQueued(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a, b, c := join(t, s), join(t, s), join(t, s)
+		l := mustLock(t, a.Client, "l")
+		b.await(t, "l")
+		time.Sleep(3 * time.Second)
+		b.link.Blackhole(true) // a waiter that does not hear of the release
+		mustUnlock(t, l)
+		_, err := c.TryLock(t.Context(), "l")
+		var locked *natslock.LockedError
+		require.ErrorAs(t, err, &locked)
+		require.Nil(t, locked.Holder)
+		require.Equal(t, 1, locked.Queued)
+		require.ErrorContains(t, err, "queue")
+	})
+}
+
+func TestInspectList(t *testing.T) {
+	s := testutil.RunServer(t)
+	c, other := join(t, s), join(t, s)
+	for _, name := range []string{"orders", "orders.1", "orders.2", "orders.2.x", "ordersx", "users.1", "users.1.y", "odd name"} {
+		mustLock(t, c.Client, name)
+	}
+	mustUnlock(t, mustLock(t, c.Client, "orders.gone"))
+	other.await(t, "orders")
+	other.await(t, "orders.2")
+	other.await(t, "orders.2.x")
+	for pattern, want := range map[string][]string{
+		">":             {"odd name", "orders", "orders.1", "orders.2", "orders.2.x", "ordersx", "users.1", "users.1.y"},
+		"*":             {"odd name", "orders", "ordersx"},
+		"orders":        {"orders"},
+		"orders.*":      {"orders.1", "orders.2"},
+		"orders.>":      {"orders.1", "orders.2", "orders.2.x"},
+		"orders.2.>":    {"orders.2.x"},
+		"*.*":           {"orders.1", "orders.2", "users.1"},
+		"*.1":           {"orders.1", "users.1"},
+		"*.1.>":         {"users.1.y"},
+		"orders.2":      {"orders.2"},
+		"odd name":      {"odd name"},
+		"odd*":          nil, // not a token of its own, so no wildcard
+		"orders.gone":   nil,
+		"nobody's.>":    nil,
+		"orders.2.x.>":  nil,
+		"\x00*":         nil,
+		"orders.2.x.*":  nil,
+		"orders.*.*.*":  nil,
+		"orders.\x00*":  nil,
+		"users.*.>":     {"users.1.y"},
+		"orders.*.>":    {"orders.2.x"},
+		"*.*.*":         {"orders.2.x", "users.1.y"},
+		"orders.2.\x00": nil,
+	} {
+		var got []string
+		for info, err := range c.List(t.Context(), pattern) {
+			require.NoError(t, err, pattern)
+			got = append(got, info.Name)
+			require.NotNil(t, info.Holder, "%s: %s", pattern, info.Name)
+			queued := map[string]int{"orders": 1, "orders.2": 1, "orders.2.x": 1}[info.Name]
+			require.Len(t, info.Queue, queued, "%s: %s", pattern, info.Name)
+		}
+		require.Equal(t, want, got, pattern)
+	}
+	// It can be left early.
+	for range c.List(t.Context(), ">") {
+		break
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	n := 0
+	for _, err := range c.List(ctx, ">") {
+		require.ErrorIs(t, err, context.Canceled)
+		n++
+	}
+	require.Equal(t, 1, n)
+}
+
+func TestInspectListMany(t *testing.T) {
+	s := testutil.RunServer(t)
+	c := join(t, s)
+	const n = 1500 // more than the server answers at once
+	for i := range n {
+		l, err := c.TryLock(t.Context(), fmt.Sprintf("many.%04d", i))
+		require.NoError(t, err)
+		defer l.Unlock(t.Context())
+	}
+	var names []string
+	for info, err := range c.List(t.Context(), "many.*") {
+		require.NoError(t, err)
+		names = append(names, info.Name)
+	}
+	require.Len(t, names, n)
+	require.True(t, slices.IsSorted(names))
+}
+
+// story collects a Watch's events as text.
+type story struct {
+	lines chan string
+	done  chan struct{}
+}
+
+func watchStory(t testing.TB, m *member, ctx context.Context, pattern string) *story {
+	t.Helper()
+	s := &story{lines: make(chan string, 1000), done: make(chan struct{})}
+	go func() {
+		defer close(s.done)
+		for ev, err := range m.Watch(ctx, pattern) {
+			if err != nil {
+				s.lines <- err.Error()
+			} else if ev.Type != natslock.EventRenewed {
+				s.lines <- fmt.Sprintf("%v %s", ev.Type, ev.Name)
+			}
+		}
+	}()
+	synctest.Wait()
+	require.NoError(t, m.nc.Flush())
+	return s
+}
+
+func (s *story) told() []string {
+	synctest.Wait()
+	var lines []string
+	for len(s.lines) > 0 {
+		lines = append(lines, <-s.lines)
+	}
+	return lines
+}
+
+func TestInspectWatch(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a, b, viewer := join(t, s), join(t, s), join(t, s)
+		ctx, stop := context.WithCancel(t.Context())
+		all, some, below := watchStory(t, viewer, ctx, ">"), watchStory(t, viewer, ctx, "orders.*"), watchStory(t, viewer, ctx, "orders.1.>")
+
+		l := mustLock(t, a.Client, "orders.1")
+		require.Equal(t, []string{"granted orders.1"}, all.told())
+		w := b.await(t, "orders.1")
+		require.Equal(t, []string{"queued orders.1"}, all.told())
+		gone := b.await(t, "orders.1")
+		gone.cancel(nil)
+		gone.failed(t)
+		require.Equal(t, []string{"queued orders.1", "gave up orders.1"}, all.told())
+		time.Sleep(time.Minute) // renewals are left out here
+		require.Empty(t, all.told())
+		mustUnlock(t, l)
+		l = w.granted(t)
+		require.Equal(t, []string{"released orders.1", "granted orders.1"}, all.told())
+		time.Sleep(2 * time.Second)
+		breakLock(t, viewer.Client, l, "because")
+		require.Equal(t, []string{"broken orders.1"}, all.told())
+		require.ErrorIs(t, l.Unlock(ctx), natslock.ErrBroken)
+		require.Equal(t, []string{"released orders.1"}, all.told())
+		mustLock(t, a.Client, "orders.1", natslock.NoRenew(), natslock.TTL(3*time.Second))
+		require.Equal(t, []string{"granted orders.1"}, all.told())
+		time.Sleep(4 * time.Second)
+		require.Equal(t, []string{"expired orders.1"}, all.told())
+		l = mustLock(t, a.Client, "orders.1")
+		breakLock(t, viewer.Client, l, "now", natslock.Now())
+		require.Equal(t, []string{"granted orders.1", "broken orders.1"}, all.told())
+
+		require.Equal(t, []string{
+			"granted orders.1", "queued orders.1", "queued orders.1", "gave up orders.1", "released orders.1", "granted orders.1",
+			"broken orders.1", "released orders.1", "granted orders.1", "expired orders.1", "granted orders.1", "broken orders.1",
+		}, some.told())
+		require.Empty(t, below.told(), "waiters of orders.1 are not below it")
+		mustUnlock(t, mustLock(t, a.Client, "users"))
+		mustUnlock(t, mustLock(t, a.Client, "orders.1.x"))
+		require.Empty(t, some.told())
+		require.Equal(t, []string{"granted orders.1.x", "released orders.1.x"}, below.told())
+		stop()
+		for _, st := range []*story{all, some, below} {
+			receive(t, st.done, "the end of Watch")
+		}
+		require.Equal(t, []string{"granted users", "released users", "granted orders.1.x", "released orders.1.x"}, all.told(), "no error at the end")
+	})
+}
+
+// What Watch says of the one it is about.
+func TestInspectWatchDetails(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a, viewer := join(t, s, natslock.WithOwner("alice")), join(t, s)
+		events := make(chan natslock.Event, 100)
+		ended := make(chan error, 1)
+		go func() {
+			for ev, err := range viewer.Watch(context.Background(), "l") {
+				if err != nil {
+					ended <- err
+					return
+				}
+				events <- ev
+			}
+		}()
+		synctest.Wait()
+		require.NoError(t, viewer.nc.Flush())
+		l := mustLock(t, a.Client, "l", natslock.Meta(map[string]string{"k": "v"}))
+		ev := receive(t, events, "an event")
+		require.Equal(t, natslock.EventGranted, ev.Type)
+		require.Equal(t, natslock.Mutex, ev.Kind)
+		require.Equal(t, l.Token(), ev.Token)
+		require.Equal(t, l.ID(), ev.ID)
+		require.Equal(t, "alice", ev.Holder.Owner)
+		require.Equal(t, map[string]string{"k": "v"}, ev.Holder.Meta)
+		require.WithinDuration(t, time.Now(), ev.Time, time.Second)
+		time.Sleep(1500 * time.Millisecond)
+		ev = receive(t, events, "an event")
+		require.Equal(t, natslock.EventRenewed, ev.Type)
+		require.Equal(t, l.Token(), ev.Token)
+		breakLock(t, viewer.Client, l, "why", natslock.Now())
+		ev = receive(t, events, "an event")
+		require.Equal(t, natslock.EventBroken, ev.Type)
+		require.Equal(t, l.Token(), ev.Token)
+		require.Equal(t, "why", ev.Holder.Broken.Reason)
+		closeNow(viewer.Client)
+		require.ErrorIs(t, receive(t, ended, "the end"), natslock.ErrClosed)
+	})
+}
+
+func TestInspectStats(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a, b := join(t, s), join(t, s)
+		require.Equal(t, natslock.Stats{}, a.Stats())
+		l := mustLock(t, a.Client, "l")
+		l2 := mustLock(t, a.Client, "m", natslock.NoRenew(), natslock.TTL(3*time.Second))
+		w := b.await(t, "l")
+		require.Equal(t, natslock.Stats{Held: 2, Granted: 2}, a.Stats())
+		require.Equal(t, natslock.Stats{Waiting: 1}, b.Stats())
+		w.cancel(nil)
+		w.failed(t)
+		require.Equal(t, natslock.Stats{GaveUp: 1}, b.Stats())
+		<-l2.Done()
+		synctest.Wait()
+		require.Equal(t, natslock.Stats{Held: 1, Granted: 2, Renewed: 1, Lost: 1}, a.Stats())
+		breakLock(t, b.Client, l, "")
+		synctest.Wait()
+		require.Equal(t, natslock.Stats{Granted: 2, Renewed: 1, Lost: 1, Broken: 1}, a.Stats())
+		_ = l.Unlock(t.Context())
+		_ = l2.Unlock(t.Context())
+		mustUnlock(t, mustLock(t, a.Client, "n"))
+		require.Equal(t, natslock.Stats{Granted: 3, Renewed: 1, Released: 1, Lost: 1, Broken: 1}, a.Stats(), "an Unlock of what is lost releases nothing")
+	})
+}
+
+func TestInspectHealthy(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c := join(t, s)
+		require.NoError(t, c.Healthy())
+		mustLock(t, c.Client, "l")
+		require.NoError(t, c.Healthy())
+		c.link.Cut()
+		synctest.Wait()
+		require.ErrorIs(t, c.Healthy(), natslock.ErrUnavailable)
+		c.link.Heal()
+		time.Sleep(time.Second)
+		require.NoError(t, c.Healthy())
+		c.link.Blackhole(true) // looks connected
+		time.Sleep(time.Second)
+		require.NoError(t, c.Healthy())
+		time.Sleep(12 * time.Second)
+		err := c.Healthy()
+		require.ErrorIs(t, err, natslock.ErrUnavailable)
+		require.ErrorContains(t, err, `"l"`)
+		c.link.Blackhole(false)
+		time.Sleep(5 * time.Second)
+		require.NoError(t, c.Healthy())
+	})
+}
+
+func TestInspectObserver(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a, b := join(t, s), join(t, s)
+		l := mustLock(t, a.Client, "l")
+		begun := make(chan struct{})
+		var got *natslock.Lock
+		go func() {
+			defer close(begun)
+			ctx, cancel := context.WithCancel(context.WithValue(context.Background(), key{}, "mine"))
+			defer cancel()
+			got, _ = b.Lock(ctx, "l", natslock.Detached())
+		}()
+		b.rec.wait(t, natslock.EventQueued, "l")
+		time.Sleep(800 * time.Millisecond)
+		mustUnlock(t, l)
+		<-begun
+		time.Sleep(1500 * time.Millisecond)
+		mustUnlock(t, got)
+		synctest.Wait()
+		var types []string
+		for i, ev := range b.rec.all() {
+			types = append(types, ev.Type.String())
+			require.Equal(t, "l", ev.Name)
+			require.Equal(t, natslock.Mutex, ev.Kind)
+			require.NotEmpty(t, ev.ID)
+			require.Nil(t, ev.Holder)
+			b.rec.mu.Lock()
+			ctx := b.rec.ctxs[i]
+			b.rec.mu.Unlock()
+			require.Equal(t, "mine", ctx.Value(key{}), "the acquire's values")
+			require.NoError(t, ctx.Err(), "and not its end")
+			switch ev.Type {
+			case natslock.EventGranted:
+				require.Equal(t, 800*time.Millisecond, ev.Waited.Round(time.Millisecond))
+				require.Equal(t, got.ID(), ev.ID)
+				fallthrough
+			case natslock.EventRenewed, natslock.EventReleased:
+				require.Equal(t, got.Token(), ev.Token)
+				require.NoError(t, ev.Cause)
+			}
+		}
+		require.Equal(t, []string{"queued", "granted", "renewed", "released"}, types)
+
+		types = nil
+		mark := b.rec.len()
+		l = mustLock(t, a.Client, "l")
+		w := b.await(t, "l", natslock.MaxWait(time.Second))
+		require.ErrorIs(t, w.failed(t), natslock.ErrTimeout)
+		synctest.Wait()
+		for _, ev := range b.rec.all()[mark:] {
+			types = append(types, ev.Type.String())
+		}
+		require.Equal(t, []string{"queued", "gave up"}, types)
+		ev := b.rec.all()[mark+1]
+		require.ErrorIs(t, ev.Cause, natslock.ErrTimeout)
+		var timeout *natslock.TimeoutError
+		require.ErrorAs(t, ev.Cause, &timeout)
+		require.Equal(t, time.Second, ev.Waited.Round(time.Millisecond))
+		mustUnlock(t, l)
+	})
+}
+
+// An observer that is slow delays nothing.
+func TestInspectObserverBlocks(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		release := make(chan struct{})
+		defer close(release)
+		c := newClient(t, s.Connect(), natslock.WithObserver(func(context.Context, natslock.Event) { <-release }))
+		l := mustLock(t, c, "l")
+		time.Sleep(time.Minute)
+		wantHeld(t, l)
+		mustUnlock(t, l)
+	})
+}

@@ -1,0 +1,358 @@
+package natslock_test
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/testutil"
+)
+
+func TestMain(m *testing.M) { testutil.LeakCheck(m) }
+
+const (
+	subjects   = "$KV.natslock."
+	streamName = "KV_natslock"
+	// patience bounds every wait for an event: far more than it can take, so
+	// that a test which fails says so instead of hanging.
+	patience = 30 * time.Second
+)
+
+// member is a client on a connection of its own, with a link to disturb.
+type member struct {
+	*natslock.Client
+	nc   *nats.Conn
+	link *testutil.Link
+	rec  *recorder
+}
+
+func join(t testing.TB, s *testutil.Server, opts ...natslock.Option) *member {
+	t.Helper()
+	m := &member{rec: newRecorder()}
+	m.nc, m.link = s.ConnectLink()
+	m.Client = newClient(t, m.nc, append([]natslock.Option{m.rec.option()}, opts...)...)
+	return m
+}
+
+// newClient makes a client that is closed when the test ends.
+func newClient(t testing.TB, nc *nats.Conn, opts ...natslock.Option) *natslock.Client {
+	t.Helper()
+	c, err := natslock.New(t.Context(), nc, opts...)
+	require.NoError(t, err)
+	t.Cleanup(func() { closeNow(c) })
+	return c
+}
+
+// closeNow closes a client without waiting for its holders.
+func closeNow(c *natslock.Client) error {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return c.Close(ctx)
+}
+
+func mustLock(t testing.TB, c *natslock.Client, name string, opts ...natslock.LockOption) *natslock.Lock {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	t.Cleanup(cancel)
+	l, err := c.Lock(ctx, name, append([]natslock.LockOption{natslock.Detached()}, opts...)...)
+	require.NoError(t, err)
+	t.Cleanup(func() { runtime.KeepAlive(l) }) // a handle that is dropped is not renewed
+	return l
+}
+
+func mustUnlock(t testing.TB, l *natslock.Lock) {
+	t.Helper()
+	require.NoError(t, l.Unlock(context.Background()))
+}
+
+// waiting is a Lock under way on a goroutine of its own.
+type waiting struct {
+	done   chan struct{}
+	cancel context.CancelCauseFunc
+	lock   *natslock.Lock
+	err    error
+	at     time.Time
+}
+
+// await begins to wait for a lock and returns when it is queued.
+func (m *member) await(t testing.TB, name string, opts ...natslock.LockOption) *waiting {
+	t.Helper()
+	mark := m.rec.len()
+	w := m.begin(t, name, opts...)
+	m.rec.waitFrom(t, mark, natslock.EventQueued, name)
+	return w
+}
+
+func (m *member) begin(t testing.TB, name string, opts ...natslock.LockOption) *waiting {
+	ctx, cancel := context.WithCancelCause(context.WithoutCancel(t.Context()))
+	w := &waiting{done: make(chan struct{}), cancel: cancel}
+	t.Cleanup(func() { runtime.KeepAlive(w) })
+	go func() {
+		defer close(w.done)
+		w.lock, w.err = m.Lock(ctx, name, opts...)
+		w.at = time.Now()
+	}()
+	return w
+}
+
+// granted returns the lock when it has been granted.
+func (w *waiting) granted(t testing.TB) *natslock.Lock {
+	t.Helper()
+	receive(t, w.done, "a grant")
+	require.NoError(t, w.err)
+	return w.lock
+}
+
+// failed returns the error when the wait is over without a lock.
+func (w *waiting) failed(t testing.TB) error {
+	t.Helper()
+	receive(t, w.done, "the end of a wait")
+	require.Error(t, w.err)
+	return w.err
+}
+
+func (w *waiting) over() bool {
+	select {
+	case <-w.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// receive waits for a value or the closing of ch.
+func receive[T any](t testing.TB, ch <-chan T, what string) T {
+	t.Helper()
+	return receiveIn(t, patience, ch, what)
+}
+
+func receiveIn[T any](t testing.TB, d time.Duration, ch <-chan T, what string) T {
+	t.Helper()
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case v := <-ch:
+		return v
+	case <-timer.C:
+		t.Fatalf("waited %v in vain for %s", d, what)
+		panic("unreachable")
+	}
+}
+
+// eventually polls for what has no event to wait for.
+func eventually(t testing.TB, what string, cond func() bool) {
+	t.Helper()
+	for end := time.Now().Add(patience); !cond(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("not in %v: %s", patience, what)
+		}
+	}
+}
+
+// quickly runs fn and fails the test if it waited for a time-out.
+func quickly(t testing.TB, limit time.Duration, what string, fn func() error) error {
+	t.Helper()
+	begun := time.Now()
+	err := fn()
+	if d := time.Since(begun); d > limit {
+		t.Fatalf("%s took %v, more than %v: %v", what, d, limit, err)
+	}
+	return err
+}
+
+// recorder keeps what an observer is told.
+type recorder struct {
+	mu     sync.Mutex
+	events []natslock.Event
+	ctxs   []context.Context
+	more   chan struct{} // closed and replaced with every event
+}
+
+func newRecorder() *recorder { return &recorder{more: make(chan struct{})} }
+
+func (r *recorder) option() natslock.Option {
+	return natslock.WithObserver(func(ctx context.Context, ev natslock.Event) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.events = append(r.events, ev)
+		r.ctxs = append(r.ctxs, ctx)
+		close(r.more)
+		r.more = make(chan struct{})
+	})
+}
+
+func (r *recorder) len() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.events)
+}
+
+func (r *recorder) all() []natslock.Event {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.events)
+}
+
+func (r *recorder) count(typ natslock.EventType, name string) int {
+	n := 0
+	for _, ev := range r.all() {
+		if ev.Type == typ && ev.Name == name {
+			n++
+		}
+	}
+	return n
+}
+
+// wait returns the first event of the kind, now or later.
+func (r *recorder) wait(t testing.TB, typ natslock.EventType, name string) natslock.Event {
+	t.Helper()
+	return r.waitFrom(t, 0, typ, name)
+}
+
+func (r *recorder) waitFrom(t testing.TB, from int, typ natslock.EventType, name string) natslock.Event {
+	t.Helper()
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	for {
+		r.mu.Lock()
+		for _, ev := range r.events[from:] {
+			if ev.Type == typ && ev.Name == name {
+				r.mu.Unlock()
+				return ev
+			}
+		}
+		more := r.more
+		r.mu.Unlock()
+		select {
+		case <-more:
+		case <-timer.C:
+			t.Fatalf("waited in vain for %v of %q", typ, name)
+		}
+	}
+}
+
+// tap counts what is published to the bucket's subjects, refused or not.
+type tap struct {
+	nc  *nats.Conn
+	sub *nats.Subscription
+}
+
+func newTap(t testing.TB, nc *nats.Conn, key string) *tap {
+	t.Helper()
+	return tapOf(t, nc, subjects+key)
+}
+
+func tapOf(t testing.TB, nc *nats.Conn, subject string) *tap {
+	t.Helper()
+	sub, err := nc.SubscribeSync(subject)
+	require.NoError(t, err)
+	require.NoError(t, sub.SetPendingLimits(-1, -1))
+	require.NoError(t, nc.Flush())
+	return &tap{nc: nc, sub: sub}
+}
+
+// take returns what was published since the last call by the connections,
+// whose publishes so far are waited for.
+func (p *tap) take(t testing.TB, by ...*nats.Conn) []*nats.Msg {
+	t.Helper()
+	for _, nc := range by {
+		require.NoError(t, nc.Flush()) // the server has handled what it sent
+	}
+	require.NoError(t, p.nc.Flush()) // and what it has passed on is here
+	n, _, err := p.sub.Pending()
+	require.NoError(t, err)
+	msgs := make([]*nats.Msg, n)
+	for i := range msgs {
+		msgs[i], err = p.sub.NextMsg(time.Second)
+		require.NoError(t, err)
+	}
+	return msgs
+}
+
+// raw is the bucket as anybody can reach it, beside the library.
+type raw struct {
+	t  testing.TB
+	nc *nats.Conn
+	js jetstream.JetStream
+}
+
+func newRaw(t testing.TB, nc *nats.Conn) *raw {
+	t.Helper()
+	js, err := jetstream.New(nc)
+	require.NoError(t, err)
+	return &raw{t: t, nc: nc, js: js}
+}
+
+func (r *raw) stream() jetstream.Stream {
+	r.t.Helper()
+	s, err := r.js.Stream(context.Background(), streamName)
+	require.NoError(r.t, err)
+	return s
+}
+
+// put writes value under key, unconditionally.
+func (r *raw) put(key string, value []byte, ttl time.Duration, hdr ...string) uint64 {
+	r.t.Helper()
+	m := nats.NewMsg(subjects + key)
+	m.Data = value
+	for i := 0; i < len(hdr); i += 2 {
+		m.Header.Set(hdr[i], hdr[i+1])
+	}
+	var opts []jetstream.PublishOpt
+	if ttl > 0 {
+		opts = append(opts, jetstream.WithMsgTTL(ttl))
+	}
+	ack, err := r.js.PublishMsg(context.Background(), m, opts...)
+	require.NoError(r.t, err)
+	return ack.Sequence
+}
+
+// remove writes a tombstone as the nats command does.
+func (r *raw) remove(key string) uint64 {
+	r.t.Helper()
+	return r.put(key, nil, 0, "KV-Operation", "DEL")
+}
+
+// get returns the record under key, nil when there is none.
+func (r *raw) get(key string) *jetstream.RawStreamMsg {
+	r.t.Helper()
+	m, err := r.stream().GetLastMsgForSubject(context.Background(), subjects+key)
+	if errors.Is(err, jetstream.ErrMsgNotFound) {
+		return nil
+	}
+	require.NoError(r.t, err)
+	return m
+}
+
+// live returns the keys under pattern that hold a record and no tombstone.
+func (r *raw) live(pattern string) []string {
+	r.t.Helper()
+	info, err := r.stream().Info(context.Background(), jetstream.WithSubjectFilter(subjects+pattern))
+	require.NoError(r.t, err)
+	var keys []string
+	for subject := range info.State.Subjects {
+		key := strings.TrimPrefix(subject, subjects)
+		if m := r.get(key); m != nil && m.Header.Get("KV-Operation") == "" {
+			keys = append(keys, key)
+		}
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+func inspect(t testing.TB, c *natslock.Client, name string) natslock.Info {
+	t.Helper()
+	info, err := c.Inspect(context.Background(), natslock.Mutex, name)
+	require.NoError(t, err)
+	return info
+}

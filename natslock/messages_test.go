@@ -1,0 +1,206 @@
+package natslock_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/testutil"
+)
+
+// Taking a lock that is free is one publish, and nothing else is sent; so is
+// releasing it.
+func TestMessagesUncontended(t *testing.T) {
+	type acquire func(ctx context.Context, name string, opts ...natslock.LockOption) (*natslock.Lock, error)
+	s := testutil.RunServer(t)
+	p := newTap(t, s.Connect(), ">")
+	for name, pick := range map[string]func(*natslock.Client) acquire{
+		"Lock":    func(c *natslock.Client) acquire { return c.Lock },
+		"TryLock": func(c *natslock.Client) acquire { return c.TryLock },
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := join(t, s)
+			take := pick(c.Client)
+			out := c.nc.Stats().OutMsgs
+			sent := func() int {
+				n := c.nc.Stats().OutMsgs
+				defer func() { out = n }()
+				return int(n - out)
+			}
+			for i := range 5 { // each a lock that never was
+				l, err := take(t.Context(), fmt.Sprint(name, i))
+				require.NoError(t, err)
+				require.Equal(t, 1, sent())
+				msgs := p.take(t, c.nc)
+				require.Len(t, msgs, 1)
+				require.Equal(t, subjects+"lock."+l.Name(), msgs[0].Subject)
+				require.Equal(t, "0", msgs[0].Header.Get("Nats-Expected-Last-Subject-Sequence"))
+				require.Equal(t, "15s", msgs[0].Header.Get("Nats-TTL"))
+				require.Empty(t, msgs[0].Header.Get("Nats-Msg-Id"))
+				require.Empty(t, msgs[0].Header.Get("Nats-Rollup"))
+
+				mustUnlock(t, l)
+				require.Equal(t, 1, sent())
+				msgs = p.take(t, c.nc)
+				require.Len(t, msgs, 1)
+				require.Equal(t, subjects+"lock."+l.Name(), msgs[0].Subject)
+				require.Equal(t, fmt.Sprint(l.Token()), msgs[0].Header.Get("Nats-Expected-Last-Subject-Sequence"))
+				require.Equal(t, "DEL", msgs[0].Header.Get("KV-Operation"))
+				require.Equal(t, "1s", msgs[0].Header.Get("Nats-TTL"))
+
+				// And again after the own release: at its tombstone, with one
+				// look at the queue per 100 ms.
+				looks := 0
+				begun := time.Now()
+				const again = 20
+				for range again {
+					l, err := take(t.Context(), l.Name())
+					require.NoError(t, err)
+					n := sent()
+					require.LessOrEqual(t, n, 2)
+					looks += n - 1
+					require.Len(t, p.take(t, c.nc), 1)
+					mustUnlock(t, l)
+					require.Equal(t, 1, sent())
+					require.Len(t, p.take(t, c.nc), 1)
+				}
+				require.LessOrEqual(t, looks, 1+int(time.Since(begun)/(100*time.Millisecond)))
+			}
+		})
+	}
+}
+
+// The same in time that stands, so that the number of looks is exact.
+func TestMessagesHotPath(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c := join(t, s)
+		mustUnlock(t, mustLock(t, c.Client, "l"))
+		mustUnlock(t, mustLock(t, c.Client, "l"))
+		for range 3 {
+			out := c.nc.Stats().OutMsgs
+			for range 100 {
+				mustUnlock(t, mustLock(t, c.Client, "l"))
+			}
+			require.EqualValues(t, 200, c.nc.Stats().OutMsgs-out)
+			time.Sleep(150 * time.Millisecond)
+			out = c.nc.Stats().OutMsgs
+			mustUnlock(t, mustLock(t, c.Client, "l"))
+			require.EqualValues(t, 3, c.nc.Stats().OutMsgs-out, "one look")
+		}
+		// When its tombstone has gone the lock is one that never was.
+		time.Sleep(2 * time.Second)
+		out := c.nc.Stats().OutMsgs
+		mustUnlock(t, mustLock(t, c.Client, "l"))
+		require.EqualValues(t, 2, c.nc.Stats().OutMsgs-out)
+	})
+}
+
+// A TryLock of a held lock leaves nothing in the bucket, and waits for nothing.
+func TestMessagesTryLockBusy(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		holder, c := join(t, s), join(t, s)
+		r := newRaw(t, s.Connect())
+		l := mustLock(t, holder.Client, "l")
+		p := newTap(t, s.Connect(), ">")
+		last := r.stream().CachedInfo().State.LastSeq
+		begun := time.Now()
+		for range 10 {
+			_, err := c.TryLock(t.Context(), "l")
+			require.ErrorIs(t, err, natslock.ErrLocked)
+		}
+		require.Zero(t, time.Since(begun))
+		require.Len(t, p.take(t, c.nc), 10, "one attempt each")
+		require.Equal(t, last, r.stream().CachedInfo().State.LastSeq, "nothing was stored")
+		require.Zero(t, c.nc.NumSubscriptions()-holder.nc.NumSubscriptions())
+		mustUnlock(t, l)
+		_, err := c.TryLock(t.Context(), "l")
+		require.NoError(t, err, "at the tombstone of another")
+	})
+}
+
+// A free lock is free for TryLock too when others have had it since this client
+// left its own tombstone.
+func TestMessagesTryLockAlternating(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		members := []*member{join(t, s), join(t, s), join(t, s)}
+		for i := range 60 {
+			m := members[i%3]
+			l, err := m.TryLock(t.Context(), "l")
+			require.NoErrorf(t, err, "%d", i)
+			mustUnlock(t, l)
+			time.Sleep(time.Duration(i) * 7 * time.Millisecond)
+		}
+	})
+}
+
+// A waiter that nothing happens to costs a renewal of its place every 5 s and a
+// few reads, whatever its place.
+func TestMessagesWaiting(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		holder, c := join(t, s, natslock.WithTTL(time.Hour)), join(t, s)
+		mustLock(t, holder.Client, "l")
+		const n = 10
+		for range n {
+			c.await(t, "l")
+		}
+		time.Sleep(10 * time.Second)
+		p := newTap(t, s.Connect(), ">")
+		out := c.nc.Stats().OutMsgs
+		time.Sleep(100 * time.Second)
+		require.InDelta(t, 20*n, len(p.take(t, c.nc)), n+5)
+		require.Less(t, int(c.nc.Stats().OutMsgs-out), n*(20+2*100/2), "renewals, and at most two reads every 2.5 s")
+		synctest.Wait()
+	})
+}
+
+// 50 clients, each on its own connection, count up under 5 locks.
+func TestMessagesCounters(t *testing.T) {
+	s := testutil.RunServer(t)
+	const clients, names, rounds = 50, 5, 20
+	var (
+		counters [names]int // guarded by the locks alone: the race detector checks
+		tokens   [names]uint64
+		wg       sync.WaitGroup
+		conns    []*nats.Conn
+	)
+	for i := range clients {
+		nc := s.Connect()
+		conns = append(conns, nc)
+		c := newClient(t, nc, natslock.WithTTL(time.Minute))
+		wg.Go(func() {
+			for j := range rounds {
+				k := (i + j) % names
+				err := c.Do(context.Background(), fmt.Sprint("counter.", k), func(_ context.Context, l *natslock.Lock) error {
+					counters[k]++
+					if l.Token() <= tokens[k] {
+						t.Errorf("token %d after %d", l.Token(), tokens[k])
+					}
+					tokens[k] = l.Token()
+					return nil
+				})
+				if err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	done := make(chan struct{})
+	go func() { wg.Wait(); close(done) }()
+	receiveIn(t, 2*patience, done, "all to count")
+	for k := range names {
+		require.Equal(t, clients*rounds/names, counters[k])
+	}
+	var sent uint64
+	for _, nc := range conns {
+		sent += nc.Stats().OutMsgs
+	}
+	t.Logf("%.1f messages sent per acquire and release", float64(sent)/(clients*rounds))
+	require.Less(t, sent, uint64(20*clients*rounds))
+}

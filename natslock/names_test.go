@@ -1,0 +1,149 @@
+package natslock_test
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/testutil"
+)
+
+// oddNames are names of different locks, each differing from another only in
+// what a careless encoding would lose.
+var oddNames = []string{
+	"a", "A", "a.b", "a.b.c", "a..b", "a.b.", ".a.b", ".", "..", "...", "a/b", "a-b", "a_b", "a b", "a  b", " a", "a ", " ",
+	"*", ">", "a.*", "a.>", "*.a", "a*", "a>", "**", "\x00", "a\x00", "\x00a", "\x00*", "\x00>", "a.\x00*", "\n", "\r\n", "\t",
+	"=", "==", "=2E", "=00", "=2a", "=2A", "a=2Eb", "a=2eb", "=3D", "%2E", "\\", "\"", "'", "$", "$KV.natslock.lock.a", "_INBOX.x",
+	"\u00e9", "e\u0301", "\xe9", "\xff\xfe", "🔒", "🔓", "日本語", "\u202e", "lock:deploy", "lock.deploy", "lock=deploy",
+	"issue_cert_*.example.com", "issue_cert_=2A.example.com", "issue_cert_x.example.com", "-", "_", "/", "//", "0", "00",
+	strings.Repeat("x", 512), strings.Repeat("x", 511) + "y", strings.Repeat("x.", 255) + "xx",
+}
+
+func TestNamesAreKeptApart(t *testing.T) {
+	s := testutil.RunServer(t)
+	c, other := join(t, s), join(t, s)
+	held := map[string]*natslock.Lock{}
+	for _, name := range oddNames {
+		require.NotContains(t, held, name, "the table")
+		l, err := c.TryLock(t.Context(), name)
+		require.NoErrorf(t, err, "%q is a lock of its own", name)
+		require.Equal(t, name, l.Name())
+		held[name] = l
+	}
+	var listed []string
+	for info, err := range other.List(t.Context(), ">") {
+		require.NoError(t, err)
+		require.NotNil(t, info.Holder)
+		require.Equal(t, held[info.Name].Token(), info.Holder.Token)
+		listed = append(listed, info.Name)
+	}
+	require.Equal(t, slices.Sorted(maps.Keys(held)), listed)
+	for name, l := range held {
+		info := inspect(t, other.Client, name)
+		require.Equal(t, name, info.Name)
+		require.Equal(t, l.ID(), info.Holder.ID)
+		_, err := other.TryLock(t.Context(), name)
+		require.ErrorIs(t, err, natslock.ErrLocked)
+	}
+	// Waiting and handing over work under each.
+	for name, l := range held {
+		w := other.await(t, name)
+		mustUnlock(t, l)
+		mustUnlock(t, w.granted(t))
+	}
+	for info, err := range other.List(t.Context(), ">") {
+		require.NoError(t, err)
+		t.Errorf("%q is left", info.Name)
+	}
+}
+
+func TestNamesRefused(t *testing.T) {
+	s := testutil.RunServer(t)
+	c := join(t, s)
+	before := c.nc.Stats().OutMsgs
+	for _, name := range []string{"", strings.Repeat("x", 513), strings.Repeat("x", 2000), strings.Repeat("é", 100), strings.Repeat(" ", 200)} {
+		_, err := c.Lock(t.Context(), name)
+		require.ErrorIs(t, err, natslock.ErrInvalidName)
+		require.Less(t, len(err.Error()), 200)
+		_, err = c.TryLock(t.Context(), name)
+		require.ErrorIs(t, err, natslock.ErrInvalidName)
+		require.ErrorIs(t, c.Do(t.Context(), name, nil), natslock.ErrInvalidName)
+		_, err = c.Inspect(t.Context(), natslock.Mutex, name)
+		require.ErrorIs(t, err, natslock.ErrInvalidName)
+		require.ErrorIs(t, c.Break(t.Context(), natslock.Mutex, name, 1, ""), natslock.ErrInvalidName)
+		for _, err := range c.List(t.Context(), name) {
+			require.ErrorIs(t, err, natslock.ErrInvalidName)
+		}
+		for _, err := range c.Watch(t.Context(), name) {
+			require.ErrorIs(t, err, natslock.ErrInvalidName)
+		}
+	}
+	require.Equal(t, before, c.nc.Stats().OutMsgs, "nothing is sent")
+}
+
+func TestNamesTTLRefused(t *testing.T) {
+	s := testutil.RunServer(t)
+	c := join(t, s)
+	before := c.nc.Stats().OutMsgs
+	for _, ttl := range []time.Duration{0, -1, -time.Hour, 24*time.Hour + 1, 25 * time.Hour} {
+		_, err := c.Lock(t.Context(), "l", natslock.TTL(ttl))
+		require.ErrorIs(t, err, natslock.ErrInvalidTTL)
+		_, err = c.TryLock(t.Context(), "l", natslock.TTL(ttl))
+		require.ErrorIs(t, err, natslock.ErrInvalidTTL)
+		_, err = natslock.New(t.Context(), c.nc, natslock.WithTTL(ttl))
+		require.ErrorIs(t, err, natslock.ErrInvalidTTL)
+	}
+	_, err := c.Lock(t.Context(), "l", natslock.TTL(367*24*time.Hour), natslock.NoRenew())
+	require.ErrorIs(t, err, natslock.ErrInvalidTTL)
+	for name, opt := range map[string]natslock.Option{
+		"fraction 0": natslock.WithRenewFraction(0), "fraction 1": natslock.WithRenewFraction(1),
+		"margin 0": natslock.WithSafetyMargin(0), "margin 0.6": natslock.WithSafetyMargin(0.6),
+		"release timeout": natslock.WithReleaseTimeout(0), "bucket": natslock.WithBucket(""), "owner": natslock.WithOwner(strings.Repeat("x", 2000)),
+		"logger": natslock.WithLogger(nil), "observer": natslock.WithObserver(nil), "js": natslock.WithJetStream(nil), "store": natslock.WithStore(nil),
+	} {
+		_, err := natslock.New(t.Context(), c.nc, opt)
+		require.ErrorIs(t, err, natslock.ErrInvalidOption, name)
+	}
+	_, err = natslock.New(t.Context(), nil)
+	require.ErrorIs(t, err, natslock.ErrInvalidOption)
+	_, err = c.Lock(t.Context(), "l", natslock.Meta(map[string]string{"k": strings.Repeat("x", 17<<10)}))
+	require.ErrorIs(t, err, natslock.ErrInvalidOption)
+	require.ErrorContains(t, err, "metadata")
+	require.Equal(t, before, c.nc.Stats().OutMsgs, "nothing is sent")
+
+	for _, ttl := range []time.Duration{1, time.Second, 24 * time.Hour} {
+		l, err := c.TryLock(t.Context(), fmt.Sprint(ttl), natslock.TTL(ttl))
+		require.NoError(t, err)
+		mustUnlock(t, l)
+	}
+}
+
+func TestNamesJoin(t *testing.T) {
+	s := testutil.RunServer(t)
+	c := join(t, s)
+	names := map[string][]string{}
+	for _, parts := range [][]string{
+		{"a", "b"}, {"a.b"}, {"a", "", "b"}, {"a", "b", ""}, {"", "a", "b"}, {""}, {"", ""}, {"."}, {".", "."}, {"="}, {"=", "="}, {"=2E"}, {"=3D"},
+		{"a=", "b"}, {"a", "=b"}, {"tenant", "a.b"}, {"tenant", "a", "b"}, {"*"}, {"a", "*"}, {"a", ">"}, {"é"},
+	} {
+		name := natslock.Join(parts...)
+		require.NotContainsf(t, names, name, "%q and %q", parts, names[name])
+		names[name] = parts
+		l, err := c.TryLock(t.Context(), name)
+		require.NoError(t, err)
+		defer l.Unlock(t.Context())
+	}
+	require.Equal(t, "orders.42", natslock.Join("orders", "42"), "plain parts stay readable")
+	var found []string
+	for info, err := range c.List(t.Context(), "tenant.*") {
+		require.NoError(t, err)
+		found = append(found, info.Name)
+	}
+	require.Equal(t, []string{natslock.Join("tenant", "a.b")}, found, "one token below tenant")
+}

@@ -1,0 +1,163 @@
+package natslock_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/testutil"
+)
+
+const users = `
+authorization {
+  users: [
+    { user: admin, password: p }
+    { user: reader, password: p, permissions: { publish: { deny: ["$KV.natslock.>"] } } }
+    { user: orders, password: p, permissions: {
+      publish: ["$KV.natslock.*.orders.>", "$JS.API.STREAM.INFO.KV_natslock", "$JS.API.DIRECT.GET.KV_natslock.>"]
+      subscribe: ["natslock.natslock.*.*.orders.>", "_INBOX.>"]
+    } }
+    { user: deaf, password: p, permissions: { subscribe: { deny: ["natslock.>"] } } }
+    { user: mute, password: p, permissions: { subscribe: { deny: ["_INBOX.>"] } } }
+  ]
+}`
+
+func as(user string) []nats.Option {
+	// What is refused is printed by default.
+	return []nats.Option{nats.UserInfo(user, "p"), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {})}
+}
+
+func TestPermissionDenied(t *testing.T) {
+	s := testutil.RunServer(t, testutil.WithConfigText(users))
+	admin := newClient(t, s.Connect(as("admin")...))
+	l := mustLock(t, admin, "l")
+	c := newClient(t, s.Connect(as("reader")...))
+	ctx := t.Context()
+	for _, name := range []string{"free", "l"} {
+		err := quickly(t, time.Second, "TryLock", func() error { _, err := c.TryLock(ctx, name); return err })
+		require.ErrorIs(t, err, natslock.ErrPermission)
+		err = quickly(t, time.Second, "Lock", func() error { _, err := c.Lock(ctx, name); return err })
+		require.ErrorIs(t, err, natslock.ErrPermission)
+		require.ErrorContains(t, err, "$KV.natslock.lock."+name)
+	}
+	require.Equal(t, l.Token(), inspect(t, c, "l").Holder.Token, "it may read")
+	err := quickly(t, time.Second, "Break", func() error { return c.Break(ctx, natslock.Mutex, "l", l.Token(), "") })
+	require.ErrorIs(t, err, natslock.ErrPermission)
+	wantHeld(t, l)
+}
+
+// The permissions that the documentation names are enough for one part of the
+// names, and for no other.
+func TestPermissionForSomeNames(t *testing.T) {
+	s := testutil.RunServer(t, testutil.WithConfigText(users))
+	admin := newClient(t, s.Connect(as("admin")...))
+	ctx := t.Context()
+	c := &member{rec: newRecorder()}
+	c.nc = s.Connect(as("orders")...)
+	c.Client = newClient(t, c.nc, c.rec.option(), natslock.WithWatchAfter(0))
+	l := mustLock(t, admin, "orders.1")
+	w := c.await(t, "orders.1")
+	begun := time.Now()
+	mustUnlock(t, l)
+	w.granted(t)
+	require.Less(t, w.at.Sub(begun), time.Second)
+	require.NotNil(t, inspect(t, c.Client, "orders.1").Holder)
+	mustUnlock(t, w.lock)
+	err := quickly(t, time.Second, "Lock", func() error { _, err := c.Lock(ctx, "users.1"); return err })
+	require.ErrorIs(t, err, natslock.ErrPermission)
+	_, err = c.TryLock(ctx, "orders")
+	require.ErrorIs(t, err, natslock.ErrPermission)
+}
+
+// Who may not hear the notifications gets in by its timers.
+func TestPermissionToListenDenied(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		admin := newClient(t, s.Connect(as("admin")...))
+		l := mustLock(t, admin, "l")
+		c := &member{rec: newRecorder()}
+		c.nc = s.Connect(as("deaf")...)
+		c.Client = newClient(t, c.nc, c.rec.option())
+		// In any order: whoever looks first when the lock has been free for a
+		// second takes it.
+		var wg sync.WaitGroup
+		for range 3 {
+			w := c.await(t, "l")
+			wg.Go(func() {
+				<-w.done
+				if w.err == nil {
+					w.err = w.lock.Unlock(context.Background())
+				}
+				if w.err != nil {
+					t.Error(w.err)
+				}
+			})
+		}
+		time.Sleep(10 * time.Second)
+		begun := time.Now()
+		mustUnlock(t, l)
+		wg.Wait()
+		require.Less(t, time.Since(begun), 15*time.Second)
+	}, testutil.WithConfigText(users))
+}
+
+// Without a reply there is no answer at all.
+func TestPermissionForInboxDenied(t *testing.T) {
+	s := testutil.RunServer(t, testutil.WithConfigText(users))
+	newClient(t, s.Connect(as("admin")...))
+	err := quickly(t, time.Second, "New", func() error {
+		_, err := natslock.New(t.Context(), s.Connect(as("mute")...))
+		return err
+	})
+	require.ErrorIs(t, err, natslock.ErrPermission)
+}
+
+func TestPermissionWithoutJetStream(t *testing.T) {
+	s := testutil.RunServer(t, testutil.WithoutJetStream())
+	err := quickly(t, time.Second, "New", func() error {
+		_, err := natslock.New(t.Context(), s.Connect())
+		return err
+	})
+	require.ErrorIs(t, err, natslock.ErrUnavailable)
+	require.ErrorContains(t, err, "JetStream")
+}
+
+func TestPermissionToCreate(t *testing.T) {
+	s := testutil.RunServer(t, testutil.WithConfigText(users))
+	_, err := natslock.New(t.Context(), s.Connect(as("admin")...), natslock.WithCreate(false))
+	require.ErrorIs(t, err, kvstore.ErrNotFound)
+	err = quickly(t, time.Second, "New", func() error {
+		_, err := natslock.New(t.Context(), s.Connect(as("orders")...))
+		return err
+	})
+	require.ErrorIs(t, err, natslock.ErrPermission)
+	newClient(t, s.Connect(as("admin")...))
+	newClient(t, s.Connect(as("orders")...), natslock.WithCreate(false))
+}
+
+// A server that does not answer at all is waited for no longer than the context
+// says.
+func TestPermissionNoAnswer(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		nc, link := s.ConnectLink()
+		link.Blackhole(true)
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		defer cancel()
+		begun := time.Now()
+		_, err := natslock.New(ctx, nc)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.Equal(t, 2*time.Second, time.Since(begun).Round(10*time.Millisecond))
+
+		c := join(t, s)
+		c.link.Blackhole(true)
+		begun = time.Now()
+		_, err = c.TryLock(t.Context(), "l")
+		require.ErrorIs(t, err, natslock.ErrUnavailable)
+		require.LessOrEqual(t, time.Since(begun), 5100*time.Millisecond)
+	})
+}

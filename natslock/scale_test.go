@@ -1,0 +1,121 @@
+package natslock_test
+
+import (
+	"fmt"
+	"runtime"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/testutil"
+)
+
+// 10,000 locks of one client are kept by as many goroutines as ten, through
+// several TTLs, also when each is watched.
+func TestScaleHeld(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c, other := join(t, s), join(t, s)
+		mustUnlock(t, mustLock(t, other.Client, "warm"))
+		settled := func() int {
+			time.Sleep(5 * time.Second) // watches begin, writers end
+			synctest.Wait()
+			return runtime.NumGoroutine()
+		}
+		var locks []*natslock.Lock
+		take := func(n int) {
+			for range n {
+				l, err := c.TryLock(t.Context(), fmt.Sprint("many.", len(locks)), natslock.TTL(time.Minute))
+				require.NoError(t, err)
+				locks = append(locks, l)
+			}
+		}
+		take(10)
+		few := settled()
+		take(9990)
+		many := settled()
+		require.InDelta(t, few, many, 2, "goroutines with 10 and with 10,000 locks")
+		time.Sleep(100 * time.Second)
+		require.Equal(t, 10_000, c.Stats().Held)
+		require.Zero(t, c.Stats().Lost)
+		require.GreaterOrEqual(t, c.Stats().Renewed, uint64(10_000*5))
+		for i, l := range locks {
+			wantHeld(t, l)
+			if i%1000 == 0 {
+				_, err := other.TryLock(t.Context(), l.Name())
+				require.ErrorIs(t, err, natslock.ErrLocked)
+			}
+			mustUnlock(t, l)
+		}
+		require.LessOrEqual(t, settled(), few)
+	})
+}
+
+// Over TCP, taken by many goroutines at once.
+func TestScaleHeldTCP(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds")
+	}
+	s := testutil.RunServer(t)
+	c := join(t, s, natslock.WithTTL(time.Hour))
+	mustLock(t, c.Client, "one")
+	before := machinery()
+	const n, workers = 10_000, 16
+	locks := make([]*natslock.Lock, n)
+	var wg sync.WaitGroup
+	for w := range workers {
+		wg.Go(func() {
+			for i := w; i < n; i += workers {
+				l, err := c.TryLock(t.Context(), fmt.Sprint("many.", i))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				locks[i] = l
+			}
+		})
+	}
+	wg.Wait()
+	require.False(t, t.Failed())
+	eventually(t, "the goroutines settle", func() bool { return machinery() <= before+1 })
+	require.Equal(t, n+1, c.Stats().Held)
+	// A short cut: all are confirmed again, none is lost.
+	eventually(t, "all are watched", func() bool { return c.Stats().Renewed == n+1 })
+	c.link.Cut()
+	c.link.Heal()
+	eventually(t, "all are confirmed after the reconnect", func() bool { return c.Stats().Renewed == 2*(n+1) })
+	require.Zero(t, c.Stats().Lost)
+	for _, l := range locks {
+		mustUnlock(t, l)
+	}
+}
+
+// Each waiter costs its caller's goroutine and no other.
+func TestScaleWaiters(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		holder, c := join(t, s), join(t, s)
+		l := mustLock(t, holder.Client, "l")
+		c.await(t, "l")
+		time.Sleep(5 * time.Second)
+		before := runtime.NumGoroutine()
+		const n = 200
+		var ws []*waiting
+		for range n {
+			ws = append(ws, c.begin(t, "l"))
+			synctest.Wait()
+		}
+		time.Sleep(5 * time.Second)
+		require.Equal(t, n+1, c.Stats().Waiting)
+		require.InDelta(t, n, runtime.NumGoroutine()-before, 3)
+		for _, w := range ws {
+			w.cancel(nil)
+			<-w.done
+		}
+		time.Sleep(5 * time.Second)
+		require.LessOrEqual(t, runtime.NumGoroutine(), before+3)
+		mustUnlock(t, l)
+	})
+}
