@@ -67,6 +67,7 @@ type Engine struct {
 	recent  recent
 	shares  shares
 	kinds   kinds
+	lists   lists
 
 	life context.Context // of waiting; its cause says why nobody can wait any more
 	quit context.CancelCauseFunc

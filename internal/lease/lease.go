@@ -308,11 +308,13 @@ func (l *Lease) renewed(n uint64, a kvstore.Answer) {
 	case l.state != Held:
 	case errors.As(a.Err, &conflict):
 		switch {
-		case conflict.Last == 0:
-			act = l.lose(ErrLost, "its record is gone: it was deleted, or the server removed it")
-		case conflict.Last > l.last && !l.resolving:
+		case (conflict.Last == 0 || conflict.Last > l.last) && !l.resolving:
+			// Also where nothing is there any more: a leader that was deposed
+			// refuses as well, and may have removed what was renewed since. A
+			// state that contains the last confirmation tells.
+			at := max(conflict.Last, l.last)
 			l.resolving = true
-			l.e.background(func(ctx context.Context) { l.resolve(ctx, conflict.Last, true) })
+			l.e.background(func(ctx context.Context) { l.resolve(ctx, at, true) })
 		case conflict.Last == l.last && n == l.renewals && n >= l.need:
 			// It met a renewal sent just before it, which has been confirmed
 			// since; what asked for it is still to be confirmed.

@@ -106,8 +106,8 @@ func (s *sight) take() (ev kvstore.Event, recheck bool) {
 	return ev, recheck
 }
 
-// waiters lists the queue under pattern, as of a state that contains revision.
-func (e *Engine) waiters(ctx context.Context, pattern string, revision uint64) ([]Entry, error) {
+// listQueue reads the queue under pattern, as of a state that contains revision.
+func (e *Engine) listQueue(ctx context.Context, pattern string, revision uint64) ([]Entry, error) {
 	ctx, cancel := answerIn(ctx, 2*answerTimeout)
 	defer cancel()
 	l, err := e.kv.List(ctx, pattern, revision)

@@ -195,11 +195,11 @@ func (l *Lease) delete(ctx context.Context, status Status, timeout time.Duration
 			l.e.left(l.spec, answer)
 			return broken, nil
 		case errors.As(err, &conflict):
-			entry := Entry{}
-			if conflict.Last != 0 {
-				if entry, err = l.e.read(ctx, l.spec.key, conflict.Last); err != nil {
-					break
-				}
+			// As of a state that contains the last write known: a leader that was
+			// deposed refuses as well, and may have removed what was renewed since.
+			var entry Entry
+			if entry, err = l.e.read(ctx, l.spec.key, max(conflict.Last, revision)); err != nil {
+				break
 			}
 			switch {
 			case !entry.of(l.id) && unanswered:

@@ -132,6 +132,7 @@ func (a *acquire) drain(l *Lease) verdict {
 	}()
 	var back backstop
 	var over lateness
+	var counted uint64 // the gate write last seen to be proven too late
 	for late := 0; ; {
 		live, proof, err := a.readersLeft(l, gone)
 		if _, _, cause := l.Status(); cause != nil {
@@ -144,9 +145,14 @@ func (a *acquire) drain(l *Lease) verdict {
 			return verdict{}
 		case err == nil && len(live) == 0:
 			// Nobody there, but the answer proves nothing: with a newer gate
-			// write the next one may.
-			if late++; late > drainTries {
-				_, _, margin := l.confirmation()
+			// write the next one may. Each write counts once: when none is
+			// acknowledged, the link is not slow but the server cut off.
+			_, revision, margin := l.confirmation()
+			if revision != counted {
+				counted = revision
+				late++
+			}
+			if late > drainTries {
 				return verdict{outcome: failed, err: fmt.Errorf("%w: %w: a write and an answer have to fit into %v; use a longer TTL", ErrUnavailable, errSlowLink, margin/2)}
 			}
 			ctx, cancel := context.WithTimeout(a.ctx, answerTimeout)
