@@ -59,6 +59,9 @@ func (s *Store) exchange(msg *nats.Msg, mux bool, done func(*nats.Msg) (more boo
 	case nats.DRAINING_SUBS:
 		mux = true
 	default:
+		if st == nats.CLOSED {
+			s.tellClosed()
+		}
 		// Not handed to the client's reconnect buffer, which would send it at
 		// a time when nobody wants it any more.
 		return nil, fmt.Errorf("%w: not sent, connection is %s", ErrUnavailable, strings.ToLower(st.String()))

@@ -245,6 +245,16 @@ func (s *Store) connChanged(st nats.Status) {
 	}
 }
 
+// tellClosed tells of a connection that was found closed: it may have been so
+// before anybody listened.
+func (s *Store) tellClosed() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.closed {
+		s.wg.Go(func() { s.connChanged(nats.CLOSED) })
+	}
+}
+
 // recheck tells all watches that events may have been missed.
 func (s *Store) recheck() {
 	var all []*watch

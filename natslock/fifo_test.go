@@ -3,7 +3,6 @@ package natslock_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"sync"
 	"testing"
@@ -362,40 +361,40 @@ func TestFIFOOneReleaseWakesOneWaiter(t *testing.T) {
 	})
 }
 
-// Waiters of one client and of many are woken without a subscription or a
-// goroutine left behind.
+// A long queue is worked off without anything left behind.
 func TestFIFOManyWaiters(t *testing.T) {
-	s := testutil.RunServer(t)
-	const n = 200
-	members := []*member{join(t, s), join(t, s)}
-	holder := mustLock(t, members[0].Client, "l")
-	before := members[1].nc.NumSubscriptions()
-	var queue []*waiting
-	for i := range n {
-		queue = append(queue, members[i%2].begin(t, "l"))
-	}
-	eventually(t, "all are queued", func() bool {
-		return members[0].Stats().Waiting+members[1].Stats().Waiting == n
-	})
-	mustUnlock(t, holder)
-	var wg sync.WaitGroup
-	for _, w := range queue {
-		wg.Go(func() {
-			<-w.done
-			if w.err != nil {
-				t.Error(w.err)
-				return
-			}
-			if err := w.lock.Unlock(context.Background()); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	done := make(chan struct{})
-	go func() { wg.Wait(); close(done) }()
-	receive(t, done, fmt.Sprintf("%d hand-overs", n))
-	require.Zero(t, members[0].Stats().Waiting)
-	eventually(t, "the watches are ended", func() bool {
-		return members[1].nc.NumSubscriptions() <= before+1 // the answers'
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		const n = 100
+		members := []*member{join(t, s), join(t, s)}
+		r := newRaw(t, s.Connect())
+		mustUnlock(t, mustLock(t, members[1].Client, "warm"))
+		before := members[1].nc.NumSubscriptions()
+		holder := mustLock(t, members[0].Client, "l")
+		var queue []*waiting
+		for i := range n {
+			queue = append(queue, members[i%2].begin(t, "l"))
+		}
+		time.Sleep(2 * time.Second)
+		require.Equal(t, n, members[0].Stats().Waiting+members[1].Stats().Waiting)
+		begun := time.Now()
+		mustUnlock(t, holder)
+		var wg sync.WaitGroup
+		for _, w := range queue {
+			wg.Go(func() {
+				<-w.done
+				if w.err == nil {
+					w.err = w.lock.Unlock(context.Background())
+				}
+				if w.err != nil {
+					t.Error(w.err)
+				}
+			})
+		}
+		wg.Wait()
+		require.Less(t, time.Since(begun), time.Second, "no hand-over waits for a timer")
+		synctest.Wait()
+		require.Zero(t, members[0].Stats().Waiting+members[1].Stats().Waiting)
+		require.Equal(t, before, members[1].nc.NumSubscriptions())
+		require.Empty(t, r.live(">"))
 	})
 }

@@ -129,8 +129,7 @@ func TestHandleBucketMadeAgain(t *testing.T) {
 		fixed := mustLock(t, c.Client, "fixed", natslock.NoRenew(), natslock.TTL(time.Hour))
 		time.Sleep(2 * time.Second)
 		require.NoError(t, r.js.DeleteStream(t.Context(), streamName))
-		time.Sleep(time.Second)
-		other := join(t, s)
+		other := rejoin(t, s)
 		next := mustLock(t, other.Client, "l")
 		require.Greater(t, next.Token(), l.Token(), "tokens go on")
 		time.Sleep(6 * time.Minute) // the bucket is looked at every five
@@ -142,13 +141,25 @@ func TestHandleBucketMadeAgain(t *testing.T) {
 		// On a reconnect it is noticed at once.
 		l = mustLock(t, other.Client, "fixed", natslock.NoRenew(), natslock.TTL(time.Hour))
 		require.NoError(t, r.js.DeleteStream(t.Context(), streamName))
-		newest := join(t, s)
+		newest := rejoin(t, s)
 		other.link.Cut()
 		other.link.Heal()
 		time.Sleep(time.Second)
 		wantLost(t, l, natslock.ErrLost)
 		require.Greater(t, mustLock(t, newest.Client, "fixed").Token(), l.Token())
 	})
+}
+
+// rejoin makes a client with a new bucket. The server may still be removing the
+// files of the old one.
+func rejoin(t *testing.T, s *testutil.Server) *member {
+	t.Helper()
+	nc := s.Connect()
+	eventually(t, "the bucket can be made", func() bool {
+		c, err := natslock.New(t.Context(), nc)
+		return err == nil && c.Close(t.Context()) == nil
+	})
+	return join(t, s)
 }
 
 // A server restarted on its files keeps the leases that last so long.

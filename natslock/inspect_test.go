@@ -52,7 +52,7 @@ func TestInspect(t *testing.T) {
 		}
 		check(a.rec.wait(t, natslock.EventRenewed, "l").Time) // the watch begins with one
 		ticket := info.Queue[0].Ticket
-		time.Sleep(a.rec.wait(t, natslock.EventRenewed, "l").Time.Add(21300 * time.Millisecond).Sub(time.Now()))
+		time.Sleep(time.Until(a.rec.wait(t, natslock.EventRenewed, "l").Time.Add(21300 * time.Millisecond)))
 		renewals := a.rec.count(natslock.EventRenewed, "l")
 		var last natslock.Event
 		for _, ev := range a.rec.all() {

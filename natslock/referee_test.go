@@ -134,9 +134,9 @@ func rawStore(t testing.TB, nc *nats.Conn) *kvstore.Store {
 // first.
 func remake(t testing.TB, nc *nats.Conn, first uint64) {
 	t.Helper()
+	deleteBucket(t, nc)
 	js, err := jetstream.New(nc)
 	require.NoError(t, err)
-	require.NoError(t, js.DeleteStream(context.Background(), "KV_natslock"))
 	cfg, err := kvstore.Config{}.StreamConfig()
 	require.NoError(t, err)
 	cfg.FirstSeq = first
@@ -146,4 +146,11 @@ func remake(t testing.TB, nc *nats.Conn, first uint64) {
 
 func isAny(err error, targets ...error) bool {
 	return slices.ContainsFunc(targets, func(t error) bool { return errors.Is(err, t) })
+}
+
+func deleteBucket(t testing.TB, nc *nats.Conn) {
+	t.Helper()
+	js, err := jetstream.New(nc)
+	require.NoError(t, err)
+	require.NoError(t, js.DeleteStream(context.Background(), "KV_natslock"))
 }

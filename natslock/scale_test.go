@@ -54,7 +54,7 @@ func TestScaleHeld(t *testing.T) {
 	})
 }
 
-// Over TCP, taken by many goroutines at once.
+// Over TCP, fewer, taken by many goroutines at once.
 func TestScaleHeldTCP(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds")
@@ -63,13 +63,14 @@ func TestScaleHeldTCP(t *testing.T) {
 	c := join(t, s, natslock.WithTTL(time.Hour))
 	mustLock(t, c.Client, "one")
 	before := machinery()
-	const n, workers = 10_000, 16
+	const n, workers = 3_000, 8
 	locks := make([]*natslock.Lock, n)
 	var wg sync.WaitGroup
 	for w := range workers {
 		wg.Go(func() {
 			for i := w; i < n; i += workers {
-				l, err := c.TryLock(t.Context(), fmt.Sprint("many.", i))
+				// Not TryLock: a machine that is very busy may take a second.
+				l, err := c.Lock(t.Context(), fmt.Sprint("many.", i))
 				if err != nil {
 					t.Error(err)
 					return

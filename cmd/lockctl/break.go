@@ -8,16 +8,20 @@ import (
 	"os/user"
 	"strings"
 
+	"github.com/jedib0t/go-pretty/v6/table"
+
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 )
 
 type breakCmd struct {
-	Name   string `arg:"" help:"The lock's name."`
-	Token  uint64 `placeholder:"N" help:"Break only the holder with this token; needed to choose among readers."`
-	Reason string `default:"broken with lockctl" placeholder:"TEXT" help:"Shown to the holder and to whoever looks."`
-	Now    bool   `help:"Let the next one in at once, while the holder may still be at work."`
-	Force  bool   `short:"f" help:"Do not ask."`
+	Name   string  `arg:"" help:"The lock's name."`
+	Kind   string  `placeholder:"KIND" help:"mutex or rw; needed when there are both of that name."`
+	Reader *string `placeholder:"ID" help:"Break the reader with this id, or the only one whose id begins so."`
+	Token  *uint64 `placeholder:"N" help:"Break the holder, writer or reader with this token."`
+	Reason string  `default:"broken with lockctl" placeholder:"TEXT" help:"Shown to the holder and to whoever looks."`
+	Now    bool    `help:"Let the next one in at once, while the holder may still be at work."`
+	Force  bool    `short:"f" help:"Do not ask."`
 }
 
 func (*breakCmd) Help() string {
@@ -26,8 +30,28 @@ told and cannot renew any more; nobody gets in before it has stopped or its
 lease would have ended anyway. With --now the next one gets in at once: two may
 be at work together then, and only resources that check fencing tokens are safe.
 
+Of a reader-writer lock this breaks the writer or one reader; the other readers
+go on. Where several could be meant they are listed and nothing is broken: choose
+with --kind, --reader or --token. A writer that still waits for readers to leave
+gives way and queues again.
+
 Exit code 1: nothing was broken, because the holder is gone, is another one, or
 the answer was no.`
+}
+
+// AfterApply checks what kong cannot.
+func (c *breakCmd) AfterApply() error {
+	switch {
+	case c.Kind != "" && c.Kind != natslock.Mutex.String() && c.Kind != natslock.RW.String():
+		return fmt.Errorf("--kind %q: neither mutex nor rw", c.Kind)
+	case c.Reader != nil && c.Token != nil:
+		return errors.New("--reader and --token exclude each other")
+	case c.Reader != nil && c.Kind == natslock.Mutex.String():
+		return errors.New("--reader: a mutex has none")
+	case c.Reader != nil && *c.Reader == "": // an unset variable, and it would match any
+		return errors.New("--reader: the id is empty")
+	}
+	return nil
 }
 
 func (c *breakCmd) Run(g *globals) error {
@@ -39,17 +63,17 @@ func (c *breakCmd) Run(g *globals) error {
 		return err
 	}
 	defer s.close()
-	kind, holder, err := c.choose(g, s)
+	target, err := c.choose(g, s)
 	if err != nil {
 		return err
 	}
-	fmt.Printf("%s %s\n", kind, bold.Sprint(plain(c.Name)))
-	printHolder("holder", holder)
-	if holder.Broken != nil && !c.Now {
-		fmt.Printf("broken already: free when the holder has stopped, in %s at the latest\n", expiresIn(holder))
+	fmt.Printf("%s %s\n", target.kind, bold.Sprint(plain(c.Name)))
+	printHolder(target)
+	if target.Broken != nil && !c.Now {
+		fmt.Printf("broken already: %s when the %s has stopped, in %s at the latest\n", target.freed(), target.role(), expiresIn(target.Holder))
 		return nil
 	}
-	if err := c.confirm(holder); err != nil {
+	if err := c.confirm(target); err != nil {
 		return err
 	}
 	opts := []natslock.BreakOption{}
@@ -58,70 +82,109 @@ func (c *breakCmd) Run(g *globals) error {
 	}
 	ctx, cancel := g.bounded()
 	defer cancel()
-	err = s.Break(ctx, kind, c.Name, holder.Token, c.Reason, opts...)
+	err = s.Break(ctx, target.kind, c.Name, target.Token, c.Reason, opts...)
 	if errors.Is(err, natslock.ErrReleased) {
 		return exitf(exitConflict, "%w", err)
 	}
 	if err != nil {
 		return err
 	}
-	fmt.Println(c.outcome(g, s, kind, holder))
+	fmt.Println(c.outcome(g, s, target))
 	return nil
 }
 
-// choose finds the one holder that is meant.
-func (c *breakCmd) choose(g *globals, s *session) (natslock.Kind, natslock.Holder, error) {
-	ctx, cancel := g.bounded()
-	defer cancel()
-	type candidate struct {
-		kind natslock.Kind
-		natslock.Holder
+// choose finds the one holder that is meant. It never guesses: what is broken
+// was named, or is all there is.
+func (c *breakCmd) choose(g *globals, s *session) (holding, error) {
+	infos, err := s.inspect(g, c.Name)
+	if err != nil {
+		return holding{}, err
 	}
-	var found []candidate
-	for _, kind := range []natslock.Kind{natslock.Mutex, natslock.RW} {
-		info, err := s.Inspect(ctx, kind, c.Name)
-		if err != nil {
-			return 0, natslock.Holder{}, err
-		}
-		if info.Holder != nil {
-			found = append(found, candidate{kind, *info.Holder})
-		}
-		for _, r := range info.Readers {
-			found = append(found, candidate{kind, r})
+	var held, meant []holding
+	for _, info := range infos {
+		for _, h := range holdings(info) {
+			held = append(held, h)
+			if c.means(h) {
+				meant = append(meant, h)
+			}
 		}
 	}
+	explicit := c.Kind != "" || c.Reader != nil || c.Token != nil
+	switch {
+	case len(infos) > 1 && !explicit:
+		listHoldings(held)
+		return holding{}, usagef("%s is two locks, a mutex and a reader-writer lock: choose with --kind mutex or --kind rw", plain(c.Name))
+	case len(meant) == 1:
+		return meant[0], nil
+	case len(meant) > 1 && c.Reader != nil:
+		listHoldings(meant)
+		return holding{}, usagef("several readers of %s have an id that begins with %s: give more of it", plain(c.Name), plain(*c.Reader))
+	case len(meant) > 1:
+		listHoldings(meant)
+		return holding{}, usagef("%s has several holders: choose with --reader or --token", plain(c.Name))
+	}
+	return holding{}, c.nobody(held)
+}
+
+// means says whether the command line allows h.
+func (c *breakCmd) means(h holding) bool {
+	return (c.Kind == "" || c.Kind == h.kind.String()) &&
+		(c.Token == nil || *c.Token == h.Token) &&
+		(c.Reader == nil || h.mode == natslock.Shared && strings.HasPrefix(h.ID, *c.Reader))
+}
+
+// nobody says why none of those who hold the lock is meant.
+func (c *breakCmd) nobody(held []holding) error {
 	var tokens []string
-	for _, f := range found {
-		if f.Token == c.Token || (c.Token == 0 && len(found) == 1) {
-			return f.kind, f.Holder, nil
+	for _, h := range held {
+		if c.Kind == "" || c.Kind == h.kind.String() {
+			tokens = append(tokens, fmt.Sprint(h.Token))
 		}
-		tokens = append(tokens, fmt.Sprint(f.Token))
 	}
 	name := plain(c.Name)
-	switch {
-	case len(found) == 0:
-		return 0, natslock.Holder{}, exitf(exitConflict, "%s is free, there is nothing to break", name)
-	case c.Token == 0:
-		return 0, natslock.Holder{}, usagef("%s has several holders: choose one with --token (%s)", name, strings.Join(tokens, ", "))
+	if c.Kind != "" {
+		name = c.Kind + " " + name
 	}
-	return 0, natslock.Holder{}, exitf(exitConflict, "%s is not held with token %d but with %s: nothing was broken", name, c.Token, strings.Join(tokens, ", "))
+	switch {
+	case len(tokens) == 0:
+		return exitf(exitConflict, "%s is free, there is nothing to break", name)
+	case c.Reader != nil:
+		return exitf(exitConflict, "no reader of %s has an id that begins with %s: nothing was broken", name, plain(*c.Reader))
+	}
+	return exitf(exitConflict, "%s is not held with token %d but with %s: nothing was broken", name, *c.Token, strings.Join(tokens, ", "))
+}
+
+// listHoldings shows whom to choose among.
+func listHoldings(held []holding) {
+	if len(held) == 0 {
+		return
+	}
+	t := newTable("kind", "mode", "holder", "token", "id")
+	for _, h := range held {
+		t.AppendRow(table.Row{h.kind.String(), h.mode.String(), h.name(), fmt.Sprint(h.Token), plain(h.ID)})
+	}
+	t.Render()
 }
 
 // confirm asks on the terminal. Where nobody can answer it refuses, rather
 // than break a lock by a typo in a script.
-func (c *breakCmd) confirm(h natslock.Holder) error {
+func (c *breakCmd) confirm(h holding) error {
 	if c.Force {
 		return nil
 	}
 	if !isTerminal(os.Stdin) {
 		return usagef("not on a terminal, so nobody to ask: use --force to break it")
 	}
-	question := "Break it? Nobody gets in before the holder has stopped or its lease is over"
+	kept, next := "Nobody", "The next one"
+	if h.mode == natslock.Shared {
+		kept, next = "No writer", "A writer"
+	}
+	question := fmt.Sprintf("Break it? %s gets in before the %s has stopped or its lease is over", kept, h.role())
 	if !h.Expires.IsZero() {
 		question += fmt.Sprintf(", in %v at the latest", h.TTL)
 	}
 	if c.Now {
-		question = "Break it NOW? The next one gets in while the holder may still be at work"
+		question = fmt.Sprintf("Break it NOW? %s gets in while the %s may still be at work", next, h.role())
 	}
 	fmt.Fprintf(os.Stderr, "%s. [y/N] ", question)
 	answer, err := bufio.NewReader(os.Stdin).ReadString('\n')
@@ -136,29 +199,28 @@ func (c *breakCmd) confirm(h natslock.Holder) error {
 }
 
 // outcome says when the lock is free, from what the bucket has now.
-func (c *breakCmd) outcome(g *globals, s *session, kind natslock.Kind, broken natslock.Holder) string {
-	if c.Now {
-		return "broken: free now; the holder is told, and may still be at work"
+func (c *breakCmd) outcome(g *globals, s *session, broken holding) string {
+	switch {
+	case c.Now:
+		return fmt.Sprintf("broken: %s now; the %s is told, and may still be at work", broken.freed(), broken.role())
+	case broken.waits:
+		return "broken: the writer gives way, and queues again if it was still waiting"
 	}
 	ctx, cancel := g.bounded()
 	defer cancel()
-	info, err := s.Inspect(ctx, kind, c.Name)
+	info, err := s.Inspect(ctx, broken.kind, c.Name)
 	if err != nil {
-		return fmt.Sprintf("broken: free when the holder has stopped, in %v at the latest", broken.TTL)
+		return fmt.Sprintf("broken: %s when the %s has stopped, in %v at the latest", broken.freed(), broken.role(), broken.TTL)
 	}
-	for _, h := range append(info.Readers, orNone(info.Holder)...) {
+	for _, h := range holdings(info) {
 		if h.Token == broken.Token {
-			return fmt.Sprintf("broken: free when the holder has stopped, in %s at the latest", expiresIn(h))
+			return fmt.Sprintf("broken: %s when the %s has stopped, in %s at the latest", broken.freed(), broken.role(), expiresIn(h.Holder))
 		}
 	}
-	return "broken: the holder has stopped, the lock was freed"
-}
-
-func orNone(h *natslock.Holder) []natslock.Holder {
-	if h == nil {
-		return nil
+	if broken.mode == natslock.Shared {
+		return "broken: the reader has stopped and is out"
 	}
-	return []natslock.Holder{*h}
+	return fmt.Sprintf("broken: the %s has stopped, the lock was freed", broken.role())
 }
 
 // operator is who breaks: the person, not the process.

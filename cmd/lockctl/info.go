@@ -17,9 +17,10 @@ type infoCmd struct {
 }
 
 func (*infoCmd) Help() string {
-	return `Shows the holder with its metadata, a break if there was one, and the queue in
-its order. A name can be a mutex and a reader-writer lock at once; they are
-different locks, and both are shown. A free lock is no error.`
+	return `Shows the holder, or the writer and the readers, with their metadata, a break if
+there was one, and the queue in its order, with who wants to read and who to
+write. A name can be a mutex and a reader-writer lock at once; they are different
+locks, and both are shown. A free lock is no error.`
 }
 
 func (c *infoCmd) Run(g *globals) error {
@@ -40,10 +41,14 @@ func (c *infoCmd) Run(g *globals) error {
 		}
 		printInfo(info)
 	}
+	if len(infos) > 1 {
+		fmt.Println("\n" + alarm.Sprint("two locks of one name: they do not exclude each other"))
+	}
 	return nil
 }
 
-// inspect returns what there is of each kind.
+// inspect returns what there is of each kind. A bucket that does not exist holds
+// nothing; looking must not make it.
 func (c *infoCmd) inspect(g *globals) ([]natslock.Info, error) {
 	s, err := g.open(natslock.WithCreate(false))
 	if errors.Is(err, kvstore.ErrNotFound) {
@@ -53,14 +58,21 @@ func (c *infoCmd) inspect(g *globals) ([]natslock.Info, error) {
 		return nil, err
 	}
 	defer s.close()
+	return s.inspect(g, c.Name)
+}
+
+// inspect reads the locks of a name, of all kinds, without those that are free
+// and not waited for.
+func (s *session) inspect(g *globals, name string) ([]natslock.Info, error) {
 	ctx, cancel := g.bounded()
 	defer cancel()
 	var infos []natslock.Info
 	for _, kind := range []natslock.Kind{natslock.Mutex, natslock.RW} {
-		info, err := s.Inspect(ctx, kind, c.Name)
+		info, err := s.Inspect(ctx, kind, name)
 		if err != nil {
 			return nil, err
 		}
+		inOrder(info.Readers)
 		if info.Holder != nil || len(info.Readers) > 0 || len(info.Queue) > 0 {
 			infos = append(infos, info)
 		}
@@ -69,21 +81,10 @@ func (c *infoCmd) inspect(g *globals) ([]natslock.Info, error) {
 }
 
 func printInfo(info natslock.Info) {
-	state := "free, waited for"
-	switch {
-	case info.Holder != nil && info.Holder.Broken != nil:
-		state = alarm.Sprint("broken, its holder may still be stopping")
-	case info.Holder != nil:
-		state = "held"
-	case len(info.Readers) > 0:
-		state = fmt.Sprintf("held by %d readers", len(info.Readers))
-	}
-	fmt.Printf("%s %s: %s\n", info.Kind, bold.Sprint(plain(info.Name)), state)
-	if info.Holder != nil {
-		printHolder("holder", *info.Holder)
-	}
-	for i, r := range info.Readers {
-		printHolder(fmt.Sprintf("reader %d", i+1), r)
+	held := holdings(info)
+	fmt.Printf("%s %s: %s\n", info.Kind, bold.Sprint(plain(info.Name)), stateOf(info, held))
+	for _, h := range held {
+		printHolder(h)
 	}
 	if len(info.Queue) == 0 {
 		return
@@ -91,32 +92,51 @@ func printInfo(info natslock.Info) {
 	fmt.Printf("  queue of %d\n", len(info.Queue))
 	t := newTable()
 	for i, w := range info.Queue {
-		mode := w.Mode.String()
-		if info.Kind == natslock.Mutex {
-			mode = ""
-		}
-		t.AppendRow(table.Row{"   ", i + 1, who(w.Owner, w.Host, w.PID), mode, "waits " + brief(time.Since(w.Since)),
+		t.AppendRow(table.Row{"   ", i + 1, who(w.Owner, w.Host, w.PID), w.Mode.String(), "waits " + brief(time.Since(w.Since)),
 			faint.Sprintf("ticket %d", w.Ticket)})
 	}
 	t.Render()
 }
 
+// stateOf is the lock's state in a few words.
+func stateOf(info natslock.Info, held []holding) string {
+	readers := count(len(info.Readers), "reader")
+	switch {
+	case len(held) == 0:
+		return "free, waited for"
+	case waitsForReaders(info):
+		return "held by " + readers + ", a writer waits for them to leave"
+	case info.Holder == nil:
+		return "held by " + readers
+	case info.Holder.Broken != nil:
+		return alarm.Sprintf("broken, its %s may still be stopping", held[0].role())
+	case info.Kind == natslock.RW:
+		return "held by a writer"
+	}
+	return "held"
+}
+
 // printHolder prints a holder's block.
-func printHolder(title string, h natslock.Holder) {
+func printHolder(h holding) {
 	t := newTable()
 	row := func(label string, value any) { t.AppendRow(table.Row{" " + faint.Sprint(label), value}) }
-	row(title, holderName(h))
+	row(h.title, holderName(h.Holder))
 	row("token", h.Token)
-	row("held", fmt.Sprintf("%s, since %s", brief(time.Since(h.Since)), h.Since.Local().Format("2006-01-02 15:04:05")))
+	since := fmt.Sprintf("%s, since %s", brief(time.Since(h.Since)), h.Since.Local().Format("2006-01-02 15:04:05"))
+	if h.waits {
+		row("waits", since+", for the readers to leave")
+	} else {
+		row("held", since)
+	}
 	switch {
 	case h.Expires.IsZero():
 		row("expires", "never: it has no TTL, somebody has to break it")
 	case h.Broken != nil:
-		row("free", fmt.Sprintf("in %s at the latest", expiresIn(h)))
+		row(h.freed(), fmt.Sprintf("in %s at the latest", expiresIn(h.Holder)))
 	case h.Unreadable:
-		row("expires", "in "+expiresIn(h))
+		row("expires", "in "+expiresIn(h.Holder))
 	default:
-		row("expires", fmt.Sprintf("in %s unless renewed, TTL %v", expiresIn(h), h.TTL))
+		row("expires", fmt.Sprintf("in %s unless renewed, TTL %v", expiresIn(h.Holder), h.TTL))
 	}
 	if b := h.Broken; b != nil {
 		row("broken", alarm.Sprintf("%s ago by %s: %s", brief(time.Since(b.At)), plain(b.By), plain(b.Reason)))

@@ -2,6 +2,7 @@
 // shell.
 //
 //	lockctl run deploy -- ./deploy.sh      run a command under a lock
+//	lockctl run --read index -- ./query    with other readers, but no writer
 //	lockctl ls 'orders.>'                  who holds what, who waits
 //	lockctl info deploy                    everything about one lock
 //	lockctl break deploy                   end a holder that hangs

@@ -185,24 +185,30 @@ func running(pid int) bool {
 
 // lock is what --json prints, as far as the tests look.
 type lock struct {
-	Kind   string
-	Name   string
-	Holder *struct {
-		Token, Revision uint64
-		PID             int
-		Owner           string
-		TTL             float64
-		Expires         *time.Time
-		Meta            map[string]string
-		Broken          *struct{ By, Reason string }
-		Unreadable      bool
-	}
-	Readers []any
+	Kind    string
+	Name    string
+	Mode    string
+	Holder  *holder
+	Readers []holder
 	Queue   []struct {
 		Ticket uint64
 		PID    int
 		Mode   string
 	}
+	WriterWaits bool `json:"writer_waits"`
+	BothKinds   bool `json:"both_kinds"`
+}
+
+type holder struct {
+	Token, Revision uint64
+	ID              string
+	PID             int
+	Owner           string
+	TTL             float64
+	Expires         *time.Time
+	Meta            map[string]string
+	Broken          *struct{ By, Reason string }
+	Unreadable      bool
 }
 
 func locks(t *testing.T, s *testutil.Server, args ...string) []lock {
@@ -217,10 +223,20 @@ func locks(t *testing.T, s *testutil.Server, args ...string) []lock {
 // awaitQueue waits until n wait for the lock.
 func awaitQueue(t *testing.T, s *testutil.Server, name string, n int) {
 	t.Helper()
-	eventually(t, fmt.Sprintf("%d in the queue of %s", n, name), func() bool {
+	await(t, s, name, fmt.Sprintf("%d in the queue", n), func(l lock) bool { return len(l.Queue) == n })
+}
+
+// await waits until the only lock of the name is as it should be, and returns it.
+func await(t *testing.T, s *testutil.Server, name, what string, cond func(lock) bool) (l lock) {
+	t.Helper()
+	eventually(t, what+", of "+name, func() bool {
 		ls := locks(t, s, "info", name)
-		return len(ls) == 1 && len(ls[0].Queue) == n
+		if len(ls) == 1 {
+			l = ls[0]
+		}
+		return len(ls) == 1 && cond(l)
 	})
+	return l
 }
 
 // hold starts a command that holds a lock until it is killed, and returns when

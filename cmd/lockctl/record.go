@@ -16,11 +16,19 @@ import (
 // lockJSON is what --json prints of a lock. Scripts depend on it: fields are
 // added, never renamed. Times are RFC 3339; durations are in seconds.
 type lockJSON struct {
-	Kind    string       `json:"kind"` // "mutex" or "rw"
-	Name    string       `json:"name"`
-	Holder  *holderJSON  `json:"holder"` // null: nobody, or readers
+	Kind string `json:"kind"` // "mutex" or "rw"
+	Name string `json:"name"`
+	// Mode is how it is held: "read", "write", or "free".
+	Mode    string       `json:"mode"`
+	Holder  *holderJSON  `json:"holder"` // or the writer; null: nobody, or readers
 	Readers []holderJSON `json:"readers"`
 	Queue   []waiterJSON `json:"queue"` // first in line first
+	// WriterWaits: the writer in "holder" is not in yet. It lets no more readers
+	// in, and waits for those in "readers" to leave.
+	WriterWaits bool `json:"writer_waits"`
+	// BothKinds: there is a lock of the other kind of the same name. The two do
+	// not exclude each other.
+	BothKinds bool `json:"both_kinds"`
 }
 
 type holderJSON struct {
@@ -55,7 +63,10 @@ type waiterJSON struct {
 }
 
 func toJSON(info natslock.Info) lockJSON {
-	out := lockJSON{Kind: info.Kind.String(), Name: info.Name, Readers: []holderJSON{}, Queue: []waiterJSON{}}
+	out := lockJSON{
+		Kind: info.Kind.String(), Name: info.Name, Mode: modeOf(info),
+		Readers: []holderJSON{}, Queue: []waiterJSON{}, WriterWaits: waitsForReaders(info),
+	}
 	if info.Holder != nil {
 		h := holderToJSON(*info.Holder)
 		out.Holder = &h
@@ -93,9 +104,12 @@ func holderToJSON(h natslock.Holder) holderJSON {
 
 // printJSON prints the locks as one array, also when there are none.
 func printJSON(infos []natslock.Info) error {
+	both := bothKinds(infos)
 	out := make([]lockJSON, 0, len(infos))
 	for _, i := range infos {
-		out = append(out, toJSON(i))
+		l := toJSON(i)
+		l.BothKinds = both[i.Name]
+		out = append(out, l)
 	}
 	enc := json.NewEncoder(os.Stdout)
 	enc.SetEscapeHTML(false)

@@ -19,6 +19,8 @@ import (
 )
 
 type runCmd struct {
+	Read             bool              `help:"Take the reader-writer lock of that name for reading, together with other readers."`
+	Write            bool              `help:"Take the reader-writer lock of that name for writing, alone."`
 	TTL              time.Duration     `default:"15s" placeholder:"DURATION" help:"Lease: how long the lock stays taken when this machine dies (default ${default}, whole seconds)."`
 	Nonblock         bool              `short:"n" help:"Fail instead of waiting."`
 	Wait             *seconds          `short:"w" placeholder:"SECONDS" help:"Fail after waiting so long; 0 is as --nonblock."`
@@ -30,7 +32,11 @@ type runCmd struct {
 }
 
 func (*runCmd) Help() string {
-	return `The command finds LOCK_NAME, LOCK_TOKEN (the fencing token: greater than that of
+	return `Without --read or --write this takes the mutex of that name. Both of them name
+the reader-writer lock of that name, which is a different lock: it and the mutex
+do not exclude each other, so everybody has to use the same kind.
+
+The command finds LOCK_NAME, LOCK_TOKEN (the fencing token: greater than that of
 every holder before) and LOCK_TTL (seconds) in its environment. It runs in a
 process group of its own, in the foreground if lockctl is; INT, TERM, HUP, QUIT,
 USR1 and USR2 that lockctl gets are passed on to the group.
@@ -49,6 +55,8 @@ Exit code: the command's, 128 + N if signal N killed it or ended the waiting.
 // AfterApply checks what kong cannot.
 func (c *runCmd) AfterApply() error {
 	switch {
+	case c.Read && c.Write:
+		return errors.New("--read and --write exclude each other")
 	case c.Nonblock && c.Wait != nil:
 		return errors.New("--nonblock and --wait exclude each other")
 	case c.ConflictExitCode < 0 || c.ConflictExitCode > 255:
@@ -133,6 +141,17 @@ func (c *runCmd) Run(g *globals) error {
 // ttl is the lease as the server keeps it.
 func (c *runCmd) ttl() time.Duration { return (c.TTL + time.Second - 1).Truncate(time.Second) }
 
+// lock is which lock the command line names, and how it is wanted.
+func (c *runCmd) lock() (natslock.Kind, natslock.Mode) {
+	switch {
+	case c.Read:
+		return natslock.RW, natslock.Shared
+	case c.Write:
+		return natslock.RW, natslock.Exclusive
+	}
+	return natslock.Mutex, natslock.Exclusive
+}
+
 // acquire waits for the lock. A signal ends the wait with the exit code that it
 // would have had without a handler.
 func (c *runCmd) acquire(s *session, signals <-chan os.Signal) (*natslock.Lock, error) {
@@ -151,14 +170,12 @@ func (c *runCmd) acquire(s *session, signals <-chan os.Signal) (*natslock.Lock, 
 	if len(c.Meta) > 0 {
 		opts = append(opts, natslock.Meta(c.Meta))
 	}
-	take := s.Lock
-	switch {
-	case c.Nonblock || c.Wait != nil && *c.Wait == 0:
-		take = s.TryLock
-	case c.Wait != nil:
+	once := c.Nonblock || c.Wait != nil && *c.Wait == 0
+	if c.Wait != nil && !once {
 		opts = append(opts, natslock.MaxWait(time.Duration(*c.Wait)))
 	}
-	lock, err := take(ctx, c.Name, opts...)
+	kind, mode := c.lock()
+	lock, err := s.Acquire(ctx, kind, mode, !once, c.Name, opts...)
 	close(acquired)
 	<-watched
 	if sig, ok := context.Cause(ctx).(signaled); ok {

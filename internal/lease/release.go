@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"sync"
 	"time"
 
 	"github.com/natslock/locks/kvstore"
@@ -149,15 +150,24 @@ func (l *Lease) leave(status Status) {
 	if err != nil {
 		return
 	}
+	// Work until the answer has come, for a while: it may be refused because a
+	// renewal was on its way, and a Close must not come before the second try.
+	answered := func() {}
+	if l.e.beginWork() {
+		answered = sync.OnceFunc(l.e.endWork)
+		time.AfterFunc(answerTimeout, answered)
+	}
 	g := &ghost{}
 	forget, err := l.e.kv.Send(kvstore.Write{Key: l.spec.key, Value: body, Expect: l.last, Delete: true}, func(a kvstore.Answer) {
 		l.e.ghosts.lay(g)
 		if a.Err != nil {
 			retry()
 		}
+		answered()
 	})
 	if err != nil {
 		retry()
+		answered()
 		return
 	}
 	l.e.ghosts.add(g, forget)

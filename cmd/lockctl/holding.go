@@ -1,0 +1,106 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/natslock/locks/natslock"
+)
+
+// holding is a claim that was granted, and what it is to its lock.
+type holding struct {
+	natslock.Holder
+	kind  natslock.Kind
+	mode  natslock.Mode
+	waits bool   // a writer that nobody passes any more, but that readers are still before
+	title string // "holder", "writer" or "reader 2"
+}
+
+// holdings are those who hold a lock, the readers after the writer.
+func holdings(info natslock.Info) []holding {
+	var all []holding
+	if info.Holder != nil {
+		h := holding{Holder: *info.Holder, kind: info.Kind, mode: natslock.Exclusive, waits: waitsForReaders(info)}
+		h.title = h.role()
+		all = append(all, h)
+	}
+	for i, r := range info.Readers {
+		all = append(all, holding{Holder: r, kind: info.Kind, mode: natslock.Shared, title: fmt.Sprintf("reader %d", i+1)})
+	}
+	return all
+}
+
+// inOrder sorts readers by when they came. The bucket has them by when they have
+// renewed.
+func inOrder(readers []natslock.Holder) {
+	slices.SortFunc(readers, func(a, b natslock.Holder) int { return cmp.Compare(a.Token, b.Token) })
+}
+
+// waitsForReaders says whether the writer is not in yet. It takes the lock's gate
+// first, so that no more readers come, and gets in when those inside have left:
+// until then both are seen.
+func waitsForReaders(info natslock.Info) bool {
+	return info.Kind == natslock.RW && info.Holder != nil && len(info.Readers) > 0
+}
+
+// role is what to call it.
+func (h holding) role() string {
+	switch {
+	case h.kind == natslock.Mutex:
+		return "holder"
+	case h.mode == natslock.Shared:
+		return "reader"
+	}
+	return "writer"
+}
+
+// freed is what its end makes of the lock: where one reader leaves others may
+// remain.
+func (h holding) freed() string {
+	if h.mode == natslock.Shared {
+		return "out"
+	}
+	return "free"
+}
+
+// name is that of the holder, with what is remarkable about it.
+func (h holding) name() string {
+	name := holderName(h.Holder)
+	if h.waits {
+		name += " (waits for readers)"
+	}
+	return name
+}
+
+// bothKinds are the names that are a mutex and a reader-writer lock at once:
+// nearly always a mistake, because the two do not exclude each other.
+func bothKinds(infos []natslock.Info) map[string]bool {
+	kind, both := make(map[string]natslock.Kind), make(map[string]bool)
+	for _, info := range infos {
+		if k, found := kind[info.Name]; found && k != info.Kind {
+			both[info.Name] = true
+		}
+		kind[info.Name] = info.Kind
+	}
+	return both
+}
+
+// modeOf is how a lock is held: "read", "write", or "free" when it is only waited
+// for.
+func modeOf(info natslock.Info) string {
+	switch {
+	case len(info.Readers) > 0:
+		return natslock.Shared.String()
+	case info.Holder != nil:
+		return natslock.Exclusive.String()
+	}
+	return "free"
+}
+
+func count(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}

@@ -1,0 +1,359 @@
+//go:build unix
+
+package main_test
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/testutil"
+)
+
+// Two readers are in at once, which the commands prove themselves: each ends only
+// when it has seen the other. A writer waits for both, and is alone.
+func TestRunReadersAndWriter(t *testing.T) {
+	t.Parallel()
+	s := testutil.RunServer(t)
+	dir := t.TempDir()
+	file := func(name string) string { return filepath.Join(dir, name) }
+	reader := func(me, other string) *process {
+		return start(t, s, "run", "--read", "x", "--", "sh", "-c", `
+			echo $LOCK_TOKEN > `+file(me)+`
+			until test -e `+file(other)+`; do sleep 0.01; done
+			echo > `+file(me+".met")+`
+			until test -e `+file(me+".go")+`; do sleep 0.01; done
+			test ! -e `+file("writing")+` && date +%s%N > `+file(me+".end"))
+	}
+	a, b := reader("a", "b"), reader("b", "a")
+	contents(t, file("a.met"))
+	contents(t, file("b.met"))
+	writer := start(t, s, "run", "--write", "x", "--", "sh", "-c", `
+		date +%s%N > `+file("begin")+`
+		echo $LOCK_TOKEN > `+file("writing")+`
+		until test -e `+file("w.go")+`; do sleep 0.01; done
+		rm `+file("writing"))
+	l := await(t, s, "x", "a writer before which nobody gets in", func(l lock) bool { return l.WriterWaits })
+	require.Len(t, l.Readers, 2)
+	late := start(t, s, "run", "--read", "x", "--", "sh", "-c", "test ! -e "+file("writing")+" && echo $LOCK_TOKEN")
+	awaitQueue(t, s, "x", 1)
+	for _, flag := range []string{"--read", "--write"} {
+		code, _, errs := run(t, s, "run", flag, "-n", "x", "--", "true")
+		require.Equal(t, 1, code, flag)
+		require.Contains(t, errs, `lock "x" is held by`)
+	}
+
+	require.NoError(t, os.WriteFile(file("a.go"), nil, 0o600))
+	require.Zero(t, a.wait())
+	await(t, s, "x", "one reader", func(l lock) bool { return len(l.Readers) == 1 })
+	require.NoFileExists(t, file("begin"), "over the second reader")
+	require.NoError(t, os.WriteFile(file("b.go"), nil, 0o600))
+	require.Zero(t, b.wait(), "no writer was in")
+	token := number(t, file("writing"))
+	require.Greater(t, number(t, file("begin")), max(number(t, file("a.end")), number(t, file("b.end"))))
+	require.Greater(t, token, max(number(t, file("a")), number(t, file("b"))))
+	l = await(t, s, "x", "the writer", func(l lock) bool { return !l.WriterWaits })
+	require.Equal(t, "write", l.Mode)
+	require.Len(t, l.Queue, 1)
+	code, _, errs := run(t, s, "run", "--read", "-w", "0.05", "x", "--", "true")
+	require.Equal(t, 1, code, errs)
+	code, _, errs = run(t, s, "run", "-n", "x", "--", "true")
+	require.Zero(t, code, "the mutex of that name is another lock: %s", errs)
+
+	require.NoError(t, os.WriteFile(file("w.go"), nil, 0o600))
+	require.Zero(t, writer.wait())
+	require.Zero(t, late.wait(), "beside the writer")
+	require.Greater(t, strings.TrimSpace(late.out.String()), uintString(uint64(token)))
+	require.Empty(t, locks(t, s, "ls"))
+}
+
+// A writer that gives up waiting for readers holds up nobody any more.
+func TestRunWriteGivesUp(t *testing.T) {
+	t.Parallel()
+	s := testutil.RunServer(t)
+	_, pid := hold(t, s, "x", "--read")
+	code, out, errs := run(t, s, "run", "--write", "-w", "0.2", "x", "--", "echo", "inside")
+	require.Equal(t, 1, code)
+	require.Empty(t, out)
+	require.Contains(t, errs, "gave up")
+	free := func() {
+		t.Helper()
+		code, _, errs = run(t, s, "run", "--read", "-w", "5", "x", "--", "true")
+		require.Zero(t, code, "before the lease of 15 s is over: %s", errs)
+	}
+	free()
+	p := start(t, s, "run", "--write", "x", "--", "echo", "inside")
+	// Not before the renewal that comes with the watch of the gate: a deletion that
+	// crosses a renewal needs a second try.
+	await(t, s, "x", "a waiting writer", func(l lock) bool { return l.WriterWaits && l.Holder.Revision > l.Holder.Token })
+	p.signal(syscall.SIGTERM)
+	require.Equal(t, 128+15, p.wait())
+	require.Empty(t, p.out.String())
+	free()
+	require.True(t, running(pid))
+}
+
+// A reader that is broken takes its group with it; the others go on, and the
+// writer behind them gets in when they are done.
+func TestBreakReader(t *testing.T) {
+	t.Parallel()
+	s := testutil.RunServer(t)
+	file := filepath.Join(t.TempDir(), "pids")
+	hung := start(t, s, "run", "--read", "--kill-after", "300ms", "x", "--", "sh", "-c", `
+		sh -c 'trap "" TERM; echo $$ > `+file+`.stubborn; while :; do sleep 1; done' &
+		echo $$ > `+file+`; wait`)
+	child, stubborn := int(number(t, file)), int(number(t, file+".stubborn"))
+	_, pid := hold(t, s, "x", "--read", "--meta", "who=other")
+	l := locks(t, s, "info", "x")[0]
+	require.Len(t, l.Readers, 2)
+	first, second := l.Readers[0], l.Readers[1]
+	require.Equal(t, hung.cmd.Process.Pid, first.PID, "in the order of their tokens")
+	require.Equal(t, map[string]string{"who": "other"}, second.Meta)
+	writer := start(t, s, "run", "--write", "x", "--", "echo", "inside")
+	gate := await(t, s, "x", "a waiting writer", func(l lock) bool { return l.WriterWaits }).Holder
+
+	for _, c := range []struct {
+		code int
+		says string
+		args []string
+	}{
+		{64, "several holders: choose with --reader or --token", nil},
+		{64, "several holders", []string{"--kind", "rw"}},
+		{64, "id is empty", []string{"--reader", ""}},
+		{64, "exclude each other", []string{"--reader", first.ID, "--token", "1"}},
+		{64, "a mutex has none", []string{"--reader", first.ID, "--kind", "mutex"}},
+		{64, "neither mutex nor rw", []string{"--kind", "rwlock"}},
+		{1, "no reader of x has an id that begins with none", []string{"--reader", "none"}},
+		{1, "no reader of x", []string{"--reader", gate.ID}},
+		{1, "not held with token 7", []string{"--token", "7"}},
+		{1, "not held with token 0", []string{"--token", "0"}},
+		{1, "mutex x is free", []string{"--kind", "mutex"}},
+	} {
+		code, out, errs := run(t, s, append([]string{"break", "-f", "x"}, c.args...)...)
+		require.Equal(t, c.code, code, "%q: %s", c.args, errs)
+		require.Contains(t, errs, c.says, "%q", c.args)
+		if c.says == "several holders" {
+			for _, h := range []holder{first, second, *gate} {
+				require.Regexp(t, uintString(h.Token)+` +`+h.ID, out)
+			}
+			require.Contains(t, out, "(waits for readers)")
+		}
+	}
+	for _, h := range append(locks(t, s, "info", "x")[0].Readers, *gate) {
+		require.Nil(t, h.Broken)
+	}
+
+	prefix := first.ID[:1]
+	for strings.HasPrefix(second.ID, prefix) {
+		prefix = first.ID[:len(prefix)+1]
+	}
+	code, out, errs := run(t, s, "break", "--reader", prefix, "x")
+	require.Equal(t, 64, code, "nobody to ask")
+	require.Contains(t, errs, "--force")
+	require.Contains(t, out, first.ID, "shown before it is broken")
+	require.NotContains(t, out, second.ID)
+	code, out, errs = run(t, s, "break", "-f", "--reason", "it hangs", "--reader", prefix, "x")
+	require.Zero(t, code, errs)
+	require.Contains(t, out, first.ID)
+	require.Contains(t, out, "broken: ")
+	require.Equal(t, 75, hung.wait())
+	require.Regexp(t, `broken by an operator: lock lost: by \S+@\S+: it hangs`, hung.err.String())
+	gone(t, child)
+	gone(t, stubborn)
+
+	l = await(t, s, "x", "one reader", func(l lock) bool { return len(l.Readers) == 1 })
+	require.Equal(t, second.ID, l.Readers[0].ID)
+	require.Nil(t, l.Readers[0].Broken)
+	require.True(t, l.WriterWaits)
+	require.True(t, running(pid), "the other reader goes on")
+	require.Empty(t, writer.out.String())
+	code, _, errs = run(t, s, "break", "-f", "--now", "--token", uintString(second.Token), "x")
+	require.Zero(t, code, errs)
+	gone(t, pid)
+	require.Zero(t, writer.wait())
+	require.Equal(t, "inside\n", writer.out.String())
+}
+
+// The writer that is in is the only holder, so nothing has to be chosen. One that
+// is broken while it waits for readers gives way, and gets in later.
+func TestBreakWriter(t *testing.T) {
+	t.Parallel()
+	s := testutil.RunServer(t)
+	p, pid := hold(t, s, "x", "--write")
+	code, out, errs := run(t, s, "break", "-f", "--reason", "it hangs", "x")
+	require.Zero(t, code, errs)
+	require.Contains(t, out, "rw x\n")
+	require.Contains(t, out, "writer")
+	require.Equal(t, 75, p.wait())
+	require.Contains(t, p.err.String(), "it hangs")
+	require.False(t, running(pid))
+	require.Empty(t, locks(t, s, "ls"))
+
+	reader, _ := hold(t, s, "x", "--read")
+	writer := start(t, s, "run", "--write", "x", "--", "echo", "inside")
+	gate := await(t, s, "x", "a waiting writer", func(l lock) bool { return l.WriterWaits }).Holder
+	behind := start(t, s, "run", "--read", "x", "--", "true")
+	awaitQueue(t, s, "x", 1)
+	code, out, errs = run(t, s, "break", "-f", "--token", uintString(gate.Token), "x")
+	require.Zero(t, code, errs)
+	require.Contains(t, out, "for the readers to leave")
+	require.Contains(t, out, "gives way")
+	await(t, s, "x", "another place of the writer", func(l lock) bool { return l.Holder == nil || l.Holder.Token != gate.Token })
+	require.Empty(t, writer.out.String())
+	reader.signal(syscall.SIGTERM)
+	require.Equal(t, 128+15, reader.wait())
+	require.Zero(t, behind.wait())
+	require.Zero(t, writer.wait(), "it had queued again")
+	require.Empty(t, locks(t, s, "ls"))
+}
+
+// What ls and info tell while a writer waits behind readers and others behind it.
+func TestLookAtReadersAndWriters(t *testing.T) {
+	t.Parallel()
+	s := testutil.RunServer(t)
+	// Leases so long that nothing is renewed between one look and the next.
+	r1, _ := hold(t, s, "x", "--read", "--ttl", "50s", "--meta", "job=scan")
+	r2, _ := hold(t, s, "x", "--read", "--ttl", "30s")
+	w1 := start(t, s, "run", "--write", "--ttl", "50s", "x", "--", "true")
+	await(t, s, "x", "a waiting writer", func(l lock) bool { return l.WriterWaits })
+	r3 := start(t, s, "run", "--read", "x", "--", "true")
+	awaitQueue(t, s, "x", 1)
+	w2 := start(t, s, "run", "--write", "x", "--", "true")
+	awaitQueue(t, s, "x", 2)
+	hold(t, s, "y", "--read")
+	hold(t, s, "z", "--write")
+
+	all := locks(t, s, "ls")
+	require.Len(t, all, 3)
+	l := all[0]
+	require.Equal(t, all[:1], locks(t, s, "info", "x"))
+	require.Equal(t, "rw", l.Kind)
+	require.Equal(t, "read", l.Mode)
+	require.True(t, l.WriterWaits)
+	require.False(t, l.BothKinds)
+	require.Equal(t, w1.cmd.Process.Pid, l.Holder.PID)
+	require.Equal(t, []int{r1.cmd.Process.Pid, r2.cmd.Process.Pid}, []int{l.Readers[0].PID, l.Readers[1].PID})
+	require.Equal(t, map[string]string{"job": "scan"}, l.Readers[0].Meta)
+	require.Equal(t, 30.0, l.Readers[1].TTL)
+	require.Len(t, l.Queue, 2)
+	require.Equal(t, []any{r3.cmd.Process.Pid, "read", w2.cmd.Process.Pid, "write"},
+		[]any{l.Queue[0].PID, l.Queue[0].Mode, l.Queue[1].PID, l.Queue[1].Mode})
+	require.Equal(t, "read", all[1].Mode)
+	require.Nil(t, all[1].Holder)
+	require.Equal(t, "write", all[2].Mode)
+	require.False(t, all[2].WriterWaits)
+	require.NotNil(t, all[2].Readers)
+
+	// The shape, with nothing of it missing.
+	_, out, _ := run(t, s, "info", "x", "--json")
+	var raw []map[string]any
+	require.NoError(t, json.Unmarshal([]byte(out), &raw))
+	require.ElementsMatch(t, []string{"kind", "name", "mode", "holder", "readers", "queue", "writer_waits", "both_kinds"}, keys(raw[0]))
+	require.ElementsMatch(t, []string{"ticket", "id", "owner", "host", "pid", "since", "mode"}, keys(raw[0]["queue"].([]any)[0]))
+	holderKeys := []string{"token", "id", "owner", "host", "pid", "since", "ttl", "expires", "meta", "broken", "revision", "unreadable"}
+	require.ElementsMatch(t, holderKeys, keys(raw[0]["holder"]))
+	require.ElementsMatch(t, holderKeys, keys(raw[0]["readers"].([]any)[1]))
+
+	_, out, errs := run(t, s, "ls")
+	require.Empty(t, errs)
+	lines := strings.Split(strings.TrimSpace(out), "\n")
+	require.Len(t, lines, 5)
+	require.Regexp(t, `^rw +x +read +\S+:`+pidOf(r1)+` and 1 more +- +\S+s +\d+s +2 +2$`, lines[1])
+	require.Regexp(t, `^rw +x +write +\S+:`+pidOf(w1)+` \(waits for readers\) +\d{16} +\S+s +\d+s$`, lines[2])
+	require.Regexp(t, `^rw +y +read +\S+:\d+ +\d{16} +\S+s +\d+s +1 +0$`, lines[3])
+	require.Regexp(t, `^rw +z +write +\S+:\d+ +\d{16} +\S+s +\d+s +0 +0$`, lines[4])
+
+	_, out, _ = run(t, s, "info", "x")
+	for _, want := range []string{
+		`^rw x: held by 2 readers, a writer waits for them to leave\n`,
+		`\n +writer +\S+:` + pidOf(w1) + `\n`, `\n +waits +\S+, since .*, for the readers to leave\n`,
+		`\n +reader 1 +\S+:` + pidOf(r1) + `\n`, `\n +reader 2 +\S+:` + pidOf(r2) + `\n`, `TTL 30s`, `job=scan`,
+		`\n +queue of 2\n +1 +\S+:` + pidOf(r3) + ` +read +waits .*\n +2 +\S+:` + pidOf(w2) + ` +write +waits `,
+	} {
+		require.Regexp(t, want, out)
+	}
+}
+
+// A name of both kinds is nearly always a mistake, and is shown as one.
+func TestBothKinds(t *testing.T) {
+	t.Parallel()
+	s := testutil.RunServer(t)
+	mutex, _ := hold(t, s, "x")
+	reader, _ := hold(t, s, "x", "--read")
+	hold(t, s, "other")
+
+	for _, l := range locks(t, s, "ls") {
+		require.Equal(t, l.Name == "x", l.BothKinds)
+	}
+	l := locks(t, s, "info", "x")
+	require.Len(t, l, 2)
+	require.Equal(t, []string{"mutex", "rw"}, []string{l[0].Kind, l[1].Kind})
+	require.True(t, l[0].BothKinds && l[1].BothKinds)
+	_, out, errs := run(t, s, "ls")
+	require.Regexp(t, `(?m)^mutex +x .*0 +also rw$`, out)
+	require.Regexp(t, `(?m)^rw +x .*0 +also mutex$`, out)
+	require.Regexp(t, `(?m)^mutex +other .*0$`, out)
+	require.Contains(t, errs, "1 name of both kinds")
+	_, out, _ = run(t, s, "info", "x")
+	require.Contains(t, out, "mutex x: held\n")
+	require.Contains(t, out, "rw x: held by 1 reader\n")
+	require.Contains(t, out, "do not exclude each other")
+
+	code, out, errs := run(t, s, "break", "-f", "x")
+	require.Equal(t, 64, code)
+	require.Contains(t, errs, "--kind mutex or --kind rw")
+	require.Contains(t, out, l[1].Readers[0].ID)
+	code, _, errs = run(t, s, "break", "-f", "--kind", "mutex", "--token", uintString(l[1].Readers[0].Token), "x")
+	require.Equal(t, 1, code)
+	require.Contains(t, errs, "mutex x is not held with token")
+	code, out, errs = run(t, s, "break", "-f", "--kind", "rw", "x")
+	require.Zero(t, code, errs)
+	require.Contains(t, out, "rw x\n")
+	require.Equal(t, 75, reader.wait())
+	left := await(t, s, "x", "one kind", func(lock) bool { return true })
+	require.Equal(t, "mutex", left.Kind)
+	require.Nil(t, left.Holder.Broken, "it was not meant")
+	require.False(t, left.BothKinds)
+	code, _, errs = run(t, s, "break", "-f", "x")
+	require.Zero(t, code, errs)
+	require.Equal(t, 75, mutex.wait())
+}
+
+// A reader that is broken while it is paused stays in until its lease is over.
+func TestBreakOfPausedReader(t *testing.T) {
+	t.Parallel()
+	s := testutil.RunServer(t)
+	p, _ := hold(t, s, "x", "--read", "--ttl", "20s")
+	hold(t, s, "x", "--read")
+	pause(t, p)
+	id := locks(t, s, "info", "x")[0].Readers[0].ID
+	code, out, errs := run(t, s, "break", "-f", "--reader", id, "x")
+	require.Zero(t, code, errs)
+	require.Regexp(t, `broken: out when the reader has stopped, in (1\d|20)s at the latest`, out)
+	_, out, _ = run(t, s, "ls")
+	require.Contains(t, out, "(1 broken)")
+	code, out, _ = run(t, s, "break", "-f", "--reader", id, "x")
+	require.Zero(t, code)
+	require.Contains(t, out, "broken already")
+	began := time.Now()
+	code, out, errs = run(t, s, "break", "-f", "--now", "--reader", id, "x")
+	require.Zero(t, code, errs)
+	require.Contains(t, out, "out now")
+	require.Len(t, locks(t, s, "info", "x")[0].Readers, 1)
+	require.Less(t, time.Since(began), 10*time.Second)
+}
+
+func keys(object any) (names []string) {
+	for name := range object.(map[string]any) {
+		names = append(names, name)
+	}
+	return names
+}
+
+func pidOf(p *process) string { return uintString(uint64(p.cmd.Process.Pid)) }

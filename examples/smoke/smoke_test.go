@@ -1,0 +1,214 @@
+//go:build unix
+
+// Package smoke_test builds the examples and runs each of them against a real
+// server, the way their comments say: more than once at a time.
+package smoke_test
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/testutil"
+)
+
+// smokes has a test for each example.
+var smokes = map[string]func(t *testing.T, s *testutil.Server){
+	"cron":     cron,
+	"failover": failover,
+	"mutex":    mutex,
+}
+
+// binaries is where the examples are built.
+var binaries string
+
+func TestMain(m *testing.M) { os.Exit(buildAndRun(m)) }
+
+func buildAndRun(m *testing.M) int {
+	var err error
+	if binaries, err = os.MkdirTemp("", "examples-test-"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(binaries)
+	if out, err := exec.Command("go", "build", "-o", binaries, "../...").CombinedOutput(); err != nil {
+		fmt.Fprintf(os.Stderr, "build: %v\n%s", err, out)
+		return 1
+	}
+	return m.Run()
+}
+
+func TestExamples(t *testing.T) {
+	t.Parallel()
+	built, err := os.ReadDir(binaries)
+	require.NoError(t, err)
+	require.Len(t, built, len(smokes))
+	for _, b := range built {
+		smoke := smokes[b.Name()]
+		require.NotNil(t, smoke, "nothing tries %s", b.Name())
+		t.Run(b.Name(), func(t *testing.T) {
+			t.Parallel()
+			smoke(t, testutil.RunServer(t))
+		})
+	}
+}
+
+// No deposit gets lost, and each one's token is greater than the one before.
+func mutex(t *testing.T, s *testutil.Server) {
+	const each = 5
+	a, b := start(t, s, "mutex", "-times", strconv.Itoa(each)), start(t, s, "mutex", "-times", strconv.Itoa(each))
+	a.mustEnd()
+	b.mustEnd()
+	type deposit struct{ balance, token int }
+	var all []deposit
+	for _, m := range append(a.find(`balance (\d+), token (\d+)`), b.find(`balance (\d+), token (\d+)`)...) {
+		all = append(all, deposit{number(t, m[1]), number(t, m[2])})
+	}
+	slices.SortFunc(all, func(a, b deposit) int { return a.balance - b.balance })
+	require.Len(t, all, 2*each)
+	for i, d := range all {
+		require.Equal(t, i+1, d.balance)
+		require.True(t, i == 0 || d.token > all[i-1].token, "tokens in the order of the deposits: %v", all)
+	}
+}
+
+// The one that ends lets the other one lead.
+func failover(t *testing.T, s *testutil.Server) {
+	a := start(t, s, "failover", "-ttl", "2s")
+	first := a.await(`is the leader, token (\d+)`)
+	b := start(t, s, "failover", "-ttl", "2s")
+	b.await(`campaigns`)
+	a.await(`leads, for`)
+	require.Empty(t, b.find(`is the leader`), "two leaders")
+	a.terminate()
+	second := b.await(`is the leader, token (\d+)`)
+	require.Greater(t, number(t, second[1]), number(t, first[1]))
+	require.Len(t, a.find(`says good-bye`), 1)
+	b.terminate()
+}
+
+// Two processes, and no period has the job run twice. The period is so long that
+// a busy machine is not late for one.
+func cron(t *testing.T, s *testutil.Server) {
+	const period, times = 4, 1
+	a := start(t, s, "cron", "-period", fmt.Sprint(period, "s"), "-times", strconv.Itoa(times))
+	b := start(t, s, "cron", "-period", fmt.Sprint(period, "s"), "-times", strconv.Itoa(times))
+	a.mustEnd()
+	b.mustEnd()
+	// The period of each run, by the time of day in the log.
+	const ran = `(?m)^(\d+):(\d+):(\d+)\.\d+ pid \d+: runs the job, token \d+`
+	seen := map[int]bool{}
+	for _, m := range append(a.find(ran), b.find(ran)...) {
+		p := (number(t, m[1])*3600 + number(t, m[2])*60 + number(t, m[3])) / period
+		require.False(t, seen[p], "twice in a period:\n%s%s", a.out, b.out)
+		seen[p] = true
+	}
+	require.GreaterOrEqual(t, len(seen), times)
+	left := len(a.find(`left to others`)) + len(b.find(`left to others`))
+	require.Equal(t, 2*times, len(seen)+left, "each of them tried in each of its periods")
+}
+
+// patience is how long something may take that takes no time: it only ends
+// tests that have failed.
+const patience = 30 * time.Second
+
+// process is an example that runs.
+type process struct {
+	t    *testing.T
+	cmd  *exec.Cmd
+	out  *buffer
+	done chan struct{}
+}
+
+func start(t *testing.T, s *testutil.Server, name string, args ...string) *process {
+	t.Helper()
+	p := &process{t: t, out: &buffer{}, done: make(chan struct{})}
+	p.cmd = exec.Command(filepath.Join(binaries, name), args...)
+	p.cmd.Env = append(os.Environ(), "NATS_URL="+s.URL())
+	p.cmd.Stdout, p.cmd.Stderr = p.out, p.out
+	require.NoError(t, p.cmd.Start())
+	go func() {
+		defer close(p.done)
+		_ = p.cmd.Wait()
+	}()
+	t.Cleanup(func() {
+		_ = p.cmd.Process.Kill()
+		<-p.done
+		if t.Failed() {
+			t.Logf("%s %s: %v\n%s", name, strings.Join(args, " "), p.cmd.ProcessState, p.out)
+		}
+	})
+	return p
+}
+
+// mustEnd waits until it has ended as it should.
+func (p *process) mustEnd() {
+	p.t.Helper()
+	select {
+	case <-p.done:
+		require.Zero(p.t, p.cmd.ProcessState.ExitCode())
+	case <-time.After(patience):
+		p.t.Fatalf("%s does not end", p.cmd)
+	}
+}
+
+func (p *process) terminate() {
+	p.t.Helper()
+	require.NoError(p.t, p.cmd.Process.Signal(syscall.SIGTERM))
+	p.mustEnd()
+}
+
+// find returns what of its output matches.
+func (p *process) find(pattern string) [][]string {
+	return regexp.MustCompile(pattern).FindAllStringSubmatch(p.out.String(), -1)
+}
+
+// await waits for output.
+func (p *process) await(pattern string) []string {
+	p.t.Helper()
+	for end := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
+		if m := p.find(pattern); len(m) > 0 {
+			return m[0]
+		}
+		if time.Now().After(end) {
+			p.t.Fatalf("%s does not say %q", p.cmd, pattern)
+		}
+	}
+}
+
+func number(t *testing.T, text string) int {
+	t.Helper()
+	n, err := strconv.Atoi(text)
+	require.NoError(t, err)
+	return n
+}
+
+// buffer collects output that is read while it is written.
+type buffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (b *buffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *buffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}

@@ -1,0 +1,238 @@
+package natslock_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"github.com/vmihailenco/msgpack/v5"
+
+	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/testutil"
+)
+
+// The bugs that a review of the finished mutex found, each by the test that
+// keeps it mended.
+
+// A claim that waits for the clean-up of its attempt is told, by a forged
+// notification, that somebody else's record is that attempt. It must not delete
+// it.
+func TestForgedSighting(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		nc := s.Connect()
+		a, _ := faulty(t, nc, 1, natslock.WithWatchAfter(-1))
+		b, fb := faulty(t, s.Connect(), 1)
+		ref := newReferee()
+		la, err := a.Lock(t.Context(), "x")
+		require.NoError(t, err)
+		ref.granted(la)
+		var claim struct {
+			ID string `msgpack:"id"`
+		}
+		fb.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+			if stage(w) == "lock take" {
+				assert.NoError(t, msgpack.Unmarshal(w.Value, &claim))
+				return testutil.Drop
+			}
+			return testutil.Pass
+		})
+		_, err = b.TryLock(t.Context(), "x")
+		require.ErrorIs(t, err, natslock.ErrUnavailable)
+		fb.OnSend(nil)
+		time.Sleep(20 * time.Second)
+		r, err := rawStore(t, nc).Get(t.Context(), "lock.x", 0)
+		require.NoError(t, err)
+		forged, err := msgpack.Marshal(map[string]any{"v": 1, "s": 1, "id": claim.ID, "a": 1, "l": 15})
+		require.NoError(t, err)
+		told := fb.Forge(kvstore.Event{Kind: kvstore.Put, Record: kvstore.Record{
+			Key: "lock.x", Value: forged, Revision: r.Revision, Time: time.Now(), TTL: 15 * time.Second}})
+		require.Positive(t, told, "nobody listens: the test shows nothing")
+		time.Sleep(time.Second)
+		_, err = b.TryLock(t.Context(), "x")
+		require.ErrorIs(t, err, natslock.ErrLocked)
+		require.Equal(t, natslock.Held, la.State())
+		ref.check(t)
+	})
+}
+
+// A waiter's own first attempt lands while it waits in the queue, and looks like
+// another holder's record. It is adopted instead of waited for.
+func TestOwnAttemptLandsWhileWaiting(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a, _ := faulty(t, s.Connect(), 1, natslock.WithTTL(time.Hour))
+		b, fb := faulty(t, s.Connect(), 1, natslock.WithTTL(time.Hour))
+		la, err := a.Lock(t.Context(), "x")
+		require.NoError(t, err)
+		n := 0
+		fb.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+			if stage(w) == "lock take" {
+				if n++; n == 1 {
+					return testutil.Hold // expects an empty key
+				}
+			}
+			return testutil.Pass
+		})
+		got := make(chan *natslock.Lock, 1)
+		go func() {
+			l, err := b.Lock(context.Background(), "x")
+			assert.NoError(t, err)
+			got <- l
+		}()
+		time.Sleep(5 * time.Second)
+		require.Equal(t, 1, b.Stats().Waiting)
+		// The lock is broken and its tombstone expires while B hears nothing,
+		// then B's first attempt lands.
+		fb.DropAllEvents(true)
+		fb.FailReads(func(testutil.ReadOp, string) error { return kvstore.ErrUnavailable })
+		require.NoError(t, a.Break(t.Context(), natslock.Mutex, "x", la.Token(), "test", natslock.Now()))
+		time.Sleep(1100 * time.Millisecond)
+		require.Positive(t, fb.ReleaseHeld())
+		fb.DropAllEvents(false)
+		fb.FailReads(nil)
+		landed := time.Now()
+		l := <-got
+		require.Less(t, time.Since(landed), 5*time.Second, "waited for its own record")
+		require.Equal(t, natslock.Held, l.State())
+		require.NoError(t, l.Unlock(t.Context()))
+	})
+}
+
+// Unlock while a patient Close waits for it: the lock is released, not left to
+// its TTL.
+func TestUnlockDuringClose(t *testing.T) {
+	s := testutil.RunServer(t)
+	for i := range 20 {
+		c, err := natslock.New(t.Context(), s.Connect())
+		require.NoError(t, err)
+		var locks []*natslock.Lock
+		for n := range 20 {
+			l, err := c.Lock(t.Context(), fmt.Sprintf("%d.%d", i, n))
+			require.NoError(t, err)
+			locks = append(locks, l)
+		}
+		var wg sync.WaitGroup
+		wg.Go(func() { assert.NoError(t, c.Close(context.Background())) })
+		for _, l := range locks {
+			wg.Go(func() { assert.NoError(t, l.Unlock(context.Background())) })
+		}
+		wg.Wait()
+	}
+	require.Empty(t, keysLeft(t, s.Connect()))
+}
+
+// A waiter that cannot reach the server backs off, and is there when it is back.
+func TestOutageBacksOff(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		nc, link := s.ConnectLink(nats.MaxReconnects(-1), nats.ReconnectWait(100*time.Millisecond))
+		c, f := faulty(t, nc, 1)
+		link.Cut()
+		got := make(chan time.Time, 1)
+		go func() {
+			l, err := c.Lock(context.Background(), "x")
+			assert.NoError(t, err)
+			got <- time.Now()
+			assert.NoError(t, l.Unlock(context.Background()))
+		}()
+		time.Sleep(10 * time.Minute)
+		require.Less(t, f.Counts().Sends, 500)
+		link.Heal()
+		back := time.Now()
+		require.Less(t, (<-got).Sub(back), time.Second)
+	})
+}
+
+// The bucket is deleted under a waiter: it fails, and does not look for its queue
+// for ever.
+func TestBucketGoneUnderWaiter(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		nc := s.Connect()
+		a, _ := faulty(t, nc, 1, natslock.WithTTL(5*time.Second))
+		b, _ := faulty(t, s.Connect(), 1, natslock.WithTTL(5*time.Second))
+		_, err := a.Lock(t.Context(), "x")
+		require.NoError(t, err)
+		failed := make(chan error, 1)
+		go func() {
+			_, err := b.Lock(context.Background(), "x")
+			failed <- err
+		}()
+		time.Sleep(time.Second)
+		deleteBucket(t, nc)
+		gone := time.Now()
+		require.ErrorIs(t, <-failed, natslock.ErrUnavailable)
+		require.Less(t, time.Since(gone), time.Minute)
+	})
+}
+
+// A renewal has to come before the end of the validity, whatever fraction of the
+// TTL is asked for.
+func TestRenewFractionBeyondValidity(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c, _ := faulty(t, s.Connect(), 1, natslock.WithRenewFraction(0.99), natslock.WithSafetyMargin(0.5), natslock.WithTTL(2*time.Second))
+		l, err := c.Lock(t.Context(), "x")
+		require.NoError(t, err)
+		time.Sleep(time.Minute)
+		require.NoError(t, l.Err())
+		require.NoError(t, l.Unlock(t.Context()))
+	})
+}
+
+// A bucket that was made anew is a healthy one.
+func TestHealthyAfterRemake(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		nc, link := s.ConnectLink(nats.MaxReconnects(-1), nats.ReconnectWait(100*time.Millisecond))
+		c, _ := faulty(t, nc, 1)
+		l, err := c.Lock(t.Context(), "x")
+		require.NoError(t, err)
+		link.Cut()
+		remake(t, s.Connect(), uint64(time.Now().Add(time.Hour).UnixMicro()))
+		link.Heal()
+		<-l.Done()
+		require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrLost)
+		time.Sleep(time.Second)
+		require.NoError(t, c.Healthy())
+		l, err = c.Lock(t.Context(), "x")
+		require.NoError(t, err)
+		require.NoError(t, l.Unlock(t.Context()))
+	})
+}
+
+// A connection that is closed before the first lock ends the acquire.
+func TestConnectionClosedBefore(t *testing.T) {
+	s := testutil.RunServer(t)
+	for range 10 {
+		nc := s.Connect()
+		c, err := natslock.New(t.Context(), nc)
+		require.NoError(t, err)
+		nc.Close()
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		_, err = c.Lock(ctx, "x")
+		cancel()
+		require.ErrorIs(t, err, natslock.ErrUnavailable)
+		require.NoError(t, c.Close(t.Context()))
+	}
+}
+
+// A second Close cuts the first one short when its own context ends.
+func TestSecondClose(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c, _ := faulty(t, s.Connect(), 1)
+		l, err := c.Lock(t.Context(), "x")
+		require.NoError(t, err)
+		first := make(chan error, 1)
+		go func() { first <- c.Close(context.Background()) }()
+		time.Sleep(time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+		defer cancel()
+		begun := time.Now()
+		require.ErrorContains(t, c.Close(ctx), `"x"`)
+		require.ErrorContains(t, <-first, `"x"`)
+		require.Less(t, time.Since(begun), 10*time.Second)
+		require.ErrorIs(t, context.Cause(l.Context()), natslock.ErrClosed)
+	})
+}
