@@ -80,6 +80,10 @@ func New(ctx context.Context, nc *nats.Conn, opts ...Option) (*Client, error) {
 // [ErrInvalidTTL], [ErrInvalidOption], [ErrPermission], [ErrClosed], or
 // [ErrUnavailable] when the bucket is gone or the connection closed. An outage
 // of the server is waited out.
+//
+// While the network takes no more bytes but has not failed yet, nats.go blocks
+// whoever wants to write, up to a minute: only then a Lock can outlive its
+// context. Contexts of held locks end in time nevertheless.
 func (c *Client) Lock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
 	return c.Acquire(ctx, Mutex, Exclusive, true, name, opts...)
 }

@@ -71,7 +71,9 @@ func TestClusterStepDowns(t *testing.T) {
 	require.Equal(t, done, counters, "an update was lost")
 	require.NoError(t, kept.Err())
 	require.NoError(t, kept.Unlock(t.Context()))
-	require.Empty(t, keysLeft(t, cl.Connect()))
+	// Places in the queue are given up in the background, and replicas lag.
+	nc := cl.Connect()
+	require.Eventually(t, func() bool { return len(keysLeft(t, nc)) == 0 }, 20*time.Second, 100*time.Millisecond)
 	require.Greater(t, downs, 3)
 	t.Logf("%d grants over %d step-downs", ref.grants, downs)
 	require.Greater(t, ref.grants, 100)

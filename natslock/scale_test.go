@@ -38,10 +38,10 @@ func TestScaleHeld(t *testing.T) {
 		take(9990)
 		many := settled()
 		require.InDelta(t, few, many, 2, "goroutines with 10 and with 10,000 locks")
-		time.Sleep(100 * time.Second)
+		time.Sleep(70 * time.Second)
 		require.Equal(t, 10_000, c.Stats().Held)
 		require.Zero(t, c.Stats().Lost)
-		require.GreaterOrEqual(t, c.Stats().Renewed, uint64(10_000*5))
+		require.GreaterOrEqual(t, c.Stats().Renewed, uint64(10_000*4))
 		for i, l := range locks {
 			wantHeld(t, l)
 			if i%1000 == 0 {
