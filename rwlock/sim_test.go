@@ -20,7 +20,7 @@ import (
 
 var (
 	simSeed  = flag.Uint64("seed", 0, "seed of TestStorm; 0: a new one")
-	simHours = flag.Float64("hours", 6, "simulated hours of TestStorm")
+	simHours = flag.Float64("hours", 3, "simulated hours of TestStorm")
 )
 
 // TestStorm lets readers and writers of a few clients contend in the bubble while
@@ -92,6 +92,7 @@ func TestStorm(t *testing.T) {
 		u.check(t)
 		fouls, joins := w.joinsBehindGate()
 		assert.Empty(t, fouls)
+		assert.Empty(t, w.writersOverReaders(u))
 		assert.Empty(t, keysLeft(t, s.Connect()))
 		for i, p := range peers {
 			for name := range names {

@@ -135,6 +135,9 @@ func (a *acquire) drain(l *Lease) verdict {
 	var counted uint64 // the gate write last seen to be proven too late
 	for late := 0; ; {
 		live, proof, err := a.readersLeft(l, gone)
+		if len(live) > 0 {
+			a.holder = live[0]
+		}
 		if _, _, cause := l.Status(); cause != nil {
 			return verdict{outcome: spoilt}
 		}

@@ -61,6 +61,7 @@ type guest struct {
 
 	released sync.Once
 	gone     atomic.Bool
+	left     Instant // when it has gone, set before gone is
 	result   error
 }
 
@@ -221,6 +222,22 @@ func (g *guest) Status() (State, time.Duration, error) {
 	return g.Lease.Status()
 }
 
+// Left is negative when the guest has left.
+func (g *guest) Left() time.Duration {
+	if g.gone.Load() {
+		return g.left.Sub(g.e.now())
+	}
+	return g.Lease.Left()
+}
+
+// Extend is that of the shared lease until the guest has left.
+func (g *guest) Extend(ctx context.Context, ttl time.Duration) error {
+	if g.gone.Load() {
+		return g.end()
+	}
+	return g.Lease.Extend(ctx, ttl)
+}
+
 func (g *guest) end() *EndError {
 	return &EndError{Name: g.spec.name, Token: g.token, Kind: ErrReleased}
 }
@@ -230,6 +247,7 @@ func (g *guest) end() *EndError {
 func (g *guest) Release() error {
 	g.released.Do(func() {
 		_, _, lost := g.Lease.Status()
+		g.left = g.e.now()
 		g.gone.Store(true)
 		g.unbind()
 		g.cancel(cmp.Or(lost, error(g.end())))
