@@ -1,0 +1,234 @@
+package rwlock_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/testutil"
+)
+
+const streamName = "KV_natslock"
+
+var r3 = natslock.WithBucketConfig(kvstore.Config{Replicas: 3})
+
+func needCluster(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("a cluster takes seconds; -short was given")
+	}
+}
+
+// TestClusterStorm has readers and writers contend on three replicas while the
+// stream's leader steps down again and again: no reader joins behind a gate, no
+// writer is active over a reader, and no update is lost.
+func TestClusterStorm(t *testing.T) {
+	needCluster(t)
+	cl := testutil.RunCluster(t, 3)
+	const clients, goroutines, names = 5, 3, 2
+	var peers []*peer
+	for i := range clients {
+		peers = append(peers, newPeer(t, cl.Connect(nats.ReconnectWait(50*time.Millisecond)), uint64(i), r3, natslock.WithTTL(10*time.Second)))
+	}
+	w := tap(t, cl.Connect())
+	w.lossy = true
+	u := newUmpire()
+	ctx, stop := context.WithTimeout(context.Background(), 8*time.Second)
+	defer stop()
+	var counters, done [names]int // the first guarded by the locks alone
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	for i, p := range peers {
+		for g := range goroutines {
+			wg.Go(func() {
+				rng := rand.New(rand.NewPCG(uint64(i), uint64(g)))
+				for ctx.Err() == nil {
+					k := rng.IntN(names)
+					take, writes := p.RLock, rng.IntN(3) == 0
+					if writes {
+						take = p.Lock
+					}
+					l, err := take(context.Background(), fmt.Sprint(k))
+					if !assert.NoError(t, err) {
+						return
+					}
+					u.granted(l, writes)
+					if writes {
+						counters[k]++
+						mu.Lock()
+						done[k]++
+						mu.Unlock()
+					} else {
+						seen := counters[k]
+						time.Sleep(time.Millisecond)
+						assert.Equal(t, seen, counters[k], "written under a reader")
+					}
+					assert.NoError(t, l.Err())
+					assert.NoError(t, l.Unlock(context.Background()))
+				}
+			})
+		}
+	}
+	downs := 0
+	for ctx.Err() == nil {
+		cl.StepDown(t, streamName)
+		downs++
+		select {
+		case <-ctx.Done():
+		case <-time.After(500 * time.Millisecond):
+		}
+	}
+	stopped := time.Now()
+	wg.Wait()
+	t.Logf("the last one was through %v after the end", time.Since(stopped))
+	u.check(t)
+	require.Equal(t, done, counters, "an update was lost")
+	fouls, joins := w.joinsBehindGate()
+	require.Empty(t, fouls)
+	require.Empty(t, w.writersOverReaders(u))
+	eventually(t, "nothing is left", func() bool { return len(keysLeft(t, cl.Connect())) == 0 })
+	t.Logf("%d reads (%d joins, at most %d at once) and %d writes over %d step-downs", u.reads, joins, u.most, u.writes, downs)
+	require.Greater(t, downs, 3)
+	require.Greater(t, u.reads, 100)
+	require.Greater(t, u.writes, 50)
+	require.Greater(t, u.most, 2)
+}
+
+// TestClusterOutage kills, and in another cluster cuts off, the server that leads
+// the stream while a writer drains a reader. Most of it is waiting, so the two
+// run together, after everything before and before everything behind.
+func TestClusterOutage(t *testing.T) {
+	needCluster(t)
+	t.Run("killed", func(t *testing.T) {
+		t.Parallel()
+		leaderKilled(t)
+	})
+	t.Run("isolated", func(t *testing.T) {
+		t.Parallel()
+		leaderIsolated(t)
+	})
+}
+
+// leaderKilled: at the default TTL nothing is lost, and the writer gets in when
+// the reader leaves.
+func leaderKilled(t *testing.T) {
+	cl := testutil.RunCluster(t, 3)
+	a, b, c := newPeer(t, cl.Connect(), 1, r3), newPeer(t, cl.Connect(), 2, r3), newPeer(t, cl.Connect(), 3, r3)
+	w := tap(t, cl.Connect())
+	w.lossy = true
+	u := newUmpire()
+	r, err := a.RLock(t.Context(), "x")
+	require.NoError(t, err)
+	u.granted(r, false)
+	grants := make(chan grant, 2)
+	b.write("b", grants)
+	eventually(t, "the gate stands", func() bool {
+		info, err := a.c.Inspect(t.Context(), natslock.RW, "x")
+		return err == nil && info.Holder != nil
+	})
+	c.read("c", grants)
+	eventually(t, "a reader is queued", func() bool { return c.c.Stats().Waiting == 1 })
+	cl.Kill(cl.Index(cl.StreamLeader(streamName)))
+	require.NoError(t, r.Extend(t.Context(), 0), "confirmed by the next leader")
+	require.NoError(t, r.Err())
+	require.Empty(t, grants)
+	unlock(t, r)
+	released := time.Now()
+	g := receive(t, grants, "the writer")
+	require.NoError(t, g.err)
+	require.Equal(t, "b", g.who)
+	u.granted(g.l, true)
+	require.Less(t, time.Since(released), 16*time.Second)
+	unlock(t, g.l)
+	g = receive(t, grants, "the reader")
+	require.NoError(t, g.err)
+	u.granted(g.l, false)
+	unlock(t, g.l)
+	u.check(t)
+	require.Empty(t, w.writersOverReaders(u))
+}
+
+// leaderIsolated is the counter-example of the model checker. A writer is
+// connected to the stream's leader and drains a reader; then that server is cut
+// off from the others. They elect another leader, with which the reader renews.
+// The old one still believes to lead, removes the reader by its own clock, and
+// tells the writer so. The writer must not believe it.
+func leaderIsolated(t *testing.T) {
+	const ttl = 12 * time.Second // the reader outlives an election of up to 9 s
+	cl := testutil.RunCluster(t, 3)
+	newPeer(t, cl.Connect(), 0, r3) // makes the bucket
+	// A leader looks every 10 s, from its election on, for whether it has lost
+	// its followers 10 s before: one that is new goes on for almost 20 s.
+	cl.StepDown(t, streamName)
+	old := cl.Index(cl.WaitStreamLeader(t, streamName))
+	r := newPeer(t, cl.ConnectTo((old+1)%3), 1, r3, natslock.WithTTL(ttl))
+	w := newPeer(t, cl.ConnectTo(old), 2, r3, natslock.WithTTL(time.Minute))
+	beside := openStore(t, cl.ConnectTo(old))
+	wire := tap(t, cl.ConnectTo((old+2)%3))
+	u := newUmpire()
+	rl, err := r.RLock(t.Context(), "x")
+	require.NoError(t, err)
+	u.granted(rl, false)
+	grants := make(chan grant, 1)
+	w.write("w", grants)
+	var gate uint64
+	eventually(t, "the gate stands", func() bool {
+		info, err := w.c.Inspect(t.Context(), natslock.RW, "x")
+		if err != nil || info.Holder == nil {
+			return false
+		}
+		gate = info.Holder.Revision
+		return true
+	})
+	require.NoError(t, rl.Extend(t.Context(), 0))
+	extended := time.Now()
+	require.Equal(t, old, cl.Index(cl.StreamLeader(streamName)))
+	cl.Isolate(old)
+
+	// The lie: no reader, from a leader that knows the gate.
+	lies := 0
+	for time.Since(extended) < 40*time.Second && lies < 20 {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		st, err := beside.State(ctx, "read.x.*")
+		cancel()
+		if err == nil && len(st.Keys) == 0 && st.Leader != "" && st.LastRevision >= gate {
+			lies++
+		}
+		select {
+		case g := <-grants:
+			t.Fatalf("the writer got in (%v) %v after the reader's last renewal known to the old leader; the reader: %v, %v left", g.err, time.Since(extended), rl.State(), rl.Remaining())
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+	require.Equal(t, 20, lies, "the old leader told the truth: nothing was tested")
+	require.Equal(t, natslock.Held, rl.State(), "the reader renews with the majority")
+	require.Greater(t, time.Since(extended), ttl)
+	t.Logf("the old leader lied from some %v after it was cut off", time.Since(extended)-2*time.Second)
+
+	// For a moment now there are two leaders within everybody's reach. The one
+	// that has no record of the reader any more refuses its renewals and its
+	// release, which proves nothing: it is behind.
+	cl.Rejoin(old)
+	require.NoError(t, rl.Extend(t.Context(), 0))
+	require.Equal(t, natslock.Held, rl.State())
+	require.Empty(t, grants)
+	unlock(t, rl)
+	released := time.Now()
+	g := receive(t, grants, "the writer")
+	require.NoError(t, g.err)
+	u.granted(g.l, true)
+	require.Less(t, time.Since(released), 16*time.Second)
+	require.Greater(t, g.l.Token(), rl.Token())
+	unlock(t, g.l)
+	u.check(t)
+	require.Empty(t, wire.writersOverReaders(u))
+}

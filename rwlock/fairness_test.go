@@ -1,0 +1,239 @@
+package rwlock_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/testutil"
+)
+
+// crowd loops readers or writers of x on each of the peers, each in for some tens
+// of milliseconds and away for less, and counts their grants.
+type crowd struct {
+	grants atomic.Int64
+	stop   context.CancelFunc
+	wg     sync.WaitGroup
+}
+
+func newCrowd(t *testing.T, u *umpire, peers []*peer, each int, writes bool, opts ...natslock.LockOption) *crowd {
+	ctx, stop := context.WithCancel(context.Background())
+	c := &crowd{stop: stop}
+	for i, p := range peers {
+		take := p.RLock
+		if writes {
+			take = p.Lock
+		}
+		for g := range each {
+			c.wg.Go(func() {
+				rng := rand.New(rand.NewPCG(uint64(i), uint64(g)))
+				for ctx.Err() == nil {
+					l, err := take(context.Background(), "x", opts...)
+					if !assert.NoError(t, err) {
+						return
+					}
+					u.granted(l, writes)
+					c.grants.Add(1)
+					time.Sleep(time.Duration(20+rng.IntN(60)) * time.Millisecond)
+					assert.NoError(t, l.Unlock(context.Background()))
+					time.Sleep(time.Duration(rng.IntN(10)) * time.Millisecond)
+				}
+			})
+		}
+	}
+	return c
+}
+
+// outsider lets p in against the crowd some times, and returns for how many of
+// its grants, and how long, it had to wait at most.
+func (c *crowd) outsider(t *testing.T, u *umpire, p *peer, writes bool) (most int64, longest time.Duration) {
+	take := p.RLock
+	if writes {
+		take = p.Lock
+	}
+	for range 6 {
+		time.Sleep(300*time.Millisecond + rand.N(100*time.Millisecond))
+		before, begun := c.grants.Load(), time.Now()
+		l, err := take(t.Context(), "x")
+		require.NoError(t, err)
+		most, longest = max(most, c.grants.Load()-before), max(longest, time.Since(begun))
+		u.granted(l, writes)
+		time.Sleep(5 * time.Millisecond)
+		unlock(t, l)
+	}
+	return most, longest
+}
+
+// TestNoStarvation measures how many grants of the other side somebody who wants
+// in has to wait for: never more than there are goroutines on that side.
+func TestNoStarvation(t *testing.T) {
+	own := natslock.TTL(15 * time.Second) // a lease of its own: not shared
+	for _, tc := range []struct {
+		name    string
+		clients int
+		each    int
+		writes  bool // the crowd
+		opts    []natslock.LockOption
+		inside  bool // the outsider is of the crowd's first client
+	}{
+		{name: "a writer against readers", clients: 6, each: 2, opts: []natslock.LockOption{own}},
+		{name: "a writer against readers that share", clients: 4, each: 5},
+		{name: "a writer against one client's readers", clients: 1, each: 20},
+		{name: "a writer against its own client's readers", clients: 1, each: 20, inside: true},
+		{name: "a reader against writers", clients: 6, each: 1, writes: true},
+		{name: "a reader against one client's writers", clients: 1, each: 6, writes: true, inside: true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+				u := newUmpire()
+				var peers []*peer
+				for i := range tc.clients {
+					peers = append(peers, newPeer(t, s.Connect(), uint64(i)))
+				}
+				outsider := newPeer(t, s.Connect(), 100)
+				if tc.inside {
+					outsider = peers[0]
+				}
+				w := tap(t, s.Connect())
+				c := newCrowd(t, u, peers, tc.each, tc.writes, tc.opts...)
+				most, longest := c.outsider(t, u, outsider, !tc.writes)
+				c.stop()
+				c.wg.Wait()
+				t.Logf("waited for at most %d grants, %v, of %d", most, longest, c.grants.Load())
+				// Each goroutine once, and one in the act of entering.
+				require.LessOrEqual(t, most, int64(tc.clients*tc.each+1))
+				if !tc.writes {
+					require.Less(t, longest, 200*time.Millisecond, "readers were let in behind it")
+				}
+				u.check(t)
+				require.Empty(t, w.writersOverReaders(u))
+				require.Greater(t, c.grants.Load(), int64(30))
+			})
+		})
+	}
+}
+
+// TestSharingUnheard loses every notification: a client that does not hear of
+// the gate stops sharing at a third of the TTL nevertheless.
+func TestSharingUnheard(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		const ttl = 9 * time.Second
+		u := newUmpire()
+		readers, writer := newPeer(t, s.Connect(), 1, natslock.WithTTL(ttl)), newPeer(t, s.Connect(), 2, natslock.WithTTL(ttl))
+		readers.f.DropAllEvents(true)
+		c := newCrowd(t, u, []*peer{readers}, 10, false)
+		begun := time.Now()
+		_, longest := c.outsider(t, u, writer, true)
+		c.stop()
+		c.wg.Wait()
+		t.Logf("waited %v at most", longest)
+		require.Less(t, longest, ttl/3+200*time.Millisecond)
+		require.Greater(t, time.Since(begun), ttl/3)
+		u.check(t)
+	})
+}
+
+// TestLine queues readers and writers of many clients behind a writer. They go
+// by ticket: writers one by one, the readers between two of them together.
+func TestLine(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		u := newUmpire()
+		var peers []*peer
+		for i := range 4 {
+			peers = append(peers, newPeer(t, s.Connect(), uint64(i)))
+		}
+		first, err := peers[0].Lock(t.Context(), "x")
+		require.NoError(t, err)
+		u.granted(first, true)
+		const line = "RRWRWWWRRRRWRWW"
+		grants := make(chan grant, len(line))
+		for i, mode := range line {
+			who := fmt.Sprint(i)
+			if mode == 'R' {
+				peers[i%4].read(who, grants)
+			} else {
+				peers[i%4].write(who, grants)
+			}
+			time.Sleep(20 * time.Millisecond)
+		}
+		synctest.Wait()
+		info, err := peers[0].c.Inspect(t.Context(), natslock.RW, "x")
+		require.NoError(t, err)
+		require.Len(t, info.Queue, len(line))
+		time.Sleep(20 * time.Second) // over some renewals of their places
+		begun := time.Now()
+		unlock(t, first)
+		for at := 0; at < len(line); {
+			n := 1
+			for line[at] == 'R' && at+n < len(line) && line[at+n] == 'R' {
+				n++
+			}
+			var want, got []string
+			var in []*natslock.Lock
+			for i := range n {
+				want = append(want, fmt.Sprint(at+i))
+				g := <-grants
+				require.NoError(t, g.err)
+				u.granted(g.l, line[at] == 'W')
+				got, in = append(got, g.who), append(in, g.l)
+			}
+			require.ElementsMatch(t, want, got)
+			nobody(t, grants, "out of turn")
+			for _, l := range in[1:] {
+				unlock(t, l)
+				nobody(t, grants, "beside the last reader")
+			}
+			unlock(t, in[0])
+			at += n
+		}
+		require.Less(t, time.Since(begun), time.Duration(len(line)+1)*time.Second+200*time.Millisecond, "somebody was let in by a timer")
+		u.check(t)
+		require.Equal(t, 4, u.most)
+		require.Empty(t, keysLeft(t, s.Connect()))
+	})
+}
+
+// TestNewcomer comes when the lock is free and the first in line has not taken
+// it yet: nobody passes the line.
+func TestNewcomer(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a, b, c, d := newPeer(t, s.Connect(), 1), newPeer(t, s.Connect(), 2), newPeer(t, s.Connect(), 3), newPeer(t, s.Connect(), 4)
+		l, err := a.Lock(t.Context(), "x")
+		require.NoError(t, err)
+		grants := make(chan grant, 3)
+		b.write("queued", grants)
+		time.Sleep(100 * time.Millisecond)
+		synctest.Wait()
+		b.slow("rw take", 300*time.Millisecond)
+		unlock(t, l)
+		synctest.Wait()
+		_, err = c.TryRLock(t.Context(), "x")
+		require.ErrorIs(t, err, natslock.ErrLocked, "a reader past the line")
+		_, err = c.TryLock(t.Context(), "x")
+		require.ErrorIs(t, err, natslock.ErrLocked, "a writer past the line")
+		c.read("reader", grants)
+		synctest.Wait()
+		d.write("writer", grants)
+		first := <-grants
+		require.NoError(t, first.err)
+		require.Equal(t, "queued", first.who)
+		nobody(t, grants, "beside a writer")
+		unlock(t, first.l)
+		for _, who := range []string{"reader", "writer"} {
+			g := <-grants
+			require.NoError(t, g.err)
+			require.Equal(t, who, g.who)
+			unlock(t, g.l)
+		}
+		require.Empty(t, keysLeft(t, s.Connect()))
+	})
+}

@@ -1,0 +1,221 @@
+package rwlock_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/testutil"
+)
+
+// The fates that a write can meet and that leave its outcome open, or make it
+// known too late.
+var fates = []struct {
+	name string
+	fate testutil.Fate
+}{
+	{"answer lost", testutil.LoseAnswer},
+	{"dropped", testutil.Drop},
+	{"not sent", testutil.NotSent(fmt.Errorf("%w: test", kvstore.ErrUnavailable))},
+	{"in flight", testutil.Refuse(kvstore.ErrInFlight)},
+	{"applied 700ms later", testutil.Delay(700 * time.Millisecond)},
+	{"applied 3s later", testutil.Delay(3 * time.Second)},
+	{"applied 3s later, silently", testutil.Delay(3 * time.Second).Silent()},
+	{"applied 40s later", testutil.Delay(40 * time.Second)},
+	{"applied 40s later, silently", testutil.Delay(40 * time.Second).Silent()},
+	{"answered 700ms later", testutil.DelayAnswer(700 * time.Millisecond)},
+	{"answered 3s later", testutil.DelayAnswer(3 * time.Second)},
+	{"answered 40s later", testutil.DelayAnswer(40 * time.Second)},
+}
+
+// pace measures that nobody stays out for longer than a lease and a bit when
+// nobody is in: from the last release, or grant, to the next grant.
+type pace struct {
+	mu    sync.Mutex
+	last  time.Time // of a release or a grant; zero until the first release
+	worst time.Duration
+	who   string
+}
+
+func (p *pace) released() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.last = time.Now()
+}
+
+func (p *pace) granted(who string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.last.IsZero() {
+		return
+	}
+	if d := time.Since(p.last); d > p.worst {
+		p.worst, p.who = d, who
+	}
+	p.last = time.Now()
+}
+
+// TestFaultAtEveryStep tells one story over and over, each time with another
+// write of it going wrong. A reads three times, the last time as a guest of the
+// second; W takes the gate and drains; B reads and V writes, both from the queue.
+// A leaves after some renewals, W and B after some more. Whatever happens, no
+// writer is in beside anybody, everybody gets in, and in the end nothing is left.
+func TestFaultAtEveryStep(t *testing.T) {
+	for _, step := range []struct {
+		who   string
+		stage string
+		first int // which writes of that stage go wrong
+		last  int
+	}{
+		{"A", "read take", 1, 1},
+		{"A", "read take", 2, 2},
+		{"A", "read take", 1, 4},
+		{"A", "read renew", 1, 1},
+		{"A", "read renew", 3, 6},
+		{"A", "read renew", 1, 1000},
+		{"A", "read delete", 1, 1},
+		{"A", "read delete", 2, 2},
+		{"A", "read delete", 1, 4},
+		{"W", "rw take", 1, 1},
+		{"W", "rw take", 1, 3},
+		{"W", "rw renew", 1, 1},
+		{"W", "rw renew", 3, 5},
+		{"W", "rw renew", 1, 1000},
+		{"W", "rw delete", 1, 1},
+		{"W", "rw delete", 1, 3},
+		{"B", "rwait take", 1, 1},
+		{"B", "rwait take", 1, 3},
+		{"B", "rwait renew", 1, 2},
+		{"B", "rwait renew", 1, 1000},
+		{"B", "rwait delete", 1, 1},
+		{"B", "read take", 1, 1},
+		{"B", "read take", 2, 3},
+		{"B", "read delete", 1, 1},
+		{"V", "rwait take", 1, 1},
+		{"V", "rwait take", 1, 3},
+		{"V", "rwait renew", 1, 1000},
+		{"V", "rwait delete", 1, 1},
+		{"V", "rw take", 1, 1},
+		{"V", "rw take", 2, 3},
+	} {
+		t.Run(fmt.Sprintf("%s %s %d-%d", step.who, step.stage, step.first, step.last), func(t *testing.T) {
+			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+				newPeer(t, s.Connect(), 0) // makes the bucket
+				w := tap(t, s.Connect())
+				var all sync.WaitGroup
+				var mu sync.Mutex
+				for _, f := range fates { // each with clients and a lock of its own
+					peers := map[string]*peer{}
+					for i, who := range []string{"A", "W", "B", "V"} {
+						peers[who] = newPeer(t, s.Connect(), uint64(i), natslock.WithTTL(faultTTL), natslock.WithOwner(who))
+					}
+					n, hit := 0, &atomic.Int64{}
+					peers[step.who].f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+						if stage(w) == step.stage {
+							mu.Lock()
+							defer mu.Unlock()
+							if n++; n >= step.first && n <= step.last {
+								hit.Add(1)
+								return f.fate
+							}
+						}
+						return testutil.Pass
+					})
+					all.Go(func() {
+						faultStory(t, f.name, peers)
+						assert.Positive(t, hit.Load(), "%s was never injected", f.name)
+					})
+				}
+				all.Wait()
+				fouls, _ := w.joinsBehindGate()
+				assert.Empty(t, fouls)
+				assert.Empty(t, keysLeft(t, s.Connect()), "left in the bucket")
+			})
+		})
+	}
+}
+
+const faultTTL = 5 * time.Second
+
+func faultStory(t *testing.T, name string, peers map[string]*peer) {
+	u, p := newUmpire(), &pace{}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+	defer cancel()
+	letGo := func(who string, l *natslock.Lock) {
+		lost := l.Err() != nil
+		p.released()
+		switch err := l.Unlock(context.Background()); {
+		case lost:
+			assert.ErrorIs(t, err, natslock.ErrLost, "%s: %s", name, who)
+		case err != nil:
+			// Held to the end, but the server did not confirm.
+			assert.ErrorIs(t, err, natslock.ErrUnavailable, "%s: %s", name, who)
+		}
+	}
+	var wg sync.WaitGroup
+	begin := func(who string, writes bool, hold time.Duration) {
+		wg.Go(func() {
+			take := peers[who].RLock
+			if writes {
+				take = peers[who].Lock
+			}
+			l, err := take(ctx, name, natslock.Detached())
+			if !assert.NoError(t, err, "%s: %s", name, who) {
+				return
+			}
+			u.granted(l, writes)
+			p.granted(who)
+			select {
+			case <-time.After(hold):
+			case <-l.Done():
+			}
+			letGo(who, l)
+		})
+	}
+	var own []*natslock.Lock
+	for range 3 {
+		l, err := peers["A"].RLock(ctx, name)
+		if !assert.NoError(t, err, "%s: A", name) {
+			return
+		}
+		u.granted(l, false)
+		own = append(own, l)
+	}
+	time.Sleep(time.Second)
+	begin("W", true, 6*time.Second)
+	time.Sleep(time.Second)
+	begin("B", false, 2*time.Second)
+	time.Sleep(time.Second)
+	begin("V", true, 2*time.Second)
+	time.Sleep(8 * time.Second)
+	for _, l := range own {
+		letGo("A", l)
+	}
+	wg.Wait()
+	assert.Less(t, p.worst, faultTTL+1500*time.Millisecond, "%s: %s waited longer than a lease and a bit", name, p.who)
+
+	time.Sleep(2 * time.Minute) // late writes land, ghosts are laid
+	for who, p := range peers {
+		l, err := p.TryLock(t.Context(), name)
+		if !assert.NoError(t, err, "%s: %s is blocked by a ghost", name, who) {
+			continue
+		}
+		u.granted(l, true)
+		assert.NoError(t, l.Unlock(context.Background()))
+		l, err = p.TryRLock(t.Context(), name)
+		if !assert.NoError(t, err, "%s: %s is blocked by a ghost", name, who) {
+			continue
+		}
+		u.granted(l, false)
+		assert.NoError(t, l.Unlock(context.Background()))
+		assert.NoError(t, p.c.Close(t.Context()))
+	}
+	assert.Empty(t, u.fouls, name)
+}

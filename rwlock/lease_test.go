@@ -1,0 +1,466 @@
+package rwlock_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/testutil"
+)
+
+// TestTokens: a writer's is higher than that of every reader it waited for,
+// guests included; a later reader's, shared or not, is higher than the writer's.
+func TestTokens(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a, b := newPeer(t, s.Connect(), 1), newPeer(t, s.Connect(), 2)
+		var last uint64 // the last writer's
+		for range 3 {
+			var readers []*natslock.Lock
+			var highest uint64
+			for range 4 { // the last two are guests
+				l, err := a.RLock(t.Context(), "x")
+				require.NoError(t, err)
+				require.Greater(t, l.Token(), last)
+				highest = max(highest, l.Token())
+				readers = append(readers, l)
+			}
+			require.Equal(t, readers[1].Token(), readers[3].Token())
+			l, err := b.RLock(t.Context(), "x")
+			require.NoError(t, err)
+			require.Greater(t, l.Token(), highest)
+			readers, highest = append(readers, l), l.Token()
+			grants := make(chan grant, 1)
+			b.write("w", grants)
+			nobody(t, grants, "over readers")
+			for _, r := range readers {
+				require.NoError(t, r.Extend(t.Context(), 0)) // renewals keep the token
+			}
+			require.Equal(t, highest, readers[4].Token())
+			unlock(t, readers...)
+			g := <-grants
+			require.NoError(t, g.err)
+			require.Greater(t, g.l.Token(), highest)
+			last = g.l.Token()
+			unlock(t, g.l)
+		}
+	})
+}
+
+// TestReleasedIsNotShared reads again while the release of the lease that this
+// client shared is on its way: that is a new reader.
+func TestReleasedIsNotShared(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a, b := newPeer(t, s.Connect(), 1), newPeer(t, s.Connect(), 2)
+		first, err := a.RLock(t.Context(), "x")
+		require.NoError(t, err)
+		host, err := a.RLock(t.Context(), "x")
+		require.NoError(t, err)
+		guest, err := a.RLock(t.Context(), "x")
+		require.NoError(t, err)
+		require.Equal(t, host.ID(), guest.ID())
+		unlock(t, host) // the guest keeps the lease
+		require.NoError(t, guest.Err())
+		a.slow("read delete", 500*time.Millisecond)
+		released := make(chan error)
+		go func() { released <- guest.Unlock(context.Background()) }()
+		synctest.Wait()
+		again, err := a.RLock(t.Context(), "x")
+		require.NoError(t, err)
+		require.NotEqual(t, guest.ID(), again.ID())
+		require.Greater(t, again.Token(), guest.Token())
+		require.NoError(t, <-released)
+		a.f.OnSend(nil)
+		require.Equal(t, natslock.Held, again.State())
+		grants := make(chan grant, 1)
+		unlock(t, first)
+		b.write("w", grants)
+		nobody(t, grants, "over a reader")
+		unlock(t, again)
+		g := <-grants
+		require.NoError(t, g.err)
+		unlock(t, g.l)
+	})
+}
+
+// TestGuests share a lease, not their contexts: each ends with its own parent, or
+// with the lease.
+func TestGuests(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		nc, link := s.ConnectLink()
+		a := newPeer(t, nc, 1, natslock.WithTTL(5*time.Second))
+		_, err := a.RLock(t.Context(), "x")
+		require.NoError(t, err)
+		type key struct{}
+		parent, cancel := context.WithCancelCause(context.WithValue(t.Context(), key{}, "v"))
+		host, err := a.RLock(parent, "x")
+		require.NoError(t, err)
+		guest, err := a.RLock(t.Context(), "x")
+		require.NoError(t, err)
+		detached, err := a.RLock(parent, "x", natslock.Detached())
+		require.NoError(t, err)
+		for _, l := range []*natslock.Lock{guest, detached} {
+			require.Equal(t, host.ID(), l.ID())
+		}
+		reason := errors.New("the request is over")
+		cancel(reason)
+		<-host.Done()
+		require.ErrorIs(t, host.Err(), reason)
+		require.Equal(t, natslock.Held, host.State(), "its context ended, not the lock")
+		require.NoError(t, guest.Err())
+		require.NoError(t, detached.Err())
+		require.Equal(t, "v", detached.Context().Value(key{}))
+		unlock(t, host)
+		require.Equal(t, natslock.Released, host.State())
+		require.ErrorIs(t, host.Extend(t.Context(), 0), natslock.ErrReleased, "a guest that has left speaks for nobody")
+		require.False(t, host.ValidUntil().After(time.Now()))
+		require.Zero(t, host.Remaining())
+		require.Equal(t, natslock.Held, guest.State())
+		require.True(t, guest.ValidUntil().After(time.Now()))
+
+		time.Sleep(time.Minute) // renewed for those who are left
+		require.NoError(t, guest.Err())
+		link.Cut()
+		<-guest.Done()
+		<-detached.Done()
+		for _, l := range []*natslock.Lock{guest, detached} {
+			require.ErrorIs(t, context.Cause(l.Context()), natslock.ErrLost)
+			require.Equal(t, natslock.Lost, l.State())
+			require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrLost)
+			require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrLost, "as before")
+		}
+	})
+}
+
+// TestLeaseOptions takes readers and writers with leases of their own.
+func TestLeaseOptions(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a, b := newPeer(t, s.Connect(), 1), newPeer(t, s.Connect(), 2)
+		type take func(ctx context.Context, name string, opts ...natslock.LockOption) (*natslock.Lock, error)
+		for _, writes := range []bool{false, true} {
+			in, other := take(a.RLock), take(b.Lock)
+			if writes {
+				in, other = a.Lock, b.RLock
+			}
+			// Until: ends then, and is not renewed.
+			begun := time.Now()
+			l, err := in(t.Context(), "x", natslock.Until(begun.Add(10*time.Second)))
+			require.NoError(t, err)
+			next, err := other(t.Context(), "x")
+			require.NoError(t, err)
+			require.Equal(t, natslock.Lost, l.State())
+			require.GreaterOrEqual(t, time.Since(begun), 10*time.Second)
+			require.Less(t, time.Since(begun), 12500*time.Millisecond)
+			unlock(t, next)
+			require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrLost)
+
+			// NoRenew: what Extend does not prolong is over.
+			begun = time.Now()
+			l, err = in(t.Context(), "x", natslock.TTL(5*time.Second), natslock.NoRenew())
+			require.NoError(t, err)
+			time.Sleep(4 * time.Second)
+			require.NoError(t, l.Extend(t.Context(), 8*time.Second))
+			<-l.Done()
+			require.WithinDuration(t, begun.Add(4*time.Second+7200*time.Millisecond), time.Now(), 50*time.Millisecond)
+			require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrLost)
+			synctest.Wait()
+
+			// Meta is shown.
+			l, err = in(t.Context(), "x", natslock.Meta(map[string]string{"job": "42"}))
+			require.NoError(t, err)
+			info, err := b.c.Inspect(t.Context(), natslock.RW, "x")
+			require.NoError(t, err)
+			holders := info.Readers
+			if writes {
+				require.Empty(t, holders)
+				holders = append(holders, *info.Holder)
+			} else {
+				require.Nil(t, info.Holder)
+			}
+			require.Len(t, holders, 1)
+			require.Equal(t, map[string]string{"job": "42"}, holders[0].Meta)
+			require.Equal(t, l.Token(), holders[0].Token)
+			require.Equal(t, l.ID(), holders[0].ID)
+
+			// MaxWait: who waited knows for whom, and leaves nothing.
+			begun = time.Now()
+			_, err = other(t.Context(), "x", natslock.MaxWait(3*time.Second))
+			require.ErrorIs(t, err, natslock.ErrTimeout)
+			require.Equal(t, 3*time.Second, time.Since(begun))
+			var timeout *natslock.TimeoutError
+			require.ErrorAs(t, err, &timeout)
+			require.NotNil(t, timeout.Holder)
+			require.Equal(t, l.Token(), timeout.Holder.Token)
+			synctest.Wait()
+			info, err = b.c.Inspect(t.Context(), natslock.RW, "x")
+			require.NoError(t, err)
+			require.Empty(t, info.Queue)
+			require.Equal(t, writes, info.Holder != nil)
+
+			// The renewed one lives on.
+			time.Sleep(time.Minute)
+			require.NoError(t, l.Err())
+			unlock(t, l)
+
+			// Detached.
+			ctx, cancel := context.WithCancel(t.Context())
+			l, err = in(ctx, "x", natslock.Detached())
+			require.NoError(t, err)
+			bound, err := a.RLock(ctx, "y")
+			require.NoError(t, err)
+			cancel()
+			<-bound.Done()
+			require.NoError(t, l.Err())
+			unlock(t, l, bound)
+		}
+		require.Empty(t, keysLeft(t, s.Connect()))
+	})
+}
+
+// TestDo runs functions under the lock and releases it, whatever they do.
+func TestDo(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a, b := newPeer(t, s.Connect(), 1), newPeer(t, s.Connect(), 2)
+		reason := errors.New("no")
+		for what, do := range map[string]func(context.Context, string, func(context.Context, *natslock.Lock) error, ...natslock.LockOption) error{"Do": a.Do, "RDo": a.RDo} {
+			require.ErrorIs(t, do(t.Context(), "x", func(ctx context.Context, l *natslock.Lock) error {
+				require.NoError(t, ctx.Err())
+				require.Equal(t, natslock.Held, l.State())
+				_, err := b.TryLock(ctx, "x")
+				require.ErrorIs(t, err, natslock.ErrLocked)
+				r, err := b.TryRLock(ctx, "x")
+				if what == "Do" {
+					require.ErrorIs(t, err, natslock.ErrLocked)
+				} else {
+					require.NoError(t, err)
+					unlock(t, r)
+				}
+				return reason
+			}), reason)
+			require.Panics(t, func() {
+				_ = do(t.Context(), "x", func(context.Context, *natslock.Lock) error { panic("no") })
+			})
+			l, err := b.TryLock(t.Context(), "x")
+			require.NoError(t, err)
+			require.ErrorIs(t, do(t.Context(), "x", nil, natslock.MaxWait(time.Second)), natslock.ErrTimeout)
+			unlock(t, l)
+		}
+	})
+}
+
+// TestSeen: Inspect, List and Watch tell readers, writers and the queue apart.
+func TestSeen(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a, b := newPeer(t, s.Connect(), 1, natslock.WithOwner("alice")), newPeer(t, s.Connect(), 2, natslock.WithOwner("bob"))
+		ctx, cancel := context.WithCancel(t.Context())
+		var mu sync.Mutex
+		var events []natslock.Event
+		var watching sync.WaitGroup
+		watching.Go(func() {
+			for ev, err := range b.c.Watch(ctx, ">") {
+				assert.NoError(t, err)
+				mu.Lock()
+				events = append(events, ev)
+				mu.Unlock()
+			}
+		})
+		synctest.Wait()
+		m, err := b.c.Lock(t.Context(), "m")
+		require.NoError(t, err)
+		r1, err := a.RLock(t.Context(), "orders.7")
+		require.NoError(t, err)
+		r2, err := b.RLock(t.Context(), "orders.7")
+		require.NoError(t, err)
+		grants := make(chan grant, 3)
+		go func() {
+			l, err := b.Lock(context.Background(), "orders.7")
+			grants <- grant{"w", l, err, time.Now()}
+		}()
+		time.Sleep(10 * time.Millisecond)
+		synctest.Wait()
+		go func() {
+			l, err := a.RLock(context.Background(), "orders.7")
+			grants <- grant{"r", l, err, time.Now()}
+		}()
+		time.Sleep(10 * time.Millisecond)
+		synctest.Wait()
+
+		seen := map[string]natslock.Info{}
+		for info, err := range a.c.List(t.Context(), ">") {
+			require.NoError(t, err)
+			seen[info.Kind.String()+" "+info.Name] = info
+		}
+		require.Len(t, seen, 2)
+		require.Equal(t, m.Token(), seen["mutex m"].Holder.Token)
+		info, err := a.c.Inspect(t.Context(), natslock.RW, "orders.7")
+		require.NoError(t, err)
+		require.Equal(t, info, seen["rw orders.7"])
+		require.Equal(t, "bob", info.Holder.Owner, "the writer at the gate")
+		require.Len(t, info.Readers, 2)
+		require.Equal(t, []string{"alice", "bob"}, []string{info.Readers[0].Owner, info.Readers[1].Owner})
+		require.Equal(t, []uint64{r1.Token(), r2.Token()}, []uint64{info.Readers[0].Token, info.Readers[1].Token})
+		require.Len(t, info.Queue, 1)
+		require.Equal(t, natslock.Shared, info.Queue[0].Mode)
+		require.Equal(t, "alice", info.Queue[0].Owner)
+		mutex, err := a.c.Inspect(t.Context(), natslock.Mutex, "orders.7")
+		require.NoError(t, err)
+		require.Nil(t, mutex.Holder, "another lock")
+		for info, err := range a.c.List(t.Context(), "orders.*") {
+			require.NoError(t, err)
+			require.Equal(t, natslock.RW, info.Kind)
+		}
+
+		unlock(t, r1, r2)
+		w := <-grants
+		require.Equal(t, "w", w.who)
+		unlock(t, w.l)
+		r := <-grants
+		require.Equal(t, "r", r.who)
+		unlock(t, r.l, m)
+		synctest.Wait()
+		cancel()
+		watching.Wait()
+		type told struct {
+			typ   natslock.EventType
+			kind  natslock.Kind
+			name  string
+			token uint64
+		}
+		count := map[told]int{}
+		for _, ev := range events {
+			count[told{ev.Type, ev.Kind, ev.Name, ev.Token}]++
+		}
+		for _, want := range []told{
+			{natslock.EventGranted, natslock.Mutex, "m", m.Token()},
+			{natslock.EventReleased, natslock.Mutex, "m", m.Token()},
+			{natslock.EventGranted, natslock.RW, "orders.7", r1.Token()},
+			{natslock.EventGranted, natslock.RW, "orders.7", r2.Token()},
+			{natslock.EventReleased, natslock.RW, "orders.7", r1.Token()},
+			{natslock.EventReleased, natslock.RW, "orders.7", r2.Token()},
+			{natslock.EventGranted, natslock.RW, "orders.7", w.l.Token()},
+			{natslock.EventReleased, natslock.RW, "orders.7", w.l.Token()},
+			{natslock.EventQueued, natslock.RW, "orders.7", info.Queue[0].Ticket},
+			{natslock.EventGranted, natslock.RW, "orders.7", r.l.Token()},
+			{natslock.EventReleased, natslock.RW, "orders.7", r.l.Token()},
+		} {
+			require.Equal(t, 1, count[want], "%v", want)
+			delete(count, want)
+		}
+		require.Empty(t, count)
+	})
+}
+
+// TestCloseWithReaders closes a client that still reads, with a lease of its own
+// and as host and guest of another: the contexts end, the records stay to the end
+// of their TTL, because the work may still be stopping.
+func TestCloseWithReaders(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		const ttl = 5 * time.Second
+		a, b := newPeer(t, s.Connect(), 1, natslock.WithTTL(ttl)), newPeer(t, s.Connect(), 2, natslock.WithTTL(ttl))
+		var readers []*natslock.Lock
+		for range 3 {
+			l, err := a.RLock(t.Context(), "x")
+			require.NoError(t, err)
+			readers = append(readers, l)
+		}
+		grants := make(chan grant, 1)
+		b.write("w", grants)
+		nobody(t, grants, "over readers")
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		closed := make(chan error, 1)
+		go func() { closed <- a.c.Close(ctx) }()
+		time.Sleep(time.Second)
+		unlock(t, readers[1]) // the host goes, its guest stays
+		_, err := a.RLock(t.Context(), "x")
+		require.ErrorIs(t, err, natslock.ErrClosed)
+		_, err = a.TryRLock(t.Context(), "y")
+		require.ErrorIs(t, err, natslock.ErrClosed)
+		for range 12 {
+			nobody(t, grants, "over readers that are waited for")
+		}
+		require.Empty(t, closed)
+		err = <-closed
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.ErrorContains(t, err, `"x"`)
+		for _, i := range []int{0, 2} {
+			require.ErrorIs(t, context.Cause(readers[i].Context()), natslock.ErrClosed)
+			require.Equal(t, natslock.Lost, readers[i].State())
+		}
+		over := time.Now()
+		g := <-grants
+		require.NoError(t, g.err)
+		require.Greater(t, g.at.Sub(over), 2*time.Second, "their records were deleted")
+		require.Less(t, g.at.Sub(over), ttl+500*time.Millisecond)
+		unlock(t, g.l)
+		require.ErrorIs(t, readers[2].Unlock(t.Context()), natslock.ErrClosed)
+
+		// A client whose readers leave in time closes well.
+		l, err := b.RLock(t.Context(), "x")
+		require.NoError(t, err)
+		go func() { closed <- b.c.Close(context.Background()) }()
+		time.Sleep(time.Second)
+		require.Empty(t, closed)
+		unlock(t, l)
+		require.NoError(t, <-closed)
+		require.Empty(t, keysLeft(t, s.Connect()))
+	})
+}
+
+// TestCloseEndsWaiters: a reader in line, a writer in line and one that drains are
+// told, and leave nothing.
+func TestCloseEndsWaiters(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a, b := newPeer(t, s.Connect(), 1), newPeer(t, s.Connect(), 2)
+		r, err := a.RLock(t.Context(), "x")
+		require.NoError(t, err)
+		grants := make(chan grant, 3)
+		b.write("drains", grants)
+		time.Sleep(10 * time.Millisecond)
+		synctest.Wait()
+		b.write("waits", grants)
+		b.read("waits", grants)
+		nobody(t, grants, "over a reader")
+		require.NoError(t, b.c.Close(t.Context()))
+		for range 3 {
+			require.ErrorIs(t, (<-grants).err, natslock.ErrClosed)
+		}
+		synctest.Wait()
+		require.Len(t, keysLeft(t, s.Connect()), 1, "the reader's")
+		unlock(t, r)
+	})
+}
+
+// TestForeignReader: what is under the keys and is nobody's record counts as
+// held by an unknown owner, a reader's place included.
+func TestForeignReader(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a := newPeer(t, s.Connect(), 1)
+		_, err := openStore(t, s.Connect()).Create(t.Context(), "read.x.SOMEBODY", []byte("?"), 5*time.Second)
+		require.NoError(t, err)
+		begun := time.Now()
+		_, err = a.TryLock(t.Context(), "x")
+		require.ErrorIs(t, err, natslock.ErrLocked)
+		var locked *natslock.LockedError
+		require.ErrorAs(t, err, &locked)
+		require.Nil(t, locked.Holder)
+		r, err := a.RLock(t.Context(), "x")
+		require.NoError(t, err)
+		unlock(t, r)
+		info, err := a.c.Inspect(t.Context(), natslock.RW, "x")
+		require.NoError(t, err)
+		require.Len(t, info.Readers, 1)
+		require.True(t, info.Readers[0].Unreadable)
+		l, err := a.Lock(t.Context(), "x")
+		require.NoError(t, err)
+		require.GreaterOrEqual(t, time.Since(begun), 5*time.Second)
+		require.Less(t, time.Since(begun), 5500*time.Millisecond)
+		unlock(t, l)
+	})
+}

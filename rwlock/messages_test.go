@@ -1,0 +1,128 @@
+package rwlock_test
+
+import (
+	"fmt"
+	"runtime"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/testutil"
+)
+
+// traffic is what a connection has sent and received.
+type traffic struct{ in, out uint64 }
+
+func trafficOf(nc *nats.Conn) traffic {
+	s := nc.Stats()
+	return traffic{s.InMsgs, s.OutMsgs}
+}
+
+// since returns what there was since before, when all is quiet.
+func (before traffic) since(nc *nats.Conn) traffic {
+	synctest.Wait()
+	now := trafficOf(nc)
+	return traffic{now.in - before.in, now.out - before.out}
+}
+
+// TestMessagesUncontended: joining is one publish and its answer, leaving is
+// another. A writer takes the gate, asks once who reads, and leaves.
+func TestMessagesUncontended(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a := newPeer(t, s.Connect(), 1)
+		rl, err := a.RLock(t.Context(), "warm")
+		require.NoError(t, err) // with the first write comes the subscription for its answer
+		unlock(t, rl)
+		synctest.Wait()
+		for i := range 3 {
+			name := fmt.Sprint(i)
+			before := trafficOf(a.nc)
+			l, err := a.RLock(t.Context(), name)
+			require.NoError(t, err)
+			require.Equal(t, traffic{1, 1}, before.since(a.nc), "RLock")
+			before = trafficOf(a.nc)
+			unlock(t, l)
+			require.Equal(t, traffic{1, 1}, before.since(a.nc), "Unlock of a reader")
+
+			before = trafficOf(a.nc)
+			l, err = a.Lock(t.Context(), "written "+name) // where nobody has just left
+			require.NoError(t, err)
+			require.Equal(t, traffic{2, 2}, before.since(a.nc), "Lock: the gate, and who reads")
+			before = trafficOf(a.nc)
+			unlock(t, l)
+			require.Equal(t, traffic{1, 1}, before.since(a.nc), "Unlock of a writer")
+		}
+	})
+}
+
+// TestMessagesOfOneAmongMany: one more reader costs itself two messages each way,
+// and those who read already nothing, however many they are.
+func TestMessagesOfOneAmongMany(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		joiner := newPeer(t, s.Connect(), 0, natslock.WithTTL(time.Hour))
+		var readers []*peer
+		var locks []*natslock.Lock
+		for _, n := range []int{1, 10, 100} {
+			for len(readers) < n {
+				p := newPeer(t, s.Connect(), 1, natslock.WithTTL(time.Hour))
+				l, err := p.RLock(t.Context(), "x")
+				require.NoError(t, err)
+				readers, locks = append(readers, p), append(locks, l)
+			}
+			time.Sleep(3 * time.Second) // they watch their own records by now
+			synctest.Wait()
+			var before []traffic
+			for _, p := range readers {
+				before = append(before, trafficOf(p.nc))
+			}
+			own := trafficOf(joiner.nc)
+			const rounds = 5
+			for range rounds {
+				l, err := joiner.RLock(t.Context(), "x")
+				require.NoError(t, err)
+				unlock(t, l)
+			}
+			require.Equal(t, traffic{2 * rounds, 2 * rounds}, own.since(joiner.nc), "beside %d readers", n)
+			for i, p := range readers {
+				require.Equal(t, traffic{}, before[i].since(p.nc), "reader %d of %d", i, n)
+			}
+		}
+		unlock(t, locks...)
+	})
+}
+
+// TestGoroutines holds many read locks of one client, shared ones and ones with
+// leases of their own: no goroutine belongs to any of them.
+func TestGoroutines(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a := newPeer(t, s.Connect(), 1)
+		var locks []*natslock.Lock
+		take := func(n int) int {
+			for i := range n {
+				var opts []natslock.LockOption
+				if i%2 == 0 {
+					opts = append(opts, natslock.TTL(time.Minute))
+				}
+				l, err := a.RLock(t.Context(), "x", opts...)
+				require.NoError(t, err)
+				locks = append(locks, l)
+			}
+			time.Sleep(3 * time.Second)
+			synctest.Wait()
+			return runtime.NumGoroutine()
+		}
+		few := take(10)
+		many := take(990)
+		require.InDelta(t, few, many, 2, "goroutines of 10 and of 1000 readers")
+		time.Sleep(5 * time.Minute)
+		for _, l := range locks {
+			require.Equal(t, natslock.Held, l.State())
+		}
+		unlock(t, locks...)
+		require.Empty(t, keysLeft(t, s.Connect()))
+	})
+}

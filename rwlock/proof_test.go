@@ -1,0 +1,249 @@
+package rwlock_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/testutil"
+)
+
+// liar stands between a writer and the store and changes what it is told of the
+// readers.
+type liar struct {
+	kvstore.KV
+	mu    sync.Mutex
+	asked int
+	state func(n int, st *kvstore.State) error
+	get   func(key string) error
+}
+
+func (l *liar) State(ctx context.Context, pattern string) (kvstore.State, error) {
+	st, err := l.KV.State(ctx, pattern)
+	if err != nil || !strings.HasPrefix(pattern, "read.") || l.state == nil {
+		return st, err
+	}
+	l.mu.Lock()
+	l.asked++
+	n := l.asked
+	l.mu.Unlock()
+	err = l.state(n, &st)
+	return st, err
+}
+
+func (l *liar) Get(ctx context.Context, key string, min uint64) (kvstore.Record, error) {
+	if strings.HasPrefix(key, "read.") && l.get != nil {
+		if err := l.get(key); err != nil {
+			return kvstore.Record{}, err
+		}
+	}
+	return l.KV.Get(ctx, key, min)
+}
+
+// liedTo makes a client whose store is behind a liar, and a fault injector.
+func liedTo(t *testing.T, s *testutil.Server, l *liar, opts ...natslock.Option) *peer {
+	t.Helper()
+	return newPeerOver(t, s.Connect(), 1, func(kv kvstore.KV) kvstore.KV {
+		l.KV = kv
+		return l
+	}, opts...)
+}
+
+// TestNoProof lets the writer ask for ever and tells it each time, in a way that
+// proves nothing, that nobody reads: it is not granted while the reader is in. An
+// answer that is good, but for one thing, is told in the end.
+func TestNoProof(t *testing.T) {
+	const ttl = 5 * time.Second // margin 500 ms
+	for _, tc := range []struct {
+		name  string
+		state func(gate uint64, st *kvstore.State) error
+		get   func(string) error
+	}{
+		{name: "older than the gate by one", state: func(gate uint64, st *kvstore.State) error {
+			st.Keys, st.LastRevision = nil, gate-1
+			return nil
+		}},
+		{name: "without a leader", state: func(_ uint64, st *kvstore.State) error {
+			st.Keys, st.Leader = nil, ""
+			return nil
+		}},
+		{name: "an error", state: func(_ uint64, st *kvstore.State) error {
+			st.Keys = nil
+			return fmt.Errorf("%w: test", kvstore.ErrUnavailable)
+		}},
+		{name: "late, of several replicas", state: func(_ uint64, st *kvstore.State) error {
+			st.Keys, st.Replicas = nil, 3
+			time.Sleep(260 * time.Millisecond)
+			return nil
+		}},
+		{name: "listed, and not found by a replica that lags", get: func(string) error { return kvstore.ErrNotFound }},
+		{name: "listed, and not to be read", get: func(string) error { return fmt.Errorf("%w: test", kvstore.ErrUnavailable) }},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+				a := newPeer(t, s.Connect(), 1, natslock.WithTTL(ttl))
+				r, err := a.RLock(t.Context(), "x")
+				require.NoError(t, err)
+				truth := false
+				liar := &liar{get: tc.get}
+				b := liedTo(t, s, liar, natslock.WithTTL(ttl))
+				store := openStore(t, s.Connect())
+				if tc.state != nil {
+					liar.state = func(n int, st *kvstore.State) error {
+						if truth || n > 4 {
+							return nil
+						}
+						gate, err := store.Get(context.Background(), "rw.x", 0)
+						if err != nil {
+							return err
+						}
+						return tc.state(gate.Revision, st)
+					}
+				}
+				grants := make(chan grant, 1)
+				b.write("w", grants)
+				for range 12 {
+					nobody(t, grants, "on a worthless proof")
+				}
+				truth = true
+				unlock(t, r)
+				g := <-grants
+				require.NoError(t, g.err)
+				unlock(t, g.l)
+			})
+		})
+	}
+}
+
+// TestLateProof: on several replicas an answer counts until half a margin after
+// the sending of the gate write that it contains, and no longer. The reader is
+// long gone; what is measured is which answer is taken.
+func TestLateProof(t *testing.T) {
+	for _, tc := range []struct {
+		ttl   time.Duration
+		late  time.Duration
+		asked int // how often, if only the first answer is late
+	}{
+		{time.Second, 40 * time.Millisecond, 1},
+		{time.Second, 60 * time.Millisecond, 2},
+		{5 * time.Second, 240 * time.Millisecond, 1},
+		{5 * time.Second, 260 * time.Millisecond, 2},
+		{10 * time.Second, 490 * time.Millisecond, 1},
+		{10 * time.Second, 510 * time.Millisecond, 2},
+		{time.Hour, 490 * time.Millisecond, 1},
+		{time.Hour, 510 * time.Millisecond, 1}, // the margin has a floor of a thousandth
+		{time.Hour, 1790 * time.Millisecond, 1},
+		{time.Hour, 1810 * time.Millisecond, 2},
+	} {
+		t.Run(fmt.Sprintf("%v %v", tc.ttl, tc.late), func(t *testing.T) {
+			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+				liar := &liar{state: func(n int, st *kvstore.State) error {
+					st.Replicas = 3
+					if n == 1 {
+						time.Sleep(tc.late)
+					}
+					return nil
+				}}
+				b := liedTo(t, s, liar, natslock.WithTTL(tc.ttl))
+				l, err := b.Lock(t.Context(), "x")
+				require.NoError(t, err)
+				require.Equal(t, tc.asked, liar.asked)
+				unlock(t, l)
+			})
+		})
+	}
+}
+
+// TestSlowLink: when no write and its proof ever fit into half a margin, an error
+// says so, and the gate does not stay.
+func TestSlowLink(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		liar := &liar{state: func(_ int, st *kvstore.State) error {
+			st.Replicas = 3
+			time.Sleep(60 * time.Millisecond)
+			return nil
+		}}
+		b := liedTo(t, s, liar, natslock.WithTTL(time.Second))
+		for _, take := range []func(context.Context, string, ...natslock.LockOption) (*natslock.Lock, error){b.Lock, b.TryLock} {
+			begun := time.Now()
+			_, err := take(t.Context(), "x")
+			require.ErrorIs(t, err, natslock.ErrUnavailable)
+			require.ErrorContains(t, err, "too slow")
+			require.ErrorContains(t, err, "50ms")
+			require.Less(t, time.Since(begun), 5*time.Second)
+			synctest.Wait()
+			require.Empty(t, keysLeft(t, s.Connect()))
+		}
+		l, err := b.Lock(t.Context(), "x", natslock.TTL(2*time.Second))
+		require.NoError(t, err, "a longer TTL helps")
+		unlock(t, l)
+	})
+}
+
+// TestCutOffIsNotSlow: a writer whose gate writes are not acknowledged, while
+// somebody goes on answering, waits for better times: no link is slow.
+func TestCutOffIsNotSlow(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a := newPeer(t, s.Connect(), 1, natslock.WithTTL(5*time.Second))
+		r, err := a.RLock(t.Context(), "x")
+		require.NoError(t, err)
+		liar := &liar{}
+		b := liedTo(t, s, liar, natslock.WithTTL(time.Minute))
+		cut := true
+		liar.state = func(_ int, st *kvstore.State) error {
+			st.Replicas = 3
+			if cut {
+				st.Keys = nil
+			}
+			return nil
+		}
+		b.f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+			if cut && stage(w) == "rw renew" {
+				return testutil.Drop
+			}
+			return testutil.Pass
+		})
+		grants := make(chan grant, 1)
+		// The first answer is in time, but there is a reader in it.
+		cut = false
+		b.write("w", grants)
+		nobody(t, grants, "over a reader")
+		cut = true
+		for range 40 {
+			nobody(t, grants, "on an answer older than half a margin")
+		}
+		cut = false
+		unlock(t, r)
+		g := <-grants
+		require.NoError(t, g.err)
+		unlock(t, g.l)
+	})
+}
+
+// TestBrokenReaderIsListed breaks a reader and drops the notifications: nothing
+// but its tombstone, or the end of its record, makes it a dead one.
+func TestBrokenReaderIsListed(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a, b := newPeer(t, s.Connect(), 1, natslock.WithWatchAfter(-1)), newPeer(t, s.Connect(), 2)
+		r, err := a.RLock(t.Context(), "x")
+		require.NoError(t, err)
+		require.NoError(t, b.c.Break(t.Context(), natslock.RW, "x", r.Token(), "test"))
+		broken := time.Now()
+		require.Equal(t, natslock.Held, r.State(), "it has not noticed yet")
+		_, err = b.TryLock(t.Context(), "x")
+		require.ErrorIs(t, err, natslock.ErrLocked)
+		l, err := b.Lock(t.Context(), "x")
+		require.NoError(t, err)
+		require.Equal(t, natslock.Lost, r.State())
+		require.GreaterOrEqual(t, time.Since(broken), 15*time.Second)
+		unlock(t, l)
+	})
+}
