@@ -1,0 +1,166 @@
+package natslock_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/testutil"
+)
+
+// TestClusterSuite tells the mutex's stories once more where replicas lag,
+// writes meet each other in flight and every server of three is connected to.
+func TestClusterSuite(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a cluster takes seconds; -short was given")
+	}
+	cl := testutil.RunCluster(t, 3)
+	var clients []*natslock.Client
+	for i := range 3 {
+		c, _ := faulty(t, cl.ConnectTo(i), uint64(i), r3, natslock.WithTTL(6*time.Second), natslock.WithOwner(fmt.Sprint(i)), natslock.WithWatchAfter(0))
+		clients = append(clients, c)
+	}
+	a, b, c := clients[0], clients[1], clients[2]
+	ctx := context.Background()
+
+	t.Run("one shot", func(t *testing.T) {
+		l, err := a.TryLock(ctx, "once")
+		require.NoError(t, err)
+		_, err = b.TryLock(ctx, "once")
+		require.ErrorIs(t, err, natslock.ErrLocked)
+		var locked *natslock.LockedError
+		require.ErrorAs(t, err, &locked)
+		require.Equal(t, "0", locked.Holder.Owner)
+		require.Equal(t, l.Token(), locked.Holder.Token)
+		require.NoError(t, l.Unlock(ctx))
+		again, err := b.TryLock(ctx, "once")
+		require.NoError(t, err)
+		require.Greater(t, again.Token(), l.Token())
+		require.NoError(t, again.Unlock(ctx))
+	})
+
+	t.Run("counting", func(t *testing.T) {
+		ref := newReferee()
+		count := 0
+		var wg sync.WaitGroup
+		for i := range 9 {
+			wg.Go(func() {
+				for range 15 {
+					assert.NoError(t, clients[i%3].Do(ctx, "count", func(_ context.Context, l *natslock.Lock) error {
+						ref.granted(l)
+						count++
+						return nil
+					}))
+				}
+			})
+		}
+		wg.Wait()
+		require.Equal(t, 9*15, count)
+		ref.check(t)
+	})
+
+	t.Run("giving up", func(t *testing.T) {
+		l, err := a.Lock(ctx, "busy")
+		require.NoError(t, err)
+		_, err = b.Lock(ctx, "busy", natslock.MaxWait(300*time.Millisecond))
+		require.ErrorIs(t, err, natslock.ErrTimeout)
+		short, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
+		defer cancel()
+		_, err = c.Lock(short, "busy")
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.NoError(t, l.Unlock(ctx))
+		require.Eventually(t, func() bool {
+			l, err := b.TryLock(ctx, "busy")
+			return err == nil && l.Unlock(ctx) == nil
+		}, 5*time.Second, 20*time.Millisecond, "they have left the queue")
+	})
+
+	t.Run("a holder cut off", func(t *testing.T) {
+		nc, link := cl.ConnectLink(nats.MaxReconnects(-1), nats.ReconnectWait(100*time.Millisecond))
+		dead, _ := faulty(t, nc, 9, r3, natslock.WithTTL(2*time.Second))
+		l, err := dead.Lock(ctx, "cut")
+		require.NoError(t, err)
+		link.Cut()
+		cut := time.Now()
+		next, err := a.Lock(ctx, "cut")
+		require.NoError(t, err)
+		require.Less(t, time.Since(cut), 2500*time.Millisecond)
+		require.Equal(t, natslock.Lost, l.State())
+		require.ErrorIs(t, context.Cause(l.Context()), natslock.ErrLost)
+		require.Greater(t, next.Token(), l.Token())
+		require.NoError(t, next.Unlock(ctx))
+		link.Heal()
+	})
+
+	t.Run("breaking", func(t *testing.T) {
+		l, err := a.Lock(ctx, "broken")
+		require.NoError(t, err)
+		require.ErrorIs(t, b.Break(ctx, natslock.Mutex, "broken", l.Token()+1, "wrong token"), natslock.ErrReleased)
+		require.NoError(t, l.Err())
+		broken := time.Now()
+		require.NoError(t, b.Break(ctx, natslock.Mutex, "broken", l.Token(), "suite"))
+		<-l.Done()
+		require.Less(t, time.Since(broken), time.Second)
+		require.ErrorIs(t, context.Cause(l.Context()), natslock.ErrBroken)
+		_, err = c.TryLock(ctx, "broken")
+		require.ErrorIs(t, err, natslock.ErrLocked, "its holder has not stopped")
+		require.ErrorIs(t, l.Unlock(ctx), natslock.ErrBroken)
+		next, err := c.Lock(ctx, "broken")
+		require.NoError(t, err)
+		require.NoError(t, b.Break(ctx, natslock.Mutex, "broken", next.Token(), "suite", natslock.Now()))
+		last, err := b.Lock(ctx, "broken")
+		require.NoError(t, err)
+		<-next.Done()
+		require.ErrorIs(t, next.Unlock(ctx), natslock.ErrLost)
+		require.NoError(t, last.Unlock(ctx))
+	})
+
+	t.Run("extending", func(t *testing.T) {
+		l, err := a.Lock(ctx, "fixed", natslock.TTL(2*time.Second), natslock.NoRenew())
+		require.NoError(t, err)
+		require.NoError(t, l.Extend(ctx, 20*time.Second))
+		require.Greater(t, l.Remaining(), 15*time.Second)
+		require.NoError(t, l.Extend(ctx, time.Second))
+		require.Less(t, l.Remaining(), time.Second)
+		<-l.Done()
+		require.ErrorIs(t, l.Unlock(ctx), natslock.ErrLost)
+	})
+
+	t.Run("a foreign record", func(t *testing.T) {
+		_, err := rawStore(t, cl.Connect()).Create(ctx, "lock.foreign", []byte("not ours"), time.Minute)
+		require.NoError(t, err)
+		_, err = a.TryLock(ctx, "foreign")
+		var locked *natslock.LockedError
+		require.ErrorAs(t, err, &locked)
+		require.Nil(t, locked.Holder)
+		info, err := b.Inspect(ctx, natslock.Mutex, "foreign")
+		require.NoError(t, err)
+		require.True(t, info.Holder.Unreadable)
+		require.NoError(t, b.Break(ctx, natslock.Mutex, "foreign", info.Holder.Token, "suite", natslock.Now()))
+		l, err := a.Lock(ctx, "foreign")
+		require.NoError(t, err)
+		require.NoError(t, l.Unlock(ctx))
+	})
+
+	t.Run("closing", func(t *testing.T) {
+		own, _ := faulty(t, cl.Connect(), 10, r3, natslock.WithTTL(3*time.Second))
+		l, err := own.Lock(ctx, "closed")
+		require.NoError(t, err)
+		over, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+		defer cancel()
+		require.ErrorContains(t, own.Close(over), `"closed"`)
+		require.ErrorIs(t, context.Cause(l.Context()), natslock.ErrClosed)
+		_, err = a.TryLock(ctx, "closed")
+		require.ErrorIs(t, err, natslock.ErrLocked, "its work may still be stopping")
+		next, err := a.Lock(ctx, "closed")
+		require.NoError(t, err)
+		require.NoError(t, next.Unlock(ctx))
+	})
+}
