@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -197,30 +198,29 @@ func TestCutOffIsNotSlow(t *testing.T) {
 		require.NoError(t, err)
 		liar := &liar{}
 		b := liedTo(t, s, liar, natslock.WithTTL(time.Minute))
-		cut := true
+		var cut atomic.Bool
 		liar.state = func(_ int, st *kvstore.State) error {
 			st.Replicas = 3
-			if cut {
+			if cut.Load() {
 				st.Keys = nil
 			}
 			return nil
 		}
 		b.f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
-			if cut && stage(w) == "rw renew" {
+			if cut.Load() && stage(w) == "rw renew" {
 				return testutil.Drop
 			}
 			return testutil.Pass
 		})
 		grants := make(chan grant, 1)
 		// The first answer is in time, but there is a reader in it.
-		cut = false
 		b.write("w", grants)
 		nobody(t, grants, "over a reader")
-		cut = true
+		cut.Store(true)
 		for range 40 {
 			nobody(t, grants, "on an answer older than half a margin")
 		}
-		cut = false
+		cut.Store(false)
 		unlock(t, r)
 		g := <-grants
 		require.NoError(t, g.err)
