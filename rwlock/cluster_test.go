@@ -175,6 +175,7 @@ func leaderIsolated(t *testing.T) {
 	w := newPeer(t, cl.ConnectTo(old), 2, r3, natslock.WithTTL(time.Minute))
 	beside := openStore(t, cl.ConnectTo(old))
 	wire := tap(t, cl.ConnectTo((old+2)%3))
+	wire.lossy = true
 	u := newUmpire()
 	rl, err := r.RLock(t.Context(), "x")
 	require.NoError(t, err)

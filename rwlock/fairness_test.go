@@ -115,6 +115,7 @@ func TestNoStarvation(t *testing.T) {
 					require.Less(t, longest, 200*time.Millisecond, "readers were let in behind it")
 				}
 				u.check(t)
+				synctest.Wait() // all is told
 				require.Empty(t, w.writersOverReaders(u))
 				require.Greater(t, c.grants.Load(), int64(30))
 			})

@@ -3,12 +3,14 @@ package rwlock_test
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
@@ -218,4 +220,103 @@ func faultStory(t *testing.T, name string, peers map[string]*peer) {
 		assert.NoError(t, p.c.Close(t.Context()))
 	}
 	assert.Empty(t, u.fouls, name)
+}
+
+// TestRepeatedJoin has a join without an answer: it is repeated under a new id, and
+// the record of the first, whenever it lands, neither touches the reader that was
+// granted nor stays to hold up a writer for an hour.
+func TestRepeatedJoin(t *testing.T) {
+	for _, f := range []struct {
+		name string
+		fate testutil.Fate
+	}{
+		{"applied at once", testutil.LoseAnswer},
+		{"applied when the second is in", testutil.Delay(3 * time.Second).Silent()},
+		{"applied and told when the second is in", testutil.Delay(3 * time.Second)},
+	} {
+		t.Run(f.name, func(t *testing.T) {
+			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+				a, b := newPeer(t, s.Connect(), 1, natslock.WithTTL(time.Hour)), newPeer(t, s.Connect(), 2, natslock.WithTTL(time.Hour))
+				w := tap(t, s.Connect())
+				a.f.OnSend(func(n int, w kvstore.Write) testutil.Fate {
+					if n == 1 {
+						return f.fate
+					}
+					return testutil.Pass
+				})
+				r, err := a.RLock(t.Context(), "x")
+				require.NoError(t, err)
+				time.Sleep(4 * time.Second)
+				require.Len(t, keysLeft(t, s.Connect()), 1, "the first join's record stays")
+				_, joins := w.joinsBehindGate()
+				require.Equal(t, 2, joins, "two ids")
+				require.NoError(t, r.Extend(t.Context(), 0), "the first join's record is in its place")
+				grants := make(chan grant, 1)
+				b.write("w", grants)
+				nobody(t, grants, "over a reader")
+				unlock(t, r)
+				begun := time.Now()
+				g := <-grants
+				require.NoError(t, g.err)
+				require.Less(t, time.Since(begun), 50*time.Millisecond)
+				unlock(t, g.l)
+			})
+		})
+	}
+}
+
+// TestDeposedLeaderRefuses: when a cut-off server comes back it may refuse writes
+// for a moment, by records that it has removed by its own clock and that their
+// holders have renewed elsewhere. "There is nothing" from a server that is behind
+// is neither the loss of a lease nor the failure of a release.
+func TestDeposedLeaderRefuses(t *testing.T) {
+	for _, writes := range []bool{false, true} {
+		t.Run(fmt.Sprintf("writes %v", writes), func(t *testing.T) {
+			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+				behind := &liar{get: func(_ string, min uint64) error {
+					if min == 0 {
+						return kvstore.ErrNotFound
+					}
+					return nil
+				}}
+				a := liedTo(t, s, behind, natslock.WithTTL(6*time.Second))
+				take := a.RLock
+				if writes {
+					take = a.Lock
+				}
+				l, err := take(t.Context(), "x")
+				require.NoError(t, err)
+				refused := map[string]int{}
+				a.f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+					_, what, _ := strings.Cut(stage(w), " ")
+					if refused[what]++; refused[what] == 1 {
+						return testutil.Refuse(&kvstore.ConflictError{Key: w.Key, Expected: w.Expect})
+					}
+					return testutil.Pass
+				})
+				time.Sleep(20 * time.Second)
+				require.NoError(t, l.Err())
+				require.NoError(t, l.Unlock(t.Context()))
+				require.Empty(t, keysLeft(t, s.Connect()))
+				require.Greater(t, refused["renew"], 1)
+				require.Equal(t, 2, refused["delete"])
+
+				// Where it is true, the lease is lost.
+				a.f.OnSend(nil)
+				l, err = take(t.Context(), "x")
+				require.NoError(t, err)
+				store := openStore(t, s.Connect())
+				list, err := store.List(t.Context(), ">", 0)
+				require.NoError(t, err)
+				require.Len(t, list.Records, 1)
+				_, err = store.Delete(t.Context(), list.Records[0].Key, list.Records[0].Revision)
+				require.NoError(t, err)
+				gone := time.Now()
+				<-l.Done()
+				require.ErrorIs(t, context.Cause(l.Context()), natslock.ErrLost)
+				require.Less(t, time.Since(gone), 2500*time.Millisecond)
+				require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrLost)
+			})
+		})
+	}
 }

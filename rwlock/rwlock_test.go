@@ -128,8 +128,10 @@ func TestReadersAndWriters(t *testing.T) {
 		unlock(t, r5.l)
 		u.check(t)
 		require.Equal(t, 2, u.most)
+		synctest.Wait() // all is told
 		fouls, joins := w.joinsBehindGate()
 		require.Empty(t, fouls)
+		require.Empty(t, w.writersOverReaders(u))
 		require.Equal(t, 5, joins)
 		require.Empty(t, keysLeft(t, s.Connect()))
 	})
@@ -292,22 +294,31 @@ func TestSharing(t *testing.T) {
 
 // TestSharingEnds at a third of the TTL and with the first renewal.
 func TestSharingEnds(t *testing.T) {
-	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a := newPeer(t, s.Connect(), 1, natslock.WithTTL(9*time.Second), natslock.WithWatchAfter(-1))
-		r1, err := a.RLock(t.Context(), "x")
-		require.NoError(t, err)
-		r2, err := a.RLock(t.Context(), "x")
-		require.NoError(t, err)
-		time.Sleep(2900 * time.Millisecond)
-		r3, err := a.RLock(t.Context(), "x")
-		require.NoError(t, err)
-		require.Equal(t, r2.ID(), r3.ID())
-		time.Sleep(200 * time.Millisecond)
-		r4, err := a.RLock(t.Context(), "x")
-		require.NoError(t, err)
-		require.NotEqual(t, r3.ID(), r4.ID())
-		unlock(t, r1, r2, r3, r4)
-	})
+	for _, fraction := range []float64{1. / 3, 0.8} { // when the renewal comes
+		testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+			a := newPeer(t, s.Connect(), 1, natslock.WithTTL(9*time.Second), natslock.WithWatchAfter(-1), natslock.WithRenewFraction(fraction))
+			r1, err := a.RLock(t.Context(), "x")
+			require.NoError(t, err)
+			r2, err := a.RLock(t.Context(), "x")
+			require.NoError(t, err)
+			time.Sleep(2900 * time.Millisecond)
+			r3, err := a.RLock(t.Context(), "x")
+			require.NoError(t, err)
+			require.Equal(t, r2.ID(), r3.ID())
+			time.Sleep(200 * time.Millisecond)
+			r4, err := a.RLock(t.Context(), "x")
+			require.NoError(t, err)
+			require.NotEqual(t, r3.ID(), r4.ID())
+			r5, err := a.RLock(t.Context(), "x")
+			require.NoError(t, err)
+			require.Equal(t, r4.ID(), r5.ID())
+			require.NoError(t, r5.Extend(t.Context(), 0)) // a renewal
+			r6, err := a.RLock(t.Context(), "x")
+			require.NoError(t, err)
+			require.NotEqual(t, r5.ID(), r6.ID())
+			unlock(t, r1, r2, r3, r4, r5, r6)
+		})
+	}
 }
 
 // TestMixedKinds refuses one name for both kinds in one client.
