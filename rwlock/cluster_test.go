@@ -69,7 +69,7 @@ func TestClusterStorm(t *testing.T) {
 						mu.Unlock()
 					} else {
 						seen := counters[k]
-						time.Sleep(time.Millisecond)
+						time.Sleep(20 * time.Millisecond) // long enough for others to join
 						assert.Equal(t, seen, counters[k], "written under a reader")
 					}
 					assert.NoError(t, l.Err())
