@@ -238,6 +238,41 @@ func TestCutOffIsNotSlow(t *testing.T) {
 	})
 }
 
+// TestBehindIsNotSlow: a deposed leader that comes back answers at once, and knows
+// neither the newest gate writes nor, perhaps, a leader. However often it does,
+// no link is slow; and it is not asked without end.
+func TestBehindIsNotSlow(t *testing.T) {
+	for what, behind := range map[string]func(*kvstore.State){
+		"older than the gate": func(st *kvstore.State) { st.LastRevision = 1 },
+		"without a leader":    func(st *kvstore.State) { st.Leader = "" },
+	} {
+		t.Run(what, func(t *testing.T) {
+			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+				liar := &liar{state: func(n int, st *kvstore.State) error {
+					st.Replicas = 3
+					if n <= 20 {
+						behind(st)
+					}
+					return nil
+				}}
+				b := liedTo(t, s, liar, natslock.WithTTL(5*time.Second))
+				begun := time.Now()
+				l, err := b.Lock(t.Context(), "x")
+				require.NoError(t, err)
+				require.Greater(t, liar.asked, 20)
+				require.Greater(t, time.Since(begun), 20*time.Second, "asked in a tight loop")
+				unlock(t, l)
+
+				liar.asked = 0
+				_, err = b.TryLock(t.Context(), "x")
+				require.ErrorIs(t, err, natslock.ErrUnavailable)
+				require.ErrorContains(t, err, "no answer")
+				require.Less(t, liar.asked, 10)
+			})
+		})
+	}
+}
+
 // TestBrokenReaderIsListed breaks a reader and drops the notifications: nothing
 // but its tombstone, or the end of its record, makes it a dead one.
 func TestBrokenReaderIsListed(t *testing.T) {

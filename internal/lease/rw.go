@@ -84,21 +84,36 @@ func (a *acquire) currentReaders() ([]Entry, error) {
 	return readers, nil
 }
 
-// readersLeft asks the leader who is left, and says whether the answer would
-// prove that nobody is.
-func (a *acquire) readersLeft(l *Lease, gone map[string]bool) (live []Entry, proof bool, err error) {
+// worth is what an answer about the readers proves.
+type worth uint8
+
+const (
+	hint  worth = iota // nothing: who gave it does not know the gate, or does not lead
+	late               // nothing: it came too long after the gate write it contains
+	proof              // that there are no readers but those in it
+)
+
+// readersLeft asks the leader who is left, and says what its answer is worth.
+func (a *acquire) readersLeft(l *Lease, gone map[string]bool) (live []Entry, w worth, err error) {
 	ctx, cancel := context.WithTimeout(a.ctx, 2*answerTimeout)
 	defer cancel()
 	sent, revision, margin := l.confirmation()
 	st, err := a.e.kv.State(ctx, a.readers+"*")
 	at := a.e.now()
 	if err != nil {
-		return nil, false, err
+		return nil, hint, err
 	}
 	// On one replica whoever answers is whoever has acknowledged the gate,
 	// before this was asked. On several it may be a leader that does not know
 	// yet that it is none.
-	proof = st.LastRevision >= revision && st.Leader != "" && (st.Replicas == 1 || at.Sub(sent) < margin/2)
+	switch {
+	case st.LastRevision < revision || st.Leader == "":
+		w = hint
+	case st.Replicas > 1 && at.Sub(sent) >= margin/2:
+		w = late
+	default:
+		w = proof
+	}
 	for _, key := range st.Keys {
 		if gone[key] {
 			continue
@@ -113,10 +128,10 @@ func (a *acquire) readersLeft(l *Lease, gone map[string]bool) (live []Entry, pro
 		case errors.Is(err, kvstore.ErrNotFound):
 			live = append(live, Entry{}) // a replica lags, or it has just expired: ask again
 		default:
-			return nil, false, err
+			return nil, hint, err
 		}
 	}
-	return live, proof, nil
+	return live, w, nil
 }
 
 // drain waits until no reader is left behind the gate, whose lease is l. It
@@ -133,8 +148,8 @@ func (a *acquire) drain(l *Lease) verdict {
 	var back backstop
 	var over lateness
 	var counted uint64 // the gate write last seen to be proven too late
-	for late := 0; ; {
-		live, proof, err := a.readersLeft(l, gone)
+	for tries := 0; ; {
+		live, worth, err := a.readersLeft(l, gone)
 		if len(live) > 0 {
 			a.holder = live[0]
 		}
@@ -144,18 +159,18 @@ func (a *acquire) drain(l *Lease) verdict {
 		switch {
 		case isAny(err, ErrPermission):
 			return verdict{outcome: failed, err: err}
-		case err == nil && len(live) == 0 && proof:
+		case err == nil && len(live) == 0 && worth == proof:
 			return verdict{}
-		case err == nil && len(live) == 0:
+		case err == nil && len(live) == 0 && worth == late:
 			// Nobody there, but the answer proves nothing: with a newer gate
 			// write the next one may. Each write counts once: when none is
 			// acknowledged, the link is not slow but the server cut off.
 			_, revision, margin := l.confirmation()
 			if revision != counted {
 				counted = revision
-				late++
+				tries++
 			}
-			if late > drainTries {
+			if tries > drainTries {
 				return verdict{outcome: failed, err: fmt.Errorf("%w: %w: a write and an answer have to fit into %v; use a longer TTL", ErrUnavailable, errSlowLink, margin/2)}
 			}
 			ctx, cancel := context.WithTimeout(a.ctx, answerTimeout)
@@ -164,7 +179,7 @@ func (a *acquire) drain(l *Lease) verdict {
 			if a.ctx.Err() == nil && a.e.life.Err() == nil {
 				continue
 			}
-		case err == nil && a.req.Once:
+		case err == nil && len(live) > 0 && a.req.Once:
 			return verdict{outcome: busy, entry: live[0]}
 		case err == nil && watch == nil:
 			// Looked again after subscribing, so that nothing is missed.
@@ -178,7 +193,9 @@ func (a *acquire) drain(l *Lease) verdict {
 				continue
 			}
 		}
-		late = 0
+		// A mere hint is one from a server that is cut off or electing: it is
+		// asked again like one that does not answer.
+		tries = 0
 		pause := back.next()
 		for _, r := range live {
 			switch left := r.Remaining(time.Now()); {
