@@ -35,6 +35,10 @@ fuzz: ## every fuzz target for half a minute
 		done; \
 	done
 
+.PHONY: vuln
+vuln: ## known vulnerabilities; needs https://vuln.go.dev
+	go run golang.org/x/vuln/cmd/govulncheck@v1.9.0 ./...
+
 .PHONY: bench
 bench: ## the hot paths beside bare publishes
 	go test -run '^$$' -bench . -benchmem ./natslock
