@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
 )
@@ -459,5 +460,48 @@ func TestInspectObserverBlocks(t *testing.T) {
 		time.Sleep(time.Minute)
 		wantHeld(t, l)
 		mustUnlock(t, l)
+	})
+}
+
+// lagging is a store whose replicas have not heard of the last writes, and say so
+// only to those who ask for them.
+type lagging struct{ kvstore.KV }
+
+func (l lagging) Get(ctx context.Context, key string, min uint64) (kvstore.Record, error) {
+	if min == 0 {
+		return kvstore.Record{}, kvstore.ErrNotFound
+	}
+	return l.KV.Get(ctx, key, min)
+}
+
+func (l lagging) List(ctx context.Context, pattern string, min uint64) (kvstore.Listing, error) {
+	if min == 0 {
+		return kvstore.Listing{}, nil
+	}
+	return l.KV.List(ctx, pattern, min)
+}
+
+// TestInspectIsCurrent shows what another client did last, although the replica
+// that is nearest lags.
+func TestInspectIsCurrent(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a, waiter := join(t, s), join(t, s)
+		b := newClient(t, s.Connect(), natslock.WithStore(func(kv kvstore.KV) kvstore.KV { return lagging{kv} }))
+		l := mustLock(t, a.Client, "x")
+		w := waiter.await(t, "x")
+		info := inspect(t, b, "x")
+		require.NotNil(t, info.Holder)
+		require.Equal(t, l.Token(), info.Holder.Token)
+		require.Len(t, info.Queue, 1)
+		n := 0
+		for info, err := range b.List(t.Context(), ">") {
+			require.NoError(t, err)
+			require.NotNil(t, info.Holder)
+			require.Len(t, info.Queue, 1)
+			n++
+		}
+		require.Equal(t, 1, n)
+		mustUnlock(t, l)
+		mustUnlock(t, w.granted(t))
 	})
 }

@@ -17,6 +17,19 @@ type View struct {
 	Queue   []Entry // in the order of their tickets
 }
 
+// newest returns a revision that the bucket has reached: what is read as of it
+// shows every write that was acknowledged before the call, whichever replica
+// answers. While nobody leads it is 0, and reads may be behind.
+func (e *Engine) newest(ctx context.Context) uint64 {
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+	st, err := e.kv.State(ctx, "")
+	if err != nil {
+		return 0
+	}
+	return st.LastRevision
+}
+
 // Inspect reads one lock. A free lock has no holder and nobody queued.
 func (e *Engine) Inspect(ctx context.Context, kind Kind, name string) (View, error) {
 	encoded, err := EncodeName(name)
@@ -28,18 +41,19 @@ func (e *Engine) Inspect(ctx context.Context, kind Kind, name string) (View, err
 	if kind == RW {
 		holder, wait = gatePrefix, rwaitPrefix
 	}
-	entry, err := e.read(ctx, holder+encoded, 0)
+	min := e.newest(ctx)
+	entry, err := e.read(ctx, holder+encoded, min)
 	if err != nil {
 		return View{}, err
 	}
 	if entry.Live() {
 		v.Holder = entry
 	}
-	if v.Queue, err = e.waiters(ctx, wait+encoded+".*", 0); err != nil {
+	if v.Queue, err = e.waiters(ctx, wait+encoded+".*", min); err != nil {
 		return View{}, err
 	}
 	if kind == RW {
-		l, err := e.kv.List(ctx, readerPrefix+encoded+".*", 0)
+		l, err := e.kv.List(ctx, readerPrefix+encoded+".*", min)
 		if err != nil {
 			return View{}, err
 		}
@@ -60,9 +74,10 @@ func (e *Engine) List(ctx context.Context, pattern string) ([]View, error) {
 		kind Kind
 		name string
 	}
+	min := e.newest(ctx)
 	found := make(map[lock]*View)
 	for _, prefix := range []string{lockPrefix, waitPrefix, gatePrefix, rwaitPrefix, readerPrefix} {
-		l, err := e.kv.List(ctx, keysOf(prefix, encoded), 0)
+		l, err := e.kv.List(ctx, keysOf(prefix, encoded), min)
 		if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
 			return nil, err
 		}
