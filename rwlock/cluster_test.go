@@ -162,7 +162,8 @@ func leaderKilled(t *testing.T) {
 // connected to the stream's leader and drains a reader; then that server is cut
 // off from the others. They elect another leader, with which the reader renews.
 // The old one still believes to lead, removes the reader by its own clock, and
-// tells the writer so. The writer must not believe it.
+// tells the writer so. The writer must not believe it, however long its own lease
+// and so its own margin are.
 func leaderIsolated(t *testing.T) {
 	const ttl = 12 * time.Second // the reader outlives an election of up to 9 s
 	cl := testutil.RunCluster(t, 3)
@@ -172,7 +173,7 @@ func leaderIsolated(t *testing.T) {
 	cl.StepDown(t, streamName)
 	old := cl.Index(cl.WaitStreamLeader(t, streamName))
 	r := newPeer(t, cl.ConnectTo((old+1)%3), 1, r3, natslock.WithTTL(ttl))
-	w := newPeer(t, cl.ConnectTo(old), 2, r3, natslock.WithTTL(time.Minute))
+	w := newPeer(t, cl.ConnectTo(old), 2, r3, natslock.WithTTL(24*time.Hour))
 	beside := openStore(t, cl.ConnectTo(old))
 	wire := tap(t, cl.ConnectTo((old+2)%3))
 	wire.lossy = true

@@ -381,7 +381,7 @@ func TestUnguardedProof(t *testing.T) {
 	}{
 		{"older than the gate", func(st *kvstore.State) { st.LastRevision = 1 }, 0},
 		{"without a leader", func(st *kvstore.State) { st.Leader = "" }, 0},
-		{"late", func(st *kvstore.State) { st.Replicas = 3 }, 300 * time.Millisecond},
+		{"late", func(st *kvstore.State) { st.Replicas = 3 }, 450 * time.Millisecond},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {

@@ -239,12 +239,12 @@ func (l *Lease) Left() time.Duration {
 }
 
 // confirmation returns when the last write that the server has acknowledged was
-// sent, at which revision it is stored, and the lease's margin.
-func (l *Lease) confirmation() (sent Instant, revision uint64, margin time.Duration) {
+// sent, and at which revision it is stored.
+func (l *Lease) confirmation() (sent Instant, revision uint64) {
 	k := l.e.keeper
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return l.lastSent, l.last, l.terms.margin
+	return l.lastSent, l.last
 }
 
 // Abandon stops the renewals of a lease whose holder has lost its handle, so

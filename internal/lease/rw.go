@@ -27,21 +27,38 @@ const (
 // gate stands it admits nobody.
 //
 // The drain: a writer that has the gate waits until the readers before it have
-// gone. Their tombstones are hints. What proves it is one answer of the stream's
-// leader that lists no reader, contains a gate write, and arrives while the
-// server that gave it cannot have been deposed for long enough to have expired,
-// by its own clock, readers who renew with its successor.
+// gone. Their tombstones are hints. On one replica, what proves it is one answer
+// that lists no reader and contains a gate write. On several, whoever answers may
+// have been deposed and not know it: it removes by its own clock readers who have
+// renewed with its successor. There it takes two answers that list nobody, each
+// containing a gate write; the second one's was sent when the first had arrived,
+// and the second arrives within proofWindow of the sending of the first one's.
+// For let a reader be in neither.
+//
+//   - It has not renewed between the two gate writes: then it had expired when
+//     the first answer was given, and any renewal comes after the second gate
+//     write, after its validity.
+//   - It has: then the second answer contains that renewal, which was made after
+//     the first gate write, and cannot have expired within a proofWindow of it.
+//
+// Nothing here depends on the reader's TTL or margin, which the writer does not
+// know: internal/model has the counter-example to a bound by the writer's.
 //
 // The queue rule: a reader is first when no earlier writer waits, a writer when
 // nobody does. So consecutive readers enter together, and a later reader never
 // passes a waiting writer.
 
-// drainTries is how many proofs in a row may come too late before the writer
-// gives up: the link is too slow for the TTL.
-const drainTries = 10
+const (
+	// proofWindow is how long a proof of several replicas may take: less than
+	// the shortest lease, by what clocks may be apart.
+	proofWindow = MinTTL * 4 / 5
+	// drainTries is how many proofs in a row may take too long before the writer
+	// gives up: the link is too slow.
+	drainTries = 10
+)
 
 // errSlowLink says why a writer can never get in.
-var errSlowLink = errors.New("the link to the server is too slow for the TTL")
+var errSlowLink = errors.New("the link to the server is too slow")
 
 // rwKeys makes a the acquire of a reader-writer lock.
 func (a *acquire) rwKeys(encoded string) {
@@ -84,54 +101,47 @@ func (a *acquire) currentReaders() ([]Entry, error) {
 	return readers, nil
 }
 
-// worth is what an answer about the readers proves.
-type worth uint8
+// roll is an answer about the readers.
+type roll struct {
+	live     []Entry
+	knows    bool // it is a leader's, and contains the gate write below
+	alone    bool // there are no other replicas
+	sent     Instant
+	revision uint64
+	at       Instant // when it arrived
+}
 
-const (
-	hint  worth = iota // nothing: who gave it does not know the gate, or does not lead
-	late               // nothing: it came too long after the gate write it contains
-	proof              // that there are no readers but those in it
-)
-
-// readersLeft asks the leader who is left, and says what its answer is worth.
-func (a *acquire) readersLeft(l *Lease, gone map[string]bool) (live []Entry, w worth, err error) {
+// readersLeft asks the leader who is left.
+func (a *acquire) readersLeft(l *Lease, gone map[string]bool) (roll, error) {
 	ctx, cancel := context.WithTimeout(a.ctx, 2*answerTimeout)
 	defer cancel()
-	sent, revision, margin := l.confirmation()
+	var r roll
+	r.sent, r.revision = l.confirmation()
 	st, err := a.e.kv.State(ctx, a.readers+"*")
-	at := a.e.now()
+	r.at = a.e.now()
 	if err != nil {
-		return nil, hint, err
+		return roll{}, err
 	}
-	// On one replica whoever answers is whoever has acknowledged the gate,
-	// before this was asked. On several it may be a leader that does not know
-	// yet that it is none.
-	switch {
-	case st.LastRevision < revision || st.Leader == "":
-		w = hint
-	case st.Replicas > 1 && at.Sub(sent) >= margin/2:
-		w = late
-	default:
-		w = proof
-	}
+	r.knows = st.LastRevision >= r.revision && st.Leader != ""
+	r.alone = st.Replicas == 1
 	for _, key := range st.Keys {
 		if gone[key] {
 			continue
 		}
-		r, err := a.e.kv.Get(ctx, key, 0)
+		rec, err := a.e.kv.Get(ctx, key, 0)
 		switch {
-		case err == nil && r.Deleted:
+		case err == nil && rec.Deleted:
 			// Dead by its own tombstone, and for ever: ids are not used again.
 			gone[key] = true
 		case err == nil:
-			live = append(live, entryOf(r))
+			r.live = append(r.live, entryOf(rec))
 		case errors.Is(err, kvstore.ErrNotFound):
-			live = append(live, Entry{}) // a replica lags, or it has just expired: ask again
+			r.live = append(r.live, Entry{}) // a replica lags, or it has just expired: ask again
 		default:
-			return nil, hint, err
+			return roll{}, err
 		}
 	}
-	return live, w, nil
+	return r, nil
 }
 
 // drain waits until no reader is left behind the gate, whose lease is l. It
@@ -147,40 +157,43 @@ func (a *acquire) drain(l *Lease) verdict {
 	}()
 	var back backstop
 	var over lateness
-	var counted uint64 // the gate write last seen to be proven too late
+	var first roll     // of a proof by two: nobody was in it
+	var renewed uint64 // a gate write sent since; 0: none yet
 	for tries := 0; ; {
-		live, worth, err := a.readersLeft(l, gone)
-		if len(live) > 0 {
-			a.holder = live[0]
+		r, err := a.readersLeft(l, gone)
+		if len(r.live) > 0 {
+			a.holder = r.live[0]
 		}
 		if _, _, cause := l.Status(); cause != nil {
 			return verdict{outcome: spoilt}
 		}
-		switch {
+		switch nobody := err == nil && r.knows && len(r.live) == 0; {
 		case isAny(err, ErrPermission):
 			return verdict{outcome: failed, err: err}
-		case err == nil && len(live) == 0 && worth == proof:
+		case nobody && r.alone:
 			return verdict{}
-		case err == nil && len(live) == 0 && worth == late:
-			// Nobody there, but the answer proves nothing: with a newer gate
-			// write the next one may. Each write counts once: when none is
-			// acknowledged, the link is not slow but the server cut off.
-			_, revision, margin := l.confirmation()
-			if revision != counted {
-				counted = revision
-				tries++
+		case nobody:
+			if renewed != 0 && r.revision >= renewed {
+				if r.at.Sub(first.sent) < proofWindow {
+					return verdict{}
+				}
+				if tries++; tries > drainTries {
+					return verdict{outcome: failed, err: fmt.Errorf("%w: %w: two writes and two answers have to fit into %v", ErrUnavailable, errSlowLink, proofWindow)}
+				}
 			}
-			if tries > drainTries {
-				return verdict{outcome: failed, err: fmt.Errorf("%w: %w: a write and an answer have to fit into %v; use a longer TTL", ErrUnavailable, errSlowLink, margin/2)}
-			}
+			// The first of two, if another gate write is acknowledged. When none
+			// is, the link is not slow but the server cut off.
+			first, renewed = r, 0
 			ctx, cancel := context.WithTimeout(a.ctx, answerTimeout)
-			_ = l.confirm(ctx)
+			if l.confirm(ctx) == nil {
+				_, renewed = l.confirmation()
+			}
 			cancel()
 			if a.ctx.Err() == nil && a.e.life.Err() == nil {
 				continue
 			}
-		case err == nil && len(live) > 0 && a.req.Once:
-			return verdict{outcome: busy, entry: live[0]}
+		case len(r.live) > 0 && a.req.Once:
+			return verdict{outcome: busy, entry: r.live[0]}
 		case err == nil && watch == nil:
 			// Looked again after subscribing, so that nothing is missed.
 			w, err := a.e.kv.Watch(a.readers+"*", func(ev kvstore.Event) {
@@ -195,14 +208,14 @@ func (a *acquire) drain(l *Lease) verdict {
 		}
 		// A mere hint is one from a server that is cut off or electing: it is
 		// asked again like one that does not answer.
-		tries = 0
+		tries, renewed = 0, 0
 		pause := back.next()
-		for _, r := range live {
-			switch left := r.Remaining(time.Now()); {
-			case r.Zero() || left == 0: // listed, and over or not to be read
+		for _, e := range r.live {
+			switch left := e.Remaining(time.Now()); {
+			case e.Zero() || left == 0: // listed, and over or not to be read
 				pause = min(pause, over.next())
 			case watch != nil:
-				watch.Track(r.Record)
+				watch.Track(e.Record)
 			case left > 0:
 				pause = min(pause, left)
 			}
