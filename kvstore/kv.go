@@ -45,6 +45,10 @@ type KV interface {
 	// one state that contains at least revision min.
 	List(ctx context.Context, pattern string, min uint64) (Listing, error)
 
+	// Alone says that the bucket has neither replicas nor mirrors, as far as is
+	// known without I/O: then no read lags, whatever its min.
+	Alone() bool
+
 	// Watch calls deliver for every change of a key that matches pattern
 	// until the watch is stopped. It delivers no initial state. deliver runs
 	// on goroutines of the store, one call at a time is not guaranteed, and it

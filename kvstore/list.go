@@ -29,6 +29,9 @@ const (
 // errIncomplete: the answer to a multi-key read is not all there is.
 var errIncomplete = errors.New("incomplete answer")
 
+// Alone says whether only one server answers; see [KV].
+func (s *Store) Alone() bool { return s.seen.Load().alone }
+
 // List returns the live records under pattern; see [KV].
 //
 // Where one request cannot read them all (more than 1024 keys, or only the

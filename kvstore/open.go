@@ -134,7 +134,8 @@ func (s *Store) adopt(info *jetstream.StreamInfo) error {
 	if err != nil {
 		return err
 	}
-	v := &view{warnings: warnings, direct: info.Config.AllowDirect, created: info.Created}
+	v := &view{warnings: warnings, direct: info.Config.AllowDirect, created: info.Created,
+		alone: info.Config.Replicas == 1 && len(info.Alternates) <= 1}
 	if rp := info.Config.RePublish; rp != nil && !rp.HeadersOnly && rp.Source == s.prefix+">" {
 		if dst, ok := strings.CutSuffix(rp.Destination, ">"); ok && strings.HasSuffix(dst, ".") {
 			v.notify = dst
@@ -175,6 +176,7 @@ func (s *Store) Warnings() []string { return s.seen.Load().warnings }
 type view struct {
 	notify   string // prefix of re-published subjects, with a dot; "": none
 	direct   bool
+	alone    bool // neither replicas nor mirrors
 	created  time.Time
 	warnings []string
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
 )
@@ -203,11 +204,35 @@ func TestLine(t *testing.T) {
 	})
 }
 
+// behind is a replica that has missed the queue: what need not contain a certain
+// revision it shows empty.
+type behind struct{ kvstore.KV }
+
+func (b behind) List(ctx context.Context, pattern string, min uint64) (kvstore.Listing, error) {
+	l, err := b.KV.List(ctx, pattern, min)
+	if min == 0 {
+		l.Records = nil
+	}
+	return l, err
+}
+
+func (b behind) Alone() bool { return false }
+
 // TestNewcomer comes when the lock is free and the first in line has not taken
-// it yet: nobody passes the line.
+// it yet: nobody passes the line, also when a replica that lags is asked for it.
 func TestNewcomer(t *testing.T) {
+	for name, under := range map[string]func(kvstore.KV) kvstore.KV{
+		"current": func(kv kvstore.KV) kvstore.KV { return kv },
+		"lagging": func(kv kvstore.KV) kvstore.KV { return behind{kv} },
+	} {
+		t.Run(name, func(t *testing.T) { newcomer(t, under) })
+	}
+}
+
+func newcomer(t *testing.T, under func(kvstore.KV) kvstore.KV) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a, b, c, d := newPeer(t, s.Connect(), 1), newPeer(t, s.Connect(), 2), newPeer(t, s.Connect(), 3), newPeer(t, s.Connect(), 4)
+		a, b := newPeer(t, s.Connect(), 1), newPeer(t, s.Connect(), 2)
+		c, d := newPeerOver(t, s.Connect(), 3, under), newPeerOver(t, s.Connect(), 4, under)
 		l, err := a.Lock(t.Context(), "x")
 		require.NoError(t, err)
 		grants := make(chan grant, 3)

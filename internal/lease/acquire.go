@@ -196,9 +196,15 @@ func (a *acquire) run() verdict {
 		v.entry.Revision = tombstone
 	}
 	if v.outcome == free {
-		// Free a moment ago: those queued go first.
+		// Free a moment ago: those queued go first. A state that contains the
+		// tombstone has everybody who queued before it; where nothing lags that
+		// need not be proven, which costs a request when nobody is queued.
 		at := a.e.now()
-		queue, err := a.e.waiters(a.ctx, a.waitKey+"*", 0)
+		since := v.entry.Revision
+		if a.e.kv.Alone() {
+			since = 0
+		}
+		queue, err := a.e.waiters(a.ctx, a.waitKey+"*", since)
 		switch {
 		case err != nil && a.req.Once:
 			return verdict{outcome: failed, err: err}
