@@ -19,14 +19,15 @@ const module = "github.com/natslock/locks"
 
 // allowed is what each package may import of this module: arrows point down.
 var allowed = map[string][]string{
-	"kvstore":        {},
-	"internal/lease": {"kvstore"},
-	"natslock":       {"internal/lease", "kvstore"},
-	"rwlock":         {"natslock", "internal/lease", "kvstore"},
-	"testutil":       {"kvstore"},
-	"internal/house": {},
-	"cmd/":           {"natslock", "rwlock", "kvstore"},
-	"examples/":      {"natslock", "rwlock", "kvstore"},
+	"kvstore":             {},
+	"internal/lease":      {"kvstore"},
+	"natslock":            {"internal/lease", "kvstore"},
+	"rwlock":              {"natslock", "internal/lease", "kvstore"},
+	"testutil":            {"kvstore"},
+	"internal/house":      {},
+	"internal/topologies": {},
+	"cmd/":                {"natslock", "rwlock", "kvstore"},
+	"examples/":           {"natslock", "rwlock", "kvstore"},
 }
 
 // needServer are the packages that may start a server.

@@ -1,0 +1,330 @@
+package topologies_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/rwlock"
+)
+
+// place is where clients are: what they connect to, and how they reach the bucket
+// from there.
+type place struct {
+	name    string
+	connect func(opts ...nats.Option) *nats.Conn
+	js      func(nc *nats.Conn) (jetstream.JetStream, error) // nil: the connection's own
+}
+
+func inDomain(domain string) func(*nats.Conn) (jetstream.JetStream, error) {
+	return func(nc *nats.Conn) (jetstream.JetStream, error) { return jetstream.NewWithDomain(nc, domain) }
+}
+
+func behindPrefix(prefix string) func(*nats.Conn) (jetstream.JetStream, error) {
+	return func(nc *nats.Conn) (jetstream.JetStream, error) { return jetstream.NewWithAPIPrefix(nc, prefix) }
+}
+
+// options reach the bucket from the place.
+func (p place) options(t *testing.T, nc *nats.Conn) []natslock.Option {
+	t.Helper()
+	if p.js == nil {
+		return nil
+	}
+	js, err := p.js(nc)
+	require.NoError(t, err)
+	return []natslock.Option{natslock.WithJetStream(js)}
+}
+
+// user is a client at a place.
+type user struct {
+	*natslock.Client
+	rw   *rwlock.RWLock
+	nc   *nats.Conn
+	ears *ears
+	rec  *recorder
+	log  *logged
+}
+
+// at makes a client at a place; it is closed when the test ends.
+func at(t *testing.T, p place, opts ...natslock.Option) *user {
+	t.Helper()
+	u := &user{nc: p.connect(), rec: &recorder{more: make(chan struct{})}, log: &logged{}}
+	all := append(p.options(t, u.nc),
+		natslock.WithOwner(p.name), natslock.WithWatchAfter(0), natslock.WithObserver(u.rec.observe),
+		natslock.WithLogger(slog.New(slog.NewTextHandler(u.log, nil))),
+		natslock.WithStore(func(kv kvstore.KV) kvstore.KV {
+			u.ears = &ears{KV: kv}
+			return u.ears
+		}))
+	var err error
+	u.Client, err = natslock.New(t.Context(), u.nc, append(all, opts...)...)
+	require.NoError(t, err, "at %s", p.name)
+	u.rw = rwlock.New(u.Client)
+	t.Cleanup(func() {
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		_ = u.Close(ctx) // what a test leaves held is its own affair
+	})
+	return u
+}
+
+// ears sees what a client hears of and what it asks for.
+type ears struct {
+	kvstore.KV
+	mu    sync.Mutex
+	heard map[kvstore.EventKind]int
+	asked map[string][]reading // by the lock's name
+}
+
+type reading struct {
+	key string
+	at  time.Time
+}
+
+// split takes a key apart into its kind and the lock's name, which the tests
+// choose without dots.
+func split(key string) (kind, name string) {
+	parts := strings.SplitN(key+".", ".", 3)
+	return parts[0], parts[1]
+}
+
+func (e *ears) Watch(pattern string, deliver func(kvstore.Event)) (kvstore.Watch, error) {
+	return e.KV.Watch(pattern, func(ev kvstore.Event) {
+		e.mu.Lock()
+		if e.heard == nil {
+			e.heard = map[kvstore.EventKind]int{}
+		}
+		e.heard[ev.Kind]++
+		e.mu.Unlock()
+		deliver(ev)
+	})
+}
+
+func (e *ears) Get(ctx context.Context, key string, min uint64) (kvstore.Record, error) {
+	r, err := e.KV.Get(ctx, key, min)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.asked == nil {
+		e.asked = map[string][]reading{}
+	}
+	_, name := split(key)
+	e.asked[name] = append(e.asked[name], reading{key, time.Now()})
+	return r, err
+}
+
+// notices is how many notifications of changes have arrived.
+func (e *ears) notices() int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.heard[kvstore.Put] + e.heard[kvstore.Deleted]
+}
+
+// patient waits until a waiter who watches keys of a kind has looked at them by
+// itself as often as it does in the beginning: its next look is 2.5 s away then.
+func (e *ears) patient(t *testing.T, kind, name string) {
+	t.Helper()
+	eventually(t, "the waiter for "+name+" has settled", func() bool {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		// Three: a waiter behind another looks at both in turn.
+		asked := e.asked[name]
+		if len(asked) < 3 {
+			return false
+		}
+		asked = asked[len(asked)-3:]
+		for _, r := range asked {
+			if k, _ := split(r.key); k != kind {
+				return false
+			}
+		}
+		return asked[2].at.Sub(asked[1].at) > 450*time.Millisecond
+	})
+}
+
+// recorder keeps what a client's observer is told.
+type recorder struct {
+	mu     sync.Mutex
+	events []natslock.Event
+	more   chan struct{}
+}
+
+func (r *recorder) observe(_ context.Context, ev natslock.Event) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.events = append(r.events, ev)
+	close(r.more)
+	r.more = make(chan struct{})
+}
+
+// wait returns when n events of the kind were told about the lock.
+func (r *recorder) wait(t *testing.T, typ natslock.EventType, name string, n int) {
+	t.Helper()
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	for {
+		r.mu.Lock()
+		count := 0
+		for _, ev := range r.events {
+			if ev.Type == typ && ev.Name == name {
+				count++
+			}
+		}
+		more := r.more
+		r.mu.Unlock()
+		if count >= n {
+			return
+		}
+		select {
+		case <-more:
+		case <-timer.C:
+			t.Fatalf("%d of %d %v events of %q", count, n, typ, name)
+		}
+	}
+}
+
+// logged keeps what a client's logger is told.
+type logged struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *logged) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *logged) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+// referee says when two that exclude each other are inside their validity at a
+// time, or when a token does not rise.
+type referee struct {
+	mu     sync.Mutex
+	in     map[*natslock.Lock]bool // true: alone
+	token  uint64                  // highest of one that was alone
+	grants int
+	fouls  []string
+}
+
+// granted must be called right after the grant.
+func (r *referee) granted(l *natslock.Lock, alone bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.grants++
+	for other, otherAlone := range r.in {
+		switch {
+		case other.State() != natslock.Held:
+			delete(r.in, other)
+		case (alone || otherAlone) && l.State() == natslock.Held:
+			r.fouls = append(r.fouls, fmt.Sprintf("tokens %d and %d are both inside their validity", other.Token(), l.Token()))
+		}
+	}
+	if l.Token() <= r.token {
+		r.fouls = append(r.fouls, fmt.Sprintf("token %d after %d", l.Token(), r.token))
+	}
+	if r.in == nil {
+		r.in = map[*natslock.Lock]bool{}
+	}
+	if r.in[l] = alone; alone {
+		r.token = max(r.token, l.Token())
+	}
+}
+
+func (r *referee) check(t *testing.T, atLeast int) {
+	t.Helper()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	require.Empty(t, r.fouls)
+	require.GreaterOrEqual(t, r.grants, atLeast)
+}
+
+// attempt is an acquire under way.
+type attempt struct {
+	done chan struct{}
+	lock *natslock.Lock
+	err  error
+	at   time.Time
+}
+
+type taking func(ctx context.Context, name string, opts ...natslock.LockOption) (*natslock.Lock, error)
+
+// await begins to take the lock and returns when it is queued for it.
+func (u *user) await(t *testing.T, take taking, name string) *attempt {
+	t.Helper()
+	a := &attempt{done: make(chan struct{})}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience)
+	t.Cleanup(cancel)
+	go func() {
+		defer close(a.done)
+		a.lock, a.err = take(ctx, name, natslock.Detached())
+		a.at = time.Now()
+	}()
+	u.rec.wait(t, natslock.EventQueued, name, 1)
+	return a
+}
+
+func (a *attempt) granted(t *testing.T) *natslock.Lock {
+	t.Helper()
+	<-a.done
+	require.NoError(t, a.err)
+	return a.lock
+}
+
+func (a *attempt) waits() bool {
+	select {
+	case <-a.done:
+		return false
+	default:
+		return true
+	}
+}
+
+func must(t *testing.T, take taking, name string, opts ...natslock.LockOption) *natslock.Lock {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	t.Cleanup(cancel)
+	l, err := take(ctx, name, append([]natslock.LockOption{natslock.Detached()}, opts...)...)
+	require.NoError(t, err)
+	return l
+}
+
+func unlock(t *testing.T, l *natslock.Lock) {
+	t.Helper()
+	require.NoError(t, l.Unlock(context.Background()))
+}
+
+func ended(t *testing.T, l *natslock.Lock) {
+	t.Helper()
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	select {
+	case <-l.Done():
+	case <-timer.C:
+		t.Fatal("the lock never ended")
+	}
+}
+
+// eventually polls for what has no event to wait for.
+func eventually(t *testing.T, what string, cond func() bool) {
+	t.Helper()
+	for end := time.Now().Add(patience); !cond(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("not in %v: %s", patience, what)
+		}
+	}
+}

@@ -1,0 +1,283 @@
+package topologies_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/natslock"
+)
+
+// handedOver bounds a hand-over that a notification tells of: a waiter that has
+// settled looks by itself after 2.5 s at the earliest.
+const handedOver = 2 * time.Second
+
+// byTimers bounds a hand-over that nothing tells of: a waiter looks after 3.5 s at
+// the latest, and may have to look again.
+const byTimers = 8 * time.Second
+
+func uncontended(t *testing.T, n network) {
+	var ref referee
+	for _, p := range n.places {
+		u := at(t, p, n.opts...)
+		for range 3 {
+			l := must(t, u.Lock, "free")
+			ref.granted(l, true)
+			require.NoError(t, l.Err())
+			unlock(t, l)
+			require.ErrorIs(t, l.Err(), natslock.ErrReleased)
+		}
+	}
+	ref.check(t, 3*len(n.places))
+}
+
+func oneShot(t *testing.T, n network) {
+	near, far := at(t, n.places[0], n.opts...), at(t, n.last(), n.opts...)
+	var ref referee
+	l := must(t, near.TryLock, "once")
+	ref.granted(l, true)
+	_, err := far.TryLock(t.Context(), "once")
+	var locked *natslock.LockedError
+	require.ErrorAs(t, err, &locked)
+	require.Equal(t, n.places[0].name, locked.Holder.Owner)
+	require.Equal(t, l.Token(), locked.Holder.Token)
+	unlock(t, l)
+	l = must(t, far.TryLock, "once")
+	ref.granted(l, true)
+	unlock(t, l)
+	ref.check(t, 2)
+}
+
+// handOver has a holder at one place and waiters at others: they get in by the
+// order of their coming, each told at once and not by its timers.
+func handOver(t *testing.T, n network) {
+	var ref referee
+	const waiters = 3
+	var queue []*attempt
+	var users []*user
+	holder := must(t, at(t, n.places[0], n.opts...).Lock, "line")
+	ref.granted(holder, true)
+	for i := range waiters {
+		u := at(t, n.place(i+1), n.opts...)
+		users = append(users, u)
+		queue = append(queue, u.await(t, u.Lock, "line"))
+	}
+	for i, next := range queue {
+		users[i].ears.patient(t, "lock", "line")
+		for j, later := range queue[i:] {
+			require.True(t, later.waits(), "waiter %d is in before %d", i+j, i)
+		}
+		before := users[i].ears.notices()
+		released := time.Now()
+		unlock(t, holder)
+		holder = next.granted(t)
+		ref.granted(holder, true)
+		took := next.at.Sub(released)
+		t.Logf("to %s: %v", n.place(i+1).name, took)
+		if n.deaf && n.place(i+1).name == n.last().name {
+			require.Zero(t, users[i].ears.notices())
+			require.Less(t, took, byTimers)
+		} else {
+			require.Less(t, took, handedOver)
+			require.Greater(t, users[i].ears.notices(), before)
+		}
+	}
+	unlock(t, holder)
+	ref.check(t, 1+waiters)
+}
+
+func boundedWait(t *testing.T, n network) {
+	near, far := at(t, n.places[0], n.opts...), at(t, n.last(), n.opts...)
+	l := must(t, near.Lock, "bound")
+	_, err := far.Lock(t.Context(), "bound", natslock.MaxWait(time.Second))
+	var timeout *natslock.TimeoutError
+	require.ErrorAs(t, err, &timeout)
+	require.Equal(t, n.places[0].name, timeout.Holder.Owner)
+	require.Less(t, timeout.Waited, 10*time.Second)
+	eventually(t, "it has left the queue", func() bool {
+		info, err := near.Inspect(t.Context(), natslock.Mutex, "bound")
+		return err == nil && len(info.Queue) == 0
+	})
+	unlock(t, l)
+}
+
+// breaking: the holder is told at once by an operator elsewhere, and nobody gets
+// in before it has stopped.
+func breaking(t *testing.T, n network) {
+	holder, operator := at(t, n.last(), n.opts...), at(t, n.places[0], n.opts...)
+	l := must(t, holder.Lock, "broken")
+	begun := time.Now()
+	require.NoError(t, operator.Break(t.Context(), natslock.Mutex, "broken", l.Token(), "a story"))
+	ended(t, l)
+	took := time.Since(begun)
+	t.Logf("told in %v", took)
+	if n.deaf {
+		require.Less(t, took, byTimers, "at its next renewal")
+	} else {
+		require.Less(t, took, handedOver)
+	}
+	require.ErrorIs(t, l.Err(), natslock.ErrBroken)
+	_, err := operator.TryLock(t.Context(), "broken")
+	require.ErrorIs(t, err, natslock.ErrLocked)
+	require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrBroken)
+	unlock(t, must(t, operator.Lock, "broken"))
+}
+
+// deleted: the holder whose record is deleted by hand is told at once.
+func deleted(t *testing.T, n network) {
+	holder := at(t, n.last(), n.opts...)
+	l := must(t, holder.Lock, "deleted")
+	nc := n.places[0].connect()
+	by, err := n.places[0].open(nc)
+	require.NoError(t, err)
+	defer by.Close()
+	r, err := by.Get(t.Context(), "lock.deleted", l.Token())
+	require.NoError(t, err)
+	begun := time.Now()
+	_, err = by.Delete(t.Context(), "lock.deleted", r.Revision)
+	for errIs(err, kvstore.ErrConflict, kvstore.ErrInFlight) { // it was renewed, or is being replicated
+		r, err = by.Get(t.Context(), "lock.deleted", r.Revision)
+		require.NoError(t, err)
+		_, err = by.Delete(t.Context(), "lock.deleted", r.Revision)
+	}
+	require.NoError(t, err)
+	ended(t, l)
+	took := time.Since(begun)
+	if n.deaf {
+		require.Less(t, took, byTimers, "at its next renewal")
+	} else {
+		require.Less(t, took, handedOver)
+	}
+	require.ErrorIs(t, l.Err(), natslock.ErrLost)
+	require.NotErrorIs(t, l.Err(), natslock.ErrBroken)
+	require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrLost)
+}
+
+// gone: a holder whose connection has ended keeps others out for its TTL, and no
+// longer.
+func gone(t *testing.T, n network) {
+	var ref referee
+	dead, next := at(t, n.places[0], n.opts...), at(t, n.last(), n.opts...)
+	l := must(t, dead.Lock, "gone", natslock.TTL(2*time.Second))
+	ref.granted(l, true)
+	w := next.await(t, next.Lock, "gone")
+	dead.nc.Close()
+	closed := time.Now()
+	got := w.granted(t)
+	ref.granted(got, true)
+	took := w.at.Sub(closed)
+	t.Logf("after %v", took)
+	require.Less(t, took, 2*time.Second+1500*time.Millisecond)
+	require.Equal(t, natslock.Lost, l.State())
+	unlock(t, got)
+	ref.check(t, 2)
+}
+
+// renewing: leases outlive their TTL several times.
+func renewing(t *testing.T, n network) {
+	u := at(t, n.last(), n.opts...)
+	l := must(t, u.Lock, "kept", natslock.TTL(n.shortTTL()))
+	r := must(t, u.rw.RLock, "kept_reading", natslock.TTL(n.shortTTL()))
+	begun := time.Now()
+	u.rec.wait(t, natslock.EventRenewed, "kept", 9)
+	u.rec.wait(t, natslock.EventRenewed, "kept_reading", 9)
+	require.NoError(t, l.Err())
+	require.NoError(t, r.Err())
+	require.Greater(t, time.Since(begun), 2*n.shortTTL())
+	unlock(t, l)
+	unlock(t, r)
+}
+
+// looking: what is told of locks held and waited for elsewhere.
+func looking(t *testing.T, n network) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	near, far := at(t, n.places[0], n.opts...), at(t, n.last(), n.opts...)
+	var mu sync.Mutex
+	seen := map[natslock.EventType]int{}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for ev, err := range far.Watch(ctx, "seen") {
+			if !assert.NoError(t, err) {
+				return
+			}
+			mu.Lock()
+			seen[ev.Type]++
+			mu.Unlock()
+		}
+	})
+	defer wg.Wait()
+	defer cancel()
+	saw := func(typ natslock.EventType) bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return seen[typ] > 0
+	}
+	if !n.deaf {
+		// Watching says nothing of when it has begun.
+		eventually(t, "the watch is on", func() bool {
+			unlock(t, must(t, near.Lock, "seen"))
+			return saw(natslock.EventGranted) && saw(natslock.EventReleased)
+		})
+	}
+	l := must(t, near.Lock, "seen", natslock.Meta(map[string]string{"job": "j"}))
+	w := near.await(t, near.Lock, "seen")
+	read := must(t, near.rw.RLock, "seen_rw")
+
+	info, err := far.Inspect(ctx, natslock.Mutex, "seen")
+	require.NoError(t, err)
+	require.Equal(t, l.Token(), info.Holder.Token)
+	require.Equal(t, "j", info.Holder.Meta["job"])
+	eventually(t, "its queue", func() bool { // a replica may lag
+		info, err = far.Inspect(ctx, natslock.Mutex, "seen")
+		return err == nil && len(info.Queue) == 1
+	})
+	eventually(t, "both are listed", func() bool {
+		found := 0
+		for info, err := range far.List(ctx, "*") {
+			require.NoError(t, err)
+			switch info.Name {
+			case "seen":
+				found += len(info.Queue)
+			case "seen_rw":
+				found += len(info.Readers)
+			}
+		}
+		return found == 2
+	})
+	unlock(t, l)
+	unlock(t, w.granted(t))
+	unlock(t, read)
+	if !n.deaf {
+		eventually(t, "the watch tells of the queue", func() bool { return saw(natslock.EventQueued) })
+	}
+}
+
+// counting has everybody at once at an unguarded number.
+func counting(t *testing.T, n network) {
+	var ref referee
+	count := 0
+	var wg sync.WaitGroup
+	const goroutines, rounds = 4, 4
+	for i := range goroutines {
+		u := at(t, n.place(i), n.opts...)
+		wg.Go(func() {
+			for range rounds {
+				assert.NoError(t, u.Do(context.WithoutCancel(t.Context()), "count", func(_ context.Context, l *natslock.Lock) error {
+					ref.granted(l, true)
+					count++
+					return nil
+				}), fmt.Sprint(i))
+			}
+		})
+	}
+	wg.Wait()
+	require.Equal(t, goroutines*rounds, count)
+	ref.check(t, goroutines*rounds)
+}

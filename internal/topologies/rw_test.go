@@ -1,0 +1,119 @@
+package topologies_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/natslock"
+)
+
+// readingAndWriting: readers are in together, wherever they are; a writer waits
+// for all of them and keeps later readers out; each is told at once.
+func readingAndWriting(t *testing.T, n network) {
+	var ref referee
+	r1, r2 := at(t, n.places[0], n.opts...), at(t, n.last(), n.opts...)
+	w, r3 := at(t, n.last(), n.opts...), at(t, n.places[0], n.opts...)
+	a, b := must(t, r1.rw.RLock, "doc"), must(t, r2.rw.RLock, "doc")
+	ref.granted(a, false)
+	ref.granted(b, false)
+	require.NoError(t, a.Err())
+	require.NoError(t, b.Err())
+	_, err := w.rw.TryLock(t.Context(), "doc")
+	require.ErrorIs(t, err, natslock.ErrLocked)
+
+	writer := &attempt{done: make(chan struct{})}
+	go func() {
+		defer close(writer.done)
+		writer.lock, writer.err = w.rw.Lock(context.WithoutCancel(t.Context()), "doc")
+		writer.at = time.Now()
+	}()
+	eventually(t, "the gate stands", func() bool {
+		info, err := r1.Inspect(t.Context(), natslock.RW, "doc")
+		return err == nil && info.Holder != nil
+	})
+	_, err = r3.rw.TryRLock(t.Context(), "doc")
+	require.ErrorIs(t, err, natslock.ErrLocked)
+	reader := r3.await(t, r3.rw.RLock, "doc")
+	unlock(t, a)
+	w.ears.patient(t, "read", "doc")
+	require.True(t, writer.waits(), "one reader is left")
+	limit := handedOver
+	if n.deaf {
+		limit = byTimers
+	}
+	released := time.Now()
+	unlock(t, b)
+	l := writer.granted(t)
+	ref.granted(l, true)
+	t.Logf("the writer: %v", writer.at.Sub(released))
+	require.Less(t, writer.at.Sub(released), limit)
+	r3.ears.patient(t, "rw", "doc")
+	require.True(t, reader.waits(), "it came behind the writer")
+	released = time.Now()
+	unlock(t, l)
+	l = reader.granted(t)
+	ref.granted(l, false)
+	t.Logf("the reader: %v", reader.at.Sub(released))
+	require.Less(t, reader.at.Sub(released), handedOver)
+	unlock(t, l)
+	ref.check(t, 4)
+}
+
+// readerGone: a reader whose connection has ended keeps the writer out for its
+// TTL, and no longer.
+func readerGone(t *testing.T, n network) {
+	var ref referee
+	dead, next := at(t, n.last(), n.opts...), at(t, n.places[0], n.opts...)
+	r := must(t, dead.rw.RLock, "left", natslock.TTL(2*time.Second))
+	ref.granted(r, false)
+	dead.nc.Close()
+	closed := time.Now()
+	l := must(t, next.rw.Lock, "left")
+	ref.granted(l, true)
+	took := time.Since(closed)
+	t.Logf("after %v", took)
+	require.Less(t, took, 2*time.Second+1500*time.Millisecond)
+	require.Equal(t, natslock.Lost, r.State())
+	unlock(t, l)
+	ref.check(t, 2)
+}
+
+// readingAndCounting has readers and writers at an unguarded number.
+func readingAndCounting(t *testing.T, n network) {
+	var ref referee
+	count := 0
+	var wg sync.WaitGroup
+	const goroutines, rounds = 4, 4
+	for i := range goroutines {
+		u := at(t, n.place(i), n.opts...)
+		wg.Go(func() {
+			for k := range rounds {
+				take, writes := u.rw.RLock, (i+k)%3 == 0
+				if writes {
+					take = u.rw.Lock
+				}
+				l, err := take(context.WithoutCancel(t.Context()), "rw_count")
+				if !assert.NoError(t, err) {
+					return
+				}
+				ref.granted(l, writes)
+				if writes {
+					count++
+				} else {
+					seen := count
+					assert.NoError(t, l.Err())
+					assert.Equal(t, seen, count, "written under a reader")
+				}
+				assert.NoError(t, l.Unlock(context.Background()))
+			}
+		})
+	}
+	wg.Wait()
+	require.Equal(t, 6, count)
+	ref.check(t, goroutines*rounds)
+}

@@ -1,0 +1,207 @@
+package topologies_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/testutil"
+)
+
+// network is a topology that runs.
+type network struct {
+	places []place // the bucket is at the first
+	opts   []natslock.Option
+	slow   time.Duration // of the slowest way, there and back
+	deaf   bool          // no notification reaches the last place
+}
+
+func (n network) last() place       { return n.places[len(n.places)-1] }
+func (n network) place(i int) place { return n.places[i%len(n.places)] }
+
+// shortTTL is the shortest TTL that suits the way.
+func (n network) shortTTL() time.Duration {
+	if n.slow > 0 {
+		return 2 * time.Second
+	}
+	return time.Second
+}
+
+// open opens the bucket from the place, beside the clients.
+func (p place) open(nc *nats.Conn) (*kvstore.Store, error) {
+	js, err := jetstream.New(nc)
+	if p.js != nil {
+		js, err = p.js(nc)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return kvstore.Open(context.Background(), js, kvstore.Config{NoCreate: true})
+}
+
+func errIs(err error, targets ...error) bool {
+	return slices.ContainsFunc(targets, func(t error) bool { return errors.Is(err, t) })
+}
+
+var stories = []struct {
+	name string
+	tell func(*testing.T, network)
+}{
+	{"uncontended", uncontended},
+	{"one shot", oneShot},
+	{"hand over", handOver},
+	{"bounded wait", boundedWait},
+	{"breaking", breaking},
+	{"deleted", deleted},
+	{"gone", gone},
+	{"renewing", renewing},
+	{"looking", looking},
+	{"counting", counting},
+	{"reading and writing", readingAndWriting},
+	{"reader gone", readerGone},
+	{"reading and counting", readingAndCounting},
+}
+
+// topologies are the rows of docs/topologies.md.
+var topologies = []struct {
+	name  string
+	build func(*testing.T) network
+}{
+	{"one server", single},
+	{"three replicas", cluster},
+	{"leaf without JetStream", leaf},
+	{"leaf with its own domain", leafDomain},
+	{"two accounts", accounts},
+	{"gateway", gateway},
+	{"mirror", mirrored},
+	{"slow link", slowLink},
+}
+
+// TestTopologies tells the stories of both locks in every topology.
+func TestTopologies(t *testing.T) {
+	if testing.Short() {
+		t.Skip("clusters take seconds; -short was given")
+	}
+	for _, top := range topologies {
+		t.Run(top.name, func(t *testing.T) {
+			t.Parallel()
+			tell(t, top.build(t))
+		})
+	}
+}
+
+// tell makes the bucket, at the first place, and runs the stories at once: each
+// has its own locks.
+func tell(t *testing.T, n network) {
+	t.Helper()
+	at(t, n.places[0], n.opts...)
+	n.opts = append([]natslock.Option{natslock.WithCreate(false)}, n.opts...)
+	t.Run("stories", func(t *testing.T) {
+		for _, s := range stories {
+			t.Run(s.name, func(t *testing.T) {
+				t.Parallel()
+				s.tell(t, n)
+			})
+		}
+	})
+}
+
+// one is a topology's only server, or one of several to connect to.
+func one(name string, s *testutil.Server) place {
+	return place{name: name, connect: func(opts ...nats.Option) *nats.Conn {
+		return s.Connect(append([]nats.Option{nats.IgnoreDiscoveredServers()}, opts...)...)
+	}}
+}
+
+func single(t *testing.T) network {
+	s := start(t, 0, host{"n1", "single.conf"})
+	return network{places: []place{one("n1", s[0])}}
+}
+
+var threeReplicas = natslock.WithBucketConfig(kvstore.Config{Replicas: 3})
+
+func cluster(t *testing.T) network {
+	s := start(t, 0, host{"n1", "cluster-1.conf"}, host{"n2", "cluster-2.conf"}, host{"n3", "cluster-3.conf"})
+	formed(t, s)
+	return network{places: []place{one("n1", s[0]), one("n2", s[1]), one("n3", s[2])}, opts: []natslock.Option{threeReplicas}}
+}
+
+func leaf(t *testing.T) network {
+	s := start(t, 0, host{"hub", "hub.conf"}, host{"leaf", "leaf.conf"})
+	far := one("leaf", s[1])
+	far.js = inDomain("hub")
+	joined(t, s)
+	return network{places: []place{one("hub", s[0]), far}}
+}
+
+func leafDomain(t *testing.T) network {
+	s := start(t, 0, host{"hub", "hub.conf"}, host{"leaf", "leaf-domain.conf"})
+	far := one("leaf", s[1])
+	far.js = inDomain("hub")
+	joined(t, s)
+	return network{places: []place{one("hub", s[0]), far}}
+}
+
+// joined waits until the leaf has reached the hub.
+func joined(t *testing.T, servers []*testutil.Server) {
+	t.Helper()
+	for _, s := range servers {
+		eventually(t, "the leaf has reached the hub", func() bool { return s.Server().NumLeafNodes() > 0 })
+	}
+}
+
+func accounts(t *testing.T) network {
+	s := start(t, 0, host{"n1", "accounts.conf"})
+	as := func(user string) func(opts ...nats.Option) *nats.Conn {
+		return func(opts ...nats.Option) *nats.Conn {
+			return s[0].Connect(append([]nats.Option{nats.UserInfo(user, "change me")}, opts...)...)
+		}
+	}
+	return network{places: []place{
+		{name: "owner", connect: as("owner")},
+		{name: "app", connect: as("app"), js: behindPrefix("locks.API")},
+	}}
+}
+
+// wan is how long a byte takes between the clusters of a gateway, and on the slow
+// link: 80 ms there and back.
+const wan = 40 * time.Millisecond
+
+func gateway(t *testing.T) network {
+	s := start(t, wan, host{"east", "gateway-east.conf"}, host{"west", "gateway-west.conf"})
+	formed(t, s)
+	return network{
+		places: []place{one("east", s[0]), one("west", s[1])},
+		opts:   []natslock.Option{natslock.WithBucketConfig(kvstore.Config{Placement: &jetstream.Placement{Cluster: "east"}})},
+		slow:   2 * wan,
+	}
+}
+
+func mirrored(t *testing.T) network {
+	n := single(t)
+	at(t, n.places[0])
+	mirror(t, n.places[0].connect())
+	return n
+}
+
+func slowLink(t *testing.T) network {
+	n := cluster(t)
+	s := n.places[0].connect().ConnectedUrl()
+	addr := slowProxy(t, s[len("nats://"):], wan)
+	n.places = append(n.places, place{name: "far away", connect: func(opts ...nats.Option) *nats.Conn {
+		nc, err := nats.Connect("nats://"+addr, append([]nats.Option{nats.IgnoreDiscoveredServers()}, opts...)...)
+		require.NoError(t, err)
+		t.Cleanup(nc.Close)
+		return nc
+	}})
+	n.slow = 2 * wan
+	return n
+}
