@@ -43,7 +43,7 @@ func Open(ctx context.Context, js jetstream.JetStream, cfg Config) (_ *Store, er
 	info, err := s.info(ctx, infoRequest{}, true)
 	if errors.Is(err, ErrNotFound) {
 		if cfg.NoCreate {
-			return nil, fmt.Errorf("open bucket %q: %w, and creating it is not allowed (domain %q)", cfg.Bucket, err, js.Options().Domain)
+			return nil, fmt.Errorf("open bucket %q: %w, and creating it is not allowed: nobody has made it yet, or it %s", cfg.Bucket, err, s.elsewhere())
 		}
 		info, err = s.create(ctx)
 	}
@@ -78,7 +78,7 @@ func (s *Store) create(ctx context.Context) (*infoResponse, error) {
 	case err == nil:
 		// Said loudly: a forgotten domain makes a second bucket whose locks
 		// exclude nobody in the first.
-		s.cfg.Logger.Warn("created lock bucket", "bucket", s.cfg.Bucket, "account", s.account(ctx), "domain", resp.Domain,
+		s.cfg.Logger.Warn("created lock bucket", "bucket", s.cfg.Bucket, "account", s.account(ctx), "domain", s.domainOf(resp),
 			"storage", resp.Config.Storage.String(), "replicas", resp.Config.Replicas)
 	case apiErr != nil && apiErr.ErrorCode == jetstream.JSErrCodeStreamNameInUse:
 		// In a cluster the name is taken before every server knows the stream.
@@ -92,6 +92,22 @@ func (s *Store) create(ctx context.Context) (*infoResponse, error) {
 		return nil, fmt.Errorf("create it: %w", err)
 	}
 	return resp, nil
+}
+
+// domainOf names the domain of a bucket that was made, for a message: a server
+// outside a cluster does not answer with it. "" when there is none, or it is not
+// known.
+func (s *Store) domainOf(made *infoResponse) string {
+	named, _ := strings.CutPrefix(s.apiPrefix, "$JS.")
+	switch domain, isDomain := strings.CutSuffix(named, ".API."); {
+	case made.Domain != "":
+		return made.Domain
+	case s.apiPrefix == defaultAPI:
+		return s.nc.ConnectedDomain()
+	case isDomain && named != s.apiPrefix:
+		return domain
+	}
+	return ""
 }
 
 // settle returns when writes reach a bucket of a cluster that was made a moment

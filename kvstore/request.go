@@ -130,10 +130,18 @@ func (s *Store) roundTrip(ctx context.Context, subject string, body []byte, mux 
 		case err != nil:
 			return nil, err
 		case noResponders(m):
-			return nil, fmt.Errorf("%w: nobody answers on %s: JetStream is off, has no leader, or lives in another domain: %w", ErrUnavailable, subject, nats.ErrNoResponders)
+			return nil, fmt.Errorf("%w: nobody answers on %s: JetStream is off, has no leader, or %s: %w", ErrUnavailable, subject, s.elsewhere(), nats.ErrNoResponders)
 		}
 		return m, nil
 	}
+}
+
+// elsewhere says where else the bucket may be, or why the way does not lead there.
+func (s *Store) elsewhere() string {
+	if s.apiPrefix == defaultAPI {
+		return "lives in another domain or account, which has to be named (jetstream.NewWithDomain, jetstream.NewWithAPIPrefix)"
+	}
+	return "is not reached by this domain or API prefix: a domain may be misspelt, an account's import or export missing"
 }
 
 // statusOf returns the status of an answer that is one, and "" for a record,

@@ -56,7 +56,7 @@ func (g *globals) open(opts ...natslock.Option) (_ *session, err error) {
 	defer cancel()
 	s.Client, err = natslock.New(ctx, s.nc, opts...)
 	if errors.Is(err, nats.ErrNoResponders) {
-		return nil, exitf(exitUnavailable, "no JetStream at %s; start the server with \"nats-server -js\", or try --embedded", s.url)
+		return nil, exitf(exitUnavailable, "no JetStream at %s; start the server with \"nats-server -js\", name the --domain it is in, or try --embedded", s.url)
 	}
 	return s, err
 }
