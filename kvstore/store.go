@@ -40,6 +40,8 @@ type Store struct {
 	seen      atomic.Pointer[view]
 	multiOff  atomic.Bool // the multi-key read is forbidden to this user
 
+	mirrorTold atomic.Bool // that a mirror answers reads
+
 	start    sync.Once
 	startErr error
 	inbox    string // of this store's answers
@@ -57,6 +59,10 @@ type Store struct {
 	topics  map[string]*topic
 	conn    map[int]func(ConnState)
 	connID  int
+
+	heard    atomic.Bool // a notification has arrived, or it was told that none does
+	silence  int         // own writes that should have been heard of before
+	silentAt time.Time   // the first of them
 
 	lastDenied error
 	deniedAt   time.Time

@@ -203,6 +203,7 @@ func (s *Store) notify(m *nats.Msg) {
 	if err != nil || checkKey(r.Key) != nil {
 		return // a stray or forged message
 	}
+	s.heard.Store(true)
 	e := Event{Kind: Put, Record: r}
 	if r.Deleted {
 		e.Kind = Deleted

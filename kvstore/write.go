@@ -18,8 +18,13 @@ func (s *Store) Send(w Write, done func(Answer)) (forget func(), err error) {
 	if err != nil {
 		return nil, err
 	}
+	watched := s.watched(w.Key)
 	return s.exchange(msg, false, func(m *nats.Msg) bool {
-		done(s.answer(w, m))
+		a := s.answer(w, m)
+		if watched && a.Err == nil {
+			s.unheard()
+		}
+		done(a)
 		return false
 	})
 }
@@ -69,7 +74,7 @@ type pubAck struct {
 // answer reads the server's answer to w.
 func (s *Store) answer(w Write, m *nats.Msg) Answer {
 	if noResponders(m) {
-		return Answer{Err: fmt.Errorf("%w: %w to %q: the bucket is gone or has no leader", ErrUnavailable, ErrNoStream, w.Key)}
+		return Answer{Err: fmt.Errorf("%w: %w to %q: the bucket is gone, has no leader, or %s", ErrUnavailable, ErrNoStream, w.Key, s.elsewhere())}
 	}
 	var ack pubAck
 	if err := json.Unmarshal(m.Data, &ack); err != nil {
