@@ -14,6 +14,7 @@ import (
 )
 
 const (
+	hdrStream    = "Nats-Stream"
 	hdrSubject   = "Nats-Subject"
 	hdrSequence  = "Nats-Sequence"
 	hdrTimeStamp = "Nats-Time-Stamp"
@@ -27,7 +28,7 @@ const (
 )
 
 // errUnreadable: the server's own headers are not where they should be, because
-// those of the record's writer are broken.
+// those of the record's writer are broken, or are not those of this stream.
 var errUnreadable = errors.New("unreadable record")
 
 // Get returns the record under key; see [KV].
@@ -51,8 +52,14 @@ func (s *Store) read(ctx context.Context, key string) (Record, error) {
 		return s.leaderGet(ctx, key)
 	}
 	r, err := s.directGet(ctx, key)
-	if errors.Is(err, errUnreadable) {
+	switch {
+	case errors.Is(err, errUnreadable):
 		return s.leaderGet(ctx, key) // it tells the position apart from the headers
+	case errors.Is(err, nats.ErrNoResponders):
+		// An account that imports the bucket may not import this way of reading.
+		if l, err := s.leaderGet(ctx, key); err == nil || errors.Is(err, ErrNotFound) {
+			return l, err
+		}
 	}
 	return r, err
 }
@@ -70,11 +77,12 @@ func (s *Store) readAsOf(ctx context.Context, key string, min uint64) (Record, e
 			return Record{}, ErrNotFound
 		}
 		r, err := s.leaderGet(ctx, key)
-		if !errors.Is(err, ErrPermission) || !s.seen.Load().direct {
+		if !(errors.Is(err, ErrPermission) || errors.Is(err, nats.ErrNoResponders)) || !s.seen.Load().direct {
 			return r, err
 		}
 		// The leader's read shows any key, so it may be withheld where reading
-		// single keys is granted. A replica that is not behind will do.
+		// single keys is granted, or not be imported. A replica that is not
+		// behind will do.
 		r, direct := s.directGet(ctx, key)
 		if direct == nil && r.Revision >= min {
 			return r, nil
@@ -157,6 +165,10 @@ func (s *Store) record(h nats.Header, data []byte) (Record, error) {
 		}
 		return ""
 	}
+	if name := last(hdrStream); name != "" && name != s.stream {
+		s.mirrored(name)
+		return Record{}, fmt.Errorf("%w: it comes from stream %.64q", errUnreadable, name)
+	}
 	seq, err := strconv.ParseUint(last(hdrSequence), 10, 64)
 	if err != nil {
 		return Record{}, fmt.Errorf("%w: sequence: %w", errUnreadable, err)
@@ -170,6 +182,16 @@ func (s *Store) record(h nats.Header, data []byte) (Record, error) {
 		return Record{}, fmt.Errorf("%w: time: %w", errUnreadable, err)
 	}
 	return Record{Key: key, Value: data, Revision: seq, Time: at, TTL: parseTTL(h.Get(hdrTTL)), Deleted: isTombstone(h)}, nil
+}
+
+// mirrored says once that a mirror answers reads. Those that it has answered are
+// asked again of the leader: a mirror may keep what the bucket has removed.
+func (s *Store) mirrored(name string) {
+	if s.mirrorTold.Swap(true) {
+		return
+	}
+	s.cfg.Logger.Warn(fmt.Sprintf("lock bucket: stream %.64q mirrors this bucket and answers reads of it, which cost a second one then; mend: remove it or its mirror_direct", name),
+		"bucket", s.cfg.Bucket)
 }
 
 func isTombstone(h nats.Header) bool {
