@@ -144,6 +144,10 @@ func (a *acquire) readersLeft(l *Lease, gone map[string]bool) (roll, error) {
 	return r, nil
 }
 
+func tooSlow() verdict {
+	return verdict{outcome: failed, err: fmt.Errorf("%w: %w: two writes and two answers have to fit into %v", ErrUnavailable, errSlowLink, proofWindow)}
+}
+
 // drain waits until no reader is left behind the gate, whose lease is l. It
 // returns the zero verdict when the lock is the writer's.
 func (a *acquire) drain(l *Lease) verdict {
@@ -178,7 +182,7 @@ func (a *acquire) drain(l *Lease) verdict {
 					return verdict{}
 				}
 				if tries++; tries > drainTries {
-					return verdict{outcome: failed, err: fmt.Errorf("%w: %w: two writes and two answers have to fit into %v", ErrUnavailable, errSlowLink, proofWindow)}
+					return tooSlow()
 				}
 			}
 			// The first of two, if another gate write is acknowledged. When none
@@ -205,6 +209,9 @@ func (a *acquire) drain(l *Lease) verdict {
 				watch = w
 				continue
 			}
+		}
+		if a.req.Once && tries > 1 && a.ctx.Err() != nil {
+			return tooSlow() // the time for an answer is over before the tries are
 		}
 		// A mere hint is one from a server that is cut off or electing: it is
 		// asked again like one that does not answer.
