@@ -11,17 +11,37 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestReadmeIsCode finds every Go block of the README in a file that is compiled:
-// an example or a test.
+const root = "../.."
+
+// documents are what a user reads.
+func documents(t *testing.T) map[string]string {
+	t.Helper()
+	texts := map[string]string{}
+	for _, pattern := range []string{"*.md", "docs/*.md"} {
+		files, err := filepath.Glob(filepath.Join(root, pattern))
+		require.NoError(t, err)
+		require.NotEmpty(t, files)
+		for _, f := range files {
+			text, err := os.ReadFile(f)
+			require.NoError(t, err)
+			texts[filepath.Base(f)] = string(text)
+		}
+	}
+	return texts
+}
+
+// TestReadmeIsCode finds every Go block of the README, and of the other documents,
+// in a file that is compiled: an example or a test.
 func TestReadmeIsCode(t *testing.T) {
-	const root = "../.."
-	readme, err := os.ReadFile(filepath.Join(root, "README.md"))
-	require.NoError(t, err)
-	blocks := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllSubmatch(readme, -1)
+	block := regexp.MustCompile("(?s)```go\n(.*?)```")
+	var blocks [][]string
+	for _, text := range documents(t) {
+		blocks = append(blocks, block.FindAllStringSubmatch(text, -1)...)
+	}
 	require.NotEmpty(t, blocks)
 
 	var code strings.Builder
-	err = filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || !strings.HasSuffix(path, ".go") {
 			return err
 		}
@@ -31,7 +51,7 @@ func TestReadmeIsCode(t *testing.T) {
 	})
 	require.NoError(t, err)
 	for _, b := range blocks {
-		require.True(t, strings.Contains(code.String(), unindented(string(b[1]))), "no compiled code has this block of the README:\n%s", b[1])
+		require.True(t, strings.Contains(code.String(), unindented(b[1])), "no compiled code has this block of the README:\n%s", b[1])
 	}
 }
 

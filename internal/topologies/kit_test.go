@@ -31,10 +31,6 @@ func inDomain(domain string) func(*nats.Conn) (jetstream.JetStream, error) {
 	return func(nc *nats.Conn) (jetstream.JetStream, error) { return jetstream.NewWithDomain(nc, domain) }
 }
 
-func behindPrefix(prefix string) func(*nats.Conn) (jetstream.JetStream, error) {
-	return func(nc *nats.Conn) (jetstream.JetStream, error) { return jetstream.NewWithAPIPrefix(nc, prefix) }
-}
-
 // options reach the bucket from the place.
 func (p place) options(t *testing.T, nc *nats.Conn) []natslock.Option {
 	t.Helper()
@@ -276,6 +272,17 @@ func (u *user) await(t *testing.T, take taking, name string) *attempt {
 	}()
 	u.rec.wait(t, natslock.EventQueued, name, 1)
 	return a
+}
+
+// listening waits until the client has heard of something: of the renewal with
+// which it begins to watch a lock, if not before. The answer to that proves the
+// subscription everywhere but behind a gateway, where the two travel on different
+// connections.
+func (u *user) listening(t *testing.T, n network) {
+	t.Helper()
+	if !n.deaf {
+		eventually(t, "it hears", func() bool { return u.ears.notices() > 0 })
+	}
 }
 
 func (a *attempt) granted(t *testing.T) *natslock.Lock {

@@ -2,13 +2,18 @@ package topologies_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/natslock"
 )
 
 // mirror makes the documented mirror of the bucket.
@@ -22,4 +27,66 @@ func mirror(t *testing.T, nc *nats.Conn) {
 	require.NoError(t, err)
 	_, err = js.CreateStream(t.Context(), cfg)
 	require.NoError(t, err)
+}
+
+// TestMirrorOfTheDead: the mirror keeps what the bucket has long removed, and
+// answers about every other read of it. Nobody believes it, and whoever meets it
+// says so.
+func TestMirrorOfTheDead(t *testing.T) {
+	t.Parallel()
+	n := mirrored(t)
+	p := n.places[0]
+	dead := at(t, p)
+	const locks = 5
+	for i := range locks {
+		must(t, dead.Lock, fmt.Sprint("dead", i), natslock.TTL(time.Second))
+		must(t, dead.rw.RLock, fmt.Sprint("dead_rw", i), natslock.TTL(time.Second))
+	}
+	waiter := at(t, p, natslock.WithTTL(time.Second))
+	w := waiter.await(t, waiter.Lock, "dead0")
+	waiter.nc.Close() // its place in the queue is a dead one as well
+	<-w.done
+	dead.nc.Close()
+
+	u := at(t, p)
+	var ref referee
+	l := must(t, u.Lock, "dead0")
+	ref.granted(l, true)
+	unlock(t, l)
+	store, err := p.open(u.nc)
+	require.NoError(t, err)
+	defer store.Close()
+	eventually(t, "the bucket has removed the dead", func() bool {
+		st, err := store.State(t.Context(), "*.>")
+		require.NoError(t, err)
+		return len(st.Keys) == 0
+	})
+	js, err := jetstream.New(u.nc)
+	require.NoError(t, err)
+	kept, err := js.Stream(t.Context(), "KV_natslock_mirror")
+	require.NoError(t, err)
+	_, err = kept.GetLastMsgForSubject(t.Context(), "$KV.natslock.lock.dead1")
+	require.NoError(t, err, "the mirror has the dead holder")
+
+	for range 20 {
+		for i := range locks {
+			info, err := u.Inspect(t.Context(), natslock.Mutex, fmt.Sprint("dead", i))
+			require.NoError(t, err)
+			require.Nil(t, info.Holder)
+			require.Empty(t, info.Queue)
+			info, err = u.Inspect(t.Context(), natslock.RW, fmt.Sprint("dead_rw", i))
+			require.NoError(t, err)
+			require.Empty(t, info.Readers)
+		}
+	}
+	require.Equal(t, 1, strings.Count(u.log.String(), "KV_natslock_mirror"))
+	require.Contains(t, u.log.String(), "remove it or its mirror_direct")
+	for i := range locks {
+		l := must(t, u.TryLock, fmt.Sprint("dead", i))
+		ref.granted(l, true)
+		unlock(t, l)
+		l = must(t, u.rw.TryLock, fmt.Sprint("dead_rw", i))
+		unlock(t, l)
+	}
+	ref.check(t, 1+locks)
 }

@@ -37,6 +37,7 @@ const (
 type host struct {
 	name string // as the files call it
 	file string
+	edit func(string) string // what is forgotten; nil: nothing
 }
 
 var (
@@ -54,6 +55,11 @@ func start(t *testing.T, slow time.Duration, hosts ...host) []*testutil.Server {
 	for i, h := range hosts {
 		text, err := os.ReadFile(filepath.Join(documents, h.file))
 		require.NoError(t, err)
+		if h.edit != nil {
+			edited := h.edit(string(text))
+			require.NotEqual(t, string(text), edited)
+			text = []byte(edited)
+		}
 		texts[i] = listen.ReplaceAllStringFunc(string(text), func(s string) string {
 			_, port, _ := strings.Cut(s, ":")
 			addr := fmt.Sprintf("127.0.0.1:%d", freePort(t))

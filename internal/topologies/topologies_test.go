@@ -3,7 +3,9 @@ package topologies_test
 import (
 	"context"
 	"errors"
+	"os"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -80,6 +82,7 @@ var topologies = []struct {
 	{"leaf without JetStream", leaf},
 	{"leaf with its own domain", leafDomain},
 	{"two accounts", accounts},
+	{"two accounts without notifications", withoutNotices},
 	{"gateway", gateway},
 	{"mirror", mirrored},
 	{"slow link", slowLink},
@@ -122,20 +125,20 @@ func one(name string, s *testutil.Server) place {
 }
 
 func single(t *testing.T) network {
-	s := start(t, 0, host{"n1", "single.conf"})
+	s := start(t, 0, host{name: "n1", file: "single.conf"})
 	return network{places: []place{one("n1", s[0])}}
 }
 
 var threeReplicas = natslock.WithBucketConfig(kvstore.Config{Replicas: 3})
 
 func cluster(t *testing.T) network {
-	s := start(t, 0, host{"n1", "cluster-1.conf"}, host{"n2", "cluster-2.conf"}, host{"n3", "cluster-3.conf"})
+	s := start(t, 0, host{name: "n1", file: "cluster-1.conf"}, host{name: "n2", file: "cluster-2.conf"}, host{name: "n3", file: "cluster-3.conf"})
 	formed(t, s)
 	return network{places: []place{one("n1", s[0]), one("n2", s[1]), one("n3", s[2])}, opts: []natslock.Option{threeReplicas}}
 }
 
 func leaf(t *testing.T) network {
-	s := start(t, 0, host{"hub", "hub.conf"}, host{"leaf", "leaf.conf"})
+	s := start(t, 0, host{name: "hub", file: "hub.conf"}, host{name: "leaf", file: "leaf.conf"})
 	far := one("leaf", s[1])
 	far.js = inDomain("hub")
 	joined(t, s)
@@ -143,7 +146,7 @@ func leaf(t *testing.T) network {
 }
 
 func leafDomain(t *testing.T) network {
-	s := start(t, 0, host{"hub", "hub.conf"}, host{"leaf", "leaf-domain.conf"})
+	s := start(t, 0, host{name: "hub", file: "hub.conf"}, host{name: "leaf", file: "leaf-domain.conf"})
 	far := one("leaf", s[1])
 	far.js = inDomain("hub")
 	joined(t, s)
@@ -158,8 +161,33 @@ func joined(t *testing.T, servers []*testutil.Server) {
 	}
 }
 
-func accounts(t *testing.T) network {
-	s := start(t, 0, host{"n1", "accounts.conf"})
+func accounts(t *testing.T) network { return accountsWithout(t, "") }
+
+// withoutNotices is two accounts, one of which has forgotten to import what the
+// bucket tells of its changes.
+func withoutNotices(t *testing.T) network {
+	n := accountsWithout(t, "{ stream:")
+	n.deaf = true
+	return n
+}
+
+// accountsWithout leaves out the line of the imports that has a text.
+func accountsWithout(t *testing.T, text string) network {
+	t.Helper()
+	h := host{name: "n1", file: "accounts.conf"}
+	if text != "" {
+		h.edit = func(conf string) string {
+			exports, imports, _ := strings.Cut(conf, "imports:")
+			var b strings.Builder
+			for line := range strings.Lines(imports) {
+				if !strings.Contains(line, text) {
+					b.WriteString(line)
+				}
+			}
+			return exports + "imports:" + b.String()
+		}
+	}
+	s := start(t, 0, h)
 	as := func(user string) func(opts ...nats.Option) *nats.Conn {
 		return func(opts ...nats.Option) *nats.Conn {
 			return s[0].Connect(append([]nats.Option{nats.UserInfo(user, "change me")}, opts...)...)
@@ -167,7 +195,7 @@ func accounts(t *testing.T) network {
 	}
 	return network{places: []place{
 		{name: "owner", connect: as("owner")},
-		{name: "app", connect: as("app"), js: behindPrefix("locks.API")},
+		{name: "app", connect: as("app"), js: throughImport},
 	}}
 }
 
@@ -176,11 +204,12 @@ func accounts(t *testing.T) network {
 const wan = 40 * time.Millisecond
 
 func gateway(t *testing.T) network {
-	s := start(t, wan, host{"east", "gateway-east.conf"}, host{"west", "gateway-west.conf"})
+	s := start(t, wan, host{name: "east", file: "gateway-east.conf"}, host{name: "west", file: "gateway-west.conf"})
 	formed(t, s)
+	placed := natslock.WithBucketConfig(kvstore.Config{Placement: &jetstream.Placement{Cluster: "east"}})
 	return network{
 		places: []place{one("east", s[0]), one("west", s[1])},
-		opts:   []natslock.Option{natslock.WithBucketConfig(kvstore.Config{Placement: &jetstream.Placement{Cluster: "east"}})},
+		opts:   []natslock.Option{placed},
 		slow:   2 * wan,
 	}
 }
@@ -204,4 +233,20 @@ func slowLink(t *testing.T) network {
 	}})
 	n.slow = 2 * wan
 	return n
+}
+
+// TestDocumented: the documentation names every topology and every file.
+func TestDocumented(t *testing.T) {
+	text, err := os.ReadFile(documents + ".md")
+	require.NoError(t, err)
+	for _, top := range topologies {
+		require.Contains(t, string(text), "| "+top.name+" |")
+		require.Contains(t, strings.ToLower(string(text)), "# "+strings.ToLower(top.name)+"\n")
+	}
+	files, err := os.ReadDir(documents)
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	for _, f := range files {
+		require.Contains(t, string(text), "(topologies/"+f.Name()+")")
+	}
 }

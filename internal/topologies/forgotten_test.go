@@ -1,0 +1,157 @@
+package topologies_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/natslock"
+)
+
+// without is a place that reaches for the bucket of its own connection.
+func without(p place) place {
+	p.js = nil
+	return p
+}
+
+// TestForgottenDomain: a client of a leaf node that does not name the hub's
+// domain.
+func TestForgottenDomain(t *testing.T) {
+	t.Parallel()
+	t.Run("without JetStream", func(t *testing.T) {
+		t.Parallel()
+		n := leaf(t)
+		at(t, n.places[0])
+		_, err := natslock.New(t.Context(), n.last().connect())
+		require.ErrorIs(t, err, natslock.ErrUnavailable)
+		require.ErrorIs(t, err, nats.ErrNoResponders)
+		require.ErrorContains(t, err, "another domain or account, which has to be named (jetstream.NewWithDomain")
+	})
+	t.Run("with its own", func(t *testing.T) {
+		t.Parallel()
+		n := leafDomain(t)
+		hub := at(t, n.places[0])
+		_, err := natslock.New(t.Context(), n.last().connect(), natslock.WithCreate(false))
+		require.ErrorIs(t, err, kvstore.ErrNotFound)
+		require.ErrorContains(t, err, "another domain or account, which has to be named (jetstream.NewWithDomain")
+
+		lost := at(t, without(n.last()))
+		require.Contains(t, lost.log.String(), "created lock bucket")
+		require.Contains(t, lost.log.String(), "domain=leaf")
+		// What the warning is for: the two do not exclude each other, nor hear
+		// of each other.
+		a, b := must(t, hub.Lock, "both"), must(t, lost.Lock, "both")
+		require.NoError(t, a.Err())
+		require.NoError(t, b.Err())
+		before := hub.ears.notices()
+		unlock(t, b)
+		require.NoError(t, a.Extend(t.Context(), 0))
+		eventually(t, "the hub hears of its own", func() bool { return hub.ears.notices() > before })
+		require.NoError(t, a.Err())
+		unlock(t, a)
+
+		// And with the domain everything is as it should be.
+		c := must(t, hub.Lock, "both")
+		far, err := throughDomain(t.Context(), n.last().connect())
+		require.NoError(t, err)
+		_, err = far.TryLock(t.Context(), "both")
+		require.ErrorIs(t, err, natslock.ErrLocked)
+		unlock(t, c)
+		require.NoError(t, far.Close(t.Context()))
+	})
+	t.Run("misspelt", func(t *testing.T) {
+		t.Parallel()
+		n := leaf(t)
+		p := n.last()
+		p.js = inDomain("hup")
+		_, err := p.open(p.connect())
+		require.ErrorIs(t, err, kvstore.ErrUnavailable)
+		require.ErrorContains(t, err, "a domain may be misspelt")
+	})
+}
+
+// TestForgottenImport leaves out one import at a time. The notifications' is a
+// topology of its own.
+func TestForgottenImport(t *testing.T) {
+	t.Parallel()
+	const mend = "an account's import or export missing"
+	t.Run("state", func(t *testing.T) {
+		t.Parallel()
+		n := accountsWithout(t, "STREAM.INFO")
+		at(t, n.places[0])
+		_, err := natslock.New(t.Context(), nil, n.last().options(t, n.last().connect())...)
+		require.ErrorIs(t, err, natslock.ErrUnavailable)
+		require.ErrorContains(t, err, "locks.API.STREAM.INFO.KV_natslock")
+		require.ErrorContains(t, err, mend)
+	})
+	t.Run("records", func(t *testing.T) {
+		t.Parallel()
+		n := accountsWithout(t, "$KV.natslock.>")
+		at(t, n.places[0])
+		u := at(t, n.last())
+		_, err := u.TryLock(t.Context(), "l")
+		require.ErrorIs(t, err, natslock.ErrUnavailable)
+		require.ErrorContains(t, err, mend)
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		begun := time.Now()
+		_, err = u.rw.Lock(ctx, "d")
+		require.ErrorIs(t, err, natslock.ErrUnavailable)
+		require.ErrorContains(t, err, mend)
+		require.Less(t, time.Since(begun), 25*time.Second, "it might be an election")
+	})
+	for _, reads := range []string{"STREAM.MSG.GET", "DIRECT.GET"} {
+		t.Run(reads, func(t *testing.T) { // the other one will do
+			t.Parallel()
+			n := accountsWithout(t, reads)
+			tell(t, n)
+		})
+	}
+	t.Run("both reads", func(t *testing.T) {
+		t.Parallel()
+		n := accountsWithout(t, "GET")
+		owner, u := at(t, n.places[0]), at(t, n.last())
+		l := must(t, u.Lock, "free") // nothing to read
+		unlock(t, l)
+		l = must(t, owner.Lock, "busy")
+		_, err := u.TryLock(t.Context(), "busy")
+		require.ErrorIs(t, err, natslock.ErrUnavailable)
+		require.ErrorContains(t, err, "GET.KV_natslock")
+		require.ErrorContains(t, err, mend)
+		unlock(t, l)
+	})
+	t.Run("creation", func(t *testing.T) {
+		t.Parallel()
+		n := accounts(t)
+		_, err := natslock.New(t.Context(), nil, n.last().options(t, n.last().connect())...)
+		require.ErrorIs(t, err, natslock.ErrUnavailable)
+		require.ErrorContains(t, err, "locks.API.STREAM.CREATE.KV_natslock")
+		_, err = n.last().open(n.last().connect())
+		require.ErrorIs(t, err, kvstore.ErrNotFound)
+		require.ErrorContains(t, err, "nobody has made it yet")
+	})
+}
+
+// TestSlowLinkShortTTL: on three replicas a writer has to prove that no reader is
+// left within half a margin, 50 ms at a TTL of 1 s, which is less than this link
+// takes. Everything else is possible with that TTL.
+func TestSlowLinkShortTTL(t *testing.T) {
+	t.Parallel()
+	n := slowLink(t)
+	at(t, n.places[0], n.opts...)
+	u := at(t, n.last(), natslock.WithTTL(time.Second))
+	for name, take := range map[string]taking{"waiting": u.rw.Lock, "once": u.rw.TryLock} {
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		_, err := take(ctx, name)
+		require.ErrorIs(t, err, natslock.ErrUnavailable)
+		require.ErrorContains(t, err, "too slow for the TTL")
+		require.ErrorContains(t, err, "50ms; use a longer TTL")
+	}
+	unlock(t, must(t, u.Lock, "alone"))
+	unlock(t, must(t, u.rw.RLock, "reading"))
+}
