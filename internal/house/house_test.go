@@ -26,6 +26,7 @@ var allowed = map[string][]string{
 	"testutil":            {"kvstore"},
 	"internal/house":      {},
 	"internal/topologies": {},
+	"internal/security":   {},
 	"cmd/":                {"natslock", "rwlock", "kvstore"},
 	"examples/":           {"natslock", "rwlock", "kvstore"},
 }
