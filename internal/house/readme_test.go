@@ -63,3 +63,26 @@ func unindented(text string) string {
 	}
 	return b.String()
 }
+
+// TestNamedTestsExist: a document that says which test shows something names one
+// that there is.
+func TestNamedTestsExist(t *testing.T) {
+	var tests strings.Builder
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		tests.Write(text)
+		return err
+	})
+	require.NoError(t, err)
+	named := 0
+	for document, text := range documents(t) {
+		for _, name := range regexp.MustCompile(`\bTest[A-Z]\w+`).FindAllString(text, -1) {
+			named++
+			require.True(t, strings.Contains(tests.String(), "func "+name+"(t *testing.T)"), "%s names %s", document, name)
+		}
+	}
+	require.Greater(t, named, 20)
+}

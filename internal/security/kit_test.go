@@ -25,6 +25,7 @@ func TestMain(m *testing.M) { testutil.LeakCheck(m) }
 
 const (
 	document = "../../docs/permissions.conf"
+	tenants  = "../../docs/tenants.conf"
 	password = "change me"
 	// patience bounds every wait for an event: far more than it can take.
 	patience = 60 * time.Second
@@ -59,6 +60,24 @@ func open(t *testing.T) *account {
 		o.Users = append(o.Users, &server.User{Username: all, Password: password})
 	}))
 	return &account{t: t, s: s}
+}
+
+// openTenants starts a server with the documented accounts.
+func openTenants(t *testing.T) *account {
+	t.Helper()
+	text, err := os.ReadFile(tenants)
+	require.NoError(t, err)
+	return &account{t: t, s: testutil.RunServer(t, testutil.WithConfigText(string(text)))}
+}
+
+// tenant is the client of an account that imports its part of the bucket.
+func (a *account) tenant(user string) *person {
+	a.t.Helper()
+	p := a.connect(user)
+	js, err := jetstream.NewWithAPIPrefix(p.nc, "locks.API")
+	require.NoError(a.t, err)
+	require.NoError(a.t, a.use(p, user, natslock.WithJetStream(js)))
+	return p
 }
 
 func without(u *server.User, permission string) *server.User {
@@ -119,12 +138,16 @@ func (a *account) connect(user string) *person {
 func (a *account) try(user string, opts ...natslock.Option) (*person, error) {
 	a.t.Helper()
 	p := a.connect(user)
+	return p, a.use(p, user, opts...)
+}
+
+func (a *account) use(p *person, user string, opts ...natslock.Option) error {
 	ctx, cancel := context.WithTimeout(a.t.Context(), patience)
 	defer cancel()
 	c, err := natslock.New(ctx, p.nc, append([]natslock.Option{natslock.WithOwner(user), natslock.WithWatchAfter(0),
 		natslock.WithLogger(slog.New(slog.NewTextHandler(p.log, &slog.HandlerOptions{Level: slog.LevelDebug})))}, opts...)...)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	p.Client, p.rw = c, rwlock.New(c)
 	a.t.Cleanup(func() {
@@ -132,7 +155,7 @@ func (a *account) try(user string, opts ...natslock.Option) (*person, error) {
 		cancel()
 		_ = c.Close(ctx) // what a test leaves held is its own affair
 	})
-	return p, nil
+	return nil
 }
 
 func (a *account) as(user string, opts ...natslock.Option) *person {

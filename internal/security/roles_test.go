@@ -2,6 +2,7 @@ package security_test
 
 import (
 	"context"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -292,7 +293,8 @@ func TestRoleOperator(t *testing.T) {
 	require.Empty(t, op.complaints())
 	oneByOne(t, "operator", expect)
 
-	// It could take what nobody holds. It cannot queue.
+	// A break is a write, so it can take what nobody holds. It cannot queue.
+	unlock(t, must(t, op.TryLock, "free"))
 	l := must(t, user.Lock, "orders.1")
 	forbidden(t, op.Lock, "orders.1")
 	unlock(t, l)
@@ -407,5 +409,14 @@ func TestRolesAreRefusedTheRest(t *testing.T) {
 		_, err := u.Inspect(t.Context(), natslock.Mutex, name)
 		require.ErrorIs(t, err, natslock.ErrPermission)
 		require.ErrorIs(t, u.Break(t.Context(), natslock.Mutex, name, 1, ""), natslock.ErrPermission)
+	}
+}
+
+// TestReadmeHasThem: the README shows the service's permissions as they are tested.
+func TestReadmeHasThem(t *testing.T) {
+	readme, err := os.ReadFile("../../README.md")
+	require.NoError(t, err)
+	for _, p := range permissions(t, "orders") {
+		require.Contains(t, string(readme), `"`+p+`"`)
 	}
 }

@@ -1,0 +1,255 @@
+package security_test
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/natslock"
+)
+
+// last is what the bucket has under a key; nil: nothing.
+func (a *account) last(key string) *jetstream.RawStreamMsg {
+	a.t.Helper()
+	m, err := a.stream().GetLastMsgForSubject(a.t.Context(), "$KV.natslock."+key)
+	if err != nil {
+		require.ErrorIs(a.t, err, jetstream.ErrMsgNotFound)
+		return nil
+	}
+	return m
+}
+
+// send publishes as the person, with a reply subject and headers.
+func (p *person) send(t *testing.T, subject, reply string, headers ...string) {
+	t.Helper()
+	m := &nats.Msg{Subject: subject, Reply: reply, Header: nats.Header{}, Data: nil}
+	for i := 0; i < len(headers); i += 2 {
+		m.Header.Set(headers[i], headers[i+1])
+	}
+	require.NoError(t, p.nc.PublishMsg(m))
+	require.NoError(t, p.nc.Flush())
+}
+
+// TestInsiderReplySubject: the server checks what a user publishes to, not the
+// subject it wants the answer at. An answer can so be aimed at somebody else's
+// record, and even be a tombstone. Nothing in the account prevents that.
+func TestInsiderReplySubject(t *testing.T) {
+	a := open(t)
+	a.as("admin")
+	insider := a.connect("orders")
+
+	t.Run("an answer", func(t *testing.T) {
+		victim, next := a.as(all), a.as(all)
+		l := must(t, victim.Lock, "users.1")
+		insider.send(t, "$JS.API.STREAM.INFO.KV_natslock", "$KV.natslock.lock.users.1")
+		ended(t, l)
+		require.ErrorIs(t, l.Err(), natslock.ErrLost)
+		info, err := next.Inspect(t.Context(), natslock.Mutex, "users.1")
+		require.NoError(t, err)
+		require.True(t, info.Holder.Unreadable)
+		_, err = bounded(t, next.Lock, "users.1", natslock.MaxWait(time.Second))
+		require.ErrorIs(t, err, natslock.ErrTimeout, "nobody gets in by it")
+		require.NoError(t, a.as("operator").Break(t.Context(), natslock.Mutex, "users.1", info.Holder.Token, "forged", natslock.Now()))
+		unlock(t, must(t, next.Lock, "users.1"))
+	})
+	t.Run("a tombstone", func(t *testing.T) {
+		victim, next := a.as(all, natslock.WithWatchAfter(-1)), a.as(all)
+		l := must(t, victim.Lock, "users.2")
+		insider.send(t, "$KV.natslock.lock.orders.own", "", "KV-Operation", "DEL")
+		insider.send(t, "$JS.API.DIRECT.GET.KV_natslock.$KV.natslock.lock.orders.own", "$KV.natslock.lock.users.2")
+		eventually(t, "it is there", func() bool { return a.last("lock.users.2").Header.Get("KV-Operation") == "DEL" })
+		other := must(t, next.Lock, "users.2")
+		require.NoError(t, l.Err(), "two believe to hold it until the first one renews")
+		require.Greater(t, other.Token(), l.Token(), "a resource that checks tokens is safe")
+		require.Error(t, l.Extend(t.Context(), 0))
+		require.ErrorIs(t, l.Err(), natslock.ErrLost)
+		require.NoError(t, other.Err())
+		_ = other.Unlock(context.Background())
+	})
+}
+
+// TestTenants: behind an account's imports nobody reaches another's names, with a
+// reply subject or without.
+func TestTenants(t *testing.T) {
+	a := openTenants(t)
+	a.as("owner")
+	orders, users, other := a.tenant("orders"), a.tenant("users"), a.tenant("users")
+	queued(t, must(t, users.Lock, "users.1"), other, other.Lock)
+	queued(t, must(t, users.rw.Lock, "users.2"), other, other.rw.RLock)
+	_, err := bounded(t, orders.TryLock, "users.1")
+	require.ErrorIs(t, err, natslock.ErrUnavailable)
+
+	l := must(t, users.Lock, "users.1")
+	own := must(t, orders.Lock, "orders.1")
+	orders.send(t, "locks.API.$KV.natslock.lock.orders.own", "", "KV-Operation", "DEL")
+	for _, at := range []string{
+		"$KV.natslock.lock.users.1", "locks.API.$KV.natslock.lock.users.1",
+		"$KV.natslock.lock.orders.1", "locks.API.$KV.natslock.lock.orders.1",
+	} {
+		answers, err := orders.nc.SubscribeSync(at)
+		require.NoError(t, err)
+		for _, asked := range []string{
+			"locks.API.STREAM.INFO.KV_natslock",
+			"locks.API.DIRECT.GET.KV_natslock.$KV.natslock.lock.orders.own",
+			"locks.API.$KV.natslock.lock.orders.own",
+		} {
+			orders.send(t, asked, at)
+			_, err := answers.NextMsg(patience)
+			require.NoError(t, err, "the answer stays in the account")
+		}
+		orders.send(t, "$KV.natslock.lock.users.1", "")
+	}
+	for _, l := range []*natslock.Lock{l, own} {
+		require.NoError(t, l.Extend(t.Context(), 0))
+		require.NoError(t, l.Err())
+		unlock(t, l)
+	}
+}
+
+// TestInsiderOwnNames: whoever may write a record can write anything there, for
+// ever; an operator sees it and ends it, once.
+func TestInsiderOwnNames(t *testing.T) {
+	a := open(t)
+	a.as("admin")
+	insider, user, op := a.connect("orders"), a.as("orders"), a.as("operator")
+	insider.send(t, "$KV.natslock.lock.orders.1", "") // no owner, no TTL
+	_, err := bounded(t, user.Lock, "orders.1", natslock.MaxWait(time.Second))
+	require.ErrorIs(t, err, natslock.ErrTimeout)
+	info, err := op.Inspect(t.Context(), natslock.Mutex, "orders.1")
+	require.NoError(t, err)
+	require.True(t, info.Holder.Unreadable)
+	require.NoError(t, op.Break(t.Context(), natslock.Mutex, "orders.1", info.Holder.Token, "rubbish", natslock.Now()))
+	l := must(t, user.Lock, "orders.1")
+	// Nothing obliges it to be conditional either: the holder learns of it.
+	insider.send(t, "$KV.natslock.lock.orders.1", "")
+	ended(t, l)
+	require.ErrorIs(t, l.Err(), natslock.ErrLost)
+}
+
+// TestInsiderNameOfAPrefix: the records of those who wait for or read the lock
+// "orders" are below "orders.", so the users of "orders.>" can stand in its way.
+// They cannot hold it.
+func TestInsiderNameOfAPrefix(t *testing.T) {
+	a := open(t)
+	a.as("admin")
+	insider, owner, op := a.connect("orders"), a.as(all), a.as("operator")
+	require.True(t, insider.deniedPublish(t, nats.NewMsg("$KV.natslock.lock.orders")))
+	require.True(t, insider.deniedPublish(t, nats.NewMsg("$KV.natslock.rw.orders")))
+	insider.send(t, "$KV.natslock.read.orders.x", "")
+	_, err := bounded(t, owner.rw.Lock, "orders", natslock.MaxWait(time.Second))
+	require.ErrorIs(t, err, natslock.ErrTimeout)
+	info, err := op.Inspect(t.Context(), natslock.RW, "orders")
+	require.NoError(t, err)
+	require.Len(t, info.Readers, 1)
+	require.NoError(t, op.Break(t.Context(), natslock.RW, "orders", info.Readers[0].Token, "no reader of ours", natslock.Now()))
+	unlock(t, must(t, owner.rw.Lock, "orders"))
+}
+
+// TestInsiderUnrestricted: what the bucket's settings refuse everybody, and what
+// they do not.
+func TestInsiderUnrestricted(t *testing.T) {
+	a := open(t)
+	a.as("admin")
+	u, insider := a.as(all), a.as(all)
+	l := must(t, u.Lock, "l", natslock.TTL(2*time.Second))
+	s := a.stream()
+	require.Error(t, s.Purge(t.Context()))
+	require.Error(t, s.DeleteMsg(t.Context(), l.Token()))
+	js, err := jetstream.New(insider.nc)
+	require.NoError(t, err)
+	for _, change := range []func(*jetstream.StreamConfig){
+		func(c *jetstream.StreamConfig) { c.DenyPurge = false },
+		func(c *jetstream.StreamConfig) { c.DenyDelete = false },
+		func(c *jetstream.StreamConfig) { c.AllowRollup = true }, // one message could purge then
+		func(c *jetstream.StreamConfig) { c.AllowMsgTTL = false },
+	} {
+		cfg := s.CachedInfo().Config
+		change(&cfg)
+		_, err = js.UpdateStream(t.Context(), cfg)
+		require.Error(t, err)
+	}
+	require.NoError(t, l.Extend(t.Context(), 0))
+
+	cfg := s.CachedInfo().Config
+	cfg.MaxMsgsPerSubject = 5
+	_, err = js.UpdateStream(t.Context(), cfg)
+	require.NoError(t, err)
+	_, err = a.try("orders")
+	require.ErrorIs(t, err, kvstore.ErrBucketConfig)
+
+	token := l.Token()
+	require.NoError(t, js.DeleteStream(t.Context(), "KV_natslock"))
+	err = l.Extend(t.Context(), 0) // with a bucket made anew or with none
+	require.Error(t, err)
+	next := must(t, a.as(all).Lock, "l")
+	require.Greater(t, next.Token(), token, "fencing outlives the bucket")
+	unlock(t, next)
+}
+
+// TestInsiderForgesAnswers: answers for requests that were not made yet count for
+// nothing, whoever guesses the numbers of those that will be.
+func TestInsiderForgesAnswers(t *testing.T) {
+	a := open(t)
+	a.as("admin")
+	insider, holder := a.connect(all), a.as("orders")
+	l := must(t, holder.Lock, "orders.1")
+	seen, err := insider.nc.SubscribeSync("_INBOX_orders.>")
+	require.NoError(t, err)
+	require.NoError(t, insider.nc.Flush())
+	victim := a.as("orders")
+	_, err = bounded(t, victim.TryLock, "orders.1")
+	require.ErrorIs(t, err, natslock.ErrLocked)
+	require.NoError(t, victim.nc.Flush())
+	require.NoError(t, insider.nc.Flush())
+	inboxes := map[string]bool{}
+	for n, _, _ := seen.Pending(); n > 0; n-- {
+		m, err := seen.NextMsg(patience)
+		require.NoError(t, err)
+		inboxes[m.Subject[:strings.LastIndexByte(m.Subject, '.')+1]] = true
+	}
+	require.NotEmpty(t, inboxes, "an unrestricted user sees every answer")
+	for inbox := range inboxes {
+		for n := range 2000 {
+			require.NoError(t, insider.nc.Publish(inbox+strconv.FormatInt(int64(n), 36), []byte(`{"stream":"KV_natslock","seq":9007199254740991}`)))
+		}
+	}
+	require.NoError(t, insider.nc.Flush())
+	require.NoError(t, victim.nc.Flush())
+	_, err = bounded(t, victim.TryLock, "orders.1")
+	require.ErrorIs(t, err, natslock.ErrLocked)
+	require.NoError(t, l.Extend(t.Context(), 0))
+	unlock(t, l)
+}
+
+// TestSecretsAreNotLogged: neither what records hold nor what a user logs in with
+// is in a log or an error.
+func TestSecretsAreNotLogged(t *testing.T) {
+	a := open(t)
+	a.as("admin")
+	const secret = "s3cr3t"
+	u := a.as(lacking("orders", "natslock.natslock.*.*.orders.>"), natslock.WithTTL(time.Second)) // a warning
+	meta := natslock.Meta(map[string]string{"key": secret})
+	l := must(t, u.Lock, "orders.1", meta)
+	eventually(t, "it has warned", func() bool { return strings.Contains(u.log.String(), "WARN") })
+	forbidden(t, u.Lock, "users.1")
+	_, locked := bounded(t, u.TryLock, "orders.1", meta)
+	require.ErrorIs(t, locked, natslock.ErrLocked)
+	_, timeout := bounded(t, a.as("orders").Lock, "orders.1", meta, natslock.MaxWait(100*time.Millisecond))
+	require.ErrorIs(t, timeout, natslock.ErrTimeout)
+	a.s.Stop()
+	ended(t, l) // lost, which is said
+	require.ErrorIs(t, l.Err(), natslock.ErrLost)
+	_, down := bounded(t, u.TryLock, "orders.1", meta)
+	require.ErrorIs(t, down, natslock.ErrUnavailable)
+	all := u.log.String() + fmt.Sprintf("%v %v %v %v", locked, timeout, down, l.Err())
+	require.NotContains(t, all, secret)
+	require.NotContains(t, all, password)
+}
