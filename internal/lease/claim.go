@@ -236,7 +236,7 @@ func (c *claim) judge(ctx context.Context, r reply, newest int) (verdict, bool) 
 			// Never adopted: an operator has decided against it.
 			c.e.discard(c.spec.key, c.id, entry.Revision)
 			return verdict{outcome: spoilt}, true
-		case entry.Attempt < 1 || entry.Attempt > newest:
+		case !c.open(entry.Attempt):
 			return verdict{outcome: busy, entry: entry}, true // not written by us
 		}
 		// An earlier attempt whose answer was lost: its own sending counts.
@@ -244,6 +244,13 @@ func (c *claim) judge(ctx context.Context, r reply, newest int) (verdict, bool) 
 	default:
 		return verdict{outcome: again, err: err}, true
 	}
+}
+
+// open says whether attempt n was made and may have been applied unheard.
+func (c *claim) open(n int) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return n >= 1 && n <= len(c.attempts) && !c.attempts[n-1].answered
 }
 
 // take grants attempt n, stored at revision, when it became known in time.

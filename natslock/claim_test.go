@@ -1,0 +1,259 @@
+package natslock_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"github.com/vmihailenco/msgpack/v5"
+
+	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/testutil"
+)
+
+// lagging is a store whose replicas have not heard of anything yet: whoever does
+// not name the revision that the answer has to contain is told that there is
+// nothing. It catches up after some answers.
+type lagging struct {
+	kvstore.KV
+	answers int
+}
+
+func (l *lagging) behind(min uint64) bool {
+	if min > 0 || l.answers == 0 {
+		return false
+	}
+	l.answers--
+	return true
+}
+
+func (l *lagging) Get(ctx context.Context, key string, min uint64) (kvstore.Record, error) {
+	if l.behind(min) {
+		return kvstore.Record{}, kvstore.ErrNotFound
+	}
+	return l.KV.Get(ctx, key, min)
+}
+
+func (l *lagging) List(ctx context.Context, pattern string, min uint64) (kvstore.Listing, error) {
+	if l.behind(min) {
+		return kvstore.Listing{}, nil
+	}
+	return l.KV.List(ctx, pattern, min)
+}
+
+// A claim that is refused because the lock is free in another way than it
+// expected (a tombstone, or none any more) has not taken it yet.
+func TestFreeIsNotGranted(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a, fa := faulty(t, s.Connect(), 1)
+		b, _ := faulty(t, s.Connect(), 1)
+		held := func(l *natslock.Lock, err error) {
+			t.Helper()
+			require.NoError(t, err)
+			_, err = b.TryLock(t.Context(), "x")
+			require.ErrorIs(t, err, natslock.ErrLocked)
+			require.NoError(t, l.Unlock(t.Context()))
+		}
+		mustUnlock(t, mustLock(t, b, "x"))
+		held(a.TryLock(t.Context(), "x")) // expects nothing, meets the tombstone
+		time.Sleep(800 * time.Millisecond)
+		fa.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+			if stage(w) == "lock take" {
+				fa.OnSend(nil)
+				return testutil.Delay(500 * time.Millisecond)
+			}
+			return testutil.Pass
+		})
+		held(a.TryLock(t.Context(), "x")) // expects its tombstone, which ends on the way
+		require.Equal(t, 1, fa.Counts().Delayed)
+	})
+}
+
+// A write in flight (10164) says nothing about a holder.
+func TestInFlightIsNotHeld(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a, fa := faulty(t, s.Connect(), 1, natslock.WithTTL(9*time.Second), natslock.WithWatchAfter(-1))
+		n := map[string]int{}
+		fa.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+			if n[stage(w)]++; n[stage(w)] <= 3 {
+				return testutil.Refuse(kvstore.ErrInFlight)
+			}
+			return testutil.Pass
+		})
+		l, err := a.TryLock(t.Context(), "x")
+		require.NoError(t, err)
+		time.Sleep(4 * time.Second)
+		require.NoError(t, l.Err())
+		require.Equal(t, uint64(1), a.Stats().Renewed, "tried again at once")
+		require.NoError(t, l.Unlock(t.Context()))
+		require.Equal(t, map[string]int{"lock take": 4, "lock renew": 4, "lock delete": 4}, n)
+		require.Empty(t, keysLeft(t, s.Connect()))
+	})
+}
+
+// A refusal names a revision. What is there is read from a state that contains
+// it: a replica that lags knows of no holder.
+func TestRefusalIsReadUpOn(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a := join(t, s)
+		b := join(t, s, natslock.WithStore(func(kv kvstore.KV) kvstore.KV { return &lagging{KV: kv, answers: 1000} }))
+		l := mustLock(t, a.Client, "x")
+		_, err := b.TryLock(t.Context(), "x")
+		require.ErrorIs(t, err, natslock.ErrLocked)
+		var locked *natslock.LockedError
+		require.ErrorAs(t, err, &locked)
+		require.Equal(t, l.Token(), locked.Holder.Token)
+	})
+}
+
+// An attempt whose answer is lost, or late, is found by the next one. It counts
+// from its own sending, and its late answer changes nothing.
+func TestAdoptedCountsFromItsOwnSending(t *testing.T) {
+	for what, fate := range map[string]testutil.Fate{"lost": testutil.LoseAnswer, "late": testutil.DelayAnswer(2 * time.Second)} {
+		t.Run(what, func(t *testing.T) {
+			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+				a, fa := faulty(t, s.Connect(), 1, natslock.WithTTL(9*time.Second), natslock.WithWatchAfter(-1))
+				fa.OnSend(func(n int, _ kvstore.Write) testutil.Fate {
+					if n == 1 {
+						return fate
+					}
+					return testutil.Pass
+				})
+				sent := time.Now()
+				l, err := a.Lock(t.Context(), "x")
+				require.NoError(t, err)
+				require.Greater(t, time.Since(sent), time.Second, "the first answer was waited for")
+				require.WithinDuration(t, sent.Add(8100*time.Millisecond), l.ValidUntil(), 10*time.Millisecond)
+				time.Sleep(1500 * time.Millisecond) // not renewed yet
+				require.Equal(t, []string{"lock.x"}, keysLeft(t, s.Connect()))
+				require.NoError(t, l.Unlock(t.Context()))
+			})
+		})
+	}
+}
+
+// An attempt that is found when its own validity is over, while the server still
+// has its record, is no grant.
+func TestAdoptedTooLate(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		// Valid for 3 of its 4 s; the fourth attempt comes after 3.2 to 3.6 s.
+		a, fa := faulty(t, s.Connect(), 1, natslock.WithTTL(4*time.Second), natslock.WithSafetyMargin(0.5))
+		fa.OnSend(func(n int, _ kvstore.Write) testutil.Fate {
+			switch n {
+			case 1:
+				return testutil.LoseAnswer
+			case 2, 3:
+				return testutil.Drop
+			case 4:
+				assert.Equal(t, []string{"lock.x"}, keysLeft(t, s.Connect()), "it comes too late to find anything")
+			}
+			return testutil.Pass
+		})
+		begun := time.Now()
+		l, err := a.Lock(t.Context(), "x")
+		require.NoError(t, err)
+		require.Greater(t, time.Since(begun), 3*time.Second)
+		require.Less(t, time.Since(begun), 4*time.Second, "its record was waited for, not deleted")
+		require.Equal(t, natslock.Held, l.State(), "granted when it was over")
+		require.Greater(t, l.Remaining(), 2900*time.Millisecond, "granted by a new write")
+		require.NoError(t, l.Unlock(t.Context()))
+	})
+}
+
+// forge writes, beside the library, a record that claims to be of the claim with
+// this id.
+func forge(t testing.TB, r *raw, id string, attempt int, ttl time.Duration) {
+	t.Helper()
+	value, err := msgpack.Marshal(map[string]any{"v": 1, "s": 1, "id": id, "a": attempt, "l": int(ttl / time.Second)})
+	require.NoError(t, err)
+	r.put("lock.x", value, ttl)
+}
+
+// Somebody writes a record under the id of a claim under way, with an attempt
+// that the claim has never made. It is nobody's, and keeps everybody out.
+func TestForgedAttempt(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		for _, attempt := range []int{0, 7, -1} {
+			a, fa := faulty(t, s.Connect(), 1)
+			r := newRaw(t, s.Connect())
+			var forged time.Time
+			fa.OnSend(func(n int, w kvstore.Write) testutil.Fate {
+				if n > 1 {
+					return testutil.Pass
+				}
+				var claim struct {
+					ID string `msgpack:"id"`
+				}
+				assert.NoError(t, msgpack.Unmarshal(w.Value, &claim))
+				forged = time.Now()
+				forge(t, r, claim.ID, attempt, 10*time.Second)
+				return testutil.Drop
+			})
+			l, err := a.Lock(t.Context(), "x")
+			require.NoError(t, err)
+			require.GreaterOrEqual(t, time.Since(forged), 10*time.Second)
+			require.NoError(t, l.Unlock(t.Context()))
+			time.Sleep(2 * time.Second)
+		}
+	})
+}
+
+// The attempt of a claim that was given up is stuck in the network and expects a
+// tombstone. The tombstone is replaced: nothing lands, although nobody hears of
+// it when it tries.
+func TestGivenUpDoesNotLand(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a, fa := faulty(t, s.Connect(), 1)
+		l, err := a.Lock(t.Context(), "x")
+		require.NoError(t, err)
+		require.NoError(t, l.Unlock(t.Context()))
+		fa.DropAllEvents(true)
+		fa.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+			if stage(w) == "lock take" {
+				return testutil.Hold.Silent()
+			}
+			return testutil.Pass
+		})
+		_, err = a.Lock(t.Context(), "x", natslock.MaxWait(300*time.Millisecond))
+		require.ErrorIs(t, err, natslock.ErrTimeout)
+		synctest.Wait()
+		require.Equal(t, 1, fa.ReleaseHeld(), "long before the tombstone's end")
+		synctest.Wait()
+		require.Empty(t, keysLeft(t, s.Connect()))
+	})
+}
+
+// An attempt made before the grant lands after the granted record was deleted.
+// It is the same claim's, and not the lease's.
+func TestOldAttemptLandsUnderTheLease(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a, fa := faulty(t, s.Connect(), 1, natslock.WithTTL(30*time.Second), natslock.WithWatchAfter(-1))
+		fa.DropAllEvents(true)
+		fa.OnSend(func(n int, _ kvstore.Write) testutil.Fate {
+			if n == 1 {
+				return testutil.Hold.Silent()
+			}
+			return testutil.Pass
+		})
+		l, err := a.Lock(t.Context(), "x")
+		require.NoError(t, err)
+		granted := time.Now()
+		store := rawStore(t, s.Connect())
+		_, err = store.Delete(t.Context(), "lock.x", l.Token())
+		require.NoError(t, err)
+		time.Sleep(1500 * time.Millisecond) // the tombstone ends
+		require.Equal(t, 1, fa.ReleaseHeld())
+		synctest.Wait()
+		require.Equal(t, []string{"lock.x"}, keysLeft(t, s.Connect()))
+		require.NoError(t, l.Err(), "nobody has told it")
+		receive(t, l.Done(), "the end")
+		require.ErrorIs(t, l.Err(), natslock.ErrLost)
+		require.Less(t, time.Since(granted), 11*time.Second, "by the first renewal")
+		synctest.Wait()
+		require.Empty(t, keysLeft(t, s.Connect()), "nobody has to wait for it")
+	})
+}

@@ -1,0 +1,150 @@
+package natslock_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/testutil"
+)
+
+// quietHolder takes l and then writes nothing to it, so that whatever is tried on
+// its key is somebody else's.
+func quietHolder(t *testing.T, s *testutil.Server) *natslock.Lock {
+	t.Helper()
+	return mustLock(t, join(t, s, natslock.WithWatchAfter(-1)).Client, "l", natslock.TTL(time.Hour), natslock.NoRenew())
+}
+
+// A waiter that gives up tells its successor that it has gone, not that it is
+// first: there are others before it.
+func TestGivingUpMakesNobodyFirst(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c := join(t, s)
+		holder := quietHolder(t, s)
+		first, gone, last := c.await(t, "l"), c.await(t, "l"), c.await(t, "l")
+		time.Sleep(time.Second)
+		tapped := newTap(t, s.Connect(), "lock.l")
+		gone.cancel(nil)
+		gone.failed(t)
+		time.Sleep(10 * time.Second)
+		require.Empty(t, tapped.take(t, c.nc), "somebody has tried to take the lock")
+		mustUnlock(t, holder)
+		mustUnlock(t, first.granted(t))
+		mustUnlock(t, last.granted(t))
+	})
+}
+
+// Nor does one that was granted out of turn.
+func TestOutOfTurnMakesNobodyFirst(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		paused, jumper := join(t, s), join(t, s, natslock.WithWatchAfter(-1))
+		var blind *testutil.Faults
+		last := join(t, s, natslock.WithStore(func(kv kvstore.KV) kvstore.KV {
+			blind = testutil.NewFaults(kv, 1)
+			return blind
+		}))
+		holder := mustLock(t, jumper.Client, "l")
+		paused.await(t, "l")
+		w := jumper.await(t, "l", natslock.NoRenew(), natslock.TTL(time.Hour))
+		behind := last.await(t, "l")
+		blind.FailReads(func(op testutil.ReadOp, what string) error {
+			if op == testutil.ReadGet && what == "lock.l" {
+				return kvstore.ErrUnavailable // it never sees the lock free
+			}
+			return nil
+		})
+		time.Sleep(3 * time.Second)
+		paused.link.Blackhole(true)
+		mustUnlock(t, holder)
+		l := w.granted(t)
+		synctest.Wait()
+		tapped := newTap(t, s.Connect(), "lock.l")
+		time.Sleep(2 * time.Second) // the paused one's place is still there
+		require.Len(t, inspect(t, jumper.Client, "l").Queue, 2)
+		require.Empty(t, tapped.take(t, last.nc), "somebody has tried to take the lock")
+		require.Positive(t, blind.Counts().ReadsFailed)
+		blind.FailReads(nil)
+		mustUnlock(t, l)
+		behind.granted(t)
+	})
+}
+
+// A waiter whose place is not in the queue it reads is not first in it.
+func TestPlaceDeleted(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c := join(t, s)
+		r := newRaw(t, s.Connect())
+		holder := quietHolder(t, s)
+		first, gone := c.await(t, "l"), c.await(t, "l")
+		before := r.live("wait.l.*")
+		last := c.await(t, "l")
+		time.Sleep(time.Second)
+		tapped := newTap(t, s.Connect(), "lock.l")
+		for _, key := range r.live("wait.l.*") {
+			if !strings.Contains(strings.Join(before, " "), key) {
+				r.remove(key)
+			}
+		}
+		require.Len(t, r.live("wait.l.*"), 2)
+		gone.cancel(nil) // makes the last one look
+		gone.failed(t)
+		synctest.Wait()
+		require.Len(t, r.live("wait.l.*"), 2, "it queues again")
+		require.Empty(t, tapped.take(t, c.nc), "somebody has tried to take the lock")
+		mustUnlock(t, holder)
+		mustUnlock(t, first.granted(t))
+		mustUnlock(t, last.granted(t))
+	})
+}
+
+// A place lives for 15 s at most, whatever the TTL of the lock that is waited for.
+func TestPlaceIsShort(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c := join(t, s)
+		r := newRaw(t, s.Connect())
+		quietHolder(t, s)
+		for ttl, want := range map[time.Duration]string{time.Hour: "15s", 5 * time.Second: "5s"} {
+			w := c.await(t, "l", natslock.TTL(ttl))
+			for range 2 { // the first write, and its renewals
+				keys := r.live("wait.l.*")
+				require.Len(t, keys, 1)
+				require.Equal(t, want, r.get(keys[0]).Header.Get("Nats-TTL"))
+				time.Sleep(20 * time.Second)
+			}
+			w.cancel(nil)
+			w.failed(t)
+			synctest.Wait()
+		}
+	})
+}
+
+// The queue is read from a state that contains the own place, also where replicas
+// lag: a waiter keeps its ticket.
+func TestStaleQueueList(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		var f *testutil.Faults
+		c := join(t, s, natslock.WithStore(func(kv kvstore.KV) kvstore.KV {
+			f = testutil.NewFaults(&lagging{KV: kv, answers: 10}, 1)
+			return f
+		}))
+		places := 0
+		f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+			if stage(w) == "wait take" {
+				places++
+			}
+			return testutil.Pass
+		})
+		holder := quietHolder(t, s)
+		w := c.await(t, "l")
+		time.Sleep(10 * time.Second)
+		require.Equal(t, 1, places)
+		mustUnlock(t, holder)
+		require.NoError(t, w.granted(t).Unlock(context.Background()))
+	})
+}

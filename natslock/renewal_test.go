@@ -1,0 +1,140 @@
+package natslock_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/testutil"
+)
+
+// renewals decides the fate of a client's renewals, the first of which has number
+// 1. All other writes pass.
+func renewals(f *testutil.Faults, fate func(n int) testutil.Fate) {
+	n := 0
+	f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+		if stage(w) == "lock renew" {
+			n++
+			return fate(n)
+		}
+		return testutil.Pass
+	})
+}
+
+// A record that has gone is not written again by a renewal: the refusal that names
+// nothing is the loss.
+func TestGoneIsNotWrittenAgain(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a, _ := faulty(t, s.Connect(), 1, natslock.WithTTL(30*time.Second), natslock.WithWatchAfter(-1))
+		r := newRaw(t, s.Connect())
+		l, err := a.Lock(t.Context(), "x")
+		require.NoError(t, err)
+		granted := time.Now()
+		_, err = rawStore(t, s.Connect()).Delete(t.Context(), "lock.x", l.Token())
+		require.NoError(t, err)
+		time.Sleep(2 * time.Second)
+		require.Nil(t, r.get("lock.x"), "its tombstone has ended")
+		receive(t, l.Done(), "the end")
+		require.Less(t, time.Since(granted), 11*time.Second, "by the first renewal")
+		require.ErrorIs(t, l.Err(), natslock.ErrLost)
+		time.Sleep(time.Minute)
+		require.Nil(t, r.get("lock.x"))
+	})
+}
+
+// A renewal whose answer is lost is found by the next one, which it refuses. It
+// counts from its own sending.
+func TestFoundRenewalCountsFromItsOwnSending(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a, fa := faulty(t, s.Connect(), 1, natslock.WithTTL(9*time.Second), natslock.WithWatchAfter(-1))
+		var sent []time.Time
+		renewals(fa, func(n int) testutil.Fate {
+			sent = append(sent, time.Now())
+			switch n {
+			case 1:
+				return testutil.LoseAnswer
+			case 2:
+				return testutil.Pass
+			}
+			return testutil.Drop
+		})
+		l, err := a.Lock(t.Context(), "x")
+		require.NoError(t, err)
+		receive(t, l.Done(), "the end")
+		require.Greater(t, sent[1].Sub(sent[0]), 500*time.Millisecond)
+		require.WithinDuration(t, sent[0].Add(8100*time.Millisecond), time.Now(), 10*time.Millisecond)
+		require.Equal(t, uint64(1), a.Stats().Renewed)
+	})
+}
+
+// The record of a renewal whose answer was lost is broken. The broken record
+// looks like that renewal, and is the end of the lease.
+func TestBreakOfUnheardRenewal(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a, fa := faulty(t, s.Connect(), 1, natslock.WithTTL(9*time.Second), natslock.WithWatchAfter(-1))
+		b, _ := faulty(t, s.Connect(), 1)
+		renewals(fa, func(n int) testutil.Fate {
+			if n == 1 {
+				return testutil.LoseAnswer
+			}
+			return testutil.Pass
+		})
+		l, err := a.Lock(t.Context(), "x")
+		require.NoError(t, err)
+		time.Sleep(3200 * time.Millisecond)
+		require.Equal(t, 1, fa.Counts().AnswersLost)
+		require.NoError(t, b.Break(t.Context(), natslock.Mutex, "x", l.Token(), "test"))
+		broken := time.Now()
+		receive(t, l.Done(), "the end")
+		require.ErrorIs(t, l.Err(), natslock.ErrBroken)
+		require.Less(t, time.Since(broken), 2*time.Second, "by the next renewal")
+		time.Sleep(2 * time.Second)
+		require.NotNil(t, inspect(t, b, "x").Holder.Broken, "a renewal has undone the break")
+		require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrBroken)
+	})
+}
+
+// The confirmation of a renewal comes when Close has ended the lease. The work
+// may still be stopping: the record is left to its TTL.
+func TestCloseMeetsRenewal(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		const ttl = 9 * time.Second
+		a, fa := faulty(t, s.Connect(), 1, natslock.WithTTL(ttl), natslock.WithWatchAfter(-1))
+		l, err := a.Lock(t.Context(), "x", natslock.Detached())
+		require.NoError(t, err)
+		other, err := a.Lock(t.Context(), "y", natslock.NoRenew())
+		require.NoError(t, err)
+		var renewed time.Time
+		fa.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+			switch stage(w) {
+			case "lock renew":
+				renewed = time.Now()
+				return testutil.DelayAnswer(500 * time.Millisecond)
+			case "lock delete":
+				if w.Key == "lock.y" {
+					return testutil.Drop // so that Close has something to wait for
+				}
+			}
+			return testutil.Pass
+		})
+		time.Sleep(3200 * time.Millisecond)
+		require.False(t, renewed.IsZero())
+		released := make(chan struct{})
+		go func() {
+			defer close(released)
+			assert.ErrorIs(t, other.Unlock(context.Background()), natslock.ErrUnavailable)
+		}()
+		time.Sleep(time.Millisecond)
+		require.ErrorContains(t, closeNow(a), `"x"`)
+		<-released
+		require.ErrorIs(t, l.Err(), natslock.ErrClosed)
+		require.Equal(t, 1, fa.Counts().AnswersDelayed, "the confirmation never came")
+		time.Sleep(time.Until(renewed.Add(ttl - 100*time.Millisecond)))
+		require.Contains(t, keysLeft(t, s.Connect()), "lock.x")
+	})
+}
