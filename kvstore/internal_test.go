@@ -1,6 +1,7 @@
 package kvstore
 
 import (
+	"errors"
 	"testing"
 	"time"
 
@@ -44,6 +45,67 @@ func TestLastSequence(t *testing.T) {
 		if got, ok := lastSequence(in); ok {
 			t.Errorf("%q has %d", in, got)
 		}
+	}
+}
+
+// Only one answer is an acknowledgement. What else there is leaves the outcome
+// open, says that somebody was first, or that a write is in flight.
+func TestAnswers(t *testing.T) {
+	s := &Store{stream: "KV_b", prefix: "$KV.b."}
+	w := Write{Key: "lock.a", Expect: 5}
+	for data, want := range map[string]struct {
+		revision uint64
+		err      error
+		last     uint64
+	}{
+		`{"stream":"KV_b","seq":7}`:                             {revision: 7},
+		`{"stream":"KV_b","seq":7,"domain":"hub","error":null}`: {revision: 7},
+		`{"stream":"KV_other","seq":7}`:                         {err: ErrUnavailable},
+		`{"seq":7}`:                                             {err: ErrUnavailable},
+		`{"stream":"KV_b","seq":0}`:                             {err: ErrUnavailable},
+		`{"stream":"KV_b","seq":-7}`:                            {err: ErrUnavailable},
+		`{"stream":"KV_b","seq":7,"duplicate":true}`:            {err: ErrUnavailable},
+		`{"stream":"KV_b","seq":7,"error":{"code":503,"err_code":10077,"description":"full"}}`: {err: ErrUnavailable},
+		`{}`:                         {err: ErrUnavailable},
+		``:                           {err: ErrUnavailable},
+		`null`:                       {err: ErrUnavailable},
+		`+OK {"stream":"KV_b","seq"`: {err: ErrUnavailable},
+		`{"error":{"code":400,"err_code":10071,"description":"wrong last sequence: 9"}}`:        {err: ErrConflict, last: 9},
+		`{"error":{"code":400,"err_code":10071,"description":"wrong last sequence: 0"}}`:        {err: ErrConflict},
+		`{"error":{"code":400,"err_code":10071,"description":"wrong last sequence"}}`:           {err: ErrUnavailable},
+		`{"error":{"code":400,"err_code":10164,"description":"wrong last sequence"}}`:           {err: ErrInFlight},
+		`{"error":{"code":400,"err_code":10165,"description":"invalid per-message TTL: 10s"}}`:  {err: ErrUnavailable},
+		`{"error":{"code":400,"description":"wrong last sequence: 9"},"stream":"KV_b","seq":7}`: {err: ErrUnavailable},
+	} {
+		got := s.answer(w, &nats.Msg{Data: []byte(data)})
+		var conflict *ConflictError
+		errors.As(got.Err, &conflict)
+		switch {
+		case want.err == nil && (got.Err != nil || got.Revision != want.revision):
+			t.Errorf("%s: %+v, want revision %d", data, got, want.revision)
+		case want.err != nil && (!errors.Is(got.Err, want.err) || got.Revision != 0):
+			t.Errorf("%s: %+v, want %v", data, got, want.err)
+		case (conflict != nil) != (want.err == ErrConflict):
+			t.Errorf("%s: %+v", data, got)
+		case conflict != nil && *conflict != ConflictError{Key: w.Key, Expected: 5, Last: want.last}:
+			t.Errorf("%s: %+v", data, *conflict)
+		}
+	}
+	none := s.answer(w, &nats.Msg{Header: nats.Header{hdrStatus: {"503"}}})
+	if !errors.Is(none.Err, ErrNoStream) || !errors.Is(none.Err, ErrUnavailable) {
+		t.Errorf("nobody there: %+v", none)
+	}
+}
+
+// Two buckets of one name do not hear each other.
+func TestNotificationIDs(t *testing.T) {
+	one, err := Config{}.StreamConfig()
+	if err != nil {
+		t.Fatal(err)
+	}
+	two, err := Config{}.StreamConfig()
+	if err != nil || one.RePublish.Destination == two.RePublish.Destination {
+		t.Fatalf("both are told on %s (%v)", one.RePublish.Destination, err)
 	}
 }
 

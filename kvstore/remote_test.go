@@ -1,9 +1,12 @@
 package kvstore_test
 
 import (
+	"encoding/json"
 	"fmt"
+	"maps"
 	"net"
 	"net/url"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -186,6 +189,119 @@ func TestLaggingReplica(t *testing.T) {
 		lagging.Store(100)
 		_, err = s.List(t.Context(), "lock.*", rev)
 		wantErr(t, err, kvstore.ErrUnavailable)
+	})
+}
+
+// The same for the whole of a list: a state that does not contain the revision
+// asked for, named or not, is not the answer.
+func TestLaggingList(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, srv *testutil.Server) {
+		var answer atomic.Pointer[nats.Header] // of a replica that lags, given once
+		s := openProxied(t, srv, func(nc *nats.Conn, m *nats.Msg) bool {
+			if !strings.HasSuffix(m.Subject, "DIRECT.GET.KV_natslock") {
+				return false
+			}
+			h := answer.Swap(nil)
+			if h != nil {
+				check(t, nc.PublishMsg(&nats.Msg{Subject: m.Reply, Header: *h}))
+			}
+			return h != nil
+		})
+		s.PassMany()
+		before := create(t, s, "lock.a", "")
+		rev := create(t, s, "lock.b", "")
+		for _, stale := range []nats.Header{
+			{"Status": {"404"}},
+			{"Status": {"204"}, "Nats-Num-Pending": {"0"}, "Nats-UpTo-Sequence": {fmt.Sprint(before)}},
+			{"Status": {"204"}, "Nats-Num-Pending": {"0"}}, // an old server does not say
+		} {
+			answer.Store(&stale)
+			equal(t, "list", keysOf(t, s, "lock.*", rev), "lock.a lock.b ")
+			if answer.Load() != nil {
+				t.Fatal("it was never asked")
+			}
+		}
+	})
+}
+
+// A leader that is behind knows neither of the youngest records.
+func TestLaggingLeader(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, srv *testutil.Server) {
+		var old []byte
+		var leader, replica atomic.Int32
+		s := openProxied(t, srv, func(nc *nats.Conn, m *nats.Msg) bool {
+			r := &nats.Msg{Subject: m.Reply}
+			switch {
+			case strings.Contains(m.Subject, "DIRECT.GET") && replica.Add(-1) >= 0:
+				r.Header = nats.Header{"Status": {"404"}}
+			case strings.Contains(m.Subject, "STREAM.INFO") && leader.Add(-1) >= 0:
+				r.Data = old
+			default:
+				return false
+			}
+			check(t, nc.PublishMsg(r))
+			return true
+		})
+		m, err := srv.Connect().Request("$JS.API.STREAM.INFO.KV_natslock", nil, time.Second)
+		check(t, err)
+		old = m.Data
+		rev := create(t, s, "lock.a", "")
+		replica.Store(1)
+		leader.Store(2)
+		_, err = s.Get(t.Context(), "lock.a", rev)
+		check(t, err)
+		replica.Store(1)
+		leader.Store(100)
+		_, err = s.Get(t.Context(), "lock.a", rev)
+		wantErr(t, err, kvstore.ErrUnavailable)
+	})
+}
+
+// A stream info names a limited number of keys at a time. All pages together are
+// the state; it is that of the first one.
+func TestStateInPages(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, srv *testutil.Server) {
+		const page = 2
+		var asked atomic.Int32
+		s := openProxied(t, srv, func(nc *nats.Conn, m *nats.Msg) bool {
+			var req struct {
+				Filter string `json:"subjects_filter"`
+				Offset int    `json:"offset"`
+			}
+			if !strings.Contains(m.Subject, "STREAM.INFO") || json.Unmarshal(m.Data, &req) != nil || req.Filter == "" {
+				return false
+			}
+			whole, err := json.Marshal(map[string]string{"subjects_filter": req.Filter})
+			check(t, err)
+			r, err := nc.Request("$JS.API.STREAM.INFO.KV_natslock", whole, time.Second)
+			check(t, err)
+			var info map[string]any
+			check(t, json.Unmarshal(r.Data, &info))
+			state := info["state"].(map[string]any)
+			all := state["subjects"].(map[string]any)
+			names := slices.Sorted(maps.Keys(all))
+			for i, n := range names {
+				if i < req.Offset || i >= req.Offset+page {
+					delete(all, n)
+				}
+			}
+			state["last_seq"] = 1000 + asked.Add(1)
+			info["total"], info["offset"], info["limit"] = len(names), req.Offset, page
+			data, err := json.Marshal(info)
+			check(t, err)
+			check(t, nc.PublishMsg(&nats.Msg{Subject: m.Reply, Data: data}))
+			return true
+		})
+		var want []string
+		for i := range 5 {
+			want = append(want, fmt.Sprintf("read.a.%d", i))
+			create(t, s, want[i], "")
+		}
+		st, err := s.State(t.Context(), "read.a.*")
+		check(t, err)
+		equal(t, "keys", fmt.Sprint(st.Keys), fmt.Sprint(want))
+		equal(t, "last revision", st.LastRevision, 1001)
+		equal(t, "pages", asked.Load(), 3)
 	})
 }
 

@@ -78,11 +78,20 @@ func TestCreateGuarded(t *testing.T) {
 	_, err = s.CreateGuarded(ctx, "read.a.3", nil, ttl, "rw.a", open)
 	check(t, err)
 
-	for _, guard := range []string{"", "rw.*", "rw.>", "rw a"} {
-		_, err = s.CreateGuarded(ctx, "read.a.4", nil, ttl, guard, 0)
+	// The guard is this key and no other.
+	create(t, s, "rw.b", "another writer")
+	_, err = s.CreateGuarded(ctx, "read.a.4", nil, ttl, "rw.a", open)
+	check(t, err)
+
+	for _, guard := range []string{"", "rw.*", "rw.>", "*", ">", "rw a"} {
+		_, err = s.CreateGuarded(ctx, "read.a.5", nil, ttl, guard, 0)
 		wantErr(t, err, kvstore.ErrInvalidKey)
+		if guard != "" { // there is none, for a plain write
+			_, err = s.Send(kvstore.Write{Key: "read.a.5", TTL: ttl, Guard: guard}, func(kvstore.Answer) { t.Error("answered") })
+			wantErr(t, err, kvstore.ErrInvalidKey)
+		}
 	}
-	equal(t, "readers", keysOf(t, s, "read.a.*", open), "read.a.1 read.a.3 ")
+	equal(t, "readers", keysOf(t, s, "read.a.*", open), "read.a.1 read.a.3 read.a.4 ")
 }
 
 // Nothing invalid may reach the server: the test watches everything sent.

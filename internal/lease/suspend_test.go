@@ -1,0 +1,79 @@
+package lease_test
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/internal/lease"
+	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/testutil"
+)
+
+// TestSuspended lets the machine sleep past the end of a lease, or lets the
+// keeper's goroutine not run for as long: its clock has gone on, its timers have
+// not. Whoever comes before the keeper sees the end all the same.
+func TestSuspended(t *testing.T) {
+	const ttl = 10 * time.Second // valid for 9 s, renewed after 3.3 s
+	for _, tc := range []struct {
+		name string
+		at   time.Duration
+		nap  time.Duration
+		then func(t *testing.T, l *lease.Lease)
+	}{
+		{"state", time.Second, 8 * time.Second, func(t *testing.T, l *lease.Lease) {
+			state, left, cause := l.Status()
+			require.Equal(t, lease.Lost, state)
+			require.Zero(t, left)
+			require.ErrorIs(t, cause, lease.ErrLost)
+			require.ErrorIs(t, context.Cause(l.Context()), lease.ErrLost)
+		}},
+		{"release", time.Second, 8 * time.Second, func(t *testing.T, l *lease.Lease) {
+			require.ErrorIs(t, l.Release(), lease.ErrLost)
+		}},
+		// The renewal sent after 3.3 s would last until 12.3 s.
+		{"confirmation", 3500 * time.Millisecond, 6 * time.Second, func(t *testing.T, l *lease.Lease) {
+			time.Sleep(100 * time.Millisecond)
+			state, _, cause := l.Status()
+			require.Equal(t, lease.Lost, state)
+			require.ErrorIs(t, cause, lease.ErrLost)
+		}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+				js, err := jetstream.New(s.Connect())
+				require.NoError(t, err)
+				store, err := kvstore.Open(t.Context(), js, kvstore.Config{})
+				require.NoError(t, err)
+				f := testutil.NewFaults(store, 1)
+				renewed := 0
+				f.OnSend(func(n int, w kvstore.Write) testutil.Fate {
+					if n == 2 && !w.Delete {
+						renewed++
+						return testutil.DelayAnswer(200 * time.Millisecond)
+					}
+					return testutil.Pass
+				})
+				var asleep atomic.Int64
+				e := lease.New(lease.Config{KV: f, TTL: ttl, WatchAfter: -1, Clock: func() lease.Instant {
+					return lease.Now().Add(time.Duration(asleep.Load()))
+				}})
+				l, err := e.Acquire(t.Context(), lease.Request{Name: "x"})
+				require.NoError(t, err)
+				time.Sleep(tc.at)
+				state, _, _ := l.Status()
+				require.Equal(t, lease.Held, state)
+				asleep.Add(int64(tc.nap))
+				tc.then(t, l)
+				require.Equal(t, tc.at > 3*time.Second, renewed == 1)
+				ended, cancel := context.WithCancel(context.Background())
+				cancel()
+				e.Close(ended)
+			})
+		})
+	}
+}

@@ -1,0 +1,184 @@
+package rwlock_test
+
+import (
+	"context"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/testutil"
+)
+
+// TestProofCountsFromTheGateWrite: what ages a proof is the time since the gate's
+// write was sent. Its acknowledgement and the answer are each in time here, and
+// together they are not.
+func TestProofCountsFromTheGateWrite(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		liar := &liar{state: func(n int, st *kvstore.State) error {
+			st.Replicas = 3
+			if n == 1 {
+				time.Sleep(150 * time.Millisecond)
+			}
+			return nil
+		}}
+		b := liedTo(t, s, liar, natslock.WithTTL(5*time.Second)) // half a margin is 250 ms
+		b.f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+			if stage(w) == "rw take" {
+				return testutil.DelayAnswer(150 * time.Millisecond)
+			}
+			return testutil.Pass
+		})
+		l, err := b.Lock(t.Context(), "x")
+		require.NoError(t, err)
+		require.Equal(t, 2, liar.asked)
+		unlock(t, l)
+	})
+}
+
+// blind is a store whose lists are those of a replica that knows of no reader.
+type blind struct{ kvstore.KV }
+
+func (b blind) List(ctx context.Context, pattern string, min uint64) (kvstore.Listing, error) {
+	l, err := b.KV.List(ctx, pattern, min)
+	if strings.HasPrefix(pattern, "read.") {
+		l.Records = nil
+	}
+	return l, err
+}
+
+// TestListIsNoProof: a list may come from any replica. It is not what lets a
+// writer in.
+func TestListIsNoProof(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a := newPeer(t, s.Connect(), 1)
+		b := newPeerOver(t, s.Connect(), 2, func(kv kvstore.KV) kvstore.KV { return blind{kv} })
+		r, err := a.RLock(t.Context(), "x")
+		require.NoError(t, err)
+		_, err = b.TryLock(t.Context(), "x")
+		require.ErrorIs(t, err, natslock.ErrLocked)
+		grants := make(chan grant, 1)
+		b.write("w", grants)
+		nobody(t, grants, "over a reader")
+		unlock(t, r)
+		g := <-grants
+		require.NoError(t, g.err)
+		unlock(t, g.l)
+	})
+}
+
+// TestGateLostInTheDrain: the proof comes when the gate is lost. It is worth
+// nothing: whatever the writer waited for may have begun anew.
+func TestGateLostInTheDrain(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		const ttl = 5 * time.Second
+		liar := &liar{state: func(n int, _ *kvstore.State) error {
+			if n == 1 {
+				time.Sleep(ttl)
+			}
+			return nil
+		}}
+		b := liedTo(t, s, liar, natslock.WithTTL(ttl))
+		begun := time.Now()
+		b.f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+			if stage(w) == "rw renew" && time.Since(begun) < ttl {
+				return testutil.Drop
+			}
+			return testutil.Pass
+		})
+		l, err := b.Lock(t.Context(), "x")
+		require.NoError(t, err)
+		require.Equal(t, natslock.Held, l.State())
+		require.Positive(t, b.f.Counts().Dropped)
+		unlock(t, l)
+	})
+}
+
+// TestDrainUnheard: a writer that hears nothing of the readers' going looks by
+// itself every few seconds.
+func TestDrainUnheard(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a, b := newPeer(t, s.Connect(), 1, natslock.WithTTL(time.Hour)), newPeer(t, s.Connect(), 2, natslock.WithTTL(time.Hour))
+		b.f.DropAllEvents(true)
+		r, err := a.RLock(t.Context(), "x")
+		require.NoError(t, err)
+		grants := make(chan grant, 1)
+		b.write("w", grants)
+		for range 10 {
+			nobody(t, grants, "over a reader")
+		}
+		gone := time.Now()
+		unlock(t, r)
+		g := <-grants
+		require.NoError(t, g.err)
+		require.Less(t, g.at.Sub(gone), 4*time.Second)
+		unlock(t, g.l)
+	})
+}
+
+// TestOwnWriterEndsSharing: a client stops sharing with its own writer's Lock, and
+// need not hear of it.
+func TestOwnWriterEndsSharing(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a := newPeer(t, s.Connect(), 1, natslock.WithTTL(time.Hour))
+		a.f.DropAllEvents(true)
+		r1, err := a.RLock(t.Context(), "x")
+		require.NoError(t, err)
+		r2, err := a.RLock(t.Context(), "x")
+		require.NoError(t, err)
+		guest, err := a.RLock(t.Context(), "x")
+		require.NoError(t, err)
+		require.Equal(t, r2.ID(), guest.ID())
+		grants := make(chan grant, 1)
+		a.write("w", grants)
+		synctest.Wait()
+		_, err = a.TryRLock(t.Context(), "x")
+		require.ErrorIs(t, err, natslock.ErrLocked, "shared past a writer")
+		unlock(t, r1, r2, guest)
+		g := <-grants
+		require.NoError(t, g.err)
+		unlock(t, g.l)
+	})
+}
+
+// TestWriterBehindSlowReader: two readers and a writer wait, and the second reader
+// is the quicker one. That it got in makes its successor, the writer, not first.
+func TestWriterBehindSlowReader(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a, b, c, d := newPeer(t, s.Connect(), 1), newPeer(t, s.Connect(), 2), newPeer(t, s.Connect(), 3), newPeer(t, s.Connect(), 4)
+		holder, err := d.Lock(t.Context(), "x")
+		require.NoError(t, err)
+		grants := make(chan grant, 3)
+		a.read("slow reader", grants)
+		nobody(t, grants, "beside a writer")
+		b.read("reader", grants)
+		nobody(t, grants, "beside a writer")
+		c.write("writer", grants)
+		nobody(t, grants, "beside a writer")
+		a.slow("read take", 500*time.Millisecond)
+		var gate atomic.Int32
+		c.f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+			if stage(w) == "rw take" {
+				gate.Add(1)
+			}
+			return testutil.Pass
+		})
+		unlock(t, holder)
+		g := <-grants
+		require.Equal(t, "reader", g.who)
+		require.NoError(t, g.err)
+		synctest.Wait()
+		require.Zero(t, gate.Load(), "the writer has tried to pass a reader")
+		slow := <-grants
+		require.Equal(t, "slow reader", slow.who)
+		unlock(t, g.l, slow.l)
+		g = <-grants
+		require.NoError(t, g.err)
+		unlock(t, g.l)
+	})
+}
