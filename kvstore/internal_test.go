@@ -65,6 +65,7 @@ func TestAnswers(t *testing.T) {
 		`{"stream":"KV_b","seq":0}`:                             {err: ErrUnavailable},
 		`{"stream":"KV_b","seq":-7}`:                            {err: ErrUnavailable},
 		`{"stream":"KV_b","seq":7,"duplicate":true}`:            {err: ErrUnavailable},
+		`{"stream":"KV_b","seq":7,"duplicate":"?"}`:             {err: ErrUnavailable},
 		`{"stream":"KV_b","seq":7,"error":{"code":503,"err_code":10077,"description":"full"}}`: {err: ErrUnavailable},
 		`{}`:                         {err: ErrUnavailable},
 		``:                           {err: ErrUnavailable},

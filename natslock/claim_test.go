@@ -73,6 +73,47 @@ func TestFreeIsNotGranted(t *testing.T) {
 	})
 }
 
+// A claim whose first attempt goes unanswered finds somebody else's record with the
+// second one. That is a holder, whatever the numbers of its attempts.
+func TestHeldIsHeld(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a := join(t, s, natslock.WithWatchAfter(-1))
+		b, fb := faulty(t, s.Connect(), 1)
+		l := mustLock(t, a.Client, "x", natslock.TTL(time.Hour))
+		fb.OnSend(func(n int, _ kvstore.Write) testutil.Fate {
+			if n == 1 {
+				return testutil.Drop
+			}
+			return testutil.Pass
+		})
+		_, err := b.Lock(t.Context(), "x", natslock.MaxWait(10*time.Second))
+		require.ErrorIs(t, err, natslock.ErrTimeout)
+		require.Equal(t, 1, fb.Counts().Dropped)
+		wantHeld(t, l)
+		require.NoError(t, l.Extend(t.Context(), 0))
+	})
+}
+
+// An answer that comes too late leads to the deletion of what it tells of: the
+// next attempt need not wait for the record's end.
+func TestLateAnswerCleansUp(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a, fa := faulty(t, s.Connect(), 1, natslock.WithTTL(time.Second), natslock.WithSafetyMargin(0.5))
+		fa.OnSend(func(n int, _ kvstore.Write) testutil.Fate {
+			if n == 1 {
+				return testutil.DelayAnswer(600 * time.Millisecond)
+			}
+			return testutil.Pass
+		})
+		begun := time.Now()
+		l, err := a.Lock(t.Context(), "x")
+		require.NoError(t, err)
+		require.GreaterOrEqual(t, time.Since(begun), 600*time.Millisecond)
+		require.Less(t, time.Since(begun), 700*time.Millisecond)
+		require.NoError(t, l.Unlock(t.Context()))
+	})
+}
+
 // A write in flight (10164) says nothing about a holder.
 func TestInFlightIsNotHeld(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {

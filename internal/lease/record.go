@@ -60,16 +60,40 @@ type Body struct {
 	// Since is when the claim began, in unix milliseconds of its client.
 	Since int64 `msgpack:"at,omitempty"`
 
-	Owner   string            `msgpack:"o,omitempty"`
-	Host    string            `msgpack:"h,omitempty"`
-	PID     int               `msgpack:"p,omitempty"`
-	Started int64             `msgpack:"ps,omitempty"` // process start, unix milliseconds
-	Meta    map[string]string `msgpack:"d,omitempty"`
+	Owner   string   `msgpack:"o,omitempty"`
+	Host    string   `msgpack:"h,omitempty"`
+	PID     int      `msgpack:"p,omitempty"`
+	Started int64    `msgpack:"ps,omitempty"` // process start, unix milliseconds
+	Meta    metadata `msgpack:"d,omitempty"`
 
 	// Of a broken record: who broke it, why, when.
 	BrokenBy string `msgpack:"bb,omitempty"`
 	Reason   string `msgpack:"br,omitempty"`
 	BrokenAt int64  `msgpack:"ba,omitempty"`
+}
+
+// metadata decodes as what it is, not as what it announces: the codec makes room
+// for a million entries before it has read one, and anybody's record is read by
+// all who list.
+type metadata map[string]string
+
+// DecodeMsgpack implements [msgpack.CustomDecoder].
+func (m *metadata) DecodeMsgpack(d *msgpack.Decoder) error {
+	n, err := d.DecodeMapLen()
+	if err != nil || n < 0 {
+		return err
+	}
+	*m = make(metadata)
+	for range n {
+		k, err := d.DecodeString()
+		if err != nil {
+			return err
+		}
+		if (*m)[k], err = d.DecodeString(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (b *Body) encode() ([]byte, error) {
