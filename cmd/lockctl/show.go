@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 	"unicode"
+	"unicode/utf8"
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/jedib0t/go-pretty/v6/text"
@@ -49,7 +50,9 @@ func newTable(header ...any) table.Writer {
 // plain makes a string from a record fit for a terminal: what others wrote into
 // a lock must not be able to steer it.
 func plain(s string) string {
-	if strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) || s == "" {
+	// A byte that is no UTF-8 looks printable to ContainsFunc, and can steer a
+	// terminal all the same.
+	if s == "" || !utf8.ValidString(s) || strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) {
 		return strconv.Quote(s)
 	}
 	return s
