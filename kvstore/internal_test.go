@@ -143,21 +143,3 @@ func TestExpiredMeetsRenewal(t *testing.T) {
 		t.Fatal("a lease ended twice")
 	}
 }
-
-// FuzzRecord: whatever a message's header holds, reading it does not panic and
-// yields no negative time.
-func FuzzRecord(f *testing.F) {
-	s := &Store{prefix: "$KV.b."}
-	position := "Nats-Subject: $KV.b.k\r\nNats-Sequence: 7\r\nNats-Time-Stamp: 2025-01-01T00:00:00.5Z\r\n"
-	for _, h := range []string{"", "Nats-TTL: 5s\r\n", "KV-Operation: DEL\r\n", "Nats-Sequence: 8\r\n", "a\r\n", ":\r\n", "Nats-TTL: 9223372036854775807s\r\n"} {
-		f.Add("NATS/1.0\r\n" + h + position + "\r\n")
-	}
-	f.Add("NATS/1.0 404 Not Found\r\n\r\n")
-	f.Fuzz(func(t *testing.T, block string) {
-		h, _ := nats.DecodeHeadersMsg([]byte(block))
-		r, err := s.record(h, nil)
-		if err == nil && (r.TTL < 0 || r.TTL > 0 && r.Remaining(time.Now()) < 0) {
-			t.Fatalf("%+v", r)
-		}
-	})
-}

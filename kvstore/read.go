@@ -105,7 +105,11 @@ func (s *Store) directGet(ctx context.Context, key string) (Record, error) {
 	}
 	switch status := statusOf(m); status {
 	case "":
-		return s.record(m.Header, m.Data)
+		r, err := s.record(m.Header, m.Data)
+		if err != nil {
+			return Record{}, err
+		}
+		return r.of(key)
 	case "404":
 		return Record{}, ErrNotFound
 	default:
@@ -151,7 +155,16 @@ func (s *Store) leaderGet(ctx context.Context, key string) (Record, error) {
 	return Record{
 		Key: strings.TrimPrefix(m.Subject, s.prefix), Value: m.Data, Revision: m.Seq, Time: m.Time,
 		TTL: parseTTL(h.Get(hdrTTL)), Deleted: isTombstone(h),
-	}, nil
+	}.of(key)
+}
+
+// of returns r if it is a record of key. Anything else that was answered says
+// nothing about the key, least of all that there is no record.
+func (r Record) of(key string) (Record, error) {
+	if r.Key != key || r.Revision == 0 {
+		return Record{}, fmt.Errorf("%w: asked for %q, the answer is about %.64q at revision %d", ErrUnavailable, key, r.Key, r.Revision)
+	}
+	return r, nil
 }
 
 // record reads a message that the server delivered with its position in the

@@ -1,0 +1,106 @@
+package kvstore
+
+import (
+	"encoding/json"
+	"errors"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+)
+
+// headers are header blocks that a server, or a record's writer, may have put
+// together.
+var headers = []string{
+	"", "Nats-TTL: 5s\r\n", "KV-Operation: DEL\r\n", "KV-Operation: PURGE\r\n", "Nats-Marker-Reason: MaxAge\r\n", "Nats-Sequence: 8\r\n", "a\r\n", ":\r\n",
+	"Nats-TTL: 9223372036854775807s\r\n", "Nats-TTL: never\r\n", "Status: 404\r\n", "Nats-Sequence: \r\n", "Nats-Subject: $KV.b.a.>\r\n",
+}
+
+const position = "Nats-Subject: $KV.b.k\r\nNats-Sequence: 7\r\nNats-Time-Stamp: 2025-01-01T00:00:00.5Z\r\n"
+
+// FuzzRecord: whatever a message's header holds, reading it does not panic and
+// yields no negative time.
+func FuzzRecord(f *testing.F) {
+	s := &Store{prefix: "$KV.b."}
+	for _, h := range headers {
+		f.Add("NATS/1.0\r\n" + h + position + "\r\n")
+	}
+	f.Add("NATS/1.0 404 Not Found\r\n\r\n")
+	f.Fuzz(func(t *testing.T, block string) {
+		h, _ := nats.DecodeHeadersMsg([]byte(block))
+		r, err := s.record(h, nil)
+		if err == nil && (r.TTL < 0 || r.TTL > 0 && r.Remaining(time.Now()) < 0) {
+			t.Fatalf("%+v", r)
+		}
+	})
+}
+
+// FuzzAnswer: an answer to a write is an acknowledgement only if it says so of
+// this stream, and a conflict only with the sequence it met.
+func FuzzAnswer(f *testing.F) {
+	s := &Store{stream: "KV_b", prefix: "$KV.b."}
+	for _, data := range []string{
+		`{"stream":"KV_b","seq":7}`, `{"stream":"KV_b","seq":7,"duplicate":true}`, `{"stream":"KV_a","seq":7}`, `{"stream":"KV_b","seq":1e3}`, `{}`, ``, `null`, `[]`, `7`,
+		`{"error":{"code":400,"err_code":10071,"description":"wrong last sequence: 9"}}`, `{"error":{"code":400,"err_code":10071,"description":"wrong last sequence: -9"}}`,
+		`{"error":{"code":400,"err_code":10164,"description":"wrong last sequence"},"stream":"KV_b","seq":7}`, `{"Stream":"KV_b","SEQ":7}`, `{"stream":"KV_b","seq":7}{}`,
+	} {
+		f.Add("NATS/1.0\r\n\r\n", []byte(data))
+		f.Add("NATS/1.0 503\r\n\r\n", []byte(data))
+	}
+	f.Fuzz(func(t *testing.T, block string, data []byte) {
+		h, _ := nats.DecodeHeadersMsg([]byte(block))
+		a := s.answer(Write{Key: "lock.a", Expect: 5}, &nats.Msg{Header: h, Data: data})
+		if (a.Err == nil) != (a.Revision > 0) {
+			t.Fatalf("%+v", a)
+		}
+		var said struct {
+			Error  *struct{ Description string }
+			Stream string
+			Seq    uint64
+		}
+		if json.Unmarshal(data, &said) != nil {
+			said.Error = nil
+		}
+		if a.Err == nil && (said.Error != nil || said.Stream != "KV_b" || said.Seq != a.Revision) {
+			t.Fatalf("%s is taken for %+v", data, a)
+		}
+		if conflict, ok := errors.AsType[*ConflictError](a.Err); ok {
+			last := strconv.FormatUint(conflict.Last, 10)
+			if d := said.Error.Description; len(d) < len(last) || conflict.Expected != 5 {
+				t.Fatalf("%s is taken for %+v", data, conflict)
+			}
+		}
+	})
+}
+
+// FuzzNotification: what is published to the subject of the notifications, by
+// whomever, comes out as an event about a key, or not at all, and what it starts
+// to time is ended with the watch.
+func FuzzNotification(f *testing.F) {
+	for _, h := range headers {
+		f.Add("NATS/1.0\r\n"+h+position+"\r\n", []byte("x"), true)
+	}
+	f.Add("", []byte(nil), false)
+	f.Fuzz(func(t *testing.T, block string, data []byte, subscribed bool) {
+		s := &Store{prefix: "$KV.b.", topics: make(map[string]*topic)}
+		var events []Event
+		w := &watch{s: s, leases: make(map[string]*leaseEnd), deliver: func(e Event) { events = append(events, e) }}
+		s.topics["n.k"] = &topic{watches: map[*watch]struct{}{w: {}}}
+		h, _ := nats.DecodeHeadersMsg([]byte(block))
+		m := &nats.Msg{Header: h, Data: data}
+		if subscribed {
+			m.Sub = &nats.Subscription{Subject: "n.k"}
+		}
+		s.notify(m)
+		w.end()
+		if len(w.leases) > 0 || len(events) > 1 || !subscribed && len(events) > 0 {
+			t.Fatalf("%d timers, events %+v", len(w.leases), events)
+		}
+		for _, e := range events {
+			if checkKey(e.Record.Key) != nil || e.Record.TTL < 0 || (e.Kind == Deleted) != e.Record.Deleted || e.Kind != Put && e.Kind != Deleted {
+				t.Fatalf("%+v", e)
+			}
+		}
+	})
+}
