@@ -131,6 +131,7 @@ func TestInFlightIsNotHeld(t *testing.T) {
 		require.NoError(t, l.Err())
 		require.Equal(t, uint64(1), a.Stats().Renewed, "tried again at once")
 		require.NoError(t, l.Unlock(t.Context()))
+		synctest.Wait()
 		require.Equal(t, map[string]int{"lock take": 4, "lock renew": 4, "lock delete": 4}, n)
 		require.Empty(t, keysLeft(t, s.Connect()))
 	})

@@ -143,6 +143,7 @@ func TestStaleQueueList(t *testing.T) {
 		holder := quietHolder(t, s)
 		w := c.await(t, "l")
 		time.Sleep(10 * time.Second)
+		synctest.Wait()
 		require.Equal(t, 1, places)
 		mustUnlock(t, holder)
 		require.NoError(t, w.granted(t).Unlock(context.Background()))

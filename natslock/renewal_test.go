@@ -3,6 +3,7 @@ package natslock_test
 import (
 	"context"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -66,8 +67,10 @@ func TestFoundRenewalCountsFromItsOwnSending(t *testing.T) {
 		l, err := a.Lock(t.Context(), "x")
 		require.NoError(t, err)
 		receive(t, l.Done(), "the end")
+		ended := time.Now()
+		synctest.Wait()
 		require.Greater(t, sent[1].Sub(sent[0]), 500*time.Millisecond)
-		require.WithinDuration(t, sent[0].Add(8100*time.Millisecond), time.Now(), 10*time.Millisecond)
+		require.WithinDuration(t, sent[0].Add(8100*time.Millisecond), ended, 10*time.Millisecond)
 		require.Equal(t, uint64(1), a.Stats().Renewed)
 	})
 }
@@ -123,6 +126,7 @@ func TestCloseMeetsRenewal(t *testing.T) {
 			return testutil.Pass
 		})
 		time.Sleep(3200 * time.Millisecond)
+		synctest.Wait()
 		require.False(t, renewed.IsZero())
 		released := make(chan struct{})
 		go func() {
