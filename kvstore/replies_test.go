@@ -81,7 +81,7 @@ func FuzzReplies(f *testing.F) {
 		defer s.Close()
 		s.PassMany()
 		now.Store(&answer{status, sequence, subject, ttl, pending, data})
-		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
 		defer cancel()
 		begun := time.Now()
 		r, err := s.Get(ctx, "lock.a", 0)

@@ -48,6 +48,24 @@ func TestGoneIsNotWrittenAgain(t *testing.T) {
 	})
 }
 
+// Nor is its release a success: somebody else may have held the lock meanwhile.
+func TestUnlockOfGone(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a, _ := faulty(t, s.Connect(), 1, natslock.WithWatchAfter(-1))
+		r := newRaw(t, s.Connect())
+		for _, stays := range []time.Duration{0, 2 * time.Second} { // its tombstone ends after 1 s
+			l, err := a.Lock(t.Context(), "x")
+			require.NoError(t, err)
+			_, err = rawStore(t, s.Connect()).Delete(t.Context(), "lock.x", l.Token())
+			require.NoError(t, err)
+			time.Sleep(stays)
+			require.Equal(t, stays == 0, r.get("lock.x") != nil)
+			require.NoError(t, l.Err(), "nobody has told it")
+			require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrLost)
+		}
+	})
+}
+
 // A renewal whose answer is lost is found by the next one, which it refuses. It
 // counts from its own sending.
 func TestFoundRenewalCountsFromItsOwnSending(t *testing.T) {
