@@ -31,13 +31,17 @@ fuzz: ## every fuzz target for half a minute
 	@for pkg in $$(go list ./...); do \
 		for target in $$(go test -list '^Fuzz' $$pkg | grep ^Fuzz); do \
 			echo "== $$pkg $$target"; \
-			go test -run '^$$' -fuzz "^$$target$$" -fuzztime 30s $$pkg || exit 1; \
+			go test -run '^$$' -fuzz "^$$target$$" -fuzztime 30s -fuzzminimizetime 20x $$pkg || exit 1; \
 		done; \
 	done
 
 .PHONY: vuln
 vuln: ## known vulnerabilities; needs https://vuln.go.dev
 	go run golang.org/x/vuln/cmd/govulncheck@v1.6.0 ./...
+
+.PHONY: mutants
+mutants: ## every weakened variant is caught by its test, ten minutes
+	go run ./internal/mutants
 
 .PHONY: bench
 bench: ## the hot paths beside bare publishes

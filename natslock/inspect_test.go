@@ -463,30 +463,12 @@ func TestInspectObserverBlocks(t *testing.T) {
 	})
 }
 
-// lagging is a store whose replicas have not heard of the last writes, and say so
-// only to those who ask for them.
-type lagging struct{ kvstore.KV }
-
-func (l lagging) Get(ctx context.Context, key string, min uint64) (kvstore.Record, error) {
-	if min == 0 {
-		return kvstore.Record{}, kvstore.ErrNotFound
-	}
-	return l.KV.Get(ctx, key, min)
-}
-
-func (l lagging) List(ctx context.Context, pattern string, min uint64) (kvstore.Listing, error) {
-	if min == 0 {
-		return kvstore.Listing{}, nil
-	}
-	return l.KV.List(ctx, pattern, min)
-}
-
 // TestInspectIsCurrent shows what another client did last, although the replica
 // that is nearest lags.
 func TestInspectIsCurrent(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, waiter := join(t, s), join(t, s)
-		b := newClient(t, s.Connect(), natslock.WithStore(func(kv kvstore.KV) kvstore.KV { return lagging{kv} }))
+		b := newClient(t, s.Connect(), natslock.WithStore(func(kv kvstore.KV) kvstore.KV { return &lagging{KV: kv, answers: 1000} }))
 		l := mustLock(t, a.Client, "x")
 		w := waiter.await(t, "x")
 		info := inspect(t, b, "x")

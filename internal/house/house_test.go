@@ -29,6 +29,7 @@ var allowed = map[string][]string{
 	"internal/security":   {},
 	"cmd/":                {"natslock", "rwlock", "kvstore"},
 	"examples/":           {"natslock", "rwlock", "kvstore"},
+	"internal/mutants":    {},
 }
 
 // needServer are the packages that may start a server.

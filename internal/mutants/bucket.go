@@ -1,0 +1,77 @@
+package main
+
+import (
+	"maps"
+	"slices"
+	"strings"
+)
+
+const (
+	configGo = "kvstore/config.go"
+	openGo   = "kvstore/open.go"
+)
+
+// bucketMutants weaken how the bucket is made, and what is found fit for leases.
+var bucketMutants = append([]mutant{
+	{"bucket-first-seq", "tokens start at one in a bucket that is made again", "The bucket",
+		configGo, one(`FirstSeq: uint64(time.Now().UnixMicro()),`, `FirstSeq: uint64(time.Since(time.Now())) * 0,`),
+		"natslock.TestHandleBucketMadeAgain"},
+	{"bucket-discards-old", "a full bucket evicts held locks", "The bucket",
+		configGo, one(`jetstream.DiscardNew,
+		Storage`, `jetstream.DiscardOld,
+		Storage`),
+		"kvstore.TestFullBucketRefuses"},
+	{"bucket-rollups", "a bucket is made with roll-ups allowed", "The bucket",
+		configGo, one(`		DenyPurge:         true,
+`, `		AllowRollup:       true,
+`),
+		"kvstore.TestOpenCreates"},
+	{"bucket-one-notification-id", "buckets of one name hear each other", "The bucket",
+		configGo, one(`id := strings.ToLower(rand.Text()[:10])`, `id := strings.ToLower(rand.Text()[:0]) + "0123456789"`),
+		"kvstore.TestNotificationIDs"},
+	{"bucket-remade-is-the-same", "a bucket made again passes for the one that was opened", "Break",
+		openGo, one(`if !before.Equal(info.Created) {`, `if before.After(info.Created) {`),
+		"kvstore.TestVerify"},
+	{"bucket-unverified-later", "a bucket that was changed since passes", "The bucket",
+		openGo, one(`	if err := s.adopt(&info.StreamInfo); err != nil {
+		return err
+	}
+	if !before`, `	if err := s.adopt(&info.StreamInfo); err != nil {
+		return nil
+	}
+	if !before`),
+		"kvstore.TestVerify"},
+}, settingMutants...)
+
+// settingMutants overlook one setting each.
+var settingMutants = func() (all []mutant) {
+	conditions := map[string]string{
+		"mirror":                    `c.Mirror != nil {`,
+		"sources":                   `len(c.Sources) > 0 {`,
+		"subject_transform":         `c.SubjectTransform != nil {`,
+		"subjects":                  `c.Mirror == nil && (len(c.Subjects) != 1 || c.Subjects[0] != own) {`,
+		"max_msgs_per_subject":      `c.MaxMsgsPerSubject != 1 {`,
+		"allow_msg_ttl":             `!c.AllowMsgTTL {`,
+		"subject_delete_marker_ttl": `c.SubjectDeleteMarkerTTL != 0 {`,
+		"discard_new_per_subject":   `c.DiscardNewPerSubject {`,
+		"discard":                   `limited := c.MaxBytes > 0 || c.MaxMsgs > 0; limited && c.Discard != jetstream.DiscardNew {`,
+		"max_age":                   `c.MaxAge > 0 && c.MaxAge < MaxTTL {`,
+		"retention":                 `c.Retention != jetstream.LimitsPolicy {`,
+		"no_ack":                    `c.NoAck {`,
+		"sealed":                    `c.Sealed {`,
+		"allow_msg_counter":         `c.AllowMsgCounter {`,
+		"persist_mode":              `c.PersistMode != jetstream.DefaultPersistMode {`,
+		"max_msg_size":              `c.MaxMsgSize > 0 && c.MaxMsgSize < minMsgSize {`,
+		"storage":                   `c.Storage == jetstream.MemoryStorage && c.Replicas <= 1 && want.Storage != jetstream.MemoryStorage {`,
+	}
+	for _, setting := range slices.Sorted(maps.Keys(conditions)) {
+		condition := conditions[setting]
+		test := "kvstore.TestUnsafeSettings/" + setting
+		if setting == "sealed" {
+			test = "kvstore.TestSealed"
+		}
+		all = append(all, mutant{"setting-" + strings.ReplaceAll(setting, "_", "-"), setting + " is not looked at", "The bucket",
+			configGo, one("if "+condition, "if "+strings.TrimSuffix(condition, "{")+" && c.Name == \"\" {"), test})
+	}
+	return all
+}()

@@ -1,0 +1,101 @@
+package main
+
+const (
+	queueGo = "internal/lease/queue.go"
+	listsGo = "internal/lease/lists.go"
+)
+
+// queueMutants weaken the queue: who is next, and that nobody is forgotten.
+var queueMutants = []mutant{
+	{"queue-by-revision", "whoever has renewed its place last is last", "Acquire: the mutex",
+		queueGo, one(`cmp.Compare(a.TokenOrTicket(), b.TokenOrTicket())`, `cmp.Compare(a.Revision, b.Revision)`),
+		"natslock.TestInspectQueueOrder"},
+	{"queue-stale-list", "the queue is read from a state that need not contain the own place", "Acquire: the mutex",
+		queueGo, one(`queue, err := a.e.waiters(a.ctx, a.waitKey+"*", place.token)`, `queue, err := a.e.waiters(a.ctx, a.waitKey+"*", 0)`),
+		"natslock.TestStaleQueueList"},
+	{"queue-stale-shared-list", "who shares a look at the queue gets one that need not contain its place", "Acquire: the mutex",
+		listsGo, one(`s.min = max(s.min, revision)`, `s.min = max(s.min, 0)`),
+		"natslock.TestStaleQueueList"},
+	{"queue-everybody-first", "a waiter does not wait for those before it", "Acquire: the mutex",
+		queueGo, one(`for pred >= 0 && !a.blocks(queue[pred]) {`, `for pred >= 0 {`),
+		"natslock.TestFIFOOneReleaseWakesOneWaiter"},
+	{"queue-gone-says-granted", "a waiter that gives up makes its successor first", "Acquire: the mutex",
+		queueGo, one(`			place.leave(StatusGone)
+		}
+		if v.outcome`, `			place.leave(StatusGranted)
+		}
+		if v.outcome`),
+		"natslock.TestGivingUpMakesNobodyFirst"},
+	{"queue-jumper-says-granted", "a waiter granted out of turn makes its successor first", "Acquire: the mutex",
+		queueGo, one(`a.place, a.placeStatus = place, StatusGone`, `a.place, a.placeStatus = place, StatusGranted`),
+		"natslock.TestOutOfTurnMakesNobodyFirst"},
+	{"queue-rubbish-has-a-place", "what cannot be read has a place in the queue", "Records",
+		queueGo, one(`!entry.Unreadable && entry.Status == StatusWaiting {`, `!entry.Zero() {`),
+		"natslock.TestCorruptQueue"},
+	{"queue-no-backstop", "a waiter that hears nothing does not look by itself", "Acquire: the mutex",
+		queueGo, one(`return 2500*time.Millisecond + rand.N(time.Second)`, `return time.Hour + rand.N(time.Second)`),
+		"natslock.TestReleaseUnheard"},
+	{"queue-no-recheck", "a waiter claims once, when it is first, and not again after waiting", "Acquire: the mutex",
+		queueGo, []edit{
+			{`				case ev.Kind == kvstore.Deleted:
+					expect, waiting = ev.Record.Revision, false
+`, ``},
+			{`				case recheck:
+					expect, waiting = a.look()
+`, `				case recheck:
+`},
+			{`				} else {
+					expect, waiting = a.look()
+				}`, `				}`},
+		},
+		"natslock.TestFIFOOrder"},
+	{"queue-dead-unnoticed", "the end of a dead waiter's record moves nobody up", "Acquire: the mutex",
+		queueGo, []edit{
+			{`		} else if late = 0; w != nil {
+			w.Track(entry.Record)
+		}`, `		}`},
+			{`return 2500*time.Millisecond + rand.N(time.Second)`, `return time.Hour + rand.N(time.Second)`},
+		},
+		"natslock.TestFIFOPredecessorDiesOlderThanTheQueue"},
+	{"queue-dead-holder-unnoticed", "the end of a dead holder's record wakes nobody", "Acquire: the mutex",
+		queueGo, []edit{
+			{`				late = 0
+				if w != nil {
+					w.Track(a.holder.Record)
+				} else if left > 0 {
+					pause = min(pause, left)
+				}`, `				late = 0`},
+			{`return 2500*time.Millisecond + rand.N(time.Second)`, `return time.Hour + rand.N(time.Second)`},
+		},
+		"natslock.TestFIFOHolderDiesOlderThanTheQueue"},
+	{"queue-old-sight", "what was seen of one key hides what happens to the next", "Acquire: the mutex",
+		queueGo, one(`s.key, s.ev, s.recheck = key, kvstore.Event{}, false`, `s.key, s.recheck = key, false`),
+		"natslock.TestFIFOPredecessorDiesOlderThanTheQueue"},
+	{"queue-paused-first", "a paused first waiter holds up the others for its TTL", "Acquire: the mutex",
+		queueGo, one(`now.Sub(idle.since) >= idleFor+rank+rand.N(rank+1)`, `now.Sub(idle.since) >= time.Hour+rank+rand.N(rank+1)`),
+		"natslock.TestFIFOIdleLockIsTakenOutOfTurn"},
+	{"queue-place-gone", "a waiter whose place has ended goes on as if it had one", "Acquire: the mutex",
+		queueGo, one(`			case i < 0:
+				next = requeue`, `			case i < -1:
+				next = requeue`),
+		"natslock.TestPlaceDeleted"},
+	{"queue-place-lives-long", "a waiter's place lives as long as the lock's TTL", "Acquire: the mutex",
+		queueGo, one(`ttl := min(a.ttl, maxWaitTTL)`, `ttl := a.ttl`),
+		"natslock.TestPlaceIsShort"},
+	{"queue-place-left", "a waiter that gives up leaves its place", "Acquire: the mutex",
+		queueGo, one(`			place.leave(StatusGone)
+		}
+		if v.outcome`, `			_ = place
+		}
+		if v.outcome`),
+		"natslock.TestFIFOGivingUp"},
+	{"queue-bypass-for-ever", "a client takes its own lock again past those who wait", "Acquire: the mutex",
+		acquireGo, one(`if tombstone == 0 || unqueued {`, `if tombstone == 0 || unqueued || tombstone > 0 {`),
+		"natslock.TestFIFOReacquireStarvesNobody"},
+	{"queue-passed-by-newcomer", "a newcomer that finds the lock free takes it past those who wait", "Acquire: the mutex",
+		acquireGo, one(`case len(queue) == 0:`, `case len(queue) >= 0:`),
+		"rwlock.TestNewcomer"},
+	{"queue-own-record-waited-for", "a waiter waits for its own late record", "ARCHITECTURE.md, departures",
+		queueGo, one(`return b.cur != nil && e.Live() && e.of(b.cur.id) }`, `return b.cur != nil && e.Zero() && e.of(b.cur.id) }`),
+		"natslock.TestOwnAttemptLandsWhileWaiting"},
+}

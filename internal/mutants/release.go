@@ -1,0 +1,102 @@
+package main
+
+const (
+	releaseGo = "internal/lease/release.go"
+	breakGo   = "internal/lease/break.go"
+)
+
+// releaseMutants weaken how a lease ends: by its holder, an operator, or Close.
+var releaseMutants = []mutant{
+	{"release-context-late", "the context ends when the record has been deleted", "Ending",
+		releaseGo, []edit{{`	lose()
+	finish()
+
+	if !working {`, `	lose()
+	defer finish()
+
+	if !working {`}},
+		"natslock.TestContextEndsBeforeRelease"},
+	{"release-lost-is-fine", "the release of a lease that is over says that all was well", "Ending",
+		releaseGo, one(`	if l.e.now() >= l.end {
+		lose = l.lose(ErrLost, overdue)
+	}
+	was,`, `	was,`),
+		"internal/lease.TestSuspended/release"},
+	{"release-takes-all", "a release deletes whatever is under the key", "A live record is never overwritten",
+		releaseGo, one(`			case !entry.of(l.id):
+				return lost("its record was gone when it was to be released"), nil
+`, `			case !entry.of(l.id) && entry.Live():
+				revision = entry.Revision
+				continue
+			case !entry.of(l.id):
+				return lost("its record was gone when it was to be released"), nil
+`),
+		"natslock.TestLeaseUnlockAfterTheEnd"},
+	{"release-stale-read", "a refused release is interpreted by a read older than the lease's last write", "Answers",
+		releaseGo, one(`max(conflict.Last, revision)); err != nil {`, `0); err != nil {`),
+		"rwlock.TestDeposedLeaderRefuses/writes_true"},
+	{"release-broken-is-fine", "the release of a broken lease says that all was well", "Ending",
+		releaseGo, []edit{
+			{`case entry.Deleted && entry.Status == StatusBroken:`, `case entry.Deleted && entry.Status == StatusWaiting:`},
+			{`				broken = &EndError{Name: l.spec.name, Token: l.token, Kind: ErrBroken, Why: entry.brokenBy()}
+`, ``},
+		},
+		"natslock.TestBreakWithoutWatch"},
+	{"release-stranger-is-loss", "a release whose first try was applied unheard is a loss", "ARCHITECTURE.md, departures",
+		releaseGo, one(`case !entry.of(l.id) && unanswered:`, `case !entry.of(l.id) && unanswered && entry.Zero():`),
+		"natslock.TestFaultAtEveryStep/A_lock_delete_1-1/answer_lost"},
+	{"release-once", "a release that goes unanswered is not tried again", "Ending",
+		releaseGo, one(`		case !errors.Is(err, kvstore.ErrInFlight):
+			unanswered = true
+		}`, `		case !errors.Is(err, kvstore.ErrInFlight):
+			return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
+		}`),
+		"natslock.TestLeaseReleaseTimeout"},
+	{"release-gone-is-fine", "the release of a lease whose record had gone says that all was well", "Ending",
+		releaseGo, one(`case found != nil && (errors.Is(found, ErrBroken) || l.e.now() < end):`, `case found != nil && (errors.Is(found, ErrBroken) || end < 0 && end > 0):`),
+		"natslock.TestUnlockOfGone"},
+	{"release-forgotten", "a release that was not answered in time is not gone on with", "Ending",
+		releaseGo, one(`		if err != nil {
+			l.e.background(func(ctx context.Context) { l.delete(ctx, StatusGone, l.terms.ttl) })
+		}`, ``),
+		"natslock.TestLeaseReleaseTimeout"},
+	{"close-deletes", "Close deletes the records of holders who may still be at work", "Ending",
+		keeperGo, one(`			acts = append(acts, l.lose(ErrClosed, ""))
+		}`, `			acts = append(acts, l.lose(ErrClosed, ""), func() { l.e.discard(l.spec.key, l.id, l.last) })
+		}`),
+		"natslock.TestCloseWithHolderAtWork"},
+	{"close-does-not-wait", "Close does not wait for the holders", "Ending",
+		keeperGo, one(`if k.lockCount() > 0 {`, `if k.lockCount() < 0 {`),
+		"natslock.TestCloseWaitsForHolders"},
+	{"close-untold", "Close leaves the contexts of holders as they are", "Ending",
+		keeperGo, one(`			acts = append(acts, l.lose(ErrClosed, ""))
+		}`, `			l.lose(ErrClosed, "")
+		}`),
+		"natslock.TestCloseWithHolderAtWork"},
+	{"break-short", "a broken record lives shorter than the lease it ends", "Break",
+		breakGo, one(`	b.TTL = int64(ttl / time.Second)
+	value,`, `	ttl = max(ttl/2, time.Second)
+	b.TTL = int64(ttl / time.Second)
+	value,`),
+		"natslock.TestBreakOfDeafHolder"},
+	{"break-fixed-truncated", "what is left of a broken fixed lease is rounded down", "Break",
+		breakGo, one(`ttl = max(ceilSecond(ttl-age), time.Second)`, `ttl = max((ttl - age).Truncate(time.Second), time.Second)`),
+		"natslock.TestBreakOfFixedLease"},
+	{"break-fixed-age-guessed", "the age of a broken fixed lease is taken by the operator's clock", "Break",
+		breakGo, one(`age := max(serverTime.Sub(entry.Time), 0)`, `age := max(time.Until(serverTime)+time.Since(entry.Time)+time.Second, 0)`),
+		"natslock.TestBreakOfFixedLease"},
+	{"break-anybody", "a break meets whoever holds the lock by now", "Break",
+		breakGo, one(`case entry.TokenOrTicket() != req.Token:`, `case entry.TokenOrTicket() == 0:`),
+		"natslock.TestBreakOnlyWhoWasShown"},
+	{"break-again", "a broken record is broken again, for another TTL", "Break",
+		breakGo, one(`case entry.Status == StatusBroken && !entry.Unreadable && !req.Now:`, `case entry.Status == StatusBroken && !entry.Unreadable && req.Now && try > 0:`),
+		"natslock.TestBreakOnlyWhoWasShown"},
+	{"break-token-lost", "a broken record does not name the token it had", "Break",
+		breakGo, one(`b.Token = entry.TokenOrTicket()`, `b.Token = 0`),
+		"natslock.TestBreakTellsTheHolder"},
+	{"break-lets-in", "a break lets the next one in at once", "Break",
+		breakGo, one(`if req.Now {
+		w.Delete`, `if req.Reason != "-" {
+		w.Delete`),
+		"natslock.TestBreakWaitsForTheHolder"},
+}

@@ -1,0 +1,126 @@
+package main
+
+const (
+	rwGo    = "internal/lease/rw.go"
+	shareGo = "internal/lease/share.go"
+)
+
+// rwMutants weaken the reader-writer lock: the gate, the drain, the queue's rule,
+// and the sharing of leases.
+var rwMutants = []mutant{
+	{"drain-skipped", "a writer that has the gate does not wait for the readers", "Acquire: the reader-writer lock",
+		acquireGo, one(`if v = a.drain(l); v.outcome == 0 {`, `if v = (verdict{}); v.outcome == 0 {`),
+		"rwlock.TestReadersAndWriters"},
+	{"drain-older-than-gate", "an answer from before the gate's write proves that nobody reads", "Acquire: the reader-writer lock",
+		rwGo, one(`proof = st.LastRevision >= revision && `, `proof = revision > 0 && `),
+		"rwlock.TestNoProof/older_than_the_gate_by_one"},
+	{"drain-without-leader", "the answer of a server that knows of no leader proves that nobody reads", "Acquire: the reader-writer lock",
+		rwGo, one(` && st.Leader != "" && (`, ` && (`),
+		"rwlock.TestNoProof/without_a_leader"},
+	{"drain-late", "an answer of any age proves that nobody reads", "Acquire: the reader-writer lock",
+		rwGo, one(`(st.Replicas == 1 || at.Sub(sent) < margin/2)`, `(st.Replicas >= 1 || at.Sub(sent) < margin/2)`),
+		"rwlock.TestNoProof/late,_of_several_replicas"},
+	{"drain-whole-margin", "an answer counts for a whole margin after the gate's write", "Acquire: the reader-writer lock",
+		rwGo, one(`at.Sub(sent) < margin/2)`, `at.Sub(sent) < margin)`),
+		"rwlock.TestLateProof/1s_60ms"},
+	{"drain-from-confirmation", "the age of an answer counts from the gate's acknowledgement", "Acquire: the reader-writer lock",
+		rwGo, one(`sent, revision, margin := l.confirmation()
+	st, err`, `_, revision, margin := l.confirmation()
+	sent := a.e.now()
+	st, err`),
+		"rwlock.TestProofCountsFromTheGateWrite"},
+	{"drain-error-as-nobody", "an error in place of the list of readers is an empty list", "Acquire: the reader-writer lock",
+		rwGo, one(`	at := a.e.now()
+	if err != nil {
+		return nil, false, err
+	}`, `	at := a.e.now()
+	if err != nil {
+		return nil, true, nil
+	}`),
+		"rwlock.TestNoProof/an_error"},
+	{"drain-not-found-as-dead", "a reader that is listed and not found is dead", "ARCHITECTURE.md, departures",
+		rwGo, one(`live = append(live, Entry{}) // a replica lags, or it has just expired: ask again`, ``),
+		"rwlock.TestNoProof/listed,_and_not_found_by_a_replica_that_lags"},
+	{"drain-unread-as-dead", "a reader that is listed and cannot be read is dead", "Acquire: the reader-writer lock",
+		rwGo, one(`		default:
+			return nil, false, err
+		}`, `		default:
+			gone[key] = true
+		}`),
+		"rwlock.TestNoProof/listed,_and_not_to_be_read"},
+	{"drain-broken-as-dead", "a broken reader is dead", "Acquire: the reader-writer lock",
+		rwGo, one(`case err == nil && r.Deleted:`, `case err == nil && (r.Deleted || entryOf(r).Status == StatusBroken):`),
+		"rwlock.TestBrokenReaderIsListed"},
+	{"drain-read-as-proof", "a list from any replica proves that nobody reads", "Only a compare-and-set grants",
+		rwGo, one(`st, err := a.e.kv.State(ctx, a.readers+"*")`, `l2, err := a.e.kv.List(ctx, a.readers+"*", 0)
+	st := kvstore.State{LastRevision: revision, Leader: "-", Replicas: 1}
+	for _, r := range l2.Records {
+		st.Keys = append(st.Keys, r.Key)
+	}`),
+		"rwlock.TestListIsNoProof"},
+	{"drain-foreign-as-dead", "what cannot be read among the readers is nobody", "Records",
+		rwGo, one(`case err == nil && r.Deleted:`, `case err == nil && (r.Deleted || entryOf(r).Unreadable):`),
+		"rwlock.TestForeignReader"},
+	{"drain-gate-lost", "a writer is granted although its gate was lost while it drained", "Acquire: the reader-writer lock",
+		rwGo, one(`		if _, _, cause := l.Status(); cause != nil {
+			return verdict{outcome: spoilt}
+		}`, ``),
+		"rwlock.TestGateLostInTheDrain"},
+	{"drain-unheard", "a writer that hears nothing of the readers does not look by itself", "Acquire: the reader-writer lock",
+		rwGo, one(`		pause := back.next()
+		for _, r := range live {`, `		pause := time.Hour + 0*back.next()
+		for _, r := range live {`),
+		"rwlock.TestDrainUnheard"},
+	{"rw-reader-passes-writer", "a reader waits for nobody", "Acquire: the reader-writer lock",
+		rwGo, one(`return !a.reads() || Mode(earlier.Mode) == Exclusive`, `return !a.reads()`),
+		"rwlock.TestLine"},
+	{"rw-writer-passes-readers", "a writer waits for earlier writers only", "Acquire: the reader-writer lock",
+		rwGo, one(`return !a.reads() || Mode(earlier.Mode) == Exclusive`, `return Mode(earlier.Mode) == Exclusive`),
+		"rwlock.TestLine"},
+	{"rw-first-by-predecessor", "a writer is first when its immediate predecessor was granted", "Acquire: the reader-writer lock",
+		rwGo, one(`a.shortcut = false`, `a.shortcut = true`),
+		"rwlock.TestWriterBehindSlowReader"},
+	{"rw-try-stalls", "a one-shot writer takes the gate over readers", "Acquire: the mutex",
+		acquireGo, one(`if readers, err := a.currentReaders(); err == nil && len(readers) > 0 {`, `if readers, err := a.currentReaders(); err == nil && len(readers) > 1<<20 {`),
+		"rwlock.TestOneShot"},
+	{"rw-mixed-kinds", "one name is used for both kinds of lock by one client", "api.md, rwlock",
+		nameGo, one(`if was != kind {`, `if was > RW {`),
+		"rwlock.TestMixedKinds"},
+	{"share-after-release", "a lease is shared whose release is on its way", "Acquire: the reader-writer lock",
+		shareGo, []edit{
+			{`	g.share.closed = true
+	if r := s.m[g.share.gate]; r != nil && r.open == g.share {
+		r.open = nil
+	}
+	return true`, `	return true`},
+			{`	l.onEnd = func() {
+		s.close(sh)`, `	l.onEnd = func() {`},
+			{`fit := sh.host.state == Held && sh.host.renewals == 0 && e.now() < min(sh.until, sh.host.end)`, `fit := sh.host.renewals == 0 && e.now() < sh.until`},
+		},
+		"rwlock.TestReleasedIsNotShared"},
+	{"share-behind-gate", "a lease is shared although a gate was seen", "Acquire: the reader-writer lock",
+		shareGo, one(`if ev.Kind == kvstore.Put || ev.Kind == kvstore.Recheck {`, `if ev.Kind == kvstore.Expired {`),
+		"rwlock.TestSharing"},
+	{"share-behind-own-gate", "a lease is shared although this client itself takes the gate", "Acquire: the reader-writer lock",
+		shareGo, one(`if r := s.m[gate]; r != nil && r.open != nil {`, `if r := s.m[gate]; r != nil && r.open != nil && gate == "" {`),
+		"rwlock.TestOwnWriterEndsSharing"},
+	{"share-after-renewal", "a lease is shared after it was renewed", "Acquire: the reader-writer lock",
+		shareGo, one(`sh.host.state == Held && sh.host.renewals == 0 && `, `sh.host.state == Held && `),
+		"rwlock.TestSharingEnds"},
+	{"share-for-ever", "a lease is shared at any age", "Acquire: the reader-writer lock",
+		shareGo, []edit{{`sh.host.renewals == 0 && e.now() < min(sh.until, sh.host.end)`, `e.now() < sh.host.end`}},
+		"rwlock.TestSharingEnds"},
+	{"share-last-third", "a lease that is not renewed early is shared to its end", "Acquire: the reader-writer lock",
+		shareGo, one(`e.now() < min(sh.until, sh.host.end)`, `e.now() < sh.host.end`),
+		"rwlock.TestSharingEnds"},
+	{"share-first-leaves", "the first guest that leaves releases the lease of all", "Acquire: the reader-writer lock",
+		shareGo, one(`	if g.share.guests > 0 {
+		return false
+	}`, ``),
+		"rwlock.TestReleasedIsNotShared"},
+	{"share-leaver-speaks", "a guest that has left still speaks for the lease", "Ending",
+		shareGo, one(`	if g.gone.Load() {
+		return Released, 0, g.end()
+	}`, ``),
+		"rwlock.TestGuests"},
+}
