@@ -23,20 +23,20 @@ func TestProofCountsFromTheGateWrite(t *testing.T) {
 		liar := &liar{state: func(n int, st *kvstore.State) error {
 			st.Replicas = 3
 			if n == 1 {
-				time.Sleep(150 * time.Millisecond)
+				time.Sleep(450 * time.Millisecond)
 			}
 			return nil
 		}}
-		b := liedTo(t, s, liar, natslock.WithTTL(5*time.Second)) // half a margin is 250 ms
+		b := liedTo(t, s, liar, natslock.WithTTL(5*time.Second)) // a proof may take 800 ms
 		b.f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
 			if stage(w) == "rw take" {
-				return testutil.DelayAnswer(150 * time.Millisecond)
+				return testutil.DelayAnswer(450 * time.Millisecond)
 			}
 			return testutil.Pass
 		})
 		l, err := b.Lock(t.Context(), "x")
 		require.NoError(t, err)
-		require.Equal(t, 2, liar.asked)
+		require.Equal(t, 3, liar.asked)
 		unlock(t, l)
 	})
 }

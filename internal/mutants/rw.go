@@ -12,54 +12,61 @@ var rwMutants = []mutant{
 		acquireGo, one(`if v = a.drain(l); v.outcome == 0 {`, `if v = (verdict{}); v.outcome == 0 {`),
 		"rwlock.TestReadersAndWriters"},
 	{"drain-older-than-gate", "an answer from before the gate's write proves that nobody reads", "Acquire: the reader-writer lock",
-		rwGo, one(`proof = st.LastRevision >= revision && `, `proof = revision > 0 && `),
+		rwGo, one(`r.knows = st.LastRevision >= r.revision && `, `r.knows = r.revision > 0 && `),
 		"rwlock.TestNoProof/older_than_the_gate_by_one"},
 	{"drain-without-leader", "the answer of a server that knows of no leader proves that nobody reads", "Acquire: the reader-writer lock",
-		rwGo, one(` && st.Leader != "" && (`, ` && (`),
+		rwGo, one(`st.LastRevision >= r.revision && st.Leader != ""`, `st.LastRevision >= r.revision`),
 		"rwlock.TestNoProof/without_a_leader"},
-	{"drain-late", "an answer of any age proves that nobody reads", "Acquire: the reader-writer lock",
-		rwGo, one(`(st.Replicas == 1 || at.Sub(sent) < margin/2)`, `(st.Replicas >= 1 || at.Sub(sent) < margin/2)`),
-		"rwlock.TestNoProof/late,_of_several_replicas"},
-	{"drain-whole-margin", "an answer counts for a whole margin after the gate's write", "Acquire: the reader-writer lock",
-		rwGo, one(`at.Sub(sent) < margin/2)`, `at.Sub(sent) < margin)`),
-		"rwlock.TestLateProof/1s_60ms"},
-	{"drain-from-confirmation", "the age of an answer counts from the gate's acknowledgement", "Acquire: the reader-writer lock",
-		rwGo, one(`sent, revision, margin := l.confirmation()
-	st, err`, `_, revision, margin := l.confirmation()
-	sent := a.e.now()
-	st, err`),
+	{"drain-one-answer", "on several replicas one answer proves that nobody reads", "ARCHITECTURE.md, departures",
+		rwGo, one(`		case nobody && r.alone:`, `		case nobody && (r.alone || r.revision > 0):`),
+		"rwlock.TestDeposedLeader"},
+	{"drain-late", "two answers of any age prove that nobody reads", "ARCHITECTURE.md, departures",
+		rwGo, one(`if r.at.Sub(first.sent) < proofWindow {`, `if r.at > first.sent {`),
+		"rwlock.TestTwoAnswers"},
+	{"drain-from-first-answer", "the age of a proof counts from its first answer", "ARCHITECTURE.md, departures",
+		rwGo, one(`if r.at.Sub(first.sent) < proofWindow {`, `if r.at.Sub(first.at) < proofWindow {`),
+		"rwlock.TestTwoAnswers"},
+	{"drain-from-confirmation", "the age of a proof counts from the gate's acknowledgement", "Acquire: the reader-writer lock",
+		rwGo, one(`r.sent, r.revision = l.confirmation()`, `_, r.revision = l.confirmation()
+	r.sent = a.e.now()`),
 		"rwlock.TestProofCountsFromTheGateWrite"},
+	{"drain-without-renewal", "two answers prove it without an acknowledged gate write between them", "ARCHITECTURE.md, departures",
+		rwGo, one(`			if l.confirm(ctx) == nil {
+				_, renewed = l.confirmation()
+			}`, `			_ = l.confirm(ctx)
+			_, renewed = l.confirmation()`),
+		"rwlock.TestCutOffIsNotSlow"},
 	{"drain-error-as-nobody", "an error in place of the list of readers is an empty list", "Acquire: the reader-writer lock",
-		rwGo, one(`	at := a.e.now()
+		rwGo, one(`	r.at = a.e.now()
 	if err != nil {
-		return nil, false, err
-	}`, `	at := a.e.now()
+		return roll{}, err
+	}`, `	r.at = a.e.now()
 	if err != nil {
-		return nil, true, nil
+		return roll{knows: true, alone: true}, nil
 	}`),
 		"rwlock.TestNoProof/an_error"},
 	{"drain-not-found-as-dead", "a reader that is listed and not found is dead", "ARCHITECTURE.md, departures",
-		rwGo, one(`live = append(live, Entry{}) // a replica lags, or it has just expired: ask again`, ``),
+		rwGo, one(`r.live = append(r.live, Entry{}) // a replica lags, or it has just expired: ask again`, ``),
 		"rwlock.TestNoProof/listed,_and_not_found_by_a_replica_that_lags"},
 	{"drain-unread-as-dead", "a reader that is listed and cannot be read is dead", "Acquire: the reader-writer lock",
 		rwGo, one(`		default:
-			return nil, false, err
+			return roll{}, err
 		}`, `		default:
 			gone[key] = true
 		}`),
 		"rwlock.TestNoProof/listed,_and_not_to_be_read"},
 	{"drain-broken-as-dead", "a broken reader is dead", "Acquire: the reader-writer lock",
-		rwGo, one(`case err == nil && r.Deleted:`, `case err == nil && (r.Deleted || entryOf(r).Status == StatusBroken):`),
+		rwGo, one(`case err == nil && rec.Deleted:`, `case err == nil && (rec.Deleted || entryOf(rec).Status == StatusBroken):`),
 		"rwlock.TestBrokenReaderIsListed"},
 	{"drain-read-as-proof", "a list from any replica proves that nobody reads", "Only a compare-and-set grants",
 		rwGo, one(`st, err := a.e.kv.State(ctx, a.readers+"*")`, `l2, err := a.e.kv.List(ctx, a.readers+"*", 0)
-	st := kvstore.State{LastRevision: revision, Leader: "-", Replicas: 1}
-	for _, r := range l2.Records {
-		st.Keys = append(st.Keys, r.Key)
+	st := kvstore.State{LastRevision: r.revision, Leader: "-", Replicas: 1}
+	for _, rec := range l2.Records {
+		st.Keys = append(st.Keys, rec.Key)
 	}`),
 		"rwlock.TestListIsNoProof"},
 	{"drain-foreign-as-dead", "what cannot be read among the readers is nobody", "Records",
-		rwGo, one(`case err == nil && r.Deleted:`, `case err == nil && (r.Deleted || entryOf(r).Unreadable):`),
+		rwGo, one(`case err == nil && rec.Deleted:`, `case err == nil && (rec.Deleted || entryOf(rec).Unreadable):`),
 		"rwlock.TestForeignReader"},
 	{"drain-gate-lost", "a writer is granted although its gate was lost while it drained", "Acquire: the reader-writer lock",
 		rwGo, one(`		if _, _, cause := l.Status(); cause != nil {
@@ -68,8 +75,8 @@ var rwMutants = []mutant{
 		"rwlock.TestGateLostInTheDrain"},
 	{"drain-unheard", "a writer that hears nothing of the readers does not look by itself", "Acquire: the reader-writer lock",
 		rwGo, one(`		pause := back.next()
-		for _, r := range live {`, `		pause := time.Hour + 0*back.next()
-		for _, r := range live {`),
+		for _, e := range r.live {`, `		pause := time.Hour + 0*back.next()
+		for _, e := range r.live {`),
 		"rwlock.TestDrainUnheard"},
 	{"rw-reader-passes-writer", "a reader waits for nobody", "Acquire: the reader-writer lock",
 		rwGo, one(`return !a.reads() || Mode(earlier.Mode) == Exclusive`, `return !a.reads()`),
