@@ -24,15 +24,17 @@ const clockNoise = int64(time.Millisecond)
 
 var (
 	clockBase = time.Now()
-	asleep0   = suspended()
+	asleep0   = suspendedFor()
 	asleep    atomic.Int64
+	// suspendedFor is suspended; the tests of this package put a nap in.
+	suspendedFor = suspended
 )
 
 // Now reads the clock: Go's monotonic time, so that it is fake inside a
 // synctest bubble, plus the time spent suspended since the program started.
 func Now() Instant {
 	mono := int64(time.Since(clockBase))
-	d := suspended() - asleep0
+	d := suspendedFor() - asleep0
 	for {
 		known := asleep.Load()
 		if d <= known+clockNoise {
