@@ -30,6 +30,7 @@ var allowed = map[string][]string{
 	"cmd/":                {"natslock", "rwlock", "kvstore"},
 	"examples/":           {"natslock", "rwlock", "kvstore"},
 	"internal/mutants":    {},
+	"internal/tiers":      {},
 }
 
 // needServer are the packages that may start a server.
