@@ -1,0 +1,256 @@
+//go:build unix
+
+package tiers_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/natslock"
+)
+
+// serverProcess is a nats-server of its own process, on a fixed port.
+type serverProcess struct {
+	t     *testing.T
+	order serverOrder
+	p     *process
+}
+
+func startServer(t *testing.T) *serverProcess {
+	t.Helper()
+	s := &serverProcess{t: t, order: serverOrder{Port: freePort(t), StoreDir: t.TempDir()}}
+	s.start()
+	return s
+}
+
+// freePort finds a port below those that are given to outgoing connections, so that
+// nobody gets it by chance while the server is restarted.
+func freePort(t *testing.T) int {
+	t.Helper()
+	for range 100 {
+		port := 15000 + rand.IntN(17000)
+		if l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port)); err == nil {
+			require.NoError(t, l.Close())
+			return port
+		}
+	}
+	t.Fatal("no free port")
+	return 0
+}
+
+func (s *serverProcess) start() {
+	s.t.Helper()
+	s.p = start(s.t, "server", s.order)
+	var port int
+	s.p.hear(&port)
+	require.Equal(s.t, s.order.Port, port)
+}
+
+// crash kills the server and starts it again on what it has left.
+func (s *serverProcess) crash() {
+	s.t.Helper()
+	s.p.kill()
+	s.start()
+}
+
+func (s *serverProcess) connect() *nats.Conn {
+	s.t.Helper()
+	nc, err := nats.Connect(fmt.Sprintf("nats://127.0.0.1:%d", s.order.Port),
+		nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond), nats.ReconnectJitter(0, 0))
+	require.NoError(s.t, err)
+	s.t.Cleanup(nc.Close)
+	return nc
+}
+
+// TestServerKilledOnFile kills the server's process, again and again, while clients
+// are at work, and starts it anew on its files: no lease is lost, nothing that was
+// acknowledged is forgotten, nobody overlaps.
+//
+// What a killed server does forget is deletions whose tombstone has expired: the
+// record is back for the rest of its TTL, which keeps others out and lets nobody in.
+// The leases of those at work are short, so that they need not wait for long.
+func TestServerKilledOnFile(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	keeper := newClient(t, s.connect())
+	var kept []*natslock.Lock
+	var tokens []uint64
+	for _, w := range oneOfEach {
+		l := mustTake(t, keeper, w)
+		kept, tokens = append(kept, l), append(tokens, l.Token())
+	}
+	waiter := newClient(t, s.connect())
+	next := await(t, waiter, oneOfEach[0])
+
+	ld := startLoad(t, 4, s.connect, natslock.WithTTL(3*time.Second))
+	for range 3 {
+		ld.more(20)
+		s.crash()
+	}
+	ld.more(20)
+	ld.stop()
+	for i, l := range kept {
+		require.NoError(t, l.Extend(t.Context(), 0))
+		require.Equal(t, tokens[i], l.Token())
+		require.Equal(t, natslock.Held, l.State())
+	}
+	require.Empty(t, next)
+	for _, l := range kept {
+		require.NoError(t, l.Unlock(t.Context()))
+	}
+	g := granted(t, next, "the waiter")
+	require.Greater(t, g.l.Token(), tokens[0])
+	require.NoError(t, g.l.Unlock(t.Context()))
+	eventually(t, "nothing is left", func() bool {
+		l, err := openStore(t, s.connect()).List(t.Context(), ">", 0)
+		return err == nil && len(l.Records) == 0
+	})
+}
+
+// TestServerKilledInMemory does it to a bucket that somebody has asked to be kept in
+// memory. It is gone then: holders are told as soon as they are connected again, long
+// before their leases end, waiters when nobody answers for the bucket, and what is
+// granted later has higher tokens.
+func TestServerKilledInMemory(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	opts := []natslock.Option{natslock.WithBucketConfig(kvstore.Config{Storage: jetstream.MemoryStorage}), natslock.WithTTL(10 * time.Minute)}
+	holder, waiter := newClient(t, s.connect(), opts...), newClient(t, s.connect(), opts...)
+	var held []*natslock.Lock
+	for _, w := range oneOfEach {
+		held = append(held, mustTake(t, holder, w))
+	}
+	var waits []<-chan grant
+	for _, w := range oneOfEach {
+		waits = append(waits, await(t, waiter, w.against()))
+	}
+	s.crash()
+	for _, l := range held {
+		receive(t, l.Done(), "the end of a lock")
+		require.ErrorIs(t, context.Cause(l.Context()), natslock.ErrLost)
+		require.ErrorContains(t, context.Cause(l.Context()), "bucket")
+		require.Equal(t, natslock.Lost, l.State())
+		require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrLost)
+	}
+	require.ErrorIs(t, holder.Healthy(), kvstore.ErrNotFound)
+	for i, w := range waits {
+		g := receive(t, w, "the end of a wait")
+		require.ErrorIs(t, g.err, natslock.ErrUnavailable, "%v", oneOfEach[i])
+		require.ErrorContains(t, g.err, "bucket")
+	}
+	anew := newClient(t, s.connect(), opts...)
+	for i, w := range oneOfEach {
+		l := mustTake(t, anew, w)
+		require.Greater(t, l.Token(), held[i].Token())
+		require.NoError(t, l.Unlock(t.Context()))
+		l = mustTake(t, holder, w)
+		require.Greater(t, l.Token(), held[i].Token(), "the old client goes on as well")
+		require.NoError(t, l.Unlock(t.Context()))
+	}
+}
+
+// load is clients that contend for a few locks of both kinds, and count in turn
+// what the locks alone protect.
+type load struct {
+	t    *testing.T
+	ref  *referee
+	end  context.CancelFunc
+	wg   sync.WaitGroup
+	over sync.Once
+
+	counters map[string]*int // guarded by the locks
+	mu       sync.Mutex
+	done     map[string]int
+}
+
+var contended = []which{
+	{Name: "a", Kind: natslock.Mutex},
+	{Name: "b", Kind: natslock.Mutex},
+	{Name: "c", Kind: natslock.RW},
+	{Name: "c", Kind: natslock.RW, Mode: natslock.Shared},
+	{Name: "c", Kind: natslock.RW, Mode: natslock.Shared},
+}
+
+func startLoad(t *testing.T, clients int, connect func() *nats.Conn, opts ...natslock.Option) *load {
+	t.Helper()
+	ld := &load{t: t, ref: newReferee(), counters: map[string]*int{}, done: map[string]int{}}
+	for _, w := range contended {
+		ld.counters[w.Name] = new(int)
+	}
+	ctx, end := context.WithCancel(context.Background())
+	ld.end = end
+	t.Cleanup(func() { ld.over.Do(func() { end(); ld.wg.Wait() }) })
+	for i := range clients {
+		c := newClient(t, connect(), opts...)
+		for g := range 2 {
+			ld.wg.Go(func() { ld.work(ctx, c, rand.New(rand.NewPCG(uint64(i), uint64(g)))) })
+		}
+	}
+	return ld
+}
+
+func (ld *load) work(ctx context.Context, c *natslock.Client, rng *rand.Rand) {
+	for ctx.Err() == nil {
+		w := contended[rng.IntN(len(contended))]
+		l, err := w.take(context.Background(), c)
+		if !assert.NoError(ld.t, err, "%v", w) {
+			return
+		}
+		ld.ref.granted(w, l)
+		count := ld.counters[w.Name]
+		if w.Mode == natslock.Exclusive {
+			*count++
+			time.Sleep(2 * time.Millisecond)
+			ld.mu.Lock()
+			ld.done[w.Name]++
+			ld.mu.Unlock()
+		} else {
+			seen := *count
+			time.Sleep(5 * time.Millisecond)
+			assert.Equal(ld.t, seen, *count, "written under a reader")
+		}
+		assert.NoError(ld.t, l.Err(), "%v", w)
+		assert.NoError(ld.t, l.Unlock(context.Background()), "%v", w)
+	}
+}
+
+// total is how often the counters were raised.
+func (ld *load) total() (n int) {
+	ld.mu.Lock()
+	defer ld.mu.Unlock()
+	for _, d := range ld.done {
+		n += d
+	}
+	return n
+}
+
+// more waits until the counters were raised n times more.
+func (ld *load) more(n int) {
+	ld.t.Helper()
+	n += ld.total()
+	eventually(ld.t, "the clients are at work", func() bool { return ld.total() >= n })
+}
+
+// stop ends the load and judges it.
+func (ld *load) stop() {
+	ld.t.Helper()
+	ld.over.Do(func() { ld.end(); ld.wg.Wait() })
+	ld.ref.check(ld.t)
+	for name, n := range ld.counters {
+		require.Equal(ld.t, ld.done[name], *n, "an update of %s was lost", name)
+	}
+	ld.t.Logf("%d grants to one, %d to readers, at most %d at once", ld.ref.sole, ld.ref.reads, ld.ref.most)
+	require.Greater(ld.t, ld.ref.reads, 10, "not vacuous")
+	require.Greater(ld.t, ld.ref.most, 1, "readers never met")
+}
