@@ -265,6 +265,35 @@ func TestRepeatedJoin(t *testing.T) {
 	}
 }
 
+// TestRepeatedJoinUnread has the record of a join without an answer not be readable
+// at first, as when the server is away: it is looked for again, and deleted.
+func TestRepeatedJoinUnread(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a := newPeer(t, s.Connect(), 1, natslock.WithTTL(time.Hour))
+		a.f.OnSend(func(n int, _ kvstore.Write) testutil.Fate {
+			if n == 1 {
+				return testutil.LoseAnswer
+			}
+			return testutil.Pass
+		})
+		begun, unread := time.Now(), 0
+		a.f.FailReads(func(op testutil.ReadOp, _ string) error {
+			if op == testutil.ReadGet && time.Since(begun) < 5*time.Second {
+				unread++
+				return kvstore.ErrUnavailable
+			}
+			return nil
+		})
+		r, err := a.RLock(t.Context(), "x")
+		require.NoError(t, err)
+		time.Sleep(10 * time.Second)
+		require.Positive(t, unread)
+		require.Len(t, keysLeft(t, s.Connect()), 1, "the first join's record stays")
+		unlock(t, r)
+		require.Empty(t, keysLeft(t, s.Connect()))
+	})
+}
+
 // TestDeposedLeaderRefuses: when a cut-off server comes back it may refuse writes
 // for a moment, by records that it has removed by its own clock and that their
 // holders have renewed elsewhere. "There is nothing" from a server that is behind

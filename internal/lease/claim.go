@@ -347,7 +347,13 @@ func (c *claim) takeAway(ctx context.Context, a attempt) {
 		// What it expects is the gate's: nothing to take away. What it may have
 		// written is here.
 		entry, err := c.e.read(ctx, c.spec.key, 1)
-		if err != nil || !entry.Live() {
+		for try := 0; err != nil; try++ { // the server may be away
+			if isAny(err, ErrPermission, kvstore.ErrClosed) || c.e.sleep(ctx, outagePause(try)) != nil {
+				return
+			}
+			entry, err = c.e.read(ctx, c.spec.key, 1)
+		}
+		if !entry.Live() {
 			return
 		}
 		expect = entry.Revision
