@@ -505,3 +505,37 @@ func TestTokensGoBackwards(t *testing.T) {
 		require.ErrorContains(t, err, "backwards")
 	})
 }
+
+// TestReleaseRefusedByDeposedLeader has a leader that was deposed, and does not know
+// the lock, refuse its release, while the one that leads applies it. What was refused
+// is no sign of a loss then, also when nothing is left to be seen of the deletion.
+func TestReleaseRefusedByDeposedLeader(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a, f := faulty(t, s.Connect(), 1)
+		raw := rawStore(t, s.Connect())
+		l, err := a.Lock(t.Context(), "x")
+		require.NoError(t, err)
+		deletes := 0
+		var begun time.Time
+		f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+			if stage(w) != "lock delete" {
+				return testutil.Pass
+			}
+			if deletes++; deletes == 1 {
+				begun = time.Now()
+				time.AfterFunc(20*time.Millisecond, func() {
+					_, err := raw.Send(w, func(a kvstore.Answer) { assert.NoError(t, a.Err) })
+					assert.NoError(t, err)
+				})
+				return testutil.Refuse(&kvstore.ConflictError{Key: w.Key, Expected: w.Expect})
+			}
+			if time.Since(begun) < 1500*time.Millisecond { // longer than a tombstone
+				return testutil.Refuse(kvstore.ErrInFlight)
+			}
+			return testutil.Pass
+		})
+		require.NoError(t, l.Unlock(t.Context()))
+		require.Greater(t, deletes, 2)
+		require.Empty(t, keysLeft(t, s.Connect()))
+	})
+}

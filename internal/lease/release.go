@@ -223,6 +223,9 @@ func (l *Lease) delete(ctx context.Context, status Status, timeout time.Duration
 			case entry.Status == StatusBroken:
 				broken = &EndError{Name: l.spec.name, Token: l.token, Kind: ErrBroken, Why: entry.brokenBy()}
 			}
+			// A refusal that does not know what was acknowledged came from a leader
+			// that was deposed: the one that leads may apply what it refused.
+			unanswered = unanswered || conflict.Last < revision
 			revision = entry.Revision // a renewal that was still on its way
 			continue
 		case !errors.Is(err, kvstore.ErrInFlight):
