@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
+	"github.com/vmihailenco/msgpack/v5"
 
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
@@ -193,6 +195,59 @@ func record(t testing.TB, store *kvstore.Store, pattern string) kvstore.Record {
 	require.NoError(t, err)
 	require.Len(t, l.Records, 1, pattern)
 	return l.Records[0]
+}
+
+// wire keeps the records written under the locks' own keys, as the server tells
+// of them.
+type wire struct {
+	mu      sync.Mutex
+	records map[string][]kvstore.Record
+}
+
+func tap(t testing.TB, store *kvstore.Store) *wire {
+	t.Helper()
+	w := &wire{records: map[string][]kvstore.Record{}}
+	watch, err := store.Watch(">", func(ev kvstore.Event) {
+		if ev.Kind == kvstore.Put {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.records[ev.Record.Key] = append(w.records[ev.Record.Key], ev.Record)
+		}
+	})
+	require.NoError(t, err)
+	t.Cleanup(watch.Stop)
+	_, err = store.State(context.Background(), "") // its answer proves the subscription
+	require.NoError(t, err)
+	return w
+}
+
+// lastBefore is the last record under key with a revision below the given one.
+func (w *wire) lastBefore(key string, revision uint64) (last kvstore.Record) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, r := range w.records[key] {
+		if r.Revision < revision && r.Revision > last.Revision {
+			last = r
+		}
+	}
+	return last
+}
+
+// from are the records seen under key that were written by an owner of this name.
+func (w *wire) from(owner, key string) (n int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for k, records := range w.records {
+		for _, r := range records {
+			var body struct {
+				Owner string `msgpack:"o"`
+			}
+			if strings.HasPrefix(k, key) && msgpack.Unmarshal(r.Value, &body) == nil && body.Owner == owner {
+				n++
+			}
+		}
+	}
+	return n
 }
 
 // resource is what the locks are there to protect: it remembers the greatest

@@ -50,7 +50,8 @@ type report struct {
 	Extend, Unlock string
 }
 
-// beHolder takes the locks, works under them, and reports when told to.
+// beHolder takes the locks, says so when it works under all of them, and reports
+// when told to.
 func beHolder(text []byte) error {
 	var o holderOrder
 	if err := json.Unmarshal(text, &o); err != nil {
@@ -87,6 +88,11 @@ func beHolder(text []byte) error {
 		go s.look()
 		shifts = append(shifts, s)
 	}
+	for _, s := range shifts {
+		for !s.atWork() {
+			time.Sleep(time.Millisecond)
+		}
+	}
 	if err := say.Encode(len(shifts)); err != nil {
 		return err
 	}
@@ -115,6 +121,13 @@ func (s *shift) note(fn func(*report)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	fn(&s.report)
+}
+
+// atWork says whether both workers have begun.
+func (s *shift) atWork() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return !s.Checked.IsZero() && !s.Accepted.IsZero()
 }
 
 // careful asks before every write. What it has begun it cannot take back.

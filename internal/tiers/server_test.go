@@ -160,6 +160,58 @@ func TestServerKilledInMemory(t *testing.T) {
 	}
 }
 
+// TestDeletedComesBack kills a server on its files when locks have been released and
+// their tombstones have expired. The server has the records back then (2.15.2), for
+// the rest of their TTL: they keep others out for so long, or until an operator
+// removes them, and are nobody's lock.
+func TestDeletedComesBack(t *testing.T) {
+	t.Parallel()
+	const ttl = 4 * time.Second
+	s := startServer(t)
+	a, b := newClient(t, s.connect(), natslock.WithTTL(ttl)), newClient(t, s.connect(), natslock.WithTTL(ttl))
+	store := openStore(t, s.connect())
+	long := which{Name: "long", Kind: natslock.Mutex}
+	older := mustTake(t, a, which{Name: "older", Kind: natslock.Mutex}, natslock.TTL(time.Hour), natslock.NoRenew())
+	released := map[string]*natslock.Lock{}
+	for _, w := range oneOfEach {
+		released[w.Name] = mustTake(t, a, w)
+	}
+	released["long"] = mustTake(t, a, long, natslock.TTL(time.Hour))
+	for _, l := range released {
+		require.NoError(t, l.Unlock(t.Context()))
+	}
+	at := time.Now()
+	eventually(t, "the tombstones are gone", func() bool {
+		state, err := store.State(t.Context(), ">")
+		return err == nil && len(state.Keys) == 1
+	})
+	s.crash()
+	var back []kvstore.Record
+	eventually(t, "the server answers", func() bool {
+		l, err := store.List(t.Context(), ">", 0)
+		back = l.Records
+		return err == nil
+	})
+	if len(back) == 1 {
+		t.Skip("this nats-server remembers deletions when it is killed")
+	}
+	t.Logf("%d of %d records came back", len(back)-1, len(released))
+	require.Equal(t, 1, a.Stats().Held)
+	_, err := b.TryLock(t.Context(), "long")
+	var locked *natslock.LockedError
+	require.ErrorAs(t, err, &locked)
+	require.Equal(t, released["long"].Token(), locked.Holder.Token)
+	require.NoError(t, b.Break(t.Context(), natslock.Mutex, "long", locked.Holder.Token, "released long ago", natslock.Now()))
+	for _, w := range append(oneOfEach[:3:3], long) {
+		l := mustTake(t, b, w.against())
+		require.Less(t, time.Since(at), ttl+5*time.Second, "%v", w)
+		require.Greater(t, l.Token(), released[w.Name].Token())
+		require.Equal(t, natslock.Released, released[w.Name].State())
+		require.NoError(t, l.Unlock(t.Context()))
+	}
+	require.NoError(t, older.Extend(t.Context(), 0))
+}
+
 // load is clients that contend for a few locks of both kinds, and count in turn
 // what the locks alone protect.
 type load struct {
@@ -217,7 +269,7 @@ func (ld *load) work(ctx context.Context, c *natslock.Client, rng *rand.Rand) {
 			ld.mu.Unlock()
 		} else {
 			seen := *count
-			time.Sleep(5 * time.Millisecond)
+			time.Sleep(20 * time.Millisecond) // long enough for others to join
 			assert.Equal(ld.t, seen, *count, "written under a reader")
 		}
 		assert.NoError(ld.t, l.Err(), "%v", w)
@@ -242,15 +294,18 @@ func (ld *load) more(n int) {
 	eventually(ld.t, "the clients are at work", func() bool { return ld.total() >= n })
 }
 
-// stop ends the load and judges it.
+// stop ends the load, when there is something to judge, and judges it.
 func (ld *load) stop() {
 	ld.t.Helper()
+	eventually(ld.t, "readers have met", func() bool {
+		ld.ref.mu.Lock()
+		defer ld.ref.mu.Unlock()
+		return ld.ref.most > 1 && ld.ref.reads > 10
+	})
 	ld.over.Do(func() { ld.end(); ld.wg.Wait() })
 	ld.ref.check(ld.t)
 	for name, n := range ld.counters {
 		require.Equal(ld.t, ld.done[name], *n, "an update of %s was lost", name)
 	}
 	ld.t.Logf("%d grants to one, %d to readers, at most %d at once", ld.ref.sole, ld.ref.reads, ld.ref.most)
-	require.Greater(ld.t, ld.ref.reads, 10, "not vacuous")
-	require.Greater(ld.t, ld.ref.most, 1, "readers never met")
 }
