@@ -44,7 +44,9 @@
 // A lock is as durable as its bucket. Servers that lose acknowledged writes, a
 // bucket that is deleted, or a restore from a backup lose locks; tokens then
 // still tell old holders from new ones, unless the backup brings back old
-// sequences, which a client refuses when it has seen higher ones.
+// sequences. A client refuses those when it has seen higher ones; one that starts
+// after the restore cannot know, and is granted tokens that others have had. A
+// bucket that is deleted and made anew has tokens above all before it.
 //
 // # Concurrency
 //
