@@ -36,8 +36,10 @@ func readingAndWriting(t *testing.T, n network) {
 		info, err := r1.Inspect(t.Context(), natslock.RW, "doc")
 		return err == nil && info.Holder != nil
 	})
-	_, err = r3.rw.TryRLock(t.Context(), "doc")
-	require.ErrorIs(t, err, natslock.ErrLocked)
+	for _, p := range n.places { // a guard that is named wrongly is no guard
+		_, err = at(t, p, n.opts...).rw.TryRLock(t.Context(), "doc")
+		require.ErrorIs(t, err, natslock.ErrLocked, "at %s", p.name)
+	}
 	reader := r3.await(t, r3.rw.RLock, "doc")
 	unlock(t, a)
 	w.ears.patient(t, "read", "doc")
