@@ -136,21 +136,21 @@ func TestForgottenImport(t *testing.T) {
 	})
 }
 
-// TestSlowLinkShortTTL: on three replicas a writer has to prove that no reader is
-// left within half a margin, 50 ms at a TTL of 1 s, which is less than this link
-// takes. Everything else is possible with that TTL.
-func TestSlowLinkShortTTL(t *testing.T) {
+// TestLinkTooSlow: on three replicas a writer has to prove within 0.8 s, by two
+// writes and two answers, that no reader is left. Over a link of 240 ms there and
+// back it cannot, whatever the TTL. Everything else is possible.
+func TestLinkTooSlow(t *testing.T) {
 	t.Parallel()
-	n := slowLink(t)
+	n := slowLinkOf(t, 120*time.Millisecond)
 	at(t, n.places[0], n.opts...)
-	u := at(t, n.last(), natslock.WithTTL(time.Second))
+	u := at(t, n.last())
 	for name, take := range map[string]taking{"waiting": u.rw.Lock, "once": u.rw.TryLock} {
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()
 		_, err := take(ctx, name)
 		require.ErrorIs(t, err, natslock.ErrUnavailable)
-		require.ErrorContains(t, err, "too slow for the TTL")
-		require.ErrorContains(t, err, "50ms; use a longer TTL")
+		require.ErrorContains(t, err, "too slow")
+		require.ErrorContains(t, err, "two writes and two answers have to fit into 800ms")
 	}
 	unlock(t, must(t, u.Lock, "alone"))
 	unlock(t, must(t, u.rw.RLock, "reading"))

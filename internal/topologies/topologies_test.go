@@ -221,17 +221,20 @@ func mirrored(t *testing.T) network {
 	return n
 }
 
-func slowLink(t *testing.T) network {
+func slowLink(t *testing.T) network { return slowLinkOf(t, wan) }
+
+func slowLinkOf(t *testing.T, oneWay time.Duration) network {
+	t.Helper()
 	n := cluster(t)
 	s := n.places[0].connect().ConnectedUrl()
-	addr := slowProxy(t, s[len("nats://"):], wan)
+	addr := slowProxy(t, s[len("nats://"):], oneWay)
 	n.places = append(n.places, place{name: "far away", connect: func(opts ...nats.Option) *nats.Conn {
 		nc, err := nats.Connect("nats://"+addr, append([]nats.Option{nats.IgnoreDiscoveredServers()}, opts...)...)
 		require.NoError(t, err)
 		t.Cleanup(nc.Close)
 		return nc
 	}})
-	n.slow = 2 * wan
+	n.slow = 2 * oneWay
 	return n
 }
 
