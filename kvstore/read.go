@@ -88,7 +88,8 @@ func (s *Store) readAsOf(ctx context.Context, key string, min uint64) (Record, e
 			return r, nil
 		}
 		if try == lagRetries {
-			return Record{}, err
+			// Not imported is not granted.
+			return Record{}, fmt.Errorf("%w: %w", ErrPermission, err)
 		}
 		if err := pause(ctx, 10*time.Millisecond<<try); err != nil {
 			return Record{}, err

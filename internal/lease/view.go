@@ -44,8 +44,8 @@ func (e *Engine) Inspect(ctx context.Context, kind Kind, name string) (View, err
 	min := e.newest(ctx)
 	entry, err := e.read(ctx, holder+encoded, min)
 	if isAny(err, ErrPermission) {
-		// The leader's read shows any key, so it may be withheld: a replica's will
-		// do for a look, then.
+		// The leader's read shows any key, so it may be withheld, or not be
+		// imported: a replica's will do for a look, then.
 		entry, err = e.read(ctx, holder+encoded, 0)
 	}
 	if err != nil {
