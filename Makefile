@@ -22,6 +22,10 @@ race: ## all tests under the race detector
 ci: ## everything a change has to pass
 	bash .ci/run
 
+.PHONY: model
+model: ## the protocol's model, in its large scopes: minutes, and some GB
+	go test ./internal/model -run '^TestProtocol$$' -timeout 0 -count 1 -v -args -scope large | grep '^|\|^--- \|^ok\|^FAIL'
+
 .PHONY: soak
 soak: ## simulated days with new seeds, an hour of them
 	go test ./natslock -run TestSimulatedDay -count=100 -timeout 1h30m -v

@@ -25,6 +25,7 @@ var allowed = map[string][]string{
 	"rwlock":              {"natslock", "internal/lease", "kvstore"},
 	"testutil":            {"kvstore"},
 	"internal/house":      {},
+	"internal/model":      {},
 	"internal/topologies": {},
 	"internal/security":   {},
 	"cmd/":                {"natslock", "rwlock", "kvstore"},

@@ -1,0 +1,410 @@
+package model
+
+import (
+	"fmt"
+	"strings"
+)
+
+// queueScope is how much of a queue is explored, and which of its rules is left
+// out. Who holds is one step here: the other models are about that. Time is
+// abstract: whoever runs acts on what it knows before a second has passed.
+type queueScope struct {
+	name    string
+	modes   string // one letter per client: M mutex, R reader, W writer
+	crashes int8
+	losses  int8 // notifications that are lost
+	pauses  int8 // clients that are stopped for a while
+	expires int8 // places that end while their waiters live
+	ghosts  int8 // places whose answer is lost: the waiter queues again
+	rounds  int8 // how often each takes the lock again
+	stale   int8 // looks at the queue that a replica behind the leader may answer
+	weak    weakness
+}
+
+// phases of a waiter
+const (
+	newcomer int8 = iota
+	queued        // has a ticket, has not looked
+	following
+	first
+	won // has the lock and still its place
+	holds
+	gone
+	dead
+)
+
+// notifications to a waiter
+const (
+	nothing     int8 = iota
+	wasGranted       // the predecessor's tombstone says that it was granted, being first
+	wasLeft          // the predecessor's place has ended otherwise
+	lockChanged      // the lock's tombstone
+)
+
+type waiter struct {
+	phase, ticket, place int8
+	follows              int8 // the client before it; +4: its ghost
+	note                 int8
+	paused               int8
+	asFirst              int8 // was first when it won
+	holds                int8
+	window               int8 // since it saw the queue empty less than 100 ms have passed
+	seen                 int8 // the lock's tombstone when it saw that
+	rounds, ghost        int8
+}
+
+type queueState struct {
+	next                                            int8
+	lock                                            int8 // none, held, tombstone
+	freed                                           int8 // revision of the tombstone
+	crashes, losses, pauses, expires, ghosts, stale int8
+	c                                               [4]waiter
+	wrong                                           int8
+}
+
+const fifo = "a running waiter is not passed"
+
+func (c *queueScope) system() system[queueState] {
+	s := queueState{next: 1, crashes: c.crashes, losses: c.losses, pauses: c.pauses, expires: c.expires, ghosts: c.ghosts, stale: c.stale}
+	for i := range s.c {
+		s.c[i].rounds = c.rounds
+		if i >= len(c.modes) {
+			s.c[i] = waiter{phase: gone}
+		}
+	}
+	return system[queueState]{
+		name: c.name, init: s, next: c.steps, records: c.records,
+		broken: func(s queueState) string { return [...]string{"", fifo, exclusion}[s.wrong] },
+		goal: func(s queueState) bool {
+			for _, w := range s.c {
+				if w.phase != gone && w.phase != dead {
+					return false
+				}
+			}
+			return true
+		},
+		canon: func(s *queueState) {
+			revs := []*int8{&s.freed}
+			if s.lock != tombstone {
+				s.freed = 0
+			}
+			for i := range s.c {
+				w := &s.c[i]
+				if w.window == 0 {
+					w.seen = 0
+				}
+				if w.place == 0 && w.phase != queued && w.phase != following && w.phase != first {
+					w.ticket = 0
+				}
+				revs = append(revs, &w.ticket, &w.ghost, &w.seen)
+			}
+			s.next = renumber(revs...)
+		},
+	}
+}
+
+func (c *queueScope) rw() bool          { return c.modes[0] != 'M' }
+func (c *queueScope) reads(i int8) bool { return c.modes[i] == 'R' }
+
+// acts says whether somebody who runs is about to take the lock.
+func (s *queueState) acts() bool {
+	for _, w := range s.c {
+		if w.paused == 0 && (w.phase == queued || w.phase == first || w.phase == won && w.place == 1 || w.phase == following && (w.note != nothing || w.place == 0)) {
+			return true
+		}
+	}
+	return false
+}
+
+// look finds whom i has to follow in the queue as of a state with the revisions
+// below upTo; -1: nobody.
+func (c *queueScope) look(s *queueState, i, upTo int8) (follows int8) {
+	follows, latest := int8(-1), int8(0)
+	me := s.c[i]
+	for j := range int8(len(c.modes)) {
+		w := s.c[j]
+		if c.rw() && c.reads(i) && c.reads(j) && me.ticket != 0 {
+			continue // a reader waits for earlier writers only
+		}
+		before := func(ticket int8) bool {
+			return ticket > latest && ticket < upTo && (me.ticket == 0 || ticket < me.ticket)
+		}
+		if w.ghost > 0 && before(w.ghost) && j != i {
+			follows, latest = j+4, w.ghost
+		}
+		if j != i && w.place == 1 && before(w.ticket) {
+			follows, latest = j, w.ticket
+		}
+	}
+	return follows
+}
+
+// passes says whether i passes somebody who runs: who had a place when the lock
+// became free, before it.
+func (c *queueScope) passes(s *queueState, i int8) bool {
+	me := s.c[i]
+	for j := range int8(len(c.modes)) {
+		w := s.c[j]
+		if j == i || w.place == 0 || w.paused == 1 || w.phase < queued || w.phase > first || c.rw() && c.reads(i) && c.reads(j) {
+			continue
+		}
+		if me.phase == newcomer && w.ticket < me.seen || me.phase != newcomer && w.ticket < me.ticket {
+			return true
+		}
+	}
+	return false
+}
+
+func (c *queueScope) steps(s queueState, to *steps[queueState]) {
+	if s.lock == tombstone && !s.acts() {
+		n := s
+		n.lock = none
+		to.do(step, n, "server: removes the lock's tombstone: nobody has acted for a second")
+	}
+	for i := range int8(len(c.modes)) {
+		do := func(k kind, change func(n *queueState, w *waiter), words string, args ...any) {
+			n := s
+			change(&n, &n.c[i])
+			to.do(k, n, "%s: "+words, append([]any{c.who(i)}, args...)...)
+		}
+		c.trouble(s, i, do)
+		if s.c[i].paused == 0 {
+			c.waiter(s, i, do)
+		}
+	}
+}
+
+type doStep func(k kind, change func(n *queueState, w *waiter), words string, args ...any)
+
+// trouble is what happens to a client.
+func (c *queueScope) trouble(s queueState, i int8, do doStep) {
+	w := s.c[i]
+	waits := w.phase >= queued && w.phase <= first
+	if w.ghost > 0 {
+		do(step, func(n *queueState, w *waiter) { n.end(i+4, nothing); w.ghost = 0 }, "its ghost's place expires, which nobody is told")
+	}
+	if w.paused == 1 {
+		do(step, func(_ *queueState, w *waiter) { w.paused = 0 }, "goes on")
+	}
+	if w.place == 1 && waits && (w.paused == 1 || s.expires > 0) {
+		do(fault, func(n *queueState, w *waiter) {
+			if w.paused == 0 {
+				n.expires--
+			}
+			w.place = 0
+		}, "its place expires while it lives, which nobody is told")
+	}
+	if s.crashes > 0 && w.phase > newcomer && w.phase < gone {
+		do(fault, func(n *queueState, w *waiter) {
+			n.crashes--
+			*w = waiter{phase: dead, ticket: w.ticket, place: w.place, holds: w.holds, ghost: w.ghost}
+		}, "crashes")
+	}
+	if s.pauses > 0 && w.paused == 0 && waits {
+		do(fault, func(n *queueState, w *waiter) { n.pauses--; w.paused = 1 }, "is paused")
+	}
+	if s.losses > 0 && w.note != nothing {
+		do(fault, func(n *queueState, w *waiter) { n.losses--; w.note = nothing }, "does not get a notification")
+	}
+	if w.phase == dead && w.place == 1 {
+		do(step, func(n *queueState, w *waiter) { w.place = 0 }, "its place expires, which nobody is told")
+	}
+	if w.phase == dead && w.holds == 1 {
+		do(step, func(n *queueState, w *waiter) {
+			if w.holds = 0; !c.reads(i) {
+				n.lock = none
+			}
+		}, "its lock expires, which nobody is told")
+	}
+}
+
+// end tells those who follow that a place has ended.
+func (s *queueState) end(who, note int8) {
+	for j := range s.c {
+		if w := &s.c[j]; w.phase == following && w.follows == who && note != nothing {
+			w.note = note
+		}
+	}
+}
+
+// win gives i the lock.
+func (c *queueScope) win(i int8, ordinary bool) func(n *queueState, w *waiter) {
+	return func(n *queueState, w *waiter) {
+		if ordinary && c.passes(n, i) {
+			n.wrong = 1
+		}
+		w.asFirst = 0
+		if w.phase == first {
+			w.asFirst = 1
+		}
+		if !c.reads(i) {
+			if n.lock == held {
+				n.wrong = 2
+			}
+			n.lock = held
+		}
+		w.phase, w.note, w.holds = won, nothing, 1
+	}
+}
+
+// relist is what a waiter does after a look.
+func (c *queueScope) relist(i, upTo int8) func(n *queueState, w *waiter) {
+	return func(n *queueState, w *waiter) {
+		w.note, w.ghost = nothing, 0 // an own ghost is seen and deleted
+		if w.follows = c.look(n, i, upTo); w.follows >= 0 {
+			w.phase = following
+			return
+		}
+		w.phase, w.follows = first, 0
+	}
+}
+
+const everything = 127
+
+func enqueue(n *queueState, w *waiter) {
+	w.phase, w.ticket, w.place, w.note, w.window = queued, n.next, 1, nothing, 0
+	n.next++
+}
+
+// waiter is what a client does by itself.
+func (c *queueScope) waiter(s queueState, i int8, do doStep) {
+	w := s.c[i]
+	switch w.phase {
+	case newcomer:
+		c.arrives(s, i, do)
+	case queued:
+		do(step, c.relist(i, everything), "looks at the queue")
+		if c.weak == staleQueue {
+			do(step, c.relist(i, 1), "looks at the queue as of a state without its ticket")
+		}
+	case following, first:
+		if w.place == 0 {
+			do(step, enqueue, "sees that its place has ended, and queues again")
+		}
+		if w.phase == first {
+			if s.lock != held {
+				do(step, c.win(i, true), "takes the lock, being first")
+			}
+			return
+		}
+		shortcut := !c.rw() || c.weak == shortcutInRW
+		switch {
+		case w.note == wasGranted && shortcut:
+			do(step, func(n *queueState, w *waiter) { w.phase, w.note, w.follows = first, nothing, 0 }, "sees that the one before it was granted: is first")
+		case w.note != nothing:
+			do(step, c.relist(i, everything), "looks at the queue again, the one before it has gone")
+		}
+		if c.weak != noBackstop {
+			do(step, c.relist(i, everything), "looks at the queue again, by its timer")
+			if s.lock != held && !s.acts() {
+				do(step, c.win(i, false), "takes the lock out of turn, having seen it free for 1.2 s")
+			}
+		}
+	case won:
+		do(step, func(n *queueState, w *waiter) {
+			note := wasLeft
+			if w.asFirst == 1 {
+				note = wasGranted
+			}
+			if w.place == 1 {
+				n.end(i, note)
+			}
+			w.phase, w.place, w.asFirst = holds, 0, 0
+		}, "leaves its place")
+	case holds:
+		c.leaves(s, i, do)
+	}
+}
+
+// arrives is what a client does that is not queued yet.
+func (c *queueScope) arrives(s queueState, i int8, do doStep) {
+	w := s.c[i]
+	if w.window == 1 {
+		do(step, func(_ *queueState, w *waiter) { w.window = 0 }, "100 ms have passed since it saw the queue empty")
+	}
+	switch {
+	case s.lock == none:
+		do(step, c.win(i, false), "takes the lock at once, there is no record")
+		return
+	case s.lock == tombstone && w.window == 1:
+		do(step, c.win(i, true), "takes the lock at its tombstone")
+		return
+	case s.lock == tombstone && c.weak == newcomerJoins && c.reads(i):
+		do(step, func(n *queueState, w *waiter) { w.seen = everything; c.win(i, true)(n, w) }, "joins at the tombstone without a look")
+		return
+	case s.lock == tombstone:
+		sees := func(k kind, upTo int8, words string) {
+			n := s
+			if c.look(&n, i, upTo) < 0 {
+				do(k, func(n *queueState, w *waiter) {
+					w.window, w.seen = 1, n.freed
+					if k == fault {
+						n.stale--
+					}
+				}, words)
+			}
+		}
+		sees(step, everything, "sees nobody queued")
+		if s.stale > 0 {
+			upTo := s.freed // as of a state that contains the tombstone
+			if c.weak == newcomerSeesOld {
+				upTo = 1
+			}
+			sees(fault, upTo, "sees nobody queued, by a replica behind")
+		}
+	}
+	do(step, enqueue, "queues")
+	if s.ghosts > 0 && w.ghost == 0 {
+		do(fault, func(n *queueState, w *waiter) {
+			n.ghosts--
+			w.ghost = n.next
+			n.next++
+		}, "queues, is not answered, and will queue under another id")
+	}
+}
+
+func (c *queueScope) leaves(s queueState, i int8, do doStep) {
+	if !c.reads(i) {
+		for j := range s.c {
+			if int8(j) != i && s.c[j].holds == 1 && c.modes[j] == 'R' {
+				return // it drains
+			}
+		}
+	}
+	do(step, func(n *queueState, w *waiter) {
+		if !c.reads(i) {
+			n.lock, n.freed = tombstone, n.next
+			n.next++
+			for j := range n.c {
+				if n.c[j].phase == first {
+					n.c[j].note = lockChanged
+				}
+			}
+		}
+		*w = waiter{phase: gone, rounds: w.rounds, ghost: w.ghost, window: w.window, seen: w.seen}
+		if w.rounds > 0 {
+			w.phase = newcomer
+			w.rounds--
+		} else {
+			w.window = 0
+		}
+	}, "leaves")
+}
+
+func (c *queueScope) who(i int8) string {
+	return fmt.Sprintf("%c%d", c.modes[i], i+1)
+}
+
+func (c *queueScope) records(s queueState) string {
+	var b strings.Builder
+	b.WriteString("lock: " + [...]string{none: "none", held: "held", tombstone: fmt.Sprintf("tombstone #%d", s.freed)}[s.lock] + "; queue:")
+	for i, w := range s.c {
+		if w.place == 1 {
+			fmt.Fprintf(&b, " %s#%d", c.who(int8(i)), w.ticket)
+		}
+		if w.ghost > 0 {
+			fmt.Fprintf(&b, " ghost of %s#%d", c.who(int8(i)), w.ghost)
+		}
+	}
+	return b.String()
+}

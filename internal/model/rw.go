@@ -1,0 +1,817 @@
+package model
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// rwScope is how much of a reader-writer lock is explored, and which of its
+// rules is left out.
+type rwScope struct {
+	name             string
+	readers, writers int8
+	readTTL, readMargin,
+	gateTTL, gateMargin int8
+	early, late  int8 // how much before and after its TTL a server may remove a record
+	joins        int8 // ids a reader may try in one call
+	readRenewals int8
+	gateRenewals int8
+	ways         int  // writes on their way at a time
+	answers      int  // answers on their way at a time
+	losses       bool // answers may be lost
+	several      bool // replicas: an answer may be a deposed leader's
+	cuts         int8 // leaders that are deposed and do not know it
+	window       int8 // how long the two answers of a proof may take
+	breaks       int8 // of readers
+	gateBreaks   int8
+	rest         bool // a broken record lives for what was left of the lease
+	closes       int8
+	again        bool // writers begin anew for ever, and have to get in
+	weak         weakness
+}
+
+// phases of an actor
+const (
+	idle int8 = iota
+	trying
+	draining // a writer that has the gate
+	holding
+	stopping // its context has ended, its work has not
+	leaving  // its deletion has been sent
+	over
+)
+
+// kinds of records
+const (
+	none int8 = iota
+	held
+	broken
+	tombstone
+)
+
+// answers to a write
+const (
+	acked int8 = 1 + iota
+	refused
+	inFlight
+)
+
+// writes of a reader-writer lock
+const (
+	join int8 = 1 + iota
+	renewRead
+	deleteRead
+	breakRead
+	claimGate
+	renewGate
+	deleteGate
+	breakGate
+)
+
+var rwVerbs = [...]string{"", "join", "renewal", "deletion", "break", "gate claim", "gate renewal", "gate deletion", "gate break"}
+
+// readKey is one reader's record. Reader i has the keys 2i and 2i+1: a join that is
+// repeated has a new id.
+type readKey struct{ rev, kind, renewal, age int8 }
+
+type gateKey struct{ rev, kind, writer, renewal, age int8 }
+
+type rwWrite struct{ verb, who, id, expect, n int8 }
+
+func (a rwWrite) compare(b rwWrite) int {
+	return compareAll([]int8{a.verb, a.who, a.id, a.expect, a.n}, []int8{b.verb, b.who, b.id, b.expect, b.n})
+}
+
+// rwAnswer carries what the client finds when it reads up on a refusal: the
+// record's kind when it is its own, and the renewal in it.
+type rwAnswer struct{ verb, who, id, n, code, rev, kind, renewal int8 }
+
+func (a rwAnswer) compare(b rwAnswer) int {
+	return compareAll([]int8{a.verb, a.who, a.id, a.n, a.code, a.rev, a.kind, a.renewal}, []int8{b.verb, b.who, b.id, b.n, b.code, b.rev, b.kind, b.renewal})
+}
+
+type reader struct {
+	phase, left, last, renewals int8
+	ids, id                     int8    // joins sent; the one that was granted
+	joined                      [2]int8 // age of each
+	renewed                     [2]int8
+}
+
+// writer: the gate's writes are numbered, 0 is the claim.
+type writer struct {
+	phase, left, last, renewals, token int8
+	age                                [4]int8 // of each gate write since its sending
+	confirmed                          int8    // the one acknowledged last
+	holds                              int8    // the drain is over
+	// The stream info asked for: 1 under way, 2 answered.
+	asked, askedFor, askedRev int8
+	answerRev, answerLive     int8
+	// The first empty answer of a proof: 1 + the gate write that it contained,
+	// and how many gate writes had been sent when it arrived.
+	first, firstRenewals int8
+}
+
+// copied is what a deposed leader has: it removes by its own clock, and no write
+// reaches it any more.
+type copied struct {
+	last int8
+	keys [4]readKey
+}
+
+type rwState struct {
+	next, token                  int8 // the next revision; the highest token of a writer
+	gate                         gateKey
+	keys                         [4]readKey
+	cut                          [2]copied
+	ways                         [4]rwWrite
+	answers                      [3]rwAnswer
+	r                            [2]reader
+	w                            [2]writer
+	cuts, breaks, gateBreaks, cl int8
+	wrong                        int8 // a step has violated an invariant: its number in rwWrongs
+}
+
+// The invariants.
+const (
+	exclusion   = "conflicting holders are not inside their validity together"
+	tokensGrow  = "tokens grow from holder to holder"
+	strangers   = "a live record is never overwritten by a stranger"
+	ownDeletion = "a holder's own live record is not deleted"
+)
+
+var rwWrongs = [...]string{"", tokensGrow, strangers, ownDeletion}
+
+func (c *rwScope) system() system[rwState] {
+	return system[rwState]{
+		name: c.name,
+		init: rwState{next: 1, cuts: c.cuts, breaks: c.breaks, gateBreaks: c.gateBreaks, cl: c.closes},
+		next: c.next, canon: c.canon, broken: c.broken, goal: c.goal(), records: c.records,
+	}
+}
+
+func (c *rwScope) goal() func(rwState) bool {
+	if !c.again {
+		return nil
+	}
+	return func(s rwState) bool { return s.w[0].inside() }
+}
+
+func (r *reader) inside() bool {
+	return (r.phase == holding || r.phase == stopping) && r.left > 0
+}
+
+func (w *writer) inside() bool {
+	return w.holds == 1 && (w.phase == holding || w.phase == stopping) && w.left > 0
+}
+
+func (c *rwScope) broken(s rwState) string {
+	if s.wrong != 0 {
+		return rwWrongs[s.wrong]
+	}
+	readers, writers := 0, 0
+	for i := range s.r {
+		if s.r[i].inside() {
+			readers++
+		}
+		if s.w[i].inside() {
+			writers++
+		}
+	}
+	if writers > 1 || writers > 0 && readers > 0 {
+		return exclusion
+	}
+	return ""
+}
+
+func (c *rwScope) readLife(k int8) int8 {
+	if k == tombstone {
+		return 1
+	}
+	return c.readTTL
+}
+
+func (c *rwScope) gateLife(k int8) int8 {
+	if k == tombstone {
+		return 1
+	}
+	return c.gateTTL
+}
+
+func (c *rwScope) next(s rwState, to *steps[rwState]) {
+	c.time(s, to)
+	c.server(s, to)
+	for i, a := range s.answers {
+		if a.verb == 0 {
+			break
+		}
+		if i > 0 && s.answers[i-1] == a {
+			continue
+		}
+		n := s
+		take(n.answers[:], i)
+		if a.verb < claimGate {
+			did := c.readerTold(&n, a)
+			to.do(step, n, "R%d: is told of its %s %d.%d: %s", a.who+1, rwVerbs[a.verb], a.id, a.n, did)
+		} else {
+			did := c.writerTold(&n, a)
+			to.do(step, n, "W%d: is told of its %s %d: %s", a.who+1, rwVerbs[a.verb], a.n, did)
+		}
+	}
+	for i := range c.readers {
+		c.reader(s, i, to)
+	}
+	for i := range c.writers {
+		c.writer(s, i, to)
+	}
+	c.operator(s, to)
+}
+
+// time passes, unless a record is as late as a server may be.
+func (c *rwScope) time(s rwState, to *steps[rwState]) {
+	n := s
+	ok := true
+	older := func(k *readKey) {
+		if k.kind == none {
+			return
+		}
+		ok = ok && k.age < c.readLife(k.kind)+c.late
+		k.age++
+	}
+	for i := range n.keys {
+		older(&n.keys[i])
+		for j := range n.cut {
+			older(&n.cut[j].keys[i])
+		}
+	}
+	if n.gate.kind != none {
+		ok = ok && n.gate.age < c.gateLife(n.gate.kind)+c.late
+		n.gate.age++
+	}
+	if !ok {
+		return
+	}
+	for i := range n.r {
+		r, w := &n.r[i], &n.w[i]
+		down(&r.left)
+		for j := range r.joined {
+			r.joined[j] = min(r.joined[j]+1, c.readTTL-c.readMargin)
+			r.renewed[j] = min(r.renewed[j]+1, c.readTTL-c.readMargin)
+		}
+		down(&w.left)
+		for j := range w.age {
+			w.age[j] = min(w.age[j]+1, max(c.gateTTL-c.gateMargin, c.window))
+		}
+	}
+	to.do(tick, n, "time passes")
+}
+
+// server removes what has expired and applies what has arrived.
+func (c *rwScope) server(s rwState, to *steps[rwState]) {
+	if k := s.gate; k.kind != none && k.age >= c.gateLife(k.kind)-c.early {
+		n := s
+		n.gate = gateKey{}
+		to.do(step, n, "server: removes the gate, revision %d, by its TTL", k.rev)
+	}
+	for i, k := range s.keys {
+		if k.kind != none && k.age >= c.readLife(k.kind)-c.early {
+			n := s
+			n.keys[i] = readKey{}
+			to.do(step, n, "server: removes R%d.%d, revision %d, by its TTL", i/2+1, i%2, k.rev)
+		}
+	}
+	for j := range s.cut {
+		for i, k := range s.cut[j].keys {
+			if k.kind != none && k.age >= c.readLife(k.kind)-c.early {
+				n := s
+				n.cut[j].keys[i] = readKey{}
+				to.do(step, n, "deposed leader %d: removes R%d.%d by its own clock", j+1, i/2+1, i%2)
+			}
+		}
+	}
+	if s.cuts > 0 && s.next > 1 {
+		n := s
+		n.cuts--
+		n.cut[c.cuts-s.cuts] = copied{last: s.next - 1, keys: s.keys}
+		to.do(fault, n, "servers: the leader is cut off at revision %d, another one is elected", s.next-1)
+	}
+	for i, w := range s.ways {
+		if w.verb == 0 {
+			break
+		}
+		if i > 0 && s.ways[i-1] == w {
+			continue
+		}
+		n := s
+		take(n.ways[:], i)
+		a := c.apply(&n, w)
+		if w.verb == breakRead || w.verb == breakGate {
+			to.do(step, n, "server: %s expecting %d: %s", rwVerbs[w.verb], w.expect, codes[a.code])
+			continue
+		}
+		if c.losses {
+			to.do(fault, n, "server: %s of %d.%d.%d expecting %d: %s, and the answer is lost", rwVerbs[w.verb], w.who+1, w.id, w.n, w.expect, codes[a.code])
+		}
+		if put(n.answers[:c.answers], a, rwAnswer.compare) {
+			to.do(step, n, "server: %s of %d.%d.%d expecting %d: %s", rwVerbs[w.verb], w.who+1, w.id, w.n, w.expect, codes[a.code])
+		}
+	}
+	for i := range c.writers {
+		w := s.w[i]
+		if w.asked != 1 {
+			continue
+		}
+		answer := func(who string, last int8, keys [4]readKey) {
+			n := s
+			x := &n.w[i]
+			x.asked, x.answerRev, x.answerLive = 2, last, 0
+			for _, k := range keys {
+				// Listed, and dead only by its own tombstone.
+				if k.kind == held || k.kind == broken && c.weak != brokenReaderDead {
+					x.answerLive = 1
+				}
+			}
+			to.do(step, n, "%s: tells W%d who reads, at revision %d: %s", who, i+1, last, [...]string{"nobody", "somebody"}[x.answerLive])
+		}
+		answer("server", s.next-1, s.keys)
+		for j := range s.cut {
+			if s.cut[j].last > 0 {
+				answer([...]string{"deposed leader 1", "deposed leader 2"}[j], s.cut[j].last, s.cut[j].keys)
+			}
+		}
+	}
+}
+
+var codes = [...]string{"", "stored", "refused", "in flight"}
+
+// apply judges a write by what it expects, and stores it.
+func (c *rwScope) apply(n *rwState, w rwWrite) rwAnswer {
+	a := rwAnswer{verb: w.verb, who: w.who, id: w.id, n: w.n, code: refused}
+	rev := n.next
+	switch w.verb {
+	case join:
+		a.rev = n.gate.rev
+		if n.gate.rev != w.expect && c.weak != unguardedJoin {
+			return a
+		}
+		n.keys[2*w.who+w.id] = readKey{rev: rev, kind: held}
+	case renewRead, deleteRead, breakRead:
+		k := &n.keys[2*w.who+w.id]
+		a.rev, a.kind, a.renewal = k.rev, k.kind, k.renewal
+		if k.rev != w.expect || w.expect == 0 {
+			return a
+		}
+		r := &n.r[w.who]
+		switch w.verb {
+		case renewRead:
+			*k = readKey{rev: rev, kind: held, renewal: w.n}
+		case deleteRead:
+			if k.kind == held && r.inside() && r.id == w.id && r.last >= k.rev {
+				n.wrong = 3
+			}
+			*k = readKey{rev: rev, kind: tombstone}
+		case breakRead:
+			age := int8(0)
+			if c.rest {
+				age = k.age
+			}
+			*k = readKey{rev: rev, kind: broken, renewal: k.renewal, age: age}
+		}
+	default:
+		g := &n.gate
+		a.rev = g.rev
+		if g.writer == w.who {
+			a.kind, a.renewal = g.kind, g.renewal
+		}
+		if g.rev != w.expect {
+			return a
+		}
+		who, age := w.who, int8(0)
+		if w.verb == breakGate {
+			if who = g.writer; c.rest {
+				age = g.age
+			}
+		}
+		if (g.kind == held || g.kind == broken) && g.writer != who {
+			n.wrong = 2
+		}
+		kinds := [...]int8{claimGate: held, renewGate: held, deleteGate: tombstone, breakGate: broken}
+		*g = gateKey{rev: rev, kind: kinds[w.verb], writer: who, renewal: w.n, age: age}
+	}
+	n.next++
+	a.code, a.rev, a.kind, a.renewal = acked, rev, none, 0
+	return a
+}
+
+// free says whether the gate's revision can be expected by a newcomer.
+func (g gateKey) free() bool { return g.kind == none || g.kind == tombstone }
+
+func (c *rwScope) reader(s rwState, i int8, to *steps[rwState]) {
+	r := s.r[i]
+	do := func(w rwWrite, change func(n *rwState, r *reader), words string) {
+		n := s
+		change(&n, &n.r[i])
+		w.who = i
+		if w.verb == 0 || put(n.ways[:c.ways], w, rwWrite.compare) {
+			to.do(step, n, "R%d: %s (%d.%d expecting %d)", i+1, words, w.id, w.n, w.expect)
+		}
+	}
+	joins := func() {
+		if !s.gate.free() && c.weak != joinAtLiveGate {
+			return
+		}
+		id := r.ids
+		expects := []int8{s.gate.rev, 0}
+		if s.gate.rev == 0 {
+			expects = expects[:1]
+		}
+		for _, e := range expects {
+			do(rwWrite{verb: join, id: id, expect: e}, func(n *rwState, r *reader) {
+				r.phase, r.joined[id] = trying, 0
+				r.ids++
+			}, "joins")
+		}
+	}
+	switch r.phase {
+	case idle:
+		if r.ids == 0 {
+			joins()
+		}
+	case trying:
+		if r.ids < c.joins {
+			joins()
+		}
+		do(rwWrite{}, func(n *rwState, r *reader) { r.phase = over }, "gives up")
+	case holding:
+		if r.left <= 0 {
+			do(rwWrite{}, func(n *rwState, r *reader) { r.phase = over }, "its validity has ended: lost")
+			return
+		}
+		if r.renewals < c.readRenewals {
+			do(rwWrite{verb: renewRead, id: r.id, expect: r.last, n: r.renewals + 1}, func(n *rwState, r *reader) {
+				r.renewed[r.renewals] = 0
+				r.renewals++
+			}, "renews")
+		}
+		do(rwWrite{verb: deleteRead, id: r.id, expect: r.last}, func(n *rwState, r *reader) { r.phase = leaving }, "leaves")
+		if s.cl > 0 {
+			w := rwWrite{}
+			if c.weak == closeDeletes {
+				w = rwWrite{verb: deleteRead, id: r.id, expect: r.last}
+			}
+			do(w, func(n *rwState, r *reader) {
+				n.cl--
+				r.phase, r.last = stopping, 0
+			}, "closes: its context ends, its work is still stopping")
+		}
+	case stopping:
+		w := rwWrite{}
+		if r.last != 0 {
+			w = rwWrite{verb: deleteRead, id: r.id, expect: r.last}
+		}
+		do(w, func(n *rwState, r *reader) { r.phase = over }, "has stopped")
+	case leaving:
+		if c.weak == sharingRestarted && r.left > 0 {
+			do(rwWrite{}, func(n *rwState, r *reader) { r.phase = holding }, "another goroutine shares its lease")
+		}
+		do(rwWrite{}, func(n *rwState, r *reader) { r.phase = over }, "waits for its deletion no more")
+	}
+}
+
+// readerTold takes an answer.
+func (c *rwScope) readerTold(n *rwState, a rwAnswer) string {
+	r := &n.r[a.who]
+	if a.verb == join {
+		switch {
+		case a.code != acked:
+			return "refused"
+		case r.phase == trying && r.joined[a.id] < c.readTTL-c.readMargin:
+			r.phase, r.id, r.last, r.left = holding, a.id, a.rev, c.readTTL-c.readMargin-r.joined[a.id]
+			if a.rev <= n.token {
+				n.wrong = 1
+			}
+			return "reads"
+		}
+		put(n.ways[:c.ways], rwWrite{verb: deleteRead, who: a.who, id: a.id, expect: a.rev}, rwWrite.compare)
+		return "late, or not wanted any more: deletes exactly that record"
+	}
+	if r.phase != holding {
+		return "nothing to do"
+	}
+	number := a.n
+	if a.code == refused {
+		switch {
+		case a.rev != 0 && a.rev <= r.last:
+			return "old news"
+		case a.kind == broken:
+			r.phase, r.last = stopping, a.rev
+			return "broken: its context ends"
+		case a.kind != held || a.renewal == 0:
+			r.phase = over
+			return "its record is gone: lost"
+		}
+		number = a.renewal
+	}
+	if r.left <= 0 {
+		r.phase = over
+		return "too late: lost"
+	}
+	r.last = max(r.last, a.rev)
+	r.left = max(r.left, c.readTTL-c.readMargin-r.renewed[number-1])
+	return "extended"
+}
+
+func (c *rwScope) writer(s rwState, i int8, to *steps[rwState]) {
+	w := s.w[i]
+	do := func(x rwWrite, change func(n *rwState, w *writer), words string) {
+		n := s
+		change(&n, &n.w[i])
+		x.who = i
+		if x.verb == 0 || put(n.ways[:c.ways], x, rwWrite.compare) {
+			to.do(step, n, "W%d: %s (%d expecting %d)", i+1, words, x.n, x.expect)
+		}
+	}
+	reset := func(n *rwState, w *writer) {
+		*w = writer{phase: over}
+		if c.again {
+			w.phase = idle
+		}
+	}
+	switch w.phase {
+	case idle:
+		if !s.gate.free() {
+			return
+		}
+		do(rwWrite{verb: claimGate, expect: s.gate.rev}, func(n *rwState, w *writer) { *w = writer{phase: trying} }, "claims the gate")
+	case trying:
+		do(rwWrite{}, reset, "gives up")
+	case draining, holding:
+		if w.left <= 0 {
+			do(rwWrite{}, reset, "its validity has ended: lost")
+			return
+		}
+		if w.renewals < c.gateRenewals {
+			do(rwWrite{verb: renewGate, expect: w.last, n: w.renewals + 1}, func(n *rwState, w *writer) {
+				w.renewals++
+				w.age[w.renewals] = 0
+			}, "renews the gate")
+		}
+		switch {
+		case w.phase == holding:
+			do(rwWrite{verb: deleteGate, expect: w.last}, func(n *rwState, w *writer) { w.phase = leaving }, "leaves")
+		case w.asked == 0:
+			do(rwWrite{}, func(n *rwState, w *writer) {
+				w.asked, w.askedFor, w.askedRev = 1, w.confirmed, w.last
+			}, "asks who reads")
+		case w.asked == 2:
+			n := s
+			did := c.drained(&n, &n.w[i])
+			to.do(step, n, "W%d: hears who reads, as of revision %d: %s", i+1, w.answerRev, did)
+		}
+	case stopping:
+		x := rwWrite{}
+		if w.last != 0 {
+			x = rwWrite{verb: deleteGate, expect: w.last}
+		}
+		do(x, reset, "has stopped")
+	case leaving:
+		do(rwWrite{}, reset, "waits for its deletion no more")
+	}
+}
+
+// drained judges the answer to "who reads?".
+func (c *rwScope) drained(n *rwState, w *writer) string {
+	w.asked = 0
+	contains := w.answerRev >= w.askedRev || c.weak == proofOlderThanGate
+	switch {
+	case w.answerLive != 0:
+		w.first = 0
+		return "readers are left"
+	case !contains:
+		return "older than the gate"
+	case !c.several, c.weak == proofAnyTime:
+	case c.weak == proofByOwnMargin:
+		if w.age[w.askedFor] >= c.window {
+			return "too long after the gate write"
+		}
+	case w.first == 0 || w.askedFor <= w.firstRenewals || w.age[w.first-1] >= c.window:
+		w.first, w.firstRenewals = 1+w.askedFor, w.renewals
+		return "nobody, for the first time: to be asked again after another gate write"
+	}
+	w.phase, w.holds = holding, 1
+	if w.token <= n.token {
+		n.wrong = 1
+	}
+	n.token = w.token
+	return "proven that nobody reads: writes"
+}
+
+func (c *rwScope) writerTold(n *rwState, a rwAnswer) string {
+	w := &n.w[a.who]
+	if a.verb == claimGate {
+		left := c.gateTTL - c.gateMargin - w.age[0]
+		if w.phase != trying {
+			return "nothing to do"
+		}
+		if a.code != acked || left <= 0 {
+			*w = writer{phase: over}
+			if c.again {
+				w.phase = idle
+			}
+			return "refused, or too late"
+		}
+		w.phase, w.left, w.last, w.token, w.confirmed = draining, left, a.rev, a.rev, 0
+		return "has the gate"
+	}
+	if w.phase != draining && w.phase != holding {
+		return "nothing to do"
+	}
+	number := a.n
+	if a.code == refused {
+		switch {
+		case a.rev != 0 && a.rev <= w.last:
+			return "old news"
+		case a.kind == broken:
+			w.phase, w.last = stopping, a.rev
+			return "broken: its context ends"
+		case a.kind != held || a.renewal == 0:
+			w.phase, w.left = leaving, 0
+			return "its gate is gone: lost"
+		}
+		number = a.renewal
+	}
+	if w.left <= 0 {
+		w.phase = leaving
+		return "too late: lost"
+	}
+	w.left = max(w.left, c.gateTTL-c.gateMargin-w.age[number])
+	if a.rev > w.last {
+		w.last, w.confirmed = a.rev, number
+	}
+	return "extended"
+}
+
+// operator breaks what it has been shown.
+func (c *rwScope) operator(s rwState, to *steps[rwState]) {
+	for i, k := range s.keys {
+		if s.breaks > 0 && k.kind == held {
+			n := s
+			n.breaks--
+			if put(n.ways[:c.ways], rwWrite{verb: breakRead, who: int8(i / 2), id: int8(i % 2), expect: k.rev}, rwWrite.compare) {
+				to.do(fault, n, "operator: breaks R%d.%d at revision %d", i/2+1, i%2, k.rev)
+			}
+		}
+	}
+	if s.gateBreaks > 0 && s.gate.kind == held {
+		n := s
+		n.gateBreaks--
+		if put(n.ways[:c.ways], rwWrite{verb: breakGate, who: s.gate.writer, expect: s.gate.rev}, rwWrite.compare) {
+			to.do(fault, n, "operator: breaks the gate at revision %d", s.gate.rev)
+		}
+	}
+}
+
+// canon forgets what cannot matter any more, renumbers the revisions and sorts
+// the readers, who are all alike.
+func (c *rwScope) canon(s *rwState) {
+	for i := 0; i < len(s.answers) && s.answers[i].verb != 0; {
+		a := s.answers[i]
+		var idle bool
+		switch a.verb {
+		case join:
+			r := &s.r[a.who]
+			idle = a.code != acked || r.phase != trying && s.keys[2*a.who+a.id].rev != a.rev
+		case renewRead:
+			idle = s.r[a.who].phase != holding
+		case claimGate:
+			idle = s.w[a.who].phase != trying
+		case renewGate:
+			idle = s.w[a.who].phase != draining && s.w[a.who].phase != holding
+		default:
+			idle = true
+		}
+		if idle {
+			take(s.answers[:], i)
+		} else {
+			i++
+		}
+	}
+	for i := range s.r {
+		r, w := &s.r[i], &s.w[i]
+		switch r.phase {
+		case idle, over:
+			*r = reader{phase: r.phase, ids: r.ids}
+		case trying:
+			r.left, r.last, r.renewals, r.renewed = 0, 0, 0, [2]int8{}
+		case holding:
+			r.joined = [2]int8{}
+		case stopping, leaving:
+			r.joined, r.renewed = [2]int8{}, [2]int8{}
+			if c.weak != sharingRestarted {
+				if r.renewals = 0; r.phase == leaving {
+					r.left, r.last = 0, 0
+				}
+			}
+		}
+		for j := range r.joined {
+			if int8(j) >= r.ids {
+				r.joined[j] = 0
+			}
+			if int8(j) >= r.renewals {
+				r.renewed[j] = 0
+			}
+		}
+		switch w.phase {
+		case idle, over, leaving:
+			*w = writer{phase: w.phase}
+		case stopping:
+			*w = writer{phase: w.phase, left: w.left, last: w.last, holds: w.holds}
+		case holding:
+			w.asked, w.first, w.firstRenewals, w.confirmed, w.token = 0, 0, 0, 0, 0
+		}
+		if w.first == 0 {
+			w.firstRenewals = 0
+		}
+		if w.asked == 0 {
+			w.askedFor, w.askedRev = 0, 0
+		}
+		if w.asked != 2 {
+			w.answerRev, w.answerLive = 0, 0
+		}
+		for j := range w.age {
+			if int8(j) > w.renewals || w.phase != trying && w.phase != draining && w.phase != holding {
+				w.age[j] = 0
+			}
+		}
+	}
+	for j := range s.cut {
+		for i := range s.cut[j].keys {
+			s.cut[j].keys[i].rev, s.cut[j].keys[i].renewal = 0, 0
+		}
+	}
+	revs := [...]*int8{
+		&s.gate.rev, &s.token, &s.cut[0].last, &s.cut[1].last,
+		&s.keys[0].rev, &s.keys[1].rev, &s.keys[2].rev, &s.keys[3].rev,
+		&s.ways[0].expect, &s.ways[1].expect, &s.ways[2].expect, &s.ways[3].expect,
+		&s.answers[0].rev, &s.answers[1].rev, &s.answers[2].rev,
+		&s.r[0].last, &s.r[1].last,
+		&s.w[0].last, &s.w[0].token, &s.w[0].askedRev, &s.w[0].answerRev,
+		&s.w[1].last, &s.w[1].token, &s.w[1].askedRev, &s.w[1].answerRev,
+	}
+	s.next = renumber(revs[:]...)
+	if c.readers == 2 && s.r[0].less(s.r[1]) {
+		s.swapReaders()
+	}
+}
+
+func (r reader) less(x reader) bool {
+	return compareAll([]int8{r.phase, r.left, r.last, r.renewals, r.ids, r.id}, []int8{x.phase, x.left, x.last, x.renewals, x.ids, x.id}) < 0
+}
+
+func (s *rwState) swapReaders() {
+	s.r[0], s.r[1] = s.r[1], s.r[0]
+	swap := func(k *[4]readKey) { k[0], k[1], k[2], k[3] = k[2], k[3], k[0], k[1] }
+	swap(&s.keys)
+	for i := range s.cut {
+		swap(&s.cut[i].keys)
+	}
+	for i := range s.ways {
+		if v := s.ways[i].verb; v != 0 && v < claimGate {
+			s.ways[i].who = 1 - s.ways[i].who
+		}
+	}
+	for i := range s.answers {
+		if v := s.answers[i].verb; v != 0 && v < claimGate {
+			s.answers[i].who = 1 - s.answers[i].who
+		}
+	}
+	full := func(v int8) int { return cmp.Compare(v, 0) }
+	slices.SortFunc(s.ways[:], func(a, b rwWrite) int { return cmp.Or(full(b.verb)-full(a.verb), a.compare(b)) })
+	slices.SortFunc(s.answers[:], func(a, b rwAnswer) int { return cmp.Or(full(b.verb)-full(a.verb), a.compare(b)) })
+}
+
+func (c *rwScope) records(s rwState) string {
+	names := [...]string{"", "held", "broken", "tombstone"}
+	var b strings.Builder
+	if g := s.gate; g.kind == none {
+		b.WriteString("gate: none")
+	} else {
+		fmt.Fprintf(&b, "gate: #%d W%d %s, age %d of %d", g.rev, g.writer+1, names[g.kind], g.age, c.gateLife(g.kind))
+	}
+	keys := func(ks [4]readKey) {
+		for i, k := range ks {
+			if k.kind != none {
+				fmt.Fprintf(&b, "; R%d.%d: #%d %s, age %d of %d", i/2+1, i%2, k.rev, names[k.kind], k.age, c.readLife(k.kind))
+			}
+		}
+	}
+	keys(s.keys)
+	for i, cut := range s.cut {
+		if cut.last > 0 {
+			fmt.Fprintf(&b, " || deposed %d at #%d", i+1, cut.last)
+			keys(cut.keys)
+		}
+	}
+	return b.String()
+}

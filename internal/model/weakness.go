@@ -1,0 +1,34 @@
+package model
+
+// weakness is a rule of the protocol that is left out, to see that it is needed
+// and that the model would notice.
+type weakness string
+
+const (
+	proofOlderThanGate weakness = "a drain proven by an answer older than the gate write"
+	proofAnyTime       weakness = "a drain proven by one answer, however late"
+	proofByOwnMargin   weakness = "a drain proven by one answer within half of the writer's own margin"
+	unguardedJoin      weakness = "a join that is not guarded by the gate"
+	joinAtLiveGate     weakness = "a join at the revision of a live gate"
+	brokenReaderDead   weakness = "a broken reader taken for dead"
+	sharingRestarted   weakness = "sharing that starts again after the release was sent"
+	closeDeletes       weakness = "a Close that deletes the records of work that is still stopping"
+
+	validityFromAnswer  weakness = "validity that counts from the answer"
+	lateAnswer          weakness = "an answer accepted after the end of the validity"
+	unconditionalDelete weakness = "a deletion without a condition"
+	grantedWhenOver     weakness = "an earlier attempt granted when the claim is over"
+	adoptedAsNewest     weakness = "a found record that counts as of the newest attempt"
+	brokenAdopted       weakness = "an own broken record adopted"
+	renewalAtZero       weakness = "a renewal that expects nothing"
+	brokenTooShort      weakness = "a broken record that lives shorter than the lease"
+	shorterNotHeeded    weakness = "a shorter TTL asked for, and not heeded before it is confirmed"
+	sightingBelieved    weakness = "a deletion on the word of a notification"
+
+	noBackstop      weakness = "waiters without timers"
+	staleQueue      weakness = "a queue listed from a state without the own ticket"
+	shortcutInRW    weakness = "a writer first when its immediate predecessor was granted"
+	newcomerJoins   weakness = "a newcomer reader past the queue"
+	newcomerSeesOld weakness = "a newcomer that sees the queue as it was before the lock became free"
+	sharedTillSeen  weakness = "sharing that ends when the gate is seen only"
+)
