@@ -12,7 +12,7 @@ import (
 var scope = flag.String("scope", "small", "what TestProtocol explores: small, or large, which takes minutes")
 
 // most bounds a large exploration by what fits into memory.
-const most = 12_000_000
+const most = 4_000_000
 
 // TestProtocol explores the protocol as it is, to the end: no invariant is
 // violated, and whoever waits can still get in.

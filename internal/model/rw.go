@@ -807,6 +807,14 @@ func (c *rwScope) records(s rwState) string {
 		}
 	}
 	keys(s.keys)
+	for i := range s.r {
+		if r := &s.r[i]; r.inside() {
+			fmt.Fprintf(&b, "; R%d reads, %d left", i+1, r.left)
+		}
+		if w := &s.w[i]; w.inside() {
+			fmt.Fprintf(&b, "; W%d writes, %d left", i+1, w.left)
+		}
+	}
 	for i, cut := range s.cut {
 		if cut.last > 0 {
 			fmt.Fprintf(&b, " || deposed %d at #%d", i+1, cut.last)
