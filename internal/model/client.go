@@ -125,8 +125,8 @@ func (c *lockScope) found(n *lockState, i int8, r lockRecord) string {
 			c.discard(n, i, r.rev)
 			x.end()
 			return "its own and broken: deletes it, the claim is over"
-		case r.attempt == 0:
-			return "not its own"
+		case r.attempt == 0 || x.attempts[r.attempt-1].open == 0:
+			return "of an attempt that was answered: not its own"
 		}
 		age := x.attempts[r.attempt-1].age
 		if c.weak == adoptedAsNewest {

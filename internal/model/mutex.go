@@ -221,7 +221,7 @@ func (c *lockScope) server(s lockState, to *steps[lockState]) {
 			say(k, n, "")
 			return
 		}
-		if c.losses {
+		if c.losses || s.oldLast > 0 {
 			say(fault, n, ", and the answer is lost")
 		}
 		if put(n.answers[:c.answers], lockAnswer{w.verb, w.client, w.claim, w.n, code, rev}, lockAnswer.compare) {
@@ -258,9 +258,9 @@ func (c *lockScope) server(s lockState, to *steps[lockState]) {
 			answer(n, step, w, acked, s.next, "server")
 		}
 		if s.oldLast > 0 && w.expect != s.old.rev {
-			n := s
-			take(n.ways[:], i)
-			answer(n, step, w, refused, s.old.rev, "deposed leader")
+			// Both leaders are sent what their clients write: the other one may
+			// still store it, after this answer has been believed.
+			answer(s, step, w, refused, s.old.rev, "deposed leader")
 		}
 	}
 	for i := range int8(2) {

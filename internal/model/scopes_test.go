@@ -86,7 +86,7 @@ func large() []run {
 	return []run{
 		of(lock("lost answers, ghosts", both).system(), ""),
 		of(lock("both try twice", func(c *lockScope) { both(c); c.attempts[1] = 2 }).system(), ""),
-		of(lock("two claims each", func(c *lockScope) { c.claims = 2 }).system(), ""),
+		of(lock("two claims each", func(c *lockScope) { c.claims, c.attempts[0] = 2, 1 }).system(), ""),
 		of(lock("two renewals, TTL 4", func(c *lockScope) { both(c); c.ttl, c.renewals[0], c.attempts[0] = 4, 2, 1 }).system(), ""),
 		of(lock("close, crash", func(c *lockScope) { both(c); c.closes, c.crashes = 1, 1 }).system(), ""),
 		of(lock("a shorter TTL", func(c *lockScope) { c.ttl, c.shorter, c.renewals[0], c.ways = 4, 2, 2, 3 }).system(), ""),
@@ -101,7 +101,8 @@ func large() []run {
 		}).system(), ""),
 		of(lock("break with now", func(c *lockScope) { c.operators, c.now = 1, true }).system(), ""),
 		of(lock("replicas, two attempts", func(c *lockScope) { c.proposals = true }).system(), ""),
-		of(lock("replicas, a deposed leader", func(c *lockScope) { c.proposals, c.cuts, c.losses = true, 1, false }).system(), ""),
+		of(lock("replicas, a deposed leader, Close", func(c *lockScope) { c.proposals, c.cuts, c.closes, c.attempts[0] = true, 1, 1, 1 }).system(), ""),
+		of(lock("a deposed leader, two attempts", func(c *lockScope) { c.cuts, c.renewals[0], c.losses = 1, 0, false }).system(), ""),
 		of(lock("replicas, a break", func(c *lockScope) { c.proposals, c.operators, c.attempts[0] = true, 1, 1 }).system(), ""),
 		of(lock("somebody gets in: a crash, a renewal", func(c *lockScope) { c.claims, c.crashes, c.attempts[0], c.losses = 0, 1, 1, false }).system(), ""),
 		of(lock("somebody gets in: lost answers, two attempts", func(c *lockScope) { c.claims, c.crashes, c.renewals[0], c.ways = 0, 1, 0, 1 }).system(), ""),
