@@ -15,22 +15,22 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// TestProofCountsFromTheGateWrite: what ages a proof is the time since the gate's
-// write was sent. Its acknowledgement and the answer are each in time here, and
-// together they are not.
+// TestProofCountsFromTheGateWrite: what ages a proof is the time since the gate
+// write in its first answer was sent. The two answers are in time here, and with
+// the time that the write took they are not.
 func TestProofCountsFromTheGateWrite(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		liar := &liar{state: func(n int, st *kvstore.State) error {
 			st.Replicas = 3
-			if n == 1 {
-				time.Sleep(450 * time.Millisecond)
+			if n <= 2 {
+				time.Sleep(200 * time.Millisecond)
 			}
 			return nil
 		}}
-		b := liedTo(t, s, liar, natslock.WithTTL(5*time.Second)) // a proof may take 800 ms
+		b := liedTo(t, s, liar, natslock.WithTTL(5*time.Second))
 		b.f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
 			if stage(w) == "rw take" {
-				return testutil.DelayAnswer(450 * time.Millisecond)
+				return testutil.DelayAnswer(500 * time.Millisecond)
 			}
 			return testutil.Pass
 		})

@@ -26,11 +26,11 @@ var allowed = map[string][]string{
 	"testutil":            {"kvstore"},
 	"internal/house":      {},
 	"internal/model":      {},
+	"internal/mutants":    {},
 	"internal/topologies": {},
 	"internal/security":   {},
 	"cmd/":                {"natslock", "rwlock", "kvstore"},
 	"examples/":           {"natslock", "rwlock", "kvstore"},
-	"internal/mutants":    {},
 	"internal/tiers":      {},
 }
 
