@@ -29,8 +29,10 @@ const (
 )
 
 const (
-	// testTimeout is the test binary's, far more than any named test takes.
-	testTimeout = 90 * time.Second
+	// testTimeout is for one test and testShare for each of several: far more
+	// than they take, so that a busy machine is not taken for a test that hangs.
+	testTimeout = 2 * time.Minute
+	testShare   = 10 * time.Second
 	// buildTimeout is for what comes before.
 	buildTimeout = 5 * time.Minute
 )
@@ -53,9 +55,10 @@ func moduleRoot(ctx context.Context) (string, error) {
 
 // goTest runs tests of one package. The error is nil whether they pass or not.
 func goTest(ctx context.Context, root, dir string, tests []string, flags ...string) (result, error) {
-	ctx, cancel := context.WithTimeout(ctx, testTimeout+buildTimeout)
+	timeout := testTimeout + time.Duration(len(tests))*testShare
+	ctx, cancel := context.WithTimeout(ctx, timeout+buildTimeout)
 	defer cancel()
-	args := append([]string{"test", "-json", "-count=1", "-vet=off", "-timeout", testTimeout.String(), "-run", pattern(tests)}, flags...)
+	args := append([]string{"test", "-json", "-count=1", "-vet=off", "-timeout", timeout.String(), "-run", pattern(tests)}, flags...)
 	cmd := exec.CommandContext(ctx, "go", append(args, "./"+dir)...)
 	cmd.Dir = root
 	var stderr bytes.Buffer
