@@ -49,13 +49,10 @@ var leaseMutants = []mutant{
 		engineGo, one(`		e.keeper.renewAll()
 `, ``),
 		"natslock.TestLeaseShortCut"},
-	{"lease-reconnect-unverified", "the bucket is not looked at after a reconnect", "The bucket",
-		engineGo, one(`		e.background(e.verify)
-	case`, `	case`),
-		"natslock.TestHandleBucketMadeAgain"},
 	{"lease-closed-connection", "waiters of a closed connection go on waiting", "Ending",
 		engineGo, one(`		e.quit(fmt.Errorf("%w: the connection was closed", ErrUnavailable))
-`, ``),
+`, `		_ = fmt.Errorf
+`),
 		"natslock.TestCloseOfConnection"},
 	{"renew-extend-forgotten", "an Extend that meets a renewal waits for the next one", "A lease and its validity",
 		renewGo, one(`			// since; what asked for it is still to be confirmed.

@@ -59,7 +59,7 @@ var releaseMutants = []mutant{
 		releaseGo, one(`		if err != nil {
 			l.e.background(func(ctx context.Context) { l.delete(ctx, StatusGone, l.terms.ttl) })
 		}`, ``),
-		"natslock.TestLeaseReleaseTimeout"},
+		"natslock.TestReleaseGoesOn"},
 	{"close-deletes", "Close deletes the records of holders who may still be at work", "Ending",
 		keeperGo, one(`			acts = append(acts, l.lose(ErrClosed, ""))
 		}`, `			acts = append(acts, l.lose(ErrClosed, ""), func() { l.e.discard(l.spec.key, l.id, l.last) })

@@ -34,7 +34,7 @@ var rwMutants = []mutant{
 		"rwlock.TestProofCountsFromTheGateWrite"},
 	{"drain-no-write-between", "two answers are enough without a gate write between them", "internal/lease/rw.go, the drain",
 		rwGo, []edit{
-			{`if renewed != 0 && r.revision >= renewed {`, `if first.at > first.sent {`},
+			{`if renewed != 0 && r.revision >= renewed {`, `if first.at > first.sent && renewed <= r.revision {`},
 			{`if r.at.Sub(first.sent) < proofWindow {`, `if r.at.Sub(first.at) < 2*proofWindow {`},
 		},
 		"rwlock.TestCutOffIsNotSlow"},
