@@ -120,9 +120,10 @@ func (c Counts) Faults() int {
 		c.NotSent + c.EventsDropped + c.EventsForged + c.ReadsFailed
 }
 
-// chance draws the fate of the n-th write. Every write has a generator of its
-// own, so that it does not matter who else draws, or in which order.
-func (r Rates) chance(seed uint64, n int) Fate {
+// Fate draws the fate of the n-th write. Every write has a generator of its own,
+// so that it does not matter who else draws, or in which order. A rule that wants
+// to know what it makes happen returns it instead of [ByRates].
+func (r Rates) Fate(seed uint64, n int) Fate {
 	rnd := rand.New(rand.NewPCG(seed, uint64(n)))
 	p, d := rnd.Float64(), time.Duration(rnd.Float64()*float64(r.MaxDelay))
 	silent := rnd.IntN(2) == 0

@@ -251,7 +251,7 @@ func (f *Faults) Send(w kvstore.Write, done func(kvstore.Answer)) (forget func()
 		fate = rule(n, w)
 	}
 	if fate.Kind == KindByRates {
-		fate = rates.chance(f.seed, n)
+		fate = rates.Fate(f.seed, n)
 	}
 
 	a := &answer{f: f, done: done}

@@ -29,13 +29,17 @@ var allowed = map[string][]string{
 	"internal/mutants":    {},
 	"internal/topologies": {},
 	"internal/security":   {},
+	"internal/proof":      {"natslock", "rwlock", "kvstore", "testutil"}, // tests alone import it
 	"cmd/":                {"natslock", "rwlock", "kvstore"},
 	"examples/":           {"natslock", "rwlock", "kvstore"},
 	"internal/tiers":      {},
 }
 
 // needServer are the packages that may start a server.
-var needServer = []string{"testutil", "cmd/lockctl"}
+var needServer = []string{"testutil", "internal/proof", "cmd/lockctl"}
+
+// forTests are the packages that tests are made of.
+var forTests = []string{"testutil", "internal/proof"}
 
 type pkg struct {
 	ImportPath string
@@ -79,7 +83,7 @@ func TestImports(t *testing.T) {
 			if name == "internal/lease" {
 				require.NotContains(t, i, "nats-io", "the machinery knows the store's contract, not NATS")
 			}
-			if name != "testutil" {
+			if !slices.Contains(forTests, name) {
 				require.NotEqual(t, "testing", i, "%s imports testing", name)
 			}
 		}
