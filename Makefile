@@ -27,8 +27,8 @@ model: ## the protocol's model, in its large scopes: minutes
 	cd internal/model && go test -run '^TestProtocol$$' -timeout 0 -count 1 -args -scope large
 
 .PHONY: soak
-soak: ## simulated days with new seeds, an hour of them
-	go test ./natslock -run TestSimulatedDay -count=100 -timeout 1h30m -v
+soak: ## a thousand simulations with new seeds, some hours of them
+	go test ./internal/proof -run 'TestSim$$' -seeds 1000 -timeout 12h -v
 
 .PHONY: fuzz
 fuzz: ## every fuzz target for half a minute

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/proof"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
 )
@@ -24,7 +25,7 @@ func TestClusterSuite(t *testing.T) {
 	cl := testutil.RunCluster(t, 3)
 	var clients []*natslock.Client
 	for i := range 3 {
-		c, _ := faulty(t, cl.ConnectTo(i), uint64(i), r3, natslock.WithTTL(6*time.Second), natslock.WithOwner(fmt.Sprint(i)), natslock.WithWatchAfter(0))
+		c, _ := proof.Faulty(t, cl.ConnectTo(i), uint64(i), r3, natslock.WithTTL(6*time.Second), natslock.WithOwner(fmt.Sprint(i)), natslock.WithWatchAfter(0))
 		clients = append(clients, c)
 	}
 	a, b, c := clients[0], clients[1], clients[2]
@@ -47,14 +48,14 @@ func TestClusterSuite(t *testing.T) {
 	})
 
 	t.Run("counting", func(t *testing.T) {
-		ref := newReferee()
+		ref := proof.NewRecorder()
 		count := 0
 		var wg sync.WaitGroup
 		for i := range 9 {
 			wg.Go(func() {
 				for range 15 {
 					assert.NoError(t, clients[i%3].Do(ctx, "count", func(_ context.Context, l *natslock.Lock) error {
-						ref.granted(l)
+						ref.Granted(natslock.Mutex, natslock.Exclusive, l)
 						count++
 						return nil
 					}))
@@ -63,7 +64,7 @@ func TestClusterSuite(t *testing.T) {
 		}
 		wg.Wait()
 		require.Equal(t, 9*15, count)
-		ref.check(t)
+		ref.Check(t)
 	})
 
 	t.Run("giving up", func(t *testing.T) {
@@ -84,7 +85,7 @@ func TestClusterSuite(t *testing.T) {
 
 	t.Run("a holder cut off", func(t *testing.T) {
 		nc, link := cl.ConnectLink(nats.MaxReconnects(-1), nats.ReconnectWait(100*time.Millisecond))
-		dead, _ := faulty(t, nc, 9, r3, natslock.WithTTL(2*time.Second))
+		dead, _ := proof.Faulty(t, nc, 9, r3, natslock.WithTTL(2*time.Second))
 		l, err := dead.Lock(ctx, "cut")
 		require.NoError(t, err)
 		link.Cut()
@@ -134,7 +135,7 @@ func TestClusterSuite(t *testing.T) {
 	})
 
 	t.Run("a foreign record", func(t *testing.T) {
-		_, err := rawStore(t, cl.Connect()).Create(ctx, "lock.foreign", []byte("not ours"), time.Minute)
+		_, err := proof.OpenStore(t, cl.Connect()).Create(ctx, "lock.foreign", []byte("not ours"), time.Minute)
 		require.NoError(t, err)
 		_, err = a.TryLock(ctx, "foreign")
 		var locked *natslock.LockedError
@@ -150,7 +151,7 @@ func TestClusterSuite(t *testing.T) {
 	})
 
 	t.Run("closing", func(t *testing.T) {
-		own, _ := faulty(t, cl.Connect(), 10, r3, natslock.WithTTL(3*time.Second))
+		own, _ := proof.Faulty(t, cl.Connect(), 10, r3, natslock.WithTTL(3*time.Second))
 		l, err := own.Lock(ctx, "closed")
 		require.NoError(t, err)
 		over, cancel := context.WithTimeout(ctx, 50*time.Millisecond)

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/proof"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
@@ -26,12 +27,12 @@ func TestClusterStepDowns(t *testing.T) {
 	}
 	cl := testutil.RunCluster(t, 3)
 	const clients, names = 6, 2
-	ref := newReferee()
+	ref := proof.NewRecorder()
 	counters := make([]int, names)
 	ctx, stop := context.WithTimeout(context.Background(), 8*time.Second)
 	defer stop()
 
-	keep, _ := faulty(t, cl.Connect(), 0, r3)
+	keep, _ := proof.Faulty(t, cl.Connect(), 0, r3)
 	kept, err := keep.Lock(t.Context(), "kept throughout", natslock.TTL(15*time.Second))
 	require.NoError(t, err)
 
@@ -39,14 +40,14 @@ func TestClusterStepDowns(t *testing.T) {
 	var mu sync.Mutex
 	done := make([]int, names)
 	for i := range clients {
-		c, _ := faulty(t, cl.Connect(), uint64(i), r3, natslock.WithTTL(10*time.Second))
+		c, _ := proof.Faulty(t, cl.Connect(), uint64(i), r3, natslock.WithTTL(10*time.Second))
 		wg.Go(func() {
 			for n := i; ctx.Err() == nil; n++ {
 				l, err := c.Lock(context.Background(), fmt.Sprint(n%names))
 				if !assert.NoError(t, err) {
 					return
 				}
-				ref.granted(l)
+				ref.Granted(natslock.Mutex, natslock.Exclusive, l)
 				counters[n%names]++ // unguarded but by the lock
 				assert.NoError(t, l.Err())
 				err = l.Unlock(context.Background())
@@ -67,16 +68,16 @@ func TestClusterStepDowns(t *testing.T) {
 		}
 	}
 	wg.Wait()
-	ref.check(t)
+	ref.Check(t)
 	require.Equal(t, done, counters, "an update was lost")
 	require.NoError(t, kept.Err())
 	require.NoError(t, kept.Unlock(t.Context()))
 	// Places in the queue are given up in the background, and replicas lag.
 	nc := cl.Connect()
-	require.Eventually(t, func() bool { return len(keysLeft(t, nc)) == 0 }, 20*time.Second, 100*time.Millisecond)
+	require.Eventually(t, func() bool { return len(proof.KeysLeft(t, nc)) == 0 }, 20*time.Second, 100*time.Millisecond)
 	require.Greater(t, downs, 3)
-	t.Logf("%d grants over %d step-downs", ref.grants, downs)
-	require.Greater(t, ref.grants, 30, "not vacuous")
+	t.Logf("%d grants over %d step-downs", ref.History().Counts()["grants"], downs)
+	require.Greater(t, ref.History().Counts()["grants"], 30, "not vacuous")
 }
 
 // TestClusterLeaderKilled kills the server that leads the stream. At the default
@@ -86,12 +87,12 @@ func TestClusterLeaderKilled(t *testing.T) {
 		t.Skip("a cluster takes seconds; -short was given")
 	}
 	cl := testutil.RunCluster(t, 3)
-	a, _ := faulty(t, cl.Connect(nats.ReconnectWait(50*time.Millisecond), nats.MaxReconnects(-1)), 1, r3)
-	b, _ := faulty(t, cl.Connect(nats.ReconnectWait(50*time.Millisecond), nats.MaxReconnects(-1)), 2, r3)
-	ref := newReferee()
+	a, _ := proof.Faulty(t, cl.Connect(nats.ReconnectWait(50*time.Millisecond), nats.MaxReconnects(-1)), 1, r3)
+	b, _ := proof.Faulty(t, cl.Connect(nats.ReconnectWait(50*time.Millisecond), nats.MaxReconnects(-1)), 2, r3)
+	ref := proof.NewRecorder()
 	la, err := a.Lock(t.Context(), "x")
 	require.NoError(t, err)
-	ref.granted(la)
+	ref.Granted(natslock.Mutex, natslock.Exclusive, la)
 	got := make(chan *natslock.Lock, 1)
 	go func() {
 		l, err := b.Lock(context.Background(), "x")
@@ -111,8 +112,8 @@ func TestClusterLeaderKilled(t *testing.T) {
 	require.NoError(t, la.Unlock(t.Context()))
 	lb := <-got
 	require.NotNil(t, lb)
-	ref.granted(lb)
-	ref.check(t)
+	ref.Granted(natslock.Mutex, natslock.Exclusive, lb)
+	ref.Check(t)
 	require.Less(t, time.Since(released), 16*time.Second)
 	require.NoError(t, lb.Unlock(t.Context()))
 }
@@ -123,12 +124,12 @@ func TestClusterFIFO(t *testing.T) {
 		t.Skip("a cluster takes seconds; -short was given")
 	}
 	cl := testutil.RunCluster(t, 3)
-	holder, _ := faulty(t, cl.Connect(), 0, r3)
+	holder, _ := proof.Faulty(t, cl.Connect(), 0, r3)
 	l, err := holder.Lock(t.Context(), "x")
 	require.NoError(t, err)
 	var clients []*natslock.Client
 	for i := range 3 {
-		c, _ := faulty(t, cl.ConnectTo(i), uint64(i), r3)
+		c, _ := proof.Faulty(t, cl.ConnectTo(i), uint64(i), r3)
 		clients = append(clients, c)
 	}
 	const waiters = 12

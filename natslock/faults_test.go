@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/proof"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
@@ -71,16 +72,16 @@ func TestFaultAtEveryStep(t *testing.T) {
 			t.Run(fmt.Sprintf("%s %s %d-%d/%s", who, step.stage, step.first, step.last, f.name), func(t *testing.T) {
 				testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 					nc := s.Connect()
-					a, fa := faulty(t, nc, 1, natslock.WithTTL(5*time.Second), natslock.WithOwner("A"))
-					b, fb := faulty(t, s.Connect(), 1, natslock.WithTTL(5*time.Second), natslock.WithOwner("B"))
-					ref := newReferee()
+					a, fa := proof.Faulty(t, nc, 1, natslock.WithTTL(5*time.Second), natslock.WithOwner("A"))
+					b, fb := proof.Faulty(t, s.Connect(), 1, natslock.WithTTL(5*time.Second), natslock.WithOwner("B"))
+					ref := proof.NewRecorder()
 					target := fa
 					if step.ofB {
 						target = fb
 					}
 					n, hit := 0, 0
 					target.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
-						if stage(w) == step.stage {
+						if proof.Stage(w) == step.stage {
 							if n++; n >= step.first && n <= step.last {
 								hit++
 								return f.fate
@@ -91,7 +92,7 @@ func TestFaultAtEveryStep(t *testing.T) {
 
 					la, err := a.Lock(t.Context(), "x")
 					require.NoError(t, err)
-					ref.granted(la)
+					ref.Granted(natslock.Mutex, natslock.Exclusive, la)
 					time.Sleep(time.Second)
 					gotB := make(chan time.Time, 1)
 					go func() {
@@ -100,7 +101,7 @@ func TestFaultAtEveryStep(t *testing.T) {
 							close(gotB)
 							return
 						}
-						ref.granted(lb)
+						ref.Granted(natslock.Mutex, natslock.Exclusive, lb)
 						gotB <- time.Now()
 						time.Sleep(2 * time.Second)
 						assert.NoError(t, lb.Unlock(context.Background()))
@@ -124,16 +125,16 @@ func TestFaultAtEveryStep(t *testing.T) {
 					assert.Positive(t, hit, "the fault was never injected")
 
 					time.Sleep(2 * time.Minute) // late writes land, ghosts are laid
-					ref.check(t)
-					assert.Empty(t, keysLeft(t, nc), "left in the bucket")
+					ref.Check(t)
+					assert.Empty(t, proof.KeysLeft(t, nc), "left in the bucket")
 					for _, c := range []*natslock.Client{a, b} {
 						l, err := c.TryLock(t.Context(), "x")
 						require.NoError(t, err, "blocked by an own ghost")
-						ref.granted(l)
+						ref.Granted(natslock.Mutex, natslock.Exclusive, l)
 						require.NoError(t, l.Unlock(t.Context()))
 						require.NoError(t, c.Close(t.Context()))
 					}
-					ref.check(t)
+					ref.Check(t)
 				})
 			})
 		}
@@ -159,12 +160,12 @@ func TestClaimAtZeroLandsLate(t *testing.T) {
 				// The stuck write comes through another connection's store, so
 				// that it can land when its client has long crashed.
 				nc, link := s.ConnectLink(nats.MaxReconnects(0))
-				a, fa := faulty(t, nc, 1, natslock.WithTTL(5*time.Second), natslock.WithOwner("A"))
-				b, _ := faulty(t, s.Connect(), 1, natslock.WithTTL(5*time.Second), natslock.WithOwner("B"))
-				ref := newReferee()
+				a, fa := proof.Faulty(t, nc, 1, natslock.WithTTL(5*time.Second), natslock.WithOwner("A"))
+				b, _ := proof.Faulty(t, s.Connect(), 1, natslock.WithTTL(5*time.Second), natslock.WithOwner("B"))
+				ref := proof.NewRecorder()
 				var stuck *kvstore.Write
 				fa.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
-					if stage(w) == "lock take" {
+					if proof.Stage(w) == "lock take" {
 						if stuck == nil {
 							stuck = &w
 						}
@@ -184,12 +185,12 @@ func TestClaimAtZeroLandsLate(t *testing.T) {
 
 				lb, err := b.Lock(t.Context(), "x")
 				require.NoError(t, err)
-				ref.granted(lb)
+				ref.Granted(natslock.Mutex, natslock.Exclusive, lb)
 				require.NoError(t, lb.Unlock(t.Context()))
 				time.Sleep(3 * time.Second)
-				require.Empty(t, keysLeft(t, s.Connect()), "the key is empty again")
+				require.Empty(t, proof.KeysLeft(t, s.Connect()), "the key is empty again")
 
-				raw := rawStore(t, s.Connect())
+				raw := proof.OpenStore(t, s.Connect())
 				if tc.alive {
 					landed := make(chan struct{}, 8)
 					w, err := raw.Watch("lock.x", func(kvstore.Event) { landed <- struct{}{} })
@@ -207,7 +208,7 @@ func TestClaimAtZeroLandsLate(t *testing.T) {
 				began := time.Now()
 				lb, err = b.Lock(t.Context(), "x")
 				require.NoError(t, err)
-				ref.granted(lb)
+				ref.Granted(natslock.Mutex, natslock.Exclusive, lb)
 				waited := time.Since(began)
 				if tc.alive {
 					// Whose ghost it is deletes it.
@@ -216,7 +217,7 @@ func TestClaimAtZeroLandsLate(t *testing.T) {
 					assert.Less(t, waited, 6*time.Second, "a ghost costs at most one TTL")
 					assert.Greater(t, waited, 3*time.Second, "a live record is not overwritten, whoever's it is")
 				}
-				ref.check(t)
+				ref.Check(t)
 				require.NoError(t, lb.Unlock(t.Context()))
 				require.Zero(t, a.Stats().Granted)
 			})
@@ -228,9 +229,9 @@ func TestClaimAtZeroLandsLate(t *testing.T) {
 // validity end: the context ends before, and the answer that comes is useless.
 func TestLateRenewalDoesNotRevive(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a, fa := faulty(t, s.Connect(), 1, natslock.WithTTL(5*time.Second))
+		a, fa := proof.Faulty(t, s.Connect(), 1, natslock.WithTTL(5*time.Second))
 		fa.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
-			if stage(w) == "lock renew" {
+			if proof.Stage(w) == "lock renew" {
 				return testutil.DelayAnswer(4 * time.Second)
 			}
 			return testutil.Pass
@@ -243,11 +244,11 @@ func TestLateRenewalDoesNotRevive(t *testing.T) {
 		require.ErrorIs(t, context.Cause(l.Context()), natslock.ErrLost)
 		require.Equal(t, natslock.Lost, l.State())
 		// The server has been renewed meanwhile, so the record is still there ...
-		require.Equal(t, []string{"lock.x"}, keysLeft(t, s.Connect()))
+		require.Equal(t, []string{"lock.x"}, proof.KeysLeft(t, s.Connect()))
 		// ... until the late confirmation comes, which deletes it: well before the
 		// end of its TTL, 6 s after the start.
 		time.Sleep(time.Second)
-		require.Empty(t, keysLeft(t, s.Connect()))
+		require.Empty(t, proof.KeysLeft(t, s.Connect()))
 		require.Equal(t, natslock.Lost, l.State())
 		require.Zero(t, l.Remaining())
 		require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrLost)
@@ -265,14 +266,14 @@ func TestValidityCountsFromSending(t *testing.T) {
 			}
 			t.Run(fmt.Sprintf("%s %v", step, delay), func(t *testing.T) {
 				testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-					a, fa := faulty(t, s.Connect(), 1, natslock.WithTTL(5*time.Second))
-					b, _ := faulty(t, s.Connect(), 1, natslock.WithTTL(5*time.Second))
-					ref := newReferee()
+					a, fa := proof.Faulty(t, s.Connect(), 1, natslock.WithTTL(5*time.Second))
+					b, _ := proof.Faulty(t, s.Connect(), 1, natslock.WithTTL(5*time.Second))
+					ref := proof.NewRecorder()
 					hit := false
 					var sent time.Time
 					fa.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
 						switch {
-						case !hit && stage(w) == step:
+						case !hit && proof.Stage(w) == step:
 							hit, sent = true, time.Now()
 							return testutil.DelayAnswer(delay)
 						case hit:
@@ -282,13 +283,13 @@ func TestValidityCountsFromSending(t *testing.T) {
 					})
 					la, err := a.Lock(t.Context(), "x")
 					require.NoError(t, err)
-					ref.granted(la)
+					ref.Granted(natslock.Mutex, natslock.Exclusive, la)
 					lb, err := b.Lock(t.Context(), "x")
 					require.NoError(t, err)
-					ref.granted(lb)
+					ref.Granted(natslock.Mutex, natslock.Exclusive, lb)
 					require.Equal(t, natslock.Lost, la.State())
 					<-la.Done()
-					ref.check(t)
+					ref.Check(t)
 					require.True(t, hit)
 					// 5 s of lease, 10% of them margin.
 					require.WithinDuration(t, sent.Add(4500*time.Millisecond), la.ValidUntil(), 10*time.Millisecond)
@@ -303,12 +304,12 @@ func TestValidityCountsFromSending(t *testing.T) {
 // over for its holder: it is no grant, and the record does not stay.
 func TestFirstAnswerTooLate(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a, fa := faulty(t, s.Connect(), 1, natslock.WithTTL(5*time.Second))
+		a, fa := proof.Faulty(t, s.Connect(), 1, natslock.WithTTL(5*time.Second))
 		n := 0
 		fa.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
 			if n++; n == 1 {
 				return testutil.DelayAnswer(4700 * time.Millisecond)
-			} else if stage(w) == "lock take" && n < 6 {
+			} else if proof.Stage(w) == "lock take" && n < 6 {
 				return testutil.Drop
 			}
 			return testutil.Pass
@@ -327,15 +328,15 @@ func TestFirstAnswerTooLate(t *testing.T) {
 // the renewal does not undo the break, whether it was applied before or not.
 func TestBreakAgainstStaleRenewal(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a, fa := faulty(t, s.Connect(), 1, natslock.WithTTL(6*time.Second), natslock.WithOwner("A"))
-		b, _ := faulty(t, s.Connect(), 1, natslock.WithTTL(6*time.Second), natslock.WithOwner("B"))
-		ref := newReferee()
+		a, fa := proof.Faulty(t, s.Connect(), 1, natslock.WithTTL(6*time.Second), natslock.WithOwner("A"))
+		b, _ := proof.Faulty(t, s.Connect(), 1, natslock.WithTTL(6*time.Second), natslock.WithOwner("B"))
+		ref := proof.NewRecorder()
 		la, err := a.Lock(t.Context(), "x")
 		require.NoError(t, err)
-		ref.granted(la)
+		ref.Granted(natslock.Mutex, natslock.Exclusive, la)
 		held := make(chan struct{}, 100)
 		fa.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
-			if stage(w) == "lock renew" {
+			if proof.Stage(w) == "lock renew" {
 				held <- struct{}{}
 				return testutil.Hold
 			}
@@ -358,8 +359,8 @@ func TestBreakAgainstStaleRenewal(t *testing.T) {
 		require.ErrorIs(t, la.Unlock(t.Context()), natslock.ErrBroken)
 		lb, err := b.TryLock(t.Context(), "x")
 		require.NoError(t, err)
-		ref.granted(lb)
-		ref.check(t)
+		ref.Granted(natslock.Mutex, natslock.Exclusive, lb)
+		ref.Check(t)
 		require.NoError(t, lb.Unlock(t.Context()))
 	})
 }
@@ -368,11 +369,11 @@ func TestBreakAgainstStaleRenewal(t *testing.T) {
 // not know yet that it was applied: the claim never becomes a lock.
 func TestBreakAgainstLateAnswer(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a, fa := faulty(t, s.Connect(), 1, natslock.WithTTL(10*time.Second), natslock.WithOwner("A"))
-		b, _ := faulty(t, s.Connect(), 1, natslock.WithTTL(10*time.Second), natslock.WithOwner("B"))
+		a, fa := proof.Faulty(t, s.Connect(), 1, natslock.WithTTL(10*time.Second), natslock.WithOwner("A"))
+		b, _ := proof.Faulty(t, s.Connect(), 1, natslock.WithTTL(10*time.Second), natslock.WithOwner("B"))
 		n := 0
 		fa.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
-			if stage(w) == "lock take" {
+			if proof.Stage(w) == "lock take" {
 				if n++; n == 1 {
 					return testutil.DelayAnswer(1500 * time.Millisecond)
 				}
@@ -409,8 +410,8 @@ func TestBreakAnswerLost(t *testing.T) {
 		for _, now := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s now=%v", f.name, now), func(t *testing.T) {
 				testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-					a, _ := faulty(t, s.Connect(), 1, natslock.WithTTL(5*time.Second), natslock.WithWatchAfter(0))
-					b, fb := faulty(t, s.Connect(), 1, natslock.WithTTL(5*time.Second))
+					a, _ := proof.Faulty(t, s.Connect(), 1, natslock.WithTTL(5*time.Second), natslock.WithWatchAfter(0))
+					b, fb := proof.Faulty(t, s.Connect(), 1, natslock.WithTTL(5*time.Second))
 					la, err := a.Lock(t.Context(), "x")
 					require.NoError(t, err)
 					n := 0
@@ -432,7 +433,7 @@ func TestBreakAnswerLost(t *testing.T) {
 					require.ErrorIs(t, context.Cause(la.Context()), natslock.ErrBroken)
 					require.ErrorIs(t, la.Unlock(t.Context()), natslock.ErrBroken)
 					time.Sleep(time.Minute)
-					require.Empty(t, keysLeft(t, s.Connect()))
+					require.Empty(t, proof.KeysLeft(t, s.Connect()))
 				})
 			})
 		}
@@ -443,12 +444,12 @@ func TestBreakAnswerLost(t *testing.T) {
 // looks by itself every few seconds.
 func TestReleaseUnheard(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a, _ := faulty(t, s.Connect(), 1, natslock.WithTTL(time.Hour))
+		a, _ := proof.Faulty(t, s.Connect(), 1, natslock.WithTTL(time.Hour))
 		l, err := a.Lock(t.Context(), "x")
 		require.NoError(t, err)
 		got := make(chan time.Time)
 		for i := range 2 {
-			b, fb := faulty(t, s.Connect(), uint64(i), natslock.WithTTL(time.Hour))
+			b, fb := proof.Faulty(t, s.Connect(), uint64(i), natslock.WithTTL(time.Hour))
 			fb.DropAllEvents(true)
 			go func() {
 				assert.NoError(t, b.Do(context.Background(), "x", func(context.Context, *natslock.Lock) error {
@@ -472,7 +473,7 @@ func TestNotificationsDropped(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		results := make(chan error, 8)
 		for i := range 8 {
-			c, f := faulty(t, s.Connect(), uint64(i), natslock.WithTTL(time.Hour))
+			c, f := proof.Faulty(t, s.Connect(), uint64(i), natslock.WithTTL(time.Hour))
 			f.DropAllEvents(true)
 			go func() {
 				results <- c.Do(context.Background(), "x", func(context.Context, *natslock.Lock) error {
@@ -486,7 +487,7 @@ func TestNotificationsDropped(t *testing.T) {
 		}
 		// The back-stop looks every 2.5 to 3.5 s.
 		require.Less(t, time.Since(begun), 8*4*time.Second)
-		require.Empty(t, keysLeft(t, s.Connect()))
+		require.Empty(t, proof.KeysLeft(t, s.Connect()))
 	})
 }
 
@@ -495,11 +496,11 @@ func TestNotificationsDropped(t *testing.T) {
 func TestTokensGoBackwards(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		nc := s.Connect()
-		c, _ := faulty(t, nc, 1)
+		c, _ := proof.Faulty(t, nc, 1)
 		l, err := c.Lock(t.Context(), "x")
 		require.NoError(t, err)
 		require.NoError(t, l.Unlock(t.Context()))
-		remake(t, nc, 1000) // a bucket whose sequences are those of long ago
+		proof.RemakeBucket(t, nc, 1000) // a bucket whose sequences are those of long ago
 		_, err = c.Lock(t.Context(), "x")
 		require.ErrorIs(t, err, natslock.ErrUnavailable)
 		require.ErrorContains(t, err, "backwards")

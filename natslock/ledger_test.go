@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/vmihailenco/msgpack/v5"
 
+	"github.com/natslock/locks/internal/proof"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
@@ -26,17 +27,17 @@ import (
 func TestForgedSighting(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		nc := s.Connect()
-		a, _ := faulty(t, nc, 1, natslock.WithWatchAfter(-1))
-		b, fb := faulty(t, s.Connect(), 1)
-		ref := newReferee()
+		a, _ := proof.Faulty(t, nc, 1, natslock.WithWatchAfter(-1))
+		b, fb := proof.Faulty(t, s.Connect(), 1)
+		ref := proof.NewRecorder()
 		la, err := a.Lock(t.Context(), "x")
 		require.NoError(t, err)
-		ref.granted(la)
+		ref.Granted(natslock.Mutex, natslock.Exclusive, la)
 		var claim struct {
 			ID string `msgpack:"id"`
 		}
 		fb.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
-			if stage(w) == "lock take" {
+			if proof.Stage(w) == "lock take" {
 				assert.NoError(t, msgpack.Unmarshal(w.Value, &claim))
 				return testutil.Drop
 			}
@@ -46,7 +47,7 @@ func TestForgedSighting(t *testing.T) {
 		require.ErrorIs(t, err, natslock.ErrUnavailable)
 		fb.OnSend(nil)
 		time.Sleep(20 * time.Second)
-		r, err := rawStore(t, nc).Get(t.Context(), "lock.x", 0)
+		r, err := proof.OpenStore(t, nc).Get(t.Context(), "lock.x", 0)
 		require.NoError(t, err)
 		forged, err := msgpack.Marshal(map[string]any{"v": 1, "s": 1, "id": claim.ID, "a": 1, "l": 15})
 		require.NoError(t, err)
@@ -57,7 +58,7 @@ func TestForgedSighting(t *testing.T) {
 		_, err = b.TryLock(t.Context(), "x")
 		require.ErrorIs(t, err, natslock.ErrLocked)
 		require.Equal(t, natslock.Held, la.State())
-		ref.check(t)
+		ref.Check(t)
 	})
 }
 
@@ -65,13 +66,13 @@ func TestForgedSighting(t *testing.T) {
 // another holder's record. It is adopted instead of waited for.
 func TestOwnAttemptLandsWhileWaiting(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a, _ := faulty(t, s.Connect(), 1, natslock.WithTTL(time.Hour))
-		b, fb := faulty(t, s.Connect(), 1, natslock.WithTTL(time.Hour))
+		a, _ := proof.Faulty(t, s.Connect(), 1, natslock.WithTTL(time.Hour))
+		b, fb := proof.Faulty(t, s.Connect(), 1, natslock.WithTTL(time.Hour))
 		la, err := a.Lock(t.Context(), "x")
 		require.NoError(t, err)
 		n := 0
 		fb.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
-			if stage(w) == "lock take" {
+			if proof.Stage(w) == "lock take" {
 				if n++; n == 1 {
 					return testutil.Hold // expects an empty key
 				}
@@ -123,14 +124,14 @@ func TestUnlockDuringClose(t *testing.T) {
 		}
 		wg.Wait()
 	}
-	require.Empty(t, keysLeft(t, s.Connect()))
+	require.Empty(t, proof.KeysLeft(t, s.Connect()))
 }
 
 // A waiter that cannot reach the server backs off, and is there when it is back.
 func TestOutageBacksOff(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		nc, link := s.ConnectLink(nats.MaxReconnects(-1), nats.ReconnectWait(100*time.Millisecond))
-		c, f := faulty(t, nc, 1)
+		c, f := proof.Faulty(t, nc, 1)
 		link.Cut()
 		got := make(chan time.Time, 1)
 		go func() {
@@ -152,8 +153,8 @@ func TestOutageBacksOff(t *testing.T) {
 func TestBucketGoneUnderWaiter(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		nc := s.Connect()
-		a, _ := faulty(t, nc, 1, natslock.WithTTL(5*time.Second))
-		b, _ := faulty(t, s.Connect(), 1, natslock.WithTTL(5*time.Second))
+		a, _ := proof.Faulty(t, nc, 1, natslock.WithTTL(5*time.Second))
+		b, _ := proof.Faulty(t, s.Connect(), 1, natslock.WithTTL(5*time.Second))
 		_, err := a.Lock(t.Context(), "x")
 		require.NoError(t, err)
 		failed := make(chan error, 1)
@@ -162,7 +163,7 @@ func TestBucketGoneUnderWaiter(t *testing.T) {
 			failed <- err
 		}()
 		time.Sleep(time.Second)
-		deleteBucket(t, nc)
+		proof.DeleteBucket(t, nc)
 		gone := time.Now()
 		require.ErrorIs(t, <-failed, natslock.ErrUnavailable)
 		require.Less(t, time.Since(gone), time.Minute)
@@ -173,7 +174,7 @@ func TestBucketGoneUnderWaiter(t *testing.T) {
 // TTL is asked for.
 func TestRenewFractionBeyondValidity(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, _ := faulty(t, s.Connect(), 1, natslock.WithRenewFraction(0.99), natslock.WithSafetyMargin(0.5), natslock.WithTTL(2*time.Second))
+		c, _ := proof.Faulty(t, s.Connect(), 1, natslock.WithRenewFraction(0.99), natslock.WithSafetyMargin(0.5), natslock.WithTTL(2*time.Second))
 		l, err := c.Lock(t.Context(), "x")
 		require.NoError(t, err)
 		time.Sleep(time.Minute)
@@ -186,11 +187,11 @@ func TestRenewFractionBeyondValidity(t *testing.T) {
 func TestHealthyAfterRemake(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		nc, link := s.ConnectLink(nats.MaxReconnects(-1), nats.ReconnectWait(100*time.Millisecond))
-		c, _ := faulty(t, nc, 1)
+		c, _ := proof.Faulty(t, nc, 1)
 		l, err := c.Lock(t.Context(), "x")
 		require.NoError(t, err)
 		link.Cut()
-		remake(t, s.Connect(), uint64(time.Now().Add(time.Hour).UnixMicro()))
+		proof.RemakeBucket(t, s.Connect(), uint64(time.Now().Add(time.Hour).UnixMicro()))
 		link.Heal()
 		<-l.Done()
 		require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrLost)
@@ -221,7 +222,7 @@ func TestConnectionClosedBefore(t *testing.T) {
 // A second Close cuts the first one short when its own context ends.
 func TestSecondClose(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, _ := faulty(t, s.Connect(), 1)
+		c, _ := proof.Faulty(t, s.Connect(), 1)
 		l, err := c.Lock(t.Context(), "x")
 		require.NoError(t, err)
 		first := make(chan error, 1)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/proof"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
@@ -135,7 +136,7 @@ func TestStaleQueueList(t *testing.T) {
 		}))
 		places := 0
 		f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
-			if stage(w) == "wait take" {
+			if proof.Stage(w) == "wait take" {
 				places++
 			}
 			return testutil.Pass

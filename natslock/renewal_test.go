@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/proof"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
@@ -19,7 +20,7 @@ import (
 func renewals(f *testutil.Faults, fate func(n int) testutil.Fate) {
 	n := 0
 	f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
-		if stage(w) == "lock renew" {
+		if proof.Stage(w) == "lock renew" {
 			n++
 			return fate(n)
 		}
@@ -31,12 +32,12 @@ func renewals(f *testutil.Faults, fate func(n int) testutil.Fate) {
 // nothing is the loss.
 func TestGoneIsNotWrittenAgain(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a, _ := faulty(t, s.Connect(), 1, natslock.WithTTL(30*time.Second), natslock.WithWatchAfter(-1))
+		a, _ := proof.Faulty(t, s.Connect(), 1, natslock.WithTTL(30*time.Second), natslock.WithWatchAfter(-1))
 		r := newRaw(t, s.Connect())
 		l, err := a.Lock(t.Context(), "x")
 		require.NoError(t, err)
 		granted := time.Now()
-		_, err = rawStore(t, s.Connect()).Delete(t.Context(), "lock.x", l.Token())
+		_, err = proof.OpenStore(t, s.Connect()).Delete(t.Context(), "lock.x", l.Token())
 		require.NoError(t, err)
 		time.Sleep(2 * time.Second)
 		require.Nil(t, r.get("lock.x"), "its tombstone has ended")
@@ -51,12 +52,12 @@ func TestGoneIsNotWrittenAgain(t *testing.T) {
 // Nor is its release a success: somebody else may have held the lock meanwhile.
 func TestUnlockOfGone(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a, _ := faulty(t, s.Connect(), 1, natslock.WithWatchAfter(-1))
+		a, _ := proof.Faulty(t, s.Connect(), 1, natslock.WithWatchAfter(-1))
 		r := newRaw(t, s.Connect())
 		for _, stays := range []time.Duration{0, 2 * time.Second} { // its tombstone ends after 1 s
 			l, err := a.Lock(t.Context(), "x")
 			require.NoError(t, err)
-			_, err = rawStore(t, s.Connect()).Delete(t.Context(), "lock.x", l.Token())
+			_, err = proof.OpenStore(t, s.Connect()).Delete(t.Context(), "lock.x", l.Token())
 			require.NoError(t, err)
 			time.Sleep(stays)
 			require.Equal(t, stays == 0, r.get("lock.x") != nil)
@@ -85,7 +86,7 @@ func TestReleaseGoesOn(t *testing.T) {
 // counts from its own sending.
 func TestFoundRenewalCountsFromItsOwnSending(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a, fa := faulty(t, s.Connect(), 1, natslock.WithTTL(9*time.Second), natslock.WithWatchAfter(-1))
+		a, fa := proof.Faulty(t, s.Connect(), 1, natslock.WithTTL(9*time.Second), natslock.WithWatchAfter(-1))
 		var sent []time.Time
 		renewals(fa, func(n int) testutil.Fate {
 			sent = append(sent, time.Now())
@@ -112,8 +113,8 @@ func TestFoundRenewalCountsFromItsOwnSending(t *testing.T) {
 // looks like that renewal, and is the end of the lease.
 func TestBreakOfUnheardRenewal(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a, fa := faulty(t, s.Connect(), 1, natslock.WithTTL(9*time.Second), natslock.WithWatchAfter(-1))
-		b, _ := faulty(t, s.Connect(), 1)
+		a, fa := proof.Faulty(t, s.Connect(), 1, natslock.WithTTL(9*time.Second), natslock.WithWatchAfter(-1))
+		b, _ := proof.Faulty(t, s.Connect(), 1)
 		renewals(fa, func(n int) testutil.Fate {
 			if n == 1 {
 				return testutil.LoseAnswer
@@ -140,14 +141,14 @@ func TestBreakOfUnheardRenewal(t *testing.T) {
 func TestCloseMeetsRenewal(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		const ttl = 9 * time.Second
-		a, fa := faulty(t, s.Connect(), 1, natslock.WithTTL(ttl), natslock.WithWatchAfter(-1))
+		a, fa := proof.Faulty(t, s.Connect(), 1, natslock.WithTTL(ttl), natslock.WithWatchAfter(-1))
 		l, err := a.Lock(t.Context(), "x", natslock.Detached())
 		require.NoError(t, err)
 		other, err := a.Lock(t.Context(), "y", natslock.NoRenew())
 		require.NoError(t, err)
 		var renewed time.Time
 		fa.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
-			switch stage(w) {
+			switch proof.Stage(w) {
 			case "lock renew":
 				renewed = time.Now()
 				return testutil.DelayAnswer(500 * time.Millisecond)
@@ -172,6 +173,6 @@ func TestCloseMeetsRenewal(t *testing.T) {
 		require.ErrorIs(t, l.Err(), natslock.ErrClosed)
 		require.Equal(t, 1, fa.Counts().AnswersDelayed, "the confirmation never came")
 		time.Sleep(time.Until(renewed.Add(ttl - 100*time.Millisecond)))
-		require.Contains(t, keysLeft(t, s.Connect()), "lock.x")
+		require.Contains(t, proof.KeysLeft(t, s.Connect()), "lock.x")
 	})
 }

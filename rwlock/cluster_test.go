@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/proof"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
@@ -39,9 +40,9 @@ func TestClusterStorm(t *testing.T) {
 	for i := range clients {
 		peers = append(peers, newPeer(t, cl.Connect(nats.ReconnectWait(50*time.Millisecond)), uint64(i), r3, natslock.WithTTL(10*time.Second)))
 	}
-	w := tap(t, cl.Connect())
-	w.lossy = true
-	u := newUmpire()
+	u := proof.NewRecorder()
+	u.Tap(t, cl.Connect())
+	u.Lossy()
 	ctx, stop := context.WithTimeout(context.Background(), 8*time.Second)
 	defer stop()
 	var counters, done [names]int // the first guarded by the locks alone
@@ -61,7 +62,7 @@ func TestClusterStorm(t *testing.T) {
 					if !assert.NoError(t, err) {
 						return
 					}
-					u.granted(l, writes)
+					u.Granted(natslock.RW, modeOf(writes), l)
 					if writes {
 						counters[k]++
 						mu.Lock()
@@ -90,18 +91,16 @@ func TestClusterStorm(t *testing.T) {
 	stopped := time.Now()
 	wg.Wait()
 	t.Logf("the last one was through %v after the end", time.Since(stopped))
-	u.check(t)
+	u.Check(t)
 	require.Equal(t, done, counters, "an update was lost")
-	fouls, joins := w.joinsBehindGate()
-	require.Empty(t, fouls)
-	require.Empty(t, w.writersOverReaders(u))
-	eventually(t, "nothing is left", func() bool { return len(keysLeft(t, cl.Connect())) == 0 })
-	t.Logf("%d reads (%d joins, at most %d at once) and %d writes over %d step-downs", u.reads, joins, u.most, u.writes, downs)
+	eventually(t, "nothing is left", func() bool { return len(proof.KeysLeft(t, cl.Connect())) == 0 })
+	n := u.History().Counts()
+	t.Logf("%d reads (%d joins, at most %d at once) and %d writes over %d step-downs", n["reads"], n["joins"], n["readers at once"], n["writes"], downs)
 	require.Greater(t, downs, 3)
 	// Not vacuous; how many there are depends on the machine.
-	require.Greater(t, u.reads, 30)
-	require.Greater(t, u.writes, 15)
-	require.Greater(t, u.most, 1)
+	require.Greater(t, n["reads"], 30)
+	require.Greater(t, n["writes"], 15)
+	require.Greater(t, n["readers at once"], 1)
 }
 
 // TestClusterOutage kills, and in another cluster cuts off, the server that leads
@@ -124,12 +123,12 @@ func TestClusterOutage(t *testing.T) {
 func leaderKilled(t *testing.T) {
 	cl := testutil.RunCluster(t, 3)
 	a, b, c := newPeer(t, cl.Connect(), 1, r3), newPeer(t, cl.Connect(), 2, r3), newPeer(t, cl.Connect(), 3, r3)
-	w := tap(t, cl.Connect())
-	w.lossy = true
-	u := newUmpire()
+	u := proof.NewRecorder()
+	u.Tap(t, cl.Connect())
+	u.Lossy()
 	r, err := a.RLock(t.Context(), "x")
 	require.NoError(t, err)
-	u.granted(r, false)
+	u.Granted(natslock.RW, natslock.Shared, r)
 	grants := make(chan grant, 2)
 	b.write("b", grants)
 	eventually(t, "the gate stands", func() bool {
@@ -147,15 +146,14 @@ func leaderKilled(t *testing.T) {
 	g := receive(t, grants, "the writer")
 	require.NoError(t, g.err)
 	require.Equal(t, "b", g.who)
-	u.granted(g.l, true)
+	u.Granted(natslock.RW, natslock.Exclusive, g.l)
 	require.Less(t, time.Since(released), 16*time.Second)
 	unlock(t, g.l)
 	g = receive(t, grants, "the reader")
 	require.NoError(t, g.err)
-	u.granted(g.l, false)
+	u.Granted(natslock.RW, natslock.Shared, g.l)
 	unlock(t, g.l)
-	u.check(t)
-	require.Empty(t, w.writersOverReaders(u))
+	u.Check(t)
 }
 
 // leaderIsolated is the counter-example of the model checker. A writer is
@@ -174,13 +172,13 @@ func leaderIsolated(t *testing.T) {
 	old := cl.Index(cl.WaitStreamLeader(t, streamName))
 	r := newPeer(t, cl.ConnectTo((old+1)%3), 1, r3, natslock.WithTTL(ttl))
 	w := newPeer(t, cl.ConnectTo(old), 2, r3, natslock.WithTTL(24*time.Hour))
-	beside := openStore(t, cl.ConnectTo(old))
-	wire := tap(t, cl.ConnectTo((old+2)%3))
-	wire.lossy = true
-	u := newUmpire()
+	beside := proof.OpenStore(t, cl.ConnectTo(old))
+	u := proof.NewRecorder()
+	u.Tap(t, cl.ConnectTo((old+2)%3))
+	u.Lossy()
 	rl, err := r.RLock(t.Context(), "x")
 	require.NoError(t, err)
-	u.granted(rl, false)
+	u.Granted(natslock.RW, natslock.Shared, rl)
 	grants := make(chan grant, 1)
 	w.write("w", grants)
 	var gate uint64
@@ -223,15 +221,18 @@ func leaderIsolated(t *testing.T) {
 	cl.Rejoin(old)
 	require.NoError(t, rl.Extend(t.Context(), 0))
 	require.Equal(t, natslock.Held, rl.State())
-	require.Empty(t, grants)
+	select {
+	case g := <-grants:
+		t.Fatalf("the writer got in, or not (%v), over the reader with %v left", g.err, rl.Remaining())
+	default:
+	}
 	unlock(t, rl)
 	released := time.Now()
 	g := receive(t, grants, "the writer")
 	require.NoError(t, g.err)
-	u.granted(g.l, true)
+	u.Granted(natslock.RW, natslock.Exclusive, g.l)
 	require.Less(t, time.Since(released), 16*time.Second)
 	require.Greater(t, g.l.Token(), rl.Token())
 	unlock(t, g.l)
-	u.check(t)
-	require.Empty(t, wire.writersOverReaders(u))
+	u.Check(t)
 }

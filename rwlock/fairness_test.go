@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/proof"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
@@ -26,7 +27,7 @@ type crowd struct {
 	wg     sync.WaitGroup
 }
 
-func newCrowd(t *testing.T, u *umpire, peers []*peer, each int, writes bool, opts ...natslock.LockOption) *crowd {
+func newCrowd(t *testing.T, u *proof.Recorder, peers []*peer, each int, writes bool, opts ...natslock.LockOption) *crowd {
 	ctx, stop := context.WithCancel(context.Background())
 	c := &crowd{stop: stop}
 	for i, p := range peers {
@@ -42,7 +43,7 @@ func newCrowd(t *testing.T, u *umpire, peers []*peer, each int, writes bool, opt
 					if !assert.NoError(t, err) {
 						return
 					}
-					u.granted(l, writes)
+					u.Granted(natslock.RW, modeOf(writes), l)
 					c.grants.Add(1)
 					time.Sleep(time.Duration(20+rng.IntN(60)) * time.Millisecond)
 					assert.NoError(t, l.Unlock(context.Background()))
@@ -56,7 +57,7 @@ func newCrowd(t *testing.T, u *umpire, peers []*peer, each int, writes bool, opt
 
 // outsider lets p in against the crowd some times, and returns for how many of
 // its grants, and how long, it had to wait at most.
-func (c *crowd) outsider(t *testing.T, u *umpire, p *peer, writes bool) (most int64, longest time.Duration) {
+func (c *crowd) outsider(t *testing.T, u *proof.Recorder, p *peer, writes bool) (most int64, longest time.Duration) {
 	take := p.RLock
 	if writes {
 		take = p.Lock
@@ -67,7 +68,7 @@ func (c *crowd) outsider(t *testing.T, u *umpire, p *peer, writes bool) (most in
 		l, err := take(t.Context(), "x")
 		require.NoError(t, err)
 		most, longest = max(most, c.grants.Load()-before), max(longest, time.Since(begun))
-		u.granted(l, writes)
+		u.Granted(natslock.RW, modeOf(writes), l)
 		time.Sleep(5 * time.Millisecond)
 		unlock(t, l)
 	}
@@ -95,7 +96,7 @@ func TestNoStarvation(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-				u := newUmpire()
+				u := proof.NewRecorder()
 				var peers []*peer
 				for i := range tc.clients {
 					peers = append(peers, newPeer(t, s.Connect(), uint64(i)))
@@ -104,7 +105,7 @@ func TestNoStarvation(t *testing.T) {
 				if tc.inside {
 					outsider = peers[0]
 				}
-				w := tap(t, s.Connect())
+				u.Tap(t, s.Connect())
 				c := newCrowd(t, u, peers, tc.each, tc.writes, tc.opts...)
 				most, longest := c.outsider(t, u, outsider, !tc.writes)
 				c.stop()
@@ -115,9 +116,7 @@ func TestNoStarvation(t *testing.T) {
 				if !tc.writes {
 					require.Less(t, longest, 200*time.Millisecond, "readers were let in behind it")
 				}
-				u.check(t)
-				synctest.Wait() // all is told
-				require.Empty(t, w.writersOverReaders(u))
+				u.Check(t)
 				require.Greater(t, c.grants.Load(), int64(30))
 			})
 		})
@@ -129,7 +128,7 @@ func TestNoStarvation(t *testing.T) {
 func TestSharingUnheard(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		const ttl = 9 * time.Second
-		u := newUmpire()
+		u := proof.NewRecorder()
 		readers, writer := newPeer(t, s.Connect(), 1, natslock.WithTTL(ttl)), newPeer(t, s.Connect(), 2, natslock.WithTTL(ttl))
 		readers.f.DropAllEvents(true)
 		c := newCrowd(t, u, []*peer{readers}, 10, false)
@@ -140,7 +139,7 @@ func TestSharingUnheard(t *testing.T) {
 		t.Logf("waited %v at most", longest)
 		require.Less(t, longest, ttl/3+200*time.Millisecond)
 		require.Greater(t, time.Since(begun), ttl/3)
-		u.check(t)
+		u.Check(t)
 	})
 }
 
@@ -148,14 +147,14 @@ func TestSharingUnheard(t *testing.T) {
 // by ticket: writers one by one, the readers between two of them together.
 func TestLine(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		u := newUmpire()
+		u := proof.NewRecorder()
 		var peers []*peer
 		for i := range 4 {
 			peers = append(peers, newPeer(t, s.Connect(), uint64(i)))
 		}
 		first, err := peers[0].Lock(t.Context(), "x")
 		require.NoError(t, err)
-		u.granted(first, true)
+		u.Granted(natslock.RW, natslock.Exclusive, first)
 		const line = "RRWRWWWRRRRWRWW"
 		grants := make(chan grant, len(line))
 		for i, mode := range line {
@@ -185,7 +184,7 @@ func TestLine(t *testing.T) {
 				want = append(want, fmt.Sprint(at+i))
 				g := <-grants
 				require.NoError(t, g.err)
-				u.granted(g.l, line[at] == 'W')
+				u.Granted(natslock.RW, modeOf(line[at] == 'W'), g.l)
 				got, in = append(got, g.who), append(in, g.l)
 			}
 			require.ElementsMatch(t, want, got)
@@ -198,9 +197,9 @@ func TestLine(t *testing.T) {
 			at += n
 		}
 		require.Less(t, time.Since(begun), time.Duration(len(line)+1)*time.Second+200*time.Millisecond, "somebody was let in by a timer")
-		u.check(t)
-		require.Equal(t, 4, u.most)
-		require.Empty(t, keysLeft(t, s.Connect()))
+		u.Check(t)
+		require.Equal(t, 4, u.History().Counts()["readers at once"])
+		require.Empty(t, proof.KeysLeft(t, s.Connect()))
 	})
 }
 
@@ -260,6 +259,6 @@ func newcomer(t *testing.T, under func(kvstore.KV) kvstore.KV) {
 			require.Equal(t, who, g.who)
 			unlock(t, g.l)
 		}
-		require.Empty(t, keysLeft(t, s.Connect()))
+		require.Empty(t, proof.KeysLeft(t, s.Connect()))
 	})
 }

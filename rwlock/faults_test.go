@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/proof"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
@@ -110,7 +111,8 @@ func TestFaultAtEveryStep(t *testing.T) {
 		t.Run(fmt.Sprintf("%s %s %d-%d", step.who, step.stage, step.first, step.last), func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 				newPeer(t, s.Connect(), 0) // makes the bucket
-				w := tap(t, s.Connect())
+				u := proof.NewRecorder()
+				u.Tap(t, s.Connect())
 				var all sync.WaitGroup
 				var mu sync.Mutex
 				for _, f := range fates { // each with clients and a lock of its own
@@ -120,7 +122,7 @@ func TestFaultAtEveryStep(t *testing.T) {
 					}
 					n, hit := 0, &atomic.Int64{}
 					peers[step.who].f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
-						if stage(w) == step.stage {
+						if proof.Stage(w) == step.stage {
 							mu.Lock()
 							defer mu.Unlock()
 							if n++; n >= step.first && n <= step.last {
@@ -136,9 +138,8 @@ func TestFaultAtEveryStep(t *testing.T) {
 					})
 				}
 				all.Wait()
-				fouls, _ := w.joinsBehindGate()
-				assert.Empty(t, fouls)
-				assert.Empty(t, keysLeft(t, s.Connect()), "left in the bucket")
+				u.Check(t)
+				assert.Empty(t, proof.KeysLeft(t, s.Connect()), "left in the bucket")
 			})
 		})
 	}
@@ -147,7 +148,7 @@ func TestFaultAtEveryStep(t *testing.T) {
 const faultTTL = 5 * time.Second
 
 func faultStory(t *testing.T, name string, peers map[string]*peer) {
-	u, p := newUmpire(), &pace{}
+	u, p := proof.NewRecorder(), &pace{}
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	letGo := func(who string, l *natslock.Lock) {
@@ -172,7 +173,7 @@ func faultStory(t *testing.T, name string, peers map[string]*peer) {
 			if !assert.NoError(t, err, "%s: %s", name, who) {
 				return
 			}
-			u.granted(l, writes)
+			u.Granted(natslock.RW, modeOf(writes), l)
 			p.granted(who)
 			select {
 			case <-time.After(hold):
@@ -187,7 +188,7 @@ func faultStory(t *testing.T, name string, peers map[string]*peer) {
 		if !assert.NoError(t, err, "%s: A", name) {
 			return
 		}
-		u.granted(l, false)
+		u.Granted(natslock.RW, natslock.Shared, l)
 		own = append(own, l)
 	}
 	time.Sleep(time.Second)
@@ -209,17 +210,17 @@ func faultStory(t *testing.T, name string, peers map[string]*peer) {
 		if !assert.NoError(t, err, "%s: %s is blocked by a ghost", name, who) {
 			continue
 		}
-		u.granted(l, true)
+		u.Granted(natslock.RW, natslock.Exclusive, l)
 		assert.NoError(t, l.Unlock(context.Background()))
 		l, err = p.TryRLock(t.Context(), name)
 		if !assert.NoError(t, err, "%s: %s is blocked by a ghost", name, who) {
 			continue
 		}
-		u.granted(l, false)
+		u.Granted(natslock.RW, natslock.Shared, l)
 		assert.NoError(t, l.Unlock(context.Background()))
 		assert.NoError(t, p.c.Close(t.Context()))
 	}
-	assert.Empty(t, u.fouls, name)
+	assert.Empty(t, proof.Check(u.History(), proof.Options{}), name)
 }
 
 // TestRepeatedJoin has a join without an answer: it is repeated under a new id, and
@@ -237,7 +238,8 @@ func TestRepeatedJoin(t *testing.T) {
 		t.Run(f.name, func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 				a, b := newPeer(t, s.Connect(), 1, natslock.WithTTL(time.Hour)), newPeer(t, s.Connect(), 2, natslock.WithTTL(time.Hour))
-				w := tap(t, s.Connect())
+				u := proof.NewRecorder()
+				u.Tap(t, s.Connect())
 				a.f.OnSend(func(n int, w kvstore.Write) testutil.Fate {
 					if n == 1 {
 						return f.fate
@@ -247,9 +249,8 @@ func TestRepeatedJoin(t *testing.T) {
 				r, err := a.RLock(t.Context(), "x")
 				require.NoError(t, err)
 				time.Sleep(4 * time.Second)
-				require.Len(t, keysLeft(t, s.Connect()), 1, "the first join's record stays")
-				_, joins := w.joinsBehindGate()
-				require.Equal(t, 2, joins, "two ids")
+				require.Len(t, proof.KeysLeft(t, s.Connect()), 1, "the first join's record stays")
+				require.Equal(t, 2, u.History().Counts()["joins"], "two ids")
 				require.NoError(t, r.Extend(t.Context(), 0), "the first join's record is in its place")
 				grants := make(chan grant, 1)
 				b.write("w", grants)
@@ -317,7 +318,7 @@ func TestDeposedLeaderRefuses(t *testing.T) {
 				require.NoError(t, err)
 				refused := map[string]int{}
 				a.f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
-					_, what, _ := strings.Cut(stage(w), " ")
+					_, what, _ := strings.Cut(proof.Stage(w), " ")
 					if refused[what]++; refused[what] == 1 {
 						return testutil.Refuse(&kvstore.ConflictError{Key: w.Key, Expected: w.Expect})
 					}
@@ -326,7 +327,7 @@ func TestDeposedLeaderRefuses(t *testing.T) {
 				time.Sleep(20 * time.Second)
 				require.NoError(t, l.Err())
 				require.NoError(t, l.Unlock(t.Context()))
-				require.Empty(t, keysLeft(t, s.Connect()))
+				require.Empty(t, proof.KeysLeft(t, s.Connect()))
 				require.Greater(t, refused["renew"], 1)
 				require.Equal(t, 2, refused["delete"])
 
@@ -334,7 +335,7 @@ func TestDeposedLeaderRefuses(t *testing.T) {
 				a.f.OnSend(nil)
 				l, err = take(t.Context(), "x")
 				require.NoError(t, err)
-				store := openStore(t, s.Connect())
+				store := proof.OpenStore(t, s.Connect())
 				list, err := store.List(t.Context(), ">", 0)
 				require.NoError(t, err)
 				require.Len(t, list.Records, 1)

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/proof"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
@@ -59,15 +60,15 @@ func unlock(t *testing.T, ls ...*natslock.Lock) {
 // alone, nobody past a waiting writer.
 func TestReadersAndWriters(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		u := newUmpire()
+		u := proof.NewRecorder()
 		a, b, c := newPeer(t, s.Connect(), 1), newPeer(t, s.Connect(), 2), newPeer(t, s.Connect(), 3)
-		w := tap(t, s.Connect())
+		u.Tap(t, s.Connect())
 		r1, err := a.RLock(t.Context(), "x")
 		require.NoError(t, err)
-		u.granted(r1, false)
+		u.Granted(natslock.RW, natslock.Shared, r1)
 		r2, err := b.RLock(t.Context(), "x")
 		require.NoError(t, err, "readers do not exclude each other")
-		u.granted(r2, false)
+		u.Granted(natslock.RW, natslock.Shared, r2)
 		_, err = c.TryLock(t.Context(), "x")
 		require.ErrorIs(t, err, natslock.ErrLocked)
 		var locked *natslock.LockedError
@@ -108,32 +109,29 @@ func TestReadersAndWriters(t *testing.T) {
 		require.Equal(t, "w1", w1.who)
 		require.NoError(t, w1.err)
 		require.Less(t, w1.at.Sub(began), 50*time.Millisecond)
-		u.granted(w1.l, true)
+		u.Granted(natslock.RW, natslock.Exclusive, w1.l)
 		nobody(t, grants, "beside a writer")
 		unlock(t, w1.l)
 		first, second := <-grants, <-grants
 		require.ElementsMatch(t, []string{"r3", "r4"}, []string{first.who, second.who}, "consecutive readers enter together")
-		u.granted(first.l, false)
-		u.granted(second.l, false)
+		u.Granted(natslock.RW, natslock.Shared, first.l)
+		u.Granted(natslock.RW, natslock.Shared, second.l)
 		nobody(t, grants, "over readers")
 		unlock(t, first.l, second.l)
 		w2 := <-grants
 		require.Equal(t, "w2", w2.who)
-		u.granted(w2.l, true)
+		u.Granted(natslock.RW, natslock.Exclusive, w2.l)
 		nobody(t, grants, "beside a writer")
 		unlock(t, w2.l)
 		r5 := <-grants
 		require.Equal(t, "r5", r5.who)
-		u.granted(r5.l, false)
+		u.Granted(natslock.RW, natslock.Shared, r5.l)
 		unlock(t, r5.l)
-		u.check(t)
-		require.Equal(t, 2, u.most)
-		synctest.Wait() // all is told
-		fouls, joins := w.joinsBehindGate()
-		require.Empty(t, fouls)
-		require.Empty(t, w.writersOverReaders(u))
-		require.Equal(t, 5, joins)
-		require.Empty(t, keysLeft(t, s.Connect()))
+		u.Check(t)
+		n := u.History().Counts()
+		require.Equal(t, 2, n["readers at once"])
+		require.Equal(t, 5, n["joins"])
+		require.Empty(t, proof.KeysLeft(t, s.Connect()))
 	})
 }
 
@@ -214,7 +212,7 @@ func TestGiveUp(t *testing.T) {
 			cancel()
 		}
 		unlock(t, r1)
-		require.Empty(t, keysLeft(t, s.Connect()))
+		require.Empty(t, proof.KeysLeft(t, s.Connect()))
 	})
 }
 
@@ -224,15 +222,14 @@ func TestOneShot(t *testing.T) {
 		a, b := newPeer(t, s.Connect(), 1), newPeer(t, s.Connect(), 2)
 		r, err := a.RLock(t.Context(), "x")
 		require.NoError(t, err)
-		w := tap(t, s.Connect())
+		u := proof.NewRecorder()
+		u.Tap(t, s.Connect())
 		for range 10 {
 			_, err = b.TryLock(t.Context(), "x")
 			require.ErrorIs(t, err, natslock.ErrLocked)
 		}
 		time.Sleep(time.Second)
-		w.mu.Lock()
-		require.Empty(t, w.events, "a one-shot writer took the gate over readers")
-		w.mu.Unlock()
+		require.Empty(t, u.History().Stream, "a one-shot writer took the gate over readers")
 		r2, err := b.TryRLock(t.Context(), "x")
 		require.NoError(t, err)
 		unlock(t, r, r2)
@@ -242,7 +239,7 @@ func TestOneShot(t *testing.T) {
 		require.ErrorIs(t, err, natslock.ErrLocked)
 		unlock(t, l)
 		time.Sleep(2 * time.Second)
-		require.Empty(t, keysLeft(t, s.Connect()))
+		require.Empty(t, proof.KeysLeft(t, s.Connect()))
 	})
 }
 
@@ -288,7 +285,7 @@ func TestSharing(t *testing.T) {
 		require.NoError(t, g.err)
 		require.Greater(t, g.l.Token(), r2.Token())
 		unlock(t, g.l)
-		require.Empty(t, keysLeft(t, s.Connect()))
+		require.Empty(t, proof.KeysLeft(t, s.Connect()))
 	})
 }
 
@@ -341,12 +338,12 @@ func TestBreakReader(t *testing.T) {
 	for _, stops := range []bool{true, false} {
 		t.Run(fmt.Sprintf("stops %v", stops), func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-				u := newUmpire()
+				u := proof.NewRecorder()
 				a := newPeer(t, s.Connect(), 1, natslock.WithTTL(6*time.Second), natslock.WithWatchAfter(0))
 				b := newPeer(t, s.Connect(), 2, natslock.WithTTL(6*time.Second))
 				r, err := a.RLock(t.Context(), "x")
 				require.NoError(t, err)
-				u.granted(r, false)
+				u.Granted(natslock.RW, natslock.Shared, r)
 				grants := make(chan grant, 1)
 				b.write("w", grants)
 				nobody(t, grants, "over a reader")
@@ -360,12 +357,12 @@ func TestBreakReader(t *testing.T) {
 					require.ErrorIs(t, r.Unlock(t.Context()), natslock.ErrBroken)
 				}
 				g := <-grants
-				u.granted(g.l, true)
+				u.Granted(natslock.RW, natslock.Exclusive, g.l)
 				if !stops {
 					require.GreaterOrEqual(t, g.at.Sub(broken), 6*time.Second)
 				}
 				unlock(t, g.l)
-				u.check(t)
+				u.Check(t)
 			})
 		})
 	}
