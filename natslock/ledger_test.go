@@ -237,3 +237,43 @@ func TestSecondClose(t *testing.T) {
 		require.ErrorIs(t, context.Cause(l.Context()), natslock.ErrClosed)
 	})
 }
+
+// The first waiter is told, by a forged notification, that the live record is a
+// tombstone. It must not overwrite it. Found by TestSim (check 1, seed 7).
+func TestForgedTombstone(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a, _ := proof.Faulty(t, s.Connect(), 1, natslock.WithWatchAfter(-1))
+		b, fb := proof.Faulty(t, s.Connect(), 1)
+		ref := proof.NewRecorder()
+		la, err := a.Lock(t.Context(), "x")
+		require.NoError(t, err)
+		ref.Granted(natslock.Mutex, natslock.Exclusive, la)
+		got := make(chan *natslock.Lock, 1)
+		go func() {
+			l, err := b.Lock(context.Background(), "x")
+			assert.NoError(t, err)
+			ref.Granted(natslock.Mutex, natslock.Exclusive, l)
+			got <- l
+		}()
+		time.Sleep(time.Second)
+		store := proof.OpenStore(t, s.Connect())
+		for range 20 { // renewals in between
+			r, err := store.Get(t.Context(), "lock.x", 0)
+			require.NoError(t, err)
+			for ahead := range uint64(3) {
+				forged := r
+				forged.Deleted, forged.Value, forged.Revision = true, nil, r.Revision+ahead
+				require.Positive(t, fb.Forge(kvstore.Event{Kind: kvstore.Deleted, Record: forged}), "nobody listens: the test shows nothing")
+			}
+			time.Sleep(time.Second)
+		}
+		require.Empty(t, got)
+		require.Equal(t, natslock.Held, la.State())
+		require.NoError(t, la.Unlock(t.Context()))
+		released := time.Now()
+		lb := <-got
+		require.Less(t, time.Since(released), time.Second)
+		require.NoError(t, lb.Unlock(t.Context()))
+		ref.Check(t)
+	})
+}

@@ -400,14 +400,16 @@ func (a *acquire) first(place *Lease) (step, verdict) {
 					timer.Stop()
 					return requeue, verdict{}
 				case ev.Kind == kvstore.Deleted:
-					expect, waiting = ev.Record.Revision, false
+					// Anybody may forge that: a claim at the revision of a live
+					// record would overwrite it.
+					expect, waiting = a.look(ev.Record.Revision)
 				case ev.Kind == kvstore.Expired:
 					expect, waiting = 0, false
 				case ev.Kind == kvstore.Put:
 					a.holder = entryOf(ev.Record)
 					waiting = !a.bid.mine(a.holder)
 				case recheck:
-					expect, waiting = a.look()
+					expect, waiting = a.look(0)
 				}
 			case <-timer.C:
 				if place.ended() {
@@ -416,7 +418,7 @@ func (a *acquire) first(place *Lease) (step, verdict) {
 				if left == 0 {
 					expect, waiting = 0, false // a claim decides
 				} else {
-					expect, waiting = a.look()
+					expect, waiting = a.look(0)
 				}
 			case <-a.ctx.Done():
 				timer.Stop()
@@ -430,10 +432,10 @@ func (a *acquire) first(place *Lease) (step, verdict) {
 	}
 }
 
-// look reads the lock and says whether to go on waiting, or else with which
-// expectation to claim it.
-func (a *acquire) look() (expect uint64, waiting bool) {
-	entry, err := a.e.read(a.ctx, a.gate, 0)
+// look reads the lock, as of a state that contains revision, and says whether to
+// go on waiting, or else with which expectation to claim it.
+func (a *acquire) look(revision uint64) (expect uint64, waiting bool) {
+	entry, err := a.e.read(a.ctx, a.gate, revision)
 	if err != nil {
 		return 0, true
 	}
