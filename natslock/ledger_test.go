@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -275,5 +276,35 @@ func TestForgedTombstone(t *testing.T) {
 		require.Less(t, time.Since(released), time.Second)
 		require.NoError(t, lb.Unlock(t.Context()))
 		ref.Check(t)
+	})
+}
+
+// A forged notification names a revision above that of a record that is not
+// renewed. It is looked into once, not for as long as the lease lasts. Found by
+// TestSim (seed 100, by its time).
+func TestForgedHintOnFixedLease(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c, f := proof.Faulty(t, s.Connect(), 1, natslock.WithWatchAfter(0))
+		l, err := c.Lock(t.Context(), "x", natslock.TTL(time.Hour), natslock.NoRenew())
+		require.NoError(t, err)
+		time.Sleep(time.Second) // it is watched
+		store := proof.OpenStore(t, s.Connect())
+		r, err := store.Get(t.Context(), "lock.x", 0)
+		require.NoError(t, err)
+		_, err = store.Create(t.Context(), "lock.other", []byte("?"), time.Hour)
+		require.NoError(t, err)
+		var reads atomic.Int64
+		f.FailReads(func(testutil.ReadOp, string) error {
+			if reads.Add(1) > 100 {
+				return testutil.Hang // lest the bubble never ends
+			}
+			return nil
+		})
+		r.Deleted, r.Revision = true, r.Revision+1
+		require.Positive(t, f.Forge(kvstore.Event{Kind: kvstore.Deleted, Record: r}), "nobody listens: the test shows nothing")
+		time.Sleep(time.Minute)
+		require.Positive(t, reads.Load())
+		require.Less(t, reads.Load(), int64(5))
+		require.NoError(t, l.Unlock(t.Context()))
 	})
 }

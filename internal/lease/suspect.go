@@ -36,7 +36,7 @@ func (l *Lease) resolve(ctx context.Context, revision uint64, proven bool) {
 		entry, err := l.e.read(rctx, l.spec.key, revision)
 		cancel()
 		if err == nil {
-			l.found(entry)
+			l.found(entry, revision)
 			return
 		}
 		if !proven && try >= 3 || ctx.Err() != nil {
@@ -58,8 +58,9 @@ func (l *Lease) settle() {
 	k.mu.Unlock()
 }
 
-// found judges the lease by the record under its key.
-func (l *Lease) found(entry Entry) {
+// found judges the lease by the record under its key, read as of a state that
+// contains revision.
+func (l *Lease) found(entry Entry, revision uint64) {
 	k := l.e.keeper
 	k.mu.Lock()
 	l.resolving = false
@@ -69,8 +70,10 @@ func (l *Lease) found(entry Entry) {
 	case l.state != Held:
 	case own && entry.Live() && entry.Status == StatusHeld && entry.Revision <= l.last:
 		k.moved(l) // as it should be
-		if l.suspected > entry.Revision {
-			l.suspect(l.suspected) // a hint came while this was read
+		hint := l.suspected
+		l.suspected = 0
+		if hint > revision {
+			l.suspect(hint) // it came while this was read
 		}
 	case own && entry.Live() && entry.Status == StatusHeld && entry.Renewal > 0 && entry.Renewal <= l.renewals:
 		// A renewal whose answer was lost. Its own sending counts.
