@@ -130,11 +130,14 @@ func TestGuests(t *testing.T) {
 		link.Cut()
 		<-guest.Done()
 		<-detached.Done()
+		lost := time.Now()
+		time.Sleep(10 * time.Second)
 		for _, l := range []*natslock.Lock{guest, detached} {
 			require.ErrorIs(t, context.Cause(l.Context()), natslock.ErrLost)
 			require.Equal(t, natslock.Lost, l.State())
 			require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrLost)
 			require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrLost, "as before")
+			require.False(t, l.ValidUntil().After(lost), "not until it was released")
 		}
 	})
 }

@@ -61,7 +61,7 @@ type guest struct {
 
 	released sync.Once
 	gone     atomic.Bool
-	left     Instant // when it has gone, set before gone is
+	left     Instant // when its belief ended, set before gone is
 	result   error
 }
 
@@ -247,7 +247,7 @@ func (g *guest) end() *EndError {
 func (g *guest) Release() error {
 	g.released.Do(func() {
 		_, _, lost := g.Lease.Status()
-		g.left = g.e.now()
+		g.left = g.e.now().Add(min(0, g.Lease.Left())) // it may have been lost before
 		g.gone.Store(true)
 		g.unbind()
 		g.cancel(cmp.Or(lost, error(g.end())))
