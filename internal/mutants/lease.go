@@ -148,6 +148,9 @@ var leaseMutants = []mutant{
 	go act()
 }`),
 		"natslock.TestBreakForgedNotification"},
+	{"suspect-hint-again", "a hint above the record's revision is looked into again and again", "Acquire: the mutex",
+		suspectGo, one(`if hint > revision {`, `if hint > entry.Revision {`),
+		"natslock.TestForgedHintOnFixedLease"},
 	{"watch-deaf", "a holder is not told of a break by the notification", "Break",
 		suspectGo, one(`if l.state != Held || ev.Record.Revision <= l.last {`, `if l.state == Held || ev.Record.Revision <= l.last {`),
 		"natslock.TestBreakTellsTheHolder"},

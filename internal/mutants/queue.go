@@ -37,18 +37,20 @@ var queueMutants = []mutant{
 		"natslock.TestReleaseUnheard"},
 	{"queue-no-recheck", "a waiter claims once, when it is first, and not again after waiting", "Acquire: the mutex",
 		queueGo, []edit{
-			{`				case ev.Kind == kvstore.Deleted:
-					expect, waiting = ev.Record.Revision, false
+			{`					expect, waiting = a.look(ev.Record.Revision)
 `, ``},
 			{`				case recheck:
-					expect, waiting = a.look()
+					expect, waiting = a.look(0)
 `, `				case recheck:
 `},
 			{`				} else {
-					expect, waiting = a.look()
+					expect, waiting = a.look(0)
 				}`, `				}`},
 		},
 		"natslock.TestFIFOOrder"},
+	{"queue-forged-tombstone", "a waiter claims at the revision that a notification names", "Acquire: the mutex",
+		queueGo, one(`expect, waiting = a.look(ev.Record.Revision)`, `expect, waiting = ev.Record.Revision, false`),
+		"natslock.TestForgedTombstone"},
 	{"queue-dead-unnoticed", "the end of a dead waiter's record moves nobody up", "Acquire: the mutex",
 		queueGo, []edit{
 			{`		} else if late = 0; w != nil {
