@@ -512,14 +512,14 @@ func TestTokensGoBackwards(t *testing.T) {
 // is no sign of a loss then, also when nothing is left to be seen of the deletion.
 func TestReleaseRefusedByDeposedLeader(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a, f := faulty(t, s.Connect(), 1)
-		raw := rawStore(t, s.Connect())
+		a, f := proof.Faulty(t, s.Connect(), 1)
+		raw := proof.OpenStore(t, s.Connect())
 		l, err := a.Lock(t.Context(), "x")
 		require.NoError(t, err)
 		deletes := 0
 		var begun time.Time
 		f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
-			if stage(w) != "lock delete" {
+			if proof.Stage(w) != "lock delete" {
 				return testutil.Pass
 			}
 			if deletes++; deletes == 1 {
@@ -537,6 +537,6 @@ func TestReleaseRefusedByDeposedLeader(t *testing.T) {
 		})
 		require.NoError(t, l.Unlock(t.Context()))
 		require.Greater(t, deletes, 2)
-		require.Empty(t, keysLeft(t, s.Connect()))
+		require.Empty(t, proof.KeysLeft(t, s.Connect()))
 	})
 }

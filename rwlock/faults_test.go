@@ -289,9 +289,9 @@ func TestRepeatedJoinUnread(t *testing.T) {
 		require.NoError(t, err)
 		time.Sleep(10 * time.Second)
 		require.Positive(t, unread)
-		require.Len(t, keysLeft(t, s.Connect()), 1, "the first join's record stays")
+		require.Len(t, proof.KeysLeft(t, s.Connect()), 1, "the first join's record stays")
 		unlock(t, r)
-		require.Empty(t, keysLeft(t, s.Connect()))
+		require.Empty(t, proof.KeysLeft(t, s.Connect()))
 	})
 }
 
