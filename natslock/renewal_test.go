@@ -70,15 +70,15 @@ func TestUnlockOfGone(t *testing.T) {
 // A release that the server does not get in time goes on behind its caller.
 func TestReleaseGoesOn(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a, fa := faulty(t, s.Connect(), 1, natslock.WithTTL(time.Minute), natslock.WithReleaseTimeout(2*time.Second))
+		a, fa := proof.Faulty(t, s.Connect(), 1, natslock.WithTTL(time.Minute), natslock.WithReleaseTimeout(2*time.Second))
 		l, err := a.Lock(t.Context(), "x")
 		require.NoError(t, err)
 		fa.OnSend(func(int, kvstore.Write) testutil.Fate { return testutil.Drop })
 		require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrUnavailable)
-		require.Equal(t, []string{"lock.x"}, keysLeft(t, s.Connect()))
+		require.Equal(t, []string{"lock.x"}, proof.KeysLeft(t, s.Connect()))
 		fa.OnSend(nil)
 		time.Sleep(5 * time.Second)
-		require.Empty(t, keysLeft(t, s.Connect()))
+		require.Empty(t, proof.KeysLeft(t, s.Connect()))
 	})
 }
 
