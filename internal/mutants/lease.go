@@ -53,7 +53,7 @@ var leaseMutants = []mutant{
 		engineGo, one(`		e.quit(fmt.Errorf("%w: the connection was closed", ErrUnavailable))
 `, `		_ = fmt.Errorf
 `),
-		"natslock.TestCloseOfConnection"},
+		"natslock.TestConnectionClosedBefore"},
 	{"renew-extend-forgotten", "an Extend that meets a renewal waits for the next one", "A lease and its validity",
 		renewGo, one(`			// since; what asked for it is still to be confirmed.
 			l.again(now)`, `			// since; what asked for it is still to be confirmed.`),
