@@ -79,7 +79,7 @@ func readerGone(t *testing.T, n network) {
 	ref.granted(l, true)
 	took := time.Since(closed)
 	t.Logf("after %v", took)
-	require.Less(t, took, 2*time.Second+1500*time.Millisecond)
+	require.Less(t, took, deadFor)
 	require.Equal(t, natslock.Lost, r.State())
 	unlock(t, l)
 	ref.check(t, 2)

@@ -20,7 +20,7 @@ import (
 
 func TestMain(m *testing.M) {
 	// Most of it is waiting, so many at a time, whatever the number of cores.
-	if err := flag.Set("test.parallel", "32"); err != nil {
+	if err := flag.Set("test.parallel", "16"); err != nil {
 		panic(err)
 	}
 	testutil.LeakCheck(m)
