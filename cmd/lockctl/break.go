@@ -18,7 +18,7 @@ type breakCmd struct {
 	Name   string  `arg:"" help:"The lock's name."`
 	Kind   string  `placeholder:"KIND" help:"mutex or rw; needed when there are both of that name."`
 	Reader *string `placeholder:"ID" help:"Break the reader with this id, or the only one whose id begins so."`
-	Token  *uint64 `placeholder:"N" help:"Break the holder, writer or reader with this token."`
+	Token  *uint64 `name:"fencing-token" placeholder:"N" help:"Break the holder, writer or reader with this fencing token."`
 	Reason string  `default:"broken with lockctl" placeholder:"TEXT" help:"Shown to the holder and to whoever looks."`
 	Now    bool    `help:"Let the next one in at once, while the holder may still be at work."`
 	Force  bool    `short:"f" help:"Do not ask."`
@@ -32,7 +32,7 @@ be at work together then, and only resources that check fencing tokens are safe.
 
 Of a reader-writer lock this breaks the writer or one reader; the other readers
 go on. Where several could be meant they are listed and nothing is broken: choose
-with --kind, --reader or --token. A writer that still waits for readers to leave
+with --kind, --reader or --fencing-token. A writer that still waits for readers to leave
 gives way and queues again.
 
 Exit code 1: nothing was broken, because the holder is gone, is another one, or
@@ -45,7 +45,7 @@ func (c *breakCmd) AfterApply() error {
 	case c.Kind != "" && c.Kind != natslock.Mutex.String() && c.Kind != natslock.RW.String():
 		return fmt.Errorf("--kind %q: neither mutex nor rw", c.Kind)
 	case c.Reader != nil && c.Token != nil:
-		return errors.New("--reader and --token exclude each other")
+		return errors.New("--reader and --fencing-token exclude each other")
 	case c.Reader != nil && c.Kind == natslock.Mutex.String():
 		return errors.New("--reader: a mutex has none")
 	case c.Reader != nil && *c.Reader == "": // an unset variable, and it would match any
@@ -121,7 +121,7 @@ func (c *breakCmd) choose(g *globals, s *session) (holding, error) {
 		return holding{}, usagef("several readers of %s have an id that begins with %s: give more of it", plain(c.Name), plain(*c.Reader))
 	case len(meant) > 1:
 		listHoldings(meant)
-		return holding{}, usagef("%s has several holders: choose with --reader or --token", plain(c.Name))
+		return holding{}, usagef("%s has several holders: choose with --reader or --fencing-token", plain(c.Name))
 	}
 	return holding{}, c.nobody(held)
 }

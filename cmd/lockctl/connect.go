@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -9,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -20,45 +22,36 @@ import (
 type session struct {
 	*natslock.Client
 	nc  *nats.Conn
-	url string // without credentials
+	js  jetstream.JetStream // where the bucket is
+	url string              // without credentials
 	srv *embedded
 }
 
 // open connects and opens the bucket. The caller closes the session. Errors
 // name the server and what to do.
 func (g *globals) open(opts ...natslock.Option) (_ *session, err error) {
-	s := &session{}
+	s, err := g.connect()
+	if err != nil {
+		return nil, err
+	}
 	defer func() {
 		if err != nil {
 			s.close()
 		}
 	}()
-	target := g.Server
-	if g.Embedded {
-		if s.srv, err = startCached(); err != nil {
-			return nil, err
-		}
-		target = s.srv.url()
-	}
-	s.url = withoutCredentials(target)
-	if s.nc, err = g.connect(target); err != nil {
-		return nil, g.connectError(s.url, err)
-	}
-	opts = append([]natslock.Option{natslock.WithBucket(g.Bucket), natslock.WithLogger(slog.New(warner{}))}, opts...)
-	if g.Domain != "" {
-		js, err := jetstream.NewWithDomain(s.nc, g.Domain)
-		if err != nil {
-			return nil, usagef("--domain %q: %w", g.Domain, err)
-		}
-		opts = append(opts, natslock.WithJetStream(js))
-	}
+	return s, s.open(g, opts...)
+}
+
+// open opens the bucket.
+func (s *session) open(g *globals, opts ...natslock.Option) (err error) {
+	opts = append([]natslock.Option{natslock.WithBucket(g.Bucket), natslock.WithJetStream(s.js), natslock.WithLogger(slog.New(warner{}))}, opts...)
 	ctx, cancel := g.bounded()
 	defer cancel()
 	s.Client, err = natslock.New(ctx, s.nc, opts...)
 	if errors.Is(err, nats.ErrNoResponders) {
-		return nil, exitf(exitUnavailable, "no JetStream at %s; start the server with \"nats-server -js\", name the --domain it is in, or try --embedded", s.url)
+		return exitf(exitUnavailable, "no JetStream at %s; start a server that has it with \"lockctl server\" or \"nats-server -js\", name the --js-domain it is in, or try --embedded", s.url)
 	}
-	return s, err
+	return err
 }
 
 // bounded is the context of a single request.
@@ -66,7 +59,22 @@ func (g *globals) bounded() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.Background(), g.Timeout)
 }
 
-func (g *globals) connect(target string) (*nats.Conn, error) {
+// connect connects, to a server started for it if that is wanted, and opens no
+// bucket.
+func (g *globals) connect() (_ *session, err error) {
+	s := &session{}
+	defer func() {
+		if err != nil {
+			s.close()
+		}
+	}()
+	how := &g.connection
+	if g.Embedded {
+		if s.srv, err = startCached(server.RANDOM_PORT); err != nil {
+			return nil, err
+		}
+		how = &connection{Server: s.srv.url(), NoContext: true, Timeout: g.Timeout}
+	}
 	opts := []nats.Option{
 		nats.Name("lockctl"),
 		nats.Timeout(g.Timeout),
@@ -78,21 +86,34 @@ func (g *globals) connect(target string) (*nats.Conn, error) {
 		nats.PingInterval(10 * time.Second),
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { complain("%v", err) }),
 	}
-	if g.Creds != "" {
-		opts = append(opts, nats.UserCredentials(g.Creds))
+	nc, url, settings, err := how.dial(opts...)
+	if err != nil {
+		return nil, g.connectError(url, err)
 	}
-	return nats.Connect(target, opts...)
+	s.nc, s.url = nc, url
+	s.js, err = how.jetStream(nc, settings)
+	return s, err
 }
 
 // connectError says what a user can do about a connection that was not made.
 func (g *globals) connectError(target string, err error) error {
+	if _, ok := errors.AsType[*codeError](err); ok {
+		return err
+	}
+	if g.Embedded {
+		return exitf(exitUnavailable, "cannot connect to the embedded server: %w", err)
+	}
+	if g.Context != "" && !g.NoContext {
+		target += fmt.Sprintf(" (context %s)", plain(g.Context))
+	}
+	var authority x509.UnknownAuthorityError
 	switch {
 	case codeOf(err) == exitPermission:
-		return exitf(exitPermission, "%s refuses the login: %w; give a user in the URL, or --creds", target, err)
-	case g.Embedded:
-		return exitf(exitUnavailable, "cannot connect to the embedded server: %w", err)
+		return exitf(exitPermission, "%s refuses the login: %w; log in with --user, --creds, --nkey or --token, or choose a --context", target, err)
+	case errors.As(err, &authority):
+		return exitf(exitUnavailable, "cannot trust %s: %w; name the authority's certificate with --tlsca", target, err)
 	case errors.Is(err, nats.ErrNoServers), errors.Is(err, nats.ErrTimeout), errors.Is(err, context.DeadlineExceeded):
-		return exitf(exitUnavailable, "no server at %s; start one with \"nats-server -js\", or try --embedded", target)
+		return exitf(exitUnavailable, "no server at %s; start one with \"lockctl server\", or try --embedded", target)
 	}
 	return exitf(exitUnavailable, "cannot connect to %s: %w", target, err)
 }

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/nats-io/nats-server/v2/server"
+
 	"github.com/natslock/locks/natslock"
 )
 
@@ -40,12 +42,12 @@ func (c *demoCmd) Run(g *globals) error {
 	}
 	defer os.RemoveAll(dir)
 	st := newStage()
-	srv, err := startServer(dir)
+	srv, err := startServer(dir, server.RANDOM_PORT)
 	if err != nil {
 		return err
 	}
 	defer srv.stop()
-	g.Server, g.Embedded, g.Bucket, g.Creds, g.Domain = srv.url(), false, "demo", "", ""
+	g.connection, g.Embedded, g.Bucket = connection{Server: srv.url(), NoContext: true, Timeout: g.Timeout}, false, "demo"
 	st.say("server", "nats-server %s in this process, %s", serverVersion, srv.url())
 
 	d := &demo{stage: st, g: g, ttl: c.TTL}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -11,6 +12,9 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 )
 
+// startLimit is how long a server may take to read what it has.
+const startLimit = 10 * time.Second
+
 // embedded is a NATS server in this process, on a free port of the loopback
 // interface. It ends with the process.
 type embedded struct {
@@ -19,16 +23,21 @@ type embedded struct {
 }
 
 // startCached starts a server whose data survives the process, under the user's
-// cache directory. One process at a time can have it: the server does not
-// protect its own directory, so a file lock does.
-func startCached() (*embedded, error) {
+// cache directory.
+func startCached(port int) (*embedded, error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
-		return nil, exitf(exitUnavailable, "--embedded has no place for its data: %w", err)
+		return nil, exitf(exitUnavailable, "no place for the server's data: %w", err)
 	}
-	dir := filepath.Join(cache, "lockctl")
+	return startKept(filepath.Join(cache, "lockctl"), port)
+}
+
+// startKept starts a server whose data is kept under dir. One process at a time
+// can have it: the server does not protect its own directory, so a file lock
+// does.
+func startKept(dir string, port int) (*embedded, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, exitf(exitUnavailable, "--embedded: %w", err)
+		return nil, exitf(exitUnavailable, "no place for the server's data: %w", err)
 	}
 	owner := filepath.Join(dir, "owner")
 	unlock, err := lockFile(owner)
@@ -36,11 +45,11 @@ func startCached() (*embedded, error) {
 		who, _ := os.ReadFile(owner)
 		url, pid, ok := strings.Cut(strings.TrimSpace(string(who)), " ")
 		if !ok {
-			return nil, exitf(exitUnavailable, "another lockctl --embedded uses %s: %w", dir, err)
+			return nil, exitf(exitUnavailable, "another lockctl --embedded or server uses %s: %w", dir, err)
 		}
-		return nil, exitf(exitUnavailable, "another lockctl --embedded (pid %s) uses %s; its server is yours too: --server %s", pid, dir, url)
+		return nil, exitf(exitUnavailable, "another lockctl --embedded or server (pid %s) uses %s; its server is yours too: --server %s", pid, dir, url)
 	}
-	e, err := startServer(filepath.Join(dir, "jetstream"))
+	e, err := startServer(filepath.Join(dir, "jetstream"), port)
 	if err != nil {
 		unlock()
 		return nil, err
@@ -49,28 +58,30 @@ func startCached() (*embedded, error) {
 	// The name of the server for those who find the directory taken.
 	if err := os.WriteFile(owner, fmt.Appendf(nil, "%s %d\n", e.url(), os.Getpid()), 0o600); err != nil {
 		e.stop()
-		return nil, exitf(exitUnavailable, "--embedded: %w", err)
+		return nil, exitf(exitUnavailable, "the server's data: %w", err)
 	}
 	return e, nil
 }
 
 // startServer starts a server with its data in dir.
-func startServer(dir string) (*embedded, error) {
+func startServer(dir string, port int) (*embedded, error) {
 	srv, err := server.NewServer(&server.Options{
-		Host: "127.0.0.1", Port: server.RANDOM_PORT,
+		Host: "127.0.0.1", Port: port,
 		JetStream: true, StoreDir: dir,
 		NoSigs: true, NoLog: true, DisableJetStreamBanner: true,
 	})
 	if err != nil {
-		return nil, exitf(exitUnavailable, "embedded server: %w", err)
+		return nil, exitf(exitUnavailable, "server in this process: %w", err)
 	}
 	log := &serverLog{}
 	srv.SetLoggerV2(log, false, false, false)
 	srv.Start()
-	if !srv.ReadyForConnections(10*time.Second) || !srv.JetStreamEnabled() {
-		srv.Shutdown()
-		srv.WaitForShutdown()
-		return nil, exitf(exitUnavailable, "embedded server did not start: %s", log.first())
+	for end := time.Now().Add(startLimit); !srv.ReadyForConnections(groupPoll) || !srv.JetStreamEnabled(); {
+		if log.first() != "" || time.Now().After(end) {
+			srv.Shutdown()
+			srv.WaitForShutdown()
+			return nil, exitf(exitUnavailable, "server in this process: %s", cmp.Or(log.first(), "not ready after "+brief(startLimit)))
+		}
 	}
 	return &embedded{srv: srv, unlock: func() {}}, nil
 }
@@ -93,9 +104,6 @@ type serverLog struct {
 func (l *serverLog) first() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.err == "" {
-		return "it is not ready after 10 s"
-	}
 	return l.err
 }
 

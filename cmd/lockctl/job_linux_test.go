@@ -41,7 +41,7 @@ func openTerminal(t *testing.T, s *testutil.Server) *terminal {
 	defer tty.Close()
 
 	cmd := exec.Command(shell, "--norc", "--noprofile", "--noediting", "-i")
-	cmd.Env = append(os.Environ(), "PS1=$ ", "NATS_URL="+s.URL(), "lockctl="+binary, "HISTFILE=")
+	cmd.Env = append(cleanEnv(), "PS1=$ ", "XDG_CONFIG_HOME="+t.TempDir(), "NATS_URL="+s.URL(), "lockctl="+binary, "HISTFILE=")
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = tty, tty, tty
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
 	require.NoError(t, cmd.Start())

@@ -98,12 +98,12 @@ func TestBreak(t *testing.T) {
 	require.Contains(t, errs, "--force")
 	require.Contains(t, out, "holder")
 
-	code, _, errs = run(t, s, "break", "-f", "--token", "7", "x")
+	code, _, errs = run(t, s, "break", "-f", "--fencing-token", "7", "x")
 	require.Equal(t, 1, code)
 	require.Contains(t, errs, "nothing was broken")
 	require.Nil(t, locks(t, s, "info", "x")[0].Holder.Broken)
 
-	code, out, errs = run(t, s, "break", "-f", "--token", uintString(token), "--reason", "tired of it", "x")
+	code, out, errs = run(t, s, "break", "-f", "--fencing-token", uintString(token), "--reason", "tired of it", "x")
 	require.Zero(t, code, errs)
 	require.Contains(t, out, uintString(token))
 	require.Equal(t, 75, p.wait())
@@ -186,7 +186,7 @@ func TestUnavailable(t *testing.T) {
 	for _, args := range [][]string{{"ls"}, {"info", "x"}, {"break", "-f", "x"}, {"run", "x", "--", "true"}} {
 		code, _, errs := run(t, nil, append([]string{"--server", "nats://u:secret@127.0.0.1:1"}, args...)...)
 		require.Equal(t, 69, code)
-		require.Equal(t, "lockctl: no server at nats://127.0.0.1:1; start one with \"nats-server -js\", or try --embedded\n", errs)
+		require.Equal(t, "lockctl: no server at nats://127.0.0.1:1; start one with \"lockctl server\", or try --embedded\n", errs)
 	}
 	require.Less(t, time.Since(began), 4*time.Second)
 
@@ -219,7 +219,7 @@ func TestEmbedded(t *testing.T) {
 	contents(t, ready)
 	second := startWith(t, nil, "", env, "--embedded", "ls")
 	require.Equal(t, 69, second.wait())
-	require.Contains(t, second.err.String(), "another lockctl --embedded (pid "+uintString(uint64(p.cmd.Process.Pid))+")")
+	require.Contains(t, second.err.String(), "another lockctl --embedded or server (pid "+uintString(uint64(p.cmd.Process.Pid))+")")
 	_, server, ok := strings.Cut(strings.TrimSpace(second.err.String()), "--server ")
 	require.True(t, ok)
 	ls := startWith(t, nil, "", env, "--server", server, "ls")

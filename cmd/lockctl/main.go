@@ -18,7 +18,6 @@ import (
 	"os"
 	"runtime/debug"
 	"strings"
-	"time"
 
 	"github.com/alecthomas/kong"
 )
@@ -27,11 +26,12 @@ import (
 type cli struct {
 	globals
 
-	Run   runCmd   `cmd:"" help:"Run a command while holding a lock."`
-	Ls    lsCmd    `cmd:"" aliases:"list" help:"List the locks that are held or waited for."`
-	Info  infoCmd  `cmd:"" help:"Show everything about one lock."`
-	Break breakCmd `cmd:"" help:"End somebody else's hold on a lock."`
-	Demo  demoCmd  `cmd:"" help:"Show contention, a crash and a break on a server in this process."`
+	Run    runCmd    `cmd:"" help:"Run a command while holding a lock."`
+	Ls     lsCmd     `cmd:"" aliases:"list" help:"List the locks that are held or waited for."`
+	Info   infoCmd   `cmd:"" help:"Show everything about one lock."`
+	Break  breakCmd  `cmd:"" help:"End somebody else's hold on a lock."`
+	Demo   demoCmd   `cmd:"" help:"Show contention, a crash and a break on a server in this process."`
+	Server serverCmd `cmd:"" help:"Run a server with JetStream for development."`
 
 	// Processes that lockctl starts of itself; of no use by hand.
 	Guard  guardCmd  `cmd:"" hidden:"" help:"End a process group when its lockctl dies."`
@@ -40,13 +40,10 @@ type cli struct {
 
 // globals are the flags that every command has.
 type globals struct {
-	Server   string           `short:"s" env:"NATS_URL" default:"nats://127.0.0.1:4222" placeholder:"URL" help:"Servers to connect to, separated by commas (default ${default})."`
-	Bucket   string           `env:"LOCKCTL_BUCKET" default:"natslock" placeholder:"NAME" help:"Bucket that holds the locks (default ${default})."`
-	Creds    string           `env:"NATS_CREDS" type:"existingfile" placeholder:"FILE" help:"Credentials file."`
-	Domain   string           `env:"LOCKCTL_DOMAIN" placeholder:"NAME" help:"JetStream domain the bucket is in."`
-	Embedded bool             `help:"Use a server inside this process, its data under the user's cache directory."`
-	Timeout  time.Duration    `default:"5s" placeholder:"DURATION" help:"Limit for connecting and for single requests (default ${default})."`
-	Version  kong.VersionFlag `help:"Print the version."`
+	Bucket     string `env:"LOCKCTL_BUCKET" default:"natslock" placeholder:"NAME" help:"Bucket that holds the locks (default ${default})."`
+	Embedded   bool   `help:"Use a server inside this process, its data under the user's cache directory."`
+	connection `embed:"" group:"connection"`
+	Version    kong.VersionFlag `help:"Print the version."`
 }
 
 const description = `Locks among processes, kept in a NATS JetStream key-value bucket.
@@ -60,12 +57,7 @@ func main() { os.Exit(mainCode(os.Args[1:])) }
 func mainCode(args []string) int {
 	setupColors()
 	var c cli
-	parser, err := kong.New(&c,
-		kong.Name("lockctl"),
-		kong.Description(description),
-		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
-		kong.Vars{"version": version()},
-	)
+	parser, err := newParser(&c)
 	if err != nil {
 		return report(err)
 	}
@@ -77,10 +69,34 @@ func mainCode(args []string) int {
 		}
 		return report(usagef("%w; see %s", err, help))
 	}
-	if c.Timeout <= 0 {
-		return report(usagef("--timeout %v: must be positive", c.Timeout))
+	c.given = given(ctx)
+	if err := c.check(); err != nil {
+		return report(err)
 	}
 	return report(ctx.Run(&c.globals))
+}
+
+// newParser makes the parser that fills c.
+func newParser(c *cli) (*kong.Kong, error) {
+	return kong.New(c,
+		kong.Name("lockctl"),
+		kong.Description(description),
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
+		kong.ExplicitGroups([]kong.Group{{Key: "connection", Title: "Connection, as for the nats command:"}}),
+		kong.Vars{"version": version()},
+	)
+}
+
+// given are the flags that the command line has, unlike those that the
+// environment sets.
+func given(ctx *kong.Context) map[string]bool {
+	names := make(map[string]bool)
+	for _, p := range ctx.Path {
+		if p.Flag != nil {
+			names[p.Flag.Name] = true
+		}
+	}
+	return names
 }
 
 // version is what the build recorded: the module's version when installed by

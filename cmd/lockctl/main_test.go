@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -67,7 +68,7 @@ func startWith(t *testing.T, s *testutil.Server, stdin string, env []string, arg
 	t.Helper()
 	p := &process{t: t, out: &buffer{}, err: &buffer{}, done: make(chan struct{}), args: strings.Join(args, " ")}
 	p.cmd = exec.Command(binary, args...)
-	p.cmd.Env = append(os.Environ(), "HOME="+t.TempDir())
+	p.cmd.Env = append(cleanEnv(), "HOME="+t.TempDir(), "XDG_CONFIG_HOME="+t.TempDir())
 	if s != nil {
 		p.cmd.Env = append(p.cmd.Env, "NATS_URL="+s.URL())
 	}
@@ -92,6 +93,13 @@ func startWith(t *testing.T, s *testutil.Server, stdin string, env []string, arg
 		}
 	})
 	return p
+}
+
+// cleanEnv is the environment without what it says about servers.
+func cleanEnv() []string {
+	return slices.DeleteFunc(os.Environ(), func(v string) bool {
+		return strings.HasPrefix(v, "NATS_") || strings.HasPrefix(v, "LOCKCTL_") || strings.HasPrefix(v, "XDG_")
+	})
 }
 
 // wait returns the exit code.

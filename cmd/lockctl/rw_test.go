@@ -123,16 +123,16 @@ func TestBreakReader(t *testing.T) {
 		says string
 		args []string
 	}{
-		{64, "several holders: choose with --reader or --token", nil},
+		{64, "several holders: choose with --reader or --fencing-token", nil},
 		{64, "several holders", []string{"--kind", "rw"}},
 		{64, "id is empty", []string{"--reader", ""}},
-		{64, "exclude each other", []string{"--reader", first.ID, "--token", "1"}},
+		{64, "exclude each other", []string{"--reader", first.ID, "--fencing-token", "1"}},
 		{64, "a mutex has none", []string{"--reader", first.ID, "--kind", "mutex"}},
 		{64, "neither mutex nor rw", []string{"--kind", "rwlock"}},
 		{1, "no reader of x has an id that begins with none", []string{"--reader", "none"}},
 		{1, "no reader of x", []string{"--reader", gate.ID}},
-		{1, "not held with token 7", []string{"--token", "7"}},
-		{1, "not held with token 0", []string{"--token", "0"}},
+		{1, "not held with token 7", []string{"--fencing-token", "7"}},
+		{1, "not held with token 0", []string{"--fencing-token", "0"}},
 		{1, "mutex x is free", []string{"--kind", "mutex"}},
 	} {
 		code, out, errs := run(t, s, append([]string{"break", "-f", "x"}, c.args...)...)
@@ -173,7 +173,7 @@ func TestBreakReader(t *testing.T) {
 	require.True(t, l.WriterWaits)
 	require.True(t, running(pid), "the other reader goes on")
 	require.Empty(t, writer.out.String())
-	code, _, errs = run(t, s, "break", "-f", "--now", "--token", uintString(second.Token), "x")
+	code, _, errs = run(t, s, "break", "-f", "--now", "--fencing-token", uintString(second.Token), "x")
 	require.Zero(t, code, errs)
 	gone(t, pid)
 	require.Zero(t, writer.wait())
@@ -200,7 +200,7 @@ func TestBreakWriter(t *testing.T) {
 	gate := await(t, s, "x", "a waiting writer", func(l lock) bool { return l.WriterWaits }).Holder
 	behind := start(t, s, "run", "--read", "x", "--", "true")
 	awaitQueue(t, s, "x", 1)
-	code, out, errs = run(t, s, "break", "-f", "--token", uintString(gate.Token), "x")
+	code, out, errs = run(t, s, "break", "-f", "--fencing-token", uintString(gate.Token), "x")
 	require.Zero(t, code, errs)
 	require.Contains(t, out, "for the readers to leave")
 	require.Contains(t, out, "gives way")
@@ -309,7 +309,7 @@ func TestBothKinds(t *testing.T) {
 	require.Equal(t, 64, code)
 	require.Contains(t, errs, "--kind mutex or --kind rw")
 	require.Contains(t, out, l[1].Readers[0].ID)
-	code, _, errs = run(t, s, "break", "-f", "--kind", "mutex", "--token", uintString(l[1].Readers[0].Token), "x")
+	code, _, errs = run(t, s, "break", "-f", "--kind", "mutex", "--fencing-token", uintString(l[1].Readers[0].Token), "x")
 	require.Equal(t, 1, code)
 	require.Contains(t, errs, "mutex x is not held with token")
 	code, out, errs = run(t, s, "break", "-f", "--kind", "rw", "x")

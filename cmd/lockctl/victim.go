@@ -67,7 +67,7 @@ func (d *demo) startVictim() (*victim, error) {
 	if err != nil {
 		return nil, err
 	}
-	cmd := exec.Command(self, "--server", d.g.Server, "--bucket", d.g.Bucket, "victim", "--ttl", d.ttl.String(), demoLock)
+	cmd := exec.Command(self, "--no-context", "--server", d.g.Server, "--bucket", d.g.Bucket, "victim", "--ttl", d.ttl.String(), demoLock)
 	cmd.Stderr = os.Stderr
 	// What the user's environment says is about other servers.
 	cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool {

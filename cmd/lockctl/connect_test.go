@@ -1,0 +1,254 @@
+//go:build unix
+
+package main_test
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nkeys"
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/testutil"
+)
+
+// withEnv runs lockctl to its end with variables set.
+func withEnv(t *testing.T, s *testutil.Server, env []string, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	p := startWith(t, s, "", env, args...)
+	code = p.wait()
+	return code, p.out.String(), p.err.String()
+}
+
+// Every way to log in, by flag, by variable and by context, on a server that
+// lets in nobody else.
+func TestLogin(t *testing.T) {
+	t.Parallel()
+	user, err := nkeys.CreateUser()
+	require.NoError(t, err)
+	public, err := user.PublicKey()
+	require.NoError(t, err)
+	seed, err := user.Seed()
+	require.NoError(t, err)
+	dir := t.TempDir()
+	nkey := filepath.Join(dir, "user.nk")
+	require.NoError(t, os.WriteFile(nkey, seed, 0o600))
+	s := testutil.RunServer(t, testutil.WithConfigText(fmt.Sprintf(`authorization { users: [ { user: ada, password: s3cret }, { nkey: %s } ] }`, public)))
+	contexts := filepath.Join(dir, "nats", "context")
+	require.NoError(t, os.MkdirAll(contexts, 0o700))
+	for name, text := range map[string]string{
+		"ada":   fmt.Sprintf(`{"url": %q, "user": "ada", "password": "s3cret"}`, s.URL()),
+		"keyed": fmt.Sprintf(`{"url": %q, "nkey": %q}`, s.URL(), nkey),
+		"wrong": fmt.Sprintf(`{"url": %q, "user": "ada", "password": "wrong"}`, s.URL()),
+		"away":  `{"url": "nats://127.0.0.1:1"}`,
+	} {
+		require.NoError(t, os.WriteFile(filepath.Join(contexts, name+".json"), []byte(text), 0o600))
+	}
+	home := "XDG_CONFIG_HOME=" + dir
+	for _, c := range []struct {
+		code int
+		env  []string
+		args []string
+		says string
+	}{
+		{0, nil, []string{"--user", "ada", "--password", "s3cret"}, ""},
+		{0, []string{"NATS_USER=ada", "NATS_PASSWORD=s3cret"}, nil, ""},
+		{0, nil, []string{"--nkey", nkey}, ""},
+		{0, []string{"NATS_NKEY=" + nkey}, nil, ""},
+		{0, []string{home, "NATS_CONTEXT=ada", "NATS_URL="}, nil, ""},
+		{0, []string{home}, []string{"--context", "keyed"}, ""},
+		{0, []string{home}, []string{"--context", "wrong", "--nkey", nkey}, ""},
+		{0, []string{home, "NATS_CONTEXT=away"}, []string{"--user", "ada", "--password", "s3cret"}, ""},
+		{77, nil, nil, "refuses the login"},
+		{77, nil, []string{"--token", "s3cret"}, "refuses the login"},
+		{77, []string{home, "NATS_CONTEXT=wrong"}, nil, "(context wrong) refuses the login"},
+		{77, []string{"NATS_USER=ada", "NATS_PASSWORD=s3cret"}, []string{"--password", "wrong"}, "refuses the login"},
+		{69, []string{home, "NATS_URL="}, []string{"--context", "away"}, "no server at nats://127.0.0.1:1 (context away)"},
+		{64, []string{home}, []string{"--context", "nosuch"}, `unknown context "nosuch"`},
+	} {
+		code, out, errs := withEnv(t, s, c.env, append(c.args, "run", "x", "--", "echo", "inside")...)
+		require.Equal(t, c.code, code, "%v %v: %s", c.env, c.args, errs)
+		require.Equal(t, map[bool]string{true: "inside\n"}[code == 0], out)
+		require.Contains(t, errs, c.says)
+		require.NotContains(t, errs, "s3cret")
+	}
+	s = testutil.RunServer(t, testutil.WithConfigText(`authorization { token: t0ken }`))
+	for _, c := range []struct {
+		env  []string
+		args []string
+	}{{nil, []string{"--token", "t0ken"}}, {[]string{"NATS_TOKEN=t0ken"}, nil}, {[]string{"NATS_USER=t0ken"}, nil}} {
+		code, _, errs := withEnv(t, s, c.env, append(c.args, "ls")...)
+		require.Zero(t, code, errs)
+	}
+}
+
+// A domain's bucket is not the one without.
+func TestDomain(t *testing.T) {
+	t.Parallel()
+	s := testutil.RunServer(t, testutil.WithConfig(func(o *server.Options) { o.JetStreamDomain = "hub" }))
+	hold(t, s, "x")
+	dir := t.TempDir()
+	context := filepath.Join(dir, "hub.json")
+	require.NoError(t, os.WriteFile(context, fmt.Appendf(nil, `{"url": %q, "jetstream_domain": "hub"}`, s.URL()), 0o600))
+	wrong := filepath.Join(dir, "wrong.json")
+	require.NoError(t, os.WriteFile(wrong, fmt.Appendf(nil, `{"url": %q, "jetstream_api_prefix": "$JS.wrong.API"}`, s.URL()), 0o600))
+	for _, args := range [][]string{
+		{"--js-domain", "hub"}, {"--domain", "hub"}, {"--js-api-prefix", "$JS.hub.API"},
+		{"--context", context}, {"--context", wrong, "--js-domain", "hub"},
+	} {
+		require.Len(t, locks(t, s, append(args, "ls")...), 1, "%q", args)
+	}
+	for _, args := range [][]string{{"--js-domain", "other"}, {"--js-api-prefix", "$JS.other.API"}, {"--context", wrong}} {
+		code, _, errs := run(t, s, append(args, "ls")...)
+		require.Equal(t, 69, code, "%q: %s", args, errs)
+	}
+}
+
+// A server that trusts only the clients of its own authority, and is trusted by
+// nobody else's.
+func TestTLS(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	authority := newAuthority(t, dir)
+	serverCert, serverKey := authority.issue("server")
+	cert, key := authority.issue("client")
+	tls := fmt.Sprintf(`tls { cert_file: %q, key_file: %q, ca_file: %q, verify: true }`, serverCert, serverKey, authority.file)
+	s := testutil.RunServer(t, testutil.WithConfigText(tls))
+	context := filepath.Join(dir, "tls.json")
+	require.NoError(t, os.WriteFile(context, fmt.Appendf(nil, `{"url": %q, "cert": %q, "key": %q, "ca": %q}`, s.URL(), cert, key, authority.file), 0o600))
+	all := []string{"--tlscert", cert, "--tlskey", key, "--tlsca", authority.file}
+	for _, c := range []struct {
+		code int
+		env  []string
+		args []string
+		says string
+	}{
+		{0, nil, all, ""},
+		{0, []string{"NATS_CERT=" + cert, "NATS_KEY=" + key, "NATS_CA=" + authority.file}, nil, ""},
+		{0, nil, []string{"--context", context}, ""},
+		{69, nil, []string{"--tlscert", cert, "--tlskey", key}, "--tlsca"},
+		{69, nil, []string{"--tlsca", authority.file}, "tls"},
+		{64, nil, []string{"--tlscert", cert, "--tlskey", serverKey}, "private key does not match"},
+	} {
+		code, _, errs := withEnv(t, s, c.env, append(c.args, "run", "x", "--", "true")...)
+		require.Equal(t, c.code, code, "%v %v: %s", c.env, c.args, errs)
+		require.Contains(t, errs, c.says)
+	}
+	s = testutil.RunServer(t, testutil.WithConfigText(tls[:len(tls)-1]+", handshake_first: true }"))
+	code, _, errs := run(t, s, append(all, "--tlsfirst", "ls")...)
+	require.Zero(t, code, errs)
+	code, _, _ = run(t, s, append(all, "--timeout", "500ms", "ls")...)
+	require.Equal(t, 69, code, "without --tlsfirst both wait for the other to begin")
+}
+
+// authority makes certificates.
+type authority struct {
+	t    *testing.T
+	dir  string
+	file string
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+}
+
+func newAuthority(t *testing.T, dir string) *authority {
+	t.Helper()
+	a := &authority{t: t, dir: dir}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "authority"}, IsCA: true, BasicConstraintsValid: true,
+		KeyUsage: x509.KeyUsageCertSign,
+	}
+	a.file, _ = a.write("authority", template)
+	return a
+}
+
+// issue returns the files of a certificate and its key.
+func (a *authority) issue(name string) (cert, key string) {
+	return a.write(name, &x509.Certificate{
+		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name},
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+	})
+}
+
+func (a *authority) write(name string, template *x509.Certificate) (cert, key string) {
+	a.t.Helper()
+	template.NotBefore, template.NotAfter = time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(a.t, err)
+	if a.cert == nil {
+		a.cert, a.key = template, private
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, &private.PublicKey, a.key)
+	require.NoError(a.t, err)
+	keyDER, err := x509.MarshalPKCS8PrivateKey(private)
+	require.NoError(a.t, err)
+	cert, key = filepath.Join(a.dir, name+".pem"), filepath.Join(a.dir, name+"-key.pem")
+	require.NoError(a.t, os.WriteFile(cert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600))
+	require.NoError(a.t, os.WriteFile(key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER}), 0o600))
+	return cert, key
+}
+
+// The development server keeps what it has, is found by --embedded's users, and
+// ends cleanly.
+func TestServer(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "kept")
+	var token uint64
+	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
+		p := start(t, nil, "server", "--port", "0", "--dir", dir)
+		url := line(t, p)
+		require.Regexp(t, `^nats://127\.0\.0\.1:\d+$`, url)
+		code, out, errs := run(t, nil, "-s", url, "run", "x", "--", "sh", "-c", "echo $LOCK_TOKEN")
+		require.Zero(t, code, errs)
+		next, err := strconv.ParseUint(strings.TrimSpace(out), 10, 64)
+		require.NoError(t, err)
+		require.Greater(t, next, token)
+		if token > 0 {
+			require.Less(t, next-token, uint64(100), "the same bucket")
+		}
+		token = next
+
+		second := start(t, nil, "server", "--port", "0", "--dir", dir)
+		require.Equal(t, 69, second.wait())
+		require.Contains(t, second.err.String(), "--server "+url)
+		_, port, err := net.SplitHostPort(url[len("nats://"):])
+		require.NoError(t, err)
+		began := time.Now()
+		third := start(t, nil, "server", "--port", port, "--dir", filepath.Join(t.TempDir(), "other"))
+		require.Equal(t, 69, third.wait())
+		require.Contains(t, third.err.String(), "address already in use")
+		require.Less(t, time.Since(began), 5*time.Second)
+
+		p.signal(sig)
+		require.Zero(t, p.wait())
+		require.Empty(t, p.err.String())
+	}
+	code, _, _ := run(t, nil, "server", "--port", "70000")
+	require.Equal(t, 64, code)
+}
+
+// line waits for the first line of output.
+func line(t *testing.T, p *process) (text string) {
+	t.Helper()
+	eventually(t, "a line of lockctl "+p.args, func() bool {
+		var whole bool
+		text, _, whole = strings.Cut(p.out.String(), "\n")
+		return whole
+	})
+	return text
+}

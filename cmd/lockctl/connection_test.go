@@ -1,0 +1,159 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nkeys"
+	"github.com/stretchr/testify/require"
+)
+
+// errStop ends dialling when the settings are known.
+var errStop = errors.New("stop")
+
+// dialled parses a command line and returns the settings that lockctl would
+// connect with. Contexts are those in dir.
+func dialled(t *testing.T, dir string, env map[string]string, args ...string) (o nats.Options, err error) {
+	t.Helper()
+	for _, v := range os.Environ() {
+		if name, _, _ := strings.Cut(v, "="); strings.HasPrefix(name, "NATS_") || strings.HasPrefix(name, "LOCKCTL_") {
+			t.Setenv(name, "") // restored by the test's end
+			require.NoError(t, os.Unsetenv(name))
+		}
+	}
+	t.Setenv("XDG_CONFIG_HOME", dir)
+	for name, value := range env {
+		t.Setenv(name, value)
+	}
+	var c cli
+	parser, err := newParser(&c)
+	require.NoError(t, err)
+	ctx, err := parser.Parse(append(args, "ls"))
+	require.NoError(t, err)
+	c.given = given(ctx)
+	if err := c.check(); err != nil {
+		return o, err
+	}
+	_, _, _, err = c.dial(func(final *nats.Options) error { o = *final; return errStop })
+	if errors.Is(err, errStop) {
+		err = nil
+	}
+	return o, err
+}
+
+// seedFile makes an nkey and returns its public half and the file of its seed.
+func seedFile(t *testing.T) (public, path string) {
+	t.Helper()
+	user, err := nkeys.CreateUser()
+	require.NoError(t, err)
+	seed, err := user.Seed()
+	require.NoError(t, err)
+	public, err = user.PublicKey()
+	require.NoError(t, err)
+	path = filepath.Join(t.TempDir(), "user.nk")
+	require.NoError(t, os.WriteFile(path, seed, 0o600))
+	return public, path
+}
+
+// Flags over environment over context over default, for each setting, and the
+// ways to log in as one.
+func TestConnectionSettings(t *testing.T) {
+	public, nkey := seedFile(t)
+	creds := filepath.Join(t.TempDir(), "user.creds")
+	require.NoError(t, os.WriteFile(creds, nil, 0o600))
+	dir := t.TempDir()
+	context := func(name, text string) {
+		path := filepath.Join(dir, "nats", "context", name+".json")
+		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o700))
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+	}
+	context("home", `{"url": "nats://home:1", "user": "ada", "password": "ctx", "inbox_prefix": "_HOME"}`)
+	context("keyed", fmt.Sprintf(`{"url": "nats://u:p@keyed:1", "nkey": %q}`, nkey))
+	context("open", `{"url": "nats://open:1,nats://open:2", "user": "ada"}`)
+	context("bad", `{`)
+	selected := filepath.Join(dir, "nats", "context.txt")
+	file := filepath.Join(t.TempDir(), "elsewhere.json")
+	require.NoError(t, os.WriteFile(file, []byte(`{"url": "nats://file:1"}`), 0o600))
+
+	type env = map[string]string
+	for _, c := range []struct {
+		name     string
+		selected string
+		env      env
+		args     string
+		want     string // servers, then the login
+		fails    string
+	}{
+		{name: "default", want: "nats://127.0.0.1:4222"},
+		{name: "environment", env: env{"NATS_URL": "nats://env:1"}, want: "nats://env:1"},
+		{name: "flag over environment", env: env{"NATS_URL": "nats://env:1"}, args: "-s nats://flag:1", want: "nats://flag:1"},
+		{name: "a list", args: "-s nats://a:1,,nats://b:2", want: "nats://a:1,nats://b:2"},
+		{name: "selected context", selected: "home", want: "nats://home:1 user=ada password=ctx inbox=_HOME"},
+		{name: "no context", selected: "home", args: "--no-context", want: "nats://127.0.0.1:4222"},
+		{name: "context of the environment", selected: "home", env: env{"NATS_CONTEXT": "open"}, want: "nats://open:1,nats://open:2 user=ada"},
+		{name: "context of the flag", env: env{"NATS_CONTEXT": "open"}, args: "--context home", want: "nats://home:1 user=ada password=ctx inbox=_HOME"},
+		{name: "context of a file", selected: "home", args: "--context " + file, want: "nats://file:1"},
+		{name: "environment over context", selected: "home", env: env{"NATS_URL": "nats://env:1"}, want: "nats://env:1 user=ada password=ctx inbox=_HOME"},
+		{name: "flag over context", selected: "home", args: "--inbox-prefix _MINE -s nats://flag:1", want: "nats://flag:1 user=ada password=ctx inbox=_MINE"},
+		{name: "user", args: "--user eve --password s", want: "nats://127.0.0.1:4222 user=eve password=s"},
+		{name: "user alone is a token", env: env{"NATS_USER": "t0k"}, want: "nats://127.0.0.1:4222 token=t0k"},
+		{name: "token", env: env{"NATS_TOKEN": "t0k"}, want: "nats://127.0.0.1:4222 token=t0k"},
+		{name: "user of the flag, password of the environment", env: env{"NATS_PASSWORD": "s"}, args: "--user eve", want: "nats://127.0.0.1:4222 user=eve password=s"},
+		{name: "a password for the context's user", selected: "open", args: "--password s", want: "nats://open:1,nats://open:2 user=ada password=s"},
+		{name: "token over the context's user", selected: "home", env: env{"NATS_TOKEN": "t"}, want: "nats://home:1 token=t inbox=_HOME"},
+		{name: "nkey", env: env{"NATS_NKEY": nkey}, want: "nats://127.0.0.1:4222 nkey"},
+		{name: "nkey over the environment's user", env: env{"NATS_USER": "eve", "NATS_PASSWORD": "s"}, args: "--nkey " + nkey, want: "nats://127.0.0.1:4222 nkey"},
+		{name: "creds over the context's nkey, and its URL's user", selected: "keyed", env: env{"NATS_CREDS": creds}, want: "nats://keyed:1 creds"},
+		{name: "context's nkey", selected: "keyed", want: "nats://u:p@keyed:1 nkey"},
+		{name: "user over the context's nkey", selected: "keyed", args: "--user eve --password s", want: "nats://keyed:1 user=eve password=s"},
+		{name: "user of the URL over the context's nkey", selected: "keyed", env: env{"NATS_URL": "nats://x:y@env:1"}, want: "nats://x:y@env:1"},
+		{name: "URL keeps its user beside its own layer", env: env{"NATS_URL": "nats://x:y@env:1", "NATS_TOKEN": "t"}, want: "nats://x:y@env:1 token=t"},
+		{name: "flag over the user of the environment's URL", env: env{"NATS_URL": "nats://x:y@env:1"}, args: "--token t", want: "nats://env:1 token=t"},
+		{name: "the environment's order is that of nats", env: env{"NATS_USER": "eve", "NATS_PASSWORD": "s", "NATS_CREDS": creds}, want: "nats://127.0.0.1:4222 user=eve password=s"},
+
+		{name: "two logins", args: "--creds " + creds + " --token t", fails: "--creds and --token exclude each other"},
+		{name: "half a certificate", env: env{"NATS_CERT": creds}, fails: "--tlscert and --tlskey go together"},
+		{name: "no certificate", args: "--tlscert " + creds + " --tlskey " + creds, fails: "client certificate"},
+		{name: "no authority", env: env{"NATS_CA": filepath.Join(dir, "none")}, fails: "none"},
+		{name: "no credentials", args: "--creds " + filepath.Join(dir, "none"), fails: "--creds"},
+		{name: "no seed", args: "--nkey " + creds, fails: "--nkey"},
+		{name: "domain and prefix", args: "--js-domain a --js-api-prefix b", fails: "--js-domain and --js-api-prefix"},
+		{name: "context and none", args: "--context home --no-context", fails: "--context and --no-context"},
+		{name: "unknown context", args: "--context nosuch", fails: `context nosuch: unknown context "nosuch"`},
+		{name: "a context that is none", selected: "bad", fails: "the selected context"},
+		{name: "no time", env: env{"NATS_TIMEOUT": "0s"}, fails: "--timeout 0s"},
+		{name: "no proxy", args: "--socks-proxy ftp://x", fails: "--socks-proxy"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			require.NoError(t, os.WriteFile(selected, []byte(c.selected), 0o600))
+			o, err := dialled(t, dir, c.env, strings.Fields(c.args)...)
+			if c.fails != "" {
+				require.ErrorContains(t, err, c.fails)
+				coded, ok := errors.AsType[*codeError](err)
+				require.True(t, ok)
+				require.Equal(t, exitUsage, coded.code)
+				return
+			}
+			require.NoError(t, err)
+			got := strings.Join(o.Servers, ",")
+			for _, part := range []struct{ name, value string }{{"user", o.User}, {"password", o.Password}, {"token", o.Token}, {"inbox", o.InboxPrefix}} {
+				if part.value != "" {
+					got += fmt.Sprintf(" %s=%s", part.name, part.value)
+				}
+			}
+			if o.Nkey != "" {
+				require.Equal(t, public, o.Nkey)
+				got += " nkey"
+			}
+			if o.UserJWT != nil {
+				got += " creds"
+			}
+			require.Equal(t, c.want, got)
+		})
+	}
+}

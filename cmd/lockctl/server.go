@@ -1,0 +1,61 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/nats-io/nats-server/v2/server"
+)
+
+type serverCmd struct {
+	Port int    `short:"p" default:"4222" placeholder:"PORT" help:"Port on the loopback interface (default ${default}); 0 is any free one."`
+	Dir  string `type:"path" placeholder:"DIR" help:"Where the data is kept (default: under the user's cache directory, the place of --embedded)."`
+}
+
+func (*serverCmd) Help() string {
+	return `A NATS server with JetStream for development: on the loopback interface, for
+whoever is on this machine, without users. Its data is kept, so that locks and
+tokens go on where they were when it is started again. In production run
+nats-server, three of them.
+
+Prints the server's URL when it is ready. INT, TERM or HUP end it.
+
+  lockctl server &
+  export NATS_URL=nats://127.0.0.1:4222
+
+Exit code: 0 when a signal ended it, 69 when it cannot start, because the port or
+the directory is taken.`
+}
+
+// AfterApply checks what kong cannot.
+func (c *serverCmd) AfterApply() error {
+	if c.Port < 0 || c.Port > 65535 {
+		return fmt.Errorf("--port %d: not in 0 to 65535", c.Port)
+	}
+	return nil
+}
+
+func (c *serverCmd) Run(*globals) error {
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	port := c.Port
+	if port == 0 {
+		port = server.RANDOM_PORT
+	}
+	var e *embedded
+	var err error
+	if c.Dir == "" {
+		e, err = startCached(port)
+	} else {
+		e, err = startKept(c.Dir, port)
+	}
+	if err != nil {
+		return err
+	}
+	fmt.Println(e.url())
+	<-signals
+	e.stop()
+	return nil
+}
