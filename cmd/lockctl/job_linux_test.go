@@ -183,3 +183,42 @@ func TestTerminalBreak(t *testing.T) {
 	term.expect("code=0\r\n")
 	require.Equal(t, 75, p.wait())
 }
+
+// On a terminal ls --watch shows the list as it is, in place, and within the
+// terminal's size.
+func TestTerminalWatch(t *testing.T) {
+	t.Parallel()
+	s := testutil.RunServer(t)
+	hold(t, s, "first")
+	term := openTerminal(t, s)
+	require.NoError(t, unix.IoctlSetWinsize(int(term.ptmx.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 6, Col: 60}))
+	term.expect("$ ")
+	term.send("NO_COLOR=1 $lockctl ls --watch\n")
+	term.expect("\x1b[2J\x1b[H1 lock at nats://")
+	term.expect("KIND   NAME   MODE")
+	term.expect("mutex  first  write")
+	c := client(t, s)
+	second := take(t, c, "second")
+	term.expect("\x1b[H2 locks at")
+	term.expect("mutex  second  write")
+	for _, name := range []string{"third", "fourth"} {
+		take(t, c, name)
+	}
+	term.expect("\x1b[H4 locks at")
+	term.expect("mutex  fourth  write")
+	term.expect("\r\n...")
+	s.Stop()
+	term.expect("\x1b[Hno connection to")
+	s.Restart()
+	require.NoError(t, second.Unlock(timeout(t)))
+	term.expect("\x1b[H3 locks at")
+	term.send("\x03")
+	term.expect("$ ")
+	term.send("echo code=$?\n")
+	term.expect("code=130")
+	for line := range strings.SplitSeq(term.out.String(), "\r\n") {
+		if strings.Contains(line, "mutex") {
+			require.LessOrEqual(t, len(line), 60+len("\x1b[0m\x1b[K"), line)
+		}
+	}
+}

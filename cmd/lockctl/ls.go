@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -15,7 +16,10 @@ import (
 
 type lsCmd struct {
 	Pattern string `arg:"" optional:"" default:">" help:"Names to list: \"*\" stands for one token, a last \">\" for all that follow."`
-	JSON    bool   `name:"json" help:"Print an array of objects."`
+	Wide    bool   `help:"Also TTL, id, revision and metadata, and every reader in a line of its own."`
+	Sort    string `default:"name" enum:"name,held,expires,queue" placeholder:"BY" help:"name, held (longest first), expires (soonest first) or queue (longest first)."`
+	Watch   bool   `short:"w" help:"Go on, and show what changes."`
+	JSON    bool   `name:"json" help:"Print an array of objects; with --watch an object in a line for each lock."`
 }
 
 func (*lsCmd) Help() string {
@@ -27,11 +31,24 @@ own. "lockctl info" tells all of them apart.
 
 A name that is a mutex and a reader-writer lock at once is marked: these are two
 locks, which do not exclude each other. A record that lockctl cannot read is
-listed too: it keeps others out all the same.`
+listed too: it keeps others out all the same.
+
+With --watch a terminal shows the list as it is now, until it is interrupted.
+Elsewhere, and with --json, the list is followed by the locks that change, each
+as it is then; one that has become free is told once more, as "free". Renewals
+are no changes. An outage of the server is waited out.
+
+  lockctl ls 'orders.>' --sort held
+  lockctl ls --json | jq -r '.[] | select(.queue != []) | .name'
+
+Exit code: 0, also when there are no locks.`
 }
 
 func (c *lsCmd) Run(g *globals) error {
-	infos, err := c.list(g)
+	if c.Watch {
+		return c.watch(g)
+	}
+	infos, err := c.look(g)
 	if err != nil {
 		return err
 	}
@@ -43,14 +60,9 @@ func (c *lsCmd) Run(g *globals) error {
 		return nil
 	}
 	both := bothKinds(infos)
-	t := newTable("kind", "name", "mode", "holder", "token", "held", "expires", "readers", "queue", "")
-	var right []table.ColumnConfig
-	for _, column := range []string{"held", "expires", "readers", "queue"} {
-		right = append(right, table.ColumnConfig{Name: column, Align: text.AlignRight, AlignHeader: text.AlignRight})
-	}
-	t.SetColumnConfigs(right)
+	t := c.table()
 	for _, info := range infos {
-		appendLock(t, info, both[info.Name])
+		t.AppendRows(c.rows(info, both[info.Name]))
 	}
 	t.Render()
 	if len(both) > 0 {
@@ -59,9 +71,9 @@ func (c *lsCmd) Run(g *globals) error {
 	return nil
 }
 
-// list reads the locks. A bucket that does not exist holds none; looking must
+// look reads the locks. A bucket that does not exist holds none; looking must
 // not make it.
-func (c *lsCmd) list(g *globals) ([]natslock.Info, error) {
+func (c *lsCmd) look(g *globals) ([]natslock.Info, error) {
 	s, err := g.open(natslock.WithCreate(false))
 	if errors.Is(err, kvstore.ErrNotFound) {
 		return nil, nil
@@ -70,6 +82,10 @@ func (c *lsCmd) list(g *globals) ([]natslock.Info, error) {
 		return nil, err
 	}
 	defer s.close()
+	return c.list(g, s)
+}
+
+func (c *lsCmd) list(g *globals, s *session) ([]natslock.Info, error) {
 	ctx, cancel := g.bounded()
 	defer cancel()
 	var infos []natslock.Info
@@ -80,42 +96,115 @@ func (c *lsCmd) list(g *globals) ([]natslock.Info, error) {
 		inOrder(info.Readers)
 		infos = append(infos, info)
 	}
+	c.sort(infos)
 	return infos, nil
 }
 
-// appendLock adds the rows of a lock: one for all who are in, and one for a
-// writer that is not. What is the lock's own only the first row tells.
-func appendLock(t table.Writer, info natslock.Info, both bool) {
-	var readers any = "-"
-	if info.Kind == natslock.RW {
-		readers = len(info.Readers)
-	}
-	var queue any = len(info.Queue)
-	note := ""
-	if both {
-		note = alarm.Sprint("also " + map[natslock.Kind]string{natslock.Mutex: "rw", natslock.RW: "mutex"}[info.Kind])
-	}
-	row := func(mode, holder, token, held, expires string) {
-		t.AppendRow(table.Row{info.Kind.String(), plain(info.Name), mode, holder, token, held, expires, readers, queue, note})
-		readers, queue, note = "", "", ""
-	}
-	if len(info.Readers) > 0 {
-		row(natslock.Shared.String(), readerNames(info.Readers), tokenOf(info.Readers), brief(time.Since(info.Readers[0].Since)), lastEnd(info.Readers))
-	}
-	for _, h := range holdings(info) {
-		if h.mode == natslock.Exclusive {
-			row(h.mode.String(), h.name(), fmt.Sprint(h.Token), brief(time.Since(h.Since)), expiresIn(h.Holder))
+// sort sorts the locks, which come in the order of their names.
+func (c *lsCmd) sort(infos []natslock.Info) {
+	first := func(info natslock.Info, of func(holding) time.Time) time.Time { // zero: nobody holds it
+		var first time.Time
+		for _, h := range holdings(info) {
+			if at := of(h); !at.IsZero() && (first.IsZero() || at.Before(first)) {
+				first = at
+			}
 		}
+		return first
 	}
-	if info.Holder == nil && len(info.Readers) == 0 {
-		row("free", "-", "-", "-", "-")
+	by := func(of func(holding) time.Time) {
+		slices.SortStableFunc(infos, func(a, b natslock.Info) int {
+			at, bt := first(a, of), first(b, of)
+			if at.IsZero() != bt.IsZero() {
+				return map[bool]int{true: 1, false: -1}[at.IsZero()]
+			}
+			return at.Compare(bt)
+		})
+	}
+	switch c.Sort {
+	case "held":
+		by(func(h holding) time.Time { return h.Since })
+	case "expires":
+		by(func(h holding) time.Time { return h.Expires })
+	case "queue":
+		slices.SortStableFunc(infos, func(a, b natslock.Info) int { return cmp.Compare(len(b.Queue), len(a.Queue)) })
 	}
 }
 
-func readerNames(readers []natslock.Holder) string {
-	if len(readers) == 1 {
-		return holderName(readers[0])
+// columns are those of a table of locks.
+func (c *lsCmd) columns() []string {
+	columns := []string{"kind", "name", "mode", "holder", "token", "held", "expires", "readers", "queue"}
+	if c.Wide {
+		columns = append(columns, "ttl", "revision", "id", "meta")
 	}
+	return append(columns, "") // a note
+}
+
+// table is one with its header. Columns are at least as wide as widths says.
+func (c *lsCmd) table(widths ...int) table.Writer {
+	t := newTable()
+	var header table.Row
+	var configs []table.ColumnConfig
+	for i, column := range c.columns() {
+		header = append(header, column)
+		config := table.ColumnConfig{Number: i + 1}
+		if i < len(widths) {
+			config.WidthMin = widths[i]
+		}
+		switch column {
+		case "held", "expires", "readers", "queue", "ttl", "revision":
+			config.Align, config.AlignHeader = text.AlignRight, text.AlignRight
+		}
+		configs = append(configs, config)
+	}
+	t.SetColumnConfigs(configs)
+	t.AppendHeader(header)
+	return t
+}
+
+// rows are those of a lock: one for all who read, unless the table is wide, and
+// one for the holder or the writer. What is the lock's own only the first tells.
+func (c *lsCmd) rows(info natslock.Info, both bool) (rows []table.Row) {
+	readers, queue, note := "-", fmt.Sprint(len(info.Queue)), ""
+	if info.Kind == natslock.RW {
+		readers = fmt.Sprint(len(info.Readers))
+	}
+	if both {
+		note = alarm.Sprint("also " + map[natslock.Kind]string{natslock.Mutex: "rw", natslock.RW: "mutex"}[info.Kind])
+	}
+	row := func(mode natslock.Mode, holder, token, held, expires string, wide ...any) {
+		r := table.Row{info.Kind.String(), plain(info.Name), mode.String(), holder, token, held, expires, readers, queue}
+		if c.Wide {
+			r = append(r, wide...)
+		}
+		rows = append(rows, append(r, note))
+		readers, queue, note = "", "", ""
+	}
+	held := holdings(info)
+	if len(info.Readers) > 1 && !c.Wide {
+		row(natslock.Shared, readerNames(info.Readers), "-", brief(time.Since(info.Readers[0].Since)), lastEnd(info.Readers))
+		held = slices.DeleteFunc(held, func(h holding) bool { return h.mode == natslock.Shared })
+	}
+	// Who is in comes before a writer that is not yet.
+	slices.SortStableFunc(held, func(a, b holding) int { return cmp.Compare(b.mode, a.mode) })
+	for _, h := range held {
+		ttl := "-"
+		if h.TTL > 0 {
+			ttl = h.TTL.String()
+		}
+		row(h.mode, h.name(), fmt.Sprint(h.Token), brief(time.Since(h.Since)), expiresIn(h.Holder), ttl, fmt.Sprint(h.Revision), plain(h.ID), metaList(h.Meta))
+	}
+	if len(rows) == 0 {
+		r := table.Row{info.Kind.String(), plain(info.Name), "free", "-", "-", "-", "-", readers, queue}
+		if c.Wide {
+			r = append(r, "-", "-", "-", "")
+		}
+		rows = append(rows, append(r, note))
+	}
+	return rows
+}
+
+// readerNames names several readers.
+func readerNames(readers []natslock.Holder) string {
 	broken := 0
 	for _, r := range readers {
 		if r.Broken != nil {
@@ -129,14 +218,6 @@ func readerNames(readers []natslock.Holder) string {
 		name += alarm.Sprintf(" (%d broken)", broken)
 	}
 	return name
-}
-
-// tokenOf is the token of a single reader. Several have one each.
-func tokenOf(readers []natslock.Holder) string {
-	if len(readers) > 1 {
-		return "-"
-	}
-	return fmt.Sprint(readers[0].Token)
 }
 
 // lastEnd is when all of them are out if they are all dead.

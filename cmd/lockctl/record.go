@@ -111,10 +111,15 @@ func printJSON(infos []natslock.Info) error {
 		l.BothKinds = both[i.Name]
 		out = append(out, l)
 	}
-	enc := json.NewEncoder(os.Stdout)
-	enc.SetEscapeHTML(false)
+	enc := newEncoder()
 	enc.SetIndent("", "  ")
 	return enc.Encode(out)
+}
+
+func newEncoder() *json.Encoder {
+	enc := json.NewEncoder(os.Stdout)
+	enc.SetEscapeHTML(false)
+	return enc
 }
 
 // who names a holder or a waiter in a few words.

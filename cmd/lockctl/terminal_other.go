@@ -9,3 +9,6 @@ func isTerminal(f *os.File) bool {
 	info, err := f.Stat()
 	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
+
+// terminalSize is a guess.
+func terminalSize(*os.File) (columns, lines int) { return 80, 24 }

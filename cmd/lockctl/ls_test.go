@@ -1,0 +1,190 @@
+//go:build unix
+
+package main_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os/exec"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/testutil"
+)
+
+// client is a client of the library in the test itself: locks without a process
+// each.
+func client(t *testing.T, s *testutil.Server, opts ...natslock.Option) *natslock.Client {
+	t.Helper()
+	c, err := natslock.New(timeout(t), s.Connect(), opts...)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		_ = c.Close(ctx)
+	})
+	return c
+}
+
+func take(t *testing.T, c *natslock.Client, name string, opts ...natslock.LockOption) *natslock.Lock {
+	t.Helper()
+	l, err := c.Lock(timeout(t), name, append(opts, natslock.Detached())...)
+	require.NoError(t, err)
+	return l
+}
+
+func names(locks []lock) (names []string) {
+	for _, l := range locks {
+		names = append(names, l.Name)
+	}
+	return names
+}
+
+func TestListSortsAndWidens(t *testing.T) {
+	t.Parallel()
+	s := testutil.RunServer(t)
+	c := client(t, s, natslock.WithOwner("worker"))
+	take(t, c, "b", natslock.TTL(time.Hour), natslock.Meta(map[string]string{"job": "42"}))
+	take(t, c, "c", natslock.TTL(2*time.Minute))
+	began := time.Now().UnixMilli() // "since" is in milliseconds
+	eventually(t, "the next millisecond", func() bool { return time.Now().UnixMilli() > began })
+	l := take(t, c, "a", natslock.TTL(30*time.Minute))
+	hold(t, s, "r", "--read", "--ttl", "90m")
+	hold(t, s, "r", "--read", "--ttl", "90m")
+	start(t, s, "run", "c", "--", "true")
+	awaitQueue(t, s, "c", 1)
+
+	require.Equal(t, []string{"a", "b", "c", "r"}, names(locks(t, s, "ls")))
+	held := names(locks(t, s, "ls", "--sort", "held"))
+	require.Equal(t, []string{"a", "r"}, held[2:])
+	require.Equal(t, []string{"c", "a", "b", "r"}, names(locks(t, s, "ls", "--sort", "expires")))
+	require.Equal(t, []string{"c", "a", "b", "r"}, names(locks(t, s, "ls", "--sort", "queue")))
+	code, _, _ := run(t, s, "ls", "--sort", "colour")
+	require.Equal(t, 64, code)
+
+	_, out, _ := run(t, s, "ls", "--wide")
+	lines := strings.Split(strings.TrimSpace(out), "\n")
+	require.Len(t, lines, 6, "a line for each reader")
+	require.Equal(t, []string{"KIND", "NAME", "MODE", "HOLDER", "TOKEN", "HELD", "EXPIRES", "READERS", "QUEUE", "TTL", "REVISION", "ID", "META"}, strings.Fields(lines[0]))
+	require.Regexp(t, `^mutex +a +write +worker on \S+:\d+ +`+uintString(l.Token())+` +\S+ +\S+ +- +0 +30m0s +\d+ +\S+$`, lines[1])
+	require.Regexp(t, `^mutex +b .* 1h0m0s .* job=42$`, lines[2])
+	require.Regexp(t, `^rw +r +read .* 2 +0 +1h30m0s +\d+ +\S+$`, lines[4])
+	require.Regexp(t, `^rw +r +read +\S+ +\d+ +\S+ +\S+ +1h30m0s +\d+ +\S+$`, lines[5])
+}
+
+// In a pipe: the list, then what changes, and nothing else.
+func TestWatchInPipe(t *testing.T) {
+	t.Parallel()
+	s := testutil.RunServer(t)
+	text := start(t, s, "ls", "--watch", "a.*")
+	object := start(t, s, "ls", "--watch", "--json", "a.*")
+	eventually(t, "the news that there is nothing", func() bool { return text.err.String() == "lockctl: no locks\n" })
+	require.Empty(t, object.err.String())
+	c := client(t, s, natslock.WithTTL(2*time.Second)) // makes the bucket
+	first := take(t, c, "a.1")
+	expect := func(n int, pattern string) {
+		t.Helper()
+		eventually(t, fmt.Sprintf("line %d: %s", n, pattern), func() bool { return strings.Count(text.out.String(), "\n") > n })
+		require.Regexp(t, pattern, strings.Split(text.out.String(), "\n")[n])
+		eventually(t, "as much of JSON", func() bool { return strings.Count(object.out.String(), "\n") >= n })
+	}
+	expect(1, `^mutex +a\.1 +write +\S+ +`+uintString(first.Token())+` .* 0$`)
+	take(t, c, "b.1")
+	waiter := start(t, s, "run", "a.1", "--", "true")
+	expect(2, `^mutex +a\.1 +write .* 1$`)
+	confirmed := c.Stats().Renewed
+	eventually(t, "renewals", func() bool { return c.Stats().Renewed >= confirmed+4 })
+	second := take(t, c, "a.2", natslock.Meta(map[string]string{"k": "v"}))
+	expect(3, `^mutex +a\.2 +write `)
+	s.Restart()
+	eventually(t, "the end of the outage", func() bool { return strings.HasSuffix(text.err.String(), "lockctl: connected again\n") })
+	require.NoError(t, second.Unlock(timeout(t)))
+	expect(4, `^mutex +a\.2 +free +- +- +- +- +- +0$`)
+	require.NoError(t, first.Unlock(timeout(t)))
+	require.Zero(t, waiter.wait())
+	// Between the two looks the waiter may have come and gone.
+	eventually(t, "the end of a.1", func() bool {
+		return regexp.MustCompile(`mutex +a\.1 +free .*\n$`).MatchString(text.out.String())
+	})
+	require.Contains(t, text.err.String(), "no connection to nats://")
+	require.NotContains(t, text.out.String(), "b.1")
+	require.NotContains(t, text.out.String(), "\x1b")
+
+	var told []lock
+	eventually(t, "the end of a.1, in JSON", func() bool {
+		told = nil
+		for dec := json.NewDecoder(strings.NewReader(object.out.String())); dec.More(); {
+			var l lock
+			if dec.Decode(&l) != nil {
+				return false
+			}
+			told = append(told, l)
+		}
+		last := told[len(told)-1]
+		return last.Name == "a.1" && last.Holder == nil && last.Mode == "free"
+	})
+	require.Equal(t, first.Token(), told[0].Holder.Token)
+	require.Len(t, told[1].Queue, 1)
+	require.Equal(t, map[string]string{"k": "v"}, told[2].Holder.Meta)
+	for _, p := range []*process{text, object} {
+		require.NoError(t, p.cmd.Process.Kill())
+		p.wait()
+	}
+}
+
+// What nobody reads any more ends quietly, as every tool in a pipe.
+func TestBrokenPipe(t *testing.T) {
+	t.Parallel()
+	s := testutil.RunServer(t)
+	c := client(t, s)
+	for i := range 500 { // more than the pipe takes
+		take(t, c, fmt.Sprintf("perf.%d.%s", i, strings.Repeat("x", 200)))
+	}
+	for _, args := range []string{"ls", "ls --json", "ls --watch", "ls --watch --json"} {
+		cmd := exec.Command("bash", "-c", `set -o pipefail; "$0" -s "$1" `+args+` | head -n 1`, binary, s.URL())
+		cmd.Env = append(cleanEnv(), "XDG_CONFIG_HOME="+t.TempDir())
+		var errs strings.Builder
+		cmd.Stderr = &errs
+		out, err := cmd.Output()
+		require.NotEmpty(t, out)
+		require.Error(t, err)
+		require.Equal(t, 141, cmd.ProcessState.ExitCode(), "%s: SIGPIPE", args)
+		require.Empty(t, errs.String(), args)
+	}
+}
+
+// 10,000 locks in a second, with the process's start: many times what it needs.
+func TestListIsFast(t *testing.T) {
+	s := testutil.RunServer(t)
+	c := client(t, s)
+	const n = 10_000
+	slots := make(chan struct{}, 64)
+	errs := make(chan error, n)
+	for i := range n {
+		slots <- struct{}{}
+		go func() {
+			_, err := c.Lock(context.Background(), fmt.Sprintf("many.%05d", i), natslock.TTL(10*time.Minute))
+			<-slots
+			errs <- err
+		}()
+	}
+	for range n {
+		require.NoError(t, <-errs)
+	}
+	best := time.Hour
+	for try := 0; try < 5 && best > time.Second; try++ { // the machine may be busy with others
+		began := time.Now()
+		code, out, stderr := run(t, s, "ls")
+		best = min(best, time.Since(began))
+		require.Zero(t, code, stderr)
+		require.Equal(t, n+1, strings.Count(out, "\n"))
+	}
+	t.Logf("%d locks listed in %v", n, best)
+	require.Less(t, best, time.Second)
+}

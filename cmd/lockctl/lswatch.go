@@ -1,0 +1,270 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/jedib0t/go-pretty/v6/text"
+	"github.com/nats-io/nats.go"
+
+	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/natslock"
+)
+
+const (
+	// watchPause is at least between two looks, however much changes.
+	watchPause = 100 * time.Millisecond
+	// watchShare bounds the part of the time that is spent with looking.
+	watchShare = 4
+	// watchAgain is when to look again without a change: notifications can be
+	// missed. It is also how often times on a terminal go on.
+	watchAgain = time.Second
+)
+
+// display shows the locks again and again. trouble is why they may be out of
+// date, or empty.
+type display interface {
+	show(infos []natslock.Info, trouble string) error
+}
+
+// watch lists, and lists again after every change. What it shows is always a
+// list, never what a notification says.
+func (c *lsCmd) watch(g *globals) error {
+	s, err := g.connect()
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	var d display = &changeLog{c: c}
+	if isTerminal(os.Stdout) && !c.JSON {
+		d = &screen{c: c, url: s.url}
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	changed := make(chan struct{}, 1)
+	change := func() {
+		select {
+		case changed <- struct{}{}:
+		default:
+		}
+	}
+	lost := make(chan error, 1)
+	s.nc.SetDisconnectErrHandler(func(*nats.Conn, error) { change() })
+	s.nc.SetReconnectHandler(func(*nats.Conn) { change() })
+	s.nc.SetClosedHandler(func(nc *nats.Conn) { lost <- nc.LastError() })
+	defer s.nc.SetClosedHandler(nil)
+
+	var infos []natslock.Info
+	for {
+		began := time.Now()
+		trouble := ""
+		switch now, err := c.lookAgain(ctx, g, s, change); {
+		case err == nil:
+			infos = now
+		case lasting(err):
+			return err
+		default:
+			trouble = err.Error()
+		}
+		if err := d.show(infos, trouble); err != nil {
+			return err
+		}
+		pause := time.NewTimer(max(watchPause, watchShare*time.Since(began)))
+		again := time.After(watchAgain)
+		select {
+		case <-changed:
+		case <-again:
+		case err := <-lost:
+			return exitf(exitUnavailable, "the connection to %s is closed: %w", s.url, err)
+		}
+		<-pause.C
+	}
+}
+
+// lookAgain lists. The bucket is opened, and followed, from the first look on
+// that finds it.
+func (c *lsCmd) lookAgain(ctx context.Context, g *globals, s *session, change func()) ([]natslock.Info, error) {
+	if !s.nc.IsConnected() {
+		return nil, fmt.Errorf("no connection to %s", s.url)
+	}
+	if s.Client == nil {
+		err := s.open(g, natslock.WithCreate(false))
+		if errors.Is(err, kvstore.ErrNotFound) {
+			return nil, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		go func() {
+			for ctx.Err() == nil {
+				for ev, err := range s.Watch(ctx, c.Pattern) {
+					if errors.Is(err, natslock.ErrClosed) {
+						return
+					}
+					if err != nil || ev.Type != natslock.EventRenewed {
+						change()
+					}
+				}
+				time.Sleep(watchAgain) // whatever ended it, listing goes on
+			}
+		}()
+	}
+	return c.list(g, s)
+}
+
+// lasting says whether it is no use to try again.
+func lasting(err error) bool {
+	switch codeOf(err) {
+	case exitUsage, exitPermission, exitConfig:
+		return true
+	}
+	coded, ok := errors.AsType[*codeError](err)
+	return ok && coded.code != exitUnavailable
+}
+
+// screen is a terminal, drawn anew for every list.
+type screen struct {
+	c     *lsCmd
+	url   string
+	drawn bool
+}
+
+func (d *screen) show(infos []natslock.Info, trouble string) error {
+	columns, lines := terminalSize(os.Stdout)
+	title := fmt.Sprintf("%s at %s, %s", count(len(infos), "lock"), d.url, time.Now().Format("15:04:05"))
+	both := bothKinds(infos)
+	t := d.c.table()
+	t.SetOutputMirror(nil)
+	for _, info := range infos[:min(len(infos), lines)] { // more cannot be seen
+		t.AppendRows(d.c.rows(info, both[info.Name]))
+	}
+	rows := strings.Split(t.Render(), "\n")
+	if room := max(lines-2, 1); len(rows) > room { // the title, and no line end that scrolls
+		rows = append(rows[:room-1], faint.Sprint("..."))
+	}
+	if trouble != "" {
+		title = alarm.Sprint(trouble) + ", " + title
+	}
+	var b strings.Builder
+	if !d.drawn {
+		b.WriteString("\x1b[2J")
+	}
+	d.drawn = true
+	b.WriteString("\x1b[H")
+	for _, row := range append([]string{faint.Sprint(title)}, rows...) {
+		b.WriteString(text.Trim(row, columns) + "\x1b[0m\x1b[K\n")
+	}
+	b.WriteString("\x1b[J")
+	_, err := os.Stdout.WriteString(b.String())
+	return err
+}
+
+// changeLog is a pipe or a file: the locks, and then those that have changed.
+type changeLog struct {
+	c       *lsCmd
+	begun   bool              // the header is printed
+	empty   bool              // it was told that there are none
+	shown   map[lockID]string // what was told of whom
+	widths  []int
+	trouble string
+}
+
+type lockID struct {
+	kind natslock.Kind
+	name string
+}
+
+func (d *changeLog) show(infos []natslock.Info, trouble string) error {
+	if trouble != "" {
+		if d.trouble == "" {
+			complain("%s; trying again", trouble)
+		}
+		d.trouble = trouble
+		return nil
+	}
+	if d.trouble != "" {
+		complain("connected again")
+	}
+	d.trouble = ""
+	both := bothKinds(infos)
+	now := make(map[lockID]string, len(infos))
+	var news []natslock.Info
+	for _, info := range infos {
+		id := lockID{info.Kind, info.Name}
+		now[id] = fingerprint(info, both[info.Name])
+		if now[id] != d.shown[id] {
+			news = append(news, info)
+		}
+	}
+	var freed []natslock.Info
+	for id := range d.shown {
+		if _, there := now[id]; !there {
+			freed = append(freed, natslock.Info{Kind: id.kind, Name: id.name})
+		}
+	}
+	slices.SortFunc(freed, func(a, b natslock.Info) int { return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Kind, b.Kind)) })
+	d.shown = now
+	if !d.begun && len(infos) == 0 && !d.empty && !d.c.JSON {
+		complain("no locks")
+		d.empty = true
+	}
+	return d.print(append(freed, news...), both)
+}
+
+// fingerprint tells two states of a lock apart that are worth a line.
+func fingerprint(info natslock.Info, both bool) string {
+	var b strings.Builder
+	fmt.Fprint(&b, both)
+	for _, h := range holdings(info) {
+		fmt.Fprint(&b, " ", h.mode, h.Token, h.Broken != nil, h.waits, h.Unreadable)
+	}
+	for _, w := range info.Queue {
+		fmt.Fprint(&b, " ", w.ID)
+	}
+	return b.String()
+}
+
+func (d *changeLog) print(infos []natslock.Info, both map[string]bool) error {
+	if d.c.JSON {
+		enc := newEncoder()
+		for _, info := range infos {
+			l := toJSON(info)
+			l.BothKinds = both[info.Name]
+			if err := enc.Encode(l); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if len(infos) == 0 {
+		return nil
+	}
+	var rows []table.Row
+	for _, info := range infos {
+		rows = append(rows, d.c.rows(info, both[info.Name])...)
+	}
+	// Later lines stand under the columns of earlier ones.
+	for i := range d.c.columns() {
+		if len(d.widths) <= i {
+			d.widths = append(d.widths, 0)
+		}
+		for _, row := range rows {
+			d.widths[i] = max(d.widths[i], text.StringWidthWithoutEscSequences(fmt.Sprint(row[i])))
+		}
+	}
+	t := d.c.table(d.widths...)
+	if d.begun {
+		t.ResetHeaders()
+	}
+	d.begun = true
+	t.AppendRows(rows)
+	t.Render()
+	return nil
+}
