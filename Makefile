@@ -51,6 +51,10 @@ mutants: ## every weakened variant is caught by its test, ten minutes
 bench: ## the hot paths beside bare publishes
 	go test -run '^$$' -bench . -benchmem ./natslock
 
+.PHONY: docs
+docs: ## what is written from the code: the reference of lockctl
+	go generate ./...
+
 .PHONY: build
 build: ## lockctl into bin/
 	go build -o bin/ ./cmd/lockctl

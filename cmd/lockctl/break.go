@@ -15,7 +15,7 @@ import (
 )
 
 type breakCmd struct {
-	Name   string  `arg:"" help:"The lock's name."`
+	Name   string  `arg:"" predictor:"lock" help:"The lock's name."`
 	Kind   string  `placeholder:"KIND" help:"mutex or rw; needed when there are both of that name."`
 	Reader *string `placeholder:"ID" help:"Break the reader with this id, or the only one whose id begins so."`
 	Token  *uint64 `name:"fencing-token" placeholder:"N" help:"Break the holder, writer or reader with this fencing token."`
@@ -32,8 +32,11 @@ be at work together then, and only resources that check fencing tokens are safe.
 
 Of a reader-writer lock this breaks the writer or one reader; the other readers
 go on. Where several could be meant they are listed and nothing is broken: choose
-with --kind, --reader or --fencing-token. A writer that still waits for readers to leave
-gives way and queues again.
+with --kind, --reader or --fencing-token. A writer that still waits for readers
+to leave gives way and queues again.
+
+  lockctl break deploy --reason "host is gone"
+  lockctl break -f deploy --fencing-token 1795231291264946
 
 Exit code 1: nothing was broken, because the holder is gone, is another one, or
 the answer was no.`

@@ -12,7 +12,7 @@ import (
 )
 
 type infoCmd struct {
-	Name string `arg:"" help:"The lock's name."`
+	Name string `arg:"" predictor:"lock" help:"The lock's name."`
 	JSON bool   `name:"json" help:"Print an array of objects, one for each kind of lock of that name."`
 }
 
@@ -20,7 +20,13 @@ func (*infoCmd) Help() string {
 	return `Shows the holder, or the writer and the readers, with their metadata, a break if
 there was one, and the queue in its order, with who wants to read and who to
 write. A name can be a mutex and a reader-writer lock at once; they are different
-locks, and both are shown. A free lock is no error.`
+locks, and both are shown. A record that lockctl cannot read is shown as such,
+with its revision.
+
+  lockctl info deploy
+  lockctl info deploy --json | jq '.[].holder.token'
+
+Exit code: 0, also for a free lock.`
 }
 
 func (c *infoCmd) Run(g *globals) error {

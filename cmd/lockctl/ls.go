@@ -15,7 +15,7 @@ import (
 )
 
 type lsCmd struct {
-	Pattern string `arg:"" optional:"" default:">" help:"Names to list: \"*\" stands for one token, a last \">\" for all that follow."`
+	Pattern string `arg:"" optional:"" default:">" predictor:"lock" help:"Names to list: \"*\" stands for one token, a last \">\" for all that follow."`
 	Wide    bool   `help:"Also TTL, id, revision and metadata, and every reader in a line of its own."`
 	Sort    string `default:"name" enum:"name,held,expires,queue" placeholder:"BY" help:"name, held (longest first), expires (soonest first) or queue (longest first)."`
 	Watch   bool   `short:"w" help:"Go on, and show what changes."`

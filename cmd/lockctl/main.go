@@ -20,6 +20,7 @@ import (
 	"strings"
 
 	"github.com/alecthomas/kong"
+	kongcompletion "github.com/jotaen/kong-completion"
 )
 
 // cli is the whole command line. The globals come before or after the command.
@@ -33,9 +34,12 @@ type cli struct {
 	Demo   demoCmd   `cmd:"" help:"Show contention, a crash and a break on a server in this process."`
 	Server serverCmd `cmd:"" help:"Run a server with JetStream for development."`
 
+	Completion kongcompletion.Completion `cmd:"" help:"Let the shell complete commands, flags and the names of locks."`
+
 	// Processes that lockctl starts of itself; of no use by hand.
-	Guard  guardCmd  `cmd:"" hidden:"" help:"End a process group when its lockctl dies."`
-	Victim victimCmd `cmd:"" hidden:"" help:"The demo's worker that gets killed."`
+	Guard     guardCmd     `cmd:"" hidden:"" help:"End a process group when its lockctl dies."`
+	Reference referenceCmd `cmd:"" hidden:"" help:"Write the reference as Markdown."`
+	Victim    victimCmd    `cmd:"" hidden:"" help:"The demo's worker that gets killed."`
 }
 
 // globals are the flags that every command has.
@@ -60,6 +64,9 @@ func mainCode(args []string) int {
 	parser, err := newParser(&c)
 	if err != nil {
 		return report(err)
+	}
+	if completed(parser) {
+		return 0
 	}
 	ctx, err := parser.Parse(args)
 	if err != nil {

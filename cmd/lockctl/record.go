@@ -14,52 +14,48 @@ import (
 )
 
 // lockJSON is what --json prints of a lock. Scripts depend on it: fields are
-// added, never renamed. Times are RFC 3339; durations are in seconds.
+// added, never renamed. Times are RFC 3339; durations are in seconds. The
+// reference prints what the tags say.
 type lockJSON struct {
-	Kind string `json:"kind"` // "mutex" or "rw"
-	Name string `json:"name"`
-	// Mode is how it is held: "read", "write", or "free".
-	Mode    string       `json:"mode"`
-	Holder  *holderJSON  `json:"holder"` // or the writer; null: nobody, or readers
-	Readers []holderJSON `json:"readers"`
-	Queue   []waiterJSON `json:"queue"` // first in line first
-	// WriterWaits: the writer in "holder" is not in yet. It lets no more readers
-	// in, and waits for those in "readers" to leave.
-	WriterWaits bool `json:"writer_waits"`
-	// BothKinds: there is a lock of the other kind of the same name. The two do
-	// not exclude each other.
-	BothKinds bool `json:"both_kinds"`
+	Kind        string       `json:"kind" doc:"mutex or rw"`
+	Name        string       `json:"name" doc:"the name, any bytes"`
+	Mode        string       `json:"mode" doc:"how it is held: read, write, or free"`
+	Holder      *holderJSON  `json:"holder" doc:"the holder or the writer; null: nobody, or readers"`
+	Readers     []holderJSON `json:"readers" doc:"those who read, first come first"`
+	Queue       []waiterJSON `json:"queue" doc:"those who wait, first in line first"`
+	WriterWaits bool         `json:"writer_waits" doc:"the writer in holder is not in yet: it lets no more readers in, and waits for those in readers to leave"`
+	BothKinds   bool         `json:"both_kinds" doc:"there is a lock of the other kind of the same name; the two do not exclude each other"`
 }
 
 type holderJSON struct {
-	Token      uint64            `json:"token"`
-	ID         string            `json:"id"`
-	Owner      string            `json:"owner"`
-	Host       string            `json:"host"`
-	PID        int               `json:"pid"`
-	Since      time.Time         `json:"since"`
-	TTL        float64           `json:"ttl"`
-	Expires    *time.Time        `json:"expires"` // null: never
-	Meta       map[string]string `json:"meta"`
-	Broken     *brokenJSON       `json:"broken"` // null: not broken
-	Revision   uint64            `json:"revision"`
-	Unreadable bool              `json:"unreadable"`
+	Token      uint64            `json:"token" doc:"fencing token"`
+	ID         string            `json:"id" doc:"of this claim, never used again"`
+	Owner      string            `json:"owner" doc:"what it calls itself"`
+	Host       string            `json:"host" doc:"its machine"`
+	PID        int               `json:"pid" doc:"its process"`
+	Since      time.Time         `json:"since" doc:"when it took the lock, by its own clock"`
+	TTL        float64           `json:"ttl" doc:"its lease"`
+	Expires    *time.Time        `json:"expires" doc:"when the lease ends unless it is renewed, by the server's clock; null: never"`
+	Meta       map[string]string `json:"meta" doc:"what it said about itself"`
+	Broken     *brokenJSON       `json:"broken" doc:"the break; null: not broken"`
+	Revision   uint64            `json:"revision" doc:"of the record as it was read"`
+	Unreadable bool              `json:"unreadable" doc:"the record is none of lockctl's, or of a later version: held by an unknown owner"`
 }
 
 type brokenJSON struct {
-	By     string    `json:"by"`
-	Reason string    `json:"reason"`
-	At     time.Time `json:"at"`
+	By     string    `json:"by" doc:"who broke it"`
+	Reason string    `json:"reason" doc:"why"`
+	At     time.Time `json:"at" doc:"when, by the clock of who broke it"`
 }
 
 type waiterJSON struct {
-	Ticket uint64    `json:"ticket"`
-	ID     string    `json:"id"`
-	Owner  string    `json:"owner"`
-	Host   string    `json:"host"`
-	PID    int       `json:"pid"`
-	Since  time.Time `json:"since"`
-	Mode   string    `json:"mode"` // "write" or "read"
+	Ticket uint64    `json:"ticket" doc:"the place: lower ones come first"`
+	ID     string    `json:"id" doc:"of this claim"`
+	Owner  string    `json:"owner" doc:"what it calls itself"`
+	Host   string    `json:"host" doc:"its machine"`
+	PID    int       `json:"pid" doc:"its process"`
+	Since  time.Time `json:"since" doc:"since when it waits, by its own clock"`
+	Mode   string    `json:"mode" doc:"write or read"`
 }
 
 func toJSON(info natslock.Info) lockJSON {

@@ -27,7 +27,7 @@ type runCmd struct {
 	ConflictExitCode int               `short:"E" default:"1" placeholder:"CODE" help:"Exit code of such a failure (default ${default})."`
 	Meta             map[string]string `mapsep:"none" placeholder:"KEY=VALUE" help:"Shown to whoever inspects the lock; may be repeated."`
 	KillAfter        time.Duration     `default:"5s" placeholder:"DURATION" help:"From TERM to KILL when the lock is lost (default ${default}), cut short by the lease."`
-	Name             string            `arg:"" help:"The lock's name."`
+	Name             string            `arg:"" predictor:"lock" help:"The lock's name."`
 	Command          []string          `arg:"" passthrough:"partial" help:"The command and its arguments."`
 }
 
@@ -45,6 +45,10 @@ When the lock is lost, by an outage or a break, the whole group gets TERM, and
 KILL after --kill-after or before the lease ends on the server, whichever is
 first. When lockctl itself is killed the group is ended in the same way. What a
 command leaves running in the background when it ends goes on without the lock.
+
+  lockctl run deploy -- ./deploy.sh
+  lockctl run -n -E 0 nightly -- ./backup.sh   # not twice, and no error
+  lockctl run --read index -- ./query
 
 Exit code: the command's, 128 + N if signal N killed it or ended the waiting.
   1, or -E   the lock was not free in time (-n, -w)

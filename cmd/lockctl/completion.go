@@ -1,0 +1,131 @@
+package main
+
+import (
+	"errors"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/alecthomas/kong"
+	kongcompletion "github.com/jotaen/kong-completion"
+	"github.com/posener/complete"
+
+	"github.com/natslock/locks/natslock"
+)
+
+// completionLimit is how long a shell waits for the names of locks: nobody waits
+// longer for a key to do something.
+const completionLimit = time.Second
+
+// completed answers a shell that asks how a command line may go on, and says
+// whether it was asked. It writes nothing but answers: what goes wrong must not
+// spoil the line that is being typed.
+func completed(parser *kong.Kong) bool {
+	line := os.Getenv("COMP_LINE")
+	if line == "" {
+		return false
+	}
+	if null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0); err == nil {
+		os.Stderr = null
+	}
+	root, err := kongcompletion.Command(parser, kongcompletion.WithPredictor("lock",
+		complete.PredictFunc(func(complete.Args) []string { return lockNames(line) })))
+	if err != nil {
+		return true
+	}
+	// A command's arguments are counted without its flags; those that every
+	// command has are flags of it, too.
+	if all, ok := root.Args.(*kongcompletion.PositionalPredictor); ok {
+		for _, sub := range root.Sub {
+			if p, ok := sub.Args.(*kongcompletion.PositionalPredictor); ok {
+				p.ArgFlags = append(p.ArgFlags, all.ArgFlags...)
+				p.BoolFlags = append(p.BoolFlags, all.BoolFlags...)
+			}
+		}
+	}
+	complete.New(parser.Model.Name, root).Complete()
+	return true
+}
+
+// typable is a name that stands for itself on every shell's command line. The
+// others are not offered: they would have to be quoted, each shell in its own
+// way, and what others named their locks must not become a command.
+var typable = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_./,+%-]*$`)
+
+// lockNames are the names of the locks there are, on the server that the line
+// is about. None, if there is no answer in time.
+func lockNames(line string) []string {
+	answer := make(chan []string, 1)
+	go func() {
+		names, _ := namesFor(line)
+		answer <- names
+	}()
+	select {
+	case names := <-answer:
+		return names
+	case <-time.After(completionLimit):
+		return nil
+	}
+}
+
+func namesFor(line string) ([]string, error) {
+	var c cli
+	parser, err := newParser(&c)
+	if err != nil {
+		return nil, err
+	}
+	ctx, err := parser.Parse(append(globalFlags(parser, line), "ls"))
+	if err != nil {
+		return nil, err
+	}
+	c.given = given(ctx)
+	if c.Embedded {
+		return nil, errors.New("a server started for this would take its time")
+	}
+	c.Timeout = min(c.Timeout, completionLimit)
+	s, err := c.open(natslock.WithCreate(false))
+	if err != nil {
+		return nil, err
+	}
+	defer s.close()
+	infos, err := (&lsCmd{Pattern: ">"}).list(&c.globals, s)
+	var names []string
+	for _, info := range infos {
+		if typable.MatchString(info.Name) {
+			names = append(names, info.Name)
+		}
+	}
+	return slices.Compact(names), err
+}
+
+// globalFlags are the flags on a line, with their values, that every command
+// has.
+func globalFlags(parser *kong.Kong, line string) (flags []string) {
+	known := make(map[string]*kong.Flag)
+	for _, f := range parser.Model.Flags {
+		for _, name := range append([]string{f.Name}, f.Aliases...) {
+			known["--"+name] = f
+		}
+		if f.Short != 0 {
+			known["-"+string(f.Short)] = f
+		}
+	}
+	words := strings.Fields(line)
+	for i, word := range words {
+		if word == "--" {
+			break
+		}
+		name, _, whole := strings.Cut(word, "=")
+		f := known[name]
+		switch {
+		case f == nil || f.Name == "help" || f.Name == "version":
+		case whole || f.IsBool():
+			flags = append(flags, word)
+		case i+1 < len(words):
+			flags = append(flags, word, words[i+1])
+		}
+	}
+	return flags
+}

@@ -1,0 +1,109 @@
+//go:build unix
+
+package main_test
+
+import (
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/testutil"
+)
+
+// complete is what a shell is told for a line that ends where the user types.
+func complete(t *testing.T, s *testutil.Server, line string) []string {
+	t.Helper()
+	p := startWith(t, s, "", []string{"COMP_LINE=" + line})
+	require.Zero(t, p.wait())
+	require.Empty(t, p.err.String())
+	return strings.Fields(p.out.String())
+}
+
+func TestCompletion(t *testing.T) {
+	t.Parallel()
+	s := testutil.RunServer(t)
+	for _, name := range []string{"info", "completion"} {
+		require.Contains(t, complete(t, s, "lockctl "), name)
+	}
+	require.NotContains(t, complete(t, s, "lockctl "), "guard")
+	require.Equal(t, []string{"--sort"}, complete(t, s, "lockctl ls --sor"))
+	require.ElementsMatch(t, []string{"name", "held", "expires", "queue"}, complete(t, s, "lockctl ls --sort "))
+	require.Empty(t, complete(t, s, "lockctl info "), "no bucket")
+
+	c := client(t, s)
+	// Only the first two can be typed as they are, in any shell.
+	for _, name := range []string{"deploy", "orders.42", "$(touch pwned)", "a b", "`id`", "-rf", "x;y", "a\nb", "~root", "e\x1b[2J"} {
+		take(t, c, name)
+	}
+	hold(t, s, "deploy", "--read")
+	for _, line := range []string{"info ", "break ", "break -f ", "ls ", "run ", "run --read ", "break --reason hangs "} {
+		require.Equal(t, []string{"deploy", "orders.42"}, complete(t, s, "lockctl "+line), line)
+	}
+	require.Equal(t, []string{"orders.42"}, complete(t, s, "lockctl info o"))
+	require.Empty(t, complete(t, s, "lockctl run deploy "), "a command is the shell's to complete")
+	require.Empty(t, complete(t, s, "lockctl run deploy -- "))
+
+	// The line's own flags count, wherever they are.
+	other := testutil.RunServer(t)
+	take(t, client(t, other), "elsewhere")
+	require.Equal(t, []string{"elsewhere"}, complete(t, s, "lockctl -s "+other.URL()+" info "))
+	require.Equal(t, []string{"elsewhere"}, complete(t, s, "lockctl info --server="+other.URL()+" "))
+	require.Empty(t, complete(t, s, "lockctl --bucket none info "))
+}
+
+// A server that is not there, or says nothing, costs no more than a moment, and
+// no message.
+func TestCompletionWithoutServer(t *testing.T) {
+	t.Parallel()
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer silent.Close()
+	for _, server := range []string{"nats://127.0.0.1:1", "nats://" + silent.Addr().String(), "://"} {
+		began := time.Now()
+		require.Empty(t, complete(t, nil, "lockctl -s "+server+" info "))
+		require.Less(t, time.Since(began), 4*time.Second)
+	}
+}
+
+// A shell takes what "lockctl completion" prints.
+func TestCompletionInBash(t *testing.T) {
+	t.Parallel()
+	bash, err := exec.LookPath("bash")
+	if err != nil {
+		t.Skip("no bash")
+	}
+	code, out, errs := run(t, nil, "completion", "bash")
+	require.Zero(t, code, errs)
+	require.Contains(t, out, "source <(lockctl completion -c bash)")
+	script := `source <(lockctl completion -c bash) && complete -p lockctl`
+	cmd := exec.Command(bash, "--norc", "-c", script)
+	cmd.Env = append(cleanEnv(), "PATH="+filepath.Dir(binary)+":"+os.Getenv("PATH"))
+	shown, err := cmd.CombinedOutput()
+	require.NoError(t, err, string(shown))
+	require.Contains(t, string(shown), binary+"' lockctl")
+	for _, shell := range []string{"zsh", "fish"} {
+		code, out, errs := run(t, nil, "completion", "-c", shell)
+		require.Zero(t, code, errs)
+		require.Contains(t, out, binary)
+	}
+}
+
+// The reference is what "go generate" makes of the commands.
+func TestReference(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "lockctl.md")
+	code, _, errs := run(t, nil, "reference", file)
+	require.Zero(t, code, errs)
+	made, err := os.ReadFile(file)
+	require.NoError(t, err)
+	kept, err := os.ReadFile("../../docs/lockctl.md")
+	require.NoError(t, err)
+	require.Equal(t, string(made), string(kept), "docs/lockctl.md is out of date: make docs")
+	require.NotContains(t, string(made), "|  |\n", "a flag, an argument or a field without a text")
+}

@@ -1,0 +1,119 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"reflect"
+	"strings"
+
+	"github.com/alecthomas/kong"
+)
+
+//go:generate go run . reference ../../docs/lockctl.md
+
+// referenceCmd writes the commands' own texts as one page.
+type referenceCmd struct {
+	File string `arg:"" type:"path" help:"Where to write it."`
+}
+
+func (c *referenceCmd) Run(ctx *kong.Context) error {
+	var b strings.Builder
+	writeReference(&b, ctx.Model)
+	return os.WriteFile(c.File, []byte(b.String()), 0o644)
+}
+
+func writeReference(w io.Writer, app *kong.Application) {
+	p := func(format string, args ...any) { fmt.Fprintf(w, format+"\n", args...) }
+	p("<!-- Written by \"go generate ./cmd/lockctl\" from the commands. Do not edit. -->\n")
+	p("# lockctl\n\n%s", markdown(app.Help))
+	p("## Flags of every command\n")
+	writeFlags(w, app.Flags)
+	for _, cmd := range app.Children {
+		if cmd.Hidden {
+			continue
+		}
+		p("## lockctl %s\n\n%s\n", cmd.Name, cmd.Help)
+		p("```\nlockctl %s\n```\n", usage(cmd))
+		p("%s", markdown(cmd.Detail))
+		for _, arg := range cmd.Positional {
+			p("- `%s`: %s", arg.Name, arg.Help)
+		}
+		if len(cmd.Positional) > 0 {
+			p("")
+		}
+		writeFlags(w, cmd.Flags)
+	}
+	p("## JSON\n\nFields are added, never renamed or removed. Times are RFC 3339 in UTC, durations are seconds.\n")
+	for _, object := range []struct {
+		title string
+		of    any
+	}{
+		{"A lock, of ls and info", lockJSON{}},
+		{"A holder, a writer or a reader", holderJSON{}},
+		{"Somebody waiting", waiterJSON{}},
+		{"A break", brokenJSON{}},
+	} {
+		p("### %s\n", object.title)
+		p("| field | |\n|---|---|")
+		for f := range reflect.TypeOf(object.of).Fields() {
+			p("| `%s` | %s |", f.Tag.Get("json"), cell(f.Tag.Get("doc")))
+		}
+		p("")
+	}
+}
+
+// usage is the command line of a command.
+func usage(cmd *kong.Node) string {
+	parts := []string{cmd.Name, "[flags]"}
+	for _, arg := range cmd.Positional {
+		parts = append(parts, arg.Summary())
+	}
+	return strings.Join(parts, " ")
+}
+
+func writeFlags(w io.Writer, flags []*kong.Flag) {
+	fmt.Fprintf(w, "| flag | variable | |\n|---|---|---|\n")
+	for _, f := range flags {
+		if f.Hidden {
+			continue
+		}
+		name := "`--" + f.Name
+		if !f.IsBool() {
+			name += "=" + f.FormatPlaceHolder()
+		}
+		name += "`"
+		if f.Short != 0 {
+			name = "`-" + string(f.Short) + "`, " + name
+		}
+		variable := ""
+		for _, env := range f.Envs {
+			variable += "`" + env + "`"
+		}
+		fmt.Fprintf(w, "| %s | %s | %s |\n", cell(name), variable, cell(f.Help))
+	}
+	fmt.Fprintln(w)
+}
+
+// cell is a text fit for a table.
+func cell(s string) string {
+	return strings.NewReplacer("|", `\|`, "<", "&lt;", "\n", " ").Replace(s)
+}
+
+// markdown is a help text with its indented lines as code.
+func markdown(help string) string {
+	var b strings.Builder
+	code := false
+	for line := range strings.SplitSeq(strings.TrimSpace(help), "\n") {
+		indented := strings.HasPrefix(line, "  ")
+		if indented != code {
+			b.WriteString("```\n")
+			code = indented
+		}
+		b.WriteString(strings.TrimPrefix(line, "  ") + "\n")
+	}
+	if code {
+		b.WriteString("```\n")
+	}
+	return b.String()
+}
