@@ -52,7 +52,7 @@ bench: ## the hot paths beside bare publishes
 	go test -run '^$$' -bench . -benchmem ./natslock
 
 .PHONY: docs
-docs: ## what is written from the code: the reference of lockctl
+docs: ## what is written from the code: the reference of lockctl, and what the README shows of it
 	go generate ./...
 
 .PHONY: build

@@ -98,7 +98,7 @@ func printInfo(info natslock.Info) {
 	fmt.Printf("  queue of %d\n", len(info.Queue))
 	t := newTable()
 	for i, w := range info.Queue {
-		t.AppendRow(table.Row{"   ", i + 1, who(w.Owner, w.Host, w.PID), w.Mode.String(), "waits " + brief(time.Since(w.Since)),
+		t.AppendRow(table.Row{"    ", i + 1, who(w.Owner, w.Host, w.PID), w.Mode.String(), "waits " + brief(time.Since(w.Since)),
 			faint.Sprintf("ticket %d", w.Ticket)})
 	}
 	t.Render()
@@ -125,7 +125,7 @@ func stateOf(info natslock.Info, held []holding) string {
 // printHolder prints a holder's block.
 func printHolder(h holding) {
 	t := newTable()
-	row := func(label string, value any) { t.AppendRow(table.Row{" " + faint.Sprint(label), value}) }
+	row := func(label string, value any) { t.AppendRow(table.Row{"  " + faint.Sprint(label), value}) }
 	row(h.title, holderName(h.Holder))
 	row("token", h.Token)
 	since := fmt.Sprintf("%s, since %s", brief(time.Since(h.Since)), h.Since.Local().Format("2006-01-02 15:04:05"))

@@ -4,6 +4,7 @@ package main_test
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -286,4 +287,35 @@ func TestRunLeavesBackgroundAlone(t *testing.T) {
 	pid := int(number(t, file))
 	require.True(t, running(pid))
 	require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
+}
+
+// Nobody reads what lockctl has to say: it ends the group all the same.
+func TestRunBrokenPipe(t *testing.T) {
+	t.Parallel()
+	s := testutil.RunServer(t)
+	read, write, err := os.Pipe()
+	require.NoError(t, err)
+	defer write.Close()
+	file := filepath.Join(t.TempDir(), "pid")
+	cmd := exec.Command(binary, "-s", s.URL(), "run", "x", "--kill-after", "100ms", "--", "sh", "-c", "trap '' TERM; echo $$ > "+file+"; while :; do sleep 1; done")
+	cmd.Env = append(cleanEnv(), "XDG_CONFIG_HOME="+t.TempDir())
+	cmd.Stdout, cmd.Stderr = write, write
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	require.NoError(t, cmd.Start())
+	t.Cleanup(func() { _ = cmd.Process.Kill() })
+	pid := int(number(t, file))
+	require.NoError(t, read.Close())
+	code, _, errs := run(t, s, "break", "-f", "x")
+	require.Zero(t, code, errs)
+	_ = cmd.Wait()
+	require.Equal(t, 75, cmd.ProcessState.ExitCode(), "%v", cmd.ProcessState)
+	gone(t, pid)
+
+	// The command's own pipe is its own affair.
+	sh := exec.Command("bash", "-c", `"$0" -s "$1" run y -- yes | head -n 1; echo ${PIPESTATUS[0]}`, binary, s.URL())
+	sh.Env = cmd.Env
+	out, err := sh.Output()
+	require.NoError(t, err)
+	require.Equal(t, "y\n141\n", string(out))
+	require.Empty(t, locks(t, s, "ls"))
 }

@@ -33,6 +33,7 @@ var allowed = map[string][]string{
 	"cmd/":                {"natslock", "rwlock", "kvstore"},
 	"examples/":           {"natslock", "rwlock", "kvstore"},
 	"internal/tiers":      {},
+	"internal/readme":     {},
 }
 
 // needServer are the packages that may start a server.
