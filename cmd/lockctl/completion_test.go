@@ -55,19 +55,39 @@ func TestCompletion(t *testing.T) {
 	require.Equal(t, []string{"elsewhere"}, complete(t, s, "lockctl -s "+other.URL()+" info "))
 	require.Equal(t, []string{"elsewhere"}, complete(t, s, "lockctl info --server="+other.URL()+" "))
 	require.Empty(t, complete(t, s, "lockctl --bucket none info "))
+
+	// Elsewhere a warning, here silence.
+	js, err := s.Connect().JetStream()
+	require.NoError(t, err)
+	bucket, err := js.StreamInfo("KV_natslock")
+	require.NoError(t, err)
+	bucket.Config.AllowDirect = false
+	_, err = js.UpdateStream(&bucket.Config)
+	require.NoError(t, err)
+	_, _, errs := run(t, s, "ls")
+	require.Contains(t, errs, "allow_direct")
+	require.Equal(t, []string{"orders.42"}, complete(t, s, "lockctl info o"))
 }
 
 // A server that is not there, or says nothing, costs no more than a moment, and
 // no message.
 func TestCompletionWithoutServer(t *testing.T) {
 	t.Parallel()
-	silent, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer silent.Close()
-	for _, server := range []string{"nats://127.0.0.1:1", "nats://" + silent.Addr().String(), "://"} {
+	var mutes []string
+	for range 8 {
+		silent, err := net.Listen("tcp", "127.0.0.1:0")
+		require.NoError(t, err)
+		defer silent.Close()
+		mutes = append(mutes, "nats://"+silent.Addr().String())
+	}
+	refusing := testutil.RunServer(t, testutil.WithConfigText(`authorization { user: a, password: b, permissions: { publish: { deny: ">" } } }`))
+	for _, server := range []string{
+		"nats://127.0.0.1:1", "://", strings.Replace(refusing.URL(), "//", "//a:b@", 1),
+		strings.Join(mutes, ","), // a second each
+	} {
 		began := time.Now()
 		require.Empty(t, complete(t, nil, "lockctl -s "+server+" info "))
-		require.Less(t, time.Since(began), 4*time.Second)
+		require.Less(t, time.Since(began), 6*time.Second)
 	}
 }
 
