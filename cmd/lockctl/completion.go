@@ -15,8 +15,8 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// completionLimit is how long a shell waits for the names of locks: nobody waits
-// longer for a key to do something.
+// completionLimit is how long a shell waits for the names of locks, unless a
+// timeout is set: nobody waits longer for a key to do something.
 const completionLimit = time.Second
 
 // completed answers a shell that asks how a command line may go on, and says
@@ -57,40 +57,42 @@ var typable = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_./,+%-]*$`)
 // lockNames are the names of the locks there are, on the server that the line
 // is about. None, if there is no answer in time.
 func lockNames(line string) []string {
+	var c cli
+	parser, err := newParser(&c)
+	if err != nil {
+		return nil
+	}
+	ctx, err := parser.Parse(append(globalFlags(parser, line), "ls"))
+	if err != nil {
+		return nil
+	}
+	c.given = given(ctx)
+	if !c.given["timeout"] && os.Getenv("NATS_TIMEOUT") == "" {
+		c.Timeout = completionLimit
+	}
 	answer := make(chan []string, 1)
 	go func() {
-		names, _ := namesFor(line)
+		names, _ := namesAt(&c.globals)
 		answer <- names
 	}()
 	select {
 	case names := <-answer:
 		return names
-	case <-time.After(completionLimit):
+	case <-time.After(c.Timeout): // connecting and asking take that each, for each server
 		return nil
 	}
 }
 
-func namesFor(line string) ([]string, error) {
-	var c cli
-	parser, err := newParser(&c)
-	if err != nil {
-		return nil, err
-	}
-	ctx, err := parser.Parse(append(globalFlags(parser, line), "ls"))
-	if err != nil {
-		return nil, err
-	}
-	c.given = given(ctx)
-	if c.Embedded {
+func namesAt(g *globals) ([]string, error) {
+	if g.Embedded {
 		return nil, errors.New("a server started for this would take its time")
 	}
-	c.Timeout = min(c.Timeout, completionLimit)
-	s, err := c.open(natslock.WithCreate(false))
+	s, err := g.open(natslock.WithCreate(false))
 	if err != nil {
 		return nil, err
 	}
 	defer s.close()
-	infos, err := (&lsCmd{Pattern: ">"}).list(&c.globals, s)
+	infos, err := (&lsCmd{Pattern: ">"}).list(g, s)
 	var names []string
 	for _, info := range infos {
 		if typable.MatchString(info.Name) {
