@@ -1,3 +1,5 @@
+//go:build unix
+
 // Command readme writes into README.md what lockctl really prints: it runs the
 // lines in steps.go, against a server of its own, and puts them and their output
 // between two marks. A test runs them again and compares.

@@ -1,3 +1,5 @@
+//go:build unix
+
 package main
 
 // step is one line that somebody types.
