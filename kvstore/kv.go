@@ -183,6 +183,9 @@ const (
 type Event struct {
 	Kind   EventKind
 	Record Record
+	// Before is the record that a Deleted event has ended, if this watch has
+	// seen it: a tombstone does not say what it ends.
+	Before Record
 }
 
 // Watch is a running watch.

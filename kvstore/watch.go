@@ -154,14 +154,16 @@ func (w *watch) expired(key string) {
 	w.deliver(Event{Kind: Expired, Record: l.record})
 }
 
-// forget ends the timing of a key that was deleted.
-func (w *watch) forget(r Record) {
+// forget ends the timing of a key that was deleted and returns what was there.
+func (w *watch) forget(r Record) (before Record) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if l := w.leases[r.Key]; l != nil && l.record.Revision < r.Revision {
+		before = l.record
 		l.timer.Stop()
 		delete(w.leases, r.Key)
 	}
+	return before
 }
 
 func (w *watch) event(e Event) {
@@ -172,7 +174,7 @@ func (w *watch) event(e Event) {
 			w.track(e.Record, e.Record.TTL)
 		}
 	case Deleted:
-		w.forget(e.Record)
+		e.Before = w.forget(e.Record)
 	}
 	w.deliver(e)
 }

@@ -32,11 +32,14 @@ const (
 	// EventAtRisk: the connection was closed under a held lock, so it will not
 	// be renewed any more. Observers only.
 	EventAtRisk
+	// EventWatching: from here on events are told; what happened before, only a
+	// look can show. [Client.Follow] only.
+	EventWatching
 )
 
 func (t EventType) String() string {
 	names := [...]string{EventQueued: "queued", EventGranted: "granted", EventRenewed: "renewed", EventReleased: "released",
-		EventExpired: "expired", EventBroken: "broken", EventGaveUp: "gave up", EventAtRisk: "at risk"}
+		EventExpired: "expired", EventBroken: "broken", EventGaveUp: "gave up", EventAtRisk: "at risk", EventWatching: "watching"}
 	if t > 0 && int(t) < len(names) {
 		return names[t]
 	}
@@ -48,24 +51,29 @@ func (t EventType) String() string {
 type Event struct {
 	Type EventType
 	Kind Kind
+	// Mode tells readers and writers apart. Watch only.
+	Mode Mode
 	Name string
 	ID   string // of the claim
 	// Token is the fencing token, or the ticket of somebody waiting.
 	Token uint64
 	Time  time.Time
-	// Waited is how long the acquire took that was granted or given up.
-	// Observers only.
+	// Waited is how long the acquire took that was granted or given up; in a
+	// Watch to the millisecond, and for one given up by the clocks of waiter and
+	// server together.
 	Waited time.Duration
 	// Cause is why a lock ended or a wait was given up. Observers only.
 	Cause error
-	// Holder is who the event is about. Watch only; nil when unknown.
+	// Holder is who the event is about. Watch only; nil when unknown. After a
+	// release by somebody whom this watch has not seen before, all it has is the
+	// ID and the token.
 	Holder *Holder
 }
 
 var eventTypes = map[lease.EventType]EventType{
 	lease.EventQueued: EventQueued, lease.EventGranted: EventGranted, lease.EventRenewed: EventRenewed,
 	lease.EventReleased: EventReleased, lease.EventLost: EventExpired, lease.EventBroken: EventBroken,
-	lease.EventGaveUp: EventGaveUp, lease.EventAtRisk: EventAtRisk,
+	lease.EventGaveUp: EventGaveUp, lease.EventAtRisk: EventAtRisk, lease.EventWatching: EventWatching,
 }
 
 func observed(ev lease.Event) Event {
@@ -80,34 +88,34 @@ const maxUnread = 1 << 16
 
 // Watch tells what happens to all locks whose names match pattern (see
 // [Client.List]), whoever holds them, until ctx ends. There is no initial
-// state: list after the first event, or before and again later.
+// state: list after the first event, or before and again later; or use
+// [Client.Follow], which says when.
 //
 // Events are hints. They come from the bucket's notifications, which can be
 // missed while the connection is down; an end that nobody announced is told
-// when the lease is over. The sequence ends without an error when ctx ends, and
-// with one matching [ErrUnavailable], [ErrClosed] or [ErrInvalidName]
+// when the lease is over, also that of a lock held from before. The sequence ends
+// without an error when ctx ends, and with one matching [ErrUnavailable] (also
+// when the bucket was deleted or made again), [ErrClosed] or [ErrInvalidName]
 // otherwise.
 func (c *Client) Watch(ctx context.Context, pattern string) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
-		var mu sync.Mutex
-		var queue []Event
-		var overflow bool
-		wake := make(chan struct{}, 1)
-		stop, err := c.engine.Watch(pattern, func(ch lease.Change) {
-			ev := Event{Type: eventTypes[ch.Type], Kind: Kind(ch.Kind), Name: ch.Name, ID: ch.Entry.ID,
-				Token: ch.Entry.TokenOrTicket(), Time: ch.Entry.Time, Holder: holderOf(ch.Entry)}
-			mu.Lock()
-			if len(queue) < maxUnread {
-				queue = append(queue, ev)
-			} else {
-				overflow = true
+		for ev, err := range c.Follow(ctx, pattern) {
+			if ev.Type != EventWatching && !yield(ev, err) {
+				return
 			}
-			mu.Unlock()
-			select {
-			case wake <- struct{}{}:
-			default:
-			}
-		})
+		}
+	}
+}
+
+// Follow is [Client.Watch] with marks, for those who keep a picture of the
+// locks: an event of the type [EventWatching], without a name, when the server
+// has begun to send events, and again after the connection was away. A list
+// that is asked for after the mark, and the events that come after it, miss
+// nothing between them.
+func (c *Client) Follow(ctx context.Context, pattern string) iter.Seq2[Event, error] {
+	return func(yield func(Event, error) bool) {
+		q := unread{wake: make(chan struct{}, 1)}
+		stop, err := c.engine.Watch(pattern, func(ch lease.Change) { q.add(changed(ch)) }, q.fail)
 		if err != nil {
 			yield(Event{}, fmt.Errorf("watch locks %q: %w", pattern, public(err)))
 			return
@@ -115,26 +123,79 @@ func (c *Client) Watch(ctx context.Context, pattern string) iter.Seq2[Event, err
 		defer stop()
 		for {
 			select {
-			case <-wake:
+			case <-q.wake:
 			case <-ctx.Done():
 				return
 			case <-c.engine.Life().Done():
 				yield(Event{}, fmt.Errorf("watch locks %q: %w", pattern, context.Cause(c.engine.Life())))
 				return
 			}
-			mu.Lock()
-			events, lossy := queue, overflow
-			queue = nil
-			mu.Unlock()
+			events, err := q.take()
 			for _, ev := range events {
 				if !yield(ev, nil) {
 					return
 				}
 			}
-			if lossy {
-				yield(Event{}, fmt.Errorf("watch locks %q: %w: more than %d events unread", pattern, ErrUnavailable, maxUnread))
+			if err != nil {
+				yield(Event{}, fmt.Errorf("watch locks %q: %w", pattern, public(err)))
 				return
 			}
 		}
 	}
+}
+
+func changed(ch lease.Change) Event {
+	ev := Event{Type: eventTypes[ch.Type], Kind: Kind(ch.Kind), Mode: Mode(ch.Mode), Name: ch.Name, ID: ch.Entry.ID,
+		Token: ch.Entry.TokenOrTicket(), Time: ch.Time, Holder: holderOf(ch.Entry)}
+	switch {
+	case ev.Holder == nil:
+	case ev.Type == EventGranted:
+		ev.Waited = ev.Holder.Waited
+	case ev.Type == EventGaveUp && !ev.Holder.Since.IsZero():
+		ev.Waited = max(ev.Time.Sub(ev.Holder.Since), 0)
+	}
+	return ev
+}
+
+// unread is what a watch has heard and its reader has not taken yet.
+type unread struct {
+	mu     sync.Mutex
+	events []Event
+	err    error // after the events
+	wake   chan struct{}
+}
+
+func (q *unread) add(ev Event) {
+	q.mu.Lock()
+	switch {
+	case q.err != nil:
+	case len(q.events) < maxUnread:
+		q.events = append(q.events, ev)
+	default:
+		q.err = fmt.Errorf("%w: more than %d events unread", ErrUnavailable, maxUnread)
+	}
+	q.mu.Unlock()
+	q.poke()
+}
+
+func (q *unread) fail(err error) {
+	q.mu.Lock()
+	q.err = err
+	q.mu.Unlock()
+	q.poke()
+}
+
+func (q *unread) poke() {
+	select {
+	case q.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (q *unread) take() ([]Event, error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	events := q.events
+	q.events = nil
+	return events, q.err
 }

@@ -73,7 +73,9 @@ type Holder struct {
 	PID   int
 	// Since is when it took the lock, by the holder's own clock.
 	Since time.Time
-	TTL   time.Duration
+	// Waited is how long before that it had asked for it, to the millisecond.
+	Waited time.Duration
+	TTL    time.Duration
 	// Expires is when the server removes the record unless it is renewed
 	// before, by the server's clock. Zero: never.
 	Expires time.Time
@@ -121,7 +123,10 @@ func holderOf(e lease.Entry) *Holder {
 	if e.Zero() {
 		return nil
 	}
-	h := &Holder{Token: e.TokenOrTicket(), Revision: e.Revision, TTL: e.Record.TTL, Unreadable: e.Unreadable}
+	h := &Holder{Token: e.TokenOrTicket(), Revision: e.Revision, Unreadable: e.Unreadable}
+	if !e.Deleted { // the TTL of a tombstone is its own
+		h.TTL = e.Record.TTL
+	}
 	if h.TTL > 0 {
 		h.Expires = e.Time.Add(h.TTL)
 	}
@@ -130,7 +135,10 @@ func holderOf(e lease.Entry) *Holder {
 		return h
 	}
 	h.ID, h.Owner, h.Host, h.PID, h.Meta = e.ID, e.Owner, e.Host, e.PID, e.Meta
-	h.Since = time.UnixMilli(e.Since)
+	h.Waited = time.Duration(e.Waited) * time.Millisecond
+	if e.Since != 0 {
+		h.Since = time.UnixMilli(e.Since)
+	}
 	if e.Status == lease.StatusBroken {
 		h.Broken = &Broken{By: e.BrokenBy, Reason: e.Reason, At: time.UnixMilli(e.BrokenAt)}
 	}

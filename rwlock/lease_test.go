@@ -333,25 +333,26 @@ func TestSeen(t *testing.T) {
 		type told struct {
 			typ   natslock.EventType
 			kind  natslock.Kind
+			mode  natslock.Mode
 			name  string
 			token uint64
 		}
 		count := map[told]int{}
 		for _, ev := range events {
-			count[told{ev.Type, ev.Kind, ev.Name, ev.Token}]++
+			count[told{ev.Type, ev.Kind, ev.Mode, ev.Name, ev.Token}]++
 		}
 		for _, want := range []told{
-			{natslock.EventGranted, natslock.Mutex, "m", m.Token()},
-			{natslock.EventReleased, natslock.Mutex, "m", m.Token()},
-			{natslock.EventGranted, natslock.RW, "orders.7", r1.Token()},
-			{natslock.EventGranted, natslock.RW, "orders.7", r2.Token()},
-			{natslock.EventReleased, natslock.RW, "orders.7", r1.Token()},
-			{natslock.EventReleased, natslock.RW, "orders.7", r2.Token()},
-			{natslock.EventGranted, natslock.RW, "orders.7", w.l.Token()},
-			{natslock.EventReleased, natslock.RW, "orders.7", w.l.Token()},
-			{natslock.EventQueued, natslock.RW, "orders.7", info.Queue[0].Ticket},
-			{natslock.EventGranted, natslock.RW, "orders.7", r.l.Token()},
-			{natslock.EventReleased, natslock.RW, "orders.7", r.l.Token()},
+			{natslock.EventGranted, natslock.Mutex, natslock.Exclusive, "m", m.Token()},
+			{natslock.EventReleased, natslock.Mutex, natslock.Exclusive, "m", m.Token()},
+			{natslock.EventGranted, natslock.RW, natslock.Shared, "orders.7", r1.Token()},
+			{natslock.EventGranted, natslock.RW, natslock.Shared, "orders.7", r2.Token()},
+			{natslock.EventReleased, natslock.RW, natslock.Shared, "orders.7", r1.Token()},
+			{natslock.EventReleased, natslock.RW, natslock.Shared, "orders.7", r2.Token()},
+			{natslock.EventGranted, natslock.RW, natslock.Exclusive, "orders.7", w.l.Token()},
+			{natslock.EventReleased, natslock.RW, natslock.Exclusive, "orders.7", w.l.Token()},
+			{natslock.EventQueued, natslock.RW, natslock.Shared, "orders.7", info.Queue[0].Ticket},
+			{natslock.EventGranted, natslock.RW, natslock.Shared, "orders.7", r.l.Token()},
+			{natslock.EventReleased, natslock.RW, natslock.Shared, "orders.7", r.l.Token()},
 		} {
 			require.Equal(t, 1, count[want], "%v", want)
 			delete(count, want)

@@ -26,6 +26,7 @@ type claim struct {
 	body  Body
 	terms func() (terms, error) // of an attempt made now
 	guard string                // the literal key the expectation is about; "": the own
+	asked Instant               // when the lock was asked for; 0: not told in the record
 
 	mu       sync.Mutex
 	attempts []attempt // number n is attempts[n-1]
@@ -40,6 +41,7 @@ type attempt struct {
 	terms    terms
 	sent     Instant
 	since    int64  // the same in unix milliseconds, for those who look
+	waited   int64  // milliseconds since the lock was asked for, for them too
 	floor    uint64 // highest revision known when it was sent
 	answered bool
 	forget   func()
@@ -99,13 +101,16 @@ func (c *claim) send(expect uint64) (int, error) {
 	body.Attempt = n
 	since := time.Now().UnixMilli()
 	body.Since = since
+	if c.asked != 0 {
+		body.Waited = c.e.now().Sub(c.asked).Milliseconds()
+	}
 	body.TTL = int64(t.ttl / time.Second)
 	value, err := body.encode()
 	if err != nil {
 		return 0, err
 	}
 	c.mu.Lock()
-	c.attempts = append(c.attempts, attempt{expect: expect, terms: t, floor: c.e.highest.Load(), since: since, sent: c.e.now()})
+	c.attempts = append(c.attempts, attempt{expect: expect, terms: t, floor: c.e.highest.Load(), since: since, waited: body.Waited, sent: c.e.now()})
 	c.mu.Unlock()
 	forget, err := c.e.kv.Send(kvstore.Write{Key: c.spec.key, Value: value, Expect: expect, Guard: c.guard, TTL: t.ttl},
 		func(a kvstore.Answer) { c.answered(n, a) })
@@ -418,7 +423,7 @@ func (c *claim) lease(v verdict, init func(l *Lease)) *Lease {
 	}
 	l.body.Token = v.revision
 	l.body.Attempt = 0
-	l.body.Since = a.since
+	l.body.Since, l.body.Waited = a.since, a.waited
 	init(l)
 	c.e.keeper.add(l)
 	return l

@@ -1,0 +1,167 @@
+package natslock_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/testutil"
+)
+
+// follower takes the events of a Follow one by one, renewals left out.
+type follower struct {
+	t      *testing.T
+	events chan natslock.Event
+	ended  chan error
+}
+
+func follow(t *testing.T, m *member, pattern string) *follower {
+	f := &follower{t: t, events: make(chan natslock.Event, 1000), ended: make(chan error, 1)}
+	ctx, cancel := context.WithCancel(context.Background())
+	t.Cleanup(cancel)
+	go func() {
+		for ev, err := range m.Follow(ctx, pattern) {
+			if err != nil {
+				f.ended <- err
+				return
+			}
+			if ev.Type != natslock.EventRenewed {
+				f.events <- ev
+			}
+		}
+		f.ended <- nil
+	}()
+	f.next(natslock.EventWatching)
+	return f
+}
+
+func (f *follower) next(typ natslock.EventType) natslock.Event {
+	f.t.Helper()
+	ev := receive(f.t, f.events, typ.String())
+	require.Equal(f.t, typ, ev.Type)
+	return ev
+}
+
+func (f *follower) nothing() {
+	f.t.Helper()
+	synctest.Wait()
+	require.Empty(f.t, f.events)
+}
+
+// Whoever watches learns who did it and how long it took, also of those who came
+// before the watch.
+func TestWatchTellsWho(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a, b, viewer := join(t, s, natslock.WithOwner("alice")), join(t, s, natslock.WithOwner("bob")), join(t, s)
+		l := mustLock(t, a.Client, "l", natslock.Meta(map[string]string{"k": "v"}))
+		w := b.await(t, "l")
+		begun := time.Now()
+		f := follow(t, viewer, ">")
+		gone := a.await(t, "l")
+		ev := f.next(natslock.EventQueued)
+		require.Equal(t, "alice", ev.Holder.Owner)
+		time.Sleep(40 * time.Second) // past many renewals
+		gone.cancel(nil)
+		gone.failed(t)
+		ev = f.next(natslock.EventGaveUp)
+		require.Equal(t, "alice", ev.Holder.Owner)
+		require.Equal(t, 40*time.Second, ev.Waited.Round(100*time.Millisecond))
+
+		mustUnlock(t, l)
+		next := w.granted(t)
+		ev = f.next(natslock.EventReleased)
+		require.Equal(t, "alice", ev.Holder.Owner)
+		require.Equal(t, map[string]string{"k": "v"}, ev.Holder.Meta)
+		require.Equal(t, l.Token(), ev.Token)
+		require.Equal(t, l.Token(), ev.Holder.Token)
+		require.WithinDuration(t, begun, ev.Holder.Since, time.Second)
+		require.WithinDuration(t, time.Now(), ev.Time, time.Second)
+		ev = f.next(natslock.EventGranted)
+		require.Equal(t, "bob", ev.Holder.Owner)
+		require.Equal(t, 40*time.Second, ev.Waited.Round(100*time.Millisecond))
+		info, err := viewer.Inspect(t.Context(), natslock.Mutex, "l")
+		require.NoError(t, err)
+		require.Equal(t, ev.Waited, info.Holder.Waited)
+
+		time.Sleep(30 * time.Second) // renewed, it still says so
+		info, err = viewer.Inspect(t.Context(), natslock.Mutex, "l")
+		require.NoError(t, err)
+		require.Equal(t, ev.Waited, info.Holder.Waited)
+		mustUnlock(t, next)
+		f.next(natslock.EventReleased)
+		mustUnlock(t, mustLock(t, a.Client, "l"))
+		require.Zero(t, f.next(natslock.EventGranted).Waited)
+		f.next(natslock.EventReleased)
+		f.nothing()
+	})
+}
+
+// A holder that died before anybody watched is told of when its lease is over.
+func TestWatchExpiryFromBefore(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a, viewer := join(t, s, natslock.WithOwner("alice")), join(t, s)
+		begun := time.Now()
+		l := mustLock(t, a.Client, "l", natslock.NoRenew(), natslock.TTL(20*time.Second))
+		time.Sleep(5 * time.Second)
+		f := follow(t, viewer, ">")
+		a.link.Cut()
+		ev := f.next(natslock.EventExpired)
+		require.Equal(t, l.Token(), ev.Token)
+		require.Equal(t, "alice", ev.Holder.Owner)
+		require.WithinDuration(t, begun.Add(20*time.Second), ev.Time, 100*time.Millisecond, "the end, not the last renewal")
+		require.WithinDuration(t, begun.Add(20*time.Second), time.Now(), 500*time.Millisecond)
+		f.nothing()
+	})
+}
+
+// After an outage there is a mark, because events were missed.
+func TestWatchMarksOutage(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a, viewer := join(t, s, natslock.WithOwner("alice")), join(t, s)
+		f := follow(t, viewer, ">")
+		mustUnlock(t, mustLock(t, a.Client, "l"))
+		f.next(natslock.EventGranted)
+		f.next(natslock.EventReleased)
+		viewer.link.Cut()
+		l := mustLock(t, a.Client, "l")
+		time.Sleep(30 * time.Second)
+		f.nothing()
+		viewer.link.Heal()
+		f.next(natslock.EventWatching)
+		synctest.Wait()
+		mustUnlock(t, l)
+		require.Equal(t, "alice", f.next(natslock.EventReleased).Holder.Owner, "known from the look")
+		time.Sleep(time.Minute)
+		f.nothing()
+	})
+}
+
+// A bucket that was made again has other notifications: the watch says so
+// instead of hearing nothing for ever, and the next one hears.
+func TestWatchOfRemadeBucket(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		viewer := join(t, s)
+		f := follow(t, viewer, ">")
+		js, err := viewer.nc.JetStream()
+		require.NoError(t, err)
+		time.Sleep(time.Second) // buckets are told apart by when they were made
+		require.NoError(t, js.DeleteStream(streamName))
+		a := join(t, s) // makes it again
+		err = receive(t, f.ended, "the end of the watch")
+		require.ErrorIs(t, err, natslock.ErrUnavailable)
+		require.ErrorContains(t, err, "made again")
+		f = follow(t, viewer, ">")
+		mustUnlock(t, mustLock(t, a.Client, "l"))
+		f.next(natslock.EventGranted)
+		f.next(natslock.EventReleased)
+
+		require.NoError(t, js.DeleteStream(streamName))
+		err = receive(t, f.ended, "the end of the watch")
+		require.ErrorIs(t, err, natslock.ErrUnavailable)
+		require.ErrorContains(t, err, "not found")
+	})
+}
