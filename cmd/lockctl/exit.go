@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"strings"
 
@@ -92,11 +93,14 @@ func codeOf(err error) int {
 	return exitInternal
 }
 
+// complaints is where complain writes to: not on a screen that somebody draws.
+var complaints io.Writer = os.Stderr
+
 // complain writes one message to standard error. Everything that lockctl itself
 // says there starts with its name, because the command it runs writes there
 // too.
 func complain(format string, args ...any) {
 	msg := strings.TrimPrefix(fmt.Sprintf(format, args...), "natslock: ")
 	msg = strings.ReplaceAll(strings.TrimSpace(msg), "\n", "\nlockctl: ")
-	fmt.Fprintf(os.Stderr, "lockctl: %s\n", msg)
+	fmt.Fprintf(complaints, "lockctl: %s\n", msg)
 }

@@ -5,6 +5,7 @@
 //	lockctl run --read index -- ./query    with other readers, but no writer
 //	lockctl ls 'orders.>'                  who holds what, who waits
 //	lockctl info deploy                    everything about one lock
+//	lockctl watch 'orders.>'               what happens to them
 //	lockctl break deploy                   end a holder that hangs
 //	lockctl demo                           see it all work, without a server
 //
@@ -35,6 +36,7 @@ type cli struct {
 	Server serverCmd `cmd:"" help:"Run a server with JetStream for development."`
 
 	Completion kongcompletion.Completion `cmd:"" help:"Let the shell complete commands, flags and the names of locks."`
+	Watch      watchCmd                  `cmd:"" help:"Tell what happens to locks, as it happens."`
 
 	// Processes that lockctl starts of itself; of no use by hand.
 	Guard     guardCmd     `cmd:"" hidden:"" help:"End a process group when its lockctl dies."`

@@ -11,6 +11,8 @@ import (
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/jedib0t/go-pretty/v6/text"
+
+	"github.com/natslock/locks/natslock"
 )
 
 // setupColors allows colours when standard output is a terminal that can show
@@ -77,4 +79,17 @@ func brief(d time.Duration) string {
 		return fmt.Sprintf("%dh%02dm", int(d.Hours()), int(d.Minutes())%60)
 	}
 	return fmt.Sprintf("%dd%02dh", int(d.Hours())/24, int(d.Hours())%24)
+}
+
+// eventColor tells kinds of events apart at a glance.
+func eventColor(t natslock.EventType) text.Colors {
+	switch t {
+	case natslock.EventGranted:
+		return text.Colors{text.FgGreen}
+	case natslock.EventExpired, natslock.EventBroken:
+		return alarm
+	case natslock.EventQueued, natslock.EventGaveUp:
+		return text.Colors{text.FgYellow}
+	}
+	return text.Colors{}
 }

@@ -1,0 +1,118 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/natslock"
+)
+
+// bucketWait is how often a bucket that is not there is looked for.
+const bucketWait = time.Second
+
+// feed follows the locks of a bucket over outages, and while there is no bucket
+// yet. Its functions are called one at a time, but event not on the goroutine of
+// the others.
+type feed struct {
+	g       *globals
+	s       *session // connected; the client is the feed's
+	pattern string
+
+	event        func(natslock.Event)
+	disconnected func()
+	absent       func(why error) // no bucket to watch, or none any more
+
+	mu     sync.Mutex
+	client *natslock.Client
+}
+
+// run returns nil when ctx has ended, or what cannot be waited out.
+func (f *feed) run(ctx context.Context) error {
+	status := f.s.nc.StatusChanged(nats.RECONNECTING)
+	defer f.s.nc.RemoveStatusListener(status)
+	var states sync.WaitGroup
+	defer states.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	states.Go(func() {
+		for {
+			select {
+			case _, open := <-status:
+				if !open {
+					return
+				}
+				f.disconnected()
+			case <-ctx.Done():
+				return
+			}
+		}
+	})
+	for opened := false; ; {
+		err := f.s.open(f.g, natslock.WithCreate(false), natslock.WithOwner(operator()))
+		if err == nil {
+			f.use(f.s.Client)
+			opened = true
+			err = f.listen(ctx)
+			f.use(nil)
+		}
+		passing := errors.Is(err, kvstore.ErrNotFound) || errors.Is(err, kvstore.ErrRemade) || opened && codeOf(err) == exitUnavailable
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case f.s.nc.IsClosed():
+			return fmt.Errorf("the connection was closed: %w", errors.Join(f.s.nc.LastError(), natslock.ErrUnavailable))
+		case !passing:
+			return err
+		}
+		f.absent(err)
+		select {
+		case <-time.After(bucketWait):
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// listen tells events until there are none any more.
+func (f *feed) listen(ctx context.Context) error {
+	for ev, err := range f.s.Follow(ctx, f.pattern) {
+		if err != nil {
+			return err
+		}
+		f.event(ev)
+	}
+	return nil
+}
+
+// use makes c the client that others may use; the one before is closed.
+func (f *feed) use(c *natslock.Client) {
+	f.mu.Lock()
+	before := f.client
+	f.client = c
+	f.mu.Unlock()
+	if before != nil {
+		_ = before.Close(context.Background()) // it holds no locks
+		f.s.Client = nil
+	}
+}
+
+var errNoBucket = errors.New("there is no bucket to ask")
+
+// with calls fn with the client there is now.
+func (f *feed) with(fn func(ctx context.Context, c *natslock.Client) error) error {
+	f.mu.Lock()
+	c := f.client
+	f.mu.Unlock()
+	if c == nil {
+		return errNoBucket
+	}
+	ctx, cancel := f.g.bounded()
+	defer cancel()
+	return fn(ctx, c)
+}

@@ -1,0 +1,258 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/natslock"
+)
+
+type watchCmd struct {
+	Pattern string `arg:"" optional:"" default:">" help:"Names to watch: \"*\" stands for one token, a last \">\" for all that follow."`
+	Verbose bool   `short:"v" help:"Tell renewals too."`
+	JSON    bool   `name:"json" help:"Print one object per line."`
+}
+
+func (*watchCmd) Help() string {
+	return `One line for each event: when, what, the lock, who, the fencing token or the
+ticket in the queue, and for how long the lock had been waited for or held.
+
+  queued     somebody began to wait
+  granted    somebody got the lock; a writer, the gate that lets no reader pass
+  renewed    a lease goes on (with -v)
+  released   the holder has unlocked
+  expired    a lease ended: the holder is dead, or cut off
+  broken     an operator ended a hold
+  gave up    somebody waits no more
+
+Events are hints. What happens while the server cannot be reached is missed;
+standard error says when that was, and when the watch begins: not before
+"watching" stands there. A holder that was never seen has no name when it leaves.
+A bucket that is not there is waited for.
+
+  lockctl watch 'orders.>'
+  lockctl watch --json | jq 'select(.event == "expired") | .name'
+
+With --json each line has: time, event ("gave_up" with an underscore), kind
+("mutex", "rw"), name, mode ("write", "read"), token or ticket, id, owner, host,
+pid, meta, ttl and expires (null: nobody holds or waits any more), waited, held
+(seconds, null: does not apply or not known), broken (null, or by, reason, at) and
+unreadable. Times are RFC 3339, durations seconds. Fields are added, never renamed.
+
+Exit code: 0 when it is ended by INT or TERM, or nobody reads any more.
+  64 usage   69 no server   77 no permission   78 bucket not fit for locks`
+}
+
+func (c *watchCmd) Run(g *globals) error {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	// A reader that has gone ends the watch in order, not by a signal.
+	signal.Ignore(syscall.SIGPIPE)
+	s, err := g.connect()
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	p := &watchPrinter{c: c, url: s.url, end: stop}
+	f := &feed{g: g, s: s, pattern: c.Pattern, event: p.event, disconnected: p.disconnected, absent: p.absent}
+	if err := f.run(ctx); err != nil {
+		return err
+	}
+	if p.failed != nil && !errors.Is(p.failed, syscall.EPIPE) {
+		return exitf(exitInternal, "cannot write: %w", p.failed)
+	}
+	return nil
+}
+
+// watchPrinter prints events, and what interrupts them on standard error.
+type watchPrinter struct {
+	c      *watchCmd
+	url    string
+	end    func() // when nobody reads any more
+	failed error
+
+	mu      sync.Mutex
+	began   bool
+	missing string // why there is nothing to watch
+}
+
+func (p *watchPrinter) event(ev natslock.Event) {
+	switch {
+	case ev.Type == natslock.EventWatching:
+		p.watching()
+		return
+	case ev.Type == natslock.EventRenewed && !p.c.Verbose:
+		return
+	}
+	line := eventLine(ev)
+	if p.c.JSON {
+		line = eventObject(ev)
+	}
+	if p.failed != nil {
+		return
+	}
+	if _, err := fmt.Fprintln(os.Stdout, line); err != nil {
+		p.failed = err
+		p.end()
+	}
+}
+
+func (p *watchPrinter) watching() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	again := ""
+	if p.began {
+		again = " again; what happened meanwhile was missed"
+	}
+	p.began, p.missing = true, ""
+	complain("watching %s at %s%s", plain(p.c.Pattern), p.url, again)
+}
+
+func (p *watchPrinter) disconnected() {
+	complain("lost the connection to %s, waiting for it", p.url)
+}
+
+func (p *watchPrinter) absent(why error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	text := why.Error()
+	if errors.Is(why, kvstore.ErrNotFound) {
+		text = "there is no such bucket"
+	}
+	if text != p.missing {
+		p.missing = text
+		complain("%s; waiting for it", text)
+	}
+}
+
+// eventLine is an event for reading.
+func eventLine(ev natslock.Event) string {
+	kind := ev.Kind.String()
+	if ev.Kind == natslock.RW {
+		kind += " " + ev.Mode.String()
+	}
+	number := "token"
+	if ev.Type == natslock.EventQueued || ev.Type == natslock.EventGaveUp {
+		number = "ticket"
+	}
+	parts := []string{
+		faint.Sprint(ev.Time.Local().Format("15:04:05.000")),
+		eventColor(ev.Type).Sprintf("%-8s", ev.Type),
+		fmt.Sprintf("%-8s", kind),
+		bold.Sprint(plain(ev.Name)),
+		eventWho(ev),
+		faint.Sprintf("%s %d", number, ev.Token),
+	}
+	if waited, held := eventTimes(ev); held != nil {
+		parts = append(parts, "held "+brief(*held))
+	} else if waited != nil && *waited > 0 {
+		parts = append(parts, "waited "+brief(*waited))
+	}
+	if h := ev.Holder; h != nil && ev.Type == natslock.EventBroken && h.Broken != nil {
+		parts = append(parts, alarm.Sprintf("by %s: %s", plain(h.Broken.By), plain(h.Broken.Reason)))
+	}
+	return strings.Join(parts, "  ")
+}
+
+func eventWho(ev natslock.Event) string {
+	switch h := ev.Holder; {
+	case h == nil || h.Owner == "" && h.Host == "" && !h.Unreadable:
+		return "unknown"
+	case h.Unreadable:
+		return holderName(*h)
+	default:
+		return who(h.Owner, h.Host, h.PID)
+	}
+}
+
+// eventTimes are how long the lock had been waited for and held; nil where that
+// does not apply or is not known.
+func eventTimes(ev natslock.Event) (waited, held *time.Duration) {
+	h := ev.Holder
+	if h == nil {
+		return nil, nil
+	}
+	switch ev.Type {
+	case natslock.EventGranted:
+		return &ev.Waited, nil
+	case natslock.EventGaveUp:
+		if !h.Since.IsZero() {
+			return &ev.Waited, nil
+		}
+	case natslock.EventRenewed, natslock.EventReleased, natslock.EventExpired, natslock.EventBroken:
+		if !h.Since.IsZero() && !h.Unreadable {
+			d := max(ev.Time.Sub(h.Since), 0)
+			return nil, &d
+		}
+	}
+	return nil, nil
+}
+
+// eventJSON is what watch --json prints of an event. Scripts depend on it:
+// fields are added, never renamed. Times are RFC 3339; durations are in seconds.
+type eventJSON struct {
+	Time       time.Time         `json:"time"` // by the server's clock
+	Event      string            `json:"event"`
+	Kind       string            `json:"kind"`
+	Name       string            `json:"name"`
+	Mode       string            `json:"mode"`
+	Token      uint64            `json:"token,omitempty"`
+	Ticket     uint64            `json:"ticket,omitempty"` // of "queued" and "gave_up", instead of the token
+	ID         string            `json:"id"`
+	Owner      string            `json:"owner"` // "": not known
+	Host       string            `json:"host"`
+	PID        int               `json:"pid"`
+	Meta       map[string]string `json:"meta"`
+	TTL        *float64          `json:"ttl"`
+	Expires    *time.Time        `json:"expires"`
+	Waited     *float64          `json:"waited"`
+	Held       *float64          `json:"held"`
+	Broken     *brokenJSON       `json:"broken"`
+	Unreadable bool              `json:"unreadable"`
+}
+
+func eventObject(ev natslock.Event) string {
+	out := eventJSON{
+		Time: ev.Time.UTC(), Event: strings.ReplaceAll(ev.Type.String(), " ", "_"),
+		Kind: ev.Kind.String(), Name: ev.Name, Mode: ev.Mode.String(), ID: ev.ID, Token: ev.Token,
+		Meta: map[string]string{},
+	}
+	if ev.Type == natslock.EventQueued || ev.Type == natslock.EventGaveUp {
+		out.Token, out.Ticket = 0, ev.Token
+	}
+	if ev.Holder != nil {
+		h := holderToJSON(*ev.Holder)
+		out.Owner, out.Host, out.PID, out.Meta = h.Owner, h.Host, h.PID, h.Meta
+		out.Broken, out.Unreadable = h.Broken, h.Unreadable
+		switch ev.Type {
+		case natslock.EventQueued, natslock.EventGranted, natslock.EventRenewed, natslock.EventBroken:
+			if h.Expires != nil {
+				out.TTL, out.Expires = &h.TTL, h.Expires
+			}
+		}
+	}
+	waited, held := eventTimes(ev)
+	out.Waited, out.Held = inSeconds(waited), inSeconds(held)
+	var b strings.Builder
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	_ = enc.Encode(out) // nothing in it can fail
+	return strings.TrimSuffix(b.String(), "\n")
+}
+
+func inSeconds(d *time.Duration) *float64 {
+	if d == nil {
+		return nil
+	}
+	s := d.Seconds()
+	return &s
+}

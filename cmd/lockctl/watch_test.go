@@ -1,0 +1,271 @@
+//go:build unix
+
+package main_test
+
+import (
+	"bufio"
+	"encoding/json"
+	"io"
+	"os"
+	"os/exec"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/testutil"
+)
+
+// event is what watch --json prints.
+type event struct {
+	Time          time.Time
+	Event         string
+	Kind          string
+	Name          string
+	Mode          string
+	Token, Ticket uint64
+	ID            string
+	Owner, Host   string
+	PID           int
+	Meta          map[string]string
+	TTL           *float64
+	Expires       *time.Time
+	Waited, Held  *float64
+	Broken        *struct {
+		By, Reason string
+		At         time.Time
+	}
+	Unreadable    bool
+}
+
+// watch starts lockctl watch and returns when it hears what happens.
+func watch(t *testing.T, s *testutil.Server, args ...string) *process {
+	t.Helper()
+	p := start(t, s, append([]string{"watch"}, args...)...)
+	said(t, p, "watching ")
+	return p
+}
+
+// said waits until p has written a text to standard error.
+func said(t *testing.T, p *process, text string) {
+	t.Helper()
+	eventually(t, "lockctl says "+text, func() bool { return strings.Contains(p.err.String(), text) })
+}
+
+// told waits for n lines on standard output.
+func told(t *testing.T, p *process, n int) []string {
+	t.Helper()
+	var lines []string
+	eventually(t, "events", func() bool {
+		lines = strings.SplitAfter(p.out.String(), "\n")
+		return len(lines) > n // the last one is empty
+	})
+	require.Len(t, lines, n+1)
+	return lines[:n]
+}
+
+func toldEvents(t *testing.T, p *process, n int) []event {
+	t.Helper()
+	var events []event
+	for _, line := range told(t, p, n) {
+		dec := json.NewDecoder(strings.NewReader(line))
+		dec.DisallowUnknownFields()
+		var ev event
+		require.NoError(t, dec.Decode(&ev), line)
+		events = append(events, ev)
+	}
+	return events
+}
+
+func makeBucket(t *testing.T, s *testutil.Server) {
+	t.Helper()
+	code, _, errs := run(t, s, "run", "made", "--", "true")
+	require.Zero(t, code, errs)
+}
+
+func TestWatch(t *testing.T) {
+	t.Parallel()
+	s := testutil.RunServer(t)
+	makeBucket(t, s)
+	first, pid := hold(t, s, "orders.1", "--meta", "ticket=OPS-1")
+	w := watch(t, s, "--json", "orders.>")
+	text := watch(t, s, "orders.>")
+	second := start(t, s, "run", "orders.1", "--", "sh", "-c", "exec sleep 60")
+	awaitQueue(t, s, "orders.1", 1)
+	require.NoError(t, syscall.Kill(pid, syscall.SIGTERM))
+	first.wait()
+	l := await(t, s, "orders.1", "the second", func(l lock) bool { return l.Holder != nil && l.Holder.PID == second.cmd.Process.Pid })
+	code, _, errs := run(t, s, "break", "-f", "--reason", "enough", "orders.1")
+	require.Zero(t, code, errs)
+	require.Equal(t, 75, second.wait())
+	hold(t, s, "users") // not asked for
+	code, _, errs = run(t, s, "run", "--read", "orders.2", "--", "true")
+	require.Zero(t, code, errs)
+
+	evs := toldEvents(t, w, 7)
+	var types []string
+	for i, ev := range evs {
+		types = append(types, ev.Event)
+		require.NotEmpty(t, ev.ID)
+		require.NotNil(t, ev.Meta)
+		require.WithinDuration(t, time.Now(), ev.Time, time.Minute)
+		require.Equal(t, i == 0, ev.Ticket != 0)
+		require.Equal(t, i == 0, ev.Token == 0)
+	}
+	require.Equal(t, []string{"queued", "released", "granted", "broken", "released", "granted", "released"}, types)
+	queued, released, granted, broken, stopped, reader := evs[0], evs[1], evs[2], evs[3], evs[4], evs[5]
+	require.Equal(t, "mutex", queued.Kind)
+	require.Equal(t, "write", queued.Mode)
+	require.Equal(t, second.cmd.Process.Pid, queued.PID)
+	require.Nil(t, queued.Waited)
+	require.NotNil(t, queued.Expires)
+	require.Equal(t, first.cmd.Process.Pid, released.PID, "known though it came before the watch")
+	require.Equal(t, map[string]string{"ticket": "OPS-1"}, released.Meta)
+	require.Positive(t, *released.Held)
+	require.Nil(t, released.Expires)
+	require.Equal(t, l.Holder.Token, granted.Token)
+	require.Equal(t, l.Holder.ID, granted.ID)
+	require.Equal(t, second.cmd.Process.Pid, granted.PID)
+	require.Positive(t, *granted.Waited)
+	require.Equal(t, 15.0, *granted.TTL)
+	require.Equal(t, l.Holder.Token, broken.Token)
+	require.Equal(t, "enough", broken.Broken.Reason)
+	require.Equal(t, l.Holder.Token, stopped.Token)
+	require.Equal(t, []string{"rw", "orders.2", "read"}, []string{reader.Kind, reader.Name, reader.Mode})
+
+	const clock, who = `^\d\d:\d\d:\d\d\.\d{3}  `, `  \S+:\d+  `
+	for i, line := range told(t, text, 7) {
+		require.Regexp(t, clock+[]string{
+			`queued    mutex     orders\.1` + who + `ticket \d{16}\n$`,
+			`released  mutex     orders\.1` + who + `token \d{16}  held \S+s\n$`,
+			`granted   mutex     orders\.1` + who + `token \d{16}  waited \S+s\n$`,
+			`broken    mutex     orders\.1` + who + `token \d{16}  held \S+s  by \S+: enough\n$`,
+			`released  mutex     orders\.1` + who + `token \d{16}  held \S+s\n$`,
+			`granted   rw read   orders\.2` + who + `token \d{16}(  waited \S+s)?\n$`,
+			`released  rw read   orders\.2` + who + `token \d{16}  held \S+s\n$`,
+		}[i], line)
+	}
+	require.Equal(t, "lockctl: watching orders.> at "+s.URL()+"\n", text.err.String())
+	w.signal(syscall.SIGTERM)
+	require.Zero(t, w.wait())
+	text.signal(syscall.SIGINT)
+	require.Zero(t, text.wait())
+	require.Len(t, strings.Split(text.err.String(), "\n"), 2, "nothing to say about the end")
+}
+
+func TestWatchRenewalsAndExpiry(t *testing.T) {
+	t.Parallel()
+	s := testutil.RunServer(t)
+	makeBucket(t, s)
+	terse, w := watch(t, s, "--json"), watch(t, s, "--json", "-v", "x\x1by")
+	text := watch(t, s, "-v")
+	p, _ := hold(t, s, "x\x1by", "--ttl", "1s", "--meta", "k=\x1b[2J")
+	said := func(n int, types ...string) {
+		t.Helper()
+		var got []string
+		for _, ev := range toldEvents(t, w, n)[n-len(types):] {
+			got = append(got, ev.Event)
+			require.Equal(t, "x\x1by", ev.Name)
+		}
+		require.Equal(t, types, got)
+	}
+	eventually(t, "a renewal", func() bool { return strings.Contains(w.out.String(), "renewed") })
+	pause(t, p)
+	eventually(t, "the end", func() bool { return strings.Contains(w.out.String(), "expired") })
+	n := strings.Count(w.out.String(), "\n")
+	said(n, "renewed", "expired")
+	evs := toldEvents(t, w, n)
+	last, expired := evs[n-2], evs[n-1]
+	require.Equal(t, p.cmd.Process.Pid, expired.PID)
+	require.Equal(t, time.Second, expired.Time.Sub(last.Time).Round(10*time.Millisecond), "a TTL after the last renewal")
+	require.GreaterOrEqual(t, *expired.Held, 1.0)
+	for _, ev := range toldEvents(t, terse, 2) {
+		require.NotEqual(t, "renewed", ev.Event)
+	}
+	require.NotContains(t, text.out.String(), "\x1b", "names cannot steer the terminal")
+	require.Contains(t, text.out.String(), `"x\x1by"`)
+}
+
+// The server goes away and comes back: the watch says so and goes on.
+func TestWatchOutage(t *testing.T) {
+	t.Parallel()
+	s := testutil.RunServer(t)
+	makeBucket(t, s)
+	w := watch(t, s, "--json")
+	s.Stop()
+	said(t, w, "lost the connection to "+s.URL())
+	require.NotContains(t, w.err.String(), "again")
+	s.Restart()
+	said(t, w, "watching > at "+s.URL()+" again")
+	code, _, errs := run(t, s, "run", "x", "--", "true")
+	require.Zero(t, code, errs)
+	evs := toldEvents(t, w, 2)
+	require.Equal(t, []string{"granted", "released"}, []string{evs[0].Event, evs[1].Event})
+	s.Stop()
+	w.signal(syscall.SIGTERM)
+	require.Zero(t, w.wait(), "it can be ended without a server")
+}
+
+// A bucket that is not there is waited for; one that is deleted, too.
+func TestWatchWithoutBucket(t *testing.T) {
+	t.Parallel()
+	s := testutil.RunServer(t)
+	w := start(t, s, "watch", "--json")
+	said(t, w, "there is no such bucket; waiting for it")
+	js, err := s.Connect().JetStream()
+	require.NoError(t, err)
+	_, err = js.StreamInfo("KV_natslock")
+	require.ErrorIs(t, err, nats.ErrStreamNotFound, "looking makes no bucket")
+	p, _ := hold(t, s, "x")
+	said(t, w, "watching >")
+	p.signal(syscall.SIGTERM)
+	p.wait()
+	evs := toldEvents(t, w, 1)
+	require.Equal(t, "released", evs[0].Event)
+	require.Equal(t, p.cmd.Process.Pid, evs[0].PID)
+	require.Equal(t, 1, strings.Count(w.err.String(), "no such bucket"), "said once")
+}
+
+func TestWatchRefuses(t *testing.T) {
+	t.Parallel()
+	s := testutil.RunServer(t)
+	makeBucket(t, s)
+	code, _, errs := run(t, s, "watch", "")
+	require.Equal(t, 64, code, errs)
+	code, _, errs = run(t, nil, "--server", "nats://127.0.0.1:1", "watch")
+	require.Equal(t, 69, code, errs)
+	require.Contains(t, errs, "no server at nats://127.0.0.1:1")
+	none := testutil.RunServer(t, testutil.WithoutJetStream())
+	code, _, errs = run(t, none, "watch")
+	require.Equal(t, 69, code, errs)
+	require.Contains(t, errs, "no JetStream")
+}
+
+// A reader that has gone ends the watch, without a word.
+func TestWatchBrokenPipe(t *testing.T) {
+	t.Parallel()
+	s := testutil.RunServer(t)
+	makeBucket(t, s)
+	cmd := exec.Command(binary, "watch")
+	cmd.Env = append(os.Environ(), "NATS_URL="+s.URL())
+	stdout, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	stderr, err := cmd.StderrPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	t.Cleanup(func() { _ = cmd.Process.Kill() })
+	said, err := bufio.NewReader(stderr).ReadString('\n')
+	require.NoError(t, err)
+	require.Regexp(t, regexp.MustCompile(`^lockctl: watching > at `), said)
+	require.NoError(t, stdout.Close())
+	code, _, errs := run(t, s, "run", "x", "--", "true")
+	require.Zero(t, code, errs)
+	rest, err := io.ReadAll(stderr)
+	require.NoError(t, err)
+	require.Empty(t, string(rest))
+	require.NoError(t, cmd.Wait())
+}
