@@ -59,8 +59,8 @@ type Event struct {
 	Token uint64
 	Time  time.Time
 	// Waited is how long the acquire took that was granted or given up; in a
-	// Watch to the millisecond, and for one given up by the clocks of waiter and
-	// server together.
+	// Watch to the millisecond, 0 for a grant without queueing, and for one given
+	// up by the clocks of waiter and server together.
 	Waited time.Duration
 	// Cause is why a lock ended or a wait was given up. Observers only.
 	Cause error

@@ -73,7 +73,8 @@ type Holder struct {
 	PID   int
 	// Since is when it took the lock, by the holder's own clock.
 	Since time.Time
-	// Waited is how long before that it had asked for it, to the millisecond.
+	// Waited is how long before that it had asked for the lock, to the
+	// millisecond; 0 when it did not have to queue.
 	Waited time.Duration
 	TTL    time.Duration
 	// Expires is when the server removes the record unless it is renewed

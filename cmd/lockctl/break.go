@@ -71,7 +71,7 @@ func (c *breakCmd) Run(g *globals) error {
 		return err
 	}
 	fmt.Printf("%s %s\n", target.kind, bold.Sprint(plain(c.Name)))
-	printHolder(target)
+	printHolder(os.Stdout, target)
 	if target.Broken != nil && !c.Now {
 		fmt.Printf("broken already: %s when the %s has stopped, in %s at the latest\n", target.freed(), target.role(), expiresIn(target.Holder))
 		return nil
@@ -178,18 +178,7 @@ func (c *breakCmd) confirm(h holding) error {
 	if !isTerminal(os.Stdin) {
 		return usagef("not on a terminal, so nobody to ask: use --force to break it")
 	}
-	kept, next := "Nobody", "The next one"
-	if h.mode == natslock.Shared {
-		kept, next = "No writer", "A writer"
-	}
-	question := fmt.Sprintf("Break it? %s gets in before the %s has stopped or its lease is over", kept, h.role())
-	if !h.Expires.IsZero() {
-		question += fmt.Sprintf(", in %v at the latest", h.TTL)
-	}
-	if c.Now {
-		question = fmt.Sprintf("Break it NOW? %s gets in while the %s may still be at work", next, h.role())
-	}
-	fmt.Fprintf(os.Stderr, "%s. [y/N] ", question)
+	fmt.Fprintf(os.Stderr, "%s. [y/N] ", breakQuestion(h, c.Now))
 	answer, err := bufio.NewReader(os.Stdin).ReadString('\n')
 	if err != nil {
 		fmt.Fprintln(os.Stderr) // the line that the user did not end
@@ -199,6 +188,22 @@ func (c *breakCmd) confirm(h holding) error {
 		return nil
 	}
 	return exitf(exitConflict, "nothing was broken")
+}
+
+// breakQuestion says what a break would do.
+func breakQuestion(h holding, now bool) string {
+	kept, next := "Nobody", "The next one"
+	if h.mode == natslock.Shared {
+		kept, next = "No writer", "A writer"
+	}
+	if now {
+		return fmt.Sprintf("Break it NOW? %s gets in while the %s may still be at work", next, h.role())
+	}
+	question := fmt.Sprintf("Break it? %s gets in before the %s has stopped or its lease is over", kept, h.role())
+	if !h.Expires.IsZero() {
+		question += fmt.Sprintf(", in %v at the latest", h.TTL)
+	}
+	return question
 }
 
 // outcome says when the lock is free, from what the bucket has now.

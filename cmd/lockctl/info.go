@@ -3,6 +3,8 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
+	"os"
 	"time"
 
 	"github.com/jedib0t/go-pretty/v6/table"
@@ -45,7 +47,7 @@ func (c *infoCmd) Run(g *globals) error {
 		if i > 0 {
 			fmt.Println()
 		}
-		printInfo(info)
+		printInfo(os.Stdout, info)
 	}
 	if len(infos) > 1 {
 		fmt.Println("\n" + alarm.Sprint("two locks of one name: they do not exclude each other"))
@@ -86,20 +88,20 @@ func (s *session) inspect(g *globals, name string) ([]natslock.Info, error) {
 	return infos, nil
 }
 
-func printInfo(info natslock.Info) {
+func printInfo(w io.Writer, info natslock.Info) {
 	held := holdings(info)
-	fmt.Printf("%s %s: %s\n", info.Kind, bold.Sprint(plain(info.Name)), stateOf(info, held))
+	fmt.Fprintf(w, "%s %s: %s\n", info.Kind, bold.Sprint(plain(info.Name)), stateOf(info, held))
 	for _, h := range held {
-		printHolder(h)
+		printHolder(w, h)
 	}
 	if len(info.Queue) == 0 {
 		return
 	}
-	fmt.Printf("  queue of %d\n", len(info.Queue))
-	t := newTable()
-	for i, w := range info.Queue {
-		t.AppendRow(table.Row{"    ", i + 1, who(w.Owner, w.Host, w.PID), w.Mode.String(), "waits " + brief(time.Since(w.Since)),
-			faint.Sprintf("ticket %d", w.Ticket)})
+	fmt.Fprintf(w, "  queue of %d\n", len(info.Queue))
+	t := newTableOn(w)
+	for i, q := range info.Queue {
+		t.AppendRow(table.Row{"    ", i + 1, who(q.Owner, q.Host, q.PID), q.Mode.String(), "waits " + brief(time.Since(q.Since)),
+			faint.Sprintf("ticket %d", q.Ticket)})
 	}
 	t.Render()
 }
@@ -123,8 +125,8 @@ func stateOf(info natslock.Info, held []holding) string {
 }
 
 // printHolder prints a holder's block.
-func printHolder(h holding) {
-	t := newTable()
+func printHolder(w io.Writer, h holding) {
+	t := newTableOn(w)
 	row := func(label string, value any) { t.AppendRow(table.Row{"  " + faint.Sprint(label), value}) }
 	row(h.title, holderName(h.Holder))
 	row("token", h.Token)
@@ -133,6 +135,9 @@ func printHolder(h holding) {
 		row("waits", since+", for the readers to leave")
 	} else {
 		row("held", since)
+	}
+	if h.Waited > 0 {
+		row("waited", brief(h.Waited)+" for it")
 	}
 	switch {
 	case h.Expires.IsZero():

@@ -6,6 +6,7 @@
 //	lockctl ls 'orders.>'                  who holds what, who waits
 //	lockctl info deploy                    everything about one lock
 //	lockctl watch 'orders.>'               what happens to them
+//	lockctl top                            all of it live, full screen
 //	lockctl break deploy                   end a holder that hangs
 //	lockctl demo                           see it all work, without a server
 //
@@ -37,6 +38,7 @@ type cli struct {
 
 	Completion kongcompletion.Completion `cmd:"" help:"Let the shell complete commands, flags and the names of locks."`
 	Watch      watchCmd                  `cmd:"" help:"Tell what happens to locks, as it happens."`
+	Top        topCmd                    `cmd:"" help:"Show locks, holders and queues live, full screen."`
 
 	// Processes that lockctl starts of itself; of no use by hand.
 	Guard     guardCmd     `cmd:"" hidden:"" help:"End a process group when its lockctl dies."`

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"os"
 	"strconv"
 	"strings"
@@ -33,9 +34,11 @@ var (
 
 // newTable returns a table without frames: columns two blanks apart, which
 // reads well and can be cut with awk.
-func newTable(header ...any) table.Writer {
+func newTable(header ...any) table.Writer { return newTableOn(os.Stdout, header...) }
+
+func newTableOn(w io.Writer, header ...any) table.Writer {
 	t := table.NewWriter()
-	t.SetOutputMirror(os.Stdout)
+	t.SetOutputMirror(w)
 	t.SuppressTrailingSpaces()
 	style := table.StyleDefault
 	style.Options = table.OptionsNoBordersAndSeparators

@@ -52,6 +52,14 @@ Exit code: 0 when it is ended by INT or TERM, or nobody reads any more.
   64 usage   69 no server   77 no permission   78 bucket not fit for locks`
 }
 
+// AfterApply checks what kong cannot.
+func (c *watchCmd) AfterApply() error {
+	if c.Pattern == "" { // an unset variable
+		return errors.New("the pattern is empty")
+	}
+	return nil
+}
+
 func (c *watchCmd) Run(g *globals) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()

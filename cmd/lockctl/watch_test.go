@@ -39,7 +39,7 @@ type event struct {
 		By, Reason string
 		At         time.Time
 	}
-	Unreadable    bool
+	Unreadable bool
 }
 
 // watch starts lockctl watch and returns when it hears what happens.

@@ -44,6 +44,7 @@ type acquire struct {
 
 	holder      Entry // last seen
 	position    int
+	queued      bool   // had to, at least once
 	place       *Lease // in the queue, when granted from there
 	placeStatus Status
 }
@@ -170,6 +171,14 @@ func (a *acquire) body() Body {
 	b := a.e.body(StatusHeld, a.req.Meta)
 	b.Fixed, b.Mode = a.req.Fixed, uint8(a.req.Mode)
 	return b
+}
+
+// waited is what the record of a claim says of the wait before it.
+func (a *acquire) waited() int64 {
+	if !a.queued {
+		return 0
+	}
+	return max(a.e.now().Sub(a.begun).Milliseconds(), 1)
 }
 
 // terms are those of an attempt made now: what is left until a given end

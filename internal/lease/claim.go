@@ -20,13 +20,13 @@ import (
 // exactly that record, never a grant. So an answer that comes when the lock has
 // been given up cannot bring it back.
 type claim struct {
-	e     *Engine
-	spec  spec
-	id    string
-	body  Body
-	terms func() (terms, error) // of an attempt made now
-	guard string                // the literal key the expectation is about; "": the own
-	asked Instant               // when the lock was asked for; 0: not told in the record
+	e      *Engine
+	spec   spec
+	id     string
+	body   Body
+	terms  func() (terms, error) // of an attempt made now
+	guard  string                // the literal key the expectation is about; "": the own
+	waited func() int64          // for the record: how long the lock was queued for, in milliseconds
 
 	mu       sync.Mutex
 	attempts []attempt // number n is attempts[n-1]
@@ -41,7 +41,7 @@ type attempt struct {
 	terms    terms
 	sent     Instant
 	since    int64  // the same in unix milliseconds, for those who look
-	waited   int64  // milliseconds since the lock was asked for, for them too
+	waited   int64  // what the record says of that, for them too
 	floor    uint64 // highest revision known when it was sent
 	answered bool
 	forget   func()
@@ -101,8 +101,8 @@ func (c *claim) send(expect uint64) (int, error) {
 	body.Attempt = n
 	since := time.Now().UnixMilli()
 	body.Since = since
-	if c.asked != 0 {
-		body.Waited = c.e.now().Sub(c.asked).Milliseconds()
+	if c.waited != nil {
+		body.Waited = c.waited()
 	}
 	body.TTL = int64(t.ttl / time.Second)
 	value, err := body.encode()

@@ -184,6 +184,7 @@ func (a *acquire) enqueue() (*Lease, verdict) {
 				l.cancel = func(error) {}
 				l.onEnd = a.sight.poke
 			})
+			a.queued = true
 			a.e.tell(a.parent, place.event(EventQueued, nil))
 			return place, v
 		case free, busy: // somebody deleted it, or wrote under it: never used again

@@ -60,7 +60,8 @@ type Body struct {
 	Mode uint8 `msgpack:"m,omitempty"`
 	// Since is when the claim began, in unix milliseconds of its client.
 	Since int64 `msgpack:"at,omitempty"`
-	// Waited is how long the lock had been asked for by then, in milliseconds.
+	// Waited is how long the lock had been asked for by then, in milliseconds
+	// and at least 1; 0 for a claim that did not have to queue.
 	Waited int64 `msgpack:"w,omitempty"`
 
 	Owner   string   `msgpack:"o,omitempty"`

@@ -72,7 +72,7 @@ func (a *acquire) rwKeys(encoded string) {
 // is guarded by the gate; each of its claims is a new reader.
 func (a *acquire) newClaim() *claim {
 	c := a.e.newClaim(a.spec, a.body(), a.terms)
-	c.asked = a.begun
+	c.waited = a.waited
 	if a.reads() {
 		c.spec.key, c.spec.once = a.readers+c.id, true
 		c.guard = a.gate

@@ -1,0 +1,285 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/natslock"
+)
+
+const (
+	// lookPause is how long looks at the bucket are apart at least.
+	lookPause = 250 * time.Millisecond
+	// lookShare is which part of the time may be spent looking, as 1/n: a bucket
+	// that takes long to read is read less often.
+	lookShare = 4
+	// lookBackstop is how often everything is looked at without a reason: events
+	// are hints, and some are lost.
+	lookBackstop = 10 * time.Second
+	// lookSingly is how many locks are read one by one rather than all.
+	lookSingly = 40
+)
+
+// lockID names a lock of a kind.
+type lockID struct {
+	name string
+	kind natslock.Kind
+}
+
+func idOf(info natslock.Info) lockID { return lockID{info.Name, info.Kind} }
+
+// picture is what the locks look like now. Events say what to look at again;
+// what is shown was read, but for the ends of leases, which renewals carry.
+type picture struct {
+	f    *feed
+	wake chan struct{}
+
+	mu      sync.Mutex
+	locks   map[lockID]natslock.Info // values are never changed in place
+	dirty   map[lockID]bool
+	all     bool // everything is to be looked at
+	version int  // of locks
+	listed  bool // there was a list
+	rates   rates
+	state   string // why this may be out of date; "": it is not
+	since   time.Time
+	failure string // of the last look
+}
+
+// rates are counts of what has happened.
+type rates struct{ grants, handovers int }
+
+func newPicture() *picture {
+	return &picture{
+		wake: make(chan struct{}, 1), locks: make(map[lockID]natslock.Info),
+		dirty: make(map[lockID]bool),
+	}
+}
+
+func (p *picture) event(ev natslock.Event) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	id := lockID{ev.Name, ev.Kind}
+	switch ev.Type {
+	case natslock.EventWatching:
+		p.all, p.state = true, ""
+	case natslock.EventRenewed:
+		if p.renewLocked(id, ev) {
+			return
+		}
+		p.dirty[id] = true
+	case natslock.EventGranted:
+		p.rates.grants++
+		if ev.Waited > 0 { // it queued
+			p.rates.handovers++
+		}
+		p.dirty[id] = true
+	default:
+		p.dirty[id] = true
+	}
+	p.poke()
+}
+
+// renewLocked moves the end of a lease. False when it is not one that is known.
+func (p *picture) renewLocked(id lockID, ev natslock.Event) bool {
+	info, found := p.locks[id]
+	if !found || ev.Holder == nil {
+		return false
+	}
+	same := func(h natslock.Holder) bool { return h.ID == ev.Holder.ID }
+	switch i := slices.IndexFunc(info.Readers, same); {
+	case info.Holder != nil && same(*info.Holder):
+		if info.Holder.Revision < ev.Holder.Revision {
+			info.Holder = ev.Holder
+		}
+	case i >= 0:
+		if info.Readers[i].Revision < ev.Holder.Revision {
+			info.Readers = slices.Clone(info.Readers)
+			info.Readers[i] = *ev.Holder
+		}
+	default:
+		return false
+	}
+	p.locks[id] = info
+	p.version++
+	return true
+}
+
+func (p *picture) disconnected() { p.outOfDate("disconnected") }
+
+func (p *picture) absent(why error) {
+	if errors.Is(why, kvstore.ErrNotFound) {
+		p.outOfDate("no bucket")
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		clear(p.locks) // what is gone with it
+		p.version++
+		return
+	}
+	p.outOfDate("no answer")
+}
+
+func (p *picture) outOfDate(why string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.state != why {
+		p.state, p.since = why, time.Now()
+	}
+}
+
+func (p *picture) poke() {
+	select {
+	case p.wake <- struct{}{}:
+	default:
+	}
+}
+
+// run looks at what has changed until ctx ends.
+func (p *picture) run(ctx context.Context) {
+	backstop := time.NewTicker(lookBackstop)
+	defer backstop.Stop()
+	for ctx.Err() == nil {
+		select {
+		case <-p.wake:
+		case <-backstop.C:
+			p.mu.Lock()
+			p.all = true
+			p.mu.Unlock()
+		case <-ctx.Done():
+			return
+		}
+		begun := time.Now()
+		p.look()
+		pause := max(lookPause, (lookShare-1)*time.Since(begun))
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// look reads what is to be looked at again. What could not be read is read with
+// the next.
+func (p *picture) look() {
+	p.mu.Lock()
+	dirty, all := p.dirty, p.all || len(p.dirty) > lookSingly
+	p.dirty, p.all = make(map[lockID]bool), false
+	p.mu.Unlock()
+	found := make(map[lockID]natslock.Info)
+	err := p.f.with(func(ctx context.Context, c *natslock.Client) error {
+		if all {
+			for info, err := range c.List(ctx, p.f.pattern) {
+				if err != nil {
+					return err
+				}
+				inOrder(info.Readers)
+				found[idOf(info)] = info
+			}
+			return nil
+		}
+		for id := range dirty {
+			info, err := c.Inspect(ctx, id.kind, id.name)
+			if err != nil {
+				return err
+			}
+			inOrder(info.Readers)
+			found[id] = info
+		}
+		return nil
+	})
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.failure = ""
+	switch {
+	case errors.Is(err, errNoBucket):
+		return
+	case err != nil:
+		p.failure, p.all = err.Error(), true
+		p.poke()
+		return
+	case all:
+		p.listed = true
+		p.locks = found
+	default:
+		for id, info := range found {
+			if info.Holder == nil && len(info.Readers) == 0 && len(info.Queue) == 0 {
+				delete(p.locks, id)
+			} else {
+				p.locks[id] = info
+			}
+		}
+	}
+	p.version++
+}
+
+// shot is the picture at one moment.
+type shot struct {
+	version int
+	locks   []natslock.Info // by name
+	held    int
+	waiting int
+	longest time.Time // since when somebody has been waiting; zero: nobody is
+	both    map[string]bool
+}
+
+// changed returns a shot if the picture is not the one of that version.
+func (p *picture) changed(version int) (shot, bool) {
+	p.mu.Lock()
+	if version == p.version {
+		p.mu.Unlock()
+		return shot{}, false
+	}
+	s := shot{version: p.version, locks: slices.Collect(maps.Values(p.locks))}
+	p.mu.Unlock()
+	slices.SortFunc(s.locks, byName)
+	s.both = bothKinds(s.locks)
+	for _, info := range s.locks {
+		if info.Holder != nil || len(info.Readers) > 0 {
+			s.held++
+		}
+		s.waiting += len(info.Queue)
+		if w := waitsSince(info); !w.IsZero() && (s.longest.IsZero() || w.Before(s.longest)) {
+			s.longest = w
+		}
+	}
+	return s, true
+}
+
+// status is what there is to say beside the locks.
+func (p *picture) status() (state string, since time.Time, failure string, listed bool, r rates) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.state, p.since, p.failure, p.listed, p.rates
+}
+
+func byName(a, b natslock.Info) int {
+	return cmp.Or(strings.Compare(a.Name, b.Name), cmp.Compare(a.Kind, b.Kind))
+}
+
+// waitsSince is when the longest waiter came; zero when nobody waits.
+func waitsSince(info natslock.Info) (t time.Time) {
+	for _, w := range info.Queue {
+		if t.IsZero() || w.Since.Before(t) {
+			t = w.Since
+		}
+	}
+	return t
+}
+
+// heldSince is when the first of those who hold it now came; zero when nobody
+// does.
+func heldSince(info natslock.Info) (t time.Time) {
+	for _, h := range holdings(info) {
+		if t.IsZero() || h.Since.Before(t) {
+			t = h.Since
+		}
+	}
+	return t
+}

@@ -1,0 +1,245 @@
+//go:build unix
+
+package main_test
+
+import (
+	"errors"
+	"flag"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/charmbracelet/x/ansi"
+	"github.com/creack/pty"
+	"github.com/hinshun/vt10x"
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/testutil"
+)
+
+var update = flag.Bool("update", false, "write the screens in testdata instead of comparing with them")
+
+// screen is a lockctl on a terminal of its own, and what that terminal shows.
+type screen struct {
+	t    *testing.T
+	cmd  *exec.Cmd
+	ptmx *os.File
+	done chan struct{} // the program has ended, and all of its output is here
+
+	mu      sync.Mutex
+	vt      vt10x.Terminal
+	pending []byte // a sequence that is not complete
+	raw     []byte
+	more    chan struct{} // closed and replaced with every output
+}
+
+// display starts lockctl on a terminal of 80 by 24.
+func display(t *testing.T, s *testutil.Server, env []string, args ...string) *screen {
+	t.Helper()
+	v := &screen{t: t, done: make(chan struct{}), more: make(chan struct{}), vt: vt10x.New(vt10x.WithSize(80, 24))}
+	v.cmd = exec.Command(binary, args...)
+	v.cmd.Env = append(os.Environ(), "HOME="+t.TempDir(), "NATS_URL="+s.URL(), "TERM=xterm-256color", "NO_COLOR=")
+	v.cmd.Env = append(v.cmd.Env, env...)
+	var err error
+	v.ptmx, err = pty.StartWithSize(v.cmd, &pty.Winsize{Cols: 80, Rows: 24})
+	require.NoError(t, err)
+	go func() {
+		defer close(v.done)
+		buf := make([]byte, 4096)
+		for {
+			n, err := v.ptmx.Read(buf)
+			v.show(buf[:n])
+			if err != nil {
+				_ = v.cmd.Wait()
+				return
+			}
+		}
+	}()
+	t.Cleanup(func() {
+		_ = v.cmd.Process.Kill()
+		<-v.done
+		v.ptmx.Close()
+		if t.Failed() {
+			t.Logf("%s", v.text())
+		}
+	})
+	return v
+}
+
+// foreign are the sequences that a terminal ignores which does not know them,
+// and that the emulator takes for others.
+var foreign = regexp.MustCompile(`^\x1b\[([<=>].*|\?.*[up])$`)
+
+func (v *screen) show(b []byte) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.raw = append(v.raw, b...)
+	b = append(v.pending, b...)
+	for len(b) > 0 {
+		seq, _, n, state := ansi.DecodeSequence(b, ansi.NormalState, nil)
+		if state != ansi.NormalState || n == len(b) && b[0] >= 0xc2 && !complete(b) {
+			break
+		}
+		if !foreign.Match(seq) {
+			_, _ = v.vt.Write(seq)
+		}
+		b = b[n:]
+	}
+	v.pending = append([]byte(nil), b...)
+	close(v.more)
+	v.more = make(chan struct{})
+}
+
+// complete says whether b is a whole rune.
+func complete(b []byte) bool { return strings.ToValidUTF8(string(b), "") == string(b) }
+
+// text is what the terminal shows.
+func (v *screen) text() string {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.textLocked()
+}
+
+func (v *screen) textLocked() string {
+	var b strings.Builder
+	for line := range strings.Lines(v.vt.String()) {
+		b.WriteString(strings.TrimRight(line, " \n") + "\n")
+	}
+	return b.String()
+}
+
+// until waits for the terminal to show what is wanted.
+func (v *screen) until(what string, cond func(text string) bool) string {
+	v.t.Helper()
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	for {
+		v.mu.Lock()
+		text, more := v.textLocked(), v.more
+		v.mu.Unlock()
+		if cond(text) {
+			return text
+		}
+		select {
+		case <-more:
+		case <-timer.C:
+			v.t.Fatalf("the screen never shows %s", what)
+		}
+	}
+}
+
+// shows waits for all of these texts.
+func (v *screen) shows(texts ...string) string {
+	v.t.Helper()
+	return v.until(strings.Join(texts, ", "), func(text string) bool {
+		for _, want := range texts {
+			if !strings.Contains(text, want) {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// hides waits until a text is not there any more.
+func (v *screen) hides(gone string) string {
+	v.t.Helper()
+	return v.until("no "+gone, func(text string) bool { return !strings.Contains(text, gone) })
+}
+
+// press sends keys as a terminal does. After an escape alone wait for its effect:
+// what follows at once makes another key of it.
+func (v *screen) press(keys string) {
+	v.t.Helper()
+	_, err := v.ptmx.WriteString(keys)
+	require.NoError(v.t, err)
+}
+
+const (
+	keyEnter = "\r"
+	keyEsc   = "\x1b"
+	keyDown  = "\x1b[B"
+	keyUp    = "\x1b[A"
+)
+
+func (v *screen) resize(cols, rows int) {
+	v.t.Helper()
+	v.mu.Lock()
+	v.vt.Resize(cols, rows)
+	v.mu.Unlock()
+	require.NoError(v.t, pty.Setsize(v.ptmx, &pty.Winsize{Cols: uint16(cols), Rows: uint16(rows)}))
+}
+
+// ends waits for the end of the program and returns its exit code.
+func (v *screen) ends() int {
+	v.t.Helper()
+	select {
+	case <-v.done:
+		return v.cmd.ProcessState.ExitCode()
+	case <-time.After(patience):
+		v.t.Fatal("the program does not end")
+		return -1
+	}
+}
+
+// output is all that was written to the terminal.
+func (v *screen) output() string {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return string(v.raw)
+}
+
+var (
+	someTime  = regexp.MustCompile(` *\b(\d+(\.\d+)?m?s|\d+m\d\ds|\d+h\d\dm)`)
+	someClock = regexp.MustCompile(`\d{4}-\d\d-\d\d \d\d:\d\d:\d\d`)
+	someRate  = regexp.MustCompile(`\d+\.\d/s`)
+	someToken = regexp.MustCompile(`…\d{6}|\b\d{16}\b`)
+	someID    = regexp.MustCompile(`\b[A-Z2-7]{26}\b`)
+	someURL   = regexp.MustCompile(`nats://127\.0\.0\.1:\d+`)
+)
+
+// looksLike compares a screen with the one in testdata, but for what is another
+// each time. Columns keep their widths.
+func looksLike(t *testing.T, name, text string) {
+	t.Helper()
+	host, err := os.Hostname()
+	require.NoError(t, err)
+	text = regexp.MustCompile(regexp.QuoteMeta(host)+`:\d+`).ReplaceAllString(text, "HOST:PID")
+	text = someURL.ReplaceAllString(text, "URL")
+	text = someToken.ReplaceAllStringFunc(text, func(s string) string { return strings.Repeat("#", ansi.StringWidth(s)) })
+	text = someID.ReplaceAllString(text, "ID")
+	text = someClock.ReplaceAllString(text, "CLOCK")
+	text = someRate.ReplaceAllString(text, "N/s")
+	lines := strings.Split(text, "\n")
+	lines[0] = regexp.MustCompile(` {2,}`).ReplaceAllString(lines[0], "  ") // the URL's width
+	for i, line := range lines {
+		column := regexp.MustCompile(`^(mutex|rw) +\S+ +(read|write) `).MatchString(line)
+		lines[i] = someTime.ReplaceAllStringFunc(line, func(s string) string {
+			if column {
+				return strings.Repeat(" ", max(len(s)-4, 0)) + "TIME"
+			}
+			return " TIME"
+		})
+	}
+	text = strings.Join(lines, "\n")
+
+	file := filepath.Join("testdata", name+".txt")
+	if *update {
+		require.NoError(t, os.MkdirAll("testdata", 0o755))
+		require.NoError(t, os.WriteFile(file, []byte(text), 0o644))
+	}
+	want, err := os.ReadFile(file)
+	require.NoError(t, err)
+	require.Equal(t, string(want), text)
+}
+
+// alive says whether the program is still running.
+func (v *screen) alive() bool {
+	return !errors.Is(v.cmd.Process.Signal(syscall.Signal(0)), os.ErrProcessDone)
+}
