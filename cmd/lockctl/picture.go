@@ -15,10 +15,10 @@ import (
 )
 
 const (
-	// lookPause is how long looks at the bucket are apart at least.
+	// lookPause is how long looks at the bucket are apart.
 	lookPause = 250 * time.Millisecond
-	// lookShare is which part of the time may be spent looking, as 1/n: a bucket
-	// that takes long to read is read less often.
+	// lookShare is which part of the time may be spent reading everything, as
+	// 1/n: a bucket that takes long to read is read less often.
 	lookShare = 4
 	// lookBackstop is how often everything is looked at without a reason: events
 	// are hints, and some are lost.
@@ -41,16 +41,18 @@ type picture struct {
 	f    *feed
 	wake chan struct{}
 
-	mu      sync.Mutex
-	locks   map[lockID]natslock.Info // values are never changed in place
-	dirty   map[lockID]bool
-	all     bool // everything is to be looked at
-	version int  // of locks
-	listed  bool // there was a list
-	rates   rates
-	state   string // why this may be out of date; "": it is not
-	since   time.Time
-	failure string // of the last look
+	mu       sync.Mutex
+	locks    map[lockID]natslock.Info // values are never changed in place
+	dirty    map[lockID]bool
+	all      bool      // everything is to be looked at
+	listing  bool      // that is under way
+	nextList time.Time // not before
+	version  int       // of locks
+	listed   bool      // there was a list
+	rates    rates
+	state    string // why this may be out of date; "": it is not
+	since    time.Time
+	failure  string // of the last look
 }
 
 // rates are counts of what has happened.
@@ -71,7 +73,8 @@ func (p *picture) event(ev natslock.Event) {
 	case natslock.EventWatching:
 		p.all, p.state = true, ""
 	case natslock.EventRenewed:
-		if p.renewLocked(id, ev) {
+		// One that is not known is in the list that is on its way.
+		if p.renewLocked(id, ev) || p.all || p.listing {
 			return
 		}
 		p.dirty[id] = true
@@ -155,23 +158,43 @@ func (p *picture) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		begun := time.Now()
 		p.look()
-		pause := max(lookPause, (lookShare-1)*time.Since(begun))
 		select {
-		case <-time.After(pause):
+		case <-time.After(lookPause):
 		case <-ctx.Done():
 		}
 	}
 }
 
+// due takes what is to be looked at now: all, or some. What has to wait stays.
+func (p *picture) due() (some map[lockID]bool, all bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	some, wait := p.dirty, time.Until(p.nextList)
+	switch {
+	case !p.all && len(some) <= lookSingly:
+		p.dirty = make(map[lockID]bool)
+		return some, false
+	case wait <= 0:
+		p.dirty, p.all, p.listing = make(map[lockID]bool), false, true
+		return nil, true
+	}
+	time.AfterFunc(wait, p.poke)
+	some = make(map[lockID]bool)
+	for id := range p.dirty {
+		if len(some) < lookSingly {
+			some[id] = true
+			delete(p.dirty, id)
+		}
+	}
+	return some, false
+}
+
 // look reads what is to be looked at again. What could not be read is read with
 // the next.
 func (p *picture) look() {
-	p.mu.Lock()
-	dirty, all := p.dirty, p.all || len(p.dirty) > lookSingly
-	p.dirty, p.all = make(map[lockID]bool), false
-	p.mu.Unlock()
+	dirty, all := p.due()
+	begun := time.Now()
 	found := make(map[lockID]natslock.Info)
 	err := p.f.with(func(ctx context.Context, c *natslock.Client) error {
 		if all {
@@ -196,13 +219,16 @@ func (p *picture) look() {
 	})
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.failure = ""
+	p.failure, p.listing = "", false
+	if all {
+		p.nextList = time.Now().Add((lookShare - 1) * time.Since(begun))
+	}
 	switch {
 	case errors.Is(err, errNoBucket):
 		return
 	case err != nil:
 		p.failure, p.all = err.Error(), true
-		p.poke()
+		time.AfterFunc(bucketWait, p.poke)
 		return
 	case all:
 		p.listed = true
