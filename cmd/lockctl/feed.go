@@ -104,15 +104,15 @@ func (f *feed) use(c *natslock.Client) {
 
 var errNoBucket = errors.New("there is no bucket to ask")
 
-// with calls fn with the client there is now.
-func (f *feed) with(fn func(ctx context.Context, c *natslock.Client) error) error {
+// with calls fn with the client there is now, and with some time.
+func (f *feed) with(limit time.Duration, fn func(ctx context.Context, c *natslock.Client) error) error {
 	f.mu.Lock()
 	c := f.client
 	f.mu.Unlock()
 	if c == nil {
 		return errNoBucket
 	}
-	ctx, cancel := f.g.bounded()
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	return fn(ctx, c)
 }

@@ -23,6 +23,9 @@ const (
 	// lookBackstop is how often everything is looked at without a reason: events
 	// are hints, and some are lost.
 	lookBackstop = 10 * time.Second
+	// lookTimes is how many times the limit of a single request a look may take:
+	// it is many.
+	lookTimes = 10
 	// lookSingly is how many locks are read one by one rather than all.
 	lookSingly = 40
 )
@@ -172,6 +175,8 @@ func (p *picture) due() (some map[lockID]bool, all bool) {
 	defer p.mu.Unlock()
 	some, wait := p.dirty, time.Until(p.nextList)
 	switch {
+	case p.state != "": // nobody to ask; the next mark asks for all
+		return nil, false
 	case !p.all && len(some) <= lookSingly:
 		p.dirty = make(map[lockID]bool)
 		return some, false
@@ -194,9 +199,12 @@ func (p *picture) due() (some map[lockID]bool, all bool) {
 // the next.
 func (p *picture) look() {
 	dirty, all := p.due()
+	if !all && len(dirty) == 0 {
+		return
+	}
 	begun := time.Now()
 	found := make(map[lockID]natslock.Info)
-	err := p.f.with(func(ctx context.Context, c *natslock.Client) error {
+	err := p.f.with(lookTimes*p.f.g.Timeout, func(ctx context.Context, c *natslock.Client) error {
 		if all {
 			for info, err := range c.List(ctx, p.f.pattern) {
 				if err != nil {

@@ -21,9 +21,9 @@ import (
 
 // locker is a client in the test's own process, under a name of its own: what
 // the screens show.
-func locker(t *testing.T, s *testutil.Server, owner string) *natslock.Client {
+func locker(t *testing.T, s *testutil.Server, owner string, opts ...natslock.Option) *natslock.Client {
 	t.Helper()
-	c, err := natslock.New(t.Context(), s.Connect(), natslock.WithOwner(owner))
+	c, err := natslock.New(t.Context(), s.Connect(), append(opts, natslock.WithOwner(owner))...)
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithCancel(context.Background())
@@ -207,7 +207,7 @@ func TestTopBreakNow(t *testing.T) {
 	v.shows("x broken: free when the holder has stopped")
 	l := await(t, s, "x", "broken", func(l lock) bool { return l.Holder.Broken != nil })
 	require.Len(t, l.Queue, 1)
-	v.shows("(br…")
+	v.shows(" (br") // cut off where the width of a pid has it
 	v.press("b")
 	v.shows("broken already")
 	v.press("B")
@@ -305,6 +305,18 @@ func TestTopRates(t *testing.T) {
 	v.until("a hand-over", func(text string) bool { return regexp.MustCompile(`hand-overs 0\.[1-9]/s`).MatchString(text) })
 }
 
+// Renewals move the end of a lease on the screen.
+func TestTopRenewals(t *testing.T) {
+	t.Parallel()
+	s := testutil.RunServer(t)
+	hold(t, s, "x", "--ttl", "1s")
+	v := display(t, s, nil, "top")
+	// Before everything is looked at without a reason.
+	v.until("a lease that goes on", func(text string) bool {
+		return regexp.MustCompile(`mutex x .* [3-8]\.\ds +[1-9]\d\dms `).MatchString(text)
+	})
+}
+
 // What others wrote cannot steer the terminal.
 func TestTopHostileName(t *testing.T) {
 	t.Parallel()
@@ -341,7 +353,7 @@ func TestTopRefuses(t *testing.T) {
 func TestTopTenThousand(t *testing.T) {
 	t.Parallel()
 	s := testutil.RunServer(t)
-	c := locker(t, s, "billing-service-1")
+	c := locker(t, s, "billing-service-1", natslock.WithWatchAfter(-1))
 	const n = 10_000
 	held := make([]*natslock.Lock, n)
 	begun := time.Now()

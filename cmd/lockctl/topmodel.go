@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -152,46 +151,6 @@ func (m *top) rate(count func(rates) int) float64 {
 
 func (m *top) say(failure bool, format string, args ...any) {
 	m.message, m.alarmed, m.until = fmt.Sprintf(format, args...), failure, time.Now().Add(messageFor)
-}
-
-// sortOrders are the columns to sort by, each with what is most interesting
-// first.
-var sortOrders = []struct {
-	name string
-	cmp  func(a, b natslock.Info) int
-}{
-	{"name", byName},
-	{"held", func(a, b natslock.Info) int { return soonest(heldSince(a), heldSince(b)) }},
-	{"expires", func(a, b natslock.Info) int { return soonest(endsFirst(a), endsFirst(b)) }},
-	{"queue", func(a, b natslock.Info) int { return cmp.Compare(len(b.Queue), len(a.Queue)) }},
-	{"wait", func(a, b natslock.Info) int { return soonest(waitsSince(a), waitsSince(b)) }},
-	{"readers", func(a, b natslock.Info) int { return cmp.Compare(len(b.Readers), len(a.Readers)) }},
-	{"holder", func(a, b natslock.Info) int { return strings.Compare(ownerOf(a), ownerOf(b)) }},
-}
-
-// soonest compares times; one that is not there comes last.
-func soonest(a, b time.Time) int {
-	if a.IsZero() != b.IsZero() {
-		return map[bool]int{true: 1, false: -1}[a.IsZero()]
-	}
-	return a.Compare(b)
-}
-
-// endsFirst is when the first of the leases ends.
-func endsFirst(info natslock.Info) (t time.Time) {
-	for _, h := range holdings(info) {
-		if t.IsZero() || !h.Expires.IsZero() && h.Expires.Before(t) {
-			t = h.Expires
-		}
-	}
-	return t
-}
-
-func ownerOf(info natslock.Info) string {
-	for _, h := range holdings(info) {
-		return h.Owner
-	}
-	return ""
 }
 
 // arrange filters and sorts the shot, and keeps the cursor on its lock.
@@ -390,7 +349,7 @@ func (m *top) answered(yes bool) tea.Cmd {
 		if order.now {
 			opts = append(opts, natslock.Now())
 		}
-		return brokenMsg{order, m.p.f.with(func(ctx context.Context, c *natslock.Client) error {
+		return brokenMsg{order, m.p.f.with(m.p.f.g.Timeout, func(ctx context.Context, c *natslock.Client) error {
 			return c.Break(ctx, order.h.kind, order.name, order.h.Token, m.c.Reason, opts...)
 		})}
 	}

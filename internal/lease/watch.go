@@ -15,6 +15,9 @@ import (
 // for ever.
 const watchCheck = 10 * time.Second
 
+// lookTimeout bounds the look at the locks that are there: there may be many.
+const lookTimeout = time.Minute
+
 // EventWatching is a mark among the changes: from here on they are told. What
 // was missed before, only a look can show.
 const EventWatching = EventAtRisk + 1
@@ -161,12 +164,14 @@ func (w *watcher) check(ctx context.Context, look bool) error {
 		return nil
 	}
 	w.deliver(Change{Type: EventWatching, Time: st.Time})
-	w.look(asking)
+	w.look(ctx)
 	return nil
 }
 
 // look has the ends of the leases that are there told, and who they are of.
 func (w *watcher) look(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
 	w.mu.Lock()
 	w.ended = make(map[string]uint64)
 	w.mu.Unlock()
