@@ -203,8 +203,11 @@ func (c *lsCmd) rows(info natslock.Info, both bool) (rows []table.Row) {
 	return rows
 }
 
-// readerNames names several readers.
+// readerNames names the readers.
 func readerNames(readers []natslock.Holder) string {
+	if len(readers) == 1 {
+		return holderName(readers[0])
+	}
 	broken := 0
 	for _, r := range readers {
 		if r.Broken != nil {

@@ -176,11 +176,6 @@ type changeLog struct {
 	trouble string
 }
 
-type lockID struct {
-	kind natslock.Kind
-	name string
-}
-
 func (d *changeLog) show(infos []natslock.Info, trouble string) error {
 	if trouble != "" {
 		if d.trouble == "" {
@@ -197,7 +192,7 @@ func (d *changeLog) show(infos []natslock.Info, trouble string) error {
 	now := make(map[lockID]string, len(infos))
 	var news []natslock.Info
 	for _, info := range infos {
-		id := lockID{info.Kind, info.Name}
+		id := idOf(info)
 		now[id] = fingerprint(info, both[info.Name])
 		if now[id] != d.shown[id] {
 			news = append(news, info)

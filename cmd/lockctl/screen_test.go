@@ -83,7 +83,7 @@ func (v *screen) show(b []byte) {
 	b = append(v.pending, b...)
 	for len(b) > 0 {
 		seq, _, n, state := ansi.DecodeSequence(b, ansi.NormalState, nil)
-		if state != ansi.NormalState || n == len(b) && b[0] >= 0xc2 && !complete(b) {
+		if state != ansi.NormalState || n == len(b) && b[0] >= 0xc2 && !wholeRunes(b) {
 			break
 		}
 		if !foreign.Match(seq) {
@@ -97,7 +97,7 @@ func (v *screen) show(b []byte) {
 }
 
 // complete says whether b is a whole rune.
-func complete(b []byte) bool { return strings.ToValidUTF8(string(b), "") == string(b) }
+func wholeRunes(b []byte) bool { return strings.ToValidUTF8(string(b), "") == string(b) }
 
 // text is what the terminal shows.
 func (v *screen) text() string {

@@ -98,8 +98,8 @@ func TestTopWithoutColors(t *testing.T) {
 	require.Zero(t, v.ends())
 }
 
-// names are those listed, in order.
-func names(text string) []string {
+// namesOn are those listed, in order.
+func namesOn(text string) []string {
 	var all []string
 	for _, m := range regexp.MustCompile(`(?m)^(?:mutex|rw)\s+(\S+)`).FindAllStringSubmatch(text, -1) {
 		all = append(all, m[1])
@@ -114,7 +114,7 @@ func TestTopKeys(t *testing.T) {
 	v := display(t, s, nil, "top")
 	order := func(want ...string) {
 		t.Helper()
-		v.until(strings.Join(want, ", "), func(text string) bool { return fmt.Sprint(names(text)) == fmt.Sprint(want) })
+		v.until(strings.Join(want, ", "), func(text string) bool { return fmt.Sprint(namesOn(text)) == fmt.Sprint(want) })
 	}
 	order("deploy", "index", "orders.42")
 	v.press("r")
@@ -250,7 +250,7 @@ func TestTopResize(t *testing.T) {
 	v.resize(40, 8)
 	v.until("a small screen", func(text string) bool {
 		lines := strings.Split(strings.TrimRight(text, "\n"), "\n")
-		return len(lines) == 8 && len(names(text)) == 2 && strings.Contains(lines[7], "enter open")
+		return len(lines) == 8 && len(namesOn(text)) == 2 && strings.Contains(lines[7], "enter open")
 	})
 	v.press("G")
 	v.until("the last one", func(text string) bool { return strings.Contains(text, "orde…") })
@@ -278,7 +278,7 @@ func TestTopOutage(t *testing.T) {
 	v.hides("disconnected")
 	hold(t, s, "b")
 	text := v.shows("locks 2  held 2")
-	require.Equal(t, []string{"a", "b"}, names(text))
+	require.Equal(t, []string{"a", "b"}, namesOn(text))
 	s.Stop()
 	v.shows("disconnected for")
 	require.NoError(t, v.cmd.Process.Signal(syscall.SIGTERM))
@@ -380,11 +380,11 @@ func TestTopTenThousand(t *testing.T) {
 	moved := time.Since(begun)
 	begun = time.Now()
 	v.press("/part.0777")
-	v.until("ten of them", func(text string) bool { return len(names(text)) == 10 })
+	v.until("ten of them", func(text string) bool { return len(namesOn(text)) == 10 })
 	filtered := time.Since(begun)
 	begun = time.Now()
 	require.NoError(t, held[7770].Unlock(context.Background()))
-	v.until("nine of them", func(text string) bool { return len(names(text)) == 9 })
+	v.until("nine of them", func(text string) bool { return len(namesOn(text)) == 9 })
 	t.Logf("taken in %v, listed in %v, a key in %v, a filter in %v, an event in %v", took, listed, moved, filtered, time.Since(begun))
 	v.press(keyEnter + "q")
 	require.Zero(t, v.ends())

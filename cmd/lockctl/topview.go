@@ -195,7 +195,10 @@ func (m *top) cells(info natslock.Info) [10]string {
 	token := ""
 	switch {
 	case len(info.Readers) > 0:
-		cells[3], token, cells[6] = readerNames(info.Readers), tokenOf(info.Readers), lastEnd(info.Readers)
+		cells[3], cells[6] = readerNames(info.Readers), lastEnd(info.Readers)
+		if len(info.Readers) == 1 {
+			token = fmt.Sprint(info.Readers[0].Token)
+		}
 		if info.Holder != nil {
 			cells[3] += " (a writer waits)"
 		}
