@@ -150,14 +150,11 @@ func (s *Store) adopt(info *jetstream.StreamInfo) error {
 	if err != nil {
 		return err
 	}
-	v := &view{warnings: warnings, direct: info.Config.AllowDirect, created: info.Created,
-		alone: info.Config.Replicas == 1 && len(info.Alternates) <= 1}
-	if rp := info.Config.RePublish; rp != nil && !rp.HeadersOnly && rp.Source == s.prefix+">" {
-		if dst, ok := strings.CutSuffix(rp.Destination, ">"); ok && strings.HasSuffix(dst, ".") {
-			v.notify = dst
-		}
-	}
-	s.seen.Store(v)
+	s.seen.Store(&view{
+		warnings: warnings, direct: info.Config.AllowDirect, created: info.Created,
+		notify: notifies(info.Config, s.prefix+">"),
+		alone:  info.Config.Replicas == 1 && len(info.Alternates) <= 1,
+	})
 	return nil
 }
 

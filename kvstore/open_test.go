@@ -250,8 +250,54 @@ func TestUnsafeSettings(t *testing.T) {
 				wantConfigError(t, err, c.setting)
 			}
 			equal(t, "subscriptions", nc.NumSubscriptions(), max(subs, 1))
+			mend(t, js, cfg, c.setting)
 		})
 	}
+}
+
+// mend updates a bucket in which a setting is wrong to what [kvstore.Config]
+// says, and holds [kvstore.Examine] to its word about what that achieves.
+func mend(t *testing.T, js jetstream.JetStream, cfg kvstore.Config, setting string) {
+	t.Helper()
+	ctx := t.Context()
+	str, err := js.Stream(ctx, "KV_"+cfg.Bucket)
+	check(t, err)
+	before := str.CachedInfo().Config
+	mended, err := cfg.Mended(before)
+	check(t, err)
+	hopeless, found := false, false
+	findings, err := kvstore.Examine(cfg, str.CachedInfo())
+	check(t, err)
+	for _, f := range findings {
+		wrong := f.Level != kvstore.Fine
+		if (f.Why != "") != wrong || (f.Mend != "") != wrong || f.Value == "" || f.Want == "" {
+			t.Fatalf("incomplete: %+v", f)
+		}
+		found = found || wrong && f.Setting == setting
+		hopeless = hopeless || f.Level == kvstore.Unfit && (f.Remake || f.Setting == "mirror")
+	}
+	equal(t, "found", found, true)
+	if hopeless {
+		equal(t, "left alone", reflect.DeepEqual(mended, before), true)
+		return
+	}
+	str, err = js.UpdateStream(ctx, mended)
+	check(t, err)
+	left, err := kvstore.Examine(cfg, str.CachedInfo())
+	check(t, err)
+	for _, f := range left {
+		if f.Level == kvstore.Unfit || f.Level == kvstore.Worse && !f.Remake {
+			t.Errorf("not mended: %+v", f)
+		}
+	}
+	again, err := cfg.Mended(str.CachedInfo().Config)
+	check(t, err)
+	equal(t, "nothing more to mend", reflect.DeepEqual(again, str.CachedInfo().Config), true)
+	s, err := kvstore.Open(ctx, js, cfg)
+	check(t, err)
+	defer s.Close()
+	_, err = s.Create(ctx, "lock.mended", nil, ttl)
+	check(t, err)
 }
 
 // Sealing comes after the making.
@@ -294,6 +340,9 @@ func TestWarnings(t *testing.T) {
 		{"allow_rollup_hdrs", func(c *jetstream.StreamConfig) { c.AllowRollup, c.DenyPurge = true, false }},
 		{"deny_delete", func(c *jetstream.StreamConfig) { c.DenyDelete = false }},
 		{"deny_purge", func(c *jetstream.StreamConfig) { c.DenyPurge = false }},
+		{"allow_msg_schedules", func(c *jetstream.StreamConfig) {
+			c.AllowMsgSchedules, c.Discard = true, jetstream.DiscardOld // which the server demands with it
+		}},
 		{"allow_atomic", func(c *jetstream.StreamConfig) { c.AllowAtomicPublish = false }},
 		{"first_seq", func(c *jetstream.StreamConfig) { c.FirstSeq = 0 }},
 	} {
@@ -319,6 +368,7 @@ func TestWarnings(t *testing.T) {
 			check(t, err)
 			_, err = s.Watch("lock.a", func(kvstore.Event) {})
 			equal(t, "ErrNoWatch", errors.Is(err, kvstore.ErrNoWatch), c.about == "republish")
+			mend(t, js, cfg, c.about)
 		})
 	}
 }

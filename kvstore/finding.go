@@ -1,0 +1,239 @@
+package kvstore
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// Level says how bad a [Finding] is.
+type Level int
+
+const (
+	// Fine: the setting is as it should be.
+	Fine Level = iota
+	// Worse: locks are safe, and slower, riskier or less private than need be.
+	Worse
+	// Unfit: locks are not safe. [Open] refuses the bucket.
+	Unfit
+)
+
+// Finding is one setting of a bucket, judged.
+type Finding struct {
+	Level   Level
+	Setting string // the stream's setting, by its JSON name
+	Value   string // what it is
+	Want    string // what it should be
+	// Why says what goes wrong as it is, and Mend how to change it; both are
+	// empty when nothing is wrong.
+	Why, Mend string
+	// Remake: no update can mend it, only deleting the bucket and making it
+	// again, which ends every lock in it.
+	Remake bool
+}
+
+// warning is the finding in a sentence.
+func (f Finding) warning() string {
+	return fmt.Sprintf("%s is %s, should be %s: %s; mend: %s", f.Setting, f.Value, f.Want, f.Why, f.Mend)
+}
+
+const (
+	byUpdate  = "update the stream"
+	byRemake  = "only making the bucket anew can change it: stop its users, delete it, let it be created again"
+	byUpgrade = "upgrade nats-server to 2.12 or later, then make the bucket anew"
+)
+
+// Examine judges every setting of a stream that is to hold locks, the good ones
+// included, in a fixed order. cfg is what its user wants: its Bucket, and its
+// Storage, because a memory bucket on one replica is fine only for those who
+// ask for it. It does no I/O. The error matches [ErrInvalidKey] when cfg's
+// bucket name cannot be one.
+func Examine(cfg Config, info *jetstream.StreamInfo) ([]Finding, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	c := info.Config
+	own := subjectPrefix(cfg.Bucket) + ">"
+	var all []Finding
+	judge := func(ok bool, bad Level, setting string, value any, want, why, mend string) *Finding {
+		f := Finding{Setting: setting, Value: fmt.Sprint(value), Want: want}
+		if !ok {
+			f.Level, f.Why, f.Mend, f.Remake = bad, why, mend, strings.HasPrefix(mend, byRemake)
+		}
+		all = append(all, f)
+		return &all[len(all)-1]
+	}
+
+	mirror, sources, transform := "unset", "unset", "unset"
+	if c.Mirror != nil {
+		mirror = c.Mirror.Name
+	}
+	if len(c.Sources) > 0 {
+		sources = c.Sources[0].Name
+	}
+	if c.SubjectTransform != nil {
+		transform = c.SubjectTransform.Destination
+	}
+	judge(c.Mirror == nil, Unfit, "mirror", mirror, "unset", "a mirror cannot be written", "open the mirrored bucket itself")
+	judge(len(c.Sources) == 0, Unfit, "sources", sources, "unset", "sourced messages overwrite live records", byUpdate)
+	judge(c.SubjectTransform == nil, Unfit, "subject_transform", transform, "unset", "records end up under other keys", byUpdate)
+	if c.Mirror == nil {
+		judge(len(c.Subjects) == 1 && c.Subjects[0] == own, Unfit, "subjects", c.Subjects, own, "records are missed, or others' messages taken for records", byUpdate)
+	}
+	judge(c.MaxMsgsPerSubject == 1, Unfit, "max_msgs_per_subject", c.MaxMsgsPerSubject, "1", "with history the server prolongs short TTLs", byUpdate)
+	judge(c.AllowMsgTTL, Unfit, "allow_msg_ttl", c.AllowMsgTTL, "true", "locks would never expire",
+		byUpdate+"; if it stays off the server is too old ("+byUpgrade+")")
+	judge(c.SubjectDeleteMarkerTTL == 0, Unfit, "subject_delete_marker_ttl", c.SubjectDeleteMarkerTTL, "0", "delete markers wipe acknowledged writes", byUpdate)
+	judge(!c.DiscardNewPerSubject, Unfit, "discard_new_per_subject", c.DiscardNewPerSubject, "false", "it refuses renewals", byUpdate)
+	limited := c.MaxBytes > 0 || c.MaxMsgs > 0
+	judge(!limited || c.Discard == jetstream.DiscardNew, Unfit, "discard", strings.ToLower(strings.TrimPrefix(c.Discard.String(), "Discard")), "new",
+		"a full bucket would evict held locks", byUpdate)
+	judge(c.MaxAge <= 0 || c.MaxAge >= MaxTTL, Unfit, "max_age", c.MaxAge, fmt.Sprintf("0 or at least %v", MaxTTL), "long leases end early", byUpdate)
+	retention := byUpdate
+	if c.Retention == jetstream.WorkQueuePolicy {
+		retention = byRemake
+	}
+	judge(c.Retention == jetstream.LimitsPolicy, Unfit, "retention", strings.ToLower(c.Retention.String()), "limits", "records vanish when a consumer has read them", retention)
+	judge(!c.NoAck, Unfit, "no_ack", c.NoAck, "false", "no write is ever confirmed", byUpdate)
+	judge(!c.Sealed, Unfit, "sealed", c.Sealed, "false", "nothing can be written", byRemake)
+	judge(!c.AllowMsgCounter, Unfit, "allow_msg_counter", c.AllowMsgCounter, "false", "it refuses plain records", byRemake)
+	persist := "default"
+	if c.PersistMode != jetstream.DefaultPersistMode {
+		persist = "async"
+	}
+	judge(persist == "default", Unfit, "persist_mode", persist, "default", "asynchronous persistence acknowledges before the disk", byRemake)
+	judge(c.MaxMsgSize <= 0 || c.MaxMsgSize >= minMsgSize, Unfit, "max_msg_size", c.MaxMsgSize, fmt.Sprintf("-1 or at least %d", minMsgSize), "long records are refused", byUpdate)
+	storage := strings.ToLower(c.Storage.String())
+	if c.Storage == jetstream.MemoryStorage && c.Replicas <= 1 {
+		storage += " on one replica"
+	}
+	judge(c.Storage != jetstream.MemoryStorage || c.Replicas > 1 || cfg.Storage == jetstream.MemoryStorage, Unfit, "storage", storage, "file, or 3 replicas",
+		"every lock is forgotten when the server restarts", byRemake+"; or ask for memory storage explicitly")
+
+	republish := "unset"
+	if c.RePublish != nil {
+		republish = c.RePublish.Source + " to " + c.RePublish.Destination
+		if c.RePublish.HeadersOnly {
+			republish += ", headers only"
+		}
+	}
+	judge(notifies(c, own) != "", Worse, "republish", republish, own+" to a subject of its own",
+		"waiters poll on timers, broken holders are told at their next renewal", byUpdate)
+	judge(c.AllowDirect, Worse, "allow_direct", c.AllowDirect, "true", "every read asks the stream's leader", byUpdate)
+	rollup := byUpdate
+	if c.AllowMsgSchedules {
+		rollup = byRemake // the server turns it on with them, and purges too
+	}
+	judge(!c.AllowRollup, Worse, "allow_rollup_hdrs", c.AllowRollup, "false", "whoever may write one key can wipe the bucket", rollup)
+	judge(!c.AllowMsgSchedules, Worse, "allow_msg_schedules", c.AllowMsgSchedules, "false", "whoever may write one key can have the server write others", byRemake)
+	judge(c.DenyDelete, Worse, "deny_delete", c.DenyDelete, "true", "records can be removed under their holders", byUpdate)
+	judge(c.DenyPurge, Worse, "deny_purge", c.DenyPurge, "true", "records can be removed under their holders", rollup)
+	judge(c.AllowAtomicPublish, Worse, "allow_atomic", c.AllowAtomicPublish, "true", "several locks cannot be taken at once", byUpdate+", on nats-server 2.12 or later")
+	// The server echoes what it was asked for, so what counts is where it is.
+	judge(info.State.LastSeq >= lowFirstSeq, Worse, "first_seq", info.State.LastSeq, "the time in microseconds", "fencing tokens repeat when the bucket is made again", byRemake)
+	clustered := info.Cluster != nil && info.Cluster.Name != ""
+	replicas := judge(!clustered || c.Replicas > 1, Worse, "num_replicas", c.Replicas, "3 or 5 on a cluster", "locks stop when its server does", byUpdate+" with num_replicas 3")
+	if clustered && c.Replicas == 1 {
+		replicas.Value = fmt.Sprintf("one replica on cluster %q", info.Cluster.Name)
+	}
+	for _, a := range info.Alternates {
+		if a.Name != c.Name {
+			judge(false, Worse, "alternates", fmt.Sprintf("stream %q mirrors this bucket", a.Name), "none", "it may answer reads with holders long gone", "remove it or its mirror_direct")
+		}
+	}
+	return all, nil
+}
+
+// notifies returns the prefix of the subjects that the stream copies its keys
+// to, with a dot; "" when that is not what it does.
+func notifies(c jetstream.StreamConfig, own string) string {
+	rp := c.RePublish
+	if rp == nil || rp.HeadersOnly || rp.Source != own || !strings.HasSuffix(rp.Destination, ".>") {
+		return ""
+	}
+	return strings.TrimSuffix(rp.Destination, ">")
+}
+
+// verify says whether a stream can hold locks. want is what this client asked
+// for. Errors make locks unsafe, warnings make them slower or riskier.
+func verify(want Config, info *jetstream.StreamInfo) (warnings []string, err error) {
+	findings, err := Examine(want, info)
+	if err != nil {
+		return nil, err
+	}
+	var errs []error
+	for _, f := range findings {
+		switch f.Level {
+		case Worse:
+			warnings = append(warnings, f.warning())
+		case Unfit:
+			errs = append(errs, &ConfigError{Bucket: want.Bucket, Setting: f.Setting, Value: f.Value, Want: f.Want, Mend: f.Mend + ": " + f.Why})
+		}
+	}
+	return warnings, errors.Join(errs...)
+}
+
+// Mended returns the configuration of a bucket's stream with everything put
+// right that an update of the stream can put right, and the rest as it is. What
+// cfg names is changed too: Replicas, MaxBytes and Placement, where they are
+// set. [Examine] says what is left. When that makes the bucket unfit still, it
+// has to be made again: c then comes back as it was, as it does when nothing is
+// wrong. There is no I/O.
+func (cfg Config) Mended(c jetstream.StreamConfig) (jetstream.StreamConfig, error) {
+	right, err := cfg.StreamConfig()
+	if err != nil {
+		return c, err
+	}
+	m := c
+	m.Sources, m.SubjectTransform = nil, nil
+	m.Subjects = right.Subjects
+	m.MaxMsgsPerSubject = right.MaxMsgsPerSubject
+	m.AllowMsgTTL = true
+	m.SubjectDeleteMarkerTTL = 0
+	m.DiscardNewPerSubject = false
+	if m.MaxAge < MaxTTL {
+		m.MaxAge = 0
+	}
+	if m.Retention == jetstream.InterestPolicy {
+		m.Retention = jetstream.LimitsPolicy
+	}
+	m.NoAck = false
+	if m.MaxMsgSize > 0 && m.MaxMsgSize < minMsgSize {
+		m.MaxMsgSize = -1
+	}
+	m.AllowDirect, m.DenyDelete, m.AllowAtomicPublish = true, true, true
+	if !m.AllowMsgSchedules {
+		m.AllowRollup, m.DenyPurge = false, true
+	}
+	if notifies(m, right.RePublish.Source) == "" {
+		m.RePublish = right.RePublish
+		m.Metadata = maps.Clone(c.Metadata)
+		if m.Metadata == nil {
+			m.Metadata = map[string]string{}
+		}
+		maps.Copy(m.Metadata, right.Metadata)
+	}
+	if cfg.Replicas > 0 {
+		m.Replicas = cfg.Replicas
+	}
+	if cfg.MaxBytes > 0 {
+		m.MaxBytes = cfg.MaxBytes
+	}
+	if m.MaxBytes > 0 || m.MaxMsgs > 0 {
+		m.Discard = jetstream.DiscardNew
+	}
+	if cfg.Placement != nil {
+		m.Placement = cfg.Placement
+	}
+	left, err := Examine(cfg, &jetstream.StreamInfo{Config: m})
+	for _, f := range left {
+		if f.Level == Unfit {
+			return c, err
+		}
+	}
+	return m, err
+}
