@@ -220,3 +220,16 @@ func parseKey(key string) (parsedKey, bool) {
 	p.name = name
 	return p, ok
 }
+
+// KeyPatterns returns the patterns of the keys that the locks have whose names
+// match a pattern: those of holders and writers, of readers, and of waiters. The
+// error matches [ErrInvalidName].
+func KeyPatterns(pattern string) (holders, readers, waiters []string, err error) {
+	encoded, err := EncodePattern(pattern)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	return []string{keysOf(lockPrefix, encoded), keysOf(gatePrefix, encoded)},
+		[]string{keysOf(readerPrefix, encoded)},
+		[]string{keysOf(waitPrefix, encoded), keysOf(rwaitPrefix, encoded)}, nil
+}

@@ -1,0 +1,197 @@
+package natslock
+
+import (
+	"cmp"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/natslock/locks/internal/lease"
+	"github.com/natslock/locks/kvstore"
+)
+
+// Role is what a NATS user is to do with locks; see [Permissions].
+type Role int
+
+const (
+	// RoleUser takes locks, waits for them and looks at them.
+	RoleUser Role = iota
+	// RoleOperator looks at locks and breaks them. It cannot queue.
+	RoleOperator
+	// RoleAdmin is user and operator, and makes, mends and deletes the bucket.
+	RoleAdmin
+)
+
+func (r Role) String() string {
+	switch r {
+	case RoleUser:
+		return "user"
+	case RoleOperator:
+		return "operator"
+	case RoleAdmin:
+		return "admin"
+	}
+	return fmt.Sprintf("Role(%d)", int(r))
+}
+
+// Access says for whom [Permissions] are. The zero value is a user of all locks
+// in the default bucket, reached without a domain.
+type Access struct {
+	// Pattern is which names: tokens may be "*", the last one ">" for the rest;
+	// empty means ">". "orders.>" is the names under orders, not orders itself.
+	Pattern string
+	Role    Role
+	// Bucket is the bucket's name; empty means kvstore.DefaultBucket.
+	Bucket string
+	// Domain is the JetStream domain that the user names to reach the bucket
+	// from outside of it. On a server of that domain leave it out: the server
+	// takes the domain off a subject before it looks at permissions.
+	Domain string
+	// APIPrefix is the prefix under which another account's JetStream API is
+	// imported. It excludes Domain.
+	APIPrefix string
+	// InboxPrefix is what the inboxes of the user's connections begin with
+	// (nats.CustomInboxPrefix); empty means _INBOX. With one of its own, others
+	// cannot read its answers.
+	InboxPrefix string
+	// Private withholds the two requests that read any record in the bucket,
+	// whatever its name. The library does without them: it lists queues more
+	// slowly, and a user whose reads are answered by a replica that lags can get
+	// [ErrPermission] where the leader would have been asked.
+	Private bool
+}
+
+// Permission is one subject that a user needs.
+type Permission struct {
+	Subject string
+	For     string // what the library does with it
+	// Leaks is what it allows or shows beyond the names asked for; empty:
+	// nothing.
+	Leaks string
+}
+
+// PermissionSet is all that a user needs, and nothing more.
+type PermissionSet struct {
+	Publish, Subscribe []Permission
+}
+
+// Permissions returns what a NATS user needs for locks. Whatever is not named
+// in it can be refused, and what is refused shows as [ErrPermission].
+//
+// Permissions keep names apart, not people: a user of a lock can also delete its
+// record or write a false one. And within one account whoever may publish
+// anything that is answered can name a foreign key as the reply subject, where
+// the answer is then stored. Those who do not trust each other need accounts of
+// their own.
+//
+// The error matches [ErrInvalidName] for a pattern that cannot match a name,
+// and [ErrInvalidOption] or kvstore.ErrInvalidKey for the rest of a.
+func Permissions(a Access) (PermissionSet, error) {
+	var p PermissionSet
+	holders, readers, waiters, err := lease.KeyPatterns(cmp.Or(a.Pattern, ">"))
+	if err != nil {
+		return p, err
+	}
+	stream, err := kvstore.Config{Bucket: a.Bucket}.StreamConfig()
+	if err != nil {
+		return p, err
+	}
+	api := "$JS.API."
+	switch {
+	case a.Domain != "" && a.APIPrefix != "":
+		return p, invalid("Access", "a domain and an API prefix exclude each other")
+	case a.Domain != "":
+		api = "$JS." + a.Domain + ".API."
+	case a.APIPrefix != "":
+		api = strings.TrimSuffix(a.APIPrefix, ".") + "."
+	}
+	inbox := cmp.Or(strings.TrimSuffix(a.InboxPrefix, "."), strings.TrimSuffix(nats.InboxPrefix, "."))
+	for what, subject := range map[string]string{"domain": a.Domain, "API prefix": a.APIPrefix, "inbox prefix": a.InboxPrefix} {
+		if strings.ContainsAny(subject, " \t\r\n*>\"\\") || what == "domain" && strings.Contains(subject, ".") {
+			return p, invalid("Access", "%s %q cannot be one", what, subject)
+		}
+	}
+
+	keys := strings.TrimSuffix(stream.Subjects[0], ">")
+	puts := keys
+	if api != "$JS.API." {
+		puts = api + keys
+	}
+	publish := func(subject, purpose, leaks string) {
+		p.Publish = append(p.Publish, Permission{subject, purpose, leaks})
+	}
+	write := func(keys []string, purpose, leaks string) {
+		for _, k := range keys {
+			publish(puts+k, purpose, leaks)
+			leaks = "" // said once
+		}
+	}
+	const anyone = "also ends the hold of others on these locks: no permission tells their writes from the holder's"
+	if a.Role == RoleOperator {
+		write(holders, "break holders and writers", anyone)
+		write(readers, "break readers", "")
+	} else {
+		write(holders, "take, renew, release, break", anyone)
+		write(readers, "read-lock", "")
+		write(waiters, "wait in the queue", "also puts others out of the queue")
+	}
+	read := append(append(append([]string{}, holders...), readers...), waiters...)
+	publish(api+"STREAM.INFO."+stream.Name, "find the bucket, prove that readers have left", "shows the names of all locks in the bucket, which are held, and how many wait")
+	for _, k := range read {
+		publish(api+"DIRECT.GET."+stream.Name+"."+keys+k, "read one record", "")
+	}
+	if !a.Private {
+		const shows = "reads any record in the bucket: owner, host, pid and metadata of every holder and waiter"
+		publish(api+"DIRECT.GET."+stream.Name, "read a whole queue at once", shows)
+		publish(api+"STREAM.MSG.GET."+stream.Name, "read from the stream's leader, where a replica lags", shows)
+	}
+	if a.Role == RoleAdmin {
+		publish(api+"STREAM.CREATE."+stream.Name, "make the bucket", "with a mirror or sources, copies any stream of the account into it")
+		publish(api+"STREAM.UPDATE."+stream.Name, "mend the bucket", "can make it unfit for locks, and copy any stream into it")
+		publish(api+"STREAM.DELETE."+stream.Name, "delete the bucket, to make it again", "ends every lock in it")
+		publish(api+"INFO", "lockctl doctor: limits", "shows what the account uses of JetStream")
+		publish(api+"STREAM.LIST", "lockctl doctor: mirrors", "shows the configuration of all streams of the account")
+		publish(puts+"probe", "see whether a new bucket on a cluster takes writes", "")
+		publish("$SYS.REQ.USER.INFO", "name the account that a bucket was made in", "shows the user's own permissions")
+	}
+
+	// The id between is the bucket's own and changes when it is made again.
+	told := strings.TrimSuffix(strings.Replace(stream.RePublish.Destination, stream.Metadata["natslock.id"], "*", 1), ">")
+	for _, k := range read {
+		p.Subscribe = append(p.Subscribe, Permission{told + k, "hear of changes at once", ""})
+	}
+	leaks := "shows the answers to everybody in the account whose inboxes begin so; give each user a prefix of its own"
+	if a.InboxPrefix != "" {
+		leaks = ""
+	}
+	p.Subscribe = append(p.Subscribe, Permission{inbox + ".>", "hear the answers", leaks})
+	return p, nil
+}
+
+// String is the block of a server's configuration that gives a user these
+// permissions and no others, with comments that say what for and what leaks.
+func (p PermissionSet) String() string {
+	var b strings.Builder
+	list := func(verb string, all []Permission) {
+		fmt.Fprintf(&b, "  %s: {\n    allow: [\n", verb)
+		purpose := ""
+		for _, perm := range all {
+			if perm.For != purpose {
+				purpose = perm.For
+				fmt.Fprintf(&b, "      # %s\n", purpose)
+			}
+			if perm.Leaks != "" {
+				fmt.Fprintf(&b, "      #   leaks: %s\n", perm.Leaks)
+			}
+			fmt.Fprintf(&b, "      %s\n", strconv.Quote(perm.Subject))
+		}
+		b.WriteString("    ]\n  }\n")
+	}
+	b.WriteString("permissions: {\n")
+	list("publish", p.Publish)
+	list("subscribe", p.Subscribe)
+	b.WriteString("}\n")
+	return b.String()
+}
