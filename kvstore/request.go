@@ -174,10 +174,24 @@ func (s *Store) denied(subject string) error {
 	fresh := time.Since(s.deniedAt) < replyTimeout
 	s.mu.Unlock()
 	text := err.Error()
-	if !fresh || !(strings.Contains(text, `Publish to "`+subject+`"`) || strings.Contains(text, `Subscription to "`+s.inboxes)) {
+	publish := func(subject string) bool { return strings.Contains(text, `Publish to "`+subject+`"`) }
+	if !fresh || !(publish(subject) || publish(s.mapped(subject)) || strings.Contains(text, `Subscription to "`+s.inboxes)) {
 		return nil
 	}
 	return fmt.Errorf("%w: %w", ErrPermission, err)
+}
+
+// mapped is what a server of the domain itself makes of a subject before it
+// looks at permissions.
+func (s *Store) mapped(subject string) string {
+	rest, ok := strings.CutPrefix(subject, s.apiPrefix)
+	switch {
+	case !ok:
+		return subject
+	case strings.HasPrefix(rest, s.prefix):
+		return rest
+	}
+	return defaultAPI + rest
 }
 
 // await receives from ch, unless ctx ends, limit passes (errNoAnswer), the
