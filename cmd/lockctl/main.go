@@ -34,6 +34,7 @@ type cli struct {
 	Info   infoCmd   `cmd:"" help:"Show everything about one lock."`
 	Break  breakCmd  `cmd:"" help:"End somebody else's hold on a lock."`
 	Demo   demoCmd   `cmd:"" help:"Show contention, a crash and a break on a server in this process."`
+	Perms  permsCmd  `cmd:"" help:"Print the NATS permissions that a user of locks needs."`
 	Server serverCmd `cmd:"" help:"Run a server with JetStream for development."`
 
 	Completion kongcompletion.Completion `cmd:"" help:"Let the shell complete commands, flags and the names of locks."`

@@ -107,9 +107,14 @@ func printJSON(infos []natslock.Info) error {
 		l.BothKinds = both[i.Name]
 		out = append(out, l)
 	}
+	return writeJSON(out)
+}
+
+// writeJSON prints v for scripts and for people.
+func writeJSON(v any) error {
 	enc := newEncoder()
 	enc.SetIndent("", "  ")
-	return enc.Encode(out)
+	return enc.Encode(v)
 }
 
 func newEncoder() *json.Encoder {

@@ -1,0 +1,92 @@
+package main
+
+import (
+	"fmt"
+	"strconv"
+
+	"github.com/natslock/locks/natslock"
+)
+
+type permsCmd struct {
+	Pattern string `arg:"" help:"Names of the locks: \"*\" stands for one token, a last \">\" for all that follow."`
+	Role    string `enum:"user,operator,admin" default:"user" placeholder:"ROLE" help:"user, operator or admin (default ${default})."`
+	Private bool   `help:"Withhold what reads any record in the bucket, whatever its name."`
+	JSON    bool   `name:"json" help:"Print an object with the subjects instead."`
+}
+
+func (*permsCmd) Help() string {
+	return `Prints the permissions that a NATS user needs for the locks whose names match,
+to be pasted into the user's entry in a server's configuration. It allows what the
+library needs and nothing more; comments say what each subject is for and what it
+shows or allows beyond these locks. Asks no server.
+
+  user      takes locks, waits for them, looks at them
+  operator  looks at locks and breaks them, cannot wait in a queue
+  admin     both, and makes, mends and deletes the bucket
+
+--bucket, --js-domain, --js-api-prefix and --inbox-prefix are those that the user
+will connect with. On a server of the domain itself leave --js-domain out: there
+the server takes the domain off before it looks at permissions. With an inbox
+prefix of its own nobody else can read the user's answers.
+
+--private is for those who must not see the other locks' owners and metadata. Their
+names remain visible, long queues are read more slowly, and on a cluster a read
+can be refused when the replica that answers lags.
+
+With --json an object: "role", "pattern", "bucket", and "publish" and "subscribe",
+arrays of objects with "subject", "for" and "leaks".
+
+Exit codes: 0, or 64 for a pattern or a prefix that cannot be one.
+
+  lockctl perms 'orders.>' --inbox-prefix _INBOX_orders >>orders.conf`
+}
+
+// permsJSON is what --json prints. Scripts depend on it: fields are added, never
+// renamed.
+type permsJSON struct {
+	Role      string           `json:"role"`
+	Pattern   string           `json:"pattern"`
+	Bucket    string           `json:"bucket"`
+	Publish   []permissionJSON `json:"publish"`
+	Subscribe []permissionJSON `json:"subscribe"`
+}
+
+type permissionJSON struct {
+	Subject string `json:"subject"`
+	For     string `json:"for"`
+	Leaks   string `json:"leaks"` // empty: nothing
+}
+
+var roles = map[string]natslock.Role{
+	natslock.RoleUser.String(): natslock.RoleUser, natslock.RoleOperator.String(): natslock.RoleOperator, natslock.RoleAdmin.String(): natslock.RoleAdmin,
+}
+
+func (c *permsCmd) Run(g *globals) error {
+	if c.Pattern == "" { // an unset variable, and it would mean all
+		return usagef("the pattern is empty; all names are \">\"")
+	}
+	set, err := natslock.Permissions(natslock.Access{
+		Pattern: c.Pattern, Role: roles[c.Role], Bucket: g.Bucket, Private: c.Private,
+		Domain: g.Domain, APIPrefix: g.APIPrefix, InboxPrefix: g.InboxPrefix,
+	})
+	if err != nil {
+		return err
+	}
+	if c.JSON {
+		return writeJSON(permsJSON{c.Role, c.Pattern, g.Bucket, permissionsJSON(set.Publish), permissionsJSON(set.Subscribe)})
+	}
+	fmt.Printf("# %s of the locks %s in bucket %s\n", c.Role, strconv.Quote(c.Pattern), g.Bucket)
+	fmt.Print("# Within one account whoever may ask anything can have the answer stored under a\n" +
+		"# foreign key, by naming it as the reply. Only accounts keep those apart who do not\n" +
+		"# trust each other.\n")
+	fmt.Print(set)
+	return nil
+}
+
+func permissionsJSON(all []natslock.Permission) []permissionJSON {
+	out := make([]permissionJSON, len(all))
+	for i, p := range all {
+		out[i] = permissionJSON(p)
+	}
+	return out
+}

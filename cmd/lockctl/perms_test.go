@@ -1,0 +1,454 @@
+//go:build unix
+
+package main_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/rwlock"
+	"github.com/natslock/locks/testutil"
+)
+
+// block is what "lockctl perms" prints.
+func block(t *testing.T, args ...string) string {
+	t.Helper()
+	code, out, errs := run(t, nil, append([]string{"perms"}, args...)...)
+	require.Zero(t, code, errs)
+	require.Empty(t, errs)
+	return out
+}
+
+// userList is a server configuration with an all-powerful user "root" and the
+// given ones, whose permissions are as printed.
+func userList(blocks map[string]string) string {
+	text := "authorization { users: [\n{ user: root, password: p }\n"
+	for user, block := range blocks {
+		text += fmt.Sprintf("{ user: %s, password: p\n%s}\n", user, block)
+	}
+	return text + "] }\n"
+}
+
+// guest is a connection of a user, which remembers what it was refused.
+type guest struct {
+	*nats.Conn
+	mu      sync.Mutex
+	refused []string
+}
+
+func enter(t *testing.T, s *testutil.Server, user string, opts ...nats.Option) *guest {
+	t.Helper()
+	g := &guest{}
+	g.Conn = s.Connect(append([]nats.Option{nats.UserInfo(user, "p"), nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		g.refused = append(g.refused, err.Error())
+	})}, opts...)...)
+	return g
+}
+
+// wantUnrefused checks that nothing was refused but what the arguments name.
+func (g *guest) wantUnrefused(t *testing.T, but ...string) {
+	t.Helper()
+	require.NoError(t, g.Flush())
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, r := range g.refused {
+		require.True(t, slices.ContainsFunc(but, func(b string) bool { return strings.Contains(r, `to "`+b+`"`) }), "refused: %s", r)
+	}
+}
+
+// wantRefused checks that the server refuses a publish.
+func (g *guest) wantRefused(t *testing.T, subject string) {
+	t.Helper()
+	m := nats.NewMsg(subject)
+	m.Reply = g.NewInbox()
+	require.NoError(t, g.PublishMsg(m))
+	require.NoError(t, g.Flush()) // the refusal comes before its answer
+	require.ErrorIs(t, g.LastError(), nats.ErrPermissionViolation, subject)
+	require.ErrorContains(t, g.LastError(), `Publish to "`+subject+`"`)
+}
+
+func (g *guest) wantUnheard(t *testing.T, subject string) {
+	t.Helper()
+	sub, err := g.SubscribeSync(subject)
+	require.NoError(t, err)
+	require.NoError(t, g.Flush())
+	require.ErrorContains(t, g.LastError(), `Subscription to "`+subject+`"`)
+	_ = sub.Unsubscribe()
+}
+
+func (g *guest) client(t *testing.T, opts ...natslock.Option) *natslock.Client {
+	t.Helper()
+	c, err := natslock.New(timeout(t), g.Conn, append([]natslock.Option{natslock.WithWatchAfter(0)}, opts...)...)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		ended, cancel := context.WithCancel(context.Background())
+		cancel()
+		_ = c.Close(ended)
+	})
+	return c
+}
+
+// awaited is an acquire that waits.
+type awaited struct {
+	lock *natslock.Lock
+	err  error
+	done chan struct{}
+}
+
+// wait starts an acquire and returns when another client sees it queue.
+func wait(t *testing.T, watcher *natslock.Client, kind natslock.Kind, name string, acquire func(context.Context, string, ...natslock.LockOption) (*natslock.Lock, error)) *awaited {
+	t.Helper()
+	w := &awaited{done: make(chan struct{})}
+	ctx := timeout(t)
+	go func() {
+		defer close(w.done)
+		w.lock, w.err = acquire(ctx, name)
+	}()
+	eventually(t, "a waiter for "+name, func() bool {
+		info, err := watcher.Inspect(ctx, kind, name)
+		require.NoError(t, err)
+		return len(info.Queue) > 0
+	})
+	return w
+}
+
+func (w *awaited) granted(t *testing.T) *natslock.Lock {
+	t.Helper()
+	<-w.done
+	require.NoError(t, w.err)
+	return w.lock
+}
+
+// useLocks does with the locks of a name what a user can do. Both clients are
+// under test.
+func useLocks(t *testing.T, a, b *natslock.Client, name string) {
+	t.Helper()
+	ctx := timeout(t)
+	unlock := func(l *natslock.Lock) { t.Helper(); require.NoError(t, l.Unlock(ctx)) }
+
+	l, err := a.Lock(ctx, name) // uncontended
+	require.NoError(t, err)
+	require.NoError(t, l.Extend(ctx, 0))
+	_, err = b.TryLock(ctx, name)
+	require.ErrorIs(t, err, natslock.ErrLocked)
+	w := wait(t, a, natslock.Mutex, name, b.Lock) // contended
+	w2 := wait(t, a, natslock.Mutex, name, a.Lock)
+	unlock(l)
+	unlock(w.granted(t))
+	l = w2.granted(t)
+	w = wait(t, a, natslock.Mutex, name, b.Lock) // broken
+	require.NoError(t, b.Break(ctx, natslock.Mutex, name, l.Token(), "test"))
+	<-l.Done()
+	require.ErrorIs(t, l.Err(), natslock.ErrBroken)
+	require.ErrorIs(t, l.Unlock(ctx), natslock.ErrLost)
+	unlock(w.granted(t))
+
+	rwName := name + "-rw"
+	ra, rb := rwlock.New(a), rwlock.New(b)
+	r1, err := ra.RLock(ctx, rwName)
+	require.NoError(t, err)
+	r2, err := rb.RLock(ctx, rwName)
+	require.NoError(t, err)
+	require.NoError(t, r1.Extend(ctx, 0))
+	_, err = ra.TryLock(ctx, rwName)
+	require.ErrorIs(t, err, natslock.ErrLocked)
+	writer := &awaited{done: make(chan struct{})} // waits for two readers to leave
+	go func() {
+		defer close(writer.done)
+		writer.lock, writer.err = ra.Lock(ctx, rwName)
+	}()
+	eventually(t, "the writer's gate", func() bool {
+		info, err := b.Inspect(ctx, natslock.RW, rwName)
+		require.NoError(t, err)
+		return info.Holder != nil && len(info.Readers) == 2
+	})
+	reader := wait(t, b, natslock.RW, rwName, rb.RLock)
+	require.NoError(t, a.Break(ctx, natslock.RW, rwName, r2.Token(), "test"))
+	<-r2.Done()
+	require.ErrorIs(t, r2.Unlock(ctx), natslock.ErrLost)
+	unlock(r1)
+	unlock(writer.granted(t))
+	unlock(reader.granted(t))
+}
+
+const (
+	readQueue  = "$JS.API.DIRECT.GET.KV_natslock"
+	readLeader = "$JS.API.STREAM.MSG.GET.KV_natslock"
+)
+
+// The library works under exactly the permissions printed, uses every subject in
+// them, and is refused nothing.
+func TestPermsOfUser(t *testing.T) {
+	t.Parallel()
+	s := testutil.RunServer(t, testutil.WithConfigText(userList(map[string]string{
+		"plain": block(t, "orders.>"),
+		"quiet": block(t, "orders.>", "--private", "--inbox-prefix", "_INBOX_quiet"),
+		"exact": block(t, "deploy"),
+		"stars": block(t, "*.x.*"),
+	})))
+	root := enter(t, s, "root")
+	root.client(t) // makes the bucket
+	published := tap(t, root)
+
+	for _, c := range []struct {
+		user, name string
+		opts       []nats.Option
+		withheld   []string
+	}{
+		{"plain", "orders.42", nil, nil},
+		{"plain", "orders.a b.*", nil, nil},
+		{"quiet", "orders.42", []nats.Option{nats.CustomInboxPrefix("_INBOX_quiet")}, []string{readQueue, readLeader}},
+		{"stars", "a.x.b", nil, nil},
+	} {
+		one, two := enter(t, s, c.user, c.opts...), enter(t, s, c.user, c.opts...)
+		a, b := one.client(t), two.client(t)
+		// Long queues read key by key, and notifications lost, would be slow.
+		begun := time.Now()
+		useLocks(t, a, b, c.name)
+		require.Less(t, time.Since(begun), 10*time.Second)
+		one.wantUnrefused(t, c.withheld...)
+		two.wantUnrefused(t, c.withheld...)
+		for _, err := range a.List(t.Context(), "orders.>") {
+			require.NoError(t, err)
+		}
+		_, err := a.TryLock(t.Context(), "elsewhere")
+		require.ErrorIs(t, err, natslock.ErrPermission)
+	}
+	exact := enter(t, s, "exact").client(t)
+	l, err := exact.Lock(t.Context(), "deploy")
+	require.NoError(t, err)
+	require.NoError(t, l.Unlock(t.Context()))
+	for _, name := range []string{"deploy.x", "deploy2", "orders.42"} {
+		_, err := exact.TryLock(t.Context(), name)
+		require.ErrorIs(t, err, natslock.ErrPermission, name)
+	}
+
+	var set struct{ Publish []struct{ Subject string } }
+	require.NoError(t, json.Unmarshal([]byte(block(t, "orders.>", "--json")), &set))
+	require.Len(t, set.Publish, 13)
+	for _, p := range set.Publish {
+		if p.Subject != readLeader { // needed only where a replica lags
+			require.True(t, published(p.Subject), "%s is allowed and not needed", p.Subject)
+		}
+	}
+}
+
+// tap records what is published in the account, and returns whether something
+// was that a pattern matches.
+func tap(t *testing.T, root *guest) (published func(pattern string) bool) {
+	seen := make(chan *nats.Msg, 1<<16)
+	_, err := root.ChanSubscribe(">", seen)
+	require.NoError(t, err)
+	require.NoError(t, root.Flush())
+	var subjects []string
+	return func(pattern string) bool {
+		require.NoError(t, root.Flush())
+		for len(seen) > 0 {
+			subjects = append(subjects, (<-seen).Subject)
+		}
+		return slices.ContainsFunc(subjects, func(s string) bool { return server.SubjectsCollide(pattern, s) })
+	}
+}
+
+// What a user of some names must not do is refused.
+func TestPermsRefuse(t *testing.T) {
+	t.Parallel()
+	s := testutil.RunServer(t, testutil.WithConfigText(userList(map[string]string{
+		"user":     block(t, "orders.>", "--inbox-prefix", "_INBOX_user"),
+		"operator": block(t, "orders.>", "--role", "operator"),
+	})))
+	root := enter(t, s, "root")
+	rootClient := root.client(t, natslock.WithWatchAfter(-1)) // no writes of its own accord
+	js, err := jetstream.New(root.Conn)
+	require.NoError(t, err)
+	var held []*natslock.Lock
+	for _, name := range []string{"users.1", "orders", "order", "orders2.1"} {
+		l, err := rootClient.TryLock(t.Context(), name)
+		require.NoError(t, err)
+		held = append(held, l)
+	}
+	before, err := js.Stream(t.Context(), "KV_natslock")
+	require.NoError(t, err)
+
+	foreign := []string{
+		"$KV.natslock.lock.users.1", "$KV.natslock.lock.orders", "$KV.natslock.lock.order", "$KV.natslock.lock.orders2.1", "$KV.natslock.rw.users.1",
+		"$KV.natslock.read.users.1.id", "$KV.natslock.wait.users.1.id",
+		// The queue and the readers of the lock "orders", which is not under it.
+		"$KV.natslock.wait.orders.id", "$KV.natslock.rwait.orders.id", "$KV.natslock.read.orders.id",
+		"$KV.natslock.other.orders.1", "$KV.natslock.probe", "$KV.other.lock.orders.1",
+		"$JS.API.STREAM.CREATE.KV_natslock", "$JS.API.STREAM.UPDATE.KV_natslock", "$JS.API.STREAM.DELETE.KV_natslock",
+		"$JS.API.STREAM.PURGE.KV_natslock", "$JS.API.STREAM.MSG.DELETE.KV_natslock", "$JS.API.STREAM.SNAPSHOT.KV_natslock",
+		"$JS.API.CONSUMER.CREATE.KV_natslock", "$JS.API.STREAM.LEADER.STEPDOWN.KV_natslock", "$JS.API.STREAM.CREATE.mirror",
+		"$JS.API.DIRECT.GET.KV_natslock.$KV.natslock.lock.users.1", "$JS.API.DIRECT.GET.KV_natslock.$KV.natslock.wait.orders.id",
+		"natslock.natslock.abc.lock.orders.1", // a false notification
+	}
+	for _, user := range []string{"user", "operator"} {
+		g := enter(t, s, user)
+		for _, subject := range foreign {
+			g.wantRefused(t, subject)
+		}
+		for _, subject := range []string{">", "$KV.>", "natslock.>", "natslock.natslock.*.lock.users.1", "natslock.natslock.*.wait.orders.*", "$JS.API.>", "_INBOX2.>"} {
+			g.wantUnheard(t, subject)
+		}
+	}
+	enter(t, s, "user").wantUnheard(t, "_INBOX.x.*") // others' answers
+	after, err := js.Stream(t.Context(), "KV_natslock")
+	require.NoError(t, err)
+	require.Equal(t, before.CachedInfo().State.LastSeq, after.CachedInfo().State.LastSeq, "nothing was written")
+	for _, l := range held {
+		require.NoError(t, l.Extend(t.Context(), 0))
+	}
+
+	// An operator can see and break, not queue.
+	holder := root.client(t)
+	l, err := holder.TryLock(t.Context(), "orders.1")
+	require.NoError(t, err)
+	r, err := rwlock.New(holder).RLock(t.Context(), "orders.2")
+	require.NoError(t, err)
+	waiting := wait(t, holder, natslock.Mutex, "orders.1", holder.Lock)
+	g := enter(t, s, "operator")
+	c := g.client(t)
+	broken := make(chan struct{})
+	watching := make(chan struct{})
+	ctx, stop := context.WithCancel(timeout(t))
+	defer stop()
+	go func() {
+		var once sync.Once
+		for ev, err := range c.Watch(ctx, "orders.>") {
+			once.Do(func() { close(watching) })
+			if err == nil && ev.Type == natslock.EventBroken && ev.Name == "orders.1" {
+				close(broken)
+				return
+			}
+		}
+	}()
+	eventually(t, "the operator's watch", func() bool {
+		require.NoError(t, l.Extend(ctx, 0))
+		select {
+		case <-watching:
+			return true
+		default:
+			return false
+		}
+	})
+	var names []string
+	for info, err := range c.List(ctx, "orders.>") {
+		require.NoError(t, err)
+		names = append(names, fmt.Sprint(info.Kind, info.Name, len(info.Queue), len(info.Readers)))
+	}
+	require.Equal(t, []string{"mutexorders.11 0", "rworders.20 1"}, names)
+	require.NoError(t, c.Break(ctx, natslock.Mutex, "orders.1", l.Token(), ""))
+	require.NoError(t, c.Break(ctx, natslock.RW, "orders.2", r.Token(), ""))
+	<-broken
+	<-l.Done()
+	require.ErrorIs(t, l.Unlock(ctx), natslock.ErrLost)
+	g.wantUnrefused(t)
+	waiting.granted(t)
+	_, err = c.Lock(ctx, "orders.1")
+	require.ErrorIs(t, err, natslock.ErrPermission)
+}
+
+// An administrator of some locks makes, mends and deletes this bucket and no
+// other stream.
+func TestPermsOfAdmin(t *testing.T) {
+	t.Parallel()
+	s := testutil.RunServer(t, testutil.WithConfigText(userList(map[string]string{"admin": block(t, "orders.>", "--role", "admin")})))
+	g := enter(t, s, "admin")
+	a, b := g.client(t), g.client(t)
+	useLocks(t, a, b, "orders.1")
+	js, err := jetstream.New(g.Conn)
+	require.NoError(t, err)
+	str, err := js.Stream(t.Context(), "KV_natslock")
+	require.NoError(t, err)
+	cfg := str.CachedInfo().Config
+	cfg.AllowRollup, cfg.Description = false, "mended"
+	_, err = js.UpdateStream(t.Context(), cfg)
+	require.NoError(t, err)
+	_, err = js.AccountInfo(t.Context())
+	require.NoError(t, err)
+	for info := range js.ListStreams(t.Context()).Info() {
+		require.Equal(t, "KV_natslock", info.Config.Name)
+	}
+	require.NoError(t, js.DeleteStream(t.Context(), "KV_natslock"))
+	g.wantUnrefused(t)
+	for _, subject := range []string{"$JS.API.STREAM.CREATE.other", "$JS.API.STREAM.DELETE.other", "$JS.API.CONSUMER.CREATE.KV_natslock", "$KV.natslock.lock.users.1"} {
+		g.wantRefused(t, subject)
+	}
+}
+
+// Through a domain the subjects are others, on the leaf node's server and on one
+// of the domain itself.
+func TestPermsThroughDomain(t *testing.T) {
+	t.Parallel()
+	port := freePort(t)
+	hub := testutil.RunServer(t, testutil.WithConfigText(userList(map[string]string{"user": block(t, "orders.>")})),
+		testutil.WithConfig(func(o *server.Options) {
+			o.JetStreamDomain = "hub"
+			o.LeafNode.Host, o.LeafNode.Port = "127.0.0.1", port
+		}))
+	leaf := testutil.RunServer(t, testutil.WithoutJetStream(),
+		testutil.WithConfigText(userList(map[string]string{"user": block(t, "orders.>", "--js-domain", "hub")})),
+		testutil.WithConfig(func(o *server.Options) {
+			u := &url.URL{Scheme: "nats-leaf", User: url.UserPassword("root", "p"), Host: fmt.Sprintf("127.0.0.1:%d", port)}
+			o.LeafNode.Remotes = []*server.RemoteLeafOpts{{URLs: []*url.URL{u}}}
+			o.LeafNode.ReconnectInterval = 50 * time.Millisecond
+		}))
+	domain := func(g *guest) natslock.Option {
+		js, err := jetstream.NewWithDomain(g.Conn, "hub")
+		require.NoError(t, err)
+		return natslock.WithJetStream(js)
+	}
+	root := enter(t, leaf, "root")
+	eventually(t, "the leaf node's connection", func() bool {
+		_, err := natslock.New(timeout(t), root.Conn, domain(root))
+		require.True(t, err == nil || errors.Is(err, natslock.ErrUnavailable), "%v", err)
+		return err == nil
+	})
+	for _, s := range []*testutil.Server{leaf, hub} {
+		one, two := enter(t, s, "user"), enter(t, s, "user")
+		useLocks(t, one.client(t, domain(one)), two.client(t, domain(two)), "orders.1")
+		one.wantUnrefused(t)
+		two.wantUnrefused(t)
+		_, err := one.client(t, domain(one)).TryLock(t.Context(), "users.1")
+		require.ErrorIs(t, err, natslock.ErrPermission)
+	}
+}
+
+func freePort(t *testing.T) int {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port
+}
+
+func TestPermsUsage(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{
+		{}, {""}, {"x", "--role", "boss"}, {"x", "--bucket", "a.b"}, {"x", "--js-domain", "a.b"}, {"x", "--inbox-prefix", "a b"},
+		{"x", "--js-domain", "a", "--js-api-prefix", "b"}, {strings.Repeat("x", 600)},
+	} {
+		code, out, errs := run(t, nil, append([]string{"perms"}, args...)...)
+		require.Equal(t, 64, code, "%q: %s", args, errs)
+		require.Empty(t, out)
+		require.Contains(t, errs, "lockctl: ")
+	}
+	require.Contains(t, block(t, "x.>", "--js-api-prefix", "JS.acme"), `"JS.acme.$KV.natslock.lock.x.>"`)
+}
