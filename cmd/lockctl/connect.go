@@ -49,9 +49,13 @@ func (s *session) open(g *globals, opts ...natslock.Option) (err error) {
 	defer cancel()
 	s.Client, err = natslock.New(ctx, s.nc, opts...)
 	if errors.Is(err, nats.ErrNoResponders) {
-		return exitf(exitUnavailable, "no JetStream at %s; start a server that has it with \"lockctl server\" or \"nats-server -js\", name the --js-domain it is in, or try --embedded", s.url)
+		return s.noJetStream()
 	}
 	return err
+}
+
+func (s *session) noJetStream() error {
+	return exitf(exitUnavailable, "no JetStream at %s; start a server that has it with \"lockctl server\" or \"nats-server -js\", name the --js-domain it is in, or try --embedded", s.url)
 }
 
 // bounded is the context of a single request.

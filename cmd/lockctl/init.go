@@ -1,0 +1,385 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/natslock"
+)
+
+type initCmd struct {
+	Replicas int      `placeholder:"N" help:"Servers that keep the bucket: 3 or 5 on a cluster (default 1, or as it is)."`
+	Storage  string   `enum:"file,memory," default:"" placeholder:"TYPE" help:"file or memory (default file, or as it is)."`
+	MaxBytes int64    `placeholder:"BYTES" help:"Largest size of the bucket (default unlimited, or as it is)."`
+	Cluster  string   `placeholder:"NAME" help:"Cluster that the bucket is placed in."`
+	Tag      []string `placeholder:"TAG" help:"Tag of the servers that it is placed on; can be repeated."`
+	Print    bool     `help:"Print the stream's configuration as JSON and ask no server."`
+	Force    bool     `short:"f" aliases:"yes" help:"Do not ask."`
+}
+
+func (*initCmd) Help() string {
+	return `Makes the bucket, or mends the one there is: shows what it will change, and what
+only making the bucket again can change, asks, and changes the stream. It never
+deletes anything. When nothing is to be done it says so; it can be run any number
+of times. On a cluster give it --replicas 3. In a JetStream domain or account that
+is not the users' it makes a second bucket, whose locks exclude nobody in the first:
+it says where it is.
+
+With --print a new bucket's configuration, for declarative tools. It holds a random
+id and a first sequence that depends on the time: print it once and keep it.
+
+  lockctl init --replicas 3
+  lockctl init --print >locks.json && nats stream add --config locks.json
+
+Exit codes: 0 the bucket is as asked for; 1 nothing was changed, because the answer
+was no or somebody else has changed it meanwhile; 64 usage, and nobody to ask; 78 the
+bucket is not fit for locks, or not as asked for, and only making it again helps.`
+}
+
+// AfterApply checks what kong cannot.
+func (c *initCmd) AfterApply() error {
+	switch {
+	case c.Replicas < 0 || c.Replicas > 5:
+		return fmt.Errorf("--replicas %d: 1, 3 or 5", c.Replicas)
+	case c.MaxBytes < 0:
+		return fmt.Errorf("--max-bytes %d: must be positive", c.MaxBytes)
+	}
+	return nil
+}
+
+func (c *initCmd) config(g *globals) kvstore.Config {
+	cfg := kvstore.Config{Bucket: g.Bucket, Replicas: c.Replicas, MaxBytes: c.MaxBytes, Logger: slog.New(slog.DiscardHandler)}
+	if c.Storage == "memory" {
+		cfg.Storage = jetstream.MemoryStorage
+	}
+	if c.Cluster != "" || len(c.Tag) > 0 {
+		cfg.Placement = &jetstream.Placement{Cluster: c.Cluster, Tags: c.Tag}
+	}
+	return cfg
+}
+
+func (c *initCmd) Run(g *globals) error {
+	cfg := c.config(g)
+	if c.Print {
+		sc, err := cfg.StreamConfig()
+		if err != nil {
+			return err
+		}
+		return writeJSON(sc)
+	}
+	s, err := g.connect()
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	info, err := s.bucket(g, cfg)
+	switch {
+	case errors.Is(err, kvstore.ErrNotFound):
+		return c.make(g, s, cfg)
+	case err != nil:
+		return err
+	}
+	return c.mend(g, s, cfg, info)
+}
+
+// bucket returns the bucket's stream, also of a bucket that is not fit for locks.
+func (s *session) bucket(g *globals, cfg kvstore.Config) (*jetstream.StreamInfo, error) {
+	ctx, cancel := g.bounded()
+	defer cancel()
+	cfg.NoCreate, cfg.Logger = true, nil
+	// The store tells refusals and outages apart, and waits for a leader.
+	store, err := kvstore.Open(ctx, s.js, cfg)
+	switch {
+	case err == nil:
+		store.Close()
+	case errors.Is(err, nats.ErrNoResponders):
+		return nil, s.noJetStream()
+	case !errors.Is(err, kvstore.ErrBucketConfig):
+		return nil, err
+	}
+	stream, err := s.js.Stream(ctx, streamOf(cfg))
+	if err != nil {
+		return nil, fmt.Errorf("%w: bucket %s: %w", natslock.ErrUnavailable, g.Bucket, err)
+	}
+	return stream.CachedInfo(), nil
+}
+
+func streamOf(cfg kvstore.Config) string {
+	sc, _ := cfg.StreamConfig() // only a bad name fails, and was refused
+	return sc.Name
+}
+
+// make makes a bucket that is not there.
+func (c *initCmd) make(g *globals, s *session, cfg kvstore.Config) error {
+	sc, err := cfg.StreamConfig()
+	if err != nil {
+		return err
+	}
+	fmt.Printf("bucket %s is not there; to make at %s:\n", g.Bucket, s.where())
+	t := newTable()
+	row := func(setting string, value any) { t.AppendRow(table.Row{"  " + setting, value}) }
+	row("storage", strings.ToLower(sc.Storage.String()))
+	row("num_replicas", sc.Replicas)
+	if sc.MaxBytes > 0 {
+		row("max_bytes", sc.MaxBytes)
+	}
+	if p := sc.Placement; p != nil {
+		row("placement", strings.TrimSpace(p.Cluster+" "+strings.Join(p.Tags, " ")))
+	}
+	t.Render()
+	if name := s.nc.ConnectedClusterName(); name != "" && sc.Replicas == 1 {
+		fmt.Println(alarm.Sprintf("one replica on cluster %s: locks stop when its server does; see --replicas", plain(name)))
+	}
+	if err := c.confirm("Make it?"); err != nil {
+		return err
+	}
+	ctx, cancel := g.bounded()
+	defer cancel()
+	store, err := kvstore.Open(ctx, s.js, cfg)
+	if err != nil {
+		return s.notDone(err)
+	}
+	store.Close()
+	fmt.Printf("made bucket %s\n", g.Bucket)
+	return nil
+}
+
+// where names the place of the bucket: a forgotten domain makes a second one.
+func (s *session) where() string {
+	place := s.url
+	if o := s.js.Options(); o.Domain != "" {
+		place += ", domain " + plain(o.Domain)
+	} else if o.APIPrefix != "" {
+		place += ", API prefix " + plain(o.APIPrefix)
+	}
+	return place
+}
+
+// change is a setting that an update would change.
+type change struct{ setting, is, will string }
+
+// mend changes a bucket that is there.
+func (c *initCmd) mend(g *globals, s *session, cfg kvstore.Config, info *jetstream.StreamInfo) error {
+	if c.Storage == "" { // as it is, also when that is memory
+		cfg.Storage = info.Config.Storage
+	}
+	mended, err := cfg.Mended(info.Config)
+	if err != nil {
+		return err
+	}
+	changes, err := difference(info.Config, mended)
+	if err != nil {
+		return err
+	}
+	after := *info
+	after.Config = mended
+	left, err := kvstore.Examine(cfg, &after)
+	if err != nil {
+		return err
+	}
+	left = slices.DeleteFunc(left, func(f kvstore.Finding) bool { return f.Level == kvstore.Fine })
+	unfit := slices.ContainsFunc(left, func(f kvstore.Finding) bool { return f.Level == kvstore.Unfit })
+	if c.Storage != "" && cfg.Storage != info.Config.Storage {
+		unfit = true
+		left = append(left, kvstore.Finding{Level: kvstore.Unfit, Setting: "storage", Value: strings.ToLower(info.Config.Storage.String()),
+			Want: c.Storage, Why: "not as asked for", Remake: true})
+	}
+	if len(changes) > 0 {
+		fmt.Printf("bucket %s at %s; to change:\n", g.Bucket, s.where())
+		t := newTable()
+		for _, ch := range changes {
+			t.AppendRow(table.Row{"  " + ch.setting, plain(ch.is), "->", plain(ch.will)})
+		}
+		t.Render()
+	}
+	showLeft(streamOf(cfg), left)
+	switch {
+	case len(changes) == 0 && unfit:
+		return exitf(exitConfig, "bucket %s is not as it has to be, and no update can change that", g.Bucket)
+	case len(changes) == 0:
+		fmt.Printf("bucket %s is as it should be: nothing to change\n", g.Bucket)
+		return nil
+	}
+	if err := c.confirm("Change it?"); err != nil {
+		return err
+	}
+	if err := c.update(g, s, info.Config, mended); err != nil {
+		return err
+	}
+	fmt.Printf("changed %s of bucket %s\n", count(len(changes), "setting"), g.Bucket)
+	if unfit {
+		return exitf(exitConfig, "bucket %s is not as it has to be still, and no update can change that", g.Bucket)
+	}
+	if _, err = s.bucket(g, cfg); err != nil {
+		return err
+	}
+	return nil
+}
+
+// showLeft shows what no update of the stream can change.
+func showLeft(stream string, left []kvstore.Finding) {
+	if len(left) == 0 {
+		return
+	}
+	fmt.Println("not to be changed by an update:")
+	t := newTable()
+	remake := false
+	for _, f := range left {
+		mark := "  "
+		if f.Level == kvstore.Unfit {
+			mark = alarm.Sprint("! ")
+		}
+		t.AppendRow(table.Row{mark + f.Setting, plain(f.Value), "should be " + f.Want, f.Why})
+		remake = remake || f.Remake
+	}
+	t.Render()
+	if remake {
+		fmt.Printf("To make the bucket again, which ends every lock in it: stop its users,\n"+
+			"\"nats stream rm %s\", and \"lockctl init\".\n", stream)
+	}
+}
+
+// update changes the stream, unless somebody else has since it was shown.
+func (c *initCmd) update(g *globals, s *session, shown, mended jetstream.StreamConfig) error {
+	ctx, cancel := s.unrefused(g)
+	defer cancel()
+	stream, err := s.js.Stream(ctx, shown.Name)
+	if err != nil {
+		return s.notDone(err)
+	}
+	since, err := difference(shown, stream.CachedInfo().Config)
+	if err != nil {
+		return err
+	}
+	if len(since) > 0 {
+		return exitf(exitConflict, "somebody else has changed %s meanwhile: nothing was changed", since[0].setting)
+	}
+	_, err = s.js.UpdateStream(ctx, mended)
+	return s.notDone(err)
+}
+
+// unrefused is the context of a few requests, which ends when the server refuses
+// one: it does so on the connection, and the request itself stays unanswered.
+func (s *session) unrefused(g *globals) (context.Context, context.CancelFunc) {
+	ctx, cancel := g.bounded()
+	s.nc.SetErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
+		if errors.Is(err, nats.ErrPermissionViolation) {
+			cancel()
+		} else {
+			complain("%v", err)
+		}
+	})
+	return ctx, cancel
+}
+
+// notDone says why the server did not make or change the bucket.
+func (s *session) notDone(err error) error {
+	if err == nil {
+		return nil
+	}
+	apiErr, _ := errors.AsType[*jetstream.APIError](err)
+	denied := s.nc.LastError()
+	switch {
+	case errors.Is(err, natslock.ErrPermission):
+		return err
+	case errors.Is(err, context.Canceled) && errors.Is(denied, nats.ErrPermissionViolation):
+		return exitf(exitPermission, "%w; see \"lockctl perms --role admin\"", denied)
+	case errors.Is(err, nats.ErrNoResponders):
+		return s.noJetStream()
+	case apiErr != nil && apiErr.ErrorCode == 10074: // JSStreamReplicasNotSupportedErr
+		return usagef("--replicas: %s is not in a cluster", s.url)
+	case apiErr != nil:
+		return exitf(exitConfig, "the server refuses that: %s", cmp.Or(apiErr.Description, err.Error()))
+	}
+	return fmt.Errorf("%w: %w", natslock.ErrUnavailable, err)
+}
+
+// difference is what tells two configurations apart, by the JSON names of the
+// settings.
+func difference(a, b jetstream.StreamConfig) ([]change, error) {
+	is, err := settings(a)
+	if err != nil {
+		return nil, err
+	}
+	will, err := settings(b)
+	if err != nil {
+		return nil, err
+	}
+	names := maps.Clone(is)
+	maps.Copy(names, will)
+	var changes []change
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		if is[name] != will[name] {
+			changes = append(changes, change{name, cmp.Or(is[name], "unset"), cmp.Or(will[name], "unset")})
+		}
+	}
+	return changes, nil
+}
+
+// settings are all of a configuration, those inside others with a path.
+func settings(c jetstream.StreamConfig) (map[string]string, error) {
+	data, err := json.Marshal(c)
+	if err != nil {
+		return nil, err
+	}
+	dec := json.NewDecoder(bytes.NewReader(data))
+	dec.UseNumber()
+	var raw map[string]any
+	if err := dec.Decode(&raw); err != nil {
+		return nil, err
+	}
+	for name, d := range map[string]time.Duration{"max_age": c.MaxAge, "duplicate_window": c.Duplicates, "subject_delete_marker_ttl": c.SubjectDeleteMarkerTTL} {
+		if d != 0 { // in JSON a number of nanoseconds
+			raw[name] = d
+		}
+	}
+	out := make(map[string]string)
+	flatten(out, "", raw)
+	return out, nil
+}
+
+func flatten(out map[string]string, prefix string, object map[string]any) {
+	for name, value := range object {
+		if inner, ok := value.(map[string]any); ok {
+			flatten(out, prefix+name+".", inner)
+		} else {
+			out[prefix+name] = fmt.Sprint(value)
+		}
+	}
+}
+
+// confirm asks on the terminal, where somebody can answer.
+func (c *initCmd) confirm(question string) error {
+	if c.Force {
+		return nil
+	}
+	if !isTerminal(os.Stdin) {
+		return usagef("not on a terminal, so nobody to ask: use --force to do it")
+	}
+	fmt.Fprintf(os.Stderr, "%s [y/N] ", question)
+	answer, err := bufio.NewReader(os.Stdin).ReadString('\n')
+	if err != nil {
+		fmt.Fprintln(os.Stderr)
+	}
+	switch strings.ToLower(strings.TrimSpace(answer)) {
+	case "y", "yes":
+		return nil
+	}
+	return exitf(exitConflict, "nothing was changed")
+}
