@@ -113,11 +113,17 @@ func (s *session) bucket(g *globals, cfg kvstore.Config) (*jetstream.StreamInfo,
 	case !errors.Is(err, kvstore.ErrBucketConfig):
 		return nil, err
 	}
-	stream, err := s.js.Stream(ctx, streamOf(cfg))
-	if err != nil {
-		return nil, fmt.Errorf("%w: bucket %s: %w", natslock.ErrUnavailable, g.Bucket, err)
+	for {
+		try, cancel := context.WithTimeout(ctx, time.Second)
+		stream, err := s.js.Stream(try, streamOf(cfg))
+		cancel()
+		switch {
+		case err == nil:
+			return stream.CachedInfo(), nil
+		case ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded): // no answer: it may have no leader yet
+			return nil, fmt.Errorf("%w: bucket %s: %w", natslock.ErrUnavailable, g.Bucket, err)
+		}
 	}
-	return stream.CachedInfo(), nil
 }
 
 func streamOf(cfg kvstore.Config) string {
@@ -219,17 +225,18 @@ func (c *initCmd) mend(g *globals, s *session, cfg kvstore.Config, info *jetstre
 	if err := c.confirm("Change it?"); err != nil {
 		return err
 	}
-	if err := c.update(g, s, info.Config, mended); err != nil {
+	info, err = c.update(g, s, info.Config, mended)
+	if err != nil {
 		return err
 	}
 	fmt.Printf("changed %s of bucket %s\n", count(len(changes), "setting"), g.Bucket)
-	if unfit {
-		return exitf(exitConfig, "bucket %s is not as it has to be still, and no update can change that", g.Bucket)
+	// What the server says it is now: an old one ignores what it does not know.
+	now, err := kvstore.Examine(cfg, info)
+	unfit = unfit || slices.ContainsFunc(now, func(f kvstore.Finding) bool { return f.Level == kvstore.Unfit })
+	if err == nil && unfit {
+		return exitf(exitConfig, "bucket %s is not as it has to be still; see \"lockctl doctor\"", g.Bucket)
 	}
-	if _, err = s.bucket(g, cfg); err != nil {
-		return err
-	}
-	return nil
+	return err
 }
 
 // showLeft shows what no update of the stream can change.
@@ -256,22 +263,24 @@ func showLeft(stream string, left []kvstore.Finding) {
 }
 
 // update changes the stream, unless somebody else has since it was shown.
-func (c *initCmd) update(g *globals, s *session, shown, mended jetstream.StreamConfig) error {
+func (c *initCmd) update(g *globals, s *session, shown, mended jetstream.StreamConfig) (*jetstream.StreamInfo, error) {
 	ctx, cancel := s.unrefused(g)
 	defer cancel()
 	stream, err := s.js.Stream(ctx, shown.Name)
 	if err != nil {
-		return s.notDone(err)
+		return nil, s.notDone(err)
 	}
 	since, err := difference(shown, stream.CachedInfo().Config)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if len(since) > 0 {
-		return exitf(exitConflict, "somebody else has changed %s meanwhile: nothing was changed", since[0].setting)
+		return nil, exitf(exitConflict, "somebody else has changed %s meanwhile: nothing was changed", since[0].setting)
 	}
-	_, err = s.js.UpdateStream(ctx, mended)
-	return s.notDone(err)
+	if stream, err = s.js.UpdateStream(ctx, mended); err != nil {
+		return nil, s.notDone(err)
+	}
+	return stream.CachedInfo(), nil
 }
 
 // unrefused is the context of a few requests, which ends when the server refuses

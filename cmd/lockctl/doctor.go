@@ -1,0 +1,242 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/jedib0t/go-pretty/v6/text"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/natslock/locks/kvstore"
+)
+
+type doctorCmd struct {
+	Pattern     string   `arg:"" optional:"" default:">" help:"Try it with a name that this matches, for users who have but some names."`
+	OtherDomain []string `placeholder:"NAME" help:"Look for a second bucket in this JetStream domain too; can be repeated."`
+	Monitor     []string `placeholder:"URL" help:"Monitoring address of a server, as http://127.0.0.1:8222, to see how it writes to disk; can be repeated."`
+	JSON        bool     `name:"json" help:"Print an object."`
+}
+
+func (*doctorCmd) Help() string {
+	return `Checks all that locks depend on, one row each, with what was found and how to mend
+it: the servers' versions and distance, JetStream and its limits, every setting of
+the bucket, mirrors, a second bucket of the name in another domain, replicas, how
+writes reach the disk, the clocks, this user's permissions, and in the end real locks
+taken, renewed, released and heard of, under a name of the doctor's own. It changes
+nothing and leaves nothing.
+
+A row is ok, warning (locks are safe, and slower or riskier than need be), error, or
+unknown: what an ordinary user cannot see. Domains cannot be listed: name others with
+--other-domain. How a server writes to disk only its monitoring port tells.
+
+A user with permissions for some names gives them: lockctl doctor 'orders.>'
+
+With --json an object: "server", "bucket", "status" (the worst of the rows),
+"exit_code", and "checks", an array of objects with "check", "status", "found", "mend".
+
+Exit codes: 0 all is well, whatever is unknown; 1 there are warnings; 69 no server or
+no JetStream; 77 the user is refused what locks need; 78 the bucket is missing or not
+fit for locks; 70 locks do not work for another reason.`
+}
+
+// The states of a check. Scripts depend on the words.
+const (
+	checkOK      = "ok"
+	checkUnknown = "unknown"
+	checkWarning = "warning"
+	checkError   = "error"
+)
+
+// finding is a row of the doctor's. Scripts depend on it: fields are added,
+// never renamed.
+type finding struct {
+	Check  string `json:"check"`
+	Status string `json:"status"`
+	Found  string `json:"found"`
+	Mend   string `json:"mend"` // empty when nothing is wrong
+
+	code int // to exit with, of an error
+}
+
+type diagnosis struct {
+	Server string    `json:"server"`
+	Bucket string    `json:"bucket"`
+	Status string    `json:"status"`
+	Code   int       `json:"exit_code"`
+	Checks []finding `json:"checks"`
+}
+
+// doctor is one visit.
+type doctor struct {
+	*doctorCmd
+	g   *globals
+	s   *session
+	cfg kvstore.Config
+	// The names of the locks that it tries, and the subject of the mutex's
+	// notifications.
+	name, rwName, told string
+	info               *jetstream.StreamInfo
+	diagnosis
+}
+
+func (c *doctorCmd) Run(g *globals) error {
+	name, err := c.ownName()
+	if err != nil {
+		return err
+	}
+	rwName, _ := c.ownName()
+	d := &doctor{doctorCmd: c, g: g, name: name, rwName: rwName}
+	d.Bucket = g.Bucket
+	d.cfg = kvstore.Config{Bucket: g.Bucket, NoCreate: true, Logger: slog.New(slog.DiscardHandler)}
+	if _, err := d.cfg.StreamConfig(); err != nil {
+		return err
+	}
+	if err := d.visit(); err != nil {
+		return err
+	}
+	d.conclude()
+	if c.JSON {
+		err = writeJSON(d.diagnosis)
+	} else {
+		d.print()
+	}
+	if err == nil && d.Code != 0 {
+		err = &codeError{code: d.Code}
+	}
+	return err
+}
+
+// ownName is a name that the pattern matches and that nobody else uses.
+func (c *doctorCmd) ownName() (string, error) {
+	tokens := strings.Split(c.Pattern, ".")
+	own := false
+	for i, t := range tokens {
+		if t == "*" || t == ">" && i == len(tokens)-1 {
+			tokens[i], own = "lockctl/doctor/"+strings.ToLower(rand.Text()[:10]), true
+		}
+	}
+	if !own {
+		return "", usagef("the pattern %s matches one name only, whose lock is not the doctor's to take: end it in .> or have a *", plain(c.Pattern))
+	}
+	return strings.Join(tokens, "."), nil
+}
+
+// visit makes the checks, as far as one does not depend on another that failed.
+// Its error is one of usage.
+func (d *doctor) visit() (err error) {
+	d.s, err = d.g.connect()
+	if err != nil {
+		if errors.Is(err, context.Canceled) || codeOfAny(err) == exitUsage {
+			return err
+		}
+		d.Server = withoutCredentials(cmp.Or(d.g.Server, nats.DefaultURL))
+		d.fail("connection", err, "see \"lockctl --help\" for the flags of the connection")
+		return nil
+	}
+	defer d.s.close()
+	d.Server = d.s.url
+	// What is refused is for the rows to say.
+	d.s.nc.SetErrorHandler(func(*nats.Conn, *nats.Subscription, error) {})
+	d.connection()
+	d.versions()
+	if !d.jetStream() {
+		return nil
+	}
+	heard := d.listen()
+	if !d.bucket() {
+		return nil
+	}
+	d.settings()
+	d.mirrors()
+	d.domains()
+	d.replicas()
+	d.disks()
+	d.permissions()
+	d.locks()
+	d.second(heard)
+	return nil
+}
+
+func (d *doctor) add(check, status, mend, format string, args ...any) {
+	f := finding{Check: check, Status: status, Found: plain(fmt.Sprintf(format, args...)), Mend: mend}
+	if status == checkError {
+		f.code = exitInternal
+	}
+	d.Checks = append(d.Checks, f)
+}
+
+func (d *doctor) ok(check, format string, args ...any) { d.add(check, checkOK, "", format, args...) }
+
+// fail adds what an error has to say.
+func (d *doctor) fail(check string, err error, mend string) {
+	d.add(check, checkError, mend, "%s", strings.ReplaceAll(err.Error(), "\n", "; "))
+	d.Checks[len(d.Checks)-1].code = codeOfAny(err)
+}
+
+// codeOfAny is the exit code of an error that may have one of its own.
+func codeOfAny(err error) int {
+	if coded, ok := errors.AsType[*codeError](err); ok {
+		return coded.code
+	}
+	return codeOf(err)
+}
+
+// conclude finds the status of the whole and the exit code.
+func (d *doctor) conclude() {
+	d.Status = checkOK
+	codes := map[int]bool{}
+	for _, f := range d.Checks {
+		switch {
+		case f.Status == checkError:
+			d.Status = checkError
+			codes[f.code] = true
+		case f.Status == checkWarning && d.Status == checkOK:
+			d.Status = checkWarning
+		}
+	}
+	switch d.Status {
+	case checkWarning:
+		d.Code = 1
+	case checkError:
+		// What the others may follow from comes first.
+		d.Code = exitInternal
+		for _, code := range []int{exitUnavailable, exitConfig, exitPermission} {
+			if codes[code] {
+				d.Code = code
+				break
+			}
+		}
+	}
+}
+
+var statusColors = map[string]text.Colors{
+	checkOK: {text.FgGreen}, checkUnknown: {text.Faint}, checkWarning: {text.FgYellow}, checkError: {text.FgRed},
+}
+
+func (d *doctor) print() {
+	t := newTable("status", "check", "found")
+	for _, f := range d.Checks {
+		t.AppendRow(table.Row{statusColors[f.Status].Sprint(f.Status), f.Check, f.Found})
+		if f.Mend != "" {
+			t.AppendRow(table.Row{"", "", faint.Sprint("mend: ") + f.Mend})
+		}
+	}
+	t.Render()
+	warnings, faults := 0, 0
+	for _, f := range d.Checks {
+		switch f.Status {
+		case checkWarning:
+			warnings++
+		case checkError:
+			faults++
+		}
+	}
+	fmt.Printf("%s at %s: %s, %s, %s\n", d.Bucket, d.Server, count(len(d.Checks), "check"), count(warnings, "warning"), count(faults, "error"))
+}

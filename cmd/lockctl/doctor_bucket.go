@@ -1,0 +1,184 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/natslock/locks/kvstore"
+)
+
+// bucket finds the bucket. It returns false when there is none to look at.
+func (d *doctor) bucket() bool {
+	info, err := d.s.bucket(d.g, d.cfg)
+	switch {
+	case errors.Is(err, kvstore.ErrNotFound):
+		d.fail("bucket", exitf(exitConfig, "there is no bucket %s at %s", d.g.Bucket, d.s.where()), "make it with \"lockctl init\", or name another with --bucket, --js-domain or --context")
+		return false
+	case err != nil:
+		d.fail("bucket", err, "lockctl perms PATTERN shows what the user needs")
+		return false
+	}
+	d.info = info
+	where := ""
+	if info.Domain != "" {
+		where = ", domain " + info.Domain
+	}
+	d.ok("bucket", "%s, made %s, %s of %s storage%s", info.Config.Name, info.Created.Local().Format(time.DateTime),
+		count(info.Config.Replicas, "replica"), strings.ToLower(info.Config.Storage.String()), where)
+	return true
+}
+
+func (d *doctor) settings() {
+	all, err := kvstore.Examine(d.cfg, d.info)
+	if err != nil {
+		d.fail("settings", err, "")
+		return
+	}
+	for _, f := range all {
+		mend := f.Mend
+		if !f.Remake && f.Setting != "mirror" && f.Setting != "alternates" && mend != "" {
+			mend += ": \"lockctl init\""
+		}
+		switch f.Level {
+		case kvstore.Fine:
+			d.ok(f.Setting, "%s", f.Value)
+		case kvstore.Worse:
+			d.add(f.Setting, checkWarning, mend, "%s, should be %s: %s", f.Value, f.Want, f.Why)
+		default:
+			d.add(f.Setting, checkError, mend, "%s, must be %s: %s", f.Value, f.Want, f.Why)
+			d.Checks[len(d.Checks)-1].code = exitConfig
+		}
+	}
+}
+
+// mirrors looks for streams that answer reads in the bucket's place.
+func (d *doctor) mirrors() {
+	ctx, cancel := d.quietly()
+	defer cancel()
+	list := d.s.js.ListStreams(ctx)
+	var found []string
+	n := 0
+	for info := range list.Info() {
+		n++
+		if m := info.Config.Mirror; m != nil && m.Name == d.info.Config.Name && m.External == nil {
+			found = append(found, info.Config.Name)
+		}
+	}
+	switch err := list.Err(); {
+	case err != nil:
+		d.add("mirrors", checkUnknown, "", "the account's streams cannot be listed: %v", d.why(err))
+	case len(found) > 0:
+		d.add("mirrors", checkWarning, "remove them, or their mirror_direct", "%s mirrored in %s: reads may be answered with holders long gone", d.info.Config.Name, strings.Join(found, ", "))
+	default:
+		d.ok("mirrors", "none among the account's %s", count(n, "stream"))
+	}
+}
+
+// domains looks for a bucket of the same name in other JetStream domains: whoever
+// forgets the domain, or a leaf node with a JetStream of its own, uses that one.
+func (d *doctor) domains() {
+	asked := []string{}
+	look := func(domain string, js jetstream.JetStream, err error) {
+		if err != nil {
+			d.add("other domains", checkUnknown, "", "%s: %v", domain, err)
+			return
+		}
+		asked = append(asked, domain)
+		ctx, cancel := d.quietly()
+		defer cancel()
+		stream, err := js.Stream(ctx, d.info.Config.Name)
+		switch {
+		case errors.Is(err, jetstream.ErrStreamNotFound), errors.Is(err, nats.ErrNoResponders), errors.Is(err, jetstream.ErrJetStreamNotEnabled):
+		case err != nil:
+			d.add("other domains", checkUnknown, "", "%s: %v", domain, d.why(err))
+		default:
+			if other := stream.CachedInfo(); !other.Created.Equal(d.info.Created) {
+				d.add("other domains", checkWarning, "delete one, or give it another name: locks in one exclude nobody in the other",
+					"a second bucket %s is in %s, made %s", d.g.Bucket, domain, other.Created.Local().Format(time.DateTime))
+			}
+		}
+	}
+	before := len(d.Checks)
+	if o := d.s.js.Options(); o.Domain != "" || o.APIPrefix != "" {
+		js, err := jetstream.New(d.s.nc)
+		look("the connection's own domain", js, err)
+	}
+	for _, name := range d.OtherDomain {
+		js, err := jetstream.NewWithDomain(d.s.nc, name)
+		look("domain "+name, js, err)
+	}
+	if len(d.Checks) > before {
+		return
+	}
+	if len(asked) == 0 {
+		d.add("other domains", checkUnknown, "", "domains cannot be listed: name those you know with --other-domain")
+		return
+	}
+	d.ok("other domains", "no second bucket in %s", strings.Join(asked, ", "))
+}
+
+// listen hears the notifications of all buckets of the name, in whatever domain.
+func (d *doctor) listen() *nats.Subscription {
+	sub, err := d.s.nc.SubscribeSync("natslock." + d.g.Bucket + ".*.>")
+	if err != nil {
+		return nil
+	}
+	return sub
+}
+
+// second looks at what was heard meanwhile from a second bucket.
+func (d *doctor) second(heard *nats.Subscription) {
+	if heard == nil || d.info.Config.RePublish == nil {
+		return
+	}
+	own := strings.TrimSuffix(d.info.Config.RePublish.Destination, ">")
+	for n, _, _ := heard.Pending(); n > 0; n-- {
+		m, err := heard.NextMsg(time.Millisecond)
+		if err != nil {
+			return
+		}
+		if !strings.HasPrefix(m.Subject, own) && m.Header.Get("Nats-Sequence") != "" {
+			d.add("other domains", checkWarning, "find the domain, and delete one of the buckets or give it another name",
+				"changes of a second bucket %s were heard meanwhile", d.g.Bucket)
+			return
+		}
+	}
+}
+
+// replicas looks at the servers that keep the bucket.
+func (d *doctor) replicas() {
+	c, n := d.info.Cluster, d.info.Config.Replicas
+	if c == nil || c.Name == "" {
+		d.ok("replicas", "one server, no cluster: locks stop when it does")
+		return
+	}
+	var away []string
+	for _, p := range c.Replicas {
+		switch {
+		case p.Offline:
+			away = append(away, p.Name+" is offline")
+		case !p.Current:
+			away = append(away, fmt.Sprintf("%s is %d behind", p.Name, p.Lag))
+		}
+	}
+	slices.Sort(away)
+	known := len(d.s.nc.Servers())
+	found := fmt.Sprintf("%d on cluster %s of %s known, leader %s", n, c.Name, count(known, "server"), c.Leader)
+	switch {
+	case c.Leader == "":
+		d.add("replicas", checkError, "start the missing servers: without a majority nothing can be locked", "%d on cluster %s, no leader", n, c.Name)
+		d.Checks[len(d.Checks)-1].code = exitUnavailable
+	case len(away) > 0:
+		d.add("replicas", checkWarning, "bring it back: one failure more may stop all locks", "%s; %s", found, strings.Join(away, ", "))
+	case n%2 == 0:
+		d.add("replicas", checkWarning, fmt.Sprintf("\"lockctl init --replicas %d\"", n+1), "%s: an even number is no safer than one less", found)
+	default:
+		d.ok("replicas", "%s", found) // a single one is num_replicas' affair
+	}
+}

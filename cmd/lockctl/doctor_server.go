@@ -1,0 +1,242 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+const (
+	// slowLink is the round trip above which a writer cannot prove, at the
+	// default TTL, that the readers before it have left: a write and an answer
+	// have to fit into half a margin of one second.
+	slowLink = 250 * time.Millisecond
+	// clockSlack is how far wall clocks may disagree before it is worth a word.
+	clockSlack = time.Second
+)
+
+func (d *doctor) connection() {
+	nc := d.s.nc
+	cluster := "no cluster"
+	if name := nc.ConnectedClusterName(); name != "" {
+		cluster = fmt.Sprintf("cluster %s, %s known", name, count(len(nc.Servers()), "server"))
+	}
+	d.ok("connection", "%s, server %s, %s", nc.ConnectedUrlRedacted(), nc.ConnectedServerName(), cluster)
+
+	var rtts []time.Duration
+	for range 11 {
+		rtt, err := nc.RTT()
+		if err != nil {
+			d.fail("round trip", fmt.Errorf("%w: %w", nats.ErrTimeout, err), "")
+			return
+		}
+		rtts = append(rtts, rtt)
+	}
+	slices.Sort(rtts)
+	median, longest := rtts[len(rtts)/2], rtts[len(rtts)-1]
+	status, mend := checkOK, ""
+	if median > slowLink {
+		status, mend = checkWarning, "run nearer to the servers: reader-writer locks cannot be written over such a link"
+	}
+	d.add("round trip", status, mend, "median of %d is %s, the longest %s", len(rtts), brief(median), brief(longest))
+}
+
+// versions looks at the server it is connected to, and visits those that this
+// one tells of.
+func (d *doctor) versions() {
+	nc := d.s.nc
+	d.version(nc.ConnectedServerName(), nc.ConnectedServerVersion())
+	for _, raw := range nc.DiscoveredServers() {
+		opts := nc.Opts
+		opts.Servers, opts.Url = nil, withLogin(raw, nc.ConnectedUrl())
+		opts.AllowReconnect, opts.IgnoreDiscoveredServers, opts.Timeout = false, true, min(opts.Timeout, 2*time.Second)
+		opts.AsyncErrorCB, opts.DisconnectedErrCB = func(*nats.Conn, *nats.Subscription, error) {}, nil
+		other, err := opts.Connect()
+		if err != nil {
+			d.add("server version", checkUnknown, "", "%s cannot be reached from here: %v", raw, err)
+			continue
+		}
+		if other.ConnectedServerId() != nc.ConnectedServerId() {
+			d.version(other.ConnectedServerName(), other.ConnectedServerVersion())
+		}
+		other.Close()
+	}
+}
+
+// withLogin puts the login of one URL into another.
+func withLogin(raw, from string) string {
+	u, err := url.Parse(raw)
+	login, err2 := url.Parse(from)
+	if err != nil || err2 != nil || login.User == nil {
+		return raw
+	}
+	u.User = login.User
+	return u.String()
+}
+
+func (d *doctor) version(server, version string) {
+	var major, minor int
+	_, err := fmt.Sscanf(version, "%d.%d", &major, &minor)
+	if err != nil || major < 2 || major == 2 && minor < 12 {
+		d.add("server version", checkError, "upgrade nats-server to 2.12 or later", "%s on %s", version, server)
+		d.Checks[len(d.Checks)-1].code = exitConfig
+		return
+	}
+	d.ok("server version", "%s on %s", version, server)
+}
+
+// jetStream looks at the account. It returns false where there is no JetStream.
+func (d *doctor) jetStream() bool {
+	ctx, cancel := d.quietly()
+	defer cancel()
+	acc, err := d.s.js.AccountInfo(ctx)
+	switch {
+	case errors.Is(err, jetstream.ErrJetStreamNotEnabled), errors.Is(err, jetstream.ErrJetStreamNotEnabledForAccount), errors.Is(err, nats.ErrNoResponders):
+		d.fail("jetstream", d.s.noJetStream(), "turn JetStream on for this server and account, or name the domain with --js-domain")
+		return false
+	case err != nil:
+		d.add("jetstream", checkUnknown, "", "the account's limits cannot be seen: %v", d.why(err))
+		return true
+	}
+	used := func(what string, n, limit uint64, max int64, show func(uint64) string) string {
+		if max <= 0 {
+			return fmt.Sprintf("%s of %s", show(n), what)
+		}
+		return fmt.Sprintf("%s of %s of %s", show(n), show(limit), what)
+	}
+	plainNumber := func(n uint64) string { return strconv.FormatUint(n, 10) }
+	l := acc.Limits
+	found := fmt.Sprintf("%s, %s, %s", used("file storage", acc.Store, uint64(max(l.MaxStore, 0)), l.MaxStore, bytesOf),
+		used("memory", acc.Memory, uint64(max(l.MaxMemory, 0)), l.MaxMemory, bytesOf), used("streams", uint64(acc.Streams), uint64(max(l.MaxStreams, 0)), int64(l.MaxStreams), plainNumber))
+	if acc.Domain != "" {
+		found += ", domain " + acc.Domain
+	}
+	full := l.MaxStore > 0 && acc.Store > uint64(l.MaxStore)/10*9 || l.MaxMemory > 0 && acc.Memory > uint64(l.MaxMemory)/10*9
+	status, mend := checkOK, ""
+	if full {
+		status, mend = checkWarning, "raise the account's limits: a full account refuses new locks and renewals"
+	}
+	d.add("jetstream", status, mend, "%s", found)
+	return true
+}
+
+func bytesOf(n uint64) string {
+	for _, unit := range []struct {
+		size uint64
+		name string
+	}{{1 << 30, "GiB"}, {1 << 20, "MiB"}, {1 << 10, "KiB"}} {
+		if n >= unit.size {
+			return fmt.Sprintf("%.1f %s", float64(n)/float64(unit.size), unit.name)
+		}
+	}
+	return fmt.Sprintf("%d B", n)
+}
+
+// quietly is the context of a request that may be refused.
+func (d *doctor) quietly() (context.Context, context.CancelFunc) {
+	ctx, cancel := d.g.bounded()
+	d.s.nc.SetErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
+		if errors.Is(err, nats.ErrPermissionViolation) {
+			cancel()
+		}
+	})
+	return ctx, cancel
+}
+
+// why is the server's refusal behind a request that it made end.
+func (d *doctor) why(err error) error {
+	if errors.Is(err, context.Canceled) {
+		return d.s.nc.LastError()
+	}
+	return err
+}
+
+// varz is what a server's monitoring port tells of interest.
+type varz struct {
+	Name      string    `json:"server_name"`
+	Version   string    `json:"version"`
+	Now       time.Time `json:"now"`
+	JetStream struct {
+		Config *struct {
+			SyncInterval time.Duration `json:"sync_interval"`
+			SyncAlways   bool          `json:"sync_always"`
+		} `json:"config"`
+	} `json:"jetstream"`
+}
+
+// disks asks how acknowledged writes reach the disk. No account can see that.
+func (d *doctor) disks() {
+	const always = "set \"sync_interval: always\" in the jetstream block of the server's configuration"
+	if d.info.Config.Storage == jetstream.MemoryStorage {
+		d.ok("fsync", "nothing is on disk: the bucket is in memory")
+		return
+	}
+	if len(d.Monitor) == 0 {
+		d.add("fsync", checkUnknown, "", "only a server's monitoring port tells: see --monitor")
+		return
+	}
+	for _, base := range d.Monitor {
+		v, sent, got, err := d.ask(base)
+		if err != nil {
+			d.add("fsync", checkUnknown, "", "%s: %v", withoutCredentials(base), err)
+			continue
+		}
+		d.clock("clock of "+plain(v.Name), v.Now, sent, got)
+		c := v.JetStream.Config
+		switch {
+		case c == nil:
+			d.add("fsync", checkUnknown, "", "%s has no JetStream", v.Name)
+		case c.SyncAlways:
+			d.ok("fsync", "%s writes to disk before it acknowledges", v.Name)
+		case d.info.Config.Replicas > 1:
+			d.ok("fsync", "%s writes to disk every %v: safe while not all replicas lose power at once", v.Name, c.SyncInterval)
+		default:
+			d.add("fsync", checkWarning, always+", or use three replicas in places that fail apart",
+				"%s writes to disk every %v: when power fails, acknowledged locks are lost", v.Name, c.SyncInterval)
+		}
+	}
+}
+
+func (d *doctor) ask(base string) (v varz, sent, got time.Time, err error) {
+	ctx, cancel := d.g.bounded()
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(base, "/")+"/varz", nil)
+	if err != nil {
+		return v, sent, got, err
+	}
+	sent = time.Now()
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return v, sent, got, err
+	}
+	defer resp.Body.Close()
+	got = time.Now()
+	if resp.StatusCode != http.StatusOK {
+		return v, sent, got, fmt.Errorf("%s", resp.Status)
+	}
+	return v, sent, got, json.NewDecoder(resp.Body).Decode(&v)
+}
+
+// clock compares a server's time with the moments between which it was taken.
+func (d *doctor) clock(check string, server, sent, got time.Time) {
+	// Wall clocks, without the monotonic reading.
+	early, late := server.Sub(sent.Round(0)), server.Sub(got.Round(0))
+	switch {
+	case early < -clockSlack:
+		d.add(check, checkWarning, "keep the clocks with NTP: times shown are wrong, and leases \"until\" a time end at another", "behind this machine's by %s at least", brief(-early))
+	case late > clockSlack:
+		d.add(check, checkWarning, "keep the clocks with NTP: times shown are wrong, and leases \"until\" a time end at another", "ahead of this machine's by %s at least", brief(late))
+	default:
+		d.ok(check, "within %s of this machine's", brief(max(early.Abs(), late.Abs())))
+	}
+}

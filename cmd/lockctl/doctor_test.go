@@ -1,0 +1,343 @@
+//go:build unix
+
+package main_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/testutil"
+)
+
+type diagnosis struct {
+	Server   string `json:"server"`
+	Bucket   string `json:"bucket"`
+	Status   string `json:"status"`
+	ExitCode int    `json:"exit_code"`
+	Checks   []checked
+}
+
+type checked struct{ Check, Status, Found, Mend string }
+
+// doctor runs it and checks what is true of every answer.
+func doctor(t *testing.T, s *testutil.Server, args ...string) diagnosis {
+	t.Helper()
+	code, out, errs := run(t, s, append([]string{"doctor", "--json"}, args...)...)
+	var d diagnosis
+	require.NoError(t, json.Unmarshal([]byte(out), &d), "%s%s", out, errs)
+	require.Empty(t, errs)
+	require.Equal(t, code, d.ExitCode)
+	worst := "ok"
+	for _, c := range d.Checks {
+		require.NotEmpty(t, c.Check)
+		require.NotEmpty(t, c.Found, c.Check)
+		switch c.Status {
+		case "error":
+			worst = "error"
+		case "warning":
+			if worst == "ok" {
+				worst = "warning"
+			}
+			require.NotEmpty(t, c.Mend, c.Check)
+		case "ok", "unknown":
+			require.Empty(t, c.Mend, c.Check)
+		default:
+			t.Fatalf("status %q", c.Status)
+		}
+	}
+	require.Equal(t, worst, d.Status)
+	require.Equal(t, d.Status == "ok", d.ExitCode == 0)
+	require.Equal(t, d.Status == "warning", d.ExitCode == 1)
+	return d
+}
+
+// row returns the rows of a check that are not fine, or all if all are.
+func (d diagnosis) row(t *testing.T, check string) checked {
+	t.Helper()
+	rows := slices.DeleteFunc(slices.Clone(d.Checks), func(c checked) bool { return c.Check != check })
+	require.NotEmpty(t, rows, "no row %s", check)
+	for _, c := range rows {
+		if c.Status != "ok" {
+			return c
+		}
+	}
+	return rows[0]
+}
+
+// troubles names the rows with warnings and errors.
+func (d diagnosis) troubles() []string {
+	list := []string{}
+	for _, c := range d.Checks {
+		if c.Status == "warning" || c.Status == "error" {
+			list = append(list, c.Status+" "+c.Check)
+		}
+	}
+	return list
+}
+
+func TestDoctorFindsNothing(t *testing.T) {
+	t.Parallel()
+	s := testutil.RunServer(t, testutil.WithConfig(func(o *server.Options) {
+		o.HTTPHost, o.HTTPPort, o.SyncAlways = "127.0.0.1", -1, true
+	}))
+	code, _, errs := run(t, s, "init", "-f")
+	require.Zero(t, code, errs)
+	js := jetStream(t, s)
+	before := bucketInfo(t, js).Config
+	monitor := "http://" + s.Server().MonitorAddr().String()
+	d := doctor(t, s, "--monitor", monitor, "--other-domain", "nowhere")
+	require.Zero(t, d.ExitCode, "%v", d.troubles())
+	require.Equal(t, "natslock", d.Bucket)
+	require.Equal(t, s.URL(), d.Server)
+	var seen []string
+	for _, c := range d.Checks {
+		require.Equal(t, "ok", c.Status, "%+v", c)
+		seen = append(seen, c.Check)
+	}
+	for _, want := range []string{"connection", "round trip", "server version", "jetstream", "bucket", "mirror", "max_msgs_per_subject", "allow_msg_ttl",
+		"republish", "mirrors", "other domains", "replicas", "fsync", "permissions", "mutex", "clock", "watching", "reader-writer lock"} {
+		require.Contains(t, seen, want)
+	}
+	require.Contains(t, d.row(t, "server version").Found, server.VERSION)
+
+	// It changes nothing and leaves nothing.
+	require.Equal(t, before, bucketInfo(t, js).Config)
+	require.Empty(t, locks(t, s, "ls"))
+	eventually(t, "the end of the tombstones", func() bool { return bucketInfo(t, js).State.Msgs == 0 })
+
+	// The same for people.
+	code, out, errs := run(t, s, "doctor")
+	require.Zero(t, code)
+	require.Empty(t, errs)
+	require.Regexp(t, `(?m)^STATUS +CHECK +FOUND$`, out)
+	require.Regexp(t, `(?m)^ok +mutex +lockctl/doctor/\w+ taken in `, out)
+	require.Regexp(t, `(?m)^unknown +fsync `, out)
+	require.Regexp(t, `(?m)^natslock at .*: 40 checks, 0 warnings, 0 errors$`, out)
+
+	// What the server's clock says is believed: here it is the server's own
+	// answer, an hour late.
+	late := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		resp, err := http.Get(monitor + r.URL.Path)
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadGateway)
+			return
+		}
+		defer resp.Body.Close()
+		var v map[string]any
+		_ = json.NewDecoder(resp.Body).Decode(&v)
+		v["now"] = time.Now().Add(-time.Hour)
+		_ = json.NewEncoder(w).Encode(v)
+	}))
+	defer late.Close()
+	d = doctor(t, s, "--monitor", late.URL)
+	require.Len(t, d.troubles(), 1)
+	require.Contains(t, d.troubles()[0], "warning clock of ")
+}
+
+func TestDoctorWithoutBucket(t *testing.T) {
+	t.Parallel()
+	s := testutil.RunServer(t)
+	d := doctor(t, s)
+	require.Equal(t, 78, d.ExitCode)
+	require.Contains(t, d.row(t, "bucket").Mend, "lockctl init")
+	_, err := jetStream(t, s).Stream(t.Context(), "KV_natslock")
+	require.ErrorIs(t, err, jetstream.ErrStreamNotFound, "looking makes no bucket")
+	s.Stop()
+	d = doctor(t, s)
+	require.Equal(t, 69, d.ExitCode)
+	require.Equal(t, []string{"error connection"}, d.troubles())
+
+	d = doctor(t, testutil.RunServer(t, testutil.WithoutJetStream()))
+	require.Equal(t, 69, d.ExitCode)
+	require.Equal(t, []string{"error jetstream"}, d.troubles())
+
+	for _, args := range [][]string{{"orders.42"}, {"a.>.b"}, {">", "--bucket", "a.b"}} {
+		code, out, errs := run(t, s, append([]string{"doctor"}, args...)...)
+		require.Equal(t, 64, code, "%q %s", args, errs)
+		require.Empty(t, out)
+	}
+}
+
+func TestDoctorFindsBadBucket(t *testing.T) {
+	t.Parallel()
+	s := testutil.RunServer(t, testutil.WithConfig(func(o *server.Options) { o.HTTPHost, o.HTTPPort = "127.0.0.1", -1 }))
+	js := makeBucket(t, s, func(c *jetstream.StreamConfig) { c.AllowDirect, c.RePublish = false, nil })
+	d := doctor(t, s, "--monitor", "http://"+s.Server().MonitorAddr().String())
+	require.Equal(t, []string{"warning republish", "warning allow_direct", "warning fsync"}, d.troubles())
+	require.Contains(t, d.row(t, "fsync").Mend, "sync_interval: always")
+	require.Contains(t, d.row(t, "allow_direct").Mend, "lockctl init")
+	require.Equal(t, "ok", d.row(t, "mutex").Status)
+
+	_, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "copy", Mirror: &jetstream.StreamSource{Name: "KV_natslock"}})
+	require.NoError(t, err)
+	c := bucketInfo(t, js).Config
+	c.MaxAge, c.AllowDirect = time.Hour, true
+	_, err = js.UpdateStream(t.Context(), c)
+	require.NoError(t, err)
+	d = doctor(t, s)
+	require.Equal(t, 78, d.ExitCode)
+	require.Equal(t, []string{"error max_age", "warning republish", "warning mirrors", "error mutex"}, d.troubles())
+	require.Contains(t, d.row(t, "mirrors").Found, "copy")
+	require.Contains(t, d.row(t, "max_age").Mend, "lockctl init")
+
+	c.MaxAge = 0
+	_, err = js.UpdateStream(t.Context(), c)
+	require.NoError(t, err)
+	require.NoError(t, js.DeleteStream(t.Context(), "copy"))
+	code, _, errs := run(t, s, "init", "-f")
+	require.Zero(t, code, errs)
+	require.Empty(t, doctor(t, s).troubles(), "init has mended it")
+}
+
+// Each subject that is refused is named.
+func TestDoctorTriesPermissions(t *testing.T) {
+	t.Parallel()
+	orders := block(t, "orders.>")
+	without := func(subject string) string {
+		require.Contains(t, orders, `"`+subject+`"`)
+		return strings.Replace(orders, `"`+subject+`"`, "", 1)
+	}
+	const noQueue, noWord, noGate = "$KV.natslock.rwait.orders.*.>", "natslock.natslock.*.lock.orders.>", "$KV.natslock.rw.orders.>"
+	s := testutil.RunServer(t, testutil.WithConfigText(userList(map[string]string{
+		"full": orders, "private": block(t, "orders.>", "--private"), "queue": without(noQueue), "word": without(noWord), "gate": without(noGate),
+		"info": without("$JS.API.STREAM.INFO.KV_natslock"), "admin": block(t, "orders.>", "--role", "admin"),
+	})))
+	as := func(user string, args ...string) diagnosis {
+		t.Helper()
+		return doctor(t, s, append(args, "--user", user, "--password", "p", "--timeout", "1s")...)
+	}
+	code, _, errs := run(t, s, "init", "-f", "--user", "root", "--password", "p")
+	require.Zero(t, code, errs)
+
+	d := as("full", "orders.>")
+	require.Zero(t, d.ExitCode, "%v", d.troubles())
+	require.Contains(t, d.row(t, "mutex").Found, "orders.lockctl/doctor/")
+	require.Equal(t, "unknown", d.row(t, "mirrors").Status)
+	require.Equal(t, "unknown", d.row(t, "jetstream").Status)
+	d = as("admin", "orders.>")
+	require.Zero(t, d.ExitCode, "%v", d.troubles())
+	require.Equal(t, "ok", d.row(t, "mirrors").Status)
+	d = as("private", "orders.>")
+	require.Equal(t, []string{"warning permissions", "warning permissions"}, d.troubles())
+	d = as("queue", "orders.>")
+	require.Equal(t, 77, d.ExitCode)
+	require.Contains(t, d.row(t, "permissions").Found, "publish to $KV.natslock.rwait.orders.lockctl/doctor/")
+	require.Contains(t, d.row(t, "permissions").Mend, "lockctl perms 'orders.>'")
+	d = as("gate", "orders.>")
+	require.Equal(t, 77, d.ExitCode)
+	require.Equal(t, "error", d.row(t, "reader-writer lock").Status)
+	require.Equal(t, "ok", d.row(t, "mutex").Status)
+	d = as("word", "orders.>")
+	require.Equal(t, []string{"warning permissions", "warning watching"}, d.troubles())
+	d = as("info", "orders.>")
+	require.Equal(t, 77, d.ExitCode)
+	require.Contains(t, d.row(t, "bucket").Found, "STREAM.INFO.KV_natslock")
+	d = as("full", "users.>")
+	require.Equal(t, 77, d.ExitCode)
+	require.Equal(t, "error", d.row(t, "mutex").Status)
+	d = as("nobody")
+	require.Equal(t, 77, d.ExitCode)
+	require.Equal(t, []string{"error connection"}, d.troubles())
+}
+
+// A leaf node that has a JetStream of its own has a bucket of its own.
+func TestDoctorFindsSecondBucket(t *testing.T) {
+	t.Parallel()
+	port := freePort(t)
+	hub := testutil.RunServer(t, testutil.WithConfig(func(o *server.Options) {
+		o.JetStreamDomain = "hub"
+		o.LeafNode.Host, o.LeafNode.Port = "127.0.0.1", port
+	}))
+	leaf := testutil.RunServer(t, testutil.WithConfig(func(o *server.Options) {
+		o.JetStreamDomain = "leaf"
+		o.LeafNode.Remotes = []*server.RemoteLeafOpts{{URLs: []*url.URL{{Scheme: "nats-leaf", Host: fmt.Sprintf("127.0.0.1:%d", port)}}}}
+		o.LeafNode.ReconnectInterval = 50 * time.Millisecond
+	}))
+	code, _, errs := run(t, hub, "init", "-f")
+	require.Zero(t, code, errs)
+	eventually(t, "the hub's bucket, from the leaf", func() bool {
+		code, _, _ := run(t, leaf, "--js-domain", "hub", "--timeout", "1s", "ls")
+		js, err := jetstream.NewWithDomain(leaf.Connect(), "hub")
+		require.NoError(t, err)
+		_, err = js.Stream(t.Context(), "KV_natslock")
+		return code == 0 && err == nil
+	})
+	d := doctor(t, leaf, "--js-domain", "hub")
+	require.Zero(t, d.ExitCode, "%v", d.troubles())
+	require.Contains(t, d.row(t, "other domains").Found, "the connection's own domain")
+
+	code, out, errs := run(t, leaf, "init", "-f")
+	require.Zero(t, code, errs)
+	require.Contains(t, out, "made bucket")
+	for _, args := range [][]string{{"--js-domain", "hub"}, {"--other-domain", "hub"}} {
+		d = doctor(t, leaf, args...)
+		require.Equal(t, []string{"warning other domains"}, d.troubles())
+		require.Contains(t, d.row(t, "other domains").Found, "a second bucket natslock")
+	}
+
+	// Also when nobody names it: its changes are heard while the doctor is there.
+	c, err := natslock.New(timeout(t), hub.Connect())
+	require.NoError(t, err)
+	stop := make(chan struct{})
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				_ = c.Do(t.Context(), "busy", func(context.Context, *natslock.Lock) error { return nil })
+			}
+		}
+	}()
+	defer func() { close(stop); <-stopped }()
+	d = doctor(t, leaf)
+	require.Contains(t, d.row(t, "other domains").Status+d.Checks[len(d.Checks)-1].Status, "warning")
+	require.Contains(t, d.Checks[len(d.Checks)-1].Found, "were heard meanwhile")
+}
+
+// init spreads a bucket over a cluster, and the doctor sees who keeps it.
+func TestDoctorOnCluster(t *testing.T) {
+	t.Parallel()
+	cluster := testutil.RunCluster(t, 3)
+	s := cluster.Servers()[0]
+	code, out, errs := run(t, s, "init", "-f")
+	require.Zero(t, code, errs)
+	require.Contains(t, out, "one replica on cluster")
+	d := doctor(t, s)
+	require.Equal(t, []string{"warning num_replicas"}, d.troubles())
+	require.Contains(t, d.row(t, "num_replicas").Mend, "lockctl init")
+	code, out, errs = run(t, s, "init", "-f", "--replicas", "3")
+	require.Zero(t, code, errs)
+	require.Regexp(t, `num_replicas +1 +-> +3`, out)
+	eventually(t, "three replicas that are up to date", func() bool { return len(doctor(t, s).troubles()) == 0 })
+	d = doctor(t, s)
+	require.Contains(t, d.row(t, "replicas").Found, "3 on cluster")
+	versions := 0
+	for _, c := range d.Checks {
+		if c.Check == "server version" {
+			versions++
+		}
+	}
+	require.Equal(t, 3, versions, "of all servers")
+
+	cluster.StopServer(2)
+	eventually(t, "a replica seen to be offline", func() bool {
+		d = doctor(t, s, "--timeout", "2s")
+		return slices.Contains(d.troubles(), "warning replicas") && strings.Contains(d.row(t, "replicas").Found, "offline")
+	})
+}

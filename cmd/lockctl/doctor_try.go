@@ -1,0 +1,198 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/rwlock"
+)
+
+// wordAfter is how long after a lock was taken the word of it may come. It is sent
+// before the answer to the taking.
+const wordAfter = 2 * time.Second
+
+// permissions tries every subject that the library needs, with requests that
+// change nothing: the server tells of a refusal before it answers a ping.
+func (d *doctor) permissions() {
+	o := d.s.js.Options()
+	access := natslock.Access{Pattern: d.name, Bucket: d.g.Bucket, Domain: o.Domain, InboxPrefix: d.s.nc.Opts.InboxPrefix}
+	if o.Domain == "" && o.APIPrefix != "$JS.API." && o.APIPrefix != "" {
+		access.APIPrefix = o.APIPrefix
+	}
+	set, err := natslock.Permissions(access)
+	if err != nil {
+		d.fail("permissions", err, "")
+		return
+	}
+	access.Private = true
+	private, err := natslock.Permissions(access)
+	if err != nil {
+		d.fail("permissions", err, "")
+		return
+	}
+	d.told = set.Subscribe[0].Subject // of the mutex
+	mend := "give the user what \"lockctl perms '" + plain(d.Pattern) + "'\" prints"
+	allowed := 0
+	for _, p := range set.Publish {
+		refused, err := d.tryPublish(p.Subject)
+		switch {
+		case err != nil:
+			d.fail("permissions", err, "")
+			return
+		case refused == nil:
+			allowed++
+		case slices.ContainsFunc(private.Publish, func(q natslock.Permission) bool { return q.Subject == p.Subject }):
+			d.add("permissions", checkError, mend, "refused to %s: publish to %s", p.For, p.Subject)
+			d.Checks[len(d.Checks)-1].code = exitPermission
+		default:
+			d.add("permissions", checkWarning, mend+", unless it is withheld on purpose: queues are read more slowly", "refused to %s: publish to %s", p.For, p.Subject)
+		}
+	}
+	for _, p := range set.Subscribe {
+		refused, err := d.trySubscribe(p.Subject)
+		switch {
+		case err != nil:
+			d.fail("permissions", err, "")
+			return
+		case refused == nil:
+			allowed++
+		default: // without answers it would not have come this far
+			d.add("permissions", checkWarning, mend, "refused to %s: subscribe to %s; waiters poll on timers", p.For, p.Subject)
+		}
+	}
+	if all := len(set.Publish) + len(set.Subscribe); allowed == all {
+		d.ok("permissions", "all %d subjects that locks like %s need", all, d.name)
+	}
+}
+
+// tryPublish returns the server's refusal, or nil.
+func (d *doctor) tryPublish(subject string) (refused, err error) {
+	m := nats.NewMsg(strings.ReplaceAll(subject, "*", "doctor"))
+	m.Reply = d.s.nc.NewInbox()
+	if strings.Contains(subject, ".GET.") && !strings.Contains(subject, "$KV.") {
+		m.Data, _ = json.Marshal(map[string]string{"last_by_subj": "$KV." + d.g.Bucket + ".lock." + d.name})
+	} else if strings.Contains(subject, "$KV.") && !strings.Contains(subject, ".GET.") {
+		// A name just made up has no revision 1: the stream refuses the write.
+		m.Header.Set("Nats-Expected-Last-Subject-Sequence", "1")
+		m.Header.Set("Nats-TTL", "1s")
+		m.Header.Set("KV-Operation", "DEL")
+	}
+	return d.refusal(func() error { return d.s.nc.PublishMsg(m) })
+}
+
+func (d *doctor) trySubscribe(subject string) (refused, err error) {
+	var sub *nats.Subscription
+	defer func() {
+		if sub != nil {
+			_ = sub.Unsubscribe()
+		}
+	}()
+	return d.refusal(func() (err error) {
+		sub, err = d.s.nc.SubscribeSync(subject)
+		return err
+	})
+}
+
+func (d *doctor) refusal(try func() error) (refused, err error) {
+	before := d.s.nc.LastError()
+	if err := try(); err != nil {
+		return nil, err
+	}
+	if err := d.s.nc.FlushTimeout(d.g.Timeout); err != nil {
+		return nil, err
+	}
+	if now := d.s.nc.LastError(); now != before && errors.Is(now, nats.ErrPermissionViolation) {
+		return now, nil
+	}
+	return nil, nil
+}
+
+// locks takes, renews and releases real ones, and listens to the bucket's word of
+// it.
+func (d *doctor) locks() {
+	err := d.s.open(d.g, natslock.WithBucketConfig(d.cfg), natslock.WithOwner("lockctl doctor"), natslock.WithTTL(5*time.Second),
+		natslock.WithWatchAfter(-1), natslock.WithLogger(slog.New(slog.DiscardHandler)))
+	if err != nil {
+		d.fail("mutex", err, "see the rows above")
+		return
+	}
+	d.mutex()
+	d.readWrite()
+}
+
+func (d *doctor) mutex() {
+	ctx, cancel := d.g.bounded()
+	defer cancel()
+	told, err := d.s.nc.SubscribeSync(d.told)
+	if err != nil {
+		d.fail("watching", err, "")
+		return
+	}
+	sent := time.Now()
+	l, err := d.s.TryLock(ctx, d.name)
+	got := time.Now()
+	if err != nil {
+		d.fail("mutex", err, "see the rows above")
+		return
+	}
+	info, lookErr := d.s.Inspect(ctx, natslock.Mutex, d.name)
+	renewing := time.Now()
+	err = l.Extend(ctx, 0)
+	releasing := time.Now()
+	if err2 := l.Unlock(ctx); err == nil {
+		err = err2
+	}
+	if err != nil {
+		d.fail("mutex", err, "see the rows above")
+		return
+	}
+	d.ok("mutex", "%s taken in %s, renewed in %s, released in %s", d.name, brief(got.Sub(sent)), brief(releasing.Sub(renewing)), brief(time.Since(releasing)))
+	if lookErr != nil || info.Holder == nil {
+		d.add("clock", checkUnknown, "", "the record that tells the server's time was not found")
+	} else {
+		d.clock("clock", info.Holder.Expires.Add(-info.Holder.TTL), sent, got)
+	}
+	d.watching(told)
+}
+
+// watching waits for the word of the lock that was taken.
+func (d *doctor) watching(told *nats.Subscription) {
+	if d.info.Config.RePublish == nil {
+		return // the setting has its row
+	}
+	wait := min(d.g.Timeout, wordAfter)
+	_, err := told.NextMsg(wait)
+	switch {
+	case err != nil:
+		d.add("watching", checkWarning, "allow the user to subscribe, and notifications to pass from the bucket's account or domain to this one: waiters poll on timers",
+			"no word of a lock that was taken, in %v", wait)
+	default:
+		d.ok("watching", "heard of the lock")
+	}
+}
+
+func (d *doctor) readWrite() {
+	ctx, cancel := d.g.bounded()
+	defer cancel()
+	rw := rwlock.New(d.s.Client)
+	begun := time.Now()
+	for _, try := range []func(context.Context, string, ...natslock.LockOption) (*natslock.Lock, error){rw.TryRLock, rw.TryLock} {
+		l, err := try(ctx, d.rwName)
+		if err == nil {
+			err = l.Unlock(ctx)
+		}
+		if err != nil {
+			d.fail("reader-writer lock", err, "see the rows above")
+			return
+		}
+	}
+	d.ok("reader-writer lock", "read and written in %s", brief(time.Since(begun)))
+}
