@@ -87,11 +87,11 @@ type doctor struct {
 }
 
 func (c *doctorCmd) Run(g *globals) error {
-	name, err := c.ownName()
+	name, err := ownName(c.Pattern, "doctor")
 	if err != nil {
 		return err
 	}
-	rwName, _ := c.ownName()
+	rwName, _ := ownName(c.Pattern, "doctor")
 	d := &doctor{doctorCmd: c, g: g, name: name, rwName: rwName}
 	d.Bucket = g.Bucket
 	d.cfg = kvstore.Config{Bucket: g.Bucket, NoCreate: true, Logger: slog.New(slog.DiscardHandler)}
@@ -113,17 +113,18 @@ func (c *doctorCmd) Run(g *globals) error {
 	return err
 }
 
-// ownName is a name that the pattern matches and that nobody else uses.
-func (c *doctorCmd) ownName() (string, error) {
-	tokens := strings.Split(c.Pattern, ".")
+// ownName is a name that the pattern matches and that nobody else uses, for what
+// lockctl tries itself.
+func ownName(pattern, command string) (string, error) {
+	tokens := strings.Split(pattern, ".")
 	own := false
 	for i, t := range tokens {
 		if t == "*" || t == ">" && i == len(tokens)-1 {
-			tokens[i], own = "lockctl/doctor/"+strings.ToLower(rand.Text()[:10]), true
+			tokens[i], own = "lockctl/"+command+"/"+strings.ToLower(rand.Text()[:10]), true
 		}
 	}
 	if !own {
-		return "", usagef("the pattern %s matches one name only, whose lock is not the doctor's to take: end it in .> or have a *", plain(c.Pattern))
+		return "", usagef("the pattern %s matches one name only, whose lock is not for trying: end it in .> or have a *", plain(pattern))
 	}
 	return strings.Join(tokens, "."), nil
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
@@ -16,9 +17,12 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-func jetStream(t *testing.T, s *testutil.Server) jetstream.JetStream {
+// asRoot is for servers with a list of users.
+var asRoot = []nats.Option{nats.UserInfo("root", "p")}
+
+func jetStream(t *testing.T, s *testutil.Server, opts ...nats.Option) jetstream.JetStream {
 	t.Helper()
-	js, err := jetstream.New(s.Connect())
+	js, err := jetstream.New(s.Connect(opts...))
 	require.NoError(t, err)
 	return js
 }

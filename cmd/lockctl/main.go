@@ -32,6 +32,7 @@ type cli struct {
 	Run    runCmd    `cmd:"" help:"Run a command while holding a lock."`
 	Ls     lsCmd     `cmd:"" aliases:"list" help:"List the locks that are held or waited for."`
 	Info   infoCmd   `cmd:"" help:"Show everything about one lock."`
+	Bench  benchCmd  `cmd:"" help:"Measure the locks of the server."`
 	Break  breakCmd  `cmd:"" help:"End somebody else's hold on a lock."`
 	Init   initCmd   `cmd:"" help:"Make the bucket, or mend the one there is."`
 	Doctor doctorCmd `cmd:"" help:"Check all that locks depend on."`
