@@ -82,10 +82,10 @@ func (s *Store) readAsOf(ctx context.Context, key string, min uint64) (Record, e
 		}
 		// The leader's read shows any key, so it may be withheld where reading
 		// single keys is granted, or not be imported. A replica that is not
-		// behind will do.
+		// behind will do, and the only server there is never is.
 		r, direct := s.directGet(ctx, key)
-		if direct == nil && r.Revision >= min {
-			return r, nil
+		if direct == nil && r.Revision >= min || s.Alone() {
+			return r, direct
 		}
 		if try == lagRetries {
 			// Not imported is not granted.

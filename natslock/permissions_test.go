@@ -75,6 +75,17 @@ func TestPermissionForSomeNames(t *testing.T) {
 	require.ErrorIs(t, err, natslock.ErrPermission)
 }
 
+// What others have written since does not keep a user from looking who may not
+// ask the leader for records.
+func TestPermissionToInspectInBusyBucket(t *testing.T) {
+	s := testutil.RunServer(t, testutil.WithConfigText(users))
+	admin := newClient(t, s.Connect(as("admin")...))
+	c := newClient(t, s.Connect(as("orders")...))
+	l := mustLock(t, admin, "orders.1")
+	mustLock(t, admin, "users.1") // a later revision
+	require.Equal(t, l.Token(), inspect(t, c, "orders.1").Holder.Token)
+}
+
 // Who may not hear the notifications gets in by its timers.
 func TestPermissionToListenDenied(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
