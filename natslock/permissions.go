@@ -56,11 +56,11 @@ type Access struct {
 	// (nats.CustomInboxPrefix); empty means _INBOX. With one of its own, others
 	// cannot read its answers.
 	InboxPrefix string
-	// Private withholds the two requests that read any record in the bucket,
-	// whatever its name. The library does without them: it lists queues more
-	// slowly, and a user whose reads are answered by a replica that lags can get
-	// [ErrPermission] where the leader would have been asked.
-	Private bool
+	// ReadAll allows a user the two requests that read any record in the bucket,
+	// whatever its name; operators and admins have them. The library does
+	// without: it lists queues more slowly, and where a replica lags that answers
+	// its reads it can return [ErrPermission] instead of asking the leader.
+	ReadAll bool
 }
 
 // Permission is one subject that a user needs.
@@ -142,7 +142,7 @@ func Permissions(a Access) (PermissionSet, error) {
 	for _, k := range read {
 		publish(api+"DIRECT.GET."+stream.Name+"."+keys+k, "read one record", "")
 	}
-	if !a.Private {
+	if a.ReadAll || a.Role != RoleUser {
 		const shows = "reads any record in the bucket: owner, host, pid and metadata of every holder and waiter"
 		publish(api+"DIRECT.GET."+stream.Name, "read a whole queue at once", shows)
 		publish(api+"STREAM.MSG.GET."+stream.Name, "read from the stream's leader, where a replica lags", shows)

@@ -88,7 +88,11 @@ func (g *globals) connect() (_ *session, err error) {
 		nats.ReconnectWait(100 * time.Millisecond),
 		nats.ReconnectJitter(50*time.Millisecond, 100*time.Millisecond),
 		nats.PingInterval(10 * time.Second),
-		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { complain("%v", err) }),
+		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
+			if !doneWithout(err) {
+				complain("%v", err)
+			}
+		}),
 	}
 	nc, url, settings, err := how.dial(opts...)
 	if err != nil {
@@ -97,6 +101,14 @@ func (g *globals) connect() (_ *session, err error) {
 	s.nc, s.url = nc, url
 	s.js, err = how.jetStream(nc, settings)
 	return s, err
+}
+
+// doneWithout says whether an error is the refusal of a request that the library
+// has another way for: see natslock.Access.ReadAll.
+func doneWithout(err error) bool {
+	text := err.Error()
+	return errors.Is(err, nats.ErrPermissionViolation) &&
+		(strings.Contains(text, ".STREAM.MSG.GET.") || strings.Contains(text, ".DIRECT.GET.") && !strings.Contains(text, "$KV."))
 }
 
 // connectError says what a user can do about a connection that was not made.

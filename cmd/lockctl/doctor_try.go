@@ -32,8 +32,8 @@ func (d *doctor) permissions() {
 		d.fail("permissions", err, "")
 		return
 	}
-	access.Private = true
-	private, err := natslock.Permissions(access)
+	access.ReadAll = true
+	all, err := natslock.Permissions(access)
 	if err != nil {
 		d.fail("permissions", err, "")
 		return
@@ -41,7 +41,7 @@ func (d *doctor) permissions() {
 	d.told = set.Subscribe[0].Subject // of the mutex
 	mend := "give the user what \"lockctl perms '" + plain(d.Pattern) + "'\" prints"
 	allowed := 0
-	for _, p := range set.Publish {
+	for _, p := range all.Publish {
 		refused, err := d.tryPublish(p.Subject)
 		switch {
 		case err != nil:
@@ -49,11 +49,12 @@ func (d *doctor) permissions() {
 			return
 		case refused == nil:
 			allowed++
-		case slices.ContainsFunc(private.Publish, func(q natslock.Permission) bool { return q.Subject == p.Subject }):
+		case slices.ContainsFunc(set.Publish, func(q natslock.Permission) bool { return q.Subject == p.Subject }):
 			d.add("permissions", checkError, mend, "refused to %s: publish to %s", p.For, p.Subject)
 			d.Checks[len(d.Checks)-1].code = exitPermission
 		default:
-			d.add("permissions", checkWarning, mend+", unless it is withheld on purpose: queues are read more slowly", "refused to %s: publish to %s", p.For, p.Subject)
+			allowed++ // not given to users unless asked for
+			d.ok("permissions", "not allowed to %s, which is done in another way: publish to %s", p.For, p.Subject)
 		}
 	}
 	for _, p := range set.Subscribe {
@@ -68,8 +69,8 @@ func (d *doctor) permissions() {
 			d.add("permissions", checkWarning, mend, "refused to %s: subscribe to %s; waiters poll on timers", p.For, p.Subject)
 		}
 	}
-	if all := len(set.Publish) + len(set.Subscribe); allowed == all {
-		d.ok("permissions", "all %d subjects that locks like %s need", all, d.name)
+	if n := len(all.Publish) + len(set.Subscribe); allowed == n {
+		d.ok("permissions", "all subjects that locks like %s need", d.name)
 	}
 }
 

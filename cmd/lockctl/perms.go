@@ -10,7 +10,7 @@ import (
 type permsCmd struct {
 	Pattern string `arg:"" help:"Names of the locks: \"*\" stands for one token, a last \">\" for all that follow."`
 	Role    string `enum:"user,operator,admin" default:"user" placeholder:"ROLE" help:"user, operator or admin (default ${default})."`
-	Private bool   `help:"Withhold what reads any record in the bucket, whatever its name."`
+	ReadAll bool   `help:"Let a user read any record in the bucket, whatever its name, as operators and admins do."`
 	JSON    bool   `name:"json" help:"Print an object with the subjects instead."`
 }
 
@@ -29,9 +29,9 @@ will connect with. On a server of the domain itself leave --js-domain out: there
 the server takes the domain off before it looks at permissions. With an inbox
 prefix of its own nobody else can read the user's answers.
 
---private is for those who must not see the other locks' owners and metadata. Their
-names remain visible, long queues are read more slowly, and on a cluster a read
-can be refused when the replica that answers lags.
+A user sees the names of all locks in the bucket, but owners and metadata of its own
+only. With --read-all it sees those too; long queues are read faster then, and on a
+cluster no lock fails because the replica that answers a read lags.
 
 With --json an object: "role", "pattern", "bucket", and "publish" and "subscribe",
 arrays of objects with "subject", "for" and "leaks".
@@ -66,7 +66,7 @@ func (c *permsCmd) Run(g *globals) error {
 		return usagef("the pattern is empty; all names are \">\"")
 	}
 	set, err := natslock.Permissions(natslock.Access{
-		Pattern: c.Pattern, Role: roles[c.Role], Bucket: g.Bucket, Private: c.Private,
+		Pattern: c.Pattern, Role: roles[c.Role], Bucket: g.Bucket, ReadAll: c.ReadAll,
 		Domain: g.Domain, APIPrefix: g.APIPrefix, InboxPrefix: g.InboxPrefix,
 	})
 	if err != nil {
