@@ -288,7 +288,7 @@ func TestTopOutage(t *testing.T) {
 func TestTopRates(t *testing.T) {
 	t.Parallel()
 	s := testutil.RunServer(t)
-	makeBucket(t, s)
+	withBucket(t, s)
 	v := display(t, s, nil, "top")
 	v.shows("locks 0", "grants 0.0/s  hand-overs 0.0/s", "connected")
 	first, pid := hold(t, s, "x")

@@ -81,7 +81,7 @@ func toldEvents(t *testing.T, p *process, n int) []event {
 	return events
 }
 
-func makeBucket(t *testing.T, s *testutil.Server) {
+func withBucket(t *testing.T, s *testutil.Server) {
 	t.Helper()
 	code, _, errs := run(t, s, "run", "made", "--", "true")
 	require.Zero(t, code, errs)
@@ -90,7 +90,7 @@ func makeBucket(t *testing.T, s *testutil.Server) {
 func TestWatch(t *testing.T) {
 	t.Parallel()
 	s := testutil.RunServer(t)
-	makeBucket(t, s)
+	withBucket(t, s)
 	first, pid := hold(t, s, "orders.1", "--meta", "ticket=OPS-1")
 	w := watch(t, s, "--json", "orders.>")
 	text := watch(t, s, "orders.>")
@@ -160,7 +160,7 @@ func TestWatch(t *testing.T) {
 func TestWatchRenewalsAndExpiry(t *testing.T) {
 	t.Parallel()
 	s := testutil.RunServer(t)
-	makeBucket(t, s)
+	withBucket(t, s)
 	terse, w := watch(t, s, "--json"), watch(t, s, "--json", "-v", "x\x1by")
 	text := watch(t, s, "-v")
 	p, _ := hold(t, s, "x\x1by", "--ttl", "1s", "--meta", "k=\x1b[2J")
@@ -194,7 +194,7 @@ func TestWatchRenewalsAndExpiry(t *testing.T) {
 func TestWatchOutage(t *testing.T) {
 	t.Parallel()
 	s := testutil.RunServer(t)
-	makeBucket(t, s)
+	withBucket(t, s)
 	w := watch(t, s, "--json")
 	s.Stop()
 	said(t, w, "lost the connection to "+s.URL())
@@ -233,7 +233,7 @@ func TestWatchWithoutBucket(t *testing.T) {
 func TestWatchRefuses(t *testing.T) {
 	t.Parallel()
 	s := testutil.RunServer(t)
-	makeBucket(t, s)
+	withBucket(t, s)
 	code, _, errs := run(t, s, "watch", "")
 	require.Equal(t, 64, code, errs)
 	code, _, errs = run(t, nil, "--server", "nats://127.0.0.1:1", "watch")
@@ -249,7 +249,7 @@ func TestWatchRefuses(t *testing.T) {
 func TestWatchBrokenPipe(t *testing.T) {
 	t.Parallel()
 	s := testutil.RunServer(t)
-	makeBucket(t, s)
+	withBucket(t, s)
 	cmd := exec.Command(binary, "watch")
 	cmd.Env = append(os.Environ(), "NATS_URL="+s.URL())
 	stdout, err := cmd.StdoutPipe()

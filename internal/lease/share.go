@@ -3,6 +3,8 @@ package lease
 import (
 	"cmp"
 	"context"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -47,7 +49,8 @@ type share struct {
 	host   *Lease
 	until  Instant
 	watch  kvstore.Watch
-	guests int // under shares.mu
+	guests int                 // under shares.mu
+	told   map[*guest]struct{} // whose contexts end with the lease; under shares.mu
 	closed bool
 }
 
@@ -57,7 +60,6 @@ type guest struct {
 	share  *share
 	ctx    context.Context
 	cancel context.CancelCauseFunc
-	unbind func() bool
 
 	released sync.Once
 	gone     atomic.Bool
@@ -95,7 +97,7 @@ func (e *Engine) AcquireShared(ctx context.Context, req Request) (Holding, error
 	r.leases++
 	s.mu.Unlock()
 
-	sh := &share{gate: gate}
+	sh := &share{gate: gate, told: make(map[*guest]struct{})}
 	if reads {
 		if sh.watch, err = e.kv.Watch(gate, func(ev kvstore.Event) {
 			if ev.Kind == kvstore.Put || ev.Kind == kvstore.Recheck {
@@ -115,9 +117,11 @@ func (e *Engine) AcquireShared(ctx context.Context, req Request) (Holding, error
 		s.left(gate)
 		return nil, err
 	}
+	sh.host = l
 	e.keeper.mu.Lock()
 	l.onEnd = func() {
 		s.close(sh)
+		s.tell(sh)
 		if sh.watch != nil {
 			e.sender.add(sh.watch.Stop)
 		}
@@ -132,7 +136,6 @@ func (e *Engine) AcquireShared(ctx context.Context, req Request) (Holding, error
 	if !reads {
 		return l, nil
 	}
-	sh.host = l
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !sh.closed && s.m[gate] == r && r.open == nil {
@@ -168,16 +171,29 @@ func (e *Engine) join(ctx context.Context, r *reading, detached bool) *guest {
 
 // guestOf adds a guest. Under mu.
 func (e *Engine) guestOf(ctx context.Context, sh *share, detached bool) *guest {
-	sh.guests++
 	parent := ctx
 	if detached {
 		parent = context.WithoutCancel(ctx)
 	}
 	g := &guest{Lease: sh.host, share: sh}
 	g.ctx, g.cancel = context.WithCancelCause(parent)
-	host := sh.host.ctx
-	g.unbind = context.AfterFunc(host, func() { g.cancel(context.Cause(host)) })
+	sh.guests++
+	sh.told[g] = struct{}{}
+	if host := sh.host.ctx; host.Err() != nil { // told of before it came
+		g.cancel(context.Cause(host))
+	}
 	return g
+}
+
+// tell ends the contexts of the guests of a lease that has ended, before whoever
+// ended it goes on.
+func (s *shares) tell(sh *share) {
+	s.mu.Lock()
+	guests := slices.Collect(maps.Keys(sh.told))
+	s.mu.Unlock()
+	for _, g := range guests {
+		g.cancel(context.Cause(sh.host.ctx))
+	}
 }
 
 // close ends the sharing of a lease; those who share it go on.
@@ -188,6 +204,14 @@ func (s *shares) close(sh *share) {
 	if r := s.m[sh.gate]; r != nil && r.open == sh {
 		r.open = nil
 	}
+}
+
+// forget: the guest's context has ended.
+func (sh *share) forget(g *guest) {
+	s := &g.e.shares
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(sh.told, g)
 }
 
 // closeGate ends the sharing behind a gate that this client is to take.
@@ -249,8 +273,8 @@ func (g *guest) Release() error {
 		_, _, lost := g.Lease.Status()
 		g.left = g.e.now().Add(min(0, g.Lease.Left())) // it may have been lost before
 		g.gone.Store(true)
-		g.unbind()
 		g.cancel(cmp.Or(lost, error(g.end())))
+		g.share.forget(g)
 		if g.leave() {
 			g.result = g.Lease.Release()
 		} else {
