@@ -7,8 +7,9 @@ import (
 )
 
 const (
-	configGo = "kvstore/config.go"
-	openGo   = "kvstore/open.go"
+	configGo  = "kvstore/config.go"
+	findingGo = "kvstore/finding.go"
+	openGo    = "kvstore/open.go"
 )
 
 // bucketMutants weaken how the bucket is made, and what is found fit for leases.
@@ -46,23 +47,23 @@ var bucketMutants = append([]mutant{
 // settingMutants overlook one setting each.
 var settingMutants = func() (all []mutant) {
 	conditions := map[string]string{
-		"mirror":                    `c.Mirror != nil {`,
-		"sources":                   `len(c.Sources) > 0 {`,
-		"subject_transform":         `c.SubjectTransform != nil {`,
-		"subjects":                  `c.Mirror == nil && (len(c.Subjects) != 1 || c.Subjects[0] != own) {`,
-		"max_msgs_per_subject":      `c.MaxMsgsPerSubject != 1 {`,
-		"allow_msg_ttl":             `!c.AllowMsgTTL {`,
-		"subject_delete_marker_ttl": `c.SubjectDeleteMarkerTTL != 0 {`,
-		"discard_new_per_subject":   `c.DiscardNewPerSubject {`,
-		"discard":                   `limited := c.MaxBytes > 0 || c.MaxMsgs > 0; limited && c.Discard != jetstream.DiscardNew {`,
-		"max_age":                   `c.MaxAge > 0 && c.MaxAge < MaxTTL {`,
-		"retention":                 `c.Retention != jetstream.LimitsPolicy {`,
-		"no_ack":                    `c.NoAck {`,
-		"sealed":                    `c.Sealed {`,
-		"allow_msg_counter":         `c.AllowMsgCounter {`,
-		"persist_mode":              `c.PersistMode != jetstream.DefaultPersistMode {`,
-		"max_msg_size":              `c.MaxMsgSize > 0 && c.MaxMsgSize < minMsgSize {`,
-		"storage":                   `c.Storage == jetstream.MemoryStorage && c.Replicas <= 1 && want.Storage != jetstream.MemoryStorage {`,
+		"mirror":                    `c.Mirror == nil`,
+		"sources":                   `len(c.Sources) == 0`,
+		"subject_transform":         `c.SubjectTransform == nil`,
+		"subjects":                  `len(c.Subjects) == 1 && c.Subjects[0] == own`,
+		"max_msgs_per_subject":      `c.MaxMsgsPerSubject == 1`,
+		"allow_msg_ttl":             `c.AllowMsgTTL`,
+		"subject_delete_marker_ttl": `c.SubjectDeleteMarkerTTL == 0`,
+		"discard_new_per_subject":   `!c.DiscardNewPerSubject`,
+		"discard":                   `!limited || c.Discard == jetstream.DiscardNew`,
+		"max_age":                   `c.MaxAge <= 0 || c.MaxAge >= MaxTTL`,
+		"retention":                 `c.Retention == jetstream.LimitsPolicy`,
+		"no_ack":                    `!c.NoAck`,
+		"sealed":                    `!c.Sealed`,
+		"allow_msg_counter":         `!c.AllowMsgCounter`,
+		"persist_mode":              `persist == "default"`,
+		"max_msg_size":              `c.MaxMsgSize <= 0 || c.MaxMsgSize >= minMsgSize`,
+		"storage":                   `c.Storage != jetstream.MemoryStorage || c.Replicas > 1 || cfg.Storage == jetstream.MemoryStorage`,
 	}
 	for _, setting := range slices.Sorted(maps.Keys(conditions)) {
 		condition := conditions[setting]
@@ -71,7 +72,7 @@ var settingMutants = func() (all []mutant) {
 			test = "kvstore.TestSealed"
 		}
 		all = append(all, mutant{"setting-" + strings.ReplaceAll(setting, "_", "-"), setting + " is not looked at", "The bucket",
-			configGo, one("if "+condition, "if "+strings.TrimSuffix(condition, "{")+" && c.Name == \"\" {"), test})
+			findingGo, one(`judge(`+condition+`, Unfit, "`+setting+`",`, `judge(`+condition+` || c.Name != "", Unfit, "`+setting+`",`), test})
 	}
 	return all
 }()
