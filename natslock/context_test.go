@@ -10,6 +10,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/proof"
+	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
 )
@@ -136,6 +138,23 @@ func TestContextEndsBeforeRelease(t *testing.T) {
 		require.True(t, receive(t, ended, "the next"))
 		receive(t, w, "its unlock")
 	}
+}
+
+// It has ended when the deletion is sent, not only when somebody profits by it.
+func TestContextEndsBeforeDeletion(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c, f := proof.Faulty(t, s.Connect(), 1)
+		l, err := c.Lock(t.Context(), "l")
+		require.NoError(t, err)
+		f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+			if !w.Delete || l.Context().Err() == nil {
+				t.Errorf("the work may go on at the write of %s", w.Key)
+			}
+			return testutil.Pass
+		})
+		require.NoError(t, l.Unlock(t.Context()))
+		require.Equal(t, 2, f.Counts().Sends)
+	})
 }
 
 func TestContextEndedBeforeAcquire(t *testing.T) {

@@ -15,7 +15,7 @@ var releaseMutants = []mutant{
 	defer finish()
 
 	if !working {`}},
-		"natslock.TestContextEndsBeforeRelease"},
+		"natslock.TestContextEndsBeforeDeletion"},
 	{"release-lost-is-fine", "the release of a lease that is over says that all was well", "Ending",
 		releaseGo, one(`	if l.e.now() >= l.end {
 		lose = l.lose(ErrLost, overdue)
