@@ -154,8 +154,9 @@ func (l *Lease) leave(status Status) {
 	// renewal was on its way, and a Close must not come before the second try.
 	answered := func() {}
 	if l.e.beginWork() {
-		answered = sync.OnceFunc(l.e.endWork)
-		time.AfterFunc(answerTimeout, answered)
+		end := sync.OnceFunc(l.e.endWork)
+		timer := time.AfterFunc(answerTimeout, end)
+		answered = func() { timer.Stop(); end() }
 	}
 	g := &ghost{}
 	forget, err := l.e.kv.Send(kvstore.Write{Key: l.spec.key, Value: body, Expect: l.last, Delete: true}, func(a kvstore.Answer) {
