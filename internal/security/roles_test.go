@@ -91,7 +91,7 @@ func TestRoleUserNeedsAll(t *testing.T) {
 			forbidden(t, u.Lock, "orders.free")
 			unlock(t, must(t, u.rw.Lock, "orders.free_rw"))
 		},
-		"$KV.natslock.wait.orders.>": func(user string) {
+		"$KV.natslock.wait.orders.*.>": func(user string) {
 			u := a.as(user)
 			forbidden(t, u.Lock, "orders.held")
 			unlock(t, must(t, u.Lock, "orders.free"))
@@ -101,12 +101,12 @@ func TestRoleUserNeedsAll(t *testing.T) {
 			forbidden(t, u.rw.Lock, "orders.free_rw")
 			unlock(t, must(t, u.rw.RLock, "orders.free_rw"))
 		},
-		"$KV.natslock.read.orders.>": func(user string) {
+		"$KV.natslock.read.orders.*.>": func(user string) {
 			u := a.as(user)
 			forbidden(t, u.rw.RLock, "orders.free_rw")
 			unlock(t, must(t, u.rw.Lock, "orders.free_rw"))
 		},
-		"$KV.natslock.rwait.orders.>": func(user string) {
+		"$KV.natslock.rwait.orders.*.>": func(user string) {
 			u := a.as(user)
 			forbidden(t, u.rw.RLock, "orders.writing")
 			forbidden(t, u.rw.Lock, "orders.writing")
