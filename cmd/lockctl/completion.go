@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"io"
 	"os"
 	"regexp"
 	"slices"
@@ -27,9 +28,7 @@ func completed(parser *kong.Kong) bool {
 	if line == "" {
 		return false
 	}
-	if null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0); err == nil {
-		os.Stderr = null
-	}
+	complaints = io.Discard
 	root, err := kongcompletion.Command(parser, kongcompletion.WithPredictor("lock",
 		complete.PredictFunc(func(complete.Args) []string { return lockNames(line) })))
 	if err != nil {
