@@ -277,10 +277,11 @@ func TestRepeatedJoinUnread(t *testing.T) {
 			}
 			return testutil.Pass
 		})
-		begun, unread := time.Now(), 0
+		begun := time.Now()
+		var unread atomic.Int64
 		a.f.FailReads(func(op testutil.ReadOp, _ string) error {
 			if op == testutil.ReadGet && time.Since(begun) < 5*time.Second {
-				unread++
+				unread.Add(1)
 				return kvstore.ErrUnavailable
 			}
 			return nil
@@ -288,7 +289,7 @@ func TestRepeatedJoinUnread(t *testing.T) {
 		r, err := a.RLock(t.Context(), "x")
 		require.NoError(t, err)
 		time.Sleep(10 * time.Second)
-		require.Positive(t, unread)
+		require.Positive(t, unread.Load())
 		require.Len(t, proof.KeysLeft(t, s.Connect()), 1, "the first join's record stays")
 		unlock(t, r)
 		require.Empty(t, proof.KeysLeft(t, s.Connect()))
