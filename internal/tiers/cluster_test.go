@@ -40,7 +40,7 @@ func runCluster(t *testing.T) *testutil.Cluster {
 // of the default TTL.
 func TestRollingRestart(t *testing.T) {
 	cl := runCluster(t)
-	keeper := newClient(t, cl.Connect(), r3)
+	keeper := newClient(t, cl.Connect(), r3, patient)
 	var kept []*natslock.Lock
 	var tokens []uint64
 	for _, w := range oneOfEach {
@@ -77,7 +77,7 @@ func nothingLeft(t *testing.T, nc *nats.Conn) {
 // leadership while only two are left.
 func TestFollowerStopped(t *testing.T) {
 	cl := runCluster(t)
-	keeper := newClient(t, cl.Connect(), r3)
+	keeper := newClient(t, cl.Connect(), r3, patient)
 	var kept []*natslock.Lock
 	for _, w := range oneOfEach {
 		kept = append(kept, mustTake(t, keeper, w))
@@ -115,9 +115,9 @@ func TestLeaderPartitioned(t *testing.T) {
 	cl.StepDown(t, streamName)
 	leader := cl.WaitStreamLeader(t, streamName)
 	old := cl.Index(leader)
-	inside := newClient(t, cl.ConnectTo(old), r3, natslock.WithTTL(ttl))
+	inside := newClient(t, cl.ConnectTo(old), r3, natslock.WithTTL(ttl), patient)
 	insider, across := openStore(t, cl.ConnectTo(old)), openStore(t, cl.ConnectTo((old+1)%3))
-	outside := newClient(t, cl.ConnectTo((old+1)%3), r3, natslock.WithTTL(ttl))
+	outside := newClient(t, cl.ConnectTo((old+1)%3), r3, natslock.WithTTL(ttl), patient)
 	long := newClient(t, cl.ConnectTo((old+2)%3), r3, natslock.WithTTL(time.Minute), patient)
 	ref := newReferee()
 
@@ -214,7 +214,8 @@ func TestPublishComesBack(t *testing.T) {
 		if owner == "there" {
 			lease = 10 * patience // nobody has to wait for it
 		}
-		return []natslock.Option{r3, natslock.WithTTL(lease), natslock.WithOwner(owner)}
+		// A release waits for the election that may come behind the cut.
+		return []natslock.Option{r3, natslock.WithTTL(lease), natslock.WithOwner(owner), patient}
 	}
 	alive := newClient(t, cl.Connect(), opts("alive")...)
 	wire := tap(t, openStore(t, cl.Connect()))
