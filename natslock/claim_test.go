@@ -300,3 +300,37 @@ func TestOldAttemptLandsUnderTheLease(t *testing.T) {
 		require.Empty(t, proof.KeysLeft(t, s.Connect()), "nobody has to wait for it")
 	})
 }
+
+// replicated is a store of a bucket with replicas, as far as it says.
+type replicated struct{ kvstore.KV }
+
+func (replicated) Alone() bool { return false }
+
+// TestClaimRefusedByDeposedLeader has a leader that was deposed refuse the attempt
+// that the one that leads applies. Whoever is refused has the lock then, and must
+// not wait a TTL for itself.
+func TestClaimRefusedByDeposedLeader(t *testing.T) {
+	for name, refusal := range map[string]func(w kvstore.Write) error{
+		"it has a holder":   func(w kvstore.Write) error { return &kvstore.ConflictError{Key: w.Key, Last: 1} },
+		"it has a write on": func(kvstore.Write) error { return kvstore.ErrInFlight },
+	} {
+		t.Run(name, func(t *testing.T) {
+			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+				a, fa := proof.FaultyOver(t, s.Connect(), 1, func(kv kvstore.KV) kvstore.KV { return replicated{kv} })
+				real := proof.OpenStore(t, s.Connect())
+				fa.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+					fa.OnSend(nil)
+					_, err := real.Create(t.Context(), w.Key, w.Value, w.TTL)
+					assert.NoError(t, err)
+					return testutil.Refuse(refusal(w))
+				})
+				begun := time.Now()
+				l, err := a.Lock(t.Context(), "x")
+				require.NoError(t, err)
+				require.Less(t, time.Since(begun), time.Second)
+				require.NoError(t, l.Unlock(t.Context()))
+				require.Empty(t, proof.KeysLeft(t, s.Connect()))
+			})
+		})
+	}
+}

@@ -44,6 +44,7 @@ type attempt struct {
 	waited   int64  // what the record says of that, for them too
 	floor    uint64 // highest revision known when it was sent
 	answered bool
+	doubtful bool // refused, maybe by a leader that was deposed: another may have applied it
 	forget   func()
 }
 
@@ -134,6 +135,7 @@ func (c *claim) answered(n int, a kvstore.Answer) {
 	// Other refusals than these do not say that the write will never be applied.
 	if a.Err == nil || isAny(a.Err, kvstore.ErrConflict, kvstore.ErrInFlight, kvstore.ErrNoStream) {
 		c.attempts[n-1].answered = true
+		c.attempts[n-1].doubtful = !c.e.kv.Alone() && !final(a.Err, c.attempts[n-1].expect)
 	}
 	late := c.over
 	if !late {
@@ -251,11 +253,25 @@ func (c *claim) judge(ctx context.Context, r reply, newest int) (verdict, bool) 
 	}
 }
 
-// open says whether attempt n was made and may have been applied unheard.
+// final says whether an answer settles an attempt, whichever of several servers
+// that believe to lead has given it: one that expects a revision which has been
+// replaced is refused by all of them.
+func final(err error, expect uint64) bool {
+	var conflict *kvstore.ConflictError
+	if errors.As(err, &conflict) {
+		return expect > 0 && conflict.Last > expect
+	}
+	return !errors.Is(err, kvstore.ErrInFlight)
+}
+
+// open says whether attempt n was made and may have been applied unheard. A
+// refusal is no proof that it was not, where there are replicas: a leader that
+// was deposed refuses what its successor applies. Such an attempt is adopted
+// when its record is met; it is not looked for when the claim is over.
 func (c *claim) open(n int) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return n >= 1 && n <= len(c.attempts) && !c.attempts[n-1].answered
+	return n >= 1 && n <= len(c.attempts) && (!c.attempts[n-1].answered || c.attempts[n-1].doubtful)
 }
 
 // take grants attempt n, stored at revision, when it became known in time.
