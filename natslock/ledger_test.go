@@ -279,6 +279,32 @@ func TestForgedTombstone(t *testing.T) {
 	})
 }
 
+// A forged notification names a revision that the bucket has not reached. The
+// first waiter hears the notifications that come after it all the same.
+func TestForgedRevisionDeafensNobody(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a, _ := proof.Faulty(t, s.Connect(), 1, natslock.WithWatchAfter(-1))
+		b, fb := proof.Faulty(t, s.Connect(), 1)
+		la, err := a.Lock(t.Context(), "x")
+		require.NoError(t, err)
+		got := make(chan *natslock.Lock, 1)
+		go func() {
+			l, err := b.Lock(context.Background(), "x")
+			assert.NoError(t, err)
+			got <- l
+		}()
+		time.Sleep(time.Second)
+		forged := kvstore.Record{Key: "lock.x", Revision: la.Token() + 1000, Deleted: true, Time: time.Now(), TTL: time.Second}
+		require.Positive(t, fb.Forge(kvstore.Event{Kind: kvstore.Deleted, Record: forged}), "nobody listens: the test shows nothing")
+		time.Sleep(500 * time.Millisecond)
+		require.NoError(t, la.Unlock(t.Context()))
+		released := time.Now()
+		lb := <-got
+		require.Less(t, time.Since(released), time.Second, "found by a timer")
+		require.NoError(t, lb.Unlock(t.Context()))
+	})
+}
+
 // A forged notification names a revision above that of a record that is not
 // renewed. It is looked into once, not for as long as the lease lasts. Found by
 // TestSim (seed 100, by its time).

@@ -54,11 +54,12 @@ func (o *lateness) next() time.Duration {
 	return min(10*time.Millisecond<<*o, 100*time.Millisecond)
 }
 
-// sight is a waiter's view of the key it watches: the newest event, and a wake
-// channel. Wake-ups coalesce; what has happened does not get lost, because
-// tombstones and ends are newer than what they end. That holds for one key:
-// the end of a record is an event at the revision it was written at, which may
-// be older than what was seen of the key watched before.
+// sight is a waiter's view of the key it watches: the newest event that it has
+// not taken yet, and a wake channel. Wake-ups coalesce; what has happened does
+// not get lost, because tombstones and ends are newer than what they end. That
+// holds for one key: the end of a record is an event at the revision it was
+// written at, which may be older than what was seen of the key watched before.
+// Events are not compared with those taken: a forged one may name any revision.
 type sight struct {
 	mu      sync.Mutex
 	key     string
@@ -102,7 +103,7 @@ func (s *sight) take() (ev kvstore.Event, recheck bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	ev, recheck = s.ev, s.recheck
-	s.ev.Kind, s.recheck = 0, false
+	s.ev, s.recheck = kvstore.Event{}, false
 	return ev, recheck
 }
 
