@@ -318,6 +318,25 @@ func TestSharingEnds(t *testing.T) {
 	}
 }
 
+// TestLostReaderCountsOnce: a reader that was lost, and then released, is one that
+// has gone, not two. The others go on sharing.
+func TestLostReaderCountsOnce(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a, b := newPeer(t, s.Connect(), 1, natslock.WithWatchAfter(-1)), newPeer(t, s.Connect(), 2)
+		r1, err := a.RLock(t.Context(), "x")
+		require.NoError(t, err)
+		r2, err := a.RLock(t.Context(), "x")
+		require.NoError(t, err)
+		require.NoError(t, b.c.Break(t.Context(), natslock.RW, "x", r1.Token(), "test"))
+		require.ErrorIs(t, r1.Extend(t.Context(), 0), natslock.ErrBroken)
+		require.ErrorIs(t, r1.Unlock(t.Context()), natslock.ErrBroken)
+		r3, err := a.RLock(t.Context(), "x")
+		require.NoError(t, err)
+		require.Equal(t, r2.ID(), r3.ID())
+		unlock(t, r2, r3)
+	})
+}
+
 // TestMixedKinds refuses one name for both kinds in one client.
 func TestMixedKinds(t *testing.T) {
 	s := testutil.RunServer(t)

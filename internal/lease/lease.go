@@ -45,7 +45,7 @@ type Lease struct {
 	base   context.Context // the acquire's, for observers
 	ctx    context.Context
 	cancel context.CancelCauseFunc
-	onEnd  func() // may be nil
+	onEnd  func() // called once; may be nil
 
 	warnBefore time.Duration
 	onWarn     func()
@@ -206,7 +206,7 @@ func (l *Lease) lose(kind error, why string) func() {
 // done without the mutex. Under mu.
 func (l *Lease) finish() func(cause error) {
 	watch, sent, waiting, onEnd := l.watch, l.sent, l.extending, l.onEnd
-	l.watch, l.sent, l.extending, l.watchAt = nil, nil, nil, 0
+	l.watch, l.sent, l.extending, l.onEnd, l.watchAt = nil, nil, nil, nil, 0
 	return func(cause error) {
 		l.cancel(cause)
 		for _, x := range waiting {

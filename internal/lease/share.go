@@ -118,8 +118,7 @@ func (e *Engine) AcquireShared(ctx context.Context, req Request) (Holding, error
 		return nil, err
 	}
 	sh.host = l
-	e.keeper.mu.Lock()
-	l.onEnd = func() {
+	ended := func() {
 		s.close(sh)
 		s.tell(sh)
 		if sh.watch != nil {
@@ -127,11 +126,15 @@ func (e *Engine) AcquireShared(ctx context.Context, req Request) (Holding, error
 		}
 		s.left(gate)
 	}
+	e.keeper.mu.Lock()
 	over := l.state != Held
+	if !over {
+		l.onEnd = ended
+	}
 	sh.until = l.lastSent.Add(l.terms.ttl / 3)
 	e.keeper.mu.Unlock()
 	if over { // the end came before it had a listener
-		l.onEnd()
+		ended()
 	}
 	if !reads {
 		return l, nil

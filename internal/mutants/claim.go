@@ -95,6 +95,9 @@ var claimMutants = []mutant{
 	{"claim-sighting-believed", "a notification alone leads to a deletion", "Answers",
 		claimGo, one(`err == nil && e.of(c.id) && e.Live() && e.Renewal == 0 && e.Attempt != c.granted {`, `err == nil {`),
 		"natslock.TestForgedSighting"},
+	{"claim-deposed-refusal", "what a deposed leader refused and another applied is taken for a stranger's", "Answers",
+		claimGo, one(`(!c.attempts[n-1].answered || c.attempts[n-1].doubtful)`, `!c.attempts[n-1].answered`),
+		"natslock.TestClaimRefusedByDeposedLeader"},
 	{"claim-over-granted", "an attempt that was answered before the claim was over is granted after it", "Answers",
 		bidGo, one(`case spoilt:
 			b.close()`, `case spoilt:

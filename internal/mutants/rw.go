@@ -103,8 +103,8 @@ var rwMutants = []mutant{
 		r.open = nil
 	}
 	return true`, `	return true`},
-			{`	l.onEnd = func() {
-		s.close(sh)`, `	l.onEnd = func() {`},
+			{`	ended := func() {
+		s.close(sh)`, `	ended := func() {`},
 			{`fit := sh.host.state == Held && sh.host.renewals == 0 && e.now() < min(sh.until, sh.host.end)`, `fit := sh.host.renewals == 0 && e.now() < sh.until`},
 		},
 		"rwlock.TestReleasedIsNotShared"},
