@@ -540,3 +540,25 @@ func TestReleaseRefusedByDeposedLeader(t *testing.T) {
 		require.Empty(t, proof.KeysLeft(t, s.Connect()))
 	})
 }
+
+// TestReleaseRefusedAndTaken is that with somebody who takes the lock at once: what
+// is seen is the next holder then.
+func TestReleaseRefusedAndTaken(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a, f := proof.FaultyOver(t, s.Connect(), 1, func(kv kvstore.KV) kvstore.KV { return replicated{kv} })
+		b, real := join(t, s), proof.OpenStore(t, s.Connect())
+		l, err := a.Lock(t.Context(), "x")
+		require.NoError(t, err)
+		var next *natslock.Lock
+		f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+			f.OnSend(nil)
+			_, err := real.Send(w, func(a kvstore.Answer) { assert.NoError(t, a.Err) })
+			assert.NoError(t, err)
+			next, err = b.Lock(t.Context(), "x")
+			assert.NoError(t, err)
+			return testutil.Refuse(&kvstore.ConflictError{Key: w.Key, Expected: w.Expect})
+		})
+		require.NoError(t, l.Unlock(t.Context()))
+		require.NoError(t, next.Unlock(t.Context()))
+	})
+}

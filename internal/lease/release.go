@@ -212,6 +212,12 @@ func (l *Lease) delete(ctx context.Context, status Status, timeout time.Duration
 			if entry, err = l.e.read(ctx, l.spec.key, max(conflict.Last, revision)); err != nil {
 				break
 			}
+			// A refusal that does not know what was acknowledged, while there is
+			// something to be seen, came from a leader that was deposed: the one
+			// that leads may have applied what it refused, or do so yet.
+			if conflict.Last < revision && (entry.of(l.id) || !entry.Zero() && !l.e.kv.Alone()) {
+				unanswered = true
+			}
 			switch {
 			case !entry.of(l.id) && unanswered:
 				return broken, nil // deleted by an earlier try, and taken since
@@ -224,9 +230,6 @@ func (l *Lease) delete(ctx context.Context, status Status, timeout time.Duration
 			case entry.Status == StatusBroken:
 				broken = &EndError{Name: l.spec.name, Token: l.token, Kind: ErrBroken, Why: entry.brokenBy()}
 			}
-			// A refusal that does not know what was acknowledged came from a leader
-			// that was deposed: the one that leads may apply what it refused.
-			unanswered = unanswered || conflict.Last < revision
 			revision = entry.Revision // a renewal that was still on its way
 			continue
 		case !errors.Is(err, kvstore.ErrInFlight):

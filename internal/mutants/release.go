@@ -45,6 +45,9 @@ var releaseMutants = []mutant{
 	{"release-stranger-is-loss", "a release whose first try was applied unheard is a loss", "ARCHITECTURE.md, departures",
 		releaseGo, one(`case !entry.of(l.id) && unanswered:`, `case !entry.of(l.id) && unanswered && entry.Zero():`),
 		"natslock.TestFaultAtEveryStep/A_lock_delete_1-1/answer_lost"},
+	{"release-deposed-is-loss", "a release that a deposed leader refused and another applied is a loss", "ARCHITECTURE.md, departures",
+		releaseGo, one(`(entry.of(l.id) || !entry.Zero() && !l.e.kv.Alone())`, `entry.of(l.id)`),
+		"natslock.TestReleaseRefusedAndTaken"},
 	{"release-once", "a release that goes unanswered is not tried again", "Ending",
 		releaseGo, one(`		case !errors.Is(err, kvstore.ErrInFlight):
 			unanswered = true
