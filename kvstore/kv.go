@@ -41,8 +41,11 @@ type KV interface {
 	Get(ctx context.Context, key string, min uint64) (Record, error)
 
 	// List returns the live records whose keys match a pattern (NATS
-	// wildcards), deletions left out, in the order of their revisions, from
-	// one state that contains at least revision min.
+	// wildcards), deletions left out, in the order of their revisions. No key
+	// is missed that is live in a state that contains revision min. They are
+	// from one state where one request can read them all; otherwise a record
+	// may be of a later state than the others, or of an older one where a
+	// replica lags.
 	List(ctx context.Context, pattern string, min uint64) (Listing, error)
 
 	// Alone says that the bucket has neither replicas nor mirrors, as far as is

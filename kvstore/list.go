@@ -37,7 +37,7 @@ func (s *Store) Alone() bool { return s.seen.Load().alone }
 // Where one request cannot read them all (more than 1024 keys, or only the
 // reading of single keys is granted), the leader names the keys and each is
 // read after that: no key is missed, but a record can be of a later state than
-// the others, or one revision behind where a replica lags.
+// the others, or of an older one where a replica lags.
 func (s *Store) List(ctx context.Context, pattern string, min uint64) (Listing, error) {
 	if err := checkPattern(pattern); err != nil {
 		return Listing{}, err

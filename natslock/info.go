@@ -175,7 +175,9 @@ func infoOf(v lease.View) Info {
 // Inspect reads one lock. A lock that nobody holds or waits for has an Info
 // without holder and queue: it is not an error. While the bucket has a leader the
 // Info contains what was acknowledged before the call, by anybody; it may be over
-// when it is returned. Errors match [ErrInvalidName],
+// when it is returned. On a bucket with replicas that takes the reads of
+// [Access.ReadAll]: without them a record may be as old as the replica that
+// answers. Errors match [ErrInvalidName],
 // [ErrUnavailable], [ErrPermission] or the context's.
 func (c *Client) Inspect(ctx context.Context, kind Kind, name string) (Info, error) {
 	v, err := c.engine.Inspect(ctx, lease.Kind(kind), name)

@@ -7,8 +7,9 @@
 // A reader joins by writing a record of its own on the condition that the
 // lock's gate is free; the server checks the two together. A writer takes the
 // gate like a mutex: from then on the server admits no reader. Then it waits
-// until those inside have gone, which one answer of the stream's leader has to
-// prove that is too young to come from a leader that was deposed. Readers do not
+// until those inside have gone, which the stream's leader has to prove: by one
+// answer on a bucket of one replica, on others by two with a write of the gate
+// between them, because a leader that was deposed answers as well. Readers do not
 // conflict with each other.
 //
 // # Fairness
