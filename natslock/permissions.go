@@ -98,6 +98,9 @@ func Permissions(a Access) (PermissionSet, error) {
 	if err != nil {
 		return p, err
 	}
+	if a.Role < RoleUser || a.Role > RoleAdmin {
+		return p, invalid("Access", "there is no %v", a.Role)
+	}
 	api := "$JS.API."
 	switch {
 	case a.Domain != "" && a.APIPrefix != "":

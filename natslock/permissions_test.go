@@ -172,3 +172,16 @@ func TestPermissionNoAnswer(t *testing.T) {
 		require.LessOrEqual(t, time.Since(begun), 5100*time.Millisecond)
 	})
 }
+
+// A role that there is none of has no permissions, least of all a user's.
+func TestPermissionsOfNoRole(t *testing.T) {
+	for _, role := range []natslock.Role{-1, natslock.RoleAdmin + 1} {
+		p, err := natslock.Permissions(natslock.Access{Role: role})
+		require.ErrorIs(t, err, natslock.ErrInvalidOption)
+		require.Empty(t, p)
+	}
+	for _, role := range []natslock.Role{natslock.RoleUser, natslock.RoleOperator, natslock.RoleAdmin} {
+		_, err := natslock.Permissions(natslock.Access{Role: role})
+		require.NoError(t, err)
+	}
+}
