@@ -2,6 +2,7 @@ package kvstore
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -58,7 +59,7 @@ func ttlHeader(d time.Duration) (string, error) {
 	if d <= 0 || d > MaxTTL {
 		return "", fmt.Errorf("%w: %v is not in (0, %v]", ErrInvalidTTL, d, MaxTTL)
 	}
-	return fmt.Sprintf("%ds", int64((d+time.Second-1)/time.Second)), nil
+	return strconv.FormatInt(int64((d+time.Second-1)/time.Second), 10) + "s", nil
 }
 
 // parseTTL reads a Nats-TTL header; what it cannot read is no TTL.

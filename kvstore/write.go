@@ -1,6 +1,7 @@
 package kvstore
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -49,20 +50,28 @@ func (s *Store) message(w Write) (*nats.Msg, error) {
 		return nil, err
 	}
 	h := make(nats.Header, 4)
-	h[hdrExpect] = []string{strconv.FormatUint(w.Expect, 10)}
-	h[hdrTTL] = []string{ttl}
+	values := make([]string, 0, 4) // of all headers, in one piece
+	set := func(name, value string) {
+		values = append(values, value)
+		h[name] = values[len(values)-1 : len(values) : len(values)]
+	}
+	set(hdrExpect, strconv.FormatUint(w.Expect, 10))
+	set(hdrTTL, ttl)
 	if w.Guard != "" {
 		if err := checkKey(w.Guard); err != nil {
 			return nil, err
 		}
 		// Always as the stream stores it, also behind an API prefix.
-		h[hdrExpectSubject] = []string{s.prefix + w.Guard}
+		set(hdrExpectSubject, s.prefix+w.Guard)
 	}
 	if w.Delete {
-		h[hdrOperation] = []string{"DEL"}
+		set(hdrOperation, "DEL")
 	}
 	return &nats.Msg{Subject: s.putPrefix + w.Key, Header: h, Data: w.Value}, nil
 }
+
+// maxDigits is how many digits fit into any sequence.
+const maxDigits = 18
 
 type pubAck struct {
 	Error     *jetstream.APIError `json:"error"`
@@ -76,12 +85,16 @@ func (s *Store) answer(w Write, m *nats.Msg) Answer {
 	if noResponders(m) {
 		return Answer{Err: fmt.Errorf("%w: %w to %q: the bucket is gone, has no leader, or %s", ErrUnavailable, ErrNoStream, w.Key, s.elsewhere())}
 	}
+	if revision, ok := s.plainAck(m.Data); ok {
+		return Answer{Revision: revision}
+	}
 	var ack pubAck
 	if err := json.Unmarshal(m.Data, &ack); err != nil {
 		return Answer{Err: fmt.Errorf("%w: unreadable answer to a write of %q: %w", ErrUnavailable, w.Key, err)}
 	}
 	switch e := ack.Error; {
 	case e == nil && ack.Stream == s.stream && ack.Sequence > 0 && !ack.Duplicate:
+		s.learnAck(m.Data, ack.Sequence)
 		return Answer{Revision: ack.Sequence}
 	case e == nil:
 		return Answer{Err: fmt.Errorf("%w: write of %q was answered by stream %q, sequence %d, duplicate %v", ErrUnavailable, w.Key, ack.Stream, ack.Sequence, ack.Duplicate)}
@@ -94,6 +107,39 @@ func (s *Store) answer(w Write, m *nats.Msg) Answer {
 		return Answer{Err: fmt.Errorf("write of %q: %w: %w", w.Key, ErrInFlight, e)}
 	default:
 		return Answer{Err: fmt.Errorf("%w: write of %q: %w", ErrUnavailable, w.Key, e)}
+	}
+}
+
+// plainAck reads an acknowledgement that is the last one decoded with another
+// sequence: the decoder takes ten times as long.
+func (s *Store) plainAck(data []byte) (uint64, bool) {
+	known := s.ackHead.Load()
+	if known == nil {
+		return 0, false
+	}
+	digits, ok := bytes.CutPrefix(data, *known)
+	if !ok {
+		return 0, false
+	}
+	if digits, ok = bytes.CutSuffix(digits, []byte("}")); !ok || len(digits) == 0 || len(digits) > maxDigits || digits[0] == '0' {
+		return 0, false
+	}
+	var n uint64
+	for _, d := range digits {
+		if d < '0' || d > '9' {
+			return 0, false
+		}
+		n = 10*n + uint64(d-'0')
+	}
+	return n, true
+}
+
+// learnAck keeps what stands before the sequence of an acknowledgement that was
+// decoded, when the sequence is the last thing in it.
+func (s *Store) learnAck(data []byte, sequence uint64) {
+	if head, ok := bytes.CutSuffix(data, []byte(`"seq":`+strconv.FormatUint(sequence, 10)+"}")); ok {
+		head = append(bytes.Clone(head), `"seq":`...)
+		s.ackHead.Store(&head)
 	}
 }
 

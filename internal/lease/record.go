@@ -15,6 +15,9 @@ import (
 // what a claim, a renewal and a break add.
 const maxGiven = kvstore.MaxRecord - 2<<10
 
+// usualRecord is as large as a record without metadata gets.
+const usualRecord = 256
+
 // recordVersion is the version of the record format.
 const recordVersion = 1
 
@@ -102,11 +105,16 @@ func (m *metadata) DecodeMsgpack(d *msgpack.Decoder) error {
 
 func (b *Body) encode() ([]byte, error) {
 	b.Version = recordVersion
-	v, err := msgpack.Marshal(b)
-	if err == nil && len(v) > kvstore.MaxRecord {
-		err = fmt.Errorf("record of %d bytes, at most %d fit: shorten what is attached to it", len(v), kvstore.MaxRecord)
+	var buf bytes.Buffer
+	buf.Grow(usualRecord)
+	enc := msgpack.GetEncoder()
+	enc.Reset(&buf)
+	err := b.EncodeMsgpack(enc)
+	msgpack.PutEncoder(enc)
+	if err == nil && buf.Len() > kvstore.MaxRecord {
+		err = fmt.Errorf("record of %d bytes, at most %d fit: shorten what is attached to it", buf.Len(), kvstore.MaxRecord)
 	}
-	return v, err
+	return buf.Bytes(), err
 }
 
 // EncodeMsgpack writes the map that the tags above describe. The library's own way
