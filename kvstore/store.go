@@ -60,10 +60,10 @@ type Store struct {
 	conn    map[int]func(ConnState)
 	connID  int
 
-	heard    atomic.Bool // a notification has arrived, or it was told that none does
-	silence  int         // own writes that should have been heard of before
-	silentAt time.Time   // the first of them
-	ackHead atomic.Pointer[[]byte] // of acknowledgements, up to the sequence
+	heard    atomic.Bool            // a notification has arrived, or it was told that none does
+	silence  int                    // own writes that should have been heard of before
+	silentAt time.Time              // the first of them
+	ackHead  atomic.Pointer[[]byte] // of acknowledgements, up to the sequence
 
 	lastDenied error
 	deniedAt   time.Time

@@ -14,26 +14,26 @@ const (
 // its answers.
 var storeMutants = []mutant{
 	{"write-unconditional", "no write is conditional", "Only a compare-and-set grants",
-		writeGo, one(`	h[hdrExpect] = []string{strconv.FormatUint(w.Expect, 10)}
+		writeGo, one(`	set(hdrExpect, strconv.FormatUint(w.Expect, 10))
 `, `	_ = strconv.FormatUint
 `),
 		"kvstore.TestConditionalWrites"},
 	{"write-delete-unconditional", "a deletion is unconditional", "A live record is never overwritten",
 		writeGo, one(`	if w.Delete {
-		h[hdrOperation] = []string{"DEL"}`, `	if w.Delete {
+		set(hdrOperation, "DEL")`, `	if w.Delete {
 		delete(h, hdrExpect)
-		h[hdrOperation] = []string{"DEL"}`),
+		set(hdrOperation, "DEL")`),
 		"natslock.TestFaultAtEveryStep/A_lock_delete_1-1/applied_3s_later"},
 	{"write-create-unconditional", "a write that expects nothing is unconditional", "Only a compare-and-set grants",
 		writeGo, one(`	if w.Delete {
-		h[hdrOperation]`, `	if w.Expect == 0 && w.Guard == "" {
+		set(hdrOperation`, `	if w.Expect == 0 && w.Guard == "" {
 		delete(h, hdrExpect)
 	}
 	if w.Delete {
-		h[hdrOperation]`),
+		set(hdrOperation`),
 		"natslock.TestInspectLockedError"},
 	{"write-ttl-dropped", "a record has no TTL", "Records",
-		writeGo, one(`	h[hdrTTL] = []string{ttl}
+		writeGo, one(`	set(hdrTTL, ttl)
 `, `	_ = ttl
 `),
 		"natslock.TestLeaseHolderCutOff/cut"},
@@ -47,16 +47,16 @@ var storeMutants = []mutant{
 		keyGo, one(`tombstoneTTL = time.Second`, `tombstoneTTL = MaxTTL`),
 		"kvstore.TestTTLIsRoundedUp"},
 	{"write-guard-dropped", "a guarded write is not guarded", "Acquire: the reader-writer lock",
-		writeGo, one(`h[hdrExpectSubject] = []string{s.prefix + w.Guard}`, `delete(h, hdrExpect)`),
+		writeGo, one(`set(hdrExpectSubject, s.prefix+w.Guard)`, `delete(h, hdrExpect)`),
 		"kvstore.TestCreateGuarded"},
 	{"write-guard-wildcard", "a guard is a pattern over all gates", "Acquire: the reader-writer lock",
-		writeGo, one(`h[hdrExpectSubject] = []string{s.prefix + w.Guard}`, `h[hdrExpectSubject] = []string{s.prefix + w.Guard[:strings.IndexByte(w.Guard, '.')+1] + ">"}`),
+		writeGo, one(`set(hdrExpectSubject, s.prefix+w.Guard)`, `set(hdrExpectSubject, s.prefix+w.Guard[:strings.IndexByte(w.Guard, '.')+1]+">")`),
 		"kvstore.TestCreateGuarded"},
 	{"write-guard-unchecked", "a guard may be a pattern", "Acquire: the reader-writer lock",
 		writeGo, one(`if err := checkKey(w.Guard); err != nil {`, `if err := checkPattern(w.Guard); err != nil {`),
 		"kvstore.TestCreateGuarded"},
 	{"write-guard-prefixed", "a guard carries the prefix of a domain", "nats-facts.md, domains",
-		writeGo, one(`h[hdrExpectSubject] = []string{s.prefix + w.Guard}`, `h[hdrExpectSubject] = []string{s.putPrefix + w.Guard}`),
+		writeGo, one(`set(hdrExpectSubject, s.prefix+w.Guard)`, `set(hdrExpectSubject, s.putPrefix+w.Guard)`),
 		"kvstore.TestThroughDomain"},
 	{"write-key-unchecked", "a key may be a pattern", "Keys",
 		writeGo, one(`	if err := checkKey(w.Key); err != nil {
