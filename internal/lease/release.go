@@ -183,13 +183,12 @@ func (l *Lease) tombstone(status Status) ([]byte, error) {
 // last renewals, until the server has said so or the time is up. found is set
 // when the record was not the lease's own any more.
 func (l *Lease) delete(ctx context.Context, status Status, timeout time.Duration) (found *EndError, err error) {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
 	body, err := l.tombstone(status)
 	if err != nil {
 		return nil, err
 	}
 	revision := l.last
+	begun := time.Now()
 	unanswered := false
 	var broken *EndError
 	lost := func(why string) *EndError {
@@ -199,6 +198,12 @@ func (l *Lease) delete(ctx context.Context, status Status, timeout time.Duration
 		return &EndError{Name: l.spec.name, Token: l.token, Kind: ErrLost, Why: why}
 	}
 	for try := 0; ; try++ {
+		// The first write is hardly ever not the last, and ends by itself.
+		if try == 1 || try == 0 && timeout < answerTimeout {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithDeadline(ctx, begun.Add(timeout))
+			defer cancel()
+		}
 		answer, err := l.e.write(ctx, kvstore.Write{Key: l.spec.key, Value: body, Expect: revision, Delete: true})
 		var conflict *kvstore.ConflictError
 		switch {
