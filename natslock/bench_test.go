@@ -32,31 +32,41 @@ func BenchmarkCycle(b *testing.B) {
 	})
 	b.Run("bare", func(b *testing.B) {
 		b.ReportAllocs()
-		nc := s.Connect()
-		last := "0"
-		publish := func(ttl, op string) {
-			m := nats.NewMsg("$KV.natslock.lock.bare")
-			m.Header.Set("Nats-Expected-Last-Subject-Sequence", last)
-			m.Header.Set("Nats-TTL", ttl)
-			if op != "" {
-				m.Header.Set("KV-Operation", op)
-			}
-			m.Data = make([]byte, 100)
-			r, err := nc.RequestMsgWithContext(b.Context(), m)
-			if err != nil {
-				b.Fatal(err)
-			}
-			last = sequence(b, r.Data)
-		}
+		p := &publisher{nc: s.Connect(), last: "0"}
 		for b.Loop() {
-			publish("15s", "")
-			publish("1s", "DEL")
+			p.cycle(b)
 		}
 	})
 }
 
+// publisher makes the two conditional publishes that a lock cannot do without.
+type publisher struct {
+	nc   *nats.Conn
+	last string
+}
+
+func (p *publisher) cycle(t testing.TB) {
+	p.publish(t, "15s", "")
+	p.publish(t, "1s", "DEL")
+}
+
+func (p *publisher) publish(t testing.TB, ttl, op string) {
+	m := nats.NewMsg("$KV.natslock.lock.bare")
+	m.Header.Set("Nats-Expected-Last-Subject-Sequence", p.last)
+	m.Header.Set("Nats-TTL", ttl)
+	if op != "" {
+		m.Header.Set("KV-Operation", op)
+	}
+	m.Data = make([]byte, 100)
+	r, err := p.nc.RequestMsgWithContext(t.Context(), m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.last = sequence(t, r.Data)
+}
+
 // sequence reads the sequence of a publish acknowledgement.
-func sequence(b *testing.B, ack []byte) string {
+func sequence(b testing.TB, ack []byte) string {
 	const key = `"seq":`
 	for i := 0; i+len(key) < len(ack); i++ {
 		if string(ack[i:i+len(key)]) != key {
@@ -71,4 +81,22 @@ func sequence(b *testing.B, ack []byte) string {
 	}
 	b.Fatalf("no sequence in %s", ack)
 	return ""
+}
+
+// TestAllocations guards what an uncontended cycle costs, as a ratio to the two
+// bare publishes in the same process, the server's share included in both.
+func TestAllocations(t *testing.T) {
+	s := testutil.RunServer(t)
+	c := newClient(t, s.Connect())
+	bare := &publisher{nc: s.Connect(), last: "0"}
+	cycle := func() {
+		l, err := c.Lock(t.Context(), "allocations")
+		require.NoError(t, err)
+		require.NoError(t, l.Unlock(t.Context()))
+	}
+	cycle()
+	bare.cycle(t)
+	locked, published := testing.AllocsPerRun(500, cycle), testing.AllocsPerRun(500, func() { bare.cycle(t) })
+	t.Logf("a cycle %.0f, two bare publishes %.0f: %.2f times", locked, published, locked/published)
+	require.Less(t, locked/published, 1.6)
 }
