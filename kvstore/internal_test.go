@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 )
 
 func TestParseTTL(t *testing.T) {
@@ -141,5 +142,23 @@ func TestExpiredMeetsRenewal(t *testing.T) {
 	w.expired("a")
 	if len(events) != 1 {
 		t.Fatal("a lease ended twice")
+	}
+}
+
+// TestServers counts who may answer for a stream. One that is moved has the old
+// peers and the new ones, whatever it is configured to have.
+func TestServers(t *testing.T) {
+	peers := func(n int) *jetstream.ClusterInfo {
+		return &jetstream.ClusterInfo{Replicas: make([]*jetstream.PeerInfo, n)}
+	}
+	for _, c := range []struct {
+		configured int
+		cluster    *jetstream.ClusterInfo
+		want       int
+	}{{1, nil, 1}, {1, peers(0), 1}, {1, peers(1), 2}, {3, peers(2), 3}, {3, peers(0), 3}, {3, peers(5), 6}} {
+		info := &jetstream.StreamInfo{Config: jetstream.StreamConfig{Replicas: c.configured}, Cluster: c.cluster}
+		if n := servers(info); n != c.want {
+			t.Errorf("%d configured, %v: %d, not %d", c.configured, c.cluster, n, c.want)
+		}
 	}
 }

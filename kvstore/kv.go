@@ -158,7 +158,8 @@ type State struct {
 	Created time.Time
 	// Time is the server's wall clock when it answered.
 	Time time.Time
-	// Replicas is the number of replicas of the stream.
+	// Replicas is how many servers may answer for the stream: its replicas, and
+	// more while it is moved.
 	Replicas int
 	// Leader is the name of the stream's leader; empty when the answering
 	// server knows of none. A server outside a cluster names itself.

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 )
 
 const (
@@ -265,7 +266,7 @@ func (s *Store) State(ctx context.Context, pattern string) (State, error) {
 		if req.Offset == 0 {
 			// The server takes its state before its list of subjects, so the
 			// first page's state is contained in every page.
-			st = State{LastRevision: info.State.LastSeq, Created: info.Created, Time: info.TimeStamp, Replicas: info.Config.Replicas, Leader: "-"}
+			st = State{LastRevision: info.State.LastSeq, Created: info.Created, Time: info.TimeStamp, Replicas: servers(&info.StreamInfo), Leader: "-"}
 			if info.Cluster != nil {
 				st.Leader = info.Cluster.Leader
 			}
@@ -279,4 +280,14 @@ func (s *Store) State(ctx context.Context, pattern string) (State, error) {
 			return st, nil
 		}
 	}
+}
+
+// servers returns how many servers may answer for a stream: while it is moved,
+// more than it is configured to have.
+func servers(info *jetstream.StreamInfo) int {
+	n := info.Config.Replicas
+	if info.Cluster != nil {
+		n = max(n, 1+len(info.Cluster.Replicas))
+	}
+	return n
 }

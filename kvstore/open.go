@@ -153,7 +153,7 @@ func (s *Store) adopt(info *jetstream.StreamInfo) error {
 	s.seen.Store(&view{
 		warnings: warnings, direct: info.Config.AllowDirect, created: info.Created,
 		notify: notifies(info.Config, s.prefix+">"),
-		alone:  info.Config.Replicas == 1 && len(info.Alternates) <= 1,
+		alone:  servers(info) == 1 && len(info.Alternates) <= 1,
 	})
 	return nil
 }

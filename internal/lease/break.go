@@ -95,7 +95,7 @@ func (e *Engine) Break(ctx context.Context, req BreakRequest) error {
 
 // holderKey finds the reader with the token, or else names the gate.
 func (e *Engine) holderKey(ctx context.Context, encoded string, token uint64) (string, error) {
-	l, err := e.kv.List(ctx, readerPrefix+encoded+".*", 0)
+	l, err := e.kv.List(ctx, readerPrefix+encoded+".*", e.newest(ctx))
 	if err != nil {
 		return "", err
 	}
