@@ -51,6 +51,10 @@ mutants: ## every weakened variant is caught by its test, ten minutes
 bench: ## the hot paths beside bare publishes
 	go test -run '^$$' -bench . -benchmem ./natslock
 
+.PHONY: compare
+compare: ## natslock beside other locks, a quarter of an hour; writes docs/benchmarks.md
+	cd bench && go run .
+
 .PHONY: docs
 docs: ## what is written from the code: the reference of lockctl, and what the README shows of it
 	go generate ./...

@@ -1,0 +1,237 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/natslock/locks/kvstore"
+)
+
+// bareSide is the limit: what the same server does for conditional publishes to
+// the same bucket, with no lock around them. To take is one, to release is one, and
+// to hand over is a release, a notification and a claim. It does not renew, has
+// no queue, resolves no lost answer and believes every notification.
+var bareSide = Side{
+	Name: "bare publishes", Server: "nats", Waiters: 1,
+	Setup: "the limit: two conditional publishes on natslock's own bucket, no lock",
+	Open: func(ctx context.Context, s *Servers) (Client, error) {
+		return openBare(ctx, s)
+	},
+}
+
+type bareClient struct {
+	nc     *nats.Conn
+	js     jetstream.JetStream
+	stream jetstream.Stream
+	notify string // what a subject's notifications begin with, in place of the bucket's
+
+	mu   sync.Mutex
+	last map[string]uint64 // by subject, the own tombstone
+}
+
+const barePrefix = "$KV." + kvstore.DefaultBucket + "."
+
+// bareValue is as large as a record of the library's.
+var bareValue = make([]byte, 100)
+
+func openBare(ctx context.Context, s *Servers) (*bareClient, error) {
+	maker, err := openNatslock(ctx, s) // it makes the bucket
+	if err != nil {
+		return nil, err
+	}
+	maker.Close()
+	nc, err := connectNATS(s)
+	if err != nil {
+		return nil, err
+	}
+	js, err := jetstream.New(nc)
+	if err == nil {
+		var stream jetstream.Stream
+		if stream, err = js.Stream(ctx, "KV_"+kvstore.DefaultBucket); err == nil {
+			notify := strings.TrimSuffix(stream.CachedInfo().Config.RePublish.Destination, ">")
+			return &bareClient{nc: nc, js: js, stream: stream, notify: notify, last: map[string]uint64{}}, nil
+		}
+	}
+	nc.Close()
+	return nil, err
+}
+
+// refusedError is a publish whose expectation was wrong.
+type refusedError struct{ last uint64 }
+
+func (r *refusedError) Error() string { return fmt.Sprintf("wrong last sequence: %d", r.last) }
+
+// message is the publish that takes a lock, or the one that releases it.
+func message(subject string, expect uint64, take bool) *nats.Msg {
+	m := nats.NewMsg(subject)
+	m.Header.Set("Nats-Expected-Last-Subject-Sequence", strconv.FormatUint(expect, 10))
+	m.Data = bareValue
+	if take {
+		m.Header.Set("Nats-TTL", "15s")
+	} else {
+		m.Header.Set("Nats-TTL", "1s")
+		m.Header.Set("KV-Operation", "DEL")
+	}
+	return m
+}
+
+func (c *bareClient) publish(ctx context.Context, subject string, expect uint64, take bool) (uint64, error) {
+	for {
+		r, err := c.nc.RequestMsgWithContext(ctx, message(subject, expect, take))
+		if err != nil {
+			return 0, err
+		}
+		if seq, ok := sequence(r.Data); ok {
+			return seq, nil
+		}
+		var ack struct {
+			Error struct {
+				Code        int    `json:"err_code"`
+				Description string `json:"description"`
+			} `json:"error"`
+		}
+		if err := json.Unmarshal(r.Data, &ack); err != nil {
+			return 0, fmt.Errorf("%s: %w", r.Data, err)
+		}
+		switch n, found := strings.CutPrefix(ack.Error.Description, "wrong last sequence: "); {
+		case ack.Error.Code == 10164: // a write is in flight
+			time.Sleep(100 * time.Microsecond)
+		case found:
+			last, err := strconv.ParseUint(n, 10, 64)
+			if err != nil {
+				return 0, err
+			}
+			return 0, &refusedError{last}
+		default:
+			return 0, fmt.Errorf("publish: %s", r.Data)
+		}
+	}
+}
+
+// sequence reads the sequence of an acknowledgement, without the cost of a decoder.
+func sequence(ack []byte) (uint64, bool) {
+	if bytes.Contains(ack, []byte(`"error"`)) {
+		return 0, false
+	}
+	_, rest, found := bytes.Cut(ack, []byte(`"seq":`))
+	if !found {
+		return 0, false
+	}
+	var seq uint64
+	digits := 0
+	for ; digits < len(rest) && '0' <= rest[digits] && rest[digits] <= '9'; digits++ {
+		seq = seq*10 + uint64(rest[digits]-'0')
+	}
+	return seq, digits > 0
+}
+
+func (c *bareClient) Lock(ctx context.Context, name string) (func(context.Context) error, error) {
+	subject := barePrefix + "lock." + name
+	c.mu.Lock()
+	last := c.last[subject]
+	c.mu.Unlock()
+	held, err := c.publish(ctx, subject, last, true)
+	refused, ok := errors.AsType[*refusedError](err)
+	if ok && refused.last == 0 { // the tombstone has expired
+		held, err = c.publish(ctx, subject, 0, true)
+		refused, ok = errors.AsType[*refusedError](err)
+	}
+	if ok {
+		held, err = c.wait(ctx, subject)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context) error {
+		last, err := c.publish(ctx, subject, held, false)
+		if err != nil {
+			return err
+		}
+		c.mu.Lock()
+		c.last[subject] = last
+		c.mu.Unlock()
+		return nil
+	}, nil
+}
+
+// wait claims at the first tombstone that it hears of.
+func (c *bareClient) wait(ctx context.Context, subject string) (uint64, error) {
+	heard := make(chan *nats.Msg, 16)
+	sub, err := c.nc.ChanSubscribe(c.notify+strings.TrimPrefix(subject, barePrefix), heard)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = sub.Unsubscribe() }()
+	// The answer to this claim proves that the subscription is in place.
+	held, err := c.publish(ctx, subject, 0, true)
+	refused, ok := errors.AsType[*refusedError](err)
+	if !ok {
+		return held, err
+	}
+	record, err := c.stream.GetLastMsgForSubject(ctx, subject)
+	if err == nil && record.Sequence >= refused.last && record.Header.Get("KV-Operation") == "DEL" {
+		if held, err = c.publish(ctx, subject, record.Sequence, true); err == nil {
+			return held, nil
+		}
+	}
+	look := time.NewTicker(time.Second) // a tombstone lives no longer
+	defer look.Stop()
+	for {
+		expect := uint64(0)
+		select {
+		case m := <-heard:
+			if m.Header.Get("KV-Operation") != "DEL" {
+				continue
+			}
+			// The server's headers come behind the writer's.
+			seq := m.Header.Values("Nats-Sequence")
+			if expect, err = strconv.ParseUint(seq[len(seq)-1], 10, 64); err != nil {
+				return 0, err
+			}
+		case <-look.C:
+		case <-ctx.Done():
+			return 0, ctx.Err()
+		}
+		held, err := c.publish(ctx, subject, expect, true)
+		if _, refused := errors.AsType[*refusedError](err); !refused {
+			return held, err
+		}
+	}
+}
+
+// renew publishes to n keys, n times each, asynchronously as renewals are.
+func (c *bareClient) renew(ctx context.Context, keys, times int) error {
+	last := make([]uint64, keys)
+	for range times {
+		acks := make([]jetstream.PubAckFuture, keys)
+		for k := range last {
+			var err error
+			if acks[k], err = c.js.PublishMsgAsync(message(barePrefix+"lock.renewed."+strconv.Itoa(k), last[k], true)); err != nil {
+				return err
+			}
+		}
+		for k, ack := range acks {
+			select {
+			case a := <-ack.Ok():
+				last[k] = a.Sequence
+			case err := <-ack.Err():
+				return err
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+	}
+	return nil
+}
+
+func (c *bareClient) Close() { c.nc.Close() }

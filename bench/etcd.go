@@ -1,0 +1,82 @@
+package main
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/client/v3/concurrency"
+	"go.uber.org/zap"
+)
+
+var etcdSide = Side{
+	Name: "etcd", Server: "etcd",
+	Setup: "`concurrency.Mutex`, sessions of 15 s, renewed; a session for each lock that is held or waited for at one time",
+	Unfit: func(c Class) string {
+		if c.Memory {
+			return "it always writes files"
+		}
+		return ""
+	},
+	Open: func(ctx context.Context, s *Servers) (Client, error) {
+		c, err := clientv3.New(clientv3.Config{Endpoints: s.Etcd, DialTimeout: patience, Logger: zap.NewNop()})
+		if err != nil {
+			return nil, err
+		}
+		return &etcdClient{client: c}, nil
+	},
+}
+
+// etcdClient keeps the sessions of locks that are free: making one is no part of
+// a lock for users of etcd. Two who want one lock need two sessions, for a
+// session's mutexes do not exclude each other.
+type etcdClient struct {
+	client *clientv3.Client
+
+	mu   sync.Mutex
+	idle []*concurrency.Session
+}
+
+func (c *etcdClient) session() (*concurrency.Session, error) {
+	c.mu.Lock()
+	if n := len(c.idle); n > 0 {
+		s := c.idle[n-1]
+		c.idle = c.idle[:n-1]
+		c.mu.Unlock()
+		return s, nil
+	}
+	c.mu.Unlock()
+	return concurrency.NewSession(c.client, concurrency.WithTTL(int(leaseTTL/time.Second)))
+}
+
+func (c *etcdClient) giveBack(s *concurrency.Session) {
+	c.mu.Lock()
+	c.idle = append(c.idle, s)
+	c.mu.Unlock()
+}
+
+func (c *etcdClient) Lock(ctx context.Context, name string) (func(context.Context) error, error) {
+	s, err := c.session()
+	if err != nil {
+		return nil, err
+	}
+	m := concurrency.NewMutex(s, "/"+name)
+	if err := m.Lock(ctx); err != nil {
+		c.giveBack(s)
+		return nil, err
+	}
+	return func(ctx context.Context) error {
+		defer c.giveBack(s)
+		return m.Unlock(ctx)
+	}, nil
+}
+
+func (c *etcdClient) Close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, s := range c.idle {
+		s.Orphan() // its lease ends with the server
+	}
+	_ = c.client.Close()
+}

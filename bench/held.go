@@ -1,0 +1,121 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"os"
+	"runtime"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/shirou/gopsutil/v4/process"
+)
+
+// Held is what it costs a client to hold many locks, beside bare publishes of the same kind.
+type Held struct {
+	Locks      int     `json:"locks"`
+	Goroutines int     `json:"goroutines"` // more than without the client
+	Bytes      float64 `json:"bytes"`      // of heap and stacks, for each lock
+	Renewals   float64 `json:"renewals"`   // per second
+	CPU        float64 `json:"cpu"`        // cores of the client's process
+	PerRenewal float64 `json:"renewal"`    // seconds of CPU
+	PerPublish float64 `json:"publish"`    // the same, for a bare asynchronous publish
+	Lost       int     `json:"lost"`
+}
+
+// memory is the bytes in use when all garbage is gone.
+func memory() uint64 {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc + m.StackInuse
+}
+
+// holdMany holds n locks for a time and renews them.
+func holdMany(ctx context.Context, s *Servers, n int, d time.Duration) (_ *Held, err error) {
+	self, err := process.NewProcess(int32(os.Getpid()))
+	if err != nil {
+		return nil, err
+	}
+	bytes, routines := memory(), runtime.NumGoroutine()
+	c, err := openNatslock(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	unlocks := make([]func(context.Context) error, n)
+	if err := spread(n, func(i int) (err error) {
+		unlocks[i], err = c.Lock(ctx, "held."+strconv.Itoa(i))
+		return err
+	}); err != nil {
+		return nil, err
+	}
+	// The locks are watched after a second, and that is part of what they cost.
+	select {
+	case <-time.After(2 * time.Second):
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	h := &Held{Locks: n}
+	h.Bytes = (float64(memory()) - float64(bytes)) / float64(n)
+	h.Goroutines = runtime.NumGoroutine() - routines
+	renewed := c.Stats().Renewed
+	before, err := usage([]*process.Process{self})
+	if err != nil {
+		return nil, err
+	}
+	begun := time.Now()
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	after, err := usage([]*process.Process{self})
+	if err != nil {
+		return nil, err
+	}
+	stats := c.Stats()
+	count := float64(stats.Renewed - renewed)
+	h.Lost = int(stats.Lost)
+	h.Renewals = count / time.Since(begun).Seconds()
+	h.CPU = (after - before) / time.Since(begun).Seconds()
+	h.PerRenewal = (after - before) / max(count, 1)
+	if err := spread(n, func(i int) error { return unlocks[i](ctx) }); err != nil {
+		return nil, err
+	}
+
+	bare, err := openBare(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	defer bare.Close()
+	if before, err = usage([]*process.Process{self}); err != nil {
+		return nil, err
+	}
+	const times = 4
+	if err := bare.renew(ctx, n, times); err != nil {
+		return nil, err
+	}
+	if after, err = usage([]*process.Process{self}); err != nil {
+		return nil, err
+	}
+	h.PerPublish = (after - before) / float64(n*times)
+	return h, nil
+}
+
+// spread calls fn for 0 to n-1 from a few goroutines.
+func spread(n int, fn func(i int) error) error {
+	errs := make([]error, goroutines)
+	var all sync.WaitGroup
+	for g := range goroutines {
+		all.Go(func() {
+			for i := g; i < n && errs[g] == nil; i += goroutines {
+				errs[g] = fn(i)
+			}
+		})
+	}
+	all.Wait()
+	return errors.Join(errs...)
+}

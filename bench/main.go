@@ -1,0 +1,242 @@
+// Command bench sets natslock beside other distributed locks, each on servers of
+// its own kind that it starts itself, and writes what it measured: a table, plots
+// and the raw numbers. "make compare" runs it.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/schollz/progressbar/v3"
+	"github.com/shirou/gopsutil/v4/process"
+)
+
+// plan is how much is measured.
+type plan struct {
+	rounds int
+	step   time.Duration // for each figure of each side in each round
+	held   int           // locks
+	hold   time.Duration
+}
+
+var (
+	full  = plan{rounds: 3, step: time.Second, held: 10_000, hold: 15 * time.Second}
+	quick = plan{rounds: 1, step: 200 * time.Millisecond, held: 10_000, hold: 5 * time.Second}
+)
+
+func main() {
+	runChild()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		stop()
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context) (err error) {
+	isQuick := flag.Bool("quick", false, "one short round instead of three, two minutes in all")
+	out := flag.String("out", filepath.Join("..", "docs"), "`directory` for benchmarks.md and benchmarks/")
+	redis := flag.String("redis", "redis-server", "the redis server's `program`")
+	dir := flag.String("dir", "", "`directory` for the servers' files, which are removed again (default a temporary one)")
+	flag.Parse()
+	if flag.NArg() > 0 {
+		return fmt.Errorf("unexpected argument %q", flag.Arg(0))
+	}
+	p := full
+	if *isQuick {
+		p = quick
+	}
+	data, err := os.MkdirTemp(*dir, "natslock-bench-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(data)) }()
+
+	result := newResult(p, *redis)
+	b := newBench(p)
+	for _, class := range classes {
+		c, err := b.class(ctx, class, data, *redis)
+		if c != nil {
+			result.Classes = append(result.Classes, c)
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", class.Name, err)
+		}
+	}
+	_ = b.bar.Finish()
+	fmt.Fprintln(os.Stderr)
+	result.Held = b.held
+	result.finish()
+	if err := result.write(*out); err != nil {
+		return err
+	}
+	for _, c := range result.Classes {
+		for _, s := range c.Sides {
+			if s.Skipped != "" {
+				fmt.Printf("skipped: %s, %s: %s\n", c.Title, s.Name, s.Skipped)
+			}
+		}
+	}
+	fmt.Printf("%s, %d critical sections, took %v\n", filepath.Join(*out, "benchmarks.md"), result.Sections, result.Took)
+	return result.Violations()
+}
+
+type bench struct {
+	plan
+	bar  *progressbar.ProgressBar
+	held *Held
+}
+
+// step is a measurement of one side in one round.
+type step struct {
+	title   string
+	waiters int
+	run     func(ctx context.Context, o *opened, name string) (Figures, error)
+}
+
+func newBench(p plan) *bench {
+	b := &bench{plan: p}
+	b.bar = progressbar.NewOptions(len(classes)*len(sides)*len(b.steps())*p.rounds,
+		progressbar.OptionSetWriter(os.Stderr), progressbar.OptionSetWidth(30), progressbar.OptionSetPredictTime(true),
+		progressbar.OptionSetElapsedTime(true), progressbar.OptionThrottle(100*time.Millisecond))
+	return b
+}
+
+func (b *bench) steps() []step {
+	all := []step{
+		{title: "cycle", run: func(ctx context.Context, o *opened, name string) (Figures, error) {
+			return cycles(ctx, o.clients[0], name, b.step, &o.audit)
+		}},
+		{title: "throughput", run: func(ctx context.Context, o *opened, name string) (Figures, error) {
+			return manyNames(ctx, o.clients[0], name, b.step, &o.audit)
+		}},
+	}
+	for _, n := range crowd {
+		all = append(all, step{title: fmt.Sprintf("hand-over, %d waiting", n), waiters: n,
+			run: func(ctx context.Context, o *opened, name string) (Figures, error) {
+				procs := o.procs
+				if n != crowd[len(crowd)-1] {
+					procs = nil
+				}
+				return handOver(ctx, o.clients, name, n, b.step, procs, &o.audit)
+			}})
+	}
+	return all
+}
+
+// opened is a side in a class, with two clients on connections of their own.
+type opened struct {
+	Side
+	clients []Client
+	procs   []*process.Process
+	audit   audit
+	result  *SideResult
+}
+
+// open opens a side, or says in its result why not.
+func open(ctx context.Context, side Side, s *Servers) *opened {
+	o := &opened{Side: side, result: &SideResult{Name: side.Name, Figures: map[string][]float64{}}}
+	if o.result.Skipped = side.unfit(s); o.result.Skipped != "" {
+		return o
+	}
+	err := func() error {
+		ctx, cancel := context.WithTimeout(ctx, patience)
+		defer cancel()
+		for range 2 {
+			c, err := side.Open(ctx, s)
+			if err != nil {
+				return err
+			}
+			o.clients = append(o.clients, c)
+		}
+		self, err := process.NewProcess(int32(os.Getpid()))
+		if err != nil {
+			return err
+		}
+		o.procs = append(o.procs, self)
+		for _, p := range s.procs[side.Server] {
+			server, err := process.NewProcess(p.pid)
+			if err != nil {
+				return err
+			}
+			o.procs = append(o.procs, server)
+		}
+		return nil
+	}()
+	if err != nil {
+		o.fail(err)
+	}
+	return o
+}
+
+func (o *opened) fail(err error) { o.result.Skipped = "failed: " + err.Error() }
+
+func (o *opened) close() {
+	for _, c := range o.clients {
+		c.Close()
+	}
+}
+
+// class measures all sides in a class, in turn.
+func (b *bench) class(ctx context.Context, class Class, dir, redis string) (_ *ClassResult, err error) {
+	b.bar.Describe(class.Name + ": starting servers")
+	s, err := startServers(ctx, class, dir, redis)
+	if err != nil {
+		return nil, err
+	}
+	defer s.Stop()
+	result := &ClassResult{Class: class}
+	var all []*opened
+	for _, side := range sides {
+		o := open(ctx, side, s)
+		defer o.close()
+		all = append(all, o)
+		result.Sides = append(result.Sides, o.result)
+	}
+	for round := range b.rounds {
+		for _, step := range b.steps() {
+			for i := range all {
+				o := all[(i+round)%len(all)] // nobody is always the first
+				_ = b.bar.Add(1)
+				if o.result.Skipped != "" || o.Waiters > 0 && step.waiters > o.Waiters {
+					continue
+				}
+				b.bar.Describe(fmt.Sprintf("%s: %s, %s", class.Name, o.Name, step.title))
+				name := strings.NewReplacer(" ", "-", ",", "").Replace(fmt.Sprintf("%s-%s-%d", o.Name, step.title, round))
+				limited, cancel := context.WithTimeout(ctx, 3*b.step+patience)
+				figures, err := step.run(limited, o, name)
+				cancel()
+				if ctx.Err() != nil {
+					return result, context.Cause(ctx)
+				}
+				if err != nil {
+					o.fail(fmt.Errorf("%s: %w", step.title, err))
+					continue
+				}
+				for f, v := range figures {
+					o.result.Figures[f] = append(o.result.Figures[f], v)
+				}
+			}
+		}
+	}
+	for _, o := range all {
+		o.result.Sections, o.result.Lost = o.audit.sections.Load(), o.audit.lost.Load()
+	}
+	if class.Name == "file" {
+		b.bar.Describe(fmt.Sprintf("%s: natslock, %d locks held", class.Name, b.plan.held))
+		if b.held, err = holdMany(ctx, s, b.plan.held, b.hold); err != nil {
+			return result, fmt.Errorf("many locks: %w", err)
+		}
+	}
+	return result, nil
+}

@@ -1,0 +1,105 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestMain lets the test be the servers as well.
+func TestMain(m *testing.M) {
+	runChild()
+	os.Exit(m.Run())
+}
+
+// contend counts under one lock from several goroutines on two clients.
+func contend(t *testing.T, clients []Client, goroutines, each int) *audit {
+	t.Helper()
+	var p protected
+	var all sync.WaitGroup
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for i := range goroutines {
+		all.Go(func() {
+			for range each {
+				unlock, err := clients[i%len(clients)].Lock(ctx, "contended")
+				if !onNil(t, err) {
+					return
+				}
+				entered := p.enter()
+				time.Sleep(time.Millisecond) // for somebody else to come in
+				p.leave(entered)
+				if !onNil(t, unlock(ctx)) {
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+	var a audit
+	a.add(&p)
+	require.EqualValues(t, goroutines*each, a.sections.Load())
+	return &a
+}
+
+// onNil reports an error from any goroutine.
+func onNil(t *testing.T, err error) bool {
+	if err != nil {
+		t.Error(err)
+	}
+	return err == nil
+}
+
+// TestSides runs every side that this machine has once, and checks that it excludes.
+func TestSides(t *testing.T) {
+	s, err := startServers(t.Context(), classes[1], t.TempDir(), "redis-server")
+	require.NoError(t, err)
+	t.Cleanup(s.Stop)
+	for _, side := range sides {
+		t.Run(side.Name, func(t *testing.T) {
+			o := open(t.Context(), side, s)
+			t.Cleanup(o.close)
+			if o.result.Skipped != "" {
+				require.NotEmpty(t, side.unfit(s), "%s", o.result.Skipped) // it is not there, or else it failed
+				t.Skip(o.result.Skipped)
+			}
+			n := 4
+			if side.Waiters > 0 {
+				n = side.Waiters + 1
+			}
+			require.Zero(t, contend(t, o.clients, n, 3).lost.Load(), "it did not exclude")
+			b := newBench(plan{rounds: 1, step: 50 * time.Millisecond})
+			for _, step := range b.steps() {
+				if side.Waiters > 0 && step.waiters > side.Waiters || step.waiters > 10 {
+					continue
+				}
+				figures, err := step.run(t.Context(), o, fmt.Sprintf("step-%d-%d", step.waiters, len(step.title)))
+				require.NoError(t, err, step.title)
+				for name, v := range figures {
+					require.Positive(t, v, name)
+				}
+			}
+			require.Zero(t, o.audit.lost.Load(), "it did not exclude")
+			require.Positive(t, o.audit.sections.Load())
+		})
+	}
+}
+
+// broken locks nothing.
+type broken struct{}
+
+func (broken) Lock(context.Context, string) (func(context.Context) error, error) {
+	return func(context.Context) error { return nil }, nil
+}
+
+func (broken) Close() {}
+
+// TestAuditSees: a lock that does not exclude is found out.
+func TestAuditSees(t *testing.T) {
+	require.Positive(t, contend(t, []Client{broken{}, broken{}}, 4, 3).lost.Load())
+}

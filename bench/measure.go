@@ -1,0 +1,297 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/shirou/gopsutil/v4/process"
+)
+
+// The figures, by the names that raw.json has. Times are in seconds.
+const (
+	cycleP50   = "cycle_p50"   // an uncontended lock and unlock
+	cycleP99   = "cycle_p99"   //
+	allocs     = "allocs"      // of the client, for each of these cycles
+	throughput = "throughput"  // cycles per second, 64 goroutines on as many names
+	waitingCPU = "waiting_cpu" // cores used by the client and its servers while 100 wait
+)
+
+func handOverP50(waiters int) string { return "handover_" + strconv.Itoa(waiters) + "_p50" }
+
+// crowd is the numbers of waiters that a hand-over is measured with.
+var crowd = []int{1, 10, 100}
+
+// goroutines that throughput is measured with.
+const goroutines = 64
+
+// Figures is what one step measured.
+type Figures map[string]float64
+
+// audit checks that the locks exclude. What a lock protects is a plain number
+// that is read when the lock was got and written one higher before it is given
+// back, so that two who are inside at a time lose a section, whatever else they do.
+type audit struct {
+	sections atomic.Int64 // in all
+	lost     atomic.Int64
+}
+
+type protected struct {
+	number   int64 // guarded by the lock alone
+	sections atomic.Int64
+}
+
+func (p *protected) enter() int64 { return p.number }
+
+func (p *protected) leave(entered int64) {
+	p.number = entered + 1
+	p.sections.Add(1)
+}
+
+func (a *audit) add(p *protected) {
+	a.sections.Add(p.sections.Load())
+	a.lost.Add(p.sections.Load() - p.number)
+}
+
+// under is one critical section with nothing in it.
+func under(ctx context.Context, c Client, name string, p *protected) error {
+	unlock, err := c.Lock(ctx, name)
+	if err != nil {
+		return fmt.Errorf("lock: %w", err)
+	}
+	p.leave(p.enter())
+	if err := unlock(ctx); err != nil {
+		return fmt.Errorf("unlock: %w", err)
+	}
+	return nil
+}
+
+// warmUp is how many cycles do not count.
+const warmUp = 20
+
+func cycles(ctx context.Context, c Client, name string, d time.Duration, a *audit) (Figures, error) {
+	var p protected
+	defer a.add(&p)
+	for range warmUp {
+		if err := under(ctx, c, name, &p); err != nil {
+			return nil, err
+		}
+	}
+	var took []time.Duration
+	var before, after runtime.MemStats
+	took = slices.Grow(took, 1<<16)
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	for end := time.Now().Add(d); len(took) < 10 || time.Now().Before(end); {
+		begun := time.Now()
+		if err := under(ctx, c, name, &p); err != nil {
+			return nil, err
+		}
+		took = append(took, time.Since(begun))
+	}
+	runtime.ReadMemStats(&after)
+	slices.Sort(took)
+	return Figures{
+		cycleP50: quantile(took, 0.5), cycleP99: quantile(took, 0.99),
+		allocs: float64(after.Mallocs-before.Mallocs) / float64(len(took)),
+	}, nil
+}
+
+// quantile takes sorted times.
+func quantile(took []time.Duration, q float64) float64 {
+	return took[min(int(float64(len(took))*q), len(took)-1)].Seconds()
+}
+
+func manyNames(ctx context.Context, c Client, name string, d time.Duration, a *audit) (Figures, error) {
+	var count atomic.Int64
+	var warm, done sync.WaitGroup
+	errs := make([]error, goroutines)
+	var end time.Time // written before start is closed
+	start := make(chan struct{})
+	for i := range goroutines {
+		warm.Add(1)
+		done.Go(func() {
+			var p protected
+			defer a.add(&p)
+			own := name + "-" + strconv.Itoa(i)
+			errs[i] = under(ctx, c, own, &p)
+			warm.Done()
+			<-start
+			for errs[i] == nil && time.Now().Before(end) {
+				if errs[i] = under(ctx, c, own, &p); errs[i] == nil {
+					count.Add(1)
+				}
+			}
+		})
+	}
+	warm.Wait()
+	begun := time.Now()
+	end = begun.Add(d)
+	close(start)
+	done.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	return Figures{throughput: float64(count.Load()) / time.Since(begun).Seconds()}, nil
+}
+
+// settle is how long a lock is held when everybody has called Lock: long enough
+// for them to be queued.
+const settle = 5 * time.Millisecond
+
+// relay hands one lock on among waiters+1 goroutines that share the clients, and
+// takes the time from the call of unlock to the return of the next one's Lock.
+type relay struct {
+	protected
+	clients []Client
+	name    string
+	waiters int
+	d       time.Duration
+	procs   []*process.Process // whose CPU is measured while all wait
+
+	queued  chan struct{} // somebody calls Lock
+	granted chan struct{} // the one who has released may queue again
+
+	// Guarded by the lock.
+	released time.Time
+	took     []time.Duration
+	end      time.Time
+	figures  Figures
+}
+
+// warmRelay is how many hand-overs do not count.
+const warmRelay = 3
+
+func handOver(ctx context.Context, clients []Client, name string, waiters int, d time.Duration, procs []*process.Process, a *audit) (Figures, error) {
+	r := &relay{
+		clients: clients, name: name, waiters: waiters, d: d, procs: procs, figures: Figures{},
+		queued: make(chan struct{}, 2*waiters+2), granted: make(chan struct{}, waiters+1),
+	}
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	var all sync.WaitGroup
+	for i := range waiters + 1 {
+		all.Go(func() {
+			if err := r.run(ctx, clients[i%len(clients)], stop); err != nil {
+				stop(err)
+			}
+		})
+	}
+	all.Wait()
+	a.add(&r.protected)
+	if err := context.Cause(ctx); !errors.Is(err, errEnough) {
+		return nil, err
+	}
+	slices.Sort(r.took)
+	r.figures[handOverP50(waiters)] = quantile(r.took, 0.5)
+	return r.figures, nil
+}
+
+var errEnough = errors.New("measured")
+
+func (r *relay) run(ctx context.Context, c Client, stop context.CancelCauseFunc) error {
+	for {
+		r.queued <- struct{}{}
+		unlock, err := c.Lock(ctx, r.name)
+		now := time.Now()
+		if err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return fmt.Errorf("lock: %w", err)
+		}
+		done := false
+		if ctx.Err() == nil { // else the lock may have ended with it
+			if done, err = r.hold(ctx, now); err != nil {
+				stop(err)
+			}
+		}
+		detached, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+		err = unlock(detached)
+		cancel()
+		switch {
+		case done:
+			stop(errEnough)
+			return nil
+		case ctx.Err() != nil:
+			return nil
+		case err != nil:
+			return fmt.Errorf("unlock: %w", err)
+		}
+		select {
+		case <-r.granted: // else one client would hand the lock to itself
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// hold is what is done under the lock.
+func (r *relay) hold(ctx context.Context, now time.Time) (done bool, err error) {
+	entered := r.enter()
+	first := r.released.IsZero()
+	others := 1
+	if first {
+		others = r.waiters + 1 // its own call among them
+	} else {
+		r.took = append(r.took, now.Sub(r.released))
+		r.granted <- struct{}{}
+	}
+	for range others {
+		select {
+		case <-r.queued:
+		case <-ctx.Done():
+			return false, nil
+		}
+	}
+	if first {
+		time.Sleep(50 * settle) // many queue at a time
+		if len(r.procs) > 0 {
+			if err := r.idle(); err != nil {
+				return false, err
+			}
+		}
+	} else {
+		time.Sleep(settle)
+	}
+	if len(r.took) == warmRelay && r.end.IsZero() {
+		r.took = r.took[:0]
+		r.end = time.Now().Add(r.d)
+	}
+	done = !r.end.IsZero() && len(r.took) >= 5 && time.Now().After(r.end)
+	r.leave(entered)
+	r.released = time.Now()
+	return done, nil
+}
+
+// idle measures what the waiting costs.
+func (r *relay) idle() error {
+	before, err := usage(r.procs)
+	if err != nil {
+		return err
+	}
+	begun := time.Now()
+	time.Sleep(r.d)
+	after, err := usage(r.procs)
+	r.figures[waitingCPU] = (after - before) / time.Since(begun).Seconds()
+	return err
+}
+
+// usage is the seconds of CPU that processes have used.
+func usage(procs []*process.Process) (float64, error) {
+	sum := 0.
+	for _, p := range procs {
+		t, err := p.Times()
+		if err != nil {
+			return 0, err
+		}
+		sum += t.User + t.System
+	}
+	return sum, nil
+}

@@ -1,0 +1,63 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// naivePoll is how often the naive lock looks again.
+const naivePoll = 50 * time.Millisecond
+
+// naiveSide is the lock that people write by hand on a key-value bucket: create,
+// try again after a while, delete. It neither renews nor has a token, and its
+// deletion asks nobody whose lock it is.
+var naiveSide = Side{
+	Name: "naive NATS", Server: "nats",
+	Setup: "key-value `Create`, polled every 50 ms, `Delete`; the bucket's TTL is 15 s; no renewal",
+	Open: func(ctx context.Context, s *Servers) (Client, error) {
+		nc, err := connectNATS(s)
+		if err != nil {
+			return nil, err
+		}
+		js, err := jetstream.New(nc)
+		if err == nil {
+			var kv jetstream.KeyValue
+			kv, err = js.CreateOrUpdateKeyValue(ctx, jetstream.KeyValueConfig{
+				Bucket: "naive", TTL: leaseTTL, Storage: storage(s.Class), Replicas: s.Class.Replicas,
+			})
+			if err == nil {
+				return &naiveClient{nc, kv}, nil
+			}
+		}
+		nc.Close()
+		return nil, err
+	},
+}
+
+type naiveClient struct {
+	nc *nats.Conn
+	kv jetstream.KeyValue
+}
+
+func (c *naiveClient) Lock(ctx context.Context, name string) (func(context.Context) error, error) {
+	for {
+		_, err := c.kv.Create(ctx, name, []byte("me"))
+		if err == nil {
+			return func(ctx context.Context) error { return c.kv.Delete(ctx, name) }, nil
+		}
+		if !errors.Is(err, jetstream.ErrKeyExists) {
+			return nil, err
+		}
+		select {
+		case <-time.After(naivePoll):
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+func (c *naiveClient) Close() { c.nc.Close() }

@@ -1,0 +1,70 @@
+package main
+
+import (
+	"context"
+	"strings"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/natslock"
+)
+
+var natslockSide = Side{
+	Name: "natslock", Server: "nats",
+	Setup: "`natslock.New` with its defaults: TTL 15 s, renewed, first in first out",
+	Open: func(ctx context.Context, s *Servers) (Client, error) {
+		return openNatslock(ctx, s)
+	},
+}
+
+type natslockClient struct {
+	nc *nats.Conn
+	*natslock.Client
+}
+
+// bucketConfig is the bucket in a class.
+func bucketConfig(c Class) kvstore.Config {
+	return kvstore.Config{Replicas: c.Replicas, Storage: storage(c)}
+}
+
+func storage(c Class) jetstream.StorageType {
+	if c.Memory {
+		return jetstream.MemoryStorage
+	}
+	return jetstream.FileStorage
+}
+
+// connectNATS connects to the first server, so that all sides on NATS have the same way.
+func connectNATS(s *Servers) (*nats.Conn, error) {
+	return nats.Connect(strings.Join(s.NATS, ","), nats.DontRandomize())
+}
+
+func openNatslock(ctx context.Context, s *Servers) (*natslockClient, error) {
+	nc, err := connectNATS(s)
+	if err != nil {
+		return nil, err
+	}
+	c, err := natslock.New(ctx, nc, natslock.WithBucketConfig(bucketConfig(s.Class)), natslock.WithTTL(leaseTTL))
+	if err != nil {
+		nc.Close()
+		return nil, err
+	}
+	return &natslockClient{nc, c}, nil
+}
+
+func (c *natslockClient) Lock(ctx context.Context, name string) (func(context.Context) error, error) {
+	l, err := c.Client.Lock(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	return l.Unlock, nil
+}
+
+func (c *natslockClient) Close() {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	_ = c.Client.Close(ctx)
+	c.nc.Close()
+}

@@ -1,0 +1,165 @@
+package main
+
+import (
+	"fmt"
+	"image/color"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"gonum.org/v1/plot"
+	"gonum.org/v1/plot/font"
+	"gonum.org/v1/plot/font/liberation"
+	"gonum.org/v1/plot/plotter"
+	"gonum.org/v1/plot/vg"
+	"gonum.org/v1/plot/vg/draw"
+	"gonum.org/v1/plot/vg/vgsvg"
+)
+
+// plotted is one plot.
+type plotted struct {
+	File, Title, unit string
+	figure            string // by class; "": hand-over by waiters
+	scale             float64
+}
+
+var plottedAll = []plotted{
+	{File: "cycle.svg", Title: "Uncontended lock and unlock, p50", unit: "microseconds", figure: cycleP50, scale: 1e6},
+	{File: "throughput.svg", Title: "Cycles per second, 64 goroutines on as many names", unit: "cycles/s", figure: throughput, scale: 1},
+	{File: "handover.svg", Title: "From unlock to the next holder, p50, one server, files without fsync", unit: "milliseconds", scale: 1e3},
+}
+
+// palette can be told apart by those who see fewer colours as well.
+var palette = []color.RGBA{
+	{0x55, 0x55, 0x55, 0xff}, {0xd5, 0x5e, 0x00, 0xff}, {0xe6, 0x9f, 0x00, 0xff}, {0x00, 0x72, 0xb2, 0xff},
+	{0x56, 0xb4, 0xe9, 0xff}, {0x00, 0x9e, 0x73, 0xff}, {0xcc, 0x79, 0xa7, 0xff},
+}
+
+var shapes = []draw.GlyphDrawer{
+	draw.CrossGlyph{}, draw.CircleGlyph{}, draw.RingGlyph{}, draw.SquareGlyph{},
+	draw.BoxGlyph{}, draw.TriangleGlyph{}, draw.PyramidGlyph{},
+}
+
+func (r *Result) plots(dir string) error {
+	plot.DefaultFont = font.Font{Typeface: "Liberation", Variant: "Sans"}
+	plotter.DefaultFont = plot.DefaultFont
+	font.DefaultCache.Add(liberation.Collection())
+	for _, what := range plottedAll {
+		if err := r.plot(what, filepath.Join(dir, what.File)); err != nil {
+			return fmt.Errorf("%s: %w", what.File, err)
+		}
+	}
+	return nil
+}
+
+func (r *Result) plot(what plotted, file string) error {
+	p := plot.New()
+	p.Title.Text = what.Title
+	p.Title.Padding = vg.Points(8)
+	p.BackgroundColor = color.White
+	p.Y.Label.Text = what.unit
+	p.Y.Scale = plot.LogScale{}
+	p.Y.Tick.Marker = plot.LogTicks{Prec: -1}
+	p.Legend.Left, p.Legend.XOffs = false, vg.Points(0)
+	grid := plotter.NewGrid()
+	grid.Vertical.Color = nil
+	p.Add(grid)
+	any := false
+	for i, side := range sides {
+		var points plotter.XYs
+		if what.figure == "" {
+			points = r.handOvers(side.Name, what.scale)
+		} else {
+			points = r.byClass(i, what)
+		}
+		if len(points) == 0 {
+			continue
+		}
+		any = true
+		line, marks, err := plotter.NewLinePoints(points)
+		if err != nil {
+			return err
+		}
+		line.Color, marks.Color, marks.Shape, marks.Radius = palette[i], palette[i], shapes[i], vg.Points(4)
+		if what.figure == "" {
+			p.Add(line, marks)
+			p.Legend.Add(side.Name, line, marks)
+		} else {
+			p.Add(marks) // between classes there is nothing
+			p.Legend.Add(side.Name, marks)
+		}
+	}
+	if !any {
+		return nil
+	}
+	if what.figure == "" {
+		p.X.Label.Text = "waiters"
+		p.X.Scale = plot.LogScale{}
+		p.X.Tick.Marker = plot.ConstantTicks(ticks(crowd))
+		p.X.Max *= 4 // room for the legend
+	} else {
+		var titles []string
+		for _, c := range r.Classes {
+			titles = append(titles, c.Name)
+		}
+		p.NominalX(titles...)
+		p.X.Min, p.X.Max = -0.5, float64(len(titles))+0.3
+	}
+	p.Legend.Top = true
+	c := vgsvg.New(22*vg.Centimeter, 11*vg.Centimeter)
+	p.Draw(draw.New(c))
+	f, err := os.Create(file)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if _, err := c.WriteTo(f); err != nil {
+		return err
+	}
+	return f.Close()
+}
+
+func ticks(values []int) []plot.Tick {
+	var all []plot.Tick
+	for _, v := range values {
+		all = append(all, plot.Tick{Value: float64(v), Label: strconv.Itoa(v)})
+	}
+	return all
+}
+
+// side finds a side's results in a class.
+func (c *ClassResult) side(name string) *SideResult {
+	for _, s := range c.Sides {
+		if s.Name == name {
+			return s
+		}
+	}
+	return &SideResult{}
+}
+
+// byClass has a point in each class, the sides beside each other.
+func (r *Result) byClass(i int, what plotted) plotter.XYs {
+	var points plotter.XYs
+	for x, c := range r.Classes {
+		if y := c.side(sides[i].Name).median(what.figure); y > 0 {
+			points = append(points, plotter.XY{X: float64(x) + 0.09*(float64(i)-float64(len(sides)-1)/2), Y: y * what.scale})
+		}
+	}
+	return points
+}
+
+// handOvers has a point for each number of waiters, in the class of files.
+func (r *Result) handOvers(side string, scale float64) plotter.XYs {
+	var points plotter.XYs
+	for _, c := range r.Classes {
+		if c.Name != "file" {
+			continue
+		}
+		for _, n := range crowd {
+			if y := c.side(side).median(handOverP50(n)); y > 0 {
+				points = append(points, plotter.XY{X: float64(n), Y: y * scale})
+			}
+		}
+	}
+	return points
+}

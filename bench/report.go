@@ -1,0 +1,235 @@
+package main
+
+import (
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"text/template"
+	"time"
+
+	"github.com/shirou/gopsutil/v4/cpu"
+	"github.com/shirou/gopsutil/v4/host"
+	"github.com/shirou/gopsutil/v4/load"
+)
+
+// Result is what raw.json has.
+type Result struct {
+	Date     time.Time         `json:"date"`
+	Took     string            `json:"took"`
+	Command  string            `json:"command"`
+	Rounds   int               `json:"rounds"`
+	Step     string            `json:"step"`
+	Versions map[string]string `json:"versions"`
+	Machine  Machine           `json:"machine"`
+	Sections int64             `json:"sections"`
+	Classes  []*ClassResult    `json:"classes"`
+	Held     *Held             `json:"held"`
+}
+
+// Machine is where it was measured.
+type Machine struct {
+	Cores      int     `json:"cores"`
+	CPU        string  `json:"cpu"`
+	System     string  `json:"system"`
+	LoadBefore float64 `json:"load_before"` // the average over a minute
+	LoadAfter  float64 `json:"load_after"`
+}
+
+// ClassResult is what was measured in a class.
+type ClassResult struct {
+	Class
+	Sides []*SideResult `json:"sides"`
+}
+
+// SideResult has the figures by name, one of each round.
+type SideResult struct {
+	Name     string               `json:"name"`
+	Skipped  string               `json:"skipped,omitempty"`
+	Figures  map[string][]float64 `json:"figures,omitempty"`
+	Sections int64                `json:"sections"` // critical sections that were checked
+	Lost     int64                `json:"lost"`     // those in which somebody else was too
+}
+
+// median returns 0 where nothing was measured.
+func (s *SideResult) median(figure string) float64 {
+	all := slices.Sorted(slices.Values(s.Figures[figure]))
+	if len(all) == 0 || s.Skipped != "" {
+		return 0
+	}
+	return (all[(len(all)-1)/2] + all[len(all)/2]) / 2
+}
+
+// compared are the modules whose versions are told.
+var compared = []string{
+	"github.com/nats-io/nats-server/v2", "github.com/nats-io/nats.go", "go.etcd.io/etcd/server/v3",
+	"go.etcd.io/etcd/client/v3", "github.com/go-redsync/redsync/v4", "github.com/bsm/redislock",
+	"github.com/redis/rueidis", "github.com/redis/go-redis/v9",
+}
+
+func newResult(p plan, redis string) *Result {
+	r := &Result{Date: time.Now().UTC().Truncate(time.Second), Rounds: p.rounds, Step: p.step.String(), Versions: map[string]string{}}
+	r.Command = "make compare"
+	if len(os.Args) > 1 {
+		r.Command = "cd bench && go run . " + strings.Join(os.Args[1:], " ")
+	}
+	r.Versions["go"] = runtime.Version()
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, m := range info.Deps {
+			if slices.Contains(compared, m.Path) {
+				r.Versions[m.Path] = m.Version
+			}
+		}
+	}
+	if out, err := exec.Command(redis, "--version").Output(); err == nil {
+		r.Versions["redis-server"] = strings.TrimPrefix(strings.Fields(string(out) + " - - -")[2], "v=")
+	}
+	r.Machine = Machine{Cores: runtime.NumCPU(), System: runtime.GOOS + "/" + runtime.GOARCH, LoadBefore: loadNow()}
+	if c, err := cpu.Info(); err == nil && len(c) > 0 {
+		r.Machine.CPU = c[0].ModelName
+	}
+	if h, err := host.Info(); err == nil {
+		r.Machine.System += ", " + h.Platform + " " + h.PlatformVersion + ", kernel " + h.KernelVersion
+	}
+	return r
+}
+
+func loadNow() float64 {
+	if l, err := load.Avg(); err == nil {
+		return l.Load1
+	}
+	return 0
+}
+
+func (r *Result) finish() {
+	r.Took = time.Since(r.Date).Round(time.Second).String()
+	r.Machine.LoadAfter = loadNow()
+	for _, c := range r.Classes {
+		for _, s := range c.Sides {
+			r.Sections += s.Sections
+		}
+	}
+}
+
+// Violations are the sides that did not exclude.
+func (r *Result) Violations() error {
+	var errs []error
+	for _, c := range r.Classes {
+		for _, s := range c.Sides {
+			if s.Lost != 0 {
+				errs = append(errs, fmt.Errorf("%s, %s: somebody else was inside in %d of %d critical sections", c.Title, s.Name, s.Lost, s.Sections))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+//go:embed report.md.tmpl
+var reportText string
+
+// write writes the report, the plots and the raw numbers below dir.
+func (r *Result) write(dir string) error {
+	sub := filepath.Join(dir, "benchmarks")
+	if err := os.MkdirAll(sub, 0o755); err != nil {
+		return err
+	}
+	raw, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(sub, "raw.json"), append(raw, '\n'), 0o644); err != nil {
+		return err
+	}
+	if err := r.plots(sub); err != nil {
+		return err
+	}
+	report, err := template.New("report").Funcs(template.FuncMap{
+		"table":   table,
+		"skipped": r.skipped,
+		"sides":   func() []Side { return sides },
+		"micro":   func(seconds float64) string { return duration(seconds) },
+		"plots":   func() []plotted { return plottedAll },
+		"div":     func(a, b float64) string { return fmt.Sprintf("%.2f", a/max(b, 1e-12)) },
+	}).Parse(reportText)
+	if err != nil {
+		return err
+	}
+	f, err := os.Create(filepath.Join(dir, "benchmarks.md"))
+	if err != nil {
+		return err
+	}
+	return errors.Join(report.Execute(f, r), f.Close())
+}
+
+// skipped has a line for each side that was not measured somewhere.
+func (r *Result) skipped() []string {
+	var lines []string
+	for _, c := range r.Classes {
+		for _, s := range c.Sides {
+			if s.Skipped != "" {
+				lines = append(lines, fmt.Sprintf("%s, %s: %s", c.Title, s.Name, s.Skipped))
+			}
+		}
+	}
+	return lines
+}
+
+// table is the Markdown table of a class.
+func table(c *ClassResult) string {
+	var b strings.Builder
+	b.WriteString("| | cycle p50 | p99 | to bare | allocations | cycles/s, 64 names | to bare | hand-over, 1 waits | 10 | 100 | cores while 100 wait |\n")
+	b.WriteString("|---|" + strings.Repeat("---:|", 10) + "\n")
+	bare := c.Sides[0]
+	for _, s := range c.Sides {
+		if s.Skipped != "" {
+			fmt.Fprintf(&b, "| %s | skipped |%s\n", s.Name, strings.Repeat(" |", 9))
+			continue
+		}
+		ratio := func(figure string) string {
+			if limit := bare.median(figure); limit > 0 {
+				return fmt.Sprintf("%.2f", s.median(figure)/limit)
+			}
+			return "-"
+		}
+		cells := []string{
+			s.Name, duration(s.median(cycleP50)), duration(s.median(cycleP99)), ratio(cycleP50),
+			number(s.median(allocs)), number(s.median(throughput)), ratio(throughput),
+		}
+		for _, n := range crowd {
+			cells = append(cells, duration(s.median(handOverP50(n))))
+		}
+		cells = append(cells, "-")
+		if len(s.Figures[waitingCPU]) > 0 {
+			cells[len(cells)-1] = fmt.Sprintf("%.2f", s.median(waitingCPU))
+		}
+		b.WriteString("| " + strings.Join(cells, " | ") + " |\n")
+	}
+	return b.String()
+}
+
+func number(v float64) string {
+	if v == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%.0f", v)
+}
+
+// duration prints three digits.
+func duration(seconds float64) string {
+	switch {
+	case seconds == 0:
+		return "-"
+	case seconds < 1e-3:
+		return fmt.Sprintf("%.3g µs", seconds*1e6)
+	case seconds < 1:
+		return fmt.Sprintf("%.3g ms", seconds*1e3)
+	}
+	return fmt.Sprintf("%.3g s", seconds)
+}
