@@ -209,7 +209,7 @@ func (c *bareClient) wait(ctx context.Context, subject string) (uint64, error) {
 	}
 }
 
-// renew publishes to n keys, n times each, asynchronously as renewals are.
+// renew publishes to keys, some times to each, asynchronously as renewals are.
 func (c *bareClient) renew(ctx context.Context, keys, times int) error {
 	last := make([]uint64, keys)
 	for range times {

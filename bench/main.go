@@ -28,7 +28,7 @@ type plan struct {
 }
 
 var (
-	full  = plan{rounds: 3, step: time.Second, held: 10_000, hold: 15 * time.Second}
+	full  = plan{rounds: 3, step: 600 * time.Millisecond, held: 10_000, hold: 10 * time.Second}
 	quick = plan{rounds: 1, step: 200 * time.Millisecond, held: 10_000, hold: 5 * time.Second}
 )
 
@@ -128,7 +128,7 @@ func (b *bench) steps() []step {
 				if n != crowd[len(crowd)-1] {
 					procs = nil
 				}
-				return handOver(ctx, o.clients, name, n, b.step, procs, &o.audit)
+				return handOver(ctx, o, name, n, b.step, procs)
 			}})
 	}
 	return all

@@ -1,8 +1,11 @@
 package main
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
 	"image/color"
+	"math"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -45,14 +48,31 @@ func (r *Result) plots(dir string) error {
 	plotter.DefaultFont = plot.DefaultFont
 	font.DefaultCache.Add(liberation.Collection())
 	for _, what := range plottedAll {
-		if err := r.plot(what, filepath.Join(dir, what.File)); err != nil {
+		p, err := r.plot(what)
+		if err == nil {
+			err = save(p, filepath.Join(dir, what.File))
+		}
+		if err != nil {
 			return fmt.Errorf("%s: %w", what.File, err)
 		}
 	}
 	return nil
 }
 
-func (r *Result) plot(what plotted, file string) error {
+func save(p *plot.Plot, file string) error {
+	c := vgsvg.New(22*vg.Centimeter, 11*vg.Centimeter)
+	p.Draw(draw.New(c))
+	var svg bytes.Buffer
+	if _, err := c.WriteTo(&svg); err != nil {
+		return err
+	}
+	// Few readers have the font, but most have one of its measures.
+	family := "font-family:" + string(plot.DefaultFont.Typeface) + " " + string(plot.DefaultFont.Variant)
+	text := bytes.ReplaceAll(svg.Bytes(), []byte(family), []byte(family+",Arial,Helvetica,sans-serif"))
+	return os.WriteFile(file, text, 0o644)
+}
+
+func (r *Result) plot(what plotted) (*plot.Plot, error) {
 	p := plot.New()
 	p.Title.Text = what.Title
 	p.Title.Padding = vg.Points(8)
@@ -60,7 +80,6 @@ func (r *Result) plot(what plotted, file string) error {
 	p.Y.Label.Text = what.unit
 	p.Y.Scale = plot.LogScale{}
 	p.Y.Tick.Marker = plot.LogTicks{Prec: -1}
-	p.Legend.Left, p.Legend.XOffs = false, vg.Points(0)
 	grid := plotter.NewGrid()
 	grid.Vertical.Color = nil
 	p.Add(grid)
@@ -78,7 +97,7 @@ func (r *Result) plot(what plotted, file string) error {
 		any = true
 		line, marks, err := plotter.NewLinePoints(points)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		line.Color, marks.Color, marks.Shape, marks.Radius = palette[i], palette[i], shapes[i], vg.Points(4)
 		if what.figure == "" {
@@ -90,7 +109,7 @@ func (r *Result) plot(what plotted, file string) error {
 		}
 	}
 	if !any {
-		return nil
+		return nil, errors.New("nothing was measured")
 	}
 	if what.figure == "" {
 		p.X.Label.Text = "waiters"
@@ -105,18 +124,10 @@ func (r *Result) plot(what plotted, file string) error {
 		p.NominalX(titles...)
 		p.X.Min, p.X.Max = -0.5, float64(len(titles))+0.3
 	}
+	p.Y.Min = math.Pow(10, math.Floor(math.Log10(p.Y.Min))) // whole decades have labels
+	p.Y.Max = math.Pow(10, math.Ceil(math.Log10(p.Y.Max)))
 	p.Legend.Top = true
-	c := vgsvg.New(22*vg.Centimeter, 11*vg.Centimeter)
-	p.Draw(draw.New(c))
-	f, err := os.Create(file)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	if _, err := c.WriteTo(f); err != nil {
-		return err
-	}
-	return f.Close()
+	return p, nil
 }
 
 func ticks(values []int) []plot.Tick {

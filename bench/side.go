@@ -24,6 +24,8 @@ type Side struct {
 	Server string
 	// Waiters is how many waiters it can be measured with; 0: any number.
 	Waiters int
+	// Settle is how long a waiter takes to be in its place after all; 0: settle.
+	Settle time.Duration
 	// Setup says in a few words how it was set up, for the report.
 	Setup string
 	// Open connects to the servers of a class.
