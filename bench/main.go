@@ -48,9 +48,13 @@ func run(ctx context.Context) (err error) {
 	out := flag.String("out", filepath.Join("..", "docs"), "`directory` for benchmarks.md and benchmarks/")
 	redis := flag.String("redis", "redis-server", "the redis server's `program`")
 	dir := flag.String("dir", "", "`directory` for the servers' files, which are removed again (default a temporary one)")
+	again := flag.Bool("rewrite", false, "measure nothing, write the report of the raw numbers that are there")
 	flag.Parse()
 	if flag.NArg() > 0 {
 		return fmt.Errorf("unexpected argument %q", flag.Arg(0))
+	}
+	if *again {
+		return rewrite(*out)
 	}
 	p := full
 	if *isQuick {
@@ -84,6 +88,9 @@ func run(ctx context.Context) (err error) {
 		for _, s := range c.Sides {
 			if s.Skipped != "" {
 				fmt.Printf("skipped: %s, %s: %s\n", c.Title, s.Name, s.Skipped)
+			}
+			for _, f := range s.Failures {
+				fmt.Printf("failed: %s, %s: %s\n", c.Title, s.Name, f)
 			}
 		}
 	}
@@ -174,12 +181,19 @@ func open(ctx context.Context, side Side, s *Servers) *opened {
 		return nil
 	}()
 	if err != nil {
-		o.fail(err)
+		o.result.Skipped = "failed: " + firstLine(err)
 	}
 	return o
 }
 
-func (o *opened) fail(err error) { o.result.Skipped = "failed: " + err.Error() }
+// maxFailures of a side end its part in a class: each may take as long as patience.
+const maxFailures = 3
+
+// firstLine is the error without those that came with it.
+func firstLine(err error) string {
+	line, _, _ := strings.Cut(err.Error(), "\n")
+	return line
+}
 
 func (o *opened) close() {
 	for _, c := range o.clients {
@@ -208,7 +222,7 @@ func (b *bench) class(ctx context.Context, class Class, dir, redis string) (_ *C
 			for i := range all {
 				o := all[(i+round)%len(all)] // nobody is always the first
 				_ = b.bar.Add(1)
-				if o.result.Skipped != "" || o.Waiters > 0 && step.waiters > o.Waiters {
+				if o.result.Skipped != "" || len(o.result.Failures) >= maxFailures || o.Waiters > 0 && step.waiters > o.Waiters {
 					continue
 				}
 				b.bar.Describe(fmt.Sprintf("%s: %s, %s", class.Name, o.Name, step.title))
@@ -220,7 +234,7 @@ func (b *bench) class(ctx context.Context, class Class, dir, redis string) (_ *C
 					return result, context.Cause(ctx)
 				}
 				if err != nil {
-					o.fail(fmt.Errorf("%s: %w", step.title, err))
+					o.result.Failures = append(o.result.Failures, fmt.Sprintf("%s, round %d: %v", step.title, round+1, firstLine(err)))
 					continue
 				}
 				for f, v := range figures {

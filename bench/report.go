@@ -32,6 +32,7 @@ type Result struct {
 	Sections int64             `json:"sections"`
 	Classes  []*ClassResult    `json:"classes"`
 	Held     *Held             `json:"held"`
+	Note     string            `json:"note,omitempty"` // put there by hand, about this run
 }
 
 // Machine is where it was measured.
@@ -53,6 +54,7 @@ type ClassResult struct {
 type SideResult struct {
 	Name     string               `json:"name"`
 	Skipped  string               `json:"skipped,omitempty"`
+	Failures []string             `json:"failures,omitempty"`
 	Figures  map[string][]float64 `json:"figures,omitempty"`
 	Sections int64                `json:"sections"` // critical sections that were checked
 	Lost     int64                `json:"lost"`     // those in which somebody else was too
@@ -61,7 +63,7 @@ type SideResult struct {
 // median returns 0 where nothing was measured.
 func (s *SideResult) median(figure string) float64 {
 	all := slices.Sorted(slices.Values(s.Figures[figure]))
-	if len(all) == 0 || s.Skipped != "" {
+	if len(all) == 0 {
 		return 0
 	}
 	return (all[(len(all)-1)/2] + all[len(all)/2]) / 2
@@ -153,6 +155,7 @@ func (r *Result) write(dir string) error {
 	report, err := template.New("report").Funcs(template.FuncMap{
 		"table":   table,
 		"skipped": r.skipped,
+		"failed":  r.failed,
 		"sides":   func() []Side { return sides },
 		"micro":   func(seconds float64) string { return duration(seconds) },
 		"plots":   func() []plotted { return plottedAll },
@@ -166,6 +169,32 @@ func (r *Result) write(dir string) error {
 		return err
 	}
 	return errors.Join(report.Execute(f, r), f.Close())
+}
+
+// failed has a line for each measurement that failed.
+func (r *Result) failed() []string {
+	var lines []string
+	for _, c := range r.Classes {
+		for _, s := range c.Sides {
+			for _, f := range s.Failures {
+				lines = append(lines, fmt.Sprintf("%s, %s: %s", c.Title, s.Name, f))
+			}
+		}
+	}
+	return lines
+}
+
+// rewrite writes the report and the plots of the raw numbers that are there.
+func rewrite(dir string) error {
+	raw, err := os.ReadFile(filepath.Join(dir, "benchmarks", "raw.json"))
+	if err != nil {
+		return err
+	}
+	var r Result
+	if err := json.Unmarshal(raw, &r); err != nil {
+		return err
+	}
+	return r.write(dir)
 }
 
 // skipped has a line for each side that was not measured somewhere.
@@ -208,6 +237,9 @@ func table(c *ClassResult) string {
 		cells = append(cells, "-")
 		if len(s.Figures[waitingCPU]) > 0 {
 			cells[len(cells)-1] = fmt.Sprintf("%.2f", s.median(waitingCPU))
+		}
+		if len(s.Failures) > 0 {
+			cells[0] += " (failed at times, see below)"
 		}
 		b.WriteString("| " + strings.Join(cells, " | ") + " |\n")
 	}
