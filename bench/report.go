@@ -222,7 +222,7 @@ func table(c *ClassResult) string {
 			continue
 		}
 		ratio := func(figure string) string {
-			if limit := bare.median(figure); limit > 0 {
+			if limit := bare.median(figure); limit > 0 && s.median(figure) > 0 {
 				return fmt.Sprintf("%.2f", s.median(figure)/limit)
 			}
 			return "-"
