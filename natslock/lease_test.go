@@ -98,6 +98,7 @@ func TestLeaseBlockedWrite(t *testing.T) {
 	l := mustLock(t, holder.Client, "l", natslock.TTL(time.Second))
 	slow := mustLock(t, holder.Client, "slow", natslock.TTL(2*time.Second))
 	holder.link.BlockWrites(true)
+	defer holder.link.BlockWrites(false) // before the client is closed
 	until := l.ValidUntil()
 	receive(t, l.Done(), "the end")
 	require.WithinDuration(t, until, time.Now(), 700*time.Millisecond)
@@ -106,7 +107,6 @@ func TestLeaseBlockedWrite(t *testing.T) {
 	wantHeld(t, slow)
 	receive(t, slow.Done(), "the end")
 	wantLost(t, slow, natslock.ErrLost)
-	holder.link.BlockWrites(false)
 }
 
 func TestLeaseShortCut(t *testing.T) {

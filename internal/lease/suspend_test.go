@@ -25,14 +25,14 @@ func TestSuspended(t *testing.T) {
 		nap  time.Duration
 		then func(t *testing.T, l *lease.Lease)
 	}{
-		{"state", time.Second, 8 * time.Second, func(t *testing.T, l *lease.Lease) {
+		{"state", 1500 * time.Millisecond, 8 * time.Second, func(t *testing.T, l *lease.Lease) {
 			state, left, cause := l.Status()
 			require.Equal(t, lease.Lost, state)
 			require.Zero(t, left)
 			require.ErrorIs(t, cause, lease.ErrLost)
 			require.ErrorIs(t, context.Cause(l.Context()), lease.ErrLost)
 		}},
-		{"release", time.Second, 8 * time.Second, func(t *testing.T, l *lease.Lease) {
+		{"release", 1500 * time.Millisecond, 8 * time.Second, func(t *testing.T, l *lease.Lease) {
 			require.ErrorIs(t, l.Release(), lease.ErrLost)
 		}},
 		// The renewal sent after 3.3 s would last until 12.3 s.
