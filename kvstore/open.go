@@ -60,6 +60,10 @@ func Open(ctx context.Context, js jetstream.JetStream, cfg Config) (_ *Store, er
 	return s, nil
 }
 
+// errCodeNoStore is the server's "error creating store for stream", which nats.go
+// has no name for.
+const errCodeNoStore = 10049
+
 // create makes the bucket. Losing the race against another creator is fine:
 // the winner's bucket is looked at like any other.
 func (s *Store) create(ctx context.Context) (*infoResponse, error) {
@@ -74,6 +78,14 @@ func (s *Store) create(ctx context.Context) (*infoResponse, error) {
 	resp := new(infoResponse)
 	err = s.api(ctx, "STREAM.CREATE."+s.stream, body, resp, false)
 	apiErr, _ := errors.AsType[*jetstream.APIError](err)
+	for try := 0; apiErr != nil && apiErr.ErrorCode == errCodeNoStore && try < 8; try++ {
+		// The files of one that was just deleted may still be in its way.
+		if err := pause(ctx, 10*time.Millisecond<<try); err != nil {
+			return nil, err
+		}
+		err = s.api(ctx, "STREAM.CREATE."+s.stream, body, resp, false)
+		apiErr, _ = errors.AsType[*jetstream.APIError](err)
+	}
 	switch {
 	case err == nil:
 		// Said loudly: a forgotten domain makes a second bucket whose locks

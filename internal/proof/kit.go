@@ -2,8 +2,10 @@ package proof
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -104,8 +106,19 @@ func RemakeBucket(t testing.TB, nc *nats.Conn, first uint64) uint64 {
 		cfg.FirstSeq = first
 	}
 	_, err = js.CreateStream(context.Background(), cfg)
+	for try := 0; storeNotGone(err) && try < 100; try++ {
+		time.Sleep(10 * time.Millisecond)
+		_, err = js.CreateStream(context.Background(), cfg)
+	}
 	require.NoError(t, err)
 	return cfg.FirstSeq
+}
+
+// storeNotGone says whether a server could not make a stream because it is still
+// removing the files of the one of that name.
+func storeNotGone(err error) bool {
+	refused, ok := errors.AsType[*jetstream.APIError](err)
+	return ok && refused.ErrorCode == 10049
 }
 
 // WithStatus returns a record's value with another status, for a forger.
