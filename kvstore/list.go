@@ -173,6 +173,9 @@ func (s *Store) readEach(ctx context.Context, keys []string) ([]Record, error) {
 // its state. The error matches errIncomplete when it cannot answer like that.
 // Revision is 0 when it has nothing.
 func (s *Store) multiGet(ctx context.Context, subjects []string) (Listing, error) {
+	if ctx.Err() != nil {
+		return Listing{}, ended(ctx)
+	}
 	// On a draining connection a request gets one answer only, see exchange.
 	if !s.seen.Load().direct || s.multiOff.Load() || s.nc.Status() != nats.CONNECTED {
 		return Listing{}, errIncomplete

@@ -154,6 +154,29 @@ func TestOpenRefuses(t *testing.T) {
 	equal(t, "subscriptions left by failed opens: nats.go's own", nc.NumSubscriptions(), 1)
 }
 
+// An answer can be quicker than the look at the context, so what was sent for one
+// that had ended would sometimes go on to the next request: a bucket was made.
+func TestEndedContext(t *testing.T) {
+	nc := testutil.RunServer(t).Connect()
+	s := open(t, nc, kvstore.Config{})
+	rev := create(t, s, "lock.a", "")
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for what, do := range map[string]func() error{
+		"verify": func() error { return s.Verify(ctx) },
+		"get":    func() error { _, err := s.Get(ctx, "lock.a", 0); return err },
+		"list":   func() error { _, err := s.List(ctx, ">", 0); return err },
+		"state":  func() error { _, err := s.State(ctx, ">"); return err },
+		"create": func() error { _, err := s.Create(ctx, "lock.b", nil, ttl); return err },
+		"update": func() error { _, err := s.Update(ctx, "lock.a", nil, ttl, rev); return err },
+		"delete": func() error { _, err := s.Delete(ctx, "lock.a", rev); return err },
+	} {
+		before := nc.Stats().OutMsgs
+		wantErr(t, do(), context.Canceled)
+		equal(t, "messages sent to "+what, nc.Stats().OutMsgs, before)
+	}
+}
+
 func TestMemoryStorage(t *testing.T) {
 	ctx := t.Context()
 	nc := testutil.RunServer(t).Connect()

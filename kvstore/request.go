@@ -111,10 +111,14 @@ var errNoAnswer = fmt.Errorf("%w: no answer", ErrUnavailable)
 // roundTrip does one request and waits for its answer until ctx ends, at most
 // replyTimeout. It repeats the request meanwhile: servers stay silent about a
 // stream that has no leader yet. So it is for requests that can be repeated.
+// Nothing is sent once ctx has ended.
 func (s *Store) roundTrip(ctx context.Context, subject string, body []byte, mux bool) (*nats.Msg, error) {
 	const attempts = int(replyTimeout / repeatAfter)
 	ch := make(chan *nats.Msg, attempts)
 	for try := 1; ; try++ {
+		if ctx.Err() != nil { // what nobody waits for may still create a bucket
+			return nil, fmt.Errorf("not sent to %s: %w", subject, ended(ctx))
+		}
 		forget, err := s.exchange(&nats.Msg{Subject: subject, Data: body}, mux, func(m *nats.Msg) bool {
 			ch <- m
 			return false
