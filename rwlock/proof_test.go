@@ -370,3 +370,49 @@ func TestBrokenReaderIsListed(t *testing.T) {
 		unlock(t, l)
 	})
 }
+
+// lagging is a replica that stays behind: it shows readers as it saw them first,
+// unless what it shows has to contain more.
+type lagging struct {
+	kvstore.KV
+	mu   sync.Mutex
+	seen map[string]kvstore.Record
+}
+
+func (l *lagging) Get(ctx context.Context, key string, min uint64) (kvstore.Record, error) {
+	r, err := l.KV.Get(ctx, key, min)
+	if err != nil || !strings.HasPrefix(key, "read.") {
+		return r, err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch old, known := l.seen[key]; {
+	case !known:
+		l.seen[key] = r
+	case min <= old.Revision:
+		return old, nil
+	}
+	return r, nil
+}
+
+// TestDrainByLaggingReplica: a writer that has heard the last reader's farewell,
+// and reads its record where the farewell has not arrived, does not go on waiting.
+func TestDrainByLaggingReplica(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a := newPeer(t, s.Connect(), 1)
+		b := newPeerOver(t, s.Connect(), 2, func(kv kvstore.KV) kvstore.KV {
+			return &lagging{KV: kv, seen: make(map[string]kvstore.Record)}
+		})
+		r, err := a.RLock(t.Context(), "x")
+		require.NoError(t, err)
+		grants := make(chan grant, 1)
+		b.write("writer", grants)
+		nobody(t, grants, "beside a reader")
+		left := time.Now()
+		unlock(t, r)
+		g := <-grants
+		require.NoError(t, g.err)
+		require.Less(t, g.at.Sub(left), 100*time.Millisecond)
+		unlock(t, g.l)
+	})
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/natslock/locks/kvstore"
@@ -112,8 +113,32 @@ type roll struct {
 	at       Instant // when it arrived
 }
 
+// departures are the readers that have gone since the gate stands.
+type departures struct {
+	gone map[string]bool // by tombstones that were read
+
+	mu    sync.Mutex
+	heard map[string]uint64 // the revisions of tombstones that were only heard of
+}
+
+func (d *departures) hear(key string, revision uint64) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.heard[key] = revision
+}
+
+// take returns what was heard of key, once: a forged revision must not be waited
+// for again and again.
+func (d *departures) take(key string) (revision uint64) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	revision = d.heard[key]
+	delete(d.heard, key)
+	return revision
+}
+
 // readersLeft asks the leader who is left.
-func (a *acquire) readersLeft(l *Lease, gone map[string]bool) (roll, error) {
+func (a *acquire) readersLeft(l *Lease, d *departures) (roll, error) {
 	ctx, cancel := context.WithTimeout(a.ctx, 2*answerTimeout)
 	defer cancel()
 	var r roll
@@ -126,14 +151,15 @@ func (a *acquire) readersLeft(l *Lease, gone map[string]bool) (roll, error) {
 	r.knows = st.LastRevision >= r.revision && st.Leader != ""
 	r.alone = st.Replicas == 1
 	for _, key := range st.Keys {
-		if gone[key] {
+		if d.gone[key] {
 			continue
 		}
-		rec, err := a.e.kv.Get(ctx, key, 0)
+		// A replica that lags would show a reader whose farewell was heard.
+		rec, err := a.e.kv.Get(ctx, key, d.take(key))
 		switch {
 		case err == nil && rec.Deleted:
 			// Dead by its own tombstone, and for ever: ids are not used again.
-			gone[key] = true
+			d.gone[key] = true
 		case err == nil:
 			r.live = append(r.live, entryOf(rec))
 		case errors.Is(err, kvstore.ErrNotFound):
@@ -153,7 +179,7 @@ func tooSlow() verdict {
 // returns the zero verdict when the lock is the writer's.
 func (a *acquire) drain(l *Lease) verdict {
 	look := newSight()
-	gone := make(map[string]bool)
+	departed := departures{gone: make(map[string]bool), heard: make(map[string]uint64)}
 	var watch kvstore.Watch
 	defer func() {
 		if watch != nil {
@@ -165,7 +191,7 @@ func (a *acquire) drain(l *Lease) verdict {
 	var first roll     // of a proof by two: nobody was in it
 	var renewed uint64 // a gate write sent since; 0: none yet
 	for tries := 0; ; {
-		r, err := a.readersLeft(l, gone)
+		r, err := a.readersLeft(l, &departed)
 		if len(r.live) > 0 {
 			a.holder = r.live[0]
 		}
@@ -202,9 +228,13 @@ func (a *acquire) drain(l *Lease) verdict {
 		case err == nil && watch == nil:
 			// Looked again after subscribing, so that nothing is missed.
 			w, err := a.e.kv.Watch(a.readers+"*", func(ev kvstore.Event) {
-				if ev.Kind != kvstore.Put {
-					look.poke()
+				switch ev.Kind {
+				case kvstore.Put:
+					return
+				case kvstore.Deleted:
+					departed.hear(ev.Record.Key, ev.Record.Revision)
 				}
+				look.poke()
 			})
 			if err == nil {
 				watch = w

@@ -55,7 +55,7 @@ var rwMutants = []mutant{
 		rwGo, one(`		default:
 			return roll{}, err
 		}`, `		default:
-			gone[key] = true
+			d.gone[key] = true
 		}`),
 		"rwlock.TestNoProof/listed,_and_not_to_be_read"},
 	{"drain-broken-as-dead", "a broken reader is dead", "Acquire: the reader-writer lock",
@@ -81,6 +81,9 @@ var rwMutants = []mutant{
 		for _, e := range r.live {`, `		pause := time.Hour + 0*back.next()
 		for _, e := range r.live {`),
 		"rwlock.TestDrainUnheard"},
+	{"drain-farewell-unread", "a writer that heard a farewell reads the reader's record in any state", "ARCHITECTURE.md, departures",
+		rwGo, one(`rec, err := a.e.kv.Get(ctx, key, d.take(key))`, `rec, err := a.e.kv.Get(ctx, key, 0*d.take(key))`),
+		"rwlock.TestDrainByLaggingReplica"},
 	{"rw-reader-passes-writer", "a reader waits for nobody", "Acquire: the reader-writer lock",
 		rwGo, one(`return !a.reads() || Mode(earlier.Mode) == Exclusive`, `return !a.reads()`),
 		"rwlock.TestLine"},

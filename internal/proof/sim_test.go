@@ -57,10 +57,13 @@ func firstSeed() uint64 {
 func TestSim(t *testing.T) {
 	hours := cmp.Or(*simHours, 1)
 	total := map[string]int{}
+	remakes := 0
 	first := firstSeed()
 	for seed := first; seed < first+uint64(*simSeeds); seed++ {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			h := simulate(t, planOf(seed, hours), "TestSim")
+			p := planOf(seed, hours)
+			remakes += p.remakes
+			h := simulate(t, p, "TestSim")
 			proof.Verify(t, h, proof.Options{Least: map[string]int{
 				"reads": int(20 * hours), "writes": int(40 * hours), "notification dropped": 1, "read failed": 1,
 				"dropped": 1, "answer lost": 1, "delayed": 1, "answer delayed": 1, "refused": 1, "not sent": 1,
@@ -75,11 +78,12 @@ func TestSim(t *testing.T) {
 		return
 	}
 	for _, what := range []string{
-		"break ok", "break now ok", "delete ok", "remake ok", "outage", "notification forged", "expired", "superseded", "unknown outcomes",
+		"break ok", "break now ok", "delete ok", "outage", "notification forged", "expired", "superseded", "unknown outcomes",
 		"lock gave up", "try refused", "unlock lost", "unlock broken",
 	} {
 		assert.Positive(t, total[what], what)
 	}
+	assert.Equal(t, remakes, total["remake ok"], "every remake that was planned")
 }
 
 // planOf makes a plan of a seed.
