@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -31,23 +32,26 @@ func connError(err error) error {
 }
 
 func (s *Store) onReply(m *nats.Msg) {
-	token := m.Subject[strings.LastIndexByte(m.Subject, '.')+1:]
+	id, err := strconv.ParseUint(m.Subject[strings.LastIndexByte(m.Subject, '.')+1:], 36, 64)
+	if err != nil {
+		return
+	}
 	s.mu.Lock()
-	done := s.pending[token]
+	done := s.pending[id]
 	s.mu.Unlock()
 	if done != nil && !done(m) {
-		s.drop(token)
+		s.drop(id)
 	}
 }
 
-func (s *Store) drop(token string) {
+func (s *Store) drop(id uint64) {
 	s.mu.Lock()
-	delete(s.pending, token)
+	delete(s.pending, id)
 	s.mu.Unlock()
 }
 
 // exchange publishes msg and hands every answer to done until it returns false
-// or the answer is forgotten.
+// or the answer is forgotten. It does not keep msg.
 //
 // Answers arrive on one subscription of the store. While the connection drains
 // that subscription is gone, but handlers may still hold locks: the exchange
@@ -67,6 +71,7 @@ func (s *Store) exchange(msg *nats.Msg, mux bool, done func(*nats.Msg) (more boo
 		return nil, fmt.Errorf("%w: not sent, connection is %s", ErrUnavailable, strings.ToLower(st.String()))
 	}
 	if mux {
+		msg = copyOf(msg)
 		ctx, cancel := context.WithTimeout(s.ctx, lateAnswers)
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -89,20 +94,29 @@ func (s *Store) exchange(msg *nats.Msg, mux bool, done func(*nats.Msg) (more boo
 	if err := s.run(); err != nil {
 		return nil, err
 	}
-	token := strconv.FormatUint(s.nextID.Add(1), 36)
-	msg.Reply = s.inbox + "." + token
+	id := s.nextID.Add(1)
+	var reply [64]byte
+	msg.Reply = string(strconv.AppendUint(append(append(reply[:0], s.inbox...), '.'), id, 36))
 	s.mu.Lock()
 	if s.closed {
 		s.mu.Unlock()
 		return nil, ErrClosed
 	}
-	s.pending[token] = done
+	s.pending[id] = done
 	s.mu.Unlock()
 	if err := s.nc.PublishMsg(msg); err != nil {
-		s.drop(token)
+		s.drop(id)
 		return nil, connError(err)
 	}
-	return func() { s.drop(token) }, nil
+	return func() { s.drop(id) }, nil
+}
+
+func copyOf(m *nats.Msg) *nats.Msg {
+	h := make(nats.Header, len(m.Header))
+	for name, values := range m.Header {
+		h[name] = slices.Clone(values)
+	}
+	return &nats.Msg{Subject: m.Subject, Reply: m.Reply, Header: h, Data: slices.Clone(m.Data)}
 }
 
 // errNoAnswer: a request was not answered in time.

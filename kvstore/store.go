@@ -55,7 +55,7 @@ type Store struct {
 
 	mu      sync.Mutex // never held across I/O
 	closed  bool
-	pending map[string]func(*nats.Msg) (more bool)
+	pending map[uint64]func(*nats.Msg) (more bool)
 	topics  map[string]*topic
 	conn    map[int]func(ConnState)
 	connID  int
@@ -78,7 +78,7 @@ func newStore(js jetstream.JetStream, cfg Config) *Store {
 		stream:    streamName(cfg.Bucket),
 		prefix:    subjectPrefix(cfg.Bucket),
 		apiPrefix: defaultAPI,
-		pending:   make(map[string]func(*nats.Msg) bool),
+		pending:   make(map[uint64]func(*nats.Msg) bool),
 		topics:    make(map[string]*topic),
 		conn:      make(map[int]func(ConnState)),
 	}

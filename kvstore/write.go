@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -15,12 +16,13 @@ import (
 
 // Send publishes a conditional write; see [KV].
 func (s *Store) Send(w Write, done func(Answer)) (forget func(), err error) {
-	msg, err := s.message(w)
-	if err != nil {
+	o := outgoings.Get().(*outgoing)
+	defer outgoings.Put(o)
+	if err := s.message(w, o); err != nil {
 		return nil, err
 	}
 	watched := s.watched(w.Key)
-	return s.exchange(msg, false, func(m *nats.Msg) bool {
+	return s.exchange(&o.msg, false, func(m *nats.Msg) bool {
 		a := s.answer(w, m)
 		if watched && a.Err == nil {
 			s.unheard()
@@ -33,24 +35,33 @@ func (s *Store) Send(w Write, done func(Answer)) (forget func(), err error) {
 // Denied reports a recent refusal of writes to key; see [KV].
 func (s *Store) Denied(key string) error { return s.denied(s.putPrefix + key) }
 
+// outgoing is a message that is put together. nats.go has copied what it sends
+// when a publish returns, so its parts are used again.
+type outgoing struct {
+	msg    nats.Msg
+	values [4]string // of the headers
+}
+
+var outgoings = sync.Pool{New: func() any { return &outgoing{msg: nats.Msg{Header: make(nats.Header, 4)}} }}
+
 // message is the one place where the headers of a write are put together: the
 // server silently accepts a guard whose subject has a typo.
-func (s *Store) message(w Write) (*nats.Msg, error) {
+func (s *Store) message(w Write, o *outgoing) error {
 	if err := checkKey(w.Key); err != nil {
-		return nil, err
+		return err
 	}
 	if len(w.Value) > MaxRecord {
-		return nil, fmt.Errorf("value under %q has %d bytes, at most %d fit", w.Key, len(w.Value), MaxRecord)
+		return fmt.Errorf("value under %q has %d bytes, at most %d fit", w.Key, len(w.Value), MaxRecord)
 	}
 	if w.Delete && w.TTL == 0 {
 		w.TTL = tombstoneTTL
 	}
 	ttl, err := ttlHeader(w.TTL)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	h := make(nats.Header, 4)
-	values := make([]string, 0, 4) // of all headers, in one piece
+	h, values := o.msg.Header, o.values[:0]
+	clear(h)
 	set := func(name, value string) {
 		values = append(values, value)
 		h[name] = values[len(values)-1 : len(values) : len(values)]
@@ -59,7 +70,7 @@ func (s *Store) message(w Write) (*nats.Msg, error) {
 	set(hdrTTL, ttl)
 	if w.Guard != "" {
 		if err := checkKey(w.Guard); err != nil {
-			return nil, err
+			return err
 		}
 		// Always as the stream stores it, also behind an API prefix.
 		set(hdrExpectSubject, s.prefix+w.Guard)
@@ -67,7 +78,8 @@ func (s *Store) message(w Write) (*nats.Msg, error) {
 	if w.Delete {
 		set(hdrOperation, "DEL")
 	}
-	return &nats.Msg{Subject: s.putPrefix + w.Key, Header: h, Data: w.Value}, nil
+	o.msg.Subject, o.msg.Reply, o.msg.Data = s.putPrefix+w.Key, "", w.Value
+	return nil
 }
 
 // maxDigits is how many digits fit into any sequence.

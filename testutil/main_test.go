@@ -2,6 +2,7 @@ package testutil_test
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -19,15 +20,21 @@ func bucket(t *testing.T, nc *nats.Conn, replicas int) jetstream.KeyValue {
 	t.Helper()
 	js, err := jetstream.New(nc)
 	require.NoError(t, err)
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-	defer cancel()
-	kv, err := js.CreateKeyValue(ctx, jetstream.KeyValueConfig{
-		Bucket:         "b",
-		Replicas:       replicas,
-		LimitMarkerTTL: time.Second,
-	})
-	require.NoError(t, err)
-	return kv
+	var kv jetstream.KeyValue
+	// Asked again: a meta leader that is about to change answers nobody.
+	for end := time.Now().Add(time.Minute); ; {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		kv, err = js.CreateOrUpdateKeyValue(ctx, jetstream.KeyValueConfig{
+			Bucket:         "b",
+			Replicas:       replicas,
+			LimitMarkerTTL: time.Second,
+		})
+		cancel()
+		if !errors.Is(err, context.DeadlineExceeded) || time.Now().After(end) {
+			require.NoError(t, err)
+			return kv
+		}
+	}
 }
 
 // eventually waits for a condition that the test has no signal for.

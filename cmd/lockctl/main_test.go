@@ -46,7 +46,7 @@ func buildAndRun(m *testing.M) int {
 
 // patience is how long something may take that takes no time: it only ends
 // tests that have failed.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // process is a lockctl that was started.
 type process struct {

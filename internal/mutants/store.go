@@ -60,7 +60,7 @@ var storeMutants = []mutant{
 		"kvstore.TestThroughDomain"},
 	{"write-key-unchecked", "a key may be a pattern", "Keys",
 		writeGo, one(`	if err := checkKey(w.Key); err != nil {
-		return nil, err
+		return err
 	}
 	if len(w.Value)`, `	if len(w.Value)`),
 		"kvstore.TestRefusedBeforeIO"},
