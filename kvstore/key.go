@@ -59,8 +59,20 @@ func ttlHeader(d time.Duration) (string, error) {
 	if d <= 0 || d > MaxTTL {
 		return "", fmt.Errorf("%w: %v is not in (0, %v]", ErrInvalidTTL, d, MaxTTL)
 	}
-	return strconv.FormatInt(int64((d+time.Second-1)/time.Second), 10) + "s", nil
+	seconds := int64((d + time.Second - 1) / time.Second)
+	if seconds < int64(len(ttlHeaders)) {
+		return ttlHeaders[seconds], nil
+	}
+	return strconv.FormatInt(seconds, 10) + "s", nil
 }
+
+// ttlHeaders are those of the usual TTLs.
+var ttlHeaders = func() (all [64]string) {
+	for i := range all {
+		all[i] = strconv.Itoa(i) + "s"
+	}
+	return all
+}()
 
 // parseTTL reads a Nats-TTL header; what it cannot read is no TTL.
 func parseTTL(s string) time.Duration {

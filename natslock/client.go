@@ -104,11 +104,9 @@ func (c *Client) TryLock(ctx context.Context, name string, opts ...LockOption) (
 // one client is refused with an error matching [ErrInvalidName]: they are
 // different locks.
 func (c *Client) Acquire(ctx context.Context, kind Kind, mode Mode, wait bool, name string, opts ...LockOption) (*Lock, error) {
-	var cfg lockConfig
-	for _, opt := range opts {
-		if err := opt(&cfg); err != nil {
-			return nil, fmt.Errorf("lock %q: %w", name, err)
-		}
+	cfg, err := lockConfigOf(opts)
+	if err != nil {
+		return nil, fmt.Errorf("lock %q: %w", name, err)
 	}
 	cfg.req.Kind, cfg.req.Mode, cfg.req.Name, cfg.req.Once = lease.Kind(kind), lease.Mode(mode), name, !wait
 	if !wait {
@@ -117,29 +115,38 @@ func (c *Client) Acquire(ctx context.Context, kind Kind, mode Mode, wait bool, n
 	if !cfg.req.Until.IsZero() && (cfg.req.TTL != 0 || cfg.req.Fixed) {
 		return nil, fmt.Errorf("lock %q: %w", name, invalid("Until", "goes with neither TTL nor NoRenew"))
 	}
-	var handle weak.Pointer[Lock]
-	ready := make(chan struct{})
-	if fn := cfg.warn; fn != nil {
-		cfg.req.OnWarn = func(*lease.Lease) {
-			<-ready
-			if l := handle.Value(); l != nil {
-				fn(l)
-			}
-		}
+	var warns *warning
+	if cfg.warn != nil {
+		warns = &warning{fn: cfg.warn, ready: make(chan struct{})}
+		cfg.req.OnWarn = warns.give
 	}
 	inner, err := c.hold(ctx, cfg.req)
 	if err != nil {
 		return nil, public(err)
 	}
 	l := &Lock{lease: inner}
-	if cfg.warn != nil {
-		handle = weak.Make(l)
-		close(ready)
+	if warns != nil {
+		warns.handle = weak.Make(l)
+		close(warns.ready)
 	}
 	// A handle that is dropped can never unlock: its lease runs out instead of
 	// being renewed for ever.
 	l.cleanup = runtime.AddCleanup(l, lease.Holding.Abandon, inner)
 	return l, nil
+}
+
+// warning calls back with a handle that it does not keep from being dropped.
+type warning struct {
+	fn     func(*Lock)
+	ready  chan struct{} // closed when handle is set
+	handle weak.Pointer[Lock]
+}
+
+func (w *warning) give(*lease.Lease) {
+	<-w.ready
+	if l := w.handle.Value(); l != nil {
+		w.fn(l)
+	}
 }
 
 func (c *Client) hold(ctx context.Context, req lease.Request) (lease.Holding, error) {

@@ -189,6 +189,19 @@ type lockConfig struct {
 	warn func(*Lock)
 }
 
+func lockConfigOf(opts []LockOption) (lockConfig, error) {
+	if len(opts) == 0 {
+		return lockConfig{}, nil
+	}
+	c := new(lockConfig)
+	for _, opt := range opts {
+		if err := opt(c); err != nil {
+			return lockConfig{}, err
+		}
+	}
+	return *c, nil
+}
+
 // TTL sets the lease of this lock instead of the client's; see [WithTTL]. A
 // lease that is not renewed may last up to 366 days.
 func TTL(d time.Duration) LockOption {

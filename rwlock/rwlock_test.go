@@ -229,7 +229,9 @@ func TestOneShot(t *testing.T) {
 			require.ErrorIs(t, err, natslock.ErrLocked)
 		}
 		time.Sleep(time.Second)
-		require.Empty(t, u.History().Stream, "a one-shot writer took the gate over readers")
+		for _, e := range u.History().Stream { // the tap may still hear of the join before it
+			require.NotEqual(t, "rw.x", e.Key, "a one-shot writer took the gate over readers")
+		}
 		r2, err := b.TryRLock(t.Context(), "x")
 		require.NoError(t, err)
 		unlock(t, r, r2)

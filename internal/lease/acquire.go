@@ -31,12 +31,11 @@ type acquire struct {
 	spec    spec
 	ttl     time.Duration
 	gate    string          // the key that has to be free
-	waitKey string          // of the queue, with the final dot
-	readers string          // of a reader-writer lock's readers, with the final dot
+	encoded string          // the name, in keys
 	parent  context.Context // the caller's
 	ctx     context.Context // ends the waiting
 	begun   Instant
-	bid     *bid
+	bid     bid
 	sight   *sight
 	// shortcut: the tombstone of a first waiter that was granted makes its
 	// successor first. Not so where several can be granted at once.
@@ -63,12 +62,12 @@ func (e *Engine) Acquire(ctx context.Context, req Request) (*Lease, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &acquire{e: e, req: req, parent: ctx, ctx: ctx, begun: e.now()}
+	a := &acquire{e: e, req: req, encoded: encoded, parent: ctx, ctx: ctx, begun: e.now()}
 	a.spec = spec{kind: req.Kind, name: req.Name, lock: true}
 	if req.Kind == RW {
-		a.rwKeys(encoded)
+		a.rwKeys()
 	} else {
-		a.gate, a.waitKey, a.shortcut = lockPrefix+encoded, waitPrefix+encoded+".", true
+		a.gate, a.shortcut = lockPrefix+encoded, true
 	}
 	a.spec.key = a.gate
 	if err := a.validate(); err != nil {
@@ -101,7 +100,7 @@ func (e *Engine) Acquire(ctx context.Context, req Request) (*Lease, error) {
 		a.ctx, cancel = context.WithTimeoutCause(a.ctx, limit, reason)
 		defer cancel()
 	}
-	a.bid = &bid{e: e, ctx: a.ctx, once: req.Once, make: a.newClaim}
+	a.bid = bid{e: e, ctx: a.ctx, once: req.Once, of: a}
 	if req.Once && req.Kind == RW && !a.reads() {
 		// Looked for before the gate is taken: a one-shot writer stalls nobody.
 		if readers, err := a.currentReaders(); err == nil && len(readers) > 0 {
@@ -173,6 +172,17 @@ func (a *acquire) body() Body {
 	return b
 }
 
+// waitKey is the key of a place in the queue, by its id.
+func (a *acquire) waitKey(id string) string {
+	if a.req.Kind == RW {
+		return rwaitPrefix + a.encoded + "." + id
+	}
+	return waitPrefix + a.encoded + "." + id
+}
+
+// readerKey is the key of a reader, by its id.
+func (a *acquire) readerKey(id string) string { return readerPrefix + a.encoded + "." + id }
+
 // waited is what the record of a claim says of the wait before it.
 func (a *acquire) waited() int64 {
 	if !a.queued {
@@ -213,7 +223,7 @@ func (a *acquire) run() verdict {
 		if a.e.kv.Alone() {
 			since = 0
 		}
-		queue, err := a.e.waiters(a.ctx, a.waitKey+"*", since)
+		queue, err := a.e.waiters(a.ctx, a.waitKey("*"), since)
 		switch {
 		case err != nil && a.req.Once:
 			return verdict{outcome: failed, err: err}
@@ -297,7 +307,7 @@ func (a *acquire) locked(v verdict) error {
 		err.Holder = v.entry
 		err.Own = v.entry.Client == a.e.client
 	}
-	if queue, listErr := a.e.waiters(a.ctx, a.waitKey+"*", 0); listErr == nil {
+	if queue, listErr := a.e.waiters(a.ctx, a.waitKey("*"), 0); listErr == nil {
 		err.Queued = len(queue)
 	}
 	return err
@@ -322,7 +332,7 @@ func (a *acquire) gaveUp(cause error) error {
 		err = w
 	}
 	ev := Event{Type: EventGaveUp, Kind: a.spec.kind, Name: a.spec.name, Waited: waited, Cause: err}
-	if a.bid != nil && a.bid.cur != nil {
+	if a.bid.cur != nil {
 		ev.ID = a.bid.cur.id
 	}
 	a.e.tell(a.parent, ev)

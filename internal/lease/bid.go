@@ -14,9 +14,17 @@ type bid struct {
 	e    *Engine
 	ctx  context.Context
 	once bool // an unavailable server is an answer
-	make func() *claim
+	of   bidder
 	cur  *claim
 }
+
+// bidder makes the claims of a bid.
+type bidder interface{ newClaim() *claim }
+
+// bidderFunc makes them by a function.
+type bidderFunc func() *claim
+
+func (f bidderFunc) newClaim() *claim { return f() }
 
 // noStreamFor is how long a stream without a leader is put up with, electing
 // one having been measured to take 4 to 9 s. Silence and a connection that is
@@ -29,7 +37,7 @@ func (b *bid) take(expect uint64) verdict {
 	begun := b.e.now()
 	for try := 0; ; try++ {
 		if b.cur == nil {
-			b.cur = b.make()
+			b.cur = b.of.newClaim()
 		}
 		v := b.cur.try(b.ctx, expect)
 		switch v.outcome {

@@ -24,9 +24,8 @@ type claim struct {
 	spec   spec
 	id     string
 	body   Body
-	terms  func() (terms, error) // of an attempt made now
-	guard  string                // the literal key the expectation is about; "": the own
-	waited func() int64          // for the record: how long the lock was queued for, in milliseconds
+	of     claimant
+	guard  string // the literal key the expectation is about; "": the own
 
 	mu       sync.Mutex
 	attempts []attempt // number n is attempts[n-1]
@@ -34,6 +33,18 @@ type claim struct {
 	granted  int // the attempt that became the lease
 	replies  []reply
 	wake     chan struct{}
+
+	// Of most claims that is all there is.
+	firstAttempt [1]attempt
+	firstReply   [1]reply
+}
+
+// claimant is what a claim is made for.
+type claimant interface {
+	// terms are those of an attempt made now.
+	terms() (terms, error)
+	// waited is for the record: how long the lock was queued for, in milliseconds.
+	waited() int64
 }
 
 type attempt struct {
@@ -83,15 +94,16 @@ type verdict struct {
 	err      error  // again and failed: why; ended: the cause
 }
 
-func (e *Engine) newClaim(s spec, body Body, t func() (terms, error)) *claim {
-	c := &claim{e: e, spec: s, id: rand.Text(), body: body, terms: t, wake: make(chan struct{}, 1)}
+func (e *Engine) newClaim(s spec, body Body, of claimant) *claim {
+	c := &claim{e: e, spec: s, id: rand.Text(), body: body, of: of, wake: make(chan struct{}, 1)}
 	c.body.ID = c.id
+	c.attempts, c.replies = c.firstAttempt[:0], c.firstReply[:0]
 	return c
 }
 
 // send makes an attempt.
 func (c *claim) send(expect uint64) (int, error) {
-	t, err := c.terms()
+	t, err := c.of.terms()
 	if err != nil {
 		return 0, err
 	}
@@ -102,9 +114,7 @@ func (c *claim) send(expect uint64) (int, error) {
 	body.Attempt = n
 	since := time.Now().UnixMilli()
 	body.Since = since
-	if c.waited != nil {
-		body.Waited = c.waited()
-	}
+	body.Waited = c.of.waited()
 	body.TTL = int64(t.ttl / time.Second)
 	value, err := body.encode()
 	if err != nil {
@@ -162,12 +172,14 @@ func (c *claim) try(ctx context.Context, expect uint64) verdict {
 		return verdict{outcome: again, err: err}
 	}
 	pause, waited := deniedAfter, deniedAfter
-	timer := time.NewTimer(pause)
-	defer timer.Stop()
+	timer := c.e.timer(pause)
+	defer c.e.timerDone(timer)
 	for {
 		c.mu.Lock()
-		replies := c.replies
-		c.replies = nil
+		var replies []reply
+		if len(c.replies) > 0 {
+			replies, c.replies = c.replies, nil
+		}
 		c.mu.Unlock()
 		for i, r := range replies {
 			if v, ok := c.judge(ctx, r, n); ok {
@@ -216,13 +228,14 @@ const deniedAfter = 50 * time.Millisecond
 // judge decides by one reply; false: it decides nothing. newest is the number
 // of the attempt made last: the refusal of an older one is no news.
 func (c *claim) judge(ctx context.Context, r reply, newest int) (verdict, bool) {
-	var conflict *kvstore.ConflictError
-	switch err := r.answer.Err; {
+	err := r.answer.Err
+	conflict, refused := errors.AsType[*kvstore.ConflictError](err)
+	switch {
 	case err == nil:
 		return c.take(r.n, r.answer.Revision, r.at), true
 	case r.n != newest:
 		return verdict{}, false
-	case errors.As(err, &conflict):
+	case refused:
 		if conflict.Last == 0 {
 			return verdict{outcome: free}, true
 		}

@@ -61,7 +61,9 @@ type Engine struct {
 	keeper *keeper
 	ghosts *ghosts
 	sender *worker // all I/O of the keeper
+	leaver *worker // releases
 	teller *worker // observers
+	timers sync.Pool
 
 	highest atomic.Uint64 // highest revision acknowledged to this client
 	recent  recent
@@ -114,8 +116,7 @@ func New(cfg Config) *Engine {
 	e.ctx, e.end = context.WithCancel(context.Background())
 	e.keeper = newKeeper(e)
 	e.ghosts = newGhosts(e)
-	e.sender = &worker{}
-	e.teller = &worker{}
+	e.sender, e.leaver, e.teller = newWorker(), newWorker(), newWorker()
 	return e
 }
 
@@ -243,54 +244,6 @@ func (e *Engine) seen(rev uint64) {
 	}
 }
 
-// worker runs functions one after the other on a goroutine that exists only
-// while there are any. The queue has no limit, so that adding never blocks.
-type worker struct {
-	mu      sync.Mutex
-	queue   []func()
-	running bool
-	stopped bool
-	wg      sync.WaitGroup
-}
-
-func (w *worker) add(fn func()) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.stopped {
-		return
-	}
-	w.queue = append(w.queue, fn)
-	if !w.running {
-		w.running = true
-		w.wg.Go(w.run)
-	}
-}
-
-func (w *worker) run() {
-	for {
-		w.mu.Lock()
-		if len(w.queue) == 0 {
-			w.running = false
-			w.mu.Unlock()
-			return
-		}
-		batch := w.queue
-		w.queue = nil
-		w.mu.Unlock()
-		for _, fn := range batch {
-			fn()
-		}
-	}
-}
-
-// stop refuses new work and waits for what is queued, until ctx ends.
-func (w *worker) stop(ctx context.Context) {
-	w.mu.Lock()
-	w.stopped = true
-	w.mu.Unlock()
-	waitFor(ctx, &w.wg)
-}
-
 // waitFor waits for wg until ctx ends and says whether it came to an end.
 func waitFor(ctx context.Context, wg *sync.WaitGroup) bool {
 	done := make(chan struct{})
@@ -370,6 +323,7 @@ func (e *Engine) close(ctx context.Context) (left []string) {
 		defer close(tail)
 		e.sender.stop(grace)
 		e.rest(grace)
+		e.leaver.stop(grace)
 		e.mu.Lock()
 		e.end()
 		e.mu.Unlock()

@@ -10,6 +10,7 @@ var naps atomic.Int64
 func init() {
 	read := suspendedFor
 	suspendedFor = func() int64 { return read() + naps.Load() }
+	wallClock = func(t time.Time) int64 { return t.UnixNano() + naps.Load() }
 }
 
 // Nap makes the machine's clocks look as after a suspend of d.

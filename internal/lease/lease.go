@@ -188,7 +188,7 @@ func (l *Lease) lose(kind error, why string) func() {
 	if l.abandoned || kind == ErrClosed {
 		delete(k.leases, l)
 	}
-	finish, announced := l.finish(), l.announced
+	left, announced := l.finish(), l.announced
 	typ := EventLost
 	if errors.Is(kind, ErrBroken) {
 		typ = EventBroken
@@ -198,31 +198,43 @@ func (l *Lease) lose(kind error, why string) func() {
 		if announced { // first, so that who sees the end finds it counted
 			l.e.tell(l.base, ev)
 		}
-		finish(ev.Cause)
+		left.tell(ev.Cause)
 	}
 }
 
-// finish takes what a lease in its end leaves behind and returns what is to be
-// done without the mutex. Under mu.
-func (l *Lease) finish() func(cause error) {
-	watch, sent, waiting, onEnd := l.watch, l.sent, l.extending, l.onEnd
+// leavings are what a lease in its end leaves behind.
+type leavings struct {
+	l       *Lease
+	watch   kvstore.Watch
+	sent    []renewal
+	waiting []extension
+	onEnd   func()
+}
+
+// finish takes what the lease leaves behind. Under mu.
+func (l *Lease) finish() leavings {
+	left := leavings{l, l.watch, l.sent, l.extending, l.onEnd}
 	l.watch, l.sent, l.extending, l.onEnd, l.watchAt = nil, nil, nil, nil, 0
-	return func(cause error) {
-		l.cancel(cause)
-		for _, x := range waiting {
-			x.done <- cause
+	return left
+}
+
+// tell ends what depends on the lease. Without the mutex.
+func (left leavings) tell(cause error) {
+	e := left.l.e
+	left.l.cancel(cause)
+	for _, x := range left.waiting {
+		x.done <- cause
+	}
+	if left.watch != nil {
+		e.sender.add(left.watch.Stop)
+	}
+	for _, s := range left.sent {
+		if s.forget != nil { // its answer may still have a record to delete
+			e.ghosts.keep(s.forget)
 		}
-		if watch != nil {
-			l.e.sender.add(watch.Stop)
-		}
-		for _, s := range sent {
-			if s.forget != nil { // its answer may still have a record to delete
-				l.e.ghosts.keep(s.forget)
-			}
-		}
-		if onEnd != nil {
-			onEnd()
-		}
+	}
+	if left.onEnd != nil {
+		left.onEnd()
 	}
 }
 

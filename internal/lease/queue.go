@@ -163,19 +163,23 @@ func (a *acquire) wait() verdict {
 	}
 }
 
+// queuing is the claimant of a place in the queue.
+type queuing terms
+
+func (q queuing) terms() (terms, error) { return terms(q), nil }
+func (q queuing) waited() int64         { return 0 }
+
 // enqueue writes a wait record under a new id. Its revision is the ticket.
 func (a *acquire) enqueue() (*Lease, verdict) {
 	ttl := min(a.ttl, maxWaitTTL)
-	b := bid{e: a.e, ctx: a.ctx, make: func() *claim {
+	b := bid{e: a.e, ctx: a.ctx, of: bidderFunc(func() *claim {
 		body := a.e.body(StatusWaiting, a.req.Meta)
 		body.Mode = uint8(a.req.Mode)
-		c := a.e.newClaim(a.spec, body, func() (terms, error) {
-			return newTerms(ttl, a.e.cfg.Margin), nil
-		})
+		c := a.e.newClaim(a.spec, body, queuing(newTerms(ttl, a.e.cfg.Margin)))
 		c.spec.lock = false
-		c.spec.key = a.waitKey + c.id
+		c.spec.key = a.waitKey(c.id)
 		return c
-	}}
+	})}
 	for {
 		v := b.take(0)
 		switch v.outcome {
@@ -205,7 +209,7 @@ func (a *acquire) stand(place *Lease) (verdict, bool) {
 		var v verdict
 		switch next {
 		case relist:
-			queue, err := a.e.waiters(a.ctx, a.waitKey+"*", place.token)
+			queue, err := a.e.waiters(a.ctx, a.waitKey("*"), place.token)
 			if err != nil {
 				if isAny(err, ErrPermission) {
 					return verdict{outcome: failed, err: err}, false

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/vmihailenco/msgpack/v5"
@@ -14,9 +15,6 @@ import (
 // maxGiven is how large a record may be by what its owner gave: the rest is for
 // what a claim, a renewal and a break add.
 const maxGiven = kvstore.MaxRecord - 2<<10
-
-// usualRecord is as large as a record without metadata gets.
-const usualRecord = 256
 
 // recordVersion is the version of the record format.
 const recordVersion = 1
@@ -103,18 +101,21 @@ func (m *metadata) DecodeMsgpack(d *msgpack.Decoder) error {
 	return nil
 }
 
+var buffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
+
 func (b *Body) encode() ([]byte, error) {
 	b.Version = recordVersion
-	var buf bytes.Buffer
-	buf.Grow(usualRecord)
+	buf := buffers.Get().(*bytes.Buffer)
+	defer buffers.Put(buf)
+	buf.Reset()
 	enc := msgpack.GetEncoder()
-	enc.Reset(&buf)
+	enc.Reset(buf)
 	err := b.EncodeMsgpack(enc)
 	msgpack.PutEncoder(enc)
 	if err == nil && buf.Len() > kvstore.MaxRecord {
 		err = fmt.Errorf("record of %d bytes, at most %d fit: shorten what is attached to it", buf.Len(), kvstore.MaxRecord)
 	}
-	return buf.Bytes(), err
+	return bytes.Clone(buf.Bytes()), err
 }
 
 // EncodeMsgpack writes the map that the tags above describe. The library's own way

@@ -11,10 +11,6 @@ import (
 	"github.com/natslock/locks/kvstore"
 )
 
-// answerTimeout is how long the answer to one write is waited for before it
-// counts as unknown and the write is tried again.
-const answerTimeout = time.Second
-
 // Release ends the lease and deletes its record. Further calls wait for the
 // first and return its result. The context ends first: what runs under it must
 // not meet the next holder.
@@ -44,10 +40,10 @@ func (l *Lease) Release() error {
 		lose = l.lose(ErrLost, overdue)
 	}
 	was, end := l.state, l.end
-	finish := l.endByRelease()
+	ending := l.endByRelease()
 	l.e.keeper.mu.Unlock()
 	lose()
-	finish()
+	ending.finish()
 
 	if !working {
 		if was == Lost {
@@ -60,7 +56,7 @@ func (l *Lease) Release() error {
 	if was == Lost && (!errors.Is(l.cause.Kind, ErrBroken) || l.e.kv.Healthy() != nil) {
 		// The caller is not kept waiting for what is most likely gone. A broken
 		// record is there, and keeps others out until it is deleted.
-		l.e.background(func(ctx context.Context) { l.delete(ctx, StatusGone, l.terms.ttl) })
+		l.e.background(func(ctx context.Context) { l.delete(ctx, StatusGone, time.Now(), l.terms.ttl, nil) })
 		l.e.endWork()
 		l.result = l.cause
 		return l.result
@@ -82,9 +78,22 @@ func (l *Lease) Release() error {
 // deleteWithin deletes the record and waits for that at most for d; then the
 // deletion goes on in the background. It ends the work that its caller has begun.
 //
-// The deletion has a goroutine of its own, because a network write that is
-// stuck holds up whoever else wants to write, and no context ends that.
+// What is sent is sent by others, because a network write that is stuck holds up
+// whoever else wants to write, and no context ends that.
 func (l *Lease) deleteWithin(d time.Duration) (found *EndError, err error) {
+	body, err := l.tombstone(StatusGone)
+	if err != nil {
+		l.e.endWork()
+		return nil, err
+	}
+	begun := time.Now()
+	first := l.e.post(kvstore.Write{Key: l.spec.key, Value: body, Expect: l.last, Delete: true})
+	a, answered := first.soon()
+	if answered && a.Err == nil {
+		l.e.left(l.spec, a.Revision)
+		l.e.endWork()
+		return nil, nil
+	}
 	type deletion struct {
 		found *EndError
 		err   error
@@ -92,13 +101,16 @@ func (l *Lease) deleteWithin(d time.Duration) (found *EndError, err error) {
 	done := make(chan deletion, 1)
 	go func() {
 		defer l.e.endWork()
-		found, err := l.delete(l.e.ctx, StatusGone, d)
+		if !answered {
+			a = first.wait(l.e.ctx, min(d, answerTimeout))
+		}
+		found, err := l.delete(l.e.ctx, StatusGone, begun, d, &a)
 		done <- deletion{found, err}
 		if err != nil {
-			l.e.background(func(ctx context.Context) { l.delete(ctx, StatusGone, l.terms.ttl) })
+			l.e.background(func(ctx context.Context) { l.delete(ctx, StatusGone, time.Now(), l.terms.ttl, nil) })
 		}
 	}()
-	stuck := time.NewTimer(d + d/10)
+	stuck := time.NewTimer(d + d/10 - time.Since(begun))
 	defer stuck.Stop()
 	select {
 	case r := <-done:
@@ -108,25 +120,34 @@ func (l *Lease) deleteWithin(d time.Duration) (found *EndError, err error) {
 	}
 }
 
-// endByRelease makes the lease Released and returns what is to be done without
-// the mutex. Under mu.
-func (l *Lease) endByRelease() func() {
-	tell := l.state == Held && l.announced
+// endByRelease makes the lease Released and returns what tells of it, and what is
+// to be told without the mutex. Under mu.
+func (l *Lease) endByRelease() ending {
+	end := ending{tell: l.state == Held && l.announced}
 	l.state = Released
 	l.end = min(l.end, l.e.now())
-	cause := l.cause
-	if cause == nil {
-		cause = &EndError{Name: l.spec.name, Token: l.token, Kind: ErrReleased}
-		l.cause = cause
+	if l.cause == nil {
+		l.cause = &EndError{Name: l.spec.name, Token: l.token, Kind: ErrReleased}
 	}
+	end.cause = l.cause
 	l.e.keeper.remove(l)
-	finish := l.finish()
-	return func() {
-		if tell {
-			l.e.tell(l.base, l.event(EventReleased, nil))
-		}
-		finish(cause)
+	end.left = l.finish()
+	return end
+}
+
+// ending is a release that is still to be told of.
+type ending struct {
+	tell  bool
+	cause *EndError
+	left  leavings
+}
+
+// finish is called without the mutex.
+func (end ending) finish() {
+	if l := end.left.l; end.tell {
+		l.e.tell(l.base, l.event(EventReleased, nil))
 	}
+	end.left.tell(end.cause)
 }
 
 // leave releases a place in a queue, or a lock that was not handed out, without
@@ -140,11 +161,11 @@ func (l *Lease) leave(status Status) {
 	}
 	l.released = make(chan struct{})
 	close(l.released)
-	finish := l.endByRelease()
+	ending := l.endByRelease()
 	l.e.keeper.mu.Unlock()
-	finish()
+	ending.finish()
 	retry := func() {
-		l.e.background(func(ctx context.Context) { l.delete(ctx, status, l.terms.ttl) })
+		l.e.background(func(ctx context.Context) { l.delete(ctx, status, time.Now(), l.terms.ttl, nil) })
 	}
 	body, err := l.tombstone(status)
 	if err != nil {
@@ -180,15 +201,15 @@ func (l *Lease) tombstone(status Status) ([]byte, error) {
 }
 
 // delete removes the record of a lease that has ended, whatever became of its
-// last renewals, until the server has said so or the time is up. found is set
-// when the record was not the lease's own any more.
-func (l *Lease) delete(ctx context.Context, status Status, timeout time.Duration) (found *EndError, err error) {
+// last renewals, until the server has said so or the time since begun is up. found
+// is set when the record was not the lease's own any more. first is what came of a
+// first write that has been made; nil: none has.
+func (l *Lease) delete(ctx context.Context, status Status, begun time.Time, timeout time.Duration, first *kvstore.Answer) (found *EndError, err error) {
 	body, err := l.tombstone(status)
 	if err != nil {
 		return nil, err
 	}
 	revision := l.last
-	begun := time.Now()
 	unanswered := false
 	var broken *EndError
 	lost := func(why string) *EndError {
@@ -204,7 +225,12 @@ func (l *Lease) delete(ctx context.Context, status Status, timeout time.Duration
 			ctx, cancel = context.WithDeadline(ctx, begun.Add(timeout))
 			defer cancel()
 		}
-		answer, err := l.e.write(ctx, kvstore.Write{Key: l.spec.key, Value: body, Expect: revision, Delete: true})
+		if first == nil {
+			answer, err := l.e.write(ctx, kvstore.Write{Key: l.spec.key, Value: body, Expect: revision, Delete: true})
+			first = &kvstore.Answer{Revision: answer, Err: err}
+		}
+		answer, err := first.Revision, first.Err
+		first = nil
 		var conflict *kvstore.ConflictError
 		switch {
 		case err == nil:
@@ -271,39 +297,6 @@ func (e *Engine) discard(key, id string, revision uint64) {
 			}
 		}
 	})
-}
-
-// write sends w and waits for its answer, at most answerTimeout: then its
-// outcome is unknown.
-func (e *Engine) write(ctx context.Context, w kvstore.Write) (uint64, error) {
-	ch := make(chan kvstore.Answer, 1)
-	forget, err := e.kv.Send(w, func(a kvstore.Answer) { ch <- a })
-	if err != nil {
-		return 0, err
-	}
-	pause, waited := deniedAfter, deniedAfter
-	t := time.NewTimer(pause)
-	defer t.Stop()
-	for err == nil {
-		select {
-		case a := <-ch:
-			if a.Err == nil {
-				e.seen(a.Revision)
-			}
-			return a.Revision, a.Err
-		case <-ctx.Done():
-			err = context.Cause(ctx)
-		case <-t.C:
-			if err = e.kv.Denied(w.Key); err == nil && waited >= answerTimeout {
-				err = fmt.Errorf("%w: no answer within %v", ErrUnavailable, answerTimeout)
-			}
-			pause = min(2*pause, answerTimeout-waited)
-			waited += pause
-			t.Reset(pause)
-		}
-	}
-	forget()
-	return 0, err
 }
 
 // read returns the record under key as of a state that contains revision; the

@@ -62,20 +62,17 @@ const (
 var errSlowLink = errors.New("the link to the server is too slow")
 
 // rwKeys makes a the acquire of a reader-writer lock.
-func (a *acquire) rwKeys(encoded string) {
+func (a *acquire) rwKeys() {
 	a.shortcut = false
-	a.gate = gatePrefix + encoded
-	a.waitKey = rwaitPrefix + encoded + "."
-	a.readers = readerPrefix + encoded + "."
+	a.gate = gatePrefix + a.encoded
 }
 
 // newClaim makes a claim of what a asks for. A reader's has a key of its own and
 // is guarded by the gate; each of its claims is a new reader.
 func (a *acquire) newClaim() *claim {
-	c := a.e.newClaim(a.spec, a.body(), a.terms)
-	c.waited = a.waited
+	c := a.e.newClaim(a.spec, a.body(), a)
 	if a.reads() {
-		c.spec.key, c.spec.once = a.readers+c.id, true
+		c.spec.key, c.spec.once = a.readerKey(c.id), true
 		c.guard = a.gate
 	}
 	return c
@@ -92,7 +89,7 @@ func (a *acquire) blocks(earlier Entry) bool {
 func (a *acquire) currentReaders() ([]Entry, error) {
 	ctx, cancel := context.WithTimeout(a.ctx, answerTimeout)
 	defer cancel()
-	l, err := a.e.kv.List(ctx, a.readers+"*", 0)
+	l, err := a.e.kv.List(ctx, a.readerKey("*"), 0)
 	if err != nil {
 		return nil, err
 	}
@@ -143,7 +140,7 @@ func (a *acquire) readersLeft(l *Lease, d *departures) (roll, error) {
 	defer cancel()
 	var r roll
 	r.sent, r.revision = l.confirmation()
-	st, err := a.e.kv.State(ctx, a.readers+"*")
+	st, err := a.e.kv.State(ctx, a.readerKey("*"))
 	r.at = a.e.now()
 	if err != nil {
 		return roll{}, err
@@ -227,7 +224,7 @@ func (a *acquire) drain(l *Lease) verdict {
 			return verdict{outcome: busy, entry: r.live[0]}
 		case err == nil && watch == nil:
 			// Looked again after subscribing, so that nothing is missed.
-			w, err := a.e.kv.Watch(a.readers+"*", func(ev kvstore.Event) {
+			w, err := a.e.kv.Watch(a.readerKey("*"), func(ev kvstore.Event) {
 				switch ev.Kind {
 				case kvstore.Put:
 					return

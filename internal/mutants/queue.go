@@ -11,7 +11,7 @@ var queueMutants = []mutant{
 		queueGo, one(`cmp.Compare(a.TokenOrTicket(), b.TokenOrTicket())`, `cmp.Compare(a.Revision, b.Revision)`),
 		"natslock.TestInspectQueueOrder"},
 	{"queue-stale-list", "the queue is read from a state that need not contain the own place", "Acquire: the mutex",
-		queueGo, one(`queue, err := a.e.waiters(a.ctx, a.waitKey+"*", place.token)`, `queue, err := a.e.waiters(a.ctx, a.waitKey+"*", 0)`),
+		queueGo, one(`queue, err := a.e.waiters(a.ctx, a.waitKey("*"), place.token)`, `queue, err := a.e.waiters(a.ctx, a.waitKey("*"), 0)`),
 		"natslock.TestStaleQueueList"},
 	{"queue-stale-shared-list", "who shares a look at the queue gets one that need not contain its place", "Acquire: the mutex",
 		listsGo, one(`s.min = max(s.min, revision)`, `s.min = max(s.min, 0)`),

@@ -9,10 +9,10 @@ const (
 var releaseMutants = []mutant{
 	{"release-context-late", "the context ends when the record has been deleted", "Ending",
 		releaseGo, []edit{{`	lose()
-	finish()
+	ending.finish()
 
 	if !working {`, `	lose()
-	defer finish()
+	defer ending.finish()
 
 	if !working {`}},
 		"natslock.TestContextEndsBeforeDeletion"},
@@ -60,7 +60,7 @@ var releaseMutants = []mutant{
 		"natslock.TestUnlockOfGone"},
 	{"release-forgotten", "a release that was not answered in time is not gone on with", "Ending",
 		releaseGo, one(`		if err != nil {
-			l.e.background(func(ctx context.Context) { l.delete(ctx, StatusGone, l.terms.ttl) })
+			l.e.background(func(ctx context.Context) { l.delete(ctx, StatusGone, time.Now(), l.terms.ttl, nil) })
 		}`, ``),
 		"natslock.TestReleaseGoesOn"},
 	{"close-deletes", "Close deletes the records of holders who may still be at work", "Ending",

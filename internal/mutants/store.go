@@ -38,7 +38,7 @@ var storeMutants = []mutant{
 `),
 		"natslock.TestLeaseHolderCutOff/cut"},
 	{"write-ttl-truncated", "a fraction of a second is cut off a TTL", "Records",
-		keyGo, one(`int64((d+time.Second-1)/time.Second)`, `max(int64(d/time.Second), 1)`),
+		keyGo, one(`int64((d + time.Second - 1) / time.Second)`, `max(int64(d/time.Second), 1)`),
 		"kvstore.TestTTLIsRoundedUp"},
 	{"write-ttl-unchecked", "a TTL the server takes for none or for an overflow is sent", "Records",
 		keyGo, one(`if d <= 0 || d > MaxTTL {`, `if d == 0 {`),
