@@ -91,7 +91,7 @@ func FuzzNotification(f *testing.F) {
 		s := &Store{prefix: "$KV.b.", topics: make(map[string]*topic)}
 		var events []Event
 		w := &watch{s: s, leases: make(map[string]*leaseEnd), deliver: func(e Event) { events = append(events, e) }}
-		s.topics["n.k"] = &topic{watches: map[*watch]struct{}{w: {}}}
+		s.topics["n.k"] = &topic{watches: []*watch{w}}
 		h, _ := nats.DecodeHeadersMsg([]byte(block))
 		m := &nats.Msg{Header: h, Data: data}
 		if subscribed {

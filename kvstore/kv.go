@@ -175,7 +175,7 @@ const (
 	// Deleted: a tombstone was written.
 	Deleted
 	// Expired: the lease of the last record seen has ended by this client's
-	// clock. The server removes it about now, without a word of its own.
+	// clock, in a watch that tracks that. The server removes it about now, without a word of its own.
 	Expired
 	// Recheck: events may have been missed (the connection was lost and is
 	// back). The event names no key.
@@ -187,15 +187,16 @@ const (
 type Event struct {
 	Kind   EventKind
 	Record Record
-	// Before is the record that a Deleted event has ended, if this watch has
-	// seen it: a tombstone does not say what it ends.
+	// Before is the record that a Deleted event has ended, if this watch tracks
+	// records and has seen it: a tombstone does not say what it ends.
 	Before Record
 }
 
 // Watch is a running watch.
 type Watch interface {
 	// Track makes the end of r's TTL an [Expired] event, unless a newer
-	// record of the key was seen.
+	// record of the key was seen, and so the ends of all records that are
+	// written from then on. With the zero record it does only the latter.
 	Track(r Record)
 	// Stop ends the watch. A delivery under way may still finish.
 	Stop()

@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -152,7 +150,7 @@ func (s *Store) Close() {
 	s.topics = map[string]*topic{}
 	var watches []*watch
 	for _, t := range topics {
-		watches = slices.AppendSeq(watches, maps.Keys(t.watches))
+		watches = append(watches, t.watches...)
 	}
 	clear(s.conn)
 	replies, status := s.replies, s.status

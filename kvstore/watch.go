@@ -16,7 +16,7 @@ type topic struct {
 	ready   chan struct{} // closed when sub and err are set
 	sub     *nats.Subscription
 	err     error
-	watches map[*watch]struct{} // under Store.mu
+	watches []*watch // nearly always one; under Store.mu, and replaced, not changed
 }
 
 func (t *topic) unsubscribe() {
@@ -34,6 +34,7 @@ type watch struct {
 
 	mu      sync.Mutex // held only around the map
 	stopped bool
+	tracks  bool
 	leases  map[string]*leaseEnd
 }
 
@@ -58,7 +59,7 @@ func (s *Store) Watch(pattern string, deliver func(Event)) (Watch, error) {
 	if err := s.run(); err != nil {
 		return nil, err
 	}
-	w := &watch{s: s, deliver: deliver, leases: make(map[string]*leaseEnd)}
+	w := &watch{s: s, deliver: deliver}
 	s.mu.Lock()
 	if s.closed {
 		s.mu.Unlock()
@@ -66,11 +67,11 @@ func (s *Store) Watch(pattern string, deliver func(Event)) (Watch, error) {
 	}
 	t, found := s.topics[notify+pattern]
 	if !found {
-		t = &topic{pattern: notify + pattern, ready: make(chan struct{}), watches: make(map[*watch]struct{})}
+		t = &topic{pattern: notify + pattern, ready: make(chan struct{})}
 		s.topics[t.pattern] = t
 	}
 	w.topic = t
-	t.watches[w] = struct{}{}
+	t.watches = append(slices.Clip(t.watches), w)
 	s.mu.Unlock()
 	if !found {
 		// One channel for all: a subscription costs no goroutine.
@@ -92,7 +93,7 @@ func (w *watch) Stop() {
 	}
 	s, t := w.s, w.topic
 	s.mu.Lock()
-	delete(t.watches, w)
+	t.watches = slices.DeleteFunc(slices.Clone(t.watches), func(o *watch) bool { return o == w })
 	last := len(t.watches) == 0
 	if last && s.topics[t.pattern] == t {
 		delete(s.topics, t.pattern)
@@ -118,8 +119,11 @@ func (w *watch) end() bool {
 	return true
 }
 
-// Track makes the end of r's TTL an event.
+// Track makes the end of r's TTL an event, and those to come.
 func (w *watch) Track(r Record) {
+	w.mu.Lock()
+	w.tracks = true
+	w.mu.Unlock()
 	if r.TTL > 0 && !r.Deleted {
 		w.track(r, r.Remaining(time.Now()))
 	}
@@ -131,8 +135,11 @@ func (w *watch) track(r Record, left time.Duration) {
 	l := w.leases[r.Key]
 	ends := time.Now().Add(left)
 	switch {
-	case w.stopped || (l != nil && l.record.Revision > r.Revision):
+	case w.stopped || !w.tracks || (l != nil && l.record.Revision > r.Revision):
 	case l == nil:
+		if w.leases == nil {
+			w.leases = make(map[string]*leaseEnd)
+		}
 		l = &leaseEnd{record: r, ends: ends}
 		l.timer = time.AfterFunc(left, func() { w.expired(r.Key) })
 		w.leases[r.Key] = l
@@ -222,7 +229,7 @@ func (s *Store) watchesOf(pattern string) []*watch {
 	if t == nil {
 		return nil
 	}
-	return slices.Collect(maps.Keys(t.watches))
+	return t.watches
 }
 
 func (s *Store) connChanged(st nats.Status) {
@@ -263,7 +270,7 @@ func (s *Store) recheck() {
 	var all []*watch
 	s.mu.Lock()
 	for _, t := range s.topics {
-		all = slices.AppendSeq(all, maps.Keys(t.watches))
+		all = append(all, t.watches...)
 	}
 	s.mu.Unlock()
 	for _, w := range all {

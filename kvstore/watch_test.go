@@ -192,7 +192,9 @@ func TestExpired(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, srv *testutil.Server) {
 		ctx := t.Context()
 		s := open(t, srv.Connect(), kvstore.Config{})
-		_, events := watch(t, s, "lock.*")
+		all, events := watch(t, s, "lock.*")
+		all.Track(kvstore.Record{})
+		_, untracked := watch(t, s, "lock.a")
 		none := func() {
 			t.Helper()
 			if len(events) > 0 {
@@ -217,6 +219,7 @@ func TestExpired(t *testing.T) {
 		at(6 * time.Second)
 		_, err = s.Get(ctx, "lock.a", 0)
 		wantErr(t, err, kvstore.ErrNotFound)
+		equal(t, "events without tracking: what was written", len(untracked), 2)
 
 		// Deleted, and the watch stopped: no event of an end.
 		rev, err = s.Create(ctx, "lock.a", nil, 2*time.Second)
@@ -226,6 +229,7 @@ func TestExpired(t *testing.T) {
 		check(t, err)
 		wantEvent(t, events, kvstore.Deleted, "lock.a", rev)
 		w, stopped := watch(t, s, "lock.b")
+		w.Track(kvstore.Record{})
 		rev, err = s.Create(ctx, "lock.b", nil, 2*time.Second)
 		check(t, err)
 		wantEvent(t, stopped, kvstore.Put, "lock.b", rev)

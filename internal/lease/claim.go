@@ -20,12 +20,12 @@ import (
 // exactly that record, never a grant. So an answer that comes when the lock has
 // been given up cannot bring it back.
 type claim struct {
-	e      *Engine
-	spec   spec
-	id     string
-	body   Body
-	of     claimant
-	guard  string // the literal key the expectation is about; "": the own
+	e     *Engine
+	spec  spec
+	id    string
+	body  Body
+	of    claimant
+	guard string // the literal key the expectation is about; "": the own
 
 	mu       sync.Mutex
 	attempts []attempt // number n is attempts[n-1]

@@ -75,6 +75,7 @@ func (e *Engine) Watch(pattern string, deliver func(Change), fail func(error)) (
 			w.stop()
 			return nil, err
 		}
+		watch.Track(kvstore.Record{}) // the ends of all that is to come
 		w.watches, w.keys = append(w.watches, watch), append(w.keys, keys)
 	}
 	ctx, cancel := context.WithCancel(e.life)

@@ -62,7 +62,7 @@ var rwMutants = []mutant{
 		rwGo, one(`case err == nil && rec.Deleted:`, `case err == nil && (rec.Deleted || entryOf(rec).Status == StatusBroken):`),
 		"rwlock.TestBrokenReaderIsListed"},
 	{"drain-read-as-proof", "a list from any replica proves that nobody reads", "Only a compare-and-set grants",
-		rwGo, one(`st, err := a.e.kv.State(ctx, a.readerKey("*"))`, `l2, err := a.e.kv.List(ctx, a.readers+"*", 0)
+		rwGo, one(`st, err := a.e.kv.State(ctx, a.readerKey("*"))`, `l2, err := a.e.kv.List(ctx, a.readerKey("*"), 0)
 	st := kvstore.State{LastRevision: r.revision, Leader: "-", Replicas: 1}
 	for _, rec := range l2.Records {
 		st.Keys = append(st.Keys, rec.Key)
