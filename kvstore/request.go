@@ -58,7 +58,14 @@ func (s *Store) drop(id uint64) {
 // then travels through nats.go's own reply subscription, which lives to the
 // end. mux asks for that from the start, so that it exists before draining.
 func (s *Store) exchange(msg *nats.Msg, mux bool, done func(*nats.Msg) (more bool)) (forget func(), err error) {
-	switch st := s.nc.Status(); st {
+	st := s.nc.Status()
+	if st == nats.RECONNECTING {
+		// From here on it is heard when the connection is back: those who are
+		// refused now wait for that. It may be already.
+		_ = s.run()
+		st = s.nc.Status()
+	}
+	switch st {
 	case nats.CONNECTED:
 	case nats.DRAINING_SUBS:
 		mux = true

@@ -41,7 +41,7 @@ type acquire struct {
 	// successor first. Not so where several can be granted at once.
 	shortcut bool
 
-	holder      Entry // last seen
+	holder      *Entry // last seen
 	position    int
 	queued      bool   // had to, at least once
 	place       *Lease // in the queue, when granted from there
@@ -243,7 +243,7 @@ func (a *acquire) run() verdict {
 	case a.req.Once || (v.outcome != free && v.outcome != busy):
 		return v
 	}
-	a.holder = v.entry
+	a.holder = new(v.entry)
 	a.sight = newSight()
 	return a.wait()
 }
@@ -322,7 +322,10 @@ func (a *acquire) gaveUp(cause error) error {
 	case errors.Is(cause, errOnceLimit):
 		err = fmt.Errorf("acquire lock %q: %w: no answer within %v", a.req.Name, ErrUnavailable, waited.Round(time.Millisecond))
 	default:
-		w := &WaitError{Name: a.req.Name, Waited: waited, Holder: a.holder, Position: a.position}
+		w := &WaitError{Name: a.req.Name, Waited: waited, Position: a.position}
+		if a.holder != nil {
+			w.Holder = *a.holder
+		}
 		if !errors.Is(cause, errMaxWait) {
 			w.Cause = cause
 			if a.parent.Err() != nil {

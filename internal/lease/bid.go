@@ -35,11 +35,16 @@ const noStreamFor = 15 * time.Second
 // with a tombstone, busy, failed or ended.
 func (b *bid) take(expect uint64) verdict {
 	begun := b.e.now()
+	// An outage is backed off from by the tries in a row that were not answered: when
+	// it is over, attempts from before it may turn up and be spoilt.
+	silent, spoils := 0, 0
 	for try := 0; ; try++ {
+		up := b.e.online()
 		if b.cur == nil {
 			b.cur = b.of.newClaim()
 		}
 		v := b.cur.try(b.ctx, expect)
+		var pause time.Duration
 		switch v.outcome {
 		case free:
 			if v.entry.Revision != 0 {
@@ -49,11 +54,14 @@ func (b *bid) take(expect uint64) verdict {
 			if try < 3 {
 				continue
 			}
+			pause = inFlightPause(try)
 		case spoilt:
 			b.close()
-			if try < 3 {
+			silent = 0
+			if spoils++; spoils <= 3 {
 				continue
 			}
+			pause = outagePause(spoils)
 		case again:
 			if b.cur.guard != "" && !errors.Is(v.err, kvstore.ErrInFlight) {
 				b.close() // a join without an answer is repeated under a new id
@@ -62,29 +70,30 @@ func (b *bid) take(expect uint64) verdict {
 			case isAny(v.err, ErrPermission), b.once && !errors.Is(v.err, kvstore.ErrInFlight),
 				errors.Is(v.err, kvstore.ErrNoStream) && b.e.now().Sub(begun) > noStreamFor:
 				return verdict{outcome: failed, err: v.err}
+			case errors.Is(v.err, kvstore.ErrInFlight):
+				pause = inFlightPause(try)
+			default:
+				pause = outagePause(silent)
+				silent++
 			}
 		default:
 			return v
 		}
-		pause := outagePause(try)
-		if v.outcome == free || errors.Is(v.err, kvstore.ErrInFlight) {
-			pause = inFlightPause(try)
-		}
-		if err := b.pause(pause); err != nil {
+		if err := b.pause(pause, up); err != nil {
 			return verdict{outcome: ended, err: err}
 		}
 	}
 }
 
-// pause waits for d or a connection that comes back, the end of the wait, or of
-// the engine.
-func (b *bid) pause(d time.Duration) error {
+// pause waits for d or a connection that has come back (up is [Engine.online] from
+// before what failed), the end of the wait, or of the engine.
+func (b *bid) pause(d time.Duration, up <-chan struct{}) error {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
 	case <-t.C:
 		return nil
-	case <-b.e.online():
+	case <-up:
 		return nil
 	case <-b.ctx.Done():
 		return context.Cause(b.ctx)

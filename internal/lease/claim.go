@@ -23,7 +23,6 @@ type claim struct {
 	e     *Engine
 	spec  spec
 	id    string
-	body  Body
 	of    claimant
 	guard string // the literal key the expectation is about; "": the own
 
@@ -41,6 +40,8 @@ type claim struct {
 
 // claimant is what a claim is made for.
 type claimant interface {
+	// body is what its records say.
+	body() Body
 	// terms are those of an attempt made now.
 	terms() (terms, error)
 	// waited is for the record: how long the lock was queued for, in milliseconds.
@@ -94,9 +95,8 @@ type verdict struct {
 	err      error  // again and failed: why; ended: the cause
 }
 
-func (e *Engine) newClaim(s spec, body Body, of claimant) *claim {
-	c := &claim{e: e, spec: s, id: rand.Text(), body: body, of: of, wake: make(chan struct{}, 1)}
-	c.body.ID = c.id
+func (e *Engine) newClaim(s spec, of claimant) *claim {
+	c := &claim{e: e, spec: s, id: rand.Text(), of: of, wake: make(chan struct{}, 1)}
 	c.attempts, c.replies = c.firstAttempt[:0], c.firstReply[:0]
 	return c
 }
@@ -109,9 +109,9 @@ func (c *claim) send(expect uint64) (int, error) {
 	}
 	c.mu.Lock()
 	n := len(c.attempts) + 1
-	body := c.body
 	c.mu.Unlock()
-	body.Attempt = n
+	body := c.of.body()
+	body.ID, body.Attempt = c.id, n
 	since := time.Now().UnixMilli()
 	body.Since = since
 	body.Waited = c.of.waited()
@@ -380,11 +380,13 @@ func (c *claim) takeAway(ctx context.Context, a attempt) {
 	if c.guard != "" {
 		// What it expects is the gate's: nothing to take away. What it may have
 		// written is here.
+		up := c.e.online()
 		entry, err := c.e.read(ctx, c.spec.key, 1)
 		for try := 0; err != nil; try++ { // the server may be away
-			if isAny(err, ErrPermission, kvstore.ErrClosed) || c.e.sleep(ctx, outagePause(try)) != nil {
+			if isAny(err, ErrPermission, kvstore.ErrClosed) || c.e.sleep(ctx, outagePause(try), up) != nil {
 				return
 			}
+			up = c.e.online()
 			entry, err = c.e.read(ctx, c.spec.key, 1)
 		}
 		if !entry.Live() {
@@ -393,6 +395,7 @@ func (c *claim) takeAway(ctx context.Context, a attempt) {
 		expect = entry.Revision
 	}
 	for try := 0; ; try++ {
+		up := c.e.online()
 		_, err := c.e.write(ctx, kvstore.Write{Key: c.spec.key, Value: body, Expect: expect, Delete: true})
 		var conflict *kvstore.ConflictError
 		switch {
@@ -412,7 +415,7 @@ func (c *claim) takeAway(ctx context.Context, a attempt) {
 		case isAny(err, ErrPermission, kvstore.ErrClosed):
 			return
 		}
-		if c.e.sleep(ctx, outagePause(try)) != nil {
+		if c.e.sleep(ctx, outagePause(try), up) != nil {
 			return
 		}
 	}
@@ -444,15 +447,14 @@ func (c *claim) lease(v verdict, init func(l *Lease)) *Lease {
 	c.mu.Lock()
 	a := c.attempts[v.n-1]
 	c.mu.Unlock()
+	body := c.of.body()
 	l := &Lease{
-		e: c.e, spec: c.spec, id: c.id, token: v.revision, body: c.body,
-		terms: a.terms, want: a.terms, fixed: c.body.Fixed,
+		e: c.e, spec: c.spec, id: c.id, token: v.revision,
+		status: body.Status, mode: body.Mode, meta: body.Meta, since: a.since, waited: a.waited,
+		terms: a.terms, want: a.terms, fixed: body.Fixed,
 		end: a.terms.end(a.sent), last: v.revision, lastSent: a.sent, asked: a.sent, index: -1,
 		nextRenewal: a.sent.Add(a.terms.renewAfter(c.e.cfg.RenewFraction)),
 	}
-	l.body.Token = v.revision
-	l.body.Attempt = 0
-	l.body.Since, l.body.Waited = a.since, a.waited
 	init(l)
 	c.e.keeper.add(l)
 	return l

@@ -179,7 +179,9 @@ func (e *Engine) connChanged(s kvstore.ConnState) {
 	}
 }
 
-// online is closed when the connection comes back the next time.
+// online is closed when the connection comes back the next time. Taken before
+// something is tried: the connection may come back between a failure and the pause
+// after it.
 func (e *Engine) online() <-chan struct{} {
 	e.mu.Lock()
 	defer e.mu.Unlock()

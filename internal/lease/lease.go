@@ -41,7 +41,11 @@ type Lease struct {
 	spec   spec
 	id     string
 	token  uint64
-	body   Body            // of its renewals
+	status Status // of its renewals' records, and what else they say
+	mode   uint8
+	meta   map[string]string
+	since  int64
+	waited int64
 	base   context.Context // the acquire's, for observers
 	ctx    context.Context
 	cancel context.CancelCauseFunc
@@ -81,6 +85,14 @@ type Lease struct {
 
 	released chan struct{} // closed when the release is over
 	result   error
+}
+
+// body is that of renewal n.
+func (l *Lease) body(n uint64) Body {
+	b := l.e.body(l.status, l.meta)
+	b.ID, b.Token, b.Renewal = l.id, l.token, n
+	b.Fixed, b.Mode, b.Since, b.Waited = l.fixed, l.mode, l.since, l.waited
+	return b
 }
 
 // Name returns the lock's name.

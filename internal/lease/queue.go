@@ -164,18 +164,25 @@ func (a *acquire) wait() verdict {
 }
 
 // queuing is the claimant of a place in the queue.
-type queuing terms
+type queuing struct {
+	a *acquire
+	t terms
+}
 
-func (q queuing) terms() (terms, error) { return terms(q), nil }
+func (q queuing) terms() (terms, error) { return q.t, nil }
 func (q queuing) waited() int64         { return 0 }
+
+func (q queuing) body() Body {
+	b := q.a.e.body(StatusWaiting, q.a.req.Meta)
+	b.Mode = uint8(q.a.req.Mode)
+	return b
+}
 
 // enqueue writes a wait record under a new id. Its revision is the ticket.
 func (a *acquire) enqueue() (*Lease, verdict) {
 	ttl := min(a.ttl, maxWaitTTL)
 	b := bid{e: a.e, ctx: a.ctx, of: bidderFunc(func() *claim {
-		body := a.e.body(StatusWaiting, a.req.Meta)
-		body.Mode = uint8(a.req.Mode)
-		c := a.e.newClaim(a.spec, body, queuing(newTerms(ttl, a.e.cfg.Margin)))
+		c := a.e.newClaim(a.spec, queuing{a, newTerms(ttl, a.e.cfg.Margin)})
 		c.spec.lock = false
 		c.spec.key = a.waitKey(c.id)
 		return c
@@ -209,12 +216,13 @@ func (a *acquire) stand(place *Lease) (verdict, bool) {
 		var v verdict
 		switch next {
 		case relist:
+			up := a.e.online()
 			queue, err := a.e.waiters(a.ctx, a.waitKey("*"), place.token)
 			if err != nil {
 				if isAny(err, ErrPermission) {
 					return verdict{outcome: failed, err: err}, false
 				}
-				if err := a.bid.pause(outagePause(try)); err != nil {
+				if err := a.bid.pause(outagePause(try), up); err != nil {
 					return verdict{outcome: ended, err: err}, false
 				}
 				if place.ended() { // and enqueuing again will say what is wrong
@@ -380,7 +388,7 @@ func (a *acquire) first(place *Lease) (step, verdict) {
 			expect = v.entry.Revision
 			continue
 		case busy:
-			a.holder = v.entry
+			a.holder = new(v.entry)
 		default:
 			return finished, v
 		}
@@ -412,8 +420,8 @@ func (a *acquire) first(place *Lease) (step, verdict) {
 				case ev.Kind == kvstore.Expired:
 					expect, waiting = 0, false
 				case ev.Kind == kvstore.Put:
-					a.holder = entryOf(ev.Record)
-					waiting = !a.bid.mine(a.holder)
+					a.holder = new(entryOf(ev.Record))
+					waiting = !a.bid.mine(*a.holder)
 				case recheck:
 					expect, waiting = a.look(0)
 				}
@@ -446,7 +454,7 @@ func (a *acquire) look(revision uint64) (expect uint64, waiting bool) {
 		return 0, true
 	}
 	if entry.Live() {
-		a.holder = entry
+		a.holder = new(entry)
 		return 0, !a.bid.mine(entry)
 	}
 	return entry.Revision, false

@@ -225,6 +225,7 @@ func (l *Lease) delete(ctx context.Context, status Status, begun time.Time, time
 			ctx, cancel = context.WithDeadline(ctx, begun.Add(timeout))
 			defer cancel()
 		}
+		up := l.e.online()
 		if first == nil {
 			answer, err := l.e.write(ctx, kvstore.Write{Key: l.spec.key, Value: body, Expect: revision, Delete: true})
 			first = &kvstore.Answer{Revision: answer, Err: err}
@@ -273,7 +274,7 @@ func (l *Lease) delete(ctx context.Context, status Status, begun time.Time, time
 		if errors.Is(err, kvstore.ErrInFlight) {
 			pause = inFlightPause(try)
 		}
-		if l.e.sleep(ctx, pause) != nil {
+		if l.e.sleep(ctx, pause, up) != nil {
 			return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
 		}
 	}
@@ -291,8 +292,9 @@ func (e *Engine) discard(key, id string, revision uint64) {
 		ctx, cancel := context.WithTimeout(ctx, ghostLife)
 		defer cancel()
 		for try := 0; ; try++ {
+			up := e.online()
 			_, err := e.write(ctx, kvstore.Write{Key: key, Value: body, Expect: revision, Delete: true})
-			if err == nil || isAny(err, kvstore.ErrConflict, ErrPermission, kvstore.ErrClosed) || e.sleep(ctx, outagePause(try)) != nil {
+			if err == nil || isAny(err, kvstore.ErrConflict, ErrPermission, kvstore.ErrClosed) || e.sleep(ctx, outagePause(try), up) != nil {
 				return
 			}
 		}
@@ -375,14 +377,15 @@ func outagePause(try int) time.Duration {
 	return d/2 + rand.N(d)
 }
 
-// sleep waits for d, the end of ctx, or a connection that comes back.
-func (e *Engine) sleep(ctx context.Context, d time.Duration) error {
+// sleep waits for d, the end of ctx, or a connection that has come back: up is
+// [Engine.online] from before what is to be tried again.
+func (e *Engine) sleep(ctx context.Context, d time.Duration, up <-chan struct{}) error {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
 	case <-t.C:
 		return nil
-	case <-e.online():
+	case <-up:
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)

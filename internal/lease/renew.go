@@ -37,8 +37,7 @@ func (l *Lease) renew() {
 	}
 	l.renewals++
 	n, t, expect := l.renewals, l.want, l.last
-	body := l.body
-	body.Renewal = n
+	body := l.body(n)
 	body.TTL = int64(t.ttl / time.Second)
 	now := l.e.now()
 	l.sent = append(l.sent, renewal{n: n, at: now, terms: t})

@@ -70,7 +70,7 @@ func (a *acquire) rwKeys() {
 // newClaim makes a claim of what a asks for. A reader's has a key of its own and
 // is guarded by the gate; each of its claims is a new reader.
 func (a *acquire) newClaim() *claim {
-	c := a.e.newClaim(a.spec, a.body(), a)
+	c := a.e.newClaim(a.spec, a)
 	if a.reads() {
 		c.spec.key, c.spec.once = a.readerKey(c.id), true
 		c.guard = a.gate
@@ -190,7 +190,7 @@ func (a *acquire) drain(l *Lease) verdict {
 	for tries := 0; ; {
 		r, err := a.readersLeft(l, &departed)
 		if len(r.live) > 0 {
-			a.holder = r.live[0]
+			a.holder = &r.live[0]
 		}
 		if _, _, cause := l.Status(); cause != nil {
 			return verdict{outcome: spoilt}

@@ -131,8 +131,14 @@ func (l *Lease) notified(ev kvstore.Event) {
 	default:
 		return
 	}
-	entry := entryOf(ev.Record)
 	k := l.e.keeper
+	k.mu.Lock()
+	old := l.state != Held || ev.Record.Revision <= l.last
+	k.mu.Unlock()
+	if old { // most are: of an own renewal whose answer was quicker
+		return
+	}
+	entry := entryOf(ev.Record)
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if l.state != Held || ev.Record.Revision <= l.last {

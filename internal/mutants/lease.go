@@ -43,7 +43,7 @@ var leaseMutants = []mutant{
 		if d :=`),
 		"natslock.TestLeaseUntil"},
 	{"lease-token-forgotten", "renewals do not carry the token", "A lease and its validity",
-		claimGo, one(`l.body.Token = v.revision`, `l.body.Token = 0`),
+		leaseGo, one(`b.ID, b.Token, b.Renewal = l.id, l.token, n`, `b.ID, b.Token, b.Renewal = l.id, 0, n`),
 		"natslock.TestBreakOnlyWhoWasShown"},
 	{"lease-reconnect-unconfirmed", "what was on its way when the connection broke is not confirmed when it is back", "A lease and its validity",
 		engineGo, one(`		e.keeper.renewAll()
