@@ -14,11 +14,12 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/speed"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
 )
 
-func TestMain(m *testing.M) { testutil.LeakCheck(m) }
+func TestMain(m *testing.M) { speed.Main(m) }
 
 const (
 	subjects   = "$KV.natslock."

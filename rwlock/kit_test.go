@@ -10,12 +10,13 @@ import (
 
 	"github.com/natslock/locks/internal/proof"
 	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/internal/speed"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/rwlock"
 	"github.com/natslock/locks/testutil"
 )
 
-func TestMain(m *testing.M) { testutil.LeakCheck(m) }
+func TestMain(m *testing.M) { speed.Main(m) }
 
 // patience bounds every wait for an event outside of bubbles: far more than it
 // can take, so that a test which fails says so instead of hanging.

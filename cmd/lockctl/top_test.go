@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/natslock"
@@ -291,18 +292,41 @@ func TestTopRates(t *testing.T) {
 	withBucket(t, s)
 	v := display(t, s, nil, "top")
 	v.shows("locks 0", "grants 0.0/s  hand-overs 0.0/s", "connected")
-	first, pid := hold(t, s, "x")
-	v.until("a grant", func(text string) bool {
-		return regexp.MustCompile(`grants 0\.[1-9]/s  hand-overs 0\.0/s`).MatchString(text)
+	// What happened is on the screen for some seconds only: it happens again and again.
+	contend := func(clients int) (stop func()) {
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		for range clients {
+			c, err := natslock.New(t.Context(), s.Connect())
+			require.NoError(t, err)
+			wg.Go(func() {
+				for ctx.Err() == nil {
+					assert.NoError(t, c.Do(context.WithoutCancel(ctx), "y", func(context.Context, *natslock.Lock) error {
+						time.Sleep(50 * time.Millisecond)
+						return nil
+					}))
+				}
+				assert.NoError(t, c.Close(context.Background()))
+			})
+		}
+		return func() { cancel(); wg.Wait() }
+	}
+	stop := contend(1)
+	v.until("grants", func(text string) bool {
+		return regexp.MustCompile(`grants \d*(\.[1-9]|[1-9]\.\d)/s  hand-overs 0\.0/s`).MatchString(text)
 	})
+	stop()
+	hold(t, s, "x")
 	start(t, s, "run", "x", "--", "sh", "-c", "exec sleep 60")
 	awaitQueue(t, s, "x", 1)
 	v.until("a wait", func(text string) bool {
 		return regexp.MustCompile(`waiting 1 .* longest wait [\d.]+m?s`).MatchString(text)
 	})
-	require.NoError(t, syscall.Kill(pid, syscall.SIGTERM))
-	first.wait()
-	v.until("a hand-over", func(text string) bool { return regexp.MustCompile(`hand-overs 0\.[1-9]/s`).MatchString(text) })
+	stop = contend(2)
+	v.until("hand-overs", func(text string) bool {
+		return regexp.MustCompile(`hand-overs \d*(\.[1-9]|[1-9]\.\d)/s`).MatchString(text)
+	})
+	stop()
 }
 
 // Renewals move the end of a lease on the screen.

@@ -32,15 +32,16 @@ var allowed = map[string][]string{
 	"internal/proof":      {"natslock", "rwlock", "kvstore", "testutil"}, // tests alone import it
 	"cmd/":                {"natslock", "rwlock", "kvstore"},
 	"examples/":           {"natslock", "rwlock", "kvstore"},
+	"internal/speed":      {"kvstore", "testutil"}, // like internal/proof
 	"internal/tiers":      {},
 	"internal/readme":     {},
 }
 
 // needServer are the packages that may start a server.
-var needServer = []string{"testutil", "internal/proof", "cmd/lockctl"}
+var needServer = []string{"testutil", "internal/proof", "internal/speed", "cmd/lockctl"}
 
 // forTests are the packages that tests are made of.
-var forTests = []string{"testutil", "internal/proof"}
+var forTests = []string{"testutil", "internal/proof", "internal/speed"}
 
 type pkg struct {
 	ImportPath string
