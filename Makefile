@@ -49,7 +49,7 @@ mutants: ## every weakened variant is caught by its test, ten minutes
 
 .PHONY: bench
 bench: ## the hot paths beside bare publishes
-	go test -run '^$$' -bench . -benchmem ./natslock
+	go test -run '^$$' -bench . ./natslock ./rwlock ./internal/lease
 
 .PHONY: compare
 compare: ## natslock beside other locks, a quarter of an hour; writes docs/benchmarks.md

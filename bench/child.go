@@ -35,6 +35,10 @@ type childConfig struct {
 	Memory bool
 	Sync   bool
 	Redis  string
+
+	// Of a holder, which is no server.
+	URLs []string
+	Lock string
 }
 
 func (c childConfig) name(i int) string { return c.Kind + strconv.Itoa(i) }
@@ -57,6 +61,8 @@ func runChild() {
 			err = runRedis(c)
 		case "etcd":
 			err = runEtcd(c)
+		case "holder":
+			err = runHolder(c)
 		default:
 			err = fmt.Errorf("no such server: %q", c.Kind)
 		}

@@ -10,11 +10,14 @@ import (
 	"time"
 
 	"github.com/shirou/gopsutil/v4/process"
+
+	"github.com/natslock/locks/natslock"
 )
 
 // Held is what it costs a client to hold many locks, beside bare publishes of the same kind.
 type Held struct {
 	Locks      int     `json:"locks"`
+	TTL        string  `json:"ttl"`
 	Goroutines int     `json:"goroutines"` // more than without the client
 	Bytes      float64 `json:"bytes"`      // of heap and stacks, for each lock
 	Renewals   float64 `json:"renewals"`   // per second
@@ -33,14 +36,20 @@ func memory() uint64 {
 	return m.HeapAlloc + m.StackInuse
 }
 
-// holdMany holds n locks for a time and renews them.
-func holdMany(ctx context.Context, s *Servers, n int, d time.Duration) (_ *Held, err error) {
+// holdMany holds n locks while each is renewed twice. Of very many the leases are
+// longer, as anybody would have it.
+func holdMany(ctx context.Context, s *Servers, n int) (_ *Held, err error) {
+	ttl := leaseTTL
+	if n > 20_000 {
+		ttl = 4 * leaseTTL
+	}
+	d := ttl * 2 / 3
 	self, err := process.NewProcess(int32(os.Getpid()))
 	if err != nil {
 		return nil, err
 	}
 	bytes, routines := memory(), runtime.NumGoroutine()
-	c, err := openNatslock(ctx, s)
+	c, err := openNatslock(ctx, s, natslock.WithTTL(ttl))
 	if err != nil {
 		return nil, err
 	}
@@ -58,7 +67,7 @@ func holdMany(ctx context.Context, s *Servers, n int, d time.Duration) (_ *Held,
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	h := &Held{Locks: n}
+	h := &Held{Locks: n, TTL: ttl.String()}
 	h.Bytes = (float64(memory()) - float64(bytes)) / float64(n)
 	h.Goroutines = runtime.NumGoroutine() - routines
 	renewed := c.Stats().Renewed
@@ -91,6 +100,7 @@ func holdMany(ctx context.Context, s *Servers, n int, d time.Duration) (_ *Held,
 		return nil, err
 	}
 	defer bare.Close()
+	n = min(n, 10_000) // what one costs does not depend on it
 	if before, err = usage([]*process.Process{self}); err != nil {
 		return nil, err
 	}

@@ -23,13 +23,12 @@ import (
 type plan struct {
 	rounds int
 	step   time.Duration // for each figure of each side in each round
-	held   int           // locks
-	hold   time.Duration
+	grow   scalePlan
 }
 
 var (
-	full  = plan{rounds: 3, step: 600 * time.Millisecond, held: 10_000, hold: 10 * time.Second}
-	quick = plan{rounds: 1, step: 200 * time.Millisecond, held: 10_000, hold: 5 * time.Second}
+	full  = plan{rounds: 3, step: 600 * time.Millisecond, grow: fullScale}
+	quick = plan{rounds: 1, step: 200 * time.Millisecond, grow: quickScale}
 )
 
 func main() {
@@ -79,7 +78,7 @@ func run(ctx context.Context) (err error) {
 	}
 	_ = b.bar.Finish()
 	fmt.Fprintln(os.Stderr)
-	result.Held = b.held
+	result.Scale = b.scaled
 	result.finish()
 	if err := result.write(*out); err != nil {
 		return err
@@ -100,8 +99,8 @@ func run(ctx context.Context) (err error) {
 
 type bench struct {
 	plan
-	bar  *progressbar.ProgressBar
-	held *Held
+	bar    *progressbar.ProgressBar
+	scaled *Scale
 }
 
 // step is a measurement of one side in one round.
@@ -113,7 +112,7 @@ type step struct {
 
 func newBench(p plan) *bench {
 	b := &bench{plan: p}
-	b.bar = progressbar.NewOptions(len(classes)*len(sides)*len(b.steps())*p.rounds,
+	b.bar = progressbar.NewOptions(len(classes)*len(sides)*len(b.steps())*p.rounds+p.grow.steps(),
 		progressbar.OptionSetWriter(os.Stderr), progressbar.OptionSetWidth(30), progressbar.OptionSetPredictTime(true),
 		progressbar.OptionSetElapsedTime(true), progressbar.OptionThrottle(100*time.Millisecond))
 	return b
@@ -135,7 +134,7 @@ func (b *bench) steps() []step {
 				if n != crowd[len(crowd)-1] {
 					procs = nil
 				}
-				return handOver(ctx, o, name, n, b.step, procs)
+				return newRelay(o, name, n, b.step, procs).measure(ctx, o)
 			}})
 	}
 	return all
@@ -247,9 +246,8 @@ func (b *bench) class(ctx context.Context, class Class, dir, redis string) (_ *C
 		o.result.Sections, o.result.Lost = o.audit.sections.Load(), o.audit.lost.Load()
 	}
 	if class.Name == "file" {
-		b.bar.Describe(fmt.Sprintf("%s: natslock, %d locks held", class.Name, b.plan.held))
-		if b.held, err = holdMany(ctx, s, b.plan.held, b.hold); err != nil {
-			return result, fmt.Errorf("many locks: %w", err)
+		if b.scaled, err = b.scale(ctx, s); err != nil {
+			return result, fmt.Errorf("scale: %w", err)
 		}
 	}
 	return result, nil

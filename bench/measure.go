@@ -16,11 +16,12 @@ import (
 
 // The figures, by the names that raw.json has. Times are in seconds.
 const (
-	cycleP50   = "cycle_p50"   // an uncontended lock and unlock
-	cycleP99   = "cycle_p99"   //
-	allocs     = "allocs"      // of the client, for each of these cycles
-	throughput = "throughput"  // cycles per second, 64 goroutines on as many names
-	waitingCPU = "waiting_cpu" // cores used by the client and its servers while 100 wait
+	cycleP50    = "cycle_p50"   // an uncontended lock and unlock
+	cycleP99    = "cycle_p99"   //
+	allocs      = "allocs"      // of the client, for each of these cycles
+	throughput  = "throughput"  // cycles per second, 64 goroutines on as many names
+	waitingCPU  = "waiting_cpu" // cores used by the client and its servers while 100 wait
+	messagesPer = "messages"    // per hand-over, of the clients
 )
 
 func handOverP50(waiters int) string { return "handover_" + strconv.Itoa(waiters) + "_p50" }
@@ -154,11 +155,12 @@ const idleTime = time.Second
 // takes the time from the call of unlock to the return of the next one's Lock.
 type relay struct {
 	protected
-	name    string
-	waiters int
-	settle  time.Duration
-	d       time.Duration
-	procs   []*process.Process // whose CPU is measured while all wait
+	name     string
+	waiters  int
+	settle   time.Duration
+	d        time.Duration
+	procs    []*process.Process // whose CPU is measured while all wait
+	messages func() uint64      // so far; nil: not counted
 
 	queued  chan struct{} // somebody calls Lock
 	granted chan struct{} // the one who has released may queue again
@@ -167,21 +169,25 @@ type relay struct {
 	released time.Time
 	took     []time.Duration
 	end      time.Time
+	before   uint64 // messages
 	figures  Figures
 }
 
 // warmRelay is how many hand-overs do not count.
 const warmRelay = 3
 
-func handOver(ctx context.Context, o *opened, name string, waiters int, d time.Duration, procs []*process.Process) (Figures, error) {
-	r := &relay{
+func newRelay(o *opened, name string, waiters int, d time.Duration, procs []*process.Process) *relay {
+	return &relay{
 		name: name, waiters: waiters, settle: max(settle, o.Settle), d: d, procs: procs, figures: Figures{},
 		queued: make(chan struct{}, 2*waiters+2), granted: make(chan struct{}, waiters+1),
 	}
+}
+
+func (r *relay) measure(ctx context.Context, o *opened) (Figures, error) {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	var all sync.WaitGroup
-	for i := range waiters + 1 {
+	for i := range r.waiters + 1 {
 		all.Go(func() {
 			if err := r.run(ctx, o.clients[i%len(o.clients)], stop); err != nil {
 				stop(err)
@@ -194,7 +200,7 @@ func handOver(ctx context.Context, o *opened, name string, waiters int, d time.D
 		return nil, err
 	}
 	slices.Sort(r.took)
-	r.figures[handOverP50(waiters)] = quantile(r.took, 0.5)
+	r.figures[handOverP50(r.waiters)] = quantile(r.took, 0.5)
 	return r.figures, nil
 }
 
@@ -256,7 +262,7 @@ func (r *relay) hold(ctx context.Context, now time.Time) (done bool, err error) 
 		}
 	}
 	if first {
-		time.Sleep(50 * settle) // many queue at a time
+		time.Sleep(50*settle + time.Duration(r.waiters)*time.Millisecond) // many queue at a time
 		if len(r.procs) > 0 {
 			if err := r.idle(); err != nil {
 				return false, err
@@ -268,8 +274,14 @@ func (r *relay) hold(ctx context.Context, now time.Time) (done bool, err error) 
 	if len(r.took) == warmRelay && r.end.IsZero() {
 		r.took = r.took[:0]
 		r.end = time.Now().Add(r.d)
+		if r.messages != nil {
+			r.before = r.messages()
+		}
 	}
 	done = !r.end.IsZero() && len(r.took) >= 5 && time.Now().After(r.end)
+	if done && r.messages != nil {
+		r.figures[messagesPer] = float64(r.messages()-r.before) / float64(len(r.took))
+	}
 	r.leave(entered)
 	r.released = time.Now()
 	return done, nil

@@ -41,12 +41,13 @@ func connectNATS(s *Servers) (*nats.Conn, error) {
 	return nats.Connect(strings.Join(s.NATS, ","), nats.DontRandomize())
 }
 
-func openNatslock(ctx context.Context, s *Servers) (*natslockClient, error) {
+func openNatslock(ctx context.Context, s *Servers, opts ...natslock.Option) (*natslockClient, error) {
 	nc, err := connectNATS(s)
 	if err != nil {
 		return nil, err
 	}
-	c, err := natslock.New(ctx, nc, natslock.WithBucketConfig(bucketConfig(s.Class)), natslock.WithTTL(leaseTTL))
+	opts = append([]natslock.Option{natslock.WithBucketConfig(bucketConfig(s.Class)), natslock.WithTTL(leaseTTL)}, opts...)
+	c, err := natslock.New(ctx, nc, opts...)
 	if err != nil {
 		nc.Close()
 		return nil, err

@@ -47,6 +47,15 @@ func (r *Result) plots(dir string) error {
 	plot.DefaultFont = font.Font{Typeface: "Liberation", Variant: "Sans"}
 	plotter.DefaultFont = plot.DefaultFont
 	font.DefaultCache.Add(liberation.Collection())
+	if r.Scale != nil {
+		p, err := r.Scale.plot()
+		if err == nil {
+			err = save(p, filepath.Join(dir, "scale.svg"))
+		}
+		if err != nil {
+			return fmt.Errorf("scale.svg: %w", err)
+		}
+	}
 	for _, what := range plottedAll {
 		p, err := r.plot(what)
 		if err == nil {
@@ -127,6 +136,62 @@ func (r *Result) plot(what plotted) (*plot.Plot, error) {
 	p.Y.Min = math.Pow(10, math.Floor(math.Log10(p.Y.Min))) // whole decades have labels
 	p.Y.Max = math.Pow(10, math.Ceil(math.Log10(p.Y.Max)))
 	p.Legend.Top = true
+	return p, nil
+}
+
+// plot shows what each cost is at a number of things, as a ratio to the smallest
+// number of them: what does not grow stays at one.
+func (s *Scale) plot() (*plot.Plot, error) {
+	type growth struct {
+		title  string
+		points plotter.XYs
+	}
+	growths := []*growth{
+		{title: "hand-over, by waiters"}, {title: "messages per hand-over, by waiters"}, {title: "join and leave, by readers"},
+		{title: "bytes per lock, by held locks"}, {title: "CPU per renewal, by held locks"},
+	}
+	add := func(i, n int, v float64) {
+		if n > 0 {
+			growths[i].points = append(growths[i].points, plotter.XY{X: float64(n), Y: v})
+		}
+	}
+	for _, c := range s.Waiters {
+		add(0, c.Waiters, c.HandOver)
+		add(1, c.Waiters, c.Messages)
+	}
+	for _, j := range s.Readers {
+		add(2, j.Readers, j.P50)
+	}
+	for _, h := range s.Held {
+		add(3, h.Locks, h.Bytes)
+		add(4, h.Locks, h.PerRenewal)
+	}
+	p := plot.New()
+	p.Title.Text = "What grows with numbers, as a ratio to the smallest"
+	p.Title.Padding = vg.Points(8)
+	p.BackgroundColor = color.White
+	p.X.Label.Text = "waiters, readers or locks"
+	p.X.Scale = plot.LogScale{}
+	p.X.Tick.Marker = plot.ConstantTicks(ticks([]int{1, 10, 100, 1000, 10_000, 100_000}))
+	p.Add(plotter.NewGrid())
+	for i, g := range growths {
+		if len(g.points) == 0 || g.points[0].Y == 0 {
+			return nil, fmt.Errorf("%s: nothing was measured", g.title)
+		}
+		base := g.points[0].Y
+		for k := range g.points {
+			g.points[k].Y /= base
+		}
+		line, marks, err := plotter.NewLinePoints(g.points)
+		if err != nil {
+			return nil, err
+		}
+		line.Color, marks.Color, marks.Shape, marks.Radius = palette[i], palette[i], shapes[i], vg.Points(4)
+		p.Add(line, marks)
+		p.Legend.Add(g.title, line, marks)
+	}
+	p.Y.Min, p.Y.Max = 0, max(p.Y.Max*1.2, 2)
+	p.Legend.Top, p.Legend.Left = true, true
 	return p, nil
 }
 

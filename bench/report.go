@@ -31,7 +31,7 @@ type Result struct {
 	Machine  Machine           `json:"machine"`
 	Sections int64             `json:"sections"`
 	Classes  []*ClassResult    `json:"classes"`
-	Held     *Held             `json:"held"`
+	Scale    *Scale            `json:"scale"`
 	Note     string            `json:"note,omitempty"` // put there by hand, about this run
 }
 

@@ -36,8 +36,8 @@
 //
 // One goroutine, the keeper's, has the times of all leases and never does I/O.
 // What it decides to send goes to the sender, a goroutine that may be blocked by
-// the network without harm. Answers and notifications come on the store's
-// goroutines, which only note them. Whoever acquires does so on its own
-// goroutine. Clean-up after a claim or a lease runs in the background, bounded by
-// the TTL, and Close waits for it.
+// the network without harm; releases go to one like it, the leaver. Answers and
+// notifications come on the store's goroutines, which only note them. Whoever
+// acquires does so on its own goroutine. Clean-up after a claim or a lease runs in
+// the background, bounded by the TTL, and Close waits for it.
 package lease

@@ -1,0 +1,350 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/rwlock"
+)
+
+// Scale is how natslock's costs grow, on one server with files.
+type Scale struct {
+	Held     []*Held   `json:"held"`
+	Waiters  []*Crowd  `json:"waiters"`
+	Readers  []*Joined `json:"readers"`
+	FailOver Spread    `json:"fail_over"` // beyond the end of the dead holder's record
+	Broken   Spread    `json:"broken"`    // from the call of Break to the end of the holder's context
+}
+
+// Crowd is a lock with waiters.
+type Crowd struct {
+	Waiters  int     `json:"waiters"`
+	HandOver float64 `json:"handover_p50"`
+	Messages float64 `json:"messages"` // per hand-over, in and out of all clients
+	Idle     float64 `json:"idle_cpu"` // cores of clients and server while nothing happens
+}
+
+// Joined is a reader's join and leave beside others.
+type Joined struct {
+	Readers int     `json:"readers"`
+	P50     float64 `json:"p50"`
+}
+
+// Spread is how times are distributed.
+type Spread struct {
+	Count int     `json:"count"`
+	P50   float64 `json:"p50"`
+	P90   float64 `json:"p90"`
+	P99   float64 `json:"p99"`
+	Max   float64 `json:"max"`
+}
+
+func spreadOf(times []time.Duration) Spread {
+	slices.Sort(times)
+	return Spread{len(times), quantile(times, 0.5), quantile(times, 0.9), quantile(times, 0.99), times[len(times)-1].Seconds()}
+}
+
+// scalePlan is what is measured for a growth.
+type scalePlan struct {
+	held      []int
+	waiters   []int
+	readers   []int
+	failOvers int
+	breaks    int
+}
+
+var (
+	fullScale  = scalePlan{held: []int{1_000, 10_000, 100_000}, waiters: []int{1, 10, 100, 1000}, readers: []int{0, 1, 10, 100}, failOvers: 20, breaks: 200}
+	quickScale = scalePlan{held: []int{1_000, 10_000}, waiters: []int{1, 10, 100}, readers: []int{0, 1, 10}, failOvers: 4, breaks: 50}
+)
+
+func (b *bench) scale(ctx context.Context, s *Servers) (*Scale, error) {
+	r := &Scale{}
+	step := func(format string, args ...any) {
+		_ = b.bar.Add(1)
+		b.bar.Describe("scale: " + fmt.Sprintf(format, args...))
+	}
+	for _, n := range b.grow.waiters {
+		step("hand-over, %d waiting", n)
+		c, err := crowded(ctx, s, n, b.step)
+		if err != nil {
+			return nil, fmt.Errorf("%d waiters: %w", n, err)
+		}
+		r.Waiters = append(r.Waiters, c)
+	}
+	for _, n := range b.grow.readers {
+		step("%d readers", n)
+		j, err := joined(ctx, s, n, b.step)
+		if err != nil {
+			return nil, fmt.Errorf("%d readers: %w", n, err)
+		}
+		r.Readers = append(r.Readers, j)
+	}
+	step("breaks")
+	var err error
+	if r.Broken, err = breaks(ctx, s, b.grow.breaks); err != nil {
+		return nil, fmt.Errorf("breaks: %w", err)
+	}
+	step("fail-overs")
+	if r.FailOver, err = failOvers(ctx, s, b.grow.failOvers); err != nil {
+		return nil, fmt.Errorf("fail-overs: %w", err)
+	}
+	for _, n := range b.grow.held {
+		step("%d locks held", n)
+		h, err := holdMany(ctx, s, n)
+		if err != nil {
+			return nil, fmt.Errorf("%d locks: %w", n, err)
+		}
+		r.Held = append(r.Held, h)
+	}
+	return r, nil
+}
+
+// steps is how many there are, for the progress bar.
+func (p scalePlan) steps() int { return len(p.held) + len(p.waiters) + len(p.readers) + 2 }
+
+// crowded hands a lock on among n+1 goroutines of two clients.
+func crowded(ctx context.Context, s *Servers, n int, d time.Duration) (*Crowd, error) {
+	o := open(ctx, natslockSide, s)
+	defer o.close()
+	if o.result.Skipped != "" {
+		return nil, errors.New(o.result.Skipped)
+	}
+	messages := func() (sum uint64) {
+		for _, c := range o.clients {
+			stats := c.(*natslockClient).nc.Stats()
+			sum += stats.InMsgs + stats.OutMsgs
+		}
+		return sum
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*d+2*patience)
+	defer cancel()
+	r := newRelay(o, "crowd-"+strconv.Itoa(n), n, max(d, time.Second), o.procs)
+	r.messages = messages
+	figures, err := r.measure(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	return &Crowd{Waiters: n, HandOver: figures[handOverP50(n)], Messages: figures[messagesPer], Idle: figures[waitingCPU]}, nil
+}
+
+// joined has a reader join and leave while n others read, clients of their own each:
+// those of one client share a lease.
+func joined(ctx context.Context, s *Servers, n int, d time.Duration) (*Joined, error) {
+	name := "joined-" + strconv.Itoa(n)
+	read := func() (*natslockClient, *rwlock.RWLock, error) {
+		c, err := openNatslock(ctx, s)
+		if err != nil {
+			return nil, nil, err
+		}
+		return c, rwlock.New(c.Client), nil
+	}
+	for range n {
+		c, rw, err := read()
+		if err != nil {
+			return nil, err
+		}
+		defer c.Close()
+		l, err := rw.RLock(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		defer func() { _ = l.Unlock(ctx) }()
+	}
+	c, rw, err := read()
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	var took []time.Duration
+	for end := time.Now().Add(d); len(took) < warmUp+10 || time.Now().Before(end); {
+		begun := time.Now()
+		l, err := rw.RLock(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		if err := l.Unlock(ctx); err != nil {
+			return nil, err
+		}
+		took = append(took, time.Since(begun))
+	}
+	took = took[warmUp:]
+	slices.Sort(took)
+	return &Joined{n, quantile(took, 0.5)}, nil
+}
+
+// breaks breaks watched locks and waits for their holders to be told.
+func breaks(ctx context.Context, s *Servers, n int) (Spread, error) {
+	c, err := openNatslock(ctx, s, natslock.WithWatchAfter(0))
+	if err != nil {
+		return Spread{}, err
+	}
+	defer c.Close()
+	operator, err := openNatslock(ctx, s)
+	if err != nil {
+		return Spread{}, err
+	}
+	defer operator.Close()
+	var took []time.Duration
+	for i := range n {
+		l, err := c.Client.Lock(ctx, "broken-"+strconv.Itoa(i))
+		if err != nil {
+			return Spread{}, err
+		}
+		time.Sleep(5 * time.Millisecond) // the watch follows the grant
+		begun := time.Now()
+		if err := operator.Break(ctx, natslock.Mutex, l.Name(), l.Token(), "measured"); err != nil {
+			return Spread{}, err
+		}
+		select {
+		case <-l.Done():
+		case <-time.After(patience):
+			return Spread{}, errors.New("a holder was never told")
+		}
+		took = append(took, time.Since(begun))
+		_ = l.Unlock(ctx) // says that it was broken
+	}
+	return spreadOf(took), nil
+}
+
+// failOverTTL is the TTL of holders that are killed.
+const failOverTTL = 2 * time.Second
+
+// failOvers kills processes that hold a lock, and takes the time from the end of the
+// record that each leaves, by its TTL and the time at which the server stored it, to
+// the next one's grant. Server and client have one clock here.
+func failOvers(ctx context.Context, s *Servers, n int) (Spread, error) {
+	c, err := openNatslock(ctx, s)
+	if err != nil {
+		return Spread{}, err
+	}
+	defer c.Close()
+	js, err := jetstream.New(c.nc)
+	if err != nil {
+		return Spread{}, err
+	}
+	stream, err := js.Stream(ctx, "KV_"+kvstore.DefaultBucket)
+	if err != nil {
+		return Spread{}, err
+	}
+	took := make([]time.Duration, n)
+	errs := make([]error, n)
+	var all sync.WaitGroup
+	slots := make(chan struct{}, 4)
+	for i := range n {
+		all.Go(func() {
+			slots <- struct{}{}
+			defer func() { <-slots }()
+			took[i], errs[i] = failOver(ctx, s, c, stream, "killed-"+strconv.Itoa(i))
+		})
+	}
+	all.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return Spread{}, err
+	}
+	return spreadOf(took), nil
+}
+
+func failOver(ctx context.Context, s *Servers, c *natslockClient, stream jetstream.Stream, name string) (time.Duration, error) {
+	holder, err := startHolder(s, name)
+	if err != nil {
+		return 0, err
+	}
+	defer holder.kill()
+	type grant struct {
+		unlock func(context.Context) error
+		at     time.Time
+		err    error
+	}
+	got := make(chan grant, 1)
+	go func() {
+		unlock, err := c.Lock(ctx, name)
+		got <- grant{unlock, time.Now(), err}
+	}()
+	time.Sleep(failOverTTL / 2) // it waits, and the holder renews
+	holder.kill()
+	record, err := stream.GetLastMsgForSubject(ctx, barePrefix+"lock."+name)
+	if err != nil {
+		return 0, err
+	}
+	end := record.Time.Add(failOverTTL)
+	g := <-got
+	if g.err != nil {
+		return 0, g.err
+	}
+	if g.at.Before(end) {
+		return 0, fmt.Errorf("granted %v before the record's end", end.Sub(g.at))
+	}
+	return g.at.Sub(end), g.unlock(ctx)
+}
+
+// holder is this program as the holder of a lock.
+type holder struct {
+	cmd  *exec.Cmd
+	once sync.Once
+}
+
+func (h *holder) kill() {
+	h.once.Do(func() {
+		_ = h.cmd.Process.Kill()
+		_ = h.cmd.Wait()
+	})
+}
+
+func startHolder(s *Servers, name string) (*holder, error) {
+	config, err := json.Marshal(childConfig{Kind: "holder", Lock: name, URLs: s.NATS})
+	if err != nil {
+		return nil, err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.Command(self)
+	cmd.Env = append(os.Environ(), childEnv+"="+string(config))
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if _, err := cmd.StdinPipe(); err != nil { // so that it ends when this process does
+		return nil, err
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	h := &holder{cmd: cmd}
+	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil || !strings.HasPrefix(line, childReady) {
+		h.kill()
+		return nil, fmt.Errorf("the holder said %q: %w", line, err)
+	}
+	return h, nil
+}
+
+// runHolder is the life of a holder.
+func runHolder(c childConfig) error {
+	ctx := context.Background()
+	client, err := openNatslock(ctx, &Servers{NATS: c.URLs}, natslock.WithTTL(failOverTTL))
+	if err != nil {
+		return err
+	}
+	if _, err := client.Client.Lock(ctx, c.Lock); err != nil {
+		return err
+	}
+	serve(os.Getpid())
+	return nil
+}
