@@ -209,14 +209,14 @@ func (c *bareClient) wait(ctx context.Context, subject string) (uint64, error) {
 	}
 }
 
-// renew publishes to keys, some times to each, asynchronously as renewals are.
-func (c *bareClient) renew(ctx context.Context, keys, times int) error {
+// renew publishes to keys of a name, some times to each, asynchronously as renewals are.
+func (c *bareClient) renew(ctx context.Context, name string, keys, times int) error {
 	last := make([]uint64, keys)
 	for range times {
 		acks := make([]jetstream.PubAckFuture, keys)
 		for k := range last {
 			var err error
-			if acks[k], err = c.js.PublishMsgAsync(message(barePrefix+"lock.renewed."+strconv.Itoa(k), last[k], true)); err != nil {
+			if acks[k], err = c.js.PublishMsgAsync(message(barePrefix+"lock."+name+"."+strconv.Itoa(k), last[k], true)); err != nil {
 				return err
 			}
 		}

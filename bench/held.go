@@ -100,12 +100,13 @@ func holdMany(ctx context.Context, s *Servers, n int) (_ *Held, err error) {
 		return nil, err
 	}
 	defer bare.Close()
+	name := "renewed-" + strconv.Itoa(n)
 	n = min(n, 10_000) // what one costs does not depend on it
 	if before, err = usage([]*process.Process{self}); err != nil {
 		return nil, err
 	}
 	const times = 4
-	if err := bare.renew(ctx, n, times); err != nil {
+	if err := bare.renew(ctx, name, n, times); err != nil {
 		return nil, err
 	}
 	if after, err = usage([]*process.Process{self}); err != nil {

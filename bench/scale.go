@@ -205,7 +205,7 @@ func breaks(ctx context.Context, s *Servers, n int) (Spread, error) {
 		if err != nil {
 			return Spread{}, err
 		}
-		time.Sleep(5 * time.Millisecond) // the watch follows the grant
+		time.Sleep(50 * time.Millisecond) // the watch follows the grant, and hints in a row are answered slowly
 		begun := time.Now()
 		if err := operator.Break(ctx, natslock.Mutex, l.Name(), l.Token(), "measured"); err != nil {
 			return Spread{}, err
@@ -244,7 +244,9 @@ func failOvers(ctx context.Context, s *Servers, n int) (Spread, error) {
 	took := make([]time.Duration, n)
 	errs := make([]error, n)
 	var all sync.WaitGroup
-	slots := make(chan struct{}, 4)
+	// One at a time: a server that has stored anything with a TTL removes nothing in
+	// the next 250 ms (resetAgeChk in its filestore.go).
+	slots := make(chan struct{}, 1)
 	for i := range n {
 		all.Go(func() {
 			slots <- struct{}{}

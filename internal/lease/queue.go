@@ -48,10 +48,13 @@ type lateness int
 
 func (o *lateness) next() time.Duration {
 	*o++
-	if *o > 15 {
-		return time.Second
+	switch {
+	case *o <= 15: // servers remove records up to 300 ms late
+		return 20 * time.Millisecond
+	case *o <= 25:
+		return 100 * time.Millisecond
 	}
-	return min(10*time.Millisecond<<*o, 100*time.Millisecond)
+	return time.Second
 }
 
 // sight is a waiter's view of the key it watches: the newest event that it has
