@@ -17,7 +17,10 @@ import (
 // Send publishes a conditional write; see [KV].
 func (s *Store) Send(w Write, done func(Answer)) (forget func(), err error) {
 	o := outgoings.Get().(*outgoing)
-	defer outgoings.Put(o)
+	defer func() {
+		o.msg.Data = nil // not kept from the collector
+		outgoings.Put(o)
+	}()
 	if err := s.message(w, o); err != nil {
 		return nil, err
 	}

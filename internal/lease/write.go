@@ -51,7 +51,7 @@ func (e *Engine) post(w kvstore.Write) *posted {
 func (p *posted) send() {
 	forget, err := p.e.kv.Send(p.write, func(a kvstore.Answer) { p.answers <- a })
 	if err != nil {
-		p.answers <- kvstore.Answer{Err: err}
+		p.answers <- kvstore.Answer{Err: err} // there is room: nothing was sent that is answered
 		return
 	}
 	p.mu.Lock()
