@@ -587,6 +587,25 @@ func TestLeaseReleaseTimeoutBlockedWrite(t *testing.T) {
 	mustLock(t, join(t, s).Client, "l") // deleted in the background
 }
 
+// A broken lock is deleted by its holder too, and that does not hold it up either.
+func TestBrokenReleaseBlockedWrite(t *testing.T) {
+	s := testutil.RunServer(t)
+	c := join(t, s, natslock.WithReleaseTimeout(500*time.Millisecond), natslock.WithWatchAfter(0))
+	l := mustLock(t, c.Client, "l", natslock.TTL(30*time.Second))
+	require.NoError(t, join(t, s).Break(t.Context(), natslock.Mutex, "l", l.Token(), "a test"))
+	<-l.Done()
+	block(t, c)
+	done := make(chan error, 2)
+	go func() { done <- l.Unlock(context.Background()) }()
+	require.ErrorIs(t, receiveIn(t, 10*time.Second, done, "Unlock"), natslock.ErrBroken)
+	ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+	defer cancel()
+	go func() { done <- c.Close(ctx) }()
+	require.NoError(t, receiveIn(t, 10*time.Second, done, "Close"))
+	c.link.BlockWrites(false)
+	mustLock(t, join(t, s).Client, "l") // deleted in the background, or its TTL is 30 s
+}
+
 // block makes the connection's writes block, with one on its way that does.
 func block(t *testing.T, c *member) {
 	t.Helper()

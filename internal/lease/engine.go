@@ -86,6 +86,8 @@ type Engine struct {
 	up        chan struct{} // closed when the connection comes back
 	badBucket error
 
+	away atomic.Bool // the connection, as was told last: asking it takes its mutex, which a stuck write holds
+
 	hurry     chan struct{} // closed when a second Close has no more time
 	hurryOnce sync.Once
 	shut      chan struct{} // closed when Close is through
@@ -166,7 +168,10 @@ func (e *Engine) background(fn func(ctx context.Context)) {
 // connChanged runs on a goroutine of the store and must not block.
 func (e *Engine) connChanged(s kvstore.ConnState) {
 	switch s {
+	case kvstore.Disconnected:
+		e.away.Store(true)
 	case kvstore.Connected:
+		e.away.Store(false)
 		e.mu.Lock()
 		close(e.up)
 		e.up = make(chan struct{})
@@ -174,6 +179,7 @@ func (e *Engine) connChanged(s kvstore.ConnState) {
 		e.keeper.renewAll()
 		e.background(e.verify)
 	case kvstore.Closed:
+		e.away.Store(true)
 		e.quit(fmt.Errorf("%w: the connection was closed", ErrUnavailable))
 		e.keeper.connectionClosed()
 	}
@@ -317,12 +323,12 @@ func (e *Engine) close(ctx context.Context) (left []string) {
 
 	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), e.cfg.ReleaseTimeout)
 	defer cancel()
-	if e.kv.Healthy() != nil {
-		cancel()
-	}
 	tail := make(chan struct{})
 	go func() { // on its own, because a stuck network can hold it up for a minute
 		defer close(tail)
+		if e.kv.Healthy() != nil {
+			cancel()
+		}
 		e.sender.stop(grace)
 		e.rest(grace)
 		e.leaver.stop(grace)

@@ -275,6 +275,7 @@ func (a *acquire) follow(place *Lease, pred Entry) (step, verdict) {
 	w, err := a.e.kv.Watch(pred.Key, a.sight.deliver)
 	if err == nil { // else the timers remain
 		defer w.Stop()
+		w.Track(kvstore.Record{}) // also when a clock says that the record is over
 	}
 	// Asked after subscribing: the answer shows that the subscription is in
 	// place, and what has happened before it was.
@@ -376,6 +377,7 @@ func (a *acquire) first(place *Lease) (step, verdict) {
 	w, err := a.e.kv.Watch(a.gate, a.sight.deliver)
 	if err == nil {
 		defer w.Stop()
+		w.Track(kvstore.Record{})
 	}
 	var back backstop
 	late := lateness(0)

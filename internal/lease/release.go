@@ -53,7 +53,7 @@ func (l *Lease) Release() error {
 		}
 		return l.result
 	}
-	if was == Lost && (!errors.Is(l.cause.Kind, ErrBroken) || l.e.kv.Healthy() != nil) {
+	if was == Lost && (!errors.Is(l.cause.Kind, ErrBroken) || l.e.away.Load()) {
 		// The caller is not kept waiting for what is most likely gone. A broken
 		// record is there, and keeps others out until it is deleted.
 		l.e.background(func(ctx context.Context) { l.delete(ctx, StatusGone, time.Now(), l.terms.ttl, nil) })
@@ -88,7 +88,7 @@ func (l *Lease) deleteWithin(d time.Duration) (found *EndError, err error) {
 	}
 	begun := time.Now()
 	first := l.e.post(kvstore.Write{Key: l.spec.key, Value: body, Expect: l.last, Delete: true})
-	a, answered := first.soon()
+	a, answered := first.soon(min(deniedAfter, d))
 	if answered && a.Err == nil {
 		l.e.left(l.spec, a.Revision)
 		l.e.endWork()
@@ -102,7 +102,7 @@ func (l *Lease) deleteWithin(d time.Duration) (found *EndError, err error) {
 	go func() {
 		defer l.e.endWork()
 		if !answered {
-			a = first.wait(l.e.ctx, min(d, answerTimeout))
+			a = first.wait(l.e.ctx, max(min(d, answerTimeout)-time.Since(begun), 0))
 		}
 		found, err := l.delete(l.e.ctx, StatusGone, begun, d, &a)
 		done <- deletion{found, err}
@@ -317,7 +317,7 @@ func (e *Engine) read(ctx context.Context, key string, revision uint64) (Entry, 
 }
 
 // beginWork registers work that Close has to wait for; the caller ends it with
-// e.work.Done.
+// endWork.
 func (e *Engine) beginWork() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -235,6 +235,7 @@ func (a *acquire) drain(l *Lease) verdict {
 			})
 			if err == nil {
 				watch = w
+				w.Track(kvstore.Record{})
 				continue
 			}
 		}
@@ -245,15 +246,21 @@ func (a *acquire) drain(l *Lease) verdict {
 		// asked again like one that does not answer.
 		tries, renewed = 0, 0
 		pause := back.next()
+		overdue := false
 		for _, e := range r.live {
 			switch left := e.Remaining(time.Now()); {
 			case e.Zero() || left == 0: // listed, and over or not to be read
-				pause = min(pause, over.next())
+				overdue = true
 			case watch != nil:
 				watch.Track(e.Record)
 			case left > 0:
 				pause = min(pause, left)
 			}
+		}
+		if overdue {
+			pause = min(pause, over.next())
+		} else {
+			over = 0
 		}
 		timer := time.NewTimer(pause)
 		select {

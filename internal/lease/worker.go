@@ -67,6 +67,9 @@ func (w *worker) run() {
 		}
 		if idle = false; len(batch) > 0 {
 			used = true
+			if cap(batch) > 1024 { // of a burst
+				batch = nil
+			}
 			continue
 		}
 		select {

@@ -49,6 +49,12 @@ func (e *Engine) post(w kvstore.Write) *posted {
 }
 
 func (p *posted) send() {
+	p.mu.Lock()
+	over := p.over
+	p.mu.Unlock()
+	if over { // who wanted it sends for itself by now
+		return
+	}
 	forget, err := p.e.kv.Send(p.write, func(a kvstore.Answer) { p.answers <- a })
 	if err != nil {
 		p.answers <- kvstore.Answer{Err: err} // there is room: nothing was sent that is answered
@@ -56,17 +62,16 @@ func (p *posted) send() {
 	}
 	p.mu.Lock()
 	p.forget = forget
-	over := p.over
+	over = p.over
 	p.mu.Unlock()
 	if over {
 		forget()
 	}
 }
 
-// soon waits for the answer for as long as one usually takes, and touches the
-// connection no more than that.
-func (p *posted) soon() (a kvstore.Answer, answered bool) {
-	t := p.e.timer(deniedAfter)
+// soon waits for the answer for d, and does not touch the connection.
+func (p *posted) soon(d time.Duration) (a kvstore.Answer, answered bool) {
+	t := p.e.timer(d)
 	defer p.e.timerDone(t)
 	select {
 	case a = <-p.answers:

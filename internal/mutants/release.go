@@ -63,6 +63,9 @@ var releaseMutants = []mutant{
 			l.e.background(func(ctx context.Context) { l.delete(ctx, StatusGone, time.Now(), l.terms.ttl, nil) })
 		}`, ``),
 		"natslock.TestReleaseGoesOn"},
+	{"release-broken-asks", "the release of a broken lock asks the connection, which may be stuck", "Ending",
+		releaseGo, one(`l.e.away.Load()`, `l.e.kv.Healthy() != nil`),
+		"natslock.TestBrokenReleaseBlockedWrite"},
 	{"close-deletes", "Close deletes the records of holders who may still be at work", "Ending",
 		keeperGo, one(`			acts = append(acts, l.lose(ErrClosed, ""))
 		}`, `			acts = append(acts, l.lose(ErrClosed, ""), func() { l.e.discard(l.spec.key, l.id, l.last) })

@@ -78,8 +78,8 @@ var rwMutants = []mutant{
 		"rwlock.TestGateLostInTheDrain"},
 	{"drain-unheard", "a writer that hears nothing of the readers does not look by itself", "Acquire: the reader-writer lock",
 		rwGo, one(`		pause := back.next()
-		for _, e := range r.live {`, `		pause := time.Hour + 0*back.next()
-		for _, e := range r.live {`),
+		overdue := false`, `		pause := time.Hour + 0*back.next()
+		overdue := false`),
 		"rwlock.TestDrainUnheard"},
 	{"drain-farewell-unread", "a writer that heard a farewell reads the reader's record in any state", "ARCHITECTURE.md, departures",
 		rwGo, one(`rec, err := a.e.kv.Get(ctx, key, d.take(key))`, `rec, err := a.e.kv.Get(ctx, key, 0*d.take(key))`),
