@@ -19,7 +19,10 @@ import (
 // last is what the bucket has under a key; nil: nothing.
 func (a *account) last(key string) *jetstream.RawStreamMsg {
 	a.t.Helper()
-	m, err := a.stream().GetLastMsgForSubject(a.t.Context(), "$KV.natslock."+key)
+	if a.eye == nil {
+		a.eye = a.stream()
+	}
+	m, err := a.eye.GetLastMsgForSubject(a.t.Context(), "$KV.natslock."+key)
 	if err != nil {
 		require.ErrorIs(a.t, err, jetstream.ErrMsgNotFound)
 		return nil
@@ -63,9 +66,16 @@ func TestInsiderReplySubject(t *testing.T) {
 	t.Run("a tombstone", func(t *testing.T) {
 		victim, next := a.as(all, natslock.WithWatchAfter(-1)), a.as(all)
 		l := must(t, victim.Lock, "users.2")
+		ended := func(key string) {
+			eventually(t, "a tombstone under "+key, func() bool {
+				m := a.last("lock." + key)
+				return m != nil && m.Header.Get("KV-Operation") == "DEL"
+			})
+		}
 		insider.send(t, "$KV.natslock.lock.orders.own", "", "KV-Operation", "DEL")
+		ended("orders.own") // else the answer below is that there is nothing
 		insider.send(t, "$JS.API.DIRECT.GET.KV_natslock.$KV.natslock.lock.orders.own", "$KV.natslock.lock.users.2")
-		eventually(t, "it is there", func() bool { return a.last("lock.users.2").Header.Get("KV-Operation") == "DEL" })
+		ended("users.2")
 		other := must(t, next.Lock, "users.2")
 		require.NoError(t, l.Err(), "two believe to hold it until the first one renews")
 		require.Greater(t, other.Token(), l.Token(), "a resource that checks tokens is safe")

@@ -34,8 +34,9 @@ const (
 // account is a server with the documented users, one more for each of their
 // permissions who lacks it, and one who may do everything.
 type account struct {
-	t *testing.T
-	s *testutil.Server
+	t   *testing.T
+	s   *testutil.Server
+	eye jetstream.Stream // of last
 }
 
 // lacking is the name of the user with a role's permissions but one.
