@@ -6,6 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -265,6 +266,7 @@ func TestForgedTombstone(t *testing.T) {
 				forged := r
 				forged.Deleted, forged.Value, forged.Revision = true, nil, r.Revision+ahead
 				require.Positive(t, fb.Forge(kvstore.Event{Kind: kvstore.Deleted, Record: forged}), "nobody listens: the test shows nothing")
+				synctest.Wait() // else the next one takes its place
 			}
 			time.Sleep(time.Second)
 		}
