@@ -75,16 +75,19 @@ func (s *Store) create(ctx context.Context) (*infoResponse, error) {
 	if err != nil {
 		return nil, err
 	}
-	resp := new(infoResponse)
-	err = s.api(ctx, "STREAM.CREATE."+s.stream, body, resp, false)
-	apiErr, _ := errors.AsType[*jetstream.APIError](err)
-	for try := 0; apiErr != nil && apiErr.ErrorCode == errCodeNoStore && try < 8; try++ {
+	var resp *infoResponse
+	var apiErr *jetstream.APIError
+	for try := 0; ; try++ {
+		resp = new(infoResponse) // an answer without an error leaves that of the one before
+		err = s.api(ctx, "STREAM.CREATE."+s.stream, body, resp, false)
+		apiErr, _ = errors.AsType[*jetstream.APIError](err)
+		if apiErr == nil || apiErr.ErrorCode != errCodeNoStore || try == 8 {
+			break
+		}
 		// The files of one that was just deleted may still be in its way.
 		if err := pause(ctx, 10*time.Millisecond<<try); err != nil {
 			return nil, err
 		}
-		err = s.api(ctx, "STREAM.CREATE."+s.stream, body, resp, false)
-		apiErr, _ = errors.AsType[*jetstream.APIError](err)
 	}
 	switch {
 	case err == nil:

@@ -9,6 +9,7 @@ import (
 	"maps"
 	"reflect"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -175,6 +176,29 @@ func TestEndedContext(t *testing.T) {
 		wantErr(t, do(), context.Canceled)
 		equal(t, "messages sent to "+what, nc.Stats().OutMsgs, before)
 	}
+}
+
+// A server that still removes the files of a bucket that was deleted says that it
+// cannot make a store: it is asked again.
+func TestOpenWhileFilesAreRemoved(t *testing.T) {
+	srv := testutil.RunServer(t)
+	proxy := srv.Connect()
+	var creates atomic.Int32
+	_, err := proxy.Subscribe("busy.API.>", func(m *nats.Msg) {
+		subject := "$JS." + strings.TrimPrefix(m.Subject, "busy.")
+		if strings.Contains(subject, ".STREAM.CREATE.") && creates.Add(1) <= 2 {
+			_ = m.Respond([]byte(`{"error":{"code":500,"err_code":10049,"description":"error creating store for stream"}}`))
+			return
+		}
+		_ = proxy.PublishMsg(&nats.Msg{Subject: subject, Reply: m.Reply, Header: m.Header, Data: m.Data})
+	})
+	check(t, err)
+	check(t, proxy.Flush())
+	js, err := jetstream.NewWithAPIPrefix(srv.Connect(), "busy.API")
+	check(t, err)
+	s := openJS(t, js, kvstore.Config{})
+	equal(t, "tries", creates.Load(), 3)
+	check(t, s.Verify(t.Context()))
 }
 
 func TestMemoryStorage(t *testing.T) {
