@@ -213,6 +213,19 @@ func TestSuspendedHolder(t *testing.T) {
 	}
 }
 
+// TestClockAsksAgain hides a suspend from who compares the wall clock with the
+// monotonic one: it is found a little later all the same.
+func TestClockAsksAgain(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		before := lease.Now()
+		lease.NapUnseen(time.Hour)
+		time.Sleep(100 * time.Millisecond)
+		require.Equal(t, time.Hour+100*time.Millisecond, lease.Now().Sub(before).Round(10*time.Millisecond))
+		lease.Nap(time.Hour)
+		require.Equal(t, 2*time.Hour+100*time.Millisecond, lease.Now().Sub(before).Round(10*time.Millisecond), "seen at once")
+	})
+}
+
 // TestClockCountsSuspend suspends the machine itself: a lease counts the nap, by
 // the clock that an engine has when it is given none.
 func TestClockCountsSuspend(t *testing.T) {

@@ -7,6 +7,7 @@ const (
 	keeperGo  = "internal/lease/keeper.go"
 	engineGo  = "internal/lease/engine.go"
 	acquireGo = "internal/lease/acquire.go"
+	clockGo   = "internal/lease/clock.go"
 )
 
 // leaseMutants weaken how a lease is kept and when it is believed in.
@@ -25,6 +26,12 @@ var leaseMutants = []mutant{
 	{"lease-clock-not-asked", "the state of a lease is what the keeper has come to", "A lease and its validity",
 		leaseGo, one(`if l.state == Held && left <= 0 {`, `if l.state == Lost && left <= 0 {`),
 		"internal/lease.TestSuspended/state"},
+	{"clock-wall-unwatched", "a suspend is noticed when the clock is asked the next time, not at the first look", "A lease and its validity",
+		clockGo, one(`max(moved-known, known-moved) < clockNoise/2`, `max(moved-known, known-moved) >= 0`),
+		"internal/lease.TestClockCountsSuspend"},
+	{"clock-wall-believed", "a suspend after which the wall clock was set back is never noticed", "A lease and its validity",
+		clockGo, one(`age >= 0 && age < lookAgain`, `age < 1<<62`),
+		"internal/lease.TestClockAsksAgain"},
 	{"lease-keeper-writes", "the keeper's goroutine writes to the network itself", "A lease and its validity",
 		leaseGo, one(`		l.e.sender.add(l.renew)
 	}
