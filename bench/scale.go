@@ -1,16 +1,13 @@
 package main
 
 import (
-	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
+	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -262,7 +259,7 @@ func failOvers(ctx context.Context, s *Servers, n int) (Spread, error) {
 }
 
 func failOver(ctx context.Context, s *Servers, c *natslockClient, stream jetstream.Stream, name string) (time.Duration, error) {
-	holder, err := startHolder(s, name)
+	holder, err := startHolder(ctx, s, name)
 	if err != nil {
 		return 0, err
 	}
@@ -294,47 +291,17 @@ func failOver(ctx context.Context, s *Servers, c *natslockClient, stream jetstre
 	return g.at.Sub(end), g.unlock(ctx)
 }
 
-// holder is this program as the holder of a lock.
-type holder struct {
-	cmd  *exec.Cmd
-	once sync.Once
-}
-
-func (h *holder) kill() {
-	h.once.Do(func() {
-		_ = h.cmd.Process.Kill()
-		_ = h.cmd.Wait()
-	})
-}
-
-func startHolder(s *Servers, name string) (*holder, error) {
-	config, err := json.Marshal(childConfig{Kind: "holder", Lock: name, URLs: s.NATS})
+// startHolder starts a process that holds a lock.
+func startHolder(ctx context.Context, s *Servers, name string) (*child, error) {
+	p, err := startChild(childConfig{Kind: "holder", Dir: filepath.Join(s.dir, name), Lock: name, URLs: s.NATS})
 	if err != nil {
 		return nil, err
 	}
-	self, err := os.Executable()
-	if err != nil {
+	if err := p.wait(ctx, "the holder of "+name); err != nil {
+		p.kill()
 		return nil, err
 	}
-	cmd := exec.Command(self)
-	cmd.Env = append(os.Environ(), childEnv+"="+string(config))
-	cmd.Stderr = os.Stderr
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		return nil, err
-	}
-	if _, err := cmd.StdinPipe(); err != nil { // so that it ends when this process does
-		return nil, err
-	}
-	if err := cmd.Start(); err != nil {
-		return nil, err
-	}
-	h := &holder{cmd: cmd}
-	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil || !strings.HasPrefix(line, childReady) {
-		h.kill()
-		return nil, fmt.Errorf("the holder said %q: %w", line, err)
-	}
-	return h, nil
+	return p, nil
 }
 
 // runHolder is the life of a holder.

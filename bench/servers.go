@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -29,6 +30,7 @@ type Servers struct {
 	Etcd    []string          // URLs
 	Missing map[string]string // why there is none of a kind
 	procs   map[string][]*child
+	dir     string // for the files of processes
 }
 
 // child is a process that ends when its standard input does: not even a bench
@@ -38,11 +40,13 @@ type child struct {
 	stdin io.Closer
 	ready chan error
 	pid   int32 // of the server itself, set when it is ready
+
+	killed sync.Once
 }
 
 // startServers starts what there is, with data below dir.
 func startServers(ctx context.Context, class Class, dir, redisServer string) (_ *Servers, err error) {
-	s := &Servers{Class: class, Missing: map[string]string{}, procs: map[string][]*child{}}
+	s := &Servers{Class: class, Missing: map[string]string{}, procs: map[string][]*child{}, dir: filepath.Join(dir, class.Name)}
 	defer func() {
 		if err != nil {
 			s.Stop()
@@ -99,18 +103,34 @@ func startServers(ctx context.Context, class Class, dir, redisServer string) (_ 
 // waitFor waits until the processes of a kind are ready.
 func (s *Servers) waitFor(ctx context.Context, kind string) error {
 	for _, p := range s.procs[kind] {
-		select {
-		case err := <-p.ready:
-			if err != nil {
-				return fmt.Errorf("%s does not start: %w", kind, err)
-			}
-		case <-time.After(patience):
-			return fmt.Errorf("%s was not ready within %v", kind, patience)
-		case <-ctx.Done():
-			return ctx.Err()
+		if err := p.wait(ctx, kind); err != nil {
+			return err
 		}
 	}
 	return nil
+}
+
+// wait waits until the process is ready.
+func (p *child) wait(ctx context.Context, what string) error {
+	select {
+	case err := <-p.ready:
+		if err != nil {
+			return fmt.Errorf("%s does not start: %w", what, err)
+		}
+		return nil
+	case <-time.After(patience):
+		return fmt.Errorf("%s was not ready within %v", what, patience)
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// kill ends the process as a crash does.
+func (p *child) kill() {
+	p.killed.Do(func() {
+		_ = p.cmd.Process.Kill()
+		_ = p.cmd.Wait()
+	})
 }
 
 // placeable waits until the cluster can place streams.
@@ -157,7 +177,7 @@ func (s *Servers) Stop() {
 	}
 }
 
-// startChild starts this program again, as a server.
+// startChild starts this program again, as a server or a holder.
 func startChild(c childConfig) (*child, error) {
 	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
 		return nil, err

@@ -108,7 +108,7 @@ func BenchmarkRenew(b *testing.B) {
 				locks[i], err = c.Lock(b.Context(), fmt.Sprint("renew.", i))
 				require.NoError(b, err)
 			}
-			bulk := speed.NewBulk(speed.Connect(b, url), n)
+			bulk := speed.NewBulk(b, speed.Connect(b, url), n)
 			speed.Beside(b, func() {
 				var wg sync.WaitGroup
 				for _, l := range locks {

@@ -56,7 +56,7 @@ func (l *Lease) Release() error {
 	if was == Lost && (!errors.Is(l.cause.Kind, ErrBroken) || l.e.away.Load()) {
 		// The caller is not kept waiting for what is most likely gone. A broken
 		// record is there, and keeps others out until it is deleted.
-		l.e.background(func(ctx context.Context) { l.delete(ctx, StatusGone, time.Now(), l.terms.ttl, nil) })
+		l.e.background(func(ctx context.Context) { l.delete(ctx, StatusGone, time.Now().Add(l.terms.ttl), nil) })
 		l.e.endWork()
 		l.result = l.cause
 		return l.result
@@ -104,10 +104,10 @@ func (l *Lease) deleteWithin(d time.Duration) (found *EndError, err error) {
 		if !answered {
 			a = first.wait(l.e.ctx, max(min(d, answerTimeout)-time.Since(begun), 0))
 		}
-		found, err := l.delete(l.e.ctx, StatusGone, begun, d, &a)
+		found, err := l.delete(l.e.ctx, StatusGone, begun.Add(d), &a)
 		done <- deletion{found, err}
 		if err != nil {
-			l.e.background(func(ctx context.Context) { l.delete(ctx, StatusGone, time.Now(), l.terms.ttl, nil) })
+			l.e.background(func(ctx context.Context) { l.delete(ctx, StatusGone, time.Now().Add(l.terms.ttl), nil) })
 		}
 	}()
 	stuck := time.NewTimer(d + d/10 - time.Since(begun))
@@ -165,7 +165,7 @@ func (l *Lease) leave(status Status) {
 	l.e.keeper.mu.Unlock()
 	ending.finish()
 	retry := func() {
-		l.e.background(func(ctx context.Context) { l.delete(ctx, status, time.Now(), l.terms.ttl, nil) })
+		l.e.background(func(ctx context.Context) { l.delete(ctx, status, time.Now().Add(l.terms.ttl), nil) })
 	}
 	body, err := l.tombstone(status)
 	if err != nil {
@@ -201,10 +201,10 @@ func (l *Lease) tombstone(status Status) ([]byte, error) {
 }
 
 // delete removes the record of a lease that has ended, whatever became of its
-// last renewals, until the server has said so or the time since begun is up. found
-// is set when the record was not the lease's own any more. first is what came of a
-// first write that has been made; nil: none has.
-func (l *Lease) delete(ctx context.Context, status Status, begun time.Time, timeout time.Duration, first *kvstore.Answer) (found *EndError, err error) {
+// last renewals, until the server has said so or end has come. found is set when
+// the record was not the lease's own any more. first is what came of a first write
+// that has been made; nil: none has.
+func (l *Lease) delete(ctx context.Context, status Status, end time.Time, first *kvstore.Answer) (found *EndError, err error) {
 	body, err := l.tombstone(status)
 	if err != nil {
 		return nil, err
@@ -220,9 +220,9 @@ func (l *Lease) delete(ctx context.Context, status Status, begun time.Time, time
 	}
 	for try := 0; ; try++ {
 		// The first write is hardly ever not the last, and ends by itself.
-		if try == 1 || try == 0 && timeout < answerTimeout {
+		if try == 1 || try == 0 && time.Until(end) < answerTimeout {
 			var cancel context.CancelFunc
-			ctx, cancel = context.WithDeadline(ctx, begun.Add(timeout))
+			ctx, cancel = context.WithDeadline(ctx, end)
 			defer cancel()
 		}
 		up := l.e.online()

@@ -60,7 +60,7 @@ var releaseMutants = []mutant{
 		"natslock.TestUnlockOfGone"},
 	{"release-forgotten", "a release that was not answered in time is not gone on with", "Ending",
 		releaseGo, one(`		if err != nil {
-			l.e.background(func(ctx context.Context) { l.delete(ctx, StatusGone, time.Now(), l.terms.ttl, nil) })
+			l.e.background(func(ctx context.Context) { l.delete(ctx, StatusGone, time.Now().Add(l.terms.ttl), nil) })
 		}`, ``),
 		"natslock.TestReleaseGoesOn"},
 	{"release-broken-asks", "the release of a broken lock asks the connection, which may be stuck", "Ending",

@@ -279,13 +279,13 @@ type Bulk struct {
 }
 
 // NewBulk returns n keys, not written yet.
-func NewBulk(nc *nats.Conn, n int) *Bulk {
+func NewBulk(t testing.TB, nc *nats.Conn, n int) *Bulk {
 	k := &Bulk{nc: nc, answers: make(chan *nats.Msg, n), inbox: nc.NewInbox()}
 	for i := range n {
 		k.keys = append(k.keys, NewPublisher(nc, "bulk."+strconv.Itoa(i)))
 	}
 	if _, err := nc.ChanSubscribe(k.inbox+".*", k.answers); err != nil {
-		panic(err)
+		t.Fatal(err)
 	}
 	return k
 }
