@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/natslock"
@@ -203,4 +204,39 @@ func TestMessagesCounters(t *testing.T) {
 	}
 	t.Logf("%.1f messages sent per acquire and release", float64(sent)/(clients*rounds))
 	require.Less(t, sent, uint64(20*clients*rounds))
+}
+
+// Contenders that do nothing under the lock do not pay for those who had it in the
+// second before: a queue has a key for each who waits, and none for each who has.
+func TestMessagesContended(t *testing.T) {
+	s := testutil.RunServer(t)
+	const clients, rounds = 4, 100
+	messages := func(members []*member) (n uint64) {
+		for _, c := range members {
+			st := c.nc.Stats()
+			n += st.InMsgs + st.OutMsgs
+		}
+		return n
+	}
+	var members []*member
+	var wg sync.WaitGroup
+	for range clients {
+		members = append(members, join(t, s))
+	}
+	before := messages(members)
+	for _, c := range members {
+		wg.Go(func() {
+			for range rounds {
+				mustUnlock(t, mustLock(t, c.Client, "l"))
+			}
+		})
+	}
+	wg.Wait()
+	each := float64(messages(members)-before) / (clients * rounds)
+	t.Logf("%.0f messages for each grant", each)
+	require.Less(t, each, 60.0)
+	r := newRaw(t, s.Connect())
+	info, err := r.stream().Info(t.Context(), jetstream.WithSubjectFilter("$KV.natslock.wait.l.*"))
+	require.NoError(t, err)
+	require.LessOrEqual(t, len(info.State.Subjects), 2*clients, "an answer may be on its way")
 }

@@ -2,6 +2,7 @@ package natslock_test
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -149,4 +150,74 @@ func TestStaleQueueList(t *testing.T) {
 		mustUnlock(t, holder)
 		require.NoError(t, w.granted(t).Unlock(context.Background()))
 	})
+}
+
+// Whoever queues again does so under the key of the place that it has left. Who
+// followed that place does not follow the new one, which is behind it.
+func TestPlaceUsedAgain(t *testing.T) {
+	for name, lost := range map[string]func(kvstore.Event) bool{
+		"everything is heard":          func(kvstore.Event) bool { return false },
+		"its tombstone is overtaken":   func(ev kvstore.Event) bool { return ev.Kind == kvstore.Deleted },
+		"nothing of it is heard":       func(kvstore.Event) bool { return true },
+		"its next record is not heard": func(ev kvstore.Event) bool { return ev.Kind == kvstore.Put },
+	} {
+		t.Run(name, func(t *testing.T) {
+			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+				var f *testutil.Faults
+				b, c := join(t, s), join(t, s, natslock.WithStore(func(kv kvstore.KV) kvstore.KV {
+					f = testutil.NewFaults(kv, 1)
+					return f
+				}))
+				r := newRaw(t, s.Connect())
+				holder := quietHolder(t, s)
+				first := b.await(t, "l")
+				place := r.live("wait.l.*")
+				second := c.await(t, "l")
+				f.DropEvents(func(ev kvstore.Event) bool { return ev.Record.Key == place[0] && lost(ev) })
+				mustUnlock(t, holder)
+				l := first.granted(t)
+				begun := time.Now()
+				mustUnlock(t, l)
+				third := b.begin(t, "l")
+				l = second.granted(t)
+				require.Less(t, time.Since(begun), time.Second, "nobody takes it out of turn before")
+				require.False(t, third.over())
+				require.Equal(t, place, r.live("wait.l.*"))
+				mustUnlock(t, l)
+				mustUnlock(t, third.granted(t))
+			})
+		})
+	}
+}
+
+// The key of a place that was left is used no longer than its tombstone lives, and
+// a key that somebody has written to not at all.
+func TestPlaceNotUsedAgain(t *testing.T) {
+	for name, after := range map[string]func(r *raw, key string){
+		"when its tombstone has gone": func(*raw, string) { time.Sleep(1500 * time.Millisecond) },
+		"when somebody else writes":   func(r *raw, key string) { r.put(key, []byte("rubbish"), time.Minute) },
+		"when somebody deletes it":    func(r *raw, key string) { r.remove(key) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+				c := join(t, s)
+				r := newRaw(t, s.Connect())
+				holder := quietHolder(t, s)
+				w := c.await(t, "l")
+				place := r.live("wait.l.*")
+				w.cancel(nil)
+				w.failed(t)
+				synctest.Wait()
+				after(r, place[0])
+				w = c.await(t, "l")
+				waiting := inspect(t, c.Client, "l").Queue
+				require.Len(t, waiting, 1)
+				keys := r.live("wait.l.*")
+				keys = slices.DeleteFunc(keys, func(k string) bool { return k == place[0] })
+				require.Len(t, keys, 1, "a new one")
+				mustUnlock(t, holder)
+				mustUnlock(t, w.granted(t))
+			})
+		})
+	}
 }

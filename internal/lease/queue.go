@@ -181,17 +181,22 @@ func (q queuing) body() Body {
 	return b
 }
 
-// enqueue writes a wait record under a new id. Its revision is the ticket.
+// enqueue writes a wait record under a new id, at the tombstone of a place that
+// this client has left or under a key of its own. Its revision is the ticket.
 func (a *acquire) enqueue() (*Lease, verdict) {
 	ttl := min(a.ttl, maxWaitTTL)
+	vacant, expect := a.e.vacancy(a.waitKey(""))
 	b := bid{e: a.e, ctx: a.ctx, of: bidderFunc(func() *claim {
 		c := a.e.newClaim(a.spec, queuing{a, newTerms(ttl, a.e.cfg.Margin)})
 		c.spec.lock = false
-		c.spec.key = a.waitKey(c.id)
+		if c.spec.key = vacant; vacant == "" {
+			c.spec.key = a.waitKey(c.id)
+		}
+		vacant = "" // once
 		return c
 	})}
-	for {
-		v := b.take(0)
+	for ; ; expect = 0 {
+		v := b.take(expect)
 		switch v.outcome {
 		case granted:
 			place := b.cur.lease(v, func(l *Lease) {
@@ -293,7 +298,8 @@ func (a *acquire) follow(place *Lease, pred Entry) (step, verdict) {
 		} else if late = 0; w != nil {
 			w.Track(entry.Record)
 		}
-		return entry.Live(), pause
+		// Another one may have its key by now, behind everybody who has queued since.
+		return entry.Live() && entry.ID == pred.ID, pause
 	}
 	there, pause := look()
 	if !there {
@@ -313,6 +319,8 @@ func (a *acquire) follow(place *Lease, pred Entry) (step, verdict) {
 					return compete, verdict{}
 				}
 				return relist, verdict{}
+			case ev.Kind == kvstore.Put && entryOf(ev.Record).ID != pred.ID:
+				return relist, verdict{} // its tombstone was overtaken
 			case ev.Kind == kvstore.Expired || recheck:
 				timer.Reset(0)
 			}

@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"strings"
 	"sync"
 	"time"
 )
@@ -16,11 +17,14 @@ const (
 	recentMax = 4096
 )
 
-// recent remembers the tombstones this client has left, so that taking a lock
-// again needs no read.
+// recent remembers the tombstones this client has left: of locks, so that taking
+// one again needs no read; of places in queues, so that the next place has the key
+// of the last one and lists of the queue are not full of tombstones.
 type recent struct {
-	mu sync.Mutex
-	m  map[string]trace
+	mu     sync.Mutex
+	m      map[string]trace
+	places map[string][]vacancy // by what the keys of the queue begin with
+	vacant int                  // how many places
 	// swept is when what has expired was last thrown out: looking at all of
 	// it costs more than a release. 0: never.
 	swept Instant
@@ -32,32 +36,94 @@ type trace struct {
 	empty     Instant // when the queue was last seen empty; 0: never
 }
 
-// left notes the own tombstone of a lock.
+// vacancy is a place in a queue that was left. Only who has left it may use its
+// key again: the others expect a random one to be free.
+type vacancy struct {
+	key       string
+	tombstone uint64
+	at        Instant
+}
+
+// left notes the own tombstone of a lock or a place.
 func (e *Engine) left(s spec, revision uint64) {
-	if !s.lock || s.once {
+	if s.once {
 		return
 	}
 	now := e.now()
 	r := &e.recent
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if len(r.m)+r.vacant >= recentMax && (r.swept == 0 || now.Sub(r.swept) > bypass) {
+		r.sweep(now)
+	}
+	full := len(r.m)+r.vacant >= recentMax
+	if !s.lock {
+		if full {
+			return // a new key will do
+		}
+		if r.places == nil {
+			r.places = make(map[string][]vacancy)
+		}
+		queue := s.key[:strings.LastIndexByte(s.key, '.')+1]
+		r.places[queue] = append(r.places[queue], vacancy{s.key, revision, now})
+		r.vacant++
+		return
+	}
 	if r.m == nil {
 		r.m = make(map[string]trace)
 	}
-	if len(r.m) >= recentMax && (r.swept == 0 || now.Sub(r.swept) > bypass) {
-		r.swept = now
-		for k, t := range r.m {
-			if now.Sub(t.at) > tombstoneLife {
-				delete(r.m, k)
-			}
-		}
-	}
 	t, known := r.m[s.key]
-	if !known && len(r.m) >= recentMax || t.tombstone > revision {
+	if !known && full || t.tombstone > revision {
 		return // a read will do
 	}
 	t.tombstone, t.at = revision, now
 	r.m[s.key] = t
+}
+
+// sweep throws out what has expired. Under mu.
+func (r *recent) sweep(now Instant) {
+	r.swept = now
+	for k, t := range r.m {
+		if now.Sub(t.at) > tombstoneLife {
+			delete(r.m, k)
+		}
+	}
+	for queue, all := range r.places {
+		if now.Sub(all[len(all)-1].at) > tombstoneLife {
+			r.forget(queue)
+		}
+	}
+}
+
+// forget drops the vacancies of a queue. Under mu.
+func (r *recent) forget(queue string) {
+	r.vacant -= len(r.places[queue])
+	delete(r.places, queue)
+}
+
+// vacancy returns the key of a place that this client has left in the queue a
+// moment ago, and its tombstone; "" and 0 when there is none.
+func (e *Engine) vacancy(queue string) (key string, tombstone uint64) {
+	now := e.now()
+	r := &e.recent
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	all := r.places[queue]
+	if len(all) == 0 {
+		return "", 0
+	}
+	v := all[len(all)-1] // the newest: it expires last
+	if now.Sub(v.at) >= tombstoneLife {
+		r.forget(queue)
+		return "", 0
+	}
+	r.vacant--
+	if all = all[:len(all)-1]; len(all) == 0 {
+		delete(r.places, queue)
+	} else {
+		r.places[queue] = all
+	}
+	return v.key, v.tombstone
 }
 
 // emptySeen notes that nobody was queued for the lock.

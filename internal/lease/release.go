@@ -182,7 +182,9 @@ func (l *Lease) leave(status Status) {
 	g := &ghost{}
 	forget, err := l.e.kv.Send(kvstore.Write{Key: l.spec.key, Value: body, Expect: l.last, Delete: true}, func(a kvstore.Answer) {
 		l.e.ghosts.lay(g)
-		if a.Err != nil {
+		if a.Err == nil {
+			l.e.left(l.spec, a.Revision)
+		} else {
 			retry()
 		}
 		answered()

@@ -18,6 +18,7 @@ type queueScope struct {
 	ghosts  int8 // places whose answer is lost: the waiter queues again
 	rounds  int8 // how often each takes the lock again
 	stale   int8 // looks at the queue that a replica behind the leader may answer
+	prompt  bool // nobody takes the lock out of turn: all get in without
 	weak    weakness
 }
 
@@ -44,7 +45,10 @@ const (
 type waiter struct {
 	phase, ticket, place int8
 	follows              int8 // the client before it; +4: its ghost
+	behind               int8 // the ticket of that one
 	note                 int8
+	key                  int8 // 1: left its last place by itself, and may queue under the same key again
+	again                int8 // 1: has done so
 	paused               int8
 	asFirst              int8 // was first when it won
 	holds                int8
@@ -96,7 +100,16 @@ func (c *queueScope) system() system[queueState] {
 				if w.place == 0 && w.phase != queued && w.phase != following && w.phase != first {
 					w.ticket = 0
 				}
-				revs = append(revs, &w.ticket, &w.ghost, &w.seen)
+				if w.phase != following {
+					w.behind = 0
+				}
+				if w.place == 0 || c.weak != placeBelieved {
+					w.again = 0
+				}
+				if w.phase == gone || w.phase == dead {
+					w.key = 0
+				}
+				revs = append(revs, &w.ticket, &w.ghost, &w.seen, &w.behind)
 			}
 			s.next = renumber(revs...)
 		},
@@ -191,7 +204,7 @@ func (c *queueScope) trouble(s queueState, i int8, do doStep) {
 			if w.paused == 0 {
 				n.expires--
 			}
-			w.place = 0
+			w.place, w.key = 0, 0
 		}, "its place expires while it lives, which nobody is told")
 	}
 	if s.crashes > 0 && w.phase > newcomer && w.phase < gone {
@@ -253,6 +266,9 @@ func (c *queueScope) relist(i, upTo int8) func(n *queueState, w *waiter) {
 		w.note, w.ghost = nothing, 0 // an own ghost is seen and deleted
 		if w.follows = c.look(n, i, upTo); w.follows >= 0 {
 			w.phase = following
+			if w.behind = n.c[w.follows%4].ticket; w.follows >= 4 {
+				w.behind = n.c[w.follows-4].ghost
+			}
 			return
 		}
 		w.phase, w.follows = first, 0
@@ -262,8 +278,35 @@ func (c *queueScope) relist(i, upTo int8) func(n *queueState, w *waiter) {
 const everything = 127
 
 func enqueue(n *queueState, w *waiter) {
-	w.phase, w.ticket, w.place, w.note, w.window = queued, n.next, 1, nothing, 0
+	w.phase, w.ticket, w.place, w.note, w.window, w.key, w.again = queued, n.next, 1, nothing, 0, 0, 0
 	n.next++
+}
+
+// enqueueAgain uses the key of the last place. Whoever still follows that one
+// hears of it, and of nothing that came before.
+func (c *queueScope) enqueueAgain(i int8) func(n *queueState, w *waiter) {
+	return func(n *queueState, w *waiter) {
+		enqueue(n, w)
+		w.again = 1
+		note := wasLeft
+		if c.weak == placeBelieved {
+			note = nothing
+		}
+		for j := range n.c {
+			if f := &n.c[j]; f.phase == following && f.follows == i {
+				f.note = note
+			}
+		}
+	}
+}
+
+// there says whether a waiter's timer finds the place that it follows.
+func (c *queueScope) there(s *queueState, w waiter) bool {
+	if w.follows >= 4 {
+		return s.c[w.follows-4].ghost == w.behind
+	}
+	p := s.c[w.follows]
+	return p.place == 1 && (p.ticket == w.behind || p.again == 1 && c.weak == placeBelieved)
 }
 
 // waiter is what a client does by itself.
@@ -295,8 +338,10 @@ func (c *queueScope) waiter(s queueState, i int8, do doStep) {
 			do(step, c.relist(i, everything), "looks at the queue again, the one before it has gone")
 		}
 		if c.weak != noBackstop {
-			do(step, c.relist(i, everything), "looks at the queue again, by its timer")
-			if s.lock != held && !s.acts() {
+			if !c.there(&s, w) {
+				do(step, c.relist(i, everything), "looks at the queue again, by its timer")
+			}
+			if s.lock != held && !s.acts() && !c.prompt {
 				do(step, c.win(i, false), "takes the lock out of turn, having seen it free for 1.2 s")
 			}
 		}
@@ -309,7 +354,7 @@ func (c *queueScope) waiter(s queueState, i int8, do doStep) {
 			if w.place == 1 {
 				n.end(i, note)
 			}
-			w.phase, w.place, w.asFirst = holds, 0, 0
+			w.phase, w.key, w.place, w.asFirst = holds, w.place, 0, 0
 		}, "leaves its place")
 	case holds:
 		c.leaves(s, i, do)
@@ -354,10 +399,13 @@ func (c *queueScope) arrives(s queueState, i int8, do doStep) {
 		}
 	}
 	do(step, enqueue, "queues")
+	if w.key == 1 {
+		do(step, c.enqueueAgain(i), "queues under the key of its last place")
+	}
 	if s.ghosts > 0 && w.ghost == 0 {
 		do(fault, func(n *queueState, w *waiter) {
 			n.ghosts--
-			w.ghost = n.next
+			w.ghost, w.key = n.next, 0
 			n.next++
 		}, "queues, is not answered, and will queue under another id")
 	}
@@ -381,7 +429,7 @@ func (c *queueScope) leaves(s queueState, i int8, do doStep) {
 				}
 			}
 		}
-		*w = waiter{phase: gone, rounds: w.rounds, ghost: w.ghost, window: w.window, seen: w.seen}
+		*w = waiter{phase: gone, rounds: w.rounds, ghost: w.ghost, window: w.window, seen: w.seen, key: w.key}
 		if w.rounds > 0 {
 			w.phase = newcomer
 			w.rounds--

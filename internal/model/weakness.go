@@ -26,6 +26,7 @@ const (
 	sightingBelieved    weakness = "a deletion on the word of a notification"
 
 	noBackstop      weakness = "waiters without timers"
+	placeBelieved   weakness = "whoever has the key of the predecessor's place taken for the predecessor"
 	staleQueue      weakness = "a queue listed from a state without the own ticket"
 	shortcutInRW    weakness = "a writer first when its immediate predecessor was granted"
 	newcomerJoins   weakness = "a newcomer reader past the queue"

@@ -87,6 +87,14 @@ var queueMutants = []mutant{
 				next = requeue`, `			case i < -1:
 				next = requeue`),
 		"natslock.TestPlaceDeleted"},
+	{"queue-place-believed", "whoever has the key of the predecessor's place is taken for the predecessor", "ARCHITECTURE.md, departures",
+		queueGo, []edit{
+			{`return entry.Live() && entry.ID == pred.ID, pause`, `return entry.Live(), pause`},
+			{`			case ev.Kind == kvstore.Put && entryOf(ev.Record).ID != pred.ID:
+				return relist, verdict{} // its tombstone was overtaken
+`, ``},
+		},
+		"natslock.TestPlaceUsedAgain"},
 	{"queue-place-lives-long", "a waiter's place lives as long as the lock's TTL", "Acquire: the mutex",
 		queueGo, one(`ttl := min(a.ttl, maxWaitTTL)`, `ttl := a.ttl`),
 		"natslock.TestPlaceIsShort"},

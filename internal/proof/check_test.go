@@ -1,6 +1,7 @@
 package proof
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -81,7 +82,7 @@ func (b *story) uses(l *lease, at float64, out Outcome) {
 
 // queues has the acquire of a lock queue with a ticket, and leave the queue.
 func (b *story) queues(op *Op, ticket uint64, from, until float64) *Entry {
-	id := op.Client + "." + time.Duration(ticket).String()
+	id := fmt.Sprintf("%s-%d", op.Client, ticket)
 	x := &index{}
 	e := b.put(x.waitKey(op.Lock, id), id, ticket, from)
 	e.Status, e.Shared = 2, op.Shared

@@ -54,26 +54,36 @@ func newIndex(h *History) *index {
 		}
 	}
 	live := map[string]Entry{}
+	waiter := map[string]string{} // of each key in a queue, the last one
 	for _, e := range h.Stream {
 		if e.Remade {
-			for key, was := range live {
+			for _, was := range live {
 				x.victim[was.ID] = exception{e.At, Remake}
-				x.keys[key] = append(x.keys[key], Entry{Key: key, Revision: e.Revision - 1, At: e.At, Deleted: true, Remade: true})
+				x.keys[was.Key] = append(x.keys[was.Key], Entry{Key: was.Key, Revision: e.Revision - 1, At: e.At, Deleted: true, Remade: true})
 			}
 			clear(live)
 			continue
 		}
+		key, written := e.Key, e
+		if lock, role := lockOf(key); role == "wait" || role == "rwait" {
+			// One after another may queue under one key: kept apart by their ids.
+			// A deletion by hand has none.
+			if e.ID != "" {
+				waiter[key] = e.ID
+			}
+			e.Key = x.waitKey(lock, waiter[key])
+		}
 		if events := x.keys[e.Key]; len(events) > 0 && events[len(events)-1].Revision == e.Revision {
 			continue // heard by two taps
 		}
-		if was, ok := live[e.Key]; ok {
-			x.succeeds(was, e)
+		if was, ok := live[key]; ok {
+			x.succeeds(was, written)
 		}
 		x.keys[e.Key] = append(x.keys[e.Key], e)
 		if e.Deleted {
-			delete(live, e.Key)
+			delete(live, key)
 		} else {
-			live[e.Key] = e
+			live[key] = e
 			x.claims[e.ID] = append(x.claims[e.ID], e)
 		}
 		x.note(e)
