@@ -158,9 +158,9 @@ func wantEvent(t testing.TB, events <-chan kvstore.Event, kind kvstore.EventKind
 }
 
 // keysOf lists a pattern's keys as one string, in order of revision.
-func keysOf(t testing.TB, s kvstore.KV, pattern string, min uint64) string {
+func keysOf(t testing.TB, s kvstore.KV, pattern string, min uint64, opts ...kvstore.ListOption) string {
 	t.Helper()
-	l, err := s.List(t.Context(), pattern, min)
+	l, err := s.List(t.Context(), pattern, min, opts...)
 	check(t, err)
 	if l.Revision < min {
 		t.Fatalf("list at %d, wanted %d", l.Revision, min)

@@ -45,8 +45,8 @@ type KV interface {
 	// is missed that is live in a state that contains revision min. They are
 	// from one state where one request can read them all; otherwise a record
 	// may be of a later state than the others, or of an older one where a
-	// replica lags.
-	List(ctx context.Context, pattern string, min uint64) (Listing, error)
+	// replica lags. Options read less of them, or one record more.
+	List(ctx context.Context, pattern string, min uint64, opts ...ListOption) (Listing, error)
 
 	// Alone says that the bucket has neither replicas nor mirrors, as far as is
 	// known without I/O: then no read lags, whatever its min.
@@ -146,7 +146,33 @@ type Listing struct {
 	Records []Record
 	// Revision is a revision that the listed state contains.
 	Revision uint64
+	// Beside is the record under the key of [Beside], a tombstone too; zero when
+	// there is none.
+	Beside Record
+	// More: there were more than [AtMost] says, and Records are not all there is.
+	More bool
 }
+
+// ListOption is an option of [KV.List].
+type ListOption func(*listing)
+
+// listing is what a List reads.
+type listing struct {
+	from   uint64
+	beside string
+	atMost int
+}
+
+// From leaves out the records of revisions below revision.
+func From(revision uint64) ListOption { return func(l *listing) { l.from = revision } }
+
+// Beside reads the record under key too. Where one request cannot do that it is
+// read first, and the list shows a state that contains it.
+func Beside(key string) ListOption { return func(l *listing) { l.beside = key } }
+
+// AtMost lets the answer end after n records, tombstones and that of [Beside]
+// among them. Where one request cannot read a list, it is read whole.
+func AtMost(n int) ListOption { return func(l *listing) { l.atMost = n } }
 
 // State is the leader's view of the stream.
 type State struct {

@@ -20,6 +20,8 @@ const (
 	// multiMax is how many keys are asked for at once by name: fewer than the
 	// 1024 the server answers, and than fit into a message of 1 MiB.
 	multiMax = 256
+	// batchMax is how many a server sends at most, whatever it is asked for.
+	batchMax = 1024
 	// multiBytes bounds one answer. The server's own bound is what it lets a
 	// client fall behind before it disconnects it as a slow consumer.
 	multiBytes = 2 * multiMax * MaxRecord
@@ -39,27 +41,46 @@ func (s *Store) Alone() bool { return s.seen.Load().alone }
 // reading of single keys is granted), the leader names the keys and each is
 // read after that: no key is missed, but a record can be of a later state than
 // the others, or of an older one where a replica lags.
-func (s *Store) List(ctx context.Context, pattern string, min uint64) (Listing, error) {
+func (s *Store) List(ctx context.Context, pattern string, min uint64, opts ...ListOption) (Listing, error) {
+	var what listing
+	for _, opt := range opts {
+		opt(&what)
+	}
 	if err := checkPattern(pattern); err != nil {
 		return Listing{}, err
 	}
-	l, err := s.snapshot(ctx, pattern, min)
+	if what.beside != "" {
+		if err := checkKey(what.beside); err != nil {
+			return Listing{}, err
+		}
+	}
+	l, err := s.snapshot(ctx, pattern, min, what)
 	if errors.Is(err, errIncomplete) {
-		l, err = s.listKeys(ctx, pattern, min)
+		l, err = s.listSlowly(ctx, pattern, min, what)
 	}
 	if err != nil {
 		return Listing{}, fmt.Errorf("list %q: %w", pattern, err)
 	}
-	l.Records = slices.DeleteFunc(l.Records, func(r Record) bool { return r.Deleted })
+	l.Records = slices.DeleteFunc(l.Records, func(r Record) bool {
+		if what.beside != "" && r.Key == what.beside {
+			l.Beside = r
+			return true
+		}
+		return r.Deleted || r.Revision < what.from
+	})
 	slices.SortFunc(l.Records, func(a, b Record) int { return cmp.Compare(a.Revision, b.Revision) })
 	return l, nil
 }
 
 // snapshot reads everything under pattern from one state of one replica; the
 // error matches errIncomplete when that is not possible.
-func (s *Store) snapshot(ctx context.Context, pattern string, min uint64) (Listing, error) {
+func (s *Store) snapshot(ctx context.Context, pattern string, min uint64, what listing) (Listing, error) {
+	subjects := []string{s.prefix + pattern}
+	if what.beside != "" {
+		subjects = append(subjects, s.prefix+what.beside)
+	}
 	for try := range lagRetries {
-		l, err := s.multiGet(ctx, []string{s.prefix + pattern})
+		l, err := s.multiGet(ctx, subjects, what)
 		if err != nil || l.Revision >= min {
 			return l, err
 		}
@@ -71,6 +92,20 @@ func (s *Store) snapshot(ctx context.Context, pattern string, min uint64) (Listi
 		}
 	}
 	return Listing{}, errIncomplete
+}
+
+// listSlowly reads what one request cannot: the record beside, then the list.
+func (s *Store) listSlowly(ctx context.Context, pattern string, min uint64, what listing) (Listing, error) {
+	if what.beside == "" {
+		return s.listKeys(ctx, pattern, min)
+	}
+	beside, err := s.Get(ctx, what.beside, min)
+	if err != nil && !errors.Is(err, ErrNotFound) {
+		return Listing{}, err
+	}
+	l, err := s.listKeys(ctx, pattern, max(min, beside.Revision))
+	l.Beside = beside
+	return l, err
 }
 
 // listKeys asks the leader for the keys and reads them, again where a replica
@@ -125,7 +160,7 @@ func (s *Store) readKeys(ctx context.Context, keys []string) ([]Record, error) {
 		for i, k := range keys {
 			subjects[i] = s.prefix + k
 		}
-		l, err := s.multiGet(ctx, subjects)
+		l, err := s.multiGet(ctx, subjects, listing{})
 		if errors.Is(err, errIncomplete) {
 			l.Records, err = s.readEach(ctx, keys)
 		}
@@ -168,11 +203,19 @@ func (s *Store) readEach(ctx context.Context, keys []string) ([]Record, error) {
 	return records, failed
 }
 
+// multiRequest is the server's JSApiMsgGetRequest, of it what is used here.
+type multiRequest struct {
+	Subjects []string `json:"multi_last"`
+	From     uint64   `json:"seq,omitempty"`
+	Batch    int      `json:"batch"`
+	MaxBytes int      `json:"max_bytes"`
+}
+
 // multiGet reads the last records of many subjects, tombstones included, from
 // one replica, which answers with one message each and an end mark that names
 // its state. The error matches errIncomplete when it cannot answer like that.
 // Revision is 0 when it has nothing.
-func (s *Store) multiGet(ctx context.Context, subjects []string) (Listing, error) {
+func (s *Store) multiGet(ctx context.Context, subjects []string, what listing) (Listing, error) {
 	if ctx.Err() != nil {
 		return Listing{}, ended(ctx)
 	}
@@ -180,7 +223,8 @@ func (s *Store) multiGet(ctx context.Context, subjects []string) (Listing, error
 	if !s.seen.Load().direct || s.multiOff.Load() || s.nc.Status() != nats.CONNECTED {
 		return Listing{}, errIncomplete
 	}
-	body, err := json.Marshal(map[string]any{"multi_last": subjects, "batch": 1024, "max_bytes": multiBytes})
+	request := multiRequest{Subjects: subjects, From: what.from, Batch: cmp.Or(what.atMost, batchMax), MaxBytes: multiBytes}
+	body, err := json.Marshal(request)
 	if err != nil {
 		return Listing{}, err
 	}
@@ -198,8 +242,10 @@ func (s *Store) multiGet(ctx context.Context, subjects []string) (Listing, error
 			l.Records = append(l.Records, r)
 			return true
 		case "204":
-			if m.Header.Get("Nats-Num-Pending") != "0" { // cut off at multiBytes
-				return finish(errIncomplete)
+			if m.Header.Get("Nats-Num-Pending") != "0" { // cut off, where asked to or at multiBytes
+				if l.More = len(l.Records) == what.atMost; !l.More {
+					return finish(errIncomplete)
+				}
 			}
 			// Servers before 2.11 do not say; nothing is promised then.
 			l.Revision, _ = strconv.ParseUint(m.Header.Get(hdrUpTo), 10, 64)

@@ -77,9 +77,33 @@ func TestList(t *testing.T) {
 				equal(t, "tombstone only", keysOf(t, s, "wait.a.a", min), "")
 				equal(t, "nothing", keysOf(t, s, "lock.>", min), "")
 			}
-			_, err = s.Update(ctx, "wait.a.c", nil, ttl, c) // now the youngest
+			newest, err := s.Update(ctx, "wait.a.c", nil, ttl, c) // now the youngest
 			check(t, err)
 			equal(t, "everything", keysOf(t, s, ">", last), "wait.a.b wait.b.a wait.a.c ")
+
+			equal(t, "the youngest", keysOf(t, s, "wait.a.*", last, kvstore.From(newest)), "wait.a.c ")
+			equal(t, "none so young", keysOf(t, s, "wait.a.*", last, kvstore.From(newest+1)), "")
+			for key, want := range map[string]uint64{"wait.b.a": last - 1, "wait.a.a": last, "lock.x": 0} {
+				l, err := s.List(ctx, "wait.a.*", last, kvstore.Beside(key))
+				check(t, err)
+				equal(t, "beside "+key, l.Beside.Revision, want)
+				equal(t, "deleted", l.Beside.Deleted, key == "wait.a.a")
+				equal(t, "those listed", len(l.Records), 2)
+			}
+			_, err = s.List(ctx, "wait.a.*", last, kvstore.Beside("lock.*"))
+			wantErr(t, err, kvstore.ErrInvalidKey)
+			for n := range 4 { // three keys, a tombstone among them
+				l, err := s.List(ctx, "wait.a.*", last, kvstore.AtMost(n))
+				check(t, err)
+				if atOnce := name == "direct"; atOnce {
+					equal(t, "more", l.More, n == 1 || n == 2)
+				} else {
+					equal(t, "more", l.More, false)
+				}
+				if !l.More {
+					equal(t, "those listed", len(l.Records), 2)
+				}
+			}
 			_, err = s.List(ctx, ">", last+100)
 			wantErr(t, err, kvstore.ErrUnavailable)
 			_, err = s.List(ctx, "lock.>", last+100)

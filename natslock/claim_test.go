@@ -39,11 +39,11 @@ func (l *lagging) Get(ctx context.Context, key string, min uint64) (kvstore.Reco
 	return l.KV.Get(ctx, key, min)
 }
 
-func (l *lagging) List(ctx context.Context, pattern string, min uint64) (kvstore.Listing, error) {
+func (l *lagging) List(ctx context.Context, pattern string, min uint64, opts ...kvstore.ListOption) (kvstore.Listing, error) {
 	if l.behind(min) {
 		return kvstore.Listing{}, nil
 	}
-	return l.KV.List(ctx, pattern, min)
+	return l.KV.List(ctx, pattern, min, opts...)
 }
 
 // A claim that is refused because the lock is free in another way than it
@@ -71,6 +71,24 @@ func TestFreeIsNotGranted(t *testing.T) {
 		})
 		held(a.TryLock(t.Context(), "x")) // expects its tombstone, which ends on the way
 		require.Equal(t, 1, fa.Counts().Delayed)
+
+		// Expects the tombstone that it has seen, and meets another.
+		time.Sleep(200 * time.Millisecond)
+		fa.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+			if proof.Stage(w) == "lock take" && w.Expect > 0 {
+				fa.OnSend(nil)
+				return testutil.Delay(50 * time.Millisecond)
+			}
+			return testutil.Pass
+		})
+		time.AfterFunc(20*time.Millisecond, func() {
+			l, err := b.Lock(context.Background(), "x")
+			if assert.NoError(t, err) {
+				assert.NoError(t, l.Unlock(context.Background()))
+			}
+		})
+		held(a.TryLock(t.Context(), "x"))
+		require.Equal(t, 2, fa.Counts().Delayed)
 	})
 }
 

@@ -86,7 +86,8 @@ type TimeoutError struct {
 	Waited time.Duration
 	// Holder is who held the lock when last looked; nil when not known.
 	Holder *Holder
-	// Position is the place in the queue, from 1; 0 when not queued.
+	// Position is the place in the queue when last looked, from 1; 0 when not
+	// queued, or when the queue was too long for everybody to count it.
 	Position int
 
 	cause error

@@ -3,6 +3,7 @@ package natslock_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"testing"
@@ -396,5 +397,71 @@ func TestFIFOManyWaiters(t *testing.T) {
 		require.Zero(t, members[0].Stats().Waiting+members[1].Stats().Waiting)
 		require.Equal(t, before, members[1].nc.NumSubscriptions())
 		require.Empty(t, r.live(">"))
+	})
+}
+
+// Of a long queue a waiter reads the part before its own ticket, if those before it
+// are in there.
+func TestLongQueue(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c := join(t, s)
+		r := newRaw(t, s.Connect())
+		holder := quietHolder(t, s)
+		waiters := []*waiting{c.await(t, "l", natslock.TTL(time.Second), natslock.NoRenew())}
+		for range 40 {
+			waiters = append(waiters, c.await(t, "l"))
+		}
+		synctest.Wait()
+		tapped := newTap(t, s.Connect(), "lock.l")
+		// The one before the last has a ticket from long ago, others write, and the
+		// first one renews its place.
+		for i := range 200 {
+			r.put(fmt.Sprint("lock.other", i), []byte("x"), time.Minute)
+		}
+		time.Sleep(400 * time.Millisecond)
+		waiters = append(waiters, c.await(t, "l"))
+		// And one whose predecessor is in the part that it reads.
+		read := c.nc.Stats().InMsgs
+		waiters = append(waiters, c.await(t, "l"))
+		require.Less(t, c.nc.Stats().InMsgs-read, uint64(20))
+		time.Sleep(time.Second)
+		require.Empty(t, tapped.take(t, c.nc), "somebody has tried to take the lock")
+
+		mustUnlock(t, holder)
+		l := waiters[0].granted(t)
+		synctest.Wait()
+		require.Len(t, tapped.take(t, c.nc), 1+1+1, "its release, it, and the one who is first now")
+		mustUnlock(t, l)
+		for _, w := range waiters[1:] {
+			mustUnlock(t, w.granted(t))
+		}
+	})
+}
+
+// A newcomer reads some of the records of a lock. What it has not read may be
+// somebody who waits.
+func TestNewcomerReadsAPart(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a, b, c := join(t, s), join(t, s), join(t, s)
+		holder := quietHolder(t, s)
+		var gone []*waiting
+		for range 20 {
+			gone = append(gone, a.await(t, "l"))
+		}
+		for _, w := range gone {
+			w.cancel(nil)
+			w.failed(t)
+		}
+		first := b.await(t, "l")
+		b.link.Blackhole(true)
+		mustUnlock(t, holder)
+		read := c.nc.Stats().InMsgs
+		w := c.begin(t, "l")
+		time.Sleep(500 * time.Millisecond)
+		require.False(t, w.over(), "it has passed who waits")
+		require.Less(t, c.nc.Stats().InMsgs-read, uint64(60))
+		b.link.Blackhole(false)
+		mustUnlock(t, first.granted(t))
+		mustUnlock(t, w.granted(t))
 	})
 }

@@ -240,3 +240,46 @@ func TestMessagesContended(t *testing.T) {
 	require.NoError(t, err)
 	require.LessOrEqual(t, len(info.State.Subjects), 2*clients, "an answer may be on its way")
 }
+
+// A lock that another client has released within the last second costs one look at
+// it and its queue, besides the attempts.
+func TestMessagesAfterAnother(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a, b, c := join(t, s), join(t, s), join(t, s)
+		sent := func(m *member, take func() error) int {
+			t.Helper()
+			before := m.nc.Stats().OutMsgs
+			if err := take(); err != nil {
+				require.ErrorIs(t, err, natslock.ErrLocked)
+			}
+			return int(m.nc.Stats().OutMsgs - before)
+		}
+		var held *natslock.Lock
+		lock := func(m *member) func() error {
+			return func() (err error) { held, err = m.Lock(t.Context(), "l"); return err }
+		}
+		try := func(m *member) func() error {
+			return func() error {
+				l, err := m.TryLock(t.Context(), "l")
+				if err == nil {
+					held = l
+				}
+				return err
+			}
+		}
+		require.Equal(t, 1, sent(a, lock(a)))
+		mustUnlock(t, held)
+		require.Equal(t, 3, sent(b, lock(b)), "a newcomer: refused, a look, granted")
+		mustUnlock(t, held)
+		for range 3 {
+			time.Sleep(150 * time.Millisecond)
+			require.Equal(t, 2, sent(a, lock(a)), "it has had it itself: a look, granted")
+			mustUnlock(t, held)
+			time.Sleep(150 * time.Millisecond)
+			require.Equal(t, 2, sent(b, try(b)))
+			require.Equal(t, 2, sent(c, try(c)), "busy: refused, a look")
+			require.Equal(t, 1, sent(a, try(a)), "busy, and it has had it: a look")
+			mustUnlock(t, held)
+		}
+	})
+}

@@ -207,8 +207,8 @@ func TestLine(t *testing.T) {
 // revision it shows empty.
 type behind struct{ kvstore.KV }
 
-func (b behind) List(ctx context.Context, pattern string, min uint64) (kvstore.Listing, error) {
-	l, err := b.KV.List(ctx, pattern, min)
+func (b behind) List(ctx context.Context, pattern string, min uint64, opts ...kvstore.ListOption) (kvstore.Listing, error) {
+	l, err := b.KV.List(ctx, pattern, min, opts...)
 	if min == 0 {
 		l.Records = nil
 	}

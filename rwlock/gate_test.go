@@ -45,8 +45,8 @@ func TestProofCountsFromTheGateWrite(t *testing.T) {
 // blind is a store whose lists are those of a replica that knows of no reader.
 type blind struct{ kvstore.KV }
 
-func (b blind) List(ctx context.Context, pattern string, min uint64) (kvstore.Listing, error) {
-	l, err := b.KV.List(ctx, pattern, min)
+func (b blind) List(ctx context.Context, pattern string, min uint64, opts ...kvstore.ListOption) (kvstore.Listing, error) {
+	l, err := b.KV.List(ctx, pattern, min, opts...)
 	if strings.HasPrefix(pattern, "read.") {
 		l.Records = nil
 	}

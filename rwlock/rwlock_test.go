@@ -245,6 +245,33 @@ func TestOneShot(t *testing.T) {
 	})
 }
 
+// TestJoinMeetsWriter: a reader that has seen the gate free meets a writer there.
+func TestJoinMeetsWriter(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a, b := newPeer(t, s.Connect(), 1), newPeer(t, s.Connect(), 2)
+		l, err := a.Lock(t.Context(), "x")
+		require.NoError(t, err)
+		unlock(t, l) // a tombstone
+		b.f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+			if w.Guard != "" && w.Expect > 0 {
+				b.f.OnSend(nil)
+				return testutil.Delay(50 * time.Millisecond)
+			}
+			return testutil.Pass
+		})
+		writer := make(chan *natslock.Lock, 1)
+		time.AfterFunc(20*time.Millisecond, func() {
+			l, err := a.Lock(context.Background(), "x")
+			assert.NoError(t, err)
+			writer <- l
+		})
+		_, err = b.TryRLock(t.Context(), "x")
+		require.ErrorIs(t, err, natslock.ErrLocked)
+		require.Equal(t, 1, b.f.Counts().Delayed)
+		unlock(t, <-writer)
+	})
+}
+
 // TestSharing lets goroutines of one client read together without a message,
 // until a writer is seen.
 func TestSharing(t *testing.T) {

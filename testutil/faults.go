@@ -422,11 +422,11 @@ func (f *Faults) Get(ctx context.Context, key string, min uint64) (kvstore.Recor
 
 // List is that of the wrapped store, or fails by the rule of
 // [Faults.FailReads].
-func (f *Faults) List(ctx context.Context, pattern string, min uint64) (kvstore.Listing, error) {
+func (f *Faults) List(ctx context.Context, pattern string, min uint64, opts ...kvstore.ListOption) (kvstore.Listing, error) {
 	if err := f.read(ctx, ReadList, pattern); err != nil {
 		return kvstore.Listing{}, err
 	}
-	return f.wrapped.List(ctx, pattern, min)
+	return f.wrapped.List(ctx, pattern, min, opts...)
 }
 
 // State is that of the wrapped store, or fails by the rule of

@@ -66,7 +66,7 @@ func (s *stub) Get(context.Context, string, uint64) (kvstore.Record, error) {
 	return kvstore.Record{Key: "got"}, nil
 }
 
-func (s *stub) List(context.Context, string, uint64) (kvstore.Listing, error) {
+func (s *stub) List(context.Context, string, uint64, ...kvstore.ListOption) (kvstore.Listing, error) {
 	return kvstore.Listing{Revision: 7}, nil
 }
 

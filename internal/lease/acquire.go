@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/natslock/locks/kvstore"
 )
 
 // Request says what to acquire and how.
@@ -42,6 +44,7 @@ type acquire struct {
 	shortcut bool
 
 	holder      *Entry // last seen
+	queue       *int   // how many were queued, when it came
 	position    int
 	queued      bool   // had to, at least once
 	place       *Lease // in the queue, when granted from there
@@ -206,38 +209,19 @@ func (a *acquire) terms() (terms, error) {
 
 // run tries at once, and queues if it has to and may.
 func (a *acquire) run() verdict {
-	tombstone, unqueued := a.e.again(a.gate)
-	var v verdict
-	if tombstone == 0 || unqueued {
-		v = a.bid.take(tombstone)
-	} else {
-		v.outcome = free
-		v.entry.Revision = tombstone
+	known := a.e.again(a.gate)
+	v := verdict{outcome: unread}
+	v.entry.Revision = known.tombstone
+	switch {
+	case known.queued && !a.req.Once: // behind its own, who know best
+		v = verdict{outcome: busy}
+	case known.tombstone == 0 || known.unqueued:
+		a.bid.blind = true
+		v = a.bid.take(known.tombstone)
+		a.bid.blind = false
 	}
-	if v.outcome == free {
-		// Free a moment ago: those queued go first. A state that contains the
-		// tombstone has everybody who queued before it; where nothing lags that
-		// need not be proven, which costs a request when nobody is queued.
-		at := a.e.now()
-		since := v.entry.Revision
-		if a.e.kv.Alone() {
-			since = 0
-		}
-		queue, err := a.e.waiters(a.ctx, a.waitKey("*"), since)
-		switch {
-		case err != nil && a.req.Once:
-			return verdict{outcome: failed, err: err}
-		case err != nil: // queue too
-		case len(queue) == 0:
-			a.e.emptySeen(a.gate, at)
-			// There can be a newer tombstone: others have held the lock since
-			// this client left its own, or were quicker just now.
-			for v = a.bid.take(v.entry.Revision); v.outcome == free && a.e.now().Sub(at) < bypass; {
-				v = a.bid.take(v.entry.Revision)
-			}
-		case a.req.Once:
-			return verdict{outcome: busy}
-		}
+	if v.outcome == unread {
+		v = a.enter(v.entry.Revision)
 	}
 	switch {
 	case a.req.Once || (v.outcome != free && v.outcome != busy):
@@ -246,6 +230,57 @@ func (a *acquire) run() verdict {
 	a.holder = new(v.entry)
 	a.sight = newSight()
 	return a.wait()
+}
+
+// enough is how many records a newcomer reads of a lock and its queue to see that
+// it has to queue.
+const enough = 16
+
+// enter looks at the lock and its queue, from a state that contains revision, and
+// takes it if it is free and nobody is queued.
+func (a *acquire) enter(revision uint64) verdict {
+	at := a.e.now()
+	// Free a moment ago: those queued go first. A state that contains the
+	// tombstone has everybody who queued before it; where nothing lags that
+	// need not be proven, which costs a request when nothing is there.
+	if a.e.kv.Alone() {
+		revision = 0
+	}
+	opts := []kvstore.ListOption{kvstore.Beside(a.gate)}
+	if !a.req.Once { // else the length is told
+		opts = append(opts, kvstore.AtMost(enough))
+	}
+	ctx, cancel := answerIn(a.ctx, 2*answerTimeout)
+	l, err := a.e.kv.List(ctx, a.waitKey("*"), revision, opts...)
+	cancel()
+	if err != nil {
+		if a.req.Once {
+			return verdict{outcome: failed, err: err}
+		}
+		return verdict{outcome: busy} // for all that is known
+	}
+	var entry Entry
+	if l.Beside.Revision != 0 {
+		entry = entryOf(l.Beside)
+	}
+	queue := queueOf(l.Records)
+	a.queue = new(len(queue))
+	switch {
+	case entry.Live() && !a.bid.mine(entry):
+		return verdict{outcome: busy, entry: entry}
+	case len(queue) > 0 || l.More:
+		return verdict{outcome: busy}
+	}
+	a.e.emptySeen(a.gate, at)
+	v := verdict{outcome: free, entry: entry}
+	if entry.Live() { // an attempt of its own, to be adopted
+		v.entry = Entry{}
+	}
+	// There can be a newer tombstone: others may be quicker just now.
+	for v.outcome == free && a.e.now().Sub(at) < bypass {
+		v = a.bid.take(v.entry.Revision)
+	}
+	return v
 }
 
 // grant makes the lease. What the caller was shown last is where it begins.
@@ -307,7 +342,9 @@ func (a *acquire) locked(v verdict) error {
 		err.Holder = v.entry
 		err.Own = v.entry.Client == a.e.client
 	}
-	if queue, listErr := a.e.waiters(a.ctx, a.waitKey("*"), 0); listErr == nil {
+	if a.queue != nil {
+		err.Queued = *a.queue
+	} else if queue, listErr := a.e.waiters(a.ctx, a.waitKey("*"), 0, 0); listErr == nil {
 		err.Queued = len(queue)
 	}
 	return err

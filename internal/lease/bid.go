@@ -11,11 +11,12 @@ import (
 // bid repeats attempts, under new claims where one is spoilt, until something
 // decides.
 type bid struct {
-	e    *Engine
-	ctx  context.Context
-	once bool // an unavailable server is an answer
-	of   bidder
-	cur  *claim
+	e     *Engine
+	ctx   context.Context
+	once  bool // an unavailable server is an answer
+	blind bool // what has refused an attempt is not read
+	of    bidder
+	cur   *claim
 }
 
 // bidder makes the claims of a bid.
@@ -32,7 +33,7 @@ func (f bidderFunc) newClaim() *claim { return f() }
 const noStreamFor = 15 * time.Second
 
 // take bids for the key at the expected revision. It returns granted, free
-// with a tombstone, busy, failed or ended.
+// with a tombstone, busy, unread, failed or ended.
 func (b *bid) take(expect uint64) verdict {
 	begun := b.e.now()
 	// An outage is backed off from by the tries in a row that were not answered: when
@@ -43,7 +44,7 @@ func (b *bid) take(expect uint64) verdict {
 		if b.cur == nil {
 			b.cur = b.of.newClaim()
 		}
-		v := b.cur.try(b.ctx, expect)
+		v := b.cur.try(b.ctx, expect, !b.blind)
 		var pause time.Duration
 		switch v.outcome {
 		case free:

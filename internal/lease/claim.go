@@ -74,6 +74,8 @@ const (
 	granted outcome = iota + 1
 	// free: refused, but nobody holds the key: a tombstone, or nothing.
 	free
+	// unread: refused, by what is at the entry's revision, which was not read.
+	unread
 	// busy: refused, and somebody holds the key.
 	busy
 	// again: not sent, refused for a passing reason, or without an answer.
@@ -91,7 +93,7 @@ type verdict struct {
 	outcome  outcome
 	n        int    // granted: the attempt
 	revision uint64 // granted: the record's
-	entry    Entry  // free and busy: what is there
+	entry    Entry  // free and busy: what is there; unread: its revision
 	err      error  // again and failed: why; ended: the cause
 }
 
@@ -162,8 +164,9 @@ func (c *claim) answered(n int, a kvstore.Answer) {
 	}
 }
 
-// try makes one attempt and waits until it comes to something.
-func (c *claim) try(ctx context.Context, expect uint64) verdict {
+// try makes one attempt and waits until it comes to something. Without look a
+// refusal is not read up on.
+func (c *claim) try(ctx context.Context, expect uint64, look bool) verdict {
 	n, err := c.send(expect)
 	if err != nil {
 		if isAny(err, kvstore.ErrInvalidKey, ErrInvalidTTL, kvstore.ErrClosed) || c.e.life.Err() != nil || !errors.Is(err, ErrUnavailable) {
@@ -182,7 +185,7 @@ func (c *claim) try(ctx context.Context, expect uint64) verdict {
 		}
 		c.mu.Unlock()
 		for i, r := range replies {
-			if v, ok := c.judge(ctx, r, n); ok {
+			if v, ok := c.judge(ctx, r, n, look); ok {
 				c.mu.Lock() // what follows was meant for this claim too
 				c.replies = append(replies[i+1:], c.replies...)
 				c.mu.Unlock()
@@ -227,7 +230,7 @@ const deniedAfter = 50 * time.Millisecond
 
 // judge decides by one reply; false: it decides nothing. newest is the number
 // of the attempt made last: the refusal of an older one is no news.
-func (c *claim) judge(ctx context.Context, r reply, newest int) (verdict, bool) {
+func (c *claim) judge(ctx context.Context, r reply, newest int, look bool) (verdict, bool) {
 	err := r.answer.Err
 	conflict, refused := errors.AsType[*kvstore.ConflictError](err)
 	switch {
@@ -238,6 +241,11 @@ func (c *claim) judge(ctx context.Context, r reply, newest int) (verdict, bool) 
 	case refused:
 		if conflict.Last == 0 {
 			return verdict{outcome: free}, true
+		}
+		if !look {
+			v := verdict{outcome: unread}
+			v.entry.Revision = conflict.Last
+			return v, true
 		}
 		key := c.spec.key
 		if c.guard != "" {

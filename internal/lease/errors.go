@@ -43,7 +43,7 @@ type WaitError struct {
 	Name     string
 	Waited   time.Duration
 	Holder   Entry // zero when not known
-	Position int   // in the queue, from 1; 0 when not queued
+	Position int   // in the queue, from 1; 0 when not known
 	Cause    error // the context's, or nil when the maximum wait was over
 }
 

@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"context"
 	"sync/atomic"
 	"time"
 )
@@ -21,3 +22,8 @@ func NapUnseen(d time.Duration) { unseen.Add(int64(d)) }
 
 // Suspended is how long the machine has been suspended.
 func Suspended() time.Duration { return time.Duration(suspended()) }
+
+// Queue lists the queue of a mutex, from a revision on.
+func (e *Engine) Queue(ctx context.Context, name string, from uint64) ([]Entry, error) {
+	return e.waiters(ctx, waitPrefix+name+".*", 0, from)
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"time"
 )
 
 // lists lets callers that want to see the same queue share one look at it. When
@@ -12,6 +13,61 @@ import (
 type lists struct {
 	mu sync.Mutex
 	m  map[string]*look // by pattern
+	// long are the queues that were found to be.
+	long map[string]reach // by pattern
+}
+
+// reach is how far before a ticket to look for the one before it, until when: then
+// a look at the whole queue says whether it is still long.
+type reach struct {
+	revisions uint64
+	until     Instant
+}
+
+const (
+	// longQueue is how many waiters make a queue too long to be read whole by
+	// each who joins it.
+	longQueue = 32
+	// reachFor is how long a queue that was long is taken to be.
+	reachFor = time.Second
+	// reachMax bounds the memory of long queues.
+	reachMax = 1024
+)
+
+// reach returns from which revision on to read the queue to find who is before
+// ticket; 0 is all of it. A place's revision is its ticket or, renewed, a later
+// one: what is read from a revision on has every place with a ticket from there.
+func (e *Engine) reach(pattern string, ticket uint64) (from uint64) {
+	ls := &e.lists
+	now := e.now()
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	if r, ok := ls.long[pattern]; ok && now < r.until && r.revisions < ticket {
+		return ticket - r.revisions
+	}
+	return 0
+}
+
+// reached notes how far before a ticket the one before it was, in a queue of which
+// n places were read, or the whole of it.
+func (e *Engine) reached(pattern string, distance uint64, n int, whole bool) {
+	ls := &e.lists
+	now := e.now()
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	r, long := ls.long[pattern]
+	switch {
+	case whole && n > longQueue:
+		r.until = now.Add(reachFor)
+	case whole || !long:
+		delete(ls.long, pattern)
+		return
+	}
+	r.revisions = 4*distance + 16 // others write too
+	if ls.long == nil || !long && len(ls.long) >= reachMax {
+		ls.long = make(map[string]reach)
+	}
+	ls.long[pattern] = r
 }
 
 // look is the looking at one queue: one request at a time, and those who come
@@ -23,14 +79,15 @@ type look struct {
 // shared is one request and its answer.
 type shared struct {
 	min   uint64
+	from  uint64
 	done  chan struct{}
 	queue []Entry
 	err   error
 }
 
 // waiters lists the queue under pattern, as of a state that contains revision
-// and is not older than this call.
-func (e *Engine) waiters(ctx context.Context, pattern string, revision uint64) ([]Entry, error) {
+// and is not older than this call: all of it, or what has revisions of at least from.
+func (e *Engine) waiters(ctx context.Context, pattern string, revision, from uint64) ([]Entry, error) {
 	ls := &e.lists
 	ls.mu.Lock()
 	l := ls.m[pattern]
@@ -43,10 +100,10 @@ func (e *Engine) waiters(ctx context.Context, pattern string, revision uint64) (
 		ls.m[pattern] = l
 	}
 	if l.next == nil {
-		l.next = &shared{done: make(chan struct{})}
+		l.next = &shared{from: from, done: make(chan struct{})}
 	}
 	s := l.next
-	s.min = max(s.min, revision)
+	s.min, s.from = max(s.min, revision), min(s.from, from)
 	ls.mu.Unlock()
 	if idle {
 		e.background(func(ctx context.Context) { e.lookAll(ctx, pattern, l) })
@@ -73,7 +130,7 @@ func (e *Engine) lookAll(ctx context.Context, pattern string, l *look) {
 			return
 		}
 		e.lists.mu.Unlock()
-		s.queue, s.err = e.listQueue(ctx, pattern, s.min)
+		s.queue, s.err = e.listQueue(ctx, pattern, s.min, s.from)
 		close(s.done)
 	}
 }

@@ -110,23 +110,29 @@ func (s *sight) take() (ev kvstore.Event, recheck bool) {
 	return ev, recheck
 }
 
-// listQueue reads the queue under pattern, as of a state that contains revision.
-func (e *Engine) listQueue(ctx context.Context, pattern string, revision uint64) ([]Entry, error) {
+// listQueue reads the queue under pattern, from a revision on, as of a state that
+// contains revision.
+func (e *Engine) listQueue(ctx context.Context, pattern string, revision, from uint64) ([]Entry, error) {
 	ctx, cancel := answerIn(ctx, 2*answerTimeout)
 	defer cancel()
-	l, err := e.kv.List(ctx, pattern, revision)
+	l, err := e.kv.List(ctx, pattern, revision, kvstore.From(from))
 	if err != nil {
 		return nil, err
 	}
-	queue := make([]Entry, 0, len(l.Records))
-	for _, r := range l.Records {
+	return queueOf(l.Records), nil
+}
+
+// queueOf is the queue that records of its places make.
+func queueOf(records []kvstore.Record) []Entry {
+	queue := make([]Entry, 0, len(records))
+	for _, r := range records {
 		// What cannot be read is nobody's place: it must not hold up the queue.
 		if entry := entryOf(r); !entry.Unreadable && entry.Status == StatusWaiting {
 			queue = append(queue, entry)
 		}
 	}
 	byTicket(queue)
-	return queue, nil
+	return queue
 }
 
 // byTicket sorts a queue: a renewed entry has a later revision than its place.
@@ -151,7 +157,9 @@ func (a *acquire) wait() verdict {
 		if place == nil {
 			return v
 		}
+		a.e.waits(a.gate, 1)
 		v, first := a.stand(place)
+		a.e.waits(a.gate, -1)
 		switch {
 		case v.outcome == granted && first:
 			a.place, a.placeStatus = place, StatusGranted
@@ -220,12 +228,17 @@ func (a *acquire) enqueue() (*Lease, verdict) {
 // the place was the first, or the zero verdict when the place has gone.
 func (a *acquire) stand(place *Lease) (verdict, bool) {
 	next := relist
+	pattern, whole := a.waitKey("*"), false
 	for try := 0; ; {
 		var v verdict
 		switch next {
 		case relist:
 			up := a.e.online()
-			queue, err := a.e.waiters(a.ctx, a.waitKey("*"), place.token)
+			from := uint64(0)
+			if !whole {
+				from = a.e.reach(pattern, place.token)
+			}
+			queue, err := a.e.waiters(a.ctx, pattern, place.token, from)
 			if err != nil {
 				if isAny(err, ErrPermission) {
 					return verdict{outcome: failed, err: err}, false
@@ -241,18 +254,24 @@ func (a *acquire) stand(place *Lease) (verdict, bool) {
 			}
 			try = 0
 			i := slices.IndexFunc(queue, func(e Entry) bool { return e.ID == place.id })
-			a.position = i + 1
 			pred := i - 1
 			for pred >= 0 && !a.blocks(queue[pred]) {
 				pred--
 			}
+			if from == 0 {
+				a.position = i + 1
+			}
 			switch {
 			case i < 0:
 				next = requeue
-			case pred < 0:
-				next = compete
-			default:
+			case pred >= 0 && queue[pred].TokenOrTicket() >= from:
+				a.e.reached(pattern, place.token-queue[pred].TokenOrTicket(), len(queue), from == 0)
+				whole = false
 				next, v = a.follow(place, queue[pred])
+			case from > 0: // it is further back, if there is one
+				whole = true
+			default:
+				next = compete
 			}
 		case compete:
 			next, v = a.first(place)
@@ -367,6 +386,9 @@ func (a *acquire) idleFor(idle *idleness) (revision uint64, sure bool) {
 		return 0, true
 	}
 	if err != nil || entry.Live() {
+		if err == nil {
+			a.holder = new(entry)
+		}
 		*idle = idleness{}
 		return 0, false
 	}
@@ -375,7 +397,10 @@ func (a *acquire) idleFor(idle *idleness) (revision uint64, sure bool) {
 		*idle = idleness{since: now, revision: entry.Revision}
 		return 0, false
 	}
-	rank := min(time.Duration(a.position)*20*time.Millisecond, time.Second)
+	rank := time.Second
+	if a.position > 0 { // known, so far
+		rank = min(time.Duration(a.position)*20*time.Millisecond, rank)
+	}
 	return entry.Revision, now.Sub(idle.since) >= idleFor+rank+rand.N(rank+1)
 }
 

@@ -25,6 +25,8 @@ type recent struct {
 	m      map[string]trace
 	places map[string][]vacancy // by what the keys of the queue begin with
 	vacant int                  // how many places
+	// waiting counts the waiters of this client, by the lock.
+	waiting map[string]int
 	// swept is when what has expired was last thrown out: looking at all of
 	// it costs more than a release. 0: never.
 	swept Instant
@@ -137,20 +139,41 @@ func (e *Engine) emptySeen(key string, at Instant) {
 	}
 }
 
-// again returns the own tombstone of a lock, 0 when there is none any more,
-// and whether the queue was seen empty a moment ago.
-func (e *Engine) again(key string) (tombstone uint64, unqueued bool) {
+// known is what a client knows of a lock without asking.
+type known struct {
+	tombstone uint64 // its own, of the last second; 0: none
+	unqueued  bool   // it saw the queue empty a moment ago
+	queued    bool   // others of this client are queued
+}
+
+// again returns what is known of a lock that is to be taken.
+func (e *Engine) again(key string) (k known) {
 	now := e.now()
 	r := &e.recent
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	k.queued = r.waiting[key] > 0
 	t, ok := r.m[key]
 	if !ok {
-		return 0, false
+		return k
 	}
 	if now.Sub(t.at) >= tombstoneLife {
 		delete(r.m, key)
-		return 0, false
+		return k
 	}
-	return t.tombstone, t.empty != 0 && now.Sub(t.empty) < bypass
+	k.tombstone, k.unqueued = t.tombstone, t.empty != 0 && now.Sub(t.empty) < bypass
+	return k
+}
+
+// waits counts who of this client is queued for a lock.
+func (e *Engine) waits(key string, n int) {
+	r := &e.recent
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.waiting == nil {
+		r.waiting = make(map[string]int)
+	}
+	if r.waiting[key] += n; r.waiting[key] == 0 {
+		delete(r.waiting, key)
+	}
 }

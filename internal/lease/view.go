@@ -54,7 +54,7 @@ func (e *Engine) Inspect(ctx context.Context, kind Kind, name string) (View, err
 	if entry.Live() {
 		v.Holder = entry
 	}
-	if v.Queue, err = e.waiters(ctx, wait+encoded+".*", min); err != nil {
+	if v.Queue, err = e.waiters(ctx, wait+encoded+".*", min, 0); err != nil {
 		return View{}, err
 	}
 	if kind == RW {

@@ -128,7 +128,7 @@ var claimMutants = []mutant{
 		claimGo, one(`case !entry.Live():
 			return verdict{outcome: free, entry: entry}, true`, `case !entry.Live(), c.guard != "":
 			return verdict{outcome: free, entry: entry}, true`),
-		"rwlock.TestOneShot"},
+		"rwlock.TestJoinMeetsWriter"},
 	{"claim-join-same-id", "a join without an answer is repeated under the same id", "Acquire: the reader-writer lock",
 		bidGo, one(`b.cur.guard != "" && !errors.Is`, `b.cur.guard == "" && b.once && !errors.Is`),
 		"rwlock.TestRepeatedJoin"},
