@@ -2,6 +2,7 @@ package natslock_test
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -154,6 +155,32 @@ func TestInFlightIsNotHeld(t *testing.T) {
 		require.Equal(t, map[string]int{"lock take": 4, "lock renew": 4, "lock delete": 4}, n)
 		require.Empty(t, proof.KeysLeft(t, s.Connect()))
 	})
+}
+
+// It is over in no time, mostly, but may be under way across the world.
+func TestInFlightIsTriedAgainSoon(t *testing.T) {
+	for tries, limits := range map[int][2]time.Duration{
+		6:  {0, 0},
+		20: {20 * time.Millisecond, 400 * time.Millisecond},
+	} {
+		t.Run(fmt.Sprint(tries), func(t *testing.T) {
+			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+				a, fa := proof.Faulty(t, s.Connect(), 1)
+				n := 0
+				fa.OnSend(func(int, kvstore.Write) testutil.Fate {
+					if n++; n <= tries {
+						return testutil.Refuse(kvstore.ErrInFlight)
+					}
+					return testutil.Pass
+				})
+				begun := time.Now()
+				l := mustLock(t, a, "x")
+				require.GreaterOrEqual(t, time.Since(begun), limits[0])
+				require.LessOrEqual(t, time.Since(begun), limits[1])
+				mustUnlock(t, l)
+			})
+		})
+	}
 }
 
 // A refusal names a revision. What is there is read from a state that contains

@@ -38,7 +38,7 @@ func (b *bid) take(expect uint64) verdict {
 	begun := b.e.now()
 	// An outage is backed off from by the tries in a row that were not answered: when
 	// it is over, attempts from before it may turn up and be spoilt.
-	silent, spoils := 0, 0
+	silent, spoils, flights := 0, 0, 0
 	for try := 0; ; try++ {
 		up := b.e.online()
 		if b.cur == nil {
@@ -55,7 +55,7 @@ func (b *bid) take(expect uint64) verdict {
 			if try < 3 {
 				continue
 			}
-			pause = inFlightPause(try)
+			pause = shortPause(try)
 		case spoilt:
 			b.close()
 			silent = 0
@@ -72,7 +72,8 @@ func (b *bid) take(expect uint64) verdict {
 				errors.Is(v.err, kvstore.ErrNoStream) && b.e.now().Sub(begun) > noStreamFor:
 				return verdict{outcome: failed, err: v.err}
 			case errors.Is(v.err, kvstore.ErrInFlight):
-				pause = inFlightPause(try)
+				pause = inFlightPause(flights)
+				flights++
 			default:
 				pause = outagePause(silent)
 				silent++

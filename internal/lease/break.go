@@ -86,7 +86,7 @@ func (e *Engine) Break(ctx context.Context, req BreakRequest) error {
 			return fmt.Errorf("break lock %q: %w", req.Name, err)
 		case conflict == nil:
 			// In flight, or unknown: what is there now tells.
-			if sleep(ctx, inFlightPause(try+2)) != nil {
+			if sleep(ctx, shortPause(try+2)) != nil {
 				return fmt.Errorf("break lock %q: %w", req.Name, endOf(ctx))
 			}
 		}

@@ -108,9 +108,23 @@ func (l *Lease) renewed(n uint64, a kvstore.Answer) {
 	}
 }
 
+// soonAgain is how often a write that met another one in flight is tried again at
+// once: until the refusal has come and the next try gone, a round trip has passed,
+// and the other one is stored, most likely. A timer's shortest pause is longer.
+const soonAgain = 6
+
 // inFlightPause is how long to wait before a write that met another one in
-// flight is tried again: jittered, or two of them meet again and again.
+// flight is tried again.
 func inFlightPause(try int) time.Duration {
+	if try < soonAgain {
+		return 0
+	}
+	return shortPause(min(try-soonAgain, 4))
+}
+
+// shortPause is how long to wait before something is tried again that will go
+// soon: jittered, or two of them meet again and again.
+func shortPause(try int) time.Duration {
 	d := time.Millisecond << min(try, 6)
 	return d/2 + rand.N(d)
 }

@@ -43,7 +43,7 @@ func (l *Lease) resolve(ctx context.Context, revision uint64, proven bool) {
 			l.settle()
 			return
 		}
-		if sleep(ctx, inFlightPause(try)) != nil {
+		if sleep(ctx, shortPause(try)) != nil {
 			return
 		}
 	}
