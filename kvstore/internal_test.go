@@ -128,7 +128,8 @@ func TestRemaining(t *testing.T) {
 // A renewal can arrive while the timer of the lease before it fires.
 func TestExpiredMeetsRenewal(t *testing.T) {
 	var events []Event
-	w := &watch{tracks: true, deliver: func(e Event) { events = append(events, e) }}
+	w := &watch{deliver: func(e Event) { events = append(events, e) }}
+	w.tracks.Store(true)
 	w.track(Record{Key: "a", Revision: 1}, time.Hour)
 	w.expired("a")
 	if len(events) > 0 || w.leases["a"] == nil {

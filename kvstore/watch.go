@@ -4,6 +4,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -34,7 +35,7 @@ type watch struct {
 
 	mu      sync.Mutex // held only around the map
 	stopped bool
-	tracks  bool
+	tracks  atomic.Bool
 	leases  map[string]*leaseEnd
 }
 
@@ -121,9 +122,7 @@ func (w *watch) end() bool {
 
 // Track makes the end of r's TTL an event, and those to come.
 func (w *watch) Track(r Record) {
-	w.mu.Lock()
-	w.tracks = true
-	w.mu.Unlock()
+	w.tracks.Store(true)
 	if r.TTL > 0 && !r.Deleted {
 		w.track(r, r.Remaining(time.Now()))
 	}
@@ -135,7 +134,7 @@ func (w *watch) track(r Record, left time.Duration) {
 	l := w.leases[r.Key]
 	ends := time.Now().Add(left)
 	switch {
-	case w.stopped || !w.tracks || (l != nil && l.record.Revision > r.Revision):
+	case w.stopped || (l != nil && l.record.Revision > r.Revision):
 	case l == nil:
 		if w.leases == nil {
 			w.leases = make(map[string]*leaseEnd)
@@ -176,7 +175,7 @@ func (w *watch) forget(r Record) (before Record) {
 func (w *watch) event(e Event) {
 	switch e.Kind {
 	case Put:
-		if e.Record.TTL > 0 {
+		if e.Record.TTL > 0 && w.tracks.Load() {
 			// The server stored it a moment ago: no clocks to compare.
 			w.track(e.Record, e.Record.TTL)
 		}

@@ -209,24 +209,26 @@ func TestFIFOHolderDiesOlderThanTheQueue(t *testing.T) {
 // And likewise for a waiter whose new predecessor is dead, and older than what
 // it saw of the one before.
 func TestFIFOPredecessorDiesOlderThanTheQueue(t *testing.T) {
-	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		const ttl = 15 * time.Second
-		a, dead, c := join(t, s), join(t, s), join(t, s)
-		holder := mustLock(t, a.Client, "l")
-		dead.await(t, "l")
-		gone := c.await(t, "l")
-		w := c.await(t, "l")
-		dead.link.Cut()
-		died := time.Now()
-		time.Sleep(time.Second)
-		gone.cancel(nil)
-		gone.failed(t)
-		time.Sleep(time.Until(died.Add(ttl + 300*time.Millisecond)))
-		free := time.Now()
-		mustUnlock(t, holder)
-		w.granted(t)
-		require.Less(t, w.at.Sub(free), 200*time.Millisecond)
-	})
+	for range 4 { // a look by the timer may come at the right moment
+		testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+			const ttl = 15 * time.Second
+			a, dead, c := join(t, s), join(t, s), join(t, s)
+			holder := mustLock(t, a.Client, "l")
+			dead.await(t, "l")
+			gone := c.await(t, "l")
+			w := c.await(t, "l")
+			dead.link.Cut()
+			died := time.Now()
+			time.Sleep(time.Second)
+			gone.cancel(nil)
+			gone.failed(t)
+			time.Sleep(time.Until(died.Add(ttl + 300*time.Millisecond)))
+			free := time.Now()
+			mustUnlock(t, holder)
+			w.granted(t)
+			require.Less(t, w.at.Sub(free), 200*time.Millisecond)
+		})
+	}
 }
 
 // A paused waiter at the head of the queue holds nobody up for long, although

@@ -2,6 +2,7 @@ package natslock_test
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -175,4 +176,47 @@ func TestCloseMeetsRenewal(t *testing.T) {
 		time.Sleep(time.Until(renewed.Add(ttl - 100*time.Millisecond)))
 		require.Contains(t, proof.KeysLeft(t, s.Connect()), "lock.x")
 	})
+}
+
+// Renewals of a client that are due at about the same time go together, a little
+// early, and stay apart from the others. The first one, at the start of a watch, is
+// not among them.
+func TestRenewalsGoTogether(t *testing.T) {
+	for ttl, span := range map[time.Duration]time.Duration{15 * time.Second: 100 * time.Millisecond, time.Second: 11 * time.Millisecond} {
+		t.Run(ttl.String(), func(t *testing.T) {
+			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+				a, f := proof.Faulty(t, s.Connect(), 1, natslock.WithTTL(ttl), natslock.WithWatchAfter(-1))
+				sent := map[string][]time.Time{} // and the instant each was taken
+				var times []time.Time
+				f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+					sent[w.Key] = append(sent[w.Key], time.Now())
+					if w.Expect > 0 && (len(times) == 0 || !times[len(times)-1].Equal(time.Now())) {
+						times = append(times, time.Now())
+					}
+					return testutil.Pass
+				})
+				const locks, rounds = 50, 4
+				var held []*natslock.Lock
+				for i := range locks {
+					held = append(held, mustLock(t, a, fmt.Sprint(i)))
+					time.Sleep(span / 10)
+				}
+				time.Sleep(ttl*rounds/3 - 6*span)
+				synctest.Wait()
+				f.OnSend(nil)
+				for key, at := range sent {
+					require.GreaterOrEqual(t, len(at), rounds, key)
+					for i, begun := range at[:len(at)-1] {
+						early := ttl/3 - at[i+1].Sub(begun)
+						require.GreaterOrEqual(t, early, time.Duration(0), "late")
+						require.LessOrEqual(t, early, span, "early")
+					}
+				}
+				require.LessOrEqual(t, len(times), rounds*(locks/10+1), "not each by itself")
+				for _, l := range held {
+					mustUnlock(t, l)
+				}
+			})
+		})
+	}
 }

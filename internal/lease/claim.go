@@ -461,7 +461,7 @@ func (c *claim) lease(v verdict, init func(l *Lease)) *Lease {
 		status: body.Status, mode: body.Mode, meta: body.Meta, since: a.since, waited: a.waited,
 		terms: a.terms, want: a.terms, fixed: body.Fixed,
 		end: a.terms.end(a.sent), last: v.revision, lastSent: a.sent, asked: a.sent, index: -1,
-		nextRenewal: a.sent.Add(a.terms.renewAfter(c.e.cfg.RenewFraction)),
+		nextRenewal: a.terms.nextRenewal(a.sent, c.e.cfg.RenewFraction),
 	}
 	init(l)
 	c.e.keeper.add(l)

@@ -173,7 +173,7 @@ func (l *Lease) extend(i int, revision uint64) {
 	}
 	l.retries, l.warned = 0, false
 	if s.n >= l.need {
-		l.nextRenewal = s.at.Add(s.terms.renewAfter(l.e.cfg.RenewFraction))
+		l.nextRenewal = s.terms.nextRenewal(s.at, l.e.cfg.RenewFraction)
 	}
 	waiting := l.extending[:0]
 	for _, x := range l.extending {

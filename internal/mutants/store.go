@@ -164,7 +164,7 @@ var storeMutants = []mutant{
 		watchGo, one(`if l == nil || time.Until(l.ends) > 0 {`, `if l == nil {`),
 		"kvstore.TestExpiredMeetsRenewal"},
 	{"watch-old-replaces-new", "an older record replaces a newer one in the timing of ends", "Acquire: the mutex",
-		watchGo, one(`case w.stopped || !w.tracks || (l != nil && l.record.Revision > r.Revision):`, `case w.stopped || !w.tracks:`),
+		watchGo, one(`case w.stopped || (l != nil && l.record.Revision > r.Revision):`, `case w.stopped:`),
 		"kvstore.TestTrack"},
 	{"watch-forged-key", "a notification about a pattern passes", "Break",
 		watchGo, one(`if err != nil || checkKey(r.Key) != nil {`, `if err != nil {`),
