@@ -78,7 +78,7 @@ func run(ctx context.Context) (err error) {
 	}
 	_ = b.bar.Finish()
 	fmt.Fprintln(os.Stderr)
-	result.Scale = b.scaled
+	result.Scale = &b.scaled
 	result.finish()
 	if err := result.write(*out); err != nil {
 		return err
@@ -100,7 +100,7 @@ func run(ctx context.Context) (err error) {
 type bench struct {
 	plan
 	bar    *progressbar.ProgressBar
-	scaled *Scale
+	scaled Scale
 }
 
 // step is a measurement of one side in one round.
@@ -127,6 +127,9 @@ func (b *bench) steps() []step {
 			return manyNames(ctx, o.clients[0], name, b.step, &o.audit)
 		}},
 	}
+	all = append(all, step{title: "contention", waiters: contenders, run: func(ctx context.Context, o *opened, name string) (Figures, error) {
+		return contention(ctx, o, name, b.step)
+	}})
 	for _, n := range crowd {
 		all = append(all, step{title: fmt.Sprintf("hand-over, %d waiting", n), waiters: n,
 			run: func(ctx context.Context, o *opened, name string) (Figures, error) {
@@ -245,8 +248,13 @@ func (b *bench) class(ctx context.Context, class Class, dir, redis string) (_ *C
 	for _, o := range all {
 		o.result.Sections, o.result.Lost = o.audit.sections.Load(), o.audit.lost.Load()
 	}
-	if class.Name == "file" {
-		if b.scaled, err = b.scale(ctx, s); err != nil {
+	switch class.Name {
+	case "file":
+		if err = b.scale(ctx, s); err != nil {
+			return result, fmt.Errorf("scale: %w", err)
+		}
+	case "r3":
+		if err = b.scaleReplicas(ctx, s); err != nil {
 			return result, fmt.Errorf("scale: %w", err)
 		}
 	}

@@ -22,6 +22,8 @@ const (
 	throughput  = "throughput"  // cycles per second, 64 goroutines on as many names
 	waitingCPU  = "waiting_cpu" // cores used by the client and its servers while 100 wait
 	messagesPer = "messages"    // per hand-over, of the clients
+	contended   = "contended"   // grants per second, contenders for one name with empty sections
+	longestWait = "longest"     // of a contender meanwhile
 )
 
 func handOverP50(waiters int) string { return "handover_" + strconv.Itoa(waiters) + "_p50" }
@@ -31,6 +33,9 @@ var crowd = []int{1, 10, 100}
 
 // goroutines that throughput is measured with.
 const goroutines = 64
+
+// contenders is how many take one name over and over.
+const contenders = 8
 
 // Figures is what one step measured.
 type Figures map[string]float64
@@ -142,6 +147,37 @@ func manyNames(ctx context.Context, c Client, name string, d time.Duration, a *a
 		return nil, err
 	}
 	return Figures{throughput: float64(count.Load()) / time.Since(begun).Seconds()}, nil
+}
+
+// contention has several goroutines of both clients take one name over and over,
+// with nothing to do under the lock.
+func contention(ctx context.Context, o *opened, name string, d time.Duration) (Figures, error) {
+	var p protected
+	defer o.audit.add(&p)
+	var done sync.WaitGroup
+	errs := make([]error, contenders)
+	longest := make([]time.Duration, contenders)
+	begun := time.Now()
+	for i := range contenders {
+		c := o.clients[i%len(o.clients)]
+		done.Go(func() {
+			for asked := time.Now(); errs[i] == nil && time.Since(begun) < d; asked = time.Now() {
+				unlock, err := c.Lock(ctx, name)
+				if err != nil {
+					errs[i] = fmt.Errorf("lock: %w", err)
+					return
+				}
+				longest[i] = max(longest[i], time.Since(asked))
+				p.leave(p.enter())
+				errs[i] = unlock(ctx)
+			}
+		})
+	}
+	done.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	return Figures{contended: float64(p.sections.Load()) / time.Since(begun).Seconds(), longestWait: slices.Max(longest).Seconds()}, nil
 }
 
 // settle is how long a lock is held when everybody has called Lock: long enough

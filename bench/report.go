@@ -213,12 +213,12 @@ func (r *Result) skipped() []string {
 // table is the Markdown table of a class.
 func table(c *ClassResult) string {
 	var b strings.Builder
-	b.WriteString("| | cycle p50 | p99 | to bare | allocations | cycles/s, 64 names | to bare | hand-over, 1 waits | 10 | 100 | cores while 100 wait |\n")
-	b.WriteString("|---|" + strings.Repeat("---:|", 10) + "\n")
+	b.WriteString("| | cycle p50 | p99 | to bare | allocations | cycles/s, 64 names | to bare | hand-over, 1 waits | 10 | 100 | cores while 100 wait | grants/s, 8 contend | longest wait |\n")
+	b.WriteString("|---|" + strings.Repeat("---:|", 12) + "\n")
 	bare := c.Sides[0]
 	for _, s := range c.Sides {
 		if s.Skipped != "" {
-			fmt.Fprintf(&b, "| %s | skipped |%s\n", s.Name, strings.Repeat(" |", 9))
+			fmt.Fprintf(&b, "| %s | skipped |%s\n", s.Name, strings.Repeat(" |", 11))
 			continue
 		}
 		ratio := func(figure string) string {
@@ -238,6 +238,7 @@ func table(c *ClassResult) string {
 		if len(s.Figures[waitingCPU]) > 0 {
 			cells[len(cells)-1] = fmt.Sprintf("%.2f", s.median(waitingCPU))
 		}
+		cells = append(cells, number(s.median(contended)), duration(s.median(longestWait)))
 		if len(s.Failures) > 0 {
 			cells[0] += " (failed at times, see below)"
 		}

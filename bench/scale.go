@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"sync"
@@ -18,13 +19,20 @@ import (
 	"github.com/natslock/locks/rwlock"
 )
 
-// Scale is how natslock's costs grow, on one server with files.
+// Scale is how natslock's costs grow, on one server with files but for Together.
 type Scale struct {
 	Held     []*Held   `json:"held"`
 	Waiters  []*Crowd  `json:"waiters"`
 	Readers  []*Joined `json:"readers"`
 	FailOver Spread    `json:"fail_over"` // beyond the end of the dead holder's record
 	Broken   Spread    `json:"broken"`    // from the call of Break to the end of the holder's context
+	Together []*Joins  `json:"together"`  // on three servers
+}
+
+// Joins are readers that join at the same moment.
+type Joins struct {
+	Readers int `json:"readers"`
+	Spread
 }
 
 // Crowd is a lock with waiters.
@@ -60,26 +68,41 @@ type scalePlan struct {
 	held      []int
 	waiters   []int
 	readers   []int
+	together  []int
 	failOvers int
 	breaks    int
 }
 
 var (
-	fullScale  = scalePlan{held: []int{1_000, 10_000, 100_000}, waiters: []int{1, 10, 100, 1000}, readers: []int{0, 1, 10, 100}, failOvers: 20, breaks: 200}
-	quickScale = scalePlan{held: []int{1_000, 10_000}, waiters: []int{1, 10, 100}, readers: []int{0, 1, 10}, failOvers: 4, breaks: 50}
+	fullScale  = scalePlan{held: []int{1_000, 10_000, 100_000}, waiters: []int{1, 10, 100, 1000}, readers: []int{0, 1, 10, 100}, together: []int{1, 2, 8, 32}, failOvers: 20, breaks: 200}
+	quickScale = scalePlan{held: []int{1_000, 10_000}, waiters: []int{1, 10, 100}, readers: []int{0, 1, 10}, together: []int{1, 8}, failOvers: 4, breaks: 50}
 )
 
-func (b *bench) scale(ctx context.Context, s *Servers) (*Scale, error) {
-	r := &Scale{}
-	step := func(format string, args ...any) {
-		_ = b.bar.Add(1)
-		b.bar.Describe("scale: " + fmt.Sprintf(format, args...))
+func (b *bench) scaling(format string, args ...any) {
+	_ = b.bar.Add(1)
+	b.bar.Describe("scale: " + fmt.Sprintf(format, args...))
+}
+
+// scaleReplicas measures what grows differently where there are replicas.
+func (b *bench) scaleReplicas(ctx context.Context, s *Servers) error {
+	for _, n := range b.grow.together {
+		b.scaling("%d readers join", n)
+		j, err := together(ctx, s, n, max(b.step, time.Second))
+		if err != nil {
+			return fmt.Errorf("%d readers: %w", n, err)
+		}
+		b.scaled.Together = append(b.scaled.Together, j)
 	}
+	return nil
+}
+
+func (b *bench) scale(ctx context.Context, s *Servers) (err error) {
+	r, step := &b.scaled, b.scaling
 	for _, n := range b.grow.waiters {
 		step("hand-over, %d waiting", n)
 		c, err := crowded(ctx, s, n, b.step)
 		if err != nil {
-			return nil, fmt.Errorf("%d waiters: %w", n, err)
+			return fmt.Errorf("%d waiters: %w", n, err)
 		}
 		r.Waiters = append(r.Waiters, c)
 	}
@@ -87,32 +110,33 @@ func (b *bench) scale(ctx context.Context, s *Servers) (*Scale, error) {
 		step("%d readers", n)
 		j, err := joined(ctx, s, n, b.step)
 		if err != nil {
-			return nil, fmt.Errorf("%d readers: %w", n, err)
+			return fmt.Errorf("%d readers: %w", n, err)
 		}
 		r.Readers = append(r.Readers, j)
 	}
 	step("breaks")
-	var err error
 	if r.Broken, err = breaks(ctx, s, b.grow.breaks); err != nil {
-		return nil, fmt.Errorf("breaks: %w", err)
+		return fmt.Errorf("breaks: %w", err)
 	}
 	step("fail-overs")
 	if r.FailOver, err = failOvers(ctx, s, b.grow.failOvers); err != nil {
-		return nil, fmt.Errorf("fail-overs: %w", err)
+		return fmt.Errorf("fail-overs: %w", err)
 	}
 	for _, n := range b.grow.held {
 		step("%d locks held", n)
 		h, err := holdMany(ctx, s, n)
 		if err != nil {
-			return nil, fmt.Errorf("%d locks: %w", n, err)
+			return fmt.Errorf("%d locks: %w", n, err)
 		}
 		r.Held = append(r.Held, h)
 	}
-	return r, nil
+	return nil
 }
 
 // steps is how many there are, for the progress bar.
-func (p scalePlan) steps() int { return len(p.held) + len(p.waiters) + len(p.readers) + 2 }
+func (p scalePlan) steps() int {
+	return len(p.held) + len(p.waiters) + len(p.readers) + len(p.together) + 2
+}
 
 // crowded hands a lock on among n+1 goroutines of two clients.
 func crowded(ctx context.Context, s *Servers, n int, d time.Duration) (*Crowd, error) {
@@ -137,6 +161,38 @@ func crowded(ctx context.Context, s *Servers, n int, d time.Duration) (*Crowd, e
 		return nil, err
 	}
 	return &Crowd{Waiters: n, HandOver: figures[handOverP50(n)], Messages: figures[messagesPer], Idle: figures[waitingCPU]}, nil
+}
+
+// together has n readers, clients of their own each, join at the same moment, over
+// and over.
+func together(ctx context.Context, s *Servers, n int, d time.Duration) (*Joins, error) {
+	locks := make([]*rwlock.RWLock, n)
+	for i := range locks {
+		c, err := openNatslock(ctx, s)
+		if err != nil {
+			return nil, err
+		}
+		defer c.Close()
+		locks[i] = rwlock.New(c.Client)
+	}
+	var took []time.Duration
+	for end := time.Now().Add(d); len(took) < 10*n || time.Now().Before(end); {
+		each := make([]time.Duration, n)
+		held := make([]*natslock.Lock, n)
+		if err := spread(n, func(i int) (err error) {
+			begun := time.Now()
+			held[i], err = locks[i].RLock(ctx, "together-"+strconv.Itoa(n))
+			each[i] = time.Since(begun)
+			return err
+		}); err != nil {
+			return nil, err
+		}
+		took = append(took, each...)
+		if err := spread(n, func(i int) error { return held[i].Unlock(ctx) }); err != nil {
+			return nil, err
+		}
+	}
+	return &Joins{n, spreadOf(took)}, nil
 }
 
 // joined has a reader join and leave while n others read, clients of their own each:
@@ -311,9 +367,11 @@ func runHolder(c childConfig) error {
 	if err != nil {
 		return err
 	}
-	if _, err := client.Client.Lock(ctx, c.Lock); err != nil {
+	l, err := client.Client.Lock(ctx, c.Lock)
+	if err != nil {
 		return err
 	}
 	serve(os.Getpid())
+	runtime.KeepAlive(l) // one that nobody knows of any more is not renewed
 	return nil
 }
