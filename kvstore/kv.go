@@ -45,12 +45,17 @@ type KV interface {
 	// is missed that is live in a state that contains revision min. They are
 	// from one state where one request can read them all; otherwise a record
 	// may be of a later state than the others, or of an older one where a
-	// replica lags. Options read less of them, or one record more.
+	// replica lags (see Current). Options read less of them, or one record more.
 	List(ctx context.Context, pattern string, min uint64, opts ...ListOption) (Listing, error)
 
 	// Alone says that the bucket has neither replicas nor mirrors, as far as is
 	// known without I/O: then no read lags, whatever its min.
 	Alone() bool
+
+	// Current says that List shows each key as it was in a state that contains min,
+	// as far as is known without I/O. Otherwise it may miss a key that was deleted
+	// and written again.
+	Current() bool
 
 	// Watch calls deliver for every change of a key that matches pattern
 	// until the watch is stopped. It delivers no initial state. deliver runs
@@ -171,7 +176,8 @@ func From(revision uint64) ListOption { return func(l *listing) { l.from = revis
 func Beside(key string) ListOption { return func(l *listing) { l.beside = key } }
 
 // AtMost lets the answer end after n records, tombstones and that of [Beside]
-// among them. Where one request cannot read a list, it is read whole.
+// among them. Where one request cannot read a list, it is read whole, or not at all
+// when there is a live record under the key of Beside.
 func AtMost(n int) ListOption { return func(l *listing) { l.atMost = n } }
 
 // State is the leader's view of the stream.

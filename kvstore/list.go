@@ -20,7 +20,8 @@ const (
 	// multiMax is how many keys are asked for at once by name: fewer than the
 	// 1024 the server answers, and than fit into a message of 1 MiB.
 	multiMax = 256
-	// batchMax is how many a server sends at most, whatever it is asked for.
+	// batchMax is how many records a server sends at most. It answers nothing where
+	// more match, also when only a part of them is asked for.
 	batchMax = 1024
 	// multiBytes bounds one answer. The server's own bound is what it lets a
 	// client fall behind before it disconnects it as a slow consumer.
@@ -34,6 +35,12 @@ var errIncomplete = errors.New("incomplete answer")
 
 // Alone says whether only one server answers; see [KV].
 func (s *Store) Alone() bool { return s.seen.Load().alone }
+
+// Current says whether lists contain what they have to; see [KV].
+func (s *Store) Current() bool {
+	seen := s.seen.Load()
+	return seen.alone || !seen.direct || !s.multiOff.Load()
+}
 
 // List returns the live records under pattern; see [KV].
 //
@@ -103,6 +110,9 @@ func (s *Store) listSlowly(ctx context.Context, pattern string, min uint64, what
 	if err != nil && !errors.Is(err, ErrNotFound) {
 		return Listing{}, err
 	}
+	if what.atMost > 0 && beside.Revision > 0 && !beside.Deleted {
+		return Listing{Revision: beside.Revision, Beside: beside, More: true}, nil
+	}
 	l, err := s.listKeys(ctx, pattern, max(min, beside.Revision))
 	l.Beside = beside
 	return l, err
@@ -119,6 +129,9 @@ func (s *Store) listKeys(ctx context.Context, pattern string, min uint64) (Listi
 	missing := st.Keys
 	for try := 0; ; try++ {
 		records, err := s.readKeys(ctx, missing)
+		if err == nil {
+			records, err = s.doubted(ctx, records, min)
+		}
 		if err != nil {
 			return Listing{}, err
 		}
@@ -162,7 +175,7 @@ func (s *Store) readKeys(ctx context.Context, keys []string) ([]Record, error) {
 		}
 		l, err := s.multiGet(ctx, subjects, listing{})
 		if errors.Is(err, errIncomplete) {
-			l.Records, err = s.readEach(ctx, keys)
+			l.Records, err = s.readEach(ctx, keys, s.read)
 		}
 		if err != nil {
 			return nil, err
@@ -172,8 +185,32 @@ func (s *Store) readKeys(ctx context.Context, keys []string) ([]Record, error) {
 	return records, nil
 }
 
+// doubted reads again, from the leader, what a replica shows as deleted in a state
+// that need not contain min: it may have been written again since. Where the
+// leader's read is withheld, what was shown has to do.
+func (s *Store) doubted(ctx context.Context, records []Record, min uint64) ([]Record, error) {
+	if s.Alone() || !s.seen.Load().direct {
+		return records, nil
+	}
+	doubtful := func(r Record) bool { return r.Deleted && r.Revision < min }
+	var keys []string
+	for _, r := range records {
+		if doubtful(r) {
+			keys = append(keys, r.Key)
+		}
+	}
+	sure, err := s.readEach(ctx, keys, s.leaderGet)
+	switch {
+	case errors.Is(err, ErrPermission), errors.Is(err, nats.ErrNoResponders):
+		return records, nil
+	case err != nil:
+		return nil, err
+	}
+	return append(slices.DeleteFunc(records, doubtful), sure...), nil
+}
+
 // readEach reads keys one by one, several at a time.
-func (s *Store) readEach(ctx context.Context, keys []string) ([]Record, error) {
+func (s *Store) readEach(ctx context.Context, keys []string, read func(context.Context, string) (Record, error)) ([]Record, error) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	var (
@@ -186,7 +223,7 @@ func (s *Store) readEach(ctx context.Context, keys []string) ([]Record, error) {
 	for _, k := range keys {
 		slots <- struct{}{}
 		wg.Go(func() {
-			r, err := s.read(ctx, k)
+			r, err := read(ctx, k)
 			<-slots
 			mu.Lock()
 			defer mu.Unlock()

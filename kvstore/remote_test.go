@@ -192,6 +192,42 @@ func TestLaggingReplica(t *testing.T) {
 	})
 }
 
+// Nor does it know that what was deleted has been written again.
+func TestListOldTombstone(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, srv *testutil.Server) {
+		var old atomic.Pointer[nats.Msg]
+		withheld := false // the reading from the leader
+		s := openProxied(t, srv, func(nc *nats.Conn, m *nats.Msg) bool {
+			stale := old.Load()
+			switch {
+			case stale != nil && strings.HasSuffix(m.Subject, "$KV.natslock.wait.l.a"):
+				check(t, nc.PublishMsg(&nats.Msg{Subject: m.Reply, Header: stale.Header}))
+			case withheld && strings.Contains(m.Subject, "STREAM.MSG.GET"):
+				check(t, nc.PublishMsg(&nats.Msg{Subject: m.Reply, Header: nats.Header{"Status": {"503"}}}))
+			default:
+				return false
+			}
+			return true
+		})
+		s.Replicated()
+		one := create(t, s, "wait.l.a", "one")
+		gone, err := s.Delete(t.Context(), "wait.l.a", one)
+		check(t, err)
+		tombstone, err := srv.Connect().Request("$JS.API.DIRECT.GET.KV_natslock.$KV.natslock.wait.l.a", nil, time.Second)
+		check(t, err)
+		create(t, s, "wait.l.b", "")
+		last := create(t, s, "wait.l.c", "")
+		equal(t, "really deleted", keysOf(t, s, "wait.l.*", last), "wait.l.b wait.l.c ")
+		withheld = true
+		equal(t, "without the leader's word", keysOf(t, s, "wait.l.*", last), "wait.l.b wait.l.c ")
+		withheld = false
+		a := send(t, s, kvstore.Write{Key: "wait.l.a", Value: []byte("two"), Expect: gone, TTL: ttl})
+		check(t, a.Err)
+		old.Store(tombstone)
+		equal(t, "written again", keysOf(t, s, "wait.l.*", a.Revision), "wait.l.b wait.l.c wait.l.a ")
+	})
+}
+
 // The same for the whole of a list: a state that does not contain the revision
 // asked for, named or not, is not the answer.
 func TestLaggingList(t *testing.T) {

@@ -161,7 +161,7 @@ func TestInFlightIsNotHeld(t *testing.T) {
 func TestInFlightIsTriedAgainSoon(t *testing.T) {
 	for tries, limits := range map[int][2]time.Duration{
 		6:  {0, 0},
-		20: {20 * time.Millisecond, 400 * time.Millisecond},
+		20: {200 * time.Millisecond, 1200 * time.Millisecond},
 	} {
 		t.Run(fmt.Sprint(tries), func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {

@@ -124,6 +124,14 @@ func TestNamesTTLRefused(t *testing.T) {
 	}
 }
 
+// A fraction that is next to nothing is next to nothing.
+func TestTinyRenewFraction(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c := join(t, s, natslock.WithRenewFraction(1e-9))
+		mustUnlock(t, mustLock(t, c.Client, "l", natslock.TTL(time.Second)))
+	})
+}
+
 func TestNamesJoin(t *testing.T) {
 	s := testutil.RunServer(t)
 	c := join(t, s)

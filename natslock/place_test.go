@@ -190,6 +190,32 @@ func TestPlaceUsedAgain(t *testing.T) {
 	}
 }
 
+// forgetful is a store whose lists may show what a key had before.
+type forgetful struct{ kvstore.KV }
+
+func (forgetful) Current() bool { return false }
+
+// Where a list may show what the key had before, nothing is used again.
+func TestPlaceIsNewWhereListsLag(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c := join(t, s, natslock.WithStore(func(kv kvstore.KV) kvstore.KV { return forgetful{kv} }))
+		r := newRaw(t, s.Connect())
+		holder := quietHolder(t, s)
+		places := map[string]bool{}
+		for range 3 {
+			w := c.await(t, "l")
+			for _, key := range r.live("wait.l.*") {
+				places[key] = true
+			}
+			w.cancel(nil)
+			w.failed(t)
+			synctest.Wait()
+		}
+		require.Len(t, places, 3)
+		mustUnlock(t, holder)
+	})
+}
+
 // The key of a place that was left is used no longer than its tombstone lives, and
 // a key that somebody has written to not at all.
 func TestPlaceNotUsedAgain(t *testing.T) {

@@ -74,6 +74,7 @@ func (s *stub) State(context.Context, string) (kvstore.State, error) {
 	return kvstore.State{LastRevision: 7}, nil
 }
 func (s *stub) Verify(context.Context) error                { return nil }
+func (s *stub) Current() bool                               { return false }
 func (s *stub) Bucket() string                              { return "stub" }
 func (s *stub) Healthy() error                              { return errors.New("ill") }
 func (s *stub) OnConnection(func(kvstore.ConnState)) func() { return func() {} }

@@ -254,10 +254,13 @@ func (a *acquire) enter(revision uint64) verdict {
 	l, err := a.e.kv.List(ctx, a.waitKey("*"), revision, opts...)
 	cancel()
 	if err != nil {
-		if a.req.Once {
-			return verdict{outcome: failed, err: err}
+		if !a.req.Once {
+			return verdict{outcome: busy} // for all that is known
 		}
-		return verdict{outcome: busy} // for all that is known
+		if entry, e := a.e.read(a.ctx, a.gate, revision); e == nil && entry.Live() && !a.bid.mine(entry) {
+			return verdict{outcome: busy, entry: entry} // who queues is not known
+		}
+		return verdict{outcome: failed, err: err}
 	}
 	var entry Entry
 	if l.Beside.Revision != 0 {
@@ -277,10 +280,12 @@ func (a *acquire) enter(revision uint64) verdict {
 		v.entry = Entry{}
 	}
 	// There can be a newer tombstone: others may be quicker just now.
-	for v.outcome == free && a.e.now().Sub(at) < bypass {
+	for {
 		v = a.bid.take(v.entry.Revision)
+		if v.outcome != free || a.e.now().Sub(at) >= bypass {
+			return v
+		}
 	}
-	return v
 }
 
 // grant makes the lease. What the caller was shown last is where it begins.

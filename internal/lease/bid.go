@@ -90,6 +90,9 @@ func (b *bid) take(expect uint64) verdict {
 // pause waits for d or a connection that has come back (up is [Engine.online] from
 // before what failed), the end of the wait, or of the engine.
 func (b *bid) pause(d time.Duration, up <-chan struct{}) error {
+	if b.ctx.Err() != nil { // whatever else is due
+		return context.Cause(b.ctx)
+	}
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {

@@ -193,7 +193,11 @@ func (q queuing) body() Body {
 // this client has left or under a key of its own. Its revision is the ticket.
 func (a *acquire) enqueue() (*Lease, verdict) {
 	ttl := min(a.ttl, maxWaitTTL)
-	vacant, expect := a.e.vacancy(a.waitKey(""))
+	var vacant string
+	var expect uint64
+	if a.e.kv.Current() { // a list may show what the key had before, otherwise
+		vacant, expect = a.e.vacancy(a.waitKey(""))
+	}
 	b := bid{e: a.e, ctx: a.ctx, of: bidderFunc(func() *claim {
 		c := a.e.newClaim(a.spec, queuing{a, newTerms(ttl, a.e.cfg.Margin)})
 		c.spec.lock = false

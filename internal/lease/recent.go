@@ -67,6 +67,7 @@ func (e *Engine) left(s spec, revision uint64) {
 			r.places = make(map[string][]vacancy)
 		}
 		queue := s.key[:strings.LastIndexByte(s.key, '.')+1]
+		r.fade(queue, now)
 		r.places[queue] = append(r.places[queue], vacancy{s.key, revision, now})
 		r.vacant++
 		return
@@ -90,17 +91,25 @@ func (r *recent) sweep(now Instant) {
 			delete(r.m, k)
 		}
 	}
-	for queue, all := range r.places {
-		if now.Sub(all[len(all)-1].at) > tombstoneLife {
-			r.forget(queue)
-		}
+	for queue := range r.places {
+		r.fade(queue, now)
 	}
 }
 
-// forget drops the vacancies of a queue. Under mu.
-func (r *recent) forget(queue string) {
-	r.vacant -= len(r.places[queue])
-	delete(r.places, queue)
+// fade drops the vacancies of a queue that have expired, the oldest of which come
+// first. Under mu.
+func (r *recent) fade(queue string, now Instant) {
+	all := r.places[queue]
+	n := 0
+	for n < len(all) && now.Sub(all[n].at) >= tombstoneLife {
+		n++
+	}
+	r.vacant -= n
+	if n == len(all) {
+		delete(r.places, queue)
+	} else {
+		r.places[queue] = all[n:]
+	}
 }
 
 // vacancy returns the key of a place that this client has left in the queue a
@@ -110,20 +119,15 @@ func (e *Engine) vacancy(queue string) (key string, tombstone uint64) {
 	r := &e.recent
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.fade(queue, now)
 	all := r.places[queue]
 	if len(all) == 0 {
 		return "", 0
 	}
 	v := all[len(all)-1] // the newest: it expires last
-	if now.Sub(v.at) >= tombstoneLife {
-		r.forget(queue)
-		return "", 0
-	}
 	r.vacant--
-	if all = all[:len(all)-1]; len(all) == 0 {
+	if r.places[queue] = all[:len(all)-1]; len(all) == 1 {
 		delete(r.places, queue)
-	} else {
-		r.places[queue] = all
 	}
 	return v.key, v.tombstone
 }

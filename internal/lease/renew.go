@@ -119,7 +119,7 @@ func inFlightPause(try int) time.Duration {
 	if try < soonAgain {
 		return 0
 	}
-	return shortPause(min(try-soonAgain, 4))
+	return shortPause(try - soonAgain)
 }
 
 // shortPause is how long to wait before something is tried again that will go

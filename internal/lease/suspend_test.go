@@ -35,9 +35,9 @@ func TestSuspended(t *testing.T) {
 		{"release", 1500 * time.Millisecond, 8 * time.Second, func(t *testing.T, l *lease.Lease) {
 			require.ErrorIs(t, l.Release(), lease.ErrLost)
 		}},
-		// The renewal sent after 3.3 s would last until 12.3 s.
+		// The renewal sent after 3.3 s, or a little less, would last until 12.3 s.
 		{"confirmation", 3500 * time.Millisecond, 6 * time.Second, func(t *testing.T, l *lease.Lease) {
-			time.Sleep(100 * time.Millisecond)
+			time.Sleep(300 * time.Millisecond)
 			state, _, cause := l.Status()
 			require.Equal(t, lease.Lost, state)
 			require.ErrorIs(t, cause, lease.ErrLost)
@@ -54,7 +54,7 @@ func TestSuspended(t *testing.T) {
 				f.OnSend(func(n int, w kvstore.Write) testutil.Fate {
 					if n == 2 && !w.Delete {
 						renewed++
-						return testutil.DelayAnswer(200 * time.Millisecond)
+						return testutil.DelayAnswer(400 * time.Millisecond)
 					}
 					return testutil.Pass
 				})

@@ -85,7 +85,7 @@ const together = 100 * time.Millisecond
 func (t terms) nextRenewal(sent Instant, fraction float64) Instant {
 	after := t.renewAfter(fraction)
 	due := sent.Add(after)
-	step := Instant(min(after/32, together))
+	step := Instant(max(min(after/32, together), 1))
 	return due - (due%step+step)%step // instants may be negative
 }
 

@@ -121,6 +121,11 @@ var storeMutants = []mutant{
 	{"read-list-cut-off", "a list that the server cut off is taken for all there is", "Acquire: the mutex",
 		listGo, one(`if m.Header.Get("Nats-Num-Pending") != "0" {`, `if m.Header.Get("Nats-Num-Pending") == "-" {`),
 		"kvstore.TestListMany"},
+	{"read-list-old-tombstone", "a list believes what a replica that lags shows as deleted", "Acquire: the mutex",
+		listGo, one(`if s.Alone() || !s.seen.Load().direct {
+		return records, nil`, `if s != nil {
+		return records, nil`),
+		"kvstore.TestListOldTombstone"},
 	{"read-list-gaps", "keys that the leader names and a replica has not are left out", "Acquire: the mutex",
 		listGo, one(`		if len(missing) == 0 {
 			return l, nil

@@ -1,0 +1,68 @@
+package natslock_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/testutil"
+)
+
+// far is a store at the end of a long way, that may fail to list.
+type far struct {
+	kvstore.KV
+	way  time.Duration
+	fail error
+}
+
+func (f *far) List(ctx context.Context, pattern string, min uint64, opts ...kvstore.ListOption) (kvstore.Listing, error) {
+	l, err := f.KV.List(ctx, pattern, min, opts...)
+	time.Sleep(f.way)
+	if f.fail != nil {
+		return kvstore.Listing{}, f.fail
+	}
+	return l, err
+}
+
+func (f *far) Get(ctx context.Context, key string, min uint64) (kvstore.Record, error) {
+	r, err := f.KV.Get(ctx, key, min)
+	time.Sleep(f.way)
+	return r, err
+}
+
+func (f *far) Send(w kvstore.Write, done func(kvstore.Answer)) (func(), error) {
+	return f.KV.Send(w, func(a kvstore.Answer) { time.AfterFunc(f.way, func() { done(a) }) })
+}
+
+// A look that takes longer than a queue is taken to be empty for is followed by an
+// attempt all the same: a one-shot acquire of a free lock gets it.
+func TestTryLockFarAway(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		near := join(t, s)
+		away := join(t, s, natslock.WithStore(func(kv kvstore.KV) kvstore.KV { return &far{KV: kv, way: 110 * time.Millisecond} }))
+		mustUnlock(t, mustLock(t, near.Client, "l"))
+		for range 2 { // at another's tombstone, and at its own
+			l, err := away.TryLock(t.Context(), "l")
+			require.NoError(t, err)
+			mustUnlock(t, l)
+		}
+	})
+}
+
+// Who holds a lock is told although who queues for it cannot be read.
+func TestTryLockWithoutList(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a := join(t, s)
+		b := join(t, s, natslock.WithStore(func(kv kvstore.KV) kvstore.KV { return &far{KV: kv, fail: kvstore.ErrUnavailable} }))
+		l := mustLock(t, a.Client, "l")
+		_, err := b.TryLock(t.Context(), "l")
+		var locked *natslock.LockedError
+		require.ErrorAs(t, err, &locked)
+		require.Equal(t, l.Token(), locked.Holder.Token)
+		mustUnlock(t, l)
+	})
+}
