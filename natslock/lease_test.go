@@ -9,6 +9,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/proof"
+	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
 )
@@ -354,12 +356,20 @@ func TestLeaseExtend(t *testing.T) {
 // one is refused, and is tried again at once.
 func TestLeaseExtendMeetsRenewal(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c := join(t, s, natslock.WithWatchAfter(-1))
+		c, f := proof.Faulty(t, s.Connect(), 1, natslock.WithWatchAfter(-1))
 		for i := range 100 {
-			l := mustLock(t, c.Client, fmt.Sprint("l", i), natslock.TTL(3*time.Second))
-			time.Sleep(time.Second)
-			begun := time.Now()
-			require.NoError(t, l.Extend(t.Context(), time.Minute))
+			l := mustLock(t, c, fmt.Sprint("l", i), natslock.TTL(3*time.Second))
+			extended := make(chan error, 1)
+			var begun time.Time
+			f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+				if proof.Stage(w) == "lock renew" {
+					f.OnSend(nil)
+					begun = time.Now()
+					go func() { extended <- l.Extend(context.Background(), time.Minute) }()
+				}
+				return testutil.Pass
+			})
+			require.NoError(t, receive(t, extended, "the extension"))
 			require.Less(t, time.Since(begun), 100*time.Millisecond)
 			time.Sleep(20 * time.Second)
 			begun = time.Now()
