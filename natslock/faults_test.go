@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -345,6 +346,7 @@ func TestBreakAgainstStaleRenewal(t *testing.T) {
 		<-held
 		require.NoError(t, b.Break(t.Context(), natslock.Mutex, "x", la.Token(), "test"))
 		fa.OnSend(nil)
+		synctest.Wait() // it is told of before it is held
 		require.Positive(t, fa.ReleaseHeld())
 		<-la.Done()
 		require.ErrorIs(t, context.Cause(la.Context()), natslock.ErrBroken)
