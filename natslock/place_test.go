@@ -178,10 +178,11 @@ func TestPlaceUsedAgain(t *testing.T) {
 				l := first.granted(t)
 				begun := time.Now()
 				mustUnlock(t, l)
-				third := b.begin(t, "l")
+				third := b.await(t, "l")
 				l = second.granted(t)
 				require.Less(t, time.Since(begun), time.Second, "nobody takes it out of turn before")
 				require.False(t, third.over())
+				synctest.Wait() // the second one's place has been left
 				require.Equal(t, place, r.live("wait.l.*"))
 				mustUnlock(t, l)
 				mustUnlock(t, third.granted(t))

@@ -221,6 +221,9 @@ func (l *Lease) Extend(ctx context.Context, ttl time.Duration) error {
 	if _, _, cause := l.Status(); cause != nil {
 		return cause
 	}
+	if ctx.Err() != nil {
+		return fmt.Errorf("extend lock %q: not asked for: %w", l.spec.name, endOf(ctx))
+	}
 	k := l.e.keeper
 	k.mu.Lock()
 	if l.cap != 0 {
