@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -19,6 +20,9 @@ func (d *doctor) bucket() bool {
 	switch {
 	case errors.Is(err, kvstore.ErrNotFound):
 		d.fail("bucket", exitf(exitConfig, "there is no bucket %s at %s", d.g.Bucket, d.s.where()), "make it with \"lockctl init\", or name another with --bucket, --js-domain or --context")
+		return false
+	case errors.Is(err, context.DeadlineExceeded):
+		d.fail("bucket", err, "nobody answered: start the missing servers of the bucket's replicas, or grant what lockctl perms PATTERN shows")
 		return false
 	case err != nil:
 		d.fail("bucket", err, "lockctl perms PATTERN shows what the user needs")
@@ -158,16 +162,7 @@ func (d *doctor) replicas() {
 		d.ok("replicas", "one server, no cluster: locks stop when it does")
 		return
 	}
-	var away []string
-	for _, p := range c.Replicas {
-		switch {
-		case p.Offline:
-			away = append(away, p.Name+" is offline")
-		case !p.Current:
-			away = append(away, fmt.Sprintf("%s is %d behind", p.Name, p.Lag))
-		}
-	}
-	slices.Sort(away)
+	away := missing(c, n)
 	known := len(d.s.nc.Servers())
 	found := fmt.Sprintf("%d on cluster %s of %s known, leader %s", n, c.Name, count(known, "server"), c.Leader)
 	switch {
@@ -181,4 +176,29 @@ func (d *doctor) replicas() {
 	default:
 		d.ok("replicas", "%s", found) // a single one is num_replicas' affair
 	}
+}
+
+// missing says which of a bucket's replicas could not take over, and why. A
+// server that is being added, after a change of their number, is at first not
+// among those that the leader names, then it is without being up to date.
+func missing(c *jetstream.ClusterInfo, replicas int) []string {
+	var away []string
+	for _, p := range c.Replicas {
+		switch {
+		case p.Offline:
+			away = append(away, p.Name+" is offline")
+		case p.Current:
+		case p.Lag > 0:
+			away = append(away, fmt.Sprintf("%s is %d behind", p.Name, p.Lag))
+		case p.Active > 10*time.Second:
+			away = append(away, fmt.Sprintf("%s was last heard %v ago", p.Name, p.Active.Round(time.Second)))
+		default:
+			away = append(away, p.Name+" is not up to date yet")
+		}
+	}
+	slices.Sort(away)
+	if n := replicas - 1 - len(c.Replicas); n > 0 {
+		away = append(away, count(n, "replica")+" not there yet")
+	}
+	return away
 }

@@ -326,6 +326,11 @@ func TestDoctorOnCluster(t *testing.T) {
 	require.Zero(t, code, errs)
 	require.Regexp(t, `num_replicas +1 +-> +3`, out)
 	eventually(t, "three replicas that are up to date", func() bool { return len(doctor(t, s).troubles()) == 0 })
+	js, err := jetstream.New(s.Connect())
+	require.NoError(t, err)
+	kept, err := js.Stream(t.Context(), "KV_natslock")
+	require.NoError(t, err)
+	require.Len(t, kept.CachedInfo().Cluster.Replicas, 2, "the doctor is content when all are there, not before")
 	d = doctor(t, s)
 	require.Contains(t, d.row(t, "replicas").Found, "3 on cluster")
 	versions := 0

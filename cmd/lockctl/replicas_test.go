@@ -1,0 +1,30 @@
+package main
+
+import (
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+)
+
+// A replica counts when it could take over: those that a changed number of
+// replicas is still to bring do not.
+func TestMissingReplicas(t *testing.T) {
+	t.Parallel()
+	current := func(name string) *jetstream.PeerInfo { return &jetstream.PeerInfo{Name: name, Current: true} }
+	for name, tc := range map[string]struct {
+		replicas []*jetstream.PeerInfo
+		want     []string
+	}{
+		"all there":  {[]*jetstream.PeerInfo{current("b"), current("c")}, nil},
+		"none named": {nil, []string{"2 replicas not there yet"}},
+		"one named":  {[]*jetstream.PeerInfo{current("b")}, []string{"1 replica not there yet"}},
+		"new":        {[]*jetstream.PeerInfo{{Name: "c"}, current("b")}, []string{"c is not up to date yet"}},
+		"behind":     {[]*jetstream.PeerInfo{{Name: "c", Lag: 7}, {Name: "b", Lag: 5}}, []string{"b is 5 behind", "c is 7 behind"}},
+		"silent":     {[]*jetstream.PeerInfo{{Name: "c", Active: 12 * time.Second}, current("b")}, []string{"c was last heard 12s ago"}},
+		"offline":    {[]*jetstream.PeerInfo{{Name: "c", Offline: true, Current: true}, current("b")}, []string{"c is offline"}},
+	} {
+		require.Equal(t, tc.want, missing(&jetstream.ClusterInfo{Replicas: tc.replicas}, 3), name)
+	}
+}
