@@ -280,7 +280,7 @@ func (s *Store) multiGet(ctx context.Context, subjects []string, what listing) (
 			return true
 		case "204":
 			if m.Header.Get("Nats-Num-Pending") != "0" { // cut off, where asked to or at multiBytes
-				if l.More = len(l.Records) == what.atMost; !l.More {
+				if l.More = what.atMost > 0 && len(l.Records) == what.atMost; !l.More {
 					return finish(errIncomplete)
 				}
 			}

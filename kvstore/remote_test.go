@@ -196,13 +196,13 @@ func TestLaggingReplica(t *testing.T) {
 func TestListOldTombstone(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, srv *testutil.Server) {
 		var old atomic.Pointer[nats.Msg]
-		withheld := false // the reading from the leader
+		var withheld atomic.Bool // the reading from the leader
 		s := openProxied(t, srv, func(nc *nats.Conn, m *nats.Msg) bool {
 			stale := old.Load()
 			switch {
 			case stale != nil && strings.HasSuffix(m.Subject, "$KV.natslock.wait.l.a"):
 				check(t, nc.PublishMsg(&nats.Msg{Subject: m.Reply, Header: stale.Header}))
-			case withheld && strings.Contains(m.Subject, "STREAM.MSG.GET"):
+			case withheld.Load() && strings.Contains(m.Subject, "STREAM.MSG.GET"):
 				check(t, nc.PublishMsg(&nats.Msg{Subject: m.Reply, Header: nats.Header{"Status": {"503"}}}))
 			default:
 				return false
@@ -218,9 +218,9 @@ func TestListOldTombstone(t *testing.T) {
 		create(t, s, "wait.l.b", "")
 		last := create(t, s, "wait.l.c", "")
 		equal(t, "really deleted", keysOf(t, s, "wait.l.*", last), "wait.l.b wait.l.c ")
-		withheld = true
+		withheld.Store(true)
 		equal(t, "without the leader's word", keysOf(t, s, "wait.l.*", last), "wait.l.b wait.l.c ")
-		withheld = false
+		withheld.Store(false)
 		a := send(t, s, kvstore.Write{Key: "wait.l.a", Value: []byte("two"), Expect: gone, TTL: ttl})
 		check(t, a.Err)
 		old.Store(tombstone)
@@ -250,6 +250,8 @@ func TestLaggingList(t *testing.T) {
 			{"Status": {"404"}},
 			{"Status": {"204"}, "Nats-Num-Pending": {"0"}, "Nats-UpTo-Sequence": {fmt.Sprint(before)}},
 			{"Status": {"204"}, "Nats-Num-Pending": {"0"}}, // an old server does not say
+			// Cut off before its first record, where nobody has asked for a part.
+			{"Status": {"204"}, "Nats-Num-Pending": {"2"}, "Nats-UpTo-Sequence": {fmt.Sprint(rev)}},
 		} {
 			answer.Store(&stale)
 			equal(t, "list", keysOf(t, s, "lock.*", rev), "lock.a lock.b ")
