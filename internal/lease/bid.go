@@ -44,7 +44,7 @@ func (b *bid) take(expect uint64) verdict {
 		if b.cur == nil {
 			b.cur = b.of.newClaim()
 		}
-		v := b.cur.try(b.ctx, expect, !b.blind)
+		v := b.cur.try(b.ctx, expect, b.blind)
 		var pause time.Duration
 		switch v.outcome {
 		case free:

@@ -164,9 +164,9 @@ func (c *claim) answered(n int, a kvstore.Answer) {
 	}
 }
 
-// try makes one attempt and waits until it comes to something. Without look a
-// refusal is not read up on.
-func (c *claim) try(ctx context.Context, expect uint64, look bool) verdict {
+// try makes one attempt and waits until it comes to something. A blind one does
+// not read what it was refused for.
+func (c *claim) try(ctx context.Context, expect uint64, blind bool) verdict {
 	n, err := c.send(expect)
 	if err != nil {
 		if isAny(err, kvstore.ErrInvalidKey, ErrInvalidTTL, kvstore.ErrClosed) || c.e.life.Err() != nil || !errors.Is(err, ErrUnavailable) {
@@ -185,7 +185,7 @@ func (c *claim) try(ctx context.Context, expect uint64, look bool) verdict {
 		}
 		c.mu.Unlock()
 		for i, r := range replies {
-			if v, ok := c.judge(ctx, r, n, look); ok {
+			if v, ok := c.judge(ctx, r, n, blind); ok {
 				c.mu.Lock() // what follows was meant for this claim too
 				c.replies = append(replies[i+1:], c.replies...)
 				c.mu.Unlock()
@@ -230,7 +230,7 @@ const deniedAfter = 50 * time.Millisecond
 
 // judge decides by one reply; false: it decides nothing. newest is the number
 // of the attempt made last: the refusal of an older one is no news.
-func (c *claim) judge(ctx context.Context, r reply, newest int, look bool) (verdict, bool) {
+func (c *claim) judge(ctx context.Context, r reply, newest int, blind bool) (verdict, bool) {
 	err := r.answer.Err
 	conflict, refused := errors.AsType[*kvstore.ConflictError](err)
 	switch {
@@ -242,7 +242,7 @@ func (c *claim) judge(ctx context.Context, r reply, newest int, look bool) (verd
 		if conflict.Last == 0 {
 			return verdict{outcome: free}, true
 		}
-		if !look {
+		if blind {
 			v := verdict{outcome: unread}
 			v.entry.Revision = conflict.Last
 			return v, true

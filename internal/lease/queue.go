@@ -1,7 +1,6 @@
 package lease
 
 import (
-	"cmp"
 	"context"
 	"math/rand/v2"
 	"slices"
@@ -108,36 +107,6 @@ func (s *sight) take() (ev kvstore.Event, recheck bool) {
 	ev, recheck = s.ev, s.recheck
 	s.ev, s.recheck = kvstore.Event{}, false
 	return ev, recheck
-}
-
-// listQueue reads the queue under pattern, from a revision on, as of a state that
-// contains revision.
-func (e *Engine) listQueue(ctx context.Context, pattern string, revision, from uint64) ([]Entry, error) {
-	ctx, cancel := answerIn(ctx, 2*answerTimeout)
-	defer cancel()
-	l, err := e.kv.List(ctx, pattern, revision, kvstore.From(from))
-	if err != nil {
-		return nil, err
-	}
-	return queueOf(l.Records), nil
-}
-
-// queueOf is the queue that records of its places make.
-func queueOf(records []kvstore.Record) []Entry {
-	queue := make([]Entry, 0, len(records))
-	for _, r := range records {
-		// What cannot be read is nobody's place: it must not hold up the queue.
-		if entry := entryOf(r); !entry.Unreadable && entry.Status == StatusWaiting {
-			queue = append(queue, entry)
-		}
-	}
-	byTicket(queue)
-	return queue
-}
-
-// byTicket sorts a queue: a renewed entry has a later revision than its place.
-func byTicket(queue []Entry) {
-	slices.SortFunc(queue, func(a, b Entry) int { return cmp.Compare(a.TokenOrTicket(), b.TokenOrTicket()) })
 }
 
 // step is what a waiter does next.

@@ -8,7 +8,7 @@ const (
 // queueMutants weaken the queue: who is next, and that nobody is forgotten.
 var queueMutants = []mutant{
 	{"queue-by-revision", "whoever has renewed its place last is last", "Acquire: the mutex",
-		queueGo, one(`cmp.Compare(a.TokenOrTicket(), b.TokenOrTicket())`, `cmp.Compare(a.Revision, b.Revision)`),
+		listsGo, one(`cmp.Compare(a.TokenOrTicket(), b.TokenOrTicket())`, `cmp.Compare(a.Revision, b.Revision)`),
 		"natslock.TestInspectQueueOrder"},
 	{"queue-stale-list", "the queue is read from a state that need not contain the own place", "Acquire: the mutex",
 		queueGo, one(`queue, err := a.e.waiters(a.ctx, pattern, place.token, from)`, `queue, err := a.e.waiters(a.ctx, pattern, 0, from)`),
@@ -30,7 +30,7 @@ var queueMutants = []mutant{
 		queueGo, one(`a.place, a.placeStatus = place, StatusGone`, `a.place, a.placeStatus = place, StatusGranted`),
 		"natslock.TestOutOfTurnMakesNobodyFirst"},
 	{"queue-rubbish-has-a-place", "what cannot be read has a place in the queue", "Records",
-		queueGo, one(`!entry.Unreadable && entry.Status == StatusWaiting {`, `!entry.Zero() {`),
+		listsGo, one(`!entry.Unreadable && entry.Status == StatusWaiting {`, `!entry.Zero() {`),
 		"natslock.TestCorruptQueue"},
 	{"queue-no-backstop", "a waiter that hears nothing does not look by itself", "Acquire: the mutex",
 		queueGo, one(`return 2500*time.Millisecond + rand.N(time.Second)`, `return time.Hour + rand.N(time.Second)`),
