@@ -161,7 +161,8 @@ func (errHang) Error() string { return "no answer until the context is done" }
 var Hang error = errHang{}
 
 // FailReads sets the rule that decides which reads fail from now on; nil
-// removes it. what is the key or the pattern asked for, empty for Verify. The
+// removes it. what is the key or the pattern asked for, empty for Verify; a list
+// is asked about by its pattern alone, also where it brings a record beside. The
 // read returns the rule's error without asking the store; nil lets it pass,
 // [Hang] leaves it without an answer.
 func (f *Faults) FailReads(rule func(op ReadOp, what string) error) {

@@ -14,15 +14,21 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
+// faulty is the bucket of a server with faults to inject.
+func faulty(t *testing.T, s *testutil.Server) *testutil.Faults {
+	t.Helper()
+	js, err := jetstream.New(s.Connect())
+	require.NoError(t, err)
+	store, err := kvstore.Open(t.Context(), js, kvstore.Config{})
+	require.NoError(t, err)
+	return testutil.NewFaults(store, 1)
+}
+
 // TestSharedLook: of those who share a look at a queue each gets what it has asked
 // for, at least.
 func TestSharedLook(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		js, err := jetstream.New(s.Connect())
-		require.NoError(t, err)
-		store, err := kvstore.Open(t.Context(), js, kvstore.Config{})
-		require.NoError(t, err)
-		f := testutil.NewFaults(store, 1)
+		f := faulty(t, s)
 		e := lease.New(lease.Config{KV: f})
 		defer e.Close(t.Context())
 

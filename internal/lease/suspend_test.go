@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/internal/lease"
@@ -45,11 +44,7 @@ func TestSuspended(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-				js, err := jetstream.New(s.Connect())
-				require.NoError(t, err)
-				store, err := kvstore.Open(t.Context(), js, kvstore.Config{})
-				require.NoError(t, err)
-				f := testutil.NewFaults(store, 1)
+				f := faulty(t, s)
 				renewed := 0
 				f.OnSend(func(n int, w kvstore.Write) testutil.Fate {
 					if n == 2 && !w.Delete {
