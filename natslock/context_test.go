@@ -39,7 +39,11 @@ func TestContextOfParent(t *testing.T) {
 		_, err = other.TryLock(t.Context(), "l")
 		require.ErrorIs(t, err, natslock.ErrLocked)
 		require.NoError(t, l.Extend(t.Context(), 0))
+		synctest.Wait()
+		out := c.nc.Stats().OutMsgs
 		require.ErrorIs(t, l.Extend(parent, 0), reason)
+		synctest.Wait()
+		require.Equal(t, out, c.nc.Stats().OutMsgs, "nothing was asked for")
 
 		// A context that has ended does not keep it from being unlocked.
 		require.NoError(t, l.Unlock(l.Context()))

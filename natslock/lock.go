@@ -100,7 +100,8 @@ func (l *Lock) Remaining() time.Duration {
 // validity then counts from this call's sending. Otherwise the error is the
 // cause of the lock's end, matches [ErrInvalidTTL], or matches ctx's error: then
 // it is not known whether the server has taken it, and the validity is as it
-// was, or shorter if a shorter TTL was asked for.
+// was, or shorter if a shorter TTL was asked for. Where ctx had ended before,
+// nothing was asked for.
 func (l *Lock) Extend(ctx context.Context, ttl time.Duration) error {
 	err := l.lease.Extend(ctx, ttl)
 	runtime.KeepAlive(l)
