@@ -2,6 +2,7 @@ package natslock_test
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -188,6 +189,71 @@ func TestPlaceUsedAgain(t *testing.T) {
 				mustUnlock(t, third.granted(t))
 			})
 		})
+	}
+}
+
+// Whatever becomes of the write that takes a place again, its waiter gets in, in
+// the order in which it was queued, or gives up, and nothing of it stays.
+func TestPlaceUsedAgainFaults(t *testing.T) {
+	for name, fate := range map[string]testutil.Fate{
+		"lost on the way":              testutil.Drop,
+		"its answer is lost":           testutil.LoseAnswer,
+		"late":                         testutil.Delay(500 * time.Millisecond),
+		"after its tombstone has gone": testutil.Delay(1500 * time.Millisecond),
+		"its answer is late":           testutil.DelayAnswer(1500 * time.Millisecond),
+	} {
+		for _, givesUp := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, gives up %v", name, givesUp), func(t *testing.T) {
+				testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+					var f *testutil.Faults
+					b, c := join(t, s), join(t, s, natslock.WithStore(func(kv kvstore.KV) kvstore.KV {
+						f = testutil.NewFaults(kv, 1)
+						return f
+					}))
+					r := newRaw(t, s.Connect())
+					holder := quietHolder(t, s)
+					w := c.await(t, "l")
+					place := r.live("wait.l.*")
+					w.cancel(nil)
+					w.failed(t)
+					synctest.Wait()
+
+					again := 0
+					f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+						if w.Key != place[0] || w.Delete {
+							return testutil.Pass
+						}
+						if again++; again > 1 {
+							return testutil.Pass
+						}
+						return fate
+					})
+					if givesUp {
+						w = c.begin(t, "l")
+						time.Sleep(100 * time.Millisecond)
+						w.cancel(nil)
+						w.failed(t)
+						next := b.await(t, "l")
+						time.Sleep(3 * time.Second)
+						require.Len(t, r.live("wait.l.*"), 1, "the other's")
+						mustUnlock(t, holder)
+						mustUnlock(t, next.granted(t))
+					} else {
+						w = c.await(t, "l")
+						next := b.await(t, "l")
+						mustUnlock(t, holder)
+						l := w.granted(t)
+						require.False(t, next.over())
+						mustUnlock(t, l)
+						mustUnlock(t, next.granted(t))
+					}
+					require.Positive(t, again, "the place was taken again")
+					time.Sleep(3 * time.Second)
+					require.Empty(t, r.live("wait.l.*"))
+					require.Empty(t, r.live("lock.*"))
+				})
+			})
+		}
 	}
 }
 
