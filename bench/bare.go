@@ -209,26 +209,92 @@ func (c *bareClient) wait(ctx context.Context, subject string) (uint64, error) {
 	}
 }
 
-// renew publishes to keys of a name, some times to each, asynchronously as renewals are.
-func (c *bareClient) renew(ctx context.Context, name string, keys, times int) error {
-	last := make([]uint64, keys)
-	for range times {
-		acks := make([]jetstream.PubAckFuture, keys)
-		for k := range last {
-			var err error
-			if acks[k], err = c.js.PublishMsgAsync(message(barePrefix+"lock."+name+"."+strconv.Itoa(k), last[k], true)); err != nil {
-				return err
-			}
+// keeper renews many keys as the holder of their locks would.
+type keeper struct {
+	c        *bareClient
+	subjects []string
+	last     []uint64
+	heard    chan *nats.Msg // nil: it does not listen
+	subs     []*nats.Subscription
+}
+
+// keep makes the keys of a name.
+func (c *bareClient) keep(ctx context.Context, name string, keys int) (*keeper, error) {
+	k := &keeper{c: c, last: make([]uint64, keys)}
+	for i := range keys {
+		k.subjects = append(k.subjects, barePrefix+"lock."+name+"."+strconv.Itoa(i))
+	}
+	return k, k.publish(ctx, 0, keys)
+}
+
+// listen hears the notifications of each key from now on.
+func (k *keeper) listen() error {
+	k.heard = make(chan *nats.Msg, len(k.subjects))
+	for _, subject := range k.subjects {
+		sub, err := k.c.nc.ChanSubscribe(k.c.notify+strings.TrimPrefix(subject, barePrefix), k.heard)
+		if err != nil {
+			return err
 		}
-		for k, ack := range acks {
+		k.subs = append(k.subs, sub)
+	}
+	return k.c.nc.Flush()
+}
+
+func (k *keeper) stop() {
+	for _, sub := range k.subs {
+		_ = sub.Unsubscribe()
+	}
+}
+
+// renew publishes asynchronously to all keys, some times to each: as many at a time
+// as are due within each tick, or all at once where that is 0.
+func (k *keeper) renew(ctx context.Context, times, due int, tick time.Duration) error {
+	n := len(k.subjects)
+	if due <= 0 || due > n {
+		due = n
+	}
+	next := time.Now()
+	for range times {
+		for from := 0; from < n; from += due {
 			select {
-			case a := <-ack.Ok():
-				last[k] = a.Sequence
-			case err := <-ack.Err():
-				return err
+			case <-time.After(time.Until(next)):
 			case <-ctx.Done():
 				return ctx.Err()
 			}
+			next = next.Add(tick)
+			if err := k.publish(ctx, from, min(from+due, n)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// publish publishes to some of the keys, and waits for what comes of it.
+func (k *keeper) publish(ctx context.Context, from, to int) error {
+	acks := make([]jetstream.PubAckFuture, 0, to-from)
+	for i := from; i < to; i++ {
+		ack, err := k.c.js.PublishMsgAsync(message(k.subjects[i], k.last[i], true))
+		if err != nil {
+			return err
+		}
+		acks = append(acks, ack)
+	}
+	for i, ack := range acks {
+		select {
+		case a := <-ack.Ok():
+			k.last[from+i] = a.Sequence
+		case err := <-ack.Err():
+			return err
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	for i := from; k.heard != nil && i < to; i++ {
+		select {
+		case <-k.heard:
+		case <-ctx.Done():
+			return ctx.Err()
 		}
 	}
 	return nil

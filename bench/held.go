@@ -3,13 +3,10 @@ package main
 import (
 	"context"
 	"errors"
-	"os"
 	"runtime"
 	"strconv"
 	"sync"
 	"time"
-
-	"github.com/shirou/gopsutil/v4/process"
 
 	"github.com/natslock/locks/natslock"
 )
@@ -23,7 +20,8 @@ type Held struct {
 	Renewals   float64 `json:"renewals"`   // per second
 	CPU        float64 `json:"cpu"`        // cores of the client's process
 	PerRenewal float64 `json:"renewal"`    // seconds of CPU
-	PerPublish float64 `json:"publish"`    // the same, for a bare asynchronous publish
+	PerPublish float64 `json:"publish"`    // the same, for a bare asynchronous publish in bulk
+	PerPaced   float64 `json:"paced"`      // the same, in bursts as renewals are, with its notification heard
 	Lost       int     `json:"lost"`
 }
 
@@ -44,10 +42,6 @@ func holdMany(ctx context.Context, s *Servers, n int) (_ *Held, err error) {
 		ttl = 4 * leaseTTL
 	}
 	d := ttl * 2 / 3
-	self, err := process.NewProcess(int32(os.Getpid()))
-	if err != nil {
-		return nil, err
-	}
 	bytes, routines := memory(), runtime.NumGoroutine()
 	c, err := openNatslock(ctx, s, natslock.WithTTL(ttl))
 	if err != nil {
@@ -55,12 +49,14 @@ func holdMany(ctx context.Context, s *Servers, n int) (_ *Held, err error) {
 	}
 	defer c.Close()
 	unlocks := make([]func(context.Context) error, n)
+	begun := time.Now()
 	if err := spread(n, func(i int) (err error) {
 		unlocks[i], err = c.Lock(ctx, "held."+strconv.Itoa(i))
 		return err
 	}); err != nil {
 		return nil, err
 	}
+	took := time.Since(begun) // and as long do the renewals from now on
 	// The locks are watched after a second, and that is part of what they cost.
 	select {
 	case <-time.After(2 * time.Second):
@@ -71,26 +67,20 @@ func holdMany(ctx context.Context, s *Servers, n int) (_ *Held, err error) {
 	h.Bytes = (float64(memory()) - float64(bytes)) / float64(n)
 	h.Goroutines = runtime.NumGoroutine() - routines
 	renewed := c.Stats().Renewed
-	before, err := usage([]*process.Process{self})
-	if err != nil {
-		return nil, err
-	}
-	begun := time.Now()
+	before := ownUsage()
+	begun = time.Now()
 	select {
 	case <-time.After(d):
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	after, err := usage([]*process.Process{self})
-	if err != nil {
-		return nil, err
-	}
+	used := ownUsage() - before
 	stats := c.Stats()
 	count := float64(stats.Renewed - renewed)
 	h.Lost = int(stats.Lost)
 	h.Renewals = count / time.Since(begun).Seconds()
-	h.CPU = (after - before) / time.Since(begun).Seconds()
-	h.PerRenewal = (after - before) / max(count, 1)
+	h.CPU = used / time.Since(begun).Seconds()
+	h.PerRenewal = used / max(count, 1)
 	if err := spread(n, func(i int) error { return unlocks[i](ctx) }); err != nil {
 		return nil, err
 	}
@@ -102,17 +92,27 @@ func holdMany(ctx context.Context, s *Servers, n int) (_ *Held, err error) {
 	defer bare.Close()
 	name := "renewed-" + strconv.Itoa(n)
 	n = min(n, 10_000) // what one costs does not depend on it
-	if before, err = usage([]*process.Process{self}); err != nil {
+	k, err := bare.keep(ctx, name, n)
+	if err != nil {
 		return nil, err
 	}
-	const times = 4
-	if err := bare.renew(ctx, name, n, times); err != nil {
+	defer k.stop()
+	publishes := func(times, due int, tick time.Duration) (float64, error) {
+		before := ownUsage()
+		err := k.renew(ctx, times, due, tick)
+		return (ownUsage() - before) / float64(n*times), err
+	}
+	if h.PerPublish, err = publishes(40_000/n, n, 0); err != nil {
 		return nil, err
 	}
-	if after, err = usage([]*process.Process{self}); err != nil {
+	if err := k.listen(); err != nil {
 		return nil, err
 	}
-	h.PerPublish = (after - before) / float64(n*times)
+	const tick = 100 * time.Millisecond // the library's: what is due within one goes together
+	due := int(float64(h.Locks) * float64(tick) / float64(max(took, tick)))
+	if h.PerPaced, err = publishes(max(2, 10_000/n), due, tick); err != nil {
+		return nil, err
+	}
 	return h, nil
 }
 

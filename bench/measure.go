@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/shirou/gopsutil/v4/process"
@@ -336,7 +337,14 @@ func (r *relay) idle() error {
 	return err
 }
 
-// usage is the seconds of CPU that processes have used.
+// ownUsage is the seconds of CPU that this process has used, to the microsecond.
+func ownUsage() float64 {
+	var r syscall.Rusage
+	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &r) // fails for no process of its own
+	return time.Duration(r.Utime.Nano() + r.Stime.Nano()).Seconds()
+}
+
+// usage is the seconds of CPU that processes have used, in steps of some milliseconds.
 func usage(procs []*process.Process) (float64, error) {
 	sum := 0.
 	for _, p := range procs {
