@@ -304,11 +304,7 @@ func TestBreakForgedNotification(t *testing.T) {
 // The same at the store's seam.
 func TestBreakForgedEvent(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		var f *testutil.Faults
-		c := join(t, s, natslock.WithStore(func(kv kvstore.KV) kvstore.KV {
-			f = testutil.NewFaults(kv, 1)
-			return f
-		}))
+		c, f := joinFaulty(t, s)
 		l := mustLock(t, c.Client, "l")
 		time.Sleep(2 * time.Second)
 		for _, kind := range []kvstore.EventKind{kvstore.Put, kvstore.Deleted, kvstore.Expired, kvstore.Recheck} {

@@ -254,11 +254,8 @@ func TestFIFOIdleLockIsTakenOutOfTurn(t *testing.T) {
 func TestFIFOReacquireStarvesNobody(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		greedy := join(t, s)
-		other := join(t, s, natslock.WithStore(func(kv kvstore.KV) kvstore.KV {
-			f := testutil.NewFaults(kv, 1)
-			f.OnSend(func(int, kvstore.Write) testutil.Fate { return testutil.Delay(time.Millisecond) })
-			return f
-		}))
+		other, f := joinFaulty(t, s)
+		f.OnSend(func(int, kvstore.Write) testutil.Fate { return testutil.Delay(time.Millisecond) })
 		stop := make(chan struct{})
 		var wg sync.WaitGroup
 		cycles := 0

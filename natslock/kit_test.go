@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/internal/speed"
+	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
 )
@@ -43,6 +44,16 @@ func join(t testing.TB, s *testutil.Server, opts ...natslock.Option) *member {
 	m.nc, m.link = s.ConnectLink()
 	m.Client = newClient(t, m.nc, append([]natslock.Option{m.rec.option()}, opts...)...)
 	return m
+}
+
+// joinFaulty is join with faults between the client and its bucket.
+func joinFaulty(t testing.TB, s *testutil.Server) (m *member, f *testutil.Faults) {
+	t.Helper()
+	m = join(t, s, natslock.WithStore(func(kv kvstore.KV) kvstore.KV {
+		f = testutil.NewFaults(kv, 1)
+		return f
+	}))
+	return m, f
 }
 
 // newClient makes a client that is closed when the test ends.

@@ -47,11 +47,7 @@ func TestGivingUpMakesNobodyFirst(t *testing.T) {
 func TestOutOfTurnMakesNobodyFirst(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		paused, jumper := join(t, s), join(t, s, natslock.WithWatchAfter(-1))
-		var blind *testutil.Faults
-		last := join(t, s, natslock.WithStore(func(kv kvstore.KV) kvstore.KV {
-			blind = testutil.NewFaults(kv, 1)
-			return blind
-		}))
+		last, blind := joinFaulty(t, s)
 		holder := mustLock(t, jumper.Client, "l")
 		paused.await(t, "l")
 		w := jumper.await(t, "l", natslock.NoRenew(), natslock.TTL(time.Hour))
@@ -164,11 +160,8 @@ func TestPlaceUsedAgain(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-				var f *testutil.Faults
-				b, c := join(t, s), join(t, s, natslock.WithStore(func(kv kvstore.KV) kvstore.KV {
-					f = testutil.NewFaults(kv, 1)
-					return f
-				}))
+				b := join(t, s)
+				c, f := joinFaulty(t, s)
 				r := newRaw(t, s.Connect())
 				holder := quietHolder(t, s)
 				first := b.await(t, "l")
@@ -205,11 +198,8 @@ func TestPlaceUsedAgainFaults(t *testing.T) {
 		for _, givesUp := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, gives up %v", name, givesUp), func(t *testing.T) {
 				testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-					var f *testutil.Faults
-					b, c := join(t, s), join(t, s, natslock.WithStore(func(kv kvstore.KV) kvstore.KV {
-						f = testutil.NewFaults(kv, 1)
-						return f
-					}))
+					b := join(t, s)
+					c, f := joinFaulty(t, s)
 					r := newRaw(t, s.Connect())
 					holder := quietHolder(t, s)
 					w := c.await(t, "l")
