@@ -40,6 +40,16 @@ type KV interface {
 	// stream's leader is asked.
 	Get(ctx context.Context, key string, min uint64) (Record, error)
 
+	// GetLatest returns the record under key as the stream's leader has it, from a
+	// state no older than the call; errors are those of Get. The leader's answer
+	// comes behind everything that it has re-published before, so it also proves
+	// that the subscriptions made before the call are in place. An answer of a
+	// replica proves neither.
+	//
+	// Where the user may not read from the leader, the leader confirms the
+	// subscriptions and a replica reads the record: that one may lag.
+	GetLatest(ctx context.Context, key string) (Record, error)
+
 	// List returns the live records whose keys match a pattern (NATS
 	// wildcards), deletions left out, in the order of their revisions. No key
 	// is missed that is live in a state that contains revision min. They are
@@ -69,6 +79,10 @@ type KV interface {
 	// State asks the stream's leader for its state and for the keys under
 	// pattern ("" for none).
 	State(ctx context.Context, pattern string) (State, error)
+
+	// Now estimates the wall clock of the servers, without I/O: the local clock,
+	// corrected by what the leader said last (see [State.Time]). It is a hint.
+	Now() time.Time
 
 	// Verify looks at the bucket again: nil when it is the one that was opened
 	// and fit for leases; otherwise an error matching [ErrBucketConfig],
@@ -136,8 +150,7 @@ type Record struct {
 }
 
 // Remaining estimates how long the record has left at the wall-clock time
-// now, between 0 and TTL. It trusts the clocks of client and server to agree,
-// so it is a hint for when to try. A record without a TTL has no end: the
+// now (see [KV.Now]), between 0 and TTL. It is a hint for when to try. A record without a TTL has no end: the
 // result is then negative.
 func (r Record) Remaining(now time.Time) time.Duration {
 	if r.TTL <= 0 {

@@ -235,6 +235,7 @@ func (s *Store) info(ctx context.Context, req infoRequest, first bool) (*infoRes
 	if err := s.api(ctx, "STREAM.INFO."+s.stream, body, &resp, first); err != nil {
 		return nil, err
 	}
+	s.clockRead(resp.TimeStamp)
 	return &resp, nil
 }
 

@@ -124,7 +124,7 @@ func (w *watch) end() bool {
 func (w *watch) Track(r Record) {
 	w.tracks.Store(true)
 	if r.TTL > 0 && !r.Deleted {
-		w.track(r, r.Remaining(time.Now()))
+		w.track(r, r.Remaining(w.s.Now()))
 	}
 }
 
