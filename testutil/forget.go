@@ -1,0 +1,35 @@
+package testutil
+
+import (
+	"encoding/binary"
+	"io/fs"
+	"math"
+	"os"
+	"path/filepath"
+
+	"github.com/stretchr/testify/require"
+)
+
+// ForgetTTLs makes a stopped server forget the TTLs of all that it has stored in
+// files: started again, it serves those records for ever, also the ones whose end
+// came meanwhile. Real servers come to that state when they are killed soon after a
+// start (nats-server 2.15 then logs "TTL state is outdated", and finds a part of
+// the TTLs only). TTLs of later writes are kept as usual.
+func (s *Server) ForgetTTLs() {
+	s.t.Helper()
+	require.False(s.t, s.Running(), "the server runs")
+	// The state is a version, a count of entries, the sequence that it is up to,
+	// and the entries: here none, up to the last sequence that there can be.
+	state := binary.LittleEndian.AppendUint64([]byte{1}, 0)
+	state = binary.LittleEndian.AppendUint64(state, math.MaxUint64)
+	found := 0
+	err := filepath.WalkDir(s.dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.Name() != "thw.db" {
+			return err
+		}
+		found++
+		return os.WriteFile(path, state, 0o600)
+	})
+	require.NoError(s.t, err)
+	require.NotZero(s.t, found, "no stream in files has a record with a TTL")
+}
