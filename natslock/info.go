@@ -81,6 +81,10 @@ type Holder struct {
 	// before, by the server's clock. Zero: never.
 	Expires time.Time
 	Meta    map[string]string
+	// Overdue says that the record's TTL had ended by a server's clock, and the
+	// server has not removed it: nobody holds the lock by it, and it keeps nobody
+	// out.
+	Overdue bool
 	// Broken holds what the operator said who broke the lock; the holder may
 	// still be stopping. Nil for a lock that was not broken.
 	Broken *Broken
@@ -124,7 +128,7 @@ func holderOf(e lease.Entry) *Holder {
 	if e.Zero() {
 		return nil
 	}
-	h := &Holder{Token: e.TokenOrTicket(), Revision: e.Revision, Unreadable: e.Unreadable}
+	h := &Holder{Token: e.TokenOrTicket(), Revision: e.Revision, Unreadable: e.Unreadable, Overdue: e.Overdue}
 	if !e.Deleted { // the TTL of a tombstone is its own
 		h.TTL = e.Record.TTL
 	}

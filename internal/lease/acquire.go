@@ -266,17 +266,20 @@ func (a *acquire) enter(revision uint64) verdict {
 	if l.Beside.Revision != 0 {
 		entry = entryOf(l.Beside)
 	}
-	queue := queueOf(l.Records)
+	queue, err := a.e.clear(a.ctx, queueOf(l.Records))
+	if err != nil {
+		a.e.log.Debug("delete overdue places", "lock", a.req.Name, "error", err)
+	}
 	a.queue = new(len(queue))
 	switch {
-	case entry.Live() && !a.bid.mine(entry):
+	case entry.Live() && !a.bid.mine(entry) && !a.e.overdue(a.ctx, entry):
 		return verdict{outcome: busy, entry: entry}
 	case len(queue) > 0 || l.More:
 		return verdict{outcome: busy}
 	}
 	a.e.emptySeen(a.gate, at)
 	v := verdict{outcome: free, entry: entry}
-	if entry.Live() { // an attempt of its own, to be adopted
+	if a.bid.mine(entry) { // an earlier attempt, to be adopted
 		v.entry = Entry{}
 	}
 	// There can be a newer tombstone: others may be quicker just now.

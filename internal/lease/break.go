@@ -95,7 +95,8 @@ func (e *Engine) Break(ctx context.Context, req BreakRequest) error {
 
 // holderKey finds the reader with the token, or else names the gate.
 func (e *Engine) holderKey(ctx context.Context, encoded string, token uint64) (string, error) {
-	l, err := e.kv.List(ctx, readerPrefix+encoded+".*", e.newest(ctx))
+	min, _ := e.newest(ctx)
+	l, err := e.kv.List(ctx, readerPrefix+encoded+".*", min)
 	if err != nil {
 		return "", err
 	}
@@ -120,13 +121,14 @@ func (e *Engine) breaking(entry Entry, req BreakRequest, serverTime time.Time) (
 		ttl = e.cfg.TTL
 	}
 	if entry.Fixed && !entry.Unreadable {
-		age := max(serverTime.Sub(entry.Time), 0)
+		// Two servers' clocks: the one that has stamped the record may be ahead.
+		age := max(serverTime.Sub(entry.Time)-overdueSlack, 0)
 		ttl = max(ceilSecond(ttl-age), time.Second)
 	}
 	b.TTL = int64(ttl / time.Second)
 	value, err := b.encode()
 	w := kvstore.Write{Key: entry.Key, Value: value, Expect: entry.Revision, TTL: ttl}
-	if req.Now {
+	if req.Now || entry.overdue(serverTime) { // an overdue record has no holder to wait for
 		w.Delete, w.TTL = true, 0
 	}
 	return w, err

@@ -11,15 +11,18 @@ import (
 )
 
 // A queue is the wait records of a lock in the order of their tickets: the
-// revisions at which they were first written. Whoever is not first watches its
-// predecessor alone, whoever is first watches the lock, so one release wakes
-// one waiter however many there are. Every notification is backed by timers:
-// losing one costs time, never the lock.
+// revisions at which they were first written. The first waiter watches the lock,
+// every other waiter watches its predecessor, so one release wakes one waiter
+// however many there are. An answer of the stream's leader, asked for after
+// subscribing, proves that the subscription is in place. Timers back up every
+// notification: losing one costs time, never the lock.
 
 const (
-	// maxWaitTTL is the longest life of a wait record: a waiter that dies holds
-	// up those behind it no longer than that, whatever the lock's own TTL.
-	maxWaitTTL = 15 * time.Second
+	// A place in a queue lives as long as the lock's own TTL, within these bounds: a
+	// waiter that dies does not hold up those behind it for long, and the place of
+	// one that lives outlasts the pauses of a busy machine.
+	minPlaceTTL = 5 * time.Second
+	maxPlaceTTL = 15 * time.Second
 	// idleFor is how long a waiter sees the lock free before it takes it out
 	// of turn: a paused first waiter holds nobody up.
 	idleFor = 1200 * time.Millisecond
@@ -28,27 +31,31 @@ const (
 	idleLook = 400 * time.Millisecond
 )
 
-// backstop yields the pauses after which a waiter looks by itself.
-type backstop int
+// backstop yields the pauses after which a waiter reads by itself: soon at first,
+// then about as often as its place is renewed.
+type backstop struct {
+	place time.Duration // its TTL
+	tries int
+}
 
 func (b *backstop) next() time.Duration {
 	early := [...]time.Duration{20 * time.Millisecond, 100 * time.Millisecond, 500 * time.Millisecond}
-	if int(*b) < len(early) {
-		*b++
-		return early[*b-1]
+	if b.tries++; b.tries <= len(early) {
+		return early[b.tries-1]
 	}
-	return 2500*time.Millisecond + rand.N(time.Second)
+	return b.place/3 + rand.N(b.place/30)
 }
 
-// lateness yields the pauses after which a waiter looks at a record that is over
-// by its own clock: short ones while the server may only be a moment late,
-// longer ones when it seems that the clocks do not agree.
+// lateness yields the pauses after which a waiter checks a record whose TTL is over
+// by the estimate of the server's clock: short ones while the server may only be a
+// moment late, longer ones when it has not removed an overdue record and no claim
+// has got it either.
 type lateness int
 
 func (o *lateness) next() time.Duration {
 	*o++
 	switch {
-	case *o <= 15: // servers remove records up to 300 ms late
+	case *o <= 15: // 300 ms in all, which is overdueSlack
 		return 20 * time.Millisecond
 	case *o <= 25:
 		return 100 * time.Millisecond
@@ -158,17 +165,19 @@ func (q queuing) body() Body {
 	return b
 }
 
+// placeTTL is the TTL of a place in the queue.
+func (a *acquire) placeTTL() time.Duration { return min(max(a.ttl, minPlaceTTL), maxPlaceTTL) }
+
 // enqueue writes a wait record under a new id, at the tombstone of a place that
 // this client has left or under a key of its own. Its revision is the ticket.
 func (a *acquire) enqueue() (*Lease, verdict) {
-	ttl := min(a.ttl, maxWaitTTL)
 	var vacant string
 	var expect uint64
 	if a.e.kv.Current() { // a list may show what the key had before, otherwise
 		vacant, expect = a.e.vacancy(a.waitKey(""))
 	}
 	b := bid{e: a.e, ctx: a.ctx, of: bidderFunc(func() *claim {
-		c := a.e.newClaim(a.spec, queuing{a, newTerms(ttl, a.e.cfg.Margin)})
+		c := a.e.newClaim(a.spec, queuing{a, newTerms(a.placeTTL(), a.e.cfg.Margin)})
 		c.spec.lock = false
 		if c.spec.key = vacant; vacant == "" {
 			c.spec.key = a.waitKey(c.id)
@@ -227,18 +236,25 @@ func (a *acquire) stand(place *Lease) (verdict, bool) {
 			}
 			try = 0
 			i := slices.IndexFunc(queue, func(e Entry) bool { return e.ID == place.id })
-			pred := i - 1
+			if i < 0 {
+				next = requeue
+				continue
+			}
+			n := len(queue)
+			queue, err = a.e.clear(a.ctx, queue[:i])
+			if err != nil { // the timers will tell
+				a.e.log.Debug("delete overdue places", "lock", a.req.Name, "error", err)
+			}
+			pred := len(queue) - 1
 			for pred >= 0 && !a.blocks(queue[pred]) {
 				pred--
 			}
 			if from == 0 {
-				a.position = i + 1
+				a.position = len(queue) + 1
 			}
 			switch {
-			case i < 0:
-				next = requeue
 			case pred >= 0 && queue[pred].TokenOrTicket() >= from:
-				a.e.reached(pattern, place.token-queue[pred].TokenOrTicket(), len(queue), from == 0)
+				a.e.reached(pattern, place.token-queue[pred].TokenOrTicket(), n, from == 0)
 				whole = false
 				next, v = a.follow(place, queue[pred])
 			case from > 0: // it is further back, if there is one
@@ -274,26 +290,35 @@ func (a *acquire) follow(place *Lease, pred Entry) (step, verdict) {
 		defer w.Stop()
 		w.Track(kvstore.Record{}) // also when a clock says that the record is over
 	}
-	// Asked after subscribing: the answer shows that the subscription is in
-	// place, and what has happened before it was.
-	var back backstop
+	back := backstop{place: a.placeTTL()}
 	idle := idleness{}
 	late := lateness(0)
-	look := func() (there bool, pause time.Duration) {
-		pause = back.next()
-		entry, err := a.e.read(a.ctx, pred.Key, pred.Revision)
-		if err != nil {
-			return true, pause // not known; the timers will tell
+	proven := false
+	look := func() (there bool, gate *Entry, pause time.Duration) {
+		var entry Entry
+		var err error
+		if proven {
+			entry, gate, err = a.e.readBeside(a.ctx, pred, a.gate)
+		} else {
+			entry, err = a.e.readLatest(a.ctx, pred.Key)
+			proven = err == nil
 		}
-		if left := entry.Remaining(time.Now()); left == 0 {
+		pause = back.next()
+		if err != nil {
+			return true, nil, pause // not known; the timers will tell
+		}
+		// Another claim may have its key by now, behind all that have queued since.
+		there = entry.Live() && entry.ID == pred.ID
+		if there && entry.Remaining(a.e.kv.Now()) == 0 {
 			pause = late.next()
+			rest, err := a.e.clear(a.ctx, []Entry{entry})
+			there = err != nil || len(rest) > 0
 		} else if late = 0; w != nil {
 			w.Track(entry.Record)
 		}
-		// Another one may have its key by now, behind everybody who has queued since.
-		return entry.Live() && entry.ID == pred.ID, pause
+		return there, gate, pause
 	}
-	there, pause := look()
+	there, _, pause := look()
 	if !there {
 		return relist, verdict{}
 	}
@@ -314,19 +339,20 @@ func (a *acquire) follow(place *Lease, pred Entry) (step, verdict) {
 			case ev.Kind == kvstore.Put && entryOf(ev.Record).ID != pred.ID:
 				return relist, verdict{} // its tombstone was overtaken
 			case ev.Kind == kvstore.Expired || recheck:
+				proven = proven && !recheck // another server serves the subscription now
 				timer.Reset(0)
 			}
 		case <-timer.C:
 			if place.ended() {
 				return requeue, verdict{}
 			}
-			if there, pause = look(); !there {
+			var gate *Entry
+			if there, gate, pause = look(); !there {
 				return relist, verdict{}
 			}
-			unheld, sure := a.idleFor(&idle)
-			if sure {
+			if gate != nil && a.idleFor(&idle, *gate) {
 				// Its turn or not, the lock has been free for a while.
-				switch v := a.bid.take(unheld); v.outcome {
+				switch v := a.bid.take(idle.revision); v.outcome {
 				case free, busy:
 					idle = idleness{}
 				default:
@@ -351,30 +377,29 @@ type idleness struct {
 	revision uint64
 }
 
-// idleFor looks at the lock and says at which revision it is free, and whether
-// it has been for long enough, with jitter by rank, to be taken out of turn.
-func (a *acquire) idleFor(idle *idleness) (revision uint64, sure bool) {
-	entry, err := a.e.read(a.ctx, a.gate, 0)
-	if err == nil && a.bid.mine(entry) {
-		return 0, true
+// idleFor says whether the lock, read a moment ago, has been free for long enough,
+// with jitter by rank, to be claimed out of turn at idle.revision.
+func (a *acquire) idleFor(idle *idleness, entry Entry) bool {
+	if a.bid.mine(entry) {
+		idle.revision = 0
+		return true
 	}
-	if err != nil || entry.Live() {
-		if err == nil {
-			a.holder = new(entry)
-		}
+	if entry.Live() && !a.e.overdue(a.ctx, entry) {
+		a.holder = new(entry)
 		*idle = idleness{}
-		return 0, false
+		return false
 	}
 	now := a.e.now()
 	if idle.since == 0 || (entry.Revision != 0 && entry.Revision != idle.revision) {
 		*idle = idleness{since: now, revision: entry.Revision}
-		return 0, false
+		return false
 	}
+	idle.revision = entry.Revision
 	rank := time.Second
 	if a.position > 0 { // known, so far
 		rank = min(time.Duration(a.position)*20*time.Millisecond, rank)
 	}
-	return entry.Revision, now.Sub(idle.since) >= idleFor+rank+rand.N(rank+1)
+	return now.Sub(idle.since) >= idleFor+rank+rand.N(rank+1)
 }
 
 // first waits for the lock at the head of the queue.
@@ -385,11 +410,11 @@ func (a *acquire) first(place *Lease) (step, verdict) {
 		defer w.Stop()
 		w.Track(kvstore.Record{})
 	}
-	var back backstop
+	back := backstop{place: a.placeTTL()}
 	late := lateness(0)
 	for expect := uint64(0); ; {
-		// Refused while the lock is held. Sent after subscribing, so its answer
-		// shows that the subscription is in place.
+		// Refused while the lock is held. Sent after subscribing, so the leader's
+		// answer proves that the subscription is in place.
 		v := a.bid.take(expect)
 		switch v.outcome {
 		case free:
@@ -400,12 +425,16 @@ func (a *acquire) first(place *Lease) (step, verdict) {
 			continue
 		case busy:
 			a.holder = new(v.entry)
+			if a.e.overdue(a.ctx, v.entry) {
+				expect = v.entry.Revision
+				continue
+			}
 		default:
 			return finished, v
 		}
 		for waiting := true; waiting; {
 			pause := back.next()
-			left := a.holder.Remaining(time.Now())
+			left := a.holder.Remaining(a.e.kv.Now())
 			if left == 0 {
 				pause = late.next()
 			} else {
@@ -427,23 +456,23 @@ func (a *acquire) first(place *Lease) (step, verdict) {
 				case ev.Kind == kvstore.Deleted:
 					// Anybody may forge that: a claim at the revision of a live
 					// record would overwrite it.
-					expect, waiting = a.look(ev.Record.Revision)
+					expect, waiting = a.look(func() (Entry, error) { return a.e.read(a.ctx, a.gate, ev.Record.Revision) })
 				case ev.Kind == kvstore.Expired:
 					expect, waiting = 0, false
 				case ev.Kind == kvstore.Put:
 					a.holder = new(entryOf(ev.Record))
 					waiting = !a.bid.mine(*a.holder)
-				case recheck:
-					expect, waiting = a.look(0)
+				case recheck: // the leader's answer proves the subscription again
+					expect, waiting = a.look(func() (Entry, error) { return a.e.readLatest(a.ctx, a.gate) })
 				}
 			case <-timer.C:
 				if place.ended() {
 					return requeue, verdict{}
 				}
-				if left == 0 {
+				if left == 0 && !a.holder.overdue(a.e.kv.Now()) {
 					expect, waiting = 0, false // a claim decides
 				} else {
-					expect, waiting = a.look(0)
+					expect, waiting = a.look(func() (Entry, error) { return a.e.read(a.ctx, a.gate, 0) })
 				}
 			case <-a.ctx.Done():
 				timer.Stop()
@@ -457,15 +486,18 @@ func (a *acquire) first(place *Lease) (step, verdict) {
 	}
 }
 
-// look reads the lock, as of a state that contains revision, and says whether to
-// go on waiting, or else with which expectation to claim it.
-func (a *acquire) look(revision uint64) (expect uint64, waiting bool) {
-	entry, err := a.e.read(a.ctx, a.gate, revision)
+// look reads the lock and says whether to go on waiting, or else with which
+// expectation to claim it.
+func (a *acquire) look(read func() (Entry, error)) (expect uint64, waiting bool) {
+	entry, err := read()
 	if err != nil {
 		return 0, true
 	}
 	if entry.Live() {
 		a.holder = new(entry)
+		if a.e.overdue(a.ctx, entry) {
+			return entry.Revision, false
+		}
 		return 0, !a.bid.mine(entry)
 	}
 	return entry.Revision, false

@@ -228,6 +228,8 @@ type Entry struct {
 	// Unreadable marks a record that is none of ours: held by an unknown
 	// owner.
 	Unreadable bool
+	// Overdue marks a record of a view that was overdue when the server was asked.
+	Overdue bool
 }
 
 func entryOf(r kvstore.Record) Entry {

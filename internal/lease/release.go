@@ -308,7 +308,11 @@ func (e *Engine) discard(key, id string, revision uint64) {
 func (e *Engine) read(ctx context.Context, key string, revision uint64) (Entry, error) {
 	ctx, cancel := answerIn(ctx, answerTimeout)
 	defer cancel()
-	r, err := e.kv.Get(ctx, key, revision)
+	return foundEntry(e.kv.Get(ctx, key, revision))
+}
+
+// foundEntry is what a read has found: the zero entry where there is no record.
+func foundEntry(r kvstore.Record, err error) (Entry, error) {
 	switch {
 	case errors.Is(err, kvstore.ErrNotFound):
 		return Entry{}, nil
@@ -316,6 +320,43 @@ func (e *Engine) read(ctx context.Context, key string, revision uint64) (Entry, 
 		return Entry{}, err
 	}
 	return entryOf(r), nil
+}
+
+// readLatest returns the record under key as the stream's leader has it, which
+// proves the subscriptions made before; see [kvstore.KV.GetLatest].
+func (e *Engine) readLatest(ctx context.Context, key string) (Entry, error) {
+	ctx, cancel := answerIn(ctx, answerTimeout)
+	defer cancel()
+	return foundEntry(e.kv.GetLatest(ctx, key))
+}
+
+// readProving is read, but the leader answers first: that proves a subscription of
+// which a lease that is not renewed has no other proof.
+func (e *Engine) readProving(ctx context.Context, key string, revision uint64) (Entry, error) {
+	entry, err := e.readLatest(ctx, key)
+	if err == nil && entry.Live() && entry.Revision >= revision {
+		return entry, nil
+	}
+	return e.read(ctx, key, revision)
+}
+
+// readBeside returns what is under the key of entry, which was read before, and the
+// record under another key, by one request where the user may read many keys.
+func (e *Engine) readBeside(ctx context.Context, entry Entry, key string) (now Entry, beside *Entry, err error) {
+	ctx, cancel := answerIn(ctx, answerTimeout)
+	defer cancel()
+	l, err := e.kv.List(ctx, entry.Key, entry.Revision, kvstore.Beside(key))
+	if err != nil {
+		return Entry{}, nil, err
+	}
+	if len(l.Records) > 0 {
+		now = entryOf(l.Records[0])
+	}
+	beside = new(Entry)
+	if l.Beside.Revision != 0 {
+		*beside = entryOf(l.Beside)
+	}
+	return now, beside, nil
 }
 
 // beginWork registers work that Close has to wait for; the caller ends it with

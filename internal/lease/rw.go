@@ -97,7 +97,7 @@ func (a *acquire) currentReaders() ([]Entry, error) {
 	for _, r := range l.Records {
 		readers = append(readers, entryOf(r))
 	}
-	return readers, nil
+	return a.e.clear(ctx, readers)
 }
 
 // roll is an answer about the readers.
@@ -158,7 +158,12 @@ func (a *acquire) readersLeft(l *Lease, d *departures) (roll, error) {
 			// Dead by its own tombstone, and for ever: ids are not used again.
 			d.gone[key] = true
 		case err == nil:
-			r.live = append(r.live, entryOf(rec))
+			entry := entryOf(rec)
+			if entry.overdue(st.Time) && a.e.deleteOverdue(ctx, entry) == nil {
+				d.gone[key] = true // a renewal would have made the deletion fail
+				continue
+			}
+			r.live = append(r.live, entry)
 		case errors.Is(err, kvstore.ErrNotFound):
 			r.live = append(r.live, Entry{}) // a replica lags, or it has just expired: ask again
 		default:
@@ -183,7 +188,7 @@ func (a *acquire) drain(l *Lease) verdict {
 			watch.Stop()
 		}
 	}()
-	var back backstop
+	back := backstop{place: a.placeTTL()}
 	var over lateness
 	var first roll     // of a proof by two: nobody was in it
 	var renewed uint64 // a gate write sent since; 0: none yet
@@ -248,7 +253,7 @@ func (a *acquire) drain(l *Lease) verdict {
 		pause := back.next()
 		overdue := false
 		for _, e := range r.live {
-			switch left := e.Remaining(time.Now()); {
+			switch left := e.Remaining(a.e.kv.Now()); {
 			case e.Zero() || left == 0: // listed, and over or not to be read
 				overdue = true
 			case watch != nil:

@@ -33,7 +33,11 @@ func (l *Lease) resolve(ctx context.Context, revision uint64, proven bool) {
 			return
 		}
 		rctx, cancel := context.WithTimeout(ctx, min(left, time.Second<<min(try, 3)))
-		entry, err := l.e.read(rctx, l.spec.key, revision)
+		read := l.e.read
+		if !proven {
+			read = l.e.readProving
+		}
+		entry, err := read(rctx, l.spec.key, revision)
 		cancel()
 		if err == nil {
 			l.found(entry, revision)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"time"
 
 	"github.com/natslock/locks/kvstore"
 )
@@ -17,17 +18,25 @@ type View struct {
 	Queue   []Entry // in the order of their tickets
 }
 
-// newest returns a revision that the bucket has reached: what is read as of it
-// shows every write that was acknowledged before the call, whichever replica
-// answers. While nobody leads it is 0, and reads may be behind.
-func (e *Engine) newest(ctx context.Context) uint64 {
+// newest returns a revision that the bucket has reached, and the server's time:
+// what is read as of that revision shows every write that was acknowledged before
+// the call, whichever replica answers. While nobody leads both are zero, and reads
+// may be behind.
+func (e *Engine) newest(ctx context.Context) (revision uint64, server time.Time) {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
 	st, err := e.kv.State(ctx, "")
 	if err != nil {
-		return 0
+		return 0, time.Time{}
 	}
-	return st.LastRevision
+	return st.LastRevision, st.Time
+}
+
+// entryAt is entryOf for a view that was made at a time of the server's.
+func entryAt(r kvstore.Record, server time.Time) Entry {
+	entry := entryOf(r)
+	entry.Overdue = entry.overdue(server)
+	return entry
 }
 
 // Inspect reads one lock. A free lock has no holder and nobody queued.
@@ -41,7 +50,7 @@ func (e *Engine) Inspect(ctx context.Context, kind Kind, name string) (View, err
 	if kind == RW {
 		holder, wait = gatePrefix, rwaitPrefix
 	}
-	min := e.newest(ctx)
+	min, server := e.newest(ctx)
 	entry, err := e.read(ctx, holder+encoded, min)
 	if isAny(err, ErrPermission) {
 		// The leader's read shows any key, so it may be withheld, or not be
@@ -53,6 +62,7 @@ func (e *Engine) Inspect(ctx context.Context, kind Kind, name string) (View, err
 	}
 	if entry.Live() {
 		v.Holder = entry
+		v.Holder.Overdue = entry.overdue(server)
 	}
 	if v.Queue, err = e.waiters(ctx, wait+encoded+".*", min, 0); err != nil {
 		return View{}, err
@@ -63,7 +73,7 @@ func (e *Engine) Inspect(ctx context.Context, kind Kind, name string) (View, err
 			return View{}, err
 		}
 		for _, r := range l.Records {
-			v.Readers = append(v.Readers, entryOf(r))
+			v.Readers = append(v.Readers, entryAt(r, server))
 		}
 	}
 	return v, nil
@@ -79,7 +89,7 @@ func (e *Engine) List(ctx context.Context, pattern string) ([]View, error) {
 		kind Kind
 		name string
 	}
-	min := e.newest(ctx)
+	min, server := e.newest(ctx)
 	found := make(map[lock]*View)
 	for _, prefix := range []string{lockPrefix, waitPrefix, gatePrefix, rwaitPrefix, readerPrefix} {
 		l, err := e.kv.List(ctx, keysOf(prefix, encoded), min)
@@ -95,7 +105,7 @@ func (e *Engine) List(ctx context.Context, pattern string) ([]View, error) {
 			if prefix != lockPrefix && prefix != waitPrefix {
 				id.kind = RW
 			}
-			entry := entryOf(r)
+			entry := entryAt(r, server)
 			waiting := prefix == waitPrefix || prefix == rwaitPrefix
 			if waiting && (entry.Unreadable || entry.Status != StatusWaiting) {
 				continue // nobody's place

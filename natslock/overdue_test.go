@@ -1,0 +1,265 @@
+package natslock_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/rwlock"
+	"github.com/natslock/locks/testutil"
+)
+
+const (
+	// overdueIn is how long after the end of a record's TTL its lock is granted at the
+	// latest, although the server does not remove the record.
+	overdueIn = 500 * time.Millisecond
+	// overdueNot is how long after it the record is still left to its holder.
+	overdueNot = 300 * time.Millisecond
+)
+
+// forget restarts a server, which forgets the TTLs of all that it has stored.
+func forget(s *testutil.Server) {
+	s.Stop()
+	s.ForgetTTLs()
+	s.Restart()
+}
+
+type take func(ctx context.Context, opts ...natslock.LockOption) (*natslock.Lock, error)
+
+// overdueCases are the records that can be overdue, and the acquires that they keep
+// out until then.
+var overdueCases = map[string]struct {
+	dead, first func(c *natslock.Client) take // first: a holder that the dead one waits for
+	next        map[string]func(c *natslock.Client) take
+}{
+	"holder": {mutexOf, nil, map[string]func(c *natslock.Client) take{"lock": mutexOf, "try": mutexTry}},
+	"waiter": {mutexOf, mutexOf, map[string]func(c *natslock.Client) take{"lock": mutexOf, "try": mutexTry}},
+	"writer": {writerOf, nil, map[string]func(c *natslock.Client) take{
+		"write": writerOf, "read": readerOf, "try write": writerTry, "try read": readerTry}},
+	"reader":         {readerOf, nil, map[string]func(c *natslock.Client) take{"write": writerOf, "try write": writerTry}},
+	"waiting writer": {writerOf, readerOf, map[string]func(c *natslock.Client) take{"read": readerOf, "try read": readerTry, "write": writerOf}},
+	"waiting reader": {readerOf, writerOf, map[string]func(c *natslock.Client) take{"write": writerOf, "try write": writerTry}},
+}
+
+func mutexOf(c *natslock.Client) take {
+	return func(ctx context.Context, opts ...natslock.LockOption) (*natslock.Lock, error) {
+		return c.Lock(ctx, "l", opts...)
+	}
+}
+
+func mutexTry(c *natslock.Client) take {
+	return func(ctx context.Context, opts ...natslock.LockOption) (*natslock.Lock, error) {
+		return c.TryLock(ctx, "l", opts...)
+	}
+}
+
+func writerOf(c *natslock.Client) take {
+	return func(ctx context.Context, opts ...natslock.LockOption) (*natslock.Lock, error) {
+		return rwlock.New(c).Lock(ctx, "l", opts...)
+	}
+}
+
+func writerTry(c *natslock.Client) take {
+	return func(ctx context.Context, opts ...natslock.LockOption) (*natslock.Lock, error) {
+		return rwlock.New(c).TryLock(ctx, "l", opts...)
+	}
+}
+
+func readerOf(c *natslock.Client) take {
+	return func(ctx context.Context, opts ...natslock.LockOption) (*natslock.Lock, error) {
+		return rwlock.New(c).RLock(ctx, "l", opts...)
+	}
+}
+
+func readerTry(c *natslock.Client) take {
+	return func(ctx context.Context, opts ...natslock.LockOption) (*natslock.Lock, error) {
+		return rwlock.New(c).TryRLock(ctx, "l", opts...)
+	}
+}
+
+// A record that a server has forgotten to remove keeps others out until its TTL and
+// a slack are over, and no longer; whether they waited for it, come later, or try.
+func TestOverdue(t *testing.T) {
+	const ttl = 6 * time.Second
+	for victim, tc := range overdueCases {
+		for name, next := range tc.next {
+			t.Run(victim+"/"+name, func(t *testing.T) {
+				testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+					dead := join(t, s, natslock.WithTTL(ttl))
+					b := join(t, s, natslock.WithTTL(ttl))
+					var first *natslock.Lock
+					var err error
+					if tc.first != nil {
+						first, err = tc.first(b.Client)(t.Context())
+						require.NoError(t, err)
+						go func() { _, _ = tc.dead(dead.Client)(context.Background()) }()
+						synctest.Wait()
+					} else {
+						_, err = tc.dead(dead.Client)(context.Background(), natslock.Detached())
+						require.NoError(t, err)
+					}
+					written := time.Now()
+					dead.link.Cut()
+					time.Sleep(time.Second)
+					forget(s)
+					time.Sleep(time.Second)
+					if first != nil {
+						mustUnlock(t, first)
+					}
+					if name == "try" || name == "try write" || name == "try read" {
+						_, err = next(b.Client)(t.Context())
+						require.ErrorIs(t, err, natslock.ErrLocked)
+						time.Sleep(ttl + overdueIn - time.Since(written))
+					}
+					ctx, cancel := context.WithTimeout(t.Context(), patience)
+					defer cancel()
+					l, err := next(b.Client)(ctx)
+					require.NoError(t, err)
+					if first == nil { // a dead waiter is passed earlier, when the lock has been idle
+						require.GreaterOrEqual(t, time.Since(written), ttl+overdueNot)
+					}
+					require.LessOrEqual(t, time.Since(written), ttl+overdueIn)
+					mustUnlock(t, l)
+					l, err = next(b.Client)(ctx)
+					require.NoError(t, err, "and again")
+					mustUnlock(t, l)
+				})
+			})
+		}
+	}
+}
+
+// All that a server has brought back from before its crash is free when its TTL is
+// over, for waiters that were there at the crash and for newcomers.
+func TestOverdueAfterCrash(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		const ttl = 5 * time.Second
+		a, b := join(t, s, natslock.WithTTL(ttl)), join(t, s, natslock.WithTTL(ttl))
+		holder := mustLock(t, a.Client, "l")
+		var places []*waiting
+		for range 30 {
+			places = append(places, a.await(t, "l"))
+		}
+		a.link.Cut() // with its places
+		died := time.Now()
+		w := b.await(t, "l")
+		forget(s)
+		l := w.granted(t)
+		require.LessOrEqual(t, w.at.Sub(died), ttl+overdueIn)
+		require.Greater(t, l.Token(), holder.Token())
+		mustUnlock(t, l)
+		a.link.Heal()
+		var wg sync.WaitGroup
+		for _, w := range places { // they have queued again, in any order
+			wg.Go(func() {
+				if <-w.done; assert.NoError(t, w.err) {
+					assert.NoError(t, w.lock.Unlock(context.Background()))
+				}
+			})
+		}
+		wg.Wait()
+	})
+}
+
+// A holder that lives is not overdue, whatever its server has forgotten.
+func TestOverdueIsRenewed(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a, b := join(t, s, natslock.WithTTL(3*time.Second)), join(t, s, natslock.WithTTL(3*time.Second))
+		l := mustLock(t, a.Client, "l")
+		forget(s)
+		w := b.await(t, "l")
+		for range 20 {
+			time.Sleep(time.Second)
+			require.False(t, w.over())
+			_, err := b.TryLock(t.Context(), "l")
+			require.ErrorIs(t, err, natslock.ErrLocked)
+		}
+		mustUnlock(t, l)
+		mustUnlock(t, w.granted(t))
+	})
+}
+
+// A notification can be forged, so its times prove nothing: a waiter that hears of a
+// holder's record of long ago does not claim the lock over the live one.
+func TestOverdueForged(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c, f := joinFaulty(t, s)
+		holder := quietHolder(t, s)
+		w := c.await(t, "l")
+		r := newRaw(t, s.Connect())
+		m := r.get("lock.l")
+		tapped := newTap(t, s.Connect(), "lock.l")
+		for range 5 {
+			f.Forge(kvstore.Event{Kind: kvstore.Put, Record: kvstore.Record{
+				Key: "lock.l", Value: m.Data, Revision: m.Sequence, Time: time.Now().Add(-time.Hour), TTL: time.Second,
+			}})
+			time.Sleep(2 * time.Second)
+		}
+		synctest.Wait()
+		require.False(t, w.over())
+		for _, msg := range tapped.take(t, c.nc) {
+			require.Equal(t, "0", msg.Header.Get("Nats-Expected-Last-Subject-Sequence"))
+		}
+		require.Equal(t, natslock.Held, holder.State())
+		mustUnlock(t, holder)
+		mustUnlock(t, w.granted(t))
+	})
+}
+
+// An overdue record is shown as such, and a break of it leaves nothing to wait for.
+func TestOverdueBreak(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		const ttl = 4 * time.Second
+		dead, op := join(t, s), join(t, s)
+		l := mustLock(t, dead.Client, "l", natslock.TTL(ttl))
+		written := time.Now()
+		dead.link.Cut()
+		forget(s)
+		time.Sleep(ttl + overdueNot - time.Since(written))
+		info := inspect(t, op.Client, "l")
+		require.True(t, info.Holder.Overdue)
+		require.NoError(t, op.Break(t.Context(), natslock.Mutex, "l", l.Token(), "left behind"))
+		require.Nil(t, inspect(t, op.Client, "l").Holder, "there is no holder to wait for")
+		fresh, err := op.TryLock(t.Context(), "l")
+		require.NoError(t, err)
+		require.False(t, inspect(t, op.Client, "l").Holder.Overdue)
+		mustUnlock(t, fresh)
+	})
+}
+
+// The broken record of a fixed lease lasts as long as the lease, although the clock
+// of the server that tells the operator's age of it may be ahead by the slack.
+func TestOverdueBreakOfFixedLease(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		const ttl = 60 * time.Second
+		holder := join(t, s)
+		op := join(t, s, natslock.WithStore(func(kv kvstore.KV) kvstore.KV { return &aheadBy{kv, overdueNot} }))
+		l := mustLock(t, holder.Client, "l", natslock.TTL(ttl), natslock.NoRenew())
+		begun := time.Now()
+		time.Sleep(30*time.Second - 100*time.Millisecond)
+		require.NoError(t, op.Break(t.Context(), natslock.Mutex, "l", l.Token(), "enough"))
+		broken := newRaw(t, s.Connect()).get("lock.l")
+		rest, err := time.ParseDuration(broken.Header.Get("Nats-TTL"))
+		require.NoError(t, err)
+		require.GreaterOrEqual(t, time.Since(begun)+rest, ttl)
+	})
+}
+
+// aheadBy is a store whose leader's clock is ahead.
+type aheadBy struct {
+	kvstore.KV
+	by time.Duration
+}
+
+func (a *aheadBy) State(ctx context.Context, pattern string) (kvstore.State, error) {
+	st, err := a.KV.State(ctx, pattern)
+	st.Time = st.Time.Add(a.by)
+	return st, err
+}
