@@ -2,8 +2,10 @@ package natslock_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -142,24 +144,76 @@ func TestMessagesTryLockAlternating(t *testing.T) {
 	})
 }
 
-// A waiter that nothing happens to costs a renewal of its place every 5 s and a
-// few reads, whatever its place.
+// A waiter costs a renewal of its place and a read every 5 s while nothing happens,
+// whatever its place: 24 messages in a minute. A holder costs its renewals.
 func TestMessagesWaiting(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		holder, c := join(t, s, natslock.WithTTL(time.Hour)), join(t, s)
 		mustLock(t, holder.Client, "l")
 		const n = 10
+		var waiters []*member
 		for range n {
-			c.await(t, "l")
+			w := join(t, s)
+			w.await(t, "l")
+			waiters = append(waiters, w)
 		}
 		time.Sleep(10 * time.Second)
 		p := newTap(t, s.Connect(), ">")
+		var sent []uint64
+		for _, w := range waiters {
+			sent = append(sent, w.nc.Stats().OutMsgs)
+		}
+		time.Sleep(10 * time.Minute)
+		require.InDelta(t, 12*10*n, len(p.take(t, c.nc)), 40, "renewals of places")
+		for i, w := range waiters {
+			require.LessOrEqual(t, int(w.nc.Stats().OutMsgs-sent[i]), 24*10, "waiter %d", i)
+		}
+		other := mustLock(t, c.Client, "held")
+		time.Sleep(time.Minute)
 		out := c.nc.Stats().OutMsgs
-		time.Sleep(100 * time.Second)
-		require.InDelta(t, 20*n, len(p.take(t, c.nc)), n+5)
-		require.Less(t, int(c.nc.Stats().OutMsgs-out), n*(20+2*100/2), "renewals, and at most two reads every 2.5 s")
+		time.Sleep(10 * time.Minute)
+		require.InDelta(t, 12*10, int(c.nc.Stats().OutMsgs-out), 3, "a holder")
+		mustUnlock(t, other)
 		synctest.Wait()
 	})
+}
+
+// An acquire that was given up, or tried in vain, leaves no subscription once its
+// attempts are answered.
+func TestMessagesGivingUp(t *testing.T) {
+	s := testutil.RunServer(t)
+	holder, c := join(t, s), join(t, s)
+	holds := mustLock(t, holder.Client, "l")
+	mustUnlock(t, mustLock(t, c.Client, "other")) // what a client has at all
+	before := c.nc.NumSubscriptions()
+	var wg sync.WaitGroup
+	var refused, gaveUp atomic.Int64
+	for i := range 8 {
+		wg.Go(func() {
+			for j := range 50 {
+				// From before the first answer to well inside the queue.
+				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(j%10)*time.Duration(i+1)*50*time.Microsecond)
+				acquire := c.Lock
+				if j%2 == 0 {
+					acquire = c.TryLock
+				}
+				_, err := acquire(ctx, "l")
+				cancel()
+				if errors.Is(err, natslock.ErrLocked) {
+					refused.Add(1)
+				} else {
+					gaveUp.Add(1)
+				}
+				assert.Error(t, err)
+			}
+		})
+	}
+	wg.Wait()
+	t.Logf("%d were refused, %d gave up", refused.Load(), gaveUp.Load())
+	require.Positive(t, gaveUp.Load())
+	eventually(t, "no subscription is left", func() bool { return c.nc.NumSubscriptions() <= before })
+	require.Zero(t, c.Stats().Waiting)
+	mustUnlock(t, holds)
 }
 
 // 50 clients, each on its own connection, count up under 5 locks.

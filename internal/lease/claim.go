@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -32,6 +33,8 @@ type claim struct {
 	granted  int // the attempt that became the lease
 	replies  []reply
 	wake     chan struct{}
+	sighting *ghost // the watch for late records, until each attempt is answered
+	stop     func() // ends it
 
 	// Of most claims that is all there is.
 	firstAttempt [1]attempt
@@ -154,7 +157,15 @@ func (c *claim) answered(n int, a kvstore.Answer) {
 		c.replies = append(c.replies, reply{n: n, answer: a, at: at})
 	}
 	discard := late && a.Err == nil && n != c.granted
+	var sighting *ghost
+	if c.sighting != nil && c.settled() {
+		sighting, c.sighting = c.sighting, nil
+	}
 	c.mu.Unlock()
+	if sighting != nil {
+		c.e.ghosts.lay(sighting)
+		c.e.sender.add(c.stop)
+	}
 	if discard {
 		c.e.discard(c.spec.key, c.id, a.Revision)
 	}
@@ -330,6 +341,7 @@ func (c *claim) close(n int) {
 		case a.answered || a.forget == nil:
 		case i+1 == n:
 			adopted = a.forget
+			c.attempts[i].answered = true // by the record
 		default:
 			open = append(open, a)
 		}
@@ -356,9 +368,8 @@ func (c *claim) haunt(open []attempt, givenUp bool) {
 		c.e.ghosts.keep(a.forget)
 	}
 	c.e.background(func(ctx context.Context) {
-		w, err := c.e.kv.Watch(c.spec.key, c.sighted)
-		if err == nil {
-			c.e.ghosts.keep(w.Stop)
+		if w, err := c.e.kv.Watch(c.spec.key, c.sighted); err == nil {
+			c.watchWhileOpen(w)
 		}
 		if !givenUp {
 			return
@@ -373,6 +384,25 @@ func (c *claim) haunt(open []attempt, givenUp bool) {
 			}
 		}
 	})
+}
+
+// watchWhileOpen keeps w until each attempt is answered, or for the life of a ghost.
+func (c *claim) watchWhileOpen(w kvstore.Watch) {
+	c.mu.Lock()
+	settled := c.settled()
+	if !settled {
+		c.sighting, c.stop = &ghost{}, w.Stop
+		c.e.ghosts.add(c.sighting, w.Stop)
+	}
+	c.mu.Unlock()
+	if settled {
+		w.Stop()
+	}
+}
+
+// settled says whether each attempt has an answer. Under mu.
+func (c *claim) settled() bool {
+	return !slices.ContainsFunc(c.attempts, func(a attempt) bool { return !a.answered })
 }
 
 // takeAway puts a tombstone where the attempt expects none, or finds its

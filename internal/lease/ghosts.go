@@ -6,50 +6,67 @@ import (
 	"time"
 )
 
-// ghostLife is how long the answer to an attempt that nobody wants any more is
-// still listened for.
+// ghostLife is how long the client listens for the answer to an attempt whose claim
+// is over.
 const ghostLife = 5 * time.Minute
 
-// ghosts remembers what to forget later: answers that may still come to
-// attempts that are over. When they come, the record they made is deleted.
-// That is a courtesy to those who wait; safety does not rest on it.
+// ghosts remembers what to drop later: the interest in answers that may still come
+// to attempts whose claim is over. When such an answer comes, the record that the
+// attempt has made is deleted. That is a courtesy to those who wait; safety does
+// not rest on it.
 type ghosts struct {
 	e     *Engine
 	mu    sync.Mutex
-	queue list.List // of *ghost, in the order of their ends
+	queue list.List   // of *ghost, in the order of their ends
+	timer *time.Timer // fires at the end of the first; nil: none has been kept
 }
 
 type ghost struct {
 	end  Instant
 	drop func()
 	at   *list.Element
-	laid bool // its answer has come
+	laid bool // settled: there is nothing to listen for any more
 }
 
 func newGhosts(e *Engine) *ghosts { return &ghosts{e: e} }
 
-// keep calls drop when the time of a ghost is over. That happens when another
-// one comes, or at the end: nothing runs for them in between.
+// keep calls drop when the time of a ghost is over.
 func (g *ghosts) keep(drop func()) { g.add(&ghost{}, drop) }
 
 func (g *ghosts) add(x *ghost, drop func()) {
-	now := g.e.now()
-	var over []func()
 	g.mu.Lock()
-	if !x.laid {
-		x.end, x.drop = now.Add(ghostLife), drop
-		x.at = g.queue.PushBack(x)
+	defer g.mu.Unlock()
+	if x.laid {
+		return
 	}
-	for el := g.queue.Front(); el != nil && el.Value.(*ghost).end <= now; el = g.queue.Front() {
-		over = append(over, g.queue.Remove(el).(*ghost).drop)
-	}
-	g.mu.Unlock()
-	for _, drop := range over {
-		g.e.sender.add(drop) // it may be the end of a subscription: I/O
+	x.end, x.drop = g.e.now().Add(ghostLife), drop
+	x.at = g.queue.PushBack(x)
+	switch {
+	case g.timer == nil:
+		g.timer = time.AfterFunc(ghostLife, g.dropEnded)
+	case g.queue.Len() == 1:
+		g.timer.Reset(ghostLife)
 	}
 }
 
-// lay forgets a ghost whose answer has come.
+// dropEnded drops the ghosts whose time is over.
+func (g *ghosts) dropEnded() {
+	now := g.e.now()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for el := g.queue.Front(); el != nil; el = g.queue.Front() {
+		x := el.Value.(*ghost)
+		if left := x.end.Sub(now); left > 0 {
+			g.timer.Reset(left)
+			return
+		}
+		g.queue.Remove(el)
+		x.at = nil
+		g.e.sender.add(x.drop) // it may be the end of a subscription: I/O
+	}
+}
+
+// lay forgets a ghost that is settled, without calling its drop.
 func (g *ghosts) lay(x *ghost) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -67,6 +84,9 @@ func (g *ghosts) close() {
 		all = append(all, el.Value.(*ghost).drop)
 	}
 	g.queue.Init()
+	if g.timer != nil {
+		g.timer.Stop()
+	}
 	g.mu.Unlock()
 	for _, drop := range all {
 		drop()
