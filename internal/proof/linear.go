@@ -143,9 +143,9 @@ func (e edge) compare(o edge) int {
 	return cmp.Or(cmp.Compare(e.at, o.at), cmp.Compare(e.class, o.class), cmp.Compare(e.seq, o.seq))
 }
 
-// late is how long after its TTL the server may still serve a record: more than
-// 4.6 s were seen, by the clock of a bubble, in a stream of which much expires.
-const late = 10 * time.Second
+// late is how long after its TTL a record may still keep others out: until it is
+// overdue, and the clients have found that out although reads fail here and there.
+const late = time.Second
 
 // linear checks the operations on one lock against the model, in stretches
 // between moments at which nothing was under way and nobody was in.

@@ -40,6 +40,7 @@ type plan struct {
 	ttl, think, hold        time.Duration
 	watchAfter              time.Duration
 	outages, meddles, forge time.Duration // how often, for each client; 0: never
+	crashes                 time.Duration // how often the server starts again and has forgotten all TTLs; 0: never
 	remakes                 int
 	rates                   testutil.Rates
 }
@@ -78,7 +79,7 @@ func TestSim(t *testing.T) {
 		return
 	}
 	for _, what := range []string{
-		"break ok", "break now ok", "delete ok", "outage", "notification forged", "expired", "superseded", "unknown outcomes",
+		"break ok", "break now ok", "delete ok", "outage", "crash", "notification forged", "expired", "superseded", "unknown outcomes",
 		"lock gave up", "try refused", "unlock lost", "unlock broken",
 	} {
 		assert.Positive(t, total[what], what)
@@ -96,6 +97,7 @@ func planOf(seed uint64, hours float64) plan {
 		ttl: pick(2, 5, 5, 15), think: pick(10, 20, 40), hold: pick(1, 4, 8), watchAfter: pick(0, 1, 1, -1),
 		outages: pick(300, 1200), meddles: pick(30, 120), forge: pick(10, 60), remakes: rng.IntN(3),
 	}
+	p.crashes = []time.Duration{3 * time.Minute, 12 * time.Minute}[rand.New(rand.NewPCG(seed, 4)).IntN(2)]
 	bad := 0.5 + rng.Float64()
 	p.rates = testutil.Rates{
 		Drop: 0.02 * bad, LoseAnswer: 0.03 * bad, Delay: 0.03 * bad, DelayAnswer: 0.03 * bad, Refuse: 0.02 * bad, NotSent: 0.01 * bad,
@@ -110,7 +112,7 @@ func TestSimDay(t *testing.T) {
 	p := plan{
 		seed: firstSeed(), hours: hours, clients: 4, workers: 2, mutexes: 3, rws: 1,
 		ttl: 5 * time.Second, think: 90 * time.Second, hold: 8 * time.Second, watchAfter: time.Second,
-		outages: 20 * time.Minute, meddles: 10 * time.Minute, forge: 10 * time.Minute, remakes: 2,
+		outages: 20 * time.Minute, meddles: 10 * time.Minute, forge: 10 * time.Minute, crashes: time.Hour, remakes: 2,
 		rates: testutil.Rates{
 			Drop: 0.02, LoseAnswer: 0.04, Delay: 0.03, DelayAnswer: 0.03, Refuse: 0.02, NotSent: 0.01,
 			MaxDelay: 30 * time.Second, DropEvent: 0.05,
@@ -119,7 +121,7 @@ func TestSimDay(t *testing.T) {
 	h := simulate(t, p, "TestSimDay")
 	proof.Verify(t, h, proof.Options{Least: map[string]int{
 		"grants": int(200 * hours), "expired": int(hours), "lock gave up": int(hours), "try refused": int(hours), "outage": int(hours),
-		"break ok": 1, "remake ok": 2,
+		"break ok": 1, "remake ok": 2, "crash": int(hours / 4),
 	}})
 }
 
@@ -140,7 +142,8 @@ type client struct {
 	nc   *nats.Conn
 	link *testutil.Link
 	f    *testutil.Faults
-	subs int // of its connection, before the first lock
+	subs int           // of its connection, before the first lock
+	cuts chan struct{} // holds a token while the link is disturbed
 }
 
 // simulate runs a plan in a bubble and returns its history.
@@ -167,7 +170,7 @@ func simulate(t *testing.T, p plan, test string) *proof.History {
 
 func (m *sim) open() {
 	for i := range m.plan.clients {
-		c := &client{}
+		c := &client{cuts: make(chan struct{}, 1)}
 		c.nc, c.link = m.s.ConnectLink(nats.MaxReconnects(-1), nats.ReconnectWait(100*time.Millisecond))
 		name := fmt.Sprint("c", i)
 		c.c, c.f = proof.Faulty(m.t, c.nc, m.seed+uint64(i), natslock.WithTTL(m.ttl), natslock.WithOwner(name), natslock.WithWatchAfter(m.watchAfter), m.rec.Option())
@@ -175,7 +178,7 @@ func (m *sim) open() {
 		c.subs = c.nc.NumSubscriptions()
 		m.clients = append(m.clients, c)
 		if i == 0 {
-			m.raw = m.s.Connect()
+			m.raw = m.s.Connect(nats.MaxReconnects(-1), nats.ReconnectWait(100*time.Millisecond))
 			m.rec.Tap(m.t, m.raw)
 			m.store = proof.OpenStore(m.t, m.raw)
 		}
@@ -252,6 +255,7 @@ func (m *sim) run() {
 			})
 		}
 	}
+	every(4, m.crashes, func(*rand.Rand) { m.crash() })
 	wg.Go(func() {
 		rng := rand.New(rand.NewPCG(m.seed, 3))
 		for range m.remakes {
@@ -329,6 +333,8 @@ func (m *sim) contend(rng *rand.Rand, c *client) {
 // outage cuts a client off: with the connection gone, or with its bytes held back
 // so that what it sent arrives when nobody expects it any more.
 func (m *sim) outage(rng *rand.Rand, c *client) {
+	c.cuts <- struct{}{}
+	defer func() { <-c.cuts }()
 	off := rand2(rng, 3*m.ttl)
 	over := m.rec.Outage(c.Name, "outage")
 	defer over()
@@ -341,6 +347,27 @@ func (m *sim) outage(rng *rand.Rand, c *client) {
 	c.link.Blackhole(true)
 	time.Sleep(off)
 	c.link.Blackhole(false)
+}
+
+// crash starts the server again, which has then forgotten the TTLs of all that it
+// has stored. The tap is connected before the clients are: it hears all of them.
+func (m *sim) crash() {
+	over := m.rec.Outage("", "crash")
+	defer over()
+	for _, c := range m.clients {
+		c.cuts <- struct{}{}
+		c.link.Cut()
+	}
+	m.s.Stop()
+	m.s.ForgetTTLs()
+	m.s.Restart()
+	for !m.raw.IsConnected() || m.raw.Flush() != nil {
+		time.Sleep(10 * time.Millisecond)
+	}
+	for _, c := range m.clients {
+		c.link.Heal()
+		<-c.cuts
+	}
 }
 
 // meddle ends a holder or a reader, as an operator, or with a deletion by hand.
