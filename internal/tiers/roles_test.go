@@ -214,7 +214,10 @@ func beServer(text []byte) error {
 		return err
 	}
 	srv.Start()
-	defer srv.Shutdown()
+	defer func() {
+		srv.Shutdown()
+		srv.WaitForShutdown()
+	}()
 	if !srv.ReadyForConnections(patience / 2) {
 		return errors.New("the server does not get ready")
 	}

@@ -57,6 +57,13 @@ func (s *serverProcess) start() {
 	require.Equal(s.t, s.order.Port, port)
 }
 
+// stop ends the server as SIGTERM does, and waits for that.
+func (s *serverProcess) stop() {
+	s.t.Helper()
+	require.NoError(s.t, s.p.in.Close())
+	s.p.once.Do(func() { require.NoError(s.t, s.p.cmd.Wait()) })
+}
+
 // crash kills the server and starts it again on what it has left.
 func (s *serverProcess) crash() {
 	s.t.Helper()
