@@ -125,12 +125,10 @@ func (c *lockScope) broken(s lockState) string {
 	switch {
 	case c.now && lockWrongs[s.wrong] != superseded:
 		return ""
-	case s.wrong != 0:
-		return lockWrongs[s.wrong]
 	case s.c[0].inside() && s.c[1].inside():
 		return exclusion
 	}
-	return ""
+	return lockWrongs[s.wrong]
 }
 
 func (c *lockScope) next(s lockState, to *steps[lockState]) {

@@ -160,9 +160,6 @@ func (w *writer) inside() bool {
 }
 
 func (c *rwScope) broken(s rwState) string {
-	if s.wrong != 0 {
-		return rwWrongs[s.wrong]
-	}
 	readers, writers := 0, 0
 	for i := range s.r {
 		if s.r[i].inside() {
@@ -175,7 +172,7 @@ func (c *rwScope) broken(s rwState) string {
 	if writers > 1 || writers > 0 && readers > 0 {
 		return exclusion
 	}
-	return ""
+	return rwWrongs[s.wrong]
 }
 
 func (c *rwScope) readLife(k int8) int8 {

@@ -71,8 +71,13 @@ func (c *rwScope) canon(s *rwState) {
 		if w.asked == 0 {
 			w.askedFor, w.askedRev = 0, 0
 		}
-		if w.asked != 2 {
+		switch {
+		case w.asked != 2:
 			w.answerRev, w.answerLive = 0, 0
+		case w.answerRev >= w.askedRev: // it matters whether, not by how much
+			w.answerRev = w.askedRev
+		default:
+			w.answerRev = 0
 		}
 		for j := range w.age {
 			if int8(j) > w.renewals || w.phase != trying && w.phase != draining && w.phase != holding {
