@@ -208,11 +208,7 @@ func (c *lockScope) client(s lockState, i int8, to *steps[lockState]) {
 		}
 	}
 	attempts := func(claim int8, words string) {
-		expects := []int8{0}
-		if s.rec.kind == tombstone {
-			expects = []int8{0, s.rec.rev}
-		}
-		for _, e := range expects {
+		for _, e := range c.expects(&s) {
 			do(step, lockWrite{verb: claimLock, claim: claim, n: x.n + 1, expect: e, ttl: c.ttl}, func(n *lockState, x *client) {
 				if x.phase == idle {
 					*x = client{phase: trying, claim: claim, made: x.made + 1, behind: x.behind}
@@ -328,7 +324,7 @@ func (c *lockScope) fresh(s lockState, i int8) int8 {
 			used[a.claim] = true
 		}
 	}
-	for _, r := range [...]lockRecord{s.rec, s.old} {
+	for _, r := range [...]lockRecord{s.rec, s.old, s.past} {
 		if r.live() && r.client == i {
 			used[r.claim] = true
 		}
@@ -353,7 +349,7 @@ func (c *lockScope) operator(s lockState, j int8, to *steps[lockState]) {
 		n := s
 		ttl := r.ttl
 		if c.rest {
-			ttl = max(r.ttl-r.age, 1)
+			ttl = max(r.ttl-c.certain(r.age, c.weak), 1)
 		}
 		if c.weak == brokenTooShort {
 			ttl = max(r.ttl-r.age-c.margin-1, 0)

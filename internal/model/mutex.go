@@ -23,6 +23,8 @@ type lockScope struct {
 	rest        bool // a broken record lives for what is left of the lease
 	fixed       bool // leases are not renewed but looked at
 	now         bool // breaks let the next one in at once: an exception to exclusion
+	servers          // what servers do with ended records
+	tombs       bool // a restart may bring back a tombstone, too
 	weak        weakness
 }
 
@@ -37,8 +39,9 @@ const (
 var lockVerbs = [...]string{"", "attempt", "renewal", "deletion", "break"}
 
 // lockRecord is what is under the key. Of an acquisition it has the attempt, of
-// a renewal the number and the token.
-type lockRecord struct{ rev, kind, client, claim, attempt, renewal, token, age, ttl int8 }
+// a renewal the number and the token. since is what variants of the rule "Overdue"
+// add to its age.
+type lockRecord struct{ rev, kind, client, claim, attempt, renewal, token, age, ttl, since int8 }
 
 func (r lockRecord) live() bool { return r.kind == held || r.kind == broken }
 
@@ -85,6 +88,8 @@ type lockState struct {
 	flightAge       int8
 	old             lockRecord // what a deposed leader has
 	oldLast         int8       // its last revision; 0: there is none
+	past            lockRecord // the record that ended last: a restart may bring it back
+	revives         int8
 	ways            [4]lockWrite
 	answers         [3]lockAnswer
 	c               [2]client
@@ -101,7 +106,7 @@ const (
 var lockWrongs = [...]string{"", tokensGrow, strangers, ownDeletion, breakKept, superseded}
 
 func (c *lockScope) system() system[lockState] {
-	init := lockState{next: 1, cuts: c.cuts, crash: c.crashes, cl: c.closes}
+	init := lockState{next: 1, cuts: c.cuts, crash: c.crashes, cl: c.closes, revives: c.revives}
 	for i := range init.c {
 		init.c[i].behind = c.slow
 	}
@@ -125,12 +130,10 @@ func (c *lockScope) broken(s lockState) string {
 	switch {
 	case c.now && lockWrongs[s.wrong] != superseded:
 		return ""
-	case s.wrong != 0:
-		return lockWrongs[s.wrong]
 	case s.c[0].inside() && s.c[1].inside():
 		return exclusion
 	}
-	return ""
+	return lockWrongs[s.wrong]
 }
 
 func (c *lockScope) next(s lockState, to *steps[lockState]) {
@@ -160,7 +163,7 @@ func (c *lockScope) next(s lockState, to *steps[lockState]) {
 // behind does not notice.
 func (c *lockScope) time(s lockState, to *steps[lockState]) {
 	for _, r := range [...]lockRecord{s.rec, s.old} {
-		if r.kind != none && r.age >= r.ttl+c.late {
+		if r.kind != none && r.age >= r.ttl+c.late && !c.forgets {
 			return
 		}
 	}
@@ -183,9 +186,9 @@ func (c *lockScope) time(s lockState, to *steps[lockState]) {
 		if !ok {
 			continue
 		}
-		for _, r := range [...]*lockRecord{&n.rec, &n.old} {
+		for _, r := range [...]*lockRecord{&n.rec, &n.old, &n.past} {
 			if r.kind != none {
-				r.age++
+				r.age = c.older(r.age, r.ttl)
 			}
 		}
 		if n.flight.verb != 0 {
@@ -199,13 +202,20 @@ func (c *lockScope) time(s lockState, to *steps[lockState]) {
 func (c *lockScope) server(s lockState, to *steps[lockState]) {
 	if r := s.rec; r.kind != none && r.age >= r.ttl-c.early {
 		n := s
+		c.ended(&n)
 		n.rec = lockRecord{}
-		to.do(step, n, "server: removes revision %d by its TTL", r.rev)
+		to.do(c.removal(), n, "server: removes revision %d by its TTL", r.rev)
 	}
 	if r := s.old; r.kind != none && r.age >= r.ttl-c.early {
 		n := s
 		n.old = lockRecord{}
-		to.do(step, n, "deposed leader: removes revision %d by its own clock", r.rev)
+		to.do(c.removal(), n, "deposed leader: removes revision %d by its own clock", r.rev)
+	}
+	if s.revives > 0 && s.past.kind != none && !s.rec.live() {
+		n := s
+		n.revives--
+		n.rec, n.past = s.past, lockRecord{}
+		to.do(fault, n, "server: restarts and brings revision %d back", n.rec.rev)
 	}
 	if s.cuts > 0 && s.next > 1 {
 		n := s
@@ -285,9 +295,10 @@ func (c *lockScope) store(n *lockState, w lockWrite, age int8) {
 	rev := n.next
 	n.next++
 	x := &n.c[w.client]
-	if old.live() && w.verb != breakLock && old.client != w.client {
+	if old.live() && w.verb != breakLock && old.client != w.client && !c.past(old.age, old.ttl) {
 		n.wrong = 2
 	}
+	c.ended(n)
 	switch w.verb {
 	case claimLock:
 		n.rec = lockRecord{rev: rev, kind: held, client: w.client, claim: w.claim, attempt: w.n, ttl: w.ttl, age: age}
@@ -295,10 +306,10 @@ func (c *lockScope) store(n *lockState, w lockWrite, age int8) {
 		if old.kind == broken {
 			n.wrong = 4
 		}
-		if w.token < n.token {
+		if w.token < n.token && c.revives == 0 { // of what a restart has brought back; nobody believes it
 			n.wrong = 5
 		}
-		n.rec = lockRecord{rev: rev, kind: held, client: w.client, claim: w.claim, renewal: w.n, token: w.token, ttl: w.ttl, age: age}
+		n.rec = lockRecord{rev: rev, kind: held, client: w.client, claim: w.claim, renewal: w.n, token: w.token, ttl: w.ttl, age: age, since: c.since(old, overdueByAcquisition)}
 	case deleteLock:
 		if old.kind == held && old.client == w.client && x.phase == holding && x.left > 0 && x.claim == old.claim && x.token == old.tokenOf() {
 			n.wrong = 3
@@ -309,7 +320,7 @@ func (c *lockScope) store(n *lockState, w lockWrite, age int8) {
 			n.rec = lockRecord{rev: rev, kind: tombstone, ttl: 1, age: min(age, 1)}
 			return
 		}
-		n.rec.rev, n.rec.kind, n.rec.token, n.rec.ttl, n.rec.age = rev, broken, old.tokenOf(), w.ttl, age
+		n.rec.rev, n.rec.kind, n.rec.token, n.rec.ttl, n.rec.age, n.rec.since = rev, broken, old.tokenOf(), w.ttl, age, c.since(old, overdueByReplaced)
 	}
 }
 
@@ -364,7 +375,7 @@ func (c *lockScope) canon(s *lockState) {
 			}
 		}
 	}
-	for _, r := range [...]*lockRecord{&s.rec, &s.old} {
+	for _, r := range [...]*lockRecord{&s.rec, &s.old, &s.past} {
 		if r.kind == tombstone {
 			*r = lockRecord{rev: r.rev, kind: tombstone, age: r.age, ttl: r.ttl}
 		}
@@ -372,8 +383,11 @@ func (c *lockScope) canon(s *lockState) {
 	if s.crash == 0 && s.c[0].phase == over && c.cuts == 0 {
 		s.cl = 0
 	}
+	if s.revives == 0 {
+		s.past = lockRecord{}
+	}
 	revs := [...]*int8{
-		&s.token, &s.rec.rev, &s.rec.token, &s.old.rev, &s.old.token, &s.oldLast, &s.flight.expect, &s.flight.token,
+		&s.past.rev, &s.past.token, &s.token, &s.rec.rev, &s.rec.token, &s.old.rev, &s.old.token, &s.oldLast, &s.flight.expect, &s.flight.token,
 		&s.ways[0].expect, &s.ways[1].expect, &s.ways[2].expect, &s.ways[3].expect,
 		&s.ways[0].token, &s.ways[1].token, &s.ways[2].token, &s.ways[3].token,
 		&s.answers[0].rev, &s.answers[1].rev, &s.answers[2].rev,

@@ -19,6 +19,8 @@ type queueScope struct {
 	rounds  int8 // how often each takes the lock again
 	stale   int8 // looks at the queue that a replica behind the leader may answer
 	prompt  bool // nobody takes the lock out of turn: all get in without
+	forgets bool // the server does not remove ended places, nor the lock of a dead holder
+	revives int8 // restarts that bring an ended place back
 	weak    weakness
 }
 
@@ -55,13 +57,15 @@ type waiter struct {
 	window               int8 // since it saw the queue empty less than 100 ms have passed
 	seen                 int8 // the lock's tombstone when it saw that
 	rounds, ghost        int8
+	past                 int8 // the ticket of its place that ended last: a restart may bring it back
 }
 
 type queueState struct {
 	next                                            int8
-	lock                                            int8 // none, held, tombstone
+	lock                                            int8 // none, held, tombstone, overdue
 	freed                                           int8 // revision of the tombstone
 	crashes, losses, pauses, expires, ghosts, stale int8
+	revives                                         int8
 	c                                               [4]waiter
 	wrong                                           int8
 }
@@ -69,7 +73,7 @@ type queueState struct {
 const fifo = "a running waiter is not passed"
 
 func (c *queueScope) system() system[queueState] {
-	s := queueState{next: 1, crashes: c.crashes, losses: c.losses, pauses: c.pauses, expires: c.expires, ghosts: c.ghosts, stale: c.stale}
+	s := queueState{next: 1, crashes: c.crashes, losses: c.losses, pauses: c.pauses, expires: c.expires, ghosts: c.ghosts, stale: c.stale, revives: c.revives}
 	for i := range s.c {
 		s.c[i].rounds = c.rounds
 		if i >= len(c.modes) {
@@ -109,7 +113,10 @@ func (c *queueScope) system() system[queueState] {
 				if w.phase == gone || w.phase == dead {
 					w.key = 0
 				}
-				revs = append(revs, &w.ticket, &w.ghost, &w.seen, &w.behind)
+				if s.revives == 0 {
+					w.past = 0
+				}
+				revs = append(revs, &w.ticket, &w.ghost, &w.seen, &w.behind, &w.past)
 			}
 			s.next = renumber(revs...)
 		},
@@ -122,7 +129,7 @@ func (c *queueScope) reads(i int8) bool { return c.modes[i] == 'R' }
 // acts says whether somebody who runs is about to take the lock.
 func (s *queueState) acts() bool {
 	for _, w := range s.c {
-		if w.paused == 0 && (w.phase == queued || w.phase == first || w.phase == won && w.place == 1 || w.phase == following && (w.note != nothing || w.place == 0)) {
+		if w.paused == 0 && (w.phase == queued || w.phase == first || w.phase == won && w.place == 1 || w.phase == following && (w.note != nothing || w.place != 1)) {
 			return true
 		}
 	}
@@ -145,7 +152,7 @@ func (c *queueScope) look(s *queueState, i, upTo int8) (follows int8) {
 		if w.ghost > 0 && before(w.ghost) && j != i {
 			follows, latest = j+4, w.ghost
 		}
-		if j != i && w.place == 1 && before(w.ticket) {
+		if j != i && w.place != 0 && before(w.ticket) {
 			follows, latest = j, w.ticket
 		}
 	}
@@ -158,7 +165,7 @@ func (c *queueScope) passes(s *queueState, i int8) bool {
 	me := s.c[i]
 	for j := range int8(len(c.modes)) {
 		w := s.c[j]
-		if j == i || w.place == 0 || w.paused == 1 || w.phase < queued || w.phase > first || c.rw() && c.reads(i) && c.reads(j) {
+		if j == i || w.place != 1 || w.paused == 1 || w.phase < queued || w.phase > first || c.rw() && c.reads(i) && c.reads(j) {
 			continue
 		}
 		if me.phase == newcomer && w.ticket < me.seen || me.phase != newcomer && w.ticket < me.ticket {
@@ -169,10 +176,14 @@ func (c *queueScope) passes(s *queueState, i int8) bool {
 }
 
 func (c *queueScope) steps(s queueState, to *steps[queueState]) {
-	if s.lock == tombstone && !s.acts() {
+	if (s.lock == tombstone || s.lock == overdueLock) && !s.acts() {
 		n := s
 		n.lock = none
-		to.do(step, n, "server: removes the lock's tombstone: nobody has acted for a second")
+		removal := step
+		if c.forgets {
+			removal = fault
+		}
+		to.do(removal, n, "server: removes the lock's tombstone: nobody has acted for a second")
 	}
 	for i := range int8(len(c.modes)) {
 		do := func(k kind, change func(n *queueState, w *waiter), words string, args ...any) {
@@ -193,7 +204,7 @@ type doStep func(k kind, change func(n *queueState, w *waiter), words string, ar
 func (c *queueScope) trouble(s queueState, i int8, do doStep) {
 	w := s.c[i]
 	waits := w.phase >= queued && w.phase <= first
-	if w.ghost > 0 {
+	if w.ghost > 0 && !c.forgets {
 		do(step, func(n *queueState, w *waiter) { n.end(i+4, nothing); w.ghost = 0 }, "its ghost's place expires, which nobody is told")
 	}
 	if w.paused == 1 {
@@ -204,13 +215,13 @@ func (c *queueScope) trouble(s queueState, i int8, do doStep) {
 			if w.paused == 0 {
 				n.expires--
 			}
-			w.place, w.key = 0, 0
+			w.place, w.key = c.ended(), 0
 		}, "its place expires while it lives, which nobody is told")
 	}
 	if s.crashes > 0 && w.phase > newcomer && w.phase < gone {
 		do(fault, func(n *queueState, w *waiter) {
 			n.crashes--
-			*w = waiter{phase: dead, ticket: w.ticket, place: w.place, holds: w.holds, ghost: w.ghost}
+			*w = waiter{phase: dead, ticket: w.ticket, place: w.place, holds: w.holds, ghost: w.ghost, past: w.past}
 		}, "crashes")
 	}
 	if s.pauses > 0 && w.paused == 0 && waits {
@@ -219,13 +230,16 @@ func (c *queueScope) trouble(s queueState, i int8, do doStep) {
 	if s.losses > 0 && w.note != nothing {
 		do(fault, func(n *queueState, w *waiter) { n.losses--; w.note = nothing }, "does not get a notification")
 	}
+	c.comesBack(s, i, do)
 	if w.phase == dead && w.place == 1 {
-		do(step, func(n *queueState, w *waiter) { w.place = 0 }, "its place expires, which nobody is told")
+		do(step, func(n *queueState, w *waiter) { w.place = c.ended() }, "its place expires, which nobody is told")
 	}
 	if w.phase == dead && w.holds == 1 {
 		do(step, func(n *queueState, w *waiter) {
 			if w.holds = 0; !c.reads(i) {
-				n.lock = none
+				if n.lock = none; c.forgets {
+					n.lock = overdueLock
+				}
 			}
 		}, "its lock expires, which nobody is told")
 	}
@@ -278,6 +292,9 @@ func (c *queueScope) relist(i, upTo int8) func(n *queueState, w *waiter) {
 const everything = 127
 
 func enqueue(n *queueState, w *waiter) {
+	if w.place == latePlace && w.ghost == 0 {
+		w.ghost = w.ticket // stays under its own key
+	}
 	w.phase, w.ticket, w.place, w.note, w.window, w.key, w.again = queued, n.next, 1, nothing, 0, 0, 0
 	n.next++
 }
@@ -321,7 +338,7 @@ func (c *queueScope) waiter(s queueState, i int8, do doStep) {
 			do(step, c.relist(i, 1), "looks at the queue as of a state without its ticket")
 		}
 	case following, first:
-		if w.place == 0 {
+		if w.place != 1 {
 			do(step, enqueue, "sees that its place has ended, and queues again")
 		}
 		if w.phase == first {
@@ -341,6 +358,7 @@ func (c *queueScope) waiter(s queueState, i int8, do doStep) {
 			if !c.there(&s, w) {
 				do(step, c.relist(i, everything), "looks at the queue again, by its timer")
 			}
+			c.bury(s, w, do)
 			if s.lock != held && !s.acts() && !c.prompt {
 				do(step, c.win(i, false), "takes the lock out of turn, having seen it free for 1.2 s")
 			}
@@ -351,10 +369,11 @@ func (c *queueScope) waiter(s queueState, i int8, do doStep) {
 			if w.asFirst == 1 {
 				note = wasGranted
 			}
-			if w.place == 1 {
+			if w.place != 0 {
 				n.end(i, note)
+				w.past = w.ticket
 			}
-			w.phase, w.key, w.place, w.asFirst = holds, w.place, 0, 0
+			w.phase, w.key, w.place, w.asFirst = holds, w.place%latePlace, 0, 0
 		}, "leaves its place")
 	case holds:
 		c.leaves(s, i, do)
@@ -429,7 +448,7 @@ func (c *queueScope) leaves(s queueState, i int8, do doStep) {
 				}
 			}
 		}
-		*w = waiter{phase: gone, rounds: w.rounds, ghost: w.ghost, window: w.window, seen: w.seen, key: w.key}
+		*w = waiter{phase: gone, rounds: w.rounds, ghost: w.ghost, window: w.window, seen: w.seen, key: w.key, past: w.past}
 		if w.rounds > 0 {
 			w.phase = newcomer
 			w.rounds--
@@ -445,10 +464,10 @@ func (c *queueScope) who(i int8) string {
 
 func (c *queueScope) records(s queueState) string {
 	var b strings.Builder
-	b.WriteString("lock: " + [...]string{none: "none", held: "held", tombstone: fmt.Sprintf("tombstone #%d", s.freed)}[s.lock] + "; queue:")
+	b.WriteString("lock: " + [...]string{none: "none", held: "held", tombstone: fmt.Sprintf("tombstone #%d", s.freed), overdueLock: "overdue"}[s.lock] + "; queue:")
 	for i, w := range s.c {
-		if w.place == 1 {
-			fmt.Fprintf(&b, " %s#%d", c.who(int8(i)), w.ticket)
+		if w.place != 0 {
+			fmt.Fprintf(&b, " %s#%d%s", c.who(int8(i)), w.ticket, [...]string{"", "", " overdue"}[w.place])
 		}
 		if w.ghost > 0 {
 			fmt.Fprintf(&b, " ghost of %s#%d", c.who(int8(i)), w.ghost)

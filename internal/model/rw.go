@@ -22,6 +22,7 @@ type rwScope struct {
 	rest         bool // a broken record lives for what was left of the lease
 	closes       int8
 	again        bool // writers begin anew for ever, and have to get in
+	servers           // what servers do with ended records
 	weak         weakness
 }
 
@@ -57,17 +58,19 @@ const (
 	renewRead
 	deleteRead
 	breakRead
+	buryRead // a draining writer deletes an overdue reader
 	claimGate
 	renewGate
 	deleteGate
 	breakGate
 )
 
-var rwVerbs = [...]string{"", "join", "renewal", "deletion", "break", "gate claim", "gate renewal", "gate deletion", "gate break"}
+var rwVerbs = [...]string{"", "join", "renewal", "deletion", "break", "deletion as overdue", "gate claim", "gate renewal", "gate deletion", "gate break"}
 
 // readKey is one reader's record. Reader i has the keys 2i and 2i+1: a join that is
-// repeated has a new id.
-type readKey struct{ rev, kind, renewal, age int8 }
+// repeated has a new id. since is what a variant of the rule "Overdue" adds to its
+// age.
+type readKey struct{ rev, kind, renewal, age, since int8 }
 
 type gateKey struct{ rev, kind, writer, renewal, age int8 }
 
@@ -122,6 +125,9 @@ type rwState struct {
 	answers                      [3]rwAnswer
 	r                            [2]reader
 	w                            [2]writer
+	pastGate                     gateKey // what ended last: a restart may bring it back
+	pastKey                      readKey
+	pastOf, revives              int8
 	cuts, breaks, gateBreaks, cl int8
 	wrong                        int8 // a step has violated an invariant: its number in rwWrongs
 }
@@ -139,7 +145,7 @@ var rwWrongs = [...]string{"", tokensGrow, strangers, ownDeletion}
 func (c *rwScope) system() system[rwState] {
 	return system[rwState]{
 		name: c.name,
-		init: rwState{next: 1, cuts: c.cuts, breaks: c.breaks, gateBreaks: c.gateBreaks, cl: c.closes},
+		init: rwState{next: 1, cuts: c.cuts, breaks: c.breaks, gateBreaks: c.gateBreaks, cl: c.closes, revives: c.revives},
 		next: c.next, canon: c.canon, broken: c.broken, goal: c.goal(), records: c.records,
 	}
 }
@@ -160,9 +166,6 @@ func (w *writer) inside() bool {
 }
 
 func (c *rwScope) broken(s rwState) string {
-	if s.wrong != 0 {
-		return rwWrongs[s.wrong]
-	}
 	readers, writers := 0, 0
 	for i := range s.r {
 		if s.r[i].inside() {
@@ -175,7 +178,7 @@ func (c *rwScope) broken(s rwState) string {
 	if writers > 1 || writers > 0 && readers > 0 {
 		return exclusion
 	}
-	return ""
+	return rwWrongs[s.wrong]
 }
 
 func (c *rwScope) readLife(k int8) int8 {
@@ -229,18 +232,21 @@ func (c *rwScope) time(s rwState, to *steps[rwState]) {
 		if k.kind == none {
 			return
 		}
-		ok = ok && k.age < c.readLife(k.kind)+c.late
-		k.age++
+		ok = ok && (k.age < c.readLife(k.kind)+c.late || c.forgets)
+		k.age = c.older(k.age, c.readLife(k.kind))
 	}
+	older(&n.pastKey)
 	for i := range n.keys {
 		older(&n.keys[i])
 		for j := range n.cut {
 			older(&n.cut[j].keys[i])
 		}
 	}
-	if n.gate.kind != none {
-		ok = ok && n.gate.age < c.gateLife(n.gate.kind)+c.late
-		n.gate.age++
+	for _, g := range [...]*gateKey{&n.gate, &n.pastGate} {
+		if g.kind != none {
+			ok = ok && (g.age < c.gateLife(g.kind)+c.late || c.forgets)
+			g.age = c.older(g.age, c.gateLife(g.kind))
+		}
 	}
 	if !ok {
 		return
@@ -264,14 +270,16 @@ func (c *rwScope) time(s rwState, to *steps[rwState]) {
 func (c *rwScope) server(s rwState, to *steps[rwState]) {
 	if k := s.gate; k.kind != none && k.age >= c.gateLife(k.kind)-c.early {
 		n := s
+		c.endedGate(&n)
 		n.gate = gateKey{}
-		to.do(step, n, "server: removes the gate, revision %d, by its TTL", k.rev)
+		to.do(c.removal(), n, "server: removes the gate, revision %d, by its TTL", k.rev)
 	}
 	for i, k := range s.keys {
 		if k.kind != none && k.age >= c.readLife(k.kind)-c.early {
 			n := s
+			c.endedKey(&n, int8(i))
 			n.keys[i] = readKey{}
-			to.do(step, n, "server: removes R%d.%d, revision %d, by its TTL", i/2+1, i%2, k.rev)
+			to.do(c.removal(), n, "server: removes R%d.%d, revision %d, by its TTL", i/2+1, i%2, k.rev)
 		}
 	}
 	for j := range s.cut {
@@ -279,10 +287,11 @@ func (c *rwScope) server(s rwState, to *steps[rwState]) {
 			if k.kind != none && k.age >= c.readLife(k.kind)-c.early {
 				n := s
 				n.cut[j].keys[i] = readKey{}
-				to.do(step, n, "deposed leader %d: removes R%d.%d by its own clock", j+1, i/2+1, i%2)
+				to.do(c.removal(), n, "deposed leader %d: removes R%d.%d by its own clock", j+1, i/2+1, i%2)
 			}
 		}
 	}
+	c.restarts(s, to)
 	if s.cuts > 0 && s.next > 1 {
 		n := s
 		n.cuts--
@@ -299,7 +308,7 @@ func (c *rwScope) server(s rwState, to *steps[rwState]) {
 		n := s
 		take(n.ways[:], i)
 		a := c.apply(&n, w)
-		if w.verb == breakRead || w.verb == breakGate {
+		if w.verb == breakRead || w.verb == buryRead || w.verb == breakGate {
 			to.do(step, n, "server: %s expecting %d: %s", rwVerbs[w.verb], w.expect, codes[a.code])
 			continue
 		}
@@ -319,9 +328,8 @@ func (c *rwScope) server(s rwState, to *steps[rwState]) {
 			n := s
 			x := &n.w[i]
 			x.asked, x.answerRev, x.answerLive = 2, last, 0
-			for _, k := range keys {
-				// Listed, and dead only by its own tombstone.
-				if k.kind == held || k.kind == broken && c.weak != brokenReaderDead {
+			for j, k := range keys {
+				if c.listed(&s, int8(j), k) {
 					x.answerLive = 1
 				}
 			}
@@ -349,16 +357,17 @@ func (c *rwScope) apply(n *rwState, w rwWrite) rwAnswer {
 			return a
 		}
 		n.keys[2*w.who+w.id] = readKey{rev: rev, kind: held}
-	case renewRead, deleteRead, breakRead:
+	case renewRead, deleteRead, breakRead, buryRead:
 		k := &n.keys[2*w.who+w.id]
 		a.rev, a.kind, a.renewal = k.rev, k.kind, k.renewal
 		if k.rev != w.expect || w.expect == 0 {
 			return a
 		}
+		c.endedKey(n, 2*w.who+w.id)
 		r := &n.r[w.who]
 		switch w.verb {
 		case renewRead:
-			*k = readKey{rev: rev, kind: held, renewal: w.n}
+			*k = readKey{rev: rev, kind: held, renewal: w.n, since: c.sinceJoin(*k)}
 		case deleteRead:
 			if k.kind == held && r.inside() && r.id == w.id && r.last >= k.rev {
 				n.wrong = 3
@@ -367,9 +376,14 @@ func (c *rwScope) apply(n *rwState, w rwWrite) rwAnswer {
 		case breakRead:
 			age := int8(0)
 			if c.rest {
-				age = k.age
+				age = c.certain(k.age, c.weak)
 			}
 			*k = readKey{rev: rev, kind: broken, renewal: k.renewal, age: age}
+		case buryRead:
+			if k.kind != tombstone && !c.past(k.age, c.readTTL) {
+				n.wrong = 2
+			}
+			*k = readKey{rev: rev, kind: tombstone}
 		}
 	default:
 		g := &n.gate
@@ -383,12 +397,13 @@ func (c *rwScope) apply(n *rwState, w rwWrite) rwAnswer {
 		who, age := w.who, int8(0)
 		if w.verb == breakGate {
 			if who = g.writer; c.rest {
-				age = g.age
+				age = c.certain(g.age, c.weak)
 			}
 		}
-		if (g.kind == held || g.kind == broken) && g.writer != who {
+		if !g.free() && g.writer != who && !c.past(g.age, c.gateTTL) {
 			n.wrong = 2
 		}
+		c.endedGate(n)
 		kinds := [...]int8{claimGate: held, renewGate: held, deleteGate: tombstone, breakGate: broken}
 		*g = gateKey{rev: rev, kind: kinds[w.verb], writer: who, renewal: w.n, age: age}
 	}
@@ -397,7 +412,6 @@ func (c *rwScope) apply(n *rwState, w rwWrite) rwAnswer {
 	return a
 }
 
-// free says whether the gate's revision can be expected by a newcomer.
 func (g gateKey) free() bool { return g.kind == none || g.kind == tombstone }
 
 // operator breaks what it has been shown.

@@ -71,8 +71,13 @@ func (c *rwScope) canon(s *rwState) {
 		if w.asked == 0 {
 			w.askedFor, w.askedRev = 0, 0
 		}
-		if w.asked != 2 {
+		switch {
+		case w.asked != 2:
 			w.answerRev, w.answerLive = 0, 0
+		case w.answerRev >= w.askedRev: // it matters whether, not by how much
+			w.answerRev = w.askedRev
+		default:
+			w.answerRev = 0
 		}
 		for j := range w.age {
 			if int8(j) > w.renewals || w.phase != trying && w.phase != draining && w.phase != holding {
@@ -85,8 +90,11 @@ func (c *rwScope) canon(s *rwState) {
 			s.cut[j].keys[i].rev, s.cut[j].keys[i].renewal = 0, 0
 		}
 	}
+	if s.revives == 0 {
+		s.pastGate, s.pastKey, s.pastOf = gateKey{}, readKey{}, 0
+	}
 	revs := [...]*int8{
-		&s.gate.rev, &s.token, &s.cut[0].last, &s.cut[1].last,
+		&s.pastGate.rev, &s.pastKey.rev, &s.gate.rev, &s.token, &s.cut[0].last, &s.cut[1].last,
 		&s.keys[0].rev, &s.keys[1].rev, &s.keys[2].rev, &s.keys[3].rev,
 		&s.ways[0].expect, &s.ways[1].expect, &s.ways[2].expect, &s.ways[3].expect,
 		&s.answers[0].rev, &s.answers[1].rev, &s.answers[2].rev,
@@ -108,6 +116,9 @@ func (s *rwState) swapReaders() {
 	s.r[0], s.r[1] = s.r[1], s.r[0]
 	swap := func(k *[4]readKey) { k[0], k[1], k[2], k[3] = k[2], k[3], k[0], k[1] }
 	swap(&s.keys)
+	if s.pastKey.kind != none {
+		s.pastOf ^= 2
+	}
 	for i := range s.cut {
 		swap(&s.cut[i].keys)
 	}

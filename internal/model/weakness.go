@@ -32,4 +32,16 @@ const (
 	newcomerJoins   weakness = "a newcomer reader past the queue"
 	newcomerSeesOld weakness = "a newcomer that sees the queue as it was before the lock became free"
 	sharedTillSeen  weakness = "sharing that ends when the gate is seen only"
+
+	keptForever           weakness = "an overdue record that no client claims or deletes"
+	overdueByOtherTTL     weakness = "a record overdue by the TTL of another one"
+	overdueByAcquisition  weakness = "a renewed record overdue by the time of its acquisition"
+	overdueByReplaced     weakness = "a broken record overdue by the time of the record that it replaced"
+	overdueKey            weakness = "a key believed overdue, claimed at a later revision"
+	claimedOnNotification weakness = "a live record claimed on a notification"
+	brokenForTheRest      weakness = "a fixed lease broken for its rest exactly"
+	overdueByReplica      weakness = "a reader taken for dead by its time on a replica behind, without a write"
+	overdueAsReadOnce     weakness = "a reader taken for dead by its record as read once, without a write"
+	overduePlaceKept      weakness = "an overdue place that no waiter deletes"
+	overduePlaceRenewed   weakness = "a place believed again after a late renewal"
 )

@@ -19,7 +19,7 @@ func (c *rwScope) writer(s rwState, i int8, to *steps[rwState]) {
 	}
 	switch w.phase {
 	case idle:
-		if !s.gate.free() {
+		if !c.free(s.gate) {
 			return
 		}
 		do(rwWrite{verb: claimGate, expect: s.gate.rev}, func(n *rwState, w *writer) { *w = writer{phase: trying} }, "claims the gate")
@@ -35,6 +35,9 @@ func (c *rwScope) writer(s rwState, i int8, to *steps[rwState]) {
 				w.renewals++
 				w.age[w.renewals] = 0
 			}, "renews the gate")
+		}
+		if w.phase == draining {
+			c.bury(s, i, to)
 		}
 		switch {
 		case w.phase == holding:

@@ -1,0 +1,229 @@
+package model
+
+import "slices"
+
+// The rule "Overdue", for both locks: a client may claim, join at, or delete a
+// record that the server has not removed in time. Its write expects exactly the
+// record's revision.
+
+// servers is what servers do with records that have ended.
+type servers struct {
+	forgets bool // a server removes an ended record at any time, or never
+	revives int8 // restarts that bring an ended record back, where no live one is
+	// A record is overdue when a server's clock is past the record's time, its TTL
+	// and the slack. One server's clock is ahead of another's by the skew at most.
+	slack, skew int8
+}
+
+// past says whether a record is overdue by the clock that is furthest ahead.
+func (c *servers) past(age, ttl int8) bool { return age >= ttl+c.slack-c.skew }
+
+// older is a record's age after a tick. How long a record has been overdue makes
+// no difference.
+func (c *servers) older(age, ttl int8) int8 {
+	if c.forgets {
+		return min(age+1, ttl+max(c.slack-c.skew, 0))
+	}
+	return age + 1
+}
+
+// removal is the kind of step by which a server removes a record. Liveness may not
+// rest on a server that forgets.
+func (c *servers) removal() kind {
+	if c.forgets {
+		return fault
+	}
+	return step
+}
+
+// certain is an age that a record certainly has, by the clock that is furthest
+// ahead. An operator subtracts it from the TTL of a fixed lease.
+func (c *servers) certain(age int8, weak weakness) int8 {
+	if weak == brokenForTheRest {
+		return age + c.skew
+	}
+	return max(age+c.skew-c.slack, 0)
+}
+
+// overdue says whether a client takes a record that it reads for overdue.
+func (c *lockScope) overdue(r lockRecord) bool {
+	ttl := r.ttl
+	switch c.weak {
+	case keptForever:
+		return false
+	case overdueByOtherTTL:
+		ttl = c.shorter
+	}
+	return r.live() && c.past(r.age+r.since, ttl)
+}
+
+// since is the age of a record when its successor replaces it, for the variant that
+// counts from there.
+func (c *lockScope) since(old lockRecord, variant weakness) int8 {
+	if c.weak == variant {
+		return min(old.age+old.since, old.ttl+c.slack)
+	}
+	return 0
+}
+
+// expects are the revisions that an attempt may expect, by the servers' answers.
+func (c *lockScope) expects(s *lockState) []int8 {
+	revs := []int8{0}
+	if s.rec.kind == tombstone || c.overdue(s.rec) {
+		revs = append(revs, s.rec.rev)
+	}
+	believed := s.oldLast > 0 && c.overdue(s.old)
+	if believed && s.old.rev != s.rec.rev {
+		revs = append(revs, s.old.rev)
+	}
+	if s.rec.live() && !c.overdue(s.rec) && (c.weak == claimedOnNotification || c.weak == overdueKey && believed) {
+		revs = append(revs, s.rec.rev)
+	}
+	return revs
+}
+
+// ended keeps the record that a write or a removal ends: a restart may bring it
+// back.
+func (c *lockScope) ended(n *lockState) {
+	if n.revives > 0 && (n.rec.live() || c.tombs && n.rec.kind == tombstone) {
+		n.past = n.rec
+	}
+}
+
+// free says whether a newcomer may expect the gate's revision.
+func (c *rwScope) free(g gateKey) bool {
+	return g.free() || c.weak != keptForever && c.past(g.age, c.gateTTL)
+}
+
+// listed says whether a writer counts the reader under key j, which an answer to
+// "who reads?" lists. Only its own tombstone makes a reader dead.
+func (c *rwScope) listed(s *rwState, j int8, k readKey) bool {
+	old := s.cut[0].keys[j]
+	switch {
+	case k.kind == broken:
+		return c.weak != brokenReaderDead
+	case c.weak == overdueByReplica && old.kind != none && c.past(old.age, c.readTTL),
+		c.weak == overdueAsReadOnce && c.past(k.age+k.since, c.readTTL):
+		return false
+	}
+	return k.kind == held
+}
+
+// sinceJoin is the age of a reader's first record at its renewal, for the variant
+// that reads only that record.
+func (c *rwScope) sinceJoin(old readKey) int8 {
+	if c.weak == overdueAsReadOnce {
+		return min(old.age+old.since, c.readTTL+c.slack)
+	}
+	return 0
+}
+
+// bury deletes the overdue readers that hold up writer i, each at its revision.
+func (c *rwScope) bury(s rwState, i int8, to *steps[rwState]) {
+	for j, k := range s.keys {
+		w := rwWrite{verb: buryRead, who: int8(j / 2), id: int8(j % 2), expect: k.rev}
+		if k.kind == none || k.kind == tombstone || !c.past(k.age, c.readTTL) || c.weak == keptForever || slices.Contains(s.ways[:], w) {
+			continue
+		}
+		n := s
+		if put(n.ways[:c.ways], w, rwWrite.compare) {
+			to.do(step, n, "W%d: deletes the overdue R%d.%d at revision %d", i+1, j/2+1, j%2, k.rev)
+		}
+	}
+}
+
+// endedGate and endedKey keep the record that a write or a removal ends.
+func (c *rwScope) endedGate(n *rwState) {
+	if n.revives > 0 && !n.gate.free() {
+		n.pastGate = n.gate
+	}
+}
+
+func (c *rwScope) endedKey(n *rwState, j int8) {
+	if k := n.keys[j]; n.revives > 0 && (k.kind == held || k.kind == broken) {
+		n.pastKey, n.pastOf = k, j
+	}
+}
+
+// restarts bring an ended record back.
+func (c *rwScope) restarts(s rwState, to *steps[rwState]) {
+	if s.revives == 0 {
+		return
+	}
+	if s.pastGate.kind != none && s.gate.free() {
+		n := s
+		n.revives--
+		n.gate, n.pastGate = s.pastGate, gateKey{}
+		to.do(fault, n, "server: restarts and brings the gate's revision %d back", n.gate.rev)
+	}
+	if j := s.pastOf; s.pastKey.kind != none && (s.keys[j].kind == none || s.keys[j].kind == tombstone) {
+		n := s
+		n.revives--
+		n.keys[j], n.pastKey, n.pastOf = s.pastKey, readKey{}, 0
+		to.do(fault, n, "server: restarts and brings R%d.%d's revision %d back", j/2+1, j%2, n.keys[j].rev)
+	}
+}
+
+const (
+	latePlace   int8 = 2 // a place that has ended and is still stored
+	overdueLock      = tombstone + 1
+)
+
+// ended is what a place is when it has ended.
+func (c *queueScope) ended() int8 {
+	if c.forgets {
+		return latePlace
+	}
+	return 0
+}
+
+// bury deletes the overdue place that w follows, at its revision. All waiters that
+// follow the place see the tombstone.
+func (c *queueScope) bury(s queueState, w waiter, do doStep) {
+	p := s.c[w.follows%4]
+	place := w.follows < 4 && p.place == latePlace && p.ticket == w.behind
+	ghost := w.follows >= 4 && c.forgets && p.ghost == w.behind
+	if c.weak == overduePlaceKept || !place && !ghost {
+		return
+	}
+	do(step, func(n *queueState, _ *waiter) {
+		p := &n.c[w.follows%4]
+		if p.past = w.behind; place {
+			p.place = 0
+		} else {
+			p.ghost = 0
+		}
+		n.end(w.follows, wasLeft)
+	}, "deletes the overdue place before it, by its timer")
+}
+
+// comesBack brings a place back after its end: a restart does, or a late renewal of
+// the overdue place. Its waiter never believes it again. The place is then a ghost,
+// like one whose answer was lost.
+func (c *queueScope) comesBack(s queueState, i int8, do doStep) {
+	w := s.c[i]
+	waits := w.phase >= queued && w.phase <= first
+	if s.revives > 0 && w.past > 0 {
+		same := waits && w.place == 0 && w.ticket == w.past
+		if same || w.ghost == 0 {
+			do(fault, func(n *queueState, w *waiter) {
+				n.revives--
+				if same {
+					w.place = latePlace
+				} else {
+					w.ghost = w.past
+				}
+				w.past = 0
+			}, "its place comes back by a restart of the server")
+		}
+	}
+	if w.place == latePlace && (waits || w.phase == dead) && (w.ghost == 0 || c.weak == overduePlaceRenewed) {
+		do(fault, func(_ *queueState, w *waiter) {
+			if c.weak == overduePlaceRenewed {
+				w.place = 1
+				return
+			}
+			w.ghost, w.place = w.ticket, 0
+		}, "a late renewal of its overdue place is stored")
+	}
+}
