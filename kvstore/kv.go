@@ -40,16 +40,6 @@ type KV interface {
 	// stream's leader is asked.
 	Get(ctx context.Context, key string, min uint64) (Record, error)
 
-	// GetLatest returns the record under key as the stream's leader has it, from a
-	// state no older than the call; errors are those of Get. The leader's answer
-	// comes behind everything that it has re-published before, so it also proves
-	// that the subscriptions made before the call are in place. An answer of a
-	// replica proves neither.
-	//
-	// Where the user may not read from the leader, the leader confirms the
-	// subscriptions and a replica reads the record: that one may lag.
-	GetLatest(ctx context.Context, key string) (Record, error)
-
 	// List returns the live records whose keys match a pattern (NATS
 	// wildcards), deletions left out, in the order of their revisions. No key
 	// is missed that is live in a state that contains revision min. They are
@@ -103,6 +93,13 @@ type KV interface {
 	// The connection stays open: it is the caller's.
 	Close()
 }
+
+// NoRevision is a revision that no record ever has. A write that expects it is
+// refused by the stream's leader, with the revision that the key has. The answer
+// also proves that the subscriptions made before are in place: it travels the way
+// of the notifications. An answer to a read or to State does not: another replica
+// may give it, and in a cluster requests of the JetStream API take other routes.
+const NoRevision = 1e18 - 1
 
 // Write is one conditional write: a record, or with Delete a tombstone.
 type Write struct {

@@ -97,41 +97,6 @@ func (s *Store) readAsOf(ctx context.Context, key string, min uint64) (Record, e
 	}
 }
 
-// GetLatest returns the record under key as the leader has it; see [KV].
-func (s *Store) GetLatest(ctx context.Context, key string) (Record, error) {
-	if err := checkKey(key); err != nil {
-		return Record{}, err
-	}
-	var r Record
-	err := ErrPermission
-	switch {
-	case s.Alone():
-		r, err = s.read(ctx, key)
-	case !s.leaderOff.Load():
-		r, err = s.leaderGet(ctx, key)
-		s.leaderOff.Store(errors.Is(err, ErrPermission))
-	}
-	if withheld(err) {
-		r, err = s.confirmedGet(ctx, key)
-	}
-	if err != nil {
-		return Record{}, fmt.Errorf("read %q: %w", key, err)
-	}
-	return r, nil
-}
-
-// confirmedGet reads from a replica after the leader has answered.
-func (s *Store) confirmedGet(ctx context.Context, key string) (Record, error) {
-	st, err := s.State(ctx, key)
-	if err != nil {
-		return Record{}, err
-	}
-	if len(st.Keys) == 0 {
-		return Record{}, ErrNotFound
-	}
-	return s.read(ctx, key)
-}
-
 // withheld says whether the error is that of a request which this user may not make,
 // or which its account does not import.
 func withheld(err error) bool {

@@ -37,7 +37,6 @@ type Store struct {
 	inboxes   string // what every inbox of the connection begins with
 	seen      atomic.Pointer[view]
 	multiOff  atomic.Bool  // the multi-key read is forbidden to this user
-	leaderOff atomic.Bool  // the leader's read of a key is forbidden to this user
 	ahead     atomic.Int64 // the server's wall clock minus the local one, when it was told last
 
 	mirrorTold atomic.Bool // that a mirror answers reads

@@ -47,8 +47,8 @@ type leaseEnd struct {
 }
 
 // Watch subscribes to changes of the keys that match pattern; see [KV]. When
-// it returns, the subscription is on its way to the server; the answer to
-// whatever is asked next over the same connection proves that it has arrived.
+// it returns, the subscription is on its way to the server; a write that is sent
+// next, and answered, proves that it has arrived (see [NoRevision]).
 func (s *Store) Watch(pattern string, deliver func(Event)) (Watch, error) {
 	if err := checkPattern(pattern); err != nil {
 		return nil, err

@@ -102,13 +102,13 @@ func TestPlaceDeleted(t *testing.T) {
 	})
 }
 
-// A place lives for 15 s at most, whatever the TTL of the lock that is waited for.
+// A place lives for 5 to 15 s, whatever the TTL of the lock that is waited for.
 func TestPlaceIsShort(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := join(t, s)
 		r := newRaw(t, s.Connect())
 		quietHolder(t, s)
-		for ttl, want := range map[time.Duration]string{time.Hour: "15s", 5 * time.Second: "5s"} {
+		for ttl, want := range map[time.Duration]string{time.Hour: "15s", 5 * time.Second: "5s", time.Second: "5s"} {
 			w := c.await(t, "l", natslock.TTL(ttl))
 			for range 2 { // the first write, and its renewals
 				keys := r.live("wait.l.*")
@@ -120,6 +120,29 @@ func TestPlaceIsShort(t *testing.T) {
 			w.failed(t)
 			synctest.Wait()
 		}
+	})
+}
+
+// A waiter with a short TTL keeps its place over a pause of its machine or network
+// that is longer than that TTL.
+func TestPlaceOutlastsPause(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c, other := join(t, s, natslock.WithTTL(time.Second)), join(t, s)
+		holder := quietHolder(t, s)
+		first := c.await(t, "l")
+		second := other.await(t, "l")
+		for range 3 {
+			time.Sleep(4 * time.Second)
+			c.link.Blackhole(true)
+			time.Sleep(2 * time.Second)
+			c.link.Blackhole(false)
+		}
+		synctest.Wait()
+		mustUnlock(t, holder)
+		l := first.granted(t)
+		require.False(t, second.over(), "it was overtaken")
+		mustUnlock(t, l)
+		mustUnlock(t, second.granted(t))
 	})
 }
 

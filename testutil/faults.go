@@ -421,15 +421,6 @@ func (f *Faults) Get(ctx context.Context, key string, min uint64) (kvstore.Recor
 	return f.wrapped.Get(ctx, key, min)
 }
 
-// GetLatest is that of the wrapped store, or fails by the rule of
-// [Faults.FailReads] for [ReadGet].
-func (f *Faults) GetLatest(ctx context.Context, key string) (kvstore.Record, error) {
-	if err := f.read(ctx, ReadGet, key); err != nil {
-		return kvstore.Record{}, err
-	}
-	return f.wrapped.GetLatest(ctx, key)
-}
-
 // List is that of the wrapped store, or fails by the rule of
 // [Faults.FailReads].
 func (f *Faults) List(ctx context.Context, pattern string, min uint64, opts ...kvstore.ListOption) (kvstore.Listing, error) {

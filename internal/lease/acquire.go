@@ -272,7 +272,9 @@ func (a *acquire) enter(revision uint64) verdict {
 	}
 	a.queue = new(len(queue))
 	switch {
-	case entry.Live() && !a.bid.mine(entry) && !a.e.overdue(a.ctx, entry):
+	case entry.Live() && !a.bid.mine(entry) && !(a.req.Once && a.e.overdue(a.ctx, entry)):
+		// Also when it is overdue: it is older than the queue, so a state that
+		// contains it need not have those who are queued.
 		return verdict{outcome: busy, entry: entry}
 	case len(queue) > 0 || l.More:
 		return verdict{outcome: busy}

@@ -300,8 +300,13 @@ func (a *acquire) follow(place *Lease, pred Entry) (step, verdict) {
 		if proven {
 			entry, gate, err = a.e.readBeside(a.ctx, pred, a.gate)
 		} else {
-			entry, err = a.e.readLatest(a.ctx, pred.Key)
+			// As the leader has it, from a state no older than the subscription.
+			var last uint64
+			last, err = a.e.probe(a.ctx, pred.Key)
 			proven = err == nil
+			if entry = pred; proven && last != pred.Revision {
+				entry, err = a.e.read(a.ctx, pred.Key, last)
+			}
 		}
 		pause = back.next()
 		if err != nil {
@@ -456,14 +461,14 @@ func (a *acquire) first(place *Lease) (step, verdict) {
 				case ev.Kind == kvstore.Deleted:
 					// Anybody may forge that: a claim at the revision of a live
 					// record would overwrite it.
-					expect, waiting = a.look(func() (Entry, error) { return a.e.read(a.ctx, a.gate, ev.Record.Revision) })
+					expect, waiting = a.look(ev.Record.Revision)
 				case ev.Kind == kvstore.Expired:
 					expect, waiting = 0, false
 				case ev.Kind == kvstore.Put:
 					a.holder = new(entryOf(ev.Record))
 					waiting = !a.bid.mine(*a.holder)
-				case recheck: // the leader's answer proves the subscription again
-					expect, waiting = a.look(func() (Entry, error) { return a.e.readLatest(a.ctx, a.gate) })
+				case recheck: // the answer to a claim proves the subscription again
+					expect, waiting = 0, false
 				}
 			case <-timer.C:
 				if place.ended() {
@@ -472,7 +477,7 @@ func (a *acquire) first(place *Lease) (step, verdict) {
 				if left == 0 && !a.holder.overdue(a.e.kv.Now()) {
 					expect, waiting = 0, false // a claim decides
 				} else {
-					expect, waiting = a.look(func() (Entry, error) { return a.e.read(a.ctx, a.gate, 0) })
+					expect, waiting = a.look(0)
 				}
 			case <-a.ctx.Done():
 				timer.Stop()
@@ -486,10 +491,10 @@ func (a *acquire) first(place *Lease) (step, verdict) {
 	}
 }
 
-// look reads the lock and says whether to go on waiting, or else with which
-// expectation to claim it.
-func (a *acquire) look(read func() (Entry, error)) (expect uint64, waiting bool) {
-	entry, err := read()
+// look reads the lock, as of a state that contains revision, and says whether to
+// go on waiting, or else with which expectation to claim it.
+func (a *acquire) look(revision uint64) (expect uint64, waiting bool) {
+	entry, err := a.e.read(a.ctx, a.gate, revision)
 	if err != nil {
 		return 0, true
 	}

@@ -308,11 +308,7 @@ func (e *Engine) discard(key, id string, revision uint64) {
 func (e *Engine) read(ctx context.Context, key string, revision uint64) (Entry, error) {
 	ctx, cancel := answerIn(ctx, answerTimeout)
 	defer cancel()
-	return foundEntry(e.kv.Get(ctx, key, revision))
-}
-
-// foundEntry is what a read has found: the zero entry where there is no record.
-func foundEntry(r kvstore.Record, err error) (Entry, error) {
+	r, err := e.kv.Get(ctx, key, revision)
 	switch {
 	case errors.Is(err, kvstore.ErrNotFound):
 		return Entry{}, nil
@@ -320,24 +316,6 @@ func foundEntry(r kvstore.Record, err error) (Entry, error) {
 		return Entry{}, err
 	}
 	return entryOf(r), nil
-}
-
-// readLatest returns the record under key as the stream's leader has it, which
-// proves the subscriptions made before; see [kvstore.KV.GetLatest].
-func (e *Engine) readLatest(ctx context.Context, key string) (Entry, error) {
-	ctx, cancel := answerIn(ctx, answerTimeout)
-	defer cancel()
-	return foundEntry(e.kv.GetLatest(ctx, key))
-}
-
-// readProving is read, but the leader answers first: that proves a subscription of
-// which a lease that is not renewed has no other proof.
-func (e *Engine) readProving(ctx context.Context, key string, revision uint64) (Entry, error) {
-	entry, err := e.readLatest(ctx, key)
-	if err == nil && entry.Live() && entry.Revision >= revision {
-		return entry, nil
-	}
-	return e.read(ctx, key, revision)
 }
 
 // readBeside returns what is under the key of entry, which was read before, and the

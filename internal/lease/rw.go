@@ -241,6 +241,9 @@ func (a *acquire) drain(l *Lease) verdict {
 			if err == nil {
 				watch = w
 				w.Track(kvstore.Record{})
+				if !r.alone { // else the next answer proves the subscription
+					_, _ = a.e.probe(a.ctx, a.gate)
+				}
 				continue
 			}
 		}

@@ -33,11 +33,14 @@ func (l *Lease) resolve(ctx context.Context, revision uint64, proven bool) {
 			return
 		}
 		rctx, cancel := context.WithTimeout(ctx, min(left, time.Second<<min(try, 3)))
-		read := l.e.read
-		if !proven {
-			read = l.e.readProving
+		at := revision
+		if !proven && !l.e.kv.Alone() {
+			// The subscription of a lease that is not renewed has no other proof, where
+			// any replica may answer a read. Without an answer the read has to do.
+			last, _ := l.e.probe(rctx, l.spec.key)
+			at = max(at, last)
 		}
-		entry, err := read(rctx, l.spec.key, revision)
+		entry, err := l.e.read(rctx, l.spec.key, at)
 		cancel()
 		if err == nil {
 			l.found(entry, revision)

@@ -2,6 +2,7 @@ package lease
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -26,6 +27,27 @@ func (e *Engine) write(ctx context.Context, w kvstore.Write) (uint64, error) {
 		forget()
 	}
 	return a.Revision, a.Err
+}
+
+// probe asks the stream's leader for the last revision of a key, 0 if there is none,
+// by a write that it refuses. The answer proves that the subscriptions which were
+// made before are in place; see [kvstore.NoRevision].
+func (e *Engine) probe(ctx context.Context, key string) (last uint64, err error) {
+	for try := 0; ; try++ {
+		_, err := e.write(ctx, kvstore.Write{Key: key, Expect: kvstore.NoRevision, Delete: true})
+		conflict, refused := errors.AsType[*kvstore.ConflictError](err)
+		switch {
+		case refused:
+			return conflict.Last, nil
+		case err == nil:
+			return 0, fmt.Errorf("%w: a write to %q that has to be refused was accepted", kvstore.ErrBucketConfig, key)
+		case !errors.Is(err, kvstore.ErrInFlight):
+			return 0, err
+		}
+		if err := sleep(ctx, inFlightPause(try)); err != nil {
+			return 0, err
+		}
+	}
 }
 
 // posted is a write that another goroutine sends, so that a network that takes no

@@ -77,6 +77,8 @@ func Stage(w kvstore.Write) string {
 	_ = msgpack.Unmarshal(w.Value, &body)
 	kind, _, _ := strings.Cut(w.Key, ".")
 	switch {
+	case w.Expect == kvstore.NoRevision:
+		return kind + " probe"
 	case w.Delete:
 		return kind + " delete"
 	case body.Status == statusBroken:
