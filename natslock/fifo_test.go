@@ -404,9 +404,10 @@ func TestFIFOManyWaiters(t *testing.T) {
 func TestLongQueue(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := join(t, s)
+		often := join(t, s, natslock.WithRenewFraction(0.07)) // of 5 s
 		r := newRaw(t, s.Connect())
 		holder := quietHolder(t, s)
-		waiters := []*waiting{c.await(t, "l", natslock.TTL(time.Second), natslock.NoRenew())}
+		waiters := []*waiting{often.await(t, "l", natslock.TTL(time.Second), natslock.NoRenew())}
 		for range 40 {
 			waiters = append(waiters, c.await(t, "l"))
 		}

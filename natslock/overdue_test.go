@@ -2,14 +2,18 @@ package natslock_test
 
 import (
 	"context"
+	"errors"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/proof"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/rwlock"
@@ -249,6 +253,115 @@ func TestOverdueBreakOfFixedLease(t *testing.T) {
 		rest, err := time.ParseDuration(broken.Header.Get("Nats-TTL"))
 		require.NoError(t, err)
 		require.GreaterOrEqual(t, time.Since(begun)+rest, ttl)
+	})
+}
+
+// Of all that claim an overdue record one gets it: the others meet the record of that
+// one, which is not overdue.
+func TestOverdueRace(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		const ttl = 3 * time.Second
+		dead := join(t, s, natslock.WithTTL(ttl))
+		mustLock(t, dead.Client, "l")
+		var wg sync.WaitGroup
+		var inside, grants atomic.Int32
+		forget(s)
+		for range 5 {
+			c := join(t, s, natslock.WithTTL(ttl))
+			wg.Go(func() {
+				for range 3 {
+					l, err := c.TryLock(t.Context(), "l")
+					for errors.Is(err, natslock.ErrLocked) {
+						time.Sleep(10 * time.Millisecond) // all at the same instant
+						l, err = c.TryLock(t.Context(), "l")
+					}
+					if !assert.NoError(t, err) {
+						return
+					}
+					assert.EqualValues(t, 1, inside.Add(1))
+					time.Sleep(2 * ttl)
+					inside.Add(-1)
+					grants.Add(1)
+					if !assert.NoError(t, l.Unlock(context.Background())) {
+						return
+					}
+				}
+			})
+		}
+		dead.link.Cut()
+		wg.Wait()
+		require.EqualValues(t, 15, grants.Load())
+	})
+}
+
+// The local clock only says when to ask the server for its time.
+func TestOverdueWrongClock(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		holder := join(t, s, natslock.WithTTL(5*time.Second))
+		c := join(t, s, natslock.WithStore(func(kv kvstore.KV) kvstore.KV { return &hasty{kv} }))
+		l := mustLock(t, holder.Client, "l")
+		w := c.await(t, "l")
+		for range 10 {
+			time.Sleep(time.Second)
+			_, err := c.TryLock(t.Context(), "l")
+			require.ErrorIs(t, err, natslock.ErrLocked)
+		}
+		require.False(t, w.over())
+		mustUnlock(t, l)
+		mustUnlock(t, w.granted(t))
+	})
+}
+
+// hasty is a store of a client whose clock is an hour ahead of the server's.
+type hasty struct{ kvstore.KV }
+
+func (h *hasty) Now() time.Time { return h.KV.Now().Add(time.Hour) }
+
+// What cannot be read belongs to an unknown holder, and is never overdue.
+func TestOverdueUnreadable(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c := join(t, s)
+		mustUnlock(t, mustLock(t, c.Client, "l"))
+		time.Sleep(2 * time.Second)
+		msg := nats.NewMsg(subjects + "lock.l")
+		msg.Data = []byte("not ours")
+		msg.Header.Set("Nats-TTL", "2s")
+		_, err := newRaw(t, s.Connect()).js.PublishMsg(t.Context(), msg)
+		require.NoError(t, err)
+		forget(s)
+		time.Sleep(10 * time.Second)
+		_, err = c.TryLock(t.Context(), "l")
+		require.ErrorIs(t, err, natslock.ErrLocked)
+		require.False(t, inspect(t, c.Client, "l").Holder.Overdue)
+	})
+}
+
+// A reader is gone only when the deletion of its record is acknowledged: one that
+// renews meanwhile makes the server refuse it, and is still in.
+func TestOverdueReaderRenews(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		const ttl = 3 * time.Second
+		var f *testutil.Faults
+		reader := join(t, s, natslock.WithTTL(ttl))
+		// By its leader's clock, which is wrong, everybody is overdue.
+		writer := join(t, s, natslock.WithTTL(time.Minute), natslock.WithStore(func(kv kvstore.KV) kvstore.KV {
+			f = testutil.NewFaults(&aheadBy{kv, time.Hour}, 1)
+			return f
+		}))
+		f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+			if proof.Stage(w) == "read delete" {
+				return testutil.Delay(ttl / 2) // a renewal comes first
+			}
+			return testutil.Pass
+		})
+		l, err := rwlock.New(reader.Client).RLock(t.Context(), "l")
+		require.NoError(t, err)
+		ctx, cancel := context.WithTimeout(t.Context(), 4*ttl)
+		defer cancel()
+		_, err = rwlock.New(writer.Client).Lock(ctx, "l")
+		require.ErrorIs(t, err, natslock.ErrTimeout)
+		wantHeld(t, l)
+		mustUnlock(t, l)
 	})
 }
 

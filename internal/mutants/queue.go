@@ -33,14 +33,14 @@ var queueMutants = []mutant{
 		listsGo, one(`!entry.Unreadable && entry.Status == StatusWaiting {`, `!entry.Zero() {`),
 		"natslock.TestCorruptQueue"},
 	{"queue-no-backstop", "a waiter that hears nothing does not look by itself", "Acquire: the mutex",
-		queueGo, one(`return 2500*time.Millisecond + rand.N(time.Second)`, `return time.Hour + rand.N(time.Second)`),
+		queueGo, one(`return b.place/3 + rand.N(b.place/30)`, `return time.Hour + rand.N(time.Second)`),
 		"natslock.TestReleaseUnheard"},
 	{"queue-no-recheck", "a waiter claims once, when it is first, and not again after waiting", "Acquire: the mutex",
 		queueGo, []edit{
 			{`					expect, waiting = a.look(ev.Record.Revision)
 `, ``},
-			{`				case recheck:
-					expect, waiting = a.look(0)
+			{`				case recheck: // the answer to a claim proves the subscription again
+					expect, waiting = 0, false
 `, `				case recheck:
 `},
 			{`				} else {
@@ -56,7 +56,7 @@ var queueMutants = []mutant{
 			{`		} else if late = 0; w != nil {
 			w.Track(entry.Record)
 		}`, `		}`},
-			{`return 2500*time.Millisecond + rand.N(time.Second)`, `return time.Hour + rand.N(time.Second)`},
+			{`return b.place/3 + rand.N(b.place/30)`, `return time.Hour + rand.N(time.Second)`},
 		},
 		"natslock.TestFIFOPredecessorDiesOlderThanTheQueue"},
 	{"queue-dead-holder-unnoticed", "the end of a dead holder's record wakes nobody", "Acquire: the mutex",
@@ -67,7 +67,7 @@ var queueMutants = []mutant{
 				} else if left > 0 {
 					pause = min(pause, left)
 				}`, `				late = 0`},
-			{`return 2500*time.Millisecond + rand.N(time.Second)`, `return time.Hour + rand.N(time.Second)`},
+			{`return b.place/3 + rand.N(b.place/30)`, `return time.Hour + rand.N(time.Second)`},
 		},
 		"natslock.TestFIFOHolderDiesOlderThanTheQueue"},
 	{"queue-old-sight", "what was seen of one key hides what happens to the next", "Acquire: the mutex",
@@ -83,13 +83,16 @@ var queueMutants = []mutant{
 		queueGo, one(`now.Sub(idle.since) >= idleFor+rank+rand.N(rank+1)`, `now.Sub(idle.since) >= time.Hour+rank+rand.N(rank+1)`),
 		"natslock.TestFIFOIdleLockIsTakenOutOfTurn"},
 	{"queue-place-gone", "a waiter whose place has ended goes on as if it had one", "Acquire: the mutex",
-		queueGo, one(`			case i < 0:
-				next = requeue`, `			case i < -1:
-				next = requeue`),
+		queueGo, []edit{
+			{`			if i < 0 {
+				next = requeue`, `			if i < -1 {
+				next = requeue`},
+			{`queue[:i])`, `queue[:max(i, 0)])`},
+		},
 		"natslock.TestPlaceDeleted"},
 	{"queue-place-believed", "whoever has the key of the predecessor's place is taken for the predecessor", "ARCHITECTURE.md, departures",
 		queueGo, []edit{
-			{`return entry.Live() && entry.ID == pred.ID, pause`, `return entry.Live(), pause`},
+			{`there = entry.Live() && entry.ID == pred.ID`, `there = entry.Live()`},
 			{`			case ev.Kind == kvstore.Put && entryOf(ev.Record).ID != pred.ID:
 				return relist, verdict{} // its tombstone was overtaken
 `, ``},
@@ -99,7 +102,7 @@ var queueMutants = []mutant{
 		queueGo, one(`if a.e.kv.Current() {`, `if a.e.kv != nil {`),
 		"natslock.TestPlaceIsNewWhereListsLag"},
 	{"queue-place-lives-long", "a waiter's place lives as long as the lock's TTL", "Acquire: the mutex",
-		queueGo, one(`ttl := min(a.ttl, maxWaitTTL)`, `ttl := a.ttl`),
+		queueGo, one(`min(max(a.ttl, minPlaceTTL), maxPlaceTTL)`, `max(a.ttl, minPlaceTTL)`),
 		"natslock.TestPlaceIsShort"},
 	{"queue-place-left", "a waiter that gives up leaves its place", "Acquire: the mutex",
 		queueGo, one(`			place.leave(StatusGone)
@@ -119,8 +122,7 @@ var queueMutants = []mutant{
 		"rwlock.TestNewcomer/lagging"},
 	{"enter-live", "a newcomer claims at the revision of a live record", "A live record is never overwritten",
 		acquireGo, []edit{
-			{`case entry.Live() && !a.bid.mine(entry):`, `case entry.Live() && entry.Zero():`},
-			{`if entry.Live() { // an attempt of its own, to be adopted`, `if entry.Zero() {`},
+			{`case entry.Live() && !a.bid.mine(entry) && `, `case entry.Live() && entry.Zero() && `},
 		},
 		"natslock.TestMessagesTryLockBusy"},
 	{"queue-rest-unread", "a newcomer takes the part of a queue that it has read for all of it", "internal/lease/acquire.go, enter",
