@@ -13,8 +13,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
-
-	"github.com/natslock/locks/testutil"
 )
 
 // guardOf returns the pid of a lockctl's guard; 0: there is none.
@@ -40,7 +38,7 @@ func guardOf(lockctl int) int {
 // A guard that is killed gets a successor.
 func TestGuardKilled(t *testing.T) {
 	t.Parallel()
-	s := testutil.RunServer(t)
+	s := serve(t)
 	file := filepath.Join(t.TempDir(), "pid")
 	p := start(t, s, "run", "--ttl", "1s", "x", "--", "sh", "-c", "sh -c 'echo $$ > "+file+"; exec sleep 60' & wait")
 	stranger := int(number(t, file)) // that dies with nobody by itself

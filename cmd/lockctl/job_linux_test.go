@@ -91,7 +91,7 @@ func (term *terminal) expect(text string) {
 // stopped and continued like any job.
 func TestTerminal(t *testing.T) {
 	t.Parallel()
-	s := testutil.RunServer(t)
+	s := serve(t)
 	term := openTerminal(t, s)
 	term.expect("$ ")
 	term.send("$lockctl run x -- cat\n")
@@ -138,7 +138,7 @@ func TestTerminal(t *testing.T) {
 // command is never continued but ended.
 func TestTerminalStoppedTooLong(t *testing.T) {
 	t.Parallel()
-	s := testutil.RunServer(t)
+	s := serve(t)
 	term := openTerminal(t, s)
 	term.expect("$ ")
 	// Nothing that the shell starts: while it forks, what the terminal sends may stop
@@ -162,7 +162,7 @@ func TestTerminalStoppedTooLong(t *testing.T) {
 // On a terminal break asks, and takes only a yes for one.
 func TestTerminalBreak(t *testing.T) {
 	t.Parallel()
-	s := testutil.RunServer(t)
+	s := serve(t)
 	p, _ := hold(t, s, "x")
 	term := openTerminal(t, s)
 	for _, answer := range []string{"\n", "n\n", "no, y\n", "\x04"} {
@@ -190,7 +190,7 @@ func TestTerminalBreak(t *testing.T) {
 // terminal's size.
 func TestTerminalWatch(t *testing.T) {
 	t.Parallel()
-	s := testutil.RunServer(t)
+	s := serve(t)
 	hold(t, s, "first")
 	term := openTerminal(t, s)
 	require.NoError(t, unix.IoctlSetWinsize(int(term.ptmx.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 6, Col: 60}))

@@ -26,6 +26,7 @@ type runCmd struct {
 	Wait             *seconds          `short:"w" placeholder:"SECONDS" help:"Fail after waiting so long; 0 is as --nonblock."`
 	ConflictExitCode int               `short:"E" default:"1" placeholder:"CODE" help:"Exit code of such a failure (default ${default})."`
 	Meta             map[string]string `mapsep:"none" placeholder:"KEY=VALUE" help:"Shown to whoever inspects the lock; may be repeated."`
+	Create           bool              `help:"Make the bucket if it is not there, with three replicas on a cluster."`
 	KillAfter        time.Duration     `default:"5s" placeholder:"DURATION" help:"From TERM to KILL when the lock is lost (default ${default}), cut short by the lease."`
 	Name             string            `arg:"" predictor:"lock" help:"The lock's name."`
 	Command          []string          `arg:"" passthrough:"partial" help:"The command and its arguments."`
@@ -66,7 +67,7 @@ In these cases only a resource that checks LOCK_TOKEN is safe.
 Exit code: the command's, 128 + N if signal N killed it or ended the waiting.
   1, or -E   the lock was not free in time (-n, -w)
   64 usage   69 no server   75 the lock was lost, or the guard ended the command
-  77 no permission
+  77 no permission   78 no bucket, or one not fit for locks
   126 the command cannot be executed   127 there is none of that name`
 }
 
@@ -106,6 +107,7 @@ func (c *runCmd) Run(g *globals) error {
 	if err != nil {
 		return cannotRun(command[0], err)
 	}
+	g.create = c.Create
 	// A break is to be told at once, also in the first second.
 	s, err := g.open(natslock.WithTTL(c.TTL), natslock.WithWatchAfter(0))
 	if err != nil {

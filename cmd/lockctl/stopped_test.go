@@ -12,15 +12,13 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/natslock/locks/testutil"
 )
 
 // A lockctl that is stopped cannot end its command: the guard does, with all of
 // the group, before the next holder starts.
 func TestRunStopped(t *testing.T) {
 	t.Parallel()
-	s := testutil.RunServer(t)
+	s := serve(t)
 	dir := t.TempDir()
 	file := func(name string) string { return filepath.Join(dir, name) }
 	p := start(t, s, "run", "--ttl", "2s", "x", "--", "sh", "-c", `
@@ -50,7 +48,7 @@ func TestRunStopped(t *testing.T) {
 // has the lock, and leaves the command the time to end.
 func TestRunStoppedUntilTerm(t *testing.T) {
 	t.Parallel()
-	s := testutil.RunServer(t)
+	s := serve(t)
 	dir := t.TempDir()
 	file := func(name string) string { return filepath.Join(dir, name) }
 	p := start(t, s, "run", "--ttl", "5s", "x", "--", "sh", "-c", `
@@ -76,7 +74,7 @@ func TestRunStoppedUntilTerm(t *testing.T) {
 // A lockctl that runs ends the command itself: the guard adds no signal.
 func TestRunOutageOneSignal(t *testing.T) {
 	t.Parallel()
-	s := testutil.RunServer(t)
+	s := serve(t)
 	dir := t.TempDir()
 	file := func(name string) string { return filepath.Join(dir, name) }
 	p := start(t, s, "run", "--ttl", "2s", "x", "--", "sh", "-c", `

@@ -3,9 +3,11 @@ package main
 const (
 	guardGo     = "cmd/lockctl/guard_unix.go"
 	superviseGo = "cmd/lockctl/supervise.go"
+	connectGo   = "cmd/lockctl/connect.go"
 )
 
-// lockctlMutants weaken how lockctl ends a command whose lock it loses.
+// lockctlMutants weaken how lockctl ends a command whose lock it loses, and which
+// bucket it takes.
 var lockctlMutants = []mutant{
 	{"guard-only-death", "the guard of a stopped lockctl does nothing", "A lease and its validity",
 		guardGo, one(`		w.act(now())
@@ -36,4 +38,12 @@ var lockctlMutants = []mutant{
 	{"guard-interferes", "the guard acts before a lockctl that runs", "A lease and its validity",
 		superviseGo, one(`term.sub(at) < 2*c.tick()`, `false`),
 		"cmd/lockctl.TestRunOutageOneSignal"},
+	{"lockctl-makes-any-bucket", "a mistyped bucket is made", "The bucket",
+		connectGo, one(`WithCreate(g.create || s.srv != nil)`, `WithCreate(true)`),
+		"cmd/lockctl.TestNoBucket"},
+	{"lockctl-one-replica", "a bucket that is made on a cluster has one replica", "The bucket",
+		connectGo, one(`	return 3
+`, `	return 1
+`),
+		"cmd/lockctl.TestReplicasOnCluster"},
 }
