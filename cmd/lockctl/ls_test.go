@@ -103,6 +103,8 @@ func TestWatchInPipe(t *testing.T) {
 	eventually(t, "renewals", func() bool { return c.Stats().Renewed >= confirmed+4 })
 	second := take(t, c, "a.2", natslock.Meta(map[string]string{"k": "v"}))
 	expect(3, `^mutex +a\.2 +write `)
+	s.Stop()
+	eventually(t, "an outage", func() bool { return strings.HasSuffix(text.err.String(), "; trying again\n") })
 	s.Restart()
 	eventually(t, "the end of the outage", func() bool { return strings.HasSuffix(text.err.String(), "lockctl: connected again\n") })
 	require.NoError(t, second.Unlock(timeout(t)))
