@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/shirou/gopsutil/v4/process"
@@ -335,13 +334,6 @@ func (r *relay) idle() error {
 	after, err := usage(r.procs)
 	r.figures[waitingCPU] = (after - before) / time.Since(begun).Seconds()
 	return err
-}
-
-// ownUsage is the seconds of CPU that this process has used, to the microsecond.
-func ownUsage() float64 {
-	var r syscall.Rusage
-	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &r) // fails for no process of its own
-	return time.Duration(r.Utime.Nano() + r.Stime.Nano()).Seconds()
 }
 
 // usage is the seconds of CPU that processes have used, in steps of some milliseconds.

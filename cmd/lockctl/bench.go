@@ -157,11 +157,8 @@ func (b *bench) open() (err error) {
 			}
 		}
 	})
-	opts := []natslock.Option{natslock.WithCreate(false), natslock.WithOwner("lockctl bench"), natslock.WithWatchAfter(-1), queued}
+	opts := []natslock.Option{natslock.WithOwner("lockctl bench"), natslock.WithWatchAfter(-1), queued}
 	b.a, err = b.g.open(opts...)
-	if errors.Is(err, kvstore.ErrNotFound) {
-		return exitf(exitConfig, "there is no bucket %s; make it with \"lockctl init\"", b.g.Bucket)
-	}
 	if err != nil {
 		return err
 	}

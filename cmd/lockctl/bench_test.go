@@ -75,7 +75,7 @@ func TestBench(t *testing.T) {
 
 func TestBenchInterrupted(t *testing.T) {
 	t.Parallel()
-	s := testutil.RunServer(t)
+	s := serve(t)
 	code, _, errs := run(t, s, "init", "-f")
 	require.Zero(t, code, errs)
 	js := jetStream(t, s)
@@ -102,7 +102,7 @@ func TestBenchInterrupted(t *testing.T) {
 
 func TestBenchShowsProgress(t *testing.T) {
 	t.Parallel()
-	s := testutil.RunServer(t)
+	s := serve(t)
 	term := openTerminal(t, s)
 	term.send("$lockctl init -f; $lockctl bench -d 1s; echo exit=$?\n")
 	term.expect("measuring")

@@ -10,7 +10,6 @@ import (
 
 	"github.com/jedib0t/go-pretty/v6/table"
 
-	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 )
 
@@ -58,10 +57,7 @@ func (c *breakCmd) AfterApply() error {
 }
 
 func (c *breakCmd) Run(g *globals) error {
-	s, err := g.open(natslock.WithCreate(false), natslock.WithOwner(operator()))
-	if errors.Is(err, kvstore.ErrNotFound) {
-		return exitf(exitConflict, "%s is free, there is nothing to break", plain(c.Name))
-	}
+	s, err := g.open(natslock.WithOwner(operator()))
 	if err != nil {
 		return err
 	}

@@ -12,8 +12,6 @@ import (
 	"github.com/alecthomas/kong"
 	kongcompletion "github.com/jotaen/kong-completion"
 	"github.com/posener/complete"
-
-	"github.com/natslock/locks/natslock"
 )
 
 // completionLimit is how long a shell waits for the names of locks, unless a
@@ -86,7 +84,7 @@ func namesAt(g *globals) ([]string, error) {
 	if g.Embedded {
 		return nil, errors.New("a server started for this would take its time")
 	}
-	s, err := g.open(natslock.WithCreate(false))
+	s, err := g.open()
 	if err != nil {
 		return nil, err
 	}

@@ -40,7 +40,7 @@ func TestCompletion(t *testing.T) {
 	require.ElementsMatch(t, []string{"name", "held", "expires", "queue"}, complete(t, s, "lockctl ls --sort "))
 	require.Empty(t, complete(t, s, "lockctl info "), "no bucket")
 
-	c := client(t, s)
+	c := client(t, s) // makes the bucket
 	// Only the first two can be typed as they are, in any shell.
 	for _, name := range []string{"deploy", "orders.42", "$(touch pwned)", "a b", "`id`", "-rf", "x;y", "a\nb", "~root", "e\x1b[2J"} {
 		take(t, c, name)

@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 )
 
@@ -42,16 +43,74 @@ func (g *globals) open(opts ...natslock.Option) (_ *session, err error) {
 	return s, s.open(g, opts...)
 }
 
-// open opens the bucket.
-func (s *session) open(g *globals, opts ...natslock.Option) (err error) {
-	opts = append([]natslock.Option{natslock.WithBucket(g.Bucket), natslock.WithJetStream(s.js), natslock.WithLogger(slog.New(warner{}))}, opts...)
+// open opens the bucket. It makes a missing one only where the user asks for that,
+// or where nobody else can mean another one: a mistyped name, or a forgotten domain,
+// must not give two operators a lock each.
+func (s *session) open(g *globals, opts ...natslock.Option) error {
 	ctx, cancel := g.bounded()
 	defer cancel()
-	s.Client, err = natslock.New(ctx, s.nc, opts...)
-	if errors.Is(err, nats.ErrNoResponders) {
+	opts = append([]natslock.Option{natslock.WithBucket(g.Bucket), natslock.WithJetStream(s.js), natslock.WithLogger(slog.New(warner{})),
+		natslock.WithCreate(g.create || s.srv != nil)}, opts...)
+	err := s.replicated(func(replicas int) (err error) {
+		made := natslock.WithBucketConfig(kvstore.Config{Replicas: replicas})
+		s.Client, err = natslock.New(ctx, s.nc, append([]natslock.Option{made}, opts...)...)
+		return err
+	})
+	switch {
+	case errors.Is(err, nats.ErrNoResponders):
 		return s.noJetStream()
+	case isAPIError(err, errCodeNoPeers):
+		return s.tooFewServers(err)
+	case errors.Is(err, kvstore.ErrNotFound):
+		return &codeError{exitConfig, &missingBucket{fmt.Sprintf("there is no bucket %s at %s: check --bucket, --js-domain and --context, or make the bucket with \"lockctl init\" or \"lockctl run --create\"",
+			plain(g.Bucket), s.where()), err}}
 	}
 	return err
+}
+
+func (s *session) tooFewServers(err error) error {
+	return exitf(exitConfig, "%w; wait until more servers are there, or let one keep the bucket: \"lockctl init --replicas 1\"", err)
+}
+
+// missingBucket says what to do about a bucket that is not there, without the
+// library's own words for it.
+type missingBucket struct {
+	text string
+	err  error
+}
+
+func (e *missingBucket) Error() string { return e.text }
+func (e *missingBucket) Unwrap() error { return e.err }
+
+// replicated makes a bucket for which nobody has said how many servers keep it:
+// three on a cluster. Only the servers of another domain, or behind another prefix,
+// know whether they are one, and they refuse three replicas if they are not.
+func (s *session) replicated(open func(replicas int) error) error {
+	replicas := s.replicas()
+	err := open(replicas)
+	if replicas > 1 && isAPIError(err, errCodeNoCluster) {
+		return open(1)
+	}
+	return err
+}
+
+// replicas are those that a new bucket is to have.
+func (s *session) replicas() int {
+	if o := s.js.Options(); o.Domain == "" && o.APIPrefix == "" && s.nc.ConnectedClusterName() == "" {
+		return 1
+	}
+	return 3
+}
+
+// The server's errors that nats.go has no names for.
+const (
+	errCodeNoPeers   = 10005 // "no suitable peers for placement"
+	errCodeNoCluster = 10074 // "replicas > 1 not supported in non-clustered mode"
+)
+
+func isAPIError(err error, code jetstream.ErrorCode) bool {
+	apiErr, ok := errors.AsType[*jetstream.APIError](err)
+	return ok && apiErr.ErrorCode == code
 }
 
 func (s *session) noJetStream() error {

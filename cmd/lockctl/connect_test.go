@@ -49,6 +49,7 @@ func TestLogin(t *testing.T) {
 	nkey := filepath.Join(dir, "user.nk")
 	require.NoError(t, os.WriteFile(nkey, seed, 0o600))
 	s := testutil.RunServer(t, testutil.WithConfigText(fmt.Sprintf(`authorization { users: [ { user: ada, password: s3cret }, { nkey: %s } ] }`, public)))
+	withBucket(t, s, "--nkey", nkey)
 	contexts := filepath.Join(dir, "nats", "context")
 	require.NoError(t, os.MkdirAll(contexts, 0o700))
 	for name, text := range map[string]string{
@@ -88,6 +89,7 @@ func TestLogin(t *testing.T) {
 		require.NotContains(t, errs, "s3cret")
 	}
 	s = testutil.RunServer(t, testutil.WithConfigText(`authorization { token: t0ken }`))
+	withBucket(t, s, "--token", "t0ken")
 	for _, c := range []struct {
 		env  []string
 		args []string
@@ -101,6 +103,7 @@ func TestLogin(t *testing.T) {
 func TestDomain(t *testing.T) {
 	t.Parallel()
 	s := testutil.RunServer(t, testutil.WithConfig(func(o *server.Options) { o.JetStreamDomain = "hub" }))
+	withBucket(t, s)
 	hold(t, s, "x")
 	dir := t.TempDir()
 	context := filepath.Join(dir, "hub.json")
@@ -132,6 +135,7 @@ func TestTLS(t *testing.T) {
 	context := filepath.Join(dir, "tls.json")
 	require.NoError(t, os.WriteFile(context, fmt.Appendf(nil, `{"url": %q, "cert": %q, "key": %q, "ca": %q}`, s.URL(), cert, key, authority.file), 0o600))
 	all := []string{"--tlscert", cert, "--tlskey", key, "--tlsca", authority.file}
+	withBucket(t, s, all...)
 	for _, c := range []struct {
 		code int
 		env  []string
@@ -150,6 +154,7 @@ func TestTLS(t *testing.T) {
 		require.Contains(t, errs, c.says)
 	}
 	s = testutil.RunServer(t, testutil.WithConfigText(tls[:len(tls)-1]+", handshake_first: true }"))
+	withBucket(t, s, append(all, "--tlsfirst")...)
 	code, _, errs := run(t, s, append(all, "--tlsfirst", "ls")...)
 	require.Zero(t, code, errs)
 	code, _, _ = run(t, s, append(all, "--timeout", "500ms", "ls")...)

@@ -47,7 +47,7 @@ func (c *demoCmd) Run(g *globals) error {
 		return err
 	}
 	defer srv.stop()
-	g.connection, g.Embedded, g.Bucket = connection{Server: srv.url(), NoContext: true, Timeout: g.Timeout}, false, "demo"
+	g.connection, g.Embedded, g.Bucket, g.create = connection{Server: srv.url(), NoContext: true, Timeout: g.Timeout}, false, "demo", true
 	st.say("server", "nats-server %s in this process, %s", serverVersion, srv.url())
 
 	d := &demo{stage: st, g: g, ttl: c.TTL}

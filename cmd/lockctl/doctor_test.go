@@ -316,7 +316,7 @@ func TestDoctorOnCluster(t *testing.T) {
 	t.Parallel()
 	cluster := testutil.RunCluster(t, 3)
 	s := cluster.Servers()[0]
-	code, out, errs := run(t, s, "init", "-f")
+	code, out, errs := run(t, s, "init", "-f", "--replicas", "1")
 	require.Zero(t, code, errs)
 	require.Contains(t, out, "one replica on cluster")
 	d := doctor(t, s)

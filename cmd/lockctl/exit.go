@@ -24,7 +24,7 @@ const (
 	exitInternal    = 70  // EX_SOFTWARE: everything that is none of the others
 	exitLost        = 75  // EX_TEMPFAIL: the lock was lost, the command was ended
 	exitPermission  = 77  // EX_NOPERM: the server refuses this user
-	exitConfig      = 78  // EX_CONFIG: the bucket is not fit for locks
+	exitConfig      = 78  // EX_CONFIG: no bucket, or it is not fit for locks
 	exitNotExec     = 126 // as the shells: found, but cannot be executed
 	exitNotFound    = 127 // as the shells: no such command
 	exitSignal      = 128 // as the shells: plus the signal's number

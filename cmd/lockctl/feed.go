@@ -13,11 +13,11 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// bucketWait is how often a bucket that is not there is looked for.
+// bucketWait is how often a bucket that was deleted is looked for.
 const bucketWait = time.Second
 
 // feed follows the locks of a bucket over outages, and while there is no bucket
-// yet. Its functions are called one at a time, but event not on the goroutine of
+// any more. Its functions are called one at a time, but event not on the goroutine of
 // the others.
 type feed struct {
 	g       *globals
@@ -26,7 +26,7 @@ type feed struct {
 
 	event        func(natslock.Event)
 	disconnected func()
-	absent       func(why error) // no bucket to watch, or none any more
+	absent       func(why error) // no bucket any more, or no answer
 
 	mu     sync.Mutex
 	client *natslock.Client
@@ -54,14 +54,14 @@ func (f *feed) run(ctx context.Context) error {
 		}
 	})
 	for opened := false; ; {
-		err := f.s.open(f.g, natslock.WithCreate(false), natslock.WithOwner(operator()))
+		err := f.s.open(f.g, natslock.WithOwner(operator()))
 		if err == nil {
 			f.use(f.s.Client)
 			opened = true
 			err = f.listen(ctx)
 			f.use(nil)
 		}
-		passing := errors.Is(err, kvstore.ErrNotFound) || errors.Is(err, kvstore.ErrRemade) || opened && codeOf(err) == exitUnavailable
+		passing := opened && (errors.Is(err, kvstore.ErrNotFound) || errors.Is(err, kvstore.ErrRemade) || codeOf(err) == exitUnavailable)
 		switch {
 		case ctx.Err() != nil:
 			return nil

@@ -3,92 +3,205 @@
 package main
 
 import (
-	"bufio"
+	"bytes"
 	"fmt"
 	"os"
 	"os/exec"
 	"os/signal"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
-// guard is a second process of lockctl that watches the first. Nothing that
-// lockctl could do itself helps against its own KILL: the system ends the
-// command (on Linux), but not what the command has started, and that would go on
-// without the lock.
+const (
+	// guardStep is how often the guard reads the clock: its timers do not run while
+	// the machine is suspended, and the clock does.
+	guardStep = 250 * time.Millisecond
+	// guardWrite is how long lockctl waits for a guard that reads nothing.
+	guardWrite = 100 * time.Millisecond
+)
+
+// now reads a clock that all processes of the machine share and that counts
+// suspend: the one by which a lease is judged. An instant that lockctl computes
+// means the same to the guard, however late the guard reads it.
+func now() instant {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(machineClock, &ts); err != nil {
+		return instant(time.Now().UnixNano()) // no system that lockctl runs on refuses
+	}
+	return instant(ts.Nano())
+}
+
+// guard is a second process of lockctl that ends the group of the command when
+// lockctl cannot do so: because lockctl was killed, or because it is stopped or
+// stuck and the validity of the lock ends.
 //
-// The two are joined by a pipe. Over it the guard is told until when the group
-// may live; when it ends, lockctl is dead, and the guard ends the group. A guard
-// that is no longer needed is killed before its pipe is closed.
+// A pipe joins the two. Over it lockctl sends its orders. The end of the pipe says
+// that lockctl is dead. A guard that is no longer needed is killed before its
+// pipe is closed.
 type guard struct {
 	pipe *os.File
 	proc *os.Process
 }
 
-// startGuard starts the guard of a process group, or returns nil, which is a
-// guard that does nothing: a command under a lock without a guard is better than
-// no command.
-func startGuard(pgid int) *guard {
+// startGuard starts a guard without orders.
+func startGuard() (*guard, error) {
 	self, err := os.Executable()
 	if err != nil {
-		return nil
+		return nil, err
 	}
 	r, w, err := os.Pipe()
 	if err != nil {
-		return nil
+		return nil, err
 	}
 	defer r.Close()
 	cmd := &exec.Cmd{
-		Path: self, Args: []string{"lockctl", "guard", fmt.Sprint(pgid)},
+		Path: self, Args: []string{"lockctl", "guard"},
 		Env: []string{}, Dir: "/", Stdin: r,
 		// Out of reach of the terminal and of signals to lockctl's group.
 		SysProcAttr: &syscall.SysProcAttr{Setsid: true},
 	}
-	if cmd.Start() != nil {
+	if err := cmd.Start(); err != nil {
 		w.Close()
-		return nil
+		return nil, err
 	}
-	return &guard{w, cmd.Process}
+	return &guard{w, cmd.Process}, nil
 }
 
-// until tells until when the group may live, and how long from TERM to KILL.
-func (g *guard) until(deadline time.Time, grace time.Duration) {
-	if g != nil {
-		fmt.Fprintln(g.pipe, deadline.UnixMilli(), grace.Milliseconds())
-	}
+// send replaces the guard's orders. An error says that the guard is dead, or has
+// not read for so long that it is as good as dead.
+func (g *guard) send(pgid int, o orders) error {
+	_ = g.pipe.SetWriteDeadline(time.Now().Add(guardWrite))
+	_, err := fmt.Fprintln(g.pipe, pgid, int64(o.term), int64(o.kill), int64(o.grace))
+	return err
 }
 
 func (g *guard) dismiss() {
-	if g != nil {
-		_ = g.proc.Kill()
-		_, _ = g.proc.Wait() // not everywhere is there an init to do that
-		g.pipe.Close()
+	_ = g.proc.Kill()
+	_, _ = g.proc.Wait() // not everywhere is there an init to do that
+	g.pipe.Close()
+}
+
+// guardBy gives the guard its orders, and says whether there is one to take them.
+// It replaces a guard that does not. A command under a lock without a guard is
+// better than no command, so nothing but a message comes of a guard that cannot
+// be started.
+func (j *job) guardBy(o orders) bool {
+	for range 2 {
+		if j.guard == nil {
+			g, err := startGuard()
+			if err != nil {
+				if !j.unguarded {
+					complain("cannot start the guard: %v; if lockctl is stopped or killed, the command goes on without the lock", err)
+				}
+				j.unguarded = true
+				return false
+			}
+			j.guard, j.unguarded = g, false
+		}
+		if j.guard.send(j.pid, o) == nil {
+			return true
+		}
+		j.guard.dismiss()
+		j.guard = nil
 	}
+	return false
 }
 
-type guardCmd struct {
-	Group int `arg:""`
-}
+type guardCmd struct{}
 
-func (c *guardCmd) Run(*globals) error {
-	if c.Group <= 1 || isTerminal(os.Stdin) {
+func (*guardCmd) Run(*globals) error {
+	if isTerminal(os.Stdin) {
 		return usagef("guard is started by lockctl run")
 	}
 	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
-	var deadline, grace int64
-	lines := bufio.NewScanner(os.Stdin)
-	for lines.Scan() {
-		_, _ = fmt.Sscan(lines.Text(), &deadline, &grace)
+	w := &watchman{}
+	for w.listen() {
+		w.act(now())
+		if w.done {
+			return nil
+		}
 	}
-	j := &job{pid: c.Group}
-	j.terminate()
-	kill := time.UnixMilli(deadline)
-	if end := time.Now().Add(time.Duration(grace) * time.Millisecond); end.Before(kill) {
-		kill = end
+	// lockctl is dead.
+	if w.group.pid == 0 {
+		return nil // and it had not started the command
 	}
-	for j.alive() && time.Now().Before(kill) {
+	if !w.asked {
+		w.group.terminate()
+	}
+	for end := min(w.kill, now().add(w.grace)); w.group.alive() && now() < end; {
 		time.Sleep(groupPoll)
 	}
-	j.kill()
+	w.group.kill()
 	return nil
+}
+
+// watchman is what the guard knows and has done.
+type watchman struct {
+	group job
+	orders
+	rest  []byte // of the input, an unfinished line
+	asked bool   // the group had its TERM
+	done  bool   // and its KILL
+}
+
+// listen returns when there is something to do. Then it has read all orders that
+// lockctl has sent: a guard that was stopped itself must not act on old ones. It
+// returns false at the end of the input.
+func (w *watchman) listen() bool {
+	wait := -time.Millisecond // for ever: until there are orders
+	if w.group.pid != 0 {
+		wait = guardStep
+		for _, due := range []instant{w.term, w.kill} {
+			if left := due.sub(now()); left > 0 {
+				wait = min(wait, left)
+			}
+		}
+		wait = (wait + time.Millisecond - 1).Truncate(time.Millisecond)
+	}
+	in := []unix.PollFd{{Fd: 0, Events: unix.POLLIN}}
+	for buf := make([]byte, 4096); ; wait = 0 {
+		n, err := unix.Poll(in, int(wait.Milliseconds()))
+		if err == unix.EINTR {
+			continue
+		}
+		if n == 0 && err == nil {
+			return true
+		}
+		if n, err = unix.Read(0, buf); err == unix.EINTR {
+			continue
+		}
+		if n <= 0 || err != nil {
+			return false
+		}
+		lines := bytes.Split(append(w.rest, buf[:n]...), []byte("\n"))
+		w.rest = lines[len(lines)-1]
+		for _, line := range lines[:len(lines)-1] {
+			w.take(string(line))
+		}
+	}
+}
+
+// take replaces the orders.
+func (w *watchman) take(line string) {
+	var pid int
+	var o orders
+	if _, err := fmt.Sscan(line, &pid, &o.term, &o.kill, &o.grace); err == nil && pid > 1 {
+		w.group.pid, w.orders = pid, o
+		w.asked = w.asked && o.term <= now()
+	}
+}
+
+// act does what is due.
+func (w *watchman) act(at instant) {
+	switch {
+	case w.group.pid == 0: // 0 is the guard's own group
+	case at >= w.kill:
+		w.group.kill()
+		w.done = true
+	case at >= w.term && !w.asked:
+		w.group.terminate()
+		w.asked = true
+	}
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -9,7 +8,6 @@ import (
 
 	"github.com/jedib0t/go-pretty/v6/table"
 
-	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 )
 
@@ -55,13 +53,9 @@ func (c *infoCmd) Run(g *globals) error {
 	return nil
 }
 
-// inspect returns what there is of each kind. A bucket that does not exist holds
-// nothing; looking must not make it.
+// inspect returns what there is of each kind.
 func (c *infoCmd) inspect(g *globals) ([]natslock.Info, error) {
-	s, err := g.open(natslock.WithCreate(false))
-	if errors.Is(err, kvstore.ErrNotFound) {
-		return nil, nil
-	}
+	s, err := g.open()
 	if err != nil {
 		return nil, err
 	}

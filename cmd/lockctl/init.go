@@ -2,14 +2,11 @@ package main
 
 import (
 	"bufio"
-	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -24,7 +21,7 @@ import (
 )
 
 type initCmd struct {
-	Replicas int      `placeholder:"N" help:"Servers that keep the bucket: 3 or 5 on a cluster (default 1, or as it is)."`
+	Replicas int      `placeholder:"N" help:"Servers that keep the bucket: 1, 3 or 5 (default 3 on a cluster and 1 elsewhere, or as it is)."`
 	Storage  string   `enum:"file,memory," default:"" placeholder:"TYPE" help:"file or memory (default file, or as it is)."`
 	MaxBytes int64    `placeholder:"BYTES" help:"Largest size of the bucket (default unlimited, or as it is)."`
 	Cluster  string   `placeholder:"NAME" help:"Cluster that the bucket is placed in."`
@@ -37,15 +34,15 @@ func (*initCmd) Help() string {
 	return `Makes the bucket, or mends the one there is: shows what it will change, and what
 only making the bucket again can change, asks, and changes the stream. It never
 deletes anything. When nothing is to be done it says so; it can be run any number
-of times. On a cluster give it --replicas 3. In a JetStream domain or account that
-is not the users' it makes a second bucket, whose locks exclude nobody in the first:
-it says where it is.
+of times. In a JetStream domain or account that is not the users' it makes a second
+bucket, whose locks exclude nobody in the first: it says where it is.
 
-With --print a new bucket's configuration, for declarative tools. It holds a random
-id and a first sequence that depends on the time: print it once and keep it.
+With --print a new bucket's configuration, for declarative tools; on a cluster give
+it --replicas 3. It holds a random id and a first sequence that depends on the time:
+print it once and keep it.
 
-  lockctl init --replicas 3
-  lockctl init --print >locks.json && nats stream add --config locks.json
+  lockctl init
+  lockctl init --print --replicas 3 >locks.json && nats stream add --config locks.json
 
 Exit codes: 0 the bucket is as asked for; 1 nothing was changed, because the answer
 was no or somebody else has changed it meanwhile; 64 usage, and nobody to ask; 78 the
@@ -133,6 +130,8 @@ func streamOf(cfg kvstore.Config) string {
 
 // make makes a bucket that is not there.
 func (c *initCmd) make(g *globals, s *session, cfg kvstore.Config) error {
+	asked := cfg.Replicas
+	cfg.Replicas = cmp.Or(asked, s.replicas())
 	sc, err := cfg.StreamConfig()
 	if err != nil {
 		return err
@@ -157,12 +156,27 @@ func (c *initCmd) make(g *globals, s *session, cfg kvstore.Config) error {
 	}
 	ctx, cancel := g.bounded()
 	defer cancel()
-	store, err := kvstore.Open(ctx, s.js, cfg)
-	if err != nil {
-		return s.notDone(err)
+	open := func(replicas int) error {
+		cfg.Replicas = replicas
+		store, err := kvstore.Open(ctx, s.js, cfg)
+		if err == nil {
+			store.Close()
+		}
+		return err
 	}
-	store.Close()
-	fmt.Printf("made bucket %s\n", g.Bucket)
+	if asked > 0 {
+		err = open(asked)
+	} else {
+		err = s.replicated(open)
+	}
+	switch {
+	case err != nil:
+		return s.notDone(err)
+	case cfg.Replicas < sc.Replicas:
+		fmt.Printf("made bucket %s, with one replica: its server is not in a cluster\n", g.Bucket)
+	default:
+		fmt.Printf("made bucket %s\n", g.Bucket)
+	}
 	return nil
 }
 
@@ -311,66 +325,14 @@ func (s *session) notDone(err error) error {
 		return exitf(exitPermission, "%w; see \"lockctl perms --role admin\"", denied)
 	case errors.Is(err, nats.ErrNoResponders):
 		return s.noJetStream()
-	case apiErr != nil && apiErr.ErrorCode == 10074: // JSStreamReplicasNotSupportedErr
+	case isAPIError(err, errCodeNoCluster):
 		return usagef("--replicas: %s is not in a cluster", s.url)
+	case isAPIError(err, errCodeNoPeers):
+		return s.tooFewServers(err)
 	case apiErr != nil:
 		return exitf(exitConfig, "the server refuses that: %s", cmp.Or(apiErr.Description, err.Error()))
 	}
 	return fmt.Errorf("%w: %w", natslock.ErrUnavailable, err)
-}
-
-// difference is what tells two configurations apart, by the JSON names of the
-// settings.
-func difference(a, b jetstream.StreamConfig) ([]change, error) {
-	is, err := settings(a)
-	if err != nil {
-		return nil, err
-	}
-	will, err := settings(b)
-	if err != nil {
-		return nil, err
-	}
-	names := maps.Clone(is)
-	maps.Copy(names, will)
-	var changes []change
-	for _, name := range slices.Sorted(maps.Keys(names)) {
-		if is[name] != will[name] {
-			changes = append(changes, change{name, cmp.Or(is[name], "unset"), cmp.Or(will[name], "unset")})
-		}
-	}
-	return changes, nil
-}
-
-// settings are all of a configuration, those inside others with a path.
-func settings(c jetstream.StreamConfig) (map[string]string, error) {
-	data, err := json.Marshal(c)
-	if err != nil {
-		return nil, err
-	}
-	dec := json.NewDecoder(bytes.NewReader(data))
-	dec.UseNumber()
-	var raw map[string]any
-	if err := dec.Decode(&raw); err != nil {
-		return nil, err
-	}
-	for name, d := range map[string]time.Duration{"max_age": c.MaxAge, "duplicate_window": c.Duplicates, "subject_delete_marker_ttl": c.SubjectDeleteMarkerTTL} {
-		if d != 0 { // in JSON a number of nanoseconds
-			raw[name] = d
-		}
-	}
-	out := make(map[string]string)
-	flatten(out, "", raw)
-	return out, nil
-}
-
-func flatten(out map[string]string, prefix string, object map[string]any) {
-	for name, value := range object {
-		if inner, ok := value.(map[string]any); ok {
-			flatten(out, prefix+name+".", inner)
-		} else {
-			out[prefix+name] = fmt.Sprint(value)
-		}
-	}
 }
 
 // confirm asks on the terminal, where somebody can answer.

@@ -22,7 +22,9 @@ type job struct {
 	pid     int
 	ended   <-chan int            // the exit code, once
 	stopped <-chan syscall.Signal // by which signal, every time
-	guard   *guard
+
+	guard     *guard // nil: there is none
+	unguarded bool   // and the user knows
 
 	tty    *os.File // nil: no controlling terminal
 	given  bool     // the terminal was given to the group
@@ -52,6 +54,7 @@ func startJob(cmd *exec.Cmd) (*job, error) {
 	// Without this a message to a standard error that nobody reads would kill
 	// lockctl while the command runs. The command keeps the default.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
+	j.guard, _ = startGuard() // first, so that the command never runs without
 	go func() {
 		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
 		err := cmd.Start()
@@ -68,7 +71,6 @@ func startJob(cmd *exec.Cmd) (*job, error) {
 		j.close()
 		return nil, err
 	}
-	j.guard = startGuard(j.pid)
 	go func() {
 		for range j.noStop {
 			j.send(syscall.SIGTSTP)
@@ -129,10 +131,10 @@ func (j *job) close() {
 	if j.tty != nil {
 		j.tty.Close()
 	}
-	j.guard.dismiss()
+	if j.guard != nil {
+		j.guard.dismiss()
+	}
 }
-
-func (j *job) guardUntil(deadline time.Time, grace time.Duration) { j.guard.until(deadline, grace) }
 
 // interactive says whether the command is to have the terminal from its start:
 // lockctl has it, and is no part of a pipeline whose other parts would lose it.

@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -10,7 +9,6 @@ import (
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/jedib0t/go-pretty/v6/text"
 
-	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 )
 
@@ -71,13 +69,9 @@ func (c *lsCmd) Run(g *globals) error {
 	return nil
 }
 
-// look reads the locks. A bucket that does not exist holds none; looking must
-// not make it.
+// look reads the locks.
 func (c *lsCmd) look(g *globals) ([]natslock.Info, error) {
-	s, err := g.open(natslock.WithCreate(false))
-	if errors.Is(err, kvstore.ErrNotFound) {
-		return nil, nil
-	}
+	s, err := g.open()
 	if err != nil {
 		return nil, err
 	}

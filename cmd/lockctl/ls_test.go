@@ -49,7 +49,7 @@ func names(locks []lock) (names []string) {
 
 func TestListSortsAndWidens(t *testing.T) {
 	t.Parallel()
-	s := testutil.RunServer(t)
+	s := serve(t)
 	c := client(t, s, natslock.WithOwner("worker"))
 	take(t, c, "b", natslock.TTL(time.Hour), natslock.Meta(map[string]string{"job": "42"}))
 	take(t, c, "c", natslock.TTL(2*time.Minute))
@@ -82,12 +82,12 @@ func TestListSortsAndWidens(t *testing.T) {
 // In a pipe: the list, then what changes, and nothing else.
 func TestWatchInPipe(t *testing.T) {
 	t.Parallel()
-	s := testutil.RunServer(t)
+	s := serve(t)
 	text := start(t, s, "ls", "--watch", "a.*")
 	object := start(t, s, "ls", "--watch", "--json", "a.*")
 	eventually(t, "the news that there is nothing", func() bool { return text.err.String() == "lockctl: no locks\n" })
 	require.Empty(t, object.err.String())
-	c := client(t, s, natslock.WithTTL(2*time.Second)) // makes the bucket
+	c := client(t, s, natslock.WithTTL(2*time.Second))
 	first := take(t, c, "a.1")
 	expect := func(n int, pattern string) {
 		t.Helper()
@@ -103,6 +103,8 @@ func TestWatchInPipe(t *testing.T) {
 	eventually(t, "renewals", func() bool { return c.Stats().Renewed >= confirmed+4 })
 	second := take(t, c, "a.2", natslock.Meta(map[string]string{"k": "v"}))
 	expect(3, `^mutex +a\.2 +write `)
+	s.Stop()
+	eventually(t, "an outage", func() bool { return strings.HasSuffix(text.err.String(), "; trying again\n") })
 	s.Restart()
 	eventually(t, "the end of the outage", func() bool { return strings.HasSuffix(text.err.String(), "lockctl: connected again\n") })
 	require.NoError(t, second.Unlock(timeout(t)))
@@ -142,7 +144,7 @@ func TestWatchInPipe(t *testing.T) {
 // What nobody reads any more ends quietly, as every tool in a pipe.
 func TestBrokenPipe(t *testing.T) {
 	t.Parallel()
-	s := testutil.RunServer(t)
+	s := serve(t)
 	c := client(t, s)
 	for i := range 500 { // more than the pipe takes
 		take(t, c, fmt.Sprintf("perf.%d.%s", i, strings.Repeat("x", 200)))
@@ -164,7 +166,7 @@ func TestBrokenPipe(t *testing.T) {
 // time itself is only told, because it is others who make a machine busy.
 func TestListIsFast(t *testing.T) {
 	t.Parallel()
-	s := testutil.RunServer(t)
+	s := serve(t)
 	take(t, client(t, s, natslock.WithWatchAfter(-1)), "many.00000", natslock.TTL(time.Hour))
 	nc := s.Connect()
 	js, err := jetstream.New(nc, jetstream.WithPublishAsyncMaxPending(20_000))

@@ -14,7 +14,6 @@ import (
 	"github.com/jedib0t/go-pretty/v6/text"
 	"github.com/nats-io/nats.go"
 
-	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 )
 
@@ -88,18 +87,13 @@ func (c *lsCmd) watch(g *globals) error {
 	}
 }
 
-// lookAgain lists. The bucket is opened, and followed, from the first look on
-// that finds it.
+// lookAgain lists. The bucket is opened, and followed, from the first look on.
 func (c *lsCmd) lookAgain(ctx context.Context, g *globals, s *session, change func()) ([]natslock.Info, error) {
 	if !s.nc.IsConnected() {
 		return nil, fmt.Errorf("no connection to %s", s.url)
 	}
 	if s.Client == nil {
-		err := s.open(g, natslock.WithCreate(false))
-		if errors.Is(err, kvstore.ErrNotFound) {
-			return nil, nil
-		}
-		if err != nil {
+		if err := s.open(g); err != nil {
 			return nil, err
 		}
 		go func() {

@@ -53,14 +53,16 @@ type cli struct {
 // globals are the flags that every command has.
 type globals struct {
 	Bucket     string `env:"LOCKCTL_BUCKET" default:"natslock" placeholder:"NAME" help:"Bucket that holds the locks (default ${default})."`
-	Embedded   bool   `help:"Use a server inside this process, its data under the user's cache directory."`
+	Embedded   bool   `help:"Use a server inside this process, its data under the user's cache directory. The bucket is made if it is not there."`
 	connection `embed:"" group:"connection"`
 	Version    kong.VersionFlag `help:"Print the version."`
+
+	create bool // a bucket that is missing may be made
 }
 
 const description = `Locks among processes, kept in a NATS JetStream key-value bucket.
 
-Exit codes: 64 usage, 69 no server, 75 the lock was lost, 77 no permission, 78 bucket not fit for locks, 70 anything else.`
+Exit codes: 64 usage, 69 no server, 75 the lock was lost, 77 no permission, 78 no bucket, or one not fit for locks, 70 anything else.`
 
 func main() { os.Exit(mainCode(os.Args[1:])) }
 

@@ -116,6 +116,21 @@ func (p *process) wait() int {
 
 func (p *process) signal(sig os.Signal) { require.NoError(p.t, p.cmd.Process.Signal(sig)) }
 
+// serve runs a server that has the bucket.
+func serve(t *testing.T, opts ...testutil.ServerOption) *testutil.Server {
+	t.Helper()
+	s := testutil.RunServer(t, opts...)
+	withBucket(t, s)
+	return s
+}
+
+// withBucket makes the bucket. The flags say how to reach the server.
+func withBucket(t *testing.T, s *testutil.Server, flags ...string) {
+	t.Helper()
+	code, _, errs := run(t, s, append(flags, "init", "-f")...)
+	require.Zero(t, code, errs)
+}
+
 // run runs lockctl to its end.
 func run(t *testing.T, s *testutil.Server, args ...string) (code int, stdout, stderr string) {
 	t.Helper()

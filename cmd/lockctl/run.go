@@ -26,6 +26,7 @@ type runCmd struct {
 	Wait             *seconds          `short:"w" placeholder:"SECONDS" help:"Fail after waiting so long; 0 is as --nonblock."`
 	ConflictExitCode int               `short:"E" default:"1" placeholder:"CODE" help:"Exit code of such a failure (default ${default})."`
 	Meta             map[string]string `mapsep:"none" placeholder:"KEY=VALUE" help:"Shown to whoever inspects the lock; may be repeated."`
+	Create           bool              `help:"Make the bucket if it is not there, with three replicas on a cluster."`
 	KillAfter        time.Duration     `default:"5s" placeholder:"DURATION" help:"From TERM to KILL when the lock is lost (default ${default}), cut short by the lease."`
 	Name             string            `arg:"" predictor:"lock" help:"The lock's name."`
 	Command          []string          `arg:"" passthrough:"partial" help:"The command and its arguments."`
@@ -43,8 +44,21 @@ USR1 and USR2 that lockctl gets are passed on to the group.
 
 When the lock is lost, by an outage or a break, the whole group gets TERM, and
 KILL after --kill-after or before the lease ends on the server, whichever is
-first. When lockctl itself is killed the group is ended in the same way. What a
-command leaves running in the background when it ends goes on without the lock.
+first. What a command leaves running in the background when it ends goes on
+without the lock.
+
+A second process, the guard, ends the group when lockctl cannot. When lockctl is
+killed, the group gets TERM at once and KILL after --kill-after, or sooner if the
+validity of the lock ends. When lockctl is stopped (^Z, SIGSTOP, a
+debugger) and so does not renew the lock, the group is dead before the next holder
+starts: KILL comes two margins before the lease ends on the server, TERM before
+that by --kill-after, at most a fifth of the TTL. A margin is a tenth of the TTL,
+at most 1 s. With a TTL of 15 s, TERM comes 10 s and KILL 13 s after the last
+renewal.
+
+The guard does not reach a process that left the group (setsid, a daemon). It
+cannot act while the machine or the container is frozen. Windows has no guard.
+In these cases only a resource that checks LOCK_TOKEN is safe.
 
   lockctl run deploy -- ./deploy.sh
   lockctl run -n -E 0 nightly -- ./backup.sh   # not twice, and no error
@@ -52,7 +66,8 @@ command leaves running in the background when it ends goes on without the lock.
 
 Exit code: the command's, 128 + N if signal N killed it or ended the waiting.
   1, or -E   the lock was not free in time (-n, -w)
-  64 usage   69 no server   75 the lock was lost   77 no permission
+  64 usage   69 no server   75 the lock was lost, or the guard ended the command
+  77 no permission   78 no bucket, or one not fit for locks
   126 the command cannot be executed   127 there is none of that name`
 }
 
@@ -92,6 +107,7 @@ func (c *runCmd) Run(g *globals) error {
 	if err != nil {
 		return cannotRun(command[0], err)
 	}
+	g.create = c.Create
 	// A break is to be told at once, also in the first second.
 	s, err := g.open(natslock.WithTTL(c.TTL), natslock.WithWatchAfter(0))
 	if err != nil {

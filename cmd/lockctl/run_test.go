@@ -14,15 +14,13 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/natslock/locks/testutil"
 )
 
 // The main job: one after the other, the second at once when the first ends. The
 // commands themselves take the times.
 func TestRunHandsOver(t *testing.T) {
 	t.Parallel()
-	s := testutil.RunServer(t)
+	s := serve(t)
 	dir := t.TempDir()
 	end, begin := filepath.Join(dir, "end"), filepath.Join(dir, "begin")
 	started, goOn := filepath.Join(dir, "started"), filepath.Join(dir, "go")
@@ -55,7 +53,7 @@ func TestRunHandsOver(t *testing.T) {
 // the next one gets in when the lease is over, with a higher token.
 func TestRunKilled(t *testing.T) {
 	t.Parallel()
-	s := testutil.RunServer(t)
+	s := serve(t)
 	dir := t.TempDir()
 	file := func(name string) string { return filepath.Join(dir, name) }
 
@@ -78,7 +76,7 @@ func TestRunKilled(t *testing.T) {
 
 func TestRunEnvironmentAndStdin(t *testing.T) {
 	t.Parallel()
-	s := testutil.RunServer(t)
+	s := serve(t)
 	p := startWith(t, s, "from stdin\n", []string{"MINE=kept"}, "run", "--ttl", "2500ms", "--meta", "a=1,2", "--meta", "b=x=y", "a.b c", "--",
 		"sh", "-c", `cat; echo "$LOCK_NAME|$LOCK_TTL|$MINE|$LOCK_TOKEN"; "$0" info "$LOCK_NAME" --json; echo problem >&2`, binary)
 	require.Zero(t, p.wait())
@@ -92,13 +90,13 @@ func TestRunEnvironmentAndStdin(t *testing.T) {
 	require.Contains(t, lines[2], `"token": `+fields[3])
 	require.Contains(t, lines[2], `"a": "1,2"`)
 	require.Contains(t, lines[2], `"b": "x=y"`)
-	require.Contains(t, p.err.String(), "\nproblem\n")
+	require.Equal(t, "problem\n", p.err.String())
 	require.Empty(t, locks(t, s, "ls"), "the lock is released")
 }
 
 func TestRunExitCodes(t *testing.T) {
 	t.Parallel()
-	s := testutil.RunServer(t)
+	s := serve(t)
 	notExecutable := filepath.Join(t.TempDir(), "data")
 	require.NoError(t, os.WriteFile(notExecutable, []byte("x"), 0o600))
 	for _, c := range []struct {
@@ -137,7 +135,7 @@ func TestRunExitCodes(t *testing.T) {
 
 func TestRunConflict(t *testing.T) {
 	t.Parallel()
-	s := testutil.RunServer(t)
+	s := serve(t)
 	_, pid := hold(t, s, "x")
 	for _, c := range []struct {
 		code int
@@ -162,7 +160,7 @@ func TestRunConflict(t *testing.T) {
 // A signal that comes while lockctl waits ends the wait, cleanly.
 func TestRunSignalWhileWaiting(t *testing.T) {
 	t.Parallel()
-	s := testutil.RunServer(t)
+	s := serve(t)
 	hold(t, s, "x")
 	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
 		p := start(t, s, "run", "x", "--", "echo", "inside")
@@ -178,7 +176,7 @@ func TestRunSignalWhileWaiting(t *testing.T) {
 // Signals go to the whole group; the command decides what they mean.
 func TestRunForwardsSignals(t *testing.T) {
 	t.Parallel()
-	s := testutil.RunServer(t)
+	s := serve(t)
 	dir := t.TempDir()
 	ready := filepath.Join(dir, "ready")
 	p := start(t, s, "run", "x", "--", "sh", "-c", `
@@ -208,7 +206,7 @@ func TestRunLost(t *testing.T) {
 	for _, now := range []bool{false, true} {
 		t.Run(map[bool]string{false: "break", true: "break now"}[now], func(t *testing.T) {
 			t.Parallel()
-			s := testutil.RunServer(t)
+			s := serve(t)
 			dir := t.TempDir()
 			file := func(name string) string { return filepath.Join(dir, name) }
 			p := start(t, s, "run", "--kill-after", "300ms", "x", "--", "sh", "-c", `
@@ -252,7 +250,7 @@ func TestRunLost(t *testing.T) {
 // anybody else in: TTL after the last renewal, at the latest.
 func TestRunOutage(t *testing.T) {
 	t.Parallel()
-	s := testutil.RunServer(t)
+	s := serve(t)
 	file := filepath.Join(t.TempDir(), "pid")
 	p := start(t, s, "run", "--ttl", "2s", "x", "--", "sh", "-c", "trap '' TERM; echo $$ > "+file+"; while :; do sleep 1; done")
 	pid := int(number(t, file))
@@ -269,7 +267,7 @@ func TestRunOutage(t *testing.T) {
 // An outage that is over in time is none.
 func TestRunSurvivesRestart(t *testing.T) {
 	t.Parallel()
-	s := testutil.RunServer(t)
+	s := serve(t)
 	dir := t.TempDir()
 	ready, goOn := filepath.Join(dir, "ready"), filepath.Join(dir, "go")
 	p := start(t, s, "run", "x", "--", "sh", "-c", "echo > "+ready+"; while ! test -e "+goOn+"; do sleep 0.01; done; exit 5")
@@ -285,7 +283,7 @@ func TestRunSurvivesRestart(t *testing.T) {
 // affair, as with flock -o.
 func TestRunLeavesBackgroundAlone(t *testing.T) {
 	t.Parallel()
-	s := testutil.RunServer(t)
+	s := serve(t)
 	file := filepath.Join(t.TempDir(), "pid")
 	code, _, _ := run(t, s, "run", "x", "--", "sh", "-c", "sleep 60 >/dev/null 2>&1 & echo $! > "+file)
 	require.Zero(t, code)
@@ -297,7 +295,7 @@ func TestRunLeavesBackgroundAlone(t *testing.T) {
 // Nobody reads what lockctl has to say: it ends the group all the same.
 func TestRunBrokenPipe(t *testing.T) {
 	t.Parallel()
-	s := testutil.RunServer(t)
+	s := serve(t)
 	read, write, err := os.Pipe()
 	require.NoError(t, err)
 	defer write.Close()

@@ -12,15 +12,13 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/natslock/locks/testutil"
 )
 
 // Two readers are in at once, which the commands prove themselves: each ends only
 // when it has seen the other. A writer waits for both, and is alone.
 func TestRunReadersAndWriter(t *testing.T) {
 	t.Parallel()
-	s := testutil.RunServer(t)
+	s := serve(t)
 	dir := t.TempDir()
 	file := func(name string) string { return filepath.Join(dir, name) }
 	reader := func(me, other string) *process {
@@ -76,7 +74,7 @@ func TestRunReadersAndWriter(t *testing.T) {
 // A writer that gives up waiting for readers holds up nobody any more.
 func TestRunWriteGivesUp(t *testing.T) {
 	t.Parallel()
-	s := testutil.RunServer(t)
+	s := serve(t)
 	_, pid := hold(t, s, "x", "--read")
 	code, out, errs := run(t, s, "run", "--write", "-w", "0.2", "x", "--", "echo", "inside")
 	require.Equal(t, 1, code)
@@ -103,7 +101,7 @@ func TestRunWriteGivesUp(t *testing.T) {
 // writer behind them gets in when they are done.
 func TestBreakReader(t *testing.T) {
 	t.Parallel()
-	s := testutil.RunServer(t)
+	s := serve(t)
 	file := filepath.Join(t.TempDir(), "pids")
 	hung := start(t, s, "run", "--read", "--kill-after", "300ms", "x", "--", "sh", "-c", `
 		sh -c 'trap "" TERM; echo $$ > `+file+`.stubborn; while :; do sleep 1; done' &
@@ -184,7 +182,7 @@ func TestBreakReader(t *testing.T) {
 // is broken while it waits for readers gives way, and gets in later.
 func TestBreakWriter(t *testing.T) {
 	t.Parallel()
-	s := testutil.RunServer(t)
+	s := serve(t)
 	p, pid := hold(t, s, "x", "--write")
 	code, out, errs := run(t, s, "break", "-f", "--reason", "it hangs", "x")
 	require.Zero(t, code, errs)
@@ -216,7 +214,7 @@ func TestBreakWriter(t *testing.T) {
 // What ls and info tell while a writer waits behind readers and others behind it.
 func TestLookAtReadersAndWriters(t *testing.T) {
 	t.Parallel()
-	s := testutil.RunServer(t)
+	s := serve(t)
 	// Leases so long that nothing is renewed between one look and the next.
 	r1, _ := hold(t, s, "x", "--read", "--ttl", "50s", "--meta", "job=scan")
 	r2, _ := hold(t, s, "x", "--read", "--ttl", "30s")
@@ -283,7 +281,7 @@ func TestLookAtReadersAndWriters(t *testing.T) {
 // A name of both kinds is nearly always a mistake, and is shown as one.
 func TestBothKinds(t *testing.T) {
 	t.Parallel()
-	s := testutil.RunServer(t)
+	s := serve(t)
 	mutex, _ := hold(t, s, "x")
 	reader, _ := hold(t, s, "x", "--read")
 	hold(t, s, "other")
@@ -328,7 +326,7 @@ func TestBothKinds(t *testing.T) {
 // A reader that is broken while it is paused stays in until its lease is over.
 func TestBreakOfPausedReader(t *testing.T) {
 	t.Parallel()
-	s := testutil.RunServer(t)
+	s := serve(t)
 	p, _ := hold(t, s, "x", "--read", "--ttl", "20s")
 	hold(t, s, "x", "--read")
 	pause(t, p)

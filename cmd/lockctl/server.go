@@ -7,6 +7,8 @@ import (
 	"syscall"
 
 	"github.com/nats-io/nats-server/v2/server"
+
+	"github.com/natslock/locks/natslock"
 )
 
 type serverCmd struct {
@@ -17,8 +19,8 @@ type serverCmd struct {
 func (*serverCmd) Help() string {
 	return `A NATS server with JetStream for development: on the loopback interface, for
 whoever is on this machine, without users. Its data is kept, so that locks and
-tokens go on where they were when it is started again. In production run
-nats-server, three of them.
+tokens go on where they were when it is started again. It makes the bucket if that
+is not there. In production run nats-server, three of them.
 
 Prints the server's URL when it is ready. INT, TERM or HUP end it.
 
@@ -37,7 +39,7 @@ func (c *serverCmd) AfterApply() error {
 	return nil
 }
 
-func (c *serverCmd) Run(*globals) error {
+func (c *serverCmd) Run(g *globals) error {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	port := c.Port
@@ -53,6 +55,12 @@ func (c *serverCmd) Run(*globals) error {
 	}
 	if err != nil {
 		return err
+	}
+	g.connection, g.Embedded, g.create = connection{Server: e.url(), NoContext: true, Timeout: g.Timeout}, false, true
+	if s, err := g.open(natslock.WithLogger(silent)); err == nil {
+		s.close()
+	} else { // the server is of use all the same, to mend the bucket for example
+		complain("%v", err)
 	}
 	fmt.Println(e.url())
 	<-signals

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"cmp"
+	"errors"
 	"os"
 	"os/exec"
 	"time"
@@ -24,6 +26,16 @@ type ending struct {
 	stuck bool  // the command is still there, so the lock must not be released
 }
 
+// orders say when the guard of a command acts, unless it gets others before. They
+// name instants, so that orders that arrive late extend nothing.
+type orders struct {
+	term, kill instant       // the group gets TERM, and KILL
+	grace      time.Duration // from TERM to KILL when lockctl dies, kill permitting
+}
+
+// errStopped is why a command was ended although its lock was held.
+var errStopped = errors.New("lockctl did not run until shortly before the end of the lock's validity")
+
 // supervise runs the command under the lock and returns how it ended, or why it
 // could not be started.
 //
@@ -36,6 +48,9 @@ type ending struct {
 // A lock that was broken keeps the others out for at least as long. So a lock
 // that was lost by an outage leaves the command little time, one that was broken
 // usually leaves it all of --kill-after.
+//
+// A lockctl that is stopped, or stuck, does none of this. Then its guard does, and
+// earlier: see orders.
 func (c *runCmd) supervise(cmd *exec.Cmd, lock *natslock.Lock, signals <-chan os.Signal, s *session) (ending, error) {
 	announceOutages(s.nc, lock)
 	defer func() {
@@ -48,25 +63,44 @@ func (c *runCmd) supervise(cmd *exec.Cmd, lock *natslock.Lock, signals <-chan os
 	}
 	defer j.close()
 
-	deadline := c.deadline(lock)
-	tell := func() { j.guardUntil(deadline, c.KillAfter) }
-	tell()
-	tick := time.NewTicker(max(c.ttl()/10, 100*time.Millisecond))
+	var deadline instant // when all of the group must be dead
+	acts := never        // when the guard does something
+	late := false        // it has done so
+	tell := func(o orders) {
+		late = late || now() >= acts
+		if acts = never; j.guardBy(o) {
+			acts = o.term
+		}
+	}
+	confirmed := func() {
+		// In this order: a stop between the two makes the end too early.
+		at := now()
+		end := at.add(lock.Remaining())
+		deadline = end.add(c.margin() / 2)
+		tell(c.orders(at, end))
+	}
+	confirmed()
+	tick := time.NewTicker(c.tick())
 	defer tick.Stop()
 	for {
 		select {
 		case code := <-j.ended:
-			return ending{code: code}, nil
+			if !late && now() < acts {
+				return ending{code: code}, nil
+			}
+			lost := cmp.Or(lock.Err(), errStopped)
+			complain("%v; the guard has ended the command", lost)
+			return ending{code: code, lost: lost}, nil
 		case sig := <-signals:
 			j.signal(sig)
 		case sig := <-j.stopped:
 			j.suspend(sig, func() bool { return lock.State() == natslock.Held })
 		case <-tick.C:
-			if lock.State() == natslock.Held {
-				deadline = c.deadline(lock)
-				tell()
+			if lock.Remaining() > 0 {
+				confirmed()
 			}
 		case <-lock.Done():
+			tell(orders{deadline, deadline, c.KillAfter})
 			lost := lock.Err()
 			complain("%v; ending the command", lost)
 			code, gone := c.end(j, deadline, signals)
@@ -75,16 +109,34 @@ func (c *runCmd) supervise(cmd *exec.Cmd, lock *natslock.Lock, signals <-chan os
 	}
 }
 
-// deadline is when everything must be dead if the lock is not confirmed again.
-func (c *runCmd) deadline(lock *natslock.Lock) time.Time {
-	margin := min(c.ttl()/10, time.Second)
-	return lock.ValidUntil().Add(margin / 2)
+// margin is how long before the server's lease the validity of the lock ends.
+func (c *runCmd) margin() time.Duration { return min(c.ttl()/10, time.Second) }
+
+// tick is how often the guard gets orders.
+func (c *runCmd) tick() time.Duration { return max(c.ttl()/10, 100*time.Millisecond) }
+
+// orders are the guard's for a lock whose validity ends at end.
+//
+// A lockctl that runs renews the lock long before these orders are due. One that
+// is stopped does not, and the group is dead a margin before the validity ends,
+// which is two before the server's lease does: a busy machine may run the guard
+// late. One that runs and cannot renew the lock ends the command itself, at the
+// end of the validity. So that the command gets no signal twice, it replaces the
+// orders in time by the KILL that it would send itself.
+func (c *runCmd) orders(at, end instant) orders {
+	kill := end.add(-c.margin())
+	term := kill.add(-min(c.KillAfter, c.ttl()/5))
+	if term.sub(at) < 2*c.tick() {
+		term = end.add(c.margin() / 2)
+		kill = term
+	}
+	return orders{term, kill, c.KillAfter}
 }
 
 // end ends the group. It returns the command's exit code, and whether all of the
 // group is gone.
-func (c *runCmd) end(j *job, deadline time.Time, signals <-chan os.Signal) (code int, gone bool) {
-	grace := max(min(c.KillAfter, time.Until(deadline)), 0)
+func (c *runCmd) end(j *job, deadline instant, signals <-chan os.Signal) (code int, gone bool) {
+	grace := max(min(c.KillAfter, deadline.sub(now())), 0)
 	j.terminate()
 	kill := time.NewTimer(grace)
 	defer kill.Stop()

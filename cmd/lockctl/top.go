@@ -40,7 +40,7 @@ exclude each other. A narrow screen shows the end of a token.
 
 Exit code: 0 at q, INT or TERM.
   64 usage, or no terminal   69 no server at the start, or none any more that
-  lets this user in   77 no permission   78 bucket not fit for locks`
+  lets this user in   77 no permission   78 no bucket, or one not fit for locks`
 }
 
 // AfterApply checks what kong cannot.

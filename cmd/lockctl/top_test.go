@@ -57,7 +57,7 @@ func crowd(t *testing.T, s *testutil.Server) {
 
 func TestTopScreens(t *testing.T) {
 	t.Parallel()
-	s := testutil.RunServer(t)
+	s := serve(t)
 	crowd(t, s)
 	v := display(t, s, nil, "top")
 	looksLike(t, "top-list", v.shows("locks 3  held 3  waiting 1", "connected"))
@@ -88,7 +88,7 @@ func TestTopScreens(t *testing.T) {
 
 func TestTopWithoutColors(t *testing.T) {
 	t.Parallel()
-	s := testutil.RunServer(t)
+	s := serve(t)
 	crowd(t, s)
 	v := display(t, s, []string{"NO_COLOR=1"}, "top")
 	looksLike(t, "top-list", v.shows("locks 3  held 3  waiting 1", "connected"))
@@ -110,7 +110,7 @@ func namesOn(text string) []string {
 
 func TestTopKeys(t *testing.T) {
 	t.Parallel()
-	s := testutil.RunServer(t)
+	s := serve(t)
 	crowd(t, s)
 	v := display(t, s, nil, "top")
 	order := func(want ...string) {
@@ -156,7 +156,7 @@ func TestTopKeys(t *testing.T) {
 // A break through top breaks, that holder only, and only after a y.
 func TestTopBreak(t *testing.T) {
 	t.Parallel()
-	s := testutil.RunServer(t)
+	s := serve(t)
 	p, _ := hold(t, s, "x")
 	token := locks(t, s, "info", "x")[0].Holder.Token
 	v := display(t, s, nil, "top", "--reason", "seen on top")
@@ -195,7 +195,7 @@ func TestTopBreak(t *testing.T) {
 // A paused holder is broken safely, then so that the next one gets in.
 func TestTopBreakNow(t *testing.T) {
 	t.Parallel()
-	s := testutil.RunServer(t)
+	s := serve(t)
 	p, _ := hold(t, s, "x", "--ttl", "60s")
 	pause(t, p)
 	next := start(t, s, "run", "x", "--", "echo", "inside")
@@ -222,7 +222,7 @@ func TestTopBreakNow(t *testing.T) {
 // Of several readers one is chosen.
 func TestTopBreakReader(t *testing.T) {
 	t.Parallel()
-	s := testutil.RunServer(t)
+	s := serve(t)
 	first, _ := hold(t, s, "x", "--read")
 	second, _ := hold(t, s, "x", "--read")
 	v := display(t, s, nil, "top")
@@ -239,7 +239,7 @@ func TestTopBreakReader(t *testing.T) {
 
 func TestTopResize(t *testing.T) {
 	t.Parallel()
-	s := testutil.RunServer(t)
+	s := serve(t)
 	crowd(t, s)
 	v := display(t, s, nil, "top")
 	v.shows("locks 3", "…")
@@ -265,9 +265,12 @@ func TestTopResize(t *testing.T) {
 // A server that goes away is shown, and what is there when it is back.
 func TestTopOutage(t *testing.T) {
 	t.Parallel()
-	s := testutil.RunServer(t)
+	s := serve(t)
 	v := display(t, s, nil, "top")
+	v.shows("connected", "no locks")
+	require.NoError(t, jetStream(t, s).DeleteStream(t.Context(), "KV_natslock"))
 	v.shows("no bucket")
+	withBucket(t, s)
 	hold(t, s, "a", "--ttl", "60s")
 	v.shows("connected", "locks 1")
 	s.Stop()
@@ -286,10 +289,17 @@ func TestTopOutage(t *testing.T) {
 	require.Zero(t, v.ends(), "it can be ended without a server")
 }
 
+// top has a screen to lose: it ends before that is drawn over.
+func TestTopWithoutBucket(t *testing.T) {
+	t.Parallel()
+	v := display(t, testutil.RunServer(t), nil, "top")
+	require.Equal(t, 78, v.ends())
+	require.Contains(t, v.output(), "there is no bucket natslock")
+}
+
 func TestTopRates(t *testing.T) {
 	t.Parallel()
-	s := testutil.RunServer(t)
-	withBucket(t, s)
+	s := serve(t)
 	v := display(t, s, nil, "top")
 	v.shows("locks 0", "grants 0.0/s  hand-overs 0.0/s", "connected")
 	// What happened is on the screen for some seconds only: it happens again and again.
@@ -332,7 +342,7 @@ func TestTopRates(t *testing.T) {
 // Renewals move the end of a lease on the screen.
 func TestTopRenewals(t *testing.T) {
 	t.Parallel()
-	s := testutil.RunServer(t)
+	s := serve(t)
 	hold(t, s, "x", "--ttl", "1s")
 	v := display(t, s, nil, "top")
 	// Before everything is looked at without a reason.
@@ -344,7 +354,7 @@ func TestTopRenewals(t *testing.T) {
 // What others wrote cannot steer the terminal.
 func TestTopHostileName(t *testing.T) {
 	t.Parallel()
-	s := testutil.RunServer(t)
+	s := serve(t)
 	hold(t, s, "a\x1b[31mb", "--meta", "k=\x1b]0;title\a")
 	v := display(t, s, []string{"NO_COLOR=1"}, "top")
 	v.shows("locks 1", `"a\x1b[31mb"`)
@@ -358,7 +368,7 @@ func TestTopHostileName(t *testing.T) {
 
 func TestTopRefuses(t *testing.T) {
 	t.Parallel()
-	s := testutil.RunServer(t)
+	s := serve(t)
 	code, out, errs := run(t, s, "top")
 	require.Equal(t, 64, code)
 	require.Empty(t, out)
@@ -376,7 +386,7 @@ func TestTopRefuses(t *testing.T) {
 // Ten thousand locks do not make it slow.
 func TestTopTenThousand(t *testing.T) {
 	t.Parallel()
-	s := testutil.RunServer(t)
+	s := serve(t)
 	c := locker(t, s, "billing-service-1", natslock.WithWatchAfter(-1))
 	const n = 10_000
 	held := make([]*natslock.Lock, n)

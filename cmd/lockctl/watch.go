@@ -37,7 +37,7 @@ ticket in the queue, and for how long the lock had been waited for or held.
 Events are hints. What happens while the server cannot be reached is missed;
 standard error says when that was, and when the watch begins: not before
 "watching" stands there. A holder that was never seen has no name when it leaves.
-A bucket that is not there is waited for.
+A bucket that is deleted is waited for.
 
   lockctl watch 'orders.>'
   lockctl watch --json | jq 'select(.event == "expired") | .name'
@@ -49,7 +49,7 @@ pid, meta, ttl and expires (null: nobody holds or waits any more), waited, held
 unreadable. Times are RFC 3339, durations seconds. Fields are added, never renamed.
 
 Exit code: 0 when it is ended by INT or TERM, or nobody reads any more.
-  64 usage   69 no server   77 no permission   78 bucket not fit for locks`
+  64 usage   69 no server   77 no permission   78 no bucket, or one not fit for locks`
 }
 
 // AfterApply checks what kong cannot.

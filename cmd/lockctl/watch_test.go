@@ -14,7 +14,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/testutil"
@@ -81,16 +80,9 @@ func toldEvents(t *testing.T, p *process, n int) []event {
 	return events
 }
 
-func withBucket(t *testing.T, s *testutil.Server) {
-	t.Helper()
-	code, _, errs := run(t, s, "run", "made", "--", "true")
-	require.Zero(t, code, errs)
-}
-
 func TestWatch(t *testing.T) {
 	t.Parallel()
-	s := testutil.RunServer(t)
-	withBucket(t, s)
+	s := serve(t)
 	first, pid := hold(t, s, "orders.1", "--meta", "ticket=OPS-1")
 	w := watch(t, s, "--json", "orders.>")
 	text := watch(t, s, "orders.>")
@@ -159,8 +151,7 @@ func TestWatch(t *testing.T) {
 
 func TestWatchRenewalsAndExpiry(t *testing.T) {
 	t.Parallel()
-	s := testutil.RunServer(t)
-	withBucket(t, s)
+	s := serve(t)
 	terse, w := watch(t, s, "--json"), watch(t, s, "--json", "-v", "x\x1by")
 	text := watch(t, s, "-v")
 	p, _ := hold(t, s, "x\x1by", "--ttl", "1s", "--meta", "k=\x1b[2J")
@@ -193,8 +184,7 @@ func TestWatchRenewalsAndExpiry(t *testing.T) {
 // The server goes away and comes back: the watch says so and goes on.
 func TestWatchOutage(t *testing.T) {
 	t.Parallel()
-	s := testutil.RunServer(t)
-	withBucket(t, s)
+	s := serve(t)
 	w := watch(t, s, "--json")
 	s.Stop()
 	said(t, w, "lost the connection to "+s.URL())
@@ -210,30 +200,28 @@ func TestWatchOutage(t *testing.T) {
 	require.Zero(t, w.wait(), "it can be ended without a server")
 }
 
-// A bucket that is not there is waited for; one that is deleted, too.
+// A bucket that is deleted is waited for.
 func TestWatchWithoutBucket(t *testing.T) {
 	t.Parallel()
-	s := testutil.RunServer(t)
-	w := start(t, s, "watch", "--json")
+	s := serve(t)
+	w := watch(t, s, "--json")
+	js := jetStream(t, s)
+	require.NoError(t, js.DeleteStream(t.Context(), "KV_natslock"))
 	said(t, w, "there is no such bucket; waiting for it")
-	js, err := s.Connect().JetStream()
-	require.NoError(t, err)
-	_, err = js.StreamInfo("KV_natslock")
-	require.ErrorIs(t, err, nats.ErrStreamNotFound, "looking makes no bucket")
+	withBucket(t, s)
+	eventually(t, "another watch", func() bool { return strings.Count(w.err.String(), "watching >") == 2 })
 	p, _ := hold(t, s, "x")
-	said(t, w, "watching >")
 	p.signal(syscall.SIGTERM)
 	p.wait()
-	evs := toldEvents(t, w, 1)
-	require.Equal(t, "released", evs[0].Event)
-	require.Equal(t, p.cmd.Process.Pid, evs[0].PID)
+	evs := toldEvents(t, w, 2)
+	require.Equal(t, []string{"granted", "released"}, []string{evs[0].Event, evs[1].Event})
+	require.Equal(t, p.cmd.Process.Pid, evs[1].PID)
 	require.Equal(t, 1, strings.Count(w.err.String(), "no such bucket"), "said once")
 }
 
 func TestWatchRefuses(t *testing.T) {
 	t.Parallel()
-	s := testutil.RunServer(t)
-	withBucket(t, s)
+	s := serve(t)
 	code, _, errs := run(t, s, "watch", "")
 	require.Equal(t, 64, code, errs)
 	code, _, errs = run(t, nil, "--server", "nats://127.0.0.1:1", "watch")
@@ -248,8 +236,7 @@ func TestWatchRefuses(t *testing.T) {
 // A reader that has gone ends the watch, without a word.
 func TestWatchBrokenPipe(t *testing.T) {
 	t.Parallel()
-	s := testutil.RunServer(t)
-	withBucket(t, s)
+	s := serve(t)
 	cmd := exec.Command(binary, "watch")
 	cmd.Env = append(os.Environ(), "NATS_URL="+s.URL())
 	stdout, err := cmd.StdoutPipe()

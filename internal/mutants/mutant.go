@@ -27,7 +27,7 @@ type edit struct{ old, new string }
 func one(old, new string) []edit { return []edit{{old, new}} }
 
 // mutants are all of them.
-var mutants = slices.Concat(claimMutants, leaseMutants, releaseMutants, queueMutants, rwMutants, storeMutants, bucketMutants, overdueMutants)
+var mutants = slices.Concat(claimMutants, leaseMutants, releaseMutants, queueMutants, rwMutants, storeMutants, bucketMutants, overdueMutants, lockctlMutants)
 
 // apply returns the weakened file. The error says why the mutant no longer fits.
 func (m mutant) apply(root string) ([]byte, error) {

@@ -54,13 +54,16 @@ func moduleRoot(ctx context.Context) (string, error) {
 }
 
 // goTest runs tests of one package. The error is nil whether they pass or not.
-func goTest(ctx context.Context, root, dir string, tests []string, flags ...string) (result, error) {
+func goTest(ctx context.Context, root, dir string, tests []string, overlay string, flags ...string) (result, error) {
 	timeout := testTimeout + time.Duration(len(tests))*testShare
 	ctx, cancel := context.WithTimeout(ctx, timeout+buildTimeout)
 	defer cancel()
 	args := append([]string{"test", "-json", "-count=1", "-vet=off", "-timeout", timeout.String(), "-run", pattern(tests)}, flags...)
 	cmd := exec.CommandContext(ctx, "go", append(args, "./"+dir)...)
 	cmd.Dir = root
+	if overlay != "" { // in the environment, for tests that build a program
+		cmd.Env = append(os.Environ(), "GOFLAGS="+os.Getenv("GOFLAGS")+" -overlay="+overlay)
+	}
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
@@ -121,7 +124,7 @@ func baseline(ctx context.Context, root string, all []mutant, parallel int) erro
 	failed := make([]error, len(dirs))
 	each(parallel, dirs, func(dir string) {
 		i := slices.Index(dirs, dir)
-		r, err := goTest(ctx, root, dir, tests[dir])
+		r, err := goTest(ctx, root, dir, tests[dir], "")
 		failed[i] = err
 		for _, t := range tests[dir] {
 			if err == nil && r.ended[t] != "pass" {
@@ -151,7 +154,7 @@ func try(ctx context.Context, root, tmp string, m mutant) (verdict, string) {
 		return misfit, err.Error()
 	}
 	dir, test := m.target()
-	r, err := goTest(ctx, root, dir, []string{test}, "-overlay", overlay, "-failfast")
+	r, err := goTest(ctx, root, dir, []string{test}, overlay, "-failfast")
 	switch {
 	case err != nil:
 		return hung, err.Error()

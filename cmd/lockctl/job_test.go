@@ -1,3 +1,5 @@
+//go:build unix
+
 package main_test
 
 import (
@@ -8,8 +10,8 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/creack/pty"
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sys/unix"
 
 	"github.com/natslock/locks/testutil"
 )
@@ -29,15 +31,10 @@ func openTerminal(t *testing.T, s *testutil.Server) *terminal {
 	if err != nil {
 		t.Skip("no bash")
 	}
-	ptmx, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
+	ptmx, tty, err := pty.Open()
 	if err != nil {
 		t.Skip("no terminals: ", err)
 	}
-	require.NoError(t, unix.IoctlSetPointerInt(int(ptmx.Fd()), unix.TIOCSPTLCK, 0))
-	n, err := unix.IoctlGetInt(int(ptmx.Fd()), unix.TIOCGPTN)
-	require.NoError(t, err)
-	tty, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|syscall.O_NOCTTY, 0)
-	require.NoError(t, err)
 	defer tty.Close()
 
 	cmd := exec.Command(shell, "--norc", "--noprofile", "--noediting", "-i")
@@ -91,7 +88,7 @@ func (term *terminal) expect(text string) {
 // stopped and continued like any job.
 func TestTerminal(t *testing.T) {
 	t.Parallel()
-	s := testutil.RunServer(t)
+	s := serve(t)
 	term := openTerminal(t, s)
 	term.expect("$ ")
 	term.send("$lockctl run x -- cat\n")
@@ -138,7 +135,7 @@ func TestTerminal(t *testing.T) {
 // command is never continued but ended.
 func TestTerminalStoppedTooLong(t *testing.T) {
 	t.Parallel()
-	s := testutil.RunServer(t)
+	s := serve(t)
 	term := openTerminal(t, s)
 	term.expect("$ ")
 	// Nothing that the shell starts: while it forks, what the terminal sends may stop
@@ -162,7 +159,7 @@ func TestTerminalStoppedTooLong(t *testing.T) {
 // On a terminal break asks, and takes only a yes for one.
 func TestTerminalBreak(t *testing.T) {
 	t.Parallel()
-	s := testutil.RunServer(t)
+	s := serve(t)
 	p, _ := hold(t, s, "x")
 	term := openTerminal(t, s)
 	for _, answer := range []string{"\n", "n\n", "no, y\n", "\x04"} {
@@ -190,10 +187,10 @@ func TestTerminalBreak(t *testing.T) {
 // terminal's size.
 func TestTerminalWatch(t *testing.T) {
 	t.Parallel()
-	s := testutil.RunServer(t)
+	s := serve(t)
 	hold(t, s, "first")
 	term := openTerminal(t, s)
-	require.NoError(t, unix.IoctlSetWinsize(int(term.ptmx.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 6, Col: 60}))
+	require.NoError(t, pty.Setsize(term.ptmx, &pty.Winsize{Rows: 6, Cols: 60}))
 	term.expect("$ ")
 	term.send("NO_COLOR=1 $lockctl ls --watch\n")
 	term.expect("\x1b[2J\x1b[H1 lock at nats://")

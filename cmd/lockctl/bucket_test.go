@@ -1,0 +1,91 @@
+//go:build unix
+
+package main_test
+
+import (
+	"path/filepath"
+	"testing"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/testutil"
+)
+
+// A bucket that is not there is an error, whatever is asked of it: a typo must not
+// show locks as free, nor make a second bucket.
+func TestNoBucket(t *testing.T) {
+	t.Parallel()
+	s := serve(t)
+	hold(t, s, "x")
+	for _, args := range [][]string{
+		{"ls"}, {"ls", "--json"}, {"ls", "--watch"}, {"info", "x"}, {"break", "-f", "x"}, {"watch"}, {"bench"}, {"doctor"},
+		{"run", "x", "--", "true"}, {"run", "-n", "x", "--", "true"}, {"run", "--read", "x", "--", "true"},
+	} {
+		code, out, errs := run(t, s, append([]string{"--bucket", "typo"}, args...)...)
+		require.Equal(t, 78, code, "%q: %s", args, errs)
+		require.Contains(t, out+errs, "there is no bucket typo at "+s.URL(), "%q", args)
+		require.Contains(t, out+errs, "lockctl init", "%q", args)
+		require.NotContains(t, out+errs, "jetstream.New", "%q", args)
+	}
+	_, err := jetStream(t, s).Stream(t.Context(), "KV_typo")
+	require.ErrorIs(t, err, jetstream.ErrStreamNotFound)
+
+	code, _, errs := run(t, s, "--bucket", "typo", "run", "--create", "x", "--", "true")
+	require.Zero(t, code, errs)
+	require.Contains(t, errs, "created lock bucket (bucket typo")
+	code, _, errs = run(t, s, "--bucket", "typo", "run", "--create", "x", "--", "true")
+	require.Zero(t, code, errs)
+	require.Empty(t, errs, "it is there")
+}
+
+// The development server has the bucket when it tells its address.
+func TestServerHasBucket(t *testing.T) {
+	t.Parallel()
+	p := start(t, nil, "--bucket", "ours", "server", "--port", "0", "--dir", filepath.Join(t.TempDir(), "kept"))
+	url := line(t, p)
+	code, _, errs := run(t, nil, "-s", url, "--bucket", "ours", "run", "x", "--", "true")
+	require.Zero(t, code, errs)
+	require.Empty(t, errs)
+	code, _, _ = run(t, nil, "-s", url, "run", "x", "--", "true")
+	require.Equal(t, 78, code)
+	require.Empty(t, p.err.String())
+}
+
+// A bucket that is made on a cluster has three replicas, unless told otherwise.
+func TestReplicasOnCluster(t *testing.T) {
+	t.Parallel()
+	s := testutil.RunCluster(t, 3).Servers()[0]
+	js := jetStream(t, s)
+	replicas := func(bucket string) int {
+		stream, err := js.Stream(t.Context(), "KV_"+bucket)
+		require.NoError(t, err)
+		return stream.CachedInfo().Config.Replicas
+	}
+	code, out, errs := run(t, s, "--bucket", "a", "init", "-f")
+	require.Zero(t, code, errs)
+	require.Regexp(t, `num_replicas +3`, out)
+	require.Equal(t, 3, replicas("a"))
+	code, _, errs = run(t, s, "--bucket", "b", "run", "--create", "x", "--", "true")
+	require.Zero(t, code, errs)
+	require.Equal(t, 3, replicas("b"))
+	code, _, errs = run(t, s, "--bucket", "d", "init", "-f", "--tag", "nosuch")
+	require.Equal(t, 78, code)
+	require.Contains(t, errs, "lockctl init --replicas 1")
+	code, _, errs = run(t, s, "--bucket", "c", "init", "-f", "--replicas", "1")
+	require.Zero(t, code, errs)
+	require.Equal(t, 1, replicas("c"))
+}
+
+// Only the servers of a domain know whether they are a cluster.
+func TestReplicasInDomain(t *testing.T) {
+	t.Parallel()
+	s := testutil.RunServer(t, testutil.WithConfig(func(o *server.Options) { o.JetStreamDomain = "hub" }))
+	code, out, errs := run(t, s, "--js-domain", "hub", "init", "-f")
+	require.Zero(t, code, errs)
+	require.Contains(t, out, "made bucket natslock, with one replica")
+	code, _, errs = run(t, s, "--js-domain", "hub", "--bucket", "other", "run", "--create", "x", "--", "true")
+	require.Zero(t, code, errs)
+	require.Contains(t, errs, "replicas 1")
+}

@@ -1,0 +1,6 @@
+package main
+
+import "golang.org/x/sys/unix"
+
+// machineClock counts suspend, as the clock of the leases does.
+const machineClock = unix.CLOCK_BOOTTIME

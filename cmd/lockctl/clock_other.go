@@ -1,0 +1,9 @@
+//go:build unix && !linux && !netbsd
+
+package main
+
+import "golang.org/x/sys/unix"
+
+// machineClock counts suspend on macOS. Where it does not, nor does the clock of
+// the leases.
+const machineClock = unix.CLOCK_MONOTONIC

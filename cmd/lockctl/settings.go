@@ -1,0 +1,67 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// difference is what tells two configurations apart, by the JSON names of the
+// settings.
+func difference(a, b jetstream.StreamConfig) ([]change, error) {
+	is, err := settings(a)
+	if err != nil {
+		return nil, err
+	}
+	will, err := settings(b)
+	if err != nil {
+		return nil, err
+	}
+	names := maps.Clone(is)
+	maps.Copy(names, will)
+	var changes []change
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		if is[name] != will[name] {
+			changes = append(changes, change{name, cmp.Or(is[name], "unset"), cmp.Or(will[name], "unset")})
+		}
+	}
+	return changes, nil
+}
+
+// settings are all of a configuration, those inside others with a path.
+func settings(c jetstream.StreamConfig) (map[string]string, error) {
+	data, err := json.Marshal(c)
+	if err != nil {
+		return nil, err
+	}
+	dec := json.NewDecoder(bytes.NewReader(data))
+	dec.UseNumber()
+	var raw map[string]any
+	if err := dec.Decode(&raw); err != nil {
+		return nil, err
+	}
+	for name, d := range map[string]time.Duration{"max_age": c.MaxAge, "duplicate_window": c.Duplicates, "subject_delete_marker_ttl": c.SubjectDeleteMarkerTTL} {
+		if d != 0 { // in JSON a number of nanoseconds
+			raw[name] = d
+		}
+	}
+	out := make(map[string]string)
+	flatten(out, "", raw)
+	return out, nil
+}
+
+func flatten(out map[string]string, prefix string, object map[string]any) {
+	for name, value := range object {
+		if inner, ok := value.(map[string]any); ok {
+			flatten(out, prefix+name+".", inner)
+		} else {
+			out[prefix+name] = fmt.Sprint(value)
+		}
+	}
+}

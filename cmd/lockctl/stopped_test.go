@@ -1,0 +1,91 @@
+//go:build unix
+
+package main_test
+
+import (
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A lockctl that is stopped cannot end its command: the guard does, with all of
+// the group, before the next holder starts.
+func TestRunStopped(t *testing.T) {
+	t.Parallel()
+	s := serve(t)
+	dir := t.TempDir()
+	file := func(name string) string { return filepath.Join(dir, name) }
+	p := start(t, s, "run", "--ttl", "2s", "x", "--", "sh", "-c", `
+		trap 'echo > `+file("asked")+`' TERM
+		sh -c 'trap "" TERM; echo $$ > `+file("stubborn")+`; while :; do date +%s%N >> `+file("beats")+`; sleep 0.01; done' &
+		while :; do wait; done`)
+	stubborn := int(number(t, file("stubborn")))
+	next := start(t, s, "run", "x", "--", "sh", "-c", "date +%s%N > "+file("began")+"; sleep 0.2")
+	awaitQueue(t, s, "x", 1)
+	pause(t, p)
+
+	require.Zero(t, next.wait(), next.err)
+	beats := strings.Fields(contents(t, file("beats")))
+	last, err := strconv.ParseInt(beats[len(beats)-1], 10, 64)
+	require.NoError(t, err)
+	alone := time.Duration(number(t, file("began")) - last)
+	t.Logf("the next holder starts %v after the last sign of life", alone)
+	require.Positive(t, alone, "both work")
+	require.FileExists(t, file("asked"), "a TERM before the KILL")
+	require.False(t, running(stubborn))
+	p.signal(syscall.SIGCONT)
+	require.Equal(t, 75, p.wait())
+	require.Contains(t, p.err.String(), "lock lost")
+}
+
+// A lockctl that goes on after the TERM and before the end of the validity still
+// has the lock, and leaves the command the time to end.
+func TestRunStoppedUntilTerm(t *testing.T) {
+	t.Parallel()
+	s := serve(t)
+	dir := t.TempDir()
+	file := func(name string) string { return filepath.Join(dir, name) }
+	p := start(t, s, "run", "--ttl", "5s", "x", "--", "sh", "-c", `
+		trap 'echo > `+file("asked")+`' TERM
+		echo $$ > `+file("child")+`
+		while ! test -e `+file("go")+`; do sleep 0.01; done`)
+	child := int(number(t, file("child")))
+	pause(t, p)
+	contents(t, file("asked")) // the KILL comes a second later
+	p.signal(syscall.SIGCONT)
+	at := locks(t, s, "info", "x")[0].Holder.Revision
+	for range 2 {
+		before := at
+		at = await(t, s, "x", "a renewal", func(l lock) bool { return l.Holder != nil && l.Holder.Revision > before }).Holder.Revision
+	}
+	require.True(t, running(child))
+	require.NoError(t, os.WriteFile(file("go"), nil, 0o600))
+	require.Equal(t, 75, p.wait())
+	require.Contains(t, p.err.String(), "the guard has ended the command")
+	require.Empty(t, locks(t, s, "ls"))
+}
+
+// A lockctl that runs ends the command itself: the guard adds no signal.
+func TestRunOutageOneSignal(t *testing.T) {
+	t.Parallel()
+	s := serve(t)
+	dir := t.TempDir()
+	file := func(name string) string { return filepath.Join(dir, name) }
+	p := start(t, s, "run", "--ttl", "2s", "x", "--", "sh", "-c", `
+		trap 'echo TERM >> `+file("signals")+`' TERM
+		echo $$ > `+file("child")+`
+		while :; do sleep 0.01; done`)
+	child := int(number(t, file("child")))
+	s.Stop()
+	gone(t, child)
+	require.Equal(t, 75, p.wait())
+	require.Equal(t, "TERM", contents(t, file("signals")))
+	require.Contains(t, p.err.String(), "lock lost")
+	require.NotContains(t, p.err.String(), "guard")
+}
