@@ -56,7 +56,7 @@ func (l *Lease) Release() error {
 	if was == Lost && (!errors.Is(l.cause.Kind, ErrBroken) || l.e.away.Load()) {
 		// The caller is not kept waiting for what is most likely gone. A broken
 		// record is there, and keeps others out until it is deleted.
-		l.e.background(func(ctx context.Context) { l.delete(ctx, StatusGone, time.Now().Add(l.terms.ttl), nil) })
+		l.e.background(func(ctx context.Context) { l.delete(ctx, StatusGone, time.Now(), l.terms.ttl, nil) })
 		l.e.endWork()
 		l.result = l.cause
 		return l.result
@@ -104,10 +104,10 @@ func (l *Lease) deleteWithin(d time.Duration) (found *EndError, err error) {
 		if !answered {
 			a = first.wait(l.e.ctx, max(min(d, answerTimeout)-time.Since(begun), 0))
 		}
-		found, err := l.delete(l.e.ctx, StatusGone, begun.Add(d), &a)
+		found, err := l.delete(l.e.ctx, StatusGone, begun, d, &a)
 		done <- deletion{found, err}
 		if err != nil {
-			l.e.background(func(ctx context.Context) { l.delete(ctx, StatusGone, time.Now().Add(l.terms.ttl), nil) })
+			l.e.background(func(ctx context.Context) { l.delete(ctx, StatusGone, time.Now(), l.terms.ttl, nil) })
 		}
 	}()
 	stuck := time.NewTimer(d + d/10 - time.Since(begun))
@@ -165,7 +165,7 @@ func (l *Lease) leave(status Status) {
 	l.e.keeper.mu.Unlock()
 	ending.finish()
 	retry := func() {
-		l.e.background(func(ctx context.Context) { l.delete(ctx, status, time.Now().Add(l.terms.ttl), nil) })
+		l.e.background(func(ctx context.Context) { l.delete(ctx, status, time.Now(), l.terms.ttl, nil) })
 	}
 	body, err := l.tombstone(status)
 	if err != nil {
@@ -202,15 +202,19 @@ func (l *Lease) tombstone(status Status) ([]byte, error) {
 	return b.encode()
 }
 
+// errBehind: a server has shown an older record than the one it acknowledged.
+var errBehind = fmt.Errorf("%w: the server that answered lags behind", ErrUnavailable)
+
 // delete removes the record of a lease that has ended, whatever became of its
-// last renewals, until the server has said so or end has come. found is set when
-// the record was not the lease's own any more. first is what came of a first write
-// that has been made; nil: none has.
-func (l *Lease) delete(ctx context.Context, status Status, end time.Time, first *kvstore.Answer) (found *EndError, err error) {
+// last renewals. It tries until the server has confirmed that or limit has passed
+// since begun. found is set when the record was not the lease's own any more. first
+// is the answer to a first write, made at begun; nil: there was none.
+func (l *Lease) delete(ctx context.Context, status Status, begun time.Time, limit time.Duration, first *kvstore.Answer) (found *EndError, err error) {
 	body, err := l.tombstone(status)
 	if err != nil {
 		return nil, err
 	}
+	end := begun.Add(limit)
 	revision := l.last
 	unanswered := false
 	var broken *EndError
@@ -243,14 +247,20 @@ func (l *Lease) delete(ctx context.Context, status Status, end time.Time, first 
 			// As of a state that contains the last write known: a leader that was
 			// deposed refuses as well, and may have removed what was renewed since.
 			var entry Entry
-			if entry, err = l.e.read(ctx, l.spec.key, max(conflict.Last, revision)); err != nil {
-				break
+			entry, err = l.e.read(ctx, l.spec.key, max(conflict.Last, revision))
+			if err == nil && !entry.Zero() && entry.Revision < revision {
+				err = errBehind
 			}
-			// A refusal that does not know what was acknowledged, while there is
-			// something to be seen, came from a leader that was deposed: the one
-			// that leads may have applied what it refused, or do so yet.
-			if conflict.Last < revision && (entry.of(l.id) || !entry.Zero() && !l.e.kv.Alone()) {
+			// A refusal that does not know what was acknowledged may come from a
+			// leader that was deposed: the one that leads may have applied what it
+			// refused, or do so yet. Of an empty key a tombstone would show that for
+			// a second.
+			none := err == nil && entry.Zero() && time.Since(begun) < tombstoneLife
+			if conflict.Last < revision && (entry.of(l.id) || !none && !l.e.kv.Alone()) {
 				unanswered = true
+			}
+			if err != nil {
+				break
 			}
 			switch {
 			case !entry.of(l.id) && unanswered:
@@ -266,7 +276,8 @@ func (l *Lease) delete(ctx context.Context, status Status, end time.Time, first 
 			}
 			revision = entry.Revision // a renewal that was still on its way
 			continue
-		case !errors.Is(err, kvstore.ErrInFlight):
+		// A deposed leader refuses so while the one that leads applies the write.
+		case !errors.Is(err, kvstore.ErrInFlight) || !l.e.kv.Alone():
 			unanswered = true
 		}
 		if ctx.Err() != nil || isAny(err, ErrPermission, kvstore.ErrClosed) {

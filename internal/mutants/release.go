@@ -33,7 +33,7 @@ var releaseMutants = []mutant{
 `),
 		"natslock.TestLeaseUnlockAfterTheEnd"},
 	{"release-stale-read", "a refused release is interpreted by a read older than the lease's last write", "Answers",
-		releaseGo, one(`max(conflict.Last, revision)); err != nil {`, `0); err != nil {`),
+		releaseGo, one(`max(conflict.Last, revision))`, `0)`),
 		"rwlock.TestDeposedLeaderRefuses/writes_true"},
 	{"release-broken-is-fine", "the release of a broken lease says that all was well", "Ending",
 		releaseGo, []edit{
@@ -46,12 +46,21 @@ var releaseMutants = []mutant{
 		releaseGo, one(`case !entry.of(l.id) && unanswered:`, `case !entry.of(l.id) && unanswered && entry.Zero():`),
 		"natslock.TestFaultAtEveryStep/A_lock_delete_1-1/answer_lost"},
 	{"release-deposed-is-loss", "a release that a deposed leader refused and another applied is a loss", "ARCHITECTURE.md, departures",
-		releaseGo, one(`(entry.of(l.id) || !entry.Zero() && !l.e.kv.Alone())`, `entry.of(l.id)`),
+		releaseGo, one(`(entry.of(l.id) || !none && !l.e.kv.Alone())`, `(entry.of(l.id) || !none && l.e.kv.Alone())`),
 		"natslock.TestReleaseRefusedAndTaken"},
+	{"release-in-flight-is-refused", "a release that a deposed leader calls in flight and another applied is a loss", "ARCHITECTURE.md, departures",
+		releaseGo, one(`case !errors.Is(err, kvstore.ErrInFlight) || !l.e.kv.Alone():`, `case !errors.Is(err, kvstore.ErrInFlight):`),
+		"natslock.TestReleaseBetweenTwoLeaders/in_flight_and_taken"},
+	{"release-old-record", "a release takes a record from before the lease for the next holder's", "Answers",
+		releaseGo, one(`!entry.Zero() && entry.Revision < revision {`, `!entry.Zero() && entry.Revision < 0*revision {`),
+		"natslock.TestReleaseShownAnOldRecord"},
+	{"release-unread-is-refused", "a release that a deposed leader refused and another applied is a loss when the key could not be read", "Answers",
+		releaseGo, one(`none := err == nil && entry.Zero() && time.Since(begun) < tombstoneLife`, `none := err != nil || entry.Zero()`),
+		"natslock.TestReleaseBetweenTwoLeaders/nothing"},
 	{"release-once", "a release that goes unanswered is not tried again", "Ending",
-		releaseGo, one(`		case !errors.Is(err, kvstore.ErrInFlight):
+		releaseGo, one(`		case !errors.Is(err, kvstore.ErrInFlight) || !l.e.kv.Alone():
 			unanswered = true
-		}`, `		case !errors.Is(err, kvstore.ErrInFlight):
+		}`, `		case !errors.Is(err, kvstore.ErrInFlight) || !l.e.kv.Alone():
 			return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
 		}`),
 		"natslock.TestLeaseReleaseTimeout"},
@@ -60,7 +69,7 @@ var releaseMutants = []mutant{
 		"natslock.TestUnlockOfGone"},
 	{"release-forgotten", "a release that was not answered in time is not gone on with", "Ending",
 		releaseGo, one(`		if err != nil {
-			l.e.background(func(ctx context.Context) { l.delete(ctx, StatusGone, time.Now().Add(l.terms.ttl), nil) })
+			l.e.background(func(ctx context.Context) { l.delete(ctx, StatusGone, time.Now(), l.terms.ttl, nil) })
 		}`, ``),
 		"natslock.TestReleaseGoesOn"},
 	{"release-broken-asks", "the release of a broken lock asks the connection, which may be stuck", "Ending",

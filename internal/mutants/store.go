@@ -113,6 +113,11 @@ var storeMutants = []mutant{
 			return st, err`, `if err != nil || st.LastRevision >= 0 {
 			return st, err`),
 		"kvstore.TestLaggingLeader"},
+	{"read-deposed-leader", "a leader that was deposed is believed that there is nothing", "Answers",
+		readGo, one(`		if errors.Is(err, ErrNotFound) {
+			// Ended`, `		if err == ErrNotFound {
+			// Ended`),
+		"kvstore.TestDeposedLeaderRead"},
 	{"read-list-lags", "a list may be older than asked for", "Acquire: the mutex",
 		listGo, one(`if err != nil || l.Revision >= min {
 			return l, err`, `if err != nil || l.Revision >= 0 {
