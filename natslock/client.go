@@ -192,7 +192,9 @@ func (c *Client) TryDo(ctx context.Context, name string, fn func(ctx context.Con
 //
 // It returns nil when the record is broken, also when it was before. The error
 // matches [ErrReleased] when that holder is gone already, and [ErrUnavailable],
-// [ErrPermission] or ctx's error when it is not known to be broken.
+// [ErrPermission] or ctx's error when it is not known to be broken. On a bucket with
+// replicas, ErrUnavailable is also the answer to a token above the newest revision:
+// the server that answers may lag behind it.
 func (c *Client) Break(ctx context.Context, kind Kind, name string, token uint64, reason string, opts ...BreakOption) error {
 	req := lease.BreakRequest{Kind: lease.Kind(kind), Name: name, Token: token, Reason: reason, By: c.owner}
 	for _, opt := range opts {

@@ -45,8 +45,9 @@ var (
 // [ErrLocked].
 type LockedError struct {
 	Name string
-	// Holder is nil when it is unknown: the record is none this library can
-	// read, or the lock is free and others are queued for it.
+	// Holder held the lock at a moment during the call. It is nil when it is
+	// unknown: the record is none this library can read, or the lock is free and
+	// others are queued for it.
 	Holder *Holder
 	// Own says that this client holds the lock itself.
 	Own bool

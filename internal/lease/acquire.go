@@ -45,6 +45,7 @@ type acquire struct {
 
 	holder      *Entry // last seen
 	queue       *int   // how many were queued, when it came
+	asOf        uint64 // a revision that the bucket had reached during this call; 0: not asked for
 	position    int
 	queued      bool   // had to, at least once
 	place       *Lease // in the queue, when granted from there
@@ -106,8 +107,8 @@ func (e *Engine) Acquire(ctx context.Context, req Request) (*Lease, error) {
 	a.bid = bid{e: e, ctx: a.ctx, once: req.Once, of: a}
 	if req.Once && req.Kind == RW && !a.reads() {
 		// Looked for before the gate is taken: a one-shot writer stalls nobody.
-		if readers, err := a.currentReaders(); err == nil && len(readers) > 0 {
-			return nil, a.locked(verdict{outcome: busy, entry: readers[0]})
+		if reader, ok := a.currentReader(); ok {
+			return nil, a.locked(verdict{outcome: busy, entry: reader})
 		}
 	}
 	for {
@@ -212,6 +213,7 @@ func (a *acquire) run() verdict {
 	known := a.e.again(a.gate)
 	v := verdict{outcome: unread}
 	v.entry.Revision = known.tombstone
+	var named uint64 // by the leader, during this call, as the gate's last
 	switch {
 	case known.queued && !a.req.Once: // behind its own, who know best
 		v = verdict{outcome: busy}
@@ -219,12 +221,17 @@ func (a *acquire) run() verdict {
 		a.bid.blind = true
 		v = a.bid.take(known.tombstone)
 		a.bid.blind = false
+		if v.outcome == unread {
+			named = v.entry.Revision
+		}
 	}
 	if v.outcome == unread {
 		v = a.enter(v.entry.Revision)
 	}
 	switch {
-	case a.req.Once || (v.outcome != free && v.outcome != busy):
+	case a.req.Once:
+		return a.sure(v, named)
+	case v.outcome != free && v.outcome != busy:
 		return v
 	}
 	a.holder = new(v.entry)
@@ -240,6 +247,7 @@ const enough = 16
 // takes it if it is free and nobody is queued.
 func (a *acquire) enter(revision uint64) verdict {
 	at := a.e.now()
+	a.queue = nil
 	// Free a moment ago: those queued go first. A state that contains the
 	// tombstone has everybody who queued before it; where nothing lags that
 	// need not be proven, which costs a request when nothing is there.
@@ -260,7 +268,7 @@ func (a *acquire) enter(revision uint64) verdict {
 		if entry, e := a.e.read(a.ctx, a.gate, revision); e == nil && entry.Live() && !a.bid.mine(entry) {
 			return verdict{outcome: busy, entry: entry} // who queues is not known
 		}
-		return verdict{outcome: failed, err: err}
+		return a.noAnswer(err)
 	}
 	var entry Entry
 	if l.Beside.Revision != 0 {
@@ -349,7 +357,7 @@ func (a *acquire) locked(v verdict) error {
 	}
 	if a.queue != nil {
 		err.Queued = *a.queue
-	} else if queue, listErr := a.e.waiters(a.ctx, a.waitKey("*"), 0, 0); listErr == nil {
+	} else if queue, listErr := a.e.waiters(a.ctx, a.waitKey("*"), a.asOf, 0); listErr == nil {
 		err.Queued = len(queue)
 	}
 	return err

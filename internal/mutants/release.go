@@ -3,6 +3,7 @@ package main
 const (
 	releaseGo = "internal/lease/release.go"
 	breakGo   = "internal/lease/break.go"
+	onceGo    = "internal/lease/once.go"
 )
 
 // releaseMutants weaken how a lease ends: by its holder, an operator, or Close.
@@ -75,6 +76,32 @@ var releaseMutants = []mutant{
 	{"release-broken-asks", "the release of a broken lock asks the connection, which may be stuck", "Ending",
 		releaseGo, one(`l.e.away.Load()`, `l.e.kv.Healthy() != nil`),
 		"natslock.TestBrokenReleaseBlockedWrite"},
+	{"break-stale-read", "a break believes a replica that lags that its holder has gone", "Break",
+		breakGo, one(`	atLeast := req.Token
+`, `	atLeast := uint64(0)
+`),
+		"rwlock.TestBreakByLaggingReplica/holder"},
+	{"break-stale-broken", "a break believes a replica that lags that a lock which has been unlocked is broken", "Break",
+		breakGo, one(`if shownBroken || e.kv.Alone() {`, `if shownBroken || e.kv != nil {`),
+		"rwlock.TestBreakByLaggingReplica/holder"},
+	{"once-stale-no", "a one-shot acquire believes a replica that lags that the lock is held", "Acquire: the mutex",
+		onceGo, one(`	confirmed := a.e.kv.Alone()
+`, `	confirmed := a.e.kv != nil
+`),
+		"rwlock.TestOnceByLaggingReplica"},
+	{"once-stale-reader", "a one-shot writer believes a replica that lags that there are readers", "Acquire: the reader-writer lock",
+		onceGo, one(`if len(readers) > 0 && !a.e.kv.Alone() {`, `if len(readers) > 1<<20 && !a.e.kv.Alone() {`),
+		"rwlock.TestOnceByLaggingReplica/write_TryLock_after_RUnlock"},
+	{"once-stale-reader-inside", "a one-shot writer with the gate believes a replica that lags that there are readers", "Acquire: the reader-writer lock",
+		onceGo, one(`		if a.e.kv.Alone() {
+			return shown, true`, `		if a.e.kv != nil {
+			return shown, true`),
+		"rwlock.TestOnceByLaggingReplica/write_TryLock_after_RUnlock"},
+	{"once-unknown-owner", "a one-shot writer takes a reader that cannot be read for a holder", "Acquire: the reader-writer lock",
+		onceGo, one(`it has just ended, or a replica lags
+			continue`, `it has just ended, or a replica lags
+			return shown, true`),
+		"rwlock.TestTryLockReaderGoneWhenRead"},
 	{"close-deletes", "Close deletes the records of holders who may still be at work", "Ending",
 		keeperGo, one(`			acts = append(acts, l.lose(ErrClosed, ""))
 		}`, `			acts = append(acts, l.lose(ErrClosed, ""), func() { l.e.discard(l.spec.key, l.id, l.last) })
