@@ -25,9 +25,10 @@ type Client struct {
 }
 
 // New opens the bucket, or makes it when it is missing and that is allowed, and
-// verifies that it is fit for leases. It starts nothing: goroutines and
-// subscriptions come with the first lock. The connection stays the caller's;
-// its options are not touched.
+// verifies that it is fit for leases. The first New on a connection starts nats.go's
+// own reply subscription, and one that makes the bucket the client's; all other
+// goroutines and subscriptions come with the first lock. The connection stays the
+// caller's; its options are not touched.
 //
 // Errors match [ErrInvalidOption], [ErrInvalidTTL], [ErrUnavailable] (no
 // JetStream, no answer), [ErrPermission], kvstore.ErrBucketConfig (the bucket
@@ -93,7 +94,8 @@ func (c *Client) Lock(ctx context.Context, name string, opts ...LockOption) (*Lo
 //
 // It returns the held lock, or an error and no lock: matching [ErrLocked] (a
 // *[LockedError] that says who holds it), [ErrUnavailable] when the server does
-// not answer, or as [Client.Lock].
+// not answer, or as [Client.Lock]. It matches [ErrTimeout] and ctx's error when
+// ctx has ended, and [ErrUnavailable] too when that was before the answer came.
 func (c *Client) TryLock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
 	return c.Acquire(ctx, Mutex, Exclusive, false, name, opts...)
 }

@@ -47,6 +47,7 @@ type acquire struct {
 	queue       *int   // how many were queued, when it came
 	asOf        uint64 // a revision that the bucket had reached during this call; 0: not asked for
 	position    int
+	asked       bool   // it came to a request
 	queued      bool   // had to, at least once
 	place       *Lease // in the queue, when granted from there
 	placeStatus Status
@@ -81,9 +82,10 @@ func (e *Engine) Acquire(ctx context.Context, req Request) (*Lease, error) {
 		return nil, a.gaveUp(context.Cause(ctx))
 	}
 	if err := e.enter(); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("acquire lock %q: %w", req.Name, err)
 	}
 	defer e.leave()
+	a.asked = true
 	if err := e.kinds.check(req.Name, req.Kind); err != nil {
 		return nil, err
 	}
@@ -260,6 +262,7 @@ func (a *acquire) enter(revision uint64) verdict {
 	}
 	ctx, cancel := answerIn(a.ctx, 2*answerTimeout)
 	l, err := a.e.kv.List(ctx, a.waitKey("*"), revision, opts...)
+	err = late(a.ctx, ctx, err)
 	cancel()
 	if err != nil {
 		if !a.req.Once {
@@ -342,9 +345,11 @@ func (a *acquire) fail(v verdict) error {
 		return a.locked(v)
 	case ended:
 		return a.gaveUp(v.err)
-	default:
-		return fmt.Errorf("acquire lock %q: %w", a.req.Name, v.err)
 	}
+	if a.ctx.Err() != nil && !isAny(v.err, ErrPermission, ErrInvalidTTL, errSlowLink) {
+		return a.gaveUp(context.Cause(a.ctx)) // whatever it failed with meanwhile
+	}
+	return fmt.Errorf("acquire lock %q: %w", a.req.Name, v.err)
 }
 
 // locked is the answer to a one-shot acquire of a lock that is held or queued
@@ -380,6 +385,9 @@ func (a *acquire) gaveUp(cause error) error {
 			w.Cause = cause
 			if a.parent.Err() != nil {
 				w.Cause = endOf(a.parent)
+			}
+			if a.req.Once && a.asked { // it waits for nothing but answers
+				w.Cause = fmt.Errorf("%w: %w: no usable answer by then", w.Cause, ErrUnavailable)
 			}
 		}
 		err = w

@@ -37,7 +37,7 @@ func (a *acquire) ask() error {
 	defer cancel()
 	st, err := a.e.kv.State(ctx, "")
 	a.asOf = max(a.asOf, st.LastRevision)
-	return err
+	return late(a.ctx, ctx, err)
 }
 
 // noAnswer is the verdict on a failed request: the end of the wait, if that has come.

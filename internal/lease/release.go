@@ -228,7 +228,7 @@ func (l *Lease) delete(ctx context.Context, status Status, begun time.Time, limi
 		// The first write is hardly ever not the last, and ends by itself.
 		if try == 1 || try == 0 && time.Until(end) < answerTimeout {
 			var cancel context.CancelFunc
-			ctx, cancel = context.WithDeadline(ctx, end)
+			ctx, cancel = context.WithDeadlineCause(ctx, end, fmt.Errorf("%w: no answer within %v", ErrUnavailable, limit))
 			defer cancel()
 		}
 		up := l.e.online()
@@ -280,15 +280,18 @@ func (l *Lease) delete(ctx context.Context, status Status, begun time.Time, limi
 		case !errors.Is(err, kvstore.ErrInFlight) || !l.e.kv.Alone():
 			unanswered = true
 		}
+		if ctx.Err() != nil && isAny(err, context.DeadlineExceeded, context.Canceled) {
+			err = context.Cause(ctx)
+		}
 		if ctx.Err() != nil || isAny(err, ErrPermission, kvstore.ErrClosed) {
-			return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
+			return nil, unavailable(err)
 		}
 		pause := outagePause(try)
 		if errors.Is(err, kvstore.ErrInFlight) {
 			pause = inFlightPause(try)
 		}
 		if l.e.sleep(ctx, pause, up) != nil {
-			return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
+			return nil, unavailable(err)
 		}
 	}
 }
@@ -316,15 +319,15 @@ func (e *Engine) discard(key, id string, revision uint64) {
 
 // read returns the record under key as of a state that contains revision; the
 // zero entry when there is none.
-func (e *Engine) read(ctx context.Context, key string, revision uint64) (Entry, error) {
-	ctx, cancel := answerIn(ctx, answerTimeout)
+func (e *Engine) read(parent context.Context, key string, revision uint64) (Entry, error) {
+	ctx, cancel := answerIn(parent, answerTimeout)
 	defer cancel()
 	r, err := e.kv.Get(ctx, key, revision)
 	switch {
 	case errors.Is(err, kvstore.ErrNotFound):
 		return Entry{}, nil
 	case err != nil:
-		return Entry{}, err
+		return Entry{}, late(parent, ctx, err)
 	}
 	return entryOf(r), nil
 }
@@ -372,6 +375,23 @@ func (e *Engine) rest(ctx context.Context) {
 // answerIn bounds the wait for an answer: without one the server is unavailable.
 func answerIn(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	return context.WithTimeoutCause(ctx, d, fmt.Errorf("%w: no answer within %v", ErrUnavailable, d))
+}
+
+// late is err, or the bound of ctx when that has passed while parent goes on: the
+// error of a context that is not the caller's must not reach the caller.
+func late(parent, ctx context.Context, err error) error {
+	if err != nil && ctx.Err() != nil && parent.Err() == nil {
+		return context.Cause(ctx)
+	}
+	return err
+}
+
+// unavailable makes err match [ErrUnavailable].
+func unavailable(err error) error {
+	if errors.Is(err, ErrUnavailable) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", ErrUnavailable, err)
 }
 
 // endOf is why ctx ended: its error and, where they differ, its cause.

@@ -19,15 +19,19 @@ type View struct {
 
 // newest returns a revision that the bucket has reached: what is read as of it
 // shows every write that was acknowledged before the call, whichever replica
-// answers. While nobody leads it is 0, and reads may be behind.
-func (e *Engine) newest(ctx context.Context) uint64 {
-	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+// answers. While nobody leads it is 0, and reads may be behind. The error is that of
+// a context that has ended.
+func (e *Engine) newest(parent context.Context) (uint64, error) {
+	ctx, cancel := answerIn(parent, answerTimeout)
 	defer cancel()
 	st, err := e.kv.State(ctx, "")
-	if err != nil {
-		return 0
+	switch {
+	case parent.Err() != nil:
+		return 0, err
+	case err != nil:
+		return 0, nil
 	}
-	return st.LastRevision
+	return st.LastRevision, nil
 }
 
 // Inspect reads one lock. A free lock has no holder and nobody queued.
@@ -41,7 +45,10 @@ func (e *Engine) Inspect(ctx context.Context, kind Kind, name string) (View, err
 	if kind == RW {
 		holder, wait = gatePrefix, rwaitPrefix
 	}
-	min := e.newest(ctx)
+	min, err := e.newest(ctx)
+	if err != nil {
+		return View{}, err
+	}
 	entry, err := e.read(ctx, holder+encoded, min)
 	if isAny(err, ErrPermission) {
 		// The leader's read shows any key, so it may be withheld, or not be
@@ -79,7 +86,10 @@ func (e *Engine) List(ctx context.Context, pattern string) ([]View, error) {
 		kind Kind
 		name string
 	}
-	min := e.newest(ctx)
+	min, err := e.newest(ctx)
+	if err != nil {
+		return nil, err
+	}
 	found := make(map[lock]*View)
 	for _, prefix := range []string{lockPrefix, waitPrefix, gatePrefix, rwaitPrefix, readerPrefix} {
 		l, err := e.kv.List(ctx, keysOf(prefix, encoded), min)
