@@ -1,6 +1,7 @@
 // Package kvstore keeps records under keys in a NATS JetStream key-value
 // bucket: every record has a revision and a time to live, every write is
-// conditional, changes can be watched. It knows NATS and nothing of locks.
+// conditional, changes can be watched. It knows NATS, and how a bucket for leases
+// must be set up; the names and the records of locks are its callers' affair.
 //
 // # Why not the key-value API of nats.go
 //

@@ -229,8 +229,8 @@ const (
 type Event struct {
 	Kind   EventKind
 	Record Record
-	// Before is the record that a Deleted event has ended, if this watch tracks
-	// records and has seen it: a tombstone does not say what it ends.
+	// Before is the record that a Put has replaced or a Deleted event has ended, if
+	// this watch tracks records, has seen that one and has not delivered its end.
 	Before Record
 }
 

@@ -304,7 +304,7 @@ func (s *Store) multiGet(ctx context.Context, subjects []string, what listing) (
 	defer forget()
 	err, waitErr := await(ctx, s, ch, subject, repeatAfter)
 	switch {
-	case errors.Is(waitErr, errNoAnswer):
+	case errors.Is(waitErr, errNoAnswer) && ctx.Err() == nil:
 		return Listing{}, errIncomplete // the leader may answer where this replica did not
 	case errors.Is(waitErr, ErrPermission):
 		// This request reads any key, so it may be withheld where reading

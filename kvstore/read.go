@@ -77,6 +77,17 @@ func (s *Store) readAsOf(ctx context.Context, key string, min uint64) (Record, e
 			return Record{}, ErrNotFound
 		}
 		r, err := s.leaderGet(ctx, key)
+		if errors.Is(err, ErrNotFound) {
+			// Ended since, or answered by a leader that was deposed and does not
+			// contain min: only a state that does proves that there is nothing.
+			if try == lagRetries {
+				return Record{}, fmt.Errorf("%w: the leader names the key %q and has no record of it", ErrUnavailable, key)
+			}
+			if err := pause(ctx, 10*time.Millisecond<<try); err != nil {
+				return Record{}, err
+			}
+			continue
+		}
 		if !withheld(err) || !s.seen.Load().direct {
 			return r, err
 		}

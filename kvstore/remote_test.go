@@ -295,6 +295,41 @@ func TestLaggingLeader(t *testing.T) {
 	})
 }
 
+// A leader that was deposed answers beside the one that leads: that it has no record
+// of a key which the other one names proves nothing.
+func TestDeposedLeaderRead(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, srv *testutil.Server) {
+		var behind atomic.Int32
+		s := openProxied(t, srv, func(nc *nats.Conn, m *nats.Msg) bool {
+			r := &nats.Msg{Subject: m.Reply}
+			switch {
+			case behind.Load() <= 0:
+				return false
+			case strings.Contains(m.Subject, "DIRECT.GET"):
+				r.Header = nats.Header{"Status": {"404"}}
+			case strings.Contains(m.Subject, "STREAM.MSG.GET"):
+				behind.Add(-1)
+				r.Data = []byte(`{"error":{"code":404,"err_code":10037,"description":"no message found"}}`)
+			default:
+				return false
+			}
+			check(t, nc.PublishMsg(r))
+			return true
+		})
+		s.Replicated()
+		rev := create(t, s, "lock.a", "")
+		behind.Store(2)
+		r, err := s.Get(t.Context(), "lock.a", rev)
+		check(t, err)
+		equal(t, "revision", r.Revision, rev)
+		behind.Store(100)
+		_, err = s.Get(t.Context(), "lock.a", rev)
+		wantErr(t, err, kvstore.ErrUnavailable)
+		_, err = s.Get(t.Context(), "lock.b", rev)
+		wantErr(t, err, kvstore.ErrNotFound)
+	})
+}
+
 // A stream info names a limited number of keys at a time. All pages together are
 // the state; it is that of the first one.
 func TestStateInPages(t *testing.T) {

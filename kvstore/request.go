@@ -137,8 +137,11 @@ func (s *Store) roundTrip(ctx context.Context, subject string, body []byte, mux 
 	const attempts = int(replyTimeout / repeatAfter)
 	ch := make(chan *nats.Msg, attempts)
 	for try := 1; ; try++ {
-		if ctx.Err() != nil { // what nobody waits for may still create a bucket
+		switch { // what nobody waits for may still create a bucket
+		case ctx.Err() != nil && try == 1:
 			return nil, fmt.Errorf("not sent to %s: %w", subject, ended(ctx))
+		case ctx.Err() != nil:
+			return nil, fmt.Errorf("%w on %s: %w", errNoAnswer, subject, ended(ctx))
 		}
 		forget, err := s.exchange(&nats.Msg{Subject: subject, Data: body}, mux, func(m *nats.Msg) bool {
 			ch <- m
@@ -236,7 +239,7 @@ func await[T any](ctx context.Context, s *Store, ch <-chan T, subject string, li
 		case v := <-ch:
 			return v, nil
 		case <-ctx.Done():
-			return zero, fmt.Errorf("waiting for an answer on %s: %w", subject, ended(ctx))
+			return zero, fmt.Errorf("%w on %s: %w", errNoAnswer, subject, ended(ctx))
 		case <-s.ctx.Done():
 			return zero, ErrClosed
 		case <-poll.C:

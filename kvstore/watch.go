@@ -33,6 +33,10 @@ type watch struct {
 	topic   *topic
 	deliver func(Event)
 
+	// order makes an event and what it changes in the map one step, so that the end
+	// of a record is delivered before its successor. Taken before mu.
+	order sync.Mutex
+
 	mu      sync.Mutex // held only around the map
 	stopped bool
 	tracks  atomic.Bool
@@ -128,7 +132,8 @@ func (w *watch) Track(r Record) {
 	}
 }
 
-func (w *watch) track(r Record, left time.Duration) {
+// track begins to time r and returns the older record under its key.
+func (w *watch) track(r Record, left time.Duration) (before Record) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	l := w.leases[r.Key]
@@ -143,12 +148,18 @@ func (w *watch) track(r Record, left time.Duration) {
 		l.timer = time.AfterFunc(left, func() { w.expired(r.Key) })
 		w.leases[r.Key] = l
 	default:
+		if l.record.Revision < r.Revision {
+			before = l.record
+		}
 		l.record, l.ends = r, ends
 		l.timer.Reset(left)
 	}
+	return before
 }
 
 func (w *watch) expired(key string) {
+	w.order.Lock()
+	defer w.order.Unlock()
 	w.mu.Lock()
 	l := w.leases[key]
 	if l == nil || time.Until(l.ends) > 0 { // deleted or renewed while the timer fired
@@ -160,7 +171,8 @@ func (w *watch) expired(key string) {
 	w.deliver(Event{Kind: Expired, Record: l.record})
 }
 
-// forget ends the timing of a key that was deleted and returns what was there.
+// forget ends the timing of a key that was deleted, or written for ever, and
+// returns what was there.
 func (w *watch) forget(r Record) (before Record) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -173,13 +185,14 @@ func (w *watch) forget(r Record) (before Record) {
 }
 
 func (w *watch) event(e Event) {
-	switch e.Kind {
-	case Put:
-		if e.Record.TTL > 0 && w.tracks.Load() {
-			// The server stored it a moment ago: no clocks to compare.
-			w.track(e.Record, e.Record.TTL)
-		}
-	case Deleted:
+	w.order.Lock()
+	defer w.order.Unlock()
+	switch {
+	case e.Kind == Put && e.Record.TTL > 0 && w.tracks.Load():
+		// The server stored it a moment ago: no clocks to compare.
+		e.Before = w.track(e.Record, e.Record.TTL)
+	case e.Kind == Put && e.Record.TTL > 0:
+	default:
 		e.Before = w.forget(e.Record)
 	}
 	w.deliver(e)

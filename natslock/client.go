@@ -25,9 +25,10 @@ type Client struct {
 }
 
 // New opens the bucket, or makes it when it is missing and that is allowed, and
-// verifies that it is fit for leases. It starts nothing: goroutines and
-// subscriptions come with the first lock. The connection stays the caller's;
-// its options are not touched.
+// verifies that it is fit for leases. The first New on a connection starts nats.go's
+// own reply subscription, and one that makes the bucket the client's; all other
+// goroutines and subscriptions come with the first lock. The connection stays the
+// caller's; its options are not touched.
 //
 // Errors match [ErrInvalidOption], [ErrInvalidTTL], [ErrUnavailable] (no
 // JetStream, no answer), [ErrPermission], kvstore.ErrBucketConfig (the bucket
@@ -93,7 +94,8 @@ func (c *Client) Lock(ctx context.Context, name string, opts ...LockOption) (*Lo
 //
 // It returns the held lock, or an error and no lock: matching [ErrLocked] (a
 // *[LockedError] that says who holds it), [ErrUnavailable] when the server does
-// not answer, or as [Client.Lock].
+// not answer, or as [Client.Lock]. It matches [ErrTimeout] and ctx's error when
+// ctx has ended, and [ErrUnavailable] too when that was before the answer came.
 func (c *Client) TryLock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
 	return c.Acquire(ctx, Mutex, Exclusive, false, name, opts...)
 }
@@ -192,7 +194,9 @@ func (c *Client) TryDo(ctx context.Context, name string, fn func(ctx context.Con
 //
 // It returns nil when the record is broken, also when it was before. The error
 // matches [ErrReleased] when that holder is gone already, and [ErrUnavailable],
-// [ErrPermission] or ctx's error when it is not known to be broken.
+// [ErrPermission] or ctx's error when it is not known to be broken. On a bucket with
+// replicas, ErrUnavailable is also the answer to a token above the newest revision:
+// the server that answers may lag behind it.
 func (c *Client) Break(ctx context.Context, kind Kind, name string, token uint64, reason string, opts ...BreakOption) error {
 	req := lease.BreakRequest{Kind: lease.Kind(kind), Name: name, Token: token, Reason: reason, By: c.owner}
 	for _, opt := range opts {

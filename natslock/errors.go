@@ -17,7 +17,9 @@ var (
 	ErrLocked = lease.ErrLocked
 	// ErrTimeout: the wait was given up: its context ended, or its [MaxWait]
 	// was over. The error is a *[TimeoutError], and matches the context's error
-	// too if that ended the wait.
+	// too if that ended the wait. A one-shot acquire waits for nothing but the
+	// server's answers: if its context ends meanwhile, the error matches
+	// [ErrUnavailable] as well.
 	ErrTimeout = lease.ErrTimeout
 	// ErrLost: the lock ended without an Unlock.
 	ErrLost = lease.ErrLost
@@ -35,7 +37,9 @@ var (
 	// ErrInvalidOption: an option has a value that makes no sense. Nothing was
 	// sent.
 	ErrInvalidOption = lease.ErrInvalidOption
-	// ErrUnavailable: the server gave no usable answer.
+	// ErrUnavailable: the server gave no usable answer. The error matches the
+	// context's error too if the call's own context ended before the answer came,
+	// and only then.
 	ErrUnavailable = lease.ErrUnavailable
 	// ErrPermission: the server refuses this user what the lock needs.
 	ErrPermission = lease.ErrPermission
@@ -45,8 +49,9 @@ var (
 // [ErrLocked].
 type LockedError struct {
 	Name string
-	// Holder is nil when it is unknown: the record is none this library can
-	// read, or the lock is free and others are queued for it.
+	// Holder held the lock at a moment during the call. It is nil when it is
+	// unknown: the record is none this library can read, or the lock is free and
+	// others are queued for it.
 	Holder *Holder
 	// Own says that this client holds the lock itself.
 	Own bool
@@ -125,8 +130,11 @@ func public(err error) error {
 	if wait, ok := errors.AsType[*lease.WaitError](err); ok {
 		return &TimeoutError{Name: wait.Name, Waited: wait.Waited, Holder: knownHolder(wait.Holder), Position: wait.Position, cause: wait.Cause}
 	}
-	if errors.Is(err, kvstore.ErrClosed) && !errors.Is(err, ErrClosed) {
+	switch {
+	case errors.Is(err, kvstore.ErrClosed) && !errors.Is(err, ErrClosed):
 		return fmt.Errorf("%w: %w", ErrClosed, err)
+	case errors.Is(err, kvstore.ErrNotFound) && !errors.Is(err, ErrUnavailable): // a lock that is free is none
+		return fmt.Errorf("%w: %w: the bucket is gone", err, ErrUnavailable)
 	}
 	return err
 }

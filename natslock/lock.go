@@ -108,10 +108,9 @@ func (l *Lock) Extend(ctx context.Context, ttl time.Duration) error {
 	return err
 }
 
-// Unlock ends the lock's context, then deletes its record. It works also with a
-// ctx that has ended: of ctx nothing but the values counts, and the server is
-// waited for at most the client's release timeout. Further calls return what
-// the first did.
+// Unlock ends the lock's context, then deletes its record. It does not use ctx, so
+// it works with one that has ended. It waits for the server at most the client's
+// release timeout ([WithReleaseTimeout]). Further calls return what the first did.
 //
 // It returns nil when it was called inside the validity and nothing contradicts
 // it. An error that matches [ErrLost] (or [ErrBroken]) says that the lock had

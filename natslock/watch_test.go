@@ -118,6 +118,55 @@ func TestWatchExpiryFromBefore(t *testing.T) {
 	})
 }
 
+// The end of a lease comes before the grant of the next one, also when the watcher has
+// heard of the lease late: its own clock ends it after the successor has come. It
+// comes once.
+func TestWatchExpiryBeforeNextGrant(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a, b, viewer := join(t, s, natslock.WithOwner("alice")), join(t, s, natslock.WithOwner("bob")), join(t, s)
+		f := follow(t, viewer, ">")
+		viewer.link.Blackhole(true)
+		begun := time.Now()
+		l := mustLock(t, a.Client, "l", natslock.NoRenew(), natslock.TTL(3*time.Second))
+		a.link.Cut()
+		time.Sleep(time.Second)
+		viewer.link.Blackhole(false)
+		f.next(natslock.EventGranted)
+		w := b.await(t, "l")
+		f.next(natslock.EventQueued)
+		next := w.granted(t)
+		require.Less(t, time.Since(begun), 4*time.Second, "before the watcher's clock ends the lease")
+		ev := f.next(natslock.EventExpired)
+		require.Equal(t, l.Token(), ev.Token)
+		require.Equal(t, "alice", ev.Holder.Owner)
+		require.WithinDuration(t, begun.Add(3*time.Second), ev.Time, 100*time.Millisecond)
+		require.Equal(t, next.Token(), f.next(natslock.EventGranted).Token)
+		mustUnlock(t, next)
+		f.next(natslock.EventReleased)
+		time.Sleep(time.Minute)
+		f.nothing()
+	})
+}
+
+// A holder whose tombstone was not heard of has not expired: the next grant does not
+// say that it has.
+func TestWatchMissedRelease(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a, b, viewer := join(t, s), join(t, s), join(t, s)
+		f := follow(t, viewer, ">")
+		l := mustLock(t, a.Client, "l")
+		f.next(natslock.EventGranted)
+		viewer.link.Blackhole(true)
+		mustUnlock(t, l)
+		viewer.link.Cut()
+		viewer.link.Heal()
+		f.next(natslock.EventWatching)
+		mustLock(t, b.Client, "l")
+		f.next(natslock.EventGranted)
+		f.nothing()
+	})
+}
+
 // After an outage there is a mark, because events were missed.
 func TestWatchMarksOutage(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {

@@ -49,9 +49,9 @@ func New(c *natslock.Client) *RWLock { return &RWLock{c: c} }
 
 // Lock takes the lock for writing, waiting in line until ctx ends or
 // [natslock.MaxWait] is over. What it returns is as for [natslock.Client.Lock],
-// and an error matching [natslock.ErrUnavailable] when the link is so slow that a
-// write and its proof do not fit into half of the lease's margin: the writer
-// could then never get in.
+// and, on a bucket with replicas, an error matching [natslock.ErrUnavailable] when
+// the link is so slow that two writes and two answers do not fit into 800 ms: the
+// writer could then never get in.
 //
 // A name that this client uses as a mutex is refused with an error matching
 // [natslock.ErrInvalidName]: the two are different locks.

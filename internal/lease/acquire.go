@@ -45,7 +45,9 @@ type acquire struct {
 
 	holder      *Entry // last seen
 	queue       *int   // how many were queued, when it came
+	asOf        uint64 // a revision that the bucket had reached during this call; 0: not asked for
 	position    int
+	asked       bool   // it came to a request
 	queued      bool   // had to, at least once
 	place       *Lease // in the queue, when granted from there
 	placeStatus Status
@@ -80,9 +82,10 @@ func (e *Engine) Acquire(ctx context.Context, req Request) (*Lease, error) {
 		return nil, a.gaveUp(context.Cause(ctx))
 	}
 	if err := e.enter(); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("acquire lock %q: %w", req.Name, err)
 	}
 	defer e.leave()
+	a.asked = true
 	if err := e.kinds.check(req.Name, req.Kind); err != nil {
 		return nil, err
 	}
@@ -106,8 +109,8 @@ func (e *Engine) Acquire(ctx context.Context, req Request) (*Lease, error) {
 	a.bid = bid{e: e, ctx: a.ctx, once: req.Once, of: a}
 	if req.Once && req.Kind == RW && !a.reads() {
 		// Looked for before the gate is taken: a one-shot writer stalls nobody.
-		if readers, err := a.currentReaders(); err == nil && len(readers) > 0 {
-			return nil, a.locked(verdict{outcome: busy, entry: readers[0]})
+		if reader, ok := a.currentReader(); ok {
+			return nil, a.locked(verdict{outcome: busy, entry: reader})
 		}
 	}
 	for {
@@ -212,6 +215,7 @@ func (a *acquire) run() verdict {
 	known := a.e.again(a.gate)
 	v := verdict{outcome: unread}
 	v.entry.Revision = known.tombstone
+	var named uint64 // by the leader, during this call, as the gate's last
 	switch {
 	case known.queued && !a.req.Once: // behind its own, who know best
 		v = verdict{outcome: busy}
@@ -219,12 +223,17 @@ func (a *acquire) run() verdict {
 		a.bid.blind = true
 		v = a.bid.take(known.tombstone)
 		a.bid.blind = false
+		if v.outcome == unread {
+			named = v.entry.Revision
+		}
 	}
 	if v.outcome == unread {
 		v = a.enter(v.entry.Revision)
 	}
 	switch {
-	case a.req.Once || (v.outcome != free && v.outcome != busy):
+	case a.req.Once:
+		return a.sure(v, named)
+	case v.outcome != free && v.outcome != busy:
 		return v
 	}
 	a.holder = new(v.entry)
@@ -240,6 +249,7 @@ const enough = 16
 // takes it if it is free and nobody is queued.
 func (a *acquire) enter(revision uint64) verdict {
 	at := a.e.now()
+	a.queue = nil
 	// Free a moment ago: those queued go first. A state that contains the
 	// tombstone has everybody who queued before it; where nothing lags that
 	// need not be proven, which costs a request when nothing is there.
@@ -252,6 +262,7 @@ func (a *acquire) enter(revision uint64) verdict {
 	}
 	ctx, cancel := answerIn(a.ctx, 2*answerTimeout)
 	l, err := a.e.kv.List(ctx, a.waitKey("*"), revision, opts...)
+	err = late(a.ctx, ctx, err)
 	cancel()
 	if err != nil {
 		if !a.req.Once {
@@ -260,7 +271,7 @@ func (a *acquire) enter(revision uint64) verdict {
 		if entry, e := a.e.read(a.ctx, a.gate, revision); e == nil && entry.Live() && !a.bid.mine(entry) {
 			return verdict{outcome: busy, entry: entry} // who queues is not known
 		}
-		return verdict{outcome: failed, err: err}
+		return a.noAnswer(err)
 	}
 	var entry Entry
 	if l.Beside.Revision != 0 {
@@ -272,9 +283,9 @@ func (a *acquire) enter(revision uint64) verdict {
 	}
 	a.queue = new(len(queue))
 	switch {
-	case entry.Live() && !a.bid.mine(entry) && !(a.req.Once && a.e.overdue(a.ctx, entry)):
-		// Also when it is overdue: it is older than the queue, so a state that
-		// contains it need not have those who are queued.
+	case entry.Live() && !a.bid.mine(entry) && !(a.req.Once && (a.e.kv.Alone() || a.asOf > 0) && a.e.overdue(a.ctx, entry)):
+		// Also when it is overdue, if a replica may have answered that lags: the
+		// record is older than the queue, which the replica need not know.
 		return verdict{outcome: busy, entry: entry}
 	case len(queue) > 0 || l.More:
 		return verdict{outcome: busy}
@@ -339,9 +350,11 @@ func (a *acquire) fail(v verdict) error {
 		return a.locked(v)
 	case ended:
 		return a.gaveUp(v.err)
-	default:
-		return fmt.Errorf("acquire lock %q: %w", a.req.Name, v.err)
 	}
+	if a.ctx.Err() != nil && !isAny(v.err, ErrPermission, ErrInvalidTTL, errSlowLink) {
+		return a.gaveUp(context.Cause(a.ctx)) // whatever it failed with meanwhile
+	}
+	return fmt.Errorf("acquire lock %q: %w", a.req.Name, v.err)
 }
 
 // locked is the answer to a one-shot acquire of a lock that is held or queued
@@ -354,7 +367,7 @@ func (a *acquire) locked(v verdict) error {
 	}
 	if a.queue != nil {
 		err.Queued = *a.queue
-	} else if queue, listErr := a.e.waiters(a.ctx, a.waitKey("*"), 0, 0); listErr == nil {
+	} else if queue, listErr := a.e.waiters(a.ctx, a.waitKey("*"), a.asOf, 0); listErr == nil {
 		err.Queued = len(queue)
 	}
 	return err
@@ -377,6 +390,9 @@ func (a *acquire) gaveUp(cause error) error {
 			w.Cause = cause
 			if a.parent.Err() != nil {
 				w.Cause = endOf(a.parent)
+			}
+			if a.req.Once && a.asked { // it waits for nothing but answers
+				w.Cause = fmt.Errorf("%w: %w: no usable answer by then", w.Cause, ErrUnavailable)
 			}
 		}
 		err = w

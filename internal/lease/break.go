@@ -40,25 +40,35 @@ func (e *Engine) Break(ctx context.Context, req BreakRequest) error {
 	if len(req.Reason) > maxReason || len(req.By) > maxReason {
 		return fmt.Errorf("break lock %q: %w: the reason has more than %d bytes", req.Name, ErrInvalidOption, maxReason)
 	}
+	if err := e.contains(ctx, req.Token); err != nil {
+		return fmt.Errorf("break lock %q: %w", req.Name, err)
+	}
 	key := lockPrefix + encoded
 	if req.Kind == RW {
 		if key, err = e.holderKey(ctx, encoded, req.Token); err != nil {
 			return fmt.Errorf("break lock %q: %w", req.Name, err)
 		}
 	}
-	atLeast := uint64(1) // never the word of a replica that has nothing
+	// A token is a revision: a state that contains it shows its holder, or what came after.
+	atLeast := req.Token
+	shownBroken := false
 	for try := 0; ; try++ {
 		if err := ctx.Err(); err != nil {
 			return fmt.Errorf("break lock %q: %w", req.Name, endOf(ctx))
 		}
 		// The server's time before the break is sent, minus the record's own,
 		// is an age the record certainly has.
-		st, err := e.kv.State(ctx, "")
+		st, err := e.kv.State(ctx, key)
 		if err != nil {
 			return fmt.Errorf("break lock %q: %w", req.Name, err)
 		}
-		entry, err := e.read(ctx, key, atLeast)
+		var entry Entry
+		if len(st.Keys) > 0 || st.LastRevision < atLeast {
+			entry, err = e.read(ctx, key, atLeast)
+		}
 		switch {
+		case isAny(err, ErrPermission) && shownBroken:
+			return nil // the leader's word is withheld from this user
 		case err != nil:
 			return fmt.Errorf("break lock %q: %w", req.Name, err)
 		case !entry.Live() && try > 0 && entry.Status == StatusBroken:
@@ -68,7 +78,12 @@ func (e *Engine) Break(ctx context.Context, req BreakRequest) error {
 		case entry.TokenOrTicket() != req.Token:
 			return fmt.Errorf("break lock %q: its holder with token %d is gone, it is held with token %d now: %w", req.Name, req.Token, entry.TokenOrTicket(), ErrReleased)
 		case entry.Status == StatusBroken && !entry.Unreadable && !req.Now:
-			return nil
+			if shownBroken || e.kv.Alone() {
+				return nil
+			}
+			// A replica that lags shows it after its holder has deleted it.
+			atLeast, shownBroken = max(atLeast, st.LastRevision), true
+			continue
 		}
 		w, err := e.breaking(entry, req, st.Time)
 		if err != nil {
@@ -93,10 +108,30 @@ func (e *Engine) Break(ctx context.Context, req BreakRequest) error {
 	}
 }
 
+// contains returns nil when the leader's state contains revision token. A leader
+// that has just been elected may lag a little behind what was acknowledged.
+func (e *Engine) contains(ctx context.Context, token uint64) error {
+	for try := 0; ; try++ {
+		st, err := e.kv.State(ctx, "")
+		switch {
+		case err != nil:
+			return err
+		case st.LastRevision >= token:
+			return nil
+		case e.kv.Alone():
+			return fmt.Errorf("no holder has had the token %d, the newest revision is %d: %w", token, st.LastRevision, ErrReleased)
+		case try == breakTries:
+			return fmt.Errorf("%w: the token %d is wrong, or the server that answers lags behind: its newest revision is %d", ErrUnavailable, token, st.LastRevision)
+		}
+		if sleep(ctx, shortPause(try+2)) != nil {
+			return endOf(ctx)
+		}
+	}
+}
+
 // holderKey finds the reader with the token, or else names the gate.
 func (e *Engine) holderKey(ctx context.Context, encoded string, token uint64) (string, error) {
-	min, _ := e.newest(ctx)
-	l, err := e.kv.List(ctx, readerPrefix+encoded+".*", min)
+	l, err := e.kv.List(ctx, readerPrefix+encoded+".*", token)
 	if err != nil {
 		return "", err
 	}

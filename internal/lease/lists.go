@@ -141,12 +141,12 @@ func (e *Engine) lookAll(ctx context.Context, pattern string, l *look) {
 
 // listQueue reads the queue under pattern, from a revision on, as of a state that
 // contains revision.
-func (e *Engine) listQueue(ctx context.Context, pattern string, revision, from uint64) ([]Entry, error) {
-	ctx, cancel := answerIn(ctx, 2*answerTimeout)
+func (e *Engine) listQueue(parent context.Context, pattern string, revision, from uint64) ([]Entry, error) {
+	ctx, cancel := answerIn(parent, 2*answerTimeout)
 	defer cancel()
 	l, err := e.kv.List(ctx, pattern, revision, kvstore.From(from))
 	if err != nil {
-		return nil, err
+		return nil, late(parent, ctx, err)
 	}
 	return queueOf(l.Records), nil
 }

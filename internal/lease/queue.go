@@ -417,6 +417,7 @@ func (a *acquire) first(place *Lease) (step, verdict) {
 	}
 	back := backstop{place: a.placeTTL()}
 	late := lateness(0)
+	var due Instant // of the next read: notifications, which can be forged, do not put it off
 	for expect := uint64(0); ; {
 		// Refused while the lock is held. Sent after subscribing, so the leader's
 		// answer proves that the subscription is in place.
@@ -438,19 +439,22 @@ func (a *acquire) first(place *Lease) (step, verdict) {
 			return finished, v
 		}
 		for waiting := true; waiting; {
-			pause := back.next()
+			now := a.e.now()
 			left := a.holder.Remaining(a.e.kv.Now())
 			if left == 0 {
-				pause = late.next()
+				due = now.Add(late.next())
 			} else {
 				late = 0
+				if due <= now {
+					due = now.Add(back.next())
+				}
 				if w != nil {
 					w.Track(a.holder.Record)
 				} else if left > 0 {
-					pause = min(pause, left)
+					due = min(due, now.Add(left))
 				}
 			}
-			timer := time.NewTimer(pause)
+			timer := time.NewTimer(due.Sub(now))
 			select {
 			case <-a.sight.wake:
 				ev, recheck := a.sight.take()

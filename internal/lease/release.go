@@ -56,7 +56,7 @@ func (l *Lease) Release() error {
 	if was == Lost && (!errors.Is(l.cause.Kind, ErrBroken) || l.e.away.Load()) {
 		// The caller is not kept waiting for what is most likely gone. A broken
 		// record is there, and keeps others out until it is deleted.
-		l.e.background(func(ctx context.Context) { l.delete(ctx, StatusGone, time.Now().Add(l.terms.ttl), nil) })
+		l.e.background(func(ctx context.Context) { l.delete(ctx, StatusGone, time.Now(), l.terms.ttl, nil) })
 		l.e.endWork()
 		l.result = l.cause
 		return l.result
@@ -104,10 +104,10 @@ func (l *Lease) deleteWithin(d time.Duration) (found *EndError, err error) {
 		if !answered {
 			a = first.wait(l.e.ctx, max(min(d, answerTimeout)-time.Since(begun), 0))
 		}
-		found, err := l.delete(l.e.ctx, StatusGone, begun.Add(d), &a)
+		found, err := l.delete(l.e.ctx, StatusGone, begun, d, &a)
 		done <- deletion{found, err}
 		if err != nil {
-			l.e.background(func(ctx context.Context) { l.delete(ctx, StatusGone, time.Now().Add(l.terms.ttl), nil) })
+			l.e.background(func(ctx context.Context) { l.delete(ctx, StatusGone, time.Now(), l.terms.ttl, nil) })
 		}
 	}()
 	stuck := time.NewTimer(d + d/10 - time.Since(begun))
@@ -165,7 +165,7 @@ func (l *Lease) leave(status Status) {
 	l.e.keeper.mu.Unlock()
 	ending.finish()
 	retry := func() {
-		l.e.background(func(ctx context.Context) { l.delete(ctx, status, time.Now().Add(l.terms.ttl), nil) })
+		l.e.background(func(ctx context.Context) { l.delete(ctx, status, time.Now(), l.terms.ttl, nil) })
 	}
 	body, err := l.tombstone(status)
 	if err != nil {
@@ -202,15 +202,19 @@ func (l *Lease) tombstone(status Status) ([]byte, error) {
 	return b.encode()
 }
 
+// errBehind: a server has shown an older record than the one it acknowledged.
+var errBehind = fmt.Errorf("%w: the server that answered lags behind", ErrUnavailable)
+
 // delete removes the record of a lease that has ended, whatever became of its
-// last renewals, until the server has said so or end has come. found is set when
-// the record was not the lease's own any more. first is what came of a first write
-// that has been made; nil: none has.
-func (l *Lease) delete(ctx context.Context, status Status, end time.Time, first *kvstore.Answer) (found *EndError, err error) {
+// last renewals. It tries until the server has confirmed that or limit has passed
+// since begun. found is set when the record was not the lease's own any more. first
+// is the answer to a first write, made at begun; nil: there was none.
+func (l *Lease) delete(ctx context.Context, status Status, begun time.Time, limit time.Duration, first *kvstore.Answer) (found *EndError, err error) {
 	body, err := l.tombstone(status)
 	if err != nil {
 		return nil, err
 	}
+	end := begun.Add(limit)
 	revision := l.last
 	unanswered := false
 	var broken *EndError
@@ -224,7 +228,7 @@ func (l *Lease) delete(ctx context.Context, status Status, end time.Time, first 
 		// The first write is hardly ever not the last, and ends by itself.
 		if try == 1 || try == 0 && time.Until(end) < answerTimeout {
 			var cancel context.CancelFunc
-			ctx, cancel = context.WithDeadline(ctx, end)
+			ctx, cancel = context.WithDeadlineCause(ctx, end, fmt.Errorf("%w: no answer within %v", ErrUnavailable, limit))
 			defer cancel()
 		}
 		up := l.e.online()
@@ -243,14 +247,20 @@ func (l *Lease) delete(ctx context.Context, status Status, end time.Time, first 
 			// As of a state that contains the last write known: a leader that was
 			// deposed refuses as well, and may have removed what was renewed since.
 			var entry Entry
-			if entry, err = l.e.read(ctx, l.spec.key, max(conflict.Last, revision)); err != nil {
-				break
+			entry, err = l.e.read(ctx, l.spec.key, max(conflict.Last, revision))
+			if err == nil && !entry.Zero() && entry.Revision < revision {
+				err = errBehind
 			}
-			// A refusal that does not know what was acknowledged, while there is
-			// something to be seen, came from a leader that was deposed: the one
-			// that leads may have applied what it refused, or do so yet.
-			if conflict.Last < revision && (entry.of(l.id) || !entry.Zero() && !l.e.kv.Alone()) {
+			// A refusal that does not know what was acknowledged may come from a
+			// leader that was deposed: the one that leads may have applied what it
+			// refused, or do so yet. Of an empty key a tombstone would show that for
+			// a second.
+			none := err == nil && entry.Zero() && time.Since(begun) < tombstoneLife
+			if conflict.Last < revision && (entry.of(l.id) || !none && !l.e.kv.Alone()) {
 				unanswered = true
+			}
+			if err != nil {
+				break
 			}
 			switch {
 			case !entry.of(l.id) && unanswered:
@@ -266,18 +276,22 @@ func (l *Lease) delete(ctx context.Context, status Status, end time.Time, first 
 			}
 			revision = entry.Revision // a renewal that was still on its way
 			continue
-		case !errors.Is(err, kvstore.ErrInFlight):
+		// A deposed leader refuses so while the one that leads applies the write.
+		case !errors.Is(err, kvstore.ErrInFlight) || !l.e.kv.Alone():
 			unanswered = true
 		}
+		if ctx.Err() != nil && isAny(err, context.DeadlineExceeded, context.Canceled) {
+			err = context.Cause(ctx)
+		}
 		if ctx.Err() != nil || isAny(err, ErrPermission, kvstore.ErrClosed) {
-			return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
+			return nil, unavailable(err)
 		}
 		pause := outagePause(try)
 		if errors.Is(err, kvstore.ErrInFlight) {
 			pause = inFlightPause(try)
 		}
 		if l.e.sleep(ctx, pause, up) != nil {
-			return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
+			return nil, unavailable(err)
 		}
 	}
 }
@@ -305,15 +319,15 @@ func (e *Engine) discard(key, id string, revision uint64) {
 
 // read returns the record under key as of a state that contains revision; the
 // zero entry when there is none.
-func (e *Engine) read(ctx context.Context, key string, revision uint64) (Entry, error) {
-	ctx, cancel := answerIn(ctx, answerTimeout)
+func (e *Engine) read(parent context.Context, key string, revision uint64) (Entry, error) {
+	ctx, cancel := answerIn(parent, answerTimeout)
 	defer cancel()
 	r, err := e.kv.Get(ctx, key, revision)
 	switch {
 	case errors.Is(err, kvstore.ErrNotFound):
 		return Entry{}, nil
 	case err != nil:
-		return Entry{}, err
+		return Entry{}, late(parent, ctx, err)
 	}
 	return entryOf(r), nil
 }
@@ -380,6 +394,23 @@ func (e *Engine) rest(ctx context.Context) {
 // answerIn bounds the wait for an answer: without one the server is unavailable.
 func answerIn(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	return context.WithTimeoutCause(ctx, d, fmt.Errorf("%w: no answer within %v", ErrUnavailable, d))
+}
+
+// late is err, or the bound of ctx when that has passed while parent goes on: the
+// error of a context that is not the caller's must not reach the caller.
+func late(parent, ctx context.Context, err error) error {
+	if err != nil && ctx.Err() != nil && parent.Err() == nil {
+		return context.Cause(ctx)
+	}
+	return err
+}
+
+// unavailable makes err match [ErrUnavailable].
+func unavailable(err error) error {
+	if errors.Is(err, ErrUnavailable) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", ErrUnavailable, err)
 }
 
 // endOf is why ctx ended: its error and, where they differ, its cause.

@@ -214,7 +214,7 @@ func (l *Lease) Extend(ctx context.Context, ttl time.Duration) error {
 	if ttl != 0 {
 		rounded, err := RoundTTL(ttl, l.fixed)
 		if err != nil {
-			return err
+			return fmt.Errorf("extend lock %q: %w", l.spec.name, err)
 		}
 		t = newTerms(rounded, l.e.cfg.Margin)
 	}
@@ -263,5 +263,5 @@ func (l *Lease) confirm(ctx context.Context) error {
 		}
 	}
 	k.moved(l)
-	return fmt.Errorf("extend lock %q: not confirmed: %w", l.spec.name, endOf(ctx))
+	return fmt.Errorf("extend lock %q: %w: not confirmed: %w", l.spec.name, ErrUnavailable, endOf(ctx))
 }

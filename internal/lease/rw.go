@@ -85,21 +85,6 @@ func (a *acquire) blocks(earlier Entry) bool {
 	return !a.reads() || Mode(earlier.Mode) == Exclusive
 }
 
-// currentReaders lists who reads, as a hint.
-func (a *acquire) currentReaders() ([]Entry, error) {
-	ctx, cancel := context.WithTimeout(a.ctx, answerTimeout)
-	defer cancel()
-	l, err := a.e.kv.List(ctx, a.readerKey("*"), 0)
-	if err != nil {
-		return nil, err
-	}
-	var readers []Entry
-	for _, r := range l.Records {
-		readers = append(readers, entryOf(r))
-	}
-	return a.e.clear(ctx, readers)
-}
-
 // roll is an answer about the readers.
 type roll struct {
 	live     []Entry
@@ -226,7 +211,9 @@ func (a *acquire) drain(l *Lease) verdict {
 				continue
 			}
 		case len(r.live) > 0 && a.req.Once:
-			return verdict{outcome: busy, entry: r.live[0]}
+			if reader, ok := a.readerInside(r, &departed); ok {
+				return verdict{outcome: busy, entry: reader}
+			}
 		case err == nil && watch == nil:
 			// Looked again after subscribing, so that nothing is missed.
 			w, err := a.e.kv.Watch(a.readerKey("*"), func(ev kvstore.Event) {

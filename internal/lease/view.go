@@ -21,15 +21,18 @@ type View struct {
 // newest returns a revision that the bucket has reached, and the server's time:
 // what is read as of that revision shows every write that was acknowledged before
 // the call, whichever replica answers. While nobody leads both are zero, and reads
-// may be behind.
-func (e *Engine) newest(ctx context.Context) (revision uint64, server time.Time) {
-	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+// may be behind. The error is that of a context that has ended.
+func (e *Engine) newest(parent context.Context) (revision uint64, server time.Time, err error) {
+	ctx, cancel := answerIn(parent, answerTimeout)
 	defer cancel()
 	st, err := e.kv.State(ctx, "")
-	if err != nil {
-		return 0, time.Time{}
+	switch {
+	case parent.Err() != nil:
+		return 0, time.Time{}, err
+	case err != nil:
+		return 0, time.Time{}, nil
 	}
-	return st.LastRevision, st.Time
+	return st.LastRevision, st.Time, nil
 }
 
 // entryAt is entryOf for a view that was made at a time of the server's.
@@ -50,7 +53,10 @@ func (e *Engine) Inspect(ctx context.Context, kind Kind, name string) (View, err
 	if kind == RW {
 		holder, wait = gatePrefix, rwaitPrefix
 	}
-	min, server := e.newest(ctx)
+	min, server, err := e.newest(ctx)
+	if err != nil {
+		return View{}, err
+	}
 	entry, err := e.read(ctx, holder+encoded, min)
 	if isAny(err, ErrPermission) {
 		// The leader's read shows any key, so it may be withheld, or not be
@@ -89,7 +95,10 @@ func (e *Engine) List(ctx context.Context, pattern string) ([]View, error) {
 		kind Kind
 		name string
 	}
-	min, server := e.newest(ctx)
+	min, server, err := e.newest(ctx)
+	if err != nil {
+		return nil, err
+	}
 	found := make(map[lock]*View)
 	for _, prefix := range []string{lockPrefix, waitPrefix, gatePrefix, rwaitPrefix, readerPrefix} {
 		l, err := e.kv.List(ctx, keysOf(prefix, encoded), min)

@@ -113,9 +113,34 @@ func (w *watcher) notified(ev kvstore.Event) {
 		}
 		w.mu.Unlock()
 	}
+	if end, ok := endBefore(ev); ok {
+		w.deliver(end)
+	}
 	if c, ok := changeOf(ev); ok {
 		w.deliver(c)
 	}
+}
+
+// clocksApart is how far the clocks of the servers may be apart.
+const clocksApart = 300 * time.Millisecond
+
+// endBefore is the end of the claim whose record ev shows as replaced by another
+// claim's: the server removes a record without a word, and the next holder can be
+// quicker than this client's clock. A record that had not expired by then has ended
+// by a tombstone that was missed: its end is not known.
+func endBefore(ev kvstore.Event) (Change, bool) {
+	old := ev.Before
+	if ev.Kind != kvstore.Put || old.Revision == 0 || old.TTL <= 0 {
+		return Change{}, false
+	}
+	entry, before := entryOf(ev.Record), entryOf(old)
+	if before.of(entry.ID) || before.Unreadable && entry.Status == StatusBroken {
+		return Change{}, false // renewed or broken
+	}
+	if old.Time.Add(old.TTL).After(ev.Record.Time.Add(clocksApart)) {
+		return Change{}, false
+	}
+	return changeOf(kvstore.Event{Kind: kvstore.Expired, Record: old})
 }
 
 // follow looks at the bucket at first, whenever the connection was away, and

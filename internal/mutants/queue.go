@@ -61,12 +61,11 @@ var queueMutants = []mutant{
 		"natslock.TestFIFOPredecessorDiesOlderThanTheQueue"},
 	{"queue-dead-holder-unnoticed", "the end of a dead holder's record wakes nobody", "Acquire: the mutex",
 		queueGo, []edit{
-			{`				late = 0
-				if w != nil {
+			{`				if w != nil {
 					w.Track(a.holder.Record)
 				} else if left > 0 {
-					pause = min(pause, left)
-				}`, `				late = 0`},
+					due = min(due, now.Add(left))
+				}`, ``},
 			{`return b.place/3 + rand.N(b.place/30)`, `return time.Hour + rand.N(time.Second)`},
 		},
 		"natslock.TestFIFOHolderDiesOlderThanTheQueue"},

@@ -3,6 +3,7 @@ package main
 const (
 	releaseGo = "internal/lease/release.go"
 	breakGo   = "internal/lease/break.go"
+	onceGo    = "internal/lease/once.go"
 )
 
 // releaseMutants weaken how a lease ends: by its holder, an operator, or Close.
@@ -33,7 +34,7 @@ var releaseMutants = []mutant{
 `),
 		"natslock.TestLeaseUnlockAfterTheEnd"},
 	{"release-stale-read", "a refused release is interpreted by a read older than the lease's last write", "Answers",
-		releaseGo, one(`max(conflict.Last, revision)); err != nil {`, `0); err != nil {`),
+		releaseGo, one(`max(conflict.Last, revision))`, `0)`),
 		"rwlock.TestDeposedLeaderRefuses/writes_true"},
 	{"release-broken-is-fine", "the release of a broken lease says that all was well", "Ending",
 		releaseGo, []edit{
@@ -46,12 +47,21 @@ var releaseMutants = []mutant{
 		releaseGo, one(`case !entry.of(l.id) && unanswered:`, `case !entry.of(l.id) && unanswered && entry.Zero():`),
 		"natslock.TestFaultAtEveryStep/A_lock_delete_1-1/answer_lost"},
 	{"release-deposed-is-loss", "a release that a deposed leader refused and another applied is a loss", "ARCHITECTURE.md, departures",
-		releaseGo, one(`(entry.of(l.id) || !entry.Zero() && !l.e.kv.Alone())`, `entry.of(l.id)`),
+		releaseGo, one(`(entry.of(l.id) || !none && !l.e.kv.Alone())`, `(entry.of(l.id) || !none && l.e.kv.Alone())`),
 		"natslock.TestReleaseRefusedAndTaken"},
+	{"release-in-flight-is-refused", "a release that a deposed leader calls in flight and another applied is a loss", "ARCHITECTURE.md, departures",
+		releaseGo, one(`case !errors.Is(err, kvstore.ErrInFlight) || !l.e.kv.Alone():`, `case !errors.Is(err, kvstore.ErrInFlight):`),
+		"natslock.TestReleaseBetweenTwoLeaders/in_flight_and_taken"},
+	{"release-old-record", "a release takes a record from before the lease for the next holder's", "Answers",
+		releaseGo, one(`!entry.Zero() && entry.Revision < revision {`, `!entry.Zero() && entry.Revision < 0*revision {`),
+		"natslock.TestReleaseShownAnOldRecord"},
+	{"release-unread-is-refused", "a release that a deposed leader refused and another applied is a loss when the key could not be read", "Answers",
+		releaseGo, one(`none := err == nil && entry.Zero() && time.Since(begun) < tombstoneLife`, `none := err != nil || entry.Zero()`),
+		"natslock.TestReleaseBetweenTwoLeaders/nothing"},
 	{"release-once", "a release that goes unanswered is not tried again", "Ending",
-		releaseGo, one(`		case !errors.Is(err, kvstore.ErrInFlight):
+		releaseGo, one(`		case !errors.Is(err, kvstore.ErrInFlight) || !l.e.kv.Alone():
 			unanswered = true
-		}`, `		case !errors.Is(err, kvstore.ErrInFlight):
+		}`, `		case !errors.Is(err, kvstore.ErrInFlight) || !l.e.kv.Alone():
 			return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
 		}`),
 		"natslock.TestLeaseReleaseTimeout"},
@@ -60,12 +70,38 @@ var releaseMutants = []mutant{
 		"natslock.TestUnlockOfGone"},
 	{"release-forgotten", "a release that was not answered in time is not gone on with", "Ending",
 		releaseGo, one(`		if err != nil {
-			l.e.background(func(ctx context.Context) { l.delete(ctx, StatusGone, time.Now().Add(l.terms.ttl), nil) })
+			l.e.background(func(ctx context.Context) { l.delete(ctx, StatusGone, time.Now(), l.terms.ttl, nil) })
 		}`, ``),
 		"natslock.TestReleaseGoesOn"},
 	{"release-broken-asks", "the release of a broken lock asks the connection, which may be stuck", "Ending",
 		releaseGo, one(`l.e.away.Load()`, `l.e.kv.Healthy() != nil`),
 		"natslock.TestBrokenReleaseBlockedWrite"},
+	{"break-stale-read", "a break believes a replica that lags that its holder has gone", "Break",
+		breakGo, one(`	atLeast := req.Token
+`, `	atLeast := uint64(0)
+`),
+		"rwlock.TestBreakByLaggingReplica/holder"},
+	{"break-stale-broken", "a break believes a replica that lags that a lock which has been unlocked is broken", "Break",
+		breakGo, one(`if shownBroken || e.kv.Alone() {`, `if shownBroken || e.kv != nil {`),
+		"rwlock.TestBreakByLaggingReplica/holder"},
+	{"once-stale-no", "a one-shot acquire believes a replica that lags that the lock is held", "Acquire: the mutex",
+		onceGo, one(`	confirmed := a.e.kv.Alone()
+`, `	confirmed := a.e.kv != nil
+`),
+		"rwlock.TestOnceByLaggingReplica"},
+	{"once-stale-reader", "a one-shot writer believes a replica that lags that there are readers", "Acquire: the reader-writer lock",
+		onceGo, one(`if len(readers) > 0 && !a.e.kv.Alone() {`, `if len(readers) > 1<<20 && !a.e.kv.Alone() {`),
+		"rwlock.TestOnceByLaggingReplica/write_TryLock_after_RUnlock"},
+	{"once-stale-reader-inside", "a one-shot writer with the gate believes a replica that lags that there are readers", "Acquire: the reader-writer lock",
+		onceGo, one(`		if a.e.kv.Alone() {
+			return shown, true`, `		if a.e.kv != nil {
+			return shown, true`),
+		"rwlock.TestOnceByLaggingReplica/write_TryLock_after_RUnlock"},
+	{"once-unknown-owner", "a one-shot writer takes a reader that cannot be read for a holder", "Acquire: the reader-writer lock",
+		onceGo, one(`it has just ended, or a replica lags
+			continue`, `it has just ended, or a replica lags
+			return shown, true`),
+		"rwlock.TestTryLockReaderGoneWhenRead"},
 	{"close-deletes", "Close deletes the records of holders who may still be at work", "Ending",
 		keeperGo, one(`			acts = append(acts, l.lose(ErrClosed, ""))
 		}`, `			acts = append(acts, l.lose(ErrClosed, ""), func() { l.e.discard(l.spec.key, l.id, l.last) })

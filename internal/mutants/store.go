@@ -113,6 +113,11 @@ var storeMutants = []mutant{
 			return st, err`, `if err != nil || st.LastRevision >= 0 {
 			return st, err`),
 		"kvstore.TestLaggingLeader"},
+	{"read-deposed-leader", "a leader that was deposed is believed that there is nothing", "Answers",
+		readGo, one(`		if errors.Is(err, ErrNotFound) {
+			// Ended`, `		if err == ErrNotFound {
+			// Ended`),
+		"kvstore.TestDeposedLeaderRead"},
 	{"read-list-lags", "a list may be older than asked for", "Acquire: the mutex",
 		listGo, one(`if err != nil || l.Revision >= min {
 			return l, err`, `if err != nil || l.Revision >= 0 {
@@ -165,6 +170,12 @@ var storeMutants = []mutant{
 		s.recheck()`, `if state == 0 {
 		s.recheck()`),
 		"kvstore.TestWatchAfterReconnect"},
+	{"watch-next-before-end", "the grant of the next holder hides the end of the lease before it", "Ending",
+		"internal/lease/watch.go", one(`if ev.Kind != kvstore.Put || old.Revision == 0 || old.TTL <= 0 {`, `if ev.Kind != 0 || old.Revision == 0 || old.TTL <= 0 {`),
+		"natslock.TestWatchExpiryBeforeNextGrant"},
+	{"watch-missed-release-expires", "a holder whose release was not heard of is said to have expired", "Ending",
+		"internal/lease/watch.go", one(`if old.Time.Add(old.TTL).After(ev.Record.Time.Add(clocksApart)) {`, `if old.Time.Add(old.TTL).After(ev.Record.Time.Add(time.Hour)) {`),
+		"natslock.TestWatchMissedRelease"},
 	{"watch-renewed-expires", "the end of a record's first TTL is told although it was renewed", "Acquire: the mutex",
 		watchGo, one(`if l == nil || time.Until(l.ends) > 0 {`, `if l == nil {`),
 		"kvstore.TestExpiredMeetsRenewal"},

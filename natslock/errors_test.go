@@ -1,0 +1,245 @@
+package natslock_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/internal/proof"
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/rwlock"
+	"github.com/natslock/locks/testutil"
+)
+
+// sentinels are all errors that the entry points tell apart, by the names of the
+// tables below.
+var sentinels = map[string]error{
+	"Locked": natslock.ErrLocked, "Timeout": natslock.ErrTimeout, "Lost": natslock.ErrLost, "Broken": natslock.ErrBroken,
+	"Released": natslock.ErrReleased, "Closed": natslock.ErrClosed, "InvalidName": natslock.ErrInvalidName,
+	"InvalidTTL": natslock.ErrInvalidTTL, "InvalidOption": natslock.ErrInvalidOption, "Unavailable": natslock.ErrUnavailable,
+	"Permission": natslock.ErrPermission, "canceled": context.Canceled, "deadline": context.DeadlineExceeded,
+}
+
+// matched names the sentinels that err matches.
+func matched(err error) string {
+	var names []string
+	for name, target := range sentinels {
+		if errors.Is(err, target) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	if err == nil {
+		return "nil"
+	}
+	return strings.Join(names, " ")
+}
+
+type acquireFunc = func(context.Context, string, ...natslock.LockOption) (*natslock.Lock, error)
+
+// subject is what an entry point is called on: a client that holds the lock "held" and
+// has just left the lock "left".
+type subject struct {
+	*member
+	held *natslock.Lock
+}
+
+func (s subject) take(ctx context.Context, acquire acquireFunc, name string) error {
+	l, err := acquire(ctx, name, natslock.MaxWait(20*time.Second))
+	if err == nil {
+		err = errors.Join(errors.New("granted"), l.Unlock(ctx))
+	}
+	return err
+}
+
+// entryPoints are the calls that can fail. Those of one group fail alike.
+var entryPoints = []struct {
+	name, group string
+	call        func(ctx context.Context, s subject) error
+}{
+	{"Lock", "wait", func(ctx context.Context, s subject) error { return s.take(ctx, s.Lock, "free") }},
+	{"rw Lock", "wait", func(ctx context.Context, s subject) error { return s.take(ctx, rwlock.New(s.Client).Lock, "rw") }},
+	{"RLock", "wait", func(ctx context.Context, s subject) error { return s.take(ctx, rwlock.New(s.Client).RLock, "rw") }},
+	{"TryLock", "once", func(ctx context.Context, s subject) error { return s.take(ctx, s.TryLock, "free") }},
+	{"TryLock that reads", "once", func(ctx context.Context, s subject) error { return s.take(ctx, s.TryLock, "left") }},
+	{"rw TryLock", "once", func(ctx context.Context, s subject) error { return s.take(ctx, rwlock.New(s.Client).TryLock, "rw") }},
+	{"TryRLock", "once", func(ctx context.Context, s subject) error { return s.take(ctx, rwlock.New(s.Client).TryRLock, "rw") }},
+	{"Extend", "extend", func(ctx context.Context, s subject) error { return s.held.Extend(ctx, 0) }},
+	{"Unlock", "unlock", func(ctx context.Context, s subject) error { return s.held.Unlock(ctx) }},
+	{"Break", "ask", func(ctx context.Context, s subject) error {
+		return s.Break(ctx, natslock.Mutex, "held", s.held.Token(), "test")
+	}},
+	{"Inspect", "ask", func(ctx context.Context, s subject) error {
+		_, err := s.Inspect(ctx, natslock.Mutex, "held")
+		return err
+	}},
+	{"List", "ask", func(ctx context.Context, s subject) error {
+		for _, err := range s.List(ctx, ">") {
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	}},
+	{"Watch", "watch", func(ctx context.Context, s subject) error {
+		for _, err := range s.Watch(ctx, ">") {
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	}},
+	{"Close", "close", func(ctx context.Context, s subject) error { return s.Close(ctx) }},
+	{"New", "new", func(ctx context.Context, s subject) error {
+		c, err := natslock.New(ctx, s.nc)
+		if err == nil {
+			closeNow(c)
+		}
+		return err
+	}},
+}
+
+// TestErrorKinds is the table of what the error of each entry point matches, by the way
+// it fails, and of nothing else. A context that has ended matches with the domain's
+// error; one that has not does not match.
+func TestErrorKinds(t *testing.T) {
+	ending := func(d time.Duration) func(*testing.T) context.Context {
+		return func(t *testing.T) context.Context {
+			ctx, cancel := context.WithTimeout(t.Context(), d)
+			t.Cleanup(cancel)
+			return ctx
+		}
+	}
+	ended := func(t *testing.T) context.Context {
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		return ctx
+	}
+	endless := func(t *testing.T) context.Context { return t.Context() }
+	nothing := func(*testing.T, *testutil.Server, *member) {}
+	silent := func(_ *testing.T, _ *testutil.Server, m *member) { m.link.Blackhole(true) }
+	cut := func(t *testing.T, _ *testutil.Server, m *member) {
+		m.link.Cut()
+		eventually(t, "the client has noticed", func() bool { return !m.nc.IsConnected() })
+	}
+	for _, f := range []struct {
+		name string
+		ctx  func(*testing.T) context.Context
+		fail func(*testing.T, *testutil.Server, *member)
+		want map[string]string // by group; those left out are not called
+	}{
+		{"ended context", ended, nothing, map[string]string{
+			"wait": "Timeout canceled", "once": "Timeout canceled", "extend": "canceled", "unlock": "nil", "ask": "canceled",
+			"watch": "nil", "close": "canceled", "new": "canceled",
+		}},
+		{"no answer until the deadline", ending(700 * time.Millisecond), silent, map[string]string{
+			"wait": "Timeout deadline", "once": "Timeout Unavailable deadline", "extend": "Unavailable deadline", "unlock": "Unavailable",
+			"ask": "Unavailable deadline", "watch": "nil", "close": "deadline", "new": "Unavailable deadline",
+		}},
+		{"cut off until the deadline", ending(700 * time.Millisecond), cut, map[string]string{
+			"wait": "Timeout deadline", "once": "Unavailable", "extend": "Unavailable deadline", "unlock": "Unavailable",
+			"ask": "Unavailable", "watch": "nil", "close": "deadline",
+		}},
+		{"no answer", endless, silent, map[string]string{
+			"wait": "Timeout", "once": "Unavailable", "extend": "Lost", "unlock": "Unavailable", "ask": "Unavailable", "new": "Unavailable",
+		}},
+		{"cut off", endless, cut, map[string]string{
+			"wait": "Timeout", "once": "Unavailable", "extend": "Lost", "unlock": "Unavailable", "ask": "Unavailable", "new": "Unavailable",
+		}},
+		{"closed client", endless, func(_ *testing.T, _ *testutil.Server, m *member) { closeNow(m.Client) }, map[string]string{
+			"wait": "Closed", "once": "Closed", "extend": "Closed", "unlock": "Closed", "ask": "Closed", "watch": "Closed",
+		}},
+		{"closed connection", endless, func(_ *testing.T, _ *testutil.Server, m *member) { m.nc.Close() }, map[string]string{
+			"wait": "Unavailable", "once": "Unavailable", "extend": "Lost", "unlock": "Unavailable", "ask": "Unavailable", "watch": "Unavailable", "new": "Unavailable",
+		}},
+		{"bucket deleted", endless, func(t *testing.T, s *testutil.Server, _ *member) { proof.DeleteBucket(t, s.Connect()) }, map[string]string{
+			"wait": "Unavailable", "once": "Unavailable", "extend": "Lost", "unlock": "Unavailable", "ask": "Unavailable", "watch": "Unavailable",
+		}},
+	} {
+		t.Run(f.name, func(t *testing.T) {
+			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+				for _, e := range entryPoints {
+					want, called := f.want[e.group]
+					if !called {
+						continue
+					}
+					m := join(t, s)
+					held := mustLock(t, m.Client, "held", natslock.TTL(10*time.Second))
+					mustUnlock(t, mustLock(t, m.Client, "left"))
+					f.fail(t, s, m)
+					err := e.call(f.ctx(t), subject{m, held})
+					require.Equalf(t, want, matched(err), "%s: %v", e.name, err)
+					if err != nil && e.group != "watch" && e.group != "close" && e.group != "new" && e.name != "List" {
+						require.Regexp(t, `lock "(free|held|left|rw)"`, err.Error(), e.name)
+					}
+					m.link.Heal()
+					closeNow(m.Client)
+					time.Sleep(time.Minute) // what it held or left in the bucket is over
+				}
+			})
+		})
+	}
+}
+
+// What cannot be is refused before anything is sent.
+func TestErrorKindsOfBadInput(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c := join(t, s)
+		rw := rwlock.New(c.Client)
+		held := mustLock(t, c.Client, "held")
+		ctx := t.Context()
+		out := c.nc.Stats().OutMsgs
+		for name, acquire := range map[string]acquireFunc{"Lock": c.Lock, "TryLock": c.TryLock, "rw Lock": rw.Lock, "rw TryLock": rw.TryLock, "RLock": rw.RLock, "TryRLock": rw.TryRLock} {
+			for want, do := range map[string]func() error{
+				"InvalidName": func() error { _, err := acquire(ctx, ""); return err },
+				"InvalidTTL":  func() error { _, err := acquire(ctx, "x", natslock.TTL(-1)); return err },
+				"InvalidOption": func() error {
+					_, err := acquire(ctx, "x", natslock.TTL(time.Second), natslock.Until(time.Now().Add(time.Hour)))
+					return err
+				},
+			} {
+				require.Equal(t, want, matched(do()), name)
+			}
+		}
+		_, err := c.Inspect(ctx, natslock.Mutex, "")
+		require.Equal(t, "InvalidName", matched(err))
+		for _, err := range c.List(ctx, "") {
+			require.Equal(t, "InvalidName", matched(err))
+		}
+		for _, err := range c.Watch(ctx, "") {
+			require.Equal(t, "InvalidName", matched(err))
+		}
+		require.Equal(t, "InvalidName", matched(c.Break(ctx, natslock.Mutex, "", 1, "test")))
+		require.Equal(t, "InvalidOption", matched(c.Break(ctx, natslock.Mutex, "x", 1, strings.Repeat("x", 2000))))
+		require.Equal(t, "InvalidTTL", matched(held.Extend(ctx, -1)))
+		require.Equal(t, out, c.nc.Stats().OutMsgs, "nothing was sent")
+		_, err = natslock.New(ctx, nil)
+		require.Equal(t, "InvalidOption", matched(err))
+		_, err = natslock.New(ctx, c.nc, natslock.WithTTL(-1))
+		require.Equal(t, "InvalidTTL", matched(err))
+	})
+}
+
+// A user who may read the bucket and write nothing, or may nothing at all.
+func TestErrorKindsOfPermission(t *testing.T) {
+	s := testutil.RunServer(t, testutil.WithConfigText(users))
+	admin := newClient(t, s.Connect(as("admin")...))
+	held := mustLock(t, admin, "held")
+	nc := s.Connect(as("reader")...)
+	c := newClient(t, nc)
+	rw := rwlock.New(c)
+	for name, acquire := range map[string]acquireFunc{"Lock": c.Lock, "TryLock": c.TryLock, "rw Lock": rw.Lock, "rw TryLock": rw.TryLock, "RLock": rw.RLock, "TryRLock": rw.TryRLock} {
+		_, err := acquire(t.Context(), "free "+name)
+		require.Equalf(t, "Permission", matched(err), "%s: %v", name, err)
+		require.ErrorContains(t, err, `lock "free `+name+`"`)
+	}
+	require.Equal(t, "Permission", matched(c.Break(t.Context(), natslock.Mutex, "held", held.Token(), "test")))
+	_, err := natslock.New(t.Context(), s.Connect(as("mute")...))
+	require.Equal(t, "Permission", matched(err))
+	mustUnlock(t, held)
+}

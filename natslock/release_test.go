@@ -1,0 +1,154 @@
+package natslock_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/internal/proof"
+	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/testutil"
+)
+
+func overReplicas(kv kvstore.KV) kvstore.KV { return replicated{kv} }
+
+// For a moment after a partition, two servers take a write: the deposed leader refuses
+// it and the one that leads applies it. Whatever the refusal says, and however long
+// the deposed leader goes on, the release of a lock held to the end is no loss.
+func TestReleaseBetweenTwoLeaders(t *testing.T) {
+	refusals := map[string]func(w kvstore.Write) error{
+		"in flight": func(kvstore.Write) error { return kvstore.ErrInFlight },
+		"nothing":   func(w kvstore.Write) error { return &kvstore.ConflictError{Key: w.Key, Expected: w.Expect} },
+		"behind": func(w kvstore.Write) error {
+			return &kvstore.ConflictError{Key: w.Key, Expected: w.Expect, Last: w.Expect - 1}
+		},
+	}
+	for name, refusal := range refusals {
+		betweenTwoLeaders(t, name, refusal, false)
+		betweenTwoLeaders(t, name+" and taken", refusal, true)
+	}
+}
+
+// betweenTwoLeaders releases a lock that the next client takes, or not, before the
+// deposed leader has fallen silent.
+func betweenTwoLeaders(t *testing.T, name string, refusal func(kvstore.Write) error, taken bool) {
+	t.Run(name, func(t *testing.T) {
+		testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+			a, f := proof.FaultyOver(t, s.Connect(), 1, overReplicas)
+			real, b := proof.OpenStore(t, s.Connect()), join(t, s)
+			l, err := a.Lock(t.Context(), "x")
+			require.NoError(t, err)
+			applied := false
+			var next *natslock.Lock
+			begun := time.Now()
+			deposed := func() bool { return time.Since(begun) < 1500*time.Millisecond } // longer than a tombstone
+			f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+				if !applied {
+					applied = true
+					_, err := real.Send(w, func(a kvstore.Answer) { assert.NoError(t, a.Err) })
+					assert.NoError(t, err)
+					if taken {
+						next, err = b.Lock(t.Context(), "x")
+						assert.NoError(t, err)
+					}
+				}
+				if deposed() {
+					return testutil.Refuse(refusal(w))
+				}
+				return testutil.Pass
+			})
+			f.FailReads(func(testutil.ReadOp, string) error {
+				if deposed() {
+					return kvstore.ErrUnavailable
+				}
+				return nil
+			})
+			require.NoError(t, l.Unlock(t.Context()))
+			require.Greater(t, time.Since(begun), 1500*time.Millisecond)
+			if taken {
+				mustUnlock(t, next)
+			}
+			require.Empty(t, proof.KeysLeft(t, s.Connect()))
+		})
+	})
+}
+
+// A record that a deposed leader shows from before the lock is no sign that somebody
+// has taken it since: the release goes on until its own record is deleted.
+func TestReleaseShownAnOldRecord(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		stale := &staleReads{}
+		a, f := proof.FaultyOver(t, s.Connect(), 1, func(kv kvstore.KV) kvstore.KV {
+			stale.KV = kv
+			return stale
+		})
+		b := join(t, s)
+		mustUnlock(t, mustLock(t, b.Client, "x"))
+		before := newRaw(t, s.Connect()).get("lock.x")
+		l, err := a.Lock(t.Context(), "x")
+		require.NoError(t, err)
+		refused := 0
+		f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+			if refused++; refused > 3 {
+				return testutil.Pass
+			}
+			stale.answer(kvstore.Record{Key: w.Key, Revision: before.Sequence, TTL: time.Minute}, nil)
+			return testutil.Refuse(&kvstore.ConflictError{Key: w.Key, Expected: w.Expect, Last: before.Sequence})
+		})
+		require.NoError(t, l.Unlock(t.Context()))
+		require.Empty(t, proof.KeysLeft(t, s.Connect()), "its own record keeps others out")
+	})
+}
+
+// What was really gone is a loss on replicas too.
+func TestUnlockOfGoneOnReplicas(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a, _ := proof.FaultyOver(t, s.Connect(), 1, overReplicas, natslock.WithWatchAfter(-1))
+		for _, stays := range []time.Duration{0, 2 * time.Second} { // its tombstone ends after 1 s
+			l, err := a.Lock(t.Context(), "x")
+			require.NoError(t, err)
+			_, err = proof.OpenStore(t, s.Connect()).Delete(t.Context(), "lock.x", l.Token())
+			require.NoError(t, err)
+			time.Sleep(stays)
+			require.NoError(t, l.Err(), "nobody has told it")
+			require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrLost)
+		}
+	})
+}
+
+// staleReads is a store of a bucket with replicas, of which one that lags answers
+// the next read of a key.
+type staleReads struct {
+	kvstore.KV
+	mu   sync.Mutex
+	next *staleRead
+}
+
+type staleRead struct {
+	r   kvstore.Record
+	err error
+}
+
+func (s *staleReads) Alone() bool { return false }
+
+func (s *staleReads) answer(r kvstore.Record, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.next = &staleRead{r, err}
+}
+
+func (s *staleReads) Get(ctx context.Context, key string, min uint64) (kvstore.Record, error) {
+	s.mu.Lock()
+	next := s.next
+	s.next = nil
+	s.mu.Unlock()
+	if next != nil {
+		return next.r, next.err
+	}
+	return s.KV.Get(ctx, key, min)
+}

@@ -1,0 +1,239 @@
+package rwlock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/testutil"
+)
+
+// cyclesVar sets how many cycles of each kind TestAnswersOnCluster runs.
+const cyclesVar = "NATSLOCK_ANSWER_CYCLES"
+
+// want says how an answer differs from the one that is true.
+func want(err, target error) error {
+	switch {
+	case target == nil && err != nil:
+		return err
+	case target != nil && err == nil:
+		return fmt.Errorf("nil, must match %q", target)
+	case !errors.Is(err, target):
+		return fmt.Errorf("%w, must match %q", err, target)
+	}
+	return nil
+}
+
+// freed unlocks what was taken of the lock that another client has just left.
+func freed(l *natslock.Lock, err error) error {
+	if err == nil {
+		err = l.Unlock(context.Background())
+	}
+	return err
+}
+
+// heldBy checks that a one-shot acquire names the holder l.
+func heldBy(l *natslock.Lock, got *natslock.Lock, err error) error {
+	if err == nil {
+		return errors.Join(errors.New("granted beside a holder"), got.Unlock(context.Background()))
+	}
+	locked, ok := errors.AsType[*natslock.LockedError](err)
+	if !ok || locked.Holder == nil || locked.Holder.Token != l.Token() {
+		return fmt.Errorf("%w, must name token %d", err, l.Token())
+	}
+	return nil
+}
+
+// answerKinds are changes that client a makes and that the server acknowledges,
+// each followed by a question of client b, who is connected to another server.
+// Client c is connected to the third. An error is a wrong answer.
+var answerKinds = map[string]func(t *testing.T, a, b, c *peer, name string) error{
+	"Break of a holder": func(t *testing.T, a, b, _ *peer, name string) error {
+		l := take(t, a.c.Lock, name)
+		err := b.c.Break(t.Context(), natslock.Mutex, name, l.Token(), "test")
+		return errors.Join(err, end(l, err == nil))
+	},
+	"Break of a reader": func(t *testing.T, a, b, _ *peer, name string) error {
+		l := take(t, a.RLock, name)
+		err := b.c.Break(t.Context(), natslock.RW, name, l.Token(), "test")
+		return errors.Join(err, end(l, err == nil))
+	},
+	"Break of a writer": func(t *testing.T, a, b, _ *peer, name string) error {
+		l := take(t, a.Lock, name)
+		err := b.c.Break(t.Context(), natslock.RW, name, l.Token(), "test")
+		return errors.Join(err, end(l, err == nil))
+	},
+	"Break after the unlock of a broken lock": func(t *testing.T, a, b, _ *peer, name string) error {
+		l := take(t, a.c.Lock, name)
+		if err := errors.Join(a.c.Break(t.Context(), natslock.Mutex, name, l.Token(), "test"), end(l, true)); err != nil {
+			return err
+		}
+		return want(b.c.Break(t.Context(), natslock.Mutex, name, l.Token(), "test"), natslock.ErrReleased)
+	},
+	"Break of an earlier holder": func(t *testing.T, a, b, c *peer, name string) error {
+		before := take(t, c.c.Lock, name)
+		unlock(t, before)
+		l := take(t, a.c.Lock, name)
+		err := want(b.c.Break(t.Context(), natslock.Mutex, name, before.Token(), "test"), natslock.ErrReleased)
+		return errors.Join(err, end(l, false))
+	},
+	"TryLock after Unlock": func(t *testing.T, a, b, _ *peer, name string) error {
+		unlock(t, take(t, a.c.Lock, name))
+		return freed(b.c.TryLock(t.Context(), name))
+	},
+	"TryLock after Lock": func(t *testing.T, a, b, c *peer, name string) error {
+		unlock(t, take(t, c.c.Lock, name))
+		l := take(t, a.c.Lock, name)
+		got, err := b.c.TryLock(t.Context(), name)
+		return errors.Join(heldBy(l, got, err), end(l, false))
+	},
+	"TryLock behind a waiter that has given up": func(t *testing.T, a, b, c *peer, name string) error {
+		l := take(t, a.c.Lock, name)
+		gaveUp(t, a, func(ctx context.Context) error {
+			_, err := c.c.Lock(ctx, name)
+			return err
+		}, natslock.Mutex, name)
+		unlock(t, l)
+		return freed(b.c.TryLock(t.Context(), name))
+	},
+	"TryLock after a waiter was granted and has unlocked": func(t *testing.T, a, b, c *peer, name string) error {
+		l := take(t, a.c.Lock, name)
+		done := make(chan error, 1)
+		go func() { done <- freed(c.c.Lock(t.Context(), name)) }()
+		queued(t, a, natslock.Mutex, name, 1)
+		unlock(t, l)
+		require.NoError(t, receive(t, done, "the waiter"))
+		queued(t, a, natslock.Mutex, name, 0)
+		return freed(b.c.TryLock(t.Context(), name))
+	},
+	"write TryLock after RUnlock": func(t *testing.T, a, b, _ *peer, name string) error {
+		unlock(t, take(t, a.RLock, name))
+		return freed(b.TryLock(t.Context(), name))
+	},
+	"write TryLock after RLock": func(t *testing.T, a, b, _ *peer, name string) error {
+		l := take(t, a.RLock, name)
+		got, err := b.TryLock(t.Context(), name)
+		return errors.Join(heldBy(l, got, err), end(l, false))
+	},
+	"write TryLock after Unlock": func(t *testing.T, a, b, _ *peer, name string) error {
+		unlock(t, take(t, a.Lock, name))
+		return freed(b.TryLock(t.Context(), name))
+	},
+	"TryRLock after Unlock": func(t *testing.T, a, b, _ *peer, name string) error {
+		unlock(t, take(t, a.Lock, name))
+		return freed(b.TryRLock(t.Context(), name))
+	},
+	"TryRLock after Lock": func(t *testing.T, a, b, _ *peer, name string) error {
+		l := take(t, a.Lock, name)
+		got, err := b.TryRLock(t.Context(), name)
+		return errors.Join(heldBy(l, got, err), end(l, false))
+	},
+	"TryRLock behind a writer that has given up": func(t *testing.T, a, b, c *peer, name string) error {
+		l := take(t, a.RLock, name)
+		gaveUp(t, a, func(ctx context.Context) error {
+			_, err := c.Lock(ctx, name)
+			return err
+		}, natslock.RW, name)
+		err := freed(b.TryRLock(t.Context(), name))
+		return errors.Join(err, end(l, false))
+	},
+	"Inspect after Lock and Unlock": func(t *testing.T, a, b, _ *peer, name string) error {
+		l := take(t, a.c.Lock, name)
+		info, err := b.c.Inspect(t.Context(), natslock.Mutex, name)
+		if err == nil && (info.Holder == nil || info.Holder.Token != l.Token()) {
+			err = fmt.Errorf("inspected holder %+v, must have token %d", info.Holder, l.Token())
+		}
+		unlock(t, l)
+		info, again := b.c.Inspect(t.Context(), natslock.Mutex, name)
+		if again == nil && info.Holder != nil {
+			again = fmt.Errorf("inspected holder with token %d, must be none", info.Holder.Token)
+		}
+		return errors.Join(err, again)
+	},
+}
+
+func take(t *testing.T, acquire func(context.Context, string, ...natslock.LockOption) (*natslock.Lock, error), name string) *natslock.Lock {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	l, err := acquire(ctx, name, natslock.Detached())
+	require.NoError(t, err)
+	return l
+}
+
+// end unlocks, which says what it must: that the lock was broken, or nothing.
+func end(l *natslock.Lock, broken bool) error {
+	if broken {
+		return want(l.Unlock(context.Background()), natslock.ErrBroken)
+	}
+	return want(l.Unlock(context.Background()), nil)
+}
+
+// queued waits until n are queued, by the word of client p.
+func queued(t *testing.T, p *peer, kind natslock.Kind, name string, n int) {
+	t.Helper()
+	eventually(t, fmt.Sprintf("%d queued", n), func() bool {
+		info, err := p.c.Inspect(t.Context(), kind, name)
+		return err == nil && len(info.Queue) == n && (kind == natslock.Mutex || info.Holder == nil || n > 0)
+	})
+}
+
+// gaveUp has a client queue and give up. When it returns, the server has deleted
+// what was left, by the word of client p.
+func gaveUp(t *testing.T, p *peer, lock func(context.Context) error, kind natslock.Kind, name string) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	done := make(chan error, 1)
+	go func() { done <- lock(ctx) }()
+	eventually(t, "a waiter", func() bool {
+		info, err := p.c.Inspect(t.Context(), kind, name)
+		return err == nil && (len(info.Queue) == 1 || kind == natslock.RW && info.Holder != nil)
+	})
+	cancel()
+	require.ErrorIs(t, receive(t, done, "the waiter"), natslock.ErrTimeout)
+	queued(t, p, kind, name, 0)
+}
+
+// TestAnswersOnCluster asks, on three replicas, right after another client's change
+// was acknowledged: each answer is true, whichever replica lags.
+func TestAnswersOnCluster(t *testing.T) {
+	needCluster(t)
+	cycles := 60
+	if v := os.Getenv(cyclesVar); v != "" {
+		var err error
+		cycles, err = strconv.Atoi(v)
+		require.NoError(t, err)
+	}
+	cl := testutil.RunCluster(t, 3)
+	var peers []*peer
+	for i := range 3 {
+		peers = append(peers, newPeer(t, cl.ConnectTo(i), uint64(i), r3, natslock.WithOwner(fmt.Sprint(i))))
+	}
+	for kind, cycle := range answerKinds {
+		t.Run(kind, func(t *testing.T) {
+			wrong := 0
+			begun := time.Now()
+			for i := range cycles {
+				// Names that these clients have used a moment ago, and new ones.
+				name := fmt.Sprintf("%s %d", kind, i%8)
+				if i%2 == 0 {
+					name = fmt.Sprintf("%s new %d", kind, i)
+				}
+				if err := cycle(t, peers[i%3], peers[(i+1)%3], peers[(i+2)%3], name); err != nil {
+					if wrong++; wrong <= 3 {
+						t.Errorf("cycle %d: %v", i, err)
+					}
+				}
+			}
+			t.Logf("%d wrong answers in %d cycles, %v", wrong, cycles, time.Since(begun).Round(time.Millisecond))
+		})
+	}
+}

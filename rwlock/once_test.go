@@ -1,0 +1,145 @@
+package rwlock_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/internal/proof"
+	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/testutil"
+)
+
+type acquireFunc = func(context.Context, string, ...natslock.LockOption) (*natslock.Lock, error)
+
+// A one-shot acquire that a lagging replica answers does not return that the lock is
+// held, read or queued for when that is over: the leader confirms each no. Asked so,
+// it is granted, and names the holder where there is one.
+func TestOnceByLaggingReplica(t *testing.T) {
+	reader := func(p *peer) acquireFunc { return p.RLock }
+	writer := func(p *peer) acquireFunc { return p.Lock }
+	mutex := func(p *peer) acquireFunc { return p.c.Lock }
+	for _, c := range []struct {
+		name   string
+		before func(*peer) acquireFunc
+		waits  func(*peer) acquireFunc // behind before, and gives up; nil: nobody
+		try    func(*peer) acquireFunc
+	}{
+		{"TryLock after Unlock", mutex, nil, func(p *peer) acquireFunc { return p.c.TryLock }},
+		{"TryLock after a waiter", mutex, mutex, func(p *peer) acquireFunc { return p.c.TryLock }},
+		{"write TryLock after RUnlock", reader, nil, func(p *peer) acquireFunc { return p.TryLock }},
+		{"write TryLock after Unlock", writer, nil, func(p *peer) acquireFunc { return p.TryLock }},
+		{"TryRLock after Unlock", writer, nil, func(p *peer) acquireFunc { return p.TryRLock }},
+		{"TryRLock after a waiter", writer, writer, func(p *peer) acquireFunc { return p.TryRLock }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+				newPeer(t, s.Connect(), 0)
+				r := proof.NewReplica(t, s.Connect())
+				a, b, w := newPeerOver(t, s.Connect(), 1, r.Over), newPeerOver(t, s.Connect(), 2, r.Over), newPeerOver(t, s.Connect(), 3, r.Over)
+				// Its own tombstone is what b expects: nothing but a read says more.
+				unlock(t, take(t, c.before(b), "x"))
+				l := take(t, c.before(a), "x")
+				over := func() {}
+				if c.waits != nil {
+					ctx, cancel := context.WithCancel(t.Context())
+					done := make(chan error, 1)
+					go func() {
+						_, err := c.waits(w)(ctx, "x")
+						done <- err
+					}()
+					eventually(t, "a waiter", func() bool { return w.c.Stats().Waiting == 1 })
+					over = func() {
+						cancel()
+						require.ErrorIs(t, receive(t, done, "the waiter"), natslock.ErrTimeout)
+						// What it has left is deleted in the background.
+						eventually(t, "its place is gone", func() bool { return len(proof.KeysLeft(t, s.Connect())) == 1 })
+					}
+				}
+				r.Lag()
+				over()
+				unlock(t, l)
+				got, err := c.try(b)(t.Context(), "x")
+				require.NoError(t, err)
+				unlock(t, got)
+
+				l = take(t, c.before(a), "x")
+				_, err = c.try(b)(t.Context(), "x")
+				require.NoError(t, heldBy(l, nil, err))
+				unlock(t, l)
+				require.Empty(t, proof.KeysLeft(t, s.Connect()), "it leaves no trace")
+			})
+		})
+	}
+}
+
+// A one-shot writer that the leader names a reader to, which has gone when it is read,
+// asks again: it does not return that an unknown owner holds the lock.
+func TestTryLockReaderGoneWhenRead(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a, b := newPeer(t, s.Connect(), 1), newPeer(t, s.Connect(), 2)
+		unlock(t, take(t, a.RLock, "x")) // its tombstone is named for a second
+		reads := 0
+		b.f.FailReads(func(op testutil.ReadOp, _ string) error {
+			if op == testutil.ReadGet {
+				reads++
+				time.Sleep(1800 * time.Millisecond) // longer than a tombstone
+			}
+			return nil
+		})
+		l, err := b.TryLock(t.Context(), "x")
+		require.NoError(t, err)
+		require.Equal(t, 1, reads, "it has to be named")
+		unlock(t, l)
+	})
+}
+
+// Without a replica that lags, a one-shot acquire sends no more than it must: a yes
+// takes one request where the lock was never held, and two where another client has
+// just left it. A no takes two, by the leader's refusal.
+func TestOnceRoundTrips(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		over := func(kv kvstore.KV) kvstore.KV { return notAlone{kv} }
+		a, b := newPeerOver(t, s.Connect(), 1, over), newPeerOver(t, s.Connect(), 2, over)
+		sent := func(fn func()) int {
+			before := b.nc.Stats().OutMsgs
+			fn()
+			return int(b.nc.Stats().OutMsgs - before)
+		}
+		var l *natslock.Lock
+		try := func() {
+			var err error
+			l, err = b.c.TryLock(t.Context(), "x")
+			require.NoError(t, err)
+		}
+		require.Equal(t, 1, sent(try), "never held")
+		unlock(t, l)
+		unlock(t, take(t, a.c.Lock, "y"))
+		require.Equal(t, 3, sent(func() {
+			var err error
+			l, err = b.c.TryLock(t.Context(), "y")
+			require.NoError(t, err)
+		}), "refused, listed, taken at the tombstone of another")
+		unlock(t, l)
+		held := take(t, a.c.Lock, "z")
+		require.Equal(t, 2, sent(func() {
+			_, err := b.c.TryLock(t.Context(), "z")
+			require.NoError(t, heldBy(held, nil, err))
+		}), "refused and listed")
+		unlock(t, held)
+		require.Equal(t, 1, sent(func() {
+			var err error
+			l, err = b.TryRLock(t.Context(), "r")
+			require.NoError(t, err)
+		}), "a reader where nobody was")
+		unlock(t, l)
+	})
+}
+
+// notAlone is a store that says that its bucket has replicas.
+type notAlone struct{ kvstore.KV }
+
+func (notAlone) Alone() bool { return false }
