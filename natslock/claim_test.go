@@ -136,25 +136,32 @@ func TestLateAnswerCleansUp(t *testing.T) {
 
 // A write in flight (10164) says nothing about a holder.
 func TestInFlightIsNotHeld(t *testing.T) {
-	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a, fa := proof.Faulty(t, s.Connect(), 1, natslock.WithTTL(9*time.Second), natslock.WithWatchAfter(-1))
-		n := map[string]int{}
-		fa.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
-			if n[proof.Stage(w)]++; n[proof.Stage(w)] <= 3 {
-				return testutil.Refuse(kvstore.ErrInFlight)
-			}
-			return testutil.Pass
+	for name, pick := range map[string]func(*natslock.Client) acquireFunc{
+		"TryLock": func(c *natslock.Client) acquireFunc { return c.TryLock },
+		"Lock":    func(c *natslock.Client) acquireFunc { return c.Lock },
+	} {
+		t.Run(name, func(t *testing.T) {
+			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+				a, fa := proof.Faulty(t, s.Connect(), 1, natslock.WithTTL(9*time.Second), natslock.WithWatchAfter(-1))
+				n := map[string]int{}
+				fa.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+					if n[proof.Stage(w)]++; n[proof.Stage(w)] <= 3 {
+						return testutil.Refuse(kvstore.ErrInFlight)
+					}
+					return testutil.Pass
+				})
+				l, err := pick(a)(t.Context(), "x")
+				require.NoError(t, err)
+				time.Sleep(4 * time.Second)
+				require.NoError(t, l.Err())
+				require.Equal(t, uint64(1), a.Stats().Renewed, "tried again at once")
+				require.NoError(t, l.Unlock(t.Context()))
+				synctest.Wait()
+				require.Equal(t, map[string]int{"lock take": 4, "lock renew": 4, "lock delete": 4}, n)
+				require.Empty(t, proof.KeysLeft(t, s.Connect()))
+			})
 		})
-		l, err := a.TryLock(t.Context(), "x")
-		require.NoError(t, err)
-		time.Sleep(4 * time.Second)
-		require.NoError(t, l.Err())
-		require.Equal(t, uint64(1), a.Stats().Renewed, "tried again at once")
-		require.NoError(t, l.Unlock(t.Context()))
-		synctest.Wait()
-		require.Equal(t, map[string]int{"lock take": 4, "lock renew": 4, "lock delete": 4}, n)
-		require.Empty(t, proof.KeysLeft(t, s.Connect()))
-	})
+	}
 }
 
 // It is over in no time, mostly, but may be under way across the world.

@@ -76,6 +76,30 @@ func TestOnceByLaggingReplica(t *testing.T) {
 	}
 }
 
+// A user from whom the leader's reads are withheld gets the answer of the replica.
+func TestOnceWithoutLeaderReads(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		over := func(kv kvstore.KV) kvstore.KV { return notAlone{kv} }
+		a, b := newPeerOver(t, s.Connect(), 1, over), newPeerOver(t, s.Connect(), 2, over)
+		unlock(t, take(t, b.c.Lock, "x")) // it reads before it tries again
+		l := take(t, a.c.Lock, "x")
+		lists := 0
+		b.f.FailReads(func(op testutil.ReadOp, _ string) error {
+			if op == testutil.ReadList {
+				lists++
+			}
+			if lists > 1 && op != testutil.ReadState {
+				return kvstore.ErrPermission
+			}
+			return nil
+		})
+		_, err := b.c.TryLock(t.Context(), "x")
+		require.NoError(t, heldBy(l, nil, err))
+		require.Greater(t, lists, 1, "it has asked for more")
+		unlock(t, l)
+	})
+}
+
 // A one-shot writer that the leader names a reader to, which has gone when it is read,
 // asks again: it does not return that an unknown owner holds the lock.
 func TestTryLockReaderGoneWhenRead(t *testing.T) {

@@ -62,9 +62,9 @@ func (e *Engine) Break(ctx context.Context, req BreakRequest) error {
 		if err != nil {
 			return fmt.Errorf("break lock %q: %w", req.Name, err)
 		}
-		var entry Entry
-		if len(st.Keys) > 0 || st.LastRevision < atLeast {
-			entry, err = e.read(ctx, key, atLeast)
+		entry, err := e.read(ctx, key, atLeast)
+		if len(st.Keys) == 0 && st.LastRevision >= max(atLeast, entry.Revision) {
+			entry = Entry{} // a replica has not removed it yet
 		}
 		switch {
 		case isAny(err, ErrPermission) && shownBroken:

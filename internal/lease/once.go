@@ -24,7 +24,12 @@ func (a *acquire) sure(v verdict, named uint64) verdict {
 		if err := a.ask(); err != nil {
 			return a.noAnswer(err)
 		}
+		shown, queue := v, a.queue
 		v, confirmed = a.enter(a.asOf), true
+		if v.outcome == failed && isAny(v.err, ErrPermission) && (shown.entry.Live() || queue != nil && *queue > 0) {
+			a.queue = queue
+			return shown // the leader's word is withheld from this user
+		}
 	}
 	return v
 }

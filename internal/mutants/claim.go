@@ -82,7 +82,7 @@ var claimMutants = []mutant{
 	default:
 		return verdict{outcome: again, err: err}, true
 	}`),
-		"natslock.TestInFlightIsNotHeld"},
+		"natslock.TestInFlightIsNotHeld/Lock"},
 	{"claim-refusal-read-stale", "a refusal is interpreted by a read older than it", "Answers",
 		claimGo, one(`entry, err := c.e.read(ctx, key, conflict.Last)`, `entry, err := c.e.read(ctx, key, 0)`),
 		"natslock.TestRefusalIsReadUpOn"},
