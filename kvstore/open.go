@@ -18,7 +18,7 @@ const openTimeout = 10 * time.Second
 // and verifies it. A JetStream domain or API prefix is taken from js.
 //
 // It returns an error matching [ErrBucketConfig] for a bucket that is not safe
-// for leases, [ErrNotFound] for a missing bucket that may not be made,
+// for leases or is kept by a server older than [MinServer], [ErrNotFound] for a missing bucket that may not be made,
 // [ErrPermission] when the user may not ask or create, and [ErrUnavailable]
 // when JetStream does not answer. Settings that work but should not be are
 // logged; see [Store.Warnings].
@@ -44,6 +44,9 @@ func Open(ctx context.Context, js jetstream.JetStream, cfg Config) (_ *Store, er
 	if errors.Is(err, ErrNotFound) {
 		if cfg.NoCreate {
 			return nil, fmt.Errorf("open bucket %q: %w, and creating it is not allowed: nobody has made it yet, or it %s", cfg.Bucket, err, s.elsewhere())
+		}
+		if err := s.oldServers(ctx); err != nil {
+			return nil, err
 		}
 		info, err = s.create(ctx)
 	}

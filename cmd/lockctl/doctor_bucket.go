@@ -46,7 +46,7 @@ func (d *doctor) settings() {
 	}
 	for _, f := range all {
 		mend := f.Mend
-		if !f.Remake && f.Setting != "mirror" && f.Setting != "alternates" && mend != "" {
+		if f.Update {
 			mend += ": \"lockctl init\""
 		}
 		switch f.Level {

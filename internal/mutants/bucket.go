@@ -9,6 +9,7 @@ import (
 const (
 	configGo  = "kvstore/config.go"
 	findingGo = "kvstore/finding.go"
+	levelGo   = "kvstore/level.go"
 	openGo    = "kvstore/open.go"
 )
 
@@ -42,6 +43,12 @@ var bucketMutants = append([]mutant{
 	}
 	if !before`),
 		"kvstore.TestVerify"},
+	{"bucket-old-server", "a bucket on a server that skips conditions passes", "Only a compare-and-set grants",
+		findingGo, one(`judge(level >= minLevel, Unfit,`, `judge(level >= 0, Unfit,`),
+		"internal/versions.TestOldServerRefused"},
+	{"bucket-made-on-old-server", "a bucket is made on a server that skips conditions", "The bucket",
+		levelGo, one(`err != nil || resp.API.Level >= minLevel {`, `err != nil || resp.API.Level >= 0 {`),
+		"internal/versions.TestOldServerRefused"},
 }, settingMutants...)
 
 // settingMutants overlook one setting each.
