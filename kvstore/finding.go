@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"strconv"
 	"strings"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -45,6 +46,7 @@ func (f Finding) warning() string {
 const (
 	byUpdate  = "update the stream"
 	byRemake  = "only making the bucket anew can change it: stop its users, delete it, let it be created again"
+	byRelease = "use a release of this program that knows the bucket's protocol, or another bucket"
 	byUpgrade = "upgrade nats-server to " + MinServer + " or later, then make the bucket anew"
 )
 
@@ -74,6 +76,12 @@ func Examine(cfg Config, info *jetstream.StreamInfo) ([]Finding, error) {
 
 	level, server := serverOf(c.Metadata)
 	judge(level >= minLevel, Unfit, serverSetting, server, MinServer+" or later", "older servers skip the conditions of writes, so that two hold a lock", byServer)
+	spoken, named := c.Metadata[metaProtocol]
+	if !named {
+		spoken = firstProtocol
+	}
+	judge(spoken == protocol, Unfit, "metadata."+metaProtocol, fmt.Sprintf("%.32q", spoken), strconv.Quote(protocol),
+		"clients of different protocols do not exclude each other", byRelease)
 
 	mirror, sources, transform := "unset", "unset", "unset"
 	if c.Mirror != nil {
@@ -222,7 +230,7 @@ func (cfg Config) Mended(c jetstream.StreamConfig) (jetstream.StreamConfig, erro
 		if m.Metadata == nil {
 			m.Metadata = map[string]string{}
 		}
-		maps.Copy(m.Metadata, right.Metadata)
+		m.Metadata[metaID] = right.Metadata[metaID] // and the protocol as it is: no update changes the records
 	}
 	if cfg.Replicas > 0 {
 		m.Replicas = cfg.Replicas

@@ -43,6 +43,12 @@ var bucketMutants = append([]mutant{
 	}
 	if !before`),
 		"kvstore.TestVerify"},
+	{"bucket-foreign-protocol", "a bucket of another protocol passes", "The bucket",
+		findingGo, one(`judge(spoken == protocol, Unfit,`, `judge(spoken == protocol || named, Unfit,`),
+		"kvstore.TestUnsafeSettings/metadata.natslock.protocol"},
+	{"bucket-protocol-rewritten", "the repair of a bucket of another protocol calls it one of ours", "The bucket",
+		findingGo, one(`m.Metadata[metaID] = right.Metadata[metaID]`, `maps.Copy(m.Metadata, right.Metadata)`),
+		"kvstore.TestUnsafeSettings/metadata.natslock.protocol#02"},
 	{"bucket-old-server", "a bucket on a server that skips conditions passes", "Only a compare-and-set grants",
 		findingGo, one(`judge(level >= minLevel, Unfit,`, `judge(level >= 0, Unfit,`),
 		"internal/versions.TestOldServerRefused"},
