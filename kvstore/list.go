@@ -269,7 +269,7 @@ func (s *Store) multiGet(ctx context.Context, subjects []string, what listing) (
 	ch := make(chan error, 1)
 	finish := func(err error) bool { ch <- err; return false }
 	subject := s.apiPrefix + "DIRECT.GET." + s.stream
-	forget, err := s.exchange(&nats.Msg{Subject: subject, Data: body}, false, func(m *nats.Msg) bool {
+	forget, err := s.exchange(&nats.Msg{Subject: subject, Data: body}, sentWrite{}, false, func(m *nats.Msg) bool {
 		switch status := statusOf(m); status {
 		case "":
 			r, err := s.record(m.Header, m.Data)

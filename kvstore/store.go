@@ -3,7 +3,6 @@ package kvstore
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -53,7 +52,7 @@ type Store struct {
 
 	mu      sync.Mutex // never held across I/O
 	closed  bool
-	pending map[uint64]func(*nats.Msg) (more bool)
+	pending map[uint64]awaited
 	topics  map[string]*topic
 	conn    map[int]func(ConnState)
 	connID  int
@@ -65,6 +64,8 @@ type Store struct {
 
 	lastDenied error
 	deniedAt   time.Time
+
+	health health
 }
 
 var _ KV = (*Store)(nil)
@@ -76,7 +77,8 @@ func newStore(js jetstream.JetStream, cfg Config) *Store {
 		stream:    streamName(cfg.Bucket),
 		prefix:    subjectPrefix(cfg.Bucket),
 		apiPrefix: defaultAPI,
-		pending:   make(map[uint64]func(*nats.Msg) bool),
+		pending:   make(map[uint64]awaited),
+		health:    health{made: time.Now()},
 		topics:    make(map[string]*topic),
 		conn:      make(map[int]func(ConnState)),
 	}
@@ -98,6 +100,11 @@ func newStore(js jetstream.JetStream, cfg Config) *Store {
 		s.putPrefix = s.apiPrefix + s.prefix
 	}
 	s.seen.Store(&view{})
+	s.OnConnection(func(state ConnState) {
+		if state == Connected { // what the connection before has not answered is lost, and says nothing
+			s.storing()
+		}
+	})
 	return s
 }
 
@@ -169,14 +176,6 @@ func (s *Store) Close() {
 		w.end()
 	}
 	s.wg.Wait()
-}
-
-// Healthy reports whether the connection is up. It does no I/O.
-func (s *Store) Healthy() error {
-	if !s.nc.IsConnected() {
-		return fmt.Errorf("%w: connection is %s", ErrUnavailable, strings.ToLower(s.nc.Status().String()))
-	}
-	return nil
 }
 
 // OnConnection registers fn to be told of changes of the connection; see [KV].

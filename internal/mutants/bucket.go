@@ -43,6 +43,9 @@ var bucketMutants = append([]mutant{
 	}
 	if !before`),
 		"kvstore.TestVerify"},
+	{"bucket-without-leader", "a bucket whose stream accepts no writes passes", "The bucket",
+		openGo, one(`c.Name != "" && c.Leader == ""; {`, `c.Name == "-" && c.Leader == ""; {`),
+		"kvstore.TestStoppedStream"},
 	{"bucket-foreign-protocol", "a bucket of another protocol passes", "The bucket",
 		findingGo, one(`judge(spoken == protocol, Unfit,`, `judge(spoken == protocol || named, Unfit,`),
 		"kvstore.TestUnsafeSettings/metadata.natslock.protocol"},
