@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -86,19 +85,21 @@ func (s *Store) snapshot(ctx context.Context, pattern string, min uint64, what l
 	if what.beside != "" {
 		subjects = append(subjects, s.prefix+what.beside)
 	}
-	for try := range lagRetries {
+	for try := 0; ; try++ {
 		l, err := s.multiGet(ctx, subjects, what)
 		if err != nil || l.Revision >= min {
 			return l, err
 		}
 		if l.Revision == 0 {
-			break // nothing there, in a state that is not named
+			return Listing{}, errIncomplete // nothing there, in a state that is not named
 		}
-		if err := pause(ctx, 5*time.Millisecond<<try); err != nil {
+		switch again, err := lagged(ctx, try); {
+		case err != nil:
 			return Listing{}, err
+		case !again:
+			return Listing{}, errIncomplete
 		}
 	}
-	return Listing{}, errIncomplete
 }
 
 // listSlowly reads what one request cannot: the record beside, then the list.
@@ -155,11 +156,11 @@ func (s *Store) listKeys(ctx context.Context, pattern string, min uint64) (Listi
 		if len(missing) == 0 {
 			return l, nil
 		}
-		if try == lagRetries {
-			return Listing{}, fmt.Errorf("%w: %d keys that the leader names cannot be read, %q is one", ErrUnavailable, len(missing), missing[0])
-		}
-		if err := pause(ctx, 10*time.Millisecond<<try); err != nil {
+		switch again, err := lagged(ctx, try); {
+		case err != nil:
 			return Listing{}, err
+		case !again:
+			return Listing{}, fmt.Errorf("%w: %d keys that the leader names cannot be read, %q is one", ErrUnavailable, len(missing), missing[0])
 		}
 	}
 }
@@ -175,7 +176,7 @@ func (s *Store) readKeys(ctx context.Context, keys []string) ([]Record, error) {
 		}
 		l, err := s.multiGet(ctx, subjects, listing{})
 		if errors.Is(err, errIncomplete) {
-			l.Records, err = s.readEach(ctx, keys, s.read)
+			l.Records, err = s.readAtOnce(ctx, keys)
 		}
 		if err != nil {
 			return nil, err
@@ -207,6 +208,51 @@ func (s *Store) doubted(ctx context.Context, records []Record, min uint64) ([]Re
 		return nil, err
 	}
 	return append(slices.DeleteFunc(records, doubtful), sure...), nil
+}
+
+// readAtOnce reads keys with a request for each, all sent before the first answer is
+// awaited: contenders without the multi-key read have many to read, mostly
+// tombstones of the last second. A key without a usable answer is read once more.
+func (s *Store) readAtOnce(ctx context.Context, keys []string) ([]Record, error) {
+	if len(keys) == 0 || !s.seen.Load().direct {
+		return s.readEach(ctx, keys, s.read)
+	}
+	type answer struct {
+		i   int
+		r   Record
+		err error
+	}
+	ch := make(chan answer, len(keys))
+	for i, k := range keys {
+		forget, err := s.exchange(&nats.Msg{Subject: s.directSubject(k)}, sentWrite{}, false, func(m *nats.Msg) bool {
+			r, err := s.direct(k, m)
+			ch <- answer{i, r, err}
+			return false
+		})
+		if err != nil {
+			return nil, err
+		}
+		defer forget()
+	}
+	var records []Record
+	left := slices.Clone(keys)
+	for range keys {
+		a, err := await(ctx, s, ch, s.directSubject(keys[0]), repeatAfter)
+		if errors.Is(err, errNoAnswer) {
+			break
+		}
+		if err != nil {
+			return nil, err
+		}
+		if a.err == nil {
+			records = append(records, a.r)
+		}
+		if a.err == nil || errors.Is(a.err, ErrNotFound) {
+			left[a.i] = ""
+		}
+	}
+	more, err := s.readEach(ctx, slices.DeleteFunc(left, func(k string) bool { return k == "" }), s.read)
+	return append(records, more...), err
 }
 
 // readEach reads keys one by one, several at a time.
@@ -325,11 +371,11 @@ func (s *Store) stateAt(ctx context.Context, pattern string, min uint64) (State,
 		if err != nil || st.LastRevision >= min {
 			return st, err
 		}
-		if try == lagRetries {
-			return State{}, fmt.Errorf("%w: the leader has revision %d, at least %d was acknowledged", ErrUnavailable, st.LastRevision, min)
-		}
-		if err := pause(ctx, 10*time.Millisecond<<try); err != nil {
+		switch again, err := lagged(ctx, try); {
+		case err != nil:
 			return State{}, err
+		case !again:
+			return State{}, fmt.Errorf("%w: the leader has revision %d, at least %d was acknowledged", ErrUnavailable, st.LastRevision, min)
 		}
 	}
 }

@@ -36,6 +36,7 @@ type Store struct {
 	inboxes   string // what every inbox of the connection begins with
 	seen      atomic.Pointer[view]
 	multiOff  atomic.Bool // the multi-key read is forbidden to this user
+	leaderOff atomic.Bool // the leader's read is
 
 	mirrorTold atomic.Bool // that a mirror answers reads
 
