@@ -210,51 +210,6 @@ func (s *Store) doubted(ctx context.Context, records []Record, min uint64) ([]Re
 	return append(slices.DeleteFunc(records, doubtful), sure...), nil
 }
 
-// readAtOnce reads keys with a request for each, all sent before the first answer is
-// awaited: contenders without the multi-key read have many to read, mostly
-// tombstones of the last second. A key without a usable answer is read once more.
-func (s *Store) readAtOnce(ctx context.Context, keys []string) ([]Record, error) {
-	if len(keys) == 0 || !s.seen.Load().direct {
-		return s.readEach(ctx, keys, s.read)
-	}
-	type answer struct {
-		i   int
-		r   Record
-		err error
-	}
-	ch := make(chan answer, len(keys))
-	for i, k := range keys {
-		forget, err := s.exchange(&nats.Msg{Subject: s.directSubject(k)}, sentWrite{}, false, func(m *nats.Msg) bool {
-			r, err := s.direct(k, m)
-			ch <- answer{i, r, err}
-			return false
-		})
-		if err != nil {
-			return nil, err
-		}
-		defer forget()
-	}
-	var records []Record
-	left := slices.Clone(keys)
-	for range keys {
-		a, err := await(ctx, s, ch, s.directSubject(keys[0]), repeatAfter)
-		if errors.Is(err, errNoAnswer) {
-			break
-		}
-		if err != nil {
-			return nil, err
-		}
-		if a.err == nil {
-			records = append(records, a.r)
-		}
-		if a.err == nil || errors.Is(a.err, ErrNotFound) {
-			left[a.i] = ""
-		}
-	}
-	more, err := s.readEach(ctx, slices.DeleteFunc(left, func(k string) bool { return k == "" }), s.read)
-	return append(records, more...), err
-}
-
 // readEach reads keys one by one, several at a time.
 func (s *Store) readEach(ctx context.Context, keys []string, read func(context.Context, string) (Record, error)) ([]Record, error) {
 	ctx, stop := context.WithCancel(ctx)

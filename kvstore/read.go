@@ -97,36 +97,6 @@ func (s *Store) readAsOf(ctx context.Context, key string, min uint64) (Record, e
 	}
 }
 
-// directGet reads from any replica. The subject form of the request can be
-// granted per prefix.
-func (s *Store) directGet(ctx context.Context, key string) (Record, error) {
-	m, err := s.roundTrip(ctx, s.directSubject(key), nil, false)
-	if err != nil {
-		return Record{}, err
-	}
-	return s.direct(key, m)
-}
-
-func (s *Store) directSubject(key string) string {
-	return s.apiPrefix + "DIRECT.GET." + s.stream + "." + s.prefix + key
-}
-
-// direct reads the answer to a direct get of key.
-func (s *Store) direct(key string, m *nats.Msg) (Record, error) {
-	switch status := statusOf(m); status {
-	case "":
-		r, err := s.record(m.Header, m.Data)
-		if err != nil {
-			return Record{}, err
-		}
-		return r.of(key)
-	case "404":
-		return Record{}, ErrNotFound
-	default:
-		return Record{}, fmt.Errorf("%w: status %s %s", ErrUnavailable, status, m.Header.Get(hdrDescription))
-	}
-}
-
 // lagged pauses before a replica that lags is asked again. It returns false at once
 // when that was often enough.
 func lagged(ctx context.Context, try int) (again bool, err error) {
