@@ -12,16 +12,16 @@ import (
 )
 
 // A stream can stop accepting writes for good while its servers go on answering
-// requests about it, and a network can swallow both. What tells is that writes go
-// unanswered: the store keeps the oldest one since the last acknowledgement.
+// requests about it, and a network can swallow both. Unanswered writes
+// show both: the store keeps the oldest one since the last acknowledgement.
 
 const (
 	// silentAfter is how long a write goes unanswered before that counts.
 	silentAfter = replyTimeout
-	// silentUntil is how long after the last write its silence counts: what a
-	// client that writes nothing knows of the stream gets old.
+	// silentUntil is how long after the last write its silence counts: an idle
+	// client knows nothing of the stream.
 	silentUntil = time.Minute
-	// maxOrphans bounds what is kept of writes whose callers have given up. The
+	// maxOrphans bounds how many answers are kept of writes whose callers have given up. The
 	// first ones are the oldest, which count.
 	maxOrphans = 64
 )
@@ -44,7 +44,7 @@ type health struct {
 	// failed is the oldest write since then whose answer says that the stream has
 	// not judged it. Under Store.mu.
 	failed sentWrite
-	// orphans are the ids of answers that nobody but the store awaits. Under Store.mu.
+	// orphans are the ids of answers that only the store awaits. Under Store.mu.
 	orphans []uint64
 }
 
@@ -77,8 +77,8 @@ func (s *Store) answered(w sentWrite, a Answer) {
 	}
 }
 
-// orphan keeps the answer to a write, which nobody else awaits any more, until the
-// next acknowledgement makes it worthless. Under mu.
+// orphan keeps the answer to a write whose caller has given up, until the next
+// acknowledgement makes it worthless. Under mu.
 func (s *Store) orphan(id uint64) bool {
 	h := &s.health
 	stored := h.stored.Load()

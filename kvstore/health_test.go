@@ -71,7 +71,7 @@ func TestHealthyUnanswered(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		check(t, s.Healthy())
 
-		// What was under way when the connection broke is lost with it.
+		// The answers under way when the connection broke are lost with it.
 		sendOff(t, s, "lock.e")
 		time.Sleep(10 * time.Second)
 		silent(t, s, "lock.d") // the oldest
@@ -149,7 +149,7 @@ func TestHealthyDenied(t *testing.T) {
 	}, testutil.WithConfigText(`authorization { users: [ { user: u, password: p, permissions: { publish: { deny: ["$KV.natslock.lock.secret"] } } } ] }`))
 }
 
-// Nobody takes the write: that is said at once, and goes on.
+// The server says at once that no stream takes the write, and goes on saying so.
 func TestHealthyWithoutStream(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, srv *testutil.Server) {
 		nc := srv.Connect()

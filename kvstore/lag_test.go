@@ -16,10 +16,10 @@ import (
 // is behind by as much as 70 ms is waited for.
 func TestLagCostsWhatItLasts(t *testing.T) {
 	for what, get := range map[string]struct {
-		behind func(m *nats.Msg, old []byte, before uint64) *nats.Msg // what it answers; nil: what is true
+		behind func(m *nats.Msg, old []byte, before uint64) *nats.Msg // its answer; nil: the true one
 		ask    func(t *testing.T, s *kvstore.Store, rev uint64) error
 	}{
-		"one key, by whoever may not ask the leader": {
+		"one key, without the leader's read": {
 			func(m *nats.Msg, _ []byte, _ uint64) *nats.Msg {
 				return status(m, "DIRECT.GET", "404")
 			},

@@ -102,7 +102,7 @@ func newStore(js jetstream.JetStream, cfg Config) *Store {
 	}
 	s.seen.Store(&view{})
 	s.OnConnection(func(state ConnState) {
-		if state == Connected { // what the connection before has not answered is lost, and says nothing
+		if state == Connected { // the answers to earlier writes are lost, which says nothing of the stream
 			s.storing()
 		}
 	})

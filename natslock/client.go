@@ -227,7 +227,7 @@ func (c *Client) Stats() Stats {
 
 // Healthy returns nil when locks can be taken and kept, for probes; otherwise
 // what is wrong with the connection, the bucket, or the renewals. It does no
-// I/O: it returns what the client has learnt from the last requests of its own.
+// I/O: it knows the answers to the client's last requests.
 //
 // The error matches [ErrUnavailable] without a connection, and once a write has
 // gone unanswered for 5 s while no other was acknowledged: the bucket's stream may

@@ -15,8 +15,8 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// What the printed permissions leave out is not asked for again and again: the server does not
-// answer what it refuses, so that each refusal costs a hand-over tens of
+// A client does not repeat requests that the printed permissions leave out: the
+// server refuses them without an answer, so that each one costs a hand-over tens of
 // milliseconds. How long hand-overs take is in the log only, it depends on the
 // machine.
 func TestLeastPrivilegeHandOver(t *testing.T) {

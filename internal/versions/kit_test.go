@@ -64,7 +64,7 @@ func binary(t *testing.T, version string) string {
 			return
 		}
 		if _, err := goTool(module.Dir, "mod", "download"); err != nil {
-			b.skip = fmt.Sprintf("what nats-server %s is made of cannot be downloaded: %v", version, err)
+			b.skip = fmt.Sprintf("the modules of nats-server %s cannot be downloaded: %v", version, err)
 			return
 		}
 		b.path = filepath.Join(binaries, "nats-server-"+version)
@@ -151,7 +151,7 @@ func open(t *testing.T, nc *nats.Conn, opts ...natslock.Option) *natslock.Client
 	return c
 }
 
-// bounded is a context for what must not take long.
+// bounded is a context for calls that must not take long.
 func bounded(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	t.Cleanup(cancel)

@@ -77,8 +77,8 @@ func TestOldServerRefusedUnasked(t *testing.T) {
 	refused(t, err, "2.11.4 (JetStream API level 1)")
 }
 
-// What counts is the server that keeps the bucket, not the one that the client is
-// connected to.
+// The library judges the server that keeps the bucket, not the one that the client
+// is connected to.
 func TestServersBehindLeafNodes(t *testing.T) {
 	t.Parallel()
 	t.Run("old hub", func(t *testing.T) {
