@@ -18,6 +18,13 @@ const (
 	// minMsgSize is what a stream's limit must leave room for: the largest
 	// value and its headers, which the server counts too.
 	minMsgSize = MaxRecord + 4<<10
+	// protocol is the version of the protocol of keys, records and headers that
+	// this release knows. A bucket's metadata names the one that its records
+	// follow; a bucket without an entry follows the first.
+	protocol      = "1"
+	firstProtocol = "1"
+	metaProtocol  = "natslock.protocol"
+	metaID        = "natslock.id"
 	// lowFirstSeq separates sequences that started as a time in microseconds
 	// (now about 1.8e15) from those that started at one.
 	lowFirstSeq = 1e15
@@ -109,7 +116,7 @@ func (cfg Config) StreamConfig() (jetstream.StreamConfig, error) {
 			Source:      subjectPrefix(cfg.Bucket) + ">",
 			Destination: "natslock." + cfg.Bucket + "." + id + ".>",
 		},
-		Metadata:           map[string]string{"natslock.id": id, "natslock.protocol": "1"},
+		Metadata:           map[string]string{metaID: id, metaProtocol: protocol},
 		AllowAtomicPublish: true,
 	}, nil
 }

@@ -57,11 +57,11 @@ func (e *ConflictError) Is(target error) bool {
 	return target == ErrConflict || (target == ErrExists && e.Expected == 0)
 }
 
-// ConfigError names one setting of the bucket that locks cannot live with. It
-// matches [ErrBucketConfig].
+// ConfigError names one setting of the bucket, or the version of the server,
+// that locks cannot live with. It matches [ErrBucketConfig].
 type ConfigError struct {
 	Bucket  string
-	Setting string // the stream's setting, by its JSON name
+	Setting string // the stream's setting, by its JSON name, or "nats-server"
 	Value   string // what it is
 	Want    string // what it must be
 	Mend    string // how to get there

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"strconv"
 	"strings"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -24,12 +25,14 @@ const (
 // Finding is one setting of a bucket, judged.
 type Finding struct {
 	Level   Level
-	Setting string // the stream's setting, by its JSON name
+	Setting string // the stream's setting, by its JSON name, or "nats-server"
 	Value   string // what it is
 	Want    string // what it should be
 	// Why says what goes wrong as it is, and Mend how to change it; both are
 	// empty when nothing is wrong.
 	Why, Mend string
+	// Update: an update of the stream repairs it; see [Config.Mended].
+	Update bool
 	// Remake: no update can mend it, only deleting the bucket and making it
 	// again, which ends every lock in it.
 	Remake bool
@@ -43,11 +46,13 @@ func (f Finding) warning() string {
 const (
 	byUpdate  = "update the stream"
 	byRemake  = "only making the bucket anew can change it: stop its users, delete it, let it be created again"
-	byUpgrade = "upgrade nats-server to 2.12 or later, then make the bucket anew"
+	byRelease = "use a release of this program that knows the bucket's protocol, or another bucket"
+	byUpgrade = "upgrade nats-server to " + MinServer + " or later, then make the bucket anew"
 )
 
 // Examine judges every setting of a stream that is to hold locks, the good ones
-// included, in a fixed order. cfg is what its user wants: its Bucket, and its
+// included, in a fixed order. info is what a server has answered: it says which
+// version of the server leads the stream. cfg is what its user wants: its Bucket, and its
 // Storage, because a memory bucket on one replica is fine only for those who
 // ask for it. It does no I/O. The error matches [ErrInvalidKey] when cfg's
 // bucket name cannot be one.
@@ -62,11 +67,21 @@ func Examine(cfg Config, info *jetstream.StreamInfo) ([]Finding, error) {
 	judge := func(ok bool, bad Level, setting string, value any, want, why, mend string) *Finding {
 		f := Finding{Setting: setting, Value: fmt.Sprint(value), Want: want}
 		if !ok {
-			f.Level, f.Why, f.Mend, f.Remake = bad, why, mend, strings.HasPrefix(mend, byRemake)
+			f.Level, f.Why, f.Mend = bad, why, mend
+			f.Update, f.Remake = strings.HasPrefix(mend, byUpdate), strings.HasPrefix(mend, byRemake)
 		}
 		all = append(all, f)
 		return &all[len(all)-1]
 	}
+
+	level, server := serverOf(c.Metadata)
+	judge(level >= minLevel, Unfit, serverSetting, server, MinServer+" or later", "older servers skip the conditions of writes, so that two hold a lock", byServer)
+	spoken, named := c.Metadata[metaProtocol]
+	if !named {
+		spoken = firstProtocol
+	}
+	judge(spoken == protocol, Unfit, "metadata."+metaProtocol, fmt.Sprintf("%.32q", spoken), strconv.Quote(protocol),
+		"clients of different protocols do not exclude each other", byRelease)
 
 	mirror, sources, transform := "unset", "unset", "unset"
 	if c.Mirror != nil {
@@ -132,7 +147,7 @@ func Examine(cfg Config, info *jetstream.StreamInfo) ([]Finding, error) {
 	judge(!c.AllowMsgSchedules, Worse, "allow_msg_schedules", c.AllowMsgSchedules, "false", "whoever may write one key can have the server write others", byRemake)
 	judge(c.DenyDelete, Worse, "deny_delete", c.DenyDelete, "true", "records can be removed under their holders", byUpdate)
 	judge(c.DenyPurge, Worse, "deny_purge", c.DenyPurge, "true", "records can be removed under their holders", rollup)
-	judge(c.AllowAtomicPublish, Worse, "allow_atomic", c.AllowAtomicPublish, "true", "several locks cannot be taken at once", byUpdate+", on nats-server 2.12 or later")
+	judge(c.AllowAtomicPublish, Worse, "allow_atomic", c.AllowAtomicPublish, "true", "several locks cannot be taken at once", byUpdate)
 	// The server echoes what it was asked for, so what counts is where it is.
 	judge(info.State.LastSeq >= lowFirstSeq, Worse, "first_seq", info.State.LastSeq, "the time in microseconds", "fencing tokens repeat when the bucket is made again", byRemake)
 	clustered := info.Cluster != nil && info.Cluster.Name != ""
@@ -215,7 +230,7 @@ func (cfg Config) Mended(c jetstream.StreamConfig) (jetstream.StreamConfig, erro
 		if m.Metadata == nil {
 			m.Metadata = map[string]string{}
 		}
-		maps.Copy(m.Metadata, right.Metadata)
+		m.Metadata[metaID] = right.Metadata[metaID] // and the protocol as it is: no update changes the records
 	}
 	if cfg.Replicas > 0 {
 		m.Replicas = cfg.Replicas
@@ -231,7 +246,8 @@ func (cfg Config) Mended(c jetstream.StreamConfig) (jetstream.StreamConfig, erro
 	}
 	left, err := Examine(cfg, &jetstream.StreamInfo{Config: m})
 	for _, f := range left {
-		if f.Level == Unfit {
+		// A configuration that no server has answered with names no server.
+		if f.Level == Unfit && (f.Setting != serverSetting || m.Metadata[metaLevel] != "") {
 			return c, err
 		}
 	}

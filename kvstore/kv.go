@@ -85,8 +85,8 @@ type KV interface {
 	// takes it off again.
 	OnConnection(fn func(ConnState)) (stop func())
 
-	// Healthy reports whether the connection is up, without I/O: nil, or an
-	// error matching [ErrUnavailable].
+	// Healthy reports whether the connection is up and writes are answered, without
+	// I/O: nil, or an error matching [ErrUnavailable]; see [Store.Healthy].
 	Healthy() error
 
 	// Close ends subscriptions and goroutines of the store and waits for them.

@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -86,19 +85,21 @@ func (s *Store) snapshot(ctx context.Context, pattern string, min uint64, what l
 	if what.beside != "" {
 		subjects = append(subjects, s.prefix+what.beside)
 	}
-	for try := range lagRetries {
+	for try := 0; ; try++ {
 		l, err := s.multiGet(ctx, subjects, what)
 		if err != nil || l.Revision >= min {
 			return l, err
 		}
 		if l.Revision == 0 {
-			break // nothing there, in a state that is not named
+			return Listing{}, errIncomplete // nothing there, in a state that is not named
 		}
-		if err := pause(ctx, 5*time.Millisecond<<try); err != nil {
+		switch again, err := lagged(ctx, try); {
+		case err != nil:
 			return Listing{}, err
+		case !again:
+			return Listing{}, errIncomplete
 		}
 	}
-	return Listing{}, errIncomplete
 }
 
 // listSlowly reads what one request cannot: the record beside, then the list.
@@ -155,11 +156,11 @@ func (s *Store) listKeys(ctx context.Context, pattern string, min uint64) (Listi
 		if len(missing) == 0 {
 			return l, nil
 		}
-		if try == lagRetries {
-			return Listing{}, fmt.Errorf("%w: %d keys that the leader names cannot be read, %q is one", ErrUnavailable, len(missing), missing[0])
-		}
-		if err := pause(ctx, 10*time.Millisecond<<try); err != nil {
+		switch again, err := lagged(ctx, try); {
+		case err != nil:
 			return Listing{}, err
+		case !again:
+			return Listing{}, fmt.Errorf("%w: %d keys that the leader names cannot be read, %q is one", ErrUnavailable, len(missing), missing[0])
 		}
 	}
 }
@@ -175,7 +176,7 @@ func (s *Store) readKeys(ctx context.Context, keys []string) ([]Record, error) {
 		}
 		l, err := s.multiGet(ctx, subjects, listing{})
 		if errors.Is(err, errIncomplete) {
-			l.Records, err = s.readEach(ctx, keys, s.read)
+			l.Records, err = s.readAtOnce(ctx, keys)
 		}
 		if err != nil {
 			return nil, err
@@ -269,7 +270,7 @@ func (s *Store) multiGet(ctx context.Context, subjects []string, what listing) (
 	ch := make(chan error, 1)
 	finish := func(err error) bool { ch <- err; return false }
 	subject := s.apiPrefix + "DIRECT.GET." + s.stream
-	forget, err := s.exchange(&nats.Msg{Subject: subject, Data: body}, false, func(m *nats.Msg) bool {
+	forget, err := s.exchange(&nats.Msg{Subject: subject, Data: body}, sentWrite{}, false, func(m *nats.Msg) bool {
 		switch status := statusOf(m); status {
 		case "":
 			r, err := s.record(m.Header, m.Data)
@@ -325,11 +326,11 @@ func (s *Store) stateAt(ctx context.Context, pattern string, min uint64) (State,
 		if err != nil || st.LastRevision >= min {
 			return st, err
 		}
-		if try == lagRetries {
-			return State{}, fmt.Errorf("%w: the leader has revision %d, at least %d was acknowledged", ErrUnavailable, st.LastRevision, min)
-		}
-		if err := pause(ctx, 10*time.Millisecond<<try); err != nil {
+		switch again, err := lagged(ctx, try); {
+		case err != nil:
 			return State{}, err
+		case !again:
+			return State{}, fmt.Errorf("%w: the leader has revision %d, at least %d was acknowledged", ErrUnavailable, st.LastRevision, min)
 		}
 	}
 }

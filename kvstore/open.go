@@ -11,16 +11,21 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// openTimeout bounds Open when its context has no deadline.
-const openTimeout = 10 * time.Second
+const (
+	// openTimeout bounds Open when its context has no deadline.
+	openTimeout = 10 * time.Second
+	// leaderPoll is how often a stream without a leader is looked at.
+	leaderPoll = 100 * time.Millisecond
+)
 
 // Open finds the bucket of cfg, makes it when it is missing and cfg allows it,
 // and verifies it. A JetStream domain or API prefix is taken from js.
 //
 // It returns an error matching [ErrBucketConfig] for a bucket that is not safe
-// for leases, [ErrNotFound] for a missing bucket that may not be made,
+// for leases or is kept by a server older than [MinServer], [ErrNotFound] for a missing bucket that may not be made,
 // [ErrPermission] when the user may not ask or create, and [ErrUnavailable]
-// when JetStream does not answer. Settings that work but should not be are
+// when JetStream does not answer, or the stream of a cluster has no leader and so
+// accepts no writes. Settings that work but should not be are
 // logged; see [Store.Warnings].
 func Open(ctx context.Context, js jetstream.JetStream, cfg Config) (_ *Store, err error) {
 	if cfg, err = cfg.withDefaults(); err != nil {
@@ -45,6 +50,9 @@ func Open(ctx context.Context, js jetstream.JetStream, cfg Config) (_ *Store, er
 		if cfg.NoCreate {
 			return nil, fmt.Errorf("open bucket %q: %w, and creating it is not allowed: nobody has made it yet, or it %s", cfg.Bucket, err, s.elsewhere())
 		}
+		if err := s.oldServers(ctx); err != nil {
+			return nil, err
+		}
 		info, err = s.create(ctx)
 	}
 	if err != nil {
@@ -52,6 +60,9 @@ func Open(ctx context.Context, js jetstream.JetStream, cfg Config) (_ *Store, er
 	}
 	if err := s.adopt(&info.StreamInfo); err != nil {
 		return nil, err
+	}
+	if err := s.awaitLeader(ctx, &info.StreamInfo); err != nil {
+		return nil, fmt.Errorf("open bucket %q: %w", cfg.Bucket, err)
 	}
 	s.settle(ctx, &info.StreamInfo)
 	for _, w := range s.Warnings() {
@@ -123,6 +134,25 @@ func (s *Store) domainOf(made *infoResponse) string {
 		return domain
 	}
 	return ""
+}
+
+// awaitLeader returns when the stream has a leader: without one it accepts no
+// writes, while its servers go on answering requests about it.
+func (s *Store) awaitLeader(ctx context.Context, info *jetstream.StreamInfo) error {
+	for c := info.Cluster; c != nil && c.Name != "" && c.Leader == ""; {
+		if pause(ctx, leaderPoll) == nil {
+			if next, err := s.info(ctx, infoRequest{}, false); err == nil {
+				c = next.Cluster
+			} else if ctx.Err() == nil {
+				return err
+			}
+		}
+		if ctx.Err() != nil {
+			return fmt.Errorf("%w: %w: it has no leader on cluster %q and accepts no writes: start the missing servers; "+
+				"if none is missing, the stream has stopped (the servers log \"critical write error\") and only making it again helps: %w", ErrUnavailable, ErrNoStream, c.Name, ended(ctx))
+		}
+	}
+	return nil
 }
 
 // settle returns when writes reach a bucket of a cluster that was made a moment

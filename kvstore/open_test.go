@@ -273,6 +273,11 @@ func TestUnsafeSettings(t *testing.T) {
 		}},
 		{"max_msg_size", func(c *jetstream.StreamConfig) { c.MaxMsgSize = kvstore.MaxRecord }},
 		{"storage", func(c *jetstream.StreamConfig) { c.Storage = jetstream.MemoryStorage }},
+		{"metadata.natslock.protocol", func(c *jetstream.StreamConfig) { c.Metadata["natslock.protocol"] = "2" }},
+		{"metadata.natslock.protocol", func(c *jetstream.StreamConfig) { c.Metadata["natslock.protocol"] = "" }},
+		{"metadata.natslock.protocol", func(c *jetstream.StreamConfig) {
+			c.Metadata["natslock.protocol"], c.RePublish = "01", nil // the repair of which writes metadata too
+		}},
 	} {
 		bucket := fmt.Sprintf("b%d", i)
 		t.Run(c.setting, func(t *testing.T) {
@@ -321,7 +326,7 @@ func mend(t *testing.T, js jetstream.JetStream, cfg kvstore.Config, setting stri
 			t.Fatalf("incomplete: %+v", f)
 		}
 		found = found || wrong && f.Setting == setting
-		hopeless = hopeless || f.Level == kvstore.Unfit && (f.Remake || f.Setting == "mirror")
+		hopeless = hopeless || f.Level == kvstore.Unfit && !f.Update
 	}
 	equal(t, "found", found, true)
 	if hopeless {
@@ -345,6 +350,32 @@ func mend(t *testing.T, js jetstream.JetStream, cfg kvstore.Config, setting stri
 	defer s.Close()
 	_, err = s.Create(ctx, "lock.mended", nil, ttl)
 	check(t, err)
+}
+
+// A bucket that names no protocol follows the first, and goes on to name none when
+// something else is repaired.
+func TestProtocolUnnamed(t *testing.T) {
+	nc := testutil.RunServer(t).Connect()
+	str := makeStream(t, nc, func(c *jetstream.StreamConfig) { c.Metadata, c.RePublish = nil, nil })
+	s := open(t, nc, kvstore.Config{NoCreate: true})
+	create(t, s, "lock.a", "")
+	mend(t, stream(t, nc), kvstore.Config{Bucket: "natslock"}, "republish")
+	info, err := str.Info(t.Context())
+	check(t, err)
+	if _, named := info.Config.Metadata["natslock.protocol"]; named {
+		t.Fatalf("metadata is %v", info.Config.Metadata)
+	}
+	check(t, s.Verify(t.Context()))
+
+	// Another release has taken the bucket over since.
+	sc := info.Config
+	sc.Metadata["natslock.protocol"] = "2"
+	_, err = stream(t, nc).UpdateStream(t.Context(), sc)
+	check(t, err)
+	err = s.Verify(t.Context())
+	c := wantConfigError(t, err, "metadata.natslock.protocol")
+	equal(t, "found", c.Value, `"2"`)
+	equal(t, "wanted", c.Want, `"1"`)
 }
 
 // Sealing comes after the making.

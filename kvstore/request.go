@@ -37,11 +37,17 @@ func (s *Store) onReply(m *nats.Msg) {
 		return
 	}
 	s.mu.Lock()
-	done := s.pending[id]
+	done := s.pending[id].done
 	s.mu.Unlock()
 	if done != nil && !done(m) {
 		s.drop(id)
 	}
+}
+
+// awaited is an answer to come.
+type awaited struct {
+	done  func(*nats.Msg) (more bool)
+	write sentWrite // zero for a request
 }
 
 func (s *Store) drop(id uint64) {
@@ -50,14 +56,24 @@ func (s *Store) drop(id uint64) {
 	s.mu.Unlock()
 }
 
+// forget drops an answer that is no longer awaited. Whether a write is answered
+// the store itself still wants to know.
+func (s *Store) forget(id uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.orphan(id) {
+		delete(s.pending, id)
+	}
+}
+
 // exchange publishes msg and hands every answer to done until it returns false
-// or the answer is forgotten. It does not keep msg.
+// or the answer is forgotten. It does not keep msg. write is zero for a request.
 //
 // Answers arrive on one subscription of the store. While the connection drains
 // that subscription is gone, but handlers may still hold locks: the exchange
 // then travels through nats.go's own reply subscription, which lives to the
 // end. mux asks for that from the start, so that it exists before draining.
-func (s *Store) exchange(msg *nats.Msg, mux bool, done func(*nats.Msg) (more bool)) (forget func(), err error) {
+func (s *Store) exchange(msg *nats.Msg, write sentWrite, mux bool, done func(*nats.Msg) (more bool)) (forget func(), err error) {
 	st := s.nc.Status()
 	if st == nats.RECONNECTING {
 		// From here on it is heard when the connection is back: those who are
@@ -109,13 +125,13 @@ func (s *Store) exchange(msg *nats.Msg, mux bool, done func(*nats.Msg) (more boo
 		s.mu.Unlock()
 		return nil, ErrClosed
 	}
-	s.pending[id] = done
+	s.pending[id] = awaited{done, write}
 	s.mu.Unlock()
 	if err := s.nc.PublishMsg(msg); err != nil {
 		s.drop(id)
 		return nil, connError(err)
 	}
-	return func() { s.drop(id) }, nil
+	return func() { s.forget(id) }, nil
 }
 
 func copyOf(m *nats.Msg) *nats.Msg {
@@ -143,7 +159,7 @@ func (s *Store) roundTrip(ctx context.Context, subject string, body []byte, mux 
 		case ctx.Err() != nil:
 			return nil, fmt.Errorf("%w on %s: %w", errNoAnswer, subject, ended(ctx))
 		}
-		forget, err := s.exchange(&nats.Msg{Subject: subject, Data: body}, mux, func(m *nats.Msg) bool {
+		forget, err := s.exchange(&nats.Msg{Subject: subject, Data: body}, sentWrite{}, mux, func(m *nats.Msg) bool {
 			ch <- m
 			return false
 		})

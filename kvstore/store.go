@@ -3,7 +3,6 @@ package kvstore
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -37,6 +36,7 @@ type Store struct {
 	inboxes   string // what every inbox of the connection begins with
 	seen      atomic.Pointer[view]
 	multiOff  atomic.Bool  // the multi-key read is forbidden to this user
+	leaderOff atomic.Bool  // the leader's read is
 	ahead     atomic.Int64 // the server's wall clock minus the local one, when it was told last
 
 	mirrorTold atomic.Bool // that a mirror answers reads
@@ -54,7 +54,7 @@ type Store struct {
 
 	mu      sync.Mutex // never held across I/O
 	closed  bool
-	pending map[uint64]func(*nats.Msg) (more bool)
+	pending map[uint64]awaited
 	topics  map[string]*topic
 	conn    map[int]func(ConnState)
 	connID  int
@@ -66,6 +66,8 @@ type Store struct {
 
 	lastDenied error
 	deniedAt   time.Time
+
+	health health
 }
 
 var _ KV = (*Store)(nil)
@@ -77,7 +79,8 @@ func newStore(js jetstream.JetStream, cfg Config) *Store {
 		stream:    streamName(cfg.Bucket),
 		prefix:    subjectPrefix(cfg.Bucket),
 		apiPrefix: defaultAPI,
-		pending:   make(map[uint64]func(*nats.Msg) bool),
+		pending:   make(map[uint64]awaited),
+		health:    health{made: time.Now()},
 		topics:    make(map[string]*topic),
 		conn:      make(map[int]func(ConnState)),
 	}
@@ -99,6 +102,11 @@ func newStore(js jetstream.JetStream, cfg Config) *Store {
 		s.putPrefix = s.apiPrefix + s.prefix
 	}
 	s.seen.Store(&view{})
+	s.OnConnection(func(state ConnState) {
+		if state == Connected { // the answers to earlier writes are lost, which says nothing of the stream
+			s.storing()
+		}
+	})
 	return s
 }
 
@@ -170,14 +178,6 @@ func (s *Store) Close() {
 		w.end()
 	}
 	s.wg.Wait()
-}
-
-// Healthy reports whether the connection is up. It does no I/O.
-func (s *Store) Healthy() error {
-	if !s.nc.IsConnected() {
-		return fmt.Errorf("%w: connection is %s", ErrUnavailable, strings.ToLower(s.nc.Status().String()))
-	}
-	return nil
 }
 
 // OnConnection registers fn to be told of changes of the connection; see [KV].

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -24,9 +25,10 @@ func (s *Store) Send(w Write, done func(Answer)) (forget func(), err error) {
 	if err := s.message(w, o); err != nil {
 		return nil, err
 	}
-	watched := s.watched(w.Key)
-	return s.exchange(&o.msg, false, func(m *nats.Msg) bool {
+	watched, sent := s.watched(w.Key), s.sending(w.Key)
+	return s.exchange(&o.msg, sent, false, func(m *nats.Msg) bool {
 		a := s.answer(w, m)
+		s.answered(sent, a)
 		if watched && a.Err == nil {
 			s.unheard()
 		}
@@ -36,7 +38,13 @@ func (s *Store) Send(w Write, done func(Answer)) (forget func(), err error) {
 }
 
 // Denied reports a recent refusal of writes to key; see [KV].
-func (s *Store) Denied(key string) error { return s.denied(s.putPrefix + key) }
+func (s *Store) Denied(key string) error {
+	err := s.denied(s.putPrefix + key)
+	if err != nil {
+		s.refused(key)
+	}
+	return err
+}
 
 // outgoing is a message that is put together. nats.go has copied what it sends
 // when a publish returns, so its parts are used again.
@@ -180,6 +188,9 @@ func (s *Store) write(ctx context.Context, w Write) (uint64, error) {
 	defer forget()
 	a, err := await(ctx, s, ch, subject, replyTimeout)
 	if err != nil {
+		if errors.Is(err, ErrPermission) {
+			s.refused(w.Key)
+		}
 		return 0, err
 	}
 	return a.Revision, a.Err

@@ -231,7 +231,13 @@ func (c *Client) Stats() Stats {
 
 // Healthy returns nil when locks can be taken and kept, for probes; otherwise
 // what is wrong with the connection, the bucket, or the renewals. It does no
-// I/O.
+// I/O: it knows the answers to the client's last requests.
+//
+// The error matches [ErrUnavailable] without a connection, and once a write has
+// gone unanswered for 5 s while no other was acknowledged: the bucket's stream may
+// have no leader, or have stopped. The next acknowledgement ends that, or a minute
+// without writes, after which an idle client knows nothing. A write that the
+// server forbids this user does not count.
 func (c *Client) Healthy() error { return c.engine.Healthy() }
 
 // Close takes no new locks and ends the waiters with [ErrClosed]. It waits for

@@ -154,7 +154,7 @@ func Permissions(a Access) (PermissionSet, error) {
 		publish(api+"STREAM.CREATE."+stream.Name, "make the bucket", "with a mirror or sources, copies any stream of the account into it")
 		publish(api+"STREAM.UPDATE."+stream.Name, "mend the bucket", "can make it unfit for locks, and copy any stream into it")
 		publish(api+"STREAM.DELETE."+stream.Name, "delete the bucket, to make it again", "ends every lock in it")
-		publish(api+"INFO", "lockctl doctor: limits", "shows what the account uses of JetStream")
+		publish(api+"INFO", "see that the servers are not too old before the bucket is made; lockctl doctor: limits", "shows what the account uses of JetStream")
 		publish(api+"STREAM.LIST", "lockctl doctor: mirrors", "shows the configuration of all streams of the account")
 		publish(puts+"probe", "see whether a new bucket on a cluster takes writes", "")
 		publish("$SYS.REQ.USER.INFO", "name the account that a bucket was made in", "shows the user's own permissions")

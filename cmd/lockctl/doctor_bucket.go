@@ -21,6 +21,9 @@ func (d *doctor) bucket() bool {
 	case errors.Is(err, kvstore.ErrNotFound):
 		d.fail("bucket", exitf(exitConfig, "there is no bucket %s at %s", d.g.Bucket, d.s.where()), "make it with \"lockctl init\", or name another with --bucket, --js-domain or --context")
 		return false
+	case errors.Is(err, kvstore.ErrNoStream):
+		d.fail("bucket", err, "start the missing servers of the bucket's replicas; if none is missing, make the bucket again")
+		return false
 	case errors.Is(err, context.DeadlineExceeded):
 		d.fail("bucket", err, "nobody answered: start the missing servers of the bucket's replicas, or grant what lockctl perms PATTERN shows")
 		return false
@@ -46,7 +49,7 @@ func (d *doctor) settings() {
 	}
 	for _, f := range all {
 		mend := f.Mend
-		if !f.Remake && f.Setting != "mirror" && f.Setting != "alternates" && mend != "" {
+		if f.Update {
 			mend += ": \"lockctl init\""
 		}
 		switch f.Level {

@@ -14,6 +14,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/natslock/locks/kvstore"
 )
 
 const (
@@ -84,15 +86,19 @@ func withLogin(raw, from string) string {
 	return u.String()
 }
 
+// version judges a server by its version. Where a domain or a prefix is named,
+// another server may keep the bucket: the row nats-server says which version that is.
 func (d *doctor) version(server, version string) {
-	var major, minor int
-	_, err := fmt.Sscanf(version, "%d.%d", &major, &minor)
-	if err != nil || major < 2 || major == 2 && minor < 12 {
-		d.add("server version", checkError, "upgrade nats-server to 2.12 or later", "%s on %s", version, server)
+	o := d.s.js.Options()
+	switch {
+	case kvstore.ServerFits(version):
+		d.ok("server version", "%s on %s", version, server)
+	case o.Domain != "" || o.APIPrefix != "":
+		d.ok("server version", "%s on %s; the bucket's server has a row of its own", version, server)
+	default:
+		d.add("server version", checkError, "upgrade nats-server to "+kvstore.MinServer+" or later", "%s on %s", version, server)
 		d.Checks[len(d.Checks)-1].code = exitConfig
-		return
 	}
-	d.ok("server version", "%s on %s", version, server)
 }
 
 // jetStream looks at the account. It returns false where there is no JetStream.

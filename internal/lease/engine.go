@@ -224,8 +224,8 @@ func (e *Engine) Life() context.Context { return e.life }
 // Held returns how many locks are held and how many acquires are queued.
 func (e *Engine) Held() (locks, waiting int) { return e.keeper.count() }
 
-// Healthy returns nil, or what endangers the locks: the connection, the
-// bucket, or renewals that are overdue.
+// Healthy returns nil, or all that endangers the locks: the connection, a stream
+// that accepts no writes, the bucket, renewals that are overdue.
 func (e *Engine) Healthy() error {
 	e.mu.Lock()
 	closed, bad := e.closed, e.badBucket
@@ -233,13 +233,7 @@ func (e *Engine) Healthy() error {
 	if closed {
 		return ErrClosed
 	}
-	if err := e.kv.Healthy(); err != nil {
-		return err
-	}
-	if bad != nil {
-		return bad
-	}
-	return e.keeper.atRisk()
+	return errors.Join(e.kv.Healthy(), bad, e.keeper.atRisk())
 }
 
 // seen notes a revision the server has acknowledged.

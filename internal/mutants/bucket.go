@@ -9,6 +9,7 @@ import (
 const (
 	configGo  = "kvstore/config.go"
 	findingGo = "kvstore/finding.go"
+	levelGo   = "kvstore/level.go"
 	openGo    = "kvstore/open.go"
 )
 
@@ -42,6 +43,21 @@ var bucketMutants = append([]mutant{
 	}
 	if !before`),
 		"kvstore.TestVerify"},
+	{"bucket-without-leader", "a bucket whose stream accepts no writes passes", "The bucket",
+		openGo, one(`c.Name != "" && c.Leader == ""; {`, `c.Name == "-" && c.Leader == ""; {`),
+		"kvstore.TestStoppedStream"},
+	{"bucket-foreign-protocol", "a bucket of another protocol passes", "The bucket",
+		findingGo, one(`judge(spoken == protocol, Unfit,`, `judge(spoken == protocol || named, Unfit,`),
+		"kvstore.TestUnsafeSettings/metadata.natslock.protocol"},
+	{"bucket-protocol-rewritten", "the repair of a bucket of another protocol calls it one of ours", "The bucket",
+		findingGo, one(`m.Metadata[metaID] = right.Metadata[metaID]`, `maps.Copy(m.Metadata, right.Metadata)`),
+		"kvstore.TestUnsafeSettings/metadata.natslock.protocol#02"},
+	{"bucket-old-server", "a bucket on a server that skips conditions passes", "Only a compare-and-set grants",
+		findingGo, one(`judge(level >= minLevel, Unfit,`, `judge(level >= 0, Unfit,`),
+		"internal/versions.TestOldServerRefused"},
+	{"bucket-made-on-old-server", "a bucket is made on a server that skips conditions", "The bucket",
+		levelGo, one(`err != nil || resp.API.Level >= minLevel {`, `err != nil || resp.API.Level >= 0 {`),
+		"internal/versions.TestOldServerRefused"},
 }, settingMutants...)
 
 // settingMutants overlook one setting each.

@@ -2,6 +2,7 @@ package main
 
 const (
 	writeGo   = "kvstore/write.go"
+	healthGo  = "kvstore/health.go"
 	readGo    = "kvstore/read.go"
 	listGo    = "kvstore/list.go"
 	keyGo     = "kvstore/key.go"
@@ -13,6 +14,22 @@ const (
 // storeMutants weaken the store: what is asked of the server, and what is made of
 // its answers.
 var storeMutants = []mutant{
+	{"health-silence", "writes that go unanswered endanger nothing", "Answers",
+		healthGo, one(`now-w.at >= silentAfter`, `now-w.at >= silentUntil*60`),
+		"kvstore.TestHealthyUnanswered"},
+	{"health-given-up", "a write whose caller has given up counts for answered", "Answers",
+		requestGo, one(`if !s.orphan(id) {`, `if id > 0 {`),
+		"kvstore.TestHealthyUnanswered"},
+	{"health-refusal-stores", "a refusal proves that writes are stored", "Answers",
+		healthGo, one(`case a.Err == nil:`, `case !errors.Is(a.Err, ErrUnavailable):`),
+		"kvstore.TestHealthyRefusals"},
+	{"health-answer-unheard", "a write whose caller has given up counts for unanswered when it was answered", "Answers",
+		healthGo, one(`		s.answered(w, s.answer(Write{Key: w.key}, m))
+		return false`, `		return true`),
+		"kvstore.TestHealthyUnanswered"},
+	{"health-denied", "a forbidden write counts for unanswered", "Answers",
+		healthGo, one(`if s.Denied(w.key) == nil {`, `if s.Denied("") == nil {`),
+		"kvstore.TestHealthyDenied"},
 	{"write-unconditional", "no write is conditional", "Only a compare-and-set grants",
 		writeGo, one(`	set(hdrExpect, strconv.FormatUint(w.Expect, 10))
 `, `	_ = strconv.FormatUint

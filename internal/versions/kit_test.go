@@ -1,0 +1,168 @@
+package versions_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/natslock"
+)
+
+const (
+	// old skips the conditions of writes whose headers come in another order.
+	old = "v2.11.4"
+	// oldest is the first release line that is supported.
+	oldest = "v2.12.1"
+	// patience bounds every wait for an event: far more than it can take, so
+	// that a test which fails says so instead of hanging.
+	patience = 60 * time.Second
+)
+
+var binaries string // where the servers are built
+
+func TestMain(m *testing.M) {
+	var err error
+	if binaries, err = os.MkdirTemp("", "natslock-versions-"); err != nil {
+		panic(err)
+	}
+	code := m.Run()
+	os.RemoveAll(binaries)
+	os.Exit(code)
+}
+
+// built is a server that several tests run.
+type built struct {
+	once sync.Once
+	path string
+	skip string // why it cannot be built here
+	err  error
+}
+
+var servers = map[string]*built{old: {}, oldest: {}}
+
+// binary builds a released server, or skips the test where its module cannot be
+// downloaded. Go's build cache makes that a matter of a second the next time.
+func binary(t *testing.T, version string) string {
+	t.Helper()
+	b := servers[version]
+	b.once.Do(func() {
+		var module struct{ Dir, Error string }
+		out, err := goTool("", "mod", "download", "-json", "github.com/nats-io/nats-server/v2@"+version)
+		if _ = json.Unmarshal(out, &module); err != nil {
+			b.skip = fmt.Sprintf("nats-server %s cannot be downloaded: %s %v", version, module.Error, err)
+			return
+		}
+		if _, err := goTool(module.Dir, "mod", "download"); err != nil {
+			b.skip = fmt.Sprintf("the modules of nats-server %s cannot be downloaded: %v", version, err)
+			return
+		}
+		b.path = filepath.Join(binaries, "nats-server-"+version)
+		_, b.err = goTool(module.Dir, "build", "-mod=readonly", "-o", b.path, ".")
+	})
+	if b.skip != "" {
+		t.Skip(b.skip)
+	}
+	require.NoError(t, b.err)
+	return b.path
+}
+
+// goTool runs the go command in a directory.
+func goTool(dir string, args ...string) ([]byte, error) {
+	cmd := exec.Command("go", args...)
+	cmd.Dir, cmd.Env = dir, append(os.Environ(), "GOFLAGS=", "GOWORK=off")
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	err := cmd.Run()
+	if err != nil {
+		err = fmt.Errorf("go %v: %w: %s", args, err, errs.Bytes())
+	}
+	return out.Bytes(), err
+}
+
+// run starts a released server with a configuration, its JetStream in a domain if
+// that is named, and returns its address.
+func run(t *testing.T, version, config, domain string) (url string) {
+	t.Helper()
+	path, dir := binary(t, version), t.TempDir()
+	file := filepath.Join(dir, "server.conf")
+	text := fmt.Sprintf("listen: \"127.0.0.1:-1\"\nports_file_dir: %q\njetstream { store_dir: %q, domain: %q }\n%s", dir, dir, domain, config)
+	require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
+	var log bytes.Buffer
+	cmd := exec.Command(path, "-c", file)
+	cmd.Stdout, cmd.Stderr = &log, &log
+	require.NoError(t, cmd.Start())
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		if t.Failed() {
+			t.Logf("the log of nats-server %s:\n%s", version, &log)
+		}
+	})
+	var ports struct {
+		Nats []string `json:"nats"`
+	}
+	eventually(t, "the server says where it listens", func() bool {
+		found, _ := filepath.Glob(filepath.Join(dir, "*.ports"))
+		if len(found) != 1 {
+			return false
+		}
+		data, err := os.ReadFile(found[0])
+		return err == nil && json.Unmarshal(data, &ports) == nil && len(ports.Nats) > 0
+	})
+	return ports.Nats[0]
+}
+
+func connect(t *testing.T, url string, opts ...nats.Option) *nats.Conn {
+	t.Helper()
+	nc, err := nats.Connect(url, opts...)
+	require.NoError(t, err)
+	t.Cleanup(nc.Close)
+	return nc
+}
+
+func jetStream(t *testing.T, nc *nats.Conn) jetstream.JetStream {
+	t.Helper()
+	js, err := jetstream.New(nc)
+	require.NoError(t, err)
+	return js
+}
+
+// open makes a client that is closed when the test ends.
+func open(t *testing.T, nc *nats.Conn, opts ...natslock.Option) *natslock.Client {
+	t.Helper()
+	c, err := natslock.New(bounded(t), nc, opts...)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		_ = c.Close(ctx)
+	})
+	return c
+}
+
+// bounded is a context for calls that must not take long.
+func bounded(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func eventually(t *testing.T, what string, cond func() bool) {
+	t.Helper()
+	for end := time.Now().Add(patience); !cond(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("not in %v: %s", patience, what)
+		}
+	}
+}

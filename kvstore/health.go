@@ -1,0 +1,164 @@
+package kvstore
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go"
+)
+
+// A stream can stop accepting writes for good while its servers go on answering
+// requests about it, and a network can swallow both. Unanswered writes
+// show both: the store keeps the oldest one since the last acknowledgement.
+
+const (
+	// silentAfter is how long a write goes unanswered before that counts.
+	silentAfter = replyTimeout
+	// silentUntil is how long after the last write its silence counts: an idle
+	// client knows nothing of the stream.
+	silentUntil = time.Minute
+	// maxOrphans bounds how many answers are kept of writes whose callers have given up. The
+	// first ones are the oldest, which count.
+	maxOrphans = 64
+)
+
+// sentWrite is a write that was sent. The zero value is none.
+type sentWrite struct {
+	n   uint64 // its number in the store
+	key string
+	at  time.Duration // since the store was made
+}
+
+// health is what the store knows of its writes.
+type health struct {
+	made time.Time
+	last atomic.Int64  // when the last write was sent, since made
+	sent atomic.Uint64 // how many were
+	// stored is how many of them had been sent when the last one was acknowledged,
+	// or the connection came back, with which answers are lost.
+	stored atomic.Uint64
+	// failed is the oldest write since then whose answer says that the stream has
+	// not judged it. Under Store.mu.
+	failed sentWrite
+	// orphans are the ids of answers that only the store awaits. Under Store.mu.
+	orphans []uint64
+}
+
+func (h *health) now() time.Duration { return time.Since(h.made) }
+
+// sending notes that a write is about to be sent.
+func (s *Store) sending(key string) sentWrite {
+	h := &s.health
+	w := sentWrite{h.sent.Add(1), key, h.now()}
+	h.last.Store(int64(w.at))
+	return w
+}
+
+// storing notes that the stream accepts writes, as far as is known.
+func (s *Store) storing() { s.health.stored.Store(s.health.sent.Load()) }
+
+// answered notes the answer to a write. A refusal by the stream says nothing: a
+// leader without followers refuses too, and stores nothing.
+func (s *Store) answered(w sentWrite, a Answer) {
+	h := &s.health
+	switch {
+	case a.Err == nil:
+		s.storing()
+	case errors.Is(a.Err, ErrUnavailable):
+		s.mu.Lock()
+		if stored := h.stored.Load(); h.failed.n <= stored || w.n < h.failed.n {
+			h.failed = w
+		}
+		s.mu.Unlock()
+	}
+}
+
+// orphan keeps the answer to a write whose caller has given up, until the next
+// acknowledgement makes it worthless. Under mu.
+func (s *Store) orphan(id uint64) bool {
+	h := &s.health
+	stored := h.stored.Load()
+	h.orphans = slices.DeleteFunc(h.orphans, func(id uint64) bool {
+		worthless := s.pending[id].write.n <= stored
+		if worthless {
+			delete(s.pending, id)
+		}
+		return worthless
+	})
+	w := s.pending[id].write
+	switch {
+	case slices.Contains(h.orphans, id):
+		return true
+	case w.n <= stored || len(h.orphans) == maxOrphans:
+		return false
+	}
+	h.orphans = append(h.orphans, id)
+	s.pending[id] = awaited{func(m *nats.Msg) bool {
+		s.answered(w, s.answer(Write{Key: w.key}, m))
+		return false
+	}, w}
+	return true
+}
+
+// refused makes the writes to key, which the server has refused to this user
+// without an answer, count no longer.
+func (s *Store) refused(key string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for id, p := range s.pending {
+		if p.write.key == key {
+			p.write = sentWrite{}
+			s.pending[id] = p
+		}
+	}
+	if s.health.failed.key == key {
+		s.health.failed = sentWrite{}
+	}
+}
+
+// unanswered returns the oldest write since the last acknowledgement that has gone
+// unanswered for so long that it counts.
+func (s *Store) unanswered() (oldest sentWrite, found bool) {
+	h := &s.health
+	now, stored := h.now(), h.stored.Load()
+	if now-time.Duration(h.last.Load()) > silentUntil {
+		return oldest, false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	consider := func(w sentWrite) {
+		if w.n > stored && now-w.at >= silentAfter && (!found || w.n < oldest.n) {
+			oldest, found = w, true
+		}
+	}
+	consider(h.failed)
+	for _, p := range s.pending {
+		consider(p.write)
+	}
+	return oldest, found
+}
+
+// Healthy reports whether the connection is up and the stream accepts writes, as
+// far as is known without I/O: the error matches [ErrUnavailable] once a write has
+// gone unanswered for 5 s, and none was acknowledged since it was sent. The next
+// acknowledgement, or a minute without writes, ends that.
+func (s *Store) Healthy() error {
+	if !s.nc.IsConnected() {
+		return fmt.Errorf("%w: connection is %s", ErrUnavailable, strings.ToLower(s.nc.Status().String()))
+	}
+	for {
+		w, found := s.unanswered()
+		if !found {
+			return nil
+		}
+		if s.Denied(w.key) == nil {
+			return fmt.Errorf("%w: the write of %q has gone unanswered for %v, and bucket %q has acknowledged none since: "+
+				"its stream may have no leader, or have stopped; \"lockctl doctor\" shows it",
+				ErrUnavailable, w.key, (s.health.now() - w.at).Round(time.Second), s.cfg.Bucket)
+		}
+	}
+}

@@ -1,0 +1,110 @@
+package kvstore_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/testutil"
+)
+
+// A replica that is behind by less than a millisecond costs about that, one that
+// is behind by as much as 70 ms is waited for.
+func TestLagCostsWhatItLasts(t *testing.T) {
+	for what, get := range map[string]struct {
+		behind func(m *nats.Msg, old []byte, before uint64) *nats.Msg // its answer; nil: the true one
+		ask    func(t *testing.T, s *kvstore.Store, rev uint64) error
+	}{
+		"one key, without the leader's read": {
+			func(m *nats.Msg, _ []byte, _ uint64) *nats.Msg {
+				return status(m, "DIRECT.GET", "404")
+			},
+			func(t *testing.T, s *kvstore.Store, rev uint64) error {
+				_, err := s.Get(t.Context(), "lock.b", rev)
+				return err
+			},
+		},
+		"the leader": {
+			func(m *nats.Msg, old []byte, _ uint64) *nats.Msg {
+				if strings.Contains(m.Subject, "STREAM.INFO") {
+					return &nats.Msg{Data: old}
+				}
+				return status(m, "DIRECT.GET", "404")
+			},
+			func(t *testing.T, s *kvstore.Store, rev uint64) error {
+				_, err := s.Get(t.Context(), "lock.b", rev)
+				return err
+			},
+		},
+		"a list": {
+			func(m *nats.Msg, _ []byte, before uint64) *nats.Msg {
+				r := status(m, "DIRECT.GET.KV_natslock", "204")
+				if r != nil {
+					r.Header.Set("Nats-Num-Pending", "0")
+					r.Header.Set("Nats-UpTo-Sequence", fmt.Sprint(before))
+				}
+				return r
+			},
+			func(t *testing.T, s *kvstore.Store, rev uint64) error {
+				s.PassMany()
+				_, err := s.List(t.Context(), "lock.*", rev)
+				return err
+			},
+		},
+		"keys that the leader names": {
+			func(m *nats.Msg, _ []byte, _ uint64) *nats.Msg {
+				return status(m, "DIRECT.GET", "404")
+			},
+			func(t *testing.T, s *kvstore.Store, rev uint64) error {
+				_, err := s.List(t.Context(), "lock.*", rev)
+				return err
+			},
+		},
+	} {
+		for _, lag := range []time.Duration{500 * time.Microsecond, 70 * time.Millisecond} {
+			t.Logf("%s: %v", what, lag)
+			testutil.Bubble(t, func(t *testing.T, srv *testutil.Server) {
+				var old []byte
+				var before uint64
+				var until time.Time
+				s := openProxied(t, srv, func(nc *nats.Conn, m *nats.Msg) bool {
+					r := (*nats.Msg)(nil)
+					if strings.Contains(m.Subject, "STREAM.MSG.GET") {
+						r = status(m, "STREAM", "503")
+					} else if time.Now().Before(until) {
+						r = get.behind(m, old, before)
+					}
+					if r != nil {
+						r.Subject = m.Reply
+						check(t, nc.PublishMsg(r))
+					}
+					return r != nil
+				})
+				s.Replicated()
+				before = create(t, s, "lock.a", "")
+				m, err := srv.Connect().Request("$JS.API.STREAM.INFO.KV_natslock", nil, time.Second)
+				check(t, err)
+				old = m.Data
+				rev := create(t, s, "lock.b", "")
+				begun := time.Now()
+				until = begun.Add(lag)
+				check(t, get.ask(t, s, rev))
+				if d := time.Since(begun); d < lag || d > 2*lag+time.Millisecond {
+					t.Errorf("%s: a lag of %v cost %v", what, lag, d)
+				}
+			})
+		}
+	}
+}
+
+// status is an answer to requests on a subject, nil for others.
+func status(m *nats.Msg, subject, status string) *nats.Msg {
+	if !strings.Contains(m.Subject+".", "."+subject+".") {
+		return nil
+	}
+	return &nats.Msg{Header: nats.Header{"Status": {status}}}
+}

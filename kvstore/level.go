@@ -1,0 +1,87 @@
+package kvstore
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// MinServer is the oldest nats-server that keeps leases safe. 2.11.0 to 2.11.6
+// skip the condition of a write when its headers come in another order, and 2.11
+// ignores settings of a stream that it does not know. 2.10 has no TTLs.
+const MinServer = "2.12"
+
+const (
+	// minLevel is the JetStream API level of MinServer.
+	minLevel = 2
+	// The servers since 2.11 write these into the configuration that they answer
+	// with, and store neither: they are those of the server that leads the stream,
+	// whatever server the connection is to.
+	metaLevel   = "_nats.level"
+	metaVersion = "_nats.ver"
+
+	serverSetting = "nats-server"
+	byServer      = "upgrade every server that may keep the bucket to " + MinServer + " or later"
+	// levelTimeout bounds the question for the API level, which goes unanswered
+	// where it is neither granted nor imported.
+	levelTimeout = time.Second
+)
+
+// ServerFits says whether locks are safe on a nats-server of this version.
+func ServerFits(version string) bool {
+	var v, minimum [2]int
+	if _, err := fmt.Sscanf(version, "%d.%d", &v[0], &v[1]); err != nil {
+		return false
+	}
+	_, _ = fmt.Sscanf(MinServer, "%d.%d", &minimum[0], &minimum[1])
+	return cmp.Or(cmp.Compare(v[0], minimum[0]), cmp.Compare(v[1], minimum[1])) >= 0
+}
+
+// serverOf returns the API level and the description of the server that has
+// answered with this metadata of a stream.
+func serverOf(metadata map[string]string) (level int, description string) {
+	level, _ = strconv.Atoi(metadata[metaLevel])
+	return level, describe(metadata[metaVersion], level)
+}
+
+// describe names a server by its version, or as far as its API level tells it.
+func describe(version string, level int) string {
+	switch {
+	case version != "":
+	case level == 0:
+		version = "older than 2.11"
+	default:
+		version = "2.11"
+	}
+	return fmt.Sprintf("%.32s (JetStream API level %d)", version, level)
+}
+
+type accountResponse struct {
+	Error *jetstream.APIError `json:"error"`
+	API   struct {
+		Level int `json:"level"`
+	} `json:"api"`
+}
+
+func (r *accountResponse) apiError() *jetstream.APIError { return r.Error }
+
+// oldServers returns an error when the server that is to make the bucket, in a
+// cluster the leader of its servers, is too old for locks. It returns nil when
+// that is not known, because the request may be neither granted nor imported:
+// the answer to the making names the server too.
+func (s *Store) oldServers(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, levelTimeout)
+	defer cancel()
+	var resp accountResponse
+	if err := s.api(ctx, "INFO", nil, &resp, false); err != nil || resp.API.Level >= minLevel {
+		return nil
+	}
+	return &ConfigError{
+		Bucket: s.cfg.Bucket, Setting: serverSetting, Value: describe("", resp.API.Level), Want: MinServer + " or later",
+		Mend: byServer + "; the bucket was not made",
+	}
+}

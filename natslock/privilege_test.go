@@ -1,0 +1,57 @@
+package natslock_test
+
+import (
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/testutil"
+)
+
+// A client does not repeat requests that the printed permissions leave out: the
+// server refuses them without an answer, so that each one costs a hand-over tens of
+// milliseconds. How long hand-overs take is in the log only, it depends on the
+// machine.
+func TestLeastPrivilegeHandOver(t *testing.T) {
+	if testing.Short() {
+		t.Skip("needs a cluster")
+	}
+	least, err := natslock.Permissions(natslock.Access{})
+	require.NoError(t, err)
+	cluster := testutil.RunCluster(t, 3, testutil.WithConfigText(fmt.Sprintf(
+		"authorization { users: [ { user: all, password: p }, { user: least, password: p, %s } ] }", least)))
+	newClient(t, cluster.Connect(as("all")...), natslock.WithBucketConfig(kvstore.Config{Replicas: 3}))
+	for _, user := range []string{"all", "least"} {
+		var refused atomic.Int32
+		var clients [2]*member
+		for i := range clients {
+			c := &member{rec: newRecorder()}
+			c.nc = cluster.ConnectTo(i, nats.UserInfo(user, "p"), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) { refused.Add(1) }))
+			c.Client = newClient(t, c.nc, c.rec.option())
+			clients[i] = c
+		}
+		const n = 100
+		var took []time.Duration
+		l := mustLock(t, clients[0].Client, "l")
+		for i := range n {
+			w := clients[(i+1)%2].await(t, "l")
+			begun := time.Now()
+			mustUnlock(t, l)
+			w.granted(t)
+			took = append(took, w.at.Sub(begun))
+			l = w.lock
+		}
+		mustUnlock(t, l)
+		slices.Sort(took)
+		t.Logf("user %s: median %v, 90%% within %v, %d refusals", user, took[n/2], took[n*9/10], refused.Load())
+		// Those under way when the first one is refused are refused too.
+		require.Less(t, refused.Load(), int32(n))
+	}
+}
