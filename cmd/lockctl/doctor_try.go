@@ -127,6 +127,31 @@ func (d *doctor) locks() {
 	}
 	d.mutex()
 	d.readWrite()
+	d.expiry()
+}
+
+// expiry looks for locks that the server should have removed.
+func (d *doctor) expiry() {
+	ctx, cancel := d.g.bounded()
+	defer cancel()
+	var overdue []string
+	n := 0
+	for info, err := range d.s.List(ctx, d.Pattern) {
+		if err != nil {
+			d.add("expiry", checkUnknown, "", "the locks cannot be listed: %v", d.why(err))
+			return
+		}
+		n++
+		if slices.ContainsFunc(holdings(info), func(h holding) bool { return h.Overdue }) {
+			overdue = append(overdue, info.Name)
+		}
+	}
+	if len(overdue) > 0 {
+		d.add("expiry", checkWarning, "nothing to do: the next acquire of each gets it; \"lockctl break\" deletes the record",
+			"the server has not removed %s whose TTL has ended, %q is one: it has forgotten TTLs over a restart, or is late", count(len(overdue), "lock"), overdue[0])
+		return
+	}
+	d.ok("expiry", "no lock among %d outlives its TTL", n)
 }
 
 func (d *doctor) mutex() {

@@ -110,6 +110,8 @@ func stateOf(info natslock.Info, held []holding) string {
 		return "held by " + readers + ", a writer waits for them to leave"
 	case info.Holder == nil:
 		return "held by " + readers
+	case info.Holder.Overdue:
+		return alarm.Sprint("overdue: nobody holds it, the next acquire gets it")
 	case info.Holder.Broken != nil:
 		return alarm.Sprintf("broken, its %s may still be stopping", held[0].role())
 	case info.Kind == natslock.RW:
@@ -136,6 +138,8 @@ func printHolder(w io.Writer, h holding) {
 	switch {
 	case h.Expires.IsZero():
 		row("expires", "never: it has no TTL, somebody has to break it")
+	case h.Overdue:
+		row("expires", alarm.Sprintf("%s ago: the server has not removed the record", brief(time.Since(h.Expires))))
 	case h.Broken != nil:
 		row(h.freed(), fmt.Sprintf("in %s at the latest", expiresIn(h.Holder)))
 	case h.Unreadable:

@@ -185,7 +185,7 @@ func (c *lsCmd) rows(info natslock.Info, both bool) (rows []table.Row) {
 		if h.TTL > 0 {
 			ttl = h.TTL.String()
 		}
-		row(h.mode, h.name(), fmt.Sprint(h.Token), brief(time.Since(h.Since)), expiresIn(h.Holder), ttl, fmt.Sprint(h.Revision), plain(h.ID), metaList(h.Meta))
+		row(h.mode, h.name(), fmt.Sprint(h.Token), brief(time.Since(h.Since)), expiry(h.Holder), ttl, fmt.Sprint(h.Revision), plain(h.ID), metaList(h.Meta))
 	}
 	if len(rows) == 0 {
 		r := table.Row{info.Kind.String(), plain(info.Name), "free", "-", "-", "-", "-", readers, queue}
@@ -225,5 +225,5 @@ func lastEnd(readers []natslock.Holder) string {
 		}
 		return a.Expires.Compare(b.Expires)
 	})
-	return expiresIn(last)
+	return expiry(last)
 }

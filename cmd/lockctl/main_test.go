@@ -232,6 +232,7 @@ type holder struct {
 	Meta            map[string]string
 	Broken          *struct{ By, Reason string }
 	Unreadable      bool
+	Overdue         bool
 }
 
 func locks(t *testing.T, s *testutil.Server, args ...string) []lock {

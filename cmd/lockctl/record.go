@@ -36,6 +36,7 @@ type holderJSON struct {
 	Since      time.Time         `json:"since" doc:"when it took the lock, by its own clock"`
 	TTL        float64           `json:"ttl" doc:"its lease"`
 	Expires    *time.Time        `json:"expires" doc:"when the lease ends unless it is renewed, by the server's clock; null: never"`
+	Overdue    bool              `json:"overdue" doc:"the lease has ended and the server has not removed the record: nobody holds the lock by it"`
 	Meta       map[string]string `json:"meta" doc:"what it said about itself"`
 	Broken     *brokenJSON       `json:"broken" doc:"the break; null: not broken"`
 	Revision   uint64            `json:"revision" doc:"of the record as it was read"`
@@ -82,7 +83,7 @@ func toJSON(info natslock.Info) lockJSON {
 func holderToJSON(h natslock.Holder) holderJSON {
 	out := holderJSON{
 		Token: h.Token, ID: h.ID, Owner: h.Owner, Host: h.Host, PID: h.PID,
-		Since: h.Since.UTC(), TTL: h.TTL.Seconds(), Meta: h.Meta,
+		Since: h.Since.UTC(), TTL: h.TTL.Seconds(), Overdue: h.Overdue, Meta: h.Meta,
 		Revision: h.Revision, Unreadable: h.Unreadable,
 	}
 	if out.Meta == nil {
@@ -151,6 +152,14 @@ func expiresIn(h natslock.Holder) string {
 		return "never"
 	}
 	return brief(time.Until(h.Expires))
+}
+
+// expiry is expiresIn for a cell of a table.
+func expiry(h natslock.Holder) string {
+	if h.Overdue {
+		return alarm.Sprint("overdue")
+	}
+	return expiresIn(h)
 }
 
 func metaList(m map[string]string) string {

@@ -203,7 +203,7 @@ func (m *top) cells(info natslock.Info) [10]string {
 			cells[3] += " (a writer waits)"
 		}
 	case info.Holder != nil:
-		cells[3], token, cells[6] = holderName(*info.Holder), fmt.Sprint(info.Holder.Token), expiresIn(*info.Holder)
+		cells[3], token, cells[6] = holderName(*info.Holder), fmt.Sprint(info.Holder.Token), expiry(*info.Holder)
 	}
 	if width := m.columns().token; len(token) > width {
 		token = "…" + token[len(token)-width+1:]

@@ -417,7 +417,7 @@ func (a *acquire) first(place *Lease) (step, verdict) {
 	}
 	back := backstop{place: a.placeTTL()}
 	late := lateness(0)
-	var due Instant // of the next read: notifications, which can be forged, do not put it off
+	due := a.e.now() // the next read: notifications, which can be forged, do not put it off
 	for expect := uint64(0); ; {
 		// Refused while the lock is held. Sent after subscribing, so the leader's
 		// answer proves that the subscription is in place.

@@ -121,9 +121,6 @@ func (w *watcher) notified(ev kvstore.Event) {
 	}
 }
 
-// clocksApart is how far the clocks of the servers may be apart.
-const clocksApart = 300 * time.Millisecond
-
 // endBefore is the end of the claim whose record ev shows as replaced by another
 // claim's: the server removes a record without a word, and the next holder can be
 // quicker than this client's clock. A record that had not expired by then has ended
@@ -137,7 +134,7 @@ func endBefore(ev kvstore.Event) (Change, bool) {
 	if before.of(entry.ID) || before.Unreadable && entry.Status == StatusBroken {
 		return Change{}, false // renewed or broken
 	}
-	if old.Time.Add(old.TTL).After(ev.Record.Time.Add(clocksApart)) {
+	if old.Time.Add(old.TTL).After(ev.Record.Time.Add(overdueSlack)) {
 		return Change{}, false
 	}
 	return changeOf(kvstore.Event{Kind: kvstore.Expired, Record: old})
@@ -172,8 +169,13 @@ func (w *watcher) follow(ctx context.Context) error {
 	}
 }
 
-// check asks for the bucket. The answer proves that the subscriptions, which
-// were sent before, are in place. With look it tells so and looks at the locks.
+// settling is how long a watch waits for its subscriptions to reach every server of
+// a cluster. Only a write would prove that (see [kvstore.NoRevision]), and a user
+// that watches need not be allowed to write.
+const settling = 100 * time.Millisecond
+
+// check asks for the bucket. With look it waits until the subscriptions, which were
+// sent before, are in place, says so, and reads the locks.
 func (w *watcher) check(ctx context.Context, look bool) error {
 	asking, cancel := context.WithTimeout(ctx, DefaultReleaseTimeout)
 	defer cancel()
@@ -188,6 +190,11 @@ func (w *watcher) check(ctx context.Context, look bool) error {
 	w.created = st.Created
 	if !look {
 		return nil
+	}
+	if !w.e.kv.Alone() { // where only one server answers, its answer is a proof
+		if err := sleep(ctx, settling); err != nil {
+			return err
+		}
 	}
 	w.deliver(Change{Type: EventWatching, Time: st.Time})
 	w.look(ctx)
@@ -259,6 +266,8 @@ func changeOf(ev kvstore.Event) (Change, bool) {
 		c.Type = EventRenewed
 	case ev.Kind == kvstore.Deleted && waiting && entry.Status == StatusGranted:
 		return Change{}, false // the grant itself is told
+	case ev.Kind == kvstore.Deleted && waiting && !entry.Unreadable && entry.Body.Token == 0 && ev.Before.Revision == 0:
+		return Change{}, false // another waiter has deleted an overdue place, whose end was told
 	case ev.Kind == kvstore.Deleted && waiting:
 		c.Type = EventGaveUp
 	case ev.Kind == kvstore.Deleted && entry.Status == StatusBroken:

@@ -191,7 +191,7 @@ var storeMutants = []mutant{
 		"internal/lease/watch.go", one(`if ev.Kind != kvstore.Put || old.Revision == 0 || old.TTL <= 0 {`, `if ev.Kind != 0 || old.Revision == 0 || old.TTL <= 0 {`),
 		"natslock.TestWatchExpiryBeforeNextGrant"},
 	{"watch-missed-release-expires", "a holder whose release was not heard of is said to have expired", "Ending",
-		"internal/lease/watch.go", one(`if old.Time.Add(old.TTL).After(ev.Record.Time.Add(clocksApart)) {`, `if old.Time.Add(old.TTL).After(ev.Record.Time.Add(time.Hour)) {`),
+		"internal/lease/watch.go", one(`if old.Time.Add(old.TTL).After(ev.Record.Time.Add(overdueSlack)) {`, `if old.Time.Add(old.TTL).After(ev.Record.Time.Add(time.Hour)) {`),
 		"natslock.TestWatchMissedRelease"},
 	{"watch-renewed-expires", "the end of a record's first TTL is told although it was renewed", "Acquire: the mutex",
 		watchGo, one(`if l == nil || time.Until(l.ends) > 0 {`, `if l == nil {`),
