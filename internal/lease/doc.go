@@ -26,11 +26,12 @@
 // Let a write be sent at s and applied by the server at p. s comes before p, and
 // the server removes the record no earlier than p + T by its clock. The holder
 // trusts it until s + T - margin by its own. While the record is there nobody
-// else's write is accepted, because each expects either no record or a tombstone
-// at a known revision. Clocks that run apart by less than the margin therefore
-// never show two holders at once. An answer that comes after the validity it
-// would prolong counts for nothing: by then another write may have been
-// accepted.
+// else's write is accepted, because each expects no record, a tombstone at a known
+// revision, or exactly the revision of a record that is overdue: whose p + T and a
+// slack have passed on a server's clock (overdue.go). Clocks that run apart by less
+// than the margin, those of two servers by less than margin and slack, therefore
+// never show two holders at once. An answer that comes after the validity it would
+// prolong counts for nothing: by then another write may have been accepted.
 //
 // # Who does what
 //

@@ -132,6 +132,7 @@ func (a *acquire) readersLeft(l *Lease, d *departures) (roll, error) {
 	}
 	r.knows = st.LastRevision >= r.revision && st.Leader != ""
 	r.alone = st.Replicas == 1
+	deleted := false
 	for _, key := range st.Keys {
 		if d.gone[key] {
 			continue
@@ -145,7 +146,7 @@ func (a *acquire) readersLeft(l *Lease, d *departures) (roll, error) {
 		case err == nil:
 			entry := entryOf(rec)
 			if entry.overdue(st.Time) && a.e.deleteOverdue(ctx, entry) == nil {
-				d.gone[key] = true // a renewal would have made the deletion fail
+				d.gone[key], deleted = true, true // a renewal would have made the server refuse that
 				continue
 			}
 			r.live = append(r.live, entry)
@@ -154,6 +155,9 @@ func (a *acquire) readersLeft(l *Lease, d *departures) (roll, error) {
 		default:
 			return roll{}, err
 		}
+	}
+	if deleted { // only an answer from after the deletion is a proof
+		return a.readersLeft(l, d)
 	}
 	return r, nil
 }
