@@ -49,6 +49,13 @@ var overdueMutants = []mutant{
 	{"overdue-not-shown", "an overdue record is shown like a live one", "Overdue",
 		"internal/lease/view.go", one(`v.Holder.Overdue = entry.overdue(server)`, `v.Holder.Overdue = false`),
 		"natslock.TestOverdueBreak"},
+	{"follower-read-as-proof", "a follower takes an answer to a read for a proof of its subscription", "ARCHITECTURE.md, departures",
+		queueGo, one(`			last, err = a.e.probe(a.ctx, pred.Key)`, `			entry, err = a.e.read(a.ctx, pred.Key, pred.Revision)
+			last = entry.Revision`),
+		"natslock.TestFollowerProbes"},
+	{"drain-state-as-proof", "a draining writer takes the stream info for a proof of its subscription", "ARCHITECTURE.md, departures",
+		rwGo, one(`				if !r.alone { // else`, `				if false { // else`),
+		"natslock.TestDrainProbes"},
 	{"place-short", "a place lives as short as a short TTL", "Acquire: the mutex",
 		queueGo, one(`min(max(a.ttl, minPlaceTTL), maxPlaceTTL)`, `min(a.ttl, maxPlaceTTL)`),
 		"natslock.TestPlaceOutlastsPause"},

@@ -1,0 +1,102 @@
+package natslock_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/rwlock"
+	"github.com/natslock/locks/testutil"
+)
+
+// slowRoute is a store in a cluster: a subscription reaches the stream's leader with
+// the next write, and no sooner. An answer to a read says nothing about it.
+type slowRoute struct {
+	kvstore.KV
+	mu       sync.Mutex
+	sent     int
+	answered int // the latest write with an answer
+}
+
+func (r *slowRoute) Alone() bool { return false }
+
+func (r *slowRoute) State(ctx context.Context, pattern string) (kvstore.State, error) {
+	st, err := r.KV.State(ctx, pattern)
+	st.Replicas = 3
+	return st, err
+}
+
+func (r *slowRoute) Send(w kvstore.Write, done func(kvstore.Answer)) (func(), error) {
+	r.mu.Lock()
+	r.sent++
+	n := r.sent
+	r.mu.Unlock()
+	return r.KV.Send(w, func(a kvstore.Answer) {
+		r.mu.Lock()
+		r.answered = max(r.answered, n)
+		r.mu.Unlock()
+		done(a)
+	})
+}
+
+func (r *slowRoute) Watch(pattern string, deliver func(kvstore.Event)) (kvstore.Watch, error) {
+	r.mu.Lock()
+	before := r.sent
+	r.mu.Unlock()
+	return r.KV.Watch(pattern, func(ev kvstore.Event) {
+		r.mu.Lock()
+		arrived := r.answered > before
+		r.mu.Unlock()
+		if arrived || ev.Kind == kvstore.Expired || ev.Kind == kvstore.Recheck {
+			deliver(ev)
+		}
+	})
+}
+
+func onSlowRoute(kv kvstore.KV) kvstore.KV { return &slowRoute{KV: kv} }
+
+// A follower hears of its predecessor's end, though nothing but its probe has told
+// the cluster of its subscription.
+func TestFollowerProbes(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c := join(t, s, natslock.WithStore(onSlowRoute))
+		holder := quietHolder(t, s)
+		gone := join(t, s).await(t, "l")
+		w := c.await(t, "l")
+		time.Sleep(time.Second) // its early reads are over
+		gone.cancel(nil)
+		gone.failed(t)
+		synctest.Wait()
+		released := time.Now()
+		mustUnlock(t, holder)
+		mustUnlock(t, w.granted(t))
+		require.Less(t, w.at.Sub(released), 100*time.Millisecond)
+	})
+}
+
+// So does a writer that waits for readers to leave.
+func TestDrainProbes(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		readers, c := join(t, s), join(t, s, natslock.WithStore(onSlowRoute))
+		r, err := rwlock.New(readers.Client).RLock(t.Context(), "l")
+		require.NoError(t, err)
+		granted := make(chan time.Time, 1)
+		go func() {
+			l, err := rwlock.New(c.Client).Lock(t.Context(), "l")
+			granted <- time.Now()
+			if err == nil {
+				_ = l.Unlock(t.Context())
+			}
+		}()
+		time.Sleep(time.Second) // its early reads are over
+		released := time.Now()
+		mustUnlock(t, r)
+		require.Less(t, receive(t, granted, "a grant").Sub(released), 100*time.Millisecond)
+	})
+}
