@@ -202,6 +202,7 @@ func TestDeletedComesBack(t *testing.T) {
 	}
 	t.Logf("%d of %d records came back", len(back)-1, len(released))
 	require.Equal(t, 1, a.Stats().Held)
+	eventually(t, "the client is connected again", func() bool { return b.Healthy() == nil })
 	_, err := b.TryLock(t.Context(), "long")
 	var locked *natslock.LockedError
 	require.ErrorAs(t, err, &locked)
