@@ -417,7 +417,7 @@ func (a *acquire) first(place *Lease) (step, verdict) {
 	}
 	back := backstop{place: a.placeTTL()}
 	late := lateness(0)
-	due := a.e.now() // the next read: notifications, which can be forged, do not put it off
+	due := a.e.now() // the next read: a notification, which can be forged, never puts it off
 	for expect := uint64(0); ; {
 		// Refused while the lock is held. Sent after subscribing, so the leader's
 		// answer proves that the subscription is in place.
@@ -441,13 +441,13 @@ func (a *acquire) first(place *Lease) (step, verdict) {
 		for waiting := true; waiting; {
 			now := a.e.now()
 			left := a.holder.Remaining(a.e.kv.Now())
+			if due <= now {
+				due = now.Add(back.next())
+			}
 			if left == 0 {
-				due = now.Add(late.next())
+				due = min(due, now.Add(late.next()))
 			} else {
 				late = 0
-				if due <= now {
-					due = now.Add(back.next())
-				}
 				if w != nil {
 					w.Track(a.holder.Record)
 				} else if left > 0 {

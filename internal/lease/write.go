@@ -33,6 +33,8 @@ func (e *Engine) write(ctx context.Context, w kvstore.Write) (uint64, error) {
 // by a write that it refuses. The answer proves that the subscriptions which were
 // made before are in place; see [kvstore.NoRevision].
 func (e *Engine) probe(ctx context.Context, key string) (last uint64, err error) {
+	ctx, cancel := answerIn(ctx, answerTimeout)
+	defer cancel()
 	for try := 0; ; try++ {
 		_, err := e.write(ctx, kvstore.Write{Key: key, Expect: kvstore.NoRevision, Delete: true})
 		conflict, refused := errors.AsType[*kvstore.ConflictError](err)
