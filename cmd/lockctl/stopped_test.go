@@ -56,6 +56,9 @@ func TestRunStoppedUntilTerm(t *testing.T) {
 		echo $$ > `+file("child")+`
 		while ! test -e `+file("go")+`; do sleep 0.01; done`)
 	child := int(number(t, file("child")))
+	first := locks(t, s, "info", "x")[0].Holder.Revision
+	// By then the guard has its orders: the command can be quicker than these.
+	await(t, s, "x", "a renewal", func(l lock) bool { return l.Holder != nil && l.Holder.Revision > first })
 	pause(t, p)
 	contents(t, file("asked")) // the KILL comes a second later
 	p.signal(syscall.SIGCONT)
