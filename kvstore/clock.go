@@ -2,13 +2,31 @@ package kvstore
 
 import "time"
 
-// Now estimates the servers' wall clock; see [KV].
-func (s *Store) Now() time.Time { return time.Now().Add(time.Duration(s.ahead.Load())) }
+// clockReading is what an answer said of the server's wall clock, and both local
+// clocks at its arrival.
+type clockReading struct {
+	server, local time.Time // local has the monotonic clock's reading
+	wall          time.Time
+}
+
+// Now estimates the servers' wall clock; see [KV]. Of the two local clocks the one
+// counts by which more time has passed: the wall clock may be set back, and the
+// monotonic one may stop while the machine is suspended. An estimate that is ahead
+// costs a question, whose answer corrects it. One that is behind costs a wait.
+func (s *Store) Now() time.Time {
+	now := time.Now()
+	last := s.clock.Load()
+	if last == nil {
+		return now
+	}
+	return last.server.Add(max(now.Sub(last.local), now.Round(0).Sub(last.wall)))
+}
 
 // clockRead notes what an answer said of the server's wall clock. The answer has
 // travelled since, so the estimate is late by its way at most.
 func (s *Store) clockRead(server time.Time) {
 	if !server.IsZero() {
-		s.ahead.Store(int64(server.Round(0).Sub(time.Now().Round(0))))
+		now := time.Now()
+		s.clock.Store(&clockReading{server: server, local: now, wall: now.Round(0)})
 	}
 }

@@ -35,9 +35,9 @@ type Store struct {
 	putPrefix string // prefix as this connection has to publish it
 	inboxes   string // what every inbox of the connection begins with
 	seen      atomic.Pointer[view]
-	multiOff  atomic.Bool  // the multi-key read is forbidden to this user
-	leaderOff atomic.Bool  // the leader's read is
-	ahead     atomic.Int64 // the server's wall clock minus the local one, when it was told last
+	multiOff  atomic.Bool                  // the multi-key read is forbidden to this user
+	leaderOff atomic.Bool                  // the leader's read is
+	clock     atomic.Pointer[clockReading] // when the server told its time last
 
 	mirrorTold atomic.Bool // that a mirror answers reads
 

@@ -1,0 +1,33 @@
+package kvstore
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// The estimate of the server's clock does not fall behind when the local wall clock
+// is set back, or when the monotonic clock stops while the machine is suspended.
+func TestNowAfterClockStep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var s Store
+		require.Equal(t, time.Now(), s.Now())
+		server := time.Now().Add(time.Minute).UTC().Round(0)
+		s.clockRead(server)
+		time.Sleep(10 * time.Second)
+		require.WithinDuration(t, server.Add(10*time.Second), s.Now(), 0)
+
+		back := *s.clock.Load()
+		back.wall = back.wall.Add(time.Hour) // it was an hour ahead then
+		s.clock.Store(&back)
+		require.WithinDuration(t, server.Add(10*time.Second), s.Now(), 0)
+
+		suspended := *s.clock.Load()
+		suspended.wall = suspended.local.Round(0)
+		suspended.local = suspended.local.Add(10 * time.Second) // it has stood still since
+		s.clock.Store(&suspended)
+		require.WithinDuration(t, server.Add(10*time.Second), s.Now(), 0)
+	})
+}
