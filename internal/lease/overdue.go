@@ -48,7 +48,7 @@ func (e *Engine) overdue(ctx context.Context, entry Entry) bool {
 
 // clear deletes the overdue ones among entries, each at exactly its revision, and
 // returns the others. An entry whose deletion was refused or not answered is
-// among them: only an acknowledged tombstone says that a record has gone.
+// among them, unless a read shows that another client has deleted the record.
 func (e *Engine) clear(ctx context.Context, entries []Entry) (rest []Entry, err error) {
 	estimate := e.kv.Now()
 	if !slices.ContainsFunc(entries, func(entry Entry) bool { return entry.overdue(estimate) }) {
@@ -66,8 +66,12 @@ func (e *Engine) clear(ctx context.Context, entries []Entry) (rest []Entry, err 
 			if err == nil {
 				continue
 			}
-			if !errors.Is(err, kvstore.ErrConflict) { // the others would fare no better
+			conflict, refused := errors.AsType[*kvstore.ConflictError](err)
+			if !refused { // the others would fare no better
 				return append(rest, entries[i:]...), err
+			}
+			if now, err := e.read(ctx, entry.Key, max(conflict.Last, entry.Revision)); err == nil && !now.Live() {
+				continue
 			}
 		}
 		rest = append(rest, entry)

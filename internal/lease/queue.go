@@ -441,13 +441,18 @@ func (a *acquire) first(place *Lease) (step, verdict) {
 		for waiting := true; waiting; {
 			now := a.e.now()
 			left := a.holder.Remaining(a.e.kv.Now())
-			if due <= now {
-				due = now.Add(back.next())
-			}
 			if left == 0 {
-				due = min(due, now.Add(late.next()))
+				switch {
+				case due <= now:
+					due = now.Add(late.next())
+				case late == 0:
+					due = min(due, now.Add(late.next()))
+				}
 			} else {
 				late = 0
+				if due <= now {
+					due = now.Add(back.next())
+				}
 				if w != nil {
 					w.Track(a.holder.Record)
 				} else if left > 0 {

@@ -49,9 +49,9 @@ var queueMutants = []mutant{
 		},
 		"natslock.TestFIFOOrder"},
 	{"queue-forged-renewals", "each notification puts off what a waiter reads by itself", "Acquire: the mutex",
-		queueGo, one(`			if due <= now {
-				due = now.Add(back.next())
-			}`, `			due = now.Add(back.next())`),
+		queueGo, one(`				if due <= now {
+					due = now.Add(back.next())
+				}`, `				due = now.Add(back.next())`),
 		"natslock.TestOverdueBehindForgedRenewals"},
 	{"queue-forged-tombstone", "a waiter claims at the revision that a notification names", "Acquire: the mutex",
 		queueGo, one(`expect, waiting = a.look(ev.Record.Revision)`, `expect, waiting = ev.Record.Revision, false`),
