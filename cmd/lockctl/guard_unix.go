@@ -125,7 +125,7 @@ func (*guardCmd) Run(*globals) error {
 	}
 	// lockctl is dead.
 	if w.group.pid == 0 {
-		return nil // and it had not started the command
+		return nil // and it had not started the command, or only in this very moment
 	}
 	if !w.asked {
 		w.group.terminate()

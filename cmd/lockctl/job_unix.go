@@ -174,9 +174,9 @@ func (j *job) takeTerminal() {
 //
 // A command that is stopped because it wants the terminal gets it, if lockctl
 // has it to give. Otherwise the user wants the job stopped, and the shell waits
-// for lockctl to do so. The lease is not renewed then; the command does not run
-// either, so a lock that is lost meanwhile is lost harmlessly: lockctl is
-// continued first, and continues the command only while it still has the lock.
+// for lockctl to do so. The lease is not renewed then, and the guard ends the group
+// before the validity does. A lockctl that is continued in time continues the
+// command only while it still has the lock.
 //
 // A command stopped otherwise is none of lockctl's business.
 func (j *job) suspend(sig syscall.Signal, held func() bool) {
