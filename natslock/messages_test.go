@@ -15,6 +15,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/proof"
+	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
 )
@@ -214,6 +216,44 @@ func TestMessagesGivingUp(t *testing.T) {
 	eventually(t, "no subscription is left", func() bool { return c.nc.NumSubscriptions() <= before })
 	require.Zero(t, c.Stats().Waiting)
 	mustUnlock(t, holds)
+}
+
+// Nor does one whose attempt got no answer, once its record has been found and
+// deleted, or a later tombstone keeps it from being applied.
+func TestMessagesGivingUpUnanswered(t *testing.T) {
+	for name, tc := range map[string]struct {
+		stage string
+		fate  testutil.Fate
+	}{
+		"applied":       {"wait take", testutil.LoseAnswer},
+		"never applied": {"lock take", testutil.Drop}, // at the tombstone that it has left
+	} {
+		t.Run(name, func(t *testing.T) {
+			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+				c, f := joinFaulty(t, s)
+				other := join(t, s)
+				l := mustLock(t, c.Client, "l")
+				before := c.nc.NumSubscriptions()
+				mustUnlock(t, l)
+				if tc.stage == "wait take" {
+					l = mustLock(t, other.Client, "l")
+				}
+				f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+					if proof.Stage(w) == tc.stage {
+						return tc.fate
+					}
+					return testutil.Pass
+				})
+				ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+				defer cancel()
+				_, err := c.Lock(ctx, "l")
+				require.ErrorIs(t, err, natslock.ErrTimeout)
+				f.OnSend(nil)
+				time.Sleep(2 * time.Second)
+				require.LessOrEqual(t, c.nc.NumSubscriptions(), before)
+			})
+		})
+	}
 }
 
 // 50 clients, each on its own connection, count up under 5 locks.

@@ -146,6 +146,31 @@ func TestPlaceOutlastsPause(t *testing.T) {
 	})
 }
 
+// The deletion of a place that gets no answer is sent again: the place would head the
+// queue for its whole TTL, and each hand-over would take the time of an idle lock.
+func TestPlaceLeftUnanswered(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c, f := joinFaulty(t, s)
+		r := newRaw(t, s.Connect())
+		holder := quietHolder(t, s)
+		w := c.await(t, "l")
+		lost := 0
+		f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+			if proof.Stage(w) == "wait delete" && lost == 0 {
+				lost++
+				return testutil.Drop
+			}
+			return testutil.Pass
+		})
+		w.cancel(nil)
+		w.failed(t)
+		time.Sleep(1500 * time.Millisecond)
+		require.Equal(t, 1, lost)
+		require.Empty(t, r.live("wait.l.*"))
+		mustUnlock(t, holder)
+	})
+}
+
 // The queue is read from a state that contains the own place, also where replicas
 // lag: a waiter keeps its ticket.
 func TestStaleQueueList(t *testing.T) {

@@ -52,6 +52,7 @@ type claimant interface {
 }
 
 type attempt struct {
+	n        int
 	expect   uint64
 	terms    terms
 	sent     Instant
@@ -126,7 +127,7 @@ func (c *claim) send(expect uint64) (int, error) {
 		return 0, err
 	}
 	c.mu.Lock()
-	c.attempts = append(c.attempts, attempt{expect: expect, terms: t, floor: c.e.highest.Load(), since: since, waited: body.Waited, sent: c.e.now()})
+	c.attempts = append(c.attempts, attempt{n: n, expect: expect, terms: t, floor: c.e.highest.Load(), since: since, waited: body.Waited, sent: c.e.now()})
 	c.mu.Unlock()
 	forget, err := c.e.kv.Send(kvstore.Write{Key: c.spec.key, Value: value, Expect: expect, Guard: c.guard, TTL: t.ttl},
 		func(a kvstore.Answer) { c.answered(n, a) })
@@ -157,15 +158,8 @@ func (c *claim) answered(n int, a kvstore.Answer) {
 		c.replies = append(c.replies, reply{n: n, answer: a, at: at})
 	}
 	discard := late && a.Err == nil && n != c.granted
-	var sighting *ghost
-	if c.sighting != nil && c.settled() {
-		sighting, c.sighting = c.sighting, nil
-	}
 	c.mu.Unlock()
-	if sighting != nil {
-		c.e.ghosts.lay(sighting)
-		c.e.sender.add(c.stop)
-	}
+	c.endSighting()
 	if discard {
 		c.e.discard(c.spec.key, c.id, a.Revision)
 	}
@@ -400,6 +394,31 @@ func (c *claim) watchWhileOpen(w kvstore.Watch) {
 	}
 }
 
+// settle notes that an attempt without an answer cannot be applied any more, or has
+// been and its record is deleted.
+func (c *claim) settle(n int) {
+	c.mu.Lock()
+	if n >= 1 && n <= len(c.attempts) {
+		c.attempts[n-1].answered = true
+	}
+	c.mu.Unlock()
+	c.endSighting()
+}
+
+// endSighting ends the watch for late records when each attempt is settled.
+func (c *claim) endSighting() {
+	c.mu.Lock()
+	var sighting *ghost
+	if c.sighting != nil && c.settled() {
+		sighting, c.sighting = c.sighting, nil
+	}
+	c.mu.Unlock()
+	if sighting != nil {
+		c.e.ghosts.lay(sighting)
+		c.e.sender.add(c.stop)
+	}
+}
+
 // settled says whether each attempt has an answer. Under mu.
 func (c *claim) settled() bool {
 	return !slices.ContainsFunc(c.attempts, func(a attempt) bool { return !a.answered })
@@ -414,7 +433,7 @@ func (c *claim) takeAway(ctx context.Context, a attempt) {
 	if err != nil {
 		return
 	}
-	expect := a.expect
+	expect, found := a.expect, 0 // found: the attempt whose record is there
 	if c.guard != "" {
 		// What it expects is the gate's: nothing to take away. What it may have
 		// written is here.
@@ -430,7 +449,15 @@ func (c *claim) takeAway(ctx context.Context, a attempt) {
 		if !entry.Live() {
 			return
 		}
-		expect = entry.Revision
+		expect, found = entry.Revision, entry.Attempt
+	}
+	over := func() {
+		if found > 0 { // it was applied, and its record is gone
+			c.settle(found)
+		}
+		if a.expect > 0 && c.guard == "" { // a later revision kills it for ever
+			c.settle(a.n)
+		}
 	}
 	for try := 0; ; try++ {
 		up := c.e.online()
@@ -438,6 +465,7 @@ func (c *claim) takeAway(ctx context.Context, a attempt) {
 		var conflict *kvstore.ConflictError
 		switch {
 		case err == nil:
+			over()
 			return
 		case errors.As(err, &conflict):
 			if conflict.Last == 0 {
@@ -445,10 +473,13 @@ func (c *claim) takeAway(ctx context.Context, a attempt) {
 			}
 			entry, err := c.e.read(ctx, c.spec.key, conflict.Last)
 			if err == nil && !(entry.of(c.id) && entry.Live()) {
+				if final(conflict, expect) {
+					over()
+				}
 				return
 			}
 			if err == nil {
-				expect = entry.Revision
+				expect, found = entry.Revision, entry.Attempt
 			}
 		case isAny(err, ErrPermission, kvstore.ErrClosed):
 			return

@@ -241,10 +241,7 @@ func (a *acquire) stand(place *Lease) (verdict, bool) {
 				continue
 			}
 			n := len(queue)
-			queue, err = a.e.clear(a.ctx, queue[:i])
-			if err != nil { // the timers will tell
-				a.e.log.Debug("delete overdue places", "lock", a.req.Name, "error", err)
-			}
+			queue = a.clearBefore(queue[:i])
 			pred := len(queue) - 1
 			for pred >= 0 && !a.blocks(queue[pred]) {
 				pred--
@@ -274,6 +271,20 @@ func (a *acquire) stand(place *Lease) (verdict, bool) {
 			return v, false // out of turn, if at all
 		}
 	}
+}
+
+// clearBefore returns the places before the own one, without the overdue ones right
+// before it. The others are deleted by the waiters behind them.
+func (a *acquire) clearBefore(queue []Entry) []Entry {
+	first, estimate := len(queue), a.e.kv.Now()
+	for first > 0 && queue[first-1].overdue(estimate) {
+		first--
+	}
+	rest, err := a.e.clear(a.ctx, queue[first:])
+	if err != nil { // the timers will tell
+		a.e.log.Debug("delete overdue places", "lock", a.req.Name, "error", err)
+	}
+	return slices.Concat(queue[:first], rest) // the list is shared
 }
 
 // ended says whether the place is gone.

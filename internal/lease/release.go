@@ -176,7 +176,7 @@ func (l *Lease) leave(status Status) {
 	answered := func() {}
 	if l.e.beginWork() {
 		end := sync.OnceFunc(l.e.endWork)
-		timer := time.AfterFunc(answerTimeout, end)
+		timer := time.AfterFunc(answerTimeout, func() { retry(); end() }) // a lost write would keep others out for a TTL
 		answered = func() { timer.Stop(); end() }
 	}
 	g := &ghost{}
@@ -248,7 +248,7 @@ func (l *Lease) delete(ctx context.Context, status Status, begun time.Time, limi
 			// deposed refuses as well, and may have removed what was renewed since.
 			var entry Entry
 			entry, err = l.e.read(ctx, l.spec.key, max(conflict.Last, revision))
-			if err == nil && !entry.Zero() && entry.Revision < revision {
+			if err == nil && !entry.Zero() && entry.Revision < revision && !l.e.kv.Alone() {
 				err = errBehind
 			}
 			// A refusal that does not know what was acknowledged may come from a

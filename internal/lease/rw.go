@@ -145,9 +145,12 @@ func (a *acquire) readersLeft(l *Lease, d *departures) (roll, error) {
 			d.gone[key] = true
 		case err == nil:
 			entry := entryOf(rec)
-			if entry.overdue(st.Time) && a.e.deleteOverdue(ctx, entry) == nil {
-				d.gone[key], deleted = true, true // a renewal would have made the server refuse that
-				continue
+			if entry.overdue(st.Time) {
+				if a.e.deleteOverdue(ctx, entry) == nil {
+					d.gone[key], deleted = true, true // a renewal would have made the server refuse that
+					continue
+				}
+				entry = Entry{} // it has changed, or is unknown: ask again
 			}
 			r.live = append(r.live, entry)
 		case errors.Is(err, kvstore.ErrNotFound):

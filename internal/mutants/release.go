@@ -53,7 +53,7 @@ var releaseMutants = []mutant{
 		releaseGo, one(`case !errors.Is(err, kvstore.ErrInFlight) || !l.e.kv.Alone():`, `case !errors.Is(err, kvstore.ErrInFlight):`),
 		"natslock.TestReleaseBetweenTwoLeaders/in_flight_and_taken"},
 	{"release-old-record", "a release takes a record from before the lease for the next holder's", "Answers",
-		releaseGo, one(`!entry.Zero() && entry.Revision < revision {`, `!entry.Zero() && entry.Revision < 0*revision {`),
+		releaseGo, one(`!entry.Zero() && entry.Revision < revision && `, `!entry.Zero() && entry.Revision < 0*revision && `),
 		"natslock.TestReleaseShownAnOldRecord"},
 	{"release-unread-is-refused", "a release that a deposed leader refused and another applied is a loss when the key could not be read", "Answers",
 		releaseGo, one(`none := err == nil && entry.Zero() && time.Since(begun) < tombstoneLife`, `none := err != nil || entry.Zero()`),
