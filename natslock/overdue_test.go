@@ -317,6 +317,55 @@ func TestOverdueRace(t *testing.T) {
 	})
 }
 
+// A one-shot acquire that cannot delete what is overdue, since the answer is lost,
+// does not return that it is held or queued for.
+func TestOverdueDeletionUnanswered(t *testing.T) {
+	for victim, stage := range map[string]string{"reader": "read delete", "waiter": "wait delete"} {
+		t.Run(victim, func(t *testing.T) {
+			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+				const ttl = 5 * time.Second
+				dead, holder := join(t, s, natslock.WithTTL(ttl)), join(t, s, natslock.WithTTL(ttl))
+				c, f := joinFaulty(t, s)
+				tc := overdueCases[victim]
+				var l *natslock.Lock
+				if tc.first != nil {
+					var err error
+					l, err = tc.first(holder.Client)(t.Context())
+					require.NoError(t, err)
+				}
+				go func() { _, _ = tc.dead(dead.Client)(context.Background(), natslock.Detached()) }()
+				synctest.Wait()
+				dead.link.Cut()
+				forget(s)
+				time.Sleep(2 * ttl)
+				if l != nil {
+					mustUnlock(t, l)
+				}
+				lost := 0
+				f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+					if proof.Stage(w) == stage && lost == 0 {
+						lost++
+						return testutil.LoseAnswer
+					}
+					return testutil.Pass
+				})
+				try := tc.next["try"]
+				if try == nil {
+					try = tc.next["try write"]
+				}
+				l, err := try(c.Client)(t.Context())
+				require.Equal(t, 1, lost)
+				require.NotErrorIs(t, err, natslock.ErrLocked)
+				if err == nil {
+					mustUnlock(t, l)
+				} else {
+					require.ErrorIs(t, err, natslock.ErrUnavailable)
+				}
+			})
+		})
+	}
+}
+
 // The local clock only says when to ask the server for its time.
 func TestOverdueWrongClock(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {

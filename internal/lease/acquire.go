@@ -278,14 +278,22 @@ func (a *acquire) enter(revision uint64) verdict {
 		entry = entryOf(l.Beside)
 	}
 	queue, err := a.e.clear(a.ctx, queueOf(l.Records))
-	if err != nil {
-		a.e.log.Debug("delete overdue places", "lock", a.req.Name, "error", err)
-	}
 	a.queue = new(len(queue))
+	held := entry.Live() && !a.bid.mine(entry)
+	// An overdue record is older than the queue: a replica that lags may show it
+	// without those that are queued, so a waiter queues behind it.
+	if held && err == nil && a.req.Once && (a.e.kv.Alone() || a.asOf > 0) {
+		var overdue bool
+		overdue, err = a.e.askOverdue(a.ctx, entry)
+		held = !overdue
+	}
 	switch {
-	case entry.Live() && !a.bid.mine(entry) && !(a.req.Once && (a.e.kv.Alone() || a.asOf > 0) && a.e.overdue(a.ctx, entry)):
-		// Also when it is overdue, if a replica may have answered that lags: the
-		// record is older than the queue, which the replica need not know.
+	case err != nil && a.req.Once: // what is overdue holds and queues nobody
+		return a.noAnswer(err)
+	case err != nil:
+		a.e.log.Debug("delete overdue places", "lock", a.req.Name, "error", err)
+		return verdict{outcome: busy, entry: entry}
+	case held:
 		return verdict{outcome: busy, entry: entry}
 	case len(queue) > 0 || l.More:
 		return verdict{outcome: busy}

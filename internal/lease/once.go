@@ -16,7 +16,14 @@ import (
 func (a *acquire) sure(v verdict, named uint64) verdict {
 	confirmed := a.e.kv.Alone()
 	for v.outcome == free || v.outcome == busy {
-		held := v.entry.Live() && (confirmed || named > 0 && v.entry.Revision >= named && !a.e.overdue(a.ctx, v.entry))
+		held := v.entry.Live() && (confirmed || named > 0 && v.entry.Revision >= named)
+		if held && !confirmed {
+			overdue, err := a.e.askOverdue(a.ctx, v.entry)
+			if err != nil {
+				return a.noAnswer(err)
+			}
+			held = !overdue
+		}
 		queued := a.queue != nil && *a.queue > 0 && confirmed
 		if v.outcome == busy && (held || queued) {
 			return v
@@ -68,7 +75,9 @@ func (a *acquire) currentReader() (Entry, bool) {
 		for i, r := range l.Records {
 			readers[i] = entryOf(r)
 		}
-		readers, _ = a.e.clear(ctx, readers) // those that could not be deleted are left
+		if readers, err = a.e.clear(ctx, readers); err != nil {
+			return nil // those that are left may be overdue
+		}
 		return readers
 	}
 	readers := list()

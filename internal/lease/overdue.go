@@ -34,16 +34,22 @@ func (e Entry) overdue(server time.Time) bool {
 	return e.Live() && !e.Unreadable && e.Record.TTL > 0 && !server.Before(e.Time.Add(e.Record.TTL+overdueSlack))
 }
 
-// overdue says whether a server's clock shows that the entry, which was read, is
+// askOverdue says whether a server's clock shows that the entry, which was read, is
 // overdue. It asks for the time only where the estimate of that clock says so.
-func (e *Engine) overdue(ctx context.Context, entry Entry) bool {
+func (e *Engine) askOverdue(ctx context.Context, entry Entry) (bool, error) {
 	if !entry.overdue(e.kv.Now()) {
-		return false
+		return false, nil
 	}
 	ctx, cancel := answerIn(ctx, answerTimeout)
 	defer cancel()
 	st, err := e.kv.State(ctx, "")
-	return err == nil && entry.overdue(st.Time)
+	return err == nil && entry.overdue(st.Time), err
+}
+
+// overdue is askOverdue for a waiter, which asks again.
+func (e *Engine) overdue(ctx context.Context, entry Entry) bool {
+	overdue, _ := e.askOverdue(ctx, entry)
+	return overdue
 }
 
 // clear deletes the overdue ones among entries, each at exactly its revision, and

@@ -12,8 +12,8 @@ var overdueMutants = []mutant{
 		"natslock.TestOverdue/holder/lock"},
 	{"overdue-local-clock", "the local clock decides", "Overdue",
 		overdueGo, one(`	st, err := e.kv.State(ctx, "")
-	return err == nil && entry.overdue(st.Time)`, `	_, err := e.kv.State(ctx, "")
-	return err == nil`),
+	return err == nil && entry.overdue(st.Time), err`, `	_, err := e.kv.State(ctx, "")
+	return err == nil, err`),
 		"natslock.TestOverdueWrongClock"},
 	{"overdue-unreadable", "a record that cannot be read can be overdue", "Overdue",
 		overdueGo, one(`e.Live() && !e.Unreadable && e.Record`, `e.Live() && e.Record`),
@@ -59,6 +59,12 @@ var overdueMutants = []mutant{
 	{"place-short", "a place lives as short as a short TTL", "Acquire: the mutex",
 		queueGo, one(`min(max(a.ttl, minPlaceTTL), maxPlaceTTL)`, `min(a.ttl, maxPlaceTTL)`),
 		"natslock.TestPlaceOutlastsPause"},
+	{"overdue-reader-no-answer", "a reader whose deletion got no answer is returned as the holder", "Answers",
+		"internal/lease/once.go", one(`if readers, err = a.e.clear(ctx, readers); err != nil {`, `if readers, err = a.e.clear(ctx, readers); err != nil && len(readers) == 0 {`),
+		"natslock.TestOverdueDeletionUnanswered/reader"},
+	{"overdue-place-no-answer", "a place whose deletion got no answer counts as queued", "Answers",
+		acquireGo, one(`case err != nil && a.req.Once:`, `case err != nil && a.req.Once && a.ctx.Err() != nil:`),
+		"natslock.TestOverdueDeletionUnanswered/waiter"},
 	{"place-left-once", "the deletion of a place that gets no answer is not sent again", "Acquire: the mutex",
 		"internal/lease/release.go", one(`func() { retry(); end() })`, `func() { end() })`),
 		"natslock.TestPlaceLeftUnanswered"},

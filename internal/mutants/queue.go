@@ -126,7 +126,7 @@ var queueMutants = []mutant{
 		"rwlock.TestNewcomer/lagging"},
 	{"enter-live", "a newcomer claims at the revision of a live record", "A live record is never overwritten",
 		acquireGo, []edit{
-			{`case entry.Live() && !a.bid.mine(entry) && `, `case entry.Live() && entry.Zero() && `},
+			{`held := entry.Live() && !a.bid.mine(entry)`, `held := entry.Live() && entry.Zero()`},
 		},
 		"natslock.TestMessagesTryLockBusy"},
 	{"queue-rest-unread", "a newcomer takes the part of a queue that it has read for all of it", "internal/lease/acquire.go, enter",
