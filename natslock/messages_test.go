@@ -236,7 +236,7 @@ func TestMessagesGivingUpUnanswered(t *testing.T) {
 				before := c.nc.NumSubscriptions()
 				mustUnlock(t, l)
 				if tc.stage == "wait take" {
-					l = mustLock(t, other.Client, "l")
+					mustLock(t, other.Client, "l")
 				}
 				f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
 					if proof.Stage(w) == tc.stage {
