@@ -3,6 +3,7 @@ package natslock_test
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -306,9 +307,9 @@ func TestValidityCountsFromSending(t *testing.T) {
 func TestFirstAnswerTooLate(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, fa := proof.Faulty(t, s.Connect(), 1, natslock.WithTTL(5*time.Second))
-		n := 0
+		var sent atomic.Int32 // some by the clean-up, beside the next attempt
 		fa.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
-			if n++; n == 1 {
+			if n := sent.Add(1); n == 1 {
 				return testutil.DelayAnswer(4700 * time.Millisecond)
 			} else if proof.Stage(w) == "lock take" && n < 6 {
 				return testutil.Drop

@@ -341,10 +341,9 @@ func TestOverdueDeletionUnanswered(t *testing.T) {
 				if l != nil {
 					mustUnlock(t, l)
 				}
-				lost := 0
+				var lost atomic.Int32
 				f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
-					if proof.Stage(w) == stage && lost == 0 {
-						lost++
+					if proof.Stage(w) == stage && lost.CompareAndSwap(0, 1) {
 						return testutil.LoseAnswer
 					}
 					return testutil.Pass
@@ -354,7 +353,7 @@ func TestOverdueDeletionUnanswered(t *testing.T) {
 					try = tc.next["try write"]
 				}
 				l, err := try(c.Client)(t.Context())
-				require.Equal(t, 1, lost)
+				require.EqualValues(t, 1, lost.Load())
 				require.NotErrorIs(t, err, natslock.ErrLocked)
 				if err == nil {
 					mustUnlock(t, l)

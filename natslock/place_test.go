@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -154,10 +155,9 @@ func TestPlaceLeftUnanswered(t *testing.T) {
 		r := newRaw(t, s.Connect())
 		holder := quietHolder(t, s)
 		w := c.await(t, "l")
-		lost := 0
+		var lost atomic.Int32
 		f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
-			if proof.Stage(w) == "wait delete" && lost == 0 {
-				lost++
+			if proof.Stage(w) == "wait delete" && lost.CompareAndSwap(0, 1) {
 				return testutil.Drop
 			}
 			return testutil.Pass
@@ -165,7 +165,7 @@ func TestPlaceLeftUnanswered(t *testing.T) {
 		w.cancel(nil)
 		w.failed(t)
 		time.Sleep(1500 * time.Millisecond)
-		require.Equal(t, 1, lost)
+		require.EqualValues(t, 1, lost.Load())
 		require.Empty(t, r.live("wait.l.*"))
 		mustUnlock(t, holder)
 	})
