@@ -59,7 +59,7 @@ func (c *serverCmd) Run(g *globals) error {
 	g.connection, g.Embedded, g.create = connection{Server: e.url(), NoContext: true, Timeout: g.Timeout}, false, true
 	if s, err := g.open(natslock.WithLogger(silent)); err == nil {
 		s.close()
-	} else { // the server is of use all the same, to mend the bucket for example
+	} else { // the server still serves other requests, such as a repair of the bucket
 		complain("%v", err)
 	}
 	fmt.Println(e.url())

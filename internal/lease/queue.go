@@ -13,9 +13,9 @@ import (
 // A queue is the wait records of a lock in the order of their tickets: the
 // revisions at which they were first written. The first waiter watches the lock,
 // every other waiter watches its predecessor, so one release wakes one waiter
-// however many there are. An answer of the stream's leader, asked for after
-// subscribing, proves that the subscription is in place. Timers back up every
-// notification: losing one costs time, never the lock.
+// however many there are. After subscribing the waiter sends a write that the
+// stream's leader refuses: that answer proves that the subscription is in place.
+// Timers back up every notification: losing one costs time, never the lock.
 
 const (
 	// A place in a queue lives as long as the lock's own TTL, within these bounds: a
