@@ -189,6 +189,16 @@ func TestStoppedStream(t *testing.T) {
 		}
 	}
 
+	// Servers that started less than ten seconds ago do not say that the stream has
+	// no leader: they leave the request without an answer.
+	for asked := false; !asked; {
+		_, err := nc.Request("$JS.API.STREAM.INFO.KV_natslock", nil, time.Second)
+		asked = err == nil
+		if t.Context().Err() != nil {
+			t.Fatal("nothing answers for the stream")
+		}
+	}
+
 	sendOff(t, s, "lock.c")
 	opened := make(chan error, 1)
 	go func() {
