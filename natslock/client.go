@@ -14,14 +14,20 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/natslock/locks/internal/lease"
+	"github.com/natslock/locks/internal/acquire"
+	"github.com/natslock/locks/internal/admin"
+	"github.com/natslock/locks/internal/bucket"
+	"github.com/natslock/locks/internal/record"
+	"github.com/natslock/locks/internal/session"
 	"github.com/natslock/locks/kvstore"
 )
 
 // Client takes locks in one bucket. One per connection is enough.
 type Client struct {
-	engine *lease.Engine
-	owner  string
+	session *session.Session
+	locks   *acquire.Client
+	admin   *admin.Admin
+	life    context.Context // ends when the client or the connection is closed
 }
 
 // New opens the bucket, or makes it when it is missing and that is allowed, and
@@ -35,7 +41,7 @@ type Client struct {
 // exists and is not safe for locks; the error names each setting and how to
 // mend it) or kvstore.ErrNotFound (it is missing and may not be made).
 func New(ctx context.Context, nc *nats.Conn, opts ...Option) (*Client, error) {
-	cfg := config{create: true, engine: lease.Config{WatchAfter: lease.DefaultWatchAfter}}
+	cfg := config{create: true, session: session.Config{WatchAfter: session.DefaultWatchAfter}}
 	for _, opt := range opts {
 		if err := opt(&cfg); err != nil {
 			return nil, fmt.Errorf("natslock: %w", err)
@@ -53,23 +59,25 @@ func New(ctx context.Context, nc *nats.Conn, opts ...Option) (*Client, error) {
 	}
 	cfg.store.Bucket = cmp.Or(cfg.bucket, cfg.store.Bucket)
 	cfg.store.NoCreate = cfg.store.NoCreate || !cfg.create
-	cfg.store.Logger = cmp.Or(cfg.store.Logger, cfg.engine.Logger)
+	cfg.store.Logger = cmp.Or(cfg.store.Logger, cfg.session.Logger)
 	store, err := kvstore.Open(ctx, cfg.js, cfg.store)
 	if err != nil {
 		return nil, fmt.Errorf("natslock: %w", err)
 	}
-	cfg.engine.KV = store
+	kv := kvstore.KV(store)
 	if cfg.wrap != nil {
-		cfg.engine.KV = cfg.wrap(store)
+		kv = cfg.wrap(store)
 	}
-	if cfg.engine.Owner == "" {
+	if cfg.session.Owner == "" {
 		host, _ := os.Hostname()
-		cfg.engine.Owner = fmt.Sprintf("%s:%d", host, os.Getpid())
+		cfg.session.Owner = fmt.Sprintf("%s:%d", host, os.Getpid())
 	}
 	if observe := cfg.observe; observe != nil {
-		cfg.engine.Observe = func(ctx context.Context, ev lease.Event) { observe(ctx, observed(ev)) }
+		cfg.session.Observe = func(ctx context.Context, ev session.Event) { observe(ctx, observed(ev)) }
 	}
-	return &Client{engine: lease.New(cfg.engine), owner: cfg.engine.Owner}, nil
+	b := bucket.New(kv, nil)
+	held := session.New(b, cfg.session)
+	return &Client{session: held, locks: acquire.New(b, held), admin: admin.New(b, held), life: b.Life()}, nil
 }
 
 // Lock takes the mutex, waiting for it in the order of arrival until ctx ends
@@ -110,7 +118,7 @@ func (c *Client) Acquire(ctx context.Context, kind Kind, mode Mode, wait bool, n
 	if err != nil {
 		return nil, fmt.Errorf("lock %q: %w", name, err)
 	}
-	cfg.req.Kind, cfg.req.Mode, cfg.req.Name, cfg.req.Once = lease.Kind(kind), lease.Mode(mode), name, !wait
+	cfg.req.Kind, cfg.req.Mode, cfg.req.Name, cfg.req.Once = record.Kind(kind), record.Mode(mode), name, !wait
 	if !wait {
 		cfg.req.MaxWait = 0
 	}
@@ -133,7 +141,7 @@ func (c *Client) Acquire(ctx context.Context, kind Kind, mode Mode, wait bool, n
 	}
 	// A handle that is dropped can never unlock: its lease runs out instead of
 	// being renewed for ever.
-	l.cleanup = runtime.AddCleanup(l, lease.Holding.Abandon, inner)
+	l.cleanup = runtime.AddCleanup(l, acquire.Holding.Abandon, inner)
 	return l, nil
 }
 
@@ -144,18 +152,18 @@ type warning struct {
 	handle weak.Pointer[Lock]
 }
 
-func (w *warning) give(*lease.Lease) {
+func (w *warning) give() {
 	<-w.ready
 	if l := w.handle.Value(); l != nil {
 		w.fn(l)
 	}
 }
 
-func (c *Client) hold(ctx context.Context, req lease.Request) (lease.Holding, error) {
-	if req.Kind == lease.RW && req.Mode == lease.Shared {
-		return c.engine.AcquireShared(ctx, req)
+func (c *Client) hold(ctx context.Context, req acquire.Request) (acquire.Holding, error) {
+	if req.Kind == record.RW && req.Mode == record.Shared {
+		return c.locks.AcquireShared(ctx, req)
 	}
-	l, err := c.engine.Acquire(ctx, req)
+	l, err := c.locks.Acquire(ctx, req)
 	if err != nil {
 		return nil, err // not a nil lease in a non-nil interface
 	}
@@ -198,11 +206,11 @@ func (c *Client) TryDo(ctx context.Context, name string, fn func(ctx context.Con
 // replicas, ErrUnavailable is also the answer to a token above the newest revision:
 // the server that answers may lag behind it.
 func (c *Client) Break(ctx context.Context, kind Kind, name string, token uint64, reason string, opts ...BreakOption) error {
-	req := lease.BreakRequest{Kind: lease.Kind(kind), Name: name, Token: token, Reason: reason, By: c.owner}
+	req := admin.BreakRequest{Kind: record.Kind(kind), Name: name, Token: token, Reason: reason, By: c.session.Owner}
 	for _, opt := range opts {
 		opt(&req)
 	}
-	return public(c.engine.Break(ctx, req))
+	return public(c.admin.Break(ctx, req))
 }
 
 // Stats counts what a client has and has had.
@@ -220,10 +228,10 @@ type Stats struct {
 
 // Stats returns the counts, without I/O.
 func (c *Client) Stats() Stats {
-	e := c.engine
+	e := c.session
 	s := Stats{
-		Granted: e.Counts(lease.EventGranted), Renewed: e.Counts(lease.EventRenewed), Released: e.Counts(lease.EventReleased),
-		Lost: e.Counts(lease.EventLost), Broken: e.Counts(lease.EventBroken), GaveUp: e.Counts(lease.EventGaveUp),
+		Granted: e.Count(session.EventGranted), Renewed: e.Count(session.EventRenewed), Released: e.Count(session.EventReleased),
+		Lost: e.Count(session.EventLost), Broken: e.Count(session.EventBroken), GaveUp: e.Count(session.EventGaveUp),
 	}
 	s.Held, s.Waiting = e.Held()
 	return s
@@ -238,7 +246,7 @@ func (c *Client) Stats() Stats {
 // have no leader, or have stopped. The next acknowledgement ends that, or a minute
 // without writes, after which an idle client knows nothing. A write that the
 // server forbids this user does not count.
-func (c *Client) Healthy() error { return c.engine.Healthy() }
+func (c *Client) Healthy() error { return c.session.Healthy() }
 
 // Close takes no new locks and ends the waiters with [ErrClosed]. It waits for
 // the holders to unlock until ctx ends; the contexts of those that have not by
@@ -248,7 +256,7 @@ func (c *Client) Healthy() error { return c.engine.Healthy() }
 // It returns nil when nothing was held any more, otherwise an error that
 // matches ctx's and names the locks. The connection stays open.
 func (c *Client) Close(ctx context.Context) error {
-	left := c.engine.Close(ctx)
+	left := c.locks.Close(ctx)
 	if len(left) == 0 {
 		return nil
 	}
@@ -275,4 +283,4 @@ func shortList(names []string, most int) string {
 // Join makes a lock's name of parts that may hold any bytes. Different parts
 // make different names, and the parts stay tokens that wildcards match:
 // Join("tenant", "a.b") is one token below "tenant".
-func Join(parts ...string) string { return lease.JoinName(parts) }
+func Join(parts ...string) string { return record.JoinName(parts) }

@@ -18,7 +18,7 @@ import (
 
 // machinery counts the goroutines of the library.
 func machinery() int {
-	return testutil.Goroutines("locks/internal/lease.") + testutil.Goroutines("locks/kvstore.")
+	return testutil.Goroutines("locks/internal/") + testutil.Goroutines("locks/kvstore.")
 }
 
 // A holder still at work when its client is closed keeps others out until its
@@ -352,7 +352,7 @@ func TestCloseIdleClient(t *testing.T) {
 		c := join(t, s)
 		mustUnlock(t, mustLock(t, c.Client, "l"))
 		time.Sleep(3 * time.Second)
-		require.Zero(t, testutil.Goroutines("locks/internal/lease."), "no keeper without leases")
+		require.Zero(t, testutil.Goroutines("locks/internal/session."), "no renewer without leases")
 		p := newTap(t, s.Connect(), ">")
 		out := c.nc.Stats().OutMsgs
 		time.Sleep(24 * time.Hour)

@@ -6,7 +6,11 @@ import (
 	"strings"
 	"time"
 
-	"github.com/natslock/locks/internal/lease"
+	"github.com/natslock/locks/internal/acquire"
+	"github.com/natslock/locks/internal/bucket"
+	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/internal/record"
+	"github.com/natslock/locks/internal/session"
 	"github.com/natslock/locks/kvstore"
 )
 
@@ -14,35 +18,35 @@ import (
 var (
 	// ErrLocked: a one-shot acquire found the lock held, or others queued for
 	// it. The error is a *[LockedError].
-	ErrLocked = lease.ErrLocked
+	ErrLocked = acquire.ErrLocked
 	// ErrTimeout: the wait was given up: its context ended, or its [MaxWait]
 	// was over. The error is a *[TimeoutError], and matches the context's error
 	// too if that ended the wait. A one-shot acquire waits for nothing but the
 	// server's answers: if its context ends meanwhile, the error matches
 	// [ErrUnavailable] as well.
-	ErrTimeout = lease.ErrTimeout
+	ErrTimeout = acquire.ErrTimeout
 	// ErrLost: the lock ended without an Unlock.
-	ErrLost = lease.ErrLost
+	ErrLost = session.ErrLost
 	// ErrBroken: an operator ended the lock. It matches [ErrLost] too.
-	ErrBroken = lease.ErrBroken
+	ErrBroken = session.ErrBroken
 	// ErrReleased: the lock was unlocked.
-	ErrReleased = lease.ErrReleased
+	ErrReleased = session.ErrReleased
 	// ErrClosed: the client was closed.
-	ErrClosed = lease.ErrClosed
+	ErrClosed = bucket.ErrClosed
 	// ErrInvalidName: the name is empty or too long. Nothing was sent.
-	ErrInvalidName = lease.ErrInvalidName
+	ErrInvalidName = record.ErrInvalidName
 	// ErrInvalidTTL: the TTL or the end is not one a lease can have. Nothing
 	// was sent.
-	ErrInvalidTTL = lease.ErrInvalidTTL
+	ErrInvalidTTL = clock.ErrInvalidTTL
 	// ErrInvalidOption: an option has a value that makes no sense. Nothing was
 	// sent.
-	ErrInvalidOption = lease.ErrInvalidOption
+	ErrInvalidOption = record.ErrInvalidOption
 	// ErrUnavailable: the server gave no usable answer. The error matches the
 	// context's error too if the call's own context ended before the answer came,
 	// and only then.
-	ErrUnavailable = lease.ErrUnavailable
+	ErrUnavailable = bucket.ErrUnavailable
 	// ErrPermission: the server refuses this user what the lock needs.
-	ErrPermission = lease.ErrPermission
+	ErrPermission = bucket.ErrPermission
 )
 
 // LockedError says who holds a lock that was asked for once. It matches
@@ -124,10 +128,10 @@ func (e *TimeoutError) Unwrap() error { return e.cause }
 
 // public turns the errors of the machinery into those documented here.
 func public(err error) error {
-	if busy, ok := errors.AsType[*lease.BusyError](err); ok {
+	if busy, ok := errors.AsType[*acquire.BusyError](err); ok {
 		return &LockedError{Name: busy.Name, Holder: knownHolder(busy.Holder), Own: busy.Own, Queued: busy.Queued, unknown: busy.Holder.Unreadable}
 	}
-	if wait, ok := errors.AsType[*lease.WaitError](err); ok {
+	if wait, ok := errors.AsType[*acquire.WaitError](err); ok {
 		return &TimeoutError{Name: wait.Name, Waited: wait.Waited, Holder: knownHolder(wait.Holder), Position: wait.Position, cause: wait.Cause}
 	}
 	switch {

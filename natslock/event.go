@@ -7,7 +7,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/natslock/locks/internal/lease"
+	"github.com/natslock/locks/internal/admin"
+	"github.com/natslock/locks/internal/session"
 )
 
 // EventType says what happened to a lock.
@@ -70,13 +71,13 @@ type Event struct {
 	Holder *Holder
 }
 
-var eventTypes = map[lease.EventType]EventType{
-	lease.EventQueued: EventQueued, lease.EventGranted: EventGranted, lease.EventRenewed: EventRenewed,
-	lease.EventReleased: EventReleased, lease.EventLost: EventExpired, lease.EventBroken: EventBroken,
-	lease.EventGaveUp: EventGaveUp, lease.EventAtRisk: EventAtRisk, lease.EventWatching: EventWatching,
+var eventTypes = map[session.EventType]EventType{
+	session.EventQueued: EventQueued, session.EventGranted: EventGranted, session.EventRenewed: EventRenewed,
+	session.EventReleased: EventReleased, session.EventLost: EventExpired, session.EventBroken: EventBroken,
+	session.EventGaveUp: EventGaveUp, session.EventAtRisk: EventAtRisk, admin.EventWatching: EventWatching,
 }
 
-func observed(ev lease.Event) Event {
+func observed(ev session.Event) Event {
 	return Event{
 		Type: eventTypes[ev.Type], Kind: Kind(ev.Kind), Name: ev.Name, ID: ev.ID,
 		Token: ev.Token, Time: ev.Time, Waited: ev.Waited, Cause: public(ev.Cause),
@@ -115,7 +116,7 @@ func (c *Client) Watch(ctx context.Context, pattern string) iter.Seq2[Event, err
 func (c *Client) Follow(ctx context.Context, pattern string) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		q := unread{wake: make(chan struct{}, 1)}
-		stop, err := c.engine.Watch(pattern, func(ch lease.Change) { q.add(changed(ch)) }, q.fail)
+		stop, err := c.admin.Watch(pattern, func(ch admin.Change) { q.add(changed(ch)) }, q.fail)
 		if err != nil {
 			yield(Event{}, fmt.Errorf("watch locks %q: %w", pattern, public(err)))
 			return
@@ -126,8 +127,8 @@ func (c *Client) Follow(ctx context.Context, pattern string) iter.Seq2[Event, er
 			case <-q.wake:
 			case <-ctx.Done():
 				return
-			case <-c.engine.Life().Done():
-				yield(Event{}, fmt.Errorf("watch locks %q: %w", pattern, context.Cause(c.engine.Life())))
+			case <-c.life.Done():
+				yield(Event{}, fmt.Errorf("watch locks %q: %w", pattern, context.Cause(c.life)))
 				return
 			}
 			events, err := q.take()
@@ -144,7 +145,7 @@ func (c *Client) Follow(ctx context.Context, pattern string) iter.Seq2[Event, er
 	}
 }
 
-func changed(ch lease.Change) Event {
+func changed(ch admin.Change) Event {
 	ev := Event{Type: eventTypes[ch.Type], Kind: Kind(ch.Kind), Mode: Mode(ch.Mode), Name: ch.Name, ID: ch.Entry.ID,
 		Token: ch.Entry.TokenOrTicket(), Time: ch.Time, Holder: holderOf(ch.Entry)}
 	switch {

@@ -6,7 +6,8 @@ import (
 	"iter"
 	"time"
 
-	"github.com/natslock/locks/internal/lease"
+	"github.com/natslock/locks/internal/admin"
+	"github.com/natslock/locks/internal/record"
 )
 
 // Kind is a kind of lock. Locks of different kinds are different locks, also
@@ -124,7 +125,7 @@ func (h *Holder) describe() string {
 	return s
 }
 
-func holderOf(e lease.Entry) *Holder {
+func holderOf(e record.Entry) *Holder {
 	if e.Zero() {
 		return nil
 	}
@@ -144,28 +145,28 @@ func holderOf(e lease.Entry) *Holder {
 	if e.Since != 0 {
 		h.Since = time.UnixMilli(e.Since)
 	}
-	if e.Status == lease.StatusBroken {
+	if e.Status == record.StatusBroken {
 		h.Broken = &Broken{By: e.BrokenBy, Reason: e.Reason, At: time.UnixMilli(e.BrokenAt)}
 	}
 	return h
 }
 
 // knownHolder is holderOf for errors, where an unknown holder is nil.
-func knownHolder(e lease.Entry) *Holder {
+func knownHolder(e record.Entry) *Holder {
 	if e.Unreadable {
 		return nil
 	}
 	return holderOf(e)
 }
 
-func waiterOf(e lease.Entry) Waiter {
+func waiterOf(e record.Entry) Waiter {
 	return Waiter{
 		Ticket: e.TokenOrTicket(), ID: e.ID, Owner: e.Owner, Host: e.Host, PID: e.PID,
 		Since: time.UnixMilli(e.Since), Mode: Mode(e.Mode),
 	}
 }
 
-func infoOf(v lease.View) Info {
+func infoOf(v admin.View) Info {
 	i := Info{Kind: Kind(v.Kind), Name: v.Name, Holder: holderOf(v.Holder)}
 	for _, r := range v.Readers {
 		i.Readers = append(i.Readers, *holderOf(r))
@@ -184,7 +185,7 @@ func infoOf(v lease.View) Info {
 // answers. Errors match [ErrInvalidName],
 // [ErrUnavailable], [ErrPermission] or the context's.
 func (c *Client) Inspect(ctx context.Context, kind Kind, name string) (Info, error) {
-	v, err := c.engine.Inspect(ctx, lease.Kind(kind), name)
+	v, err := c.admin.Inspect(ctx, record.Kind(kind), name)
 	if err != nil {
 		return Info{}, fmt.Errorf("inspect lock %q: %w", name, public(err))
 	}
@@ -197,7 +198,7 @@ func (c *Client) Inspect(ctx context.Context, kind Kind, name string) (Info, err
 // error ends the sequence.
 func (c *Client) List(ctx context.Context, pattern string) iter.Seq2[Info, error] {
 	return func(yield func(Info, error) bool) {
-		views, err := c.engine.List(ctx, pattern)
+		views, err := c.admin.List(ctx, pattern)
 		if err != nil {
 			yield(Info{}, fmt.Errorf("list locks %q: %w", pattern, public(err)))
 			return

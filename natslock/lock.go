@@ -7,7 +7,7 @@ import (
 	"runtime"
 	"time"
 
-	"github.com/natslock/locks/internal/lease"
+	"github.com/natslock/locks/internal/acquire"
 )
 
 // State is the state of a [Lock].
@@ -37,7 +37,7 @@ func (s State) String() string {
 // Lock is a lock that was granted. It must be unlocked. A Lock that is dropped
 // without is noticed and warned of; its lease then runs out.
 type Lock struct {
-	lease   lease.Holding
+	lease   acquire.Holding
 	cleanup runtime.Cleanup
 }
 

@@ -9,7 +9,10 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/natslock/locks/internal/lease"
+	"github.com/natslock/locks/internal/acquire"
+	"github.com/natslock/locks/internal/admin"
+	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/internal/session"
 	"github.com/natslock/locks/kvstore"
 )
 
@@ -21,7 +24,7 @@ type config struct {
 	bucket  string
 	store   kvstore.Config
 	create  bool
-	engine  lease.Config
+	session session.Config
 	observe func(context.Context, Event)
 	wrap    func(kvstore.KV) kvstore.KV
 }
@@ -79,7 +82,7 @@ func WithCreate(allowed bool) Option {
 // holder keeps others out, and how long a holder survives without the server.
 func WithTTL(d time.Duration) Option {
 	return func(c *config) (err error) {
-		c.engine.TTL, err = lease.RoundTTL(d, false)
+		c.session.TTL, err = clock.RoundTTL(d, false)
 		return err
 	}
 }
@@ -91,7 +94,7 @@ func WithOwner(owner string) Option {
 		if len(owner) > 1024 {
 			return invalid("WithOwner", "%d bytes, at most 1024 fit", len(owner))
 		}
-		c.engine.Owner = owner
+		c.session.Owner = owner
 		return nil
 	}
 }
@@ -103,7 +106,7 @@ func WithRenewFraction(f float64) Option {
 		if !(f > 0 && f < 1) {
 			return invalid("WithRenewFraction", "%v is not in (0, 1)", f)
 		}
-		c.engine.RenewFraction = f
+		c.session.RenewFraction = f
 		return nil
 	}
 }
@@ -116,7 +119,7 @@ func WithSafetyMargin(f float64) Option {
 		if !(f > 0 && f <= 0.5) {
 			return invalid("WithSafetyMargin", "%v is not in (0, 0.5]", f)
 		}
-		c.engine.Margin = f
+		c.session.Margin = f
 		return nil
 	}
 }
@@ -128,7 +131,7 @@ func WithReleaseTimeout(d time.Duration) Option {
 		if d <= 0 {
 			return invalid("WithReleaseTimeout", "%v is not positive", d)
 		}
-		c.engine.ReleaseTimeout = d
+		c.session.ReleaseTimeout = d
 		return nil
 	}
 }
@@ -139,7 +142,7 @@ func WithReleaseTimeout(d time.Duration) Option {
 // start, a negative duration never.
 func WithWatchAfter(d time.Duration) Option {
 	return func(c *config) error {
-		c.engine.WatchAfter = d
+		c.session.WatchAfter = d
 		return nil
 	}
 }
@@ -151,7 +154,7 @@ func WithLogger(l *slog.Logger) Option {
 		if l == nil {
 			return invalid("WithLogger", "nil")
 		}
-		c.engine.Logger = l
+		c.session.Logger = l
 		return nil
 	}
 }
@@ -185,7 +188,7 @@ func WithStore(wrap func(kvstore.KV) kvstore.KV) Option {
 type LockOption func(*lockConfig) error
 
 type lockConfig struct {
-	req  lease.Request
+	req  acquire.Request
 	warn func(*Lock)
 }
 
@@ -284,11 +287,11 @@ func EarlyWarning(d time.Duration, fn func(*Lock)) LockOption {
 }
 
 // BreakOption configures a [Client.Break].
-type BreakOption func(*lease.BreakRequest)
+type BreakOption func(*admin.BreakRequest)
 
 // Now lets the next one in at once, while the broken holder may still be at
 // work: an exception to mutual exclusion. Resources that check tokens stay
 // safe.
 func Now() BreakOption {
-	return func(r *lease.BreakRequest) { r.Now = true }
+	return func(r *admin.BreakRequest) { r.Now = true }
 }

@@ -8,7 +8,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/natslock/locks/internal/lease"
+	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/kvstore"
 )
 
@@ -90,7 +90,7 @@ type PermissionSet struct {
 // and [ErrInvalidOption] or kvstore.ErrInvalidKey for the rest of a.
 func Permissions(a Access) (PermissionSet, error) {
 	var p PermissionSet
-	holders, readers, waiters, err := lease.KeyPatterns(cmp.Or(a.Pattern, ">"))
+	holders, readers, waiters, err := record.KeyPatterns(cmp.Or(a.Pattern, ">"))
 	if err != nil {
 		return p, err
 	}

@@ -1,0 +1,284 @@
+package acquire
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/natslock/locks/internal/bucket"
+	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/internal/record"
+	"github.com/natslock/locks/internal/session"
+	"github.com/natslock/locks/kvstore"
+)
+
+// This file is the way of one Lock, top to bottom: Acquire, atOnce, offer, try, send,
+// hold. A lock that nobody wants takes just this way, with one write to the server.
+
+// Acquire takes the lock that req names. It returns the lease, or an error that
+// matches [ErrLocked] (only with Once), [ErrTimeout] when the context or the maximum
+// wait ended the wait, or another sentinel.
+func (c *Client) Acquire(ctx context.Context, req Request) (*session.Lease, error) {
+	a, err := c.prepare(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	if ctx.Err() != nil {
+		return nil, a.gaveUp(context.Cause(ctx))
+	}
+	if err := c.enter(); err != nil {
+		return nil, fmt.Errorf("acquire lock %q: %w", req.Name, err)
+	}
+	defer c.leave()
+	c.b.Listen()
+	a.asked = true
+	if err := c.kinds.check(req.Name, req.Kind); err != nil {
+		return nil, err
+	}
+	if a.drains() {
+		c.shares.closeGate(a.keys.Gate)
+	}
+	defer a.bound()()
+	if req.Once && a.drains() {
+		// Before the gate is taken: a one-shot writer stalls no reader.
+		if reader, ok := a.currentReader(); ok {
+			return nil, a.locked(reader)
+		}
+	}
+	for {
+		r := a.atOnce()
+		switch {
+		case req.Once:
+			r = a.confirmed(r)
+		case r.outcome == free || r.outcome == busy:
+			a.holder = r.entry
+			r = a.wait()
+		}
+		var l *session.Lease
+		if r.outcome == granted {
+			if l = a.hold(r.grant(a.bid.cur)); a.drains() {
+				r = a.drain(l)
+			}
+		}
+		if r.outcome == granted {
+			l.Announce(c.b.Instant().Sub(a.begun), req.WarnBefore, req.OnWarn)
+			return l, nil
+		}
+		if l != nil { // a gate whose drain has failed
+			l.Leave(record.StatusGone)
+			a.bid.cur, a.place = nil, nil
+			if r.outcome == lost { // a new claim queues again
+				continue
+			}
+		}
+		a.bid.close()
+		return nil, a.failure(r)
+	}
+}
+
+// atOnce tries to take the lock without queueing. With what the client knows, or hopes,
+// of the lock that is one write; else it reads the lock and its queue first.
+func (a *acquisition) atOnce() result {
+	known := a.c.s.Recent.Known(a.c.b.Instant(), a.keys.Gate)
+	revision := known.Tombstone
+	a.named = 0
+	switch {
+	case known.Queued && !a.req.Once: // behind those of this client, which know best
+		return result{outcome: busy}
+	case known.Tombstone == 0 || known.Unqueued:
+		a.bid.blind = true
+		r := a.bid.offer(known.Tombstone)
+		a.bid.blind = false
+		if r.outcome != unread {
+			return r
+		}
+		revision, a.named = r.entry.Revision, r.entry.Revision
+	}
+	return a.look(revision)
+}
+
+// bid repeats attempts, under new claims where one is lost, until something
+// decides.
+type bid struct {
+	c     *Client
+	ctx   context.Context
+	once  bool // an unavailable server is an answer
+	blind bool // the record that has refused an attempt is not read
+	draft draft
+	cur   *claim
+}
+
+// noStreamFor is how long a bid endures a stream without a leader, electing
+// one having been measured to take 4 to 9 s. Silence and a connection that is
+// down are waited out: they pass, or the wait's context ends.
+const noStreamFor = 15 * time.Second
+
+// offer bids for the key at the expected revision. It returns granted, free
+// with a tombstone, busy, unread, failed or ended.
+func (b *bid) offer(expect uint64) result {
+	begun := b.c.b.Instant()
+	// The backoff of an outage counts the tries in a row that were not answered: when
+	// it is over, attempts from before it may turn up and be lost.
+	silent, losses, flights := 0, 0, 0
+	for try := 0; ; try++ {
+		up := b.c.b.Online()
+		if b.cur == nil {
+			b.cur = b.c.claim(&b.draft)
+		}
+		r := b.cur.try(b.ctx, expect, b.blind)
+		var pause time.Duration
+		switch r.outcome {
+		case free:
+			if r.entry.Revision != 0 {
+				return r
+			}
+			expect = 0 // the tombstone has expired
+			if try < 3 {
+				continue
+			}
+			pause = clock.ShortBackoff(try)
+		case lost:
+			b.close()
+			silent = 0
+			if losses++; losses <= 3 {
+				continue
+			}
+			pause = clock.OutageBackoff(losses)
+		case retry:
+			if b.cur.guard != "" && !errors.Is(r.err, kvstore.ErrInFlight) {
+				b.close() // a join without an answer is repeated under a new id
+			}
+			switch {
+			case bucket.IsAny(r.err, bucket.ErrPermission), b.once && !errors.Is(r.err, kvstore.ErrInFlight),
+				errors.Is(r.err, kvstore.ErrNoStream) && b.c.b.Instant().Sub(begun) > noStreamFor:
+				return result{outcome: failed, err: r.err}
+			case errors.Is(r.err, kvstore.ErrInFlight):
+				pause = clock.InFlightBackoff(flights)
+				flights++
+			default:
+				pause = clock.OutageBackoff(silent)
+				silent++
+			}
+		default:
+			return r
+		}
+		if err := b.pause(pause, up); err != nil {
+			return result{outcome: ended, err: err}
+		}
+	}
+}
+
+// pause waits for d or a connection that has come back (up is [bucket.Bucket.Online]
+// from before the failure), the end of the wait, or of the client.
+func (b *bid) pause(d time.Duration, up <-chan struct{}) error {
+	if b.ctx.Err() != nil { // whatever else is due
+		return context.Cause(b.ctx)
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	life := b.c.b.Life()
+	select {
+	case <-t.C:
+		return nil
+	case <-up:
+		return nil
+	case <-b.ctx.Done():
+		return context.Cause(b.ctx)
+	case <-life.Done():
+		return context.Cause(life)
+	}
+}
+
+// close gives up a claim that is not granted.
+func (b *bid) close() {
+	if b.cur != nil {
+		b.cur.close(0)
+		b.cur = nil
+	}
+}
+
+// mine says whether the record is that of an earlier attempt of the bid, which
+// came to be applied late: the next attempt will adopt it.
+func (b *bid) mine(e record.Entry) bool { return b.cur != nil && e.Live() && e.From(b.cur.id) }
+
+// try makes one attempt and waits until it comes to something. A blind one does
+// not read the record it was refused for.
+func (cl *claim) try(ctx context.Context, expect uint64, blind bool) result {
+	b := cl.c.b
+	n, err := cl.send(expect)
+	if err != nil {
+		if bucket.IsAny(err, kvstore.ErrInvalidKey, errInvalidTTL, kvstore.ErrClosed) || b.Life().Err() != nil || !errors.Is(err, bucket.ErrUnavailable) {
+			return result{outcome: failed, err: err}
+		}
+		return result{outcome: retry, err: err}
+	}
+	pause, waited := bucket.DeniedAfter, bucket.DeniedAfter
+	timer := b.Timer(pause)
+	defer b.TimerDone(timer)
+	for {
+		if r, decided := cl.decided(ctx, n, blind); decided {
+			return r
+		}
+		select {
+		case <-cl.wake:
+		case <-ctx.Done():
+			return result{outcome: ended, err: context.Cause(ctx)}
+		case <-b.Life().Done():
+			return result{outcome: ended, err: context.Cause(b.Life())}
+		case <-timer.C:
+			if err := b.Denied(cl.key); err != nil {
+				cl.denied(n)
+				return result{outcome: failed, err: err}
+			}
+			if waited >= bucket.AnswerTimeout {
+				return result{outcome: retry, err: fmt.Errorf("%w: no answer within %v", bucket.ErrUnavailable, waited)}
+			}
+			pause = min(2*pause, bucket.AnswerTimeout-waited)
+			waited += pause
+			timer.Reset(pause)
+		}
+	}
+}
+
+// send makes an attempt and returns its number.
+func (cl *claim) send(expect uint64) (int, error) {
+	b := cl.c.b
+	t, err := cl.draft.terms(cl.c.s.Margin)
+	if err != nil {
+		return 0, err
+	}
+	cl.mu.Lock()
+	n := len(cl.attempts) + 1
+	cl.mu.Unlock()
+	body := cl.draft.body
+	body.ID, body.Attempt, body.TTL = cl.id, n, int64(t.TTL/time.Second)
+	body.Since, body.Waited = time.Now().UnixMilli(), cl.draft.waited(b.Instant())
+	value, err := body.Encode()
+	if err != nil {
+		return 0, err
+	}
+	cl.mu.Lock()
+	cl.attempts = append(cl.attempts, attempt{n: n, expect: expect, terms: t, floor: b.Highest(), since: body.Since, waited: body.Waited, sent: b.Instant()})
+	cl.mu.Unlock()
+	forget, err := b.Send(kvstore.Write{Key: cl.key, Value: value, Expect: expect, Guard: cl.guard, TTL: t.TTL},
+		func(a kvstore.Answer) { cl.answered(n, a) })
+	cl.mu.Lock()
+	defer cl.mu.Unlock()
+	if err != nil {
+		cl.attempts = cl.attempts[:n-1] // never sent
+		return 0, err
+	}
+	cl.attempts[n-1].forget = forget
+	return n, nil
+}
+
+// hold makes the lease of a granted claim. The place it was granted from has done its
+// duty.
+func (a *acquisition) hold(g session.Granted) *session.Lease {
+	l := a.c.s.Hold(a.parent, g, a.req.Detached, a.req.Until)
+	if a.place != nil {
+		a.place.Leave(a.placeStatus)
+	}
+	return l
+}

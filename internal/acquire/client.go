@@ -1,0 +1,149 @@
+package acquire
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/natslock/locks/internal/bucket"
+	"github.com/natslock/locks/internal/record"
+	"github.com/natslock/locks/internal/session"
+)
+
+// Client is how one client gets locks. What it has got is the session's.
+type Client struct {
+	b      *bucket.Bucket
+	s      *session.Session
+	kinds  kinds
+	lists  lists
+	shares shares
+
+	mu        sync.Mutex
+	closed    bool
+	acquiring int
+	idle      chan struct{} // closed when closed and acquiring is 0
+
+	closing closing
+}
+
+// closing is one Close under way, which others wait for.
+type closing struct {
+	hurry     chan struct{} // closed when another Close has no more time
+	hurryOnce sync.Once
+	over      chan struct{}
+	left      []string // what it returned
+}
+
+// New returns the acquires of a client. It starts nothing.
+func New(b *bucket.Bucket, s *session.Session) *Client {
+	c := &Client{b: b, s: s, idle: make(chan struct{})}
+	c.lists.c = c
+	c.closing.hurry, c.closing.over = make(chan struct{}), make(chan struct{})
+	return c
+}
+
+// enter registers an acquire, so that Close can end it and wait for it.
+func (c *Client) enter() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return bucket.ErrClosed
+	}
+	c.acquiring++
+	return nil
+}
+
+func (c *Client) leave() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.acquiring--
+	if c.closed && c.acquiring == 0 {
+		close(c.idle)
+	}
+}
+
+// Close takes no new locks, ends the waiters, and closes the session; see
+// [session.Session.Close]. It returns the names still held.
+//
+// Another Close waits for the first one, and cuts its waiting short when its own
+// ctx ends.
+func (c *Client) Close(ctx context.Context) []string {
+	c.mu.Lock()
+	first := !c.closed
+	if first {
+		c.closed = true
+		c.b.Quit(bucket.ErrClosed)
+		if c.acquiring == 0 {
+			close(c.idle)
+		}
+	}
+	c.mu.Unlock()
+	under := &c.closing
+	if !first {
+		select {
+		case <-under.over:
+		case <-ctx.Done():
+			under.hurryOnce.Do(func() { close(under.hurry) })
+			<-under.over
+		}
+		return under.left
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() { // ends with ctx, at the end of this function
+		select {
+		case <-under.hurry:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	defer close(under.over)
+	// Waiters leave without waiting for the server, unless the network holds
+	// up a write of theirs.
+	select {
+	case <-c.idle:
+	case <-ctx.Done():
+		t := time.NewTimer(c.s.ReleaseTimeout)
+		defer t.Stop()
+		select {
+		case <-c.idle:
+		case <-t.C:
+		}
+	}
+	under.left = c.s.Close(ctx)
+	return under.left
+}
+
+// kinds remembers the kind under which this client uses a name: using one as both
+// would look like one lock and be two.
+type kinds struct {
+	mu sync.Mutex
+	m  map[string]record.Kind
+}
+
+// maxKinds bounds the memory of names; beyond it some are forgotten.
+const maxKinds = 1 << 16
+
+// check notes that name is used as kind. The error matches [record.ErrInvalidName].
+func (k *kinds) check(name string, kind record.Kind) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if was, ok := k.m[name]; ok {
+		if was != kind {
+			return fmt.Errorf("%w: this client uses %q both as a mutex and as a reader-writer lock, which are different locks", record.ErrInvalidName, name)
+		}
+		return nil
+	}
+	if k.m == nil {
+		k.m = make(map[string]record.Kind)
+	}
+	if len(k.m) >= maxKinds {
+		for n := range k.m {
+			delete(k.m, n)
+			break
+		}
+	}
+	k.m[name] = kind
+	return nil
+}

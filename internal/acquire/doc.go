@@ -1,0 +1,37 @@
+// Package acquire is how a client gets a lock: by one conditional write that the
+// server acknowledges in time, at once or from a place in the queue.
+//
+// # From an attempt to a lease
+//
+//	         send                 acknowledged, or found, in time
+//	claim ----------> attempt -----------------------------------> lease
+//	  ^                  |
+//	  |   refused, or    |
+//	  |   no answer      |
+//	  +------------------+
+//
+// A claim is one acquisition under one id. It makes attempts, each a conditional
+// write with its own number, expectation and sending time, until one is granted
+// or the claim is given up. Any answer may be lost or late, so every attempt is
+// judged by itself: acknowledged before its own validity would have ended, it
+// is a grant; found in the bucket under its own number, it is one as of its own
+// sending; acknowledged when the claim is over, it leads to the deletion of
+// exactly what it wrote.
+//
+// # The queue
+//
+// A lock that is not free has a queue: records in the order of their tickets, the
+// revisions at which they were first written. The first waiter watches the lock,
+// every other waiter watches its predecessor, so one release wakes one waiter
+// however many there are. After subscribing the waiter sends a write that the
+// stream's leader refuses: that answer proves that the subscription is in place.
+// Timers back up every notification: losing one costs time, never the lock.
+//
+// # Where to find it
+//
+// acquire.go is the way of one Lock, from the request to the lease. claim.go judges the
+// answers, orphan.go cleans up after claims that are over. queue.go, follow.go and
+// first.go are the wait. gate.go and drain.go are the reader-writer lock's own, share.go
+// the leases that readers of one client share. once.go confirms the answers of a
+// one-shot acquire.
+package acquire

@@ -1,0 +1,115 @@
+package acquire
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/natslock/locks/internal/bucket"
+	"github.com/natslock/locks/internal/record"
+	"github.com/natslock/locks/internal/session"
+)
+
+// The sentinels of an acquire, which package natslock documents.
+var (
+	ErrLocked  = errors.New("lock is held")
+	ErrTimeout = errors.New("timed out waiting for the lock")
+)
+
+// The causes with which the context of a wait ends, beside the caller's own.
+var (
+	errMaxWait   = errors.New("the maximum wait is over")
+	errUntilOver = errors.New("the time it was wanted for is over")
+	errOnceLimit = errors.New("no answer in time")
+)
+
+// BusyError says why a one-shot acquire got no lock. It matches [ErrLocked].
+type BusyError struct {
+	Name   string
+	Holder record.Entry // zero when the lock is free but others are queued for it
+	Own    bool         // held by this client
+	Queued int
+}
+
+func (e *BusyError) Error() string { return fmt.Sprintf("lock %q is held", e.Name) }
+
+// Is makes the error match its sentinel.
+func (e *BusyError) Is(target error) bool { return target == ErrLocked }
+
+// WaitError says how a wait ended that was given up. It matches [ErrTimeout]
+// and the error that ended the wait.
+type WaitError struct {
+	Name     string
+	Waited   time.Duration
+	Holder   record.Entry // zero when not known
+	Position int          // in the queue, from 1; 0 when not known
+	Cause    error        // the context's, or nil when the maximum wait was over
+}
+
+func (e *WaitError) Error() string { return fmt.Sprintf("gave up waiting for lock %q", e.Name) }
+
+// Is makes the error match its sentinel.
+func (e *WaitError) Is(target error) bool { return target == ErrTimeout }
+
+// Unwrap makes the error match the one that ended the wait.
+func (e *WaitError) Unwrap() error { return e.Cause }
+
+// failure is the error of an acquire that was not granted.
+func (a *acquisition) failure(r result) error {
+	switch r.outcome {
+	case free, busy:
+		return a.locked(r.entry)
+	case ended:
+		return a.gaveUp(r.err)
+	}
+	if a.ctx.Err() != nil && !bucket.IsAny(r.err, bucket.ErrPermission, errInvalidTTL, errSlowLink) {
+		return a.gaveUp(context.Cause(a.ctx)) // whatever it failed with meanwhile
+	}
+	return fmt.Errorf("acquire lock %q: %w", a.req.Name, r.err)
+}
+
+// locked is the answer to a one-shot acquire of a lock that is held or queued
+// for.
+func (a *acquisition) locked(holder record.Entry) error {
+	err := &BusyError{Name: a.req.Name}
+	if holder.Live() {
+		err.Holder = holder
+		err.Own = holder.Client == a.c.b.Client
+	}
+	if a.queue != nil {
+		err.Queued = *a.queue
+	} else if queue, listErr := a.c.lists.queue(a.ctx, a.keys.Place("*"), a.asOf, 0); listErr == nil {
+		err.Queued = len(queue)
+	}
+	return err
+}
+
+func (a *acquisition) gaveUp(cause error) error {
+	waited := a.c.b.Instant().Sub(a.begun)
+	var err error
+	switch {
+	case errors.Is(cause, bucket.ErrClosed), a.c.b.Life().Err() != nil && errors.Is(cause, bucket.ErrUnavailable):
+		err = fmt.Errorf("acquire lock %q: %w", a.req.Name, cause)
+	case errors.Is(cause, errOnceLimit):
+		err = fmt.Errorf("acquire lock %q: %w: no answer within %v", a.req.Name, bucket.ErrUnavailable, waited.Round(time.Millisecond))
+	default:
+		w := &WaitError{Name: a.req.Name, Waited: waited, Position: a.position, Holder: a.holder}
+		if !errors.Is(cause, errMaxWait) {
+			w.Cause = cause
+			if a.parent.Err() != nil {
+				w.Cause = bucket.EndOf(a.parent)
+			}
+			if a.req.Once && a.asked { // it waits for nothing but answers
+				w.Cause = fmt.Errorf("%w: %w: no usable answer by then", w.Cause, bucket.ErrUnavailable)
+			}
+		}
+		err = w
+	}
+	ev := session.Event{Type: session.EventGaveUp, Kind: a.req.Kind, Name: a.req.Name, Waited: waited, Cause: err}
+	if a.bid.cur != nil {
+		ev.ID = a.bid.cur.id
+	}
+	a.c.s.Notify(a.parent, ev)
+	return err
+}

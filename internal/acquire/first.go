@@ -1,0 +1,147 @@
+package acquire
+
+import (
+	"time"
+
+	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/internal/record"
+	"github.com/natslock/locks/internal/session"
+	"github.com/natslock/locks/kvstore"
+)
+
+// head is the first waiter of a queue.
+type head struct {
+	a     *acquisition
+	place *session.Place
+	watch kvstore.Watch // nil: the timers remain
+	back  backstop
+	late  lateness
+	due   clock.Instant // the next read: a notification, which can be forged, never puts it off
+}
+
+// first waits for the lock at the head of the queue.
+func (a *acquisition) first(place *session.Place) result {
+	a.sight.turn(a.keys.Gate)
+	h := head{a: a, place: place, back: backstop{place: a.placeTTL()}, due: a.c.b.Instant()}
+	if w, err := a.c.b.Watch(a.keys.Gate, a.sight.deliver); err == nil {
+		defer w.Stop()
+		w.Track(kvstore.Record{})
+		h.watch = w
+	}
+	for expect := uint64(0); ; {
+		// Refused while the lock is held. Sent after subscribing, so the leader's
+		// answer proves that the subscription is in place.
+		r := a.bid.offer(expect)
+		switch r.outcome {
+		case free:
+			if place.Gone() {
+				return result{outcome: requeue}
+			}
+		case busy:
+			a.holder = r.entry
+			if a.c.b.Overdue(a.ctx, r.entry) {
+				break
+			}
+			if r = h.await(); r.outcome != free {
+				return r
+			}
+		default:
+			return r
+		}
+		expect = r.entry.Revision
+	}
+}
+
+// await waits until the lock may be free: the entry has the revision to expect.
+func (h *head) await() result {
+	a, b := h.a, h.a.c.b
+	for {
+		left := a.holder.Remaining(b.Now())
+		timer := time.NewTimer(h.schedule(left))
+		r, decided := result{}, false
+		select {
+		case <-a.sight.wake:
+			r, decided = h.notified()
+		case <-timer.C:
+			switch {
+			case h.place.Gone():
+				r, decided = result{outcome: requeue}, true
+			case left == 0 && !a.holder.OverdueAt(b.Now()):
+				r, decided = result{outcome: free}, true // a claim decides
+			default:
+				r, decided = h.read(0)
+			}
+		case <-a.ctx.Done():
+			r, decided = result{outcome: ended, err: a.over()}, true
+		case <-b.Life().Done():
+			r, decided = result{outcome: ended, err: a.over()}, true
+		}
+		timer.Stop()
+		if decided {
+			return r
+		}
+	}
+}
+
+// schedule returns how long to wait for notifications before the next read. left is
+// what the holder's record has left by the estimate of the server's clock.
+func (h *head) schedule(left time.Duration) time.Duration {
+	now := h.a.c.b.Instant()
+	switch {
+	case left == 0 && h.due <= now:
+		h.due = now.Add(h.late.next())
+	case left == 0 && h.late == 0:
+		h.due = min(h.due, now.Add(h.late.next()))
+	case left == 0:
+	default:
+		h.late = 0
+		if h.due <= now {
+			h.due = now.Add(h.back.next())
+		}
+		if h.watch != nil {
+			h.watch.Track(h.a.holder.Record)
+		} else if left > 0 {
+			h.due = min(h.due, now.Add(left))
+		}
+	}
+	return h.due.Sub(now)
+}
+
+// notified judges a notification; false: it decides nothing.
+func (h *head) notified() (result, bool) {
+	a := h.a
+	ev, recheck := a.sight.take()
+	switch {
+	case h.place.Gone():
+		return result{outcome: requeue}, true
+	case ev.Kind == kvstore.Deleted:
+		// Any client may forge that: a claim at the revision of a live
+		// record would overwrite it.
+		return h.read(ev.Record.Revision)
+	case ev.Kind == kvstore.Expired:
+		return result{outcome: free}, true
+	case ev.Kind == kvstore.Put:
+		a.holder = record.Of(ev.Record)
+		return result{outcome: free}, a.bid.mine(a.holder)
+	case recheck: // the answer to a claim proves the subscription again
+		return result{outcome: free}, true
+	}
+	return result{}, false
+}
+
+// read reads the lock, as of a state that contains revision; false: it is held.
+func (h *head) read(revision uint64) (result, bool) {
+	a := h.a
+	entry, err := a.c.b.Read(a.ctx, a.keys.Gate, revision)
+	switch {
+	case err != nil:
+		return result{}, false
+	case !entry.Live():
+		return result{outcome: free, entry: entry}, true
+	}
+	a.holder = entry
+	if a.c.b.Overdue(a.ctx, entry) {
+		return result{outcome: free, entry: entry}, true
+	}
+	return result{outcome: free}, a.bid.mine(entry)
+}

@@ -1,0 +1,76 @@
+package acquire
+
+import (
+	"github.com/natslock/locks/internal/record"
+	"github.com/natslock/locks/internal/session"
+	"github.com/natslock/locks/kvstore"
+)
+
+// enough is how many records a newcomer reads of a lock and its queue to see that
+// it has to queue.
+const enough = 16
+
+// look reads the lock and its queue, from a state that contains revision, and
+// takes the lock if it is free and nobody is queued.
+func (a *acquisition) look(revision uint64) result {
+	b := a.c.b
+	at := b.Instant()
+	a.queue = nil
+	// Free a moment ago: waiters go first. A state that contains the
+	// tombstone has every waiter that queued before it; where nothing lags that
+	// need not be proven, which costs a request when nothing is there.
+	if b.Alone() {
+		revision = 0
+	}
+	opts := []kvstore.ListOption{kvstore.Beside(a.keys.Gate)}
+	if !a.req.Once { // else the length is reported
+		opts = append(opts, kvstore.AtMost(enough))
+	}
+	l, err := b.ListSoon(a.ctx, a.keys.Place("*"), revision, opts...)
+	if err != nil {
+		if !a.req.Once {
+			return result{outcome: busy} // for all that is known
+		}
+		if entry, e := b.Read(a.ctx, a.keys.Gate, revision); e == nil && entry.Live() && !a.bid.mine(entry) {
+			return result{outcome: busy, entry: entry} // the queue is not known
+		}
+		return a.noAnswer(err)
+	}
+	var entry record.Entry
+	if l.Beside.Revision != 0 {
+		entry = record.Of(l.Beside)
+	}
+	queue, err := b.Clear(a.ctx, record.Queue(l.Records))
+	a.queue = new(len(queue))
+	held := entry.Live() && !a.bid.mine(entry)
+	// An overdue record is older than the queue: a replica that lags may show it
+	// without the waiters, so a newcomer queues behind it.
+	if held && err == nil && a.req.Once && (b.Alone() || a.asOf > 0) {
+		var overdue bool
+		overdue, err = b.AskOverdue(a.ctx, entry)
+		held = !overdue
+	}
+	switch {
+	case err != nil && a.req.Once: // an overdue record neither holds nor queues
+		return a.noAnswer(err)
+	case err != nil:
+		a.c.s.Logger.Debug("delete overdue places", "lock", a.req.Name, "error", err)
+		return result{outcome: busy, entry: entry}
+	case held:
+		return result{outcome: busy, entry: entry}
+	case len(queue) > 0 || l.More:
+		return result{outcome: busy}
+	}
+	a.c.s.Recent.Unqueued(a.keys.Gate, at)
+	r := result{outcome: free, entry: entry}
+	if a.bid.mine(entry) { // an earlier attempt, to be adopted
+		r.entry = record.Entry{}
+	}
+	// There can be a newer tombstone: others may be quicker just now.
+	for {
+		r = a.bid.offer(r.entry.Revision)
+		if r.outcome != free || b.Instant().Sub(at) >= session.Bypass {
+			return r
+		}
+	}
+}

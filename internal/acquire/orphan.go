@@ -1,0 +1,211 @@
+package acquire
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/natslock/locks/internal/bucket"
+	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/internal/record"
+	"github.com/natslock/locks/internal/session"
+	"github.com/natslock/locks/kvstore"
+)
+
+// An orphaned write is an attempt without an answer whose claim is over. The server may
+// still apply it, and then its record keeps others out for a TTL. So the client goes on
+// waiting for the answer, watches the key for the record, and takes away what the
+// attempt expects. All of that is a courtesy to waiters; safety does not rest on it.
+
+// close ends the claim; n is the attempt that was granted, or 0. Answers that
+// are here already or still to come lead to deletions only.
+func (cl *claim) close(n int) {
+	cl.mu.Lock()
+	if cl.over {
+		cl.mu.Unlock()
+		return
+	}
+	cl.over, cl.granted = true, n
+	replies := cl.replies
+	cl.replies = nil
+	var open []attempt
+	var adopted func() // found, so its answer is no longer needed
+	for i, a := range cl.attempts {
+		switch {
+		case a.answered || a.forget == nil:
+		case i+1 == n:
+			adopted = a.forget
+			cl.attempts[i].answered = true // by the record
+		default:
+			open = append(open, a)
+		}
+	}
+	cl.mu.Unlock()
+	for _, r := range replies {
+		if r.answer.Err == nil && r.n != n {
+			cl.c.s.Discard(cl.key, cl.id, r.answer.Revision)
+		}
+	}
+	if adopted != nil {
+		adopted()
+	}
+	if len(open) > 0 {
+		cl.cleanUp(open, n == 0)
+	}
+}
+
+// cleanUp deals with attempts without an answer when the claim is over. When the claim was
+// given up, it takes away what they expect.
+func (cl *claim) cleanUp(open []attempt, givenUp bool) {
+	for _, a := range open {
+		cl.c.s.Await(&session.Orphan{}, a.forget)
+	}
+	cl.c.s.Background(func(ctx context.Context) {
+		if w, err := cl.c.b.Watch(cl.key, cl.appeared); err == nil {
+			cl.watchWhileOpen(w)
+		}
+		if !givenUp {
+			return
+		}
+		ctx, cancel := context.WithTimeout(ctx, open[len(open)-1].terms.TTL)
+		defer cancel()
+		taken := make(map[uint64]bool)
+		for _, a := range open {
+			if !taken[a.expect] {
+				taken[a.expect] = true
+				cl.takeAway(ctx, a)
+			}
+		}
+	})
+}
+
+// watchWhileOpen keeps w until each attempt is settled, or for the life of an orphan.
+func (cl *claim) watchWhileOpen(w kvstore.Watch) {
+	cl.mu.Lock()
+	settled := cl.settled()
+	if !settled {
+		cl.orphan, cl.stop = &session.Orphan{}, w.Stop
+		cl.c.s.Await(cl.orphan, w.Stop)
+	}
+	cl.mu.Unlock()
+	if settled {
+		w.Stop()
+	}
+}
+
+// settle notes that an attempt without an answer cannot be applied any more, or has
+// been and its record is deleted.
+func (cl *claim) settle(n int) {
+	cl.mu.Lock()
+	if n >= 1 && n <= len(cl.attempts) {
+		cl.attempts[n-1].answered = true
+	}
+	cl.mu.Unlock()
+	cl.endWatch()
+}
+
+// endWatch ends the watch for late records when each attempt is settled.
+func (cl *claim) endWatch() {
+	cl.mu.Lock()
+	var orphan *session.Orphan
+	if cl.orphan != nil && cl.settled() {
+		orphan, cl.orphan = cl.orphan, nil
+	}
+	cl.mu.Unlock()
+	if orphan != nil {
+		cl.c.s.Settle(orphan)
+		cl.c.s.Send(cl.stop)
+	}
+}
+
+// settled says whether each attempt has an answer. Under mu.
+func (cl *claim) settled() bool {
+	return !slices.ContainsFunc(cl.attempts, func(a attempt) bool { return !a.answered })
+}
+
+// takeAway puts a tombstone where the attempt expects none, or finds its
+// record and deletes it. For an expectation above 0 that settles the attempt
+// for ever; for 0 as long as the tombstone lasts.
+func (cl *claim) takeAway(ctx context.Context, a attempt) {
+	b := cl.c.b
+	expect, found := a.expect, 0 // found: the attempt whose record is there
+	if cl.guard != "" {
+		// What it expects is the gate's: nothing to take away. What it may have
+		// written is here.
+		entry, err := cl.readOwn(ctx)
+		if err != nil || !entry.Live() {
+			return
+		}
+		expect, found = entry.Revision, entry.Attempt
+	}
+	over := func() {
+		if found > 0 { // it was applied, and its record is gone
+			cl.settle(found)
+		}
+		if a.expect > 0 && cl.guard == "" { // a later revision kills it for ever
+			cl.settle(a.n)
+		}
+	}
+	for try := 0; ; try++ {
+		up := b.Online()
+		err := b.Delete(ctx, cl.key, expect, cl.id)
+		var conflict *kvstore.ConflictError
+		switch {
+		case err == nil:
+			over()
+			return
+		case errors.As(err, &conflict):
+			if conflict.Last == 0 {
+				return
+			}
+			entry, err := b.Read(ctx, cl.key, conflict.Last)
+			if err == nil && !(entry.From(cl.id) && entry.Live()) {
+				if final(conflict, expect) {
+					over()
+				}
+				return
+			}
+			if err == nil {
+				expect, found = entry.Revision, entry.Attempt
+			}
+		case bucket.IsAny(err, bucket.ErrPermission, kvstore.ErrClosed):
+			return
+		}
+		if b.Sleep(ctx, clock.OutageBackoff(try), up) != nil {
+			return
+		}
+	}
+}
+
+// readOwn reads the claim's own key, again and again while the server is away.
+func (cl *claim) readOwn(ctx context.Context) (record.Entry, error) {
+	b := cl.c.b
+	for try := 0; ; try++ {
+		up := b.Online()
+		entry, err := b.Read(ctx, cl.key, 1)
+		if err == nil || bucket.IsAny(err, bucket.ErrPermission, kvstore.ErrClosed) || b.Sleep(ctx, clock.OutageBackoff(try), up) != nil {
+			return entry, err
+		}
+	}
+}
+
+// appeared deletes a record of this claim that the server stored after the claim was
+// over.
+func (cl *claim) appeared(ev kvstore.Event) {
+	if ev.Kind != kvstore.Put {
+		return
+	}
+	entry := record.Of(ev.Record)
+	cl.mu.Lock()
+	unwanted := cl.over && entry.From(cl.id) && entry.Renewal == 0 && entry.Attempt != cl.granted &&
+		(entry.Status == record.StatusHeld || entry.Status == record.StatusWaiting)
+	cl.mu.Unlock()
+	if unwanted {
+		// Anybody may forge a notification: the record itself has to say so.
+		cl.c.s.Background(func(ctx context.Context) {
+			if e, err := cl.c.b.Read(ctx, cl.key, ev.Record.Revision); err == nil && e.From(cl.id) && e.Live() && e.Renewal == 0 && e.Attempt != cl.granted {
+				cl.c.s.Discard(cl.key, cl.id, e.Revision)
+			}
+		})
+	}
+}

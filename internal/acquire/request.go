@@ -1,0 +1,115 @@
+package acquire
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/internal/record"
+	"github.com/natslock/locks/internal/session"
+)
+
+var errInvalidTTL = clock.ErrInvalidTTL
+
+// Request says what to acquire and how.
+type Request struct {
+	Kind     record.Kind
+	Mode     record.Mode
+	Name     string
+	TTL      time.Duration     // 0: the client's
+	Until    time.Time         // when set: a lease that ends then and is never renewed
+	Fixed    bool              // not renewed by itself
+	MaxWait  time.Duration     // 0: as long as the context
+	Meta     map[string]string // shown to operators
+	Detached bool              // the lease's context does not end with the caller's
+	Once     bool              // do not wait
+
+	WarnBefore time.Duration // 0: no early warning
+	OnWarn     func()
+}
+
+// acquisition is one call under way.
+type acquisition struct {
+	c      *Client
+	req    Request
+	keys   record.Keys
+	ttl    time.Duration
+	parent context.Context // the caller's
+	ctx    context.Context // ends the waiting
+	begun  clock.Instant
+	asked  bool // it came to a request
+	bid    bid
+
+	// What it has learnt of the lock.
+	holder   record.Entry // the last one shown; zero: none
+	queue    *int         // the length of the queue when it came; nil: not known
+	position int          // in the queue
+	asOf     uint64       // a revision that the bucket had reached during this call; 0: not asked for
+	named    uint64       // by the leader, during this call, as the last revision of the gate; 0: nothing
+
+	sight       *sight         // of the record that it waits for
+	place       *session.Place // in the queue, when granted from there
+	placeStatus record.Status  // what the tombstone of the place says
+}
+
+func (a *acquisition) reads() bool { return a.req.Mode == record.Shared }
+
+// drains says whether the lock is granted behind a gate that readers have to leave.
+func (a *acquisition) drains() bool { return a.req.Kind == record.RW && !a.reads() }
+
+// prepare checks a request, before any I/O.
+func (c *Client) prepare(ctx context.Context, req Request) (*acquisition, error) {
+	encoded, err := record.EncodeName(req.Name)
+	if err != nil {
+		return nil, err
+	}
+	a := &acquisition{c: c, req: req, keys: record.KeysOf(req.Kind, encoded), parent: ctx, ctx: ctx, begun: c.b.Instant(), ttl: c.s.TTL}
+	switch {
+	case !req.Until.IsZero():
+		a.req.Fixed = true
+		t, err := clock.TermsUntil(time.Until(req.Until), c.s.Margin)
+		if err != nil {
+			return nil, fmt.Errorf("lock %q until %v: %w", req.Name, req.Until.Format(time.RFC3339), err)
+		}
+		a.ttl = t.TTL
+	case req.TTL != 0:
+		if a.ttl, err = clock.RoundTTL(req.TTL, req.Fixed); err != nil {
+			return nil, fmt.Errorf("lock %q: %w", req.Name, err)
+		}
+	}
+	body := c.s.Body(record.StatusHeld, req.Meta)
+	body.Fixed, body.Mode = a.req.Fixed, uint8(req.Mode)
+	if len(req.Meta) > 0 { // the rest of a record always fits
+		if v, err := body.Encode(); err != nil || len(v) > record.MaxGiven {
+			return nil, fmt.Errorf("lock %q: %w: the metadata makes a record larger than %d bytes", req.Name, record.ErrInvalidOption, record.MaxGiven)
+		}
+	}
+	a.bid = bid{c: c, once: req.Once, draft: draft{
+		kind: req.Kind, name: req.Name, key: a.keys.Gate, body: body, ttl: a.ttl, until: req.Until, begun: a.begun,
+	}}
+	if a.reads() { // each claim is a reader of its own, which the gate must admit
+		d := &a.bid.draft
+		d.key, d.prefix, d.guard = "", a.keys.Reader(""), a.keys.Gate
+	}
+	return a, nil
+}
+
+// bound bounds the wait by the request. The caller ends it.
+func (a *acquisition) bound() (cancel func()) {
+	cancel = func() {}
+	if !a.req.Until.IsZero() {
+		a.ctx, cancel = context.WithDeadlineCause(a.ctx, a.req.Until, errUntilOver)
+	}
+	limit, reason := a.req.MaxWait, errMaxWait
+	if a.req.Once {
+		limit, reason = min(a.ttl, session.DefaultReleaseTimeout), errOnceLimit
+	}
+	if limit > 0 {
+		outer := cancel
+		ctx, inner := context.WithTimeoutCause(a.ctx, limit, reason)
+		a.ctx, cancel = ctx, func() { inner(); outer() }
+	}
+	a.bid.ctx = a.ctx
+	return cancel
+}

@@ -1,0 +1,94 @@
+package acquire
+
+import (
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/natslock/locks/kvstore"
+)
+
+// sight is a waiter's view of the key it watches: the newest event that it has
+// not taken yet, and a wake channel. Wake-ups coalesce; transitions do
+// not get lost, because tombstones and ends are newer than what they end. That
+// holds for one key: the end of a record is an event at the revision it was
+// written at, which may be older than what was seen of the key watched before.
+// Events are not compared with those taken: a forged one may name any revision.
+type sight struct {
+	mu      sync.Mutex
+	key     string
+	ev      kvstore.Event
+	recheck bool
+	wake    chan struct{}
+}
+
+func newSight() *sight { return &sight{wake: make(chan struct{}, 1)} }
+
+// turn begins to watch key and forgets what was seen of another.
+func (s *sight) turn(key string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.key, s.ev, s.recheck = key, kvstore.Event{}, false
+}
+
+func (s *sight) deliver(ev kvstore.Event) {
+	s.mu.Lock()
+	switch {
+	case ev.Kind == kvstore.Recheck:
+		s.recheck = true
+	case ev.Record.Key == s.key && ev.Record.Revision >= s.ev.Record.Revision:
+		s.ev = ev
+	default:
+		s.mu.Unlock()
+		return
+	}
+	s.mu.Unlock()
+	s.poke()
+}
+
+func (s *sight) poke() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (s *sight) take() (ev kvstore.Event, recheck bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ev, recheck = s.ev, s.recheck
+	s.ev, s.recheck = kvstore.Event{}, false
+	return ev, recheck
+}
+
+// backstop yields the pauses after which a waiter reads by itself: soon at first,
+// then about as often as its place is renewed.
+type backstop struct {
+	place time.Duration // its TTL
+	tries int
+}
+
+func (b *backstop) next() time.Duration {
+	early := [...]time.Duration{20 * time.Millisecond, 100 * time.Millisecond, 500 * time.Millisecond}
+	if b.tries++; b.tries <= len(early) {
+		return early[b.tries-1]
+	}
+	return b.place/3 + rand.N(b.place/30)
+}
+
+// lateness yields the pauses after which a waiter checks a record whose TTL is over
+// by the estimate of the server's clock: short ones while the server may only be a
+// moment late, longer ones when it has not removed an overdue record and no claim
+// has got it either.
+type lateness int
+
+func (o *lateness) next() time.Duration {
+	*o++
+	switch {
+	case *o <= 15: // 300 ms in all, which is record.OverdueSlack
+		return 20 * time.Millisecond
+	case *o <= 25:
+		return 100 * time.Millisecond
+	}
+	return time.Second
+}

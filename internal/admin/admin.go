@@ -1,0 +1,17 @@
+// Package admin is what an operator does with locks: it reads them, watches them, and
+// breaks their holders.
+package admin
+
+import (
+	"github.com/natslock/locks/internal/bucket"
+	"github.com/natslock/locks/internal/session"
+)
+
+// Admin reads, watches and breaks the locks of a bucket, those of other clients too.
+type Admin struct {
+	b *bucket.Bucket
+	s *session.Session
+}
+
+// New returns an operator's view of the bucket of a session.
+func New(b *bucket.Bucket, s *session.Session) *Admin { return &Admin{b: b, s: s} }

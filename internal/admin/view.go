@@ -1,0 +1,142 @@
+package admin
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/natslock/locks/internal/bucket"
+	"github.com/natslock/locks/internal/record"
+	"github.com/natslock/locks/kvstore"
+)
+
+// View is what is known of one lock.
+type View struct {
+	Kind    record.Kind
+	Name    string
+	Holder  record.Entry // zero when free
+	Readers []record.Entry
+	Queue   []record.Entry // in the order of their tickets
+}
+
+// newest returns a revision that the bucket has reached, and the server's time:
+// what is read as of that revision shows every write that was acknowledged before
+// the call, whichever replica answers. While nobody leads both are zero, and reads
+// may be behind. The error is that of a context that has ended.
+func (a *Admin) newest(parent context.Context) (revision uint64, server time.Time, err error) {
+	st, err := a.b.Leader(parent, bucket.AnswerTimeout)
+	switch {
+	case parent.Err() != nil:
+		return 0, time.Time{}, err
+	case err != nil:
+		return 0, time.Time{}, nil
+	}
+	return st.LastRevision, st.Time, nil
+}
+
+// entryAt reads a record for a view that was made at a time of the server's.
+func entryAt(r kvstore.Record, server time.Time) record.Entry {
+	entry := record.Of(r)
+	entry.Overdue = entry.OverdueAt(server)
+	return entry
+}
+
+// Inspect reads one lock. A free lock has no holder and nobody queued.
+func (a *Admin) Inspect(ctx context.Context, kind record.Kind, name string) (View, error) {
+	encoded, err := record.EncodeName(name)
+	if err != nil {
+		return View{}, err
+	}
+	v := View{Kind: kind, Name: name}
+	keys := record.KeysOf(kind, encoded)
+	min, server, err := a.newest(ctx)
+	if err != nil {
+		return View{}, err
+	}
+	entry, err := a.b.Read(ctx, keys.Gate, min)
+	if bucket.IsAny(err, bucket.ErrPermission) {
+		// The leader's read shows any key, so it may be withheld, or not be
+		// imported: a replica's will do for a look, then.
+		entry, err = a.b.Read(ctx, keys.Gate, 0)
+	}
+	if err != nil {
+		return View{}, err
+	}
+	if entry.Live() {
+		v.Holder = entry
+		v.Holder.Overdue = entry.OverdueAt(server)
+	}
+	l, err := a.b.ListSoon(ctx, keys.Place("*"), min)
+	if err != nil {
+		return View{}, err
+	}
+	v.Queue = record.Queue(l.Records)
+	if kind == record.RW {
+		l, err := a.b.List(ctx, keys.Reader("*"), min)
+		if err != nil {
+			return View{}, err
+		}
+		for _, r := range l.Records {
+			v.Readers = append(v.Readers, entryAt(r, server))
+		}
+	}
+	return v, nil
+}
+
+// List reads all locks whose names match pattern, sorted by name.
+func (a *Admin) List(ctx context.Context, pattern string) ([]View, error) {
+	encoded, err := record.EncodePattern(pattern)
+	if err != nil {
+		return nil, err
+	}
+	type lock struct {
+		kind record.Kind
+		name string
+	}
+	min, server, err := a.newest(ctx)
+	if err != nil {
+		return nil, err
+	}
+	found := make(map[lock]*View)
+	for _, prefix := range record.Prefixes {
+		l, err := a.b.List(ctx, record.Pattern(prefix, encoded), min)
+		if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
+			return nil, err
+		}
+		for _, r := range l.Records {
+			k, ok := record.ParseKey(r.Key)
+			if !ok {
+				continue
+			}
+			id := lock{k.Kind(), k.Name}
+			entry := entryAt(r, server)
+			if k.Waits() && (entry.Unreadable || entry.Status != record.StatusWaiting) {
+				continue // no waiter wrote it
+			}
+			v := found[id]
+			if v == nil {
+				v = &View{Kind: id.kind, Name: id.name}
+				found[id] = v
+			}
+			switch {
+			case k.Waits():
+				v.Queue = append(v.Queue, entry)
+			case prefix == record.ReaderPrefix:
+				v.Readers = append(v.Readers, entry)
+			default:
+				v.Holder = entry
+			}
+		}
+	}
+	views := make([]View, 0, len(found))
+	for _, v := range found {
+		record.SortByTicket(v.Queue)
+		views = append(views, *v)
+	}
+	slices.SortFunc(views, func(a, b View) int {
+		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Kind, b.Kind))
+	})
+	return views, nil
+}

@@ -1,0 +1,286 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/natslock/locks/internal/bucket"
+	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/internal/record"
+	"github.com/natslock/locks/internal/session"
+	"github.com/natslock/locks/kvstore"
+)
+
+// watchCheck is how often a watch asks whether its bucket is still there: one
+// that was made again has other notifications, and the watch would hear nothing
+// for ever.
+const watchCheck = 10 * time.Second
+
+// readTimeout bounds the reading of the locks that are there: there may be many.
+const readTimeout = time.Minute
+
+// EventWatching is a mark among the changes: from here on the watch reports them. Only
+// a read can show what it missed before.
+const EventWatching = session.EventAtRisk + 1
+
+// Change is something that happened to any client's lock.
+type Change struct {
+	Type session.EventType
+	Kind record.Kind
+	Mode record.Mode
+	Name string
+	Time time.Time // by the server's clock
+	// Entry is the record of the claim that it happened to. Of a deletion whose record
+	// was not seen it has the id and the token only.
+	Entry record.Entry
+}
+
+// watcher follows all keys of the locks that match a pattern.
+type watcher struct {
+	a       *Admin
+	deliver func(Change)
+	watches []kvstore.Watch
+	keys    []string      // patterns, one for each of watches
+	missed  chan struct{} // the connection was away
+	created time.Time     // the bucket's
+
+	mu    sync.Mutex
+	ended map[string]uint64 // during a read of the locks: the tombstones notified, by key
+}
+
+// Watch calls deliver for every change of a lock whose name matches pattern,
+// and with [EventWatching] when it begins to report them: at first, and again
+// when it may have missed some. Changes are hints. When the bucket was deleted
+// or re-created no more can come: it calls fail, once. The returned
+// function ends the watch and waits for it.
+func (a *Admin) Watch(pattern string, deliver func(Change), fail func(error)) (stop func(), err error) {
+	encoded, err := record.EncodePattern(pattern)
+	if err != nil {
+		return nil, err
+	}
+	a.b.Listen()
+	w := &watcher{a: a, deliver: deliver, missed: make(chan struct{}, 1)}
+	for _, prefix := range record.Prefixes {
+		keys := record.Pattern(prefix, encoded)
+		first := len(w.watches) == 0
+		watch, err := a.b.Watch(keys, func(ev kvstore.Event) {
+			if ev.Kind != kvstore.Recheck {
+				w.notified(ev)
+			} else if first { // all watches are notified
+				w.recheck()
+			}
+		})
+		if err != nil {
+			w.stop()
+			return nil, err
+		}
+		watch.Track(kvstore.Record{}) // the ends of all that is to come
+		w.watches, w.keys = append(w.watches, watch), append(w.keys, keys)
+	}
+	ctx, cancel := context.WithCancel(a.b.Life())
+	var running sync.WaitGroup
+	running.Go(func() {
+		if err := w.follow(ctx); err != nil {
+			fail(err)
+		}
+	})
+	return func() {
+		cancel()
+		w.stop()
+		running.Wait()
+	}, nil
+}
+
+func (w *watcher) stop() {
+	for _, watch := range w.watches {
+		watch.Stop()
+	}
+}
+
+func (w *watcher) recheck() {
+	select {
+	case w.missed <- struct{}{}:
+	default:
+	}
+}
+
+func (w *watcher) notified(ev kvstore.Event) {
+	if ev.Kind == kvstore.Deleted {
+		w.mu.Lock()
+		if w.ended != nil {
+			w.ended[ev.Record.Key] = ev.Record.Revision
+		}
+		w.mu.Unlock()
+	}
+	if end, ok := endBefore(ev); ok {
+		w.deliver(end)
+	}
+	if c, ok := changeOf(ev); ok {
+		w.deliver(c)
+	}
+}
+
+// endBefore is the end of the claim whose record ev shows as replaced by another
+// claim's: the server removes a record without a notification, and the next holder can be
+// quicker than this client's clock. A record that had not expired by then has ended
+// by a tombstone that was missed: its end is not known.
+func endBefore(ev kvstore.Event) (Change, bool) {
+	old := ev.Before
+	if ev.Kind != kvstore.Put || old.Revision == 0 || old.TTL <= 0 {
+		return Change{}, false
+	}
+	entry, before := record.Of(ev.Record), record.Of(old)
+	if before.From(entry.ID) || before.Unreadable && entry.Status == record.StatusBroken {
+		return Change{}, false // renewed or broken
+	}
+	if old.Time.Add(old.TTL).After(ev.Record.Time.Add(record.OverdueSlack)) {
+		return Change{}, false
+	}
+	return changeOf(kvstore.Event{Kind: kvstore.Expired, Record: old})
+}
+
+// follow checks the bucket at first, whenever the connection was away, and
+// now and then. It returns nil when ctx has ended.
+func (w *watcher) follow(ctx context.Context) error {
+	read, try := true, 0
+	for {
+		pause := watchCheck
+		switch err := w.check(ctx, read); {
+		case ctx.Err() != nil:
+			return nil
+		case bucket.IsAny(err, kvstore.ErrNotFound, kvstore.ErrRemade):
+			return fmt.Errorf("%w: %w", bucket.ErrUnavailable, err)
+		case err == nil:
+			read, try = false, 0
+		default: // no answer: try again, at once when the connection is back
+			w.a.s.Logger.Debug("watch locks", "error", err)
+			pause = min(clock.OutageBackoff(try), watchCheck)
+			try++
+		}
+		t := time.NewTimer(pause)
+		select {
+		case <-t.C:
+		case <-w.missed:
+			read = true
+		case <-ctx.Done():
+		}
+		t.Stop()
+	}
+}
+
+// settling is how long a watch waits for its subscriptions to reach every server of
+// a cluster. Only a write would prove that (see [kvstore.NoRevision]), and a user
+// that watches need not be allowed to write.
+const settling = 100 * time.Millisecond
+
+// check asks for the bucket. With read it waits until the subscriptions, which were
+// sent before, are in place, says so, and reads the locks.
+func (w *watcher) check(ctx context.Context, read bool) error {
+	asking, cancel := context.WithTimeout(ctx, session.DefaultReleaseTimeout)
+	defer cancel()
+	st, err := w.a.b.State(asking, "")
+	if err != nil {
+		return err
+	}
+	if !w.created.IsZero() && !w.created.Equal(st.Created) {
+		w.a.s.Verify(asking) // the next watch has to subscribe to the new one
+		return kvstore.ErrRemade
+	}
+	w.created = st.Created
+	if !read {
+		return nil
+	}
+	if !w.a.b.Alone() { // where only one server answers, its answer is a proof
+		if err := clock.Sleep(ctx, settling); err != nil {
+			return err
+		}
+	}
+	w.deliver(Change{Type: EventWatching, Time: st.Time})
+	w.read(ctx)
+	return nil
+}
+
+// read tracks the leases that are there, so that their ends are reported.
+func (w *watcher) read(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	w.mu.Lock()
+	w.ended = make(map[string]uint64)
+	w.mu.Unlock()
+	defer func() {
+		w.mu.Lock()
+		w.ended = nil
+		w.mu.Unlock()
+	}()
+	for i, watch := range w.watches {
+		l, err := w.a.b.List(ctx, w.keys[i], 0)
+		if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
+			// Not allowed to read, most likely: notifications need no more.
+			w.a.s.Logger.Debug("watch locks: read those held", "error", err)
+			return
+		}
+		w.mu.Lock()
+		for _, r := range l.Records {
+			if w.ended[r.Key] < r.Revision {
+				watch.Track(r)
+			}
+		}
+		w.mu.Unlock()
+	}
+}
+
+// changeOf says what an event on a key means for a lock.
+func changeOf(ev kvstore.Event) (Change, bool) {
+	k, ok := record.ParseKey(ev.Record.Key)
+	if !ok {
+		return Change{}, false
+	}
+	entry := record.Of(ev.Record)
+	c := Change{Kind: k.Kind(), Name: k.Name, Time: entry.Time, Entry: entry}
+	waiting := k.Waits()
+	if ev.Kind == kvstore.Deleted && ev.Before.Revision != 0 && entry.Status != record.StatusBroken {
+		// A tombstone names the claim at most. Without a body it is a deletion
+		// by hand.
+		if before := record.Of(ev.Before); entry.Unreadable || before.From(entry.ID) {
+			c.Entry = before
+		}
+	}
+	c.Mode = record.Mode(c.Entry.Mode)
+	if k.Prefix == record.ReaderPrefix {
+		c.Mode = record.Shared
+	}
+	switch {
+	case ev.Kind == kvstore.Put && waiting && entry.Renewal > 0:
+		return Change{}, false // it still waits
+	case ev.Kind == kvstore.Put && waiting:
+		c.Type = session.EventQueued
+	case ev.Kind == kvstore.Put && entry.Status == record.StatusBroken:
+		c.Type = session.EventBroken
+	case ev.Kind == kvstore.Put && !waiting && entry.Renewal == 0:
+		c.Type = session.EventGranted
+	case ev.Kind == kvstore.Put:
+		c.Type = session.EventRenewed
+	case ev.Kind == kvstore.Deleted && waiting && entry.Status == record.StatusGranted:
+		return Change{}, false // the grant itself is reported
+	case ev.Kind == kvstore.Deleted && waiting && !entry.Unreadable && entry.Body.Token == 0 && ev.Before.Revision == 0:
+		return Change{}, false // another waiter has deleted an overdue place, whose end was reported
+	case ev.Kind == kvstore.Deleted && waiting:
+		c.Type = session.EventGaveUp
+	case ev.Kind == kvstore.Deleted && entry.Status == record.StatusBroken:
+		c.Type = session.EventBroken
+	case ev.Kind == kvstore.Deleted && !entry.Unreadable && entry.Body.Token == 0:
+		return Change{}, false // the clean-up of an attempt that was never granted
+	case ev.Kind == kvstore.Deleted:
+		c.Type = session.EventReleased
+	case ev.Kind == kvstore.Expired && waiting:
+		c.Type, c.Time = session.EventGaveUp, entry.Time.Add(entry.Record.TTL)
+	case ev.Kind == kvstore.Expired:
+		c.Type, c.Time = session.EventLost, entry.Time.Add(entry.Record.TTL)
+	default:
+		return Change{}, false
+	}
+	return c, true
+}

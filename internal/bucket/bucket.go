@@ -1,0 +1,138 @@
+package bucket
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/kvstore"
+)
+
+// The sentinels of an exchange, which package natslock documents.
+var (
+	ErrUnavailable = kvstore.ErrUnavailable
+	ErrPermission  = kvstore.ErrPermission
+	ErrClosed      = errors.New("client closed")
+)
+
+const (
+	// AnswerTimeout is how long a client waits for the answer to one write before
+	// the outcome counts as unknown.
+	AnswerTimeout = time.Second
+	// DeniedAfter is the time without an answer after which a client checks whether
+	// the server has refused the subject. It checks again at growing intervals.
+	DeniedAfter = 50 * time.Millisecond
+)
+
+// Bucket is the bucket of one client. It embeds the store, whose Now estimates the
+// clock of the servers; [Bucket.Instant] reads the local one.
+type Bucket struct {
+	kvstore.KV
+	Client  string // the client's id, which its records name
+	clock   func() clock.Instant
+	timers  sync.Pool
+	highest atomic.Uint64
+	conn    connection
+	postman *Worker
+	life    context.Context
+	quit    context.CancelCauseFunc
+}
+
+// New returns a client's exchange with the bucket of kv. It starts nothing. A nil
+// now is [clock.Now].
+func New(kv kvstore.KV, now func() clock.Instant) *Bucket {
+	if now == nil {
+		now = clock.Now
+	}
+	b := &Bucket{KV: kv, Client: rand.Text(), clock: now, postman: NewWorker(), conn: connection{up: make(chan struct{})}}
+	b.life, b.quit = context.WithCancelCause(context.Background())
+	return b
+}
+
+// Instant reads the local clock.
+func (b *Bucket) Instant() clock.Instant { return b.clock() }
+
+// Life is the context of all waiting. It ends when the client or the connection is
+// closed; the cause says which.
+func (b *Bucket) Life() context.Context { return b.life }
+
+// Quit ends [Bucket.Life] with a cause.
+func (b *Bucket) Quit(cause error) { b.quit(cause) }
+
+// StopPosting refuses further posts and waits for those under way, until ctx ends.
+func (b *Bucket) StopPosting(ctx context.Context) { b.postman.Stop(ctx) }
+
+// Highest is the highest revision that the server has acknowledged to this client.
+func (b *Bucket) Highest() uint64 { return b.highest.Load() }
+
+// Acknowledged notes a revision that the server has acknowledged.
+func (b *Bucket) Acknowledged(revision uint64) {
+	for {
+		h := b.highest.Load()
+		if revision <= h || b.highest.CompareAndSwap(h, revision) {
+			return
+		}
+	}
+}
+
+// Timer is time.NewTimer with timers that are used again, for waits that are nearly
+// always short; TimerDone gives it back. Each bucket has its own timers, because those
+// of one synctest bubble cannot be used in another.
+func (b *Bucket) Timer(d time.Duration) *time.Timer {
+	if t, ok := b.timers.Get().(*time.Timer); ok {
+		t.Reset(d)
+		return t
+	}
+	return time.NewTimer(d)
+}
+
+// TimerDone stops a timer of [Bucket.Timer] and takes it back.
+func (b *Bucket) TimerDone(t *time.Timer) {
+	t.Stop()
+	b.timers.Put(t)
+}
+
+// AnswerWithin bounds the wait for an answer: without one the server is unavailable.
+func AnswerWithin(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(ctx, d, fmt.Errorf("%w: no answer within %v", ErrUnavailable, d))
+}
+
+// Bounded is err, or the bound of ctx where that has passed while its parent goes on:
+// the error of a context that is not the caller's must not reach the caller.
+func Bounded(parent, ctx context.Context, err error) error {
+	if err != nil && ctx.Err() != nil && parent.Err() == nil {
+		return context.Cause(ctx)
+	}
+	return err
+}
+
+// Unavailable makes err match [ErrUnavailable].
+func Unavailable(err error) error {
+	if errors.Is(err, ErrUnavailable) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", ErrUnavailable, err)
+}
+
+// EndOf is why ctx ended: its error and, where they differ, its cause.
+func EndOf(ctx context.Context) error {
+	if cause := context.Cause(ctx); cause != ctx.Err() {
+		return errors.Join(ctx.Err(), cause)
+	}
+	return ctx.Err()
+}
+
+// IsAny says whether err matches one of targets.
+func IsAny(err error, targets ...error) bool {
+	for _, t := range targets {
+		if errors.Is(err, t) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,87 @@
+package bucket
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/natslock/locks/kvstore"
+)
+
+// connection is the state of the connection, as the store reported it last. Asking
+// the connection itself takes its mutex, which a stuck write holds.
+type connection struct {
+	away atomic.Bool
+
+	mu        sync.Mutex
+	listening bool
+	notify    func(kvstore.ConnState)
+	up        chan struct{} // closed when the connection comes back
+}
+
+// OnConnection sets the function that [Bucket.Listen] has notified of changes. It
+// must not block.
+func (b *Bucket) OnConnection(notify func(kvstore.ConnState)) {
+	b.conn.mu.Lock()
+	defer b.conn.mu.Unlock()
+	b.conn.notify = notify
+}
+
+// Listen follows the connection from here on. Further calls do nothing.
+func (b *Bucket) Listen() {
+	c := &b.conn
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.listening {
+		c.listening = true
+		b.KV.OnConnection(b.changed)
+	}
+}
+
+// changed runs on a goroutine of the store and must not block.
+func (b *Bucket) changed(s kvstore.ConnState) {
+	c := &b.conn
+	c.away.Store(s != kvstore.Connected)
+	c.mu.Lock()
+	if s == kvstore.Connected {
+		close(c.up)
+		c.up = make(chan struct{})
+	}
+	notify := c.notify
+	c.mu.Unlock()
+	if s == kvstore.Closed {
+		b.quit(fmt.Errorf("%w: the connection was closed", ErrUnavailable))
+	}
+	if notify != nil {
+		notify(s)
+	}
+}
+
+// Away says whether the connection is down, as far as the client knows.
+func (b *Bucket) Away() bool { return b.conn.away.Load() }
+
+// Online is closed when the connection comes back the next time. Take it before a
+// request: the connection may come back between a failure and the pause after it.
+func (b *Bucket) Online() <-chan struct{} {
+	b.conn.mu.Lock()
+	defer b.conn.mu.Unlock()
+	return b.conn.up
+}
+
+// Sleep waits for d, the end of ctx, whose cause it returns, or a connection that
+// has come back: up is [Bucket.Online] from before the request that is to be tried
+// again.
+func (b *Bucket) Sleep(ctx context.Context, d time.Duration, up <-chan struct{}) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-up:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

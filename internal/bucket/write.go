@@ -1,0 +1,171 @@
+package bucket
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/internal/record"
+	"github.com/natslock/locks/kvstore"
+)
+
+// Write sends w and waits for its answer, at most [AnswerTimeout]: then the outcome
+// is unknown.
+func (b *Bucket) Write(ctx context.Context, w kvstore.Write) (uint64, error) {
+	ch := make(chan kvstore.Answer, 1)
+	forget, err := b.Send(w, func(a kvstore.Answer) { ch <- a })
+	if err != nil {
+		return 0, err
+	}
+	a, answered := b.answer(ctx, ch, w.Key, AnswerTimeout)
+	if !answered {
+		forget()
+	}
+	return a.Revision, a.Err
+}
+
+// Tombstone is the value of a tombstone of the claim with an id. token is 0 for a
+// claim that was not granted.
+func (b *Bucket) Tombstone(status record.Status, id string, token uint64) ([]byte, error) {
+	body := record.Body{Status: status, ID: id, Client: b.Client, Token: token}
+	return body.Encode()
+}
+
+// Delete replaces the record under a key, at exactly a revision, by the tombstone of a
+// claim that holds nothing.
+func (b *Bucket) Delete(ctx context.Context, key string, revision uint64, id string) error {
+	value, err := b.Tombstone(record.StatusGone, id, 0)
+	if err != nil {
+		return err
+	}
+	_, err = b.Write(ctx, kvstore.Write{Key: key, Value: value, Expect: revision, Delete: true})
+	return err
+}
+
+// Probe asks the stream's leader for the last revision of a key, 0 if there is none,
+// by a write that it refuses. The answer proves that the subscriptions which were
+// made before are in place; see [kvstore.NoRevision].
+func (b *Bucket) Probe(ctx context.Context, key string) (last uint64, err error) {
+	ctx, cancel := AnswerWithin(ctx, AnswerTimeout)
+	defer cancel()
+	for try := 0; ; try++ {
+		_, err := b.Write(ctx, kvstore.Write{Key: key, Expect: kvstore.NoRevision, Delete: true})
+		conflict, refused := errors.AsType[*kvstore.ConflictError](err)
+		switch {
+		case refused:
+			return conflict.Last, nil
+		case err == nil:
+			return 0, fmt.Errorf("%w: a write to %q that has to be refused was accepted", kvstore.ErrBucketConfig, key)
+		case !errors.Is(err, kvstore.ErrInFlight):
+			return 0, err
+		}
+		if err := clock.Sleep(ctx, clock.InFlightBackoff(try)); err != nil {
+			return 0, err
+		}
+	}
+}
+
+// answer waits for the answer to a write of key, at most for d.
+func (b *Bucket) answer(ctx context.Context, ch <-chan kvstore.Answer, key string, d time.Duration) (a kvstore.Answer, answered bool) {
+	pause := min(DeniedAfter, d)
+	waited := pause
+	t := b.Timer(pause)
+	defer b.TimerDone(t)
+	for {
+		select {
+		case a := <-ch:
+			if a.Err == nil {
+				b.Acknowledged(a.Revision)
+			}
+			return a, true
+		case <-ctx.Done():
+			return kvstore.Answer{Err: context.Cause(ctx)}, false
+		case <-t.C:
+			if err := b.Denied(key); err != nil {
+				return kvstore.Answer{Err: err}, false
+			}
+			if waited >= d {
+				return kvstore.Answer{Err: fmt.Errorf("%w: no answer within %v", ErrUnavailable, d)}, false
+			}
+			pause = min(2*pause, d-waited)
+			waited += pause
+			t.Reset(pause)
+		}
+	}
+}
+
+// Posted is a write that the postman sends, so that a network which takes no bytes
+// does not hold up the caller. nats.go holds a mutex while it writes, and no context
+// ends that.
+type Posted struct {
+	b       *Bucket
+	write   kvstore.Write
+	answers chan kvstore.Answer
+
+	mu     sync.Mutex
+	forget func() // set when the postman has sent it
+	over   bool   // nobody waits any more
+}
+
+// Post has w sent.
+func (b *Bucket) Post(w kvstore.Write) *Posted {
+	p := &Posted{b: b, write: w, answers: make(chan kvstore.Answer, 1)}
+	if !b.postman.Add(p.send) {
+		p.answers <- kvstore.Answer{Err: ErrClosed}
+	}
+	return p
+}
+
+func (p *Posted) send() {
+	p.mu.Lock()
+	over := p.over
+	p.mu.Unlock()
+	if over { // its caller sends for itself by now
+		return
+	}
+	forget, err := p.b.Send(p.write, func(a kvstore.Answer) { p.answers <- a })
+	if err != nil {
+		p.answers <- kvstore.Answer{Err: err} // there is room: a write that was not sent has no answer
+		return
+	}
+	p.mu.Lock()
+	p.forget = forget
+	over = p.over
+	p.mu.Unlock()
+	if over {
+		forget()
+	}
+}
+
+// Soon waits for the answer for d, and does not touch the connection.
+func (p *Posted) Soon(d time.Duration) (a kvstore.Answer, answered bool) {
+	t := p.b.Timer(d)
+	defer p.b.TimerDone(t)
+	select {
+	case a = <-p.answers:
+		if a.Err == nil {
+			p.b.Acknowledged(a.Revision)
+		}
+		return a, true
+	case <-t.C:
+		return a, false
+	}
+}
+
+// Wait waits for the answer, at most for d.
+func (p *Posted) Wait(ctx context.Context, d time.Duration) kvstore.Answer {
+	a, answered := p.b.answer(ctx, p.answers, p.write.Key, d)
+	if !answered {
+		p.mu.Lock()
+		p.over = true
+		forget := p.forget
+		p.mu.Unlock()
+		if forget != nil {
+			forget()
+		}
+	}
+	return a
+}

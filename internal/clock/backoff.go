@@ -1,0 +1,49 @@
+package clock
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+)
+
+// OutageBackoff is the pause before try number try, from 0, of a request that got no
+// answer. It grows from 50 ms to 3 s, with jitter. A connection that comes back
+// cuts the pause short.
+func OutageBackoff(try int) time.Duration {
+	d := 50 * time.Millisecond << min(try, 6)
+	return d/2 + rand.N(d)
+}
+
+// ShortBackoff is the pause before a request that is likely to succeed soon: 1 to
+// 64 ms. The jitter keeps two clients from meeting again and again.
+func ShortBackoff(try int) time.Duration {
+	d := time.Millisecond << min(try, 6)
+	return d/2 + rand.N(d)
+}
+
+// immediately is how many tries of a write that met another one in flight follow
+// without a pause. By the time the refusal has come and the next try has gone, a
+// round trip has passed, and most likely the server has stored the other write. The
+// shortest pause of a timer is longer than that.
+const immediately = 6
+
+// InFlightBackoff is the pause before another try of a write that met another one
+// in flight.
+func InFlightBackoff(try int) time.Duration {
+	if try < immediately {
+		return 0
+	}
+	return ShortBackoff(try - immediately)
+}
+
+// Sleep waits for d or the end of ctx, whose cause it returns.
+func Sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

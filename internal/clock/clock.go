@@ -1,0 +1,70 @@
+package clock
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+// Instant is a point in time, from an arbitrary origin that may lie in the future
+// (inside a synctest bubble it does), in nanoseconds on a clock that never jumps and,
+// where the platform tells, goes on counting while the machine is suspended. A
+// lease must not outlive a suspended holder's nap.
+type Instant int64
+
+// Add returns the instant d later.
+func (i Instant) Add(d time.Duration) Instant { return i + Instant(d) }
+
+// Sub returns the time from j to i.
+func (i Instant) Sub(j Instant) time.Duration { return time.Duration(i - j) }
+
+// clockNoise is how far two clocks may be read apart without it being taken
+// for a suspend: at least what a preemption between the two readings costs is
+// harmless, because the readings are taken in the order that underestimates.
+const clockNoise = int64(time.Millisecond)
+
+// lookAgain is after how long the suspended time is asked for again although
+// nothing points to a suspend.
+const lookAgain = int64(100 * time.Millisecond)
+
+var (
+	clockBase = time.Now()
+	asleep0   = suspendedFor()
+	asleep    atomic.Int64 // since asleep0, as of the last asking
+	ahead     atomic.Int64 // how far the wall clock was ahead of the monotonic one then
+	asked     atomic.Int64 // when that was, in monotonic time
+	// suspendedFor is suspended and wallClock the wall clock; the tests of this
+	// package put a nap in.
+	suspendedFor = suspended
+	wallClock    = time.Time.UnixNano
+)
+
+// Now reads the clock: Go's monotonic time, so that it is fake inside a
+// synctest bubble, plus the time spent suspended since the program started.
+//
+// How long that was costs two system calls, many times what the rest does. It is
+// asked for when the wall clock has moved against the monotonic one: at a resume
+// Linux adds the time slept to CLOCK_REALTIME and to CLOCK_BOOTTIME in one step
+// (__timekeeping_inject_sleeptime), so no suspend goes unseen, and what else moves
+// the wall clock costs the calls only. That somebody sets it back by just the time
+// slept before anybody looks is what lookAgain is for.
+func Now() Instant {
+	now := time.Now()
+	mono := int64(now.Sub(clockBase))
+	moved := wallClock(now) - mono
+	if known := ahead.Load(); max(moved-known, known-moved) < clockNoise/2 {
+		if age := mono - asked.Load(); age >= 0 && age < lookAgain {
+			return Instant(mono + asleep.Load())
+		}
+	}
+	d := suspendedFor() - asleep0
+	for known := asleep.Load(); d > known+clockNoise; known = asleep.Load() {
+		if asleep.CompareAndSwap(known, d) {
+			break
+		}
+	}
+	// In this order: whoever finds the new position finds the new sum.
+	d = asleep.Load()
+	asked.Store(mono)
+	ahead.Store(moved)
+	return Instant(mono + d)
+}

@@ -1,0 +1,100 @@
+package clock
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/natslock/locks/kvstore"
+)
+
+// ErrInvalidTTL says that no lease can have a duration.
+var ErrInvalidTTL = kvstore.ErrInvalidTTL
+
+const (
+	// MinTTL is the shortest lease: the server counts in whole seconds.
+	MinTTL = time.Second
+	// MaxTTL is the longest lease that is renewed.
+	MaxTTL = 24 * time.Hour
+	// MaxFixedTTL is the longest lease that is not.
+	MaxFixedTTL = 366 * 24 * time.Hour
+	// DefaultMargin is the part of the TTL at whose end a lease is no longer
+	// believed in.
+	DefaultMargin = 0.1
+	// maxMargin caps the margin of long leases; the floor of a thousandth of
+	// the TTL keeps clocks that run 0.1% apart safe at any length.
+	maxMargin   = time.Second
+	marginFloor = 1000
+)
+
+// RoundTTL returns the TTL that the server will keep for d: whole seconds,
+// rounded up. The error matches [ErrInvalidTTL].
+func RoundTTL(d time.Duration, fixed bool) (time.Duration, error) {
+	longest := MaxTTL
+	if fixed {
+		longest = MaxFixedTTL
+	}
+	if d <= 0 || d > longest {
+		return 0, fmt.Errorf("%w: %v is not in (0, %v]", ErrInvalidTTL, d, longest)
+	}
+	return CeilSecond(d), nil
+}
+
+// CeilSecond rounds d up to whole seconds, in which the server counts.
+func CeilSecond(d time.Duration) time.Duration {
+	return (d + time.Second - 1) / time.Second * time.Second
+}
+
+// Terms are the arithmetic of one lease.
+type Terms struct {
+	TTL    time.Duration // how long the server keeps the record
+	Margin time.Duration // how much of that the holder leaves unused
+}
+
+// NewTerms returns the terms of a lease of ttl with a margin of the given
+// fraction of it.
+func NewTerms(ttl time.Duration, fraction float64) Terms {
+	m := min(time.Duration(float64(ttl)*fraction), maxMargin)
+	return Terms{TTL: ttl, Margin: max(m, ttl/marginFloor)}
+}
+
+// TermsUntil returns the shortest terms whose validity lasts for d.
+func TermsUntil(d time.Duration, fraction float64) (Terms, error) {
+	ttl, err := RoundTTL(d, true)
+	if err != nil {
+		return Terms{}, err
+	}
+	for {
+		if ttl > MaxFixedTTL {
+			return Terms{}, fmt.Errorf("%w: %v and the margin are more than %v", ErrInvalidTTL, d, MaxFixedTTL)
+		}
+		t := NewTerms(ttl, fraction)
+		if t.TTL-t.Margin >= d {
+			return t, nil
+		}
+		ttl += time.Second
+	}
+}
+
+// renewAfter is how long after its sending a write is followed by a renewal:
+// at the given fraction of the TTL, and early enough to be tried again.
+func (t Terms) renewAfter(fraction float64) time.Duration {
+	return min(time.Duration(float64(t.TTL)*fraction), (t.TTL-t.Margin)*4/5)
+}
+
+// together is the longest time by which a renewal is early to go with others.
+const together = 100 * time.Millisecond
+
+// NextRenewal is when to renew what was sent at sent. Renewals that are due within
+// the same few percent of the time between two, or the same tenth of a second, go
+// together: by itself each costs twice as much, in system calls above all.
+func (t Terms) NextRenewal(sent Instant, fraction float64) Instant {
+	after := t.renewAfter(fraction)
+	due := sent.Add(after)
+	step := Instant(max(min(after/32, together), 1))
+	return due - (due%step+step)%step // instants may be negative
+}
+
+// End is when the validity of a write ends that was sent at sent. It counts
+// from the sending, because the server starts its own count no earlier, and
+// stops a margin short, because clocks run apart.
+func (t Terms) End(sent Instant) Instant { return sent.Add(t.TTL - t.Margin) }

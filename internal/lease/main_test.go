@@ -1,9 +1,0 @@
-package lease
-
-import (
-	"testing"
-
-	"github.com/natslock/locks/testutil"
-)
-
-func TestMain(m *testing.M) { testutil.LeakCheck(m) }

@@ -1,0 +1,250 @@
+package record
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// ErrInvalidName says that a string cannot name a lock.
+var ErrInvalidName = errors.New("invalid lock name")
+
+// Kind is a kind of lock. Locks of different kinds are different locks, also
+// under one name.
+type Kind uint8
+
+const (
+	// Mutex is the mutual exclusion lock.
+	Mutex Kind = iota
+	// RW is the reader-writer lock.
+	RW
+)
+
+// Mode is how a claim asks for a lock.
+type Mode uint8
+
+const (
+	// Exclusive: alone.
+	Exclusive Mode = iota
+	// Shared: together with other readers.
+	Shared
+)
+
+// The prefixes of the keys: one for each sort of record.
+const (
+	LockPrefix   = "lock."  // the holder of a mutex
+	WaitPrefix   = "wait."  // a place in the queue of a mutex
+	GatePrefix   = "rw."    // the gate of a reader-writer lock: its writer
+	RWaitPrefix  = "rwait." // a place in the queue of a reader-writer lock
+	ReaderPrefix = "read."  // a reader
+)
+
+// Prefixes are all of them.
+var Prefixes = []string{LockPrefix, WaitPrefix, GatePrefix, RWaitPrefix, ReaderPrefix}
+
+// Keys are the keys of one lock.
+type Keys struct {
+	Gate   string // the record that excludes others: of a mutex its holder
+	queue  string // what the keys of its places begin with
+	reader string // what the keys of its readers begin with; "" for a mutex
+}
+
+// KeysOf returns the keys of the lock of a kind with an encoded name.
+func KeysOf(kind Kind, encoded string) Keys {
+	if kind == RW {
+		return Keys{Gate: GatePrefix + encoded, queue: RWaitPrefix + encoded + ".", reader: ReaderPrefix + encoded + "."}
+	}
+	return Keys{Gate: LockPrefix + encoded, queue: WaitPrefix + encoded + "."}
+}
+
+// Place is the key of the place with an id. The id "*" makes a pattern of all places.
+func (k Keys) Place(id string) string { return k.queue + id }
+
+// Reader is the key of the reader with an id. The id "*" makes a pattern of all readers.
+func (k Keys) Reader(id string) string { return k.reader + id }
+
+// maxName is the longest encoded name in bytes.
+const maxName = 512
+
+// EncodeName maps a lock's name one-to-one to what a key may be made of. A
+// dot between two non-empty tokens stays one, so that names keep a hierarchy
+// that wildcards and permissions understand; every byte outside
+// [A-Za-z0-9_/-] becomes '=' and two hex digits. The error matches
+// [ErrInvalidName].
+func EncodeName(name string) (string, error) { return encode(name, stays) }
+
+// encode escapes the bytes of name that keep does not keep.
+func encode(name string, keep func(name string, i int) bool) (string, error) {
+	if name == "" {
+		return "", fmt.Errorf("%w: it is empty", ErrInvalidName)
+	}
+	plain := true
+	for i := range len(name) {
+		if !keep(name, i) {
+			plain = false
+			break
+		}
+	}
+	encoded := name
+	if !plain {
+		var b strings.Builder
+		for i := range len(name) {
+			if keep(name, i) {
+				b.WriteByte(name[i])
+			} else {
+				fmt.Fprintf(&b, "=%02X", name[i])
+			}
+			if b.Len() > maxName {
+				break
+			}
+		}
+		encoded = b.String()
+	}
+	if len(encoded) > maxName {
+		return "", fmt.Errorf("%w: %.32q... has more than %d bytes when encoded; hash long names", ErrInvalidName, name, maxName)
+	}
+	return encoded, nil
+}
+
+// stays says whether byte i of name stands for itself.
+func stays(name string, i int) bool {
+	switch c := name[i]; {
+	case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', c == '_', c == '/', c == '-':
+		return true
+	case c == '.':
+		return i > 0 && i < len(name)-1 && name[i-1] != '.' && name[i+1] != '.'
+	}
+	return false
+}
+
+// DecodeName is the inverse of [EncodeName]. It fails for what no name encodes
+// to, so that a foreign key is never shown as somebody's lock.
+func DecodeName(encoded string) (string, bool) {
+	name := encoded
+	if strings.Contains(encoded, "=") {
+		var b strings.Builder
+		for i := 0; i < len(encoded); i++ {
+			c := encoded[i]
+			if c == '=' {
+				if i+2 >= len(encoded) {
+					return "", false
+				}
+				hi, lo := unhex(encoded[i+1]), unhex(encoded[i+2])
+				if hi < 0 || lo < 0 {
+					return "", false
+				}
+				c = byte(hi<<4 | lo)
+				i += 2
+			}
+			b.WriteByte(c)
+		}
+		name = b.String()
+	}
+	again, err := EncodeName(name)
+	return name, err == nil && again == encoded
+}
+
+func unhex(c byte) int { return strings.IndexByte("0123456789ABCDEF", c) }
+
+// EncodePattern encodes a pattern over names: tokens that are "*" and a last
+// one that is ">" stay wildcards, everything else is encoded like a name. A
+// name that has such a token itself is matched by that wildcard.
+func EncodePattern(pattern string) (string, error) {
+	encoded, err := encode(pattern, func(p string, i int) bool { return stays(p, i) || wildcard(p, i) })
+	if err != nil {
+		return "", fmt.Errorf("pattern: %w", err)
+	}
+	return encoded, nil
+}
+
+// wildcard says whether byte i of a pattern is one: a token of its own between
+// dots that stay dots.
+func wildcard(pattern string, i int) bool {
+	last := i == len(pattern)-1
+	return (pattern[i] == '*' || pattern[i] == '>' && last) &&
+		(i == 0 || pattern[i-1] == '.' && stays(pattern, i-1)) &&
+		(last || pattern[i+1] == '.' && stays(pattern, i+1))
+}
+
+// Pattern returns the pattern of the keys under prefix whose names an encoded
+// pattern matches. Behind the name of a waiter or a reader comes an id, which
+// must not be taken for a part of the name.
+func Pattern(prefix, encoded string) string {
+	switch prefix {
+	case WaitPrefix, RWaitPrefix, ReaderPrefix:
+		if open, ok := strings.CutSuffix(encoded, ">"); ok {
+			return prefix + open + "*.>"
+		}
+		return prefix + encoded + ".*"
+	}
+	return prefix + encoded
+}
+
+// JoinName makes a name of parts that may hold any bytes, dots included, so
+// that different parts give different names: ("a.b", "c") is not ("a", "b.c").
+func JoinName(parts []string) string {
+	escape := strings.NewReplacer("=", "=3D", ".", "=2E")
+	out := make([]string, len(parts))
+	for i, p := range parts {
+		out[i] = escape.Replace(p)
+		if p == "" {
+			out[i] = "=" // an escape is always longer
+		}
+	}
+	return strings.Join(out, ".")
+}
+
+// Key is what a key says.
+type Key struct {
+	Prefix string
+	Name   string // decoded
+	ID     string // of a waiter or a reader
+}
+
+// ParseKey takes a key apart; false for a key that the library does not write.
+func ParseKey(key string) (Key, bool) {
+	i := strings.IndexByte(key, '.')
+	if i < 0 {
+		return Key{}, false
+	}
+	p := Key{Prefix: key[:i+1]}
+	rest := key[i+1:]
+	switch p.Prefix {
+	case LockPrefix, GatePrefix:
+	case WaitPrefix, RWaitPrefix, ReaderPrefix:
+		j := strings.LastIndexByte(rest, '.')
+		if j < 0 {
+			return Key{}, false
+		}
+		rest, p.ID = rest[:j], rest[j+1:]
+	default:
+		return Key{}, false
+	}
+	name, ok := DecodeName(rest)
+	p.Name = name
+	return p, ok
+}
+
+// Kind is the kind of the lock that the key belongs to.
+func (k Key) Kind() Kind {
+	if k.Prefix == LockPrefix || k.Prefix == WaitPrefix {
+		return Mutex
+	}
+	return RW
+}
+
+// Waits says whether the key is that of a place in a queue.
+func (k Key) Waits() bool { return k.Prefix == WaitPrefix || k.Prefix == RWaitPrefix }
+
+// KeyPatterns returns the patterns of the keys that the locks have whose names
+// match a pattern: those of holders and writers, of readers, and of waiters. The
+// error matches [ErrInvalidName].
+func KeyPatterns(pattern string) (holders, readers, waiters []string, err error) {
+	encoded, err := EncodePattern(pattern)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	return []string{Pattern(LockPrefix, encoded), Pattern(GatePrefix, encoded)},
+		[]string{Pattern(ReaderPrefix, encoded)},
+		[]string{Pattern(WaitPrefix, encoded), Pattern(RWaitPrefix, encoded)}, nil
+}

@@ -1,0 +1,210 @@
+package record
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// seeds are names that a careless encoding would mix up, break or lose.
+var seeds = []string{
+	"a", "orders.42", "a..b", ".a", "a.", ".", "..", "", " ", "*", ">", "a.*", "*.>", "\x00", "\x00*", "a.\x00>", "=", "=2E", "=2e", "=2", "a=",
+	"é", "\xff", "🔒", "lock:deploy", "issue_cert_*.example.com", strings.Repeat("x", 512), strings.Repeat("x", 513), strings.Repeat(" ", 171),
+}
+
+func TestEncodeName(t *testing.T) {
+	for name, want := range map[string]string{
+		"a": "a", "orders.42": "orders.42", "A-b_c/d": "A-b_c/d", "a..b": "a=2E=2Eb", ".a": "=2Ea", "a.": "a=2E", ".": "=2E", "..": "=2E=2E",
+		" ": "=20", "*": "=2A", ">": "=3E", "a.*": "a.=2A", "a.>.b": "a.=3E.b", "\x00": "=00", "=": "=3D", "=2E": "=3D2E", "é": "=C3=A9",
+		"lock:deploy": "lock=3Adeploy", "issue_cert_*.example.com": "issue_cert_=2A.example.com",
+	} {
+		got, err := EncodeName(name)
+		if err != nil || got != want {
+			t.Errorf("EncodeName(%q) = %q, %v, want %q", name, got, err, want)
+		}
+		if back, ok := DecodeName(want); !ok || back != name {
+			t.Errorf("DecodeName(%q) = %q, %v, want %q", want, back, ok, name)
+		}
+	}
+	for _, name := range []string{"", strings.Repeat("x", 513), strings.Repeat(" ", 171), strings.Repeat("x", 1<<20)} {
+		if got, err := EncodeName(name); !errors.Is(err, ErrInvalidName) || got != "" || len(err.Error()) > 200 {
+			t.Errorf("EncodeName of %d bytes = %q, %v", len(name), got, err)
+		}
+	}
+	for _, name := range []string{strings.Repeat("x", 512), strings.Repeat(" ", 170)} {
+		if _, err := EncodeName(name); err != nil {
+			t.Errorf("EncodeName of %d bytes: %v", len(name), err)
+		}
+	}
+}
+
+// What no name encodes to is nobody's lock.
+func TestDecodeNameRefuses(t *testing.T) {
+	for _, encoded := range []string{
+		"", ".", "..", ".a", "a.", "a..b", "=", "=2", "=2e", "=2G", "a=", "=61", "=2E", "a=2Eb", "*", ">", "a b", "a*", "é", "\x00", "a.*",
+		strings.Repeat("x", 513),
+	} {
+		if encoded == "=2E" { // it is the name "."
+			continue
+		}
+		if name, ok := DecodeName(encoded); ok {
+			t.Errorf("DecodeName(%q) = %q", encoded, name)
+		}
+	}
+}
+
+func FuzzName(f *testing.F) {
+	for i, s := range seeds {
+		f.Add(s, seeds[(i+1)%len(seeds)])
+	}
+	f.Fuzz(func(t *testing.T, a, b string) {
+		ea, err := EncodeName(a)
+		if err != nil {
+			if a != "" && len(a) <= maxName/3 {
+				t.Fatalf("%q is refused: %v", a, err)
+			}
+			return
+		}
+		if !literal(ea) {
+			t.Fatalf("%q becomes %q, which is not a key", a, ea)
+		}
+		if len(ea) > maxName {
+			t.Fatalf("%q becomes %d bytes", a, len(ea))
+		}
+		if back, ok := DecodeName(ea); !ok || back != a {
+			t.Fatalf("%q becomes %q becomes %q, %v", a, ea, back, ok)
+		}
+		if eb, err := EncodeName(b); err == nil && (ea == eb) != (a == b) {
+			t.Fatalf("%q and %q become %q and %q", a, b, ea, eb)
+		}
+		// Whatever is decoded is what encodes to it.
+		if name, ok := DecodeName(a); ok {
+			if again, err := EncodeName(name); err != nil || again != a {
+				t.Fatalf("%q is decoded as %q, which becomes %q", a, name, again)
+			}
+		}
+		for _, prefix := range []string{LockPrefix, GatePrefix} {
+			if k, ok := ParseKey(prefix + ea); !ok || k.Name != a || k.ID != "" || k.Prefix != prefix {
+				t.Fatalf("ParseKey(%q) = %+v", prefix+ea, k)
+			}
+		}
+		for _, prefix := range []string{WaitPrefix, RWaitPrefix, ReaderPrefix} {
+			if k, ok := ParseKey(prefix + ea + ".ID7"); !ok || k.Name != a || k.ID != "ID7" || k.Prefix != prefix {
+				t.Fatalf("ParseKey(%q) = %+v", prefix+ea+".ID7", k)
+			}
+		}
+	})
+}
+
+// literal says whether s can be a key and not a pattern.
+func literal(s string) bool {
+	for token := range strings.SplitSeq(s, ".") {
+		if token == "" || strings.Trim(token, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_/-=") != "" {
+			return false
+		}
+	}
+	return true
+}
+
+// matches is NATS's matching of a subject by a pattern.
+func matches(pattern, subject string) bool {
+	p, s := strings.Split(pattern, "."), strings.Split(subject, ".")
+	for i, token := range p {
+		switch {
+		case token == ">" && i == len(p)-1:
+			return len(s) > i
+		case i >= len(s), token != "*" && token != s[i]:
+			return false
+		}
+	}
+	return len(p) == len(s)
+}
+
+func TestEncodePattern(t *testing.T) {
+	for pattern, want := range map[string]string{
+		">": ">", "*": "*", "orders.*": "orders.*", "orders.>": "orders.>", "*.x.*": "*.x.*", "a b.>": "a=20b.>", "a*": "a=2A", "a>": "a=3E",
+		">.a": "=3E.a", "a.>.b": "a.=3E.b", "**": "=2A=2A", "\x00*": "=00=2A", "a.\x00>": "a.=00=3E", "a\x00*b": "a=00=2Ab", "a..*": "a=2E=2E=2A", ".*": "=2E=2A", "*.": "=2A=2E",
+	} {
+		if got, err := EncodePattern(pattern); err != nil || got != want {
+			t.Errorf("EncodePattern(%q) = %q, %v, want %q", pattern, got, err, want)
+		}
+	}
+	for _, pattern := range []string{"", strings.Repeat("x", 513)} {
+		if got, err := EncodePattern(pattern); !errors.Is(err, ErrInvalidName) {
+			t.Errorf("EncodePattern of %d bytes = %q, %v", len(pattern), got, err)
+		}
+	}
+}
+
+// A pattern is one the server understands, without a wildcard it matches exactly
+// the name it spells, and it always matches that name.
+func FuzzPattern(f *testing.F) {
+	for i, s := range seeds {
+		f.Add(s, seeds[(i+7)%len(seeds)])
+	}
+	f.Fuzz(func(t *testing.T, pattern, other string) {
+		p, err := EncodePattern(pattern)
+		if err != nil {
+			return
+		}
+		wild := false
+		tokens := strings.Split(p, ".")
+		for i, token := range tokens {
+			switch {
+			case token == "*", token == ">" && i == len(tokens)-1:
+				wild = true
+			case !literal(token):
+				t.Fatalf("%q becomes %q, which is no pattern", pattern, p)
+			}
+		}
+		e, err := EncodeName(pattern)
+		if err == nil && !matches(p, e) {
+			t.Fatalf("%q, as a pattern %q, does not match itself as a name, %q", pattern, p, e)
+		}
+		if !wild && err == nil && p != e {
+			t.Fatalf("%q becomes the pattern %q and the name %q", pattern, p, e)
+		}
+		if eo, err := EncodeName(other); err == nil && !wild && other != pattern && matches(p, eo) {
+			t.Fatalf("%q matches %q", pattern, other)
+		}
+	})
+}
+
+func TestJoinName(t *testing.T) {
+	for _, c := range []struct {
+		parts []string
+		want  string
+	}{
+		{[]string{"a", "b"}, "a.b"}, {[]string{"a.b"}, "a=2Eb"}, {[]string{"a", "", "b"}, "a.=.b"}, {[]string{""}, "="}, {[]string{"="}, "=3D"},
+		{[]string{"=2E"}, "=3D2E"}, {[]string{"a b", "*"}, "a b.*"}, {nil, ""},
+	} {
+		if got := JoinName(c.parts); got != c.want {
+			t.Errorf("JoinName(%q) = %q, want %q", c.parts, got, c.want)
+		}
+	}
+}
+
+// FuzzJoin takes two lists of parts out of one string each.
+func FuzzJoin(f *testing.F) {
+	for i, s := range seeds {
+		f.Add(s+"|"+s, seeds[(i+3)%len(seeds)]+"|x")
+	}
+	f.Add("a.b|c", "a|b.c")
+	f.Add("|", "=|")
+	f.Fuzz(func(t *testing.T, a, b string) {
+		pa, pb := strings.Split(a, "|"), strings.Split(b, "|")
+		ja, jb := JoinName(pa), JoinName(pb)
+		if (ja == jb) != slices.Equal(pa, pb) {
+			t.Fatalf("%q and %q become %q and %q", pa, pb, ja, jb)
+		}
+		if n := strings.Count(ja, ".") + 1; n != len(pa) {
+			t.Fatalf("%d parts %q become %q", len(pa), pa, ja)
+		}
+		// The parts stay tokens, also in the key.
+		e, err := EncodeName(ja)
+		if err == nil && strings.Count(e, ".")+1 != len(pa) {
+			t.Fatalf("%q becomes the key %q", pa, e)
+		}
+	})
+}

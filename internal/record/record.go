@@ -1,0 +1,295 @@
+package record
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/vmihailenco/msgpack/v5"
+
+	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/kvstore"
+)
+
+// MaxGiven is how large a record may be by what its owner gave: the rest is for
+// what a claim, a renewal and a break add.
+const MaxGiven = kvstore.MaxRecord - 2<<10
+
+// recordVersion is the version of the record format.
+const recordVersion = 1
+
+// Status says what a record stands for.
+type Status uint8
+
+const (
+	// StatusHeld is the record of a holder.
+	StatusHeld Status = iota + 1
+	// StatusWaiting is a place in a queue.
+	StatusWaiting
+	// StatusBroken is the record of a holder that an operator has broken: it
+	// keeps others out until the holder has stopped or the lease is over.
+	StatusBroken
+	// StatusGone is the body of a tombstone: released or given up.
+	StatusGone
+	// StatusGranted is the body of the tombstone of a queue's first waiter
+	// that was granted the lock: its successor is first now.
+	StatusGranted
+)
+
+// Body is the value of a record, a msgpack map.
+type Body struct {
+	Version int    `msgpack:"v"`
+	Status  Status `msgpack:"s"`
+	// ID is the claim's: 128 random bits, never used again.
+	ID string `msgpack:"id"`
+	// Client is the id of the client that made the claim.
+	Client string `msgpack:"c,omitempty"`
+	// Attempt is the number of the attempt that wrote an acquisition record,
+	// from 1. 0 in renewals.
+	Attempt int `msgpack:"a,omitempty"`
+	// Renewal is the number of the renewal, from 1. 0 in acquisition records.
+	Renewal uint64 `msgpack:"r,omitempty"`
+	// Token is the fencing token or the ticket: the revision of the write that
+	// first named this claim. 0 in that write itself.
+	Token uint64 `msgpack:"t,omitempty"`
+	// TTL is the lease in seconds.
+	TTL int64 `msgpack:"l"`
+	// Fixed marks a lease that is not renewed.
+	Fixed bool `msgpack:"f,omitempty"`
+	// Mode is how a waiter of a reader-writer lock wants in.
+	Mode uint8 `msgpack:"m,omitempty"`
+	// Since is when the claim began, in unix milliseconds of its client.
+	Since int64 `msgpack:"at,omitempty"`
+	// Waited is how long the lock had been asked for by then, in milliseconds
+	// and at least 1; 0 for a claim that did not have to queue.
+	Waited int64 `msgpack:"w,omitempty"`
+
+	Owner   string   `msgpack:"o,omitempty"`
+	Host    string   `msgpack:"h,omitempty"`
+	PID     int      `msgpack:"p,omitempty"`
+	Started int64    `msgpack:"ps,omitempty"` // process start, unix milliseconds
+	Meta    metadata `msgpack:"d,omitempty"`
+
+	// Of a broken record: who broke it, why, when.
+	BrokenBy string `msgpack:"bb,omitempty"`
+	Reason   string `msgpack:"br,omitempty"`
+	BrokenAt int64  `msgpack:"ba,omitempty"`
+}
+
+// metadata decodes as what it is, not as what it announces: the codec makes room
+// for a million entries before it has read one, and anybody's record is read by
+// all who list.
+type metadata map[string]string
+
+// DecodeMsgpack implements [msgpack.CustomDecoder].
+func (m *metadata) DecodeMsgpack(d *msgpack.Decoder) error {
+	n, err := d.DecodeMapLen()
+	if err != nil || n < 0 {
+		return err
+	}
+	*m = make(metadata)
+	for range n {
+		k, err := d.DecodeString()
+		if err != nil {
+			return err
+		}
+		if (*m)[k], err = d.DecodeString(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+var buffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
+
+// Encode returns the value of a record. It fails where the value is too large.
+func (b *Body) Encode() ([]byte, error) {
+	b.Version = recordVersion
+	buf := buffers.Get().(*bytes.Buffer)
+	defer buffers.Put(buf)
+	buf.Reset()
+	enc := msgpack.GetEncoder()
+	enc.Reset(buf)
+	err := b.EncodeMsgpack(enc)
+	msgpack.PutEncoder(enc)
+	if err == nil && buf.Len() > kvstore.MaxRecord {
+		err = fmt.Errorf("record of %d bytes, at most %d fit: shorten what is attached to it", buf.Len(), kvstore.MaxRecord)
+	}
+	return bytes.Clone(buf.Bytes()), err
+}
+
+// EncodeMsgpack writes the map that the tags above describe. The library's own way
+// costs as many allocations as there are fields, in every write of every lock.
+func (b *Body) EncodeMsgpack(enc *msgpack.Encoder) error {
+	var count, w fieldWriter
+	b.fields(&count)
+	w.enc, w.err = enc, enc.EncodeMapLen(count.n)
+	b.fields(&w)
+	return w.err
+}
+
+func (b *Body) fields(w *fieldWriter) {
+	w.must("v", int64(b.Version))
+	w.must("s", int64(b.Status))
+	w.text("id", b.ID)
+	w.text("c", b.Client)
+	w.number("a", int64(b.Attempt))
+	w.count("r", b.Renewal)
+	w.count("t", b.Token)
+	w.must("l", b.TTL)
+	if w.has("f", b.Fixed) {
+		w.err = w.enc.EncodeBool(true)
+	}
+	w.number("m", int64(b.Mode))
+	w.number("at", b.Since)
+	w.number("w", b.Waited)
+	w.text("o", b.Owner)
+	w.text("h", b.Host)
+	w.number("p", int64(b.PID))
+	w.number("ps", b.Started)
+	if w.has("d", len(b.Meta) > 0) {
+		w.err = w.enc.Encode(map[string]string(b.Meta))
+	}
+	w.text("bb", b.BrokenBy)
+	w.text("br", b.Reason)
+	w.number("ba", b.BrokenAt)
+}
+
+// fieldWriter writes fields that are not zero, or only counts them while it has
+// no encoder.
+type fieldWriter struct {
+	enc *msgpack.Encoder
+	n   int
+	err error
+}
+
+// has counts a field that is there, or writes its key and says that the value has
+// to follow.
+func (w *fieldWriter) has(key string, there bool) bool {
+	if !there || w.err != nil {
+		return false
+	}
+	w.n++
+	if w.enc == nil {
+		return false
+	}
+	w.err = w.enc.EncodeString(key)
+	return w.err == nil
+}
+
+func (w *fieldWriter) must(key string, v int64) {
+	if w.has(key, true) {
+		w.err = w.enc.EncodeInt(v)
+	}
+}
+
+func (w *fieldWriter) number(key string, v int64) {
+	if w.has(key, v != 0) {
+		w.err = w.enc.EncodeInt(v)
+	}
+}
+
+func (w *fieldWriter) count(key string, v uint64) {
+	if w.has(key, v != 0) {
+		w.err = w.enc.EncodeUint(v)
+	}
+}
+
+func (w *fieldWriter) text(key, v string) {
+	if w.has(key, v != "") {
+		w.err = w.enc.EncodeString(v)
+	}
+}
+
+// ErrInvalidOption says that a record cannot hold what its writer gave.
+var ErrInvalidOption = errors.New("invalid option")
+
+var errUnreadable = errors.New("unreadable record")
+
+// Decode reads a value. Whatever it cannot read belongs to somebody else.
+func Decode(value []byte) (Body, error) {
+	var b Body
+	if len(value) == 0 || len(value) > kvstore.MaxRecord {
+		return Body{}, errUnreadable
+	}
+	// A decoder of its own: those that Unmarshal keeps for reuse keep the room that
+	// a value made them take, and a length that is announced and not there makes
+	// that a megabyte more each time it is read.
+	if err := msgpack.NewDecoder(bytes.NewReader(value)).Decode(&b); err != nil {
+		return Body{}, fmt.Errorf("%w: %w", errUnreadable, err)
+	}
+	if b.Version != recordVersion || b.ID == "" || b.Status < StatusHeld || b.Status > StatusGranted || b.TTL < 0 || b.TTL > int64(clock.MaxFixedTTL/time.Second) {
+		return Body{}, errUnreadable
+	}
+	return b, nil
+}
+
+// Entry is a record as it was read.
+type Entry struct {
+	kvstore.Record
+	Body
+	// Unreadable marks a record that is none of ours: held by an unknown
+	// owner.
+	Unreadable bool
+	// Overdue marks a record of a view that was overdue by the server's clock.
+	Overdue bool
+}
+
+// Of reads the record r.
+func Of(r kvstore.Record) Entry {
+	b, err := Decode(r.Value)
+	return Entry{Record: r, Body: b, Unreadable: err != nil}
+}
+
+// Zero says whether there is no record at all.
+func (e Entry) Zero() bool { return e.Revision == 0 }
+
+// TokenOrTicket returns the claim's fencing token or ticket.
+func (e Entry) TokenOrTicket() uint64 {
+	if !e.Unreadable && e.Body.Token != 0 {
+		return e.Body.Token
+	}
+	return e.Revision
+}
+
+// Live says whether the record keeps others out.
+func (e Entry) Live() bool { return !e.Zero() && !e.Deleted }
+
+// BrokenBecause names the operator that broke the record, and the reason.
+func (e Entry) BrokenBecause() string { return fmt.Sprintf("by %s: %s", e.BrokenBy, e.Reason) }
+
+// From says whether the claim with this id wrote the record.
+func (e Entry) From(id string) bool { return !e.Zero() && !e.Unreadable && e.ID == id }
+
+// OverdueSlack is how far apart the clocks of two servers may be: one has stamped
+// the record, another one tells the time.
+const OverdueSlack = 300 * time.Millisecond
+
+// OverdueAt says whether the entry, which was read, has no holder any more at a time
+// of the server's clock. A record without a TTL never ends, and one that cannot be
+// read belongs to an unknown holder.
+func (e Entry) OverdueAt(server time.Time) bool {
+	return e.Live() && !e.Unreadable && e.Record.TTL > 0 && !server.Before(e.Time.Add(e.Record.TTL+OverdueSlack))
+}
+
+// Queue is the queue that the records of its places make, in the order of the
+// tickets. A record that cannot be read is no place: it must not hold up the queue.
+func Queue(records []kvstore.Record) []Entry {
+	queue := make([]Entry, 0, len(records))
+	for _, r := range records {
+		if entry := Of(r); !entry.Unreadable && entry.Status == StatusWaiting {
+			queue = append(queue, entry)
+		}
+	}
+	SortByTicket(queue)
+	return queue
+}
+
+// SortByTicket sorts a queue. The revision does not do: a renewal changes it.
+func SortByTicket(queue []Entry) {
+	slices.SortFunc(queue, func(a, b Entry) int { return cmp.Compare(a.TokenOrTicket(), b.TokenOrTicket()) })
+}

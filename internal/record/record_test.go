@@ -1,0 +1,148 @@
+package record
+
+import (
+	"bytes"
+	"math"
+	"reflect"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vmihailenco/msgpack/v5"
+
+	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/kvstore"
+)
+
+// bodies are records as the library writes them.
+func bodies() []Body {
+	return []Body{
+		{Status: StatusHeld, ID: "A", Client: "C", Attempt: 1, TTL: 15, Since: 1, Owner: "o", Host: "h", PID: 7, Started: 2, Meta: map[string]string{"k": "v"}},
+		{Status: StatusHeld, ID: "A", Renewal: math.MaxUint64, Token: math.MaxUint64, TTL: int64(clock.MaxFixedTTL / time.Second), Fixed: true},
+		{Status: StatusWaiting, ID: "A", Mode: uint8(Shared), TTL: 15},
+		{Status: StatusBroken, ID: "A", Token: 9, TTL: 15, BrokenBy: "me", Reason: strings.Repeat("r", 1<<10), BrokenAt: 3},
+		{Status: StatusGone, ID: "A"},
+		{Status: StatusGranted, ID: "A", Token: 9},
+	}
+}
+
+// hostile are values that abuse the format: more than there is, deeper than is
+// sane, other types than are expected.
+func hostile() map[string][]byte {
+	head := "\x84\xa1v\x01\xa1s\x01\xa2id\xa1x"
+	return map[string][]byte{
+		"map of four billion":    []byte("\xdf\xff\xff\xff\xff"),
+		"meta of four billion":   []byte(head + "\xa1d\xdf\xff\xff\xff\xff"),
+		"meta of thousands":      []byte(head + "\xa1d\xde\x20\x00" + strings.Repeat("\xa0\xa0", 7000)),
+		"meta in meta":           []byte(head + "\xa1d\x81\xa1k\x81\xa1k\xa1v"),
+		"string of four billion": []byte(head + "\xa1o\xdb\xff\xff\xff\xffabc"),
+		"bytes for a string":     []byte(head + "\xa1o\xc4\x02ab"),
+		"unknown and deep":       append([]byte(head+"\xa1z"), bytes.Repeat([]byte{0x91}, kvstore.MaxRecord-20)...),
+		"unknown and long":       []byte(head + "\xa1z\xdd\xff\xff\xff\xff"),
+		"extension":              []byte(head + "\xa1z\xc9\xff\xff\xff\xff\x01"),
+		"nil for a number":       []byte("\x84\xa1v\x01\xa1s\xc0\xa2id\xa1x\xa1l\x01"),
+		"status beyond a byte":   []byte("\x84\xa1v\x01\xa1s\xcd\x01\x01\xa2id\xa1x\xa1l\x01"),
+		"TTL as a float":         []byte(head + "\xa1l\xcb\x7f\xf0\x00\x00\x00\x00\x00\x00"),
+		"TTL without end":        []byte(head + "\xa1l\xcf\xff\xff\xff\xff\xff\xff\xff\xff"),
+		"twice":                  []byte("\x85\xa1v\x01\xa1s\x01\xa2id\xa1x\xa1l\x01\xa2id\xa1y"),
+		"array for a map":        []byte("\x94\x01\x01\xa1x\xa1y"),
+	}
+}
+
+func TestRecord(t *testing.T) {
+	for _, b := range bodies() {
+		v, err := b.Encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if back, err := Decode(v); err != nil || !reflect.DeepEqual(back, b) {
+			t.Errorf("%+v comes back as %+v (%v)", b, back, err)
+		}
+	}
+	large := bodies()[0]
+	large.Meta = map[string]string{"k": strings.Repeat("x", kvstore.MaxRecord)}
+	if v, err := large.Encode(); err == nil {
+		t.Errorf("a record of %d bytes", len(v))
+	}
+}
+
+// A record of a few bytes cannot make its readers allocate much for what it only
+// announces (the codec makes room for a megabyte of a string): who may write one key is read by everybody who lists.
+func TestHostileRecord(t *testing.T) {
+	const reads = 50
+	for what, v := range hostile() {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		for range reads {
+			if e := Of(kvstore.Record{Key: "lock.x", Value: v, Revision: 7}); !e.Live() {
+				t.Errorf("%s: holds nothing", what)
+			}
+		}
+		runtime.ReadMemStats(&after)
+		if n := (after.TotalAlloc - before.TotalAlloc) / reads; n > 4<<20 {
+			t.Errorf("%s: %d bytes make %d", what, len(v), n)
+		}
+	}
+}
+
+// FuzzRecord: any value is read without a panic. What is not one of ours holds the
+// key; what is survives being written again.
+func FuzzRecord(f *testing.F) {
+	for _, b := range bodies() {
+		v, _ := b.Encode()
+		f.Add("lock.x", v)
+	}
+	for _, v := range hostile() {
+		f.Add("wait.x.A", v)
+	}
+	f.Add("read.a.b.A", []byte(nil))
+	f.Fuzz(func(t *testing.T, key string, value []byte) {
+		e := Of(kvstore.Record{Key: key, Value: value, Revision: 7, TTL: time.Second})
+		if !e.Live() || e.TokenOrTicket() == 0 || e.Unreadable && e.TokenOrTicket() != 7 || e.Unreadable && e.From(e.ID) {
+			t.Fatalf("%+v", e)
+		}
+		if k, ok := ParseKey(key); ok {
+			if again, err := EncodeName(k.Name); err != nil || !strings.Contains("."+key+".", "."+again+".") {
+				t.Fatalf("%q is about %q (%v)", key, k.Name, err)
+			}
+		}
+		if e.Unreadable {
+			return
+		}
+		if e.ID == "" || e.Status < StatusHeld || e.Status > StatusGranted || e.Body.TTL < 0 || len(e.Meta) > len(value) {
+			t.Fatalf("read as %+v", e.Body)
+		}
+		v, err := e.Encode()
+		if err != nil {
+			return // larger than what it was read from: shortest forms are not required
+		}
+		back, err := Decode(v)
+		if err != nil || !sameBody(back, e.Body) {
+			t.Fatalf("%+v comes back as %+v (%v)", e.Body, back, err)
+		}
+	})
+}
+
+// sameBody compares records; no metadata and empty metadata are the same.
+func sameBody(a, b Body) bool {
+	if len(a.Meta) == 0 && len(b.Meta) == 0 {
+		a.Meta, b.Meta = nil, nil
+	}
+	return reflect.DeepEqual(a, b)
+}
+
+// The format is the library's, not that of its codec's version: a record of today
+// stays readable.
+func TestRecordFormat(t *testing.T) {
+	b, err := Decode([]byte("\x89\xa1v\x01\xa1s\x03\xa2id\xa1A\xa1t\xcf\x00\x06\x40\x00\x00\x00\x00\x09\xa1l\x0f\xa1d\x81\xa1k\xa1v\xa2bb\xa2me\xa2br\xa3why\xa2ba\x03"))
+	want := Body{Version: 1, Status: StatusBroken, ID: "A", Token: 0x6400000000009, TTL: 15, Meta: map[string]string{"k": "v"}, BrokenBy: "me", Reason: "why", BrokenAt: 3}
+	if err != nil || !reflect.DeepEqual(b, want) {
+		t.Fatalf("%+v (%v)", b, err)
+	}
+	var fields map[string]any
+	v, _ := want.Encode()
+	if err := msgpack.Unmarshal(v, &fields); err != nil || len(fields) != 9 {
+		t.Fatalf("%v (%v)", fields, err)
+	}
+}

@@ -1,0 +1,34 @@
+// Package session is what a client holds: leases, places in queues, and the clean-up
+// after both.
+//
+// # Why at most one holder is inside its validity
+//
+// Let a write be sent at s and applied by the server at p. s comes before p, and
+// the server removes the record no earlier than p + T by its clock. The holder
+// trusts it until s + T - margin by its own. While the record is there the server
+// accepts no other client's write, because each expects no record, a tombstone at a
+// known revision, or exactly the revision of a record that is overdue: whose p + T and a
+// slack have passed on a server's clock (package bucket, overdue.go). Clocks that run
+// apart by less than the margin, those of two servers by less than margin and slack,
+// therefore never show two holders at once. An answer that comes after the validity it
+// would prolong counts for nothing: by then the server may have accepted another write.
+//
+// # States
+//
+//	       validity over, refused, broken
+//	Held ---------------------------------> Lost
+//	  |                                      |
+//	  |  Release                             |  Release
+//	  +-----------------> Released <---------+
+//
+// # Who does what
+//
+// One goroutine, the renewer's, has the times of all records and never does I/O. The
+// sender does it: a goroutine that the network may block without harm. The first write
+// of a release goes to one like it, the bucket's postman. Answers and notifications come
+// on the store's goroutines, which only note them. Clean-up after a claim or a lease runs
+// in the background, bounded by the TTL, and Close waits for it.
+//
+// Each record has a mutex of its own, the renewer has one, and the first is taken before
+// the second. None is held across I/O or a callback.
+package session

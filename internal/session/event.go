@@ -1,0 +1,54 @@
+package session
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"github.com/natslock/locks/internal/bucket"
+	"github.com/natslock/locks/internal/record"
+)
+
+// EventType says what happened to a claim of this client.
+type EventType uint8
+
+// The transitions that an observer is notified of.
+const (
+	EventQueued EventType = iota + 1
+	EventGranted
+	EventRenewed
+	EventReleased
+	EventLost
+	EventBroken
+	EventGaveUp
+	EventAtRisk
+)
+
+// Event is one transition of one claim of this client.
+type Event struct {
+	Type   EventType
+	Kind   record.Kind
+	Name   string
+	ID     string
+	Token  uint64 // or the ticket, for EventQueued
+	Time   time.Time
+	Waited time.Duration // for EventGranted and EventGaveUp
+	Cause  error         // for the ends
+}
+
+// notifier hands events to the observer, on a goroutine that delays nobody.
+type notifier struct {
+	observe func(context.Context, Event) // nil: nobody
+	worker  *bucket.Worker
+	counts  [EventAtRisk + 1]atomic.Uint64
+}
+
+func (n *notifier) notify(ctx context.Context, ev Event) {
+	n.counts[ev.Type].Add(1)
+	if n.observe == nil {
+		return
+	}
+	ev.Time = time.Now()
+	ctx = context.WithoutCancel(ctx)
+	n.worker.Add(func() { n.observe(ctx, ev) })
+}

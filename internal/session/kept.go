@@ -1,0 +1,249 @@
+package session
+
+import (
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/internal/record"
+	"github.com/natslock/locks/kvstore"
+)
+
+// State is the state of a lease or a place.
+type State uint8
+
+const (
+	// Held: inside its validity.
+	Held State = iota
+	// Lost: over without a release.
+	Lost
+	// Released by its holder.
+	Released
+)
+
+// Granted is a claim that the server has granted: what a lease or a place begins as.
+type Granted struct {
+	Kind  record.Kind
+	Name  string // the lock's
+	Key   string
+	Once  bool        // the key is never claimed again
+	ID    string      // the claim's
+	Token uint64      // or the ticket: the revision of the record
+	Body  record.Body // what the renewals repeat
+	Terms clock.Terms
+	Sent  clock.Instant // when the attempt that was granted was sent
+}
+
+// kept is a record of this client that is kept alive: of a lease or of a place in a
+// queue. Its times obey three rules:
+//
+//   - a write counts from its sending and ends a margin before its TTL does;
+//   - a confirmation that arrives after the current end counts for nothing;
+//   - a renewal expects the last revision known, never 0, so it can neither
+//     bring back a record that has gone nor overwrite a stranger's.
+type kept struct {
+	Granted
+	s  *Session
+	of duties
+
+	mu       sync.Mutex // guards what follows, and what duties say is under mu
+	state    State
+	cause    *EndError // of the end; nil while held
+	terms    clock.Terms
+	end      clock.Instant
+	until    clock.Instant // the latest end, where capped
+	capped   bool
+	last     uint64        // the last revision known
+	lastSent clock.Instant // when the write at last was sent
+	renewals renewals
+	doubt    doubt
+	released chan struct{} // closed when the release is over; nil: it has not begun
+
+	slot slot // the renewer's, under its mutex
+}
+
+// duties are what a lease and a place do beside being renewed. All but over are
+// called under kept.mu.
+type duties interface {
+	// automatic says whether the renewer is to renew the record.
+	automatic() bool
+	// nextDuty is due, or the time of an earlier duty.
+	nextDuty(due clock.Instant) clock.Instant
+	// perform does the duties that are due.
+	perform(now clock.Instant)
+	// confirmed follows the confirmation of renewal n.
+	confirmed(n uint64)
+	// leave takes what is to be ended with the record.
+	leave() leavings
+	// over ends it, and publishes the event if that is not 0. Without the mutex.
+	over(left leavings, event EventType, cause *EndError)
+}
+
+// leavings are what a lease in its end leaves behind.
+type leavings struct {
+	announced bool
+	watch     kvstore.Watch
+	waiting   []extension
+	onEnd     func()
+}
+
+// init makes k the record of g. of is the lease or the place that k is a part of.
+func (k *kept) init(s *Session, g Granted, of duties) {
+	k.Granted, k.s, k.of = g, s, of
+	k.Body.ID, k.Body.Token, k.Body.Attempt = g.ID, g.Token, 0
+	k.terms, k.end, k.last, k.lastSent = g.Terms, g.Terms.End(g.Sent), g.Token, g.Sent
+	k.renewals.want, k.renewals.asked = g.Terms, g.Sent
+	k.renewals.next = g.Terms.NextRenewal(g.Sent, s.RenewFraction)
+	k.slot.index = -1
+}
+
+// Status returns the state, what is left of the validity, and the cause of the end. It
+// does no I/O, and it reads the clock itself: it is right also where the renewer's
+// goroutine has not run yet.
+func (k *kept) Status() (State, time.Duration, error) {
+	k.mu.Lock()
+	var lost ending
+	left := k.end.Sub(k.s.b.Instant())
+	if k.state == Held && left <= 0 {
+		lost = k.lose(ErrLost, unconfirmed)
+	}
+	state, cause := k.state, k.cause
+	k.mu.Unlock()
+	lost.finish()
+	if cause != nil {
+		return state, 0, cause
+	}
+	return state, left, nil
+}
+
+const unconfirmed = "its lease ended without a confirmation from the server"
+
+// Left returns how much of the validity is left, negative when it has ended.
+func (k *kept) Left() time.Duration {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.end.Sub(k.s.b.Instant())
+}
+
+// Confirmation returns when the last write that the server has acknowledged was
+// sent, and at which revision it is stored.
+func (k *kept) Confirmation() (sent clock.Instant, revision uint64) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.lastSent, k.last
+}
+
+// renews says whether the renewer is to renew the record. Under mu.
+func (k *kept) renews() bool { return k.state == Held && k.of.automatic() }
+
+// due is when the renewer has to come back to the record. Under mu.
+func (k *kept) due() clock.Instant {
+	due := k.end
+	if k.renews() && !k.doubt.resolving {
+		due = min(due, k.renewals.next)
+	}
+	return k.of.nextDuty(due)
+}
+
+// moved has the renewer come at the right time after a change. Under mu.
+func (k *kept) moved() {
+	if k.state == Held {
+		k.s.renewer.schedule(k, k.due())
+	}
+}
+
+// tick does what is due.
+func (k *kept) tick(now clock.Instant) {
+	k.mu.Lock()
+	if k.state != Held {
+		k.mu.Unlock()
+		return
+	}
+	var lost ending
+	if now >= k.end {
+		lost = k.lose(ErrLost, unconfirmed)
+	} else {
+		k.of.perform(now)
+		if r := &k.renewals; k.renews() && !k.doubt.resolving && now >= r.next {
+			r.next = now.Add(max(min(r.want.TTL, k.terms.TTL)/15, minRetry))
+			k.s.Send(k.renew)
+		}
+		k.moved()
+	}
+	k.mu.Unlock()
+	lost.finish()
+}
+
+// lose ends a record that is held. The caller finishes the ending without the mutex.
+// Under mu.
+func (k *kept) lose(kind error, why string) ending {
+	if k.state != Held {
+		return ending{}
+	}
+	if k.doubt.breaker != "" && kind == ErrLost {
+		// Broken so that others got in at once: by now the record is theirs.
+		kind, why = ErrBroken, k.doubt.breaker
+	}
+	k.state = Lost
+	event := EventLost
+	if errors.Is(kind, ErrBroken) {
+		event = EventBroken
+	}
+	return k.stop(event, &EndError{Name: k.Name, Token: k.Token, Kind: kind, Why: why})
+}
+
+// release ends the record by its holder. Under mu.
+func (k *kept) release() ending {
+	event := EventType(0)
+	if k.state == Held {
+		event = EventReleased
+	}
+	k.state = Released
+	cause := k.cause
+	if cause == nil {
+		cause = &EndError{Name: k.Name, Token: k.Token, Kind: ErrReleased}
+	}
+	return k.stop(event, cause)
+}
+
+// stop ends the validity and takes what is to be ended with it. Under mu.
+func (k *kept) stop(event EventType, cause *EndError) ending {
+	k.end = min(k.end, k.s.b.Instant())
+	k.cause = cause
+	k.s.renewer.remove(k)
+	e := ending{k: k, event: event, cause: cause, left: k.of.leave(), sent: k.renewals.sent}
+	k.renewals.sent = nil
+	return e
+}
+
+// ending is the end of a record that is still to be published. The zero value is
+// none.
+type ending struct {
+	k     *kept
+	event EventType // 0: none
+	cause *EndError
+	left  leavings
+	sent  []renewal
+}
+
+// finish publishes the end. Without the mutex.
+func (e ending) finish() {
+	if e.k == nil {
+		return
+	}
+	for _, r := range e.sent {
+		if r.forget != nil { // its answer may still have a record to delete
+			e.k.s.Await(&Orphan{}, r.forget)
+		}
+	}
+	e.k.of.over(e.left, e.event, e.cause)
+}
+
+// tombstone is the value of the record's tombstone.
+func (k *kept) tombstone(status record.Status) ([]byte, error) {
+	return k.s.b.Tombstone(status, k.ID, k.Token)
+}
+
+// isLock says whether the record is that of a holder, and not of a waiter.
+func (k *kept) isLock() bool { return k.Body.Status == record.StatusHeld }

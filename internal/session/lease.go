@@ -1,0 +1,336 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/natslock/locks/internal/bucket"
+	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/kvstore"
+)
+
+// Lease is a lock of this client: the record that is kept alive, and what its holder
+// has of it.
+type Lease struct {
+	kept
+	parent context.Context // the acquire's, for observers
+	ctx    context.Context // ends with the lease
+	cancel context.CancelCauseFunc
+
+	// What follows is under kept.mu.
+	announced  bool          // published to the observers as granted
+	abandoned  bool          // the handle was dropped
+	warnBefore time.Duration // 0: no early warning
+	onWarn     func()
+	warned     bool
+	watching   bool          // the watch has begun, or never will
+	watchAt    clock.Instant // when to begin it
+	watch      kvstore.Watch
+	waiting    []extension
+	onEnd      func() // called once; may be nil
+
+	result error // of the release, when released is closed
+}
+
+// extension waits for the confirmation of a renewal later than number after.
+type extension struct {
+	after uint64
+	done  chan error
+}
+
+// Hold makes a granted claim a lease. Its context is a child of parent, whose end it
+// does not share when it is detached. A lease with a given end (until is not zero)
+// ends then at the latest.
+func (s *Session) Hold(parent context.Context, g Granted, detached bool, until time.Time) *Lease {
+	l := &Lease{parent: parent}
+	l.init(s, g, l)
+	base := parent
+	if detached {
+		base = context.WithoutCancel(parent)
+	}
+	l.ctx, l.cancel = context.WithCancelCause(base)
+	if !until.IsZero() {
+		l.until, l.capped = s.b.Instant().Add(time.Until(until)), true
+		l.end = min(l.end, l.until)
+	}
+	if d := s.WatchAfter; d >= 0 {
+		l.watchAt = s.b.Instant().Add(d)
+	} else {
+		l.watching = true
+	}
+	s.renewer.add(&l.kept)
+	return l
+}
+
+// Announce makes the lease its caller's: from here on its events are published. warn
+// is called once after each confirmation, d before the end of the validity; nil: never.
+func (l *Lease) Announce(waited, d time.Duration, warn func()) {
+	l.mu.Lock()
+	l.announced = true
+	if warn != nil {
+		l.warnBefore, l.onWarn = d, warn
+		l.moved()
+	}
+	l.mu.Unlock()
+	ev := l.event(EventGranted, nil)
+	ev.Waited = waited
+	l.s.Notify(l.parent, ev)
+}
+
+// Name returns the lock's name.
+func (l *Lease) Name() string { return l.kept.Name }
+
+// ID returns the claim's id.
+func (l *Lease) ID() string { return l.kept.ID }
+
+// Token returns the fencing token.
+func (l *Lease) Token() uint64 { return l.kept.Token }
+
+// Context ends with the lease.
+func (l *Lease) Context() context.Context { return l.ctx }
+
+func (l *Lease) event(t EventType, cause error) Event {
+	return Event{Type: t, Kind: l.Kind, Name: l.kept.Name, ID: l.kept.ID, Token: l.kept.Token, Cause: cause}
+}
+
+// automatic is part of [duties]. A fixed lease is renewed only on demand.
+func (l *Lease) automatic() bool { return !l.abandoned && (!l.Body.Fixed || len(l.waiting) > 0) }
+
+// nextDuty is part of [duties]: a lease is watched from some age on, and warns early.
+func (l *Lease) nextDuty(due clock.Instant) clock.Instant {
+	if !l.watching {
+		due = min(due, l.watchAt)
+	}
+	if l.warnBefore > 0 && !l.warned {
+		due = min(due, l.end.Add(-l.warnBefore))
+	}
+	return due
+}
+
+// perform is part of [duties].
+func (l *Lease) perform(now clock.Instant) {
+	if !l.watching && now >= l.watchAt {
+		l.watching = true
+		l.s.Send(l.startWatch)
+	}
+	if l.warnBefore > 0 && now >= l.end.Add(-l.warnBefore) {
+		l.warn()
+	}
+}
+
+// warn gives the early warning, once per confirmation. Under mu.
+func (l *Lease) warn() {
+	if l.onWarn != nil && !l.warned {
+		l.warned = true
+		l.s.notifier.worker.Add(l.onWarn)
+	}
+}
+
+// atRisk publishes that the lease cannot be renewed any more. Under mu.
+func (l *Lease) atRisk(err error) {
+	if l.announced {
+		l.warn()
+		l.s.Notify(l.parent, l.event(EventAtRisk, err))
+	}
+}
+
+// confirmed is part of [duties].
+func (l *Lease) confirmed(n uint64) {
+	l.warned = false
+	waiting := l.waiting[:0]
+	for _, x := range l.waiting {
+		if x.after < n {
+			x.done <- nil
+		} else {
+			waiting = append(waiting, x)
+		}
+	}
+	l.waiting = waiting
+	if l.announced {
+		l.s.Notify(l.parent, l.event(EventRenewed, nil))
+	}
+}
+
+// leave is part of [duties].
+func (l *Lease) leave() leavings {
+	left := leavings{l.announced, l.watch, l.waiting, l.onEnd}
+	l.watch, l.waiting, l.onEnd, l.watching = nil, nil, nil, true
+	return left
+}
+
+// over is part of [duties]. The event comes first: who sees the end finds it counted.
+func (l *Lease) over(left leavings, event EventType, cause *EndError) {
+	if event != 0 && left.announced {
+		var why error
+		if event != EventReleased {
+			why = cause
+		}
+		l.s.Notify(l.parent, l.event(event, why))
+	}
+	l.cancel(cause)
+	for _, x := range left.waiting {
+		x.done <- cause
+	}
+	if left.watch != nil {
+		l.s.Send(left.watch.Stop)
+	}
+	if left.onEnd != nil {
+		left.onEnd()
+	}
+}
+
+// OnEnd has fn called when the lease ends; false when it has ended already. young is
+// the end of the first third of its TTL.
+func (l *Lease) OnEnd(fn func()) (young clock.Instant, held bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.state == Held {
+		l.onEnd = fn
+	}
+	return l.lastSent.Add(l.terms.TTL / 3), l.state == Held
+}
+
+// Fresh says whether the lease is inside its validity and was never renewed.
+func (l *Lease) Fresh() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.state == Held && l.renewals.n == 0 && l.s.b.Instant() < l.end
+}
+
+// Abandon stops the renewals of a lease whose holder has lost its handle, so
+// that nobody will ever release it.
+func (l *Lease) Abandon() {
+	l.mu.Lock()
+	l.abandoned = true
+	held, ttl := l.state == Held, l.terms.TTL
+	l.moved()
+	l.mu.Unlock()
+	if held {
+		l.s.Logger.Warn("a held lock was dropped without Unlock; it is renewed no more and ends by its TTL",
+			"lock", l.kept.Name, "token", l.kept.Token, "ttl", ttl)
+	}
+}
+
+// Extend renews the lease now and waits for the confirmation. ttl 0 keeps the
+// TTL. When ctx ends first the outcome is unknown and the lease as valid as
+// before, or as the shorter TTL asked for makes it.
+func (l *Lease) Extend(ctx context.Context, ttl time.Duration) error {
+	var t clock.Terms
+	if ttl != 0 {
+		rounded, err := clock.RoundTTL(ttl, l.Body.Fixed)
+		if err != nil {
+			return fmt.Errorf("extend lock %q: %w", l.kept.Name, err)
+		}
+		t = clock.NewTerms(rounded, l.s.Margin)
+	}
+	if _, _, cause := l.Status(); cause != nil {
+		return cause
+	}
+	if ctx.Err() != nil {
+		return fmt.Errorf("extend lock %q: not asked for: %w", l.kept.Name, bucket.EndOf(ctx))
+	}
+	if l.capped { // set once, before the lease was shared
+		return fmt.Errorf("%w: lock %q was taken until a given time and cannot be extended", clock.ErrInvalidTTL, l.kept.Name)
+	}
+	if ttl != 0 {
+		l.mu.Lock()
+		l.renewals.want = t
+		l.mu.Unlock()
+	}
+	return l.Confirm(ctx)
+}
+
+// Confirm renews the lease now and waits for the confirmation.
+func (l *Lease) Confirm(ctx context.Context) error {
+	l.mu.Lock()
+	if l.state != Held {
+		cause := l.cause
+		l.mu.Unlock()
+		return cause
+	}
+	x := extension{after: l.renewals.n, done: make(chan error, 1)}
+	l.waiting = append(l.waiting, x)
+	l.renewNow(l.s.b.Instant())
+	l.mu.Unlock()
+	select {
+	case err := <-x.done:
+		return err
+	case <-ctx.Done():
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i := range l.waiting {
+		if l.waiting[i].done == x.done {
+			l.waiting = append(l.waiting[:i], l.waiting[i+1:]...)
+			break
+		}
+	}
+	l.moved()
+	return fmt.Errorf("extend lock %q: %w: not confirmed: %w", l.kept.Name, bucket.ErrUnavailable, bucket.EndOf(ctx))
+}
+
+// Release ends the lease and deletes its record. Further calls wait for the
+// first and return its result. The context ends first: the work under it must
+// not meet the next holder.
+//
+// It returns nil when it was called inside the validity and nothing says that the
+// lock had been lost before; otherwise the cause of the end. When the server
+// does not answer within the release timeout, the error matches
+// [bucket.ErrUnavailable], the deletion goes on in the background, and at the latest
+// the TTL frees the lock.
+func (l *Lease) Release() error {
+	// Before the lease ends: a Close that waits for it must wait for what follows.
+	working := l.s.work.begin()
+	l.mu.Lock()
+	if l.released != nil {
+		done := l.released
+		l.mu.Unlock()
+		if working {
+			l.s.work.done()
+		}
+		<-done
+		return l.result
+	}
+	l.released = make(chan struct{})
+	defer close(l.released)
+	var lost ending
+	if l.s.b.Instant() >= l.end {
+		lost = l.lose(ErrLost, unconfirmed)
+	}
+	was, end := l.state, l.end
+	released := l.release()
+	cause := l.cause
+	l.mu.Unlock()
+	lost.finish()
+	released.finish()
+
+	switch {
+	case was == Lost && !working:
+		l.result = cause
+		return l.result
+	case !working:
+		l.result = fmt.Errorf("release lock %q: %w", l.kept.Name, bucket.ErrClosed)
+		return l.result
+	case was == Lost && (!errors.Is(cause.Kind, ErrBroken) || l.s.b.Away()):
+		// The caller is not kept waiting for what is most likely gone. A broken
+		// record is there, and keeps others out until it is deleted.
+		l.deleteLater()
+		l.s.work.done()
+		l.result = cause
+		return l.result
+	}
+	found, err := l.deleteWithin(l.s.ReleaseTimeout)
+	switch {
+	case was == Lost:
+		l.result = cause
+	case found != nil && (errors.Is(found, ErrBroken) || l.s.b.Instant() < end):
+		l.result = found
+	case found != nil:
+		// Refused after the validity end: it has simply expired since.
+	case err != nil:
+		l.result = fmt.Errorf("release lock %q (token %d): %w; it is free when its TTL of %v has passed at the latest", l.kept.Name, l.kept.Token, err, l.terms.TTL)
+	}
+	return l.result
+}

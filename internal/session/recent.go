@@ -1,0 +1,179 @@
+package session
+
+import (
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/internal/record"
+)
+
+const (
+	// tombstoneLife is how long the server keeps a tombstone.
+	tombstoneLife = time.Second
+	// Bypass is how long after it has seen a queue empty a client may take the
+	// lock again without looking: the hot path stays one round trip, and nobody
+	// queued waits longer than that for it.
+	Bypass = 100 * time.Millisecond
+	// recentMax bounds the memory of locks released a moment ago.
+	recentMax = 4096
+)
+
+// Recent remembers the tombstones this client has left: of locks, so that taking
+// one again needs no read; of places in queues, so that the next place has the key
+// of the last one and lists of the queue are not full of tombstones. The zero value
+// is ready.
+type Recent struct {
+	mu     sync.Mutex
+	m      map[string]trace
+	places map[string][]vacancy // by what the keys of the queue begin with
+	vacant int                  // how many places
+	// waiting counts the waiters of this client, by the lock.
+	waiting map[string]int
+	// swept is when what has expired was last thrown out: looking at all of
+	// it costs more than a release. 0: never.
+	swept clock.Instant
+}
+
+type trace struct {
+	tombstone uint64 // 0: none
+	at        clock.Instant
+	empty     clock.Instant // when the queue was last seen empty; 0: never
+}
+
+// vacancy is a place in a queue that was left. Only who has left it may use its
+// key again: the others expect a random one to be free.
+type vacancy struct {
+	key       string
+	tombstone uint64
+	at        clock.Instant
+}
+
+// released notes the own tombstone of a lock or a place.
+func (r *Recent) released(now clock.Instant, g Granted, revision uint64) {
+	if g.Once {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.m)+r.vacant >= recentMax && (r.swept == 0 || now.Sub(r.swept) > Bypass) {
+		r.sweep(now)
+	}
+	full := len(r.m)+r.vacant >= recentMax
+	if g.Body.Status == record.StatusWaiting {
+		if full {
+			return // a new key will do
+		}
+		if r.places == nil {
+			r.places = make(map[string][]vacancy)
+		}
+		queue := g.Key[:strings.LastIndexByte(g.Key, '.')+1]
+		r.fade(queue, now)
+		r.places[queue] = append(r.places[queue], vacancy{g.Key, revision, now})
+		r.vacant++
+		return
+	}
+	if r.m == nil {
+		r.m = make(map[string]trace)
+	}
+	t, known := r.m[g.Key]
+	if !known && full || t.tombstone > revision {
+		return // a read will do
+	}
+	t.tombstone, t.at = revision, now
+	r.m[g.Key] = t
+}
+
+// sweep throws out what has expired. Under mu.
+func (r *Recent) sweep(now clock.Instant) {
+	r.swept = now
+	for k, t := range r.m {
+		if now.Sub(t.at) > tombstoneLife {
+			delete(r.m, k)
+		}
+	}
+	for queue := range r.places {
+		r.fade(queue, now)
+	}
+}
+
+// fade drops the vacancies of a queue that have expired, the oldest of which come
+// first. Under mu.
+func (r *Recent) fade(queue string, now clock.Instant) {
+	all := r.places[queue]
+	n := 0
+	for n < len(all) && now.Sub(all[n].at) >= tombstoneLife {
+		n++
+	}
+	r.vacant -= n
+	if n == len(all) {
+		delete(r.places, queue)
+	} else {
+		r.places[queue] = all[n:]
+	}
+}
+
+// Vacancy returns the key of a place that this client has left in the queue a
+// moment ago, and its tombstone; "" and 0 when there is none.
+func (r *Recent) Vacancy(now clock.Instant, queue string) (key string, tombstone uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.fade(queue, now)
+	all := r.places[queue]
+	if len(all) == 0 {
+		return "", 0
+	}
+	v := all[len(all)-1] // the newest: it expires last
+	r.vacant--
+	if r.places[queue] = all[:len(all)-1]; len(all) == 1 {
+		delete(r.places, queue)
+	}
+	return v.key, v.tombstone
+}
+
+// Unqueued notes that nobody was queued for the lock at an instant.
+func (r *Recent) Unqueued(key string, at clock.Instant) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if t, ok := r.m[key]; ok {
+		t.empty = at
+		r.m[key] = t
+	}
+}
+
+// Known is what a client knows of a lock without asking.
+type Known struct {
+	Tombstone uint64 // its own, of the last second; 0: none
+	Unqueued  bool   // it saw the queue empty a moment ago
+	Queued    bool   // others of this client are queued
+}
+
+// Known returns what is known of a lock that is to be taken.
+func (r *Recent) Known(now clock.Instant, key string) (k Known) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	k.Queued = r.waiting[key] > 0
+	t, ok := r.m[key]
+	if !ok {
+		return k
+	}
+	if now.Sub(t.at) >= tombstoneLife {
+		delete(r.m, key)
+		return k
+	}
+	k.Tombstone, k.Unqueued = t.tombstone, t.empty != 0 && now.Sub(t.empty) < Bypass
+	return k
+}
+
+// Waits counts the waiters of this client for a lock.
+func (r *Recent) Waits(key string, n int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.waiting == nil {
+		r.waiting = make(map[string]int)
+	}
+	if r.waiting[key] += n; r.waiting[key] == 0 {
+		delete(r.waiting, key)
+	}
+}

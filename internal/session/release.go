@@ -1,0 +1,225 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/natslock/locks/internal/bucket"
+	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/internal/record"
+	"github.com/natslock/locks/kvstore"
+)
+
+// deletion is what came of deleting a record.
+type deletion struct {
+	found *EndError // the record was not the claim's own any more; nil otherwise
+	err   error     // it may be there still
+}
+
+// deleteWithin deletes the record and waits for that at most for d; then the
+// deletion goes on in the background. It ends the work that its caller has begun.
+//
+// The postman sends the first write, because a network write that is stuck holds up
+// every goroutine that wants to write, and no context ends that.
+func (k *kept) deleteWithin(d time.Duration) (found *EndError, err error) {
+	s := k.s
+	body, err := k.tombstone(record.StatusGone)
+	if err != nil {
+		s.work.done()
+		return nil, err
+	}
+	begun := time.Now()
+	first := s.b.Post(kvstore.Write{Key: k.Key, Value: body, Expect: k.last, Delete: true})
+	a, answered := first.Soon(min(bucket.DeniedAfter, d))
+	if answered && a.Err == nil {
+		s.Recent.released(s.b.Instant(), k.Granted, a.Revision)
+		s.work.done()
+		return nil, nil
+	}
+	done := make(chan deletion, 1)
+	go func() {
+		defer s.work.done()
+		if !answered {
+			a = first.Wait(s.work.ctx, max(min(d, bucket.AnswerTimeout)-time.Since(begun), 0))
+		}
+		r := k.delete(s.work.ctx, record.StatusGone, begun, d, &a)
+		done <- r
+		if r.err != nil {
+			k.deleteLater()
+		}
+	}()
+	stuck := time.NewTimer(d + d/10 - time.Since(begun))
+	defer stuck.Stop()
+	select {
+	case r := <-done:
+		return r.found, r.err
+	case <-stuck.C:
+		return nil, fmt.Errorf("%w: the network takes no writes", bucket.ErrUnavailable)
+	}
+}
+
+// deleteLater deletes the record in the background, for as long as it can last.
+func (k *kept) deleteLater() { k.deleteAs(record.StatusGone) }
+
+func (k *kept) deleteAs(status record.Status) {
+	k.s.Background(func(ctx context.Context) { k.delete(ctx, status, time.Now(), k.terms.TTL, nil) })
+}
+
+// Leave ends a place in a queue, or a lock that was not handed out, without
+// waiting for the answer. The tombstone's body says to a successor in the queue,
+// and only to it, whether it is first now.
+func (k *kept) Leave(status record.Status) {
+	s := k.s
+	k.mu.Lock()
+	if k.released != nil {
+		k.mu.Unlock()
+		return
+	}
+	k.released = make(chan struct{})
+	close(k.released)
+	released := k.release()
+	k.mu.Unlock()
+	released.finish()
+	body, err := k.tombstone(status)
+	if err != nil {
+		return
+	}
+	// Work until the answer has come, for a while: it may be refused because a
+	// renewal was on its way, and a Close must not come before the second try.
+	answered := func() {}
+	if s.work.begin() {
+		done := sync.OnceFunc(s.work.done)
+		timer := time.AfterFunc(bucket.AnswerTimeout, func() { k.deleteAs(status); done() }) // a lost write would keep others out for a TTL
+		answered = func() { timer.Stop(); done() }
+	}
+	o := &Orphan{}
+	forget, err := s.b.Send(kvstore.Write{Key: k.Key, Value: body, Expect: k.last, Delete: true}, func(a kvstore.Answer) {
+		s.Settle(o)
+		if a.Err == nil {
+			s.Recent.released(s.b.Instant(), k.Granted, a.Revision)
+		} else {
+			k.deleteAs(status)
+		}
+		answered()
+	})
+	if err != nil {
+		k.deleteAs(status)
+		answered()
+		return
+	}
+	s.Await(o, forget)
+}
+
+// delete removes a record that has ended, whatever became of its
+// last renewals. It tries until the server has confirmed that or limit has passed
+// since begun. first is the answer to a first write, made at begun; nil: there was
+// none.
+func (k *kept) delete(ctx context.Context, status record.Status, begun time.Time, limit time.Duration, first *kvstore.Answer) deletion {
+	b := k.s.b
+	body, err := k.tombstone(status)
+	if err != nil {
+		return deletion{err: err}
+	}
+	end := begun.Add(limit)
+	last := tombstoning{k: k, begun: begun, revision: k.last}
+	for try := 0; ; try++ {
+		// The first write is hardly ever not the last, and ends by itself.
+		if try == 1 || try == 0 && time.Until(end) < bucket.AnswerTimeout {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithDeadlineCause(ctx, end, fmt.Errorf("%w: no answer within %v", bucket.ErrUnavailable, limit))
+			defer cancel()
+		}
+		up := b.Online()
+		if first == nil {
+			revision, err := b.Write(ctx, kvstore.Write{Key: k.Key, Value: body, Expect: last.revision, Delete: true})
+			first = &kvstore.Answer{Revision: revision, Err: err}
+		}
+		answer := *first
+		first = nil
+		err := answer.Err
+		conflict, refused := errors.AsType[*kvstore.ConflictError](err)
+		switch {
+		case err == nil:
+			k.s.Recent.released(b.Instant(), k.Granted, answer.Revision)
+			return deletion{found: last.broken}
+		case refused:
+			var over bool
+			var found *EndError
+			if over, found, err = last.refused(ctx, conflict.Last); over {
+				return deletion{found: found}
+			}
+			if err == nil {
+				continue
+			}
+		// A deposed leader refuses so while the one that leads applies the write.
+		case !errors.Is(err, kvstore.ErrInFlight) || !b.Alone():
+			last.unanswered = true
+		}
+		if ctx.Err() != nil && bucket.IsAny(err, context.DeadlineExceeded, context.Canceled) {
+			err = context.Cause(ctx)
+		}
+		if ctx.Err() != nil || bucket.IsAny(err, bucket.ErrPermission, kvstore.ErrClosed) {
+			return deletion{err: bucket.Unavailable(err)}
+		}
+		pause := clock.OutageBackoff(try)
+		if errors.Is(err, kvstore.ErrInFlight) {
+			pause = clock.InFlightBackoff(try)
+		}
+		if b.Sleep(ctx, pause, up) != nil {
+			return deletion{err: bucket.Unavailable(err)}
+		}
+	}
+}
+
+// tombstoning is what is known of a record while it is deleted.
+type tombstoning struct {
+	k          *kept
+	begun      time.Time
+	revision   uint64    // what the next write expects
+	unanswered bool      // a try may have been applied
+	broken     *EndError // the record was broken
+}
+
+// refused reads the record after a write that the server has refused, naming the
+// revision last. It says whether the deletion is over, and with what; otherwise, without
+// an error, the next write has another expectation.
+func (t *tombstoning) refused(ctx context.Context, last uint64) (over bool, found *EndError, err error) {
+	b, id := t.k.s.b, t.k.ID
+	// As of a state that contains the last write known: a leader that was
+	// deposed refuses as well, and may have removed what was renewed since.
+	entry, err := b.Read(ctx, t.k.Key, max(last, t.revision))
+	if err == nil && !entry.Zero() && entry.Revision < t.revision && !b.Alone() {
+		err = errBehind
+	}
+	// A refusal that does not know what was acknowledged may come from a
+	// leader that was deposed: the one that leads may have applied what it
+	// refused, or do so yet. Of an empty key a tombstone would show that for
+	// a second.
+	none := err == nil && entry.Zero() && time.Since(t.begun) < tombstoneLife
+	if last < t.revision && (entry.From(id) || !none && !b.Alone()) {
+		t.unanswered = true
+	}
+	switch {
+	case err != nil:
+		return false, nil, err
+	case !entry.From(id) && (t.unanswered || t.broken != nil):
+		return true, t.broken, nil // deleted by an earlier try, and taken since
+	case !entry.From(id):
+		return true, &EndError{Name: t.k.Name, Token: t.k.Token, Kind: ErrLost, Why: "its record was gone when it was to be released"}, nil
+	case entry.Deleted && entry.Status == record.StatusBroken:
+		return true, t.brokenBy(entry), nil
+	case entry.Deleted:
+		return true, t.broken, nil // an own deletion whose answer was lost
+	case entry.Status == record.StatusBroken:
+		t.broken = t.brokenBy(entry)
+	}
+	t.revision = entry.Revision // a renewal that was still on its way
+	return false, nil, nil
+}
+
+func (t *tombstoning) brokenBy(entry record.Entry) *EndError {
+	return &EndError{Name: t.k.Name, Token: t.k.Token, Kind: ErrBroken, Why: entry.BrokenBecause()}
+}

@@ -1,0 +1,190 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/kvstore"
+)
+
+// minRetry is the shortest time between two renewals of one record.
+const minRetry = 50 * time.Millisecond
+
+// renewals are those of one record. Under kept.mu.
+type renewals struct {
+	want    clock.Terms // of the next one
+	sent    []renewal   // without an answer, in the order of their sending
+	n       uint64      // number of the last one
+	asked   clock.Instant
+	next    clock.Instant // when the next one is due
+	need    uint64        // one with at least this number is wanted at once
+	retries int
+}
+
+// renewal is a renewal without an answer yet.
+type renewal struct {
+	n      uint64
+	at     clock.Instant
+	terms  clock.Terms
+	forget func()
+}
+
+// renew sends a renewal. It runs on the goroutine that sends.
+func (k *kept) renew() {
+	k.mu.Lock()
+	if !k.renews() || k.doubt.resolving {
+		k.mu.Unlock()
+		return
+	}
+	r := &k.renewals
+	r.n++
+	n, t, expect := r.n, r.want, k.last
+	body := k.Body
+	body.Renewal, body.TTL = n, int64(t.TTL/time.Second)
+	now := k.s.b.Instant()
+	r.sent = append(r.sent, renewal{n: n, at: now, terms: t})
+	r.asked = now
+	if end := t.End(now); end < k.end {
+		// From here on the record may have the shorter life.
+		k.end = end
+		k.moved()
+	}
+	k.mu.Unlock()
+
+	value, err := body.Encode()
+	var forget func()
+	if err == nil {
+		forget, err = k.s.b.Send(kvstore.Write{Key: k.Key, Value: value, Expect: expect, TTL: t.TTL}, func(a kvstore.Answer) { k.renewed(n, a) })
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for i := range r.sent {
+		if r.sent[i].n == n {
+			if err != nil { // nothing was sent
+				r.sent = append(r.sent[:i], r.sent[i+1:]...)
+			} else {
+				r.sent[i].forget = forget
+			}
+			return
+		}
+	}
+	if forget != nil && k.state != Held {
+		k.s.Await(&Orphan{}, forget)
+	}
+}
+
+// renewed takes the answer to renewal n. It runs on a goroutine of the store.
+func (k *kept) renewed(n uint64, a kvstore.Answer) {
+	k.mu.Lock()
+	now := k.s.b.Instant()
+	var conflict *kvstore.ConflictError
+	var late lateness
+	r := &k.renewals
+	switch {
+	case a.Err == nil:
+		k.s.b.Acknowledged(a.Revision)
+		late = k.confirmed(n, a.Revision, now)
+	case k.state != Held:
+	case errors.As(a.Err, &conflict):
+		switch {
+		case (conflict.Last == 0 || conflict.Last > k.last) && !k.doubt.resolving:
+			// Also where nothing is there any more: a leader that was deposed
+			// refuses as well, and may have removed what was renewed since. A
+			// state that contains the last confirmation shows the truth.
+			at := max(conflict.Last, k.last)
+			k.doubt.resolving = true
+			k.s.Background(func(ctx context.Context) { k.resolve(ctx, at, true) })
+		case conflict.Last == k.last && n == r.n && n >= r.need:
+			// It met a renewal sent just before it, which has been confirmed
+			// since; its own reason is still to be confirmed.
+			k.renewAgain(now)
+		}
+	case errors.Is(a.Err, kvstore.ErrInFlight):
+		r.retries++
+		r.next = now.Add(clock.InFlightBackoff(r.retries))
+		k.moved()
+	}
+	k.mu.Unlock()
+	late.finish()
+}
+
+// lateness is a confirmation that came after the end it would have prolonged. The
+// zero value is none.
+type lateness struct {
+	ending   ending
+	k        *kept
+	revision uint64
+}
+
+// finish deletes the record that nobody believes in, so that nobody has to wait for
+// it. Without the mutex.
+func (l lateness) finish() {
+	if l.k != nil {
+		l.ending.finish()
+		l.k.s.Discard(l.k.Key, l.k.ID, l.revision)
+	}
+}
+
+// confirmed takes an acknowledged renewal. Under mu.
+func (k *kept) confirmed(n, revision uint64, now clock.Instant) lateness {
+	switch {
+	case k.state == Released:
+		return lateness{} // the release deletes whatever there is
+	case k.state == Held && now < k.end:
+		for i, s := range k.renewals.sent {
+			if s.n == n {
+				k.prolong(i, revision)
+				break
+			}
+		}
+		return lateness{} // confirmed, or older than what is confirmed already
+	case k.state == Lost && k.cause.Kind != ErrLost:
+		return lateness{} // closed: the work may still be stopping
+	}
+	return lateness{k.lose(ErrLost, "the confirmation of its renewal came after its validity had ended"), k, revision}
+}
+
+// prolong moves the validity to that of the renewal sent[i], now stored at revision.
+// Under mu, inside the validity.
+func (k *kept) prolong(i int, revision uint64) {
+	r := &k.renewals
+	s := r.sent[i]
+	for _, done := range r.sent[:i+1] {
+		if done.forget != nil {
+			done.forget() // confirmed, or expecting a revision that is no longer the last
+		}
+	}
+	r.sent = append(r.sent[:0], r.sent[i+1:]...)
+	if revision > k.last {
+		k.last, k.lastSent = revision, s.at
+	}
+	k.terms = s.terms
+	k.end = max(k.end, s.terms.End(s.at))
+	if k.capped {
+		k.end = min(k.end, k.until)
+	}
+	r.retries = 0
+	if s.n >= r.need {
+		r.next = s.terms.NextRenewal(s.at, k.s.RenewFraction)
+	}
+	k.of.confirmed(s.n)
+	k.moved()
+}
+
+// renewNow makes a renewal due at an instant that is sent after this moment: the
+// answer to one that is on its way already would not show what has happened since.
+// Under mu.
+func (k *kept) renewNow(at clock.Instant) {
+	k.renewals.need = k.renewals.n + 1
+	k.renewals.next = min(k.renewals.next, at)
+	k.moved()
+}
+
+// renewAgain makes another renewal due at once, in place of one that was refused.
+// Under mu.
+func (k *kept) renewAgain(now clock.Instant) {
+	k.renewals.next = min(k.renewals.next, now)
+	k.moved()
+}

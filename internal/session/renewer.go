@@ -1,0 +1,302 @@
+package session
+
+import (
+	"container/heap"
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/natslock/locks/internal/bucket"
+	"github.com/natslock/locks/internal/clock"
+)
+
+const (
+	// renewerLinger is how long the goroutine stays when there is nothing to
+	// renew, so that taking and releasing one lock over and over does not start
+	// one each time.
+	renewerLinger = time.Second
+	// napMax bounds one sleep while there are records: Go's timers do not run
+	// while the machine is suspended, the leases do.
+	napMax = time.Second
+	// verifyEvery is how often the client checks the bucket again while it holds
+	// leases: others can change its configuration.
+	verifyEvery = 5 * time.Minute
+)
+
+// renewer renews every record of a client and ends those that are over.
+//
+// It is one goroutine with one timer for all records, and it does no I/O at
+// all: the session's sender does. A publish can block for as long as a minute while the
+// network is stuck, and the context of a lease has to end at its validity end whatever
+// the network does.
+//
+// Its mutex is taken after that of a record, never before: it is held for a few
+// instructions at a time and never across I/O or a call of a record.
+type renewer struct {
+	s *Session
+
+	mu      sync.Mutex
+	due     dueHeap // all records that are held
+	locks   int     // how many of them are of holders
+	running bool
+	stopped bool
+	wake    chan struct{}
+	sleep   clock.Instant // when the goroutine wakes by itself
+	verify  clock.Instant // when the bucket is to be checked again
+	empty   chan struct{} // closed when no lock is held any more; nil: nobody waits
+	wg      sync.WaitGroup
+}
+
+func newRenewer(s *Session) *renewer { return &renewer{s: s, wake: make(chan struct{}, 1)} }
+
+// add takes charge of a record that was just granted.
+func (r *renewer) add(k *kept) {
+	k.mu.Lock()
+	due := k.due()
+	r.mu.Lock()
+	stopped := r.stopped
+	k.slot.due = due
+	heap.Push(&r.due, k)
+	if k.isLock() {
+		r.locks++
+	}
+	if !stopped && !r.running {
+		r.running, r.sleep = true, due
+		if r.verify == 0 {
+			r.verify = r.s.b.Instant().Add(verifyEvery)
+		}
+		r.wg.Go(r.run)
+	}
+	r.nudge(due)
+	r.mu.Unlock()
+	var lost ending
+	if stopped { // granted while the client was closed: nobody would renew it
+		lost = k.lose(bucket.ErrClosed, "")
+	}
+	k.mu.Unlock()
+	lost.finish()
+}
+
+// nudge wakes the goroutine if it would oversleep due. Under mu.
+func (r *renewer) nudge(due clock.Instant) {
+	if due < r.sleep {
+		select {
+		case r.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// schedule sets when to come back to a record that is held.
+func (r *renewer) schedule(k *kept, due clock.Instant) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if k.slot.index >= 0 {
+		k.slot.due = due
+		heap.Fix(&r.due, k.slot.index)
+		r.nudge(due)
+	}
+}
+
+// remove forgets a record that has ended.
+func (r *renewer) remove(k *kept) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if k.slot.index < 0 {
+		return
+	}
+	heap.Remove(&r.due, k.slot.index)
+	if k.isLock() {
+		r.locks--
+	}
+	if r.empty != nil && r.locks == 0 {
+		close(r.empty)
+		r.empty = nil
+	}
+}
+
+func (r *renewer) run() {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	idle := false
+	var ripe []*kept
+	for {
+		r.mu.Lock()
+		now := r.s.b.Instant()
+		ripe = ripe[:0]
+		for len(r.due) > 0 && r.due[0].slot.due <= now {
+			k := r.due[0]
+			ripe = append(ripe, k)
+			k.slot.due = now.Add(napMax) // until its tick sets it
+			heap.Fix(&r.due, 0)
+		}
+		r.mu.Unlock()
+		for i, k := range ripe {
+			k.tick(now)
+			ripe[i] = nil
+		}
+		r.mu.Lock()
+		if len(r.due) > 0 && now >= r.verify {
+			r.verify = now.Add(verifyEvery)
+			r.s.Background(r.s.Verify)
+		}
+		nap := napMax
+		if len(r.due) > 0 {
+			idle = false
+			nap = min(nap, r.due[0].slot.due.Sub(now))
+		} else {
+			if idle || r.stopped {
+				r.running = false
+				r.mu.Unlock()
+				return
+			}
+			idle = true
+			nap = renewerLinger
+		}
+		r.sleep = now.Add(nap)
+		r.mu.Unlock()
+		timer.Reset(max(nap, 0))
+		select {
+		case <-timer.C:
+		case <-r.wake:
+		}
+	}
+}
+
+// held calls fn for every record that is held, under that record's mutex.
+func (r *renewer) held(fn func(k *kept)) {
+	r.mu.Lock()
+	all := slices.Clone(r.due)
+	r.mu.Unlock()
+	for _, k := range all {
+		k.mu.Lock()
+		if k.state == Held {
+			fn(k)
+		}
+		k.mu.Unlock()
+	}
+}
+
+// renewAll makes every renewal due now: the connection is back, and what was
+// on its way when it broke may be lost.
+func (r *renewer) renewAll() {
+	now := r.s.b.Instant()
+	r.held(func(k *kept) {
+		if k.renews() {
+			k.renewNow(now)
+		} else {
+			k.suspect(k.last)
+		}
+	})
+}
+
+// connectionClosed notifies the holders at once that nothing will be renewed any
+// more; their contexts last to the end of their validity.
+func (r *renewer) connectionClosed() {
+	r.held(func(k *kept) {
+		if l, ok := k.of.(*Lease); ok {
+			l.atRisk(fmt.Errorf("%w: connection closed", bucket.ErrUnavailable))
+		}
+	})
+}
+
+// loseAll ends every record: the bucket they were in is gone.
+func (r *renewer) loseAll(why string) { r.endAll(ErrLost, why) }
+
+func (r *renewer) endAll(kind error, why string) (locks []string) {
+	var all []ending
+	r.held(func(k *kept) {
+		if k.isLock() {
+			locks = append(locks, k.Name)
+		}
+		all = append(all, k.lose(kind, why))
+	})
+	for _, e := range all {
+		e.finish()
+	}
+	return locks
+}
+
+// atRisk returns an error when a record has gone unconfirmed for more than two
+// thirds of its validity.
+func (r *renewer) atRisk() error {
+	now := r.s.b.Instant()
+	var n int
+	var name string
+	r.held(func(k *kept) {
+		if k.renews() && k.end.Sub(now) < (k.terms.TTL-k.terms.Margin)/3 {
+			n, name = n+1, k.Name
+		}
+	})
+	if n > 0 {
+		return fmt.Errorf("%w: renewals of %d locks are overdue, %q among them", bucket.ErrUnavailable, n, name)
+	}
+	return nil
+}
+
+// count returns how many locks are held and how many places in queues.
+func (r *renewer) count() (locks, waiting int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.locks, len(r.due) - r.locks
+}
+
+// close waits for the locks to be released until ctx ends, then ends the
+// contexts of the rest and returns their names.
+func (r *renewer) close(ctx context.Context) []string {
+	r.mu.Lock()
+	var empty chan struct{}
+	if r.locks > 0 {
+		empty = make(chan struct{})
+		r.empty = empty
+	}
+	r.mu.Unlock()
+	if empty != nil {
+		select {
+		case <-empty:
+		case <-ctx.Done():
+		}
+	}
+	r.mu.Lock()
+	r.empty = nil
+	r.stopped = true
+	r.mu.Unlock()
+	left := r.endAll(bucket.ErrClosed, "")
+	r.mu.Lock()
+	r.sleep = clock.Instant(1<<63 - 1)
+	r.nudge(0)
+	r.mu.Unlock()
+	r.wg.Wait()
+	return left
+}
+
+// slot is a record's place in the heap. Under renewer.mu.
+type slot struct {
+	due   clock.Instant
+	index int // -1: not in it
+}
+
+// dueHeap orders records by when the renewer has to come back to them.
+type dueHeap []*kept
+
+func (h dueHeap) Len() int           { return len(h) }
+func (h dueHeap) Less(i, j int) bool { return h[i].slot.due < h[j].slot.due }
+func (h dueHeap) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].slot.index, h[j].slot.index = i, j
+}
+func (h *dueHeap) Push(x any) {
+	k := x.(*kept)
+	k.slot.index = len(*h)
+	*h = append(*h, k)
+}
+func (h *dueHeap) Pop() any {
+	old := *h
+	k := old[len(old)-1]
+	old[len(old)-1] = nil
+	*h = old[:len(old)-1]
+	k.slot.index = -1
+	return k
+}
