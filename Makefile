@@ -24,11 +24,11 @@ ci: ## everything a change has to pass
 
 .PHONY: model
 model: ## the protocol's model, in its large scopes: minutes
-	cd internal/model && go test -run '^TestProtocol$$' -timeout 0 -count 1 -args -scope large
+	cd internal/verify/model && go test -run '^TestProtocol$$' -timeout 0 -count 1 -args -scope large
 
 .PHONY: soak
 soak: ## a thousand simulations with new seeds, some hours of them
-	go test ./internal/proof -run 'TestSim$$' -seeds 1000 -timeout 12h -v
+	go test ./internal/verify/simulation -run 'TestSim$$' -seeds 1000 -timeout 12h -v
 
 .PHONY: fuzz
 fuzz: ## every fuzz target for half a minute
@@ -45,7 +45,7 @@ vuln: ## known vulnerabilities; needs https://vuln.go.dev
 
 .PHONY: mutants
 mutants: ## every weakened variant is caught by its test, ten minutes
-	go run ./internal/mutants
+	go run ./internal/verify/mutants
 
 .PHONY: bench
 bench: ## the hot paths beside bare publishes

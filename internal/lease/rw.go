@@ -43,7 +43,7 @@ const (
 //     the first gate write, and cannot have expired within a proofWindow of it.
 //
 // Nothing here depends on the reader's TTL or margin, which the writer does not
-// know: internal/model has the counter-example to a bound by the writer's.
+// know: internal/verify/model has the counter-example to a bound by the writer's.
 //
 // The queue rule: a reader is first when no earlier writer waits, a writer when
 // nobody does. So consecutive readers enter together, and a later reader never
