@@ -1,50 +1,68 @@
 // Package layout holds the rules about how the repository is laid out: which package
-// imports which, and that every package says what it is for. It has no code of its
-// own.
+// imports which, how long a file may be, and that every package says what it is for.
+// It has no code outside its tests.
 package layout
 
 import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
+	"os"
 	"os/exec"
+	"path"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
 const module = "github.com/natslock/locks"
 
-// allowed is what each package may import of this module: arrows point down.
-var allowed = map[string][]string{
-	"kvstore":                    {},
-	"internal/lease":             {"kvstore"},
-	"natslock":                   {"internal/lease", "kvstore"},
-	"rwlock":                     {"natslock", "internal/lease", "kvstore"},
-	"testutil":                   {"kvstore"},
-	"internal/verify/layout":     {},
-	"internal/verify/model":      {},
-	"internal/verify/mutants":    {},
-	"internal/verify/topologies": {},
-	"internal/verify/security":   {},
-	"internal/verify/history":    {"natslock", "rwlock", "kvstore", "testutil"}, // tests alone import it
-	"cmd/":                       {"natslock", "rwlock", "kvstore"},
-	"examples/":                  {"natslock", "rwlock", "kvstore"},
-	"internal/verify/ratios":     {"kvstore", "testutil"}, // like internal/verify/history
-	"internal/verify/cluster":    {},
-	"internal/verify/simulation": {},
-	"internal/verify/versions":   {},
-	"internal/verify/readme":     {},
+// floors are the packages that users run, lowest first. A package imports packages
+// of lower floors only: arrows between rooms run one way. A pattern is one of
+// [path.Match].
+var floors = [][]string{
+	{"kvstore"},
+	{"internal/clock"},
+	{"internal/record"},
+	{"internal/bucket"},
+	{"internal/session"},
+	{"internal/acquire", "internal/admin"},
+	{"internal/lease"}, // until its code has moved into the rooms above
+	{"internal/bridge"},
+	{"natslock"},
+	{"rwlock", "testutil"},
+	{"cmd/*", "examples/*"},
+}
+
+// only narrows what a package imports of the floors below it.
+var only = map[string][]string{
+	"rwlock":     {"natslock", "kvstore", "internal/bridge"},
+	"testutil":   {"kvstore", "internal/bridge"},
+	"cmd/*":      {"natslock", "rwlock", "kvstore"},
+	"examples/*": {"natslock", "rwlock", "kvstore"},
+}
+
+// verify is where everything stands that only tests need, and forTests is what each
+// package there imports outside its own tests. A package without an entry imports
+// nothing of this module: the model in particular has to stand without the code.
+const verify = "internal/verify/"
+
+var forTests = map[string][]string{
+	verify + "history": {"natslock", "rwlock", "kvstore", "testutil"},
+	verify + "ratios":  {"kvstore", "testutil"},
 }
 
 // needServer are the packages that may start a server.
-var needServer = []string{"testutil", "internal/verify/history", "internal/verify/ratios", "cmd/lockctl"}
+var needServer = []string{"testutil", verify + "history", verify + "ratios", "cmd/lockctl"}
 
-// forTests are the packages that tests are made of.
-var forTests = []string{"testutil", "internal/verify/history", "internal/verify/ratios"}
+// knowsNATS are the packages that speak to the server. All others know kvstore.KV.
+var knowsNATS = []string{"kvstore", "natslock", "testutil", "cmd/*", "examples/*", verify + "*"}
 
 type pkg struct {
 	ImportPath string
@@ -53,6 +71,8 @@ type pkg struct {
 	Deps       []string
 	GoFiles    []string
 }
+
+func (p pkg) name() string { return strings.TrimPrefix(p.ImportPath, module+"/") }
 
 func packages(t *testing.T) []pkg {
 	t.Helper()
@@ -71,32 +91,88 @@ func packages(t *testing.T) []pkg {
 	}
 }
 
+// in reports whether one of the patterns names the package.
+func in(patterns []string, name string) bool {
+	return slices.ContainsFunc(patterns, func(p string) bool {
+		ok, err := path.Match(p, name)
+		return err == nil && ok
+	})
+}
+
+// floorOf returns the floor of a package, -1 if it has none.
+func floorOf(name string) int {
+	return slices.IndexFunc(floors, func(f []string) bool { return in(f, name) })
+}
+
+// judge says why a package must not import another one of this module.
+func judge(name, imported string) error {
+	if strings.HasPrefix(name, verify) {
+		if !in(forTests[name], imported) {
+			return fmt.Errorf("%s imports %s, and its entry in forTests does not have it", name, imported)
+		}
+		return nil
+	}
+	floor, below := floorOf(name), floorOf(imported)
+	switch {
+	case strings.HasPrefix(imported, verify):
+		return fmt.Errorf("%s imports %s, which only tests may", name, imported)
+	case floor < 0:
+		return fmt.Errorf("%s has no floor yet", name)
+	case imported == "testutil":
+		return fmt.Errorf("%s imports testutil, which only tests may", name)
+	case below < 0 || below >= floor:
+		return fmt.Errorf("%s imports %s, which is not on a lower floor", name, imported)
+	}
+	for pattern, list := range only {
+		if in([]string{pattern}, name) && !in(list, imported) {
+			return fmt.Errorf("%s imports %s, and may import %v only", name, imported, list)
+		}
+	}
+	return nil
+}
+
 func TestImports(t *testing.T) {
 	for _, p := range packages(t) {
-		name := strings.TrimPrefix(p.ImportPath, module+"/")
-		may, found := allowed[name]
-		for prefix, list := range allowed {
-			if strings.HasSuffix(prefix, "/") && strings.HasPrefix(name, prefix) {
-				may, found = list, true
-			}
+		name := p.name()
+		if !strings.HasPrefix(name, verify) {
+			assert.GreaterOrEqual(t, floorOf(name), 0, "%s has no floor yet", name)
 		}
-		require.True(t, found, "%s has no place in the table yet", name)
 		for _, i := range p.Imports {
 			if own, ok := strings.CutPrefix(i, module+"/"); ok {
-				require.Contains(t, may, own, "%s must not import %s", name, own)
+				assert.NoError(t, judge(name, own))
 			}
-			if name == "internal/lease" {
-				require.NotContains(t, i, "nats-io", "the machinery knows the store's contract, not NATS")
+			if !in(knowsNATS, name) {
+				assert.NotContains(t, i, "nats-io", "%s knows the store's contract, not NATS", name)
 			}
-			if !slices.Contains(forTests, name) {
-				require.NotEqual(t, "testing", i, "%s imports testing", name)
+			if name != "testutil" && !strings.HasPrefix(name, verify) {
+				assert.NotEqual(t, "testing", i, "%s imports testing", name)
 			}
 		}
-		if !slices.Contains(needServer, name) {
+		if !in(needServer, name) {
 			for _, d := range p.Deps {
 				require.NotContains(t, d, "nats-server", "%s depends on the server", name)
 			}
 		}
+	}
+}
+
+// TestJudge shows that the rule refuses the arrows that must not be.
+func TestJudge(t *testing.T) {
+	for _, arrow := range [][2]string{
+		{"internal/session", "internal/acquire"}, {"internal/admin", "internal/acquire"}, {"internal/acquire", "internal/admin"},
+		{"internal/bucket", "internal/session"}, {"internal/record", "internal/bucket"}, {"internal/clock", "internal/record"},
+		{"kvstore", "internal/clock"}, {"internal/bridge", "natslock"}, {"rwlock", "internal/session"}, {"natslock", "rwlock"},
+		{"natslock", "testutil"}, {"cmd/lockctl", "internal/bridge"}, {"cmd/lockctl", "testutil"}, {"examples/new", "internal/record"},
+		{"natslock", "internal/verify/history"}, {"testutil", "internal/verify/ratios"}, {"internal/verify/model", "kvstore"},
+		{"internal/new", "kvstore"},
+	} {
+		require.Error(t, judge(arrow[0], arrow[1]), "%s -> %s", arrow[0], arrow[1])
+	}
+	for _, arrow := range [][2]string{
+		{"internal/acquire", "internal/session"}, {"internal/admin", "internal/session"}, {"internal/record", "kvstore"},
+		{"natslock", "internal/acquire"}, {"natslock", "internal/bridge"}, {"rwlock", "internal/bridge"}, {"cmd/lockctl", "rwlock"},
+	} {
+		require.NoError(t, judge(arrow[0], arrow[1]))
 	}
 }
 
@@ -106,4 +182,34 @@ func TestPackageComments(t *testing.T) {
 			require.NotEmpty(t, p.Doc, "%s has no package comment", p.ImportPath)
 		}
 	}
+}
+
+// longest is how many lines a file may have whose code users run.
+const longest = 400
+
+// tooLong are the files that were longer before the rule came. Their code moves into
+// the rooms, and the list goes with internal/lease.
+var tooLong = []string{"internal/lease/queue.go", "internal/lease/claim.go", "internal/lease/release.go", "internal/lease/acquire.go"}
+
+func TestFileLength(t *testing.T) {
+	seen := 0
+	for _, p := range packages(t) {
+		if strings.HasPrefix(p.name(), verify) || strings.HasPrefix(p.name(), "examples/") {
+			continue
+		}
+		// Not GoFiles: those of other systems count too.
+		files, err := filepath.Glob(filepath.Join(root, p.name(), "*.go"))
+		require.NoError(t, err)
+		for _, f := range files {
+			text, err := os.ReadFile(f)
+			require.NoError(t, err)
+			name := path.Join(p.name(), filepath.Base(f))
+			if strings.HasSuffix(f, "_test.go") || slices.Contains(tooLong, name) {
+				continue
+			}
+			seen++
+			assert.LessOrEqual(t, bytes.Count(text, []byte("\n")), longest, "%s has too many lines", name)
+		}
+	}
+	require.Greater(t, seen, 100)
 }
