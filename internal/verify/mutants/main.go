@@ -3,10 +3,14 @@
 // in rests on, and requires that the test named for it fails.
 //
 //	go run ./internal/verify/mutants             # all of them
-//	go run ./internal/verify/mutants -run '^drain-' -v
+//	go run ./internal/verify/mutants -run '^guard' -v
+//
+// The lines have labels: a comment like //safety:late-answer at the end of the line. A
+// mutant names the label and an operator, such as "never" for a condition that never
+// holds; operator.go has them all.
 //
 // The tree is not touched: the weakened file is laid over the real one (go test
-// -overlay). A mutant whose text is no longer in its file is an error, and so is
+// -overlay). A mutant whose label is missing, or stands twice, is an error, and so is
 // one that does not build, one whose test does not run, fails without it too, or
 // fails by anything but an assertion: a panic or a test that hangs may have
 // nothing to do with what was weakened.
@@ -44,7 +48,7 @@ func tryAll(ctx context.Context, pattern string, parallel int, verbose bool) err
 	if err != nil {
 		return err
 	}
-	chosen := slices.DeleteFunc(slices.Clone(mutants), func(m mutant) bool { return !names.MatchString(m.name) })
+	chosen := slices.DeleteFunc(slices.Clone(mutants), func(m mutant) bool { return !names.MatchString(m.name()) })
 	if len(chosen) == 0 {
 		return fmt.Errorf("no mutant is named like %q", pattern)
 	}
@@ -54,6 +58,10 @@ func tryAll(ctx context.Context, pattern string, parallel int, verbose bool) err
 	}
 	defer os.RemoveAll(dir)
 	root, err := moduleRoot(ctx)
+	if err != nil {
+		return err
+	}
+	places, err := labels(root)
 	if err != nil {
 		return err
 	}
@@ -67,13 +75,13 @@ func tryAll(ctx context.Context, pattern string, parallel int, verbose bool) err
 	bad := 0
 	each(parallel, chosen, func(m mutant) {
 		begun := time.Now()
-		verdict, output := try(ctx, root, dir, m)
+		verdict, output := try(ctx, root, dir, places, m)
 		mu.Lock()
 		defer mu.Unlock()
 		if verdict != caught {
 			bad++
 		}
-		fmt.Printf("%-12s %-32s %5.1fs  %s\n%14soffends %q: %s\n", verdict, m.name, time.Since(begun).Seconds(), m.test, "", m.offends, m.weak)
+		fmt.Printf("%-12s %-32s %5.1fs  %s\n%14s%s\n", verdict, m.name(), time.Since(begun).Seconds(), m.test, "", m.weak)
 		if verbose || verdict != caught {
 			fmt.Println(output)
 		}

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"go/parser"
+	"go/token"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -11,28 +13,55 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestMutantsFit holds the table to the tree: every mutant still applies, and the
-// test named for it is there. Whether it is caught is for make mutants to say.
+// TestMutantsFit holds the table to the tree: each mutant's label stands once, its
+// operator applies there, and the test named for it is there. Each label has a mutant.
+// Whether the test catches the mutant is for make mutants to say.
 func TestMutantsFit(t *testing.T) {
 	const root = "../../.."
-	names := map[string]bool{}
+	places, err := labels(root)
+	require.NoError(t, err)
+	names, used := map[string]bool{}, map[string]bool{}
 	tests := map[string][]string{}
 	for _, m := range mutants {
-		require.Regexp(t, `^[a-z]+(-[a-z0-9]+)+$`, m.name)
-		require.False(t, names[m.name], "two are named %s", m.name)
-		names[m.name] = true
-		require.NotEmpty(t, m.weak, m.name)
-		require.NotEmpty(t, m.offends, m.name)
-		_, err := m.apply(root)
-		assert.NoError(t, err, m.name)
+		name := m.name()
+		require.Regexp(t, `^[a-z0-9]+(-[a-z0-9]+)*$`, m.label)
+		require.False(t, names[name], "two are named %s", name)
+		names[name], used[m.label] = true, true
+		require.NotEmpty(t, m.weak, name)
+		_, _, err := m.apply(root, places)
+		assert.NoError(t, err, name)
 		dir, test := m.target()
 		top, _, _ := strings.Cut(test, "/")
 		if tests[dir] == nil {
 			tests[dir] = testsIn(t, filepath.Join(root, dir))
 		}
-		require.Contains(t, tests[dir], top, "%s names a test that is not there", m.name)
+		require.Contains(t, tests[dir], top, "%s names a test that is not there", name)
 	}
-	require.GreaterOrEqual(t, len(mutants), 170, "some were lost")
+	for label, at := range places {
+		assert.True(t, used[label], "%s:%d: no mutant is about the label %s", at.file, at.line, label)
+	}
+	require.GreaterOrEqual(t, len(mutants), 140, "some were lost")
+}
+
+// TestLabels: a label that stands twice, or is not the end of its line, is an error.
+func TestLabels(t *testing.T) {
+	for text, wrong := range map[string]string{
+		"//safety:one-a":             "",
+		"// why //safety:one":        "",
+		"//safety:One":               "ends its line",
+		"//safety:one and why":       "ends its line",
+		"//safety:one\n//safety:one": "stands at",
+	} {
+		fset := token.NewFileSet()
+		file, err := parser.ParseFile(fset, "", "package p\n"+text+"\n", parser.ParseComments)
+		require.NoError(t, err)
+		err = labelsIn(map[string]place{}, "p.go", fset, file)
+		if wrong == "" {
+			assert.NoError(t, err, text)
+		} else {
+			assert.ErrorContains(t, err, wrong, text)
+		}
+	}
 }
 
 var testFunc = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz)\w+)\(\w \*testing\.[TF]\)`)

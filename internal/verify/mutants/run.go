@@ -139,14 +139,14 @@ func baseline(ctx context.Context, root string, all []mutant, parallel int) erro
 var assertion = regexp.MustCompile(`(?m)^\s+\w+\.go:\d+: `)
 
 // try runs the test of one mutant with the weakened file in place of the real one.
-func try(ctx context.Context, root, tmp string, m mutant) (verdict, string) {
-	text, err := m.apply(root)
+func try(ctx context.Context, root, tmp string, labels map[string]place, m mutant) (verdict, string) {
+	file, text, err := m.apply(root, labels)
 	if err != nil {
 		return misfit, err.Error()
 	}
-	weakened := filepath.Join(tmp, m.name+".go")
-	overlay := filepath.Join(tmp, m.name+".json")
-	list, err := json.Marshal(map[string]any{"Replace": map[string]string{filepath.Join(root, m.file): weakened}})
+	base := filepath.Join(tmp, strings.Map(plain, m.name()))
+	weakened, overlay := base+".go", base+".json"
+	list, err := json.Marshal(map[string]any{"Replace": map[string]string{filepath.Join(root, file): weakened}})
 	if err == nil {
 		err = errors.Join(os.WriteFile(weakened, text, 0o600), os.WriteFile(overlay, list, 0o600))
 	}
@@ -170,4 +170,12 @@ func try(ctx context.Context, root, tmp string, m mutant) (verdict, string) {
 		return notRun, r.output
 	}
 	return caught, r.output
+}
+
+// plain replaces what a file's name should not have.
+func plain(r rune) rune {
+	if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '-' {
+		return r
+	}
+	return '_'
 }
