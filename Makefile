@@ -22,6 +22,10 @@ race: ## all tests under the race detector
 ci: ## everything a change has to pass
 	bash .ci/run
 
+.PHONY: lint
+lint: ## staticcheck, as CI runs it
+	go tool -modfile=tools/go.mod staticcheck ./...
+
 .PHONY: model
 model: ## the protocol's model, in its large scopes: minutes
 	cd internal/verify/model && go test -run '^TestProtocol$$' -timeout 0 -count 1 -args -scope large
@@ -41,7 +45,7 @@ fuzz: ## every fuzz target for half a minute
 
 .PHONY: vuln
 vuln: ## known vulnerabilities; needs https://vuln.go.dev
-	go run golang.org/x/vuln/cmd/govulncheck@v1.6.0 ./...
+	go tool -modfile=tools/go.mod govulncheck ./...
 
 .PHONY: mutants
 mutants: ## every weakened variant is caught by its test, ten minutes
