@@ -22,13 +22,17 @@ race: ## all tests under the race detector
 ci: ## everything a change has to pass
 	bash .ci/run
 
+.PHONY: lint
+lint: ## staticcheck, as CI runs it
+	go tool -modfile=tools/go.mod staticcheck ./...
+
 .PHONY: model
 model: ## the protocol's model, in its large scopes: minutes
-	cd internal/model && go test -run '^TestProtocol$$' -timeout 0 -count 1 -args -scope large
+	cd internal/verify/model && go test -run '^TestProtocol$$' -timeout 0 -count 1 -args -scope large
 
 .PHONY: soak
 soak: ## a thousand simulations with new seeds, some hours of them
-	go test ./internal/proof -run 'TestSim$$' -seeds 1000 -timeout 12h -v
+	go test ./internal/verify/simulation -run 'TestSim$$' -seeds 1000 -timeout 12h -v
 
 .PHONY: fuzz
 fuzz: ## every fuzz target for half a minute
@@ -41,11 +45,11 @@ fuzz: ## every fuzz target for half a minute
 
 .PHONY: vuln
 vuln: ## known vulnerabilities; needs https://vuln.go.dev
-	go run golang.org/x/vuln/cmd/govulncheck@v1.6.0 ./...
+	go tool -modfile=tools/go.mod govulncheck ./...
 
 .PHONY: mutants
 mutants: ## every weakened variant is caught by its test, ten minutes
-	go run ./internal/mutants
+	go run ./internal/verify/mutants
 
 .PHONY: bench
 bench: ## the hot paths beside bare publishes

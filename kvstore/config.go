@@ -101,7 +101,7 @@ func (cfg Config) StreamConfig() (jetstream.StreamConfig, error) {
 		MaxBytes:          maxBytes,
 		MaxMsgsPerSubject: 1,
 		MaxMsgSize:        -1,
-		Discard:           jetstream.DiscardNew,
+		Discard:           jetstream.DiscardNew, //safety:discard-new
 		Storage:           cfg.Storage,
 		Replicas:          cfg.Replicas,
 		Placement:         cfg.Placement,
@@ -111,7 +111,7 @@ func (cfg Config) StreamConfig() (jetstream.StreamConfig, error) {
 		AllowMsgTTL:       true,
 		// Revisions are fencing tokens: they must go on rising when the bucket
 		// is deleted and made again.
-		FirstSeq: uint64(time.Now().UnixMicro()),
+		FirstSeq: uint64(time.Now().UnixMicro()), //safety:tokens-rise
 		RePublish: &jetstream.RePublish{
 			Source:      subjectPrefix(cfg.Bucket) + ">",
 			Destination: "natslock." + cfg.Bucket + "." + id + ".>",

@@ -75,12 +75,13 @@ func Examine(cfg Config, info *jetstream.StreamInfo) ([]Finding, error) {
 	}
 
 	level, server := serverOf(c.Metadata)
-	judge(level >= minLevel, Unfit, serverSetting, server, MinServer+" or later", "older servers skip the conditions of writes, so that two hold a lock", byServer)
+	judge(level >= minLevel, Unfit, serverSetting, server, MinServer+" or later", //safety:server-level
+		"older servers skip the conditions of writes, so that two hold a lock", byServer)
 	spoken, named := c.Metadata[metaProtocol]
 	if !named {
 		spoken = firstProtocol
 	}
-	judge(spoken == protocol, Unfit, "metadata."+metaProtocol, fmt.Sprintf("%.32q", spoken), strconv.Quote(protocol),
+	judge(spoken == protocol, Unfit, "metadata."+metaProtocol, fmt.Sprintf("%.32q", spoken), strconv.Quote(protocol), //safety:protocol
 		"clients of different protocols do not exclude each other", byRelease)
 
 	mirror, sources, transform := "unset", "unset", "unset"
@@ -99,13 +100,16 @@ func Examine(cfg Config, info *jetstream.StreamInfo) ([]Finding, error) {
 	if c.Mirror == nil {
 		judge(len(c.Subjects) == 1 && c.Subjects[0] == own, Unfit, "subjects", c.Subjects, own, "records are missed, or others' messages taken for records", byUpdate)
 	}
-	judge(c.MaxMsgsPerSubject == 1, Unfit, "max_msgs_per_subject", c.MaxMsgsPerSubject, "1", "with history the server prolongs short TTLs", byUpdate)
-	judge(c.AllowMsgTTL, Unfit, "allow_msg_ttl", c.AllowMsgTTL, "true", "locks would never expire",
+	judge(c.MaxMsgsPerSubject == 1, Unfit, "max_msgs_per_subject", c.MaxMsgsPerSubject, "1", //safety:one-record
+		"with history the server prolongs short TTLs", byUpdate)
+	judge(c.AllowMsgTTL, Unfit, "allow_msg_ttl", c.AllowMsgTTL, "true", "locks would never expire", //safety:ttl-allowed
 		byUpdate+"; if it stays off the server is too old ("+byUpgrade+")")
-	judge(c.SubjectDeleteMarkerTTL == 0, Unfit, "subject_delete_marker_ttl", c.SubjectDeleteMarkerTTL, "0", "delete markers wipe acknowledged writes", byUpdate)
+	judge(c.SubjectDeleteMarkerTTL == 0, Unfit, "subject_delete_marker_ttl", c.SubjectDeleteMarkerTTL, "0", //safety:no-markers
+		"delete markers wipe acknowledged writes", byUpdate)
 	judge(!c.DiscardNewPerSubject, Unfit, "discard_new_per_subject", c.DiscardNewPerSubject, "false", "it refuses renewals", byUpdate)
 	limited := c.MaxBytes > 0 || c.MaxMsgs > 0
-	judge(!limited || c.Discard == jetstream.DiscardNew, Unfit, "discard", strings.ToLower(strings.TrimPrefix(c.Discard.String(), "Discard")), "new",
+	judge(!limited || c.Discard == jetstream.DiscardNew, Unfit, "discard", //safety:no-eviction
+		strings.ToLower(strings.TrimPrefix(c.Discard.String(), "Discard")), "new",
 		"a full bucket would evict held locks", byUpdate)
 	judge(c.MaxAge <= 0 || c.MaxAge >= MaxTTL, Unfit, "max_age", c.MaxAge, fmt.Sprintf("0 or at least %v", MaxTTL), "long leases end early", byUpdate)
 	retention := byUpdate
@@ -126,7 +130,8 @@ func Examine(cfg Config, info *jetstream.StreamInfo) ([]Finding, error) {
 	if c.Storage == jetstream.MemoryStorage && c.Replicas <= 1 {
 		storage += " on one replica"
 	}
-	judge(c.Storage != jetstream.MemoryStorage || c.Replicas > 1 || cfg.Storage == jetstream.MemoryStorage, Unfit, "storage", storage, "file, or 3 replicas",
+	judge(c.Storage != jetstream.MemoryStorage || c.Replicas > 1 || cfg.Storage == jetstream.MemoryStorage, Unfit, "storage", storage, //safety:survives-restart
+		"file, or 3 replicas",
 		"every lock is forgotten when the server restarts", byRemake+"; or ask for memory storage explicitly")
 
 	republish := "unset"
@@ -186,7 +191,9 @@ func verify(want Config, info *jetstream.StreamInfo) (warnings []string, err err
 		case Worse:
 			warnings = append(warnings, f.warning())
 		case Unfit:
-			errs = append(errs, &ConfigError{Bucket: want.Bucket, Setting: f.Setting, Value: f.Value, Want: f.Want, Mend: f.Mend + ": " + f.Why})
+			errs = append(errs, &ConfigError{ //safety:unfit
+				Bucket: want.Bucket, Setting: f.Setting, Value: f.Value, Want: f.Want, Mend: f.Mend + ": " + f.Why,
+			})
 		}
 	}
 	return warnings, errors.Join(errs...)

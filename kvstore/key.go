@@ -56,10 +56,12 @@ func checkPattern(pattern string) error {
 // ttlHeader formats a TTL for the server: whole seconds, rounded up because the
 // server truncates.
 func ttlHeader(d time.Duration) (string, error) {
-	if d <= 0 || d > MaxTTL {
+	// The server takes 0 for no TTL, and a TTL that overflows for a past one.
+	if d <= 0 || d > MaxTTL { //safety:ttl-in-range
 		return "", fmt.Errorf("%w: %v is not in (0, %v]", ErrInvalidTTL, d, MaxTTL)
 	}
-	seconds := int64((d + time.Second - 1) / time.Second)
+	// A record that ended a fraction early would let the next holder in too soon.
+	seconds := int64((d + time.Second - 1) / time.Second) //safety:ttl-rounded-up
 	if seconds < int64(len(ttlHeaders)) {
 		return ttlHeaders[seconds], nil
 	}

@@ -87,7 +87,8 @@ func (s *Store) snapshot(ctx context.Context, pattern string, min uint64, what l
 	}
 	for try := 0; ; try++ {
 		l, err := s.multiGet(ctx, subjects, what)
-		if err != nil || l.Revision >= min {
+		// An older state need not contain the places that were taken since.
+		if err != nil || l.Revision >= min { //safety:list-as-of
 			return l, err
 		}
 		if l.Revision == 0 {
@@ -142,7 +143,8 @@ func (s *Store) listKeys(ctx context.Context, pattern string, min uint64) (Listi
 			found[r.Key] = true
 		}
 		missing = slices.DeleteFunc(missing, func(k string) bool { return found[k] })
-		if len(missing) == 0 {
+		// A key that the leader names and a replica lacks is a waiter, not a gap.
+		if len(missing) == 0 { //safety:list-complete
 			return l, nil
 		}
 		// They have ended since, or the replica asked lags: the leader knows.
@@ -190,7 +192,7 @@ func (s *Store) readKeys(ctx context.Context, keys []string) ([]Record, error) {
 // that need not contain min: it may have been written again since. Where the
 // leader's read is withheld, what was shown has to do.
 func (s *Store) doubted(ctx context.Context, records []Record, min uint64) ([]Record, error) {
-	if s.Alone() || !s.seen.Load().direct {
+	if s.Alone() || !s.seen.Load().direct { //safety:deleted-as-of
 		return records, nil
 	}
 	doubtful := func(r Record) bool { return r.Deleted && r.Revision < min }
@@ -280,7 +282,8 @@ func (s *Store) multiGet(ctx context.Context, subjects []string, what listing) (
 			l.Records = append(l.Records, r)
 			return true
 		case "204":
-			if m.Header.Get("Nats-Num-Pending") != "0" { // cut off, where asked to or at multiBytes
+			// Cut off, where asked to or at multiBytes.
+			if m.Header.Get("Nats-Num-Pending") != "0" { //safety:list-cut-off
 				if l.More = what.atMost > 0 && len(l.Records) == what.atMost; !l.More {
 					return finish(errIncomplete)
 				}
@@ -323,7 +326,8 @@ func (s *Store) multiGet(ctx context.Context, subjects []string, what listing) (
 func (s *Store) stateAt(ctx context.Context, pattern string, min uint64) (State, error) {
 	for try := 0; ; try++ {
 		st, err := s.State(ctx, pattern)
-		if err != nil || st.LastRevision >= min {
+		// A leader just elected may lag behind what its predecessor acknowledged.
+		if err != nil || st.LastRevision >= min { //safety:state-as-of
 			return st, err
 		}
 		switch again, err := lagged(ctx, try); {
@@ -362,7 +366,8 @@ func (s *Store) State(ctx context.Context, pattern string) (State, error) {
 			st.Keys = append(st.Keys, strings.TrimPrefix(subject, s.prefix))
 		}
 		req.Offset += len(info.State.Subjects)
-		if len(info.State.Subjects) == 0 || req.Offset >= info.Total {
+		// The server answers in pages: a reader on the second one still reads.
+		if len(info.State.Subjects) == 0 || req.Offset >= info.Total { //safety:state-pages
 			slices.Sort(st.Keys)
 			return st, nil
 		}

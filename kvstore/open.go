@@ -139,7 +139,7 @@ func (s *Store) domainOf(made *infoResponse) string {
 // awaitLeader returns when the stream has a leader: without one it accepts no
 // writes, while its servers go on answering requests about it.
 func (s *Store) awaitLeader(ctx context.Context, info *jetstream.StreamInfo) error {
-	for c := info.Cluster; c != nil && c.Name != "" && c.Leader == ""; {
+	for c := info.Cluster; c != nil && c.Name != "" && c.Leader == ""; { //safety:has-leader
 		if pause(ctx, leaderPoll) == nil {
 			if next, err := s.info(ctx, infoRequest{}, false); err == nil {
 				c = next.Cluster
@@ -216,7 +216,8 @@ func (s *Store) Verify(ctx context.Context) error {
 	if err := s.adopt(&info.StreamInfo); err != nil {
 		return err
 	}
-	if !before.Equal(info.Created) {
+	// Locks in a bucket that was deleted are over, whatever the new one holds.
+	if !before.Equal(info.Created) { //safety:re-created
 		s.recheck() // nothing watched exists any more, and the subjects are others
 		return fmt.Errorf("bucket %q: %w", s.cfg.Bucket, ErrRemade)
 	}

@@ -38,7 +38,8 @@ func (s *Store) Get(ctx context.Context, key string, min uint64) (Record, error)
 		return Record{}, err
 	}
 	r, err := s.read(ctx, key)
-	if min > 0 && (errors.Is(err, ErrNotFound) || err == nil && r.Revision < min) {
+	// A replica that lags shows what the caller knows to be over.
+	if min > 0 && (errors.Is(err, ErrNotFound) || err == nil && r.Revision < min) { //safety:read-as-of
 		r, err = s.readAsOf(ctx, key, min)
 	}
 	if err != nil {
@@ -78,7 +79,7 @@ func (s *Store) readAsOf(ctx context.Context, key string, min uint64) (Record, e
 			return Record{}, ErrNotFound
 		}
 		r, err := s.leaderGet(ctx, key)
-		if errors.Is(err, ErrNotFound) {
+		if errors.Is(err, ErrNotFound) { //safety:nothing-proven
 			// Ended since, or answered by a leader that was deposed and does not
 			// contain min: only a state that does proves that there is nothing.
 			switch again, ended := lagged(ctx, try); {
@@ -175,7 +176,7 @@ func (s *Store) leaderGet(ctx context.Context, key string) (Record, error) {
 // of returns r if it is a record of key. Anything else that was answered says
 // nothing about the key, least of all that there is no record.
 func (r Record) of(key string) (Record, error) {
-	if r.Key != key || r.Revision == 0 {
+	if r.Key != key || r.Revision == 0 { //safety:answer-of-key
 		return Record{}, fmt.Errorf("%w: asked for %q, the answer is about %.64q at revision %d", ErrUnavailable, key, r.Key, r.Revision)
 	}
 	return r, nil
@@ -192,7 +193,8 @@ func (s *Store) record(h nats.Header, data []byte) (Record, error) {
 		}
 		return ""
 	}
-	if name := last(hdrStream); name != "" && name != s.stream {
+	// A mirror keeps records that the bucket has removed: holders long gone.
+	if name := last(hdrStream); name != "" && name != s.stream { //safety:mirror
 		s.mirrored(name)
 		return Record{}, fmt.Errorf("%w: it comes from stream %.64q", errUnreadable, name)
 	}
@@ -223,5 +225,6 @@ func (s *Store) mirrored(name string) {
 
 func isTombstone(h nats.Header) bool {
 	op := h.Get(hdrOperation)
-	return op == "DEL" || op == "PURGE" || h.Get("Nats-Marker-Reason") != ""
+	// A tombstone for a record would keep a free lock from everybody.
+	return op == "DEL" || op == "PURGE" || h.Get("Nats-Marker-Reason") != "" //safety:tombstone
 }

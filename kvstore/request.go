@@ -91,7 +91,7 @@ func (s *Store) exchange(msg *nats.Msg, write sentWrite, mux bool, done func(*na
 		}
 		// Not handed to the client's reconnect buffer, which would send it at
 		// a time when nobody wants it any more.
-		return nil, fmt.Errorf("%w: not sent, connection is %s", ErrUnavailable, strings.ToLower(st.String()))
+		return nil, fmt.Errorf("%w: not sent, connection is %s", ErrUnavailable, strings.ToLower(st.String())) //safety:not-buffered
 	}
 	if mux {
 		msg = copyOf(msg)
@@ -191,7 +191,8 @@ func (s *Store) elsewhere() string {
 // statusOf returns the status of an answer that is one, and "" for a record,
 // which may have been stored with a Status header of its own.
 func statusOf(m *nats.Msg) string {
-	if m.Header.Get(hdrSequence) != "" {
+	// A message with a sequence is a stored record, whatever its writer named a header.
+	if m.Header.Get(hdrSequence) != "" { //safety:stored-status
 		return ""
 	}
 	return m.Header.Get(hdrStatus)

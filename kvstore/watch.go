@@ -221,7 +221,7 @@ func (s *Store) notify(m *nats.Msg) {
 		return
 	}
 	r, err := s.record(m.Header, m.Data)
-	if err != nil || checkKey(r.Key) != nil {
+	if err != nil || checkKey(r.Key) != nil { //safety:notified-key
 		return // a stray or forged message
 	}
 	s.heard.Store(true)
@@ -262,7 +262,8 @@ func (s *Store) connChanged(st nats.Status) {
 	for _, fn := range hooks {
 		fn(state)
 	}
-	if state == Connected || state == Closed {
+	// Notifications that were sent meanwhile are lost: each waiter has to check.
+	if state == Connected || state == Closed { //safety:recheck
 		s.recheck()
 	}
 }

@@ -58,7 +58,8 @@ var outgoings = sync.Pool{New: func() any { return &outgoing{msg: nats.Msg{Heade
 // message is the one place where the headers of a write are put together: the
 // server silently accepts a guard whose subject has a typo.
 func (s *Store) message(w Write, o *outgoing) error {
-	if err := checkKey(w.Key); err != nil {
+	// A pattern for a key would write under another name than the one that was checked.
+	if err := checkKey(w.Key); err != nil { //safety:key-literal
 		return err
 	}
 	if len(w.Value) > MaxRecord {
@@ -77,14 +78,18 @@ func (s *Store) message(w Write, o *outgoing) error {
 		values = append(values, value)
 		h[name] = values[len(values)-1 : len(values) : len(values)]
 	}
-	set(hdrExpect, strconv.FormatUint(w.Expect, 10))
-	set(hdrTTL, ttl)
+	// Only a compare-and-set grants: each write says which revision it replaces.
+	set(hdrExpect, strconv.FormatUint(w.Expect, 10)) //safety:conditional
+	// The server frees a lock whose holder has died, because its record has a TTL.
+	set(hdrTTL, ttl) //safety:record-ends
 	if w.Guard != "" {
-		if err := checkKey(w.Guard); err != nil {
+		// The server compares literal subjects only: a pattern would guard nothing.
+		if err := checkKey(w.Guard); err != nil { //safety:guard-literal
 			return err
 		}
-		// Always as the stream stores it, also behind an API prefix.
-		set(hdrExpectSubject, s.prefix+w.Guard)
+		// Always as the stream stores it, also behind an API prefix: for any other
+		// subject the server finds no record, and the guard proves nothing.
+		set(hdrExpectSubject, s.prefix+w.Guard) //safety:guard
 	}
 	if w.Delete {
 		set(hdrOperation, "DEL")
@@ -116,17 +121,20 @@ func (s *Store) answer(w Write, m *nats.Msg) Answer {
 		return Answer{Err: fmt.Errorf("%w: unreadable answer to a write of %q: %w", ErrUnavailable, w.Key, err)}
 	}
 	switch e := ack.Error; {
-	case e == nil && ack.Stream == s.stream && ack.Sequence > 0 && !ack.Duplicate:
+	// Only this stream, with a sequence of its own for this write, acknowledges it.
+	case e == nil && ack.Stream == s.stream && ack.Sequence > 0 && !ack.Duplicate: //safety:acknowledged
 		s.learnAck(m.Data, ack.Sequence)
 		return Answer{Revision: ack.Sequence}
 	case e == nil:
 		return Answer{Err: fmt.Errorf("%w: write of %q was answered by stream %q, sequence %d, duplicate %v", ErrUnavailable, w.Key, ack.Stream, ack.Sequence, ack.Duplicate)}
 	case e.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence:
-		if last, ok := lastSequence(e.Description); ok {
+		// A refusal that names no sequence does not say that the key is empty.
+		if last, ok := lastSequence(e.Description); ok { //safety:conflict-named
 			return Answer{Err: &ConflictError{Key: w.Key, Expected: w.Expect, Last: last}}
 		}
 		return Answer{Err: fmt.Errorf("%w: write of %q: conflict without a sequence: %w", ErrUnavailable, w.Key, e)}
-	case e.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant:
+	// Another write to the key is being replicated: this never means that the lock is held.
+	case e.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant: //safety:in-flight
 		return Answer{Err: fmt.Errorf("write of %q: %w: %w", w.Key, ErrInFlight, e)}
 	default:
 		return Answer{Err: fmt.Errorf("%w: write of %q: %w", ErrUnavailable, w.Key, e)}

@@ -11,7 +11,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 
-	"github.com/natslock/locks/internal/speed"
+	"github.com/natslock/locks/internal/verify/ratios"
 	"github.com/natslock/locks/natslock"
 )
 
@@ -20,7 +20,7 @@ import (
 
 func speedClient(t testing.TB, url string, opts ...natslock.Option) *natslock.Client {
 	t.Helper()
-	c, err := natslock.New(t.Context(), speed.Connect(t, url), opts...)
+	c, err := natslock.New(t.Context(), ratios.Connect(t, url), opts...)
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithCancel(context.Background())
@@ -42,10 +42,10 @@ func cycle(t testing.TB, c *natslock.Client, name string) {
 
 // BenchmarkCycle is an uncontended acquire and release beside two publishes.
 func BenchmarkCycle(b *testing.B) {
-	url := speed.Server(b)
+	url := ratios.Server(b)
 	c := speedClient(b, url)
-	p := speed.NewPublisher(speed.Connect(b, url), "bare")
-	speed.Beside(b, func() { cycle(b, c, "bench") }, func() { p.Cycle(b) })
+	p := ratios.NewPublisher(ratios.Connect(b, url), "bare")
+	ratios.Beside(b, func() { cycle(b, c, "bench") }, func() { p.Cycle(b) })
 }
 
 const goroutines = 64
@@ -54,12 +54,12 @@ const goroutines = 64
 // and two publishes.
 func manyNames(t testing.TB, url string) (lock, bare func(i int)) {
 	c := speedClient(t, url)
-	nc := speed.Connect(t, url)
-	var publishers [goroutines]*speed.Publisher
+	nc := ratios.Connect(t, url)
+	var publishers [goroutines]*ratios.Publisher
 	var names [goroutines]string
 	for i := range goroutines {
 		names[i] = "many." + strconv.Itoa(i)
-		publishers[i] = speed.NewPublisher(nc, "bare."+strconv.Itoa(i))
+		publishers[i] = ratios.NewPublisher(nc, "bare."+strconv.Itoa(i))
 	}
 	return func(i int) { cycle(t, c, names[i]) }, func(i int) { publishers[i].Cycle(t) }
 }
@@ -67,11 +67,11 @@ func manyNames(t testing.TB, url string) (lock, bare func(i int)) {
 // BenchmarkParallel is 64 goroutines of one client on as many names: the ratio is
 // of cycles a second, so more is better here.
 func BenchmarkParallel(b *testing.B) {
-	lock, bare := manyNames(b, speed.Server(b))
+	lock, bare := manyNames(b, ratios.Server(b))
 	var locks, bares float64
 	for b.Loop() {
-		locks += speed.Rate(goroutines, 200*time.Millisecond, lock)
-		bares += speed.Rate(goroutines, 200*time.Millisecond, bare)
+		locks += ratios.Rate(goroutines, 200*time.Millisecond, lock)
+		bares += ratios.Rate(goroutines, 200*time.Millisecond, bare)
 	}
 	b.ReportMetric(0, "ns/op")
 	b.ReportMetric(locks/float64(b.N), "locks/s")
@@ -82,13 +82,13 @@ func BenchmarkParallel(b *testing.B) {
 // BenchmarkTryBusy is a one-shot acquire of a lock that somebody else holds: it
 // says who. Beside it, one publish that is refused.
 func BenchmarkTryBusy(b *testing.B) {
-	url := speed.Server(b)
+	url := ratios.Server(b)
 	holder, c := speedClient(b, url), speedClient(b, url)
 	l, err := holder.Lock(b.Context(), "busy")
 	require.NoError(b, err)
 	defer func() { require.NoError(b, l.Unlock(context.Background())) }()
-	p := speed.NewPublisher(speed.Connect(b, url), "busy")
-	speed.Beside(b, func() {
+	p := ratios.NewPublisher(ratios.Connect(b, url), "busy")
+	ratios.Beside(b, func() {
 		if _, err := c.TryLock(context.Background(), "busy"); err == nil {
 			b.Fatal("not busy")
 		}
@@ -100,7 +100,7 @@ func BenchmarkTryBusy(b *testing.B) {
 func BenchmarkRenew(b *testing.B) {
 	for _, n := range []int{1, 100, 5000} {
 		b.Run(strconv.Itoa(n), func(b *testing.B) {
-			url := speed.Server(b)
+			url := ratios.Server(b)
 			c := speedClient(b, url, natslock.WithTTL(time.Minute))
 			locks := make([]*natslock.Lock, n)
 			for i := range locks {
@@ -108,8 +108,8 @@ func BenchmarkRenew(b *testing.B) {
 				locks[i], err = c.Lock(b.Context(), fmt.Sprint("renew.", i))
 				require.NoError(b, err)
 			}
-			bulk := speed.NewBulk(b, speed.Connect(b, url), n)
-			speed.Beside(b, func() {
+			bulk := ratios.NewBulk(b, ratios.Connect(b, url), n)
+			ratios.Beside(b, func() {
 				var wg sync.WaitGroup
 				for _, l := range locks {
 					wg.Go(func() {
@@ -127,18 +127,18 @@ func BenchmarkRenew(b *testing.B) {
 // BenchmarkHandOver is from a release to the return of the next one's acquire, two
 // clients, beside a release, its notification and a claim that believes it.
 func BenchmarkHandOver(b *testing.B) {
-	url := speed.Server(b)
+	url := ratios.Server(b)
 	clients := [2]*natslock.Client{speedClient(b, url), speedClient(b, url)}
 	var ncs [2]*nats.Conn
 	for i := range ncs {
-		ncs[i] = speed.Connect(b, url)
+		ncs[i] = ratios.Connect(b, url)
 	}
-	bare := speed.NewHandOver(b, ncs)
+	bare := ratios.NewHandOver(b, ncs)
 	held, err := clients[0].Lock(b.Context(), "hand over")
 	require.NoError(b, err)
 	n := 0
 	// Timed from within: the waiter has to have come before.
-	speed.BesideTimed(b, func() time.Duration {
+	ratios.BesideTimed(b, func() time.Duration {
 		n++
 		type grant struct {
 			l  *natslock.Lock
@@ -170,12 +170,12 @@ func BenchmarkHandOver(b *testing.B) {
 
 // TestAllocations guards what an uncontended cycle allocates, beside two publishes.
 func TestAllocations(t *testing.T) {
-	if speed.Race {
+	if ratios.Race {
 		t.Skip("the race detector allocates too")
 	}
-	url := speed.Server(t)
+	url := ratios.Server(t)
 	c := speedClient(t, url)
-	p := speed.NewPublisher(speed.Connect(t, url), "bare")
+	p := ratios.NewPublisher(ratios.Connect(t, url), "bare")
 	locked := func() { cycle(t, c, "allocations") }
 	published := func() { p.Cycle(t) }
 	locked()
@@ -196,18 +196,18 @@ func TestAllocations(t *testing.T) {
 // TestSpeed guards the ratios of times, with room for a machine that does other
 // things at the same time: they are 1.15 and 0.88 on a quiet one.
 func TestSpeed(t *testing.T) {
-	if speed.Race {
+	if ratios.Race {
 		t.Skip("the race detector slows down one side only")
 	}
-	url := speed.Server(t)
+	url := ratios.Server(t)
 	c := speedClient(t, url)
-	p := speed.NewPublisher(speed.Connect(t, url), "bare")
-	ratio := speed.Ratio(5, 200, func() { cycle(t, c, "speed") }, func() { p.Cycle(t) })
+	p := ratios.NewPublisher(ratios.Connect(t, url), "bare")
+	ratio := ratios.Ratio(5, 200, func() { cycle(t, c, "speed") }, func() { p.Cycle(t) })
 	lock, bare := manyNames(t, url)
 	var locks, bares float64
 	for range 5 {
-		locks += speed.Rate(goroutines, 100*time.Millisecond, lock)
-		bares += speed.Rate(goroutines, 100*time.Millisecond, bare)
+		locks += ratios.Rate(goroutines, 100*time.Millisecond, lock)
+		bares += ratios.Rate(goroutines, 100*time.Millisecond, bare)
 	}
 	t.Logf("a cycle takes %.2f times two bare publishes; with %d names %.2f of their cycles a second", ratio, goroutines, locks/bares)
 	require.Less(t, ratio, 1.6)
@@ -216,13 +216,13 @@ func TestSpeed(t *testing.T) {
 
 // TestHeldMemory guards what a held lock costs its client, watched and renewed.
 func TestHeldMemory(t *testing.T) {
-	if speed.Race {
+	if ratios.Race {
 		t.Skip("the race detector uses memory too")
 	}
 	const n = 5000
-	c := speedClient(t, speed.Server(t), natslock.WithWatchAfter(0), natslock.WithRenewFraction(0.1))
+	c := speedClient(t, ratios.Server(t), natslock.WithWatchAfter(0), natslock.WithRenewFraction(0.1))
 	cycle(t, c, "first")
-	before, begun := speed.Heap(), c.Stats().Renewed
+	before, begun := ratios.Heap(), c.Stats().Renewed
 	locks := make([]*natslock.Lock, n)
 	var wg sync.WaitGroup
 	for w := range 16 {
@@ -241,7 +241,7 @@ func TestHeldMemory(t *testing.T) {
 	for end := time.Now().Add(patience); c.Stats().Renewed < begun+2*n && time.Now().Before(end); {
 		time.Sleep(10 * time.Millisecond)
 	}
-	each := (speed.Heap() - before) / n
+	each := (ratios.Heap() - before) / n
 	t.Logf("%d bytes for each of %d locks", each, n)
 	require.Less(t, each, int64(2<<10))
 	for _, l := range locks {

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/vmihailenco/msgpack/v5"
 
-	"github.com/natslock/locks/internal/proof"
+	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
@@ -51,8 +51,8 @@ func (l *lagging) List(ctx context.Context, pattern string, min uint64, opts ...
 // expected (a tombstone, or none any more) has not taken it yet.
 func TestFreeIsNotGranted(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a, fa := proof.Faulty(t, s.Connect(), 1)
-		b, _ := proof.Faulty(t, s.Connect(), 1)
+		a, fa := history.Faulty(t, s.Connect(), 1)
+		b, _ := history.Faulty(t, s.Connect(), 1)
 		held := func(l *natslock.Lock, err error) {
 			t.Helper()
 			require.NoError(t, err)
@@ -64,7 +64,7 @@ func TestFreeIsNotGranted(t *testing.T) {
 		held(a.TryLock(t.Context(), "x")) // expects nothing, meets the tombstone
 		time.Sleep(800 * time.Millisecond)
 		fa.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
-			if proof.Stage(w) == "lock take" {
+			if history.Stage(w) == "lock take" {
 				fa.OnSend(nil)
 				return testutil.Delay(500 * time.Millisecond)
 			}
@@ -76,7 +76,7 @@ func TestFreeIsNotGranted(t *testing.T) {
 		// Expects the tombstone that it has seen, and meets another.
 		time.Sleep(200 * time.Millisecond)
 		fa.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
-			if proof.Stage(w) == "lock take" && w.Expect > 0 {
+			if history.Stage(w) == "lock take" && w.Expect > 0 {
 				fa.OnSend(nil)
 				return testutil.Delay(50 * time.Millisecond)
 			}
@@ -98,7 +98,7 @@ func TestFreeIsNotGranted(t *testing.T) {
 func TestHeldIsHeld(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a := join(t, s, natslock.WithWatchAfter(-1))
-		b, fb := proof.Faulty(t, s.Connect(), 1)
+		b, fb := history.Faulty(t, s.Connect(), 1)
 		l := mustLock(t, a.Client, "x", natslock.TTL(time.Hour))
 		fb.OnSend(func(n int, _ kvstore.Write) testutil.Fate {
 			if n == 1 {
@@ -118,7 +118,7 @@ func TestHeldIsHeld(t *testing.T) {
 // next attempt need not wait for the record's end.
 func TestLateAnswerCleansUp(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a, fa := proof.Faulty(t, s.Connect(), 1, natslock.WithTTL(time.Second), natslock.WithSafetyMargin(0.5))
+		a, fa := history.Faulty(t, s.Connect(), 1, natslock.WithTTL(time.Second), natslock.WithSafetyMargin(0.5))
 		fa.OnSend(func(n int, _ kvstore.Write) testutil.Fate {
 			if n == 1 {
 				return testutil.DelayAnswer(600 * time.Millisecond)
@@ -142,10 +142,10 @@ func TestInFlightIsNotHeld(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-				a, fa := proof.Faulty(t, s.Connect(), 1, natslock.WithTTL(9*time.Second), natslock.WithWatchAfter(-1))
+				a, fa := history.Faulty(t, s.Connect(), 1, natslock.WithTTL(9*time.Second), natslock.WithWatchAfter(-1))
 				n := map[string]int{}
 				fa.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
-					if n[proof.Stage(w)]++; n[proof.Stage(w)] <= 3 {
+					if n[history.Stage(w)]++; n[history.Stage(w)] <= 3 {
 						return testutil.Refuse(kvstore.ErrInFlight)
 					}
 					return testutil.Pass
@@ -158,7 +158,7 @@ func TestInFlightIsNotHeld(t *testing.T) {
 				require.NoError(t, l.Unlock(t.Context()))
 				synctest.Wait()
 				require.Equal(t, map[string]int{"lock take": 4, "lock renew": 4, "lock delete": 4}, n)
-				require.Empty(t, proof.KeysLeft(t, s.Connect()))
+				require.Empty(t, history.KeysLeft(t, s.Connect()))
 			})
 		})
 	}
@@ -172,7 +172,7 @@ func TestInFlightIsTriedAgainSoon(t *testing.T) {
 	} {
 		t.Run(fmt.Sprint(tries), func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-				a, fa := proof.Faulty(t, s.Connect(), 1)
+				a, fa := history.Faulty(t, s.Connect(), 1)
 				n := 0
 				fa.OnSend(func(int, kvstore.Write) testutil.Fate {
 					if n++; n <= tries {
@@ -211,7 +211,7 @@ func TestAdoptedCountsFromItsOwnSending(t *testing.T) {
 	for what, fate := range map[string]testutil.Fate{"lost": testutil.LoseAnswer, "late": testutil.DelayAnswer(2 * time.Second)} {
 		t.Run(what, func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-				a, fa := proof.Faulty(t, s.Connect(), 1, natslock.WithTTL(9*time.Second), natslock.WithWatchAfter(-1))
+				a, fa := history.Faulty(t, s.Connect(), 1, natslock.WithTTL(9*time.Second), natslock.WithWatchAfter(-1))
 				fa.OnSend(func(n int, _ kvstore.Write) testutil.Fate {
 					if n == 1 {
 						return fate
@@ -224,7 +224,7 @@ func TestAdoptedCountsFromItsOwnSending(t *testing.T) {
 				require.Greater(t, time.Since(sent), time.Second, "the first answer was waited for")
 				require.WithinDuration(t, sent.Add(8100*time.Millisecond), l.ValidUntil(), 10*time.Millisecond)
 				time.Sleep(1500 * time.Millisecond) // not renewed yet
-				require.Equal(t, []string{"lock.x"}, proof.KeysLeft(t, s.Connect()))
+				require.Equal(t, []string{"lock.x"}, history.KeysLeft(t, s.Connect()))
 				require.NoError(t, l.Unlock(t.Context()))
 			})
 		})
@@ -236,7 +236,7 @@ func TestAdoptedCountsFromItsOwnSending(t *testing.T) {
 func TestAdoptedTooLate(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		// Valid for 3 of its 4 s; the fourth attempt comes after 3.2 to 3.6 s.
-		a, fa := proof.Faulty(t, s.Connect(), 1, natslock.WithTTL(4*time.Second), natslock.WithSafetyMargin(0.5))
+		a, fa := history.Faulty(t, s.Connect(), 1, natslock.WithTTL(4*time.Second), natslock.WithSafetyMargin(0.5))
 		fa.OnSend(func(n int, _ kvstore.Write) testutil.Fate {
 			switch n {
 			case 1:
@@ -244,7 +244,7 @@ func TestAdoptedTooLate(t *testing.T) {
 			case 2, 3:
 				return testutil.Drop
 			case 4:
-				assert.Equal(t, []string{"lock.x"}, proof.KeysLeft(t, s.Connect()), "it comes too late to find anything")
+				assert.Equal(t, []string{"lock.x"}, history.KeysLeft(t, s.Connect()), "it comes too late to find anything")
 			}
 			return testutil.Pass
 		})
@@ -273,7 +273,7 @@ func forge(t testing.TB, r *raw, id string, attempt int, ttl time.Duration) {
 func TestForgedAttempt(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		for _, attempt := range []int{0, 7, -1} {
-			a, fa := proof.Faulty(t, s.Connect(), 1)
+			a, fa := history.Faulty(t, s.Connect(), 1)
 			r := newRaw(t, s.Connect())
 			var forged time.Time
 			fa.OnSend(func(n int, w kvstore.Write) testutil.Fate {
@@ -302,13 +302,13 @@ func TestForgedAttempt(t *testing.T) {
 // it when it tries.
 func TestGivenUpDoesNotLand(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a, fa := proof.Faulty(t, s.Connect(), 1)
+		a, fa := history.Faulty(t, s.Connect(), 1)
 		l, err := a.Lock(t.Context(), "x")
 		require.NoError(t, err)
 		require.NoError(t, l.Unlock(t.Context()))
 		fa.DropAllEvents(true)
 		fa.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
-			if proof.Stage(w) == "lock take" {
+			if history.Stage(w) == "lock take" {
 				return testutil.Hold.Silent()
 			}
 			return testutil.Pass
@@ -318,7 +318,7 @@ func TestGivenUpDoesNotLand(t *testing.T) {
 		synctest.Wait()
 		require.Equal(t, 1, fa.ReleaseHeld(), "long before the tombstone's end")
 		synctest.Wait()
-		require.Empty(t, proof.KeysLeft(t, s.Connect()))
+		require.Empty(t, history.KeysLeft(t, s.Connect()))
 	})
 }
 
@@ -326,7 +326,7 @@ func TestGivenUpDoesNotLand(t *testing.T) {
 // It is the same claim's, and not the lease's.
 func TestOldAttemptLandsUnderTheLease(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a, fa := proof.Faulty(t, s.Connect(), 1, natslock.WithTTL(30*time.Second), natslock.WithWatchAfter(-1))
+		a, fa := history.Faulty(t, s.Connect(), 1, natslock.WithTTL(30*time.Second), natslock.WithWatchAfter(-1))
 		fa.DropAllEvents(true)
 		fa.OnSend(func(n int, _ kvstore.Write) testutil.Fate {
 			if n == 1 {
@@ -337,19 +337,19 @@ func TestOldAttemptLandsUnderTheLease(t *testing.T) {
 		l, err := a.Lock(t.Context(), "x")
 		require.NoError(t, err)
 		granted := time.Now()
-		store := proof.OpenStore(t, s.Connect())
+		store := history.OpenStore(t, s.Connect())
 		_, err = store.Delete(t.Context(), "lock.x", l.Token())
 		require.NoError(t, err)
 		time.Sleep(1500 * time.Millisecond) // the tombstone ends
 		require.Equal(t, 1, fa.ReleaseHeld())
 		synctest.Wait()
-		require.Equal(t, []string{"lock.x"}, proof.KeysLeft(t, s.Connect()))
+		require.Equal(t, []string{"lock.x"}, history.KeysLeft(t, s.Connect()))
 		require.NoError(t, l.Err(), "nobody has told it")
 		receive(t, l.Done(), "the end")
 		require.ErrorIs(t, l.Err(), natslock.ErrLost)
 		require.Less(t, time.Since(granted), 11*time.Second, "by the first renewal")
 		synctest.Wait()
-		require.Empty(t, proof.KeysLeft(t, s.Connect()), "nobody has to wait for it")
+		require.Empty(t, history.KeysLeft(t, s.Connect()), "nobody has to wait for it")
 	})
 }
 
@@ -368,8 +368,8 @@ func TestClaimRefusedByDeposedLeader(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-				a, fa := proof.FaultyOver(t, s.Connect(), 1, func(kv kvstore.KV) kvstore.KV { return replicated{kv} })
-				real := proof.OpenStore(t, s.Connect())
+				a, fa := history.FaultyOver(t, s.Connect(), 1, func(kv kvstore.KV) kvstore.KV { return replicated{kv} })
+				real := history.OpenStore(t, s.Connect())
 				fa.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
 					fa.OnSend(nil)
 					_, err := real.Create(t.Context(), w.Key, w.Value, w.TTL)
@@ -381,7 +381,7 @@ func TestClaimRefusedByDeposedLeader(t *testing.T) {
 				require.NoError(t, err)
 				require.Less(t, time.Since(begun), time.Second)
 				require.NoError(t, l.Unlock(t.Context()))
-				require.Empty(t, proof.KeysLeft(t, s.Connect()))
+				require.Empty(t, history.KeysLeft(t, s.Connect()))
 			})
 		})
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/natslock/locks/internal/proof"
+	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
 )
@@ -25,7 +25,7 @@ func TestClusterSuite(t *testing.T) {
 	cl := testutil.RunCluster(t, 3)
 	var clients []*natslock.Client
 	for i := range 3 {
-		c, _ := proof.Faulty(t, cl.ConnectTo(i), uint64(i), r3, natslock.WithTTL(6*time.Second), natslock.WithOwner(fmt.Sprint(i)), natslock.WithWatchAfter(0))
+		c, _ := history.Faulty(t, cl.ConnectTo(i), uint64(i), r3, natslock.WithTTL(6*time.Second), natslock.WithOwner(fmt.Sprint(i)), natslock.WithWatchAfter(0))
 		clients = append(clients, c)
 	}
 	a, b, c := clients[0], clients[1], clients[2]
@@ -48,7 +48,7 @@ func TestClusterSuite(t *testing.T) {
 	})
 
 	t.Run("counting", func(t *testing.T) {
-		ref := proof.NewRecorder()
+		ref := history.NewRecorder()
 		count := 0
 		var wg sync.WaitGroup
 		for i := range 9 {
@@ -85,7 +85,7 @@ func TestClusterSuite(t *testing.T) {
 
 	t.Run("a holder cut off", func(t *testing.T) {
 		nc, link := cl.ConnectLink(nats.MaxReconnects(-1), nats.ReconnectWait(100*time.Millisecond))
-		dead, _ := proof.Faulty(t, nc, 9, r3, natslock.WithTTL(2*time.Second))
+		dead, _ := history.Faulty(t, nc, 9, r3, natslock.WithTTL(2*time.Second))
 		l, err := dead.Lock(ctx, "cut")
 		require.NoError(t, err)
 		link.Cut()
@@ -135,7 +135,7 @@ func TestClusterSuite(t *testing.T) {
 	})
 
 	t.Run("a foreign record", func(t *testing.T) {
-		_, err := proof.OpenStore(t, cl.Connect()).Create(ctx, "lock.foreign", []byte("not ours"), time.Minute)
+		_, err := history.OpenStore(t, cl.Connect()).Create(ctx, "lock.foreign", []byte("not ours"), time.Minute)
 		require.NoError(t, err)
 		_, err = a.TryLock(ctx, "foreign")
 		var locked *natslock.LockedError
@@ -151,7 +151,7 @@ func TestClusterSuite(t *testing.T) {
 	})
 
 	t.Run("closing", func(t *testing.T) {
-		own, _ := proof.Faulty(t, cl.Connect(), 10, r3, natslock.WithTTL(3*time.Second))
+		own, _ := history.Faulty(t, cl.Connect(), 10, r3, natslock.WithTTL(3*time.Second))
 		l, err := own.Lock(ctx, "closed")
 		require.NoError(t, err)
 		over, cancel := context.WithTimeout(ctx, 50*time.Millisecond)

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/natslock/locks/internal/proof"
+	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
@@ -27,12 +27,12 @@ func TestClusterStepDowns(t *testing.T) {
 	}
 	cl := testutil.RunCluster(t, 3)
 	const clients, names = 6, 2
-	ref := proof.NewRecorder()
+	ref := history.NewRecorder()
 	counters := make([]int, names)
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
 
-	keep, _ := proof.Faulty(t, cl.Connect(), 0, r3)
+	keep, _ := history.Faulty(t, cl.Connect(), 0, r3)
 	kept, err := keep.Lock(t.Context(), "kept throughout", natslock.TTL(15*time.Second))
 	require.NoError(t, err)
 
@@ -40,7 +40,7 @@ func TestClusterStepDowns(t *testing.T) {
 	var mu sync.Mutex
 	done := make([]int, names)
 	for i := range clients {
-		c, _ := proof.Faulty(t, cl.Connect(), uint64(i), r3, natslock.WithTTL(10*time.Second))
+		c, _ := history.Faulty(t, cl.Connect(), uint64(i), r3, natslock.WithTTL(10*time.Second))
 		wg.Go(func() {
 			for n := i; ctx.Err() == nil; n++ {
 				l, err := c.Lock(context.Background(), fmt.Sprint(n%names))
@@ -73,7 +73,7 @@ func TestClusterStepDowns(t *testing.T) {
 	require.NoError(t, kept.Unlock(t.Context()))
 	// Places in the queue are given up in the background, and replicas lag.
 	nc := cl.Connect()
-	require.Eventually(t, func() bool { return len(proof.KeysLeft(t, nc)) == 0 }, 20*time.Second, 100*time.Millisecond)
+	require.Eventually(t, func() bool { return len(history.KeysLeft(t, nc)) == 0 }, 20*time.Second, 100*time.Millisecond)
 	require.Greater(t, downs, 3)
 	t.Logf("%d grants over %d step-downs", grants(), downs)
 	require.Greater(t, grants(), 30, "not vacuous")
@@ -86,9 +86,9 @@ func TestClusterLeaderKilled(t *testing.T) {
 		t.Skip("a cluster takes seconds; -short was given")
 	}
 	cl := testutil.RunCluster(t, 3)
-	a, _ := proof.Faulty(t, cl.Connect(nats.ReconnectWait(50*time.Millisecond), nats.MaxReconnects(-1)), 1, r3)
-	b, _ := proof.Faulty(t, cl.Connect(nats.ReconnectWait(50*time.Millisecond), nats.MaxReconnects(-1)), 2, r3)
-	ref := proof.NewRecorder()
+	a, _ := history.Faulty(t, cl.Connect(nats.ReconnectWait(50*time.Millisecond), nats.MaxReconnects(-1)), 1, r3)
+	b, _ := history.Faulty(t, cl.Connect(nats.ReconnectWait(50*time.Millisecond), nats.MaxReconnects(-1)), 2, r3)
+	ref := history.NewRecorder()
 	la, err := a.Lock(t.Context(), "x")
 	require.NoError(t, err)
 	ref.Granted(natslock.Mutex, natslock.Exclusive, la)
@@ -123,12 +123,12 @@ func TestClusterFIFO(t *testing.T) {
 		t.Skip("a cluster takes seconds; -short was given")
 	}
 	cl := testutil.RunCluster(t, 3)
-	holder, _ := proof.Faulty(t, cl.Connect(), 0, r3)
+	holder, _ := history.Faulty(t, cl.Connect(), 0, r3)
 	l, err := holder.Lock(t.Context(), "x")
 	require.NoError(t, err)
 	var clients []*natslock.Client
 	for i := range 3 {
-		c, _ := proof.Faulty(t, cl.ConnectTo(i), uint64(i), r3)
+		c, _ := history.Faulty(t, cl.ConnectTo(i), uint64(i), r3)
 		clients = append(clients, c)
 	}
 	const waiters = 12

@@ -10,7 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/natslock/locks/internal/proof"
+	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
@@ -147,7 +147,7 @@ func TestContextEndsBeforeRelease(t *testing.T) {
 // It has ended when the deletion is sent, not only when somebody profits by it.
 func TestContextEndsBeforeDeletion(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, f := proof.Faulty(t, s.Connect(), 1)
+		c, f := history.Faulty(t, s.Connect(), 1)
 		l, err := c.Lock(t.Context(), "l")
 		require.NoError(t, err)
 		f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {

@@ -10,7 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/natslock/locks/internal/proof"
+	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/rwlock"
 	"github.com/natslock/locks/testutil"
@@ -157,7 +157,7 @@ func TestErrorKinds(t *testing.T) {
 		{"closed connection", endless, func(_ *testing.T, _ *testutil.Server, m *member) { m.nc.Close() }, map[string]string{
 			"wait": "Unavailable", "once": "Unavailable", "extend": "Lost", "unlock": "Unavailable", "ask": "Unavailable", "watch": "Unavailable", "new": "Unavailable",
 		}},
-		{"bucket deleted", endless, func(t *testing.T, s *testutil.Server, _ *member) { proof.DeleteBucket(t, s.Connect()) }, map[string]string{
+		{"bucket deleted", endless, func(t *testing.T, s *testutil.Server, _ *member) { history.DeleteBucket(t, s.Connect()) }, map[string]string{
 			"wait": "Unavailable", "once": "Unavailable", "extend": "Lost", "unlock": "Unavailable", "ask": "Unavailable", "watch": "Unavailable",
 		}},
 	} {

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/natslock/locks/internal/proof"
+	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
@@ -74,16 +74,16 @@ func TestFaultAtEveryStep(t *testing.T) {
 			t.Run(fmt.Sprintf("%s %s %d-%d/%s", who, step.stage, step.first, step.last, f.name), func(t *testing.T) {
 				testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 					nc := s.Connect()
-					a, fa := proof.Faulty(t, nc, 1, natslock.WithTTL(5*time.Second), natslock.WithOwner("A"))
-					b, fb := proof.Faulty(t, s.Connect(), 1, natslock.WithTTL(5*time.Second), natslock.WithOwner("B"))
-					ref := proof.NewRecorder()
+					a, fa := history.Faulty(t, nc, 1, natslock.WithTTL(5*time.Second), natslock.WithOwner("A"))
+					b, fb := history.Faulty(t, s.Connect(), 1, natslock.WithTTL(5*time.Second), natslock.WithOwner("B"))
+					ref := history.NewRecorder()
 					target := fa
 					if step.ofB {
 						target = fb
 					}
 					n, hit := 0, 0
 					target.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
-						if proof.Stage(w) == step.stage {
+						if history.Stage(w) == step.stage {
 							if n++; n >= step.first && n <= step.last {
 								hit++
 								return f.fate
@@ -128,7 +128,7 @@ func TestFaultAtEveryStep(t *testing.T) {
 
 					time.Sleep(2 * time.Minute) // late writes land, ghosts are laid
 					ref.Check(t)
-					assert.Empty(t, proof.KeysLeft(t, nc), "left in the bucket")
+					assert.Empty(t, history.KeysLeft(t, nc), "left in the bucket")
 					for _, c := range []*natslock.Client{a, b} {
 						l, err := c.TryLock(t.Context(), "x")
 						require.NoError(t, err, "blocked by an own ghost")
@@ -162,12 +162,12 @@ func TestClaimAtZeroLandsLate(t *testing.T) {
 				// The stuck write comes through another connection's store, so
 				// that it can land when its client has long crashed.
 				nc, link := s.ConnectLink(nats.MaxReconnects(0))
-				a, fa := proof.Faulty(t, nc, 1, natslock.WithTTL(5*time.Second), natslock.WithOwner("A"))
-				b, _ := proof.Faulty(t, s.Connect(), 1, natslock.WithTTL(5*time.Second), natslock.WithOwner("B"))
-				ref := proof.NewRecorder()
+				a, fa := history.Faulty(t, nc, 1, natslock.WithTTL(5*time.Second), natslock.WithOwner("A"))
+				b, _ := history.Faulty(t, s.Connect(), 1, natslock.WithTTL(5*time.Second), natslock.WithOwner("B"))
+				ref := history.NewRecorder()
 				var stuck *kvstore.Write
 				fa.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
-					if proof.Stage(w) == "lock take" {
+					if history.Stage(w) == "lock take" {
 						if stuck == nil {
 							stuck = &w
 						}
@@ -190,9 +190,9 @@ func TestClaimAtZeroLandsLate(t *testing.T) {
 				ref.Granted(natslock.Mutex, natslock.Exclusive, lb)
 				require.NoError(t, lb.Unlock(t.Context()))
 				time.Sleep(3 * time.Second)
-				require.Empty(t, proof.KeysLeft(t, s.Connect()), "the key is empty again")
+				require.Empty(t, history.KeysLeft(t, s.Connect()), "the key is empty again")
 
-				raw := proof.OpenStore(t, s.Connect())
+				raw := history.OpenStore(t, s.Connect())
 				if tc.alive {
 					landed := make(chan struct{}, 8)
 					w, err := raw.Watch("lock.x", func(kvstore.Event) { landed <- struct{}{} })
@@ -231,9 +231,9 @@ func TestClaimAtZeroLandsLate(t *testing.T) {
 // validity end: the context ends before, and the answer that comes is useless.
 func TestLateRenewalDoesNotRevive(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a, fa := proof.Faulty(t, s.Connect(), 1, natslock.WithTTL(5*time.Second))
+		a, fa := history.Faulty(t, s.Connect(), 1, natslock.WithTTL(5*time.Second))
 		fa.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
-			if proof.Stage(w) == "lock renew" {
+			if history.Stage(w) == "lock renew" {
 				return testutil.DelayAnswer(4 * time.Second)
 			}
 			return testutil.Pass
@@ -246,11 +246,11 @@ func TestLateRenewalDoesNotRevive(t *testing.T) {
 		require.ErrorIs(t, context.Cause(l.Context()), natslock.ErrLost)
 		require.Equal(t, natslock.Lost, l.State())
 		// The server has been renewed meanwhile, so the record is still there ...
-		require.Equal(t, []string{"lock.x"}, proof.KeysLeft(t, s.Connect()))
+		require.Equal(t, []string{"lock.x"}, history.KeysLeft(t, s.Connect()))
 		// ... until the late confirmation comes, which deletes it: well before the
 		// end of its TTL, 6 s after the start.
 		time.Sleep(time.Second)
-		require.Empty(t, proof.KeysLeft(t, s.Connect()))
+		require.Empty(t, history.KeysLeft(t, s.Connect()))
 		require.Equal(t, natslock.Lost, l.State())
 		require.Zero(t, l.Remaining())
 		require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrLost)
@@ -268,14 +268,14 @@ func TestValidityCountsFromSending(t *testing.T) {
 			}
 			t.Run(fmt.Sprintf("%s %v", step, delay), func(t *testing.T) {
 				testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-					a, fa := proof.Faulty(t, s.Connect(), 1, natslock.WithTTL(5*time.Second))
-					b, _ := proof.Faulty(t, s.Connect(), 1, natslock.WithTTL(5*time.Second))
-					ref := proof.NewRecorder()
+					a, fa := history.Faulty(t, s.Connect(), 1, natslock.WithTTL(5*time.Second))
+					b, _ := history.Faulty(t, s.Connect(), 1, natslock.WithTTL(5*time.Second))
+					ref := history.NewRecorder()
 					hit := false
 					var sent time.Time
 					fa.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
 						switch {
-						case !hit && proof.Stage(w) == step:
+						case !hit && history.Stage(w) == step:
 							hit, sent = true, time.Now()
 							return testutil.DelayAnswer(delay)
 						case hit:
@@ -306,12 +306,12 @@ func TestValidityCountsFromSending(t *testing.T) {
 // over for its holder: it is no grant, and the record does not stay.
 func TestFirstAnswerTooLate(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a, fa := proof.Faulty(t, s.Connect(), 1, natslock.WithTTL(5*time.Second))
+		a, fa := history.Faulty(t, s.Connect(), 1, natslock.WithTTL(5*time.Second))
 		var sent atomic.Int32 // some by the clean-up, beside the next attempt
 		fa.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
 			if n := sent.Add(1); n == 1 {
 				return testutil.DelayAnswer(4700 * time.Millisecond)
-			} else if proof.Stage(w) == "lock take" && n < 6 {
+			} else if history.Stage(w) == "lock take" && n < 6 {
 				return testutil.Drop
 			}
 			return testutil.Pass
@@ -330,15 +330,15 @@ func TestFirstAnswerTooLate(t *testing.T) {
 // the renewal does not undo the break, whether it was applied before or not.
 func TestBreakAgainstStaleRenewal(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a, fa := proof.Faulty(t, s.Connect(), 1, natslock.WithTTL(6*time.Second), natslock.WithOwner("A"))
-		b, _ := proof.Faulty(t, s.Connect(), 1, natslock.WithTTL(6*time.Second), natslock.WithOwner("B"))
-		ref := proof.NewRecorder()
+		a, fa := history.Faulty(t, s.Connect(), 1, natslock.WithTTL(6*time.Second), natslock.WithOwner("A"))
+		b, _ := history.Faulty(t, s.Connect(), 1, natslock.WithTTL(6*time.Second), natslock.WithOwner("B"))
+		ref := history.NewRecorder()
 		la, err := a.Lock(t.Context(), "x")
 		require.NoError(t, err)
 		ref.Granted(natslock.Mutex, natslock.Exclusive, la)
 		held := make(chan struct{}, 100)
 		fa.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
-			if proof.Stage(w) == "lock renew" {
+			if history.Stage(w) == "lock renew" {
 				held <- struct{}{}
 				return testutil.Hold
 			}
@@ -372,11 +372,11 @@ func TestBreakAgainstStaleRenewal(t *testing.T) {
 // not know yet that it was applied: the claim never becomes a lock.
 func TestBreakAgainstLateAnswer(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a, fa := proof.Faulty(t, s.Connect(), 1, natslock.WithTTL(10*time.Second), natslock.WithOwner("A"))
-		b, _ := proof.Faulty(t, s.Connect(), 1, natslock.WithTTL(10*time.Second), natslock.WithOwner("B"))
+		a, fa := history.Faulty(t, s.Connect(), 1, natslock.WithTTL(10*time.Second), natslock.WithOwner("A"))
+		b, _ := history.Faulty(t, s.Connect(), 1, natslock.WithTTL(10*time.Second), natslock.WithOwner("B"))
 		n := 0
 		fa.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
-			if proof.Stage(w) == "lock take" {
+			if history.Stage(w) == "lock take" {
 				if n++; n == 1 {
 					return testutil.DelayAnswer(1500 * time.Millisecond)
 				}
@@ -413,8 +413,8 @@ func TestBreakAnswerLost(t *testing.T) {
 		for _, now := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s now=%v", f.name, now), func(t *testing.T) {
 				testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-					a, _ := proof.Faulty(t, s.Connect(), 1, natslock.WithTTL(5*time.Second), natslock.WithWatchAfter(0))
-					b, fb := proof.Faulty(t, s.Connect(), 1, natslock.WithTTL(5*time.Second))
+					a, _ := history.Faulty(t, s.Connect(), 1, natslock.WithTTL(5*time.Second), natslock.WithWatchAfter(0))
+					b, fb := history.Faulty(t, s.Connect(), 1, natslock.WithTTL(5*time.Second))
 					la, err := a.Lock(t.Context(), "x")
 					require.NoError(t, err)
 					n := 0
@@ -436,7 +436,7 @@ func TestBreakAnswerLost(t *testing.T) {
 					require.ErrorIs(t, context.Cause(la.Context()), natslock.ErrBroken)
 					require.ErrorIs(t, la.Unlock(t.Context()), natslock.ErrBroken)
 					time.Sleep(time.Minute)
-					require.Empty(t, proof.KeysLeft(t, s.Connect()))
+					require.Empty(t, history.KeysLeft(t, s.Connect()))
 				})
 			})
 		}
@@ -447,12 +447,12 @@ func TestBreakAnswerLost(t *testing.T) {
 // looks by itself every few seconds.
 func TestReleaseUnheard(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a, _ := proof.Faulty(t, s.Connect(), 1, natslock.WithTTL(time.Hour))
+		a, _ := history.Faulty(t, s.Connect(), 1, natslock.WithTTL(time.Hour))
 		l, err := a.Lock(t.Context(), "x")
 		require.NoError(t, err)
 		got := make(chan time.Time)
 		for i := range 2 {
-			b, fb := proof.Faulty(t, s.Connect(), uint64(i), natslock.WithTTL(time.Hour))
+			b, fb := history.Faulty(t, s.Connect(), uint64(i), natslock.WithTTL(time.Hour))
 			fb.DropAllEvents(true)
 			go func() {
 				assert.NoError(t, b.Do(context.Background(), "x", func(context.Context, *natslock.Lock) error {
@@ -476,7 +476,7 @@ func TestNotificationsDropped(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		results := make(chan error, 8)
 		for i := range 8 {
-			c, f := proof.Faulty(t, s.Connect(), uint64(i), natslock.WithTTL(time.Hour))
+			c, f := history.Faulty(t, s.Connect(), uint64(i), natslock.WithTTL(time.Hour))
 			f.DropAllEvents(true)
 			go func() {
 				results <- c.Do(context.Background(), "x", func(context.Context, *natslock.Lock) error {
@@ -490,7 +490,7 @@ func TestNotificationsDropped(t *testing.T) {
 		}
 		// The back-stop looks every 2.5 to 3.5 s.
 		require.Less(t, time.Since(begun), 8*4*time.Second)
-		require.Empty(t, proof.KeysLeft(t, s.Connect()))
+		require.Empty(t, history.KeysLeft(t, s.Connect()))
 	})
 }
 
@@ -499,11 +499,11 @@ func TestNotificationsDropped(t *testing.T) {
 func TestTokensGoBackwards(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		nc := s.Connect()
-		c, _ := proof.Faulty(t, nc, 1)
+		c, _ := history.Faulty(t, nc, 1)
 		l, err := c.Lock(t.Context(), "x")
 		require.NoError(t, err)
 		require.NoError(t, l.Unlock(t.Context()))
-		proof.RemakeBucket(t, nc, 1000) // a bucket whose sequences are those of long ago
+		history.RemakeBucket(t, nc, 1000) // a bucket whose sequences are those of long ago
 		_, err = c.Lock(t.Context(), "x")
 		require.ErrorIs(t, err, natslock.ErrUnavailable)
 		require.ErrorContains(t, err, "backwards")
@@ -515,14 +515,14 @@ func TestTokensGoBackwards(t *testing.T) {
 // is no sign of a loss then, also when nothing is left to be seen of the deletion.
 func TestReleaseRefusedByDeposedLeader(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a, f := proof.Faulty(t, s.Connect(), 1)
-		raw := proof.OpenStore(t, s.Connect())
+		a, f := history.Faulty(t, s.Connect(), 1)
+		raw := history.OpenStore(t, s.Connect())
 		l, err := a.Lock(t.Context(), "x")
 		require.NoError(t, err)
 		deletes := 0
 		var begun time.Time
 		f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
-			if proof.Stage(w) != "lock delete" {
+			if history.Stage(w) != "lock delete" {
 				return testutil.Pass
 			}
 			if deletes++; deletes == 1 {
@@ -540,7 +540,7 @@ func TestReleaseRefusedByDeposedLeader(t *testing.T) {
 		})
 		require.NoError(t, l.Unlock(t.Context()))
 		require.Greater(t, deletes, 2)
-		require.Empty(t, proof.KeysLeft(t, s.Connect()))
+		require.Empty(t, history.KeysLeft(t, s.Connect()))
 	})
 }
 
@@ -548,8 +548,8 @@ func TestReleaseRefusedByDeposedLeader(t *testing.T) {
 // is seen is the next holder then.
 func TestReleaseRefusedAndTaken(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a, f := proof.FaultyOver(t, s.Connect(), 1, func(kv kvstore.KV) kvstore.KV { return replicated{kv} })
-		b, real := join(t, s), proof.OpenStore(t, s.Connect())
+		a, f := history.FaultyOver(t, s.Connect(), 1, func(kv kvstore.KV) kvstore.KV { return replicated{kv} })
+		b, real := join(t, s), history.OpenStore(t, s.Connect())
 		l, err := a.Lock(t.Context(), "x")
 		require.NoError(t, err)
 		var next *natslock.Lock

@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/natslock/locks/internal/proof"
+	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
@@ -356,13 +356,13 @@ func TestLeaseExtend(t *testing.T) {
 // one is refused, and is tried again at once.
 func TestLeaseExtendMeetsRenewal(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, f := proof.Faulty(t, s.Connect(), 1, natslock.WithWatchAfter(-1))
+		c, f := history.Faulty(t, s.Connect(), 1, natslock.WithWatchAfter(-1))
 		for i := range 100 {
 			l := mustLock(t, c, fmt.Sprint("l", i), natslock.TTL(3*time.Second))
 			extended := make(chan error, 1)
 			var begun time.Time
 			f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
-				if proof.Stage(w) == "lock renew" {
+				if history.Stage(w) == "lock renew" {
 					f.OnSend(nil)
 					begun = time.Now()
 					go func() { extended <- l.Extend(context.Background(), time.Minute) }()

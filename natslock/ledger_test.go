@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/vmihailenco/msgpack/v5"
 
-	"github.com/natslock/locks/internal/proof"
+	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
@@ -29,9 +29,9 @@ import (
 func TestForgedSighting(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		nc := s.Connect()
-		a, _ := proof.Faulty(t, nc, 1, natslock.WithWatchAfter(-1))
-		b, fb := proof.Faulty(t, s.Connect(), 1)
-		ref := proof.NewRecorder()
+		a, _ := history.Faulty(t, nc, 1, natslock.WithWatchAfter(-1))
+		b, fb := history.Faulty(t, s.Connect(), 1)
+		ref := history.NewRecorder()
 		la, err := a.Lock(t.Context(), "x")
 		require.NoError(t, err)
 		ref.Granted(natslock.Mutex, natslock.Exclusive, la)
@@ -39,7 +39,7 @@ func TestForgedSighting(t *testing.T) {
 			ID string `msgpack:"id"`
 		}
 		fb.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
-			if proof.Stage(w) == "lock take" {
+			if history.Stage(w) == "lock take" {
 				assert.NoError(t, msgpack.Unmarshal(w.Value, &claim))
 				return testutil.Drop
 			}
@@ -49,7 +49,7 @@ func TestForgedSighting(t *testing.T) {
 		require.ErrorIs(t, err, natslock.ErrUnavailable)
 		fb.OnSend(nil)
 		time.Sleep(20 * time.Second)
-		r, err := proof.OpenStore(t, nc).Get(t.Context(), "lock.x", 0)
+		r, err := history.OpenStore(t, nc).Get(t.Context(), "lock.x", 0)
 		require.NoError(t, err)
 		forged, err := msgpack.Marshal(map[string]any{"v": 1, "s": 1, "id": claim.ID, "a": 1, "l": 15})
 		require.NoError(t, err)
@@ -70,13 +70,13 @@ func TestOwnAttemptLandsWhileWaiting(t *testing.T) {
 	for name, heard := range map[string]bool{"heard": true, "seen": false} {
 		t.Run(name, func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-				a, _ := proof.Faulty(t, s.Connect(), 1, natslock.WithTTL(time.Hour))
-				b, fb := proof.Faulty(t, s.Connect(), 1, natslock.WithTTL(time.Hour))
+				a, _ := history.Faulty(t, s.Connect(), 1, natslock.WithTTL(time.Hour))
+				b, fb := history.Faulty(t, s.Connect(), 1, natslock.WithTTL(time.Hour))
 				la, err := a.Lock(t.Context(), "x")
 				require.NoError(t, err)
 				n := 0
 				fb.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
-					if proof.Stage(w) == "lock take" {
+					if history.Stage(w) == "lock take" {
 						if n++; n == 1 {
 							return testutil.Hold // expects an empty key
 						}
@@ -136,14 +136,14 @@ func TestUnlockDuringClose(t *testing.T) {
 		}
 		wg.Wait()
 	}
-	require.Empty(t, proof.KeysLeft(t, s.Connect()))
+	require.Empty(t, history.KeysLeft(t, s.Connect()))
 }
 
 // A waiter that cannot reach the server backs off, and is there when it is back.
 func TestOutageBacksOff(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		nc, link := s.ConnectLink(nats.MaxReconnects(-1), nats.ReconnectWait(100*time.Millisecond))
-		c, f := proof.Faulty(t, nc, 1)
+		c, f := history.Faulty(t, nc, 1)
 		link.Cut()
 		got := make(chan time.Time, 1)
 		go func() {
@@ -165,8 +165,8 @@ func TestOutageBacksOff(t *testing.T) {
 func TestBucketGoneUnderWaiter(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		nc := s.Connect()
-		a, _ := proof.Faulty(t, nc, 1, natslock.WithTTL(5*time.Second))
-		b, _ := proof.Faulty(t, s.Connect(), 1, natslock.WithTTL(5*time.Second))
+		a, _ := history.Faulty(t, nc, 1, natslock.WithTTL(5*time.Second))
+		b, _ := history.Faulty(t, s.Connect(), 1, natslock.WithTTL(5*time.Second))
 		_, err := a.Lock(t.Context(), "x")
 		require.NoError(t, err)
 		failed := make(chan error, 1)
@@ -175,7 +175,7 @@ func TestBucketGoneUnderWaiter(t *testing.T) {
 			failed <- err
 		}()
 		time.Sleep(time.Second)
-		proof.DeleteBucket(t, nc)
+		history.DeleteBucket(t, nc)
 		gone := time.Now()
 		require.ErrorIs(t, <-failed, natslock.ErrUnavailable)
 		require.Less(t, time.Since(gone), time.Minute)
@@ -186,7 +186,7 @@ func TestBucketGoneUnderWaiter(t *testing.T) {
 // TTL is asked for.
 func TestRenewFractionBeyondValidity(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, _ := proof.Faulty(t, s.Connect(), 1, natslock.WithRenewFraction(0.99), natslock.WithSafetyMargin(0.5), natslock.WithTTL(2*time.Second))
+		c, _ := history.Faulty(t, s.Connect(), 1, natslock.WithRenewFraction(0.99), natslock.WithSafetyMargin(0.5), natslock.WithTTL(2*time.Second))
 		l, err := c.Lock(t.Context(), "x")
 		require.NoError(t, err)
 		time.Sleep(time.Minute)
@@ -199,11 +199,11 @@ func TestRenewFractionBeyondValidity(t *testing.T) {
 func TestHealthyAfterRemake(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		nc, link := s.ConnectLink(nats.MaxReconnects(-1), nats.ReconnectWait(100*time.Millisecond))
-		c, _ := proof.Faulty(t, nc, 1)
+		c, _ := history.Faulty(t, nc, 1)
 		l, err := c.Lock(t.Context(), "x")
 		require.NoError(t, err)
 		link.Cut()
-		proof.RemakeBucket(t, s.Connect(), uint64(time.Now().Add(time.Hour).UnixMicro()))
+		history.RemakeBucket(t, s.Connect(), uint64(time.Now().Add(time.Hour).UnixMicro()))
 		link.Heal()
 		<-l.Done()
 		require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrLost)
@@ -234,7 +234,7 @@ func TestConnectionClosedBefore(t *testing.T) {
 // A second Close cuts the first one short when its own context ends.
 func TestSecondClose(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, _ := proof.Faulty(t, s.Connect(), 1)
+		c, _ := history.Faulty(t, s.Connect(), 1)
 		l, err := c.Lock(t.Context(), "x")
 		require.NoError(t, err)
 		first := make(chan error, 1)
@@ -254,9 +254,9 @@ func TestSecondClose(t *testing.T) {
 // tombstone. It must not overwrite it. Found by TestSim (check 1, seed 7).
 func TestForgedTombstone(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a, _ := proof.Faulty(t, s.Connect(), 1, natslock.WithWatchAfter(-1))
-		b, fb := proof.Faulty(t, s.Connect(), 1)
-		ref := proof.NewRecorder()
+		a, _ := history.Faulty(t, s.Connect(), 1, natslock.WithWatchAfter(-1))
+		b, fb := history.Faulty(t, s.Connect(), 1)
+		ref := history.NewRecorder()
 		la, err := a.Lock(t.Context(), "x")
 		require.NoError(t, err)
 		ref.Granted(natslock.Mutex, natslock.Exclusive, la)
@@ -268,7 +268,7 @@ func TestForgedTombstone(t *testing.T) {
 			got <- l
 		}()
 		time.Sleep(time.Second)
-		store := proof.OpenStore(t, s.Connect())
+		store := history.OpenStore(t, s.Connect())
 		for range 20 { // renewals in between
 			r, err := store.Get(t.Context(), "lock.x", 0)
 			require.NoError(t, err)
@@ -295,8 +295,8 @@ func TestForgedTombstone(t *testing.T) {
 // first waiter hears the notifications that come after it all the same.
 func TestForgedRevisionDeafensNobody(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a, _ := proof.Faulty(t, s.Connect(), 1, natslock.WithWatchAfter(-1))
-		b, fb := proof.Faulty(t, s.Connect(), 1)
+		a, _ := history.Faulty(t, s.Connect(), 1, natslock.WithWatchAfter(-1))
+		b, fb := history.Faulty(t, s.Connect(), 1)
 		la, err := a.Lock(t.Context(), "x")
 		require.NoError(t, err)
 		got := make(chan *natslock.Lock, 1)
@@ -322,11 +322,11 @@ func TestForgedRevisionDeafensNobody(t *testing.T) {
 // TestSim (seed 100, by its time).
 func TestForgedHintOnFixedLease(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, f := proof.Faulty(t, s.Connect(), 1, natslock.WithWatchAfter(0))
+		c, f := history.Faulty(t, s.Connect(), 1, natslock.WithWatchAfter(0))
 		l, err := c.Lock(t.Context(), "x", natslock.TTL(time.Hour), natslock.NoRenew())
 		require.NoError(t, err)
 		time.Sleep(time.Second) // it is watched
-		store := proof.OpenStore(t, s.Connect())
+		store := history.OpenStore(t, s.Connect())
 		r, err := store.Get(t.Context(), "lock.x", 0)
 		require.NoError(t, err)
 		_, err = store.Create(t.Context(), "lock.other", []byte("?"), time.Hour)

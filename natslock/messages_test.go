@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/natslock/locks/internal/proof"
+	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
@@ -239,7 +239,7 @@ func TestMessagesGivingUpUnanswered(t *testing.T) {
 					mustLock(t, other.Client, "l")
 				}
 				f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
-					if proof.Stage(w) == tc.stage {
+					if history.Stage(w) == tc.stage {
 						return tc.fate
 					}
 					return testutil.Pass

@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/natslock/locks/internal/proof"
+	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/rwlock"
@@ -343,7 +343,7 @@ func TestOverdueDeletionUnanswered(t *testing.T) {
 				}
 				var lost atomic.Int32
 				f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
-					if proof.Stage(w) == stage && lost.CompareAndSwap(0, 1) {
+					if history.Stage(w) == stage && lost.CompareAndSwap(0, 1) {
 						return testutil.LoseAnswer
 					}
 					return testutil.Pass
@@ -420,7 +420,7 @@ func TestOverdueReaderRenews(t *testing.T) {
 			return f
 		}))
 		f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
-			if proof.Stage(w) == "read delete" {
+			if history.Stage(w) == "read delete" {
 				return testutil.Delay(ttl / 2) // a renewal comes first
 			}
 			return testutil.Pass

@@ -12,7 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/natslock/locks/internal/proof"
+	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
@@ -157,7 +157,7 @@ func TestPlaceLeftUnanswered(t *testing.T) {
 		w := c.await(t, "l")
 		var lost atomic.Int32
 		f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
-			if proof.Stage(w) == "wait delete" && lost.CompareAndSwap(0, 1) {
+			if history.Stage(w) == "wait delete" && lost.CompareAndSwap(0, 1) {
 				return testutil.Drop
 			}
 			return testutil.Pass
@@ -182,7 +182,7 @@ func TestStaleQueueList(t *testing.T) {
 		}))
 		places := 0
 		f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
-			if proof.Stage(w) == "wait take" {
+			if history.Stage(w) == "wait take" {
 				places++
 			}
 			return testutil.Pass

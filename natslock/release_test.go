@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/natslock/locks/internal/proof"
+	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
@@ -39,8 +39,8 @@ func TestReleaseBetweenTwoLeaders(t *testing.T) {
 func betweenTwoLeaders(t *testing.T, name string, refusal func(kvstore.Write) error, taken bool) {
 	t.Run(name, func(t *testing.T) {
 		testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-			a, f := proof.FaultyOver(t, s.Connect(), 1, overReplicas)
-			real, b := proof.OpenStore(t, s.Connect()), join(t, s)
+			a, f := history.FaultyOver(t, s.Connect(), 1, overReplicas)
+			real, b := history.OpenStore(t, s.Connect()), join(t, s)
 			l, err := a.Lock(t.Context(), "x")
 			require.NoError(t, err)
 			applied := false
@@ -73,7 +73,7 @@ func betweenTwoLeaders(t *testing.T, name string, refusal func(kvstore.Write) er
 			if taken {
 				mustUnlock(t, next)
 			}
-			require.Empty(t, proof.KeysLeft(t, s.Connect()))
+			require.Empty(t, history.KeysLeft(t, s.Connect()))
 		})
 	})
 }
@@ -83,7 +83,7 @@ func betweenTwoLeaders(t *testing.T, name string, refusal func(kvstore.Write) er
 func TestReleaseShownAnOldRecord(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		stale := &staleReads{}
-		a, f := proof.FaultyOver(t, s.Connect(), 1, func(kv kvstore.KV) kvstore.KV {
+		a, f := history.FaultyOver(t, s.Connect(), 1, func(kv kvstore.KV) kvstore.KV {
 			stale.KV = kv
 			return stale
 		})
@@ -101,18 +101,18 @@ func TestReleaseShownAnOldRecord(t *testing.T) {
 			return testutil.Refuse(&kvstore.ConflictError{Key: w.Key, Expected: w.Expect, Last: before.Sequence})
 		})
 		require.NoError(t, l.Unlock(t.Context()))
-		require.Empty(t, proof.KeysLeft(t, s.Connect()), "its own record keeps others out")
+		require.Empty(t, history.KeysLeft(t, s.Connect()), "its own record keeps others out")
 	})
 }
 
 // What was really gone is a loss on replicas too.
 func TestUnlockOfGoneOnReplicas(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a, _ := proof.FaultyOver(t, s.Connect(), 1, overReplicas, natslock.WithWatchAfter(-1))
+		a, _ := history.FaultyOver(t, s.Connect(), 1, overReplicas, natslock.WithWatchAfter(-1))
 		for _, stays := range []time.Duration{0, 2 * time.Second} { // its tombstone ends after 1 s
 			l, err := a.Lock(t.Context(), "x")
 			require.NoError(t, err)
-			_, err = proof.OpenStore(t, s.Connect()).Delete(t.Context(), "lock.x", l.Token())
+			_, err = history.OpenStore(t, s.Connect()).Delete(t.Context(), "lock.x", l.Token())
 			require.NoError(t, err)
 			time.Sleep(stays)
 			require.NoError(t, l.Err(), "nobody has told it")

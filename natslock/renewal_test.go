@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/natslock/locks/internal/proof"
+	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
@@ -21,7 +21,7 @@ import (
 func renewals(f *testutil.Faults, fate func(n int) testutil.Fate) {
 	n := 0
 	f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
-		if proof.Stage(w) == "lock renew" {
+		if history.Stage(w) == "lock renew" {
 			n++
 			return fate(n)
 		}
@@ -33,12 +33,12 @@ func renewals(f *testutil.Faults, fate func(n int) testutil.Fate) {
 // nothing is the loss.
 func TestGoneIsNotWrittenAgain(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a, _ := proof.Faulty(t, s.Connect(), 1, natslock.WithTTL(30*time.Second), natslock.WithWatchAfter(-1))
+		a, _ := history.Faulty(t, s.Connect(), 1, natslock.WithTTL(30*time.Second), natslock.WithWatchAfter(-1))
 		r := newRaw(t, s.Connect())
 		l, err := a.Lock(t.Context(), "x")
 		require.NoError(t, err)
 		granted := time.Now()
-		_, err = proof.OpenStore(t, s.Connect()).Delete(t.Context(), "lock.x", l.Token())
+		_, err = history.OpenStore(t, s.Connect()).Delete(t.Context(), "lock.x", l.Token())
 		require.NoError(t, err)
 		time.Sleep(2 * time.Second)
 		require.Nil(t, r.get("lock.x"), "its tombstone has ended")
@@ -53,12 +53,12 @@ func TestGoneIsNotWrittenAgain(t *testing.T) {
 // Nor is its release a success: somebody else may have held the lock meanwhile.
 func TestUnlockOfGone(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a, _ := proof.Faulty(t, s.Connect(), 1, natslock.WithWatchAfter(-1))
+		a, _ := history.Faulty(t, s.Connect(), 1, natslock.WithWatchAfter(-1))
 		r := newRaw(t, s.Connect())
 		for _, stays := range []time.Duration{0, 2 * time.Second} { // its tombstone ends after 1 s
 			l, err := a.Lock(t.Context(), "x")
 			require.NoError(t, err)
-			_, err = proof.OpenStore(t, s.Connect()).Delete(t.Context(), "lock.x", l.Token())
+			_, err = history.OpenStore(t, s.Connect()).Delete(t.Context(), "lock.x", l.Token())
 			require.NoError(t, err)
 			time.Sleep(stays)
 			require.Equal(t, stays == 0, r.get("lock.x") != nil)
@@ -71,15 +71,15 @@ func TestUnlockOfGone(t *testing.T) {
 // A release that the server does not get in time goes on behind its caller.
 func TestReleaseGoesOn(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a, fa := proof.Faulty(t, s.Connect(), 1, natslock.WithTTL(time.Minute), natslock.WithReleaseTimeout(2*time.Second))
+		a, fa := history.Faulty(t, s.Connect(), 1, natslock.WithTTL(time.Minute), natslock.WithReleaseTimeout(2*time.Second))
 		l, err := a.Lock(t.Context(), "x")
 		require.NoError(t, err)
 		fa.OnSend(func(int, kvstore.Write) testutil.Fate { return testutil.Drop })
 		require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrUnavailable)
-		require.Equal(t, []string{"lock.x"}, proof.KeysLeft(t, s.Connect()))
+		require.Equal(t, []string{"lock.x"}, history.KeysLeft(t, s.Connect()))
 		fa.OnSend(nil)
 		time.Sleep(5 * time.Second)
-		require.Empty(t, proof.KeysLeft(t, s.Connect()))
+		require.Empty(t, history.KeysLeft(t, s.Connect()))
 	})
 }
 
@@ -87,7 +87,7 @@ func TestReleaseGoesOn(t *testing.T) {
 // counts from its own sending.
 func TestFoundRenewalCountsFromItsOwnSending(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a, fa := proof.Faulty(t, s.Connect(), 1, natslock.WithTTL(9*time.Second), natslock.WithWatchAfter(-1))
+		a, fa := history.Faulty(t, s.Connect(), 1, natslock.WithTTL(9*time.Second), natslock.WithWatchAfter(-1))
 		var sent []time.Time
 		renewals(fa, func(n int) testutil.Fate {
 			sent = append(sent, time.Now())
@@ -114,8 +114,8 @@ func TestFoundRenewalCountsFromItsOwnSending(t *testing.T) {
 // looks like that renewal, and is the end of the lease.
 func TestBreakOfUnheardRenewal(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a, fa := proof.Faulty(t, s.Connect(), 1, natslock.WithTTL(9*time.Second), natslock.WithWatchAfter(-1))
-		b, _ := proof.Faulty(t, s.Connect(), 1)
+		a, fa := history.Faulty(t, s.Connect(), 1, natslock.WithTTL(9*time.Second), natslock.WithWatchAfter(-1))
+		b, _ := history.Faulty(t, s.Connect(), 1)
 		renewals(fa, func(n int) testutil.Fate {
 			if n == 1 {
 				return testutil.LoseAnswer
@@ -142,14 +142,14 @@ func TestBreakOfUnheardRenewal(t *testing.T) {
 func TestCloseMeetsRenewal(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		const ttl = 9 * time.Second
-		a, fa := proof.Faulty(t, s.Connect(), 1, natslock.WithTTL(ttl), natslock.WithWatchAfter(-1))
+		a, fa := history.Faulty(t, s.Connect(), 1, natslock.WithTTL(ttl), natslock.WithWatchAfter(-1))
 		l, err := a.Lock(t.Context(), "x", natslock.Detached())
 		require.NoError(t, err)
 		other, err := a.Lock(t.Context(), "y", natslock.NoRenew())
 		require.NoError(t, err)
 		var renewed time.Time
 		fa.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
-			switch proof.Stage(w) {
+			switch history.Stage(w) {
 			case "lock renew":
 				renewed = time.Now()
 				return testutil.DelayAnswer(500 * time.Millisecond)
@@ -174,7 +174,7 @@ func TestCloseMeetsRenewal(t *testing.T) {
 		require.ErrorIs(t, l.Err(), natslock.ErrClosed)
 		require.Equal(t, 1, fa.Counts().AnswersDelayed, "the confirmation never came")
 		time.Sleep(time.Until(renewed.Add(ttl - 100*time.Millisecond)))
-		require.Contains(t, proof.KeysLeft(t, s.Connect()), "lock.x")
+		require.Contains(t, history.KeysLeft(t, s.Connect()), "lock.x")
 	})
 }
 
@@ -185,7 +185,7 @@ func TestRenewalsGoTogether(t *testing.T) {
 	for ttl, span := range map[time.Duration]time.Duration{15 * time.Second: 100 * time.Millisecond, time.Second: 11 * time.Millisecond} {
 		t.Run(ttl.String(), func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-				a, f := proof.Faulty(t, s.Connect(), 1, natslock.WithTTL(ttl), natslock.WithWatchAfter(-1))
+				a, f := history.Faulty(t, s.Connect(), 1, natslock.WithTTL(ttl), natslock.WithWatchAfter(-1))
 				sent := map[string][]time.Time{} // and the instant each was taken
 				var times []time.Time
 				f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {

@@ -5,7 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/natslock/locks/internal/proof"
+	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
 )
@@ -26,7 +26,7 @@ func TestBreakByLaggingReplica(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 				newPeer(t, s.Connect(), 0)
-				r := proof.NewReplica(t, s.Connect())
+				r := history.NewReplica(t, s.Connect())
 				a, b := newPeerOver(t, s.Connect(), 1, r.Over), newPeerOver(t, s.Connect(), 2, r.Over)
 				old := take(t, c.take(a), "x")
 				r.Lag()
@@ -38,7 +38,7 @@ func TestBreakByLaggingReplica(t *testing.T) {
 			})
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 				newPeer(t, s.Connect(), 0)
-				r := proof.NewReplica(t, s.Connect())
+				r := history.NewReplica(t, s.Connect())
 				a, b := newPeerOver(t, s.Connect(), 1, r.Over), newPeerOver(t, s.Connect(), 2, r.Over)
 				l := take(t, c.take(a), "x")
 				require.NoError(t, a.c.Break(t.Context(), c.kind, "x", l.Token(), "test"))
@@ -59,7 +59,7 @@ func TestBreakTokenNotReached(t *testing.T) {
 		l := take(t, a.c.Lock, "x")
 		err := a.c.Break(t.Context(), natslock.Mutex, "x", l.Token()+1000, "test")
 		require.ErrorIs(t, err, natslock.ErrReleased)
-		r := proof.NewReplica(t, s.Connect())
+		r := history.NewReplica(t, s.Connect())
 		b := newPeerOver(t, s.Connect(), 2, r.Over)
 		err = b.c.Break(t.Context(), natslock.Mutex, "x", l.Token()+1000, "test")
 		require.ErrorIs(t, err, natslock.ErrUnavailable)

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/natslock/locks/internal/proof"
+	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
@@ -40,7 +40,7 @@ func TestClusterStorm(t *testing.T) {
 	for i := range clients {
 		peers = append(peers, newPeer(t, cl.Connect(nats.ReconnectWait(50*time.Millisecond)), uint64(i), r3, natslock.WithTTL(10*time.Second)))
 	}
-	u := proof.NewRecorder()
+	u := history.NewRecorder()
 	u.Tap(t, cl.Connect())
 	u.Lossy()
 	ctx, stop := context.WithTimeout(context.Background(), 8*time.Second)
@@ -93,7 +93,7 @@ func TestClusterStorm(t *testing.T) {
 	t.Logf("the last one was through %v after the end", time.Since(stopped))
 	u.Check(t)
 	require.Equal(t, done, counters, "an update was lost")
-	eventually(t, "nothing is left", func() bool { return len(proof.KeysLeft(t, cl.Connect())) == 0 })
+	eventually(t, "nothing is left", func() bool { return len(history.KeysLeft(t, cl.Connect())) == 0 })
 	n := u.History().Counts()
 	t.Logf("%d reads (%d joins, at most %d at once) and %d writes over %d step-downs", n["reads"], n["joins"], n["readers at once"], n["writes"], downs)
 	require.Greater(t, downs, 3)
@@ -123,7 +123,7 @@ func TestClusterOutage(t *testing.T) {
 func leaderKilled(t *testing.T) {
 	cl := testutil.RunCluster(t, 3)
 	a, b, c := newPeer(t, cl.Connect(), 1, r3), newPeer(t, cl.Connect(), 2, r3), newPeer(t, cl.Connect(), 3, r3)
-	u := proof.NewRecorder()
+	u := history.NewRecorder()
 	u.Tap(t, cl.Connect())
 	u.Lossy()
 	r, err := a.RLock(t.Context(), "x")
@@ -172,8 +172,8 @@ func leaderIsolated(t *testing.T) {
 	old := cl.Index(cl.WaitStreamLeader(t, streamName))
 	r := newPeer(t, cl.ConnectTo((old+1)%3), 1, r3, natslock.WithTTL(ttl))
 	w := newPeer(t, cl.ConnectTo(old), 2, r3, natslock.WithTTL(24*time.Hour))
-	beside := proof.OpenStore(t, cl.ConnectTo(old))
-	u := proof.NewRecorder()
+	beside := history.OpenStore(t, cl.ConnectTo(old))
+	u := history.NewRecorder()
 	u.Tap(t, cl.ConnectTo((old+2)%3))
 	u.Lossy()
 	rl, err := r.RLock(t.Context(), "x")

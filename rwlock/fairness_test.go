@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/natslock/locks/internal/proof"
+	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
@@ -27,7 +27,7 @@ type crowd struct {
 	wg     sync.WaitGroup
 }
 
-func newCrowd(t *testing.T, u *proof.Recorder, peers []*peer, each int, writes bool, opts ...natslock.LockOption) *crowd {
+func newCrowd(t *testing.T, u *history.Recorder, peers []*peer, each int, writes bool, opts ...natslock.LockOption) *crowd {
 	ctx, stop := context.WithCancel(context.Background())
 	c := &crowd{stop: stop}
 	for i, p := range peers {
@@ -57,7 +57,7 @@ func newCrowd(t *testing.T, u *proof.Recorder, peers []*peer, each int, writes b
 
 // outsider lets p in against the crowd some times, and returns for how many of
 // its grants, and how long, it had to wait at most.
-func (c *crowd) outsider(t *testing.T, u *proof.Recorder, p *peer, writes bool) (most int64, longest time.Duration) {
+func (c *crowd) outsider(t *testing.T, u *history.Recorder, p *peer, writes bool) (most int64, longest time.Duration) {
 	take := p.RLock
 	if writes {
 		take = p.Lock
@@ -96,7 +96,7 @@ func TestNoStarvation(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-				u := proof.NewRecorder()
+				u := history.NewRecorder()
 				var peers []*peer
 				for i := range tc.clients {
 					peers = append(peers, newPeer(t, s.Connect(), uint64(i)))
@@ -128,7 +128,7 @@ func TestNoStarvation(t *testing.T) {
 func TestSharingUnheard(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		const ttl = 9 * time.Second
-		u := proof.NewRecorder()
+		u := history.NewRecorder()
 		readers, writer := newPeer(t, s.Connect(), 1, natslock.WithTTL(ttl)), newPeer(t, s.Connect(), 2, natslock.WithTTL(ttl))
 		readers.f.DropAllEvents(true)
 		c := newCrowd(t, u, []*peer{readers}, 10, false)
@@ -147,7 +147,7 @@ func TestSharingUnheard(t *testing.T) {
 // by ticket: writers one by one, the readers between two of them together.
 func TestLine(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		u := proof.NewRecorder()
+		u := history.NewRecorder()
 		var peers []*peer
 		for i := range 4 {
 			peers = append(peers, newPeer(t, s.Connect(), uint64(i)))
@@ -199,7 +199,7 @@ func TestLine(t *testing.T) {
 		require.Less(t, time.Since(begun), time.Duration(len(line)+1)*time.Second+200*time.Millisecond, "somebody was let in by a timer")
 		u.Check(t)
 		require.Equal(t, 4, u.History().Counts()["readers at once"])
-		require.Empty(t, proof.KeysLeft(t, s.Connect()))
+		require.Empty(t, history.KeysLeft(t, s.Connect()))
 	})
 }
 
@@ -259,6 +259,6 @@ func newcomer(t *testing.T, under func(kvstore.KV) kvstore.KV) {
 			require.Equal(t, who, g.who)
 			unlock(t, g.l)
 		}
-		require.Empty(t, proof.KeysLeft(t, s.Connect()))
+		require.Empty(t, history.KeysLeft(t, s.Connect()))
 	})
 }

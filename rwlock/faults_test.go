@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/natslock/locks/internal/proof"
+	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
@@ -111,7 +111,7 @@ func TestFaultAtEveryStep(t *testing.T) {
 		t.Run(fmt.Sprintf("%s %s %d-%d", step.who, step.stage, step.first, step.last), func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 				newPeer(t, s.Connect(), 0) // makes the bucket
-				u := proof.NewRecorder()
+				u := history.NewRecorder()
 				u.Tap(t, s.Connect())
 				var all sync.WaitGroup
 				var mu sync.Mutex
@@ -122,7 +122,7 @@ func TestFaultAtEveryStep(t *testing.T) {
 					}
 					n, hit := 0, &atomic.Int64{}
 					peers[step.who].f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
-						if proof.Stage(w) == step.stage {
+						if history.Stage(w) == step.stage {
 							mu.Lock()
 							defer mu.Unlock()
 							if n++; n >= step.first && n <= step.last {
@@ -139,7 +139,7 @@ func TestFaultAtEveryStep(t *testing.T) {
 				}
 				all.Wait()
 				u.Check(t)
-				assert.Empty(t, proof.KeysLeft(t, s.Connect()), "left in the bucket")
+				assert.Empty(t, history.KeysLeft(t, s.Connect()), "left in the bucket")
 			})
 		})
 	}
@@ -148,7 +148,7 @@ func TestFaultAtEveryStep(t *testing.T) {
 const faultTTL = 5 * time.Second
 
 func faultStory(t *testing.T, name string, peers map[string]*peer) {
-	u, p := proof.NewRecorder(), &pace{}
+	u, p := history.NewRecorder(), &pace{}
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	letGo := func(who string, l *natslock.Lock) {
@@ -220,7 +220,7 @@ func faultStory(t *testing.T, name string, peers map[string]*peer) {
 		assert.NoError(t, l.Unlock(context.Background()))
 		assert.NoError(t, p.c.Close(t.Context()))
 	}
-	assert.Empty(t, proof.Check(u.History(), proof.Options{}), name)
+	assert.Empty(t, history.Check(u.History(), history.Options{}), name)
 }
 
 // TestRepeatedJoin has a join without an answer: it is repeated under a new id, and
@@ -238,7 +238,7 @@ func TestRepeatedJoin(t *testing.T) {
 		t.Run(f.name, func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 				a, b := newPeer(t, s.Connect(), 1, natslock.WithTTL(time.Hour)), newPeer(t, s.Connect(), 2, natslock.WithTTL(time.Hour))
-				u := proof.NewRecorder()
+				u := history.NewRecorder()
 				u.Tap(t, s.Connect())
 				a.f.OnSend(func(n int, w kvstore.Write) testutil.Fate {
 					if n == 1 {
@@ -249,7 +249,7 @@ func TestRepeatedJoin(t *testing.T) {
 				r, err := a.RLock(t.Context(), "x")
 				require.NoError(t, err)
 				time.Sleep(4 * time.Second)
-				require.Len(t, proof.KeysLeft(t, s.Connect()), 1, "the first join's record stays")
+				require.Len(t, history.KeysLeft(t, s.Connect()), 1, "the first join's record stays")
 				require.Equal(t, 2, u.History().Counts()["joins"], "two ids")
 				require.NoError(t, r.Extend(t.Context(), 0), "the first join's record is in its place")
 				grants := make(chan grant, 1)
@@ -290,9 +290,9 @@ func TestRepeatedJoinUnread(t *testing.T) {
 		require.NoError(t, err)
 		time.Sleep(10 * time.Second)
 		require.Positive(t, unread.Load())
-		require.Len(t, proof.KeysLeft(t, s.Connect()), 1, "the first join's record stays")
+		require.Len(t, history.KeysLeft(t, s.Connect()), 1, "the first join's record stays")
 		unlock(t, r)
-		require.Empty(t, proof.KeysLeft(t, s.Connect()))
+		require.Empty(t, history.KeysLeft(t, s.Connect()))
 	})
 }
 
@@ -319,7 +319,7 @@ func TestDeposedLeaderRefuses(t *testing.T) {
 				require.NoError(t, err)
 				refused := map[string]int{}
 				a.f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
-					_, what, _ := strings.Cut(proof.Stage(w), " ")
+					_, what, _ := strings.Cut(history.Stage(w), " ")
 					if refused[what]++; refused[what] == 1 {
 						return testutil.Refuse(&kvstore.ConflictError{Key: w.Key, Expected: w.Expect})
 					}
@@ -328,7 +328,7 @@ func TestDeposedLeaderRefuses(t *testing.T) {
 				time.Sleep(20 * time.Second)
 				require.NoError(t, l.Err())
 				require.NoError(t, l.Unlock(t.Context()))
-				require.Empty(t, proof.KeysLeft(t, s.Connect()))
+				require.Empty(t, history.KeysLeft(t, s.Connect()))
 				require.Greater(t, refused["renew"], 1)
 				require.Equal(t, 2, refused["delete"])
 
@@ -336,7 +336,7 @@ func TestDeposedLeaderRefuses(t *testing.T) {
 				a.f.OnSend(nil)
 				l, err = take(t.Context(), "x")
 				require.NoError(t, err)
-				store := proof.OpenStore(t, s.Connect())
+				store := history.OpenStore(t, s.Connect())
 				list, err := store.List(t.Context(), ">", 0)
 				require.NoError(t, err)
 				require.Len(t, list.Records, 1)

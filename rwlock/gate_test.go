@@ -10,7 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/natslock/locks/internal/proof"
+	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
@@ -30,7 +30,7 @@ func TestProofCountsFromTheGateWrite(t *testing.T) {
 		}}
 		b := liedTo(t, s, liar, natslock.WithTTL(5*time.Second))
 		b.f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
-			if proof.Stage(w) == "rw take" {
+			if history.Stage(w) == "rw take" {
 				return testutil.DelayAnswer(500 * time.Millisecond)
 			}
 			return testutil.Pass
@@ -87,7 +87,7 @@ func TestGateLostInTheDrain(t *testing.T) {
 		b := liedTo(t, s, liar, natslock.WithTTL(ttl))
 		begun := time.Now()
 		b.f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
-			if proof.Stage(w) == "rw renew" && time.Since(begun) < ttl {
+			if history.Stage(w) == "rw renew" && time.Since(begun) < ttl {
 				return testutil.Drop
 			}
 			return testutil.Pass
@@ -164,7 +164,7 @@ func TestWriterBehindSlowReader(t *testing.T) {
 		a.slow("read take", 500*time.Millisecond)
 		var gate atomic.Int32
 		c.f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
-			if proof.Stage(w) == "rw take" {
+			if history.Stage(w) == "rw take" {
 				gate.Add(1)
 			}
 			return testutil.Pass

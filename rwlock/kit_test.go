@@ -8,15 +8,15 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/natslock/locks/internal/proof"
-	"github.com/natslock/locks/internal/speed"
+	"github.com/natslock/locks/internal/verify/history"
+	"github.com/natslock/locks/internal/verify/ratios"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/rwlock"
 	"github.com/natslock/locks/testutil"
 )
 
-func TestMain(m *testing.M) { speed.Main(m) }
+func TestMain(m *testing.M) { ratios.Main(m) }
 
 // patience bounds every wait for an event outside of bubbles: far more than it
 // can take, so that a test which fails says so instead of hanging.
@@ -39,7 +39,7 @@ func newPeer(t testing.TB, nc *nats.Conn, seed uint64, opts ...natslock.Option) 
 func newPeerOver(t testing.TB, nc *nats.Conn, seed uint64, under func(kvstore.KV) kvstore.KV, opts ...natslock.Option) *peer {
 	t.Helper()
 	p := &peer{nc: nc}
-	p.c, p.f = proof.FaultyOver(t, nc, seed, under, opts...)
+	p.c, p.f = history.FaultyOver(t, nc, seed, under, opts...)
 	p.RWLock = rwlock.New(p.c)
 	return p
 }
@@ -55,7 +55,7 @@ func modeOf(writes bool) natslock.Mode {
 // slow delays the peer's writes of a stage on their way to the server.
 func (p *peer) slow(what string, d time.Duration) {
 	p.f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
-		if proof.Stage(w) == what {
+		if history.Stage(w) == what {
 			return testutil.Delay(d)
 		}
 		return testutil.Pass

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/natslock/locks/internal/proof"
+	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
 )
@@ -223,7 +223,7 @@ func TestLeaseOptions(t *testing.T) {
 			require.NoError(t, l.Err())
 			unlock(t, l, bound)
 		}
-		require.Empty(t, proof.KeysLeft(t, s.Connect()))
+		require.Empty(t, history.KeysLeft(t, s.Connect()))
 	})
 }
 
@@ -414,7 +414,7 @@ func TestCloseWithReaders(t *testing.T) {
 		require.Empty(t, closed)
 		unlock(t, l)
 		require.NoError(t, <-closed)
-		require.Empty(t, proof.KeysLeft(t, s.Connect()))
+		require.Empty(t, history.KeysLeft(t, s.Connect()))
 	})
 }
 
@@ -437,7 +437,7 @@ func TestCloseEndsWaiters(t *testing.T) {
 			require.ErrorIs(t, (<-grants).err, natslock.ErrClosed)
 		}
 		synctest.Wait()
-		require.Len(t, proof.KeysLeft(t, s.Connect()), 1, "the reader's")
+		require.Len(t, history.KeysLeft(t, s.Connect()), 1, "the reader's")
 		unlock(t, r)
 	})
 }
@@ -447,7 +447,7 @@ func TestCloseEndsWaiters(t *testing.T) {
 func TestForeignReader(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a := newPeer(t, s.Connect(), 1)
-		_, err := proof.OpenStore(t, s.Connect()).Create(t.Context(), "read.x.SOMEBODY", []byte("?"), 5*time.Second)
+		_, err := history.OpenStore(t, s.Connect()).Create(t.Context(), "read.x.SOMEBODY", []byte("?"), 5*time.Second)
 		require.NoError(t, err)
 		begun := time.Now()
 		_, err = a.TryLock(t.Context(), "x")

@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/natslock/locks/internal/proof"
+	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
@@ -38,7 +38,7 @@ func TestOnceByLaggingReplica(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 				newPeer(t, s.Connect(), 0)
-				r := proof.NewReplica(t, s.Connect())
+				r := history.NewReplica(t, s.Connect())
 				a, b, w := newPeerOver(t, s.Connect(), 1, r.Over), newPeerOver(t, s.Connect(), 2, r.Over), newPeerOver(t, s.Connect(), 3, r.Over)
 				// Its own tombstone is what b expects: nothing but a read says more.
 				unlock(t, take(t, c.before(b), "x"))
@@ -56,7 +56,7 @@ func TestOnceByLaggingReplica(t *testing.T) {
 						cancel()
 						require.ErrorIs(t, receive(t, done, "the waiter"), natslock.ErrTimeout)
 						// What it has left is deleted in the background.
-						eventually(t, "its place is gone", func() bool { return len(proof.KeysLeft(t, s.Connect())) == 1 })
+						eventually(t, "its place is gone", func() bool { return len(history.KeysLeft(t, s.Connect())) == 1 })
 					}
 				}
 				r.Lag()
@@ -70,7 +70,7 @@ func TestOnceByLaggingReplica(t *testing.T) {
 				_, err = c.try(b)(t.Context(), "x")
 				require.NoError(t, heldBy(l, nil, err))
 				unlock(t, l)
-				require.Empty(t, proof.KeysLeft(t, s.Connect()), "it leaves no trace")
+				require.Empty(t, history.KeysLeft(t, s.Connect()), "it leaves no trace")
 			})
 		})
 	}

@@ -12,7 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/natslock/locks/internal/proof"
+	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
@@ -107,7 +107,7 @@ func TestNoProof(t *testing.T) {
 				var truth atomic.Bool
 				liar := &liar{get: tc.get}
 				b := liedTo(t, s, liar, natslock.WithTTL(ttl))
-				store := proof.OpenStore(t, s.Connect())
+				store := history.OpenStore(t, s.Connect())
 				if tc.state != nil {
 					liar.state = func(n int, st *kvstore.State) error {
 						if truth.Load() || n > 4 {
@@ -166,7 +166,7 @@ func TestTwoAnswers(t *testing.T) {
 					b := liedTo(t, s, liar, natslock.WithTTL(ttl))
 					writes := 0
 					b.f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
-						if proof.Stage(w) == "rw renew" {
+						if history.Stage(w) == "rw renew" {
 							writes++
 						}
 						return testutil.Pass
@@ -197,7 +197,7 @@ func TestDeposedLeader(t *testing.T) {
 		t.Run(fmt.Sprintf("%v %v", tc.reader, tc.writer), func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 				a := newPeer(t, s.Connect(), 1, natslock.WithTTL(tc.reader), natslock.WithRenewFraction(0.7), natslock.WithWatchAfter(-1))
-				store := proof.OpenStore(t, s.Connect())
+				store := history.OpenStore(t, s.Connect())
 				r, err := a.RLock(t.Context(), "x")
 				require.NoError(t, err)
 				var truth atomic.Bool
@@ -268,7 +268,7 @@ func TestSlowLink(t *testing.T) {
 			require.ErrorContains(t, err, "800ms")
 			require.Less(t, time.Since(begun), 6*time.Second)
 			synctest.Wait()
-			require.Empty(t, proof.KeysLeft(t, s.Connect()))
+			require.Empty(t, history.KeysLeft(t, s.Connect()))
 			delay.Store(int64(390 * time.Millisecond))
 			l, err := take(t.Context(), "x")
 			require.NoError(t, err)
@@ -295,7 +295,7 @@ func TestCutOffIsNotSlow(t *testing.T) {
 			return nil
 		}
 		b.f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
-			if cut.Load() && proof.Stage(w) == "rw renew" {
+			if cut.Load() && history.Stage(w) == "rw renew" {
 				return testutil.Drop
 			}
 			return testutil.Pass

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/natslock/locks/internal/proof"
+	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
@@ -60,7 +60,7 @@ func unlock(t *testing.T, ls ...*natslock.Lock) {
 // alone, nobody past a waiting writer.
 func TestReadersAndWriters(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		u := proof.NewRecorder()
+		u := history.NewRecorder()
 		a, b, c := newPeer(t, s.Connect(), 1), newPeer(t, s.Connect(), 2), newPeer(t, s.Connect(), 3)
 		u.Tap(t, s.Connect())
 		r1, err := a.RLock(t.Context(), "x")
@@ -131,7 +131,7 @@ func TestReadersAndWriters(t *testing.T) {
 		n := u.History().Counts()
 		require.Equal(t, 2, n["readers at once"])
 		require.Equal(t, 5, n["joins"])
-		require.Empty(t, proof.KeysLeft(t, s.Connect()))
+		require.Empty(t, history.KeysLeft(t, s.Connect()))
 	})
 }
 
@@ -212,7 +212,7 @@ func TestGiveUp(t *testing.T) {
 			cancel()
 		}
 		unlock(t, r1)
-		require.Empty(t, proof.KeysLeft(t, s.Connect()))
+		require.Empty(t, history.KeysLeft(t, s.Connect()))
 	})
 }
 
@@ -222,7 +222,7 @@ func TestOneShot(t *testing.T) {
 		a, b := newPeer(t, s.Connect(), 1), newPeer(t, s.Connect(), 2)
 		r, err := a.RLock(t.Context(), "x")
 		require.NoError(t, err)
-		u := proof.NewRecorder()
+		u := history.NewRecorder()
 		u.Tap(t, s.Connect())
 		for range 10 {
 			_, err = b.TryLock(t.Context(), "x")
@@ -241,7 +241,7 @@ func TestOneShot(t *testing.T) {
 		require.ErrorIs(t, err, natslock.ErrLocked)
 		unlock(t, l)
 		time.Sleep(2 * time.Second)
-		require.Empty(t, proof.KeysLeft(t, s.Connect()))
+		require.Empty(t, history.KeysLeft(t, s.Connect()))
 	})
 }
 
@@ -314,7 +314,7 @@ func TestSharing(t *testing.T) {
 		require.NoError(t, g.err)
 		require.Greater(t, g.l.Token(), r2.Token())
 		unlock(t, g.l)
-		require.Empty(t, proof.KeysLeft(t, s.Connect()))
+		require.Empty(t, history.KeysLeft(t, s.Connect()))
 	})
 }
 
@@ -386,7 +386,7 @@ func TestBreakReader(t *testing.T) {
 	for _, stops := range []bool{true, false} {
 		t.Run(fmt.Sprintf("stops %v", stops), func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-				u := proof.NewRecorder()
+				u := history.NewRecorder()
 				a := newPeer(t, s.Connect(), 1, natslock.WithTTL(6*time.Second), natslock.WithWatchAfter(0))
 				b := newPeer(t, s.Connect(), 2, natslock.WithTTL(6*time.Second))
 				r, err := a.RLock(t.Context(), "x")

@@ -50,7 +50,7 @@ func (s *session) open(g *globals, opts ...natslock.Option) error {
 	ctx, cancel := g.bounded()
 	defer cancel()
 	opts = append([]natslock.Option{natslock.WithBucket(g.Bucket), natslock.WithJetStream(s.js), natslock.WithLogger(slog.New(warner{})),
-		natslock.WithCreate(g.create || s.srv != nil)}, opts...)
+		natslock.WithCreate(g.create || s.srv != nil)}, opts...) //safety:creation-asked
 	err := s.replicated(func(replicas int) (err error) {
 		made := natslock.WithBucketConfig(kvstore.Config{Replicas: replicas})
 		s.Client, err = natslock.New(ctx, s.nc, append([]natslock.Option{made}, opts...)...)
@@ -99,7 +99,8 @@ func (s *session) replicas() int {
 	if o := s.js.Options(); o.Domain == "" && o.APIPrefix == "" && s.nc.ConnectedClusterName() == "" {
 		return 1
 	}
-	return 3
+	// On a cluster, locks outlive the loss of a server.
+	return 3 //safety:replicas
 }
 
 // The server's errors that nats.go has no names for.

@@ -124,9 +124,10 @@ func (c *runCmd) tick() time.Duration { return max(c.ttl()/10, 100*time.Millisec
 // end of the validity. So that the command gets no signal twice, it replaces the
 // orders in time by the KILL that it would send itself.
 func (c *runCmd) orders(at, end instant) orders {
-	kill := end.add(-c.margin())
+	kill := end.add(-c.margin()) //safety:guard-in-time
 	term := kill.add(-min(c.KillAfter, c.ttl()/5))
-	if term.sub(at) < 2*c.tick() {
+	// A lockctl that runs gives its own signals: the guard comes after it.
+	if term.sub(at) < 2*c.tick() { //safety:guard-waits
 		term = end.add(c.margin() / 2)
 		kill = term
 	}

@@ -1,0 +1,306 @@
+package cluster_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/testutil"
+)
+
+var r3 = natslock.WithBucketConfig(kvstore.Config{Replicas: 3})
+
+// patient lets a release outlast an election; by default Unlock says after 5 s that
+// it is not confirmed.
+var patient = natslock.WithReleaseTimeout(patience)
+
+// runCluster starts three servers. The tests of clusters run beside each other:
+// most of what they do is waiting for elections.
+func runCluster(t *testing.T) *testutil.Cluster {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("a cluster takes seconds; -short was given")
+	}
+	t.Parallel()
+	return testutil.RunCluster(t, 3)
+}
+
+// TestRollingRestart restarts all three servers, one after the other, while clients
+// contend for mutexes and for a reader-writer lock. No update is lost, and no lease
+// of the default TTL.
+func TestRollingRestart(t *testing.T) {
+	cl := runCluster(t)
+	keeper := newClient(t, cl.Connect(), r3, patient)
+	var kept []*natslock.Lock
+	var tokens []uint64
+	for _, w := range oneOfEach {
+		l := mustTake(t, keeper, w)
+		kept, tokens = append(kept, l), append(tokens, l.Token())
+	}
+	ld := startLoad(t, 3, func() *nats.Conn { return cl.Connect() }, r3, patient)
+	for i := range 3 {
+		ld.more(10)
+		cl.Restart(i)
+	}
+	ld.more(10)
+	ld.stop()
+	for i, l := range kept {
+		require.NoError(t, l.Err())
+		require.NoError(t, l.Extend(t.Context(), 0))
+		require.Equal(t, tokens[i], l.Token())
+		require.NoError(t, l.Unlock(t.Context()))
+	}
+	require.Zero(t, keeper.Stats().Lost)
+	nothingLeft(t, cl.Connect())
+}
+
+func nothingLeft(t *testing.T, nc *nats.Conn) {
+	t.Helper()
+	store := openStore(t, nc)
+	eventually(t, "nothing is left", func() bool {
+		l, err := store.List(t.Context(), ">", 0)
+		return err == nil && len(l.Records) == 0
+	})
+}
+
+// TestFollowerStopped stops one follower, which changes nothing, and then the
+// leadership while only two are left.
+func TestFollowerStopped(t *testing.T) {
+	cl := runCluster(t)
+	keeper := newClient(t, cl.Connect(), r3, patient)
+	var kept []*natslock.Lock
+	for _, w := range oneOfEach {
+		kept = append(kept, mustTake(t, keeper, w))
+	}
+	ld := startLoad(t, 3, func() *nats.Conn { return cl.Connect() }, r3, patient)
+	ld.more(5)
+	leader := cl.Index(cl.WaitStreamLeader(t, streamName))
+	follower := (leader + 1) % 3
+	cl.Kill(follower)
+	ld.more(10)
+	require.Equal(t, leader, cl.Index(cl.StreamLeader(streamName)))
+	cl.StepDown(t, streamName)
+	ld.more(10)
+	cl.Restart(follower)
+	ld.more(10)
+	ld.stop()
+	for _, l := range kept {
+		require.NoError(t, l.Err())
+		require.NoError(t, l.Unlock(t.Context()))
+	}
+	require.Zero(t, keeper.Stats().Lost)
+	nothingLeft(t, cl.Connect())
+}
+
+// TestLeaderPartitioned cuts the stream's leader off from the other servers, not from
+// its clients. It goes on answering: what it says of the locks is stale, and it takes
+// publishes that come to nothing. Its holders lose their locks in time, those who ask
+// there are granted nothing, and on the other side the locks go on.
+func TestLeaderPartitioned(t *testing.T) {
+	const ttl = 10 * time.Second // an election may take 9: the next one waits for the lease, not for it
+	cl := runCluster(t)
+	newClient(t, cl.Connect(), r3)
+	// A leader looks every 10 s, from its election on, for whether it has lost its
+	// followers 10 s before: one that is new goes on for almost 20 s.
+	cl.StepDown(t, streamName)
+	leader := cl.WaitStreamLeader(t, streamName)
+	old := cl.Index(leader)
+	inside := newClient(t, cl.ConnectTo(old), r3, natslock.WithTTL(ttl), patient)
+	insider, across := openStore(t, cl.ConnectTo(old)), openStore(t, cl.ConnectTo((old+1)%3))
+	outside := newClient(t, cl.ConnectTo((old+1)%3), r3, natslock.WithTTL(ttl), patient)
+	long := newClient(t, cl.ConnectTo((old+2)%3), r3, natslock.WithTTL(time.Minute), patient)
+	ref := newReferee()
+
+	var held []*natslock.Lock
+	var waits []<-chan grant
+	for _, w := range oneOfEach {
+		l := mustTake(t, inside, w)
+		ref.granted(w, l)
+		held = append(held, l)
+		waits = append(waits, await(t, outside, w.against()))
+	}
+	// Released on the other side when this one is cut off.
+	gone := which{Name: "gone", Kind: natslock.Mutex}
+	lg := mustTake(t, long, gone)
+	ref.granted(gone, lg)
+	cl.Isolate(old)
+	cut := time.Now()
+
+	// Accepted by the one that believes to lead, and never acknowledged.
+	claim := make(chan error, 1)
+	fresh := which{Name: "fresh", Kind: natslock.Mutex}
+	go func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+		defer cancel()
+		_, err := fresh.take(ctx, inside)
+		claim <- err
+	}()
+	require.ErrorIs(t, receive(t, claim, "the claim"), natslock.ErrTimeout)
+	require.Same(t, leader, cl.StreamLeader(streamName), "it still believes to lead")
+
+	// Its stale word, as soon as the other side has gone on.
+	eventually(t, "another leader takes writes", func() bool {
+		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+		defer cancel()
+		_, err := across.Create(ctx, "mark.x", nil, time.Minute)
+		return err == nil || errors.Is(err, kvstore.ErrExists)
+	})
+	require.NoError(t, lg.Unlock(t.Context()))
+	fl := mustTake(t, outside, fresh)
+	ref.granted(fresh, fl)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	state, err := insider.State(ctx, "lock.*")
+	require.NoError(t, err, "%v after the cut it has given up already", time.Since(cut))
+	require.Contains(t, state.Keys, "lock.gone")
+	require.NotContains(t, state.Keys, "lock.fresh")
+	require.Less(t, state.LastRevision, fl.Token())
+	r, err := insider.Get(ctx, "lock.gone", 0)
+	require.NoError(t, err)
+	require.False(t, r.Deleted, "released %v after the cut", time.Since(cut))
+	for _, w := range []which{gone, fresh} {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		_, err := w.take(ctx, inside)
+		cancel()
+		require.Error(t, err, "%v: granted by who has no say", w)
+	}
+	t.Logf("stale up to %v after the cut", time.Since(cut))
+
+	for i, l := range held {
+		g := granted(t, waits[i], "the next one")
+		ref.granted(oneOfEach[i].against(), g.l)
+		require.Equal(t, natslock.Lost, l.State())
+		require.Greater(t, g.l.Token(), l.Token())
+		receive(t, l.Done(), "the end of what was held")
+		require.ErrorIs(t, context.Cause(l.Context()), natslock.ErrLost)
+	}
+
+	cl.Rejoin(old)
+	require.Equal(t, natslock.Held, fl.State())
+	require.NoError(t, fl.Extend(t.Context(), 0))
+	l := mustTake(t, inside, gone)
+	ref.granted(gone, l)
+	require.Greater(t, l.Token(), lg.Token())
+	require.NoError(t, l.Unlock(t.Context()))
+	require.NoError(t, fl.Unlock(t.Context()))
+	l = mustTake(t, inside, fresh)
+	ref.granted(fresh, l)
+	require.Greater(t, l.Token(), fl.Token())
+	require.NoError(t, l.Unlock(t.Context()))
+	ref.check(t)
+}
+
+// TestPublishComesBack leaves the stream's leader without its followers for some
+// seconds, so that it accepts publishes which nobody acknowledges. When the others
+// are back it still leads, and what it had accepted is stored, when its senders have
+// given up. What a client wrote that is still there is deleted, or adopted if it is
+// still waiting; what one wrote that has gone keeps others out for its TTL. None of it
+// lets two in.
+func TestPublishComesBack(t *testing.T) {
+	const ttl = 4 * time.Second
+	cl := runCluster(t)
+	opts := func(owner string) []natslock.Option {
+		lease := ttl
+		if owner == "there" {
+			lease = 10 * patience // nobody has to wait for it
+		}
+		// A release waits for the election that may come behind the cut.
+		return []natslock.Option{r3, natslock.WithTTL(lease), natslock.WithOwner(owner), patient}
+	}
+	alive := newClient(t, cl.Connect(), opts("alive")...)
+	wire := tap(t, openStore(t, cl.Connect()))
+	ref := newReferee()
+	owners := []string{"there", "crashed", "waits"}
+
+	// The others may have elected one of theirs before they are back: then it
+	// comes to nothing, and they are cut off once more.
+	back := map[string]int{}
+	for round := 0; round < 5 && (back["there"] == 0 || back["crashed"] == 0 || back["waits"] == 0); round++ {
+		old := cl.Index(cl.WaitStreamLeader(t, streamName))
+		clients := map[string]*natslock.Client{}
+		var crash func()
+		for _, owner := range owners {
+			nc := cl.ConnectTo(old)
+			clients[owner] = newClient(t, nc, opts(owner)...)
+			if owner == "crashed" {
+				crash = nc.Close
+			}
+		}
+		name := func(owner string, w which) which {
+			w.Name = fmt.Sprint(owner, round, w.Name)
+			return w
+		}
+		cl.Isolate((old + 1) % 3)
+		cl.Isolate((old + 2) % 3)
+		cut := time.Now()
+		var wg sync.WaitGroup
+		var waits []<-chan grant
+		for _, w := range oneOfEach {
+			for _, owner := range owners[:2] {
+				wg.Go(func() {
+					ctx, cancel := context.WithTimeout(context.Background(), 700*time.Millisecond)
+					defer cancel()
+					_, err := name(owner, w).take(ctx, clients[owner])
+					assert.ErrorIs(t, err, natslock.ErrTimeout, "granted without a quorum")
+				})
+			}
+			got := make(chan grant, 1)
+			waits = append(waits, got)
+			go func() {
+				l, err := name("waits", w).take(context.Background(), clients["waits"])
+				got <- grant{l, err, time.Now()}
+			}()
+		}
+		wg.Wait()
+		crash()
+		for _, w := range waits {
+			require.Empty(t, w, "granted without a quorum")
+		}
+		cl.Rejoin((old + 1) % 3)
+		cl.Rejoin((old + 2) % 3)
+		cl.WaitStreamLeader(t, streamName)
+		var adopted []*natslock.Lock
+		for i, w := range oneOfEach {
+			g := granted(t, waits[i], "the one who waits")
+			ref.granted(name("waits", w), g.l)
+			adopted = append(adopted, g.l)
+		}
+		for _, w := range oneOfEach {
+			for _, owner := range owners[:2] {
+				w := name(owner, w).against()
+				l := mustTake(t, alive, w)
+				ref.granted(w, l)
+				require.NoError(t, l.Unlock(t.Context()))
+			}
+		}
+		for _, owner := range owners {
+			for _, w := range oneOfEach {
+				w := name(owner, w)
+				key, _ := strings.CutSuffix(w.key(), "*")
+				back[owner] += wire.from(owner, key)
+			}
+		}
+		for _, l := range adopted { // or granted by a later attempt: by now it may be lost again
+			if err := l.Extend(t.Context(), 0); err != nil {
+				require.ErrorIs(t, err, natslock.ErrLost)
+			}
+			_ = l.Unlock(t.Context())
+		}
+		require.Zero(t, clients["there"].Stats().Granted)
+		t.Logf("round %d: %v records came back, all of it in %v", round, back, time.Since(cut))
+	}
+	require.Positive(t, back["there"], "no publish has come back: nothing was tested")
+	require.Positive(t, back["crashed"])
+	require.Positive(t, back["waits"])
+	ref.check(t)
+}

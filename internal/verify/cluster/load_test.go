@@ -1,0 +1,113 @@
+package cluster_test
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/natslock"
+)
+
+// load is clients that contend for a few locks of both kinds, and count in turn
+// what the locks alone protect.
+type load struct {
+	t    *testing.T
+	ref  *referee
+	end  context.CancelFunc
+	wg   sync.WaitGroup
+	over sync.Once
+
+	counters map[string]*int // guarded by the locks
+	mu       sync.Mutex
+	done     map[string]int
+}
+
+var contended = []which{
+	{Name: "a", Kind: natslock.Mutex},
+	{Name: "b", Kind: natslock.Mutex},
+	{Name: "c", Kind: natslock.RW},
+	{Name: "c", Kind: natslock.RW, Mode: natslock.Shared},
+	{Name: "c", Kind: natslock.RW, Mode: natslock.Shared},
+}
+
+func startLoad(t *testing.T, clients int, connect func() *nats.Conn, opts ...natslock.Option) *load {
+	t.Helper()
+	ld := &load{t: t, ref: newReferee(), counters: map[string]*int{}, done: map[string]int{}}
+	for _, w := range contended {
+		ld.counters[w.Name] = new(int)
+	}
+	ctx, end := context.WithCancel(context.Background())
+	ld.end = end
+	t.Cleanup(func() { ld.over.Do(func() { end(); ld.wg.Wait() }) })
+	for i := range clients {
+		c := newClient(t, connect(), opts...)
+		for g := range 2 {
+			ld.wg.Go(func() { ld.work(ctx, c, rand.New(rand.NewPCG(uint64(i), uint64(g)))) })
+		}
+	}
+	return ld
+}
+
+func (ld *load) work(ctx context.Context, c *natslock.Client, rng *rand.Rand) {
+	for ctx.Err() == nil {
+		w := contended[rng.IntN(len(contended))]
+		l, err := w.take(context.Background(), c)
+		if !assert.NoError(ld.t, err, "%v", w) {
+			return
+		}
+		ld.ref.granted(w, l)
+		count := ld.counters[w.Name]
+		if w.Mode == natslock.Exclusive {
+			*count++
+			time.Sleep(2 * time.Millisecond)
+			ld.mu.Lock()
+			ld.done[w.Name]++
+			ld.mu.Unlock()
+		} else {
+			seen := *count
+			time.Sleep(20 * time.Millisecond) // long enough for others to join
+			assert.Equal(ld.t, seen, *count, "written under a reader")
+		}
+		assert.NoError(ld.t, l.Err(), "%v", w)
+		assert.NoError(ld.t, l.Unlock(context.Background()), "%v", w)
+	}
+}
+
+// total is how often the counters were raised.
+func (ld *load) total() (n int) {
+	ld.mu.Lock()
+	defer ld.mu.Unlock()
+	for _, d := range ld.done {
+		n += d
+	}
+	return n
+}
+
+// more waits until the counters were raised n times more.
+func (ld *load) more(n int) {
+	ld.t.Helper()
+	n += ld.total()
+	eventually(ld.t, "the clients are at work", func() bool { return ld.total() >= n })
+}
+
+// stop ends the load, when there is something to judge, and judges it.
+func (ld *load) stop() {
+	ld.t.Helper()
+	eventually(ld.t, "readers have met", func() bool {
+		ld.ref.mu.Lock()
+		defer ld.ref.mu.Unlock()
+		return ld.ref.most > 1 && ld.ref.reads > 10
+	})
+	ld.over.Do(func() { ld.end(); ld.wg.Wait() })
+	ld.ref.check(ld.t)
+	for name, n := range ld.counters {
+		require.Equal(ld.t, ld.done[name], *n, "an update of %s was lost", name)
+	}
+	ld.t.Logf("%d grants to one, %d to readers, at most %d at once", ld.ref.sole, ld.ref.reads, ld.ref.most)
+}

@@ -1,0 +1,346 @@
+package cluster_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+	"github.com/vmihailenco/msgpack/v5"
+
+	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/testutil"
+)
+
+const (
+	streamName = "KV_natslock"
+	// patience bounds every wait for an event: far more than it can take, so
+	// that a test which fails says so instead of hanging.
+	patience = 60 * time.Second
+
+	roleVar  = "NATSLOCK_TIERS_ROLE"
+	orderVar = "NATSLOCK_TIERS_ORDER"
+)
+
+func TestMain(m *testing.M) {
+	roles := map[string]func(order []byte) error{"holder": beHolder, "server": beServer}
+	if role := roles[os.Getenv(roleVar)]; role != nil {
+		if err := role([]byte(os.Getenv(orderVar))); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	testutil.LeakCheck(m)
+}
+
+// which is one lock, and how it is held.
+type which struct {
+	Name string
+	Kind natslock.Kind
+	Mode natslock.Mode
+}
+
+func (w which) take(ctx context.Context, c *natslock.Client, opts ...natslock.LockOption) (*natslock.Lock, error) {
+	return c.Acquire(ctx, w.Kind, w.Mode, true, w.Name, append([]natslock.LockOption{natslock.Detached()}, opts...)...)
+}
+
+func (w which) String() string {
+	switch {
+	case w.Kind == natslock.Mutex:
+		return "mutex " + w.Name
+	case w.Mode == natslock.Shared:
+		return "read " + w.Name
+	}
+	return "write " + w.Name
+}
+
+// key matches the key of whoever holds the lock this way.
+func (w which) key() string {
+	switch {
+	case w.Kind == natslock.Mutex:
+		return "lock." + w.Name
+	case w.Mode == natslock.Shared:
+		return "read." + w.Name + ".*"
+	}
+	return "rw." + w.Name
+}
+
+// oneOfEach is every way to hold a lock, each with a name of its own.
+var oneOfEach = []which{
+	{Name: "m", Kind: natslock.Mutex},
+	{Name: "w", Kind: natslock.RW},
+	{Name: "r", Kind: natslock.RW, Mode: natslock.Shared},
+}
+
+// against is how somebody else asks for what w holds: as a writer where there are
+// readers.
+func (w which) against() which {
+	w.Mode = natslock.Exclusive
+	return w
+}
+
+// newClient makes a client that is closed when the test ends.
+func newClient(t testing.TB, nc *nats.Conn, opts ...natslock.Option) *natslock.Client {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	c, err := natslock.New(ctx, nc, opts...)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		_ = c.Close(ctx) // what a test leaves held is its own affair
+	})
+	return c
+}
+
+func mustTake(t testing.TB, c *natslock.Client, w which, opts ...natslock.LockOption) *natslock.Lock {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	l, err := w.take(ctx, c, opts...)
+	require.NoError(t, err, "%v", w)
+	t.Cleanup(func() { runtime.KeepAlive(l) }) // a handle that is dropped is not renewed
+	return l
+}
+
+// grant is the end of a wait.
+type grant struct {
+	l   *natslock.Lock
+	err error
+	at  time.Time
+}
+
+// await queues for a lock and returns when it has its place.
+func await(t testing.TB, c *natslock.Client, w which) <-chan grant {
+	t.Helper()
+	before := c.Stats().Waiting
+	got := make(chan grant, 1)
+	go func() {
+		l, err := w.take(context.Background(), c)
+		got <- grant{l, err, time.Now()}
+	}()
+	eventually(t, w.String()+" waits", func() bool {
+		if len(got) > 0 || c.Stats().Waiting > before {
+			return true
+		}
+		if w.Kind == natslock.Mutex || w.Mode == natslock.Shared {
+			return false
+		}
+		// A writer behind readers only has its gate.
+		info, err := c.Inspect(context.Background(), natslock.RW, w.Name)
+		return err == nil && info.Holder != nil && len(info.Readers) > 0
+	})
+	return got
+}
+
+// granted returns the lock of a wait that must end with one.
+func granted(t testing.TB, got <-chan grant, what string) grant {
+	t.Helper()
+	g := receive(t, got, what)
+	require.NoError(t, g.err, what)
+	t.Cleanup(func() { runtime.KeepAlive(g.l) })
+	return g
+}
+
+func receive[T any](t testing.TB, ch <-chan T, what string) T {
+	t.Helper()
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	select {
+	case v := <-ch:
+		return v
+	case <-timer.C:
+		t.Fatalf("waited %v in vain for %s", patience, what)
+		panic("unreachable")
+	}
+}
+
+// eventually polls for what has no event to wait for.
+func eventually(t testing.TB, what string, cond func() bool) {
+	t.Helper()
+	for end := time.Now().Add(patience); !cond(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("not in %v: %s", patience, what)
+		}
+	}
+}
+
+// openStore opens the bucket beside the clients.
+func openStore(t testing.TB, nc *nats.Conn) *kvstore.Store {
+	t.Helper()
+	js, err := jetstream.New(nc)
+	require.NoError(t, err)
+	store, err := kvstore.Open(context.Background(), js, kvstore.Config{NoCreate: true})
+	require.NoError(t, err)
+	t.Cleanup(store.Close)
+	return store
+}
+
+// record is what is stored under a key of which there is one.
+func record(t testing.TB, store *kvstore.Store, pattern string) kvstore.Record {
+	t.Helper()
+	l, err := store.List(context.Background(), pattern, 0)
+	require.NoError(t, err)
+	require.Len(t, l.Records, 1, pattern)
+	return l.Records[0]
+}
+
+// wire keeps the records written under the locks' own keys, as the server tells
+// of them.
+type wire struct {
+	mu      sync.Mutex
+	records map[string][]kvstore.Record
+}
+
+func tap(t testing.TB, store *kvstore.Store) *wire {
+	t.Helper()
+	w := &wire{records: map[string][]kvstore.Record{}}
+	watch, err := store.Watch(">", func(ev kvstore.Event) {
+		if ev.Kind == kvstore.Put {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.records[ev.Record.Key] = append(w.records[ev.Record.Key], ev.Record)
+		}
+	})
+	require.NoError(t, err)
+	t.Cleanup(watch.Stop)
+	_, err = store.State(context.Background(), "") // its answer proves the subscription
+	require.NoError(t, err)
+	return w
+}
+
+// lastBefore is the last record under key with a revision below the given one.
+func (w *wire) lastBefore(key string, revision uint64) (last kvstore.Record) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, r := range w.records[key] {
+		if r.Revision < revision && r.Revision > last.Revision {
+			last = r
+		}
+	}
+	return last
+}
+
+// from are the records seen under key that were written by an owner of this name.
+func (w *wire) from(owner, key string) (n int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for k, records := range w.records {
+		for _, r := range records {
+			var body struct {
+				Owner string `msgpack:"o"`
+			}
+			if strings.HasPrefix(k, key) && msgpack.Unmarshal(r.Value, &body) == nil && body.Owner == owner {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// resource is what the locks are there to protect: it remembers the greatest
+// token that has come and refuses smaller ones, in one conditional write.
+type resource struct{ kv jetstream.KeyValue }
+
+var errStale = errors.New("the resource has seen a greater token")
+
+func makeResource(t testing.TB, nc *nats.Conn) resource {
+	t.Helper()
+	js, err := jetstream.New(nc)
+	require.NoError(t, err)
+	kv, err := js.CreateKeyValue(context.Background(), jetstream.KeyValueConfig{Bucket: "work"})
+	require.NoError(t, err)
+	return resource{kv}
+}
+
+// write returns the revision written; errStale; or another error, when somebody
+// else was writing or the server was not there.
+func (r resource) write(ctx context.Context, key string, token uint64) (uint64, error) {
+	e, err := r.kv.Get(ctx, key)
+	if errors.Is(err, jetstream.ErrKeyNotFound) {
+		return r.kv.Create(ctx, key, fmt.Append(nil, token))
+	}
+	if err != nil {
+		return 0, err
+	}
+	var seen uint64
+	if err := json.Unmarshal(e.Value(), &seen); err != nil {
+		return 0, err
+	}
+	if token < seen {
+		return 0, errStale
+	}
+	return r.kv.Update(ctx, key, fmt.Append(nil, token), e.Revision())
+}
+
+// referee watches the grants of many clients: nobody beside a writer or the holder
+// of a mutex inside validity, and tokens that rise among those who conflict.
+type referee struct {
+	mu    sync.Mutex
+	in    map[string]map[*natslock.Lock]bool // true: reads
+	above map[string]uint64                  // what a reader's token has to be above
+	top   map[string]uint64                  // and that of anybody else
+	reads int
+	sole  int
+	most  int // readers at once
+	fouls []string
+}
+
+func newReferee() *referee {
+	return &referee{in: map[string]map[*natslock.Lock]bool{}, above: map[string]uint64{}, top: map[string]uint64{}}
+}
+
+// granted must be called right after l was. A lock that is over says so by
+// itself: State looks at the clock.
+func (r *referee) granted(w which, l *natslock.Lock) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	name := fmt.Sprint(w.Kind, w.Name)
+	if r.in[name] == nil {
+		r.in[name] = map[*natslock.Lock]bool{}
+	}
+	reads, readers := w.Mode == natslock.Shared, 0
+	for other, otherReads := range r.in[name] {
+		switch {
+		case other.State() != natslock.Held:
+			delete(r.in[name], other)
+		case !(reads && otherReads) && l.State() == natslock.Held:
+			r.fouls = append(r.fouls, fmt.Sprintf("%v: %d beside %d", w, l.Token(), other.Token()))
+		case otherReads:
+			readers++
+		}
+	}
+	floor := r.top[name]
+	if reads {
+		floor = r.above[name]
+		r.reads++
+		r.most = max(r.most, readers+1)
+	} else {
+		r.sole++
+		r.above[name] = max(r.above[name], l.Token())
+	}
+	if l.Token() <= floor {
+		r.fouls = append(r.fouls, fmt.Sprintf("%v: token %d after %d", w, l.Token(), floor))
+	}
+	r.top[name] = max(r.top[name], l.Token())
+	r.in[name][l] = reads
+}
+
+func (r *referee) check(t testing.TB) {
+	t.Helper()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	require.Empty(t, r.fouls)
+}

@@ -1,0 +1,297 @@
+//go:build unix
+
+package cluster_test
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"os/exec"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/testutil"
+)
+
+// process is the test binary in a role.
+type process struct {
+	t    testing.TB
+	cmd  *exec.Cmd
+	in   io.WriteCloser
+	out  *bufio.Reader
+	once sync.Once
+}
+
+// start starts a process that is killed with the test if it is still there.
+func start(t testing.TB, role string, order any) *process {
+	t.Helper()
+	text, err := json.Marshal(order)
+	require.NoError(t, err)
+	p := &process{t: t, cmd: exec.Command(os.Args[0])}
+	p.cmd.Env = append(os.Environ(), roleVar+"="+role, orderVar+"="+string(text))
+	p.cmd.Stderr = os.Stderr
+	// A group of its own: should this process die, the kernel wakes and ends
+	// what it has left stopped.
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	p.in, err = p.cmd.StdinPipe()
+	require.NoError(t, err)
+	out, err := p.cmd.StdoutPipe()
+	require.NoError(t, err)
+	p.out = bufio.NewReader(out)
+	require.NoError(t, p.cmd.Start())
+	t.Cleanup(p.kill)
+	return p
+}
+
+// hear reads the next thing the process says.
+func (p *process) hear(v any) {
+	p.t.Helper()
+	type line struct {
+		text []byte
+		err  error
+	}
+	got := make(chan line, 1)
+	go func() {
+		text, err := p.out.ReadBytes('\n')
+		got <- line{text, err}
+	}()
+	l := receive(p.t, got, "a word of the process")
+	require.NoError(p.t, l.err)
+	require.NoError(p.t, json.Unmarshal(l.text, v))
+}
+
+func (p *process) signal(sig syscall.Signal) {
+	p.t.Helper()
+	require.NoError(p.t, p.cmd.Process.Signal(sig))
+}
+
+// kill is SIGKILL, and waits until the process is gone.
+func (p *process) kill() {
+	p.once.Do(func() {
+		_ = p.cmd.Process.Kill()
+		_ = p.cmd.Wait()
+	})
+}
+
+// stage is a server, the resource, and a bucket with somebody to look at it.
+type stage struct {
+	s     *testutil.Server
+	c     *natslock.Client
+	store *kvstore.Store
+	wire  *wire
+	work  resource
+}
+
+const processTTL = 2 * time.Second
+
+func newStage(t *testing.T) *stage {
+	t.Helper()
+	st := &stage{s: testutil.RunServer(t)}
+	nc := st.s.Connect()
+	st.c = newClient(t, nc, natslock.WithTTL(processTTL))
+	st.store, st.work = openStore(t, nc), makeResource(t, nc)
+	st.wire = tap(t, st.store)
+	return st
+}
+
+// startHolder starts a process that holds the locks, renewed a lot, so that a
+// signal finds it at it.
+func (st *stage) startHolder(t *testing.T, locks []which) *process {
+	t.Helper()
+	return start(t, "holder", holderOrder{URL: st.s.URL(), TTL: processTTL, Renew: 0.02, Locks: locks})
+}
+
+// lateness measures by how much the machine makes those late who sleep for a
+// moment; it returns the worst so far.
+func lateness(t testing.TB) func() time.Duration {
+	var worst atomic.Int64
+	end := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		const nap = 5 * time.Millisecond
+		for {
+			begun := time.Now()
+			select {
+			case <-end:
+				return
+			case <-time.After(nap):
+				worst.Store(max(worst.Load(), int64(time.Since(begun)-nap)))
+			}
+		}
+	})
+	t.Cleanup(func() { close(end); wg.Wait() })
+	return func() time.Duration { return time.Duration(worst.Load()) }
+}
+
+// TestHolderKilled kills processes that hold a mutex, write and read. Whoever
+// waits gets in when the lease is over, at most half a second later, not before,
+// and with a higher token.
+func TestHolderKilled(t *testing.T) {
+	st := newStage(t)
+	p := st.startHolder(t, oneOfEach)
+	var n int
+	p.hear(&n)
+	require.Equal(t, len(oneOfEach), n)
+	// Another one, to die as a writer that still waits for a reader: it holds
+	// nothing but its gate.
+	gate := which{Name: "g", Kind: natslock.RW}
+	mine := mustTake(t, st.c, which{Name: "g", Kind: natslock.RW, Mode: natslock.Shared})
+	q := st.startHolder(t, []which{gate})
+	eventually(t, "the gate stands", func() bool {
+		info, err := st.c.Inspect(t.Context(), natslock.RW, "g")
+		return err == nil && info.Holder != nil
+	})
+
+	type held struct {
+		which
+		key   string
+		token uint64
+		next  <-chan grant
+	}
+	var all []held
+	for _, w := range append([]which{{Name: "g", Kind: natslock.RW}}, oneOfEach...) {
+		r := record(t, st.store, w.key())
+		info, err := st.c.Inspect(t.Context(), w.Kind, w.Name)
+		require.NoError(t, err)
+		h := held{which: w, key: r.Key}
+		switch {
+		case info.Holder != nil:
+			h.token = info.Holder.Token
+		default:
+			h.token = info.Readers[0].Token
+		}
+		other := newClient(t, st.s.Connect(), natslock.WithTTL(processTTL))
+		h.next = await(t, other, w.against())
+		all = append(all, h)
+	}
+	for _, h := range all {
+		eventually(t, "it is renewed", func() bool { return st.wire.lastBefore(h.key, math.MaxUint64).Revision > h.token })
+	}
+	late := lateness(t)
+	p.kill()
+	q.kill()
+	require.NoError(t, mine.Unlock(t.Context()))
+	for _, h := range all {
+		g := granted(t, h.next, h.String())
+		require.Greater(t, g.l.Token(), h.token)
+		last := st.wire.lastBefore(h.key, g.l.Token())
+		waited := g.at.Sub(last.Time)
+		// The server, the waiter and this test may each be held up once.
+		limit := processTTL + 500*time.Millisecond + 3*late()
+		t.Logf("%v: in %v after the last renewal, of %v", h, waited, limit)
+		require.GreaterOrEqual(t, waited, processTTL, "%v", h)
+		require.LessOrEqual(t, waited, limit, "%v", h)
+		require.NoError(t, g.l.Unlock(t.Context()))
+	}
+}
+
+// TestHolderStopped stops processes that hold a mutex, write and read, for longer
+// than their leases, and lets them go on. Others are in by then. Each process finds
+// its lock lost before it can do anything under it; what it does without looking is
+// refused by the resource; and nothing of it brings the lock back, also where nobody
+// has taken it.
+func TestHolderStopped(t *testing.T) {
+	st := newStage(t)
+	type held struct {
+		which
+		next  <-chan grant
+		got   *natslock.Lock
+		wrote uint64
+	}
+	const processes = 3
+	var ps []*process
+	var all []*held
+	for i := range processes {
+		var mine []which
+		for _, w := range append(oneOfEach[:3:3], which{Name: "nobody."}) {
+			w.Name += fmt.Sprint(i)
+			mine = append(mine, w)
+		}
+		p := st.startHolder(t, mine)
+		ps = append(ps, p)
+		for _, w := range mine {
+			all = append(all, &held{which: w})
+		}
+	}
+	for _, p := range ps {
+		p.hear(new(int))
+	}
+	other := newClient(t, st.s.Connect(), natslock.WithTTL(processTTL))
+	taken := func(yield func(*held) bool) {
+		for i, h := range all {
+			if i%4 < 3 && !yield(h) {
+				return
+			}
+		}
+	}
+	for h := range taken {
+		h.next = await(t, other, h.against())
+	}
+	for _, p := range ps {
+		p.signal(syscall.SIGSTOP)
+	}
+	for h := range taken {
+		h.got = granted(t, h.next, h.String()).l
+		// The next one at work. A holder may have been stopped on its way here.
+		eventually(t, "the next one writes", func() (done bool) {
+			var err error
+			h.wrote, err = st.work.write(t.Context(), h.Name, h.got.Token())
+			return err == nil
+		})
+	}
+	eventually(t, "the others' records are gone too", func() bool {
+		l, err := st.store.List(t.Context(), "lock.nobody.*", 0)
+		return err == nil && len(l.Records) == 0
+	})
+	continued := time.Now()
+	for _, p := range ps {
+		p.signal(syscall.SIGCONT)
+	}
+	// Long enough for everything late to arrive and for everybody to be
+	// renewed or not.
+	time.Sleep(processTTL / 2)
+	for i, p := range ps {
+		_, err := io.WriteString(p.in, "report\n")
+		require.NoError(t, err)
+		var reports []report
+		p.hear(&reports)
+		require.Len(t, reports, 4)
+		for k, r := range reports {
+			h := all[4*i+k]
+			require.Equal(t, h.which, r.Which)
+			require.True(t, r.Checked.Before(continued), "%v: held %v after it went on", h, r.Checked.Sub(continued))
+			if h.got != nil {
+				require.Less(t, r.Token, h.got.Token())
+				require.True(t, r.Accepted.Before(continued), "%v: a write begun %v after it went on was accepted", h, r.Accepted.Sub(continued))
+				require.Positive(t, r.Refused, "%v: it went on working", h)
+			}
+			require.False(t, r.LostAt.IsZero(), "%v", h)
+			require.False(t, r.DoneAt.IsZero(), "%v", h)
+			require.Contains(t, r.Cause, natslock.ErrLost.Error())
+			require.False(t, r.Revived, "%v", h)
+			require.Contains(t, r.Extend, natslock.ErrLost.Error())
+			require.Contains(t, r.Unlock, natslock.ErrLost.Error())
+			t.Logf("%v: done %v after it went on, %d writes refused", h, r.DoneAt.Sub(continued), r.Refused)
+		}
+	}
+	for h := range taken {
+		require.Equal(t, natslock.Held, h.got.State(), "%v: the next one is still in", h)
+		e, err := st.work.kv.Get(t.Context(), h.Name)
+		require.NoError(t, err)
+		require.Equal(t, h.wrote, e.Revision(), "%v: the resource was written by the one before", h)
+		require.NoError(t, h.got.Unlock(t.Context()))
+	}
+	l, err := st.store.List(t.Context(), ">", 0)
+	require.NoError(t, err)
+	require.Empty(t, l.Records, "a renewal has brought a record back")
+}

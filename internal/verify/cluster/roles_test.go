@@ -1,0 +1,227 @@
+package cluster_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/natslock/locks/natslock"
+)
+
+// What runs in the processes that the tests start. They tell what they have to
+// tell in lines of JSON, and end with their standard input.
+
+// holderOrder is what a holder is to do.
+type holderOrder struct {
+	URL   string
+	TTL   time.Duration
+	Renew float64
+	Locks []which
+}
+
+// report is what a holder has to say of one lock.
+type report struct {
+	Which which
+	Token uint64
+
+	// Checked is the last time that the lock said it was held, to a worker that
+	// asks before every write.
+	Checked time.Time
+	// Accepted is when the last write was begun that the resource accepted, of
+	// a worker that never asks; Refused how many were refused as stale.
+	Accepted time.Time
+	Refused  int
+	// DoneAt is when the context's end was seen, and LostAt when the state was,
+	// by somebody who looks all the time.
+	DoneAt, LostAt time.Time
+	Cause          string
+	Revived        bool // held again after it had not been
+	// Extend and Unlock are what these said in the end.
+	Extend, Unlock string
+}
+
+// beHolder takes the locks, says so when it works under all of them, and reports
+// when told to.
+func beHolder(text []byte) error {
+	var o holderOrder
+	if err := json.Unmarshal(text, &o); err != nil {
+		return err
+	}
+	nc, err := nats.Connect(o.URL, nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond))
+	if err != nil {
+		return err
+	}
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return err
+	}
+	ctx := context.Background()
+	kv, err := js.KeyValue(ctx, "work")
+	if err != nil {
+		return err
+	}
+	c, err := natslock.New(ctx, nc, natslock.WithTTL(o.TTL), natslock.WithRenewFraction(o.Renew), natslock.WithCreate(false))
+	if err != nil {
+		return err
+	}
+	say := json.NewEncoder(os.Stdout)
+	var shifts []*shift
+	for _, w := range o.Locks {
+		l, err := w.take(ctx, c)
+		if err != nil {
+			return err
+		}
+		s := &shift{l: l, work: resource{kv}, report: report{Which: w, Token: l.Token()}}
+		go s.careful()
+		go s.careless()
+		go s.watch()
+		go s.look()
+		shifts = append(shifts, s)
+	}
+	for _, s := range shifts {
+		for !s.atWork() {
+			time.Sleep(time.Millisecond)
+		}
+	}
+	if err := say.Encode(len(shifts)); err != nil {
+		return err
+	}
+	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
+		var all []report
+		for _, s := range shifts {
+			all = append(all, s.end())
+		}
+		if err := say.Encode(all); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// shift is the work under one lock.
+type shift struct {
+	l    *natslock.Lock
+	work resource
+
+	mu sync.Mutex
+	report
+}
+
+func (s *shift) note(fn func(*report)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	fn(&s.report)
+}
+
+// atWork says whether both workers have begun.
+func (s *shift) atWork() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return !s.Checked.IsZero() && !s.Accepted.IsZero()
+}
+
+// careful asks before every write. What it has begun it cannot take back.
+func (s *shift) careful() {
+	for {
+		at := time.Now()
+		if s.l.State() != natslock.Held {
+			return
+		}
+		s.note(func(r *report) { r.Checked = at })
+		_, _ = s.work.write(s.l.Context(), s.Which.Name, s.Token)
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// careless goes on writing whatever becomes of the lock.
+func (s *shift) careless() {
+	for {
+		at := time.Now()
+		_, err := s.work.write(context.Background(), s.Which.Name, s.Token)
+		s.note(func(r *report) {
+			switch {
+			case err == nil:
+				r.Accepted = at
+			case errors.Is(err, errStale):
+				r.Refused++
+			}
+		})
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+func (s *shift) watch() {
+	<-s.l.Done()
+	at := time.Now()
+	s.note(func(r *report) { r.DoneAt, r.Cause = at, fmt.Sprint(context.Cause(s.l.Context())) })
+}
+
+func (s *shift) look() {
+	for ; ; time.Sleep(time.Millisecond) {
+		at := time.Now()
+		state := s.l.State()
+		s.note(func(r *report) {
+			switch {
+			case state == natslock.Held:
+				r.Revived = r.Revived || !r.LostAt.IsZero()
+			case r.LostAt.IsZero():
+				r.LostAt = at
+			}
+		})
+	}
+}
+
+func (s *shift) end() report {
+	extend, unlock := s.l.Extend(context.Background(), 0), s.l.Unlock(context.Background())
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.Extend, s.Unlock = fmt.Sprint(extend), fmt.Sprint(unlock)
+	return s.report
+}
+
+// serverOrder is how a server process is to be set up.
+type serverOrder struct {
+	Port     int // 0: a free one
+	StoreDir string
+}
+
+// beServer is a nats-server, until it is killed or its standard input ends. It
+// tells its port.
+func beServer(text []byte) error {
+	var o serverOrder
+	if err := json.Unmarshal(text, &o); err != nil {
+		return err
+	}
+	opts := &server.Options{
+		Host: "127.0.0.1", Port: o.Port, JetStream: true, StoreDir: o.StoreDir,
+		NoSigs: true, NoLog: true, JetStreamMaxMemory: 1 << 30, JetStreamMaxStore: 4 << 30,
+	}
+	if o.Port == 0 {
+		opts.Port = server.RANDOM_PORT
+	}
+	srv, err := server.NewServer(opts)
+	if err != nil {
+		return err
+	}
+	srv.Start()
+	defer func() {
+		srv.Shutdown()
+		srv.WaitForShutdown()
+	}()
+	if !srv.ReadyForConnections(patience / 2) {
+		return errors.New("the server does not get ready")
+	}
+	fmt.Println(opts.Port)
+	_, err = io.Copy(io.Discard, os.Stdin)
+	return err
+}

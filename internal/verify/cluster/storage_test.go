@@ -1,0 +1,99 @@
+package cluster_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/testutil"
+)
+
+// TestStoreRolledBack takes a server back to an earlier copy of its store
+// directory. Its sequences start from there again, so tokens repeat. A client that
+// has been granted higher ones since refuses every lock there, and says why. One
+// that has not cannot know: it is granted tokens that somebody has had before, and
+// only a resource that remembers them refuses it. A bucket that is made anew puts
+// an end to it.
+func TestStoreRolledBack(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "store")
+	backup := filepath.Join(t.TempDir(), "backup")
+	s := testutil.RunServer(t, testutil.WithStoreDir(dir))
+	old := newClient(t, s.Connect(), natslock.WithTTL(5*time.Second))
+	x := which{Name: "x", Kind: natslock.Mutex}
+	// What is protected is elsewhere: it was not rolled back.
+	highest := uint64(0)
+	accepts := func(l *natslock.Lock) bool {
+		ok := l.Token() >= highest
+		highest = max(highest, l.Token())
+		return ok
+	}
+	cycle := func(c *natslock.Client) uint64 {
+		l := mustTake(t, c, x)
+		require.True(t, accepts(l))
+		require.NoError(t, l.Unlock(t.Context()))
+		return l.Token()
+	}
+	copied := cycle(old)
+	within := mustTake(t, old, which{Name: "in the copy", Kind: natslock.Mutex})
+	require.True(t, accepts(within))
+	s.Stop()
+	require.NoError(t, os.CopyFS(backup, os.DirFS(dir)))
+	s.Restart()
+	require.NoError(t, within.Extend(t.Context(), 0))
+	for range 20 {
+		cycle(old)
+	}
+	var held []*natslock.Lock
+	for _, w := range oneOfEach {
+		l := mustTake(t, old, w)
+		require.True(t, accepts(l))
+		held = append(held, l)
+	}
+
+	s.Stop()
+	require.NoError(t, os.RemoveAll(dir))
+	require.NoError(t, os.CopyFS(dir, os.DirFS(backup)))
+	s.Restart()
+	for _, l := range append(held, within) {
+		receive(t, l.Done(), "the end of what was held")
+		require.ErrorIs(t, context.Cause(l.Context()), natslock.ErrLost)
+		require.Equal(t, natslock.Lost, l.State())
+		require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrLost)
+	}
+	for _, w := range append(oneOfEach[:3:3], x) {
+		_, err := w.take(t.Context(), old)
+		require.ErrorIs(t, err, natslock.ErrUnavailable, "%v", w)
+		require.ErrorContains(t, err, "backwards", "%v", w)
+	}
+	// Another name: what the refused grants have written is deleted behind them.
+	_, err := old.TryLock(t.Context(), "y")
+	require.ErrorContains(t, err, "backwards")
+
+	newcomer := newClient(t, s.Connect())
+	l := mustTake(t, newcomer, x)
+	require.Equal(t, natslock.Held, l.State(), "nothing tells it")
+	require.Greater(t, l.Token(), copied)
+	require.Less(t, l.Token(), highest, "a token of before")
+	require.False(t, accepts(l), "the resource knows better")
+	require.NoError(t, l.Unlock(t.Context()))
+
+	js, err := jetstream.New(s.Connect())
+	require.NoError(t, err)
+	require.NoError(t, js.DeleteStream(t.Context(), streamName))
+	before := highest
+	var remade *natslock.Client
+	eventually(t, "the bucket can be made", func() bool {
+		remade, err = natslock.New(t.Context(), s.Connect())
+		return err == nil
+	})
+	t.Cleanup(func() { _ = remade.Close(context.Background()) })
+	require.Greater(t, cycle(remade), before)
+	require.Greater(t, cycle(old), before, "it goes on as well")
+}

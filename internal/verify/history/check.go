@@ -1,0 +1,130 @@
+package history
+
+import (
+	"fmt"
+	"slices"
+	"time"
+)
+
+// Violation is a rule that a history breaks.
+type Violation struct {
+	Check int // its number, see the package comment
+	Lock  string
+	At    time.Duration
+	What  string
+
+	picture func(path string) error // may be nil
+}
+
+func (v Violation) String() string {
+	return fmt.Sprintf("check %d, %v, %s: %s", v.Check, v.At, v.Lock, v.What)
+}
+
+// Options of a [Check].
+type Options struct {
+	// Least are the counts that a history must have to show anything, by the
+	// names of [History.Counts].
+	Least map[string]int
+	// Patience bounds the search of check 4 for each stretch of operations.
+	// Default ten seconds. What is not decided by then is a violation.
+	Patience time.Duration
+}
+
+// Check judges a history. It must not be called in a bubble: check 4 needs real
+// time.
+func Check(h *History, o Options) []Violation {
+	x := newIndex(h)
+	found := x.fouls
+	for lock := range x.ops {
+		found = append(found, x.overlaps(x.holds[lock])...)
+		found = append(found, x.tokens(x.holds[lock])...)
+		found = append(found, x.resource(lock)...)
+		found = append(found, x.linear(lock, o)...)
+	}
+	if h.Tapped {
+		for _, hold := range h.Holds {
+			found = append(found, x.backed(hold)...)
+		}
+		found = append(found, x.joins()...)
+		for lock := range x.ops {
+			found = append(found, x.writersOverReaders(lock)...)
+			found = append(found, x.order(lock)...)
+		}
+		found = append(found, x.waits()...)
+	}
+	for _, what := range h.Left {
+		found = append(found, Violation{Check: 7, At: h.Ended, What: "left: " + what})
+	}
+	counts := h.Counts()
+	for what, least := range o.Least {
+		if counts[what] < least {
+			found = append(found, Violation{Check: 8, At: h.Ended, What: fmt.Sprintf("vacuous: %d %s, want at least %d", counts[what], what, least)})
+		}
+	}
+	slices.SortStableFunc(found, func(a, b Violation) int {
+		if a.At != b.At {
+			return int(min(max(a.At-b.At, -1), 1))
+		}
+		return a.Check - b.Check
+	})
+	return found
+}
+
+// Counts says how much happened: "grants", "reads", "writes", "readers at once",
+// "joins", "queued", "expired" (holders who lost their lease by the clock),
+// "superseded" (uses that a resource refused), every outcome as "lock ok", and
+// every fault.
+func (h *History) Counts() map[string]int {
+	n := map[string]int{}
+	for what, k := range h.Faults {
+		n[what] = k
+	}
+	for _, op := range h.Ops {
+		out := op.Outcome
+		if out == Pending {
+			out = "pending"
+		}
+		n[string(op.Do)+" "+string(out)]++
+		n["operations"]++
+		n["queued"] += len(op.Tickets)
+		if op.Outcome == Unknown || op.acquires() && op.Outcome == GaveUp {
+			n["unknown outcomes"]++
+		}
+		if op.Do == Use && op.Outcome == Refused {
+			n["superseded"]++
+		}
+	}
+	type edge struct {
+		at Moment
+		d  int
+	}
+	edges := map[string][]edge{}
+	for _, hold := range h.Holds {
+		n["grants"]++
+		if hold.Shared {
+			n["reads"]++
+			edges[hold.Lock] = append(edges[hold.Lock], edge{hold.From, 1}, edge{hold.end(), -1})
+		} else {
+			n["writes"]++
+		}
+		if hold.Unlock.zero() || hold.Until < hold.Unlock.At {
+			n["expired"]++
+		}
+	}
+	for _, list := range edges {
+		slices.SortStableFunc(list, func(a, b edge) int { return a.at.compare(b.at) })
+		readers := 0
+		for _, e := range list {
+			readers += e.d
+			n["readers at once"] = max(n["readers at once"], readers)
+		}
+	}
+	seen := map[string]bool{}
+	for _, e := range h.Stream {
+		if _, role := lockOf(e.Key); role == "read" && !e.Deleted && !seen[e.Key] {
+			seen[e.Key] = true
+			n["joins"]++
+		}
+	}
+	return n
+}

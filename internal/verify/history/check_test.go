@@ -1,0 +1,396 @@
+package history
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// story makes a history by hand. Times are in seconds.
+type story struct {
+	History
+	seq int64
+}
+
+func sec(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
+
+func (b *story) moment(at float64) Moment {
+	b.seq++
+	return Moment{At: sec(at), Seq: b.seq}
+}
+
+func (b *story) op(client, lock string, do Action, call, ret float64, out Outcome) *Op {
+	op := &Op{Client: client, Lock: lock, Do: do, Call: b.moment(call), Outcome: out}
+	if out != Pending {
+		op.Return = b.moment(ret)
+	}
+	b.Ops = append(b.Ops, op)
+	return op
+}
+
+func (b *story) put(key, id string, revision uint64, at float64) *Entry {
+	b.Stream = append(b.Stream, Entry{Key: key, ID: id, Revision: revision, At: sec(at), TTL: sec(5), Status: 1, Since: sec(at), Token: revision})
+	return &b.Stream[len(b.Stream)-1]
+}
+
+func (b *story) del(key, id string, revision uint64, at float64) *Entry {
+	e := b.put(key, id, revision, at)
+	e.Deleted, e.TTL, e.Status = true, time.Second, statusGone
+	return e
+}
+
+// lease is a lock as it was taken and released, with the records of that.
+type lease struct {
+	take, leave *Op
+	hold        *Hold
+	key         string
+}
+
+// holds has a client take a lock and release it: the record's revision is the
+// token, the tombstone's a little higher.
+func (b *story) holds(client, lock string, shared bool, token uint64, from, until float64) *lease {
+	id := client + time.Duration(token).String()
+	l := &lease{key: lock}
+	if shared {
+		l.key = "read." + encodedAs(lock) + "." + id
+	}
+	b.put(l.key, id, token, from)
+	l.take = b.op(client, lock, Lock, from, from, OK)
+	l.take.Shared, l.take.Token, l.take.ID, l.take.Bounded = shared, token, id, true
+	l.hold = &Hold{Client: client, Lock: lock, Shared: shared, ID: id, Token: token, Asked: l.take.Call, From: l.take.Return, Until: sec(until), Released: true}
+	b.Holds = append(b.Holds, l.hold)
+	b.del(l.key, id, token+5, until)
+	l.leave = b.op(client, lock, Unlock, until, until, OK)
+	l.hold.Unlock, l.hold.Unlocked = l.leave.Call, l.leave.Return
+	return l
+}
+
+// keeps makes a lease end by the clock: no unlock, no tombstone.
+func (b *story) keeps(l *lease) {
+	l.hold.Unlock, l.hold.Unlocked, l.hold.Released = Moment{}, Moment{}, false
+	b.Ops = slices.DeleteFunc(b.Ops, func(o *Op) bool { return o == l.leave })
+	b.Stream = slices.DeleteFunc(b.Stream, func(e Entry) bool { return e.Key == l.key && e.Revision == l.hold.Token+5 })
+}
+
+func (b *story) uses(l *lease, at float64, out Outcome) {
+	op := b.op(l.hold.Client, l.hold.Lock, Use, at, at, out)
+	op.Token, op.ID, op.Shared = l.hold.Token, l.hold.ID, l.hold.Shared
+}
+
+// queues has the acquire of a lock queue with a ticket, and leave the queue.
+func (b *story) queues(op *Op, ticket uint64, from, until float64) *Entry {
+	id := fmt.Sprintf("%s-%d", op.Client, ticket)
+	x := &index{}
+	e := b.put(x.waitKey(op.Lock, id), id, ticket, from)
+	e.Status, e.Shared = 2, op.Shared
+	key := e.Key
+	b.del(key, id, 10_000+ticket, until)
+	op.Tickets = append(op.Tickets, Ticket{ID: id, Ticket: ticket, At: sec(from)})
+	op.Call = b.moment(from)
+	for _, h := range b.Holds {
+		if h.ID == op.ID {
+			h.Asked = op.Call
+		}
+	}
+	return &b.Stream[len(b.Stream)-2]
+}
+
+func (b *story) history() *History {
+	b.Tapped, b.Ended, b.TTL = true, sec(1000), sec(5)
+	slices.SortStableFunc(b.Stream, byRevision)
+	slices.SortStableFunc(b.Ops, func(a, b *Op) int { return a.Call.compare(b.Call) })
+	h := b.History
+	return &h
+}
+
+const (
+	mutex = "lock.m"
+	gate  = "rw.w"
+)
+
+// TestCheck judges histories made by hand: good ones pass, and every rule is
+// broken at least once, alone where that is possible.
+func TestCheck(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		want []int // checks that find something
+		tell func(b *story)
+	}{
+		{"nothing", nil, func(b *story) {}},
+		{"one after the other", nil, func(b *story) {
+			b.holds("a", mutex, false, 10, 0, 2)
+			b.holds("b", mutex, false, 20, 2, 4)
+			b.holds("a", mutex, false, 30, 4.5, 5)
+		}},
+		{"readers together, writers alone", nil, func(b *story) {
+			b.holds("a", gate, true, 10, 0, 4)
+			b.holds("b", gate, true, 12, 1, 3)
+			b.holds("c", gate, false, 20, 4, 6)
+			b.holds("a", gate, true, 30, 6, 7)
+		}},
+		{"a lost lock", nil, func(b *story) {
+			b.keeps(b.holds("a", mutex, false, 10, 0, 4.5))
+			b.holds("b", mutex, false, 20, 5, 6)
+		}},
+		{"two holders", []int{1, 4}, func(b *story) {
+			b.keeps(b.holds("a", mutex, false, 10, 0, 4.5))
+			b.holds("b", mutex, false, 20, 4, 6)
+			b.Stream = nil // the beliefs alone
+		}},
+		{"two holders, over a live record", []int{1, 4}, func(b *story) {
+			b.keeps(b.holds("a", mutex, false, 10, 0, 4.5))
+			b.holds("b", mutex, false, 20, 4, 6)
+		}},
+		{"a writer beside a reader", []int{1, 4}, func(b *story) {
+			b.holds("a", gate, true, 10, 0, 4)
+			b.holds("b", gate, false, 20, 3, 5)
+		}},
+		{"a reader beside a writer", []int{1, 4}, func(b *story) {
+			b.holds("a", gate, false, 10, 0, 4)
+			b.holds("b", gate, true, 20, 3, 5)
+		}},
+		{"a belief that outlives its record", []int{1}, func(b *story) {
+			b.keeps(b.holds("a", mutex, false, 10, 0, 5.2))
+		}},
+		{"a validity from the answer", []int{1}, func(b *story) {
+			l := b.holds("a", mutex, false, 10, 0, 2)
+			l.hold.Confirmed = []Confirmation{{sec(0), sec(4.5)}, {sec(1), sec(5.1)}}
+		}},
+		{"a belief without a record", []int{1}, func(b *story) {
+			b.holds("a", mutex, false, 10, 0, 2)
+			b.Stream = nil
+		}},
+		{"a live record overwritten", []int{1}, func(b *story) {
+			b.keeps(b.holds("a", mutex, false, 10, 0, 3))
+			b.put(mutex, "?", 12, 3)
+		}},
+		{"a live record deleted by somebody else", []int{1}, func(b *story) {
+			b.keeps(b.holds("a", mutex, false, 10, 0, 3))
+			b.del(mutex, "?", 11, 3)
+		}},
+		{"a join behind a gate", []int{1}, func(b *story) {
+			b.holds("a", gate, false, 10, 0, 4)
+			b.put("read.w.x", "x", 12, 2)
+		}},
+		{"a writer over a reader's record", []int{1}, func(b *story) {
+			b.put("read.w.x", "x", 8, 1)
+			b.holds("a", gate, false, 10, 2, 4)
+		}},
+		{"broken so that others got in", nil, func(b *story) { breakNow(b, 20, 10) }},
+		{"broken so that others got in, unrecorded", []int{1, 4}, func(b *story) {
+			breakNow(b, 20, 10)
+			b.Ops = slices.DeleteFunc(b.Ops, func(o *Op) bool { return o.Do == BreakNow })
+		}},
+		{"another was broken", []int{1, 4}, func(b *story) {
+			breakNow(b, 20, 9)
+		}},
+		{"broken, and two got in", []int{1, 4}, func(b *story) {
+			breakNow(b, 20, 10)
+			b.keeps(b.holds("c", mutex, false, 30, 3.5, 4.2))
+		}},
+		{"broken after others had got in", []int{1, 2, 4}, func(b *story) {
+			breakNow(b, 20, 10)
+			b.holds("c", mutex, false, 8, 1, 1.5)
+		}},
+		{"deleted by hand", nil, func(b *story) { byHand(b, 15) }},
+		{"deleted by hand, another record", []int{1, 4}, func(b *story) { byHand(b, 14) }},
+		{"made again", nil, func(b *story) {
+			b.keeps(b.holds("a", mutex, false, 10, 0, 4))
+			b.op("by hand", "", Remake, 2, 2, OK).Revision = 1000
+			b.Stream = append(b.Stream, Entry{Remade: true, Revision: 1000, At: sec(2)})
+			b.holds("b", mutex, false, 1000, 3, 5)
+		}},
+		{"made again before", []int{1, 4}, func(b *story) {
+			b.Stream = append(b.Stream, Entry{Remade: true, Revision: 5, At: 0})
+			b.keeps(b.holds("a", mutex, false, 10, 1, 4))
+			b.holds("b", mutex, false, 1000, 3, 5)
+		}},
+		{"a token that does not rise", []int{2, 4}, func(b *story) {
+			b.holds("a", mutex, false, 20, 0, 1)
+			b.holds("b", mutex, false, 10, 8, 9)
+		}},
+		{"a reader's token below a writer's", []int{2, 4}, func(b *story) {
+			b.holds("a", gate, false, 20, 0, 1)
+			b.holds("b", gate, true, 10, 8, 9)
+		}},
+		{"readers' tokens in any order", nil, func(b *story) {
+			b.holds("a", gate, true, 20, 1, 3)
+			b.holds("b", gate, true, 10, 1, 3)
+		}},
+		{"a superseded holder refused", nil, func(b *story) {
+			l := b.holds("a", mutex, false, 10, 0, 2)
+			m := b.holds("b", mutex, false, 20, 2, 4)
+			b.uses(l, 1, OK)
+			b.uses(m, 3, OK)
+			b.uses(l, 5, Refused)
+		}},
+		{"a superseded holder accepted", []int{3}, func(b *story) {
+			l := b.holds("a", mutex, false, 10, 0, 2)
+			m := b.holds("b", mutex, false, 20, 2, 4)
+			b.uses(m, 3, OK)
+			b.uses(l, 3.5, OK)
+		}},
+		{"a reader accepted after a later reader", nil, func(b *story) {
+			l := b.holds("a", gate, true, 10, 0, 4)
+			m := b.holds("b", gate, true, 20, 2, 4)
+			b.uses(m, 3, OK)
+			b.uses(l, 3.5, OK)
+		}},
+		{"a holder refused", []int{3}, func(b *story) {
+			b.uses(b.holds("a", mutex, false, 10, 0, 2), 1, Refused)
+		}},
+		{"refused by the holder", nil, func(b *story) {
+			b.holds("a", mutex, false, 10, 0, 2)
+			b.op("b", mutex, Try, 1, 1.1, Refused).Token = 10
+		}},
+		{"refused by a writer at its gate", nil, func(b *story) {
+			b.holds("a", gate, true, 10, 0, 2)
+			l := b.holds("b", gate, false, 20, 2, 3)
+			l.take.Call = b.moment(0.5)
+			l.hold.Asked = l.take.Call
+			b.op("c", gate, Try, 1, 1.1, Refused).Token = 20
+		}},
+		{"refused by one who had released", []int{4}, func(b *story) {
+			b.holds("a", mutex, false, 10, 0, 2)
+			b.op("b", mutex, Try, 2.5, 2.6, Refused).Token = 10
+		}},
+		{"refused by one who had not begun", []int{4}, func(b *story) {
+			b.holds("a", mutex, false, 10, 3, 4)
+			b.op("b", mutex, Try, 1, 1.1, Refused).Token = 10
+		}},
+		{"refused by nobody", []int{4}, func(b *story) {
+			b.op("b", mutex, Try, 1, 1.1, Refused).Token = 10
+		}},
+		{"a release without an answer", nil, func(b *story) {
+			l := b.holds("a", mutex, false, 10, 0, 2)
+			l.hold.Released, l.leave.Outcome = false, Unknown
+			b.Stream[1].At = sec(4) // deleted late
+			b.op("c", mutex, Try, 3, 3.1, Refused).Token = 10
+			b.holds("b", mutex, false, 20, 4, 5)
+		}},
+		{"in line", nil, func(b *story) { line(b, 12, 11) }},
+		{"out of line", []int{5}, func(b *story) { line(b, 11, 12) }},
+		{"a newcomer past the queue", []int{5}, func(b *story) {
+			b.holds("a", mutex, false, 10, 0, 4)
+			b.holds("c", mutex, false, 20, 4.2, 4.3)
+			b.queues(b.holds("b", mutex, false, 30, 4.3, 5).take, 11, 1, 4.3)
+		}},
+		{"a newcomer within the bypass", nil, func(b *story) {
+			b.holds("a", mutex, false, 10, 0, 4)
+			b.holds("c", mutex, false, 20, 4.08, 4.3)
+			b.queues(b.holds("b", mutex, false, 30, 4.3, 5).take, 11, 4, 4.3)
+		}},
+		{"past one who had given up", nil, func(b *story) {
+			b.holds("a", mutex, false, 10, 0, 4)
+			b.queues(b.op("c", mutex, Lock, 1, 3, GaveUp), 11, 1, 4.5) // its tombstone is late
+			b.queues(b.holds("b", mutex, false, 20, 4, 5).take, 12, 2, 4)
+		}},
+		{"past one who died", nil, func(b *story) {
+			l := b.holds("a", mutex, false, 10, 0, 5.9)
+			b.put(mutex, l.hold.ID, 13, 2).Renewal = 1
+			b.queues(b.op("c", mutex, Lock, 1, 500, GaveUp), 11, 1, 6.5)
+			b.Stream[len(b.Stream)-1].At = sec(500)
+			b.queues(b.holds("b", mutex, false, 20, 5.9, 7).take, 12, 2, 5.9)
+			b.Disturbances = append(b.Disturbances, Disturbance{Client: "c", From: sec(2), Until: sec(500)})
+		}},
+		{"out of line after an expiry", nil, func(b *story) {
+			b.keeps(b.holds("a", mutex, false, 10, 0, 4.5))
+			b.holds("c", mutex, false, 20, 5.1, 5.5)
+			b.queues(b.holds("b", mutex, false, 30, 5.5, 6).take, 11, 4, 5.5)
+		}},
+		{"out of line after a second of idleness", nil, func(b *story) {
+			b.holds("a", mutex, false, 10, 0, 2)
+			b.holds("c", mutex, false, 20, 3.1, 4)
+			b.queues(b.holds("b", mutex, false, 30, 4, 5).take, 11, 1, 4)
+		}},
+		{"a reader past a waiting writer", []int{5}, func(b *story) {
+			b.holds("a", gate, false, 10, 0, 4)
+			b.queues(b.holds("c", gate, true, 20, 4, 4.3).take, 12, 2, 4)
+			b.queues(b.holds("b", gate, false, 30, 4.3, 5).take, 11, 1, 4.3)
+		}},
+		{"a reader past a waiting reader", nil, func(b *story) {
+			b.holds("a", gate, false, 10, 0, 4)
+			b.queues(b.holds("c", gate, true, 20, 4, 4.3).take, 12, 2, 4)
+			b.queues(b.holds("b", gate, true, 30, 4.3, 5).take, 11, 1, 4.3)
+		}},
+		{"a waiter left outside", []int{6}, func(b *story) {
+			b.op("b", mutex, Lock, 1, 8, GaveUp)
+		}},
+		{"a waiter for a held lock", nil, func(b *story) {
+			b.holds("a", mutex, false, 10, 0, 4)
+			b.op("b", mutex, Lock, 1, 9, GaveUp)
+		}},
+		{"a waiter left outside in the end", []int{6}, func(b *story) {
+			b.holds("a", mutex, false, 10, 0, 4)
+			b.op("b", mutex, Lock, 1, 0, Pending)
+		}},
+		{"a waiter cut off", nil, func(b *story) {
+			b.op("b", mutex, Lock, 1, 12, GaveUp)
+			b.Disturbances = append(b.Disturbances, Disturbance{Client: "b", From: sec(2), Until: sec(10)})
+		}},
+		{"another cut off", []int{6}, func(b *story) {
+			b.op("b", mutex, Lock, 1, 12, GaveUp)
+			b.Disturbances = append(b.Disturbances, Disturbance{Client: "a", From: sec(2), Until: sec(10)})
+		}},
+		{"a writer behind readers", nil, func(b *story) {
+			for i := range 5 {
+				b.holds("a", gate, true, uint64(10+10*i), float64(3*i), float64(3*i)+3)
+			}
+			b.op("b", gate, Lock, 1, 16, GaveUp)
+		}},
+		{"a reader left outside by readers", []int{6}, func(b *story) {
+			for i := range 5 {
+				b.holds("a", gate, true, uint64(10+10*i), float64(3*i), float64(3*i)+3)
+			}
+			b.op("b", gate, Lock, 1, 16, GaveUp).Shared = true
+		}},
+		{"something left", []int{7}, func(b *story) { b.Left = []string{"lock.x"} }},
+		{"nothing has happened", []int{8}, func(b *story) { b.Faults = map[string]int{"demand": 1} }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			b := &story{}
+			c.tell(b)
+			o := Options{}
+			if b.Faults["demand"] > 0 {
+				o.Least = map[string]int{"grants": 1}
+			}
+			var got []int
+			found := Check(b.history(), o)
+			for _, v := range found {
+				got = append(got, v.Check)
+			}
+			slices.Sort(got)
+			require.Equal(t, c.want, slices.Compact(got), "%v", found)
+		})
+	}
+}
+
+// breakNow: a is broken at 3 and told at 4; b is granted a token in between.
+func breakNow(b *story, token, broken uint64) {
+	l := b.holds("a", mutex, false, 10, 0, 4)
+	b.keeps(l)
+	b.op("o", mutex, BreakNow, 3, 3, OK).Token = broken
+	e := b.del(mutex, l.hold.ID, 15, 3)
+	e.Status, e.Token = statusBroken, 10
+	b.holds("b", mutex, false, token, 3.2, 5)
+}
+
+// byHand: a's record is deleted by hand at 3, as the operation says by the
+// revision.
+func byHand(b *story, revision uint64) {
+	b.keeps(b.holds("a", mutex, false, 10, 0, 4))
+	op := b.op("o", mutex, Delete, 3, 3, OK)
+	op.Key, op.Revision = mutex, revision
+	b.del(mutex, "", 15, 3)
+	b.holds("b", mutex, false, 20, 3.2, 5)
+}
+
+// line: b and c wait with tickets, and b gets in first.
+func line(b *story, c, d uint64) {
+	b.holds("a", mutex, false, 10, 0, 4)
+	b.queues(b.holds("b", mutex, false, 20, 4, 4.5).take, d, float64(d)/10, 4)
+	b.queues(b.holds("c", mutex, false, 30, 4.5, 5).take, c, float64(c)/10, 4.5)
+}

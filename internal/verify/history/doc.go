@@ -1,0 +1,54 @@
+// Package history records what clients do with their locks and judges it. Tests
+// use it, and nobody else.
+//
+// # Usage
+//
+// A [Recorder] wraps clients, through their public methods alone, and taps the
+// stream beside them:
+//
+//	rec := history.NewRecorder()
+//	rec.Tap(t, s.Connect())
+//	c, err := natslock.New(ctx, nc, rec.Option())
+//	a := rec.Client("a", c)
+//	held, err := a.Acquire(ctx, history.Want{Kind: natslock.Mutex, Name: "x"})
+//	...
+//	held.Unlock(ctx)
+//	history.Verify(t, rec.History(), history.Options{})
+//
+// A test that has no use for that tells the recorder of its grants alone, with
+// [Recorder.Granted], right after the acquire has returned.
+//
+// # What is checked
+//
+// [Check] makes the checks of a [History], by number:
+//
+//  1. Beliefs of conflicting holders do not overlap; no belief outlives the
+//     record that it rests on; no live record is overwritten or deleted but by
+//     its owner; nobody joins behind a gate, no writer is in over a reader.
+//  2. Tokens rise in the order of grants.
+//  3. A resource that refuses smaller tokens takes nothing from a superseded
+//     holder, and refuses nobody inside his validity.
+//  4. The operations are linearizable against a model of a lease.
+//  5. Grants follow the order of tickets.
+//  6. Nobody who waits stays out for longer than the TTL and a second while the
+//     lock is free.
+//  7. Nothing of ours is left: no key, goroutine or subscription.
+//  8. The history is not vacuous.
+//
+// What a history does not have is not judged: without a tap, the rules about the
+// stream; without operations, those about waiting.
+//
+// # Exceptions
+//
+// A break with Now, a deletion by hand and a bucket made again are exceptions to
+// mutual exclusion and to the order of tokens. They excuse the claim whose record
+// they removed, against those who came behind it and got in after that, and
+// nobody else. The stream says whose record that was; the history must have the
+// operation that did it.
+//
+// # Time
+//
+// A history has one clock, the recorder's. Servers share it in a bubble and on one
+// machine. What happens at one instant of a bubble is told apart by the order in
+// which it was recorded, and by revisions.
+package history

@@ -1,0 +1,198 @@
+package history
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// overlaps finds the holders of one lock who believe in it together. holds are in
+// the order of their grants.
+func (x *index) overlaps(holds []*Hold) (found []Violation) {
+	var in []*Hold // not over yet
+	for _, b := range holds {
+		kept := in[:0]
+		for _, a := range in {
+			if a.end().compare(b.From) <= 0 {
+				continue
+			}
+			kept = append(kept, a)
+			if a.conflicts(b) && b.From.compare(b.end()) < 0 && !x.excused(a, b) {
+				found = append(found, Violation{Check: 1, Lock: b.Lock, At: b.From.At, What: fmt.Sprintf(
+					"%s holds token %d from %v to %v while %s holds %d until %v",
+					b.Client, b.Token, b.From.At, b.end().At, a.Client, a.Token, a.end().At)})
+			}
+		}
+		in = append(kept, b)
+	}
+	return found
+}
+
+// backed says whether a holder has believed in a lock for longer than the server
+// certainly kept its record, as the stream was when the holder was told.
+func (x *index) backed(h *Hold) (found []Violation) {
+	if x.h.Lossy || h.Client == "" {
+		return nil
+	}
+	judge := func(at, until time.Duration) {
+		if len(found) > 0 {
+			return
+		}
+		var record Entry
+		for _, e := range x.claims[h.ID] {
+			if e.At <= at {
+				record = e
+			}
+		}
+		switch {
+		case record.Revision == 0:
+			found = append(found, Violation{Check: 1, Lock: h.Lock, At: at, What: fmt.Sprintf("%s holds token %d without a record", h.Client, h.Token)})
+		case until > record.ends():
+			found = append(found, Violation{Check: 1, Lock: h.Lock, At: at, What: fmt.Sprintf(
+				"%s believes at %v in token %d until %v, but its record %d ends at %v", h.Client, at, h.Token, until, record.Revision, record.ends())})
+		}
+	}
+	for _, c := range h.Confirmed {
+		judge(c.At, c.Until)
+	}
+	if end := h.end().At; end > h.From.At {
+		judge(end, end)
+	}
+	return found
+}
+
+// joins finds the joins of new readers while a gate stood, by the order of the
+// stream's own revisions. Expiries leave none, so a gate counts as standing only
+// until its TTL after its last write is over.
+func (x *index) joins() (found []Violation) {
+	type standing struct {
+		Entry
+		suspect []Violation // in a lossy stream: joins seen since its last write
+	}
+	gates := map[string]*standing{}
+	known := map[string]bool{}
+	for _, e := range x.h.Stream {
+		lock, role := lockOf(e.Key)
+		switch {
+		case e.Remade:
+			clear(gates)
+		case role == "rw":
+			if g := gates[lock]; g != nil && g.ID == e.ID {
+				found = append(found, g.suspect...)
+			}
+			gates[lock] = &standing{Entry: e}
+		case role == "read" && !e.Deleted && !known[e.Key]:
+			known[e.Key] = true
+			g := gates[lock]
+			if g == nil || g.Deleted || e.At >= g.ends() {
+				continue
+			}
+			v := Violation{Check: 1, Lock: lock, At: e.At, What: fmt.Sprintf(
+				"%s joined at %d behind the gate of %d", e.Key, e.Revision, g.Revision)}
+			if x.h.Lossy {
+				g.suspect = append(g.suspect, v)
+			} else {
+				found = append(found, v)
+			}
+		}
+	}
+	return found
+}
+
+// writersOverReaders finds writers granted while the record of a reader who came
+// before them was alive by the stream's own word: written, not deleted, its TTL
+// not over.
+func (x *index) writersOverReaders(lock string) (found []Violation) {
+	l := x.locks[lock]
+	if l == nil {
+		return nil
+	}
+	holds := x.holds[lock]
+	for _, key := range l.readers {
+		events := x.keys[key]
+		first, final := events[0], events[len(events)-1].ends()
+		i, _ := slices.BinarySearchFunc(holds, first.At, func(h *Hold, at time.Duration) int { return cmp.Compare(h.From.At, at) })
+		for _, w := range holds[i:] {
+			if w.From.At >= final {
+				break
+			}
+			if w.Shared || w.Token < first.Revision || w.Until < w.From.At {
+				continue
+			}
+			e, heardLater, _ := x.last(key, w.From.At)
+			if !e.Deleted && w.From.At < e.ends() && (heardLater || !x.h.Lossy) {
+				found = append(found, Violation{Check: 1, Lock: lock, At: w.From.At, What: fmt.Sprintf(
+					"the writer %d of %s was in over %s, alive at %d", w.Token, w.Client, key, e.Revision)})
+			}
+		}
+	}
+	return found
+}
+
+// tokens finds grants whose token is not above those that they exclude.
+func (x *index) tokens(holds []*Hold) (found []Violation) {
+	var exclusive, all *Hold // with the highest token so far
+	for _, h := range holds {
+		if h.Until < h.From.At {
+			continue // over before its holder knew of it
+		}
+		above := exclusive
+		if !h.Shared {
+			above = all
+		}
+		if above != nil && h.Token <= above.Token && !x.excused(h, above) {
+			found = append(found, Violation{Check: 2, Lock: h.Lock, At: h.From.At, What: fmt.Sprintf(
+				"%s was granted token %d after %s was granted %d", h.Client, h.Token, above.Client, above.Token)})
+		}
+		if all == nil || h.Token > all.Token {
+			all = h
+		}
+		if !h.Shared && (exclusive == nil || h.Token > exclusive.Token) {
+			exclusive = h
+		}
+	}
+	return found
+}
+
+// resource finds uses that a resource accepted from a holder when a later one had
+// used it, and uses refused inside validity.
+func (x *index) resource(lock string) (found []Violation) {
+	order := map[string]int{} // of grants
+	holds := map[string]*Hold{}
+	for i, h := range x.holds[lock] {
+		if _, ok := order[h.ID]; !ok {
+			order[h.ID], holds[h.ID] = i, h
+		}
+	}
+	var exclusive, any *Hold // the last one granted of those who were accepted
+	for _, op := range x.ops[lock] {
+		h := holds[op.ID]
+		if op.Do != Use || h == nil {
+			continue
+		}
+		switch op.Outcome {
+		case OK:
+			later := exclusive
+			if !h.Shared {
+				later = any
+			}
+			if later != nil && order[later.ID] > order[h.ID] {
+				found = append(found, Violation{Check: 3, Lock: lock, At: op.Call.At, What: fmt.Sprintf(
+					"the resource took token %d of %s after it had taken %d of %s, who was granted later", h.Token, h.Client, later.Token, later.Client)})
+			}
+			if any == nil || order[h.ID] > order[any.ID] {
+				any = h
+			}
+			if !h.Shared && (exclusive == nil || order[h.ID] > order[exclusive.ID]) {
+				exclusive = h
+			}
+		case Refused:
+			if _, ok := x.victim[h.ID]; !ok && op.Return.compare(h.end()) < 0 {
+				found = append(found, Violation{Check: 3, Lock: lock, At: op.Call.At, What: fmt.Sprintf(
+					"the resource refused token %d of %s inside its validity", h.Token, h.Client)})
+			}
+		}
+	}
+	return found
+}

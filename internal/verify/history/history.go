@@ -1,0 +1,223 @@
+package history
+
+import (
+	"cmp"
+	"strings"
+	"time"
+
+	"github.com/natslock/locks/natslock"
+)
+
+// Moment is a point in a history. Seq orders what has one time.
+type Moment struct {
+	At  time.Duration `json:"at"`
+	Seq int64         `json:"seq"`
+}
+
+// never is later than everything.
+const never = time.Duration(1<<63 - 1)
+
+func (m Moment) zero() bool { return m == Moment{} }
+
+func (m Moment) compare(o Moment) int {
+	return cmp.Or(cmp.Compare(m.At, o.At), cmp.Compare(m.Seq, o.Seq))
+}
+
+// Action is what an operation does.
+type Action string
+
+// The actions.
+const (
+	Lock     Action = "lock"
+	Try      Action = "try"
+	Unlock   Action = "unlock"
+	Extend   Action = "extend"
+	Use      Action = "use" // of the resource that the lock guards
+	Break    Action = "break"
+	BreakNow Action = "break now"
+	Delete   Action = "delete" // of a record, by hand
+	Remake   Action = "remake" // of the bucket
+)
+
+// Outcome is what came of an operation.
+type Outcome string
+
+// The outcomes. Pending operations had not returned when the history ended.
+const (
+	Pending Outcome = ""
+	OK      Outcome = "ok"
+	Refused Outcome = "refused" // by the lock's state, or by the resource
+	GaveUp  Outcome = "gave up" // an acquire whose time was over
+	Lost    Outcome = "lost"    // an unlock or extension of what had been lost
+	Broken  Outcome = "broken"  // the same, by a break
+	Unknown Outcome = "unknown" // no usable answer
+)
+
+// Op is one operation.
+type Op struct {
+	Client string `json:"client"`
+	// Lock is the key of the mutex, or of the reader-writer lock's gate.
+	Lock    string  `json:"lock,omitempty"`
+	Shared  bool    `json:"shared,omitempty"`
+	Do      Action  `json:"do"`
+	Call    Moment  `json:"call"`
+	Return  Moment  `json:"return"` // zero: pending
+	Outcome Outcome `json:"outcome"`
+	Err     string  `json:"err,omitempty"`
+	// Token is that of the grant, of the holder that refused, that is unlocked,
+	// or that is broken.
+	Token uint64 `json:"token,omitempty"`
+	// ID is the claim's, of operations on a lock that was granted.
+	ID string `json:"id,omitempty"`
+	// Bounded: the acquire's context could end.
+	Bounded bool     `json:"bounded,omitempty"`
+	Tickets []Ticket `json:"tickets,omitempty"`
+	// Key and Revision are those of a deletion by hand. A bucket made again
+	// has its first sequence as Revision.
+	Key      string `json:"key,omitempty"`
+	Revision uint64 `json:"revision,omitempty"`
+}
+
+// acquires says whether the operation is an acquire.
+func (o *Op) acquires() bool { return o.Do == Lock || o.Do == Try }
+
+// end is when the operation was over, never for a pending one.
+func (o *Op) end() time.Duration {
+	if o.Return.zero() {
+		return never
+	}
+	return o.Return.At
+}
+
+// Ticket is a place in a queue.
+type Ticket struct {
+	ID     string        `json:"id"`
+	Ticket uint64        `json:"ticket"`
+	At     time.Duration `json:"at"` // when its owner was told
+}
+
+// Hold is a lock in the belief of its holder, from the return of the acquire
+// until the call of Unlock, the loss, or the last validity end.
+type Hold struct {
+	Client string        `json:"client"`
+	Lock   string        `json:"lock"`
+	Shared bool          `json:"shared,omitempty"`
+	ID     string        `json:"id"`
+	Token  uint64        `json:"token"`
+	Asked  Moment        `json:"asked"` // the acquire's call
+	From   Moment        `json:"from"`
+	Until  time.Duration `json:"until"`
+	// Confirmed are the validity ends as the holder saw them.
+	Confirmed []Confirmation `json:"confirmed,omitempty"`
+	// Unlock is when Unlock was called, Unlocked when it had returned; zero when
+	// it was not, or not seen.
+	Unlock   Moment `json:"unlock"`
+	Unlocked Moment `json:"unlocked"`
+	// Released: Unlock returned nil.
+	Released bool `json:"released,omitempty"`
+	// Ended is when the lock's context ended, with Cause.
+	Ended Moment `json:"ended"`
+	Cause string `json:"cause,omitempty"`
+}
+
+// Confirmation is a validity end as it was seen at a time.
+type Confirmation struct {
+	At    time.Duration `json:"at"`
+	Until time.Duration `json:"until"`
+}
+
+// end is when the belief ends. At one time, an end by the clock comes before
+// everything that was recorded.
+func (h *Hold) end() Moment {
+	if !h.Unlock.zero() && h.Unlock.At <= h.Until {
+		return h.Unlock
+	}
+	return Moment{At: h.Until}
+}
+
+// conflicts says whether the two exclude each other.
+func (h *Hold) conflicts(o *Hold) bool { return h.Lock == o.Lock && !(h.Shared && o.Shared) }
+
+// Entry is a change of the stream.
+type Entry struct {
+	Key      string        `json:"key,omitempty"`
+	Revision uint64        `json:"revision"`
+	At       time.Duration `json:"at"`
+	TTL      time.Duration `json:"ttl"`
+	Deleted  bool          `json:"deleted,omitempty"`
+	// Remade: the bucket was made again, with sequences from Revision on.
+	Remade bool `json:"remade,omitempty"`
+
+	// Of the value.
+	ID      string        `json:"id,omitempty"`
+	Status  int           `json:"status,omitempty"`
+	Renewal uint64        `json:"renewal,omitempty"`
+	Token   uint64        `json:"token,omitempty"`
+	Shared  bool          `json:"shared,omitempty"`
+	Since   time.Duration `json:"since,omitempty"` // of the attempt, rounded down to milliseconds
+}
+
+// ends is when the server may remove the record.
+func (e Entry) ends() time.Duration {
+	if e.TTL == never {
+		return never
+	}
+	return e.At + e.TTL
+}
+
+// Disturbance is a time in which a client could not do what it should: a link
+// that was cut, or, when it takes no time, an injected fault.
+type Disturbance struct {
+	Client string        `json:"client"` // "": everybody
+	What   string        `json:"what"`
+	From   time.Duration `json:"from"`
+	Until  time.Duration `json:"until"`
+}
+
+// History is what happened.
+type History struct {
+	// Repeat is the command that makes such a history again.
+	Repeat string        `json:"repeat,omitempty"`
+	Began  time.Time     `json:"began"`
+	Ended  time.Duration `json:"ended"`
+	// TTL is the longest lease of those who renew.
+	TTL   time.Duration `json:"ttl,omitempty"`
+	Ops   []*Op         `json:"ops"`
+	Holds []*Hold       `json:"holds"`
+	// Stream is in the order of revisions; Tapped says that it was recorded.
+	Stream []Entry `json:"stream,omitempty"`
+	Tapped bool    `json:"tapped,omitempty"`
+	// Lossy: entries of the stream may be missing, as when a leader steps down
+	// between storing and telling. A record then counts as alive at a moment
+	// only when something was heard of its key on both sides of it.
+	Lossy        bool           `json:"lossy,omitempty"`
+	Disturbances []Disturbance  `json:"disturbances,omitempty"`
+	Faults       map[string]int `json:"faults,omitempty"` // injected, by kind
+	Left         []string       `json:"left,omitempty"`   // what should be gone in the end
+}
+
+// gateKey is the key that names a lock.
+func gateKey(kind natslock.Kind, name string) string {
+	if kind == natslock.RW {
+		return "rw." + name
+	}
+	return "lock." + name
+}
+
+// lockOf returns the lock that a key belongs to, and what the key is for: the
+// holder ("lock", "rw"), a reader ("read") or a place in a queue ("wait",
+// "rwait").
+func lockOf(key string) (lock, role string) {
+	role, rest, _ := strings.Cut(key, ".")
+	switch role {
+	case "wait", "rwait", "read":
+		if i := strings.LastIndexByte(rest, '.'); i >= 0 {
+			rest = rest[:i]
+		}
+		if role == "wait" {
+			return "lock." + rest, role
+		}
+		return "rw." + rest, role
+	}
+	return key, role
+}

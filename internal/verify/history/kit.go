@@ -1,0 +1,140 @@
+package history
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+	"github.com/vmihailenco/msgpack/v5"
+
+	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/testutil"
+)
+
+// Faulty makes a client whose store is behind a fault injector. It is closed when
+// the test ends: what the test leaves held is its own affair.
+func Faulty(t testing.TB, nc *nats.Conn, seed uint64, opts ...natslock.Option) (*natslock.Client, *testutil.Faults) {
+	t.Helper()
+	return FaultyOver(t, nc, seed, func(kv kvstore.KV) kvstore.KV { return kv }, opts...)
+}
+
+// FaultyOver is [Faulty] with something between the faults and the store.
+func FaultyOver(t testing.TB, nc *nats.Conn, seed uint64, under func(kvstore.KV) kvstore.KV, opts ...natslock.Option) (*natslock.Client, *testutil.Faults) {
+	t.Helper()
+	var f *testutil.Faults
+	opts = append(opts, natslock.WithStore(func(kv kvstore.KV) kvstore.KV {
+		f = testutil.NewFaults(under(kv), seed)
+		return f
+	}))
+	c, err := natslock.New(t.Context(), nc, opts...)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		_ = c.Close(ctx)
+	})
+	return c, f
+}
+
+// OpenStore opens the bucket beside the clients, to do what others might.
+func OpenStore(t testing.TB, nc *nats.Conn) *kvstore.Store {
+	t.Helper()
+	js, err := jetstream.New(nc)
+	require.NoError(t, err)
+	store, err := kvstore.Open(context.Background(), js, kvstore.Config{NoCreate: true})
+	require.NoError(t, err)
+	t.Cleanup(store.Close)
+	return store
+}
+
+// KeysLeft lists the keys of the bucket that have a live record.
+func KeysLeft(t testing.TB, nc *nats.Conn) []string {
+	t.Helper()
+	l, err := OpenStore(t, nc).List(context.Background(), ">", 0)
+	require.NoError(t, err)
+	var keys []string
+	for _, r := range l.Records {
+		if r.Remaining(time.Now()) != 0 { // else it is overdue: its server has forgotten it
+			keys = append(keys, r.Key)
+		}
+	}
+	return keys
+}
+
+// Stage names what a write is for in the course of a lock: "lock take", "lock
+// renew", "lock delete", "lock break", and so on for other keys than "lock".
+func Stage(w kvstore.Write) string {
+	var body struct {
+		Status  int    `msgpack:"s"`
+		Renewal uint64 `msgpack:"r"`
+	}
+	_ = msgpack.Unmarshal(w.Value, &body)
+	kind, _, _ := strings.Cut(w.Key, ".")
+	switch {
+	case w.Expect == kvstore.NoRevision:
+		return kind + " probe"
+	case w.Delete:
+		return kind + " delete"
+	case body.Status == statusBroken:
+		return kind + " break"
+	case body.Renewal > 0:
+		return kind + " renew"
+	}
+	return kind + " take"
+}
+
+// DeleteBucket deletes the bucket.
+func DeleteBucket(t testing.TB, nc *nats.Conn) {
+	t.Helper()
+	js, err := jetstream.New(nc)
+	require.NoError(t, err)
+	require.NoError(t, js.DeleteStream(context.Background(), "KV_natslock"))
+}
+
+// RemakeBucket deletes the bucket and makes it again, with sequences that start
+// at first; 0: as the library has them.
+func RemakeBucket(t testing.TB, nc *nats.Conn, first uint64) uint64 {
+	t.Helper()
+	DeleteBucket(t, nc)
+	js, err := jetstream.New(nc)
+	require.NoError(t, err)
+	cfg, err := kvstore.Config{}.StreamConfig()
+	require.NoError(t, err)
+	if first != 0 {
+		cfg.FirstSeq = first
+	}
+	_, err = js.CreateStream(context.Background(), cfg)
+	for try := 0; storeNotGone(err) && try < 100; try++ {
+		time.Sleep(10 * time.Millisecond)
+		_, err = js.CreateStream(context.Background(), cfg)
+	}
+	require.NoError(t, err)
+	return cfg.FirstSeq
+}
+
+// storeNotGone says whether a server could not make a stream because it is still
+// removing the files of the one of that name.
+func storeNotGone(err error) bool {
+	refused, ok := errors.AsType[*jetstream.APIError](err)
+	return ok && refused.ErrorCode == 10049
+}
+
+// WithStatus returns a record's value with another status, for a forger.
+func WithStatus(value []byte, status int) []byte {
+	body := map[string]any{}
+	if msgpack.Unmarshal(value, &body) != nil {
+		return value
+	}
+	body["s"] = status
+	forged, err := msgpack.Marshal(body)
+	if err != nil {
+		return value
+	}
+	return forged
+}

@@ -1,0 +1,292 @@
+package history
+
+import (
+	"cmp"
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+)
+
+// The model of one lock: who is in, whose gate stands, and the highest tokens. A
+// writer of a reader-writer lock claims the gate and is in later: meanwhile
+// nobody joins but who shares the lease of a reader that is in. A belief that ends by
+// the clock, or with an Unlock that was not confirmed, is an operation of its own:
+// the lock may become free at any time between the end of the belief and the end
+// of the record. An acquire without a grant may have happened or not. Nobody
+// believes in it, so it changes nothing that the model knows of; what it may have
+// written can be what a refusal names, and then the stream has to have it.
+
+// state is comparable, as porcupine wants it.
+type state struct {
+	gate      uint64 // 0: none
+	writer    uint64 // 0: none
+	readers   string // tokens in order, eight bytes each
+	exclusive uint64 // highest token of a writer
+	any       uint64 // highest token
+}
+
+// step is what an operation does to the model.
+type step struct {
+	do     string // "claim", "take", "leave", "refused"
+	shared bool
+	token  uint64
+	label  string
+}
+
+func (s state) next(op step) (bool, state) {
+	_, reads := without(s.readers, op.token)
+	switch op.do {
+	case "claim":
+		if s.gate != 0 || op.token <= s.any {
+			return false, s
+		}
+		s.gate, s.any, s.exclusive = op.token, op.token, op.token
+	case "take":
+		switch {
+		case !op.shared:
+			if s.gate != op.token || s.writer != 0 || s.readers != "" {
+				return false, s
+			}
+			s.writer = op.token
+		case reads || s.gate == 0 && op.token > s.exclusive:
+			s.any = max(s.any, op.token)
+			s.readers = with(s.readers, op.token)
+		default:
+			return false, s
+		}
+	case "leave":
+		if op.shared {
+			s.readers, _ = without(s.readers, op.token)
+			return reads, s
+		}
+		if s.writer != op.token {
+			return false, s
+		}
+		s.gate, s.writer = 0, 0
+	case "refused": // by the holder with the token
+		return reads || s.gate == op.token, s
+	}
+	return true, s
+}
+
+func tokensOf(readers string) []uint64 {
+	var list []uint64
+	for b := []byte(readers); len(b) > 0; b = b[8:] {
+		list = append(list, binary.BigEndian.Uint64(b))
+	}
+	return list
+}
+
+func pack(list []uint64) string {
+	var b []byte
+	for _, t := range list {
+		b = binary.BigEndian.AppendUint64(b, t)
+	}
+	return string(b)
+}
+
+func with(readers string, token uint64) string {
+	list := append(tokensOf(readers), token)
+	slices.Sort(list)
+	return pack(list)
+}
+
+func without(readers string, token uint64) (string, bool) {
+	list := tokensOf(readers)
+	i := slices.Index(list, token)
+	if i < 0 {
+		return readers, false
+	}
+	return pack(slices.Delete(list, i, i+1)), true
+}
+
+// model is the lease model that starts in a state.
+func model(from state) porcupine.Model {
+	return porcupine.Model{
+		Init: func() any { return from },
+		Step: func(s, in, _ any) (bool, any) { return s.(state).next(in.(step)) },
+		DescribeOperation: func(in, _ any) string {
+			op := in.(step)
+			mode := "writer"
+			if op.shared {
+				mode = "reader"
+			}
+			return fmt.Sprintf("%s %s %d", op.label, mode, op.token)
+		},
+		DescribeState: func(s any) string {
+			st := s.(state)
+			return fmt.Sprintf("gate %d, writer %d, readers %v, highest %d", st.gate, st.writer, tokensOf(st.readers), st.any)
+		},
+	}
+}
+
+// span is an operation of the model with the times that bound it. class orders
+// what has one time: ends by the clock come first, ends of records last.
+type span struct {
+	step
+	client   string
+	from, to edge
+}
+
+type edge struct {
+	at    time.Duration
+	class int
+	seq   int64
+}
+
+func recorded(m Moment) edge { return edge{at: m.At, seq: m.Seq} }
+
+func (e edge) compare(o edge) int {
+	return cmp.Or(cmp.Compare(e.at, o.at), cmp.Compare(e.class, o.class), cmp.Compare(e.seq, o.seq))
+}
+
+// late is how long after its TTL a record may still keep others out: until it is
+// overdue, and the clients have found that out although reads fail here and there.
+const late = time.Second
+
+// linear checks the operations on one lock against the model, in stretches
+// between moments at which nothing was under way and nobody was in.
+func (x *index) linear(lock string, o Options) (found []Violation) {
+	if slices.ContainsFunc(x.holds[lock], func(h *Hold) bool { return h.Client == "" }) {
+		return nil // of these only the grant was recorded
+	}
+	spans, found := x.spans(lock)
+	clients := map[string]int{}
+	for _, s := range spans {
+		if _, ok := clients[s.client]; !ok {
+			clients[s.client] = len(clients)
+		}
+	}
+	// Ranks instead of times: porcupine's intervals are closed.
+	type end struct {
+		edge
+		span    int
+		returns bool
+	}
+	var ends []end
+	for i, s := range spans {
+		ends = append(ends, end{s.from, i, false}, end{s.to, i, true})
+	}
+	slices.SortStableFunc(ends, func(a, b end) int { return a.edge.compare(b.edge) })
+	var now state
+	var stretch []porcupine.Operation
+	at := map[int]int{} // span to place in the stretch
+	running, in := 0, 0
+	for rank, e := range ends {
+		s := spans[e.span]
+		if !e.returns {
+			at[e.span] = len(stretch)
+			stretch = append(stretch, porcupine.Operation{ClientId: clients[s.client], Input: s.step, Call: int64(rank), Return: int64(len(ends))})
+			running++
+			continue
+		}
+		stretch[at[e.span]].Return = int64(rank)
+		running--
+		switch s.do {
+		case "take":
+			in++
+		case "leave":
+			in--
+		}
+		if running > 0 || in > 0 {
+			continue
+		}
+		found = append(found, decide(lock, now, stretch, s.to.at, o)...)
+		for _, op := range stretch {
+			if st := op.Input.(step); st.do == "take" {
+				now.any = max(now.any, st.token)
+				if !st.shared {
+					now.exclusive = max(now.exclusive, st.token)
+				}
+			}
+		}
+		stretch, at = nil, map[int]int{}
+	}
+	return append(found, decide(lock, now, stretch, x.h.Ended, o)...)
+}
+
+// decide asks porcupine about a stretch.
+func decide(lock string, from state, ops []porcupine.Operation, at time.Duration, o Options) []Violation {
+	if len(ops) == 0 {
+		return nil
+	}
+	patience := cmp.Or(o.Patience, 10*time.Second)
+	m := model(from)
+	result := porcupine.CheckOperationsTimeout(m, ops, patience)
+	if result == porcupine.Ok {
+		return nil
+	}
+	v := Violation{Check: 4, Lock: lock, At: at, What: fmt.Sprintf("the %d operations until then are not linearizable", len(ops))}
+	if result == porcupine.Unknown {
+		v.What = fmt.Sprintf("the %d operations until then were not judged within %v", len(ops), patience)
+	}
+	v.picture = func(path string) error {
+		_, info := porcupine.CheckOperationsVerbose(m, ops, patience)
+		return porcupine.VisualizePath(m, info, path)
+	}
+	return []Violation{v}
+}
+
+// spans makes the operations of the model.
+func (x *index) spans(lock string) (list []span, found []Violation) {
+	known := map[uint64]bool{} // tokens in the model
+	for _, h := range x.holds[lock] {
+		ex, victim := x.victim[h.ID]
+		if victim && ex.at <= h.From.At {
+			continue // its record was gone before it knew of it
+		}
+		known[h.Token] = true
+		if !h.Shared {
+			list = append(list, span{step{"claim", false, h.Token, "claims"}, h.Client, recorded(h.Asked), recorded(h.From)})
+		}
+		list = append(list, span{step{"take", h.Shared, h.Token, "takes"}, h.Client, recorded(h.Asked), recorded(h.From)})
+		leave := span{step{"leave", h.Shared, h.Token, "leaves"}, h.Client, recorded(h.end()), recorded(h.Unlocked)}
+		switch belief := h.end(); {
+		case victim && ex.at <= belief.At:
+			leave.label = "is put out"
+			leave.from, leave.to = edge{at: ex.at, class: -1}, edge{at: ex.at, class: 1}
+		case !h.Released || belief != h.Unlock:
+			leave.label = "expires"
+			if belief != h.Unlock {
+				leave.from.class = -1
+			}
+			leave.to = edge{at: max(x.gone(h), belief.At), class: 1}
+		}
+		if leave.from.compare(recorded(h.From)) <= 0 { // over when it began
+			leave.from = recorded(h.From)
+			leave.to = edge{at: max(leave.to.at, leave.from.at), class: 1}
+		}
+		list = append(list, leave)
+	}
+	l := x.locks[lock]
+	for _, op := range x.ops[lock] {
+		switch {
+		case op.Outcome != Refused || op.Token == 0 || !op.acquires() || x.h.Lossy:
+		case known[op.Token]:
+			list = append(list, span{step{"refused", op.Shared, op.Token, "is refused by"}, op.Client, recorded(op.Call), recorded(op.Return)})
+		case x.h.Tapped && (l == nil || !l.written[op.Token]):
+			found = append(found, Violation{Check: 4, Lock: lock, At: op.Call.At, What: fmt.Sprintf(
+				"%s was refused by a holder with token %d, who never was", op.Client, op.Token)})
+		}
+		// Otherwise by an attempt of somebody who was not granted, or by a victim.
+	}
+	return list, found
+}
+
+// gone is when the record of a holder is certainly gone.
+func (x *index) gone(h *Hold) time.Duration {
+	if !x.h.Tapped || x.h.Lossy {
+		return x.h.Ended
+	}
+	at := time.Duration(0)
+	for _, e := range x.claims[h.ID] {
+		at = e.ends() + late
+		if next, ok := x.after(e.Key, e.Revision); ok {
+			at = min(at, next.At)
+		}
+	}
+	return at
+}

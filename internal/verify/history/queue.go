@@ -1,0 +1,226 @@
+package history
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+)
+
+const (
+	// bypass is how long after it has seen a queue empty a client may still pass
+	// those who queue.
+	bypass = 100 * time.Millisecond
+	// idle is how long a lock has been free when it may be taken out of turn: as
+	// long as a tombstone lives.
+	idle = time.Second
+)
+
+// shortest is the TTL below which check 6 asks for no more: a waiter whose
+// notification was lost looks every 2.5 to 3.5 s, and takes what was left to
+// somebody before it after a second and more of idleness.
+const shortest = 5 * time.Second
+
+// place is a waiter's place in a queue.
+type place struct {
+	op     *Op
+	number int   // of its tickets
+	first  Entry // its record; the revision is the ticket
+}
+
+// order finds grants that passed somebody who had waited longer, for everybody in
+// the case of a writer or a mutex, for a writer in the case of a reader. Excused
+// is who takes a lock that has been idle, or whose holder's lease had run out;
+// passed may be who had departed, who was dying without another renewal, and who
+// queued less than the bypass before the attempt was sent.
+func (x *index) order(lock string) (found []Violation) {
+	l := x.locks[lock]
+	if l == nil {
+		return nil
+	}
+	var places []place
+	for _, op := range x.ops[lock] {
+		for i, t := range op.Tickets {
+			key := x.waitKey(lock, t.ID)
+			// Not the key's first record, when that had gone before it was known of.
+			if first, ok := x.before(key, t.Ticket+1); ok && first.Revision == t.Ticket {
+				places = append(places, place{op, i, first})
+			}
+		}
+	}
+	slices.SortFunc(places, func(a, b place) int { return cmp.Compare(a.first.Revision, b.first.Revision) })
+	ended := 0 // those before are over
+	var grants []*Op
+	for _, op := range x.ops[lock] {
+		if op.acquires() && op.Outcome == OK && op.ID != "" {
+			grants = append(grants, op)
+		}
+	}
+	slices.SortFunc(grants, func(a, b *Op) int { return cmp.Compare(a.Token, b.Token) })
+	for _, op := range grants {
+		key := lock
+		if op.Shared {
+			key = "read." + encodedAs(lock) + "." + op.ID
+		}
+		granted, ok := x.before(key, op.Token+1)
+		if !ok || granted.Revision != op.Token || granted.At < op.Call.At {
+			continue // a share in a lease, or nothing heard of it
+		}
+		for ended < len(places) {
+			events := x.keys[places[ended].first.Key]
+			if final := events[len(events)-1]; !final.Deleted && granted.At < final.ends() || final.Revision > granted.Revision {
+				break
+			}
+			ended++
+		}
+		before, ok := x.before(lock, op.Token)
+		if !ok || before.Remade || granted.At >= before.ends() || before.Deleted && granted.At >= before.At+idle {
+			continue
+		}
+		ticket := Ticket{Ticket: op.Token}
+		for _, t := range op.Tickets {
+			if t.Ticket < op.Token {
+				ticket = t
+			}
+		}
+		// Sent before its place was written, and applied late.
+		queued, ok := x.before(x.waitKey(lock, ticket.ID), op.Token)
+		newcomer := !ok || granted.Since+time.Millisecond < queued.At
+		for _, p := range places[ended:] {
+			if p.first.Revision >= ticket.Ticket {
+				break
+			}
+			if p.op.ID == op.ID || op.Shared && p.op.Shared || newcomer && p.first.At >= granted.Since-bypass || !x.inGame(p, granted) {
+				continue
+			}
+			found = append(found, Violation{Check: 5, Lock: lock, At: granted.At, What: fmt.Sprintf(
+				"%s was granted %d (ticket %d, sent at %v) before %s, who had queued with %d at %v", op.Client, op.Token, ticket.Ticket, granted.Since,
+				p.op.Client, p.first.Revision, p.first.At)})
+			break
+		}
+	}
+	return found
+}
+
+func (x *index) waitKey(lock, id string) string {
+	_, role := lockOf(lock)
+	if role == "rw" {
+		return "rwait." + encodedAs(lock) + "." + id
+	}
+	return "wait." + encodedAs(lock) + "." + id
+}
+
+// inGame says whether a place was certainly waited at when the grant was written.
+func (x *index) inGame(p place, granted Entry) bool {
+	e, ok := x.before(p.first.Key, granted.Revision)
+	if !ok || e.Deleted || granted.At >= e.ends() || p.op.end() <= granted.At {
+		return false
+	}
+	first, events := p.first, x.keys[p.first.Key]
+	newest := p.number == len(p.op.Tickets)-1
+	if !newest && p.op.Tickets[p.number+1].Ticket < granted.Revision {
+		return false
+	}
+	margin := min(first.TTL/10, time.Second)
+	renewed := func(e Entry) bool { return e.Revision > granted.Revision && !e.Deleted }
+	switch {
+	case newest && p.op.Outcome == OK && p.op.Token > granted.Revision: // got in from there
+		return true
+	case granted.At < first.Since+first.TTL-margin: // its first validity
+		return true
+	}
+	return slices.ContainsFunc(events, renewed)
+}
+
+// interval is a time in which nobody need get in.
+type interval struct {
+	from, until time.Duration
+	id          string
+}
+
+// busy returns when records under the keys were alive, in order.
+func (x *index) busy(keys ...string) (list []interval) {
+	for _, key := range keys {
+		events := x.keys[key]
+		for i, e := range events {
+			if e.Deleted {
+				continue
+			}
+			until := e.ends()
+			if until != never {
+				until += late
+			}
+			if i+1 < len(events) {
+				until = min(until, events[i+1].At)
+			}
+			list = append(list, interval{e.At, until, e.ID})
+		}
+	}
+	slices.SortFunc(list, func(a, b interval) int { return cmp.Compare(a.from, b.from) })
+	return list
+}
+
+// waits finds acquires that waited for longer than the TTL and a second while the
+// lock was free for them by the stream's word and nothing disturbed their
+// client.
+func (x *index) waits() (found []Violation) {
+	limit := max(x.h.TTL, shortest) + time.Second
+	if x.h.TTL == 0 || x.h.Lossy {
+		return nil
+	}
+	disturbed := map[string][]interval{}
+	for _, d := range x.h.Disturbances {
+		until := d.Until
+		if until > d.From {
+			until += time.Second // to connect again
+		}
+		disturbed[d.Client] = append(disturbed[d.Client], interval{from: d.From, until: until})
+	}
+	for _, list := range disturbed {
+		slices.SortFunc(list, func(a, b interval) int { return cmp.Compare(a.from, b.from) })
+	}
+	for lock, ops := range x.ops {
+		var readers []interval
+		if l := x.locks[lock]; l != nil {
+			readers = x.busy(l.readers...)
+		}
+		gate := x.busy(lock)
+		for _, op := range ops {
+			from, until := op.Call.At, min(op.end(), x.h.Ended)
+			if op.Do != Lock || op.Client == "" || until-from <= limit {
+				continue
+			}
+			var in []interval
+			add := func(list []interval) {
+				// No interval of interest is longer than the longest lease or
+				// outage, by far.
+				i, _ := slices.BinarySearchFunc(list, from-time.Hour, func(v interval, at time.Duration) int { return cmp.Compare(v.from, at) })
+				for _, v := range list[i:] {
+					if v.from > until {
+						break
+					}
+					if v.id == "" || v.id != op.ID {
+						in = append(in, v)
+					}
+				}
+			}
+			add(gate)
+			if !op.Shared {
+				add(readers)
+			}
+			add(disturbed[op.Client])
+			add(disturbed[""])
+			slices.SortFunc(in, func(a, b interval) int { return cmp.Compare(a.from, b.from) })
+			free := from
+			for _, v := range append(in, interval{from: until, until: until}) {
+				if v.from-free > limit {
+					found = append(found, Violation{Check: 6, Lock: lock, At: v.from, What: fmt.Sprintf(
+						"%s waited from %v to %v, undisturbed, for a lock that was free (called at %v)", op.Client, free, v.from, op.Call.At)})
+					break
+				}
+				free = max(free, v.until)
+			}
+		}
+	}
+	return found
+}

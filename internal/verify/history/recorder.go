@@ -1,0 +1,392 @@
+package history
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/rwlock"
+)
+
+// Recorder makes a [History]. It may be used from any goroutine, and from one
+// side of a bubble only.
+type Recorder struct {
+	began time.Time
+	taps  []*tap
+
+	mu       sync.Mutex // never held across I/O
+	h        History
+	seq      int64
+	open     map[*Held]struct{}    // not unlocked yet
+	accepted map[string]acceptance // by resource
+}
+
+// acceptance is what a resource has seen.
+type acceptance struct{ any, exclusive uint64 }
+
+// NewRecorder begins a history.
+func NewRecorder() *Recorder {
+	r := &Recorder{began: time.Now(), open: map[*Held]struct{}{}, accepted: map[string]acceptance{}}
+	r.h.Began, r.h.Faults = r.began, map[string]int{}
+	return r
+}
+
+// Lossy says that notifications may get lost on the way to the tap.
+func (r *Recorder) Lossy() { r.h.Lossy = true }
+
+// TTL says how long the longest lease is that is renewed.
+func (r *Recorder) TTL(d time.Duration) { r.h.TTL = d }
+
+// Repeat says which command makes such a history again.
+func (r *Recorder) Repeat(command string) { r.h.Repeat = command }
+
+func (r *Recorder) at(t time.Time) time.Duration { return t.Sub(r.began) }
+
+// now is the next moment. Under mu.
+func (r *Recorder) now() Moment {
+	r.seq++
+	return Moment{At: time.Since(r.began), Seq: r.seq}
+}
+
+// begin records the call of an operation.
+func (r *Recorder) begin(op Op) *Op {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	op.Call = r.now()
+	r.h.Ops = append(r.h.Ops, &op)
+	return &op
+}
+
+// end records the return of an operation.
+func (r *Recorder) end(op *Op, out Outcome, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	op.Return, op.Outcome = r.now(), out
+	if err != nil {
+		op.Err = err.Error()
+	}
+}
+
+// opKey is where an acquire's context has its operation.
+type opKey struct{}
+
+// pending is an acquire on its way, and the lock it has become.
+type pending struct {
+	op   *Op
+	held *Held
+}
+
+// Option lets the recorder see tickets and renewals. Every client that is
+// wrapped needs it; it takes the place of an observer.
+func (r *Recorder) Option() natslock.Option {
+	return natslock.WithObserver(func(ctx context.Context, ev natslock.Event) {
+		p, ok := ctx.Value(opKey{}).(*pending)
+		if !ok {
+			return
+		}
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		switch ev.Type {
+		case natslock.EventQueued:
+			p.op.Tickets = append(p.op.Tickets, Ticket{ID: ev.ID, Ticket: ev.Token, At: time.Since(r.began)})
+		case natslock.EventRenewed:
+			if p.held != nil {
+				r.confirmed(p.held)
+			}
+		}
+	})
+}
+
+// confirmed records the validity end as the holder sees it. Under mu.
+func (r *Recorder) confirmed(h *Held) {
+	c := Confirmation{At: time.Since(r.began), Until: r.at(h.lock.ValidUntil())}
+	if c.Until > c.At {
+		h.hold.Confirmed = append(h.hold.Confirmed, c)
+	}
+}
+
+// Client is a client whose operations are recorded.
+type Client struct {
+	// Name tells clients apart.
+	Name string
+	rec  *Recorder
+	c    *natslock.Client
+	rw   *rwlock.RWLock
+}
+
+// Client wraps a client, which must have been made with [Recorder.Option].
+func (r *Recorder) Client(name string, c *natslock.Client) *Client {
+	return &Client{Name: name, rec: r, c: c, rw: rwlock.New(c)}
+}
+
+// Want says what to acquire.
+type Want struct {
+	Kind natslock.Kind
+	Name string
+	Mode natslock.Mode
+	Try  bool // do not wait
+}
+
+// Held is a lock that was granted.
+type Held struct {
+	rec  *Recorder
+	c    *Client
+	lock *natslock.Lock
+	hold *Hold
+}
+
+// Lock is the client's own handle. Unlock and Extend belong to the Held.
+func (h *Held) Lock() *natslock.Lock { return h.lock }
+
+// Acquire takes a lock, by the method that users would call.
+func (c *Client) Acquire(ctx context.Context, w Want, opts ...natslock.LockOption) (*Held, error) {
+	op := Op{Client: c.Name, Lock: gateKey(w.Kind, w.Name), Shared: w.Mode == natslock.Shared, Do: Lock, Bounded: ctx.Done() != nil}
+	if w.Try {
+		op.Do = Try
+	}
+	p := &pending{op: c.rec.begin(op)}
+	ctx = context.WithValue(ctx, opKey{}, p)
+	take := c.rw.RLock
+	switch {
+	case w.Kind == natslock.Mutex && w.Try:
+		take = c.c.TryLock
+	case w.Kind == natslock.Mutex:
+		take = c.c.Lock
+	case w.Mode == natslock.Exclusive && w.Try:
+		take = c.rw.TryLock
+	case w.Mode == natslock.Exclusive:
+		take = c.rw.Lock
+	case w.Try:
+		take = c.rw.TryRLock
+	}
+	l, err := take(ctx, w.Name, opts...)
+	if err != nil {
+		if locked, ok := errors.AsType[*natslock.LockedError](err); ok && locked.Holder != nil {
+			c.rec.mu.Lock()
+			p.op.Token = locked.Holder.Token
+			c.rec.mu.Unlock()
+		}
+		c.rec.end(p.op, outcomeOf(err), err)
+		return nil, err
+	}
+	return c.rec.granted(c, p, l), nil
+}
+
+// outcomeOf sorts the errors of the library.
+func outcomeOf(err error) Outcome {
+	for _, m := range []struct {
+		err error
+		out Outcome
+	}{
+		{natslock.ErrLocked, Refused}, {natslock.ErrTimeout, GaveUp}, {natslock.ErrBroken, Broken}, {natslock.ErrLost, Lost},
+		{natslock.ErrReleased, Lost},
+	} {
+		if errors.Is(err, m.err) {
+			return m.out
+		}
+	}
+	if err != nil {
+		return Unknown
+	}
+	return OK
+}
+
+func (r *Recorder) granted(c *Client, p *pending, l *natslock.Lock) *Held {
+	h := &Held{rec: r, c: c, lock: l}
+	r.mu.Lock()
+	p.op.Return, p.op.Outcome, p.op.Token, p.op.ID = r.now(), OK, l.Token(), l.ID()
+	h.hold = &Hold{
+		Client: p.op.Client, Lock: p.op.Lock, Shared: p.op.Shared, ID: l.ID(), Token: l.Token(),
+		Asked: p.op.Call, From: p.op.Return,
+	}
+	p.held = h
+	r.h.Holds = append(r.h.Holds, h.hold)
+	r.open[h] = struct{}{}
+	r.confirmed(h)
+	r.mu.Unlock()
+	context.AfterFunc(l.Context(), func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		h.hold.Ended, h.hold.Cause = r.now(), context.Cause(l.Context()).Error()
+	})
+	return h
+}
+
+// Granted records the grant of a lock that was not acquired through the recorder.
+// It must be called right after the acquire has returned.
+func (r *Recorder) Granted(kind natslock.Kind, mode natslock.Mode, l *natslock.Lock) {
+	op := r.begin(Op{Lock: gateKey(kind, l.Name()), Shared: mode == natslock.Shared, Do: Lock, Bounded: true})
+	r.granted(nil, &pending{op: op}, l)
+}
+
+// Unlock releases the lock.
+func (h *Held) Unlock(ctx context.Context) error {
+	op := h.op(Unlock)
+	h.rec.mu.Lock()
+	h.hold.Unlock = op.Call
+	h.rec.mu.Unlock()
+	err := h.lock.Unlock(ctx) // from here on, ValidUntil is when it ended
+	h.rec.end(op, outcomeOf(err), err)
+	h.rec.mu.Lock()
+	defer h.rec.mu.Unlock()
+	h.hold.Until = h.rec.at(h.lock.ValidUntil())
+	h.hold.Unlocked, h.hold.Released = op.Return, err == nil
+	delete(h.rec.open, h)
+	return err
+}
+
+// Extend confirms the lock now.
+func (h *Held) Extend(ctx context.Context, ttl time.Duration) error {
+	op := h.op(Extend)
+	err := h.lock.Extend(ctx, ttl)
+	h.rec.end(op, outcomeOf(err), err)
+	h.rec.mu.Lock()
+	defer h.rec.mu.Unlock()
+	h.rec.confirmed(h)
+	return err
+}
+
+func (h *Held) op(do Action) *Op {
+	return h.rec.begin(Op{Client: h.hold.Client, Lock: h.hold.Lock, Shared: h.hold.Shared, Do: do, Token: h.hold.Token, ID: h.hold.ID})
+}
+
+// Use has the resource that the lock guards do something, and says whether it
+// has. It refuses tokens smaller than the largest that it has seen of those
+// who exclude the caller.
+func (h *Held) Use() bool {
+	op := h.op(Use)
+	r := h.rec
+	r.mu.Lock()
+	seen := r.accepted[op.Lock]
+	out := OK
+	if op.Token < seen.exclusive || !op.Shared && op.Token < seen.any {
+		out = Refused
+	} else {
+		seen.any = max(seen.any, op.Token)
+		if !op.Shared {
+			seen.exclusive = max(seen.exclusive, op.Token)
+		}
+		r.accepted[op.Lock] = seen
+	}
+	r.mu.Unlock()
+	r.end(op, out, nil)
+	return out == OK
+}
+
+// Break breaks the holder with the token.
+func (c *Client) Break(ctx context.Context, kind natslock.Kind, name string, token uint64, now bool) error {
+	op := Op{Client: c.Name, Lock: gateKey(kind, name), Do: Break, Token: token}
+	var opts []natslock.BreakOption
+	if now {
+		op.Do, opts = BreakNow, append(opts, natslock.Now())
+	}
+	o := c.rec.begin(op)
+	err := c.c.Break(ctx, kind, name, token, "recorded", opts...)
+	c.rec.end(o, outcomeOf(err), err)
+	return err
+}
+
+// ByHand records a deletion by hand of the record under key, done by do, which
+// returns the tombstone's revision.
+func (r *Recorder) ByHand(key string, do func() (uint64, error)) error {
+	lock, _ := lockOf(key)
+	op := r.begin(Op{Client: "by hand", Lock: lock, Do: Delete, Key: key})
+	revision, err := do()
+	r.mu.Lock()
+	op.Revision = revision
+	r.mu.Unlock()
+	r.end(op, outcomeOf(err), err)
+	return err
+}
+
+// Remade records that the bucket is deleted and made again by do, which returns
+// its first sequence.
+func (r *Recorder) Remade(do func() (first uint64, err error)) error {
+	op := r.begin(Op{Client: "by hand", Do: Remake})
+	first, err := do()
+	r.mu.Lock()
+	op.Revision = first
+	r.h.Disturbances = append(r.h.Disturbances, Disturbance{What: "remade", From: op.Call.At, Until: time.Since(r.began)})
+	r.mu.Unlock()
+	r.end(op, outcomeOf(err), err)
+	return err
+}
+
+// Fault records an injected fault that happens to a client now.
+func (r *Recorder) Fault(client, what string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := time.Since(r.began)
+	r.h.Faults[what]++
+	r.h.Disturbances = append(r.h.Disturbances, Disturbance{Client: client, What: what, From: now, Until: now})
+}
+
+// Outage records that a client is cut off until the returned function is called.
+func (r *Recorder) Outage(client, what string) (over func()) {
+	from := time.Since(r.began)
+	return func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.h.Faults[what]++
+		r.h.Disturbances = append(r.h.Disturbances, Disturbance{Client: client, What: what, From: from, Until: time.Since(r.began)})
+	}
+}
+
+// Count adds to the faults that were injected otherwise.
+func (r *Recorder) Count(what string, n int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.h.Faults[what] += n
+}
+
+// Left records something that should be gone in the end.
+func (r *Recorder) Left(what ...string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.h.Left = append(r.h.Left, what...)
+}
+
+// History returns what has happened so far. Those who still hold a lock believe
+// in it as far as is known now.
+func (r *Recorder) History() *History {
+	stream, tapped := r.stream()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for h := range r.open {
+		h.hold.Until = r.at(h.lock.ValidUntil())
+	}
+	h := r.h
+	h.Ended = time.Since(r.began)
+	h.Ops = copies(r.h.Ops)
+	h.Holds = copies(r.h.Holds)
+	h.Disturbances = slices.Clone(r.h.Disturbances)
+	h.Faults = maps.Clone(r.h.Faults)
+	h.Left = slices.Clone(r.h.Left)
+	h.Stream, h.Tapped = stream, tapped
+	for _, op := range h.Ops {
+		if op.Do == Remake && op.Revision != 0 {
+			h.Stream = append(h.Stream, Entry{Remade: true, Revision: op.Revision, At: op.Return.At})
+		}
+	}
+	slices.SortStableFunc(h.Stream, byRevision)
+	return &h
+}
+
+// copies are safe from an operation that still goes on.
+func copies[T any](list []*T) []*T {
+	out := make([]*T, len(list))
+	for i, p := range list {
+		v := *p
+		out[i] = &v
+	}
+	return out
+}
+
+func (w Want) String() string {
+	return fmt.Sprintf("%s %s (%v)", w.Kind, w.Name, w.Mode)
+}

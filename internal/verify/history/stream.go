@@ -1,0 +1,198 @@
+package history
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// The numbers that status has in a record's value.
+const (
+	statusBroken  = 3
+	statusGone    = 4
+	statusGranted = 5
+)
+
+// index is a history prepared for questions.
+type index struct {
+	h      *History
+	keys   map[string][]Entry // in the order of revisions, a remake in each
+	claims map[string][]Entry // the records that were written under an id
+	locks  map[string]*lockIndex
+	holds  map[string][]*Hold // by lock, in the order of their grants
+	ops    map[string][]*Op   // by lock
+	victim map[string]exception
+	fouls  []Violation // found while indexing
+}
+
+// lockIndex is what the stream says of one lock.
+type lockIndex struct {
+	readers []string        // their keys
+	written map[uint64]bool // revisions and tokens seen
+}
+
+// exception is the removal of a record that lets others in while its owner may
+// still believe in it.
+type exception struct {
+	at   time.Duration
+	what Action
+}
+
+func newIndex(h *History) *index {
+	x := &index{h: h, keys: map[string][]Entry{}, claims: map[string][]Entry{}, locks: map[string]*lockIndex{}, holds: map[string][]*Hold{}, ops: map[string][]*Op{}, victim: map[string]exception{}}
+	for _, hold := range h.Holds {
+		x.holds[hold.Lock] = append(x.holds[hold.Lock], hold)
+	}
+	for _, holds := range x.holds {
+		slices.SortStableFunc(holds, func(a, b *Hold) int { return a.From.compare(b.From) })
+	}
+	for _, op := range h.Ops {
+		if op.Lock != "" {
+			x.ops[op.Lock] = append(x.ops[op.Lock], op)
+		}
+	}
+	live := map[string]Entry{}
+	waiter := map[string]string{} // of each key in a queue, the last one
+	for _, e := range h.Stream {
+		if e.Remade {
+			for _, was := range live {
+				x.victim[was.ID] = exception{e.At, Remake}
+				x.keys[was.Key] = append(x.keys[was.Key], Entry{Key: was.Key, Revision: e.Revision - 1, At: e.At, Deleted: true, Remade: true})
+			}
+			clear(live)
+			continue
+		}
+		key, written := e.Key, e
+		if lock, role := lockOf(key); role == "wait" || role == "rwait" {
+			// One after another may queue under one key: kept apart by their ids.
+			// A deletion by hand has none.
+			if e.ID != "" {
+				waiter[key] = e.ID
+			}
+			e.Key = x.waitKey(lock, waiter[key])
+		}
+		if events := x.keys[e.Key]; len(events) > 0 && events[len(events)-1].Revision == e.Revision {
+			continue // heard by two taps
+		}
+		if was, ok := live[key]; ok {
+			x.succeeds(was, written)
+		}
+		x.keys[e.Key] = append(x.keys[e.Key], e)
+		if e.Deleted {
+			delete(live, key)
+		} else {
+			live[key] = e
+			x.claims[e.ID] = append(x.claims[e.ID], e)
+		}
+		x.note(e)
+	}
+	return x
+}
+
+// note keeps the keys of a lock together.
+func (x *index) note(e Entry) {
+	lock, role := lockOf(e.Key)
+	l := x.locks[lock]
+	if l == nil {
+		l = &lockIndex{written: map[uint64]bool{}}
+		x.locks[lock] = l
+	}
+	l.written[e.Revision] = true
+	if e.Token != 0 {
+		l.written[e.Token] = true
+	}
+	if role == "read" && len(x.keys[e.Key]) == 1 {
+		l.readers = append(l.readers, e.Key)
+	}
+}
+
+// succeeds judges a change of a record that was written and not deleted: it is
+// its owner's, comes when the record was over, or is an exception.
+func (x *index) succeeds(was, e Entry) {
+	if e.At >= was.ends() || (e.ID == was.ID && e.ID != "" && !(e.Deleted && e.Status == statusBroken)) {
+		return
+	}
+	for _, op := range x.h.Ops {
+		lock, _ := lockOf(e.Key)
+		if !e.Deleted || op.Lock != lock || op.Call.At > e.At || op.end() < e.At && op.Outcome == OK {
+			continue
+		}
+		if op.Do == Delete && op.Key == e.Key && (op.Revision == e.Revision || op.Outcome != OK) && e.ID == "" ||
+			op.Do == BreakNow && e.Status == statusBroken && e.ID == was.ID && op.Token == e.Token {
+			x.victim[was.ID] = exception{e.At, op.Do}
+			return
+		}
+	}
+	if x.h.Lossy {
+		return // its deletion may be what nobody was told of
+	}
+	did := "overwrote"
+	if e.Deleted {
+		did = "deleted"
+	}
+	x.fouls = append(x.fouls, Violation{Check: 1, Lock: e.Key, At: e.At, What: fmt.Sprintf(
+		"revision %d of %s %s the live record %d of %s", e.Revision, short(e.ID), did, was.Revision, short(was.ID))})
+}
+
+// before returns the last entry of a key below a revision.
+func (x *index) before(key string, revision uint64) (Entry, bool) {
+	events := x.keys[key]
+	i, _ := slices.BinarySearchFunc(events, revision, func(e Entry, r uint64) int { return cmp.Compare(e.Revision, r) })
+	if i == 0 {
+		return Entry{}, false
+	}
+	return events[i-1], true
+}
+
+// after returns the first entry of a key above a revision.
+func (x *index) after(key string, revision uint64) (Entry, bool) {
+	events := x.keys[key]
+	i, _ := slices.BinarySearchFunc(events, revision+1, func(e Entry, r uint64) int { return cmp.Compare(e.Revision, r) })
+	if i == len(events) {
+		return Entry{}, false
+	}
+	return events[i], true
+}
+
+// last returns the last entry of a key up to a time.
+func (x *index) last(key string, at time.Duration) (e Entry, heardLater, ok bool) {
+	events := x.keys[key]
+	i, _ := slices.BinarySearchFunc(events, at, func(e Entry, at time.Duration) int {
+		if e.At <= at {
+			return -1
+		}
+		return 1
+	})
+	if i == 0 {
+		return Entry{}, false, false
+	}
+	return events[i-1], i < len(events), true
+}
+
+// excused says whether one of two holders is the victim of an exception against
+// the other, who came behind it and got in no earlier than that.
+func (x *index) excused(a, b *Hold) bool { return x.lets(b, a) || x.lets(a, b) }
+
+// lets says whether an exception has put the victim out for in.
+func (x *index) lets(in, victim *Hold) bool {
+	e, ok := x.victim[victim.ID]
+	return ok && in.From.At >= e.at && in.Token > victim.Token
+}
+
+func short(id string) string {
+	if id == "" {
+		return "nobody"
+	}
+	if len(id) > 6 {
+		return id[:6]
+	}
+	return id
+}
+
+// encodedAs is the name of a lock's key without its prefix.
+func encodedAs(lock string) string {
+	_, name, _ := strings.Cut(lock, ".")
+	return name
+}

@@ -1,0 +1,124 @@
+package history
+
+import (
+	"cmp"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/require"
+	"github.com/vmihailenco/msgpack/v5"
+)
+
+// tap hears every change of the bucket, beside the clients and the library, and
+// of each bucket that takes its place.
+type tap struct {
+	nc  *nats.Conn
+	sub *nats.Subscription
+
+	mu   sync.Mutex
+	seen int64 // messages
+	got  []Entry
+}
+
+// Tap listens to the default bucket's changes from now on.
+func (r *Recorder) Tap(t testing.TB, nc *nats.Conn) {
+	t.Helper()
+	p := &tap{nc: nc}
+	var err error
+	// A synchronous subscription would drop what a day has to tell.
+	p.sub, err = nc.Subscribe("natslock.natslock.>", func(m *nats.Msg) {
+		e, ok := r.entry(m)
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.seen++
+		if ok {
+			p.got = append(p.got, e)
+		}
+	})
+	require.NoError(t, err)
+	require.NoError(t, p.sub.SetPendingLimits(-1, -1))
+	require.NoError(t, nc.Flush())
+	r.taps = append(r.taps, p)
+}
+
+// stream returns the changes heard so far.
+func (r *Recorder) stream() (all []Entry, tapped bool) {
+	for _, p := range r.taps {
+		tapped = true
+		_ = p.nc.Flush() // what the server has passed on is here
+		all = append(all, p.all()...)
+	}
+	return all, tapped
+}
+
+// all waits until what is here has been taken.
+func (p *tap) all() []Entry {
+	for ; ; time.Sleep(time.Millisecond) {
+		waiting, _, _ := p.sub.Pending()
+		delivered, err := p.sub.Delivered()
+		p.mu.Lock()
+		if err != nil || waiting == 0 && delivered == p.seen {
+			defer p.mu.Unlock()
+			return slices.Clone(p.got)
+		}
+		p.mu.Unlock()
+	}
+}
+
+// entry reads a re-published message.
+func (r *Recorder) entry(m *nats.Msg) (Entry, bool) {
+	const prefix = "$KV.natslock."
+	subject := last(m, "Nats-Subject")
+	stamp, err := time.Parse(time.RFC3339Nano, last(m, "Nats-Time-Stamp"))
+	if err != nil || len(subject) <= len(prefix) {
+		return Entry{}, false
+	}
+	e := Entry{Key: subject[len(prefix):], At: r.at(stamp), TTL: never, Deleted: m.Header.Get("KV-Operation") != ""}
+	e.Revision, _ = strconv.ParseUint(last(m, "Nats-Sequence"), 10, 64)
+	if ttl, err := time.ParseDuration(m.Header.Get("Nats-TTL")); err == nil {
+		e.TTL = ttl
+	} else if s, err := strconv.Atoi(m.Header.Get("Nats-TTL")); err == nil {
+		e.TTL = time.Duration(s) * time.Second
+	}
+	var body struct {
+		ID      string `msgpack:"id"`
+		Status  int    `msgpack:"s"`
+		Renewal uint64 `msgpack:"r"`
+		Token   uint64 `msgpack:"t"`
+		Mode    int    `msgpack:"m"`
+		Since   int64  `msgpack:"at"`
+	}
+	if msgpack.Unmarshal(m.Data, &body) == nil {
+		e.ID, e.Status, e.Renewal, e.Token, e.Shared = body.ID, body.Status, body.Renewal, body.Token, body.Mode == 1
+		if body.Since != 0 {
+			e.Since = r.at(time.UnixMilli(body.Since))
+		}
+	}
+	return e, true
+}
+
+// last returns the last value of a header: the server's own stand behind those
+// of the writer.
+func last(m *nats.Msg, name string) string {
+	if v := m.Header.Values(name); len(v) > 0 {
+		return v[len(v)-1]
+	}
+	return ""
+}
+
+func byRevision(a, b Entry) int {
+	if c := cmp.Compare(a.Revision, b.Revision); c != 0 {
+		return c
+	}
+	if a.Remade != b.Remade { // a bucket is made before it is written to
+		if a.Remade {
+			return -1
+		}
+		return 1
+	}
+	return 0
+}

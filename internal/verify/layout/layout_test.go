@@ -1,0 +1,215 @@
+// Package layout holds the rules about how the repository is laid out: which package
+// imports which, how long a file may be, and that every package says what it is for.
+// It has no code outside its tests.
+package layout
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+const module = "github.com/natslock/locks"
+
+// floors are the packages that users run, lowest first. A package imports packages
+// of lower floors only: arrows between rooms run one way. A pattern is one of
+// [path.Match].
+var floors = [][]string{
+	{"kvstore"},
+	{"internal/clock"},
+	{"internal/record"},
+	{"internal/bucket"},
+	{"internal/session"},
+	{"internal/acquire", "internal/admin"},
+	{"internal/lease"}, // until its code has moved into the rooms above
+	{"internal/bridge"},
+	{"natslock"},
+	{"rwlock", "testutil"},
+	{"cmd/*", "examples/*"},
+}
+
+// only narrows what a package imports of the floors below it.
+var only = map[string][]string{
+	"rwlock":     {"natslock", "kvstore", "internal/bridge"},
+	"testutil":   {"kvstore", "internal/bridge"},
+	"cmd/*":      {"natslock", "rwlock", "kvstore"},
+	"examples/*": {"natslock", "rwlock", "kvstore"},
+}
+
+// verify is where everything stands that only tests need, and forTests is what each
+// package there imports outside its own tests. A package without an entry imports
+// nothing of this module: the model in particular has to stand without the code.
+const verify = "internal/verify/"
+
+var forTests = map[string][]string{
+	verify + "history": {"natslock", "rwlock", "kvstore", "testutil"},
+	verify + "ratios":  {"kvstore", "testutil"},
+}
+
+// needServer are the packages that may start a server.
+var needServer = []string{"testutil", verify + "history", verify + "ratios", "cmd/lockctl"}
+
+// knowsNATS are the packages that speak to the server. All others know kvstore.KV.
+var knowsNATS = []string{"kvstore", "natslock", "testutil", "cmd/*", "examples/*", verify + "*"}
+
+type pkg struct {
+	ImportPath string
+	Doc        string
+	Imports    []string
+	Deps       []string
+	GoFiles    []string
+}
+
+func (p pkg) name() string { return strings.TrimPrefix(p.ImportPath, module+"/") }
+
+func packages(t *testing.T) []pkg {
+	t.Helper()
+	out, err := exec.Command("go", "list", "-json=ImportPath,Doc,Imports,Deps,GoFiles", module+"/...").Output()
+	require.NoError(t, err)
+	var all []pkg
+	for dec := json.NewDecoder(bytes.NewReader(out)); ; {
+		var p pkg
+		err := dec.Decode(&p)
+		if errors.Is(err, io.EOF) {
+			require.NotEmpty(t, all)
+			return all
+		}
+		require.NoError(t, err)
+		all = append(all, p)
+	}
+}
+
+// in reports whether one of the patterns names the package.
+func in(patterns []string, name string) bool {
+	return slices.ContainsFunc(patterns, func(p string) bool {
+		ok, err := path.Match(p, name)
+		return err == nil && ok
+	})
+}
+
+// floorOf returns the floor of a package, -1 if it has none.
+func floorOf(name string) int {
+	return slices.IndexFunc(floors, func(f []string) bool { return in(f, name) })
+}
+
+// judge says why a package must not import another one of this module.
+func judge(name, imported string) error {
+	if strings.HasPrefix(name, verify) {
+		if !in(forTests[name], imported) {
+			return fmt.Errorf("%s imports %s, and its entry in forTests does not have it", name, imported)
+		}
+		return nil
+	}
+	floor, below := floorOf(name), floorOf(imported)
+	switch {
+	case strings.HasPrefix(imported, verify):
+		return fmt.Errorf("%s imports %s, which only tests may", name, imported)
+	case floor < 0:
+		return fmt.Errorf("%s has no floor yet", name)
+	case imported == "testutil":
+		return fmt.Errorf("%s imports testutil, which only tests may", name)
+	case below < 0 || below >= floor:
+		return fmt.Errorf("%s imports %s, which is not on a lower floor", name, imported)
+	}
+	for pattern, list := range only {
+		if in([]string{pattern}, name) && !in(list, imported) {
+			return fmt.Errorf("%s imports %s, and may import %v only", name, imported, list)
+		}
+	}
+	return nil
+}
+
+func TestImports(t *testing.T) {
+	for _, p := range packages(t) {
+		name := p.name()
+		if !strings.HasPrefix(name, verify) {
+			assert.GreaterOrEqual(t, floorOf(name), 0, "%s has no floor yet", name)
+		}
+		for _, i := range p.Imports {
+			if own, ok := strings.CutPrefix(i, module+"/"); ok {
+				assert.NoError(t, judge(name, own))
+			}
+			if !in(knowsNATS, name) {
+				assert.NotContains(t, i, "nats-io", "%s knows the store's contract, not NATS", name)
+			}
+			if name != "testutil" && !strings.HasPrefix(name, verify) {
+				assert.NotEqual(t, "testing", i, "%s imports testing", name)
+			}
+		}
+		if !in(needServer, name) {
+			for _, d := range p.Deps {
+				require.NotContains(t, d, "nats-server", "%s depends on the server", name)
+			}
+		}
+	}
+}
+
+// TestJudge shows that the rule refuses the arrows that must not be.
+func TestJudge(t *testing.T) {
+	for _, arrow := range [][2]string{
+		{"internal/session", "internal/acquire"}, {"internal/admin", "internal/acquire"}, {"internal/acquire", "internal/admin"},
+		{"internal/bucket", "internal/session"}, {"internal/record", "internal/bucket"}, {"internal/clock", "internal/record"},
+		{"kvstore", "internal/clock"}, {"internal/bridge", "natslock"}, {"rwlock", "internal/session"}, {"natslock", "rwlock"},
+		{"natslock", "testutil"}, {"cmd/lockctl", "internal/bridge"}, {"cmd/lockctl", "testutil"}, {"examples/new", "internal/record"},
+		{"natslock", "internal/verify/history"}, {"testutil", "internal/verify/ratios"}, {"internal/verify/model", "kvstore"},
+		{"internal/new", "kvstore"},
+	} {
+		require.Error(t, judge(arrow[0], arrow[1]), "%s -> %s", arrow[0], arrow[1])
+	}
+	for _, arrow := range [][2]string{
+		{"internal/acquire", "internal/session"}, {"internal/admin", "internal/session"}, {"internal/record", "kvstore"},
+		{"natslock", "internal/acquire"}, {"natslock", "internal/bridge"}, {"rwlock", "internal/bridge"}, {"cmd/lockctl", "rwlock"},
+	} {
+		require.NoError(t, judge(arrow[0], arrow[1]))
+	}
+}
+
+func TestPackageComments(t *testing.T) {
+	for _, p := range packages(t) {
+		if len(p.GoFiles) > 0 {
+			require.NotEmpty(t, p.Doc, "%s has no package comment", p.ImportPath)
+		}
+	}
+}
+
+// longest is how many lines a file may have whose code users run.
+const longest = 400
+
+// tooLong are the files that were longer before the rule came. Their code moves into
+// the rooms, and the list goes with internal/lease.
+var tooLong = []string{"internal/lease/queue.go", "internal/lease/claim.go", "internal/lease/release.go", "internal/lease/acquire.go"}
+
+func TestFileLength(t *testing.T) {
+	seen := 0
+	for _, p := range packages(t) {
+		if strings.HasPrefix(p.name(), verify) || strings.HasPrefix(p.name(), "examples/") {
+			continue
+		}
+		// Not GoFiles: those of other systems count too.
+		files, err := filepath.Glob(filepath.Join(root, p.name(), "*.go"))
+		require.NoError(t, err)
+		for _, f := range files {
+			text, err := os.ReadFile(f)
+			require.NoError(t, err)
+			name := path.Join(p.name(), filepath.Base(f))
+			if strings.HasSuffix(f, "_test.go") || slices.Contains(tooLong, name) {
+				continue
+			}
+			seen++
+			assert.LessOrEqual(t, bytes.Count(text, []byte("\n")), longest, "%s has too many lines", name)
+		}
+	}
+	require.Greater(t, seen, 100)
+}

@@ -1,0 +1,88 @@
+package layout
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+const root = "../../.."
+
+// documents are what a user reads.
+func documents(t *testing.T) map[string]string {
+	t.Helper()
+	texts := map[string]string{}
+	for _, pattern := range []string{"*.md", "docs/*.md"} {
+		files, err := filepath.Glob(filepath.Join(root, pattern))
+		require.NoError(t, err)
+		require.NotEmpty(t, files)
+		for _, f := range files {
+			text, err := os.ReadFile(f)
+			require.NoError(t, err)
+			texts[filepath.Base(f)] = string(text)
+		}
+	}
+	return texts
+}
+
+// TestReadmeIsCode finds every Go block of the README, and of the other documents,
+// in a file that is compiled: an example or a test.
+func TestReadmeIsCode(t *testing.T) {
+	block := regexp.MustCompile("(?s)```go\n(.*?)```")
+	var blocks [][]string
+	for _, text := range documents(t) {
+		blocks = append(blocks, block.FindAllStringSubmatch(text, -1)...)
+	}
+	require.NotEmpty(t, blocks)
+
+	var code strings.Builder
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, ".go") {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		code.WriteString(unindented(string(text)))
+		return err
+	})
+	require.NoError(t, err)
+	for _, b := range blocks {
+		require.True(t, strings.Contains(code.String(), unindented(b[1])), "no compiled code has this block of the README:\n%s", b[1])
+	}
+}
+
+// unindented is text with the indentation of its lines taken away.
+func unindented(text string) string {
+	var b strings.Builder
+	for line := range strings.Lines(text) {
+		b.WriteString(strings.TrimLeft(line, "\t"))
+	}
+	return b.String()
+}
+
+// TestNamedTestsExist: a document that says which test shows something names one
+// that there is.
+func TestNamedTestsExist(t *testing.T) {
+	var tests strings.Builder
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		tests.Write(text)
+		return err
+	})
+	require.NoError(t, err)
+	named := 0
+	for document, text := range documents(t) {
+		for _, name := range regexp.MustCompile(`\bTest[A-Z]\w+`).FindAllString(text, -1) {
+			named++
+			require.True(t, strings.Contains(tests.String(), "func "+name+"(t *testing.T)"), "%s names %s", document, name)
+		}
+	}
+	require.Greater(t, named, 20)
+}

@@ -1,0 +1,90 @@
+package main
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+)
+
+// A label marks a line that safety rests on. It is a comment at the end of the line:
+//
+//	if now >= end { //safety:late-answer
+//
+// The words beside the line say why the line matters; the label is only its name. A
+// mutant refers to the line by the label, so it survives that the line moves to
+// another file, or that a variable in it gets another name.
+
+var labelled = regexp.MustCompile(`//safety:([a-z0-9-]+)\s*$`)
+
+// place is where a label stands.
+type place struct {
+	file string // from the module's root
+	line int
+}
+
+// unlabelled are the directories without production code.
+var unlabelled = []string{"internal/verify", "bench", "examples", "docs", ".git"}
+
+// labels finds the labels of the tree. Each stands once.
+func labels(root string) (map[string]place, error) {
+	found := map[string]place{}
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		name, err := filepath.Rel(root, path)
+		if err != nil {
+			return err
+		}
+		name = filepath.ToSlash(name)
+		if d.IsDir() {
+			for _, skipped := range unlabelled {
+				if name == skipped {
+					return filepath.SkipDir
+				}
+			}
+			return nil
+		}
+		if !strings.HasSuffix(name, ".go") || strings.HasSuffix(name, "_test.go") {
+			return nil
+		}
+		text, err := os.ReadFile(path)
+		if err != nil || !strings.Contains(string(text), "//safety:") {
+			return err
+		}
+		fset := token.NewFileSet()
+		file, err := parser.ParseFile(fset, path, text, parser.ParseComments|parser.SkipObjectResolution)
+		if err != nil {
+			return err
+		}
+		return labelsIn(found, name, fset, file)
+	})
+	return found, err
+}
+
+// labelsIn adds the labels of one file to those found before.
+func labelsIn(found map[string]place, name string, fset *token.FileSet, file *ast.File) error {
+	for _, group := range file.Comments {
+		for _, c := range group.List {
+			if !strings.Contains(c.Text, "//safety:") {
+				continue
+			}
+			m := labelled.FindStringSubmatch(c.Text)
+			here := place{name, fset.Position(c.Pos()).Line}
+			if m == nil {
+				return fmt.Errorf("%s:%d: a label ends its line and has small letters, digits and hyphens: %s", here.file, here.line, c.Text)
+			}
+			if before, twice := found[m[1]]; twice {
+				return fmt.Errorf("label %s stands at %s:%d and at %s:%d", m[1], before.file, before.line, here.file, here.line)
+			}
+			found[m[1]] = here
+		}
+	}
+	return nil
+}

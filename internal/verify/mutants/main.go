@@ -1,0 +1,111 @@
+// Mutants shows that the tests can fail where it matters: it weakens one line of
+// the library at a time, each a line that an argument for safety or for getting
+// in rests on, and requires that the test named for it fails.
+//
+//	go run ./internal/verify/mutants             # all of them
+//	go run ./internal/verify/mutants -run '^guard' -v
+//
+// The lines have labels: a comment like //safety:late-answer at the end of the line. A
+// mutant names the label and an operator, such as "never" for a condition that never
+// holds; operator.go has them all.
+//
+// The tree is not touched: the weakened file is laid over the real one (go test
+// -overlay). A mutant whose label is missing, or stands twice, is an error, and so is
+// one that does not build, one whose test does not run, fails without it too, or
+// fails by anything but an assertion: a panic or a test that hangs may have
+// nothing to do with what was weakened.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"regexp"
+	"slices"
+	"sync"
+	"time"
+)
+
+func main() {
+	run := flag.String("run", "", "only the mutants whose names match this regular expression")
+	parallel := flag.Int("parallel", 2, "how many to try at a time")
+	verbose := flag.Bool("v", false, "print how each test failed")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := tryAll(ctx, *run, *parallel, *verbose); err != nil {
+		fmt.Fprintln(os.Stderr, "mutants:", err)
+		os.Exit(1)
+	}
+}
+
+// tryAll tries the mutants whose names match, after it has seen their tests pass
+// without them. The error is nil when each is caught.
+func tryAll(ctx context.Context, pattern string, parallel int, verbose bool) error {
+	names, err := regexp.Compile(pattern)
+	if err != nil {
+		return err
+	}
+	chosen := slices.DeleteFunc(slices.Clone(mutants), func(m mutant) bool { return !names.MatchString(m.name()) })
+	if len(chosen) == 0 {
+		return fmt.Errorf("no mutant is named like %q", pattern)
+	}
+	dir, err := os.MkdirTemp("", "mutants")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	root, err := moduleRoot(ctx)
+	if err != nil {
+		return err
+	}
+	places, err := labels(root)
+	if err != nil {
+		return err
+	}
+	begun := time.Now()
+	if err := baseline(ctx, root, chosen, parallel); err != nil {
+		return err
+	}
+	fmt.Printf("without mutants all their tests pass (%v)\n\n", time.Since(begun).Round(time.Second))
+
+	var mu sync.Mutex
+	bad := 0
+	each(parallel, chosen, func(m mutant) {
+		begun := time.Now()
+		verdict, output := try(ctx, root, dir, places, m)
+		mu.Lock()
+		defer mu.Unlock()
+		if verdict != caught {
+			bad++
+		}
+		fmt.Printf("%-12s %-32s %5.1fs  %s\n%14s%s\n", verdict, m.name(), time.Since(begun).Seconds(), m.test, "", m.weak)
+		if verbose || verdict != caught {
+			fmt.Println(output)
+		}
+	})
+	fmt.Printf("\n%d mutants, %d not caught, %v\n", len(chosen), bad, time.Since(begun).Round(time.Second))
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case bad > 0:
+		return fmt.Errorf("%d of %d mutants were not caught", bad, len(chosen))
+	}
+	return nil
+}
+
+// each runs fn on all items, some at a time.
+func each[T any](parallel int, items []T, fn func(T)) {
+	var wg sync.WaitGroup
+	slots := make(chan struct{}, max(parallel, 1))
+	for _, item := range items {
+		slots <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-slots }()
+			fn(item)
+		})
+	}
+	wg.Wait()
+}

@@ -1,0 +1,83 @@
+package main
+
+import (
+	"go/parser"
+	"go/token"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// TestMutantsFit holds the table to the tree: each mutant's label stands once, its
+// operator applies there, and the test named for it is there. Each label has a mutant.
+// Whether the test catches the mutant is for make mutants to say.
+func TestMutantsFit(t *testing.T) {
+	const root = "../../.."
+	places, err := labels(root)
+	require.NoError(t, err)
+	names, used := map[string]bool{}, map[string]bool{}
+	tests := map[string][]string{}
+	for _, m := range mutants {
+		name := m.name()
+		require.Regexp(t, `^[a-z0-9]+(-[a-z0-9]+)*$`, m.label)
+		require.False(t, names[name], "two are named %s", name)
+		names[name], used[m.label] = true, true
+		require.NotEmpty(t, m.weak, name)
+		_, _, err := m.apply(root, places)
+		assert.NoError(t, err, name)
+		dir, test := m.target()
+		top, _, _ := strings.Cut(test, "/")
+		if tests[dir] == nil {
+			tests[dir] = testsIn(t, filepath.Join(root, dir))
+		}
+		require.Contains(t, tests[dir], top, "%s names a test that is not there", name)
+	}
+	for label, at := range places {
+		assert.True(t, used[label], "%s:%d: no mutant is about the label %s", at.file, at.line, label)
+	}
+	require.GreaterOrEqual(t, len(mutants), 140, "some were lost")
+}
+
+// TestLabels: a label that stands twice, or is not the end of its line, is an error.
+func TestLabels(t *testing.T) {
+	for text, wrong := range map[string]string{
+		"//safety:one-a":             "",
+		"// why //safety:one":        "",
+		"//safety:One":               "ends its line",
+		"//safety:one and why":       "ends its line",
+		"//safety:one\n//safety:one": "stands at",
+	} {
+		fset := token.NewFileSet()
+		file, err := parser.ParseFile(fset, "", "package p\n"+text+"\n", parser.ParseComments)
+		require.NoError(t, err)
+		err = labelsIn(map[string]place{}, "p.go", fset, file)
+		if wrong == "" {
+			assert.NoError(t, err, text)
+		} else {
+			assert.ErrorContains(t, err, wrong, text)
+		}
+	}
+}
+
+var testFunc = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz)\w+)\(\w \*testing\.[TF]\)`)
+
+// testsIn returns the names of a package's tests.
+func testsIn(t *testing.T, dir string) []string {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
+	require.NoError(t, err)
+	var names []string
+	for _, f := range files {
+		src, err := os.ReadFile(f)
+		require.NoError(t, err)
+		for _, m := range testFunc.FindAllStringSubmatch(string(src), -1) {
+			names = append(names, m[1])
+		}
+	}
+	return names
+}

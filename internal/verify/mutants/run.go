@@ -1,0 +1,181 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+)
+
+// verdict is what became of a mutant.
+type verdict string
+
+const (
+	caught   verdict = "caught"
+	survived verdict = "SURVIVED"
+	misfit   verdict = "MISFIT"   // does not apply
+	unbuilt  verdict = "NO BUILD" // applies and does not compile
+	notRun   verdict = "NOT RUN"  // there is no such test
+	hung     verdict = "HUNG"
+	panicked verdict = "PANICKED"
+)
+
+const (
+	// testTimeout is for one test and testShare for each of several: far more
+	// than they take, so that a busy machine is not taken for a test that hangs.
+	testTimeout = 2 * time.Minute
+	testShare   = 10 * time.Second
+	// buildTimeout is for what comes before.
+	buildTimeout = 5 * time.Minute
+)
+
+// result is what go test said.
+type result struct {
+	unbuilt bool
+	started map[string]bool
+	ended   map[string]string // test: pass, fail, skip
+	output  string
+}
+
+func moduleRoot(ctx context.Context) (string, error) {
+	out, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}").Output()
+	if err != nil {
+		return "", fmt.Errorf("find the module: %w", err)
+	}
+	return strings.TrimSpace(string(out)), nil
+}
+
+// goTest runs tests of one package. The error is nil whether they pass or not.
+func goTest(ctx context.Context, root, dir string, tests []string, overlay string, flags ...string) (result, error) {
+	timeout := testTimeout + time.Duration(len(tests))*testShare
+	ctx, cancel := context.WithTimeout(ctx, timeout+buildTimeout)
+	defer cancel()
+	args := append([]string{"test", "-json", "-count=1", "-vet=off", "-timeout", timeout.String(), "-run", pattern(tests)}, flags...)
+	cmd := exec.CommandContext(ctx, "go", append(args, "./"+dir)...)
+	cmd.Dir = root
+	if overlay != "" { // in the environment, for tests that build a program
+		cmd.Env = append(os.Environ(), "GOFLAGS="+os.Getenv("GOFLAGS")+" -overlay="+overlay)
+	}
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	var exit *exec.ExitError
+	if ctx.Err() != nil || err != nil && !errors.As(err, &exit) {
+		return result{}, fmt.Errorf("go test: %w", errors.Join(err, ctx.Err()))
+	}
+	r := result{started: map[string]bool{}, ended: map[string]string{}}
+	var text strings.Builder
+	for line := range bytes.Lines(out) {
+		var ev struct{ Action, Test, Output, FailedBuild string }
+		if json.Unmarshal(line, &ev) != nil {
+			text.Write(line)
+			continue
+		}
+		switch ev.Action {
+		case "run":
+			r.started[ev.Test] = true
+		case "pass", "fail", "skip":
+			r.ended[ev.Test] = ev.Action
+		case "output", "build-output":
+			text.WriteString(ev.Output)
+		}
+		r.unbuilt = r.unbuilt || ev.Action == "build-fail" || ev.FailedBuild != ""
+	}
+	text.Write(stderr.Bytes())
+	r.output = text.String()
+	return r, nil
+}
+
+// pattern is the -run expression that selects exactly the tests.
+func pattern(tests []string) string {
+	all := make([]string, len(tests))
+	for i, t := range tests {
+		parts := strings.Split(t, "/")
+		for j, p := range parts {
+			parts[j] = "^" + regexp.QuoteMeta(p) + "$"
+		}
+		all[i] = strings.Join(parts, "/")
+	}
+	return strings.Join(all, "|")
+}
+
+// baseline runs every test that is named, once, without a mutant.
+func baseline(ctx context.Context, root string, all []mutant, parallel int) error {
+	tests := map[string][]string{}
+	for _, m := range all {
+		dir, test := m.target()
+		if !slices.Contains(tests[dir], test) {
+			tests[dir] = append(tests[dir], test)
+		}
+	}
+	var dirs []string
+	for dir := range tests {
+		dirs = append(dirs, dir)
+	}
+	slices.Sort(dirs)
+	failed := make([]error, len(dirs))
+	each(parallel, dirs, func(dir string) {
+		i := slices.Index(dirs, dir)
+		r, err := goTest(ctx, root, dir, tests[dir], "")
+		failed[i] = err
+		for _, t := range tests[dir] {
+			if err == nil && r.ended[t] != "pass" {
+				failed[i] = errors.Join(failed[i], fmt.Errorf("%s.%s does not pass as it is:\n%s", dir, t, r.output))
+			}
+		}
+	})
+	return errors.Join(failed...)
+}
+
+// assertion is how a failed assertion begins: the test's file and line.
+var assertion = regexp.MustCompile(`(?m)^\s+\w+\.go:\d+: `)
+
+// try runs the test of one mutant with the weakened file in place of the real one.
+func try(ctx context.Context, root, tmp string, labels map[string]place, m mutant) (verdict, string) {
+	file, text, err := m.apply(root, labels)
+	if err != nil {
+		return misfit, err.Error()
+	}
+	base := filepath.Join(tmp, strings.Map(plain, m.name()))
+	weakened, overlay := base+".go", base+".json"
+	list, err := json.Marshal(map[string]any{"Replace": map[string]string{filepath.Join(root, file): weakened}})
+	if err == nil {
+		err = errors.Join(os.WriteFile(weakened, text, 0o600), os.WriteFile(overlay, list, 0o600))
+	}
+	if err != nil {
+		return misfit, err.Error()
+	}
+	dir, test := m.target()
+	r, err := goTest(ctx, root, dir, []string{test}, overlay, "-failfast")
+	switch {
+	case err != nil:
+		return hung, err.Error()
+	case r.unbuilt:
+		return unbuilt, r.output
+	case strings.Contains(r.output, "panic: test timed out"):
+		return hung, r.output
+	case strings.Contains(r.output, "panic:") && !assertion.MatchString(r.output):
+		return panicked, r.output
+	case r.ended[test] == "pass":
+		return survived, r.output
+	case !r.started[test] || r.ended[test] == "skip":
+		return notRun, r.output
+	}
+	return caught, r.output
+}
+
+// plain replaces what a file's name should not have.
+func plain(r rune) rune {
+	if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '-' {
+		return r
+	}
+	return '_'
+}

@@ -1,0 +1,7 @@
+//go:build race
+
+package ratios
+
+// Race says that the race detector is on: it slows down the client and not the
+// server, so that times beside each other mean nothing.
+const Race = true

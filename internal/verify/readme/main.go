@@ -1,0 +1,192 @@
+//go:build unix
+
+// Command readme writes into README.md what lockctl really prints: it runs the
+// lines in steps.go, against a server of its own, and puts them and their output
+// between two marks. A test runs them again and compares.
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"time"
+)
+
+//go:generate go run . ../../../README.md
+
+const (
+	begin = "<!-- Written by \"make docs\". -->\n"
+	end   = "<!-- The end of what is written. -->\n"
+
+	// patience is how long a step may take.
+	patience = 30 * time.Second
+)
+
+func main() {
+	if len(os.Args) != 2 {
+		fmt.Fprintln(os.Stderr, "usage: readme FILE")
+		os.Exit(64)
+	}
+	if err := rewrite(os.Args[1]); err != nil {
+		fmt.Fprintln(os.Stderr, "readme:", err)
+		os.Exit(1)
+	}
+}
+
+func rewrite(file string) error {
+	page, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	before, _, after, err := split(string(page))
+	if err != nil {
+		return err
+	}
+	session, err := play()
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(file, []byte(before+begin+session+end+after), 0o644)
+}
+
+// split returns what is before, between and after the marks.
+func split(page string) (before, session, after string, err error) {
+	before, rest, found := strings.Cut(page, begin)
+	session, after, closed := strings.Cut(rest, end)
+	if !found || !closed {
+		return "", "", "", errors.New("the marks are missing")
+	}
+	return before, session, after, nil
+}
+
+// stage is where the lines are run.
+type stage struct {
+	dir   string
+	env   []string
+	procs []*exec.Cmd
+}
+
+// play runs all steps and returns what there is to see, as a block of Markdown.
+func play() (_ string, err error) {
+	st := &stage{}
+	if st.dir, err = os.MkdirTemp("", "readme-"); err != nil {
+		return "", err
+	}
+	defer os.RemoveAll(st.dir)
+	defer st.stop()
+	if err := st.prepare(); err != nil {
+		return "", err
+	}
+	var b strings.Builder
+	b.WriteString("```\n")
+	for i, s := range steps {
+		out, err := st.perform(i, s)
+		if err != nil {
+			return "", fmt.Errorf("%s%s: %w\n%s", s.line, s.run, err, out)
+		}
+		if s.hidden {
+			continue
+		}
+		fmt.Fprintf(&b, "$ %s\n%s", s.line, shown(out))
+		if i == 0 { // the server: the others need its address
+			st.env = append(st.env, "NATS_URL="+strings.TrimSpace(out))
+		}
+	}
+	b.WriteString("```\n")
+	return b.String(), nil
+}
+
+func (st *stage) prepare() error {
+	bin := filepath.Join(st.dir, "bin")
+	build := exec.Command("go", "build", "-o", bin+"/", "github.com/natslock/locks/cmd/lockctl")
+	if out, err := build.CombinedOutput(); err != nil {
+		return fmt.Errorf("build: %w\n%s", err, out)
+	}
+	st.env = []string{"PATH=" + bin + ":" + os.Getenv("PATH"), "HOME=" + st.dir, "XDG_CONFIG_HOME=" + st.dir}
+	for _, script := range []string{"deploy.sh", "query.sh"} {
+		if err := os.WriteFile(filepath.Join(st.dir, script), []byte("#!/bin/sh\nexec sleep 300\n"), 0o700); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// perform runs a step and returns what it prints, in the background until its
+// condition holds.
+func (st *stage) perform(i int, s step) (string, error) {
+	line := s.run
+	if line == "" {
+		line = s.line
+	}
+	inner, background := strings.CutSuffix(line, " &")
+	if !background {
+		out, err := st.command(line).CombinedOutput()
+		return string(out), err
+	}
+	file := filepath.Join(st.dir, fmt.Sprintf("out.%d", i))
+	out, err := os.Create(file)
+	if err != nil {
+		return "", err
+	}
+	defer out.Close()
+	cmd := st.command("exec " + inner)
+	cmd.Stdout, cmd.Stderr = out, out
+	if err := cmd.Start(); err != nil {
+		return "", err
+	}
+	st.procs = append(st.procs, cmd)
+	for limit := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+		err := st.command(s.until).Run()
+		text, _ := os.ReadFile(file)
+		if err == nil || time.Now().After(limit) {
+			return string(text), err
+		}
+	}
+}
+
+func (st *stage) command(line string) *exec.Cmd {
+	cmd := exec.Command("bash", "-c", line)
+	cmd.Dir, cmd.Env = st.dir, st.env
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	return cmd
+}
+
+// stop ends what is still running, the server last.
+func (st *stage) stop() {
+	for i := len(st.procs) - 1; i >= 0; i-- {
+		_ = syscall.Kill(-st.procs[i].Process.Pid, syscall.SIGKILL)
+		_ = st.procs[i].Wait()
+	}
+}
+
+var address = regexp.MustCompile(`127\.0\.0\.1:\d+`)
+
+// shown is the output with the address that the line shown would have.
+func shown(out string) string { return address.ReplaceAllString(out, "127.0.0.1:4222") }
+
+// varying is what of the output is never the same.
+var varying = []struct {
+	is   *regexp.Regexp
+	name string
+}{
+	{regexp.MustCompile(`\d{4}-\d\d-\d\d \d\d:\d\d:\d\d`), "DATE"},
+	{regexp.MustCompile(`[\w.-]+:\d+\b`), "HOST:PID"},
+	{regexp.MustCompile(`on \S+ \(`), "on HOST ("},
+	{regexp.MustCompile(`\b\d{16}\b`), "TOKEN"},
+	{regexp.MustCompile(`\b\d+(\.\d+)?(ms|s)\b|\b\d+m\d\ds\b`), "TIME"},
+	{regexp.MustCompile(`\b[A-Z0-9]{26}\b`), "ID"},
+	{regexp.MustCompile(`[ \t]+`), " "},
+}
+
+// plain is the output without what varies.
+func plain(session string) string {
+	for _, v := range varying {
+		session = v.is.ReplaceAllString(session, v.name)
+	}
+	return session
+}

@@ -1,0 +1,273 @@
+package security_test
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/rwlock"
+	"github.com/natslock/locks/testutil"
+)
+
+func TestMain(m *testing.M) { testutil.LeakCheck(m) }
+
+const (
+	document = "../../../docs/permissions.conf"
+	tenants  = "../../../docs/tenants.conf"
+	password = "change me"
+	// patience bounds every wait for an event: far more than it can take.
+	patience = 60 * time.Second
+)
+
+// account is a server with the documented users, one more for each of their
+// permissions who lacks it, and one who may do everything.
+type account struct {
+	t   *testing.T
+	s   *testutil.Server
+	eye jetstream.Stream // of last
+}
+
+// lacking is the name of the user with a role's permissions but one.
+func lacking(role, permission string) string { return role + " without " + permission }
+
+// all is the user without restrictions.
+const all = "unrestricted"
+
+func open(t *testing.T) *account {
+	t.Helper()
+	text, err := os.ReadFile(document)
+	require.NoError(t, err)
+	s := testutil.RunServer(t, testutil.WithConfigText(string(text)), testutil.WithConfig(func(o *server.Options) {
+		for _, u := range slices.Clone(o.Users) {
+			for _, p := range u.Permissions.Publish.Allow {
+				o.Users = append(o.Users, without(u, p))
+			}
+			for _, p := range u.Permissions.Subscribe.Allow {
+				o.Users = append(o.Users, without(u, p))
+			}
+		}
+		o.Users = append(o.Users, &server.User{Username: all, Password: password})
+	}))
+	return &account{t: t, s: s}
+}
+
+// openTenants starts a server with the documented accounts.
+func openTenants(t *testing.T) *account {
+	t.Helper()
+	text, err := os.ReadFile(tenants)
+	require.NoError(t, err)
+	return &account{t: t, s: testutil.RunServer(t, testutil.WithConfigText(string(text)))}
+}
+
+// tenant is the client of an account that imports its part of the bucket.
+func (a *account) tenant(user string) *person {
+	a.t.Helper()
+	p := a.connect(user)
+	js, err := jetstream.NewWithAPIPrefix(p.nc, "locks.API")
+	require.NoError(a.t, err)
+	require.NoError(a.t, a.use(p, user, natslock.WithJetStream(js)))
+	return p
+}
+
+func without(u *server.User, permission string) *server.User {
+	rest := func(allow []string) *server.SubjectPermission {
+		left := &server.SubjectPermission{Allow: slices.DeleteFunc(slices.Clone(allow), func(s string) bool { return s == permission })}
+		if len(left.Allow) == 0 {
+			left.Deny = []string{">"} // an empty list allows everything
+		}
+		return left
+	}
+	return &server.User{Username: lacking(u.Username, permission), Password: u.Password, Permissions: &server.Permissions{
+		Publish: rest(u.Permissions.Publish.Allow), Subscribe: rest(u.Permissions.Subscribe.Allow)}}
+}
+
+// permissions are those that the document gives to a role.
+func permissions(t *testing.T, role string) []string {
+	t.Helper()
+	o, err := server.ProcessConfigFile(document)
+	require.NoError(t, err)
+	for _, u := range o.Users {
+		if u.Username == role {
+			return append(slices.Clone(u.Permissions.Publish.Allow), u.Permissions.Subscribe.Allow...)
+		}
+	}
+	t.Fatalf("the document has no role %s", role)
+	return nil
+}
+
+// person is a connection of a user.
+type person struct {
+	*natslock.Client
+	rw  *rwlock.RWLock
+	nc  *nats.Conn
+	log *logged
+
+	mu      sync.Mutex
+	refused []string
+}
+
+// connect connects as a user; roles lacking a permission use their role's inboxes.
+func (a *account) connect(user string) *person {
+	a.t.Helper()
+	role, _, _ := strings.Cut(user, " ")
+	p := &person{log: &logged{}}
+	opts := []nats.Option{nats.UserInfo(user, password), nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.refused = append(p.refused, err.Error())
+	})}
+	if role != all {
+		opts = append(opts, nats.CustomInboxPrefix("_INBOX_"+role))
+	}
+	p.nc = a.s.Connect(opts...)
+	return p
+}
+
+// try opens the bucket as a user.
+func (a *account) try(user string, opts ...natslock.Option) (*person, error) {
+	a.t.Helper()
+	p := a.connect(user)
+	return p, a.use(p, user, opts...)
+}
+
+func (a *account) use(p *person, user string, opts ...natslock.Option) error {
+	ctx, cancel := context.WithTimeout(a.t.Context(), patience)
+	defer cancel()
+	c, err := natslock.New(ctx, p.nc, append([]natslock.Option{natslock.WithOwner(user), natslock.WithWatchAfter(0),
+		natslock.WithLogger(slog.New(slog.NewTextHandler(p.log, &slog.HandlerOptions{Level: slog.LevelDebug})))}, opts...)...)
+	if err != nil {
+		return err
+	}
+	p.Client, p.rw = c, rwlock.New(c)
+	a.t.Cleanup(func() {
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		_ = c.Close(ctx) // what a test leaves held is its own affair
+	})
+	return nil
+}
+
+func (a *account) as(user string, opts ...natslock.Option) *person {
+	a.t.Helper()
+	p, err := a.try(user, opts...)
+	require.NoError(a.t, err, user)
+	return p
+}
+
+// stream is the bucket in the eyes of the user who may do everything.
+func (a *account) stream() jetstream.Stream {
+	a.t.Helper()
+	js, err := jetstream.New(a.connect(all).nc)
+	require.NoError(a.t, err)
+	s, err := js.Stream(a.t.Context(), "KV_natslock")
+	require.NoError(a.t, err)
+	return s
+}
+
+// complaints are what the server has refused the connection.
+func (p *person) complaints() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.refused)
+}
+
+// deniedPublish sends to a subject and says whether the server refused it.
+func (p *person) deniedPublish(t *testing.T, m *nats.Msg) bool {
+	t.Helper()
+	require.NoError(t, p.nc.PublishMsg(m))
+	return p.denied(t, `Publish to "`+m.Subject+`"`)
+}
+
+func (p *person) deniedSubscribe(t *testing.T, subject string) bool {
+	t.Helper()
+	sub, err := p.nc.SubscribeSync(subject)
+	require.NoError(t, err)
+	defer sub.Unsubscribe()
+	return p.denied(t, `Subscription to "`+subject+`"`)
+}
+
+// denied says whether the server has complained: it does so before it answers the
+// flush.
+func (p *person) denied(t *testing.T, what string) bool {
+	t.Helper()
+	require.NoError(t, p.nc.Flush())
+	err := p.nc.LastError()
+	return err != nil && strings.Contains(err.Error(), what)
+}
+
+type taking func(ctx context.Context, name string, opts ...natslock.LockOption) (*natslock.Lock, error)
+
+func must(t *testing.T, take taking, name string, opts ...natslock.LockOption) *natslock.Lock {
+	t.Helper()
+	l, err := bounded(t, take, name, append([]natslock.LockOption{natslock.Detached()}, opts...)...)
+	require.NoError(t, err)
+	return l
+}
+
+func bounded(t *testing.T, take taking, name string, opts ...natslock.LockOption) (*natslock.Lock, error) {
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	t.Cleanup(cancel)
+	return take(ctx, name, opts...)
+}
+
+// forbidden expects an acquire to be refused for a permission, and soon.
+func forbidden(t *testing.T, take taking, name string) {
+	t.Helper()
+	_, err := bounded(t, take, name)
+	require.ErrorIs(t, err, natslock.ErrPermission)
+	require.NotErrorIs(t, err, context.DeadlineExceeded)
+}
+
+func unlock(t *testing.T, l *natslock.Lock) {
+	t.Helper()
+	require.NoError(t, l.Unlock(context.Background()))
+}
+
+func ended(t *testing.T, l *natslock.Lock) {
+	t.Helper()
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	select {
+	case <-l.Done():
+	case <-timer.C:
+		t.Fatal("the lock never ended")
+	}
+}
+
+func eventually(t *testing.T, what string, cond func() bool) {
+	t.Helper()
+	for end := time.Now().Add(patience); !cond(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("not in %v: %s", patience, what)
+		}
+	}
+}
+
+type logged struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *logged) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *logged) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}

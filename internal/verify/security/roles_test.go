@@ -1,0 +1,435 @@
+package security_test
+
+import (
+	"context"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/natslock"
+)
+
+// queued takes a lock that is held, and releases it when it is waited for.
+func queued(t *testing.T, held *natslock.Lock, waiter *person, take taking) time.Duration {
+	t.Helper()
+	type result struct {
+		l   *natslock.Lock
+		err error
+		at  time.Time
+	}
+	got := make(chan result, 1)
+	go func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience)
+		defer cancel()
+		l, err := take(ctx, held.Name(), natslock.Detached())
+		got <- result{l, err, time.Now()}
+	}()
+	eventually(t, "it waits", func() bool { return waiter.Stats().Waiting == 1 })
+	released := time.Now()
+	unlock(t, held)
+	r := <-got
+	require.NoError(t, r.err)
+	unlock(t, r.l)
+	return r.at.Sub(released)
+}
+
+// TestRoleUser: the service can do everything with its own names, to its own
+// permissions alone.
+func TestRoleUser(t *testing.T) {
+	a := open(t)
+	a.as("admin")
+	u, other := a.as("orders"), a.as("orders")
+	queued(t, must(t, other.Lock, "orders.1"), u, u.Lock)
+	queued(t, must(t, other.rw.Lock, "orders.2"), u, u.rw.Lock)
+	queued(t, must(t, other.rw.Lock, "orders.3"), u, u.rw.RLock)
+	l := must(t, other.Lock, "orders.1")
+	_, err := bounded(t, u.TryLock, "orders.1")
+	require.ErrorIs(t, err, natslock.ErrLocked)
+	info, err := u.Inspect(t.Context(), natslock.Mutex, "orders.1")
+	require.NoError(t, err)
+	require.Equal(t, l.Token(), info.Holder.Token)
+	require.NoError(t, u.Break(t.Context(), natslock.Mutex, "orders.1", l.Token(), "within its names"))
+	ended(t, l)
+	require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrBroken)
+	// Others have written since, and the leader's own read would show any key.
+	unlock(t, must(t, other.Lock, "orders.9"))
+	gate := must(t, other.rw.Lock, "orders.4")
+	unlock(t, must(t, other.Lock, "orders.9"))
+	info, err = u.Inspect(t.Context(), natslock.RW, "orders.4")
+	require.NoError(t, err)
+	require.Equal(t, gate.Token(), info.Holder.Token)
+	unlock(t, gate)
+	r := must(t, other.rw.RLock, "orders.2")
+	info, err = u.Inspect(t.Context(), natslock.RW, "orders.2")
+	require.NoError(t, err)
+	require.Len(t, info.Readers, 1)
+	unlock(t, r)
+	for _, p := range []*person{u, other} {
+		// Reads that would show any key. It goes on without them.
+		for _, what := range p.complaints() {
+			require.Regexp(t, `Publish to "\$JS.API.(DIRECT.GET|STREAM.MSG.GET).KV_natslock"`, what)
+		}
+	}
+	require.NotContains(t, u.log.String()+other.log.String(), "WARN")
+}
+
+// TestRoleUserNeedsAll takes the service's permissions away one at a time.
+func TestRoleUserNeedsAll(t *testing.T) {
+	a := open(t)
+	a.as("admin")
+	full := a.as("orders")
+	held := must(t, full.Lock, "orders.held")
+	writing := must(t, full.rw.Lock, "orders.writing")
+	expect := map[string]func(user string){
+		"$KV.natslock.lock.orders.>": func(user string) {
+			u := a.as(user)
+			forbidden(t, u.Lock, "orders.free")
+			unlock(t, must(t, u.rw.Lock, "orders.free_rw"))
+		},
+		"$KV.natslock.wait.orders.*.>": func(user string) {
+			u := a.as(user)
+			forbidden(t, u.Lock, "orders.held")
+			unlock(t, must(t, u.Lock, "orders.free"))
+		},
+		"$KV.natslock.rw.orders.>": func(user string) {
+			u := a.as(user)
+			forbidden(t, u.rw.Lock, "orders.free_rw")
+			unlock(t, must(t, u.rw.RLock, "orders.free_rw"))
+		},
+		"$KV.natslock.read.orders.*.>": func(user string) {
+			u := a.as(user)
+			forbidden(t, u.rw.RLock, "orders.free_rw")
+			unlock(t, must(t, u.rw.Lock, "orders.free_rw"))
+		},
+		"$KV.natslock.rwait.orders.*.>": func(user string) {
+			u := a.as(user)
+			forbidden(t, u.rw.RLock, "orders.writing")
+			forbidden(t, u.rw.Lock, "orders.writing")
+			unlock(t, must(t, u.rw.Lock, "orders.free_rw"))
+		},
+		"$JS.API.STREAM.INFO.KV_natslock": func(user string) {
+			_, err := a.try(user)
+			require.ErrorIs(t, err, natslock.ErrPermission)
+		},
+		"$JS.API.DIRECT.GET.KV_natslock.$KV.natslock.*.orders.>": func(user string) {
+			u := a.as(user)
+			forbidden(t, u.Lock, "orders.held")
+			forbidden(t, u.TryLock, "orders.held")
+			unlock(t, must(t, u.Lock, "orders.untouched"))
+		},
+		"natslock.natslock.*.*.orders.>": func(user string) { // slower, and it says so
+			u := a.as(user)
+			queued(t, must(t, full.Lock, "orders.deaf"), u, u.Lock)
+			l := must(t, u.Lock, "orders.deaf", natslock.TTL(time.Second))
+			eventually(t, "it says that it is deaf", func() bool {
+				return strings.Contains(u.log.String(), "no notification of a change has ever arrived")
+			})
+			unlock(t, l)
+		},
+		"_INBOX_orders.>": func(user string) {
+			_, err := a.try(user)
+			require.ErrorIs(t, err, natslock.ErrPermission)
+		},
+	}
+	oneByOne(t, "orders", expect)
+	unlock(t, held)
+	unlock(t, writing)
+}
+
+// oneByOne runs what is expected of a role without each of its permissions, and
+// wants one expectation for each.
+func oneByOne(t *testing.T, role string, expect map[string]func(user string)) {
+	t.Helper()
+	for _, p := range permissions(t, role) {
+		require.Contains(t, expect, p)
+		t.Log("without ", p)
+		expect[p](lacking(role, p))
+		delete(expect, p)
+	}
+	require.Empty(t, expect, "expected of permissions that nobody has")
+}
+
+// TestRoleObserver: it sees everything and changes nothing.
+func TestRoleObserver(t *testing.T) {
+	a := open(t)
+	a.as("admin")
+	user, o := a.as("orders"), a.as("observer")
+	seen := o.watch(t)
+	l := must(t, user.Lock, "orders.1")
+	r := must(t, user.rw.RLock, "orders.2")
+	require.Equal(t, 2, o.list(t))
+	eventually(t, "it has seen the grant", func() bool { return seen(natslock.EventGranted) })
+	unlock(t, l)
+	unlock(t, r)
+	require.Empty(t, o.complaints())
+
+	l = must(t, user.Lock, "orders.1")
+	oneByOne(t, "observer", map[string]func(string){
+		"$JS.API.STREAM.INFO.KV_natslock": func(user string) {
+			_, err := a.try(user)
+			require.ErrorIs(t, err, natslock.ErrPermission)
+		},
+		"$JS.API.DIRECT.GET.KV_natslock": func(user string) { // one request for each record instead
+			o := a.as(user)
+			require.Equal(t, 1, o.list(t))
+			require.NotEmpty(t, o.complaints())
+		},
+		"$JS.API.DIRECT.GET.KV_natslock.>": func(user string) {
+			_, err := a.as(user).Inspect(t.Context(), natslock.Mutex, "orders.1")
+			require.ErrorIs(t, err, natslock.ErrPermission)
+		},
+		"natslock.natslock.>": func(user string) { // it sees nothing move; what is there it sees
+			o := a.as(user)
+			seen := o.watch(t)
+			require.NoError(t, o.nc.Flush())
+			require.True(t, o.denied(t, `Subscription to "natslock.natslock.`))
+			require.Equal(t, 1, o.list(t))
+			require.False(t, seen(natslock.EventGranted))
+		},
+		"_INBOX_observer.>": func(user string) {
+			_, err := a.try(user)
+			require.ErrorIs(t, err, natslock.ErrPermission)
+		},
+	})
+	forbidden(t, o.Lock, "orders.1")
+	forbidden(t, o.rw.RLock, "orders.2")
+	err := o.Break(t.Context(), natslock.Mutex, "orders.1", l.Token(), "")
+	require.ErrorIs(t, err, natslock.ErrPermission)
+	require.NoError(t, l.Err())
+	unlock(t, l)
+}
+
+// list counts the locks that are listed.
+func (p *person) list(t *testing.T) (n int) {
+	t.Helper()
+	for info, err := range p.List(t.Context(), ">") {
+		require.NoError(t, err)
+		require.True(t, info.Holder != nil || len(info.Readers) > 0)
+		n++
+	}
+	return n
+}
+
+// watch tells which events were seen since it was called. It returns when the
+// subscription is in place.
+func (p *person) watch(t *testing.T) (seen func(natslock.EventType) bool) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	events := make(chan natslock.EventType, 100)
+	done := make(chan struct{})
+	before := p.nc.NumSubscriptions()
+	go func() {
+		defer close(done)
+		for ev, err := range p.Watch(ctx, ">") {
+			if err == nil {
+				events <- ev.Type
+			}
+		}
+	}()
+	t.Cleanup(func() { cancel(); <-done })
+	eventually(t, "it watches", func() bool { return p.nc.NumSubscriptions() >= before+5 })
+	require.NoError(t, p.nc.Flush())
+	have := map[natslock.EventType]bool{}
+	return func(typ natslock.EventType) bool {
+		for len(events) > 0 {
+			have[<-events] = true
+		}
+		return have[typ]
+	}
+}
+
+// TestRoleOperator: it ends holders, writers and readers, and does nothing else.
+func TestRoleOperator(t *testing.T) {
+	a := open(t)
+	a.as("admin")
+	user, op := a.as("orders"), a.as("operator")
+	takes := map[string]struct {
+		kind natslock.Kind
+		take taking
+	}{
+		"$KV.natslock.lock.>": {natslock.Mutex, user.Lock},
+		"$KV.natslock.rw.>":   {natslock.RW, user.rw.Lock},
+		"$KV.natslock.read.>": {natslock.RW, user.rw.RLock},
+	}
+	names := map[natslock.Kind]string{natslock.Mutex: "orders.1", natslock.RW: "orders.2"}
+	breaking := func(by *person, permission string) (*natslock.Lock, error) {
+		x := takes[permission]
+		l := must(t, x.take, names[x.kind])
+		return l, by.Break(t.Context(), x.kind, names[x.kind], l.Token(), "a test")
+	}
+	expect := map[string]func(string){
+		"$JS.API.STREAM.INFO.KV_natslock": func(user string) {
+			_, err := a.try(user)
+			require.ErrorIs(t, err, natslock.ErrPermission)
+		},
+		"$JS.API.DIRECT.GET.KV_natslock": func(user string) { // one request for each record instead
+			l := must(t, takes["$KV.natslock.lock.>"].take, "orders.1")
+			require.Equal(t, 1, a.as(user).list(t))
+			unlock(t, l)
+		},
+		"$JS.API.DIRECT.GET.KV_natslock.>": func(user string) {
+			l, err := breaking(a.as(user), "$KV.natslock.lock.>")
+			require.ErrorIs(t, err, natslock.ErrPermission)
+			unlock(t, l)
+		},
+		"natslock.natslock.>": func(user string) { // it sees nothing move
+			o := a.as(user)
+			o.watch(t)
+			require.True(t, o.denied(t, `Subscription to "natslock.natslock.`))
+		},
+		"_INBOX_operator.>": func(user string) {
+			_, err := a.try(user)
+			require.ErrorIs(t, err, natslock.ErrPermission)
+		},
+	}
+	for permission := range takes {
+		l, err := breaking(op, permission)
+		require.NoError(t, err)
+		ended(t, l)
+		require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrBroken)
+		expect[permission] = func(user string) {
+			l, err := breaking(a.as(user), permission)
+			require.ErrorIs(t, err, natslock.ErrPermission)
+			require.NoError(t, l.Err())
+			unlock(t, l)
+		}
+	}
+	require.Empty(t, op.complaints())
+	oneByOne(t, "operator", expect)
+
+	// A break is a write, so it can take what nobody holds. It cannot queue.
+	unlock(t, must(t, op.TryLock, "free"))
+	l := must(t, user.Lock, "orders.1")
+	forbidden(t, op.Lock, "orders.1")
+	unlock(t, l)
+}
+
+// TestRoleAdmin: it makes the bucket.
+func TestRoleAdmin(t *testing.T) {
+	for _, p := range permissions(t, "admin") {
+		t.Run(p, func(t *testing.T) {
+			a := open(t)
+			_, err := a.try("orders")
+			require.ErrorIs(t, err, natslock.ErrPermission, "nobody else makes it")
+			_, err = a.try("orders", natslock.WithCreate(false))
+			require.ErrorIs(t, err, kvstore.ErrNotFound)
+			admin, err := a.try(lacking("admin", p))
+			if p == "$SYS.REQ.USER.INFO" {
+				require.NoError(t, err)
+				require.Contains(t, admin.log.String(), `created lock bucket" bucket=natslock account=""`)
+				return
+			}
+			if p == "$JS.API.INFO" { // the answer to the making names the server's version too
+				require.NoError(t, err)
+				return
+			}
+			require.ErrorIs(t, err, natslock.ErrPermission)
+			admin = a.as("admin")
+			require.Contains(t, admin.log.String(), "account=$G")
+			require.Empty(t, admin.complaints())
+			forbidden(t, admin.Lock, "l")
+		})
+	}
+}
+
+// TestRolesAreRefusedTheRest: what is not in a role's list the server refuses, and
+// the bucket is as it was.
+func TestRolesAreRefusedTheRest(t *testing.T) {
+	a := open(t)
+	a.as("admin")
+	owner := a.as(all)
+	for _, name := range []string{"users.1", "orders"} {
+		must(t, owner.Lock, name)
+		must(t, owner.rw.Lock, "rw."+name)
+	}
+	dest := a.stream().CachedInfo().Config.RePublish.Destination
+	notices := strings.TrimSuffix(dest, ">")
+	publishes := map[string]string{ // by the subject, who may nevertheless
+		"$JS.API.STREAM.DELETE.KV_natslock":                         "",
+		"$JS.API.STREAM.PURGE.KV_natslock":                          "",
+		"$JS.API.STREAM.UPDATE.KV_natslock":                         "",
+		"$JS.API.STREAM.MSG.DELETE.KV_natslock":                     "",
+		"$JS.API.STREAM.MSG.GET.KV_natslock":                        "",
+		"$JS.API.STREAM.SNAPSHOT.KV_natslock":                       "",
+		"$JS.API.STREAM.RESTORE.KV_natslock":                        "",
+		"$JS.API.STREAM.CREATE.KV_natslock":                         "admin",
+		"$JS.API.STREAM.CREATE.KV_other":                            "",
+		"$JS.API.INFO":                                              "admin",
+		"$JS.API.STREAM.NAMES":                                      "",
+		"$JS.API.STREAM.PEER.REMOVE.KV_natslock":                    "",
+		"$JS.API.STREAM.LEADER.STEPDOWN.KV_natslock":                "",
+		"$JS.API.CONSUMER.CREATE.KV_natslock.c":                     "",
+		"$JS.API.DIRECT.GET.KV_natslock":                            "observer operator",
+		"$JS.API.DIRECT.GET.KV_natslock.$KV.natslock.lock.users.1":  "observer operator",
+		"$JS.API.DIRECT.GET.KV_natslock.$KV.natslock.lock.orders":   "observer operator",
+		"$JS.API.DIRECT.GET.KV_natslock.$KV.natslock.lock.orders.1": "orders observer operator",
+		"$KV.natslock.lock.users.1":                                 "operator",
+		"$KV.natslock.lock.orders":                                  "operator",
+		"$KV.natslock.wait.users.1.x":                               "",
+		"$KV.natslock.rw.users.1":                                   "operator",
+		"$KV.natslock.rwait.users.1.x":                              "",
+		"$KV.natslock.read.users.1.x":                               "operator",
+		"$KV.natslock.probe":                                        "",
+		notices + "lock.orders.1":                                   "", // nobody forges a notification
+		"_INBOX_orders.x.1":                                         "", // nor an answer
+		"_INBOX.x.1":                                                "",
+	}
+	subscriptions := map[string]string{
+		">":                      "",
+		"$KV.>":                  "",
+		"$KV.natslock.>":         "",
+		"$JS.API.>":              "",
+		"_INBOX.>":               "",
+		"_INBOX_orders.>":        "orders",
+		"_INBOX_operator.>":      "operator",
+		"*.>":                    "",
+		dest:                     "observer operator",
+		notices + "lock.>":       "observer operator",
+		notices + "*.users.>":    "observer operator",
+		notices + "*.orders.>":   "orders observer operator",
+		notices + "lock.orders":  "observer operator",
+		notices + "*.orders.1.>": "orders observer operator",
+	}
+	before, err := a.stream().Info(t.Context())
+	require.NoError(t, err)
+	for _, role := range []string{"orders", "observer", "operator", "admin"} {
+		p := a.connect(role)
+		may := func(who string) bool { return strings.Contains(" "+who+" ", " "+role+" ") }
+		for subject, who := range publishes {
+			if !may(who) {
+				require.True(t, p.deniedPublish(t, &nats.Msg{Subject: subject, Data: []byte("{}")}), "%s publishes to %s", role, subject)
+			}
+		}
+		for subject, who := range subscriptions {
+			require.Equal(t, !may(who), p.deniedSubscribe(t, subject), "%s subscribes to %s", role, subject)
+		}
+	}
+	after, err := a.stream().Info(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, before.Config, after.Config)
+	require.Equal(t, before.State.NumSubjects, after.State.NumSubjects)
+
+	u := a.as("orders")
+	for _, name := range []string{"users.1", "orders", "other"} {
+		forbidden(t, u.Lock, name)
+		forbidden(t, u.TryLock, name)
+		forbidden(t, u.rw.Lock, "rw."+name)
+		forbidden(t, u.rw.TryRLock, "free.rw."+name)
+		_, err := u.Inspect(t.Context(), natslock.Mutex, name)
+		require.ErrorIs(t, err, natslock.ErrPermission)
+		require.ErrorIs(t, u.Break(t.Context(), natslock.Mutex, name, 1, ""), natslock.ErrPermission)
+	}
+}
+
+// TestReadmeHasThem: the README shows the service's permissions as they are tested.
+func TestReadmeHasThem(t *testing.T) {
+	readme, err := os.ReadFile("../../../README.md")
+	require.NoError(t, err)
+	for _, p := range permissions(t, "orders") {
+		require.Contains(t, string(readme), `"`+p+`"`)
+	}
+}

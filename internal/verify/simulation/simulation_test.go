@@ -1,0 +1,489 @@
+package simulation_test
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/internal/verify/history"
+	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/testutil"
+)
+
+var (
+	simSeeds = flag.Int("seeds", 3, "how many seeds TestSim tries")
+	simSeed  = flag.Uint64("seed", 0, "the first seed of TestSim and TestSimDay; 0: a new one")
+	simHours = flag.Float64("hours", 0, "simulated hours of TestSim, for each seed, and of TestSimDay; 0: 1 and 24")
+)
+
+func TestMain(m *testing.M) { testutil.LeakCheck(m) }
+
+// plan is what a simulation is made of.
+type plan struct {
+	seed                    uint64
+	hours                   float64
+	clients, workers        int
+	mutexes, rws            int
+	ttl, think, hold        time.Duration
+	watchAfter              time.Duration
+	outages, meddles, forge time.Duration // how often, for each client; 0: never
+	crashes                 time.Duration // how often the server starts again and has forgotten all TTLs; 0: never
+	remakes                 int
+	rates                   testutil.Rates
+}
+
+func firstSeed() uint64 {
+	if *simSeed != 0 {
+		return *simSeed
+	}
+	return rand.Uint64()>>1 + 1
+}
+
+// TestSim has clients contend for mutexes and reader-writer locks, in the bubble,
+// while everything goes wrong that can. Every seed makes another number of
+// clients and names, other leases, another pace and other rates of faults.
+func TestSim(t *testing.T) {
+	hours := cmp.Or(*simHours, 1)
+	total := map[string]int{}
+	remakes := 0
+	first := firstSeed()
+	for seed := first; seed < first+uint64(*simSeeds); seed++ {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			p := planOf(seed, hours)
+			remakes += p.remakes
+			h := simulate(t, p, "TestSim")
+			history.Verify(t, h, history.Options{Least: map[string]int{
+				"reads": int(20 * hours), "writes": int(40 * hours), "notification dropped": 1, "read failed": 1,
+				"dropped": 1, "answer lost": 1, "delayed": 1, "answer delayed": 1, "refused": 1, "not sent": 1,
+			}})
+			for what, n := range h.Counts() {
+				total[what] += n
+			}
+		})
+	}
+	t.Logf("seeds %d to %d: %v", first, first+uint64(*simSeeds)-1, total)
+	if *simSeeds < 3 || hours < 1 {
+		return
+	}
+	for _, what := range []string{
+		"break ok", "break now ok", "delete ok", "outage", "crash", "notification forged", "expired", "superseded", "unknown outcomes",
+		"lock gave up", "try refused", "unlock lost", "unlock broken",
+	} {
+		assert.Positive(t, total[what], what)
+	}
+	assert.Equal(t, remakes, total["remake ok"], "every remake that was planned")
+}
+
+// planOf makes a plan of a seed.
+func planOf(seed uint64, hours float64) plan {
+	rng := rand.New(rand.NewPCG(seed, 1))
+	pick := func(ds ...time.Duration) time.Duration { return ds[rng.IntN(len(ds))] * time.Second }
+	p := plan{
+		seed: seed, hours: hours,
+		clients: 2 + rng.IntN(4), workers: 2 + rng.IntN(3), mutexes: 1 + rng.IntN(2), rws: 1 + rng.IntN(2),
+		ttl: pick(2, 5, 5, 15), think: pick(10, 20, 40), hold: pick(1, 4, 8), watchAfter: pick(0, 1, 1, -1),
+		outages: pick(300, 1200), meddles: pick(30, 120), forge: pick(10, 60), remakes: rng.IntN(3),
+	}
+	p.crashes = []time.Duration{3 * time.Minute, 12 * time.Minute}[rand.New(rand.NewPCG(seed, 4)).IntN(2)]
+	bad := 0.5 + rng.Float64()
+	p.rates = testutil.Rates{
+		Drop: 0.02 * bad, LoseAnswer: 0.03 * bad, Delay: 0.03 * bad, DelayAnswer: 0.03 * bad, Refuse: 0.02 * bad, NotSent: 0.01 * bad,
+		MaxDelay: pick(1, 5, 20, 40), DropEvent: 0.05 * bad,
+	}
+	return p
+}
+
+// TestSimDay is a day of a few mutexes, mostly.
+func TestSimDay(t *testing.T) {
+	hours := cmp.Or(*simHours, 24)
+	p := plan{
+		seed: firstSeed(), hours: hours, clients: 4, workers: 2, mutexes: 3, rws: 1,
+		ttl: 5 * time.Second, think: 90 * time.Second, hold: 8 * time.Second, watchAfter: time.Second,
+		outages: 20 * time.Minute, meddles: 10 * time.Minute, forge: 10 * time.Minute, crashes: time.Hour, remakes: 2,
+		rates: testutil.Rates{
+			Drop: 0.02, LoseAnswer: 0.04, Delay: 0.03, DelayAnswer: 0.03, Refuse: 0.02, NotSent: 0.01,
+			MaxDelay: 30 * time.Second, DropEvent: 0.05,
+		},
+	}
+	h := simulate(t, p, "TestSimDay")
+	history.Verify(t, h, history.Options{Least: map[string]int{
+		"grants": int(200 * hours), "expired": int(hours), "lock gave up": int(hours), "try refused": int(hours), "outage": int(hours),
+		"break ok": 1, "remake ok": 2, "crash": int(hours / 4),
+	}})
+}
+
+// sim is a simulation under way.
+type sim struct {
+	plan
+	t       *testing.T
+	s       *testutil.Server
+	rec     *history.Recorder
+	clients []*client
+	raw     *nats.Conn
+	store   *kvstore.Store
+}
+
+type client struct {
+	*history.Client
+	c    *natslock.Client
+	nc   *nats.Conn
+	link *testutil.Link
+	f    *testutil.Faults
+	subs int           // of its connection, before the first lock
+	cuts chan struct{} // holds a token while the link is disturbed
+}
+
+// simulate runs a plan in a bubble and returns its history.
+func simulate(t *testing.T, p plan, test string) *history.History {
+	t.Helper()
+	repeat := fmt.Sprintf("go test ./internal/verify/simulation -run '^%s$' -seeds 1 -seed %d -hours %v", test, p.seed, p.hours)
+	t.Log(repeat)
+	var h *history.History
+	begun := time.Now()
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		m := &sim{plan: p, t: t, s: s, rec: history.NewRecorder()}
+		m.rec.Repeat(repeat)
+		m.rec.TTL(p.ttl)
+		m.open()
+		m.run()
+		m.close()
+		h = m.rec.History()
+	})
+	n := h.Counts()
+	t.Logf("%d operations in %v (%d writes, %d reads, at most %d at once; %d entries of the stream) in %v: %v",
+		n["operations"], h.Ended.Round(time.Minute), n["writes"], n["reads"], n["readers at once"], len(h.Stream), time.Since(begun).Round(time.Millisecond), n)
+	return h
+}
+
+func (m *sim) open() {
+	for i := range m.plan.clients {
+		c := &client{cuts: make(chan struct{}, 1)}
+		c.nc, c.link = m.s.ConnectLink(nats.MaxReconnects(-1), nats.ReconnectWait(100*time.Millisecond))
+		name := fmt.Sprint("c", i)
+		c.c, c.f = history.Faulty(m.t, c.nc, m.seed+uint64(i), natslock.WithTTL(m.ttl), natslock.WithOwner(name), natslock.WithWatchAfter(m.watchAfter), m.rec.Option())
+		c.Client = m.rec.Client(name, c.c)
+		c.subs = c.nc.NumSubscriptions()
+		m.clients = append(m.clients, c)
+		if i == 0 {
+			m.raw = m.s.Connect(nats.MaxReconnects(-1), nats.ReconnectWait(100*time.Millisecond))
+			m.rec.Tap(m.t, m.raw)
+			m.store = history.OpenStore(m.t, m.raw)
+		}
+	}
+}
+
+// disturb lets a client's writes and reads meet their fates, or ends that.
+func (m *sim) disturb(c *client, i int, on bool) {
+	if !on {
+		c.f.OnSend(nil)
+		c.f.FailReads(nil)
+		c.f.Random(testutil.Rates{})
+		return
+	}
+	names := map[testutil.FateKind]string{
+		testutil.KindDrop: "dropped", testutil.KindLoseAnswer: "answer lost", testutil.KindDelay: "delayed", testutil.KindDelayAnswer: "answer delayed",
+		testutil.KindRefuse: "refused", testutil.KindNotSent: "not sent",
+	}
+	seed := m.seed + uint64(i)
+	c.f.Random(testutil.Rates{DropEvent: m.rates.DropEvent})
+	c.f.OnSend(func(n int, w kvstore.Write) testutil.Fate {
+		fate := m.rates.Fate(seed, n)
+		if fate.Kind != testutil.KindPass {
+			m.rec.Fault(c.Name, names[fate.Kind])
+		}
+		return fate
+	})
+	var mu sync.Mutex
+	rng := rand.New(rand.NewPCG(seed, 2))
+	c.f.FailReads(func(testutil.ReadOp, string) error {
+		mu.Lock()
+		bad := rng.Float64() < m.rates.Drop
+		mu.Unlock()
+		if !bad {
+			return nil
+		}
+		m.rec.Fault(c.Name, "read failed")
+		return fmt.Errorf("%w: simulated", kvstore.ErrUnavailable)
+	})
+}
+
+func (m *sim) run() {
+	ctx, stop := context.WithTimeout(context.Background(), time.Duration(m.hours*float64(time.Hour)))
+	defer stop()
+	var wg sync.WaitGroup
+	every := func(stream uint64, d time.Duration, fn func(rng *rand.Rand)) {
+		if d <= 0 {
+			return
+		}
+		wg.Go(func() {
+			rng := rand.New(rand.NewPCG(m.seed, stream))
+			for {
+				select {
+				case <-ctx.Done():
+					return
+				case <-time.After(rand2(rng, 2*d)):
+				}
+				fn(rng)
+			}
+		})
+	}
+	for i, c := range m.clients {
+		id := uint64(100 * (i + 1))
+		m.disturb(c, i, true)
+		every(id+1, m.outages, func(rng *rand.Rand) { m.outage(rng, c) })
+		every(id+2, m.meddles*time.Duration(len(m.clients)), func(rng *rand.Rand) { m.meddle(rng, c) })
+		every(id+3, m.forge, func(rng *rand.Rand) { m.forged(rng, c) })
+		for w := range m.workers {
+			wg.Go(func() {
+				rng := rand.New(rand.NewPCG(m.seed, id+10+uint64(w)))
+				for ctx.Err() == nil {
+					m.contend(rng, c)
+				}
+			})
+		}
+	}
+	every(4, m.crashes, func(*rand.Rand) { m.crash() })
+	wg.Go(func() {
+		rng := rand.New(rand.NewPCG(m.seed, 3))
+		for range m.remakes {
+			time.Sleep(rand2(rng, time.Duration(m.hours*float64(time.Hour))/time.Duration(m.remakes)))
+			assert.NoError(m.t, m.rec.Remade(func() (uint64, error) { return history.RemakeBucket(m.t, m.raw, 0), nil }))
+		}
+	})
+	wg.Wait()
+}
+
+func rand2(rng *rand.Rand, most time.Duration) time.Duration {
+	return time.Duration(rng.Int64N(int64(most)))
+}
+
+// want picks a lock.
+func (m *sim) want(rng *rand.Rand) history.Want {
+	n := rng.IntN(m.mutexes + m.rws)
+	if n < m.mutexes {
+		return history.Want{Kind: natslock.Mutex, Name: fmt.Sprint("m", n)}
+	}
+	w := history.Want{Kind: natslock.RW, Name: fmt.Sprint("w", n-m.mutexes)}
+	if rng.IntN(3) > 0 {
+		w.Mode = natslock.Shared
+	}
+	return w
+}
+
+// contend does one thing a client may do with a lock.
+func (m *sim) contend(rng *rand.Rand, c *client) {
+	time.Sleep(rand2(rng, m.think))
+	w := m.want(rng)
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	var opts []natslock.LockOption
+	bounded := false
+	switch n := rng.IntN(20); {
+	case n < 4:
+		w.Try = true
+	case n < 9:
+		time.AfterFunc(rand2(rng, 4*m.ttl), cancel)
+		bounded = true
+	}
+	parked := rng.IntN(20) == 0
+	if parked && rng.IntN(2) == 0 {
+		opts = append(opts, natslock.NoRenew()) // expires under its holder
+	}
+	h, err := c.Acquire(ctx, w, opts...)
+	if err != nil {
+		ok := errors.Is(err, natslock.ErrTimeout) && bounded || w.Try && (errors.Is(err, natslock.ErrLocked) || errors.Is(err, natslock.ErrUnavailable))
+		assert.True(m.t, ok, "%v: %v", w, err) // no fault here lasts
+		return
+	}
+	h.Use()
+	if rng.IntN(2) == 0 {
+		cancel() // the context has no say in the lease
+	}
+	if parked {
+		time.Sleep(4 * m.ttl)
+	} else {
+		for range 1 + rng.IntN(3) {
+			time.Sleep(rand2(rng, m.hold))
+			h.Use()
+		}
+		if rng.IntN(10) == 0 {
+			_ = h.Extend(context.Background(), 0)
+		}
+	}
+	h.Use()
+	err = h.Unlock(context.Background())
+	if err != nil && !errors.Is(err, natslock.ErrLost) {
+		assert.ErrorIs(m.t, err, natslock.ErrUnavailable)
+	}
+}
+
+// outage cuts a client off: with the connection gone, or with its bytes held back
+// so that what it sent arrives when nobody expects it any more.
+func (m *sim) outage(rng *rand.Rand, c *client) {
+	c.cuts <- struct{}{}
+	defer func() { <-c.cuts }()
+	off := rand2(rng, 3*m.ttl)
+	over := m.rec.Outage(c.Name, "outage")
+	defer over()
+	if rng.IntN(2) == 0 {
+		c.link.Cut()
+		time.Sleep(off)
+		c.link.Heal()
+		return
+	}
+	c.link.Blackhole(true)
+	time.Sleep(off)
+	c.link.Blackhole(false)
+}
+
+// crash starts the server again, which has then forgotten the TTLs of all that it
+// has stored. The tap is connected before the clients are: it hears all of them.
+func (m *sim) crash() {
+	over := m.rec.Outage("", "crash")
+	defer over()
+	for _, c := range m.clients {
+		c.cuts <- struct{}{}
+		c.link.Cut()
+	}
+	m.s.Stop()
+	m.s.ForgetTTLs()
+	m.s.Restart()
+	for !m.raw.IsConnected() || m.raw.Flush() != nil {
+		time.Sleep(10 * time.Millisecond)
+	}
+	for _, c := range m.clients {
+		c.link.Heal()
+		<-c.cuts
+	}
+}
+
+// meddle ends a holder or a reader, as an operator, or with a deletion by hand.
+func (m *sim) meddle(rng *rand.Rand, c *client) {
+	w := m.want(rng)
+	ctx := context.Background()
+	info, err := c.c.Inspect(ctx, w.Kind, w.Name)
+	if err != nil {
+		return
+	}
+	in := info.Readers
+	if info.Holder != nil {
+		in = append(in, *info.Holder)
+	}
+	if len(in) == 0 {
+		return
+	}
+	victim := in[rng.IntN(len(in))]
+	switch rng.IntN(4) {
+	case 0:
+		key := "lock." + w.Name
+		if w.Kind == natslock.RW {
+			key = "rw." + w.Name
+			if info.Holder == nil || victim.Token != info.Holder.Token {
+				key = "read." + w.Name + "." + victim.ID
+			}
+		}
+		assert.NoError(m.t, m.rec.ByHand(key, func() (uint64, error) { return m.remove(key) }))
+	case 1:
+		_ = c.Break(ctx, w.Kind, w.Name, victim.Token, true)
+	default:
+		_ = c.Break(ctx, w.Kind, w.Name, victim.Token, false)
+	}
+}
+
+// remove writes a tombstone as the nats command does: whatever is there.
+func (m *sim) remove(key string) (uint64, error) {
+	msg := nats.NewMsg("$KV.natslock." + key)
+	msg.Header.Set("KV-Operation", "DEL")
+	js, err := m.raw.JetStream()
+	if err != nil {
+		return 0, err
+	}
+	ack, err := js.PublishMsg(msg)
+	if err != nil {
+		return 0, err
+	}
+	return ack.Sequence, nil
+}
+
+// forged tells a client something about a record that is not so.
+func (m *sim) forged(rng *rand.Rand, c *client) {
+	l, err := m.store.List(context.Background(), ">", 0)
+	if err != nil || len(l.Records) == 0 {
+		return
+	}
+	r := l.Records[rng.IntN(len(l.Records))]
+	waits := strings.HasPrefix(r.Key, "wait.")
+	ev := kvstore.Event{Kind: kvstore.Put, Record: r}
+	switch rng.IntN(5) {
+	case 0: // released
+		ev.Kind, ev.Record.Deleted = kvstore.Deleted, true
+		ev.Record.Revision += rng.Uint64N(3)
+	case 1:
+		ev.Kind = kvstore.Expired
+	case 2:
+		ev.Kind = kvstore.Recheck
+	case 3: // granted, broken, gone
+		status := 1 + rng.IntN(5)
+		if waits && status == 5 {
+			status = 4 // a forged grant makes its successor first: order is not protected from that
+		}
+		ev.Record.Value = history.WithStatus(r.Value, status)
+		ev.Record.Revision++
+		if rng.IntN(2) == 0 {
+			ev.Kind, ev.Record.Deleted = kvstore.Deleted, true
+		}
+	case 4:
+		ev.Record.Value, ev.Record.Revision = []byte("?"), r.Revision+1
+	}
+	c.f.Forge(ev)
+}
+
+// close ends all faults, lets what is late come to its end, and looks at what is
+// left: no lock is kept from anybody.
+func (m *sim) close() {
+	for i, c := range m.clients {
+		m.disturb(c, i, false)
+	}
+	time.Sleep(10 * time.Minute)
+	ctx := context.Background()
+	for _, c := range m.clients {
+		for n := range m.mutexes + m.rws {
+			w := history.Want{Kind: natslock.Mutex, Name: fmt.Sprint("m", n), Try: true}
+			if n >= m.mutexes {
+				w = history.Want{Kind: natslock.RW, Name: fmt.Sprint("w", n-m.mutexes), Try: true}
+			}
+			h, err := c.Acquire(ctx, w)
+			if assert.NoError(m.t, err, "%s cannot have %v: blocked by a ghost", c.Name, w) {
+				require.NoError(m.t, h.Unlock(ctx))
+			}
+		}
+	}
+	for _, c := range m.clients {
+		require.NoError(m.t, c.c.Close(ctx))
+		if n := c.nc.NumSubscriptions(); n > c.subs {
+			m.rec.Left(fmt.Sprintf("%d subscriptions of %s", n-c.subs, c.Name))
+		}
+		n := c.f.Counts()
+		m.rec.Count("notification dropped", n.EventsDropped)
+		m.rec.Count("notification forged", n.EventsForged)
+	}
+	m.store.Close()
+	synctest.Wait()
+	if n := testutil.Goroutines("locks/internal/lease.") + testutil.Goroutines("locks/kvstore."); n > 0 {
+		m.rec.Left(fmt.Sprintf("%d goroutines", n))
+	}
+	m.rec.Left(history.KeysLeft(m.t, m.raw)...)
+}

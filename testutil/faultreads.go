@@ -1,0 +1,174 @@
+package testutil
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+
+	"github.com/natslock/locks/kvstore"
+)
+
+// ReadOp names a reading method of [kvstore.KV].
+type ReadOp string
+
+// The reading methods that [Faults.FailReads] can make fail.
+const (
+	ReadGet    ReadOp = "Get"
+	ReadList   ReadOp = "List"
+	ReadState  ReadOp = "State"
+	ReadVerify ReadOp = "Verify"
+)
+
+// errHang is Hang's own type, so that nothing else equals it.
+type errHang struct{}
+
+func (errHang) Error() string { return "no answer until the context is done" }
+
+// Hang, returned by a rule of [Faults.FailReads], lets the read wait until its
+// context is done; it then fails with an error that matches both
+// kvstore.ErrUnavailable and the context's.
+var Hang error = errHang{}
+
+// FailReads sets the rule that decides which reads fail from now on; nil
+// removes it. what is the key or the pattern asked for, empty for Verify; a list
+// is asked about by its pattern alone, also where it brings a record beside. The
+// read returns the rule's error without asking the store; nil lets it pass,
+// [Hang] leaves it without an answer.
+func (f *Faults) FailReads(rule func(op ReadOp, what string) error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.reads = rule
+}
+
+// read asks the rule about a read and reports its verdict.
+func (f *Faults) read(ctx context.Context, op ReadOp, what string) error {
+	f.mu.Lock()
+	rule := f.reads
+	f.mu.Unlock()
+	if rule == nil {
+		return nil
+	}
+	err := rule(op, what)
+	if err == nil {
+		return nil
+	}
+	f.count(&f.counts.ReadsFailed)
+	if err != Hang {
+		return err
+	}
+	select {
+	case <-ctx.Done():
+		return fmt.Errorf("%w: %w", kvstore.ErrUnavailable, ctx.Err())
+	case <-f.done:
+		return kvstore.ErrClosed
+	}
+}
+
+// Get is that of the wrapped store, or fails by the rule of
+// [Faults.FailReads].
+func (f *Faults) Get(ctx context.Context, key string, min uint64) (kvstore.Record, error) {
+	if err := f.read(ctx, ReadGet, key); err != nil {
+		return kvstore.Record{}, err
+	}
+	return f.wrapped.Get(ctx, key, min)
+}
+
+// List is that of the wrapped store, or fails by the rule of
+// [Faults.FailReads].
+func (f *Faults) List(ctx context.Context, pattern string, min uint64, opts ...kvstore.ListOption) (kvstore.Listing, error) {
+	if err := f.read(ctx, ReadList, pattern); err != nil {
+		return kvstore.Listing{}, err
+	}
+	return f.wrapped.List(ctx, pattern, min, opts...)
+}
+
+// State is that of the wrapped store, or fails by the rule of
+// [Faults.FailReads].
+func (f *Faults) State(ctx context.Context, pattern string) (kvstore.State, error) {
+	if err := f.read(ctx, ReadState, pattern); err != nil {
+		return kvstore.State{}, err
+	}
+	return f.wrapped.State(ctx, pattern)
+}
+
+// Verify is that of the wrapped store, or fails by the rule of
+// [Faults.FailReads].
+func (f *Faults) Verify(ctx context.Context) error {
+	if err := f.read(ctx, ReadVerify, ""); err != nil {
+		return err
+	}
+	return f.wrapped.Verify(ctx)
+}
+
+// Watch watches the wrapped store; events may get lost by the rule of
+// [Faults.DropEvents] or by the rates, and come from [Faults.Forge].
+func (f *Faults) Watch(pattern string, deliver func(kvstore.Event)) (kvstore.Watch, error) {
+	w := &faultWatch{f: f, pattern: pattern, to: deliver}
+	f.mu.Lock()
+	if f.closed {
+		f.mu.Unlock()
+		return nil, kvstore.ErrClosed
+	}
+	f.watches[w] = struct{}{} // before the first event can arrive
+	f.mu.Unlock()
+	inner, err := f.wrapped.Watch(pattern, func(ev kvstore.Event) {
+		if f.drops(ev) {
+			return
+		}
+		f.call(func() { w.deliver(ev) })
+	})
+	if err != nil {
+		w.off()
+		return nil, err
+	}
+	w.inner = inner
+	return w, nil
+}
+
+// drops decides whether an event is lost.
+func (f *Faults) drops(ev kvstore.Event) bool {
+	f.mu.Lock()
+	rule, rate := f.drop, f.rates.DropEvent
+	f.events++
+	n := f.events
+	f.mu.Unlock()
+	lost := rule != nil && rule(ev)
+	if !lost && rate > 0 && isNotification(ev) {
+		// Another stream of numbers than that of the writes.
+		lost = rand.New(rand.NewPCG(f.seed, ^n)).Float64() < rate
+	}
+	if lost {
+		f.count(&f.counts.EventsDropped)
+	}
+	return lost
+}
+
+// faultWatch is a watch through a Faults.
+type faultWatch struct {
+	f       *Faults
+	pattern string
+	to      func(kvstore.Event)
+	inner   kvstore.Watch
+}
+
+func (w *faultWatch) deliver(ev kvstore.Event) {
+	w.f.mu.Lock()
+	_, on := w.f.watches[w]
+	w.f.mu.Unlock()
+	if on {
+		w.to(ev)
+	}
+}
+
+func (w *faultWatch) Track(r kvstore.Record) { w.inner.Track(r) }
+
+func (w *faultWatch) Stop() {
+	w.off()
+	w.inner.Stop()
+}
+
+func (w *faultWatch) off() {
+	w.f.mu.Lock()
+	defer w.f.mu.Unlock()
+	delete(w.f.watches, w)
+}
