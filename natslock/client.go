@@ -68,14 +68,14 @@ func New(ctx context.Context, nc *nats.Conn, opts ...Option) (*Client, error) {
 	if cfg.wrap != nil {
 		kv = cfg.wrap(store)
 	}
-	if cfg.session.Owner == "" {
+	if cfg.owner == "" {
 		host, _ := os.Hostname()
-		cfg.session.Owner = fmt.Sprintf("%s:%d", host, os.Getpid())
+		cfg.owner = fmt.Sprintf("%s:%d", host, os.Getpid())
 	}
 	if observe := cfg.observe; observe != nil {
 		cfg.session.Observe = func(ctx context.Context, ev session.Event) { observe(ctx, observed(ev)) }
 	}
-	b := bucket.New(kv, nil)
+	b := bucket.New(kv, cfg.owner, nil)
 	held := session.New(b, cfg.session)
 	return &Client{session: held, locks: acquire.New(b, held), admin: admin.New(b, held), life: b.Life()}, nil
 }
@@ -206,7 +206,7 @@ func (c *Client) TryDo(ctx context.Context, name string, fn func(ctx context.Con
 // replicas, ErrUnavailable is also the answer to a token above the newest revision:
 // the server that answers may lag behind it.
 func (c *Client) Break(ctx context.Context, kind Kind, name string, token uint64, reason string, opts ...BreakOption) error {
-	req := admin.BreakRequest{Kind: record.Kind(kind), Name: name, Token: token, Reason: reason, By: c.session.Owner}
+	req := admin.BreakRequest{Kind: record.Kind(kind), Name: name, Token: token, Reason: reason}
 	for _, opt := range opts {
 		opt(&req)
 	}

@@ -25,6 +25,7 @@ type config struct {
 	store   kvstore.Config
 	create  bool
 	session session.Config
+	owner   string
 	observe func(context.Context, Event)
 	wrap    func(kvstore.KV) kvstore.KV
 }
@@ -94,7 +95,7 @@ func WithOwner(owner string) Option {
 		if len(owner) > 1024 {
 			return invalid("WithOwner", "%d bytes, at most 1024 fit", len(owner))
 		}
-		c.session.Owner = owner
+		c.owner = owner
 		return nil
 	}
 }

@@ -31,7 +31,7 @@ func faulty(t *testing.T, s *testutil.Server) *testutil.Faults {
 func TestSharedLook(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		f := faulty(t, s)
-		b := bucket.New(f, nil)
+		b := bucket.New(f, "", nil)
 		e := acquire.New(b, session.New(b, session.Config{}))
 		defer e.Close(t.Context())
 

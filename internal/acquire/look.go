@@ -1,8 +1,8 @@
 package acquire
 
 import (
+	"github.com/natslock/locks/internal/bucket"
 	"github.com/natslock/locks/internal/record"
-	"github.com/natslock/locks/internal/session"
 	"github.com/natslock/locks/kvstore"
 )
 
@@ -61,7 +61,7 @@ func (a *acquisition) look(revision uint64) result {
 	case len(queue) > 0 || l.More:
 		return result{outcome: busy}
 	}
-	a.c.s.Recent.Unqueued(a.keys.Gate, at)
+	a.c.b.Recent.Unqueued(a.keys.Gate, at)
 	r := result{outcome: free, entry: entry}
 	if a.bid.mine(entry) { // an earlier attempt, to be adopted
 		r.entry = record.Entry{}
@@ -69,7 +69,7 @@ func (a *acquisition) look(revision uint64) result {
 	// There can be a newer tombstone: others may be quicker just now.
 	for {
 		r = a.bid.offer(r.entry.Revision)
-		if r.outcome != free || b.Instant().Sub(at) >= session.Bypass {
+		if r.outcome != free || b.Instant().Sub(at) >= bucket.Bypass {
 			return r
 		}
 	}

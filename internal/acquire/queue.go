@@ -21,7 +21,7 @@ const (
 // wait queues for the lock until a result is final.
 func (a *acquisition) wait() result {
 	a.sight = newSight()
-	recent := &a.c.s.Recent
+	recent := &a.c.b.Recent
 	for {
 		place, r := a.enqueue()
 		if place == nil {
@@ -51,12 +51,12 @@ func (a *acquisition) placeTTL() time.Duration { return min(max(a.ttl, minPlaceT
 // this client has left or under a key of its own. Its revision is the ticket.
 func (a *acquisition) enqueue() (*session.Place, result) {
 	c := a.c
-	body := c.s.Body(record.StatusWaiting, a.req.Meta)
+	body := c.b.Body(record.StatusWaiting, a.req.Meta)
 	body.Mode = uint8(a.req.Mode)
 	b := bid{c: c, ctx: a.ctx, draft: draft{kind: a.req.Kind, name: a.req.Name, prefix: a.keys.Place(""), body: body, ttl: a.placeTTL()}}
 	var expect uint64
 	if c.b.Current() { // a list may show what the key had before, otherwise
-		b.draft.key, expect = c.s.Recent.Vacancy(c.b.Instant(), b.draft.prefix)
+		b.draft.key, expect = c.b.Recent.Vacancy(c.b.Instant(), b.draft.prefix)
 	}
 	for ; ; expect = 0 {
 		r := b.offer(expect)

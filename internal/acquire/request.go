@@ -78,12 +78,10 @@ func (c *Client) prepare(ctx context.Context, req Request) (*acquisition, error)
 			return nil, fmt.Errorf("lock %q: %w", req.Name, err)
 		}
 	}
-	body := c.s.Body(record.StatusHeld, req.Meta)
+	body := c.b.Body(record.StatusHeld, req.Meta)
 	body.Fixed, body.Mode = a.req.Fixed, uint8(req.Mode)
-	if len(req.Meta) > 0 { // the rest of a record always fits
-		if v, err := body.Encode(); err != nil || len(v) > record.MaxGiven {
-			return nil, fmt.Errorf("lock %q: %w: the metadata makes a record larger than %d bytes", req.Name, record.ErrInvalidOption, record.MaxGiven)
-		}
+	if len(req.Meta) > 0 && !fits(body) { // the rest of a record always does
+		return nil, fmt.Errorf("lock %q: %w: the metadata makes a record larger than %d bytes", req.Name, record.ErrInvalidOption, record.MaxGiven)
 	}
 	a.bid = bid{c: c, once: req.Once, draft: draft{
 		kind: req.Kind, name: req.Name, key: a.keys.Gate, body: body, ttl: a.ttl, until: req.Until, begun: a.begun,
@@ -93,6 +91,11 @@ func (c *Client) prepare(ctx context.Context, req Request) (*acquisition, error)
 		d.key, d.prefix, d.guard = "", a.keys.Reader(""), a.keys.Gate
 	}
 	return a, nil
+}
+
+func fits(body record.Body) bool {
+	v, err := body.Encode()
+	return err == nil && len(v) <= record.MaxGiven
 }
 
 // bound bounds the wait by the request. The caller ends it.

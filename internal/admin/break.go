@@ -25,7 +25,6 @@ type BreakRequest struct {
 	Name   string
 	Token  uint64 // of the holder that was shown to the operator
 	Reason string
-	By     string
 	Now    bool // let the next in at once: an exception to mutual exclusion
 }
 
@@ -41,7 +40,7 @@ func (a *Admin) Break(ctx context.Context, req BreakRequest) error {
 	if err != nil {
 		return err
 	}
-	if len(req.Reason) > maxReason || len(req.By) > maxReason {
+	if len(req.Reason) > maxReason || len(a.b.Owner()) > maxReason {
 		return fmt.Errorf("break lock %q: %w: the reason has more than %d bytes", req.Name, record.ErrInvalidOption, maxReason)
 	}
 	if err := a.contains(ctx, req.Token); err != nil {
@@ -154,7 +153,7 @@ func (a *Admin) breaking(entry record.Entry, req BreakRequest, serverTime time.T
 		b = record.Body{ID: fmt.Sprintf("unreadable-%d", entry.Revision), Owner: "unknown"}
 	}
 	b.Token = entry.TokenOrTicket()
-	b.Status, b.BrokenBy, b.Reason, b.BrokenAt = record.StatusBroken, req.By, req.Reason, time.Now().UnixMilli()
+	b.Status, b.BrokenBy, b.Reason, b.BrokenAt = record.StatusBroken, a.b.Owner(), req.Reason, time.Now().UnixMilli()
 	ttl := entry.Record.TTL
 	if ttl == 0 { // not written by us: nobody's lease, nobody to wait for
 		ttl = a.s.TTL

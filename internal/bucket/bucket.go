@@ -5,11 +5,13 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/kvstore"
 )
 
@@ -34,6 +36,8 @@ const (
 type Bucket struct {
 	kvstore.KV
 	Client  string // the client's id, which its records name
+	Recent  Recent // what the client remembers of the locks it released
+	author  record.Body
 	clock   func() clock.Instant
 	timers  sync.Pool
 	highest atomic.Uint64
@@ -43,15 +47,30 @@ type Bucket struct {
 	quit    context.CancelCauseFunc
 }
 
-// New returns a client's exchange with the bucket of kv. It starts nothing. A nil
-// now is [clock.Now].
-func New(kv kvstore.KV, now func() clock.Instant) *Bucket {
+// processStart tells two processes with one pid apart.
+var processStart = time.Now().UnixMilli()
+
+// New returns a client's exchange with the bucket of kv. It starts nothing. owner is
+// what its records say of it. A nil now is [clock.Now].
+func New(kv kvstore.KV, owner string, now func() clock.Instant) *Bucket {
 	if now == nil {
 		now = clock.Now
 	}
 	b := &Bucket{KV: kv, Client: rand.Text(), clock: now, postman: NewWorker(), conn: connection{up: make(chan struct{})}}
+	host, _ := os.Hostname()
+	b.author = record.Body{Client: b.Client, Owner: owner, Host: host, PID: os.Getpid(), Started: processStart}
 	b.life, b.quit = context.WithCancelCause(context.Background())
 	return b
+}
+
+// Owner is what the records of the client say of it.
+func (b *Bucket) Owner() string { return b.author.Owner }
+
+// Body is the part of a record that all of this client's have.
+func (b *Bucket) Body(status record.Status, meta map[string]string) record.Body {
+	body := b.author
+	body.Status, body.Meta = status, meta
+	return body
 }
 
 // Instant reads the local clock.

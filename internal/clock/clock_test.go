@@ -30,7 +30,7 @@ type client struct {
 // newClient makes a client whose clock is the given one; nil: the machine's.
 func newClient(t *testing.T, kv kvstore.KV, cfg session.Config, now func() clock.Instant) client {
 	t.Helper()
-	b := bucket.New(kv, now)
+	b := bucket.New(kv, "", now)
 	s := session.New(b, cfg)
 	c := client{acquire.New(b, s), s}
 	t.Cleanup(func() {

@@ -35,7 +35,7 @@ func (k *kept) deleteWithin(d time.Duration) (found *EndError, err error) {
 	first := s.b.Post(kvstore.Write{Key: k.Key, Value: body, Expect: k.last, Delete: true})
 	a, answered := first.Soon(min(bucket.DeniedAfter, d))
 	if answered && a.Err == nil {
-		s.Recent.released(s.b.Instant(), k.Granted, a.Revision)
+		k.left(a.Revision)
 		s.work.done()
 		return nil, nil
 	}
@@ -58,6 +58,13 @@ func (k *kept) deleteWithin(d time.Duration) (found *EndError, err error) {
 		return r.found, r.err
 	case <-stuck.C:
 		return nil, fmt.Errorf("%w: the network takes no writes", bucket.ErrUnavailable)
+	}
+}
+
+// left remembers the tombstone, for the next claim of the key.
+func (k *kept) left(revision uint64) {
+	if !k.Once {
+		k.s.b.Recent.Left(k.s.b.Instant(), k.Key, !k.isLock(), revision)
 	}
 }
 
@@ -99,7 +106,7 @@ func (k *kept) Leave(status record.Status) {
 	forget, err := s.b.Send(kvstore.Write{Key: k.Key, Value: body, Expect: k.last, Delete: true}, func(a kvstore.Answer) {
 		s.Settle(o)
 		if a.Err == nil {
-			s.Recent.released(s.b.Instant(), k.Granted, a.Revision)
+			k.left(a.Revision)
 		} else {
 			k.deleteAs(status)
 		}
@@ -143,7 +150,7 @@ func (k *kept) delete(ctx context.Context, status record.Status, begun time.Time
 		conflict, refused := errors.AsType[*kvstore.ConflictError](err)
 		switch {
 		case err == nil:
-			k.s.Recent.released(b.Instant(), k.Granted, answer.Revision)
+			k.left(answer.Revision)
 			return deletion{found: last.broken}
 		case refused:
 			var over bool
@@ -198,7 +205,7 @@ func (t *tombstoning) refused(ctx context.Context, last uint64) (over bool, foun
 	// leader that was deposed: the one that leads may have applied what it
 	// refused, or do so yet. Of an empty key a tombstone would show that for
 	// a second.
-	none := err == nil && entry.Zero() && time.Since(t.begun) < tombstoneLife
+	none := err == nil && entry.Zero() && time.Since(t.begun) < bucket.TombstoneLife
 	if last < t.revision && (entry.From(id) || !none && !b.Alone()) {
 		t.unanswered = true
 	}

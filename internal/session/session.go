@@ -6,13 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"sync"
 	"time"
 
 	"github.com/natslock/locks/internal/bucket"
 	"github.com/natslock/locks/internal/clock"
-	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/kvstore"
 )
 
@@ -32,7 +30,6 @@ const (
 // WatchAfter, where it means at once.
 type Config struct {
 	TTL            time.Duration
-	Owner          string
 	RenewFraction  float64
 	Margin         float64
 	ReleaseTimeout time.Duration
@@ -46,7 +43,6 @@ type Config struct {
 // [Session.Close].
 type Session struct {
 	Config
-	Recent Recent // what the client remembers of the locks it released
 
 	b        *bucket.Bucket
 	renewer  *renewer
@@ -54,7 +50,6 @@ type Session struct {
 	sender   *bucket.Worker // all I/O of the renewer
 	notifier notifier
 	work     work
-	author   record.Body // what all records of the client say
 
 	mu        sync.Mutex
 	badBucket error // what Verify found
@@ -69,27 +64,15 @@ func New(b *bucket.Bucket, cfg Config) *Session {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	host, _ := os.Hostname()
 	s := &Session{
 		Config: cfg, b: b, sender: bucket.NewWorker(),
 		notifier: notifier{observe: cfg.Observe, worker: bucket.NewWorker()},
-		author:   record.Body{Client: b.Client, Owner: cfg.Owner, Host: host, PID: os.Getpid(), Started: processStart},
 	}
 	s.work.ctx, s.work.end = context.WithCancel(context.Background())
 	s.renewer = newRenewer(s)
 	s.orphans = newOrphans(s)
 	b.OnConnection(s.connectionChanged)
 	return s
-}
-
-// processStart tells two processes with one pid apart.
-var processStart = time.Now().UnixMilli()
-
-// Body is the part of a record that all of this client's have.
-func (s *Session) Body(status record.Status, meta map[string]string) record.Body {
-	b := s.author
-	b.Status, b.Meta = status, meta
-	return b
 }
 
 // Background runs clean-up work that outlives its caller. Its context ends when Close

@@ -1,4 +1,4 @@
-package session
+package bucket
 
 import (
 	"strings"
@@ -6,12 +6,11 @@ import (
 	"time"
 
 	"github.com/natslock/locks/internal/clock"
-	"github.com/natslock/locks/internal/record"
 )
 
 const (
-	// tombstoneLife is how long the server keeps a tombstone.
-	tombstoneLife = time.Second
+	// TombstoneLife is how long the server keeps a tombstone.
+	TombstoneLife = time.Second
 	// Bypass is how long after it has seen a queue empty a client may take the
 	// lock again without looking: the hot path stays one round trip, and nobody
 	// queued waits longer than that for it.
@@ -50,46 +49,43 @@ type vacancy struct {
 	at        clock.Instant
 }
 
-// released notes the own tombstone of a lock or a place.
-func (r *Recent) released(now clock.Instant, g Granted, revision uint64) {
-	if g.Once {
-		return
-	}
+// Left notes the own tombstone of a lock or a place.
+func (r *Recent) Left(now clock.Instant, key string, place bool, revision uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(r.m)+r.vacant >= recentMax && (r.swept == 0 || now.Sub(r.swept) > Bypass) {
 		r.sweep(now)
 	}
 	full := len(r.m)+r.vacant >= recentMax
-	if g.Body.Status == record.StatusWaiting {
+	if place {
 		if full {
 			return // a new key will do
 		}
 		if r.places == nil {
 			r.places = make(map[string][]vacancy)
 		}
-		queue := g.Key[:strings.LastIndexByte(g.Key, '.')+1]
+		queue := key[:strings.LastIndexByte(key, '.')+1]
 		r.fade(queue, now)
-		r.places[queue] = append(r.places[queue], vacancy{g.Key, revision, now})
+		r.places[queue] = append(r.places[queue], vacancy{key, revision, now})
 		r.vacant++
 		return
 	}
 	if r.m == nil {
 		r.m = make(map[string]trace)
 	}
-	t, known := r.m[g.Key]
+	t, known := r.m[key]
 	if !known && full || t.tombstone > revision {
 		return // a read will do
 	}
 	t.tombstone, t.at = revision, now
-	r.m[g.Key] = t
+	r.m[key] = t
 }
 
 // sweep throws out what has expired. Under mu.
 func (r *Recent) sweep(now clock.Instant) {
 	r.swept = now
 	for k, t := range r.m {
-		if now.Sub(t.at) > tombstoneLife {
+		if now.Sub(t.at) > TombstoneLife {
 			delete(r.m, k)
 		}
 	}
@@ -103,7 +99,7 @@ func (r *Recent) sweep(now clock.Instant) {
 func (r *Recent) fade(queue string, now clock.Instant) {
 	all := r.places[queue]
 	n := 0
-	for n < len(all) && now.Sub(all[n].at) >= tombstoneLife {
+	for n < len(all) && now.Sub(all[n].at) >= TombstoneLife {
 		n++
 	}
 	r.vacant -= n
@@ -158,7 +154,7 @@ func (r *Recent) Known(now clock.Instant, key string) (k Known) {
 	if !ok {
 		return k
 	}
-	if now.Sub(t.at) >= tombstoneLife {
+	if now.Sub(t.at) >= TombstoneLife {
 		delete(r.m, key)
 		return k
 	}

@@ -1,4 +1,4 @@
-package session
+package bucket
 
 import (
 	"fmt"
@@ -8,7 +8,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/internal/clock"
-	"github.com/natslock/locks/internal/record"
 )
 
 // TestVacanciesFade: a queue that is hot does not keep the places of its busiest
@@ -16,21 +15,20 @@ import (
 func TestVacanciesFade(t *testing.T) {
 	now := clock.Instant(1)
 	r := &Recent{}
-	place := func(key string) Granted { return Granted{Key: key, Body: record.Body{Status: record.StatusWaiting}} }
 	for i := range recentMax {
-		r.released(now, place(fmt.Sprintf("wait.hot.%d", i)), uint64(i+1))
+		r.Left(now, fmt.Sprintf("wait.hot.%d", i), true, uint64(i+1))
 	}
 	for i := range 20 { // one waiter goes on queuing
 		now = now.Add(100 * time.Millisecond)
 		key, tombstone := r.Vacancy(now, "wait.hot.")
 		require.NotEmpty(t, key)
 		require.NotZero(t, tombstone)
-		r.released(now, place(key), uint64(10_000+i))
+		r.Left(now, key, true, uint64(10_000+i))
 	}
 	require.Equal(t, 1, r.vacant)
-	r.released(now, Granted{Key: "lock.other"}, 99_999)
+	r.Left(now, "lock.other", false, 99_999)
 	require.EqualValues(t, 99_999, r.Known(now, "lock.other").Tombstone)
-	now = now.Add(tombstoneLife)
+	now = now.Add(TombstoneLife)
 	key, _ := r.Vacancy(now, "wait.hot.")
 	require.Empty(t, key)
 	require.Zero(t, r.vacant)
