@@ -44,24 +44,32 @@ var Prefixes = []string{LockPrefix, WaitPrefix, GatePrefix, RWaitPrefix, ReaderP
 
 // Keys are the keys of one lock.
 type Keys struct {
-	Gate   string // the record that excludes others: of a mutex its holder
-	queue  string // what the keys of its places begin with
-	reader string // what the keys of its readers begin with; "" for a mutex
+	Gate    string // the record that excludes others: of a mutex its holder
+	kind    Kind
+	encoded string
 }
 
 // KeysOf returns the keys of the lock of a kind with an encoded name.
 func KeysOf(kind Kind, encoded string) Keys {
+	k := Keys{kind: kind, encoded: encoded}
 	if kind == RW {
-		return Keys{Gate: GatePrefix + encoded, queue: RWaitPrefix + encoded + ".", reader: ReaderPrefix + encoded + "."}
+		k.Gate = GatePrefix + encoded
+	} else {
+		k.Gate = LockPrefix + encoded
 	}
-	return Keys{Gate: LockPrefix + encoded, queue: WaitPrefix + encoded + "."}
+	return k
 }
 
 // Place is the key of the place with an id. The id "*" makes a pattern of all places.
-func (k Keys) Place(id string) string { return k.queue + id }
+func (k Keys) Place(id string) string {
+	if k.kind == RW {
+		return RWaitPrefix + k.encoded + "." + id
+	}
+	return WaitPrefix + k.encoded + "." + id
+}
 
 // Reader is the key of the reader with an id. The id "*" makes a pattern of all readers.
-func (k Keys) Reader(id string) string { return k.reader + id }
+func (k Keys) Reader(id string) string { return ReaderPrefix + k.encoded + "." + id }
 
 // maxName is the longest encoded name in bytes.
 const maxName = 512
