@@ -53,7 +53,7 @@ mutants: ## every weakened variant is caught by its test, ten minutes
 
 .PHONY: bench
 bench: ## the hot paths beside bare publishes
-	go test -run '^$$' -bench . ./natslock ./rwlock ./internal/lease
+	go test -run '^$$' -bench . ./internal/verify/ratios
 
 .PHONY: compare
 compare: ## natslock beside other locks, a quarter of an hour; writes docs/benchmarks.md

@@ -14,13 +14,12 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
-	"github.com/natslock/locks/internal/verify/ratios"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
 )
 
-func TestMain(m *testing.M) { ratios.Main(m) }
+func TestMain(m *testing.M) { testutil.LeakCheck(m) }
 
 const (
 	subjects   = "$KV.natslock."

@@ -9,14 +9,13 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/natslock/locks/internal/verify/history"
-	"github.com/natslock/locks/internal/verify/ratios"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/rwlock"
 	"github.com/natslock/locks/testutil"
 )
 
-func TestMain(m *testing.M) { ratios.Main(m) }
+func TestMain(m *testing.M) { testutil.LeakCheck(m) }
 
 // patience bounds every wait for an event outside of bubbles: far more than it
 // can take, so that a test which fails says so instead of hanging.

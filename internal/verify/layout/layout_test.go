@@ -55,11 +55,10 @@ const verify = "internal/verify/"
 
 var forTests = map[string][]string{
 	verify + "history": {"natslock", "rwlock", "kvstore", "testutil"},
-	verify + "ratios":  {"kvstore", "testutil"},
 }
 
 // needServer are the packages that may start a server.
-var needServer = []string{"testutil", verify + "history", verify + "ratios", "cmd/lockctl"}
+var needServer = []string{"testutil", verify + "history", "cmd/lockctl"}
 
 // knowsNATS are the packages that speak to the server. All others know kvstore.KV.
 var knowsNATS = []string{"kvstore", "natslock", "testutil", "cmd/*", "examples/*", verify + "*"}

@@ -43,7 +43,7 @@ var patches = []mutant{
 	patched("clock-wall-unwatched", "the clock does not notice a suspend by the wall clock",
 		"internal/lease.TestClockCountsSuspend", clockGo,
 		`max(moved-known, known-moved) < clockNoise/2`, `max(moved-known, known-moved) >= 0`),
-	patched("clock-wall-believed", "the clock never notices a suspend after which the wall clock was set back",
+	patched("clock-wall-believed", "the clock does not notice a suspend if the wall clock is set back after it",
 		"internal/lease.TestClockAsksAgain", clockGo,
 		`age >= 0 && age < lookAgain`, `age < 1<<62`),
 	patched("record-any-version", "a record of another version is read as one of ours",
@@ -69,7 +69,7 @@ var patches = []mutant{
 	patched("overdue-unreadable", "a record that cannot be read can be overdue",
 		"natslock.TestOverdueUnreadable", overdueGo,
 		`e.Live() && !e.Unreadable && e.Record`, `e.Live() && e.Record`),
-	patched("overdue-local-clock", "the local clock decides what is overdue",
+	patched("overdue-local-clock", "the local clock decides whether a record is overdue",
 		"natslock.TestOverdueWrongClock", overdueGo,
 		`	st, err := e.kv.State(ctx, "")
 	return err == nil && entry.overdue(st.Time), err`, `	_, err := e.kv.State(ctx, "")
@@ -82,7 +82,7 @@ var patches = []mutant{
 	patched("claim-unguarded-join", "a reader's join is not conditional on the gate",
 		"rwlock.TestOneShot", claimGo,
 		`Expect: expect, Guard: c.guard, TTL: t.ttl}`, `Expect: expect, TTL: t.ttl}`),
-	patched("claim-deposed-refusal", "what a deposed leader refused and another one applied passes for a record of somebody else",
+	patched("claim-deposed-refusal", "an attempt that a deposed leader refused and another one applied passes for a record of another client",
 		"natslock.TestClaimRefusedByDeposedLeader", claimGo,
 		`(!c.attempts[n-1].answered || c.attempts[n-1].doubtful)`, `!c.attempts[n-1].answered`),
 	patched("claim-over-answer-kept", "the record of an acknowledgement to a claim that is over stays",
@@ -115,14 +115,14 @@ var patches = []mutant{
 	patched("claim-tokens-backwards", "a token below those already seen is granted",
 		"natslock.TestTokensGoBackwards", claimGo,
 		`if revision <= a.floor {`, `if revision == 0 {`),
-	patched("claim-given-up-lets-land", "a given-up attempt keeps what it expects, and can be applied later",
+	patched("claim-given-up-lets-land", "an attempt that was given up can be applied later",
 		"natslock.TestGivenUpDoesNotLand", claimGo,
 		`		if !givenUp {
 			return
 		}`, `		if givenUp || !givenUp {
 			return
 		}`),
-	patched("claim-given-up-takes-all", "a claim that was given up deletes whatever is in its way",
+	patched("claim-given-up-takes-all", "a claim that was given up deletes the record of another claim",
 		"natslock.TestForgedSighting", claimGo,
 		`err == nil && !(entry.of(c.id) && entry.Live())`, `err == nil && !entry.Live()`),
 	patched("claim-over-sighting-ignored", "the notification of a record of a claim that is over is ignored",
@@ -142,7 +142,7 @@ var patches = []mutant{
 	patched("claim-join-same-id", "a join without an answer is repeated under the same id",
 		"rwlock.TestRepeatedJoin", bidGo,
 		`b.cur.guard != "" && !errors.Is`, `b.cur.guard == "" && b.once && !errors.Is`),
-	patched("lease-clock-not-asked", "the state of a lease is what the renewer last made of it",
+	patched("lease-clock-not-asked", "the state of a lease is the one that the renewer saw last",
 		"internal/lease.TestSuspended/state", leaseGo,
 		`if l.state == Held && left <= 0 {`, `if l.state == Lost && left <= 0 {`),
 	{label: "lease-never-ends", weak: "the context of a lease lasts until the server says otherwise",
@@ -190,7 +190,7 @@ var patches = []mutant{
 	patched("found-broken-deleted", "the holder's client deletes its broken record while the holder still works",
 		"natslock.TestBreakWaitsForTheHolder", suspectGo,
 		`case own && entry.Status == StatusBroken:`, `case own && entry.Deleted && entry.Status == StatusBroken:`),
-	patched("found-stranger-ignored", "a record of somebody else in place of its own does not end the lease",
+	patched("found-stranger-ignored", "the record of another client in place of its own does not end the lease",
 		"natslock.TestBreakOverwritten", suspectGo,
 		`	case entry.Live():
 		act = l.lose(ErrLost, fmt.Sprintf("its record was replaced at revision %d", entry.Revision))`, `	case entry.Live():
@@ -235,7 +235,7 @@ var patches = []mutant{
 	patched("release-stranger-is-loss", "a release whose first try was applied without an answer is a loss",
 		"natslock.TestFaultAtEveryStep/A_lock_delete_1-1/answer_lost", releaseGo,
 		`case !entry.of(l.id) && unanswered:`, `case !entry.of(l.id) && unanswered && entry.Zero():`),
-	patched("release-takes-all", "a release deletes whatever is under the key",
+	patched("release-takes-all", "a release deletes the record of the next holder",
 		"natslock.TestLeaseUnlockAfterTheEnd", releaseGo,
 		`			case !entry.of(l.id):
 				return lost("its record was gone when it was to be released"), nil
@@ -262,7 +262,7 @@ var patches = []mutant{
 	patched("queue-place-used-anywhere", "the key of a place is used again where a list may show what it had before",
 		"natslock.TestPlaceIsNewWhereListsLag", queueGo,
 		`if a.e.kv.Current() {`, `if a.e.kv != nil {`),
-	patched("queue-stale-list", "the queue is read from a state that need not contain the own place",
+	patched("queue-stale-list", "the queue is read from a state that need not contain the waiter's own place",
 		"natslock.TestStaleQueueList", queueGo,
 		`queue, err := a.e.waiters(a.ctx, pattern, place.token, from)`, `queue, err := a.e.waiters(a.ctx, pattern, 0, from)`),
 	patched("queue-everybody-first", "a waiter does not wait for the waiters before it",
@@ -277,13 +277,13 @@ var patches = []mutant{
 	patched("queue-no-backstop", "a waiter that hears nothing does not read by itself",
 		"natslock.TestReleaseUnheard", queueGo,
 		`return b.place/3 + rand.N(b.place/30)`, `return time.Hour + rand.N(time.Second)`),
-	patched("queue-forged-tombstone", "a waiter claims at the revision of a live record, on the word of a notification",
+	patched("queue-forged-tombstone", "a notification makes a waiter claim at the revision of a live record",
 		"natslock.TestForgedTombstone", queueGo,
 		`expect, waiting = a.look(ev.Record.Revision)`, `expect, waiting = ev.Record.Revision, false`),
 	patched("queue-own-record-waited-for", "a waiter waits for its own late record",
 		"natslock.TestOwnAttemptLandsWhileWaiting", queueGo,
 		`return b.cur != nil && e.Live() && e.of(b.cur.id) }`, `return b.cur != nil && e.Zero() && e.of(b.cur.id) }`),
-	patched("queue-rubbish-has-a-place", "what cannot be read has a place in the queue",
+	patched("queue-rubbish-has-a-place", "a record that cannot be read has a place in the queue",
 		"natslock.TestCorruptQueue", listsGo,
 		`!entry.Unreadable && entry.Status == StatusWaiting {`, `!entry.Zero() {`),
 	patched("queue-bypass-for-ever", "a client takes its own lock again past the waiters",
@@ -305,7 +305,7 @@ var patches = []mutant{
 	patched("rw-first-by-predecessor", "a writer is first when its immediate predecessor was granted",
 		"rwlock.TestWriterBehindSlowReader", rwGo,
 		`a.shortcut = false`, `a.shortcut = true`),
-	patched("rw-reader-passes-writer", "a reader waits for nobody",
+	patched("rw-reader-passes-writer", "a reader does not wait for writers",
 		"rwlock.TestLine", rwGo,
 		`return !a.reads() || Mode(earlier.Mode) == Exclusive`, `return !a.reads()`),
 	patched("rw-writer-passes-readers", "a writer waits for earlier writers only",
@@ -375,7 +375,7 @@ var patches = []mutant{
 		`	atLeast := req.Token
 `, `	atLeast := uint64(0)
 `),
-	patched("break-anybody", "a break meets whoever holds the lock by now",
+	patched("break-anybody", "a break meets another holder than the one that was shown",
 		"natslock.TestBreakOnlyWhoWasShown", breakGo,
 		`case entry.TokenOrTicket() != req.Token:`, `case entry.TokenOrTicket() == 0:`),
 	patched("break-again", "a broken record is broken again, for another TTL",
@@ -390,7 +390,7 @@ var patches = []mutant{
 	patched("overdue-break-exact", "a fixed lease is broken for its rest exactly",
 		"natslock.TestOverdueBreakOfFixedLease", "internal/lease/break.go",
 		`serverTime.Sub(entry.Time)-overdueSlack`, `serverTime.Sub(entry.Time)`),
-	patched("break-fixed-truncated", "what is left of a broken fixed lease is rounded down",
+	patched("break-fixed-truncated", "the rest of a broken fixed lease is rounded down",
 		"natslock.TestBreakOfFixedLease", breakGo,
 		`ttl = max(ceilSecond(ttl-age), time.Second)`, `ttl = max((ttl - age).Truncate(time.Second), time.Second)`),
 	patched("break-lets-in", "a break lets the next holder in at once",

@@ -1,11 +1,4 @@
-// Package ratios sets what a lock costs beside what it cannot do without: the bare
-// conditional publishes to the same bucket, on the same server, in the same run.
-// Absolute times mean little on a shared machine; the ratios are what is read, and
-// what the tests guard.
-//
-// The server is a process of its own, so that the allocations and the CPU time that
-// are counted are the client's alone.
-package ratios
+package ratios_test
 
 import (
 	"bufio"
@@ -32,9 +25,9 @@ import (
 // storeVar makes a test binary a server with its store in that directory.
 const storeVar = "NATSLOCK_SPEED_STORE"
 
-// Main is the whole of a TestMain: it runs the tests under [testutil.LeakCheck], or
-// is the server that [Server] has started.
-func Main(m *testing.M) {
+// TestMain runs the tests under [testutil.LeakCheck], or is the server that [Server]
+// has started.
+func TestMain(m *testing.M) {
 	if dir := os.Getenv(storeVar); dir != "" {
 		if err := serve(dir); err != nil {
 			fmt.Fprintln(os.Stderr, err)

@@ -1,4 +1,4 @@
-package natslock_test
+package ratios_test
 
 import (
 	"context"
@@ -11,16 +11,15 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 
-	"github.com/natslock/locks/internal/verify/ratios"
 	"github.com/natslock/locks/natslock"
 )
 
-// The benchmarks set a lock beside the bare publishes that it cannot do without, in
-// turn and on one server: the ratio is what to read.
+// patience bounds every wait for an event: far more than it can take.
+const patience = 30 * time.Second
 
 func speedClient(t testing.TB, url string, opts ...natslock.Option) *natslock.Client {
 	t.Helper()
-	c, err := natslock.New(t.Context(), ratios.Connect(t, url), opts...)
+	c, err := natslock.New(t.Context(), Connect(t, url), opts...)
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithCancel(context.Background())
@@ -42,10 +41,10 @@ func cycle(t testing.TB, c *natslock.Client, name string) {
 
 // BenchmarkCycle is an uncontended acquire and release beside two publishes.
 func BenchmarkCycle(b *testing.B) {
-	url := ratios.Server(b)
+	url := Server(b)
 	c := speedClient(b, url)
-	p := ratios.NewPublisher(ratios.Connect(b, url), "bare")
-	ratios.Beside(b, func() { cycle(b, c, "bench") }, func() { p.Cycle(b) })
+	p := NewPublisher(Connect(b, url), "bare")
+	Beside(b, func() { cycle(b, c, "bench") }, func() { p.Cycle(b) })
 }
 
 const goroutines = 64
@@ -54,12 +53,12 @@ const goroutines = 64
 // and two publishes.
 func manyNames(t testing.TB, url string) (lock, bare func(i int)) {
 	c := speedClient(t, url)
-	nc := ratios.Connect(t, url)
-	var publishers [goroutines]*ratios.Publisher
+	nc := Connect(t, url)
+	var publishers [goroutines]*Publisher
 	var names [goroutines]string
 	for i := range goroutines {
 		names[i] = "many." + strconv.Itoa(i)
-		publishers[i] = ratios.NewPublisher(nc, "bare."+strconv.Itoa(i))
+		publishers[i] = NewPublisher(nc, "bare."+strconv.Itoa(i))
 	}
 	return func(i int) { cycle(t, c, names[i]) }, func(i int) { publishers[i].Cycle(t) }
 }
@@ -67,11 +66,11 @@ func manyNames(t testing.TB, url string) (lock, bare func(i int)) {
 // BenchmarkParallel is 64 goroutines of one client on as many names: the ratio is
 // of cycles a second, so more is better here.
 func BenchmarkParallel(b *testing.B) {
-	lock, bare := manyNames(b, ratios.Server(b))
+	lock, bare := manyNames(b, Server(b))
 	var locks, bares float64
 	for b.Loop() {
-		locks += ratios.Rate(goroutines, 200*time.Millisecond, lock)
-		bares += ratios.Rate(goroutines, 200*time.Millisecond, bare)
+		locks += Rate(goroutines, 200*time.Millisecond, lock)
+		bares += Rate(goroutines, 200*time.Millisecond, bare)
 	}
 	b.ReportMetric(0, "ns/op")
 	b.ReportMetric(locks/float64(b.N), "locks/s")
@@ -82,13 +81,13 @@ func BenchmarkParallel(b *testing.B) {
 // BenchmarkTryBusy is a one-shot acquire of a lock that somebody else holds: it
 // says who. Beside it, one publish that is refused.
 func BenchmarkTryBusy(b *testing.B) {
-	url := ratios.Server(b)
+	url := Server(b)
 	holder, c := speedClient(b, url), speedClient(b, url)
 	l, err := holder.Lock(b.Context(), "busy")
 	require.NoError(b, err)
 	defer func() { require.NoError(b, l.Unlock(context.Background())) }()
-	p := ratios.NewPublisher(ratios.Connect(b, url), "busy")
-	ratios.Beside(b, func() {
+	p := NewPublisher(Connect(b, url), "busy")
+	Beside(b, func() {
 		if _, err := c.TryLock(context.Background(), "busy"); err == nil {
 			b.Fatal("not busy")
 		}
@@ -100,7 +99,7 @@ func BenchmarkTryBusy(b *testing.B) {
 func BenchmarkRenew(b *testing.B) {
 	for _, n := range []int{1, 100, 5000} {
 		b.Run(strconv.Itoa(n), func(b *testing.B) {
-			url := ratios.Server(b)
+			url := Server(b)
 			c := speedClient(b, url, natslock.WithTTL(time.Minute))
 			locks := make([]*natslock.Lock, n)
 			for i := range locks {
@@ -108,8 +107,8 @@ func BenchmarkRenew(b *testing.B) {
 				locks[i], err = c.Lock(b.Context(), fmt.Sprint("renew.", i))
 				require.NoError(b, err)
 			}
-			bulk := ratios.NewBulk(b, ratios.Connect(b, url), n)
-			ratios.Beside(b, func() {
+			bulk := NewBulk(b, Connect(b, url), n)
+			Beside(b, func() {
 				var wg sync.WaitGroup
 				for _, l := range locks {
 					wg.Go(func() {
@@ -127,18 +126,18 @@ func BenchmarkRenew(b *testing.B) {
 // BenchmarkHandOver is from a release to the return of the next one's acquire, two
 // clients, beside a release, its notification and a claim that believes it.
 func BenchmarkHandOver(b *testing.B) {
-	url := ratios.Server(b)
+	url := Server(b)
 	clients := [2]*natslock.Client{speedClient(b, url), speedClient(b, url)}
 	var ncs [2]*nats.Conn
 	for i := range ncs {
-		ncs[i] = ratios.Connect(b, url)
+		ncs[i] = Connect(b, url)
 	}
-	bare := ratios.NewHandOver(b, ncs)
+	bare := NewHandOver(b, ncs)
 	held, err := clients[0].Lock(b.Context(), "hand over")
 	require.NoError(b, err)
 	n := 0
 	// Timed from within: the waiter has to have come before.
-	ratios.BesideTimed(b, func() time.Duration {
+	BesideTimed(b, func() time.Duration {
 		n++
 		type grant struct {
 			l  *natslock.Lock
@@ -170,12 +169,12 @@ func BenchmarkHandOver(b *testing.B) {
 
 // TestAllocations guards what an uncontended cycle allocates, beside two publishes.
 func TestAllocations(t *testing.T) {
-	if ratios.Race {
+	if Race {
 		t.Skip("the race detector allocates too")
 	}
-	url := ratios.Server(t)
+	url := Server(t)
 	c := speedClient(t, url)
-	p := ratios.NewPublisher(ratios.Connect(t, url), "bare")
+	p := NewPublisher(Connect(t, url), "bare")
 	locked := func() { cycle(t, c, "allocations") }
 	published := func() { p.Cycle(t) }
 	locked()
@@ -196,18 +195,18 @@ func TestAllocations(t *testing.T) {
 // TestSpeed guards the ratios of times, with room for a machine that does other
 // things at the same time: they are 1.15 and 0.88 on a quiet one.
 func TestSpeed(t *testing.T) {
-	if ratios.Race {
+	if Race {
 		t.Skip("the race detector slows down one side only")
 	}
-	url := ratios.Server(t)
+	url := Server(t)
 	c := speedClient(t, url)
-	p := ratios.NewPublisher(ratios.Connect(t, url), "bare")
-	ratio := ratios.Ratio(5, 200, func() { cycle(t, c, "speed") }, func() { p.Cycle(t) })
+	p := NewPublisher(Connect(t, url), "bare")
+	ratio := Ratio(5, 200, func() { cycle(t, c, "speed") }, func() { p.Cycle(t) })
 	lock, bare := manyNames(t, url)
 	var locks, bares float64
 	for range 5 {
-		locks += ratios.Rate(goroutines, 100*time.Millisecond, lock)
-		bares += ratios.Rate(goroutines, 100*time.Millisecond, bare)
+		locks += Rate(goroutines, 100*time.Millisecond, lock)
+		bares += Rate(goroutines, 100*time.Millisecond, bare)
 	}
 	t.Logf("a cycle takes %.2f times two bare publishes; with %d names %.2f of their cycles a second", ratio, goroutines, locks/bares)
 	require.Less(t, ratio, 1.6)
@@ -216,13 +215,13 @@ func TestSpeed(t *testing.T) {
 
 // TestHeldMemory guards what a held lock costs its client, watched and renewed.
 func TestHeldMemory(t *testing.T) {
-	if ratios.Race {
+	if Race {
 		t.Skip("the race detector uses memory too")
 	}
 	const n = 5000
-	c := speedClient(t, ratios.Server(t), natslock.WithWatchAfter(0), natslock.WithRenewFraction(0.1))
+	c := speedClient(t, Server(t), natslock.WithWatchAfter(0), natslock.WithRenewFraction(0.1))
 	cycle(t, c, "first")
-	before, begun := ratios.Heap(), c.Stats().Renewed
+	before, begun := Heap(), c.Stats().Renewed
 	locks := make([]*natslock.Lock, n)
 	var wg sync.WaitGroup
 	for w := range 16 {
@@ -241,7 +240,7 @@ func TestHeldMemory(t *testing.T) {
 	for end := time.Now().Add(patience); c.Stats().Renewed < begun+2*n && time.Now().Before(end); {
 		time.Sleep(10 * time.Millisecond)
 	}
-	each := (ratios.Heap() - before) / n
+	each := (Heap() - before) / n
 	t.Logf("%d bytes for each of %d locks", each, n)
 	require.Less(t, each, int64(2<<10))
 	for _, l := range locks {

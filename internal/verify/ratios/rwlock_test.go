@@ -1,4 +1,4 @@
-package rwlock_test
+package ratios_test
 
 import (
 	"context"
@@ -8,7 +8,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/natslock/locks/internal/verify/ratios"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/rwlock"
 )
@@ -19,7 +18,7 @@ import (
 func BenchmarkJoin(b *testing.B) {
 	for _, n := range []int{1, 10, 100} {
 		b.Run(strconv.Itoa(n), func(b *testing.B) {
-			url := ratios.Server(b)
+			url := Server(b)
 			for i := range n {
 				// Clients of their own: one client's readers share a lease.
 				l, err := speedReader(b, url, i).RLock(b.Context(), "join")
@@ -27,8 +26,8 @@ func BenchmarkJoin(b *testing.B) {
 				defer func() { require.NoError(b, l.Unlock(context.Background())) }()
 			}
 			rw := speedReader(b, url, n)
-			p := ratios.NewPublisher(ratios.Connect(b, url), "bare")
-			ratios.Beside(b, func() {
+			p := NewPublisher(Connect(b, url), "bare")
+			Beside(b, func() {
 				l, err := rw.RLock(context.Background(), "join")
 				if err != nil {
 					b.Fatal(err)
@@ -43,7 +42,7 @@ func BenchmarkJoin(b *testing.B) {
 
 func speedReader(b *testing.B, url string, i int) *rwlock.RWLock {
 	b.Helper()
-	c, err := natslock.New(b.Context(), ratios.Connect(b, url), natslock.WithOwner(fmt.Sprint("reader ", i)))
+	c, err := natslock.New(b.Context(), Connect(b, url), natslock.WithOwner(fmt.Sprint("reader ", i)))
 	require.NoError(b, err)
 	b.Cleanup(func() { _ = c.Close(context.Background()) })
 	return rwlock.New(c)

@@ -1,6 +1,6 @@
 //go:build !race
 
-package ratios
+package ratios_test
 
 // Race says that the race detector is off.
 const Race = false

@@ -1,0 +1,11 @@
+// Package ratios sets what a lock costs beside what it cannot do without: the bare
+// conditional publishes to the same bucket, on the same server, in the same run.
+// Absolute times mean little on a shared machine. The benchmarks report the ratios,
+// and the tests guard them, with the allocations and the memory of a held lock.
+//
+// The server is a process of its own, so that the allocations and the CPU time that
+// are counted are the client's alone.
+//
+// The package has no code outside its tests. What compares natslock with other locks
+// is the module bench.
+package ratios
