@@ -45,13 +45,13 @@ var Prefixes = []string{LockPrefix, WaitPrefix, GatePrefix, RWaitPrefix, ReaderP
 // Keys are the keys of one lock.
 type Keys struct {
 	Gate    string // the record that excludes others: of a mutex its holder
-	kind    Kind
+	Kind    Kind
 	encoded string
 }
 
 // KeysOf returns the keys of the lock of a kind with an encoded name.
 func KeysOf(kind Kind, encoded string) Keys {
-	k := Keys{kind: kind, encoded: encoded}
+	k := Keys{Kind: kind, encoded: encoded}
 	if kind == RW {
 		k.Gate = GatePrefix + encoded
 	} else {
@@ -62,7 +62,7 @@ func KeysOf(kind Kind, encoded string) Keys {
 
 // Place is the key of the place with an id. The id "*" makes a pattern of all places.
 func (k Keys) Place(id string) string {
-	if k.kind == RW {
+	if k.Kind == RW {
 		return RWaitPrefix + k.encoded + "." + id
 	}
 	return WaitPrefix + k.encoded + "." + id

@@ -205,8 +205,8 @@ func (w *fieldWriter) text(key, v string) {
 	}
 }
 
-// ErrInvalidOption says that a record cannot hold what its writer gave.
-var ErrInvalidOption = errors.New("invalid option")
+// ErrInvalidOption says that a record cannot hold what its writer gave, for example.
+var ErrInvalidOption = kvstore.ErrInvalidOption
 
 var errUnreadable = errors.New("unreadable record")
 
@@ -258,6 +258,15 @@ func (e Entry) TokenOrTicket() uint64 {
 
 // Live says whether the record keeps others out.
 func (e Entry) Live() bool { return !e.Zero() && !e.Deleted }
+
+// ClaimID names the claim for operators. A record that cannot be read names none: its
+// revision stands for it.
+func (e Entry) ClaimID() string {
+	if e.Unreadable {
+		return fmt.Sprintf("unreadable-%d", e.Revision)
+	}
+	return e.ID
+}
 
 // BrokenBecause names the operator that broke the record, and the reason.
 func (e Entry) BrokenBecause() string { return fmt.Sprintf("by %s: %s", e.BrokenBy, e.Reason) }

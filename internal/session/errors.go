@@ -10,10 +10,11 @@ var (
 	ErrLost     = errors.New("lock lost")
 	ErrBroken   = fmt.Errorf("broken by an operator: %w", ErrLost)
 	ErrReleased = errors.New("lock released")
+	ErrEnded    = errors.New("lock ended as planned")
 )
 
 // EndError is the cause of a lease's end. It matches [ErrLost], [ErrBroken],
-// [ErrReleased] or [bucket.ErrClosed].
+// [ErrReleased], [ErrEnded] or [bucket.ErrClosed].
 type EndError struct {
 	Name  string
 	Token uint64

@@ -20,6 +20,7 @@ const (
 	EventReleased
 	EventLost
 	EventBroken
+	EventEnded
 	EventGaveUp
 	EventAtRisk
 )

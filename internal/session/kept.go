@@ -1,7 +1,6 @@
 package session
 
 import (
-	"errors"
 	"sync"
 	"time"
 
@@ -20,6 +19,8 @@ const (
 	Lost
 	// Released by its holder.
 	Released
+	// Ended: over at the time it was taken until.
+	Ended
 )
 
 // Granted is a claim that the server has granted: what a lease or a place begins as.
@@ -106,7 +107,7 @@ func (k *kept) Status() (State, time.Duration, error) {
 	var lost ending
 	left := k.end.Sub(k.s.b.Instant())
 	if k.state == Held && left <= 0 {
-		lost = k.lose(ErrLost, unconfirmed)
+		lost = k.expire()
 	}
 	state, cause := k.state, k.cause
 	k.mu.Unlock()
@@ -162,7 +163,7 @@ func (k *kept) tick(now clock.Instant) {
 	}
 	var lost ending
 	if now >= k.end {
-		lost = k.lose(ErrLost, unconfirmed)
+		lost = k.expire()
 	} else {
 		k.of.perform(now)
 		if r := &k.renewals; k.renews() && !k.doubt.resolving && now >= r.next {
@@ -175,21 +176,33 @@ func (k *kept) tick(now clock.Instant) {
 	lost.finish()
 }
 
+// expire ends a record whose validity is over: as planned, if it was taken until that
+// time. Under mu.
+func (k *kept) expire() ending {
+	if k.capped && k.end >= k.until {
+		return k.lose(ErrEnded, "")
+	}
+	return k.lose(ErrLost, unconfirmed)
+}
+
 // lose ends a record that is held. The caller finishes the ending without the mutex.
 // Under mu.
 func (k *kept) lose(kind error, why string) ending {
 	if k.state != Held {
 		return ending{}
 	}
-	if k.doubt.breaker != "" && kind == ErrLost {
+	if k.doubt.breaker != "" && (kind == ErrLost || kind == ErrEnded) {
 		// Broken so that others got in at once: by now the record is theirs.
 		kind, why = ErrBroken, k.doubt.breaker
 	}
-	k.state = Lost
-	event := EventLost
-	if errors.Is(kind, ErrBroken) {
+	state, event := Lost, EventLost
+	switch kind {
+	case ErrBroken:
 		event = EventBroken
+	case ErrEnded:
+		state, event = Ended, EventEnded
 	}
+	k.state = state
 	return k.stop(event, &EndError{Name: k.Name, Token: k.Token, Kind: kind, Why: why})
 }
 

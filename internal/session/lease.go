@@ -297,7 +297,7 @@ func (l *Lease) Release() error {
 	defer close(l.released)
 	var lost ending
 	if l.s.b.Instant() >= l.end {
-		lost = l.lose(ErrLost, unconfirmed)
+		lost = l.expire()
 	}
 	was, end := l.state, l.end
 	released := l.release()
@@ -307,13 +307,13 @@ func (l *Lease) Release() error {
 	released.finish()
 
 	switch {
-	case was == Lost && !working:
+	case was != Held && !working:
 		l.result = cause
 		return l.result
 	case !working:
 		l.result = fmt.Errorf("release lock %q: %w", l.kept.Name, bucket.ErrClosed)
 		return l.result
-	case was == Lost && (!errors.Is(cause.Kind, ErrBroken) || l.s.b.Away()):
+	case was != Held && (!errors.Is(cause.Kind, ErrBroken) || l.s.b.Away()):
 		// The caller is not kept waiting for what is most likely gone. A broken
 		// record is there, and keeps others out until it is deleted.
 		l.deleteLater()
@@ -323,7 +323,7 @@ func (l *Lease) Release() error {
 	}
 	found, err := l.deleteWithin(l.s.ReleaseTimeout)
 	switch {
-	case was == Lost:
+	case was != Held:
 		l.result = cause
 	case found != nil && (errors.Is(found, ErrBroken) || l.s.b.Instant() < end):
 		l.result = found
