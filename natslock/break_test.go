@@ -16,7 +16,7 @@ import (
 
 func breakLock(t testing.TB, c *natslock.Client, l *natslock.Lock, reason string, opts ...natslock.BreakOption) {
 	t.Helper()
-	require.NoError(t, c.Break(context.Background(), natslock.Mutex, l.Name(), l.Token(), reason, opts...))
+	require.NoError(t, c.Break(context.Background(), natslock.KindMutex, l.Name(), l.Token(), reason, opts...))
 }
 
 func TestBreakTellsTheHolder(t *testing.T) {
@@ -179,21 +179,21 @@ func TestBreakOnlyWhoWasShown(t *testing.T) {
 		ctx := t.Context()
 		old := mustLock(t, holder.Client, "l")
 		mustUnlock(t, old)
-		require.ErrorIs(t, other.Break(ctx, natslock.Mutex, "l", old.Token(), ""), natslock.ErrReleased, "a tombstone")
+		require.ErrorIs(t, other.Break(ctx, natslock.KindMutex, "l", old.Token(), ""), natslock.ErrReleased, "a tombstone")
 		l := mustLock(t, holder.Client, "l", natslock.NoRenew(), natslock.TTL(time.Hour))
 		p := newTap(t, s.Connect(), ">")
 		for _, token := range []uint64{0, old.Token(), l.Token() - 1, l.Token() + 1} {
-			require.ErrorIs(t, other.Break(ctx, natslock.Mutex, "l", token, ""), natslock.ErrReleased)
-			require.ErrorIs(t, other.Break(ctx, natslock.Mutex, "l", token, "", natslock.Now()), natslock.ErrReleased)
+			require.ErrorIs(t, other.Break(ctx, natslock.KindMutex, "l", token, ""), natslock.ErrReleased)
+			require.ErrorIs(t, other.Break(ctx, natslock.KindMutex, "l", token, "", natslock.Now()), natslock.ErrReleased)
 		}
-		require.ErrorIs(t, other.Break(ctx, natslock.Mutex, "nobody's", 1, ""), natslock.ErrReleased)
-		require.ErrorIs(t, other.Break(ctx, natslock.Mutex, "", 1, ""), natslock.ErrInvalidName)
+		require.ErrorIs(t, other.Break(ctx, natslock.KindMutex, "nobody's", 1, ""), natslock.ErrReleased)
+		require.ErrorIs(t, other.Break(ctx, natslock.KindMutex, "", 1, ""), natslock.ErrInvalidName)
 		require.Empty(t, p.take(t, other.nc), "nothing was written")
 		wantHeld(t, l)
 
 		ended, cancel := context.WithCancel(ctx)
 		cancel()
-		require.ErrorIs(t, other.Break(ended, natslock.Mutex, "l", l.Token(), ""), context.Canceled)
+		require.ErrorIs(t, other.Break(ended, natslock.KindMutex, "l", l.Token(), ""), context.Canceled)
 
 		breakLock(t, other.Client, l, "first")
 		require.Len(t, p.take(t, other.nc), 1)

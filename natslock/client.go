@@ -86,7 +86,7 @@ func New(ctx context.Context, nc *nats.Conn, opts ...Option) (*Client, error) {
 // whoever wants to write, up to a minute: only then a Lock can outlive its
 // context. Contexts of held locks end in time nevertheless.
 func (c *Client) Lock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
-	return c.Acquire(ctx, Mutex, Exclusive, true, name, opts...)
+	return c.Acquire(ctx, KindMutex, Exclusive, true, name, opts...)
 }
 
 // TryLock takes the mutex if it is free and nobody is queued for it. It never
@@ -97,7 +97,7 @@ func (c *Client) Lock(ctx context.Context, name string, opts ...LockOption) (*Lo
 // not answer, or as [Client.Lock]. It matches [ErrTimeout] and ctx's error when
 // ctx has ended, and [ErrUnavailable] too when that was before the answer came.
 func (c *Client) TryLock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
-	return c.Acquire(ctx, Mutex, Exclusive, false, name, opts...)
+	return c.Acquire(ctx, KindMutex, Exclusive, false, name, opts...)
 }
 
 // Acquire is what [Client.Lock], [Client.TryLock] and the methods of package

@@ -14,37 +14,41 @@ import (
 type Kind int
 
 const (
-	// Mutex is the mutual exclusion lock of this package.
-	Mutex Kind = iota
-	// RW is the reader-writer lock of package rwlock.
-	RW
+	// KindMutex is the mutual exclusion lock of this package.
+	KindMutex Kind = iota
+	// KindRW is the reader-writer lock of package rwlock.
+	KindRW
 )
 
 func (k Kind) String() string {
 	switch k {
-	case Mutex:
+	case KindMutex:
 		return "mutex"
-	case RW:
+	case KindRW:
 		return "rw"
 	}
 	return fmt.Sprintf("Kind(%d)", int(k))
 }
 
-// Mode is how a waiter wants a lock.
+// Mode is how a client holds a lock, or waits to hold it.
 type Mode int
 
 const (
-	// Exclusive: alone.
+	// Exclusive: alone, as the holder of a mutex and as a writer.
 	Exclusive Mode = iota
 	// Shared: together with other readers.
 	Shared
 )
 
+// String returns "exclusive" or "shared".
 func (m Mode) String() string {
-	if m == Shared {
-		return "read"
+	switch m {
+	case Exclusive:
+		return "exclusive"
+	case Shared:
+		return "shared"
 	}
-	return "write"
+	return fmt.Sprintf("Mode(%d)", int(m))
 }
 
 // Info is what the bucket says of one lock. It is a look at one moment: by the

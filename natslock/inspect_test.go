@@ -21,7 +21,7 @@ func TestInspect(t *testing.T) {
 		a, b := join(t, s, natslock.WithOwner("alice")), join(t, s, natslock.WithOwner("bob"))
 		host, _ := os.Hostname()
 		info := inspect(t, a.Client, "l")
-		require.Equal(t, natslock.Info{Kind: natslock.Mutex, Name: "l"}, info, "nobody's")
+		require.Equal(t, natslock.Info{Kind: natslock.KindMutex, Name: "l"}, info, "nobody's")
 
 		time.Sleep(time.Second)
 		meta := map[string]string{"build": "17"}
@@ -65,10 +65,10 @@ func TestInspect(t *testing.T) {
 		check(last.Time)
 		require.Equal(t, ticket, info.Queue[0].Ticket, "it stays that of the first record")
 
-		info, err := a.Inspect(t.Context(), natslock.RW, "l")
+		info, err := a.Inspect(t.Context(), natslock.KindRW, "l")
 		require.NoError(t, err)
-		require.Equal(t, natslock.Info{Kind: natslock.RW, Name: "l"}, info, "another lock")
-		require.Equal(t, "mutex", natslock.Mutex.String())
+		require.Equal(t, natslock.Info{Kind: natslock.KindRW, Name: "l"}, info, "another lock")
+		require.Equal(t, "mutex", natslock.KindMutex.String())
 	})
 }
 
@@ -318,7 +318,7 @@ func TestInspectWatchDetails(t *testing.T) {
 		l := mustLock(t, a.Client, "l", natslock.Meta(map[string]string{"k": "v"}))
 		ev := receive(t, events, "an event")
 		require.Equal(t, natslock.EventGranted, ev.Type)
-		require.Equal(t, natslock.Mutex, ev.Kind)
+		require.Equal(t, natslock.KindMutex, ev.Kind)
 		require.Equal(t, l.Token(), ev.Token)
 		require.Equal(t, l.ID(), ev.ID)
 		require.Equal(t, "alice", ev.Holder.Owner)
@@ -411,7 +411,7 @@ func TestInspectObserver(t *testing.T) {
 		for i, ev := range b.rec.all() {
 			types = append(types, ev.Type.String())
 			require.Equal(t, "l", ev.Name)
-			require.Equal(t, natslock.Mutex, ev.Kind)
+			require.Equal(t, natslock.KindMutex, ev.Kind)
 			require.NotEmpty(t, ev.ID)
 			require.Nil(t, ev.Holder)
 			b.rec.mu.Lock()

@@ -364,7 +364,7 @@ func (r *raw) live(pattern string) []string {
 
 func inspect(t testing.TB, c *natslock.Client, name string) natslock.Info {
 	t.Helper()
-	info, err := c.Inspect(context.Background(), natslock.Mutex, name)
+	info, err := c.Inspect(context.Background(), natslock.KindMutex, name)
 	require.NoError(t, err)
 	return info
 }

@@ -74,9 +74,9 @@ func TestNamesRefused(t *testing.T) {
 		_, err = c.TryLock(t.Context(), name)
 		require.ErrorIs(t, err, natslock.ErrInvalidName)
 		require.ErrorIs(t, c.Do(t.Context(), name, nil), natslock.ErrInvalidName)
-		_, err = c.Inspect(t.Context(), natslock.Mutex, name)
+		_, err = c.Inspect(t.Context(), natslock.KindMutex, name)
 		require.ErrorIs(t, err, natslock.ErrInvalidName)
-		require.ErrorIs(t, c.Break(t.Context(), natslock.Mutex, name, 1, ""), natslock.ErrInvalidName)
+		require.ErrorIs(t, c.Break(t.Context(), natslock.KindMutex, name, 1, ""), natslock.ErrInvalidName)
 		for _, err := range c.List(t.Context(), name) {
 			require.ErrorIs(t, err, natslock.ErrInvalidName)
 		}

@@ -47,7 +47,7 @@ func TestPermissionDenied(t *testing.T) {
 		require.ErrorContains(t, err, "$KV.natslock.lock."+name)
 	}
 	require.Equal(t, l.Token(), inspect(t, c, "l").Holder.Token, "it may read")
-	err := quickly(t, time.Second, "Break", func() error { return c.Break(ctx, natslock.Mutex, "l", l.Token(), "") })
+	err := quickly(t, time.Second, "Break", func() error { return c.Break(ctx, natslock.KindMutex, "l", l.Token(), "") })
 	require.ErrorIs(t, err, natslock.ErrPermission)
 	wantHeld(t, l)
 }

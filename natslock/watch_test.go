@@ -83,12 +83,12 @@ func TestWatchTellsWho(t *testing.T) {
 		ev = f.next(natslock.EventGranted)
 		require.Equal(t, "bob", ev.Holder.Owner)
 		require.Equal(t, 40*time.Second, ev.Waited.Round(100*time.Millisecond))
-		info, err := viewer.Inspect(t.Context(), natslock.Mutex, "l")
+		info, err := viewer.Inspect(t.Context(), natslock.KindMutex, "l")
 		require.NoError(t, err)
 		require.Equal(t, ev.Waited, info.Holder.Waited)
 
 		time.Sleep(30 * time.Second) // renewed, it still says so
-		info, err = viewer.Inspect(t.Context(), natslock.Mutex, "l")
+		info, err = viewer.Inspect(t.Context(), natslock.KindMutex, "l")
 		require.NoError(t, err)
 		require.Equal(t, ev.Waited, info.Holder.Waited)
 		mustUnlock(t, next)

@@ -19,9 +19,9 @@ func TestBreakByLaggingReplica(t *testing.T) {
 		kind natslock.Kind
 		take func(*peer) acquireFunc
 	}{
-		{"holder", natslock.Mutex, func(p *peer) acquireFunc { return p.c.Lock }},
-		{"writer", natslock.RW, func(p *peer) acquireFunc { return p.Lock }},
-		{"reader", natslock.RW, func(p *peer) acquireFunc { return p.RLock }},
+		{"holder", natslock.KindMutex, func(p *peer) acquireFunc { return p.c.Lock }},
+		{"writer", natslock.KindRW, func(p *peer) acquireFunc { return p.Lock }},
+		{"reader", natslock.KindRW, func(p *peer) acquireFunc { return p.RLock }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
@@ -57,11 +57,11 @@ func TestBreakTokenNotReached(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a := newPeer(t, s.Connect(), 1)
 		l := take(t, a.c.Lock, "x")
-		err := a.c.Break(t.Context(), natslock.Mutex, "x", l.Token()+1000, "test")
+		err := a.c.Break(t.Context(), natslock.KindMutex, "x", l.Token()+1000, "test")
 		require.ErrorIs(t, err, natslock.ErrReleased)
 		r := proof.NewReplica(t, s.Connect())
 		b := newPeerOver(t, s.Connect(), 2, r.Over)
-		err = b.c.Break(t.Context(), natslock.Mutex, "x", l.Token()+1000, "test")
+		err = b.c.Break(t.Context(), natslock.KindMutex, "x", l.Token()+1000, "test")
 		require.ErrorIs(t, err, natslock.ErrUnavailable)
 		require.NotErrorIs(t, err, natslock.ErrReleased)
 		require.NoError(t, end(l, false))

@@ -56,13 +56,13 @@ func New(c *natslock.Client) *RWLock { return &RWLock{c: c} }
 // A name that this client uses as a mutex is refused with an error matching
 // [natslock.ErrInvalidName]: the two are different locks.
 func (rw *RWLock) Lock(ctx context.Context, name string, opts ...natslock.LockOption) (*natslock.Lock, error) {
-	return rw.c.Acquire(ctx, natslock.RW, natslock.Exclusive, true, name, opts...)
+	return rw.c.Acquire(ctx, natslock.KindRW, natslock.Exclusive, true, name, opts...)
 }
 
 // TryLock takes the lock for writing if nobody holds it or waits for it. It never
 // queues. The error then matches [natslock.ErrLocked].
 func (rw *RWLock) TryLock(ctx context.Context, name string, opts ...natslock.LockOption) (*natslock.Lock, error) {
-	return rw.c.Acquire(ctx, natslock.RW, natslock.Exclusive, false, name, opts...)
+	return rw.c.Acquire(ctx, natslock.KindRW, natslock.Exclusive, false, name, opts...)
 }
 
 // RLock takes the lock for reading, waiting in line like [RWLock.Lock].
@@ -72,13 +72,13 @@ func (rw *RWLock) TryLock(ctx context.Context, name string, opts ...natslock.Loc
 // other goroutines of this client that read: never one older than a third of its
 // TTL or renewed already, nor once a writer was seen.
 func (rw *RWLock) RLock(ctx context.Context, name string, opts ...natslock.LockOption) (*natslock.Lock, error) {
-	return rw.c.Acquire(ctx, natslock.RW, natslock.Shared, true, name, opts...)
+	return rw.c.Acquire(ctx, natslock.KindRW, natslock.Shared, true, name, opts...)
 }
 
 // TryRLock takes the lock for reading if no writer holds it and nobody waits for
 // it. It never queues. The error then matches [natslock.ErrLocked].
 func (rw *RWLock) TryRLock(ctx context.Context, name string, opts ...natslock.LockOption) (*natslock.Lock, error) {
-	return rw.c.Acquire(ctx, natslock.RW, natslock.Shared, false, name, opts...)
+	return rw.c.Acquire(ctx, natslock.KindRW, natslock.Shared, false, name, opts...)
 }
 
 // Do runs fn under the write lock; see [natslock.Client.Do].

@@ -44,11 +44,11 @@ the answer was no.`
 // AfterApply checks what kong cannot.
 func (c *breakCmd) AfterApply() error {
 	switch {
-	case c.Kind != "" && c.Kind != natslock.Mutex.String() && c.Kind != natslock.RW.String():
+	case c.Kind != "" && c.Kind != natslock.KindMutex.String() && c.Kind != natslock.KindRW.String():
 		return fmt.Errorf("--kind %q: neither mutex nor rw", c.Kind)
 	case c.Reader != nil && c.Token != nil:
 		return errors.New("--reader and --fencing-token exclude each other")
-	case c.Reader != nil && c.Kind == natslock.Mutex.String():
+	case c.Reader != nil && c.Kind == natslock.KindMutex.String():
 		return errors.New("--reader: a mutex has none")
 	case c.Reader != nil && *c.Reader == "": // an unset variable, and it would match any
 		return errors.New("--reader: the id is empty")

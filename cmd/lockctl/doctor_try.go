@@ -169,7 +169,7 @@ func (d *doctor) mutex() {
 		d.fail("mutex", err, "see the rows above")
 		return
 	}
-	info, lookErr := d.s.Inspect(ctx, natslock.Mutex, d.name)
+	info, lookErr := d.s.Inspect(ctx, natslock.KindMutex, d.name)
 	renewing := time.Now()
 	err = l.Extend(ctx, 0)
 	releasing := time.Now()

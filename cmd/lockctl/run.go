@@ -165,11 +165,11 @@ func (c *runCmd) ttl() time.Duration { return (c.TTL + time.Second - 1).Truncate
 func (c *runCmd) lock() (natslock.Kind, natslock.Mode) {
 	switch {
 	case c.Read:
-		return natslock.RW, natslock.Shared
+		return natslock.KindRW, natslock.Shared
 	case c.Write:
-		return natslock.RW, natslock.Exclusive
+		return natslock.KindRW, natslock.Exclusive
 	}
-	return natslock.Mutex, natslock.Exclusive
+	return natslock.KindMutex, natslock.Exclusive
 }
 
 // acquire waits for the lock. A signal ends the wait with the exit code that it

@@ -57,7 +57,7 @@ func TestRunReadersAndWriter(t *testing.T) {
 	require.Greater(t, number(t, file("begin")), max(number(t, file("a.end")), number(t, file("b.end"))))
 	require.Greater(t, token, max(number(t, file("a")), number(t, file("b"))))
 	l = await(t, s, "x", "the writer", func(l lock) bool { return !l.WriterWaits })
-	require.Equal(t, "write", l.Mode)
+	require.Equal(t, "exclusive", l.Mode)
 	require.Len(t, l.Queue, 1)
 	code, _, errs := run(t, s, "run", "--read", "-w", "0.05", "x", "--", "true")
 	require.Equal(t, 1, code, errs)
@@ -232,7 +232,7 @@ func TestLookAtReadersAndWriters(t *testing.T) {
 	l := all[0]
 	require.Equal(t, all[:1], locks(t, s, "info", "x"))
 	require.Equal(t, "rw", l.Kind)
-	require.Equal(t, "read", l.Mode)
+	require.Equal(t, "shared", l.Mode)
 	require.True(t, l.WriterWaits)
 	require.False(t, l.BothKinds)
 	require.Equal(t, w1.cmd.Process.Pid, l.Holder.PID)
@@ -240,11 +240,11 @@ func TestLookAtReadersAndWriters(t *testing.T) {
 	require.Equal(t, map[string]string{"job": "scan"}, l.Readers[0].Meta)
 	require.Equal(t, 30.0, l.Readers[1].TTL)
 	require.Len(t, l.Queue, 2)
-	require.Equal(t, []any{r3.cmd.Process.Pid, "read", w2.cmd.Process.Pid, "write"},
+	require.Equal(t, []any{r3.cmd.Process.Pid, "shared", w2.cmd.Process.Pid, "exclusive"},
 		[]any{l.Queue[0].PID, l.Queue[0].Mode, l.Queue[1].PID, l.Queue[1].Mode})
-	require.Equal(t, "read", all[1].Mode)
+	require.Equal(t, "shared", all[1].Mode)
 	require.Nil(t, all[1].Holder)
-	require.Equal(t, "write", all[2].Mode)
+	require.Equal(t, "exclusive", all[2].Mode)
 	require.False(t, all[2].WriterWaits)
 	require.NotNil(t, all[2].Readers)
 
@@ -262,17 +262,17 @@ func TestLookAtReadersAndWriters(t *testing.T) {
 	require.Empty(t, errs)
 	lines := strings.Split(strings.TrimSpace(out), "\n")
 	require.Len(t, lines, 5)
-	require.Regexp(t, `^rw +x +read +\S+:`+pidOf(r1)+` and 1 more +- +\S+s +\d+s +2 +2$`, lines[1])
-	require.Regexp(t, `^rw +x +write +\S+:`+pidOf(w1)+` \(waits for readers\) +\d{16} +\S+s +\d+s$`, lines[2])
-	require.Regexp(t, `^rw +y +read +\S+:\d+ +\d{16} +\S+s +\d+s +1 +0$`, lines[3])
-	require.Regexp(t, `^rw +z +write +\S+:\d+ +\d{16} +\S+s +\d+s +0 +0$`, lines[4])
+	require.Regexp(t, `^rw +x +shared +\S+:`+pidOf(r1)+` and 1 more +- +\S+s +\d+s +2 +2$`, lines[1])
+	require.Regexp(t, `^rw +x +exclusive +\S+:`+pidOf(w1)+` \(waits for readers\) +\d{16} +\S+s +\d+s$`, lines[2])
+	require.Regexp(t, `^rw +y +shared +\S+:\d+ +\d{16} +\S+s +\d+s +1 +0$`, lines[3])
+	require.Regexp(t, `^rw +z +exclusive +\S+:\d+ +\d{16} +\S+s +\d+s +0 +0$`, lines[4])
 
 	_, out, _ = run(t, s, "info", "x")
 	for _, want := range []string{
 		`^rw x: held by 2 readers, a writer waits for them to leave\n`,
 		`\n +writer +\S+:` + pidOf(w1) + `\n`, `\n +waits +\S+, since .*, for the readers to leave\n`,
 		`\n +reader 1 +\S+:` + pidOf(r1) + `\n`, `\n +reader 2 +\S+:` + pidOf(r2) + `\n`, `TTL 30s`, `job=scan`,
-		`\n +queue of 2\n +1 +\S+:` + pidOf(r3) + ` +read +waits .*\n +2 +\S+:` + pidOf(w2) + ` +write +waits `,
+		`\n +queue of 2\n +1 +\S+:` + pidOf(r3) + ` +shared +waits .*\n +2 +\S+:` + pidOf(w2) + ` +exclusive +waits `,
 	} {
 		require.Regexp(t, want, out)
 	}

@@ -10,7 +10,7 @@
 //	rec.Tap(t, s.Connect())
 //	c, err := natslock.New(ctx, nc, rec.Option())
 //	a := rec.Client("a", c)
-//	held, err := a.Acquire(ctx, proof.Want{Kind: natslock.Mutex, Name: "x"})
+//	held, err := a.Acquire(ctx, proof.Want{Kind: natslock.KindMutex, Name: "x"})
 //	...
 //	held.Unlock(ctx)
 //	proof.Verify(t, rec.History(), proof.Options{})

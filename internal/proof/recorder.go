@@ -153,9 +153,9 @@ func (c *Client) Acquire(ctx context.Context, w Want, opts ...natslock.LockOptio
 	ctx = context.WithValue(ctx, opKey{}, p)
 	take := c.rw.RLock
 	switch {
-	case w.Kind == natslock.Mutex && w.Try:
+	case w.Kind == natslock.KindMutex && w.Try:
 		take = c.c.TryLock
-	case w.Kind == natslock.Mutex:
+	case w.Kind == natslock.KindMutex:
 		take = c.c.Lock
 	case w.Mode == natslock.Exclusive && w.Try:
 		take = c.rw.TryLock
