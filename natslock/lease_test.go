@@ -316,7 +316,7 @@ func TestLeaseExtend(t *testing.T) {
 		require.InDelta(t, 60, len(p.take(t, c.nc)), 2)
 		wantHeld(t, l)
 
-		for _, ttl := range []time.Duration{-1, 25 * time.Hour} {
+		for _, ttl := range []time.Duration{-1, time.Millisecond, time.Second - 1, 25 * time.Hour} {
 			require.ErrorIs(t, l.Extend(t.Context(), ttl), natslock.ErrInvalidTTL)
 		}
 		require.Empty(t, p.take(t, c.nc))

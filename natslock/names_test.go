@@ -91,7 +91,7 @@ func TestNamesTTLRefused(t *testing.T) {
 	s := testutil.RunServer(t)
 	c := join(t, s)
 	before := c.nc.Stats().OutMsgs
-	for _, ttl := range []time.Duration{0, -1, -time.Hour, 24*time.Hour + 1, 25 * time.Hour} {
+	for _, ttl := range []time.Duration{0, -1, -time.Hour, 1, time.Second - 1, 24*time.Hour + 1, 25 * time.Hour} {
 		_, err := c.Lock(t.Context(), "l", natslock.TTL(ttl))
 		require.ErrorIs(t, err, natslock.ErrInvalidTTL)
 		_, err = c.TryLock(t.Context(), "l", natslock.TTL(ttl))
@@ -117,7 +117,7 @@ func TestNamesTTLRefused(t *testing.T) {
 	require.ErrorContains(t, err, "metadata")
 	require.Equal(t, before, c.nc.Stats().OutMsgs, "nothing is sent")
 
-	for _, ttl := range []time.Duration{1, time.Second, 24 * time.Hour} {
+	for _, ttl := range []time.Duration{time.Second, time.Second + 1, 24 * time.Hour} {
 		l, err := c.TryLock(t.Context(), fmt.Sprint(ttl), natslock.TTL(ttl))
 		require.NoError(t, err)
 		mustUnlock(t, l)

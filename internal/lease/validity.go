@@ -21,15 +21,16 @@ const (
 	marginFloor = 1000
 )
 
-// RoundTTL returns the TTL that the server will keep for d: whole seconds,
-// rounded up. The error matches [ErrInvalidTTL].
+// RoundTTL returns the TTL that the server keeps for d: whole seconds, rounded
+// up. The error matches [ErrInvalidTTL]: for a d below [MinTTL] too, because a
+// lease that lasts several times as long as its caller asked for is no help.
 func RoundTTL(d time.Duration, fixed bool) (time.Duration, error) {
 	longest := MaxTTL
 	if fixed {
 		longest = MaxFixedTTL
 	}
-	if d <= 0 || d > longest {
-		return 0, fmt.Errorf("%w: %v is not in (0, %v]", ErrInvalidTTL, d, longest)
+	if d < MinTTL || d > longest {
+		return 0, fmt.Errorf("%w: %v is not in [%v, %v]", ErrInvalidTTL, d, MinTTL, longest)
 	}
 	return ceilSecond(d), nil
 }
@@ -54,10 +55,10 @@ func newTerms(ttl time.Duration, fraction float64) terms {
 
 // termsUntil returns the shortest terms whose validity lasts for d.
 func termsUntil(d time.Duration, fraction float64) (terms, error) {
-	ttl, err := RoundTTL(d, true)
-	if err != nil {
-		return terms{}, err
+	if d <= 0 {
+		return terms{}, fmt.Errorf("%w: it ended %v ago", ErrInvalidTTL, -d)
 	}
+	ttl := ceilSecond(min(d, MaxFixedTTL+1))
 	for {
 		if ttl > MaxFixedTTL {
 			return terms{}, fmt.Errorf("%w: %v and the margin are more than %v", ErrInvalidTTL, d, MaxFixedTTL)
