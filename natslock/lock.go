@@ -94,7 +94,8 @@ func (l *Lock) Remaining() time.Duration {
 	return max(left, 0)
 }
 
-// Extend confirms the lock with the server now, with a new TTL; 0 keeps the TTL.
+// Extend confirms the lock with the server now, with a new TTL, which has the
+// limits of [TTL]; 0 keeps the TTL.
 //
 // It returns nil when the server has confirmed it within the validity: the
 // validity then counts from this call's sending. Otherwise the error is the

@@ -75,8 +75,9 @@ func WithCreate(allowed bool) Option {
 }
 
 // WithTTL sets the lease of locks that do not ask for their own: 1 s to 24 h,
-// rounded up to whole seconds; 15 s by default. It bounds how long a crashed
-// holder keeps others out, and how long a holder survives without the server.
+// rounded up to whole seconds; 15 s by default. Anything else is refused with
+// [ErrInvalidTTL]. The TTL bounds how long a crashed holder keeps others out, and
+// how long a holder survives without the server.
 func WithTTL(d time.Duration) Option {
 	return func(c *config) (err error) {
 		c.engine.TTL, err = lease.RoundTTL(d, false)
@@ -202,12 +203,13 @@ func lockConfigOf(opts []LockOption) (lockConfig, error) {
 	return *c, nil
 }
 
-// TTL sets the lease of this lock instead of the client's; see [WithTTL]. A
-// lease that is not renewed may last up to 366 days.
+// TTL sets the lease of this lock instead of the client's: 1 s to 24 h, rounded up
+// to whole seconds; see [WithTTL]. With [NoRenew] it may last up to 366 days.
+// Anything else is refused with [ErrInvalidTTL].
 func TTL(d time.Duration) LockOption {
 	return func(c *lockConfig) error {
-		if d <= 0 {
-			return fmt.Errorf("%w: %v is not positive", ErrInvalidTTL, d)
+		if d < lease.MinTTL {
+			return fmt.Errorf("%w: TTL: %v is less than %v", ErrInvalidTTL, d, lease.MinTTL)
 		}
 		c.req.TTL = d
 		return nil
