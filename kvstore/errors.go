@@ -19,6 +19,8 @@ var (
 	ErrInvalidKey = errors.New("invalid key")
 	// ErrInvalidTTL: the TTL is zero, negative or too large; nothing was sent.
 	ErrInvalidTTL = errors.New("invalid TTL")
+	// ErrInvalidOption: an option is nil; nothing was sent.
+	ErrInvalidOption = errors.New("invalid option")
 	// ErrBucketConfig: the bucket is set up in a way that is not safe. The
 	// error is a *[ConfigError] or joins several.
 	ErrBucketConfig = errors.New("unsuitable bucket configuration")

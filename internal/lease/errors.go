@@ -17,7 +17,7 @@ var (
 	ErrReleased      = errors.New("lock released")
 	ErrClosed        = errors.New("client closed")
 	ErrInvalidName   = errors.New("invalid lock name")
-	ErrInvalidOption = errors.New("invalid option")
+	ErrInvalidOption = kvstore.ErrInvalidOption
 	ErrInvalidTTL    = kvstore.ErrInvalidTTL
 	ErrUnavailable   = kvstore.ErrUnavailable
 	ErrPermission    = kvstore.ErrPermission
