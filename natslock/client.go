@@ -18,10 +18,22 @@ import (
 	"github.com/natslock/locks/kvstore"
 )
 
-// Client takes locks in one bucket. One per connection is enough.
+// Client takes locks in one bucket. One per connection is enough. [New] makes it:
+// the methods of a zero Client that return errors return one matching
+// [ErrInvalidOption], the others zero values.
 type Client struct {
 	engine *lease.Engine
 	owner  string
+}
+
+var errNoClient = fmt.Errorf("%w: a natslock.Client made without New", ErrInvalidOption)
+
+// ready says whether the client was made by New.
+func (c *Client) ready() error {
+	if c == nil || c.engine == nil {
+		return errNoClient
+	}
+	return nil
 }
 
 // New opens the bucket, or makes it when it is missing and that is allowed, and
@@ -37,6 +49,9 @@ type Client struct {
 func New(ctx context.Context, nc *nats.Conn, opts ...Option) (*Client, error) {
 	cfg := config{create: true, engine: lease.Config{WatchAfter: lease.DefaultWatchAfter}}
 	for _, opt := range opts {
+		if opt == nil {
+			return nil, fmt.Errorf("natslock: %w", errNilOption)
+		}
 		if err := opt(&cfg); err != nil {
 			return nil, fmt.Errorf("natslock: %w", err)
 		}
@@ -106,6 +121,9 @@ func (c *Client) TryLock(ctx context.Context, name string, opts ...LockOption) (
 // one client is refused with an error matching [ErrInvalidName]: they are
 // different locks.
 func (c *Client) Acquire(ctx context.Context, kind Kind, mode Mode, wait bool, name string, opts ...LockOption) (*Lock, error) {
+	if err := c.ready(); err != nil {
+		return nil, fmt.Errorf("lock %q: %w", name, err)
+	}
 	cfg, err := lockConfigOf(opts)
 	if err != nil {
 		return nil, fmt.Errorf("lock %q: %w", name, err)
@@ -169,6 +187,9 @@ func (c *Client) hold(ctx context.Context, req lease.Request) (lease.Holding, er
 // the unlock: an error that matches [ErrLost] means that fn, whatever it
 // returned, may not have been alone.
 func (c *Client) Do(ctx context.Context, name string, fn func(ctx context.Context, l *Lock) error, opts ...LockOption) error {
+	if fn == nil {
+		return fmt.Errorf("lock %q: %w", name, errNoFunc)
+	}
 	l, err := c.Lock(ctx, name, opts...)
 	if err != nil {
 		return err
@@ -179,6 +200,9 @@ func (c *Client) Do(ctx context.Context, name string, fn func(ctx context.Contex
 // TryDo is [Client.Do] with [Client.TryLock]: an error matching [ErrLocked]
 // means that fn was not run because the lock is held.
 func (c *Client) TryDo(ctx context.Context, name string, fn func(ctx context.Context, l *Lock) error, opts ...LockOption) error {
+	if fn == nil {
+		return fmt.Errorf("lock %q: %w", name, errNoFunc)
+	}
 	l, err := c.TryLock(ctx, name, opts...)
 	if err != nil {
 		return err
@@ -198,6 +222,9 @@ func (c *Client) TryDo(ctx context.Context, name string, fn func(ctx context.Con
 // replicas, ErrUnavailable is also the answer to a token above the newest revision:
 // the server that answers may lag behind it.
 func (c *Client) Break(ctx context.Context, kind Kind, name string, token uint64, reason string, opts ...BreakOption) error {
+	if err := c.ready(); err != nil {
+		return fmt.Errorf("break lock %q: %w", name, err)
+	}
 	req := lease.BreakRequest{Kind: lease.Kind(kind), Name: name, Token: token, Reason: reason, By: c.owner}
 	for _, opt := range opts {
 		opt(&req)
@@ -220,6 +247,9 @@ type Stats struct {
 
 // Stats returns the counts, without I/O.
 func (c *Client) Stats() Stats {
+	if c.ready() != nil {
+		return Stats{}
+	}
 	e := c.engine
 	s := Stats{
 		Granted: e.Counts(lease.EventGranted), Renewed: e.Counts(lease.EventRenewed), Released: e.Counts(lease.EventReleased),
@@ -238,7 +268,12 @@ func (c *Client) Stats() Stats {
 // have no leader, or have stopped. The next acknowledgement ends that, or a minute
 // without writes, after which an idle client knows nothing. A write that the
 // server forbids this user does not count.
-func (c *Client) Healthy() error { return c.engine.Healthy() }
+func (c *Client) Healthy() error {
+	if err := c.ready(); err != nil {
+		return err
+	}
+	return c.engine.Healthy()
+}
 
 // Close takes no new locks and ends the waiters with [ErrClosed]. It waits for
 // the holders to unlock until ctx ends; the contexts of those that have not by
@@ -248,6 +283,9 @@ func (c *Client) Healthy() error { return c.engine.Healthy() }
 // It returns nil when nothing was held any more, otherwise an error that
 // matches ctx's and names the locks. The connection stays open.
 func (c *Client) Close(ctx context.Context) error {
+	if err := c.ready(); err != nil {
+		return err
+	}
 	left := c.engine.Close(ctx)
 	if len(left) == 0 {
 		return nil

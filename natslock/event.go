@@ -114,6 +114,10 @@ func (c *Client) Watch(ctx context.Context, pattern string) iter.Seq2[Event, err
 // nothing between them.
 func (c *Client) Follow(ctx context.Context, pattern string) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
+		if err := c.ready(); err != nil {
+			yield(Event{}, fmt.Errorf("watch locks %q: %w", pattern, err))
+			return
+		}
 		q := unread{wake: make(chan struct{}, 1)}
 		stop, err := c.engine.Watch(pattern, func(ch lease.Change) { q.add(changed(ch)) }, q.fail)
 		if err != nil {

@@ -188,6 +188,9 @@ func infoOf(v lease.View) Info {
 // answers. Errors match [ErrInvalidName],
 // [ErrUnavailable], [ErrPermission] or the context's.
 func (c *Client) Inspect(ctx context.Context, kind Kind, name string) (Info, error) {
+	if err := c.ready(); err != nil {
+		return Info{}, fmt.Errorf("inspect lock %q: %w", name, err)
+	}
 	v, err := c.engine.Inspect(ctx, lease.Kind(kind), name)
 	if err != nil {
 		return Info{}, fmt.Errorf("inspect lock %q: %w", name, public(err))
@@ -201,6 +204,10 @@ func (c *Client) Inspect(ctx context.Context, kind Kind, name string) (Info, err
 // error ends the sequence.
 func (c *Client) List(ctx context.Context, pattern string) iter.Seq2[Info, error] {
 	return func(yield func(Info, error) bool) {
+		if err := c.ready(); err != nil {
+			yield(Info{}, fmt.Errorf("list locks %q: %w", pattern, err))
+			return
+		}
 		views, err := c.engine.List(ctx, pattern)
 		if err != nil {
 			yield(Info{}, fmt.Errorf("list locks %q: %w", pattern, public(err)))

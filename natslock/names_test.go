@@ -1,6 +1,7 @@
 package natslock_test
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -73,7 +74,7 @@ func TestNamesRefused(t *testing.T) {
 		require.Less(t, len(err.Error()), 200)
 		_, err = c.TryLock(t.Context(), name)
 		require.ErrorIs(t, err, natslock.ErrInvalidName)
-		require.ErrorIs(t, c.Do(t.Context(), name, nil), natslock.ErrInvalidName)
+		require.ErrorIs(t, c.Do(t.Context(), name, func(context.Context, *natslock.Lock) error { return nil }), natslock.ErrInvalidName)
 		_, err = c.Inspect(t.Context(), natslock.KindMutex, name)
 		require.ErrorIs(t, err, natslock.ErrInvalidName)
 		require.ErrorIs(t, c.Break(t.Context(), natslock.KindMutex, name, 1, ""), natslock.ErrInvalidName)

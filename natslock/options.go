@@ -30,6 +30,11 @@ func invalid(option, format string, args ...any) error {
 	return fmt.Errorf("%w: %s: %s", ErrInvalidOption, option, fmt.Sprintf(format, args...))
 }
 
+var (
+	errNilOption = fmt.Errorf("%w: an option is nil", ErrInvalidOption)
+	errNoFunc    = fmt.Errorf("%w: the function to run is nil", ErrInvalidOption)
+)
+
 // WithJetStream reaches the bucket through js: a JetStream domain
 // (jetstream.NewWithDomain) or an API prefix. The default is the connection's
 // own account and domain. Everybody who is to be excluded must reach the same
@@ -196,6 +201,9 @@ func lockConfigOf(opts []LockOption) (lockConfig, error) {
 	}
 	c := new(lockConfig)
 	for _, opt := range opts {
+		if opt == nil {
+			return lockConfig{}, errNilOption
+		}
 		if err := opt(c); err != nil {
 			return lockConfig{}, err
 		}
