@@ -101,7 +101,7 @@ func New(ctx context.Context, nc *nats.Conn, opts ...Option) (*Client, error) {
 // whoever wants to write, up to a minute: only then a Lock can outlive its
 // context. Contexts of held locks end in time nevertheless.
 func (c *Client) Lock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
-	return c.Acquire(ctx, KindMutex, Exclusive, true, name, opts...)
+	return c.acquire(ctx, KindMutex, Exclusive, true, name, opts)
 }
 
 // TryLock takes the mutex if it is free and nobody is queued for it. It never
@@ -112,15 +112,12 @@ func (c *Client) Lock(ctx context.Context, name string, opts ...LockOption) (*Lo
 // not answer, or as [Client.Lock]. It matches [ErrTimeout] and ctx's error when
 // ctx has ended, and [ErrUnavailable] too when that was before the answer came.
 func (c *Client) TryLock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
-	return c.Acquire(ctx, KindMutex, Exclusive, false, name, opts...)
+	return c.acquire(ctx, KindMutex, Exclusive, false, name, opts)
 }
 
-// Acquire is what [Client.Lock], [Client.TryLock] and the methods of package
-// rwlock are made of: it takes the lock of a kind in a mode, waiting for it or
-// not. A mutex knows no mode but [Exclusive]. Using one name for both kinds in
-// one client is refused with an error matching [ErrInvalidName]: they are
-// different locks.
-func (c *Client) Acquire(ctx context.Context, kind Kind, mode Mode, wait bool, name string, opts ...LockOption) (*Lock, error) {
+// acquire is behind [Client.Lock], [Client.TryLock] and the methods of package
+// rwlock. A mutex knows no mode but [Exclusive].
+func (c *Client) acquire(ctx context.Context, kind Kind, mode Mode, wait bool, name string, opts []LockOption) (*Lock, error) {
 	if err := c.ready(); err != nil {
 		return nil, fmt.Errorf("lock %q: %w", name, err)
 	}

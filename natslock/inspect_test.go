@@ -468,7 +468,7 @@ func TestInspectObserverBlocks(t *testing.T) {
 func TestInspectIsCurrent(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, waiter := join(t, s), join(t, s)
-		b := newClient(t, s.Connect(), natslock.WithStore(func(kv kvstore.KV) kvstore.KV { return &lagging{KV: kv, answers: 1000} }))
+		b := newClient(t, s.Connect(), testutil.WrapStore(func(kv kvstore.KV) kvstore.KV { return &lagging{KV: kv, answers: 1000} }))
 		l := mustLock(t, a.Client, "x")
 		w := waiter.await(t, "x")
 		info := inspect(t, b, "x")

@@ -49,7 +49,7 @@ func join(t testing.TB, s *testutil.Server, opts ...natslock.Option) *member {
 // joinFaulty is join with faults between the client and its bucket.
 func joinFaulty(t testing.TB, s *testutil.Server) (m *member, f *testutil.Faults) {
 	t.Helper()
-	m = join(t, s, natslock.WithStore(func(kv kvstore.KV) kvstore.KV {
+	m = join(t, s, testutil.WrapStore(func(kv kvstore.KV) kvstore.KV {
 		f = testutil.NewFaults(kv, 1)
 		return f
 	}))

@@ -106,7 +106,7 @@ func TestNamesTTLRefused(t *testing.T) {
 		"fraction 0": natslock.WithRenewFraction(0), "fraction 1": natslock.WithRenewFraction(1),
 		"margin 0": natslock.WithSafetyMargin(0), "margin 0.6": natslock.WithSafetyMargin(0.6),
 		"release timeout": natslock.WithReleaseTimeout(0), "bucket": natslock.WithBucket(""), "owner": natslock.WithOwner(strings.Repeat("x", 2000)),
-		"logger": natslock.WithLogger(nil), "observer": natslock.WithObserver(nil), "js": natslock.WithJetStream(nil), "store": natslock.WithStore(nil),
+		"logger": natslock.WithLogger(nil), "observer": natslock.WithObserver(nil), "js": natslock.WithJetStream(nil), "store": testutil.WrapStore(nil),
 	} {
 		_, err := natslock.New(t.Context(), c.nc, opt)
 		require.ErrorIs(t, err, natslock.ErrInvalidOption, name)

@@ -175,18 +175,6 @@ func WithObserver(fn func(context.Context, Event)) Option {
 	}
 }
 
-// WithStore lets a test put something between the client and the bucket's
-// store: see the fault injector of package testutil.
-func WithStore(wrap func(kvstore.KV) kvstore.KV) Option {
-	return func(c *config) error {
-		if wrap == nil {
-			return invalid("WithStore", "nil")
-		}
-		c.wrap = wrap
-		return nil
-	}
-}
-
 // LockOption configures one acquire.
 type LockOption func(*lockConfig) error
 

@@ -36,6 +36,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/natslock/locks/internal/bridge"
 	"github.com/natslock/locks/natslock"
 )
 
@@ -50,12 +51,15 @@ type RWLock struct {
 // closing.
 func New(c *natslock.Client) *RWLock { return &RWLock{c: c} }
 
+// acquire is natslock's: only this package acquires locks that are no mutexes.
+var acquire = bridge.Acquire.(func(context.Context, *natslock.Client, natslock.Kind, natslock.Mode, bool, string, []natslock.LockOption) (*natslock.Lock, error))
+
 // acquire is behind all methods.
 func (rw *RWLock) acquire(ctx context.Context, mode natslock.Mode, wait bool, name string, opts []natslock.LockOption) (*natslock.Lock, error) {
 	if rw == nil || rw.c == nil {
 		return nil, fmt.Errorf("lock %q: %w: a rwlock.RWLock made without New, or without a client", name, natslock.ErrInvalidOption)
 	}
-	return rw.c.Acquire(ctx, natslock.KindRW, mode, wait, name, opts...)
+	return acquire(ctx, rw.c, natslock.KindRW, mode, wait, name, opts)
 }
 
 // Lock takes the lock for writing, waiting in line until ctx ends or

@@ -432,7 +432,7 @@ func TestUnguardedProof(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 				a := newPeer(t, s.Connect(), 1, natslock.WithTTL(5*time.Second))
 				spoilt := 0
-				c, err := natslock.New(t.Context(), s.Connect(), natslock.WithTTL(5*time.Second), natslock.WithStore(func(kv kvstore.KV) kvstore.KV {
+				c, err := natslock.New(t.Context(), s.Connect(), natslock.WithTTL(5*time.Second), testutil.WrapStore(func(kv kvstore.KV) kvstore.KV {
 					return &spoiler{KV: kv, state: func(st kvstore.State) kvstore.State {
 						if spoilt++; spoilt <= 3 {
 							st.Keys = nil // as if nobody were there

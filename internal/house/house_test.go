@@ -21,9 +21,10 @@ const module = "github.com/natslock/locks"
 var allowed = map[string][]string{
 	"kvstore":             {},
 	"internal/lease":      {"kvstore"},
-	"natslock":            {"internal/lease", "kvstore"},
-	"rwlock":              {"natslock", "internal/lease", "kvstore"},
-	"testutil":            {"kvstore"},
+	"internal/bridge":     {},
+	"natslock":            {"internal/bridge", "internal/lease", "kvstore"},
+	"rwlock":              {"internal/bridge", "natslock"},
+	"testutil":            {"internal/bridge", "natslock", "kvstore"},
 	"internal/house":      {},
 	"internal/model":      {},
 	"internal/mutants":    {},

@@ -19,6 +19,7 @@ import (
 
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/rwlock"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -52,7 +53,14 @@ type which struct {
 }
 
 func (w which) take(ctx context.Context, c *natslock.Client, opts ...natslock.LockOption) (*natslock.Lock, error) {
-	return c.Acquire(ctx, w.Kind, w.Mode, true, w.Name, append([]natslock.LockOption{natslock.Detached()}, opts...)...)
+	take, rw := c.Lock, rwlock.New(c)
+	switch {
+	case w.Mode == natslock.Shared:
+		take = rw.RLock
+	case w.Kind == natslock.KindRW:
+		take = rw.Lock
+	}
+	return take(ctx, w.Name, append([]natslock.LockOption{natslock.Detached()}, opts...)...)
 }
 
 func (w which) String() string {
