@@ -207,26 +207,41 @@ func (c *Client) TryDo(ctx context.Context, name string, fn func(ctx context.Con
 	return l.Do(fn)
 }
 
-// Break ends the lock of the holder, or the reader, with the given token: the
-// one that was shown, never a later one. The holder is told and cannot renew
-// any more; nobody gets in before it has unlocked or its lease would have ended
-// anyway, so mutual exclusion holds. With [Now] the next one gets in at once.
-// reason is shown to the holder and to whoever inspects the lock.
+// BreakRequest says which claim [Client.Break] ends, and why.
+type BreakRequest struct {
+	// Kind and Name are those of the lock.
+	Kind Kind
+	Name string
+	// ID is that of the claim: the [Holder.ID] of a holder, or of one reader, as
+	// [Client.Inspect] and [Client.List] return it.
+	ID string
+	// Reason is shown to the holder, and to everybody who inspects the lock. It has
+	// at most 1024 bytes.
+	Reason string
+	// Immediately lets the next client in at once, while the broken holder may still
+	// be working. This is an exception to mutual exclusion: two clients can work at
+	// the same time, and only resources that check fencing tokens stay safe.
+	Immediately bool
+}
+
+// Break ends one claim to a lock: the holder's, or one reader's. It breaks the claim
+// that req names and never another one. The holder is notified and cannot renew its
+// lease any more. Nobody gets in before the holder has unlocked or its lease would
+// have ended anyway, so mutual exclusion holds; with Immediately it does not.
 //
-// It returns nil when the record is broken, also when it was before. The error
-// matches [ErrReleased] when that holder is gone already, and [ErrUnavailable],
-// [ErrPermission] or ctx's error when it is not known to be broken. On a bucket with
-// replicas, ErrUnavailable is also the answer to a token above the newest revision:
-// the server that answers may lag behind it.
-func (c *Client) Break(ctx context.Context, kind Kind, name string, token uint64, reason string, opts ...BreakOption) error {
+// It returns nil when the claim is broken, also when it was before. The error
+// matches [ErrReleased] when the claim is gone, whether or not somebody else holds the
+// lock now. It matches [ErrInvalidName], or [ErrInvalidOption] for a request without
+// an ID or with a Reason that is too long; nothing was sent then. It matches
+// [ErrUnavailable], [ErrPermission] or ctx's error when the claim is not known to be
+// broken: it may be.
+func (c *Client) Break(ctx context.Context, req BreakRequest) error {
 	if err := c.ready(); err != nil {
-		return fmt.Errorf("break lock %q: %w", name, err)
+		return fmt.Errorf("break lock %q: %w", req.Name, err)
 	}
-	req := lease.BreakRequest{Kind: lease.Kind(kind), Name: name, Token: token, Reason: reason, By: c.owner}
-	for _, opt := range opts {
-		opt(&req)
-	}
-	return public(c.engine.Break(ctx, req))
+	return public(c.engine.Break(ctx, lease.BreakRequest{
+		Kind: lease.Kind(req.Kind), Name: req.Name, ID: req.ID, Reason: req.Reason, By: c.owner, Immediately: req.Immediately,
+	}))
 }
 
 // Stats counts what a client has and has had.

@@ -133,7 +133,7 @@ func TestCloseRefusesAll(t *testing.T) {
 	require.ErrorIs(t, c.Healthy(), natslock.ErrClosed)
 	_, err = c.Inspect(ctx, natslock.KindMutex, "l")
 	require.ErrorIs(t, err, natslock.ErrClosed)
-	require.ErrorIs(t, c.Break(ctx, natslock.KindMutex, "l", 1, ""), natslock.ErrClosed)
+	require.ErrorIs(t, c.Break(ctx, natslock.BreakRequest{Kind: natslock.KindMutex, Name: "l", ID: "A"}), natslock.ErrClosed)
 	for _, err := range c.List(ctx, ">") {
 		require.ErrorIs(t, err, natslock.ErrClosed)
 	}

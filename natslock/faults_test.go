@@ -345,7 +345,7 @@ func TestBreakAgainstStaleRenewal(t *testing.T) {
 			return testutil.Pass
 		})
 		<-held
-		require.NoError(t, b.Break(t.Context(), natslock.KindMutex, "x", la.Token(), "test"))
+		require.NoError(t, b.Break(t.Context(), natslock.BreakRequest{Kind: natslock.KindMutex, Name: "x", ID: la.ID(), Reason: "test"}))
 		fa.OnSend(nil)
 		synctest.Wait() // it is told of before it is held
 		require.Positive(t, fa.ReleaseHeld())
@@ -397,7 +397,7 @@ func TestBreakAgainstLateAnswer(t *testing.T) {
 		require.NoError(t, err)
 		require.NotNil(t, info.Holder)
 		first := info.Holder.Token
-		require.NoError(t, b.Break(t.Context(), natslock.KindMutex, "x", first, "test"))
+		require.NoError(t, b.Break(t.Context(), natslock.BreakRequest{Kind: natslock.KindMutex, Name: "x", ID: info.Holder.ID, Reason: "test"}))
 		r := <-done
 		require.NoError(t, r.err)
 		// What was granted in the end is another claim, after the broken one.
@@ -424,11 +424,7 @@ func TestBreakAnswerLost(t *testing.T) {
 						}
 						return testutil.Pass
 					})
-					var opts []natslock.BreakOption
-					if now {
-						opts = append(opts, natslock.Now())
-					}
-					if err := b.Break(t.Context(), natslock.KindMutex, "x", la.Token(), "test", opts...); err != nil {
+					if err := b.Break(t.Context(), natslock.BreakRequest{Kind: natslock.KindMutex, Name: "x", ID: la.ID(), Reason: "test", Immediately: now}); err != nil {
 						// A lost answer may find the holder gone already.
 						require.ErrorIs(t, err, natslock.ErrReleased)
 					}

@@ -83,7 +83,7 @@ func FuzzStored(f *testing.F) {
 		}
 		require.ErrorIs(t, err, natslock.ErrLocked)
 		require.Less(t, len(err.Error()), 4096+4*len(value))
-		if err := c.Break(ctx, natslock.KindMutex, "x", info.Holder.Token, "fuzz"); err != nil && !errors.Is(err, natslock.ErrReleased) {
+		if err := c.Break(ctx, natslock.BreakRequest{Kind: natslock.KindMutex, Name: "x", ID: info.Holder.ID, Reason: "fuzz"}); err != nil && !errors.Is(err, natslock.ErrReleased) {
 			// The record can be so large that what a break adds does not fit.
 			require.True(t, strings.Contains(err.Error(), "bytes") && len(value) > 8<<10, "%v", err)
 		}

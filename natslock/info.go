@@ -69,7 +69,8 @@ type Info struct {
 type Holder struct {
 	// Token is the fencing token.
 	Token uint64
-	// ID names the claim. It is never used again.
+	// ID names the claim. It is never used again. That of an unreadable record is
+	// made of its revision.
 	ID string
 	// Owner is what the client calls itself; see [WithOwner].
 	Owner string
@@ -141,6 +142,9 @@ func holderOf(e lease.Entry) *Holder {
 	}
 	if e.Unreadable {
 		h.Since = e.Time
+		if !e.Deleted {
+			h.ID = e.ClaimID()
+		}
 		return h
 	}
 	h.ID, h.Owner, h.Host, h.PID, h.Meta = e.ID, e.Owner, e.Host, e.PID, e.Meta

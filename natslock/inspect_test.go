@@ -278,7 +278,7 @@ func TestInspectWatch(t *testing.T) {
 		time.Sleep(4 * time.Second)
 		require.Equal(t, []string{"expired orders.1"}, all.told())
 		l = mustLock(t, a.Client, "orders.1")
-		breakLock(t, viewer.Client, l, "now", natslock.Now())
+		breakNow(t, viewer.Client, l, "now")
 		require.Equal(t, []string{"granted orders.1", "broken orders.1"}, all.told())
 
 		require.Equal(t, []string{
@@ -328,7 +328,7 @@ func TestInspectWatchDetails(t *testing.T) {
 		ev = receive(t, events, "an event")
 		require.Equal(t, natslock.EventRenewed, ev.Type)
 		require.Equal(t, l.Token(), ev.Token)
-		breakLock(t, viewer.Client, l, "why", natslock.Now())
+		breakNow(t, viewer.Client, l, "why")
 		ev = receive(t, events, "an event")
 		require.Equal(t, natslock.EventBroken, ev.Type)
 		require.Equal(t, l.Token(), ev.Token)

@@ -602,7 +602,7 @@ func TestBrokenReleaseBlockedWrite(t *testing.T) {
 	s := testutil.RunServer(t)
 	c := join(t, s, natslock.WithReleaseTimeout(500*time.Millisecond), natslock.WithWatchAfter(0))
 	l := mustLock(t, c.Client, "l", natslock.TTL(30*time.Second))
-	require.NoError(t, join(t, s).Break(t.Context(), natslock.KindMutex, "l", l.Token(), "a test"))
+	require.NoError(t, join(t, s).Break(t.Context(), natslock.BreakRequest{Kind: natslock.KindMutex, Name: "l", ID: l.ID(), Reason: "a test"}))
 	<-l.Done()
 	block(t, c)
 	done := make(chan error, 2)

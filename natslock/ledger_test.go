@@ -95,7 +95,7 @@ func TestOwnAttemptLandsWhileWaiting(t *testing.T) {
 				// not even that it has, then B's first attempt lands.
 				fb.DropEvents(func(kvstore.Event) bool { return true })
 				fb.FailReads(func(testutil.ReadOp, string) error { return kvstore.ErrUnavailable })
-				require.NoError(t, a.Break(t.Context(), natslock.KindMutex, "x", la.Token(), "test", natslock.Now()))
+				require.NoError(t, a.Break(t.Context(), natslock.BreakRequest{Kind: natslock.KindMutex, Name: "x", ID: la.ID(), Reason: "test", Immediately: true}))
 				r := newRaw(t, s.Connect())
 				for r.get("lock.x") != nil { // servers are some tenths of a second late
 					time.Sleep(100 * time.Millisecond)

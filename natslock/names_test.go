@@ -77,7 +77,7 @@ func TestNamesRefused(t *testing.T) {
 		require.ErrorIs(t, c.Do(t.Context(), name, func(context.Context, *natslock.Lock) error { return nil }), natslock.ErrInvalidName)
 		_, err = c.Inspect(t.Context(), natslock.KindMutex, name)
 		require.ErrorIs(t, err, natslock.ErrInvalidName)
-		require.ErrorIs(t, c.Break(t.Context(), natslock.KindMutex, name, 1, ""), natslock.ErrInvalidName)
+		require.ErrorIs(t, c.Break(t.Context(), natslock.BreakRequest{Kind: natslock.KindMutex, Name: name, ID: "A"}), natslock.ErrInvalidName)
 		for _, err := range c.List(t.Context(), name) {
 			require.ErrorIs(t, err, natslock.ErrInvalidName)
 		}

@@ -280,13 +280,3 @@ func EarlyWarning(d time.Duration, fn func(*Lock)) LockOption {
 		return nil
 	}
 }
-
-// BreakOption configures a [Client.Break].
-type BreakOption func(*lease.BreakRequest)
-
-// Now lets the next one in at once, while the broken holder may still be at
-// work: an exception to mutual exclusion. Resources that check tokens stay
-// safe.
-func Now() BreakOption {
-	return func(r *lease.BreakRequest) { r.Now = true }
-}

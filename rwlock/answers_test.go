@@ -57,31 +57,31 @@ func heldBy(l *natslock.Lock, got *natslock.Lock, err error) error {
 var answerKinds = map[string]func(t *testing.T, a, b, c *peer, name string) error{
 	"Break of a holder": func(t *testing.T, a, b, _ *peer, name string) error {
 		l := take(t, a.c.Lock, name)
-		err := b.c.Break(t.Context(), natslock.KindMutex, name, l.Token(), "test")
+		err := b.c.Break(t.Context(), natslock.BreakRequest{Kind: natslock.KindMutex, Name: name, ID: l.ID(), Reason: "test"})
 		return errors.Join(err, end(l, err == nil))
 	},
 	"Break of a reader": func(t *testing.T, a, b, _ *peer, name string) error {
 		l := take(t, a.RLock, name)
-		err := b.c.Break(t.Context(), natslock.KindRW, name, l.Token(), "test")
+		err := b.c.Break(t.Context(), natslock.BreakRequest{Kind: natslock.KindRW, Name: name, ID: l.ID(), Reason: "test"})
 		return errors.Join(err, end(l, err == nil))
 	},
 	"Break of a writer": func(t *testing.T, a, b, _ *peer, name string) error {
 		l := take(t, a.Lock, name)
-		err := b.c.Break(t.Context(), natslock.KindRW, name, l.Token(), "test")
+		err := b.c.Break(t.Context(), natslock.BreakRequest{Kind: natslock.KindRW, Name: name, ID: l.ID(), Reason: "test"})
 		return errors.Join(err, end(l, err == nil))
 	},
 	"Break after the unlock of a broken lock": func(t *testing.T, a, b, _ *peer, name string) error {
 		l := take(t, a.c.Lock, name)
-		if err := errors.Join(a.c.Break(t.Context(), natslock.KindMutex, name, l.Token(), "test"), end(l, true)); err != nil {
+		if err := errors.Join(a.c.Break(t.Context(), natslock.BreakRequest{Kind: natslock.KindMutex, Name: name, ID: l.ID(), Reason: "test"}), end(l, true)); err != nil {
 			return err
 		}
-		return want(b.c.Break(t.Context(), natslock.KindMutex, name, l.Token(), "test"), natslock.ErrReleased)
+		return want(b.c.Break(t.Context(), natslock.BreakRequest{Kind: natslock.KindMutex, Name: name, ID: l.ID(), Reason: "test"}), natslock.ErrReleased)
 	},
 	"Break of an earlier holder": func(t *testing.T, a, b, c *peer, name string) error {
 		before := take(t, c.c.Lock, name)
 		unlock(t, before)
 		l := take(t, a.c.Lock, name)
-		err := want(b.c.Break(t.Context(), natslock.KindMutex, name, before.Token(), "test"), natslock.ErrReleased)
+		err := want(b.c.Break(t.Context(), natslock.BreakRequest{Kind: natslock.KindMutex, Name: name, ID: before.ID(), Reason: "test"}), natslock.ErrReleased)
 		return errors.Join(err, end(l, false))
 	},
 	"TryLock after Unlock": func(t *testing.T, a, b, _ *peer, name string) error {

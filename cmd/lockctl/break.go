@@ -75,13 +75,9 @@ func (c *breakCmd) Run(g *globals) error {
 	if err := c.confirm(target); err != nil {
 		return err
 	}
-	opts := []natslock.BreakOption{}
-	if c.Now {
-		opts = append(opts, natslock.Now())
-	}
 	ctx, cancel := g.bounded()
 	defer cancel()
-	err = s.Break(ctx, target.kind, c.Name, target.Token, c.Reason, opts...)
+	err = s.Break(ctx, natslock.BreakRequest{Kind: target.kind, Name: c.Name, ID: target.ID, Reason: c.Reason, Immediately: c.Now})
 	if errors.Is(err, natslock.ErrReleased) {
 		return exitf(exitConflict, "%w", err)
 	}

@@ -223,7 +223,7 @@ func (d *demo) breaking(ctx context.Context) error {
 		return err
 	}
 	at := time.Now()
-	if err := d.boss.Break(ctx, natslock.KindMutex, demoLock, l.Token(), "it hangs"); err != nil {
+	if err := d.boss.Break(ctx, natslock.BreakRequest{Kind: natslock.KindMutex, Name: demoLock, ID: l.ID(), Reason: "it hangs"}); err != nil {
 		return err
 	}
 	select {

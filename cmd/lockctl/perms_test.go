@@ -154,7 +154,7 @@ func useLocks(t *testing.T, a, b *natslock.Client, name string) {
 	unlock(w.granted(t))
 	l = w2.granted(t)
 	w = wait(t, a, natslock.KindMutex, name, b.Lock) // broken
-	require.NoError(t, b.Break(ctx, natslock.KindMutex, name, l.Token(), "test"))
+	require.NoError(t, b.Break(ctx, natslock.BreakRequest{Kind: natslock.KindMutex, Name: name, ID: l.ID(), Reason: "test"}))
 	<-l.Done()
 	require.ErrorIs(t, l.Err(), natslock.ErrBroken)
 	require.ErrorIs(t, l.Unlock(ctx), natslock.ErrLost)
@@ -180,7 +180,7 @@ func useLocks(t *testing.T, a, b *natslock.Client, name string) {
 		return info.Holder != nil && len(info.Readers) == 2
 	})
 	reader := wait(t, b, natslock.KindRW, rwName, rb.RLock)
-	require.NoError(t, a.Break(ctx, natslock.KindRW, rwName, r2.Token(), "test"))
+	require.NoError(t, a.Break(ctx, natslock.BreakRequest{Kind: natslock.KindRW, Name: rwName, ID: r2.ID(), Reason: "test"}))
 	<-r2.Done()
 	require.ErrorIs(t, r2.Unlock(ctx), natslock.ErrLost)
 	unlock(r1)
@@ -354,8 +354,8 @@ func TestPermsRefuse(t *testing.T) {
 		names = append(names, fmt.Sprint(info.Kind, info.Name, len(info.Queue), len(info.Readers)))
 	}
 	require.Equal(t, []string{"mutexorders.11 0", "rworders.20 1"}, names)
-	require.NoError(t, c.Break(ctx, natslock.KindMutex, "orders.1", l.Token(), ""))
-	require.NoError(t, c.Break(ctx, natslock.KindRW, "orders.2", r.Token(), ""))
+	require.NoError(t, c.Break(ctx, natslock.BreakRequest{Kind: natslock.KindMutex, Name: "orders.1", ID: l.ID()}))
+	require.NoError(t, c.Break(ctx, natslock.BreakRequest{Kind: natslock.KindRW, Name: "orders.2", ID: r.ID()}))
 	<-broken
 	<-l.Done()
 	require.ErrorIs(t, l.Unlock(ctx), natslock.ErrLost)

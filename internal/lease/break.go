@@ -15,23 +15,27 @@ const breakTries = 10
 // maxReason bounds the reason of a break, in bytes.
 const maxReason = 1 << 10
 
-// BreakRequest says which holder to break.
+// BreakRequest says which claim to break.
 type BreakRequest struct {
-	Kind   Kind
-	Name   string
-	Token  uint64 // of the holder that was shown to the operator
-	Reason string
-	By     string
-	Now    bool // let the next in at once: an exception to mutual exclusion
+	Kind        Kind
+	Name        string
+	ID          string // of the claim that was shown to the operator; see [Entry.ClaimID]
+	Reason      string
+	By          string
+	Immediately bool // let the next in at once: an exception to mutual exclusion
 }
 
-// Break replaces the holder's record by a broken one. The holder cannot renew
-// any more and is told; nobody gets in before it has stopped, or its lease is
+// Break replaces the claim's record by a broken one. The holder cannot renew
+// any more and is notified; nobody gets in before it has stopped, or its lease is
 // over: the broken record lives at least as long as the record it replaces
 // could have.
 //
-// A holder with another token than the one shown is never broken: the error
-// then matches [ErrReleased]. Breaking a broken record again changes nothing.
+// Another claim than the one named is never broken: the error then matches
+// [ErrReleased]. Breaking a broken record again changes nothing.
+//
+// A replica that lags may answer the first read. Where it shows the claim, the
+// conditional write is the proof. That the claim is gone, or broken already, only a
+// state proves that contains what the leader had stored during this call.
 func (e *Engine) Break(ctx context.Context, req BreakRequest) error {
 	encoded, err := EncodeName(req.Name)
 	if err != nil {
@@ -40,21 +44,21 @@ func (e *Engine) Break(ctx context.Context, req BreakRequest) error {
 	if len(req.Reason) > maxReason || len(req.By) > maxReason {
 		return fmt.Errorf("break lock %q: %w: the reason has more than %d bytes", req.Name, ErrInvalidOption, maxReason)
 	}
-	if err := e.contains(ctx, req.Token); err != nil {
-		return fmt.Errorf("break lock %q: %w", req.Name, err)
+	if req.ID == "" {
+		return fmt.Errorf("break lock %q: %w: the request names no claim", req.Name, ErrInvalidOption)
 	}
-	key := lockPrefix + encoded
-	if req.Kind == RW {
-		if key, err = e.holderKey(ctx, encoded, req.Token); err != nil {
-			return fmt.Errorf("break lock %q: %w", req.Name, err)
-		}
-	}
-	// A token is a revision: a state that contains it shows its holder, or what came after.
-	atLeast := req.Token
-	shownBroken := false
+	atLeast := uint64(0) // a revision that the leader has named
+	confirmed := e.kv.Alone()
+	sent, shownBroken := false, false
 	for try := 0; ; try++ {
 		if err := ctx.Err(); err != nil {
 			return fmt.Errorf("break lock %q: %w", req.Name, endOf(ctx))
+		}
+		key := lockPrefix + encoded
+		if req.Kind == RW {
+			if key, err = e.claimKey(ctx, encoded, req.ID, atLeast); err != nil {
+				return fmt.Errorf("break lock %q: %w", req.Name, err)
+			}
 		}
 		// The server's time before the break is sent, minus the record's own,
 		// is an age the record certainly has.
@@ -66,33 +70,38 @@ func (e *Engine) Break(ctx context.Context, req BreakRequest) error {
 		if len(st.Keys) == 0 && st.LastRevision >= max(atLeast, entry.Revision) {
 			entry = Entry{} // a replica has not removed it yet
 		}
+		gone := !entry.Live() || entry.ClaimID() != req.ID
+		broken := !gone && entry.Status == StatusBroken && !entry.Unreadable && !req.Immediately
 		switch {
 		case isAny(err, ErrPermission) && shownBroken:
 			return nil // the leader's word is withheld from this user
 		case err != nil:
 			return fmt.Errorf("break lock %q: %w", req.Name, err)
-		case !entry.Live() && try > 0 && entry.Status == StatusBroken:
-			return nil // the answer to an earlier try was lost
-		case !entry.Live():
-			return fmt.Errorf("break lock %q: its holder with token %d is gone: %w", req.Name, req.Token, ErrReleased)
-		case entry.TokenOrTicket() != req.Token:
-			return fmt.Errorf("break lock %q: its holder with token %d is gone, it is held with token %d now: %w", req.Name, req.Token, entry.TokenOrTicket(), ErrReleased)
-		case entry.Status == StatusBroken && !entry.Unreadable && !req.Now:
-			if shownBroken || e.kv.Alone() {
-				return nil
-			}
-			// A replica that lags shows it after its holder has deleted it.
-			atLeast, shownBroken = max(atLeast, st.LastRevision), true
+		case (gone || broken) && !confirmed:
+			atLeast, confirmed, shownBroken = max(atLeast, st.LastRevision), true, broken
 			continue
+		case broken:
+			return nil
+		case gone && sent && entry.Deleted && entry.Status == StatusBroken && entry.of(req.ID):
+			return nil // the answer to an earlier try was lost
+		case gone && entry.Live():
+			return fmt.Errorf("break lock %q: the claim %.64q is gone, %.64q holds it now: %w", req.Name, req.ID, entry.ClaimID(), ErrReleased)
+		case gone:
+			return fmt.Errorf("break lock %q: the claim %.64q is gone: %w", req.Name, req.ID, ErrReleased)
 		}
 		w, err := e.breaking(entry, req, st.Time)
 		if err != nil {
 			return fmt.Errorf("break lock %q: %w", req.Name, err)
 		}
+		sent = true
 		_, err = e.write(ctx, w)
 		var conflict *kvstore.ConflictError
 		if errors.As(err, &conflict) {
-			atLeast = max(atLeast, conflict.Last)
+			named := conflict.Last
+			if named <= entry.Revision { // nothing is there any more, or a deposed leader has answered
+				named = st.LastRevision
+			}
+			atLeast, confirmed = max(atLeast, named), true
 		}
 		switch {
 		case err == nil:
@@ -108,35 +117,24 @@ func (e *Engine) Break(ctx context.Context, req BreakRequest) error {
 	}
 }
 
-// contains returns nil when the leader's state contains revision token. A leader
-// that has just been elected may lag a little behind what was acknowledged.
-func (e *Engine) contains(ctx context.Context, token uint64) error {
-	for try := 0; ; try++ {
-		st, err := e.kv.State(ctx, "")
-		switch {
-		case err != nil:
-			return err
-		case st.LastRevision >= token:
-			return nil
-		case e.kv.Alone():
-			return fmt.Errorf("no holder has had the token %d, the newest revision is %d: %w", token, st.LastRevision, ErrReleased)
-		case try == breakTries:
-			return fmt.Errorf("%w: the token %d is wrong, or the server that answers lags behind: its newest revision is %d", ErrUnavailable, token, st.LastRevision)
-		}
-		if sleep(ctx, shortPause(try+2)) != nil {
-			return endOf(ctx)
-		}
+// ClaimID names the claim for operators. A record that cannot be read names none: its
+// revision stands for it.
+func (e Entry) ClaimID() string {
+	if e.Unreadable {
+		return fmt.Sprintf("unreadable-%d", e.Revision)
 	}
+	return e.ID
 }
 
-// holderKey finds the reader with the token, or else names the gate.
-func (e *Engine) holderKey(ctx context.Context, encoded string, token uint64) (string, error) {
-	l, err := e.kv.List(ctx, readerPrefix+encoded+".*", token)
+// claimKey finds the reader with the id, or else names the gate, as of a state that
+// contains revision.
+func (e *Engine) claimKey(ctx context.Context, encoded, id string, revision uint64) (string, error) {
+	l, err := e.kv.List(ctx, readerPrefix+encoded+".*", revision)
 	if err != nil {
 		return "", err
 	}
 	for _, r := range l.Records {
-		if entryOf(r).TokenOrTicket() == token {
+		if entryOf(r).ClaimID() == id {
 			return r.Key, nil
 		}
 	}
@@ -147,7 +145,7 @@ func (e *Engine) holderKey(ctx context.Context, encoded string, token uint64) (s
 func (e *Engine) breaking(entry Entry, req BreakRequest, serverTime time.Time) (kvstore.Write, error) {
 	b := entry.Body
 	if entry.Unreadable {
-		b = Body{ID: fmt.Sprintf("unreadable-%d", entry.Revision), Owner: "unknown"}
+		b = Body{ID: entry.ClaimID(), Owner: "unknown"}
 	}
 	b.Token = entry.TokenOrTicket()
 	b.Status, b.BrokenBy, b.Reason, b.BrokenAt = StatusBroken, req.By, req.Reason, time.Now().UnixMilli()
@@ -163,7 +161,7 @@ func (e *Engine) breaking(entry Entry, req BreakRequest, serverTime time.Time) (
 	b.TTL = int64(ttl / time.Second)
 	value, err := b.encode()
 	w := kvstore.Write{Key: entry.Key, Value: value, Expect: entry.Revision, TTL: ttl}
-	if req.Now || entry.overdue(serverTime) { // an overdue record has no holder to wait for
+	if req.Immediately || entry.overdue(serverTime) { // an overdue record has no holder to wait for
 		w.Delete, w.TTL = true, 0
 	}
 	return w, err

@@ -44,7 +44,7 @@ var overdueMutants = []mutant{
 		"internal/lease/break.go", one(`serverTime.Sub(entry.Time)-overdueSlack`, `serverTime.Sub(entry.Time)`),
 		"natslock.TestOverdueBreakOfFixedLease"},
 	{"overdue-break-waits", "a break of an overdue record keeps others out for another TTL", "Overdue",
-		"internal/lease/break.go", one(`if req.Now || entry.overdue(serverTime) {`, `if req.Now {`),
+		"internal/lease/break.go", one(`if req.Immediately || entry.overdue(serverTime) {`, `if req.Immediately {`),
 		"natslock.TestOverdueBreak"},
 	{"overdue-not-shown", "an overdue record is shown like a live one", "Overdue",
 		"internal/lease/view.go", one(`v.Holder.Overdue = entry.overdue(server)`, `v.Holder.Overdue = false`),

@@ -77,12 +77,12 @@ var releaseMutants = []mutant{
 		releaseGo, one(`l.e.away.Load()`, `l.e.kv.Healthy() != nil`),
 		"natslock.TestBrokenReleaseBlockedWrite"},
 	{"break-stale-read", "a break believes a replica that lags that its holder has gone", "Break",
-		breakGo, one(`	atLeast := req.Token
-`, `	atLeast := uint64(0)
+		breakGo, one(`	confirmed := e.kv.Alone()
+`, `	confirmed := e.kv != nil
 `),
 		"rwlock.TestBreakByLaggingReplica/holder"},
 	{"break-stale-broken", "a break believes a replica that lags that a lock which has been unlocked is broken", "Break",
-		breakGo, one(`if shownBroken || e.kv.Alone() {`, `if shownBroken || e.kv != nil {`),
+		breakGo, one(`case (gone || broken) && !confirmed:`, `case gone && !confirmed:`),
 		"rwlock.TestBreakByLaggingReplica/holder"},
 	{"once-stale-no", "a one-shot acquire believes a replica that lags that the lock is held", "Acquire: the mutex",
 		onceGo, one(`	confirmed := a.e.kv.Alone()
@@ -128,15 +128,17 @@ var releaseMutants = []mutant{
 		breakGo, one(`age := max(serverTime.Sub(entry.Time)-overdueSlack, 0)`, `age := max(time.Until(serverTime)+time.Since(entry.Time)+time.Second, 0)`),
 		"natslock.TestBreakOfFixedLease"},
 	{"break-anybody", "a break meets whoever holds the lock by now", "Break",
-		breakGo, one(`case entry.TokenOrTicket() != req.Token:`, `case entry.TokenOrTicket() == 0:`),
+		breakGo, one(`entry.ClaimID() != req.ID
+`, `entry.ClaimID() == ""
+`),
 		"natslock.TestBreakOnlyWhoWasShown"},
 	{"break-again", "a broken record is broken again, for another TTL", "Break",
-		breakGo, one(`case entry.Status == StatusBroken && !entry.Unreadable && !req.Now:`, `case entry.Status == StatusBroken && !entry.Unreadable && req.Now && try > 0:`),
+		breakGo, one(`broken := !gone && entry.Status == StatusBroken`, `broken := !gone && entry.Status == StatusBroken && sent`),
 		"natslock.TestBreakOnlyWhoWasShown"},
 	{"break-token-lost", "a broken record does not name the token it had", "Break",
 		breakGo, one(`b.Token = entry.TokenOrTicket()`, `b.Token = 0`),
 		"natslock.TestBreakTellsTheHolder"},
 	{"break-lets-in", "a break lets the next one in at once", "Break",
-		breakGo, one(`if req.Now || `, `if req.Reason != "-" || `),
+		breakGo, one(`if req.Immediately || `, `if req.Reason != "-" || `),
 		"natslock.TestBreakWaitsForTheHolder"},
 }

@@ -397,9 +397,9 @@ func (m *sim) meddle(rng *rand.Rand, c *client) {
 		}
 		assert.NoError(m.t, m.rec.ByHand(key, func() (uint64, error) { return m.remove(key) }))
 	case 1:
-		_ = c.Break(ctx, w.Kind, w.Name, victim.Token, true)
+		_ = c.Break(ctx, w.Kind, w.Name, victim, true)
 	default:
-		_ = c.Break(ctx, w.Kind, w.Name, victim.Token, false)
+		_ = c.Break(ctx, w.Kind, w.Name, victim, false)
 	}
 }
 

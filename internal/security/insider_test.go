@@ -61,7 +61,7 @@ func TestInsiderReplySubject(t *testing.T) {
 		require.True(t, info.Holder.Unreadable)
 		_, err = bounded(t, next.Lock, "users.1", natslock.MaxWait(time.Second))
 		require.ErrorIs(t, err, natslock.ErrTimeout, "nobody gets in by it")
-		require.NoError(t, a.as("operator").Break(t.Context(), natslock.KindMutex, "users.1", info.Holder.Token, "forged", natslock.Now()))
+		require.NoError(t, a.as("operator").Break(t.Context(), natslock.BreakRequest{Kind: natslock.KindMutex, Name: "users.1", ID: info.Holder.ID, Reason: "forged", Immediately: true}))
 		unlock(t, must(t, next.Lock, "users.1"))
 	})
 	t.Run("a tombstone", func(t *testing.T) {
@@ -137,7 +137,7 @@ func TestInsiderOwnNames(t *testing.T) {
 	info, err := op.Inspect(t.Context(), natslock.KindMutex, "orders.1")
 	require.NoError(t, err)
 	require.True(t, info.Holder.Unreadable)
-	require.NoError(t, op.Break(t.Context(), natslock.KindMutex, "orders.1", info.Holder.Token, "rubbish", natslock.Now()))
+	require.NoError(t, op.Break(t.Context(), natslock.BreakRequest{Kind: natslock.KindMutex, Name: "orders.1", ID: info.Holder.ID, Reason: "rubbish", Immediately: true}))
 	l := must(t, user.Lock, "orders.1")
 	// Nothing obliges it to be conditional either: the holder learns of it.
 	insider.send(t, "$KV.natslock.lock.orders.1", "")

@@ -53,7 +53,7 @@ func TestRoleUser(t *testing.T) {
 	info, err := u.Inspect(t.Context(), natslock.KindMutex, "orders.1")
 	require.NoError(t, err)
 	require.Equal(t, l.Token(), info.Holder.Token)
-	require.NoError(t, u.Break(t.Context(), natslock.KindMutex, "orders.1", l.Token(), "within its names"))
+	require.NoError(t, u.Break(t.Context(), natslock.BreakRequest{Kind: natslock.KindMutex, Name: "orders.1", ID: l.ID(), Reason: "within its names"}))
 	ended(t, l)
 	require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrBroken)
 	// Others have written since, and the leader's own read would show any key.
@@ -198,7 +198,7 @@ func TestRoleObserver(t *testing.T) {
 	})
 	forbidden(t, o.Lock, "orders.1")
 	forbidden(t, o.rw.RLock, "orders.2")
-	err := o.Break(t.Context(), natslock.KindMutex, "orders.1", l.Token(), "")
+	err := o.Break(t.Context(), natslock.BreakRequest{Kind: natslock.KindMutex, Name: "orders.1", ID: l.ID()})
 	require.ErrorIs(t, err, natslock.ErrPermission)
 	require.NoError(t, l.Err())
 	unlock(t, l)
@@ -259,7 +259,7 @@ func TestRoleOperator(t *testing.T) {
 	breaking := func(by *person, permission string) (*natslock.Lock, error) {
 		x := takes[permission]
 		l := must(t, x.take, names[x.kind])
-		return l, by.Break(t.Context(), x.kind, names[x.kind], l.Token(), "a test")
+		return l, by.Break(t.Context(), natslock.BreakRequest{Kind: x.kind, Name: names[x.kind], ID: l.ID(), Reason: "a test"})
 	}
 	expect := map[string]func(string){
 		"$JS.API.STREAM.INFO.KV_natslock": func(user string) {
@@ -421,7 +421,7 @@ func TestRolesAreRefusedTheRest(t *testing.T) {
 		forbidden(t, u.rw.TryRLock, "free.rw."+name)
 		_, err := u.Inspect(t.Context(), natslock.KindMutex, name)
 		require.ErrorIs(t, err, natslock.ErrPermission)
-		require.ErrorIs(t, u.Break(t.Context(), natslock.KindMutex, name, 1, ""), natslock.ErrPermission)
+		require.ErrorIs(t, u.Break(t.Context(), natslock.BreakRequest{Kind: natslock.KindMutex, Name: name, ID: "A"}), natslock.ErrPermission)
 	}
 }
 

@@ -207,7 +207,7 @@ func TestDeletedComesBack(t *testing.T) {
 	var locked *natslock.LockedError
 	require.ErrorAs(t, err, &locked)
 	require.Equal(t, released["long"].Token(), locked.Holder.Token)
-	require.NoError(t, b.Break(t.Context(), natslock.KindMutex, "long", locked.Holder.Token, "released long ago", natslock.Now()))
+	require.NoError(t, b.Break(t.Context(), natslock.BreakRequest{Kind: natslock.KindMutex, Name: "long", ID: locked.Holder.ID, Reason: "released long ago", Immediately: true}))
 	for _, w := range append(oneOfEach[:3:3], long) {
 		l := mustTake(t, b, w.against())
 		require.Less(t, time.Since(at), ttl+5*time.Second, "%v", w)

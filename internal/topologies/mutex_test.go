@@ -126,7 +126,7 @@ func breaking(t *testing.T, n network) {
 	l := must(t, holder.Lock, "broken")
 	holder.listening(t, n)
 	begun := time.Now()
-	require.NoError(t, operator.Break(t.Context(), natslock.KindMutex, "broken", l.Token(), "a story"))
+	require.NoError(t, operator.Break(t.Context(), natslock.BreakRequest{Kind: natslock.KindMutex, Name: "broken", ID: l.ID(), Reason: "a story"}))
 	ended(t, l)
 	took := time.Since(begun)
 	t.Logf("told in %v", took)
