@@ -29,7 +29,7 @@ type lockJSON struct {
 
 type holderJSON struct {
 	Token      uint64            `json:"token" doc:"fencing token"`
-	ID         string            `json:"id" doc:"of this claim, never used again"`
+	ID         string            `json:"id" doc:"of this claim, never used again; break takes it"`
 	Owner      string            `json:"owner" doc:"what it calls itself"`
 	Host       string            `json:"host" doc:"its machine"`
 	PID        int               `json:"pid" doc:"its process"`
