@@ -182,7 +182,8 @@ func (c *Client) hold(ctx context.Context, req lease.Request) (lease.Holding, er
 //
 // It returns the error of the acquire, or else fn's error joined with that of
 // the unlock: an error that matches [ErrLost] means that fn, whatever it
-// returned, may not have been alone.
+// returned, may not have been alone. With [Until] one that matches [ErrEnded] means
+// that fn went on after the planned end, when it was not protected.
 func (c *Client) Do(ctx context.Context, name string, fn func(ctx context.Context, l *Lock) error, opts ...LockOption) error {
 	if fn == nil {
 		return fmt.Errorf("lock %q: %w", name, errNoFunc)
@@ -252,7 +253,8 @@ type Stats struct {
 	Granted  uint64
 	Renewed  uint64
 	Released uint64
-	Lost     uint64 // ended without an Unlock, breaks left out
+	Lost     uint64 // ended without an Unlock, breaks and planned ends left out
+	Ended    uint64 // [Until] locks held to their planned end
 	Broken   uint64
 	GaveUp   uint64
 }
@@ -265,7 +267,7 @@ func (c *Client) Stats() Stats {
 	e := c.engine
 	s := Stats{
 		Granted: e.Counts(lease.EventGranted), Renewed: e.Counts(lease.EventRenewed), Released: e.Counts(lease.EventReleased),
-		Lost: e.Counts(lease.EventLost), Broken: e.Counts(lease.EventBroken), GaveUp: e.Counts(lease.EventGaveUp),
+		Lost: e.Counts(lease.EventLost), Ended: e.Counts(lease.EventEnded), Broken: e.Counts(lease.EventBroken), GaveUp: e.Counts(lease.EventGaveUp),
 	}
 	s.Held, s.Waiting = e.Held()
 	return s

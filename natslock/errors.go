@@ -21,12 +21,15 @@ var (
 	// server's answers: if its context ends meanwhile, the error matches
 	// [ErrUnavailable] as well.
 	ErrTimeout = lease.ErrTimeout
-	// ErrLost: the lock ended without an Unlock.
+	// ErrLost: the lock ended without an Unlock, before an end that was planned.
 	ErrLost = lease.ErrLost
 	// ErrBroken: an operator ended the lock. It matches [ErrLost] too.
 	ErrBroken = lease.ErrBroken
 	// ErrReleased: the lock was unlocked.
 	ErrReleased = lease.ErrReleased
+	// ErrEnded: an [Until] lock was held to its planned end. It does not match
+	// [ErrLost].
+	ErrEnded = lease.ErrEnded
 	// ErrClosed: the client was closed.
 	ErrClosed = lease.ErrClosed
 	// ErrInvalidName: the name is empty or too long. Nothing was sent.

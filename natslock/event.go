@@ -23,8 +23,11 @@ const (
 	// EventReleased: the holder unlocked.
 	EventReleased
 	// EventExpired: a lease ended without being renewed or released. For an
-	// observer: the own lock was lost; the event's Cause says why.
+	// observer: the own lock was lost; the event's Cause says why. A Watch reports
+	// the planned end of an [Until] lock so, too: the bucket does not tell it apart.
 	EventExpired
+	// EventEnded: an [Until] lock was held to its planned end. Observers only.
+	EventEnded
 	// EventBroken: an operator broke the lock.
 	EventBroken
 	// EventGaveUp: somebody stopped waiting.
@@ -39,7 +42,7 @@ const (
 
 func (t EventType) String() string {
 	names := [...]string{EventQueued: "queued", EventGranted: "granted", EventRenewed: "renewed", EventReleased: "released",
-		EventExpired: "expired", EventBroken: "broken", EventGaveUp: "gave up", EventAtRisk: "at risk", EventWatching: "watching"}
+		EventExpired: "expired", EventEnded: "ended", EventBroken: "broken", EventGaveUp: "gave up", EventAtRisk: "at risk", EventWatching: "watching"}
 	if t > 0 && int(t) < len(names) {
 		return names[t]
 	}
@@ -72,7 +75,7 @@ type Event struct {
 
 var eventTypes = map[lease.EventType]EventType{
 	lease.EventQueued: EventQueued, lease.EventGranted: EventGranted, lease.EventRenewed: EventRenewed,
-	lease.EventReleased: EventReleased, lease.EventLost: EventExpired, lease.EventBroken: EventBroken,
+	lease.EventReleased: EventReleased, lease.EventLost: EventExpired, lease.EventEnded: EventEnded, lease.EventBroken: EventBroken,
 	lease.EventGaveUp: EventGaveUp, lease.EventAtRisk: EventAtRisk, lease.EventWatching: EventWatching,
 }
 

@@ -20,6 +20,8 @@ const (
 	Lost
 	// Released: the lock was unlocked.
 	Released
+	// Ended: the time of an [Until] lock was over before it was unlocked.
+	Ended
 )
 
 func (s State) String() string {
@@ -32,6 +34,8 @@ func (s State) String() string {
 		return "lost"
 	case Released:
 		return "released"
+	case Ended:
+		return "ended"
 	}
 	return fmt.Sprintf("State(%d)", int(s))
 }
@@ -90,8 +94,9 @@ func (l *Lock) Token() uint64 { return l.holding().Token() }
 
 // Context returns a child of the acquire's context that ends when the lock
 // does, at the latest at the end of its validity, or when its parent does.
-// context.Cause tells why: it matches [ErrReleased], [ErrLost], [ErrBroken] or
-// [ErrClosed], or is the parent's own cause; then the lock is still held.
+// context.Cause tells why: it matches [ErrReleased], [ErrEnded], [ErrLost],
+// [ErrBroken] or [ErrClosed], or is the parent's own cause; then the lock is still
+// held.
 func (l *Lock) Context() context.Context { return l.holding().Context() }
 
 // Done is the lock's context's Done.
@@ -157,9 +162,11 @@ func (l *Lock) Extend(ctx context.Context, ttl time.Duration) error {
 //
 // It returns nil when it was called inside the validity and nothing contradicts
 // it. An error that matches [ErrLost] (or [ErrBroken]) says that the lock had
-// been lost before, so others may have got in. One that matches [ErrUnavailable]
-// says that the lock was valid to the end but the server did not confirm the
-// release: the next holder may have to wait for the TTL.
+// been lost before, so others may have got in. One that matches [ErrEnded] says that
+// the time of an [Until] lock was over before: work that went on after that time was
+// not protected. One that matches [ErrUnavailable] says that the lock was valid to
+// the end but the server did not confirm the release: the next holder may have to
+// wait for the TTL.
 func (l *Lock) Unlock(ctx context.Context) error {
 	h := l.holding()
 	if h != (noLock{}) {

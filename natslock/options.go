@@ -238,6 +238,10 @@ func Meta(m map[string]string) LockOption {
 // renewed: for jobs that may run once per period. Waiting for it ends at t, too.
 // The server frees it 2 s after t, or a thousandth of its length if that is more,
 // or at Unlock.
+//
+// A lock that is held to t has ended as planned, and is not lost: its context ends
+// with a cause that matches [ErrEnded], and so does an Unlock after t. [Lock.Extend]
+// does not move t: it returns [ErrInvalidTTL].
 func Until(t time.Time) LockOption {
 	return func(c *lockConfig) error {
 		if t.IsZero() {

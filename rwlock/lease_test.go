@@ -158,11 +158,11 @@ func TestLeaseOptions(t *testing.T) {
 			require.NoError(t, err)
 			next, err := other(t.Context(), "x")
 			require.NoError(t, err)
-			require.Equal(t, natslock.Lost, l.State())
+			require.Equal(t, natslock.Ended, l.State())
 			require.GreaterOrEqual(t, time.Since(begun), 10*time.Second)
 			require.Less(t, time.Since(begun), 12500*time.Millisecond)
 			unlock(t, next)
-			require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrLost)
+			require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrEnded)
 
 			// NoRenew: what Extend does not prolong is over.
 			begun = time.Now()

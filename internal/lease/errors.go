@@ -15,6 +15,7 @@ var (
 	ErrLost          = errors.New("lock lost")
 	ErrBroken        = fmt.Errorf("broken by an operator: %w", ErrLost)
 	ErrReleased      = errors.New("lock released")
+	ErrEnded         = errors.New("lock ended as planned")
 	ErrClosed        = errors.New("client closed")
 	ErrInvalidName   = errors.New("invalid lock name")
 	ErrInvalidOption = kvstore.ErrInvalidOption
@@ -56,7 +57,7 @@ func (e *WaitError) Is(target error) bool { return target == ErrTimeout }
 func (e *WaitError) Unwrap() error { return e.Cause }
 
 // EndError is the cause of a lease's end. It matches [ErrLost], [ErrBroken],
-// [ErrReleased] or [ErrClosed].
+// [ErrReleased], [ErrEnded] or [ErrClosed].
 type EndError struct {
 	Name  string
 	Token uint64

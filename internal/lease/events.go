@@ -18,6 +18,7 @@ const (
 	EventReleased
 	EventLost
 	EventBroken
+	EventEnded
 	EventGaveUp
 	EventAtRisk
 )

@@ -2,7 +2,6 @@ package lease
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/natslock/locks/kvstore"
@@ -18,6 +17,8 @@ const (
 	Lost
 	// Released by its holder.
 	Released
+	// Ended: over at the time it was taken until.
+	Ended
 )
 
 // spec is what a lease is of.
@@ -119,7 +120,7 @@ func (l *Lease) Status() (State, time.Duration, error) {
 	var act func()
 	left := l.end.Sub(l.e.now())
 	if l.state == Held && left <= 0 {
-		act = l.lose(ErrLost, overdue)
+		act = l.expire()
 	}
 	state, cause := l.state, l.cause
 	k.mu.Unlock()
@@ -157,7 +158,7 @@ func (l *Lease) schedule() {
 // Under mu.
 func (l *Lease) tick(now Instant) func() {
 	if now >= l.end {
-		return l.lose(ErrLost, overdue)
+		return l.expire()
 	}
 	if l.watchAt != 0 && now >= l.watchAt {
 		l.watchAt = 0
@@ -181,17 +182,29 @@ func (l *Lease) warn() {
 	}
 }
 
+// expire ends a held lease whose validity is over: as planned, if it was taken until
+// that time. Under mu.
+func (l *Lease) expire() func() {
+	if l.cap != 0 && l.end >= l.cap {
+		return l.lose(ErrEnded, "")
+	}
+	return l.lose(ErrLost, overdue)
+}
+
 // lose ends a held lease and returns what is to be done without the mutex.
 // Under mu.
 func (l *Lease) lose(kind error, why string) func() {
 	if l.state != Held {
 		return func() {}
 	}
-	if l.breaker != "" && kind == ErrLost {
+	if l.breaker != "" && (kind == ErrLost || kind == ErrEnded) {
 		// Broken so that others got in at once: by now the record is theirs.
 		kind, why = ErrBroken, l.breaker
 	}
 	l.state = Lost
+	if kind == ErrEnded {
+		l.state = Ended
+	}
 	l.end = min(l.end, l.e.now())
 	l.cause = &EndError{Name: l.spec.name, Token: l.token, Kind: kind, Why: why}
 	k := l.e.keeper
@@ -202,8 +215,11 @@ func (l *Lease) lose(kind error, why string) func() {
 	}
 	left, announced := l.finish(), l.announced
 	typ := EventLost
-	if errors.Is(kind, ErrBroken) {
+	switch kind {
+	case ErrBroken:
 		typ = EventBroken
+	case ErrEnded:
+		typ = EventEnded
 	}
 	ev := l.event(typ, l.cause)
 	return func() {
@@ -278,7 +294,7 @@ func (l *Lease) Abandon() {
 	k.mu.Lock()
 	l.abandoned = true
 	held, ttl := l.state == Held, l.terms.ttl
-	if l.state == Lost {
+	if l.state != Held {
 		delete(k.leases, l)
 	}
 	k.moved(l)

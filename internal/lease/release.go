@@ -37,7 +37,7 @@ func (l *Lease) Release() error {
 	defer close(l.released)
 	lose := func() {}
 	if l.e.now() >= l.end {
-		lose = l.lose(ErrLost, overdue)
+		lose = l.expire()
 	}
 	was, end := l.state, l.end
 	ending := l.endByRelease()
@@ -46,14 +46,14 @@ func (l *Lease) Release() error {
 	ending.finish()
 
 	if !working {
-		if was == Lost {
+		if was != Held {
 			l.result = l.cause
 		} else {
 			l.result = fmt.Errorf("release lock %q: %w", l.spec.name, ErrClosed)
 		}
 		return l.result
 	}
-	if was == Lost && (!errors.Is(l.cause.Kind, ErrBroken) || l.e.away.Load()) {
+	if was != Held && (!errors.Is(l.cause.Kind, ErrBroken) || l.e.away.Load()) {
 		// The caller is not kept waiting for what is most likely gone. A broken
 		// record is there, and keeps others out until it is deleted.
 		l.e.background(func(ctx context.Context) { l.delete(ctx, StatusGone, time.Now(), l.terms.ttl, nil) })
@@ -63,7 +63,7 @@ func (l *Lease) Release() error {
 	}
 	found, err := l.deleteWithin(l.e.cfg.ReleaseTimeout)
 	switch {
-	case was == Lost:
+	case was != Held:
 		l.result = l.cause
 	case found != nil && (errors.Is(found, ErrBroken) || l.e.now() < end):
 		l.result = found

@@ -19,7 +19,7 @@ var releaseMutants = []mutant{
 		"natslock.TestContextEndsBeforeDeletion"},
 	{"release-lost-is-fine", "the release of a lease that is over says that all was well", "Ending",
 		releaseGo, one(`	if l.e.now() >= l.end {
-		lose = l.lose(ErrLost, overdue)
+		lose = l.expire()
 	}
 	was,`, `	was,`),
 		"internal/lease.TestSuspended/release"},

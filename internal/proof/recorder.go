@@ -184,7 +184,7 @@ func outcomeOf(err error) Outcome {
 		out Outcome
 	}{
 		{natslock.ErrLocked, Refused}, {natslock.ErrTimeout, GaveUp}, {natslock.ErrBroken, Broken}, {natslock.ErrLost, Lost},
-		{natslock.ErrReleased, Lost},
+		{natslock.ErrReleased, Lost}, {natslock.ErrEnded, Lost},
 	} {
 		if errors.Is(err, m.err) {
 			return m.out
