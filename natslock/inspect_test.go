@@ -230,7 +230,7 @@ func watchStory(t testing.TB, m *member, ctx context.Context, pattern string) *s
 		for ev, err := range m.Watch(ctx, pattern) {
 			if err != nil {
 				s.lines <- err.Error()
-			} else if ev.Type != natslock.EventRenewed {
+			} else if ev.Type != natslock.EventRenewed && ev.Type != natslock.EventWatching {
 				s.lines <- fmt.Sprintf("%v %s", ev.Type, ev.Name)
 			}
 		}
@@ -313,8 +313,7 @@ func TestInspectWatchDetails(t *testing.T) {
 				events <- ev
 			}
 		}()
-		synctest.Wait()
-		require.NoError(t, viewer.nc.Flush())
+		require.Equal(t, natslock.EventWatching, receive(t, events, "the mark").Type)
 		l := mustLock(t, a.Client, "l", natslock.Meta(map[string]string{"k": "v"}))
 		ev := receive(t, events, "an event")
 		require.Equal(t, natslock.EventGranted, ev.Type)

@@ -269,6 +269,9 @@ func TestSeen(t *testing.T) {
 		watching.Go(func() {
 			for ev, err := range b.c.Watch(ctx, ">") {
 				assert.NoError(t, err)
+				if ev.Type == natslock.EventWatching {
+					continue
+				}
 				mu.Lock()
 				events = append(events, ev)
 				mu.Unlock()
