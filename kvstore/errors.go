@@ -60,17 +60,17 @@ func (e *ConflictError) Is(target error) bool {
 }
 
 // ConfigError names one setting of the bucket, or the version of the server,
-// that locks cannot live with. It matches [ErrBucketConfig].
+// that is not safe for records with a TTL. It matches [ErrBucketConfig].
 type ConfigError struct {
 	Bucket  string
 	Setting string // the stream's setting, by its JSON name, or "nats-server"
 	Value   string // what it is
 	Want    string // what it must be
-	Mend    string // how to get there
+	Repair  string // how to get there
 }
 
 func (e *ConfigError) Error() string {
-	return fmt.Sprintf("bucket %q: %s is %s, must be %s: %s", e.Bucket, e.Setting, e.Value, e.Want, e.Mend)
+	return fmt.Sprintf("bucket %q: %s is %s, must be %s: %s", e.Bucket, e.Setting, e.Value, e.Want, e.Repair)
 }
 
 // Is makes the error match [ErrBucketConfig].

@@ -8,8 +8,8 @@ import (
 )
 
 const (
-	// MaxTTL is the longest TTL a record can have: 366 days.
-	MaxTTL = 366 * 24 * time.Hour
+	// maxTTL is the longest TTL a record can have: 366 days.
+	maxTTL = 366 * 24 * time.Hour
 	// tombstoneTTL is the shortest life the server can give a message.
 	tombstoneTTL = time.Second
 	// maxKey bounds a key; the server's limit for a whole subject is the
@@ -56,8 +56,8 @@ func checkPattern(pattern string) error {
 // ttlHeader formats a TTL for the server: whole seconds, rounded up because the
 // server truncates.
 func ttlHeader(d time.Duration) (string, error) {
-	if d <= 0 || d > MaxTTL {
-		return "", fmt.Errorf("%w: %v is not in (0, %v]", ErrInvalidTTL, d, MaxTTL)
+	if d <= 0 || d > maxTTL {
+		return "", fmt.Errorf("%w: %v is not in (0, %v]", ErrInvalidTTL, d, maxTTL)
 	}
 	seconds := int64((d + time.Second - 1) / time.Second)
 	if seconds < int64(len(ttlHeaders)) {

@@ -45,7 +45,7 @@ func (c *Client) ready() error {
 // Errors match [ErrInvalidOption], [ErrInvalidTTL], [ErrUnavailable] (no
 // JetStream, no answer), [ErrPermission], kvstore.ErrBucketConfig (the bucket
 // exists and is not safe for locks; the error names each setting and how to
-// mend it) or kvstore.ErrNotFound (it is missing and may not be made).
+// repair it) or kvstore.ErrNotFound (it is missing and may not be made).
 func New(ctx context.Context, nc *nats.Conn, opts ...Option) (*Client, error) {
 	cfg := config{create: true, engine: lease.Config{WatchAfter: lease.DefaultWatchAfter}}
 	for _, opt := range opts {

@@ -365,7 +365,7 @@ func TestPermsRefuse(t *testing.T) {
 	require.ErrorIs(t, err, natslock.ErrPermission)
 }
 
-// An administrator of some locks makes, mends and deletes this bucket and no
+// An administrator of some locks makes, repairs and deletes this bucket and no
 // other stream.
 func TestPermsOfAdmin(t *testing.T) {
 	t.Parallel()
@@ -378,7 +378,7 @@ func TestPermsOfAdmin(t *testing.T) {
 	str, err := js.Stream(t.Context(), "KV_natslock")
 	require.NoError(t, err)
 	cfg := str.CachedInfo().Config
-	cfg.AllowRollup, cfg.Description = false, "mended"
+	cfg.AllowRollup, cfg.Description = false, "repaired"
 	_, err = js.UpdateStream(t.Context(), cfg)
 	require.NoError(t, err)
 	_, err = js.AccountInfo(t.Context())

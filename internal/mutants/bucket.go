@@ -72,7 +72,7 @@ var settingMutants = func() (all []mutant) {
 		"subject_delete_marker_ttl": `c.SubjectDeleteMarkerTTL == 0`,
 		"discard_new_per_subject":   `!c.DiscardNewPerSubject`,
 		"discard":                   `!limited || c.Discard == jetstream.DiscardNew`,
-		"max_age":                   `c.MaxAge <= 0 || c.MaxAge >= MaxTTL`,
+		"max_age":                   `c.MaxAge <= 0 || c.MaxAge >= maxTTL`,
 		"retention":                 `c.Retention == jetstream.LimitsPolicy`,
 		"no_ack":                    `!c.NoAck`,
 		"sealed":                    `!c.Sealed`,
