@@ -260,7 +260,7 @@ func breaks(ctx context.Context, s *Servers, n int) (Spread, error) {
 		}
 		time.Sleep(50 * time.Millisecond) // the watch follows the grant, and hints in a row are answered slowly
 		begun := time.Now()
-		if err := operator.Break(ctx, natslock.Mutex, l.Name(), l.Token(), "measured"); err != nil {
+		if err := operator.Break(ctx, natslock.BreakRequest{Kind: natslock.KindMutex, Name: l.Name(), ID: l.ID(), Reason: "measured"}); err != nil {
 			return Spread{}, err
 		}
 		select {

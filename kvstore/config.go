@@ -40,17 +40,17 @@ type Config struct {
 	// It is used only when the bucket has to be made.
 	Replicas int
 	// Storage is file storage unless set otherwise. A memory bucket on one
-	// replica forgets every lock when its server restarts: it is refused
+	// replica loses every record when its server restarts: it is refused
 	// unless memory storage is asked for here.
 	Storage jetstream.StorageType
 	// MaxBytes limits the size of a bucket that has to be made; 0: no limit.
-	// A full bucket refuses new records, it never evicts held ones.
+	// A full bucket refuses new records, it never evicts live ones.
 	MaxBytes int64
 	// Placement says where a bucket that has to be made is placed.
 	Placement *jetstream.Placement
 	// NoCreate makes a missing bucket an error instead of making it.
 	NoCreate bool
-	// Logger receives warnings about settings that work but should not be;
+	// Logger receives warnings about settings that work but should be others;
 	// nil: none.
 	Logger *slog.Logger
 }
@@ -109,8 +109,7 @@ func (cfg Config) StreamConfig() (jetstream.StreamConfig, error) {
 		DenyPurge:         true,
 		AllowDirect:       true,
 		AllowMsgTTL:       true,
-		// Revisions are fencing tokens: they must go on rising when the bucket
-		// is deleted and made again.
+		// Revisions must go on rising when the bucket is deleted and re-created.
 		FirstSeq: uint64(time.Now().UnixMicro()), //safety:tokens-rise
 		RePublish: &jetstream.RePublish{
 			Source:      subjectPrefix(cfg.Bucket) + ">",

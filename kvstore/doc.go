@@ -1,14 +1,14 @@
 // Package kvstore keeps records under keys in a NATS JetStream key-value
 // bucket: every record has a revision and a time to live, every write is
-// conditional, changes can be watched. It knows NATS, and how a bucket for leases
-// must be set up; the names and the records of locks are its callers' affair.
+// conditional, changes can be watched. It knows NATS, and how a bucket for such
+// records must be set up. What keys and values mean is its callers' affair.
 //
 // # Why not the key-value API of nats.go
 //
 // Its updates drop the TTL of a record, its watches need a consumer each and
 // can miss keys in their first snapshot, and its configuration cannot express
-// the bucket that leases need. This package publishes plain messages with the
-// headers the server checks:
+// the bucket that such records need. This package publishes plain messages with
+// the headers that the server checks:
 //
 //   - Nats-Expected-Last-Subject-Sequence makes the write a compare-and-set.
 //     The stream's leader evaluates it on the literal subject before it stores
@@ -30,7 +30,7 @@
 //
 // The bucket re-publishes what it stores to plain subjects. A watch is a core
 // subscription on them: no consumer, no goroutine per watch. The server removes
-// expired records without telling anybody, so a watch times the leases it sees
+// expired records without a notification, so a watch times the records it sees
 // and reports their ends as events of its own. Events are hints: they can be
 // lost, late or forged.
 //

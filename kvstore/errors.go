@@ -19,6 +19,8 @@ var (
 	ErrInvalidKey = errors.New("invalid key")
 	// ErrInvalidTTL: the TTL is zero, negative or too large; nothing was sent.
 	ErrInvalidTTL = errors.New("invalid TTL")
+	// ErrInvalidOption: an option is nil; nothing was sent.
+	ErrInvalidOption = errors.New("invalid option")
 	// ErrBucketConfig: the bucket is set up in a way that is not safe. The
 	// error is a *[ConfigError] or joins several.
 	ErrBucketConfig = errors.New("unsuitable bucket configuration")
@@ -58,17 +60,17 @@ func (e *ConflictError) Is(target error) bool {
 }
 
 // ConfigError names one setting of the bucket, or the version of the server,
-// that locks cannot live with. It matches [ErrBucketConfig].
+// that is not safe for records with a TTL. It matches [ErrBucketConfig].
 type ConfigError struct {
 	Bucket  string
 	Setting string // the stream's setting, by its JSON name, or "nats-server"
 	Value   string // what it is
 	Want    string // what it must be
-	Mend    string // how to get there
+	Repair  string // how to get there
 }
 
 func (e *ConfigError) Error() string {
-	return fmt.Sprintf("bucket %q: %s is %s, must be %s: %s", e.Bucket, e.Setting, e.Value, e.Want, e.Mend)
+	return fmt.Sprintf("bucket %q: %s is %s, must be %s: %s", e.Bucket, e.Setting, e.Value, e.Want, e.Repair)
 }
 
 // Is makes the error match [ErrBucketConfig].

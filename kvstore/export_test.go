@@ -1,5 +1,16 @@
 package kvstore
 
+import "time"
+
+// MaxTTL is the longest TTL.
+const MaxTTL = maxTTL
+
+// Created returns when the bucket was made, as it was read last.
+func (s *Store) Created() time.Time { return s.seen.Load().created }
+
+// Warnings returns what is worth repairing in the bucket, as it was read last.
+func (s *Store) Warnings() []string { return s.seen.Load().warnings }
+
 // PassMany lets a store behind an API prefix ask for many records at once, for
 // tests whose prefix passes more than one answer.
 func (s *Store) PassMany() { s.multiOff.Store(false) }

@@ -16,9 +16,9 @@ type Level int
 const (
 	// Fine: the setting is as it should be.
 	Fine Level = iota
-	// Worse: locks are safe, and slower, riskier or less private than need be.
+	// Worse: the bucket is safe, and slower, riskier or less private than need be.
 	Worse
-	// Unfit: locks are not safe. [Open] refuses the bucket.
+	// Unfit: the bucket is not safe. [Open] refuses it.
 	Unfit
 )
 
@@ -28,19 +28,19 @@ type Finding struct {
 	Setting string // the stream's setting, by its JSON name, or "nats-server"
 	Value   string // what it is
 	Want    string // what it should be
-	// Why says what goes wrong as it is, and Mend how to change it; both are
-	// empty when nothing is wrong.
-	Why, Mend string
-	// Update: an update of the stream repairs it; see [Config.Mended].
+	// Why says what goes wrong as it is, and Repair how to change it; both are
+	// empty when nothing is wrong. Operators read them, so they name locks.
+	Why, Repair string
+	// Update: an update of the stream repairs it; see [Config.Repaired].
 	Update bool
-	// Remake: no update can mend it, only deleting the bucket and making it
-	// again, which ends every lock in it.
+	// Remake: no update can repair it, only deleting and re-creating the bucket,
+	// which ends every record in it.
 	Remake bool
 }
 
 // warning is the finding in a sentence.
 func (f Finding) warning() string {
-	return fmt.Sprintf("%s is %s, should be %s: %s; mend: %s", f.Setting, f.Value, f.Want, f.Why, f.Mend)
+	return fmt.Sprintf("%s is %s, should be %s: %s; repair: %s", f.Setting, f.Value, f.Want, f.Why, f.Repair)
 }
 
 const (
@@ -50,7 +50,7 @@ const (
 	byUpgrade = "upgrade nats-server to " + MinServer + " or later, then make the bucket anew"
 )
 
-// Examine judges every setting of a stream that is to hold locks, the good ones
+// Examine judges every setting of a stream that is to be a bucket, the good ones
 // included, in a fixed order. info is what a server has answered: it says which
 // version of the server leads the stream. cfg is what its user wants: its Bucket, and its
 // Storage, because a memory bucket on one replica is fine only for those who
@@ -64,11 +64,11 @@ func Examine(cfg Config, info *jetstream.StreamInfo) ([]Finding, error) {
 	c := info.Config
 	own := subjectPrefix(cfg.Bucket) + ">"
 	var all []Finding
-	judge := func(ok bool, bad Level, setting string, value any, want, why, mend string) *Finding {
+	judge := func(ok bool, bad Level, setting string, value any, want, why, repair string) *Finding {
 		f := Finding{Setting: setting, Value: fmt.Sprint(value), Want: want}
 		if !ok {
-			f.Level, f.Why, f.Mend = bad, why, mend
-			f.Update, f.Remake = strings.HasPrefix(mend, byUpdate), strings.HasPrefix(mend, byRemake)
+			f.Level, f.Why, f.Repair = bad, why, repair
+			f.Update, f.Remake = strings.HasPrefix(repair, byUpdate), strings.HasPrefix(repair, byRemake)
 		}
 		all = append(all, f)
 		return &all[len(all)-1]
@@ -111,7 +111,7 @@ func Examine(cfg Config, info *jetstream.StreamInfo) ([]Finding, error) {
 	judge(!limited || c.Discard == jetstream.DiscardNew, Unfit, "discard", //safety:no-eviction
 		strings.ToLower(strings.TrimPrefix(c.Discard.String(), "Discard")), "new",
 		"a full bucket would evict held locks", byUpdate)
-	judge(c.MaxAge <= 0 || c.MaxAge >= MaxTTL, Unfit, "max_age", c.MaxAge, fmt.Sprintf("0 or at least %v", MaxTTL), "long leases end early", byUpdate)
+	judge(c.MaxAge <= 0 || c.MaxAge >= maxTTL, Unfit, "max_age", c.MaxAge, fmt.Sprintf("0 or at least %v", maxTTL), "long leases end early", byUpdate)
 	retention := byUpdate
 	if c.Retention == jetstream.WorkQueuePolicy {
 		retention = byRemake
@@ -178,8 +178,8 @@ func notifies(c jetstream.StreamConfig, own string) string {
 	return strings.TrimSuffix(rp.Destination, ">")
 }
 
-// verify says whether a stream can hold locks. want is what this client asked
-// for. Errors make locks unsafe, warnings make them slower or riskier.
+// verify says whether a stream can be a bucket. want is what this client asked
+// for. Errors make it unsafe, warnings make it slower or riskier.
 func verify(want Config, info *jetstream.StreamInfo) (warnings []string, err error) {
 	findings, err := Examine(want, info)
 	if err != nil {
@@ -192,20 +192,20 @@ func verify(want Config, info *jetstream.StreamInfo) (warnings []string, err err
 			warnings = append(warnings, f.warning())
 		case Unfit:
 			errs = append(errs, &ConfigError{ //safety:unfit
-				Bucket: want.Bucket, Setting: f.Setting, Value: f.Value, Want: f.Want, Mend: f.Mend + ": " + f.Why,
+				Bucket: want.Bucket, Setting: f.Setting, Value: f.Value, Want: f.Want, Repair: f.Repair + ": " + f.Why,
 			})
 		}
 	}
 	return warnings, errors.Join(errs...)
 }
 
-// Mended returns the configuration of a bucket's stream with everything put
+// Repaired returns the configuration of a bucket's stream with everything put
 // right that an update of the stream can put right, and the rest as it is. What
 // cfg names is changed too: Replicas, MaxBytes and Placement, where they are
 // set. [Examine] says what is left. When that makes the bucket unfit still, it
 // has to be made again: c then comes back as it was, as it does when nothing is
 // wrong. There is no I/O.
-func (cfg Config) Mended(c jetstream.StreamConfig) (jetstream.StreamConfig, error) {
+func (cfg Config) Repaired(c jetstream.StreamConfig) (jetstream.StreamConfig, error) {
 	right, err := cfg.StreamConfig()
 	if err != nil {
 		return c, err
@@ -217,7 +217,7 @@ func (cfg Config) Mended(c jetstream.StreamConfig) (jetstream.StreamConfig, erro
 	m.AllowMsgTTL = true
 	m.SubjectDeleteMarkerTTL = 0
 	m.DiscardNewPerSubject = false
-	if m.MaxAge < MaxTTL {
+	if m.MaxAge < maxTTL {
 		m.MaxAge = 0
 	}
 	if m.Retention == jetstream.InterestPolicy {

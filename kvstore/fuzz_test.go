@@ -90,7 +90,7 @@ func FuzzNotification(f *testing.F) {
 	f.Fuzz(func(t *testing.T, block string, data []byte, subscribed bool) {
 		s := &Store{prefix: "$KV.b.", topics: make(map[string]*topic)}
 		var events []Event
-		w := &watch{s: s, leases: make(map[string]*leaseEnd), deliver: func(e Event) { events = append(events, e) }}
+		w := &watch{s: s, expiries: make(map[string]*expiry), deliver: func(e Event) { events = append(events, e) }}
 		s.topics["n.k"] = &topic{watches: []*watch{w}}
 		h, _ := nats.DecodeHeadersMsg([]byte(block))
 		m := &nats.Msg{Header: h, Data: data}
@@ -99,8 +99,8 @@ func FuzzNotification(f *testing.F) {
 		}
 		s.notify(m)
 		w.end()
-		if len(w.leases) > 0 || len(events) > 1 || !subscribed && len(events) > 0 {
-			t.Fatalf("%d timers, events %+v", len(w.leases), events)
+		if len(w.expiries) > 0 || len(events) > 1 || !subscribed && len(events) > 0 {
+			t.Fatalf("%d timers, events %+v", len(w.expiries), events)
 		}
 		for _, e := range events {
 			if checkKey(e.Record.Key) != nil || e.Record.TTL < 0 || (e.Kind == Deleted) != e.Record.Deleted || e.Kind != Put && e.Kind != Deleted {

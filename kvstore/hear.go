@@ -37,7 +37,7 @@ func (s *Store) unheard() {
 	s.mu.Unlock()
 	if tell {
 		s.cfg.Logger.Warn("lock bucket: no notification of a change has ever arrived: waiters look by themselves every few seconds, "+
-			"a broken holder is told at its next renewal; mend: let the user subscribe to these subjects, and the account import them under their own name",
+			"a broken holder is told at its next renewal; repair: let the user subscribe to these subjects, and the account import them under their own name",
 			"bucket", s.cfg.Bucket, "subjects", s.seen.Load().notify+">")
 	}
 }

@@ -22,7 +22,7 @@ func TestParseTTL(t *testing.T) {
 
 func TestTTLHeader(t *testing.T) {
 	for in, want := range map[time.Duration]string{
-		1: "1s", time.Second: "1s", time.Second + 1: "2s", 1900 * time.Millisecond: "2s", MaxTTL: "31622400s",
+		1: "1s", time.Second: "1s", time.Second + 1: "2s", 1900 * time.Millisecond: "2s", maxTTL: "31622400s",
 	} {
 		if got, err := ttlHeader(in); got != want || err != nil {
 			t.Errorf("%v is %q (%v), want %q", in, got, err, want)
@@ -132,12 +132,12 @@ func TestExpiredMeetsRenewal(t *testing.T) {
 	w.tracks.Store(true)
 	w.track(Record{Key: "a", Revision: 1}, time.Hour)
 	w.expired("a")
-	if len(events) > 0 || w.leases["a"] == nil {
+	if len(events) > 0 || w.expiries["a"] == nil {
 		t.Fatalf("a running lease ended: %v", events)
 	}
-	w.leases["a"].ends = time.Now()
+	w.expiries["a"].ends = time.Now()
 	w.expired("a")
-	if len(events) != 1 || events[0].Kind != Expired || len(w.leases) > 0 {
+	if len(events) != 1 || events[0].Kind != Expired || len(w.expiries) > 0 {
 		t.Fatalf("an ended lease goes on: %v", events)
 	}
 	w.expired("a")

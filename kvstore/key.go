@@ -8,8 +8,8 @@ import (
 )
 
 const (
-	// MaxTTL is the longest TTL a record can have: 366 days.
-	MaxTTL = 366 * 24 * time.Hour
+	// maxTTL is the longest TTL a record can have: 366 days.
+	maxTTL = 366 * 24 * time.Hour
 	// tombstoneTTL is the shortest life the server can give a message.
 	tombstoneTTL = time.Second
 	// maxKey bounds a key; the server's limit for a whole subject is the
@@ -57,8 +57,8 @@ func checkPattern(pattern string) error {
 // server truncates.
 func ttlHeader(d time.Duration) (string, error) {
 	// The server takes 0 for no TTL, and a TTL that overflows for a past one.
-	if d <= 0 || d > MaxTTL { //safety:ttl-in-range
-		return "", fmt.Errorf("%w: %v is not in (0, %v]", ErrInvalidTTL, d, MaxTTL)
+	if d <= 0 || d > maxTTL { //safety:ttl-in-range
+		return "", fmt.Errorf("%w: %v is not in (0, %v]", ErrInvalidTTL, d, maxTTL)
 	}
 	// A record that ended a fraction early would let the next holder in too soon.
 	seconds := int64((d + time.Second - 1) / time.Second) //safety:ttl-rounded-up

@@ -75,7 +75,7 @@ type KV interface {
 	Now() time.Time
 
 	// Verify looks at the bucket again: nil when it is the one that was opened
-	// and fit for leases; otherwise an error matching [ErrBucketConfig],
+	// and safe; otherwise an error matching [ErrBucketConfig],
 	// [ErrNotFound] (it was deleted), [ErrRemade] (deleted and made again) or
 	// [ErrUnavailable].
 	Verify(ctx context.Context) error
@@ -216,8 +216,9 @@ const (
 	Put EventKind = iota + 1
 	// Deleted: a tombstone was written.
 	Deleted
-	// Expired: the lease of the last record seen has ended by this client's
-	// clock, in a watch that tracks that. The server removes it about now, without a word of its own.
+	// Expired: the TTL of the last record seen has ended by this client's clock, in
+	// a watch that tracks that. The server removes the record about now, without a
+	// notification.
 	Expired
 	// Recheck: events may have been missed (the connection was lost and is
 	// back). The event names no key.

@@ -10,7 +10,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// MinServer is the oldest nats-server that keeps leases safe. 2.11.0 to 2.11.6
+// MinServer is the oldest nats-server on which a bucket is safe. 2.11.0 to 2.11.6
 // skip the condition of a write when its headers come in another order, and 2.11
 // ignores settings of a stream that it does not know. 2.10 has no TTLs.
 const MinServer = "2.12"
@@ -31,7 +31,8 @@ const (
 	levelTimeout = time.Second
 )
 
-// ServerFits says whether locks are safe on a nats-server of this version.
+// ServerFits says whether a bucket is safe on a nats-server of this version, like
+// "2.12.1". It returns false for a version that it cannot read.
 func ServerFits(version string) bool {
 	var v, minimum [2]int
 	if _, err := fmt.Sscanf(version, "%d.%d", &v[0], &v[1]); err != nil {
@@ -70,7 +71,7 @@ type accountResponse struct {
 func (r *accountResponse) apiError() *jetstream.APIError { return r.Error }
 
 // oldServers returns an error when the server that is to make the bucket, in a
-// cluster the leader of its servers, is too old for locks. It returns nil when
+// cluster the leader of its servers, is too old. It returns nil when
 // that is not known, because the request may be neither granted nor imported:
 // the answer to the making names the server too.
 func (s *Store) oldServers(ctx context.Context) error {
@@ -82,6 +83,6 @@ func (s *Store) oldServers(ctx context.Context) error {
 	}
 	return &ConfigError{
 		Bucket: s.cfg.Bucket, Setting: serverSetting, Value: describe("", resp.API.Level), Want: MinServer + " or later",
-		Mend: byServer + "; the bucket was not made",
+		Repair: byServer + "; the bucket was not made",
 	}
 }

@@ -50,6 +50,9 @@ func (s *Store) Current() bool {
 func (s *Store) List(ctx context.Context, pattern string, min uint64, opts ...ListOption) (Listing, error) {
 	var what listing
 	for _, opt := range opts {
+		if opt == nil {
+			return Listing{}, fmt.Errorf("list %q: %w: it is nil", pattern, ErrInvalidOption)
+		}
 		opt(&what)
 	}
 	if err := checkPattern(pattern); err != nil {

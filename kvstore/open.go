@@ -21,12 +21,13 @@ const (
 // Open finds the bucket of cfg, makes it when it is missing and cfg allows it,
 // and verifies it. A JetStream domain or API prefix is taken from js.
 //
-// It returns an error matching [ErrBucketConfig] for a bucket that is not safe
-// for leases or is kept by a server older than [MinServer], [ErrNotFound] for a missing bucket that may not be made,
+// It returns an error matching [ErrInvalidKey] for a name that no bucket can have,
+// [ErrBucketConfig] for a bucket that is not safe or is kept by a server older than
+// [MinServer], [ErrNotFound] for a missing bucket that may not be made,
 // [ErrPermission] when the user may not ask or create, and [ErrUnavailable]
 // when JetStream does not answer, or the stream of a cluster has no leader and so
-// accepts no writes. Settings that work but should not be are
-// logged; see [Store.Warnings].
+// accepts no writes. Settings that work but should be others are
+// logged; see [Config.Logger]. Without a deadline in ctx it waits for at most 10 s.
 func Open(ctx context.Context, js jetstream.JetStream, cfg Config) (_ *Store, err error) {
 	if cfg, err = cfg.withDefaults(); err != nil {
 		return nil, err
@@ -65,7 +66,7 @@ func Open(ctx context.Context, js jetstream.JetStream, cfg Config) (_ *Store, er
 		return nil, fmt.Errorf("open bucket %q: %w", cfg.Bucket, err)
 	}
 	s.settle(ctx, &info.StreamInfo)
-	for _, w := range s.Warnings() {
+	for _, w := range s.seen.Load().warnings {
 		cfg.Logger.Warn("lock bucket: "+w, "bucket", cfg.Bucket)
 	}
 	return s, nil
@@ -102,8 +103,8 @@ func (s *Store) create(ctx context.Context) (*infoResponse, error) {
 	}
 	switch {
 	case err == nil:
-		// Said loudly: a forgotten domain makes a second bucket whose locks
-		// exclude nobody in the first.
+		// A warning, because a forgotten domain makes a second bucket, which nobody
+		// else uses.
 		s.cfg.Logger.Warn("created lock bucket", "bucket", s.cfg.Bucket, "account", s.account(ctx), "domain", s.domainOf(resp),
 			"storage", resp.Config.Storage.String(), "replicas", resp.Config.Replicas)
 	case apiErr != nil && apiErr.ErrorCode == jetstream.JSErrCodeStreamNameInUse:
@@ -223,13 +224,6 @@ func (s *Store) Verify(ctx context.Context) error {
 	}
 	return nil
 }
-
-// Created returns when the bucket was made, as of the last look at it.
-func (s *Store) Created() time.Time { return s.seen.Load().created }
-
-// Warnings returns what the last look at the bucket found fit to work with but
-// worth mending, in words that name the setting and the mend.
-func (s *Store) Warnings() []string { return s.seen.Load().warnings }
 
 // view is what the store knows of its stream since the last look.
 type view struct {

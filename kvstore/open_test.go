@@ -222,7 +222,7 @@ func wantConfigError(t *testing.T, err error, setting string) *kvstore.ConfigErr
 	if c.Setting != setting {
 		t.Fatalf("the first setting named is %s, want %s: %v", c.Setting, setting, err)
 	}
-	if c.Bucket == "" || c.Value == "" || c.Want == "" || c.Mend == "" || !strings.Contains(err.Error(), c.Mend) {
+	if c.Bucket == "" || c.Value == "" || c.Want == "" || c.Repair == "" || !strings.Contains(err.Error(), c.Repair) {
 		t.Fatalf("incomplete: %+v", c)
 	}
 	return c
@@ -302,27 +302,27 @@ func TestUnsafeSettings(t *testing.T) {
 				wantConfigError(t, err, c.setting)
 			}
 			equal(t, "subscriptions", nc.NumSubscriptions(), max(subs, 1))
-			mend(t, js, cfg, c.setting)
+			repair(t, js, cfg, c.setting)
 		})
 	}
 }
 
-// mend updates a bucket in which a setting is wrong to what [kvstore.Config]
+// repair updates a bucket in which a setting is wrong to what [kvstore.Config]
 // says, and holds [kvstore.Examine] to its word about what that achieves.
-func mend(t *testing.T, js jetstream.JetStream, cfg kvstore.Config, setting string) {
+func repair(t *testing.T, js jetstream.JetStream, cfg kvstore.Config, setting string) {
 	t.Helper()
 	ctx := t.Context()
 	str, err := js.Stream(ctx, "KV_"+cfg.Bucket)
 	check(t, err)
 	before := str.CachedInfo().Config
-	mended, err := cfg.Mended(before)
+	repaired, err := cfg.Repaired(before)
 	check(t, err)
 	hopeless, found := false, false
 	findings, err := kvstore.Examine(cfg, str.CachedInfo())
 	check(t, err)
 	for _, f := range findings {
 		wrong := f.Level != kvstore.Fine
-		if (f.Why != "") != wrong || (f.Mend != "") != wrong || f.Value == "" || f.Want == "" {
+		if (f.Why != "") != wrong || (f.Repair != "") != wrong || f.Value == "" || f.Want == "" {
 			t.Fatalf("incomplete: %+v", f)
 		}
 		found = found || wrong && f.Setting == setting
@@ -330,25 +330,25 @@ func mend(t *testing.T, js jetstream.JetStream, cfg kvstore.Config, setting stri
 	}
 	equal(t, "found", found, true)
 	if hopeless {
-		equal(t, "left alone", reflect.DeepEqual(mended, before), true)
+		equal(t, "left alone", reflect.DeepEqual(repaired, before), true)
 		return
 	}
-	str, err = js.UpdateStream(ctx, mended)
+	str, err = js.UpdateStream(ctx, repaired)
 	check(t, err)
 	left, err := kvstore.Examine(cfg, str.CachedInfo())
 	check(t, err)
 	for _, f := range left {
 		if f.Level == kvstore.Unfit || f.Level == kvstore.Worse && !f.Remake {
-			t.Errorf("not mended: %+v", f)
+			t.Errorf("not repaired: %+v", f)
 		}
 	}
-	again, err := cfg.Mended(str.CachedInfo().Config)
+	again, err := cfg.Repaired(str.CachedInfo().Config)
 	check(t, err)
-	equal(t, "nothing more to mend", reflect.DeepEqual(again, str.CachedInfo().Config), true)
+	equal(t, "nothing more to repair", reflect.DeepEqual(again, str.CachedInfo().Config), true)
 	s, err := kvstore.Open(ctx, js, cfg)
 	check(t, err)
 	defer s.Close()
-	_, err = s.Create(ctx, "lock.mended", nil, ttl)
+	_, err = s.Create(ctx, "lock.repaired", nil, ttl)
 	check(t, err)
 }
 
@@ -359,7 +359,7 @@ func TestProtocolUnnamed(t *testing.T) {
 	str := makeStream(t, nc, func(c *jetstream.StreamConfig) { c.Metadata, c.RePublish = nil, nil })
 	s := open(t, nc, kvstore.Config{NoCreate: true})
 	create(t, s, "lock.a", "")
-	mend(t, stream(t, nc), kvstore.Config{Bucket: "natslock"}, "republish")
+	repair(t, stream(t, nc), kvstore.Config{Bucket: "natslock"}, "republish")
 	info, err := str.Info(t.Context())
 	check(t, err)
 	if _, named := info.Config.Metadata["natslock.protocol"]; named {
@@ -446,7 +446,7 @@ func TestWarnings(t *testing.T) {
 			check(t, err)
 			_, err = s.Watch("lock.a", func(kvstore.Event) {})
 			equal(t, "ErrNoWatch", errors.Is(err, kvstore.ErrNoWatch), c.about == "republish")
-			mend(t, js, cfg, c.about)
+			repair(t, js, cfg, c.about)
 		})
 	}
 }

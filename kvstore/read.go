@@ -219,7 +219,7 @@ func (s *Store) mirrored(name string) {
 	if s.mirrorTold.Swap(true) {
 		return
 	}
-	s.cfg.Logger.Warn(fmt.Sprintf("lock bucket: stream %.64q mirrors this bucket and answers reads of it, which cost a second one then; mend: remove it or its mirror_direct", name),
+	s.cfg.Logger.Warn(fmt.Sprintf("lock bucket: stream %.64q mirrors this bucket and answers reads of it, which cost a second one then; repair: remove it or its mirror_direct", name),
 		"bucket", s.cfg.Bucket)
 }
 

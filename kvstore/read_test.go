@@ -112,6 +112,13 @@ func TestList(t *testing.T) {
 	}
 }
 
+// A nil option is refused.
+func TestListNilOption(t *testing.T) {
+	s := open(t, testutil.RunServer(t).Connect(), kvstore.Config{})
+	_, err := s.List(t.Context(), ">", 0, kvstore.AtMost(1), nil)
+	wantErr(t, err, kvstore.ErrInvalidOption)
+}
+
 // One read returns at most 1024 records, and 8 MiB.
 func TestListMany(t *testing.T) {
 	for name, c := range map[string]struct{ n, size int }{

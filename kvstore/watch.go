@@ -37,14 +37,14 @@ type watch struct {
 	// of a record is delivered before its successor. Taken before mu.
 	order sync.Mutex
 
-	mu      sync.Mutex // held only around the map
-	stopped bool
-	tracks  atomic.Bool
-	leases  map[string]*leaseEnd
+	mu       sync.Mutex // held only around the map
+	stopped  bool
+	tracks   atomic.Bool
+	expiries map[string]*expiry
 }
 
-// leaseEnd turns the silent end of a record into an event.
-type leaseEnd struct {
+// expiry turns the silent end of a record into an event.
+type expiry struct {
 	record Record
 	ends   time.Time
 	timer  *time.Timer
@@ -117,10 +117,10 @@ func (w *watch) end() bool {
 		return false
 	}
 	w.stopped = true
-	for _, l := range w.leases {
+	for _, l := range w.expiries {
 		l.timer.Stop()
 	}
-	clear(w.leases)
+	clear(w.expiries)
 	return true
 }
 
@@ -136,17 +136,17 @@ func (w *watch) Track(r Record) {
 func (w *watch) track(r Record, left time.Duration) (before Record) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	l := w.leases[r.Key]
+	l := w.expiries[r.Key]
 	ends := time.Now().Add(left)
 	switch {
 	case w.stopped || (l != nil && l.record.Revision > r.Revision):
 	case l == nil:
-		if w.leases == nil {
-			w.leases = make(map[string]*leaseEnd)
+		if w.expiries == nil {
+			w.expiries = make(map[string]*expiry)
 		}
-		l = &leaseEnd{record: r, ends: ends}
+		l = &expiry{record: r, ends: ends}
 		l.timer = time.AfterFunc(left, func() { w.expired(r.Key) })
-		w.leases[r.Key] = l
+		w.expiries[r.Key] = l
 	default:
 		if l.record.Revision < r.Revision {
 			before = l.record
@@ -161,12 +161,12 @@ func (w *watch) expired(key string) {
 	w.order.Lock()
 	defer w.order.Unlock()
 	w.mu.Lock()
-	l := w.leases[key]
+	l := w.expiries[key]
 	if l == nil || time.Until(l.ends) > 0 { // deleted or renewed while the timer fired
 		w.mu.Unlock()
 		return
 	}
-	delete(w.leases, key)
+	delete(w.expiries, key)
 	w.mu.Unlock()
 	w.deliver(Event{Kind: Expired, Record: l.record})
 }
@@ -176,10 +176,10 @@ func (w *watch) expired(key string) {
 func (w *watch) forget(r Record) (before Record) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if l := w.leases[r.Key]; l != nil && l.record.Revision < r.Revision {
+	if l := w.expiries[r.Key]; l != nil && l.record.Revision < r.Revision {
 		before = l.record
 		l.timer.Stop()
-		delete(w.leases, r.Key)
+		delete(w.expiries, r.Key)
 	}
 	return before
 }

@@ -2,6 +2,7 @@ package natslock_test
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,9 +15,14 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-func breakLock(t testing.TB, c *natslock.Client, l *natslock.Lock, reason string, opts ...natslock.BreakOption) {
+func breakLock(t testing.TB, c *natslock.Client, l *natslock.Lock, reason string) {
 	t.Helper()
-	require.NoError(t, c.Break(context.Background(), natslock.Mutex, l.Name(), l.Token(), reason, opts...))
+	require.NoError(t, c.Break(context.Background(), natslock.BreakRequest{Kind: natslock.KindMutex, Name: l.Name(), ID: l.ID(), Reason: reason}))
+}
+
+func breakNow(t testing.TB, c *natslock.Client, l *natslock.Lock, reason string) {
+	t.Helper()
+	require.NoError(t, c.Break(context.Background(), natslock.BreakRequest{Kind: natslock.KindMutex, Name: l.Name(), ID: l.ID(), Reason: reason, Immediately: true}))
 }
 
 func TestBreakTellsTheHolder(t *testing.T) {
@@ -133,7 +139,7 @@ func TestBreakNow(t *testing.T) {
 		w := other.await(t, "l")
 		time.Sleep(5 * time.Second)
 		begun := time.Now()
-		breakLock(t, other.Client, l, "now!", natslock.Now())
+		breakNow(t, other.Client, l, "now!")
 		next := w.granted(t)
 		require.Less(t, w.at.Sub(begun), 50*time.Millisecond)
 		require.Greater(t, next.Token(), l.Token())
@@ -152,7 +158,7 @@ func TestBreakNow(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		require.False(t, w.over())
 		begun = time.Now()
-		breakLock(t, other.Client, l, "enough", natslock.Now())
+		breakNow(t, other.Client, l, "enough")
 		next = w.granted(t)
 		require.Less(t, w.at.Sub(begun), 50*time.Millisecond)
 		require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrBroken)
@@ -166,7 +172,7 @@ func TestBreakNowCause(t *testing.T) {
 		holder, other := join(t, s), join(t, s)
 		l := mustLock(t, holder.Client, "l", natslock.TTL(time.Hour))
 		time.Sleep(5 * time.Second)
-		breakLock(t, other.Client, l, "fire", natslock.Now())
+		breakNow(t, other.Client, l, "fire")
 		synctest.Wait()
 		require.ErrorIs(t, l.Err(), natslock.ErrBroken)
 		require.ErrorContains(t, l.Err(), "fire")
@@ -179,21 +185,23 @@ func TestBreakOnlyWhoWasShown(t *testing.T) {
 		ctx := t.Context()
 		old := mustLock(t, holder.Client, "l")
 		mustUnlock(t, old)
-		require.ErrorIs(t, other.Break(ctx, natslock.Mutex, "l", old.Token(), ""), natslock.ErrReleased, "a tombstone")
+		require.ErrorIs(t, other.Break(ctx, natslock.BreakRequest{Kind: natslock.KindMutex, Name: "l", ID: old.ID()}), natslock.ErrReleased, "a tombstone")
 		l := mustLock(t, holder.Client, "l", natslock.NoRenew(), natslock.TTL(time.Hour))
 		p := newTap(t, s.Connect(), ">")
-		for _, token := range []uint64{0, old.Token(), l.Token() - 1, l.Token() + 1} {
-			require.ErrorIs(t, other.Break(ctx, natslock.Mutex, "l", token, ""), natslock.ErrReleased)
-			require.ErrorIs(t, other.Break(ctx, natslock.Mutex, "l", token, "", natslock.Now()), natslock.ErrReleased)
+		for _, id := range []string{old.ID(), l.ID()[:25], l.ID() + "A", fmt.Sprintf("unreadable-%d", l.Token()), fmt.Sprint(l.Token())} {
+			require.ErrorIs(t, other.Break(ctx, natslock.BreakRequest{Kind: natslock.KindMutex, Name: "l", ID: id}), natslock.ErrReleased)
+			require.ErrorIs(t, other.Break(ctx, natslock.BreakRequest{Kind: natslock.KindMutex, Name: "l", ID: id, Immediately: true}), natslock.ErrReleased)
 		}
-		require.ErrorIs(t, other.Break(ctx, natslock.Mutex, "nobody's", 1, ""), natslock.ErrReleased)
-		require.ErrorIs(t, other.Break(ctx, natslock.Mutex, "", 1, ""), natslock.ErrInvalidName)
+		require.ErrorIs(t, other.Break(ctx, natslock.BreakRequest{Kind: natslock.KindMutex, Name: "l"}), natslock.ErrInvalidOption)
+		require.ErrorIs(t, other.Break(ctx, natslock.BreakRequest{Kind: natslock.KindRW, Name: "l", ID: l.ID()}), natslock.ErrReleased)
+		require.ErrorIs(t, other.Break(ctx, natslock.BreakRequest{Kind: natslock.KindMutex, Name: "nobody's", ID: old.ID()}), natslock.ErrReleased)
+		require.ErrorIs(t, other.Break(ctx, natslock.BreakRequest{Kind: natslock.KindMutex, Name: "", ID: old.ID()}), natslock.ErrInvalidName)
 		require.Empty(t, p.take(t, other.nc), "nothing was written")
 		wantHeld(t, l)
 
 		ended, cancel := context.WithCancel(ctx)
 		cancel()
-		require.ErrorIs(t, other.Break(ended, natslock.Mutex, "l", l.Token(), ""), context.Canceled)
+		require.ErrorIs(t, other.Break(ended, natslock.BreakRequest{Kind: natslock.KindMutex, Name: "l", ID: l.ID()}), context.Canceled)
 
 		breakLock(t, other.Client, l, "first")
 		require.Len(t, p.take(t, other.nc), 1)
@@ -201,7 +209,7 @@ func TestBreakOnlyWhoWasShown(t *testing.T) {
 		require.Empty(t, p.take(t, other.nc), "it is broken already")
 		require.Equal(t, "first", inspect(t, other.Client, "l").Holder.Broken.Reason)
 
-		// A token stays that of the holder through renewals, and so does a break.
+		// An id stays that of the holder through renewals, and so does a break.
 		l = mustLock(t, holder.Client, "m")
 		time.Sleep(time.Minute)
 		breakLock(t, other.Client, l, "")
@@ -318,7 +326,7 @@ func TestBreakForgedEvent(t *testing.T) {
 	})
 }
 
-// A key deleted by hand is a break with Now: the holder is told at once, and
+// A key deleted by hand is an immediate break: the holder is told at once, and
 // does not write it again.
 func TestBreakByHand(t *testing.T) {
 	for _, how := range []string{"renewed", "fixed"} {

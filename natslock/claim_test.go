@@ -195,7 +195,7 @@ func TestInFlightIsTriedAgainSoon(t *testing.T) {
 func TestRefusalIsReadUpOn(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a := join(t, s)
-		b := join(t, s, natslock.WithStore(func(kv kvstore.KV) kvstore.KV { return &lagging{KV: kv, answers: 1000} }))
+		b := join(t, s, testutil.WrapStore(func(kv kvstore.KV) kvstore.KV { return &lagging{KV: kv, answers: 1000} }))
 		l := mustLock(t, a.Client, "x")
 		_, err := b.TryLock(t.Context(), "x")
 		require.ErrorIs(t, err, natslock.ErrLocked)

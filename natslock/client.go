@@ -22,12 +22,24 @@ import (
 	"github.com/natslock/locks/kvstore"
 )
 
-// Client takes locks in one bucket. One per connection is enough.
+// Client takes locks in one bucket. One per connection is enough. [New] makes it:
+// the methods of a zero Client that return errors return one matching
+// [ErrInvalidOption], the others zero values.
 type Client struct {
 	session *session.Session
 	locks   *acquire.Client
 	admin   *admin.Admin
 	life    context.Context // ends when the client or the connection is closed
+}
+
+var errNoClient = fmt.Errorf("%w: a natslock.Client made without New", ErrInvalidOption)
+
+// ready says whether the client was made by New.
+func (c *Client) ready() error {
+	if c == nil || c.session == nil {
+		return errNoClient
+	}
+	return nil
 }
 
 // New opens the bucket, or makes it when it is missing and that is allowed, and
@@ -39,10 +51,13 @@ type Client struct {
 // Errors match [ErrInvalidOption], [ErrInvalidTTL], [ErrUnavailable] (no
 // JetStream, no answer), [ErrPermission], kvstore.ErrBucketConfig (the bucket
 // exists and is not safe for locks; the error names each setting and how to
-// mend it) or kvstore.ErrNotFound (it is missing and may not be made).
+// repair it) or kvstore.ErrNotFound (it is missing and may not be made).
 func New(ctx context.Context, nc *nats.Conn, opts ...Option) (*Client, error) {
 	cfg := config{create: true, session: session.Config{WatchAfter: session.DefaultWatchAfter}}
 	for _, opt := range opts {
+		if opt == nil {
+			return nil, fmt.Errorf("natslock: %w", errNilOption)
+		}
 		if err := opt(&cfg); err != nil {
 			return nil, fmt.Errorf("natslock: %w", err)
 		}
@@ -94,7 +109,7 @@ func New(ctx context.Context, nc *nats.Conn, opts ...Option) (*Client, error) {
 // whoever wants to write, up to a minute: only then a Lock can outlive its
 // context. Contexts of held locks end in time nevertheless.
 func (c *Client) Lock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
-	return c.Acquire(ctx, Mutex, Exclusive, true, name, opts...)
+	return c.acquire(ctx, KindMutex, Exclusive, true, name, opts)
 }
 
 // TryLock takes the mutex if it is free and nobody is queued for it. It never
@@ -105,15 +120,15 @@ func (c *Client) Lock(ctx context.Context, name string, opts ...LockOption) (*Lo
 // not answer, or as [Client.Lock]. It matches [ErrTimeout] and ctx's error when
 // ctx has ended, and [ErrUnavailable] too when that was before the answer came.
 func (c *Client) TryLock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
-	return c.Acquire(ctx, Mutex, Exclusive, false, name, opts...)
+	return c.acquire(ctx, KindMutex, Exclusive, false, name, opts)
 }
 
-// Acquire is what [Client.Lock], [Client.TryLock] and the methods of package
-// rwlock are made of: it takes the lock of a kind in a mode, waiting for it or
-// not. A mutex knows no mode but [Exclusive]. Using one name for both kinds in
-// one client is refused with an error matching [ErrInvalidName]: they are
-// different locks.
-func (c *Client) Acquire(ctx context.Context, kind Kind, mode Mode, wait bool, name string, opts ...LockOption) (*Lock, error) {
+// acquire is behind [Client.Lock], [Client.TryLock] and the methods of package
+// rwlock. A mutex knows no mode but [Exclusive].
+func (c *Client) acquire(ctx context.Context, kind Kind, mode Mode, wait bool, name string, opts []LockOption) (*Lock, error) {
+	if err := c.ready(); err != nil {
+		return nil, fmt.Errorf("lock %q: %w", name, err)
+	}
 	cfg, err := lockConfigOf(opts)
 	if err != nil {
 		return nil, fmt.Errorf("lock %q: %w", name, err)
@@ -175,8 +190,12 @@ func (c *Client) hold(ctx context.Context, req acquire.Request) (acquire.Holding
 //
 // It returns the error of the acquire, or else fn's error joined with that of
 // the unlock: an error that matches [ErrLost] means that fn, whatever it
-// returned, may not have been alone.
+// returned, may not have been alone. With [Until] one that matches [ErrEnded] means
+// that fn went on after the planned end, when it was not protected.
 func (c *Client) Do(ctx context.Context, name string, fn func(ctx context.Context, l *Lock) error, opts ...LockOption) error {
+	if fn == nil {
+		return fmt.Errorf("lock %q: %w", name, errNoFunc)
+	}
 	l, err := c.Lock(ctx, name, opts...)
 	if err != nil {
 		return err
@@ -187,6 +206,9 @@ func (c *Client) Do(ctx context.Context, name string, fn func(ctx context.Contex
 // TryDo is [Client.Do] with [Client.TryLock]: an error matching [ErrLocked]
 // means that fn was not run because the lock is held.
 func (c *Client) TryDo(ctx context.Context, name string, fn func(ctx context.Context, l *Lock) error, opts ...LockOption) error {
+	if fn == nil {
+		return fmt.Errorf("lock %q: %w", name, errNoFunc)
+	}
 	l, err := c.TryLock(ctx, name, opts...)
 	if err != nil {
 		return err
@@ -194,23 +216,41 @@ func (c *Client) TryDo(ctx context.Context, name string, fn func(ctx context.Con
 	return l.Do(fn)
 }
 
-// Break ends the lock of the holder, or the reader, with the given token: the
-// one that was shown, never a later one. The holder is told and cannot renew
-// any more; nobody gets in before it has unlocked or its lease would have ended
-// anyway, so mutual exclusion holds. With [Now] the next one gets in at once.
-// reason is shown to the holder and to whoever inspects the lock.
+// BreakRequest says which claim [Client.Break] ends, and why.
+type BreakRequest struct {
+	// Kind and Name are those of the lock.
+	Kind Kind
+	Name string
+	// ID is that of the claim: the [Holder.ID] of a holder, or of one reader, as
+	// [Client.Inspect] and [Client.List] return it.
+	ID string
+	// Reason is shown to the holder, and to everybody who inspects the lock. It has
+	// at most 1024 bytes.
+	Reason string
+	// Immediately lets the next client in at once, while the broken holder may still
+	// be working. This is an exception to mutual exclusion: two clients can work at
+	// the same time, and only resources that check fencing tokens stay safe.
+	Immediately bool
+}
+
+// Break ends one claim to a lock: the holder's, or one reader's. It breaks the claim
+// that req names and never another one. The holder is notified and cannot renew its
+// lease any more. Nobody gets in before the holder has unlocked or its lease would
+// have ended anyway, so mutual exclusion holds; with Immediately it does not.
 //
-// It returns nil when the record is broken, also when it was before. The error
-// matches [ErrReleased] when that holder is gone already, and [ErrUnavailable],
-// [ErrPermission] or ctx's error when it is not known to be broken. On a bucket with
-// replicas, ErrUnavailable is also the answer to a token above the newest revision:
-// the server that answers may lag behind it.
-func (c *Client) Break(ctx context.Context, kind Kind, name string, token uint64, reason string, opts ...BreakOption) error {
-	req := admin.BreakRequest{Kind: record.Kind(kind), Name: name, Token: token, Reason: reason}
-	for _, opt := range opts {
-		opt(&req)
+// It returns nil when the claim is broken, also when it was before. The error
+// matches [ErrReleased] when the claim is gone, whether or not somebody else holds the
+// lock now. It matches [ErrInvalidName], or [ErrInvalidOption] for a request without
+// an ID or with a Reason that is too long; nothing was sent then. It matches
+// [ErrUnavailable], [ErrPermission] or ctx's error when the claim is not known to be
+// broken: it may be.
+func (c *Client) Break(ctx context.Context, req BreakRequest) error {
+	if err := c.ready(); err != nil {
+		return fmt.Errorf("break lock %q: %w", req.Name, err)
 	}
-	return public(c.admin.Break(ctx, req))
+	return public(c.admin.Break(ctx, admin.BreakRequest{
+		Kind: record.Kind(req.Kind), Name: req.Name, ID: req.ID, Reason: req.Reason, Immediately: req.Immediately,
+	}))
 }
 
 // Stats counts what a client has and has had.
@@ -221,17 +261,21 @@ type Stats struct {
 	Granted  uint64
 	Renewed  uint64
 	Released uint64
-	Lost     uint64 // ended without an Unlock, breaks left out
+	Lost     uint64 // ended without an Unlock, breaks and planned ends left out
+	Ended    uint64 // [Until] locks held to their planned end
 	Broken   uint64
 	GaveUp   uint64
 }
 
 // Stats returns the counts, without I/O.
 func (c *Client) Stats() Stats {
+	if c.ready() != nil {
+		return Stats{}
+	}
 	e := c.session
 	s := Stats{
 		Granted: e.Count(session.EventGranted), Renewed: e.Count(session.EventRenewed), Released: e.Count(session.EventReleased),
-		Lost: e.Count(session.EventLost), Broken: e.Count(session.EventBroken), GaveUp: e.Count(session.EventGaveUp),
+		Lost: e.Count(session.EventLost), Ended: e.Count(session.EventEnded), Broken: e.Count(session.EventBroken), GaveUp: e.Count(session.EventGaveUp),
 	}
 	s.Held, s.Waiting = e.Held()
 	return s
@@ -246,7 +290,12 @@ func (c *Client) Stats() Stats {
 // have no leader, or have stopped. The next acknowledgement ends that, or a minute
 // without writes, after which an idle client knows nothing. A write that the
 // server forbids this user does not count.
-func (c *Client) Healthy() error { return c.session.Healthy() }
+func (c *Client) Healthy() error {
+	if err := c.ready(); err != nil {
+		return err
+	}
+	return c.session.Healthy()
+}
 
 // Close takes no new locks and ends the waiters with [ErrClosed]. It waits for
 // the holders to unlock until ctx ends; the contexts of those that have not by
@@ -256,6 +305,9 @@ func (c *Client) Healthy() error { return c.session.Healthy() }
 // It returns nil when nothing was held any more, otherwise an error that
 // matches ctx's and names the locks. The connection stays open.
 func (c *Client) Close(ctx context.Context) error {
+	if err := c.ready(); err != nil {
+		return err
+	}
 	left := c.locks.Close(ctx)
 	if len(left) == 0 {
 		return nil

@@ -131,9 +131,9 @@ func TestCloseRefusesAll(t *testing.T) {
 	require.ErrorIs(t, c.Do(ctx, "l", fn), natslock.ErrClosed)
 	require.ErrorIs(t, c.TryDo(ctx, "l", fn), natslock.ErrClosed)
 	require.ErrorIs(t, c.Healthy(), natslock.ErrClosed)
-	_, err = c.Inspect(ctx, natslock.Mutex, "l")
+	_, err = c.Inspect(ctx, natslock.KindMutex, "l")
 	require.ErrorIs(t, err, natslock.ErrClosed)
-	require.ErrorIs(t, c.Break(ctx, natslock.Mutex, "l", 1, ""), natslock.ErrClosed)
+	require.ErrorIs(t, c.Break(ctx, natslock.BreakRequest{Kind: natslock.KindMutex, Name: "l", ID: "A"}), natslock.ErrClosed)
 	for _, err := range c.List(ctx, ">") {
 		require.ErrorIs(t, err, natslock.ErrClosed)
 	}

@@ -55,7 +55,7 @@ func TestClusterSuite(t *testing.T) {
 			wg.Go(func() {
 				for range 15 {
 					assert.NoError(t, clients[i%3].Do(ctx, "count", func(_ context.Context, l *natslock.Lock) error {
-						ref.Granted(natslock.Mutex, natslock.Exclusive, l)
+						ref.Granted(natslock.KindMutex, natslock.Exclusive, l)
 						count++
 						return nil
 					}))
@@ -103,10 +103,10 @@ func TestClusterSuite(t *testing.T) {
 	t.Run("breaking", func(t *testing.T) {
 		l, err := a.Lock(ctx, "broken")
 		require.NoError(t, err)
-		require.ErrorIs(t, b.Break(ctx, natslock.Mutex, "broken", l.Token()+1, "wrong token"), natslock.ErrReleased)
+		require.ErrorIs(t, b.Break(ctx, natslock.BreakRequest{Kind: natslock.KindMutex, Name: "broken", ID: l.ID()[1:], Reason: "wrong id"}), natslock.ErrReleased)
 		require.NoError(t, l.Err())
 		broken := time.Now()
-		require.NoError(t, b.Break(ctx, natslock.Mutex, "broken", l.Token(), "suite"))
+		require.NoError(t, b.Break(ctx, natslock.BreakRequest{Kind: natslock.KindMutex, Name: "broken", ID: l.ID(), Reason: "suite"}))
 		<-l.Done()
 		require.Less(t, time.Since(broken), time.Second)
 		require.ErrorIs(t, context.Cause(l.Context()), natslock.ErrBroken)
@@ -115,7 +115,7 @@ func TestClusterSuite(t *testing.T) {
 		require.ErrorIs(t, l.Unlock(ctx), natslock.ErrBroken)
 		next, err := c.Lock(ctx, "broken")
 		require.NoError(t, err)
-		require.NoError(t, b.Break(ctx, natslock.Mutex, "broken", next.Token(), "suite", natslock.Now()))
+		require.NoError(t, b.Break(ctx, natslock.BreakRequest{Kind: natslock.KindMutex, Name: "broken", ID: next.ID(), Reason: "suite", Immediately: true}))
 		last, err := b.Lock(ctx, "broken")
 		require.NoError(t, err)
 		<-next.Done()
@@ -141,10 +141,10 @@ func TestClusterSuite(t *testing.T) {
 		var locked *natslock.LockedError
 		require.ErrorAs(t, err, &locked)
 		require.Nil(t, locked.Holder)
-		info, err := b.Inspect(ctx, natslock.Mutex, "foreign")
+		info, err := b.Inspect(ctx, natslock.KindMutex, "foreign")
 		require.NoError(t, err)
 		require.True(t, info.Holder.Unreadable)
-		require.NoError(t, b.Break(ctx, natslock.Mutex, "foreign", info.Holder.Token, "suite", natslock.Now()))
+		require.NoError(t, b.Break(ctx, natslock.BreakRequest{Kind: natslock.KindMutex, Name: "foreign", ID: info.Holder.ID, Reason: "suite", Immediately: true}))
 		l, err := a.Lock(ctx, "foreign")
 		require.NoError(t, err)
 		require.NoError(t, l.Unlock(ctx))

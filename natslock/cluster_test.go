@@ -47,7 +47,7 @@ func TestClusterStepDowns(t *testing.T) {
 				if !assert.NoError(t, err) {
 					return
 				}
-				ref.Granted(natslock.Mutex, natslock.Exclusive, l)
+				ref.Granted(natslock.KindMutex, natslock.Exclusive, l)
 				counters[n%names]++ // unguarded but by the lock
 				assert.NoError(t, l.Err())
 				err = l.Unlock(context.Background())
@@ -91,7 +91,7 @@ func TestClusterLeaderKilled(t *testing.T) {
 	ref := history.NewRecorder()
 	la, err := a.Lock(t.Context(), "x")
 	require.NoError(t, err)
-	ref.Granted(natslock.Mutex, natslock.Exclusive, la)
+	ref.Granted(natslock.KindMutex, natslock.Exclusive, la)
 	got := make(chan *natslock.Lock, 1)
 	go func() {
 		l, err := b.Lock(context.Background(), "x")
@@ -111,7 +111,7 @@ func TestClusterLeaderKilled(t *testing.T) {
 	require.NoError(t, la.Unlock(t.Context()))
 	lb := <-got
 	require.NotNil(t, lb)
-	ref.Granted(natslock.Mutex, natslock.Exclusive, lb)
+	ref.Granted(natslock.KindMutex, natslock.Exclusive, lb)
 	ref.Check(t)
 	require.Less(t, time.Since(released), 16*time.Second)
 	require.NoError(t, lb.Unlock(t.Context()))
@@ -143,7 +143,7 @@ func TestClusterFIFO(t *testing.T) {
 			}))
 		})
 		require.Eventually(t, func() bool {
-			info, err := holder.Inspect(t.Context(), natslock.Mutex, "x")
+			info, err := holder.Inspect(t.Context(), natslock.KindMutex, "x")
 			return err == nil && len(info.Queue) == i+1
 		}, 10*time.Second, 5*time.Millisecond)
 	}

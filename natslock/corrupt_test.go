@@ -2,6 +2,7 @@ package natslock_test
 
 import (
 	"bytes"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -110,23 +111,26 @@ func TestCorruptRecordExpires(t *testing.T) {
 	})
 }
 
-// The revision stands for the token that an unknown owner does not have.
+// The revision stands for the token and the id that an unknown owner does not have.
 func TestCorruptRecordIsBroken(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, operator := join(t, s), join(t, s, natslock.WithTTL(20*time.Second))
 		r := newRaw(t, s.Connect())
 		ctx := t.Context()
+		id := func(rev uint64) string { return fmt.Sprintf("unreadable-%d", rev) }
 		for what, value := range foreign(t) {
 			rev := r.put("lock.l", value, 0)
+			require.Equal(t, id(rev), inspect(t, operator.Client, "l").Holder.ID)
 			w := c.await(t, "l")
-			require.ErrorIs(t, operator.Break(ctx, natslock.Mutex, "l", rev-1, ""), natslock.ErrReleased)
+			require.ErrorIs(t, operator.Break(ctx, natslock.BreakRequest{Kind: natslock.KindMutex, Name: "l", ID: id(rev - 1)}), natslock.ErrReleased)
 			begun := time.Now()
-			require.NoError(t, operator.Break(ctx, natslock.Mutex, "l", rev, "rubbish"), what)
+			require.NoError(t, operator.Break(ctx, natslock.BreakRequest{Kind: natslock.KindMutex, Name: "l", ID: id(rev), Reason: "rubbish"}), what)
 			h := inspect(t, operator.Client, "l").Holder
 			require.NotNil(t, h.Broken, what)
 			require.Equal(t, "rubbish", h.Broken.Reason)
 			require.Equal(t, rev, h.Token)
-			require.NoError(t, operator.Break(ctx, natslock.Mutex, "l", rev, "again"))
+			require.Equal(t, id(rev), h.ID, "it stays what it was called")
+			require.NoError(t, operator.Break(ctx, natslock.BreakRequest{Kind: natslock.KindMutex, Name: "l", ID: id(rev), Reason: "again"}))
 			w.granted(t)
 			require.LessOrEqual(t, w.at.Sub(begun), 20500*time.Millisecond, "it has an end now")
 			mustUnlock(t, w.lock)
@@ -135,7 +139,7 @@ func TestCorruptRecordIsBroken(t *testing.T) {
 			rev = r.put("lock.l", value, time.Hour)
 			w = c.await(t, "l")
 			begun = time.Now()
-			require.NoError(t, operator.Break(ctx, natslock.Mutex, "l", rev, "rubbish", natslock.Now()), what)
+			require.NoError(t, operator.Break(ctx, natslock.BreakRequest{Kind: natslock.KindMutex, Name: "l", ID: id(rev), Reason: "rubbish", Immediately: true}), what)
 			w.granted(t)
 			require.Less(t, w.at.Sub(begun), 50*time.Millisecond)
 			mustUnlock(t, w.lock)

@@ -25,12 +25,15 @@ var (
 	// server's answers: if its context ends meanwhile, the error matches
 	// [ErrUnavailable] as well.
 	ErrTimeout = acquire.ErrTimeout
-	// ErrLost: the lock ended without an Unlock.
+	// ErrLost: the lock ended without an Unlock, before an end that was planned.
 	ErrLost = session.ErrLost
 	// ErrBroken: an operator ended the lock. It matches [ErrLost] too.
 	ErrBroken = session.ErrBroken
 	// ErrReleased: the lock was unlocked.
 	ErrReleased = session.ErrReleased
+	// ErrEnded: an [Until] lock was held to its planned end. It does not match
+	// [ErrLost].
+	ErrEnded = session.ErrEnded
 	// ErrClosed: the client was closed.
 	ErrClosed = bucket.ErrClosed
 	// ErrInvalidName: the name is empty or too long. Nothing was sent.

@@ -72,10 +72,10 @@ var entryPoints = []struct {
 	{"Extend", "extend", func(ctx context.Context, s subject) error { return s.held.Extend(ctx, 0) }},
 	{"Unlock", "unlock", func(ctx context.Context, s subject) error { return s.held.Unlock(ctx) }},
 	{"Break", "ask", func(ctx context.Context, s subject) error {
-		return s.Break(ctx, natslock.Mutex, "held", s.held.Token(), "test")
+		return s.Break(ctx, natslock.BreakRequest{Kind: natslock.KindMutex, Name: "held", ID: s.held.ID(), Reason: "test"})
 	}},
 	{"Inspect", "ask", func(ctx context.Context, s subject) error {
-		_, err := s.Inspect(ctx, natslock.Mutex, "held")
+		_, err := s.Inspect(ctx, natslock.KindMutex, "held")
 		return err
 	}},
 	{"List", "ask", func(ctx context.Context, s subject) error {
@@ -206,7 +206,7 @@ func TestErrorKindsOfBadInput(t *testing.T) {
 				require.Equal(t, want, matched(do()), name)
 			}
 		}
-		_, err := c.Inspect(ctx, natslock.Mutex, "")
+		_, err := c.Inspect(ctx, natslock.KindMutex, "")
 		require.Equal(t, "InvalidName", matched(err))
 		for _, err := range c.List(ctx, "") {
 			require.Equal(t, "InvalidName", matched(err))
@@ -214,8 +214,8 @@ func TestErrorKindsOfBadInput(t *testing.T) {
 		for _, err := range c.Watch(ctx, "") {
 			require.Equal(t, "InvalidName", matched(err))
 		}
-		require.Equal(t, "InvalidName", matched(c.Break(ctx, natslock.Mutex, "", 1, "test")))
-		require.Equal(t, "InvalidOption", matched(c.Break(ctx, natslock.Mutex, "x", 1, strings.Repeat("x", 2000))))
+		require.Equal(t, "InvalidName", matched(c.Break(ctx, natslock.BreakRequest{Kind: natslock.KindMutex, Name: "", ID: "A", Reason: "test"})))
+		require.Equal(t, "InvalidOption", matched(c.Break(ctx, natslock.BreakRequest{Kind: natslock.KindMutex, Name: "x", ID: "A", Reason: strings.Repeat("x", 2000)})))
 		require.Equal(t, "InvalidTTL", matched(held.Extend(ctx, -1)))
 		require.Equal(t, out, c.nc.Stats().OutMsgs, "nothing was sent")
 		_, err = natslock.New(ctx, nil)
@@ -238,7 +238,7 @@ func TestErrorKindsOfPermission(t *testing.T) {
 		require.Equalf(t, "Permission", matched(err), "%s: %v", name, err)
 		require.ErrorContains(t, err, `lock "free `+name+`"`)
 	}
-	require.Equal(t, "Permission", matched(c.Break(t.Context(), natslock.Mutex, "held", held.Token(), "test")))
+	require.Equal(t, "Permission", matched(c.Break(t.Context(), natslock.BreakRequest{Kind: natslock.KindMutex, Name: "held", ID: held.ID(), Reason: "test"})))
 	_, err := natslock.New(t.Context(), s.Connect(as("mute")...))
 	require.Equal(t, "Permission", matched(err))
 	mustUnlock(t, held)

@@ -24,8 +24,11 @@ const (
 	// EventReleased: the holder unlocked.
 	EventReleased
 	// EventExpired: a lease ended without being renewed or released. For an
-	// observer: the own lock was lost; the event's Cause says why.
+	// observer: the own lock was lost; the event's Cause says why. A Watch reports
+	// the planned end of an [Until] lock so, too: the bucket does not tell it apart.
 	EventExpired
+	// EventEnded: an [Until] lock was held to its planned end. Observers only.
+	EventEnded
 	// EventBroken: an operator broke the lock.
 	EventBroken
 	// EventGaveUp: somebody stopped waiting.
@@ -33,14 +36,14 @@ const (
 	// EventAtRisk: the connection was closed under a held lock, so it will not
 	// be renewed any more. Observers only.
 	EventAtRisk
-	// EventWatching: from here on events are told; what happened before, only a
-	// look can show. [Client.Follow] only.
+	// EventWatching: events begin here; a list shows what happened before. It is the
+	// first event of [Client.Watch], and comes again when the connection was away.
 	EventWatching
 )
 
 func (t EventType) String() string {
 	names := [...]string{EventQueued: "queued", EventGranted: "granted", EventRenewed: "renewed", EventReleased: "released",
-		EventExpired: "expired", EventBroken: "broken", EventGaveUp: "gave up", EventAtRisk: "at risk", EventWatching: "watching"}
+		EventExpired: "expired", EventEnded: "ended", EventBroken: "broken", EventGaveUp: "gave up", EventAtRisk: "at risk", EventWatching: "watching"}
 	if t > 0 && int(t) < len(names) {
 		return names[t]
 	}
@@ -73,7 +76,7 @@ type Event struct {
 
 var eventTypes = map[session.EventType]EventType{
 	session.EventQueued: EventQueued, session.EventGranted: EventGranted, session.EventRenewed: EventRenewed,
-	session.EventReleased: EventReleased, session.EventLost: EventExpired, session.EventBroken: EventBroken,
+	session.EventReleased: EventReleased, session.EventLost: EventExpired, session.EventEnded: EventEnded, session.EventBroken: EventBroken,
 	session.EventGaveUp: EventGaveUp, session.EventAtRisk: EventAtRisk, admin.EventWatching: EventWatching,
 }
 
@@ -87,34 +90,29 @@ func observed(ev session.Event) Event {
 // maxUnread is how many events a slow reader of Watch may leave unread.
 const maxUnread = 1 << 16
 
-// Watch tells what happens to all locks whose names match pattern (see
-// [Client.List]), whoever holds them, until ctx ends. There is no initial
-// state: list after the first event, or before and again later; or use
-// [Client.Follow], which says when.
+// Watch yields what happens to all locks whose names match pattern (see
+// [Client.List]), whichever client holds them, until ctx ends.
 //
-// Events are hints. They come from the bucket's notifications, which can be
-// missed while the connection is down; an end that nobody announced is told
-// when the lease is over, also that of a lock held from before. The sequence ends
-// without an error when ctx ends, and with one matching [ErrUnavailable] (also
-// when the bucket was deleted or made again), [ErrClosed] or [ErrInvalidName]
-// otherwise.
+// The first event has the type [EventWatching] and no name: events begin here. There
+// is no initial state, so list the locks when it arrives: the list and the events
+// after the mark miss nothing between them. Another mark follows each time the
+// connection was away, because events can be missed then: list again.
+//
+// Events are hints. They come from the bucket's notifications, which anybody can
+// forge who may publish there. An end without a notification is yielded when
+// the lease is over, also that of a lock held from before.
+//
+// The sequence ends without an error when ctx ends, or when the caller stops. It ends
+// with one matching [ErrInvalidName], [ErrClosed], kvstore.ErrNoWatch for a bucket that
+// re-publishes nothing, or [ErrUnavailable]: the connection was closed, the bucket was
+// deleted or re-created, or the caller left more than 65,536 events unread. A user who may not
+// subscribe to the notifications gets no events and no error.
 func (c *Client) Watch(ctx context.Context, pattern string) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
-		for ev, err := range c.Follow(ctx, pattern) {
-			if ev.Type != EventWatching && !yield(ev, err) {
-				return
-			}
+		if err := c.ready(); err != nil {
+			yield(Event{}, fmt.Errorf("watch locks %q: %w", pattern, err))
+			return
 		}
-	}
-}
-
-// Follow is [Client.Watch] with marks, for those who keep a picture of the
-// locks: an event of the type [EventWatching], without a name, when the server
-// has begun to send events, and again after the connection was away. A list
-// that is asked for after the mark, and the events that come after it, miss
-// nothing between them.
-func (c *Client) Follow(ctx context.Context, pattern string) iter.Seq2[Event, error] {
-	return func(yield func(Event, error) bool) {
 		q := unread{wake: make(chan struct{}, 1)}
 		stop, err := c.admin.Watch(pattern, func(ch admin.Change) { q.add(changed(ch)) }, q.fail)
 		if err != nil {

@@ -143,7 +143,7 @@ func Example_fencing() {
 		log.Fatal(err)
 	}
 	// An operator takes it for dead.
-	if err := locks.Break(ctx, natslock.Mutex, "ledger", slow.Token(), "it hangs", natslock.Now()); err != nil {
+	if err := locks.Break(ctx, natslock.BreakRequest{Kind: natslock.KindMutex, Name: "ledger", ID: slow.ID(), Reason: "it hangs", Immediately: true}); err != nil {
 		log.Fatal(err)
 	}
 	next, err := locks.Lock(ctx, "ledger")

@@ -94,7 +94,7 @@ func TestFaultAtEveryStep(t *testing.T) {
 
 					la, err := a.Lock(t.Context(), "x")
 					require.NoError(t, err)
-					ref.Granted(natslock.Mutex, natslock.Exclusive, la)
+					ref.Granted(natslock.KindMutex, natslock.Exclusive, la)
 					time.Sleep(time.Second)
 					gotB := make(chan time.Time, 1)
 					go func() {
@@ -103,7 +103,7 @@ func TestFaultAtEveryStep(t *testing.T) {
 							close(gotB)
 							return
 						}
-						ref.Granted(natslock.Mutex, natslock.Exclusive, lb)
+						ref.Granted(natslock.KindMutex, natslock.Exclusive, lb)
 						gotB <- time.Now()
 						time.Sleep(2 * time.Second)
 						assert.NoError(t, lb.Unlock(context.Background()))
@@ -132,7 +132,7 @@ func TestFaultAtEveryStep(t *testing.T) {
 					for _, c := range []*natslock.Client{a, b} {
 						l, err := c.TryLock(t.Context(), "x")
 						require.NoError(t, err, "blocked by an own ghost")
-						ref.Granted(natslock.Mutex, natslock.Exclusive, l)
+						ref.Granted(natslock.KindMutex, natslock.Exclusive, l)
 						require.NoError(t, l.Unlock(t.Context()))
 						require.NoError(t, c.Close(t.Context()))
 					}
@@ -187,7 +187,7 @@ func TestClaimAtZeroLandsLate(t *testing.T) {
 
 				lb, err := b.Lock(t.Context(), "x")
 				require.NoError(t, err)
-				ref.Granted(natslock.Mutex, natslock.Exclusive, lb)
+				ref.Granted(natslock.KindMutex, natslock.Exclusive, lb)
 				require.NoError(t, lb.Unlock(t.Context()))
 				time.Sleep(3 * time.Second)
 				require.Empty(t, history.KeysLeft(t, s.Connect()), "the key is empty again")
@@ -210,7 +210,7 @@ func TestClaimAtZeroLandsLate(t *testing.T) {
 				began := time.Now()
 				lb, err = b.Lock(t.Context(), "x")
 				require.NoError(t, err)
-				ref.Granted(natslock.Mutex, natslock.Exclusive, lb)
+				ref.Granted(natslock.KindMutex, natslock.Exclusive, lb)
 				waited := time.Since(began)
 				if tc.alive {
 					// Whose ghost it is deletes it.
@@ -285,10 +285,10 @@ func TestValidityCountsFromSending(t *testing.T) {
 					})
 					la, err := a.Lock(t.Context(), "x")
 					require.NoError(t, err)
-					ref.Granted(natslock.Mutex, natslock.Exclusive, la)
+					ref.Granted(natslock.KindMutex, natslock.Exclusive, la)
 					lb, err := b.Lock(t.Context(), "x")
 					require.NoError(t, err)
-					ref.Granted(natslock.Mutex, natslock.Exclusive, lb)
+					ref.Granted(natslock.KindMutex, natslock.Exclusive, lb)
 					require.Equal(t, natslock.Lost, la.State())
 					<-la.Done()
 					ref.Check(t)
@@ -335,7 +335,7 @@ func TestBreakAgainstStaleRenewal(t *testing.T) {
 		ref := history.NewRecorder()
 		la, err := a.Lock(t.Context(), "x")
 		require.NoError(t, err)
-		ref.Granted(natslock.Mutex, natslock.Exclusive, la)
+		ref.Granted(natslock.KindMutex, natslock.Exclusive, la)
 		held := make(chan struct{}, 100)
 		fa.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
 			if history.Stage(w) == "lock renew" {
@@ -345,14 +345,14 @@ func TestBreakAgainstStaleRenewal(t *testing.T) {
 			return testutil.Pass
 		})
 		<-held
-		require.NoError(t, b.Break(t.Context(), natslock.Mutex, "x", la.Token(), "test"))
+		require.NoError(t, b.Break(t.Context(), natslock.BreakRequest{Kind: natslock.KindMutex, Name: "x", ID: la.ID(), Reason: "test"}))
 		fa.OnSend(nil)
 		synctest.Wait() // it is told of before it is held
 		require.Positive(t, fa.ReleaseHeld())
 		<-la.Done()
 		require.ErrorIs(t, context.Cause(la.Context()), natslock.ErrBroken)
 		require.ErrorContains(t, context.Cause(la.Context()), "test")
-		info, err := b.Inspect(t.Context(), natslock.Mutex, "x")
+		info, err := b.Inspect(t.Context(), natslock.KindMutex, "x")
 		require.NoError(t, err)
 		require.NotNil(t, info.Holder)
 		require.NotNil(t, info.Holder.Broken, "a renewal has undone the break")
@@ -362,7 +362,7 @@ func TestBreakAgainstStaleRenewal(t *testing.T) {
 		require.ErrorIs(t, la.Unlock(t.Context()), natslock.ErrBroken)
 		lb, err := b.TryLock(t.Context(), "x")
 		require.NoError(t, err)
-		ref.Granted(natslock.Mutex, natslock.Exclusive, lb)
+		ref.Granted(natslock.KindMutex, natslock.Exclusive, lb)
 		ref.Check(t)
 		require.NoError(t, lb.Unlock(t.Context()))
 	})
@@ -393,11 +393,11 @@ func TestBreakAgainstLateAnswer(t *testing.T) {
 			done <- result{l, err}
 		}()
 		time.Sleep(100 * time.Millisecond)
-		info, err := b.Inspect(t.Context(), natslock.Mutex, "x")
+		info, err := b.Inspect(t.Context(), natslock.KindMutex, "x")
 		require.NoError(t, err)
 		require.NotNil(t, info.Holder)
 		first := info.Holder.Token
-		require.NoError(t, b.Break(t.Context(), natslock.Mutex, "x", first, "test"))
+		require.NoError(t, b.Break(t.Context(), natslock.BreakRequest{Kind: natslock.KindMutex, Name: "x", ID: info.Holder.ID, Reason: "test"}))
 		r := <-done
 		require.NoError(t, r.err)
 		// What was granted in the end is another claim, after the broken one.
@@ -424,11 +424,7 @@ func TestBreakAnswerLost(t *testing.T) {
 						}
 						return testutil.Pass
 					})
-					var opts []natslock.BreakOption
-					if now {
-						opts = append(opts, natslock.Now())
-					}
-					if err := b.Break(t.Context(), natslock.Mutex, "x", la.Token(), "test", opts...); err != nil {
+					if err := b.Break(t.Context(), natslock.BreakRequest{Kind: natslock.KindMutex, Name: "x", ID: la.ID(), Reason: "test", Immediately: now}); err != nil {
 						// A lost answer may find the holder gone already.
 						require.ErrorIs(t, err, natslock.ErrReleased)
 					}

@@ -63,7 +63,7 @@ func FuzzStored(f *testing.F) {
 		defer put(t, "wait.x.A", "", "DEL")
 		put(t, "lock.x", string(value), operation)
 		defer put(t, "lock.x", "", "DEL")
-		info, err := c.Inspect(ctx, natslock.Mutex, "x")
+		info, err := c.Inspect(ctx, natslock.KindMutex, "x")
 		require.NoError(t, err)
 		for got, err := range c.List(ctx, ">") {
 			require.NoError(t, err)
@@ -77,13 +77,13 @@ func FuzzStored(f *testing.F) {
 		require.NotZero(t, info.Holder.Token)
 		_, err = c.TryLock(ctx, "x")
 		if err == nil {
-			now, err := other.Inspect(ctx, natslock.Mutex, "x")
+			now, err := other.Inspect(ctx, natslock.KindMutex, "x")
 			require.NoError(t, err)
 			t.Fatalf("%+v was overwritten: %+v", info, now)
 		}
 		require.ErrorIs(t, err, natslock.ErrLocked)
 		require.Less(t, len(err.Error()), 4096+4*len(value))
-		if err := c.Break(ctx, natslock.Mutex, "x", info.Holder.Token, "fuzz"); err != nil && !errors.Is(err, natslock.ErrReleased) {
+		if err := c.Break(ctx, natslock.BreakRequest{Kind: natslock.KindMutex, Name: "x", ID: info.Holder.ID, Reason: "fuzz"}); err != nil && !errors.Is(err, natslock.ErrReleased) {
 			// The record can be so large that what a break adds does not fit.
 			require.True(t, strings.Contains(err.Error(), "bytes") && len(value) > 8<<10, "%v", err)
 		}

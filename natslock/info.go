@@ -15,37 +15,41 @@ import (
 type Kind int
 
 const (
-	// Mutex is the mutual exclusion lock of this package.
-	Mutex Kind = iota
-	// RW is the reader-writer lock of package rwlock.
-	RW
+	// KindMutex is the mutual exclusion lock of this package.
+	KindMutex Kind = iota
+	// KindRW is the reader-writer lock of package rwlock.
+	KindRW
 )
 
 func (k Kind) String() string {
 	switch k {
-	case Mutex:
+	case KindMutex:
 		return "mutex"
-	case RW:
+	case KindRW:
 		return "rw"
 	}
 	return fmt.Sprintf("Kind(%d)", int(k))
 }
 
-// Mode is how a waiter wants a lock.
+// Mode is how a client holds a lock, or waits to hold it.
 type Mode int
 
 const (
-	// Exclusive: alone.
+	// Exclusive: alone, as the holder of a mutex and as a writer.
 	Exclusive Mode = iota
 	// Shared: together with other readers.
 	Shared
 )
 
+// String returns "exclusive" or "shared".
 func (m Mode) String() string {
-	if m == Shared {
-		return "read"
+	switch m {
+	case Exclusive:
+		return "exclusive"
+	case Shared:
+		return "shared"
 	}
-	return "write"
+	return fmt.Sprintf("Mode(%d)", int(m))
 }
 
 // Info is what the bucket says of one lock. It is a look at one moment: by the
@@ -66,7 +70,8 @@ type Info struct {
 type Holder struct {
 	// Token is the fencing token.
 	Token uint64
-	// ID names the claim. It is never used again.
+	// ID names the claim. It is never used again. That of an unreadable record is
+	// made of its revision.
 	ID string
 	// Owner is what the client calls itself; see [WithOwner].
 	Owner string
@@ -138,6 +143,9 @@ func holderOf(e record.Entry) *Holder {
 	}
 	if e.Unreadable {
 		h.Since = e.Time
+		if !e.Deleted {
+			h.ID = e.ClaimID()
+		}
 		return h
 	}
 	h.ID, h.Owner, h.Host, h.PID, h.Meta = e.ID, e.Owner, e.Host, e.PID, e.Meta
@@ -185,6 +193,9 @@ func infoOf(v admin.View) Info {
 // answers. Errors match [ErrInvalidName],
 // [ErrUnavailable], [ErrPermission] or the context's.
 func (c *Client) Inspect(ctx context.Context, kind Kind, name string) (Info, error) {
+	if err := c.ready(); err != nil {
+		return Info{}, fmt.Errorf("inspect lock %q: %w", name, err)
+	}
 	v, err := c.admin.Inspect(ctx, record.Kind(kind), name)
 	if err != nil {
 		return Info{}, fmt.Errorf("inspect lock %q: %w", name, public(err))
@@ -198,6 +209,10 @@ func (c *Client) Inspect(ctx context.Context, kind Kind, name string) (Info, err
 // error ends the sequence.
 func (c *Client) List(ctx context.Context, pattern string) iter.Seq2[Info, error] {
 	return func(yield func(Info, error) bool) {
+		if err := c.ready(); err != nil {
+			yield(Info{}, fmt.Errorf("list locks %q: %w", pattern, err))
+			return
+		}
 		views, err := c.admin.List(ctx, pattern)
 		if err != nil {
 			yield(Info{}, fmt.Errorf("list locks %q: %w", pattern, public(err)))

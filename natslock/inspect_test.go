@@ -21,7 +21,7 @@ func TestInspect(t *testing.T) {
 		a, b := join(t, s, natslock.WithOwner("alice")), join(t, s, natslock.WithOwner("bob"))
 		host, _ := os.Hostname()
 		info := inspect(t, a.Client, "l")
-		require.Equal(t, natslock.Info{Kind: natslock.Mutex, Name: "l"}, info, "nobody's")
+		require.Equal(t, natslock.Info{Kind: natslock.KindMutex, Name: "l"}, info, "nobody's")
 
 		time.Sleep(time.Second)
 		meta := map[string]string{"build": "17"}
@@ -65,10 +65,10 @@ func TestInspect(t *testing.T) {
 		check(last.Time)
 		require.Equal(t, ticket, info.Queue[0].Ticket, "it stays that of the first record")
 
-		info, err := a.Inspect(t.Context(), natslock.RW, "l")
+		info, err := a.Inspect(t.Context(), natslock.KindRW, "l")
 		require.NoError(t, err)
-		require.Equal(t, natslock.Info{Kind: natslock.RW, Name: "l"}, info, "another lock")
-		require.Equal(t, "mutex", natslock.Mutex.String())
+		require.Equal(t, natslock.Info{Kind: natslock.KindRW, Name: "l"}, info, "another lock")
+		require.Equal(t, "mutex", natslock.KindMutex.String())
 	})
 }
 
@@ -230,7 +230,7 @@ func watchStory(t testing.TB, m *member, ctx context.Context, pattern string) *s
 		for ev, err := range m.Watch(ctx, pattern) {
 			if err != nil {
 				s.lines <- err.Error()
-			} else if ev.Type != natslock.EventRenewed {
+			} else if ev.Type != natslock.EventRenewed && ev.Type != natslock.EventWatching {
 				s.lines <- fmt.Sprintf("%v %s", ev.Type, ev.Name)
 			}
 		}
@@ -278,7 +278,7 @@ func TestInspectWatch(t *testing.T) {
 		time.Sleep(4 * time.Second)
 		require.Equal(t, []string{"expired orders.1"}, all.told())
 		l = mustLock(t, a.Client, "orders.1")
-		breakLock(t, viewer.Client, l, "now", natslock.Now())
+		breakNow(t, viewer.Client, l, "now")
 		require.Equal(t, []string{"granted orders.1", "broken orders.1"}, all.told())
 
 		require.Equal(t, []string{
@@ -313,12 +313,11 @@ func TestInspectWatchDetails(t *testing.T) {
 				events <- ev
 			}
 		}()
-		synctest.Wait()
-		require.NoError(t, viewer.nc.Flush())
+		require.Equal(t, natslock.EventWatching, receive(t, events, "the mark").Type)
 		l := mustLock(t, a.Client, "l", natslock.Meta(map[string]string{"k": "v"}))
 		ev := receive(t, events, "an event")
 		require.Equal(t, natslock.EventGranted, ev.Type)
-		require.Equal(t, natslock.Mutex, ev.Kind)
+		require.Equal(t, natslock.KindMutex, ev.Kind)
 		require.Equal(t, l.Token(), ev.Token)
 		require.Equal(t, l.ID(), ev.ID)
 		require.Equal(t, "alice", ev.Holder.Owner)
@@ -328,7 +327,7 @@ func TestInspectWatchDetails(t *testing.T) {
 		ev = receive(t, events, "an event")
 		require.Equal(t, natslock.EventRenewed, ev.Type)
 		require.Equal(t, l.Token(), ev.Token)
-		breakLock(t, viewer.Client, l, "why", natslock.Now())
+		breakNow(t, viewer.Client, l, "why")
 		ev = receive(t, events, "an event")
 		require.Equal(t, natslock.EventBroken, ev.Type)
 		require.Equal(t, l.Token(), ev.Token)
@@ -411,7 +410,7 @@ func TestInspectObserver(t *testing.T) {
 		for i, ev := range b.rec.all() {
 			types = append(types, ev.Type.String())
 			require.Equal(t, "l", ev.Name)
-			require.Equal(t, natslock.Mutex, ev.Kind)
+			require.Equal(t, natslock.KindMutex, ev.Kind)
 			require.NotEmpty(t, ev.ID)
 			require.Nil(t, ev.Holder)
 			b.rec.mu.Lock()
@@ -468,7 +467,7 @@ func TestInspectObserverBlocks(t *testing.T) {
 func TestInspectIsCurrent(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, waiter := join(t, s), join(t, s)
-		b := newClient(t, s.Connect(), natslock.WithStore(func(kv kvstore.KV) kvstore.KV { return &lagging{KV: kv, answers: 1000} }))
+		b := newClient(t, s.Connect(), testutil.WrapStore(func(kv kvstore.KV) kvstore.KV { return &lagging{KV: kv, answers: 1000} }))
 		l := mustLock(t, a.Client, "x")
 		w := waiter.await(t, "x")
 		info := inspect(t, b, "x")

@@ -48,7 +48,7 @@ func join(t testing.TB, s *testutil.Server, opts ...natslock.Option) *member {
 // joinFaulty is join with faults between the client and its bucket.
 func joinFaulty(t testing.TB, s *testutil.Server) (m *member, f *testutil.Faults) {
 	t.Helper()
-	m = join(t, s, natslock.WithStore(func(kv kvstore.KV) kvstore.KV {
+	m = join(t, s, testutil.WrapStore(func(kv kvstore.KV) kvstore.KV {
 		f = testutil.NewFaults(kv, 1)
 		return f
 	}))
@@ -363,7 +363,7 @@ func (r *raw) live(pattern string) []string {
 
 func inspect(t testing.TB, c *natslock.Client, name string) natslock.Info {
 	t.Helper()
-	info, err := c.Inspect(context.Background(), natslock.Mutex, name)
+	info, err := c.Inspect(context.Background(), natslock.KindMutex, name)
 	require.NoError(t, err)
 	return info
 }

@@ -27,6 +27,21 @@ func wantLost(t testing.TB, l *natslock.Lock, cause error) {
 	require.ErrorIs(t, l.Unlock(context.Background()), cause)
 	require.ErrorIs(t, l.Unlock(context.Background()), cause, "again")
 	require.Equal(t, natslock.Lost.String(), "lost")
+	require.NotErrorIs(t, l.Err(), natslock.ErrEnded)
+}
+
+// wantEnded checks everything that shows a lock as held to its planned end.
+func wantEnded(t testing.TB, l *natslock.Lock) {
+	t.Helper()
+	require.Equal(t, natslock.Ended, l.State())
+	require.Equal(t, "ended", l.State().String())
+	require.Zero(t, l.Remaining())
+	require.False(t, l.ValidUntil().After(time.Now()))
+	for _, err := range []error{l.Err(), context.Cause(l.Context()), l.Unlock(context.Background()), l.Unlock(context.Background())} {
+		require.ErrorIs(t, err, natslock.ErrEnded)
+		require.NotErrorIs(t, err, natslock.ErrLost)
+	}
+	require.Error(t, l.Context().Err())
 }
 
 // wantHeld checks everything that shows a lock as held.
@@ -316,7 +331,7 @@ func TestLeaseExtend(t *testing.T) {
 		require.InDelta(t, 60, len(p.take(t, c.nc)), 2)
 		wantHeld(t, l)
 
-		for _, ttl := range []time.Duration{-1, 25 * time.Hour} {
+		for _, ttl := range []time.Duration{-1, time.Millisecond, time.Second - 1, 25 * time.Hour} {
 			require.ErrorIs(t, l.Extend(t.Context(), ttl), natslock.ErrInvalidTTL)
 		}
 		require.Empty(t, p.take(t, c.nc))
@@ -406,7 +421,7 @@ func TestLeaseUntil(t *testing.T) {
 			require.Equal(t, l.Token(), r.get("lock."+name).Sequence, "not renewed")
 			<-l.Done()
 			require.Equal(t, end.UnixMilli(), time.Now().UnixMilli())
-			wantLost(t, l, natslock.ErrLost)
+			wantEnded(t, l)
 			<-w.done
 			require.NoError(t, w.err)
 			require.Less(t, w.at.Sub(end), 2*time.Second+margin(d), "the server frees it soon after")
@@ -436,6 +451,41 @@ func TestLeaseUntil(t *testing.T) {
 
 // margin is what a fixed lease outlives its validity at least.
 func margin(d time.Duration) time.Duration { return d / 900 }
+
+// A lock that is held to its planned end is neither lost nor counted so. Do returns
+// nil for work that was done by then.
+func TestLeaseUntilEnds(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c := join(t, s)
+		until := func() natslock.LockOption { return natslock.Until(time.Now().Add(10 * time.Second)) }
+		work := func(d time.Duration) func(context.Context, *natslock.Lock) error {
+			return func(context.Context, *natslock.Lock) error { time.Sleep(d); return nil }
+		}
+		require.NoError(t, c.Do(t.Context(), "l", work(9*time.Second), until()))
+		err := c.Do(t.Context(), "l", work(11*time.Second), until())
+		require.ErrorIs(t, err, natslock.ErrEnded)
+		require.NotErrorIs(t, err, natslock.ErrLost)
+		ev := c.rec.wait(t, natslock.EventEnded, "l")
+		require.ErrorIs(t, ev.Cause, natslock.ErrEnded)
+		require.Equal(t, "ended", ev.Type.String())
+		synctest.Wait()
+		require.Equal(t, natslock.Stats{Granted: 2, Released: 1, Ended: 1}, c.Stats())
+		require.Zero(t, c.rec.count(natslock.EventExpired, "l"))
+
+		// What ends it before is a loss, or a break.
+		l := mustLock(t, c.Client, "l", until())
+		newRaw(t, s.Connect()).remove("lock.l")
+		require.NoError(t, l.Err())
+		time.Sleep(5 * time.Second) // it watches its record by now
+		synctest.Wait()
+		wantLost(t, l, natslock.ErrLost)
+		l = mustLock(t, c.Client, "m", until())
+		breakLock(t, join(t, s).Client, l, "it hangs")
+		time.Sleep(5 * time.Second)
+		wantLost(t, l, natslock.ErrBroken)
+		require.Equal(t, uint64(1), c.Stats().Ended)
+	})
+}
 
 func TestLeaseUntilRefused(t *testing.T) {
 	s := testutil.RunServer(t)
@@ -602,7 +652,7 @@ func TestBrokenReleaseBlockedWrite(t *testing.T) {
 	s := testutil.RunServer(t)
 	c := join(t, s, natslock.WithReleaseTimeout(500*time.Millisecond), natslock.WithWatchAfter(0))
 	l := mustLock(t, c.Client, "l", natslock.TTL(30*time.Second))
-	require.NoError(t, join(t, s).Break(t.Context(), natslock.Mutex, "l", l.Token(), "a test"))
+	require.NoError(t, join(t, s).Break(t.Context(), natslock.BreakRequest{Kind: natslock.KindMutex, Name: "l", ID: l.ID(), Reason: "a test"}))
 	<-l.Done()
 	block(t, c)
 	done := make(chan error, 2)

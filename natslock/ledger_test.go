@@ -34,7 +34,7 @@ func TestForgedSighting(t *testing.T) {
 		ref := history.NewRecorder()
 		la, err := a.Lock(t.Context(), "x")
 		require.NoError(t, err)
-		ref.Granted(natslock.Mutex, natslock.Exclusive, la)
+		ref.Granted(natslock.KindMutex, natslock.Exclusive, la)
 		var claim struct {
 			ID string `msgpack:"id"`
 		}
@@ -95,7 +95,7 @@ func TestOwnAttemptLandsWhileWaiting(t *testing.T) {
 				// not even that it has, then B's first attempt lands.
 				fb.DropEvents(func(kvstore.Event) bool { return true })
 				fb.FailReads(func(testutil.ReadOp, string) error { return kvstore.ErrUnavailable })
-				require.NoError(t, a.Break(t.Context(), natslock.Mutex, "x", la.Token(), "test", natslock.Now()))
+				require.NoError(t, a.Break(t.Context(), natslock.BreakRequest{Kind: natslock.KindMutex, Name: "x", ID: la.ID(), Reason: "test", Immediately: true}))
 				r := newRaw(t, s.Connect())
 				for r.get("lock.x") != nil { // servers are some tenths of a second late
 					time.Sleep(100 * time.Millisecond)
@@ -259,12 +259,12 @@ func TestForgedTombstone(t *testing.T) {
 		ref := history.NewRecorder()
 		la, err := a.Lock(t.Context(), "x")
 		require.NoError(t, err)
-		ref.Granted(natslock.Mutex, natslock.Exclusive, la)
+		ref.Granted(natslock.KindMutex, natslock.Exclusive, la)
 		got := make(chan *natslock.Lock, 1)
 		go func() {
 			l, err := b.Lock(context.Background(), "x")
 			assert.NoError(t, err)
-			ref.Granted(natslock.Mutex, natslock.Exclusive, l)
+			ref.Granted(natslock.KindMutex, natslock.Exclusive, l)
 			got <- l
 		}()
 		time.Sleep(time.Second)

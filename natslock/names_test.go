@@ -1,6 +1,7 @@
 package natslock_test
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -73,10 +74,10 @@ func TestNamesRefused(t *testing.T) {
 		require.Less(t, len(err.Error()), 200)
 		_, err = c.TryLock(t.Context(), name)
 		require.ErrorIs(t, err, natslock.ErrInvalidName)
-		require.ErrorIs(t, c.Do(t.Context(), name, nil), natslock.ErrInvalidName)
-		_, err = c.Inspect(t.Context(), natslock.Mutex, name)
+		require.ErrorIs(t, c.Do(t.Context(), name, func(context.Context, *natslock.Lock) error { return nil }), natslock.ErrInvalidName)
+		_, err = c.Inspect(t.Context(), natslock.KindMutex, name)
 		require.ErrorIs(t, err, natslock.ErrInvalidName)
-		require.ErrorIs(t, c.Break(t.Context(), natslock.Mutex, name, 1, ""), natslock.ErrInvalidName)
+		require.ErrorIs(t, c.Break(t.Context(), natslock.BreakRequest{Kind: natslock.KindMutex, Name: name, ID: "A"}), natslock.ErrInvalidName)
 		for _, err := range c.List(t.Context(), name) {
 			require.ErrorIs(t, err, natslock.ErrInvalidName)
 		}
@@ -91,7 +92,7 @@ func TestNamesTTLRefused(t *testing.T) {
 	s := testutil.RunServer(t)
 	c := join(t, s)
 	before := c.nc.Stats().OutMsgs
-	for _, ttl := range []time.Duration{0, -1, -time.Hour, 24*time.Hour + 1, 25 * time.Hour} {
+	for _, ttl := range []time.Duration{0, -1, -time.Hour, 1, time.Second - 1, 24*time.Hour + 1, 25 * time.Hour} {
 		_, err := c.Lock(t.Context(), "l", natslock.TTL(ttl))
 		require.ErrorIs(t, err, natslock.ErrInvalidTTL)
 		_, err = c.TryLock(t.Context(), "l", natslock.TTL(ttl))
@@ -105,7 +106,7 @@ func TestNamesTTLRefused(t *testing.T) {
 		"fraction 0": natslock.WithRenewFraction(0), "fraction 1": natslock.WithRenewFraction(1),
 		"margin 0": natslock.WithSafetyMargin(0), "margin 0.6": natslock.WithSafetyMargin(0.6),
 		"release timeout": natslock.WithReleaseTimeout(0), "bucket": natslock.WithBucket(""), "owner": natslock.WithOwner(strings.Repeat("x", 2000)),
-		"logger": natslock.WithLogger(nil), "observer": natslock.WithObserver(nil), "js": natslock.WithJetStream(nil), "store": natslock.WithStore(nil),
+		"logger": natslock.WithLogger(nil), "observer": natslock.WithObserver(nil), "js": natslock.WithJetStream(nil), "store": testutil.WrapStore(nil),
 	} {
 		_, err := natslock.New(t.Context(), c.nc, opt)
 		require.ErrorIs(t, err, natslock.ErrInvalidOption, name)
@@ -117,7 +118,7 @@ func TestNamesTTLRefused(t *testing.T) {
 	require.ErrorContains(t, err, "metadata")
 	require.Equal(t, before, c.nc.Stats().OutMsgs, "nothing is sent")
 
-	for _, ttl := range []time.Duration{1, time.Second, 24 * time.Hour} {
+	for _, ttl := range []time.Duration{time.Second, time.Second + 1, 24 * time.Hour} {
 		l, err := c.TryLock(t.Context(), fmt.Sprint(ttl), natslock.TTL(ttl))
 		require.NoError(t, err)
 		mustUnlock(t, l)

@@ -10,7 +10,6 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/natslock/locks/internal/acquire"
-	"github.com/natslock/locks/internal/admin"
 	"github.com/natslock/locks/internal/clock"
 	"github.com/natslock/locks/internal/session"
 	"github.com/natslock/locks/kvstore"
@@ -33,6 +32,11 @@ type config struct {
 func invalid(option, format string, args ...any) error {
 	return fmt.Errorf("%w: %s: %s", ErrInvalidOption, option, fmt.Sprintf(format, args...))
 }
+
+var (
+	errNilOption = fmt.Errorf("%w: an option is nil", ErrInvalidOption)
+	errNoFunc    = fmt.Errorf("%w: the function to run is nil", ErrInvalidOption)
+)
 
 // WithJetStream reaches the bucket through js: a JetStream domain
 // (jetstream.NewWithDomain) or an API prefix. The default is the connection's
@@ -79,8 +83,9 @@ func WithCreate(allowed bool) Option {
 }
 
 // WithTTL sets the lease of locks that do not ask for their own: 1 s to 24 h,
-// rounded up to whole seconds; 15 s by default. It bounds how long a crashed
-// holder keeps others out, and how long a holder survives without the server.
+// rounded up to whole seconds; 15 s by default. Anything else is refused with
+// [ErrInvalidTTL]. The TTL bounds how long a crashed holder keeps others out, and
+// how long a holder survives without the server.
 func WithTTL(d time.Duration) Option {
 	return func(c *config) (err error) {
 		c.session.TTL, err = clock.RoundTTL(d, false)
@@ -173,18 +178,6 @@ func WithObserver(fn func(context.Context, Event)) Option {
 	}
 }
 
-// WithStore lets a test put something between the client and the bucket's
-// store: see the fault injector of package testutil.
-func WithStore(wrap func(kvstore.KV) kvstore.KV) Option {
-	return func(c *config) error {
-		if wrap == nil {
-			return invalid("WithStore", "nil")
-		}
-		c.wrap = wrap
-		return nil
-	}
-}
-
 // LockOption configures one acquire.
 type LockOption func(*lockConfig) error
 
@@ -199,6 +192,9 @@ func lockConfigOf(opts []LockOption) (lockConfig, error) {
 	}
 	c := new(lockConfig)
 	for _, opt := range opts {
+		if opt == nil {
+			return lockConfig{}, errNilOption
+		}
 		if err := opt(c); err != nil {
 			return lockConfig{}, err
 		}
@@ -206,12 +202,13 @@ func lockConfigOf(opts []LockOption) (lockConfig, error) {
 	return *c, nil
 }
 
-// TTL sets the lease of this lock instead of the client's; see [WithTTL]. A
-// lease that is not renewed may last up to 366 days.
+// TTL sets the lease of this lock instead of the client's: 1 s to 24 h, rounded up
+// to whole seconds; see [WithTTL]. With [NoRenew] it may last up to 366 days.
+// Anything else is refused with [ErrInvalidTTL].
 func TTL(d time.Duration) LockOption {
 	return func(c *lockConfig) error {
-		if d <= 0 {
-			return fmt.Errorf("%w: %v is not positive", ErrInvalidTTL, d)
+		if d < clock.MinTTL {
+			return fmt.Errorf("%w: TTL: %v is less than %v", ErrInvalidTTL, d, clock.MinTTL)
 		}
 		c.req.TTL = d
 		return nil
@@ -244,6 +241,10 @@ func Meta(m map[string]string) LockOption {
 // renewed: for jobs that may run once per period. Waiting for it ends at t, too.
 // The server frees it 2 s after t, or a thousandth of its length if that is more,
 // or at Unlock.
+//
+// A lock that is held to t has ended as planned, and is not lost: its context ends
+// with a cause that matches [ErrEnded], and so does an Unlock after t. [Lock.Extend]
+// does not move t: it returns [ErrInvalidTTL].
 func Until(t time.Time) LockOption {
 	return func(c *lockConfig) error {
 		if t.IsZero() {
@@ -285,14 +286,4 @@ func EarlyWarning(d time.Duration, fn func(*Lock)) LockOption {
 		c.warn = fn
 		return nil
 	}
-}
-
-// BreakOption configures a [Client.Break].
-type BreakOption func(*admin.BreakRequest)
-
-// Now lets the next one in at once, while the broken holder may still be at
-// work: an exception to mutual exclusion. Resources that check tokens stay
-// safe.
-func Now() BreakOption {
-	return func(r *admin.BreakRequest) { r.Now = true }
 }

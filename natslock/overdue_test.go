@@ -229,7 +229,7 @@ func TestOverdueBreak(t *testing.T) {
 		time.Sleep(ttl + overdueNot - time.Since(written))
 		info := inspect(t, op.Client, "l")
 		require.True(t, info.Holder.Overdue)
-		require.NoError(t, op.Break(t.Context(), natslock.Mutex, "l", l.Token(), "left behind"))
+		require.NoError(t, op.Break(t.Context(), natslock.BreakRequest{Kind: natslock.KindMutex, Name: "l", ID: l.ID(), Reason: "left behind"}))
 		require.Nil(t, inspect(t, op.Client, "l").Holder, "there is no holder to wait for")
 		fresh, err := op.TryLock(t.Context(), "l")
 		require.NoError(t, err)
@@ -244,11 +244,11 @@ func TestOverdueBreakOfFixedLease(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		const ttl = 60 * time.Second
 		holder := join(t, s)
-		op := join(t, s, natslock.WithStore(func(kv kvstore.KV) kvstore.KV { return &aheadBy{kv, overdueNot} }))
+		op := join(t, s, testutil.WrapStore(func(kv kvstore.KV) kvstore.KV { return &aheadBy{kv, overdueNot} }))
 		l := mustLock(t, holder.Client, "l", natslock.TTL(ttl), natslock.NoRenew())
 		begun := time.Now()
 		time.Sleep(30*time.Second - 100*time.Millisecond)
-		require.NoError(t, op.Break(t.Context(), natslock.Mutex, "l", l.Token(), "enough"))
+		require.NoError(t, op.Break(t.Context(), natslock.BreakRequest{Kind: natslock.KindMutex, Name: "l", ID: l.ID(), Reason: "enough"}))
 		broken := newRaw(t, s.Connect()).get("lock.l")
 		rest, err := time.ParseDuration(broken.Header.Get("Nats-TTL"))
 		require.NoError(t, err)
@@ -369,7 +369,7 @@ func TestOverdueDeletionUnanswered(t *testing.T) {
 func TestOverdueWrongClock(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		holder := join(t, s, natslock.WithTTL(5*time.Second))
-		c := join(t, s, natslock.WithStore(func(kv kvstore.KV) kvstore.KV { return &hasty{kv} }))
+		c := join(t, s, testutil.WrapStore(func(kv kvstore.KV) kvstore.KV { return &hasty{kv} }))
 		l := mustLock(t, holder.Client, "l")
 		w := c.await(t, "l")
 		for range 10 {
@@ -415,7 +415,7 @@ func TestOverdueReaderRenews(t *testing.T) {
 		var f *testutil.Faults
 		reader := join(t, s, natslock.WithTTL(ttl))
 		// By its leader's clock, which is wrong, everybody is overdue.
-		writer := join(t, s, natslock.WithTTL(time.Minute), natslock.WithStore(func(kv kvstore.KV) kvstore.KV {
+		writer := join(t, s, natslock.WithTTL(time.Minute), testutil.WrapStore(func(kv kvstore.KV) kvstore.KV {
 			f = testutil.NewFaults(&aheadBy{kv, time.Hour}, 1)
 			return f
 		}))

@@ -20,7 +20,7 @@ const (
 	RoleUser Role = iota
 	// RoleOperator looks at locks and breaks them. It cannot queue.
 	RoleOperator
-	// RoleAdmin is user and operator, and makes, mends and deletes the bucket.
+	// RoleAdmin is user and operator, and makes, repairs and deletes the bucket.
 	RoleAdmin
 )
 
@@ -152,7 +152,7 @@ func Permissions(a Access) (PermissionSet, error) {
 	}
 	if a.Role == RoleAdmin {
 		publish(api+"STREAM.CREATE."+stream.Name, "make the bucket", "with a mirror or sources, copies any stream of the account into it")
-		publish(api+"STREAM.UPDATE."+stream.Name, "mend the bucket", "can make it unfit for locks, and copy any stream into it")
+		publish(api+"STREAM.UPDATE."+stream.Name, "repair the bucket", "can make it unfit for locks, and copy any stream into it")
 		publish(api+"STREAM.DELETE."+stream.Name, "delete the bucket, to make it again", "ends every lock in it")
 		publish(api+"INFO", "see that the servers are not too old before the bucket is made; lockctl doctor: limits", "shows what the account uses of JetStream")
 		publish(api+"STREAM.LIST", "lockctl doctor: mirrors", "shows the configuration of all streams of the account")

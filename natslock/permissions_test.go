@@ -47,7 +47,9 @@ func TestPermissionDenied(t *testing.T) {
 		require.ErrorContains(t, err, "$KV.natslock.lock."+name)
 	}
 	require.Equal(t, l.Token(), inspect(t, c, "l").Holder.Token, "it may read")
-	err := quickly(t, time.Second, "Break", func() error { return c.Break(ctx, natslock.Mutex, "l", l.Token(), "") })
+	err := quickly(t, time.Second, "Break", func() error {
+		return c.Break(ctx, natslock.BreakRequest{Kind: natslock.KindMutex, Name: "l", ID: l.ID()})
+	})
 	require.ErrorIs(t, err, natslock.ErrPermission)
 	wantHeld(t, l)
 }

@@ -176,7 +176,7 @@ func TestPlaceLeftUnanswered(t *testing.T) {
 func TestStaleQueueList(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		var f *testutil.Faults
-		c := join(t, s, natslock.WithStore(func(kv kvstore.KV) kvstore.KV {
+		c := join(t, s, testutil.WrapStore(func(kv kvstore.KV) kvstore.KV {
 			f = testutil.NewFaults(&lagging{KV: kv, answers: 10}, 1)
 			return f
 		}))
@@ -303,7 +303,7 @@ func (forgetful) Current() bool { return false }
 // Where a list may show what the key had before, nothing is used again.
 func TestPlaceIsNewWhereListsLag(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c := join(t, s, natslock.WithStore(func(kv kvstore.KV) kvstore.KV { return forgetful{kv} }))
+		c := join(t, s, testutil.WrapStore(func(kv kvstore.KV) kvstore.KV { return forgetful{kv} }))
 		r := newRaw(t, s.Connect())
 		holder := quietHolder(t, s)
 		places := map[string]bool{}

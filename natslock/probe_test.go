@@ -10,7 +10,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/kvstore"
-	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/rwlock"
 	"github.com/natslock/locks/testutil"
 )
@@ -65,7 +64,7 @@ func onSlowRoute(kv kvstore.KV) kvstore.KV { return &slowRoute{KV: kv} }
 // the cluster of its subscription.
 func TestFollowerProbes(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c := join(t, s, natslock.WithStore(onSlowRoute))
+		c := join(t, s, testutil.WrapStore(onSlowRoute))
 		holder := quietHolder(t, s)
 		gone := join(t, s).await(t, "l")
 		w := c.await(t, "l")
@@ -83,7 +82,7 @@ func TestFollowerProbes(t *testing.T) {
 // So does a writer that waits for readers to leave.
 func TestDrainProbes(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		readers, c := join(t, s), join(t, s, natslock.WithStore(onSlowRoute))
+		readers, c := join(t, s), join(t, s, testutil.WrapStore(onSlowRoute))
 		r, err := rwlock.New(readers.Client).RLock(t.Context(), "l")
 		require.NoError(t, err)
 		granted := make(chan time.Time, 1)

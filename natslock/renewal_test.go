@@ -126,7 +126,7 @@ func TestBreakOfUnheardRenewal(t *testing.T) {
 		require.NoError(t, err)
 		time.Sleep(3200 * time.Millisecond)
 		require.Equal(t, 1, fa.Counts().AnswersLost)
-		require.NoError(t, b.Break(t.Context(), natslock.Mutex, "x", l.Token(), "test"))
+		require.NoError(t, b.Break(t.Context(), natslock.BreakRequest{Kind: natslock.KindMutex, Name: "x", ID: l.ID(), Reason: "test"}))
 		broken := time.Now()
 		receive(t, l.Done(), "the end")
 		require.ErrorIs(t, l.Err(), natslock.ErrBroken)

@@ -12,7 +12,7 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// follower takes the events of a Follow one by one, renewals left out.
+// follower takes the events of a Watch one by one, renewals left out.
 type follower struct {
 	t      *testing.T
 	events chan natslock.Event
@@ -24,7 +24,7 @@ func follow(t *testing.T, m *member, pattern string) *follower {
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
 	go func() {
-		for ev, err := range m.Follow(ctx, pattern) {
+		for ev, err := range m.Watch(ctx, pattern) {
 			if err != nil {
 				f.ended <- err
 				return
@@ -83,12 +83,12 @@ func TestWatchTellsWho(t *testing.T) {
 		ev = f.next(natslock.EventGranted)
 		require.Equal(t, "bob", ev.Holder.Owner)
 		require.Equal(t, 40*time.Second, ev.Waited.Round(100*time.Millisecond))
-		info, err := viewer.Inspect(t.Context(), natslock.Mutex, "l")
+		info, err := viewer.Inspect(t.Context(), natslock.KindMutex, "l")
 		require.NoError(t, err)
 		require.Equal(t, ev.Waited, info.Holder.Waited)
 
 		time.Sleep(30 * time.Second) // renewed, it still says so
-		info, err = viewer.Inspect(t.Context(), natslock.Mutex, "l")
+		info, err = viewer.Inspect(t.Context(), natslock.KindMutex, "l")
 		require.NoError(t, err)
 		require.Equal(t, ev.Waited, info.Holder.Waited)
 		mustUnlock(t, next)

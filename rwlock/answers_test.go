@@ -57,31 +57,31 @@ func heldBy(l *natslock.Lock, got *natslock.Lock, err error) error {
 var answerKinds = map[string]func(t *testing.T, a, b, c *peer, name string) error{
 	"Break of a holder": func(t *testing.T, a, b, _ *peer, name string) error {
 		l := take(t, a.c.Lock, name)
-		err := b.c.Break(t.Context(), natslock.Mutex, name, l.Token(), "test")
+		err := b.c.Break(t.Context(), natslock.BreakRequest{Kind: natslock.KindMutex, Name: name, ID: l.ID(), Reason: "test"})
 		return errors.Join(err, end(l, err == nil))
 	},
 	"Break of a reader": func(t *testing.T, a, b, _ *peer, name string) error {
 		l := take(t, a.RLock, name)
-		err := b.c.Break(t.Context(), natslock.RW, name, l.Token(), "test")
+		err := b.c.Break(t.Context(), natslock.BreakRequest{Kind: natslock.KindRW, Name: name, ID: l.ID(), Reason: "test"})
 		return errors.Join(err, end(l, err == nil))
 	},
 	"Break of a writer": func(t *testing.T, a, b, _ *peer, name string) error {
 		l := take(t, a.Lock, name)
-		err := b.c.Break(t.Context(), natslock.RW, name, l.Token(), "test")
+		err := b.c.Break(t.Context(), natslock.BreakRequest{Kind: natslock.KindRW, Name: name, ID: l.ID(), Reason: "test"})
 		return errors.Join(err, end(l, err == nil))
 	},
 	"Break after the unlock of a broken lock": func(t *testing.T, a, b, _ *peer, name string) error {
 		l := take(t, a.c.Lock, name)
-		if err := errors.Join(a.c.Break(t.Context(), natslock.Mutex, name, l.Token(), "test"), end(l, true)); err != nil {
+		if err := errors.Join(a.c.Break(t.Context(), natslock.BreakRequest{Kind: natslock.KindMutex, Name: name, ID: l.ID(), Reason: "test"}), end(l, true)); err != nil {
 			return err
 		}
-		return want(b.c.Break(t.Context(), natslock.Mutex, name, l.Token(), "test"), natslock.ErrReleased)
+		return want(b.c.Break(t.Context(), natslock.BreakRequest{Kind: natslock.KindMutex, Name: name, ID: l.ID(), Reason: "test"}), natslock.ErrReleased)
 	},
 	"Break of an earlier holder": func(t *testing.T, a, b, c *peer, name string) error {
 		before := take(t, c.c.Lock, name)
 		unlock(t, before)
 		l := take(t, a.c.Lock, name)
-		err := want(b.c.Break(t.Context(), natslock.Mutex, name, before.Token(), "test"), natslock.ErrReleased)
+		err := want(b.c.Break(t.Context(), natslock.BreakRequest{Kind: natslock.KindMutex, Name: name, ID: before.ID(), Reason: "test"}), natslock.ErrReleased)
 		return errors.Join(err, end(l, false))
 	},
 	"TryLock after Unlock": func(t *testing.T, a, b, _ *peer, name string) error {
@@ -99,7 +99,7 @@ var answerKinds = map[string]func(t *testing.T, a, b, c *peer, name string) erro
 		gaveUp(t, a, func(ctx context.Context) error {
 			_, err := c.c.Lock(ctx, name)
 			return err
-		}, natslock.Mutex, name)
+		}, natslock.KindMutex, name)
 		unlock(t, l)
 		return freed(b.c.TryLock(t.Context(), name))
 	},
@@ -107,10 +107,10 @@ var answerKinds = map[string]func(t *testing.T, a, b, c *peer, name string) erro
 		l := take(t, a.c.Lock, name)
 		done := make(chan error, 1)
 		go func() { done <- freed(c.c.Lock(t.Context(), name)) }()
-		queued(t, a, natslock.Mutex, name, 1)
+		queued(t, a, natslock.KindMutex, name, 1)
 		unlock(t, l)
 		require.NoError(t, receive(t, done, "the waiter"))
-		queued(t, a, natslock.Mutex, name, 0)
+		queued(t, a, natslock.KindMutex, name, 0)
 		return freed(b.c.TryLock(t.Context(), name))
 	},
 	"write TryLock after RUnlock": func(t *testing.T, a, b, _ *peer, name string) error {
@@ -140,18 +140,18 @@ var answerKinds = map[string]func(t *testing.T, a, b, c *peer, name string) erro
 		gaveUp(t, a, func(ctx context.Context) error {
 			_, err := c.Lock(ctx, name)
 			return err
-		}, natslock.RW, name)
+		}, natslock.KindRW, name)
 		err := freed(b.TryRLock(t.Context(), name))
 		return errors.Join(err, end(l, false))
 	},
 	"Inspect after Lock and Unlock": func(t *testing.T, a, b, _ *peer, name string) error {
 		l := take(t, a.c.Lock, name)
-		info, err := b.c.Inspect(t.Context(), natslock.Mutex, name)
+		info, err := b.c.Inspect(t.Context(), natslock.KindMutex, name)
 		if err == nil && (info.Holder == nil || info.Holder.Token != l.Token()) {
 			err = fmt.Errorf("inspected holder %+v, must have token %d", info.Holder, l.Token())
 		}
 		unlock(t, l)
-		info, again := b.c.Inspect(t.Context(), natslock.Mutex, name)
+		info, again := b.c.Inspect(t.Context(), natslock.KindMutex, name)
 		if again == nil && info.Holder != nil {
 			again = fmt.Errorf("inspected holder with token %d, must be none", info.Holder.Token)
 		}
@@ -181,7 +181,7 @@ func queued(t *testing.T, p *peer, kind natslock.Kind, name string, n int) {
 	t.Helper()
 	eventually(t, fmt.Sprintf("%d queued", n), func() bool {
 		info, err := p.c.Inspect(t.Context(), kind, name)
-		return err == nil && len(info.Queue) == n && (kind == natslock.Mutex || info.Holder == nil || n > 0)
+		return err == nil && len(info.Queue) == n && (kind == natslock.KindMutex || info.Holder == nil || n > 0)
 	})
 }
 
@@ -195,7 +195,7 @@ func gaveUp(t *testing.T, p *peer, lock func(context.Context) error, kind natslo
 	go func() { done <- lock(ctx) }()
 	eventually(t, "a waiter", func() bool {
 		info, err := p.c.Inspect(t.Context(), kind, name)
-		return err == nil && (len(info.Queue) == 1 || kind == natslock.RW && info.Holder != nil)
+		return err == nil && (len(info.Queue) == 1 || kind == natslock.KindRW && info.Holder != nil)
 	})
 	cancel()
 	require.ErrorIs(t, receive(t, done, "the waiter"), natslock.ErrTimeout)

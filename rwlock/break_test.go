@@ -19,9 +19,9 @@ func TestBreakByLaggingReplica(t *testing.T) {
 		kind natslock.Kind
 		take func(*peer) acquireFunc
 	}{
-		{"holder", natslock.Mutex, func(p *peer) acquireFunc { return p.c.Lock }},
-		{"writer", natslock.RW, func(p *peer) acquireFunc { return p.Lock }},
-		{"reader", natslock.RW, func(p *peer) acquireFunc { return p.RLock }},
+		{"holder", natslock.KindMutex, func(p *peer) acquireFunc { return p.c.Lock }},
+		{"writer", natslock.KindRW, func(p *peer) acquireFunc { return p.Lock }},
+		{"reader", natslock.KindRW, func(p *peer) acquireFunc { return p.RLock }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
@@ -32,8 +32,8 @@ func TestBreakByLaggingReplica(t *testing.T) {
 				r.Lag()
 				unlock(t, old)
 				l := take(t, c.take(a), "x")
-				require.ErrorIs(t, b.c.Break(t.Context(), c.kind, "x", old.Token(), "test"), natslock.ErrReleased)
-				require.NoError(t, b.c.Break(t.Context(), c.kind, "x", l.Token(), "test"))
+				require.ErrorIs(t, b.c.Break(t.Context(), natslock.BreakRequest{Kind: c.kind, Name: "x", ID: old.ID(), Reason: "test"}), natslock.ErrReleased)
+				require.NoError(t, b.c.Break(t.Context(), natslock.BreakRequest{Kind: c.kind, Name: "x", ID: l.ID(), Reason: "test"}))
 				require.NoError(t, end(l, true))
 			})
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
@@ -41,29 +41,12 @@ func TestBreakByLaggingReplica(t *testing.T) {
 				r := history.NewReplica(t, s.Connect())
 				a, b := newPeerOver(t, s.Connect(), 1, r.Over), newPeerOver(t, s.Connect(), 2, r.Over)
 				l := take(t, c.take(a), "x")
-				require.NoError(t, a.c.Break(t.Context(), c.kind, "x", l.Token(), "test"))
+				require.NoError(t, a.c.Break(t.Context(), natslock.BreakRequest{Kind: c.kind, Name: "x", ID: l.ID(), Reason: "test"}))
 				r.Lag()
-				require.NoError(t, b.c.Break(t.Context(), c.kind, "x", l.Token(), "test"), "it is broken")
+				require.NoError(t, b.c.Break(t.Context(), natslock.BreakRequest{Kind: c.kind, Name: "x", ID: l.ID(), Reason: "test"}), "it is broken")
 				require.NoError(t, end(l, true))
-				require.ErrorIs(t, b.c.Break(t.Context(), c.kind, "x", l.Token(), "test"), natslock.ErrReleased)
+				require.ErrorIs(t, b.c.Break(t.Context(), natslock.BreakRequest{Kind: c.kind, Name: "x", ID: l.ID(), Reason: "test"}), natslock.ErrReleased)
 			})
 		})
 	}
-}
-
-// A token above the bucket's newest revision is nobody's where one server answers.
-// Where there are replicas, the one that answers may lag behind the token's grant.
-func TestBreakTokenNotReached(t *testing.T) {
-	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a := newPeer(t, s.Connect(), 1)
-		l := take(t, a.c.Lock, "x")
-		err := a.c.Break(t.Context(), natslock.Mutex, "x", l.Token()+1000, "test")
-		require.ErrorIs(t, err, natslock.ErrReleased)
-		r := history.NewReplica(t, s.Connect())
-		b := newPeerOver(t, s.Connect(), 2, r.Over)
-		err = b.c.Break(t.Context(), natslock.Mutex, "x", l.Token()+1000, "test")
-		require.ErrorIs(t, err, natslock.ErrUnavailable)
-		require.NotErrorIs(t, err, natslock.ErrReleased)
-		require.NoError(t, end(l, false))
-	})
 }

@@ -62,7 +62,7 @@ func TestClusterStorm(t *testing.T) {
 					if !assert.NoError(t, err) {
 						return
 					}
-					u.Granted(natslock.RW, modeOf(writes), l)
+					u.Granted(natslock.KindRW, modeOf(writes), l)
 					if writes {
 						counters[k]++
 						mu.Lock()
@@ -128,11 +128,11 @@ func leaderKilled(t *testing.T) {
 	u.Lossy()
 	r, err := a.RLock(t.Context(), "x")
 	require.NoError(t, err)
-	u.Granted(natslock.RW, natslock.Shared, r)
+	u.Granted(natslock.KindRW, natslock.Shared, r)
 	grants := make(chan grant, 2)
 	b.write("b", grants)
 	eventually(t, "the gate stands", func() bool {
-		info, err := a.c.Inspect(t.Context(), natslock.RW, "x")
+		info, err := a.c.Inspect(t.Context(), natslock.KindRW, "x")
 		return err == nil && info.Holder != nil
 	})
 	c.read("c", grants)
@@ -146,12 +146,12 @@ func leaderKilled(t *testing.T) {
 	g := receive(t, grants, "the writer")
 	require.NoError(t, g.err)
 	require.Equal(t, "b", g.who)
-	u.Granted(natslock.RW, natslock.Exclusive, g.l)
+	u.Granted(natslock.KindRW, natslock.Exclusive, g.l)
 	require.Less(t, time.Since(released), 16*time.Second)
 	unlock(t, g.l)
 	g = receive(t, grants, "the reader")
 	require.NoError(t, g.err)
-	u.Granted(natslock.RW, natslock.Shared, g.l)
+	u.Granted(natslock.KindRW, natslock.Shared, g.l)
 	unlock(t, g.l)
 	u.Check(t)
 }
@@ -178,12 +178,12 @@ func leaderIsolated(t *testing.T) {
 	u.Lossy()
 	rl, err := r.RLock(t.Context(), "x")
 	require.NoError(t, err)
-	u.Granted(natslock.RW, natslock.Shared, rl)
+	u.Granted(natslock.KindRW, natslock.Shared, rl)
 	grants := make(chan grant, 1)
 	w.write("w", grants)
 	var gate uint64
 	eventually(t, "the gate stands", func() bool {
-		info, err := w.c.Inspect(t.Context(), natslock.RW, "x")
+		info, err := w.c.Inspect(t.Context(), natslock.KindRW, "x")
 		if err != nil || info.Holder == nil {
 			return false
 		}
@@ -230,7 +230,7 @@ func leaderIsolated(t *testing.T) {
 	released := time.Now()
 	g := receive(t, grants, "the writer")
 	require.NoError(t, g.err)
-	u.Granted(natslock.RW, natslock.Exclusive, g.l)
+	u.Granted(natslock.KindRW, natslock.Exclusive, g.l)
 	require.Less(t, time.Since(released), 16*time.Second)
 	require.Greater(t, g.l.Token(), rl.Token())
 	unlock(t, g.l)

@@ -173,7 +173,7 @@ func faultStory(t *testing.T, name string, peers map[string]*peer) {
 			if !assert.NoError(t, err, "%s: %s", name, who) {
 				return
 			}
-			u.Granted(natslock.RW, modeOf(writes), l)
+			u.Granted(natslock.KindRW, modeOf(writes), l)
 			p.granted(who)
 			select {
 			case <-time.After(hold):
@@ -188,7 +188,7 @@ func faultStory(t *testing.T, name string, peers map[string]*peer) {
 		if !assert.NoError(t, err, "%s: A", name) {
 			return
 		}
-		u.Granted(natslock.RW, natslock.Shared, l)
+		u.Granted(natslock.KindRW, natslock.Shared, l)
 		own = append(own, l)
 	}
 	time.Sleep(time.Second)
@@ -210,13 +210,13 @@ func faultStory(t *testing.T, name string, peers map[string]*peer) {
 		if !assert.NoError(t, err, "%s: %s is blocked by a ghost", name, who) {
 			continue
 		}
-		u.Granted(natslock.RW, natslock.Exclusive, l)
+		u.Granted(natslock.KindRW, natslock.Exclusive, l)
 		assert.NoError(t, l.Unlock(context.Background()))
 		l, err = p.TryRLock(t.Context(), name)
 		if !assert.NoError(t, err, "%s: %s is blocked by a ghost", name, who) {
 			continue
 		}
-		u.Granted(natslock.RW, natslock.Shared, l)
+		u.Granted(natslock.KindRW, natslock.Shared, l)
 		assert.NoError(t, l.Unlock(context.Background()))
 		assert.NoError(t, p.c.Close(t.Context()))
 	}

@@ -158,11 +158,11 @@ func TestLeaseOptions(t *testing.T) {
 			require.NoError(t, err)
 			next, err := other(t.Context(), "x")
 			require.NoError(t, err)
-			require.Equal(t, natslock.Lost, l.State())
+			require.Equal(t, natslock.Ended, l.State())
 			require.GreaterOrEqual(t, time.Since(begun), 10*time.Second)
 			require.Less(t, time.Since(begun), 12500*time.Millisecond)
 			unlock(t, next)
-			require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrLost)
+			require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrEnded)
 
 			// NoRenew: what Extend does not prolong is over.
 			begun = time.Now()
@@ -178,7 +178,7 @@ func TestLeaseOptions(t *testing.T) {
 			// Meta is shown.
 			l, err = in(t.Context(), "x", natslock.Meta(map[string]string{"job": "42"}))
 			require.NoError(t, err)
-			info, err := b.c.Inspect(t.Context(), natslock.RW, "x")
+			info, err := b.c.Inspect(t.Context(), natslock.KindRW, "x")
 			require.NoError(t, err)
 			holders := info.Readers
 			if writes {
@@ -202,7 +202,7 @@ func TestLeaseOptions(t *testing.T) {
 			require.NotNil(t, timeout.Holder)
 			require.Equal(t, l.Token(), timeout.Holder.Token)
 			synctest.Wait()
-			info, err = b.c.Inspect(t.Context(), natslock.RW, "x")
+			info, err = b.c.Inspect(t.Context(), natslock.KindRW, "x")
 			require.NoError(t, err)
 			require.Empty(t, info.Queue)
 			require.Equal(t, writes, info.Holder != nil)
@@ -269,6 +269,9 @@ func TestSeen(t *testing.T) {
 		watching.Go(func() {
 			for ev, err := range b.c.Watch(ctx, ">") {
 				assert.NoError(t, err)
+				if ev.Type == natslock.EventWatching {
+					continue
+				}
 				mu.Lock()
 				events = append(events, ev)
 				mu.Unlock()
@@ -302,7 +305,7 @@ func TestSeen(t *testing.T) {
 		}
 		require.Len(t, seen, 2)
 		require.Equal(t, m.Token(), seen["mutex m"].Holder.Token)
-		info, err := a.c.Inspect(t.Context(), natslock.RW, "orders.7")
+		info, err := a.c.Inspect(t.Context(), natslock.KindRW, "orders.7")
 		require.NoError(t, err)
 		require.Equal(t, info, seen["rw orders.7"])
 		require.Equal(t, "bob", info.Holder.Owner, "the writer at the gate")
@@ -312,12 +315,12 @@ func TestSeen(t *testing.T) {
 		require.Len(t, info.Queue, 1)
 		require.Equal(t, natslock.Shared, info.Queue[0].Mode)
 		require.Equal(t, "alice", info.Queue[0].Owner)
-		mutex, err := a.c.Inspect(t.Context(), natslock.Mutex, "orders.7")
+		mutex, err := a.c.Inspect(t.Context(), natslock.KindMutex, "orders.7")
 		require.NoError(t, err)
 		require.Nil(t, mutex.Holder, "another lock")
 		for info, err := range a.c.List(t.Context(), "orders.*") {
 			require.NoError(t, err)
-			require.Equal(t, natslock.RW, info.Kind)
+			require.Equal(t, natslock.KindRW, info.Kind)
 		}
 
 		unlock(t, r1, r2)
@@ -342,17 +345,17 @@ func TestSeen(t *testing.T) {
 			count[told{ev.Type, ev.Kind, ev.Mode, ev.Name, ev.Token}]++
 		}
 		for _, want := range []told{
-			{natslock.EventGranted, natslock.Mutex, natslock.Exclusive, "m", m.Token()},
-			{natslock.EventReleased, natslock.Mutex, natslock.Exclusive, "m", m.Token()},
-			{natslock.EventGranted, natslock.RW, natslock.Shared, "orders.7", r1.Token()},
-			{natslock.EventGranted, natslock.RW, natslock.Shared, "orders.7", r2.Token()},
-			{natslock.EventReleased, natslock.RW, natslock.Shared, "orders.7", r1.Token()},
-			{natslock.EventReleased, natslock.RW, natslock.Shared, "orders.7", r2.Token()},
-			{natslock.EventGranted, natslock.RW, natslock.Exclusive, "orders.7", w.l.Token()},
-			{natslock.EventReleased, natslock.RW, natslock.Exclusive, "orders.7", w.l.Token()},
-			{natslock.EventQueued, natslock.RW, natslock.Shared, "orders.7", info.Queue[0].Ticket},
-			{natslock.EventGranted, natslock.RW, natslock.Shared, "orders.7", r.l.Token()},
-			{natslock.EventReleased, natslock.RW, natslock.Shared, "orders.7", r.l.Token()},
+			{natslock.EventGranted, natslock.KindMutex, natslock.Exclusive, "m", m.Token()},
+			{natslock.EventReleased, natslock.KindMutex, natslock.Exclusive, "m", m.Token()},
+			{natslock.EventGranted, natslock.KindRW, natslock.Shared, "orders.7", r1.Token()},
+			{natslock.EventGranted, natslock.KindRW, natslock.Shared, "orders.7", r2.Token()},
+			{natslock.EventReleased, natslock.KindRW, natslock.Shared, "orders.7", r1.Token()},
+			{natslock.EventReleased, natslock.KindRW, natslock.Shared, "orders.7", r2.Token()},
+			{natslock.EventGranted, natslock.KindRW, natslock.Exclusive, "orders.7", w.l.Token()},
+			{natslock.EventReleased, natslock.KindRW, natslock.Exclusive, "orders.7", w.l.Token()},
+			{natslock.EventQueued, natslock.KindRW, natslock.Shared, "orders.7", info.Queue[0].Ticket},
+			{natslock.EventGranted, natslock.KindRW, natslock.Shared, "orders.7", r.l.Token()},
+			{natslock.EventReleased, natslock.KindRW, natslock.Shared, "orders.7", r.l.Token()},
 		} {
 			require.Equal(t, 1, count[want], "%v", want)
 			delete(count, want)
@@ -458,7 +461,7 @@ func TestForeignReader(t *testing.T) {
 		r, err := a.RLock(t.Context(), "x")
 		require.NoError(t, err)
 		unlock(t, r)
-		info, err := a.c.Inspect(t.Context(), natslock.RW, "x")
+		info, err := a.c.Inspect(t.Context(), natslock.KindRW, "x")
 		require.NoError(t, err)
 		require.Len(t, info.Readers, 1)
 		require.True(t, info.Readers[0].Unreadable)

@@ -358,7 +358,7 @@ func TestBrokenReaderIsListed(t *testing.T) {
 		a, b := newPeer(t, s.Connect(), 1, natslock.WithWatchAfter(-1)), newPeer(t, s.Connect(), 2)
 		r, err := a.RLock(t.Context(), "x")
 		require.NoError(t, err)
-		require.NoError(t, b.c.Break(t.Context(), natslock.RW, "x", r.Token(), "test"))
+		require.NoError(t, b.c.Break(t.Context(), natslock.BreakRequest{Kind: natslock.KindRW, Name: "x", ID: r.ID(), Reason: "test"}))
 		broken := time.Now()
 		require.Equal(t, natslock.Held, r.State(), "it has not noticed yet")
 		_, err = b.TryLock(t.Context(), "x")

@@ -34,11 +34,15 @@ package rwlock
 
 import (
 	"context"
+	"fmt"
 
+	"github.com/natslock/locks/internal/bridge"
 	"github.com/natslock/locks/natslock"
 )
 
-// RWLock takes reader-writer locks with a client.
+// RWLock takes reader-writer locks with a client. [New] makes it: the methods of a
+// zero RWLock, or of one made with a nil client, return an error matching
+// [natslock.ErrInvalidOption].
 type RWLock struct {
 	c *natslock.Client
 }
@@ -46,6 +50,17 @@ type RWLock struct {
 // New returns the reader-writer locks of a client. It does no I/O and needs no
 // closing.
 func New(c *natslock.Client) *RWLock { return &RWLock{c: c} }
+
+// acquire is natslock's: only this package acquires locks that are no mutexes.
+var acquire = bridge.Acquire.(func(context.Context, *natslock.Client, natslock.Kind, natslock.Mode, bool, string, []natslock.LockOption) (*natslock.Lock, error))
+
+// acquire is behind all methods.
+func (rw *RWLock) acquire(ctx context.Context, mode natslock.Mode, wait bool, name string, opts []natslock.LockOption) (*natslock.Lock, error) {
+	if rw == nil || rw.c == nil {
+		return nil, fmt.Errorf("lock %q: %w: a rwlock.RWLock made without New, or without a client", name, natslock.ErrInvalidOption)
+	}
+	return acquire(ctx, rw.c, natslock.KindRW, mode, wait, name, opts)
+}
 
 // Lock takes the lock for writing, waiting in line until ctx ends or
 // [natslock.MaxWait] is over. What it returns is as for [natslock.Client.Lock],
@@ -56,13 +71,13 @@ func New(c *natslock.Client) *RWLock { return &RWLock{c: c} }
 // A name that this client uses as a mutex is refused with an error matching
 // [natslock.ErrInvalidName]: the two are different locks.
 func (rw *RWLock) Lock(ctx context.Context, name string, opts ...natslock.LockOption) (*natslock.Lock, error) {
-	return rw.c.Acquire(ctx, natslock.RW, natslock.Exclusive, true, name, opts...)
+	return rw.acquire(ctx, natslock.Exclusive, true, name, opts)
 }
 
 // TryLock takes the lock for writing if nobody holds it or waits for it. It never
 // queues. The error then matches [natslock.ErrLocked].
 func (rw *RWLock) TryLock(ctx context.Context, name string, opts ...natslock.LockOption) (*natslock.Lock, error) {
-	return rw.c.Acquire(ctx, natslock.RW, natslock.Exclusive, false, name, opts...)
+	return rw.acquire(ctx, natslock.Exclusive, false, name, opts)
 }
 
 // RLock takes the lock for reading, waiting in line like [RWLock.Lock].
@@ -72,27 +87,49 @@ func (rw *RWLock) TryLock(ctx context.Context, name string, opts ...natslock.Loc
 // other goroutines of this client that read: never one older than a third of its
 // TTL or renewed already, nor once a writer was seen.
 func (rw *RWLock) RLock(ctx context.Context, name string, opts ...natslock.LockOption) (*natslock.Lock, error) {
-	return rw.c.Acquire(ctx, natslock.RW, natslock.Shared, true, name, opts...)
+	return rw.acquire(ctx, natslock.Shared, true, name, opts)
 }
 
 // TryRLock takes the lock for reading if no writer holds it and nobody waits for
 // it. It never queues. The error then matches [natslock.ErrLocked].
 func (rw *RWLock) TryRLock(ctx context.Context, name string, opts ...natslock.LockOption) (*natslock.Lock, error) {
-	return rw.c.Acquire(ctx, natslock.RW, natslock.Shared, false, name, opts...)
+	return rw.acquire(ctx, natslock.Shared, false, name, opts)
 }
 
-// Do runs fn under the write lock; see [natslock.Client.Do].
+// Do runs fn under the write lock; see [natslock.Client.Do]. Errors of the acquire
+// are those of [RWLock.Lock].
 func (rw *RWLock) Do(ctx context.Context, name string, fn func(ctx context.Context, l *natslock.Lock) error, opts ...natslock.LockOption) error {
-	l, err := rw.Lock(ctx, name, opts...)
-	if err != nil {
-		return err
-	}
-	return l.Do(fn)
+	return under(ctx, rw.Lock, name, fn, opts)
 }
 
-// RDo runs fn under the read lock; see [natslock.Client.Do].
+// TryDo is [RWLock.Do] with [RWLock.TryLock]: an error matching
+// [natslock.ErrLocked] means that fn did not run, because others hold the lock or
+// wait for it.
+func (rw *RWLock) TryDo(ctx context.Context, name string, fn func(ctx context.Context, l *natslock.Lock) error, opts ...natslock.LockOption) error {
+	return under(ctx, rw.TryLock, name, fn, opts)
+}
+
+// RDo runs fn under the read lock; see [natslock.Client.Do]. Errors of the acquire
+// are those of [RWLock.RLock].
 func (rw *RWLock) RDo(ctx context.Context, name string, fn func(ctx context.Context, l *natslock.Lock) error, opts ...natslock.LockOption) error {
-	l, err := rw.RLock(ctx, name, opts...)
+	return under(ctx, rw.RLock, name, fn, opts)
+}
+
+// TryRDo is [RWLock.RDo] with [RWLock.TryRLock]: an error matching
+// [natslock.ErrLocked] means that fn did not run, because a writer holds the lock or
+// others wait for it.
+func (rw *RWLock) TryRDo(ctx context.Context, name string, fn func(ctx context.Context, l *natslock.Lock) error, opts ...natslock.LockOption) error {
+	return under(ctx, rw.TryRLock, name, fn, opts)
+}
+
+// under runs fn under the lock that take takes.
+func under(ctx context.Context, take func(context.Context, string, ...natslock.LockOption) (*natslock.Lock, error),
+	name string, fn func(ctx context.Context, l *natslock.Lock) error, opts []natslock.LockOption,
+) error {
+	if fn == nil {
+		return fmt.Errorf("lock %q: %w: the function to run is nil", name, natslock.ErrInvalidOption)
+	}
+	l, err := take(ctx, name, opts...)
 	if err != nil {
 		return err
 	}

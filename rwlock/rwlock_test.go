@@ -65,10 +65,10 @@ func TestReadersAndWriters(t *testing.T) {
 		u.Tap(t, s.Connect())
 		r1, err := a.RLock(t.Context(), "x")
 		require.NoError(t, err)
-		u.Granted(natslock.RW, natslock.Shared, r1)
+		u.Granted(natslock.KindRW, natslock.Shared, r1)
 		r2, err := b.RLock(t.Context(), "x")
 		require.NoError(t, err, "readers do not exclude each other")
-		u.Granted(natslock.RW, natslock.Shared, r2)
+		u.Granted(natslock.KindRW, natslock.Shared, r2)
 		_, err = c.TryLock(t.Context(), "x")
 		require.ErrorIs(t, err, natslock.ErrLocked)
 		var locked *natslock.LockedError
@@ -91,7 +91,7 @@ func TestReadersAndWriters(t *testing.T) {
 		_, err = a.TryLock(t.Context(), "x")
 		require.ErrorIs(t, err, natslock.ErrLocked)
 
-		info, err := a.c.Inspect(t.Context(), natslock.RW, "x")
+		info, err := a.c.Inspect(t.Context(), natslock.KindRW, "x")
 		require.NoError(t, err)
 		require.NotNil(t, info.Holder, "the gate")
 		require.Len(t, info.Readers, 2)
@@ -109,23 +109,23 @@ func TestReadersAndWriters(t *testing.T) {
 		require.Equal(t, "w1", w1.who)
 		require.NoError(t, w1.err)
 		require.Less(t, w1.at.Sub(began), 50*time.Millisecond)
-		u.Granted(natslock.RW, natslock.Exclusive, w1.l)
+		u.Granted(natslock.KindRW, natslock.Exclusive, w1.l)
 		nobody(t, grants, "beside a writer")
 		unlock(t, w1.l)
 		first, second := <-grants, <-grants
 		require.ElementsMatch(t, []string{"r3", "r4"}, []string{first.who, second.who}, "consecutive readers enter together")
-		u.Granted(natslock.RW, natslock.Shared, first.l)
-		u.Granted(natslock.RW, natslock.Shared, second.l)
+		u.Granted(natslock.KindRW, natslock.Shared, first.l)
+		u.Granted(natslock.KindRW, natslock.Shared, second.l)
 		nobody(t, grants, "over readers")
 		unlock(t, first.l, second.l)
 		w2 := <-grants
 		require.Equal(t, "w2", w2.who)
-		u.Granted(natslock.RW, natslock.Exclusive, w2.l)
+		u.Granted(natslock.KindRW, natslock.Exclusive, w2.l)
 		nobody(t, grants, "beside a writer")
 		unlock(t, w2.l)
 		r5 := <-grants
 		require.Equal(t, "r5", r5.who)
-		u.Granted(natslock.RW, natslock.Shared, r5.l)
+		u.Granted(natslock.KindRW, natslock.Shared, r5.l)
 		unlock(t, r5.l)
 		u.Check(t)
 		n := u.History().Counts()
@@ -356,7 +356,7 @@ func TestLostReaderCountsOnce(t *testing.T) {
 		require.NoError(t, err)
 		r2, err := a.RLock(t.Context(), "x")
 		require.NoError(t, err)
-		require.NoError(t, b.c.Break(t.Context(), natslock.RW, "x", r1.Token(), "test"))
+		require.NoError(t, b.c.Break(t.Context(), natslock.BreakRequest{Kind: natslock.KindRW, Name: "x", ID: r1.ID(), Reason: "test"}))
 		require.ErrorIs(t, r1.Extend(t.Context(), 0), natslock.ErrBroken)
 		require.ErrorIs(t, r1.Unlock(t.Context()), natslock.ErrBroken)
 		r3, err := a.RLock(t.Context(), "x")
@@ -391,12 +391,12 @@ func TestBreakReader(t *testing.T) {
 				b := newPeer(t, s.Connect(), 2, natslock.WithTTL(6*time.Second))
 				r, err := a.RLock(t.Context(), "x")
 				require.NoError(t, err)
-				u.Granted(natslock.RW, natslock.Shared, r)
+				u.Granted(natslock.KindRW, natslock.Shared, r)
 				grants := make(chan grant, 1)
 				b.write("w", grants)
 				nobody(t, grants, "over a reader")
 				broken := time.Now()
-				require.NoError(t, b.c.Break(t.Context(), natslock.RW, "x", r.Token(), "test"))
+				require.NoError(t, b.c.Break(t.Context(), natslock.BreakRequest{Kind: natslock.KindRW, Name: "x", ID: r.ID(), Reason: "test"}))
 				<-r.Done()
 				require.Less(t, time.Since(broken), 20*time.Millisecond)
 				require.ErrorIs(t, context.Cause(r.Context()), natslock.ErrBroken)
@@ -405,7 +405,7 @@ func TestBreakReader(t *testing.T) {
 					require.ErrorIs(t, r.Unlock(t.Context()), natslock.ErrBroken)
 				}
 				g := <-grants
-				u.Granted(natslock.RW, natslock.Exclusive, g.l)
+				u.Granted(natslock.KindRW, natslock.Exclusive, g.l)
 				if !stops {
 					require.GreaterOrEqual(t, g.at.Sub(broken), 6*time.Second)
 				}
@@ -432,7 +432,7 @@ func TestUnguardedProof(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 				a := newPeer(t, s.Connect(), 1, natslock.WithTTL(5*time.Second))
 				spoilt := 0
-				c, err := natslock.New(t.Context(), s.Connect(), natslock.WithTTL(5*time.Second), natslock.WithStore(func(kv kvstore.KV) kvstore.KV {
+				c, err := natslock.New(t.Context(), s.Connect(), natslock.WithTTL(5*time.Second), testutil.WrapStore(func(kv kvstore.KV) kvstore.KV {
 					return &spoiler{KV: kv, state: func(st kvstore.State) kvstore.State {
 						if spoilt++; spoilt <= 3 {
 							st.Keys = nil // as if nobody were there

@@ -33,9 +33,14 @@
 //		link.Heal()
 //	})
 //
-// Lost and late answers at the store's seam, see [Faults]:
+// Lost and late answers between a client and its store, see [Faults]:
 //
-//	f := testutil.NewFaults(store, seed)
+//	var f *testutil.Faults
+//	c, err := natslock.New(ctx, nc, testutil.WrapStore(func(kv kvstore.KV) kvstore.KV {
+//		f = testutil.NewFaults(kv, seed)
+//		return f
+//	}))
+//	...
 //	f.OnSend(func(n int, w kvstore.Write) testutil.Fate {
 //		if n == 1 {
 //			return testutil.LoseAnswer

@@ -16,6 +16,8 @@ import (
 //	f := testutil.NewFaults(store, seed)
 //	f.OnSend(func(n int, w kvstore.Write) testutil.Fate { ... })
 //
+// [WrapStore] gives it to a client.
+//
 // Without rules and rates nothing goes wrong. All methods may be called from
 // any goroutine. Rules run on the goroutine of the call they are asked about,
 // several at a time perhaps, and must not call the Faults' own Send, Get,

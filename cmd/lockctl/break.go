@@ -16,26 +16,31 @@ import (
 type breakCmd struct {
 	Name   string  `arg:"" predictor:"lock" help:"The lock's name."`
 	Kind   string  `placeholder:"KIND" help:"mutex or rw; needed when there are both of that name."`
-	Reader *string `placeholder:"ID" help:"Break the reader with this id, or the only one whose id begins so."`
-	Token  *uint64 `name:"fencing-token" placeholder:"N" help:"Break the holder, writer or reader with this fencing token."`
-	Reason string  `default:"broken with lockctl" placeholder:"TEXT" help:"Shown to the holder and to whoever looks."`
-	Now    bool    `help:"Let the next one in at once, while the holder may still be at work."`
+	ID     *string `name:"id" placeholder:"ID" help:"Break the holder, writer or reader with this id, or the only one whose id begins so."`
+	Reason string  `default:"broken with lockctl" placeholder:"TEXT" help:"Shown to the holder, and by info, ls and watch."`
+	Now    bool    `help:"Let the next one in at once, while the holder may still be working: an exception to mutual exclusion."`
 	Force  bool    `short:"f" help:"Do not ask."`
 }
 
 func (*breakCmd) Help() string {
 	return `Shows the holder, asks, and breaks that holder and no later one. The holder is
-told and cannot renew any more; nobody gets in before it has stopped or its
-lease would have ended anyway. With --now the next one gets in at once: two may
-be at work together then, and only resources that check fencing tokens are safe.
+notified and cannot renew its lease any more; nobody gets in before it has stopped
+or its lease would have ended anyway. With --now the next one gets in at once: two
+may be working at the same time then, and only resources that check fencing tokens
+are safe.
+
+Every claim to a lock has an id, which "lockctl info", "lockctl ls --wide" and
+their JSON show. --id takes the beginning of one, as far as it is unambiguous. A
+script that gives the id breaks that claim and never a later one; a record that
+lockctl cannot read has an id too, made of its revision.
 
 Of a reader-writer lock this breaks the writer or one reader; the other readers
 go on. Where several could be meant they are listed and nothing is broken: choose
-with --kind, --reader or --fencing-token. A writer that still waits for readers
-to leave gives way and queues again.
+with --kind or --id. A writer that still waits for readers to leave gives way and
+queues again.
 
   lockctl break deploy --reason "host is gone"
-  lockctl break -f deploy --fencing-token 1795231291264946
+  lockctl break -f deploy --id MAEFS64Q
 
 Exit code 1: nothing was broken, because the holder is gone, is another one, or
 the answer was no.`
@@ -44,14 +49,10 @@ the answer was no.`
 // AfterApply checks what kong cannot.
 func (c *breakCmd) AfterApply() error {
 	switch {
-	case c.Kind != "" && c.Kind != natslock.Mutex.String() && c.Kind != natslock.RW.String():
+	case c.Kind != "" && c.Kind != natslock.KindMutex.String() && c.Kind != natslock.KindRW.String():
 		return fmt.Errorf("--kind %q: neither mutex nor rw", c.Kind)
-	case c.Reader != nil && c.Token != nil:
-		return errors.New("--reader and --fencing-token exclude each other")
-	case c.Reader != nil && c.Kind == natslock.Mutex.String():
-		return errors.New("--reader: a mutex has none")
-	case c.Reader != nil && *c.Reader == "": // an unset variable, and it would match any
-		return errors.New("--reader: the id is empty")
+	case c.ID != nil && *c.ID == "": // an unset variable, and it would match any
+		return errors.New("--id: the id is empty")
 	}
 	return nil
 }
@@ -75,13 +76,9 @@ func (c *breakCmd) Run(g *globals) error {
 	if err := c.confirm(target); err != nil {
 		return err
 	}
-	opts := []natslock.BreakOption{}
-	if c.Now {
-		opts = append(opts, natslock.Now())
-	}
 	ctx, cancel := g.bounded()
 	defer cancel()
-	err = s.Break(ctx, target.kind, c.Name, target.Token, c.Reason, opts...)
+	err = s.Break(ctx, natslock.BreakRequest{Kind: target.kind, Name: c.Name, ID: target.ID, Reason: c.Reason, Immediately: c.Now})
 	if errors.Is(err, natslock.ErrReleased) {
 		return exitf(exitConflict, "%w", err)
 	}
@@ -108,19 +105,19 @@ func (c *breakCmd) choose(g *globals, s *session) (holding, error) {
 			}
 		}
 	}
-	explicit := c.Kind != "" || c.Reader != nil || c.Token != nil
+	explicit := c.Kind != "" || c.ID != nil
 	switch {
 	case len(infos) > 1 && !explicit:
 		listHoldings(held)
-		return holding{}, usagef("%s is two locks, a mutex and a reader-writer lock: choose with --kind mutex or --kind rw", plain(c.Name))
+		return holding{}, usagef("%s is two locks, a mutex and a reader-writer lock: choose with --kind mutex, --kind rw or --id", plain(c.Name))
 	case len(meant) == 1:
 		return meant[0], nil
-	case len(meant) > 1 && c.Reader != nil:
+	case len(meant) > 1 && c.ID != nil:
 		listHoldings(meant)
-		return holding{}, usagef("several readers of %s have an id that begins with %s: give more of it", plain(c.Name), plain(*c.Reader))
+		return holding{}, usagef("several holders of %s have an id that begins with %s: give more of it", plain(c.Name), plain(*c.ID))
 	case len(meant) > 1:
 		listHoldings(meant)
-		return holding{}, usagef("%s has several holders: choose with --reader or --fencing-token", plain(c.Name))
+		return holding{}, usagef("%s has several holders: choose with --id", plain(c.Name))
 	}
 	return holding{}, c.nobody(held)
 }
@@ -128,29 +125,25 @@ func (c *breakCmd) choose(g *globals, s *session) (holding, error) {
 // means says whether the command line allows h.
 func (c *breakCmd) means(h holding) bool {
 	return (c.Kind == "" || c.Kind == h.kind.String()) &&
-		(c.Token == nil || *c.Token == h.Token) &&
-		(c.Reader == nil || h.mode == natslock.Shared && strings.HasPrefix(h.ID, *c.Reader))
+		(c.ID == nil || strings.HasPrefix(h.ID, *c.ID))
 }
 
 // nobody says why none of those who hold the lock is meant.
 func (c *breakCmd) nobody(held []holding) error {
-	var tokens []string
+	var ids []string
 	for _, h := range held {
 		if c.Kind == "" || c.Kind == h.kind.String() {
-			tokens = append(tokens, fmt.Sprint(h.Token))
+			ids = append(ids, plain(h.ID))
 		}
 	}
 	name := plain(c.Name)
 	if c.Kind != "" {
 		name = c.Kind + " " + name
 	}
-	switch {
-	case len(tokens) == 0:
+	if len(ids) == 0 {
 		return exitf(exitConflict, "%s is free, there is nothing to break", name)
-	case c.Reader != nil:
-		return exitf(exitConflict, "no reader of %s has an id that begins with %s: nothing was broken", name, plain(*c.Reader))
 	}
-	return exitf(exitConflict, "%s is not held with token %d but with %s: nothing was broken", name, *c.Token, strings.Join(tokens, ", "))
+	return exitf(exitConflict, "no holder of %s has an id that begins with %s, but there is %s: nothing was broken", name, plain(*c.ID), strings.Join(ids, ", "))
 }
 
 // listHoldings shows whom to choose among.
@@ -217,7 +210,7 @@ func (c *breakCmd) outcome(g *globals, s *session, broken holding) string {
 		return fmt.Sprintf("broken: %s when the %s has stopped, in %v at the latest", broken.freed(), broken.role(), broken.TTL)
 	}
 	for _, h := range holdings(info) {
-		if h.Token == broken.Token {
+		if h.ID == broken.ID {
 			return fmt.Sprintf("broken: %s when the %s has stopped, in %s at the latest", broken.freed(), broken.role(), expiresIn(h.Holder))
 		}
 	}

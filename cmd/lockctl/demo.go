@@ -130,7 +130,7 @@ func (d *demo) turn(ctx context.Context, w *worker) error {
 // queued is how many wait now, besides a claim that was just granted and may not
 // have left the queue yet.
 func (d *demo) queued(ctx context.Context, besides string) int {
-	info, err := d.boss.Inspect(ctx, natslock.Mutex, demoLock)
+	info, err := d.boss.Inspect(ctx, natslock.KindMutex, demoLock)
 	if err != nil {
 		return -1
 	}
@@ -223,7 +223,7 @@ func (d *demo) breaking(ctx context.Context) error {
 		return err
 	}
 	at := time.Now()
-	if err := d.boss.Break(ctx, natslock.Mutex, demoLock, l.Token(), "it hangs"); err != nil {
+	if err := d.boss.Break(ctx, natslock.BreakRequest{Kind: natslock.KindMutex, Name: demoLock, ID: l.ID(), Reason: "it hangs"}); err != nil {
 		return err
 	}
 	select {

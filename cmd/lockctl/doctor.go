@@ -25,7 +25,7 @@ type doctorCmd struct {
 }
 
 func (*doctorCmd) Help() string {
-	return `Checks all that locks depend on, one row each, with what was found and how to mend
+	return `Checks all that locks depend on, one row each, with what was found and how to repair
 it: the servers' versions and distance, JetStream and its limits, every setting of
 the bucket, mirrors, a second bucket of the name in another domain, replicas, how
 writes reach the disk, the clocks, this user's permissions, and in the end real locks
@@ -39,7 +39,7 @@ unknown: what an ordinary user cannot see. Domains cannot be listed: name others
 A user with permissions for some names gives them: lockctl doctor 'orders.>'
 
 With --json an object: "server", "bucket", "status" (the worst of the rows),
-"exit_code", and "checks", an array of objects with "check", "status", "found", "mend".
+"exit_code", and "checks", an array of objects with "check", "status", "found", "repair".
 
 Exit codes: 0 all is well, whatever is unknown; 1 there are warnings; 69 no server or
 no JetStream; 77 the user is refused what locks need; 78 the bucket is missing or not
@@ -60,7 +60,7 @@ type finding struct {
 	Check  string `json:"check"`
 	Status string `json:"status"`
 	Found  string `json:"found"`
-	Mend   string `json:"mend"` // empty when nothing is wrong
+	Repair string `json:"repair"` // empty when nothing is wrong
 
 	code int // to exit with, of an error
 }
@@ -165,8 +165,8 @@ func (d *doctor) visit() (err error) {
 	return nil
 }
 
-func (d *doctor) add(check, status, mend, format string, args ...any) {
-	f := finding{Check: check, Status: status, Found: plain(fmt.Sprintf(format, args...)), Mend: mend}
+func (d *doctor) add(check, status, repair, format string, args ...any) {
+	f := finding{Check: check, Status: status, Found: plain(fmt.Sprintf(format, args...)), Repair: repair}
 	if status == checkError {
 		f.code = exitInternal
 	}
@@ -176,8 +176,8 @@ func (d *doctor) add(check, status, mend, format string, args ...any) {
 func (d *doctor) ok(check, format string, args ...any) { d.add(check, checkOK, "", format, args...) }
 
 // fail adds what an error has to say.
-func (d *doctor) fail(check string, err error, mend string) {
-	d.add(check, checkError, mend, "%s", strings.ReplaceAll(err.Error(), "\n", "; "))
+func (d *doctor) fail(check string, err error, repair string) {
+	d.add(check, checkError, repair, "%s", strings.ReplaceAll(err.Error(), "\n", "; "))
 	d.Checks[len(d.Checks)-1].code = codeOfAny(err)
 }
 
@@ -225,8 +225,8 @@ func (d *doctor) print() {
 	t := newTable("status", "check", "found")
 	for _, f := range d.Checks {
 		t.AppendRow(table.Row{statusColors[f.Status].Sprint(f.Status), f.Check, f.Found})
-		if f.Mend != "" {
-			t.AppendRow(table.Row{"", "", faint.Sprint("mend: ") + f.Mend})
+		if f.Repair != "" {
+			t.AppendRow(table.Row{"", "", faint.Sprint("repair: ") + f.Repair})
 		}
 	}
 	t.Render()

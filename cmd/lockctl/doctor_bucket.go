@@ -48,17 +48,17 @@ func (d *doctor) settings() {
 		return
 	}
 	for _, f := range all {
-		mend := f.Mend
+		repair := f.Repair
 		if f.Update {
-			mend += ": \"lockctl init\""
+			repair += ": \"lockctl init\""
 		}
 		switch f.Level {
 		case kvstore.Fine:
 			d.ok(f.Setting, "%s", f.Value)
 		case kvstore.Worse:
-			d.add(f.Setting, checkWarning, mend, "%s, should be %s: %s", f.Value, f.Want, f.Why)
+			d.add(f.Setting, checkWarning, repair, "%s, should be %s: %s", f.Value, f.Want, f.Why)
 		default:
-			d.add(f.Setting, checkError, mend, "%s, must be %s: %s", f.Value, f.Want, f.Why)
+			d.add(f.Setting, checkError, repair, "%s, must be %s: %s", f.Value, f.Want, f.Why)
 			d.Checks[len(d.Checks)-1].code = exitConfig
 		}
 	}

@@ -46,11 +46,11 @@ func (d *doctor) connection() {
 	}
 	slices.Sort(rtts)
 	median, longest := rtts[len(rtts)/2], rtts[len(rtts)-1]
-	status, mend := checkOK, ""
+	status, repair := checkOK, ""
 	if median > slowLink {
-		status, mend = checkWarning, "run nearer to the servers: reader-writer locks cannot be written over such a link"
+		status, repair = checkWarning, "run nearer to the servers: reader-writer locks cannot be written over such a link"
 	}
-	d.add("round trip", status, mend, "median of %d is %s, the longest %s", len(rtts), brief(median), brief(longest))
+	d.add("round trip", status, repair, "median of %d is %s, the longest %s", len(rtts), brief(median), brief(longest))
 }
 
 // versions looks at the server it is connected to, and visits those that this
@@ -128,11 +128,11 @@ func (d *doctor) jetStream() bool {
 		found += ", domain " + acc.Domain
 	}
 	full := l.MaxStore > 0 && acc.Store > uint64(l.MaxStore)/10*9 || l.MaxMemory > 0 && acc.Memory > uint64(l.MaxMemory)/10*9
-	status, mend := checkOK, ""
+	status, repair := checkOK, ""
 	if full {
-		status, mend = checkWarning, "raise the account's limits: a full account refuses new locks and renewals"
+		status, repair = checkWarning, "raise the account's limits: a full account refuses new locks and renewals"
 	}
-	d.add("jetstream", status, mend, "%s", found)
+	d.add("jetstream", status, repair, "%s", found)
 	return true
 }
 

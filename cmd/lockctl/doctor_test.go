@@ -30,7 +30,7 @@ type diagnosis struct {
 	Checks   []checked
 }
 
-type checked struct{ Check, Status, Found, Mend string }
+type checked struct{ Check, Status, Found, Repair string }
 
 // doctor runs it and checks what is true of every answer.
 func doctor(t *testing.T, s *testutil.Server, args ...string) diagnosis {
@@ -51,9 +51,9 @@ func doctor(t *testing.T, s *testutil.Server, args ...string) diagnosis {
 			if worst == "ok" {
 				worst = "warning"
 			}
-			require.NotEmpty(t, c.Mend, c.Check)
+			require.NotEmpty(t, c.Repair, c.Check)
 		case "ok", "unknown":
-			require.Empty(t, c.Mend, c.Check)
+			require.Empty(t, c.Repair, c.Check)
 		default:
 			t.Fatalf("status %q", c.Status)
 		}
@@ -152,7 +152,7 @@ func TestDoctorWithoutBucket(t *testing.T) {
 	s := testutil.RunServer(t)
 	d := doctor(t, s)
 	require.Equal(t, 78, d.ExitCode)
-	require.Contains(t, d.row(t, "bucket").Mend, "lockctl init")
+	require.Contains(t, d.row(t, "bucket").Repair, "lockctl init")
 	_, err := jetStream(t, s).Stream(t.Context(), "KV_natslock")
 	require.ErrorIs(t, err, jetstream.ErrStreamNotFound, "looking makes no bucket")
 	s.Stop()
@@ -177,8 +177,8 @@ func TestDoctorFindsBadBucket(t *testing.T) {
 	js := makeBucket(t, s, func(c *jetstream.StreamConfig) { c.AllowDirect, c.RePublish = false, nil })
 	d := doctor(t, s, "--monitor", "http://"+s.Server().MonitorAddr().String())
 	require.Equal(t, []string{"warning republish", "warning allow_direct", "warning fsync"}, d.troubles())
-	require.Contains(t, d.row(t, "fsync").Mend, "sync_interval: always")
-	require.Contains(t, d.row(t, "allow_direct").Mend, "lockctl init")
+	require.Contains(t, d.row(t, "fsync").Repair, "sync_interval: always")
+	require.Contains(t, d.row(t, "allow_direct").Repair, "lockctl init")
 	require.Equal(t, "ok", d.row(t, "mutex").Status)
 
 	_, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "copy", Mirror: &jetstream.StreamSource{Name: "KV_natslock"}})
@@ -191,7 +191,7 @@ func TestDoctorFindsBadBucket(t *testing.T) {
 	require.Equal(t, 78, d.ExitCode)
 	require.Equal(t, []string{"error max_age", "warning republish", "warning mirrors", "error mutex"}, d.troubles())
 	require.Contains(t, d.row(t, "mirrors").Found, "copy")
-	require.Contains(t, d.row(t, "max_age").Mend, "lockctl init")
+	require.Contains(t, d.row(t, "max_age").Repair, "lockctl init")
 
 	c.MaxAge = 0
 	_, err = js.UpdateStream(t.Context(), c)
@@ -199,7 +199,7 @@ func TestDoctorFindsBadBucket(t *testing.T) {
 	require.NoError(t, js.DeleteStream(t.Context(), "copy"))
 	code, _, errs := run(t, s, "init", "-f")
 	require.Zero(t, code, errs)
-	require.Empty(t, doctor(t, s).troubles(), "init has mended it")
+	require.Empty(t, doctor(t, s).troubles(), "init has repaired it")
 }
 
 // Each subject that is refused is named.
@@ -236,7 +236,7 @@ func TestDoctorTriesPermissions(t *testing.T) {
 	d = as("queue", "orders.>")
 	require.Equal(t, 77, d.ExitCode)
 	require.Contains(t, d.row(t, "permissions").Found, "publish to $KV.natslock.rwait.orders.lockctl/doctor/")
-	require.Contains(t, d.row(t, "permissions").Mend, "lockctl perms 'orders.>'")
+	require.Contains(t, d.row(t, "permissions").Repair, "lockctl perms 'orders.>'")
 	d = as("gate", "orders.>")
 	require.Equal(t, 77, d.ExitCode)
 	require.Equal(t, "error", d.row(t, "reader-writer lock").Status)
@@ -321,7 +321,7 @@ func TestDoctorOnCluster(t *testing.T) {
 	require.Contains(t, out, "one replica on cluster")
 	d := doctor(t, s)
 	require.Equal(t, []string{"warning num_replicas"}, d.troubles())
-	require.Contains(t, d.row(t, "num_replicas").Mend, "lockctl init")
+	require.Contains(t, d.row(t, "num_replicas").Repair, "lockctl init")
 	code, out, errs = run(t, s, "init", "-f", "--replicas", "3")
 	require.Zero(t, code, errs)
 	require.Regexp(t, `num_replicas +1 +-> +3`, out)

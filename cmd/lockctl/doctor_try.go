@@ -39,7 +39,7 @@ func (d *doctor) permissions() {
 		return
 	}
 	d.told = set.Subscribe[0].Subject // of the mutex
-	mend := "give the user what \"lockctl perms '" + plain(d.Pattern) + "'\" prints"
+	repair := "give the user what \"lockctl perms '" + plain(d.Pattern) + "'\" prints"
 	allowed := 0
 	for _, p := range all.Publish {
 		refused, err := d.tryPublish(p.Subject)
@@ -50,7 +50,7 @@ func (d *doctor) permissions() {
 		case refused == nil:
 			allowed++
 		case slices.ContainsFunc(set.Publish, func(q natslock.Permission) bool { return q.Subject == p.Subject }):
-			d.add("permissions", checkError, mend, "refused to %s: publish to %s", p.For, p.Subject)
+			d.add("permissions", checkError, repair, "refused to %s: publish to %s", p.For, p.Subject)
 			d.Checks[len(d.Checks)-1].code = exitPermission
 		default:
 			allowed++ // not given to users unless asked for
@@ -66,7 +66,7 @@ func (d *doctor) permissions() {
 		case refused == nil:
 			allowed++
 		default: // without answers it would not have come this far
-			d.add("permissions", checkWarning, mend, "refused to %s: subscribe to %s; waiters poll on timers", p.For, p.Subject)
+			d.add("permissions", checkWarning, repair, "refused to %s: subscribe to %s; waiters poll on timers", p.For, p.Subject)
 		}
 	}
 	if n := len(all.Publish) + len(set.Subscribe); allowed == n {
@@ -169,7 +169,7 @@ func (d *doctor) mutex() {
 		d.fail("mutex", err, "see the rows above")
 		return
 	}
-	info, lookErr := d.s.Inspect(ctx, natslock.Mutex, d.name)
+	info, lookErr := d.s.Inspect(ctx, natslock.KindMutex, d.name)
 	renewing := time.Now()
 	err = l.Extend(ctx, 0)
 	releasing := time.Now()

@@ -81,7 +81,7 @@ func (f *feed) run(ctx context.Context) error {
 
 // listen tells events until there are none any more.
 func (f *feed) listen(ctx context.Context) error {
-	for ev, err := range f.s.Follow(ctx, f.pattern) {
+	for ev, err := range f.s.Watch(ctx, f.pattern) {
 		if err != nil {
 			return err
 		}

@@ -41,13 +41,13 @@ func inOrder(readers []natslock.Holder) {
 // first, so that no more readers come, and gets in when those inside have left:
 // until then both are seen.
 func waitsForReaders(info natslock.Info) bool {
-	return info.Kind == natslock.RW && info.Holder != nil && len(info.Readers) > 0
+	return info.Kind == natslock.KindRW && info.Holder != nil && len(info.Readers) > 0
 }
 
 // role is what to call it.
 func (h holding) role() string {
 	switch {
-	case h.kind == natslock.Mutex:
+	case h.kind == natslock.KindMutex:
 		return "holder"
 	case h.mode == natslock.Shared:
 		return "reader"
@@ -86,8 +86,8 @@ func bothKinds(infos []natslock.Info) map[string]bool {
 	return both
 }
 
-// modeOf is how a lock is held: "read", "write", or "free" when it is only waited
-// for.
+// modeOf is how a lock is held: "shared", "exclusive", or "free" when clients only
+// wait for it.
 func modeOf(info natslock.Info) string {
 	switch {
 	case len(info.Readers) > 0:

@@ -18,8 +18,8 @@ type infoCmd struct {
 
 func (*infoCmd) Help() string {
 	return `Shows the holder, or the writer and the readers, with their metadata, a break if
-there was one, and the queue in its order, with who wants to read and who to
-write. A name can be a mutex and a reader-writer lock at once; they are different
+there was one, and the queue in its order, with the mode of each waiter: exclusive
+or shared. A name can be a mutex and a reader-writer lock at once; they are different
 locks, and both are shown. A record that lockctl cannot read is shown as such,
 with its revision.
 
@@ -69,7 +69,7 @@ func (s *session) inspect(g *globals, name string) ([]natslock.Info, error) {
 	ctx, cancel := g.bounded()
 	defer cancel()
 	var infos []natslock.Info
-	for _, kind := range []natslock.Kind{natslock.Mutex, natslock.RW} {
+	for _, kind := range []natslock.Kind{natslock.KindMutex, natslock.KindRW} {
 		info, err := s.Inspect(ctx, kind, name)
 		if err != nil {
 			return nil, err
@@ -114,7 +114,7 @@ func stateOf(info natslock.Info, held []holding) string {
 		return alarm.Sprint("overdue: nobody holds it, the next acquire gets it")
 	case info.Holder.Broken != nil:
 		return alarm.Sprintf("broken, its %s may still be stopping", held[0].role())
-	case info.Kind == natslock.RW:
+	case info.Kind == natslock.KindRW:
 		return "held by a writer"
 	}
 	return "held"

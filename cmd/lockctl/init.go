@@ -31,7 +31,7 @@ type initCmd struct {
 }
 
 func (*initCmd) Help() string {
-	return `Makes the bucket, or mends the one there is: shows what it will change, and what
+	return `Makes the bucket, or repairs the one there is: shows what it will change, and what
 only making the bucket again can change, asks, and changes the stream. It never
 deletes anything. When nothing is to be done it says so; it can be run any number
 of times. In a JetStream domain or account that is not the users' it makes a second
@@ -92,7 +92,7 @@ func (c *initCmd) Run(g *globals) error {
 	case err != nil:
 		return err
 	}
-	return c.mend(g, s, cfg, info)
+	return c.repair(g, s, cfg, info)
 }
 
 // bucket returns the bucket's stream, also of a bucket that is not fit for locks.
@@ -194,21 +194,21 @@ func (s *session) where() string {
 // change is a setting that an update would change.
 type change struct{ setting, is, will string }
 
-// mend changes a bucket that is there.
-func (c *initCmd) mend(g *globals, s *session, cfg kvstore.Config, info *jetstream.StreamInfo) error {
+// repair changes a bucket that is there.
+func (c *initCmd) repair(g *globals, s *session, cfg kvstore.Config, info *jetstream.StreamInfo) error {
 	if c.Storage == "" { // as it is, also when that is memory
 		cfg.Storage = info.Config.Storage
 	}
-	mended, err := cfg.Mended(info.Config)
+	repaired, err := cfg.Repaired(info.Config)
 	if err != nil {
 		return err
 	}
-	changes, err := difference(info.Config, mended)
+	changes, err := difference(info.Config, repaired)
 	if err != nil {
 		return err
 	}
 	after := *info
-	after.Config = mended
+	after.Config = repaired
 	left, err := kvstore.Examine(cfg, &after)
 	if err != nil {
 		return err
@@ -239,7 +239,7 @@ func (c *initCmd) mend(g *globals, s *session, cfg kvstore.Config, info *jetstre
 	if err := c.confirm("Change it?"); err != nil {
 		return err
 	}
-	info, err = c.update(g, s, info.Config, mended)
+	info, err = c.update(g, s, info.Config, repaired)
 	if err != nil {
 		return err
 	}
@@ -277,7 +277,7 @@ func showLeft(stream string, left []kvstore.Finding) {
 }
 
 // update changes the stream, unless somebody else has since it was shown.
-func (c *initCmd) update(g *globals, s *session, shown, mended jetstream.StreamConfig) (*jetstream.StreamInfo, error) {
+func (c *initCmd) update(g *globals, s *session, shown, repaired jetstream.StreamConfig) (*jetstream.StreamInfo, error) {
 	ctx, cancel := s.unrefused(g)
 	defer cancel()
 	stream, err := s.js.Stream(ctx, shown.Name)
@@ -291,7 +291,7 @@ func (c *initCmd) update(g *globals, s *session, shown, mended jetstream.StreamC
 	if len(since) > 0 {
 		return nil, exitf(exitConflict, "somebody else has changed %s meanwhile: nothing was changed", since[0].setting)
 	}
-	if stream, err = s.js.UpdateStream(ctx, mended); err != nil {
+	if stream, err = s.js.UpdateStream(ctx, repaired); err != nil {
 		return nil, s.notDone(err)
 	}
 	return stream.CachedInfo(), nil

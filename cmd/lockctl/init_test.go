@@ -88,7 +88,7 @@ func TestInitMakes(t *testing.T) {
 	}
 }
 
-func TestInitMends(t *testing.T) {
+func TestInitRepairs(t *testing.T) {
 	t.Parallel()
 	s := testutil.RunServer(t)
 	js := makeBucket(t, s, func(c *jetstream.StreamConfig) {
@@ -122,7 +122,7 @@ func TestInitMends(t *testing.T) {
 	require.Contains(t, out, "first_seq", "what cannot be changed is told again")
 }
 
-func TestInitCannotMend(t *testing.T) {
+func TestInitCannotRepair(t *testing.T) {
 	t.Parallel()
 	s := testutil.RunServer(t)
 	js := makeBucket(t, s, func(c *jetstream.StreamConfig) { c.Retention, c.MaxAge = jetstream.WorkQueuePolicy, time.Hour })

@@ -159,11 +159,11 @@ func (c *lsCmd) table(widths ...int) table.Writer {
 // one for the holder or the writer. What is the lock's own only the first tells.
 func (c *lsCmd) rows(info natslock.Info, both bool) (rows []table.Row) {
 	readers, queue, note := "-", fmt.Sprint(len(info.Queue)), ""
-	if info.Kind == natslock.RW {
+	if info.Kind == natslock.KindRW {
 		readers = fmt.Sprint(len(info.Readers))
 	}
 	if both {
-		note = alarm.Sprint("also " + map[natslock.Kind]string{natslock.Mutex: "rw", natslock.RW: "mutex"}[info.Kind])
+		note = alarm.Sprint("also " + map[natslock.Kind]string{natslock.KindMutex: "rw", natslock.KindRW: "mutex"}[info.Kind])
 	}
 	row := func(mode natslock.Mode, holder, token, held, expires string, wide ...any) {
 		r := table.Row{info.Kind.String(), plain(info.Name), mode.String(), holder, token, held, expires, readers, queue}

@@ -73,10 +73,10 @@ func TestListSortsAndWidens(t *testing.T) {
 	lines := strings.Split(strings.TrimSpace(out), "\n")
 	require.Len(t, lines, 6, "a line for each reader")
 	require.Equal(t, []string{"KIND", "NAME", "MODE", "HOLDER", "TOKEN", "HELD", "EXPIRES", "READERS", "QUEUE", "TTL", "REVISION", "ID", "META"}, strings.Fields(lines[0]))
-	require.Regexp(t, `^mutex +a +write +worker on \S+:\d+ +`+uintString(l.Token())+` +\S+ +\S+ +- +0 +30m0s +\d+ +\S+$`, lines[1])
+	require.Regexp(t, `^mutex +a +exclusive +worker on \S+:\d+ +`+uintString(l.Token())+` +\S+ +\S+ +- +0 +30m0s +\d+ +\S+$`, lines[1])
 	require.Regexp(t, `^mutex +b .* 1h0m0s .* job=42$`, lines[2])
-	require.Regexp(t, `^rw +r +read .* 2 +0 +1h30m0s +\d+ +\S+$`, lines[4])
-	require.Regexp(t, `^rw +r +read +\S+ +\d+ +\S+ +\S+ +1h30m0s +\d+ +\S+$`, lines[5])
+	require.Regexp(t, `^rw +r +shared .* 2 +0 +1h30m0s +\d+ +\S+$`, lines[4])
+	require.Regexp(t, `^rw +r +shared +\S+ +\d+ +\S+ +\S+ +1h30m0s +\d+ +\S+$`, lines[5])
 }
 
 // In a pipe: the list, then what changes, and nothing else.
@@ -95,14 +95,14 @@ func TestWatchInPipe(t *testing.T) {
 		require.Regexp(t, pattern, strings.Split(text.out.String(), "\n")[n])
 		eventually(t, "as much of JSON", func() bool { return strings.Count(object.out.String(), "\n") >= n })
 	}
-	expect(1, `^mutex +a\.1 +write +\S+ +`+uintString(first.Token())+` .* 0$`)
+	expect(1, `^mutex +a\.1 +exclusive +\S+ +`+uintString(first.Token())+` .* 0$`)
 	take(t, c, "b.1")
 	waiter := start(t, s, "run", "a.1", "--", "true")
-	expect(2, `^mutex +a\.1 +write .* 1$`)
+	expect(2, `^mutex +a\.1 +exclusive .* 1$`)
 	confirmed := c.Stats().Renewed
 	eventually(t, "renewals", func() bool { return c.Stats().Renewed >= confirmed+4 })
 	second := take(t, c, "a.2", natslock.Meta(map[string]string{"k": "v"}))
-	expect(3, `^mutex +a\.2 +write `)
+	expect(3, `^mutex +a\.2 +exclusive `)
 	s.Stop()
 	eventually(t, "an outage", func() bool { return strings.HasSuffix(text.err.String(), "; trying again\n") })
 	s.Restart()

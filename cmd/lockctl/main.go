@@ -34,7 +34,7 @@ type cli struct {
 	Info   infoCmd   `cmd:"" help:"Show everything about one lock."`
 	Bench  benchCmd  `cmd:"" help:"Measure the locks of the server."`
 	Break  breakCmd  `cmd:"" help:"End somebody else's hold on a lock."`
-	Init   initCmd   `cmd:"" help:"Make the bucket, or mend the one there is."`
+	Init   initCmd   `cmd:"" help:"Make the bucket, or repair the one there is."`
 	Doctor doctorCmd `cmd:"" help:"Check all that locks depend on."`
 	Demo   demoCmd   `cmd:"" help:"Show contention, a crash and a break on a server in this process."`
 	Perms  permsCmd  `cmd:"" help:"Print the NATS permissions that a user of locks needs."`

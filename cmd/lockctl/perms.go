@@ -22,7 +22,7 @@ shows or allows beyond these locks. Asks no server.
 
   user      takes locks, waits for them, looks at them
   operator  looks at locks and breaks them, cannot wait in a queue
-  admin     both, and makes, mends and deletes the bucket
+  admin     both, and makes, repairs and deletes the bucket
 
 --bucket, --js-domain, --js-api-prefix and --inbox-prefix are those that the user
 will connect with. On a server of the domain itself leave --js-domain out: there

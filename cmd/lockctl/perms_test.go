@@ -148,13 +148,13 @@ func useLocks(t *testing.T, a, b *natslock.Client, name string) {
 	require.NoError(t, l.Extend(ctx, 0))
 	_, err = b.TryLock(ctx, name)
 	require.ErrorIs(t, err, natslock.ErrLocked)
-	w := wait(t, a, natslock.Mutex, name, b.Lock) // contended
-	w2 := wait(t, a, natslock.Mutex, name, a.Lock)
+	w := wait(t, a, natslock.KindMutex, name, b.Lock) // contended
+	w2 := wait(t, a, natslock.KindMutex, name, a.Lock)
 	unlock(l)
 	unlock(w.granted(t))
 	l = w2.granted(t)
-	w = wait(t, a, natslock.Mutex, name, b.Lock) // broken
-	require.NoError(t, b.Break(ctx, natslock.Mutex, name, l.Token(), "test"))
+	w = wait(t, a, natslock.KindMutex, name, b.Lock) // broken
+	require.NoError(t, b.Break(ctx, natslock.BreakRequest{Kind: natslock.KindMutex, Name: name, ID: l.ID(), Reason: "test"}))
 	<-l.Done()
 	require.ErrorIs(t, l.Err(), natslock.ErrBroken)
 	require.ErrorIs(t, l.Unlock(ctx), natslock.ErrLost)
@@ -175,12 +175,12 @@ func useLocks(t *testing.T, a, b *natslock.Client, name string) {
 		writer.lock, writer.err = ra.Lock(ctx, rwName)
 	}()
 	eventually(t, "the writer's gate", func() bool {
-		info, err := b.Inspect(ctx, natslock.RW, rwName)
+		info, err := b.Inspect(ctx, natslock.KindRW, rwName)
 		require.NoError(t, err)
 		return info.Holder != nil && len(info.Readers) == 2
 	})
-	reader := wait(t, b, natslock.RW, rwName, rb.RLock)
-	require.NoError(t, a.Break(ctx, natslock.RW, rwName, r2.Token(), "test"))
+	reader := wait(t, b, natslock.KindRW, rwName, rb.RLock)
+	require.NoError(t, a.Break(ctx, natslock.BreakRequest{Kind: natslock.KindRW, Name: rwName, ID: r2.ID(), Reason: "test"}))
 	<-r2.Done()
 	require.ErrorIs(t, r2.Unlock(ctx), natslock.ErrLost)
 	unlock(r1)
@@ -322,7 +322,7 @@ func TestPermsRefuse(t *testing.T) {
 	require.NoError(t, err)
 	r, err := rwlock.New(holder).RLock(t.Context(), "orders.2")
 	require.NoError(t, err)
-	waiting := wait(t, holder, natslock.Mutex, "orders.1", holder.Lock)
+	waiting := wait(t, holder, natslock.KindMutex, "orders.1", holder.Lock)
 	g := enter(t, s, "operator")
 	c := g.client(t)
 	broken := make(chan struct{})
@@ -354,8 +354,8 @@ func TestPermsRefuse(t *testing.T) {
 		names = append(names, fmt.Sprint(info.Kind, info.Name, len(info.Queue), len(info.Readers)))
 	}
 	require.Equal(t, []string{"mutexorders.11 0", "rworders.20 1"}, names)
-	require.NoError(t, c.Break(ctx, natslock.Mutex, "orders.1", l.Token(), ""))
-	require.NoError(t, c.Break(ctx, natslock.RW, "orders.2", r.Token(), ""))
+	require.NoError(t, c.Break(ctx, natslock.BreakRequest{Kind: natslock.KindMutex, Name: "orders.1", ID: l.ID()}))
+	require.NoError(t, c.Break(ctx, natslock.BreakRequest{Kind: natslock.KindRW, Name: "orders.2", ID: r.ID()}))
 	<-broken
 	<-l.Done()
 	require.ErrorIs(t, l.Unlock(ctx), natslock.ErrLost)
@@ -365,7 +365,7 @@ func TestPermsRefuse(t *testing.T) {
 	require.ErrorIs(t, err, natslock.ErrPermission)
 }
 
-// An administrator of some locks makes, mends and deletes this bucket and no
+// An administrator of some locks makes, repairs and deletes this bucket and no
 // other stream.
 func TestPermsOfAdmin(t *testing.T) {
 	t.Parallel()
@@ -378,7 +378,7 @@ func TestPermsOfAdmin(t *testing.T) {
 	str, err := js.Stream(t.Context(), "KV_natslock")
 	require.NoError(t, err)
 	cfg := str.CachedInfo().Config
-	cfg.AllowRollup, cfg.Description = false, "mended"
+	cfg.AllowRollup, cfg.Description = false, "repaired"
 	_, err = js.UpdateStream(t.Context(), cfg)
 	require.NoError(t, err)
 	_, err = js.AccountInfo(t.Context())

@@ -27,8 +27,8 @@ func TestForeignProtocol(t *testing.T) {
 		require.Contains(t, out+errs, `"7"`, "%q", args)
 	}
 	d := doctor(t, s)
-	require.Contains(t, d.row(t, "metadata.natslock.protocol").Mend, "use a release of this program that knows the bucket's protocol")
-	require.NotContains(t, d.row(t, "metadata.natslock.protocol").Mend, "lockctl init")
+	require.Contains(t, d.row(t, "metadata.natslock.protocol").Repair, "use a release of this program that knows the bucket's protocol")
+	require.NotContains(t, d.row(t, "metadata.natslock.protocol").Repair, "lockctl init")
 	after := bucketInfo(t, js)
 	require.Equal(t, before.Config, after.Config)
 	require.Equal(t, before.State.LastSeq, after.State.LastSeq)

@@ -19,7 +19,7 @@ import (
 type lockJSON struct {
 	Kind        string       `json:"kind" doc:"mutex or rw"`
 	Name        string       `json:"name" doc:"the name, any bytes"`
-	Mode        string       `json:"mode" doc:"how it is held: read, write, or free"`
+	Mode        string       `json:"mode" doc:"how it is held: exclusive, shared, or free"`
 	Holder      *holderJSON  `json:"holder" doc:"the holder or the writer; null: nobody, or readers"`
 	Readers     []holderJSON `json:"readers" doc:"those who read, first come first"`
 	Queue       []waiterJSON `json:"queue" doc:"those who wait, first in line first"`
@@ -29,7 +29,7 @@ type lockJSON struct {
 
 type holderJSON struct {
 	Token      uint64            `json:"token" doc:"fencing token"`
-	ID         string            `json:"id" doc:"of this claim, never used again"`
+	ID         string            `json:"id" doc:"of this claim, never used again; break takes it"`
 	Owner      string            `json:"owner" doc:"what it calls itself"`
 	Host       string            `json:"host" doc:"its machine"`
 	PID        int               `json:"pid" doc:"its process"`
@@ -56,7 +56,7 @@ type waiterJSON struct {
 	Host   string    `json:"host" doc:"its machine"`
 	PID    int       `json:"pid" doc:"its process"`
 	Since  time.Time `json:"since" doc:"since when it waits, by its own clock"`
-	Mode   string    `json:"mode" doc:"write or read"`
+	Mode   string    `json:"mode" doc:"exclusive or shared"`
 }
 
 func toJSON(info natslock.Info) lockJSON {

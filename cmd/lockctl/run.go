@@ -16,6 +16,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/rwlock"
 )
 
 type runCmd struct {
@@ -161,15 +162,22 @@ func (c *runCmd) Run(g *globals) error {
 // ttl is the lease as the server keeps it.
 func (c *runCmd) ttl() time.Duration { return (c.TTL + time.Second - 1).Truncate(time.Second) }
 
-// lock is which lock the command line names, and how it is wanted.
-func (c *runCmd) lock() (natslock.Kind, natslock.Mode) {
+// method is the one that takes the lock.
+func (c *runCmd) method(client *natslock.Client, once bool) func(context.Context, string, ...natslock.LockOption) (*natslock.Lock, error) {
+	rw := rwlock.New(client)
 	switch {
+	case c.Read && once:
+		return rw.TryRLock
 	case c.Read:
-		return natslock.RW, natslock.Shared
+		return rw.RLock
+	case c.Write && once:
+		return rw.TryLock
 	case c.Write:
-		return natslock.RW, natslock.Exclusive
+		return rw.Lock
+	case once:
+		return client.TryLock
 	}
-	return natslock.Mutex, natslock.Exclusive
+	return client.Lock
 }
 
 // acquire waits for the lock. A signal ends the wait with the exit code that it
@@ -194,8 +202,7 @@ func (c *runCmd) acquire(s *session, signals <-chan os.Signal) (*natslock.Lock, 
 	if c.Wait != nil && !once {
 		opts = append(opts, natslock.MaxWait(time.Duration(*c.Wait)))
 	}
-	kind, mode := c.lock()
-	lock, err := s.Acquire(ctx, kind, mode, !once, c.Name, opts...)
+	lock, err := c.method(s.Client, once)(ctx, c.Name, opts...)
 	close(acquired)
 	<-watched
 	if sig, ok := context.Cause(ctx).(signaled); ok {

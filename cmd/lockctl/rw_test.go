@@ -57,7 +57,7 @@ func TestRunReadersAndWriter(t *testing.T) {
 	require.Greater(t, number(t, file("begin")), max(number(t, file("a.end")), number(t, file("b.end"))))
 	require.Greater(t, token, max(number(t, file("a")), number(t, file("b"))))
 	l = await(t, s, "x", "the writer", func(l lock) bool { return !l.WriterWaits })
-	require.Equal(t, "write", l.Mode)
+	require.Equal(t, "exclusive", l.Mode)
 	require.Len(t, l.Queue, 1)
 	code, _, errs := run(t, s, "run", "--read", "-w", "0.05", "x", "--", "true")
 	require.Equal(t, 1, code, errs)
@@ -121,16 +121,13 @@ func TestBreakReader(t *testing.T) {
 		says string
 		args []string
 	}{
-		{64, "several holders: choose with --reader or --fencing-token", nil},
+		{64, "several holders: choose with --id", nil},
 		{64, "several holders", []string{"--kind", "rw"}},
-		{64, "id is empty", []string{"--reader", ""}},
-		{64, "exclude each other", []string{"--reader", first.ID, "--fencing-token", "1"}},
-		{64, "a mutex has none", []string{"--reader", first.ID, "--kind", "mutex"}},
+		{64, "id is empty", []string{"--id", ""}},
+		{1, "mutex x is free", []string{"--id", first.ID, "--kind", "mutex"}},
 		{64, "neither mutex nor rw", []string{"--kind", "rwlock"}},
-		{1, "no reader of x has an id that begins with none", []string{"--reader", "none"}},
-		{1, "no reader of x", []string{"--reader", gate.ID}},
-		{1, "not held with token 7", []string{"--fencing-token", "7"}},
-		{1, "not held with token 0", []string{"--fencing-token", "0"}},
+		{1, "no holder of x has an id that begins with none", []string{"--id", "none"}},
+		{1, "no holder of x", []string{"--id", gate.ID + "A"}},
 		{1, "mutex x is free", []string{"--kind", "mutex"}},
 	} {
 		code, out, errs := run(t, s, append([]string{"break", "-f", "x"}, c.args...)...)
@@ -148,15 +145,15 @@ func TestBreakReader(t *testing.T) {
 	}
 
 	prefix := first.ID[:1]
-	for strings.HasPrefix(second.ID, prefix) {
+	for strings.HasPrefix(second.ID, prefix) || strings.HasPrefix(gate.ID, prefix) {
 		prefix = first.ID[:len(prefix)+1]
 	}
-	code, out, errs := run(t, s, "break", "--reader", prefix, "x")
+	code, out, errs := run(t, s, "break", "--id", prefix, "x")
 	require.Equal(t, 64, code, "nobody to ask")
 	require.Contains(t, errs, "--force")
 	require.Contains(t, out, first.ID, "shown before it is broken")
 	require.NotContains(t, out, second.ID)
-	code, out, errs = run(t, s, "break", "-f", "--reason", "it hangs", "--reader", prefix, "x")
+	code, out, errs = run(t, s, "break", "-f", "--reason", "it hangs", "--id", prefix, "x")
 	require.Zero(t, code, errs)
 	require.Contains(t, out, first.ID)
 	require.Contains(t, out, "broken: ")
@@ -171,7 +168,7 @@ func TestBreakReader(t *testing.T) {
 	require.True(t, l.WriterWaits)
 	require.True(t, running(pid), "the other reader goes on")
 	require.Empty(t, writer.out.String())
-	code, _, errs = run(t, s, "break", "-f", "--now", "--fencing-token", uintString(second.Token), "x")
+	code, _, errs = run(t, s, "break", "-f", "--now", "--id", second.ID, "x")
 	require.Zero(t, code, errs)
 	gone(t, pid)
 	require.Zero(t, writer.wait())
@@ -198,7 +195,7 @@ func TestBreakWriter(t *testing.T) {
 	gate := await(t, s, "x", "a waiting writer", func(l lock) bool { return l.WriterWaits }).Holder
 	behind := start(t, s, "run", "--read", "x", "--", "true")
 	awaitQueue(t, s, "x", 1)
-	code, out, errs = run(t, s, "break", "-f", "--fencing-token", uintString(gate.Token), "x")
+	code, out, errs = run(t, s, "break", "-f", "--id", gate.ID, "x")
 	require.Zero(t, code, errs)
 	require.Contains(t, out, "for the readers to leave")
 	require.Contains(t, out, "gives way")
@@ -232,7 +229,7 @@ func TestLookAtReadersAndWriters(t *testing.T) {
 	l := all[0]
 	require.Equal(t, all[:1], locks(t, s, "info", "x"))
 	require.Equal(t, "rw", l.Kind)
-	require.Equal(t, "read", l.Mode)
+	require.Equal(t, "shared", l.Mode)
 	require.True(t, l.WriterWaits)
 	require.False(t, l.BothKinds)
 	require.Equal(t, w1.cmd.Process.Pid, l.Holder.PID)
@@ -240,11 +237,11 @@ func TestLookAtReadersAndWriters(t *testing.T) {
 	require.Equal(t, map[string]string{"job": "scan"}, l.Readers[0].Meta)
 	require.Equal(t, 30.0, l.Readers[1].TTL)
 	require.Len(t, l.Queue, 2)
-	require.Equal(t, []any{r3.cmd.Process.Pid, "read", w2.cmd.Process.Pid, "write"},
+	require.Equal(t, []any{r3.cmd.Process.Pid, "shared", w2.cmd.Process.Pid, "exclusive"},
 		[]any{l.Queue[0].PID, l.Queue[0].Mode, l.Queue[1].PID, l.Queue[1].Mode})
-	require.Equal(t, "read", all[1].Mode)
+	require.Equal(t, "shared", all[1].Mode)
 	require.Nil(t, all[1].Holder)
-	require.Equal(t, "write", all[2].Mode)
+	require.Equal(t, "exclusive", all[2].Mode)
 	require.False(t, all[2].WriterWaits)
 	require.NotNil(t, all[2].Readers)
 
@@ -262,17 +259,17 @@ func TestLookAtReadersAndWriters(t *testing.T) {
 	require.Empty(t, errs)
 	lines := strings.Split(strings.TrimSpace(out), "\n")
 	require.Len(t, lines, 5)
-	require.Regexp(t, `^rw +x +read +\S+:`+pidOf(r1)+` and 1 more +- +\S+s +\d+s +2 +2$`, lines[1])
-	require.Regexp(t, `^rw +x +write +\S+:`+pidOf(w1)+` \(waits for readers\) +\d{16} +\S+s +\d+s$`, lines[2])
-	require.Regexp(t, `^rw +y +read +\S+:\d+ +\d{16} +\S+s +\d+s +1 +0$`, lines[3])
-	require.Regexp(t, `^rw +z +write +\S+:\d+ +\d{16} +\S+s +\d+s +0 +0$`, lines[4])
+	require.Regexp(t, `^rw +x +shared +\S+:`+pidOf(r1)+` and 1 more +- +\S+s +\d+s +2 +2$`, lines[1])
+	require.Regexp(t, `^rw +x +exclusive +\S+:`+pidOf(w1)+` \(waits for readers\) +\d{16} +\S+s +\d+s$`, lines[2])
+	require.Regexp(t, `^rw +y +shared +\S+:\d+ +\d{16} +\S+s +\d+s +1 +0$`, lines[3])
+	require.Regexp(t, `^rw +z +exclusive +\S+:\d+ +\d{16} +\S+s +\d+s +0 +0$`, lines[4])
 
 	_, out, _ = run(t, s, "info", "x")
 	for _, want := range []string{
 		`^rw x: held by 2 readers, a writer waits for them to leave\n`,
 		`\n +writer +\S+:` + pidOf(w1) + `\n`, `\n +waits +\S+, since .*, for the readers to leave\n`,
 		`\n +reader 1 +\S+:` + pidOf(r1) + `\n`, `\n +reader 2 +\S+:` + pidOf(r2) + `\n`, `TTL 30s`, `job=scan`,
-		`\n +queue of 2\n +1 +\S+:` + pidOf(r3) + ` +read +waits .*\n +2 +\S+:` + pidOf(w2) + ` +write +waits `,
+		`\n +queue of 2\n +1 +\S+:` + pidOf(r3) + ` +shared +waits .*\n +2 +\S+:` + pidOf(w2) + ` +exclusive +waits `,
 	} {
 		require.Regexp(t, want, out)
 	}
@@ -305,11 +302,11 @@ func TestBothKinds(t *testing.T) {
 
 	code, out, errs := run(t, s, "break", "-f", "x")
 	require.Equal(t, 64, code)
-	require.Contains(t, errs, "--kind mutex or --kind rw")
+	require.Contains(t, errs, "--kind mutex, --kind rw or --id")
 	require.Contains(t, out, l[1].Readers[0].ID)
-	code, _, errs = run(t, s, "break", "-f", "--kind", "mutex", "--fencing-token", uintString(l[1].Readers[0].Token), "x")
+	code, _, errs = run(t, s, "break", "-f", "--kind", "mutex", "--id", l[1].Readers[0].ID, "x")
 	require.Equal(t, 1, code)
-	require.Contains(t, errs, "mutex x is not held with token")
+	require.Contains(t, errs, "no holder of mutex x")
 	code, out, errs = run(t, s, "break", "-f", "--kind", "rw", "x")
 	require.Zero(t, code, errs)
 	require.Contains(t, out, "rw x\n")
@@ -331,16 +328,16 @@ func TestBreakOfPausedReader(t *testing.T) {
 	hold(t, s, "x", "--read")
 	pause(t, p)
 	id := locks(t, s, "info", "x")[0].Readers[0].ID
-	code, out, errs := run(t, s, "break", "-f", "--reader", id, "x")
+	code, out, errs := run(t, s, "break", "-f", "--id", id, "x")
 	require.Zero(t, code, errs)
 	require.Regexp(t, `broken: out when the reader has stopped, in (1\d|20)s at the latest`, out)
 	_, out, _ = run(t, s, "ls")
 	require.Contains(t, out, "(1 broken)")
-	code, out, _ = run(t, s, "break", "-f", "--reader", id, "x")
+	code, out, _ = run(t, s, "break", "-f", "--id", id, "x")
 	require.Zero(t, code)
 	require.Contains(t, out, "broken already")
 	began := time.Now()
-	code, out, errs = run(t, s, "break", "-f", "--now", "--reader", id, "x")
+	code, out, errs = run(t, s, "break", "-f", "--now", "--id", id, "x")
 	require.Zero(t, code, errs)
 	require.Contains(t, out, "out now")
 	require.Len(t, locks(t, s, "info", "x")[0].Readers, 1)

@@ -219,7 +219,7 @@ func looksLike(t *testing.T, name, text string) {
 	lines := strings.Split(text, "\n")
 	lines[0] = regexp.MustCompile(` {2,}`).ReplaceAllString(lines[0], "  ") // the URL's width
 	for i, line := range lines {
-		column := regexp.MustCompile(`^(mutex|rw) +\S+ +(read|write) `).MatchString(line)
+		column := regexp.MustCompile(`^(mutex|rw) +\S+ +(excl|shared) `).MatchString(line)
 		lines[i] = someTime.ReplaceAllStringFunc(line, func(s string) string {
 			if column {
 				return strings.Repeat(" ", max(len(s)-4, 0)) + "TIME"

@@ -226,14 +226,14 @@ func TestTopBreakReader(t *testing.T) {
 	first, _ := hold(t, s, "x", "--read")
 	second, _ := hold(t, s, "x", "--read")
 	v := display(t, s, nil, "top")
-	v.until("two readers", func(text string) bool { return regexp.MustCompile(`rw +x +read .* 2 +0 `).MatchString(text) })
+	v.until("two readers", func(text string) bool { return regexp.MustCompile(`rw +x +shared .* 2 +0 `).MatchString(text) })
 	v.press("b")
 	v.shows("Which one?", "reader 2")
 	v.press(keyDown + keyEnter)
 	v.shows("Break it? No writer gets in")
 	v.press("y")
 	require.Equal(t, 75, second.wait())
-	v.until("one reader", func(text string) bool { return regexp.MustCompile(`rw +x +read .* 1 +0 `).MatchString(text) })
+	v.until("one reader", func(text string) bool { return regexp.MustCompile(`rw +x +shared .* 1 +0 `).MatchString(text) })
 	require.True(t, running(first.cmd.Process.Pid))
 }
 

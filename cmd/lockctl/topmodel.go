@@ -345,12 +345,8 @@ func (m *top) answered(yes bool) tea.Cmd {
 		return nil
 	}
 	return func() tea.Msg {
-		var opts []natslock.BreakOption
-		if order.now {
-			opts = append(opts, natslock.Now())
-		}
 		return brokenMsg{order, m.p.f.with(m.p.f.g.Timeout, func(ctx context.Context, c *natslock.Client) error {
-			return c.Break(ctx, order.h.kind, order.name, order.h.Token, m.c.Reason, opts...)
+			return c.Break(ctx, natslock.BreakRequest{Kind: order.h.kind, Name: order.name, ID: order.h.ID, Reason: m.c.Reason, Immediately: order.now})
 		})}
 	}
 }

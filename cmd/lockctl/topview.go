@@ -138,15 +138,15 @@ func (m *top) body() []string {
 
 // columnWidths are those of the columns of fixed width; name and holder share
 // the rest.
-type columns struct{ name, holder, token int }
+type columns struct{ name, mode, holder, token int }
 
 func (m *top) columns() columns {
-	c := columns{token: 7}
+	c := columns{token: 7, mode: 6}
 	if m.width >= wideScreen {
-		c.token = 16
+		c.token, c.mode = 16, 9
 	}
-	const others = 5 + 5 + 5 + 7 + 4 + 5 + 5 // kind, mode, held, expires, readers, queue, wait
-	rest := max(m.width-others-c.token-9*gap, 10)
+	const others = 5 + 5 + 7 + 4 + 5 + 5 // kind, held, expires, readers, queue, wait
+	rest := max(m.width-others-c.token-c.mode-9*gap, 10)
 	c.name = rest * 11 / 20
 	c.holder = rest - c.name
 	return c
@@ -158,7 +158,7 @@ const gap = 1
 func (m *top) row(cells [10]string) string {
 	c := m.columns()
 	return strings.Join([]string{
-		padRight(cells[0], 5), padRight(cells[1], c.name), padRight(cells[2], 5), padRight(cells[3], c.holder), padRight(cells[4], c.token),
+		padRight(cells[0], 5), padRight(cells[1], c.name), padRight(cells[2], c.mode), padRight(cells[3], c.holder), padRight(cells[4], c.token),
 		padLeft(cells[5], 5), padLeft(cells[6], 7), padLeft(cells[7], 4), padLeft(cells[8], 5), padLeft(cells[9], 5),
 	}, strings.Repeat(" ", gap))
 }
@@ -189,6 +189,9 @@ func (m *top) cells(info natslock.Info) [10]string {
 		name = alarm.Sprint("!") + name
 	}
 	cells := [10]string{info.Kind.String(), name, modeOf(info), "-", "-", "-", "-", "-", fmt.Sprint(len(info.Queue)), "-"}
+	if m.width < wideScreen && cells[2] == natslock.Exclusive.String() {
+		cells[2] = "excl" // the holder's name needs the room
+	}
 	if held := heldSince(info); !held.IsZero() {
 		cells[5] = brief(time.Since(held))
 	}
@@ -211,7 +214,7 @@ func (m *top) cells(info natslock.Info) [10]string {
 	if token != "" {
 		cells[4] = token
 	}
-	if info.Kind == natslock.RW {
+	if info.Kind == natslock.KindRW {
 		cells[7] = fmt.Sprint(len(info.Readers))
 	}
 	if since := waitsSince(info); !since.IsZero() {

@@ -43,7 +43,7 @@ A bucket that is deleted is waited for.
   lockctl watch --json | jq 'select(.event == "expired") | .name'
 
 With --json each line has: time, event ("gave_up" with an underscore), kind
-("mutex", "rw"), name, mode ("write", "read"), token or ticket, id, owner, host,
+("mutex", "rw"), name, mode ("exclusive", "shared"), token or ticket, id, owner, host,
 pid, meta, ttl and expires (null: nobody holds or waits any more), waited, held
 (seconds, null: does not apply or not known), broken (null, or by, reason, at) and
 unreadable. Times are RFC 3339, durations seconds. Fields are added, never renamed.
@@ -145,7 +145,7 @@ func (p *watchPrinter) absent(why error) {
 // eventLine is an event for reading.
 func eventLine(ev natslock.Event) string {
 	kind := ev.Kind.String()
-	if ev.Kind == natslock.RW {
+	if ev.Kind == natslock.KindRW {
 		kind += " " + ev.Mode.String()
 	}
 	number := "token"
@@ -155,7 +155,7 @@ func eventLine(ev natslock.Event) string {
 	parts := []string{
 		faint.Sprint(ev.Time.Local().Format("15:04:05.000")),
 		eventColor(ev.Type).Sprintf("%-8s", ev.Type),
-		fmt.Sprintf("%-8s", kind),
+		fmt.Sprintf("%-12s", kind),
 		bold.Sprint(plain(ev.Name)),
 		eventWho(ev),
 		faint.Sprintf("%s %d", number, ev.Token),

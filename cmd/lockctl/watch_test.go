@@ -111,7 +111,7 @@ func TestWatch(t *testing.T) {
 	require.Equal(t, []string{"queued", "released", "granted", "broken", "released", "granted", "released"}, types)
 	queued, released, granted, broken, stopped, reader := evs[0], evs[1], evs[2], evs[3], evs[4], evs[5]
 	require.Equal(t, "mutex", queued.Kind)
-	require.Equal(t, "write", queued.Mode)
+	require.Equal(t, "exclusive", queued.Mode)
 	require.Equal(t, second.cmd.Process.Pid, queued.PID)
 	require.Nil(t, queued.Waited)
 	require.NotNil(t, queued.Expires)
@@ -127,18 +127,18 @@ func TestWatch(t *testing.T) {
 	require.Equal(t, l.Holder.Token, broken.Token)
 	require.Equal(t, "enough", broken.Broken.Reason)
 	require.Equal(t, l.Holder.Token, stopped.Token)
-	require.Equal(t, []string{"rw", "orders.2", "read"}, []string{reader.Kind, reader.Name, reader.Mode})
+	require.Equal(t, []string{"rw", "orders.2", "shared"}, []string{reader.Kind, reader.Name, reader.Mode})
 
 	const clock, who = `^\d\d:\d\d:\d\d\.\d{3}  `, `  \S+:\d+  `
 	for i, line := range told(t, text, 7) {
 		require.Regexp(t, clock+[]string{
-			`queued    mutex     orders\.1` + who + `ticket \d{16}\n$`,
-			`released  mutex     orders\.1` + who + `token \d{16}  held \S+s\n$`,
-			`granted   mutex     orders\.1` + who + `token \d{16}  waited \S+s\n$`,
-			`broken    mutex     orders\.1` + who + `token \d{16}  held \S+s  by \S+: enough\n$`,
-			`released  mutex     orders\.1` + who + `token \d{16}  held \S+s\n$`,
-			`granted   rw read   orders\.2` + who + `token \d{16}(  waited \S+s)?\n$`,
-			`released  rw read   orders\.2` + who + `token \d{16}  held \S+s\n$`,
+			`queued    mutex +orders\.1` + who + `ticket \d{16}\n$`,
+			`released  mutex +orders\.1` + who + `token \d{16}  held \S+s\n$`,
+			`granted   mutex +orders\.1` + who + `token \d{16}  waited \S+s\n$`,
+			`broken    mutex +orders\.1` + who + `token \d{16}  held \S+s  by \S+: enough\n$`,
+			`released  mutex +orders\.1` + who + `token \d{16}  held \S+s\n$`,
+			`granted   rw shared +orders\.2` + who + `token \d{16}(  waited \S+s)?\n$`,
+			`released  rw shared +orders\.2` + who + `token \d{16}  held \S+s\n$`,
 		}[i], line)
 	}
 	require.Equal(t, "lockctl: watching orders.> at "+s.URL()+"\n", text.err.String())

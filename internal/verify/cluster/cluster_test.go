@@ -130,7 +130,7 @@ func TestLeaderPartitioned(t *testing.T) {
 		waits = append(waits, await(t, outside, w.against()))
 	}
 	// Released on the other side when this one is cut off.
-	gone := which{Name: "gone", Kind: natslock.Mutex}
+	gone := which{Name: "gone", Kind: natslock.KindMutex}
 	lg := mustTake(t, long, gone)
 	ref.granted(gone, lg)
 	cl.Isolate(old)
@@ -138,7 +138,7 @@ func TestLeaderPartitioned(t *testing.T) {
 
 	// Accepted by the one that believes to lead, and never acknowledged.
 	claim := make(chan error, 1)
-	fresh := which{Name: "fresh", Kind: natslock.Mutex}
+	fresh := which{Name: "fresh", Kind: natslock.KindMutex}
 	go func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 		defer cancel()

@@ -29,11 +29,11 @@ type load struct {
 }
 
 var contended = []which{
-	{Name: "a", Kind: natslock.Mutex},
-	{Name: "b", Kind: natslock.Mutex},
-	{Name: "c", Kind: natslock.RW},
-	{Name: "c", Kind: natslock.RW, Mode: natslock.Shared},
-	{Name: "c", Kind: natslock.RW, Mode: natslock.Shared},
+	{Name: "a", Kind: natslock.KindMutex},
+	{Name: "b", Kind: natslock.KindMutex},
+	{Name: "c", Kind: natslock.KindRW},
+	{Name: "c", Kind: natslock.KindRW, Mode: natslock.Shared},
+	{Name: "c", Kind: natslock.KindRW, Mode: natslock.Shared},
 }
 
 func startLoad(t *testing.T, clients int, connect func() *nats.Conn, opts ...natslock.Option) *load {

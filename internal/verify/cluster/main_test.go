@@ -19,6 +19,7 @@ import (
 
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/rwlock"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -52,12 +53,19 @@ type which struct {
 }
 
 func (w which) take(ctx context.Context, c *natslock.Client, opts ...natslock.LockOption) (*natslock.Lock, error) {
-	return c.Acquire(ctx, w.Kind, w.Mode, true, w.Name, append([]natslock.LockOption{natslock.Detached()}, opts...)...)
+	take, rw := c.Lock, rwlock.New(c)
+	switch {
+	case w.Mode == natslock.Shared:
+		take = rw.RLock
+	case w.Kind == natslock.KindRW:
+		take = rw.Lock
+	}
+	return take(ctx, w.Name, append([]natslock.LockOption{natslock.Detached()}, opts...)...)
 }
 
 func (w which) String() string {
 	switch {
-	case w.Kind == natslock.Mutex:
+	case w.Kind == natslock.KindMutex:
 		return "mutex " + w.Name
 	case w.Mode == natslock.Shared:
 		return "read " + w.Name
@@ -68,7 +76,7 @@ func (w which) String() string {
 // key matches the key of whoever holds the lock this way.
 func (w which) key() string {
 	switch {
-	case w.Kind == natslock.Mutex:
+	case w.Kind == natslock.KindMutex:
 		return "lock." + w.Name
 	case w.Mode == natslock.Shared:
 		return "read." + w.Name + ".*"
@@ -78,9 +86,9 @@ func (w which) key() string {
 
 // oneOfEach is every way to hold a lock, each with a name of its own.
 var oneOfEach = []which{
-	{Name: "m", Kind: natslock.Mutex},
-	{Name: "w", Kind: natslock.RW},
-	{Name: "r", Kind: natslock.RW, Mode: natslock.Shared},
+	{Name: "m", Kind: natslock.KindMutex},
+	{Name: "w", Kind: natslock.KindRW},
+	{Name: "r", Kind: natslock.KindRW, Mode: natslock.Shared},
 }
 
 // against is how somebody else asks for what w holds: as a writer where there are
@@ -135,11 +143,11 @@ func await(t testing.TB, c *natslock.Client, w which) <-chan grant {
 		if len(got) > 0 || c.Stats().Waiting > before {
 			return true
 		}
-		if w.Kind == natslock.Mutex || w.Mode == natslock.Shared {
+		if w.Kind == natslock.KindMutex || w.Mode == natslock.Shared {
 			return false
 		}
 		// A writer behind readers only has its gate.
-		info, err := c.Inspect(context.Background(), natslock.RW, w.Name)
+		info, err := c.Inspect(context.Background(), natslock.KindRW, w.Name)
 		return err == nil && info.Holder != nil && len(info.Readers) > 0
 	})
 	return got

@@ -144,11 +144,11 @@ func TestHolderKilled(t *testing.T) {
 	require.Equal(t, len(oneOfEach), n)
 	// Another one, to die as a writer that still waits for a reader: it holds
 	// nothing but its gate.
-	gate := which{Name: "g", Kind: natslock.RW}
-	mine := mustTake(t, st.c, which{Name: "g", Kind: natslock.RW, Mode: natslock.Shared})
+	gate := which{Name: "g", Kind: natslock.KindRW}
+	mine := mustTake(t, st.c, which{Name: "g", Kind: natslock.KindRW, Mode: natslock.Shared})
 	q := st.startHolder(t, []which{gate})
 	eventually(t, "the gate stands", func() bool {
-		info, err := st.c.Inspect(t.Context(), natslock.RW, "g")
+		info, err := st.c.Inspect(t.Context(), natslock.KindRW, "g")
 		return err == nil && info.Holder != nil
 	})
 
@@ -159,7 +159,7 @@ func TestHolderKilled(t *testing.T) {
 		next  <-chan grant
 	}
 	var all []held
-	for _, w := range append([]which{{Name: "g", Kind: natslock.RW}}, oneOfEach...) {
+	for _, w := range append([]which{{Name: "g", Kind: natslock.KindRW}}, oneOfEach...) {
 		r := record(t, st.store, w.key())
 		info, err := st.c.Inspect(t.Context(), w.Kind, w.Name)
 		require.NoError(t, err)

@@ -47,7 +47,7 @@ func TestForgottenTTLs(t *testing.T) {
 	s.start()
 	store := openStore(t, s.connect())
 	eventually(t, "the tombstones are gone", func() bool {
-		cycle(which{Name: "other", Kind: natslock.Mutex})
+		cycle(which{Name: "other", Kind: natslock.KindMutex})
 		state, err := store.State(t.Context(), ">")
 		return err == nil && len(state.Keys) < names/10
 	})

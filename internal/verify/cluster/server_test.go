@@ -175,8 +175,8 @@ func TestDeletedComesBack(t *testing.T) {
 	s := startServer(t)
 	a, b := newClient(t, s.connect(), natslock.WithTTL(ttl)), newClient(t, s.connect(), natslock.WithTTL(ttl))
 	store := openStore(t, s.connect())
-	long := which{Name: "long", Kind: natslock.Mutex}
-	older := mustTake(t, a, which{Name: "older", Kind: natslock.Mutex}, natslock.TTL(time.Hour), natslock.NoRenew())
+	long := which{Name: "long", Kind: natslock.KindMutex}
+	older := mustTake(t, a, which{Name: "older", Kind: natslock.KindMutex}, natslock.TTL(time.Hour), natslock.NoRenew())
 	released := map[string]*natslock.Lock{}
 	for _, w := range oneOfEach {
 		released[w.Name] = mustTake(t, a, w)
@@ -207,7 +207,7 @@ func TestDeletedComesBack(t *testing.T) {
 	var locked *natslock.LockedError
 	require.ErrorAs(t, err, &locked)
 	require.Equal(t, released["long"].Token(), locked.Holder.Token)
-	require.NoError(t, b.Break(t.Context(), natslock.Mutex, "long", locked.Holder.Token, "released long ago", natslock.Now()))
+	require.NoError(t, b.Break(t.Context(), natslock.BreakRequest{Kind: natslock.KindMutex, Name: "long", ID: locked.Holder.ID, Reason: "released long ago", Immediately: true}))
 	for _, w := range append(oneOfEach[:3:3], long) {
 		l := mustTake(t, b, w.against())
 		require.Less(t, time.Since(at), ttl+5*time.Second, "%v", w)

@@ -26,7 +26,7 @@ func TestStoreRolledBack(t *testing.T) {
 	backup := filepath.Join(t.TempDir(), "backup")
 	s := testutil.RunServer(t, testutil.WithStoreDir(dir))
 	old := newClient(t, s.Connect(), natslock.WithTTL(5*time.Second))
-	x := which{Name: "x", Kind: natslock.Mutex}
+	x := which{Name: "x", Kind: natslock.KindMutex}
 	// What is protected is elsewhere: it was not rolled back.
 	highest := uint64(0)
 	accepts := func(l *natslock.Lock) bool {
@@ -41,7 +41,7 @@ func TestStoreRolledBack(t *testing.T) {
 		return l.Token()
 	}
 	copied := cycle(old)
-	within := mustTake(t, old, which{Name: "in the copy", Kind: natslock.Mutex})
+	within := mustTake(t, old, which{Name: "in the copy", Kind: natslock.KindMutex})
 	require.True(t, accepts(within))
 	s.Stop()
 	require.NoError(t, os.CopyFS(backup, os.DirFS(dir)))

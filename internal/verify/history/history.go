@@ -198,7 +198,7 @@ type History struct {
 
 // gateKey is the key that names a lock.
 func gateKey(kind natslock.Kind, name string) string {
-	if kind == natslock.RW {
+	if kind == natslock.KindRW {
 		return "rw." + name
 	}
 	return "lock." + name

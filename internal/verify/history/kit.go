@@ -28,7 +28,7 @@ func Faulty(t testing.TB, nc *nats.Conn, seed uint64, opts ...natslock.Option) (
 func FaultyOver(t testing.TB, nc *nats.Conn, seed uint64, under func(kvstore.KV) kvstore.KV, opts ...natslock.Option) (*natslock.Client, *testutil.Faults) {
 	t.Helper()
 	var f *testutil.Faults
-	opts = append(opts, natslock.WithStore(func(kv kvstore.KV) kvstore.KV {
+	opts = append(opts, testutil.WrapStore(func(kv kvstore.KV) kvstore.KV {
 		f = testutil.NewFaults(under(kv), seed)
 		return f
 	}))

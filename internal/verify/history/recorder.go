@@ -153,9 +153,9 @@ func (c *Client) Acquire(ctx context.Context, w Want, opts ...natslock.LockOptio
 	ctx = context.WithValue(ctx, opKey{}, p)
 	take := c.rw.RLock
 	switch {
-	case w.Kind == natslock.Mutex && w.Try:
+	case w.Kind == natslock.KindMutex && w.Try:
 		take = c.c.TryLock
-	case w.Kind == natslock.Mutex:
+	case w.Kind == natslock.KindMutex:
 		take = c.c.Lock
 	case w.Mode == natslock.Exclusive && w.Try:
 		take = c.rw.TryLock
@@ -184,7 +184,7 @@ func outcomeOf(err error) Outcome {
 		out Outcome
 	}{
 		{natslock.ErrLocked, Refused}, {natslock.ErrTimeout, GaveUp}, {natslock.ErrBroken, Broken}, {natslock.ErrLost, Lost},
-		{natslock.ErrReleased, Lost},
+		{natslock.ErrReleased, Lost}, {natslock.ErrEnded, Lost},
 	} {
 		if errors.Is(err, m.err) {
 			return m.out
@@ -278,15 +278,14 @@ func (h *Held) Use() bool {
 	return out == OK
 }
 
-// Break breaks the holder with the token.
-func (c *Client) Break(ctx context.Context, kind natslock.Kind, name string, token uint64, now bool) error {
-	op := Op{Client: c.Name, Lock: gateKey(kind, name), Do: Break, Token: token}
-	var opts []natslock.BreakOption
+// Break breaks a holder that was read.
+func (c *Client) Break(ctx context.Context, kind natslock.Kind, name string, h natslock.Holder, now bool) error {
+	op := Op{Client: c.Name, Lock: gateKey(kind, name), Do: Break, Token: h.Token}
 	if now {
-		op.Do, opts = BreakNow, append(opts, natslock.Now())
+		op.Do = BreakNow
 	}
 	o := c.rec.begin(op)
-	err := c.c.Break(ctx, kind, name, token, "recorded", opts...)
+	err := c.c.Break(ctx, natslock.BreakRequest{Kind: kind, Name: name, ID: h.ID, Reason: "recorded", Immediately: now})
 	c.rec.end(o, outcomeOf(err), err)
 	return err
 }

@@ -56,12 +56,12 @@ func TestInsiderReplySubject(t *testing.T) {
 		insider.send(t, "$JS.API.STREAM.INFO.KV_natslock", "$KV.natslock.lock.users.1")
 		ended(t, l)
 		require.ErrorIs(t, l.Err(), natslock.ErrLost)
-		info, err := next.Inspect(t.Context(), natslock.Mutex, "users.1")
+		info, err := next.Inspect(t.Context(), natslock.KindMutex, "users.1")
 		require.NoError(t, err)
 		require.True(t, info.Holder.Unreadable)
 		_, err = bounded(t, next.Lock, "users.1", natslock.MaxWait(time.Second))
 		require.ErrorIs(t, err, natslock.ErrTimeout, "nobody gets in by it")
-		require.NoError(t, a.as("operator").Break(t.Context(), natslock.Mutex, "users.1", info.Holder.Token, "forged", natslock.Now()))
+		require.NoError(t, a.as("operator").Break(t.Context(), natslock.BreakRequest{Kind: natslock.KindMutex, Name: "users.1", ID: info.Holder.ID, Reason: "forged", Immediately: true}))
 		unlock(t, must(t, next.Lock, "users.1"))
 	})
 	t.Run("a tombstone", func(t *testing.T) {
@@ -134,10 +134,10 @@ func TestInsiderOwnNames(t *testing.T) {
 	insider.send(t, "$KV.natslock.lock.orders.1", "") // no owner, no TTL
 	_, err := bounded(t, user.Lock, "orders.1", natslock.MaxWait(time.Second))
 	require.ErrorIs(t, err, natslock.ErrTimeout)
-	info, err := op.Inspect(t.Context(), natslock.Mutex, "orders.1")
+	info, err := op.Inspect(t.Context(), natslock.KindMutex, "orders.1")
 	require.NoError(t, err)
 	require.True(t, info.Holder.Unreadable)
-	require.NoError(t, op.Break(t.Context(), natslock.Mutex, "orders.1", info.Holder.Token, "rubbish", natslock.Now()))
+	require.NoError(t, op.Break(t.Context(), natslock.BreakRequest{Kind: natslock.KindMutex, Name: "orders.1", ID: info.Holder.ID, Reason: "rubbish", Immediately: true}))
 	l := must(t, user.Lock, "orders.1")
 	// Nothing obliges it to be conditional either: the holder learns of it.
 	insider.send(t, "$KV.natslock.lock.orders.1", "")

@@ -50,22 +50,22 @@ func TestRoleUser(t *testing.T) {
 	l := must(t, other.Lock, "orders.1")
 	_, err := bounded(t, u.TryLock, "orders.1")
 	require.ErrorIs(t, err, natslock.ErrLocked)
-	info, err := u.Inspect(t.Context(), natslock.Mutex, "orders.1")
+	info, err := u.Inspect(t.Context(), natslock.KindMutex, "orders.1")
 	require.NoError(t, err)
 	require.Equal(t, l.Token(), info.Holder.Token)
-	require.NoError(t, u.Break(t.Context(), natslock.Mutex, "orders.1", l.Token(), "within its names"))
+	require.NoError(t, u.Break(t.Context(), natslock.BreakRequest{Kind: natslock.KindMutex, Name: "orders.1", ID: l.ID(), Reason: "within its names"}))
 	ended(t, l)
 	require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrBroken)
 	// Others have written since, and the leader's own read would show any key.
 	unlock(t, must(t, other.Lock, "orders.9"))
 	gate := must(t, other.rw.Lock, "orders.4")
 	unlock(t, must(t, other.Lock, "orders.9"))
-	info, err = u.Inspect(t.Context(), natslock.RW, "orders.4")
+	info, err = u.Inspect(t.Context(), natslock.KindRW, "orders.4")
 	require.NoError(t, err)
 	require.Equal(t, gate.Token(), info.Holder.Token)
 	unlock(t, gate)
 	r := must(t, other.rw.RLock, "orders.2")
-	info, err = u.Inspect(t.Context(), natslock.RW, "orders.2")
+	info, err = u.Inspect(t.Context(), natslock.KindRW, "orders.2")
 	require.NoError(t, err)
 	require.Len(t, info.Readers, 1)
 	unlock(t, r)
@@ -180,7 +180,7 @@ func TestRoleObserver(t *testing.T) {
 			require.NotEmpty(t, o.complaints())
 		},
 		"$JS.API.DIRECT.GET.KV_natslock.>": func(user string) {
-			_, err := a.as(user).Inspect(t.Context(), natslock.Mutex, "orders.1")
+			_, err := a.as(user).Inspect(t.Context(), natslock.KindMutex, "orders.1")
 			require.ErrorIs(t, err, natslock.ErrPermission)
 		},
 		"natslock.natslock.>": func(user string) { // it sees nothing move; what is there it sees
@@ -198,7 +198,7 @@ func TestRoleObserver(t *testing.T) {
 	})
 	forbidden(t, o.Lock, "orders.1")
 	forbidden(t, o.rw.RLock, "orders.2")
-	err := o.Break(t.Context(), natslock.Mutex, "orders.1", l.Token(), "")
+	err := o.Break(t.Context(), natslock.BreakRequest{Kind: natslock.KindMutex, Name: "orders.1", ID: l.ID()})
 	require.ErrorIs(t, err, natslock.ErrPermission)
 	require.NoError(t, l.Err())
 	unlock(t, l)
@@ -251,15 +251,15 @@ func TestRoleOperator(t *testing.T) {
 		kind natslock.Kind
 		take taking
 	}{
-		"$KV.natslock.lock.>": {natslock.Mutex, user.Lock},
-		"$KV.natslock.rw.>":   {natslock.RW, user.rw.Lock},
-		"$KV.natslock.read.>": {natslock.RW, user.rw.RLock},
+		"$KV.natslock.lock.>": {natslock.KindMutex, user.Lock},
+		"$KV.natslock.rw.>":   {natslock.KindRW, user.rw.Lock},
+		"$KV.natslock.read.>": {natslock.KindRW, user.rw.RLock},
 	}
-	names := map[natslock.Kind]string{natslock.Mutex: "orders.1", natslock.RW: "orders.2"}
+	names := map[natslock.Kind]string{natslock.KindMutex: "orders.1", natslock.KindRW: "orders.2"}
 	breaking := func(by *person, permission string) (*natslock.Lock, error) {
 		x := takes[permission]
 		l := must(t, x.take, names[x.kind])
-		return l, by.Break(t.Context(), x.kind, names[x.kind], l.Token(), "a test")
+		return l, by.Break(t.Context(), natslock.BreakRequest{Kind: x.kind, Name: names[x.kind], ID: l.ID(), Reason: "a test"})
 	}
 	expect := map[string]func(string){
 		"$JS.API.STREAM.INFO.KV_natslock": func(user string) {
@@ -419,9 +419,9 @@ func TestRolesAreRefusedTheRest(t *testing.T) {
 		forbidden(t, u.TryLock, name)
 		forbidden(t, u.rw.Lock, "rw."+name)
 		forbidden(t, u.rw.TryRLock, "free.rw."+name)
-		_, err := u.Inspect(t.Context(), natslock.Mutex, name)
+		_, err := u.Inspect(t.Context(), natslock.KindMutex, name)
 		require.ErrorIs(t, err, natslock.ErrPermission)
-		require.ErrorIs(t, u.Break(t.Context(), natslock.Mutex, name, 1, ""), natslock.ErrPermission)
+		require.ErrorIs(t, u.Break(t.Context(), natslock.BreakRequest{Kind: natslock.KindMutex, Name: name, ID: "A"}), natslock.ErrPermission)
 	}
 }
 

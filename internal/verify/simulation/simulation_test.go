@@ -274,9 +274,9 @@ func rand2(rng *rand.Rand, most time.Duration) time.Duration {
 func (m *sim) want(rng *rand.Rand) history.Want {
 	n := rng.IntN(m.mutexes + m.rws)
 	if n < m.mutexes {
-		return history.Want{Kind: natslock.Mutex, Name: fmt.Sprint("m", n)}
+		return history.Want{Kind: natslock.KindMutex, Name: fmt.Sprint("m", n)}
 	}
-	w := history.Want{Kind: natslock.RW, Name: fmt.Sprint("w", n-m.mutexes)}
+	w := history.Want{Kind: natslock.KindRW, Name: fmt.Sprint("w", n-m.mutexes)}
 	if rng.IntN(3) > 0 {
 		w.Mode = natslock.Shared
 	}
@@ -389,7 +389,7 @@ func (m *sim) meddle(rng *rand.Rand, c *client) {
 	switch rng.IntN(4) {
 	case 0:
 		key := "lock." + w.Name
-		if w.Kind == natslock.RW {
+		if w.Kind == natslock.KindRW {
 			key = "rw." + w.Name
 			if info.Holder == nil || victim.Token != info.Holder.Token {
 				key = "read." + w.Name + "." + victim.ID
@@ -397,9 +397,9 @@ func (m *sim) meddle(rng *rand.Rand, c *client) {
 		}
 		assert.NoError(m.t, m.rec.ByHand(key, func() (uint64, error) { return m.remove(key) }))
 	case 1:
-		_ = c.Break(ctx, w.Kind, w.Name, victim.Token, true)
+		_ = c.Break(ctx, w.Kind, w.Name, victim, true)
 	default:
-		_ = c.Break(ctx, w.Kind, w.Name, victim.Token, false)
+		_ = c.Break(ctx, w.Kind, w.Name, victim, false)
 	}
 }
 
@@ -461,9 +461,9 @@ func (m *sim) close() {
 	ctx := context.Background()
 	for _, c := range m.clients {
 		for n := range m.mutexes + m.rws {
-			w := history.Want{Kind: natslock.Mutex, Name: fmt.Sprint("m", n), Try: true}
+			w := history.Want{Kind: natslock.KindMutex, Name: fmt.Sprint("m", n), Try: true}
 			if n >= m.mutexes {
-				w = history.Want{Kind: natslock.RW, Name: fmt.Sprint("w", n-m.mutexes), Try: true}
+				w = history.Want{Kind: natslock.KindRW, Name: fmt.Sprint("w", n-m.mutexes), Try: true}
 			}
 			h, err := c.Acquire(ctx, w)
 			if assert.NoError(m.t, err, "%s cannot have %v: blocked by a ghost", c.Name, w) {

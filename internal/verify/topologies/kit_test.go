@@ -17,6 +17,7 @@ import (
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/rwlock"
+	"github.com/natslock/locks/testutil"
 )
 
 // place is where clients are: what they connect to, and how they reach the bucket
@@ -59,7 +60,7 @@ func at(t *testing.T, p place, opts ...natslock.Option) *user {
 	all := append(p.options(t, u.nc),
 		natslock.WithOwner(p.name), natslock.WithWatchAfter(0), natslock.WithObserver(u.rec.observe),
 		natslock.WithLogger(slog.New(slog.NewTextHandler(u.log, nil))),
-		natslock.WithStore(func(kv kvstore.KV) kvstore.KV {
+		testutil.WrapStore(func(kv kvstore.KV) kvstore.KV {
 			u.ears = &ears{KV: kv}
 			return u.ears
 		}))

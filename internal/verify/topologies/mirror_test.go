@@ -70,11 +70,11 @@ func TestMirrorOfTheDead(t *testing.T) {
 
 	for range 20 {
 		for i := range locks {
-			info, err := u.Inspect(t.Context(), natslock.Mutex, fmt.Sprint("dead", i))
+			info, err := u.Inspect(t.Context(), natslock.KindMutex, fmt.Sprint("dead", i))
 			require.NoError(t, err)
 			require.Nil(t, info.Holder)
 			require.Empty(t, info.Queue)
-			info, err = u.Inspect(t.Context(), natslock.RW, fmt.Sprint("dead_rw", i))
+			info, err = u.Inspect(t.Context(), natslock.KindRW, fmt.Sprint("dead_rw", i))
 			require.NoError(t, err)
 			require.Empty(t, info.Readers)
 		}

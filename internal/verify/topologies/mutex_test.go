@@ -113,7 +113,7 @@ func boundedWait(t *testing.T, n network) {
 	}
 	require.Less(t, timeout.Waited, 10*time.Second)
 	eventually(t, "it has left the queue", func() bool {
-		info, err := near.Inspect(t.Context(), natslock.Mutex, "bound")
+		info, err := near.Inspect(t.Context(), natslock.KindMutex, "bound")
 		return err == nil && len(info.Queue) == 0
 	})
 	unlock(t, l)
@@ -126,7 +126,7 @@ func breaking(t *testing.T, n network) {
 	l := must(t, holder.Lock, "broken")
 	holder.listening(t, n)
 	begun := time.Now()
-	require.NoError(t, operator.Break(t.Context(), natslock.Mutex, "broken", l.Token(), "a story"))
+	require.NoError(t, operator.Break(t.Context(), natslock.BreakRequest{Kind: natslock.KindMutex, Name: "broken", ID: l.ID(), Reason: "a story"}))
 	ended(t, l)
 	took := time.Since(begun)
 	t.Logf("told in %v", took)
@@ -253,12 +253,12 @@ func looking(t *testing.T, n network) {
 	var info natslock.Info
 	eventually(t, "its holder", func() (there bool) { // within a second, on an idle machine
 		var err error
-		info, err = far.Inspect(ctx, natslock.Mutex, "seen")
+		info, err = far.Inspect(ctx, natslock.KindMutex, "seen")
 		return err == nil && info.Holder != nil && info.Holder.Token == l.Token()
 	})
 	require.Equal(t, "j", info.Holder.Meta["job"])
 	eventually(t, "its queue", func() bool { // a replica may lag
-		info, err := far.Inspect(ctx, natslock.Mutex, "seen")
+		info, err := far.Inspect(ctx, natslock.KindMutex, "seen")
 		return err == nil && len(info.Queue) == 1
 	})
 	eventually(t, "both are listed", func() bool {

@@ -33,7 +33,7 @@ func readingAndWriting(t *testing.T, n network) {
 		writer.at = time.Now()
 	}()
 	eventually(t, "the gate stands", func() bool {
-		info, err := r1.Inspect(t.Context(), natslock.RW, "doc")
+		info, err := r1.Inspect(t.Context(), natslock.KindRW, "doc")
 		return err == nil && info.Holder != nil
 	})
 	for _, p := range n.places { // a guard that is named wrongly is no guard

@@ -62,7 +62,7 @@ func TestOldServerRefused(t *testing.T) {
 	require.NoError(t, err)
 	is := stream.CachedInfo().Config
 	is.AllowDirect = false
-	repaired, err := kvstore.Config{}.Mended(is)
+	repaired, err := kvstore.Config{}.Repaired(is)
 	require.NoError(t, err)
 	require.Equal(t, is, repaired)
 }

@@ -1,0 +1,24 @@
+package natslock
+
+import (
+	"context"
+
+	"github.com/natslock/locks/internal/bridge"
+	"github.com/natslock/locks/kvstore"
+)
+
+// What other packages of this module need of this one, and users do not.
+func init() {
+	bridge.Acquire = func(ctx context.Context, c *Client, kind Kind, mode Mode, wait bool, name string, opts []LockOption) (*Lock, error) {
+		return c.acquire(ctx, kind, mode, wait, name, opts)
+	}
+	bridge.WrapStore = func(wrap func(kvstore.KV) kvstore.KV) Option {
+		return func(c *config) error {
+			if wrap == nil {
+				return invalid("WrapStore", "nil")
+			}
+			c.wrap = wrap
+			return nil
+		}
+	}
+}

@@ -1,0 +1,90 @@
+package natslock_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/testutil"
+)
+
+// refused checks that err says what was made in the wrong way.
+func refused(t *testing.T, err error, text string) {
+	t.Helper()
+	require.ErrorIs(t, err, natslock.ErrInvalidOption)
+	require.ErrorContains(t, err, text)
+}
+
+// A client that New has not made says so in each of its methods.
+func TestZeroClient(t *testing.T) {
+	ctx := t.Context()
+	run := func(context.Context, *natslock.Lock) error { panic("no lock was granted") }
+	for _, c := range []*natslock.Client{nil, {}} {
+		for _, acquire := range []func(context.Context, string, ...natslock.LockOption) (*natslock.Lock, error){c.Lock, c.TryLock} {
+			l, err := acquire(ctx, "x")
+			refused(t, err, "made without New")
+			require.Nil(t, l)
+		}
+		refused(t, c.Do(ctx, "x", run), "made without New")
+		refused(t, c.TryDo(ctx, "x", run), "made without New")
+		refused(t, c.Break(ctx, natslock.BreakRequest{Kind: natslock.KindMutex, Name: "x", ID: "A"}), "made without New")
+		_, err := c.Inspect(ctx, natslock.KindMutex, "x")
+		refused(t, err, "made without New")
+		n := 0
+		for _, err := range c.List(ctx, ">") {
+			refused(t, err, "made without New")
+			n++
+		}
+		for _, err := range c.Watch(ctx, ">") {
+			refused(t, err, "made without New")
+			n++
+		}
+		require.Equal(t, 2, n)
+		require.Zero(t, c.Stats())
+		refused(t, c.Healthy(), "made without New")
+		refused(t, c.Close(ctx), "made without New")
+	}
+}
+
+// A lock that was never granted is not held, and its context has ended.
+func TestZeroLock(t *testing.T) {
+	ctx := t.Context()
+	for _, l := range []*natslock.Lock{nil, {}} {
+		require.Zero(t, l.Name())
+		require.Zero(t, l.ID())
+		require.Zero(t, l.Token())
+		require.Zero(t, l.State())
+		require.NotEqual(t, natslock.Held, l.State())
+		require.Equal(t, "none", l.State().String())
+		require.Zero(t, l.Remaining())
+		require.Zero(t, l.ValidUntil())
+		receive(t, l.Done(), "the end of no lock")
+		refused(t, context.Cause(l.Context()), "no acquire has returned")
+		refused(t, l.Err(), "no acquire has returned")
+		refused(t, l.Extend(ctx, 0), "no acquire has returned")
+		refused(t, l.Unlock(ctx), "no acquire has returned")
+		refused(t, l.Do(func(context.Context, *natslock.Lock) error { panic("it runs") }), "no acquire has returned")
+	}
+}
+
+// A nil option, and a nil function to run, are refused before anything is sent.
+func TestNilOption(t *testing.T) {
+	s := testutil.RunServer(t)
+	c := join(t, s)
+	before := c.nc.Stats().OutMsgs
+	_, err := natslock.New(t.Context(), c.nc, natslock.WithTTL(time.Minute), nil)
+	refused(t, err, "nil")
+	_, err = c.Lock(t.Context(), "x", natslock.NoRenew(), nil)
+	refused(t, err, "nil")
+	_, err = c.TryLock(t.Context(), "x", nil)
+	refused(t, err, "nil")
+	refused(t, c.Do(t.Context(), "x", nil), "nil")
+	refused(t, c.TryDo(t.Context(), "x", nil), "nil")
+	require.Equal(t, before, c.nc.Stats().OutMsgs, "nothing is sent")
+	l := mustLock(t, c.Client, "x")
+	refused(t, l.Do(nil), "nil")
+	mustUnlock(t, l)
+}
