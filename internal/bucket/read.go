@@ -3,6 +3,7 @@ package bucket
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/natslock/locks/internal/record"
@@ -58,4 +59,70 @@ func (b *Bucket) Leader(parent context.Context, within time.Duration) (kvstore.S
 	defer cancel()
 	st, err := b.State(ctx, "")
 	return st, Bounded(parent, ctx, err)
+}
+
+// A server removes a record when its TTL is over, but it may be late under load,
+// and after some restarts it forgets the TTLs of what it has stored. So no client
+// waits for the removal alone. A record is overdue when a server's clock has
+// passed the record's own time, its TTL and a slack. An overdue record has no
+// holder: the belief in it ended a margin before its TTL did, and a renewal since
+// then has made another revision.
+//
+// Three lines keep that safe:
+//
+//   - The record was read. A notification can be forged, so its times prove nothing.
+//   - The time is a server's. The local clock only says when to ask for it.
+//   - The write that replaces the record expects exactly the revision that was
+//     judged. A renewal, or another claim, makes the server refuse it.
+
+// AskOverdue says whether a server's clock shows that the entry, which was read, is
+// overdue. It asks for the time only where the estimate of that clock says so.
+func (b *Bucket) AskOverdue(ctx context.Context, entry record.Entry) (bool, error) {
+	if !entry.OverdueAt(b.Now()) {
+		return false, nil
+	}
+	st, err := b.Leader(ctx, AnswerTimeout)
+	return err == nil && entry.OverdueAt(st.Time), err
+}
+
+// Overdue is [Bucket.AskOverdue] for a waiter, which asks again.
+func (b *Bucket) Overdue(ctx context.Context, entry record.Entry) bool {
+	overdue, _ := b.AskOverdue(ctx, entry)
+	return overdue
+}
+
+// Clear deletes the overdue ones among entries, each at exactly its revision, and
+// returns the others. An entry whose deletion was refused or not answered is
+// among them, unless a read shows that another client has deleted the record.
+func (b *Bucket) Clear(ctx context.Context, entries []record.Entry) (rest []record.Entry, err error) {
+	estimate := b.Now()
+	if !slices.ContainsFunc(entries, func(entry record.Entry) bool { return entry.OverdueAt(estimate) }) {
+		return entries, nil
+	}
+	st, err := b.Leader(ctx, AnswerTimeout)
+	if err != nil {
+		return entries, err
+	}
+	for i, entry := range entries {
+		if entry.OverdueAt(st.Time) {
+			err = b.DeleteOverdue(ctx, entry)
+			if err == nil {
+				continue
+			}
+			conflict, refused := errors.AsType[*kvstore.ConflictError](err)
+			if !refused { // the others would fare no better
+				return append(rest, entries[i:]...), err
+			}
+			if now, err := b.Read(ctx, entry.Key, max(conflict.Last, entry.Revision)); err == nil && !now.Live() {
+				continue
+			}
+		}
+		rest = append(rest, entry)
+	}
+	return rest, nil
+}
+
+// DeleteOverdue replaces an overdue record by a tombstone that names its claim.
+func (b *Bucket) DeleteOverdue(ctx context.Context, entry record.Entry) error {
+	return b.Delete(ctx, entry.Key, entry.Revision, entry.ID)
 }

@@ -46,7 +46,7 @@ type Session struct {
 
 	b        *bucket.Bucket
 	renewer  *renewer
-	orphans  *orphans
+	orphans  orphans
 	sender   *bucket.Worker // all I/O of the renewer
 	notifier notifier
 	work     work
@@ -70,7 +70,6 @@ func New(b *bucket.Bucket, cfg Config) *Session {
 	}
 	s.work.ctx, s.work.end = context.WithCancel(context.Background())
 	s.renewer = newRenewer(s)
-	s.orphans = newOrphans(s)
 	b.OnConnection(s.connectionChanged)
 	return s
 }
