@@ -34,13 +34,14 @@ var allowed = map[string][]string{
 	"cmd/":                {"natslock", "rwlock", "kvstore"},
 	"examples/":           {"natslock", "rwlock", "kvstore"},
 	"internal/speed":      {"kvstore", "testutil"}, // like internal/proof
+	"internal/example":    {"natslock"},            // for the examples in tests
 	"internal/tiers":      {},
 	"internal/versions":   {},
 	"internal/readme":     {},
 }
 
 // needServer are the packages that may start a server.
-var needServer = []string{"testutil", "internal/proof", "internal/speed", "cmd/lockctl"}
+var needServer = []string{"testutil", "internal/example", "internal/proof", "internal/speed", "cmd/lockctl"}
 
 // forTests are the packages that tests are made of.
 var forTests = []string{"testutil", "internal/proof", "internal/speed"}
