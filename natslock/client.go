@@ -42,16 +42,19 @@ func (c *Client) ready() error {
 	return nil
 }
 
-// New opens the bucket, or makes it when it is missing and that is allowed, and
-// verifies that it is fit for leases. The first New on a connection starts nats.go's
-// own reply subscription, and one that makes the bucket the client's; all other
-// goroutines and subscriptions come with the first lock. The connection stays the
-// caller's; its options are not touched.
+// New opens the bucket, or creates it if it is missing and [WithCreate] allows that,
+// and verifies that it is safe for locks. Without a deadline in ctx it waits for the
+// server for at most 10 s. The first New on a connection starts nats.go's own reply
+// subscription, and one that creates the bucket the client's; all other goroutines and
+// subscriptions come with the first lock. The connection stays the caller's; New does
+// not touch its options.
 //
-// Errors match [ErrInvalidOption], [ErrInvalidTTL], [ErrUnavailable] (no
-// JetStream, no answer), [ErrPermission], kvstore.ErrBucketConfig (the bucket
-// exists and is not safe for locks; the error names each setting and how to
-// repair it) or kvstore.ErrNotFound (it is missing and may not be made).
+// It returns the client, or an error that matches [ErrInvalidOption],
+// [ErrInvalidTTL], kvstore.ErrInvalidKey (no bucket can have the name),
+// [ErrUnavailable] (no JetStream, no leader, no answer), [ErrPermission],
+// kvstore.ErrBucketConfig (the bucket exists and is not safe for locks; the error
+// names each setting and how to repair it) or kvstore.ErrNotFound (the bucket is
+// missing and may not be created).
 func New(ctx context.Context, nc *nats.Conn, opts ...Option) (*Client, error) {
 	cfg := config{create: true, session: session.Config{WatchAfter: session.DefaultWatchAfter}}
 	for _, opt := range opts {
@@ -96,29 +99,35 @@ func New(ctx context.Context, nc *nats.Conn, opts ...Option) (*Client, error) {
 }
 
 // Lock takes the mutex, waiting for it in the order of arrival until ctx ends
-// or [MaxWait] is over. ctx is also the parent of the lock's context; see
-// [Detached].
+// or [MaxWait] is over; without either it waits as long as it takes, over outages of
+// the server too.
 //
-// It returns the held lock, or an error and no lock: matching [ErrTimeout] (a
-// *[TimeoutError], and ctx's error when that ended the wait), [ErrInvalidName],
-// [ErrInvalidTTL], [ErrInvalidOption], [ErrPermission], [ErrClosed], or
-// [ErrUnavailable] when the bucket is gone or the connection closed. An outage
-// of the server is waited out.
+// The lock's context is a child of ctx: a deadline on ctx ends the work under the lock,
+// not only the wait. Use [MaxWait] to bound the wait alone, or [Detached].
+//
+// It returns the held lock, or an error and no lock. The error matches [ErrTimeout]
+// when the wait was given up (it is a *[TimeoutError], and matches ctx's error when that
+// ended the wait), [ErrInvalidName] (also for a name that this client uses as a
+// reader-writer lock), [ErrInvalidTTL], [ErrInvalidOption], [ErrPermission],
+// [ErrClosed], or [ErrUnavailable] when the bucket is gone or the connection was closed.
 //
 // While the network takes no more bytes but has not failed yet, nats.go blocks
-// whoever wants to write, up to a minute: only then a Lock can outlive its
+// every goroutine that writes, for up to a minute: only then can Lock outlive its
 // context. Contexts of held locks end in time nevertheless.
 func (c *Client) Lock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
 	return c.acquire(ctx, KindMutex, Exclusive, true, name, opts)
 }
 
 // TryLock takes the mutex if it is free and nobody is queued for it. It never
-// queues, and waits for nothing but the server's answers, at most 5 s.
+// queues. It waits for nothing but the server's answers: for at most 5 s, or one TTL
+// if that is shorter.
 //
-// It returns the held lock, or an error and no lock: matching [ErrLocked] (a
-// *[LockedError] that says who holds it), [ErrUnavailable] when the server does
-// not answer, or as [Client.Lock]. It matches [ErrTimeout] and ctx's error when
-// ctx has ended, and [ErrUnavailable] too when that was before the answer came.
+// It returns the held lock, or an error and no lock. The error matches [ErrLocked]
+// when others hold the lock or wait for it (it is a *[LockedError] that names the
+// holder), [ErrUnavailable] when the server does not answer, [ErrTimeout] and ctx's
+// error when ctx has ended, with [ErrUnavailable] if that was before an answer came,
+// or else what that of [Client.Lock] matches. A deadline on ctx ends the work under
+// the lock too: see [Client.Lock].
 func (c *Client) TryLock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
 	return c.acquire(ctx, KindMutex, Exclusive, false, name, opts)
 }
@@ -185,13 +194,18 @@ func (c *Client) hold(ctx context.Context, req acquire.Request) (acquire.Holding
 	return l, nil
 }
 
-// Do runs fn under the mutex. It waits for the lock as [Client.Lock], passes
-// the lock's context, and unlocks when fn returns or panics.
+// Do runs fn under the mutex. It waits for the lock as [Client.Lock] does, passes
+// the lock's context and the lock to fn, and unlocks when fn returns or panics.
 //
-// It returns the error of the acquire, or else fn's error joined with that of
-// the unlock: an error that matches [ErrLost] means that fn, whatever it
+// A deadline on ctx ends fn's context too, however long the wait was. Use [MaxWait] to
+// bound the wait alone.
+//
+// It returns nil when fn ran, returned nil and held the lock to its end. Otherwise it
+// returns the error of the acquire, when fn did not run, or fn's error joined with that
+// of [Lock.Unlock]: an error that matches [ErrLost] means that fn, whatever it
 // returned, may not have been alone. With [Until] one that matches [ErrEnded] means
-// that fn went on after the planned end, when it was not protected.
+// that fn went on after the planned end, when it was not protected. A nil fn is refused
+// with [ErrInvalidOption].
 func (c *Client) Do(ctx context.Context, name string, fn func(ctx context.Context, l *Lock) error, opts ...LockOption) error {
 	if fn == nil {
 		return fmt.Errorf("lock %q: %w", name, errNoFunc)
@@ -204,7 +218,7 @@ func (c *Client) Do(ctx context.Context, name string, fn func(ctx context.Contex
 }
 
 // TryDo is [Client.Do] with [Client.TryLock]: an error matching [ErrLocked]
-// means that fn was not run because the lock is held.
+// means that fn did not run, because others hold the lock or wait for it.
 func (c *Client) TryDo(ctx context.Context, name string, fn func(ctx context.Context, l *Lock) error, opts ...LockOption) error {
 	if fn == nil {
 		return fmt.Errorf("lock %q: %w", name, errNoFunc)
@@ -258,16 +272,17 @@ type Stats struct {
 	Held    int // locks held now
 	Waiting int // acquires queued now
 
-	Granted  uint64
-	Renewed  uint64
-	Released uint64
-	Lost     uint64 // ended without an Unlock, breaks and planned ends left out
+	Granted  uint64 // acquires that got the lock
+	Renewed  uint64 // renewals that the server confirmed in time
+	Released uint64 // locks unlocked inside their validity
+	Lost     uint64 // locks that ended without an Unlock, breaks and planned ends left out
 	Ended    uint64 // [Until] locks held to their planned end
-	Broken   uint64
-	GaveUp   uint64
+	Broken   uint64 // locks that an operator ended
+	GaveUp   uint64 // acquires that their context, MaxWait or Until ended
 }
 
-// Stats returns the counts, without I/O.
+// Stats returns the counts since New, without I/O. Readers that share a lease count
+// as one.
 func (c *Client) Stats() Stats {
 	if c.ready() != nil {
 		return Stats{}
@@ -285,11 +300,13 @@ func (c *Client) Stats() Stats {
 // what is wrong with the connection, the bucket, or the renewals. It does no
 // I/O: it knows the answers to the client's last requests.
 //
-// The error matches [ErrUnavailable] without a connection, and once a write has
-// gone unanswered for 5 s while no other was acknowledged: the bucket's stream may
-// have no leader, or have stopped. The next acknowledgement ends that, or a minute
-// without writes, after which an idle client knows nothing. A write that the
-// server forbids this user does not count.
+// The error matches [ErrUnavailable] without a connection, when the renewal of a held
+// lock is overdue, and once a write has gone unanswered for 5 s while no other was
+// acknowledged: the bucket's stream may have no leader, or have stopped. The next
+// acknowledgement ends that, or a minute without writes, after which an idle client
+// knows nothing. A write that the server forbids this user does not count. The error
+// matches kvstore.ErrBucketConfig or kvstore.ErrNotFound when somebody has changed or
+// deleted the bucket, and [ErrClosed] after Close.
 func (c *Client) Healthy() error {
 	if err := c.ready(); err != nil {
 		return err
@@ -298,12 +315,13 @@ func (c *Client) Healthy() error {
 }
 
 // Close takes no new locks and ends the waiters with [ErrClosed]. It waits for
-// the holders to unlock until ctx ends; the contexts of those that have not by
-// then end with cause [ErrClosed], and their records are left to their TTL,
-// because their work may still be stopping.
+// the holders to unlock until ctx ends. Then it ends the contexts of the other locks
+// with the cause [ErrClosed], and leaves their records to their TTL, because their work
+// may still be stopping. Without an end in ctx it waits as long as locks are held.
 //
 // It returns nil when nothing was held any more, otherwise an error that
-// matches ctx's and names the locks. The connection stays open.
+// matches ctx's and names up to ten of the locks. Further calls name the same. The
+// connection stays open.
 func (c *Client) Close(ctx context.Context) error {
 	if err := c.ready(); err != nil {
 		return err

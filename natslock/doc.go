@@ -5,9 +5,13 @@
 // # Usage
 //
 // A [Client] stands for a process on one connection. [Client.Do] runs a function
-// under a lock; [Client.Lock] and [Client.TryLock] give a [Lock] to unlock.
+// under a lock; [Client.Lock] and [Client.TryLock] return a [Lock] to unlock.
 // What runs under a lock should run under [Lock.Context], which ends when the
 // lock does, and should hand [Lock.Token] to the resource it works on.
+//
+// The lock's context is a child of the context given to Lock or Do. A deadline on
+// that context is therefore the deadline of the work too, not only of the wait. Use
+// [MaxWait] to bound the wait alone, or [Detached] to free the work from the deadline.
 //
 // # Why it excludes
 //
@@ -46,7 +50,7 @@
 // still tell old holders from new ones, unless the backup brings back old
 // sequences. A client refuses those when it has seen higher ones; one that starts
 // after the restore cannot know, and is granted tokens that others have had. A
-// bucket that is deleted and made anew has tokens above all before it.
+// bucket that is deleted and re-created has tokens above all before it.
 //
 // # Concurrency
 //

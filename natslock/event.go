@@ -15,9 +15,9 @@ import (
 type EventType int
 
 const (
-	// EventQueued: somebody began to wait.
+	// EventQueued: a waiter has queued.
 	EventQueued EventType = iota + 1
-	// EventGranted: somebody got the lock.
+	// EventGranted: a client got the lock.
 	EventGranted
 	// EventRenewed: a lease was confirmed for longer.
 	EventRenewed
@@ -31,7 +31,7 @@ const (
 	EventEnded
 	// EventBroken: an operator broke the lock.
 	EventBroken
-	// EventGaveUp: somebody stopped waiting.
+	// EventGaveUp: a waiter gave up.
 	EventGaveUp
 	// EventAtRisk: the connection was closed under a held lock, so it will not
 	// be renewed any more. Observers only.
@@ -62,15 +62,15 @@ type Event struct {
 	// Token is the fencing token, or the ticket of somebody waiting.
 	Token uint64
 	Time  time.Time
-	// Waited is how long the acquire took that was granted or given up; in a
-	// Watch to the millisecond, 0 for a grant without queueing, and for one given
-	// up by the clocks of waiter and server together.
+	// Waited is the time from the call to the grant, or to giving up. A Watch
+	// reports it in milliseconds, and 0 if the holder did not queue; for a waiter
+	// that gave up it compares the clocks of waiter and server.
 	Waited time.Duration
 	// Cause is why a lock ended or a wait was given up. Observers only.
 	Cause error
-	// Holder is who the event is about. Watch only; nil when unknown. After a
-	// release by somebody whom this watch has not seen before, all it has is the
-	// ID and the token.
+	// Holder is the holder or waiter that the event is about. Watch only; nil when
+	// unknown. After the release of a lock that this watch has not seen before, it
+	// has the ID and the token only.
 	Holder *Holder
 }
 

@@ -5,51 +5,20 @@ import (
 	"errors"
 	"fmt"
 	"log"
-	"os"
 	"time"
 
-	"github.com/nats-io/nats-server/v2/server"
-	"github.com/nats-io/nats.go"
-
+	"github.com/natslock/locks/internal/verify/example"
 	"github.com/natslock/locks/natslock"
 )
 
-// connect starts a server for an example and connects to it. A service calls
-// nats.Connect with its server's address instead.
-func connect() (nc *nats.Conn, stop func()) {
-	dir, err := os.MkdirTemp("", "natslock-example-")
-	if err != nil {
-		log.Fatal(err)
-	}
-	s, err := server.NewServer(&server.Options{DontListen: true, JetStream: true, StoreDir: dir, NoLog: true, NoSigs: true})
-	if err != nil {
-		log.Fatal(err)
-	}
-	s.Start()
-	if nc, err = nats.Connect("", nats.InProcessServer(s)); err != nil {
-		log.Fatal(err)
-	}
-	return nc, func() {
-		nc.Close()
-		s.Shutdown()
-		s.WaitForShutdown()
-		os.RemoveAll(dir)
-	}
-}
-
 // Do runs a function under a lock. Its context ends when the lock is lost, so
-// that the work stops before somebody else begins.
+// that the work stops before the next holder begins.
 func ExampleClient_Do() {
-	nc, stop := connect()
-	defer stop()
 	ctx := context.Background()
-	locks, err := natslock.New(ctx, nc)
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer locks.Close(ctx)
+	locks, done := example.Client()
+	defer done()
 
-	err = locks.Do(ctx, "reports.daily", func(ctx context.Context, l *natslock.Lock) error {
+	err := locks.Do(ctx, "reports.daily", func(ctx context.Context, l *natslock.Lock) error {
 		fmt.Println("nobody else makes", l.Name())
 		return ctx.Err()
 	})
@@ -63,14 +32,9 @@ func ExampleClient_Do() {
 }
 
 func ExampleClient_Lock() {
-	nc, stop := connect()
-	defer stop()
 	ctx := context.Background()
-	locks, err := natslock.New(ctx, nc, natslock.WithTTL(10*time.Second))
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer locks.Close(ctx)
+	locks, done := example.Client(natslock.WithTTL(10 * time.Second))
+	defer done()
 
 	l, err := locks.Lock(ctx, "orders.42", natslock.MaxWait(time.Minute))
 	if err != nil {
@@ -88,14 +52,9 @@ func ExampleClient_Lock() {
 
 // TryLock does not wait. Its error says who holds the lock.
 func ExampleClient_TryLock() {
-	nc, stop := connect()
-	defer stop()
 	ctx := context.Background()
-	locks, err := natslock.New(ctx, nc, natslock.WithOwner("web-1"))
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer locks.Close(ctx)
+	locks, done := example.Client(natslock.WithOwner("web-1"))
+	defer done()
 
 	l, err := locks.TryLock(ctx, "cleanup")
 	fmt.Println("first:", err)
@@ -128,14 +87,9 @@ func (r *ledger) write(token uint64, line string) error {
 // A process can be paused for longer than its lease lasts, and go on before it
 // can learn that. The token of its lock tells the resource.
 func Example_fencing() {
-	nc, stop := connect()
-	defer stop()
 	ctx := context.Background()
-	locks, err := natslock.New(ctx, nc)
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer locks.Close(ctx)
+	locks, done := example.Client()
+	defer done()
 	var resource ledger
 
 	slow, err := locks.Lock(ctx, "ledger")

@@ -52,8 +52,8 @@ func (m Mode) String() string {
 	return fmt.Sprintf("Mode(%d)", int(m))
 }
 
-// Info is what the bucket says of one lock. It is a look at one moment: by the
-// time it is read it may be different.
+// Info is what the bucket says of one lock. It may be out of date by the time that its
+// reader sees it.
 type Info struct {
 	Kind Kind
 	Name string
@@ -62,7 +62,7 @@ type Info struct {
 	Holder *Holder
 	// Readers hold a reader-writer lock together.
 	Readers []Holder
-	// Queue is who waits, first in line first.
+	// Queue has the waiters, in the order in which they get the lock.
 	Queue []Waiter
 }
 
@@ -91,17 +91,17 @@ type Holder struct {
 	// server has not removed it: nobody holds the lock by it, and it keeps nobody
 	// out.
 	Overdue bool
-	// Broken holds what the operator said who broke the lock; the holder may
-	// still be stopping. Nil for a lock that was not broken.
+	// Broken is set when an operator has broken the claim; the holder may still be
+	// stopping.
 	Broken *Broken
-	// Revision is that of the record as it was read.
+	// Revision is that of the record when it was read.
 	Revision uint64
 	// Unreadable marks a record that is none of this library's, or from a
 	// later version: held by an unknown owner.
 	Unreadable bool
 }
 
-// Broken is what a break says.
+// Broken says who broke a claim, why and when.
 type Broken struct {
 	By, Reason string
 	At         time.Time // by the operator's clock
@@ -186,12 +186,12 @@ func infoOf(v admin.View) Info {
 }
 
 // Inspect reads one lock. A lock that nobody holds or waits for has an Info
-// without holder and queue: it is not an error. While the bucket has a leader the
-// Info contains what was acknowledged before the call, by anybody; it may be over
-// when it is returned. On a bucket with replicas that takes the reads of
+// without holder and queue: it is not an error. While the bucket has a leader, the
+// Info contains every write that the server acknowledged before the call; it may be
+// out of date when Inspect returns. On a bucket with replicas that takes the reads of
 // [Access.ReadAll]: without them a record may be as old as the replica that
-// answers. Errors match [ErrInvalidName],
-// [ErrUnavailable], [ErrPermission] or the context's.
+// answers. Errors match [ErrInvalidName], [ErrUnavailable], [ErrPermission],
+// [ErrClosed] or ctx's error.
 func (c *Client) Inspect(ctx context.Context, kind Kind, name string) (Info, error) {
 	if err := c.ready(); err != nil {
 		return Info{}, fmt.Errorf("inspect lock %q: %w", name, err)
@@ -203,10 +203,11 @@ func (c *Client) Inspect(ctx context.Context, kind Kind, name string) (Info, err
 	return infoOf(v), nil
 }
 
-// List reads the locks of all kinds whose names match a pattern: tokens may be
-// "*", the last one ">" for the rest of the name, so ">" lists all. The order is
-// that of the names. Locks are read one after the other, not at one moment. An
-// error ends the sequence.
+// List yields the locks of all kinds whose names match a pattern and that are held or
+// waited for: tokens may be "*", the last one ">" for the rest of the name, so ">" lists
+// all. The order is that of the names. The locks are not read at one moment. An error
+// ends the sequence: it matches [ErrInvalidName] for a pattern that matches no name,
+// [ErrUnavailable], [ErrPermission], [ErrClosed] or ctx's error.
 func (c *Client) List(ctx context.Context, pattern string) iter.Seq2[Info, error] {
 	return func(yield func(Info, error) bool) {
 		if err := c.ready(); err != nil {

@@ -41,8 +41,9 @@ func (s State) String() string {
 	return fmt.Sprintf("State(%d)", int(s))
 }
 
-// Lock is a lock that was granted. It must be unlocked. A Lock that is dropped
-// without is noticed and warned of; its lease then runs out.
+// Lock is a lock that was granted. Its holder must unlock it. When a Lock is dropped
+// without Unlock, the client logs a warning and no longer renews the lease, which then
+// ends.
 //
 // A zero Lock holds nothing: its methods that return errors return one matching
 // [ErrInvalidOption], its context has ended, and the others return zero values.
@@ -87,7 +88,7 @@ func (l *Lock) Name() string { return l.holding().Name() }
 func (l *Lock) ID() string { return l.holding().ID() }
 
 // Token returns the fencing token. It is greater than that of every holder
-// before, also across a bucket that was made again. It is below 2^63, and
+// before, also across a bucket that was re-created. It is below 2^63, and
 // below 2^53 until the year 2255. A resource that refuses tokens smaller than
 // the greatest it has seen is safe from holders that were paused past their
 // validity.
@@ -100,7 +101,7 @@ func (l *Lock) Token() uint64 { return l.holding().Token() }
 // held.
 func (l *Lock) Context() context.Context { return l.holding().Context() }
 
-// Done is the lock's context's Done.
+// Done returns the Done channel of the lock's context.
 func (l *Lock) Done() <-chan struct{} { return l.holding().Context().Done() }
 
 // Err returns nil while the lock is held and its context has not ended, then
@@ -112,7 +113,7 @@ func (l *Lock) Err() error {
 	return context.Cause(l.holding().Context())
 }
 
-// State returns the state. It looks at the clock itself and does no I/O.
+// State returns the state. It checks the clock itself and does no I/O.
 func (l *Lock) State() State {
 	h := l.holding()
 	if h == (noLock{}) {
@@ -145,12 +146,13 @@ func (l *Lock) Remaining() time.Duration {
 // Extend confirms the lock with the server now, with a new TTL, which has the
 // limits of [TTL]; 0 keeps the TTL.
 //
-// It returns nil when the server has confirmed it within the validity: the
-// validity then counts from this call's sending. Otherwise the error is the
-// cause of the lock's end, matches [ErrInvalidTTL], or matches ctx's error: then
-// it is not known whether the server has taken it, and the validity is as it
-// was, or shorter if a shorter TTL was asked for. Where ctx had ended before,
-// nothing was asked for.
+// It returns nil when the server has confirmed the lock within the validity: the
+// validity then counts from the sending of this call's request. Otherwise the error
+// matches [ErrInvalidTTL] (also for an [Until] lock; nothing was sent), is the cause of
+// the lock's end (see [Lock.Context]), or matches ctx's error. If ctx ended during the
+// call, it matches [ErrUnavailable] too: the server may have extended the lock, and its
+// validity is as it was, or shorter if ttl was shorter. If ctx had ended before the
+// call, nothing was sent. Without an end in ctx, Extend waits until the validity ends.
 func (l *Lock) Extend(ctx context.Context, ttl time.Duration) error {
 	err := l.holding().Extend(ctx, ttl)
 	runtime.KeepAlive(l)
@@ -179,7 +181,8 @@ func (l *Lock) Unlock(ctx context.Context) error {
 }
 
 // Do runs fn under the lock, with the lock's context, and unlocks when fn
-// returns or panics. It returns fn's error joined with that of the unlock.
+// returns or panics. It returns fn's error joined with that of [Lock.Unlock]. A nil fn
+// is refused with [ErrInvalidOption], and the lock stays held.
 func (l *Lock) Do(fn func(ctx context.Context, l *Lock) error) (err error) {
 	if l.holding() == (noLock{}) {
 		return errNoLock

@@ -52,8 +52,8 @@ func WithJetStream(js jetstream.JetStream) Option {
 	}
 }
 
-// WithBucket names the bucket, "natslock" by default. Locks in different
-// buckets are different locks.
+// WithBucket names the bucket, "natslock" by default: letters, digits, '-' and '_'.
+// Locks in different buckets are different locks.
 func WithBucket(name string) Option {
 	return func(c *config) error {
 		if name == "" {
@@ -64,9 +64,10 @@ func WithBucket(name string) Option {
 	}
 }
 
-// WithBucketConfig says how the bucket is made when it is missing: replicas,
-// storage, limits. An existing bucket is never changed. Its bucket name, if
-// set, is used like that of [WithBucket].
+// WithBucketConfig says how to create the bucket if it is missing: replicas,
+// storage, limits; by default one replica, in files, without a limit. It never changes
+// an existing bucket. Its bucket name, if set, counts like that of [WithBucket], which
+// goes before it.
 func WithBucketConfig(cfg kvstore.Config) Option {
 	return func(c *config) error {
 		c.store = cfg
@@ -74,7 +75,8 @@ func WithBucketConfig(cfg kvstore.Config) Option {
 	}
 }
 
-// WithCreate says whether a missing bucket may be made; true by default.
+// WithCreate says whether [New] may create a missing bucket; true by default. With
+// false, New returns an error matching kvstore.ErrNotFound instead.
 func WithCreate(allowed bool) Option {
 	return func(c *config) error {
 		c.create = allowed
@@ -94,7 +96,7 @@ func WithTTL(d time.Duration) Option {
 }
 
 // WithOwner sets the name that others see as the holder's, "host:pid" by
-// default. It need not be unique and decides nothing.
+// default. It need not be unique and decides nothing. It has at most 1024 bytes.
 func WithOwner(owner string) Option {
 	return func(c *config) error {
 		if len(owner) > 1024 {
@@ -105,8 +107,9 @@ func WithOwner(owner string) Option {
 	}
 }
 
-// WithRenewFraction sets after which part of its TTL a lease is renewed, in
-// (0, 1); a third by default, which leaves room for more tries.
+// WithRenewFraction sets the fraction of its TTL after which a lease is renewed:
+// in (0, 1), a third by default, which leaves time for two more tries. A lease is
+// renewed after four fifths of its validity at the latest.
 func WithRenewFraction(f float64) Option {
 	return func(c *config) error {
 		if !(f > 0 && f < 1) {
@@ -117,9 +120,9 @@ func WithRenewFraction(f float64) Option {
 	}
 }
 
-// WithSafetyMargin sets which part of its TTL, at its end, a lease is not
-// believed in any more: in (0, 0.5], 0.1 by default, never more than 1 s nor less
-// than a thousandth. It is how far the client's clock may run wrong.
+// WithSafetyMargin sets how long before the end of its TTL the validity of a lease
+// ends, as a fraction of the TTL: in (0, 0.5], 0.1 by default. The margin is at most 1 s
+// and at least a thousandth of the TTL. It is how far the client's clock may run wrong.
 func WithSafetyMargin(f float64) Option {
 	return func(c *config) error {
 		if !(f > 0 && f <= 0.5) {
@@ -130,8 +133,8 @@ func WithSafetyMargin(f float64) Option {
 	}
 }
 
-// WithReleaseTimeout bounds how long [Lock.Unlock] waits for the server, 5 s by
-// default. It does not depend on Unlock's context.
+// WithReleaseTimeout bounds how long [Lock.Unlock] waits for the server: positive, 5 s
+// by default. It does not depend on Unlock's context.
 func WithReleaseTimeout(d time.Duration) Option {
 	return func(c *config) error {
 		if d <= 0 {
@@ -142,9 +145,9 @@ func WithReleaseTimeout(d time.Duration) Option {
 	}
 }
 
-// WithWatchAfter sets how long a lock is held before its record is watched, so
-// that a break is told at once rather than at the next renewal; 1 s by default,
-// which spares short critical sections the subscription. 0 watches from the
+// WithWatchAfter sets how long a lock is held before the client watches its record.
+// The holder learns of a break at once then, otherwise at the next renewal. It is 1 s by
+// default, which spares short critical sections the subscription. 0 watches from the
 // start, a negative duration never.
 func WithWatchAfter(d time.Duration) Option {
 	return func(c *config) error {
@@ -153,8 +156,8 @@ func WithWatchAfter(d time.Duration) Option {
 	}
 }
 
-// WithLogger sets where warnings go. The default is silence. Values of records
-// and credentials are never logged.
+// WithLogger sets the logger that receives warnings; by default there is none. The
+// client never logs credentials or the values of records.
 func WithLogger(l *slog.Logger) Option {
 	return func(c *config) error {
 		if l == nil {
@@ -215,8 +218,11 @@ func TTL(d time.Duration) LockOption {
 	}
 }
 
-// MaxWait bounds the waiting, beside the context. It must be positive: to not
-// wait at all there is [Client.TryLock], which ignores it.
+// MaxWait bounds the wait for the lock, and nothing else: unlike a deadline on the
+// context, it does not end the work under the lock. When it is over, the acquire
+// returns [ErrTimeout]. By default the wait has no bound but the context. MaxWait must
+// be positive, or the acquire returns [ErrInvalidOption]: to not wait at all there is
+// [Client.TryLock], which ignores MaxWait.
 func MaxWait(d time.Duration) LockOption {
 	return func(c *lockConfig) error {
 		if d <= 0 {
@@ -227,8 +233,8 @@ func MaxWait(d time.Duration) LockOption {
 	}
 }
 
-// Meta attaches data to the lock, shown to whoever inspects it. It is not
-// secret and must fit, with the owner, into 14 KiB.
+// Meta attaches data to the lock, for everybody who inspects it: it is not secret. With
+// the owner it must fit into 14 KiB, or the acquire returns [ErrInvalidOption].
 func Meta(m map[string]string) LockOption {
 	m = maps.Clone(m)
 	return func(c *lockConfig) error {
@@ -238,9 +244,10 @@ func Meta(m map[string]string) LockOption {
 }
 
 // Until takes a lock that ends at t, at most 365 days ahead, and is never
-// renewed: for jobs that may run once per period. Waiting for it ends at t, too.
-// The server frees it 2 s after t, or a thousandth of its length if that is more,
-// or at Unlock.
+// renewed: for jobs that may run once per period. The wait for it ends at t, too.
+// The server frees it up to 2 s after t, or a thousandth of its length if that is more,
+// or at Unlock. A t that is past or too far ahead makes the acquire return
+// [ErrInvalidTTL], Until together with [TTL] or [NoRenew] [ErrInvalidOption].
 //
 // A lock that is held to t has ended as planned, and is not lost: its context ends
 // with a cause that matches [ErrEnded], and so does an Unlock after t. [Lock.Extend]
@@ -255,7 +262,8 @@ func Until(t time.Time) LockOption {
 	}
 }
 
-// NoRenew takes a lease that only [Lock.Extend] prolongs.
+// NoRenew takes a lease that only [Lock.Extend] prolongs. It is lost when its TTL, less
+// the margin, is over.
 func NoRenew() LockOption {
 	return func(c *lockConfig) error {
 		c.req.Fixed = true
@@ -263,8 +271,8 @@ func NoRenew() LockOption {
 	}
 }
 
-// Detached makes the lock's context keep the values of the acquire's but not
-// its end.
+// Detached makes the lock's context keep the values of the acquire's context but not
+// its end: a deadline or a cancellation then ends the wait and not the work.
 func Detached() LockOption {
 	return func(c *lockConfig) error {
 		c.req.Detached = true
@@ -275,8 +283,9 @@ func Detached() LockOption {
 // EarlyWarning calls fn when no more than d of the validity is left: the last
 // confirmation is old, and the lock may be about to be lost. A confirmation
 // arms it again, so d should be well below the part of the TTL that is left when
-// a renewal is due, two thirds by default. fn runs on a goroutine that it must not block for long; it does
-// not run for a lock whose handle is gone.
+// a renewal is due, two thirds by default. fn runs on a goroutine that it must not
+// block for long; it does not run for a lock whose handle was dropped. A d that is not
+// positive, or a nil fn, makes the acquire return [ErrInvalidOption].
 func EarlyWarning(d time.Duration, fn func(*Lock)) LockOption {
 	return func(c *lockConfig) error {
 		if d <= 0 || fn == nil {

@@ -63,10 +63,12 @@ func (rw *RWLock) acquire(ctx context.Context, mode natslock.Mode, wait bool, na
 }
 
 // Lock takes the lock for writing, waiting in line until ctx ends or
-// [natslock.MaxWait] is over. What it returns is as for [natslock.Client.Lock],
-// and, on a bucket with replicas, an error matching [natslock.ErrUnavailable] when
-// the link is so slow that two writes and two answers do not fit into 800 ms: the
-// writer could then never get in.
+// [natslock.MaxWait] is over. A deadline on ctx ends the work under the lock too, not
+// only the wait: use MaxWait to bound the wait alone.
+//
+// It returns what [natslock.Client.Lock] returns, and, on a bucket with replicas, an
+// error matching [natslock.ErrUnavailable] when the link is so slow that two writes and
+// two answers do not fit into 800 ms: the writer could then never get in.
 //
 // A name that this client uses as a mutex is refused with an error matching
 // [natslock.ErrInvalidName]: the two are different locks.
@@ -75,12 +77,14 @@ func (rw *RWLock) Lock(ctx context.Context, name string, opts ...natslock.LockOp
 }
 
 // TryLock takes the lock for writing if nobody holds it or waits for it. It never
-// queues. The error then matches [natslock.ErrLocked].
+// queues. Otherwise the error matches [natslock.ErrLocked]; other errors are those of
+// [natslock.Client.TryLock].
 func (rw *RWLock) TryLock(ctx context.Context, name string, opts ...natslock.LockOption) (*natslock.Lock, error) {
 	return rw.acquire(ctx, natslock.Exclusive, false, name, opts)
 }
 
-// RLock takes the lock for reading, waiting in line like [RWLock.Lock].
+// RLock takes the lock for reading, waiting in line like [RWLock.Lock]. It returns
+// what [natslock.Client.Lock] returns.
 //
 // Without options that ask for a lease of its own (TTL, Until, NoRenew, Meta,
 // EarlyWarning) the lock may share a lease, and so the ID and the token, with
@@ -91,13 +95,15 @@ func (rw *RWLock) RLock(ctx context.Context, name string, opts ...natslock.LockO
 }
 
 // TryRLock takes the lock for reading if no writer holds it and nobody waits for
-// it. It never queues. The error then matches [natslock.ErrLocked].
+// it. It never queues. Otherwise the error matches [natslock.ErrLocked]; other errors
+// are those of [natslock.Client.TryLock].
 func (rw *RWLock) TryRLock(ctx context.Context, name string, opts ...natslock.LockOption) (*natslock.Lock, error) {
 	return rw.acquire(ctx, natslock.Shared, false, name, opts)
 }
 
 // Do runs fn under the write lock; see [natslock.Client.Do]. Errors of the acquire
-// are those of [RWLock.Lock].
+// are those of [RWLock.Lock]. A deadline on ctx ends fn's context too: use
+// [natslock.MaxWait] to bound the wait alone.
 func (rw *RWLock) Do(ctx context.Context, name string, fn func(ctx context.Context, l *natslock.Lock) error, opts ...natslock.LockOption) error {
 	return under(ctx, rw.Lock, name, fn, opts)
 }
@@ -109,8 +115,8 @@ func (rw *RWLock) TryDo(ctx context.Context, name string, fn func(ctx context.Co
 	return under(ctx, rw.TryLock, name, fn, opts)
 }
 
-// RDo runs fn under the read lock; see [natslock.Client.Do]. Errors of the acquire
-// are those of [RWLock.RLock].
+// RDo runs fn under the read lock; see [natslock.Client.Do] and [RWLock.Do]. Errors of
+// the acquire are those of [RWLock.RLock].
 func (rw *RWLock) RDo(ctx context.Context, name string, fn func(ctx context.Context, l *natslock.Lock) error, opts ...natslock.LockOption) error {
 	return under(ctx, rw.RLock, name, fn, opts)
 }

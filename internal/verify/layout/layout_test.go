@@ -43,7 +43,7 @@ var floors = [][]string{
 // only narrows what a package imports of the floors below it.
 var only = map[string][]string{
 	"rwlock":     {"natslock", "kvstore", "internal/bridge"},
-	"testutil":   {"kvstore", "internal/bridge"},
+	"testutil":   {"natslock", "kvstore", "internal/bridge"},
 	"cmd/*":      {"natslock", "rwlock", "kvstore"},
 	"examples/*": {"natslock", "rwlock", "kvstore"},
 }
@@ -54,11 +54,12 @@ var only = map[string][]string{
 const verify = "internal/verify/"
 
 var forTests = map[string][]string{
+	verify + "example": {"natslock"},
 	verify + "history": {"natslock", "rwlock", "kvstore", "testutil"},
 }
 
 // needServer are the packages that may start a server.
-var needServer = []string{"testutil", verify + "history", "cmd/lockctl"}
+var needServer = []string{"testutil", verify + "example", verify + "history", "cmd/lockctl"}
 
 // knowsNATS are the packages that speak to the server. All others know kvstore.KV.
 var knowsNATS = []string{"kvstore", "natslock", "testutil", "cmd/*", "examples/*", verify + "*"}

@@ -1,0 +1,228 @@
+package natslock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"time"
+
+	"github.com/natslock/locks/internal/verify/example"
+	"github.com/natslock/locks/natslock"
+)
+
+// A process needs one client for each connection.
+func ExampleNew() {
+	nc, stop := example.Connect() // a service calls nats.Connect
+	defer stop()
+	ctx := context.Background()
+	locks, err := natslock.New(ctx, nc, natslock.WithOwner("billing-1"), natslock.WithTTL(30*time.Second))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer locks.Close(ctx)
+	fmt.Println(locks.Healthy())
+	// Output: <nil>
+}
+
+// TryDo leaves the work to the client that is at it already.
+func ExampleClient_TryDo() {
+	ctx := context.Background()
+	locks, done := example.Client()
+	defer done()
+
+	err := locks.TryDo(ctx, "cleanup", func(ctx context.Context, l *natslock.Lock) error {
+		err := locks.TryDo(ctx, "cleanup", func(context.Context, *natslock.Lock) error {
+			fmt.Println("this does not run")
+			return nil
+		})
+		fmt.Println("left to others:", errors.Is(err, natslock.ErrLocked))
+		return nil
+	})
+	fmt.Println(err)
+	// Output:
+	// left to others: true
+	// <nil>
+}
+
+// MaxWait bounds the wait and not the work, unlike a deadline on the context.
+func ExampleMaxWait() {
+	ctx := context.Background()
+	locks, done := example.Client()
+	defer done()
+	l, err := locks.Lock(ctx, "orders.42")
+	if err != nil {
+		log.Fatal(err)
+	}
+
+	_, err = locks.Lock(ctx, "orders.42", natslock.MaxWait(50*time.Millisecond))
+	fmt.Println(errors.Is(err, natslock.ErrTimeout), l.State())
+	_ = l.Unlock(ctx)
+	// Output: true held
+}
+
+// A deadline on the context given to Lock ends the work, too. Detached keeps it from
+// that.
+func ExampleDetached() {
+	locks, done := example.Client()
+	defer done()
+	ctx, cancel := context.WithCancel(context.Background())
+	child, err := locks.Lock(ctx, "a")
+	if err != nil {
+		log.Fatal(err)
+	}
+	detached, err := locks.Lock(ctx, "b", natslock.Detached())
+	if err != nil {
+		log.Fatal(err)
+	}
+
+	cancel()
+	fmt.Println(child.State(), child.Context().Err())
+	fmt.Println(detached.State(), detached.Context().Err())
+	_ = child.Unlock(ctx) // works with a context that has ended
+	_ = detached.Unlock(ctx)
+	// Output:
+	// held context canceled
+	// held <nil>
+}
+
+// Until takes a lock for the rest of a period. It is never renewed, so that nobody else
+// runs the job in this period, even if this process dies.
+func ExampleUntil() {
+	ctx := context.Background()
+	locks, done := example.Client()
+	defer done()
+	end := time.Now().Add(2 * time.Second)
+
+	l, err := locks.TryLock(ctx, "report.hourly", natslock.Until(end))
+	if err != nil {
+		log.Fatal(err) // errors.Is(err, natslock.ErrLocked): another process runs it
+	}
+	<-l.Done()
+	fmt.Println(l.State(), errors.Is(l.Err(), natslock.ErrEnded), errors.Is(l.Err(), natslock.ErrLost))
+	// Output: ended true false
+}
+
+// A lease that is not renewed ends by itself, unless it is extended.
+func ExampleLock_Extend() {
+	ctx := context.Background()
+	locks, done := example.Client()
+	defer done()
+
+	l, err := locks.Lock(ctx, "migration", natslock.NoRenew(), natslock.TTL(10*time.Second))
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(l.Remaining() > 10*time.Second)
+	if err := l.Extend(ctx, time.Hour); err != nil {
+		log.Fatal(err) // not confirmed: the validity is as it was
+	}
+	fmt.Println(l.Remaining() > 50*time.Minute)
+	_ = l.Unlock(ctx)
+	// Output:
+	// false
+	// true
+}
+
+// The lock's context ends with the lock. Its cause says why.
+func ExampleLock_Context() {
+	ctx := context.Background()
+	locks, done := example.Client()
+	defer done()
+
+	l, err := locks.Lock(ctx, "orders.42")
+	if err != nil {
+		log.Fatal(err)
+	}
+	work := l.Context()
+	fmt.Println(work.Err())
+	_ = l.Unlock(ctx)
+	cause := context.Cause(work)
+	fmt.Println(errors.Is(cause, natslock.ErrReleased), errors.Is(cause, natslock.ErrLost))
+	// Output:
+	// <nil>
+	// true false
+}
+
+// Unlock says whether the lock was held to that moment.
+func ExampleLock_Unlock() {
+	ctx := context.Background()
+	locks, done := example.Client()
+	defer done()
+
+	l, err := locks.Lock(ctx, "orders.42")
+	if err != nil {
+		log.Fatal(err)
+	}
+	switch err := l.Unlock(ctx); {
+	case err == nil:
+		fmt.Println("alone all the time")
+	case errors.Is(err, natslock.ErrLost):
+		fmt.Println("others may have got in:", err)
+	case errors.Is(err, natslock.ErrUnavailable):
+		fmt.Println("alone all the time, but the next one may have to wait for the TTL:", err)
+	}
+	// Output: alone all the time
+}
+
+// Do runs a function under a lock that is held already, and unlocks it.
+func ExampleLock_Do() {
+	ctx := context.Background()
+	locks, done := example.Client()
+	defer done()
+
+	l, err := locks.TryLock(ctx, "orders.42")
+	if err != nil {
+		log.Fatal(err)
+	}
+	err = l.Do(func(ctx context.Context, l *natslock.Lock) error {
+		fmt.Println(l.State())
+		return ctx.Err()
+	})
+	fmt.Println(l.State(), err)
+	// Output:
+	// held
+	// released <nil>
+}
+
+// A resource that refuses tokens lower than the greatest it has seen is safe from
+// holders that were paused; see the example of the package.
+func ExampleLock_Token() {
+	ctx := context.Background()
+	locks, done := example.Client()
+	defer done()
+
+	first, err := locks.Lock(ctx, "orders.42")
+	if err != nil {
+		log.Fatal(err)
+	}
+	_ = first.Unlock(ctx)
+	second, err := locks.Lock(ctx, "orders.42")
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(second.Token() > first.Token())
+	_ = second.Unlock(ctx)
+	// Output: true
+}
+
+// EarlyWarning is called while there is time left to stop.
+func ExampleEarlyWarning() {
+	_ = func(ctx context.Context, locks *natslock.Client, batches []func(context.Context) error) error {
+		stop := make(chan struct{}, 1)
+		warn := natslock.EarlyWarning(3*time.Second, func(*natslock.Lock) { stop <- struct{}{} })
+		return locks.Do(ctx, "import", func(ctx context.Context, l *natslock.Lock) error {
+			for _, batch := range batches {
+				select {
+				case <-stop:
+					return errors.New("stopped early: the server does not answer")
+				default:
+				}
+				if err := batch(ctx); err != nil {
+					return err
+				}
+			}
+			return nil
+		}, warn)
+	}
+}

@@ -1,0 +1,179 @@
+package rwlock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+
+	"github.com/natslock/locks/internal/verify/example"
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/rwlock"
+)
+
+// Readers share the lock, a writer is alone.
+func ExampleNew() {
+	ctx := context.Background()
+	locks, done := example.Client() // natslock.New
+	defer done()
+	rw := rwlock.New(locks)
+
+	err := rw.RDo(ctx, "index", func(ctx context.Context, l *natslock.Lock) error {
+		fmt.Println("reading:", l.Name())
+		return nil
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	err = rw.Do(ctx, "index", func(ctx context.Context, l *natslock.Lock) error {
+		fmt.Println("writing:", l.Name())
+		return nil
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	// Output:
+	// reading: index
+	// writing: index
+}
+
+// A writer's token is greater than that of each reader it has waited for.
+func ExampleRWLock_Lock() {
+	ctx := context.Background()
+	locks, done := example.Client()
+	defer done()
+	rw := rwlock.New(locks)
+
+	reader, err := rw.RLock(ctx, "index")
+	if err != nil {
+		log.Fatal(err)
+	}
+	_ = reader.Unlock(ctx)
+	writer, err := rw.Lock(ctx, "index")
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(writer.Token() > reader.Token())
+	_ = writer.Unlock(ctx)
+	// Output: true
+}
+
+func ExampleRWLock_RLock() {
+	ctx := context.Background()
+	locks, done := example.Client()
+	defer done()
+	rw := rwlock.New(locks)
+
+	first, err := rw.RLock(ctx, "index")
+	if err != nil {
+		log.Fatal(err)
+	}
+	second, err := rw.RLock(ctx, "index")
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(first.State(), second.State())
+	_ = first.Unlock(ctx)
+	_ = second.Unlock(ctx)
+	// Output: held held
+}
+
+// TryLock does not wait for readers.
+func ExampleRWLock_TryLock() {
+	ctx := context.Background()
+	locks, done := example.Client()
+	defer done()
+	rw := rwlock.New(locks)
+
+	reader, err := rw.RLock(ctx, "index")
+	if err != nil {
+		log.Fatal(err)
+	}
+	_, err = rw.TryLock(ctx, "index")
+	fmt.Println(errors.Is(err, natslock.ErrLocked))
+	_ = reader.Unlock(ctx)
+	// Output: true
+}
+
+// TryRLock does not wait for a writer.
+func ExampleRWLock_TryRLock() {
+	ctx := context.Background()
+	locks, done := example.Client()
+	defer done()
+	rw := rwlock.New(locks)
+
+	writer, err := rw.Lock(ctx, "index")
+	if err != nil {
+		log.Fatal(err)
+	}
+	_, err = rw.TryRLock(ctx, "index")
+	fmt.Println(errors.Is(err, natslock.ErrLocked))
+	_ = writer.Unlock(ctx)
+	// Output: true
+}
+
+func ExampleRWLock_Do() {
+	ctx := context.Background()
+	locks, done := example.Client()
+	defer done()
+
+	err := rwlock.New(locks).Do(ctx, "index", func(ctx context.Context, l *natslock.Lock) error {
+		fmt.Println("alone")
+		return ctx.Err()
+	})
+	fmt.Println(err)
+	// Output:
+	// alone
+	// <nil>
+}
+
+func ExampleRWLock_RDo() {
+	ctx := context.Background()
+	locks, done := example.Client()
+	defer done()
+
+	err := rwlock.New(locks).RDo(ctx, "index", func(ctx context.Context, l *natslock.Lock) error {
+		fmt.Println("with other readers")
+		return ctx.Err()
+	})
+	fmt.Println(err)
+	// Output:
+	// with other readers
+	// <nil>
+}
+
+// TryDo leaves the work when readers are inside.
+func ExampleRWLock_TryDo() {
+	ctx := context.Background()
+	locks, done := example.Client()
+	defer done()
+	rw := rwlock.New(locks)
+
+	err := rw.RDo(ctx, "index", func(ctx context.Context, l *natslock.Lock) error {
+		return rw.TryDo(ctx, "index", func(context.Context, *natslock.Lock) error {
+			fmt.Println("this does not run")
+			return nil
+		})
+	})
+	fmt.Println(errors.Is(err, natslock.ErrLocked))
+	// Output: true
+}
+
+// TryRDo reads beside other readers, and leaves the work when a writer is inside.
+func ExampleRWLock_TryRDo() {
+	ctx := context.Background()
+	locks, done := example.Client()
+	defer done()
+	rw := rwlock.New(locks)
+
+	err := rw.RDo(ctx, "index", func(ctx context.Context, l *natslock.Lock) error {
+		return rw.TryRDo(ctx, "index", func(context.Context, *natslock.Lock) error {
+			fmt.Println("beside the other reader")
+			return nil
+		})
+	})
+	fmt.Println(err)
+	// Output:
+	// beside the other reader
+	// <nil>
+}
