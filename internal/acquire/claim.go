@@ -17,10 +17,9 @@ import (
 
 // draft is what the claims of a bid have in common.
 type draft struct {
-	kind   record.Kind
 	name   string // the lock's
-	key    string // of the next claim; "": prefix and the claim's id
-	prefix string
+	keys   record.Keys
+	vacant string // the key of the next claim; "": its own
 	guard  string // the literal key that the expectation is about; "": the own
 	body   record.Body
 	ttl    time.Duration
@@ -100,11 +99,16 @@ type reply struct {
 
 // claim begins a claim of what d says.
 func (c *Client) claim(d *draft) *claim {
-	cl := &claim{c: c, draft: d, key: d.key, guard: d.guard, id: rand.Text(), wake: make(chan struct{}, 1)}
-	if cl.key == "" {
-		cl.key = d.prefix + cl.id
-	} else if d.prefix != "" { // a key that was left serves one claim
-		d.key = ""
+	cl := &claim{c: c, draft: d, guard: d.guard, id: rand.Text(), wake: make(chan struct{}, 1)}
+	switch {
+	case d.vacant != "": // a key that was left serves one claim
+		cl.key, d.vacant = d.vacant, ""
+	case d.body.Status == record.StatusWaiting:
+		cl.key = d.keys.Place(cl.id)
+	case d.guard != "":
+		cl.key = d.keys.Reader(cl.id)
+	default:
+		cl.key = d.keys.Gate
 	}
 	cl.attempts, cl.replies = cl.firstAttempt[:0], cl.firstReply[:0]
 	return cl
@@ -244,7 +248,7 @@ func (cl *claim) take(n int, revision uint64, at clock.Instant) result {
 	if revision <= a.floor {
 		cl.c.s.Discard(cl.key, cl.id, revision)
 		return result{outcome: failed, err: fmt.Errorf(
-			"%w: fencing tokens went backwards, from %d to %d: the bucket was restored from a backup or made again with a clock behind; make it anew with a first_seq above", bucket.ErrUnavailable, a.floor, revision)}
+			"%w: fencing tokens went backwards, from %d to %d: the bucket was restored from a backup, or re-created by a client whose clock is behind; re-create it with a higher first_seq", bucket.ErrUnavailable, a.floor, revision)}
 	}
 	return result{outcome: granted, n: n, revision: revision}
 }
@@ -258,7 +262,7 @@ func (r result) grant(cl *claim) session.Granted {
 	body := cl.draft.body
 	body.Since, body.Waited = a.since, a.waited
 	return session.Granted{
-		Kind: cl.draft.kind, Name: cl.draft.name, Key: cl.key, Once: cl.guard != "", ID: cl.id, Token: r.revision,
+		Kind: cl.draft.keys.Kind, Name: cl.draft.name, Key: cl.key, Once: cl.guard != "", ID: cl.id, Token: r.revision,
 		Body: body, Terms: a.terms, Sent: a.sent,
 	}
 }

@@ -179,52 +179,56 @@ func (d *drain) prove(r answer) (result, bool) {
 	return result{}, false
 }
 
-// ask asks the leader for the readers that are left.
+// ask asks the leader for the readers that are left. It deletes those that are overdue;
+// then only an answer from after the deletion is a proof.
 func (d *drain) ask() (answer, error) {
+	for {
+		r, deleted, err := d.askOnce()
+		if !deleted {
+			return r, err
+		}
+	}
+}
+
+func (d *drain) askOnce() (r answer, deleted bool, err error) {
 	b := d.a.c.b
 	ctx, cancel := context.WithTimeout(d.a.ctx, 2*bucket.AnswerTimeout)
 	defer cancel()
-	for {
-		var r answer
-		r.sent, r.revision = d.gate.Confirmation()
-		st, err := b.State(ctx, d.a.keys.Reader("*"))
-		r.at = b.Instant()
-		if err != nil {
-			return answer{}, err
+	r.sent, r.revision = d.gate.Confirmation()
+	st, err := b.State(ctx, d.a.keys.Reader("*"))
+	r.at = b.Instant()
+	if err != nil {
+		return answer{}, false, err
+	}
+	r.knows = st.LastRevision >= r.revision && st.Leader != ""
+	r.alone = st.Replicas == 1
+	for _, key := range st.Keys {
+		if d.departed.gone[key] {
+			continue
 		}
-		r.knows = st.LastRevision >= r.revision && st.Leader != ""
-		r.alone = st.Replicas == 1
-		deleted := false
-		for _, key := range st.Keys {
-			if d.departed.gone[key] {
-				continue
-			}
-			// A replica that lags would show a reader whose tombstone was notified.
-			rec, err := b.Get(ctx, key, d.departed.take(key))
-			switch {
-			case err == nil && rec.Deleted:
-				// Dead by its own tombstone, and for ever: ids are not used again.
-				d.departed.gone[key] = true
-			case err == nil:
-				entry := record.Of(rec)
-				if entry.OverdueAt(st.Time) {
-					if b.DeleteOverdue(ctx, entry) == nil {
-						d.departed.gone[key], deleted = true, true // a renewal would have made the server refuse that
-						continue
-					}
-					entry = record.Entry{} // it has changed, or is unknown: ask again
+		// A replica that lags would show a reader whose tombstone was notified.
+		rec, err := b.Get(ctx, key, d.departed.take(key))
+		switch {
+		case err == nil && rec.Deleted:
+			// Dead by its own tombstone, and for ever: ids are not used again.
+			d.departed.gone[key] = true
+		case err == nil:
+			entry := record.Of(rec)
+			if entry.OverdueAt(st.Time) {
+				if b.DeleteOverdue(ctx, entry) == nil {
+					d.departed.gone[key], deleted = true, true // a renewal would have made the server refuse that
+					continue
 				}
-				r.readers = append(r.readers, entry)
-			case errors.Is(err, kvstore.ErrNotFound):
-				r.readers = append(r.readers, record.Entry{}) // a replica lags, or it has just expired: ask again
-			default:
-				return answer{}, err
+				entry = record.Entry{} // it has changed, or is unknown: ask again
 			}
-		}
-		if !deleted { // else only an answer from after the deletion is a proof
-			return r, nil
+			r.readers = append(r.readers, entry)
+		case errors.Is(err, kvstore.ErrNotFound):
+			r.readers = append(r.readers, record.Entry{}) // a replica lags, or it has just expired: ask again
+		default:
+			return answer{}, false, err
 		}
 	}
+	return r, deleted, nil
 }
 
 // subscribe begins to watch the readers.

@@ -53,10 +53,10 @@ func (a *acquisition) enqueue() (*session.Place, result) {
 	c := a.c
 	body := c.b.Body(record.StatusWaiting, a.req.Meta)
 	body.Mode = uint8(a.req.Mode)
-	b := bid{c: c, ctx: a.ctx, draft: draft{kind: a.req.Kind, name: a.req.Name, prefix: a.keys.Place(""), body: body, ttl: a.placeTTL()}}
+	b := bid{c: c, ctx: a.ctx, draft: draft{name: a.req.Name, keys: a.keys, body: body, ttl: a.placeTTL()}}
 	var expect uint64
 	if c.b.Current() { // a list may show what the key had before, otherwise
-		b.draft.key, expect = c.b.Recent.Vacancy(c.b.Instant(), b.draft.prefix)
+		b.draft.vacant, expect = c.b.Recent.Vacancy(c.b.Instant(), a.keys.Place(""))
 	}
 	for ; ; expect = 0 {
 		r := b.offer(expect)

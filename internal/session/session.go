@@ -47,7 +47,7 @@ type Session struct {
 	b        *bucket.Bucket
 	renewer  *renewer
 	orphans  orphans
-	sender   *bucket.Worker // all I/O of the renewer
+	sender   *bucket.Worker // I/O of the renewer, and the ends of watches
 	notifier notifier
 	work     work
 
@@ -130,7 +130,7 @@ func (s *Session) Verify(ctx context.Context) {
 // Healthy returns nil, or all that endangers the locks: the connection, a stream
 // that accepts no writes, the bucket, renewals without an answer.
 func (s *Session) Healthy() error {
-	if cause := context.Cause(s.b.Life()); errors.Is(cause, bucket.ErrClosed) {
+	if s.b.Closed() {
 		return bucket.ErrClosed
 	}
 	s.mu.Lock()
