@@ -113,7 +113,7 @@ func (s *Session) Verify(ctx context.Context) {
 	switch {
 	case err == nil:
 	case bucket.IsAny(err, kvstore.ErrRemade, kvstore.ErrNotFound):
-		s.renewer.loseAll(err.Error())
+		s.renewer.loseAll(err.Error()) //safety:bucket-gone
 		if errors.Is(err, kvstore.ErrRemade) {
 			err = nil // the new one was verified
 		}
