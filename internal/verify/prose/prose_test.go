@@ -191,3 +191,10 @@ func TestBaseline(t *testing.T) {
 	require.Empty(t, kept)
 	require.Equal(t, list, stale)
 }
+
+// TestReadmeIsShort keeps the README what it is for: a decision in two minutes.
+func TestReadmeIsShort(t *testing.T) {
+	readme, err := os.ReadFile(root + "/README.md")
+	require.NoError(t, err)
+	require.LessOrEqual(t, strings.Count(string(readme), "\n"), 150)
+}
