@@ -24,16 +24,19 @@ type Client struct {
 	owner  string
 }
 
-// New opens the bucket, or makes it when it is missing and that is allowed, and
-// verifies that it is fit for leases. The first New on a connection starts nats.go's
-// own reply subscription, and one that makes the bucket the client's; all other
-// goroutines and subscriptions come with the first lock. The connection stays the
-// caller's; its options are not touched.
+// New opens the bucket and verifies that its settings are safe for locks. It creates a
+// missing bucket, unless [WithCreate] forbids it.
 //
-// Errors match [ErrInvalidOption], [ErrInvalidTTL], [ErrUnavailable] (no
-// JetStream, no answer), [ErrPermission], kvstore.ErrBucketConfig (the bucket
-// exists and is not safe for locks; the error names each setting and how to
-// mend it) or kvstore.ErrNotFound (it is missing and may not be made).
+// The error matches [ErrInvalidOption], [ErrInvalidTTL], [ErrPermission], or
+// [ErrUnavailable] when JetStream is off or does not answer. It matches
+// kvstore.ErrNotFound when the bucket is missing and may not be created. It matches
+// kvstore.ErrBucketConfig when the bucket exists and is not safe for locks: the error
+// then names each setting and its repair.
+//
+// The connection stays the caller's, and New does not change its options. The first New
+// on a connection starts the reply subscription of nats.go, and a New that creates the
+// bucket also starts the client's. All other goroutines and subscriptions start with
+// the first lock.
 func New(ctx context.Context, nc *nats.Conn, opts ...Option) (*Client, error) {
 	cfg := config{create: true, engine: lease.Config{WatchAfter: lease.DefaultWatchAfter}}
 	for _, opt := range opts {
@@ -229,24 +232,24 @@ func (c *Client) Stats() Stats {
 	return s
 }
 
-// Healthy returns nil when locks can be taken and kept, for probes; otherwise
-// what is wrong with the connection, the bucket, or the renewals. It does no
-// I/O: it knows the answers to the client's last requests.
+// Healthy returns nil when the client can take and keep locks, and otherwise says what
+// is wrong with the connection, the bucket or the renewals. It is for probes and does
+// no I/O: it knows the answers to the client's last requests.
 //
-// The error matches [ErrUnavailable] without a connection, and once a write has
-// gone unanswered for 5 s while no other was acknowledged: the bucket's stream may
-// have no leader, or have stopped. The next acknowledgement ends that, or a minute
-// without writes, after which an idle client knows nothing. A write that the
-// server forbids this user does not count.
+// The error matches [ErrUnavailable] without a connection. It also does when a write
+// has gone unanswered for 5 s and the server has acknowledged none since: the bucket's
+// stream may have no leader, or have stopped. The next acknowledgement ends that state.
+// A minute without writes ends it too, because an idle client knows nothing. A write
+// that the server forbids this user does not count.
 func (c *Client) Healthy() error { return c.engine.Healthy() }
 
-// Close takes no new locks and ends the waiters with [ErrClosed]. It waits for
-// the holders to unlock until ctx ends; the contexts of those that have not by
-// then end with cause [ErrClosed], and their records are left to their TTL,
-// because their work may still be stopping.
+// Close takes no new locks, ends the waiters with [ErrClosed], and waits until the
+// holders have unlocked or ctx ends. Then it ends the contexts of the locks that are
+// left, with the cause [ErrClosed]. It leaves their records to the TTL, because their
+// work may still be stopping.
 //
-// It returns nil when nothing was held any more, otherwise an error that
-// matches ctx's and names the locks. The connection stays open.
+// It returns nil when no lock was left. Otherwise the error matches ctx's and names the
+// locks. The connection stays open.
 func (c *Client) Close(ctx context.Context) error {
 	left := c.engine.Close(ctx)
 	if len(left) == 0 {
@@ -272,7 +275,7 @@ func shortList(names []string, most int) string {
 	return b.String()
 }
 
-// Join makes a lock's name of parts that may hold any bytes. Different parts
-// make different names, and the parts stay tokens that wildcards match:
-// Join("tenant", "a.b") is one token below "tenant".
+// Join makes a lock's name of parts that may hold any bytes. Different parts make
+// different names. Each part stays a token that wildcards match: Join("tenant", "a.b")
+// is one token below "tenant".
 func Join(parts ...string) string { return lease.JoinName(parts) }

@@ -14,26 +14,26 @@ import (
 type EventType int
 
 const (
-	// EventQueued: somebody began to wait.
+	// EventQueued: a client began to wait.
 	EventQueued EventType = iota + 1
-	// EventGranted: somebody got the lock.
+	// EventGranted: a client got the lock.
 	EventGranted
-	// EventRenewed: a lease was confirmed for longer.
+	// EventRenewed: the server confirmed a lease for longer.
 	EventRenewed
 	// EventReleased: the holder unlocked.
 	EventReleased
-	// EventExpired: a lease ended without being renewed or released. For an
-	// observer: the own lock was lost; the event's Cause says why.
+	// EventExpired: a lease ended, and its holder neither renewed nor released it.
+	// To an observer: this client lost the lock, and the event's Cause says why.
 	EventExpired
 	// EventBroken: an operator broke the lock.
 	EventBroken
-	// EventGaveUp: somebody stopped waiting.
+	// EventGaveUp: a waiter stopped waiting.
 	EventGaveUp
-	// EventAtRisk: the connection was closed under a held lock, so it will not
-	// be renewed any more. Observers only.
+	// EventAtRisk: the connection was closed under a held lock, so the client
+	// cannot renew it any more. Observers only.
 	EventAtRisk
-	// EventWatching: from here on events are told; what happened before, only a
-	// look can show. [Client.Follow] only.
+	// EventWatching: events follow from here on. Earlier changes are in a list
+	// only. [Client.Follow] only.
 	EventWatching
 )
 
@@ -46,7 +46,7 @@ func (t EventType) String() string {
 	return fmt.Sprintf("EventType(%d)", int(t))
 }
 
-// Event is a transition of a lock, of this client's for an observer, of any
+// Event is a transition of a lock: of this client's locks for an observer, of any
 // client's for [Client.Watch].
 type Event struct {
 	Type EventType
@@ -55,18 +55,18 @@ type Event struct {
 	Mode Mode
 	Name string
 	ID   string // of the claim
-	// Token is the fencing token, or the ticket of somebody waiting.
+	// Token is the fencing token, or the ticket of a waiter.
 	Token uint64
 	Time  time.Time
-	// Waited is how long the acquire took that was granted or given up; in a
-	// Watch to the millisecond, 0 for a grant without queueing, and for one given
-	// up by the clocks of waiter and server together.
+	// Waited is the time from the call to the grant, or to giving up. Watch reports
+	// it in milliseconds, and 0 if the holder did not queue. For a waiter that gave
+	// up, Watch takes it from the clocks of the waiter and the server.
 	Waited time.Duration
-	// Cause is why a lock ended or a wait was given up. Observers only.
+	// Cause is the reason why a lock or a wait ended. Observers only.
 	Cause error
-	// Holder is who the event is about. Watch only; nil when unknown. After a
-	// release by somebody whom this watch has not seen before, all it has is the
-	// ID and the token.
+	// Holder is the holder or waiter that the event is about, or nil if unknown.
+	// Watch only. It has only the ID and the token after a release whose holder
+	// this watch had not seen.
 	Holder *Holder
 }
 
@@ -83,7 +83,7 @@ func observed(ev lease.Event) Event {
 	}
 }
 
-// maxUnread is how many events a slow reader of Watch may leave unread.
+// maxUnread bounds the events that a slow reader of Watch leaves unread.
 const maxUnread = 1 << 16
 
 // Watch tells what happens to all locks whose names match pattern (see
@@ -157,7 +157,7 @@ func changed(ch lease.Change) Event {
 	return ev
 }
 
-// unread is what a watch has heard and its reader has not taken yet.
+// unread holds the events that the reader of a watch has not taken yet.
 type unread struct {
 	mu     sync.Mutex
 	events []Event

@@ -31,9 +31,8 @@ func invalid(option, format string, args ...any) error {
 }
 
 // WithJetStream reaches the bucket through js: a JetStream domain
-// (jetstream.NewWithDomain) or an API prefix. The default is the connection's
-// own account and domain. Everybody who is to be excluded must reach the same
-// bucket.
+// (jetstream.NewWithDomain) or an API prefix. The default is the connection's own
+// account and domain. All clients that exclude each other must reach the same bucket.
 func WithJetStream(js jetstream.JetStream) Option {
 	return func(c *config) error {
 		if js == nil {
@@ -44,8 +43,8 @@ func WithJetStream(js jetstream.JetStream) Option {
 	}
 }
 
-// WithBucket names the bucket, "natslock" by default. Locks in different
-// buckets are different locks.
+// WithBucket names the bucket, "natslock" by default. Locks in different buckets are
+// different locks.
 func WithBucket(name string) Option {
 	return func(c *config) error {
 		if name == "" {
@@ -56,9 +55,9 @@ func WithBucket(name string) Option {
 	}
 }
 
-// WithBucketConfig says how the bucket is made when it is missing: replicas,
-// storage, limits. An existing bucket is never changed. Its bucket name, if
-// set, is used like that of [WithBucket].
+// WithBucketConfig sets how [New] creates a missing bucket: replicas, storage, limits.
+// New never changes an existing bucket. A bucket name in cfg has the effect of
+// [WithBucket].
 func WithBucketConfig(cfg kvstore.Config) Option {
 	return func(c *config) error {
 		c.store = cfg
@@ -66,7 +65,7 @@ func WithBucketConfig(cfg kvstore.Config) Option {
 	}
 }
 
-// WithCreate says whether a missing bucket may be made; true by default.
+// WithCreate sets whether [New] may create a missing bucket. The default is true.
 func WithCreate(allowed bool) Option {
 	return func(c *config) error {
 		c.create = allowed
@@ -84,8 +83,8 @@ func WithTTL(d time.Duration) Option {
 	}
 }
 
-// WithOwner sets the name that others see as the holder's, "host:pid" by
-// default. It need not be unique and decides nothing.
+// WithOwner sets the name that other clients see as the holder's, "host:pid" by
+// default. It need not be unique, and has no effect on the locking.
 func WithOwner(owner string) Option {
 	return func(c *config) error {
 		if len(owner) > 1024 {
@@ -96,8 +95,8 @@ func WithOwner(owner string) Option {
 	}
 }
 
-// WithRenewFraction sets after which part of its TTL a lease is renewed, in
-// (0, 1); a third by default, which leaves room for more tries.
+// WithRenewFraction sets after which part of its TTL the client renews a lease, in (0,
+// 1). The default of a third leaves time for more tries.
 func WithRenewFraction(f float64) Option {
 	return func(c *config) error {
 		if !(f > 0 && f < 1) {
@@ -108,9 +107,9 @@ func WithRenewFraction(f float64) Option {
 	}
 }
 
-// WithSafetyMargin sets which part of its TTL, at its end, a lease is not
-// believed in any more: in (0, 0.5], 0.1 by default, never more than 1 s nor less
-// than a thousandth. It is how far the client's clock may run wrong.
+// WithSafetyMargin sets how long before its TTL the validity of a lease ends, as a part
+// of the TTL in (0, 0.5]. The default is 0.1. The margin is at most 1 s, and at least a
+// thousandth of the TTL. The client's clock may run wrong by less than the margin.
 func WithSafetyMargin(f float64) Option {
 	return func(c *config) error {
 		if !(f > 0 && f <= 0.5) {
@@ -121,8 +120,8 @@ func WithSafetyMargin(f float64) Option {
 	}
 }
 
-// WithReleaseTimeout bounds how long [Lock.Unlock] waits for the server, 5 s by
-// default. It does not depend on Unlock's context.
+// WithReleaseTimeout bounds how long [Lock.Unlock] waits for the server, whatever its
+// context. The default is 5 s.
 func WithReleaseTimeout(d time.Duration) Option {
 	return func(c *config) error {
 		if d <= 0 {
@@ -133,10 +132,10 @@ func WithReleaseTimeout(d time.Duration) Option {
 	}
 }
 
-// WithWatchAfter sets how long a lock is held before its record is watched, so
-// that a break is told at once rather than at the next renewal; 1 s by default,
-// which spares short critical sections the subscription. 0 watches from the
-// start, a negative duration never.
+// WithWatchAfter sets how long the client holds a lock before it watches the record.
+// The default of 1 s spares short critical sections the subscription. A client that
+// watches learns of a break at once, and otherwise at the next renewal. 0 watches from
+// the start, and a negative duration never.
 func WithWatchAfter(d time.Duration) Option {
 	return func(c *config) error {
 		c.engine.WatchAfter = d
@@ -144,8 +143,8 @@ func WithWatchAfter(d time.Duration) Option {
 	}
 }
 
-// WithLogger sets where warnings go. The default is silence. Values of records
-// and credentials are never logged.
+// WithLogger sets where warnings go. By default the client discards them. It never logs
+// values of records or credentials.
 func WithLogger(l *slog.Logger) Option {
 	return func(c *config) error {
 		if l == nil {
@@ -156,9 +155,9 @@ func WithLogger(l *slog.Logger) Option {
 	}
 }
 
-// WithObserver calls fn for every transition of this client's locks, for metrics
-// and traces. The calls come one after the other, in order, on a goroutine that
-// delays no lock; the context has the values of the acquire's.
+// WithObserver calls fn for every transition of this client's locks, for metrics and
+// traces. The calls come one after the other, in order, on a goroutine that delays no
+// lock. Their context has the values of the acquire's context.
 func WithObserver(fn func(context.Context, Event)) Option {
 	return func(c *config) error {
 		if fn == nil {
@@ -214,8 +213,9 @@ func TTL(d time.Duration) LockOption {
 	}
 }
 
-// MaxWait bounds the waiting, beside the context. It must be positive: to not
-// wait at all there is [Client.TryLock], which ignores it.
+// MaxWait bounds the waiting without ending the lock's context, as a deadline on the
+// acquire's context would. It must be positive. [Client.TryLock] does not wait and
+// ignores it.
 func MaxWait(d time.Duration) LockOption {
 	return func(c *lockConfig) error {
 		if d <= 0 {
@@ -226,8 +226,8 @@ func MaxWait(d time.Duration) LockOption {
 	}
 }
 
-// Meta attaches data to the lock, shown to whoever inspects it. It is not
-// secret and must fit, with the owner, into 14 KiB.
+// Meta attaches data to the lock, which every reader of the bucket can see. The data
+// and the owner must fit into 14 KiB.
 func Meta(m map[string]string) LockOption {
 	m = maps.Clone(m)
 	return func(c *lockConfig) error {
@@ -258,8 +258,8 @@ func NoRenew() LockOption {
 	}
 }
 
-// Detached makes the lock's context keep the values of the acquire's but not
-// its end.
+// Detached separates the lock's context from the end of the acquire's context. It keeps
+// the values.
 func Detached() LockOption {
 	return func(c *lockConfig) error {
 		c.req.Detached = true
@@ -268,10 +268,12 @@ func Detached() LockOption {
 }
 
 // EarlyWarning calls fn when no more than d of the validity is left: the last
-// confirmation is old, and the lock may be about to be lost. A confirmation
-// arms it again, so d should be well below the part of the TTL that is left when
-// a renewal is due, two thirds by default. fn runs on a goroutine that it must not block for long; it does
-// not run for a lock whose handle is gone.
+// confirmation is old, and the client may be about to lose the lock. A confirmation
+// arms the warning again. So d should be well below the part of the TTL that is left
+// when a renewal is due, two thirds by default.
+//
+// fn must not block its goroutine for long. It does not run for a lock whose handle was
+// dropped.
 func EarlyWarning(d time.Duration, fn func(*Lock)) LockOption {
 	return func(c *lockConfig) error {
 		if d <= 0 || fn == nil {

@@ -78,6 +78,8 @@ func TestRules(t *testing.T) {
 		{"vague-noun", "A waiter watches the one before."},
 		{"", "Nobody holds that lock, and one of the waiters gets it."},
 		{"", "The one record is enough."},
+		{"vague-noun", "The client opens the next one that answers."},
+		{"", "The client reads the locks one after the other."},
 
 		{"long-sentence", thirty + " more."},
 		{"", thirty + "."},

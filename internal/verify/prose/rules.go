@@ -137,7 +137,7 @@ func whoWhat(s string) string {
 var vague = regexp.MustCompile(`(?i)\b(?:` +
 	`some(?:body|one)(?: else)?(?:'s)?` +
 	`|(?:those|he|they|anybody|anyone|everybody|everyone|nobody|ones|all) who` +
-	`|the (?:\w+ )?one (?:that|which|who|whose|before|after|behind|ahead)` +
+	`|the (?:(?:only|next|last|first|other|same|old|new|earlier|later) )?one (?:that|which|who|whose|before|after|behind|ahead)` +
 	`)\b`)
 
 func vagueNoun(s string) string {
