@@ -75,30 +75,32 @@ func New(ctx context.Context, nc *nats.Conn, opts ...Option) (*Client, error) {
 	return &Client{engine: lease.New(cfg.engine), owner: cfg.engine.Owner}, nil
 }
 
-// Lock takes the mutex, waiting for it in the order of arrival until ctx ends
-// or [MaxWait] is over. ctx is also the parent of the lock's context; see
-// [Detached].
+// Lock takes the mutex. It waits in the order of arrival until ctx ends or [MaxWait]
+// passes. ctx is also the parent of the lock's context: a deadline on ctx ends the work
+// under the lock too. Bound the waiting with [MaxWait], or see [Detached].
 //
-// It returns the held lock, or an error and no lock: matching [ErrTimeout] (a
-// *[TimeoutError], and ctx's error when that ended the wait), [ErrInvalidName],
-// [ErrInvalidTTL], [ErrInvalidOption], [ErrPermission], [ErrClosed], or
-// [ErrUnavailable] when the bucket is gone or the connection closed. An outage
-// of the server is waited out.
+// Lock returns the held lock, or an error and no lock. When the waiting ended, the
+// error is a *[TimeoutError], which matches [ErrTimeout], and ctx's error if ctx ended
+// the wait. Lock waits until an outage of the server is over, but when the bucket is
+// gone or the connection is closed, the error matches [ErrUnavailable]. Otherwise it
+// matches [ErrInvalidName], [ErrInvalidTTL], [ErrInvalidOption], [ErrPermission] or
+// [ErrClosed].
 //
-// While the network takes no more bytes but has not failed yet, nats.go blocks
-// whoever wants to write, up to a minute: only then a Lock can outlive its
-// context. Contexts of held locks end in time nevertheless.
+// Lock can outlive ctx in one case. While the network accepts no bytes and has not
+// failed yet, nats.go blocks every write, for a minute at most. The contexts of held
+// locks end in time even then.
 func (c *Client) Lock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
 	return c.Acquire(ctx, Mutex, Exclusive, true, name, opts...)
 }
 
-// TryLock takes the mutex if it is free and nobody is queued for it. It never
-// queues, and waits for nothing but the server's answers, at most 5 s.
+// TryLock takes the mutex if it is free and has no queue. It never queues. It waits
+// only for the server's answers, for 5 s at most.
 //
-// It returns the held lock, or an error and no lock: matching [ErrLocked] (a
-// *[LockedError] that says who holds it), [ErrUnavailable] when the server does
-// not answer, or as [Client.Lock]. It matches [ErrTimeout] and ctx's error when
-// ctx has ended, and [ErrUnavailable] too when that was before the answer came.
+// TryLock returns the held lock, or an error and no lock. When the lock is held or has
+// a queue, the error is a *[LockedError], which matches [ErrLocked] and names the
+// holder. When the server does not answer, the error matches [ErrUnavailable]. When ctx
+// ended, it matches [ErrTimeout] and ctx's error, and also [ErrUnavailable] if ctx
+// ended before the answer. The other errors are those of [Client.Lock].
 func (c *Client) TryLock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
 	return c.Acquire(ctx, Mutex, Exclusive, false, name, opts...)
 }
@@ -165,12 +167,13 @@ func (c *Client) hold(ctx context.Context, req lease.Request) (lease.Holding, er
 	return l, nil
 }
 
-// Do runs fn under the mutex. It waits for the lock as [Client.Lock], passes
-// the lock's context, and unlocks when fn returns or panics.
+// Do runs fn under the mutex. It waits for the lock like [Client.Lock], calls fn with
+// the lock's context, and unlocks when fn returns or panics. A deadline on ctx ends
+// fn's context too; [MaxWait] bounds the waiting alone.
 //
-// It returns the error of the acquire, or else fn's error joined with that of
-// the unlock: an error that matches [ErrLost] means that fn, whatever it
-// returned, may not have been alone.
+// Do returns the error of the acquire, and then fn has not run. Otherwise it returns
+// fn's error joined with the error of the unlock. If the result matches [ErrLost], fn
+// may not have been alone.
 func (c *Client) Do(ctx context.Context, name string, fn func(ctx context.Context, l *Lock) error, opts ...LockOption) error {
 	l, err := c.Lock(ctx, name, opts...)
 	if err != nil {
@@ -179,8 +182,8 @@ func (c *Client) Do(ctx context.Context, name string, fn func(ctx context.Contex
 	return l.Do(fn)
 }
 
-// TryDo is [Client.Do] with [Client.TryLock]: an error matching [ErrLocked]
-// means that fn was not run because the lock is held.
+// TryDo is [Client.Do] with [Client.TryLock]. If the error matches [ErrLocked], fn has
+// not run because the lock was not free.
 func (c *Client) TryDo(ctx context.Context, name string, fn func(ctx context.Context, l *Lock) error, opts ...LockOption) error {
 	l, err := c.TryLock(ctx, name, opts...)
 	if err != nil {

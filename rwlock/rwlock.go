@@ -61,40 +61,39 @@ type RWLock struct {
 	c *natslock.Client
 }
 
-// New returns the reader-writer locks of a client. It does no I/O and needs no
+// New returns the reader-writer locks of a client. It does no I/O, and needs no
 // closing.
 func New(c *natslock.Client) *RWLock { return &RWLock{c: c} }
 
-// Lock takes the lock for writing, waiting in line until ctx ends or
-// [natslock.MaxWait] is over. What it returns is as for [natslock.Client.Lock],
-// and, on a bucket with replicas, an error matching [natslock.ErrUnavailable] when
-// the link is so slow that two writes and two answers do not fit into 800 ms: the
-// writer could then never get in.
+// Lock takes the lock for writing. It waits in line until ctx ends or
+// [natslock.MaxWait] passes, and returns what [natslock.Client.Lock] returns.
 //
-// A name that this client uses as a mutex is refused with an error matching
-// [natslock.ErrInvalidName]: the two are different locks.
+// On a bucket with replicas, two writes and two answers have to fit into 800 ms. On a
+// slower link a writer can never enter, and the error matches
+// [natslock.ErrUnavailable]. The error matches [natslock.ErrInvalidName] for a name
+// that this client uses as a mutex.
 func (rw *RWLock) Lock(ctx context.Context, name string, opts ...natslock.LockOption) (*natslock.Lock, error) {
 	return rw.c.Acquire(ctx, natslock.RW, natslock.Exclusive, true, name, opts...)
 }
 
-// TryLock takes the lock for writing if nobody holds it or waits for it. It never
-// queues. The error then matches [natslock.ErrLocked].
+// TryLock takes the lock for writing if nobody holds it or waits for it, and never
+// queues. Otherwise the error matches [natslock.ErrLocked].
 func (rw *RWLock) TryLock(ctx context.Context, name string, opts ...natslock.LockOption) (*natslock.Lock, error) {
 	return rw.c.Acquire(ctx, natslock.RW, natslock.Exclusive, false, name, opts...)
 }
 
-// RLock takes the lock for reading, waiting in line like [RWLock.Lock].
+// RLock takes the lock for reading. It waits in line like [RWLock.Lock].
 //
-// Without options that ask for a lease of its own (TTL, Until, NoRenew, Meta,
-// EarlyWarning) the lock may share a lease, and so the ID and the token, with
-// other goroutines of this client that read: never one older than a third of its
-// TTL or renewed already, nor once a writer was seen.
+// Goroutines of one client that read may share a lease, and with it the ID and the
+// token. They share none that is older than a third of its TTL, that the client has
+// renewed, or whose gate a writer has taken. A lock with TTL, Until, NoRenew, Meta or
+// EarlyWarning always has a lease of its own.
 func (rw *RWLock) RLock(ctx context.Context, name string, opts ...natslock.LockOption) (*natslock.Lock, error) {
 	return rw.c.Acquire(ctx, natslock.RW, natslock.Shared, true, name, opts...)
 }
 
-// TryRLock takes the lock for reading if no writer holds it and nobody waits for
-// it. It never queues. The error then matches [natslock.ErrLocked].
+// TryRLock takes the lock for reading if no writer holds it and nobody waits for it,
+// and never queues. Otherwise the error matches [natslock.ErrLocked].
 func (rw *RWLock) TryRLock(ctx context.Context, name string, opts ...natslock.LockOption) (*natslock.Lock, error) {
 	return rw.c.Acquire(ctx, natslock.RW, natslock.Shared, false, name, opts...)
 }
