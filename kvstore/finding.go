@@ -40,7 +40,7 @@ type Finding struct {
 
 // warning is the finding in a sentence.
 func (f Finding) warning() string {
-	return fmt.Sprintf("%s is %s, should be %s: %s; fix: %s", f.Setting, f.Value, f.Want, f.Why, f.Mend)
+	return fmt.Sprintf("%s is %s, should be %s: %s; repair: %s", f.Setting, f.Value, f.Want, f.Why, f.Mend)
 }
 
 const (

@@ -38,7 +38,7 @@ func (s *Store) unheard() {
 	s.mu.Unlock()
 	if warn {
 		s.cfg.Logger.Warn("lock bucket: no notification of a change has ever arrived. Waiters poll every few seconds, "+
-			"and a broken holder learns of it at its next renewal. Fix: let the user subscribe to these subjects, and the account import them under their own name",
+			"and a broken holder learns of it at its next renewal. Repair: let the user subscribe to these subjects, and the account import them under their own name",
 			"bucket", s.cfg.Bucket, "subjects", s.seen.Load().notify+">")
 	}
 }

@@ -217,7 +217,7 @@ func (s *Store) mirrored(name string) {
 	if s.mirrorTold.Swap(true) {
 		return
 	}
-	s.cfg.Logger.Warn(fmt.Sprintf("lock bucket: stream %.64q mirrors this bucket and answers reads of it. Each such read costs a second one. Fix: remove it or its mirror_direct", name),
+	s.cfg.Logger.Warn(fmt.Sprintf("lock bucket: stream %.64q mirrors this bucket and answers reads of it. Each such read costs a second one. Repair: remove it or its mirror_direct", name),
 		"bucket", s.cfg.Bucket)
 }
 

@@ -161,16 +161,16 @@ func Permissions(a Access) (PermissionSet, error) {
 		publish("$SYS.REQ.USER.INFO", "name the account that a bucket was made in", "shows the user's own permissions")
 	}
 
-	// The id between is the bucket's own and changes when it is made again.
+	// The id between is the bucket's own. A re-created bucket has another one.
 	told := strings.TrimSuffix(strings.Replace(stream.RePublish.Destination, stream.Metadata["natslock.id"], "*", 1), ">")
 	for _, k := range read {
-		p.Subscribe = append(p.Subscribe, Permission{told + k, "hear of changes at once", ""})
+		p.Subscribe = append(p.Subscribe, Permission{told + k, "receive notifications of changes", ""})
 	}
 	leaks := "shows the answers to everybody in the account whose inboxes begin so; give each user a prefix of its own"
 	if a.InboxPrefix != "" {
 		leaks = ""
 	}
-	p.Subscribe = append(p.Subscribe, Permission{inbox + ".>", "hear the answers", leaks})
+	p.Subscribe = append(p.Subscribe, Permission{inbox + ".>", "receive the answers", leaks})
 	return p, nil
 }
 
