@@ -137,7 +137,7 @@ func printHolder(w io.Writer, h holding) {
 	}
 	switch {
 	case h.Expires.IsZero():
-		row("expires", "never: it has no TTL, somebody has to break it")
+		row("expires", "never: it has no TTL, break it to free the lock")
 	case h.Overdue:
 		row("expires", alarm.Sprintf("%s ago: the server has not removed the record", brief(time.Since(h.Expires))))
 	case h.Broken != nil:
