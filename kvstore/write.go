@@ -58,7 +58,7 @@ var outgoings = sync.Pool{New: func() any { return &outgoing{msg: nats.Msg{Heade
 // message is the one place where the headers of a write are put together: the
 // server silently accepts a guard whose subject has a typo.
 func (s *Store) message(w Write, o *outgoing) error {
-	// A pattern for a key would write under another name than the one that was checked.
+	// With a pattern as the key the server would check one name and write another.
 	if err := checkKey(w.Key); err != nil { //safety:key-literal
 		return err
 	}

@@ -236,8 +236,8 @@ type BreakRequest struct {
 	// ID is that of the claim: the [Holder.ID] of a holder, or of one reader, as
 	// [Client.Inspect] and [Client.List] return it.
 	ID string
-	// Reason is shown to the holder, and to everybody who inspects the lock. It has
-	// at most 1024 bytes.
+	// Reason is shown to the holder, and by [Client.Inspect], [Client.List] and
+	// [Client.Watch]. It has at most 1024 bytes.
 	Reason string
 	// Immediately lets the next client in at once, while the broken holder may still
 	// be working. This is an exception to mutual exclusion: two clients can work at
@@ -248,14 +248,14 @@ type BreakRequest struct {
 // Break ends one claim to a lock: the holder's, or one reader's. It breaks the claim
 // that req names and never another one. The holder is notified and cannot renew its
 // lease any more. Nobody gets in before the holder has unlocked or its lease would
-// have ended anyway, so mutual exclusion holds; with Immediately it does not.
+// have ended anyway, so mutual exclusion holds. With Immediately it does not.
 //
-// It returns nil when the claim is broken, also when it was before. The error
-// matches [ErrReleased] when the claim is gone, whether or not somebody else holds the
+// It returns nil when the claim is broken, even if an earlier call broke it. The error
+// matches [ErrReleased] when the claim is gone, whether or not another client holds the
 // lock now. It matches [ErrInvalidName], or [ErrInvalidOption] for a request without
-// an ID or with a Reason that is too long; nothing was sent then. It matches
-// [ErrUnavailable], [ErrPermission] or ctx's error when the claim is not known to be
-// broken: it may be.
+// an ID or with a Reason that is too long. Then nothing was sent. It matches
+// [ErrUnavailable], [ErrPermission] or ctx's error when the client does not know whether
+// the claim is broken.
 func (c *Client) Break(ctx context.Context, req BreakRequest) error {
 	if err := c.ready(); err != nil {
 		return fmt.Errorf("break lock %q: %w", req.Name, err)

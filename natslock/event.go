@@ -91,23 +91,24 @@ func observed(ev session.Event) Event {
 // maxUnread bounds the events that a slow reader of Watch leaves unread.
 const maxUnread = 1 << 16
 
-// Watch yields what happens to all locks whose names match pattern (see
-// [Client.List]), whichever client holds them, until ctx ends.
+// Watch yields the changes of all locks whose names match pattern (see [Client.List]),
+// whichever client holds them, until ctx ends.
 //
 // The first event has the type [EventWatching] and no name: events begin here. There
-// is no initial state, so list the locks when it arrives: the list and the events
+// is no initial state, so list the locks when it arrives. The list and the events
 // after the mark miss nothing between them. Another mark follows each time the
 // connection was away, because events can be missed then: list again.
 //
-// Events are hints. They come from the bucket's notifications, which anybody can
-// forge who may publish there. An end without a notification is yielded when
-// the lease is over, also that of a lock held from before.
+// Events are hints. They come from the bucket's notifications, and every user that may
+// publish there can forge them. An end without a notification is yielded when the lease
+// is over, also that of a lock held from before.
 //
-// The sequence ends without an error when ctx ends, or when the caller stops. It ends
-// with one matching [ErrInvalidName], [ErrClosed], kvstore.ErrNoWatch for a bucket that
-// re-publishes nothing, or [ErrUnavailable]: the connection was closed, the bucket was
-// deleted or re-created, or the caller left more than 65,536 events unread. A user who may not
-// subscribe to the notifications gets no events and no error.
+// The sequence ends without an error when ctx ends, or when the caller stops. The error
+// of any other end matches [ErrInvalidName], [ErrClosed], or kvstore.ErrNoWatch for a
+// bucket that does not publish its changes. It matches [ErrUnavailable] when the
+// connection was closed, when the bucket was deleted or re-created, or when the caller
+// left more than 65,536 events unread. A user that may not subscribe to the
+// notifications gets no events and no error.
 func (c *Client) Watch(ctx context.Context, pattern string) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		if err := c.ready(); err != nil {

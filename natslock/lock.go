@@ -142,16 +142,17 @@ func (l *Lock) Remaining() time.Duration {
 	return max(left, 0)
 }
 
-// Extend confirms the lock with the server now, with a new TTL, which has the
-// limits of [TTL]; 0 keeps the TTL.
+// Extend confirms the lock with the server now, with a new TTL that has the limits of
+// [TTL]. 0 keeps the TTL. If ctx never ends, Extend waits until the validity ends.
 //
-// It returns nil when the server has confirmed the lock within the validity: the
-// validity then counts from the sending of this call's request. Otherwise the error
-// matches [ErrInvalidTTL] (also for an [Until] lock; nothing was sent), is the cause of
-// the lock's end (see [Lock.Context]), or matches ctx's error. If ctx ended during the
-// call, it matches [ErrUnavailable] too: the server may have extended the lock, and its
-// validity is as it was, or shorter if ttl was shorter. If ctx had ended before the
-// call, nothing was sent. Without an end in ctx, Extend waits until the validity ends.
+// It returns nil when the server has confirmed the lock within the validity. The
+// validity then counts from the sending of this call's request. The error matches
+// [ErrInvalidTTL] for a ttl that no lease can have, and for an [Until] lock: then
+// nothing was sent. If the lock has ended, the error is the cause (see [Lock.Context]).
+//
+// If ctx had ended before the call, the error matches ctx's, and nothing was sent. If
+// ctx ended during the call, the error also matches [ErrUnavailable]: the server may
+// have extended the lock. Its validity is as it was, or shorter if ttl was shorter.
 func (l *Lock) Extend(ctx context.Context, ttl time.Duration) error {
 	err := l.holding().Extend(ctx, ttl)
 	runtime.KeepAlive(l)

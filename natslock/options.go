@@ -248,9 +248,9 @@ func Meta(m map[string]string) LockOption {
 // or at Unlock. A t that is past or too far ahead makes the acquire return
 // [ErrInvalidTTL], Until together with [TTL] or [NoRenew] [ErrInvalidOption].
 //
-// A lock that is held to t has ended as planned, and is not lost: its context ends
-// with a cause that matches [ErrEnded], and so does an Unlock after t. [Lock.Extend]
-// does not move t: it returns [ErrInvalidTTL].
+// A lock that is held to t has ended as planned, and is not lost. Its context ends with
+// a cause that matches [ErrEnded], and an Unlock after t returns such an error.
+// [Lock.Extend] does not move t: it returns [ErrInvalidTTL].
 func Until(t time.Time) LockOption {
 	return func(c *lockConfig) error {
 		if t.IsZero() {

@@ -17,11 +17,11 @@ type infoCmd struct {
 }
 
 func (*infoCmd) Help() string {
-	return `Shows the holder, or the writer and the readers, with their metadata, a break if
-there was one, and the queue in its order, with the mode of each waiter: exclusive
-or shared. A name can be a mutex and a reader-writer lock at once; they are different
-locks, and both are shown. A record that lockctl cannot read is shown as such,
-with its revision.
+	return `Shows the holder, or the writer and the readers, with their metadata, and a break
+if there was one. Shows the queue in its order, with the mode of each waiter:
+exclusive or shared. A name can be a mutex and a reader-writer lock at once. They are
+different locks, and both are shown. A record that lockctl cannot read is shown as
+such, with its revision.
 
   lockctl info deploy
   lockctl info deploy --json | jq '.[].holder.token'

@@ -161,7 +161,7 @@ func (c *runCmd) Run(g *globals) error {
 // ttl is the lease as the server keeps it.
 func (c *runCmd) ttl() time.Duration { return (c.TTL + time.Second - 1).Truncate(time.Second) }
 
-// method is the one that takes the lock.
+// method returns the method that takes the lock.
 func (c *runCmd) method(client *natslock.Client, once bool) func(context.Context, string, ...natslock.LockOption) (*natslock.Lock, error) {
 	rw := rwlock.New(client)
 	switch {

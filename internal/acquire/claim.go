@@ -84,7 +84,7 @@ type attempt struct {
 	expect   uint64
 	terms    clock.Terms
 	sent     clock.Instant
-	since    int64  // what the record says of that, in unix milliseconds
+	since    int64  // the sending as the record has it, in unix milliseconds
 	waited   int64  // and of the wait before it
 	floor    uint64 // highest revision known when it was sent
 	answered bool

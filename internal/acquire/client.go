@@ -11,7 +11,7 @@ import (
 	"github.com/natslock/locks/internal/session"
 )
 
-// Client is how one client gets locks. What it has got is the session's.
+// Client is how one client gets locks. The session keeps the locks that it has got.
 type Client struct {
 	b      *bucket.Bucket
 	s      *session.Session

@@ -15,7 +15,7 @@ import (
 // label, or a patch.
 type mutant struct {
 	label    string // of the line
-	operator string // what is done to it
+	operator string // applied to the line
 	weak     string // what the weakened library does
 	test     string // what has to fail: package directory, dot, test, as go test names it
 	patch    *patch // in place of an operator

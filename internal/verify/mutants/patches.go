@@ -142,7 +142,7 @@ var patches = []mutant{
 	patched("claim-join-same-id", "a join without an answer is repeated under the same id",
 		"rwlock.TestRepeatedJoin", bidGo,
 		`b.cur.guard != "" && !errors.Is`, `b.cur.guard == "" && b.once && !errors.Is`),
-	patched("lease-clock-not-asked", "the state of a lease is the one that the renewer saw last",
+	patched("lease-clock-not-asked", "the state of a lease is that of the renewer's last check",
 		"internal/lease.TestSuspended/state", leaseGo,
 		`if l.state == Held && left <= 0 {`, `if l.state == Lost && left <= 0 {`),
 	{label: "lease-never-ends", weak: "the context of a lease lasts until the server says otherwise",
@@ -274,7 +274,7 @@ var patches = []mutant{
 	patched("queue-paused-first", "a paused first waiter holds up the others for its TTL",
 		"natslock.TestFIFOIdleLockIsTakenOutOfTurn", queueGo,
 		`now.Sub(idle.since) >= idleFor+rank+rand.N(rank+1)`, `now.Sub(idle.since) >= time.Hour+rank+rand.N(rank+1)`),
-	patched("queue-no-backstop", "a waiter that hears nothing does not read by itself",
+	patched("queue-no-backstop", "a waiter without notifications does not read by itself",
 		"natslock.TestReleaseUnheard", queueGo,
 		`return b.place/3 + rand.N(b.place/30)`, `return time.Hour + rand.N(time.Second)`),
 	patched("queue-forged-tombstone", "a notification makes a waiter claim at the revision of a live record",
@@ -375,7 +375,7 @@ var patches = []mutant{
 		`	atLeast := req.Token
 `, `	atLeast := uint64(0)
 `),
-	patched("break-anybody", "a break meets another holder than the one that was shown",
+	patched("break-anybody", "a break meets another holder than the operator has seen",
 		"natslock.TestBreakOnlyWhoWasShown", breakGo,
 		`case entry.TokenOrTicket() != req.Token:`, `case entry.TokenOrTicket() == 0:`),
 	patched("break-again", "a broken record is broken again, for another TTL",

@@ -6,6 +6,6 @@
 // The server is a process of its own, so that the allocations and the CPU time that
 // are counted are the client's alone.
 //
-// The package has no code outside its tests. What compares natslock with other locks
-// is the module bench.
+// The package has no code outside its tests. The module bench compares natslock with
+// other locks.
 package ratios
