@@ -9,10 +9,10 @@ type clockReading struct {
 	wall          time.Time
 }
 
-// Now estimates the servers' wall clock; see [KV]. Of the two local clocks the one
-// counts by which more time has passed: the wall clock may be set back, and the
-// monotonic one may stop while the machine is suspended. An estimate that is ahead
-// costs a question, whose answer corrects it. One that is behind costs a wait.
+// Now estimates the servers' wall clock; see [KV]. It uses the local clock that has
+// advanced further since the last answer. An operator may set the wall clock back, and
+// the monotonic clock may stop while the machine sleeps. An estimate that is ahead
+// costs one request, whose answer corrects it. An estimate that is behind costs a wait.
 func (s *Store) Now() time.Time {
 	now := time.Now()
 	last := s.clock.Load()

@@ -15,12 +15,12 @@ const (
 	DefaultBucket = "natslock"
 	// MaxRecord is the largest value a record may have, in bytes.
 	MaxRecord = 16 << 10
-	// minMsgSize is what a stream's limit must leave room for: the largest
-	// value and its headers, which the server counts too.
+	// minMsgSize is the smallest limit that a stream may have: the largest value and
+	// its headers, which the server counts too.
 	minMsgSize = MaxRecord + 4<<10
 	// protocol is the version of the protocol of keys, records and headers that
-	// this release knows. A bucket's metadata names the one that its records
-	// follow; a bucket without an entry follows the first.
+	// this release knows. A bucket's metadata names the version that its records
+	// follow. A bucket without an entry follows the first.
 	protocol      = "1"
 	firstProtocol = "1"
 	metaProtocol  = "natslock.protocol"
@@ -84,8 +84,8 @@ func (cfg Config) StreamConfig() (jetstream.StreamConfig, error) {
 	if err != nil {
 		return jetstream.StreamConfig{}, err
 	}
-	// The id keeps two buckets of one name, in two JetStream domains of one
-	// account, from hearing each other.
+	// The id separates the notifications of two buckets with one name, in two
+	// JetStream domains of one account.
 	id := strings.ToLower(rand.Text()[:10])
 	maxBytes := cfg.MaxBytes
 	if maxBytes == 0 {
@@ -109,7 +109,7 @@ func (cfg Config) StreamConfig() (jetstream.StreamConfig, error) {
 		DenyPurge:         true,
 		AllowDirect:       true,
 		AllowMsgTTL:       true,
-		// Revisions must go on rising when the bucket is deleted and re-created.
+		// Revisions must keep rising when the bucket is deleted and re-created.
 		FirstSeq: uint64(time.Now().UnixMicro()), //safety:tokens-rise
 		RePublish: &jetstream.RePublish{
 			Source:      subjectPrefix(cfg.Bucket) + ">",

@@ -39,9 +39,10 @@ func (s *Store) direct(key string, m *nats.Msg) (Record, error) {
 	}
 }
 
-// readAtOnce reads keys with a request for each, all sent before the first answer is
-// awaited: contenders without the multi-key read have many to read, mostly
-// tombstones of the last second. A key without a usable answer is read once more.
+// readAtOnce reads each key with a request of its own, and sends all requests before it
+// awaits an answer. Contenders without the multi-key read have many keys to read,
+// mostly tombstones of the last second. A key without a usable answer is read once
+// more.
 func (s *Store) readAtOnce(ctx context.Context, keys []string) ([]Record, error) {
 	if len(keys) == 0 || !s.seen.Load().direct {
 		return s.readEach(ctx, keys, s.read)

@@ -1,41 +1,53 @@
-// Package kvstore keeps records under keys in a NATS JetStream key-value
-// bucket: every record has a revision and a time to live, every write is
-// conditional, changes can be watched. It knows NATS, and how a bucket for such
-// records must be set up. What keys and values mean is its callers' affair.
+// Package kvstore keeps records under keys in a NATS JetStream key-value bucket. Every
+// record has a revision and a time to live, and every write is conditional. Watches
+// report changes. The package knows NATS and the settings that make a bucket safe for
+// such records. It does not know what keys and values mean to its callers.
+//
+// # Usage
+//
+// [Open] finds or creates a bucket, verifies its settings, and returns a [Store]:
+//
+//	store, err := kvstore.Open(ctx, js, kvstore.Config{Replicas: 3})
+//	...
+//	revision, err := store.Create(ctx, "job.42", value, 15*time.Second)
+//	...
+//	revision, err = store.Update(ctx, "job.42", value, 15*time.Second, revision)
+//
+// A write succeeds, fails with [ErrConflict], or has an unknown outcome when no answer
+// arrives. Errors that match [ErrInvalidKey] or [ErrInvalidTTL] sent nothing. Users of
+// locks import package natslock instead.
 //
 // # Why not the key-value API of nats.go
 //
-// Its updates drop the TTL of a record, its watches need a consumer each and
-// can miss keys in their first snapshot, and its configuration cannot express
-// the bucket that such records need. This package publishes plain messages with
-// the headers that the server checks:
+// Its updates drop the TTL of a record. Each of its watches needs a consumer, and the
+// first snapshot of a watch can miss keys. Its configuration cannot express the bucket
+// that such records need. This package publishes plain messages with headers that the
+// server checks:
 //
-//   - Nats-Expected-Last-Subject-Sequence makes the write a compare-and-set.
-//     The stream's leader evaluates it on the literal subject before it stores
-//     or proposes the message, so of two conflicting writes one is refused.
-//   - Nats-TTL, in whole seconds, makes the server remove the record. A
-//     fraction would be truncated by the server; here it is rounded up.
-//   - KV-Operation: DEL marks a tombstone, which has a TTL too and so cleans up
-//     after itself.
+//   - Nats-Expected-Last-Subject-Sequence makes the write a compare-and-set. The
+//     stream's leader evaluates it on the literal subject before it stores or proposes
+//     the message. So the leader refuses one of two conflicting writes.
+//   - Nats-TTL, in whole seconds, makes the server remove the record. The server would
+//     truncate a fraction of a second, so this package rounds it up.
+//   - KV-Operation: DEL marks a tombstone. It has a TTL too: a tombstone ends by itself.
 //
 // # What an answer proves
 //
-// An acknowledgement proves that the write was applied, a conflict that this
-// write was not. Silence proves nothing: the write may be applied at once, half
-// a minute later or never. [Store.Send] therefore has no time-out of its own;
-// it reports an answer whenever it comes, and its caller judges how late is too
-// late.
+// An acknowledgement proves that the server applied the write. A conflict proves that
+// it did not. Silence proves nothing: the server may apply the write at once, half a
+// minute later, or never. [Store.Send] therefore has no time limit. It reports an
+// answer whenever it arrives, and the caller decides when it is too late.
 //
 // # Watching
 //
-// The bucket re-publishes what it stores to plain subjects. A watch is a core
-// subscription on them: no consumer, no goroutine per watch. The server removes
-// expired records without a notification, so a watch times the records it sees
-// and reports their ends as events of its own. Events are hints: they can be
-// lost, late or forged.
+// The bucket publishes what it stores again, on plain subjects. A watch is a core
+// subscription to them, without a consumer and without a goroutine. The server sends no
+// message when it removes an expired record. So a watch computes the ends of the records
+// that it has seen, and reports them as events. Events are hints: they can be lost, late
+// or forged.
 //
 // # Concurrency
 //
-// A Store is safe for concurrent use. It starts its goroutines and its
-// subscriptions with the first write or watch and ends them in [Store.Close].
+// A Store is safe for concurrent use. It starts its goroutines and subscriptions with
+// the first write or watch, and ends them in [Store.Close].
 package kvstore

@@ -10,43 +10,43 @@ var (
 	ErrExists = errors.New("key exists")
 	// ErrConflict: the expected revision was not the last one.
 	ErrConflict = errors.New("revision conflict")
-	// ErrInFlight: another write to the key or its guard is being replicated.
-	// It says nothing about who will win: try again after a short pause.
+	// ErrInFlight: another write to the key or its guard is being replicated, and
+	// may succeed or fail. Try again after a short pause.
 	ErrInFlight = errors.New("a write is in flight")
 	// ErrNotFound: there is no record under the key.
 	ErrNotFound = errors.New("key not found")
-	// ErrInvalidKey: the key cannot be one; nothing was sent.
+	// ErrInvalidKey: the key is not valid. The store sent nothing.
 	ErrInvalidKey = errors.New("invalid key")
-	// ErrInvalidTTL: the TTL is zero, negative or too large; nothing was sent.
+	// ErrInvalidTTL: the TTL is zero, negative or too large. The store sent nothing.
 	ErrInvalidTTL = errors.New("invalid TTL")
-	// ErrInvalidOption: an option is nil; nothing was sent.
+	// ErrInvalidOption: an option is nil. The store sent nothing.
 	ErrInvalidOption = errors.New("invalid option")
-	// ErrBucketConfig: the bucket is set up in a way that is not safe. The
-	// error is a *[ConfigError] or joins several.
+	// ErrBucketConfig: the settings of the bucket are not safe. The error is a
+	// *[ConfigError] or joins several.
 	ErrBucketConfig = errors.New("unsuitable bucket configuration")
 	// ErrUnavailable: the server or JetStream gave no usable answer.
 	ErrUnavailable = errors.New("lock service unavailable")
-	// ErrNoStream: nobody takes the write: the bucket is gone, or its stream has
+	// ErrNoStream: no server accepts the write. The bucket is gone, or its stream has
 	// no leader right now. It comes with [ErrUnavailable].
 	ErrNoStream = errors.New("no stream takes the write")
 	// ErrPermission: the server refuses this user the subject.
 	ErrPermission = errors.New("permission denied")
-	// ErrNoWatch: the bucket does not re-publish, so changes cannot be watched.
+	// ErrNoWatch: the bucket does not publish its changes, so a watch is impossible.
 	ErrNoWatch = errors.New("bucket does not re-publish its changes")
-	// ErrRemade: the bucket was deleted and made again since the last look, and
-	// every record with it.
-	ErrRemade = errors.New("bucket was deleted and made again")
+	// ErrRemade: the bucket was deleted and re-created since the last check. Every
+	// record is gone.
+	ErrRemade = errors.New("bucket was deleted and re-created")
 	// ErrClosed: the store was closed.
 	ErrClosed = errors.New("store closed")
 )
 
-// ConflictError says which revision a refused write met. It matches
+// ConflictError names the revision that a refused write met. It matches
 // [ErrConflict], and [ErrExists] when no record was expected.
 type ConflictError struct {
 	Key string
-	// Expected is the revision the write expected.
+	// Expected is the revision that the write expected.
 	Expected uint64
-	// Last is the revision the server named: 0 when there is no record.
+	// Last is the revision that the server named, or 0 if there is no record.
 	Last uint64
 }
 
@@ -59,13 +59,13 @@ func (e *ConflictError) Is(target error) bool {
 	return target == ErrConflict || (target == ErrExists && e.Expected == 0)
 }
 
-// ConfigError names one setting of the bucket, or the version of the server,
-// that is not safe for records with a TTL. It matches [ErrBucketConfig].
+// ConfigError names one setting of the bucket that is not safe for records with a TTL,
+// or a server that is too old. It matches [ErrBucketConfig].
 type ConfigError struct {
 	Bucket  string
 	Setting string // the stream's setting, by its JSON name, or "nats-server"
-	Value   string // what it is
-	Want    string // what it must be
+	Value   string // the present value
+	Want    string // the required value
 	Repair  string // how to get there
 }
 

@@ -10,7 +10,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Level says how bad a [Finding] is.
+// Level is the severity of a [Finding].
 type Level int
 
 const (
@@ -22,19 +22,19 @@ const (
 	Unfit
 )
 
-// Finding is one setting of a bucket, judged.
+// Finding is the verdict on one setting of a bucket.
 type Finding struct {
 	Level   Level
 	Setting string // the stream's setting, by its JSON name, or "nats-server"
-	Value   string // what it is
-	Want    string // what it should be
-	// Why says what goes wrong as it is, and Repair how to change it; both are
-	// empty when nothing is wrong. Operators read them, so they name locks.
+	Value   string // the present value
+	Want    string // the recommended or required value
+	// The consequence of the value, and its repair. Both are empty if the setting is
+	// as it should be. Operators read them, so they name locks.
 	Why, Repair string
-	// Update: an update of the stream repairs it; see [Config.Repaired].
+	// Update says that an update of the stream repairs it; see [Config.Repaired].
 	Update bool
-	// Remake: no update can repair it, only deleting and re-creating the bucket,
-	// which ends every record in it.
+	// Remake says that no update can repair it. The bucket has to be deleted and
+	// re-created, which ends every record in it.
 	Remake bool
 }
 
@@ -45,17 +45,16 @@ func (f Finding) warning() string {
 
 const (
 	byUpdate  = "update the stream"
-	byRemake  = "only making the bucket anew can change it: stop its users, delete it, let it be created again"
+	byRemake  = "only re-creating the bucket can change it: stop its users, delete it, let a client create it"
 	byRelease = "use a release of this program that knows the bucket's protocol, or another bucket"
-	byUpgrade = "upgrade nats-server to " + MinServer + " or later, then make the bucket anew"
+	byUpgrade = "upgrade nats-server to " + MinServer + " or later, then re-create the bucket"
 )
 
-// Examine judges every setting of a stream that is to be a bucket, the good ones
-// included, in a fixed order. info is what a server has answered: it says which
-// version of the server leads the stream. cfg is what its user wants: its Bucket, and its
-// Storage, because a memory bucket on one replica is fine only for those who
-// ask for it. It does no I/O. The error matches [ErrInvalidKey] when cfg's
-// bucket name cannot be one.
+// Examine judges every setting of a stream that is to be a bucket, in a fixed order. The
+// result includes the settings that are right. info is the answer of a server, and names
+// the version of the server that leads the stream. Of cfg it uses Bucket, and Storage: a
+// memory bucket on one replica is right only if cfg asks for it. Examine does no I/O.
+// The error matches [ErrInvalidKey] if the bucket name in cfg is not valid.
 func Examine(cfg Config, info *jetstream.StreamInfo) ([]Finding, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -142,19 +141,19 @@ func Examine(cfg Config, info *jetstream.StreamInfo) ([]Finding, error) {
 		}
 	}
 	judge(notifies(c, own) != "", Worse, "republish", republish, own+" to a subject of its own",
-		"waiters poll on timers, broken holders are told at their next renewal", byUpdate)
+		"waiters poll on timers, and a broken holder learns of it at its next renewal", byUpdate)
 	judge(c.AllowDirect, Worse, "allow_direct", c.AllowDirect, "true", "every read asks the stream's leader", byUpdate)
 	rollup := byUpdate
 	if c.AllowMsgSchedules {
 		rollup = byRemake // the server turns it on with them, and purges too
 	}
-	judge(!c.AllowRollup, Worse, "allow_rollup_hdrs", c.AllowRollup, "false", "whoever may write one key can wipe the bucket", rollup)
-	judge(!c.AllowMsgSchedules, Worse, "allow_msg_schedules", c.AllowMsgSchedules, "false", "whoever may write one key can have the server write others", byRemake)
+	judge(!c.AllowRollup, Worse, "allow_rollup_hdrs", c.AllowRollup, "false", "every user that may write one key can wipe the bucket", rollup)
+	judge(!c.AllowMsgSchedules, Worse, "allow_msg_schedules", c.AllowMsgSchedules, "false", "every user that may write one key can make the server write others", byRemake)
 	judge(c.DenyDelete, Worse, "deny_delete", c.DenyDelete, "true", "records can be removed under their holders", byUpdate)
 	judge(c.DenyPurge, Worse, "deny_purge", c.DenyPurge, "true", "records can be removed under their holders", rollup)
 	judge(c.AllowAtomicPublish, Worse, "allow_atomic", c.AllowAtomicPublish, "true", "several locks cannot be taken at once", byUpdate)
 	// The server echoes what it was asked for, so what counts is where it is.
-	judge(info.State.LastSeq >= lowFirstSeq, Worse, "first_seq", info.State.LastSeq, "the time in microseconds", "fencing tokens repeat when the bucket is made again", byRemake)
+	judge(info.State.LastSeq >= lowFirstSeq, Worse, "first_seq", info.State.LastSeq, "the time in microseconds", "fencing tokens repeat when the bucket is re-created", byRemake)
 	clustered := info.Cluster != nil && info.Cluster.Name != ""
 	replicas := judge(!clustered || c.Replicas > 1, Worse, "num_replicas", c.Replicas, "3 or 5 on a cluster", "locks stop when its server does", byUpdate+" with num_replicas 3")
 	if clustered && c.Replicas == 1 {
@@ -168,8 +167,8 @@ func Examine(cfg Config, info *jetstream.StreamInfo) ([]Finding, error) {
 	return all, nil
 }
 
-// notifies returns the prefix of the subjects that the stream copies its keys
-// to, with a dot; "" when that is not what it does.
+// notifies returns the prefix of the subjects to which the stream copies its keys, with
+// a dot. It is "" for a stream that copies none.
 func notifies(c jetstream.StreamConfig, own string) string {
 	rp := c.RePublish
 	if rp == nil || rp.HeadersOnly || rp.Source != own || !strings.HasSuffix(rp.Destination, ".>") {
@@ -199,12 +198,12 @@ func verify(want Config, info *jetstream.StreamInfo) (warnings []string, err err
 	return warnings, errors.Join(errs...)
 }
 
-// Repaired returns the configuration of a bucket's stream with everything put
-// right that an update of the stream can put right, and the rest as it is. What
-// cfg names is changed too: Replicas, MaxBytes and Placement, where they are
-// set. [Examine] says what is left. When that makes the bucket unfit still, it
-// has to be made again: c then comes back as it was, as it does when nothing is
-// wrong. There is no I/O.
+// Repaired returns the configuration c of a bucket's stream, with every setting repaired
+// that an update of the stream can repair. It also sets Replicas, MaxBytes and Placement
+// to the values of cfg, where cfg has them. [Examine] reports the settings that are left.
+//
+// If the bucket would still be unfit, it has to be re-created, and the result is c
+// unchanged. So it is if nothing is wrong. The method does no I/O.
 func (cfg Config) Repaired(c jetstream.StreamConfig) (jetstream.StreamConfig, error) {
 	right, err := cfg.StreamConfig()
 	if err != nil {

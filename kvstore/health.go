@@ -142,10 +142,11 @@ func (s *Store) unanswered() (oldest sentWrite, found bool) {
 	return oldest, found
 }
 
-// Healthy reports whether the connection is up and the stream accepts writes, as
-// far as is known without I/O: the error matches [ErrUnavailable] once a write has
-// gone unanswered for 5 s, and none was acknowledged since it was sent. The next
-// acknowledgement, or a minute without writes, ends that.
+// Healthy returns nil if the connection is up and the stream accepts writes, as far as
+// the store knows without I/O. Otherwise the error matches [ErrUnavailable]. It does so
+// once a write has gone unanswered for 5 s and the server has acknowledged none that
+// was sent later. The next acknowledgement ends that state, and so does a minute
+// without writes.
 func (s *Store) Healthy() error {
 	if !s.nc.IsConnected() {
 		return fmt.Errorf("%w: connection is %s", ErrUnavailable, strings.ToLower(s.nc.Status().String()))

@@ -2,21 +2,22 @@ package kvstore
 
 import "time"
 
-// Nobody tells a client that notifications do not reach it: a subscription that
-// is forbidden, or that an account does not import, looks like a quiet one. But a
-// client that watches a key hears of its own writes to it. When it never does,
-// somebody should know.
+// No message says that notifications do not reach a client. A subscription that the
+// server forbids, or that an account does not import, is merely silent. But a client
+// that watches a key receives notifications of its own writes to it. If none arrives,
+// the store warns.
 
 const (
-	// silences is how many acknowledged writes have to go unheard.
+	// silences is the number of acknowledged writes without a notification after
+	// which the store warns.
 	silences = 3
-	// silentFor is how long the first of them has to be ago: a notification may
-	// come behind the acknowledgement.
+	// silentFor is the least age of the first of them: a notification may arrive
+	// after the acknowledgement.
 	silentFor = time.Second
 )
 
-// watched says whether a write to key should be heard of, in a store that has not
-// heard of any.
+// watched says whether a write to key should cause a notification, in a store that has
+// received none.
 func (s *Store) watched(key string) bool {
 	if s.heard.Load() {
 		return false
@@ -26,18 +27,18 @@ func (s *Store) watched(key string) bool {
 	return len(s.topics) > 0 && s.topics[s.seen.Load().notify+key] != nil
 }
 
-// unheard counts an acknowledged write to a watched key and says once, when there
-// were some, that notifications do not arrive.
+// unheard counts an acknowledged write to a watched key. After some of them it warns
+// once that notifications do not arrive.
 func (s *Store) unheard() {
 	s.mu.Lock()
 	if s.silence++; s.silence == 1 {
 		s.silentAt = time.Now()
 	}
-	tell := s.silence >= silences && time.Since(s.silentAt) > silentFor && !s.heard.Swap(true)
+	warn := s.silence >= silences && time.Since(s.silentAt) > silentFor && !s.heard.Swap(true)
 	s.mu.Unlock()
-	if tell {
-		s.cfg.Logger.Warn("lock bucket: no notification of a change has ever arrived: waiters look by themselves every few seconds, "+
-			"a broken holder is told at its next renewal; repair: let the user subscribe to these subjects, and the account import them under their own name",
+	if warn {
+		s.cfg.Logger.Warn("lock bucket: no notification of a change has ever arrived. Waiters poll every few seconds, "+
+			"and a broken holder learns of it at its next renewal. Repair: let the user subscribe to these subjects, and the account import them under their own name",
 			"bucket", s.cfg.Bucket, "subjects", s.seen.Load().notify+">")
 	}
 }

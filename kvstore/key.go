@@ -76,7 +76,7 @@ var ttlHeaders = func() (all [64]string) {
 	return all
 }()
 
-// parseTTL reads a Nats-TTL header; what it cannot read is no TTL.
+// parseTTL reads a Nats-TTL header. The result is 0 if it cannot be read.
 func parseTTL(s string) time.Duration {
 	if s == "" {
 		return 0

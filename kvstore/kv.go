@@ -5,100 +5,100 @@ import (
 	"time"
 )
 
-// KV is the contract between a store and what is built on it. [Store] is the
-// production implementation; tests wrap it to lose, delay or repeat answers
-// and notifications.
+// KV is the contract between a store and its users. [Store] implements it in
+// production. Tests wrap it to lose, delay or repeat answers and notifications.
 //
-// Only an acknowledged write proves anything. Reads may come from a replica
-// that lags, and events may be lost, late or forged: both are hints.
+// Only an acknowledged write proves anything. Reads may come from a replica that lags,
+// and events may be lost, late or forged: both are hints.
 type KV interface {
 	// Bucket returns the bucket's name.
 	Bucket() string
 
-	// Send publishes a conditional write and does not wait for its answer. It
-	// can be held up all the same, by nats.go, which holds a mutex while it
-	// writes to a network that is stuck (a minute at most).
+	// Send publishes a conditional write and does not wait for its answer. It can block
+	// all the same, for a minute at most: nats.go holds a mutex while it writes to a
+	// network that accepts no bytes.
 	//
-	// A non-nil error means that nothing was sent and never will be: done is
-	// not called. Otherwise done is called at most once, on a goroutine of the
-	// store, as soon as an answer arrives, however late that is; it must not
-	// block. No answer leaves the outcome unknown: applied, never applied, or
-	// applied later. The returned function drops interest in the answer.
+	// A non-nil error means that Send sent nothing, and done is not called. Otherwise
+	// the store calls done at most once, on a goroutine of its own, when an answer
+	// arrives, however late. done must not block. Without an answer the outcome is
+	// unknown: the server has applied the write, will apply it later, or never will.
+	// The returned function drops interest in the answer.
 	Send(w Write, done func(Answer)) (forget func(), err error)
 
-	// Denied reports whether the server has lately refused this user writes to
-	// key: nil, or an error matching [ErrPermission]. A refused write is not
-	// answered, so whoever waits in vain asks here.
+	// Denied reports whether the server has lately refused this user writes to key. It
+	// returns nil or an error matching [ErrPermission]. The server does not answer a
+	// write that it refuses so, and a caller that waits in vain asks here.
 	Denied(key string) error
 
-	// Get returns the record under key, deletions included (see
-	// [Record.Deleted]), or an error matching [ErrNotFound] when there is none.
+	// Get returns the record under key, or the tombstone there (see [Record.Deleted]).
+	// The error matches [ErrNotFound] when the key has neither.
 	//
-	// With min = 0 any replica may answer, with a state that may lag. With
-	// min > 0 (of this key or another) the answer is from a state that contains
-	// revision min: when the first replica asked does not show that, the
-	// stream's leader is asked.
+	// With min = 0 any replica may answer, with a state that may lag. With min > 0, a
+	// revision of this key or another, the answer is from a state that contains
+	// revision min. When the first replica lacks it, Get asks the stream's leader.
 	Get(ctx context.Context, key string, min uint64) (Record, error)
 
-	// List returns the live records whose keys match a pattern (NATS
-	// wildcards), deletions left out, in the order of their revisions. No key
-	// is missed that is live in a state that contains revision min. They are
-	// from one state where one request can read them all; otherwise a record
-	// may be of a later state than the others, or of an older one where a
-	// replica lags (see Current). Options read less of them, or one record more.
+	// List returns the live records whose keys match a pattern (NATS wildcards), in the
+	// order of their revisions, without tombstones. It misses no key that is live in a
+	// state that contains revision min.
+	//
+	// All records are from one state if one request can read them. Otherwise a record
+	// may be of a later state than the others, or of an older one if a replica lags
+	// (see Current). Options read fewer records, or one more.
 	List(ctx context.Context, pattern string, min uint64, opts ...ListOption) (Listing, error)
 
-	// Alone says that the bucket has neither replicas nor mirrors, as far as is
-	// known without I/O: then no read lags, whatever its min.
+	// Alone says whether the bucket has neither replicas nor mirrors, as far as the
+	// store knows without I/O. Then no read lags, whatever its min.
 	Alone() bool
 
-	// Current says that List shows each key as it was in a state that contains min,
-	// as far as is known without I/O. Otherwise it may miss a key that was deleted
-	// and written again.
+	// Current says whether List shows each key as it was in a state that contains min,
+	// as far as the store knows without I/O. Otherwise List may miss a key that was
+	// deleted and written again.
 	Current() bool
 
-	// Watch calls deliver for every change of a key that matches pattern
-	// until the watch is stopped. It delivers no initial state. deliver runs
-	// on goroutines of the store, one call at a time is not guaranteed, and it
-	// must not block.
+	// Watch calls deliver for every change of a key that matches pattern, until the
+	// caller stops the watch. It delivers no initial state. deliver runs on goroutines
+	// of the store, several calls at a time perhaps, and must not block.
 	//
-	// It returns an error matching [ErrNoWatch] for a bucket without
-	// re-publishing, and the connection's error when it is closed.
+	// The error matches [ErrNoWatch] for a bucket that does not publish its changes.
+	// For a closed connection it is the connection's error.
 	Watch(pattern string, deliver func(Event)) (Watch, error)
 
 	// State asks the stream's leader for its state and for the keys under
 	// pattern ("" for none).
 	State(ctx context.Context, pattern string) (State, error)
 
-	// Now estimates the wall clock of the servers, without I/O: the local clock,
-	// corrected by what the leader said last (see [State.Time]). It is a hint.
+	// Now estimates the wall clock of the servers, without I/O. It is the local clock,
+	// corrected by the leader's last answer (see [State.Time]), and a hint.
 	Now() time.Time
 
-	// Verify looks at the bucket again: nil when it is the one that was opened
-	// and safe; otherwise an error matching [ErrBucketConfig],
-	// [ErrNotFound] (it was deleted), [ErrRemade] (deleted and made again) or
-	// [ErrUnavailable].
+	// Verify reads the settings of the bucket again. It returns nil if this is the
+	// bucket that the store opened and it is safe. The error matches
+	// [ErrBucketConfig], [ErrNotFound] (deleted), [ErrRemade] (deleted and re-created)
+	// or [ErrUnavailable].
 	Verify(ctx context.Context) error
 
-	// OnConnection registers fn to be told of changes of the connection, from
-	// the first write or watch on. fn must not block. The returned function
-	// takes it off again.
+	// OnConnection registers fn, which the store calls on changes of the connection,
+	// from the first write or watch on. fn must not block. The returned function
+	// removes it.
 	OnConnection(fn func(ConnState)) (stop func())
 
-	// Healthy reports whether the connection is up and writes are answered, without
-	// I/O: nil, or an error matching [ErrUnavailable]; see [Store.Healthy].
+	// Healthy returns nil if the connection is up and the server answers writes, as far
+	// as the store knows without I/O. Otherwise the error matches [ErrUnavailable]; see
+	// [Store.Healthy].
 	Healthy() error
 
-	// Close ends subscriptions and goroutines of the store and waits for them.
-	// The connection stays open: it is the caller's.
+	// Close ends subscriptions and goroutines of the store and waits for them. The
+	// connection is the caller's and stays open.
 	Close()
 }
 
-// NoRevision is a revision that no record ever has. A write that expects it is
-// refused by the stream's leader, with the revision that the key has. The answer
-// also proves that the subscriptions made before are in place: it travels the way
-// of the notifications. An answer to a read or to State does not: another replica
-// may give it, and in a cluster requests of the JetStream API take other routes.
+// NoRevision is a revision that no record ever has. The stream's leader refuses a write
+// that expects it, and names the key's last revision. The refusal also proves that the
+// subscriptions made before are in place, because it travels the way of the
+// notifications. An answer to a read or to State proves no subscription: another
+// replica may give it, and in a cluster requests of the JetStream API take other
+// routes.
 const NoRevision = 1e18 - 1
 
 // Write is one conditional write: a record, or with Delete a tombstone.
@@ -107,16 +107,15 @@ type Write struct {
 	Key string
 	// Value is the record's value. A tombstone may carry one too.
 	Value []byte
-	// Expect is the revision that must be the key's last for the write to be
-	// accepted; 0 means that the key must not exist.
+	// Expect is the last revision of the key. The server refuses the write if the
+	// key has another one. 0 means that the key must not exist.
 	Expect uint64
-	// Guard, when set, is the literal key that Expect is about instead of Key.
-	// It is never a pattern: wildcard expectations are unsafe on replicated
-	// streams.
+	// Guard, if set, is the literal key that Expect is about instead of Key. It is
+	// never a pattern: wildcard expectations are unsafe on replicated streams.
 	Guard string
-	// TTL is how long the server keeps the record, rounded up to whole
-	// seconds. It is required: a record without one would never end. A
-	// tombstone's default is one second.
+	// TTL is the time for which the server keeps the record, rounded up to whole
+	// seconds. A record needs one, or it would never end. The default for a
+	// tombstone is one second.
 	TTL time.Duration
 	// Delete writes a tombstone.
 	Delete bool
@@ -126,10 +125,10 @@ type Write struct {
 type Answer struct {
 	// Revision is the revision of the acknowledged write.
 	Revision uint64
-	// Err is nil for an acknowledged write. It is a *[ConflictError] (matches
-	// [ErrConflict]) when the expectation did not hold, matches [ErrInFlight]
-	// when a write to the key or its guard was under way, and otherwise says
-	// what the server refused.
+	// Err is nil for an acknowledged write. If the key had another revision, it is
+	// a *[ConflictError], which matches [ErrConflict]. It matches [ErrInFlight] if a
+	// write to the key or its guard was under way. Otherwise it is the refusal of
+	// the server.
 	Err error
 }
 
@@ -138,17 +137,17 @@ type Record struct {
 	Key      string
 	Value    []byte
 	Revision uint64
-	// Time is when the server stored the record, by the server's clock.
+	// Time is the time at which the server stored the record, by its own clock.
 	Time time.Time
-	// TTL is how long after Time the server removes it; 0: never.
+	// TTL is the time from Time to the removal by the server. 0 means never.
 	TTL time.Duration
 	// Deleted marks a tombstone.
 	Deleted bool
 }
 
-// Remaining estimates how long the record has left at the wall-clock time
-// now (see [KV.Now]), between 0 and TTL. It is a hint for when to try. A record without a TTL has no end: the
-// result is then negative.
+// Remaining estimates how long the record has left at the wall-clock time now (see
+// [KV.Now]), between 0 and TTL. It is a hint for when to try. The result is negative for
+// a record without a TTL, which has no end.
 func (r Record) Remaining(now time.Time) time.Duration {
 	if r.TTL <= 0 {
 		return -1
@@ -161,17 +160,17 @@ type Listing struct {
 	Records []Record
 	// Revision is a revision that the listed state contains.
 	Revision uint64
-	// Beside is the record under the key of [Beside], a tombstone too; zero when
-	// there is none.
+	// Beside is the record or the tombstone under the key of [Beside]. It is zero if
+	// there is neither.
 	Beside Record
-	// More: there were more than [AtMost] says, and Records are not all there is.
+	// More says that [AtMost] has left out records.
 	More bool
 }
 
 // ListOption is an option of [KV.List].
 type ListOption func(*listing)
 
-// listing is what a List reads.
+// listing holds the options of a List.
 type listing struct {
 	from   uint64
 	beside string
@@ -181,34 +180,35 @@ type listing struct {
 // From leaves out the records of revisions below revision.
 func From(revision uint64) ListOption { return func(l *listing) { l.from = revision } }
 
-// Beside reads the record under key too. Where one request cannot do that it is
-// read first, and the list shows a state that contains it.
+// Beside reads the record under key too. If one request cannot read both, List reads
+// this record first, and the list shows a state that contains it.
 func Beside(key string) ListOption { return func(l *listing) { l.beside = key } }
 
-// AtMost lets the answer end after n records, tombstones and that of [Beside]
-// among them. Where one request cannot read a list, it is read whole, or not at all
-// when there is a live record under the key of Beside.
+// AtMost ends the answer after n records. Tombstones and the record of [Beside] count.
+// If one request cannot read the list, List reads it whole, or not at all if there is a
+// live record under the key of Beside.
 func AtMost(n int) ListOption { return func(l *listing) { l.atMost = n } }
 
 // State is the leader's view of the stream.
 type State struct {
-	// LastRevision is the last revision the answering server has applied.
+	// LastRevision is the last revision that the answering server has applied.
 	LastRevision uint64
 	// Keys are the keys under the pattern asked for, tombstones included.
 	Keys []string
-	// Created is when the bucket was made: a different time is another bucket.
+	// Created is the time at which the bucket was created. A bucket with another
+	// time is another bucket.
 	Created time.Time
 	// Time is the server's wall clock when it answered.
 	Time time.Time
-	// Replicas is how many servers may answer for the stream: its replicas, and
-	// more while it is moved.
+	// Replicas is the number of servers that may answer for the stream: its
+	// replicas, and more while the cluster moves it.
 	Replicas int
-	// Leader is the name of the stream's leader; empty when the answering
-	// server knows of none. A server outside a cluster names itself.
+	// Leader is the name of the stream's leader. It is empty if the answering server
+	// knows of none. A server outside a cluster names itself.
 	Leader string
 }
 
-// EventKind says what an [Event] tells.
+// EventKind is the kind of change that an [Event] reports.
 type EventKind uint8
 
 const (
@@ -217,29 +217,30 @@ const (
 	// Deleted: a tombstone was written.
 	Deleted
 	// Expired: the TTL of the last record seen has ended by this client's clock, in
-	// a watch that tracks that. The server removes the record about now, without a
-	// notification.
+	// a watch that tracks it. The server removes the record about now, and sends no
+	// message.
 	Expired
 	// Recheck: events may have been missed (the connection was lost and is
 	// back). The event names no key.
 	Recheck
 )
 
-// Event is a hint that something changed. Anybody who may publish to the
+// Event is a hint that something changed. Any user that may publish to the
 // notification subject can forge one.
 type Event struct {
 	Kind   EventKind
 	Record Record
-	// Before is the record that a Put has replaced or a Deleted event has ended, if
-	// this watch tracks records, has seen that one and has not delivered its end.
+	// Before is the record that a Put has replaced or that a Deleted event has ended.
+	// It is set if this watch tracks records, has seen that record and has not
+	// delivered its end.
 	Before Record
 }
 
 // Watch is a running watch.
 type Watch interface {
-	// Track makes the end of r's TTL an [Expired] event, unless a newer
-	// record of the key was seen, and so the ends of all records that are
-	// written from then on. With the zero record it does only the latter.
+	// Track makes the end of r's TTL an [Expired] event, unless the watch has seen a
+	// newer record of the key. From then on it does the same for all records that
+	// are written. With the zero record it does only the latter.
 	Track(r Record)
 	// Stop ends the watch. A delivery under way may still finish.
 	Stop()

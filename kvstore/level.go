@@ -18,9 +18,9 @@ const MinServer = "2.12"
 const (
 	// minLevel is the JetStream API level of MinServer.
 	minLevel = 2
-	// The servers since 2.11 write these into the configuration that they answer
-	// with, and store neither: they are those of the server that leads the stream,
-	// whatever server the connection is to.
+	// Servers since 2.11 add these to the configuration in their answers, and store
+	// neither. They describe the server that leads the stream, whatever server the
+	// connection is to.
 	metaLevel   = "_nats.level"
 	metaVersion = "_nats.ver"
 
@@ -49,7 +49,8 @@ func serverOf(metadata map[string]string) (level int, description string) {
 	return level, describe(metadata[metaVersion], level)
 }
 
-// describe names a server by its version, or as far as its API level tells it.
+// describe names a server by its version, or by the part of it that follows from the
+// API level.
 func describe(version string, level int) string {
 	switch {
 	case version != "":

@@ -43,10 +43,9 @@ func (s *Store) Current() bool {
 
 // List returns the live records under pattern; see [KV].
 //
-// Where one request cannot read them all (more than 1024 keys, or only the
-// reading of single keys is granted), the leader names the keys and each is
-// read after that: no key is missed, but a record can be of a later state than
-// the others, or of an older one where a replica lags.
+// One request cannot read more than 1024 keys, or any for a user that may only read
+// single keys. Then the leader names the keys, and List reads each. It misses no key, but
+// a record can be of a later state than the others, or of an older one if a replica lags.
 func (s *Store) List(ctx context.Context, pattern string, min uint64, opts ...ListOption) (Listing, error) {
 	var what listing
 	for _, opt := range opts {

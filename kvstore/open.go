@@ -14,20 +14,21 @@ import (
 const (
 	// openTimeout bounds Open when its context has no deadline.
 	openTimeout = 10 * time.Second
-	// leaderPoll is how often a stream without a leader is looked at.
+	// leaderPoll is the time between two checks of a stream without a leader.
 	leaderPoll = 100 * time.Millisecond
 )
 
-// Open finds the bucket of cfg, makes it when it is missing and cfg allows it,
-// and verifies it. A JetStream domain or API prefix is taken from js.
+// Open finds the bucket of cfg and verifies its settings. It creates a missing bucket,
+// unless cfg forbids it. It uses the JetStream domain or API prefix of js.
 //
-// It returns an error matching [ErrInvalidKey] for a name that no bucket can have,
-// [ErrBucketConfig] for a bucket that is not safe or is kept by a server older than
-// [MinServer], [ErrNotFound] for a missing bucket that may not be made,
-// [ErrPermission] when the user may not ask or create, and [ErrUnavailable]
-// when JetStream does not answer, or the stream of a cluster has no leader and so
-// accepts no writes. Settings that work but should be others are
-// logged; see [Config.Logger]. Without a deadline in ctx it waits for at most 10 s.
+// The error matches [ErrInvalidKey] for a name that no bucket can have. It matches
+// [ErrBucketConfig] for a bucket that is not safe or whose server is older than
+// [MinServer]. It matches [ErrNotFound] for a missing bucket that Open may not create,
+// and [ErrPermission] when the server forbids this user to ask or to create. It matches
+// [ErrUnavailable] when JetStream does not answer, or when the stream of a cluster has no
+// leader and so accepts no writes. Without a deadline in ctx Open waits for 10 s at most.
+//
+// Open logs settings that are safe and not recommended; see [Config.Logger].
 func Open(ctx context.Context, js jetstream.JetStream, cfg Config) (_ *Store, err error) {
 	if cfg, err = cfg.withDefaults(); err != nil {
 		return nil, err
@@ -76,8 +77,8 @@ func Open(ctx context.Context, js jetstream.JetStream, cfg Config) (_ *Store, er
 // has no name for.
 const errCodeNoStore = 10049
 
-// create makes the bucket. Losing the race against another creator is fine:
-// the winner's bucket is looked at like any other.
+// create creates the bucket. Another client may create it first: its bucket is then
+// verified like any other.
 func (s *Store) create(ctx context.Context) (*infoResponse, error) {
 	sc, err := s.cfg.StreamConfig()
 	if err != nil {
@@ -90,7 +91,7 @@ func (s *Store) create(ctx context.Context) (*infoResponse, error) {
 	var resp *infoResponse
 	var apiErr *jetstream.APIError
 	for try := 0; ; try++ {
-		resp = new(infoResponse) // an answer without an error leaves that of the one before
+		resp = new(infoResponse) // an answer without an error leaves the error of the previous answer
 		err = s.api(ctx, "STREAM.CREATE."+s.stream, body, resp, false)
 		apiErr, _ = errors.AsType[*jetstream.APIError](err)
 		if apiErr == nil || apiErr.ErrorCode != errCodeNoStore || try == 8 {
@@ -149,16 +150,17 @@ func (s *Store) awaitLeader(ctx context.Context, info *jetstream.StreamInfo) err
 			}
 		}
 		if ctx.Err() != nil {
-			return fmt.Errorf("%w: %w: it has no leader on cluster %q and accepts no writes: start the missing servers; "+
-				"if none is missing, the stream has stopped (the servers log \"critical write error\") and only making it again helps: %w", ErrUnavailable, ErrNoStream, c.Name, ended(ctx))
+			return fmt.Errorf("%w: %w: it has no leader on cluster %q and accepts no writes. Start the missing servers. "+
+				"If none is missing, the stream has stopped (the servers log \"critical write error\"): re-create the bucket: %w", ErrUnavailable, ErrNoStream, c.Name, ended(ctx))
 		}
 	}
 	return nil
 }
 
-// settle returns when writes reach a bucket of a cluster that was made a moment
-// ago: this connection's server may learn later than others where it is, and
-// until then says that nobody takes the write. It gives up after some seconds.
+// settle returns when writes reach a bucket of a cluster that was created a moment ago.
+// The server of this connection may learn later than others where the bucket is, and
+// until then it answers that no stream takes the write. settle gives up after some
+// seconds.
 func (s *Store) settle(ctx context.Context, info *jetstream.StreamInfo) {
 	if info.Cluster == nil || info.Cluster.Name == "" || info.TimeStamp.Sub(info.Created) > openTimeout {
 		return
@@ -204,10 +206,9 @@ func (s *Store) adopt(info *jetstream.StreamInfo) error {
 	return nil
 }
 
-// Verify asks for the bucket's configuration again: others can change it, and
-// can delete the bucket. It returns nil, or an error matching
-// [ErrBucketConfig], [ErrNotFound] (the bucket is gone), [ErrRemade] or
-// [ErrUnavailable].
+// Verify reads the bucket's settings again, because other users can change them or
+// delete the bucket. It returns nil, or an error matching [ErrBucketConfig],
+// [ErrNotFound] (the bucket is gone), [ErrRemade] or [ErrUnavailable].
 func (s *Store) Verify(ctx context.Context) error {
 	info, err := s.info(ctx, infoRequest{}, false)
 	if err != nil {
@@ -225,7 +226,7 @@ func (s *Store) Verify(ctx context.Context) error {
 	return nil
 }
 
-// view is what the store knows of its stream since the last look.
+// view holds the properties of the stream, as of the last verification.
 type view struct {
 	notify   string // prefix of re-published subjects, with a dot; "": none
 	direct   bool

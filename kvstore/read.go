@@ -213,13 +213,13 @@ func (s *Store) record(h nats.Header, data []byte) (Record, error) {
 	return Record{Key: key, Value: data, Revision: seq, Time: at, TTL: parseTTL(h.Get(hdrTTL)), Deleted: isTombstone(h)}, nil
 }
 
-// mirrored says once that a mirror answers reads. Those that it has answered are
-// asked again of the leader: a mirror may keep what the bucket has removed.
+// mirrored warns once that a mirror answers reads. The store asks the leader again for
+// such a read: a mirror may keep records that the bucket has removed.
 func (s *Store) mirrored(name string) {
 	if s.mirrorTold.Swap(true) {
 		return
 	}
-	s.cfg.Logger.Warn(fmt.Sprintf("lock bucket: stream %.64q mirrors this bucket and answers reads of it, which cost a second one then; repair: remove it or its mirror_direct", name),
+	s.cfg.Logger.Warn(fmt.Sprintf("lock bucket: stream %.64q mirrors this bucket and answers reads of it. Each such read costs a second one. Repair: remove it or its mirror_direct", name),
 		"bucket", s.cfg.Bucket)
 }
 

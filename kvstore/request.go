@@ -20,8 +20,8 @@ const (
 	// lateAnswers is how long an answer is waited for on a draining
 	// connection, where each needs a goroutine of its own.
 	lateAnswers = 30 * time.Second
-	// permissionPoll is how often a wait looks for a refusal: the server tells
-	// of a forbidden subject on the connection, not in an answer.
+	// permissionPoll is the time between two checks of a wait for a refusal: the
+	// server reports a forbidden subject on the connection, not in an answer.
 	permissionPoll = 25 * time.Millisecond
 )
 
@@ -76,8 +76,8 @@ func (s *Store) forget(id uint64) {
 func (s *Store) exchange(msg *nats.Msg, write sentWrite, mux bool, done func(*nats.Msg) (more bool)) (forget func(), err error) {
 	st := s.nc.Status()
 	if st == nats.RECONNECTING {
-		// From here on it is heard when the connection is back: those who are
-		// refused now wait for that. It may be already.
+		// From here on the store learns when the connection is back: callers that
+		// fail now wait for that. It may be back already.
 		_ = s.run()
 		st = s.nc.Status()
 	}
@@ -87,7 +87,7 @@ func (s *Store) exchange(msg *nats.Msg, write sentWrite, mux bool, done func(*na
 		mux = true
 	default:
 		if st == nats.CLOSED {
-			s.tellClosed()
+			s.reportClosed()
 		}
 		// Not handed to the client's reconnect buffer, which would send it at
 		// a time when nobody wants it any more.
@@ -153,7 +153,7 @@ func (s *Store) roundTrip(ctx context.Context, subject string, body []byte, mux 
 	const attempts = int(replyTimeout / repeatAfter)
 	ch := make(chan *nats.Msg, attempts)
 	for try := 1; ; try++ {
-		switch { // what nobody waits for may still create a bucket
+		switch { // a request without a caller may still create a bucket
 		case ctx.Err() != nil && try == 1:
 			return nil, fmt.Errorf("not sent to %s: %w", subject, ended(ctx))
 		case ctx.Err() != nil:
@@ -203,10 +203,10 @@ func noResponders(m *nats.Msg) bool {
 }
 
 // denied says whether the server has lately refused this connection the
-// subject, or to subscribe to its inbox, where the answers come. The server
-// tells so on the connection, not in an answer, and nats.go keeps the last such
-// error only: an old one is no news of this request, and one that was followed
-// by another at once is missed.
+// subject, or to subscribe to its inbox, where the answers come. The server reports it
+// on the connection, not in an answer, and nats.go keeps only the last such error. An
+// old error does not concern this request, and an error that another one follows at
+// once is missed.
 func (s *Store) denied(subject string) error {
 	err := s.nc.LastError()
 	if !errors.Is(err, nats.ErrPermissionViolation) {
@@ -226,8 +226,8 @@ func (s *Store) denied(subject string) error {
 	return fmt.Errorf("%w: %w", ErrPermission, err)
 }
 
-// mapped is what a server of the domain itself makes of a subject before it
-// looks at permissions.
+// mapped returns the subject for which a server of the domain itself checks
+// permissions.
 func (s *Store) mapped(subject string) string {
 	rest, ok := strings.CutPrefix(subject, s.apiPrefix)
 	switch {

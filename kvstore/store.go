@@ -33,11 +33,11 @@ type Store struct {
 	prefix    string // of the keys' subjects, as the stream stores them
 	apiPrefix string // of the JetStream API
 	putPrefix string // prefix as this connection has to publish it
-	inboxes   string // what every inbox of the connection begins with
+	inboxes   string // the prefix of every inbox of the connection
 	seen      atomic.Pointer[view]
 	multiOff  atomic.Bool                  // the multi-key read is forbidden to this user
 	leaderOff atomic.Bool                  // the leader's read is
-	clock     atomic.Pointer[clockReading] // when the server told its time last
+	clock     atomic.Pointer[clockReading] // the last reading of the server's time
 
 	mirrorTold atomic.Bool // that a mirror answers reads
 
@@ -59,8 +59,8 @@ type Store struct {
 	conn    map[int]func(ConnState)
 	connID  int
 
-	heard    atomic.Bool            // a notification has arrived, or it was told that none does
-	silence  int                    // own writes that should have been heard of before
+	heard    atomic.Bool            // a notification has arrived, or the store has warned that none does
+	silence  int                    // own writes without the notification that they should have caused
 	silentAt time.Time              // the first of them
 	ackHead  atomic.Pointer[[]byte] // of acknowledgements, up to the sequence
 
@@ -91,8 +91,8 @@ func newStore(js jetstream.JetStream, cfg Config) *Store {
 		s.apiPrefix = "$JS." + opts.Domain + ".API."
 	case opts.APIPrefix != "":
 		s.apiPrefix = strings.TrimSuffix(opts.APIPrefix, ".") + "."
-		// A service import passes one answer per request unless its export
-		// says otherwise; that many records need one request each then.
+		// A service import passes one answer per request, unless its export says
+		// otherwise. Then each record needs a request of its own.
 		s.multiOff.Store(s.apiPrefix != defaultAPI)
 	}
 	s.inboxes = cmp.Or(s.nc.Opts.InboxPrefix, strings.TrimSuffix(nats.InboxPrefix, ".")) + "."
@@ -180,7 +180,8 @@ func (s *Store) Close() {
 	s.wg.Wait()
 }
 
-// OnConnection registers fn to be told of changes of the connection; see [KV].
+// OnConnection registers fn, which the store calls on changes of the connection; see
+// [KV].
 func (s *Store) OnConnection(fn func(ConnState)) (stop func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -50,9 +50,9 @@ type expiry struct {
 	timer  *time.Timer
 }
 
-// Watch subscribes to changes of the keys that match pattern; see [KV]. When
-// it returns, the subscription is on its way to the server; a write that is sent
-// next, and answered, proves that it has arrived (see [NoRevision]).
+// Watch subscribes to changes of the keys that match pattern; see [KV]. When it
+// returns, the subscription is on its way to the server. The answer to a write that is
+// sent later proves that it has arrived (see [NoRevision]).
 func (s *Store) Watch(pattern string, deliver func(Event)) (Watch, error) {
 	if err := checkPattern(pattern); err != nil {
 		return nil, err
@@ -268,9 +268,9 @@ func (s *Store) connChanged(st nats.Status) {
 	}
 }
 
-// tellClosed tells of a connection that was found closed: it may have been so
-// before anybody listened.
-func (s *Store) tellClosed() {
+// reportClosed reports a connection that was found closed: it may have been closed
+// before the store listened.
+func (s *Store) reportClosed() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.closed {
@@ -278,7 +278,7 @@ func (s *Store) tellClosed() {
 	}
 }
 
-// recheck tells all watches that events may have been missed.
+// recheck notifies all watches that they may have missed events.
 func (s *Store) recheck() {
 	var all []*watch
 	s.mu.Lock()

@@ -58,7 +58,7 @@ var outgoings = sync.Pool{New: func() any { return &outgoing{msg: nats.Msg{Heade
 // message is the one place where the headers of a write are put together: the
 // server silently accepts a guard whose subject has a typo.
 func (s *Store) message(w Write, o *outgoing) error {
-	// A pattern for a key would write under another name than the one that was checked.
+	// With a pattern as the key the server would check one name and write another.
 	if err := checkKey(w.Key); err != nil { //safety:key-literal
 		return err
 	}
@@ -213,9 +213,9 @@ func (s *Store) Create(ctx context.Context, key string, value []byte, ttl time.D
 	return s.write(ctx, Write{Key: key, Value: value, TTL: ttl})
 }
 
-// CreateGuarded is Create on the condition that the last revision of the
-// literal key guard is expect (0: it does not exist). It does not look at key's
-// own revision, so key should be new.
+// CreateGuarded is Create on the condition that the last revision of the literal key
+// guard is expect (0: it does not exist). It does not check the revision of key itself,
+// so key should be new.
 func (s *Store) CreateGuarded(ctx context.Context, key string, value []byte, ttl time.Duration, guard string, expect uint64) (uint64, error) {
 	if err := checkKey(guard); err != nil {
 		return 0, err
@@ -223,9 +223,9 @@ func (s *Store) CreateGuarded(ctx context.Context, key string, value []byte, ttl
 	return s.write(ctx, Write{Key: key, Value: value, TTL: ttl, Guard: guard, Expect: expect})
 }
 
-// Update replaces the record at revision and returns the new revision. The TTL
-// starts anew. Errors are those of [Store.Create], with [ErrConflict] when
-// another revision is the last.
+// Update replaces the record at revision and returns the new revision. The TTL starts
+// again. Errors are those of [Store.Create], with [ErrConflict] when the key has another
+// revision.
 func (s *Store) Update(ctx context.Context, key string, value []byte, ttl time.Duration, revision uint64) (uint64, error) {
 	return s.write(ctx, Write{Key: key, Value: value, TTL: ttl, Expect: revision})
 }

@@ -326,7 +326,7 @@ func TestBreakForgedEvent(t *testing.T) {
 	})
 }
 
-// A key deleted by hand is an immediate break: the holder is told at once, and
+// A key deleted by hand is an immediate break: the holder is notified at once, and
 // does not write it again.
 func TestBreakByHand(t *testing.T) {
 	for _, how := range []string{"renewed", "fixed"} {

@@ -7,7 +7,7 @@ import (
 	"github.com/natslock/locks/kvstore"
 )
 
-// What other packages of this module need of this one, and users do not.
+// Other packages of this module need these functions, and users do not.
 func init() {
 	bridge.Acquire = func(ctx context.Context, c *Client, kind Kind, mode Mode, wait bool, name string, opts []LockOption) (*Lock, error) {
 		return c.acquire(ctx, kind, mode, wait, name, opts)

@@ -34,7 +34,7 @@ type Client struct {
 
 var errNoClient = fmt.Errorf("%w: a natslock.Client made without New", ErrInvalidOption)
 
-// ready says whether the client was made by New.
+// ready refuses a client that New has not made.
 func (c *Client) ready() error {
 	if c == nil || c.session == nil {
 		return errNoClient
@@ -42,19 +42,21 @@ func (c *Client) ready() error {
 	return nil
 }
 
-// New opens the bucket, or creates it if it is missing and [WithCreate] allows that,
-// and verifies that it is safe for locks. Without a deadline in ctx it waits for the
-// server for at most 10 s. The first New on a connection starts nats.go's own reply
-// subscription, and one that creates the bucket the client's; all other goroutines and
-// subscriptions come with the first lock. The connection stays the caller's; New does
-// not touch its options.
+// New opens the bucket and verifies that its settings are safe for locks. It creates a
+// missing bucket, unless [WithCreate] forbids it. Without a deadline in ctx it waits for
+// the server for 10 s at most.
 //
-// It returns the client, or an error that matches [ErrInvalidOption],
-// [ErrInvalidTTL], kvstore.ErrInvalidKey (no bucket can have the name),
-// [ErrUnavailable] (no JetStream, no leader, no answer), [ErrPermission],
-// kvstore.ErrBucketConfig (the bucket exists and is not safe for locks; the error
-// names each setting and how to repair it) or kvstore.ErrNotFound (the bucket is
-// missing and may not be created).
+// The error matches [ErrInvalidOption], [ErrInvalidTTL], [ErrPermission], or
+// kvstore.ErrInvalidKey when no bucket can have the name. It matches [ErrUnavailable]
+// when JetStream is off or does not answer, or when the bucket has no leader. It matches
+// kvstore.ErrNotFound when the bucket is missing and may not be created. It matches
+// kvstore.ErrBucketConfig when the bucket exists and is not safe for locks: the error
+// then names each setting and its repair.
+//
+// The connection stays the caller's, and New does not change its options. The first New
+// on a connection starts the reply subscription of nats.go, and a New that creates the
+// bucket also starts the client's. All other goroutines and subscriptions start with
+// the first lock.
 func New(ctx context.Context, nc *nats.Conn, opts ...Option) (*Client, error) {
 	cfg := config{create: true, session: session.Config{WatchAfter: session.DefaultWatchAfter}}
 	for _, opt := range opts {
@@ -98,36 +100,35 @@ func New(ctx context.Context, nc *nats.Conn, opts ...Option) (*Client, error) {
 	return &Client{session: held, locks: acquire.New(b, held), admin: admin.New(b, held), life: b.Life()}, nil
 }
 
-// Lock takes the mutex, waiting for it in the order of arrival until ctx ends
-// or [MaxWait] is over; without either it waits as long as it takes, over outages of
-// the server too.
+// Lock takes the mutex. It waits in the order of arrival until ctx ends or [MaxWait]
+// passes. Without either it waits without a limit, over outages of the server too.
 //
-// The lock's context is a child of ctx: a deadline on ctx ends the work under the lock,
-// not only the wait. Use [MaxWait] to bound the wait alone, or [Detached].
+// ctx is also the parent of the lock's context: a deadline on ctx ends the work under
+// the lock too. Bound the waiting with [MaxWait], or see [Detached].
 //
-// It returns the held lock, or an error and no lock. The error matches [ErrTimeout]
-// when the wait was given up (it is a *[TimeoutError], and matches ctx's error when that
-// ended the wait), [ErrInvalidName] (also for a name that this client uses as a
-// reader-writer lock), [ErrInvalidTTL], [ErrInvalidOption], [ErrPermission],
-// [ErrClosed], or [ErrUnavailable] when the bucket is gone or the connection was closed.
+// Lock returns the held lock, or an error and no lock. When the waiting ended, the
+// error is a *[TimeoutError], which matches [ErrTimeout], and ctx's error if ctx ended
+// the wait. When the bucket is gone or the connection is closed, the error matches
+// [ErrUnavailable]. It matches [ErrInvalidName] also for a name that this client uses as
+// a reader-writer lock. Otherwise it matches [ErrInvalidTTL], [ErrInvalidOption],
+// [ErrPermission] or [ErrClosed].
 //
-// While the network takes no more bytes but has not failed yet, nats.go blocks
-// every goroutine that writes, for up to a minute: only then can Lock outlive its
-// context. Contexts of held locks end in time nevertheless.
+// Lock can outlive ctx in one case. While the network accepts no bytes and has not
+// failed yet, nats.go blocks every write, for a minute at most. The contexts of held
+// locks end in time even then.
 func (c *Client) Lock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
 	return c.acquire(ctx, KindMutex, Exclusive, true, name, opts)
 }
 
-// TryLock takes the mutex if it is free and nobody is queued for it. It never
-// queues. It waits for nothing but the server's answers: for at most 5 s, or one TTL
-// if that is shorter.
+// TryLock takes the mutex if it is free and has no queue. It never queues. It waits
+// only for the server's answers, for 5 s at most, or one TTL if that is shorter.
 //
-// It returns the held lock, or an error and no lock. The error matches [ErrLocked]
-// when others hold the lock or wait for it (it is a *[LockedError] that names the
-// holder), [ErrUnavailable] when the server does not answer, [ErrTimeout] and ctx's
-// error when ctx has ended, with [ErrUnavailable] if that was before an answer came,
-// or else what that of [Client.Lock] matches. A deadline on ctx ends the work under
-// the lock too: see [Client.Lock].
+// TryLock returns the held lock, or an error and no lock. When the lock is held or has
+// a queue, the error is a *[LockedError], which matches [ErrLocked] and names the
+// holder. When the server does not answer, the error matches [ErrUnavailable]. When ctx
+// ended, it matches [ErrTimeout] and ctx's error, and also [ErrUnavailable] if ctx
+// ended before the answer. The other errors are those of [Client.Lock]. A deadline on
+// ctx ends the work under the lock too: see [Client.Lock].
 func (c *Client) TryLock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
 	return c.acquire(ctx, KindMutex, Exclusive, false, name, opts)
 }
@@ -194,18 +195,15 @@ func (c *Client) hold(ctx context.Context, req acquire.Request) (acquire.Holding
 	return l, nil
 }
 
-// Do runs fn under the mutex. It waits for the lock as [Client.Lock] does, passes
-// the lock's context and the lock to fn, and unlocks when fn returns or panics.
+// Do runs fn under the mutex. It waits for the lock like [Client.Lock], calls fn with
+// the lock's context and the lock, and unlocks when fn returns or panics. A deadline on
+// ctx ends fn's context too; [MaxWait] bounds the waiting alone.
 //
-// A deadline on ctx ends fn's context too, however long the wait was. Use [MaxWait] to
-// bound the wait alone.
-//
-// It returns nil when fn ran, returned nil and held the lock to its end. Otherwise it
-// returns the error of the acquire, when fn did not run, or fn's error joined with that
-// of [Lock.Unlock]: an error that matches [ErrLost] means that fn, whatever it
-// returned, may not have been alone. With [Until] one that matches [ErrEnded] means
-// that fn went on after the planned end, when it was not protected. A nil fn is refused
-// with [ErrInvalidOption].
+// Do returns nil if fn ran, returned nil and held the lock to its end. If fn did not
+// run, Do returns the error of the acquire. Otherwise it returns fn's error joined with
+// the error of [Lock.Unlock]. If the result matches [ErrLost], fn may not have been
+// alone. If it matches [ErrEnded], fn went on after the planned end of an [Until] lock,
+// without protection. Do refuses a nil fn with [ErrInvalidOption].
 func (c *Client) Do(ctx context.Context, name string, fn func(ctx context.Context, l *Lock) error, opts ...LockOption) error {
 	if fn == nil {
 		return fmt.Errorf("lock %q: %w", name, errNoFunc)
@@ -217,8 +215,8 @@ func (c *Client) Do(ctx context.Context, name string, fn func(ctx context.Contex
 	return l.Do(fn)
 }
 
-// TryDo is [Client.Do] with [Client.TryLock]: an error matching [ErrLocked]
-// means that fn did not run, because others hold the lock or wait for it.
+// TryDo is [Client.Do] with [Client.TryLock]. If the error matches [ErrLocked], fn has
+// not run because the lock was held or had a queue.
 func (c *Client) TryDo(ctx context.Context, name string, fn func(ctx context.Context, l *Lock) error, opts ...LockOption) error {
 	if fn == nil {
 		return fmt.Errorf("lock %q: %w", name, errNoFunc)
@@ -238,8 +236,8 @@ type BreakRequest struct {
 	// ID is that of the claim: the [Holder.ID] of a holder, or of one reader, as
 	// [Client.Inspect] and [Client.List] return it.
 	ID string
-	// Reason is shown to the holder, and to everybody who inspects the lock. It has
-	// at most 1024 bytes.
+	// Reason is shown to the holder, and by [Client.Inspect], [Client.List] and
+	// [Client.Watch]. It has at most 1024 bytes.
 	Reason string
 	// Immediately lets the next client in at once, while the broken holder may still
 	// be working. This is an exception to mutual exclusion: two clients can work at
@@ -250,14 +248,14 @@ type BreakRequest struct {
 // Break ends one claim to a lock: the holder's, or one reader's. It breaks the claim
 // that req names and never another one. The holder is notified and cannot renew its
 // lease any more. Nobody gets in before the holder has unlocked or its lease would
-// have ended anyway, so mutual exclusion holds; with Immediately it does not.
+// have ended anyway, so mutual exclusion holds. With Immediately it does not.
 //
-// It returns nil when the claim is broken, also when it was before. The error
-// matches [ErrReleased] when the claim is gone, whether or not somebody else holds the
+// It returns nil when the claim is broken, even if an earlier call broke it. The error
+// matches [ErrReleased] when the claim is gone, whether or not another client holds the
 // lock now. It matches [ErrInvalidName], or [ErrInvalidOption] for a request without
-// an ID or with a Reason that is too long; nothing was sent then. It matches
-// [ErrUnavailable], [ErrPermission] or ctx's error when the claim is not known to be
-// broken: it may be.
+// an ID or with a Reason that is too long. Then nothing was sent. It matches
+// [ErrUnavailable], [ErrPermission] or ctx's error when the client does not know whether
+// the claim is broken.
 func (c *Client) Break(ctx context.Context, req BreakRequest) error {
 	if err := c.ready(); err != nil {
 		return fmt.Errorf("break lock %q: %w", req.Name, err)
@@ -296,17 +294,17 @@ func (c *Client) Stats() Stats {
 	return s
 }
 
-// Healthy returns nil when locks can be taken and kept, for probes; otherwise
-// what is wrong with the connection, the bucket, or the renewals. It does no
-// I/O: it knows the answers to the client's last requests.
+// Healthy returns nil when the client can take and keep locks, and otherwise says what
+// is wrong with the connection, the bucket or the renewals. It is for probes and does
+// no I/O: it knows the answers to the client's last requests.
 //
-// The error matches [ErrUnavailable] without a connection, when the renewal of a held
-// lock is overdue, and once a write has gone unanswered for 5 s while no other was
-// acknowledged: the bucket's stream may have no leader, or have stopped. The next
-// acknowledgement ends that, or a minute without writes, after which an idle client
-// knows nothing. A write that the server forbids this user does not count. The error
-// matches kvstore.ErrBucketConfig or kvstore.ErrNotFound when somebody has changed or
-// deleted the bucket, and [ErrClosed] after Close.
+// The error matches [ErrUnavailable] without a connection, and when the renewal of a
+// held lock is overdue. It also does when a write has gone unanswered for 5 s and the
+// server has acknowledged none since: the bucket's stream may have no leader, or have
+// stopped. The next acknowledgement ends that state. A minute without writes ends it
+// too, because an idle client knows nothing. A write that the server forbids this user
+// does not count. The error matches kvstore.ErrBucketConfig or kvstore.ErrNotFound when
+// another user has changed or deleted the bucket, and [ErrClosed] after Close.
 func (c *Client) Healthy() error {
 	if err := c.ready(); err != nil {
 		return err
@@ -314,14 +312,13 @@ func (c *Client) Healthy() error {
 	return c.session.Healthy()
 }
 
-// Close takes no new locks and ends the waiters with [ErrClosed]. It waits for
-// the holders to unlock until ctx ends. Then it ends the contexts of the other locks
-// with the cause [ErrClosed], and leaves their records to their TTL, because their work
-// may still be stopping. Without an end in ctx it waits as long as locks are held.
+// Close takes no new locks, ends the waiters with [ErrClosed], and waits until the
+// holders have unlocked or ctx ends. Then it ends the contexts of the locks that are
+// left, with the cause [ErrClosed]. It leaves their records to the TTL, because their
+// work may still be stopping. If ctx never ends, Close waits as long as a lock is held.
 //
-// It returns nil when nothing was held any more, otherwise an error that
-// matches ctx's and names up to ten of the locks. Further calls name the same. The
-// connection stays open.
+// It returns nil when no lock was left. Otherwise the error matches ctx's and names up
+// to ten of the locks. Further calls name the same. The connection stays open.
 func (c *Client) Close(ctx context.Context) error {
 	if err := c.ready(); err != nil {
 		return err
@@ -350,7 +347,7 @@ func shortList(names []string, most int) string {
 	return b.String()
 }
 
-// Join makes a lock's name of parts that may hold any bytes. Different parts
-// make different names, and the parts stay tokens that wildcards match:
-// Join("tenant", "a.b") is one token below "tenant".
+// Join makes a lock's name of parts that may hold any bytes. Different parts make
+// different names. Each part stays a token that wildcards match: Join("tenant", "a.b")
+// is one token below "tenant".
 func Join(parts ...string) string { return record.JoinName(parts) }

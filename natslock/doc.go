@@ -1,60 +1,97 @@
-// Package natslock locks by name among all services of a NATS account: mutual
-// exclusion kept in a JetStream key-value bucket, with leases, first-in
-// first-out waiting and fencing tokens. Clients and NATS, nothing between.
+// Package natslock provides distributed locks for services that share a NATS
+// account. A lock has a name and lives in a JetStream key-value bucket. Waiters
+// queue, the client renews leases in the background, and every grant has a fencing
+// token. Package rwlock adds reader-writer locks on the same client.
 //
 // # Usage
 //
-// A [Client] stands for a process on one connection. [Client.Do] runs a function
-// under a lock; [Client.Lock] and [Client.TryLock] return a [Lock] to unlock.
-// What runs under a lock should run under [Lock.Context], which ends when the
-// lock does, and should hand [Lock.Token] to the resource it works on.
+// A [Client] takes locks over one connection. [Client.Do] runs a function under a
+// lock, and unlocks when the function returns:
 //
-// The lock's context is a child of the context given to Lock or Do. A deadline on
-// that context is therefore the deadline of the work too, not only of the wait. Use
-// [MaxWait] to bound the wait alone, or [Detached] to free the work from the deadline.
+//	locks, err := natslock.New(ctx, nc)
+//	...
+//	err = locks.Do(ctx, "orders.42", func(ctx context.Context, l *natslock.Lock) error {
+//		return update(ctx, l.Token())
+//	}, natslock.MaxWait(time.Minute))
+//
+// [Client.Lock] and [Client.TryLock] return a [Lock], and the caller unlocks it. Run
+// the work with [Lock.Context]: it ends when the lock ends. Pass [Lock.Token] to the
+// resource that the work changes.
+//
+// The context of an acquire bounds the waiting, and it is also the parent of the
+// lock's context. A deadline on it therefore ends the work too. [MaxWait] bounds the
+// waiting alone. [Detached] separates the lock's context from the end of its parent.
+//
+// # Outcomes
+//
+// An acquire returns a held lock, or an error and no lock. Errors match these
+// sentinels with errors.Is:
+//
+//   - [ErrLocked]: the lock is held or has a queue. TryLock and TryDo return it.
+//   - [ErrTimeout]: the context ended, or MaxWait passed.
+//   - [ErrUnavailable]: the server gave no usable answer, the bucket is gone, or the
+//     connection is closed.
+//   - [ErrPermission]: the server refuses the user a subject that the lock needs.
+//   - [ErrClosed]: the client is closed.
+//   - [ErrInvalidName], [ErrInvalidTTL], [ErrInvalidOption]: the client sent nothing.
+//
+// [Lock.Unlock] returns nil when the lock was valid until the call. An error that
+// matches [ErrLost] or [ErrBroken] means that the work may not have been alone. One that
+// matches [ErrEnded] means that work went on after the planned end of an [Until] lock.
+//
+// # Leases
+//
+// A lock has a TTL: 15 s by default, from 1 s to 24 h in whole seconds. The client
+// renews it every third of the TTL. [NoRenew] and [Until] take leases that the client
+// does not renew, for up to a year.
+//
+// The holder's validity counts from the moment when the client sent the confirmed
+// write. It ends a margin before the server's lease: a tenth of the TTL up to 1 s, or a
+// thousandth of a TTL above 1000 s. [Lock.Context] ends with the validity.
+//
+// When a holder crashes, the lock stays taken until the TTL ends. When a holder loses
+// the server, its context ends with the validity, and others can take the lock.
 //
 // # Why it excludes
 //
-// Three sentences carry the protocol:
+//   - Only a compare-and-set grants. A lock is one record. The client takes it by one
+//     conditional write, and the server accepts that write only if the record is as
+//     the client expects. Reads, notifications and timers only hint when to try.
+//   - No client takes over a live record. It waits until the server removes the record
+//     at the end of its lease, or until the owner deletes it. If the server fails to
+//     remove it, a waiter may replace it 300 ms after the end. [Client.Break] marks the
+//     record, and the mark stays until the holder unlocks or the lease ends.
+//   - A holder trusts its lease for less time than the server does. A confirmation
+//     that arrives after the end of the validity does not count.
 //
-//   - Only a compare-and-set grants. A lock is one record; taking it is one
-//     conditional write, which the server accepts only while there is no such
-//     record. Reads, notifications and timers are hints about when to try.
-//   - A live record is never overwritten by anybody but its owner. Others wait
-//     until the server has removed it at the end of its lease, or until its
-//     owner or an operator has deleted it.
-//   - A holder believes less than the server does. Its validity is counted from
-//     the sending of a write, ends a margin before the server's lease, and a
-//     confirmation that comes after that end counts for nothing.
-//
-// So at most one holder is inside its validity, provided the client's clock
-// runs no more than the margin wrong (10% for leases of 10 s and below), the
-// clocks of the servers that hold the bucket agree, and no acknowledged write
-// is lost. A process that is paused past its validity learns of it late, as
-// with every lease: that is what [Lock.Token] is for. A resource that refuses
-// tokens smaller than the greatest it has seen stays safe even then.
+// So at most one holder is inside its validity, under three conditions. The client's
+// clock runs wrong by less than the margin: 10% for a TTL up to 10 s, 6.7% for 15 s,
+// 0.1% for 24 h. The clocks of the servers that hold the bucket agree. No acknowledged
+// write is lost.
 //
 // # Waiting
 //
-// Waiters queue in the order in which they asked. Each watches the one before
-// it, the first watches the lock: a release wakes one waiter. The order is
-// exact while the lock is busy; out of turn a lock is taken only after a crash
-// or a pause, after a second of idleness, or by a client that releases and takes
-// again within 100 ms of having seen the queue empty. Locks are not reentrant:
-// taking one twice in a process waits like taking it in two.
+// Waiters queue in the order in which they asked. Each waiter watches its predecessor,
+// and the first one watches the lock, so a release wakes one waiter. The order holds
+// while the lock is busy. A client can pass the queue after a crash or a pause, after a
+// second without any change, or within 100 ms after it saw the queue empty.
+//
+// Locks are not reentrant: a client that takes a lock twice waits for itself.
 //
 // # What is not promised
 //
-// A lock is as durable as its bucket. Servers that lose acknowledged writes, a
-// bucket that is deleted, or a restore from a backup lose locks; tokens then
-// still tell old holders from new ones, unless the backup brings back old
-// sequences. A client refuses those when it has seen higher ones; one that starts
-// after the restore cannot know, and is granted tokens that others have had. A
-// bucket that is deleted and re-created has tokens above all before it.
+// The library cannot stop work. A process that is paused past its validity learns of
+// the loss when it wakes up. A resource that refuses tokens smaller than the greatest
+// it has seen is safe even then.
+//
+// A lock is as durable as its bucket. Servers that lose acknowledged writes lose locks,
+// and so does deleting the bucket. Never restore a lock bucket from a backup. Delete it:
+// the library re-creates it with tokens higher than any it has issued. After a restore
+// a client refuses tokens below those it has seen. A client that starts later has seen
+// none, and can be granted a token that was used before.
 //
 // # Concurrency
 //
-// Clients and locks are safe for concurrent use. One goroutine keeps the leases
-// of all locks of a client; there is none per lock, and none per waiter beyond
-// the caller's own.
+// Clients and locks are safe for concurrent use. One goroutine keeps the leases of all
+// locks of a client. A lock needs no goroutine, and a waiter only the caller's.
 package natslock

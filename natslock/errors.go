@@ -16,16 +16,15 @@ import (
 
 // Errors to branch on with errors.Is.
 var (
-	// ErrLocked: a one-shot acquire found the lock held, or others queued for
+	// ErrLocked: a one-shot acquire found the lock held, or other clients queued for
 	// it. The error is a *[LockedError].
 	ErrLocked = acquire.ErrLocked
-	// ErrTimeout: the wait was given up: its context ended, or its [MaxWait]
-	// was over. The error is a *[TimeoutError], and matches the context's error
-	// too if that ended the wait. A one-shot acquire waits for nothing but the
-	// server's answers: if its context ends meanwhile, the error matches
-	// [ErrUnavailable] as well.
+	// ErrTimeout: the client gave up waiting, because the context ended or [MaxWait]
+	// passed. The error is a *[TimeoutError], and matches the context's error if the
+	// context ended the wait. A one-shot acquire waits only for the server's answers.
+	// If its context ends before the answer, the error also matches [ErrUnavailable].
 	ErrTimeout = acquire.ErrTimeout
-	// ErrLost: the lock ended without an Unlock, before an end that was planned.
+	// ErrLost: the lock ended without an Unlock, before a planned end.
 	ErrLost = session.ErrLost
 	// ErrBroken: an operator ended the lock. It matches [ErrLost] too.
 	ErrBroken = session.ErrBroken
@@ -36,33 +35,31 @@ var (
 	ErrEnded = session.ErrEnded
 	// ErrClosed: the client was closed.
 	ErrClosed = bucket.ErrClosed
-	// ErrInvalidName: the name is empty or too long. Nothing was sent.
+	// ErrInvalidName: the name is empty or too long, or this client uses it for a lock
+	// of the other kind. The client sent nothing.
 	ErrInvalidName = record.ErrInvalidName
-	// ErrInvalidTTL: the TTL or the end is not one a lease can have. Nothing
-	// was sent.
+	// ErrInvalidTTL: a lease cannot have this TTL or this end. The client sent nothing.
 	ErrInvalidTTL = clock.ErrInvalidTTL
-	// ErrInvalidOption: an option has a value that makes no sense. Nothing was
-	// sent.
+	// ErrInvalidOption: an option or an argument has an invalid value. The client sent
+	// nothing.
 	ErrInvalidOption = record.ErrInvalidOption
-	// ErrUnavailable: the server gave no usable answer. The error matches the
-	// context's error too if the call's own context ended before the answer came,
-	// and only then.
+	// ErrUnavailable: the server gave no usable answer. The error matches the context's
+	// error too if, and only if, the context of the call ended before the answer.
 	ErrUnavailable = bucket.ErrUnavailable
-	// ErrPermission: the server refuses this user what the lock needs.
+	// ErrPermission: the server refuses this user a subject that the lock needs.
 	ErrPermission = bucket.ErrPermission
 )
 
-// LockedError says who holds a lock that was asked for once. It matches
+// LockedError describes a lock that a one-shot acquire did not get. It matches
 // [ErrLocked].
 type LockedError struct {
 	Name string
-	// Holder held the lock at a moment during the call. It is nil when it is
-	// unknown: the record is none this library can read, or the lock is free and
-	// others are queued for it.
+	// Holder held the lock at a moment during the call. It is nil if this library
+	// cannot read the record, and if the lock is free and other clients are queued.
 	Holder *Holder
 	// Own says that this client holds the lock itself.
 	Own bool
-	// Queued is how many wait for the lock.
+	// Queued is the number of waiters.
 	Queued int
 
 	unknown bool // held, by a record that cannot be read
@@ -91,15 +88,15 @@ func (e *LockedError) Error() string {
 // Is makes the error match [ErrLocked].
 func (e *LockedError) Is(target error) bool { return target == ErrLocked }
 
-// TimeoutError says what a wait that was given up had come to. It matches
-// [ErrTimeout] and the error of the context that ended it.
+// TimeoutError describes a wait that the client gave up. It matches [ErrTimeout] and
+// the error of the context that ended the wait.
 type TimeoutError struct {
 	Name   string
 	Waited time.Duration
-	// Holder is who held the lock when last looked; nil when not known.
+	// Holder held the lock when the client last read it. It is nil if unknown.
 	Holder *Holder
-	// Position is the place in the queue when last looked, from 1; 0 when not
-	// queued, or when the queue was too long for everybody to count it.
+	// Position is the place in the queue, from 1, when the client last read it. It
+	// is 0 if the client was not queued, or did not count a long queue.
 	Position int
 
 	cause error
@@ -123,7 +120,7 @@ func (e *TimeoutError) Error() string {
 // Is makes the error match [ErrTimeout].
 func (e *TimeoutError) Is(target error) bool { return target == ErrTimeout }
 
-// Timeout is true: the error is one in the sense of net.Error.
+// Timeout returns true: this is a timeout in the sense of net.Error.
 func (e *TimeoutError) Timeout() bool { return true }
 
 // Unwrap makes the error match the context's.

@@ -15,29 +15,30 @@ import (
 type EventType int
 
 const (
-	// EventQueued: a waiter has queued.
+	// EventQueued: a client began to wait.
 	EventQueued EventType = iota + 1
 	// EventGranted: a client got the lock.
 	EventGranted
-	// EventRenewed: a lease was confirmed for longer.
+	// EventRenewed: the server confirmed a lease for longer.
 	EventRenewed
 	// EventReleased: the holder unlocked.
 	EventReleased
-	// EventExpired: a lease ended without being renewed or released. For an
-	// observer: the own lock was lost; the event's Cause says why. A Watch reports
-	// the planned end of an [Until] lock so, too: the bucket does not tell it apart.
+	// EventExpired: a lease ended, and its holder neither renewed nor released it.
+	// To an observer: this client lost the lock, and the event's Cause says why. Watch
+	// also reports the planned end of an [Until] lock so: the bucket shows no difference.
 	EventExpired
 	// EventEnded: an [Until] lock was held to its planned end. Observers only.
 	EventEnded
 	// EventBroken: an operator broke the lock.
 	EventBroken
-	// EventGaveUp: a waiter gave up.
+	// EventGaveUp: a waiter stopped waiting.
 	EventGaveUp
-	// EventAtRisk: the connection was closed under a held lock, so it will not
-	// be renewed any more. Observers only.
+	// EventAtRisk: the connection was closed under a held lock, so the client
+	// cannot renew it any more. Observers only.
 	EventAtRisk
-	// EventWatching: events begin here; a list shows what happened before. It is the
-	// first event of [Client.Watch], and comes again when the connection was away.
+	// EventWatching: events follow from here on. Earlier changes are in a list only.
+	// It is the first event of [Client.Watch], and comes again after each outage of the
+	// connection. Watch only.
 	EventWatching
 )
 
@@ -50,7 +51,7 @@ func (t EventType) String() string {
 	return fmt.Sprintf("EventType(%d)", int(t))
 }
 
-// Event is a transition of a lock, of this client's for an observer, of any
+// Event is a transition of a lock: of this client's locks for an observer, of any
 // client's for [Client.Watch].
 type Event struct {
 	Type EventType
@@ -59,18 +60,18 @@ type Event struct {
 	Mode Mode
 	Name string
 	ID   string // of the claim
-	// Token is the fencing token, or the ticket of somebody waiting.
+	// Token is the fencing token, or the ticket of a waiter.
 	Token uint64
 	Time  time.Time
-	// Waited is the time from the call to the grant, or to giving up. A Watch
-	// reports it in milliseconds, and 0 if the holder did not queue; for a waiter
-	// that gave up it compares the clocks of waiter and server.
+	// Waited is the time from the call to the grant, or to giving up. Watch reports
+	// it in milliseconds, and 0 if the holder did not queue. For a waiter that gave
+	// up, Watch takes it from the clocks of the waiter and the server.
 	Waited time.Duration
-	// Cause is why a lock ended or a wait was given up. Observers only.
+	// Cause is the reason why a lock or a wait ended. Observers only.
 	Cause error
-	// Holder is the holder or waiter that the event is about. Watch only; nil when
-	// unknown. After the release of a lock that this watch has not seen before, it
-	// has the ID and the token only.
+	// Holder is the holder or waiter that the event is about, or nil if unknown.
+	// Watch only. It has only the ID and the token after a release whose holder
+	// this watch had not seen.
 	Holder *Holder
 }
 
@@ -87,26 +88,27 @@ func observed(ev session.Event) Event {
 	}
 }
 
-// maxUnread is how many events a slow reader of Watch may leave unread.
+// maxUnread bounds the events that a slow reader of Watch leaves unread.
 const maxUnread = 1 << 16
 
-// Watch yields what happens to all locks whose names match pattern (see
-// [Client.List]), whichever client holds them, until ctx ends.
+// Watch yields the changes of all locks whose names match pattern (see [Client.List]),
+// whichever client holds them, until ctx ends.
 //
 // The first event has the type [EventWatching] and no name: events begin here. There
-// is no initial state, so list the locks when it arrives: the list and the events
+// is no initial state, so list the locks when it arrives. The list and the events
 // after the mark miss nothing between them. Another mark follows each time the
 // connection was away, because events can be missed then: list again.
 //
-// Events are hints. They come from the bucket's notifications, which anybody can
-// forge who may publish there. An end without a notification is yielded when
-// the lease is over, also that of a lock held from before.
+// Events are hints. They come from the bucket's notifications, and every user that may
+// publish there can forge them. An end without a notification is yielded when the lease
+// is over, also that of a lock held from before.
 //
-// The sequence ends without an error when ctx ends, or when the caller stops. It ends
-// with one matching [ErrInvalidName], [ErrClosed], kvstore.ErrNoWatch for a bucket that
-// re-publishes nothing, or [ErrUnavailable]: the connection was closed, the bucket was
-// deleted or re-created, or the caller left more than 65,536 events unread. A user who may not
-// subscribe to the notifications gets no events and no error.
+// The sequence ends without an error when ctx ends, or when the caller stops. The error
+// of any other end matches [ErrInvalidName], [ErrClosed], or kvstore.ErrNoWatch for a
+// bucket that does not publish its changes. It matches [ErrUnavailable] when the
+// connection was closed, when the bucket was deleted or re-created, or when the caller
+// left more than 65,536 events unread. A user that may not subscribe to the
+// notifications gets no events and no error.
 func (c *Client) Watch(ctx context.Context, pattern string) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		if err := c.ready(); err != nil {
@@ -156,7 +158,7 @@ func changed(ch admin.Change) Event {
 	return ev
 }
 
-// unread is what a watch has heard and its reader has not taken yet.
+// unread holds the events that the reader of a watch has not taken yet.
 type unread struct {
 	mu     sync.Mutex
 	events []Event

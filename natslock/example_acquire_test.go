@@ -186,7 +186,7 @@ func ExampleLock_Do() {
 }
 
 // A resource that refuses tokens lower than the greatest it has seen is safe from
-// holders that were paused; see the example of the package.
+// holders that were paused: see the example of the package.
 func ExampleLock_Token() {
 	ctx := context.Background()
 	locks, done := example.Client()

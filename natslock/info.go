@@ -10,8 +10,8 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// Kind is a kind of lock. Locks of different kinds are different locks, also
-// under one name.
+// Kind is a kind of lock. Two locks of different kinds are different locks, even with
+// the same name.
 type Kind int
 
 const (
@@ -52,17 +52,17 @@ func (m Mode) String() string {
 	return fmt.Sprintf("Mode(%d)", int(m))
 }
 
-// Info is what the bucket says of one lock. It may be out of date by the time that its
-// reader sees it.
+// Info is the state of one lock at one moment. The lock can change before the caller
+// reads the Info.
 type Info struct {
 	Kind Kind
 	Name string
-	// Holder is the holder, or the writer of a reader-writer lock; nil when
+	// Holder is the holder, or the writer of a reader-writer lock. It is nil if
 	// there is none.
 	Holder *Holder
 	// Readers hold a reader-writer lock together.
 	Readers []Holder
-	// Queue has the waiters, in the order in which they get the lock.
+	// Queue holds the waiters, the first in line first.
 	Queue []Waiter
 }
 
@@ -73,35 +73,35 @@ type Holder struct {
 	// ID names the claim. It is never used again. That of an unreadable record is
 	// made of its revision.
 	ID string
-	// Owner is what the client calls itself; see [WithOwner].
+	// Owner is the name that the client gave itself; see [WithOwner].
 	Owner string
 	Host  string
 	PID   int
-	// Since is when it took the lock, by the holder's own clock.
+	// Since is the time of the grant, by the holder's own clock.
 	Since time.Time
-	// Waited is how long before that it had asked for the lock, to the
-	// millisecond; 0 when it did not have to queue.
+	// Waited is the time from the call to the grant, in milliseconds. It is 0 if
+	// the holder did not queue.
 	Waited time.Duration
 	TTL    time.Duration
-	// Expires is when the server removes the record unless it is renewed
-	// before, by the server's clock. Zero: never.
+	// Expires is the time, by the server's clock, at which the server removes the
+	// record unless the holder renews it before. Zero means never.
 	Expires time.Time
 	Meta    map[string]string
-	// Overdue says that the record's TTL had ended by a server's clock, and the
-	// server has not removed it: nobody holds the lock by it, and it keeps nobody
-	// out.
+	// Overdue says that the record's TTL has ended by a server's clock and the
+	// server has not removed the record. Nobody holds the lock by it, and the next
+	// acquire replaces it.
 	Overdue bool
-	// Broken is set when an operator has broken the claim; the holder may still be
-	// stopping.
+	// Broken holds the operator's name and reason if an operator broke the lock.
+	// The holder may still be stopping.
 	Broken *Broken
-	// Revision is that of the record when it was read.
+	// Revision is the revision of the record that the client read.
 	Revision uint64
-	// Unreadable marks a record that is none of this library's, or from a
-	// later version: held by an unknown owner.
+	// Unreadable marks a record that this version of the library cannot read. An
+	// unknown owner holds the lock.
 	Unreadable bool
 }
 
-// Broken says who broke a claim, why and when.
+// Broken describes the break of a lock.
 type Broken struct {
 	By, Reason string
 	At         time.Time // by the operator's clock
@@ -185,13 +185,15 @@ func infoOf(v admin.View) Info {
 	return i
 }
 
-// Inspect reads one lock. A lock that nobody holds or waits for has an Info
-// without holder and queue: it is not an error. While the bucket has a leader, the
-// Info contains every write that the server acknowledged before the call; it may be
-// out of date when Inspect returns. On a bucket with replicas that takes the reads of
-// [Access.ReadAll]: without them a record may be as old as the replica that
-// answers. Errors match [ErrInvalidName], [ErrUnavailable], [ErrPermission],
-// [ErrClosed] or ctx's error.
+// Inspect reads one lock. If nobody holds the lock or waits for it, the Info has
+// neither holder nor queue, and that is no error.
+//
+// The Info contains every write that the server acknowledged before the call. On a
+// bucket with replicas that needs a leader and the reads of [Access.ReadAll]: without
+// them a record may be as old as the replica that answers.
+//
+// The error matches [ErrInvalidName], [ErrUnavailable], [ErrPermission], [ErrClosed] or
+// the context's.
 func (c *Client) Inspect(ctx context.Context, kind Kind, name string) (Info, error) {
 	if err := c.ready(); err != nil {
 		return Info{}, fmt.Errorf("inspect lock %q: %w", name, err)
@@ -203,11 +205,12 @@ func (c *Client) Inspect(ctx context.Context, kind Kind, name string) (Info, err
 	return infoOf(v), nil
 }
 
-// List yields the locks of all kinds whose names match a pattern and that are held or
-// waited for: tokens may be "*", the last one ">" for the rest of the name, so ">" lists
-// all. The order is that of the names. The locks are not read at one moment. An error
-// ends the sequence: it matches [ErrInvalidName] for a pattern that matches no name,
-// [ErrUnavailable], [ErrPermission], [ErrClosed] or ctx's error.
+// List reads the locks of all kinds whose names match a pattern and that are held or
+// waited for, in the order of the names. A token of the pattern may be "*", and the last
+// one ">" for the rest of the name: ">" lists all locks. List reads the locks one after
+// the other, not at one moment. An error ends the sequence: it matches [ErrInvalidName]
+// for a pattern that matches no name, [ErrUnavailable], [ErrPermission], [ErrClosed] or
+// the context's.
 func (c *Client) List(ctx context.Context, pattern string) iter.Seq2[Info, error] {
 	return func(yield func(Info, error) bool) {
 		if err := c.ready(); err != nil {

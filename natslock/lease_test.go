@@ -472,7 +472,7 @@ func TestLeaseUntilEnds(t *testing.T) {
 		require.Equal(t, natslock.Stats{Granted: 2, Released: 1, Ended: 1}, c.Stats())
 		require.Zero(t, c.rec.count(natslock.EventExpired, "l"))
 
-		// What ends it before is a loss, or a break.
+		// An end before that is a loss, or a break.
 		l := mustLock(t, c.Client, "l", until())
 		newRaw(t, s.Connect()).remove("lock.l")
 		require.NoError(t, l.Err())

@@ -84,27 +84,25 @@ func (l *Lock) holding() acquire.Holding {
 // Name returns the lock's name.
 func (l *Lock) Name() string { return l.holding().Name() }
 
-// ID returns the id of this acquisition. It is never used again.
+// ID returns the id of this acquisition. No other acquisition ever has it.
 func (l *Lock) ID() string { return l.holding().ID() }
 
-// Token returns the fencing token. It is greater than that of every holder
-// before, also across a bucket that was re-created. It is below 2^63, and
-// below 2^53 until the year 2255. A resource that refuses tokens smaller than
-// the greatest it has seen is safe from holders that were paused past their
-// validity.
+// Token returns the fencing token. It is greater than the token of every holder before,
+// even if the bucket was deleted and re-created. It is below 2^63, and below 2^53 until
+// the year 2255. A resource that refuses tokens smaller than the greatest it has seen
+// is safe from a holder that was paused past its validity.
 func (l *Lock) Token() uint64 { return l.holding().Token() }
 
-// Context returns a child of the acquire's context that ends when the lock
-// does, at the latest at the end of its validity, or when its parent does.
-// context.Cause tells why: it matches [ErrReleased], [ErrEnded], [ErrLost],
-// [ErrBroken] or [ErrClosed], or is the parent's own cause; then the lock is still
-// held.
+// Context returns a child of the acquire's context. It ends when the lock ends, at the
+// latest with the validity, or when its parent ends. context.Cause returns an error that
+// matches [ErrReleased], [ErrEnded], [ErrLost], [ErrBroken] or [ErrClosed]. If the
+// parent ended, it returns the parent's cause, and the lock is still held.
 func (l *Lock) Context() context.Context { return l.holding().Context() }
 
 // Done returns the Done channel of the lock's context.
 func (l *Lock) Done() <-chan struct{} { return l.holding().Context().Done() }
 
-// Err returns nil while the lock is held and its context has not ended, then
+// Err returns nil while the lock is held and its context has not ended. Then it returns
 // the cause.
 func (l *Lock) Err() error {
 	if _, _, cause := l.holding().Status(); cause != nil {
@@ -113,7 +111,7 @@ func (l *Lock) Err() error {
 	return context.Cause(l.holding().Context())
 }
 
-// State returns the state. It checks the clock itself and does no I/O.
+// State returns the state of the lock. It reads the clock and does no I/O.
 func (l *Lock) State() State {
 	h := l.holding()
 	if h == (noLock{}) {
@@ -123,8 +121,8 @@ func (l *Lock) State() State {
 	return Held + State(s)
 }
 
-// ValidUntil returns when the validity ends unless it is confirmed before, as
-// wall-clock time, for logs; a time in the past once the lock has ended.
+// ValidUntil returns the end of the validity as wall-clock time, for logs. A renewal
+// moves it. Once the lock has ended, the time is in the past.
 func (l *Lock) ValidUntil() time.Time {
 	h := l.holding()
 	if h == (noLock{}) {
@@ -133,8 +131,9 @@ func (l *Lock) ValidUntil() time.Time {
 	return time.Now().Add(h.Left())
 }
 
-// Remaining returns how much of the validity is left, on a clock that counts
-// suspend where there is one; 0 once the lock has ended.
+// Remaining returns how much of the validity is left, or 0 once the lock has ended. Its
+// clock counts the time in which the machine sleeps, where the platform has such a
+// clock.
 func (l *Lock) Remaining() time.Duration {
 	_, left, cause := l.holding().Status()
 	if cause != nil {
@@ -143,33 +142,33 @@ func (l *Lock) Remaining() time.Duration {
 	return max(left, 0)
 }
 
-// Extend confirms the lock with the server now, with a new TTL, which has the
-// limits of [TTL]; 0 keeps the TTL.
+// Extend confirms the lock with the server now, with a new TTL that has the limits of
+// [TTL]. 0 keeps the TTL. If ctx never ends, Extend waits until the validity ends.
 //
-// It returns nil when the server has confirmed the lock within the validity: the
-// validity then counts from the sending of this call's request. Otherwise the error
-// matches [ErrInvalidTTL] (also for an [Until] lock; nothing was sent), is the cause of
-// the lock's end (see [Lock.Context]), or matches ctx's error. If ctx ended during the
-// call, it matches [ErrUnavailable] too: the server may have extended the lock, and its
-// validity is as it was, or shorter if ttl was shorter. If ctx had ended before the
-// call, nothing was sent. Without an end in ctx, Extend waits until the validity ends.
+// It returns nil when the server has confirmed the lock within the validity. The
+// validity then counts from the sending of this call's request. The error matches
+// [ErrInvalidTTL] for a ttl that no lease can have, and for an [Until] lock: then
+// nothing was sent. If the lock has ended, the error is the cause (see [Lock.Context]).
+//
+// If ctx had ended before the call, the error matches ctx's, and nothing was sent. If
+// ctx ended during the call, the error also matches [ErrUnavailable]: the server may
+// have extended the lock. Its validity is as it was, or shorter if ttl was shorter.
 func (l *Lock) Extend(ctx context.Context, ttl time.Duration) error {
 	err := l.holding().Extend(ctx, ttl)
 	runtime.KeepAlive(l)
 	return err
 }
 
-// Unlock ends the lock's context, then deletes its record. It does not use ctx, so
-// it works with one that has ended. It waits for the server at most the client's
-// release timeout ([WithReleaseTimeout]). Further calls return what the first did.
+// Unlock ends the lock's context and deletes its record. It ignores ctx, so it works
+// after ctx has ended. It waits for the server until the client's release timeout
+// passes ([WithReleaseTimeout]). Further calls return the result of the first.
 //
-// It returns nil when it was called inside the validity and nothing contradicts
-// it. An error that matches [ErrLost] (or [ErrBroken]) says that the lock had
-// been lost before, so others may have got in. One that matches [ErrEnded] says that
-// the time of an [Until] lock was over before: work that went on after that time was
-// not protected. One that matches [ErrUnavailable] says that the lock was valid to
-// the end but the server did not confirm the release: the next holder may have to
-// wait for the TTL.
+// It returns nil if the call came inside the validity and nothing contradicts that. An
+// error that matches [ErrLost] or [ErrBroken] means that the lock was lost before, so
+// other clients may have held it. An error that matches [ErrEnded] means that the time
+// of an [Until] lock was over before: work after that time was not protected. An error
+// that matches [ErrUnavailable] means that the lock was valid to the end, but the server
+// did not confirm the release. The next holder may then have to wait for the TTL.
 func (l *Lock) Unlock(ctx context.Context) error {
 	h := l.holding()
 	if h != (noLock{}) {
@@ -180,9 +179,9 @@ func (l *Lock) Unlock(ctx context.Context) error {
 	return err
 }
 
-// Do runs fn under the lock, with the lock's context, and unlocks when fn
-// returns or panics. It returns fn's error joined with that of [Lock.Unlock]. A nil fn
-// is refused with [ErrInvalidOption], and the lock stays held.
+// Do runs fn with the lock's context, and unlocks when fn returns or panics. It returns
+// fn's error joined with the error of [Lock.Unlock]. It refuses a nil fn with
+// [ErrInvalidOption], and the lock stays held.
 func (l *Lock) Do(fn func(ctx context.Context, l *Lock) error) (err error) {
 	if l.holding() == (noLock{}) {
 		return errNoLock

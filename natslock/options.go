@@ -39,9 +39,8 @@ var (
 )
 
 // WithJetStream reaches the bucket through js: a JetStream domain
-// (jetstream.NewWithDomain) or an API prefix. The default is the connection's
-// own account and domain. Everybody who is to be excluded must reach the same
-// bucket.
+// (jetstream.NewWithDomain) or an API prefix. The default is the connection's own
+// account and domain. All clients that exclude each other must reach the same bucket.
 func WithJetStream(js jetstream.JetStream) Option {
 	return func(c *config) error {
 		if js == nil {
@@ -52,8 +51,8 @@ func WithJetStream(js jetstream.JetStream) Option {
 	}
 }
 
-// WithBucket names the bucket, "natslock" by default: letters, digits, '-' and '_'.
-// Locks in different buckets are different locks.
+// WithBucket names the bucket, "natslock" by default. A name has letters, digits, '-'
+// and '_'. Locks in different buckets are different locks.
 func WithBucket(name string) Option {
 	return func(c *config) error {
 		if name == "" {
@@ -64,10 +63,10 @@ func WithBucket(name string) Option {
 	}
 }
 
-// WithBucketConfig says how to create the bucket if it is missing: replicas,
-// storage, limits; by default one replica, in files, without a limit. It never changes
-// an existing bucket. Its bucket name, if set, counts like that of [WithBucket], which
-// goes before it.
+// WithBucketConfig sets how [New] creates a missing bucket: replicas, storage, limits.
+// By default the bucket has one replica, in files, without a limit. New never changes an
+// existing bucket. A bucket name in cfg has the effect of [WithBucket], which takes
+// precedence.
 func WithBucketConfig(cfg kvstore.Config) Option {
 	return func(c *config) error {
 		c.store = cfg
@@ -75,8 +74,8 @@ func WithBucketConfig(cfg kvstore.Config) Option {
 	}
 }
 
-// WithCreate says whether [New] may create a missing bucket; true by default. With
-// false, New returns an error matching kvstore.ErrNotFound instead.
+// WithCreate sets whether [New] may create a missing bucket. The default is true. With
+// false, New returns an error that matches kvstore.ErrNotFound instead.
 func WithCreate(allowed bool) Option {
 	return func(c *config) error {
 		c.create = allowed
@@ -95,8 +94,9 @@ func WithTTL(d time.Duration) Option {
 	}
 }
 
-// WithOwner sets the name that others see as the holder's, "host:pid" by
-// default. It need not be unique and decides nothing. It has at most 1024 bytes.
+// WithOwner sets the name that other clients see as the holder's, "host:pid" by
+// default. It need not be unique, and has no effect on the locking. It has at most 1024
+// bytes.
 func WithOwner(owner string) Option {
 	return func(c *config) error {
 		if len(owner) > 1024 {
@@ -107,9 +107,9 @@ func WithOwner(owner string) Option {
 	}
 }
 
-// WithRenewFraction sets the fraction of its TTL after which a lease is renewed:
-// in (0, 1), a third by default, which leaves time for two more tries. A lease is
-// renewed after four fifths of its validity at the latest.
+// WithRenewFraction sets after which part of its TTL the client renews a lease, in (0,
+// 1). The default of a third leaves time for two more tries. The client renews a lease
+// after four fifths of its validity at the latest.
 func WithRenewFraction(f float64) Option {
 	return func(c *config) error {
 		if !(f > 0 && f < 1) {
@@ -120,9 +120,9 @@ func WithRenewFraction(f float64) Option {
 	}
 }
 
-// WithSafetyMargin sets how long before the end of its TTL the validity of a lease
-// ends, as a fraction of the TTL: in (0, 0.5], 0.1 by default. The margin is at most 1 s
-// and at least a thousandth of the TTL. It is how far the client's clock may run wrong.
+// WithSafetyMargin sets how long before its TTL the validity of a lease ends, as a part
+// of the TTL in (0, 0.5]. The default is 0.1. The margin is at most 1 s, and at least a
+// thousandth of the TTL. The client's clock may run wrong by less than the margin.
 func WithSafetyMargin(f float64) Option {
 	return func(c *config) error {
 		if !(f > 0 && f <= 0.5) {
@@ -133,8 +133,8 @@ func WithSafetyMargin(f float64) Option {
 	}
 }
 
-// WithReleaseTimeout bounds how long [Lock.Unlock] waits for the server: positive, 5 s
-// by default. It does not depend on Unlock's context.
+// WithReleaseTimeout bounds how long [Lock.Unlock] waits for the server, whatever its
+// context. It must be positive. The default is 5 s.
 func WithReleaseTimeout(d time.Duration) Option {
 	return func(c *config) error {
 		if d <= 0 {
@@ -145,10 +145,10 @@ func WithReleaseTimeout(d time.Duration) Option {
 	}
 }
 
-// WithWatchAfter sets how long a lock is held before the client watches its record.
-// The holder learns of a break at once then, otherwise at the next renewal. It is 1 s by
-// default, which spares short critical sections the subscription. 0 watches from the
-// start, a negative duration never.
+// WithWatchAfter sets how long the client holds a lock before it watches the record.
+// The default of 1 s spares short critical sections the subscription. A client that
+// watches learns of a break at once, and otherwise at the next renewal. 0 watches from
+// the start, and a negative duration never.
 func WithWatchAfter(d time.Duration) Option {
 	return func(c *config) error {
 		c.session.WatchAfter = d
@@ -156,7 +156,7 @@ func WithWatchAfter(d time.Duration) Option {
 	}
 }
 
-// WithLogger sets the logger that receives warnings; by default there is none. The
+// WithLogger sets the logger that receives warnings. By default there is none. The
 // client never logs credentials or the values of records.
 func WithLogger(l *slog.Logger) Option {
 	return func(c *config) error {
@@ -168,9 +168,9 @@ func WithLogger(l *slog.Logger) Option {
 	}
 }
 
-// WithObserver calls fn for every transition of this client's locks, for metrics
-// and traces. The calls come one after the other, in order, on a goroutine that
-// delays no lock; the context has the values of the acquire's.
+// WithObserver calls fn for every transition of this client's locks, for metrics and
+// traces. The calls come one after the other, in order, on a goroutine that delays no
+// lock. Their context has the values of the acquire's context.
 func WithObserver(fn func(context.Context, Event)) Option {
 	return func(c *config) error {
 		if fn == nil {
@@ -218,11 +218,10 @@ func TTL(d time.Duration) LockOption {
 	}
 }
 
-// MaxWait bounds the wait for the lock, and nothing else: unlike a deadline on the
-// context, it does not end the work under the lock. When it is over, the acquire
-// returns [ErrTimeout]. By default the wait has no bound but the context. MaxWait must
-// be positive, or the acquire returns [ErrInvalidOption]: to not wait at all there is
-// [Client.TryLock], which ignores MaxWait.
+// MaxWait bounds the waiting. Unlike a deadline on the acquire's context, it does not
+// end the work under the lock. When it passes, the acquire returns [ErrTimeout]. By
+// default only the context bounds the waiting. MaxWait must be positive, or the acquire
+// returns [ErrInvalidOption]. [Client.TryLock] does not wait and ignores it.
 func MaxWait(d time.Duration) LockOption {
 	return func(c *lockConfig) error {
 		if d <= 0 {
@@ -233,8 +232,8 @@ func MaxWait(d time.Duration) LockOption {
 	}
 }
 
-// Meta attaches data to the lock, for everybody who inspects it: it is not secret. With
-// the owner it must fit into 14 KiB, or the acquire returns [ErrInvalidOption].
+// Meta attaches data to the lock. Every reader of the bucket can see it. The data and
+// the owner must fit into 14 KiB, or the acquire returns [ErrInvalidOption].
 func Meta(m map[string]string) LockOption {
 	m = maps.Clone(m)
 	return func(c *lockConfig) error {
@@ -249,9 +248,9 @@ func Meta(m map[string]string) LockOption {
 // or at Unlock. A t that is past or too far ahead makes the acquire return
 // [ErrInvalidTTL], Until together with [TTL] or [NoRenew] [ErrInvalidOption].
 //
-// A lock that is held to t has ended as planned, and is not lost: its context ends
-// with a cause that matches [ErrEnded], and so does an Unlock after t. [Lock.Extend]
-// does not move t: it returns [ErrInvalidTTL].
+// A lock that is held to t has ended as planned, and is not lost. Its context ends with
+// a cause that matches [ErrEnded], and an Unlock after t returns such an error.
+// [Lock.Extend] does not move t: it returns [ErrInvalidTTL].
 func Until(t time.Time) LockOption {
 	return func(c *lockConfig) error {
 		if t.IsZero() {
@@ -271,8 +270,9 @@ func NoRenew() LockOption {
 	}
 }
 
-// Detached makes the lock's context keep the values of the acquire's context but not
-// its end: a deadline or a cancellation then ends the wait and not the work.
+// Detached separates the lock's context from the end of the acquire's context: a
+// deadline or a cancellation then ends the waiting and not the work. The lock's context
+// keeps the values.
 func Detached() LockOption {
 	return func(c *lockConfig) error {
 		c.req.Detached = true
@@ -281,11 +281,13 @@ func Detached() LockOption {
 }
 
 // EarlyWarning calls fn when no more than d of the validity is left: the last
-// confirmation is old, and the lock may be about to be lost. A confirmation
-// arms it again, so d should be well below the part of the TTL that is left when
-// a renewal is due, two thirds by default. fn runs on a goroutine that it must not
-// block for long; it does not run for a lock whose handle was dropped. A d that is not
-// positive, or a nil fn, makes the acquire return [ErrInvalidOption].
+// confirmation is old, and the client may be about to lose the lock. A confirmation
+// arms the warning again. So d should be well below the part of the TTL that is left
+// when a renewal is due, two thirds by default.
+//
+// fn must not block its goroutine for long. It does not run for a lock whose handle was
+// dropped. A d that is not positive, or a nil fn, makes the acquire return
+// [ErrInvalidOption].
 func EarlyWarning(d time.Duration, fn func(*Lock)) LockOption {
 	return func(c *lockConfig) error {
 		if d <= 0 || fn == nil {

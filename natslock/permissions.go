@@ -12,15 +12,15 @@ import (
 	"github.com/natslock/locks/kvstore"
 )
 
-// Role is what a NATS user is to do with locks; see [Permissions].
+// Role is the task of a NATS user; see [Permissions].
 type Role int
 
 const (
-	// RoleUser takes locks, waits for them and looks at them.
+	// RoleUser takes locks, waits for them and reads them.
 	RoleUser Role = iota
-	// RoleOperator looks at locks and breaks them. It cannot queue.
+	// RoleOperator reads locks and breaks them. It cannot queue.
 	RoleOperator
-	// RoleAdmin is user and operator, and makes, repairs and deletes the bucket.
+	// RoleAdmin is user and operator, and creates, repairs and deletes the bucket.
 	RoleAdmin
 )
 
@@ -36,39 +36,40 @@ func (r Role) String() string {
 	return fmt.Sprintf("Role(%d)", int(r))
 }
 
-// Access says for whom [Permissions] are. The zero value is a user of all locks
-// in the default bucket, reached without a domain.
+// Access describes the NATS user that gets [Permissions]. The zero value is a user of
+// all locks in the default bucket, reached without a domain.
 type Access struct {
-	// Pattern is which names: tokens may be "*", the last one ">" for the rest;
-	// empty means ">". "orders.>" is the names under orders, not orders itself.
+	// Pattern matches the names of the locks. A token may be "*", and the last one
+	// ">" for the rest of the name. Empty means ">". "orders.>" matches the names
+	// under orders, and not orders itself.
 	Pattern string
 	Role    Role
 	// Bucket is the bucket's name; empty means kvstore.DefaultBucket.
 	Bucket string
 	// Domain is the JetStream domain that the user names to reach the bucket
-	// from outside of it. On a server of that domain leave it out: the server
-	// takes the domain off a subject before it looks at permissions.
+	// from outside of it. Leave it out on a server of that domain: the server
+	// removes the domain from a subject before it checks permissions.
 	Domain string
 	// APIPrefix is the prefix under which another account's JetStream API is
 	// imported. It excludes Domain.
 	APIPrefix string
-	// InboxPrefix is what the inboxes of the user's connections begin with
-	// (nats.CustomInboxPrefix); empty means _INBOX. With one of its own, others
-	// cannot read its answers.
+	// InboxPrefix begins the inboxes of the user's connections
+	// (nats.CustomInboxPrefix). Empty means _INBOX. If each user has a prefix of its
+	// own, no user can read the answers to another.
 	InboxPrefix string
 	// ReadAll allows a user the two requests that read any record in the bucket,
-	// whatever its name; operators and admins have them. The library does
-	// without: it lists queues more slowly, and where a replica lags that answers
-	// its reads it can return [ErrPermission] instead of asking the leader.
+	// whatever its name. Operators and admins always have them. Without them the
+	// library lists queues more slowly. If a replica that lags answers its reads, it
+	// can return [ErrPermission] instead of asking the leader.
 	ReadAll bool
 }
 
 // Permission is one subject that a user needs.
 type Permission struct {
 	Subject string
-	For     string // what the library does with it
-	// Leaks is what it allows or shows beyond the names asked for; empty:
-	// nothing.
+	For     string // the use that the library has for it
+	// Leaks names everything that the permission allows or shows beyond the
+	// names of [Access.Pattern]. Empty means nothing.
 	Leaks string
 }
 
@@ -77,17 +78,17 @@ type PermissionSet struct {
 	Publish, Subscribe []Permission
 }
 
-// Permissions returns what a NATS user needs for locks. Whatever is not named
-// in it can be refused, and what is refused shows as [ErrPermission].
+// Permissions returns the subjects that a NATS user needs for locks. The server can
+// refuse every other subject, and a call that needs a refused one returns
+// [ErrPermission].
 //
-// Permissions keep names apart, not people: a user of a lock can also delete its
-// record or write a false one. And within one account whoever may publish
-// anything that is answered can name a foreign key as the reply subject, where
-// the answer is then stored. Those who do not trust each other need accounts of
-// their own.
+// Permissions keep names apart, not people: a user of a lock can also delete its record
+// or write a false one. Within one account, a user that may publish any request can
+// name a foreign key as its reply subject, and the server then stores the answer there.
+// Give users that do not trust each other accounts of their own.
 //
-// The error matches [ErrInvalidName] for a pattern that cannot match a name,
-// and [ErrInvalidOption] or kvstore.ErrInvalidKey for the rest of a.
+// The error matches [ErrInvalidName] for a pattern that cannot match a name, and
+// [ErrInvalidOption] or kvstore.ErrInvalidKey for other fields of a.
 func Permissions(a Access) (PermissionSet, error) {
 	var p PermissionSet
 	holders, readers, waiters, err := record.KeyPatterns(cmp.Or(a.Pattern, ">"))
@@ -160,21 +161,21 @@ func Permissions(a Access) (PermissionSet, error) {
 		publish("$SYS.REQ.USER.INFO", "name the account that a bucket was made in", "shows the user's own permissions")
 	}
 
-	// The id between is the bucket's own and changes when it is made again.
+	// The id between is the bucket's own. A re-created bucket has another one.
 	told := strings.TrimSuffix(strings.Replace(stream.RePublish.Destination, stream.Metadata["natslock.id"], "*", 1), ">")
 	for _, k := range read {
-		p.Subscribe = append(p.Subscribe, Permission{told + k, "hear of changes at once", ""})
+		p.Subscribe = append(p.Subscribe, Permission{told + k, "receive notifications of changes", ""})
 	}
 	leaks := "shows the answers to everybody in the account whose inboxes begin so; give each user a prefix of its own"
 	if a.InboxPrefix != "" {
 		leaks = ""
 	}
-	p.Subscribe = append(p.Subscribe, Permission{inbox + ".>", "hear the answers", leaks})
+	p.Subscribe = append(p.Subscribe, Permission{inbox + ".>", "receive the answers", leaks})
 	return p, nil
 }
 
-// String is the block of a server's configuration that gives a user these
-// permissions and no others, with comments that say what for and what leaks.
+// String returns the block of a server's configuration that gives a user these
+// permissions and no others. Its comments name the use and the leaks of each.
 func (p PermissionSet) String() string {
 	var b strings.Builder
 	list := func(verb string, all []Permission) {

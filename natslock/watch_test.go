@@ -202,7 +202,7 @@ func TestWatchOfRemadeBucket(t *testing.T) {
 		a := join(t, s) // makes it again
 		err = receive(t, f.ended, "the end of the watch")
 		require.ErrorIs(t, err, natslock.ErrUnavailable)
-		require.ErrorContains(t, err, "made again")
+		require.ErrorContains(t, err, "re-created")
 		f = follow(t, viewer, ">")
 		mustUnlock(t, mustLock(t, a.Client, "l"))
 		f.next(natslock.EventGranted)

@@ -279,7 +279,14 @@ func TestDo(t *testing.T) {
 			})
 			l, err := b.TryLock(t.Context(), "x")
 			require.NoError(t, err)
-			require.ErrorIs(t, do(t.Context(), "x", nil, natslock.MaxWait(time.Second)), natslock.ErrTimeout)
+			never := func(context.Context, *natslock.Lock) error {
+				t.Errorf("%s ran its function without the lock", what)
+				return nil
+			}
+			require.ErrorIs(t, do(t.Context(), "x", never, natslock.MaxWait(time.Second)), natslock.ErrTimeout)
+			asked := time.Now()
+			require.ErrorIs(t, do(t.Context(), "x", nil, natslock.MaxWait(time.Second)), natslock.ErrInvalidOption)
+			require.Zero(t, time.Since(asked), "refused before the wait")
 			unlock(t, l)
 		}
 	})

@@ -1,35 +1,53 @@
-// Package rwlock is the reader-writer lock of natslock: many readers at once, or
-// one writer, first come first served. It uses the same client, bucket, leases
-// and errors as the mutex, and returns the same [natslock.Lock].
+// Package rwlock provides distributed reader-writer locks on a [natslock.Client]: any
+// number of readers, or one writer, in the order in which they asked. It uses the
+// client's bucket, leases, options and errors, and returns a [natslock.Lock].
+//
+// A mutex and a reader-writer lock with the same name are different locks. One client
+// refuses to use a name for both.
+//
+// # Usage
+//
+//	rw := rwlock.New(locks) // locks is a *natslock.Client
+//	err := rw.RDo(ctx, "index", func(ctx context.Context, l *natslock.Lock) error {
+//		return query(ctx)
+//	}, natslock.MaxWait(time.Minute))
+//
+// [RWLock.Lock] and [RWLock.RLock] wait, [RWLock.TryLock] and [RWLock.TryRLock] do not.
+// Outcomes, leases and contexts are those of package natslock.
 //
 // # How it excludes
 //
-// A reader joins by writing a record of its own on the condition that the
-// lock's gate is free; the server checks the two together. A writer takes the
-// gate like a mutex: from then on the server admits no reader. Then it waits
-// until those inside have gone, which the stream's leader has to prove: by one
-// answer on a bucket of one replica, on others by two with a write of the gate
-// between them, because a leader that was deposed answers as well. Readers do not
-// conflict with each other.
+// A reader writes a record of its own, on the condition that the lock's gate is free.
+// The server checks and stores in one step. Readers do not conflict with each other.
+//
+// A writer takes the gate as if it were a mutex, and from then on the server admits no
+// reader. The writer then waits until the readers inside are gone. It believes only
+// the stream's leader: one answer on a bucket of one replica, two answers with a write
+// of the gate between them on others. A deposed leader answers too, but it cannot
+// confirm that write.
+//
+// On a bucket with replicas the two writes and the two answers have to fit into 800 ms.
+// A writer on a slower link fails with [natslock.ErrUnavailable].
 //
 // # Fairness
 //
-// Who cannot enter at once queues, readers and writers in one line. A reader goes
-// when no writer waits before it, a writer when nobody does: consecutive readers
-// enter together, a later reader never passes a waiting writer, and neither side
-// starves. Goroutines of one client that read what it reads already share a
-// lease for a short while instead of joining; see [RWLock.RLock].
+// Readers and writers wait in one queue. A reader enters when no writer waits before
+// it, and a writer when no client does. So consecutive readers enter together, a later
+// reader never passes a waiting writer, and neither side starves. The exceptions are
+// those of package natslock: after a crash or a pause the order can change.
+//
+// Goroutines of one client can share the lease of a reader for a short time; see
+// [RWLock.RLock].
 //
 // # Tokens
 //
-// A writer's token is higher than that of every reader it waited for, and a
-// later reader's is higher than the writer's. Readers that share a lease share
-// its token.
+// A writer's token is greater than the token of every reader before it, and smaller
+// than the token of every reader after it. Readers that share a lease share its token.
 //
 // # Deadlocks
 //
-// As with sync.RWMutex, read-locking again while holding a read lock deadlocks
-// when a writer has come in between, and a read lock cannot be made a write lock.
+// A goroutine that holds a read lock and takes another one deadlocks if a writer has
+// queued in between, as with sync.RWMutex. A read lock cannot become a write lock.
 package rwlock
 
 import (
@@ -47,7 +65,7 @@ type RWLock struct {
 	c *natslock.Client
 }
 
-// New returns the reader-writer locks of a client. It does no I/O and needs no
+// New returns the reader-writer locks of a client. It does no I/O, and needs no
 // closing.
 func New(c *natslock.Client) *RWLock { return &RWLock{c: c} }
 
@@ -62,41 +80,39 @@ func (rw *RWLock) acquire(ctx context.Context, mode natslock.Mode, wait bool, na
 	return acquire(ctx, rw.c, natslock.KindRW, mode, wait, name, opts)
 }
 
-// Lock takes the lock for writing, waiting in line until ctx ends or
-// [natslock.MaxWait] is over. A deadline on ctx ends the work under the lock too, not
-// only the wait: use MaxWait to bound the wait alone.
+// Lock takes the lock for writing. It waits in line until ctx ends or
+// [natslock.MaxWait] passes, and returns what [natslock.Client.Lock] returns. A deadline
+// on ctx ends the work under the lock too: bound the waiting with MaxWait.
 //
-// It returns what [natslock.Client.Lock] returns, and, on a bucket with replicas, an
-// error matching [natslock.ErrUnavailable] when the link is so slow that two writes and
-// two answers do not fit into 800 ms: the writer could then never get in.
-//
-// A name that this client uses as a mutex is refused with an error matching
-// [natslock.ErrInvalidName]: the two are different locks.
+// On a bucket with replicas, two writes and two answers have to fit into 800 ms. On a
+// slower link a writer can never enter, and the error matches
+// [natslock.ErrUnavailable]. The error matches [natslock.ErrInvalidName] for a name
+// that this client uses as a mutex: the two are different locks.
 func (rw *RWLock) Lock(ctx context.Context, name string, opts ...natslock.LockOption) (*natslock.Lock, error) {
 	return rw.acquire(ctx, natslock.Exclusive, true, name, opts)
 }
 
-// TryLock takes the lock for writing if nobody holds it or waits for it. It never
-// queues. Otherwise the error matches [natslock.ErrLocked]; other errors are those of
+// TryLock takes the lock for writing if nobody holds it or waits for it, and never
+// queues. Otherwise the error matches [natslock.ErrLocked]. Other errors are those of
 // [natslock.Client.TryLock].
 func (rw *RWLock) TryLock(ctx context.Context, name string, opts ...natslock.LockOption) (*natslock.Lock, error) {
 	return rw.acquire(ctx, natslock.Exclusive, false, name, opts)
 }
 
-// RLock takes the lock for reading, waiting in line like [RWLock.Lock]. It returns
+// RLock takes the lock for reading. It waits in line like [RWLock.Lock], and returns
 // what [natslock.Client.Lock] returns.
 //
-// Without options that ask for a lease of its own (TTL, Until, NoRenew, Meta,
-// EarlyWarning) the lock may share a lease, and so the ID and the token, with
-// other goroutines of this client that read: never one older than a third of its
-// TTL or renewed already, nor once a writer was seen.
+// Goroutines of one client that read may share a lease, and with it the ID and the
+// token. They share none that is older than a third of its TTL, that the client has
+// renewed, or whose gate a writer has taken. A lock with TTL, Until, NoRenew, Meta or
+// EarlyWarning always has a lease of its own.
 func (rw *RWLock) RLock(ctx context.Context, name string, opts ...natslock.LockOption) (*natslock.Lock, error) {
 	return rw.acquire(ctx, natslock.Shared, true, name, opts)
 }
 
-// TryRLock takes the lock for reading if no writer holds it and nobody waits for
-// it. It never queues. Otherwise the error matches [natslock.ErrLocked]; other errors
-// are those of [natslock.Client.TryLock].
+// TryRLock takes the lock for reading if no writer holds it and nobody waits for it,
+// and never queues. Otherwise the error matches [natslock.ErrLocked]. Other errors are
+// those of [natslock.Client.TryLock].
 func (rw *RWLock) TryRLock(ctx context.Context, name string, opts ...natslock.LockOption) (*natslock.Lock, error) {
 	return rw.acquire(ctx, natslock.Shared, false, name, opts)
 }

@@ -12,24 +12,23 @@ import (
 // bubbles lets one bubble run at a time, see [Bubble].
 var bubbles sync.Mutex
 
-// Bubble runs fn in a testing/synctest bubble with a real JetStream server in
-// it. Time in there is fake: it stands while anything can run and jumps to the
-// next timer when nothing can, for the server's timers as well (TTLs!). A day
-// passes in the blink of an eye and always in the same way.
+// Bubble runs fn in a testing/synctest bubble with a real JetStream server. Time in the
+// bubble is fake. It stands while a goroutine can run, and jumps to the next timer when
+// none can. This holds for the server's timers too, and so for TTLs. A day passes in a
+// moment, and always in the same way.
 //
-// Connect with [Server.Connect] or [Server.ConnectLink]; wait with time.Sleep
-// and synctest.Wait. Connections and the server are closed when fn and the
-// cleanups of its t are through. A goroutine left behind then fails the test.
+// Connect with [Server.Connect] or [Server.ConnectLink], and wait with time.Sleep and
+// synctest.Wait. After fn and the cleanups of its t, Bubble closes the connections and
+// the server. A goroutine that is left then fails the test.
 //
 // What does not work in a bubble:
 //
 //   - TCP, so clusters; also other processes;
 //   - a stream's MaxAge and a bucket's TTL: their clock stays real. TTLs of
 //     single keys work;
-//   - t.Parallel, t.Run (synctest's rules). Nor may the test that calls Bubble
-//     run in parallel with others that use NATS: nats.go shares a pool of
-//     timers in the process, and a timer cannot leave its bubble. Bubbles
-//     wait for one another;
+//   - t.Parallel, t.Run (synctest's rules). The test that calls Bubble may not run in
+//     parallel with others that use NATS. nats.go shares a pool of timers in the
+//     process, and a timer cannot leave its bubble. Bubbles wait for one another;
 //   - blocking for long in something that synctest does not see, a mutex above
 //     all: the clock stands meanwhile.
 func Bubble(t *testing.T, fn func(t *testing.T, s *Server), opts ...ServerOption) {
@@ -53,10 +52,10 @@ func Bubble(t *testing.T, fn func(t *testing.T, s *Server), opts ...ServerOption
 	})
 }
 
-// dropPools empties the process's sync.Pools. nats.go keeps timers in one
-// (used by Flush, for one), and resetting a timer of a bubble outside of it
-// panics; the other way round the timer would run by the real clock. A pool's
-// content survives one collection and not two.
+// dropPools empties the process's sync.Pools. nats.go keeps timers in one, for Flush
+// among others. A timer of a bubble panics when it is reset outside, and a timer from
+// outside would run by the real clock in the bubble. A pool's content survives one
+// collection and not two.
 func dropPools() {
 	runtime.GC()
 	runtime.GC()

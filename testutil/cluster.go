@@ -31,10 +31,10 @@ type Cluster struct {
 	alone []bool // which servers are isolated
 }
 
-// RunCluster starts n servers, at least 2, with JetStream and routes between
-// them on 127.0.0.1, and returns when a meta leader is elected, which knows all
-// of them, and all servers have caught up with it: streams can be made then.
-// This takes one to a few seconds. A failure ends the test.
+// RunCluster starts n servers, at least 2, with JetStream and routes between them on
+// 127.0.0.1. It returns when the cluster can create streams: the servers have elected a
+// meta leader that knows all of them, and have caught up with it. This takes one to a
+// few seconds. A failure ends the test.
 //
 // The servers are called n0, n1 and so on. Options apply to all of them.
 func RunCluster(t testing.TB, n int, opts ...ServerOption) *Cluster {
@@ -97,9 +97,8 @@ func (c *Cluster) configure(o *server.Options, i int, name string) {
 	o.ServerName = name
 	o.Cluster.Name = "test"
 	o.Cluster.Host, o.Cluster.Port = "127.0.0.1", server.RANDOM_PORT
-	// Servers tell each other where their friends are. The way they are to
-	// take is through their own gates, so they advertise a port where nobody
-	// listens.
+	// Servers announce the addresses of the others. Their traffic has to pass their
+	// own gates, so they advertise a port where nobody listens.
 	o.Cluster.Advertise = "127.0.0.1:1"
 	o.Routes = nil
 	for _, g := range c.gates[i] {
@@ -168,10 +167,10 @@ func (c *Cluster) ConnectLink(opts ...nats.Option) (*nats.Conn, *Link) {
 	return connect(c.t, c.URLs(), l, opts), l
 }
 
-// WaitReady waits until the running servers that are not isolated are
-// connected to each other, have one meta leader that places streams on all of
-// them, and have caught up with it. It ends the test after a minute. Fewer than
-// a majority never get ready.
+// WaitReady waits until the cluster is ready, and ends the test after a minute. It
+// counts the running servers that are not isolated. They are connected to each other,
+// have one meta leader that places streams on all of them, and have caught up with it.
+// Fewer than a majority never get ready.
 func (c *Cluster) WaitReady() {
 	c.t.Helper()
 	c.waitReady(true)
@@ -322,10 +321,9 @@ func (c *Cluster) StepDown(t testing.TB, stream string) {
 // clients hardly notice. Do not use it for [Cluster.Kill].
 func (c *Cluster) StopServer(i int) { c.servers[i].Stop() }
 
-// Kill stops server i without its being able to tell the others: its routes
-// are cut first, so its leaderships end by timeouts, 4 to 9 seconds later, as
-// if its machine had died. Its data is kept, and is as it would be after a
-// proper stop.
+// Kill stops server i without a message to the others, as if its machine had died. It
+// cuts the server's routes first, so its leaderships end by timeouts, 4 to 9 seconds
+// later. The data stays, as after a proper stop.
 func (c *Cluster) Kill(i int) {
 	c.Isolate(i)
 	c.servers[i].Stop()
@@ -346,11 +344,11 @@ func (c *Cluster) Restart(i int) {
 // seconds that it still does.
 func (c *Cluster) Isolate(i int) { c.setIsolated(i, true) }
 
-// Rejoin ends an isolation and waits until the servers are connected, have one
-// meta leader and have caught up with it. It takes a second or two, since
-// servers do not try to connect more often, and up to ten when the meta leader
-// has to be elected anew. Streams that server i has a part in go on with it; to
-// be given new ones it may need ten seconds more, see [Cluster.WaitReady].
+// Rejoin ends an isolation and waits until the servers are connected, have one meta
+// leader and have caught up with it. It takes a second or two, the interval at which
+// servers try to connect, and up to ten when they have to elect a meta leader. Streams
+// that server i is part of continue with it. It may get new streams ten seconds later;
+// see [Cluster.WaitReady].
 func (c *Cluster) Rejoin(i int) {
 	c.t.Helper()
 	c.setIsolated(i, false)

@@ -1,20 +1,21 @@
-// Package testutil starts real things for tests, ours and our users': an
-// embedded NATS server, a JetStream cluster, a server inside a bubble of fake
-// time, connections whose link can be cut, and a fault injector for the store.
+// Package testutil runs real NATS servers for tests, and makes them fail on command.
+// It has an embedded server, a JetStream cluster, a server in a bubble of fake time,
+// connections whose link a test can cut, and a fault injector for the store.
 //
-// The server is never imitated. What is written against it here behaves as in
-// production, only faster and on command.
+// Nothing imitates the server: code under test meets the behaviour of production. A
+// helper that cannot do its work ends the test with the reason. Everything that a test
+// starts here stops with the test.
 //
 // # Usage
 //
-// One server over TCP, gone when the test ends:
+// One server over TCP:
 //
 //	s := testutil.RunServer(t)
 //	nc := s.Connect()
 //	...
 //	s.Restart() // same port, same data
 //
-// A cluster of three, for leader changes, killed and cut-off servers:
+// A cluster of three, for leader changes and for servers that are killed or cut off:
 //
 //	c := testutil.RunCluster(t, 3)
 //	nc := c.Connect()
@@ -50,21 +51,20 @@
 //
 // # Which one
 //
-// Take the bubble for everything that is about time on one server: it is
-// deterministic as far as the server is, and free. Take [RunServer] where TCP
-// itself, users and permissions or a second process matter, [RunCluster] where
-// replication does. A [Link] disturbs bytes between one client and the server;
-// [Faults] disturbs single writes, answers and notifications, so it can say
-// exactly which ones.
+// Use [Bubble] for everything about time on one server: a day passes in a moment, and
+// the result is as deterministic as the server. Use [RunServer] where TCP, users and
+// permissions or a second process matter, and [RunCluster] where replication does. A
+// [Link] disturbs the bytes between one client and the server. [Faults] disturbs single
+// writes, answers and notifications, and a test says which ones.
 //
 // # Concurrency
 //
-// [Link] and [Faults] may be used from any goroutine. [Server] and [Cluster]
-// can be asked from any goroutine; stop, restart, kill and connect from the
-// test's own, since they end the test when they fail.
+// Any goroutine may use a [Link] and a [Faults], and may query a [Server] or a
+// [Cluster]. Stop, restart, kill and connect on the test's own goroutine: these calls
+// end the test when they fail.
 //
 // # Debugging
 //
-// A server that does not start fails the test with the server's own error
-// lines. [WithLog] writes the server's log to the test's.
+// A server that does not start fails the test with the server's own error lines.
+// [WithLog] copies the server's log to the log of the test.
 package testutil

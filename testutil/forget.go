@@ -10,11 +10,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// ForgetTTLs makes a stopped server forget the TTLs of all that it has stored in
-// files: started again, it serves those records for ever, also the ones whose end
-// came meanwhile. Real servers come to that state when they are killed soon after a
-// start (nats-server 2.15 then logs "TTL state is outdated", and finds a part of
-// the TTLs only). TTLs of later writes are kept as usual.
+// ForgetTTLs makes a stopped server forget the TTLs of all records that it has stored
+// in files. Started again, it serves those records for ever, and also records whose end
+// came meanwhile. Real servers reach that state when they are killed soon after a
+// start: nats-server 2.15 then logs "TTL state is outdated", and finds only a part of
+// the TTLs. The server keeps the TTLs of later writes as usual.
 func (s *Server) ForgetTTLs() {
 	s.t.Helper()
 	require.False(s.t, s.Running(), "the server runs")

@@ -13,10 +13,9 @@ import (
 //
 //	func TestMain(m *testing.M) { testutil.LeakCheck(m) }
 //
-// Two goroutines of nats-server are excused, those of a file store: on a busy
-// machine a clustered server that is shut down while it opens a store leaves
-// it open (seen with 2.15.2 in one of three loaded runs under load). No other goroutine
-// of a server is.
+// It ignores two goroutines of a file store of nats-server, and no other goroutine of a
+// server. A clustered server that is shut down while it opens a store can leave it open.
+// This happened with 2.15.2 on a busy machine, in one of three runs.
 func LeakCheck(m *testing.M) {
 	const server = "github.com/nats-io/nats-server/v2/server"
 	goleak.VerifyTestMain(m,

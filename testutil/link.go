@@ -94,20 +94,20 @@ func (l *Link) Blackhole(on bool) {
 	}
 }
 
-// BlockWrites makes the client's writes wait, as into a full socket, until it
-// is switched off, the connection ends, or the write deadline passes (which
-// nats.go sets to one minute, see nats.FlusherTimeout).
+// BlockWrites makes the client's writes wait, as into a full socket. They wait until the
+// test switches it off, the connection ends, or the write deadline passes. nats.go sets
+// that deadline to one minute, see nats.FlusherTimeout.
 //
-// nats.go holds its connection's mutex in a write, so everything else that
-// needs the connection waits for the write as well: a publish, a request, the
-// answer to the server's ping. A bubble does not see a wait for a mutex and
-// stops its clock for it; when the write is to end by the clock, or after a
-// Sleep of the test, the test then hangs. So, in a bubble,
+// nats.go holds its connection's mutex in a write, so everything else that needs the
+// connection waits too: a publish, a request, the answer to the server's ping. A bubble
+// does not see a wait for a mutex, and its clock stands meanwhile. If the write is to
+// end by the clock, or after a Sleep of the test, the test hangs. So, in a bubble,
 //
-//   - the link also holds back what the server sends while writes are blocked,
-//     lest the client stops the clock by answering a ping; over TCP it arrives;
-//   - the code under test must keep off the connection meanwhile, one publish
-//     aside. If it cannot, test it over TCP.
+//   - the link also holds back the server's messages while writes are blocked. The
+//     client could otherwise stop the clock with its answer to a ping. Over TCP the
+//     messages arrive;
+//   - the code under test may use the connection for one publish only. If it needs
+//     more, test it over TCP.
 func (l *Link) BlockWrites(on bool) {
 	l.mu.Lock()
 	switch {

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// inboundLimit is how many bytes a link buffers from the server for a client
-// that does not read; more waits at the server, as with a socket.
+// inboundLimit bounds the bytes that a link buffers from the server for a client that
+// does not read. More waits at the server, as with a socket.
 const inboundLimit = 4 << 20
 
 // linkConn is one connection through a link, seen from the client.
@@ -28,7 +28,7 @@ type linkConn struct {
 	dead     chan struct{} // closed: over for the server, too
 	readable chan struct{} // something changed for Read
 	room     chan struct{} // something changed for pump
-	writing  chan struct{} // a token: held by whoever writes to inner
+	writing  chan struct{} // a token: the goroutine that writes to inner holds it
 	readBy   deadline
 	writeBy  deadline
 
@@ -71,10 +71,9 @@ func (c *linkConn) pump() {
 	}
 }
 
-// Read returns what the server sent. In a black hole, or with writes blocked
-// in a bubble, it waits; with a read
-// deadline, which nats.go sets while it sets up a connection and holds its
-// mutex, it reports the deadline at once instead.
+// Read returns bytes from the server. In a black hole, or with writes blocked in a
+// bubble, it waits. With a read deadline it reports the deadline at once: nats.go sets
+// one while it sets up a connection and holds its mutex.
 func (c *linkConn) Read(b []byte) (int, error) {
 	for {
 		c.link.mu.Lock()
@@ -208,7 +207,7 @@ func (c *linkConn) Close() error {
 	return nil
 }
 
-// reset ends the connection for both sides at once; what is buffered is lost.
+// reset ends the connection for both sides at once. Buffered bytes are lost.
 func (c *linkConn) reset() {
 	c.link.mu.Lock()
 	c.wasCut = true
@@ -259,7 +258,7 @@ func (c *linkConn) SetWriteDeadline(t time.Time) error {
 	return c.inner.SetWriteDeadline(t)
 }
 
-// signal wakes the one that waits on ch, now or when it comes to wait.
+// signal wakes the goroutine that waits on ch, now or when it begins to wait.
 func signal(ch chan struct{}) {
 	select {
 	case ch <- struct{}{}:
@@ -289,7 +288,7 @@ func (d *deadline) isSet() bool {
 	return d.on
 }
 
-// set changes the deadline; the zero time is none. Who waits on an earlier
+// set changes the deadline. The zero time is none. A goroutine that waits on an earlier
 // passed keeps the earlier deadline only if it has passed.
 func (d *deadline) set(t time.Time) {
 	d.mu.Lock()

@@ -42,12 +42,12 @@ type config struct {
 // server. The default is JetStream on, no users, no log.
 type ServerOption func(*config)
 
-// WithConfig lets set change the server's options before every start, the
-// restarts included. The options are new for every start, so set must build
-// accounts and users anew instead of sharing them.
+// WithConfig lets set change the server's options before every start, and so before
+// every restart. The options are new for every start, so set must build new accounts and
+// users each time.
 //
-// It comes last and may change anything; a server whose ports or store
-// directory it changes does not keep them over a restart.
+// set runs last and may change anything. A server whose ports or store directory it
+// changes does not keep them over a restart.
 func WithConfig(set func(*server.Options)) ServerOption {
 	return func(c *config) { c.set = append(c.set, set) }
 }
@@ -203,9 +203,9 @@ func (s *Server) newLink() *Link {
 	return NewLink()
 }
 
-// InProcessConn returns a new connection inside the process, as nats-server's
-// method of this name, to whichever server is running now; an error when it is
-// stopped. It makes Server usable with nats.InProcessServer.
+// InProcessConn returns a new connection inside the process to the server that runs now,
+// as nats-server's method of this name. It fails if the server is stopped. It makes
+// Server usable with nats.InProcessServer.
 func (s *Server) InProcessConn() (net.Conn, error) {
 	s.mu.Lock()
 	srv, running := s.srv, s.running
@@ -282,8 +282,8 @@ func (s *Server) mustStart() {
 	}
 }
 
-// start starts a server, trying again when its port is taken: another process
-// may have picked it between our look and the server's listen.
+// start starts a server. It tries again when the port is taken: another process may have
+// taken it between freePort and the server's listen.
 func (s *Server) start() error {
 	end := time.Now().Add(startTimeout)
 	for {
@@ -373,9 +373,9 @@ func (s *Server) options(port int) (*server.Options, error) {
 	return opts, nil
 }
 
-// freePort finds a port that nobody listens on. It looks below the ports that
-// the operating systems give to outgoing connections and to listeners on port
-// 0, so that nobody gets it by chance while a server is being restarted.
+// freePort finds a port that nobody listens on. It searches below the ports that
+// operating systems give to outgoing connections and to listeners on port 0. So no other
+// process gets the port by chance while a server restarts.
 func freePort() (int, error) {
 	var err error
 	for range 100 {

@@ -83,7 +83,7 @@ type bench struct {
 	store *kvstore.Store
 	name  string        // of the lock
 	key   string        // of the bare publishes
-	queue chan struct{} // somebody has queued on either connection
+	queue chan struct{} // receives when a waiter has queued on either connection
 
 	cycles, bares, handOvers []time.Duration
 }
@@ -255,7 +255,7 @@ func (b *bench) handOver(ctx context.Context, bar bar) error {
 	if err != nil {
 		return fmt.Errorf("%w: %w", natslock.ErrUnavailable, err)
 	}
-	// Who has queued looks at the queue and subscribes: let it come to rest.
+	// A new waiter reads the queue and subscribes: let it finish.
 	settle := min(max(10*rtt, time.Millisecond), 100*time.Millisecond)
 	holder, waiter := b.a, b.b
 	held, err := holder.Lock(ctx, b.name, natslock.MaxWait(b.g.Timeout))

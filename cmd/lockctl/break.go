@@ -16,7 +16,7 @@ import (
 type breakCmd struct {
 	Name   string  `arg:"" predictor:"lock" help:"The lock's name."`
 	Kind   string  `placeholder:"KIND" help:"mutex or rw; needed when there are both of that name."`
-	ID     *string `name:"id" placeholder:"ID" help:"Break the holder, writer or reader with this id, or the only one whose id begins so."`
+	ID     *string `name:"id" placeholder:"ID" help:"Break the holder, writer or reader with this id, or with the only id that begins so."`
 	Reason string  `default:"broken with lockctl" placeholder:"TEXT" help:"Shown to the holder, and by info, ls and watch."`
 	Now    bool    `help:"Let the next one in at once, while the holder may still be working: an exception to mutual exclusion."`
 	Force  bool    `short:"f" help:"Do not ask."`
@@ -24,14 +24,14 @@ type breakCmd struct {
 
 func (*breakCmd) Help() string {
 	return `Shows the holder, asks, and breaks that holder and no later one. The holder is
-notified and cannot renew its lease any more; nobody gets in before it has stopped
-or its lease would have ended anyway. With --now the next one gets in at once: two
-may be working at the same time then, and only resources that check fencing tokens
-are safe.
+notified and cannot renew its lease any more. No other client gets in before the
+holder has stopped or its lease would have ended anyway. With --now the next client
+gets in at once. Then two may be working at the same time, and only resources that
+check fencing tokens are safe.
 
 Every claim to a lock has an id, which "lockctl info", "lockctl ls --wide" and
 their JSON show. --id takes the beginning of one, as far as it is unambiguous. A
-script that gives the id breaks that claim and never a later one; a record that
+script that gives the id breaks that claim and never a later one. A record that
 lockctl cannot read has an id too, made of its revision.
 
 Of a reader-writer lock this breaks the writer or one reader; the other readers

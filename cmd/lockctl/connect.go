@@ -43,9 +43,9 @@ func (g *globals) open(opts ...natslock.Option) (_ *session, err error) {
 	return s, s.open(g, opts...)
 }
 
-// open opens the bucket. It makes a missing one only where the user asks for that,
-// or where nobody else can mean another one: a mistyped name, or a forgotten domain,
-// must not give two operators a lock each.
+// open opens the bucket. It creates a missing bucket only if the user asks for it, or
+// if no other user can mean another one. Two operators with a mistyped name, or a
+// forgotten domain, must not get a lock each.
 func (s *session) open(g *globals, opts ...natslock.Option) error {
 	ctx, cancel := g.bounded()
 	defer cancel()

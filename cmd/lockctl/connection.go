@@ -14,11 +14,10 @@ import (
 	"golang.org/x/net/proxy"
 )
 
-// connection says how to reach the server, with the flags, variables and
-// contexts of the nats command. What a flag says counts more than what the
-// environment says, and that more than the context. The ways to log in are one
-// setting: where a flag names one, the others of the environment and of the
-// context are not used.
+// connection says how to reach the server, with the flags, variables and contexts of
+// the nats command. A flag overrides the environment, and the environment overrides the
+// context. The ways to log in are one setting: if a flag names one, the others of the
+// environment and of the context are not used.
 type connection struct {
 	Server      string        `short:"s" env:"NATS_URL" placeholder:"URL" help:"Servers to connect to, separated by commas (default nats://127.0.0.1:4222)."`
 	Context     string        `env:"NATS_CONTEXT" placeholder:"NAME" help:"Context of the nats command, or a file that holds one (default the selected one)."`
@@ -68,8 +67,8 @@ type login struct {
 	apply func(*nats.Options) error
 }
 
-// login returns the one that counts, of the layer nowhere if there is none but
-// that of the context. Two flags that contradict each other are an error; among
+// login returns the way to log in that takes precedence. Its layer is nowhere if only
+// the context has one. Two flags that contradict each other are an error. Among
 // variables the order is that of the nats command.
 func (c *connection) login() (best login, err error) {
 	ways := []login{

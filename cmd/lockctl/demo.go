@@ -21,7 +21,7 @@ func (*demoCmd) Help() string {
 	return `Starts a server in this process, with its data in a temporary directory, and
 lets workers contend for one lock, each with a client and a connection of its
 own. One of them is a process that gets killed, another one's lock is broken.
-Every line tells what was measured when it happened. Exit code 1: two holders
+Every line reports a measurement at its moment. Exit code 1: two holders
 overlapped, or tokens did not rise.`
 }
 
@@ -63,14 +63,14 @@ func (c *demoCmd) Run(g *globals) error {
 	return st.summary(d.ttl)
 }
 
-// demo is the play: its workers and what they do in which part. What really
-// happens is for the stage to tell.
+// demo is the play: its workers, and the action of each in each part. The stage reports
+// the events.
 type demo struct {
 	*stage
 	g       *globals
 	ttl     time.Duration
 	workers []*worker
-	boss    *session // looks, and breaks
+	boss    *session // reads the lock, and breaks it
 }
 
 type worker struct {
@@ -143,7 +143,7 @@ func (d *demo) queued(ctx context.Context, besides string) int {
 	return n
 }
 
-// tellQueue tells of a grant, with how many are still waiting.
+// tellQueue reports a grant, with the number of clients that still wait.
 func (d *demo) tellQueue(ctx context.Context, v *visit, id string) {
 	v.tell(d.queued(ctx, id))
 }
@@ -233,7 +233,7 @@ func (d *demo) breaking(ctx context.Context) error {
 	}
 	told := time.Since(at)
 	d.say("operator", "broke the lock of %s, reason \"it hangs\"", slow.name)
-	d.say(slow.name, "is told %s after that, and cannot renew; it needs 300ms to stop", brief(told))
+	d.say(slow.name, "is notified %s after that, and cannot renew; it needs 300ms to stop", brief(told))
 	time.Sleep(300 * time.Millisecond) // its work: this is what stopping takes
 	h.leave()
 	if err := l.Unlock(ctx); !errors.Is(err, natslock.ErrBroken) {

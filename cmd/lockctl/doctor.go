@@ -25,12 +25,14 @@ type doctorCmd struct {
 }
 
 func (*doctorCmd) Help() string {
-	return `Checks all that locks depend on, one row each, with what was found and how to repair
-it: the servers' versions and distance, JetStream and its limits, every setting of
-the bucket, mirrors, a second bucket of the name in another domain, replicas, how
-writes reach the disk, the clocks, this user's permissions, and in the end real locks
-taken, renewed, released and heard of, under a name of the doctor's own. It changes
-nothing and leaves nothing.
+	return `Checks everything that locks depend on. Each row has a finding and its repair.
+
+It checks the versions of the servers, the distance to them and their clocks. It
+checks JetStream and its limits, replicas, and how writes reach the disk. It checks
+every setting of the bucket, mirrors, a bucket of the same name in another domain, and
+the permissions of this user. In the end the doctor takes, renews and releases real
+locks, under a name of its own, and waits for their notifications. It changes nothing
+and leaves nothing.
 
 A row is ok, warning (locks are safe, and slower or riskier than need be), error, or
 unknown: what an ordinary user cannot see. Domains cannot be listed: name others with

@@ -14,7 +14,7 @@ import (
 	"github.com/natslock/locks/kvstore"
 )
 
-// bucket finds the bucket. It returns false when there is none to look at.
+// bucket finds the bucket. It returns false when there is none to check.
 func (d *doctor) bucket() bool {
 	info, err := d.s.bucket(d.g, d.cfg)
 	switch {
@@ -64,7 +64,7 @@ func (d *doctor) settings() {
 	}
 }
 
-// mirrors looks for streams that answer reads in the bucket's place.
+// mirrors searches for streams that answer reads in the bucket's place.
 func (d *doctor) mirrors() {
 	ctx, cancel := d.quietly()
 	defer cancel()
@@ -87,8 +87,9 @@ func (d *doctor) mirrors() {
 	}
 }
 
-// domains looks for a bucket of the same name in other JetStream domains: whoever
-// forgets the domain, or a leaf node with a JetStream of its own, uses that one.
+// domains searches for a bucket of the same name in other JetStream domains. A client
+// that forgets the domain uses that bucket, and so does one behind a leaf node with a
+// JetStream of its own.
 func (d *doctor) domains() {
 	asked := []string{}
 	look := func(domain string, js jetstream.JetStream, err error) {
@@ -130,7 +131,7 @@ func (d *doctor) domains() {
 	d.ok("other domains", "no second bucket in %s", strings.Join(asked, ", "))
 }
 
-// listen hears the notifications of all buckets of the name, in whatever domain.
+// listen receives the notifications of all buckets of the name, in any domain.
 func (d *doctor) listen() *nats.Subscription {
 	sub, err := d.s.nc.SubscribeSync("natslock." + d.g.Bucket + ".*.>")
 	if err != nil {
@@ -139,7 +140,7 @@ func (d *doctor) listen() *nats.Subscription {
 	return sub
 }
 
-// second looks at what was heard meanwhile from a second bucket.
+// second checks whether notifications of a second bucket have arrived meanwhile.
 func (d *doctor) second(heard *nats.Subscription) {
 	if heard == nil || d.info.Config.RePublish == nil {
 		return
@@ -152,13 +153,13 @@ func (d *doctor) second(heard *nats.Subscription) {
 		}
 		if !strings.HasPrefix(m.Subject, own) && m.Header.Get("Nats-Sequence") != "" {
 			d.add("other domains", checkWarning, "find the domain, and delete one of the buckets or give it another name",
-				"changes of a second bucket %s were heard meanwhile", d.g.Bucket)
+				"notifications of a second bucket %s have arrived meanwhile", d.g.Bucket)
 			return
 		}
 	}
 }
 
-// replicas looks at the servers that keep the bucket.
+// replicas checks the servers that keep the bucket.
 func (d *doctor) replicas() {
 	c, n := d.info.Cluster, d.info.Config.Replicas
 	if c == nil || c.Name == "" {
@@ -194,7 +195,7 @@ func missing(c *jetstream.ClusterInfo, replicas int) []string {
 		case p.Lag > 0:
 			away = append(away, fmt.Sprintf("%s is %d behind", p.Name, p.Lag))
 		case p.Active > 10*time.Second:
-			away = append(away, fmt.Sprintf("%s was last heard %v ago", p.Name, p.Active.Round(time.Second)))
+			away = append(away, fmt.Sprintf("%s was last active %v ago", p.Name, p.Active.Round(time.Second)))
 		default:
 			away = append(away, p.Name+" is not up to date yet")
 		}

@@ -22,7 +22,7 @@ func TestMissingReplicas(t *testing.T) {
 		"one named":  {[]*jetstream.PeerInfo{current("b")}, []string{"1 replica not there yet"}},
 		"new":        {[]*jetstream.PeerInfo{{Name: "c"}, current("b")}, []string{"c is not up to date yet"}},
 		"behind":     {[]*jetstream.PeerInfo{{Name: "c", Lag: 7}, {Name: "b", Lag: 5}}, []string{"b is 5 behind", "c is 7 behind"}},
-		"silent":     {[]*jetstream.PeerInfo{{Name: "c", Active: 12 * time.Second}, current("b")}, []string{"c was last heard 12s ago"}},
+		"silent":     {[]*jetstream.PeerInfo{{Name: "c", Active: 12 * time.Second}, current("b")}, []string{"c was last active 12s ago"}},
 		"offline":    {[]*jetstream.PeerInfo{{Name: "c", Offline: true, Current: true}, current("b")}, []string{"c is offline"}},
 	} {
 		require.Equal(t, tc.want, missing(&jetstream.ClusterInfo{Replicas: tc.replicas}, 3), name)

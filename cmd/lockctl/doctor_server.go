@@ -19,11 +19,11 @@ import (
 )
 
 const (
-	// slowLink is the round trip above which a writer cannot prove, at the
-	// default TTL, that the readers before it have left: a write and an answer
-	// have to fit into half a margin of one second.
+	// slowLink is the longest round trip with which a writer can prove, at the
+	// default TTL, that the readers before it have left. A write and an answer have
+	// to fit into half a margin of one second.
 	slowLink = 250 * time.Millisecond
-	// clockSlack is how far wall clocks may disagree before it is worth a word.
+	// clockSlack is the difference of wall clocks above which the doctor warns.
 	clockSlack = time.Second
 )
 
@@ -53,8 +53,8 @@ func (d *doctor) connection() {
 	d.add("round trip", status, repair, "median of %d is %s, the longest %s", len(rtts), brief(median), brief(longest))
 }
 
-// versions looks at the server it is connected to, and visits those that this
-// one tells of.
+// versions checks the server it is connected to, and visits the servers that this one
+// announces.
 func (d *doctor) versions() {
 	nc := d.s.nc
 	d.version(nc.ConnectedServerName(), nc.ConnectedServerVersion())
@@ -101,7 +101,7 @@ func (d *doctor) version(server, version string) {
 	}
 }
 
-// jetStream looks at the account. It returns false where there is no JetStream.
+// jetStream checks the account. It returns false where there is no JetStream.
 func (d *doctor) jetStream() bool {
 	ctx, cancel := d.quietly()
 	defer cancel()
@@ -167,7 +167,7 @@ func (d *doctor) why(err error) error {
 	return err
 }
 
-// varz is what a server's monitoring port tells of interest.
+// varz is the part of a server's monitoring page that the doctor uses.
 type varz struct {
 	Name      string    `json:"server_name"`
 	Version   string    `json:"version"`
@@ -188,7 +188,7 @@ func (d *doctor) disks() {
 		return
 	}
 	if len(d.Monitor) == 0 {
-		d.add("fsync", checkUnknown, "", "only a server's monitoring port tells: see --monitor")
+		d.add("fsync", checkUnknown, "", "only a server's monitoring port shows it: see --monitor")
 		return
 	}
 	for _, base := range d.Monitor {

@@ -308,7 +308,7 @@ func TestDoctorFindsSecondBucket(t *testing.T) {
 	defer func() { close(stop); <-stopped }()
 	d = doctor(t, leaf)
 	require.Contains(t, d.row(t, "other domains").Status+d.Checks[len(d.Checks)-1].Status, "warning")
-	require.Contains(t, d.Checks[len(d.Checks)-1].Found, "were heard meanwhile")
+	require.Contains(t, d.Checks[len(d.Checks)-1].Found, "have arrived meanwhile")
 }
 
 // init spreads a bucket over a cluster, and the doctor sees who keeps it.

@@ -15,12 +15,12 @@ import (
 	"github.com/natslock/locks/rwlock"
 )
 
-// wordAfter is how long after a lock was taken the word of it may come. It is sent
-// before the answer to the taking.
+// wordAfter bounds how long after the grant of a lock its notification may arrive. The
+// server sends it before the answer to the acquire.
 const wordAfter = 2 * time.Second
 
-// permissions tries every subject that the library needs, with requests that
-// change nothing: the server tells of a refusal before it answers a ping.
+// permissions tries every subject that the library needs, with requests that change
+// nothing: the server reports a refusal before it answers a ping.
 func (d *doctor) permissions() {
 	o := d.s.js.Options()
 	access := natslock.Access{Pattern: d.name, Bucket: d.g.Bucket, Domain: o.Domain, InboxPrefix: d.s.nc.Opts.InboxPrefix}
@@ -130,7 +130,7 @@ func (d *doctor) locks() {
 	d.expiry()
 }
 
-// expiry looks for locks that the server should have removed.
+// expiry searches for locks that the server should have removed.
 func (d *doctor) expiry() {
 	ctx, cancel := d.g.bounded()
 	defer cancel()
@@ -182,14 +182,14 @@ func (d *doctor) mutex() {
 	}
 	d.ok("mutex", "%s taken in %s, renewed in %s, released in %s", d.name, brief(got.Sub(sent)), brief(releasing.Sub(renewing)), brief(time.Since(releasing)))
 	if lookErr != nil || info.Holder == nil {
-		d.add("clock", checkUnknown, "", "the record that tells the server's time was not found")
+		d.add("clock", checkUnknown, "", "the record with the server's time was not found")
 	} else {
 		d.clock("clock", info.Holder.Expires.Add(-info.Holder.TTL), sent, got)
 	}
 	d.watching(told)
 }
 
-// watching waits for the word of the lock that was taken.
+// watching waits for the notification of the lock that was taken.
 func (d *doctor) watching(told *nats.Subscription) {
 	if d.info.Config.RePublish == nil {
 		return // the setting has its row
@@ -199,9 +199,9 @@ func (d *doctor) watching(told *nats.Subscription) {
 	switch {
 	case err != nil:
 		d.add("watching", checkWarning, "allow the user to subscribe, and notifications to pass from the bucket's account or domain to this one: waiters poll on timers",
-			"no word of a lock that was taken, in %v", wait)
+			"no notification of a lock that was taken, in %v", wait)
 	default:
-		d.ok("watching", "heard of the lock")
+		d.ok("watching", "a notification of the lock arrived")
 	}
 }
 

@@ -55,7 +55,7 @@ func startKept(dir string, port int) (*embedded, error) {
 		return nil, err
 	}
 	e.unlock = unlock
-	// The name of the server for those who find the directory taken.
+	// The name of the server, for a process that finds the directory taken.
 	if err := os.WriteFile(owner, fmt.Appendf(nil, "%s %d\n", e.url(), os.Getpid()), 0o600); err != nil {
 		e.stop()
 		return nil, exitf(exitUnavailable, "the server's data: %w", err)

@@ -14,9 +14,9 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// The exit codes. Those of "run" share the room with the codes of the command
-// it runs, so they are taken from sysexits.h and from the shells, which commands
-// avoid for the same reason; 1 is flock's for a conflict.
+// The exit codes. "run" also returns the codes of its command. So its own codes are from
+// sysexits.h and from the shells, which commands avoid for the same reason. 1 is flock's
+// for a conflict.
 const (
 	exitConflict    = 1   // run: the lock was not free in time. break: nothing was broken
 	exitUsage       = 64  // EX_USAGE
@@ -30,8 +30,8 @@ const (
 	exitSignal      = 128 // as the shells: plus the signal's number
 )
 
-// codeError is an error with an exit code. A nil err is silent: the reason has
-// been told already, or is the command's own.
+// codeError is an error with an exit code. A nil err is silent: lockctl has printed the
+// reason already, or the command has one of its own.
 type codeError struct {
 	code int
 	err  error
@@ -52,8 +52,7 @@ func exitf(code int, format string, args ...any) error {
 
 func usagef(format string, args ...any) error { return exitf(exitUsage, format, args...) }
 
-// report tells the error, if there is something to tell, and returns its exit
-// code.
+// report prints the error, unless it is silent, and returns its exit code.
 func report(err error) int {
 	if err == nil {
 		return 0
@@ -93,7 +92,7 @@ func codeOf(err error) int {
 	return exitInternal
 }
 
-// complaints is where complain writes to: not on a screen that somebody draws.
+// complaints is where complain writes to. While top draws on the screen it is a buffer.
 var complaints io.Writer = os.Stderr
 
 // complain writes one message to standard error. Everything that lockctl itself

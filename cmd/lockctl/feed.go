@@ -13,7 +13,7 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// bucketWait is how often a bucket that was deleted is looked for.
+// bucketWait is the time between two searches for a bucket that was deleted.
 const bucketWait = time.Second
 
 // feed follows the locks of a bucket over outages, and while there is no bucket
@@ -79,7 +79,7 @@ func (f *feed) run(ctx context.Context) error {
 	}
 }
 
-// listen tells events until there are none any more.
+// listen passes events on until there are none any more.
 func (f *feed) listen(ctx context.Context) error {
 	for ev, err := range f.s.Watch(ctx, f.pattern) {
 		if err != nil {
@@ -90,7 +90,7 @@ func (f *feed) listen(ctx context.Context) error {
 	return nil
 }
 
-// use makes c the client that others may use; the one before is closed.
+// use makes c the client that others may use, and closes the previous client.
 func (f *feed) use(c *natslock.Client) {
 	f.mu.Lock()
 	before := f.client

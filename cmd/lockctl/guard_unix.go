@@ -33,9 +33,9 @@ func now() instant {
 	return instant(ts.Nano())
 }
 
-// guard is a second process of lockctl that ends the group of the command when
-// lockctl cannot do so: because lockctl was killed, or because it is stopped or
-// stuck and the validity of the lock ends.
+// guard is a second process of lockctl that ends the group of the command when lockctl
+// cannot. That is so when lockctl was killed, and when it is stopped or stuck while the
+// validity of the lock ends.
 //
 // A pipe joins the two. Over it lockctl sends its orders. The end of the pipe says
 // that lockctl is dead. A guard that is no longer needed is killed before its

@@ -17,7 +17,7 @@ type holding struct {
 	title string // "holder", "writer" or "reader 2"
 }
 
-// holdings are those who hold a lock, the readers after the writer.
+// holdings returns the holders of a lock, the readers after the writer.
 func holdings(info natslock.Info) []holding {
 	var all []holding
 	if info.Holder != nil {

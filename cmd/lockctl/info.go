@@ -17,11 +17,11 @@ type infoCmd struct {
 }
 
 func (*infoCmd) Help() string {
-	return `Shows the holder, or the writer and the readers, with their metadata, a break if
-there was one, and the queue in its order, with the mode of each waiter: exclusive
-or shared. A name can be a mutex and a reader-writer lock at once; they are different
-locks, and both are shown. A record that lockctl cannot read is shown as such,
-with its revision.
+	return `Shows the holder, or the writer and the readers, with their metadata, and a break
+if there was one. Shows the queue in its order, with the mode of each waiter:
+exclusive or shared. A name can be a mutex and a reader-writer lock at once. They are
+different locks, and both are shown. A record that lockctl cannot read is shown as
+such, with its revision.
 
   lockctl info deploy
   lockctl info deploy --json | jq '.[].holder.token'
@@ -137,7 +137,7 @@ func printHolder(w io.Writer, h holding) {
 	}
 	switch {
 	case h.Expires.IsZero():
-		row("expires", "never: it has no TTL, somebody has to break it")
+		row("expires", "never: it has no TTL, break it to free the lock")
 	case h.Overdue:
 		row("expires", alarm.Sprintf("%s ago: the server has not removed the record", brief(time.Since(h.Expires))))
 	case h.Broken != nil:

@@ -244,7 +244,7 @@ func (c *initCmd) repair(g *globals, s *session, cfg kvstore.Config, info *jetst
 		return err
 	}
 	fmt.Printf("changed %s of bucket %s\n", count(len(changes), "setting"), g.Bucket)
-	// What the server says it is now: an old one ignores what it does not know.
+	// Judge the answer of the server: an old server ignores settings that it does not know.
 	now, err := kvstore.Examine(cfg, info)
 	unfit = unfit || slices.ContainsFunc(now, func(f kvstore.Finding) bool { return f.Level == kvstore.Unfit })
 	if err == nil && unfit {
@@ -276,7 +276,7 @@ func showLeft(stream string, left []kvstore.Finding) {
 	}
 }
 
-// update changes the stream, unless somebody else has since it was shown.
+// update changes the stream, unless another user has changed it since it was shown.
 func (c *initCmd) update(g *globals, s *session, shown, repaired jetstream.StreamConfig) (*jetstream.StreamInfo, error) {
 	ctx, cancel := s.unrefused(g)
 	defer cancel()
@@ -289,7 +289,7 @@ func (c *initCmd) update(g *globals, s *session, shown, repaired jetstream.Strea
 		return nil, err
 	}
 	if len(since) > 0 {
-		return nil, exitf(exitConflict, "somebody else has changed %s meanwhile: nothing was changed", since[0].setting)
+		return nil, exitf(exitConflict, "another user has changed %s meanwhile: nothing was changed", since[0].setting)
 	}
 	if stream, err = s.js.UpdateStream(ctx, repaired); err != nil {
 		return nil, s.notDone(err)
@@ -335,7 +335,7 @@ func (s *session) notDone(err error) error {
 	return fmt.Errorf("%w: %w", natslock.ErrUnavailable, err)
 }
 
-// confirm asks on the terminal, where somebody can answer.
+// confirm asks on the terminal, where the user can answer.
 func (c *initCmd) confirm(question string) error {
 	if c.Force {
 		return nil

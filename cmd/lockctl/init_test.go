@@ -162,7 +162,7 @@ func TestInitAsks(t *testing.T) {
 	}
 	update(func(c *jetstream.StreamConfig) { c.AllowDirect = false })
 	init("yes", func() { update(func(c *jetstream.StreamConfig) { c.Description = "other" }) })
-	term.expect("somebody else has changed description")
+	term.expect("another user has changed description")
 	term.expect("exit=1")
 	require.False(t, bucketInfo(t, js).Config.AllowDirect)
 	init("yes", func() {})

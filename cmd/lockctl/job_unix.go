@@ -15,9 +15,9 @@ import (
 
 var platformSignals = []os.Signal{syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2}
 
-// job is a command in a process group of its own, with the manners of a shell's
-// job: it gets the terminal when lockctl has it, and when the user stops it,
-// lockctl stops as well. Methods are called from one goroutine.
+// job is a command in a process group of its own, with the manners of a shell's job. It
+// gets the terminal when lockctl has it. When the user stops it, lockctl stops as well.
+// Methods are called from one goroutine.
 type job struct {
 	pid     int
 	ended   <-chan int            // the exit code, once
@@ -79,7 +79,7 @@ func startJob(cmd *exec.Cmd) (*job, error) {
 	return j, nil
 }
 
-// wait tells of the child's stops and of its end.
+// wait reports the child's stops and its end.
 func wait(pid int, ended chan<- int, stopped chan<- syscall.Signal) {
 	for {
 		var ws syscall.WaitStatus
@@ -109,8 +109,8 @@ func (j *job) send(sig syscall.Signal) { _ = syscall.Kill(-j.pid, sig) }
 // signal passes a signal on to the group.
 func (j *job) signal(sig os.Signal) { j.send(sig.(syscall.Signal)) }
 
-// terminate asks the group to end. One that was stopped has to be continued to
-// hear of it.
+// terminate asks the group to end. A group that was stopped receives the signal only
+// when it continues.
 func (j *job) terminate() {
 	j.send(syscall.SIGTERM)
 	j.send(syscall.SIGCONT)
@@ -202,9 +202,9 @@ func (j *job) suspend(sig syscall.Signal, held func() bool) {
 	j.send(syscall.SIGCONT)
 }
 
-// stopSelf stops lockctl's own group, as the terminal would have, and returns
-// when it is continued; or soon, where there is no shell to continue it: the
-// system does not stop such a group by the terminal's signals.
+// stopSelf stops lockctl's own group, as the terminal would have, and returns when it is
+// continued. Without a shell that could continue it, stopSelf returns soon: the system
+// does not stop such a group by the terminal's signals.
 //
 // It sends TTIN rather than TSTP: Go's runtime keeps TSTP from stopping the
 // process once it has been notified of.

@@ -254,7 +254,7 @@ func TestDemo(t *testing.T) {
 	require.Less(t, time.Since(began), 12*time.Second)
 	require.Equal(t, 19, strings.Count(out, "gets it, token "))
 	require.Contains(t, out, "after the kill of victim")
-	require.Contains(t, out, "is told")
+	require.Contains(t, out, "is notified")
 	require.Contains(t, out, "19 grants, tokens strictly rising, no overlap, counter 17 of 17")
 	require.NotContains(t, out, "\x1b")
 	require.Empty(t, errs)

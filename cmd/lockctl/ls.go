@@ -155,8 +155,8 @@ func (c *lsCmd) table(widths ...int) table.Writer {
 	return t
 }
 
-// rows are those of a lock: one for all who read, unless the table is wide, and
-// one for the holder or the writer. What is the lock's own only the first tells.
+// rows returns the rows of a lock: one for all readers, unless the table is wide, and one
+// for the holder or the writer. Only the first row has the columns of the lock itself.
 func (c *lsCmd) rows(info natslock.Info, both bool) (rows []table.Row) {
 	readers, queue, note := "-", fmt.Sprint(len(info.Queue)), ""
 	if info.Kind == natslock.KindRW {
@@ -178,7 +178,7 @@ func (c *lsCmd) rows(info natslock.Info, both bool) (rows []table.Row) {
 		row(natslock.Shared, readerNames(info.Readers), "-", brief(time.Since(info.Readers[0].Since)), lastEnd(info.Readers))
 		held = slices.DeleteFunc(held, func(h holding) bool { return h.mode == natslock.Shared })
 	}
-	// Who is in comes before a writer that is not yet.
+	// Holders come before a writer that still waits for readers.
 	slices.SortStableFunc(held, func(a, b holding) int { return cmp.Compare(b.mode, a.mode) })
 	for _, h := range held {
 		ttl := "-"

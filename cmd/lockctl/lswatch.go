@@ -18,12 +18,12 @@ import (
 )
 
 const (
-	// watchPause is at least between two looks, however much changes.
+	// watchPause is the shortest time between two lists, however much changes.
 	watchPause = 100 * time.Millisecond
-	// watchShare bounds the part of the time that is spent with looking.
+	// watchShare bounds the part of the time that lists may take, as 1/n.
 	watchShare = 4
-	// watchAgain is when to look again without a change: notifications can be
-	// missed. It is also how often times on a terminal go on.
+	// watchAgain is the time to the next list without a change, because notifications
+	// can be lost. It is also how often the times on a terminal are updated.
 	watchAgain = time.Second
 )
 
@@ -33,8 +33,8 @@ type display interface {
 	show(infos []natslock.Info, trouble string) error
 }
 
-// watch lists, and lists again after every change. What it shows is always a
-// list, never what a notification says.
+// watch lists, and lists again after every change. It always shows a list, and never the
+// content of a notification.
 func (c *lsCmd) watch(g *globals) error {
 	s, err := g.connect()
 	if err != nil {
@@ -87,7 +87,7 @@ func (c *lsCmd) watch(g *globals) error {
 	}
 }
 
-// lookAgain lists. The bucket is opened, and followed, from the first look on.
+// lookAgain lists. It opens the bucket with the first list, and follows it from then on.
 func (c *lsCmd) lookAgain(ctx context.Context, g *globals, s *session, change func()) ([]natslock.Info, error) {
 	if !s.nc.IsConnected() {
 		return nil, fmt.Errorf("no connection to %s", s.url)
@@ -123,7 +123,7 @@ func lasting(err error) bool {
 	return ok && coded.code != exitUnavailable
 }
 
-// screen is a terminal, drawn anew for every list.
+// screen is a terminal, which every list redraws.
 type screen struct {
 	c     *lsCmd
 	url   string
@@ -164,8 +164,8 @@ func (d *screen) show(infos []natslock.Info, trouble string) error {
 type changeLog struct {
 	c       *lsCmd
 	begun   bool              // the header is printed
-	empty   bool              // it was told that there are none
-	shown   map[lockID]string // what was told of whom
+	empty   bool              // it has printed that there are none
+	shown   map[lockID]string // the printed rows
 	widths  []int
 	trouble string
 }

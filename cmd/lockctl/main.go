@@ -1,17 +1,21 @@
-// Command lockctl takes, shows and breaks the locks of package natslock from a
-// shell.
+// Command lockctl runs commands under the locks of package natslock, and shows and
+// breaks these locks.
 //
 //	lockctl run deploy -- ./deploy.sh      run a command under a lock
-//	lockctl run --read index -- ./query    with other readers, but no writer
-//	lockctl ls 'orders.>'                  who holds what, who waits
-//	lockctl info deploy                    everything about one lock
-//	lockctl watch 'orders.>'               what happens to them
-//	lockctl top                            all of it live, full screen
-//	lockctl break deploy                   end a holder that hangs
-//	lockctl demo                           see it all work, without a server
+//	lockctl run --read index -- ./query    share a lock with other readers
+//	lockctl ls 'orders.>'                  list holders and queues
+//	lockctl info deploy                    show one lock in detail
+//	lockctl watch 'orders.>'               print a line for each event
+//	lockctl top                            show all locks live, full screen
+//	lockctl break deploy                   end the lock of a holder that hangs
+//	lockctl demo                           show it all, without a server
 //
-// It uses nothing but the public packages, so whatever it does a service can do
-// too. The exit codes are in exit.go, and in the help of each command.
+// It finds its server by flags, NATS_* variables and contexts, as the nats command
+// does. "lockctl run" returns the exit code of its command. Its own exit codes are 1 for
+// a lock that was not free in time, and 64 and above as in sysexits.h. The help of each
+// command lists them.
+//
+// It uses only the public packages, so a service can do everything that it does.
 package main
 
 import (

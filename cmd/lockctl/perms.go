@@ -17,21 +17,21 @@ type permsCmd struct {
 func (*permsCmd) Help() string {
 	return `Prints the permissions that a NATS user needs for the locks whose names match,
 to be pasted into the user's entry in a server's configuration. It allows what the
-library needs and nothing more; comments say what each subject is for and what it
+library needs and nothing more. Comments say what each subject is for and what it
 shows or allows beyond these locks. Asks no server.
 
-  user      takes locks, waits for them, looks at them
-  operator  looks at locks and breaks them, cannot wait in a queue
-  admin     both, and makes, repairs and deletes the bucket
+  user      takes locks, waits for them, reads them
+  operator  reads locks and breaks them, cannot wait in a queue
+  admin     both, and creates, repairs and deletes the bucket
 
 --bucket, --js-domain, --js-api-prefix and --inbox-prefix are those that the user
 will connect with. On a server of the domain itself leave --js-domain out: there
-the server takes the domain off before it looks at permissions. With an inbox
-prefix of its own nobody else can read the user's answers.
+the server removes the domain before it checks permissions. With an inbox prefix
+of its own nobody else can read the user's answers.
 
 A user sees the names of all locks in the bucket, but owners and metadata of its own
-only. With --read-all it sees those too; long queues are read faster then, and on a
-cluster no lock fails because the replica that answers a read lags.
+only. With --read-all it sees those of all locks. Then it reads long queues faster,
+and on a cluster no lock fails because the replica that answers a read lags.
 
 With --json an object: "role", "pattern", "bucket", and "publish" and "subscribe",
 arrays of objects with "subject", "for" and "leaks".
@@ -76,9 +76,9 @@ func (c *permsCmd) Run(g *globals) error {
 		return writeJSON(permsJSON{c.Role, c.Pattern, g.Bucket, permissionsJSON(set.Publish), permissionsJSON(set.Subscribe)})
 	}
 	fmt.Printf("# %s of the locks %s in bucket %s\n", c.Role, strconv.Quote(c.Pattern), g.Bucket)
-	fmt.Print("# Within one account whoever may ask anything can have the answer stored under a\n" +
-		"# foreign key, by naming it as the reply. Only accounts keep those apart who do not\n" +
-		"# trust each other.\n")
+	fmt.Print("# Within one account a user that may send any request can have the answer stored\n" +
+		"# under a foreign key, by naming it as the reply. Users that do not trust each other\n" +
+		"# need accounts of their own.\n")
 	fmt.Print(set)
 	return nil
 }

@@ -15,16 +15,16 @@ import (
 )
 
 const (
-	// lookPause is how long looks at the bucket are apart.
+	// lookPause is the shortest time between two reads of the bucket.
 	lookPause = 250 * time.Millisecond
 	// lookShare is which part of the time may be spent reading everything, as
 	// 1/n: a bucket that takes long to read is read less often.
 	lookShare = 4
-	// lookBackstop is how often everything is looked at without a reason: events
+	// lookBackstop is the time after which everything is read without an event: events
 	// are hints, and some are lost.
 	lookBackstop = 10 * time.Second
-	// lookTimes is how many times the limit of a single request a look may take:
-	// it is many.
+	// lookTimes bounds the time of a read, as a multiple of the limit of one request:
+	// a read is many requests.
 	lookTimes = 10
 	// lookSingly is how many locks are read one by one rather than all.
 	lookSingly = 40
@@ -38,8 +38,8 @@ type lockID struct {
 
 func idOf(info natslock.Info) lockID { return lockID{info.Name, info.Kind} }
 
-// picture is what the locks look like now. Events say what to look at again;
-// what is shown was read, but for the ends of leases, which renewals carry.
+// picture is the present state of the locks. Events name the locks to read again. The
+// picture shows records that were read, and the ends of leases from renewals.
 type picture struct {
 	f    *feed
 	wake chan struct{}
@@ -47,7 +47,7 @@ type picture struct {
 	mu       sync.Mutex
 	locks    map[lockID]natslock.Info // values are never changed in place
 	dirty    map[lockID]bool
-	all      bool      // everything is to be looked at
+	all      bool      // everything is to be read
 	listing  bool      // that is under way
 	nextList time.Time // not before
 	version  int       // of locks
@@ -55,7 +55,7 @@ type picture struct {
 	rates    rates
 	state    string // why this may be out of date; "": it is not
 	since    time.Time
-	failure  string // of the last look
+	failure  string // of the last read
 }
 
 // rates are counts of what has happened.
@@ -125,7 +125,7 @@ func (p *picture) absent(why error) {
 		p.outOfDate("no bucket")
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		clear(p.locks) // what is gone with it
+		clear(p.locks) // they are gone with it
 		p.version++
 		return
 	}
@@ -147,7 +147,7 @@ func (p *picture) poke() {
 	}
 }
 
-// run looks at what has changed until ctx ends.
+// run reads the locks that have changed until ctx ends.
 func (p *picture) run(ctx context.Context) {
 	backstop := time.NewTicker(lookBackstop)
 	defer backstop.Stop()
@@ -169,7 +169,7 @@ func (p *picture) run(ctx context.Context) {
 	}
 }
 
-// due takes what is to be looked at now: all, or some. What has to wait stays.
+// due takes the locks to read now: all, or some. Others stay for later.
 func (p *picture) due() (some map[lockID]bool, all bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -195,8 +195,7 @@ func (p *picture) due() (some map[lockID]bool, all bool) {
 	return some, false
 }
 
-// look reads what is to be looked at again. What could not be read is read with
-// the next.
+// look reads the locks that are due. It reads a lock that failed again the next time.
 func (p *picture) look() {
 	dirty, all := p.due()
 	if !all && len(dirty) == 0 {
@@ -259,7 +258,7 @@ type shot struct {
 	locks   []natslock.Info // by name
 	held    int
 	waiting int
-	longest time.Time // since when somebody has been waiting; zero: nobody is
+	longest time.Time // when the first of the waiters began to wait; zero: nobody waits
 	both    map[string]bool
 }
 
@@ -307,8 +306,8 @@ func waitsSince(info natslock.Info) (t time.Time) {
 	return t
 }
 
-// heldSince is when the first of those who hold it now came; zero when nobody
-// does.
+// heldSince is the time of the first grant among the present holders. It is zero if
+// there is none.
 func heldSince(info natslock.Info) (t time.Time) {
 	for _, h := range holdings(info) {
 		if t.IsZero() || h.Since.Before(t) {

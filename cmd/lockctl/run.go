@@ -26,7 +26,7 @@ type runCmd struct {
 	Nonblock         bool              `short:"n" help:"Fail instead of waiting."`
 	Wait             *seconds          `short:"w" placeholder:"SECONDS" help:"Fail after waiting so long; 0 is as --nonblock."`
 	ConflictExitCode int               `short:"E" default:"1" placeholder:"CODE" help:"Exit code of such a failure (default ${default})."`
-	Meta             map[string]string `mapsep:"none" placeholder:"KEY=VALUE" help:"Shown to whoever inspects the lock; may be repeated."`
+	Meta             map[string]string `mapsep:"none" placeholder:"KEY=VALUE" help:"Metadata of the lock, which lockctl info shows; may be repeated."`
 	Create           bool              `help:"Make the bucket if it is not there, with three replicas on a cluster."`
 	KillAfter        time.Duration     `default:"5s" placeholder:"DURATION" help:"From TERM to KILL when the lock is lost (default ${default}), cut short by the lease."`
 	Name             string            `arg:"" predictor:"lock" help:"The lock's name."`
@@ -35,27 +35,26 @@ type runCmd struct {
 
 func (*runCmd) Help() string {
 	return `Without --read or --write this takes the mutex of that name. Both of them name
-the reader-writer lock of that name, which is a different lock: it and the mutex
-do not exclude each other, so everybody has to use the same kind.
+the reader-writer lock of that name, which is a different lock. It and the mutex
+do not exclude each other, so all clients have to use the same kind.
 
 The command finds LOCK_NAME, LOCK_TOKEN (the fencing token: greater than that of
 every holder before) and LOCK_TTL (seconds) in its environment. It runs in a
-process group of its own, in the foreground if lockctl is; INT, TERM, HUP, QUIT,
-USR1 and USR2 that lockctl gets are passed on to the group.
+process group of its own, in the foreground if lockctl is. lockctl passes INT,
+TERM, HUP, QUIT, USR1 and USR2 on to the group.
 
-When the lock is lost, by an outage or a break, the whole group gets TERM, and
+When the lock is lost, by an outage or a break, the whole group gets TERM. It gets
 KILL after --kill-after or before the lease ends on the server, whichever is
-first. What a command leaves running in the background when it ends goes on
+first. Processes that a command leaves in the background when it ends continue
 without the lock.
 
 A second process, the guard, ends the group when lockctl cannot. When lockctl is
 killed, the group gets TERM at once and KILL after --kill-after, or sooner if the
-validity of the lock ends. When lockctl is stopped (^Z, SIGSTOP, a
-debugger) and so does not renew the lock, the group is dead before the next holder
-starts: KILL comes two margins before the lease ends on the server, TERM before
-that by --kill-after, at most a fifth of the TTL. A margin is a tenth of the TTL,
-at most 1 s. With a TTL of 15 s, TERM comes 10 s and KILL 13 s after the last
-renewal.
+validity of the lock ends. When lockctl is stopped (^Z, SIGSTOP, a debugger), it
+does not renew the lock, and the group is dead before the next holder starts. KILL
+comes two margins before the lease ends on the server. TERM comes --kill-after
+before that, at most a fifth of the TTL. A margin is a tenth of the TTL, at most
+1 s. With a TTL of 15 s, TERM comes 10 s and KILL 13 s after the last renewal.
 
 The guard does not reach a process that left the group (setsid, a daemon). It
 cannot act while the machine or the container is frozen. Windows has no guard.
@@ -109,7 +108,7 @@ func (c *runCmd) Run(g *globals) error {
 		return cannotRun(command[0], err)
 	}
 	g.create = c.Create
-	// A break is to be told at once, also in the first second.
+	// The command has to end at once after a break, also in the first second.
 	s, err := g.open(natslock.WithTTL(c.TTL), natslock.WithWatchAfter(0))
 	if err != nil {
 		return err
@@ -162,7 +161,7 @@ func (c *runCmd) Run(g *globals) error {
 // ttl is the lease as the server keeps it.
 func (c *runCmd) ttl() time.Duration { return (c.TTL + time.Second - 1).Truncate(time.Second) }
 
-// method is the one that takes the lock.
+// method returns the method that takes the lock.
 func (c *runCmd) method(client *natslock.Client, once bool) func(context.Context, string, ...natslock.LockOption) (*natslock.Lock, error) {
 	rw := rwlock.New(client)
 	switch {
@@ -233,8 +232,8 @@ func cannotRun(name string, err error) error {
 	return exitf(code, "cannot run %s: %w", plain(name), err)
 }
 
-// announceOutages tells when the connection goes and comes: the lock survives
-// that, but not for long.
+// announceOutages prints when the connection goes and comes. The lock survives an outage,
+// but not for long.
 func announceOutages(nc *nats.Conn, lock *natslock.Lock) {
 	nc.SetDisconnectErrHandler(func(nc *nats.Conn, err error) {
 		if !nc.IsClosed() && lock.State() == natslock.Held {

@@ -17,10 +17,10 @@ type serverCmd struct {
 }
 
 func (*serverCmd) Help() string {
-	return `A NATS server with JetStream for development: on the loopback interface, for
-whoever is on this machine, without users. Its data is kept, so that locks and
-tokens go on where they were when it is started again. It makes the bucket if that
-is not there. In production run nats-server, three of them.
+	return `A NATS server with JetStream for development, on the loopback interface and without
+users: every process on this machine can use it. It keeps its data, so locks and
+tokens continue where they were when it starts again. It creates a missing bucket.
+In production run nats-server, three of them.
 
 Prints the server's URL when it is ready. INT, TERM or HUP end it.
 

@@ -55,8 +55,8 @@ func newTableOn(w io.Writer, header ...any) table.Writer {
 // plain makes a string from a record fit for a terminal: what others wrote into
 // a lock must not be able to steer it.
 func plain(s string) string {
-	// A byte that is no UTF-8 looks printable to ContainsFunc, and can steer a
-	// terminal all the same.
+	// A byte that is no UTF-8 is printable to ContainsFunc, and can steer a terminal
+	// all the same.
 	if s == "" || !utf8.ValidString(s) || strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) {
 		return strconv.Quote(s)
 	}

@@ -14,8 +14,8 @@ const serverVersion = server.VERSION
 
 var silent = slog.New(slog.DiscardHandler)
 
-// stage is where the demo's workers meet: it sees who is inside the lock, judges
-// it without asking the lock, and tells it.
+// stage is where the demo's workers meet. It knows the workers inside the lock, judges
+// the exclusion without asking the lock, and prints the events.
 type stage struct {
 	// counter is what the workers increment, each reading it, working, and
 	// writing it back. Nothing but the lock protects it.
@@ -24,7 +24,7 @@ type stage struct {
 	mu       sync.Mutex
 	start    time.Time
 	inside   *visit // nil: nobody
-	last     *visit // who was inside before
+	last     *visit // the previous visit
 	token    uint64 // the greatest so far
 	grants   int
 	counted  int // increments that were made
@@ -40,7 +40,7 @@ type visit struct {
 	name  string
 	token uint64
 	at    time.Time // when it was granted
-	note  string    // what was remarkable about that
+	note  string    // the remarkable part of that
 	left  time.Time // when it began to unlock, or was killed
 	dead  bool
 }
@@ -49,7 +49,7 @@ func newStage() *stage { return &stage{start: time.Now()} }
 
 var palette = []text.Colors{{text.FgYellow}, {text.FgBlue}, {text.FgRed}, {text.FgGreen}}
 
-// say prints a line about somebody, with the time since the start.
+// say prints a line about a worker or the operator, with the time since the start.
 func (s *stage) say(name, format string, args ...any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -94,7 +94,7 @@ func (s *stage) enter(name string, token uint64, asked time.Time) *visit {
 	}
 	if token <= s.token {
 		s.falls++
-		v.note += alarm.Sprint(", which is not greater than the one before")
+		v.note += alarm.Sprint(", which is not greater than the token before")
 	}
 	s.token = max(s.token, token)
 	if before := s.last; before != nil {

@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	// groupPoll is how often a process group that is to end is looked at: the
-	// system tells of the end of a child, not of that of its children.
+	// groupPoll is the time between two checks of a process group that has to end. The
+	// system reports the end of a child, and not the ends of its children.
 	groupPoll = 10 * time.Millisecond
 	// afterKill is how long the end of a killed group is waited for. Only a
 	// process stuck in the kernel takes so long.
@@ -42,9 +42,9 @@ var errStopped = errors.New("lockctl did not run until shortly before the end of
 // One goroutine, this one, owns the job. While the lock is held it passes
 // signals on. Once the lock is lost it ends the whole group: TERM, then KILL.
 //
-// The KILL must come before somebody else can get the lock. The lock's validity
-// ends a margin before the server's lease (a tenth of the TTL, at most 1 s); half
-// of the margin is used here, the other half remains for clocks that run wrong.
+// The KILL must come before another client can get the lock. The lock's validity ends a
+// margin before the server's lease (a tenth of the TTL, at most 1 s). supervise uses half
+// of the margin, and leaves the other half for clocks that run wrong.
 // A lock that was broken keeps the others out for at least as long. So a lock
 // that was lost by an outage leaves the command little time, one that was broken
 // usually leaves it all of --kill-after.
@@ -117,10 +117,9 @@ func (c *runCmd) tick() time.Duration { return max(c.ttl()/10, 100*time.Millisec
 
 // orders are the guard's for a lock whose validity ends at end.
 //
-// A lockctl that runs renews the lock long before these orders are due. One that
-// is stopped does not, and the group is dead a margin before the validity ends,
-// which is two before the server's lease does: a busy machine may run the guard
-// late. One that runs and cannot renew the lock ends the command itself, at the
+// A lockctl that runs renews the lock long before these orders are due. One that is
+// stopped does not, and the group is dead a margin before the validity ends. That is two
+// margins before the end of the server's lease: a busy machine may run the guard late. One that runs and cannot renew the lock ends the command itself, at the
 // end of the validity. So that the command gets no signal twice, it replaces the
 // orders in time by the KILL that it would send itself.
 func (c *runCmd) orders(at, end instant) orders {
@@ -149,7 +148,7 @@ func (c *runCmd) end(j *job, deadline instant, signals <-chan os.Signal) (code i
 		select {
 		case code = <-ended:
 			ended = nil
-		case sig := <-signals: // somebody may know a better one
+		case sig := <-signals: // the user may send a stronger one
 			j.signal(sig)
 		case <-kill.C:
 			complain("the command has not ended within %s; killing it", brief(grace))

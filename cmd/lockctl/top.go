@@ -12,15 +12,15 @@ import (
 
 type topCmd struct {
 	Pattern string `arg:"" optional:"" default:">" help:"Names to show: \"*\" stands for one token, a last \">\" for all that follow."`
-	Reason  string `default:"broken with lockctl top" placeholder:"TEXT" help:"Of a break: shown to the holder and to whoever looks."`
+	Reason  string `default:"broken with lockctl top" placeholder:"TEXT" help:"Reason of a break, shown to the holder and by lockctl info."`
 }
 
 func (*topCmd) Help() string {
-	return `A live view of the locks: who holds them, since when, when the lease ends unless
-it is renewed, who waits and for how long at most; above them how many grants
-there are each second, and how many of those are hand-overs, from one holder to
-one who waited. It is drawn from events, and looks at everything now and then.
-When the server cannot be reached it says so, and goes on when it is back.
+	return `A live view of the locks. Each line has the holder, the time of the grant, the end
+of the lease unless it is renewed, the length of the queue and the longest wait.
+Above them are the grants per second, and the hand-overs among them, from a holder
+to a waiter. top draws from events, and reads all locks now and then. When it
+cannot reach the server it says so, and continues when the server is back.
 
   up, down, j, k   choose; also page up and down, home, end
   enter            everything about one lock; esc goes back

@@ -17,8 +17,7 @@ import (
 )
 
 const (
-	// topTick is how often top looks whether the picture has changed, and
-	// redraws.
+	// topTick is how often top checks whether the picture has changed, and redraws.
 	topTick = 250 * time.Millisecond
 	// rateOver is the time that rates are averaged over.
 	rateOver = 4 * time.Second
@@ -50,7 +49,7 @@ type top struct {
 	shot          shot
 	rows          []natslock.Info // filtered and sorted
 	cursor, first int             // of rows: chosen, and topmost shown
-	chosen        lockID          // what the cursor is on
+	chosen        lockID          // the lock under the cursor
 	sort          int
 	reverse       bool
 	filter        textinput.Model

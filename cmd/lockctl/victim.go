@@ -22,7 +22,7 @@ type victimCmd struct {
 	TTL  time.Duration `required:""`
 }
 
-// Run tells the demo, over standard output, what happens to the lock.
+// Run reports the events of the lock to the demo, over standard output.
 func (c *victimCmd) Run(g *globals) error {
 	events := make(chan string, 64)
 	s, err := g.open(natslock.WithOwner("victim"), natslock.WithTTL(c.TTL),
@@ -69,7 +69,7 @@ func (d *demo) startVictim() (*victim, error) {
 	}
 	cmd := exec.Command(self, "--no-context", "--server", d.g.Server, "--bucket", d.g.Bucket, "victim", "--ttl", d.ttl.String(), demoLock)
 	cmd.Stderr = os.Stderr
-	// What the user's environment says is about other servers.
+	// The variables of the user's environment are about other servers.
 	cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool {
 		return strings.HasPrefix(v, "NATS_") || strings.HasPrefix(v, "LOCKCTL_")
 	})

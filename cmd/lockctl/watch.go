@@ -18,7 +18,7 @@ import (
 
 type watchCmd struct {
 	Pattern string `arg:"" optional:"" default:">" help:"Names to watch: \"*\" stands for one token, a last \">\" for all that follow."`
-	Verbose bool   `short:"v" help:"Tell renewals too."`
+	Verbose bool   `short:"v" help:"Print renewals too."`
 	JSON    bool   `name:"json" help:"Print one object per line."`
 }
 
@@ -26,13 +26,13 @@ func (*watchCmd) Help() string {
 	return `One line for each event: when, what, the lock, who, the fencing token or the
 ticket in the queue, and for how long the lock had been waited for or held.
 
-  queued     somebody began to wait
-  granted    somebody got the lock; a writer, the gate that lets no reader pass
-  renewed    a lease goes on (with -v)
+  queued     a client began to wait
+  granted    a client got the lock; a writer, the gate that lets no reader pass
+  renewed    a lease continues (with -v)
   released   the holder has unlocked
   expired    a lease ended: the holder is dead, or cut off
   broken     an operator ended a hold
-  gave up    somebody waits no more
+  gave up    a waiter stopped waiting
 
 Events are hints. What happens while the server cannot be reached is missed;
 standard error says when that was, and when the watch begins: not before
@@ -119,7 +119,7 @@ func (p *watchPrinter) watching() {
 	defer p.mu.Unlock()
 	again := ""
 	if p.began {
-		again = " again; what happened meanwhile was missed"
+		again = " again; events in between were missed"
 	}
 	p.began, p.missing = true, ""
 	complain("watching %s at %s%s", plain(p.c.Pattern), p.url, again)
@@ -182,8 +182,8 @@ func eventWho(ev natslock.Event) string {
 	}
 }
 
-// eventTimes are how long the lock had been waited for and held; nil where that
-// does not apply or is not known.
+// eventTimes returns for how long the holder had waited and held the lock. A time is nil
+// if it does not apply or is not known.
 func eventTimes(ev natslock.Event) (waited, held *time.Duration) {
 	h := ev.Holder
 	if h == nil {

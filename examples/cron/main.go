@@ -1,10 +1,9 @@
-// Command cron runs a job once per period, however many processes run this
-// program: whoever takes the period's lock first does the job.
+// Command cron runs a job at most once per period, however many processes run this
+// program. The process that takes the lock of the period first does the job.
 //
-// The lock ends when the period does, and is not unlocked before: a process
-// whose clock is late, or that starts now, finds it taken and does nothing. So
-// the job runs at most once per period. If its process dies the period is left
-// out, and the next one runs again.
+// The lock ends with the period, and no process unlocks it before. So a process whose
+// clock is late, or that starts now, finds the lock taken and does nothing. When the
+// process that does the job dies, the job does not run again in this period.
 //
 //	nats-server -js &
 //	for i in 1 2 3; do go run ./examples/cron -period 5s & done; wait
@@ -63,8 +62,8 @@ func run(ctx context.Context, server string, period time.Duration, times int) er
 	return nil
 }
 
-// once runs the job of the period if nobody else does. The period is part of the
-// lock's name, so a lock that outlives its period a little is in nobody's way.
+// once runs the job of the period if no other process does. The period is part of the
+// lock's name, so a lock that outlives its period a little delays nobody.
 func once(ctx context.Context, locks *natslock.Client, begin, end time.Time) error {
 	name := natslock.Join("cron", "report", strconv.FormatInt(begin.Unix(), 10))
 	l, err := locks.TryLock(ctx, name, natslock.Until(end))
@@ -79,8 +78,8 @@ func once(ctx context.Context, locks *natslock.Client, begin, end time.Time) err
 	return report(l.Context(), l)
 }
 
-// report is the job. It ought to stop when ctx ends, and hand the token to
-// whatever it writes to.
+// report is the job. It has to stop when ctx ends, and to pass the token to the
+// resource that it writes to.
 func report(ctx context.Context, l *natslock.Lock) error {
 	log.Printf("pid %d: runs the job, token %d, has %v for it", os.Getpid(), l.Token(), l.Remaining().Round(time.Millisecond))
 	return ctx.Err()

@@ -1,7 +1,6 @@
-// Command failover has one leader among the processes that run it. Start some,
-// kill the leader (also with kill -9, or stop it with kill -STOP), and watch
-// another one take over: at once when the leader could say good-bye, and when
-// its lease is over when it could not.
+// Command failover elects one leader among the processes that run it. Start some of
+// them, kill the leader, and another one takes over. It does so at once when the leader
+// ends properly, and at the end of the leader's lease after kill -9 or kill -STOP.
 //
 //	nats-server -js &
 //	for i in 1 2 3; do go run ./examples/failover & done; wait

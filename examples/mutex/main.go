@@ -1,7 +1,6 @@
-// Command mutex increments a number that many processes share, under a lock, and
-// with a fenced write: the record keeps the token of who wrote it last, and a
-// writer with a smaller one is refused. So even a process that was suspended in
-// the middle of its work, and has lost the lock without knowing, does no harm.
+// Command mutex increments a number that many processes share, under a lock. The
+// record keeps the fencing token of its last writer, and refuses a writer with a smaller
+// one. So a process that was suspended and lost the lock unnoticed does no harm.
 //
 //	nats-server -js &
 //	for i in 1 2 3; do go run ./examples/mutex & done; wait
@@ -30,7 +29,7 @@ type account struct {
 	Token   uint64 `json:"token"`
 }
 
-var errFenced = errors.New("somebody with a greater token has written already")
+var errFenced = errors.New("a holder with a greater token has written already")
 
 func main() {
 	server := flag.String("server", cmp.Or(os.Getenv("NATS_URL"), nats.DefaultURL), "NATS `URL`")

@@ -29,6 +29,8 @@ var smokes = map[string]func(t *testing.T, s *testutil.Server){
 	"cron":     cron,
 	"failover": failover,
 	"mutex":    mutex,
+
+	"quickstart": quickstart,
 }
 
 // binaries is where the examples are built.
@@ -82,6 +84,25 @@ func mutex(t *testing.T, s *testutil.Server) {
 		require.Equal(t, i+1, d.balance)
 		require.True(t, i == 0 || d.token > all[i-1].token, "tokens in the order of the deposits: %v", all)
 	}
+}
+
+// Two processes, one after the other: the later one has the greater token.
+func quickstart(t *testing.T, s *testutil.Server) {
+	a, b := start(t, s, "quickstart"), start(t, s, "quickstart")
+	a.mustEnd()
+	b.mustEnd()
+	type step struct{ at, token string }
+	var all []step
+	for _, p := range []*process{a, b} {
+		begin, end := p.find(`(?m)^(\S+) pid \d+: begins, token (\d+)`), p.find(`(?m)^(\S+) pid \d+: is done`)
+		require.Len(t, begin, 1)
+		require.Len(t, end, 1)
+		all = append(all, step{begin[0][1], begin[0][2]}, step{end[0][1], begin[0][2]})
+	}
+	slices.SortFunc(all, func(a, b step) int { return strings.Compare(a.at, b.at) })
+	require.Equal(t, all[0].token, all[1].token, "one ends before the other begins: %v", all)
+	require.Equal(t, all[2].token, all[3].token, "one ends before the other begins: %v", all)
+	require.Greater(t, number(t, all[2].token), number(t, all[0].token))
 }
 
 // The one that ends lets the other one lead.

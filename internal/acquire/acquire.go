@@ -77,8 +77,8 @@ func (c *Client) Acquire(ctx context.Context, req Request) (*session.Lease, erro
 	}
 }
 
-// atOnce tries to take the lock without queueing. With what the client knows, or hopes,
-// of the lock that is one write; else it reads the lock and its queue first.
+// atOnce tries to take the lock without queueing. That is one write if the client knows
+// the state of the lock, or guesses it. Otherwise it reads the lock and its queue first.
 func (a *acquisition) atOnce() result {
 	known := a.c.b.Recent.Known(a.c.b.Instant(), a.keys.Gate)
 	revision := known.Tombstone

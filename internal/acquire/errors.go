@@ -52,7 +52,7 @@ func (e *WaitError) Error() string { return fmt.Sprintf("gave up waiting for loc
 // Is makes the error match its sentinel.
 func (e *WaitError) Is(target error) bool { return target == ErrTimeout }
 
-// Unwrap makes the error match the one that ended the wait.
+// Unwrap makes the error match the cause of the wait's end.
 func (e *WaitError) Unwrap() error { return e.Cause }
 
 // failure is the error of an acquire that was not granted.

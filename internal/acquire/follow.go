@@ -96,9 +96,9 @@ func (a *acquisition) follow(place *session.Place, pred record.Entry) result {
 	}
 }
 
-// after is what follows the tombstone of the predecessor. That of a first waiter that
-// was granted makes its successor the first; not so where several can be granted at
-// once.
+// after is what follows the tombstone of the predecessor. The tombstone of a first waiter
+// that was granted makes its successor the first. It does not where several waiters can
+// be granted at once.
 func (f *follower) after(tombstone kvstore.Record) outcome {
 	body, err := record.Decode(tombstone.Value)
 	if err == nil && body.Status == record.StatusGranted && body.ID == f.pred.ID && f.a.req.Kind == record.Mutex { //safety:no-shortcut

@@ -12,9 +12,9 @@ import (
 	"github.com/natslock/locks/kvstore"
 )
 
-// lists lets callers that want to read the same queue share one list of it. When
-// many begin to wait at once, each has to read the queue after its own ticket was
-// written; one list costs as much as the queue is long.
+// lists lets callers that want to read the same queue share one list of it. When many
+// waiters come at once, each has to read the queue after the server has written its
+// ticket. The cost of one list grows with the length of the queue.
 type lists struct {
 	c    *Client
 	mu   sync.Mutex
@@ -40,7 +40,7 @@ const (
 )
 
 // from returns the revision from which on to read the queue to find the
-// predecessor of ticket; 0 is all of it. A place's revision is its ticket or, renewed,
+// predecessor of ticket. 0 is all of it. A place's revision is its ticket or, renewed,
 // a later one: a list from a revision on has every place with a ticket from there.
 func (ls *lists) from(pattern string, ticket uint64) uint64 {
 	now := ls.c.b.Instant()

@@ -17,8 +17,8 @@ func (a *acquisition) look(revision uint64) result {
 	at := b.Instant()
 	a.queue = nil
 	// Free a moment ago: waiters go first. A state that contains the
-	// tombstone has every waiter that queued before it; where nothing lags that
-	// need not be proven, which costs a request when nothing is there.
+	// tombstone has every waiter that queued before it. Where no replica can lag,
+	// no proof is needed. It would cost a request for an empty queue.
 	if b.Alone() { //safety:newcomer-as-of
 		revision = 0
 	}

@@ -41,7 +41,7 @@ type acquisition struct {
 	asked  bool // it came to a request
 	bid    bid
 
-	// What it has learnt of the lock.
+	// The state of the lock, as far as it is known.
 	holder   record.Entry // the last one shown; zero: none
 	queue    *int         // the length of the queue when it came; nil: not known
 	position int          // in the queue
@@ -50,7 +50,7 @@ type acquisition struct {
 
 	sight       *sight         // of the record that it waits for
 	place       *session.Place // in the queue, when granted from there
-	placeStatus record.Status  // what the tombstone of the place says
+	placeStatus record.Status  // for the tombstone of the place
 }
 
 func (a *acquisition) reads() bool { return a.req.Mode == record.Shared }
@@ -126,7 +126,7 @@ const (
 	free
 	// unread: refused, by a record that was not read; the entry has its revision.
 	unread
-	// busy: refused, and somebody holds the key; or others are queued.
+	// busy: refused, and another claim has the key; or others are queued.
 	busy
 	// retry: not sent, refused for a passing reason, or without an answer.
 	retry

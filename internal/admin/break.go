@@ -28,9 +28,9 @@ type BreakRequest struct {
 	Immediately bool // let the next in at once: an exception to mutual exclusion
 }
 
-// Break replaces the claim's record by a broken one. The holder cannot renew
-// any more and is notified; nobody gets in before it has stopped, or its lease is
-// over: the broken record lives at least as long as the record it replaces
+// Break replaces the claim's record by a broken one. The holder is notified and
+// cannot renew any more. Nobody gets in before it has stopped, or its lease is
+// over. The broken record lives at least as long as the record it replaces
 // could have.
 //
 // Another claim than the one named is never broken: the error then matches

@@ -51,9 +51,9 @@ type watcher struct {
 	ended map[string]uint64 // during a read of the locks: the tombstones notified, by key
 }
 
-// Watch calls deliver for every change of a lock whose name matches pattern,
-// and with [EventWatching] when it begins to report them: at first, and again
-// when it may have missed some. Changes are hints. When the bucket was deleted
+// Watch calls deliver for every change of a lock whose name matches pattern.
+// It calls deliver with [EventWatching] when it begins to report them: at first, and
+// again when it may have missed some. Changes are hints. When the bucket was deleted
 // or re-created no more can come: it calls fail, once. The returned
 // function ends the watch and waits for it.
 func (a *Admin) Watch(pattern string, deliver func(Change), fail func(error)) (stop func(), err error) {
@@ -124,7 +124,7 @@ func (w *watcher) notified(ev kvstore.Event) {
 }
 
 // endBefore is the end of the claim whose record ev shows as replaced by another
-// claim's: the server removes a record without a notification, and the next holder can be
+// claim's. The server removes a record without a notification, and the next holder can be
 // quicker than this client's clock. A record that had not expired by then has ended
 // by a tombstone that was missed: its end is not known.
 func endBefore(ev kvstore.Event) (Change, bool) {

@@ -36,7 +36,7 @@ const (
 type Bucket struct {
 	kvstore.KV
 	Client  string // the client's id, which its records name
-	Recent  Recent // what the client remembers of the locks it released
+	Recent  Recent // the locks that the client has released
 	author  record.Body
 	clock   func() clock.Instant
 	timers  sync.Pool
@@ -129,8 +129,8 @@ func AnswerWithin(ctx context.Context, d time.Duration) (context.Context, contex
 	return context.WithTimeoutCause(ctx, d, fmt.Errorf("%w: no answer within %v", ErrUnavailable, d))
 }
 
-// Bounded is err, or the bound of ctx where that has passed while its parent goes on:
-// the error of a context that is not the caller's must not reach the caller.
+// Bounded is err, or the bound of ctx if it has passed while the parent goes on. The
+// error of a context that is not the caller's must not reach the caller.
 func Bounded(parent, ctx context.Context, err error) error {
 	if err != nil && ctx.Err() != nil && parent.Err() == nil {
 		return context.Cause(ctx)

@@ -70,9 +70,9 @@ func (b *Bucket) Online() <-chan struct{} {
 	return b.conn.up
 }
 
-// Sleep waits for d, the end of ctx, whose cause it returns, or a connection that
-// has come back: up is [Bucket.Online] from before the request that is to be tried
-// again.
+// Sleep waits for d, for the end of ctx, whose cause it returns, or for a
+// connection that has come back. up is [Bucket.Online] from before the request that
+// is to be tried again.
 func (b *Bucket) Sleep(ctx context.Context, d time.Duration, up <-chan struct{}) error {
 	t := time.NewTimer(d)
 	defer t.Stop()

@@ -10,8 +10,8 @@ import (
 	"github.com/natslock/locks/kvstore"
 )
 
-// Read returns the record under key as of a state that contains a revision; the zero
-// entry when there is none.
+// Read returns the record under key as of a state that contains a revision. If there
+// is none it returns the zero entry.
 func (b *Bucket) Read(parent context.Context, key string, revision uint64) (record.Entry, error) {
 	ctx, cancel := AnswerWithin(parent, AnswerTimeout)
 	defer cancel()
@@ -25,9 +25,9 @@ func (b *Bucket) Read(parent context.Context, key string, revision uint64) (reco
 	return record.Of(r), nil
 }
 
-// ReadBeside returns the record that is now under the key of entry, which was read
-// before, and the record under another key, by one request where the user may read
-// many keys.
+// ReadBeside returns the record that is now under the key of entry, and the record
+// under another key. entry was read before. One request is enough for a user that may
+// read many keys.
 func (b *Bucket) ReadBeside(ctx context.Context, entry record.Entry, key string) (now, beside record.Entry, err error) {
 	ctx, cancel := AnswerWithin(ctx, AnswerTimeout)
 	defer cancel()

@@ -6,9 +6,9 @@
 // Let a write be sent at s and applied by the server at p. s comes before p, and
 // the server removes the record no earlier than p + T by its clock. The holder
 // trusts it until s + T - margin by its own. While the record is there the server
-// accepts no other client's write, because each expects no record, a tombstone at a
-// known revision, or exactly the revision of a record that is overdue: whose p + T and a
-// slack have passed on a server's clock (package bucket, overdue.go). Clocks that run
+// accepts no other client's write. Each such write expects no record, a tombstone at a
+// known revision, or exactly the revision of an overdue record. A record is overdue once
+// p + T and a slack have passed on a server's clock (package bucket, overdue.go). Clocks that run
 // apart by less than the margin, those of two servers by less than margin and slack,
 // therefore never show two holders at once. An answer that comes after the validity it
 // would prolong counts for nothing: by then the server may have accepted another write.

@@ -16,9 +16,9 @@ type doubt struct {
 	breaker   string // what a hint said of a break, to name the cause of a proven loss
 }
 
-// suspect acts on a hint that the record is not what it should be. A hint may be
-// forged: what ends a record is a refused renewal, or for one that is not renewed a
-// read at least as new as the revision of the hint. Under mu.
+// suspect acts on a hint that the record has changed. A hint may be forged, so only a
+// refused renewal ends a record that is renewed. Any other record ends by a read at
+// least as new as the revision of the hint. Under mu.
 func (k *kept) suspect(revision uint64) {
 	if k.renews() {
 		// A flood of forged hints is answered slowly.

@@ -31,7 +31,7 @@ type Granted struct {
 	Once  bool        // the key is never claimed again
 	ID    string      // the claim's
 	Token uint64      // or the ticket: the revision of the record
-	Body  record.Body // what the renewals repeat
+	Body  record.Body // repeated by the renewals
 	Terms clock.Terms
 	Sent  clock.Instant // when the attempt that was granted was sent
 }

@@ -20,7 +20,7 @@ type Lease struct {
 	ctx    context.Context // ends with the lease
 	cancel context.CancelCauseFunc
 
-	// What follows is under kept.mu.
+	// The following fields are under kept.mu.
 	announced  bool          // published to the observers as granted
 	abandoned  bool          // the handle was dropped
 	warnBefore time.Duration // 0: no early warning
@@ -277,8 +277,8 @@ func (l *Lease) Confirm(ctx context.Context) error {
 // not meet the next holder.
 //
 // It returns nil when it was called inside the validity and nothing says that the
-// lock had been lost before; otherwise the cause of the end. When the server
-// does not answer within the release timeout, the error matches
+// lock had been lost before. Otherwise it returns the cause of the end. When the
+// server does not answer within the release timeout, the error matches
 // [bucket.ErrUnavailable], the deletion goes on in the background, and at the latest
 // the TTL frees the lock.
 func (l *Lease) Release() error {

@@ -185,7 +185,7 @@ func (k *kept) delete(ctx context.Context, status record.Status, begun time.Time
 type tombstoning struct {
 	k          *kept
 	begun      time.Time
-	revision   uint64    // what the next write expects
+	revision   uint64    // expected by the next write
 	unanswered bool      // a try may have been applied
 	broken     *EndError // the record was broken
 }

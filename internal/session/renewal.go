@@ -98,7 +98,7 @@ func (k *kept) renewed(n uint64, a kvstore.Answer) {
 			k.s.Background(func(ctx context.Context) { k.resolve(ctx, at, true) })
 		case conflict.Last == k.last && n == r.n && n >= r.need:
 			// It met a renewal sent just before it, which has been confirmed
-			// since; its own reason is still to be confirmed.
+			// since. Its own reason is still to be confirmed.
 			k.renewAgain(now)
 		}
 	case errors.Is(a.Err, kvstore.ErrInFlight):
@@ -174,8 +174,8 @@ func (k *kept) prolong(i int, revision uint64) {
 	k.moved()
 }
 
-// renewNow makes a renewal due at an instant that is sent after this moment: the
-// answer to one that is on its way already would not show what has happened since.
+// renewNow makes a renewal due at an instant. The renewal is sent after this moment:
+// the answer to one that is on its way already would not show a later change.
 // Under mu.
 func (k *kept) renewNow(at clock.Instant) {
 	k.renewals.need = k.renewals.n + 1

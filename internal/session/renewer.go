@@ -32,7 +32,7 @@ const (
 // network is stuck, and the context of a lease has to end at its validity end whatever
 // the network does.
 //
-// Its mutex is taken after that of a record, never before: it is held for a few
+// Its mutex is taken after that of a record, never before. It is held for a few
 // instructions at a time and never across I/O or a call of a record.
 type renewer struct {
 	s *Session
@@ -193,7 +193,7 @@ func (r *renewer) renewAll() {
 }
 
 // connectionClosed notifies the holders at once that nothing will be renewed any
-// more; their contexts last to the end of their validity.
+// more. Their contexts last to the end of their validity.
 func (r *renewer) connectionClosed() {
 	r.held(func(k *kept) {
 		if l, ok := k.of.(*Lease); ok {

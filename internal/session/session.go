@@ -52,7 +52,7 @@ type Session struct {
 	work     work
 
 	mu        sync.Mutex
-	badBucket error // what Verify found
+	badBucket error // the result of Verify
 }
 
 // New returns a session on a bucket. It starts nothing.
@@ -104,7 +104,7 @@ func (s *Session) connectionChanged(state kvstore.ConnState) {
 	}
 }
 
-// Verify checks the bucket again. When it is not the one that the leases are in,
+// Verify checks the bucket again. If another bucket has replaced that of the leases,
 // they are all lost.
 func (s *Session) Verify(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, s.TTL)

@@ -1,6 +1,6 @@
-// Package layout holds the rules about how the repository is laid out: which package
-// imports which, how long a file may be, and that every package says what it is for.
-// It has no code outside its tests.
+// Package layout holds the rules about the layout of the repository. They bound the
+// imports of each package and the length of each file, and ask for package comments
+// and examples. It has no code outside its tests.
 package layout
 
 import (

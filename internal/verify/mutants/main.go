@@ -7,13 +7,13 @@
 //
 // The lines have labels: a comment like //safety:late-answer at the end of the line. A
 // mutant names the label and an operator, such as "never" for a condition that never
-// holds; operator.go has them all.
+// holds. operator.go has them all.
 //
 // The tree is not touched: the weakened file is laid over the real one (go test
-// -overlay). A mutant whose label is missing, or stands twice, is an error, and so is
-// one that does not build, one whose test does not run, fails without it too, or
-// fails by anything but an assertion: a panic or a test that hangs may have
-// nothing to do with what was weakened.
+// -overlay). A mutant is an error if its label is missing or stands twice, if it does
+// not build, or if its test does not run. It is an error too if the test fails without
+// it, or fails by anything but an assertion. A panic or a test that hangs may have
+// nothing to do with the weakened line.
 package main
 
 import (

@@ -13,7 +13,7 @@ import (
 // label.
 type mutant struct {
 	label    string // of the line
-	operator string // what is done to it
+	operator string // applied to the line
 	weak     string // what the weakened library does
 	test     string // what has to fail: package directory, dot, test, as go test names it
 }

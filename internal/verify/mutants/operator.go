@@ -23,9 +23,8 @@ import (
 //	plus EXPR        what it assigns or returns is that much more
 //	arg 2 is EXPR    the second argument of the first call on the line is EXPR
 //
-// EXPR has no names of this repository, so that renaming them breaks nothing. What
-// was there is still evaluated or compiled where a variable would be unused
-// otherwise.
+// EXPR has no names of this repository, so that renaming them breaks nothing. The old
+// code is still evaluated or compiled where a variable would be unused otherwise.
 
 // weaken returns the text of a file, weakened at a line.
 func weaken(text []byte, line int, operator string) ([]byte, error) {
@@ -220,7 +219,7 @@ func operands(e ast.Expr) []ast.Expr {
 	return all
 }
 
-// decide makes the condition, or one operand of it, true or false. What was there
+// decide makes the condition, or one operand of it, true or false. The old code
 // stays, so that its variables are used.
 func (t *target) decide(so bool, args []string) error {
 	conditions := t.conditions()

@@ -91,7 +91,7 @@ var bucketMutants = []mutant{
 	{label: "has-leader", operator: "never", test: "kvstore.TestStoppedStream",
 		weak: "a bucket whose stream accepts no writes passes"},
 	{label: "re-created", operator: "never", test: "kvstore.TestVerify",
-		weak: "a bucket that was re-created passes for the one that was opened"},
+		weak: "a bucket that was re-created passes for the old bucket"},
 }
 
 // lockctlMutants weaken how lockctl ends a command whose lock it loses, and which

@@ -7,6 +7,6 @@
 // are counted are the client's alone. BenchmarkNow and BenchmarkRecord have no server:
 // they measure the clock, and the codec of a record beside reflection.
 //
-// The package has no code outside its tests. What compares natslock with other locks
-// is the module bench.
+// The package has no code outside its tests. The module bench compares natslock with
+// other locks.
 package ratios

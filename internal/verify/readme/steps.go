@@ -20,10 +20,6 @@ var steps = []step{
 	{line: "lockctl run --read index -- ./query.sh &", until: held("index")},
 	{line: "lockctl ls"},
 	{line: `lockctl run -n deploy -- ./deploy.sh; echo "exit code $?"`},
-	{line: "lockctl info deploy"},
-	{run: `kill -STOP $(lockctl info deploy --json | sed -n 's/^ *"pid": \([0-9]*\),/\1/p' | head -n 1)`, hidden: true},
-	{line: `lockctl break -f deploy --reason "its host is gone"`},
-	{line: "lockctl perms 'orders.>' | grep KV_"},
 }
 
 // held is the condition that somebody holds a lock.

@@ -425,11 +425,11 @@ func TestRolesAreRefusedTheRest(t *testing.T) {
 	}
 }
 
-// TestReadmeHasThem: the README shows the service's permissions as they are tested.
-func TestReadmeHasThem(t *testing.T) {
-	readme, err := os.ReadFile("../../../README.md")
+// TestDocumentHasThem holds SECURITY.md to the service's permissions as they are tested.
+func TestDocumentHasThem(t *testing.T) {
+	document, err := os.ReadFile("../../../SECURITY.md")
 	require.NoError(t, err)
 	for _, p := range permissions(t, "orders") {
-		require.Contains(t, string(readme), `"`+p+`"`)
+		require.Contains(t, string(document), `"`+p+`"`)
 	}
 }

@@ -1,0 +1,55 @@
+// Command quickstart runs one function under a lock. Start it several times at once:
+// the processes take turns, in the order in which they asked.
+//
+//	nats-server -js &
+//	for i in 1 2 3; do go run ./examples/quickstart & done; wait
+package main
+
+import (
+	"cmp"
+	"context"
+	"flag"
+	"log"
+	"os"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/natslock/locks/natslock"
+)
+
+func main() {
+	server := flag.String("server", cmp.Or(os.Getenv("NATS_URL"), nats.DefaultURL), "NATS `URL`")
+	flag.Parse()
+	log.SetFlags(log.Lmicroseconds)
+	if err := run(context.Background(), *server); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func run(ctx context.Context, server string) error {
+	nc, err := nats.Connect(server)
+	if err != nil {
+		return err
+	}
+	defer nc.Close()
+	locks, err := natslock.New(ctx, nc)
+	if err != nil {
+		return err
+	}
+	return locks.Do(ctx, "reports.daily", func(ctx context.Context, l *natslock.Lock) error {
+		return makeReport(ctx, l.Token()) // ctx ends when the lock does
+	}, natslock.MaxWait(time.Minute))
+}
+
+// makeReport stands for the work. It stops when ctx ends.
+func makeReport(ctx context.Context, token uint64) error {
+	log.Printf("pid %d: begins, token %d", os.Getpid(), token)
+	select {
+	case <-time.After(100 * time.Millisecond):
+		log.Printf("pid %d: is done", os.Getpid())
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
