@@ -352,7 +352,7 @@ func TestCloseIdleClient(t *testing.T) {
 		c := join(t, s)
 		mustUnlock(t, mustLock(t, c.Client, "l"))
 		time.Sleep(3 * time.Second)
-		require.Zero(t, testutil.Goroutines("locks/internal/session."), "no renewer without leases")
+		require.Zero(t, testutil.Goroutines("locks/internal/"), "no goroutine without leases")
 		p := newTap(t, s.Connect(), ">")
 		out := c.nc.Stats().OutMsgs
 		time.Sleep(24 * time.Hour)

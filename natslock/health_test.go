@@ -28,3 +28,16 @@ func TestHealthyAfterUnansweredRelease(t *testing.T) {
 		require.NoError(t, c.Healthy())
 	})
 }
+
+// A closed client says so, also where its connection was closed before.
+func TestHealthyClosed(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		nc := s.Connect()
+		c := newClient(t, nc)
+		mustUnlock(t, mustLock(t, c, "l"))
+		nc.Close()
+		require.ErrorIs(t, c.Healthy(), natslock.ErrUnavailable)
+		require.NoError(t, c.Close(t.Context()))
+		require.ErrorIs(t, c.Healthy(), natslock.ErrClosed)
+	})
+}

@@ -275,6 +275,7 @@ func TestForgedTombstone(t *testing.T) {
 			for ahead := range uint64(3) {
 				forged := r
 				forged.Deleted, forged.Value, forged.Revision = true, nil, r.Revision+ahead
+				require.Empty(t, got, "the waiter has overwritten a live record")
 				require.Positive(t, fb.Forge(kvstore.Event{Kind: kvstore.Deleted, Record: forged}), "nobody listens: the test shows nothing")
 				synctest.Wait() // else the next one takes its place
 			}

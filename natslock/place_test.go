@@ -147,6 +147,39 @@ func TestPlaceOutlastsPause(t *testing.T) {
 	})
 }
 
+// A renewal of a place that is applied without an answer is found by the next one, which
+// it refuses. The waiter keeps its place: it is granted before the waiters behind it.
+func TestPlaceWhoseRenewalIsUnheard(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c, f := joinFaulty(t, s)
+		other := join(t, s)
+		places, renewals := 0, 0
+		f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+			switch history.Stage(w) {
+			case "wait take":
+				places++
+			case "wait renew":
+				if renewals++; renewals%2 == 1 {
+					return testutil.LoseAnswer
+				}
+			}
+			return testutil.Pass
+		})
+		holder := quietHolder(t, s)
+		first := c.await(t, "l")
+		second := other.await(t, "l")
+		time.Sleep(time.Minute) // four times as long as a place lives
+		synctest.Wait()
+		require.Greater(t, f.Counts().AnswersLost, 3)
+		require.Equal(t, 1, places, "it has queued again")
+		mustUnlock(t, holder)
+		l := first.granted(t)
+		require.False(t, second.over(), "it was overtaken")
+		mustUnlock(t, l)
+		mustUnlock(t, second.granted(t))
+	})
+}
+
 // The deletion of a place that gets no answer is sent again: the place would head the
 // queue for its whole TTL, and each hand-over would take the time of an idle lock.
 func TestPlaceLeftUnanswered(t *testing.T) {

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/internal/verify/history"
+	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
 )
@@ -139,6 +140,32 @@ func TestGuests(t *testing.T) {
 			require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrLost, "as before")
 			require.False(t, l.ValidUntil().After(lost), "not until it was released")
 		}
+	})
+}
+
+// TestUntilBehindReplicas: a writer on several replicas renews its gate to prove that
+// nobody reads, and still ends at the time that it has named.
+func TestUntilBehindReplicas(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a := liedTo(t, s, &liar{state: func(_ int, st *kvstore.State) error {
+			st.Replicas = 3
+			return nil
+		}})
+		renewed := 0
+		a.f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+			if history.Stage(w) == "rw renew" {
+				renewed++
+			}
+			return testutil.Pass
+		})
+		until := time.Now().Add(9500 * time.Millisecond) // no TTL in whole seconds is valid for just that
+		l, err := a.Lock(t.Context(), "x", natslock.Until(until))
+		require.NoError(t, err)
+		require.Positive(t, renewed)
+		require.Equal(t, until.UnixMilli(), l.ValidUntil().UnixMilli())
+		<-l.Done()
+		require.Equal(t, until.UnixMilli(), time.Now().UnixMilli())
+		require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrEnded)
 	})
 }
 

@@ -71,8 +71,15 @@ func TestClusterIsolate(t *testing.T) {
 		require.Equal(t, c.Servers()[i].URL(), nc.ConnectedUrl())
 		js, err := jetstream.New(nc)
 		require.NoError(t, err)
-		kv, err := js.KeyValue(t.Context(), "b")
-		require.NoError(t, err)
+		// An answer can come to this server before the interest in it has, and nats.go
+		// does not ask again by itself.
+		var kv jetstream.KeyValue
+		eventually(t, func() bool {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			kv, err = js.KeyValue(ctx, "b")
+			return err == nil
+		}, "the bucket is found")
 		return kv
 	}
 	inside, outside := kvOf(i), kvOf((i+1)%3)

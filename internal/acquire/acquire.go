@@ -86,7 +86,9 @@ func (a *acquisition) atOnce() result {
 	switch {
 	case known.Queued && !a.req.Once: // behind those of this client, which know best
 		return result{outcome: busy}
-	case known.Tombstone == 0 || known.Unqueued:
+	// After its own release the client skips a read of the queue only for as long as
+	// [bucket.Bypass]: nobody starves.
+	case known.Tombstone == 0 || known.Unqueued: //safety:bypass-bounded
 		a.bid.blind = true
 		r := a.bid.offer(known.Tombstone)
 		a.bid.blind = false
@@ -139,14 +141,15 @@ func (b *bid) offer(expect uint64) result {
 			}
 			pause = clock.ShortBackoff(try)
 		case lost:
-			b.close()
+			// An answer to an earlier attempt may have arrived: it must not become a grant.
+			b.close() //safety:over-closed
 			silent = 0
 			if losses++; losses <= 3 {
 				continue
 			}
 			pause = clock.OutageBackoff(losses)
 		case retry:
-			if b.cur.guard != "" && !errors.Is(r.err, kvstore.ErrInFlight) {
+			if b.cur.guard != "" && !errors.Is(r.err, kvstore.ErrInFlight) { //safety:join-new-id
 				b.close() // a join without an answer is repeated under a new id
 			}
 			switch {
@@ -200,7 +203,7 @@ func (b *bid) close() {
 
 // mine says whether the record is that of an earlier attempt of the bid, which
 // came to be applied late: the next attempt will adopt it.
-func (b *bid) mine(e record.Entry) bool { return b.cur != nil && e.Live() && e.From(b.cur.id) }
+func (b *bid) mine(e record.Entry) bool { return b.cur != nil && e.Live() && e.From(b.cur.id) } //safety:own-record
 
 // try makes one attempt and waits until it comes to something. A blind one does
 // not read the record it was refused for.
@@ -261,7 +264,9 @@ func (cl *claim) send(expect uint64) (int, error) {
 	cl.mu.Lock()
 	cl.attempts = append(cl.attempts, attempt{n: n, expect: expect, terms: t, floor: b.Highest(), since: body.Since, waited: body.Waited, sent: b.Instant()})
 	cl.mu.Unlock()
-	forget, err := b.Send(kvstore.Write{Key: cl.key, Value: value, Expect: expect, Guard: cl.guard, TTL: t.TTL},
+	// The expectation is about the guard, where there is one: the server refuses a reader
+	// that comes after the gate.
+	forget, err := b.Send(kvstore.Write{Key: cl.key, Value: value, Expect: expect, Guard: cl.guard, TTL: t.TTL}, //safety:join-guarded
 		func(a kvstore.Answer) { cl.answered(n, a) })
 	cl.mu.Lock()
 	defer cl.mu.Unlock()

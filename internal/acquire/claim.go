@@ -17,10 +17,9 @@ import (
 
 // draft is what the claims of a bid have in common.
 type draft struct {
-	kind   record.Kind
 	name   string // the lock's
-	key    string // of the next claim; "": prefix and the claim's id
-	prefix string
+	keys   record.Keys
+	vacant string // the key of the next claim; "": its own
 	guard  string // the literal key that the expectation is about; "": the own
 	body   record.Body
 	ttl    time.Duration
@@ -100,11 +99,16 @@ type reply struct {
 
 // claim begins a claim of what d says.
 func (c *Client) claim(d *draft) *claim {
-	cl := &claim{c: c, draft: d, key: d.key, guard: d.guard, id: rand.Text(), wake: make(chan struct{}, 1)}
-	if cl.key == "" {
-		cl.key = d.prefix + cl.id
-	} else if d.prefix != "" { // a key that was left serves one claim
-		d.key = ""
+	cl := &claim{c: c, draft: d, guard: d.guard, id: rand.Text(), wake: make(chan struct{}, 1)}
+	switch {
+	case d.vacant != "": // a key that was left serves one claim
+		cl.key, d.vacant = d.vacant, ""
+	case d.body.Status == record.StatusWaiting:
+		cl.key = d.keys.Place(cl.id)
+	case d.guard != "":
+		cl.key = d.keys.Reader(cl.id)
+	default:
+		cl.key = d.keys.Gate
 	}
 	cl.attempts, cl.replies = cl.firstAttempt[:0], cl.firstReply[:0]
 	return cl
@@ -121,13 +125,15 @@ func (cl *claim) answered(n int, a kvstore.Answer) {
 	// Other refusals than these do not say that the write will never be applied.
 	if a.Err == nil || bucket.IsAny(a.Err, kvstore.ErrConflict, kvstore.ErrInFlight, kvstore.ErrNoStream) {
 		cl.attempts[n-1].answered = true
-		cl.attempts[n-1].doubtful = !b.Alone() && !final(a.Err, cl.attempts[n-1].expect)
+		// A leader that was deposed refuses what its successor may apply.
+		cl.attempts[n-1].doubtful = !b.Alone() && !final(a.Err, cl.attempts[n-1].expect) //safety:refusal-doubted
 	}
 	late := cl.over
 	if !late {
 		cl.replies = append(cl.replies, reply{n: n, answer: a, at: at})
 	}
-	discard := late && a.Err == nil && n != cl.granted
+	// Nobody would release the record of a claim that is over.
+	discard := late && a.Err == nil && n != cl.granted //safety:over-answered
 	cl.mu.Unlock()
 	cl.endWatch()
 	if discard {
@@ -192,15 +198,17 @@ func (cl *claim) judge(ctx context.Context, r reply, newest int, blind bool) (re
 	if cl.guard != "" {
 		key = cl.guard
 	}
-	entry, err := cl.c.b.Read(ctx, key, conflict.Last)
+	// A state older than the refusal does not have the record that the refusal names.
+	entry, err := cl.c.b.Read(ctx, key, conflict.Last) //safety:refusal-read
 	switch {
 	case err != nil:
 		return result{outcome: retry, err: err}, true
 	case !entry.Live():
 		return result{outcome: free, entry: entry}, true
-	case !entry.From(cl.id):
+	// The record of another claim is never adopted.
+	case !entry.From(cl.id): //safety:stranger
 		return result{outcome: busy, entry: entry}, true
-	case entry.Status == record.StatusBroken:
+	case entry.Status == record.StatusBroken: //safety:broken-not-adopted
 		// Never adopted: an operator has decided against it.
 		cl.c.s.Discard(cl.key, cl.id, entry.Revision)
 		return result{outcome: lost}, true
@@ -208,7 +216,7 @@ func (cl *claim) judge(ctx context.Context, r reply, newest int, blind bool) (re
 		return result{outcome: busy, entry: entry}, true // not written by this client
 	}
 	// An earlier attempt whose answer was lost: its own sending counts.
-	return cl.take(entry.Attempt, entry.Revision, cl.c.b.Instant()), true
+	return cl.take(entry.Attempt, entry.Revision, cl.c.b.Instant()), true //safety:own-sending
 }
 
 // final says whether an answer settles an attempt, whichever of several servers
@@ -229,7 +237,7 @@ func final(err error, expect uint64) bool {
 func (cl *claim) open(n int) bool {
 	cl.mu.Lock()
 	defer cl.mu.Unlock()
-	return n >= 1 && n <= len(cl.attempts) && (!cl.attempts[n-1].answered || cl.attempts[n-1].doubtful)
+	return n >= 1 && n <= len(cl.attempts) && (!cl.attempts[n-1].answered || cl.attempts[n-1].doubtful) //safety:attempt-open
 }
 
 // take grants attempt n, stored at revision, when it became known in time.
@@ -237,14 +245,16 @@ func (cl *claim) take(n int, revision uint64, at clock.Instant) result {
 	cl.mu.Lock()
 	a := cl.attempts[n-1]
 	cl.mu.Unlock()
-	if now := cl.c.b.Instant(); max(at, now) >= a.terms.End(a.sent) {
+	// The record may have ended since, and another client may hold the lock.
+	if now := cl.c.b.Instant(); max(at, now) >= a.terms.End(a.sent) { //safety:late-answer
 		cl.c.s.Discard(cl.key, cl.id, revision)
 		return result{outcome: lost}
 	}
-	if revision <= a.floor {
+	// A resource that checks tokens has to see them rise.
+	if revision <= a.floor { //safety:tokens-forward
 		cl.c.s.Discard(cl.key, cl.id, revision)
 		return result{outcome: failed, err: fmt.Errorf(
-			"%w: fencing tokens went backwards, from %d to %d: the bucket was restored from a backup or made again with a clock behind; make it anew with a first_seq above", bucket.ErrUnavailable, a.floor, revision)}
+			"%w: fencing tokens went backwards, from %d to %d: the bucket was restored from a backup, or re-created by a client whose clock is behind; re-create it with a higher first_seq", bucket.ErrUnavailable, a.floor, revision)}
 	}
 	return result{outcome: granted, n: n, revision: revision}
 }
@@ -258,7 +268,7 @@ func (r result) grant(cl *claim) session.Granted {
 	body := cl.draft.body
 	body.Since, body.Waited = a.since, a.waited
 	return session.Granted{
-		Kind: cl.draft.kind, Name: cl.draft.name, Key: cl.key, Once: cl.guard != "", ID: cl.id, Token: r.revision,
+		Kind: cl.draft.keys.Kind, Name: cl.draft.name, Key: cl.key, Once: cl.guard != "", ID: cl.id, Token: r.revision,
 		Body: body, Terms: a.terms, Sent: a.sent,
 	}
 }

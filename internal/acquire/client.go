@@ -11,7 +11,7 @@ import (
 	"github.com/natslock/locks/internal/session"
 )
 
-// Client is how one client gets locks. The session keeps the locks that it has got.
+// Client is how one client gets locks. The session holds them.
 type Client struct {
 	b      *bucket.Bucket
 	s      *session.Session
@@ -29,17 +29,17 @@ type Client struct {
 
 // closing is one Close under way, which others wait for.
 type closing struct {
-	hurry     chan struct{} // closed when another Close has no more time
-	hurryOnce sync.Once
-	over      chan struct{}
-	left      []string // what it returned
+	cut     chan struct{} // closed when another Close runs out of time
+	cutOnce sync.Once
+	over    chan struct{}
+	left    []string // what it returned
 }
 
 // New returns the acquires of a client. It starts nothing.
 func New(b *bucket.Bucket, s *session.Session) *Client {
 	c := &Client{b: b, s: s, idle: make(chan struct{})}
 	c.lists.c = c
-	c.closing.hurry, c.closing.over = make(chan struct{}), make(chan struct{})
+	c.closing.cut, c.closing.over = make(chan struct{}), make(chan struct{})
 	return c
 }
 
@@ -73,7 +73,7 @@ func (c *Client) Close(ctx context.Context) []string {
 	first := !c.closed
 	if first {
 		c.closed = true
-		c.b.Quit(bucket.ErrClosed)
+		c.b.Quit()
 		if c.acquiring == 0 {
 			close(c.idle)
 		}
@@ -84,7 +84,7 @@ func (c *Client) Close(ctx context.Context) []string {
 		select {
 		case <-under.over:
 		case <-ctx.Done():
-			under.hurryOnce.Do(func() { close(under.hurry) })
+			under.cutOnce.Do(func() { close(under.cut) })
 			<-under.over
 		}
 		return under.left
@@ -93,7 +93,7 @@ func (c *Client) Close(ctx context.Context) []string {
 	defer cancel()
 	go func() { // ends with ctx, at the end of this function
 		select {
-		case <-under.hurry:
+		case <-under.cut:
 			cancel()
 		case <-ctx.Done():
 		}

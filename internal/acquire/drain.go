@@ -46,7 +46,7 @@ import (
 const (
 	// proofWindow is how long a proof of several replicas may take: less than
 	// the shortest lease, by what clocks may be apart.
-	proofWindow = clock.MinTTL * 4 / 5
+	proofWindow = clock.MinTTL * 4 / 5 //safety:proof-window
 	// drainTries is how many proofs in a row may take too long before the writer
 	// gives up: the link is too slow.
 	drainTries = 10
@@ -119,13 +119,14 @@ func (a *acquisition) drain(gate *session.Lease) result {
 		if len(r.readers) > 0 {
 			a.holder = r.readers[0]
 		}
-		if _, _, cause := gate.Status(); cause != nil {
+		// Readers may have joined since the gate ended.
+		if _, _, cause := gate.Status(); cause != nil { //safety:gate-held
 			return result{outcome: lost}
 		}
-		switch nobody := err == nil && r.knows && len(r.readers) == 0; {
+		switch nobody := err == nil && r.knows && len(r.readers) == 0; { //safety:nobody-reads
 		case bucket.IsAny(err, bucket.ErrPermission):
 			return result{outcome: failed, err: err}
-		case nobody && r.alone:
+		case nobody && r.alone: //safety:two-answers
 			return result{outcome: granted}
 		case nobody:
 			if res, decided := d.prove(r); decided {
@@ -161,7 +162,7 @@ func (a *acquisition) drain(gate *session.Lease) result {
 // make a proof, or a first one, which another gate write follows.
 func (d *drain) prove(r answer) (result, bool) {
 	if d.renewed != 0 && r.revision >= d.renewed {
-		if r.at.Sub(d.first.sent) < proofWindow {
+		if r.at.Sub(d.first.sent) < proofWindow { //safety:proof-in-time
 			return result{outcome: granted}, true
 		}
 		if d.tries++; d.tries > drainTries {
@@ -173,58 +174,66 @@ func (d *drain) prove(r answer) (result, bool) {
 	d.first, d.renewed = r, 0
 	ctx, cancel := context.WithTimeout(d.a.ctx, bucket.AnswerTimeout)
 	defer cancel()
-	if d.gate.Confirm(ctx) == nil {
+	if d.gate.Confirm(ctx) == nil { //safety:gate-written-between
 		_, d.renewed = d.gate.Confirmation()
 	}
 	return result{}, false
 }
 
-// ask asks the leader for the readers that are left.
+// ask asks the leader for the readers that are left. It deletes those that are overdue;
+// then only an answer from after the deletion is a proof.
 func (d *drain) ask() (answer, error) {
+	for {
+		r, deleted, err := d.askOnce()
+		if !deleted {
+			return r, err
+		}
+	}
+}
+
+func (d *drain) askOnce() (r answer, deleted bool, err error) {
 	b := d.a.c.b
 	ctx, cancel := context.WithTimeout(d.a.ctx, 2*bucket.AnswerTimeout)
 	defer cancel()
-	for {
-		var r answer
-		r.sent, r.revision = d.gate.Confirmation()
-		st, err := b.State(ctx, d.a.keys.Reader("*"))
-		r.at = b.Instant()
-		if err != nil {
-			return answer{}, err
+	r.sent, r.revision = d.gate.Confirmation()
+	st, err := b.State(ctx, d.a.keys.Reader("*"))
+	r.at = b.Instant()
+	if err != nil {
+		return answer{}, false, err
+	}
+	// An answer from before the gate's write may lack a reader that joined before it, and
+	// a server without a leader may be far behind.
+	r.knows = st.LastRevision >= r.revision && st.Leader != "" //safety:answer-knows
+	r.alone = st.Replicas == 1
+	for _, key := range st.Keys {
+		if d.departed.gone[key] {
+			continue
 		}
-		r.knows = st.LastRevision >= r.revision && st.Leader != ""
-		r.alone = st.Replicas == 1
-		deleted := false
-		for _, key := range st.Keys {
-			if d.departed.gone[key] {
-				continue
-			}
-			// A replica that lags would show a reader whose tombstone was notified.
-			rec, err := b.Get(ctx, key, d.departed.take(key))
-			switch {
-			case err == nil && rec.Deleted:
-				// Dead by its own tombstone, and for ever: ids are not used again.
-				d.departed.gone[key] = true
-			case err == nil:
-				entry := record.Of(rec)
-				if entry.OverdueAt(st.Time) {
-					if b.DeleteOverdue(ctx, entry) == nil {
-						d.departed.gone[key], deleted = true, true // a renewal would have made the server refuse that
-						continue
-					}
-					entry = record.Entry{} // it has changed, or is unknown: ask again
+		// A replica that lags would show a reader whose tombstone was notified.
+		rec, err := b.Get(ctx, key, d.departed.take(key))
+		switch {
+		case err == nil && rec.Deleted: //safety:reader-gone
+			// Dead by its own tombstone, and for ever: ids are not used again.
+			d.departed.gone[key] = true
+		case err == nil:
+			entry := record.Of(rec)
+			// The server may have forgotten to remove it.
+			if entry.OverdueAt(st.Time) { //safety:reader-overdue
+				if b.DeleteOverdue(ctx, entry) == nil { //safety:reader-deleted
+					d.departed.gone[key], deleted = true, true // a renewal would have made the server refuse that
+					continue
 				}
-				r.readers = append(r.readers, entry)
-			case errors.Is(err, kvstore.ErrNotFound):
-				r.readers = append(r.readers, record.Entry{}) // a replica lags, or it has just expired: ask again
-			default:
-				return answer{}, err
+				entry = record.Entry{} // it has changed, or is unknown: ask again
 			}
-		}
-		if !deleted { // else only an answer from after the deletion is a proof
-			return r, nil
+			r.readers = append(r.readers, entry)
+		case errors.Is(err, kvstore.ErrNotFound):
+			r.readers = append(r.readers, record.Entry{}) // a replica lags, or it has just expired: ask again //safety:reader-not-found
+		default:
+			// A reader whose record cannot be read may still hold the lock.
+			return answer{}, false, err //safety:reader-not-read
 		}
 	}
+	return r, deleted, nil
 }
 
 // subscribe begins to watch the readers.

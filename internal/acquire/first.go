@@ -11,12 +11,13 @@ import (
 
 // head is the first waiter of a queue.
 type head struct {
-	a     *acquisition
-	place *session.Place
-	watch kvstore.Watch // nil: the timers remain
-	back  backstop
-	late  lateness
-	due   clock.Instant // the next read: a notification, which can be forged, never puts it off
+	a      *acquisition
+	place  *session.Place
+	watch  kvstore.Watch // nil: the timers remain
+	back   backstop
+	late   lateness
+	expect uint64        // what the last claim expected
+	due    clock.Instant // the next read: a notification, which can be forged, never puts it off
 }
 
 // first waits for the lock at the head of the queue.
@@ -28,10 +29,10 @@ func (a *acquisition) first(place *session.Place) result {
 		w.Track(kvstore.Record{})
 		h.watch = w
 	}
-	for expect := uint64(0); ; {
+	for {
 		// Refused while the lock is held. Sent after subscribing, so the leader's
 		// answer proves that the subscription is in place.
-		r := a.bid.offer(expect)
+		r := a.bid.offer(h.expect)
 		switch r.outcome {
 		case free:
 			if place.Gone() {
@@ -48,7 +49,7 @@ func (a *acquisition) first(place *session.Place) result {
 		default:
 			return r
 		}
-		expect = r.entry.Revision
+		h.expect = r.entry.Revision
 	}
 }
 
@@ -122,7 +123,9 @@ func (h *head) notified() (result, bool) {
 		return result{outcome: free}, true
 	case ev.Kind == kvstore.Put:
 		a.holder = record.Of(ev.Record)
-		return result{outcome: free}, a.bid.mine(a.holder)
+		r := result{outcome: free} // to be adopted: the next attempt is refused like the last one
+		r.entry.Revision = h.expect
+		return r, a.bid.mine(a.holder)
 	case recheck: // the answer to a claim proves the subscription again
 		return result{outcome: free}, true
 	}
@@ -136,7 +139,8 @@ func (h *head) read(revision uint64) (result, bool) {
 	switch {
 	case err != nil:
 		return result{}, false
-	case !entry.Live():
+	// A claim at a revision rests on this read, never on a notification.
+	case !entry.Live(): //safety:release-verified
 		return result{outcome: free, entry: entry}, true
 	}
 	a.holder = entry

@@ -101,7 +101,7 @@ func (a *acquisition) follow(place *session.Place, pred record.Entry) result {
 // be granted at once.
 func (f *follower) after(tombstone kvstore.Record) outcome {
 	body, err := record.Decode(tombstone.Value)
-	if err == nil && body.Status == record.StatusGranted && body.ID == f.pred.ID && f.a.req.Kind == record.Mutex {
+	if err == nil && body.Status == record.StatusGranted && body.ID == f.pred.ID && f.a.req.Kind == record.Mutex { //safety:no-shortcut
 		return compete
 	}
 	return relist
@@ -166,5 +166,5 @@ func (f *follower) idleLong(gate record.Entry) bool {
 	if a.position > 0 { // known, so far
 		rank = min(time.Duration(a.position)*20*time.Millisecond, rank)
 	}
-	return now.Sub(idle.since) >= idleFor+rank+rand.N(rank+1)
+	return now.Sub(idle.since) >= idleFor+rank+rand.N(rank+1) //safety:idle-lock
 }

@@ -19,7 +19,7 @@ func (a *acquisition) look(revision uint64) result {
 	// Free a moment ago: waiters go first. A state that contains the
 	// tombstone has every waiter that queued before it. Where no replica can lag,
 	// no proof is needed. It would cost a request for an empty queue.
-	if b.Alone() {
+	if b.Alone() { //safety:newcomer-as-of
 		revision = 0
 	}
 	opts := []kvstore.ListOption{kvstore.Beside(a.keys.Gate)}
@@ -42,7 +42,8 @@ func (a *acquisition) look(revision uint64) result {
 	}
 	queue, err := b.Clear(a.ctx, record.Queue(l.Records))
 	a.queue = new(len(queue))
-	held := entry.Live() && !a.bid.mine(entry)
+	// A claim at the revision of a live record would replace it.
+	held := entry.Live() && !a.bid.mine(entry) //safety:newcomer-held
 	// An overdue record is older than the queue: a replica that lags may show it
 	// without the waiters, so a newcomer queues behind it.
 	if held && err == nil && a.req.Once && (b.Alone() || a.asOf > 0) {
@@ -58,7 +59,8 @@ func (a *acquisition) look(revision uint64) result {
 		return result{outcome: busy, entry: entry}
 	case held:
 		return result{outcome: busy, entry: entry}
-	case len(queue) > 0 || l.More:
+	// The waiters go first, and a part of the queue does not show all of them.
+	case len(queue) > 0 || l.More: //safety:newcomer-queues
 		return result{outcome: busy}
 	}
 	a.c.b.Recent.Unqueued(a.keys.Gate, at)

@@ -64,7 +64,7 @@ func (cl *claim) cleanUp(open []attempt, givenUp bool) {
 		if w, err := cl.c.b.Watch(cl.key, cl.appeared); err == nil {
 			cl.watchWhileOpen(w)
 		}
-		if !givenUp {
+		if !givenUp { //safety:expectation-taken
 			return
 		}
 		ctx, cancel := context.WithTimeout(ctx, open[len(open)-1].terms.TTL)
@@ -159,7 +159,8 @@ func (cl *claim) takeAway(ctx context.Context, a attempt) {
 				return
 			}
 			entry, err := b.Read(ctx, cl.key, conflict.Last)
-			if err == nil && !(entry.From(cl.id) && entry.Live()) {
+			// Another claim's record is not this claim's to delete.
+			if err == nil && !(entry.From(cl.id) && entry.Live()) { //safety:only-own-taken
 				if final(conflict, expect) {
 					over()
 				}
@@ -197,13 +198,13 @@ func (cl *claim) appeared(ev kvstore.Event) {
 	}
 	entry := record.Of(ev.Record)
 	cl.mu.Lock()
-	unwanted := cl.over && entry.From(cl.id) && entry.Renewal == 0 && entry.Attempt != cl.granted &&
+	unwanted := cl.over && entry.From(cl.id) && entry.Renewal == 0 && entry.Attempt != cl.granted && //safety:over-notified
 		(entry.Status == record.StatusHeld || entry.Status == record.StatusWaiting)
 	cl.mu.Unlock()
 	if unwanted {
 		// Anybody may forge a notification: the record itself has to say so.
 		cl.c.s.Background(func(ctx context.Context) {
-			if e, err := cl.c.b.Read(ctx, cl.key, ev.Record.Revision); err == nil && e.From(cl.id) && e.Live() && e.Renewal == 0 && e.Attempt != cl.granted {
+			if e, err := cl.c.b.Read(ctx, cl.key, ev.Record.Revision); err == nil && e.From(cl.id) && e.Live() && e.Renewal == 0 && e.Attempt != cl.granted { //safety:notification-verified
 				cl.c.s.Discard(cl.key, cl.id, e.Revision)
 			}
 		})

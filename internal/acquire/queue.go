@@ -36,7 +36,8 @@ func (a *acquisition) wait() result {
 		case r.outcome == granted:
 			a.place, a.placeStatus = place, record.StatusGone
 		default:
-			place.Leave(record.StatusGone)
+			// Not as granted: the successor would take itself for the first, and it need not be.
+			place.Leave(record.StatusGone) //safety:place-left
 		}
 		if r.outcome != requeue {
 			return r
@@ -53,10 +54,10 @@ func (a *acquisition) enqueue() (*session.Place, result) {
 	c := a.c
 	body := c.b.Body(record.StatusWaiting, a.req.Meta)
 	body.Mode = uint8(a.req.Mode)
-	b := bid{c: c, ctx: a.ctx, draft: draft{kind: a.req.Kind, name: a.req.Name, prefix: a.keys.Place(""), body: body, ttl: a.placeTTL()}}
+	b := bid{c: c, ctx: a.ctx, draft: draft{name: a.req.Name, keys: a.keys, body: body, ttl: a.placeTTL()}}
 	var expect uint64
-	if c.b.Current() { // a list may show what the key had before, otherwise
-		b.draft.key, expect = c.b.Recent.Vacancy(c.b.Instant(), b.draft.prefix)
+	if c.b.Current() { // a list may show what the key had before, otherwise //safety:key-used-again
+		b.draft.vacant, expect = c.b.Recent.Vacancy(c.b.Instant(), a.keys.Place(""))
 	}
 	for ; ; expect = 0 {
 		r := b.offer(expect)
@@ -86,7 +87,8 @@ func (a *acquisition) stand(place *session.Place) (r result, first bool) {
 		if !whole {
 			from = a.c.lists.from(pattern, place.Ticket())
 		}
-		queue, err := a.c.lists.queue(a.ctx, pattern, place.Ticket(), from)
+		// A state without the own place may lack earlier places too.
+		queue, err := a.c.lists.queue(a.ctx, pattern, place.Ticket(), from) //safety:queue-as-of
 		if err != nil {
 			if bucket.IsAny(err, bucket.ErrPermission) {
 				return result{outcome: failed, err: err}, false
@@ -108,7 +110,7 @@ func (a *acquisition) stand(place *session.Place) (r result, first bool) {
 		n := len(queue)
 		queue = a.clearBefore(queue[:i])
 		pred := len(queue) - 1
-		for pred >= 0 && !a.blocks(queue[pred]) {
+		for pred >= 0 && !a.blocks(queue[pred]) { //safety:earlier-first
 			pred--
 		}
 		if from == 0 {
@@ -119,7 +121,7 @@ func (a *acquisition) stand(place *session.Place) (r result, first bool) {
 			a.c.lists.found(pattern, place.Ticket()-queue[pred].TokenOrTicket(), n, from == 0)
 			whole = false
 			r = a.follow(place, queue[pred])
-		case from > 0: // it is further back, if there is one
+		case from > 0: // it is further back, if there is one //safety:part-of-queue
 			whole = true
 			continue
 		default:
@@ -136,7 +138,7 @@ func (a *acquisition) stand(place *session.Place) (r result, first bool) {
 
 // blocks says whether a waiter that came earlier has to go first.
 func (a *acquisition) blocks(earlier record.Entry) bool {
-	return !a.reads() || record.Mode(earlier.Mode) == record.Exclusive
+	return !a.reads() || record.Mode(earlier.Mode) == record.Exclusive //safety:queue-rule
 }
 
 // clearBefore returns the places before the own one, without the overdue ones right

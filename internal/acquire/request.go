@@ -84,11 +84,10 @@ func (c *Client) prepare(ctx context.Context, req Request) (*acquisition, error)
 		return nil, fmt.Errorf("lock %q: %w: the metadata makes a record larger than %d bytes", req.Name, record.ErrInvalidOption, record.MaxGiven)
 	}
 	a.bid = bid{c: c, once: req.Once, draft: draft{
-		kind: req.Kind, name: req.Name, key: a.keys.Gate, body: body, ttl: a.ttl, until: req.Until, begun: a.begun,
+		name: req.Name, keys: a.keys, body: body, ttl: a.ttl, until: req.Until, begun: a.begun,
 	}}
 	if a.reads() { // each claim is a reader of its own, which the gate must admit
-		d := &a.bid.draft
-		d.key, d.prefix, d.guard = "", a.keys.Reader(""), a.keys.Gate
+		a.bid.draft.guard = a.keys.Gate
 	}
 	return a, nil
 }

@@ -104,7 +104,7 @@ func (c *Client) AcquireShared(ctx context.Context, req Request) (Holding, error
 	sh := &share{gate: gate, inside: make(map[*guest]struct{})}
 	if reads {
 		if sh.watch, err = c.b.Watch(gate, func(ev kvstore.Event) {
-			if ev.Kind == kvstore.Put || ev.Kind == kvstore.Recheck {
+			if ev.Kind == kvstore.Put || ev.Kind == kvstore.Recheck { //safety:share-behind-gate
 				s.close(sh)
 			}
 		}); err != nil {
@@ -300,7 +300,7 @@ func (g *guest) leave() (last bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	g.share.guests--
-	if g.share.guests > 0 {
+	if g.share.guests > 0 { //safety:share-last-leaves
 		return false
 	}
 	g.share.closed = true

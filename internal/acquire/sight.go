@@ -73,7 +73,7 @@ func (b *backstop) next() time.Duration {
 	if b.tries++; b.tries <= len(early) {
 		return early[b.tries-1]
 	}
-	return b.place/3 + rand.N(b.place/30)
+	return b.place/3 + rand.N(b.place/30) //safety:waiter-reads
 }
 
 // lateness yields the pauses after which a waiter checks a record whose TTL is over

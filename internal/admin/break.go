@@ -71,14 +71,14 @@ func (a *Admin) Break(ctx context.Context, req BreakRequest) error {
 		if len(st.Keys) == 0 && st.LastRevision >= max(atLeast, entry.Revision) {
 			entry = record.Entry{} // a replica has not removed it yet
 		}
-		gone := !entry.Live() || entry.ClaimID() != req.ID
-		broken := !gone && entry.Status == record.StatusBroken && !entry.Unreadable && !req.Immediately
+		gone := !entry.Live() || entry.ClaimID() != req.ID                                              //safety:break-shown
+		broken := !gone && entry.Status == record.StatusBroken && !entry.Unreadable && !req.Immediately //safety:break-once
 		switch {
 		case bucket.IsAny(err, bucket.ErrPermission) && shownBroken:
 			return nil // the leader's word is withheld from this user
 		case err != nil:
 			return fmt.Errorf("break lock %q: %w", req.Name, err)
-		case (gone || broken) && !confirmed:
+		case (gone || broken) && !confirmed: //safety:break-confirmed
 			atLeast, confirmed, shownBroken = max(atLeast, st.LastRevision), true, broken
 			continue
 		case broken:
@@ -144,19 +144,20 @@ func (a *Admin) breaking(entry record.Entry, req BreakRequest, serverTime time.T
 	}
 	b.Token = entry.TokenOrTicket()
 	b.Status, b.BrokenBy, b.Reason, b.BrokenAt = record.StatusBroken, a.b.Owner(), req.Reason, time.Now().UnixMilli()
-	ttl := entry.Record.TTL
-	if ttl == 0 { // not written by us: nobody's lease, nobody to wait for
+	// Not shorter than what it replaces: its holder may not have noticed yet.
+	ttl := entry.Record.TTL //safety:broken-outlasts
+	if ttl == 0 {           // not written by us: nobody's lease, nobody to wait for
 		ttl = a.s.TTL
 	}
 	if entry.Fixed && !entry.Unreadable {
 		// Two servers' clocks: the one that has stamped the record may be ahead.
-		age := max(serverTime.Sub(entry.Time)-record.OverdueSlack, 0)
-		ttl = max(clock.CeilSecond(ttl-age), time.Second)
+		age := max(serverTime.Sub(entry.Time)-record.OverdueSlack, 0) //safety:broken-age
+		ttl = max(clock.CeilSecond(ttl-age), time.Second)             //safety:broken-rest
 	}
 	b.TTL = int64(ttl / time.Second)
 	value, err := b.Encode()
 	w := kvstore.Write{Key: entry.Key, Value: value, Expect: entry.Revision, TTL: ttl}
-	if req.Immediately || entry.OverdueAt(serverTime) { // an overdue record has no holder to wait for
+	if req.Immediately || entry.OverdueAt(serverTime) { // an overdue record has no holder to wait for //safety:break-waits
 		w.Delete, w.TTL = true, 0
 	}
 	return w, err

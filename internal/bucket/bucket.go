@@ -45,6 +45,7 @@ type Bucket struct {
 	postman *Worker
 	life    context.Context
 	quit    context.CancelCauseFunc
+	closed  atomic.Bool
 }
 
 // processStart tells two processes with one pid apart.
@@ -80,8 +81,15 @@ func (b *Bucket) Instant() clock.Instant { return b.clock() }
 // closed; the cause says which.
 func (b *Bucket) Life() context.Context { return b.life }
 
-// Quit ends [Bucket.Life] with a cause.
-func (b *Bucket) Quit(cause error) { b.quit(cause) }
+// Quit ends [Bucket.Life]: the client is closed.
+func (b *Bucket) Quit() {
+	b.closed.Store(true)
+	b.quit(ErrClosed)
+}
+
+// Closed says whether the client is closed. The cause of [Bucket.Life] does not: the
+// connection may have been closed before.
+func (b *Bucket) Closed() bool { return b.closed.Load() }
 
 // StopPosting refuses further posts and waits for those under way, until ctx ends.
 func (b *Bucket) StopPosting(ctx context.Context) { b.postman.Stop(ctx) }

@@ -82,7 +82,7 @@ func (b *Bucket) AskOverdue(ctx context.Context, entry record.Entry) (bool, erro
 		return false, nil
 	}
 	st, err := b.Leader(ctx, AnswerTimeout)
-	return err == nil && entry.OverdueAt(st.Time), err
+	return err == nil && entry.OverdueAt(st.Time), err //safety:overdue-asked
 }
 
 // Overdue is [Bucket.AskOverdue] for a waiter, which asks again.
@@ -104,7 +104,7 @@ func (b *Bucket) Clear(ctx context.Context, entries []record.Entry) (rest []reco
 		return entries, err
 	}
 	for i, entry := range entries {
-		if entry.OverdueAt(st.Time) {
+		if entry.OverdueAt(st.Time) { //safety:place-overdue
 			err = b.DeleteOverdue(ctx, entry)
 			if err == nil {
 				continue

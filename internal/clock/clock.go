@@ -51,8 +51,8 @@ func Now() Instant {
 	now := time.Now()
 	mono := int64(now.Sub(clockBase))
 	moved := wallClock(now) - mono
-	if known := ahead.Load(); max(moved-known, known-moved) < clockNoise/2 {
-		if age := mono - asked.Load(); age >= 0 && age < lookAgain {
+	if known := ahead.Load(); max(moved-known, known-moved) < clockNoise/2 { //safety:suspend-noticed
+		if age := mono - asked.Load(); age >= 0 && age < lookAgain { //safety:suspend-asked
 			return Instant(mono + asleep.Load())
 		}
 	}

@@ -34,7 +34,7 @@ func RoundTTL(d time.Duration, fixed bool) (time.Duration, error) {
 	if fixed {
 		longest = MaxFixedTTL
 	}
-	if d < MinTTL || d > longest {
+	if d < MinTTL || d > longest { //safety:ttl-in-bounds
 		return 0, fmt.Errorf("%w: %v is not in [%v, %v]", ErrInvalidTTL, d, MinTTL, longest)
 	}
 	return CeilSecond(d), nil
@@ -42,7 +42,7 @@ func RoundTTL(d time.Duration, fixed bool) (time.Duration, error) {
 
 // CeilSecond rounds d up to whole seconds, in which the server counts.
 func CeilSecond(d time.Duration) time.Duration {
-	return (d + time.Second - 1) / time.Second * time.Second
+	return (d + time.Second - 1) / time.Second * time.Second //safety:lease-rounded-up
 }
 
 // Terms are the arithmetic of one lease.
@@ -55,7 +55,7 @@ type Terms struct {
 // fraction of it.
 func NewTerms(ttl time.Duration, fraction float64) Terms {
 	m := min(time.Duration(float64(ttl)*fraction), maxMargin)
-	return Terms{TTL: ttl, Margin: max(m, ttl/marginFloor)}
+	return Terms{TTL: ttl, Margin: max(m, ttl/marginFloor)} //safety:margin-floor
 }
 
 // TermsUntil returns the shortest terms whose validity lasts for d.
@@ -69,7 +69,8 @@ func TermsUntil(d time.Duration, fraction float64) (Terms, error) {
 			return Terms{}, fmt.Errorf("%w: %v and the margin are more than %v", ErrInvalidTTL, d, MaxFixedTTL)
 		}
 		t := NewTerms(ttl, fraction)
-		if t.TTL-t.Margin >= d {
+		// The validity has to last for d, and it ends a margin before the record.
+		if t.TTL-t.Margin >= d { //safety:until-covered
 			return t, nil
 		}
 		ttl += time.Second
@@ -79,7 +80,7 @@ func TermsUntil(d time.Duration, fraction float64) (Terms, error) {
 // renewAfter is how long after its sending a write is followed by a renewal:
 // at the given fraction of the TTL, and early enough to be tried again.
 func (t Terms) renewAfter(fraction float64) time.Duration {
-	return min(time.Duration(float64(t.TTL)*fraction), (t.TTL-t.Margin)*4/5)
+	return min(time.Duration(float64(t.TTL)*fraction), (t.TTL-t.Margin)*4/5) //safety:renewed-in-time
 }
 
 // together is the longest time by which a renewal is early to go with others.
@@ -98,4 +99,4 @@ func (t Terms) NextRenewal(sent Instant, fraction float64) Instant {
 // End is when the validity of a write ends that was sent at sent. It counts
 // from the sending, because the server starts its own count no earlier, and
 // stops a margin short, because clocks run apart.
-func (t Terms) End(sent Instant) Instant { return sent.Add(t.TTL - t.Margin) }
+func (t Terms) End(sent Instant) Instant { return sent.Add(t.TTL - t.Margin) } //safety:margin

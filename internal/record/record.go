@@ -222,7 +222,9 @@ func Decode(value []byte) (Body, error) {
 	if err := msgpack.NewDecoder(bytes.NewReader(value)).Decode(&b); err != nil {
 		return Body{}, fmt.Errorf("%w: %w", errUnreadable, err)
 	}
-	if b.Version != recordVersion || b.ID == "" || b.Status < StatusHeld || b.Status > StatusGranted || b.TTL < 0 || b.TTL > int64(clock.MaxFixedTTL/time.Second) {
+	// The fields of another version may mean something else, and a record without an id
+	// names no claim.
+	if b.Version != recordVersion || b.ID == "" || b.Status < StatusHeld || b.Status > StatusGranted || b.TTL < 0 || b.TTL > int64(clock.MaxFixedTTL/time.Second) { //safety:record-judged
 		return Body{}, errUnreadable
 	}
 	return b, nil
@@ -242,7 +244,7 @@ type Entry struct {
 // Of reads the record r.
 func Of(r kvstore.Record) Entry {
 	b, err := Decode(r.Value)
-	return Entry{Record: r, Body: b, Unreadable: err != nil}
+	return Entry{Record: r, Body: b, Unreadable: err != nil} //safety:unknown-owner
 }
 
 // Zero says whether there is no record at all.
@@ -282,7 +284,7 @@ const OverdueSlack = 300 * time.Millisecond
 // of the server's clock. A record without a TTL never ends, and one that cannot be
 // read belongs to an unknown holder.
 func (e Entry) OverdueAt(server time.Time) bool {
-	return e.Live() && !e.Unreadable && e.Record.TTL > 0 && !server.Before(e.Time.Add(e.Record.TTL+OverdueSlack))
+	return e.Live() && !e.Unreadable && e.Record.TTL > 0 && !server.Before(e.Time.Add(e.Record.TTL+OverdueSlack)) //safety:overdue
 }
 
 // Queue is the queue that the records of its places make, in the order of the
@@ -290,7 +292,7 @@ func (e Entry) OverdueAt(server time.Time) bool {
 func Queue(records []kvstore.Record) []Entry {
 	queue := make([]Entry, 0, len(records))
 	for _, r := range records {
-		if entry := Of(r); !entry.Unreadable && entry.Status == StatusWaiting {
+		if entry := Of(r); !entry.Unreadable && entry.Status == StatusWaiting { //safety:place-readable
 			queue = append(queue, entry)
 		}
 	}

@@ -82,7 +82,9 @@ func (k *kept) judge(entry record.Entry, revision uint64) {
 	var lost ending
 	var late lateness
 	own := entry.From(k.ID)
-	current := own && entry.Live() && entry.Status == k.Body.Status
+	// A broken record is the claim's own too, and ends the lease. That of a place says
+	// that it waits, before its renewals and after them.
+	current := own && entry.Live() && entry.Status == k.Body.Status //safety:found-current
 	switch {
 	case k.state != Held:
 	case current && entry.Revision <= k.last:
@@ -94,14 +96,15 @@ func (k *kept) judge(entry record.Entry, revision uint64) {
 		}
 	case current && entry.Renewal > 0 && entry.Renewal <= r.n:
 		// A renewal whose answer was lost. Its own sending counts.
-		late = k.confirmed(entry.Renewal, entry.Revision, k.s.b.Instant())
+		late = k.confirmed(entry.Renewal, entry.Revision, k.s.b.Instant()) //safety:found-sending
 		if late.k == nil {
 			if entry.Renewal < r.need { // the refused one was asked for
 				k.renewAgain(k.s.b.Instant())
 			}
 			k.moved()
 		}
-	case own && entry.Status == record.StatusBroken:
+	// The broken record keeps the others out until the holder has stopped.
+	case own && entry.Status == record.StatusBroken: //safety:found-broken
 		k.last = entry.Revision // its release deletes the broken record
 		lost = k.lose(ErrBroken, entry.BrokenBecause())
 	case own && entry.Live():
@@ -109,9 +112,11 @@ func (k *kept) judge(entry record.Entry, revision uint64) {
 		// after the granted record had gone.
 		late = lateness{k.lose(ErrLost, "its record is gone"), k, entry.Revision}
 	case entry.Live():
-		lost = k.lose(ErrLost, fmt.Sprintf("its record was replaced at revision %d", entry.Revision))
+		// Another claim has been granted.
+		lost = k.lose(ErrLost, fmt.Sprintf("its record was replaced at revision %d", entry.Revision)) //safety:found-replaced
 	default:
-		lost = k.lose(ErrLost, "its record was deleted")
+		// Nothing keeps the others out any more.
+		lost = k.lose(ErrLost, "its record was deleted") //safety:found-deleted
 	}
 	k.mu.Unlock()
 	lost.finish()

@@ -93,7 +93,7 @@ type leavings struct {
 func (k *kept) init(s *Session, g Granted, of duties) {
 	k.Granted, k.s, k.of = g, s, of
 	k.Body.ID, k.Body.Token, k.Body.Attempt = g.ID, g.Token, 0
-	k.terms, k.end, k.last, k.lastSent = g.Terms, g.Terms.End(g.Sent), g.Token, g.Sent
+	k.terms, k.end, k.last, k.lastSent = g.Terms, g.Terms.End(g.Sent), g.Token, g.Sent //safety:from-sending
 	k.renewals.want, k.renewals.asked = g.Terms, g.Sent
 	k.renewals.next = g.Terms.NextRenewal(g.Sent, s.RenewFraction)
 	k.slot.index = -1
@@ -106,7 +106,7 @@ func (k *kept) Status() (State, time.Duration, error) {
 	k.mu.Lock()
 	var lost ending
 	left := k.end.Sub(k.s.b.Instant())
-	if k.state == Held && left <= 0 {
+	if k.state == Held && left <= 0 { //safety:state-by-clock
 		lost = k.expire()
 	}
 	state, cause := k.state, k.cause
@@ -140,7 +140,8 @@ func (k *kept) renews() bool { return k.state == Held && k.of.automatic() }
 
 // due is when the renewer has to come back to the record. Under mu.
 func (k *kept) due() clock.Instant {
-	due := k.end
+	// At the end of the validity the context ends, whether the server answers or not.
+	due := k.end //safety:due-at-end
 	if k.renews() && !k.doubt.resolving {
 		due = min(due, k.renewals.next)
 	}
@@ -179,7 +180,7 @@ func (k *kept) tick(now clock.Instant) {
 // expire ends a record whose validity is over: as planned, if it was taken until that
 // time. Under mu.
 func (k *kept) expire() ending {
-	if k.capped && k.end >= k.until {
+	if k.capped && k.end >= k.until { //safety:planned-end
 		return k.lose(ErrEnded, "")
 	}
 	return k.lose(ErrLost, unconfirmed)

@@ -197,7 +197,7 @@ func (l *Lease) OnEnd(fn func()) (young clock.Instant, held bool) {
 func (l *Lease) Fresh() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.state == Held && l.renewals.n == 0 && l.s.b.Instant() < l.end
+	return l.state == Held && l.renewals.n == 0 && l.s.b.Instant() < l.end //safety:share-young
 }
 
 // Abandon stops the renewals of a lease whose holder has lost its handle, so
@@ -297,7 +297,7 @@ func (l *Lease) Release() error {
 	l.released = make(chan struct{})
 	defer close(l.released)
 	var lost ending
-	if l.s.b.Instant() >= l.end {
+	if l.s.b.Instant() >= l.end { //safety:release-judged
 		lost = l.expire()
 	}
 	was, end := l.state, l.end
@@ -305,7 +305,7 @@ func (l *Lease) Release() error {
 	cause := l.cause
 	l.mu.Unlock()
 	lost.finish()
-	released.finish()
+	released.finish() //safety:context-first
 
 	switch {
 	case was != Held && !working:
@@ -370,7 +370,8 @@ func (l *Lease) notified(ev kvstore.Event) {
 	entry := record.Of(ev.Record)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.state != Held || ev.Record.Revision <= l.last {
+	// Only what a renewal has proven since is old: the rest may be a break.
+	if l.state != Held || ev.Record.Revision <= l.last { //safety:break-notified
 		return
 	}
 	own := entry.From(l.kept.ID)

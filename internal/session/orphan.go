@@ -40,21 +40,28 @@ func (s *Session) Await(o *Orphan, drop func()) {
 	g.m[o] = struct{}{}
 	o.drop = drop
 	o.timer = time.AfterFunc(orphanLife, func() {
-		s.Settle(o)
-		s.Send(drop) // it may be the end of a subscription: I/O
+		if g.settle(o) {
+			s.Send(drop) // it may be the end of a subscription: I/O
+		}
 	})
 }
 
 // Settle ends the wait without calling its drop.
-func (s *Session) Settle(o *Orphan) {
-	g := &s.orphans
+func (s *Session) Settle(o *Orphan) { s.orphans.settle(o) }
+
+// settle says whether it is this call that has settled o.
+func (g *orphans) settle(o *Orphan) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if o.settled {
+		return false
+	}
 	o.settled = true
 	if o.timer != nil {
 		o.timer.Stop()
 		delete(g.m, o)
 	}
+	return true
 }
 
 func (g *orphans) close() {

@@ -36,4 +36,10 @@ func (p *Place) nextDuty(due clock.Instant) clock.Instant { return due }
 func (p *Place) perform(clock.Instant)                    {}
 func (p *Place) confirmed(uint64)                         {}
 func (p *Place) leave() leavings                          { return leavings{} }
-func (p *Place) over(leavings, EventType, *EndError)      { p.wake() }
+
+// over is part of [duties]. A place that had ended before wakes its waiter no more.
+func (p *Place) over(_ leavings, event EventType, _ *EndError) {
+	if event != 0 {
+		p.wake()
+	}
+}

@@ -48,7 +48,7 @@ func (k *kept) deleteWithin(d time.Duration) (found *EndError, err error) {
 		r := k.delete(s.work.ctx, record.StatusGone, begun, d, &a)
 		done <- r
 		if r.err != nil {
-			k.deleteLater()
+			k.deleteLater() //safety:release-goes-on
 		}
 	}()
 	stuck := time.NewTimer(d + d/10 - time.Since(begun))
@@ -197,7 +197,7 @@ func (t *tombstoning) refused(ctx context.Context, last uint64) (over bool, foun
 	b, id := t.k.s.b, t.k.ID
 	// As of a state that contains the last write known: a leader that was
 	// deposed refuses as well, and may have removed what was renewed since.
-	entry, err := b.Read(ctx, t.k.Key, max(last, t.revision))
+	entry, err := b.Read(ctx, t.k.Key, max(last, t.revision)) //safety:release-read
 	if err == nil && !entry.Zero() && entry.Revision < t.revision && !b.Alone() {
 		err = errBehind
 	}
@@ -206,15 +206,16 @@ func (t *tombstoning) refused(ctx context.Context, last uint64) (over bool, foun
 	// refused, or do so yet. Of an empty key a tombstone would show that for
 	// a second.
 	none := err == nil && entry.Zero() && time.Since(t.begun) < bucket.TombstoneLife
-	if last < t.revision && (entry.From(id) || !none && !b.Alone()) {
+	if last < t.revision && (entry.From(id) || !none && !b.Alone()) { //safety:release-deposed
 		t.unanswered = true
 	}
 	switch {
 	case err != nil:
 		return false, nil, err
-	case !entry.From(id) && (t.unanswered || t.broken != nil):
+	case !entry.From(id) && (t.unanswered || t.broken != nil): //safety:release-unanswered
 		return true, t.broken, nil // deleted by an earlier try, and taken since
-	case !entry.From(id):
+	// The next holder's record stays.
+	case !entry.From(id): //safety:release-own
 		return true, &EndError{Name: t.k.Name, Token: t.k.Token, Kind: ErrLost, Why: "its record was gone when it was to be released"}, nil
 	case entry.Deleted && entry.Status == record.StatusBroken:
 		return true, t.brokenBy(entry), nil

@@ -46,7 +46,7 @@ func (k *kept) renew() {
 	now := k.s.b.Instant()
 	r.sent = append(r.sent, renewal{n: n, at: now, terms: t})
 	r.asked = now
-	if end := t.End(now); end < k.end {
+	if end := t.End(now); end < k.end { //safety:shorter-at-once
 		// From here on the record may have the shorter life.
 		k.end = end
 		k.moved()
@@ -93,7 +93,7 @@ func (k *kept) renewed(n uint64, a kvstore.Answer) {
 			// Also where nothing is there any more: a leader that was deposed
 			// refuses as well, and may have removed what was renewed since. A
 			// state that contains the last confirmation shows the truth.
-			at := max(conflict.Last, k.last)
+			at := max(conflict.Last, k.last) //safety:renewal-refused
 			k.doubt.resolving = true
 			k.s.Background(func(ctx context.Context) { k.resolve(ctx, at, true) })
 		case conflict.Last == k.last && n == r.n && n >= r.need:
@@ -132,7 +132,7 @@ func (k *kept) confirmed(n, revision uint64, now clock.Instant) lateness {
 	switch {
 	case k.state == Released:
 		return lateness{} // the release deletes whatever there is
-	case k.state == Held && now < k.end:
+	case k.state == Held && now < k.end: //safety:late-renewal
 		for i, s := range k.renewals.sent {
 			if s.n == n {
 				k.prolong(i, revision)
@@ -140,7 +140,7 @@ func (k *kept) confirmed(n, revision uint64, now clock.Instant) lateness {
 			}
 		}
 		return lateness{} // confirmed, or older than what is confirmed already
-	case k.state == Lost && k.cause.Kind != ErrLost:
+	case k.state == Lost && k.cause.Kind != ErrLost: //safety:closed-not-deleted
 		return lateness{} // closed: the work may still be stopping
 	}
 	return lateness{k.lose(ErrLost, "the confirmation of its renewal came after its validity had ended"), k, revision}
@@ -161,8 +161,9 @@ func (k *kept) prolong(i int, revision uint64) {
 		k.last, k.lastSent = revision, s.at
 	}
 	k.terms = s.terms
-	k.end = max(k.end, s.terms.End(s.at))
-	if k.capped {
+	k.end = max(k.end, s.terms.End(s.at)) //safety:renewal-from-sending
+	// The renewals of a gate must not outlast the time that its lock was taken until.
+	if k.capped { //safety:until-kept
 		k.end = min(k.end, k.until)
 	}
 	r.retries = 0

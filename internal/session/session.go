@@ -47,7 +47,7 @@ type Session struct {
 	b        *bucket.Bucket
 	renewer  *renewer
 	orphans  orphans
-	sender   *bucket.Worker // all I/O of the renewer
+	sender   *bucket.Worker // I/O of the renewer, and the ends of watches
 	notifier notifier
 	work     work
 
@@ -113,7 +113,7 @@ func (s *Session) Verify(ctx context.Context) {
 	switch {
 	case err == nil:
 	case bucket.IsAny(err, kvstore.ErrRemade, kvstore.ErrNotFound):
-		s.renewer.loseAll(err.Error())
+		s.renewer.loseAll(err.Error()) //safety:bucket-gone
 		if errors.Is(err, kvstore.ErrRemade) {
 			err = nil // the new one was verified
 		}
@@ -130,7 +130,7 @@ func (s *Session) Verify(ctx context.Context) {
 // Healthy returns nil, or all that endangers the locks: the connection, a stream
 // that accepts no writes, the bucket, renewals without an answer.
 func (s *Session) Healthy() error {
-	if cause := context.Cause(s.b.Life()); errors.Is(cause, bucket.ErrClosed) {
+	if s.b.Closed() {
 		return bucket.ErrClosed
 	}
 	s.mu.Lock()

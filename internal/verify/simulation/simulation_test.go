@@ -482,7 +482,7 @@ func (m *sim) close() {
 	}
 	m.store.Close()
 	synctest.Wait()
-	if n := testutil.Goroutines("locks/internal/lease.") + testutil.Goroutines("locks/kvstore."); n > 0 {
+	if n := testutil.Goroutines("locks/internal/session.") + testutil.Goroutines("locks/internal/bucket.") + testutil.Goroutines("locks/internal/acquire.") + testutil.Goroutines("locks/internal/admin.") + testutil.Goroutines("locks/kvstore."); n > 0 {
 		m.rec.Left(fmt.Sprintf("%d goroutines", n))
 	}
 	m.rec.Left(history.KeysLeft(m.t, m.raw)...)
