@@ -16,7 +16,7 @@ type head struct {
 	watch  kvstore.Watch // nil: the timers remain
 	back   backstop
 	late   lateness
-	expect uint64        // what the last claim expected
+	expect uint64        // the revision that the last claim expected
 	due    clock.Instant // the next read: a notification, which can be forged, never puts it off
 }
 
