@@ -28,7 +28,8 @@ var (
 	ErrLost = session.ErrLost
 	// ErrBroken: an operator ended the lock. It matches [ErrLost] too.
 	ErrBroken = session.ErrBroken
-	// ErrReleased: the lock was unlocked.
+	// ErrReleased: the lock was unlocked, or the claim that [Client.Break] was to end
+	// is gone.
 	ErrReleased = session.ErrReleased
 	// ErrEnded: an [Until] lock was held to its planned end. It does not match
 	// [ErrLost].
