@@ -203,7 +203,8 @@ func verify(want Config, info *jetstream.StreamInfo) (warnings []string, err err
 // to the values of cfg, where cfg has them. [Examine] reports the settings that are left.
 //
 // If the bucket would still be unfit, it has to be re-created, and the result is c
-// unchanged. So it is if nothing is wrong. The method does no I/O.
+// unchanged. So it is if nothing is wrong. The method does no I/O. The error matches
+// [ErrInvalidKey] if cfg has a name that no bucket can have.
 func (cfg Config) Repaired(c jetstream.StreamConfig) (jetstream.StreamConfig, error) {
 	right, err := cfg.StreamConfig()
 	if err != nil {

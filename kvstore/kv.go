@@ -18,9 +18,12 @@ type KV interface {
 	// all the same, for a minute at most: nats.go holds a mutex while it writes to a
 	// network that accepts no bytes.
 	//
-	// A non-nil error means that Send sent nothing, and done is not called. Otherwise
-	// the store calls done at most once, on a goroutine of its own, when an answer
-	// arrives, however late. done must not block. Without an answer the outcome is
+	// A non-nil error means that Send sent nothing, and done is not called. It matches
+	// [ErrInvalidKey], [ErrInvalidTTL], [ErrClosed] or [ErrUnavailable], or says that
+	// the value has more than [MaxRecord] bytes.
+	//
+	// Otherwise the store calls done at most once, on a goroutine of its own, when an
+	// answer arrives, however late. done must not block. Without an answer the outcome is
 	// unknown: the server has applied the write, will apply it later, or never will.
 	// The returned function drops interest in the answer.
 	Send(w Write, done func(Answer)) (forget func(), err error)
@@ -36,6 +39,9 @@ type KV interface {
 	// With min = 0 any replica may answer, with a state that may lag. With min > 0, a
 	// revision of this key or another, the answer is from a state that contains
 	// revision min. When the first replica lacks it, Get asks the stream's leader.
+	//
+	// Other errors match [ErrInvalidKey], [ErrUnavailable], [ErrPermission],
+	// [ErrClosed] or ctx's error.
 	Get(ctx context.Context, key string, min uint64) (Record, error)
 
 	// List returns the live records whose keys match a pattern (NATS wildcards), in the
@@ -45,6 +51,9 @@ type KV interface {
 	// All records are from one state if one request can read them. Otherwise a record
 	// may be of a later state than the others, or of an older one if a replica lags
 	// (see Current). Options read fewer records, or one more.
+	//
+	// Errors match [ErrInvalidKey], [ErrInvalidOption], [ErrUnavailable],
+	// [ErrPermission], [ErrClosed] or ctx's error.
 	List(ctx context.Context, pattern string, min uint64, opts ...ListOption) (Listing, error)
 
 	// Alone says whether the bucket has neither replicas nor mirrors, as far as the
@@ -65,7 +74,8 @@ type KV interface {
 	Watch(pattern string, deliver func(Event)) (Watch, error)
 
 	// State asks the stream's leader for its state and for the keys under
-	// pattern ("" for none).
+	// pattern ("" for none). Errors match [ErrNotFound] when there is no bucket,
+	// [ErrInvalidKey], [ErrUnavailable], [ErrPermission], [ErrClosed] or ctx's error.
 	State(ctx context.Context, pattern string) (State, error)
 
 	// Now estimates the wall clock of the servers, without I/O. It is the local clock,
@@ -74,8 +84,8 @@ type KV interface {
 
 	// Verify reads the settings of the bucket again. It returns nil if this is the
 	// bucket that the store opened and it is safe. The error matches
-	// [ErrBucketConfig], [ErrNotFound] (deleted), [ErrRemade] (deleted and re-created)
-	// or [ErrUnavailable].
+	// [ErrBucketConfig], [ErrNotFound] (deleted), [ErrRemade] (deleted and re-created),
+	// [ErrUnavailable], [ErrPermission], [ErrClosed] or ctx's error.
 	Verify(ctx context.Context) error
 
 	// OnConnection registers fn, which the store calls on changes of the connection,

@@ -204,18 +204,25 @@ func (s *Store) write(ctx context.Context, w Write) (uint64, error) {
 	return a.Revision, a.Err
 }
 
-// Create writes a record under a key that must have none, not even a
-// tombstone, and returns its revision. The error matches [ErrExists] (and is a
-// *[ConflictError]) when there is one, [ErrInFlight] when a write is being
-// replicated, and [ErrInvalidKey] or [ErrInvalidTTL] before any I/O. When ctx
-// ends or no answer comes the outcome is unknown.
+// Create writes a record under a key that must have none, not even a tombstone. The
+// server removes the record after ttl, which is rounded up to whole seconds. ttl has to be
+// more than 0 and at most 366 days, and the value at most [MaxRecord] bytes long.
+//
+// Create returns the record's revision, or an error. It has written nothing if the error
+// matches [ErrExists] (a *[ConflictError]: the key has a record), [ErrInFlight],
+// [ErrNoStream], or, before any I/O, [ErrInvalidKey] or [ErrInvalidTTL]. A value that is
+// too long is refused before any I/O too.
+//
+// After every other error the outcome may be unknown. The error matches [ErrUnavailable]
+// if ctx ended or no answer came within 5 s, and [ErrClosed] if the store is closed. It
+// matches [ErrPermission] if the server refuses this user the write or its answer.
 func (s *Store) Create(ctx context.Context, key string, value []byte, ttl time.Duration) (uint64, error) {
 	return s.write(ctx, Write{Key: key, Value: value, TTL: ttl})
 }
 
 // CreateGuarded is Create on the condition that the last revision of the literal key
 // guard is expect (0: it does not exist). It does not check the revision of key itself,
-// so key should be new.
+// so key should be new. The error matches [ErrConflict] if guard has another revision.
 func (s *Store) CreateGuarded(ctx context.Context, key string, value []byte, ttl time.Duration, guard string, expect uint64) (uint64, error) {
 	if err := checkKey(guard); err != nil {
 		return 0, err
