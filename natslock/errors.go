@@ -58,7 +58,7 @@ type LockedError struct {
 	// Holder held the lock at a moment during the call. It is nil if this library
 	// cannot read the record, and if the lock is free and other clients are queued.
 	Holder *Holder
-	// Own says that this client holds the lock itself.
+	// Own is true when this client holds the lock itself.
 	Own bool
 	// Queued is the number of waiters.
 	Queued int
@@ -93,7 +93,7 @@ func (e *LockedError) Is(target error) bool { return target == ErrLocked }
 // the error of the context that ended the wait.
 type TimeoutError struct {
 	Name   string
-	Waited time.Duration
+	Waited time.Duration // from the call to giving up
 	// Holder held the lock when the client last read it. It is nil if unknown.
 	Holder *Holder
 	// Position is the place in the queue, from 1, when the client last read it. It

@@ -56,11 +56,11 @@ func (t EventType) String() string {
 type Event struct {
 	Type EventType
 	Kind Kind
-	// Mode tells readers and writers apart. Watch only.
+	// Mode is that of the holder or waiter. Watch only.
 	Mode Mode
 	Name string
 	ID   string // of the claim
-	// Token is the fencing token, or the ticket of a waiter.
+	// Token is the fencing token of a holder, or the ticket of a waiter.
 	Token uint64
 	Time  time.Time
 	// Waited is the time from the call to the grant, or to giving up. Watch reports

@@ -101,7 +101,7 @@ type Holder struct {
 	Unreadable bool
 }
 
-// Broken describes the break of a lock.
+// Broken describes a break: the operator, the reason and the time.
 type Broken struct {
 	By, Reason string
 	At         time.Time // by the operator's clock

@@ -40,7 +40,8 @@ var (
 
 // WithJetStream reaches the bucket through js: a JetStream domain
 // (jetstream.NewWithDomain) or an API prefix. The default is the connection's own
-// account and domain. All clients that exclude each other must reach the same bucket.
+// account and domain. All clients that are to exclude each other must reach the same
+// bucket.
 func WithJetStream(js jetstream.JetStream) Option {
 	return func(c *config) error {
 		if js == nil {

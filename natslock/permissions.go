@@ -16,9 +16,9 @@ import (
 type Role int
 
 const (
-	// RoleUser takes locks, waits for them and reads them.
+	// RoleUser takes locks, waits for them and inspects them.
 	RoleUser Role = iota
-	// RoleOperator reads locks and breaks them. It cannot queue.
+	// RoleOperator inspects locks and breaks them. It cannot queue.
 	RoleOperator
 	// RoleAdmin is user and operator, and creates, repairs and deletes the bucket.
 	RoleAdmin
