@@ -209,9 +209,11 @@ func TestBreakOnlyWhoWasShown(t *testing.T) {
 		require.Empty(t, p.take(t, other.nc), "it is broken already")
 		require.Equal(t, "first", inspect(t, other.Client, "l").Holder.Broken.Reason)
 
-		// An id stays that of the holder through renewals, and so does a break.
+		// Id and token stay those of the holder through renewals, and a break finds it.
 		l = mustLock(t, holder.Client, "m")
 		time.Sleep(time.Minute)
+		shown := inspect(t, other.Client, "m").Holder
+		require.Equal(t, []any{l.ID(), l.Token()}, []any{shown.ID, shown.Token})
 		breakLock(t, other.Client, l, "")
 	})
 }
