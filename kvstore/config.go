@@ -43,8 +43,8 @@ type Config struct {
 	// replica loses every record when its server restarts: it is refused
 	// unless memory storage is asked for here.
 	Storage jetstream.StorageType
-	// MaxBytes limits the size of a bucket that has to be made; 0: no limit.
-	// A full bucket refuses new records, it never evicts live ones.
+	// MaxBytes limits the size, in bytes, of a bucket that Open creates. 0 means no
+	// limit. A full bucket refuses new records, and never evicts live ones.
 	MaxBytes int64
 	// Placement says where a bucket that has to be made is placed.
 	Placement *jetstream.Placement
@@ -78,7 +78,8 @@ func subjectPrefix(bucket string) string { return "$KV." + bucket + "." }
 
 // StreamConfig returns the stream that cfg stands for, as it is created when
 // the bucket is missing; for declarative tools. Each call makes a new
-// notification id and a new first sequence.
+// notification id and a new first sequence. It does no I/O. The error matches
+// [ErrInvalidKey] if cfg has a name that no bucket can have.
 func (cfg Config) StreamConfig() (jetstream.StreamConfig, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {

@@ -13,11 +13,11 @@ var (
 	// ErrInFlight: another write to the key or its guard is being replicated, and
 	// may succeed or fail. Try again after a short pause.
 	ErrInFlight = errors.New("a write is in flight")
-	// ErrNotFound: there is no record under the key.
+	// ErrNotFound: there is no record under the key, or no bucket.
 	ErrNotFound = errors.New("key not found")
 	// ErrInvalidKey: the key is not valid. The store sent nothing.
 	ErrInvalidKey = errors.New("invalid key")
-	// ErrInvalidTTL: the TTL is zero, negative or too large. The store sent nothing.
+	// ErrInvalidTTL: the TTL is zero, negative or above 366 days. The store sent nothing.
 	ErrInvalidTTL = errors.New("invalid TTL")
 	// ErrInvalidOption: an option is nil. The store sent nothing.
 	ErrInvalidOption = errors.New("invalid option")

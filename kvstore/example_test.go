@@ -209,6 +209,68 @@ func ExampleStore_Send() {
 	// Output: true <nil>
 }
 
+// State reads the keys from the stream's leader, tombstones included.
+func ExampleStore_State() {
+	ctx := context.Background()
+	s, done := opened()
+	defer done()
+
+	revision, err := s.Create(ctx, "a.1", nil, time.Minute)
+	if err != nil {
+		log.Fatal(err)
+	}
+	st, err := s.State(ctx, "a.*")
+	fmt.Println(st.Keys, st.LastRevision >= revision, st.Replicas, err)
+	// Output: [a.1] true 1 <nil>
+}
+
+// Verify finds that another user has deleted the bucket.
+func ExampleStore_Verify() {
+	ctx := context.Background()
+	nc, stop := example.Connect()
+	defer stop()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		log.Fatal(err)
+	}
+	s, err := kvstore.Open(ctx, js, kvstore.Config{Bucket: "sessions"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer s.Close()
+
+	fmt.Println(s.Verify(ctx))
+	if err := js.DeleteKeyValue(ctx, "sessions"); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println("deleted:", errors.Is(s.Verify(ctx), kvstore.ErrNotFound))
+	// Output:
+	// <nil>
+	// deleted: true
+}
+
+// Healthy asks no server: it knows the answers to the last writes.
+func ExampleStore_Healthy() {
+	nc, stop := example.Connect()
+	defer stop()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		log.Fatal(err)
+	}
+	s, err := kvstore.Open(context.Background(), js, kvstore.Config{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer s.Close()
+
+	fmt.Println(s.Healthy())
+	nc.Close()
+	fmt.Println("connection closed:", errors.Is(s.Healthy(), kvstore.ErrUnavailable))
+	// Output:
+	// <nil>
+	// connection closed: true
+}
+
 // The stream of a bucket, for tools that create streams themselves.
 func ExampleConfig_StreamConfig() {
 	stream, err := kvstore.Config{Bucket: "locks", Replicas: 3}.StreamConfig()

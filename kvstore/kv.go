@@ -69,8 +69,9 @@ type KV interface {
 	// caller stops the watch. It delivers no initial state. deliver runs on goroutines
 	// of the store, several calls at a time perhaps, and must not block.
 	//
-	// The error matches [ErrNoWatch] for a bucket that does not publish its changes.
-	// For a closed connection it is the connection's error.
+	// The error matches [ErrNoWatch] for a bucket that does not publish its changes, and
+	// otherwise [ErrInvalidKey] or [ErrClosed]. For a closed connection it matches
+	// [ErrUnavailable] and the connection's error.
 	Watch(pattern string, deliver func(Event)) (Watch, error)
 
 	// State asks the stream's leader for its state and for the keys under

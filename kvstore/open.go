@@ -208,7 +208,8 @@ func (s *Store) adopt(info *jetstream.StreamInfo) error {
 
 // Verify reads the bucket's settings again, because other users can change them or
 // delete the bucket. It returns nil, or an error matching [ErrBucketConfig],
-// [ErrNotFound] (the bucket is gone), [ErrRemade] or [ErrUnavailable].
+// [ErrNotFound] (the bucket is gone) or [ErrRemade]. Other errors match
+// [ErrUnavailable], [ErrPermission], [ErrClosed] or ctx's error.
 func (s *Store) Verify(ctx context.Context) error {
 	info, err := s.info(ctx, infoRequest{}, false)
 	if err != nil {
