@@ -41,7 +41,7 @@
 //
 // # Leases
 //
-// A lock has a TTL: 15 s by default, from 1 s to 24 h in whole seconds. The client
+// A lock has a TTL: 15 s by default, 1 s to 24 h, rounded up to whole seconds. The client
 // renews it every third of the TTL. [NoRenew] and [Until] take leases that the client
 // does not renew, for up to a year.
 //
