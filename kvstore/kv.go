@@ -18,11 +18,13 @@ type KV interface {
 	// all the same, for a minute at most: nats.go holds a mutex while it writes to a
 	// network that accepts no bytes.
 	//
-	// A non-nil error means that Send sent nothing, and done is not called. Otherwise
-	// the store calls done at most once, on a goroutine of its own, when an answer
-	// arrives, however late. done must not block. Without an answer the outcome is
-	// unknown: the server has applied the write, will apply it later, or never will.
-	// The returned function drops interest in the answer.
+	// A non-nil error means that Send sent nothing, and done is not called. It matches
+	// [ErrInvalidKey], [ErrInvalidTTL], [ErrClosed] or [ErrUnavailable], or says that
+	// the value is too long. Otherwise the store calls done at most once, on a
+	// goroutine of its own, when an answer arrives, however late. done must not block.
+	// Without an answer the outcome is unknown: the server has applied the write, will
+	// apply it later, or never will. The returned function drops interest in the
+	// answer.
 	Send(w Write, done func(Answer)) (forget func(), err error)
 
 	// Denied reports whether the server has lately refused this user writes to key. It
@@ -31,7 +33,8 @@ type KV interface {
 	Denied(key string) error
 
 	// Get returns the record under key, or the tombstone there (see [Record.Deleted]).
-	// The error matches [ErrNotFound] when the key has neither.
+	// The error matches [ErrNotFound] when the key has neither. Other errors match
+	// [ErrInvalidKey], [ErrUnavailable], [ErrPermission], [ErrClosed] or ctx's error.
 	//
 	// With min = 0 any replica may answer, with a state that may lag. With min > 0, a
 	// revision of this key or another, the answer is from a state that contains
@@ -45,6 +48,9 @@ type KV interface {
 	// All records are from one state if one request can read them. Otherwise a record
 	// may be of a later state than the others, or of an older one if a replica lags
 	// (see Current). Options read fewer records, or one more.
+	//
+	// The error matches [ErrInvalidKey], [ErrInvalidOption], [ErrUnavailable],
+	// [ErrPermission], [ErrClosed] or ctx's error.
 	List(ctx context.Context, pattern string, min uint64, opts ...ListOption) (Listing, error)
 
 	// Alone says whether the bucket has neither replicas nor mirrors, as far as the
@@ -65,7 +71,8 @@ type KV interface {
 	Watch(pattern string, deliver func(Event)) (Watch, error)
 
 	// State asks the stream's leader for its state and for the keys under
-	// pattern ("" for none).
+	// pattern ("" for none). Errors match [ErrNotFound] when there is no bucket,
+	// [ErrInvalidKey], [ErrUnavailable], [ErrPermission], [ErrClosed] or ctx's error.
 	State(ctx context.Context, pattern string) (State, error)
 
 	// Now estimates the wall clock of the servers, without I/O. It is the local clock,

@@ -204,18 +204,25 @@ func (s *Store) write(ctx context.Context, w Write) (uint64, error) {
 	return a.Revision, a.Err
 }
 
-// Create writes a record under a key that must have none, not even a
-// tombstone, and returns its revision. The error matches [ErrExists] (and is a
-// *[ConflictError]) when there is one, [ErrInFlight] when a write is being
-// replicated, and [ErrInvalidKey] or [ErrInvalidTTL] before any I/O. When ctx
-// ends or no answer comes the outcome is unknown.
+// Create writes a record under a key that must have none, not even a tombstone. The
+// server removes the record after ttl: more than 0, at most 366 days, rounded up to
+// whole seconds. The value has at most [MaxRecord] bytes.
+//
+// It returns the record's revision, or an error. When the key has a record, the error
+// is a *[ConflictError], which matches [ErrExists]. While another write to the key is
+// being replicated it matches [ErrInFlight]. It can match [ErrPermission] or
+// [ErrNoStream], and before any I/O [ErrInvalidKey], [ErrInvalidTTL] or [ErrClosed].
+//
+// The outcome is unknown if ctx ends or no answer comes within 5 s. The error then
+// matches [ErrUnavailable], and not ErrNoStream.
 func (s *Store) Create(ctx context.Context, key string, value []byte, ttl time.Duration) (uint64, error) {
 	return s.write(ctx, Write{Key: key, Value: value, TTL: ttl})
 }
 
 // CreateGuarded is Create on the condition that the last revision of the literal key
-// guard is expect (0: it does not exist). It does not check the revision of key itself,
-// so key should be new.
+// guard is expect (0: it does not exist). The error matches [ErrConflict] if guard has
+// another revision. CreateGuarded does not check the revision of key itself, so key
+// should be new.
 func (s *Store) CreateGuarded(ctx context.Context, key string, value []byte, ttl time.Duration, guard string, expect uint64) (uint64, error) {
 	if err := checkKey(guard); err != nil {
 		return 0, err

@@ -28,7 +28,8 @@ var (
 	ErrLost = session.ErrLost
 	// ErrBroken: an operator ended the lock. It matches [ErrLost] too.
 	ErrBroken = session.ErrBroken
-	// ErrReleased: the lock was unlocked.
+	// ErrReleased: the lock was unlocked, or the claim that [Client.Break] was to end
+	// is gone.
 	ErrReleased = session.ErrReleased
 	// ErrEnded: an [Until] lock was held to its planned end. It does not match
 	// [ErrLost].
@@ -92,7 +93,7 @@ func (e *LockedError) Is(target error) bool { return target == ErrLocked }
 // the error of the context that ended the wait.
 type TimeoutError struct {
 	Name   string
-	Waited time.Duration
+	Waited time.Duration // from the call to giving up
 	// Holder held the lock when the client last read it. It is nil if unknown.
 	Holder *Holder
 	// Position is the place in the queue, from 1, when the client last read it. It

@@ -56,7 +56,7 @@ func (t EventType) String() string {
 type Event struct {
 	Type EventType
 	Kind Kind
-	// Mode tells readers and writers apart. Watch only.
+	// Mode is that of the holder or waiter. Watch only.
 	Mode Mode
 	Name string
 	ID   string // of the claim

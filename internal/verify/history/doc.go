@@ -40,7 +40,7 @@
 //
 // # Exceptions
 //
-// A break with Now, a deletion by hand and a bucket made again are exceptions to
+// An immediate break, a deletion by hand and a re-created bucket are exceptions to
 // mutual exclusion and to the order of tokens. They excuse the claim whose record
 // they removed, against those who came behind it and got in after that, and
 // nobody else. The stream says whose record that was; the history must have the
