@@ -546,7 +546,7 @@ func TestLeaseEarlyWarning(t *testing.T) {
 	})
 }
 
-// A warning that takes its time delays neither the keeper nor other locks.
+// A warning that takes its time delays neither the renewer nor other locks.
 func TestLeaseEarlyWarningBlocks(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := join(t, s)
@@ -581,7 +581,7 @@ func TestLeaseDay(t *testing.T) {
 }
 
 // A lock is the clock's first: it is seen as lost at its end also by those who do
-// not wait for the keeper, and Unlock says so.
+// not wait for the renewer, and Unlock says so.
 func TestLeaseUnlockAfterTheEnd(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, other := join(t, s), join(t, s)

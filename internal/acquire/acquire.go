@@ -97,7 +97,7 @@ func (a *acquisition) atOnce() result {
 		}
 		revision, a.named = r.entry.Revision, r.entry.Revision
 	}
-	return a.look(revision)
+	return a.survey(revision)
 }
 
 // bid repeats attempts, under new claims where one is lost, until something

@@ -94,7 +94,7 @@ type drain struct {
 	a        *acquisition
 	gate     *session.Lease
 	departed departures
-	sight    *sight
+	mailbox  *mailbox
 	watch    kvstore.Watch // nil: not yet
 	back     backstop
 	late     lateness
@@ -107,7 +107,7 @@ type drain struct {
 // drain waits until no reader is left behind the gate. It returns granted when the lock is
 // the writer's, lost when the gate is gone.
 func (a *acquisition) drain(gate *session.Lease) result {
-	d := drain{a: a, gate: gate, sight: newSight(), back: backstop{place: a.placeTTL()}}
+	d := drain{a: a, gate: gate, mailbox: newMailbox(), back: backstop{place: a.placeTTL()}}
 	d.departed.gone, d.departed.notified = make(map[string]bool), make(map[string]uint64)
 	defer func() {
 		if d.watch != nil {
@@ -246,7 +246,7 @@ func (d *drain) subscribe(alone bool) bool {
 		case kvstore.Deleted:
 			d.departed.note(ev.Record.Key, ev.Record.Revision)
 		}
-		d.sight.poke()
+		d.mailbox.poke()
 	})
 	if err != nil {
 		return false
@@ -285,7 +285,7 @@ func (d *drain) wait(pause time.Duration) {
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
 	select {
-	case <-d.sight.wake:
+	case <-d.mailbox.wake:
 	case <-timer.C:
 	case <-d.gate.Context().Done():
 	case <-d.a.ctx.Done():

@@ -22,9 +22,9 @@ type head struct {
 
 // first waits for the lock at the head of the queue.
 func (a *acquisition) first(place *session.Place) result {
-	a.sight.turn(a.keys.Gate)
+	a.mailbox.turn(a.keys.Gate)
 	h := head{a: a, place: place, back: backstop{place: a.placeTTL()}, due: a.c.b.Instant()}
-	if w, err := a.c.b.Watch(a.keys.Gate, a.sight.deliver); err == nil {
+	if w, err := a.c.b.Watch(a.keys.Gate, a.mailbox.deliver); err == nil {
 		defer w.Stop()
 		w.Track(kvstore.Record{})
 		h.watch = w
@@ -61,7 +61,7 @@ func (h *head) await() result {
 		timer := time.NewTimer(h.schedule(left))
 		r, decided := result{}, false
 		select {
-		case <-a.sight.wake:
+		case <-a.mailbox.wake:
 			r, decided = h.notified()
 		case <-timer.C:
 			switch {
@@ -111,7 +111,7 @@ func (h *head) schedule(left time.Duration) time.Duration {
 // notified judges a notification; false: it decides nothing.
 func (h *head) notified() (result, bool) {
 	a := h.a
-	ev, recheck := a.sight.take()
+	ev, recheck := a.mailbox.take()
 	switch {
 	case h.place.Gone():
 		return result{outcome: requeue}, true

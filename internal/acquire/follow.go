@@ -39,9 +39,9 @@ type idleness struct {
 // follow waits behind the predecessor until it has gone, and then reads the queue
 // again (relist) or is the first (compete).
 func (a *acquisition) follow(place *session.Place, pred record.Entry) result {
-	a.sight.turn(pred.Key)
+	a.mailbox.turn(pred.Key)
 	f := follower{a: a, pred: pred, back: backstop{place: a.placeTTL()}}
-	if w, err := a.c.b.Watch(pred.Key, a.sight.deliver); err == nil {
+	if w, err := a.c.b.Watch(pred.Key, a.mailbox.deliver); err == nil {
 		defer w.Stop()
 		w.Track(kvstore.Record{}) // also when a clock says that the record is over
 		f.watch = w
@@ -54,8 +54,8 @@ func (a *acquisition) follow(place *session.Place, pred record.Entry) result {
 	defer timer.Stop()
 	for {
 		select {
-		case <-a.sight.wake:
-			ev, recheck := a.sight.take()
+		case <-a.mailbox.wake:
+			ev, recheck := a.mailbox.take()
 			switch {
 			case place.Gone():
 				return result{outcome: requeue}

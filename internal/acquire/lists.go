@@ -31,7 +31,7 @@ type reach struct {
 
 const (
 	// longQueue is how many waiters make a queue too long to be read whole by
-	// each who joins it.
+	// each newcomer.
 	longQueue = 32
 	// reachFor is how long a queue stays marked as long.
 	reachFor = time.Second

@@ -35,7 +35,7 @@ func (a *acquisition) confirmed(r result) result {
 			return a.noAnswer(err)
 		}
 		shown, queue := r, a.queue
-		r, sure = a.look(a.asOf), true
+		r, sure = a.survey(a.asOf), true
 		if r.outcome == failed && bucket.IsAny(r.err, bucket.ErrPermission) && (shown.entry.Live() || queue != nil && *queue > 0) {
 			a.queue = queue
 			return shown // the leader's word is withheld from this user

@@ -20,7 +20,7 @@ const (
 
 // wait queues for the lock until a result is final.
 func (a *acquisition) wait() result {
-	a.sight = newSight()
+	a.mailbox = newMailbox()
 	recent := &a.c.b.Recent
 	for {
 		place, r := a.enqueue()
@@ -64,7 +64,7 @@ func (a *acquisition) enqueue() (*session.Place, result) {
 		switch r.outcome {
 		case granted:
 			g := r.grant(b.cur)
-			place := c.s.Queue(g, a.sight.poke)
+			place := c.s.Queue(g, a.mailbox.poke)
 			a.bid.draft.queued = true
 			c.s.Notify(a.parent, session.Event{Type: session.EventQueued, Kind: g.Kind, Name: g.Name, ID: g.ID, Token: g.Token})
 			return place, r

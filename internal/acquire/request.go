@@ -48,7 +48,7 @@ type acquisition struct {
 	asOf     uint64       // a revision that the bucket had reached during this call; 0: not asked for
 	named    uint64       // by the leader, during this call, as the last revision of the gate; 0: nothing
 
-	sight       *sight         // of the record that it waits for
+	mailbox     *mailbox       // of the record that it waits for
 	place       *session.Place // in the queue, when granted from there
 	placeStatus record.Status  // for the tombstone of the place
 }

@@ -194,7 +194,7 @@ func (s *shares) end(sh *share) {
 	}
 }
 
-// close ends the sharing of a lease; those who share it go on.
+// close ends the sharing of a lease; its guests go on.
 func (s *shares) close(sh *share) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -110,7 +110,7 @@ func (a *Admin) Break(ctx context.Context, req BreakRequest) error {
 		case bucket.IsAny(err, bucket.ErrPermission, kvstore.ErrClosed), try == breakTries:
 			return fmt.Errorf("break lock %q: %w", req.Name, err)
 		case conflict == nil:
-			// In flight, or unknown: what is there now tells.
+			// In flight, or unknown: the next read shows the outcome.
 			if clock.Sleep(ctx, clock.ShortBackoff(try+2)) != nil {
 				return fmt.Errorf("break lock %q: %w", req.Name, bucket.EndOf(ctx))
 			}
@@ -146,7 +146,7 @@ func (a *Admin) breaking(entry record.Entry, req BreakRequest, serverTime time.T
 	b.Status, b.BrokenBy, b.Reason, b.BrokenAt = record.StatusBroken, a.b.Owner(), req.Reason, time.Now().UnixMilli()
 	// Not shorter than what it replaces: its holder may not have noticed yet.
 	ttl := entry.Record.TTL //safety:broken-outlasts
-	if ttl == 0 {           // not written by us: nobody's lease, nobody to wait for
+	if ttl == 0 {           // not a record of this library: no holder to wait for
 		ttl = a.s.TTL
 	}
 	if entry.Fixed && !entry.Unreadable {

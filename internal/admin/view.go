@@ -58,7 +58,7 @@ func (a *Admin) Inspect(ctx context.Context, kind record.Kind, name string) (Vie
 	entry, err := a.b.Read(ctx, keys.Gate, min)
 	if bucket.IsAny(err, bucket.ErrPermission) {
 		// The leader's read shows any key, so it may be withheld, or not be
-		// imported: a replica's will do for a look, then.
+		// imported: then the answer of any replica has to do.
 		entry, err = a.b.Read(ctx, keys.Gate, 0)
 	}
 	if err != nil {

@@ -14,9 +14,9 @@ import (
 	"github.com/natslock/locks/kvstore"
 )
 
-// watchCheck is how often a watch asks whether its bucket is still there: one
-// that was made again has other notifications, and the watch would hear nothing
-// for ever.
+// watchCheck is how often a watch asks whether its bucket is still there: a
+// re-created bucket has other notification subjects, and the watch would never get
+// another event.
 const watchCheck = 10 * time.Second
 
 // readTimeout bounds the reading of the locks that are there: there may be many.

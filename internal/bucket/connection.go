@@ -21,9 +21,9 @@ type connection struct {
 	up        chan struct{} // closed when the connection comes back
 }
 
-// OnConnection sets the function that [Bucket.Listen] has notified of changes. It
-// must not block.
-func (b *Bucket) OnConnection(notify func(kvstore.ConnState)) {
+// Notify sets the function that is called with each change of the connection, once
+// [Bucket.Listen] follows it. It must not block.
+func (b *Bucket) Notify(notify func(kvstore.ConnState)) {
 	b.conn.mu.Lock()
 	defer b.conn.mu.Unlock()
 	b.conn.notify = notify

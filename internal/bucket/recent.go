@@ -12,8 +12,8 @@ const (
 	// TombstoneLife is how long the server keeps a tombstone.
 	TombstoneLife = time.Second
 	// Bypass is how long after it has seen a queue empty a client may take the
-	// lock again without looking: the hot path stays one round trip, and nobody
-	// queued waits longer than that for it.
+	// lock again without a read of the queue: the hot path stays one round trip, and a
+	// new waiter waits at most that much longer.
 	Bypass = 100 * time.Millisecond
 	// recentMax bounds the memory of locks released a moment ago.
 	recentMax = 4096
@@ -26,12 +26,12 @@ const (
 type Recent struct {
 	mu     sync.Mutex
 	m      map[string]trace
-	places map[string][]vacancy // by what the keys of the queue begin with
+	places map[string][]vacancy // by the prefix of the queue's keys
 	vacant int                  // how many places
 	// waiting counts the waiters of this client, by the lock.
 	waiting map[string]int
-	// swept is when what has expired was last thrown out: looking at all of
-	// it costs more than a release. 0: never.
+	// swept is when the expired entries were last thrown out: going through all of
+	// them costs more than a release. 0: never.
 	swept clock.Instant
 }
 
@@ -41,8 +41,8 @@ type trace struct {
 	empty     clock.Instant // when the queue was last seen empty; 0: never
 }
 
-// vacancy is a place in a queue that was left. Only who has left it may use its
-// key again: the others expect a random one to be free.
+// vacancy is a place in a queue that was left. Only the client that left it
+// may use its key again: the others expect a random key to be free.
 type vacancy struct {
 	key       string
 	tombstone uint64

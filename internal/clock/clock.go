@@ -22,9 +22,9 @@ func (i Instant) Sub(j Instant) time.Duration { return time.Duration(i - j) }
 // harmless, because the readings are taken in the order that underestimates.
 const clockNoise = int64(time.Millisecond)
 
-// lookAgain is after how long the suspended time is asked for again although
+// askAgain is after how long the suspended time is asked for again although
 // nothing points to a suspend.
-const lookAgain = int64(100 * time.Millisecond)
+const askAgain = int64(100 * time.Millisecond)
 
 var (
 	clockBase = time.Now()
@@ -45,14 +45,14 @@ var (
 // asked for when the wall clock has moved against the monotonic one: at a resume
 // Linux adds the time slept to CLOCK_REALTIME and to CLOCK_BOOTTIME in one step
 // (__timekeeping_inject_sleeptime), so no suspend goes unseen, and what else moves
-// the wall clock costs the calls only. That somebody sets it back by just the time
-// slept before anybody looks is what lookAgain is for.
+// the wall clock costs the calls only. A wall clock that is set back by just the time
+// slept, before the next reading, hides a suspend for at most askAgain.
 func Now() Instant {
 	now := time.Now()
 	mono := int64(now.Sub(clockBase))
 	moved := wallClock(now) - mono
 	if known := ahead.Load(); max(moved-known, known-moved) < clockNoise/2 { //safety:suspend-noticed
-		if age := mono - asked.Load(); age >= 0 && age < lookAgain { //safety:suspend-asked
+		if age := mono - asked.Load(); age >= 0 && age < askAgain { //safety:suspend-asked
 			return Instant(mono + asleep.Load())
 		}
 	}
@@ -62,7 +62,7 @@ func Now() Instant {
 			break
 		}
 	}
-	// In this order: whoever finds the new position finds the new sum.
+	// In this order: a reader that finds the new position finds the new sum.
 	d = asleep.Load()
 	asked.Store(mono)
 	ahead.Store(moved)

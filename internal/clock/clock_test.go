@@ -267,7 +267,7 @@ func TestClockCountsSuspend(t *testing.T) {
 		// Also where nobody looks: timers do not run during a nap.
 		l, err = e.Acquire(t.Context(), acquire.Request{Name: "y", Fixed: true})
 		require.NoError(t, err)
-		time.Sleep(2 * time.Second) // the keeper has nothing to do before the end
+		time.Sleep(2 * time.Second) // the renewer has nothing to do before the end
 		clock.Nap(time.Hour)
 		begun := time.Now()
 		<-l.Context().Done()

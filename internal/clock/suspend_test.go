@@ -16,8 +16,8 @@ import (
 )
 
 // TestSuspended lets the machine sleep past the end of a lease, or lets the
-// keeper's goroutine not run for as long: its clock has gone on, its timers have
-// not. Whoever comes before the keeper sees the end all the same.
+// renewer's goroutine not run for as long: its clock has gone on, its timers have
+// not. A call that comes before the renewer sees the end all the same.
 func TestSuspended(t *testing.T) {
 	const ttl = 10 * time.Second // valid for 9 s, renewed after 3.3 s
 	for _, tc := range []struct {

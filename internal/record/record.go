@@ -74,15 +74,15 @@ type Body struct {
 	Started int64    `msgpack:"ps,omitempty"` // process start, unix milliseconds
 	Meta    metadata `msgpack:"d,omitempty"`
 
-	// Of a broken record: who broke it, why, when.
+	// Of a broken record: the operator that broke it, the reason, the time.
 	BrokenBy string `msgpack:"bb,omitempty"`
 	Reason   string `msgpack:"br,omitempty"`
 	BrokenAt int64  `msgpack:"ba,omitempty"`
 }
 
-// metadata decodes as what it is, not as what it announces: the codec makes room
-// for a million entries before it has read one, and anybody's record is read by
-// all who list.
+// metadata decodes entry by entry. The codec would make room for as many entries as a
+// record announces, a million say, before it has read one. Every client that lists reads
+// the records of all others.
 type metadata map[string]string
 
 // DecodeMsgpack implements [msgpack.CustomDecoder].
@@ -205,12 +205,12 @@ func (w *fieldWriter) text(key, v string) {
 	}
 }
 
-// ErrInvalidOption says that a record cannot hold what its writer gave, for example.
+// ErrInvalidOption says that an option or a field of a request cannot be used.
 var ErrInvalidOption = kvstore.ErrInvalidOption
 
 var errUnreadable = errors.New("unreadable record")
 
-// Decode reads a value. Whatever it cannot read belongs to somebody else.
+// Decode reads a value. A value that it cannot read belongs to an unknown owner.
 func Decode(value []byte) (Body, error) {
 	var b Body
 	if len(value) == 0 || len(value) > kvstore.MaxRecord {
@@ -234,7 +234,7 @@ func Decode(value []byte) (Body, error) {
 type Entry struct {
 	kvstore.Record
 	Body
-	// Unreadable marks a record that is none of ours: held by an unknown
+	// Unreadable marks a record that this library did not write: held by an unknown
 	// owner.
 	Unreadable bool
 	// Overdue marks a record of a view that was overdue by the server's clock.

@@ -8,7 +8,7 @@
 // trusts it until s + T - margin by its own. While the record is there the server
 // accepts no other client's write. Each such write expects no record, a tombstone at a
 // known revision, or exactly the revision of an overdue record. A record is overdue once
-// p + T and a slack have passed on a server's clock (package bucket, overdue.go). Clocks that run
+// p + T and a slack have passed on a server's clock (package bucket, read.go). Clocks that run
 // apart by less than the margin, those of two servers by less than margin and slack,
 // therefore never show two holders at once. An answer that comes after the validity it
 // would prolong counts for nothing: by then the server may have accepted another write.
@@ -30,5 +30,6 @@
 // in the background, bounded by the TTL, and Close waits for it.
 //
 // Each record has a mutex of its own, the renewer has one, and the first is taken before
-// the second. None is held across I/O or a callback.
+// the second. That of the shared reader leases (package acquire) comes before both. None is
+// held across I/O or a call of user code.
 package session

@@ -48,7 +48,7 @@ type kept struct {
 	s  *Session
 	of duties
 
-	mu       sync.Mutex // guards what follows, and what duties say is under mu
+	mu       sync.Mutex // guards the fields below, but for slot
 	state    State
 	cause    *EndError // of the end; nil while held
 	terms    clock.Terms
@@ -81,7 +81,7 @@ type duties interface {
 	over(left leavings, event EventType, cause *EndError)
 }
 
-// leavings are what a lease in its end leaves behind.
+// leavings are what a record in its end leaves to be ended.
 type leavings struct {
 	announced bool
 	watch     kvstore.Watch

@@ -161,7 +161,8 @@ func (l *Lease) leave() leavings {
 	return left
 }
 
-// over is part of [duties]. The event comes first: who sees the end finds it counted.
+// over is part of [duties]. The event comes first: the counts contain an end
+// before anybody can see it.
 func (l *Lease) over(left leavings, event EventType, cause *EndError) {
 	if event != 0 && left.announced {
 		var why error

@@ -70,7 +70,7 @@ func New(b *bucket.Bucket, cfg Config) *Session {
 	}
 	s.work.ctx, s.work.end = context.WithCancel(context.Background())
 	s.renewer = newRenewer(s)
-	b.OnConnection(s.connectionChanged)
+	b.Notify(s.connectionChanged)
 	return s
 }
 

@@ -8,13 +8,13 @@ import (
 	"github.com/natslock/locks/kvstore"
 )
 
-// sight is a waiter's view of the key it watches: the newest event that it has
+// mailbox is a waiter's view of the key it watches: the newest event that it has
 // not taken yet, and a wake channel. Wake-ups coalesce; transitions do
 // not get lost, because tombstones and ends are newer than what they end. That
 // holds for one key: the end of a record is an event at the revision it was
 // written at, which may be older than what was seen of the key watched before.
 // Events are not compared with those taken: a forged one may name any revision.
-type sight struct {
+type mailbox struct {
 	mu      sync.Mutex
 	key     string
 	ev      kvstore.Event
@@ -22,42 +22,42 @@ type sight struct {
 	wake    chan struct{}
 }
 
-func newSight() *sight { return &sight{wake: make(chan struct{}, 1)} }
+func newMailbox() *mailbox { return &mailbox{wake: make(chan struct{}, 1)} }
 
 // turn begins to watch key and forgets what was seen of another.
-func (s *sight) turn(key string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.key, s.ev, s.recheck = key, kvstore.Event{}, false
+func (m *mailbox) turn(key string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.key, m.ev, m.recheck = key, kvstore.Event{}, false
 }
 
-func (s *sight) deliver(ev kvstore.Event) {
-	s.mu.Lock()
+func (m *mailbox) deliver(ev kvstore.Event) {
+	m.mu.Lock()
 	switch {
 	case ev.Kind == kvstore.Recheck:
-		s.recheck = true
-	case ev.Record.Key == s.key && ev.Record.Revision >= s.ev.Record.Revision:
-		s.ev = ev
+		m.recheck = true
+	case ev.Record.Key == m.key && ev.Record.Revision >= m.ev.Record.Revision:
+		m.ev = ev
 	default:
-		s.mu.Unlock()
+		m.mu.Unlock()
 		return
 	}
-	s.mu.Unlock()
-	s.poke()
+	m.mu.Unlock()
+	m.poke()
 }
 
-func (s *sight) poke() {
+func (m *mailbox) poke() {
 	select {
-	case s.wake <- struct{}{}:
+	case m.wake <- struct{}{}:
 	default:
 	}
 }
 
-func (s *sight) take() (ev kvstore.Event, recheck bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	ev, recheck = s.ev, s.recheck
-	s.ev, s.recheck = kvstore.Event{}, false
+func (m *mailbox) take() (ev kvstore.Event, recheck bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	ev, recheck = m.ev, m.recheck
+	m.ev, m.recheck = kvstore.Event{}, false
 	return ev, recheck
 }
 

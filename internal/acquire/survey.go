@@ -10,9 +10,9 @@ import (
 // it has to queue.
 const enough = 16
 
-// look reads the lock and its queue, from a state that contains revision, and
+// survey reads the lock and its queue, from a state that contains revision, and
 // takes the lock if it is free and nobody is queued.
-func (a *acquisition) look(revision uint64) result {
+func (a *acquisition) survey(revision uint64) result {
 	b := a.c.b
 	at := b.Instant()
 	a.queue = nil
