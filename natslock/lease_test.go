@@ -580,8 +580,8 @@ func TestLeaseDay(t *testing.T) {
 	})
 }
 
-// A lock is the clock's first: it is seen as lost at its end also by those who do
-// not wait for the renewer, and Unlock says so.
+// The clock ends a lock: a caller that comes before the renewer sees the end too, and
+// Unlock says so.
 func TestLeaseUnlockAfterTheEnd(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, other := join(t, s), join(t, s)

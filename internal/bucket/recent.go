@@ -11,8 +11,8 @@ import (
 const (
 	// TombstoneLife is how long the server keeps a tombstone.
 	TombstoneLife = time.Second
-	// Bypass is how long after it has seen a queue empty a client may take the
-	// lock again without a read of the queue: the hot path stays one round trip, and a
+	// Bypass is for how long a client that has seen a queue empty may take the lock
+	// again without a read of the queue. So the hot path stays one round trip, and a
 	// new waiter waits at most that much longer.
 	Bypass = 100 * time.Millisecond
 	// recentMax bounds the memory of locks released a moment ago.
