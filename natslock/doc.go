@@ -41,9 +41,9 @@
 //
 // # Leases
 //
-// A lock has a TTL: 15 s by default, 1 s to 24 h, rounded up to whole seconds. The client
-// renews it every third of the TTL. [NoRenew] and [Until] take leases that the client
-// does not renew, for up to a year.
+// A lock has a TTL: 15 s by default, from 1 s to 24 h, rounded up to whole seconds. The
+// client renews it every third of the TTL. [NoRenew] and [Until] take leases that the
+// client does not renew, for up to a year.
 //
 // The holder's validity counts from the moment when the client sent the confirmed
 // write. It ends a margin before the server's lease: a tenth of the TTL up to 1 s, or a

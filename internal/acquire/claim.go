@@ -254,7 +254,7 @@ func (cl *claim) take(n int, revision uint64, at clock.Instant) result {
 	if revision <= a.floor { //safety:tokens-forward
 		cl.c.s.Discard(cl.key, cl.id, revision)
 		return result{outcome: failed, err: fmt.Errorf(
-			"%w: fencing tokens went backwards, from %d to %d: the bucket was restored or re-created; re-create it with a higher first_seq", bucket.ErrUnavailable, a.floor, revision)}
+			"%w: fencing tokens went backwards, from %d to %d: the bucket was restored from a backup, or re-created by a client whose clock is behind. Re-create it with a higher first_seq", bucket.ErrUnavailable, a.floor, revision)}
 	}
 	return result{outcome: granted, n: n, revision: revision}
 }
