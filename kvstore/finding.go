@@ -198,13 +198,14 @@ func verify(want Config, info *jetstream.StreamInfo) (warnings []string, err err
 	return warnings, errors.Join(errs...)
 }
 
-// Repaired returns the configuration c of a bucket's stream, with every setting repaired
-// that an update of the stream can repair. It also sets Replicas, MaxBytes and Placement
-// to the values of cfg, where cfg has them. [Examine] reports the settings that are left.
+// Repaired returns the configuration c of a bucket's stream, with every setting
+// repaired that an update of the stream can repair. It also sets Replicas, MaxBytes and
+// Placement to the values of cfg, where cfg has them. [Examine] reports the settings
+// that are left. The error matches [ErrInvalidKey] if the bucket name in cfg is not
+// valid.
 //
 // If the bucket would still be unfit, it has to be re-created, and the result is c
-// unchanged. So it is if nothing is wrong. The method does no I/O. The error matches
-// [ErrInvalidKey] if cfg has a name that no bucket can have.
+// unchanged. So it is if nothing is wrong. The method does no I/O.
 func (cfg Config) Repaired(c jetstream.StreamConfig) (jetstream.StreamConfig, error) {
 	right, err := cfg.StreamConfig()
 	if err != nil {

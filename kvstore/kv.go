@@ -34,14 +34,12 @@ type KV interface {
 	Denied(key string) error
 
 	// Get returns the record under key, or the tombstone there (see [Record.Deleted]).
-	// The error matches [ErrNotFound] when the key has neither.
+	// The error matches [ErrNotFound] when the key has neither. Other errors match
+	// [ErrInvalidKey], [ErrUnavailable], [ErrPermission], [ErrClosed] or ctx's error.
 	//
 	// With min = 0 any replica may answer, with a state that may lag. With min > 0, a
 	// revision of this key or another, the answer is from a state that contains
 	// revision min. When the first replica lacks it, Get asks the stream's leader.
-	//
-	// Other errors match [ErrInvalidKey], [ErrUnavailable], [ErrPermission],
-	// [ErrClosed] or ctx's error.
 	Get(ctx context.Context, key string, min uint64) (Record, error)
 
 	// List returns the live records whose keys match a pattern (NATS wildcards), in the
@@ -52,7 +50,7 @@ type KV interface {
 	// may be of a later state than the others, or of an older one if a replica lags
 	// (see Current). Options read fewer records, or one more.
 	//
-	// Errors match [ErrInvalidKey], [ErrInvalidOption], [ErrUnavailable],
+	// The error matches [ErrInvalidKey], [ErrInvalidOption], [ErrUnavailable],
 	// [ErrPermission], [ErrClosed] or ctx's error.
 	List(ctx context.Context, pattern string, min uint64, opts ...ListOption) (Listing, error)
 

@@ -221,8 +221,9 @@ func (s *Store) Create(ctx context.Context, key string, value []byte, ttl time.D
 }
 
 // CreateGuarded is Create on the condition that the last revision of the literal key
-// guard is expect (0: it does not exist). It does not check the revision of key itself,
-// so key should be new. The error matches [ErrConflict] if guard has another revision.
+// guard is expect (0: it does not exist). The error matches [ErrConflict] if guard has
+// another revision. CreateGuarded does not check the revision of key itself, so key
+// should be new.
 func (s *Store) CreateGuarded(ctx context.Context, key string, value []byte, ttl time.Duration, guard string, expect uint64) (uint64, error) {
 	if err := checkKey(guard); err != nil {
 		return 0, err

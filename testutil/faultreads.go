@@ -24,17 +24,16 @@ type errHang struct{}
 
 func (errHang) Error() string { return "no answer until the context is done" }
 
-// Hang, returned by a rule of [Faults.FailReads], lets the read wait until its
-// context is done; it then fails with an error that matches both
-// kvstore.ErrUnavailable and the context's.
+// Hang, returned by a rule of [Faults.FailReads], lets the read wait until its context is
+// done. The read then fails with an error that matches both kvstore.ErrUnavailable and
+// the context's.
 var Hang error = errHang{}
 
-// FailReads sets the rule that decides which reads fail from now on; nil
-// removes it. what is the key or the pattern asked for, empty for Verify; a list
-// is asked about by its pattern alone, also where it brings a record beside. The
-// read returns the rule's error without asking the store; nil lets it pass,
-// [Hang] leaves it without an answer.
-func (f *Faults) FailReads(rule func(op ReadOp, what string) error) {
+// FailReads sets the rule that decides which reads fail from now on. A nil rule removes
+// it. asked is the key or the pattern that the read asks for, and empty for Verify. A list
+// has its pattern alone, even if it reads a record beside. The read returns the rule's
+// error without asking the store. With nil it passes, and with [Hang] it gets no answer.
+func (f *Faults) FailReads(rule func(op ReadOp, asked string) error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.reads = rule
@@ -100,8 +99,8 @@ func (f *Faults) Verify(ctx context.Context) error {
 	return f.wrapped.Verify(ctx)
 }
 
-// Watch watches the wrapped store; events may get lost by the rule of
-// [Faults.DropEvents] or by the rates, and come from [Faults.Forge].
+// Watch watches the wrapped store. Events can get lost by the rule of [Faults.DropEvents]
+// or by the rates, and can come from [Faults.Forge].
 func (f *Faults) Watch(pattern string, deliver func(kvstore.Event)) (kvstore.Watch, error) {
 	w := &faultWatch{f: f, pattern: pattern, to: deliver}
 	f.mu.Lock()

@@ -186,7 +186,7 @@ func (f *Faults) Send(w kvstore.Write, done func(kvstore.Answer)) (forget func()
 	case KindDelay:
 		f.after(fate.After, func() {
 			f.count(&f.counts.Delayed)
-			// An error is a write that never arrived; nobody is left to tell.
+			// An error is a write that never arrived. No caller waits for it any more.
 			_, _ = f.wrapped.Send(copyOf(w), a.giveUnless(fate.Mute))
 		})
 	case KindHold:

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// serverLog keeps the server's errors, to tell why it did not start, and
-// passes everything on when the test wants the log.
+// serverLog keeps the server's errors, which say why it did not start. It passes
+// everything on when the test wants the log.
 type serverLog struct {
 	mu    sync.Mutex
 	t     testing.TB // nil: keep errors only

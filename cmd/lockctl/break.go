@@ -128,7 +128,7 @@ func (c *breakCmd) means(h holding) bool {
 		(c.ID == nil || strings.HasPrefix(h.ID, *c.ID))
 }
 
-// nobody says why none of those who hold the lock is meant.
+// nobody says why no holder of the lock is meant.
 func (c *breakCmd) nobody(held []holding) error {
 	var ids []string
 	for _, h := range held {
@@ -199,7 +199,7 @@ func breakQuestion(h holding, now bool) string {
 func (c *breakCmd) outcome(g *globals, s *session, broken holding) string {
 	switch {
 	case c.Now:
-		return fmt.Sprintf("broken: %s now; the %s is told, and may still be at work", broken.freed(), broken.role())
+		return fmt.Sprintf("broken: %s now; the %s is notified, and may still be at work", broken.freed(), broken.role())
 	case broken.waits:
 		return "broken: the writer gives way, and queues again if it was still waiting"
 	}

@@ -31,22 +31,25 @@ type initCmd struct {
 }
 
 func (*initCmd) Help() string {
-	return `Makes the bucket, or repairs the one there is: shows what it will change, and what
-only making the bucket again can change, asks, and changes the stream. It never
-deletes anything. When nothing is to be done it says so; it can be run any number
-of times. In a JetStream domain or account that is not the users' it makes a second
-bucket, whose locks exclude nobody in the first: it says where it is.
+	return `Creates the bucket, or repairs it. It shows the settings that it will change, and the
+settings that only re-creating the bucket can change. Then it asks, and changes the
+stream. It never deletes anything. When nothing is to be done it says so, and you
+can run it any number of times. In a JetStream domain or account that is not the
+users' it creates a second bucket, whose locks exclude nobody in the first: it says
+where it is.
 
-With --print a new bucket's configuration, for declarative tools; on a cluster give
-it --replicas 3. It holds a random id and a first sequence that depends on the time:
-print it once and keep it.
+With --print it prints a new bucket's configuration, for declarative tools. On a
+cluster give it --replicas 3. The configuration has a random id, and a first sequence
+that depends on the time: print it once and keep it.
 
   lockctl init
   lockctl init --print --replicas 3 >locks.json && nats stream add --config locks.json
 
-Exit codes: 0 the bucket is as asked for; 1 nothing was changed, because the answer
-was no or somebody else has changed it meanwhile; 64 usage, and nobody to ask; 78 the
-bucket is not fit for locks, or not as asked for, and only making it again helps.`
+Exit codes:
+  0 the bucket is as asked for
+  1 nothing was changed: the answer was no, or another user has changed the bucket
+  64 usage, or no terminal to ask on
+  78 the bucket is unfit, or not as asked for, and has to be re-created`
 }
 
 // AfterApply checks what kong cannot.

@@ -21,20 +21,20 @@ type lsCmd struct {
 }
 
 func (*lsCmd) Help() string {
-	return `One line for each lock: how it is held and by whom, with which fencing token,
-for how long, when the lease ends unless it is renewed, how many read and how
-many wait. Several readers share a line, which tells the longest time held and
-the last end of a lease; a writer that waits for them to leave has one of its
-own. "lockctl info" tells all of them apart.
+	return `Prints one line for each lock. It has the mode, the holder, the fencing token, the
+time held, the end of the lease unless it is renewed, and the numbers of readers
+and waiters. Several readers share a line, with the longest time held and the last
+end of a lease. A writer that waits for them to leave has a line of its own.
+"lockctl info" lists all of them.
 
 A name that is a mutex and a reader-writer lock at once is marked: these are two
 locks, which do not exclude each other. A record that lockctl cannot read is
 listed too: it keeps others out all the same.
 
 With --watch a terminal shows the list as it is now, until it is interrupted.
-Elsewhere, and with --json, the list is followed by the locks that change, each
-as it is then; one that has become free is told once more, as "free". Renewals
-are no changes. An outage of the server is waited out.
+Elsewhere, and with --json, the locks that change follow the list, each as it is
+then. A lock that has become free is printed once more, as "free". Renewals are no
+changes. lockctl waits until an outage of the server is over.
 
   lockctl ls 'orders.>' --sort held
   lockctl ls --json | jq -r '.[] | select(.queue != []) | .name'

@@ -66,7 +66,9 @@ type globals struct {
 
 const description = `Locks among processes, kept in a NATS JetStream key-value bucket.
 
-Exit codes: 64 usage, 69 no server, 75 the lock was lost, 77 no permission, 78 no bucket, or one not fit for locks, 70 anything else.`
+Exit codes:
+  64 usage   69 no server   75 the lock was lost   77 no permission
+  78 no bucket, or one not fit for locks   70 anything else`
 
 func main() { os.Exit(mainCode(os.Args[1:])) }
 

@@ -21,8 +21,8 @@ type lockJSON struct {
 	Name        string       `json:"name" doc:"the name, any bytes"`
 	Mode        string       `json:"mode" doc:"how it is held: exclusive, shared, or free"`
 	Holder      *holderJSON  `json:"holder" doc:"the holder or the writer; null: nobody, or readers"`
-	Readers     []holderJSON `json:"readers" doc:"those who read, first come first"`
-	Queue       []waiterJSON `json:"queue" doc:"those who wait, first in line first"`
+	Readers     []holderJSON `json:"readers" doc:"the readers, first come first"`
+	Queue       []waiterJSON `json:"queue" doc:"the waiters, first in line first"`
 	WriterWaits bool         `json:"writer_waits" doc:"the writer in holder is not in yet: it lets no more readers in, and waits for those in readers to leave"`
 	BothKinds   bool         `json:"both_kinds" doc:"there is a lock of the other kind of the same name; the two do not exclude each other"`
 }
@@ -30,29 +30,29 @@ type lockJSON struct {
 type holderJSON struct {
 	Token      uint64            `json:"token" doc:"fencing token"`
 	ID         string            `json:"id" doc:"of this claim, never used again; break takes it"`
-	Owner      string            `json:"owner" doc:"what it calls itself"`
+	Owner      string            `json:"owner" doc:"the name that the client gave itself"`
 	Host       string            `json:"host" doc:"its machine"`
 	PID        int               `json:"pid" doc:"its process"`
 	Since      time.Time         `json:"since" doc:"when it took the lock, by its own clock"`
 	TTL        float64           `json:"ttl" doc:"its lease"`
 	Expires    *time.Time        `json:"expires" doc:"when the lease ends unless it is renewed, by the server's clock; null: never"`
 	Overdue    bool              `json:"overdue" doc:"the lease has ended and the server has not removed the record: nobody holds the lock by it"`
-	Meta       map[string]string `json:"meta" doc:"what it said about itself"`
+	Meta       map[string]string `json:"meta" doc:"the metadata of the lock"`
 	Broken     *brokenJSON       `json:"broken" doc:"the break; null: not broken"`
 	Revision   uint64            `json:"revision" doc:"of the record as it was read"`
 	Unreadable bool              `json:"unreadable" doc:"the record is none of lockctl's, or of a later version: held by an unknown owner"`
 }
 
 type brokenJSON struct {
-	By     string    `json:"by" doc:"who broke it"`
+	By     string    `json:"by" doc:"the operator"`
 	Reason string    `json:"reason" doc:"why"`
-	At     time.Time `json:"at" doc:"when, by the clock of who broke it"`
+	At     time.Time `json:"at" doc:"when, by the operator's clock"`
 }
 
 type waiterJSON struct {
 	Ticket uint64    `json:"ticket" doc:"the place: lower ones come first"`
 	ID     string    `json:"id" doc:"of this claim"`
-	Owner  string    `json:"owner" doc:"what it calls itself"`
+	Owner  string    `json:"owner" doc:"the name that the client gave itself"`
 	Host   string    `json:"host" doc:"its machine"`
 	PID    int       `json:"pid" doc:"its process"`
 	Since  time.Time `json:"since" doc:"since when it waits, by its own clock"`

@@ -358,7 +358,7 @@ func (m *top) broken(msg brokenMsg) {
 	case msg.err != nil:
 		m.say(true, "%s", plain(msg.err.Error()))
 	case msg.order.now:
-		m.say(false, "%s broken: %s now; the %s is told, and may still be at work", name, h.freed(), h.role())
+		m.say(false, "%s broken: %s now; the %s is notified, and may still be at work", name, h.freed(), h.role())
 	default:
 		m.say(false, "%s broken: %s when the %s has stopped, in %v at the latest", name, h.freed(), h.role(), h.TTL)
 	}

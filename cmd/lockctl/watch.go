@@ -23,8 +23,8 @@ type watchCmd struct {
 }
 
 func (*watchCmd) Help() string {
-	return `One line for each event: when, what, the lock, who, the fencing token or the
-ticket in the queue, and for how long the lock had been waited for or held.
+	return `Prints one line for each event. It has the time, the type, the lock, the holder or
+waiter, the fencing token or the ticket in the queue, and the time waited or held.
 
   queued     a client began to wait
   granted    a client got the lock; a writer, the gate that lets no reader pass
@@ -34,10 +34,10 @@ ticket in the queue, and for how long the lock had been waited for or held.
   broken     an operator ended a hold
   gave up    a waiter stopped waiting
 
-Events are hints. What happens while the server cannot be reached is missed;
-standard error says when that was, and when the watch begins: not before
-"watching" stands there. A holder that was never seen has no name when it leaves.
-A bucket that is deleted is waited for.
+Events are hints. Events during an outage of the server are missed. Standard error
+says when that was, and when the watch begins: not before "watching" stands there.
+A holder that was never seen has no name when it leaves. When the bucket is
+deleted, watch waits for the next one.
 
   lockctl watch 'orders.>'
   lockctl watch --json | jq 'select(.event == "expired") | .name'

@@ -8,7 +8,7 @@
 //   - Every Go comment, the comments of tests included: a test documents the
 //     behaviour it holds.
 //   - String literals outside of tests that read like sentences: error texts, command
-//     output, and the help in struct tags. Literals that look like code are left out.
+//     output, and the texts in struct tags. Literals that look like code are left out.
 //
 // Identifiers are not prose. The checker replaces each by a placeholder, so a rename
 // changes no finding.

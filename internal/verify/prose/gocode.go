@@ -131,7 +131,7 @@ var (
 	verb          = regexp.MustCompile(`%[-+# 0-9.*\[\]]*[a-zA-Z]|\$\{[^}]*\}|\{\{[^}]*\}\}`)
 )
 
-// literal reads strings, joined ones as a whole, and the help in tags.
+// literal reads strings, joined ones as a whole, and the texts in struct tags.
 func (r *goReader) literal(n ast.Node) bool {
 	switch n := n.(type) {
 	case *ast.ImportSpec:
@@ -139,7 +139,9 @@ func (r *goReader) literal(n ast.Node) bool {
 	case *ast.Field:
 		if n.Tag != nil {
 			raw, _ := strconv.Unquote(n.Tag.Value)
-			r.text(n.Tag.Pos(), reflect.StructTag(raw).Get("help"))
+			for _, key := range []string{"help", "doc"} {
+				r.text(n.Tag.Pos(), reflect.StructTag(raw).Get(key))
+			}
 		}
 		if n.Type != nil {
 			ast.Inspect(n.Type, r.literal)

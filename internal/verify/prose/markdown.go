@@ -96,7 +96,7 @@ func longLines(file string, source []byte, lines *text.Segments) []finding {
 		line, _, _ = strings.Cut(line, "\n")
 		columns := utf8.RuneCountInString(target.ReplaceAllString(line, "]()"))
 		if columns > maxColumns {
-			found = append(found, finding{"long-line", file, lineOf(source, start), strings.TrimSpace(line), "the line has " + strconv.Itoa(columns) + " columns"})
+			found = append(found, finding{"long-line", file, lineOf(source, start), plain(line), "the line has " + strconv.Itoa(columns) + " columns"})
 		}
 	}
 	return found
