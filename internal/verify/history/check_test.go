@@ -111,6 +111,18 @@ const (
 	gate  = "rw.w"
 )
 
+// missedJoin is a renewal of a reader, and the writer that waits for it behind a gate
+// at 10. The notification of the reader's join, at the revision token, was lost.
+func missedJoin(b *story, token uint64) {
+	b.Lossy = true
+	b.put(gate, "w", 10, 1)
+	r := b.put("read.w.x", "x", 12, 2)
+	r.Renewal, r.Token = 1, token
+	g := b.put(gate, "w", 14, 3)
+	g.Renewal, g.Token = 1, 10
+	b.del("read.w.x", "x", 16, 4)
+}
+
 // TestCheck judges histories made by hand: good ones pass, and every rule is
 // broken at least once, alone where that is possible.
 func TestCheck(t *testing.T) {
@@ -175,6 +187,8 @@ func TestCheck(t *testing.T) {
 			b.holds("a", gate, false, 10, 0, 4)
 			b.put("read.w.x", "x", 12, 2)
 		}},
+		{"a reader before a gate, whose join was missed", nil, func(b *story) { missedJoin(b, 8) }},
+		{"a reader behind a gate, whose join was missed", []int{1}, func(b *story) { missedJoin(b, 11) }},
 		{"a writer over a reader's record", []int{1}, func(b *story) {
 			b.put("read.w.x", "x", 8, 1)
 			b.holds("a", gate, false, 10, 2, 4)

@@ -88,6 +88,9 @@ func (x *index) joins() (found []Violation) {
 			if g == nil || g.Deleted || e.At >= g.ends() {
 				continue
 			}
+			if x.h.Lossy && e.Renewal > 0 && e.Token < cmp.Or(g.Token, g.Revision) {
+				continue // the join was missed: it came before the gate
+			}
 			v := Violation{Check: 1, Lock: lock, At: e.At, What: fmt.Sprintf(
 				"%s joined at %d behind the gate of %d", e.Key, e.Revision, g.Revision)}
 			if x.h.Lossy {
