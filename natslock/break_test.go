@@ -9,6 +9,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
+	"github.com/vmihailenco/msgpack/v5"
 
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
@@ -325,6 +326,33 @@ func TestBreakForgedEvent(t *testing.T) {
 		time.Sleep(time.Hour)
 		wantHeld(t, l)
 		mustUnlock(t, l)
+	})
+}
+
+// Nor does a forged break name the cause of the end that comes later.
+func TestBreakForgedCause(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c, f := joinFaulty(t, s)
+		r := newRaw(t, s.Connect())
+		until := mustLock(t, c.Client, "until", natslock.Until(time.Now().Add(10*time.Second)))
+		renewed := mustLock(t, c.Client, "renewed")
+		time.Sleep(2 * time.Second)
+		for _, key := range []string{"lock.until", "lock.renewed"} {
+			m := r.get(key)
+			var body map[string]any
+			require.NoError(t, msgpack.Unmarshal(m.Data, &body))
+			body["s"], body["bb"] = 3, "mallory"
+			forged, err := msgpack.Marshal(body)
+			require.NoError(t, err)
+			require.Positive(t, f.Forge(kvstore.Event{Kind: kvstore.Put, Record: kvstore.Record{Key: key, Revision: m.Sequence + 1, Value: forged}}))
+		}
+		receive(t, until.Done(), "the planned end")
+		wantEnded(t, until)
+		wantHeld(t, renewed)
+		c.link.Cut()
+		receive(t, renewed.Done(), "the end")
+		require.ErrorIs(t, renewed.Err(), natslock.ErrLost)
+		require.NotErrorIs(t, renewed.Err(), natslock.ErrBroken)
 	})
 }
 

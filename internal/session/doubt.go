@@ -93,6 +93,8 @@ func (k *kept) judge(entry record.Entry, revision uint64) {
 		d.suspected = 0
 		if hint > revision {
 			k.suspect(hint) // it came during the read
+		} else {
+			d.breaker = "" // the record is not broken, whatever a hint said
 		}
 	case current && entry.Renewal > 0 && entry.Renewal <= r.n:
 		// A renewal whose answer was lost. Its own sending counts.

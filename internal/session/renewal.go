@@ -169,6 +169,7 @@ func (k *kept) prolong(i int, revision uint64) {
 	r.retries = 0
 	if s.n >= r.need {
 		r.next = s.terms.NextRenewal(s.at, k.s.RenewFraction)
+		k.doubt.breaker = "" // the record is not broken, whatever a hint said
 	}
 	k.of.confirmed(s.n)
 	k.moved()
