@@ -208,7 +208,7 @@ func (d *doctor) conclude() {
 	case checkWarning:
 		d.Code = 1
 	case checkError:
-		// What the others may follow from comes first.
+		// The rows that others may follow from come first.
 		d.Code = exitInternal
 		for _, code := range []int{exitUnavailable, exitConfig, exitPermission} {
 			if codes[code] {

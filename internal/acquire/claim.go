@@ -155,7 +155,7 @@ func (cl *claim) decided(ctx context.Context, newest int, blind bool) (result, b
 	cl.mu.Unlock()
 	for i, r := range replies {
 		if res, ok := cl.judge(ctx, r, newest, blind); ok {
-			cl.mu.Lock() // what follows was meant for this claim too
+			cl.mu.Lock() // the later ones are for this claim too
 			cl.replies = append(replies[i+1:], cl.replies...)
 			cl.mu.Unlock()
 			return res, true
@@ -219,9 +219,9 @@ func (cl *claim) judge(ctx context.Context, r reply, newest int, blind bool) (re
 	return cl.take(entry.Attempt, entry.Revision, cl.c.b.Instant()), true //safety:own-sending
 }
 
-// final says whether an answer settles an attempt, whichever of several servers
-// that believe to lead has given it: one that expects a revision which has been
-// replaced is refused by all of them.
+// final says whether an answer settles an attempt, whichever server gave it. Several
+// servers may believe to lead. All of them refuse an attempt that expects a revision
+// which has been replaced.
 func final(err error, expect uint64) bool {
 	var conflict *kvstore.ConflictError
 	if errors.As(err, &conflict) {
@@ -230,10 +230,10 @@ func final(err error, expect uint64) bool {
 	return !errors.Is(err, kvstore.ErrInFlight)
 }
 
-// open says whether attempt n was made and may have been applied unheard. A
-// refusal is no proof that it was not, where there are replicas: a leader that
-// was deposed refuses what its successor applies. Such an attempt is adopted
-// when its record is met; it is not searched for when the claim is over.
+// open says whether attempt n was made and may have been applied without an answer.
+// Where there are replicas, a refusal is no proof that it was not: a leader that was
+// deposed refuses a write that its successor applies. Such an attempt is adopted when
+// its record is met. It is not searched for when the claim is over.
 func (cl *claim) open(n int) bool {
 	cl.mu.Lock()
 	defer cl.mu.Unlock()

@@ -32,7 +32,7 @@ type closing struct {
 	cut     chan struct{} // closed when another Close runs out of time
 	cutOnce sync.Once
 	over    chan struct{}
-	left    []string // what it returned
+	left    []string // its result
 }
 
 // New returns the acquires of a client. It starts nothing.

@@ -11,12 +11,12 @@
 //	  +------------------+
 //
 // A claim is one acquisition under one id. It makes attempts, each a conditional
-// write with its own number, expectation and sending time, until one is granted
-// or the claim is given up. Any answer may be lost or late, so every attempt is
-// judged by itself: acknowledged before its own validity would have ended, it
-// is a grant; found in the bucket under its own number, it is one as of its own
-// sending; acknowledged when the claim is over, it leads to the deletion of
-// exactly what it wrote.
+// write with its own number, expectation and sending time, until one is granted or
+// the claim is given up. Any answer may be lost or late, so every attempt is judged
+// by itself. Acknowledged before its own validity would have ended, it is a grant.
+// Found in the bucket under its own number, it is a grant as of its own sending.
+// Acknowledged when the claim is over, it leads to the deletion of exactly its own
+// record.
 //
 // # The queue
 //

@@ -16,23 +16,23 @@ import (
 
 // The reader-writer lock is the mutex's machinery with three things of its own.
 //
-// The gate: a writer takes the record rw.<name> like a mutex. Readers join by
-// writing a record of their own on the condition that the gate is free: the
-// server refuses the join when a writer has come first, and from the moment the
-// gate stands it admits nobody.
+// The gate: a writer takes the record rw.<name> like a mutex. Readers join by writing
+// a record of their own on the condition that the gate is free. The server refuses
+// the join when a writer has come first. From the moment the gate stands it admits
+// nobody.
 //
-// The drain: a writer that has the gate waits until the readers before it have
-// gone. Their tombstones are hints. On one replica, what proves it is one answer
-// that lists no reader and contains a gate write. On several, any server that answers may
-// have been deposed and not know it: it removes by its own clock readers that have
-// renewed with its successor. There it takes two answers that list nobody, each
-// containing a gate write; the second one's was sent when the first had arrived,
-// and the second arrives within proofWindow of the sending of the first one's.
-// For let a reader be in neither.
+// The drain: a writer that has the gate waits until the readers before it have gone.
+// Their tombstones are hints. On one replica the proof is one answer that lists no
+// reader and contains a gate write. On several replicas the server that answers may
+// have been deposed without knowing it. Such a server removes by its own clock
+// readers that have renewed with its successor. There the proof takes two answers
+// that list nobody, each containing a gate write. The second gate write is sent when
+// the first answer has arrived. The second answer arrives within proofWindow of the
+// sending of the first gate write. For let a reader be in neither.
 //
-//   - It has not renewed between the two gate writes: then it had expired when
-//     the first answer was given, and any renewal comes after the second gate
-//     write, after its validity.
+//   - It has not renewed between the two gate writes. Then it had expired when
+//     the first answer was given. Any renewal comes after the second gate
+//     write, and so after its validity.
 //   - It has: then the second answer contains that renewal, which was made after
 //     the first gate write, and cannot have expired within a proofWindow of it.
 //

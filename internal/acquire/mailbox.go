@@ -8,12 +8,12 @@ import (
 	"github.com/natslock/locks/kvstore"
 )
 
-// mailbox is a waiter's view of the key it watches: the newest event that it has
-// not taken yet, and a wake channel. Wake-ups coalesce; transitions do
-// not get lost, because tombstones and ends are newer than what they end. That
-// holds for one key: the end of a record is an event at the revision it was
-// written at, which may be older than what was seen of the key watched before.
-// Events are not compared with those taken: a forged one may name any revision.
+// mailbox is a waiter's view of the key it watches: the newest event that it has not
+// taken yet, and a wake channel. Wake-ups coalesce. Transitions do not get lost,
+// because tombstones and ends are newer than the records they end. That holds for one
+// key. The end of a record is an event at the revision of its last write, which may
+// be older than an event of the key watched before. Events are not compared with
+// those taken: a forged one may name any revision.
 type mailbox struct {
 	mu      sync.Mutex
 	key     string
@@ -77,9 +77,9 @@ func (b *backstop) next() time.Duration {
 }
 
 // lateness yields the pauses after which a waiter checks a record whose TTL is over
-// by the estimate of the server's clock: short ones while the server may only be a
-// moment late, longer ones when it has not removed an overdue record and no claim
-// has got it either.
+// by the estimate of the server's clock. They are short while the server may only be
+// a moment late. They are longer when the server has not removed an overdue record,
+// and no claim has got it either.
 type lateness int
 
 func (o *lateness) next() time.Duration {

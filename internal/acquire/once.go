@@ -8,9 +8,9 @@ import (
 )
 
 // A one-shot acquire returns what a list or a read has shown. Where there are
-// replicas, the one that answers may lag and show a holder, a reader or a waiter
-// that has left. Its yes is safe, since the server checks the write; its no is
-// confirmed by the leader: what was shown has to be of a revision that the bucket
+// replicas, the server that answers may lag. It may show a holder, a reader or a
+// waiter that has left. A yes is safe, since the server checks the write. The leader
+// confirms a no: the record that was shown has to be of a revision that the bucket
 // reached during the call.
 
 // confirmed returns the result of a one-shot acquire when it is a yes, or a no that is

@@ -130,8 +130,8 @@ func (cl *claim) takeAway(ctx context.Context, a attempt) {
 	b := cl.c.b
 	expect, found := a.expect, 0 // found: the attempt whose record is there
 	if cl.guard != "" {
-		// What it expects is the gate's: nothing to take away. What it may have
-		// written is here.
+		// Its expectation is about the gate: nothing to take away. The record that
+		// it may have written is here.
 		entry, err := cl.readOwn(ctx)
 		if err != nil || !entry.Live() {
 			return

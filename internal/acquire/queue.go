@@ -11,9 +11,9 @@ import (
 )
 
 const (
-	// A place in a queue lives as long as the lock's own TTL, within these bounds: a
-	// waiter that dies does not hold up those behind it for long, and the place of
-	// one that lives outlasts the pauses of a busy machine.
+	// A place in a queue lives as long as the lock's own TTL, within these bounds. A
+	// waiter that dies does not hold up those behind it for long. The place of a
+	// waiter that lives outlasts the pauses of a busy machine.
 	minPlaceTTL = 5 * time.Second
 	maxPlaceTTL = 15 * time.Second
 )

@@ -31,11 +31,11 @@ type Holding interface {
 // shares are the reader leases that goroutines of this client have in common.
 //
 // A lease is shared only when this client reads the lock already, so that single
-// readers pay nothing, and only while its gate is watched: the subscription is
-// made before the join, whose answer proves that it is in place. Sharing ends
-// when a gate is seen, when the first renewal is sent, or at a third of the TTL,
-// whichever is first, so that a writer waits no longer for many readers here
-// than for one; and it never starts again once the last one has left.
+// readers pay nothing. It is shared only while its gate is watched. The client
+// subscribes before the join, whose answer proves that the subscription is in place.
+// Sharing ends when a gate is seen, when the first renewal is sent, or at a third of
+// the TTL, whichever is first. So a writer waits no longer for many readers here than
+// for one. Sharing never starts again once the last guest has left.
 type shares struct {
 	mu sync.Mutex
 	m  map[string]*reading // by gate

@@ -150,7 +150,7 @@ func (a *Admin) breaking(entry record.Entry, req BreakRequest, serverTime time.T
 		ttl = a.s.TTL
 	}
 	if entry.Fixed && !entry.Unreadable {
-		// Two servers' clocks: the one that has stamped the record may be ahead.
+		// The clock of the server that has stamped the record may be ahead.
 		age := max(serverTime.Sub(entry.Time)-record.OverdueSlack, 0) //safety:broken-age
 		ttl = max(clock.CeilSecond(ttl-age), time.Second)             //safety:broken-rest
 	}

@@ -21,10 +21,10 @@ type View struct {
 	Queue   []record.Entry // in the order of their tickets
 }
 
-// newest returns a revision that the bucket has reached, and the server's time:
-// what is read as of that revision shows every write that was acknowledged before
-// the call, whichever replica answers. While nobody leads both are zero, and reads
-// may be behind. The error is that of a context that has ended.
+// newest returns a revision that the bucket has reached, and the server's time. A
+// read as of that revision shows every write that was acknowledged before the call,
+// whichever replica answers. While nobody leads both are zero, and reads may be
+// behind. The error is that of a context that has ended.
 func (a *Admin) newest(parent context.Context) (revision uint64, server time.Time, err error) {
 	st, err := a.b.Leader(parent, bucket.AnswerTimeout)
 	switch {

@@ -19,10 +19,9 @@ const (
 	recentMax = 4096
 )
 
-// Recent remembers the tombstones this client has left: of locks, so that taking
-// one again needs no read; of places in queues, so that the next place has the key
-// of the last one and lists of the queue are not full of tombstones. The zero value
-// is ready.
+// Recent remembers the tombstones this client has left. Taking a lock again needs no
+// read for a second. The next place in a queue has the key of the last one, so that
+// lists of the queue are not full of tombstones. The zero value is ready.
 type Recent struct {
 	mu     sync.Mutex
 	m      map[string]trace
@@ -110,8 +109,8 @@ func (r *Recent) fade(queue string, now clock.Instant) {
 	}
 }
 
-// Vacancy returns the key of a place that this client has left in the queue a
-// moment ago, and its tombstone; "" and 0 when there is none.
+// Vacancy returns the key of a place that this client has left in the queue a moment
+// ago, and its tombstone. Both are zero when there is none.
 func (r *Recent) Vacancy(now clock.Instant, queue string) (key string, tombstone uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

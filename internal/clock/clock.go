@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// Instant is a point in time, from an arbitrary origin that may lie in the future
-// (inside a synctest bubble it does), in nanoseconds on a clock that never jumps and,
-// where the platform tells, goes on counting while the machine is suspended. A
+// Instant is a point in time in nanoseconds, from an arbitrary origin that may lie in
+// the future (inside a synctest bubble it does). Its clock never jumps. Where the
+// platform reports suspend, it goes on counting while the machine is suspended. A
 // lease must not outlive a suspended holder's nap.
 type Instant int64
 
@@ -17,9 +17,9 @@ func (i Instant) Add(d time.Duration) Instant { return i + Instant(d) }
 // Sub returns the time from j to i.
 func (i Instant) Sub(j Instant) time.Duration { return time.Duration(i - j) }
 
-// clockNoise is how far two clocks may be read apart without it being taken
-// for a suspend: at least what a preemption between the two readings costs is
-// harmless, because the readings are taken in the order that underestimates.
+// clockNoise is how far two clocks may be read apart without it being taken for a
+// suspend. A preemption between the two readings is harmless, because the readings
+// are taken in the order that underestimates.
 const clockNoise = int64(time.Millisecond)
 
 // askAgain is after how long the suspended time is asked for again although
@@ -41,11 +41,11 @@ var (
 // Now reads the clock: Go's monotonic time, so that it is fake inside a
 // synctest bubble, plus the time spent suspended since the program started.
 //
-// How long that was costs two system calls, many times what the rest does. It is
-// asked for when the wall clock has moved against the monotonic one: at a resume
-// Linux adds the time slept to CLOCK_REALTIME and to CLOCK_BOOTTIME in one step
-// (__timekeeping_inject_sleeptime), so no suspend goes unseen, and what else moves
-// the wall clock costs the calls only. A wall clock that is set back by just the time
+// How long that was costs two system calls, many times the rest. Now asks for it when
+// the wall clock has moved against the monotonic one. At a resume Linux adds the time
+// slept to CLOCK_REALTIME and to CLOCK_BOOTTIME in one step
+// (__timekeeping_inject_sleeptime), so no suspend goes unseen. Any other move of the
+// wall clock costs the calls only. A wall clock that is set back by just the time
 // slept, before the next reading, hides a suspend for at most askAgain.
 func Now() Instant {
 	now := time.Now()

@@ -20,7 +20,7 @@ const (
 	// DefaultMargin is the part of the TTL at whose end a lease is no longer
 	// believed in.
 	DefaultMargin = 0.1
-	// maxMargin caps the margin of long leases; the floor of a thousandth of
+	// maxMargin caps the margin of long leases. The floor of a thousandth of
 	// the TTL keeps clocks that run 0.1% apart safe at any length.
 	maxMargin   = time.Second
 	marginFloor = 1000
@@ -87,8 +87,9 @@ func (t Terms) renewAfter(fraction float64) time.Duration {
 const together = 100 * time.Millisecond
 
 // NextRenewal is when to renew what was sent at sent. Renewals that are due within
-// the same few percent of the time between two, or the same tenth of a second, go
-// together: by itself each costs twice as much, in system calls above all.
+// the same few percent of the time between two, or within the same tenth of a second,
+// are sent together. A renewal by itself costs twice as much, in system calls above
+// all.
 func (t Terms) NextRenewal(sent Instant, fraction float64) Instant {
 	after := t.renewAfter(fraction)
 	due := sent.Add(after)

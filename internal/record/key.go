@@ -74,11 +74,10 @@ func (k Keys) Reader(id string) string { return ReaderPrefix + k.encoded + "." +
 // maxName is the longest encoded name in bytes.
 const maxName = 512
 
-// EncodeName maps a lock's name one-to-one to what a key may be made of. A
-// dot between two non-empty tokens stays one, so that names keep a hierarchy
-// that wildcards and permissions understand; every byte outside
-// [A-Za-z0-9_/-] becomes '=' and two hex digits. The error matches
-// [ErrInvalidName].
+// EncodeName maps a lock's name one-to-one to a part of a key. A dot between two
+// non-empty tokens stays one, so that names keep a hierarchy that wildcards and
+// permissions understand. Every byte outside [A-Za-z0-9_/-] becomes '=' and two hex
+// digits. The error matches [ErrInvalidName].
 func EncodeName(name string) (string, error) { return encode(name, stays) }
 
 // encode escapes the bytes of name that keep does not keep.
@@ -127,8 +126,8 @@ func stays(name string, i int) bool {
 	return false
 }
 
-// DecodeName is the inverse of [EncodeName]. It fails for what no name encodes
-// to, so that a foreign key is never shown as somebody's lock.
+// DecodeName is the inverse of [EncodeName]. It fails for a string that no name
+// encodes to, so that no foreign key is shown as a lock.
 func DecodeName(encoded string) (string, bool) {
 	name := encoded
 	if strings.Contains(encoded, "=") {

@@ -64,8 +64,8 @@ type Body struct {
 	Mode uint8 `msgpack:"m,omitempty"`
 	// Since is when the claim began, in unix milliseconds of its client.
 	Since int64 `msgpack:"at,omitempty"`
-	// Waited is how long the lock had been asked for by then, in milliseconds
-	// and at least 1; 0 for a claim that did not have to queue.
+	// Waited is how long the claim had asked for the lock by then, in milliseconds
+	// and at least 1. It is 0 for a claim that did not have to queue.
 	Waited int64 `msgpack:"w,omitempty"`
 
 	Owner   string   `msgpack:"o,omitempty"`
@@ -216,9 +216,9 @@ func Decode(value []byte) (Body, error) {
 	if len(value) == 0 || len(value) > kvstore.MaxRecord {
 		return Body{}, errUnreadable
 	}
-	// A decoder of its own: those that Unmarshal keeps for reuse keep the room that
-	// a value made them take, and a length that is announced and not there makes
-	// that a megabyte more each time it is read.
+	// The decoder is not one of those that Unmarshal keeps for reuse. Those keep the
+	// room that a value made them take. A length that is announced and not there
+	// would make that a megabyte more with each read.
 	if err := msgpack.NewDecoder(bytes.NewReader(value)).Decode(&b); err != nil {
 		return Body{}, fmt.Errorf("%w: %w", errUnreadable, err)
 	}
@@ -276,8 +276,8 @@ func (e Entry) BrokenBecause() string { return fmt.Sprintf("by %s: %s", e.Broken
 // From says whether the claim with this id wrote the record.
 func (e Entry) From(id string) bool { return !e.Zero() && !e.Unreadable && e.ID == id }
 
-// OverdueSlack is how far apart the clocks of two servers may be: one has stamped
-// the record, another one tells the time.
+// OverdueSlack is how far apart the clocks of two servers may be: one has stamped the
+// record, another one reports the time.
 const OverdueSlack = 300 * time.Millisecond
 
 // OverdueAt says whether the entry, which was read, has no holder any more at a time

@@ -13,7 +13,7 @@ import (
 type doubt struct {
 	resolving bool   // a read is to decide
 	suspected uint64 // the highest revision that a hint has named
-	breaker   string // what a hint said of a break, to name the cause of a proven loss
+	breaker   string // the break that a hint has named: the cause of a loss, once that is proven
 }
 
 // suspect acts on a hint that the record has changed. A hint may be forged, so only a

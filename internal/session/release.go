@@ -161,7 +161,7 @@ func (k *kept) delete(ctx context.Context, status record.Status, begun time.Time
 			if err == nil {
 				continue
 			}
-		// A deposed leader refuses so while the one that leads applies the write.
+		// A deposed leader refuses so while its successor applies the write.
 		case !errors.Is(err, kvstore.ErrInFlight) || !b.Alone():
 			last.unanswered = true
 		}
@@ -201,10 +201,9 @@ func (t *tombstoning) refused(ctx context.Context, last uint64) (over bool, foun
 	if err == nil && !entry.Zero() && entry.Revision < t.revision && !b.Alone() {
 		err = errBehind
 	}
-	// A refusal that does not know what was acknowledged may come from a
-	// leader that was deposed: the one that leads may have applied what it
-	// refused, or do so yet. Of an empty key a tombstone would show that for
-	// a second.
+	// A refusal that does not know what was acknowledged may come from a leader that
+	// was deposed. Its successor may have applied the refused write, or do so yet.
+	// Of an empty key a tombstone would show that for a second.
 	none := err == nil && entry.Zero() && time.Since(t.begun) < bucket.TombstoneLife
 	if last < t.revision && (entry.From(id) || !none && !b.Alone()) { //safety:release-deposed
 		t.unanswered = true
