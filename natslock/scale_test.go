@@ -109,6 +109,7 @@ func TestScaleWaiters(t *testing.T) {
 			synctest.Wait()
 		}
 		time.Sleep(5 * time.Second)
+		synctest.Wait()
 		require.Equal(t, n+1, c.Stats().Waiting)
 		require.InDelta(t, n, runtime.NumGoroutine()-before, 3)
 		for _, w := range ws {
@@ -116,7 +117,11 @@ func TestScaleWaiters(t *testing.T) {
 			<-w.done
 		}
 		time.Sleep(5 * time.Second)
-		require.LessOrEqual(t, runtime.NumGoroutine(), before+3)
+		synctest.Wait() // for what runs at this very instant
+		if n := runtime.NumGoroutine(); n > before+3 {
+			stacks := make([]byte, 4<<20)
+			t.Fatalf("%d goroutines, %d before: %s", n, before, stacks[:runtime.Stack(stacks, true)])
+		}
 		mustUnlock(t, l)
 	})
 }
