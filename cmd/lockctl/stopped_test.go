@@ -80,7 +80,9 @@ func TestRunOutageOneSignal(t *testing.T) {
 	s := serve(t)
 	dir := t.TempDir()
 	file := func(name string) string { return filepath.Join(dir, name) }
-	p := start(t, s, "run", "--ttl", "2s", "x", "--", "sh", "-c", `
+	// The margin, from TERM to KILL, is a second: a busy machine may take a while to run
+	// the trap.
+	p := start(t, s, "run", "--ttl", "10s", "x", "--", "sh", "-c", `
 		trap 'echo TERM >> `+file("signals")+`' TERM
 		echo $$ > `+file("child")+`
 		while :; do sleep 0.01; done`)
