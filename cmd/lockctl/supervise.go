@@ -118,8 +118,9 @@ func (c *runCmd) tick() time.Duration { return max(c.ttl()/10, 100*time.Millisec
 // orders are the guard's for a lock whose validity ends at end.
 //
 // A lockctl that runs renews the lock long before these orders are due. One that is
-// stopped does not, and the group is dead a margin before the validity ends. That is two
-// margins before the end of the server's lease: a busy machine may run the guard late. One that runs and cannot renew the lock ends the command itself, at the
+// stopped does not, and the group is dead a margin before the validity ends. That is
+// two margins before the end of the server's lease: a busy machine may run the guard
+// late. A lockctl that runs and cannot renew the lock ends the command itself, at the
 // end of the validity. So that the command gets no signal twice, it replaces the
 // orders in time by the KILL that it would send itself.
 func (c *runCmd) orders(at, end instant) orders {

@@ -26,9 +26,9 @@ func faulty(t *testing.T, s *testutil.Server) *testutil.Faults {
 	return testutil.NewFaults(store, 1)
 }
 
-// TestSharedLook: of those who share a look at a queue each gets what it has asked
+// TestSharedList: of those who share a look at a queue each gets what it has asked
 // for, at least.
-func TestSharedLook(t *testing.T) {
+func TestSharedList(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		f := faulty(t, s)
 		b := bucket.New(f, "", nil)

@@ -124,14 +124,14 @@ func (b *Bucket) TimerDone(t *time.Timer) {
 	b.timers.Put(t)
 }
 
-// AnswerWithin bounds the wait for an answer: without one the server is unavailable.
-func AnswerWithin(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+// answerWithin bounds the wait for an answer: without one the server is unavailable.
+func answerWithin(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	return context.WithTimeoutCause(ctx, d, fmt.Errorf("%w: no answer within %v", ErrUnavailable, d))
 }
 
-// Bounded is err, or the bound of ctx if it has passed while the parent goes on. The
+// bounded is err, or the bound of ctx if it has passed while the parent goes on. The
 // error of a context that is not the caller's must not reach the caller.
-func Bounded(parent, ctx context.Context, err error) error {
+func bounded(parent, ctx context.Context, err error) error {
 	if err != nil && ctx.Err() != nil && parent.Err() == nil {
 		return context.Cause(ctx)
 	}

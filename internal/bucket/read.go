@@ -13,14 +13,14 @@ import (
 // Read returns the record under key as of a state that contains a revision. If there
 // is none it returns the zero entry.
 func (b *Bucket) Read(parent context.Context, key string, revision uint64) (record.Entry, error) {
-	ctx, cancel := AnswerWithin(parent, AnswerTimeout)
+	ctx, cancel := answerWithin(parent, AnswerTimeout)
 	defer cancel()
 	r, err := b.Get(ctx, key, revision)
 	switch {
 	case errors.Is(err, kvstore.ErrNotFound):
 		return record.Entry{}, nil
 	case err != nil:
-		return record.Entry{}, Bounded(parent, ctx, err)
+		return record.Entry{}, bounded(parent, ctx, err)
 	}
 	return record.Of(r), nil
 }
@@ -29,7 +29,7 @@ func (b *Bucket) Read(parent context.Context, key string, revision uint64) (reco
 // under another key. entry was read before. One request is enough for a user that may
 // read many keys.
 func (b *Bucket) ReadBeside(ctx context.Context, entry record.Entry, key string) (now, beside record.Entry, err error) {
-	ctx, cancel := AnswerWithin(ctx, AnswerTimeout)
+	ctx, cancel := answerWithin(ctx, AnswerTimeout)
 	defer cancel()
 	l, err := b.List(ctx, entry.Key, entry.Revision, kvstore.Beside(key))
 	if err != nil {
@@ -46,19 +46,19 @@ func (b *Bucket) ReadBeside(ctx context.Context, entry record.Entry, key string)
 
 // ListSoon is List with a bounded wait for the answer.
 func (b *Bucket) ListSoon(parent context.Context, pattern string, revision uint64, opts ...kvstore.ListOption) (kvstore.Listing, error) {
-	ctx, cancel := AnswerWithin(parent, 2*AnswerTimeout)
+	ctx, cancel := answerWithin(parent, 2*AnswerTimeout)
 	defer cancel()
 	l, err := b.List(ctx, pattern, revision, opts...)
-	return l, Bounded(parent, ctx, err)
+	return l, bounded(parent, ctx, err)
 }
 
 // Leader asks the stream's leader for its state, which names a revision that the
 // bucket has reached and the server's time. It waits at most for within.
 func (b *Bucket) Leader(parent context.Context, within time.Duration) (kvstore.State, error) {
-	ctx, cancel := AnswerWithin(parent, within)
+	ctx, cancel := answerWithin(parent, within)
 	defer cancel()
 	st, err := b.State(ctx, "")
-	return st, Bounded(parent, ctx, err)
+	return st, bounded(parent, ctx, err)
 }
 
 // A server removes a record when its TTL is over, but it may be late under load,

@@ -49,7 +49,7 @@ func (b *Bucket) Delete(ctx context.Context, key string, revision uint64, id str
 // by a write that it refuses. The answer proves that the subscriptions which were
 // made before are in place; see [kvstore.NoRevision].
 func (b *Bucket) Probe(ctx context.Context, key string) (last uint64, err error) {
-	ctx, cancel := AnswerWithin(ctx, AnswerTimeout)
+	ctx, cancel := answerWithin(ctx, AnswerTimeout)
 	defer cancel()
 	for try := 0; ; try++ {
 		_, err := b.Write(ctx, kvstore.Write{Key: key, Expect: kvstore.NoRevision, Delete: true})

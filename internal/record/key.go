@@ -126,9 +126,9 @@ func stays(name string, i int) bool {
 	return false
 }
 
-// DecodeName is the inverse of [EncodeName]. It fails for a string that no name
+// decodeName is the inverse of [EncodeName]. It fails for a string that no name
 // encodes to, so that no foreign key is shown as a lock.
-func DecodeName(encoded string) (string, bool) {
+func decodeName(encoded string) (string, bool) {
 	name := encoded
 	if strings.Contains(encoded, "=") {
 		var b strings.Builder
@@ -229,7 +229,7 @@ func ParseKey(key string) (Key, bool) {
 	default:
 		return Key{}, false
 	}
-	name, ok := DecodeName(rest)
+	name, ok := decodeName(rest)
 	p.Name = name
 	return p, ok
 }

@@ -23,8 +23,8 @@ func TestEncodeName(t *testing.T) {
 		if err != nil || got != want {
 			t.Errorf("EncodeName(%q) = %q, %v, want %q", name, got, err, want)
 		}
-		if back, ok := DecodeName(want); !ok || back != name {
-			t.Errorf("DecodeName(%q) = %q, %v, want %q", want, back, ok, name)
+		if back, ok := decodeName(want); !ok || back != name {
+			t.Errorf("decodeName(%q) = %q, %v, want %q", want, back, ok, name)
 		}
 	}
 	for _, name := range []string{"", strings.Repeat("x", 513), strings.Repeat(" ", 171), strings.Repeat("x", 1<<20)} {
@@ -48,8 +48,8 @@ func TestDecodeNameRefuses(t *testing.T) {
 		if encoded == "=2E" { // it is the name "."
 			continue
 		}
-		if name, ok := DecodeName(encoded); ok {
-			t.Errorf("DecodeName(%q) = %q", encoded, name)
+		if name, ok := decodeName(encoded); ok {
+			t.Errorf("decodeName(%q) = %q", encoded, name)
 		}
 	}
 }
@@ -72,14 +72,14 @@ func FuzzName(f *testing.F) {
 		if len(ea) > maxName {
 			t.Fatalf("%q becomes %d bytes", a, len(ea))
 		}
-		if back, ok := DecodeName(ea); !ok || back != a {
+		if back, ok := decodeName(ea); !ok || back != a {
 			t.Fatalf("%q becomes %q becomes %q, %v", a, ea, back, ok)
 		}
 		if eb, err := EncodeName(b); err == nil && (ea == eb) != (a == b) {
 			t.Fatalf("%q and %q become %q and %q", a, b, ea, eb)
 		}
 		// Whatever is decoded is what encodes to it.
-		if name, ok := DecodeName(a); ok {
+		if name, ok := decodeName(a); ok {
 			if again, err := EncodeName(name); err != nil || again != a {
 				t.Fatalf("%q is decoded as %q, which becomes %q", a, name, again)
 			}

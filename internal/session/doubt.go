@@ -80,7 +80,7 @@ func (k *kept) judge(entry record.Entry, revision uint64) {
 	d, r := &k.doubt, &k.renewals
 	d.resolving = false
 	var lost ending
-	var late lateness
+	var late lateConfirmation
 	own := entry.From(k.ID)
 	// A broken record is the claim's own too, and ends the lease. That of a place says
 	// that it waits, before its renewals and after them.
@@ -112,7 +112,7 @@ func (k *kept) judge(entry record.Entry, revision uint64) {
 	case own && entry.Live():
 		// An acquisition record: an attempt from before the grant that landed
 		// after the granted record had gone.
-		late = lateness{k.lose(ErrLost, "its record is gone"), k, entry.Revision}
+		late = lateConfirmation{k.lose(ErrLost, "its record is gone"), k, entry.Revision}
 	case entry.Live():
 		// Another claim has been granted.
 		lost = k.lose(ErrLost, fmt.Sprintf("its record was replaced at revision %d", entry.Revision)) //safety:found-replaced

@@ -35,7 +35,7 @@ func (k *kept) deleteWithin(d time.Duration) (found *EndError, err error) {
 	first := s.b.Post(kvstore.Write{Key: k.Key, Value: body, Expect: k.last, Delete: true})
 	a, answered := first.Soon(min(bucket.DeniedAfter, d))
 	if answered && a.Err == nil {
-		k.left(a.Revision)
+		k.deleted(a.Revision)
 		s.work.done()
 		return nil, nil
 	}
@@ -61,8 +61,8 @@ func (k *kept) deleteWithin(d time.Duration) (found *EndError, err error) {
 	}
 }
 
-// left remembers the tombstone, for the next claim of the key.
-func (k *kept) left(revision uint64) {
+// deleted remembers the tombstone, for the next claim of the key.
+func (k *kept) deleted(revision uint64) {
 	if !k.Once {
 		k.s.b.Recent.Left(k.s.b.Instant(), k.Key, !k.isLock(), revision)
 	}
@@ -106,7 +106,7 @@ func (k *kept) Leave(status record.Status) {
 	forget, err := s.b.Send(kvstore.Write{Key: k.Key, Value: body, Expect: k.last, Delete: true}, func(a kvstore.Answer) {
 		s.Settle(o)
 		if a.Err == nil {
-			k.left(a.Revision)
+			k.deleted(a.Revision)
 		} else {
 			k.deleteAs(status)
 		}
@@ -150,7 +150,7 @@ func (k *kept) delete(ctx context.Context, status record.Status, begun time.Time
 		conflict, refused := errors.AsType[*kvstore.ConflictError](err)
 		switch {
 		case err == nil:
-			k.left(answer.Revision)
+			k.deleted(answer.Revision)
 			return deletion{found: last.broken}
 		case refused:
 			var over bool
@@ -180,6 +180,9 @@ func (k *kept) delete(ctx context.Context, status record.Status, begun time.Time
 		}
 	}
 }
+
+// errBehind: a server has shown an older record than the one it acknowledged.
+var errBehind = fmt.Errorf("%w: the server that answered lags behind", bucket.ErrUnavailable)
 
 // tombstoning is what is known of a record while it is deleted.
 type tombstoning struct {

@@ -80,7 +80,7 @@ func (k *kept) renewed(n uint64, a kvstore.Answer) {
 	k.mu.Lock()
 	now := k.s.b.Instant()
 	var conflict *kvstore.ConflictError
-	var late lateness
+	var late lateConfirmation
 	r := &k.renewals
 	switch {
 	case a.Err == nil:
@@ -110,9 +110,9 @@ func (k *kept) renewed(n uint64, a kvstore.Answer) {
 	late.finish()
 }
 
-// lateness is a confirmation that came after the end it would have prolonged. The
+// lateConfirmation is one that came after the end it would have prolonged. The
 // zero value is none.
-type lateness struct {
+type lateConfirmation struct {
 	ending   ending
 	k        *kept
 	revision uint64
@@ -120,7 +120,7 @@ type lateness struct {
 
 // finish deletes the record that nobody believes in, so that nobody has to wait for
 // it. Without the mutex.
-func (l lateness) finish() {
+func (l lateConfirmation) finish() {
 	if l.k != nil {
 		l.ending.finish()
 		l.k.s.Discard(l.k.Key, l.k.ID, l.revision)
@@ -128,10 +128,10 @@ func (l lateness) finish() {
 }
 
 // confirmed takes an acknowledged renewal. Under mu.
-func (k *kept) confirmed(n, revision uint64, now clock.Instant) lateness {
+func (k *kept) confirmed(n, revision uint64, now clock.Instant) lateConfirmation {
 	switch {
 	case k.state == Released:
-		return lateness{} // the release deletes whatever there is
+		return lateConfirmation{} // the release deletes whatever there is
 	case k.state == Held && now < k.end: //safety:late-renewal
 		for i, s := range k.renewals.sent {
 			if s.n == n {
@@ -139,11 +139,11 @@ func (k *kept) confirmed(n, revision uint64, now clock.Instant) lateness {
 				break
 			}
 		}
-		return lateness{} // confirmed, or older than what is confirmed already
+		return lateConfirmation{} // confirmed, or older than what is confirmed already
 	case k.state == Lost && k.cause.Kind != ErrLost: //safety:closed-not-deleted
-		return lateness{} // closed: the work may still be stopping
+		return lateConfirmation{} // closed: the work may still be stopping
 	}
-	return lateness{k.lose(ErrLost, "the confirmation of its renewal came after its validity had ended"), k, revision}
+	return lateConfirmation{k.lose(ErrLost, "the confirmation of its renewal came after its validity had ended"), k, revision}
 }
 
 // prolong moves the validity to that of the renewal sent[i], now stored at revision.

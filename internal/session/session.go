@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"sync"
 	"time"
@@ -186,6 +185,3 @@ func (s *Session) Close(ctx context.Context) (left []string) {
 	}
 	return left
 }
-
-// errBehind: a server has shown an older record than the one it acknowledged.
-var errBehind = fmt.Errorf("%w: the server that answered lags behind", bucket.ErrUnavailable)
