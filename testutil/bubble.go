@@ -5,6 +5,7 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/nats-io/nats-server/v2/server/ats"
 )
@@ -12,10 +13,15 @@ import (
 // bubbles lets one bubble run at a time, see [Bubble].
 var bubbles sync.Mutex
 
+// bubbleBegins is the time when the server of a bubble starts. The clock of synctest
+// begins in the year 2000. A lock bucket counts its first sequence from 2016, so those
+// made before would all have the same one.
+var bubbleBegins = time.Date(2026, time.January, 1, 0, 0, 0, 0, time.UTC)
+
 // Bubble runs fn in a testing/synctest bubble with a real JetStream server. Time in the
-// bubble is fake. It stands while a goroutine can run, and jumps to the next timer when
-// none can. This holds for the server's timers too, and so for TTLs. A day passes in a
-// moment, and always in the same way.
+// bubble is fake, and begins with the year 2026. It stands while a goroutine can run,
+// and jumps to the next timer when none can. This holds for the server's timers too, and
+// so for TTLs. A day passes in a moment, and always in the same way.
 //
 // Connect with [Server.Connect] or [Server.ConnectLink], and wait with time.Sleep and
 // synctest.Wait. After fn and the cleanups of its t, Bubble closes the connections and
@@ -45,6 +51,7 @@ func Bubble(t *testing.T, fn func(t *testing.T, s *Server), opts ...ServerOption
 	dropPools()
 	defer dropPools()
 	synctest.Test(t, func(inner *testing.T) {
+		time.Sleep(time.Until(bubbleBegins))
 		s := newServer(inner, t, opts)
 		s.bubble = true
 		s.mustStart()

@@ -18,6 +18,7 @@ func TestBubbleDay(t *testing.T) {
 	real := time.Now()
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		start := time.Now()
+		require.Equal(t, time.Date(2026, time.January, 1, 0, 0, 0, 0, time.UTC), start.UTC())
 		kv := bucket(t, s.Connect(), 1)
 		expired := 0
 		for time.Since(start) < 24*time.Hour {
