@@ -254,7 +254,7 @@ func (cl *claim) take(n int, revision uint64, at clock.Instant) result {
 	if revision <= a.floor { //safety:tokens-forward
 		cl.c.s.Discard(cl.key, cl.id, revision)
 		return result{outcome: failed, err: fmt.Errorf(
-			"%w: fencing tokens went backwards, from %d to %d: the bucket was restored from a backup, or re-created by a client whose clock is behind. Re-create it with a higher first_seq", bucket.ErrUnavailable, a.floor, revision)}
+			"%w: fencing tokens went backwards, from revision %d to %d: the bucket was restored from a backup, or re-created by a client whose clock is behind. Re-create it with a higher first_seq", bucket.ErrUnavailable, a.floor, revision)}
 	}
 	return result{outcome: granted, n: n, revision: revision}
 }
@@ -268,7 +268,7 @@ func (r result) grant(cl *claim) session.Granted {
 	body := cl.draft.body
 	body.Since, body.Waited = a.since, a.waited
 	return session.Granted{
-		Kind: cl.draft.keys.Kind, Name: cl.draft.name, Key: cl.key, Once: cl.guard != "", ID: cl.id, Token: r.revision,
+		Kind: cl.draft.keys.Kind, Name: cl.draft.name, Key: cl.key, Once: cl.guard != "", ID: cl.id, Revision: r.revision,
 		Body: body, Terms: a.terms, Sent: a.sent,
 	}
 }

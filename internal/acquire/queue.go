@@ -66,7 +66,7 @@ func (a *acquisition) enqueue() (*session.Place, result) {
 			g := r.grant(b.cur)
 			place := c.s.Queue(g, a.mailbox.poke)
 			a.bid.draft.queued = true
-			c.s.Notify(a.parent, session.Event{Type: session.EventQueued, Kind: g.Kind, Name: g.Name, ID: g.ID, Token: g.Token})
+			c.s.Notify(a.parent, session.Event{Type: session.EventQueued, Kind: g.Kind, Name: g.Name, ID: g.ID, Token: place.Ticket()})
 			return place, r
 		case free, busy: // another client deleted it, or wrote under it: never used again
 			b.close()

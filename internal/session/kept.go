@@ -25,15 +25,15 @@ const (
 
 // Granted is a claim that the server has granted: what a lease or a place begins as.
 type Granted struct {
-	Kind  record.Kind
-	Name  string // the lock's
-	Key   string
-	Once  bool        // the key is never claimed again
-	ID    string      // the claim's
-	Token uint64      // or the ticket: the revision of the record
-	Body  record.Body // repeated by the renewals
-	Terms clock.Terms
-	Sent  clock.Instant // when the attempt that was granted was sent
+	Kind     record.Kind
+	Name     string // the lock's
+	Key      string
+	Once     bool        // the key is never claimed again
+	ID       string      // the claim's
+	Revision uint64      // of the record
+	Body     record.Body // repeated by the renewals
+	Terms    clock.Terms
+	Sent     clock.Instant // when the attempt that was granted was sent
 }
 
 // kept is a record of this client that is kept alive: of a lease or of a place in a
@@ -45,8 +45,9 @@ type Granted struct {
 //     bring back a record that has gone nor overwrite a stranger's.
 type kept struct {
 	Granted
-	s  *Session
-	of duties
+	Token uint64 // or the ticket
+	s     *Session
+	of    duties
 
 	mu       sync.Mutex // guards the fields below, but for slot
 	state    State
@@ -91,9 +92,9 @@ type leavings struct {
 
 // init makes k the record of g. of is the lease or the place that k is a part of.
 func (k *kept) init(s *Session, g Granted, of duties) {
-	k.Granted, k.s, k.of = g, s, of
-	k.Body.ID, k.Body.Token, k.Body.Attempt = g.ID, g.Token, 0
-	k.terms, k.end, k.last, k.lastSent = g.Terms, g.Terms.End(g.Sent), g.Token, g.Sent //safety:from-sending
+	k.Granted, k.Token, k.s, k.of = g, record.TokenOrTicket(g.Key, g.Revision), s, of
+	k.Body.ID, k.Body.Token, k.Body.Attempt = g.ID, k.Token, 0
+	k.terms, k.end, k.last, k.lastSent = g.Terms, g.Terms.End(g.Sent), g.Revision, g.Sent //safety:from-sending
 	k.renewals.want, k.renewals.asked = g.Terms, g.Sent
 	k.renewals.next = g.Terms.NextRenewal(g.Sent, s.RenewFraction)
 	k.slot.index = -1
