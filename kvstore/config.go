@@ -20,15 +20,31 @@ const (
 	minMsgSize = MaxRecord + 4<<10
 	// protocol is the version of the protocol of keys, records and headers that
 	// this release knows. A bucket's metadata names the version that its records
-	// follow. A bucket without an entry follows the first.
-	protocol      = "1"
+	// follow. A bucket without an entry follows the first, whose fencing tokens are
+	// plain revisions.
+	protocol      = "2"
 	firstProtocol = "1"
 	metaProtocol  = "natslock.protocol"
 	metaID        = "natslock.id"
-	// lowFirstSeq separates sequences that started as a time in microseconds
-	// (now about 1.8e15) from those that started at one.
-	lowFirstSeq = 1e15
+	// tick is the unit of a bucket's first sequence.
+	tick = 10 * time.Microsecond
+	// lowFirstSeq separates sequences that started as a time from those that started at
+	// one, or at the time of a clock that is years behind. It stands for July 2025: all
+	// buckets of this protocol are younger.
+	lowFirstSeq = 3e13
 )
+
+// epoch is the time that the first sequences of buckets are counted from.
+var epoch = time.Date(2016, time.January, 1, 0, 0, 0, 0, time.UTC)
+
+// firstSeq is the first sequence of a bucket that is made at a time: the ticks since
+// epoch. The revisions of a bucket that stores fewer than 100,000 records a second stay
+// below the ticks of the present. So they go on rising when the bucket is deleted and
+// re-created. A fencing token is 64 times its revision: those of new buckets are above
+// the revisions that were the tokens of the first protocol, and below 2^53 until 2060.
+func firstSeq(at time.Time) uint64 {
+	return uint64(max(at.Sub(epoch)/tick, 1)) // a clock from before the epoch has no ticks
+}
 
 // Config describes a bucket: how to find it, and how to make it when it is
 // missing. The zero value is a file-backed bucket of one replica named
@@ -111,7 +127,7 @@ func (cfg Config) StreamConfig() (jetstream.StreamConfig, error) {
 		AllowDirect:       true,
 		AllowMsgTTL:       true,
 		// Revisions must keep rising when the bucket is deleted and re-created.
-		FirstSeq: uint64(time.Now().UnixMicro()), //safety:tokens-rise
+		FirstSeq: firstSeq(time.Now()), //safety:tokens-rise
 		RePublish: &jetstream.RePublish{
 			Source:      subjectPrefix(cfg.Bucket) + ">",
 			Destination: "natslock." + cfg.Bucket + "." + id + ".>",

@@ -5,6 +5,12 @@ import "time"
 // MaxTTL is the longest TTL.
 const MaxTTL = maxTTL
 
+// FirstSeq is the first sequence of a bucket that is made at a time.
+func FirstSeq(at time.Time) uint64 { return firstSeq(at) }
+
+// LowFirstSeq separates first sequences that are a time from others.
+const LowFirstSeq = lowFirstSeq
+
 // Created returns when the bucket was made, as it was read last.
 func (s *Store) Created() time.Time { return s.seen.Load().created }
 

@@ -47,6 +47,7 @@ const (
 	byUpdate  = "update the stream"
 	byRemake  = "only re-creating the bucket can change it: stop its users, delete it, let a client create it"
 	byRelease = "use a release of this program that knows the bucket's protocol, or another bucket"
+	byRecords = byRemake + "; or use another bucket"
 	byUpgrade = "upgrade nats-server to " + MinServer + " or later, then re-create the bucket"
 )
 
@@ -77,11 +78,15 @@ func Examine(cfg Config, info *jetstream.StreamInfo) ([]Finding, error) {
 	judge(level >= minLevel, Unfit, serverSetting, server, MinServer+" or later", //safety:server-level
 		"older servers skip the conditions of writes, so that two hold a lock", byServer)
 	spoken, named := c.Metadata[metaProtocol]
+	value, repair := fmt.Sprintf("%.32q", spoken), byRelease
 	if !named {
-		spoken = firstProtocol
+		spoken, value = firstProtocol, "unset"
 	}
-	judge(spoken == protocol, Unfit, "metadata."+metaProtocol, fmt.Sprintf("%.32q", spoken), strconv.Quote(protocol), //safety:protocol
-		"clients of different protocols do not exclude each other", byRelease)
+	if spoken == firstProtocol { // no update changes the records
+		repair = byRecords
+	}
+	judge(spoken == protocol, Unfit, "metadata."+metaProtocol, value, strconv.Quote(protocol), //safety:protocol
+		"clients of different protocols do not exclude each other", repair)
 
 	mirror, sources, transform := "unset", "unset", "unset"
 	if c.Mirror != nil {
@@ -153,7 +158,7 @@ func Examine(cfg Config, info *jetstream.StreamInfo) ([]Finding, error) {
 	judge(c.DenyPurge, Worse, "deny_purge", c.DenyPurge, "true", "records can be removed under their holders", rollup)
 	judge(c.AllowAtomicPublish, Worse, "allow_atomic", c.AllowAtomicPublish, "true", "several locks cannot be taken at once", byUpdate)
 	// The server echoes what it was asked for, so what counts is where it is.
-	judge(info.State.LastSeq >= lowFirstSeq, Worse, "first_seq", info.State.LastSeq, "the time in microseconds", "fencing tokens repeat when the bucket is re-created", byRemake)
+	judge(info.State.LastSeq >= lowFirstSeq, Worse, "first_seq", info.State.LastSeq, "the time in ten-microsecond ticks since 2016", "fencing tokens repeat when the bucket is re-created", byRemake)
 	clustered := info.Cluster != nil && info.Cluster.Name != ""
 	replicas := judge(!clustered || c.Replicas > 1, Worse, "num_replicas", c.Replicas, "3 or 5 on a cluster", "locks stop when its server does", byUpdate+" with num_replicas 3")
 	if clustered && c.Replicas == 1 {
@@ -238,7 +243,7 @@ func (cfg Config) Repaired(c jetstream.StreamConfig) (jetstream.StreamConfig, er
 		if m.Metadata == nil {
 			m.Metadata = map[string]string{}
 		}
-		m.Metadata[metaID] = right.Metadata[metaID] // and the protocol as it is: no update changes the records
+		m.Metadata[metaID] = right.Metadata[metaID]
 	}
 	if cfg.Replicas > 0 {
 		m.Replicas = cfg.Replicas

@@ -16,6 +16,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/testutil"
 )
@@ -36,7 +37,7 @@ func TestOpenCreates(t *testing.T) {
 	str, err := stream(t, nc).Stream(ctx, "KV_natslock")
 	check(t, err)
 	got := str.CachedInfo().Config
-	if first := time.UnixMicro(int64(got.FirstSeq)); first.Before(begun.Truncate(time.Microsecond)) || first.After(time.Now()) {
+	if got.FirstSeq < kvstore.FirstSeq(begun) || got.FirstSeq > kvstore.FirstSeq(time.Now()) {
 		t.Fatalf("the first sequence is no time of creation: %d", got.FirstSeq)
 	}
 	id := got.Metadata["natslock.id"]
@@ -65,10 +66,43 @@ func TestOpenCreates(t *testing.T) {
 		AllowAtomicPublish: true,
 		FirstSeq:           got.FirstSeq,
 		RePublish:          &jetstream.RePublish{Source: "$KV.natslock.>", Destination: "natslock.natslock." + id + ".>"},
-		Metadata:           map[string]string{"natslock.id": id, "natslock.protocol": "1"},
+		Metadata:           map[string]string{"natslock.id": id, "natslock.protocol": "2"},
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Fatalf("created\n%+v\nwant\n%+v", got, want)
+	}
+}
+
+// The first sequence counts ten-microsecond ticks since 2016, and a fencing token is 64
+// times a revision.
+func TestFirstSeq(t *testing.T) {
+	year := func(y int) time.Time { return time.Date(y, time.January, 1, 0, 0, 0, 0, time.UTC) }
+	for _, c := range []struct {
+		at   time.Time
+		want uint64
+	}{
+		{year(2016).Add(time.Second), 100_000},
+		{year(2016).Add(19 * time.Microsecond), 1},
+		{time.Date(2026, time.November, 22, 0, 0, 0, 0, time.UTC), 3978 * 86_400 * 100_000},
+		{year(2016), 1}, // the server starts there anyway
+		{time.Unix(0, 0), 1},
+		{time.Time{}, 1},
+	} {
+		equal(t, c.at.String(), kvstore.FirstSeq(c.at), c.want)
+	}
+	for y := 2026; y < 2060; y++ {
+		first := kvstore.FirstSeq(year(y))
+		if first < kvstore.LowFirstSeq {
+			t.Errorf("%d: %d is low", y, first)
+		}
+		// The tokens of the first protocol were revisions from the time in microseconds on.
+		if token, old := record.Token(first, 0), uint64(year(y).UnixMicro()); token <= old {
+			t.Errorf("%d: token %d is not above %d, a token of the first protocol", y, token, old)
+		}
+		// A double represents integers up to there. JSON is read as doubles in JavaScript and jq.
+		if last := record.Token(kvstore.FirstSeq(year(y+1)), record.GrantsPerRevision-1); last >= 1<<53 {
+			t.Errorf("%d: token %d is not below 2^53", y, last)
+		}
 	}
 }
 
@@ -273,11 +307,14 @@ func TestUnsafeSettings(t *testing.T) {
 		}},
 		{"max_msg_size", func(c *jetstream.StreamConfig) { c.MaxMsgSize = kvstore.MaxRecord }},
 		{"storage", func(c *jetstream.StreamConfig) { c.Storage = jetstream.MemoryStorage }},
-		{"metadata.natslock.protocol", func(c *jetstream.StreamConfig) { c.Metadata["natslock.protocol"] = "2" }},
+		{"metadata.natslock.protocol", func(c *jetstream.StreamConfig) { c.Metadata["natslock.protocol"] = "1" }},
+		{"metadata.natslock.protocol", func(c *jetstream.StreamConfig) { c.Metadata["natslock.protocol"] = "3" }},
 		{"metadata.natslock.protocol", func(c *jetstream.StreamConfig) { c.Metadata["natslock.protocol"] = "" }},
+		{"metadata.natslock.protocol", func(c *jetstream.StreamConfig) { delete(c.Metadata, "natslock.protocol") }},
 		{"metadata.natslock.protocol", func(c *jetstream.StreamConfig) {
-			c.Metadata["natslock.protocol"], c.RePublish = "01", nil // the repair of which writes metadata too
+			c.Metadata["natslock.protocol"], c.RePublish = "02", nil // the repair of which writes metadata too
 		}},
+		{"metadata.natslock.protocol", func(c *jetstream.StreamConfig) { c.Metadata, c.RePublish = nil, nil }},
 	} {
 		bucket := fmt.Sprintf("b%d", i)
 		t.Run(c.setting, func(t *testing.T) {
@@ -352,30 +389,56 @@ func repair(t *testing.T, js jetstream.JetStream, cfg kvstore.Config, setting st
 	check(t, err)
 }
 
-// A bucket that names no protocol follows the first, and goes on to name none when
-// something else is repaired.
-func TestProtocolUnnamed(t *testing.T) {
-	nc := testutil.RunServer(t).Connect()
-	str := makeStream(t, nc, func(c *jetstream.StreamConfig) { c.Metadata, c.RePublish = nil, nil })
-	s := open(t, nc, kvstore.Config{NoCreate: true})
-	create(t, s, "lock.a", "")
-	repair(t, stream(t, nc), kvstore.Config{Bucket: "natslock"}, "republish")
-	info, err := str.Info(t.Context())
-	check(t, err)
-	if _, named := info.Config.Metadata["natslock.protocol"]; named {
-		t.Fatalf("metadata is %v", info.Config.Metadata)
-	}
-	check(t, s.Verify(t.Context()))
+// A bucket of another protocol is refused, with what there is to do: the records of the
+// first protocol never become others, and this release does not know later protocols. No
+// entry means the first.
+func TestOtherProtocol(t *testing.T) {
+	const reCreate = "only re-creating the bucket can change it: stop its users, delete it, let a client create it; or use another bucket"
+	const otherRelease = "use a release of this program that knows the bucket's protocol, or another bucket"
+	for _, c := range []struct {
+		name   string
+		set    func(map[string]string)
+		value  string
+		remake bool
+	}{
+		{"first", func(m map[string]string) { m["natslock.protocol"] = "1" }, `"1"`, true},
+		{"unnamed", func(m map[string]string) { delete(m, "natslock.protocol") }, "unset", true},
+		{"later", func(m map[string]string) { m["natslock.protocol"] = "3" }, `"3"`, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			nc := testutil.RunServer(t).Connect()
+			s := open(t, nc, kvstore.Config{})
+			create(t, s, "lock.a", "")
+			str, err := stream(t, nc).Stream(t.Context(), "KV_natslock")
+			check(t, err)
+			sc := str.CachedInfo().Config
+			c.set(sc.Metadata)
+			_, err = stream(t, nc).UpdateStream(t.Context(), sc)
+			check(t, err)
 
-	// Another release has taken the bucket over since.
-	sc := info.Config
-	sc.Metadata["natslock.protocol"] = "2"
-	_, err = stream(t, nc).UpdateStream(t.Context(), sc)
-	check(t, err)
-	err = s.Verify(t.Context())
-	c := wantConfigError(t, err, "metadata.natslock.protocol")
-	equal(t, "found", c.Value, `"2"`)
-	equal(t, "wanted", c.Want, `"1"`)
+			_, opened := kvstore.Open(t.Context(), stream(t, nc), kvstore.Config{})
+			for _, err := range []error{opened, s.Verify(t.Context())} {
+				found := wantConfigError(t, err, "metadata.natslock.protocol")
+				repair := otherRelease
+				if c.remake {
+					repair = reCreate
+				}
+				equal(t, "error", err.Error(), `bucket "natslock": metadata.natslock.protocol is `+c.value+`, must be "2": `+repair+
+					": clients of different protocols do not exclude each other")
+				equal(t, "found", found.Value, c.value)
+			}
+			info, err := str.Info(t.Context())
+			check(t, err)
+			findings, err := kvstore.Examine(kvstore.Config{}, info)
+			check(t, err)
+			for _, f := range findings {
+				if f.Setting == "metadata.natslock.protocol" {
+					equal(t, "re-create", f.Remake, c.remake)
+					equal(t, "update", f.Update, false)
+				}
+			}
+		})
+	}
 }
 
 // Sealing comes after the making.

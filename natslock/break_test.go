@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/vmihailenco/msgpack/v5"
 
+	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
@@ -189,7 +190,7 @@ func TestBreakOnlyWhoWasShown(t *testing.T) {
 		require.ErrorIs(t, other.Break(ctx, natslock.BreakRequest{Kind: natslock.KindMutex, Name: "l", ID: old.ID()}), natslock.ErrReleased, "a tombstone")
 		l := mustLock(t, holder.Client, "l", natslock.NoRenew(), natslock.TTL(time.Hour))
 		p := newTap(t, s.Connect(), ">")
-		for _, id := range []string{old.ID(), l.ID()[:25], l.ID() + "A", fmt.Sprintf("unreadable-%d", l.Token()), fmt.Sprint(l.Token())} {
+		for _, id := range []string{old.ID(), l.ID()[:25], l.ID() + "A", fmt.Sprintf("unreadable-%d", record.TokenRevision(l.Token())), fmt.Sprint(l.Token())} {
 			require.ErrorIs(t, other.Break(ctx, natslock.BreakRequest{Kind: natslock.KindMutex, Name: "l", ID: id}), natslock.ErrReleased)
 			require.ErrorIs(t, other.Break(ctx, natslock.BreakRequest{Kind: natslock.KindMutex, Name: "l", ID: id, Immediately: true}), natslock.ErrReleased)
 		}
@@ -319,7 +320,8 @@ func TestBreakForgedEvent(t *testing.T) {
 		l := mustLock(t, c.Client, "l")
 		time.Sleep(2 * time.Second)
 		for _, kind := range []kvstore.EventKind{kvstore.Put, kvstore.Deleted, kvstore.Expired, kvstore.Recheck} {
-			for _, rev := range []uint64{0, l.Token(), l.Token() + 1, 1 << 62} {
+			last := record.TokenRevision(l.Token())
+			for _, rev := range []uint64{0, last, last + 1, 1 << 62} {
 				f.Forge(kvstore.Event{Kind: kind, Record: kvstore.Record{Key: "lock.l", Revision: rev, Value: []byte("forged")}})
 			}
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/vmihailenco/msgpack/v5"
 
+	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
@@ -338,7 +339,7 @@ func TestOldAttemptLandsUnderTheLease(t *testing.T) {
 		require.NoError(t, err)
 		granted := time.Now()
 		store := history.OpenStore(t, s.Connect())
-		_, err = store.Delete(t.Context(), "lock.x", l.Token())
+		_, err = store.Delete(t.Context(), "lock.x", record.TokenRevision(l.Token()))
 		require.NoError(t, err)
 		time.Sleep(1500 * time.Millisecond) // the tombstone ends
 		require.Equal(t, 1, fa.ReleaseHeld())

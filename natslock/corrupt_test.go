@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/vmihailenco/msgpack/v5"
 
+	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
 )
@@ -71,7 +72,7 @@ func TestCorruptRecord(t *testing.T) {
 			require.NotNil(t, info.Holder, what)
 			require.True(t, info.Holder.Unreadable)
 			require.Equal(t, rev, info.Holder.Revision)
-			require.Equal(t, rev, info.Holder.Token)
+			require.Equal(t, record.Token(rev, 0), info.Holder.Token)
 			require.Zero(t, info.Holder.Expires)
 			n := 0
 			for info, err := range operator.List(t.Context(), ">") {
@@ -111,7 +112,7 @@ func TestCorruptRecordExpires(t *testing.T) {
 	})
 }
 
-// The revision stands for the token and the id that an unknown owner does not have.
+// The token and the id that an unknown owner does not have come from the revision.
 func TestCorruptRecordIsBroken(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, operator := join(t, s), join(t, s, natslock.WithTTL(20*time.Second))
@@ -128,7 +129,7 @@ func TestCorruptRecordIsBroken(t *testing.T) {
 			h := inspect(t, operator.Client, "l").Holder
 			require.NotNil(t, h.Broken, what)
 			require.Equal(t, "rubbish", h.Broken.Reason)
-			require.Equal(t, rev, h.Token)
+			require.Equal(t, record.Token(rev, 0), h.Token)
 			require.Equal(t, id(rev), h.ID, "it stays what it was called")
 			require.NoError(t, operator.Break(ctx, natslock.BreakRequest{Kind: natslock.KindMutex, Name: "l", ID: id(rev), Reason: "again"}))
 			w.granted(t)

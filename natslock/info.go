@@ -68,7 +68,8 @@ type Info struct {
 
 // Holder is a claim that was granted.
 type Holder struct {
-	// Token is the fencing token.
+	// Token is the fencing token. That of an unreadable record is made of its
+	// revision.
 	Token uint64
 	// ID names the claim. It is never used again. That of an unreadable record is
 	// made of its revision.

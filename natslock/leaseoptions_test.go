@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
@@ -158,7 +159,7 @@ func TestLeaseUntil(t *testing.T) {
 			time.Sleep(d - time.Millisecond)
 			wantHeld(t, l)
 			require.False(t, w.over())
-			require.Equal(t, l.Token(), r.get("lock."+name).Sequence, "not renewed")
+			require.Equal(t, record.TokenRevision(l.Token()), r.get("lock."+name).Sequence, "not renewed")
 			<-l.Done()
 			require.Equal(t, end.UnixMilli(), time.Now().UnixMilli())
 			wantEnded(t, l)

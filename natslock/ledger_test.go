@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/vmihailenco/msgpack/v5"
 
+	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
@@ -203,7 +204,7 @@ func TestHealthyAfterRemake(t *testing.T) {
 		l, err := c.Lock(t.Context(), "x")
 		require.NoError(t, err)
 		link.Cut()
-		history.RemakeBucket(t, s.Connect(), uint64(time.Now().Add(time.Hour).UnixMicro()))
+		history.RemakeBucket(t, s.Connect(), record.TokenRevision(l.Token())+1000)
 		link.Heal()
 		<-l.Done()
 		require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrLost)
@@ -307,7 +308,7 @@ func TestForgedRevisionDeafensNobody(t *testing.T) {
 			got <- l
 		}()
 		time.Sleep(time.Second)
-		forged := kvstore.Record{Key: "lock.x", Revision: la.Token() + 1000, Deleted: true, Time: time.Now(), TTL: time.Second}
+		forged := kvstore.Record{Key: "lock.x", Revision: record.TokenRevision(la.Token()) + 1000, Deleted: true, Time: time.Now(), TTL: time.Second}
 		require.Positive(t, fb.Forge(kvstore.Event{Kind: kvstore.Deleted, Record: forged}), "nobody listens: the test shows nothing")
 		time.Sleep(500 * time.Millisecond)
 		require.NoError(t, la.Unlock(t.Context()))

@@ -87,10 +87,13 @@ func (l *Lock) Name() string { return l.holding().Name() }
 // ID returns the id of this acquisition. No other acquisition ever has it.
 func (l *Lock) ID() string { return l.holding().ID() }
 
-// Token returns the fencing token. It is greater than the token of every holder before,
-// even if the bucket was deleted and re-created. It is below 2^63, and below 2^53 until
-// the year 2255. A resource that refuses tokens smaller than the greatest it has seen
-// is safe from a holder that was paused past its validity.
+// Token returns the fencing token. Tokens rise with every grant of the lock, even if the
+// bucket was deleted and re-created. Renewals do not change a token. A resource that
+// refuses tokens smaller than the greatest it has seen is safe from a holder that was
+// paused past its validity.
+//
+// A token is below 2^53 until the year 2060. Up to there JSON readers that keep numbers
+// as doubles, such as JavaScript and jq, read it exactly.
 func (l *Lock) Token() uint64 { return l.holding().Token() }
 
 // Context returns a child of the acquire's context. It ends when the lock ends, at the

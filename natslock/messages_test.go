@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
@@ -57,7 +58,7 @@ func TestMessagesUncontended(t *testing.T) {
 				msgs = p.take(t, c.nc)
 				require.Len(t, msgs, 1)
 				require.Equal(t, subjects+"lock."+l.Name(), msgs[0].Subject)
-				require.Equal(t, fmt.Sprint(l.Token()), msgs[0].Header.Get("Nats-Expected-Last-Subject-Sequence"))
+				require.Equal(t, fmt.Sprint(record.TokenRevision(l.Token())), msgs[0].Header.Get("Nats-Expected-Last-Subject-Sequence"))
 				require.Equal(t, "DEL", msgs[0].Header.Get("KV-Operation"))
 				require.Equal(t, "1s", msgs[0].Header.Get("Nats-TTL"))
 

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
@@ -112,7 +113,7 @@ func TestUnlockOfGoneOnReplicas(t *testing.T) {
 		for _, stays := range []time.Duration{0, 2 * time.Second} { // its tombstone ends after 1 s
 			l, err := a.Lock(t.Context(), "x")
 			require.NoError(t, err)
-			_, err = history.OpenStore(t, s.Connect()).Delete(t.Context(), "lock.x", l.Token())
+			_, err = history.OpenStore(t, s.Connect()).Delete(t.Context(), "lock.x", record.TokenRevision(l.Token()))
 			require.NoError(t, err)
 			time.Sleep(stays)
 			require.NoError(t, l.Err(), "nobody has told it")

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
@@ -38,7 +39,7 @@ func TestGoneIsNotWrittenAgain(t *testing.T) {
 		l, err := a.Lock(t.Context(), "x")
 		require.NoError(t, err)
 		granted := time.Now()
-		_, err = history.OpenStore(t, s.Connect()).Delete(t.Context(), "lock.x", l.Token())
+		_, err = history.OpenStore(t, s.Connect()).Delete(t.Context(), "lock.x", record.TokenRevision(l.Token()))
 		require.NoError(t, err)
 		time.Sleep(2 * time.Second)
 		require.Nil(t, r.get("lock.x"), "its tombstone has ended")
@@ -58,7 +59,7 @@ func TestUnlockOfGone(t *testing.T) {
 		for _, stays := range []time.Duration{0, 2 * time.Second} { // its tombstone ends after 1 s
 			l, err := a.Lock(t.Context(), "x")
 			require.NoError(t, err)
-			_, err = history.OpenStore(t, s.Connect()).Delete(t.Context(), "lock.x", l.Token())
+			_, err = history.OpenStore(t, s.Connect()).Delete(t.Context(), "lock.x", record.TokenRevision(l.Token()))
 			require.NoError(t, err)
 			time.Sleep(stays)
 			require.Equal(t, stays == 0, r.get("lock.x") != nil)

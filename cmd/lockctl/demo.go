@@ -82,7 +82,7 @@ func (d *demo) hire() (err error) {
 	if d.boss, err = d.g.open(natslock.WithOwner("operator"), natslock.WithLogger(silent)); err != nil {
 		return err
 	}
-	d.say("bucket", "%q made: leases of %v, renewed every %s; tokens count on from the time in microseconds", d.g.Bucket, d.ttl, brief(d.ttl/3))
+	d.say("bucket", "%q made: leases of %v, renewed every %s; tokens are above those of any bucket before", d.g.Bucket, d.ttl, brief(d.ttl/3))
 	for _, name := range demoWorkers {
 		s, err := d.g.open(natslock.WithOwner(name), natslock.WithTTL(d.ttl), natslock.WithWatchAfter(0))
 		if err != nil {

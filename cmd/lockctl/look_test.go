@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -63,7 +64,7 @@ func TestLookAtLocks(t *testing.T) {
 	require.False(t, l[0].BothKinds)
 	require.Equal(t, waiting.cmd.Process.Pid, l[0].Queue[0].PID)
 	require.Equal(t, "exclusive", l[0].Queue[0].Mode)
-	require.Greater(t, l[0].Queue[0].Ticket, h.Token)
+	require.Greater(t, l[0].Queue[0].Ticket, record.TokenRevision(h.Token))
 
 	_, out, _ := run(t, s, "ls")
 	lines := strings.Split(strings.TrimSpace(out), "\n")

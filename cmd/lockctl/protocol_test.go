@@ -3,6 +3,7 @@
 package main_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -11,25 +12,41 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// A bucket whose records follow a protocol that this release does not know is
-// refused by every command, and left as it is.
+// A bucket whose records follow another protocol is refused by every command, and left as
+// it is. Every command says what to do.
 func TestForeignProtocol(t *testing.T) {
 	t.Parallel()
-	s := testutil.RunServer(t)
-	js := makeBucket(t, s, func(c *jetstream.StreamConfig) { c.Metadata["natslock.protocol"], c.RePublish = "7", nil })
-	before := bucketInfo(t, js)
-	for _, args := range [][]string{
-		{"ls"}, {"info", "x"}, {"run", "x", "--", "true"}, {"run", "--read", "x", "--", "true"}, {"break", "-f", "x"}, {"watch"}, {"init", "-f"}, {"doctor"},
+	for _, c := range []struct {
+		protocol, repair string
+		remake           bool
+	}{
+		{"1", "stop its users, delete it, let a client create it; or use another bucket", true},
+		{"7", "use a release of this program that knows the bucket's protocol, or another bucket", false},
 	} {
-		code, out, errs := run(t, s, args...)
-		require.Equal(t, 78, code, "%q: %s%s", args, out, errs)
-		require.Contains(t, out+errs, "metadata.natslock.protocol", "%q", args)
-		require.Contains(t, out+errs, `"7"`, "%q", args)
+		t.Run(c.protocol, func(t *testing.T) {
+			t.Parallel()
+			s := testutil.RunServer(t)
+			js := makeBucket(t, s, func(sc *jetstream.StreamConfig) { sc.Metadata["natslock.protocol"], sc.RePublish = c.protocol, nil })
+			before := bucketInfo(t, js)
+			for _, args := range [][]string{
+				{"ls"}, {"info", "x"}, {"run", "x", "--", "true"}, {"run", "--read", "x", "--", "true"}, {"break", "-f", "x"}, {"watch"}, {"init", "-f"}, {"doctor"},
+			} {
+				code, out, errs := run(t, s, args...)
+				require.Equal(t, 78, code, "%q: %s%s", args, out, errs)
+				require.Contains(t, out+errs, "metadata.natslock.protocol", "%q", args)
+				require.Contains(t, out+errs, `"`+c.protocol+`"`, "%q", args)
+				if args[0] != "init" {
+					require.Contains(t, strings.Join(strings.Fields(out+errs), " "), c.repair, "%q", args)
+				} else {
+					require.Equal(t, c.remake, strings.Contains(out, `"nats stream rm KV_natslock"`))
+				}
+			}
+			repair := doctor(t, s).row(t, "metadata.natslock.protocol").Repair
+			require.Contains(t, repair, c.repair)
+			require.NotContains(t, repair, "lockctl init")
+			after := bucketInfo(t, js)
+			require.Equal(t, before.Config, after.Config)
+			require.Equal(t, before.State.LastSeq, after.State.LastSeq)
+		})
 	}
-	d := doctor(t, s)
-	require.Contains(t, d.row(t, "metadata.natslock.protocol").Repair, "use a release of this program that knows the bucket's protocol")
-	require.NotContains(t, d.row(t, "metadata.natslock.protocol").Repair, "lockctl init")
-	after := bucketInfo(t, js)
-	require.Equal(t, before.Config, after.Config)
-	require.Equal(t, before.State.LastSeq, after.State.LastSeq)
 }

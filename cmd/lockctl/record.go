@@ -28,7 +28,7 @@ type lockJSON struct {
 }
 
 type holderJSON struct {
-	Token      uint64            `json:"token" doc:"fencing token"`
+	Token      uint64            `json:"token" doc:"fencing token; below 2^53 until 2060, so that jq and JavaScript read it exactly"`
 	ID         string            `json:"id" doc:"of this claim, never used again; break takes it"`
 	Owner      string            `json:"owner" doc:"the name that the client gave itself"`
 	Host       string            `json:"host" doc:"its machine"`

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/internal/record"
 )
 
 // Two readers are in at once, which the commands prove themselves: each ends only
@@ -89,7 +91,7 @@ func TestRunWriteGivesUp(t *testing.T) {
 	p := start(t, s, "run", "--write", "x", "--", "echo", "inside")
 	// Not before the renewal that comes with the watch of the gate: a deletion that
 	// crosses a renewal needs a second try.
-	await(t, s, "x", "a waiting writer", func(l lock) bool { return l.WriterWaits && l.Holder.Revision > l.Holder.Token })
+	await(t, s, "x", "a waiting writer", func(l lock) bool { return l.WriterWaits && l.Holder.Revision > record.TokenRevision(l.Holder.Token) })
 	p.signal(syscall.SIGTERM)
 	require.Equal(t, 128+15, p.wait())
 	require.Empty(t, p.out.String())

@@ -199,7 +199,7 @@ var (
 	someTime  = regexp.MustCompile(` *\b(\d+(\.\d+)?m?s|\d+m\d\ds|\d+h\d\dm)`)
 	someClock = regexp.MustCompile(`\d{4}-\d\d-\d\d \d\d:\d\d:\d\d`)
 	someRate  = regexp.MustCompile(`\d+\.\d/s`)
-	someToken = regexp.MustCompile(`…\d{6}|\b\d{16}\b`)
+	someToken = regexp.MustCompile(`…\d{6}|\b(\d{16}|\d{14})\b`)
 	someID    = regexp.MustCompile(`\b[A-Z2-7]{26}\b`)
 	someURL   = regexp.MustCompile(`nats://127\.0\.0\.1:\d+`)
 )

@@ -70,7 +70,7 @@ func TestTopScreens(t *testing.T) {
 	v.shows("Which one?", "reader 2")
 	v.resize(120, 24)
 	looksLike(t, "top-choose", v.until("a wide screen", func(text string) bool {
-		return strings.Count(text, "held  ")+strings.Count(text, "token 1") > 1 && !strings.Contains(text, "…")
+		return strings.Count(text, "held  ")+strings.Count(text, "token 2") > 1 && !strings.Contains(text, "…")
 	}))
 	v.press(keyEsc)
 	v.shows("by name")

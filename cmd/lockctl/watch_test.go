@@ -132,7 +132,7 @@ func TestWatch(t *testing.T) {
 	const clock, who = `^\d\d:\d\d:\d\d\.\d{3}  `, `  \S+:\d+  `
 	for i, line := range told(t, text, 7) {
 		require.Regexp(t, clock+[]string{
-			`queued    mutex +orders\.1` + who + `ticket \d{16}\n$`,
+			`queued    mutex +orders\.1` + who + `ticket \d{14}\n$`,
 			`released  mutex +orders\.1` + who + `token \d{16}  held \S+s\n$`,
 			`granted   mutex +orders\.1` + who + `token \d{16}  waited \S+s\n$`,
 			`broken    mutex +orders\.1` + who + `token \d{16}  held \S+s  by \S+: enough\n$`,

@@ -53,8 +53,8 @@ type Body struct {
 	Attempt int `msgpack:"a,omitempty"`
 	// Renewal is the number of the renewal, from 1. 0 in acquisition records.
 	Renewal uint64 `msgpack:"r,omitempty"`
-	// Token is the fencing token or the ticket: the revision of the write that
-	// first named this claim. 0 in that write itself.
+	// Token is the fencing token, or the ticket of a place; see [TokenOrTicket]. It is
+	// 0 in the write that first named this claim, whose revision it comes from.
 	Token uint64 `msgpack:"t,omitempty"`
 	// TTL is the lease in seconds.
 	TTL int64 `msgpack:"l"`
@@ -250,12 +250,13 @@ func Of(r kvstore.Record) Entry {
 // Zero says whether there is no record at all.
 func (e Entry) Zero() bool { return e.Revision == 0 }
 
-// TokenOrTicket returns the claim's fencing token or ticket.
+// TokenOrTicket returns the claim's fencing token or ticket. Of a record that cannot be
+// read, the revision says how new it is.
 func (e Entry) TokenOrTicket() uint64 {
 	if !e.Unreadable && e.Body.Token != 0 {
 		return e.Body.Token
 	}
-	return e.Revision
+	return TokenOrTicket(e.Key, e.Revision)
 }
 
 // Live says whether the record keeps others out.

@@ -99,7 +99,7 @@ func FuzzRecord(f *testing.F) {
 	f.Add("read.a.b.A", []byte(nil))
 	f.Fuzz(func(t *testing.T, key string, value []byte) {
 		e := Of(kvstore.Record{Key: key, Value: value, Revision: 7, TTL: time.Second})
-		if !e.Live() || e.TokenOrTicket() == 0 || e.Unreadable && e.TokenOrTicket() != 7 || e.Unreadable && e.From(e.ID) {
+		if !e.Live() || e.TokenOrTicket() == 0 || e.Unreadable && e.TokenOrTicket() != TokenOrTicket(key, 7) || e.Unreadable && e.From(e.ID) {
 			t.Fatalf("%+v", e)
 		}
 		if k, ok := ParseKey(key); ok {

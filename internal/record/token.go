@@ -1,5 +1,7 @@
 package record
 
+import "strings"
+
 // tokenBits are the low bits of a token: they count the grants of one revision.
 const tokenBits = 6
 
@@ -16,5 +18,11 @@ func Token(revision uint64, n int) uint64 { return revision<<tokenBits | uint64(
 func TokenRevision(token uint64) uint64 { return token >> tokenBits }
 
 // TokenOrTicket returns the number that a claim has by the write that was stored under
-// its key at a revision: the revision itself.
-func TokenOrTicket(_ string, revision uint64) uint64 { return revision }
+// key at a revision. A holder has the first fencing token of that revision. A place has
+// a ticket, which is the revision itself.
+func TokenOrTicket(key string, revision uint64) uint64 {
+	if strings.HasPrefix(key, WaitPrefix) || strings.HasPrefix(key, RWaitPrefix) {
+		return revision
+	}
+	return Token(revision, 0)
+}

@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/kvstore"
 )
 
 // Each grant of a revision has a token of its own, and all of them are below those of
@@ -20,4 +22,25 @@ func TestToken(t *testing.T) {
 		}
 	}
 	require.Less(t, last, uint64(1<<53))
+}
+
+// A record without a token is an acquisition record: its own revision counts. Only
+// places have tickets.
+func TestTokenOrTicket(t *testing.T) {
+	for _, c := range []struct {
+		key  string
+		want uint64
+	}{
+		{"lock.a", 448}, {"rw.a", 448}, {"read.a.ID", 448}, {"wait.a.ID", 7}, {"rwait.a.ID", 7},
+		{"lock.wait.a", 448}, {"read.wait.a", 448},
+	} {
+		e := Entry{Record: kvstore.Record{Key: c.key, Revision: 7}}
+		require.Equal(t, c.want, e.TokenOrTicket(), c.key)
+		e.Unreadable = true
+		e.Body.Token = 5 // of nobody
+		require.Equal(t, c.want, e.TokenOrTicket(), "%s, unreadable", c.key)
+		e.Unreadable = false
+		require.EqualValues(t, 5, e.TokenOrTicket(), "%s, renewed", c.key)
+	}
+	require.Zero(t, Entry{}.TokenOrTicket(), "no record")
 }

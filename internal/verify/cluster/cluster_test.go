@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
@@ -164,7 +165,7 @@ func TestLeaderPartitioned(t *testing.T) {
 	require.NoError(t, err, "%v after the cut it has given up already", time.Since(cut))
 	require.Contains(t, state.Keys, "lock.gone")
 	require.NotContains(t, state.Keys, "lock.fresh")
-	require.Less(t, state.LastRevision, fl.Token())
+	require.Less(t, state.LastRevision, record.TokenRevision(fl.Token()))
 	r, err := insider.Get(ctx, "lock.gone", 0)
 	require.NoError(t, err)
 	require.False(t, r.Deleted, "released %v after the cut", time.Since(cut))

@@ -196,8 +196,8 @@ func openStore(t testing.TB, nc *nats.Conn) *kvstore.Store {
 	return store
 }
 
-// record is what is stored under a key of which there is one.
-func record(t testing.TB, store *kvstore.Store, pattern string) kvstore.Record {
+// stored is what is stored under a key of which there is one.
+func stored(t testing.TB, store *kvstore.Store, pattern string) kvstore.Record {
 	t.Helper()
 	l, err := store.List(context.Background(), pattern, 0)
 	require.NoError(t, err)

@@ -18,6 +18,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
@@ -160,7 +161,7 @@ func TestHolderKilled(t *testing.T) {
 	}
 	var all []held
 	for _, w := range append([]which{{Name: "g", Kind: natslock.KindRW}}, oneOfEach...) {
-		r := record(t, st.store, w.key())
+		r := stored(t, st.store, w.key())
 		info, err := st.c.Inspect(t.Context(), w.Kind, w.Name)
 		require.NoError(t, err)
 		h := held{which: w, key: r.Key}
@@ -175,7 +176,7 @@ func TestHolderKilled(t *testing.T) {
 		all = append(all, h)
 	}
 	for _, h := range all {
-		eventually(t, "it is renewed", func() bool { return st.wire.lastBefore(h.key, math.MaxUint64).Revision > h.token })
+		eventually(t, "it is renewed", func() bool { return st.wire.lastBefore(h.key, math.MaxUint64).Revision > record.TokenRevision(h.token) })
 	}
 	late := lateness(t)
 	p.kill()
@@ -184,7 +185,7 @@ func TestHolderKilled(t *testing.T) {
 	for _, h := range all {
 		g := granted(t, h.next, h.String())
 		require.Greater(t, g.l.Token(), h.token)
-		last := st.wire.lastBefore(h.key, g.l.Token())
+		last := st.wire.lastBefore(h.key, record.TokenRevision(g.l.Token()))
 		waited := g.at.Sub(last.Time)
 		// The server, the waiter and this test may each be held up once.
 		limit := processTTL + 500*time.Millisecond + 3*late()

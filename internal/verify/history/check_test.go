@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/internal/record"
 )
 
 // story makes a history by hand. Times are in seconds.
@@ -14,6 +16,9 @@ type story struct {
 	History
 	seq int64
 }
+
+// tokenOf is the fencing token of a grant at a revision.
+func tokenOf(revision uint64) uint64 { return record.Token(revision, 0) }
 
 func sec(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
@@ -32,7 +37,7 @@ func (b *story) op(client, lock string, do Action, call, ret float64, out Outcom
 }
 
 func (b *story) put(key, id string, revision uint64, at float64) *Entry {
-	b.Stream = append(b.Stream, Entry{Key: key, ID: id, Revision: revision, At: sec(at), TTL: sec(5), Status: 1, Since: sec(at), Token: revision})
+	b.Stream = append(b.Stream, Entry{Key: key, ID: id, Revision: revision, At: sec(at), TTL: sec(5), Status: 1, Since: sec(at), Token: record.TokenOrTicket(key, revision)})
 	return &b.Stream[len(b.Stream)-1]
 }
 
@@ -49,20 +54,20 @@ type lease struct {
 	key         string
 }
 
-// holds has a client take a lock and release it: the record's revision is the
+// holds has a client take a lock and release it: the record's revision is that of the
 // token, the tombstone's a little higher.
-func (b *story) holds(client, lock string, shared bool, token uint64, from, until float64) *lease {
-	id := client + time.Duration(token).String()
+func (b *story) holds(client, lock string, shared bool, revision uint64, from, until float64) *lease {
+	id, token := client+time.Duration(revision).String(), tokenOf(revision)
 	l := &lease{key: lock}
 	if shared {
 		l.key = "read." + encodedAs(lock) + "." + id
 	}
-	b.put(l.key, id, token, from)
+	b.put(l.key, id, revision, from)
 	l.take = b.op(client, lock, Lock, from, from, OK)
 	l.take.Shared, l.take.Token, l.take.ID, l.take.Bounded = shared, token, id, true
 	l.hold = &Hold{Client: client, Lock: lock, Shared: shared, ID: id, Token: token, Asked: l.take.Call, From: l.take.Return, Until: sec(until), Released: true}
 	b.Holds = append(b.Holds, l.hold)
-	b.del(l.key, id, token+5, until)
+	b.del(l.key, id, revision+5, until)
 	l.leave = b.op(client, lock, Unlock, until, until, OK)
 	l.hold.Unlock, l.hold.Unlocked = l.leave.Call, l.leave.Return
 	return l
@@ -72,7 +77,7 @@ func (b *story) holds(client, lock string, shared bool, token uint64, from, unti
 func (b *story) keeps(l *lease) {
 	l.hold.Unlock, l.hold.Unlocked, l.hold.Released = Moment{}, Moment{}, false
 	b.Ops = slices.DeleteFunc(b.Ops, func(o *Op) bool { return o == l.leave })
-	b.Stream = slices.DeleteFunc(b.Stream, func(e Entry) bool { return e.Key == l.key && e.Revision == l.hold.Token+5 })
+	b.Stream = slices.DeleteFunc(b.Stream, func(e Entry) bool { return e.Key == l.key && e.Revision == record.TokenRevision(l.hold.Token)+5 })
 }
 
 func (b *story) uses(l *lease, at float64, out Outcome) {
@@ -112,14 +117,14 @@ const (
 )
 
 // missedJoin is a renewal of a reader, and the writer that waits for it behind a gate
-// at 10. The notification of the reader's join, at the revision token, was lost.
-func missedJoin(b *story, token uint64) {
+// at 10. The notification of the reader's join, at a revision, was lost.
+func missedJoin(b *story, revision uint64) {
 	b.Lossy = true
 	b.put(gate, "w", 10, 1)
 	r := b.put("read.w.x", "x", 12, 2)
-	r.Renewal, r.Token = 1, token
+	r.Renewal, r.Token = 1, tokenOf(revision)
 	g := b.put(gate, "w", 14, 3)
-	g.Renewal, g.Token = 1, 10
+	g.Renewal, g.Token = 1, tokenOf(10)
 	b.del("read.w.x", "x", 16, 4)
 }
 
@@ -258,31 +263,31 @@ func TestCheck(t *testing.T) {
 		}},
 		{"refused by the holder", nil, func(b *story) {
 			b.holds("a", mutex, false, 10, 0, 2)
-			b.op("b", mutex, Try, 1, 1.1, Refused).Token = 10
+			b.op("b", mutex, Try, 1, 1.1, Refused).Token = tokenOf(10)
 		}},
 		{"refused by a writer at its gate", nil, func(b *story) {
 			b.holds("a", gate, true, 10, 0, 2)
 			l := b.holds("b", gate, false, 20, 2, 3)
 			l.take.Call = b.moment(0.5)
 			l.hold.Asked = l.take.Call
-			b.op("c", gate, Try, 1, 1.1, Refused).Token = 20
+			b.op("c", gate, Try, 1, 1.1, Refused).Token = tokenOf(20)
 		}},
 		{"refused by one who had released", []int{4}, func(b *story) {
 			b.holds("a", mutex, false, 10, 0, 2)
-			b.op("b", mutex, Try, 2.5, 2.6, Refused).Token = 10
+			b.op("b", mutex, Try, 2.5, 2.6, Refused).Token = tokenOf(10)
 		}},
 		{"refused by one who had not begun", []int{4}, func(b *story) {
 			b.holds("a", mutex, false, 10, 3, 4)
-			b.op("b", mutex, Try, 1, 1.1, Refused).Token = 10
+			b.op("b", mutex, Try, 1, 1.1, Refused).Token = tokenOf(10)
 		}},
 		{"refused by nobody", []int{4}, func(b *story) {
-			b.op("b", mutex, Try, 1, 1.1, Refused).Token = 10
+			b.op("b", mutex, Try, 1, 1.1, Refused).Token = tokenOf(10)
 		}},
 		{"a release without an answer", nil, func(b *story) {
 			l := b.holds("a", mutex, false, 10, 0, 2)
 			l.hold.Released, l.leave.Outcome = false, Unknown
 			b.Stream[1].At = sec(4) // deleted late
-			b.op("c", mutex, Try, 3, 3.1, Refused).Token = 10
+			b.op("c", mutex, Try, 3, 3.1, Refused).Token = tokenOf(10)
 			b.holds("b", mutex, false, 20, 4, 5)
 		}},
 		{"in line", nil, func(b *story) { line(b, 12, 11) }},
@@ -382,14 +387,14 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// breakNow: a is broken at 3 and told at 4; b is granted a token in between.
-func breakNow(b *story, token, broken uint64) {
+// breakNow: a is broken at 3 and notified at 4; b is granted the lock in between.
+func breakNow(b *story, revision, broken uint64) {
 	l := b.holds("a", mutex, false, 10, 0, 4)
 	b.keeps(l)
-	b.op("o", mutex, BreakNow, 3, 3, OK).Token = broken
+	b.op("o", mutex, BreakNow, 3, 3, OK).Token = tokenOf(broken)
 	e := b.del(mutex, l.hold.ID, 15, 3)
-	e.Status, e.Token = statusBroken, 10
-	b.holds("b", mutex, false, token, 3.2, 5)
+	e.Status, e.Token = statusBroken, tokenOf(10)
+	b.holds("b", mutex, false, revision, 3.2, 5)
 }
 
 // byHand: a's record is deleted by hand at 3, as the operation says by the

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/natslock/locks/internal/record"
 )
 
 // overlaps finds the holders of one lock who believe in it together. holds are in
@@ -88,7 +90,7 @@ func (x *index) joins() (found []Violation) {
 			if g == nil || g.Deleted || e.At >= g.ends() {
 				continue
 			}
-			if x.h.Lossy && e.Renewal > 0 && e.Token < cmp.Or(g.Token, g.Revision) {
+			if x.h.Lossy && e.Renewal > 0 && e.Token < cmp.Or(g.Token, record.Token(g.Revision, 0)) {
 				continue // the join was missed: it came before the gate
 			}
 			v := Violation{Check: 1, Lock: lock, At: e.At, What: fmt.Sprintf(
@@ -120,7 +122,7 @@ func (x *index) writersOverReaders(lock string) (found []Violation) {
 			if w.From.At >= final {
 				break
 			}
-			if w.Shared || w.Token < first.Revision || w.Until < w.From.At {
+			if w.Shared || record.TokenRevision(w.Token) < first.Revision || w.Until < w.From.At {
 				continue
 			}
 			e, heardLater, _ := x.last(key, w.From.At)

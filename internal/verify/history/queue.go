@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/natslock/locks/internal/record"
 )
 
 const (
@@ -62,8 +64,9 @@ func (x *index) order(lock string) (found []Violation) {
 		if op.Shared {
 			key = "read." + encodedAs(lock) + "." + op.ID
 		}
-		granted, ok := x.before(key, op.Token+1)
-		if !ok || granted.Revision != op.Token || granted.At < op.Call.At {
+		at := record.TokenRevision(op.Token)
+		granted, ok := x.before(key, at+1)
+		if !ok || granted.Revision != at || granted.At < op.Call.At {
 			continue // a share in a lease, or nothing heard of it
 		}
 		for ended < len(places) {
@@ -73,18 +76,18 @@ func (x *index) order(lock string) (found []Violation) {
 			}
 			ended++
 		}
-		before, ok := x.before(lock, op.Token)
+		before, ok := x.before(lock, at)
 		if !ok || before.Remade || granted.At >= before.ends() || before.Deleted && granted.At >= before.At+idle {
 			continue
 		}
-		ticket := Ticket{Ticket: op.Token}
+		ticket := Ticket{Ticket: at}
 		for _, t := range op.Tickets {
-			if t.Ticket < op.Token {
+			if t.Ticket < at {
 				ticket = t
 			}
 		}
 		// Sent before its place was written, and applied late.
-		queued, ok := x.before(x.waitKey(lock, ticket.ID), op.Token)
+		queued, ok := x.before(x.waitKey(lock, ticket.ID), at)
 		newcomer := !ok || granted.Since+time.Millisecond < queued.At
 		for _, p := range places[ended:] {
 			if p.first.Revision >= ticket.Ticket {
@@ -94,7 +97,7 @@ func (x *index) order(lock string) (found []Violation) {
 				continue
 			}
 			found = append(found, Violation{Check: 5, Lock: lock, At: granted.At, What: fmt.Sprintf(
-				"%s was granted %d (ticket %d, sent at %v) before %s, who had queued with %d at %v", op.Client, op.Token, ticket.Ticket, granted.Since,
+				"%s was granted at %d (ticket %d, sent at %v) before %s, who had queued with %d at %v", op.Client, at, ticket.Ticket, granted.Since,
 				p.op.Client, p.first.Revision, p.first.At)})
 			break
 		}
@@ -124,7 +127,7 @@ func (x *index) inGame(p place, granted Entry) bool {
 	margin := min(first.TTL/10, time.Second)
 	renewed := func(e Entry) bool { return e.Revision > granted.Revision && !e.Deleted }
 	switch {
-	case newest && p.op.Outcome == OK && p.op.Token > granted.Revision: // got in from there
+	case newest && p.op.Outcome == OK && record.TokenRevision(p.op.Token) > granted.Revision: // got in from there
 		return true
 	case granted.At < first.Since+first.TTL-margin: // its first validity
 		return true

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/natslock/locks/internal/record"
 )
 
 // The numbers that status has in a record's value.
@@ -30,7 +32,7 @@ type index struct {
 // lockIndex is what the stream says of one lock.
 type lockIndex struct {
 	readers []string        // their keys
-	written map[uint64]bool // revisions and tokens seen
+	written map[uint64]bool // tokens that its records may stand for
 }
 
 // exception is the removal of a record that lets others in while its owner may
@@ -99,7 +101,7 @@ func (x *index) note(e Entry) {
 		l = &lockIndex{written: map[uint64]bool{}}
 		x.locks[lock] = l
 	}
-	l.written[e.Revision] = true
+	l.written[record.TokenOrTicket(e.Key, e.Revision)] = true
 	if e.Token != 0 {
 		l.written[e.Token] = true
 	}

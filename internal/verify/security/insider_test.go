@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 )
@@ -167,7 +168,7 @@ func TestInsiderUnrestricted(t *testing.T) {
 	l := must(t, u.Lock, "l", natslock.TTL(2*time.Second))
 	s := a.stream()
 	require.Error(t, s.Purge(t.Context()))
-	require.Error(t, s.DeleteMsg(t.Context(), l.Token()))
+	require.Error(t, s.DeleteMsg(t.Context(), record.TokenRevision(l.Token())))
 	js, err := jetstream.New(insider.nc)
 	require.NoError(t, err)
 	for _, change := range []func(*jetstream.StreamConfig){

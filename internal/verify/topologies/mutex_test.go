@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 )
@@ -151,7 +152,7 @@ func deleted(t *testing.T, n network) {
 	by, err := n.places[0].open(nc)
 	require.NoError(t, err)
 	defer by.Close()
-	r, err := by.Get(t.Context(), "lock.deleted", l.Token())
+	r, err := by.Get(t.Context(), "lock.deleted", record.TokenRevision(l.Token()))
 	require.NoError(t, err)
 	begun := time.Now()
 	_, err = by.Delete(t.Context(), "lock.deleted", r.Revision)
