@@ -39,6 +39,7 @@ func (c *lockScope) grant(n *lockState, i, number, rev, age int8) string {
 		n.wrong = 1
 	}
 	n.token = max(n.token, rev)
+	c.count(n, i, token{rev: rev})
 	return "holds"
 }
 
@@ -178,6 +179,7 @@ func (c *lockScope) confirmed(n *lockState, i, number, rev int8) string {
 	if c.weak == validityFromAnswer {
 		age = 0
 	}
+	c.recount(x, rev)
 	x.last = max(x.last, rev)
 	x.left = max(x.left, x.asked[number-1]-c.margin-age)
 	return "extended"
@@ -252,6 +254,7 @@ func (c *lockScope) client(s lockState, i int8, to *steps[lockState]) {
 // holder takes what a client does while it holds.
 func (c *lockScope) holder(s lockState, i int8, do func(kind, lockWrite, func(*lockState, *client), string)) {
 	x := s.c[i]
+	c.serves(s, i, do)
 	if x.left <= 0 {
 		do(step, lockWrite{}, func(n *lockState, x *client) { x.end() }, "its validity has ended: lost")
 		do(step, lockWrite{verb: deleteLock, expect: x.last}, func(n *lockState, x *client) { x.end() }, "its validity has ended: lost, and unlocked")
@@ -265,6 +268,9 @@ func (c *lockScope) holder(s lockState, i int8, do func(kind, lockWrite, func(*l
 			do(step, lockWrite{verb: renewLock, claim: x.claim, n: x.renewals + 1, expect: expect, token: x.token, ttl: ttl}, func(n *lockState, x *client) {
 				x.renewed[x.renewals], x.asked[x.renewals] = 0, ttl
 				x.renewals++
+				if c.weak == tokenSent {
+					x.counted.n = 0
+				}
 				if c.weak != shorterNotHeeded {
 					x.left = min(x.left, ttl-c.margin)
 				}

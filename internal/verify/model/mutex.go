@@ -25,6 +25,7 @@ type lockScope struct {
 	now         bool // breaks let the next one in at once: an exception to exclusion
 	servers          // what servers do with ended records
 	tombs       bool // a restart may bring back a tombstone, too
+	grants      int8 // how many grants of a run may be counted on a revision; 0: there are no runs
 	weak        weakness
 }
 
@@ -77,6 +78,7 @@ type client struct {
 	renewed, asked     [2]int8 // age and TTL of each renewal
 	looks, least       int8    // a refusal or a hint is read up on, as of at least this revision
 	behind             int8    // by how much its clock may still fall behind
+	counted            token   // of its last grant
 }
 
 type operator struct{ phase, rev, token, ttl int8 }
@@ -95,7 +97,8 @@ type lockState struct {
 	c               [2]client
 	op              [2]operator
 	cuts, crash, cl int8
-	wrong           int8 // a step has violated an invariant: its number in lockWrongs
+	top             token // the highest of all grants
+	wrong           int8  // a step has violated an invariant: its number in lockWrongs
 }
 
 const (
@@ -103,7 +106,7 @@ const (
 	superseded = "no renewal lands behind another's grant"
 )
 
-var lockWrongs = [...]string{"", tokensGrow, strangers, ownDeletion, breakKept, superseded}
+var lockWrongs = [...]string{"", tokensGrow, strangers, ownDeletion, breakKept, superseded, servedInTime}
 
 func (c *lockScope) system() system[lockState] {
 	init := lockState{next: 1, cuts: c.cuts, crash: c.crashes, cl: c.closes, revives: c.revives}
@@ -356,8 +359,10 @@ func (c *lockScope) canon(s *lockState) {
 				x.n, x.attempts = 0, [2]attempt{}
 			}
 		case stopping:
+			x.counted = token{}
 			x.n, x.attempts, x.renewals, x.renewed, x.asked, x.token = 0, [2]attempt{}, 0, [2]int8{}, [2]int8{}, 0
 		case leaving:
+			x.counted = token{}
 			x.n, x.attempts, x.renewals, x.renewed, x.asked, x.token, x.left = 0, [2]attempt{}, 0, [2]int8{}, [2]int8{}, 0, 0
 		}
 		if x.looks == 0 {
@@ -394,6 +399,7 @@ func (c *lockScope) canon(s *lockState) {
 		&s.c[0].attempts[0].expect, &s.c[0].attempts[1].expect, &s.c[0].token, &s.c[0].last, &s.c[0].least,
 		&s.c[1].attempts[0].expect, &s.c[1].attempts[1].expect, &s.c[1].token, &s.c[1].last, &s.c[1].least,
 		&s.op[0].rev, &s.op[0].token, &s.op[1].rev, &s.op[1].token,
+		&s.top.rev, &s.c[0].counted.rev, &s.c[1].counted.rev,
 	}
 	s.next = renumber(revs[:]...)
 }

@@ -44,4 +44,10 @@ const (
 	overdueAsReadOnce     weakness = "a reader taken for dead by its record as read once, without a write"
 	overduePlaceKept      weakness = "an overdue place that no waiter deletes"
 	overduePlaceRenewed   weakness = "a place believed again after a late renewal"
+
+	tokenLatest    weakness = "a token of the revision acknowledged latest, not the highest"
+	tokenRepeated  weakness = "a count of grants that begins again at a repeated answer"
+	tokenSent      weakness = "a count of grants that begins again when a renewal is sent"
+	tokenWraps     weakness = "a count of grants that begins again when it is full"
+	servedAfterEnd weakness = "a member served after the end of the validity"
 )
