@@ -245,9 +245,11 @@ func (s *Store) readEach(ctx context.Context, keys []string, read func(context.C
 	return records, failed
 }
 
-// multiRequest is the server's JSApiMsgGetRequest, of it what is used here.
+// multiRequest is the server's JSApiMsgGetRequest, of it what is used here: the last
+// records of subjects, or all records of one from a revision on.
 type multiRequest struct {
-	Subjects []string `json:"multi_last"`
+	Subjects []string `json:"multi_last,omitempty"`
+	Next     string   `json:"next_by_subj,omitempty"`
 	From     uint64   `json:"seq,omitempty"`
 	Batch    int      `json:"batch"`
 	MaxBytes int      `json:"max_bytes"`
@@ -266,6 +268,11 @@ func (s *Store) multiGet(ctx context.Context, subjects []string, what listing) (
 		return Listing{}, errIncomplete
 	}
 	request := multiRequest{Subjects: subjects, From: what.from, Batch: cmp.Or(what.atMost, batchMax), MaxBytes: multiBytes}
+	if what.from > 0 && len(subjects) == 1 {
+		// A key has one record. Asked for the last ones, the server counts those before
+		// the revision too, and refuses more than 1024.
+		request.Subjects, request.Next = nil, subjects[0]
+	}
 	body, err := json.Marshal(request)
 	if err != nil {
 		return Listing{}, err
@@ -292,6 +299,9 @@ func (s *Store) multiGet(ctx context.Context, subjects []string, what listing) (
 			}
 			// Servers before 2.11 do not say; nothing is promised then.
 			l.Revision, _ = strconv.ParseUint(m.Header.Get(hdrUpTo), 10, 64)
+			for _, r := range l.Records { // as it does not of those of one subject
+				l.Revision = max(l.Revision, r.Revision)
+			}
 			return finish(nil)
 		case "404": // also when a record could not be loaded
 			if len(l.Records) > 0 {

@@ -54,6 +54,19 @@ func TestGet(t *testing.T) {
 	}
 }
 
+// The end of a list that is too long to be read at once takes one request.
+func TestListFromOfMany(t *testing.T) {
+	nc := testutil.RunServer(t).Connect()
+	s := openWith(t, nc, func(*jetstream.StreamConfig) {})
+	var last uint64
+	for i := range 1100 {
+		last = create(t, s, fmt.Sprint("wait.a.", i), "")
+	}
+	in := nc.Stats().InMsgs
+	equal(t, "the two youngest", keysOf(t, s, "wait.a.*", last, kvstore.From(last-1)), "wait.a.1098 wait.a.1099 ")
+	equal(t, "messages of the answer", nc.Stats().InMsgs-in, 3)
+}
+
 func TestList(t *testing.T) {
 	for name, set := range map[string]func(*jetstream.StreamConfig){
 		"direct": func(*jetstream.StreamConfig) {},
