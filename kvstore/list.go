@@ -299,8 +299,8 @@ func (s *Store) multiGet(ctx context.Context, subjects []string, what listing) (
 			}
 			// Servers before 2.11 do not say; nothing is promised then.
 			l.Revision, _ = strconv.ParseUint(m.Header.Get(hdrUpTo), 10, 64)
-			for _, r := range l.Records { // as it does not of those of one subject
-				l.Revision = max(l.Revision, r.Revision)
+			if n := len(l.Records); n > 0 && request.Next != "" { // which has no such header
+				l.Revision = l.Records[n-1].Revision
 			}
 			return finish(nil)
 		case "404": // also when a record could not be loaded

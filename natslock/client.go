@@ -58,7 +58,7 @@ func (c *Client) ready() error {
 // bucket also starts the client's. All other goroutines and subscriptions start with
 // the first lock.
 func New(ctx context.Context, nc *nats.Conn, opts ...Option) (*Client, error) {
-	cfg := config{create: true, session: session.Config{WatchAfter: session.DefaultWatchAfter}}
+	cfg := config{create: true, turn: acquire.DefaultTurn, session: session.Config{WatchAfter: session.DefaultWatchAfter}}
 	for _, opt := range opts {
 		if opt == nil {
 			return nil, fmt.Errorf("natslock: %w", errNilOption)
@@ -97,7 +97,7 @@ func New(ctx context.Context, nc *nats.Conn, opts ...Option) (*Client, error) {
 	}
 	b := bucket.New(kv, cfg.owner, nil)
 	held := session.New(b, cfg.session)
-	return &Client{session: held, locks: acquire.New(b, held), admin: admin.New(b, held), life: b.Life()}, nil
+	return &Client{session: held, locks: acquire.New(b, held, cfg.turn), admin: admin.New(b, held), life: b.Life()}, nil
 }
 
 // Lock takes the mutex. It waits in the order of arrival until ctx ends or [MaxWait]
@@ -188,11 +188,7 @@ func (c *Client) hold(ctx context.Context, req acquire.Request) (acquire.Holding
 	if req.Kind == record.RW && req.Mode == record.Shared {
 		return c.locks.AcquireShared(ctx, req)
 	}
-	l, err := c.locks.Acquire(ctx, req)
-	if err != nil {
-		return nil, err // not a nil lease in a non-nil interface
-	}
-	return l, nil
+	return c.locks.Acquire(ctx, req)
 }
 
 // Do runs fn under the mutex. It waits for the lock like [Client.Lock], calls fn with
@@ -290,7 +286,7 @@ func (c *Client) Stats() Stats {
 		Granted: e.Count(session.EventGranted), Renewed: e.Count(session.EventRenewed), Released: e.Count(session.EventReleased),
 		Lost: e.Count(session.EventLost), Ended: e.Count(session.EventEnded), Broken: e.Count(session.EventBroken), GaveUp: e.Count(session.EventGaveUp),
 	}
-	s.Held, s.Waiting = e.Held()
+	s.Held, s.Waiting = c.locks.Held()
 	return s
 }
 

@@ -89,16 +89,18 @@ func TestCloseWaitsForHolders(t *testing.T) {
 
 func TestCloseEndsWaiters(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, other := join(t, s), join(t, s)
+		c, other, third := join(t, s), join(t, s), join(t, s)
 		r := newRaw(t, s.Connect())
 		l := mustLock(t, other.Client, "l")
-		var ws []*waiting
-		for range 5 {
-			ws = append(ws, c.await(t, "l"))
-		}
-		last := other.await(t, "l")
+		ws := []*waiting{c.await(t, "l")}
 		synctest.Wait()
-		require.Len(t, r.live("wait.l.*"), 6)
+		last := third.await(t, "l")
+		for range 4 { // in a run behind the others
+			ws = append(ws, c.await(t, "l"))
+			synctest.Wait() // it has listed the queue
+		}
+		require.Len(t, r.live("wait.l.*"), 3)
+		require.Equal(t, len(ws), c.Stats().Waiting)
 		begun := time.Now()
 		require.NoError(t, c.Close(t.Context()))
 		for _, w := range ws {
@@ -108,6 +110,7 @@ func TestCloseEndsWaiters(t *testing.T) {
 		}
 		synctest.Wait()
 		require.Len(t, r.live("wait.l.*"), 1)
+		require.Zero(t, c.Stats().Waiting)
 		require.Less(t, time.Since(begun), 100*time.Millisecond)
 		mustUnlock(t, l)
 		last.granted(t)

@@ -61,7 +61,7 @@ func TestCorruptRecord(t *testing.T) {
 			require.Equal(t, 1, locked.Queued)
 			require.ErrorContains(t, err, "unknown")
 
-			limited := c.await(t, "l", natslock.MaxWait(time.Second))
+			limited := operator.await(t, "l", natslock.MaxWait(time.Second))
 			err = limited.failed(t)
 			var timeout *natslock.TimeoutError
 			require.ErrorAs(t, err, &timeout)
@@ -152,9 +152,9 @@ func TestCorruptRecordIsBroken(t *testing.T) {
 // Rubbish among the waiters is nobody's place.
 func TestCorruptQueue(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, other := join(t, s), join(t, s)
+		holder, c, other := join(t, s), join(t, s), join(t, s)
 		r := newRaw(t, s.Connect())
-		l := mustLock(t, c.Client, "l")
+		l := mustLock(t, holder.Client, "l")
 		values := foreign(t)
 		i := 0
 		rubbish := func() {

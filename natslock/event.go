@@ -59,14 +59,19 @@ type Event struct {
 	// Mode is that of the holder or waiter. Watch only.
 	Mode Mode
 	Name string
-	ID   string // of the claim
-	// Token is the fencing token of a holder, or the ticket of a waiter.
+	ID   string // of the claim; an observer gets the [Lock.ID]
+	// Token is the fencing token of a holder, or the ticket of a waiter. It is 0 for a
+	// goroutine that waits behind another one of its client, which holds the lock.
 	Token uint64
 	Time  time.Time
 	// Waited is the time from the call to the grant, or to giving up. Watch reports
 	// it in milliseconds, and 0 if the holder did not queue. For a waiter that gave
 	// up, Watch takes it from the clocks of the waiter and the server.
 	Waited time.Duration
+	// Grants is how many grants the event reports, and Waited then the sum of their
+	// waits. A client that hands a lock on among its goroutines writes these grants with
+	// its next renewal, or with the release. Watch only.
+	Grants uint64
 	// Cause is the reason why a lock or a wait ended. Observers only.
 	Cause error
 	// Holder is the holder or waiter that the event is about, or nil if unknown.
@@ -147,11 +152,9 @@ func (c *Client) Watch(ctx context.Context, pattern string) iter.Seq2[Event, err
 
 func changed(ch admin.Change) Event {
 	ev := Event{Type: eventTypes[ch.Type], Kind: Kind(ch.Kind), Mode: Mode(ch.Mode), Name: ch.Name, ID: ch.Entry.ID,
-		Token: ch.Entry.TokenOrTicket(), Time: ch.Time, Holder: holderOf(ch.Entry)}
+		Token: ch.Entry.TokenOrTicket(), Time: ch.Time, Holder: holderOf(ch.Entry), Grants: ch.Grants, Waited: ch.Waited}
 	switch {
 	case ev.Holder == nil:
-	case ev.Type == EventGranted:
-		ev.Waited = ev.Holder.Waited
 	case ev.Type == EventGaveUp && !ev.Holder.Since.IsZero():
 		ev.Waited = max(ev.Time.Sub(ev.Holder.Since), 0)
 	}

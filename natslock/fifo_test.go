@@ -19,14 +19,14 @@ import (
 
 func TestFIFOOrder(t *testing.T) {
 	s := testutil.RunServer(t)
-	members := []*member{join(t, s), join(t, s), join(t, s), join(t, s)}
-	holder := mustLock(t, members[0].Client, "l")
 	const n = 20
+	c := join(t, s)
+	holder := mustLock(t, c.Client, "l")
 	var queue []*waiting
-	for i := range n {
-		queue = append(queue, members[i%len(members)].await(t, "l"))
+	for _, m := range crowd(t, s, n) {
+		queue = append(queue, m.await(t, "l"))
 	}
-	info := inspect(t, members[0].Client, "l")
+	info := inspect(t, c.Client, "l")
 	require.Len(t, info.Queue, n)
 	require.True(t, slices.IsSortedFunc(info.Queue, func(a, b natslock.Waiter) int { return int(a.Ticket) - int(b.Ticket) }))
 
@@ -47,14 +47,14 @@ func TestFIFOOrder(t *testing.T) {
 // those behind it move up.
 func TestFIFOGivingUp(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a, b := join(t, s, natslock.WithOwner("alice")), join(t, s)
+		a, c := join(t, s, natslock.WithOwner("alice")), crowd(t, s, 5)
 		r := newRaw(t, s.Connect())
 		holder := mustLock(t, a.Client, "l")
-		first := b.await(t, "l")
-		cancelled := b.await(t, "l")
-		limited := b.await(t, "l", natslock.MaxWait(3*time.Second))
-		deadline := b.begin(t, "l", natslock.MaxWait(time.Hour))
-		last := b.await(t, "l")
+		first := c[0].await(t, "l")
+		cancelled := c[1].await(t, "l")
+		limited := c[2].await(t, "l", natslock.MaxWait(3*time.Second))
+		deadline := c[3].begin(t, "l", natslock.MaxWait(time.Hour))
+		last := c[4].await(t, "l")
 		synctest.Wait()
 		require.Len(t, r.live("wait.l.*"), 5)
 
@@ -102,12 +102,12 @@ func TestFIFOGivingUp(t *testing.T) {
 
 func TestFIFODeadline(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a := join(t, s)
+		a, b := join(t, s), join(t, s)
 		mustLock(t, a.Client, "l")
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 		defer cancel()
 		begun := time.Now()
-		_, err := a.Lock(ctx, "l")
+		_, err := b.Lock(ctx, "l")
 		require.Equal(t, 2*time.Second, time.Since(begun))
 		require.ErrorIs(t, err, natslock.ErrTimeout)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
@@ -125,12 +125,13 @@ func TestFIFODeadWaiter(t *testing.T) {
 		t.Run(how, func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 				const ttl = 10 * time.Second
-				a, dead, c := join(t, s, natslock.WithTTL(ttl)), join(t, s, natslock.WithTTL(ttl)), join(t, s, natslock.WithTTL(ttl))
-				holder := mustLock(t, a.Client, "l")
-				before := a.await(t, "l")
+				c := crowd(t, s, 5, natslock.WithTTL(ttl))
+				holder := mustLock(t, c[0].Client, "l")
+				before := c[1].await(t, "l")
+				dead := c[2]
 				dies := dead.await(t, "l")
-				after := c.await(t, "l")
-				last := c.await(t, "l")
+				after := c[3].await(t, "l")
+				last := c[4].await(t, "l")
 				time.Sleep(5 * time.Second)
 				switch how {
 				case "cut":
@@ -192,12 +193,12 @@ func TestFIFODeadWaiterWhileHeld(t *testing.T) {
 func TestFIFOHolderDiesOlderThanTheQueue(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		const ttl = 20 * time.Second
-		a, b := join(t, s), join(t, s)
+		a, b, c := join(t, s), join(t, s), join(t, s)
 		begun := time.Now()
 		mustLock(t, a.Client, "l", natslock.NoRenew(), natslock.TTL(ttl))
 		time.Sleep(2 * time.Second)
 		gone := b.await(t, "l")
-		w := b.await(t, "l")
+		w := c.await(t, "l")
 		time.Sleep(2 * time.Second)
 		gone.cancel(nil)
 		gone.failed(t)
@@ -212,10 +213,10 @@ func TestFIFOPredecessorDiesOlderThanTheQueue(t *testing.T) {
 	for range 4 { // a look by the timer may come at the right moment
 		testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 			const ttl = 15 * time.Second
-			a, dead, c := join(t, s), join(t, s), join(t, s)
+			a, dead, b, c := join(t, s), join(t, s), join(t, s), join(t, s)
 			holder := mustLock(t, a.Client, "l")
 			dead.await(t, "l")
-			gone := c.await(t, "l")
+			gone := b.await(t, "l")
 			w := c.await(t, "l")
 			dead.link.Cut()
 			died := time.Now()
@@ -325,19 +326,18 @@ func TestFIFOReacquireStarvesNobodyTCP(t *testing.T) {
 // one that is first then.
 func TestFIFOOneReleaseWakesOneWaiter(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		members := []*member{join(t, s), join(t, s), join(t, s), join(t, s)}
-		holder := mustLock(t, members[0].Client, "l")
+		c := join(t, s)
+		holder := mustLock(t, c.Client, "l")
 		var queue []*waiting
-		for i := range 20 {
-			queue = append(queue, members[i%4].await(t, "l"))
+		for _, m := range crowd(t, s, 20) {
+			queue = append(queue, m.await(t, "l"))
 		}
 		time.Sleep(1500 * time.Millisecond) // they settle; the holder begins to watch after 1 s
 		tapped := newTap(t, s.Connect(), "lock.l")
 		all := newTap(t, s.Connect(), ">")
 		lists := tapOf(t, s.Connect(), "$JS.API.DIRECT.GET."+streamName)
-		conns := members[0].nc
-		tapped.take(t, conns)
-		all.take(t, conns)
+		tapped.take(t, c.nc)
+		all.take(t, c.nc)
 		mustUnlock(t, holder)
 		for i, w := range queue {
 			l := w.granted(t)
@@ -361,42 +361,50 @@ func TestFIFOOneReleaseWakesOneWaiter(t *testing.T) {
 	})
 }
 
-// A long queue is worked off without anything left behind.
+// A long queue is worked off without anything left behind, whether the waiters are
+// clients or the goroutines of two.
 func TestFIFOManyWaiters(t *testing.T) {
-	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		const n = 100
-		members := []*member{join(t, s), join(t, s)}
-		r := newRaw(t, s.Connect())
-		mustUnlock(t, mustLock(t, members[1].Client, "warm"))
-		before := members[1].nc.NumSubscriptions()
-		holder := mustLock(t, members[0].Client, "l")
-		var queue []*waiting
-		for i := range n {
-			queue = append(queue, members[i%2].begin(t, "l"))
-		}
-		time.Sleep(2 * time.Second)
-		require.Equal(t, n, members[0].Stats().Waiting+members[1].Stats().Waiting)
-		begun := time.Now()
-		mustUnlock(t, holder)
-		var wg sync.WaitGroup
-		for _, w := range queue {
-			wg.Go(func() {
-				<-w.done
-				if w.err == nil {
-					w.err = w.lock.Unlock(context.Background())
+	for _, clients := range []int{100, 2} {
+		t.Run(fmt.Sprint(clients), func(t *testing.T) {
+			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+				const n = 100
+				members := crowd(t, s, clients)
+				waiting := func() (n int) {
+					for _, m := range members {
+						n += m.Stats().Waiting
+					}
+					return n
 				}
-				if w.err != nil {
-					t.Error(w.err)
+				r := newRaw(t, s.Connect())
+				mustUnlock(t, mustLock(t, members[1].Client, "warm"))
+				before := members[1].nc.NumSubscriptions()
+				holder := mustLock(t, members[0].Client, "l")
+				var wg sync.WaitGroup
+				for i := range n {
+					w := members[i%clients].begin(t, "l")
+					wg.Go(func() {
+						<-w.done
+						if w.err == nil {
+							w.err = w.lock.Unlock(context.Background())
+						}
+						if w.err != nil {
+							t.Error(w.err)
+						}
+					})
 				}
+				time.Sleep(2 * time.Second)
+				require.Equal(t, n, waiting())
+				begun := time.Now()
+				mustUnlock(t, holder)
+				wg.Wait()
+				require.Less(t, time.Since(begun), time.Second, "no hand-over waits for a timer")
+				synctest.Wait()
+				require.Zero(t, waiting())
+				require.Equal(t, before, members[1].nc.NumSubscriptions())
+				require.Empty(t, r.live(">"))
 			})
-		}
-		wg.Wait()
-		require.Less(t, time.Since(begun), time.Second, "no hand-over waits for a timer")
-		synctest.Wait()
-		require.Zero(t, members[0].Stats().Waiting+members[1].Stats().Waiting)
-		require.Equal(t, before, members[1].nc.NumSubscriptions())
-		require.Empty(t, r.live(">"))
-	})
+		})
+	}
 }
 
 // Of a long queue a waiter reads the part before its own ticket, if those before it
@@ -408,9 +416,10 @@ func TestLongQueue(t *testing.T) {
 		r := newRaw(t, s.Connect())
 		holder := quietHolder(t, s)
 		waiters := []*waiting{often.await(t, "l", natslock.TTL(time.Second), natslock.NoRenew())}
-		for range 40 {
-			waiters = append(waiters, c.await(t, "l"))
+		for _, m := range crowd(t, s, 40) {
+			waiters = append(waiters, m.await(t, "l"))
 		}
+		waiters = append(waiters, c.await(t, "l")) // it has read the queue, which is long
 		synctest.Wait()
 		tapped := newTap(t, s.Connect(), "lock.l")
 		// The one before the last has a ticket from long ago, others write, and the
@@ -421,15 +430,16 @@ func TestLongQueue(t *testing.T) {
 		time.Sleep(400 * time.Millisecond)
 		waiters = append(waiters, c.await(t, "l"))
 		synctest.Wait()
-		// Then two whose predecessor is near: the second one knows that.
-		waiters = append(waiters, c.await(t, "l"))
+		// Then two whose predecessor is near: the second one knows that. With another
+		// client before each, none of them shares a place.
+		waiters = append(waiters, join(t, s).await(t, "l"), c.await(t, "l"), join(t, s).await(t, "l"))
 		synctest.Wait()
 		read := c.nc.Stats().InMsgs
 		waiters = append(waiters, c.await(t, "l"))
 		synctest.Wait()
 		require.Less(t, c.nc.Stats().InMsgs-read, uint64(15))
 		time.Sleep(time.Second)
-		require.Empty(t, tapped.take(t, c.nc), "somebody has tried to take the lock")
+		require.Len(t, tapped.take(t, c.nc), 2, "the attempts of the two newcomers, and of nobody else")
 
 		mustUnlock(t, holder)
 		l := waiters[0].granted(t)
@@ -446,11 +456,11 @@ func TestLongQueue(t *testing.T) {
 // somebody who waits.
 func TestNewcomerReadsAPart(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a, b, c := join(t, s), join(t, s), join(t, s)
+		b, c := join(t, s), join(t, s)
 		holder := quietHolder(t, s)
 		var gone []*waiting
-		for range 20 {
-			gone = append(gone, a.await(t, "l"))
+		for _, m := range crowd(t, s, 20) {
+			gone = append(gone, m.await(t, "l"))
 		}
 		for _, w := range gone {
 			w.cancel(nil)

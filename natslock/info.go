@@ -66,6 +66,19 @@ type Info struct {
 	Queue []Waiter
 }
 
+// Waiting returns how many goroutines wait for the lock: at the places of the queue, and
+// at the holder's client behind the holder.
+func (i Info) Waiting() int {
+	n := 0
+	if i.Holder != nil {
+		n = i.Holder.Waiting
+	}
+	for _, w := range i.Queue {
+		n += w.Goroutines
+	}
+	return n
+}
+
 // Holder is a claim that was granted.
 type Holder struct {
 	// Token is the fencing token. That of an unreadable record is made of its
@@ -83,6 +96,12 @@ type Holder struct {
 	// Waited is the time from the call to the grant, in milliseconds. It is 0 if
 	// the holder did not queue.
 	Waited time.Duration
+	// Waiting is how many goroutines of the holder's client waited behind the holder
+	// when the record was written.
+	Waiting int
+	// Grants is how many holders the claim had had by then, this one included. The
+	// goroutines of a client hand a lock on under one claim.
+	Grants uint64
 	TTL    time.Duration
 	// Expires is the time, by the server's clock, at which the server removes the
 	// record unless the holder renews it before. Zero means never.
@@ -112,12 +131,15 @@ type Broken struct {
 type Waiter struct {
 	// Ticket is the place: lower ones come first.
 	Ticket uint64
-	ID     string
-	Owner  string
-	Host   string
-	PID    int
-	Since  time.Time // by the waiter's own clock
-	Mode   Mode
+	// Goroutines is how many goroutines of the client waited at the place when its
+	// record was written, at least 1.
+	Goroutines int
+	ID         string
+	Owner      string
+	Host       string
+	PID        int
+	Since      time.Time // by the waiter's own clock
+	Mode       Mode
 }
 
 func (h *Holder) describe() string {
@@ -151,6 +173,7 @@ func holderOf(e record.Entry) *Holder {
 	}
 	h.ID, h.Owner, h.Host, h.PID, h.Meta = e.ID, e.Owner, e.Host, e.PID, e.Meta
 	h.Waited = time.Duration(e.Waited) * time.Millisecond
+	h.Waiting, h.Grants = e.Goroutines()-1, e.Granted()
 	if e.Since != 0 {
 		h.Since = time.UnixMilli(e.Since)
 	}
@@ -170,7 +193,7 @@ func knownHolder(e record.Entry) *Holder {
 
 func waiterOf(e record.Entry) Waiter {
 	return Waiter{
-		Ticket: e.TokenOrTicket(), ID: e.ID, Owner: e.Owner, Host: e.Host, PID: e.PID,
+		Ticket: e.TokenOrTicket(), Goroutines: e.Goroutines(), ID: e.ID, Owner: e.Owner, Host: e.Host, PID: e.PID,
 		Since: time.UnixMilli(e.Since), Mode: Mode(e.Mode),
 	}
 }

@@ -38,14 +38,14 @@ func TestInspect(t *testing.T) {
 			h := info.Holder
 			require.NotNil(t, h)
 			require.Equal(t, natslock.Holder{
-				Token: l.Token(), ID: l.ID(), Owner: "alice", Host: host, PID: os.Getpid(), Since: h.Since, TTL: 20 * time.Second,
+				Token: l.Token(), ID: l.ID(), Owner: "alice", Host: host, PID: os.Getpid(), Since: h.Since, Grants: 1, TTL: 20 * time.Second,
 				Expires: h.Expires, Meta: map[string]string{"build": "17"}, Revision: h.Revision,
 			}, *h)
 			require.WithinDuration(t, took, h.Since, time.Millisecond)
 			require.WithinDuration(t, renewed.Add(20*time.Second), h.Expires, 10*time.Millisecond)
 			require.Len(t, info.Queue, 2)
 			q := info.Queue[0]
-			require.Equal(t, natslock.Waiter{Ticket: q.Ticket, ID: q.ID, Owner: "bob", Host: host, PID: os.Getpid(), Since: q.Since, Mode: natslock.Exclusive}, q)
+			require.Equal(t, natslock.Waiter{Ticket: q.Ticket, ID: q.ID, Owner: "bob", Host: host, PID: os.Getpid(), Since: q.Since, Mode: natslock.Exclusive, Goroutines: 1}, q)
 			require.WithinDuration(t, asked, q.Since, time.Millisecond)
 			require.Equal(t, "alice", info.Queue[1].Owner)
 			require.Greater(t, info.Queue[1].Ticket, q.Ticket)
@@ -75,9 +75,9 @@ func TestInspect(t *testing.T) {
 // The queue is in the order of the tickets, whoever has renewed last.
 func TestInspectQueueOrder(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a, b := join(t, s), join(t, s)
+		a := join(t, s)
 		mustLock(t, a.Client, "l")
-		for range 7 {
+		for _, b := range crowd(t, s, 7) {
 			b.await(t, "l")
 			time.Sleep(1300 * time.Millisecond)
 		}
@@ -99,7 +99,7 @@ func TestInspectLockedError(t *testing.T) {
 		a, b := join(t, s, natslock.WithOwner("alice")), join(t, s)
 		l := mustLock(t, a.Client, "l", natslock.Meta(map[string]string{"k": "v"}))
 		b.await(t, "l")
-		b.await(t, "l")
+		join(t, s).await(t, "l")
 		_, err := a.TryLock(t.Context(), "l")
 		var locked *natslock.LockedError
 		require.ErrorAs(t, err, &locked)
@@ -251,7 +251,7 @@ func (s *story) told() []string {
 
 func TestInspectWatch(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a, b, viewer := join(t, s), join(t, s), join(t, s)
+		a, b, c, viewer := join(t, s), join(t, s), join(t, s), join(t, s)
 		ctx, stop := context.WithCancel(t.Context())
 		all, some, below := watchStory(t, viewer, ctx, ">"), watchStory(t, viewer, ctx, "orders.*"), watchStory(t, viewer, ctx, "orders.1.>")
 
@@ -259,7 +259,7 @@ func TestInspectWatch(t *testing.T) {
 		require.Equal(t, []string{"granted orders.1"}, all.told())
 		w := b.await(t, "orders.1")
 		require.Equal(t, []string{"queued orders.1"}, all.told())
-		gone := b.await(t, "orders.1")
+		gone := c.await(t, "orders.1")
 		gone.cancel(nil)
 		gone.failed(t)
 		require.Equal(t, []string{"queued orders.1", "gave up orders.1"}, all.told())

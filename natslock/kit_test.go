@@ -45,13 +45,23 @@ func join(t testing.TB, s *testutil.Server, opts ...natslock.Option) *member {
 	return m
 }
 
-// joinFaulty is join with faults between the client and its bucket.
-func joinFaulty(t testing.TB, s *testutil.Server) (m *member, f *testutil.Faults) {
+// crowd is n clients, to wait at a place each: the goroutines of one client may share one.
+func crowd(t testing.TB, s *testutil.Server, n int, opts ...natslock.Option) []*member {
 	t.Helper()
-	m = join(t, s, testutil.WrapStore(func(kv kvstore.KV) kvstore.KV {
+	members := make([]*member, n)
+	for i := range members {
+		members[i] = join(t, s, opts...)
+	}
+	return members
+}
+
+// joinFaulty is join with faults between the client and its bucket.
+func joinFaulty(t testing.TB, s *testutil.Server, opts ...natslock.Option) (m *member, f *testutil.Faults) {
+	t.Helper()
+	m = join(t, s, append(opts, testutil.WrapStore(func(kv kvstore.KV) kvstore.KV {
 		f = testutil.NewFaults(kv, 1)
 		return f
-	}))
+	}))...)
 	return m, f
 }
 

@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"github.com/natslock/locks/internal/session"
 	"runtime"
 	"time"
 
 	"github.com/natslock/locks/internal/acquire"
+	"github.com/natslock/locks/internal/session"
 )
 
 // State is the state of a [Lock].
@@ -84,7 +84,9 @@ func (l *Lock) holding() acquire.Holding {
 // Name returns the lock's name.
 func (l *Lock) Name() string { return l.holding().Name() }
 
-// ID returns the id of this acquisition. No other acquisition ever has it.
+// ID returns the id of this acquisition. No other acquisition ever has it. It is the id of
+// the claim ([Holder.ID]), followed by a number if another goroutine of the client handed
+// the lock on to this one.
 func (l *Lock) ID() string { return l.holding().ID() }
 
 // Token returns the fencing token. Tokens rise with every grant of the lock, even if the

@@ -181,6 +181,22 @@ func TestMessagesWaiting(t *testing.T) {
 	})
 }
 
+// A client that joins a long queue for the first time reads its end only.
+func TestMessagesLongQueue(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		holder, c := join(t, s), join(t, s)
+		l := mustLock(t, holder.Client, "l")
+		for _, w := range crowd(t, s, 150) {
+			w.await(t, "l")
+		}
+		in := c.nc.Stats().InMsgs
+		c.await(t, "l")
+		synctest.Wait()
+		require.Less(t, int(c.nc.Stats().InMsgs-in), 16+64+10)
+		mustUnlock(t, l)
+	})
+}
+
 // An acquire that was given up, or tried in vain, leaves no subscription once its
 // attempts are answered.
 func TestMessagesGivingUp(t *testing.T) {

@@ -145,13 +145,15 @@ func TestOverdue(t *testing.T) {
 func TestOverdueAfterCrash(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		const ttl = 5 * time.Second
-		a, b := join(t, s, natslock.WithTTL(ttl)), join(t, s, natslock.WithTTL(ttl))
-		holder := mustLock(t, a.Client, "l")
+		a, b := crowd(t, s, 31, natslock.WithTTL(ttl)), join(t, s, natslock.WithTTL(ttl))
+		holder := mustLock(t, a[0].Client, "l")
 		var places []*waiting
-		for range 30 {
-			places = append(places, a.await(t, "l"))
+		for _, m := range a[1:] {
+			places = append(places, m.await(t, "l"))
 		}
-		a.link.Cut() // with its places
+		for _, m := range a {
+			m.link.Cut()
+		}
 		died := time.Now()
 		w := b.await(t, "l")
 		forget(s)
@@ -159,7 +161,9 @@ func TestOverdueAfterCrash(t *testing.T) {
 		require.LessOrEqual(t, w.at.Sub(died), ttl+overdueIn)
 		require.Greater(t, l.Token(), holder.Token())
 		mustUnlock(t, l)
-		a.link.Heal()
+		for _, m := range a {
+			m.link.Heal()
+		}
 		var wg sync.WaitGroup
 		for _, w := range places { // they have queued again, in any order
 			wg.Go(func() {

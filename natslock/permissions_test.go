@@ -93,13 +93,17 @@ func TestPermissionToListenDenied(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		admin := newClient(t, s.Connect(as("admin")...))
 		l := mustLock(t, admin, "l")
-		c := &member{rec: newRecorder()}
-		c.nc = s.Connect(as("deaf")...)
-		c.Client = newClient(t, c.nc, c.rec.option())
+		var deaf []*member
+		for range 3 {
+			c := &member{rec: newRecorder()}
+			c.nc = s.Connect(as("deaf")...)
+			c.Client = newClient(t, c.nc, c.rec.option())
+			deaf = append(deaf, c)
+		}
 		// In any order: whoever looks first when the lock has been free for a
 		// second takes it.
 		var wg sync.WaitGroup
-		for range 3 {
+		for _, c := range append(deaf, deaf[0]) { // two goroutines of the first one
 			w := c.await(t, "l")
 			wg.Go(func() {
 				<-w.done

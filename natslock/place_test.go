@@ -29,15 +29,15 @@ func quietHolder(t *testing.T, s *testutil.Server) *natslock.Lock {
 // first: there are others before it.
 func TestGivingUpMakesNobodyFirst(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c := join(t, s)
+		c := crowd(t, s, 3)
 		holder := quietHolder(t, s)
-		first, gone, last := c.await(t, "l"), c.await(t, "l"), c.await(t, "l")
+		first, gone, last := c[0].await(t, "l"), c[1].await(t, "l"), c[2].await(t, "l")
 		time.Sleep(time.Second)
 		tapped := newTap(t, s.Connect(), "lock.l")
 		gone.cancel(nil)
 		gone.failed(t)
 		time.Sleep(10 * time.Second)
-		require.Empty(t, tapped.take(t, c.nc), "somebody has tried to take the lock")
+		require.Empty(t, tapped.take(t, c[0].nc, c[2].nc), "somebody has tried to take the lock")
 		mustUnlock(t, holder)
 		mustUnlock(t, first.granted(t))
 		mustUnlock(t, last.granted(t))
@@ -78,12 +78,12 @@ func TestOutOfTurnMakesNobodyFirst(t *testing.T) {
 // A waiter whose place is not in the queue it reads is not first in it.
 func TestPlaceDeleted(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c := join(t, s)
+		c := crowd(t, s, 3)
 		r := newRaw(t, s.Connect())
 		holder := quietHolder(t, s)
-		first, gone := c.await(t, "l"), c.await(t, "l")
+		first, gone := c[0].await(t, "l"), c[1].await(t, "l")
 		before := r.live("wait.l.*")
-		last := c.await(t, "l")
+		last := c[2].await(t, "l")
 		time.Sleep(time.Second)
 		tapped := newTap(t, s.Connect(), "lock.l")
 		for _, key := range r.live("wait.l.*") {
@@ -96,7 +96,7 @@ func TestPlaceDeleted(t *testing.T) {
 		gone.failed(t)
 		synctest.Wait()
 		require.Len(t, r.live("wait.l.*"), 2, "it queues again")
-		require.Empty(t, tapped.take(t, c.nc), "somebody has tried to take the lock")
+		require.Empty(t, tapped.take(t, c[0].nc, c[2].nc), "somebody has tried to take the lock")
 		mustUnlock(t, holder)
 		mustUnlock(t, first.granted(t))
 		mustUnlock(t, last.granted(t))
@@ -230,7 +230,7 @@ func TestStaleQueueList(t *testing.T) {
 	})
 }
 
-// Whoever queues again does so under the key of the place that it has left. Who
+// A client queues again under the key of the place that it has left. A waiter that
 // followed that place does not follow the new one, which is behind it.
 func TestPlaceUsedAgain(t *testing.T) {
 	for name, lost := range map[string]func(kvstore.Event) bool{
@@ -355,7 +355,7 @@ func TestPlaceIsNewWhereListsLag(t *testing.T) {
 }
 
 // The key of a place that was left is used no longer than its tombstone lives, and
-// a key that somebody has written to not at all.
+// a key that another client has written to not at all.
 func TestPlaceNotUsedAgain(t *testing.T) {
 	for name, after := range map[string]func(r *raw, key string){
 		"when its tombstone has gone": func(*raw, string) { time.Sleep(1500 * time.Millisecond) },

@@ -94,34 +94,47 @@ func TestScaleHeldTCP(t *testing.T) {
 	}
 }
 
-// Each waiter costs its caller's goroutine and no other.
+// Each waiter needs its caller's goroutine and no other, whether it has a place in a
+// queue of its own or waits with the others of its client.
 func TestScaleWaiters(t *testing.T) {
-	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		holder, c := join(t, s), join(t, s)
-		l := mustLock(t, holder.Client, "l")
-		c.await(t, "l")
-		time.Sleep(5 * time.Second)
-		before := runtime.NumGoroutine()
-		const n = 200
-		var ws []*waiting
-		for range n {
-			ws = append(ws, c.begin(t, "l"))
-			synctest.Wait()
-		}
-		time.Sleep(5 * time.Second)
-		synctest.Wait()
-		require.Equal(t, n+1, c.Stats().Waiting)
-		require.InDelta(t, n, runtime.NumGoroutine()-before, 3)
-		for _, w := range ws {
-			w.cancel(nil)
-			<-w.done
-		}
-		time.Sleep(5 * time.Second)
-		synctest.Wait() // for what runs at this very instant
-		if n := runtime.NumGoroutine(); n > before+3 {
-			stacks := make([]byte, 4<<20)
-			t.Fatalf("%d goroutines, %d before: %s", n, before, stacks[:runtime.Stack(stacks, true)])
-		}
-		mustUnlock(t, l)
-	})
+	const n = 200
+	for what, name := range map[string]func(i int) string{
+		"for one lock":    func(int) string { return "l" },
+		"for a lock each": func(i int) string { return fmt.Sprint("l", i) },
+	} {
+		t.Run(what, func(t *testing.T) {
+			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+				holder, c := join(t, s), join(t, s)
+				held := map[string]bool{}
+				for i := range n {
+					if !held[name(i)] {
+						mustLock(t, holder.Client, name(i), natslock.TTL(time.Hour))
+						held[name(i)] = true
+					}
+				}
+				c.await(t, name(0))
+				time.Sleep(5 * time.Second)
+				before := runtime.NumGoroutine()
+				var ws []*waiting
+				for i := range n {
+					ws = append(ws, c.begin(t, name(i)))
+					synctest.Wait()
+				}
+				time.Sleep(5 * time.Second)
+				synctest.Wait()
+				require.Equal(t, n+1, c.Stats().Waiting)
+				require.InDelta(t, n, runtime.NumGoroutine()-before, 3)
+				for _, w := range ws {
+					w.cancel(nil)
+					<-w.done
+				}
+				time.Sleep(5 * time.Second)
+				synctest.Wait() // for what runs at this very instant
+				if n := runtime.NumGoroutine(); n > before+3 {
+					stacks := make([]byte, 4<<20)
+					t.Fatalf("%d goroutines, %d before: %s", n, before, stacks[:runtime.Stack(stacks, true)])
+				}
+			})
+		})
+	}
 }

@@ -56,19 +56,19 @@ func (f *follower) nothing() {
 // before the watch.
 func TestWatchTellsWho(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a, b, viewer := join(t, s, natslock.WithOwner("alice")), join(t, s, natslock.WithOwner("bob")), join(t, s)
+		a, b, c, viewer := join(t, s, natslock.WithOwner("alice")), join(t, s, natslock.WithOwner("bob")), join(t, s, natslock.WithOwner("carol")), join(t, s)
 		l := mustLock(t, a.Client, "l", natslock.Meta(map[string]string{"k": "v"}))
 		w := b.await(t, "l")
 		begun := time.Now()
 		f := follow(t, viewer, ">")
-		gone := a.await(t, "l")
+		gone := c.await(t, "l")
 		ev := f.next(natslock.EventQueued)
-		require.Equal(t, "alice", ev.Holder.Owner)
+		require.Equal(t, "carol", ev.Holder.Owner)
 		time.Sleep(40 * time.Second) // past many renewals
 		gone.cancel(nil)
 		gone.failed(t)
 		ev = f.next(natslock.EventGaveUp)
-		require.Equal(t, "alice", ev.Holder.Owner)
+		require.Equal(t, "carol", ev.Holder.Owner)
 		require.Equal(t, 40*time.Second, ev.Waited.Round(100*time.Millisecond))
 
 		mustUnlock(t, l)

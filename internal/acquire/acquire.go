@@ -13,13 +13,21 @@ import (
 	"github.com/natslock/locks/kvstore"
 )
 
-// This file is the way of one Lock, top to bottom: Acquire, atOnce, offer, try, send,
-// hold. A lock that nobody wants takes just this way, with one write to the server.
+// This file is the way of one Lock, top to bottom: Acquire, drive, atOnce, offer, try,
+// send, hold. A lock that nobody wants takes just this way, with one write to the server.
 
-// Acquire takes the lock that req names. It returns the lease, or an error that
+// Acquire takes the lock that req names. It returns what is held, or an error that
 // matches [ErrLocked] (only with Once), [ErrTimeout] when the context or the maximum
 // wait ended the wait, or another sentinel.
-func (c *Client) Acquire(ctx context.Context, req Request) (*session.Lease, error) {
+func (c *Client) Acquire(ctx context.Context, req Request) (Holding, error) {
+	m, err := c.acquire(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+func (c *Client) acquire(ctx context.Context, req Request) (*member, error) {
 	a, err := c.prepare(ctx, req)
 	if err != nil {
 		return nil, err
@@ -46,35 +54,29 @@ func (c *Client) Acquire(ctx context.Context, req Request) (*session.Lease, erro
 			return nil, a.locked(reader)
 		}
 	}
-	for {
-		r := a.atOnce()
-		switch {
-		case req.Once:
-			r = a.confirmed(r)
-		case r.outcome == free || r.outcome == busy:
-			a.holder = r.entry
-			r = a.wait()
-		}
-		var l *session.Lease
-		if r.outcome == granted {
-			if l = a.hold(r.grant(a.bid.cur)); a.drains() {
-				r = a.drain(l)
-			}
-		}
-		if r.outcome == granted {
-			l.Announce(c.b.Instant().Sub(a.begun), req.WarnBefore, req.OnWarn)
-			return l, nil
-		}
-		if l != nil { // a gate whose drain has failed
-			l.Leave(record.StatusGone)
-			a.bid.cur, a.place = nil, nil
-			if r.outcome == lost { // a new claim queues again
-				continue
-			}
-		}
-		a.bid.close()
-		return nil, a.failure(r)
+	m := c.runs.ask(a)
+	if err := m.acquire(); err != nil {
+		return nil, err
 	}
+	return m, nil
+}
+
+// drive gets the lock for a run.
+func (a *acquisition) drive(r *run) result {
+	res := result{outcome: busy}
+	if !r.behind && a.place == nil && a.queueing == nil {
+		res = a.atOnce()
+	}
+	switch {
+	case a.req.Once:
+		return a.confirmed(res)
+	case res.outcome == free || res.outcome == busy:
+		if !res.entry.Zero() {
+			a.saw(res.entry)
+		}
+		return a.wait()
+	}
+	return res
 }
 
 // atOnce tries to take the lock without queueing. That is one write if the client knows
@@ -84,8 +86,6 @@ func (a *acquisition) atOnce() result {
 	revision := known.Tombstone
 	a.named = 0
 	switch {
-	case known.Queued && !a.req.Once: // behind those of this client, which know best
-		return result{outcome: busy}
 	// After its own release the client skips a read of the queue only for as long as
 	// [bucket.Bypass]: nobody starves.
 	case known.Tombstone == 0 || known.Unqueued: //safety:bypass-bounded
@@ -109,6 +109,7 @@ type bid struct {
 	blind bool // the record that has refused an attempt is not read
 	draft draft
 	cur   *claim
+	begun clock.Instant // of the offer under way, which another member may go on with; 0: none
 }
 
 // noStreamFor is how long a bid endures a stream without a leader, electing
@@ -118,8 +119,15 @@ const noStreamFor = 15 * time.Second
 
 // offer bids for the key at the expected revision. It returns granted, free
 // with a tombstone, busy, unread, failed or ended.
-func (b *bid) offer(expect uint64) result {
-	begun := b.c.b.Instant()
+func (b *bid) offer(expect uint64) (decided result) {
+	if b.begun == 0 {
+		b.begun = b.c.b.Instant()
+	}
+	defer func() {
+		if decided.outcome != ended && decided.outcome != failed {
+			b.begun = 0
+		}
+	}()
 	// The backoff of an outage counts the tries in a row that were not answered: when
 	// it is over, attempts from before it may turn up and be lost.
 	silent, losses, flights := 0, 0, 0
@@ -154,7 +162,7 @@ func (b *bid) offer(expect uint64) result {
 			}
 			switch {
 			case bucket.IsAny(r.err, bucket.ErrPermission), b.once && !errors.Is(r.err, kvstore.ErrInFlight),
-				errors.Is(r.err, kvstore.ErrNoStream) && b.c.b.Instant().Sub(begun) > noStreamFor:
+				errors.Is(r.err, kvstore.ErrNoStream) && b.c.b.Instant().Sub(b.begun) > noStreamFor:
 				return result{outcome: failed, err: r.err}
 			case errors.Is(r.err, kvstore.ErrInFlight):
 				pause = clock.InFlightBackoff(flights)
@@ -262,7 +270,7 @@ func (cl *claim) send(expect uint64) (int, error) {
 		return 0, err
 	}
 	cl.mu.Lock()
-	cl.attempts = append(cl.attempts, attempt{n: n, expect: expect, terms: t, floor: b.Highest(), since: body.Since, waited: body.Waited, sent: b.Instant()})
+	cl.attempts = append(cl.attempts, attempt{n: n, expect: expect, terms: t, floor: b.Highest(), since: body.Since, waited: body.Waited, meta: body.Meta, sent: b.Instant()})
 	cl.mu.Unlock()
 	// The expectation is about the guard, where there is one: the server refuses a reader
 	// that comes after the gate.
@@ -281,9 +289,10 @@ func (cl *claim) send(expect uint64) (int, error) {
 // hold makes the lease of a granted claim. The place it was granted from has done its
 // duty.
 func (a *acquisition) hold(g session.Granted) *session.Lease {
-	l := a.c.s.Hold(a.parent, g, a.req.Detached, a.req.Until)
+	l := a.c.s.Hold(g, a.req.Until)
 	if a.place != nil {
 		a.place.Leave(a.placeStatus)
 	}
+	a.bid.cur, a.place = nil, nil
 	return l
 }

@@ -83,10 +83,12 @@ type attempt struct {
 	expect   uint64
 	terms    clock.Terms
 	sent     clock.Instant
-	since    int64  // the sending as the record has it, in unix milliseconds
-	waited   int64  // and of the wait before it
+	since    int64 // the sending as the record has it, in unix milliseconds
+	waited   int64 // and of the wait before it
+	meta     map[string]string
 	floor    uint64 // highest revision known when it was sent
 	answered bool
+	acked    bool // acknowledged: the reply decides, as soon as it is judged
 	doubtful bool // refused, maybe by a leader that was deposed: another may have applied it
 	forget   func()
 }
@@ -124,7 +126,7 @@ func (cl *claim) answered(n int, a kvstore.Answer) {
 	cl.mu.Lock()
 	// Other refusals than these do not say that the write will never be applied.
 	if a.Err == nil || bucket.IsAny(a.Err, kvstore.ErrConflict, kvstore.ErrInFlight, kvstore.ErrNoStream) {
-		cl.attempts[n-1].answered = true
+		cl.attempts[n-1].answered, cl.attempts[n-1].acked = true, a.Err == nil
 		// A leader that was deposed refuses what its successor may apply.
 		cl.attempts[n-1].doubtful = !b.Alone() && !final(a.Err, cl.attempts[n-1].expect) //safety:refusal-doubted
 	}
@@ -212,6 +214,8 @@ func (cl *claim) judge(ctx context.Context, r reply, newest int, blind bool) (re
 		// Never adopted: an operator has decided against it.
 		cl.c.s.Discard(cl.key, cl.id, entry.Revision)
 		return result{outcome: lost}, true
+	case cl.acknowledged(entry.Attempt): //safety:acknowledged-first
+		return result{}, false // the refusal was quicker than that
 	case !cl.open(entry.Attempt):
 		return result{outcome: busy, entry: entry}, true // not written by this client
 	}
@@ -240,6 +244,14 @@ func (cl *claim) open(n int) bool {
 	return n >= 1 && n <= len(cl.attempts) && (!cl.attempts[n-1].answered || cl.attempts[n-1].doubtful) //safety:attempt-open
 }
 
+// acknowledged says whether the server has acknowledged attempt n. Its reply is among those
+// that are still to be judged.
+func (cl *claim) acknowledged(n int) bool {
+	cl.mu.Lock()
+	defer cl.mu.Unlock()
+	return n >= 1 && n <= len(cl.attempts) && cl.attempts[n-1].acked
+}
+
 // take grants attempt n, stored at revision, when it became known in time.
 func (cl *claim) take(n int, revision uint64, at clock.Instant) result {
 	cl.mu.Lock()
@@ -266,7 +278,7 @@ func (r result) grant(cl *claim) session.Granted {
 	a := cl.attempts[r.n-1]
 	cl.mu.Unlock()
 	body := cl.draft.body
-	body.Since, body.Waited = a.since, a.waited
+	body.Since, body.Waited, body.Meta = a.since, a.waited, a.meta
 	return session.Granted{
 		Kind: cl.draft.keys.Kind, Name: cl.draft.name, Key: cl.key, Once: cl.guard != "", ID: cl.id, Revision: r.revision,
 		Body: body, Terms: a.terms, Sent: a.sent,

@@ -17,6 +17,7 @@ type Client struct {
 	s      *session.Session
 	kinds  kinds
 	lists  lists
+	runs   runs
 	shares shares
 
 	mu        sync.Mutex
@@ -35,10 +36,12 @@ type closing struct {
 	left    []string // its result
 }
 
-// New returns the acquires of a client. It starts nothing.
-func New(b *bucket.Bucket, s *session.Session) *Client {
+// New returns the acquires of a client. It starts nothing. turn is the turn of its runs:
+// see [DefaultTurn].
+func New(b *bucket.Bucket, s *session.Session, turn time.Duration) *Client {
 	c := &Client{b: b, s: s, idle: make(chan struct{})}
 	c.lists.c = c
+	c.runs.c, c.runs.turn = c, turn
 	c.closing.cut, c.closing.over = make(chan struct{}), make(chan struct{})
 	return c
 }
@@ -113,6 +116,13 @@ func (c *Client) Close(ctx context.Context) []string {
 	}
 	under.left = c.s.Close(ctx)
 	return under.left
+}
+
+// Held returns how many locks are held, and how many acquires wait in a queue.
+func (c *Client) Held() (locks, waiting int) {
+	locks, places := c.s.Held()
+	members, theirs := c.runs.waiting()
+	return locks, places - theirs + members
 }
 
 // kinds remembers the kind under which this client uses a name: using one as both

@@ -30,7 +30,9 @@
 // # Where to find it
 //
 // acquire.go is the way of one Lock, from the request (request.go) to the lease. claim.go
-// judges the answers, orphan.go cleans up after claims that are over. survey.go reads a
+// judges the answers, orphan.go cleans up after claims that are over. line.go has the runs
+// of a lock, run.go and member.go what goes on in one, runqueue.go its place, and others.go
+// what is known of other clients. survey.go reads a
 // lock and its queue before a claim. queue.go, follow.go and first.go are the wait,
 // mailbox.go and lists.go what they share. drain.go is the reader-writer lock's own,
 // share.go the leases that readers of one client share. once.go confirms the answers of

@@ -92,7 +92,7 @@ func (d *departures) take(key string) (revision uint64) {
 // drain is a writer's wait behind its gate.
 type drain struct {
 	a        *acquisition
-	gate     *session.Lease
+	gate     *session.Holder
 	departed departures
 	mailbox  *mailbox
 	watch    kvstore.Watch // nil: not yet
@@ -106,7 +106,7 @@ type drain struct {
 
 // drain waits until no reader is left behind the gate. It returns granted when the lock is
 // the writer's, lost when the gate is gone.
-func (a *acquisition) drain(gate *session.Lease) result {
+func (a *acquisition) drain(gate *session.Holder) result {
 	d := drain{a: a, gate: gate, mailbox: newMailbox(), back: backstop{place: a.placeTTL()}}
 	d.departed.gone, d.departed.notified = make(map[string]bool), make(map[string]uint64)
 	defer func() {
@@ -117,7 +117,7 @@ func (a *acquisition) drain(gate *session.Lease) result {
 	for {
 		r, err := d.ask()
 		if len(r.readers) > 0 {
-			a.holder = r.readers[0]
+			a.saw(r.readers[0])
 		}
 		// Readers may have joined since the gate ended.
 		if _, _, cause := gate.Status(); cause != nil { //safety:gate-held
@@ -174,8 +174,8 @@ func (d *drain) prove(r answer) (result, bool) {
 	d.first, d.renewed = r, 0
 	ctx, cancel := context.WithTimeout(d.a.ctx, bucket.AnswerTimeout)
 	defer cancel()
-	if d.gate.Confirm(ctx) == nil { //safety:gate-written-between
-		_, d.renewed = d.gate.Confirmation()
+	if d.gate.Lease().Confirm(ctx) == nil { //safety:gate-written-between
+		_, d.renewed = d.gate.Lease().Confirmation()
 	}
 	return result{}, false
 }
@@ -195,7 +195,7 @@ func (d *drain) askOnce() (r answer, deleted bool, err error) {
 	b := d.a.c.b
 	ctx, cancel := context.WithTimeout(d.a.ctx, 2*bucket.AnswerTimeout)
 	defer cancel()
-	r.sent, r.revision = d.gate.Confirmation()
+	r.sent, r.revision = d.gate.Lease().Confirmation()
 	st, err := b.State(ctx, d.a.keys.Reader("*"))
 	r.at = b.Instant()
 	if err != nil {

@@ -80,13 +80,15 @@ func (a *acquisition) locked(holder record.Entry) error {
 	if a.queue != nil {
 		err.Queued = *a.queue
 	} else if queue, listErr := a.c.lists.queue(a.ctx, a.keys.Place("*"), a.asOf, 0); listErr == nil {
-		err.Queued = len(queue)
+		for _, e := range queue {
+			err.Queued += e.Goroutines()
+		}
 	}
 	return err
 }
 
 func (a *acquisition) gaveUp(cause error) error {
-	waited := a.c.b.Instant().Sub(a.begun)
+	waited := a.waited()
 	var err error
 	switch {
 	case errors.Is(cause, bucket.ErrClosed), a.c.b.Life().Err() != nil && errors.Is(cause, bucket.ErrUnavailable):
@@ -94,7 +96,7 @@ func (a *acquisition) gaveUp(cause error) error {
 	case errors.Is(cause, errOnceLimit):
 		err = fmt.Errorf("acquire lock %q: %w: no answer within %v", a.req.Name, bucket.ErrUnavailable, waited.Round(time.Millisecond))
 	default:
-		w := &WaitError{Name: a.req.Name, Waited: waited, Position: a.position, Holder: a.holder}
+		w := &WaitError{Name: a.req.Name, Waited: waited, Position: a.ahead, Holder: a.holder}
 		if !errors.Is(cause, errMaxWait) {
 			w.Cause = cause
 			if a.parent.Err() != nil {
@@ -106,10 +108,7 @@ func (a *acquisition) gaveUp(cause error) error {
 		}
 		err = w
 	}
-	ev := session.Event{Type: session.EventGaveUp, Kind: a.req.Kind, Name: a.req.Name, Waited: waited, Cause: err}
-	if a.bid.cur != nil {
-		ev.ID = a.bid.cur.id
-	}
+	ev := session.Event{Type: session.EventGaveUp, Kind: a.req.Kind, Name: a.req.Name, Waited: waited, Cause: err, ID: a.id}
 	a.c.s.Notify(a.parent, ev)
 	return err
 }

@@ -39,7 +39,7 @@ func (a *acquisition) first(place *session.Place) result {
 				return result{outcome: requeue}
 			}
 		case busy:
-			a.holder = r.entry
+			a.saw(r.entry)
 			if a.c.b.Overdue(a.ctx, r.entry) {
 				break
 			}
@@ -122,7 +122,7 @@ func (h *head) notified() (result, bool) {
 	case ev.Kind == kvstore.Expired:
 		return result{outcome: free}, true
 	case ev.Kind == kvstore.Put:
-		a.holder = record.Of(ev.Record)
+		a.saw(record.Of(ev.Record))
 		r := result{outcome: free} // to be adopted: the next attempt is refused like the last one
 		r.entry.Revision = h.expect
 		return r, a.bid.mine(a.holder)
@@ -143,7 +143,7 @@ func (h *head) read(revision uint64) (result, bool) {
 	case !entry.Live(): //safety:release-verified
 		return result{outcome: free, entry: entry}, true
 	}
-	a.holder = entry
+	a.saw(entry)
 	if a.c.b.Overdue(a.ctx, entry) {
 		return result{outcome: free, entry: entry}, true
 	}

@@ -152,7 +152,7 @@ func (f *follower) idleLong(gate record.Entry) bool {
 		return true
 	}
 	if gate.Live() && !a.c.b.Overdue(a.ctx, gate) {
-		a.holder = gate
+		a.saw(gate)
 		*idle = idleness{}
 		return false
 	}
@@ -163,8 +163,8 @@ func (f *follower) idleLong(gate record.Entry) bool {
 	}
 	idle.revision = gate.Revision
 	rank := time.Second
-	if a.position > 0 { // known, so far
-		rank = min(time.Duration(a.position)*20*time.Millisecond, rank)
+	if a.ahead > 0 { // known, so far
+		rank = min(time.Duration(a.ahead)*20*time.Millisecond, rank)
 	}
 	return now.Sub(idle.since) >= idleFor+rank+rand.N(rank+1) //safety:idle-lock
 }

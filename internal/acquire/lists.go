@@ -35,6 +35,9 @@ const (
 	longQueue = 32
 	// reachFor is how long a queue stays marked as long.
 	reachFor = time.Second
+	// reachFirst is how far before its ticket a client reads at first in a long queue
+	// that it has not listed yet.
+	reachFirst = 64
 	// reachMax bounds the memory of long queues.
 	reachMax = 1024
 )
@@ -52,6 +55,17 @@ func (ls *lists) from(pattern string, ticket uint64) uint64 {
 	return 0
 }
 
+// isLong notes that a queue is too long to be read whole, before any list of it: a
+// newcomer has seen only its beginning.
+func (ls *lists) isLong(pattern string) {
+	now := ls.c.b.Instant()
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	if r, long := ls.long[pattern]; !long || now >= r.until {
+		ls.reach(pattern, reach{reachFirst, now.Add(reachFor)})
+	}
+}
+
 // found notes how far before a ticket its predecessor was, in a queue of which
 // n places were read, or the whole of it.
 func (ls *lists) found(pattern string, distance uint64, n int, whole bool) {
@@ -67,7 +81,12 @@ func (ls *lists) found(pattern string, distance uint64, n int, whole bool) {
 		return
 	}
 	r.revisions = 4*distance + 16 // others write too
-	if ls.long == nil || !long && len(ls.long) >= reachMax {
+	ls.reach(pattern, r)
+}
+
+// reach notes the reach of a queue. Under mu.
+func (ls *lists) reach(pattern string, r reach) {
+	if _, long := ls.long[pattern]; ls.long == nil || !long && len(ls.long) >= reachMax {
 		ls.long = make(map[string]reach)
 	}
 	ls.long[pattern] = r

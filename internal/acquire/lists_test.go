@@ -1,6 +1,7 @@
 package acquire_test
 
 import (
+	"context"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -26,21 +27,33 @@ func faulty(t *testing.T, s *testutil.Server) *testutil.Faults {
 	return testutil.NewFaults(store, 1)
 }
 
+// client is a client of its own with a store.
+func client(t *testing.T, kv kvstore.KV) *acquire.Client {
+	t.Helper()
+	b := bucket.New(kv, "", nil)
+	c := acquire.New(b, session.New(b, session.Config{}), acquire.DefaultTurn)
+	t.Cleanup(func() {
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		c.Close(ctx)
+	})
+	return c
+}
+
 // TestSharedList: of those who share a look at a queue each gets what it has asked
 // for, at least.
 func TestSharedList(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		f := faulty(t, s)
-		b := bucket.New(f, "", nil)
-		e := acquire.New(b, session.New(b, session.Config{}))
-		defer e.Close(t.Context())
+		e := client(t, f)
 
 		l, err := e.Acquire(t.Context(), acquire.Request{Name: "x"})
 		require.NoError(t, err)
 		var waiting sync.WaitGroup
 		for range 2 {
+			waiter := client(t, faulty(t, s))
 			waiting.Go(func() {
-				l, err := e.Acquire(t.Context(), acquire.Request{Name: "x"})
+				l, err := waiter.Acquire(t.Context(), acquire.Request{Name: "x"})
 				if assert.NoError(t, err) {
 					assert.NoError(t, l.Release())
 				}

@@ -18,61 +18,70 @@ const (
 	maxPlaceTTL = 15 * time.Second
 )
 
-// wait queues for the lock until a result is final.
+// wait queues for the lock until a result is final. A run that has a place goes on there.
 func (a *acquisition) wait() result {
-	a.mailbox = newMailbox()
-	recent := &a.c.b.Recent
+	if a.mailbox == nil {
+		a.mailbox = newMailbox()
+	}
 	for {
-		place, r := a.enqueue()
-		if place == nil {
-			return r
+		if a.place == nil {
+			begun := a.c.b.Instant()
+			if a.queueing == nil {
+				if err := a.member.run.inOrder(a); err != nil {
+					return result{outcome: ended, err: err}
+				}
+			}
+			if r := a.enqueue(begun); r.outcome != granted {
+				return r
+			}
 		}
-		recent.Waits(a.keys.Gate, 1)
-		r, first := a.stand(place)
-		recent.Waits(a.keys.Gate, -1)
-		switch {
+		r, first := a.stand(a.place)
+		switch a.placeStatus = record.StatusGone; {
 		case r.outcome == granted && first:
-			a.place, a.placeStatus = place, record.StatusGranted
-		case r.outcome == granted:
-			a.place, a.placeStatus = place, record.StatusGone
-		default:
-			// Not as granted: the successor would take itself for the first, and it need not be.
-			place.Leave(record.StatusGone) //safety:place-left
+			a.placeStatus = record.StatusGranted
+		case r.outcome == requeue:
+			a.place.Leave(record.StatusGone)
+			a.place = nil
+			a.member.run.queued(nil, a.member)
+			continue
 		}
-		if r.outcome != requeue {
-			return r
-		}
+		return r
 	}
 }
 
 // placeTTL is the TTL of a place in the queue.
 func (a *acquisition) placeTTL() time.Duration { return min(max(a.ttl, minPlaceTTL), maxPlaceTTL) }
 
-// enqueue writes a place under a new id, at the tombstone of a place that
-// this client has left or under a key of its own. Its revision is the ticket.
-func (a *acquisition) enqueue() (*session.Place, result) {
+// enqueue writes a place under a new id, at the tombstone of a place that this client
+// has left or under a key of its own. Its revision is the ticket. The client has wanted to
+// write since begun.
+func (a *acquisition) enqueue(begun clock.Instant) result {
 	c := a.c
-	body := c.b.Body(record.StatusWaiting, a.req.Meta)
-	body.Mode = uint8(a.req.Mode)
-	b := bid{c: c, ctx: a.ctx, draft: draft{name: a.req.Name, keys: a.keys, body: body, ttl: a.placeTTL()}}
 	var expect uint64
-	if c.b.Current() { // a list may show what the key had before, otherwise //safety:key-used-again
-		b.draft.vacant, expect = c.b.Recent.Vacancy(c.b.Instant(), a.keys.Place(""))
+	if a.queueing == nil {
+		body := c.b.Body(record.StatusWaiting, a.req.Meta)
+		body.Mode = uint8(a.req.Mode)
+		a.queueing = &bid{c: c, ctx: a.ctx, begun: begun, draft: draft{name: a.req.Name, keys: a.keys, body: body, ttl: a.placeTTL()}}
+		if c.b.Current() { // a list may show what the key had before, otherwise //safety:key-used-again
+			a.queueing.draft.vacant, expect = c.b.Recent.Vacancy(c.b.Instant(), a.keys.Place(""))
+		}
+		a.member.run.queueing()
 	}
 	for ; ; expect = 0 {
-		r := b.offer(expect)
-		switch r.outcome {
+		switch r := a.queueing.offer(expect); r.outcome {
 		case granted:
-			g := r.grant(b.cur)
-			place := c.s.Queue(g, a.mailbox.poke)
+			g := r.grant(a.queueing.cur)
+			a.queueing, a.place = nil, c.s.Queue(g, a.mailbox.poke)
+			a.member.run.queued(a.place, a.member)
 			a.bid.draft.queued = true
-			c.s.Notify(a.parent, session.Event{Type: session.EventQueued, Kind: g.Kind, Name: g.Name, ID: g.ID, Token: place.Ticket()})
-			return place, r
+			return r
 		case free, busy: // another client deleted it, or wrote under it: never used again
-			b.close()
+			a.queueing.close()
+		case ended: // another member of the run may wait on
+			return r
 		default:
-			b.close()
-			return nil, r
+			a.queueing.close()
+			return r
 		}
 	}
 }
@@ -83,7 +92,7 @@ func (a *acquisition) stand(place *session.Place) (r result, first bool) {
 	pattern, whole := a.keys.Place("*"), false
 	for try := 0; ; {
 		up := a.c.b.Online()
-		from := uint64(0)
+		from, at := uint64(0), a.c.b.Instant()
 		if !whole {
 			from = a.c.lists.from(pattern, place.Ticket())
 		}
@@ -103,6 +112,7 @@ func (a *acquisition) stand(place *session.Place) (r result, first bool) {
 			continue
 		}
 		try = 0
+		a.member.run.listed(queue, from, at)
 		i := slices.IndexFunc(queue, func(e record.Entry) bool { return e.ID == place.ID() })
 		if i < 0 {
 			return result{outcome: requeue}, false
@@ -114,7 +124,11 @@ func (a *acquisition) stand(place *session.Place) (r result, first bool) {
 			pred--
 		}
 		if from == 0 {
-			a.position = len(queue) + 1
+			a.ahead = 1
+			for _, e := range queue {
+				a.ahead += e.Goroutines()
+			}
+			a.saw(a.holder)
 		}
 		switch {
 		case pred >= 0 && queue[pred].TokenOrTicket() >= from:

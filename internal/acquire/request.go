@@ -39,18 +39,52 @@ type acquisition struct {
 	ctx    context.Context // ends the waiting
 	begun  clock.Instant
 	asked  bool // it came to a request
-	bid    bid
+	bid    *bid // its own, or that of the member that drove the run before
+	ownBid bid
+	member *member
 
 	// The state of the lock, as far as it is known.
-	holder   record.Entry // the last one shown; zero: none
-	queue    *int         // the length of the queue when it came; nil: not known
-	position int          // in the queue
-	asOf     uint64       // a revision that the bucket had reached during this call; 0: not asked for
-	named    uint64       // by the leader, during this call, as the last revision of the gate; 0: nothing
+	shown
+	queue *int   // the length of the queue when it came; nil: not known
+	asOf  uint64 // a revision that the bucket had reached during this call; 0: not asked for
+	named uint64 // by the leader, during this call, as the last revision of the gate; 0: nothing
 
+	id          string         // of the claim that it gave up
 	mailbox     *mailbox       // of the record that it waits for
-	place       *session.Place // in the queue, when granted from there
+	queueing    *bid           // for a place that has no answer yet
+	place       *session.Place // in the queue
 	placeStatus record.Status  // for the tombstone of the place
+}
+
+// saw notes the holder of the lock, as far as it is known.
+func (a *acquisition) saw(holder record.Entry) {
+	a.holder = holder
+	a.member.run.saw(a.shown)
+}
+
+// waited is how long the call has waited.
+func (a *acquisition) waited() time.Duration { return a.c.b.Instant().Sub(a.begun) }
+
+// takeOver makes what another call has come to that of this one, which drives the run on.
+func (a *acquisition) takeOver(from *acquisition) {
+	body, begun := a.bid.draft.body, a.begun
+	a.bid, a.queueing, a.place, a.mailbox, a.shown = from.bid, from.queueing, from.place, from.mailbox, from.shown
+	a.bid.ctx, a.bid.draft.body, a.bid.draft.begun = a.ctx, body, begun
+	if a.queueing != nil {
+		a.queueing.ctx = a.ctx
+	}
+}
+
+// withdraw gives up what the call has come to, when no other goes on with it.
+func (a *acquisition) withdraw() {
+	a.bid.close()
+	if a.queueing != nil {
+		a.queueing.close()
+	}
+	if a.place != nil {
+		// Not as granted: the successor would take itself for the first, and it need not be.
+		a.place.Leave(record.StatusGone) //safety:place-left
+	}
 }
 
 func (a *acquisition) reads() bool { return a.req.Mode == record.Shared }
@@ -83,9 +117,10 @@ func (c *Client) prepare(ctx context.Context, req Request) (*acquisition, error)
 	if len(req.Meta) > 0 && !fits(body) { // the rest of a record always does
 		return nil, fmt.Errorf("lock %q: %w: the metadata makes a record larger than %d bytes", req.Name, record.ErrInvalidOption, record.MaxGiven)
 	}
-	a.bid = bid{c: c, once: req.Once, draft: draft{
+	a.ownBid = bid{c: c, once: req.Once, draft: draft{
 		name: req.Name, keys: a.keys, body: body, ttl: a.ttl, until: req.Until, begun: a.begun,
 	}}
+	a.bid = &a.ownBid
 	if a.reads() { // each claim is a reader of its own, which the gate must admit
 		a.bid.draft.guard = a.keys.Gate
 	}

@@ -15,19 +15,6 @@ import (
 	"github.com/natslock/locks/kvstore"
 )
 
-// Holding is what a caller holds: a lease of its own, or a share in one.
-type Holding interface {
-	Name() string
-	ID() string
-	Token() uint64
-	Context() context.Context
-	Status() (session.State, time.Duration, error)
-	Left() time.Duration
-	Extend(ctx context.Context, ttl time.Duration) error
-	Release() error
-	Abandon()
-}
-
 // shares are the reader leases that goroutines of this client have in common.
 //
 // A lease is shared only when this client reads the lock already, so that single
@@ -49,7 +36,7 @@ type reading struct {
 
 type share struct {
 	gate   string
-	host   *session.Lease
+	host   *member
 	until  clock.Instant
 	watch  kvstore.Watch
 	guests int                 // under shares.mu
@@ -59,7 +46,7 @@ type share struct {
 
 // guest is one goroutine's part in a shared lease.
 type guest struct {
-	*session.Lease
+	*member
 	c      *Client
 	share  *share
 	ctx    context.Context
@@ -80,7 +67,7 @@ func (c *Client) AcquireShared(ctx context.Context, req Request) (Holding, error
 	}
 	plain := req.TTL == 0 && req.Until.IsZero() && !req.Fixed && req.Meta == nil && req.OnWarn == nil
 	if !plain || ctx.Err() != nil || c.b.Life().Err() != nil {
-		return c.ownReader(ctx, req)
+		return c.Acquire(ctx, req)
 	}
 	gate := record.KeysOf(record.RW, encoded).Gate
 	s := &c.shares
@@ -113,7 +100,7 @@ func (c *Client) AcquireShared(ctx context.Context, req Request) (Holding, error
 	}
 	hosted := req
 	hosted.Detached = reads || req.Detached
-	l, err := c.Acquire(ctx, hosted)
+	l, err := c.acquire(ctx, hosted)
 	if err != nil {
 		if sh.watch != nil {
 			sh.watch.Stop()
@@ -130,7 +117,7 @@ func (c *Client) AcquireShared(ctx context.Context, req Request) (Holding, error
 		}
 		s.left(gate)
 	}
-	young, held := l.OnEnd(ended)
+	young, held := l.Lease().OnEnd(ended)
 	if !held { // the end came before it had a listener
 		ended()
 	}
@@ -146,21 +133,13 @@ func (c *Client) AcquireShared(ctx context.Context, req Request) (Holding, error
 	return c.guestOf(ctx, sh, req.Detached), nil
 }
 
-func (c *Client) ownReader(ctx context.Context, req Request) (Holding, error) {
-	l, err := c.Acquire(ctx, req)
-	if err != nil {
-		return nil, err
-	}
-	return l, nil
-}
-
 // join makes the caller a guest of the open share, if there is one. Under mu.
 func (c *Client) join(ctx context.Context, r *reading, detached bool) *guest {
 	sh := r.open
 	if sh == nil {
 		return nil
 	}
-	if sh.closed || c.b.Instant() >= sh.until || !sh.host.Fresh() {
+	if sh.closed || c.b.Instant() >= sh.until || !sh.host.Lease().Fresh() {
 		r.open = nil
 		return nil
 	}
@@ -173,7 +152,7 @@ func (c *Client) guestOf(ctx context.Context, sh *share, detached bool) *guest {
 	if detached {
 		parent = context.WithoutCancel(ctx)
 	}
-	g := &guest{Lease: sh.host, c: c, share: sh}
+	g := &guest{member: sh.host, c: c, share: sh}
 	g.ctx, g.cancel = context.WithCancelCause(parent)
 	sh.guests++
 	sh.inside[g] = struct{}{}
@@ -241,7 +220,7 @@ func (g *guest) Status() (session.State, time.Duration, error) {
 	if g.gone.Load() {
 		return session.Released, 0, g.end()
 	}
-	return g.Lease.Status()
+	return g.member.Status()
 }
 
 // Left is negative when the guest has left.
@@ -249,7 +228,7 @@ func (g *guest) Left() time.Duration {
 	if g.gone.Load() {
 		return g.left.Sub(g.c.b.Instant())
 	}
-	return g.Lease.Left()
+	return g.member.Left()
 }
 
 // Extend is that of the shared lease until the guest has left.
@@ -257,7 +236,7 @@ func (g *guest) Extend(ctx context.Context, ttl time.Duration) error {
 	if g.gone.Load() {
 		return g.end()
 	}
-	return g.Lease.Extend(ctx, ttl)
+	return g.member.Extend(ctx, ttl)
 }
 
 func (g *guest) end() *session.EndError {
@@ -268,13 +247,13 @@ func (g *guest) end() *session.EndError {
 // for the first and return its result.
 func (g *guest) Release() error {
 	g.released.Do(func() {
-		_, _, lost := g.Lease.Status()
-		g.left = g.c.b.Instant().Add(min(0, g.Lease.Left())) // it may have been lost before
+		_, _, lost := g.member.Status()
+		g.left = g.c.b.Instant().Add(min(0, g.member.Left())) // it may have been lost before
 		g.gone.Store(true)
 		g.cancel(cmp.Or(lost, error(g.end())))
 		g.share.forget(g)
 		if g.leave() {
-			g.result = g.Lease.Release()
+			g.result = g.member.Release()
 		} else {
 			g.result = lost
 		}
@@ -288,7 +267,7 @@ func (g *guest) Abandon() {
 	g.released.Do(func() {
 		g.gone.Store(true)
 		if g.leave() {
-			g.Lease.Abandon()
+			g.member.Abandon()
 		}
 	})
 }

@@ -36,12 +36,18 @@ func (a *acquisition) survey(revision uint64) result {
 		}
 		return a.noAnswer(err)
 	}
+	if l.More {
+		a.c.lists.isLong(a.keys.Place("*"))
+	}
 	var entry record.Entry
 	if l.Beside.Revision != 0 {
 		entry = record.Of(l.Beside)
 	}
 	queue, err := b.Clear(a.ctx, record.Queue(l.Records))
-	a.queue = new(len(queue))
+	a.queue = new(0)
+	for _, e := range queue {
+		*a.queue += e.Goroutines()
+	}
 	// A claim at the revision of a live record would replace it.
 	held := entry.Live() && !a.bid.mine(entry) //safety:newcomer-held
 	// An overdue record is older than the queue: a replica that lags may show it

@@ -33,6 +33,11 @@ type Change struct {
 	Mode record.Mode
 	Name string
 	Time time.Time // by the server's clock
+	// Grants is how many grants the change reports, and Waited how long their holders
+	// had waited. A client that hands a lock on among its goroutines writes them with
+	// its next renewal, or with the release.
+	Grants uint64
+	Waited time.Duration
 	// Entry is the record of the claim that it happened to. Of a deletion whose record
 	// was not seen it has the id and the token only.
 	Entry record.Entry
@@ -241,6 +246,10 @@ func changeOf(ev kvstore.Event) (Change, bool) {
 	entry := record.Of(ev.Record)
 	c := Change{Kind: k.Kind(), Name: k.Name, Time: entry.Time, Entry: entry}
 	waiting := k.Waits()
+	if before := record.Of(ev.Before); !waiting && before.From(entry.ID) && entry.Granted() > before.Granted() {
+		c.Grants = entry.Granted() - before.Granted()
+		c.Waited = time.Duration(max(entry.Waits-before.Waits, 0)) * time.Millisecond
+	}
 	if ev.Kind == kvstore.Deleted && ev.Before.Revision != 0 && entry.Status != record.StatusBroken {
 		// A tombstone names the claim at most. Without a body it is a deletion
 		// by hand.
@@ -260,7 +269,7 @@ func changeOf(ev kvstore.Event) (Change, bool) {
 	case ev.Kind == kvstore.Put && entry.Status == record.StatusBroken:
 		c.Type = session.EventBroken
 	case ev.Kind == kvstore.Put && !waiting && entry.Renewal == 0:
-		c.Type = session.EventGranted
+		c.Type, c.Grants, c.Waited = session.EventGranted, 1, time.Duration(entry.Waited)*time.Millisecond
 	case ev.Kind == kvstore.Put:
 		c.Type = session.EventRenewed
 	case ev.Kind == kvstore.Deleted && waiting && entry.Status == record.StatusGranted:

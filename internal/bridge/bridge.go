@@ -12,4 +12,8 @@ var (
 	//
 	//	func(wrap func(kvstore.KV) kvstore.KV) natslock.Option
 	WrapStore any
+	// Drop does what happens to a lock whose handle is dropped, for tests in fake time:
+	//
+	//	func(l *natslock.Lock)
+	Drop any
 )

@@ -27,8 +27,6 @@ type Recent struct {
 	m      map[string]trace
 	places map[string][]vacancy // by the prefix of the queue's keys
 	vacant int                  // how many places
-	// waiting counts the waiters of this client, by the lock.
-	waiting map[string]int
 	// swept is when the expired entries were last thrown out: going through all of
 	// them costs more than a release. 0: never.
 	swept clock.Instant
@@ -141,14 +139,12 @@ func (r *Recent) Unqueued(key string, at clock.Instant) {
 type Known struct {
 	Tombstone uint64 // its own, of the last second; 0: none
 	Unqueued  bool   // it saw the queue empty a moment ago
-	Queued    bool   // others of this client are queued
 }
 
 // Known returns what is known of a lock that is to be taken.
 func (r *Recent) Known(now clock.Instant, key string) (k Known) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	k.Queued = r.waiting[key] > 0
 	t, ok := r.m[key]
 	if !ok {
 		return k
@@ -159,16 +155,4 @@ func (r *Recent) Known(now clock.Instant, key string) (k Known) {
 	}
 	k.Tombstone, k.Unqueued = t.tombstone, t.empty != 0 && now.Sub(t.empty) < Bypass
 	return k
-}
-
-// Waits counts the waiters of this client for a lock.
-func (r *Recent) Waits(key string, n int) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.waiting == nil {
-		r.waiting = make(map[string]int)
-	}
-	if r.waiting[key] += n; r.waiting[key] == 0 {
-		delete(r.waiting, key)
-	}
 }

@@ -27,17 +27,17 @@ func (b *Bucket) Write(ctx context.Context, w kvstore.Write) (uint64, error) {
 	return a.Revision, a.Err
 }
 
-// Tombstone is the value of a tombstone of the claim with an id. token is 0 for a
-// claim that was not granted.
-func (b *Bucket) Tombstone(status record.Status, id string, token uint64) ([]byte, error) {
-	body := record.Body{Status: status, ID: id, Client: b.Client, Token: token}
-	return body.Encode()
+// Tombstone is the value of a tombstone of the claim that body is the record of. The
+// token is 0 for a claim that was not granted.
+func (b *Bucket) Tombstone(status record.Status, body record.Body) ([]byte, error) {
+	left := record.Body{Status: status, ID: body.ID, Client: b.Client, Token: body.Token, Grants: body.Grants, Waits: body.Waits}
+	return left.Encode()
 }
 
 // Delete replaces the record under a key, at exactly a revision, by the tombstone of a
 // claim that holds nothing.
 func (b *Bucket) Delete(ctx context.Context, key string, revision uint64, id string) error {
-	value, err := b.Tombstone(record.StatusGone, id, 0)
+	value, err := b.Tombstone(record.StatusGone, record.Body{ID: id})
 	if err != nil {
 		return err
 	}

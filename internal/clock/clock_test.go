@@ -32,7 +32,7 @@ func newClient(t *testing.T, kv kvstore.KV, cfg session.Config, now func() clock
 	t.Helper()
 	b := bucket.New(kv, "", now)
 	s := session.New(b, cfg)
-	c := client{acquire.New(b, s), s}
+	c := client{acquire.New(b, s, acquire.DefaultTurn), s}
 	t.Cleanup(func() {
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()
@@ -69,7 +69,7 @@ var conflicts = []two{
 
 // next is who gets the lock after the first, and when.
 type next struct {
-	l  *session.Lease
+	l  acquire.Holding
 	at time.Time
 }
 

@@ -4,12 +4,15 @@ import (
 	"context"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/internal/acquire"
+	"github.com/natslock/locks/internal/bucket"
 	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/session"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/testutil"
@@ -24,20 +27,20 @@ func TestSuspended(t *testing.T) {
 		name string
 		at   time.Duration
 		nap  time.Duration
-		then func(t *testing.T, l *session.Lease)
+		then func(t *testing.T, l acquire.Holding)
 	}{
-		{"state", 1500 * time.Millisecond, 8 * time.Second, func(t *testing.T, l *session.Lease) {
+		{"state", 1500 * time.Millisecond, 8 * time.Second, func(t *testing.T, l acquire.Holding) {
 			state, left, cause := l.Status()
 			require.Equal(t, session.Lost, state)
 			require.Zero(t, left)
 			require.ErrorIs(t, cause, session.ErrLost)
 			require.ErrorIs(t, context.Cause(l.Context()), session.ErrLost)
 		}},
-		{"release", 1500 * time.Millisecond, 8 * time.Second, func(t *testing.T, l *session.Lease) {
+		{"release", 1500 * time.Millisecond, 8 * time.Second, func(t *testing.T, l acquire.Holding) {
 			require.ErrorIs(t, l.Release(), session.ErrLost)
 		}},
 		// The renewal sent after 3.3 s, or a little less, would last until 12.3 s.
-		{"confirmation", 3500 * time.Millisecond, 6 * time.Second, func(t *testing.T, l *session.Lease) {
+		{"confirmation", 3500 * time.Millisecond, 6 * time.Second, func(t *testing.T, l acquire.Holding) {
 			time.Sleep(300 * time.Millisecond)
 			state, _, cause := l.Status()
 			require.Equal(t, session.Lost, state)
@@ -73,4 +76,33 @@ func TestSuspended(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A machine that suspends between the grant of a lease and its first holder admits nobody.
+func TestSuspendedBeforeAdmission(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		var asleep atomic.Int64
+		b := bucket.New(open(t, s.Connect()), "", func() clock.Instant {
+			return clock.Now().Add(time.Duration(asleep.Load()))
+		})
+		held := session.New(b, session.Config{TTL: 10 * time.Second, WatchAfter: -1})
+		admit := func(nap time.Duration) (*session.Holder, error) {
+			l := held.Hold(session.Granted{
+				Name: "x", Key: "lock.x", ID: "id", Revision: 1, Body: b.Body(record.StatusHeld, nil),
+				Terms: clock.NewTerms(10*time.Second, held.Margin), Sent: b.Instant(),
+			}, time.Time{})
+			synctest.Wait() // the renewer sleeps
+			asleep.Add(int64(nap))
+			return l.Admit(session.Admission{Parent: t.Context()})
+		}
+		h, err := admit(time.Second)
+		require.NoError(t, err)
+		require.NoError(t, h.Context().Err())
+		h, err = admit(9500 * time.Millisecond)
+		require.ErrorIs(t, err, session.ErrLost)
+		require.Nil(t, h)
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		held.Close(ended)
+	})
 }

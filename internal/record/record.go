@@ -67,6 +67,13 @@ type Body struct {
 	// Waited is how long the claim had asked for the lock by then, in milliseconds
 	// and at least 1. It is 0 for a claim that did not have to queue.
 	Waited int64 `msgpack:"w,omitempty"`
+	// Size is how many goroutines the record stands for: those that wait at a place,
+	// and for a lock those that wait behind its holder too. 0 stands for 1.
+	Size int `msgpack:"n,omitempty"`
+	// Grants is how many holders the claim has had. Waits is how long those after the
+	// first had asked for the lock, in milliseconds. 0 grants stand for 1.
+	Grants uint64 `msgpack:"g,omitempty"`
+	Waits  int64  `msgpack:"gw,omitempty"`
 
 	Owner   string   `msgpack:"o,omitempty"`
 	Host    string   `msgpack:"h,omitempty"`
@@ -147,6 +154,9 @@ func (b *Body) fields(w *fieldWriter) {
 	w.number("m", int64(b.Mode))
 	w.number("at", b.Since)
 	w.number("w", b.Waited)
+	w.number("n", int64(b.Size))
+	w.count("g", b.Grants)
+	w.number("gw", b.Waits)
 	w.text("o", b.Owner)
 	w.text("h", b.Host)
 	w.number("p", int64(b.PID))
@@ -258,6 +268,12 @@ func (e Entry) TokenOrTicket() uint64 {
 	}
 	return TokenOrTicket(e.Key, e.Revision)
 }
+
+// Goroutines is how many goroutines the record stands for, the holder included.
+func (e Entry) Goroutines() int { return max(e.Size, 1) }
+
+// Granted is how many holders the claim has had.
+func (e Entry) Granted() uint64 { return max(e.Grants, 1) }
 
 // Live says whether the record keeps others out.
 func (e Entry) Live() bool { return !e.Zero() && !e.Deleted }

@@ -17,6 +17,10 @@ func Token(revision uint64, n int) uint64 { return revision<<tokenBits | uint64(
 // TokenRevision returns the revision that a fencing token rests on.
 func TokenRevision(token uint64) uint64 { return token >> tokenBits }
 
+// TokenGrant returns the number of the grant that a fencing token is of, among those that
+// rest on its revision.
+func TokenGrant(token uint64) int { return int(token % GrantsPerRevision) }
+
 // TokenOrTicket returns the number that a claim has by the write that was stored under
 // key at a revision. A holder has the first fencing token of that revision. A place has
 // a ticket, which is the revision itself.

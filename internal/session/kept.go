@@ -26,9 +26,9 @@ const (
 // Granted is a claim that the server has granted: what a lease or a place begins as.
 type Granted struct {
 	Kind     record.Kind
+	Once     bool   // the key is never claimed again
 	Name     string // the lock's
 	Key      string
-	Once     bool        // the key is never claimed again
 	ID       string      // the claim's
 	Revision uint64      // of the record
 	Body     record.Body // repeated by the renewals
@@ -45,9 +45,8 @@ type Granted struct {
 //     bring back a record that has gone nor overwrite a stranger's.
 type kept struct {
 	Granted
-	Token uint64 // or the ticket
-	s     *Session
-	of    duties
+	s  *Session
+	of duties
 
 	mu       sync.Mutex // guards the fields below, but for slot
 	state    State
@@ -84,7 +83,8 @@ type duties interface {
 
 // leavings are what a record in its end leaves to be ended.
 type leavings struct {
-	announced bool
+	holder    *Holder // of a lease
+	announced bool    // it was
 	watch     kvstore.Watch
 	waiting   []extension
 	onEnd     func()
@@ -92,8 +92,8 @@ type leavings struct {
 
 // init makes k the record of g. of is the lease or the place that k is a part of.
 func (k *kept) init(s *Session, g Granted, of duties) {
-	k.Granted, k.Token, k.s, k.of = g, record.TokenOrTicket(g.Key, g.Revision), s, of
-	k.Body.ID, k.Body.Token, k.Body.Attempt = g.ID, k.Token, 0
+	k.Granted, k.s, k.of = g, s, of
+	k.Body.ID, k.Body.Token, k.Body.Attempt = g.ID, record.TokenOrTicket(g.Key, g.Revision), 0
 	k.terms, k.end, k.last, k.lastSent = g.Terms, g.Terms.End(g.Sent), g.Revision, g.Sent //safety:from-sending
 	k.renewals.want, k.renewals.asked = g.Terms, g.Sent
 	k.renewals.next = g.Terms.NextRenewal(g.Sent, s.RenewFraction)
@@ -169,7 +169,7 @@ func (k *kept) tick(now clock.Instant) {
 	} else {
 		k.of.perform(now)
 		if r := &k.renewals; k.renews() && !k.doubt.resolving && now >= r.next {
-			r.next = now.Add(max(min(r.want.TTL, k.terms.TTL)/15, minRetry))
+			r.asked, r.next = now, now.Add(max(min(r.want.TTL, k.terms.TTL)/15, minRetry))
 			k.s.Send(k.renew)
 		}
 		k.moved()
@@ -205,7 +205,7 @@ func (k *kept) lose(kind error, why string) ending {
 		state, event = Ended, EventEnded
 	}
 	k.state = state
-	return k.stop(event, &EndError{Name: k.Name, Token: k.Token, Kind: kind, Why: why})
+	return k.stop(event, &EndError{Name: k.Name, Token: k.Body.Token, Kind: kind, Why: why})
 }
 
 // release ends the record by its holder. Under mu.
@@ -217,7 +217,7 @@ func (k *kept) release() ending {
 	k.state = Released
 	cause := k.cause
 	if cause == nil {
-		cause = &EndError{Name: k.Name, Token: k.Token, Kind: ErrReleased}
+		cause = &EndError{Name: k.Name, Token: k.Body.Token, Kind: ErrReleased}
 	}
 	return k.stop(event, cause)
 }
@@ -257,7 +257,17 @@ func (e ending) finish() {
 
 // tombstone is the value of the record's tombstone.
 func (k *kept) tombstone(status record.Status) ([]byte, error) {
-	return k.s.b.Tombstone(status, k.ID, k.Token)
+	k.mu.Lock()
+	body := k.Body // goroutines may still join the run of a place that is left
+	k.mu.Unlock()
+	return k.s.b.Tombstone(status, body)
+}
+
+// SetSize sets how many goroutines the record stands for. The next renewal writes it.
+func (k *kept) SetSize(n int) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.Body.Size = n
 }
 
 // isLock says whether the record is that of a holder, and not of a waiter.

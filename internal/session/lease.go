@@ -12,27 +12,24 @@ import (
 	"github.com/natslock/locks/kvstore"
 )
 
-// Lease is a lock of this client: the record that is kept alive, and what its holder
-// has of it.
+// Lease is a lock of this client: the record that is kept alive. At most one [Holder] is
+// inside at a time, but for readers that share a lease.
 type Lease struct {
 	kept
-	parent context.Context // the acquire's, for observers
-	ctx    context.Context // ends with the lease
-	cancel context.CancelCauseFunc
 
 	// The following fields are under kept.mu.
-	announced  bool          // published to the observers as granted
-	abandoned  bool          // the handle was dropped
-	warnBefore time.Duration // 0: no early warning
-	onWarn     func()
-	warned     bool
-	watching   bool          // the watch has begun, or never will
-	watchAt    clock.Instant // when to begin it
-	watch      kvstore.Watch
-	waiting    []extension
-	onEnd      func() // called once; may be nil
+	holder    *Holder       // inside, or the last one; nil: between two
+	grants    uint64        // how many holders there have been
+	abandoned bool          // the handle of a holder was dropped
+	watching  bool          // the watch has begun, or never will
+	watchAt   clock.Instant // when to begin it
+	watch     kvstore.Watch
+	waiting   []extension
+	onEnd     func() // called once; may be nil
 
 	result error // of the release, when released is closed
+
+	first Holder // of most leases that is the only one
 }
 
 // extension waits for the confirmation of a renewal later than number after.
@@ -41,17 +38,11 @@ type extension struct {
 	done  chan error
 }
 
-// Hold makes a granted claim a lease. Its context is a child of parent, whose end it
-// does not share when it is detached. A lease with a given end (until is not zero)
-// ends then at the latest.
-func (s *Session) Hold(parent context.Context, g Granted, detached bool, until time.Time) *Lease {
-	l := &Lease{parent: parent}
+// Hold makes a granted claim a lease. A lease with a given end (until is not zero) ends
+// then at the latest.
+func (s *Session) Hold(g Granted, until time.Time) *Lease {
+	l := &Lease{}
 	l.init(s, g, l)
-	base := parent
-	if detached {
-		base = context.WithoutCancel(parent)
-	}
-	l.ctx, l.cancel = context.WithCancelCause(base)
 	if !until.IsZero() {
 		l.until, l.capped = s.b.Instant().Add(time.Until(until)), true
 		l.end = min(l.end, l.until)
@@ -65,37 +56,6 @@ func (s *Session) Hold(parent context.Context, g Granted, detached bool, until t
 	return l
 }
 
-// Announce makes the lease its caller's: from here on its events are published. warn
-// is called once after each confirmation, d before the end of the validity; nil: never.
-func (l *Lease) Announce(waited, d time.Duration, warn func()) {
-	l.mu.Lock()
-	l.announced = true
-	if warn != nil {
-		l.warnBefore, l.onWarn = d, warn
-		l.moved()
-	}
-	l.mu.Unlock()
-	ev := l.event(EventGranted, nil)
-	ev.Waited = waited
-	l.s.Notify(l.parent, ev)
-}
-
-// Name returns the lock's name.
-func (l *Lease) Name() string { return l.kept.Name }
-
-// ID returns the claim's id.
-func (l *Lease) ID() string { return l.kept.ID }
-
-// Token returns the fencing token.
-func (l *Lease) Token() uint64 { return l.kept.Token }
-
-// Context ends with the lease.
-func (l *Lease) Context() context.Context { return l.ctx }
-
-func (l *Lease) event(t EventType, cause error) Event {
-	return Event{Type: t, Kind: l.Kind, Name: l.kept.Name, ID: l.kept.ID, Token: l.kept.Token, Cause: cause}
-}
-
 // automatic is part of [duties]. A fixed lease is renewed only on demand.
 func (l *Lease) automatic() bool { return !l.abandoned && (!l.Body.Fixed || len(l.waiting) > 0) }
 
@@ -104,8 +64,8 @@ func (l *Lease) nextDuty(due clock.Instant) clock.Instant {
 	if !l.watching {
 		due = min(due, l.watchAt)
 	}
-	if l.warnBefore > 0 && !l.warned {
-		due = min(due, l.end.Add(-l.warnBefore))
+	if h := l.holder; h != nil && h.warnBefore > 0 && !h.warned {
+		due = min(due, l.end.Add(-h.warnBefore))
 	}
 	return due
 }
@@ -116,30 +76,29 @@ func (l *Lease) perform(now clock.Instant) {
 		l.watching = true
 		l.s.Send(l.startWatch)
 	}
-	if l.warnBefore > 0 && now >= l.end.Add(-l.warnBefore) {
-		l.warn()
+	if h := l.holder; h != nil && h.warnBefore > 0 && now >= l.end.Add(-h.warnBefore) {
+		h.warn()
 	}
 }
 
-// warn gives the early warning, once per confirmation. Under mu.
-func (l *Lease) warn() {
-	if l.onWarn != nil && !l.warned {
-		l.warned = true
-		l.s.notifier.worker.Add(l.onWarn)
+// warn gives the early warning, once per confirmation. Under the lease's mu.
+func (h *Holder) warn() {
+	if h.onWarn != nil && !h.warned {
+		h.warned = true
+		h.lease.s.notifier.worker.Add(h.onWarn)
 	}
 }
 
 // atRisk publishes that the lease cannot be renewed any more. Under mu.
 func (l *Lease) atRisk(err error) {
-	if l.announced {
-		l.warn()
-		l.s.Notify(l.parent, l.event(EventAtRisk, err))
+	if h := l.holder; h != nil && h.announced {
+		h.warn()
+		l.s.Notify(h.parent, h.event(EventAtRisk, err))
 	}
 }
 
 // confirmed is part of [duties].
 func (l *Lease) confirmed(n uint64) {
-	l.warned = false
 	waiting := l.waiting[:0]
 	for _, x := range l.waiting {
 		if x.after < n {
@@ -149,29 +108,35 @@ func (l *Lease) confirmed(n uint64) {
 		}
 	}
 	l.waiting = waiting
-	if l.announced {
-		l.s.Notify(l.parent, l.event(EventRenewed, nil))
+	switch h := l.holder; {
+	case h == nil: // between two holders
+		l.s.notifier.counts[EventRenewed].Add(1)
+	case h.announced:
+		l.s.Notify(h.parent, h.event(EventRenewed, nil))
+		fallthrough
+	default:
+		h.warned = false
 	}
 }
 
 // leave is part of [duties].
 func (l *Lease) leave() leavings {
-	left := leavings{l.announced, l.watch, l.waiting, l.onEnd}
+	left := leavings{holder: l.holder, watch: l.watch, waiting: l.waiting, onEnd: l.onEnd}
+	if h := l.holder; h != nil {
+		left.announced = h.announced
+		if h.cause == nil {
+			h.cause, h.state = l.cause, l.state
+		}
+	}
 	l.watch, l.waiting, l.onEnd, l.watching = nil, nil, nil, true
 	return left
 }
 
-// over is part of [duties]. The event comes first: the counts contain an end
-// before anybody can see it.
+// over is part of [duties].
 func (l *Lease) over(left leavings, event EventType, cause *EndError) {
-	if event != 0 && left.announced {
-		var why error
-		if event != EventReleased {
-			why = cause
-		}
-		l.s.Notify(l.parent, l.event(event, why))
+	if left.holder != nil {
+		left.holder.end(left.announced, event, cause)
 	}
-	l.cancel(cause)
 	for _, x := range left.waiting {
 		x.done <- cause
 	}
@@ -181,6 +146,13 @@ func (l *Lease) over(left leavings, event EventType, cause *EndError) {
 	if left.onEnd != nil {
 		left.onEnd()
 	}
+}
+
+// Ended says whether the lease has ended, or is to run out.
+func (l *Lease) Ended() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.state != Held || l.abandoned || l.s.b.Instant() >= l.end
 }
 
 // OnEnd has fn called when the lease ends; false when it has ended already. young is
@@ -206,55 +178,43 @@ func (l *Lease) Fresh() bool {
 func (l *Lease) Abandon() {
 	l.mu.Lock()
 	l.abandoned = true
-	held, ttl := l.state == Held, l.terms.TTL
+	held, ttl, token := l.state == Held, l.terms.TTL, l.Body.Token
 	l.moved()
 	l.mu.Unlock()
 	if held {
 		l.s.Logger.Warn("a held lock was dropped without Unlock; it is renewed no more and ends by its TTL",
-			"lock", l.kept.Name, "token", l.kept.Token, "ttl", ttl)
+			"lock", l.kept.Name, "token", token, "ttl", ttl)
 	}
-}
-
-// Extend renews the lease now and waits for the confirmation. ttl 0 keeps the
-// TTL. When ctx ends first the outcome is unknown and the lease as valid as
-// before, or as the shorter TTL asked for makes it.
-func (l *Lease) Extend(ctx context.Context, ttl time.Duration) error {
-	var t clock.Terms
-	if ttl != 0 {
-		rounded, err := clock.RoundTTL(ttl, l.Body.Fixed)
-		if err != nil {
-			return fmt.Errorf("extend lock %q: %w", l.kept.Name, err)
-		}
-		t = clock.NewTerms(rounded, l.s.Margin)
-	}
-	if _, _, cause := l.Status(); cause != nil {
-		return cause
-	}
-	if ctx.Err() != nil {
-		return fmt.Errorf("extend lock %q: not asked for: %w", l.kept.Name, bucket.EndOf(ctx))
-	}
-	if l.capped { // set once, before the lease was shared
-		return fmt.Errorf("%w: lock %q was taken until a given time and cannot be extended", clock.ErrInvalidTTL, l.kept.Name)
-	}
-	if ttl != 0 {
-		l.mu.Lock()
-		l.renewals.want = t
-		l.mu.Unlock()
-	}
-	return l.Confirm(ctx)
 }
 
 // Confirm renews the lease now and waits for the confirmation.
-func (l *Lease) Confirm(ctx context.Context) error {
+func (l *Lease) Confirm(ctx context.Context) error { return l.confirm(ctx, true) }
+
+// Renewed waits for the next confirmation of the lease, or for the end of the client. It
+// renews the lease if no renewal is on its way.
+func (l *Lease) Renewed(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(l.s.b.Life(), cancel)()
+	return l.confirm(ctx, false)
+}
+
+// confirm waits for a confirmation: of a renewal that is sent from now on, or of any.
+func (l *Lease) confirm(ctx context.Context, fresh bool) error {
 	l.mu.Lock()
 	if l.state != Held {
 		cause := l.cause
 		l.mu.Unlock()
 		return cause
 	}
-	x := extension{after: l.renewals.n, done: make(chan error, 1)}
+	x := extension{done: make(chan error, 1)}
+	if fresh {
+		x.after = l.renewals.n
+	}
 	l.waiting = append(l.waiting, x)
-	l.renewNow(l.s.b.Instant())
+	if fresh || len(l.renewals.sent) == 0 {
+		l.renewNow(l.s.b.Instant())
+	}
 	l.mu.Unlock()
 	select {
 	case err := <-x.done:
@@ -304,6 +264,9 @@ func (l *Lease) Release() error {
 	was, end := l.state, l.end
 	released := l.release()
 	cause := l.cause
+	if l.holder != nil {
+		l.holder.state = Released
+	}
 	l.mu.Unlock()
 	lost.finish()
 	released.finish() //safety:context-first
@@ -332,7 +295,7 @@ func (l *Lease) Release() error {
 	case found != nil:
 		// Refused after the validity end: it has simply expired since.
 	case err != nil:
-		l.result = fmt.Errorf("release lock %q (token %d): %w; it is free when its TTL of %v has passed at the latest", l.kept.Name, l.kept.Token, err, l.terms.TTL)
+		l.result = fmt.Errorf("release lock %q (token %d): %w; it is free when its TTL of %v has passed at the latest", l.kept.Name, l.Body.Token, err, l.terms.TTL)
 	}
 	return l.result
 }
@@ -383,4 +346,15 @@ func (l *Lease) notified(ev kvstore.Event) {
 		return // the own renewal; its answer is on the way
 	}
 	l.suspect(ev.Record.Revision)
+}
+
+// Entry returns the record as the client knows it, for errors and views.
+func (l *Lease) Entry() record.Entry {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	age := l.s.b.Instant().Sub(l.lastSent)
+	return record.Entry{
+		Record: kvstore.Record{Key: l.Key, Revision: l.last, TTL: l.terms.TTL, Time: l.s.b.Now().Add(-age)},
+		Body:   l.Body,
+	}
 }

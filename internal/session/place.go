@@ -23,7 +23,7 @@ func (p *Place) ID() string { return p.kept.ID }
 
 // Ticket is the revision at which the place was first written: lower ones are served
 // first.
-func (p *Place) Ticket() uint64 { return p.Token }
+func (p *Place) Ticket() uint64 { return p.Revision }
 
 // Gone says whether the place has ended.
 func (p *Place) Gone() bool {

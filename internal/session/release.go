@@ -218,7 +218,7 @@ func (t *tombstoning) refused(ctx context.Context, last uint64) (over bool, foun
 		return true, t.broken, nil // deleted by an earlier try, and taken since
 	// The next holder's record stays.
 	case !entry.From(id): //safety:release-own
-		return true, &EndError{Name: t.k.Name, Token: t.k.Token, Kind: ErrLost, Why: "its record was gone when it was to be released"}, nil
+		return true, &EndError{Name: t.k.Name, Token: t.k.Body.Token, Kind: ErrLost, Why: "its record was gone when it was to be released"}, nil
 	case entry.Deleted && entry.Status == record.StatusBroken:
 		return true, t.brokenBy(entry), nil
 	case entry.Deleted:
@@ -231,5 +231,5 @@ func (t *tombstoning) refused(ctx context.Context, last uint64) (over bool, foun
 }
 
 func (t *tombstoning) brokenBy(entry record.Entry) *EndError {
-	return &EndError{Name: t.k.Name, Token: t.k.Token, Kind: ErrBroken, Why: entry.BrokenBecause()}
+	return &EndError{Name: t.k.Name, Token: t.k.Body.Token, Kind: ErrBroken, Why: entry.BrokenBecause()}
 }

@@ -37,6 +37,7 @@ func Check(h *History, o Options) []Violation {
 	found := x.fouls
 	for lock := range x.ops {
 		found = append(found, x.overlaps(x.holds[lock])...)
+		found = append(found, alone(x.holds[lock])...)
 		found = append(found, x.tokens(x.holds[lock])...)
 		found = append(found, x.resource(lock)...)
 		found = append(found, x.linear(lock, o)...)
@@ -44,11 +45,15 @@ func Check(h *History, o Options) []Violation {
 	if h.Tapped {
 		for _, hold := range h.Holds {
 			found = append(found, x.backed(hold)...)
+			found = append(found, x.numbered(hold)...)
 		}
 		found = append(found, x.joins()...)
 		for lock := range x.ops {
 			found = append(found, x.writersOverReaders(lock)...)
 			found = append(found, x.order(lock)...)
+			found = append(found, x.joined(lock)...)
+			found = append(found, x.shown(lock)...)
+			found = append(found, x.calls(lock)...)
 		}
 		found = append(found, x.waits()...)
 	}
@@ -101,6 +106,9 @@ func (h *History) Counts() map[string]int {
 	edges := map[string][]edge{}
 	for _, hold := range h.Holds {
 		n["grants"]++
+		if hold.local() {
+			n["local grants"]++
+		}
 		if hold.Shared {
 			n["reads"]++
 			edges[hold.Lock] = append(edges[hold.Lock], edge{hold.From, 1}, edge{hold.end(), -1})

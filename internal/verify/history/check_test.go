@@ -67,7 +67,7 @@ func (b *story) holds(client, lock string, shared bool, revision uint64, from, u
 	l.take.Shared, l.take.Token, l.take.ID, l.take.Bounded = shared, token, id, true
 	l.hold = &Hold{Client: client, Lock: lock, Shared: shared, ID: id, Token: token, Asked: l.take.Call, From: l.take.Return, Until: sec(until), Released: true}
 	b.Holds = append(b.Holds, l.hold)
-	b.del(l.key, id, revision+5, until)
+	b.del(l.key, id, revision+5, until).Token = token
 	l.leave = b.op(client, lock, Unlock, until, until, OK)
 	l.hold.Unlock, l.hold.Unlocked = l.leave.Call, l.leave.Return
 	return l
@@ -309,7 +309,8 @@ func TestCheck(t *testing.T) {
 		}},
 		{"past one who died", nil, func(b *story) {
 			l := b.holds("a", mutex, false, 10, 0, 5.9)
-			b.put(mutex, l.hold.ID, 13, 2).Renewal = 1
+			e := b.put(mutex, l.hold.ID, 13, 2)
+			e.Renewal, e.Token = 1, l.hold.Token
 			b.queues(b.op("c", mutex, Lock, 1, 500, GaveUp), 11, 1, 6.5)
 			b.Stream[len(b.Stream)-1].At = sec(500)
 			b.queues(b.holds("b", mutex, false, 20, 5.9, 7).take, 12, 2, 5.9)
@@ -391,7 +392,7 @@ func TestCheck(t *testing.T) {
 func breakNow(b *story, revision, broken uint64) {
 	l := b.holds("a", mutex, false, 10, 0, 4)
 	b.keeps(l)
-	b.op("o", mutex, BreakNow, 3, 3, OK).Token = tokenOf(broken)
+	b.op("o", mutex, BreakNow, 3, 3, OK).ID = "a" + time.Duration(broken).String()
 	e := b.del(mutex, l.hold.ID, 15, 3)
 	e.Status, e.Token = statusBroken, tokenOf(10)
 	b.holds("b", mutex, false, revision, 3.2, 5)

@@ -25,11 +25,12 @@
 //  1. Beliefs of conflicting holders do not overlap; no belief outlives the
 //     record that it rests on; no live record is overwritten or deleted but by
 //     its owner; nobody joins behind a gate, no writer is in over a reader.
-//  2. Tokens rise in the order of grants.
+//  2. Tokens rise in the order of grants, and each rests on a record of its claim.
 //  3. A resource that refuses smaller tokens takes nothing from a superseded
 //     holder, and refuses nobody inside his validity.
 //  4. The operations are linearizable against a model of a lease.
-//  5. Grants follow the order of tickets.
+//  5. Grants follow the order of tickets. A run passes another client that has
+//     queued in its turn only.
 //  6. Nobody who waits stays out for longer than the TTL and a second while the
 //     lock is free.
 //  7. Nothing of ours is left: no key, goroutine or subscription.
@@ -37,6 +38,13 @@
 //
 // What a history does not have is not judged: without a tap, the rules about the
 // stream; without operations, those about waiting.
+//
+// # Runs
+//
+// The goroutines of a client that hold a mutex one after the other have one claim and one
+// record. The id of each holder begins with that of the claim, see [claimOf]. A grant that
+// the client makes by itself has no record, and its token may have the revision of the
+// token before.
 //
 // # Exceptions
 //

@@ -42,7 +42,7 @@ func (x *index) backed(h *Hold) (found []Violation) {
 			return
 		}
 		var record Entry
-		for _, e := range x.claims[h.ID] {
+		for _, e := range x.claims[h.claim()] {
 			if e.At <= at {
 				record = e
 			}
@@ -60,6 +60,39 @@ func (x *index) backed(h *Hold) (found []Violation) {
 	}
 	if end := h.end().At; end > h.From.At {
 		judge(end, end)
+	}
+	return found
+}
+
+// alone finds holders whose part was ended by the Unlock of another one.
+func alone(holds []*Hold) (found []Violation) {
+	for _, h := range holds {
+		if h.Client != "" && h.Left && (h.Unlock.zero() || h.Ended.compare(h.Unlock) < 0) {
+			found = append(found, Violation{Check: 1, Lock: h.Lock, At: h.Ended.At, What: fmt.Sprintf(
+				"token %d of %s was released, and not by its own handle", h.Token, h.Client)})
+		}
+	}
+	return found
+}
+
+// numbered finds a token that does not rest on a record of its claim from before the
+// grant, or on a record that was not acknowledged to the client.
+func (x *index) numbered(h *Hold) (found []Violation) {
+	if x.h.Lossy || h.Client == "" || len(x.claims[h.claim()]) == 0 { // [index.backed] judges that
+		return nil
+	}
+	why := "is on no record of its claim"
+	for _, e := range x.claims[h.claim()] {
+		if e.Revision == record.TokenRevision(h.Token) && e.Status == statusHeld && e.At <= h.From.At {
+			why = ""
+		}
+	}
+	if why == "" && h.Unknown {
+		why = "is on a record that was not acknowledged"
+	}
+	if why != "" {
+		found = append(found, Violation{Check: 2, Lock: h.Lock, At: h.From.At, What: fmt.Sprintf(
+			"token %d of %s (revision %d, grant %d) %s", h.Token, h.Client, record.TokenRevision(h.Token), h.Token%record.GrantsPerRevision, why)})
 	}
 	return found
 }
@@ -193,7 +226,7 @@ func (x *index) resource(lock string) (found []Violation) {
 				exclusive = h
 			}
 		case Refused:
-			if _, ok := x.victim[h.ID]; !ok && op.Return.compare(h.end()) < 0 {
+			if _, ok := x.victim[h.claim()]; !ok && op.Return.compare(h.end()) < 0 {
 				found = append(found, Violation{Check: 3, Lock: lock, At: op.Call.At, What: fmt.Sprintf(
 					"the resource refused token %d of %s inside its validity", h.Token, h.Client)})
 			}

@@ -67,7 +67,7 @@ type Op struct {
 	// Token is that of the grant, of the holder that refused, that is unlocked,
 	// or that is broken.
 	Token uint64 `json:"token,omitempty"`
-	// ID is the claim's, of operations on a lock that was granted.
+	// ID is the holder's, of operations on a lock that was granted: see [claimOf].
 	ID string `json:"id,omitempty"`
 	// Bounded: the acquire's context could end.
 	Bounded bool     `json:"bounded,omitempty"`
@@ -118,6 +118,11 @@ type Hold struct {
 	// Ended is when the lock's context ended, with Cause.
 	Ended Moment `json:"ended"`
 	Cause string `json:"cause,omitempty"`
+	// Left: it ended as that of a lock that was unlocked.
+	Left bool `json:"left,omitempty"`
+	// Unknown: the client did not know of the revision of the token. That is only
+	// recorded of a client over [Recorder.Over].
+	Unknown bool `json:"unknown,omitempty"`
 }
 
 // Confirmation is a validity end as it was seen at a time.
@@ -135,6 +140,20 @@ func (h *Hold) end() Moment {
 	return Moment{At: h.Until}
 }
 
+// claimOf returns the id of the claim that a holder has its part in. The first holder of
+// a claim has the claim's id, and the next ones have it with a number.
+func claimOf(id string) string {
+	claim, _, _ := strings.Cut(id, ".")
+	return claim
+}
+
+// claim is the claim that the holder has its part in.
+func (h *Hold) claim() string { return claimOf(h.ID) }
+
+// local says whether the client has granted the lock by itself, on a claim that was
+// another holder's before.
+func (h *Hold) local() bool { return h.claim() != h.ID }
+
 // conflicts says whether the two exclude each other.
 func (h *Hold) conflicts(o *Hold) bool { return h.Lock == o.Lock && !(h.Shared && o.Shared) }
 
@@ -150,9 +169,11 @@ type Entry struct {
 
 	// Of the value.
 	ID      string        `json:"id,omitempty"`
+	Owner   string        `json:"owner,omitempty"` // the id of the client
 	Status  int           `json:"status,omitempty"`
 	Renewal uint64        `json:"renewal,omitempty"`
 	Token   uint64        `json:"token,omitempty"`
+	Grants  uint64        `json:"grants,omitempty"`
 	Shared  bool          `json:"shared,omitempty"`
 	Since   time.Duration `json:"since,omitempty"` // of the attempt, rounded down to milliseconds
 }
@@ -174,6 +195,10 @@ type Disturbance struct {
 	Until  time.Duration `json:"until"`
 }
 
+// PlaceForged is the [Disturbance] of a client that got a forged notification of a place
+// in a queue.
+const PlaceForged = "place forged"
+
 // History is what happened.
 type History struct {
 	// Repeat is the command that makes such a history again.
@@ -186,7 +211,16 @@ type History struct {
 	Holds []*Hold       `json:"holds"`
 	// Stream is in the order of revisions; Tapped says that it was recorded.
 	Stream []Entry `json:"stream,omitempty"`
-	Tapped bool    `json:"tapped,omitempty"`
+	// Turn is for how long after its grant a run may serve goroutines that came after
+	// other clients.
+	Turn time.Duration `json:"turn,omitempty"`
+	// Notice is for how long at most a client does not know of a place of another client.
+	// Default [silence].
+	Notice time.Duration `json:"notice,omitempty"`
+	// Calm: nothing fails. A goroutine that calls when a place is known is granted the
+	// lock after it.
+	Calm   bool `json:"calm,omitempty"`
+	Tapped bool `json:"tapped,omitempty"`
 	// Lossy: entries of the stream may be missing, as when a leader steps down
 	// between storing and telling. A record then counts as alive at a moment
 	// only when something was heard of its key on both sides of it.

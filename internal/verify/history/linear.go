@@ -10,8 +10,9 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// The model of one lock: who is in, whose gate stands, and the highest tokens. A
-// writer of a reader-writer lock claims the gate and is in later: meanwhile
+// The model of one lock: who is in, whose gate stands, and the highest tokens. A claim
+// puts up a gate and takes it away. Its holders are in between the two, one after the
+// other. A writer of a reader-writer lock claims the gate and is in later: meanwhile
 // nobody joins but who shares the lease of a reader that is in. A belief that ends by
 // the clock, or with an Unlock that was not confirmed, is an operation of its own:
 // the lock may become free at any time between the end of the belief and the end
@@ -21,7 +22,7 @@ import (
 
 // state is comparable, as porcupine wants it.
 type state struct {
-	gate      uint64 // 0: none
+	gate      uint64 // the first token of the claim; 0: none
 	writer    uint64 // 0: none
 	readers   string // tokens in order, eight bytes each
 	exclusive uint64 // highest token of a writer
@@ -30,9 +31,10 @@ type state struct {
 
 // step is what an operation does to the model.
 type step struct {
-	do     string // "claim", "take", "leave", "refused"
+	do     string // "claim", "take", "leave", "free", "refused"
 	shared bool
 	token  uint64
+	gate   uint64 // of the token's claim
 	label  string
 }
 
@@ -47,10 +49,10 @@ func (s state) next(op step) (bool, state) {
 	case "take":
 		switch {
 		case !op.shared:
-			if s.gate != op.token || s.writer != 0 || s.readers != "" {
+			if s.gate != op.gate || s.writer != 0 || s.readers != "" || op.token != op.gate && op.token <= s.any {
 				return false, s
 			}
-			s.writer = op.token
+			s.writer, s.any, s.exclusive = op.token, max(s.any, op.token), max(s.exclusive, op.token)
 		case reads || s.gate == 0 && op.token > s.exclusive:
 			s.any = max(s.any, op.token)
 			s.readers = with(s.readers, op.token)
@@ -65,9 +67,14 @@ func (s state) next(op step) (bool, state) {
 		if s.writer != op.token {
 			return false, s
 		}
-		s.gate, s.writer = 0, 0
-	case "refused": // by the holder with the token
-		return reads || s.gate == op.token, s
+		s.writer = 0
+	case "free":
+		if s.gate != op.gate || s.writer != 0 {
+			return false, s
+		}
+		s.gate = 0
+	case "refused": // by a claim of the token
+		return reads || s.gate == op.gate, s
 	}
 	return true, s
 }
@@ -185,10 +192,10 @@ func (x *index) linear(lock string, o Options) (found []Violation) {
 		}
 		stretch[at[e.span]].Return = int64(rank)
 		running--
-		switch s.do {
-		case "take":
+		switch {
+		case s.do == "claim", s.do == "take" && s.shared:
 			in++
-		case "leave":
+		case s.do == "free", s.do == "leave" && s.shared:
 			in--
 		}
 		if running > 0 || in > 0 {
@@ -232,18 +239,28 @@ func decide(lock string, from state, ops []porcupine.Operation, at time.Duration
 
 // spans makes the operations of the model.
 func (x *index) spans(lock string) (list []span, found []Violation) {
+	gates := x.gates(lock)
+	frees := map[uint64]span{} // the end of each gate
 	known := map[uint64]bool{} // tokens in the model
 	for _, h := range x.holds[lock] {
-		ex, victim := x.victim[h.ID]
+		ex, victim := x.victim[h.claim()]
 		if victim && ex.at <= h.From.At {
 			continue // its record was gone before it knew of it
 		}
 		known[h.Token] = true
+		gate := h.Token
 		if !h.Shared {
-			list = append(list, span{step{"claim", false, h.Token, "claims"}, h.Client, recorded(h.Asked), recorded(h.From)})
+			gate = cmp.Or(gates.of[h.claim()], h.Token)
 		}
-		list = append(list, span{step{"take", h.Shared, h.Token, "takes"}, h.Client, recorded(h.Asked), recorded(h.From)})
-		leave := span{step{"leave", h.Shared, h.Token, "leaves"}, h.Client, recorded(h.end()), recorded(h.Unlocked)}
+		if gate == h.Token && !h.Shared {
+			from := recorded(h.Asked)
+			if records := x.claims[h.claim()]; len(records) > 0 && records[0].At < h.Asked.At {
+				from = edge{at: records[0].At, class: -1} // another member of its run had asked for it
+			}
+			list = append(list, span{step{"claim", false, h.Token, gate, "claims"}, h.Client, from, recorded(h.From)})
+		}
+		list = append(list, span{step{"take", h.Shared, h.Token, gate, "takes"}, h.Client, recorded(h.Asked), recorded(h.From)})
+		leave := span{step{"leave", h.Shared, h.Token, gate, "leaves"}, h.Client, recorded(h.end()), recorded(h.Unlocked)}
 		switch belief := h.end(); {
 		case victim && ex.at <= belief.At:
 			leave.label = "is put out"
@@ -260,13 +277,30 @@ func (x *index) spans(lock string) (list []span, found []Violation) {
 			leave.to = edge{at: max(leave.to.at, leave.from.at), class: 1}
 		}
 		list = append(list, leave)
+		if h.Shared {
+			continue
+		}
+		free := leave
+		free.do, free.label = "free", "frees"
+		// Those that wait in the run may be granted the lock, and give it up.
+		if gone := (edge{at: x.gone(h), class: 1}); !victim && x.h.Tapped && !x.h.Lossy && free.to.compare(gone) < 0 {
+			free.to = gone
+		}
+		if before, ok := frees[gate]; !ok || before.from.compare(free.from) < 0 {
+			frees[gate] = free
+		}
+	}
+	for _, free := range frees {
+		list = append(list, free)
 	}
 	l := x.locks[lock]
 	for _, op := range x.ops[lock] {
+		gate := gates.of[gates.claims[op.Token]]
 		switch {
 		case op.Outcome != Refused || op.Token == 0 || !op.acquires() || x.h.Lossy:
-		case known[op.Token]:
-			list = append(list, span{step{"refused", op.Shared, op.Token, "is refused by"}, op.Client, recorded(op.Call), recorded(op.Return)})
+		case known[op.Token] || frees[gate].do != "":
+			gate = cmp.Or(gate, op.Token)
+			list = append(list, span{step{"refused", op.Shared, op.Token, gate, "is refused by"}, op.Client, recorded(op.Call), recorded(op.Return)})
 		case x.h.Tapped && (l == nil || !l.written[op.Token]):
 			found = append(found, Violation{Check: 4, Lock: lock, At: op.Call.At, What: fmt.Sprintf(
 				"%s was refused by a holder with token %d, who never was", op.Client, op.Token)})
@@ -276,13 +310,41 @@ func (x *index) spans(lock string) (list []span, found []Violation) {
 	return list, found
 }
 
+// gates are the claims of one lock.
+type gates struct {
+	of     map[string]uint64 // the first token that each claim has granted
+	claims map[uint64]string // whose holders the tokens are
+}
+
+// gates finds whose tokens there are. A renewal has the token of the holder that was in
+// when it was written. A record without one may be an attempt that came late.
+func (x *index) gates(lock string) gates {
+	g := gates{map[string]uint64{}, map[uint64]string{}}
+	for _, e := range x.keys[lock] {
+		if e.ID != "" && e.Token != 0 && !e.Deleted {
+			g.claims[e.Token] = e.ID
+		}
+	}
+	for _, h := range x.holds[lock] {
+		if h.Shared {
+			continue
+		}
+		g.claims[h.Token] = h.claim()
+		ex, victim := x.victim[h.claim()]
+		if first, ok := g.of[h.claim()]; !(victim && ex.at <= h.From.At) && (!ok || h.Token < first) {
+			g.of[h.claim()] = h.Token
+		}
+	}
+	return g
+}
+
 // gone is when the record of a holder is certainly gone.
 func (x *index) gone(h *Hold) time.Duration {
 	if !x.h.Tapped || x.h.Lossy {
 		return x.h.Ended
 	}
 	at := time.Duration(0)
-	for _, e := range x.claims[h.ID] {
+	for _, e := range x.claims[h.claim()] {
 		at = e.ends() + late
 		if next, ok := x.after(e.Key, e.Revision); ok {
 			at = min(at, next.At)

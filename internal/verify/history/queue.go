@@ -34,27 +34,19 @@ type place struct {
 // the case of a writer or a mutex, for a writer in the case of a reader. Excused
 // is who takes a lock that has been idle, or whose holder's lease had run out;
 // passed may be who had departed, who was dying without another renewal, and who
-// queued less than the bypass before the attempt was sent.
+// queued less than the bypass before the attempt was sent. [index.joined] judges the
+// grants that a client makes by itself.
 func (x *index) order(lock string) (found []Violation) {
 	l := x.locks[lock]
 	if l == nil {
 		return nil
 	}
-	var places []place
-	for _, op := range x.ops[lock] {
-		for i, t := range op.Tickets {
-			key := x.waitKey(lock, t.ID)
-			// Not the key's first record, when that had gone before it was known of.
-			if first, ok := x.before(key, t.Ticket+1); ok && first.Revision == t.Ticket {
-				places = append(places, place{op, i, first})
-			}
-		}
-	}
-	slices.SortFunc(places, func(a, b place) int { return cmp.Compare(a.first.Revision, b.first.Revision) })
+	places := x.places(lock)
+	runs := x.runs(lock)
 	ended := 0 // those before are over
 	var grants []*Op
 	for _, op := range x.ops[lock] {
-		if op.acquires() && op.Outcome == OK && op.ID != "" {
+		if op.acquires() && op.Outcome == OK && claimOf(op.ID) == op.ID && op.ID != "" {
 			grants = append(grants, op)
 		}
 	}
@@ -93,7 +85,8 @@ func (x *index) order(lock string) (found []Violation) {
 			if p.first.Revision >= ticket.Ticket {
 				break
 			}
-			if p.op.ID == op.ID || op.Shared && p.op.Shared || newcomer && p.first.At >= granted.Since-bypass || !x.inGame(p, granted) {
+			if p.op.ID == op.ID || op.Shared && p.op.Shared || newcomer && p.first.At >= granted.Since-bypass ||
+				served(runs, p, granted.Revision) || !x.inGame(p, granted) {
 				continue
 			}
 			found = append(found, Violation{Check: 5, Lock: lock, At: granted.At, What: fmt.Sprintf(
@@ -127,7 +120,7 @@ func (x *index) inGame(p place, granted Entry) bool {
 	margin := min(first.TTL/10, time.Second)
 	renewed := func(e Entry) bool { return e.Revision > granted.Revision && !e.Deleted }
 	switch {
-	case newest && p.op.Outcome == OK && record.TokenRevision(p.op.Token) > granted.Revision: // got in from there
+	case x.became(p, granted.Revision):
 		return true
 	case granted.At < first.Since+first.TTL-margin: // its first validity
 		return true

@@ -24,6 +24,7 @@ type Recorder struct {
 	seq      int64
 	open     map[*Held]struct{}    // not unlocked yet
 	accepted map[string]acceptance // by resource
+	known    map[string]*knowledge // by client; see [Recorder.Over]
 }
 
 // acceptance is what a resource has seen.
@@ -31,8 +32,9 @@ type acceptance struct{ any, exclusive uint64 }
 
 // NewRecorder begins a history.
 func NewRecorder() *Recorder {
-	r := &Recorder{began: time.Now(), open: map[*Held]struct{}{}, accepted: map[string]acceptance{}}
+	r := &Recorder{began: time.Now(), open: map[*Held]struct{}{}, accepted: map[string]acceptance{}, known: map[string]*knowledge{}}
 	r.h.Began, r.h.Faults = r.began, map[string]int{}
+	r.h.Turn = natslock.DefaultTurn + time.Second // a busy machine may record a grant late
 	return r
 }
 
@@ -41,6 +43,12 @@ func (r *Recorder) Lossy() { r.h.Lossy = true }
 
 // TTL says how long the longest lease is that is renewed.
 func (r *Recorder) TTL(d time.Duration) { r.h.TTL = d }
+
+// Runs is for a history in fake time. It says how long a turn of the clients is, and how
+// long at most a client does not know of a place. It also says whether nothing fails.
+func (r *Recorder) Runs(turn, notice time.Duration, calm bool) {
+	r.h.Turn, r.h.Notice, r.h.Calm = turn, notice, calm
+}
 
 // Repeat says which command makes such a history again.
 func (r *Recorder) Repeat(command string) { r.h.Repeat = command }
@@ -132,17 +140,6 @@ type Want struct {
 	Try  bool // do not wait
 }
 
-// Held is a lock that was granted.
-type Held struct {
-	rec  *Recorder
-	c    *Client
-	lock *natslock.Lock
-	hold *Hold
-}
-
-// Lock is the client's own handle. Unlock and Extend belong to the Held.
-func (h *Held) Lock() *natslock.Lock { return h.lock }
-
 // Acquire takes a lock, by the method that users would call.
 func (c *Client) Acquire(ctx context.Context, w Want, opts ...natslock.LockOption) (*Held, error) {
 	op := Op{Client: c.Name, Lock: gateKey(w.Kind, w.Name), Shared: w.Mode == natslock.Shared, Do: Lock, Bounded: ctx.Done() != nil}
@@ -204,6 +201,9 @@ func (r *Recorder) granted(c *Client, p *pending, l *natslock.Lock) *Held {
 		Client: p.op.Client, Lock: p.op.Lock, Shared: p.op.Shared, ID: l.ID(), Token: l.Token(),
 		Asked: p.op.Call, From: p.op.Return,
 	}
+	if k := r.known[p.op.Client]; k != nil && !p.op.Shared {
+		h.hold.Unknown = !k.of(p.op.Lock, h.hold.Token)
+	}
 	p.held = h
 	r.h.Holds = append(r.h.Holds, h.hold)
 	r.open[h] = struct{}{}
@@ -212,7 +212,8 @@ func (r *Recorder) granted(c *Client, p *pending, l *natslock.Lock) *Held {
 	context.AfterFunc(l.Context(), func() {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		h.hold.Ended, h.hold.Cause = r.now(), context.Cause(l.Context()).Error()
+		cause := context.Cause(l.Context())
+		h.hold.Ended, h.hold.Cause, h.hold.Left = r.now(), cause.Error(), errors.Is(cause, natslock.ErrReleased)
 	})
 	return h
 }
@@ -224,63 +225,9 @@ func (r *Recorder) Granted(kind natslock.Kind, mode natslock.Mode, l *natslock.L
 	r.granted(nil, &pending{op: op}, l)
 }
 
-// Unlock releases the lock.
-func (h *Held) Unlock(ctx context.Context) error {
-	op := h.op(Unlock)
-	h.rec.mu.Lock()
-	h.hold.Unlock = op.Call
-	h.rec.mu.Unlock()
-	err := h.lock.Unlock(ctx) // from here on, ValidUntil is when it ended
-	h.rec.end(op, outcomeOf(err), err)
-	h.rec.mu.Lock()
-	defer h.rec.mu.Unlock()
-	h.hold.Until = h.rec.at(h.lock.ValidUntil())
-	h.hold.Unlocked, h.hold.Released = op.Return, err == nil
-	delete(h.rec.open, h)
-	return err
-}
-
-// Extend confirms the lock now.
-func (h *Held) Extend(ctx context.Context, ttl time.Duration) error {
-	op := h.op(Extend)
-	err := h.lock.Extend(ctx, ttl)
-	h.rec.end(op, outcomeOf(err), err)
-	h.rec.mu.Lock()
-	defer h.rec.mu.Unlock()
-	h.rec.confirmed(h)
-	return err
-}
-
-func (h *Held) op(do Action) *Op {
-	return h.rec.begin(Op{Client: h.hold.Client, Lock: h.hold.Lock, Shared: h.hold.Shared, Do: do, Token: h.hold.Token, ID: h.hold.ID})
-}
-
-// Use has the resource that the lock guards do something, and says whether it
-// has. It refuses tokens smaller than the largest that it has seen of those
-// who exclude the caller.
-func (h *Held) Use() bool {
-	op := h.op(Use)
-	r := h.rec
-	r.mu.Lock()
-	seen := r.accepted[op.Lock]
-	out := OK
-	if op.Token < seen.exclusive || !op.Shared && op.Token < seen.any {
-		out = Refused
-	} else {
-		seen.any = max(seen.any, op.Token)
-		if !op.Shared {
-			seen.exclusive = max(seen.exclusive, op.Token)
-		}
-		r.accepted[op.Lock] = seen
-	}
-	r.mu.Unlock()
-	r.end(op, out, nil)
-	return out == OK
-}
-
 // Break breaks a holder that was read.
 func (c *Client) Break(ctx context.Context, kind natslock.Kind, name string, h natslock.Holder, now bool) error {
-	op := Op{Client: c.Name, Lock: gateKey(kind, name), Do: Break, Token: h.Token}
+	op := Op{Client: c.Name, Lock: gateKey(kind, name), Do: Break, Token: h.Token, ID: h.ID}
 	if now {
 		op.Do = BreakNow
 	}

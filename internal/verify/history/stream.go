@@ -12,6 +12,7 @@ import (
 
 // The numbers that status has in a record's value.
 const (
+	statusHeld    = 1
 	statusBroken  = 3
 	statusGone    = 4
 	statusGranted = 5
@@ -26,7 +27,8 @@ type index struct {
 	holds  map[string][]*Hold // by lock, in the order of their grants
 	ops    map[string][]*Op   // by lock
 	victim map[string]exception
-	fouls  []Violation // found while indexing
+	forged map[string][]time.Duration // of notifications of places, by client
+	fouls  []Violation                // found while indexing
 }
 
 // lockIndex is what the stream says of one lock.
@@ -43,7 +45,7 @@ type exception struct {
 }
 
 func newIndex(h *History) *index {
-	x := &index{h: h, keys: map[string][]Entry{}, claims: map[string][]Entry{}, locks: map[string]*lockIndex{}, holds: map[string][]*Hold{}, ops: map[string][]*Op{}, victim: map[string]exception{}}
+	x := &index{h: h, keys: map[string][]Entry{}, claims: map[string][]Entry{}, locks: map[string]*lockIndex{}, holds: map[string][]*Hold{}, ops: map[string][]*Op{}, victim: map[string]exception{}, forged: map[string][]time.Duration{}}
 	for _, hold := range h.Holds {
 		x.holds[hold.Lock] = append(x.holds[hold.Lock], hold)
 	}
@@ -54,6 +56,14 @@ func newIndex(h *History) *index {
 		if op.Lock != "" {
 			x.ops[op.Lock] = append(x.ops[op.Lock], op)
 		}
+	}
+	for _, d := range h.Disturbances {
+		if d.What == PlaceForged {
+			x.forged[d.Client] = append(x.forged[d.Client], d.From)
+		}
+	}
+	for _, list := range x.forged {
+		slices.Sort(list)
 	}
 	live := map[string]Entry{}
 	waiter := map[string]string{} // of each key in a queue, the last one
@@ -122,7 +132,7 @@ func (x *index) succeeds(was, e Entry) {
 			continue
 		}
 		if op.Do == Delete && op.Key == e.Key && (op.Revision == e.Revision || op.Outcome != OK) && e.ID == "" ||
-			op.Do == BreakNow && e.Status == statusBroken && e.ID == was.ID && op.Token == e.Token {
+			op.Do == BreakNow && e.Status == statusBroken && e.ID == was.ID && op.ID == e.ID {
 			x.victim[was.ID] = exception{e.At, op.Do}
 			return
 		}
@@ -179,7 +189,7 @@ func (x *index) excused(a, b *Hold) bool { return x.lets(b, a) || x.lets(a, b) }
 
 // lets says whether an exception has put the victim out for in.
 func (x *index) lets(in, victim *Hold) bool {
-	e, ok := x.victim[victim.ID]
+	e, ok := x.victim[victim.claim()]
 	return ok && in.From.At >= e.at && in.Token > victim.Token
 }
 

@@ -86,14 +86,16 @@ func (r *Recorder) entry(m *nats.Msg) (Entry, bool) {
 	}
 	var body struct {
 		ID      string `msgpack:"id"`
+		Client  string `msgpack:"c"`
 		Status  int    `msgpack:"s"`
 		Renewal uint64 `msgpack:"r"`
 		Token   uint64 `msgpack:"t"`
+		Grants  uint64 `msgpack:"g"`
 		Mode    int    `msgpack:"m"`
 		Since   int64  `msgpack:"at"`
 	}
 	if msgpack.Unmarshal(m.Data, &body) == nil {
-		e.ID, e.Status, e.Renewal, e.Token, e.Shared = body.ID, body.Status, body.Renewal, body.Token, body.Mode == 1
+		e.ID, e.Owner, e.Status, e.Renewal, e.Token, e.Grants, e.Shared = body.ID, body.Client, body.Status, body.Renewal, body.Token, body.Grants, body.Mode == 1
 		if body.Since != 0 {
 			e.Since = r.at(time.UnixMilli(body.Since))
 		}

@@ -54,7 +54,7 @@ const verify = "internal/verify/"
 
 var forTests = map[string][]string{
 	verify + "example": {"natslock"},
-	verify + "history": {"natslock", "rwlock", "kvstore", "testutil", "internal/record"},
+	verify + "history": {"natslock", "rwlock", "kvstore", "testutil", "internal/bridge", "internal/record"},
 }
 
 // needServer are the packages that may start a server.

@@ -43,6 +43,14 @@ type plan struct {
 	crashes                 time.Duration // how often the server starts again and has forgotten all TTLs; 0: never
 	remakes                 int
 	rates                   testutil.Rates
+
+	rounds int           // of a goroutine in a crowd; 0: a crowd once in a while
+	crowd  int           // goroutines of a client that ask one after the other
+	turn   time.Duration // of the clients' runs
+	lag    time.Duration // from a client to the server, or back
+	calm   bool          // nothing fails
+	blind  float64       // how many reads fail; 0: as many as writes are lost
+	closes time.Duration // how often, for each client, it closes and another takes its place; 0: never
 }
 
 func firstSeed() uint64 {
@@ -98,6 +106,7 @@ func planOf(seed uint64, hours float64) plan {
 		outages: pick(300, 1200), meddles: pick(30, 120), forge: pick(10, 60), remakes: rng.IntN(3),
 	}
 	p.crashes = []time.Duration{3 * time.Minute, 12 * time.Minute}[rand.New(rand.NewPCG(seed, 4)).IntN(2)]
+	p.turn = []time.Duration{0, natslock.DefaultTurn}[rand.New(rand.NewPCG(seed, 6)).IntN(2)]
 	bad := 0.5 + rng.Float64()
 	p.rates = testutil.Rates{
 		Drop: 0.02 * bad, LoseAnswer: 0.03 * bad, Delay: 0.03 * bad, DelayAnswer: 0.03 * bad, Refuse: 0.02 * bad, NotSent: 0.01 * bad,
@@ -112,7 +121,7 @@ func TestSimDay(t *testing.T) {
 	p := plan{
 		seed: firstSeed(), hours: hours, clients: 4, workers: 2, mutexes: 3, rws: 1,
 		ttl: 5 * time.Second, think: 90 * time.Second, hold: 8 * time.Second, watchAfter: time.Second,
-		outages: 20 * time.Minute, meddles: 10 * time.Minute, forge: 10 * time.Minute, crashes: time.Hour, remakes: 2,
+		turn: natslock.DefaultTurn, outages: 20 * time.Minute, meddles: 10 * time.Minute, forge: 10 * time.Minute, crashes: time.Hour, remakes: 2,
 		rates: testutil.Rates{
 			Drop: 0.02, LoseAnswer: 0.04, Delay: 0.03, DelayAnswer: 0.03, Refuse: 0.02, NotSent: 0.01,
 			MaxDelay: 30 * time.Second, DropEvent: 0.05,
@@ -138,6 +147,7 @@ type sim struct {
 
 type client struct {
 	*history.Client
+	mu   sync.Mutex // guards Client and c where clients close
 	c    *natslock.Client
 	nc   *nats.Conn
 	link *testutil.Link
@@ -157,6 +167,7 @@ func simulate(t *testing.T, p plan, test string) *history.History {
 		m := &sim{plan: p, t: t, s: s, rec: history.NewRecorder()}
 		m.rec.Repeat(repeat)
 		m.rec.TTL(p.ttl)
+		m.rec.Runs(p.turn, p.notice(), p.calm)
 		m.open()
 		m.run()
 		m.close()
@@ -172,9 +183,7 @@ func (m *sim) open() {
 	for i := range m.plan.clients {
 		c := &client{cuts: make(chan struct{}, 1)}
 		c.nc, c.link = m.s.ConnectLink(nats.MaxReconnects(-1), nats.ReconnectWait(100*time.Millisecond))
-		name := fmt.Sprint("c", i)
-		c.c, c.f = history.Faulty(m.t, c.nc, m.seed+uint64(i), natslock.WithTTL(m.ttl), natslock.WithOwner(name), natslock.WithWatchAfter(m.watchAfter), m.rec.Option())
-		c.Client = m.rec.Client(name, c.c)
+		require.NoError(m.t, m.connect(c, i))
 		c.subs = c.nc.NumSubscriptions()
 		m.clients = append(m.clients, c)
 		if i == 0 {
@@ -185,12 +194,41 @@ func (m *sim) open() {
 	}
 }
 
+// connect gives c a client of its own.
+func (m *sim) connect(c *client, i int) error {
+	name, seed := fmt.Sprint("c", i), m.seed+uint64(i)
+	var f *testutil.Faults
+	made, err := natslock.New(m.t.Context(), c.nc, natslock.WithTTL(m.ttl), natslock.WithOwner(name), natslock.WithWatchAfter(m.watchAfter),
+		natslock.WithTurn(m.turn), m.rec.Option(), testutil.WrapStore(func(kv kvstore.KV) kvstore.KV {
+			if m.lag > 0 {
+				kv = &wire{KV: kv, lag: m.lag}
+			}
+			f = testutil.NewFaults(kv, seed)
+			return m.rec.Over(name, f)
+		}))
+	if err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.c, c.f, c.Client = made, f, m.rec.Client(name, made)
+	return nil
+}
+
+// now returns the client that c is at present.
+func (c *client) now() (*history.Client, *natslock.Client, *testutil.Faults) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.Client, c.c, c.f
+}
+
 // disturb lets a client's writes and reads meet their fates, or ends that.
 func (m *sim) disturb(c *client, i int, on bool) {
+	name, _, f := c.now()
 	if !on {
-		c.f.OnSend(nil)
-		c.f.FailReads(nil)
-		c.f.Random(testutil.Rates{})
+		f.OnSend(nil)
+		f.FailReads(nil)
+		f.Random(testutil.Rates{})
 		return
 	}
 	names := map[testutil.FateKind]string{
@@ -198,24 +236,24 @@ func (m *sim) disturb(c *client, i int, on bool) {
 		testutil.KindRefuse: "refused", testutil.KindNotSent: "not sent",
 	}
 	seed := m.seed + uint64(i)
-	c.f.Random(testutil.Rates{DropEvent: m.rates.DropEvent})
-	c.f.OnSend(func(n int, w kvstore.Write) testutil.Fate {
+	f.Random(testutil.Rates{DropEvent: m.rates.DropEvent})
+	f.OnSend(func(n int, w kvstore.Write) testutil.Fate {
 		fate := m.rates.Fate(seed, n)
 		if fate.Kind != testutil.KindPass {
-			m.rec.Fault(c.Name, names[fate.Kind])
+			m.rec.Fault(name.Name, names[fate.Kind])
 		}
 		return fate
 	})
 	var mu sync.Mutex
 	rng := rand.New(rand.NewPCG(seed, 2))
-	c.f.FailReads(func(testutil.ReadOp, string) error {
+	f.FailReads(func(testutil.ReadOp, string) error {
 		mu.Lock()
-		bad := rng.Float64() < m.rates.Drop
+		bad := rng.Float64() < cmp.Or(m.blind, m.rates.Drop)
 		mu.Unlock()
 		if !bad {
 			return nil
 		}
-		m.rec.Fault(c.Name, "read failed")
+		m.rec.Fault(name.Name, "read failed")
 		return fmt.Errorf("%w: simulated", kvstore.ErrUnavailable)
 	})
 }
@@ -223,7 +261,7 @@ func (m *sim) disturb(c *client, i int, on bool) {
 func (m *sim) run() {
 	ctx, stop := context.WithTimeout(context.Background(), time.Duration(m.hours*float64(time.Hour)))
 	defer stop()
-	var wg sync.WaitGroup
+	var wg, workers sync.WaitGroup
 	every := func(stream uint64, d time.Duration, fn func(rng *rand.Rand)) {
 		if d <= 0 {
 			return
@@ -246,15 +284,28 @@ func (m *sim) run() {
 		every(id+1, m.outages, func(rng *rand.Rand) { m.outage(rng, c) })
 		every(id+2, m.meddles*time.Duration(len(m.clients)), func(rng *rand.Rand) { m.meddle(rng, c) })
 		every(id+3, m.forge, func(rng *rand.Rand) { m.forged(rng, c) })
+		every(id+4, m.closes, func(*rand.Rand) { m.reopen(c, i) })
 		for w := range m.workers {
-			wg.Go(func() {
+			workers.Go(func() {
 				rng := rand.New(rand.NewPCG(m.seed, id+10+uint64(w)))
 				for ctx.Err() == nil {
 					m.contend(rng, c)
 				}
 			})
 		}
+		for w := range m.crowd {
+			workers.Go(func() {
+				rng := rand.New(rand.NewPCG(m.seed, id+50+uint64(w)))
+				for n := 0; n < m.rounds && ctx.Err() == nil; n++ {
+					m.press(rng, c)
+				}
+			})
+		}
 	}
+	wg.Go(func() {
+		workers.Wait()
+		stop()
+	})
 	every(4, m.crashes, func(*rand.Rand) { m.crash() })
 	wg.Go(func() {
 		rng := rand.New(rand.NewPCG(m.seed, 3))
@@ -374,7 +425,8 @@ func (m *sim) crash() {
 func (m *sim) meddle(rng *rand.Rand, c *client) {
 	w := m.want(rng)
 	ctx := context.Background()
-	info, err := c.c.Inspect(ctx, w.Kind, w.Name)
+	operator, nl, _ := c.now()
+	info, err := nl.Inspect(ctx, w.Kind, w.Name)
 	if err != nil {
 		return
 	}
@@ -397,9 +449,9 @@ func (m *sim) meddle(rng *rand.Rand, c *client) {
 		}
 		assert.NoError(m.t, m.rec.ByHand(key, func() (uint64, error) { return m.remove(key) }))
 	case 1:
-		_ = c.Break(ctx, w.Kind, w.Name, victim, true)
+		_ = operator.Break(ctx, w.Kind, w.Name, victim, true)
 	default:
-		_ = c.Break(ctx, w.Kind, w.Name, victim, false)
+		_ = operator.Break(ctx, w.Kind, w.Name, victim, false)
 	}
 }
 
@@ -448,7 +500,11 @@ func (m *sim) forged(rng *rand.Rand, c *client) {
 	case 4:
 		ev.Record.Value, ev.Record.Revision = []byte("?"), r.Revision+1
 	}
-	c.f.Forge(ev)
+	name, _, f := c.now()
+	if waits && ev.Kind != kvstore.Recheck {
+		m.rec.Fault(name.Name, history.PlaceForged)
+	}
+	f.Forge(ev)
 }
 
 // close ends all faults, lets what is late come to its end, and looks at what is
@@ -476,9 +532,7 @@ func (m *sim) close() {
 		if n := c.nc.NumSubscriptions(); n > c.subs {
 			m.rec.Left(fmt.Sprintf("%d subscriptions of %s", n-c.subs, c.Name))
 		}
-		n := c.f.Counts()
-		m.rec.Count("notification dropped", n.EventsDropped)
-		m.rec.Count("notification forged", n.EventsForged)
+		m.count(c.f)
 	}
 	m.store.Close()
 	synctest.Wait()

@@ -162,6 +162,27 @@ func TestOldestServer(t *testing.T) {
 	require.NoError(t, writer.Unlock(ctx))
 }
 
+// The oldest server sends the end of a long list in one answer.
+func TestOldestServerListsTheEnd(t *testing.T) {
+	t.Parallel()
+	nc := connect(t, run(t, oldest, "", ""))
+	js, err := jetstream.New(nc)
+	require.NoError(t, err)
+	store, err := kvstore.Open(t.Context(), js, kvstore.Config{})
+	require.NoError(t, err)
+	defer store.Close()
+	var last uint64
+	for i := range 1100 {
+		last, err = store.Create(t.Context(), fmt.Sprint("many.", i), []byte("x"), time.Minute)
+		require.NoError(t, err)
+	}
+	in := nc.Stats().InMsgs
+	l, err := store.List(t.Context(), "many.*", last, kvstore.From(last-1))
+	require.NoError(t, err)
+	require.Len(t, l.Records, 2)
+	require.EqualValues(t, 3, nc.Stats().InMsgs-in, "messages of the answer")
+}
+
 // exclusive takes a mutex with one client while another one waits for it.
 func exclusive(t *testing.T, a, b *natslock.Client) {
 	t.Helper()

@@ -1,0 +1,162 @@
+package acquire
+
+import (
+	"sync"
+	"time"
+
+	"github.com/natslock/locks/internal/record"
+)
+
+// The goroutines of a client that want one lock wait together at their client. A run is
+// one or more of them that asked one after the other, with no other client's place
+// between them as far as the client knows. A run has one record at the server: a place
+// while it waits, and then the lease. Its members are served in order, by the client,
+// without a message.
+//
+// One member drives the run: it waits for answers and notifications on its own goroutine.
+// When it gives up, the first of the others drives on from there. The lease goes from
+// member to member. It is released when no member is left, or when the rest of them has
+// to let another client in first.
+
+const (
+	// DefaultTurn is for how long after its grant a run serves goroutines that came
+	// while other clients were queued.
+	DefaultTurn = time.Millisecond
+	// silence is for how long a list counts that has shown no other client's place:
+	// a notification of one may be lost.
+	silence = time.Second
+)
+
+// runs are the runs of a client. The mutex guards its lines, their runs and their
+// members. It is not held across I/O, and it is taken before that of a record.
+type runs struct {
+	c    *Client
+	turn time.Duration
+
+	mu    sync.Mutex
+	lines map[string]*line   // by gate
+	alone map[string]*member // holders without a line, by gate
+}
+
+// line is the runs of one lock. It exists while a goroutine waits: most locks are held by
+// one goroutine, and no other one wants them.
+type line struct {
+	*runs
+	keys   record.Keys
+	all    []*run  // in the order of their opening
+	others *others // nil: not subscribed to the queue
+
+	// Of most lines that is all there is.
+	firstRun  run
+	firstRuns [1]*run
+}
+
+// ask makes the caller a member: of the last run of its client, where it may join that,
+// or of a new one.
+func (rs *runs) ask(a *acquisition) *member {
+	if a.req.Kind != record.Mutex || a.req.Once {
+		m := &member{runs: rs, a: a, run: &run{}}
+		a.member, m.run.driver = m, m
+		return m
+	}
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	now := rs.c.b.Instant()
+	l := rs.line(a)
+	for i := 0; i < len(l.all); {
+		if r := l.all[i]; r.lease != nil && r.lease.Ended() { // and its holder has not released it yet
+			r.end()
+		} else {
+			i++
+		}
+	}
+	l = rs.line(a)
+	m := &member{runs: rs, a: a}
+	a.member = m
+	if n := len(l.all); n > 0 {
+		l.refresh(now)
+		r := l.all[n-1]
+		joins := r.joinable(now)
+		passes := !joins && r.lease != nil && now < r.turnEnds
+		// A record has one TTL, and one end.
+		if (joins || passes) && !r.private && !a.req.Fixed && r.ttl == a.ttl { //safety:run-own-record
+			r.join(m, passes)
+			return m
+		}
+		r.turnEnds = now
+		r.cut() // its late members are before this one //safety:turn-ended-early
+	}
+	l.open([]*member{m})
+	return m
+}
+
+// line returns the line of the lock that a asks for. It may be new. Under mu.
+func (rs *runs) line(a *acquisition) *line {
+	l := rs.lines[a.keys.Gate]
+	if l != nil {
+		return l
+	}
+	l = &line{runs: rs, keys: a.keys}
+	l.all = l.firstRuns[:0]
+	if rs.lines == nil {
+		rs.lines, rs.alone = make(map[string]*line), make(map[string]*member)
+	}
+	rs.lines[a.keys.Gate] = l
+	if m := rs.alone[a.keys.Gate]; m != nil {
+		delete(rs.alone, a.keys.Gate)
+		lease, r := m.Lease(), &l.firstRun
+		r.line, r.lease, r.turnEnds = l, lease, m.turnEnds
+		r.ttl, r.private = lease.Terms.TTL, lease.Body.Fixed
+		l.all = append(l.all, r)
+		m.run = r
+	}
+	return l
+}
+
+// fold leaves the holder of a run that nobody else waits for without a line. Under mu.
+func (r *run) fold(m *member) {
+	l := r.line
+	if l == nil || r.over || r.listens || r.timer != nil || len(r.members) > 0 || len(l.all) > 1 || l.others != nil {
+		return
+	}
+	rs := l.runs
+	delete(rs.lines, l.keys.Gate)
+	rs.alone[l.keys.Gate] = m
+	m.run, m.turnEnds = nil, r.turnEnds
+}
+
+// open adds a run of members that wait and want the same lease. Under mu.
+func (l *line) open(members []*member) *run {
+	r := &l.firstRun
+	if r.line != nil {
+		r = new(run)
+	}
+	a := members[0].a
+	r.line, r.ttl, r.private, r.behind = l, a.ttl, a.req.Fixed, len(l.all) > 0
+	r.members = append(r.firstMember[:0], members...)
+	for _, m := range members {
+		m.run, m.late = r, false
+	}
+	l.all = append(l.all, r)
+	r.begin()
+	r.driver = r.members[0]
+	r.driver.poke()
+	return r
+}
+
+// waiting counts the goroutines that wait in the runs, and their places.
+func (rs *runs) waiting() (members, places int) {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	for _, l := range rs.lines {
+		for _, r := range l.all {
+			if r.place != nil {
+				places++
+			}
+			if r.place != nil || r.lease != nil || r.behind {
+				members += len(r.members)
+			}
+		}
+	}
+	return members, places
+}

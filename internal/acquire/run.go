@@ -1,0 +1,223 @@
+package acquire
+
+import (
+	"slices"
+	"time"
+
+	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/internal/record"
+	"github.com/natslock/locks/internal/session"
+)
+
+// run is one or more goroutines that wait together. A run without a line has a single
+// member: it is of a kind of lock, or of a request, for which nobody waits together.
+type run struct {
+	line    *line
+	ttl     time.Duration
+	private bool // nobody joins it
+	behind  bool // it was not the first: it queues without a try, behind that one
+	over    bool
+
+	members []*member // that wait, in order
+	driver  *member   // one of them; nil: the run has its lease
+	place   *session.Place
+	lease   *session.Lease
+	listens bool          // to the end of the lease
+	settled chan struct{} // closed when it has a record, or is over; nil: nobody waits for that
+	shown   *shown        // nil: nothing
+	writing writing       // the write of its record
+
+	turnEnds clock.Instant
+	timer    *time.Timer // of that; nil: nobody has joined in the turn
+	next     *run        // where its members went when the lease had ended
+
+	firstMember [1]*member
+}
+
+// shown is what the driver has seen of the lock.
+type shown struct {
+	holder record.Entry
+	ahead  int // goroutines in the queue before the run, and 1; 0: not known
+}
+
+// joinable says whether a goroutine that joins the run passes no other client that this
+// one knows of. Under mu.
+func (r *run) joinable(now clock.Instant) bool {
+	o := r.line.others
+	switch {
+	case r.writing.begun != 0 && now.Sub(r.writing.begun) < silence && o.news() == r.writing.news: //safety:run-unanswered
+		return true
+	case r.lease != nil:
+		// A client that was passed while it was paused may be queued with any ticket.
+		return o.known(0, now) && !o.after(0, now) //safety:run-grows
+	case r.place != nil:
+		return o.known(r.place.Ticket(), now) && !o.after(r.place.Ticket(), now) //safety:run-joined
+	}
+	return false
+}
+
+// join adds a member, which may pass other clients in the turn of the run. Under mu.
+func (r *run) join(m *member, passes bool) {
+	m.run, m.late = r, passes
+	if !passes { // nor do those before it, any more
+		r.punctual()
+	}
+	r.members = append(r.members, m)
+	r.resize()
+	if passes && r.timer == nil {
+		r.timer = time.AfterFunc(r.turnEnds.Sub(r.line.c.b.Instant()), r.turnOver)
+	}
+	r.listen()
+	if r.place != nil || r.lease != nil { // else when it has one of them
+		r.announce(m)
+	}
+}
+
+// punctual notes that no member passes another client any more. Under mu.
+func (r *run) punctual() {
+	for _, m := range r.members {
+		m.late = false
+	}
+}
+
+// turnOver sends the members that have joined in the turn, and are not served, to a run
+// behind the other clients.
+func (r *run) turnOver() {
+	r.line.mu.Lock()
+	defer r.line.mu.Unlock()
+	r.cut()
+}
+
+// cut opens a new run for the members that would pass other clients. Where nobody is
+// queued any more they pass nobody, and clients that come now are behind them. Under mu.
+func (r *run) cut() {
+	i := slices.IndexFunc(r.members, func(m *member) bool { return m.late })
+	if r.over || i < 0 {
+		return
+	}
+	if r.joinable(r.line.c.b.Instant()) { //safety:turn-cut
+		r.punctual()
+		return
+	}
+	late := r.members[i:]
+	r.members = slices.Clone(r.members[:i])
+	r.resize()
+	r.line.open(late)
+}
+
+// listen has the run end with its lease. Under mu.
+func (r *run) listen() {
+	if r.lease == nil || r.listens {
+		return
+	}
+	r.listens = true
+	if _, held := r.lease.OnEnd(r.leaseEnded); !held {
+		r.end()
+	}
+}
+
+func (r *run) leaseEnded() {
+	r.line.mu.Lock()
+	defer r.line.mu.Unlock()
+	r.end()
+}
+
+// end ends a run whose lease has ended. Its members wait on, in a new run. Under mu.
+func (r *run) end() {
+	if r.over {
+		return
+	}
+	if len(r.members) > 0 {
+		r.next = r.line.open(r.members)
+	}
+	r.close()
+}
+
+// close removes the run, which has no members any more. Under mu.
+func (r *run) close() {
+	if r.over {
+		return
+	}
+	r.over, r.members, r.driver = true, nil, nil
+	r.settle()
+	if r.timer != nil {
+		r.timer.Stop()
+	}
+	l := r.line
+	l.all = slices.DeleteFunc(l.all, func(x *run) bool { return x == r })
+	if len(l.all) > 0 {
+		return
+	}
+	delete(l.lines, l.keys.Gate)
+	if o := l.others; o != nil && o.watch != nil {
+		l.c.s.Send(o.watch.Stop)
+		o.watch = nil
+	}
+}
+
+// granted makes l the lease of the run, and admits its first member. m has driven it.
+func (r *run) granted(m *member, l *session.Lease) {
+	m.runs.mu.Lock()
+	defer m.runs.mu.Unlock()
+	r.lease, r.place, r.driver = l, nil, nil
+	if r.line == nil {
+		m.inside = true
+		return
+	}
+	r.writing = writing{}
+	r.settle()
+	r.turnEnds = r.line.c.b.Instant().Add(r.line.turn) //safety:turn-bounded
+	if next := r.admit(); next != m {
+		next.poke()
+	}
+	for _, m := range r.members {
+		if !m.queued {
+			r.announce(m)
+		}
+	}
+}
+
+// admit takes the first member out of the run: it is the next holder. Under mu.
+func (r *run) admit() *member {
+	m := r.members[0]
+	r.members = slices.Delete(r.members, 0, 1)
+	m.inside = true
+	r.resize()
+	if len(r.members) > 0 {
+		r.listen()
+	}
+	return m
+}
+
+// goesOn says whether a member waits for the lease of the run. Otherwise the run is over,
+// and its lease is to be released. Under mu.
+func (r *run) goesOn() bool {
+	if r.line == nil || r.over {
+		return false
+	}
+	if len(r.members) > 0 && r.members[0].late && r.line.c.b.Instant() >= r.turnEnds { //safety:turn-ends
+		r.cut()
+	}
+	if len(r.members) == 0 {
+		r.close()
+	}
+	return !r.over
+}
+
+// follow admits the member after a holder that has left, if the run goes on. Under mu.
+func (r *run) follow() *member {
+	if !r.goesOn() {
+		return nil
+	}
+	return r.admit()
+}
+
+// resize notes the number of members in the record, for its next renewal. Under mu.
+func (r *run) resize() {
+	switch {
+	case r.lease != nil:
+		r.lease.SetSize(len(r.members) + 1)
+	case r.place != nil:
+		r.place.SetSize(len(r.members))
+	}
+}

@@ -1,0 +1,274 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"strconv"
+	"time"
+
+	"github.com/natslock/locks/internal/bucket"
+	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/internal/record"
+)
+
+const (
+	// renewAhead is the grant on one revision that asks for the next revision, so that
+	// it is there when the numbers of this one run out.
+	renewAhead = record.GrantsPerRevision / 2
+	// showEvery is how often at most a lease is renewed only to show its holder.
+	showEvery = 100 * time.Millisecond
+)
+
+// Admission is what a caller brings to a lease.
+type Admission struct {
+	Parent   context.Context // of the holder's context
+	Detached bool            // from the end of Parent
+	Meta     map[string]string
+	Waited   time.Duration
+}
+
+// Holder is one caller's part in a lease. It ends when the caller leaves, and with the
+// lease.
+type Holder struct {
+	lease  *Lease
+	id     string
+	token  uint64
+	parent context.Context // the acquire's, for observers
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+
+	// The following fields are under the lease's mu.
+	warnBefore time.Duration // 0: no early warning
+	onWarn     func()
+	announced  bool // published to the observers as granted
+	warned     bool
+	state      State
+	cause      *EndError     // of the end; nil while inside
+	left       clock.Instant // when it left a lease that goes on; 0: it has not
+}
+
+// Admit makes a caller the holder of the lease. The server has granted the lease to the
+// first holder. The next ones are admitted without a message, one after the other. Admit
+// returns the cause when the lease has ended, and no holder when it has to be confirmed
+// first: see [Lease.Renewed].
+func (l *Lease) Admit(a Admission) (*Holder, error) {
+	_, _, _ = l.Status() // ends the lease if its validity is over
+	base := a.Parent
+	if a.Detached {
+		base = context.WithoutCancel(a.Parent)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch now := l.s.b.Instant(); {
+	case l.state != Held: //safety:admitted-inside
+		return nil, l.cause
+	case l.abandoned:
+		return nil, errAbandoned
+	case l.grants > 0 && !l.admits(now):
+		return nil, nil
+	}
+	h := &l.first
+	if l.grants++; l.grants > 1 {
+		h = new(Holder)
+	}
+	h.lease, h.parent = l, a.Parent
+	h.id, h.token = l.kept.ID, l.Body.Token
+	switch {
+	case l.grants > 1:
+		h.id += "." + strconv.FormatUint(l.grants, 10)
+		l.Body.Since, l.Body.Waited = time.Now().UnixMilli(), max(a.Waited.Milliseconds(), 1)
+		l.Body.Grants, l.Body.Waits = l.grants, l.Body.Waits+l.Body.Waited
+		l.show(a)
+	case !maps.Equal(l.Body.Meta, a.Meta): // the attempt that was granted was another caller's
+		l.show(a)
+	}
+	h.ctx, h.cancel = context.WithCancelCause(base)
+	l.holder = h
+	return h, nil
+}
+
+// errAbandoned says that a lease runs out, since the handle of a holder was dropped.
+var errAbandoned = errors.New("the handle of its holder was dropped")
+
+// admits says whether the lease can have another holder now, and numbers its grant. Under
+// mu.
+func (l *Lease) admits(now clock.Instant) bool {
+	// A holder that begins needs time to work in.
+	if l.end.Sub(now) < (l.terms.TTL-l.terms.Margin)/3 { //safety:admitted-early
+		return false
+	}
+	revision, n := record.TokenRevision(l.Body.Token), record.TokenGrant(l.Body.Token)
+	switch {
+	// Only an acknowledged revision is above all tokens granted on the ones before.
+	case l.last > revision: //safety:token-revision
+		revision, n = l.last, 0
+	case n+1 == record.GrantsPerRevision: //safety:token-full
+		return false
+	default:
+		n++ //safety:token-number
+	}
+	l.Body.Token = record.Token(revision, n)
+	if n == renewAhead {
+		l.renewNow(now)
+	}
+	return true
+}
+
+// show has the next renewal show the holder, and that renewal come soon. Under mu.
+func (l *Lease) show(a Admission) {
+	now := l.s.b.Instant()
+	l.Body.Meta = a.Meta
+	r := &l.renewals
+	// The TTL of an Extend ends with its holder.
+	if r.want != l.kept.Terms { //safety:extend-ends
+		r.want = l.kept.Terms
+		l.renewNow(now)
+	}
+	l.renewNow(max(now, r.asked.Add(showEvery)))
+}
+
+// Announce publishes the grant: from here on the holder's events are published. warn is
+// called once after each confirmation, d before the end of the validity; nil: never.
+func (h *Holder) Announce(waited, d time.Duration, warn func()) {
+	l := h.lease
+	l.mu.Lock()
+	h.announced = true
+	if warn != nil && l.holder == h {
+		h.warnBefore, h.onWarn = d, warn
+		l.moved()
+	}
+	l.mu.Unlock()
+	ev := h.event(EventGranted, nil)
+	ev.Waited = waited
+	l.s.Notify(h.parent, ev)
+}
+
+func (h *Holder) event(t EventType, cause error) Event {
+	l := h.lease
+	return Event{Type: t, Kind: l.Kind, Name: l.kept.Name, ID: h.id, Token: h.token, Cause: cause}
+}
+
+// Lease returns the lease that the holder has a part in.
+func (h *Holder) Lease() *Lease { return h.lease }
+
+// Name returns the lock's name.
+func (h *Holder) Name() string { return h.lease.kept.Name }
+
+// ID returns the holder's id: that of the claim for its first holder, with a number for
+// the next ones.
+func (h *Holder) ID() string { return h.id }
+
+// Token returns the fencing token.
+func (h *Holder) Token() uint64 { return h.token }
+
+// Context ends with the holder's part.
+func (h *Holder) Context() context.Context { return h.ctx }
+
+// Status returns the state, what is left of the validity, and the cause of the end. It
+// does no I/O, and it reads the clock itself.
+func (h *Holder) Status() (State, time.Duration, error) {
+	l := h.lease
+	_, left, _ := l.Status()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if h.cause != nil {
+		return h.state, 0, h.cause
+	}
+	return Held, left, nil
+}
+
+// Left returns how much of the validity is left, negative when it has ended.
+func (h *Holder) Left() time.Duration {
+	l := h.lease
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	end := l.end
+	if h.left != 0 {
+		end = h.left
+	}
+	return end.Sub(l.s.b.Instant())
+}
+
+// Extend renews the lease now and waits for the confirmation. ttl 0 keeps the TTL,
+// another TTL ends with the holder's part. When ctx ends first the outcome is unknown and
+// the lease as valid as before, or as the shorter TTL asked for makes it.
+func (h *Holder) Extend(ctx context.Context, ttl time.Duration) error {
+	l := h.lease
+	var t clock.Terms
+	if ttl != 0 {
+		rounded, err := clock.RoundTTL(ttl, l.Body.Fixed)
+		if err != nil {
+			return fmt.Errorf("extend lock %q: %w", l.kept.Name, err)
+		}
+		t = clock.NewTerms(rounded, l.s.Margin)
+	}
+	if _, _, cause := h.Status(); cause != nil {
+		return cause
+	}
+	if ctx.Err() != nil {
+		return fmt.Errorf("extend lock %q: not asked for: %w", l.kept.Name, bucket.EndOf(ctx))
+	}
+	if l.capped { // set once, before the lease was shared
+		return fmt.Errorf("%w: lock %q was taken until a given time and cannot be extended", clock.ErrInvalidTTL, l.kept.Name)
+	}
+	if ttl != 0 {
+		l.mu.Lock()
+		if h.cause == nil {
+			l.renewals.want = t
+		}
+		l.mu.Unlock()
+	}
+	err := l.Confirm(ctx)
+	if _, _, cause := h.Status(); cause != nil { // it left meanwhile
+		return cause
+	}
+	return err
+}
+
+// Leave ends the holder's part in a lease that goes on. The context ends first: the work
+// under it must not meet the next holder. It returns nil when the holder left inside the
+// validity, and otherwise the cause of its end.
+func (h *Holder) Leave() error {
+	l := h.lease
+	l.mu.Lock()
+	var lost ending
+	now := l.s.b.Instant()
+	if l.state == Held && now >= l.end { //safety:leave-judged
+		lost = l.expire()
+	}
+	cause, announced := h.cause, h.announced
+	if cause == nil {
+		h.cause = &EndError{Name: l.kept.Name, Token: h.token, Kind: ErrReleased}
+		h.left, l.holder = now, nil
+	}
+	h.state = Released
+	l.mu.Unlock()
+	lost.finish()
+	if cause != nil {
+		return cause
+	}
+	h.end(announced, EventReleased, h.cause) //safety:leave-context-first
+	return nil
+}
+
+// Release ends the lease with its holder: see [Lease.Release].
+func (h *Holder) Release() error { return h.lease.Release() }
+
+// Abandon has the lease run out: the handle of its holder was dropped. See
+// [Lease.Abandon].
+func (h *Holder) Abandon() { h.lease.Abandon() }
+
+// end publishes the end of the holder's part. The event comes first: the counts contain
+// an end before anybody can see it. Without the mutex.
+func (h *Holder) end(announced bool, event EventType, cause *EndError) {
+	if event != 0 && announced {
+		var why error
+		if event != EventReleased {
+			why = cause
+		}
+		h.lease.s.Notify(h.parent, h.event(event, why))
+	}
+	h.cancel(cause)
+}

@@ -1,0 +1,81 @@
+package history
+
+import (
+	"context"
+	"time"
+
+	"github.com/natslock/locks/internal/bridge"
+	"github.com/natslock/locks/natslock"
+)
+
+// Held is a lock that was granted.
+type Held struct {
+	rec  *Recorder
+	c    *Client
+	lock *natslock.Lock
+	hold *Hold
+}
+
+// Lock is the client's own handle. Unlock and Extend belong to the Held.
+func (h *Held) Lock() *natslock.Lock { return h.lock }
+
+// Unlock releases the lock.
+func (h *Held) Unlock(ctx context.Context) error {
+	op := h.op(Unlock)
+	h.rec.mu.Lock()
+	h.hold.Unlock = op.Call
+	h.rec.mu.Unlock()
+	err := h.lock.Unlock(ctx) // from here on, ValidUntil is when it ended
+	h.rec.end(op, outcomeOf(err), err)
+	h.rec.mu.Lock()
+	defer h.rec.mu.Unlock()
+	h.hold.Until = h.rec.at(h.lock.ValidUntil())
+	h.hold.Unlocked, h.hold.Released = op.Return, err == nil
+	delete(h.rec.open, h)
+	return err
+}
+
+// Drop loses the handle: nobody will unlock it.
+func (h *Held) Drop() { drop(h.lock) }
+
+// drop does what happens to a lock whose handle is dropped. A bubble cannot have the
+// garbage collector do it.
+var drop = bridge.Drop.(func(*natslock.Lock))
+
+// Extend confirms the lock now.
+func (h *Held) Extend(ctx context.Context, ttl time.Duration) error {
+	op := h.op(Extend)
+	err := h.lock.Extend(ctx, ttl)
+	h.rec.end(op, outcomeOf(err), err)
+	h.rec.mu.Lock()
+	defer h.rec.mu.Unlock()
+	h.rec.confirmed(h)
+	return err
+}
+
+func (h *Held) op(do Action) *Op {
+	return h.rec.begin(Op{Client: h.hold.Client, Lock: h.hold.Lock, Shared: h.hold.Shared, Do: do, Token: h.hold.Token, ID: h.hold.ID})
+}
+
+// Use has the resource that the lock guards do something, and says whether it
+// has. It refuses tokens smaller than the largest that it has seen of those
+// who exclude the caller.
+func (h *Held) Use() bool {
+	op := h.op(Use)
+	r := h.rec
+	r.mu.Lock()
+	seen := r.accepted[op.Lock]
+	out := OK
+	if op.Token < seen.exclusive || !op.Shared && op.Token < seen.any {
+		out = Refused
+	} else {
+		seen.any = max(seen.any, op.Token)
+		if !op.Shared {
+			seen.exclusive = max(seen.exclusive, op.Token)
+		}
+		r.accepted[op.Lock] = seen
+	}
+	r.mu.Unlock()
+	r.end(op, out, nil)
+	return out == OK
+}

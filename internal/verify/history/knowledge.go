@@ -1,0 +1,81 @@
+package history
+
+import (
+	"context"
+	"slices"
+
+	"github.com/natslock/locks/internal/record"
+	"github.com/natslock/locks/kvstore"
+)
+
+// mostKnown is how many revisions of a key are kept: a token rests on a late one.
+const mostKnown = 64
+
+// knowledge is the revisions that a client knows of: those of its own writes that were
+// acknowledged, and those that it has read. Under the recorder's mutex.
+type knowledge struct {
+	revisions map[string][]uint64 // by key
+}
+
+// of says whether the client knows of the record that a token rests on.
+func (k *knowledge) of(key string, token uint64) bool {
+	return slices.Contains(k.revisions[key], record.TokenRevision(token))
+}
+
+func (k *knowledge) learn(key string, revision uint64) {
+	list := append(k.revisions[key], revision)
+	if len(list) > mostKnown {
+		list = list[len(list)-mostKnown:]
+	}
+	k.revisions[key] = list
+}
+
+// Over returns a store over that of a client. It records the revisions that the client
+// learns. It has to be over the faults, which lose answers.
+func (r *Recorder) Over(client string, kv kvstore.KV) kvstore.KV {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	k := &knowledge{revisions: map[string][]uint64{}}
+	r.known[client] = k
+	return &overheard{kv, r, k}
+}
+
+// overheard is a store whose answers are recorded.
+type overheard struct {
+	kvstore.KV
+	r *Recorder
+	k *knowledge
+}
+
+func (o *overheard) learn(records ...kvstore.Record) {
+	o.r.mu.Lock()
+	defer o.r.mu.Unlock()
+	for _, rec := range records {
+		o.k.learn(rec.Key, rec.Revision)
+	}
+}
+
+func (o *overheard) Send(w kvstore.Write, done func(kvstore.Answer)) (forget func(), err error) {
+	return o.KV.Send(w, func(a kvstore.Answer) {
+		if a.Err == nil {
+			o.learn(kvstore.Record{Key: w.Key, Revision: a.Revision})
+		}
+		done(a)
+	})
+}
+
+func (o *overheard) Get(ctx context.Context, key string, min uint64) (kvstore.Record, error) {
+	rec, err := o.KV.Get(ctx, key, min)
+	if err == nil {
+		o.learn(rec)
+	}
+	return rec, err
+}
+
+func (o *overheard) List(ctx context.Context, pattern string, min uint64, opts ...kvstore.ListOption) (kvstore.Listing, error) {
+	l, err := o.KV.List(ctx, pattern, min, opts...)
+	if err == nil {
+		o.learn(l.Beside)
+	}
+	return l, err
+}

@@ -1,0 +1,176 @@
+package history
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/internal/record"
+)
+
+// member is a goroutine of a run: when it asks, is granted the lock and unlocks.
+type member struct{ asks, from, until float64 }
+
+// runs has a client hold a mutex for several goroutines, one after the other. The last
+// one releases it.
+func (b *story) runs(client string, revision uint64, members ...member) (list []*lease) {
+	first := members[0]
+	l := b.holds(client, mutex, false, revision, first.from, members[len(members)-1].until)
+	l.take.Call, l.take.Return = b.moment(first.asks), b.moment(first.from)
+	l.hold.Asked, l.hold.From = l.take.Call, l.take.Return
+	l.leave.Call, l.leave.Return = b.moment(first.until), b.moment(first.until)
+	l.hold.Unlock, l.hold.Unlocked = l.leave.Call, l.leave.Return
+	list = append(list, l)
+	for i, m := range members[1:] {
+		take := b.op(client, mutex, Lock, m.asks, m.from, OK)
+		take.Token, take.ID, take.Bounded = record.Token(revision, i+1), fmt.Sprint(l.hold.ID, ".", i+2), true
+		h := &Hold{
+			Client: client, Lock: mutex, ID: take.ID, Token: take.Token, Asked: take.Call, From: take.Return,
+			Until: l.hold.Until, Released: true,
+		}
+		leave := b.op(client, mutex, Unlock, m.until, m.until, OK)
+		h.Unlock, h.Unlocked = leave.Call, leave.Return
+		b.Holds = append(b.Holds, h)
+		list = append(list, &lease{take: take, leave: leave, hold: h, key: l.key})
+	}
+	for i := range b.Stream {
+		if e := &b.Stream[i]; e.ID == l.hold.ID && e.Deleted {
+			e.Token, e.Grants = list[len(list)-1].hold.Token, uint64(len(list))
+		}
+	}
+	return list
+}
+
+// stranger is a run of a, of three goroutines from 1 on, and b, who queues at an instant
+// behind the first one. The last one of a asks later.
+func stranger(b *story, queues, asks, from float64) {
+	b.runs("a", 10, member{1, 1, 2}, member{1, 2, from}, member{asks, from, from + 1})
+	b.queues(b.holds("b", mutex, false, 30, from+1, from+2).take, 11, queues, from+1)
+}
+
+// TestRunCheck judges what clients grant by themselves.
+func TestRunCheck(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		want []int
+		tell func(b *story)
+	}{
+		{"one after the other", nil, func(b *story) {
+			b.runs("a", 10, member{0, 0, 1}, member{0, 1, 2}, member{0.5, 2.5, 3})
+			b.holds("b", mutex, false, 20, 3, 4)
+		}},
+		{"two inside", []int{1, 4}, func(b *story) {
+			b.runs("a", 10, member{0, 0, 2}, member{0, 1, 3})
+		}},
+		{"the next client too early", []int{1, 4}, func(b *story) {
+			b.runs("a", 10, member{0, 0, 1}, member{0, 1, 3})
+			b.holds("b", mutex, false, 20, 2, 3)
+		}},
+		{"a token twice", []int{2, 4}, func(b *story) {
+			b.runs("a", 10, member{0, 0, 1}, member{0, 1, 2})[1].hold.Token--
+		}},
+		{"tokens against the order", []int{2, 4}, func(b *story) {
+			l := b.runs("a", 10, member{0, 0, 1}, member{0, 1, 2}, member{0, 2, 3})
+			l[1].hold.Token, l[2].hold.Token = l[2].hold.Token, l[1].hold.Token
+		}},
+		{"more grants than a revision has", []int{2}, func(b *story) {
+			b.runs("a", 10, member{0, 0, 1}, member{0, 1, 2})[1].hold.Token += record.GrantsPerRevision
+		}},
+		{"a token of a renewal", nil, func(b *story) {
+			l := b.runs("a", 10, member{0, 0, 1}, member{0, 1, 2})
+			b.put(mutex, l[0].hold.ID, 12, 0.5).Token = l[0].hold.Token
+			l[1].hold.Token = record.Token(12, 0)
+			b.Stream[1].Token = l[1].hold.Token
+		}},
+		{"a token of a later renewal", []int{2}, func(b *story) {
+			l := b.runs("a", 10, member{0, 0, 1}, member{0, 1, 2})
+			b.put(mutex, l[0].hold.ID, 12, 1.5).Token = l[0].hold.Token
+			l[1].hold.Token = record.Token(12, 0)
+		}},
+		{"a token of a renewal without an answer", []int{2}, func(b *story) {
+			b.runs("a", 10, member{0, 0, 1}, member{0, 1, 2})[1].hold.Unknown = true
+		}},
+		{"a record of another token", []int{2}, func(b *story) {
+			l := b.runs("a", 10, member{0, 0, 1}, member{0, 1, 2})
+			b.put(mutex, l[0].hold.ID, 12, 0.5).Token = l[1].hold.Token
+		}},
+		{"a record of too many grants", []int{2}, func(b *story) {
+			l := b.runs("a", 10, member{0, 0, 1}, member{0, 1, 2})
+			e := b.put(mutex, l[0].hold.ID, 12, 0.5)
+			e.Token, e.Grants = l[0].hold.Token, 2
+		}},
+		{"a tombstone of too few grants", []int{2}, func(b *story) {
+			b.runs("a", 10, member{0, 0, 1}, member{0, 1, 2})
+			b.Stream[1].Grants = 0
+		}},
+		{"ended by the handle of another", []int{1}, func(b *story) {
+			h := b.runs("a", 10, member{0, 0, 1}, member{0, 1, 2})[1].hold
+			h.Ended, h.Left = b.moment(1.5), true
+		}},
+		{"refused between two holders", nil, func(b *story) {
+			b.runs("a", 10, member{0, 0, 1}, member{0, 2, 3})
+			b.op("b", mutex, Try, 1.4, 1.5, Refused).Token = tokenOf(10)
+		}},
+		{"refused by the holder before", nil, func(b *story) {
+			b.runs("a", 10, member{0, 0, 1}, member{0, 1, 3})
+			b.op("b", mutex, Try, 2, 2.1, Refused).Token = tokenOf(10)
+		}},
+		{"refused by a run that was over", []int{4}, func(b *story) {
+			b.runs("a", 10, member{0, 0, 1}, member{0, 1, 2})
+			b.op("b", mutex, Try, 2.4, 2.5, Refused).Token = record.Token(10, 1)
+		}},
+		{"a resource that a member has used", nil, func(b *story) {
+			l := b.runs("a", 10, member{0, 0, 1}, member{0, 1, 2})
+			b.uses(l[1], 1.5, OK)
+			b.uses(l[0], 1.7, Refused)
+		}},
+		{"called before a stranger queued", nil, func(b *story) { stranger(b, 2, 1.5, 5) }},
+		{"called before a stranger could be known", nil, func(b *story) { stranger(b, 2, 3.2, 5) }},
+		{"called after a stranger had queued", []int{5}, func(b *story) { stranger(b, 2, 4, 5) }},
+		{"called after the forged end of a place", nil, func(b *story) {
+			stranger(b, 2, 4, 5)
+			b.Disturbances = append(b.Disturbances, Disturbance{Client: "a", What: PlaceForged, From: sec(3), Until: sec(3)})
+		}},
+		{"called in the turn", nil, func(b *story) {
+			b.Turn = sec(4.5)
+			stranger(b, 2, 4, 5)
+		}},
+		{"called in the turn, served after it", []int{5}, func(b *story) {
+			b.Turn = sec(3.5)
+			stranger(b, 2, 4, 5)
+		}},
+		{"past a stranger that had given up", nil, func(b *story) {
+			stranger(b, 2, 4, 5)
+			op := b.Ops[len(b.Ops)-2] // its place is deleted late
+			op.Outcome, op.Return = GaveUp, b.moment(4.5)
+			b.Holds = slices.DeleteFunc(b.Holds, func(h *Hold) bool { return h.ID == op.ID })
+			b.Ops = slices.DeleteFunc(b.Ops, func(o *Op) bool { return o.Client == "b" && o.Do == Unlock })
+		}},
+		{"granted in the order of the calls", nil, func(b *story) {
+			b.Calm, b.Notice = true, sec(0.5)
+			stranger(b, 2, 2.3, 5)
+		}},
+		{"granted against the order of the calls", []int{5}, func(b *story) {
+			b.Calm, b.Notice = true, sec(0.5)
+			stranger(b, 2, 3, 5)
+		}},
+		{"granted in the turn against the order of the calls", nil, func(b *story) {
+			b.Calm, b.Notice, b.Turn = true, sec(0.5), sec(4.5)
+			stranger(b, 2, 3, 5)
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			b := &story{}
+			c.tell(b)
+			var got []int
+			found := Check(b.history(), Options{})
+			for _, v := range found {
+				got = append(got, v.Check)
+			}
+			slices.Sort(got)
+			require.Equal(t, c.want, slices.Compact(got), "%v", found)
+		})
+	}
+}

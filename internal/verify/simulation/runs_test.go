@@ -1,0 +1,192 @@
+package simulation_test
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/natslock/locks/internal/verify/history"
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/testutil"
+)
+
+// TestSimRuns has several goroutines of each client contend for a few mutexes, one right
+// after the other. Half of the plans have no faults.
+func TestSimRuns(t *testing.T) {
+	hours := cmp.Or(*simHours, 1)
+	total := map[string]int{}
+	first := firstSeed()
+	for seed := first; seed < first+uint64(*simSeeds); seed++ {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			p := crowdOf(seed, hours)
+			h := simulate(t, p, "TestSimRuns")
+			history.Verify(t, h, history.Options{Least: map[string]int{"grants": p.rounds, "local grants": p.rounds / 10}})
+			for what, n := range h.Counts() {
+				total[what] += n
+			}
+		})
+	}
+	t.Logf("seeds %d to %d: %v", first, first+uint64(*simSeeds)-1, total)
+}
+
+// TestSimRunsBrief has a few small plans that together go through all that runs do.
+func TestSimRunsBrief(t *testing.T) {
+	const us = time.Microsecond
+	base := plan{
+		hours: 1, clients: 3, crowd: 4, rounds: 100, mutexes: 1, ttl: 2 * time.Second, watchAfter: time.Second,
+		turn: natslock.DefaultTurn, lag: 250 * us, hold: 300 * us, think: us,
+	}
+	for name, change := range map[string]func(p *plan){
+		"in turns": func(p *plan) {},
+		"in order": func(p *plan) { p.turn = 0 },
+		"many grants": func(p *plan) {
+			p.rounds, p.crowd, p.clients, p.think = 200, 8, 2, 1
+			p.turn, p.lag, p.hold = 20*time.Millisecond, 2*time.Millisecond, 2*us
+		},
+		"unheard": func(p *plan) {
+			p.hold, p.rates.DropEvent, p.blind = 30*time.Millisecond, 0.9, 0.8
+		},
+		"disturbed": func(p *plan) {
+			p.hold, p.meddles, p.outages, p.closes = 5*time.Millisecond, time.Second, 10*time.Second, 5*time.Second
+			p.rates = testutil.Rates{Drop: 0.01, LoseAnswer: 0.02, DelayAnswer: 0.02, MaxDelay: 300 * time.Millisecond, DropEvent: 0.05}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := base
+			p.seed = firstSeed()
+			change(&p)
+			p.calm = p.rates == testutil.Rates{}
+			history.Verify(t, simulate(t, p, "TestSimRunsBrief"), history.Options{Least: map[string]int{"grants": 300, "local grants": 50}})
+		})
+	}
+}
+
+// crowdOf makes a plan of a seed. Its hours bound it. Mostly its rounds end it before.
+func crowdOf(seed uint64, hours float64) plan {
+	rng := rand.New(rand.NewPCG(seed, 5))
+	pick := func(ds ...time.Duration) time.Duration { return ds[rng.IntN(len(ds))] }
+	p := plan{
+		seed: seed, hours: hours,
+		clients: 2 + rng.IntN(3), mutexes: 1 + rng.IntN(2),
+		ttl: pick(2*time.Second, 5*time.Second), watchAfter: pick(0, time.Second, -1),
+		crowd: 2 + rng.IntN(6), rounds: 300,
+		turn: pick(0, natslock.DefaultTurn, natslock.DefaultTurn, 20*time.Millisecond),
+		lag:  pick(100*time.Microsecond, 250*time.Microsecond, 2*time.Millisecond),
+		hold: pick(time.Microsecond, 300*time.Microsecond, 5*time.Millisecond), think: pick(time.Microsecond, 3*time.Millisecond, 60*time.Millisecond),
+	}
+	if seed%2 == 0 {
+		p.calm = true
+		return p
+	}
+	p.outages, p.meddles, p.forge = pick(0, 20*time.Second, 90*time.Second), pick(5*time.Second, 30*time.Second), pick(0, 10*time.Second)
+	p.crashes, p.closes = pick(0, 0, time.Minute), pick(0, 20*time.Second)
+	bad := rng.Float64()
+	p.rates = testutil.Rates{
+		Drop: 0.01 * bad, LoseAnswer: 0.02 * bad, Delay: 0.02 * bad, DelayAnswer: 0.02 * bad, Refuse: 0.01 * bad, NotSent: 0.01 * bad,
+		MaxDelay: pick(3*time.Millisecond, 300*time.Millisecond, 5*time.Second), DropEvent: 0.1 * float64(rng.IntN(2)),
+	}
+	return p
+}
+
+// notice is how long it may take until a client knows of the place of another one.
+// Without faults the notification takes a way. The client's own write, which others of
+// its goroutines may join, takes one more until it is answered. Where notifications are
+// lost, a list of the last second shows the place.
+func (p plan) notice() time.Duration {
+	if p.calm {
+		return 2*p.lag + time.Microsecond
+	}
+	return time.Second + 4*p.lag + 10*time.Millisecond
+}
+
+// press takes a lock among many, and does what a holder may do.
+func (m *sim) press(rng *rand.Rand, c *client) {
+	if rng.IntN(3) > 0 {
+		time.Sleep(rand2(rng, m.think))
+	}
+	w := history.Want{Kind: natslock.KindMutex, Name: fmt.Sprint("m", rng.IntN(m.mutexes))}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	var opts []natslock.LockOption
+	bounded := false
+	switch n := rng.IntN(40); {
+	case n == 0:
+		w.Try = true
+	case n < 6:
+		time.AfterFunc(rand2(rng, 20*(m.hold+m.lag)), cancel)
+		bounded = true
+	case n == 6 && !m.calm:
+		opts = append(opts, natslock.TTL(2*m.ttl))
+	case n == 7 && !m.calm:
+		opts = append(opts, natslock.NoRenew())
+	case n == 8 && !m.calm:
+		opts = append(opts, natslock.Until(time.Now().Add(m.ttl)))
+	}
+	who, _, _ := c.now()
+	h, err := who.Acquire(ctx, w, opts...)
+	if err != nil {
+		ok := errors.Is(err, natslock.ErrTimeout) && bounded || w.Try && errors.Is(err, natslock.ErrLocked) ||
+			!m.calm && (errors.Is(err, natslock.ErrClosed) || errors.Is(err, natslock.ErrUnavailable) && w.Try) ||
+			len(opts) > 0 && (errors.Is(err, natslock.ErrInvalidTTL) || errors.Is(err, natslock.ErrTimeout))
+		assert.True(m.t, ok, "%v: %v", w, err)
+		if errors.Is(err, natslock.ErrClosed) {
+			time.Sleep(100 * time.Millisecond) // another client takes its place
+		}
+		return
+	}
+	h.Use()
+	if rng.IntN(3) > 0 {
+		time.Sleep(rand2(rng, m.hold))
+		h.Use()
+	}
+	switch n := rng.IntN(200); {
+	case n < 4:
+		_ = h.Extend(context.Background(), 0)
+	case n < 6 && !m.calm:
+		_ = h.Extend(context.Background(), m.ttl+time.Second)
+	case n < 8 && !m.calm:
+		time.Sleep(rand2(rng, 2*m.ttl)) // others wait, and the lease is renewed
+	case n == 8 && !m.calm:
+		h.Drop()
+		return
+	}
+	h.Use()
+	if err = h.Unlock(context.Background()); err != nil && !errors.Is(err, natslock.ErrLost) && !errors.Is(err, natslock.ErrEnded) && !errors.Is(err, natslock.ErrClosed) {
+		assert.ErrorIs(m.t, err, natslock.ErrUnavailable)
+	}
+	if rng.IntN(10) == 0 {
+		time.Sleep(rand2(rng, m.hold))
+		assert.Equal(m.t, err, h.Lock().Unlock(context.Background()), "the same again")
+		assert.Error(m.t, h.Lock().Extend(context.Background(), 0), "it has ended")
+	}
+}
+
+// reopen closes a client, whatever it holds and waits for, and lets another one take its
+// place.
+func (m *sim) reopen(c *client, i int) {
+	c.cuts <- struct{}{}
+	defer func() { <-c.cuts }()
+	_, was, f := c.now()
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
+	defer cancel()
+	_ = was.Close(ctx)
+	m.rec.Count("close", 1)
+	m.count(f)
+	for m.connect(c, i) != nil {
+		time.Sleep(100 * time.Millisecond) // its link was cut a moment ago
+	}
+	m.disturb(c, i, true)
+}
+
+// count adds what a client's faults have done with its notifications.
+func (m *sim) count(f *testutil.Faults) {
+	n := f.Counts()
+	m.rec.Count("notification dropped", n.EventsDropped)
+	m.rec.Count("notification forged", n.EventsForged)
+}

@@ -1,0 +1,48 @@
+package natslock_test
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/testutil"
+)
+
+// A waiter gives up in the moment in which its client hands the lock to it. The holder
+// before it has released the lock. The waiter after it has the lock, and a break ends its
+// context.
+func TestGivingUpAtHandOver(t *testing.T) {
+	s := testutil.RunServer(t)
+	c, operator := join(t, s, natslock.WithTurn(time.Second)), join(t, s)
+	const rounds = 1000
+	gaveUp := 0
+	for range rounds {
+		holder := mustLock(t, c.Client, "l")
+		leaves, last := c.await(t, "l"), c.await(t, "l")
+		var both sync.WaitGroup
+		both.Go(func() { leaves.cancel(nil) })
+		both.Go(func() { assert.NoError(t, holder.Unlock(context.Background())) })
+		if <-leaves.done; leaves.err == nil {
+			mustUnlock(t, leaves.lock)
+		} else {
+			require.ErrorIs(t, leaves.err, natslock.ErrTimeout)
+			gaveUp++
+		}
+		l := last.granted(t)
+		both.Wait()
+		require.False(t, t.Failed())
+		require.ErrorIs(t, holder.Err(), natslock.ErrReleased)
+		claim, _, _ := strings.Cut(l.ID(), ".")
+		require.NoError(t, operator.Break(t.Context(), natslock.BreakRequest{Kind: natslock.KindMutex, Name: "l", ID: claim}))
+		require.ErrorIs(t, l.Extend(t.Context(), 0), natslock.ErrBroken)
+		receive(t, l.Done(), "the end of the context")
+		require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrBroken)
+	}
+	t.Logf("%d of %d gave up", gaveUp, rounds)
+}

@@ -1,0 +1,306 @@
+package natslock_test
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/testutil"
+)
+
+// A handle that is dropped in the middle of a run lets the lease run out. The members
+// behind it queue at once, and are in as soon as the record has gone. This is in real
+// time, since cleanups run outside of a bubble.
+func TestRunDroppedHandle(t *testing.T) {
+	s := testutil.RunServer(t)
+	const ttl = 2 * time.Second
+	var log journal
+	join(t, s) // it makes the bucket, which is warned of
+	c := join(t, s, log.option())
+	holder := mustLock(t, c.Client, "l", natslock.TTL(ttl))
+	time.Sleep(10 * time.Millisecond) // longer than a turn
+	first := c.await(t, "l", natslock.TTL(ttl))
+	eventually(t, "it has a place", func() bool { return len(inspect(t, c.Client, "l").Queue) == 1 })
+	second, third := c.await(t, "l", natslock.TTL(ttl)), c.await(t, "l", natslock.TTL(ttl))
+	mustUnlock(t, holder)
+	token := first.granted(t).Token()
+	first.lock = nil
+	eventually(t, "it is noticed", func() bool {
+		runtime.GC()
+		return log.String() != ""
+	})
+	dropped := time.Now()
+	eventually(t, "the others queue", func() bool { return len(inspect(t, c.Client, "l").Queue) > 0 })
+	require.Less(t, time.Since(dropped), ttl/2, "at once")
+	next := second.granted(t)
+	require.Less(t, second.at.Sub(dropped), ttl+time.Second)
+	require.Greater(t, next.Token(), token)
+	mustUnlock(t, next)
+	mustUnlock(t, third.granted(t))
+}
+
+// The TTL of an Extend ends with its member: the next one has that of the run.
+func TestRunExtend(t *testing.T) {
+	for _, ttl := range []time.Duration{5 * time.Second, time.Minute} {
+		t.Run(ttl.String(), func(t *testing.T) {
+			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+				const own = 15 * time.Second
+				c := join(t, s)
+				r := newRaw(t, s.Connect())
+				stored := func() string { return r.get("lock.l").Header.Get("Nats-TTL") }
+				holder, waits := siblings(t, c, 2)
+				mustUnlock(t, holder)
+				l := waits[0].granted(t)
+				require.NoError(t, l.Extend(t.Context(), ttl))
+				require.Equal(t, fmt.Sprintf("%.0fs", ttl.Seconds()), stored())
+				time.Sleep(time.Minute)
+				wantHeld(t, l)
+				mustUnlock(t, l)
+				l = waits[1].granted(t)
+				time.Sleep(200 * time.Millisecond)
+				require.Equal(t, "15s", stored())
+				require.LessOrEqual(t, l.Remaining(), own)
+				require.Greater(t, l.Remaining(), own/2)
+				time.Sleep(time.Minute)
+				wantHeld(t, l)
+				require.Equal(t, "15s", stored())
+				mustUnlock(t, l)
+			})
+		})
+	}
+}
+
+// insideOf returns the first member of a run of three, inside, with two behind it and
+// a stranger behind all of them.
+func insideOf(t *testing.T, c, other *member) (l *natslock.Lock, waits []*waiting, stranger *waiting) {
+	t.Helper()
+	holder, waits := siblings(t, c, 3)
+	stranger = other.follow(t)
+	mustUnlock(t, holder)
+	l = waits[0].granted(t)
+	time.Sleep(2 * time.Second) // the client watches the lock by now
+	return l, waits[1:], stranger
+}
+
+// A break ends the part of the member inside. The members behind it queue again, at the
+// back.
+func TestRunBroken(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c, other := join(t, s), join(t, s)
+		l, waits, stranger := insideOf(t, c, other)
+		mustUnlock(t, l)                                                  // so that the one inside is not the first of the lease
+		l, waits = waits[0].granted(t), []*waiting{c.follow(t), waits[1]} // in the order of their places
+		shown := inspect(t, other.Client, "l").Holder
+		require.NotEmpty(t, shown.ID)
+		require.NoError(t, other.Break(t.Context(), natslock.BreakRequest{Name: "l", ID: shown.ID, Reason: "test"}))
+		broken := time.Now()
+		receive(t, l.Done(), "the end of the holder's part")
+		require.Less(t, time.Since(broken), 100*time.Millisecond)
+		require.ErrorIs(t, l.Err(), natslock.ErrBroken)
+		require.ErrorIs(t, context.Cause(l.Context()), natslock.ErrBroken)
+		time.Sleep(5 * time.Second)
+		for _, w := range append(waits, stranger) {
+			require.False(t, w.over(), "the broken holder is still inside")
+		}
+		require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrBroken)
+		begun := time.Now()
+		unlockAll(t, stranger.granted(t), waits...)
+		require.Less(t, time.Since(begun), time.Second)
+		require.EqualValues(t, 1, c.Stats().Broken)
+		time.Sleep(2 * time.Second)
+		wantNothing(t, s)
+	})
+}
+
+// A break between two members is of nobody inside: the broken record is deleted, and
+// keeps nobody out.
+func TestRunBrokenBetween(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c, f := joinFaulty(t, s)
+		other := join(t, s)
+		l, waits, stranger := insideOf(t, c, other)
+		shortOfTime(t, f, l, 15*time.Second)
+		id := inspect(t, other.Client, "l").Holder.ID
+		mustUnlock(t, l)
+		synctest.Wait()
+		require.False(t, waits[0].over(), "it waits for a renewal")
+		f.OnSend(nil)
+		require.NoError(t, other.Break(t.Context(), natslock.BreakRequest{Name: "l", ID: id, Reason: "test"}))
+		begun := time.Now()
+		unlockAll(t, stranger.granted(t), waits...)
+		require.Less(t, time.Since(begun), time.Second)
+		time.Sleep(2 * time.Second)
+		wantNothing(t, s)
+	})
+}
+
+// The end of the validity ends the part of the member inside. The members behind it queue
+// again.
+func TestRunLost(t *testing.T) {
+	for _, how := range []string{"cut off", "record deleted"} {
+		t.Run(how, func(t *testing.T) {
+			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+				c, other := join(t, s), join(t, s)
+				l, waits, stranger := insideOf(t, c, other)
+				begun := time.Now()
+				if how == "cut off" {
+					c.link.Blackhole(true)
+					<-l.Done()
+					require.LessOrEqual(t, time.Since(begun), 15*time.Second)
+					next := stranger.granted(t)
+					require.Less(t, time.Since(begun), 17*time.Second)
+					require.False(t, waits[0].over())
+					c.link.Heal()
+					time.Sleep(10 * time.Second)
+					wantLost(t, l, natslock.ErrLost)
+					unlockAll(t, next, waits...)
+				} else {
+					newRaw(t, s.Connect()).remove("lock.l")
+					<-l.Done()
+					require.LessOrEqual(t, time.Since(begun), time.Second)
+					wantLost(t, l, natslock.ErrLost)
+					unlockAll(t, stranger.granted(t), waits...)
+				}
+				require.EqualValues(t, 1, c.Stats().Lost)
+				time.Sleep(20 * time.Second)
+				wantNothing(t, s)
+			})
+		})
+	}
+}
+
+// When a client crashes with a run, others are in after the TTL of its record, and of its
+// places.
+func TestRunCrash(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c, other := join(t, s), join(t, s)
+		l, waits, stranger := insideOf(t, c, other)
+		last := other.follow(t)
+		c.link.Cut()
+		crashed := time.Now()
+		next := stranger.granted(t)
+		require.Less(t, time.Since(crashed), 17*time.Second)
+		require.Greater(t, next.Token(), l.Token())
+		require.Error(t, l.Err(), "it ended before")
+		mustUnlock(t, next)
+		mustUnlock(t, last.granted(t))
+		require.Less(t, time.Since(crashed), 18*time.Second)
+		for _, w := range waits {
+			require.False(t, w.over())
+			w.cancel(nil)
+			require.ErrorIs(t, w.failed(t), natslock.ErrTimeout)
+		}
+		time.Sleep(20 * time.Second)
+		wantNothing(t, s)
+	})
+}
+
+// Close ends the members that wait. The one inside keeps its lock until it unlocks, or
+// until Close does not wait any longer.
+func TestRunClose(t *testing.T) {
+	for _, patient := range []bool{true, false} {
+		testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+			c, other := join(t, s), join(t, s)
+			l, waits, stranger := insideOf(t, c, other)
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			defer cancel()
+			begun := time.Now()
+			closed := make(chan error, 1)
+			go func() { closed <- c.Close(ctx) }()
+			for _, w := range waits {
+				require.ErrorIs(t, w.failed(t), natslock.ErrClosed)
+			}
+			require.Less(t, time.Since(begun), 100*time.Millisecond)
+			time.Sleep(5 * time.Second)
+			wantHeld(t, l)
+			require.False(t, stranger.over())
+			if patient {
+				mustUnlock(t, l)
+				require.NoError(t, receive(t, closed, "the end of Close"))
+				require.Less(t, time.Since(begun), 6*time.Second)
+				begun = time.Now()
+				mustUnlock(t, stranger.granted(t))
+				require.Less(t, time.Since(begun), time.Second)
+			} else {
+				require.Error(t, receive(t, closed, "the end of Close"))
+				require.Equal(t, 10*time.Second, time.Since(begun))
+				require.ErrorIs(t, l.Err(), natslock.ErrClosed)
+				require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrClosed)
+				mustUnlock(t, stranger.granted(t))
+			}
+			time.Sleep(2 * time.Second)
+			wantNothing(t, s)
+		})
+	}
+}
+
+// Close ends a member that has the lease and waits for a renewal.
+func TestRunCloseEndsTheWaitForARenewal(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c, f := joinFaulty(t, s)
+		holder, waits := siblings(t, c, 2)
+		mustUnlock(t, holder)
+		l := waits[0].granted(t)
+		shortOfTime(t, f, l, 15*time.Second)
+		mustUnlock(t, l)
+		synctest.Wait()
+		require.False(t, waits[1].over())
+		begun := time.Now()
+		require.NoError(t, c.Close(t.Context()))
+		require.ErrorIs(t, waits[1].failed(t), natslock.ErrClosed)
+		require.Less(t, time.Since(begun), 100*time.Millisecond)
+		time.Sleep(2 * time.Second)
+		wantNothing(t, s)
+	})
+}
+
+// A handle ends its own part of the lease. Its context ends before the next member is
+// served. Later calls of the handle do not touch that member.
+func TestRunHandleEndsItsOwnPart(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c := join(t, s)
+		holder, waits := siblings(t, c, 3)
+		mustUnlock(t, holder)
+		first := waits[0].granted(t)
+		mustUnlock(t, first)
+		second := waits[1].granted(t)
+		require.Error(t, first.Context().Err())
+		require.ErrorIs(t, context.Cause(first.Context()), natslock.ErrReleased)
+		require.ErrorIs(t, first.Err(), natslock.ErrReleased)
+		require.Equal(t, natslock.Released, first.State())
+		require.Zero(t, first.Remaining())
+		mustUnlock(t, first) // again
+		require.ErrorIs(t, first.Extend(t.Context(), time.Minute), natslock.ErrReleased)
+		synctest.Wait()
+		wantHeld(t, second)
+		require.False(t, waits[2].over())
+		require.NotEqual(t, first.ID(), second.ID())
+		unlockAll(t, second, waits[2])
+		wantNothing(t, s)
+	})
+}
+
+// A member that leaves when the validity is over has lost the lock, also if the client has
+// not noticed the end.
+func TestRunLeftTooLate(t *testing.T) {
+	for range 15 { // which timer is first is chance
+		testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+			c, f := joinFaulty(t, s)
+			holder, waits := siblings(t, c, 2)
+			noRenewals(f)
+			mustUnlock(t, holder)
+			l := waits[0].granted(t)
+			synctest.Wait()
+			time.Sleep(l.Remaining())
+			require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrLost)
+			f.OnSend(nil)
+			mustUnlock(t, waits[1].granted(t))
+		})
+	}
+}

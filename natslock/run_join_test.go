@@ -1,0 +1,232 @@
+package natslock_test
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/testutil"
+)
+
+// Goroutines that ask in the middle of the first write of a run join it: one claim and
+// one record, or one place, serve all of them.
+func TestRunJoinedInTheFirstWrite(t *testing.T) {
+	for _, refused := range []bool{false, true} {
+		t.Run(fmt.Sprintf("refused %v", refused), func(t *testing.T) {
+			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+				c, f := joinFaulty(t, s)
+				var holder *natslock.Lock
+				if refused {
+					holder = quietHolder(t, s)
+				}
+				taps := newTap(t, s.Connect(), ">")
+				f.OnSend(func(n int, _ kvstore.Write) testutil.Fate {
+					if n == 1 {
+						return testutil.DelayAnswer(300 * time.Millisecond)
+					}
+					return testutil.Pass
+				})
+				waits := []*waiting{c.begin(t, "l")}
+				synctest.Wait()
+				time.Sleep(100 * time.Millisecond)
+				for range 3 {
+					waits = append(waits, c.follow(t))
+				}
+				time.Sleep(300 * time.Millisecond)
+				if refused {
+					require.Len(t, inspect(t, c.Client, "l").Queue, 1)
+				} else {
+					require.Empty(t, inspect(t, c.Client, "l").Queue)
+					holder = waits[0].granted(t)
+					waits = waits[1:]
+				}
+				unlockAll(t, holder, waits...)
+				stages := taps.stages(t, c.nc)
+				require.Equal(t, 1, stages["lock take"])
+				require.Equal(t, map[bool]int{false: 0, true: 1}[refused], stages["wait take"])
+				wantNothing(t, s)
+			})
+		})
+	}
+}
+
+// A goroutine whose lease differs from that of the others has a run of its own, which
+// nobody joins. The order stays.
+func TestRunOfOnesOwn(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c := join(t, s)
+		holder, waits := siblings(t, c, 1)
+		ttls := []string{"15s"}
+		begin := func(places int, ttl string, opts ...natslock.LockOption) {
+			t.Helper()
+			waits, ttls = append(waits, c.follow(t, opts...)), append(ttls, ttl)
+			require.Len(t, inspect(t, c.Client, "l").Queue, places)
+		}
+		begin(1, "15s")
+		begin(2, "20s", natslock.TTL(20*time.Second))
+		begin(2, "20s", natslock.TTL(20*time.Second)) // joins
+		begin(3, "20s", natslock.TTL(20*time.Second), natslock.NoRenew())
+		begin(4, "20s", natslock.TTL(20*time.Second)) // does not join that
+		begin(5, "15s")
+		begin(6, "", natslock.Until(time.Now().Add(time.Minute)))
+		begin(7, "", natslock.Until(time.Now().Add(time.Minute)))
+		begin(8, "15s")
+		begin(8, "15s")
+		r := newRaw(t, s.Connect())
+		l := holder
+		for i, w := range waits {
+			mustUnlock(t, l)
+			l = w.granted(t)
+			synctest.Wait()
+			for _, later := range waits[i+1:] {
+				require.False(t, later.over())
+			}
+			if ttls[i] != "" {
+				require.Equal(t, ttls[i], r.get("lock.l").Header.Get("Nats-TTL"), "grant %d", i)
+			}
+		}
+		mustUnlock(t, l)
+		time.Sleep(2 * time.Second)
+		wantNothing(t, s)
+	})
+}
+
+// farAway makes each write of a client, and each list, take as long as a round trip.
+func farAway(f *testutil.Faults, trip time.Duration) {
+	f.OnSend(func(int, kvstore.Write) testutil.Fate { return testutil.DelayAnswer(trip) })
+	f.FailReads(func(testutil.ReadOp, string) error {
+		time.Sleep(trip)
+		return nil
+	})
+}
+
+// A thousand goroutines of a client have at most two places behind another client, and
+// cost it no more messages than ten.
+func TestRunOfAThousand(t *testing.T) {
+	for _, every := range []time.Duration{0, 20 * time.Microsecond, 3 * time.Millisecond} {
+		t.Run(fmt.Sprint("every ", every), func(t *testing.T) {
+			sent := map[int]uint64{}
+			for _, n := range []int{10, 1000} {
+				testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+					c, f := joinFaulty(t, s)
+					farAway(f, time.Millisecond)
+					holder := quietHolder(t, s)
+					out := c.nc.Stats().OutMsgs
+					var wg sync.WaitGroup
+					for range n {
+						wg.Go(func() {
+							if l, err := c.Lock(t.Context(), "l"); assert.NoError(t, err) {
+								assert.NoError(t, l.Unlock(t.Context()))
+							}
+						})
+						if every > 0 {
+							time.Sleep(every)
+						}
+					}
+					time.Sleep(time.Second)
+					require.LessOrEqual(t, len(inspect(t, join(t, s).Client, "l").Queue), 2)
+					require.Equal(t, n, c.Stats().Waiting)
+					mustUnlock(t, holder)
+					wg.Wait()
+					sent[n] = c.nc.Stats().OutMsgs - out
+					time.Sleep(2 * time.Second)
+					wantNothing(t, s)
+				})
+			}
+			t.Log("messages:", sent)
+			require.LessOrEqual(t, sent[1000], sent[10]+1000/32+8)
+		})
+	}
+}
+
+// A member that gives up says how many goroutines were before it, and whose the lock is.
+func TestRunPosition(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c, other := join(t, s, natslock.WithOwner("ours")), join(t, s, natslock.WithOwner("theirs"))
+		gaveUp := func(w *waiting) *natslock.TimeoutError {
+			t.Helper()
+			w.cancel(nil)
+			var e *natslock.TimeoutError
+			require.ErrorAs(t, w.failed(t), &e)
+			require.NotNil(t, e.Holder)
+			synctest.Wait()
+			return e
+		}
+		holder, waits := siblings(t, c, 4)
+		e := gaveUp(waits[3])
+		require.Equal(t, 4, e.Position)
+		require.Equal(t, "ours", e.Holder.Owner)
+		require.Equal(t, holder.Token(), e.Holder.Token)
+
+		mustUnlock(t, holder)
+		inside := waits[0].granted(t)
+		e = gaveUp(waits[2])
+		require.Equal(t, 2, e.Position)
+		require.Equal(t, "ours", e.Holder.Owner)
+		require.Equal(t, inside.Token(), e.Holder.Token)
+
+		// Behind other goroutines, which are one place.
+		waits = append(waits[1:2], c.follow(t), c.follow(t))
+		mustUnlock(t, inside)
+		inside = waits[0].granted(t)
+		behind := other.follow(t)
+		e = gaveUp(behind)
+		require.Equal(t, 1, e.Position, "those that are served before it wait for no place")
+		require.Equal(t, "ours", e.Holder.Owner)
+		unlockAll(t, inside, waits[1:]...)
+
+		holder = mustLock(t, other.Client, "l")
+		waits = []*waiting{c.follow(t), c.follow(t), c.follow(t), c.follow(t)}
+		time.Sleep(20 * time.Second) // the place's renewal says how many wait there
+		last := other.follow(t)
+		require.Equal(t, 5, gaveUp(last).Position)
+		e = gaveUp(waits[3])
+		require.Equal(t, 4, e.Position)
+		require.Equal(t, "theirs", e.Holder.Owner)
+		require.Equal(t, 1, gaveUp(waits[0]).Position)
+		unlockAll(t, holder, waits[1], waits[2])
+		wantNothing(t, s)
+	})
+}
+
+// Stats and events count goroutines and grants.
+func TestRunStats(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c := join(t, s)
+		holder, waits := siblings(t, c, 5)
+		require.Equal(t, 5, c.Stats().Waiting)
+		require.Equal(t, 1, c.Stats().Held)
+		waits[4].cancel(nil)
+		waits[4].failed(t)
+		require.Equal(t, 4, c.Stats().Waiting)
+		mustUnlock(t, holder)
+		l := waits[0].granted(t)
+		synctest.Wait()
+		require.Equal(t, 3, c.Stats().Waiting)
+		require.Equal(t, 1, c.Stats().Held)
+		locks := unlockAll(t, l, waits[1:4]...)
+		synctest.Wait()
+		st := c.Stats()
+		require.EqualValues(t, 5, st.Granted)
+		require.EqualValues(t, 5, st.Released)
+		require.EqualValues(t, 1, st.GaveUp)
+		require.Zero(t, st.Waiting)
+		require.Zero(t, st.Held)
+		require.Zero(t, st.Lost)
+		require.Equal(t, 5, c.rec.count(natslock.EventQueued, "l"))
+		require.Equal(t, 5, c.rec.count(natslock.EventGranted, "l"))
+		require.Equal(t, 5, c.rec.count(natslock.EventReleased, "l"))
+		ids := map[string]bool{holder.ID(): true, l.ID(): true}
+		for _, l := range locks {
+			ids[l.ID()] = true
+		}
+		require.Len(t, ids, 5, "each grant has an id of its own")
+	})
+}

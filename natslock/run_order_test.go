@@ -1,0 +1,377 @@
+package natslock_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/internal/verify/history"
+	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/testutil"
+)
+
+// dropPlaces loses the notifications of places on the way to a client.
+func dropPlaces(f *testutil.Faults) {
+	f.DropEvents(func(ev kvstore.Event) bool {
+		return ev.Kind == kvstore.Put && history.Stage(kvstore.Write{Key: ev.Record.Key, Value: ev.Record.Value}) == "wait take"
+	})
+}
+
+// Goroutines of several clients are granted in the order in which they asked.
+func TestRunOrderOfArrival(t *testing.T) {
+	for _, turn := range []time.Duration{0, time.Millisecond} {
+		t.Run(fmt.Sprint(turn), func(t *testing.T) {
+			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+				clients := make([]*member, 4)
+				for i := range clients {
+					clients[i] = join(t, s, natslock.WithTurn(turn))
+				}
+				var mu sync.Mutex
+				var got, want []int
+				var inside int
+				var wg sync.WaitGroup
+				for i := range 40 {
+					want = append(want, i)
+					c := clients[(i*7+i/5)%4]
+					wg.Go(func() {
+						l, err := c.Lock(t.Context(), "l")
+						if !assert.NoError(t, err) {
+							return
+						}
+						mu.Lock()
+						got = append(got, i)
+						inside++
+						assert.Equal(t, 1, inside)
+						mu.Unlock()
+						time.Sleep(5 * time.Millisecond)
+						mu.Lock()
+						inside--
+						mu.Unlock()
+						assert.NoError(t, l.Unlock(t.Context()))
+					})
+					time.Sleep(3 * time.Millisecond)
+				}
+				wg.Wait()
+				require.Equal(t, want, got)
+				time.Sleep(2 * time.Second)
+				wantNothing(t, s)
+			})
+		})
+	}
+}
+
+// In its turn a run serves goroutines that came late, but none longer than that.
+func TestRunTurn(t *testing.T) {
+	for _, tc := range []struct {
+		section time.Duration
+		passes  int // late goroutines that are served before the stranger
+	}{
+		{5 * time.Millisecond, 0},
+		{300 * time.Microsecond, 3}, // at 0.3, 0.6 and 0.9 ms
+	} {
+		t.Run(fmt.Sprint(tc.section), func(t *testing.T) {
+			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+				const n = 500
+				c, other := join(t, s), join(t, s)
+				holder := quietHolder(t, s)
+				first := c.follow(t)
+				stranger := other.follow(t)
+				mustUnlock(t, holder)
+				l := first.granted(t)
+				late := make([]*waiting, n)
+				for i := range late { // time stands
+					late[i] = c.await(t, "l")
+				}
+				order := append([]*waiting{}, late[:tc.passes]...)
+				order = append(order, stranger)
+				order = append(order, late[tc.passes:]...)
+				token := l.Token()
+				for i, w := range order {
+					time.Sleep(tc.section)
+					mustUnlock(t, l)
+					l = w.granted(t)
+					require.Greater(t, l.Token(), token, "grant %d", i)
+					token = l.Token()
+				}
+				mustUnlock(t, l)
+				time.Sleep(2 * time.Second)
+				wantNothing(t, s)
+			})
+		})
+	}
+}
+
+// A late goroutine that passes nobody when the turn ends stays in its run. Clients that
+// queue later are behind it.
+func TestRunTurnEndsWithNobodyBehind(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c, other := join(t, s, natslock.WithTurn(5*time.Millisecond)), join(t, s)
+		holder, waits := siblings(t, c, 2)
+		leaves := other.follow(t)
+		mustUnlock(t, holder)
+		l := waits[0].granted(t)
+		late := c.follow(t)
+		leaves.cancel(nil)
+		leaves.failed(t)
+		synctest.Wait()
+		time.Sleep(10 * time.Millisecond) // longer than a turn
+		stranger := other.follow(t)
+		unlockAll(t, l, waits[1], late, stranger)
+		time.Sleep(2 * time.Second)
+		wantNothing(t, s)
+	})
+}
+
+// A goroutine that asks when the turn is over waits behind the stranger.
+func TestRunAfterTheTurn(t *testing.T) {
+	for turn, passes := range map[time.Duration]bool{0: false, time.Millisecond: false, 5 * time.Millisecond: true} {
+		t.Run(fmt.Sprint(turn), func(t *testing.T) {
+			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+				c, other := join(t, s, natslock.WithTurn(turn)), join(t, s)
+				holder := quietHolder(t, s)
+				first := c.follow(t)
+				stranger := other.follow(t)
+				mustUnlock(t, holder)
+				l := first.granted(t)
+				time.Sleep(2 * time.Millisecond)
+				late := c.follow(t)
+				if passes {
+					unlockAll(t, l, late, stranger)
+				} else {
+					unlockAll(t, l, stranger, late)
+				}
+			})
+		})
+	}
+}
+
+// A section that ends at the same instant as the turn admits no late goroutine. The client
+// may notice either end first.
+func TestRunTurnEndsWithASection(t *testing.T) {
+	const turn = 5 * time.Millisecond
+	for range 20 {
+		testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+			c, other := join(t, s, natslock.WithTurn(turn)), join(t, s)
+			holder := quietHolder(t, s)
+			first := c.follow(t)
+			stranger := other.follow(t)
+			mustUnlock(t, holder)
+			l := first.granted(t)
+			late := c.follow(t)
+			time.Sleep(time.Until(first.at.Add(turn)))
+			unlockAll(t, l, stranger, late)
+		})
+	}
+}
+
+// A run takes no new members when it knows of another client behind it.
+func TestRunBehindAStranger(t *testing.T) {
+	for _, granted := range []bool{false, true} {
+		testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+			c, other := join(t, s, natslock.WithTurn(0)), join(t, s)
+			holder, waits := siblings(t, c, 2)
+			if granted {
+				mustUnlock(t, holder)
+				holder, waits = waits[0].granted(t), waits[1:]
+			}
+			waits = append(waits, c.follow(t)) // joins
+			stranger := other.follow(t)
+			late := c.follow(t)
+			require.Len(t, inspect(t, c.Client, "l").Queue, map[bool]int{false: 3, true: 2}[granted])
+			unlockAll(t, holder, append(waits, stranger, late)...)
+			time.Sleep(2 * time.Second)
+			wantNothing(t, s)
+		})
+	}
+}
+
+// Silence is not knowledge: where the notification of a stranger's place is lost, nobody
+// passes it who asks more than a second after the last list.
+func TestRunLostNotification(t *testing.T) {
+	for _, granted := range []bool{false, true} {
+		testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+			c, f := joinFaulty(t, s, natslock.WithTurn(0))
+			other := join(t, s)
+			holder, waits := siblings(t, c, 2)
+			if granted {
+				mustUnlock(t, holder)
+				holder, waits = waits[0].granted(t), waits[1:]
+			}
+			dropPlaces(f)
+			stranger := other.follow(t)
+			time.Sleep(time.Second)
+			late := c.follow(t)
+			require.Positive(t, f.Counts().EventsDropped)
+			unlockAll(t, holder, append(waits, stranger, late)...)
+		})
+	}
+}
+
+// After a change of the server that serves the subscription, notifications may be lost:
+// nobody joins before the next list.
+func TestRunAnotherServerServes(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c, f := joinFaulty(t, s, natslock.WithTurn(0))
+		other := join(t, s)
+		holder, waits := siblings(t, c, 2)
+		dropPlaces(f)
+		stranger := other.follow(t)
+		require.Positive(t, f.Forge(kvstore.Event{Kind: kvstore.Recheck}))
+		late := c.follow(t)
+		unlockAll(t, holder, append(waits, stranger, late)...)
+	})
+}
+
+// A place that was written before the subscription to its queue does not prove the
+// subscription.
+func TestRunUnprovenSubscription(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c, f := joinFaulty(t, s, natslock.WithTurn(0))
+		other := join(t, s)
+		holder := quietHolder(t, s)
+		onStage(f, "wait take", testutil.DelayAnswer(100*time.Millisecond))
+		first := c.begin(t, "l")
+		synctest.Wait()
+		second := c.follow(t) // while the place has no answer
+		time.Sleep(200 * time.Millisecond)
+		f.OnSend(nil)
+		require.Len(t, inspect(t, c.Client, "l").Queue, 1)
+		stranger := other.follow(t)
+		late := c.follow(t)
+		unlockAll(t, holder, first, second, stranger, late)
+	})
+}
+
+// A list from before the subscription does not show the places that came in between.
+func TestRunListedBeforeTheSubscription(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c, f := joinFaulty(t, s, natslock.WithTurn(0))
+		other := join(t, s)
+		holder := quietHolder(t, s)
+		first := c.follow(t) // lists the queue, and does not subscribe
+		stranger := other.follow(t)
+		time.Sleep(10 * time.Millisecond)
+		f.FailReads(func(testutil.ReadOp, string) error {
+			time.Sleep(50 * time.Millisecond)
+			return nil
+		})
+		second := c.follow(t) // subscribes, and gives up before its list
+		second.cancel(nil)
+		second.failed(t)
+		synctest.Wait()
+		late := c.follow(t)
+		f.FailReads(nil)
+		time.Sleep(200 * time.Millisecond)
+		unlockAll(t, holder, first, stranger, late)
+	})
+}
+
+// Places that the client saw before its subscription, and that have left since, keep no
+// goroutine out of a run.
+func TestRunGrowsAfterStrangersHaveLeft(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c, other := join(t, s, natslock.WithTurn(0)), join(t, s)
+		holder := quietHolder(t, s)
+		stranger := other.follow(t)
+		first := c.follow(t)
+		mustUnlock(t, holder)
+		mustUnlock(t, stranger.granted(t))
+		l := first.granted(t)
+		second := c.follow(t)
+		mustUnlock(t, l)
+		l = second.granted(t)
+		third := c.follow(t)
+		require.Empty(t, inspect(t, c.Client, "l").Queue)
+		unlockAll(t, l, third)
+	})
+}
+
+// Goroutines join a run whose first write is unanswered for a second, and only while the
+// client knows of no other client's place.
+func TestRunUnanswered(t *testing.T) {
+	t.Run("until a notification", func(t *testing.T) {
+		testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+			c, f := joinFaulty(t, s, natslock.WithTurn(0))
+			other := join(t, s)
+			holder := mustLock(t, c.Client, "l")
+			onStage(f, "wait take", testutil.DelayAnswer(500*time.Millisecond))
+			first := c.begin(t, "l")
+			synctest.Wait()
+			second := c.follow(t)
+			stranger := other.follow(t)
+			third := c.follow(t)
+			time.Sleep(600 * time.Millisecond)
+			unlockAll(t, holder, first, second, stranger, third)
+		})
+	})
+	t.Run("for a second", func(t *testing.T) {
+		testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+			c, f := joinFaulty(t, s, natslock.WithTurn(0))
+			other := join(t, s)
+			holder := quietHolder(t, s)
+			onStage(f, "wait take", testutil.DelayAnswer(1900*time.Millisecond))
+			f.FailReads(func(op testutil.ReadOp, what string) error { return kvstore.ErrUnavailable })
+			first := c.begin(t, "l")
+			synctest.Wait()
+			stranger := other.follow(t)
+			time.Sleep(1100 * time.Millisecond)
+			late := c.begin(t, "l")
+			time.Sleep(3 * time.Second)
+			f.FailReads(nil)
+			time.Sleep(3 * time.Second)
+			unlockAll(t, holder, first, stranger, late)
+		})
+	})
+}
+
+// stayed is a store whose replica shows a queue as a client has read it last, unless it
+// is to contain a revision.
+type stayed struct {
+	kvstore.KV
+	mu   sync.Mutex
+	last kvstore.Listing
+}
+
+func (s *stayed) Alone() bool { return false }
+
+func (s *stayed) List(ctx context.Context, pattern string, least uint64, opts ...kvstore.ListOption) (kvstore.Listing, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if least == 0 && pattern == "wait.l.*" {
+		return s.last, nil
+	}
+	l, err := s.KV.List(ctx, pattern, least, opts...)
+	if err == nil && pattern == "wait.l.*" {
+		s.last = l
+	}
+	return l, err
+}
+
+// The list that shows nobody else is the leader's: a replica that lags shows a queue from
+// before the stranger.
+func TestRunLaggingReplica(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		var f *testutil.Faults
+		other := join(t, s)
+		c := join(t, s, natslock.WithTurn(0), testutil.WrapStore(func(kv kvstore.KV) kvstore.KV {
+			f = testutil.NewFaults(&stayed{KV: kv}, 1)
+			return f
+		}))
+		holder, waits := siblings(t, c, 2)
+		dropPlaces(f)
+		stranger := other.follow(t)
+		time.Sleep(600 * time.Millisecond)
+		waits = append(waits, c.follow(t)) // joins, and the queue is listed again
+		time.Sleep(600 * time.Millisecond)
+		late := c.follow(t)
+		require.Positive(t, f.Counts().EventsDropped)
+		unlockAll(t, holder, append(waits, stranger, late)...)
+	})
+}

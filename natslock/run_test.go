@@ -1,0 +1,356 @@
+package natslock_test
+
+import (
+	"context"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/internal/verify/history"
+	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/testutil"
+)
+
+// The tests of runs have names that begin with TestRun. A run is one or more goroutines
+// of a client that wait together: see engine.md and internal/acquire/run.go.
+
+// siblings has a goroutine of the client hold a lock, and n others wait in one run.
+func siblings(t *testing.T, c *member, n int, opts ...natslock.LockOption) (holder *natslock.Lock, waits []*waiting) {
+	t.Helper()
+	holder = mustLock(t, c.Client, "l", opts...)
+	time.Sleep(10 * time.Millisecond) // longer than a turn
+	for range n {
+		waits = append(waits, c.follow(t, opts...))
+	}
+	require.Len(t, inspect(t, c.Client, "l").Queue, 1, "one place for all")
+	return holder, waits
+}
+
+// follow begins to wait, and returns when the client has nothing more to do about it.
+func (m *member) follow(t *testing.T, opts ...natslock.LockOption) *waiting {
+	t.Helper()
+	w := m.begin(t, "l", opts...)
+	synctest.Wait()
+	return w
+}
+
+// unlockAll unlocks a lock, and then those that are granted one after the other, which
+// it returns.
+func unlockAll(t *testing.T, l *natslock.Lock, waits ...*waiting) (locks []*natslock.Lock) {
+	t.Helper()
+	token := l.Token()
+	mustUnlock(t, l)
+	for i, w := range waits {
+		l := w.granted(t)
+		synctest.Wait()
+		for _, later := range waits[i+1:] {
+			require.False(t, later.over(), "more than one is inside")
+		}
+		require.Greater(t, l.Token(), token)
+		token = l.Token()
+		mustUnlock(t, l)
+		locks = append(locks, l)
+	}
+	return locks
+}
+
+// wantNothing requires that the bucket is empty but for tombstones.
+func wantNothing(t *testing.T, s *testutil.Server) {
+	t.Helper()
+	synctest.Wait()
+	require.Empty(t, newRaw(t, s.Connect()).live(">"))
+}
+
+// onStage gives a fate to the writes of one stage of a lock.
+func onStage(f *testutil.Faults, stage string, fate testutil.Fate) {
+	f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+		if history.Stage(w) == stage {
+			return fate
+		}
+		return testutil.Pass
+	})
+}
+
+// stages counts the keys that were published to since the last call, by the stage of the
+// write.
+func (p *tap) stages(t *testing.T, by ...*nats.Conn) map[string]int {
+	t.Helper()
+	keys, n := map[string]bool{}, map[string]int{}
+	for _, m := range p.take(t, by...) {
+		stage := history.Stage(kvstore.Write{Key: m.Subject[len(subjects):], Value: m.Data, Delete: m.Header.Get("KV-Operation") != ""})
+		if !keys[stage+m.Subject] {
+			keys[stage+m.Subject] = true
+			n[stage]++
+		}
+	}
+	return n
+}
+
+// Whenever the first member of a run gives up, the others go on with what it has come to.
+func TestRunFirstGivesUp(t *testing.T) {
+	const late = 500 * time.Millisecond
+	for _, tc := range []struct {
+		name, stage string // whose answer is late
+		held        bool   // by another client
+		place       bool   // the run has one when the first member gives up
+	}{
+		{"claim that is granted", "lock take", false, false},
+		{"claim that is refused", "lock take", true, false},
+		{"place without an answer", "wait take", true, false},
+		{"place", "", true, true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+				c, f := joinFaulty(t, s)
+				var holder *natslock.Lock
+				if tc.held {
+					holder = quietHolder(t, s)
+				}
+				onStage(f, tc.stage, testutil.DelayAnswer(late))
+				taps := newTap(t, s.Connect(), ">")
+				first := c.begin(t, "l")
+				synctest.Wait()
+				second := c.follow(t)
+				third := c.follow(t)
+				queue := inspect(t, c.Client, "l").Queue
+				if tc.place {
+					// The first one is alone at its place: nobody has listed the queue.
+					require.Len(t, queue, 2)
+				}
+				first.cancel(nil)
+				require.ErrorIs(t, first.failed(t), context.Canceled)
+				synctest.Wait()
+				if tc.place {
+					require.Equal(t, queue[1:], inspect(t, c.Client, "l").Queue)
+				}
+				if holder == nil {
+					holder = second.granted(t)
+					require.Less(t, c.rec.wait(t, natslock.EventGranted, "l").Waited, late+time.Millisecond)
+					unlockAll(t, holder, third)
+				} else {
+					time.Sleep(2 * time.Second)
+					require.Len(t, inspect(t, c.Client, "l").Queue, 1)
+					unlockAll(t, holder, second, third)
+				}
+				places := 1
+				if !tc.held {
+					places = 0
+				} else if tc.place {
+					places = 2
+				}
+				require.Equal(t, places, taps.stages(t, c.nc)["wait take"])
+				time.Sleep(2 * time.Second)
+				wantNothing(t, s)
+			})
+		})
+	}
+}
+
+// When the next member drives on, the refusal of its attempt may overtake the
+// acknowledgement of the first attempt. The run keeps the place and its ticket.
+func TestRunRefusalOvertakes(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c, f := joinFaulty(t, s)
+		other := join(t, s)
+		holder := quietHolder(t, s)
+		var takes atomic.Int32
+		f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+			if history.Stage(w) == "wait take" {
+				if takes.Add(1) == 1 {
+					return testutil.DelayAnswer(500 * time.Millisecond)
+				}
+			}
+			return testutil.Pass
+		})
+		f.FailReads(func(op testutil.ReadOp, what string) error {
+			if op == testutil.ReadGet && strings.HasPrefix(what, "wait.l.") {
+				time.Sleep(300 * time.Millisecond) // the acknowledgement comes meanwhile
+			}
+			return nil
+		})
+		first := c.begin(t, "l")
+		synctest.Wait()
+		second := c.follow(t)
+		stranger := other.follow(t)
+		time.Sleep(400 * time.Millisecond)
+		first.cancel(nil)
+		first.failed(t)
+		time.Sleep(time.Second)
+		require.EqualValues(t, 2, takes.Load(), "two attempts under one id")
+		unlockAll(t, holder, second, stranger)
+		time.Sleep(2 * time.Second)
+		wantNothing(t, s)
+	})
+}
+
+// A bucket without a leader fails all goroutines that ask, and not one after the other.
+func TestRunNoStream(t *testing.T) {
+	for _, held := range []bool{false, true} {
+		testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+			c, f := joinFaulty(t, s)
+			if held {
+				quietHolder(t, s)
+			}
+			f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+				if held && history.Stage(w) == "lock take" {
+					return testutil.Pass
+				}
+				return testutil.Refuse(kvstore.ErrNoStream)
+			})
+			begun := map[*waiting]time.Time{}
+			for range 5 {
+				for range 3 {
+					begun[c.begin(t, "l")] = time.Now()
+					synctest.Wait()
+				}
+				time.Sleep(1500 * time.Millisecond) // the next ones open a run
+			}
+			for w, at := range begun {
+				require.ErrorIs(t, w.failed(t), kvstore.ErrNoStream)
+				require.Less(t, w.at.Sub(at), 25*time.Second)
+			}
+		})
+	}
+}
+
+// A run whose place has several members keeps its ticket when the first one gives up.
+func TestRunKeepsItsTicket(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c, other := join(t, s), join(t, s)
+		holder, waits := siblings(t, c, 4)
+		behind := other.follow(t)
+		before := inspect(t, c.Client, "l").Queue
+		require.Len(t, before, 2)
+		waits[0].cancel(nil)
+		waits[0].failed(t)
+		waits[2].cancel(nil)
+		waits[2].failed(t)
+		synctest.Wait()
+		time.Sleep(20 * time.Second) // longer than a place lives
+		after := inspect(t, c.Client, "l").Queue
+		require.Len(t, after, 2)
+		require.Equal(t, before[0].Ticket, after[0].Ticket)
+		require.Equal(t, before[0].ID, after[0].ID)
+		unlockAll(t, holder, waits[1], waits[3], behind)
+		time.Sleep(2 * time.Second)
+		wantNothing(t, s)
+	})
+}
+
+// A run whose members have all given up leaves nothing behind.
+func TestRunAllGiveUp(t *testing.T) {
+	for _, tc := range []struct {
+		name, stage string
+		held        bool
+	}{
+		{"a claim without an answer", "lock take", false},
+		{"a place without an answer", "wait take", true},
+		{"a place", "", true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+				c, f := joinFaulty(t, s)
+				other := join(t, s)
+				var holder *natslock.Lock
+				var waits []*waiting
+				switch {
+				case tc.stage == "":
+					holder, waits = siblings(t, c, 3)
+				default:
+					if tc.held {
+						holder = quietHolder(t, s)
+					}
+					onStage(f, tc.stage, testutil.DelayAnswer(500*time.Millisecond))
+					waits = append(waits, c.begin(t, "l"))
+					synctest.Wait()
+					waits = append(waits, c.follow(t), c.follow(t))
+				}
+				for _, w := range waits {
+					w.cancel(nil)
+					require.ErrorIs(t, w.failed(t), natslock.ErrTimeout)
+				}
+				time.Sleep(600 * time.Millisecond) // the answer has come
+				synctest.Wait()
+				require.Empty(t, newRaw(t, s.Connect()).live("wait.l.*"))
+				require.Zero(t, c.Stats().Waiting)
+				begun := time.Now()
+				if holder != nil {
+					mustUnlock(t, holder)
+				}
+				mustUnlock(t, mustLock(t, other.Client, "l"))
+				require.Less(t, time.Since(begun), 100*time.Millisecond, "nothing keeps others out")
+				time.Sleep(2 * time.Second)
+				wantNothing(t, s)
+			})
+		})
+	}
+}
+
+// noRenewals drops the renewals of the lock until they are wanted again.
+func noRenewals(f *testutil.Faults) { onStage(f, "lock renew", testutil.Drop) }
+
+// shortOfTime has the renewals dropped until less than a third of the validity is left.
+func shortOfTime(t *testing.T, f *testutil.Faults, l *natslock.Lock, ttl time.Duration) {
+	t.Helper()
+	noRenewals(f)
+	for l.Remaining() > ttl/4 {
+		time.Sleep(100 * time.Millisecond)
+	}
+	wantHeld(t, l)
+}
+
+// A member gets a third of the validity, or waits for a renewal.
+func TestRunMemberNeedsTime(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		const ttl = 15 * time.Second
+		c, f := joinFaulty(t, s)
+		holder, waits := siblings(t, c, 3)
+		mustUnlock(t, holder)
+		first := waits[0].granted(t)
+		shortOfTime(t, f, first, ttl)
+		mustUnlock(t, first)
+		time.Sleep(time.Second)
+		require.False(t, waits[1].over(), "with less than a third of the validity left")
+		f.OnSend(nil)
+		second := waits[1].granted(t)
+		require.Greater(t, second.Remaining(), ttl/2, "a renewal was confirmed")
+		require.Greater(t, second.Token(), first.Token())
+		unlockAll(t, second, waits[2])
+		wantNothing(t, s)
+	})
+}
+
+// A lease that is granted to a member that gives up is released, or goes to the next one.
+func TestRunGrantedWithNobodyLeft(t *testing.T) {
+	for _, others := range []int{0, 1} {
+		testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+			c, f := joinFaulty(t, s)
+			stranger := join(t, s)
+			holder, waits := siblings(t, c, 2+others)
+			mustUnlock(t, holder)
+			first := waits[0].granted(t)
+			behind := stranger.follow(t)
+			shortOfTime(t, f, first, 15*time.Second)
+			mustUnlock(t, first)
+			synctest.Wait()
+			require.False(t, waits[1].over())
+			waits[1].cancel(nil) // it has the lease, and waits for a renewal
+			waits[1].failed(t)
+			if others > 0 {
+				f.OnSend(nil)
+				mustUnlock(t, waits[2].granted(t))
+			}
+			begun := time.Now()
+			mustUnlock(t, behind.granted(t))
+			require.Less(t, time.Since(begun), 100*time.Millisecond)
+			time.Sleep(2 * time.Second)
+			wantNothing(t, s)
+		})
+	}
+}

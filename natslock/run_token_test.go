@@ -1,0 +1,217 @@
+package natslock_test
+
+import (
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/internal/record"
+	"github.com/natslock/locks/internal/verify/history"
+	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/testutil"
+)
+
+// grants has goroutines of a client take the lock, for n grants in all, and returns the
+// tokens in the order of the grants.
+func grants(t *testing.T, c *member, goroutines, n int, section time.Duration) (tokens []uint64) {
+	t.Helper()
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	begun := 0
+	next := func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		begun++
+		return begun <= n
+	}
+	for range goroutines {
+		wg.Go(func() {
+			for next() {
+				l, err := c.Lock(t.Context(), "l")
+				if !assert.NoError(t, err) {
+					return
+				}
+				mu.Lock()
+				tokens = append(tokens, l.Token())
+				mu.Unlock()
+				time.Sleep(section)
+				assert.NoError(t, l.Unlock(t.Context()))
+			}
+		})
+	}
+	wg.Wait()
+	return tokens
+}
+
+// wantRising requires that tokens rise, and that none rests on a revision with more than
+// 64 others.
+func wantRising(t *testing.T, tokens []uint64) {
+	t.Helper()
+	revisions := map[uint64]int{}
+	for i, token := range tokens {
+		if i > 0 {
+			require.Greater(t, token, tokens[i-1], "grant %d", i)
+		}
+		revisions[record.TokenRevision(token)]++
+	}
+	for revision, n := range revisions {
+		require.LessOrEqual(t, n, record.GrantsPerRevision, "at revision %d", revision)
+	}
+}
+
+// Local grants cost one message in 32, and their tokens rise.
+func TestRunTokens(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c, other := join(t, s), join(t, s)
+		mustUnlock(t, mustLock(t, other.Client, "l"))
+		var all []uint64
+		for _, section := range []time.Duration{0, 10 * time.Microsecond} {
+			const n = 640
+			out := c.nc.Stats().OutMsgs
+			tokens := grants(t, c, 8, n, section)
+			require.Len(t, tokens, n)
+			sent := c.nc.Stats().OutMsgs - out
+			// To begin and to end a run, and to list its queue, costs a dozen.
+			require.LessOrEqual(t, sent, uint64(n/32+16), "messages for %d grants", n)
+			l := mustLock(t, other.Client, "l")
+			all = append(append(all, tokens...), l.Token())
+			mustUnlock(t, l)
+		}
+		wantRising(t, all)
+		time.Sleep(2 * time.Second)
+		wantNothing(t, s)
+	})
+}
+
+// When the numbers of a revision run out, the next grant waits for a renewal.
+func TestRunTokensRunOut(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		const late = 300 * time.Millisecond
+		c, f := joinFaulty(t, s)
+		holder, waits := siblings(t, c, 3)
+		_ = unlockAll(t, holder, waits[:1]...)
+		for _, w := range waits[1:] {
+			mustUnlock(t, w.granted(t))
+		}
+		time.Sleep(2 * time.Second)
+
+		onStage(f, "lock renew", testutil.DelayAnswer(late))
+		begun := time.Now()
+		tokens := grants(t, c, 8, 300, 0)
+		wantRising(t, tokens)
+		// 64 grants, then 64 at the answer to the first renewal, and so on.
+		require.GreaterOrEqual(t, time.Since(begun), 3*late)
+		require.Less(t, time.Since(begun), 10*late)
+	})
+}
+
+// Tokens rise although the answers to renewals are lost.
+func TestRunTokensOfLostAnswers(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c, f := joinFaulty(t, s)
+		other := join(t, s)
+		var renewals atomic.Int32
+		f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+			if history.Stage(w) == "lock renew" {
+				if renewals.Add(1)%3 != 0 {
+					return testutil.LoseAnswer
+				}
+			}
+			return testutil.Pass
+		})
+		tokens := grants(t, c, 8, 640, 10*time.Microsecond)
+		tokens = append(tokens, grants(t, other, 2, 10, time.Millisecond)...)
+		tokens = append(tokens, grants(t, c, 2, 10, time.Millisecond)...)
+		wantRising(t, tokens)
+		require.Positive(t, f.Counts().AnswersLost)
+	})
+}
+
+// A renewal between two grants begins the count again, and never lowers a token.
+func TestRunTokensAcrossRenewals(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c := join(t, s)
+		tokens := grants(t, c, 3, 60, 2*time.Second)
+		wantRising(t, tokens)
+		revisions := map[uint64]bool{}
+		for _, token := range tokens {
+			revisions[record.TokenRevision(token)] = true
+		}
+		require.Greater(t, len(revisions), 10, "it was renewed every few seconds")
+		require.True(t, slices.IsSorted(tokens))
+	})
+}
+
+// The record follows the member that is inside, with at most one renewal in 100 ms.
+func TestRunShowsItsHolder(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c, other := join(t, s, natslock.WithWatchAfter(-1)), join(t, s)
+		holder := mustLock(t, c.Client, "l")
+		time.Sleep(10 * time.Millisecond)
+		names := []string{"a", "b", "c"}
+		var waits []*waiting
+		for _, name := range names {
+			waits = append(waits, c.follow(t, natslock.Meta(map[string]string{"name": name})))
+		}
+		l := holder
+		for i, w := range waits {
+			time.Sleep(time.Second)
+			mustUnlock(t, l)
+			l = w.granted(t)
+			time.Sleep(101 * time.Millisecond)
+			synctest.Wait()
+			shown := inspect(t, other.Client, "l").Holder
+			require.Equal(t, names[i], shown.Meta["name"])
+			require.WithinDuration(t, w.at, shown.Since, time.Millisecond)
+			require.Equal(t, l.Token(), shown.Token)
+			require.Positive(t, shown.Waited)
+		}
+		mustUnlock(t, l)
+
+		// Many short sections.
+		time.Sleep(2 * time.Second)
+		taps := newTap(t, s.Connect(), "lock.l")
+		holder, waits = siblings(t, c, 50)
+		begun := time.Now()
+		for _, w := range waits {
+			mustUnlock(t, holder)
+			holder = w.granted(t)
+			time.Sleep(10 * time.Millisecond)
+		}
+		took := time.Since(begun)
+		mustUnlock(t, holder)
+		renewals := 0
+		for _, m := range taps.take(t, c.nc) {
+			if history.Stage(kvstore.Write{Key: "lock.l", Value: m.Data, Delete: m.Header.Get("KV-Operation") != ""}) == "lock renew" {
+				renewals++
+			}
+		}
+		require.LessOrEqual(t, renewals, int(took/(100*time.Millisecond))+2)
+		require.Positive(t, renewals)
+	})
+}
+
+// A renewal that was sent for the holder before does not show the next one: another
+// renewal follows.
+func TestRunShowsItsHolderAfterARenewal(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c, f := joinFaulty(t, s)
+		l, waits := siblings(t, c, 3)
+		time.Sleep(time.Second)
+		onStage(f, "lock renew", testutil.DelayAnswer(60*time.Millisecond))
+		for i, pause := range []time.Duration{200, 20, 300} { // the second one is renewed for
+			mustUnlock(t, l)
+			l = waits[i].granted(t)
+			time.Sleep(pause * time.Millisecond)
+		}
+		require.Equal(t, l.Token(), inspect(t, c.Client, "l").Holder.Token)
+		mustUnlock(t, l)
+	})
+}

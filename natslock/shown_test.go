@@ -1,0 +1,88 @@
+package natslock_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/testutil"
+)
+
+// Views and events count goroutines and grants, not runs: the renewals bring the records
+// up to date, and the release has the rest.
+func TestRunShown(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a, b, viewer := join(t, s), join(t, s), join(t, s)
+		ctx, stop := context.WithCancel(t.Context())
+		var grants uint64
+		var waited time.Duration
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			for ev, err := range viewer.Watch(ctx, "l") {
+				if err != nil {
+					return
+				}
+				if grants += ev.Grants; ev.Grants > 0 {
+					waited += ev.Waited
+				}
+			}
+		}()
+		synctest.Wait()
+		holder := mustLock(t, a.Client, "l")
+		var queue []*waiting
+		for range 5 {
+			queue = append(queue, b.follow(t))
+		}
+		require.Equal(t, 5, b.Stats().Waiting)
+		time.Sleep(6 * time.Second) // the renewal of a place
+		info := inspect(t, viewer.Client, "l")
+		require.Equal(t, 5, info.Waiting())
+		require.Len(t, info.Queue, 2)
+		require.Equal(t, []int{1, 4}, []int{info.Queue[0].Goroutines, info.Queue[1].Goroutines})
+		var locked *natslock.LockedError
+		_, err := viewer.TryLock(ctx, "l")
+		require.ErrorAs(t, err, &locked)
+		require.Equal(t, 5, locked.Queued)
+		impatient := b.begin(t, "l", natslock.MaxWait(time.Second))
+		var late *natslock.TimeoutError
+		require.ErrorAs(t, impatient.failed(t), &late)
+		require.Equal(t, 6, late.Position)
+
+		mustUnlock(t, holder)
+		mustUnlock(t, queue[0].granted(t))
+		for i, w := range queue[1:] {
+			l := w.granted(t)
+			time.Sleep(1100 * time.Millisecond)
+			info := inspect(t, viewer.Client, "l")
+			require.Equal(t, l.Token(), info.Holder.Token)
+			require.Equal(t, uint64(i+1), info.Holder.Grants)
+			require.Equal(t, 3-i, info.Holder.Waiting)
+			require.Equal(t, 3-i, info.Waiting())
+			require.Equal(t, 3-i, b.Stats().Waiting)
+			require.WithinDuration(t, time.Now().Add(-1100*time.Millisecond), info.Holder.Since, 10*time.Millisecond)
+			impatient := b.begin(t, "l", natslock.MaxWait(time.Millisecond))
+			require.ErrorAs(t, impatient.failed(t), &late)
+			require.Equal(t, 4-i, late.Position)
+			require.Equal(t, l.Token(), late.Holder.Token)
+			mustUnlock(t, l)
+		}
+		// Too short for a renewal: the release has them.
+		l := mustLock(t, b.Client, "l")
+		first, second := b.await(t, "l"), b.await(t, "l")
+		synctest.Wait()
+		mustUnlock(t, l)
+		mustUnlock(t, first.granted(t))
+		mustUnlock(t, second.granted(t))
+		synctest.Wait()
+		stop()
+		<-ended
+		require.Equal(t, uint64(1+5+3), grants)
+		require.Equal(t, b.Stats().Granted+1, grants)
+		require.InDelta(t, 41600*time.Millisecond, waited, float64(200*time.Millisecond))
+	})
+}
