@@ -91,11 +91,21 @@ func printInfo(w io.Writer, info natslock.Info) {
 	if len(info.Queue) == 0 {
 		return
 	}
-	fmt.Fprintf(w, "  queue of %d\n", len(info.Queue))
+	behind := 0
+	if info.Holder != nil {
+		behind = info.Holder.Waiting
+	}
+	fmt.Fprintf(w, "  queue of %d\n", info.Waiting()-behind)
 	t := newTableOn(w)
-	for i, q := range info.Queue {
-		t.AppendRow(table.Row{"    ", i + 1, who(q.Owner, q.Host, q.PID), q.Mode.String(), "waits " + brief(time.Since(q.Since)),
+	position := 1
+	for _, q := range info.Queue {
+		name := who(q.Owner, q.Host, q.PID)
+		if q.Goroutines > 1 {
+			name += fmt.Sprintf(", %d goroutines", q.Goroutines)
+		}
+		t.AppendRow(table.Row{"    ", position, name, q.Mode.String(), "waits " + brief(time.Since(q.Since)),
 			faint.Sprintf("ticket %d", q.Ticket)})
+		position += q.Goroutines
 	}
 	t.Render()
 }
@@ -134,6 +144,12 @@ func printHolder(w io.Writer, h holding) {
 	}
 	if h.Waited > 0 {
 		row("waited", brief(h.Waited)+" for it")
+	}
+	if h.Grants > 1 {
+		row("grants", fmt.Sprintf("%d, handed on inside its client", h.Grants))
+	}
+	if h.Waiting > 0 {
+		row("behind it", count(h.Waiting, "goroutine")+" of its client")
 	}
 	switch {
 	case h.Expires.IsZero():

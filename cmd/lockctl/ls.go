@@ -120,7 +120,7 @@ func (c *lsCmd) sort(infos []natslock.Info) {
 	case "expires":
 		by(func(h holding) time.Time { return h.Expires })
 	case "queue":
-		slices.SortStableFunc(infos, func(a, b natslock.Info) int { return cmp.Compare(len(b.Queue), len(a.Queue)) })
+		slices.SortStableFunc(infos, func(a, b natslock.Info) int { return cmp.Compare(b.Waiting(), a.Waiting()) })
 	}
 }
 
@@ -158,7 +158,7 @@ func (c *lsCmd) table(widths ...int) table.Writer {
 // rows returns the rows of a lock: one for all readers, unless the table is wide, and one
 // for the holder or the writer. Only the first row has the columns of the lock itself.
 func (c *lsCmd) rows(info natslock.Info, both bool) (rows []table.Row) {
-	readers, queue, note := "-", fmt.Sprint(len(info.Queue)), ""
+	readers, queue, note := "-", fmt.Sprint(info.Waiting()), ""
 	if info.Kind == natslock.KindRW {
 		readers = fmt.Sprint(len(info.Readers))
 	}

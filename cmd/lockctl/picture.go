@@ -72,6 +72,10 @@ func (p *picture) event(ev natslock.Event) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	id := lockID{ev.Name, ev.Kind}
+	p.rates.grants += int(ev.Grants)
+	if ev.Type != natslock.EventGranted || ev.Waited > 0 { // they queued
+		p.rates.handovers += int(ev.Grants)
+	}
 	switch ev.Type {
 	case natslock.EventWatching:
 		p.all, p.state = true, ""
@@ -79,12 +83,6 @@ func (p *picture) event(ev natslock.Event) {
 		// One that is not known is in the list that is on its way.
 		if p.renewLocked(id, ev) || p.all || p.listing {
 			return
-		}
-		p.dirty[id] = true
-	case natslock.EventGranted:
-		p.rates.grants++
-		if ev.Waited > 0 { // it queued
-			p.rates.handovers++
 		}
 		p.dirty[id] = true
 	default:
@@ -277,7 +275,7 @@ func (p *picture) changed(version int) (shot, bool) {
 		if info.Holder != nil || len(info.Readers) > 0 {
 			s.held++
 		}
-		s.waiting += len(info.Queue)
+		s.waiting += info.Waiting()
 		if w := waitsSince(info); !w.IsZero() && (s.longest.IsZero() || w.Before(s.longest)) {
 			s.longest = w
 		}

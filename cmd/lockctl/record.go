@@ -34,6 +34,8 @@ type holderJSON struct {
 	Host       string            `json:"host" doc:"its machine"`
 	PID        int               `json:"pid" doc:"its process"`
 	Since      time.Time         `json:"since" doc:"when it took the lock, by its own clock"`
+	Grants     uint64            `json:"grants" doc:"how many holders the claim has had, this one included: goroutines of one client hand a lock on"`
+	Waiting    int               `json:"waiting" doc:"how many goroutines of its client wait behind it"`
 	TTL        float64           `json:"ttl" doc:"its lease"`
 	Expires    *time.Time        `json:"expires" doc:"when the lease ends unless it is renewed, by the server's clock; null: never"`
 	Overdue    bool              `json:"overdue" doc:"the lease has ended and the server has not removed the record: nobody holds the lock by it"`
@@ -50,13 +52,14 @@ type brokenJSON struct {
 }
 
 type waiterJSON struct {
-	Ticket uint64    `json:"ticket" doc:"the place: lower ones come first"`
-	ID     string    `json:"id" doc:"of this claim"`
-	Owner  string    `json:"owner" doc:"the name that the client gave itself"`
-	Host   string    `json:"host" doc:"its machine"`
-	PID    int       `json:"pid" doc:"its process"`
-	Since  time.Time `json:"since" doc:"since when it waits, by its own clock"`
-	Mode   string    `json:"mode" doc:"exclusive or shared"`
+	Ticket     uint64    `json:"ticket" doc:"the place: lower ones come first"`
+	ID         string    `json:"id" doc:"of this claim"`
+	Owner      string    `json:"owner" doc:"the name that the client gave itself"`
+	Host       string    `json:"host" doc:"its machine"`
+	PID        int       `json:"pid" doc:"its process"`
+	Since      time.Time `json:"since" doc:"since when it waits, by its own clock"`
+	Mode       string    `json:"mode" doc:"exclusive or shared"`
+	Goroutines int       `json:"goroutines" doc:"how many goroutines of its client wait at the place"`
 }
 
 func toJSON(info natslock.Info) lockJSON {
@@ -74,7 +77,7 @@ func toJSON(info natslock.Info) lockJSON {
 	for _, w := range info.Queue {
 		out.Queue = append(out.Queue, waiterJSON{
 			Ticket: w.Ticket, ID: w.ID, Owner: w.Owner, Host: w.Host, PID: w.PID,
-			Since: w.Since.UTC(), Mode: w.Mode.String(),
+			Since: w.Since.UTC(), Mode: w.Mode.String(), Goroutines: w.Goroutines,
 		})
 	}
 	return out
@@ -83,7 +86,7 @@ func toJSON(info natslock.Info) lockJSON {
 func holderToJSON(h natslock.Holder) holderJSON {
 	out := holderJSON{
 		Token: h.Token, ID: h.ID, Owner: h.Owner, Host: h.Host, PID: h.PID,
-		Since: h.Since.UTC(), TTL: h.TTL.Seconds(), Overdue: h.Overdue, Meta: h.Meta,
+		Since: h.Since.UTC(), Grants: h.Grants, Waiting: h.Waiting, TTL: h.TTL.Seconds(), Overdue: h.Overdue, Meta: h.Meta,
 		Revision: h.Revision, Unreadable: h.Unreadable,
 	}
 	if out.Meta == nil {

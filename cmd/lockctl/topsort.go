@@ -17,7 +17,7 @@ var sortOrders = []struct {
 	{"name", byName},
 	{"held", func(a, b natslock.Info) int { return soonest(heldSince(a), heldSince(b)) }},
 	{"expires", func(a, b natslock.Info) int { return soonest(endsFirst(a), endsFirst(b)) }},
-	{"queue", func(a, b natslock.Info) int { return cmp.Compare(len(b.Queue), len(a.Queue)) }},
+	{"queue", func(a, b natslock.Info) int { return cmp.Compare(b.Waiting(), a.Waiting()) }},
 	{"wait", func(a, b natslock.Info) int { return soonest(waitsSince(a), waitsSince(b)) }},
 	{"readers", func(a, b natslock.Info) int { return cmp.Compare(len(b.Readers), len(a.Readers)) }},
 	{"holder", func(a, b natslock.Info) int { return strings.Compare(ownerOf(a), ownerOf(b)) }},

@@ -188,7 +188,7 @@ func (m *top) cells(info natslock.Info) [10]string {
 	if m.shot.both[info.Name] {
 		name = alarm.Sprint("!") + name
 	}
-	cells := [10]string{info.Kind.String(), name, modeOf(info), "-", "-", "-", "-", "-", fmt.Sprint(len(info.Queue)), "-"}
+	cells := [10]string{info.Kind.String(), name, modeOf(info), "-", "-", "-", "-", "-", fmt.Sprint(info.Waiting()), "-"}
 	if m.width < wideScreen && cells[2] == natslock.Exclusive.String() {
 		cells[2] = "excl" // the holder's name needs the room
 	}

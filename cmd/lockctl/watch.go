@@ -223,6 +223,7 @@ type eventJSON struct {
 	TTL        *float64          `json:"ttl"`
 	Expires    *time.Time        `json:"expires"`
 	Waited     *float64          `json:"waited"`
+	Grants     uint64            `json:"grants"` // that the event reports
 	Held       *float64          `json:"held"`
 	Broken     *brokenJSON       `json:"broken"`
 	Unreadable bool              `json:"unreadable"`
@@ -232,7 +233,7 @@ func eventObject(ev natslock.Event) string {
 	out := eventJSON{
 		Time: ev.Time.UTC(), Event: strings.ReplaceAll(ev.Type.String(), " ", "_"),
 		Kind: ev.Kind.String(), Name: ev.Name, Mode: ev.Mode.String(), ID: ev.ID, Token: ev.Token,
-		Meta: map[string]string{},
+		Meta: map[string]string{}, Grants: ev.Grants,
 	}
 	if ev.Type == natslock.EventQueued || ev.Type == natslock.EventGaveUp {
 		out.Token, out.Ticket = 0, ev.Token

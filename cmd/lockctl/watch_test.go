@@ -34,6 +34,7 @@ type event struct {
 	TTL           *float64
 	Expires       *time.Time
 	Waited, Held  *float64
+	Grants        uint64
 	Broken        *struct {
 		By, Reason string
 		At         time.Time
