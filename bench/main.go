@@ -8,9 +8,11 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -103,6 +105,8 @@ type bench struct {
 	scaled Scale
 }
 
+const stepContention = "contention"
+
 // step is a measurement of one side in one round.
 type step struct {
 	title   string
@@ -127,8 +131,17 @@ func (b *bench) steps() []step {
 			return manyNames(ctx, o.clients[0], name, b.step, &o.audit)
 		}},
 	}
-	all = append(all, step{title: "contention", waiters: contenders, run: func(ctx context.Context, o *opened, name string) (Figures, error) {
-		return contention(ctx, o, name, b.step)
+	all = append(all, step{title: stepContention, waiters: contenders, run: func(ctx context.Context, o *opened, name string) (Figures, error) {
+		local, err := contention(ctx, o, o.clients[:1], name+"-local", localSuffix, b.step)
+		if err != nil {
+			return nil, err
+		}
+		figures, err := contention(ctx, o, o.clients, name, "", b.step)
+		if err != nil {
+			return nil, err
+		}
+		maps.Copy(figures, local)
+		return figures, nil
 	}})
 	for _, n := range crowd {
 		all = append(all, step{title: fmt.Sprintf("hand-over, %d waiting", n), waiters: n,
@@ -150,11 +163,31 @@ type opened struct {
 	procs   []*process.Process
 	audit   audit
 	result  *SideResult
+	servers *Servers
+}
+
+// crowd returns n clients on connections of their own, with those that are open. leave
+// closes the others.
+func (o *opened) crowd(ctx context.Context, n int) (clients []Client, leave func(), err error) {
+	var more []Client
+	leave = func() {
+		for _, c := range more {
+			c.Close()
+		}
+	}
+	for len(o.clients)+len(more) < n {
+		c, err := o.Open(ctx, o.servers)
+		if err != nil {
+			return nil, leave, err
+		}
+		more = append(more, c)
+	}
+	return slices.Concat(o.clients, more), leave, nil
 }
 
 // open opens a side, or says in its result why not.
 func open(ctx context.Context, side Side, s *Servers) *opened {
-	o := &opened{Side: side, result: &SideResult{Name: side.Name, Figures: map[string][]float64{}}}
+	o := &opened{Side: side, result: &SideResult{Name: side.Name, Figures: map[string][]float64{}}, servers: s}
 	if o.result.Skipped = side.unfit(s); o.result.Skipped != "" {
 		return o
 	}
@@ -224,7 +257,7 @@ func (b *bench) class(ctx context.Context, class Class, dir, redis string) (_ *C
 			for i := range all {
 				o := all[(i+round)%len(all)] // nobody is always the first
 				_ = b.bar.Add(1)
-				if o.result.Skipped != "" || len(o.result.Failures) >= maxFailures || o.Waiters > 0 && step.waiters > o.Waiters {
+				if o.result.Skipped != "" || len(o.result.Failures) >= maxFailures || o.Waiters > 0 && step.waiters > o.Waiters || o.Only != "" && step.title != o.Only {
 					continue
 				}
 				b.bar.Describe(fmt.Sprintf("%s: %s, %s", class.Name, o.Name, step.title))
@@ -246,7 +279,7 @@ func (b *bench) class(ctx context.Context, class Class, dir, redis string) (_ *C
 		}
 	}
 	for _, o := range all {
-		o.result.Sections, o.result.Lost = o.audit.sections.Load(), o.audit.lost.Load()
+		o.result.Sections, o.result.Lost, o.result.Stale = o.audit.sections.Load(), o.audit.lost.Load(), o.audit.stale.Load()
 	}
 	switch class.Name {
 	case "file":

@@ -27,11 +27,11 @@ func contend(t *testing.T, clients []Client, goroutines, each int) *audit {
 	for i := range goroutines {
 		all.Go(func() {
 			for range each {
-				unlock, err := clients[i%len(clients)].Lock(ctx, "contended")
+				unlock, token, err := lock(ctx, clients[i%len(clients)], "contended")
 				if !onNil(t, err) {
 					return
 				}
-				entered := p.enter()
+				entered := p.enter(token)
 				time.Sleep(time.Millisecond) // for somebody else to come in
 				p.leave(entered)
 				if !onNil(t, unlock(ctx)) {
@@ -75,7 +75,7 @@ func TestSides(t *testing.T) {
 			require.Zero(t, contend(t, o.clients, n, 3).lost.Load(), "it did not exclude")
 			b := newBench(plan{rounds: 1, step: 50 * time.Millisecond})
 			for _, step := range b.steps() {
-				if side.Waiters > 0 && step.waiters > side.Waiters || step.waiters > 10 {
+				if side.Waiters > 0 && step.waiters > side.Waiters || step.waiters > 10 || side.Only != "" && step.title != side.Only {
 					continue
 				}
 				figures, err := step.run(t.Context(), o, fmt.Sprintf("step-%d-%d", step.waiters, len(step.title)))
@@ -85,6 +85,7 @@ func TestSides(t *testing.T) {
 				}
 			}
 			require.Zero(t, o.audit.lost.Load(), "it did not exclude")
+			require.Zero(t, o.audit.stale.Load(), "its tokens did not rise")
 			require.Positive(t, o.audit.sections.Load())
 		})
 	}
@@ -102,4 +103,47 @@ func (broken) Close() {}
 // TestAuditSees: a lock that does not exclude is found out.
 func TestAuditSees(t *testing.T) {
 	require.Positive(t, contend(t, []Client{broken{}, broken{}}, 4, 3).lost.Load())
+}
+
+// repeated locks, with the same token each time.
+type repeated struct{ mu *sync.Mutex }
+
+func (r repeated) Lock(ctx context.Context, name string) (func(context.Context) error, error) {
+	unlock, _, err := r.LockFenced(ctx, name)
+	return unlock, err
+}
+
+func (r repeated) LockFenced(context.Context, string) (func(context.Context) error, uint64, error) {
+	r.mu.Lock()
+	return func(context.Context) error { r.mu.Unlock(); return nil }, 7, nil
+}
+
+func (repeated) Close() {}
+
+// TestAuditSeesTokens finds a lock whose tokens do not rise, and reports it.
+func TestAuditSeesTokens(t *testing.T) {
+	a := contend(t, []Client{repeated{new(sync.Mutex)}}, 2, 2)
+	require.Zero(t, a.lost.Load())
+	require.EqualValues(t, 3, a.stale.Load())
+	r := Result{Classes: []*ClassResult{{Sides: []*SideResult{{Name: "repeated", Stale: a.stale.Load(), Sections: 4}}}}}
+	require.ErrorContains(t, r.Violations(), "3 of 4 fencing tokens")
+}
+
+// TestContentionTable has a row for each side that was measured, and its messages where
+// they were counted.
+func TestContentionTable(t *testing.T) {
+	c := &ClassResult{Sides: []*SideResult{
+		{Name: "bare publishes", Figures: map[string][]float64{cycleP50: {1}}},
+		{Name: "natslock", Figures: map[string][]float64{
+			contended: {9000, 8000, 10000}, longestWait: {0.005}, sentEach: {0.08},
+			contended + localSuffix: {200000}, longestWait + localSuffix: {0.001}, sentEach + localSuffix: {0.016},
+		}},
+		{Name: "rueidislock", Figures: map[string][]float64{contended: {1000}, longestWait: {0.01}}},
+		{Name: "etcd", Skipped: "missing"},
+	}}
+	text := contentionTable(c)
+	require.Contains(t, text, "| natslock | 200000 | 1 ms | 0.016 | 9000 | 5 ms | 0.08 |\n")
+	require.Contains(t, text, "| rueidislock | - | - | - | 1000 | 10 ms | - |\n")
+	require.NotContains(t, text, "bare")
+	require.NotContains(t, text, "etcd")
 }

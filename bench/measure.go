@@ -22,8 +22,10 @@ const (
 	throughput  = "throughput"  // cycles per second, 64 goroutines on as many names
 	waitingCPU  = "waiting_cpu" // cores used by the client and its servers while 100 wait
 	messagesPer = "messages"    // per hand-over, of the clients
-	contended   = "contended"   // grants per second, contenders for one name with empty sections
+	contended   = "contended"   // grants per second, contenders of two clients for one name with empty sections
 	longestWait = "longest"     // of a contender meanwhile
+	sentEach    = "sent"        // messages that the clients send for each of these grants
+	localSuffix = "_local"      // the same three, with all contenders in one client
 )
 
 func handOverP50(waiters int) string { return "handover_" + strconv.Itoa(waiters) + "_p50" }
@@ -48,14 +50,23 @@ type Figures map[string]float64
 type audit struct {
 	sections atomic.Int64 // in all
 	lost     atomic.Int64
+	stale    atomic.Int64 // whose token was not above all before it
 }
 
 type protected struct {
-	number   int64 // guarded by the lock alone
+	number   int64  // guarded by the lock alone
+	token    uint64 // the same
 	sections atomic.Int64
+	stale    atomic.Int64
 }
 
-func (p *protected) enter() int64 { return p.number }
+func (p *protected) enter(token uint64) int64 {
+	if token != 0 && token <= p.token {
+		p.stale.Add(1)
+	}
+	p.token = token
+	return p.number
+}
 
 func (p *protected) leave(entered int64) {
 	p.number = entered + 1
@@ -65,15 +76,25 @@ func (p *protected) leave(entered int64) {
 func (a *audit) add(p *protected) {
 	a.sections.Add(p.sections.Load())
 	a.lost.Add(p.sections.Load() - p.number)
+	a.stale.Add(p.stale.Load())
+}
+
+// lock is Lock, with the fencing token of a side that has one, else 0.
+func lock(ctx context.Context, c Client, name string) (unlock func(context.Context) error, token uint64, err error) {
+	if f, ok := c.(Fencer); ok {
+		return f.LockFenced(ctx, name)
+	}
+	unlock, err = c.Lock(ctx, name)
+	return unlock, 0, err
 }
 
 // under is one critical section with nothing in it.
 func under(ctx context.Context, c Client, name string, p *protected) error {
-	unlock, err := c.Lock(ctx, name)
+	unlock, token, err := lock(ctx, c, name)
 	if err != nil {
 		return fmt.Errorf("lock: %w", err)
 	}
-	p.leave(p.enter())
+	p.leave(p.enter(token))
 	if err := unlock(ctx); err != nil {
 		return fmt.Errorf("unlock: %w", err)
 	}
@@ -149,26 +170,27 @@ func manyNames(ctx context.Context, c Client, name string, d time.Duration, a *a
 	return Figures{throughput: float64(count.Load()) / time.Since(begun).Seconds()}, nil
 }
 
-// contention has several goroutines of both clients take one name over and over,
-// with nothing to do under the lock.
-func contention(ctx context.Context, o *opened, name string, d time.Duration) (Figures, error) {
+// contention has several goroutines of some clients take one name over and over, with
+// nothing to do under the lock. The names of its figures end in suffix.
+func contention(ctx context.Context, o *opened, clients []Client, name, suffix string, d time.Duration) (Figures, error) {
 	var p protected
 	defer o.audit.add(&p)
+	before, counted := sent(clients)
 	var done sync.WaitGroup
 	errs := make([]error, contenders)
 	longest := make([]time.Duration, contenders)
 	begun := time.Now()
 	for i := range contenders {
-		c := o.clients[i%len(o.clients)]
+		c := clients[i%len(clients)]
 		done.Go(func() {
 			for asked := time.Now(); errs[i] == nil && time.Since(begun) < d; asked = time.Now() {
-				unlock, err := c.Lock(ctx, name)
+				unlock, token, err := lock(ctx, c, name)
 				if err != nil {
 					errs[i] = fmt.Errorf("lock: %w", err)
 					return
 				}
 				longest[i] = max(longest[i], time.Since(asked))
-				p.leave(p.enter())
+				p.leave(p.enter(token))
 				errs[i] = unlock(ctx)
 			}
 		})
@@ -177,7 +199,25 @@ func contention(ctx context.Context, o *opened, name string, d time.Duration) (F
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	return Figures{contended: float64(p.sections.Load()) / time.Since(begun).Seconds(), longestWait: slices.Max(longest).Seconds()}, nil
+	grants := float64(p.sections.Load())
+	figures := Figures{contended + suffix: grants / time.Since(begun).Seconds(), longestWait + suffix: slices.Max(longest).Seconds()}
+	if counted {
+		after, _ := sent(clients)
+		figures[sentEach+suffix] = float64(after-before) / grants
+	}
+	return figures, nil
+}
+
+// sent sums the messages that the clients have sent; false: they are not counted.
+func sent(clients []Client) (sum uint64, counted bool) {
+	for _, c := range clients {
+		n, ok := c.(Counter)
+		if !ok {
+			return 0, false
+		}
+		sum += n.Sent()
+	}
+	return sum, true
 }
 
 // settle is how long a lock is held when everybody has called Lock: long enough
@@ -187,16 +227,16 @@ const settle = 5 * time.Millisecond
 // idleTime is how long CPU is measured, which systems count in steps of 10 ms.
 const idleTime = time.Second
 
-// relay hands one lock on among waiters+1 goroutines that share the clients, and
-// takes the time from the call of unlock to the return of the next one's Lock.
+// relay hands one lock on among waiters+1 clients, and takes the time from the call of unlock to the return of the next one's Lock.
 type relay struct {
 	protected
 	name     string
 	waiters  int
 	settle   time.Duration
 	d        time.Duration
-	procs    []*process.Process // whose CPU is measured while all wait
-	messages func() uint64      // so far; nil: not counted
+	procs    []*process.Process    // whose CPU is measured while all wait
+	sent     func([]Client) uint64 // the messages of all clients so far; nil: not counted
+	messages func() uint64
 
 	queued  chan struct{} // somebody calls Lock
 	granted chan struct{} // the one who has released may queue again
@@ -220,12 +260,22 @@ func newRelay(o *opened, name string, waiters int, d time.Duration, procs []*pro
 }
 
 func (r *relay) measure(ctx context.Context, o *opened) (Figures, error) {
+	// Goroutines of one client may hand a lock on among themselves, without the server.
+	clients, leave, err := o.crowd(ctx, r.waiters+1)
+	defer leave()
+	if err != nil {
+		return nil, err
+	}
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
+	if r.sent != nil {
+		r.messages = func() uint64 { return r.sent(clients) }
+	}
 	var all sync.WaitGroup
 	for i := range r.waiters + 1 {
+		time.Sleep(time.Millisecond) // they come one after the other
 		all.Go(func() {
-			if err := r.run(ctx, o.clients[i%len(o.clients)], stop); err != nil {
+			if err := r.run(ctx, clients[i], stop); err != nil {
 				stop(err)
 			}
 		})
@@ -245,7 +295,7 @@ var errEnough = errors.New("measured")
 func (r *relay) run(ctx context.Context, c Client, stop context.CancelCauseFunc) error {
 	for {
 		r.queued <- struct{}{}
-		unlock, err := c.Lock(ctx, r.name)
+		unlock, token, err := lock(ctx, c, r.name)
 		now := time.Now()
 		if err != nil {
 			if ctx.Err() != nil {
@@ -255,7 +305,7 @@ func (r *relay) run(ctx context.Context, c Client, stop context.CancelCauseFunc)
 		}
 		done := false
 		if ctx.Err() == nil { // else the lock may have ended with it
-			if done, err = r.hold(ctx, now); err != nil {
+			if done, err = r.hold(ctx, now, token); err != nil {
 				stop(err)
 			}
 		}
@@ -280,8 +330,8 @@ func (r *relay) run(ctx context.Context, c Client, stop context.CancelCauseFunc)
 }
 
 // hold is what is done under the lock.
-func (r *relay) hold(ctx context.Context, now time.Time) (done bool, err error) {
-	entered := r.enter()
+func (r *relay) hold(ctx context.Context, now time.Time, token uint64) (done bool, err error) {
+	entered := r.enter(token)
 	first := r.released.IsZero()
 	others := 1
 	if first {

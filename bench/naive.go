@@ -67,4 +67,6 @@ func inFlight(err error) bool {
 	return ok && api.ErrorCode == 10164
 }
 
+func (c *naiveClient) Sent() uint64 { return c.nc.Stats().OutMsgs }
+
 func (c *naiveClient) Close() { c.nc.Close() }

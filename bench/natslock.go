@@ -19,6 +19,14 @@ var natslockSide = Side{
 	},
 }
 
+var exactSide = Side{
+	Name: "natslock, no turn", Server: "nats", Only: stepContention,
+	Setup: "the same with `WithTurn(0)`: a client serves none of its goroutines before another client that asked earlier",
+	Open: func(ctx context.Context, s *Servers) (Client, error) {
+		return openNatslock(ctx, s, natslock.WithTurn(0))
+	},
+}
+
 type natslockClient struct {
 	nc *nats.Conn
 	*natslock.Client
@@ -56,12 +64,19 @@ func openNatslock(ctx context.Context, s *Servers, opts ...natslock.Option) (*na
 }
 
 func (c *natslockClient) Lock(ctx context.Context, name string) (func(context.Context) error, error) {
+	unlock, _, err := c.LockFenced(ctx, name)
+	return unlock, err
+}
+
+func (c *natslockClient) LockFenced(ctx context.Context, name string) (func(context.Context) error, uint64, error) {
 	l, err := c.Client.Lock(ctx, name)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
-	return l.Unlock, nil
+	return l.Unlock, l.Token(), nil
 }
+
+func (c *natslockClient) Sent() uint64 { return c.nc.Stats().OutMsgs }
 
 func (c *natslockClient) Close() {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)

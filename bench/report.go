@@ -58,6 +58,7 @@ type SideResult struct {
 	Figures  map[string][]float64 `json:"figures,omitempty"`
 	Sections int64                `json:"sections"` // critical sections that were checked
 	Lost     int64                `json:"lost"`     // those in which somebody else was too
+	Stale    int64                `json:"stale"`    // those whose fencing token was not above all before it
 }
 
 // median returns 0 where nothing was measured.
@@ -128,6 +129,9 @@ func (r *Result) Violations() error {
 			if s.Lost != 0 {
 				errs = append(errs, fmt.Errorf("%s, %s: somebody else was inside in %d of %d critical sections", c.Title, s.Name, s.Lost, s.Sections))
 			}
+			if s.Stale != 0 {
+				errs = append(errs, fmt.Errorf("%s, %s: %d of %d fencing tokens were not above all before them", c.Title, s.Name, s.Stale, s.Sections))
+			}
 		}
 	}
 	return errors.Join(errs...)
@@ -154,6 +158,7 @@ func (r *Result) write(dir string) error {
 	}
 	report, err := template.New("report").Funcs(template.FuncMap{
 		"table":   table,
+		"contend": contentionTable,
 		"skipped": r.skipped,
 		"failed":  r.failed,
 		"sides":   func() []Side { return sides },
@@ -210,15 +215,43 @@ func (r *Result) skipped() []string {
 	return lines
 }
 
+// contentionTable is the Markdown table of the contention of a class.
+func contentionTable(c *ClassResult) string {
+	var b strings.Builder
+	b.WriteString("| 8 contend | one client: grants/s | longest wait | messages sent per grant | two clients: grants/s | longest wait | messages sent per grant |\n")
+	b.WriteString("|---|" + strings.Repeat("---:|", 6) + "\n")
+	for _, s := range c.Sides {
+		if s.median(contended) == 0 && s.median(contended+localSuffix) == 0 {
+			continue
+		}
+		cells := []string{s.Name}
+		for _, suffix := range []string{localSuffix, ""} {
+			messages := "-"
+			if len(s.Figures[sentEach+suffix]) > 0 {
+				messages = fmt.Sprintf("%.3g", s.median(sentEach+suffix))
+			}
+			cells = append(cells, number(s.median(contended+suffix)), duration(s.median(longestWait+suffix)), messages)
+		}
+		b.WriteString("| " + strings.Join(cells, " | ") + " |\n")
+	}
+	return b.String()
+}
+
 // table is the Markdown table of a class.
 func table(c *ClassResult) string {
 	var b strings.Builder
-	b.WriteString("| | cycle p50 | p99 | to bare | allocations | cycles/s, 64 names | to bare | hand-over, 1 waits | 10 | 100 | cores while 100 wait | grants/s, 8 contend | longest wait |\n")
-	b.WriteString("|---|" + strings.Repeat("---:|", 12) + "\n")
+	columns := []string{
+		"", "cycle p50", "p99", "to bare", "allocations", "cycles/s, 64 names", "to bare",
+		"hand-over, 1 waits", "10", "100", "cores while 100 wait",
+	}
+	b.WriteString("|" + strings.Join(columns, " | ") + " |\n|---|" + strings.Repeat("---:|", len(columns)-1) + "\n")
 	bare := c.Sides[0]
 	for _, s := range c.Sides {
+		if s.Skipped == "" && len(s.Figures[cycleP50]) == 0 && len(s.Failures) == 0 {
+			continue // measured elsewhere only
+		}
 		if s.Skipped != "" {
-			fmt.Fprintf(&b, "| %s | skipped |%s\n", s.Name, strings.Repeat(" |", 11))
+			fmt.Fprintf(&b, "| %s | skipped |%s\n", s.Name, strings.Repeat(" |", len(columns)-2))
 			continue
 		}
 		ratio := func(figure string) string {
@@ -238,7 +271,6 @@ func table(c *ClassResult) string {
 		if len(s.Figures[waitingCPU]) > 0 {
 			cells[len(cells)-1] = fmt.Sprintf("%.2f", s.median(waitingCPU))
 		}
-		cells = append(cells, number(s.median(contended)), duration(s.median(longestWait)))
 		if len(s.Failures) > 0 {
 			cells[0] += " (failed at times, see below)"
 		}

@@ -138,15 +138,15 @@ func (p scalePlan) steps() int {
 	return len(p.held) + len(p.waiters) + len(p.readers) + len(p.together) + 2
 }
 
-// crowded hands a lock on among n+1 goroutines of two clients.
+// crowded hands a lock on among n+1 clients.
 func crowded(ctx context.Context, s *Servers, n int, d time.Duration) (*Crowd, error) {
 	o := open(ctx, natslockSide, s)
 	defer o.close()
 	if o.result.Skipped != "" {
 		return nil, errors.New(o.result.Skipped)
 	}
-	messages := func() (sum uint64) {
-		for _, c := range o.clients {
+	sent := func(clients []Client) (sum uint64) {
+		for _, c := range clients {
 			stats := c.(*natslockClient).nc.Stats()
 			sum += stats.InMsgs + stats.OutMsgs
 		}
@@ -155,7 +155,7 @@ func crowded(ctx context.Context, s *Servers, n int, d time.Duration) (*Crowd, e
 	ctx, cancel := context.WithTimeout(ctx, 2*d+2*patience)
 	defer cancel()
 	r := newRelay(o, "crowd-"+strconv.Itoa(n), n, max(d, time.Second), o.procs)
-	r.messages = messages
+	r.sent = sent
 	figures, err := r.measure(ctx, o)
 	if err != nil {
 		return nil, err

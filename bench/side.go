@@ -24,6 +24,8 @@ type Side struct {
 	Server string
 	// Waiters is how many waiters it can be measured with; 0: any number.
 	Waiters int
+	// Only is the one step it is measured in; "": all.
+	Only string
 	// Settle is how long a waiter takes to be in its place after all; 0: settle.
 	Settle time.Duration
 	// Setup says in a few words how it was set up, for the report.
@@ -34,9 +36,20 @@ type Side struct {
 	Unfit func(Class) string
 }
 
+// A Fencer is a [Client] whose locks have fencing tokens.
+type Fencer interface {
+	// LockFenced is Lock, and returns the token too.
+	LockFenced(ctx context.Context, name string) (unlock func(context.Context) error, token uint64, err error)
+}
+
+// A Counter is a [Client] that counts the messages that it has sent.
+type Counter interface {
+	Sent() uint64
+}
+
 // sides are all of them, in the order of the tables. The first is the limit that
 // the others are set against.
-var sides = []Side{bareSide, natslockSide, naiveSide, redsyncSide, redislockSide, rueidislockSide, etcdSide}
+var sides = []Side{bareSide, natslockSide, exactSide, naiveSide, redsyncSide, redislockSide, rueidislockSide, etcdSide}
 
 // unfit says why the side cannot be measured on these servers.
 func (s Side) unfit(servers *Servers) string {

@@ -35,6 +35,9 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
+	if os.Getenv(burnVar) != "" {
+		burn()
+	}
 	testutil.LeakCheck(m)
 }
 

@@ -1,0 +1,186 @@
+package ratios_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/natslock"
+)
+
+// burnVar makes a test binary a busy loop.
+const burnVar = "NATSLOCK_SPEED_BURN"
+
+// burn keeps a processor busy until the end of the standard input, or for an hour.
+func burn() {
+	go func() {
+		_, _ = os.Stdin.Read(make([]byte, 1))
+		os.Exit(0)
+	}()
+	for begun := time.Now(); time.Since(begun) < time.Hour; {
+	}
+}
+
+// Burn keeps processors busy, each from a process of its own, until stop is called.
+func Burn(t testing.TB, n int) (stop func()) {
+	t.Helper()
+	stop = func() {}
+	for range n {
+		cmd := exec.Command(os.Args[0])
+		cmd.Env = append(os.Environ(), burnVar+"=1")
+		in, err := cmd.StdinPipe()
+		require.NoError(t, err)
+		require.NoError(t, cmd.Start())
+		before := stop
+		stop = func() {
+			before()
+			_ = in.Close()
+			_ = cmd.Wait()
+		}
+	}
+	stop = sync.OnceFunc(stop)
+	t.Cleanup(stop)
+	return stop
+}
+
+// handing is what a hand-over costs in a crowd.
+type handing struct {
+	p50      time.Duration
+	messages float64 // of all clients, in and out
+}
+
+// crowd is a lock that goes round among clients, which queue again after each grant.
+type crowd struct {
+	t       testing.TB
+	clients []counted
+	queued  chan struct{} // a client has its place
+
+	// Guarded by the lock.
+	released time.Time
+	took     []time.Duration
+	phases   []handing
+	before   uint64
+	burning  func() // ends the busy loops
+}
+
+const (
+	crowdWarm      = 5   // hand-overs that do not count
+	crowdHandOvers = 100 // in each phase
+)
+
+// handOvers measures n waiters, all clients of their own, while the machine does nothing
+// else, and then beside busy loops.
+func handOvers(t testing.TB, url string, n int) (quiet, busy handing) {
+	c := &crowd{t: t, queued: make(chan struct{}, 4*n+4)}
+	for range n + 1 {
+		c.clients = append(c.clients, countedClient(t, url, natslock.WithObserver(func(_ context.Context, ev natslock.Event) {
+			if ev.Type == natslock.EventQueued {
+				c.queued <- struct{}{}
+			}
+		})))
+	}
+	ctx, stop := context.WithTimeout(t.Context(), 4*patience)
+	defer stop()
+	var wg sync.WaitGroup
+	name := fmt.Sprint("crowd.", n)
+	first, err := c.clients[0].Lock(ctx, name)
+	require.NoError(t, err)
+	for i, each := range c.clients {
+		if i > 0 {
+			wg.Go(func() { c.run(ctx, each, name, stop) })
+			c.await(ctx) // not all at once: that is another cost
+		}
+	}
+	require.NoError(t, ctx.Err(), "not all are queued")
+	wg.Go(func() {
+		c.released = time.Now()
+		if first.Unlock(context.Background()) == nil {
+			c.run(ctx, c.clients[0], name, stop)
+		}
+	})
+	wg.Wait()
+	if c.burning != nil {
+		c.burning()
+	}
+	require.Len(t, c.phases, 2, "the hand-overs took too long")
+	return c.phases[0], c.phases[1]
+}
+
+func (c *crowd) await(ctx context.Context) {
+	select {
+	case <-c.queued:
+	case <-ctx.Done():
+	}
+}
+
+func (c *crowd) messages() (sum uint64) {
+	for _, each := range c.clients {
+		stats := each.nc.Stats()
+		sum += stats.InMsgs + stats.OutMsgs
+	}
+	return sum
+}
+
+// run takes the lock over and over until enough is measured.
+func (c *crowd) run(ctx context.Context, client counted, name string, stop func()) {
+	for {
+		l, err := client.Lock(ctx, name)
+		if err != nil {
+			return
+		}
+		now := time.Now()
+		if ctx.Err() == nil {
+			c.await(ctx) // the holder before has its place
+			c.hold(now, stop)
+		}
+		c.released = time.Now()
+		if l.Unlock(context.Background()) != nil || ctx.Err() != nil {
+			return
+		}
+	}
+}
+
+// hold is what is done under the lock.
+func (c *crowd) hold(now time.Time, stop func()) {
+	c.took = append(c.took, now.Sub(c.released))
+	switch n := len(c.took); {
+	case n == crowdWarm:
+		c.before = c.messages()
+	case n == crowdWarm+crowdHandOvers:
+		messages := float64(c.messages()-c.before) / crowdHandOvers
+		c.phases = append(c.phases, handing{median(c.took[crowdWarm:]), messages})
+		if c.took = nil; len(c.phases) == 2 {
+			stop()
+			return
+		}
+		c.burning = Burn(c.t, 4)
+	}
+	time.Sleep(time.Millisecond)
+}
+
+// TestThousandClients guards that a hand-over costs the same behind ten waiters and behind
+// a thousand of as many clients, also beside four busy loops. A thousand cost 1.4 to 1.7
+// times the messages of ten, and 1.2 to 3 times the time. It was 23 and 18 times.
+func TestThousandClients(t *testing.T) {
+	if Race || testing.Short() {
+		t.Skip("takes ten seconds")
+	}
+	url := Server(t)
+	few, fewBusy := handOvers(t, url, 10)
+	many, manyBusy := handOvers(t, url, 1000)
+	for _, x := range []struct {
+		what      string
+		few, many handing
+		times     time.Duration
+	}{{"alone", few, many, 6}, {"beside four busy loops", fewBusy, manyBusy, 25}} {
+		t.Logf("%s: behind 10 waiters %v and %.0f messages, behind 1000 %v and %.0f", x.what, x.few.p50, x.few.messages, x.many.p50, x.many.messages)
+		require.Less(t, x.many.messages, 4*x.few.messages, x.what)
+		require.Less(t, x.many.p50, x.times*x.few.p50, x.what)
+	}
+}
