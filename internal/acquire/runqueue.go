@@ -97,7 +97,7 @@ func (r *run) queued(p *session.Place, m *member) {
 		r.announce(m)
 	}
 	// The first list is still to come: see listed.
-	if w, o := r.writing, r.line.others; o != nil && w.proves { //safety:queue-proven
+	if w, o := r.writing, r.line.others; o != nil && w.proves {
 		o.prove(r.line.c.b.Instant(), w.epoch)
 	}
 	r.settle()

@@ -244,8 +244,6 @@ var roomMutants = []mutant{
 		weak: "a replica that lags shows that no other client is queued"},
 	{label: "queue-subscribed", operator: "drop", test: "natslock.TestRunKeepsItsTicket",
 		weak: "a client does not subscribe to the queue in which several of its goroutines wait"},
-	{label: "queue-proven", operator: "always 2", test: "natslock.TestRunUnprovenSubscription",
-		weak: "a place that was written before the subscription proves it"},
 	{label: "queue-recheck", operator: "drop", test: "natslock.TestRunAnotherServerServes",
 		weak: "notifications count on although another server serves the subscription"},
 	{label: "run-driven-on", operator: "drop", test: "natslock.TestRunFirstGivesUp/claim_that_is_granted",

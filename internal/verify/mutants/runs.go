@@ -5,8 +5,6 @@ package main
 var runMutants = []mutant{
 	{label: "run-unanswered", operator: "always", test: sim + "in_turns",
 		weak: "a goroutine joins any run whatever is known of other clients"},
-	{label: "list-after-subscription", operator: "never", test: "natslock.TestRunListedBeforeItsSubscription",
-		weak: "a list of the queue from before the subscription counts"},
 	{label: "turn-cut", operator: "always", test: sim + "in_turns",
 		weak: "goroutines that joined in the turn are served after it"},
 	{label: "one-at-a-time", operator: "is m.Holder.Release()", test: sim + "in_turns",
