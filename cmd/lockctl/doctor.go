@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"time"
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/jedib0t/go-pretty/v6/text"
@@ -152,7 +153,7 @@ func (d *doctor) visit() (err error) {
 	if !d.jetStream() {
 		return nil
 	}
-	heard := d.listen()
+	heard, until := d.listen(), time.Now().Add(hearing)
 	if !d.bucket() {
 		return nil
 	}
@@ -163,7 +164,7 @@ func (d *doctor) visit() (err error) {
 	d.disks()
 	d.permissions()
 	d.locks()
-	d.second(heard)
+	d.second(heard, until)
 	return nil
 }
 

@@ -140,14 +140,24 @@ func (d *doctor) listen() *nats.Subscription {
 	return sub
 }
 
-// second checks whether notifications of a second bucket have arrived meanwhile.
-func (d *doctor) second(heard *nats.Subscription) {
+// hearing is how long the doctor listens for a second bucket. Its other checks may take
+// no longer than 20 ms, and a second bucket may change less often.
+const hearing = 250 * time.Millisecond
+
+// second checks whether notifications of a second bucket arrive until an instant. The
+// subscription is older than the other checks.
+func (d *doctor) second(heard *nats.Subscription, until time.Time) {
 	if heard == nil || d.info.Config.RePublish == nil {
 		return
 	}
 	own := strings.TrimSuffix(d.info.Config.RePublish.Destination, ">")
-	for n, _, _ := heard.Pending(); n > 0; n-- {
-		m, err := heard.NextMsg(time.Millisecond)
+	for {
+		n, _, _ := heard.Pending()
+		left := time.Until(until)
+		if n == 0 && left <= 0 {
+			return
+		}
+		m, err := heard.NextMsg(max(left, time.Millisecond))
 		if err != nil {
 			return
 		}
