@@ -229,9 +229,9 @@ func TestRunAnotherServerServes(t *testing.T) {
 	})
 }
 
-// A place that was written before the subscription to its queue does not prove the
-// subscription.
-func TestRunUnprovenSubscription(t *testing.T) {
+// A goroutine does not join a place that was written without a subscription to its queue.
+// Another client may have queued behind that place, even while it has no answer.
+func TestRunPlaceWithoutASubscription(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, f := joinFaulty(t, s, natslock.WithTurn(0))
 		other := join(t, s)
@@ -239,13 +239,13 @@ func TestRunUnprovenSubscription(t *testing.T) {
 		onStage(f, "wait take", testutil.DelayAnswer(100*time.Millisecond))
 		first := c.begin(t, "l")
 		synctest.Wait()
+		stranger := other.follow(t)
 		second := c.follow(t) // while the place has no answer
 		time.Sleep(200 * time.Millisecond)
 		f.OnSend(nil)
-		require.Len(t, inspect(t, c.Client, "l").Queue, 1)
-		stranger := other.follow(t)
+		require.Len(t, inspect(t, c.Client, "l").Queue, 3)
 		late := c.follow(t)
-		unlockAll(t, holder, first, second, stranger, late)
+		unlockAll(t, holder, first, stranger, second, late)
 	})
 }
 

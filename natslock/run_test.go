@@ -96,14 +96,15 @@ func (p *tap) stages(t *testing.T, by ...*nats.Conn) map[string]int {
 func TestRunFirstGivesUp(t *testing.T) {
 	const late = 500 * time.Millisecond
 	for _, tc := range []struct {
-		name, stage string // whose answer is late
-		held        bool   // by another client
-		place       bool   // the run has one when the first member gives up
+		name  string
+		late  map[string]time.Duration // answers, by the stage of the write
+		held  bool                     // by another client
+		place bool                     // the run has one when the first member gives up
 	}{
-		{"claim that is granted", "lock take", false, false},
-		{"claim that is refused", "lock take", true, false},
-		{"place without an answer", "wait take", true, false},
-		{"place", "", true, true},
+		{"claim that is granted", map[string]time.Duration{"lock take": late}, false, false},
+		{"claim that is refused", map[string]time.Duration{"lock take": late}, true, false},
+		{"place without an answer", map[string]time.Duration{"lock take": late / 10, "wait take": late}, true, false},
+		{"place", nil, true, true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
@@ -112,12 +113,18 @@ func TestRunFirstGivesUp(t *testing.T) {
 				if tc.held {
 					holder = quietHolder(t, s)
 				}
-				onStage(f, tc.stage, testutil.DelayAnswer(late))
+				f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+					if d := tc.late[history.Stage(w)]; d > 0 {
+						return testutil.DelayAnswer(d)
+					}
+					return testutil.Pass
+				})
 				taps := newTap(t, s.Connect(), ">")
 				first := c.begin(t, "l")
 				synctest.Wait()
 				second := c.follow(t)
 				third := c.follow(t)
+				time.Sleep(late / 5) // the place is sent
 				queue := inspect(t, c.Client, "l").Queue
 				if tc.place {
 					// The first one is alone at its place: nobody has listed the queue.
@@ -161,7 +168,10 @@ func TestRunRefusalOvertakes(t *testing.T) {
 		holder := quietHolder(t, s)
 		var takes atomic.Int32
 		f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
-			if history.Stage(w) == "wait take" {
+			switch history.Stage(w) {
+			case "lock take":
+				return testutil.DelayAnswer(10 * time.Millisecond)
+			case "wait take":
 				if takes.Add(1) == 1 {
 					return testutil.DelayAnswer(500 * time.Millisecond)
 				}
@@ -177,6 +187,7 @@ func TestRunRefusalOvertakes(t *testing.T) {
 		first := c.begin(t, "l")
 		synctest.Wait()
 		second := c.follow(t)
+		time.Sleep(20 * time.Millisecond) // the place is sent
 		stranger := other.follow(t)
 		time.Sleep(400 * time.Millisecond)
 		first.cancel(nil)

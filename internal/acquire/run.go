@@ -45,6 +45,8 @@ type shown struct {
 func (r *run) joinable(now clock.Instant) bool {
 	o := r.line.others
 	switch {
+	case r.writing.place && !r.writing.proves: //safety:run-unsubscribed
+		return false // other clients may have queued behind it, unnoticed
 	case r.writing.begun != 0 && now.Sub(r.writing.begun) < silence && o.news() == r.writing.news: //safety:run-unanswered
 		return true
 	case r.lease != nil:

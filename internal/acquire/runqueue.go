@@ -12,6 +12,7 @@ import (
 // list of the queue that follows the answer.
 type writing struct {
 	begun  clock.Instant // 0: none
+	place  bool          // not a claim
 	news   uint64        // others.count by then
 	proves bool          // the subscription is older
 	epoch  uint64        // others.epoch by then
@@ -41,6 +42,7 @@ func (r *run) queueing() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	r.begin()
+	r.writing.place = true
 }
 
 // inOrder waits until the run before has a record. A place that is sent while the claim of
