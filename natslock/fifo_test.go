@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
@@ -296,7 +297,34 @@ func TestFIFOReacquireStarvesNobody(t *testing.T) {
 	})
 }
 
-// The same over TCP at full speed.
+// A claim that is repeated passes nobody either: its client has seen the queue empty too
+// long ago.
+func TestFIFORepeatedClaim(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		// The server refuses to take claims at a tombstone until an instant.
+		refusedFor := func(d time.Duration) *member {
+			m, f := joinFaulty(t, s)
+			until := time.Now().Add(d)
+			f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+				if history.Stage(w) == "lock take" && w.Expect != 0 && time.Now().Before(until) {
+					return testutil.Refuse(kvstore.ErrInFlight)
+				}
+				return testutil.Pass
+			})
+			return m
+		}
+		early, late := refusedFor(500*time.Millisecond), refusedFor(250*time.Millisecond)
+		mustUnlock(t, mustLock(t, join(t, s).Client, "l"))
+		first := early.begin(t, "l")
+		time.Sleep(60 * time.Millisecond)
+		second := late.begin(t, "l")
+		l := first.granted(t)
+		require.False(t, second.over())
+		unlockAll(t, l, second)
+	})
+}
+
+// A waiter gets in beside a client that takes and releases over TCP at full speed.
 func TestFIFOReacquireStarvesNobodyTCP(t *testing.T) {
 	s := testutil.RunServer(t)
 	greedy, other := join(t, s), join(t, s)

@@ -88,10 +88,10 @@ func (a *acquisition) atOnce() result {
 	switch {
 	// After its own release the client skips a read of the queue only for as long as
 	// [bucket.Bypass]: nobody starves.
-	case known.Tombstone == 0 || known.Unqueued: //safety:bypass-bounded
-		a.bid.blind = true
+	case known.Tombstone == 0 || known.Until != 0: //safety:bypass-bounded
+		a.bid.blind, a.bid.until = true, known.Until
 		r := a.bid.offer(known.Tombstone)
-		a.bid.blind = false
+		a.bid.blind, a.bid.until = false, 0
 		if r.outcome != unread {
 			return r
 		}
@@ -110,6 +110,7 @@ type bid struct {
 	draft draft
 	cur   *claim
 	begun clock.Instant // of the offer under way, which another member may go on with; 0: none
+	until clock.Instant // when its claims begin to pass goroutines that may have queued; 0: they pass none
 }
 
 // noStreamFor is how long a bid endures a stream without a leader, electing
@@ -132,6 +133,9 @@ func (b *bid) offer(expect uint64) (decided result) {
 	// it is over, attempts from before it may turn up and be lost.
 	silent, losses, flights := 0, 0, 0
 	for try := 0; ; try++ {
+		if try > 0 && expect != 0 && b.until != 0 && b.c.b.Instant() >= b.until { //safety:bypass-repeated
+			return result{outcome: free}
+		}
 		up := b.c.b.Online()
 		if b.cur == nil {
 			b.cur = b.c.claim(&b.draft)

@@ -74,10 +74,12 @@ func (a *acquisition) survey(revision uint64) result {
 	if a.bid.mine(entry) { // an earlier attempt, to be adopted
 		r.entry = record.Entry{}
 	}
+	a.bid.until = at.Add(bucket.Bypass)
+	defer func() { a.bid.until = 0 }()
 	// There can be a newer tombstone: others may be quicker just now.
 	for {
 		r = a.bid.offer(r.entry.Revision)
-		if r.outcome != free || b.Instant().Sub(at) >= bucket.Bypass {
+		if r.outcome != free || b.Instant() >= a.bid.until {
 			return r
 		}
 	}

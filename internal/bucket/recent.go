@@ -138,7 +138,9 @@ func (r *Recent) Unqueued(key string, at clock.Instant) {
 // Known is what a client knows of a lock without asking.
 type Known struct {
 	Tombstone uint64 // its own, of the last second; 0: none
-	Unqueued  bool   // it saw the queue empty a moment ago
+	// Until when it may be taken without a read of the queue, which was empty a moment
+	// ago. 0: it may not.
+	Until clock.Instant
 }
 
 // Known returns what is known of a lock that is to be taken.
@@ -153,6 +155,9 @@ func (r *Recent) Known(now clock.Instant, key string) (k Known) {
 		delete(r.m, key)
 		return k
 	}
-	k.Tombstone, k.Unqueued = t.tombstone, t.empty != 0 && now.Sub(t.empty) < Bypass
+	k.Tombstone = t.tombstone
+	if t.empty != 0 && now.Sub(t.empty) < Bypass {
+		k.Until = t.empty.Add(Bypass)
+	}
 	return k
 }

@@ -230,6 +230,8 @@ var roomMutants = []mutant{
 		weak: "goroutines join a run for as long as its first write is unanswered"},
 	{label: "run-unanswered", operator: "always 3", test: "natslock.TestRunUnanswered/until_a_notification",
 		weak: "goroutines join a run without an answer although another client has queued"},
+	{label: "bypass-repeated", operator: "never", test: "natslock.TestFIFORepeatedClaim",
+		weak: "a claim is repeated long after the queue was seen empty"},
 	{label: "run-unsubscribed", operator: "never", test: "natslock.TestRunPlaceWithoutASubscription",
 		weak: "a goroutine joins a place without an answer that another client may have queued behind, unnoticed"},
 	{label: "turn-ended-early", operator: "drop", test: "natslock.TestRunTurnEndsEarly",
