@@ -34,9 +34,8 @@ type place struct {
 // the case of a writer or a mutex, for a writer in the case of a reader. It
 // excuses a claim of a lock that was idle, or whose holder's lease had run out. A claim may
 // pass a waiter that had left, and one that was dying without another renewal. It may pass
-// one that had queued for less than the bypass when the attempt was sent. Where runs are
-// judged the notice is added, since another goroutine may repeat the attempt.
-// [index.joined] judges the grants that a client makes by itself.
+// one that had queued for less than the bypass when the attempt was sent. [index.joined]
+// judges the grants that a client makes by itself.
 func (x *index) order(lock string) (found []Violation) {
 	l := x.locks[lock]
 	if l == nil {
@@ -86,7 +85,7 @@ func (x *index) order(lock string) (found []Violation) {
 			if p.first.Revision >= ticket.Ticket {
 				break
 			}
-			if p.op.ID == op.ID || op.Shared && p.op.Shared || newcomer && p.first.At >= granted.Since-bypass-x.h.Notice ||
+			if p.op.ID == op.ID || op.Shared && p.op.Shared || newcomer && p.first.At >= granted.Since-bypass ||
 				served(runs, p, granted.Revision) || !x.inGame(p, granted) {
 				continue
 			}

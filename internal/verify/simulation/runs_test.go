@@ -95,12 +95,12 @@ func crowdOf(seed uint64, hours float64) plan {
 }
 
 // notice is how long it may take until a client knows of the place of another one.
-// Without faults that is two round trips: other goroutines may join the place of a lone
-// waiter until it is answered and the queue is listed. Where notifications are lost, a
-// list of the last second shows the place.
+// Without faults the notification takes a way. The client's own write, which others of
+// its goroutines may join, takes one more until it is answered. Where notifications are
+// lost, a list of the last second shows the place.
 func (p plan) notice() time.Duration {
 	if p.calm {
-		return 4*p.lag + time.Microsecond
+		return 2*p.lag + time.Microsecond
 	}
 	return time.Second + 4*p.lag + 10*time.Millisecond
 }
