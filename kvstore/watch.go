@@ -14,14 +14,25 @@ import (
 // the same pattern.
 type topic struct {
 	pattern string
-	ready   chan struct{} // closed when sub and err are set
+	once    sync.Once // sets sub or err
 	sub     *nats.Subscription
 	err     error
 	watches []*watch // nearly always one; under Store.mu, and replaced, not changed
 }
 
+// subscribe returns when the subscription is on its way. It has one channel with all
+// others: a subscription costs no goroutine.
+func (t *topic) subscribe(s *Store) error {
+	t.once.Do(func() {
+		if t.sub, t.err = s.nc.ChanSubscribe(t.pattern, s.events); t.err != nil {
+			t.err = connError(t.err)
+		}
+	})
+	return t.err
+}
+
 func (t *topic) unsubscribe() {
-	<-t.ready
+	t.once.Do(func() { t.err = ErrClosed }) // else once has returned
 	if t.sub != nil {
 		_ = t.sub.Unsubscribe()
 	}
@@ -72,21 +83,15 @@ func (s *Store) Watch(pattern string, deliver func(Event)) (Watch, error) {
 	}
 	t, found := s.topics[notify+pattern]
 	if !found {
-		t = &topic{pattern: notify + pattern, ready: make(chan struct{})}
+		t = &topic{pattern: notify + pattern}
 		s.topics[t.pattern] = t
 	}
 	w.topic = t
 	t.watches = append(slices.Clip(t.watches), w)
 	s.mu.Unlock()
-	if !found {
-		// One channel for all: a subscription costs no goroutine.
-		t.sub, t.err = s.nc.ChanSubscribe(t.pattern, s.events)
-		close(t.ready)
-	}
-	<-t.ready
-	if t.err != nil {
+	if err := t.subscribe(s); err != nil {
 		w.Stop()
-		return nil, connError(t.err)
+		return nil, err
 	}
 	return w, nil
 }
