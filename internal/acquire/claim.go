@@ -278,9 +278,9 @@ func (r result) grant(cl *claim) session.Granted {
 	a := cl.attempts[r.n-1]
 	cl.mu.Unlock()
 	body := cl.draft.body
-	body.Since, body.Waited, body.Meta = a.since, a.waited, a.meta
+	body.ID, body.Since, body.Waited, body.Meta = cl.id, a.since, a.waited, a.meta
 	return session.Granted{
-		Kind: cl.draft.keys.Kind, Name: cl.draft.name, Key: cl.key, Once: cl.guard != "", ID: cl.id, Revision: r.revision,
+		Kind: cl.draft.keys.Kind, Name: cl.draft.name, Key: cl.key, Once: cl.guard != "", Revision: r.revision,
 		Body: body, Terms: a.terms, Sent: a.sent,
 	}
 }

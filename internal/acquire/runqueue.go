@@ -125,7 +125,7 @@ func (r *run) announce(m *member) {
 	if r.place != nil {
 		ev.ID, ev.Token = r.place.ID(), r.place.Ticket()
 	} else {
-		ev.ID = r.lease.ID
+		ev.ID = r.lease.ID()
 	}
 	m.queued = true
 	m.runs.c.s.Notify(m.a.parent, ev)

@@ -87,8 +87,10 @@ func TestSuspendedBeforeAdmission(t *testing.T) {
 		})
 		held := session.New(b, session.Config{TTL: 10 * time.Second, WatchAfter: -1})
 		admit := func(nap time.Duration) (*session.Holder, error) {
+			body := b.Body(record.StatusHeld, nil)
+			body.ID = "id"
 			l := held.Hold(session.Granted{
-				Name: "x", Key: "lock.x", ID: "id", Revision: 1, Body: b.Body(record.StatusHeld, nil),
+				Name: "x", Key: "lock.x", Revision: 1, Body: body,
 				Terms: clock.NewTerms(10*time.Second, held.Margin), Sent: b.Instant(),
 			}, time.Time{})
 			synctest.Wait() // the renewer sleeps

@@ -42,8 +42,15 @@ const (
 
 // Body is the value of a record, a msgpack map.
 type Body struct {
-	Version int    `msgpack:"v"`
+	Version uint8  `msgpack:"v"`
 	Status  Status `msgpack:"s"`
+	// Fixed marks a lease that is not renewed.
+	Fixed bool `msgpack:"f,omitempty"`
+	// Mode is how a waiter of a reader-writer lock wants in.
+	Mode uint8 `msgpack:"m,omitempty"`
+	// Size is how many goroutines the record stands for: those that wait at a place,
+	// and for a lock those that wait behind its holder too. 0 stands for 1.
+	Size int32 `msgpack:"n,omitempty"`
 	// ID is the claim's: 128 random bits, never used again.
 	ID string `msgpack:"id"`
 	// Client is the id of the client that made the claim.
@@ -58,18 +65,11 @@ type Body struct {
 	Token uint64 `msgpack:"t,omitempty"`
 	// TTL is the lease in seconds.
 	TTL int64 `msgpack:"l"`
-	// Fixed marks a lease that is not renewed.
-	Fixed bool `msgpack:"f,omitempty"`
-	// Mode is how a waiter of a reader-writer lock wants in.
-	Mode uint8 `msgpack:"m,omitempty"`
 	// Since is when the claim began, in unix milliseconds of its client.
 	Since int64 `msgpack:"at,omitempty"`
 	// Waited is how long the claim had asked for the lock by then, in milliseconds
 	// and at least 1. It is 0 for a claim that did not have to queue.
 	Waited int64 `msgpack:"w,omitempty"`
-	// Size is how many goroutines the record stands for: those that wait at a place,
-	// and for a lock those that wait behind its holder too. 0 stands for 1.
-	Size int `msgpack:"n,omitempty"`
 	// Grants is how many holders the claim has had. Waits is how long those after the
 	// first had asked for the lock, in milliseconds. 0 grants stand for 1.
 	Grants uint64 `msgpack:"g,omitempty"`
@@ -270,7 +270,7 @@ func (e Entry) TokenOrTicket() uint64 {
 }
 
 // Goroutines is how many goroutines the record stands for, the holder included.
-func (e Entry) Goroutines() int { return max(e.Size, 1) }
+func (e Entry) Goroutines() int { return max(int(e.Size), 1) }
 
 // Granted is how many holders the claim has had.
 func (e Entry) Granted() uint64 { return max(e.Grants, 1) }

@@ -81,7 +81,7 @@ func (k *kept) judge(entry record.Entry, revision uint64) {
 	d.resolving = false
 	var lost ending
 	var late lateConfirmation
-	own := entry.From(k.ID)
+	own := entry.From(k.Body.ID)
 	// A broken record is the claim's own too, and ends the lease. That of a place says
 	// that it waits, before its renewals and after them.
 	current := own && entry.Live() && entry.Status == k.Body.Status //safety:found-current

@@ -33,7 +33,7 @@ type Admission struct {
 // lease.
 type Holder struct {
 	lease  *Lease
-	id     string
+	number uint64 // of the holders of the lease, from 1
 	token  uint64
 	parent context.Context // the acquire's, for observers
 	ctx    context.Context
@@ -42,9 +42,9 @@ type Holder struct {
 	// The following fields are under the lease's mu.
 	warnBefore time.Duration // 0: no early warning
 	onWarn     func()
+	state      State
 	announced  bool // published to the observers as granted
 	warned     bool
-	state      State
 	cause      *EndError     // of the end; nil while inside
 	left       clock.Instant // when it left a lease that goes on; 0: it has not
 }
@@ -73,11 +73,9 @@ func (l *Lease) Admit(a Admission) (*Holder, error) {
 	if l.grants++; l.grants > 1 {
 		h = new(Holder)
 	}
-	h.lease, h.parent = l, a.Parent
-	h.id, h.token = l.kept.ID, l.Body.Token
+	h.lease, h.number, h.token, h.parent = l, l.grants, l.Body.Token, a.Parent
 	switch {
 	case l.grants > 1:
-		h.id += "." + strconv.FormatUint(l.grants, 10)
 		l.Body.Since, l.Body.Waited = time.Now().UnixMilli(), max(a.Waited.Milliseconds(), 1)
 		l.Body.Grants, l.Body.Waits = l.grants, l.Body.Waits+l.Body.Waited
 		l.show(a)
@@ -147,7 +145,7 @@ func (h *Holder) Announce(waited, d time.Duration, warn func()) {
 
 func (h *Holder) event(t EventType, cause error) Event {
 	l := h.lease
-	return Event{Type: t, Kind: l.Kind, Name: l.kept.Name, ID: h.id, Token: h.token, Cause: cause}
+	return Event{Type: t, Kind: l.Kind, Name: l.kept.Name, ID: h.ID(), Token: h.token, Cause: cause}
 }
 
 // Lease returns the lease that the holder has a part in.
@@ -158,7 +156,13 @@ func (h *Holder) Name() string { return h.lease.kept.Name }
 
 // ID returns the holder's id: that of the claim for its first holder, with a number for
 // the next ones.
-func (h *Holder) ID() string { return h.id }
+func (h *Holder) ID() string {
+	id := h.lease.Body.ID
+	if h.number > 1 {
+		id += "." + strconv.FormatUint(h.number, 10)
+	}
+	return id
+}
 
 // Token returns the fencing token.
 func (h *Holder) Token() uint64 { return h.token }

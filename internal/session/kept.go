@@ -29,9 +29,8 @@ type Granted struct {
 	Once     bool   // the key is never claimed again
 	Name     string // the lock's
 	Key      string
-	ID       string      // the claim's
 	Revision uint64      // of the record
-	Body     record.Body // repeated by the renewals
+	Body     record.Body // repeated by the renewals, with the id of the claim
 	Terms    clock.Terms
 	Sent     clock.Instant // when the attempt that was granted was sent
 }
@@ -50,11 +49,11 @@ type kept struct {
 
 	mu       sync.Mutex // guards the fields below, but for slot
 	state    State
+	capped   bool
 	cause    *EndError // of the end; nil while held
 	terms    clock.Terms
 	end      clock.Instant
 	until    clock.Instant // the latest end, where capped
-	capped   bool
 	last     uint64        // the last revision known
 	lastSent clock.Instant // when the write at last was sent
 	renewals renewals
@@ -93,7 +92,7 @@ type leavings struct {
 // init makes k the record of g. of is the lease or the place that k is a part of.
 func (k *kept) init(s *Session, g Granted, of duties) {
 	k.Granted, k.s, k.of = g, s, of
-	k.Body.ID, k.Body.Token, k.Body.Attempt = g.ID, record.TokenOrTicket(g.Key, g.Revision), 0
+	k.Body.Token, k.Body.Attempt = record.TokenOrTicket(g.Key, g.Revision), 0
 	k.terms, k.end, k.last, k.lastSent = g.Terms, g.Terms.End(g.Sent), g.Revision, g.Sent //safety:from-sending
 	k.renewals.want, k.renewals.asked = g.Terms, g.Sent
 	k.renewals.next = g.Terms.NextRenewal(g.Sent, s.RenewFraction)
@@ -267,7 +266,7 @@ func (k *kept) tombstone(status record.Status) ([]byte, error) {
 func (k *kept) SetSize(n int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.Body.Size = n
+	k.Body.Size = int32(n)
 }
 
 // isLock says whether the record is that of a holder, and not of a waiter.

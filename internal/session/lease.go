@@ -18,10 +18,10 @@ type Lease struct {
 	kept
 
 	// The following fields are under kept.mu.
-	holder    *Holder       // inside, or the last one; nil: between two
-	grants    uint64        // how many holders there have been
 	abandoned bool          // the handle of a holder was dropped
 	watching  bool          // the watch has begun, or never will
+	holder    *Holder       // inside, or the last one; nil: between two
+	grants    uint64        // how many holders there have been
 	watchAt   clock.Instant // when to begin it
 	watch     kvstore.Watch
 	waiting   []extension
@@ -147,6 +147,9 @@ func (l *Lease) over(left leavings, event EventType, cause *EndError) {
 		left.onEnd()
 	}
 }
+
+// ID returns the id of the claim.
+func (l *Lease) ID() string { return l.Body.ID }
 
 // Ended says whether the lease has ended, or is to run out.
 func (l *Lease) Ended() bool {
@@ -338,7 +341,7 @@ func (l *Lease) notified(ev kvstore.Event) {
 	if l.state != Held || ev.Record.Revision <= l.last { //safety:break-notified
 		return
 	}
-	own := entry.From(l.kept.ID)
+	own := entry.From(l.Body.ID)
 	if own && entry.Status == record.StatusBroken {
 		l.doubt.breaker = entry.BrokenBecause()
 	}

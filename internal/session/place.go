@@ -19,7 +19,7 @@ func (s *Session) Queue(g Granted, wake func()) *Place {
 }
 
 // ID is the id of the place's claim.
-func (p *Place) ID() string { return p.kept.ID }
+func (p *Place) ID() string { return p.Body.ID }
 
 // Ticket is the revision at which the place was first written: lower ones are served
 // first.

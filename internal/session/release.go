@@ -197,7 +197,7 @@ type tombstoning struct {
 // revision last. It says whether the deletion is over, and with what; otherwise, without
 // an error, the next write has another expectation.
 func (t *tombstoning) refused(ctx context.Context, last uint64) (over bool, found *EndError, err error) {
-	b, id := t.k.s.b, t.k.ID
+	b, id := t.k.s.b, t.k.Body.ID
 	// As of a state that contains the last write known: a leader that was
 	// deposed refuses as well, and may have removed what was renewed since.
 	entry, err := b.Read(ctx, t.k.Key, max(last, t.revision)) //safety:release-read

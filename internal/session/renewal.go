@@ -123,7 +123,7 @@ type lateConfirmation struct {
 func (l lateConfirmation) finish() {
 	if l.k != nil {
 		l.ending.finish()
-		l.k.s.Discard(l.k.Key, l.k.ID, l.revision)
+		l.k.s.Discard(l.k.Key, l.k.Body.ID, l.revision)
 	}
 }
 
