@@ -21,7 +21,7 @@ var natslockSide = Side{
 
 var exactSide = Side{
 	Name: "natslock, no turn", Server: "nats", Only: stepContention,
-	Setup: "the same with `WithTurn(0)`: a client serves none of its goroutines before another client that asked earlier",
+	Setup: "the same with `WithTurn(0)`: goroutines of all clients get in as they came",
 	Open: func(ctx context.Context, s *Servers) (Client, error) {
 		return openNatslock(ctx, s, natslock.WithTurn(0))
 	},

@@ -176,13 +176,13 @@ func (r *Result) write(dir string) error {
 	return errors.Join(report.Execute(f, r), f.Close())
 }
 
-// failed has a line for each measurement that failed.
+// failed has a row for each measurement that failed.
 func (r *Result) failed() []string {
 	var lines []string
 	for _, c := range r.Classes {
 		for _, s := range c.Sides {
 			for _, f := range s.Failures {
-				lines = append(lines, fmt.Sprintf("%s, %s: %s", c.Title, s.Name, f))
+				lines = append(lines, fmt.Sprintf("| %s | %s | %s |", c.Title, s.Name, f))
 			}
 		}
 	}
@@ -202,13 +202,13 @@ func rewrite(dir string) error {
 	return r.write(dir)
 }
 
-// skipped has a line for each side that was not measured somewhere.
+// skipped has a row for each side that was not measured somewhere.
 func (r *Result) skipped() []string {
 	var lines []string
 	for _, c := range r.Classes {
 		for _, s := range c.Sides {
 			if s.Skipped != "" {
-				lines = append(lines, fmt.Sprintf("%s, %s: %s", c.Title, s.Name, s.Skipped))
+				lines = append(lines, fmt.Sprintf("| %s | %s | %s |", c.Title, s.Name, s.Skipped))
 			}
 		}
 	}
