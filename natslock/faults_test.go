@@ -326,6 +326,31 @@ func TestFirstAnswerTooLate(t *testing.T) {
 	})
 }
 
+// A waiter whose claim is answered too late keeps its place: it claims again, and nobody
+// passes it.
+func TestLateAnswerKeepsThePlace(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		holder := quietHolder(t, s)
+		c, f := joinFaulty(t, s, natslock.WithTTL(5*time.Second))
+		first := c.follow(t)
+		second := join(t, s).follow(t)
+		var takes atomic.Int32
+		f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+			if history.Stage(w) != "lock take" {
+				return testutil.Pass
+			}
+			switch n := takes.Add(1); {
+			case n == 1:
+				return testutil.DelayAnswer(4700 * time.Millisecond)
+			case n < 6: // or a second attempt adopts the record of the first one
+				return testutil.Drop
+			}
+			return testutil.Pass
+		})
+		unlockAll(t, holder, first, second)
+	})
+}
+
 // TestBreakAgainstStaleRenewal breaks a lock while a renewal of it is on its way:
 // the renewal does not undo the break, whether it was applied before or not.
 func TestBreakAgainstStaleRenewal(t *testing.T) {
