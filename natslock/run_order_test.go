@@ -323,6 +323,31 @@ func TestRunUnanswered(t *testing.T) {
 			unlockAll(t, first.granted(t), stranger, late)
 		})
 	})
+	t.Run("for a second from its read of the queue", func(t *testing.T) {
+		testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+			c, f := joinFaulty(t, s, natslock.WithTurn(0))
+			other, g := joinFaulty(t, s)
+			g.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+				if history.Stage(w) == "lock take" && w.Expect != 0 {
+					return testutil.Refuse(kvstore.ErrInFlight)
+				}
+				return testutil.Pass
+			})
+			mustUnlock(t, mustLock(t, c.Client, "l"))
+			stranger := other.begin(t, "l")
+			time.Sleep(60 * time.Millisecond)
+			mustUnlock(t, mustLock(t, c.Client, "l")) // reads the queue
+			time.Sleep(90 * time.Millisecond)
+			require.Len(t, inspect(t, c.Client, "l").Queue, 1)
+			onStage(f, "lock take", testutil.DelayAnswer(1900*time.Millisecond))
+			first := c.begin(t, "l") // does not
+			synctest.Wait()
+			g.OnSend(nil)
+			time.Sleep(950 * time.Millisecond)
+			late := c.begin(t, "l")
+			unlockAll(t, first.granted(t), stranger, late)
+		})
+	})
 }
 
 // stayed is a store whose replica shows a queue as a client has read it last, unless it

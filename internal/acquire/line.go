@@ -4,6 +4,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/natslock/locks/internal/bucket"
 	"github.com/natslock/locks/internal/record"
 )
 
@@ -25,6 +26,9 @@ const (
 	// silence is for how long a list counts that has shown no other client's place:
 	// a notification of one may be lost.
 	silence = time.Second
+	// unanswered is for how long a first write without an answer is joined. The read of
+	// the queue that a claim rests on may be older than the claim.
+	unanswered = silence - bucket.Bypass
 )
 
 // runs are the runs of a client. The mutex guards its lines, their runs and their

@@ -47,7 +47,7 @@ func (r *run) joinable(now clock.Instant) bool {
 	switch {
 	case r.writing.place && !r.writing.proves: //safety:run-unsubscribed
 		return false // other clients may have queued behind it, unnoticed
-	case r.writing.begun != 0 && now.Sub(r.writing.begun) < silence && o.news() == r.writing.news: //safety:run-unanswered
+	case r.writing.begun != 0 && now.Sub(r.writing.begun) < unanswered && o.news() == r.writing.news: //safety:run-unanswered
 		return true
 	case r.lease != nil:
 		// A client that was passed while it was paused may be queued with any ticket.

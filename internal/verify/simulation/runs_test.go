@@ -80,6 +80,7 @@ func crowdOf(seed uint64, hours float64) plan {
 		lag:  pick(100*time.Microsecond, 250*time.Microsecond, 2*time.Millisecond),
 		hold: pick(time.Microsecond, 300*time.Microsecond, 5*time.Millisecond), think: pick(time.Microsecond, 3*time.Millisecond, 60*time.Millisecond),
 	}
+	p.think = min(p.think, 3*time.Millisecond+10*p.hold) // or hardly anybody waits
 	if seed%2 == 0 {
 		p.calm = true
 		return p
