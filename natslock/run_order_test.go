@@ -3,6 +3,7 @@ package natslock_test
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -214,6 +215,28 @@ func TestRunLostNotification(t *testing.T) {
 	}
 }
 
+// A forged tombstone hides the place of another client until the next list only.
+func TestRunForgedDeparture(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c, f := joinFaulty(t, s, natslock.WithTurn(0))
+		holder, waits := siblings(t, c, 1)
+		stranger := join(t, s).follow(t)
+		place := inspect(t, c.Client, "l").Queue[1]
+		r := newRaw(t, s.Connect())
+		for _, key := range r.live("wait.l.*") {
+			if strings.HasSuffix(key, place.ID) {
+				require.Positive(t, f.Forge(kvstore.Event{Kind: kvstore.Deleted, Record: kvstore.Record{Key: key, Revision: place.Ticket + 1<<32, Deleted: true}}))
+			}
+		}
+		time.Sleep(600 * time.Millisecond)
+		c.follow(t).cancel(nil) // has the queue listed
+		time.Sleep(10 * time.Millisecond)
+		late := c.follow(t)
+		waits = append(waits, stranger, late)
+		unlockAll(t, holder, waits...)
+	})
+}
+
 // After a change of the server that serves the subscription, notifications may be lost:
 // nobody joins before the next list.
 func TestRunAnotherServerServes(t *testing.T) {
@@ -347,6 +370,58 @@ func TestRunUnanswered(t *testing.T) {
 			late := c.begin(t, "l")
 			unlockAll(t, first.granted(t), stranger, late)
 		})
+	})
+}
+
+// A claim whose answer was lost may be found when its run has a place already. Goroutines
+// that joined the place asked after the clients that queued before it.
+func TestRunClaimFoundAtItsPlace(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c, f := joinFaulty(t, s)
+		mustUnlock(t, mustLock(t, join(t, s).Client, "l"))
+		takes := 0
+		f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+			if history.Stage(w) == "lock take" && w.Expect != 0 {
+				if takes++; takes == 1 {
+					return testutil.LoseAnswer
+				}
+			}
+			return testutil.Pass
+		})
+		first := c.begin(t, "l")
+		synctest.Wait()
+		second := c.begin(t, "l") // joins the claim
+		time.Sleep(200 * time.Millisecond)
+		stranger := join(t, s).follow(t)
+		for len(inspect(t, c.Client, "l").Queue) == 1 {
+			time.Sleep(time.Millisecond)
+		}
+		late := c.begin(t, "l") // joins the place
+		unlockAll(t, first.granted(t), second, stranger, late)
+		wantNothing(t, s)
+	})
+}
+
+// A run whose place has ended queues again behind the other runs of its client.
+// Goroutines that ask after that join it, and pass nobody.
+func TestRunQueuesAgain(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c := join(t, s, natslock.WithTurn(0))
+		holder := quietHolder(t, s)
+		first := c.follow(t)
+		second := c.follow(t)
+		time.Sleep(4900 * time.Millisecond)
+		r := newRaw(t, s.Connect())
+		for _, key := range r.live("wait.l.*") {
+			if id := inspect(t, c.Client, "l").Queue[0].ID; strings.HasSuffix(key, id) {
+				r.remove(key)
+				break
+			}
+		}
+		time.Sleep(200 * time.Millisecond) // its renewal is refused
+		require.Len(t, inspect(t, c.Client, "l").Queue, 2)
+		third := c.follow(t)
+		unlockAll(t, holder, second, first, third)
 	})
 }
 

@@ -139,7 +139,7 @@ func (l *line) open(members []*member) *run {
 	r.line, r.ttl, r.private, r.behind = l, a.ttl, a.req.Fixed, len(l.all) > 0
 	r.members = append(r.firstMember[:0], members...)
 	for _, m := range members {
-		m.run, m.late = r, false
+		m.run, m.late, m.early = r, false, false
 	}
 	l.all = append(l.all, r)
 	r.begin()

@@ -34,7 +34,8 @@ type member struct {
 	run    *run          // nil: it holds the lock, and has no line
 	wake   chan struct{} // its part in the run has changed; nil: it has not waited
 	inside bool          // it is the holder, or is to be
-	late   bool          // it joined in the turn, and passes other clients
+	late   bool          // it passes other clients: it joined in the turn, or too late for the claim
+	early  bool          // it was there before the run wrote a place
 	queued bool          // published to the observers as such
 
 	turnEnds clock.Instant // of the run it had
@@ -128,7 +129,7 @@ func (m *member) again() {
 		r.members = slices.Insert(r.members, 0, m)
 		r.end()
 	case r.next != nil && !r.next.over && r.next.lease == nil: // ahead of those that waited behind it
-		m.run, m.late = r.next, false
+		m.run, m.late, m.early = r.next, false, false
 		m.run.members = slices.Insert(m.run.members, 0, m)
 		m.run.resize()
 	default:

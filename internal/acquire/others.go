@@ -72,9 +72,14 @@ func (o *others) after(ticket uint64, now clock.Instant) bool {
 	return false
 }
 
-// seen notes a place of another client, as a notification or a list shows it. Under mu.
-func (o *others) seen(e record.Entry, now clock.Instant) {
-	if e.Unreadable || e.Status != record.StatusWaiting || o.gone[e.Key].revision > e.Revision {
+// seen notes a place of another client, as a notification shows it, or a list that was
+// asked for at an instant. The list is right about a tombstone that was known before: a
+// notification can be forged. Under mu.
+func (o *others) seen(e record.Entry, listed, now clock.Instant) {
+	if e.Unreadable || e.Status != record.StatusWaiting {
+		return
+	}
+	if d := o.gone[e.Key]; d.revision > e.Revision && (listed == 0 || listed <= d.at) { //safety:departure-listed
 		return
 	}
 	if s, known := o.places[e.Key]; !known || s.ticket != e.TokenOrTicket() { // keys are used again
@@ -149,7 +154,7 @@ func (l *line) notified(o *others, ev kvstore.Event) {
 	defer l.mu.Unlock()
 	switch ev.Kind {
 	case kvstore.Put:
-		o.seen(e, now)
+		o.seen(e, 0, now)
 	case kvstore.Deleted:
 		o.left(ev.Record.Key, ev.Record.Revision, now)
 	case kvstore.Recheck: // another server serves the subscription now
@@ -170,7 +175,7 @@ func (l *line) listed(queue []record.Entry, from uint64, at clock.Instant) {
 	}
 	for _, e := range queue {
 		if e.Client != l.c.b.Client && !e.OverdueAt(estimate) {
-			o.seen(e, now)
+			o.seen(e, at, now)
 		}
 	}
 	o.listed, o.from = at, from

@@ -26,6 +26,7 @@ type run struct {
 	settled chan struct{} // closed when it has a record, or is over; nil: nobody waits for that
 	shown   *shown        // nil: nothing
 	writing writing       // the write of its record
+	placed  bool          // it has written a place
 
 	turnEnds clock.Instant
 	timer    *time.Timer // of that; nil: nobody has joined in the turn
@@ -161,6 +162,9 @@ func (r *run) close() {
 func (r *run) granted(m *member, l *session.Lease) {
 	m.runs.mu.Lock()
 	defer m.runs.mu.Unlock()
+	// A claim whose answer was lost is found late. The goroutines that joined the place of
+	// the run asked after other clients had queued behind the claim.
+	found := r.place != nil && l.Revision < r.place.Ticket()
 	r.lease, r.place, r.driver = l, nil, nil
 	if r.line == nil {
 		m.inside = true
@@ -171,6 +175,12 @@ func (r *run) granted(m *member, l *session.Lease) {
 	r.turnEnds = r.line.c.b.Instant().Add(r.line.turn) //safety:turn-bounded
 	if next := r.admit(); next != m {
 		next.poke()
+	}
+	if found { //safety:claim-found
+		for _, m := range r.members {
+			m.late = !m.early
+		}
+		r.cut()
 	}
 	for _, m := range r.members {
 		if !m.queued {

@@ -43,6 +43,10 @@ func (r *run) queueing() {
 	defer l.mu.Unlock()
 	r.begin()
 	r.writing.place = true
+	for _, m := range r.members {
+		m.early = m.early || !r.placed
+	}
+	r.placed = true
 }
 
 // inOrder waits until the run before has a record. A place that is sent while the claim of
@@ -90,6 +94,9 @@ func (r *run) queued(p *session.Place, m *member) {
 	switch {
 	case p == nil:
 		r.writing = writing{}
+		if l := r.line; l != nil { // it queues again behind the others
+			l.all = append(slices.DeleteFunc(l.all, func(x *run) bool { return x == r }), r) //safety:requeued-behind
+		}
 		return
 	case r.line == nil:
 		r.announce(m)
