@@ -19,7 +19,8 @@ import (
 )
 
 // grants has goroutines of a client take the lock, for n grants in all, and returns the
-// tokens in the order of the grants.
+// tokens in the order of the grants. All of them wait before the first one gets it, or one
+// might be through before another has begun.
 func grants(t *testing.T, c *member, goroutines, n int, section time.Duration) (tokens []uint64) {
 	t.Helper()
 	var mu sync.Mutex
@@ -31,6 +32,7 @@ func grants(t *testing.T, c *member, goroutines, n int, section time.Duration) (
 		begun++
 		return begun <= n
 	}
+	first := mustLock(t, c.Client, "l")
 	for range goroutines {
 		wg.Go(func() {
 			for next() {
@@ -46,6 +48,8 @@ func grants(t *testing.T, c *member, goroutines, n int, section time.Duration) (
 			}
 		})
 	}
+	synctest.Wait()
+	mustUnlock(t, first)
 	wg.Wait()
 	return tokens
 }
