@@ -55,15 +55,22 @@ func (c *runScope) forget(s *runState) {
 			turns = true
 			continue
 		}
-		s.subs[i] = 0
+		heeds := c.heeds(s, i)
+		if !heeds {
+			s.subs[i] = 0
+		}
 		for k := range s.runs {
 			for slot := range s.runs[k] {
 				r := &s.runs[k][slot]
-				r.news[i] = 0
+				if !heeds {
+					r.news[i] = 0
+				}
 				if k != int(i) {
 					continue
 				}
-				r.dirty, r.subscribed = 0, 0
+				if r.dirty = 0; !heeds {
+					r.subscribed = 0
+				}
 				if !c.turns(s, i, int8(slot)) {
 					r.turn, r.passed = 0, 0
 				} else {
@@ -125,12 +132,12 @@ func (c *runScope) forgetNews(s *runState) {
 
 // asks says whether a goroutine of client i will ask.
 func (c *runScope) asks(s *runState, i int8) bool {
-	if s.dead[i] == 1 {
+	if s.dead[i] == 1 || s.closed[i] == 1 {
 		return false
 	}
 	from, to := c.owns(i)
 	for j := from; j < to; j++ {
-		if g := s.g[j]; g.phase == outside || g.phase != finished && (g.rounds > 0 || c.greedy && i == 0) {
+		if g := s.g[j]; g.phase == outside || g.phase != finished && (g.rounds > 0 || i < c.greedy) {
 			return true
 		}
 	}
@@ -195,11 +202,16 @@ func (c *runScope) sortGoroutines(s *runState, i int8) {
 		}
 	}
 	renumber(waiting...)
+	if len(waiting) == 1 {
+		for j := from; j < to; j++ {
+			s.g[j].back = 0
+		}
+	}
 	if c.own && i == 0 {
 		to--
 	}
 	row := func(g goroutine) []int8 {
-		return []int8{g.phase, g.run, g.order, int8(g.knew & 127), int8(g.knew >> 7), g.turn, g.rounds, g.valid}
+		return []int8{g.phase, g.run, g.order, int8(g.knew & 127), int8(g.knew >> 7), g.turn, g.rounds, g.valid, g.back}
 	}
 	for n := from + 1; n < to; n++ {
 		for j := n; j > from && compareAll(row(s.g[j]), row(s.g[j-1])) < 0; j-- {

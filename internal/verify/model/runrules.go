@@ -37,6 +37,8 @@ func (c *runScope) mayJoin(s *runState, i, slot int8) (known, turn bool) {
 	}
 	turn = r.phase == grantedRun && r.turn == 1
 	switch {
+	case r.phase == idleRun:
+		return !c.blocked(s, i, slot) || c.weak == idlePasses, false
 	case r.firstWrite():
 		return true, false
 	case r.phase == placeSent || r.phase == placeStored:
@@ -66,6 +68,8 @@ func (c *runScope) ask(s *runState, i, j, way int8) string {
 	g := &s.g[j]
 	asks := goroutine{phase: waits, run: last, order: s.lastOrder(c, i), knew: c.knows(s, i), rounds: g.rounds}
 	switch {
+	case last >= 0 && s.runs[i][last].phase == idleRun && (known || way == openRun):
+		return c.asksIdle(s, i, j, last, way, known, asks)
 	case way == joinRun && known:
 		*g = asks
 		if s.runs[i][last].own == 1 {
@@ -77,25 +81,31 @@ func (c *runScope) ask(s *runState, i, j, way int8) string {
 		g.turn = 1
 		return "joins the granted run in its turn"
 	case way == openRun && !turn:
-		inTurn := last >= 0 && s.runs[i][last].turn == 1 && c.weak != runTurnPassed
-		if inTurn && c.endsTurn(s, i, last) == "" { // its members have asked before
-			return ""
-		}
-		slot := c.open(s, i)
-		if slot < 0 {
-			return ""
-		}
-		*g = asks
-		g.run = slot
-		if c.special(i, j) {
-			s.runs[i][slot].own = 1
-		}
-		if s.runs[i][slot].phase == claimSent {
-			return "opens a run and claims the lock"
-		}
-		return "opens a run and queues"
+		return c.opens(s, i, j, asks)
 	}
 	return ""
+}
+
+// opens has goroutine j open a run.
+func (c *runScope) opens(s *runState, i, j int8, asks goroutine) string {
+	last, g := s.last(i), &s.g[j]
+	inTurn := last >= 0 && s.runs[i][last].turn == 1 && c.weak != runTurnPassed
+	if inTurn && c.endsTurn(s, i, last) == "" { // its members have asked before
+		return ""
+	}
+	slot := c.open(s, i)
+	if slot < 0 {
+		return ""
+	}
+	*g = asks
+	g.run = slot
+	if c.special(i, j) {
+		s.runs[i][slot].own = 1
+	}
+	if s.runs[i][slot].phase == claimSent {
+		return "opens a run and claims the lock"
+	}
+	return "opens a run and queues"
 }
 
 // firstRun is the client's first run, for a variant.
@@ -154,6 +164,9 @@ func (c *runScope) open(s *runState, i int8) int8 {
 		if s.lock == none && !s.acts() {
 			s.runs[i][slot].fresh = 1
 		}
+		if c.lingers[i] && c.weak != idleUnsubscribed {
+			s.subs[i] = max(s.subs[i], subscribed)
+		}
 		return slot
 	}
 	s.runs[i][slot] = aRun{phase: placeSent, born: s.runs[i][last].born + 1, subscribed: 1}
@@ -201,12 +214,7 @@ func (c *runScope) serve(s *runState, i, slot int8) string {
 		}
 	}
 	if j < 0 {
-		s.lock = releasing
-		if c.weak == runReleasedJoined {
-			return "its release is sent, and it takes members"
-		}
-		s.drop(i, slot)
-		return "its release is sent"
+		return c.rests(s, i, slot)
 	}
 	if (s.lock != held && s.lock != broken) || s.owner != i || s.slot != slot {
 		s.wrong = 1
@@ -215,8 +223,22 @@ func (c *runScope) serve(s *runState, i, slot int8) string {
 		r.turn, r.passed = 1, 0
 	}
 	c.passes(s, i, slot, j)
+	r.served = 1
 	s.g[j] = goroutine{phase: inside, run: slot, rounds: s.g[j].rounds, valid: 1}
 	return "the next member is inside"
+}
+
+// releases sends the release of a lease.
+func (c *runScope) releases(s *runState, i, slot int8) string {
+	if s.runs[i][slot].served == 0 && c.head(s, i, slot) >= 0 {
+		s.wrong = 8
+	}
+	s.lock = releasing
+	if c.weak == runReleasedJoined || c.weak == idleReleased && s.runs[i][slot].phase == idleRun {
+		return "its release is sent, and it takes members"
+	}
+	s.drop(i, slot)
+	return "its release is sent"
 }
 
 // later sends the members of a run from that order on to a new run at the back.
@@ -237,12 +259,22 @@ func (c *runScope) later(s *runState, i, slot, order int8) string {
 	return "the members behind open a new run"
 }
 
+// toTheBack notes that the members of a run queue again, behind the client's other runs.
+func (c *runScope) toTheBack(s *runState, i, slot int8) {
+	from, to := c.owns(i)
+	for j := from; j < to; j++ {
+		if g := &s.g[j]; g.phase == waits && g.run == slot {
+			g.back = 1
+		}
+	}
+}
+
 // passes checks that goroutine j passes only the goroutines and places that it may.
 func (c *runScope) passes(s *runState, i, slot, j int8) {
 	me, r := s.g[j], &s.runs[i][slot]
 	from, to := c.owns(i)
 	for k := from; k < to; k++ {
-		if o := s.g[k]; o.phase == waits && o.order < me.order && c.ends+c.breaks+c.drops+c.expires == 0 {
+		if o := s.g[k]; o.phase == waits && o.order < me.order && (o.back == 0 || o.run == me.run) {
 			s.wrong = 6
 		}
 	}

@@ -17,7 +17,9 @@ type runScope struct {
 	giveups int8    // waits that end
 	turn    bool    // a granted run has a turn
 	own     bool    // the first client's last goroutine asks with another TTL
-	greedy  bool    // the first client's goroutines ask again at once, for ever
+	greedy  int8    // the goroutines of the first clients ask again at once, for ever
+	lingers [3]bool // a client's idle lease stays with it
+	closes  int8    // clients that close
 	single  bool    // checks a promise that is too strong: one turn at most passes a place
 	weak    weakness
 }
@@ -33,6 +35,7 @@ const (
 	inQueue            // the place is answered
 	attemptStored      // its claim from the queue is stored, and not answered
 	grantedRun
+	idleRun    // its last member has left, and its lease stays
 	taintedRun // a handle was dropped: the lease runs out
 )
 
@@ -76,6 +79,7 @@ type aRun struct {
 	turn                int8 // 1: its turn lasts
 	own                 int8 // 1: it has a TTL of its own, and nobody joins it
 	stalled             int8 // 1: the member that drove it has given up (a variant)
+	served              int8 // 1: a member has been inside since the grant
 	news                [3]int8
 	turns, one          int8  // turns that may pass its place; 1: one has
 	passed              int16 // the places that its turn has passed
@@ -92,6 +96,7 @@ type goroutine struct {
 	turn              int8  // 1: joined in a turn
 	rounds            int8
 	valid             int8 // 1: it is inside, and its lease is valid
+	back              int8 // 1: its run has lost its lease or its place, and it queues again
 }
 
 type runState struct {
@@ -99,8 +104,9 @@ type runState struct {
 	lock                                  int8
 	owner, slot                           int8 // the holder's run; of brokenKnown the goroutine that is still inside, or -1
 	losses, crashes, pauses, ends, breaks int8
-	drops, expires, giveups               int8
-	subs, paused, dead                    [3]int8
+	drops, expires, giveups, closes       int8
+	subs, paused, dead, closed            [3]int8
+	idleMark                              int8 // 1: the holder's record says that it is idle (a variant)
 	runs                                  [3][3]aRun
 	g                                     [5]goroutine
 	wrong                                 int8 // a step has violated an invariant: its number in runWrongs
@@ -116,14 +122,15 @@ const (
 	oneTurn     = "a place is passed by one turn at most"
 	ownOrder    = "the goroutines of a client are served in the order in which they asked"
 	ownTerms    = "a goroutine is served under the TTL that it asked for"
+	usedOnce    = "a lease that the server has granted is used before it is given up"
 )
 
-var runWrongs = [...]string{"", exclusion, inOrder, turnOver, turnsPassed, oneTurn, ownOrder, ownTerms}
+var runWrongs = [...]string{"", exclusion, inOrder, turnOver, turnsPassed, oneTurn, ownOrder, ownTerms, usedOnce}
 
 func (c *runScope) system() system[runState] {
 	s := runState{
 		next: 1, losses: c.losses, crashes: c.crashes, pauses: c.pauses, ends: c.ends, breaks: c.breaks,
-		drops: c.drops, expires: c.expires, giveups: c.giveups,
+		drops: c.drops, expires: c.expires, giveups: c.giveups, closes: c.closes,
 	}
 	for j := range s.g {
 		s.g[j] = goroutine{phase: finished, run: -1}
@@ -133,15 +140,25 @@ func (c *runScope) system() system[runState] {
 	}
 	return system[runState]{
 		name: c.name, init: s, next: c.steps, canon: c.canon, broken: c.broken, records: c.records,
-		goal: func(s runState) bool {
-			for j, g := range s.g {
-				if g.phase != finished && !(c.greedy && c.clientOf(int8(j)) == 0) {
-					return false
-				}
-			}
-			return true
-		},
+		goal: c.goal,
 	}
+}
+
+// goal: every goroutine that does not ask for ever has finished. Of several clients
+// that do, one of the last is inside.
+func (c *runScope) goal(s runState) bool {
+	in := c.greedy < 2
+	for j, g := range s.g {
+		switch i := c.clientOf(int8(j)); {
+		case g.phase == finished:
+			in = in || i == c.greedy-1
+		case i >= c.greedy:
+			return false
+		default:
+			in = in || i == c.greedy-1 && g.phase == inside && g.valid == 1
+		}
+	}
+	return in
 }
 
 func (c *runScope) broken(s runState) string {

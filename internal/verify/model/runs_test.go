@@ -9,6 +9,8 @@ func runsOf(name string, change func(c *runScope)) *runScope {
 
 // goroutines of the three clients
 var (
+	oneOne    = [3]int8{1, 1, 0}
+	oneTwo    = [3]int8{1, 2, 0}
 	twoOne    = [3]int8{2, 1, 0}
 	twoTwo    = [3]int8{2, 2, 0}
 	threeOne  = [3]int8{3, 1, 0}
@@ -34,7 +36,7 @@ func smallRuns() []run {
 		runsWith("2+1, again, a turn, a loss", twoOne, bothAgain, func(c *runScope) { c.turn, c.losses = true, 1 }),
 		runsWith("2+1, again, another TTL, a place ends", twoOne, bothAgain, func(c *runScope) { c.own, c.expires = true, 1 }),
 		runsWith("2+1, a turn, everything at once", twoOne, once, func(c *runScope) { c.turn = true; trouble(c) }),
-		runsWith("2+1+1, greedy, a loss", twoOneOne, once, func(c *runScope) { c.greedy, c.losses = true, 1 }),
+		runsWith("2+1+1, greedy, a loss", twoOneOne, once, func(c *runScope) { c.greedy, c.losses = 1, 1 }),
 		runsWith("2+2+1, a turn", twoTwoOne, once, func(c *runScope) { c.turn = true }),
 		runsWith("2+2+1, A again", twoTwoOne, firstAgain, func(c *runScope) {}),
 		runsWith("3+1, a turn, a loss, one gives up", threeOne, once, func(c *runScope) { c.turn, c.losses, c.giveups = true, 1, 1 }),
@@ -58,7 +60,7 @@ func largeRuns() []run {
 		runsWith("2+2, again, a place ends", twoTwo, bothAgain, func(c *runScope) { c.expires = 1 }),
 		runsWith("2+2, A again, a turn, a lease is lost, a place ends", twoTwo, firstAgain, func(c *runScope) { c.turn, c.ends, c.expires = true, 1, 1 }),
 		runsWith("2+2, a turn, everything at once", twoTwo, once, func(c *runScope) { c.turn = true; trouble(c) }),
-		runsWith("2+2, greedy, a turn, a crash, a loss, a pause", twoTwo, [3]int8{0, 1, 0}, func(c *runScope) { c.greedy, c.turn, c.crashes, c.losses, c.pauses = true, true, 1, 1, 1 }),
+		runsWith("2+2, greedy, a turn, a crash, a loss, a pause", twoTwo, [3]int8{0, 1, 0}, func(c *runScope) { c.greedy, c.turn, c.crashes, c.losses, c.pauses = 1, true, 1, 1, 1 }),
 		runsWith("3+1, again, a turn, a loss", threeOne, bothAgain, func(c *runScope) { c.turn, c.losses = true, 1 }),
 		runsWith("3+2, A again, a turn", threeTwo, firstAgain, func(c *runScope) { c.turn = true }),
 		runsWith("3+2, a turn, another TTL, a loss, one gives up", threeTwo, once, func(c *runScope) { c.turn, c.own, c.losses, c.giveups = true, true, 1, 1 }),
@@ -72,8 +74,8 @@ func largeRuns() []run {
 		runsWith("2+2+1, A again, a lease is lost", twoTwoOne, firstAgain, func(c *runScope) { c.ends = 1 }),
 		runsWith("2+2+1, a turn, a lease is lost, one gives up", twoTwoOne, once, func(c *runScope) { c.turn, c.ends, c.giveups = true, 1, 1 }),
 		runsWith("2+2+1, a turn, another TTL, a place ends", twoTwoOne, once, func(c *runScope) { c.turn, c.own, c.expires = true, true, 1 }),
-		runsWith("2+2+1, greedy, a turn, a loss", twoTwoOne, once, func(c *runScope) { c.greedy, c.turn, c.losses = true, true, 1 }),
-		runsWith("2+2+1, greedy, a turn, a pause", twoTwoOne, once, func(c *runScope) { c.greedy, c.turn, c.pauses = true, true, 1 }),
+		runsWith("2+2+1, greedy, a turn, a loss", twoTwoOne, once, func(c *runScope) { c.greedy, c.turn, c.losses = 1, true, 1 }),
+		runsWith("2+2+1, greedy, a turn, a pause", twoTwoOne, once, func(c *runScope) { c.greedy, c.turn, c.pauses = 1, true, 1 }),
 	}
 }
 
@@ -88,8 +90,8 @@ func weakenedRuns() []run {
 		w(runListUnheeded, inOrder, func(c *runScope) {}),
 		w(runNotListed, inOrder, func(c *runScope) { c.goros, c.rounds, c.giveups = [3]int8{3, 1, 0}, [3]int8{}, 1 }),
 		w(runNoInstant, inOrder, func(c *runScope) {}),
-		w(runGrowsBehind, stuck, func(c *runScope) { c.greedy, c.pauses = true, 1 }),
-		w(runNoList, stuck, func(c *runScope) { c.greedy, c.losses = true, 1 }),
+		w(runGrowsBehind, stuck, func(c *runScope) { c.greedy, c.pauses = 1, 1 }),
+		w(runNoList, stuck, func(c *runScope) { c.greedy, c.losses = 1, 1 }),
 		w(runNotLast, ownOrder, func(c *runScope) { c.goros, c.rounds = [3]int8{3, 0, 0}, [3]int8{} }),
 		w(runOwnJoined, ownTerms, func(c *runScope) { c.own = true }),
 		w(runClaimsBlindly, inOrder, func(c *runScope) {}),

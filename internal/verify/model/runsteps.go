@@ -24,6 +24,7 @@ func (c *runScope) steps(s runState, to *steps[runState]) {
 			if s.dead[i] == 1 {
 				c.runsOut(s, i, slot, do)
 			}
+			c.operator(s, i, slot, do)
 		}
 		if s.dead[i] == 1 && s.lock == brokenKnown && s.owner == i {
 			do(step, func(n *runState) string { n.lock = none; return "expires" }, "its broken record")
@@ -42,6 +43,7 @@ func (c *runScope) steps(s runState, to *steps[runState]) {
 		for slot := range int8(3) {
 			c.queue(s, i, slot, do)
 			c.holder(s, i, slot, do)
+			c.idle(s, i, slot, do)
 		}
 		c.learns(s, i, do)
 	}
@@ -95,6 +97,10 @@ func (c *runScope) stores(s runState, i, slot int8, do runStep) {
 func (c *runScope) takes(n *runState, i, slot, phase int8) {
 	n.lock, n.owner, n.slot = held, i, slot
 	n.runs[i][slot].phase = phase
+	if phase == claimStored && n.subs[i] == subscribed && c.lingers[i] {
+		n.subs[i] = effective
+	}
+	n.idleMark = 0
 	for k := range int8(3) {
 		for l := range int8(3) {
 			o := &n.runs[k][l]
@@ -157,6 +163,23 @@ func (c *runScope) runsOut(s runState, i, slot int8, do runStep) {
 	}
 }
 
+// operator breaks a lease. Its client may have crashed.
+func (c *runScope) operator(s runState, i, slot int8, do runStep) {
+	r := s.runs[i][slot]
+	if s.breaks == 0 || s.lock != held || s.owner != i || s.slot != slot || r.phase == taintedRun {
+		return
+	}
+	do(fault, func(n *runState) string {
+		n.breaks--
+		if n.idleMark == 1 {
+			n.lock = none
+			return "free at once"
+		}
+		n.lock = broken
+		return "broken"
+	}, "run %d's lease is", r.born)
+}
+
 // trouble is what happens to a client.
 func (c *runScope) trouble(s runState, i int8, do runStep) {
 	if s.last(i) < 0 {
@@ -172,6 +195,9 @@ func (c *runScope) trouble(s runState, i int8, do runStep) {
 			}
 			return "its goroutines are gone"
 		}, "crashes")
+	}
+	if s.closes > 0 && s.closed[i] == 0 {
+		do(fault, func(n *runState) string { n.closes--; return c.closesClient(n, i) }, "closes")
 	}
 	if i > 0 && s.pauses > 0 {
 		do(fault, func(n *runState) string { n.pauses--; n.paused[i] = 1; return "paused" }, "is stopped")
@@ -213,7 +239,7 @@ func (c *runScope) goroutine(s runState, i, j int8, do runStep) {
 		if s.drops > 0 && g.valid == 1 {
 			do(fault, func(n *runState) string { n.drops--; return c.taints(n, i, g.run) }, "goroutine %d drops its handle", j+1)
 		}
-		if !c.greedy || i != 0 {
+		if i >= c.greedy || s.closed[i] == 1 {
 			do(step, func(n *runState) string { return c.unlock(n, i, j) }, "goroutine %d unlocks", j+1)
 			return
 		}
@@ -244,7 +270,9 @@ func (c *runScope) unlock(n *runState, i, j int8) string {
 	g := n.g[j]
 	n.g[j] = goroutine{phase: outside, run: -1, rounds: g.rounds}
 	switch {
-	case c.greedy && i == 0:
+	case n.closed[i] == 1:
+		n.g[j].phase = finished
+	case i < c.greedy:
 	case g.rounds > 0:
 		n.g[j].rounds--
 	default:
@@ -267,6 +295,7 @@ func (c *runScope) unlock(n *runState, i, j int8) string {
 func (c *runScope) taints(n *runState, i, slot int8) string {
 	did := "the members behind stay"
 	if c.weak != runTaintedKeeps {
+		c.toTheBack(n, i, slot)
 		did = c.later(n, i, slot, 0)
 	}
 	n.runs[i][slot].phase = taintedRun

@@ -32,6 +32,7 @@ func (c *runScope) queue(s runState, i, slot int8, do runStep) {
 			do(fault, func(n *runState) string {
 				n.expires--
 				n.gone(i, slot)
+				c.toTheBack(n, i, slot)
 				r := n.runs[i][slot]
 				n.runs[i][slot] = aRun{phase: placeSent, born: r.born, own: r.own}
 				c.subscribe(n, i, slot)
@@ -85,6 +86,10 @@ func (c *runScope) granted(n *runState, i, slot int8) string {
 	if c.turn {
 		r.turn = 1
 	}
+	r.served = 0
+	if c.weak == idleUnused && c.recalled(n, i, slot) {
+		return c.recalls(n, i, slot)
+	}
 	if c.weak == runGrantKept && c.head(n, i, slot) < 0 {
 		return "nobody waits, and it is kept"
 	}
@@ -99,6 +104,16 @@ func (c *runScope) lists(n *runState, i, slot int8) string {
 	if x.subscribed == 1 {
 		n.subs[i] = confirmed
 	}
+	c.sees(n, i)
+	if c.head(n, i, slot) < 0 && c.weak != runPlaceLeft {
+		n.drop(i, slot)
+		return "nobody waits: it is deleted"
+	}
+	return "and the queue listed"
+}
+
+// sees makes the places of other clients known, as a list shows them.
+func (c *runScope) sees(n *runState, i int8) {
 	for k := range n.runs {
 		for l := range n.runs[k] {
 			o := &n.runs[k][l]
@@ -111,11 +126,6 @@ func (c *runScope) lists(n *runState, i, slot int8) string {
 			o.news[i] = received
 		}
 	}
-	if c.head(n, i, slot) < 0 && c.weak != runPlaceLeft {
-		n.drop(i, slot)
-		return "nobody waits: it is deleted"
-	}
-	return "and the queue listed"
 }
 
 // soil marks the runs of client i whose places are unanswered: a stranger's place
@@ -153,9 +163,6 @@ func (c *runScope) claims(s runState, i, slot int8, do runStep) {
 func (c *runScope) holder(s runState, i, slot int8, do runStep) {
 	r := s.runs[i][slot]
 	mine := s.owner == i && s.slot == slot
-	if s.breaks > 0 && s.lock == held && mine && r.phase != taintedRun {
-		do(fault, func(n *runState) string { n.breaks--; n.lock = broken; return "broken" }, "run %d's lease is", r.born)
-	}
 	if r.phase == taintedRun && c.weak != runTaintedRenewed {
 		do(step, func(n *runState) string {
 			n.lock = none
@@ -164,7 +171,7 @@ func (c *runScope) holder(s runState, i, slot int8, do runStep) {
 			return "runs out"
 		}, "run %d's lease", r.born)
 	}
-	if r.phase != grantedRun {
+	if r.phase != grantedRun && r.phase != idleRun {
 		return
 	}
 	if s.lock == broken && mine {
@@ -219,12 +226,17 @@ func (c *runScope) ended(n *runState, i, slot int8) string {
 	if n.runs[i][slot].firstWrite() {
 		c.answered(n, i)
 	}
+	if n.runs[i][slot].phase == idleRun && n.lock == broken && c.weak == idleBrokenUsed {
+		n.lock = none
+		return "its record is deleted, and it is used again"
+	}
 	in := c.leave(n, i, slot, inside)
 	if n.lock == broken && in >= 0 {
 		n.lock, n.slot = brokenKnown, in
 	} else {
 		n.lock = none
 	}
+	c.toTheBack(n, i, slot)
 	did := c.later(n, i, slot, 0)
 	n.drop(i, slot)
 	return did

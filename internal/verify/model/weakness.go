@@ -76,4 +76,16 @@ const (
 	runTaintedKeeps   weakness = "members that stay behind a dropped handle"
 	runClaimsAgain    weakness = "a claim of the lock for a client's second run"
 	runTaintedRenewed weakness = "a lease renewed whose handle was dropped"
+
+	idleUnsubscribed weakness = "an idle lease whose client is not subscribed to the queue"
+	idleListedEarly  weakness = "an idle lease whose client lists the queue before the subscription only"
+	idleUnlisted     weakness = "an idle lease used before the client has listed the queue"
+	idlePasses       weakness = "an idle lease used when a place is known"
+	idleKept         weakness = "an idle lease that no place recalls"
+	idleForeignOnly  weakness = "an idle lease recalled by other clients only"
+	idleReleased     weakness = "an idle lease used when its release was sent"
+	idleUnused       weakness = "a lease recalled before its first use"
+	idleFreed        weakness = "a break that frees a lease at once whose record says that it is idle"
+	idleBrokenUsed   weakness = "an idle lease used when its broken record was deleted"
+	idleClosed       weakness = "a Close that keeps an idle lease"
 )
