@@ -99,7 +99,7 @@ func (c *runScope) forgetNews(s *runState) {
 	}
 	for j := range s.g {
 		g := &s.g[j]
-		if g.phase != waits || g.knew == 0 {
+		if g.phase != waits || g.knew == 0 || c.isTry(int8(j)) {
 			continue
 		}
 		mine := s.runs[c.clientOf(int8(j))][g.run]
@@ -176,10 +176,13 @@ func (c *runScope) sortRuns(s *runState) (moved [3][3]int8) {
 			if r.phase != claimSent {
 				r.fresh = 0
 			}
-			if r.phase != placeSent && r.phase != placeStored {
+			if !r.unanswered() {
 				r.dirty, r.subscribed = 0, 0
 			}
-			if !r.queued() {
+			if r.phase != trySent && r.phase != tryStored {
+				r.told, r.met = 0, 0
+			}
+			if !r.queued() && r.phase != tryStored {
 				r.news, r.turns, r.one = [3]int8{}, 0, 0
 			}
 			s.runs[i][to] = r
@@ -210,6 +213,7 @@ func (c *runScope) sortGoroutines(s *runState, i int8) {
 	if c.own && i == 0 {
 		to--
 	}
+	to -= c.tries[i]
 	row := func(g goroutine) []int8 {
 		return []int8{g.phase, g.run, g.order, int8(g.knew & 127), int8(g.knew >> 7), g.turn, g.rounds, g.valid, g.back}
 	}
@@ -241,6 +245,9 @@ func (c *runScope) records(s runState) string {
 		for _, r := range s.runs[i] {
 			if r.queued() {
 				fmt.Fprintf(&b, " %c%d#%d", 'A'+i, r.born, r.ticket)
+			}
+			if r.phase == tryStored {
+				fmt.Fprintf(&b, " %c's try", 'A'+i)
 			}
 		}
 	}

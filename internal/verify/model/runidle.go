@@ -98,6 +98,7 @@ func (c *runScope) idle(s runState, i, slot int8, do runStep) {
 			return c.serve(n, i, slot)
 		}, "the queue is")
 	}
+	c.answers(s, i, slot, r.phase == idleRun && !waits, do)
 	if r.phase != idleRun {
 		return
 	}
@@ -107,8 +108,8 @@ func (c *runScope) idle(s runState, i, slot int8, do runStep) {
 	if !waits { // its time is over, or the client has too many idle leases
 		do(fault, func(n *runState) string { return c.releases(n, i, slot) }, "run %d's lease is idle for long", r.born)
 	}
-	if c.weak == idleFreed && s.idleMark == 0 && s.lock == held {
-		do(step, func(n *runState) string { n.idleMark = 1; return "idle" }, "run %d's record says", r.born)
+	if c.weak == idleFreed && s.mark == 0 && s.lock == held {
+		do(step, func(n *runState) string { n.mark = saysIdle; return "idle" }, "run %d's record says", r.born)
 	}
 }
 

@@ -40,7 +40,7 @@ func (c *runScope) mayJoin(s *runState, i, slot int8) (known, turn bool) {
 	case r.phase == idleRun:
 		return !c.blocked(s, i, slot) || c.weak == idlePasses, false
 	case r.firstWrite():
-		return true, false
+		return r.dirty == 0 || c.weak == idleDirtyJoined, false
 	case r.phase == placeSent || r.phase == placeStored:
 		return (r.subscribed == 1 || c.weak == runNotSubscribed) && (r.dirty == 0 || c.weak == runDirtyJoined), false
 	}
@@ -241,8 +241,10 @@ func (c *runScope) releases(s *runState, i, slot int8) string {
 	return "its release is sent"
 }
 
-// later sends the members of a run from that order on to a new run at the back.
+// later sends the members of a run from that order on to a new run at the back. A
+// TryLock is refused instead.
 func (c *runScope) later(s *runState, i, slot, order int8) string {
+	c.refuses(s, i, slot)
 	if c.head(s, i, slot) < 0 {
 		return "nobody is behind"
 	}
@@ -274,6 +276,9 @@ func (c *runScope) passes(s *runState, i, slot, j int8) {
 	me, r := s.g[j], &s.runs[i][slot]
 	from, to := c.owns(i)
 	for k := from; k < to; k++ {
+		if c.isTry(j) || c.isTry(k) {
+			continue
+		}
 		if o := s.g[k]; o.phase == waits && o.order < me.order && (o.back == 0 || o.run == me.run) {
 			s.wrong = 6
 		}

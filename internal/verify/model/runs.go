@@ -20,6 +20,8 @@ type runScope struct {
 	greedy  int8    // the goroutines of the first clients ask again at once, for ever
 	lingers [3]bool // a client's idle lease stays with it
 	closes  int8    // clients that close
+	tries   [3]int8 // how many of a client's goroutines, the last ones, ask with TryLock
+	persist bool    // such a goroutine asks until it gets in
 	single  bool    // checks a promise that is too strong: one turn at most passes a place
 	weak    weakness
 }
@@ -37,6 +39,8 @@ const (
 	grantedRun
 	idleRun    // its last member has left, and its lease stays
 	taintedRun // a handle was dropped: the lease runs out
+	trySent    // the place of a TryLock is on its way
+	tryStored  // it is stored, and may be answered
 )
 
 // phases of a goroutine
@@ -81,6 +85,8 @@ type aRun struct {
 	stalled             int8 // 1: the member that drove it has given up (a variant)
 	served              int8 // 1: a member has been inside since the grant
 	news                [3]int8
+	told                int8  // the reaction of the holder to its place, which is of a TryLock
+	met                 int8  // 1: the lock was in use since that TryLock was called
 	turns, one          int8  // turns that may pass its place; 1: one has
 	passed              int16 // the places that its turn has passed
 }
@@ -89,6 +95,11 @@ func (r aRun) queued() bool { return r.phase == placeStored || r.phase == inQueu
 
 // firstWrite says whether the run's first write is a claim without an answer.
 func (r aRun) firstWrite() bool { return r.phase >= claimSent && r.phase <= claimRefused }
+
+// unanswered says whether the run's first claim or its place has no answer.
+func (r aRun) unanswered() bool {
+	return r.firstWrite() || r.phase == placeSent || r.phase == placeStored
+}
 
 type goroutine struct {
 	phase, run, order int8
@@ -106,7 +117,7 @@ type runState struct {
 	losses, crashes, pauses, ends, breaks int8
 	drops, expires, giveups, closes       int8
 	subs, paused, dead, closed            [3]int8
-	idleMark                              int8 // 1: the holder's record says that it is idle (a variant)
+	mark                                  int8 // the mark in the holder's record, in variants
 	runs                                  [3][3]aRun
 	g                                     [5]goroutine
 	wrong                                 int8 // a step has violated an invariant: its number in runWrongs
@@ -123,9 +134,11 @@ const (
 	ownOrder    = "the goroutines of a client are served in the order in which they asked"
 	ownTerms    = "a goroutine is served under the TTL that it asked for"
 	usedOnce    = "a lease that the server has granted is used before it is given up"
+	metInUse    = "a TryLock that is refused by an answer has met the lock in use"
+	recallsOnce = "the place of a TryLock ends one idle lease at most"
 )
 
-var runWrongs = [...]string{"", exclusion, inOrder, turnOver, turnsPassed, oneTurn, ownOrder, ownTerms, usedOnce}
+var runWrongs = [...]string{"", exclusion, inOrder, turnOver, turnsPassed, oneTurn, ownOrder, ownTerms, usedOnce, metInUse, recallsOnce}
 
 func (c *runScope) system() system[runState] {
 	s := runState{

@@ -10,6 +10,7 @@ func runsOf(name string, change func(c *runScope)) *runScope {
 // goroutines of the three clients
 var (
 	oneOne    = [3]int8{1, 1, 0}
+	oneOneOne = [3]int8{1, 1, 1}
 	oneTwo    = [3]int8{1, 2, 0}
 	twoOne    = [3]int8{2, 1, 0}
 	twoTwo    = [3]int8{2, 2, 0}

@@ -11,7 +11,9 @@ func (c *runScope) steps(s runState, to *steps[runState]) {
 		}
 		do := func(k kind, change func(n *runState) string, words string, args ...any) {
 			n := s
-			switch did := change(&n); {
+			did := change(&n)
+			c.witness(&n)
+			switch {
 			case did == "":
 			case to.tell:
 				to.do(k, n, "%c: "+words+": %s", append(append([]any{'A' + i}, args...), did)...)
@@ -80,6 +82,12 @@ func (c *runScope) stores(s runState, i, slot int8, do runStep) {
 			c.takes(n, i, slot, claimStored)
 			return "stored"
 		}, "run %d's claim is", born)
+	case trySent:
+		do(step, func(n *runState) string {
+			n.runs[i][slot].phase = tryStored
+			c.notifies(n, i, slot)
+			return "stored"
+		}, "the place of a TryLock is")
 	case placeSent:
 		for _, r := range s.runs[i] {
 			before := r.born < born && (r.phase == placeSent || r.firstWrite() && c.weak != runOvertakes)
@@ -100,11 +108,14 @@ func (c *runScope) takes(n *runState, i, slot, phase int8) {
 	if phase == claimStored && n.subs[i] == subscribed && c.lingers[i] {
 		n.subs[i] = effective
 	}
-	n.idleMark = 0
+	n.mark = 0
 	for k := range int8(3) {
 		for l := range int8(3) {
 			o := &n.runs[k][l]
 			o.fresh = 0
+			if o.phase == tryStored {
+				o.told = c.toldByGrant(*o)
+			}
 			if k == i || !o.queued() || phase == attemptStored && o.ticket > n.runs[i][slot].ticket {
 				continue
 			}
@@ -112,11 +123,11 @@ func (c *runScope) takes(n *runState, i, slot, phase int8) {
 			if c.weak == runClaimsBlindly {
 				continue
 			}
-			if phase == claimStored {
+			if phase == claimStored && o.news[i] == missed {
 				o.news[i] = early
 			}
 			for j := range n.g {
-				if g := &n.g[j]; g.phase == waits && c.clientOf(int8(j)) == i && g.run == slot {
+				if g := &n.g[j]; g.phase == waits && c.clientOf(int8(j)) == i && g.run == slot && !c.isTry(int8(j)) {
 					g.knew &^= bit(k, l)
 				}
 			}
@@ -132,17 +143,11 @@ func (c *runScope) queues(n *runState, i, slot int8) string {
 	if r.subscribed == 1 {
 		n.subs[i] = max(n.subs[i], effective)
 	}
+	c.notifies(n, i, slot)
 	for k := range int8(3) {
-		if k == i {
-			continue
-		}
-		r.news[k] = missed
-		if n.subs[k] >= effective {
-			r.news[k] = underWay
-		}
 		for _, o := range n.runs[k] {
-			if o.firstWrite() && c.weak != runNoInstant {
-				r.news[k] = early
+			if k == i {
+				continue
 			}
 			if o.queued() || o.phase == claimStored || o.phase == attemptStored || o.phase == grantedRun {
 				r.turns = min(r.turns+1, mostTurns)
@@ -152,13 +157,32 @@ func (c *runScope) queues(n *runState, i, slot int8) string {
 	return "behind the others"
 }
 
+// notifies sends the notifications of a place.
+func (c *runScope) notifies(n *runState, i, slot int8) {
+	r := &n.runs[i][slot]
+	for k := range int8(3) {
+		if k == i {
+			continue
+		}
+		r.news[k] = missed
+		if n.subs[k] >= effective {
+			r.news[k] = underWay
+		}
+		for _, o := range n.runs[k] {
+			if r.news[k] == missed && o.firstWrite() && c.weak != runNoInstant {
+				r.news[k] = early
+			}
+		}
+	}
+}
+
 // runsOut ends the records of a client that has crashed.
 func (c *runScope) runsOut(s runState, i, slot int8, do runStep) {
 	r := s.runs[i][slot]
 	switch {
 	case (s.lock == held || s.lock == broken) && s.owner == i && s.slot == slot:
 		do(step, func(n *runState) string { n.lock = none; n.drop(i, slot); return "expires" }, "its lease")
-	case r.queued() || r.phase == claimRefused:
+	case r.queued() || r.phase == claimRefused || r.phase == tryStored:
 		do(step, func(n *runState) string { n.drop(i, slot); return "expires" }, "its place")
 	}
 }
@@ -171,7 +195,7 @@ func (c *runScope) operator(s runState, i, slot int8, do runStep) {
 	}
 	do(fault, func(n *runState) string {
 		n.breaks--
-		if n.idleMark == 1 {
+		if n.mark == saysIdle {
 			n.lock = none
 			return "free at once"
 		}
@@ -224,6 +248,14 @@ func (c *runScope) goroutine(s runState, i, j int8, do runStep) {
 				return ""
 			}, words, j+1)
 		}
+	}
+	switch {
+	case c.isTry(j) && g.phase == outside:
+		do(step, func(n *runState) string { return c.tryAsks(n, i, j) }, "goroutine %d tries", j+1)
+		return
+	case c.isTry(j) && g.phase == waits:
+		c.tryWaits(s, i, j, do)
+		return
 	}
 	switch g.phase {
 	case outside:

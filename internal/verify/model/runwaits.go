@@ -16,12 +16,13 @@ func (c *runScope) queue(s runState, i, slot int8, do runStep) {
 	case claimRefused:
 		do(step, func(n *runState) string {
 			c.answered(n, i)
+			c.refuses(n, i, slot)
 			if c.head(n, i, slot) < 0 {
 				n.drop(i, slot)
 				return "nobody waits"
 			}
 			r := &n.runs[i][slot]
-			r.phase = placeSent
+			r.phase, r.dirty = placeSent, 0
 			c.subscribe(n, i, slot)
 			return "queues"
 		}, "run %d's claim is answered, refused", r.born)
@@ -117,10 +118,10 @@ func (c *runScope) sees(n *runState, i int8) {
 	for k := range n.runs {
 		for l := range n.runs[k] {
 			o := &n.runs[k][l]
-			if int8(k) == i || !o.queued() || c.weak == runNotListed {
+			if int8(k) == i || !o.queued() && o.phase != tryStored || c.weak == runNotListed {
 				continue
 			}
-			if o.news[i] != received && c.weak != runListUnheeded {
+			if o.news[i] != received && o.queued() && c.weak != runListUnheeded {
 				n.soil(i)
 			}
 			o.news[i] = received
@@ -128,11 +129,11 @@ func (c *runScope) sees(n *runState, i int8) {
 	}
 }
 
-// soil marks the runs of client i whose places are unanswered: a stranger's place
+// soil marks the runs of client i whose first writes are unanswered: a stranger's place
 // became known since they were opened.
 func (s *runState) soil(i int8) {
 	for m := range s.runs[i] {
-		if r := &s.runs[i][m]; r.phase == placeSent || r.phase == placeStored {
+		if r := &s.runs[i][m]; r.unanswered() {
 			r.dirty = 1
 		}
 	}
@@ -247,12 +248,14 @@ func (c *runScope) learns(s runState, i int8, do runStep) {
 	for k := range int8(3) {
 		for l := range int8(3) {
 			r := s.runs[k][l]
-			if k == i || !r.queued() {
+			if k == i || !r.queued() && r.phase != tryStored {
 				continue
 			}
 			learn := func(n *runState) string {
 				n.runs[k][l].news[i] = received
-				n.soil(i)
+				if r.queued() { // a TryLock ends no run
+					n.soil(i)
+				}
 				return "known"
 			}
 			switch r.news[i] {

@@ -79,6 +79,7 @@ const (
 
 	idleUnsubscribed weakness = "an idle lease whose client is not subscribed to the queue"
 	idleListedEarly  weakness = "an idle lease whose client lists the queue before the subscription only"
+	idleDirtyJoined  weakness = "an unanswered first claim joined though a place is known"
 	idleUnlisted     weakness = "an idle lease used before the client has listed the queue"
 	idlePasses       weakness = "an idle lease used when a place is known"
 	idleKept         weakness = "an idle lease that no place recalls"
@@ -88,4 +89,9 @@ const (
 	idleFreed        weakness = "a break that frees a lease at once whose record says that it is idle"
 	idleBrokenUsed   weakness = "an idle lease used when its broken record was deleted"
 	idleClosed       weakness = "a Close that keeps an idle lease"
+
+	tryUnheard  weakness = "an idle lease that no TryLock ends"
+	tryPasses   weakness = "a TryLock that does not heed the queue"
+	tryStale    weakness = "an answer to an earlier TryLock that refuses a later one"
+	tryRecalled weakness = "the place of a TryLock that ends leases granted after it"
 )
