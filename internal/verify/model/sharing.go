@@ -10,11 +10,15 @@ type shareScope struct {
 	reads int8 // how long a goroutine reads at most
 	fixed bool // never renewed
 	deaf  bool // the gate is not seen: the notification may be lost
+	run   bool // a readers' run: shared until its client sees the gate
+	quiet int8 // for how long nobody reads the gate before a goroutine shares the lease of a run
+	idle  bool // the lease of a run stays when nobody reads
 	weak  weakness
 }
 
 type shareState struct {
 	age, gate, ended, released, done, waited int8
+	seen                                     int8    // how long ago the client has read the gate
 	left                                     [3]int8 // of each goroutine's reading; 0: it does not read
 	wrong                                    int8
 }
@@ -22,6 +26,7 @@ type shareState struct {
 const (
 	boundedWait = "a writer waits for many readers no longer than for one"
 	neverAgain  = "nobody shares a lease whose release was sent"
+	gateHeeded  = "nobody shares a lease once its client has seen the gate"
 )
 
 func (c *shareScope) system() system[shareState] {
@@ -37,7 +42,7 @@ func (c *shareScope) system() system[shareState] {
 				}
 			}
 		},
-		broken:  func(s shareState) string { return [...]string{"", boundedWait, neverAgain}[s.wrong] },
+		broken:  func(s shareState) string { return [...]string{"", boundedWait, neverAgain, gateHeeded}[s.wrong] },
 		goal:    func(s shareState) bool { return s.done == 1 },
 		records: func(s shareState) string { return [...]string{"gate: none", "gate: held"}[s.gate] },
 	}
@@ -61,15 +66,16 @@ func (c *shareScope) next(s shareState, to *steps[shareState]) {
 		for i := range n.left {
 			down(&n.left[i])
 		}
-		if n.age >= c.renew && c.weak != sharedTillSeen {
+		if n.age >= c.renew && c.weak != sharedTillSeen && !c.run {
 			n.ended = 1
 		}
+		c.looks(&n)
 		if n.age == c.ttl && !c.fixed {
 			n.age = c.renew // renewed on and on
 		}
 		if n.gate == 1 && n.released == 0 {
-			if n.waited++; n.waited > c.renew+c.reads {
-				n.waited, n.wrong = c.renew+c.reads, 1
+			if n.waited++; n.waited > c.longest() {
+				n.waited, n.wrong = c.longest(), 1
 			}
 		}
 		to.do(tick, n, "time passes")
@@ -80,22 +86,33 @@ func (c *shareScope) next(s shareState, to *steps[shareState]) {
 		to.do(step, n, "writer: its gate stands")
 	} else if s.ended == 0 && !c.deaf {
 		n := s
-		n.ended = 1
+		n.seesGate()
 		to.do(step, n, "client: sees the gate, and shares no more")
 	}
 	for i, l := range s.left {
 		switch {
 		case l > 0:
 			n := s
-			if n.left[i] = 0; readers == 1 {
+			if n.left[i] = 0; readers == 1 && !(c.idle && n.ended == 0) {
 				n.released = 1
 			}
 			to.do(step, n, "goroutine: leaves, %d still read", readers-1)
-		case s.ended == 0 && !expired && (s.released == 0 || c.weak == sharingRestarted):
+		case (s.ended == 0 || c.weak == readersPassGate) && !expired && (s.released == 0 || c.weak == sharingRestarted):
 			n := s
+			if c.run && n.seen >= c.quiet && c.weak != readersSilent {
+				n.seen = 0
+				if n.gate == 1 {
+					n.seesGate()
+					to.do(step, n, "client: reads the gate first, and shares no more")
+					continue
+				}
+			}
 			n.left[i] = c.reads
 			if s.released == 1 {
 				n.wrong = 2
+			}
+			if s.ended == 1 {
+				n.wrong = 3
 			}
 			to.do(step, n, "goroutine: shares the lease of age %d", s.age)
 		}
@@ -104,5 +121,40 @@ func (c *shareScope) next(s shareState, to *steps[shareState]) {
 		n := s
 		n.done = 1
 		to.do(step, n, "server: the reader's record is gone")
+	}
+}
+
+// longest is for how long a writer waits. A goroutine that shares the lease at the last
+// moment is the reason, or an idle lease.
+func (c *shareScope) longest() int8 {
+	if c.run {
+		return max(c.renew, c.quiet+c.reads)
+	}
+	return c.renew + c.reads
+}
+
+// looks: the client of a run reads the gate before each renewal. Where it does not renew
+// the lease, it reads the gate as often.
+func (c *shareScope) looks(n *shareState) {
+	if !c.run {
+		return
+	}
+	if n.seen++; n.seen < c.renew {
+		return
+	}
+	n.seen = 0
+	switch {
+	case n.gate == 0 || c.weak == readersUnlooked:
+	case c.weak == readersIdleKept:
+		n.ended = 1
+	default:
+		n.seesGate()
+	}
+}
+
+// seesGate ends the sharing, and releases an idle lease.
+func (s *shareState) seesGate() {
+	if s.ended = 1; s.left == [3]int8{} {
+		s.released = 1
 	}
 }

@@ -33,6 +33,11 @@ const (
 	newcomerSeesOld weakness = "a newcomer that sees the queue as it was before the lock became free"
 	sharedTillSeen  weakness = "sharing that ends when the gate is seen only"
 
+	readersUnlooked weakness = "a readers' run whose renewals do not read the gate first"
+	readersSilent   weakness = "a readers' run joined long after its client has read the gate"
+	readersIdleKept weakness = "an idle readers' lease that the gate does not end"
+	readersPassGate weakness = "a readers' run joined when its client has seen the gate"
+
 	keptForever           weakness = "an overdue record that no client claims or deletes"
 	overdueByOtherTTL     weakness = "a record overdue by the TTL of another one"
 	overdueByAcquisition  weakness = "a renewed record overdue by the time of its acquisition"
