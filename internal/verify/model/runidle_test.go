@@ -1,9 +1,10 @@
 package model
 
-// onlyA and bothAB are the clients whose idle leases stay.
+// onlyA, bothAB and allABC are the clients whose idle leases stay.
 var (
 	onlyA  = [3]bool{true, false, false}
 	bothAB = [3]bool{true, true, false}
+	allABC = [3]bool{true, true, true}
 )
 
 func idleWith(name string, goros, rounds [3]int8, lingers [3]bool, change func(c *runScope)) run {
@@ -40,7 +41,7 @@ func largeIdle() []run {
 		idleWith("2+2+1, both, a turn, a loss", twoTwoOne, once, bothAB, func(c *runScope) { c.turn, c.losses = true, 1 }),
 		idleWith("2+1+1, both greedy, a loss", twoOneOne, once, bothAB, func(c *runScope) { c.greedy, c.losses = 2, 1 }),
 		idleWith("2+1+1, greedy, both, a crash, a pause, a loss", twoOneOne, once, bothAB, func(c *runScope) { c.greedy, c.crashes, c.pauses, c.losses = 1, 1, 1, 1 }),
-		idleWith("1+1+1, all greedy, a break, a lease is lost, a loss", [3]int8{1, 1, 1}, once, [3]bool{true, true, true}, func(c *runScope) { c.greedy, c.breaks, c.ends, c.losses = 3, 1, 1, 1 }),
+		idleWith("1+1+1, all greedy, a break, a lease is lost, a loss", [3]int8{1, 1, 1}, once, allABC, func(c *runScope) { c.greedy, c.breaks, c.ends, c.losses = 3, 1, 1, 1 }),
 	}
 }
 

@@ -4,8 +4,8 @@ package model
 // is left out. There are three clients, each with some goroutines. A run is
 // goroutines of a client that wait together: it has one record at the server.
 type runScope struct {
+	crowd
 	name    string
-	goros   [3]int8 // goroutines of each client
 	rounds  [3]int8 // how often each of them asks again
 	losses  int8    // notifications that are lost
 	crashes int8    // of the first client
@@ -187,15 +187,18 @@ func (c *runScope) broken(s runState) string {
 	return runWrongs[s.wrong]
 }
 
+// crowd is the goroutines of each client.
+type crowd struct{ goros [3]int8 }
+
 // owns are the goroutines of client i.
-func (c *runScope) owns(i int8) (from, to int8) {
+func (c *crowd) owns(i int8) (from, to int8) {
 	for j := range i {
 		from += c.goros[j]
 	}
 	return from, from + c.goros[i]
 }
 
-func (c *runScope) clientOf(j int8) int8 {
+func (c *crowd) clientOf(j int8) int8 {
 	for i := range int8(3) {
 		if from, to := c.owns(i); j >= from && j < to {
 			return i

@@ -2,7 +2,8 @@ package model
 
 // runsOf is a scope of runs. All that is not said is small.
 func runsOf(name string, change func(c *runScope)) *runScope {
-	c := runScope{name: "runs: " + name, goros: [3]int8{2, 1, 0}, rounds: [3]int8{1, 1, 0}}
+	c := runScope{name: "runs: " + name, rounds: [3]int8{1, 1, 0}}
+	c.goros = [3]int8{2, 1, 0}
 	change(&c)
 	return &c
 }
@@ -39,7 +40,7 @@ func smallRuns() []run {
 		runsWith("2+1, a turn, everything at once", twoOne, once, func(c *runScope) { c.turn = true; trouble(c) }),
 		runsWith("2+1+1, greedy, a loss", twoOneOne, once, func(c *runScope) { c.greedy, c.losses = 1, 1 }),
 		runsWith("2+2+1, a turn", twoTwoOne, once, func(c *runScope) { c.turn = true }),
-		runsWith("2+2+1, A again", twoTwoOne, firstAgain, func(c *runScope) {}),
+		runsWith("2+1+1, A again", twoOneOne, firstAgain, func(c *runScope) {}),
 		runsWith("3+1, a turn, a loss, one gives up", threeOne, once, func(c *runScope) { c.turn, c.losses, c.giveups = true, 1, 1 }),
 	}
 }
@@ -67,6 +68,7 @@ func largeRuns() []run {
 		runsWith("3+2, a turn, another TTL, a loss, one gives up", threeTwo, once, func(c *runScope) { c.turn, c.own, c.losses, c.giveups = true, true, 1, 1 }),
 		runsWith("2+1+1, A again, a turn, a loss, a lease is lost, one gives up", twoOneOne, firstAgain, func(c *runScope) { c.turn, c.losses, c.ends, c.giveups = true, 1, 1, 1 }),
 		runsWith("2+1+1, A again, a turn, a loss, a break, a dropped handle, a place ends", twoOneOne, firstAgain, func(c *runScope) { c.turn, c.losses, c.breaks, c.drops, c.expires = true, 1, 1, 1, 1 }),
+		runsWith("2+2+1, A again", twoTwoOne, firstAgain, func(c *runScope) {}),
 		runsWith("2+2+1, A again, a turn, a loss", twoTwoOne, firstAgain, func(c *runScope) { c.turn, c.losses = true, 1 }),
 		runsWith("2+2+1, A again, a crash, a pause", twoTwoOne, firstAgain, func(c *runScope) { c.crashes, c.pauses = 1, 1 }),
 		runsWith("2+2+1, A again, a break, a dropped handle", twoTwoOne, firstAgain, func(c *runScope) { c.breaks, c.drops = 1, 1 }),
