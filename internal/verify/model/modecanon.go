@@ -155,17 +155,12 @@ func (c *modeScope) sortGoroutines(s *modeState, i int8) {
 	var waiting []*int8
 	for j := from; j < to; j++ {
 		if s.g[j].phase == waits {
-			waiting = append(waiting, &s.g[j].order)
+			waiting = append(waiting, &s.g[j].order, &s.g[j].again)
 		}
 	}
 	renumber(waiting...)
-	if len(waiting) == 1 {
-		for j := from; j < to; j++ {
-			s.g[j].back = 0
-		}
-	}
 	row := func(g modeGoroutine) []int8 {
-		return []int8{g.phase, g.run, g.order, int8(g.knew & 127), int8(g.knew >> 7), g.gate, g.rounds, g.valid, g.back}
+		return []int8{g.phase, g.run, g.order, int8(g.knew & 127), int8(g.knew >> 7), g.gate, g.rounds, g.valid, g.again}
 	}
 	for n := from + 1; n < to; n++ {
 		for j := n; j > from && c.modes[j] == c.modes[j-1] && compareAll(row(s.g[j]), row(s.g[j-1])) < 0; j-- {

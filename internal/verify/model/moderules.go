@@ -154,7 +154,7 @@ func (c *modeScope) lastOrder(s *modeState, i int8) int8 {
 	from, to := c.owns(i)
 	for j := from; j < to; j++ {
 		if s.g[j].phase == waits {
-			last = max(last, s.g[j].order)
+			last = max(last, s.g[j].order, s.g[j].again)
 		}
 	}
 	return last + 1
@@ -166,7 +166,7 @@ func (c *modeScope) enters(s *modeState, i, slot, j int8) {
 	from, to := c.owns(i)
 	for k := from; k < to; k++ {
 		o := s.g[k]
-		if o.phase == waits && o.order < me.order && r.writes+c.writes(k) > 0 && (o.back == 0 || o.run == me.run) {
+		if o.phase == waits && o.order < me.order && r.writes+c.writes(k) > 0 && o.again < me.order {
 			s.wrong = 4
 		}
 	}
@@ -266,8 +266,9 @@ func (c *modeScope) later(s *modeState, i, slot int8) string {
 	if n < 0 {
 		return ""
 	}
+	again := c.lastOrder(s, i)
 	for _, j := range all {
-		s.g[j].run, s.g[j].back = n, 1
+		s.g[j].run, s.g[j].again = n, again
 	}
 	return "the members behind open a new run"
 }

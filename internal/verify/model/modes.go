@@ -50,7 +50,7 @@ type modeGoroutine struct {
 	knew              int16 // the places known to its client when it asked
 	gate              int8  // 1: so was a stranger's gate, which still stands
 	rounds, valid     int8
-	back              int8
+	again             int8 // as in goroutine
 }
 
 type modeState struct {

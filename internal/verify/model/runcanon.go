@@ -201,21 +201,16 @@ func (c *runScope) sortGoroutines(s *runState, i int8) {
 	var waiting []*int8
 	for j := from; j < to; j++ {
 		if s.g[j].phase == waits {
-			waiting = append(waiting, &s.g[j].order)
+			waiting = append(waiting, &s.g[j].order, &s.g[j].again)
 		}
 	}
 	renumber(waiting...)
-	if len(waiting) == 1 {
-		for j := from; j < to; j++ {
-			s.g[j].back = 0
-		}
-	}
 	if c.own && i == 0 {
 		to--
 	}
 	to -= c.tries[i]
 	row := func(g goroutine) []int8 {
-		return []int8{g.phase, g.run, g.order, int8(g.knew & 127), int8(g.knew >> 7), g.turn, g.rounds, g.valid, g.back}
+		return []int8{g.phase, g.run, g.order, int8(g.knew & 127), int8(g.knew >> 7), g.turn, g.rounds, g.valid, g.again}
 	}
 	for n := from + 1; n < to; n++ {
 		for j := n; j > from && compareAll(row(s.g[j]), row(s.g[j-1])) < 0; j-- {

@@ -39,6 +39,7 @@ func (c *runScope) recalls(s *runState, i, slot int8) string {
 		s.wrong = 8
 	}
 	if c.head(s, i, slot) >= 0 {
+		c.asksAgain(s, i, slot)
 		if did = c.later(s, i, slot, 0); did == "" {
 			return ""
 		}

@@ -138,7 +138,7 @@ func (s *runState) lastOrder(c *runScope, i int8) int8 {
 	from, to := c.owns(i)
 	for j := from; j < to; j++ {
 		if s.g[j].phase == waits {
-			last = max(last, s.g[j].order)
+			last = max(last, s.g[j].order, s.g[j].again)
 		}
 	}
 	return last + 1
@@ -261,12 +261,14 @@ func (c *runScope) later(s *runState, i, slot, order int8) string {
 	return "the members behind open a new run"
 }
 
-// toTheBack notes that the members of a run queue again, behind the client's other runs.
-func (c *runScope) toTheBack(s *runState, i, slot int8) {
+// asksAgain: the members of a run queue again. The other goroutines that wait may pass
+// them, and no goroutine that asks later.
+func (c *runScope) asksAgain(s *runState, i, slot int8) {
+	last := s.lastOrder(c, i)
 	from, to := c.owns(i)
 	for j := from; j < to; j++ {
 		if g := &s.g[j]; g.phase == waits && g.run == slot {
-			g.back = 1
+			g.again = last
 		}
 	}
 }
@@ -279,7 +281,7 @@ func (c *runScope) passes(s *runState, i, slot, j int8) {
 		if c.isTry(j) || c.isTry(k) {
 			continue
 		}
-		if o := s.g[k]; o.phase == waits && o.order < me.order && (o.back == 0 || o.run == me.run) {
+		if o := s.g[k]; o.phase == waits && o.order < me.order && o.again < me.order {
 			s.wrong = 6
 		}
 	}

@@ -107,7 +107,7 @@ type goroutine struct {
 	turn              int8  // 1: joined in a turn
 	rounds            int8
 	valid             int8 // 1: it is inside, and its lease is valid
-	back              int8 // 1: its run has lost its lease or its place, and it queues again
+	again             int8 // when its run has last queued again, in the order of asking; 0: never
 }
 
 type runState struct {

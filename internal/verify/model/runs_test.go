@@ -104,6 +104,7 @@ func weakenedRuns() []run {
 		w(runTurnPassed, ownOrder, func(c *runScope) { c.goros, c.turn, c.own, c.rounds = [3]int8{3, 0, 0}, true, true, [3]int8{} }),
 		w(runTurnAgain, turnsPassed, func(c *runScope) { c.turn = true }),
 		w(runEndedServes, exclusion, func(c *runScope) { c.ends = 1 }),
+		w(runKeepsRank, ownOrder, func(c *runScope) { c.goros, c.rounds, c.expires = [3]int8{4, 0, 0}, [3]int8{}, 1 }),
 		w(runReleasedJoined, stuck, func(c *runScope) {}),
 		w(runGrantKept, stuck, func(c *runScope) { c.giveups = 1 }),
 		w(runPlaceLeft, stuck, func(c *runScope) { c.giveups = 1 }),

@@ -327,7 +327,7 @@ func (c *runScope) unlock(n *runState, i, j int8) string {
 func (c *runScope) taints(n *runState, i, slot int8) string {
 	did := "the members behind stay"
 	if c.weak != runTaintedKeeps {
-		c.toTheBack(n, i, slot)
+		c.asksAgain(n, i, slot)
 		did = c.later(n, i, slot, 0)
 	}
 	n.runs[i][slot].phase = taintedRun

@@ -33,9 +33,13 @@ func (c *runScope) queue(s runState, i, slot int8, do runStep) {
 			do(fault, func(n *runState) string {
 				n.expires--
 				n.gone(i, slot)
-				c.toTheBack(n, i, slot)
+				c.asksAgain(n, i, slot)
 				r := n.runs[i][slot]
-				n.runs[i][slot] = aRun{phase: placeSent, born: r.born, own: r.own}
+				born := r.born
+				if last := n.last(i); c.weak != runKeepsRank && last != slot {
+					born = n.runs[i][last].born + 1
+				}
+				n.runs[i][slot] = aRun{phase: placeSent, born: born, own: r.own}
 				c.subscribe(n, i, slot)
 				return "queues again"
 			}, "run %d's place expires", r.born)
@@ -237,7 +241,7 @@ func (c *runScope) ended(n *runState, i, slot int8) string {
 	} else {
 		n.lock = none
 	}
-	c.toTheBack(n, i, slot)
+	c.asksAgain(n, i, slot)
 	did := c.later(n, i, slot, 0)
 	n.drop(i, slot)
 	return did

@@ -88,6 +88,7 @@ const (
 	runTurnPassed     weakness = "a run opened while members wait in a turn before it"
 	runTurnAgain      weakness = "a turn that begins again with each member"
 	runEndedServes    weakness = "a run that goes on serving when its lease has ended"
+	runKeepsRank      weakness = "a run whose place has ended that keeps its rank at its client"
 	runReleasedJoined weakness = "a run joined when its release was sent"
 	runGrantKept      weakness = "a run granted with no member left, and not released"
 	runPlaceLeft      weakness = "the last member leaves the place behind"
