@@ -152,13 +152,13 @@ func (c *modeScope) sortRuns(s *modeState) (moved [3][3]int8) {
 // sortGoroutines sorts the goroutines of a client that have the same mode.
 func (c *modeScope) sortGoroutines(s *modeState, i int8) {
 	from, to := c.owns(i)
-	var waiting []*int8
+	var orders, agains []*int8
 	for j := from; j < to; j++ {
 		if s.g[j].phase == waits {
-			waiting = append(waiting, &s.g[j].order, &s.g[j].again)
+			orders, agains = append(orders, &s.g[j].order), append(agains, &s.g[j].again)
 		}
 	}
-	renumber(waiting...)
+	renumberOrders(orders, agains)
 	row := func(g modeGoroutine) []int8 {
 		return []int8{g.phase, g.run, g.order, int8(g.knew & 127), int8(g.knew >> 7), g.gate, g.rounds, g.valid, g.again}
 	}

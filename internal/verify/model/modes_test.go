@@ -57,7 +57,7 @@ func largeModes() []run {
 		modesOf("idle, again, a loss, a break", "RW|R", bothAgain, func(c *modeScope) { c.losses, c.breaks, c.lingers = 1, 1, bothAB }),
 		modesOf("idle, again, a loss, a break", "WW|R", bothAgain, func(c *modeScope) { c.losses, c.breaks, c.lingers = 1, 1, bothAB }),
 		modesOf("idle, A again, a loss", "RR|RW", firstAgain, func(c *modeScope) { c.losses, c.lingers = 1, bothAB }),
-		modesOf("idle, again, a loss", "RW|RW", bothAgain, func(c *modeScope) { c.losses, c.lingers = 1, bothAB }),
+		modesOf("idle, A again, a loss", "RW|RW", firstAgain, func(c *modeScope) { c.losses, c.lingers = 1, bothAB }),
 		modesOf("idle, a loss, a lease is lost", "RRW|W", once, func(c *modeScope) { c.losses, c.ends, c.lingers = 1, 1, bothAB }),
 		modesOf("idle, again, a loss", "RRR|W", bothAgain, func(c *modeScope) { c.losses, c.lingers = 1, bothAB }),
 		modesOf("idle, again, a loss", "R|R|W", [3]int8{1, 1, 1}, func(c *modeScope) { c.losses, c.lingers = 1, allABC }),

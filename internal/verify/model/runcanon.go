@@ -195,16 +195,27 @@ func (c *runScope) sortRuns(s *runState) (moved [3][3]int8) {
 	return moved
 }
 
+// renumberOrders renumbers the orders in which the goroutines of a client have asked, and
+// have queued again. It forgets the second where it lets none pass.
+func renumberOrders(orders, agains []*int8) {
+	for i, again := range agains {
+		if !slices.ContainsFunc(orders, func(o *int8) bool { return *orders[i] < *o && *o <= *again }) {
+			*again = 0
+		}
+	}
+	renumber(append(orders, agains...)...)
+}
+
 // sortGoroutines sorts the goroutines of a client, but not one with a TTL of its own.
 func (c *runScope) sortGoroutines(s *runState, i int8) {
 	from, to := c.owns(i)
-	var waiting []*int8
+	var orders, agains []*int8
 	for j := from; j < to; j++ {
 		if s.g[j].phase == waits {
-			waiting = append(waiting, &s.g[j].order, &s.g[j].again)
+			orders, agains = append(orders, &s.g[j].order), append(agains, &s.g[j].again)
 		}
 	}
-	renumber(waiting...)
+	renumberOrders(orders, agains)
 	if c.own && i == 0 {
 		to--
 	}
