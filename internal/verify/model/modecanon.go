@@ -2,7 +2,6 @@ package model
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 )
 
@@ -116,14 +115,7 @@ func (c *modeScope) asks(s *modeState, i int8) bool {
 // sortRuns sorts the runs of each client by their age, and returns where each has gone.
 func (c *modeScope) sortRuns(s *modeState) (moved [3][3]int8) {
 	for i := range s.runs {
-		order := [3]int8{0, 1, 2}
-		age := func(slot int8) int8 {
-			if r := s.runs[i][slot]; r.phase != noRun {
-				return r.born
-			}
-			return 100
-		}
-		slices.SortStableFunc(order[:], func(a, b int8) int { return int(age(a) - age(b)) })
+		order := byAge(func(slot int8) (int8, bool) { return s.runs[i][slot].born, s.runs[i][slot].phase != noRun })
 		old := s.runs[i]
 		for to, from := range order {
 			r := old[from]

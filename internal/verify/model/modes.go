@@ -90,21 +90,8 @@ func (c *modeScope) system() system[modeState] {
 	}
 }
 
-// goal: every goroutine that does not ask for ever has finished. Of several clients
-// that do, one of the last is inside.
 func (c *modeScope) goal(s modeState) bool {
-	in := c.greedy < 2
-	for j, g := range s.g {
-		switch i := c.clientOf(int8(j)); {
-		case g.phase == finished:
-			in = in || i == c.greedy-1
-		case i >= c.greedy:
-			return false
-		default:
-			in = in || i == c.greedy-1 && g.phase == inside && g.valid == 1
-		}
-	}
-	return in
+	return c.reached(c.greedy, len(s.g), func(j int8) (int8, bool) { return s.g[j].phase, s.g[j].valid == 1 })
 }
 
 func (c *modeScope) writes(j int8) int8 {

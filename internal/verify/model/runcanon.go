@@ -155,18 +155,24 @@ func (c *runScope) turns(s *runState, i, slot int8) bool {
 	return false
 }
 
+// byAge returns the places of a client's runs, in the order in which the runs were opened.
+func byAge(at func(slot int8) (born int8, is bool)) [3]int8 {
+	order := [3]int8{0, 1, 2}
+	age := func(slot int8) int8 {
+		if born, is := at(slot); is {
+			return born
+		}
+		return 100
+	}
+	slices.SortStableFunc(order[:], func(a, b int8) int { return int(age(a) - age(b)) })
+	return order
+}
+
 // sortRuns sorts the runs of each client by their age, and returns where each has
 // gone.
 func (c *runScope) sortRuns(s *runState) (moved [3][3]int8) {
 	for i := range s.runs {
-		order := [3]int8{0, 1, 2}
-		age := func(slot int8) int8 {
-			if r := s.runs[i][slot]; r.phase != noRun {
-				return r.born
-			}
-			return 100
-		}
-		slices.SortStableFunc(order[:], func(a, b int8) int { return int(age(a) - age(b)) })
+		order := byAge(func(slot int8) (int8, bool) { return s.runs[i][slot].born, s.runs[i][slot].phase != noRun })
 		old := s.runs[i]
 		for to, from := range order {
 			r := old[from]

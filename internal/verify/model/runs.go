@@ -157,21 +157,8 @@ func (c *runScope) system() system[runState] {
 	}
 }
 
-// goal: every goroutine that does not ask for ever has finished. Of several clients
-// that do, one of the last is inside.
 func (c *runScope) goal(s runState) bool {
-	in := c.greedy < 2
-	for j, g := range s.g {
-		switch i := c.clientOf(int8(j)); {
-		case g.phase == finished:
-			in = in || i == c.greedy-1
-		case i >= c.greedy:
-			return false
-		default:
-			in = in || i == c.greedy-1 && g.phase == inside && g.valid == 1
-		}
-	}
-	return in
+	return c.reached(c.greedy, len(s.g), func(j int8) (int8, bool) { return s.g[j].phase, s.g[j].valid == 1 })
 }
 
 func (c *runScope) broken(s runState) string {
@@ -196,6 +183,25 @@ func (c *crowd) owns(i int8) (from, to int8) {
 		from += c.goros[j]
 	}
 	return from, from + c.goros[i]
+}
+
+// reached is the goal: every goroutine that does not ask for ever has finished. The
+// goroutines of the first, greedy clients do. Where there are several, one of the last of
+// them is inside.
+func (c *crowd) reached(greedy int8, goroutines int, at func(j int8) (phase int8, valid bool)) bool {
+	in := greedy < 2
+	for j := range int8(goroutines) {
+		phase, valid := at(j)
+		switch i := c.clientOf(j); {
+		case phase == finished:
+			in = in || i == greedy-1
+		case i >= greedy:
+			return false
+		default:
+			in = in || i == greedy-1 && phase == inside && valid
+		}
+	}
+	return in
 }
 
 func (c *crowd) clientOf(j int8) int8 {
