@@ -42,8 +42,8 @@ const (
 
 // Body is the value of a record, a msgpack map.
 type Body struct {
-	Version uint8  `msgpack:"v"`
-	Status  Status `msgpack:"s"`
+	Version version `msgpack:"v"`
+	Status  Status  `msgpack:"s"`
 	// Fixed marks a lease that is not renewed.
 	Fixed bool `msgpack:"f,omitempty"`
 	// Mode is how a waiter of a reader-writer lock wants in.
@@ -85,6 +85,20 @@ type Body struct {
 	BrokenBy string `msgpack:"bb,omitempty"`
 	Reason   string `msgpack:"br,omitempty"`
 	BrokenAt int64  `msgpack:"ba,omitempty"`
+}
+
+// version takes a byte. The codec would cut off what does not fit, and read version 257 as
+// version 1.
+type version uint8
+
+// DecodeMsgpack implements [msgpack.CustomDecoder].
+func (v *version) DecodeMsgpack(d *msgpack.Decoder) error {
+	n, err := d.DecodeInt64()
+	if err == nil && n != recordVersion {
+		n = 0 // another one
+	}
+	*v = version(n)
+	return err
 }
 
 // metadata decodes entry by entry. The codec would make room for as many entries as a

@@ -132,6 +132,20 @@ func sameBody(a, b Body) bool {
 	return reflect.DeepEqual(a, b)
 }
 
+// A record of another version is not read, and none is taken for version 1 because of its
+// last byte.
+func TestRecordOfAnotherVersion(t *testing.T) {
+	for v, readable := range map[int64]bool{1: true, 0: false, 2: false, 255: false, 257: false, 1<<32 + 1: false, -255: false} {
+		value, err := msgpack.Marshal(map[string]any{"v": v, "s": 1, "id": "A", "l": 15})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if b, err := Decode(value); (err == nil) != readable {
+			t.Errorf("version %d is read as %+v (%v)", v, b, err)
+		}
+	}
+}
+
 // The format is the library's, not that of its codec's version: a record of today
 // stays readable.
 func TestRecordFormat(t *testing.T) {
