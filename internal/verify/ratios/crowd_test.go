@@ -172,7 +172,7 @@ func (c *crowd) hold(now time.Time, stop func()) {
 }
 
 // TestThousandClients guards that a hand-over costs the same behind ten waiters and behind
-// a thousand of as many clients, also beside four busy loops. A thousand cost 1.4 to 1.7
+// a thousand of as many clients, also beside four busy loops. A thousand cost 1.2 to 2
 // times the messages of ten, and 1.2 to 3 times the time. It was 23 and 18 times. The
 // messages of waiting are measured before, and do not count.
 func TestThousandClients(t *testing.T) {
@@ -188,7 +188,7 @@ func TestThousandClients(t *testing.T) {
 		times     time.Duration
 	}{{"alone", few, many, 6}, {"beside four busy loops", fewBusy, manyBusy, 25}} {
 		t.Logf("%s: behind 10 waiters %v and %.0f messages, behind 1000 %v and %.0f", x.what, x.few.p50, x.few.messages, x.many.p50, x.many.messages)
-		require.Less(t, x.many.messages, 4*x.few.messages, x.what)
+		require.Less(t, x.many.messages, 2.5*x.few.messages, x.what)
 		require.Less(t, x.many.p50, x.times*x.few.p50, x.what)
 	}
 }
