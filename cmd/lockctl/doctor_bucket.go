@@ -152,9 +152,8 @@ func (d *doctor) second(heard *nats.Subscription, until time.Time) {
 	}
 	own := strings.TrimSuffix(d.info.Config.RePublish.Destination, ">")
 	for {
-		n, _, _ := heard.Pending()
 		left := time.Until(until)
-		if n == 0 && left <= 0 {
+		if n, _, _ := heard.Pending(); left <= 0 && (n == 0 || left < -hearing) {
 			return
 		}
 		m, err := heard.NextMsg(max(left, time.Millisecond))
