@@ -94,7 +94,7 @@ func (r *run) queued(p *session.Place, m *member) {
 	switch {
 	case p == nil:
 		r.writing = writing{}
-		if l := r.line; l != nil { // it queues again behind the others
+		if l := r.line; l != nil && !r.over { // it queues again behind the others
 			l.all = append(slices.DeleteFunc(l.all, func(x *run) bool { return x == r }), r) //safety:requeued-behind
 		}
 		return
