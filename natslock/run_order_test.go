@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -350,11 +351,15 @@ func TestRunUnanswered(t *testing.T) {
 		testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 			c, f := joinFaulty(t, s, natslock.WithTurn(0))
 			other, g := joinFaulty(t, s)
+			var takes atomic.Int32
 			g.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
-				if history.Stage(w) == "lock take" && w.Expect != 0 {
-					return testutil.Refuse(kvstore.ErrInFlight)
+				switch {
+				case history.Stage(w) != "lock take" || w.Expect == 0:
+					return testutil.Pass
+				case takes.Add(1) == 1: // it queues when this one is refused
+					return testutil.Delay(110 * time.Millisecond)
 				}
-				return testutil.Pass
+				return testutil.Refuse(kvstore.ErrInFlight)
 			})
 			mustUnlock(t, mustLock(t, c.Client, "l"))
 			stranger := other.begin(t, "l")
