@@ -289,64 +289,68 @@ func TestCloseOfConnection(t *testing.T) {
 
 // New starts nothing, Close leaves nothing: no goroutine, no subscription.
 func TestCloseLeavesNothing(t *testing.T) {
-	s := testutil.RunServer(t)
-	nc := s.Connect()
-	// Quiet while it holds: no observer, no watch, no renewal.
-	holder := newClient(t, s.Connect(), natslock.WithWatchAfter(-1), natslock.WithTTL(time.Hour))
-	mustLock(t, holder, "theirs")
-	// The connection's own reply subscription and its goroutine.
-	_, err := natslock.New(t.Context(), nc)
-	require.NoError(t, err)
-	running := func() int { return machinery() + testutil.Goroutines("nats%2ego.") } // not the server's: they come and go
-	goroutines, subs := running(), nc.NumSubscriptions()
-	for round := range 3 {
-		c, err := natslock.New(t.Context(), nc)
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		nc := s.Connect()
+		// Quiet while it holds: no observer, no watch, no renewal.
+		holder := newClient(t, s.Connect(), natslock.WithWatchAfter(-1), natslock.WithTTL(time.Hour))
+		mustLock(t, holder, "theirs")
+		// The connection's own reply subscription and its goroutine.
+		_, err := natslock.New(t.Context(), nc)
 		require.NoError(t, err)
-		require.Equal(t, goroutines, running(), "New starts nothing")
-		require.Equal(t, subs, nc.NumSubscriptions())
-
-		m := &member{Client: c}
-		var locks []*natslock.Lock
-		for _, name := range []string{"a", "b", "c"} {
-			l, err := c.Lock(t.Context(), fmt.Sprint(name, round))
+		running := func() int {
+			synctest.Wait()
+			return machinery() + testutil.Goroutines("nats%2ego.") // not the server's: they come and go
+		}
+		goroutines, subs := running(), nc.NumSubscriptions()
+		for round := range 3 {
+			c, err := natslock.New(t.Context(), nc)
 			require.NoError(t, err)
-			locks = append(locks, l)
-		}
-		w := m.begin(t, "theirs")
-		eventually(t, "it waits", func() bool {
-			if w.over() {
-				t.Fatal(w.err)
+			require.Equal(t, goroutines, running(), "New starts nothing")
+			require.Equal(t, subs, nc.NumSubscriptions())
+
+			m := &member{Client: c}
+			var locks []*natslock.Lock
+			for _, name := range []string{"a", "b", "c"} {
+				l, err := c.Lock(t.Context(), fmt.Sprint(name, round))
+				require.NoError(t, err)
+				locks = append(locks, l)
 			}
-			return c.Stats().Waiting == 1
-		})
-		watched := make(chan struct{})
-		ctx, stop := context.WithCancel(t.Context())
-		go func() {
-			defer close(watched)
-			for range c.Watch(ctx, ">") {
+			w := m.begin(t, "theirs")
+			eventually(t, "it waits", func() bool {
+				if w.over() {
+					t.Fatal(w.err)
+				}
+				return c.Stats().Waiting == 1
+			})
+			watched := make(chan struct{})
+			ctx, stop := context.WithCancel(t.Context())
+			go func() {
+				defer close(watched)
+				for range c.Watch(ctx, ">") {
+				}
+			}()
+			for _, l := range locks {
+				if round != 1 {
+					mustUnlock(t, l)
+				}
 			}
-		}()
-		for _, l := range locks {
-			if round != 1 {
-				mustUnlock(t, l)
+			require.Greater(t, running(), goroutines)
+			require.Greater(t, nc.NumSubscriptions(), subs)
+			if round == 2 {
+				stop()
 			}
-		}
-		require.Greater(t, running(), goroutines)
-		require.Greater(t, nc.NumSubscriptions(), subs)
-		if round == 2 {
+			err = closeNow(c)
+			if round == 1 {
+				require.Error(t, err)
+			}
 			stop()
+			require.ErrorIs(t, w.failed(t), natslock.ErrClosed)
+			receive(t, watched, "the end of Watch")
+			eventually(t, "no goroutine is left", func() bool { return running() <= goroutines })
+			require.Equal(t, subs, nc.NumSubscriptions())
 		}
-		err = closeNow(c)
-		if round == 1 {
-			require.Error(t, err)
-		}
-		stop()
-		require.ErrorIs(t, w.failed(t), natslock.ErrClosed)
-		receive(t, watched, "the end of Watch")
-		eventually(t, "no goroutine is left", func() bool { return running() <= goroutines })
-		require.Equal(t, subs, nc.NumSubscriptions())
-	}
-	require.True(t, nc.IsConnected())
+		require.True(t, nc.IsConnected())
+	})
 }
 
 // A client that is not used any more costs nothing but its connection.

@@ -1,6 +1,7 @@
 package testutil
 
 import (
+	"bytes"
 	"runtime"
 	"strings"
 	"testing"
@@ -24,7 +25,8 @@ func LeakCheck(m *testing.M) {
 }
 
 // Goroutines counts the goroutines whose stack contains substring, the name of
-// a package or a function, say. It stops the world for a moment.
+// a package or a function, say. In a [Bubble] it counts those of the bubble: what earlier
+// tests have left ends when it likes. It stops the world for a moment.
 func Goroutines(substring string) int {
 	buf := make([]byte, 1<<20)
 	for {
@@ -35,9 +37,11 @@ func Goroutines(substring string) int {
 		}
 		buf = make([]byte, 2*len(buf))
 	}
+	// The first stack is the caller's: "goroutine 7 [running, synctest bubble 2]:".
+	_, bubble, _ := strings.Cut(string(buf[:bytes.IndexByte(buf, '\n')]), ", synctest ")
 	count := 0
 	for stack := range strings.SplitSeq(string(buf), "\n\n") {
-		if strings.Contains(stack, substring) {
+		if header, _, _ := strings.Cut(stack, "\n"); strings.HasSuffix(header, bubble) && strings.Contains(stack, substring) {
 			count++
 		}
 	}
