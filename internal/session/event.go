@@ -47,7 +47,9 @@ type notifier struct {
 }
 
 func (n *notifier) notify(ctx context.Context, ev Event) {
-	n.counts[ev.Type].Add(1)
+	if ev.Type != EventRenewed { // of a lease, which may have several holders
+		n.counts[ev.Type].Add(1)
+	}
 	if n.observe == nil {
 		return
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strconv"
 	"time"
 
@@ -40,19 +41,21 @@ type Holder struct {
 	cancel context.CancelCauseFunc
 
 	// The following fields are under the lease's mu.
+	wants      clock.Terms   // asked for by Extend; zero: those of the grant
 	warnBefore time.Duration // 0: no early warning
 	onWarn     func()
 	state      State
 	announced  bool // published to the observers as granted
+	published  bool // it was when the lease ended
 	warned     bool
 	cause      *EndError     // of the end; nil while inside
 	left       clock.Instant // when it left a lease that goes on; 0: it has not
 }
 
-// Admit makes a caller the holder of the lease. The server has granted the lease to the
-// first holder. The next ones are admitted without a message, one after the other. Admit
-// returns the cause when the lease has ended, and no holder when it has to be confirmed
-// first: see [Lease.Renewed].
+// Admit makes a caller a holder of the lease. The server has granted the lease to the
+// first holder. The next ones are admitted without a message: readers beside each other,
+// others one after the other. Admit returns the cause when the lease has ended, and no
+// holder when it has to be confirmed first: see [Lease.Renewed].
 func (l *Lease) Admit(a Admission) (*Holder, error) {
 	_, _, _ = l.Status() // ends the lease if its validity is over
 	base := a.Parent
@@ -74,18 +77,25 @@ func (l *Lease) Admit(a Admission) (*Holder, error) {
 		h = new(Holder)
 	}
 	h.lease, h.number, h.token, h.parent = l, l.grants, l.Body.Token, a.Parent
-	switch {
-	case l.grants > 1:
-		l.Body.Since, l.Body.Waited = time.Now().UnixMilli(), max(a.Waited.Milliseconds(), 1)
-		l.Body.Grants, l.Body.Waits = l.grants, l.Body.Waits+l.Body.Waited
-		l.show(a)
-	case !maps.Equal(l.Body.Meta, a.Meta): // the attempt that was granted was another caller's
-		l.show(a)
+	if l.grants > 1 {
+		waited := max(a.Waited.Milliseconds(), 1)
+		l.Body.Grants, l.Body.Waits = l.grants, l.Body.Waits+waited
+		if !l.shared() { // the record of readers says since when there are any
+			l.Body.Since, l.Body.Waited = time.Now().UnixMilli(), waited
+		}
 	}
 	h.ctx, h.cancel = context.WithCancelCause(base)
-	l.holder = h
+	l.holders = append(l.holders, h)
+	// The attempt that was granted may have been another caller's.
+	if l.grants > 1 && !l.shared() || !maps.Equal(l.Body.Meta, a.Meta) {
+		l.show(a)
+	}
+	l.wanted()
 	return h, nil
 }
+
+// shared says whether the lease is that of readers, who are inside together.
+func (l *Lease) shared() bool { return record.Mode(l.Body.Mode) == record.Shared }
 
 // errAbandoned says that a lease runs out, since the handle of a holder was dropped.
 var errAbandoned = errors.New("the handle of its holder was dropped")
@@ -96,6 +106,10 @@ func (l *Lease) admits(now clock.Instant) bool {
 	// A holder that begins needs time to work in.
 	if l.end.Sub(now) < (l.terms.TTL-l.terms.Margin)/3 { //safety:admitted-early
 		return false
+	}
+	// A renewal's revision would put a reader above the writer after it.
+	if l.shared() { //safety:token-of-readers
+		return true
 	}
 	revision, n := record.TokenRevision(l.Body.Token), record.TokenGrant(l.Body.Token)
 	switch {
@@ -116,15 +130,27 @@ func (l *Lease) admits(now clock.Instant) bool {
 
 // show has the next renewal show the holder, and that renewal come soon. Under mu.
 func (l *Lease) show(a Admission) {
-	now := l.s.b.Instant()
 	l.Body.Meta = a.Meta
-	r := &l.renewals
-	// The TTL of an Extend ends with its holder.
-	if r.want != l.kept.Terms { //safety:extend-ends
-		r.want = l.kept.Terms
-		l.renewNow(now)
+	l.renewNow(max(l.s.b.Instant(), l.renewals.asked.Add(showEvery)))
+}
+
+// wanted has the lease renewed at once when its holders want another TTL: the longest one
+// counts, and that of an Extend ends with its holder. Under mu.
+func (l *Lease) wanted() {
+	var longest clock.Terms
+	for _, h := range l.holders {
+		t := h.wants
+		if t.TTL == 0 {
+			t = l.kept.Terms
+		}
+		if t.TTL > longest.TTL { //safety:readers-lengthen
+			longest = t
+		}
 	}
-	l.renewNow(max(now, r.asked.Add(showEvery)))
+	if r := &l.renewals; len(l.holders) > 0 && r.want != longest { //safety:extend-ends
+		r.want = longest
+		l.renewNow(l.s.b.Instant())
+	}
 }
 
 // Announce publishes the grant: from here on the holder's events are published. warn is
@@ -133,7 +159,7 @@ func (h *Holder) Announce(waited, d time.Duration, warn func()) {
 	l := h.lease
 	l.mu.Lock()
 	h.announced = true
-	if warn != nil && l.holder == h {
+	if warn != nil && h.cause == nil {
 		h.warnBefore, h.onWarn = d, warn
 		l.moved()
 	}
@@ -196,8 +222,9 @@ func (h *Holder) Left() time.Duration {
 }
 
 // Extend renews the lease now and waits for the confirmation. ttl 0 keeps the TTL,
-// another TTL ends with the holder's part. When ctx ends first the outcome is unknown and
-// the lease as valid as before, or as the shorter TTL asked for makes it.
+// another TTL ends with the holder's part. Beside other readers it can only lengthen the
+// lease. When ctx ends first the outcome is unknown and the lease as valid as before, or
+// as the shorter TTL asked for makes it.
 func (h *Holder) Extend(ctx context.Context, ttl time.Duration) error {
 	l := h.lease
 	var t clock.Terms
@@ -220,7 +247,8 @@ func (h *Holder) Extend(ctx context.Context, ttl time.Duration) error {
 	if ttl != 0 {
 		l.mu.Lock()
 		if h.cause == nil {
-			l.renewals.want = t
+			h.wants = t
+			l.wanted()
 		}
 		l.mu.Unlock()
 	}
@@ -245,7 +273,12 @@ func (h *Holder) Leave() error {
 	cause, announced := h.cause, h.announced
 	if cause == nil {
 		h.cause = &EndError{Name: l.kept.Name, Token: h.token, Kind: ErrReleased}
-		h.left, l.holder = now, nil
+		h.left = now
+		i := slices.Index(l.holders, h)
+		last := len(l.holders) - 1
+		l.holders[i], l.holders[last] = l.holders[last], nil
+		l.holders = l.holders[:last]
+		l.wanted()
 	}
 	h.state = Released
 	l.mu.Unlock()

@@ -82,11 +82,10 @@ type duties interface {
 
 // leavings are what a record in its end leaves to be ended.
 type leavings struct {
-	holder    *Holder // of a lease
-	announced bool    // it was
-	watch     kvstore.Watch
-	waiting   []extension
-	onEnd     func()
+	holders []*Holder // of a lease
+	watch   kvstore.Watch
+	waiting []extension
+	onEnd   []func()
 }
 
 // init makes k the record of g. of is the lease or the place that k is a part of.

@@ -13,23 +13,25 @@ import (
 )
 
 // Lease is a lock of this client: the record that is kept alive. At most one [Holder] is
-// inside at a time, but for readers that share a lease.
+// inside at a time, but for readers, who share their lease.
 type Lease struct {
 	kept
 
 	// The following fields are under kept.mu.
 	abandoned bool          // the handle of a holder was dropped
 	watching  bool          // the watch has begun, or never will
-	holder    *Holder       // inside, or the last one; nil: between two
+	holders   []*Holder     // inside, or so when it ended
 	grants    uint64        // how many holders there have been
 	watchAt   clock.Instant // when to begin it
 	watch     kvstore.Watch
 	waiting   []extension
-	onEnd     func() // called once; may be nil
+	onEnd     []func() // called once
 
 	result error // of the release, when released is closed
 
-	first Holder // of most leases that is the only one
+	// Of most leases that is all there is.
+	first        Holder
+	firstHolders [1]*Holder
 }
 
 // extension waits for the confirmation of a renewal later than number after.
@@ -42,6 +44,7 @@ type extension struct {
 // then at the latest.
 func (s *Session) Hold(g Granted, until time.Time) *Lease {
 	l := &Lease{}
+	l.holders = l.firstHolders[:0]
 	l.init(s, g, l)
 	if !until.IsZero() {
 		l.until, l.capped = s.b.Instant().Add(time.Until(until)), true
@@ -64,8 +67,10 @@ func (l *Lease) nextDuty(due clock.Instant) clock.Instant {
 	if !l.watching {
 		due = min(due, l.watchAt)
 	}
-	if h := l.holder; h != nil && h.warnBefore > 0 && !h.warned {
-		due = min(due, l.end.Add(-h.warnBefore))
+	for _, h := range l.holders {
+		if h.warnBefore > 0 && !h.warned {
+			due = min(due, l.end.Add(-h.warnBefore))
+		}
 	}
 	return due
 }
@@ -76,8 +81,10 @@ func (l *Lease) perform(now clock.Instant) {
 		l.watching = true
 		l.s.Send(l.startWatch)
 	}
-	if h := l.holder; h != nil && h.warnBefore > 0 && now >= l.end.Add(-h.warnBefore) {
-		h.warn()
+	for _, h := range l.holders {
+		if h.warnBefore > 0 && now >= l.end.Add(-h.warnBefore) {
+			h.warn()
+		}
 	}
 }
 
@@ -91,9 +98,11 @@ func (h *Holder) warn() {
 
 // atRisk publishes that the lease cannot be renewed any more. Under mu.
 func (l *Lease) atRisk(err error) {
-	if h := l.holder; h != nil && h.announced {
-		h.warn()
-		l.s.Notify(h.parent, h.event(EventAtRisk, err))
+	for _, h := range l.holders {
+		if h.announced {
+			h.warn()
+			l.s.Notify(h.parent, h.event(EventAtRisk, err))
+		}
 	}
 }
 
@@ -108,24 +117,21 @@ func (l *Lease) confirmed(n uint64) {
 		}
 	}
 	l.waiting = waiting
-	switch h := l.holder; {
-	case h == nil: // between two holders
-		l.s.notifier.counts[EventRenewed].Add(1)
-	case h.announced:
-		l.s.Notify(h.parent, h.event(EventRenewed, nil))
-		fallthrough
-	default:
+	l.s.notifier.counts[EventRenewed].Add(1) // once, however many are inside
+	for _, h := range l.holders {
+		if h.announced {
+			l.s.Notify(h.parent, h.event(EventRenewed, nil))
+		}
 		h.warned = false
 	}
 }
 
 // leave is part of [duties].
 func (l *Lease) leave() leavings {
-	left := leavings{holder: l.holder, watch: l.watch, waiting: l.waiting, onEnd: l.onEnd}
-	if h := l.holder; h != nil {
-		left.announced = h.announced
+	left := leavings{holders: l.holders, watch: l.watch, waiting: l.waiting, onEnd: l.onEnd}
+	for _, h := range l.holders {
 		if h.cause == nil {
-			h.cause, h.state = l.cause, l.state
+			h.cause, h.state, h.published = l.cause, l.state, h.announced
 		}
 	}
 	l.watch, l.waiting, l.onEnd, l.watching = nil, nil, nil, true
@@ -134,8 +140,8 @@ func (l *Lease) leave() leavings {
 
 // over is part of [duties].
 func (l *Lease) over(left leavings, event EventType, cause *EndError) {
-	if left.holder != nil {
-		left.holder.end(left.announced, event, cause)
+	for _, h := range left.holders {
+		h.end(h.published, event, cause)
 	}
 	for _, x := range left.waiting {
 		x.done <- cause
@@ -143,8 +149,8 @@ func (l *Lease) over(left leavings, event EventType, cause *EndError) {
 	if left.watch != nil {
 		l.s.Send(left.watch.Stop)
 	}
-	if left.onEnd != nil {
-		left.onEnd()
+	for _, fn := range left.onEnd {
+		fn()
 	}
 }
 
@@ -164,7 +170,7 @@ func (l *Lease) OnEnd(fn func()) (young clock.Instant, held bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.state == Held {
-		l.onEnd = fn
+		l.onEnd = append(l.onEnd, fn)
 	}
 	return l.lastSent.Add(l.terms.TTL / 3), l.state == Held
 }
@@ -176,7 +182,7 @@ func (l *Lease) Fresh() bool {
 	return l.state == Held && l.renewals.n == 0 && l.s.b.Instant() < l.end //safety:share-young
 }
 
-// Abandon stops the renewals of a lease whose holder has lost its handle, so
+// Abandon stops the renewals of a lease of which a holder has lost its handle, so
 // that nobody will ever release it.
 func (l *Lease) Abandon() {
 	l.mu.Lock()
@@ -267,8 +273,8 @@ func (l *Lease) Release() error {
 	was, end := l.state, l.end
 	released := l.release()
 	cause := l.cause
-	if l.holder != nil {
-		l.holder.state = Released
+	for _, h := range l.holders {
+		h.state = Released
 	}
 	l.mu.Unlock()
 	lost.finish()
