@@ -460,8 +460,10 @@ func TestLongQueue(t *testing.T) {
 		synctest.Wait()
 		// Then two whose predecessor is near: the second one knows that. With another
 		// client before each, none of them shares a place.
-		waiters = append(waiters, join(t, s).await(t, "l"), c.await(t, "l"), join(t, s).await(t, "l"))
-		synctest.Wait()
+		for _, m := range []*member{join(t, s), c, join(t, s)} {
+			waiters = append(waiters, m.await(t, "l"))
+			synctest.Wait() // or c may not have heard of the other client yet
+		}
 		read := c.nc.Stats().InMsgs
 		waiters = append(waiters, c.await(t, "l"))
 		synctest.Wait()

@@ -16,7 +16,7 @@ type Client struct {
 	b      *bucket.Bucket
 	s      *session.Session
 	kinds  kinds
-	lists  lists
+	long   longQueues
 	runs   runs
 	shares shares
 
@@ -40,7 +40,6 @@ type closing struct {
 // see [DefaultTurn].
 func New(b *bucket.Bucket, s *session.Session, turn time.Duration) *Client {
 	c := &Client{b: b, s: s, idle: make(chan struct{})}
-	c.lists.c = c
 	c.runs.c, c.runs.turn = c, turn
 	c.closing.cut, c.closing.over = make(chan struct{}), make(chan struct{})
 	return c

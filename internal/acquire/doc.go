@@ -34,7 +34,7 @@
 // of a lock, run.go and member.go what goes on in one, runqueue.go its place, and others.go
 // what is known of other clients. survey.go reads a
 // lock and its queue before a claim. queue.go, follow.go and first.go are the wait,
-// mailbox.go and lists.go what they share. drain.go is the reader-writer lock's own,
+// mailbox.go and longqueue.go what they share. drain.go is the reader-writer lock's own,
 // share.go the leases that readers of one client share. once.go confirms the answers of
 // a one-shot acquire.
 package acquire

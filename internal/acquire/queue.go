@@ -94,10 +94,10 @@ func (a *acquisition) stand(place *session.Place) (r result, first bool) {
 		up := a.c.b.Online()
 		from, at := uint64(0), a.c.b.Instant()
 		if !whole {
-			from = a.c.lists.from(pattern, place.Ticket())
+			from = a.c.long.from(at, pattern, place.Ticket())
 		}
 		// A state without the own place may lack earlier places too.
-		queue, err := a.c.lists.queue(a.ctx, pattern, place.Ticket(), from) //safety:queue-as-of
+		queue, err := a.c.list(a.ctx, pattern, place.Ticket(), from) //safety:queue-as-of
 		if err != nil {
 			if bucket.IsAny(err, bucket.ErrPermission) {
 				return result{outcome: failed, err: err}, false
@@ -132,7 +132,7 @@ func (a *acquisition) stand(place *session.Place) (r result, first bool) {
 		}
 		switch {
 		case pred >= 0 && queue[pred].TokenOrTicket() >= from:
-			a.c.lists.found(pattern, place.Ticket()-queue[pred].TokenOrTicket(), n, from == 0)
+			a.c.long.found(a.c.b.Instant(), pattern, place.Ticket()-queue[pred].TokenOrTicket(), n, from == 0)
 			whole = false
 			r = a.follow(place, queue[pred])
 		case from > 0: // it is further back, if there is one //safety:part-of-queue
@@ -166,5 +166,5 @@ func (a *acquisition) clearBefore(queue []record.Entry) []record.Entry {
 	if err != nil { // the timers will try again
 		a.c.s.Logger.Debug("delete overdue places", "lock", a.req.Name, "error", err)
 	}
-	return slices.Concat(queue[:first], rest) // the list is shared
+	return append(queue[:first], rest...)
 }

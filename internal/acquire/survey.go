@@ -37,7 +37,7 @@ func (a *acquisition) survey(revision uint64) result {
 		return a.noAnswer(err)
 	}
 	if l.More {
-		a.c.lists.isLong(a.keys.Place("*"))
+		a.c.long.isLong(at, a.keys.Place("*"))
 	}
 	var entry record.Entry
 	if l.Beside.Revision != 0 {

@@ -1,9 +1,0 @@
-package acquire_test
-
-import (
-	"testing"
-
-	"github.com/natslock/locks/testutil"
-)
-
-func TestMain(m *testing.M) { testutil.LeakCheck(m) }
