@@ -155,7 +155,7 @@ func (c *Client) acquire(ctx context.Context, kind Kind, mode Mode, wait bool, n
 		warns = &warning{fn: cfg.warn, ready: make(chan struct{})}
 		cfg.req.OnWarn = warns.give
 	}
-	inner, err := c.hold(ctx, cfg.req)
+	inner, err := c.locks.Acquire(ctx, cfg.req)
 	if err != nil {
 		return nil, public(err)
 	}
@@ -182,13 +182,6 @@ func (w *warning) give() {
 	if l := w.handle.Value(); l != nil {
 		w.fn(l)
 	}
-}
-
-func (c *Client) hold(ctx context.Context, req acquire.Request) (acquire.Holding, error) {
-	if req.Kind == record.RW && req.Mode == record.Shared {
-		return c.locks.AcquireShared(ctx, req)
-	}
-	return c.locks.Acquire(ctx, req)
 }
 
 // Do runs fn under the mutex. It waits for the lock like [Client.Lock], calls fn with

@@ -66,8 +66,8 @@ func (p *pace) granted(who string) {
 }
 
 // TestFaultAtEveryStep tells one story over and over, each time with another
-// write of it going wrong. A reads three times, the last time as a guest of the
-// second; W takes the gate and drains; B reads and V writes, both from the queue.
+// write of it going wrong. A reads three times, the second time in the lease of the
+// first and the third time in one of its own; W takes the gate and drains; B reads and V writes, both from the queue.
 // A leaves after some renewals, W and B after some more. Whatever happens, no
 // writer is in beside anybody, everybody gets in, and in the end nothing is left.
 func TestFaultAtEveryStep(t *testing.T) {
@@ -183,8 +183,8 @@ func faultStory(t *testing.T, name string, peers map[string]*peer) {
 		})
 	}
 	var own []*natslock.Lock
-	for range 3 {
-		l, err := peers["A"].RLock(ctx, name)
+	for _, opts := range [][]natslock.LockOption{nil, nil, {natslock.TTL(faultTTL - time.Second)}} {
+		l, err := peers["A"].RLock(ctx, name, opts...)
 		if !assert.NoError(t, err, "%s: A", name) {
 			return
 		}

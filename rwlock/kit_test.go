@@ -51,6 +51,12 @@ func modeOf(writes bool) natslock.Mode {
 	return natslock.Shared
 }
 
+// claimOf is the id of the claim behind a lock: readers of a client share it.
+func claimOf(l *natslock.Lock) string {
+	id, _, _ := strings.Cut(l.ID(), ".")
+	return id
+}
+
 // slow delays the peer's writes of a stage on their way to the server.
 func (p *peer) slow(what string, d time.Duration) {
 	p.f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {

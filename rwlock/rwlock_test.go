@@ -3,6 +3,7 @@ package rwlock_test
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -282,6 +283,7 @@ func TestSharing(t *testing.T) {
 		require.NoError(t, err)
 		r2, err := a.RLock(t.Context(), "x") // shows that there is demand
 		require.NoError(t, err)
+		require.Equal(t, claimOf(r1), claimOf(r2))
 		require.NotEqual(t, r1.ID(), r2.ID())
 		before := nc.Stats().OutMsgs
 		var shared []*natslock.Lock
@@ -308,7 +310,7 @@ func TestSharing(t *testing.T) {
 		require.ErrorIs(t, err, natslock.ErrLocked, "shared past a writer")
 		unlock(t, r1, r2)
 		unlock(t, shared[50:99]...)
-		nobody(t, grants, "a writer over the last guest")
+		nobody(t, grants, "a writer over the last reader")
 		unlock(t, shared[99])
 		g := <-grants
 		require.NoError(t, g.err)
@@ -318,52 +320,40 @@ func TestSharing(t *testing.T) {
 	})
 }
 
-// TestSharingEnds at a third of the TTL and with the first renewal.
-func TestSharingEnds(t *testing.T) {
+// TestSharingGoesOn for as long as the lease is renewed, and with goroutines that want an
+// early warning. Another TTL, or other metadata, has a lease of its own.
+func TestSharingGoesOn(t *testing.T) {
 	for _, fraction := range []float64{1. / 3, 0.8} { // when the renewal comes
 		testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 			a := newPeer(t, s.Connect(), 1, natslock.WithTTL(9*time.Second), natslock.WithWatchAfter(-1), natslock.WithRenewFraction(fraction))
-			r1, err := a.RLock(t.Context(), "x")
+			first, err := a.RLock(t.Context(), "x")
 			require.NoError(t, err)
-			r2, err := a.RLock(t.Context(), "x")
-			require.NoError(t, err)
-			time.Sleep(2900 * time.Millisecond)
-			r3, err := a.RLock(t.Context(), "x")
-			require.NoError(t, err)
-			require.Equal(t, r2.ID(), r3.ID())
+			readers := []*natslock.Lock{first}
+			join := func(opts ...natslock.LockOption) *natslock.Lock {
+				l, err := a.RLock(t.Context(), "x", opts...)
+				require.NoError(t, err)
+				readers = append(readers, l)
+				return l
+			}
+			for _, wait := range []time.Duration{0, 2900 * time.Millisecond, 200 * time.Millisecond, 20 * time.Second} {
+				time.Sleep(wait)
+				require.Equal(t, claimOf(first), claimOf(join()), "after %v", wait)
+			}
+			require.NoError(t, first.Extend(t.Context(), 0)) // a renewal
+			var warned atomic.Int32
+			for range 2 {
+				l := join(natslock.EarlyWarning(8*time.Second, func(*natslock.Lock) { warned.Add(1) }))
+				require.Equal(t, claimOf(first), claimOf(l))
+				require.Equal(t, first.Token(), l.Token())
+			}
 			time.Sleep(200 * time.Millisecond)
-			r4, err := a.RLock(t.Context(), "x")
-			require.NoError(t, err)
-			require.NotEqual(t, r3.ID(), r4.ID())
-			r5, err := a.RLock(t.Context(), "x")
-			require.NoError(t, err)
-			require.Equal(t, r4.ID(), r5.ID())
-			require.NoError(t, r5.Extend(t.Context(), 0)) // a renewal
-			r6, err := a.RLock(t.Context(), "x")
-			require.NoError(t, err)
-			require.NotEqual(t, r5.ID(), r6.ID())
-			unlock(t, r1, r2, r3, r4, r5, r6)
+			require.EqualValues(t, 2, warned.Load())
+			require.NotEqual(t, claimOf(first), claimOf(join(natslock.Meta(map[string]string{"job": "42"}))))
+			require.NotEqual(t, claimOf(first), claimOf(join(natslock.TTL(20*time.Second))))
+			unlock(t, readers...)
+			require.Empty(t, history.KeysLeft(t, s.Connect()))
 		})
 	}
-}
-
-// TestLostReaderCountsOnce: a reader that was lost, and then released, is one that
-// has gone, not two. The others go on sharing.
-func TestLostReaderCountsOnce(t *testing.T) {
-	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a, b := newPeer(t, s.Connect(), 1, natslock.WithWatchAfter(-1)), newPeer(t, s.Connect(), 2)
-		r1, err := a.RLock(t.Context(), "x")
-		require.NoError(t, err)
-		r2, err := a.RLock(t.Context(), "x")
-		require.NoError(t, err)
-		require.NoError(t, b.c.Break(t.Context(), natslock.BreakRequest{Kind: natslock.KindRW, Name: "x", ID: r1.ID(), Reason: "test"}))
-		require.ErrorIs(t, r1.Extend(t.Context(), 0), natslock.ErrBroken)
-		require.ErrorIs(t, r1.Unlock(t.Context()), natslock.ErrBroken)
-		r3, err := a.RLock(t.Context(), "x")
-		require.NoError(t, err)
-		require.Equal(t, r2.ID(), r3.ID())
-		unlock(t, r2, r3)
-	})
 }
 
 // TestMixedKinds refuses one name for both kinds in one client.

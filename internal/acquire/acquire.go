@@ -44,9 +44,6 @@ func (c *Client) acquire(ctx context.Context, req Request) (*member, error) {
 	if err := c.kinds.check(req.Name, req.Kind); err != nil {
 		return nil, err
 	}
-	if a.drains() {
-		c.shares.closeGate(a.keys.Gate)
-	}
 	defer a.bound()()
 	if req.Once && a.drains() {
 		// Before the gate is taken: a one-shot writer stalls no reader.
@@ -64,10 +61,16 @@ func (c *Client) acquire(ctx context.Context, req Request) (*member, error) {
 // drive gets the lock for a run.
 func (a *acquisition) drive(r *run) result {
 	res := result{outcome: busy}
-	if !r.behind && a.place == nil && a.queueing == nil {
+	switch {
+	case a.place != nil || a.queueing != nil: // the member that drove it before has come so far
+	case !r.behind:
 		res = a.atOnce()
+	default:
+		res = a.behind(r)
 	}
 	switch {
+	case res.outcome == merged:
+		return res
 	case a.req.Once:
 		return a.confirmed(res)
 	case res.outcome == free || res.outcome == busy:

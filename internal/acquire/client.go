@@ -13,12 +13,11 @@ import (
 
 // Client is how one client gets locks. The session holds them.
 type Client struct {
-	b      *bucket.Bucket
-	s      *session.Session
-	kinds  kinds
-	long   longQueues
-	runs   runs
-	shares shares
+	b     *bucket.Bucket
+	s     *session.Session
+	kinds kinds
+	long  longQueues
+	runs  runs
 
 	mu        sync.Mutex
 	closed    bool
@@ -120,8 +119,8 @@ func (c *Client) Close(ctx context.Context) []string {
 // Held returns how many locks are held, and how many acquires wait in a queue.
 func (c *Client) Held() (locks, waiting int) {
 	locks, places := c.s.Held()
-	members, theirs := c.runs.waiting()
-	return locks, places - theirs + members
+	n := c.runs.count()
+	return locks + n.beside, places - n.places + n.waiting
 }
 
 // kinds remembers the kind under which this client uses a name: using one as both

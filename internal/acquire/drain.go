@@ -92,7 +92,7 @@ func (d *departures) take(key string) (revision uint64) {
 // drain is a writer's wait behind its gate.
 type drain struct {
 	a        *acquisition
-	gate     *session.Holder
+	gate     *session.Lease
 	departed departures
 	mailbox  *mailbox
 	watch    kvstore.Watch // nil: not yet
@@ -106,9 +106,10 @@ type drain struct {
 
 // drain waits until no reader is left behind the gate. It returns granted when the lock is
 // the writer's, lost when the gate is gone.
-func (a *acquisition) drain(gate *session.Holder) result {
+func (a *acquisition) drain(gate *session.Lease) result {
 	d := drain{a: a, gate: gate, mailbox: newMailbox(), back: backstop{place: a.placeTTL()}}
 	d.departed.gone, d.departed.notified = make(map[string]bool), make(map[string]uint64)
+	gate.OnEnd(d.mailbox.poke)
 	defer func() {
 		if d.watch != nil {
 			d.watch.Stop()
@@ -119,8 +120,8 @@ func (a *acquisition) drain(gate *session.Holder) result {
 		if len(r.readers) > 0 {
 			a.saw(r.readers[0])
 		}
-		// Readers may have joined since the gate ended.
-		if _, _, cause := gate.Status(); cause != nil { //safety:gate-held
+		// Readers may join now, and the server admits no writer to a gate that has ended.
+		if _, _, cause := gate.Status(); cause != nil {
 			return result{outcome: lost}
 		}
 		switch nobody := err == nil && r.knows && len(r.readers) == 0; { //safety:nobody-reads
@@ -174,8 +175,8 @@ func (d *drain) prove(r answer) (result, bool) {
 	d.first, d.renewed = r, 0
 	ctx, cancel := context.WithTimeout(d.a.ctx, bucket.AnswerTimeout)
 	defer cancel()
-	if d.gate.Lease().Confirm(ctx) == nil { //safety:gate-written-between
-		_, d.renewed = d.gate.Lease().Confirmation()
+	if d.gate.Confirm(ctx) == nil { //safety:gate-written-between
+		_, d.renewed = d.gate.Confirmation()
 	}
 	return result{}, false
 }
@@ -195,7 +196,7 @@ func (d *drain) askOnce() (r answer, deleted bool, err error) {
 	b := d.a.c.b
 	ctx, cancel := context.WithTimeout(d.a.ctx, 2*bucket.AnswerTimeout)
 	defer cancel()
-	r.sent, r.revision = d.gate.Lease().Confirmation()
+	r.sent, r.revision = d.gate.Confirmation()
 	st, err := b.State(ctx, d.a.keys.Reader("*"))
 	r.at = b.Instant()
 	if err != nil {
@@ -287,7 +288,6 @@ func (d *drain) wait(pause time.Duration) {
 	select {
 	case <-d.mailbox.wake:
 	case <-timer.C:
-	case <-d.gate.Context().Done():
 	case <-d.a.ctx.Done():
 	case <-d.a.c.b.Life().Done():
 	}

@@ -1,6 +1,7 @@
 package acquire
 
 import (
+	"slices"
 	"sync"
 	"time"
 
@@ -13,6 +14,8 @@ import (
 // between them as far as the client knows. A run has one record at the server: a place
 // while it waits, and then the lease. Its members are served in order, by the client,
 // without a message.
+//
+// Those of a run that reads are inside together: see readers.go.
 //
 // One member drives the run: it waits for answers and notifications on its own goroutine.
 // When it gives up, the first of the others drives on from there. The lease goes from
@@ -58,9 +61,10 @@ type line struct {
 // ask makes the caller a member: of the last run of its client, where it may join that,
 // or of a new one.
 func (rs *runs) ask(a *acquisition) *member {
-	if a.req.Kind != record.Mutex || a.req.Once {
-		m := &member{runs: rs, a: a, run: &run{}}
-		a.member, m.run.driver = m, m
+	m := &member{runs: rs, a: a}
+	a.member = m
+	if a.req.Once && !a.reads() {
+		m.run = &run{driver: m}
 		return m
 	}
 	rs.mu.Lock()
@@ -75,20 +79,19 @@ func (rs *runs) ask(a *acquisition) *member {
 		}
 	}
 	l = rs.line(a)
-	m := &member{runs: rs, a: a}
-	a.member = m
 	if n := len(l.all); n > 0 {
-		l.refresh(now)
 		r := l.all[n-1]
-		joins := r.joinable(now)
-		passes := !joins && r.lease != nil && now < r.turnEnds
-		// A record has one TTL, and one end.
-		if (joins || passes) && !r.private && !a.req.Fixed && r.ttl == a.ttl { //safety:run-own-record
+		joins := r.joinable(now) && !(a.req.Once && r.lease == nil)
+		passes := !joins && !r.reads() && r.lease != nil && now < r.turnEnds
+		if (joins || passes) && r.takes(a) {
 			r.join(m, passes)
+			l.refresh(now)
 			return m
 		}
-		r.turnEnds = now
-		r.cut() // its late members are before this one //safety:turn-ended-early
+		if !a.req.Once {
+			r.turnEnds = now
+			r.cut() // its late members are before this one //safety:turn-ended-early
+		}
 	}
 	l.open([]*member{m})
 	return m
@@ -109,8 +112,11 @@ func (rs *runs) line(a *acquisition) *line {
 	if m := rs.alone[a.keys.Gate]; m != nil {
 		delete(rs.alone, a.keys.Gate)
 		lease, r := m.Lease(), &l.firstRun
-		r.line, r.lease, r.turnEnds = l, lease, m.turnEnds
-		r.ttl, r.private = lease.Terms.TTL, lease.Body.Fixed
+		r.line, r.lease, r.turnEnds, r.inside, r.drained = l, lease, m.turnEnds, 1, true
+		r.ttl, r.private, r.mode = lease.Terms.TTL, lease.Body.Fixed, record.Mode(lease.Body.Mode)
+		if r.reads() { // it stays as it is
+			r.meta = lease.Body.Meta
+		}
 		l.all = append(l.all, r)
 		m.run = r
 	}
@@ -120,13 +126,13 @@ func (rs *runs) line(a *acquisition) *line {
 // fold leaves the holder of a run that nobody else waits for without a line. Under mu.
 func (r *run) fold(m *member) {
 	l := r.line
-	if l == nil || r.over || r.listens || r.timer != nil || len(r.members) > 0 || len(l.all) > 1 || l.others != nil {
+	if l == nil || r.over || r.listens || r.timer != nil || len(r.members) > 0 || r.inside > 1 || len(l.all) > 1 || l.others != nil {
 		return
 	}
 	rs := l.runs
 	delete(rs.lines, l.keys.Gate)
 	rs.alone[l.keys.Gate] = m
-	m.run, m.turnEnds = nil, r.turnEnds
+	m.run, m.turnEnds, m.gate = nil, r.turnEnds, l.keys.Gate
 }
 
 // open adds a run of members that wait and want the same lease. Under mu.
@@ -136,7 +142,9 @@ func (l *line) open(members []*member) *run {
 		r = new(run)
 	}
 	a := members[0].a
-	r.line, r.ttl, r.private, r.behind = l, a.ttl, a.req.Fixed, len(l.all) > 0
+	r.line, r.ttl, r.behind = l, a.ttl, len(l.all) > 0
+	r.queues = slices.ContainsFunc(l.all, func(x *run) bool { return !x.reads() || x.lease == nil })
+	r.mode, r.meta, r.private = a.req.Mode, a.req.Meta, a.req.Fixed || a.req.Once
 	r.members = append(r.firstMember[:0], members...)
 	for _, m := range members {
 		m.run, m.late, m.early = r, false, false
@@ -148,19 +156,26 @@ func (l *line) open(members []*member) *run {
 	return r
 }
 
-// waiting counts the goroutines that wait in the runs, and their places.
-func (rs *runs) waiting() (members, places int) {
+// counts are of goroutines and places.
+type counts struct {
+	waiting int // goroutines that wait in the runs
+	places  int // of the runs
+	beside  int // goroutines inside, but for one of each lease
+}
+
+func (rs *runs) count() (n counts) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	for _, l := range rs.lines {
 		for _, r := range l.all {
+			n.beside += max(r.inside-1, 0)
 			if r.place != nil {
-				places++
+				n.places++
 			}
 			if r.place != nil || r.lease != nil || r.behind {
-				members += len(r.members)
+				n.waiting += len(r.members)
 			}
 		}
 	}
-	return members, places
+	return n
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/natslock/locks/internal/session"
 )
 
-// Holding is what a caller holds: a lease of its own, or a part in one.
+// Holding is what a caller holds: a part in a lease.
 type Holding interface {
 	Name() string
 	ID() string
@@ -39,6 +39,7 @@ type member struct {
 	queued bool          // published to the observers as such
 
 	turnEnds clock.Instant // of the run it had
+	gate     string        // of the lock it has alone
 
 	released sync.Once
 	result   error // of the release
@@ -56,10 +57,13 @@ func (m *member) acquire() error {
 		var res result
 		switch {
 		case inside:
-			res = m.enter(r.lease, r.line != nil)
+			res = m.enter(r)
 		case drives:
-			if res = m.a.drive(r); res.outcome == granted {
+			switch res = m.a.drive(r); res.outcome {
+			case granted:
 				r.granted(m, m.a.hold(res.grant(m.a.bid.cur)))
+				continue
+			case merged:
 				continue
 			}
 		default:
@@ -89,11 +93,21 @@ func (m *member) acquire() error {
 	}
 }
 
-// enter makes the member the holder of its run's lease.
-func (m *member) enter(l *session.Lease, listed bool) result {
-	a := m.a
+// enter makes the member a holder of its run's lease. The first member of a run that
+// writes drains the readers. Those after it enter behind the same gate, which has admitted
+// no reader since: Admit sees to it that it stands.
+func (m *member) enter(r *run) result {
+	a, l := m.a, r.lease
+	if a.drains() && !r.drained {
+		if res := a.drain(l); res.outcome != granted {
+			return res
+		}
+		m.runs.mu.Lock()
+		r.drained = true
+		m.runs.mu.Unlock()
+	}
 	for {
-		if cause := a.over(); cause != nil && listed {
+		if cause := a.over(); cause != nil && r.line != nil {
 			return result{outcome: ended, err: cause}
 		}
 		h, err := l.Admit(session.Admission{Parent: a.parent, Detached: a.req.Detached, Meta: a.req.Meta, Waited: a.waited()})
@@ -103,12 +117,6 @@ func (m *member) enter(l *session.Lease, listed bool) result {
 		case h == nil:
 			_ = l.Renewed(a.ctx) // an error shows in the next try
 			continue
-		}
-		if a.drains() {
-			if res := a.drain(h); res.outcome != granted {
-				l.Leave(record.StatusGone)
-				return res
-			}
 		}
 		m.Holder = h
 		h.Announce(a.waited(), a.req.WarnBefore, a.req.OnWarn)
@@ -122,6 +130,8 @@ func (m *member) again() {
 	l := r.lease
 	rs.mu.Lock()
 	m.inside = false
+	r.inside--
+	last := r.inside == 0
 	switch {
 	case r.line == nil:
 		r.lease, r.driver = nil, m
@@ -136,7 +146,9 @@ func (m *member) again() {
 		rs.line(m.a).open([]*member{m})
 	}
 	rs.mu.Unlock()
-	l.Leave(record.StatusGone) // a broken record keeps others out until it is deleted
+	if last {
+		l.Leave(record.StatusGone) // a broken record keeps others out until it is deleted
+	}
 }
 
 // leave takes the member out of its run. When it was the last one, withdraw takes the
@@ -150,18 +162,18 @@ func (m *member) leave() (withdraw func()) {
 	if r.driver == m && a.bid.cur != nil {
 		a.id = a.bid.cur.id
 	}
+	if m.inside { // and not served
+		if r.follow() {
+			return func() {}
+		}
+		return func() { r.lease.Leave(record.StatusGone) } //safety:run-unused-released
+	}
 	if r.line == nil {
 		return a.withdraw
 	}
 	r.members = slices.DeleteFunc(r.members, func(x *member) bool { return x == m })
 	r.resize()
 	switch {
-	case m.inside: // and not served
-		if next := r.follow(); next != nil {
-			next.poke()
-			break
-		}
-		return func() { r.lease.Leave(record.StatusGone) } //safety:run-unused-released
 	case r.driver != m:
 	case len(r.members) == 0:
 		r.close()
@@ -182,18 +194,18 @@ func (m *member) poke() {
 	}
 }
 
-// Release ends the member's part in the lease. The next member is admitted, or the lease
-// released: then see [session.Lease.Release]. Further calls wait for the first and
-// return its result.
+// Release ends the member's part in the lease. The next member is admitted, the other
+// readers go on, or the lease is released: then see [session.Lease.Release]. Further calls
+// wait for the first and return its result.
 func (m *member) Release() error {
 	m.released.Do(func() {
 		rs := m.runs
 		rs.mu.Lock()
 		r := m.run
-		goesOn := r != nil && r.goesOn()
 		if r == nil {
-			delete(rs.alone, m.Lease().Key)
+			delete(rs.alone, m.gate)
 		}
+		goesOn := r != nil && r.goesOn()
 		rs.mu.Unlock()
 		if !goesOn {
 			m.result = m.Holder.Release()
@@ -202,20 +214,23 @@ func (m *member) Release() error {
 		// First: the next holder may release at once, or end the lease by giving up.
 		m.result = m.Holder.Leave() //safety:one-at-a-time
 		rs.mu.Lock()
-		next := r.follow()
-		if next != nil {
-			next.poke()
-		}
+		goesOn = r.follow()
 		rs.mu.Unlock()
-		if next == nil { // they have given up meanwhile, or the lease has ended
+		switch {
+		case goesOn:
+		case r.reads(): // the last one
+			if err := r.lease.Release(); m.result == nil {
+				m.result = err
+			}
+		default: // they have given up meanwhile, or the lease has ended
 			r.lease.Leave(record.StatusGone)
 		}
 	})
 	return m.result
 }
 
-// Abandon has the lease run out: the handle of its holder was dropped. The other members
-// of the run wait on, in a new run.
+// Abandon has the lease run out: the handle of a holder was dropped. The members of the
+// run that wait do so in a new run, and nobody joins those that read beside it.
 func (m *member) Abandon() {
 	m.released.Do(func() {
 		m.Holder.Abandon()
@@ -223,7 +238,7 @@ func (m *member) Abandon() {
 		defer m.runs.mu.Unlock()
 		switch r := m.run; {
 		case r == nil:
-			delete(m.runs.alone, m.Lease().Key)
+			delete(m.runs.alone, m.gate)
 		case r.line != nil:
 			r.end()
 		}
@@ -238,7 +253,7 @@ func (m *member) seen() (holder record.Entry, position int) {
 	if r.shown != nil {
 		holder, position = r.shown.holder, r.shown.ahead
 	}
-	if r.line != nil {
+	if r.line != nil && !m.inside {
 		if r.lease != nil {
 			return r.lease.Entry(), i + 1
 		}

@@ -2,10 +2,12 @@ package acquire
 
 import (
 	"context"
+	"math"
 
 	"github.com/natslock/locks/internal/bucket"
 	"github.com/natslock/locks/internal/clock"
 	"github.com/natslock/locks/internal/record"
+	"github.com/natslock/locks/internal/session"
 	"github.com/natslock/locks/kvstore"
 )
 
@@ -13,13 +15,14 @@ import (
 // client with one waiter for a lock knows nothing, and has none: nil. The second waiter
 // subscribes to the queue and lists it. Under runs.mu.
 type others struct {
-	watch   kvstore.Watch // nil: the subscription is being made
+	watch   kvstore.Watch // of the queue; nil: the subscription is being made
 	proven  clock.Instant // since when it is known to be in place; 0: it is not
 	epoch   uint64        // how often another server has taken it over
 	listed  clock.Instant // when the queue was last listed; 0: never
 	from    uint64        // the list was of the places from this revision on
 	listing bool
 	count   uint64 // of the places that have become known
+	gate    gate
 
 	places map[string]seat
 	gone   map[string]departure
@@ -29,6 +32,7 @@ type others struct {
 // seat is the place of another client.
 type seat struct {
 	ticket uint64
+	reads  bool
 	until  clock.Instant // the end of its TTL, at the latest
 }
 
@@ -41,14 +45,16 @@ type departure struct {
 // known says whether the places from a ticket on are known: no notification has been
 // missed since they were listed, and the list is not old. Under mu.
 func (o *others) known(ticket uint64, now clock.Instant) bool {
-	if o == nil || o.proven == 0 || o.listed == 0 || o.from > ticket {
+	return o != nil && o.from <= ticket && o.fresh(o.listed, now)
+}
+
+// fresh says whether what was listed at an instant still counts. Under mu.
+func (o *others) fresh(at, now clock.Instant) bool {
+	// An older list does not show what came between it and the subscription.
+	if o.proven == 0 || at == 0 || at < o.proven {
 		return false
 	}
-	// An older list does not show the places between it and the subscription.
-	if o.listed < o.proven {
-		return false
-	}
-	return now.Sub(o.listed) < silence //safety:silence-bounded
+	return now.Sub(at) < silence //safety:silence-bounded
 }
 
 // news counts the places that have become known. Under mu.
@@ -59,17 +65,59 @@ func (o *others) news() uint64 {
 	return o.count
 }
 
-// after says whether another client is queued with a later ticket. Under mu.
-func (o *others) after(ticket uint64, now clock.Instant) bool {
+// after says whether another client is queued with a later ticket. To a goroutine that
+// reads only writers matter: readers pass readers. Under mu.
+func (o *others) after(ticket uint64, now clock.Instant, reads bool) bool {
 	for key, s := range o.places {
 		switch {
 		case now >= s.until:
 			delete(o.places, key)
-		case s.ticket > ticket:
+		case s.ticket > ticket && !(reads && s.reads):
 			return true
 		}
 	}
 	return false
+}
+
+// unwritten says whether no writer has come since readers joined at a revision: the gate
+// has not stood since, and no writer is queued. Under mu.
+func (o *others) unwritten(since uint64, now clock.Instant) bool {
+	return o.known(0, now) && o.fresh(o.gate.listed, now) && //safety:read-joined
+		!o.after(0, now, true) && !(o.gate.revision > since && o.gate.stands(now))
+}
+
+// writers says whether a writer is known to have the gate or to wait. Under mu.
+func (o *others) writers(now clock.Instant) bool {
+	return o != nil && (o.after(0, now, true) || o.gate.stands(now))
+}
+
+// gate is what a client knows of the gate of a lock that it reads: the last record.
+type gate struct {
+	asked    bool // for the subscription
+	watch    kvstore.Watch
+	listed   clock.Instant // when it was last asked for beside the queue; 0: never
+	revision uint64
+	live     bool          // it is no tombstone
+	at       clock.Instant // when it became known
+	until    clock.Instant // the end of its TTL, at the latest
+}
+
+func (g *gate) stands(now clock.Instant) bool { return g.live && now < g.until }
+
+// seen notes a record of the gate, as a notification shows it, or a list that was asked for
+// at an instant. The list is right about what was known before: a notification can be
+// forged. Under mu.
+func (g *gate) seen(r kvstore.Record, listed, now clock.Instant) {
+	if listed != 0 {
+		g.listed = listed
+	}
+	if r.Revision < g.revision && (listed == 0 || listed <= g.at) {
+		return
+	}
+	g.revision, g.live, g.at = r.Revision, r.Revision != 0 && !r.Deleted, now
+	if g.until = now.Add(r.TTL + record.OverdueSlack); r.TTL == 0 {
+		g.until = math.MaxInt64
+	}
 }
 
 // seen notes a place of another client, as a notification shows it, or a list that was
@@ -88,7 +136,7 @@ func (o *others) seen(e record.Entry, listed, now clock.Instant) {
 	if o.places == nil {
 		o.places = make(map[string]seat)
 	}
-	o.places[e.Key] = seat{e.TokenOrTicket(), now.Add(e.Record.TTL + record.OverdueSlack)}
+	o.places[e.Key] = seat{e.TokenOrTicket(), record.Mode(e.Mode) == record.Shared, now.Add(e.Record.TTL + record.OverdueSlack)}
 }
 
 // left notes that a place has gone. Under mu.
@@ -127,17 +175,37 @@ func (l *line) subscribe() {
 	o := &others{}
 	l.others = o
 	l.mu.Unlock()
-	w, err := l.c.b.Watch(l.keys.Place("*"), func(ev kvstore.Event) { l.notified(o, ev) })
-	l.mu.Lock()
-	switch {
-	case err != nil:
+	if !l.hear(o, l.keys.Place("*"), &o.watch) {
+		l.mu.Lock()
 		l.others = nil
-	case len(l.all) > 0:
-		o.watch, w = w, nil
+		l.mu.Unlock()
 	}
-	l.mu.Unlock()
-	if w != nil && err == nil {
-		w.Stop()
+}
+
+// hear subscribes to a part of what a client knows of others.
+func (l *line) hear(o *others, pattern string, to *kvstore.Watch) bool {
+	w, err := l.c.b.Watch(pattern, func(ev kvstore.Event) { l.notified(o, ev) })
+	if err != nil {
+		return false
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	*to = w
+	o.proven = 0 // an answer to an earlier write is no proof of this one
+	o.epoch++
+	if len(l.all) == 0 {
+		o.stop(l.c.s)
+	}
+	return true
+}
+
+// stop ends the subscriptions. Under mu.
+func (o *others) stop(s *session.Session) {
+	for _, w := range []*kvstore.Watch{&o.watch, &o.gate.watch} {
+		if *w != nil {
+			s.Send((*w).Stop)
+			*w = nil
+		}
 	}
 }
 
@@ -146,18 +214,20 @@ func (l *line) notified(o *others, ev kvstore.Event) {
 	now := l.c.b.Instant()
 	var e record.Entry
 	if ev.Kind == kvstore.Put {
-		if e = record.Of(ev.Record); e.Client == l.c.b.Client {
+		if e = record.Of(ev.Record); e.Client == l.c.b.Client && e.Key != l.keys.Gate {
 			return
 		}
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	switch ev.Kind {
-	case kvstore.Put:
+	switch {
+	case ev.Kind != kvstore.Recheck && ev.Record.Key == l.keys.Gate:
+		o.gate.seen(ev.Record, 0, now)
+	case ev.Kind == kvstore.Put:
 		o.seen(e, 0, now)
-	case kvstore.Deleted:
+	case ev.Kind == kvstore.Deleted:
 		o.left(ev.Record.Key, ev.Record.Revision, now)
-	case kvstore.Recheck: // another server serves the subscription now
+	case ev.Kind == kvstore.Recheck: // another server serves the subscription now
 		o.proven = 0 //safety:queue-recheck
 		o.epoch++
 	}
@@ -185,7 +255,15 @@ func (l *line) listed(queue []record.Entry, from uint64, at clock.Instant) {
 // count. Under mu.
 func (l *line) refresh(now clock.Instant) {
 	o := l.others
-	if o == nil || o.watch == nil || o.listing || o.listed == 0 || now.Sub(o.listed) < silence/2 {
+	if o == nil || o.watch == nil || o.listing {
+		return
+	}
+	listed := o.listed
+	if o.gate.watch != nil {
+		listed = o.gate.listed
+	}
+	// When it is too old, the next run that is opened lists.
+	if age := now.Sub(listed); listed == 0 || age < silence/2 || age >= silence {
 		return
 	}
 	o.listing = true
@@ -205,6 +283,10 @@ func (l *line) list(ctx context.Context, o *others) error {
 	b := l.c.b
 	l.mu.Lock()
 	proven, epoch := o.proven != 0, o.epoch
+	var opts []kvstore.ListOption
+	if o.gate.watch != nil {
+		opts = append(opts, kvstore.Beside(l.keys.Gate))
+	}
 	l.mu.Unlock()
 	if !proven {
 		if _, err := b.Probe(ctx, l.keys.Gate); err != nil {
@@ -224,10 +306,15 @@ func (l *line) list(ctx context.Context, o *others) error {
 		}
 		revision = st.LastRevision
 	}
-	got, err := b.ListSoon(ctx, l.keys.Place("*"), revision)
+	got, err := b.ListSoon(ctx, l.keys.Place("*"), revision, opts...)
 	if err != nil {
 		return err
 	}
 	l.listed(record.Queue(got.Records), 0, at)
+	if opts != nil {
+		l.mu.Lock()
+		o.gate.seen(got.Beside, at, b.Instant())
+		l.mu.Unlock()
+	}
 	return nil
 }

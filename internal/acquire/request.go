@@ -171,6 +171,8 @@ const (
 	relist
 	// compete: the place is the first of the queue.
 	compete
+	// merged: the members of the run are those of another one now.
+	merged
 	// requeue: the place in the queue has gone.
 	requeue
 	// failed: another try will not help.

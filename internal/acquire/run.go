@@ -10,15 +10,20 @@ import (
 )
 
 // run is one or more goroutines that wait together. A run without a line has a single
-// member: it is of a kind of lock, or of a request, for which nobody waits together.
+// member, which does not wait.
 type run struct {
 	line    *line
 	ttl     time.Duration
-	private bool // nobody joins it
-	behind  bool // it was not the first: it queues without a try, behind that one
+	mode    record.Mode
+	meta    map[string]string // of the readers
+	private bool              // nobody joins it
+	behind  bool              // it was not the first of its line
+	queues  bool              // nor were those before it readers inside: it tries nothing before it has queued
 	over    bool
 
 	members []*member // that wait, in order
+	inside  int       // of its members: one at a time, but for readers
+	drained bool      // no reader is left behind its gate
 	driver  *member   // one of them; nil: the run has its lease
 	place   *session.Place
 	lease   *session.Lease
@@ -50,11 +55,13 @@ func (r *run) joinable(now clock.Instant) bool {
 		return false // other clients may have queued behind it, unnoticed
 	case r.writing.begun != 0 && now.Sub(r.writing.begun) < unanswered && o.news() == r.writing.news: //safety:run-unanswered
 		return true
+	case r.lease != nil && r.reads():
+		return o.unwritten(r.lease.Revision, now)
 	case r.lease != nil:
 		// A client that was passed while it was paused may be queued with any ticket.
-		return o.known(0, now) && !o.after(0, now) //safety:run-grows
+		return o.known(0, now) && !o.after(0, now, false) //safety:run-grows
 	case r.place != nil:
-		return o.known(r.place.Ticket(), now) && !o.after(r.place.Ticket(), now) //safety:run-joined
+		return o.known(r.place.Ticket(), now) && !o.after(r.place.Ticket(), now, r.reads()) //safety:run-joined
 	}
 	return false
 }
@@ -62,6 +69,11 @@ func (r *run) joinable(now clock.Instant) bool {
 // join adds a member, which may pass other clients in the turn of the run. Under mu.
 func (r *run) join(m *member, passes bool) {
 	m.run, m.late = r, passes
+	if r.lease != nil && r.reads() {
+		r.letIn(m)
+		r.listen()
+		return
+	}
 	if !passes { // nor do those before it, any more
 		r.punctual()
 	}
@@ -114,7 +126,7 @@ func (r *run) listen() {
 		return
 	}
 	r.listens = true
-	if _, held := r.lease.OnEnd(r.leaseEnded); !held {
+	if !r.lease.OnEnd(r.leaseEnded) {
 		r.end()
 	}
 }
@@ -152,13 +164,13 @@ func (r *run) close() {
 		return
 	}
 	delete(l.lines, l.keys.Gate)
-	if o := l.others; o != nil && o.watch != nil {
-		l.c.s.Send(o.watch.Stop)
-		o.watch = nil
+	if l.others != nil {
+		l.others.stop(l.c.s)
 	}
 }
 
-// granted makes l the lease of the run, and admits its first member. m has driven it.
+// granted makes l the lease of the run, and admits its first member, or all that read. m
+// has driven it.
 func (r *run) granted(m *member, l *session.Lease) {
 	m.runs.mu.Lock()
 	defer m.runs.mu.Unlock()
@@ -167,11 +179,22 @@ func (r *run) granted(m *member, l *session.Lease) {
 	found := r.place != nil && l.Revision < r.place.Ticket()
 	r.lease, r.place, r.driver = l, nil, nil
 	if r.line == nil {
-		m.inside = true
+		r.letIn(m)
 		return
 	}
-	r.writing = writing{}
+	r.writing, r.private = writing{}, m.a.req.Fixed
 	r.settle()
+	if r.reads() {
+		for len(r.members) > 0 {
+			if next := r.admit(); next != m {
+				next.poke()
+			}
+		}
+		if r.inside > 1 {
+			r.listen()
+		}
+		return
+	}
 	r.turnEnds = r.line.c.b.Instant().Add(r.line.turn) //safety:turn-bounded
 	if next := r.admit(); next != m {
 		next.poke()
@@ -189,11 +212,11 @@ func (r *run) granted(m *member, l *session.Lease) {
 	}
 }
 
-// admit takes the first member out of the run: it is the next holder. Under mu.
+// admit takes the first member out of those that wait: it is the next holder. Under mu.
 func (r *run) admit() *member {
 	m := r.members[0]
 	r.members = slices.Delete(r.members, 0, 1)
-	m.inside = true
+	r.letIn(m)
 	r.resize()
 	if len(r.members) > 0 {
 		r.listen()
@@ -201,10 +224,14 @@ func (r *run) admit() *member {
 	return m
 }
 
-// goesOn says whether a member waits for the lease of the run. Otherwise the run is over,
-// and its lease is to be released. Under mu.
+// goesOn says whether a member waits for the lease of the run, or reads beside others.
+// Otherwise the run is over, and its lease is to be released. Under mu.
 func (r *run) goesOn() bool {
-	if r.line == nil || r.over {
+	switch {
+	// After the end of the lease too: the last one deletes a broken record.
+	case r.reads() && r.inside > 0: //safety:last-leaves
+		return true
+	case r.line == nil || r.over:
 		return false
 	}
 	if len(r.members) > 0 && r.members[0].late && r.line.c.b.Instant() >= r.turnEnds { //safety:turn-ends
@@ -216,12 +243,17 @@ func (r *run) goesOn() bool {
 	return !r.over
 }
 
-// follow admits the member after a holder that has left, if the run goes on. Under mu.
-func (r *run) follow() *member {
+// follow admits the member after one that has left, where one is inside at a time. It
+// says whether the run goes on. Under mu.
+func (r *run) follow() bool {
+	r.inside--
 	if !r.goesOn() {
-		return nil
+		return false
 	}
-	return r.admit()
+	if !r.reads() {
+		r.admit().poke()
+	}
+	return true
 }
 
 // resize notes the number of members in the record, for its next renewal. Under mu.

@@ -30,6 +30,6 @@
 // in the background, bounded by the TTL, and Close waits for it.
 //
 // Each record has a mutex of its own, the renewer has one, and the first is taken before
-// the second. That of the shared reader leases (package acquire) comes before both. None is
-// held across I/O or a call of user code.
+// the second. That of the runs (package acquire) comes before both. None is held across
+// I/O or a call of user code.
 package session

@@ -164,22 +164,14 @@ func (l *Lease) Ended() bool {
 	return l.state != Held || l.abandoned || l.s.b.Instant() >= l.end
 }
 
-// OnEnd has fn called when the lease ends; false when it has ended already. young is
-// the end of the first third of its TTL.
-func (l *Lease) OnEnd(fn func()) (young clock.Instant, held bool) {
+// OnEnd has fn called when the lease ends; false when it has ended already.
+func (l *Lease) OnEnd(fn func()) (held bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.state == Held {
 		l.onEnd = append(l.onEnd, fn)
 	}
-	return l.lastSent.Add(l.terms.TTL / 3), l.state == Held
-}
-
-// Fresh says whether the lease is inside its validity and was never renewed.
-func (l *Lease) Fresh() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.state == Held && l.renewals.n == 0 && l.s.b.Instant() < l.end //safety:share-young
+	return l.state == Held
 }
 
 // Abandon stops the renewals of a lease of which a holder has lost its handle, so

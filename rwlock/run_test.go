@@ -1,0 +1,454 @@
+package rwlock_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/internal/bridge"
+	"github.com/natslock/locks/internal/verify/history"
+	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/testutil"
+)
+
+// tally counts the writes of a peer by their stage, and delays the answers to those of some
+// stages. The function that it returns returns the counts since its last call.
+func (p *peer) tally(late ...string) func() map[string]int {
+	var mu sync.Mutex
+	n := map[string]int{}
+	p.f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+		mu.Lock()
+		defer mu.Unlock()
+		n[history.Stage(w)]++
+		if slices.Contains(late, history.Stage(w)) {
+			return testutil.DelayAnswer(100 * time.Millisecond)
+		}
+		return testutil.Pass
+	})
+	return func() map[string]int {
+		synctest.Wait()
+		mu.Lock()
+		defer mu.Unlock()
+		was := n
+		n = map[string]int{}
+		return was
+	}
+}
+
+// readAll has n goroutines of a peer ask to read at the same time.
+func (p *peer) readAll(n int) chan grant {
+	grants := make(chan grant, n)
+	for i := range n {
+		p.read(fmt.Sprint(i), grants)
+	}
+	return grants
+}
+
+// granted takes n grants off a channel.
+func granted(t *testing.T, grants <-chan grant, n int) (locks []*natslock.Lock) {
+	t.Helper()
+	for range n {
+		g := receive(t, grants, "a grant")
+		require.NoError(t, g.err)
+		locks = append(locks, g.l)
+	}
+	return locks
+}
+
+// refused requires that a peer does not get to read within a while.
+func (p *peer) refused(t *testing.T, why string) {
+	t.Helper()
+	_, err := p.TryRLock(t.Context(), "x")
+	require.ErrorIs(t, err, natslock.ErrLocked, why)
+	_, err = p.RLock(t.Context(), "x", natslock.MaxWait(100*time.Millisecond))
+	require.ErrorIs(t, err, natslock.ErrTimeout, why)
+}
+
+// TestRunReaders: a hundred goroutines that read make one lease, and so do a hundred that
+// come later. A writer waits for those that are inside, and for no others.
+func TestRunReaders(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a, b := newPeer(t, s.Connect(), 1, natslock.WithWatchAfter(-1)), newPeer(t, s.Connect(), 2)
+		writes := a.tally("read take") // so that all ask before it is answered
+		locks := granted(t, a.readAll(100), 100)
+		require.Equal(t, map[string]int{"read take": 1}, writes())
+		ids := map[string]bool{}
+		for _, l := range locks {
+			require.Equal(t, claimOf(locks[0]), claimOf(l))
+			require.Equal(t, locks[0].Token(), l.Token())
+			ids[l.ID()] = true
+		}
+		require.Len(t, ids, 100, "each has an id of its own")
+		require.Equal(t, 100, a.c.Stats().Held)
+
+		// The first one after the grant subscribes, and has the leader refuse a write and
+		// list the queue and the gate.
+		before := trafficOf(a.nc)
+		l, err := a.RLock(t.Context(), "x")
+		require.NoError(t, err)
+		require.Equal(t, claimOf(locks[0]), claimOf(l))
+		locks = append(locks, l)
+		require.Equal(t, traffic{2, 2}, before.since(a.nc))
+		require.Equal(t, map[string]int{"rw probe": 1}, writes())
+		before = trafficOf(a.nc)
+		for i := range 100 {
+			take := a.RLock
+			if i%2 == 0 {
+				take = a.TryRLock
+			}
+			l, err := take(t.Context(), "x")
+			require.NoError(t, err)
+			require.Equal(t, claimOf(locks[0]), claimOf(l))
+			locks = append(locks, l)
+		}
+		unlock(t, locks[:100]...)
+		require.Equal(t, traffic{}, before.since(a.nc))
+
+		// Two seconds later the client has to list again, and once.
+		time.Sleep(2 * time.Second)
+		writes()
+		before = trafficOf(a.nc)
+		locks = append(locks[100:], granted(t, a.readAll(100), 100)...)
+		require.Equal(t, traffic{1, 1}, before.since(a.nc))
+		require.Empty(t, writes())
+
+		grants := make(chan grant, 1)
+		b.write("w", grants)
+		time.Sleep(10 * time.Millisecond)
+		a.refused(t, "past a writer")
+		unlock(t, locks[1:]...)
+		nobody(t, grants, "over a reader")
+		left := time.Now()
+		unlock(t, locks[0])
+		w := granted(t, grants, 1)[0]
+		require.Less(t, time.Since(left), 50*time.Millisecond)
+		require.Greater(t, w.Token(), locks[0].Token())
+		unlock(t, w)
+		require.Empty(t, history.KeysLeft(t, s.Connect()))
+	})
+}
+
+// TestRunReadersUnheard: when nothing is heard of a gate, and the queue cannot be listed,
+// readers join for a second at most.
+func TestRunReadersUnheard(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a, b := newPeer(t, s.Connect(), 1), newPeer(t, s.Connect(), 2)
+		var locks []*natslock.Lock
+		for range 2 {
+			l, err := a.RLock(t.Context(), "x")
+			require.NoError(t, err)
+			locks = append(locks, l)
+		}
+		a.f.DropAllEvents(true)
+		a.f.FailReads(func(testutil.ReadOp, string) error { return fmt.Errorf("%w: by the test", kvstore.ErrUnavailable) })
+		grants := make(chan grant, 1)
+		b.write("w", grants)
+		begun := time.Now()
+		var last time.Duration
+		for time.Since(begun) < 3*time.Second {
+			time.Sleep(50 * time.Millisecond)
+			if l, err := a.RLock(t.Context(), "x", natslock.MaxWait(10*time.Millisecond)); err == nil {
+				last = time.Since(begun)
+				locks = append(locks, l)
+			}
+		}
+		require.Greater(t, last, 500*time.Millisecond)
+		require.Less(t, last, time.Second)
+		unlock(t, locks...)
+		unlock(t, granted(t, grants, 1)...)
+	})
+}
+
+// TestRunReadersOfTheQueueOnly: readers that have waited in the queue know it. A writer
+// that finds the lock without a queue takes the gate without a place in it.
+func TestRunReadersOfTheQueueOnly(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a, b := newPeer(t, s.Connect(), 1), newPeer(t, s.Connect(), 2)
+		l, err := b.Lock(t.Context(), "x")
+		require.NoError(t, err)
+		reads := a.readAll(3)
+		time.Sleep(10 * time.Millisecond)
+		unlock(t, l)
+		readers := granted(t, reads, 3)
+		grants := make(chan grant, 1)
+		b.write("w", grants)
+		time.Sleep(10 * time.Millisecond)
+		a.refused(t, "past a gate")
+		unlock(t, readers...)
+		unlock(t, granted(t, grants, 1)...)
+	})
+}
+
+// TestRunReadersBehindAPlace: a writer has queued, and the server does not have its gate
+// yet. Nobody joins the readers before it.
+func TestRunReadersBehindAPlace(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a, b, c := newPeer(t, s.Connect(), 1), newPeer(t, s.Connect(), 2), newPeer(t, s.Connect(), 3)
+		l, err := c.Lock(t.Context(), "x")
+		require.NoError(t, err)
+		reads := a.readAll(2)
+		time.Sleep(10 * time.Millisecond)
+		grants := make(chan grant, 1)
+		b.write("w", grants)
+		time.Sleep(10 * time.Millisecond)
+		b.slow("rw take", 500*time.Millisecond)
+		unlock(t, l)
+		readers := granted(t, reads, 2)
+		require.Equal(t, claimOf(readers[0]), claimOf(readers[1]))
+		a.refused(t, "past a writer's place")
+		unlock(t, readers...)
+		unlock(t, granted(t, grants, 1)...)
+	})
+}
+
+// TestRunReadersWait: goroutines that read wait together, past the readers of other
+// clients, and not past a writer.
+func TestRunReadersWait(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a, b, c := newPeer(t, s.Connect(), 1), newPeer(t, s.Connect(), 2), newPeer(t, s.Connect(), 3)
+		queue := func(n int) {
+			t.Helper()
+			time.Sleep(10 * time.Millisecond)
+			synctest.Wait()
+			info, err := c.c.Inspect(t.Context(), natslock.KindRW, "x")
+			require.NoError(t, err)
+			require.Len(t, info.Queue, n)
+		}
+		l, err := c.Lock(t.Context(), "x")
+		require.NoError(t, err)
+		writes := a.tally()
+		alone := a.readAll(1)
+		queue(1)
+		first := a.readAll(50) // the client has subscribed from here on
+		queue(2)
+		other := b.readAll(1)
+		queue(3)
+		second := a.readAll(50)
+		queue(3)
+		grants := make(chan grant, 1)
+		c.write("w", grants)
+		queue(4)
+		third := a.readAll(50)
+		queue(5)
+		require.Equal(t, 151, a.c.Stats().Waiting)
+		unlock(t, l)
+		inside := append(granted(t, first, 50), granted(t, second, 50)...)
+		for _, l := range inside {
+			require.Equal(t, claimOf(inside[0]), claimOf(l))
+		}
+		inside = append(append(inside, granted(t, alone, 1)...), granted(t, other, 1)...)
+		unlock(t, inside[1:]...)
+		nobody(t, grants, "over a reader")
+		unlock(t, inside[0])
+		unlock(t, granted(t, grants, 1)...)
+		unlock(t, granted(t, third, 50)...)
+		require.Equal(t, 3, writes()["read delete"])
+		require.Empty(t, history.KeysLeft(t, s.Connect()))
+	})
+}
+
+// TestRunReadersBroken: all that are inside are told, and the broken record keeps writers
+// out until the last one has stopped.
+func TestRunReadersBroken(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a, b := newPeer(t, s.Connect(), 1, natslock.WithWatchAfter(0)), newPeer(t, s.Connect(), 2)
+		readers := granted(t, a.readAll(3), 3)
+		time.Sleep(100 * time.Millisecond)
+		synctest.Wait()
+		grants := make(chan grant, 1)
+		b.write("w", grants)
+		broken := time.Now()
+		require.NoError(t, b.c.Break(t.Context(), natslock.BreakRequest{Kind: natslock.KindRW, Name: "x", ID: claimOf(readers[0]), Reason: "test"}))
+		for i, l := range readers {
+			<-l.Done()
+			require.Less(t, time.Since(broken), 20*time.Millisecond)
+			require.ErrorIs(t, context.Cause(l.Context()), natslock.ErrBroken)
+			require.Equal(t, natslock.Lost, l.State())
+			if i > 0 {
+				require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrBroken)
+			}
+			broken = time.Now()
+		}
+		nobody(t, grants, "over a broken reader that has not stopped")
+		require.EqualValues(t, 3, a.c.Stats().Broken)
+		_, err := a.TryRLock(t.Context(), "x")
+		require.ErrorIs(t, err, natslock.ErrLocked, "behind a gate")
+		left := time.Now()
+		require.ErrorIs(t, readers[0].Unlock(t.Context()), natslock.ErrBroken)
+		unlock(t, granted(t, grants, 1)...)
+		require.Less(t, time.Since(left), 50*time.Millisecond)
+	})
+}
+
+// TestRunReadersExtend: a reader lengthens the lease of those beside it, for as long as it
+// is inside. It does not shorten it unless it is alone.
+func TestRunReadersExtend(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		const ttl = 15 * time.Second
+		a := newPeer(t, s.Connect(), 1, natslock.WithTTL(ttl))
+		readers := granted(t, a.readAll(2), 2)
+		require.NoError(t, readers[0].Extend(t.Context(), 5*time.Second))
+		require.Greater(t, readers[0].Remaining(), ttl-2*time.Second)
+		require.NoError(t, readers[0].Extend(t.Context(), time.Minute))
+		require.Greater(t, readers[1].Remaining(), 50*time.Second)
+		unlock(t, readers[0])
+		synctest.Wait()
+		require.Less(t, readers[1].Remaining(), ttl)
+		require.NoError(t, readers[1].Extend(t.Context(), 5*time.Second))
+		require.Less(t, readers[1].Remaining(), 5*time.Second)
+		unlock(t, readers[1])
+	})
+}
+
+// TestRunReadersDropped: the handle of one reader is dropped. The lease runs out, and
+// nobody joins it any more.
+func TestRunReadersDropped(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		const ttl = 5 * time.Second
+		a, b := newPeer(t, s.Connect(), 1, natslock.WithTTL(ttl)), newPeer(t, s.Connect(), 2)
+		readers := granted(t, a.readAll(3), 3)
+		bridge.Drop.(func(*natslock.Lock))(readers[0])
+		dropped := time.Now()
+		l, err := a.RLock(t.Context(), "x")
+		require.NoError(t, err)
+		require.NotEqual(t, claimOf(readers[1]), claimOf(l))
+		unlock(t, l, readers[1])
+		<-readers[2].Done()
+		require.ErrorIs(t, readers[2].Err(), natslock.ErrLost)
+		require.Less(t, time.Since(dropped), ttl)
+		w, err := b.Lock(t.Context(), "x")
+		require.NoError(t, err)
+		require.Greater(t, time.Since(dropped), ttl-100*time.Millisecond)
+		unlock(t, w)
+		require.ErrorIs(t, readers[2].Unlock(t.Context()), natslock.ErrLost)
+	})
+}
+
+// TestRunReadersMerge: goroutines that come when a second has gone by in silence wait for one
+// list together, and join the readers inside. If a writer has come, they queue together.
+func TestRunReadersMerge(t *testing.T) {
+	for _, writer := range []bool{false, true} {
+		t.Run(fmt.Sprintf("writer %v", writer), func(t *testing.T) {
+			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+				a, b := newPeer(t, s.Connect(), 1), newPeer(t, s.Connect(), 2)
+				readers := granted(t, a.readAll(2), 2)
+				time.Sleep(10 * time.Millisecond)
+				grants := make(chan grant, 1)
+				if writer {
+					b.write("w", grants)
+					time.Sleep(10 * time.Millisecond)
+				}
+				writes := a.tally()
+				reads := a.readAll(50)
+				if writer {
+					nobody(t, reads, "past a writer")
+					require.Equal(t, 1, writes()["rwait take"])
+					unlock(t, readers...)
+					unlock(t, granted(t, grants, 1)...)
+				}
+				more := granted(t, reads, 50)
+				for _, l := range more {
+					require.Equal(t, claimOf(more[0]), claimOf(l))
+					require.Equal(t, !writer, claimOf(l) == claimOf(readers[0]))
+				}
+				unlock(t, more...)
+				if !writer {
+					unlock(t, readers...)
+				}
+				require.Empty(t, history.KeysLeft(t, s.Connect()))
+			})
+		})
+	}
+}
+
+// TestRunWriters: the goroutines of a client that write have one gate, and drain the
+// readers before it once. When the one that drains gives up, the next one goes on.
+func TestRunWriters(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a, b := newPeer(t, s.Connect(), 1, natslock.WithWatchAfter(-1)), newPeer(t, s.Connect(), 2)
+		r, err := b.RLock(t.Context(), "x")
+		require.NoError(t, err)
+		writes := a.tally("rw take")
+		var asked atomic.Int32
+		a.f.FailReads(func(op testutil.ReadOp, _ string) error {
+			if op == testutil.ReadState {
+				asked.Add(1)
+			}
+			return nil
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		first := make(chan error, 1)
+		go func() {
+			_, err := a.Lock(ctx, "x")
+			first <- err
+		}()
+		synctest.Wait() // its claim has no answer yet
+		const n = 10
+		grants := make(chan grant, n)
+		for i := range n {
+			a.write(fmt.Sprint(i), grants)
+		}
+		nobody(t, grants, "over a reader")
+		gate := func() string {
+			info, err := b.c.Inspect(t.Context(), natslock.KindRW, "x")
+			require.NoError(t, err)
+			return info.Holder.ID
+		}
+		before := gate()
+		cancel()
+		require.ErrorIs(t, receive(t, first, "the end of the wait"), natslock.ErrTimeout)
+		nobody(t, grants, "over a reader")
+		require.Equal(t, before, gate())
+		unlock(t, r)
+		token, drained := uint64(0), int32(0)
+		for i := range n {
+			l := granted(t, grants, 1)[0]
+			require.Equal(t, before, claimOf(l))
+			require.Greater(t, l.Token(), token)
+			token = l.Token()
+			if i == 0 {
+				drained = asked.Load()
+				_, err := b.TryRLock(t.Context(), "x")
+				require.ErrorIs(t, err, natslock.ErrLocked)
+			}
+			unlock(t, l)
+		}
+		require.Equal(t, drained, asked.Load(), "the readers had gone")
+		sent := writes()
+		require.Equal(t, []int{1, 0}, []int{sent["rw take"], sent["rwait take"]})
+		require.Empty(t, history.KeysLeft(t, s.Connect()))
+	})
+}
+
+// TestRunOfEachMode: goroutines that read and goroutines that write do not join each other.
+func TestRunOfEachMode(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a, b := newPeer(t, s.Connect(), 1), newPeer(t, s.Connect(), 2)
+		a.slow("rw take", 100*time.Millisecond)
+		writes := make(chan grant, 2)
+		a.write("w1", writes)
+		synctest.Wait()
+		reads := a.readAll(2)
+		time.Sleep(50 * time.Millisecond)
+		a.write("w2", writes)
+		w := granted(t, writes, 1)[0]
+		nobody(t, reads, "beside a writer")
+		unlock(t, w)
+		readers := granted(t, reads, 2)
+		require.Equal(t, claimOf(readers[0]), claimOf(readers[1]))
+		nobody(t, writes, "beside readers")
+		_, err := b.TryLock(t.Context(), "x")
+		require.ErrorIs(t, err, natslock.ErrLocked)
+		unlock(t, readers...)
+		unlock(t, granted(t, writes, 1)...)
+	})
+}
