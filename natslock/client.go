@@ -268,8 +268,8 @@ type Stats struct {
 	GaveUp   uint64 // acquires that their context, MaxWait or Until ended
 }
 
-// Stats returns the counts since New, without I/O. Readers that share a lease count
-// as one.
+// Stats returns the counts since New, without I/O. Each reader counts, also of a lease that
+// several share. A renewal of such a lease counts once.
 func (c *Client) Stats() Stats {
 	if c.ready() != nil {
 		return Stats{}

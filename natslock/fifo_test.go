@@ -462,7 +462,7 @@ func TestLongQueue(t *testing.T) {
 		// client before each, none of them shares a place.
 		for _, m := range []*member{join(t, s), c, join(t, s)} {
 			waiters = append(waiters, m.await(t, "l"))
-			synctest.Wait() // or c may not have heard of the other client yet
+			synctest.Wait() // until c knows of the other client
 		}
 		read := c.nc.Stats().InMsgs
 		waiters = append(waiters, c.await(t, "l"))

@@ -86,7 +86,7 @@ func (l *Lock) Name() string { return l.holding().Name() }
 
 // ID returns the id of this acquisition. No other acquisition ever has it. It is the id of
 // the claim ([Holder.ID]), followed by a number if another goroutine of the client handed
-// the lock on to this one.
+// the lock on to this one, or reads beside it.
 func (l *Lock) ID() string { return l.holding().ID() }
 
 // Token returns the fencing token. Tokens rise with every grant of the lock, even if the

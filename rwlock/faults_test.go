@@ -67,7 +67,8 @@ func (p *pace) granted(who string) {
 
 // TestFaultAtEveryStep tells one story over and over, each time with another
 // write of it going wrong. A reads three times, the second time in the lease of the
-// first and the third time in one of its own; W takes the gate and drains; B reads and V writes, both from the queue.
+// first and the third time in one of its own. W takes the gate and drains. B reads and V
+// writes, both from the queue.
 // A leaves after some renewals, W and B after some more. Whatever happens, no
 // writer is in beside anybody, everybody gets in, and in the end nothing is left.
 func TestFaultAtEveryStep(t *testing.T) {

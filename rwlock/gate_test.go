@@ -123,7 +123,7 @@ func TestDrainUnheard(t *testing.T) {
 }
 
 // TestOwnWriterEndsSharing: the readers of a client take no one in after its own writer's
-// Lock, and the client need not hear of that.
+// Lock, also when no notification says so.
 func TestOwnWriterEndsSharing(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a := newPeer(t, s.Connect(), 1, natslock.WithTTL(time.Hour))

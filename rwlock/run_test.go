@@ -89,8 +89,8 @@ func TestRunReaders(t *testing.T) {
 		require.Len(t, ids, 100, "each has an id of its own")
 		require.Equal(t, 100, a.c.Stats().Held)
 
-		// The first one after the grant subscribes, and has the leader refuse a write and
-		// list the queue and the gate.
+		// The next reader subscribes. The leader refuses a write of it, and lists the queue
+		// and the gate.
 		before := trafficOf(a.nc)
 		l, err := a.RLock(t.Context(), "x")
 		require.NoError(t, err)
@@ -136,8 +136,8 @@ func TestRunReaders(t *testing.T) {
 	})
 }
 
-// TestRunReadersUnheard: when nothing is heard of a gate, and the queue cannot be listed,
-// readers join for a second at most.
+// TestRunReadersUnheard: when every notification of a gate is lost, and the queue cannot be
+// listed, readers join for a second at most.
 func TestRunReadersUnheard(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b := newPeer(t, s.Connect(), 1), newPeer(t, s.Connect(), 2)
@@ -255,8 +255,8 @@ func TestRunReadersWait(t *testing.T) {
 	})
 }
 
-// TestRunReadersBroken: all that are inside are told, and the broken record keeps writers
-// out until the last one has stopped.
+// TestRunReadersBroken: a break ends the contexts of all readers, and the broken record
+// keeps writers out until the last reader has stopped.
 func TestRunReadersBroken(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b := newPeer(t, s.Connect(), 1, natslock.WithWatchAfter(0)), newPeer(t, s.Connect(), 2)
@@ -370,7 +370,7 @@ func TestRunReadersMerge(t *testing.T) {
 }
 
 // TestRunWriters: the goroutines of a client that write have one gate, and drain the
-// readers before it once. When the one that drains gives up, the next one goes on.
+// readers before it once. When the member that drains gives up, the next member goes on.
 func TestRunWriters(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b := newPeer(t, s.Connect(), 1, natslock.WithWatchAfter(-1)), newPeer(t, s.Connect(), 2)
@@ -426,6 +426,39 @@ func TestRunWriters(t *testing.T) {
 		sent := writes()
 		require.Equal(t, []int{1, 0}, []int{sent["rw take"], sent["rwait take"]})
 		require.Empty(t, history.KeysLeft(t, s.Connect()))
+	})
+}
+
+// TestRunWritersLoseTheGate: a writer loses its gate, and a reader gets in. The next member
+// of its run has to drain that one.
+func TestRunWritersLoseTheGate(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a, b := newPeer(t, s.Connect(), 1, natslock.WithTTL(5*time.Second)), newPeer(t, s.Connect(), 2)
+		a.tally("rw take")
+		grants := make(chan grant, 3)
+		for range 3 {
+			a.write("w", grants)
+		}
+		l := granted(t, grants, 1)[0]
+		a.f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+			if history.Stage(w) == "rw renew" {
+				return testutil.Drop
+			}
+			return testutil.Pass
+		})
+		r, err := b.RLock(t.Context(), "x")
+		require.NoError(t, err)
+		require.Equal(t, natslock.Lost, l.State())
+		nobody(t, grants, "over a reader")
+		a.f.OnSend(nil)
+		require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrLost)
+		nobody(t, grants, "over a reader")
+		unlock(t, r)
+		for range 2 {
+			l := granted(t, grants, 1)[0]
+			require.Greater(t, l.Token(), r.Token())
+			unlock(t, l)
+		}
 	})
 }
 

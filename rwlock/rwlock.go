@@ -36,13 +36,13 @@
 // reader never passes a waiting writer, and neither side starves. The exceptions are
 // those of package natslock: after a crash or a pause the order can change.
 //
-// Goroutines of one client can share the lease of a reader for a short time; see
+// Readers of one client share a lease, and cost no message while no writer has come. See
 // [RWLock.RLock].
 //
 // # Tokens
 //
 // A writer's token is greater than the token of every reader before it, and smaller
-// than the token of every reader after it. Readers that share a lease share its token.
+// than the token of every reader after it. Readers that share a lease have one token.
 //
 // # Deadlocks
 //
@@ -102,10 +102,12 @@ func (rw *RWLock) TryLock(ctx context.Context, name string, opts ...natslock.Loc
 // RLock takes the lock for reading. It waits in line like [RWLock.Lock], and returns
 // what [natslock.Client.Lock] returns.
 //
-// Goroutines of one client that read may share a lease, and with it the ID and the
-// token. They share none that is older than a third of its TTL, that the client has
-// renewed, or whose gate a writer has taken. A lock with TTL, Until, NoRenew, Meta or
-// EarlyWarning always has a lease of its own.
+// Goroutines of one client share a lease, and with it the token, as long as the client
+// knows of no writer that has come since. A lost notification delays that knowledge by a
+// second at most. A break of the lease or its loss ends the locks of all of them, and so
+// does a Lock that one of them drops without Unlock. Beside others, [natslock.Lock.Extend]
+// can only lengthen the lease. A lock with [natslock.Until] or [natslock.NoRenew], or with
+// another TTL or other metadata than the goroutines before it, has a lease of its own.
 func (rw *RWLock) RLock(ctx context.Context, name string, opts ...natslock.LockOption) (*natslock.Lock, error) {
 	return rw.acquire(ctx, natslock.Shared, true, name, opts)
 }

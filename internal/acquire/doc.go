@@ -31,8 +31,8 @@
 //
 // acquire.go is the way of one Lock, from the request (request.go) to the lease. claim.go
 // judges the answers, orphan.go cleans up after claims that are over. line.go has the runs
-// of a lock, run.go and member.go what goes on in one, runqueue.go its place, readers.go what
-// is different if it reads, and others.go what is known of other clients. survey.go reads a
+// of a lock, run.go and member.go what goes on in one, and runqueue.go its place. readers.go
+// has the runs that read, others.go what is known of other clients. survey.go reads a
 // lock and its queue before a claim. queue.go, follow.go and first.go are the wait,
 // mailbox.go and longqueue.go what they share. drain.go is the reader-writer lock's own.
 // once.go confirms the answers of a one-shot acquire.

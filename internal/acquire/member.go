@@ -143,7 +143,7 @@ func (m *member) again() {
 		m.run.members = slices.Insert(m.run.members, 0, m)
 		m.run.resize()
 	default:
-		rs.line(m.a).open([]*member{m})
+		r.next = rs.line(m.a).open([]*member{m}) // readers that were to enter beside it follow
 	}
 	rs.mu.Unlock()
 	if last {

@@ -9,15 +9,16 @@ import (
 )
 
 // A run has one mode. The members of a run that writes, or that wants a mutex, are inside
-// one after the other. Those of a run that reads are inside together, behind one lease,
-// which the last one that leaves releases. All have the token of its join. So only their
+// one after the other. Those of a run that reads are inside together, behind one lease.
+// The last reader that leaves releases it. All have the token of its join. So only their
 // order against writers is known, not that among them.
 //
 // A goroutine that reads joins the lease of its client's last run while the client knows
-// that no writer has come since the join: by subscriptions to the queue and to the gate, and by a
-// list of both, as the leader has them, of the last second. A single reader pays for none
-// of that. The second one subscribes and lists, and so does each that comes after a second
-// without another. Otherwise a goroutine opens a run, which passes no writer.
+// that no writer has come since the join. The client knows that from subscriptions to the
+// queue and to the gate, and from a list of both, as the leader has them, of the last
+// second. A single reader pays for none of that. The second reader subscribes and lists.
+// A reader that comes after a second without another lists again. If a writer has come, a
+// goroutine opens a run, which passes no writer.
 
 func (r *run) reads() bool { return r.mode == record.Shared }
 

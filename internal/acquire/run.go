@@ -177,25 +177,16 @@ func (r *run) granted(m *member, l *session.Lease) {
 	// A claim whose answer was lost is found late. The goroutines that joined the place of
 	// the run asked after other clients had queued behind the claim.
 	found := r.place != nil && l.Revision < r.place.Ticket()
-	r.lease, r.place, r.driver = l, nil, nil
+	r.lease, r.place, r.driver, r.drained = l, nil, nil, false
 	if r.line == nil {
 		r.letIn(m)
 		return
 	}
 	r.writing, r.private = writing{}, m.a.req.Fixed
 	r.settle()
-	if r.reads() {
-		for len(r.members) > 0 {
-			if next := r.admit(); next != m {
-				next.poke()
-			}
-		}
-		if r.inside > 1 {
-			r.listen()
-		}
-		return
+	if !r.reads() {
+		r.turnEnds = r.line.c.b.Instant().Add(r.line.turn) //safety:turn-bounded
 	}
-	r.turnEnds = r.line.c.b.Instant().Add(r.line.turn) //safety:turn-bounded
 	if next := r.admit(); next != m {
 		next.poke()
 	}
@@ -204,6 +195,14 @@ func (r *run) granted(m *member, l *session.Lease) {
 			m.late = !m.early
 		}
 		r.cut()
+	}
+	for r.reads() && len(r.members) > 0 {
+		if next := r.admit(); next != m {
+			next.poke()
+		}
+	}
+	if r.reads() && r.inside > 1 {
+		r.listen()
 	}
 	for _, m := range r.members {
 		if !m.queued {
