@@ -52,6 +52,7 @@ func Check(h *History, o Options) []Violation {
 			found = append(found, x.writersOverReaders(lock)...)
 			found = append(found, x.order(lock)...)
 			found = append(found, x.joined(lock)...)
+			found = append(found, x.beside(lock)...)
 			found = append(found, x.shown(lock)...)
 			found = append(found, x.calls(lock)...)
 		}

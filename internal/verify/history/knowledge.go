@@ -8,8 +8,9 @@ import (
 	"github.com/natslock/locks/kvstore"
 )
 
-// mostKnown is how many revisions of a key are kept: a token rests on a late one.
-const mostKnown = 64
+// mostKnown is how many revisions of a key are kept: a token rests on a late one. That of a
+// writer is older, by the renewals of its gate while it drains.
+const mostKnown = 512
 
 // knowledge is the revisions that a client knows of: those of its own writes that were
 // acknowledged, and those that it has read. Under the recorder's mutex.
@@ -23,8 +24,11 @@ func (k *knowledge) of(key string, token uint64) bool {
 }
 
 func (k *knowledge) learn(key string, revision uint64) {
-	list := append(k.revisions[key], revision)
-	if len(list) > mostKnown {
+	list := k.revisions[key]
+	if slices.Contains(list, revision) {
+		return
+	}
+	if list = append(list, revision); len(list) > mostKnown {
 		list = list[len(list)-mostKnown:]
 	}
 	k.revisions[key] = list

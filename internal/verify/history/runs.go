@@ -124,6 +124,43 @@ func (x *index) joined(lock string) (found []Violation) {
 	return found
 }
 
+// beside finds readers that joined others of their client behind a writer: the writer had
+// queued, or taken the gate, after the join of those and before the call.
+func (x *index) beside(lock string) (found []Violation) {
+	if x.h.Lossy {
+		return nil
+	}
+	notice := cmp.Or(x.h.Notice, silence)
+	for _, h := range x.holds[lock] {
+		records := x.claims[h.claim()]
+		if !h.Shared || !h.local() || h.Client == "" || len(records) == 0 || x.misled(h.Client, h.Asked.At) {
+			continue
+		}
+		known := func(writer Entry) bool {
+			return writer.Revision > records[0].Revision && writer.At+notice < h.Asked.At
+		}
+		report := func(what string, writer Entry) {
+			found = append(found, Violation{Check: 5, Lock: lock, At: h.From.At, What: fmt.Sprintf(
+				"%s, called at %v, read in the lease of %s, joined at %v, behind a %s of %v at %d",
+				h.Client, h.Asked.At, short(h.claim()), records[0].At, what, writer.At, writer.Revision)})
+		}
+		now := Entry{At: h.From.At, Revision: x.revisionAt(h.From.At) + 1}
+		if gate, ok := x.before(lock, now.Revision); ok && !gate.Deleted && now.At < gate.ends() {
+			if first := x.claims[gate.ID]; len(first) > 0 && known(first[0]) {
+				report("gate", first[0])
+				continue
+			}
+		}
+		for _, p := range x.places(lock) {
+			if !p.op.Shared && p.op.Client != h.Client && known(p.first) && x.inGame(p, now) {
+				report("place", p.first)
+				break
+			}
+		}
+	}
+	return found
+}
+
 // calls finds goroutines that were granted a lock before others that had queued when they
 // called, where nothing fails. A goroutine that has not queued yet may be passed: it may
 // find the lock free again and again, and others may be quicker.

@@ -50,6 +50,19 @@ func stranger(b *story, queues, asks, from float64) {
 	b.queues(b.holds("b", mutex, false, 30, from+1, from+2).take, 11, queues, from+1)
 }
 
+// readers has a client read for two goroutines behind one join, from 1 to 5. The second
+// one asks at an instant.
+func (b *story) readers(asks float64) {
+	l := b.holds("a", gate, true, 10, 1, 5)
+	take := b.op("a", gate, Lock, asks, asks, OK)
+	take.Shared, take.Token, take.ID, take.Bounded = true, l.take.Token, l.take.ID+".2", true
+	h := *l.hold
+	h.ID, h.Asked, h.From = take.ID, take.Call, take.Return
+	leave := b.op("a", gate, Unlock, 5, 5, OK)
+	h.Unlock, h.Unlocked = leave.Call, leave.Return
+	b.Holds = append(b.Holds, &h)
+}
+
 // TestRunCheck judges what clients grant by themselves.
 func TestRunCheck(t *testing.T) {
 	for _, c := range []struct {
@@ -159,6 +172,31 @@ func TestRunCheck(t *testing.T) {
 		{"granted in the turn against the order of the calls", nil, func(b *story) {
 			b.Calm, b.Notice, b.Turn = true, sec(0.5), sec(4.5)
 			stranger(b, 2, 3, 5)
+		}},
+		{"read beside another", nil, func(b *story) { b.readers(4) }},
+		{"read before a writer's place could be known", nil, func(b *story) {
+			b.readers(4)
+			b.queues(b.holds("b", gate, false, 30, 5, 6).take, 12, 3, 5)
+		}},
+		{"read behind a writer's place", []int{5}, func(b *story) {
+			b.readers(4)
+			b.queues(b.holds("b", gate, false, 30, 5, 6).take, 12, 2, 5)
+		}},
+		{"read beside a reader's place", nil, func(b *story) {
+			b.readers(4)
+			b.queues(b.holds("b", gate, true, 30, 5, 6).take, 12, 2, 5)
+		}},
+		{"read behind a gate", []int{5}, func(b *story) {
+			b.readers(4)
+			l := b.holds("b", gate, false, 12, 2, 6)
+			l.take.Return = b.moment(5)
+			l.hold.Asked, l.hold.From = b.moment(2), l.take.Return
+		}},
+		{"read before a gate could be known", nil, func(b *story) {
+			b.readers(4)
+			l := b.holds("b", gate, false, 12, 3, 6)
+			l.take.Return = b.moment(5)
+			l.hold.Asked, l.hold.From = b.moment(3), l.take.Return
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

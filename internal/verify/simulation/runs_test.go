@@ -16,7 +16,7 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// TestSimRuns has several goroutines of each client contend for a few mutexes, one right
+// TestSimRuns has several goroutines of each client contend for a few locks, one right
 // after the other. Half of the plans have no faults.
 func TestSimRuns(t *testing.T) {
 	hours := cmp.Or(*simHours, 1)
@@ -48,6 +48,13 @@ func TestSimRunsBrief(t *testing.T) {
 		"many grants": func(p *plan) {
 			p.rounds, p.crowd, p.clients, p.think = 200, 8, 2, 1
 			p.turn, p.lag, p.hold = 20*time.Millisecond, 2*time.Millisecond, 2*us
+		},
+		"reading": func(p *plan) {
+			p.mutexes, p.rws, p.hold, p.think = 0, 1, 20*time.Millisecond, 5*time.Millisecond
+		},
+		"reading unheard": func(p *plan) {
+			p.mutexes, p.rws, p.hold, p.think = 0, 1, 30*time.Millisecond, time.Millisecond
+			p.rates.DropEvent, p.blind = 0.9, 0.8
 		},
 		"unheard": func(p *plan) {
 			p.hold, p.rates.DropEvent, p.blind = 30*time.Millisecond, 0.9, 0.8
@@ -81,6 +88,9 @@ func crowdOf(seed uint64, hours float64) plan {
 		hold: pick(time.Microsecond, 300*time.Microsecond, 5*time.Millisecond), think: pick(time.Microsecond, 3*time.Millisecond, 60*time.Millisecond),
 	}
 	p.think = min(p.think, 3*time.Millisecond+10*p.hold) // or hardly anybody waits
+	if seed%4 > 1 {
+		p.rws, p.rounds = 1, 100 // readers overlap: longer stretches take long to judge
+	}
 	if seed%2 == 0 {
 		p.calm = true
 		return p
@@ -111,7 +121,7 @@ func (m *sim) press(rng *rand.Rand, c *client) {
 	if rng.IntN(3) > 0 {
 		time.Sleep(rand2(rng, m.think))
 	}
-	w := history.Want{Kind: natslock.KindMutex, Name: fmt.Sprint("m", rng.IntN(m.mutexes))}
+	w := m.want(rng)
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	var opts []natslock.LockOption
