@@ -20,14 +20,6 @@ import (
 // matches [ErrLocked] (only with Once), [ErrTimeout] when the context or the maximum
 // wait ended the wait, or another sentinel.
 func (c *Client) Acquire(ctx context.Context, req Request) (Holding, error) {
-	m, err := c.acquire(ctx, req)
-	if err != nil {
-		return nil, err
-	}
-	return m, nil
-}
-
-func (c *Client) acquire(ctx context.Context, req Request) (*member, error) {
 	a, err := c.prepare(ctx, req)
 	if err != nil {
 		return nil, err

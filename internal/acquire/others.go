@@ -268,18 +268,22 @@ func (l *line) refresh(now clock.Instant) {
 	}
 	o.listing = true
 	l.c.s.Background(func(ctx context.Context) {
-		err := l.list(ctx, o)
+		l.list(ctx, o)
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		o.listing = false
-		if err != nil {
-			l.c.s.Logger.Debug("list the queue", "key", l.keys.Gate, "error", err)
-		}
 	})
 }
 
-// list lists the queue as the leader has it, from a subscription that is in place.
-func (l *line) list(ctx context.Context, o *others) error {
+// list lists the queue as the leader has it, from a subscription that is in place, and the
+// gate beside it if the client has subscribed to that.
+func (l *line) list(ctx context.Context, o *others) {
+	if err := l.tryList(ctx, o); err != nil { // the next run that is opened lists
+		l.c.s.Logger.Debug("list the queue", "key", l.keys.Gate, "error", err)
+	}
+}
+
+func (l *line) tryList(ctx context.Context, o *others) error {
 	b := l.c.b
 	l.mu.Lock()
 	proven, epoch := o.proven != 0, o.epoch

@@ -109,10 +109,7 @@ func (l *line) look(ctx context.Context) {
 	l.mu.Lock()
 	listens := o != nil && o.watch != nil && o.gate.watch != nil
 	l.mu.Unlock()
-	if !listens {
-		return
-	}
-	if err := l.list(ctx, o); err != nil {
-		l.c.s.Logger.Debug("list the queue", "key", l.keys.Gate, "error", err)
+	if listens {
+		l.list(ctx, o)
 	}
 }

@@ -119,13 +119,6 @@ func (k *kept) Status() (State, time.Duration, error) {
 
 const unconfirmed = "its lease ended without a confirmation from the server"
 
-// Left returns how much of the validity is left, negative when it has ended.
-func (k *kept) Left() time.Duration {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.end.Sub(k.s.b.Instant())
-}
-
 // Confirmation returns when the last write that the server has acknowledged was
 // sent, and at which revision it is stored.
 func (k *kept) Confirmation() (sent clock.Instant, revision uint64) {
