@@ -142,6 +142,9 @@ func (m *member) again() {
 		m.run, m.late, m.early = r.next, false, false
 		m.run.members = slices.Insert(m.run.members, 0, m)
 		m.run.resize()
+		if m.run.place != nil {
+			m.run.announce(m)
+		}
 	default:
 		r.next = rs.line(m.a).open([]*member{m}) // readers that were to enter beside it follow
 	}

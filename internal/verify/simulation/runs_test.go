@@ -53,8 +53,13 @@ func TestSimRunsBrief(t *testing.T) {
 			p.mutexes, p.rws, p.hold, p.think = 0, 1, 20*time.Millisecond, 5*time.Millisecond
 		},
 		"reading unheard": func(p *plan) {
-			p.mutexes, p.rws, p.hold, p.think = 0, 1, 30*time.Millisecond, time.Millisecond
+			p.mutexes, p.rws, p.hold, p.think, p.rounds = 0, 1, 30*time.Millisecond, time.Millisecond, 60
 			p.rates.DropEvent, p.blind = 0.9, 0.8
+		},
+		"reading disturbed": func(p *plan) {
+			p.mutexes, p.rws, p.hold, p.think, p.rounds = 0, 1, 20*time.Millisecond, 5*time.Millisecond, 100
+			p.meddles, p.outages, p.closes = time.Second, 10*time.Second, 5*time.Second
+			p.rates = testutil.Rates{Drop: 0.01, LoseAnswer: 0.02, DelayAnswer: 0.02, MaxDelay: 300 * time.Millisecond, DropEvent: 0.05}
 		},
 		"unheard": func(p *plan) {
 			p.hold, p.rates.DropEvent, p.blind = 30*time.Millisecond, 0.9, 0.8
