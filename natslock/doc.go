@@ -76,7 +76,7 @@
 // while the lock is busy. A client can pass the queue after a crash or a pause, after a
 // second without any change, or within 100 ms after it saw the queue empty.
 //
-// The goroutines of one client that want the same mutex wait together. They have one
+// The goroutines of one client that want the same lock wait together. They have one
 // place in the queue, and hand the lease on without a message. Each has a token of its
 // own. They pass other clients only in the first millisecond after a grant by the
 // server: see [WithTurn]. A goroutine with its own [TTL], [NoRenew] or [Until] has a place

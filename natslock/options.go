@@ -166,7 +166,8 @@ const DefaultTurn = acquire.DefaultTurn
 // want one lock wait together, and pass it on without a message: that is a hundred times
 // faster than a hand-over between clients. The others wait longer by one turn of each
 // client before them. The default is 1 ms, and 0 keeps the exact order of arrival. d is
-// at most 1 s, or [New] returns [ErrInvalidOption].
+// at most 1 s, or [New] returns [ErrInvalidOption]. Goroutines that read a reader-writer
+// lock have no turn.
 func WithTurn(d time.Duration) Option {
 	return func(c *config) error {
 		if d < 0 || d > time.Second {
