@@ -484,3 +484,32 @@ func TestRunOfEachMode(t *testing.T) {
 		unlock(t, granted(t, writes, 1)...)
 	})
 }
+
+// TestRunReadersDrivenOn: the member that has sent the join of a run gives up, and the next
+// one goes on. The acknowledgement of the first join comes late. It does not cost the next
+// one its record.
+func TestRunReadersDrivenOn(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a, b := newPeer(t, s.Connect(), 1, natslock.WithWatchAfter(-1)), newPeer(t, s.Connect(), 2)
+		a.tally("read take")
+		ctx, cancel := context.WithCancel(t.Context())
+		first, second := make(chan error, 1), make(chan grant, 1)
+		go func() {
+			_, err := a.RLock(ctx, "x")
+			first <- err
+		}()
+		synctest.Wait()
+		a.read("second", second)
+		time.Sleep(50 * time.Millisecond)
+		cancel()
+		require.ErrorIs(t, receive(t, first, "the end of the wait"), natslock.ErrTimeout)
+		reader := granted(t, second, 1)[0]
+		time.Sleep(200 * time.Millisecond) // the other join is answered
+		writes := make(chan grant, 1)
+		b.write("w", writes)
+		nobody(t, writes, "over a reader")
+		unlock(t, reader)
+		unlock(t, granted(t, writes, 1)...)
+		require.Empty(t, history.KeysLeft(t, s.Connect()))
+	})
+}

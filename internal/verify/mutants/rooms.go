@@ -72,6 +72,8 @@ var roomMutants = []mutant{
 		weak: "an attempt that was answered before the claim was over is granted after it"},
 	{label: "join-new-id", operator: "never", test: "rwlock.TestRepeatedJoin",
 		weak: "a join without an answer is repeated under the same id"},
+	{label: "join-driven-on", operator: "never", test: "rwlock.TestRunReadersDrivenOn",
+		weak: "a join that another member has sent is repeated under the same id"},
 	{label: "state-by-clock", operator: "never", test: "internal/clock.TestSuspended/state",
 		weak: "the state of a lease is as the renewer saw it last"},
 	{label: "due-at-end", operator: "plus 3600000000000", test: "natslock.TestLeaseHolderCutOff/cut",
