@@ -513,3 +513,38 @@ func TestRunReadersDrivenOn(t *testing.T) {
 		require.Empty(t, history.KeysLeft(t, s.Connect()))
 	})
 }
+
+// TestRunReadersUnansweredBehindAGate: a join has no answer yet, and the client hears of a
+// gate. A goroutine that reads does not join that run.
+func TestRunReadersUnansweredBehindAGate(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a, b := newPeer(t, s.Connect(), 1, natslock.WithWatchAfter(-1)), newPeer(t, s.Connect(), 2)
+		var readers []*natslock.Lock
+		for range 2 { // the client has subscribed from here on
+			l, err := a.RLock(t.Context(), "x")
+			require.NoError(t, err)
+			readers = append(readers, l)
+		}
+		a.tally("read take")
+		meta := natslock.Meta(map[string]string{"k": "v"})
+		reads := make(chan grant, 2)
+		read := func(name string) {
+			go func() {
+				l, err := a.RLock(t.Context(), "x", meta)
+				reads <- grant{who: name, l: l, err: err}
+			}()
+			time.Sleep(20 * time.Millisecond)
+		}
+		read("before the writer")
+		writes := make(chan grant, 1)
+		b.write("w", writes)
+		time.Sleep(20 * time.Millisecond)
+		read("behind the writer")
+		time.Sleep(100 * time.Millisecond)
+		readers = append(readers, granted(t, reads, 1)...)
+		nobody(t, reads, "past a gate")
+		unlock(t, readers...)
+		unlock(t, granted(t, writes, 1)...)
+		unlock(t, granted(t, reads, 1)...)
+	})
+}

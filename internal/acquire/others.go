@@ -21,7 +21,7 @@ type others struct {
 	listed  clock.Instant // when the queue was last listed; 0: never
 	from    uint64        // the list was of the places from this revision on
 	listing bool
-	count   uint64 // of the places that have become known
+	count   uint64 // of the places and gates that have become known
 	gate    gate
 
 	places map[string]seat
@@ -57,7 +57,7 @@ func (o *others) fresh(at, now clock.Instant) bool {
 	return now.Sub(at) < silence //safety:silence-bounded
 }
 
-// news counts the places that have become known. Under mu.
+// news counts the places and the gates that have become known. Under mu.
 func (o *others) news() uint64 {
 	if o == nil {
 		return 0
@@ -104,15 +104,20 @@ type gate struct {
 
 func (g *gate) stands(now clock.Instant) bool { return g.live && now < g.until }
 
-// seen notes a record of the gate, as a notification shows it, or a list that was asked for
-// at an instant. The list is right about what was known before: a notification can be
+// gateSeen notes a record of the gate, as a notification shows it, or a list that was asked
+// for at an instant. The list is right about what was known before: a notification can be
 // forged. Under mu.
-func (g *gate) seen(r kvstore.Record, listed, now clock.Instant) {
+func (l *line) gateSeen(o *others, r kvstore.Record, listed, now clock.Instant) {
+	g := &o.gate
 	if listed != 0 {
 		g.listed = listed
 	}
 	if r.Revision < g.revision && (listed == 0 || listed <= g.at) {
 		return
+	}
+	// Nobody joins readers whose join has no answer yet: the writer may have come first.
+	if r.Revision > g.revision && !r.Deleted && record.Of(r).Client != l.c.b.Client {
+		o.count++ //safety:gate-news
 	}
 	g.revision, g.live, g.at = r.Revision, r.Revision != 0 && !r.Deleted, now
 	if g.until = now.Add(r.TTL + record.OverdueSlack); r.TTL == 0 {
@@ -222,7 +227,7 @@ func (l *line) notified(o *others, ev kvstore.Event) {
 	defer l.mu.Unlock()
 	switch {
 	case ev.Kind != kvstore.Recheck && ev.Record.Key == l.keys.Gate:
-		o.gate.seen(ev.Record, 0, now)
+		l.gateSeen(o, ev.Record, 0, now)
 	case ev.Kind == kvstore.Put:
 		o.seen(e, 0, now)
 	case ev.Kind == kvstore.Deleted:
@@ -317,7 +322,7 @@ func (l *line) tryList(ctx context.Context, o *others) error {
 	l.listed(record.Queue(got.Records), 0, at)
 	if opts != nil {
 		l.mu.Lock()
-		o.gate.seen(got.Beside, at, b.Instant())
+		l.gateSeen(o, got.Beside, at, b.Instant())
 		l.mu.Unlock()
 	}
 	return nil

@@ -194,6 +194,8 @@ var roomMutants = []mutant{
 		weak: "a reader joins others although its client knows of a writer's place"},
 	{label: "read-joined", operator: "always 4", test: "rwlock.TestSharing",
 		weak: "a reader joins others although its client has seen a gate"},
+	{label: "gate-news", operator: "drop", test: "rwlock.TestRunReadersUnansweredBehindAGate",
+		weak: "a reader joins others whose join has no answer yet, although its client has seen a gate"},
 	{label: "last-leaves", operator: "never", test: "rwlock.TestReleasedIsNotShared",
 		weak: "the first goroutine that leaves releases the lease of all"},
 	{label: "token-of-readers", operator: "never", test: "rwlock.TestTokens",
