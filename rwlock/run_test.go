@@ -548,3 +548,46 @@ func TestRunReadersUnansweredBehindAGate(t *testing.T) {
 		unlock(t, granted(t, reads, 1)...)
 	})
 }
+
+// TestRunReadersTryAgain: the lease that a TryRLock joins ends before it is admitted. It gets
+// its answer then, and does not wait in the run of the others.
+func TestRunReadersTryAgain(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		const ttl = 5 * time.Second
+		a, b := newPeer(t, s.Connect(), 1, natslock.WithTTL(ttl)), newPeer(t, s.Connect(), 2)
+		a.f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+			if history.Stage(w) == "read renew" {
+				return testutil.Drop
+			}
+			return testutil.Pass
+		})
+		var readers []*natslock.Lock
+		for range 2 {
+			l, err := a.RLock(t.Context(), "x")
+			require.NoError(t, err)
+			readers = append(readers, l)
+		}
+		time.Sleep(readers[0].Remaining() - time.Second)
+		waits, tries, writes := make(chan grant, 1), make(chan error, 1), make(chan grant, 1)
+		go func() { // lists
+			l, err := a.RLock(t.Context(), "x")
+			waits <- grant{who: "r", l: l, err: err}
+		}()
+		synctest.Wait()
+		go func() {
+			_, err := a.TryRLock(t.Context(), "x")
+			tries <- err
+		}()
+		synctest.Wait()
+		b.write("w", writes)
+		<-readers[0].Done()
+		lost := time.Now()
+		require.ErrorIs(t, receive(t, tries, "an answer"), natslock.ErrLocked)
+		require.Less(t, time.Since(lost), 100*time.Millisecond)
+		unlock(t, granted(t, writes, 1)...)
+		unlock(t, granted(t, waits, 1)...)
+		for _, l := range readers {
+			require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrLost)
+		}
+	})
+}

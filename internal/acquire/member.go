@@ -138,7 +138,8 @@ func (m *member) again() {
 	case !r.over:
 		r.members = slices.Insert(r.members, 0, m)
 		r.end()
-	case r.next != nil && !r.next.over && r.next.lease == nil: // ahead of those that waited behind it
+	// Ahead of those that waited behind it. A one-shot acquire does not wait with others.
+	case r.next != nil && !r.next.over && r.next.lease == nil && !m.a.req.Once && r.next.takes(m.a):
 		m.run, m.late, m.early = r.next, false, false
 		m.run.members = slices.Insert(m.run.members, 0, m)
 		m.run.resize()
