@@ -591,3 +591,35 @@ func TestRunReadersTryAgain(t *testing.T) {
 		}
 	})
 }
+
+// TestRunReadersClaimFound: a join is applied, a writer has its gate then, and the member that
+// has sent the join gives up. Its acknowledgement comes when the next member has a place, which
+// others have joined. None of those gets in before the writer.
+func TestRunReadersClaimFound(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a, b := newPeer(t, s.Connect(), 1, natslock.WithWatchAfter(-1)), newPeer(t, s.Connect(), 2)
+		a.tally("read take", "rwait take")
+		ctx, cancel := context.WithCancel(t.Context())
+		first := make(chan error, 1)
+		go func() {
+			_, err := a.RLock(ctx, "x")
+			first <- err
+		}()
+		synctest.Wait()
+		early := a.readAll(2)
+		writes := make(chan grant, 1)
+		b.write("w", writes)
+		time.Sleep(50 * time.Millisecond)
+		cancel()
+		require.ErrorIs(t, receive(t, first, "the end of the wait"), natslock.ErrTimeout)
+		time.Sleep(20 * time.Millisecond) // the next member has sent its place
+		late := a.readAll(2)
+		w := granted(t, writes, 1)[0]
+		nobody(t, early, "beside a writer")
+		nobody(t, late, "beside a writer")
+		unlock(t, w)
+		readers := append(granted(t, early, 2), granted(t, late, 2)...)
+		unlock(t, readers...)
+		require.Empty(t, history.KeysLeft(t, s.Connect()))
+	})
+}
