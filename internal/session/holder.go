@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"slices"
 	"strconv"
 	"time"
 
@@ -41,15 +40,30 @@ type Holder struct {
 	cancel context.CancelCauseFunc
 
 	// The following fields are under the lease's mu.
-	wants      clock.Terms   // asked for by Extend; zero: those of the grant
+	next      *Holder // of those inside
+	asked     *asked  // nil: nothing
+	state     State
+	announced bool // published to the observers as granted
+	published bool // it was when the lease ended
+	warned    bool
+	cause     *EndError     // of the end; nil while inside
+	left      clock.Instant // when it left a lease that goes on; 0: it has not
+}
+
+// asked is what a holder has asked of its lease. Most holders ask for nothing, and a lease
+// stays in its size class. Under the lease's mu.
+type asked struct {
+	terms      clock.Terms   // by Extend; zero: those of the grant
 	warnBefore time.Duration // 0: no early warning
 	onWarn     func()
-	state      State
-	announced  bool // published to the observers as granted
-	published  bool // it was when the lease ended
-	warned     bool
-	cause      *EndError     // of the end; nil while inside
-	left       clock.Instant // when it left a lease that goes on; 0: it has not
+}
+
+// asks returns what the holder has asked for, to be changed. Under the lease's mu.
+func (h *Holder) asks() *asked {
+	if h.asked == nil {
+		h.asked = &asked{}
+	}
+	return h.asked
 }
 
 // Admit makes a caller a holder of the lease. The server has granted the lease to the
@@ -85,7 +99,7 @@ func (l *Lease) Admit(a Admission) (*Holder, error) {
 		}
 	}
 	h.ctx, h.cancel = context.WithCancelCause(base)
-	l.holders = append(l.holders, h)
+	h.next, l.holders = l.holders, h
 	// The attempt that was granted may have been another caller's.
 	if l.grants > 1 && !l.shared() || !maps.Equal(l.Body.Meta, a.Meta) {
 		l.show(a)
@@ -138,16 +152,16 @@ func (l *Lease) show(a Admission) {
 // counts, and that of an Extend ends with its holder. Under mu.
 func (l *Lease) wanted() {
 	var longest clock.Terms
-	for _, h := range l.holders {
-		t := h.wants
-		if t.TTL == 0 {
-			t = l.kept.Terms
+	for h := l.holders; h != nil; h = h.next {
+		t := l.kept.Terms
+		if h.asked != nil && h.asked.terms.TTL != 0 {
+			t = h.asked.terms
 		}
 		if t.TTL > longest.TTL { //safety:readers-lengthen
 			longest = t
 		}
 	}
-	if r := &l.renewals; len(l.holders) > 0 && r.want != longest { //safety:extend-ends
+	if r := &l.renewals; l.holders != nil && r.want != longest { //safety:extend-ends
 		r.want = longest
 		l.renewNow(l.s.b.Instant())
 	}
@@ -160,7 +174,7 @@ func (h *Holder) Announce(waited, d time.Duration, warn func()) {
 	l.mu.Lock()
 	h.announced = true
 	if warn != nil && h.cause == nil {
-		h.warnBefore, h.onWarn = d, warn
+		h.asks().warnBefore, h.asks().onWarn = d, warn
 		l.moved()
 	}
 	l.mu.Unlock()
@@ -247,7 +261,7 @@ func (h *Holder) Extend(ctx context.Context, ttl time.Duration) error {
 	if ttl != 0 {
 		l.mu.Lock()
 		if h.cause == nil {
-			h.wants = t
+			h.asks().terms = t
 			l.wanted()
 		}
 		l.mu.Unlock()
@@ -274,10 +288,11 @@ func (h *Holder) Leave() error {
 	if cause == nil {
 		h.cause = &EndError{Name: l.kept.Name, Token: h.token, Kind: ErrReleased}
 		h.left = now
-		i := slices.Index(l.holders, h)
-		last := len(l.holders) - 1
-		l.holders[i], l.holders[last] = l.holders[last], nil
-		l.holders = l.holders[:last]
+		p := &l.holders
+		for *p != h {
+			p = &(*p).next
+		}
+		*p, h.next = h.next, nil
 		l.wanted()
 	}
 	h.state = Released

@@ -82,10 +82,10 @@ type duties interface {
 
 // leavings are what a record in its end leaves to be ended.
 type leavings struct {
-	holders []*Holder // of a lease
+	holders *Holder // of a lease
 	watch   kvstore.Watch
 	waiting []extension
-	onEnd   []func()
+	onEnd   func()
 }
 
 // init makes k the record of g. of is the lease or the place that k is a part of.

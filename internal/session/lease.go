@@ -20,18 +20,16 @@ type Lease struct {
 	// The following fields are under kept.mu.
 	abandoned bool          // the handle of a holder was dropped
 	watching  bool          // the watch has begun, or never will
-	holders   []*Holder     // inside, or so when it ended
+	holders   *Holder       // the newest of those inside, or inside when it ended; nil: nobody
 	grants    uint64        // how many holders there have been
 	watchAt   clock.Instant // when to begin it
 	watch     kvstore.Watch
 	waiting   []extension
-	onEnd     []func() // called once
+	onEnd     func() // called once; may be nil
 
 	result error // of the release, when released is closed
 
-	// Of most leases that is all there is.
-	first        Holder
-	firstHolders [1]*Holder
+	first Holder // of most leases that is the only one
 }
 
 // extension waits for the confirmation of a renewal later than number after.
@@ -44,7 +42,6 @@ type extension struct {
 // then at the latest.
 func (s *Session) Hold(g Granted, until time.Time) *Lease {
 	l := &Lease{}
-	l.holders = l.firstHolders[:0]
 	l.init(s, g, l)
 	if !until.IsZero() {
 		l.until, l.capped = s.b.Instant().Add(time.Until(until)), true
@@ -67,9 +64,9 @@ func (l *Lease) nextDuty(due clock.Instant) clock.Instant {
 	if !l.watching {
 		due = min(due, l.watchAt)
 	}
-	for _, h := range l.holders {
-		if h.warnBefore > 0 && !h.warned {
-			due = min(due, l.end.Add(-h.warnBefore))
+	for h := l.holders; h != nil; h = h.next {
+		if h.asked != nil && h.asked.warnBefore > 0 && !h.warned {
+			due = min(due, l.end.Add(-h.asked.warnBefore))
 		}
 	}
 	return due
@@ -81,8 +78,8 @@ func (l *Lease) perform(now clock.Instant) {
 		l.watching = true
 		l.s.Send(l.startWatch)
 	}
-	for _, h := range l.holders {
-		if h.warnBefore > 0 && now >= l.end.Add(-h.warnBefore) {
+	for h := l.holders; h != nil; h = h.next {
+		if h.asked != nil && h.asked.warnBefore > 0 && now >= l.end.Add(-h.asked.warnBefore) {
 			h.warn()
 		}
 	}
@@ -90,15 +87,15 @@ func (l *Lease) perform(now clock.Instant) {
 
 // warn gives the early warning, once per confirmation. Under the lease's mu.
 func (h *Holder) warn() {
-	if h.onWarn != nil && !h.warned {
+	if h.asked != nil && h.asked.onWarn != nil && !h.warned {
 		h.warned = true
-		h.lease.s.notifier.worker.Add(h.onWarn)
+		h.lease.s.notifier.worker.Add(h.asked.onWarn)
 	}
 }
 
 // atRisk publishes that the lease cannot be renewed any more. Under mu.
 func (l *Lease) atRisk(err error) {
-	for _, h := range l.holders {
+	for h := l.holders; h != nil; h = h.next {
 		if h.announced {
 			h.warn()
 			l.s.Notify(h.parent, h.event(EventAtRisk, err))
@@ -118,7 +115,7 @@ func (l *Lease) confirmed(n uint64) {
 	}
 	l.waiting = waiting
 	l.s.notifier.counts[EventRenewed].Add(1) // once, however many are inside
-	for _, h := range l.holders {
+	for h := l.holders; h != nil; h = h.next {
 		if h.announced {
 			l.s.Notify(h.parent, h.event(EventRenewed, nil))
 		}
@@ -129,7 +126,7 @@ func (l *Lease) confirmed(n uint64) {
 // leave is part of [duties].
 func (l *Lease) leave() leavings {
 	left := leavings{holders: l.holders, watch: l.watch, waiting: l.waiting, onEnd: l.onEnd}
-	for _, h := range l.holders {
+	for h := l.holders; h != nil; h = h.next {
 		if h.cause == nil {
 			h.cause, h.state, h.published = l.cause, l.state, h.announced
 		}
@@ -140,7 +137,7 @@ func (l *Lease) leave() leavings {
 
 // over is part of [duties].
 func (l *Lease) over(left leavings, event EventType, cause *EndError) {
-	for _, h := range left.holders {
+	for h := left.holders; h != nil; h = h.next {
 		h.end(h.published, event, cause)
 	}
 	for _, x := range left.waiting {
@@ -149,8 +146,8 @@ func (l *Lease) over(left leavings, event EventType, cause *EndError) {
 	if left.watch != nil {
 		l.s.Send(left.watch.Stop)
 	}
-	for _, fn := range left.onEnd {
-		fn()
+	if left.onEnd != nil {
+		left.onEnd()
 	}
 }
 
@@ -168,10 +165,15 @@ func (l *Lease) Ended() bool {
 func (l *Lease) OnEnd(fn func()) (held bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.state == Held {
-		l.onEnd = append(l.onEnd, fn)
+	if l.state != Held {
+		return false
 	}
-	return l.state == Held
+	if before := l.onEnd; before != nil {
+		l.onEnd = func() { before(); fn() }
+	} else {
+		l.onEnd = fn
+	}
+	return true
 }
 
 // Abandon stops the renewals of a lease of which a holder has lost its handle, so
@@ -265,7 +267,7 @@ func (l *Lease) Release() error {
 	was, end := l.state, l.end
 	released := l.release()
 	cause := l.cause
-	for _, h := range l.holders {
+	for h := l.holders; h != nil; h = h.next {
 		h.state = Released
 	}
 	l.mu.Unlock()
