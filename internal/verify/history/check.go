@@ -26,7 +26,7 @@ type Options struct {
 	// names of [History.Counts].
 	Least map[string]int
 	// Patience bounds the search of check 4 for each stretch of operations.
-	// Default ten seconds. What is not decided by then is a violation.
+	// Default a minute. What is not decided by then is a violation.
 	Patience time.Duration
 }
 

@@ -220,7 +220,7 @@ func decide(lock string, from state, ops []porcupine.Operation, at time.Duration
 	if len(ops) == 0 {
 		return nil
 	}
-	patience := cmp.Or(o.Patience, 10*time.Second)
+	patience := cmp.Or(o.Patience, time.Minute)
 	m := model(from)
 	result := porcupine.CheckOperationsTimeout(m, ops, patience)
 	if result == porcupine.Ok {
