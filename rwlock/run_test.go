@@ -167,8 +167,8 @@ func TestRunReadersUnheard(t *testing.T) {
 	})
 }
 
-// TestRunReadersOfTheQueueOnly: readers that have waited in the queue know it. A writer
-// that finds the lock without a queue takes the gate without a place in it.
+// TestRunReadersOfTheQueueOnly: readers that have waited in the queue know it, and not the
+// gate. A writer that finds the lock without a queue takes the gate without a place in it.
 func TestRunReadersOfTheQueueOnly(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b := newPeer(t, s.Connect(), 1), newPeer(t, s.Connect(), 2)
@@ -176,8 +176,15 @@ func TestRunReadersOfTheQueueOnly(t *testing.T) {
 		require.NoError(t, err)
 		reads := a.readAll(3)
 		time.Sleep(10 * time.Millisecond)
+		_, err = a.TryRLock(t.Context(), "x")
+		require.ErrorIs(t, err, natslock.ErrLocked, "it does not wait with the others")
 		unlock(t, l)
 		readers := granted(t, reads, 3)
+		sent := a.tally()
+		r, err := a.RLock(t.Context(), "x")
+		require.NoError(t, err)
+		require.Equal(t, 1, sent()["rw probe"], "the subscription to the gate is not proven")
+		readers = append(readers, r)
 		grants := make(chan grant, 1)
 		b.write("w", grants)
 		time.Sleep(10 * time.Millisecond)
@@ -278,6 +285,7 @@ func TestRunReadersBroken(t *testing.T) {
 		}
 		nobody(t, grants, "over a broken reader that has not stopped")
 		require.EqualValues(t, 3, a.c.Stats().Broken)
+		require.Zero(t, a.c.Stats().Held)
 		_, err := a.TryRLock(t.Context(), "x")
 		require.ErrorIs(t, err, natslock.ErrLocked, "behind a gate")
 		left := time.Now()
@@ -582,6 +590,7 @@ func TestRunReadersTryAgain(t *testing.T) {
 		b.write("w", writes)
 		<-readers[0].Done()
 		lost := time.Now()
+		require.Zero(t, a.c.Stats().Held)
 		require.ErrorIs(t, receive(t, tries, "an answer"), natslock.ErrLocked)
 		require.Less(t, time.Since(lost), 100*time.Millisecond)
 		unlock(t, granted(t, writes, 1)...)
@@ -621,5 +630,52 @@ func TestRunReadersClaimFound(t *testing.T) {
 		readers := append(granted(t, early, 2), granted(t, late, 2)...)
 		unlock(t, readers...)
 		require.Empty(t, history.KeysLeft(t, s.Connect()))
+	})
+}
+
+// TestRunReadersBrokenBeforeEntry: the lease that a goroutine joins is broken before it is
+// admitted. The broken record keeps writers out until the readers inside have stopped.
+func TestRunReadersBrokenBeforeEntry(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		const ttl = 15 * time.Second
+		a, b := newPeer(t, s.Connect(), 1, natslock.WithTTL(ttl), natslock.WithWatchAfter(-1)), newPeer(t, s.Connect(), 2)
+		a.slow("read renew", ttl*2/5)
+		var readers []*natslock.Lock
+		for range 2 {
+			l, err := a.RLock(t.Context(), "x")
+			require.NoError(t, err)
+			readers = append(readers, l)
+		}
+		time.Sleep(readers[0].Remaining() - ttl*3/10) // the renewal is on its way
+		joins, writes := make(chan grant, 1), make(chan grant, 1)
+		a.read("r", joins)
+		nobody(t, joins, "before a renewal")
+		require.NoError(t, b.c.Break(t.Context(), natslock.BreakRequest{Kind: natslock.KindRW, Name: "x", ID: claimOf(readers[0]), Reason: "test"}))
+		b.write("w", writes)
+		<-readers[0].Done()
+		nobody(t, writes, "over broken readers that have not stopped")
+		for _, l := range readers {
+			require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrBroken)
+		}
+		unlock(t, granted(t, writes, 1)...)
+		unlock(t, granted(t, joins, 1)...)
+	})
+}
+
+// TestRunReadersOfOtherMetadata: a goroutine with other metadata than the only reader has a
+// lease of its own.
+func TestRunReadersOfOtherMetadata(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a := newPeer(t, s.Connect(), 1)
+		meta := natslock.Meta(map[string]string{"job": "42"})
+		first, err := a.RLock(t.Context(), "x", meta)
+		require.NoError(t, err)
+		same, err := a.RLock(t.Context(), "x", meta)
+		require.NoError(t, err)
+		require.Equal(t, claimOf(first), claimOf(same))
+		other, err := a.RLock(t.Context(), "x")
+		require.NoError(t, err)
+		require.NotEqual(t, claimOf(first), claimOf(other))
+		unlock(t, first, same, other)
 	})
 }

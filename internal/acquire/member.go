@@ -131,7 +131,7 @@ func (m *member) again() {
 	rs.mu.Lock()
 	m.inside = false
 	r.inside--
-	last := r.inside == 0
+	last := r.inside == 0 //safety:last-again
 	switch {
 	case r.line == nil:
 		r.lease, r.driver = nil, m

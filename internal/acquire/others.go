@@ -196,7 +196,7 @@ func (l *line) hear(o *others, pattern string, to *kvstore.Watch) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	*to = w
-	o.proven = 0 // an answer to an earlier write is no proof of this one
+	o.proven = 0 // an answer to an earlier write is no proof of this one //safety:gate-subscribed
 	o.epoch++
 	if len(l.all) == 0 {
 		o.stop(l.c.s)
