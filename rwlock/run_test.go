@@ -522,7 +522,7 @@ func TestRunReadersDrivenOn(t *testing.T) {
 	})
 }
 
-// TestRunReadersUnansweredBehindAGate: a join has no answer yet, and the client hears of a
+// TestRunReadersUnansweredBehindAGate: a join has no answer yet, and the client knows of a
 // gate. A goroutine that reads does not join that run.
 func TestRunReadersUnansweredBehindAGate(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {

@@ -70,7 +70,7 @@ func (a *acquisition) takeOver(from *acquisition) {
 	body, begun := a.bid.draft.body, a.begun
 	a.bid, a.queueing, a.place, a.mailbox, a.shown = from.bid, from.queueing, from.place, from.mailbox, from.shown
 	a.bid.ctx, a.bid.draft.body, a.bid.draft.begun = a.ctx, body, begun
-	// A join under the same id would overwrite the one that it may follow. The late
+	// A second join under the same id would overwrite the first one. The late
 	// acknowledgement of either has the client delete the record of the other.
 	if a.reads() { //safety:join-driven-on
 		a.bid.close()
