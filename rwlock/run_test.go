@@ -679,3 +679,50 @@ func TestRunReadersOfOtherMetadata(t *testing.T) {
 		unlock(t, first, same, other)
 	})
 }
+
+// TestRunReadersTimeout: goroutines of a client read, and a writer waits behind its gate. The
+// error of a goroutine that gives up reading names the writer, and not those readers.
+func TestRunReadersTimeout(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a, b := newPeer(t, s.Connect(), 1), newPeer(t, s.Connect(), 2)
+		readers := granted(t, a.readAll(2), 2)
+		writes := make(chan grant, 1)
+		b.write("w", writes)
+		time.Sleep(10 * time.Millisecond)
+		info, err := b.c.Inspect(t.Context(), natslock.KindRW, "x")
+		require.NoError(t, err)
+		_, err = a.RLock(t.Context(), "x", natslock.MaxWait(100*time.Millisecond))
+		var timeout *natslock.TimeoutError
+		require.ErrorAs(t, err, &timeout)
+		require.Equal(t, info.Holder.ID, timeout.Holder.ID)
+		unlock(t, readers...)
+		unlock(t, granted(t, writes, 1)...)
+	})
+}
+
+// TestRunReadersLost: the leases of readers that joined one after the other end. The client
+// counts nobody as a holder any more, and each Unlock says what has happened.
+func TestRunReadersLost(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a := newPeer(t, s.Connect(), 1, natslock.WithTTL(5*time.Second))
+		meta := natslock.Meta(map[string]string{"job": "42"})
+		var locks []*natslock.Lock
+		for _, opts := range [][]natslock.LockOption{nil, nil, {meta}, {meta}} {
+			l, err := a.RLock(t.Context(), "x", opts...)
+			require.NoError(t, err)
+			locks = append(locks, l)
+		}
+		require.Equal(t, claimOf(locks[0]), claimOf(locks[1]))
+		require.Equal(t, claimOf(locks[2]), claimOf(locks[3]))
+		require.Equal(t, 4, a.c.Stats().Held)
+		a.f.OnSend(func(int, kvstore.Write) testutil.Fate { return testutil.Drop })
+		for _, l := range locks {
+			<-l.Done()
+		}
+		synctest.Wait()
+		require.Zero(t, a.c.Stats().Held)
+		for _, l := range locks {
+			require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrLost)
+		}
+	})
+}

@@ -262,7 +262,7 @@ func (m *member) seen() (holder record.Entry, position int) {
 			return r.lease.Entry(), i + 1
 		}
 		for _, x := range r.line.all {
-			if x.lease != nil && !x.lease.Ended() { // it has not read that
+			if x.lease != nil && !x.lease.Ended() && !(r.reads() && x.reads()) { // it has not read that
 				holder = x.lease.Entry()
 			}
 		}

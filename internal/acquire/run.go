@@ -201,9 +201,6 @@ func (r *run) granted(m *member, l *session.Lease) {
 			next.poke()
 		}
 	}
-	if r.reads() && r.inside > 1 {
-		r.listen()
-	}
 	for _, m := range r.members {
 		if !m.queued {
 			r.announce(m)
