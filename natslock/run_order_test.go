@@ -381,6 +381,11 @@ func TestRunUnanswered(t *testing.T) {
 // A claim whose answer was lost may be found when its run has a place already. Goroutines
 // that joined the place asked after the clients that queued before it.
 func TestRunClaimFoundAtItsPlace(t *testing.T) {
+	t.Run("by a goroutine from before", func(t *testing.T) { claimFoundAtItsPlace(t, false) })
+	t.Run("when those have given up", func(t *testing.T) { claimFoundAtItsPlace(t, true) })
+}
+
+func claimFoundAtItsPlace(t *testing.T, givenUp bool) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, f := joinFaulty(t, s)
 		mustUnlock(t, mustLock(t, join(t, s).Client, "l"))
@@ -402,7 +407,16 @@ func TestRunClaimFoundAtItsPlace(t *testing.T) {
 			time.Sleep(time.Millisecond)
 		}
 		late := c.begin(t, "l") // joins the place
-		unlockAll(t, first.granted(t), second, stranger, late)
+		if givenUp {
+			synctest.Wait()
+			for _, w := range []*waiting{first, second} {
+				w.cancel(nil)
+				require.ErrorIs(t, w.failed(t), natslock.ErrTimeout)
+			}
+			unlockAll(t, stranger.granted(t), late)
+		} else {
+			unlockAll(t, first.granted(t), second, stranger, late)
+		}
 		wantNothing(t, s)
 	})
 }

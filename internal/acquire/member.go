@@ -61,7 +61,9 @@ func (m *member) acquire() error {
 		case drives:
 			switch res = m.a.drive(r); res.outcome {
 			case granted:
-				r.granted(m, m.a.hold(res.grant(m.a.bid.cur)))
+				if l := m.a.hold(res.grant(m.a.bid.cur)); !r.granted(m, l) {
+					l.Leave(record.StatusGone) //safety:claim-unwanted
+				}
 				continue
 			case merged:
 				continue

@@ -170,8 +170,8 @@ func (r *run) close() {
 }
 
 // granted makes l the lease of the run, and admits its first member, or all that read. m
-// has driven it.
-func (r *run) granted(m *member, l *session.Lease) {
+// has driven it. It returns false if nobody is left that the claim was for.
+func (r *run) granted(m *member, l *session.Lease) bool {
 	m.runs.mu.Lock()
 	defer m.runs.mu.Unlock()
 	// A claim whose answer was lost is found late. The goroutines that joined the place of
@@ -180,15 +180,12 @@ func (r *run) granted(m *member, l *session.Lease) {
 	r.lease, r.place, r.driver, r.drained = l, nil, nil, false
 	if r.line == nil {
 		r.letIn(m)
-		return
+		return true
 	}
 	r.writing, r.private = writing{}, m.a.req.Fixed
 	r.settle()
 	if !r.reads() {
 		r.turnEnds = r.line.c.b.Instant().Add(r.line.turn) //safety:turn-bounded
-	}
-	if next := r.admit(); next != m {
-		next.poke()
 	}
 	if found { //safety:claim-found
 		for _, m := range r.members {
@@ -196,8 +193,19 @@ func (r *run) granted(m *member, l *session.Lease) {
 		}
 		r.cut()
 	}
-	for r.reads() && len(r.members) > 0 {
-		if next := r.admit(); next != m {
+	if len(r.members) == 0 {
+		r.close()
+		return false
+	}
+	r.serve(m)
+	return true
+}
+
+// serve admits the first member that waits, or all that read, and wakes all but the
+// driver. Under mu.
+func (r *run) serve(driver *member) {
+	for first := true; len(r.members) > 0 && (first || r.reads()); first = false {
+		if next := r.admit(); next != driver {
 			next.poke()
 		}
 	}

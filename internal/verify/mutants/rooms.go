@@ -252,6 +252,8 @@ var roomMutants = []mutant{
 		weak: "a forged tombstone hides a place from the lists after it"},
 	{label: "claim-found", operator: "never", test: "natslock.TestRunClaimFoundAtItsPlace",
 		weak: "goroutines that joined a place are served by an older claim, before other clients"},
+	{label: "claim-unwanted", operator: "drop", test: "natslock.TestRunClaimFoundAtItsPlace",
+		weak: "a lease that nobody of its run may use is kept"},
 	{label: "bypass-repeated", operator: "never", test: "natslock.TestFIFORepeatedClaim",
 		weak: "a claim is repeated long after the queue was seen empty"},
 	{label: "run-unsubscribed", operator: "never", test: "natslock.TestRunPlaceWithoutASubscription",
