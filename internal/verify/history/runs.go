@@ -54,7 +54,7 @@ func (x *index) runs(lock string) (list []*run) {
 		if !h.local() && op != nil {
 			r.direct = len(op.Tickets) == 0
 			for _, t := range op.Tickets {
-				if t.Ticket < r.Revision {
+				if t.Ticket != 0 && t.Ticket < r.Revision { // it joined a lease, and not a place
 					r.place = t
 				}
 			}

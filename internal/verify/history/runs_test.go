@@ -169,6 +169,14 @@ func TestRunCheck(t *testing.T) {
 			b.Calm, b.Notice = true, sec(0.5)
 			stranger(b, 2, 3, 5)
 		}},
+		{"granted by a claim of a goroutine that has given up", nil, func(b *story) {
+			b.Calm, b.Notice = true, sec(0.5)
+			l := b.holds("a", mutex, false, 10, 2, 3)
+			b.Stream[0].Since = sec(1.05)
+			l.take.Call, l.take.Tickets = b.moment(1.55), []Ticket{{ID: l.take.ID, At: sec(1.6)}}
+			l.hold.Asked = l.take.Call
+			b.queues(b.holds("b", mutex, false, 30, 6, 7).take, 5, 1, 6)
+		}},
 		{"granted in the turn against the order of the calls", nil, func(b *story) {
 			b.Calm, b.Notice, b.Turn = true, sec(0.5), sec(4.5)
 			stranger(b, 2, 3, 5)
