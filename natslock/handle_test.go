@@ -132,9 +132,11 @@ func TestHandleBucketMadeAgain(t *testing.T) {
 		other := rejoin(t, s)
 		next := mustLock(t, other.Client, "l")
 		require.Greater(t, next.Token(), l.Token(), "tokens go on")
+		recent := mustLock(t, c.Client, "recent")
 		time.Sleep(6 * time.Minute) // the bucket is looked at every five
 		wantLost(t, l, natslock.ErrLost)
 		wantLost(t, fixed, natslock.ErrLost)
+		wantHeld(t, recent)
 		time.Sleep(time.Minute)
 		wantHeld(t, next)
 

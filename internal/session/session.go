@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"math"
 	"sync"
 	"time"
 
@@ -103,19 +104,23 @@ func (s *Session) connectionChanged(state kvstore.ConnState) {
 	}
 }
 
-// Verify checks the bucket again. If another bucket has replaced that of the leases,
-// they are all lost.
+// Verify checks the bucket again. If another bucket has replaced it, the leases of the old
+// one are lost.
 func (s *Session) Verify(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, s.TTL)
 	defer cancel()
 	err := s.b.Verify(ctx)
 	switch {
 	case err == nil:
-	case bucket.IsAny(err, kvstore.ErrRemade, kvstore.ErrNotFound):
-		s.renewer.loseAll(err.Error()) //safety:bucket-gone
-		if errors.Is(err, kvstore.ErrRemade) {
-			err = nil // the new one was verified
+	case bucket.IsAny(err, kvstore.ErrNotFound):
+		s.renewer.loseBefore(math.MaxUint64, err.Error())
+	case bucket.IsAny(err, kvstore.ErrRemade):
+		first := uint64(math.MaxUint64)
+		if remade, ok := errors.AsType[*kvstore.RemadeError](err); ok {
+			first = remade.First
 		}
+		s.renewer.loseBefore(first, err.Error()) //safety:bucket-gone
+		err = nil                                // the new one was verified
 	case bucket.IsAny(err, kvstore.ErrBucketConfig):
 		s.Logger.Error("lock bucket was changed", "bucket", s.b.KV.Bucket(), "error", err)
 	default:

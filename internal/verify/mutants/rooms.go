@@ -110,6 +110,8 @@ var roomMutants = []mutant{
 		weak: "the notification of a break does not reach the holder"},
 	{label: "bucket-gone", operator: "drop", test: "natslock.TestHandleBucketMadeAgain",
 		weak: "leases outlive the bucket that they were in"},
+	{label: "bucket-new", operator: "never", test: "natslock.TestHandleBucketMadeAgain",
+		weak: "a lease in the new bucket is lost with those in the old one"},
 	{label: "bucket-verified", operator: "never", test: "natslock.TestHandleBucketDeleted",
 		weak: "the bucket is not verified again"},
 	{label: "release-judged", operator: "never", test: "internal/clock.TestSuspended/release",
