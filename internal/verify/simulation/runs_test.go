@@ -94,7 +94,7 @@ func crowdOf(seed uint64, hours float64) plan {
 	}
 	p.think = min(p.think, 3*time.Millisecond+10*p.hold) // or hardly anybody waits
 	if seed%4 > 1 {
-		p.rws, p.rounds, p.crowd = 1, 100, min(p.crowd, 4) // readers overlap: longer stretches take long to judge
+		p.rws, p.rounds, p.crowd = 1, 100, 3+p.crowd%2 // readers overlap: longer stretches take long to judge
 	}
 	if seed%2 == 0 {
 		p.calm = true
