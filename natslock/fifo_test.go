@@ -496,6 +496,7 @@ func TestNewcomerReadsAPart(t *testing.T) {
 			w.cancel(nil)
 			w.failed(t)
 		}
+		synctest.Wait() // their tombstones are before the place of the next one
 		first := b.await(t, "l")
 		b.link.Blackhole(true)
 		mustUnlock(t, holder)
