@@ -173,6 +173,9 @@ func (b *bid) offer(expect uint64) (decided result) {
 		default:
 			return r
 		}
+		if expect != 0 && b.until != 0 { // it queues then, and not later
+			pause = min(pause, max(b.until.Sub(b.c.b.Instant()), time.Millisecond))
+		}
 		if err := b.pause(pause, up); err != nil {
 			return result{outcome: ended, err: err}
 		}
