@@ -97,6 +97,7 @@ type gate struct {
 	watch    kvstore.Watch
 	listed   clock.Instant // when it was last asked for beside the queue; 0: never
 	revision uint64
+	claim    string        // of the last live record
 	live     bool          // it is no tombstone
 	at       clock.Instant // when it became known
 	until    clock.Instant // the end of its TTL, at the latest
@@ -116,8 +117,10 @@ func (l *line) gateSeen(o *others, r kvstore.Record, listed, now clock.Instant) 
 		return
 	}
 	// Nobody joins readers whose join has no answer yet: the writer may have come first.
-	if r.Revision > g.revision && !r.Deleted && record.Of(r).Client != l.c.b.Client {
-		o.count++ //safety:gate-news
+	if e := record.Of(r); r.Revision > g.revision && !r.Deleted && e.ClaimID() != g.claim { // no renewal
+		if g.claim = e.ClaimID(); e.Client != l.c.b.Client {
+			o.count++ //safety:gate-news
+		}
 	}
 	g.revision, g.live, g.at = r.Revision, r.Revision != 0 && !r.Deleted, now
 	if g.until = now.Add(r.TTL + record.OverdueSlack); r.TTL == 0 {
