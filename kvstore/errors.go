@@ -34,24 +34,11 @@ var (
 	// ErrNoWatch: the bucket does not publish its changes, so a watch is impossible.
 	ErrNoWatch = errors.New("bucket does not re-publish its changes")
 	// ErrRemade: the bucket was deleted and re-created since the last check. Every
-	// record of the old one is gone. The error is a *[RemadeError].
+	// record is gone.
 	ErrRemade = errors.New("bucket was deleted and re-created")
 	// ErrClosed: the store was closed.
 	ErrClosed = errors.New("store closed")
 )
-
-// RemadeError says which records are those of the new bucket. It matches [ErrRemade].
-type RemadeError struct {
-	Bucket string
-	// First is the first revision of the new bucket. It is above all of the old one. It is
-	// the greatest number if the new bucket does not begin at a time, as Open has it.
-	First uint64
-}
-
-func (e *RemadeError) Error() string { return fmt.Sprintf("bucket %q: %v", e.Bucket, ErrRemade) }
-
-// Unwrap makes the error match its sentinel.
-func (e *RemadeError) Unwrap() error { return ErrRemade }
 
 // ConflictError names the revision that a refused write met. It matches
 // [ErrConflict], and [ErrExists] when no record was expected.

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"strings"
 	"time"
 
@@ -223,11 +222,7 @@ func (s *Store) Verify(ctx context.Context) error {
 	// Locks in a bucket that was deleted are over, whatever the new one holds.
 	if !before.Equal(info.Created) { //safety:re-created
 		s.recheck() // nothing watched exists any more, and the subjects are others
-		first := info.Config.FirstSeq
-		if first < lowFirstSeq {
-			first = math.MaxUint64
-		}
-		return &RemadeError{s.cfg.Bucket, first}
+		return fmt.Errorf("bucket %q: %w", s.cfg.Bucket, ErrRemade)
 	}
 	return nil
 }

@@ -3,6 +3,7 @@ package natslock_test
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"log/slog"
 	"runtime"
 	"sync"
@@ -12,6 +13,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/record"
+	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
@@ -150,6 +153,30 @@ func TestHandleBucketMadeAgain(t *testing.T) {
 		wantLost(t, l, natslock.ErrLost)
 		require.Greater(t, mustLock(t, newest.Client, "fixed").Token(), l.Token())
 	})
+}
+
+// TestHandleBucketOfAClockBehind: the revisions of the new bucket begin below those of the
+// old one. A lease of the old one is lost, whether the new one has reached its revision.
+func TestHandleBucketOfAClockBehind(t *testing.T) {
+	for _, grants := range []int{0, 20} {
+		t.Run(fmt.Sprint(grants), func(t *testing.T) {
+			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+				c := join(t, s)
+				fixed := mustLock(t, c.Client, "fixed", natslock.NoRenew(), natslock.TTL(time.Hour))
+				time.Sleep(2 * time.Second) // the time of its creation tells buckets apart
+				history.RemakeBucket(t, s.Connect(), record.TokenRevision(fixed.Token())-10)
+				other := join(t, s)
+				for range grants {
+					mustUnlock(t, mustLock(t, other.Client, "other"))
+				}
+				c.link.Cut()
+				c.link.Heal()
+				time.Sleep(time.Second)
+				wantLost(t, fixed, natslock.ErrLost)
+				mustUnlock(t, mustLock(t, other.Client, "fixed"))
+			})
+		})
+	}
 }
 
 // rejoin makes a client with a new bucket. The server may still be removing the

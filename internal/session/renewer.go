@@ -4,7 +4,6 @@ import (
 	"container/heap"
 	"context"
 	"fmt"
-	"math"
 	"slices"
 	"sync"
 	"time"
@@ -202,16 +201,12 @@ func (r *renewer) connectionClosed() {
 	})
 }
 
-// loseBefore ends every record that was granted before a revision: the bucket they were
-// in is gone.
-func (r *renewer) loseBefore(revision uint64, why string) { r.endBefore(revision, ErrLost, why) }
+// loseAll ends every record: the bucket they were in is gone.
+func (r *renewer) loseAll(why string) { r.endAll(ErrLost, why) }
 
-func (r *renewer) endBefore(revision uint64, kind error, why string) (locks []string) {
+func (r *renewer) endAll(kind error, why string) (locks []string) {
 	var all []ending
 	r.held(func(k *kept) {
-		if k.Revision >= revision { //safety:bucket-new
-			return
-		}
 		if k.isLock() {
 			locks = append(locks, k.Name)
 		}
@@ -267,7 +262,7 @@ func (r *renewer) close(ctx context.Context) []string {
 	r.empty = nil
 	r.stopped = true
 	r.mu.Unlock()
-	left := r.endBefore(math.MaxUint64, bucket.ErrClosed, "")
+	left := r.endAll(bucket.ErrClosed, "")
 	r.mu.Lock()
 	r.sleep = clock.Instant(1<<63 - 1)
 	r.nudge(0)

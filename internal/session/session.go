@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"math"
 	"sync"
 	"time"
 
@@ -113,14 +112,10 @@ func (s *Session) Verify(ctx context.Context) {
 	switch {
 	case err == nil:
 	case bucket.IsAny(err, kvstore.ErrNotFound):
-		s.renewer.loseBefore(math.MaxUint64, err.Error())
+		s.renewer.loseAll(err.Error())
 	case bucket.IsAny(err, kvstore.ErrRemade):
-		first := uint64(math.MaxUint64)
-		if remade, ok := errors.AsType[*kvstore.RemadeError](err); ok {
-			first = remade.First
-		}
-		s.renewer.loseBefore(first, err.Error()) //safety:bucket-gone
-		err = nil                                // the new one was verified
+		s.loseAbsent(ctx, err.Error()) //safety:bucket-gone
+		err = nil                      // the new one was verified
 	case bucket.IsAny(err, kvstore.ErrBucketConfig):
 		s.Logger.Error("lock bucket was changed", "bucket", s.b.KV.Bucket(), "error", err)
 	default:
@@ -129,6 +124,26 @@ func (s *Session) Verify(ctx context.Context) {
 	s.mu.Lock()
 	s.badBucket = err
 	s.mu.Unlock()
+}
+
+// loseAbsent ends the records that a read does not show in the bucket, and those without an
+// answer. The client may have been granted others in the new bucket already. A comparison of
+// revisions proves nothing: those of the new bucket begin below old ones where the clock that
+// they come from is behind.
+func (s *Session) loseAbsent(ctx context.Context, why string) {
+	var rest []*kept
+	s.renewer.held(func(k *kept) { rest = append(rest, k) })
+	for _, k := range rest {
+		_, revision := k.Confirmation()
+		entry, err := s.b.Read(ctx, k.Key, revision)
+		if err == nil && entry.Live() && entry.From(k.Body.ID) { //safety:bucket-new
+			continue
+		}
+		k.mu.Lock()
+		lost := k.lose(ErrLost, why)
+		k.mu.Unlock()
+		lost.finish()
+	}
 }
 
 // Healthy returns nil, or all that endangers the locks: the connection, a stream

@@ -112,6 +112,8 @@ var roomMutants = []mutant{
 		weak: "leases outlive the bucket that they were in"},
 	{label: "bucket-new", operator: "never", test: "natslock.TestHandleBucketMadeAgain",
 		weak: "a lease in the new bucket is lost with those in the old one"},
+	{label: "bucket-new", operator: "always", test: "natslock.TestHandleBucketOfAClockBehind",
+		weak: "a lease without renewals outlives the bucket that it was in"},
 	{label: "bucket-verified", operator: "never", test: "natslock.TestHandleBucketDeleted",
 		weak: "the bucket is not verified again"},
 	{label: "release-judged", operator: "never", test: "internal/clock.TestSuspended/release",
