@@ -103,8 +103,10 @@ func (l *line) look(ctx context.Context) {
 		o.gate.asked = true
 	}
 	l.mu.Unlock()
-	if gate {
-		l.hear(o, l.keys.Gate, &o.gate.watch)
+	if gate && !l.hear(o, l.keys.Gate, &o.gate.watch) {
+		l.mu.Lock()
+		o.gate.asked = false
+		l.mu.Unlock()
 	}
 	l.mu.Lock()
 	listens := o != nil && o.watch != nil && o.gate.watch != nil

@@ -18,7 +18,7 @@ type run struct {
 	meta    map[string]string // of the readers
 	private bool              // nobody joins it
 	behind  bool              // it was not the first of its line
-	queues  bool              // nor were those before it readers inside: it tries nothing before it has queued
+	queues  bool              // a run before it waits or writes: it tries nothing before it has queued
 	over    bool
 
 	members []*member // that wait, in order
