@@ -105,18 +105,22 @@ func TestLocalGrants(t *testing.T) {
 	url := Server(t)
 	c := countedClient(t, url)
 	p := NewPublisher(Connect(t, url), "bare")
-	var ratio, each float64
+	var ratio, each, sent, grants float64
 	for range 5 {
 		bare := Rate(1, 100*time.Millisecond, func(int) { p.Cycle(t) })
 		got := contend(t, "local", 200*time.Millisecond, c)
 		t.Logf("%.0f grants/s, longest wait %v, %.4f messages sent per grant, %d grants and %d renewals, a bare publish takes %.0f us",
 			got.rate, got.longest, got.sent, got.grants, got.renewed, 1e6/bare/2)
-		require.LessOrEqual(t, got.sent, 1./32)
+		sent, grants = sent+got.sent*float64(got.grants), grants+float64(got.grants)
 		// The best of the rounds: a busy machine slows the client down and not the answers.
 		ratio = max(ratio, got.rate/bare)
 		each = max(each, float64(got.grants)/float64(max(got.renewed, 1)))
 	}
-	t.Logf("%.1f grants for each renewal, %.1f times the bare cycles of one goroutine", each, ratio)
+	t.Logf("%.1f grants for each renewal, %.1f times the bare cycles of one goroutine, %.4f messages sent per grant",
+		each, ratio, sent/grants)
+	// Of all rounds: a goroutine that is late ends a run before its time, which takes eight
+	// messages. Under the race detector a round has 60 runs.
+	require.LessOrEqual(t, sent/grants, 1./32)
 	if !Race {
 		require.GreaterOrEqual(t, each, 60.)
 		require.GreaterOrEqual(t, ratio, 8.)
