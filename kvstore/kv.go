@@ -183,6 +183,7 @@ type ListOption func(*listing)
 type listing struct {
 	from   uint64
 	beside string
+	also   []string
 	atMost int
 }
 
@@ -192,6 +193,10 @@ func From(revision uint64) ListOption { return func(l *listing) { l.from = revis
 // Beside reads the record under key too. If one request cannot read both, List reads
 // this record first, and the list shows a state that contains it.
 func Beside(key string) ListOption { return func(l *listing) { l.beside = key } }
+
+// Also lists what is under other patterns too, in the same state. If one request cannot
+// read that, List returns an error that matches [ErrUnavailable]. It goes without [Beside].
+func Also(patterns ...string) ListOption { return func(l *listing) { l.also = patterns } }
 
 // AtMost ends the answer after n records. Tombstones and the record of [Beside] count.
 // If one request cannot read the list, List reads it whole, or not at all if there is a

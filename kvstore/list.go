@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -25,8 +24,6 @@ const (
 	// multiBytes bounds one answer. The server's own bound is what it lets a
 	// client fall behind before it disconnects it as a slow consumer.
 	multiBytes = 2 * multiMax * MaxRecord
-	// readers is how many keys are read at a time where each needs a request.
-	readers = 32
 )
 
 // errIncomplete: the answer to a multi-key read is not all there is.
@@ -54,8 +51,10 @@ func (s *Store) List(ctx context.Context, pattern string, min uint64, opts ...Li
 		}
 		opt(&what)
 	}
-	if err := checkPattern(pattern); err != nil {
-		return Listing{}, err
+	for _, p := range append([]string{pattern}, what.also...) {
+		if err := checkPattern(p); err != nil {
+			return Listing{}, err
+		}
 	}
 	if what.beside != "" {
 		if err := checkKey(what.beside); err != nil {
@@ -63,7 +62,11 @@ func (s *Store) List(ctx context.Context, pattern string, min uint64, opts ...Li
 		}
 	}
 	l, err := s.snapshot(ctx, pattern, min, what)
-	if errors.Is(err, errIncomplete) {
+	switch {
+	case !errors.Is(err, errIncomplete):
+	case what.also != nil:
+		err = fmt.Errorf("%w: and %d other patterns: not in one request", ErrUnavailable, len(what.also))
+	default:
 		l, err = s.listSlowly(ctx, pattern, min, what)
 	}
 	if err != nil {
@@ -84,6 +87,9 @@ func (s *Store) List(ctx context.Context, pattern string, min uint64, opts ...Li
 // error matches errIncomplete when that is not possible.
 func (s *Store) snapshot(ctx context.Context, pattern string, min uint64, what listing) (Listing, error) {
 	subjects := []string{s.prefix + pattern}
+	for _, p := range what.also {
+		subjects = append(subjects, s.prefix+p)
+	}
 	if what.beside != "" {
 		subjects = append(subjects, s.prefix+what.beside)
 	}
@@ -212,37 +218,6 @@ func (s *Store) doubted(ctx context.Context, records []Record, min uint64) ([]Re
 		return nil, err
 	}
 	return append(slices.DeleteFunc(records, doubtful), sure...), nil
-}
-
-// readEach reads keys one by one, several at a time.
-func (s *Store) readEach(ctx context.Context, keys []string, read func(context.Context, string) (Record, error)) ([]Record, error) {
-	ctx, stop := context.WithCancel(ctx)
-	defer stop()
-	var (
-		wg      sync.WaitGroup
-		mu      sync.Mutex
-		records []Record
-		failed  error
-		slots   = make(chan struct{}, readers)
-	)
-	for _, k := range keys {
-		slots <- struct{}{}
-		wg.Go(func() {
-			r, err := read(ctx, k)
-			<-slots
-			mu.Lock()
-			defer mu.Unlock()
-			switch {
-			case err == nil:
-				records = append(records, r)
-			case !errors.Is(err, ErrNotFound) && failed == nil:
-				failed = err
-				stop()
-			}
-		})
-	}
-	wg.Wait()
-	return records, failed
 }
 
 // multiRequest is the server's JSApiMsgGetRequest, of it what is used here: the last

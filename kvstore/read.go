@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -227,4 +228,38 @@ func isTombstone(h nats.Header) bool {
 	op := h.Get(hdrOperation)
 	// A tombstone for a record would keep a free lock from everybody.
 	return op == "DEL" || op == "PURGE" || h.Get("Nats-Marker-Reason") != "" //safety:tombstone
+}
+
+// readers is how many keys are read at a time where each needs a request.
+const readers = 32
+
+// readEach reads keys one by one, several at a time.
+func (s *Store) readEach(ctx context.Context, keys []string, read func(context.Context, string) (Record, error)) ([]Record, error) {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	var (
+		wg      sync.WaitGroup
+		mu      sync.Mutex
+		records []Record
+		failed  error
+		slots   = make(chan struct{}, readers)
+	)
+	for _, k := range keys {
+		slots <- struct{}{}
+		wg.Go(func() {
+			r, err := read(ctx, k)
+			<-slots
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case err == nil:
+				records = append(records, r)
+			case !errors.Is(err, ErrNotFound) && failed == nil:
+				failed = err
+				stop()
+			}
+		})
+	}
+	wg.Wait()
+	return records, failed
 }
