@@ -2,6 +2,7 @@ package bucket
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"sync"
@@ -43,6 +44,26 @@ func (b *Bucket) Delete(ctx context.Context, key string, revision uint64, id str
 	}
 	_, err = b.Write(ctx, kvstore.Write{Key: key, Value: value, Expect: revision, Delete: true})
 	return err
+}
+
+// tryTTL ends the record of a client that has crashed meanwhile.
+const tryTTL = time.Second
+
+// Try writes a record to the queue of a lock that asks the client of its lease whether
+// that is idle. The record is no place: it keeps nobody waiting. The caller deletes it.
+func (b *Bucket) Try(ctx context.Context, keys record.Keys, mode record.Mode) (key, id string, revision uint64, err error) {
+	id = rand.Text()
+	key = keys.Place(id)
+	body := b.Body(record.StatusTrying, nil)
+	body.ID, body.Mode, body.TTL = id, uint8(mode), int64(tryTTL/time.Second)
+	value, err := body.Encode()
+	if err != nil {
+		return "", "", 0, err
+	}
+	ctx, cancel := answerWithin(ctx, AnswerTimeout)
+	defer cancel()
+	revision, err = b.Write(ctx, kvstore.Write{Key: key, Value: value, TTL: tryTTL})
+	return key, id, revision, err
 }
 
 // Probe asks the stream's leader for the last revision of a key, 0 if there is none,

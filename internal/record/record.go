@@ -38,6 +38,9 @@ const (
 	// StatusGranted is the body of the tombstone of a queue's first waiter
 	// that was granted the lock: its successor is first now.
 	StatusGranted
+	// StatusTrying is the record of a one-shot acquire that asks for an idle lease. It is
+	// no place in the queue.
+	StatusTrying
 )
 
 // Body is the value of a record, a msgpack map.
@@ -74,6 +77,11 @@ type Body struct {
 	// first had asked for the lock, in milliseconds. 0 grants stand for 1.
 	Grants uint64 `msgpack:"g,omitempty"`
 	Waits  int64  `msgpack:"gw,omitempty"`
+	// Lingers marks a lease whose client may keep it idle for a while. InUse is of such a
+	// lease: 0 if no goroutine was inside when the record was written. Otherwise it is the
+	// revision of the last StatusTrying record that its client answers, or 1.
+	Lingers bool   `msgpack:"k,omitempty"`
+	InUse   uint64 `msgpack:"u,omitempty"`
 
 	Owner   string   `msgpack:"o,omitempty"`
 	Host    string   `msgpack:"h,omitempty"`
@@ -171,6 +179,10 @@ func (b *Body) fields(w *fieldWriter) {
 	w.number("n", int64(b.Size))
 	w.count("g", b.Grants)
 	w.number("gw", b.Waits)
+	if w.has("k", b.Lingers) {
+		w.err = w.enc.EncodeBool(true)
+	}
+	w.count("u", b.InUse)
 	w.text("o", b.Owner)
 	w.text("h", b.Host)
 	w.number("p", int64(b.PID))
@@ -248,7 +260,7 @@ func Decode(value []byte) (Body, error) {
 	}
 	// The fields of another version may mean something else, and a record without an id
 	// names no claim.
-	if b.Version != recordVersion || b.ID == "" || b.Status < StatusHeld || b.Status > StatusGranted || b.TTL < 0 || b.TTL > int64(clock.MaxFixedTTL/time.Second) { //safety:record-judged
+	if b.Version != recordVersion || b.ID == "" || b.Status < StatusHeld || b.Status > StatusTrying || b.TTL < 0 || b.TTL > int64(clock.MaxFixedTTL/time.Second) { //safety:record-judged
 		return Body{}, errUnreadable
 	}
 	return b, nil
