@@ -58,7 +58,7 @@ func (c *Client) ready() error {
 // bucket also starts the client's. All other goroutines and subscriptions start with
 // the first lock.
 func New(ctx context.Context, nc *nats.Conn, opts ...Option) (*Client, error) {
-	cfg := config{create: true, turn: acquire.DefaultTurn, session: session.Config{WatchAfter: session.DefaultWatchAfter}}
+	cfg := config{create: true, turn: acquire.DefaultTurn, lingering: acquire.DefaultMaxLingering, session: session.Config{WatchAfter: session.DefaultWatchAfter}}
 	for _, opt := range opts {
 		if opt == nil {
 			return nil, fmt.Errorf("natslock: %w", errNilOption)
@@ -97,7 +97,7 @@ func New(ctx context.Context, nc *nats.Conn, opts ...Option) (*Client, error) {
 	}
 	b := bucket.New(kv, cfg.owner, nil)
 	held := session.New(b, cfg.session)
-	return &Client{session: held, locks: acquire.New(b, held, cfg.turn), admin: admin.New(b, held), life: b.Life()}, nil
+	return &Client{session: held, locks: acquire.New(b, held, cfg.turn, cfg.lingering), admin: admin.New(b, held), life: b.Life()}, nil
 }
 
 // Lock takes the mutex. It waits in the order of arrival until ctx ends or [MaxWait]
@@ -122,6 +122,10 @@ func (c *Client) Lock(ctx context.Context, name string, opts ...LockOption) (*Lo
 
 // TryLock takes the mutex if it is free and has no queue. It never queues. It waits
 // only for the server's answers, for 5 s at most, or one TTL if that is shorter.
+//
+// TryLock takes a lock that its client keeps idle: see [Linger]. If another client may keep
+// the lock idle, TryLock asks that client for it. A client that is using the lock answers
+// so. If it does not answer within 250 ms, it keeps the lock.
 //
 // TryLock returns the held lock, or an error and no lock. When the lock is held or has
 // a queue, the error is a *[LockedError], which matches [ErrLocked] and names the
@@ -149,6 +153,9 @@ func (c *Client) acquire(ctx context.Context, kind Kind, mode Mode, wait bool, n
 	}
 	if !cfg.req.Until.IsZero() && (cfg.req.TTL != 0 || cfg.req.Fixed) {
 		return nil, fmt.Errorf("lock %q: %w", name, invalid("Until", "goes with neither TTL nor NoRenew"))
+	}
+	if cfg.req.Linger > 0 && (cfg.req.Fixed || !cfg.req.Until.IsZero()) {
+		return nil, fmt.Errorf("lock %q: %w", name, invalid("Linger", "goes with neither Until nor NoRenew"))
 	}
 	var warns *warning
 	if cfg.warn != nil {
@@ -258,6 +265,7 @@ func (c *Client) Break(ctx context.Context, req BreakRequest) error {
 type Stats struct {
 	Held    int // locks held now
 	Waiting int // acquires queued now
+	Idle    int // locks kept idle now, which are not in Held: see [Linger]
 
 	Granted  uint64 // acquires that got the lock
 	Renewed  uint64 // renewals that the server confirmed in time
@@ -269,7 +277,9 @@ type Stats struct {
 }
 
 // Stats returns the counts since New, without I/O. Each reader counts, also of a lease that
-// several share. A renewal of such a lease counts once.
+// several share. A renewal of such a lease counts once. A lock that lingers counts in Granted
+// and Released each time that a goroutine takes and unlocks it. The end of an idle lock
+// counts nowhere.
 func (c *Client) Stats() Stats {
 	if c.ready() != nil {
 		return Stats{}
@@ -279,7 +289,7 @@ func (c *Client) Stats() Stats {
 		Granted: e.Count(session.EventGranted), Renewed: e.Count(session.EventRenewed), Released: e.Count(session.EventReleased),
 		Lost: e.Count(session.EventLost), Ended: e.Count(session.EventEnded), Broken: e.Count(session.EventBroken), GaveUp: e.Count(session.EventGaveUp),
 	}
-	s.Held, s.Waiting = c.locks.Held()
+	s.Held, s.Waiting, s.Idle = c.locks.Held()
 	return s
 }
 

@@ -84,6 +84,19 @@
 //
 // Locks are not reentrant: a client that takes a lock twice waits for itself.
 //
+// # Locks that linger
+//
+// A service that takes the same lock again and again can keep it in between: with
+// [Linger], a lock stays with its client for a while after the last Unlock. The next Lock
+// of that client costs no message, but for one renewal in 32 grants. Readers linger too: a
+// lock that nobody writes is read without a message.
+//
+// Exclusion, order and tokens are those of other locks. The client gives an idle lock up at
+// once when another client waits for it, or asks with TryLock. A lost notification delays
+// that by 5 s at most. The price is that of a crash: an idle lock of a client that has
+// crashed keeps others out until its TTL ends, as a held lock does. See [Linger],
+// [WithMaxLingering] and [Stats].
+//
 // # What is not promised
 //
 // The library cannot stop work. A process that is paused past its validity learns of

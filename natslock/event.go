@@ -21,9 +21,10 @@ const (
 	EventGranted
 	// EventRenewed: the server confirmed a lease for longer.
 	EventRenewed
-	// EventReleased: the holder unlocked.
+	// EventReleased: the holder unlocked. To Watch: the client released the lock, which it
+	// may have kept idle for a while (see [Linger]).
 	EventReleased
-	// EventExpired: a lease ended, and its holder neither renewed nor released it.
+	// EventExpired: a lease ended, and its client neither renewed nor released it.
 	// To an observer: this client lost the lock, and the event's Cause says why. Watch
 	// also reports the planned end of an [Until] lock so: the bucket shows no difference.
 	EventExpired
@@ -53,6 +54,11 @@ func (t EventType) String() string {
 
 // Event is a transition of a lock: of this client's locks for an observer, of any
 // client's for [Client.Watch].
+//
+// An observer gets a grant and an end for each goroutine, also of a lock that lingers. The
+// renewals, a break and the end of an idle lock are no events to an observer. [Client.Watch]
+// reports the record: one grant and one end, and renewals between them. The Holder of these
+// events says whether the lock lingers and was idle.
 type Event struct {
 	Type EventType
 	Kind Kind
@@ -69,8 +75,8 @@ type Event struct {
 	// up, Watch takes it from the clocks of the waiter and the server.
 	Waited time.Duration
 	// Grants is how many grants the event reports, and Waited then the sum of their
-	// waits. A client that hands a lock on among its goroutines writes these grants with
-	// its next renewal, or with the release. Watch only.
+	// waits. A client that hands a lock on among its goroutines, or takes an idle lock
+	// again, writes these grants with its next renewal, or with the release. Watch only.
 	Grants uint64
 	// Cause is the reason why a lock or a wait ended. Observers only.
 	Cause error

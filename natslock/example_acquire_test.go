@@ -103,6 +103,41 @@ func ExampleUntil() {
 	// Output: ended true false
 }
 
+// A lock that lingers stays with its client after the last Unlock. The next Lock of that
+// client costs no message, and another client gets the lock as soon as it asks.
+func ExampleLinger() {
+	ctx := context.Background()
+	nc, stop := example.Connect()
+	defer stop()
+	locks, err := natslock.New(ctx, nc)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer locks.Close(ctx)
+	other, err := natslock.New(ctx, nc) // another process, most likely
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer other.Close(ctx)
+
+	for range 100 {
+		err := locks.Do(ctx, "cache.42", func(context.Context, *natslock.Lock) error { return nil }, natslock.Linger(time.Minute))
+		if err != nil {
+			log.Fatal(err)
+		}
+	}
+	fmt.Println("idle:", locks.Stats().Idle)
+	l, err := other.Lock(ctx, "cache.42")
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println("idle:", locks.Stats().Idle, "and with the other client:", l.State())
+	_ = l.Unlock(ctx)
+	// Output:
+	// idle: 1
+	// idle: 0 and with the other client: held
+}
+
 // A lease that is not renewed ends by itself, unless it is extended.
 func ExampleLock_Extend() {
 	ctx := context.Background()

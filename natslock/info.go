@@ -96,11 +96,15 @@ type Holder struct {
 	// Waited is the time from the call to the grant, in milliseconds. It is 0 if
 	// the holder did not queue.
 	Waited time.Duration
+	// Lingers says that the client may keep the lock idle: see [Linger]. Idle says that no
+	// goroutine of the client was inside when the client wrote the record, at the grant or
+	// at its last renewal. One may be inside by now.
+	Lingers, Idle bool
 	// Waiting is how many goroutines of the holder's client waited behind the holder
 	// when the record was written.
 	Waiting int
 	// Grants is how many holders the claim had had by then, this one included. The
-	// goroutines of a client hand a lock on under one claim.
+	// goroutines of a client hand a lock on under one claim, and take an idle lock again.
 	Grants uint64
 	TTL    time.Duration
 	// Expires is the time, by the server's clock, at which the server removes the
@@ -174,6 +178,7 @@ func holderOf(e record.Entry) *Holder {
 	h.ID, h.Owner, h.Host, h.PID, h.Meta = e.ID, e.Owner, e.Host, e.PID, e.Meta
 	h.Waited = time.Duration(e.Waited) * time.Millisecond
 	h.Waiting, h.Grants = e.Goroutines()-1, e.Granted()
+	h.Lingers, h.Idle = e.Lingers, e.Lingers && e.InUse == 0
 	if e.Since != 0 {
 		h.Since = time.UnixMilli(e.Since)
 	}

@@ -37,10 +37,13 @@ func (c *Client) Acquire(ctx context.Context, req Request) (Holding, error) {
 		return nil, err
 	}
 	defer a.bound()()
-	if req.Once && a.drains() {
+	defer a.unknock()
+	if req.Once && !c.runs.rouse(a) && a.drains() {
 		// Before the gate is taken: a one-shot writer stalls no reader.
-		if reader, ok := a.currentReader(); ok {
-			return nil, a.locked(reader)
+		for reader, ok := a.currentReader(); ok; reader, ok = a.currentReader() {
+			if now, gone := a.knock(reader); !gone {
+				return nil, a.locked(now)
+			}
 		}
 	}
 	m := c.runs.ask(a)
@@ -56,6 +59,7 @@ func (a *acquisition) drive(r *run) result {
 	switch {
 	case a.place != nil || a.queueing != nil: // the member that drove it before has come so far
 	case !r.behind:
+		r.lingersNext()
 		res = a.atOnce()
 	default:
 		res = a.behind(r)
@@ -64,7 +68,17 @@ func (a *acquisition) drive(r *run) result {
 	case res.outcome == merged:
 		return res
 	case a.req.Once:
-		return a.confirmed(res)
+		for {
+			if res = a.confirmed(res); res.outcome != busy {
+				return res
+			}
+			now, gone := a.knock(res.entry)
+			if !gone {
+				res.entry = now
+				return res
+			}
+			res = a.survey(a.asOf)
+		}
 	case res.outcome == free || res.outcome == busy:
 		if !res.entry.Zero() {
 			a.saw(res.entry)

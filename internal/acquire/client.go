@@ -36,10 +36,11 @@ type closing struct {
 }
 
 // New returns the acquires of a client. It starts nothing. turn is the turn of its runs:
-// see [DefaultTurn].
-func New(b *bucket.Bucket, s *session.Session, turn time.Duration) *Client {
+// see [DefaultTurn]. The client keeps at most a number of idle leases.
+func New(b *bucket.Bucket, s *session.Session, turn time.Duration, lingering int) *Client {
 	c := &Client{b: b, s: s, idle: make(chan struct{})}
 	c.runs.c, c.runs.turn = c, turn
+	c.runs.idle.most = lingering
 	c.closing.cut, c.closing.over = make(chan struct{}), make(chan struct{})
 	return c
 }
@@ -90,6 +91,7 @@ func (c *Client) Close(ctx context.Context) []string {
 		}
 		return under.left
 	}
+	c.runs.recallAll()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	go func() { // ends with ctx, at the end of this function
@@ -116,11 +118,12 @@ func (c *Client) Close(ctx context.Context) []string {
 	return under.left
 }
 
-// Held returns how many locks are held, and how many acquires wait in a queue.
-func (c *Client) Held() (locks, waiting int) {
+// Held returns how many locks are held, how many acquires wait in a queue, and how many
+// leases are idle.
+func (c *Client) Held() (locks, waiting, idle int) {
 	locks, places := c.s.Held()
 	n := c.runs.count()
-	return locks + n.beside, places - n.places + n.waiting
+	return max(locks+n.beside-n.idle, 0), places - n.places + n.waiting, n.idle
 }
 
 // kinds remembers the kind under which this client uses a name: using one as both

@@ -41,6 +41,7 @@ type runs struct {
 	turn time.Duration
 
 	mu    sync.Mutex
+	idle  lingering
 	lines map[string]*line   // by gate
 	alone map[string]*member // holders without a line, by gate
 }
@@ -61,18 +62,28 @@ type line struct {
 // ask makes the caller a member: of the last run of its client, where it may join that,
 // or of a new one.
 func (rs *runs) ask(a *acquisition) *member {
-	m := &member{runs: rs, a: a}
+	m := &member{runs: rs, a: a, linger: a.req.Linger}
 	a.member = m
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	now := rs.c.b.Instant()
+	var recalled <-chan struct{}
+	if rests := rs.lines[a.keys.Gate].resting(); rests != nil {
+		switch idle := rests.rest.idle != nil; {
+		case idle && rests.lease.Ended(now) || !rests.takes(a) && !a.req.Once:
+			recalled = rests.recall()
+		case idle && a.req.Once && rests.takes(a) && rests.hears(now):
+			rests.join(m, false, now)
+			return m
+		}
+	}
 	if a.req.Once && !a.reads() {
 		m.run = &run{driver: m}
 		return m
 	}
-	rs.mu.Lock()
-	defer rs.mu.Unlock()
-	now := rs.c.b.Instant()
 	l := rs.line(a)
 	for i := 0; i < len(l.all); {
-		if r := l.all[i]; r.lease != nil && r.lease.Ended() { // and its holder has not released it yet
+		if r := l.all[i]; r.lease != nil && r.lease.Ended(now) { // and its holder has not released it yet
 			r.end()
 		} else {
 			i++
@@ -81,11 +92,13 @@ func (rs *runs) ask(a *acquisition) *member {
 	l = rs.line(a)
 	if n := len(l.all); n > 0 {
 		r := l.all[n-1]
-		joins := r.joinable(now) && !(a.req.Once && r.lease == nil)
+		joins := r.joinable(now) && !(a.req.Once && (r.lease == nil || r.inside == 0))
 		passes := !joins && !r.reads() && r.lease != nil && now < r.turnEnds
 		if (joins || passes) && r.takes(a) {
-			r.join(m, passes)
-			l.refresh(now)
+			r.join(m, passes, now)
+			if m.linger == 0 { // else the run lists the queue now and then
+				l.refresh(now)
+			}
 			return m
 		}
 		if !a.req.Once {
@@ -93,7 +106,7 @@ func (rs *runs) ask(a *acquisition) *member {
 			r.cut() // its late members are before this one //safety:turn-ended-early
 		}
 	}
-	l.open([]*member{m})
+	l.open([]*member{m}).recalled = recalled
 	return m
 }
 
@@ -126,7 +139,7 @@ func (rs *runs) line(a *acquisition) *line {
 // fold leaves the holder of a run that nobody else waits for without a line. Under mu.
 func (r *run) fold(m *member) {
 	l := r.line
-	if l == nil || r.over || r.listens || r.timer != nil || len(r.members) > 0 || r.inside > 1 || len(l.all) > 1 || l.others != nil {
+	if l == nil || m.linger > 0 || r.over || r.listens || r.timer != nil || len(r.members) > 0 || r.inside > 1 || len(l.all) > 1 || l.others != nil {
 		return
 	}
 	rs := l.runs
@@ -161,11 +174,13 @@ type counts struct {
 	waiting int // goroutines that wait in the runs
 	places  int // of the runs
 	beside  int // goroutines inside, but for one of each lease
+	idle    int // leases
 }
 
 func (rs *runs) count() (n counts) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
+	n.idle = rs.idle.idle.Len()
 	for _, l := range rs.lines {
 		for _, r := range l.all {
 			n.beside += max(r.inside-1, 0)

@@ -26,9 +26,9 @@ type Holding interface {
 
 // member is one call of Acquire in its run, and what the call returns.
 type member struct {
-	*session.Holder // once it is served
-	runs            *runs
-	a               *acquisition // nil once it is served
+	session.Holder // once it is served
+	runs           *runs
+	a              *acquisition // nil once it is served
 
 	// The following fields are under runs.mu.
 	run    *run          // nil: it holds the lock, and has no line
@@ -37,6 +37,8 @@ type member struct {
 	late   bool          // it passes other clients: it joined in the turn, or too late for the claim
 	early  bool          // it was there before the run wrote a place
 	queued bool          // published to the observers as such
+
+	linger time.Duration // as it asked
 
 	turnEnds clock.Instant // of the run it had
 	gate     string        // of the lock it has alone
@@ -59,7 +61,10 @@ func (m *member) acquire() error {
 		case inside:
 			res = m.enter(r)
 		case drives:
-			switch res = m.a.drive(r); res.outcome {
+			if res = r.afterRecall(m.a); res.outcome != ended {
+				res = m.a.drive(r)
+			}
+			switch res.outcome {
 			case granted:
 				if l := m.a.hold(res.grant(m.a.bid.cur)); !r.granted(m, l) {
 					l.Leave(record.StatusGone) //safety:claim-unwanted
@@ -112,16 +117,16 @@ func (m *member) enter(r *run) result {
 		if cause := a.over(); cause != nil && r.line != nil {
 			return result{outcome: ended, err: cause}
 		}
-		h, err := l.Admit(session.Admission{Parent: a.parent, Detached: a.req.Detached, Meta: a.req.Meta, Waited: a.waited()})
+		waited := a.waited()
+		admitted, err := l.Admit(&m.Holder, session.Admission{Parent: a.parent, Detached: a.req.Detached, Meta: a.req.Meta, Waited: waited, Queued: m.wake != nil, Lingers: m.linger > 0})
 		switch {
 		case err != nil:
 			return result{outcome: lost}
-		case h == nil:
+		case !admitted:
 			_ = l.Renewed(a.ctx) // an error shows in the next try
 			continue
 		}
-		m.Holder = h
-		h.Announce(a.waited(), a.req.WarnBefore, a.req.OnWarn)
+		m.Announce(waited, a.req.WarnBefore, a.req.OnWarn)
 		return result{outcome: granted}
 	}
 }
@@ -169,7 +174,7 @@ func (m *member) leave() (withdraw func()) {
 		a.id = a.bid.cur.id
 	}
 	if m.inside { // and not served
-		if r.follow() {
+		if r.follow(rs.c.b.Instant()) {
 			return func() {}
 		}
 		return func() { r.lease.Leave(record.StatusGone) } //safety:run-unused-released
@@ -210,8 +215,11 @@ func (m *member) Release() error {
 		r := m.run
 		if r == nil {
 			delete(rs.alone, m.gate)
+		} else {
+			r.rest.linger = m.linger
 		}
-		goesOn := r != nil && r.goesOn()
+		now := rs.c.b.Instant()
+		goesOn := r != nil && r.goesOn(now)
 		rs.mu.Unlock()
 		if !goesOn {
 			m.result = m.Holder.Release()
@@ -220,7 +228,7 @@ func (m *member) Release() error {
 		// First: the next holder may release at once, or end the lease by giving up.
 		m.result = m.Holder.Leave() //safety:one-at-a-time
 		rs.mu.Lock()
-		goesOn = r.follow()
+		goesOn = r.follow(now)
 		rs.mu.Unlock()
 		switch {
 		case goesOn:
@@ -254,7 +262,7 @@ func (m *member) Abandon() {
 // seen returns the holder that the driver of the run has seen, and the position of the
 // member in the queue, from 1; 0: not known. Under mu.
 func (m *member) seen() (holder record.Entry, position int) {
-	r := m.run
+	rs, r := m.runs, m.run
 	i := max(slices.Index(r.members, m), 0)
 	if r.shown != nil {
 		holder, position = r.shown.holder, r.shown.ahead
@@ -264,7 +272,7 @@ func (m *member) seen() (holder record.Entry, position int) {
 			return r.lease.Entry(), i + 1
 		}
 		for _, x := range r.line.all {
-			if x.lease != nil && !x.lease.Ended() && !(r.reads() && x.reads()) { // it has not read that
+			if x.lease != nil && !x.lease.Ended(rs.c.b.Instant()) && !(r.reads() && x.reads()) { // it has not read that
 				holder = x.lease.Entry()
 			}
 		}

@@ -3,6 +3,7 @@ package acquire
 import (
 	"context"
 	"math"
+	"time"
 
 	"github.com/natslock/locks/internal/bucket"
 	"github.com/natslock/locks/internal/clock"
@@ -45,16 +46,13 @@ type departure struct {
 // known says whether the places from a ticket on are known: no notification has been
 // missed since they were listed, and the list is not old. Under mu.
 func (o *others) known(ticket uint64, now clock.Instant) bool {
-	return o != nil && o.from <= ticket && o.fresh(o.listed, now)
+	return o != nil && o.from <= ticket && o.fresh(o.listed, now, silence) //safety:silence-bounded
 }
 
-// fresh says whether what was listed at an instant still counts. Under mu.
-func (o *others) fresh(at, now clock.Instant) bool {
+// fresh says whether what was listed at an instant is not older than an age. Under mu.
+func (o *others) fresh(at, now clock.Instant, age time.Duration) bool {
 	// An older list does not show what came between it and the subscription.
-	if o.proven == 0 || at == 0 || at < o.proven {
-		return false
-	}
-	return now.Sub(at) < silence //safety:silence-bounded
+	return o.proven != 0 && at != 0 && at >= o.proven && now.Sub(at) < age
 }
 
 // news counts the places and the gates that have become known. Under mu.
@@ -82,7 +80,7 @@ func (o *others) after(ticket uint64, now clock.Instant, reads bool) bool {
 // unwritten says whether no writer has come since readers joined at a revision: the gate
 // has not stood since, and no writer is queued. Under mu.
 func (o *others) unwritten(since uint64, now clock.Instant) bool {
-	return o.known(0, now) && o.fresh(o.gate.listed, now) && //safety:read-joined
+	return o.known(0, now) && o.fresh(o.gate.listed, now, silence) && //safety:read-joined
 		!o.after(0, now, true) && !(o.gate.revision > since && o.gate.stands(now))
 }
 
@@ -222,7 +220,7 @@ func (l *line) notified(o *others, ev kvstore.Event) {
 	now := l.c.b.Instant()
 	var e record.Entry
 	if ev.Kind == kvstore.Put {
-		if e = record.Of(ev.Record); e.Client == l.c.b.Client && e.Key != l.keys.Gate {
+		if e = record.Of(ev.Record); e.Client == l.c.b.Client && e.Key != l.keys.Gate && e.Status != record.StatusTrying {
 			return
 		}
 	}
@@ -231,8 +229,12 @@ func (l *line) notified(o *others, ev kvstore.Event) {
 	switch {
 	case ev.Kind != kvstore.Recheck && ev.Record.Key == l.keys.Gate:
 		l.gateSeen(o, ev.Record, 0, now)
+		l.recallIdle(now)
+	case ev.Kind == kvstore.Put && e.Status == record.StatusTrying:
+		l.knockedAt(e)
 	case ev.Kind == kvstore.Put:
 		o.seen(e, 0, now)
+		l.recallIdle(now)
 	case ev.Kind == kvstore.Deleted:
 		o.left(ev.Record.Key, ev.Record.Revision, now)
 	case ev.Kind == kvstore.Recheck: // another server serves the subscription now
@@ -308,15 +310,9 @@ func (l *line) tryList(ctx context.Context, o *others) error {
 		o.prove(b.Instant(), epoch)
 		l.mu.Unlock()
 	}
-	at := b.Instant()
-	revision := uint64(0)
-	// Another server than the leader may answer, and lag.
-	if !b.Alone() { //safety:silence-of-leader
-		st, err := b.Leader(ctx, bucket.AnswerTimeout)
-		if err != nil {
-			return err
-		}
-		revision = st.LastRevision
+	at, revision, err := l.asOf(ctx)
+	if err != nil {
+		return err
 	}
 	got, err := b.ListSoon(ctx, l.keys.Place("*"), revision, opts...)
 	if err != nil {
@@ -329,4 +325,17 @@ func (l *line) tryList(ctx context.Context, o *others) error {
 		l.mu.Unlock()
 	}
 	return nil
+}
+
+// asOf returns an instant, and a revision that a list has to contain which is asked for
+// then: another server than the leader may answer, and lag.
+func (rs *runs) asOf(ctx context.Context) (at clock.Instant, revision uint64, err error) {
+	b := rs.c.b
+	at = b.Instant()
+	if !b.Alone() { //safety:silence-of-leader
+		var st kvstore.State
+		st, err = b.Leader(ctx, bucket.AnswerTimeout)
+		revision = st.LastRevision
+	}
+	return at, revision, err
 }

@@ -44,7 +44,7 @@ func (r *run) host(a *acquisition) *run {
 		return nil
 	}
 	h := r.line.all[i-1]
-	if !h.reads() || h.lease == nil || h.lease.Ended() || !h.takes(a) {
+	if !h.reads() || h.lease == nil || h.inside == 0 || h.lease.Ended(r.line.c.b.Instant()) || !h.takes(a) {
 		return nil
 	}
 	return h
@@ -76,7 +76,7 @@ func (a *acquisition) behind(r *run) result {
 	unsure := h != nil && !h.joinable(a.c.b.Instant())
 	l.mu.Unlock()
 	if unsure {
-		l.look(a.ctx)
+		l.look(a.ctx, true)
 	}
 	l.mu.Lock()
 	now := a.c.b.Instant()
@@ -93,12 +93,20 @@ func (a *acquisition) behind(r *run) result {
 	return a.atOnce()
 }
 
-// look has the client know the queue and the gate of a lock that it reads.
-func (l *line) look(ctx context.Context) {
+// look has the client know the queue of a lock, and the gate too if it reads.
+func (l *line) look(ctx context.Context, reads bool) {
+	if o := l.listen(reads); o != nil {
+		l.list(ctx, o)
+	}
+}
+
+// listen subscribes to the queue of a lock, and to the gate too if the client reads. It
+// returns nil where that fails.
+func (l *line) listen(reads bool) *others {
 	l.subscribe()
 	l.mu.Lock()
 	o := l.others
-	gate := o != nil && !o.gate.asked
+	gate := reads && o != nil && !o.gate.asked
 	if gate {
 		o.gate.asked = true
 	}
@@ -109,9 +117,9 @@ func (l *line) look(ctx context.Context) {
 		l.mu.Unlock()
 	}
 	l.mu.Lock()
-	listens := o != nil && o.watch != nil && o.gate.watch != nil
-	l.mu.Unlock()
-	if listens {
-		l.list(ctx, o)
+	defer l.mu.Unlock()
+	if o == nil || o.watch == nil || reads && o.gate.watch == nil {
+		return nil
 	}
+	return o
 }

@@ -24,6 +24,7 @@ type Request struct {
 	Meta     map[string]string // shown to operators
 	Detached bool              // the lease's context does not end with the caller's
 	Once     bool              // do not wait
+	Linger   time.Duration     // keep the lease so long for the next goroutine; 0: do not
 
 	WarnBefore time.Duration // 0: no early warning
 	OnWarn     func()
@@ -49,6 +50,7 @@ type acquisition struct {
 	asOf  uint64 // a revision that the bucket had reached during this call; 0: not asked for
 	named uint64 // by the leader, during this call, as the last revision of the gate; 0: nothing
 
+	knocked     *knock         // nil: it has not asked for an idle lease
 	id          string         // of the claim that it gave up
 	mailbox     *mailbox       // of the record that it waits for
 	queueing    *bid           // for a place that has no answer yet
@@ -69,6 +71,7 @@ func (a *acquisition) waited() time.Duration { return a.c.b.Instant().Sub(a.begu
 func (a *acquisition) takeOver(from *acquisition) {
 	body, begun := a.bid.draft.body, a.begun
 	a.bid, a.queueing, a.place, a.mailbox, a.shown = from.bid, from.queueing, from.place, from.mailbox, from.shown
+	body.Lingers, body.InUse = a.bid.draft.body.Lingers, a.bid.draft.body.InUse // as the claim says
 	a.bid.ctx, a.bid.draft.body, a.bid.draft.begun = a.ctx, body, begun
 	// A second join under the same id would overwrite the first one. The late
 	// acknowledgement of either has the client delete the record of the other.
@@ -119,6 +122,9 @@ func (c *Client) prepare(ctx context.Context, req Request) (*acquisition, error)
 	}
 	body := c.b.Body(record.StatusHeld, req.Meta)
 	body.Fixed, body.Mode = a.req.Fixed, uint8(req.Mode)
+	if req.Linger > 0 {
+		body.Lingers, body.InUse = true, 1
+	}
 	if len(req.Meta) > 0 && !fits(body) { // the rest of a record always does
 		return nil, fmt.Errorf("lock %q: %w: the metadata makes a record larger than %d bytes", req.Name, record.ErrInvalidOption, record.MaxGiven)
 	}

@@ -35,7 +35,9 @@ type run struct {
 
 	turnEnds clock.Instant
 	timer    *time.Timer // of that; nil: nobody has joined in the turn
-	next     *run        // where its members went when the lease had ended
+	rest     rest
+	recalled <-chan struct{} // of the idle lease before; nil: there was none
+	next     *run            // where its members went when the lease had ended
 
 	firstMember [1]*member
 }
@@ -51,6 +53,8 @@ type shown struct {
 func (r *run) joinable(now clock.Instant) bool {
 	o := r.line.others
 	switch {
+	case r.rest.idle != nil || r.rest.waits: // or it would have been recalled
+		return true
 	case r.writing.place && !r.writing.proves: //safety:run-unsubscribed
 		return false // other clients may have queued behind it, unnoticed
 	case r.writing.begun != 0 && now.Sub(r.writing.begun) < unanswered && o.news() == r.writing.news: //safety:run-unanswered
@@ -67,9 +71,16 @@ func (r *run) joinable(now clock.Instant) bool {
 }
 
 // join adds a member, which may pass other clients in the turn of the run. Under mu.
-func (r *run) join(m *member, passes bool) {
+func (r *run) join(m *member, passes bool, now clock.Instant) {
 	m.run, m.late = r, passes
-	if r.lease != nil && r.reads() {
+	switch {
+	case r.rest.idle != nil:
+		r.take(m, now)
+		return
+	case r.rest.waits:
+		r.members = append(r.members, m)
+		return
+	case r.lease != nil && r.reads():
 		r.letIn(m)
 		r.listen()
 		return
@@ -80,7 +91,7 @@ func (r *run) join(m *member, passes bool) {
 	r.members = append(r.members, m)
 	r.resize()
 	if passes && r.timer == nil {
-		r.timer = time.AfterFunc(r.turnEnds.Sub(r.line.c.b.Instant()), r.turnOver)
+		r.timer = time.AfterFunc(r.turnEnds.Sub(now), r.turnOver)
 	}
 	r.listen()
 	if r.place != nil || r.lease != nil { // else when it has one of them
@@ -134,6 +145,10 @@ func (r *run) listen() {
 func (r *run) leaseEnded() {
 	r.line.mu.Lock()
 	defer r.line.mu.Unlock()
+	if r.rest.idle != nil || r.rest.waits {
+		r.recall() // a broken record keeps others out until it is deleted
+		return
+	}
 	r.end()
 }
 
@@ -159,6 +174,9 @@ func (r *run) close() {
 		r.timer.Stop()
 	}
 	l := r.line
+	if r.rest.idle != nil {
+		r.use()
+	}
 	l.all = slices.DeleteFunc(l.all, func(x *run) bool { return x == r })
 	if len(l.all) > 0 {
 		return
@@ -178,9 +196,16 @@ func (r *run) granted(m *member, l *session.Lease) bool {
 	// the run asked after other clients had queued behind the claim.
 	found := r.place != nil && l.Revision < r.place.Ticket()
 	r.lease, r.place, r.driver, r.drained = l, nil, nil, false
+	r.rest.linger = 0
 	if r.line == nil {
+		if m.linger > 0 {
+			m.runs.keeps(r, m.a)
+		}
 		r.letIn(m)
 		return true
+	}
+	if w, o := r.writing, r.line.others; o != nil && w.proves {
+		o.prove(r.line.c.b.Instant(), w.epoch)
 	}
 	r.writing, r.private = writing{}, m.a.req.Fixed
 	r.settle()
@@ -188,7 +213,7 @@ func (r *run) granted(m *member, l *session.Lease) bool {
 		r.turnEnds = r.line.c.b.Instant().Add(r.line.turn) //safety:turn-bounded
 	}
 	if found { //safety:claim-found
-		for _, m := range r.members {
+		for _, m := range r.members[1:] {
 			m.late = !m.early
 		}
 		r.cut()
@@ -230,7 +255,7 @@ func (r *run) admit() *member {
 
 // goesOn says whether a member waits for the lease of the run, or reads beside others.
 // Otherwise the run is over, and its lease is to be released. Under mu.
-func (r *run) goesOn() bool {
+func (r *run) goesOn(now clock.Instant) bool {
 	switch {
 	// After the end of the lease too: the last one deletes a broken record.
 	case r.reads() && r.inside > 0: //safety:last-leaves
@@ -238,10 +263,10 @@ func (r *run) goesOn() bool {
 	case r.line == nil || r.over:
 		return false
 	}
-	if len(r.members) > 0 && r.members[0].late && r.line.c.b.Instant() >= r.turnEnds { //safety:turn-ends
+	if len(r.members) > 0 && r.members[0].late && now >= r.turnEnds { //safety:turn-ends
 		r.cut()
 	}
-	if len(r.members) == 0 {
+	if len(r.members) == 0 && !r.lingers(now) {
 		r.close()
 	}
 	return !r.over
@@ -249,12 +274,16 @@ func (r *run) goesOn() bool {
 
 // follow admits the member after one that has left, where one is inside at a time. It
 // says whether the run goes on. Under mu.
-func (r *run) follow() bool {
+func (r *run) follow(now clock.Instant) bool {
 	r.inside--
-	if !r.goesOn() {
+	if !r.goesOn(now) {
 		return false
 	}
-	if !r.reads() {
+	switch {
+	case len(r.members) == 0 && r.inside == 0:
+		r.idles(now)
+		return !r.over
+	case !r.reads():
 		r.admit().poke()
 	}
 	return true

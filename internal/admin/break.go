@@ -105,6 +105,9 @@ func (a *Admin) Break(ctx context.Context, req BreakRequest) error {
 			atLeast, confirmed = max(atLeast, named), true
 		}
 		switch {
+		case err == nil && entry.Lingers && !w.Delete:
+			a.rouse(ctx, req.Kind, encoded, entry)
+			return nil
 		case err == nil:
 			return nil
 		case bucket.IsAny(err, bucket.ErrPermission, kvstore.ErrClosed), try == breakTries:
@@ -116,6 +119,16 @@ func (a *Admin) Break(ctx context.Context, req BreakRequest) error {
 			}
 		}
 	}
+}
+
+// rouse has the client of a lease that lingers renew or release it: that client does not
+// watch the record. Otherwise its next renewal shows the break.
+func (a *Admin) rouse(ctx context.Context, kind record.Kind, encoded string, entry record.Entry) {
+	key, id, revision, err := a.b.Try(ctx, record.KeysOf(kind, encoded), record.Exclusive)
+	if err != nil {
+		return
+	}
+	a.s.Discard(key, id, revision)
 }
 
 // claimKey finds the reader with the id, or else names the gate, as of a state that

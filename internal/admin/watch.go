@@ -262,6 +262,8 @@ func changeOf(ev kvstore.Event) (Change, bool) {
 		c.Mode = record.Shared
 	}
 	switch {
+	case waiting && c.Entry.Status == record.StatusTrying:
+		return Change{}, false // no place
 	case ev.Kind == kvstore.Put && waiting && entry.Renewal > 0:
 		return Change{}, false // it still waits
 	case ev.Kind == kvstore.Put && waiting:

@@ -95,14 +95,16 @@ func TestSuspendedBeforeAdmission(t *testing.T) {
 			}, time.Time{})
 			synctest.Wait() // the renewer sleeps
 			asleep.Add(int64(nap))
-			return l.Admit(session.Admission{Parent: t.Context()})
+			h := new(session.Holder)
+			admitted, err := l.Admit(h, session.Admission{Parent: t.Context()})
+			require.Equal(t, err == nil, admitted)
+			return h, err
 		}
 		h, err := admit(time.Second)
 		require.NoError(t, err)
 		require.NoError(t, h.Context().Err())
-		h, err = admit(9500 * time.Millisecond)
+		_, err = admit(9500 * time.Millisecond)
 		require.ErrorIs(t, err, session.ErrLost)
-		require.Nil(t, h)
 		ended, cancel := context.WithCancel(t.Context())
 		cancel()
 		held.Close(ended)

@@ -27,6 +27,8 @@ type Admission struct {
 	Detached bool            // from the end of Parent
 	Meta     map[string]string
 	Waited   time.Duration
+	Queued   bool // it has waited behind another holder
+	Lingers  bool // the client may keep the lease idle afterwards
 }
 
 // Holder is one caller's part in a lease. It ends when the caller leaves, and with the
@@ -68,31 +70,37 @@ func (h *Holder) asks() *asked {
 
 // Admit makes a caller a holder of the lease. The server has granted the lease to the
 // first holder. The next ones are admitted without a message: readers beside each other,
-// others one after the other. Admit returns the cause when the lease has ended, and no
-// holder when it has to be confirmed first: see [Lease.Renewed].
-func (l *Lease) Admit(a Admission) (*Holder, error) {
-	_, _, _ = l.Status() // ends the lease if its validity is over
+// others one after the other. h is the zero Holder, to be used if admitted is true. Admit
+// returns the cause when the lease has ended. Without one, and false, the lease has to be
+// confirmed first: see [Lease.Renewed].
+func (l *Lease) Admit(h *Holder, a Admission) (admitted bool, err error) {
 	base := a.Parent
 	if a.Detached {
 		base = context.WithoutCancel(a.Parent)
 	}
+	var lost ending
+	defer func() { lost.finish() }()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	switch now := l.s.b.Instant(); {
+	now := l.s.b.Instant()
+	if l.state == Held && now >= l.end {
+		lost = l.expire()
+	}
+	switch {
 	case l.state != Held: //safety:admitted-inside
-		return nil, l.cause
+		return false, l.cause
 	case l.abandoned:
-		return nil, errAbandoned
+		return false, errAbandoned
 	case l.grants > 0 && !l.admits(now):
-		return nil, nil
+		return false, nil
 	}
-	h := &l.first
-	if l.grants++; l.grants > 1 {
-		h = new(Holder)
-	}
+	l.grants++
 	h.lease, h.number, h.token, h.parent = l, l.grants, l.Body.Token, a.Parent
 	if l.grants > 1 {
-		waited := max(a.Waited.Milliseconds(), 1)
+		waited := int64(0)
+		if a.Queued {
+			waited = max(a.Waited.Milliseconds(), 1)
+		}
 		l.Body.Grants, l.Body.Waits = l.grants, l.Body.Waits+waited
 		if !l.shared() { // the record of readers says since when there are any
 			l.Body.Since, l.Body.Waited = time.Now().UnixMilli(), waited
@@ -100,12 +108,20 @@ func (l *Lease) Admit(a Admission) (*Holder, error) {
 	}
 	h.ctx, h.cancel = context.WithCancelCause(base)
 	h.next, l.holders = l.holders, h
-	// The attempt that was granted may have been another caller's.
-	if l.grants > 1 && !l.shared() || !maps.Equal(l.Body.Meta, a.Meta) {
+	if a.Lingers && !l.Body.Lingers {
+		l.Body.Lingers, l.marked = true, now
+		l.renewSoon()
+	}
+	if l.Body.Lingers {
+		l.Body.InUse = max(l.Body.InUse, 1)
+	}
+	// The attempt that was granted may have been another caller's. A lease that lingers is
+	// taken often, and an ordinary renewal shows its holder.
+	if l.grants > 1 && !l.shared() && !l.Body.Lingers || !maps.Equal(l.Body.Meta, a.Meta) {
 		l.show(a)
 	}
 	l.wanted()
-	return h, nil
+	return true, nil
 }
 
 // shared says whether the lease is that of readers, who are inside together.
@@ -145,7 +161,28 @@ func (l *Lease) admits(now clock.Instant) bool {
 // show has the next renewal show the holder, and that renewal come soon. Under mu.
 func (l *Lease) show(a Admission) {
 	l.Body.Meta = a.Meta
-	l.renewNow(max(l.s.b.Instant(), l.renewals.asked.Add(showEvery)))
+	l.renewSoon()
+}
+
+// renewSoon has a renewal show what has changed, but not too often. Under mu.
+func (l *Lease) renewSoon() { l.renewNow(max(l.s.b.Instant(), l.renewals.asked.Add(showEvery))) }
+
+// MayIdle says whether the client may keep the lease while no holder is inside: the record
+// at the server says so too.
+func (l *Lease) MayIdle(now clock.Instant) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.holdsAt(now) && l.Body.Lingers && (l.marked == 0 || l.lastSent > l.marked) //safety:linger-shown
+}
+
+// Answer has a renewal say soon, to the record at a revision, that the lease is in use.
+func (l *Lease) Answer(revision uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.Body.Lingers {
+		l.Body.InUse = max(l.Body.InUse, revision)
+		l.renewSoon()
+	}
 }
 
 // wanted has the lease renewed at once when its holders want another TTL: the longest one
@@ -185,7 +222,11 @@ func (h *Holder) Announce(waited, d time.Duration, warn func()) {
 
 func (h *Holder) event(t EventType, cause error) Event {
 	l := h.lease
-	return Event{Type: t, Kind: l.Kind, Name: l.kept.Name, ID: h.ID(), Token: h.token, Cause: cause}
+	ev := Event{Type: t, Kind: l.Kind, Name: l.kept.Name, Token: h.token, Cause: cause}
+	if l.s.notifier.observe != nil {
+		ev.ID = h.ID() // which is made for each holder but the first
+	}
+	return ev
 }
 
 // Lease returns the lease that the holder has a part in.
@@ -293,6 +334,9 @@ func (h *Holder) Leave() error {
 			p = &(*p).next
 		}
 		*p, h.next = h.next, nil
+		if l.holders == nil {
+			l.Body.InUse = 0
+		}
 		l.wanted()
 	}
 	h.state = Released

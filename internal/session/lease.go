@@ -25,11 +25,10 @@ type Lease struct {
 	watchAt   clock.Instant // when to begin it
 	watch     kvstore.Watch
 	waiting   []extension
-	onEnd     func() // called once; may be nil
+	onEnd     func()        // called once; may be nil
+	marked    clock.Instant // when its record came to linger; 0: from the claim on
 
 	result error // of the release, when released is closed
-
-	first Holder // of most leases that is the only one
 }
 
 // extension waits for the confirmation of a renewal later than number after.
@@ -47,7 +46,8 @@ func (s *Session) Hold(g Granted, until time.Time) *Lease {
 		l.until, l.capped = s.b.Instant().Add(time.Until(until)), true
 		l.end = min(l.end, l.until)
 	}
-	if d := s.WatchAfter; d >= 0 {
+	// The client of a lease that lingers is notified of a break by the queue.
+	if d := s.WatchAfter; d >= 0 && !g.Body.Lingers {
 		l.watchAt = s.b.Instant().Add(d)
 	} else {
 		l.watching = true
@@ -155,10 +155,15 @@ func (l *Lease) over(left leavings, event EventType, cause *EndError) {
 func (l *Lease) ID() string { return l.Body.ID }
 
 // Ended says whether the lease has ended, or is to run out.
-func (l *Lease) Ended() bool {
+func (l *Lease) Ended(now clock.Instant) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.state != Held || l.abandoned || l.s.b.Instant() >= l.end
+	return !l.holdsAt(now)
+}
+
+// holdsAt says whether the lease goes on at an instant. Under mu.
+func (l *Lease) holdsAt(now clock.Instant) bool {
+	return l.state == Held && !l.abandoned && now < l.end
 }
 
 // OnEnd has fn called when the lease ends; false when it has ended already.

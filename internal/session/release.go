@@ -120,6 +120,25 @@ func (k *kept) Leave(status record.Status) {
 	s.Await(o, forget)
 }
 
+// Drop ends a lease without a holder, without waiting for anything. Its record is deleted
+// in the background. The channel is closed when that is over.
+func (l *Lease) Drop() (deleted <-chan struct{}) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.released != nil {
+		return l.released
+	}
+	done := make(chan struct{})
+	l.released = done
+	released := l.release()
+	l.s.Background(func(ctx context.Context) {
+		defer close(done)
+		released.finish()
+		l.delete(ctx, record.StatusGone, time.Now(), l.terms.TTL, nil)
+	})
+	return done
+}
+
 // delete removes a record that has ended, whatever became of its
 // last renewals. It tries until the server has confirmed that or limit has passed
 // since begun. first is the answer to a first write, made at begun; nil: there was

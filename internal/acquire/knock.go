@@ -1,0 +1,106 @@
+package acquire
+
+import (
+	"slices"
+	"time"
+
+	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/internal/record"
+)
+
+// A one-shot acquire that meets a lease which lingers does not know whether that is idle.
+// It writes a record to the queue that is no place: it keeps nobody waiting. The client of
+// an idle lease gives the lease up. One whose goroutine is inside answers with a renewal
+// that says so. Silence is a no.
+
+// knockFor is how long a one-shot acquire waits for the answer.
+const knockFor = 250 * time.Millisecond
+
+// knock is the record that a one-shot acquire has written.
+type knock struct {
+	key, id  string
+	revision uint64
+	until    clock.Instant // of the wait for answers
+}
+
+// knock asks the client of the blocker for its lease. It says whether the blocker has gone,
+// or else what the record says now.
+func (a *acquisition) knock(blocker record.Entry) (now record.Entry, gone bool) {
+	if a.queue != nil && *a.queue > 0 { //safety:knock-unqueued
+		return blocker, false
+	}
+	if !blocker.Lingers || blocker.Unreadable || blocker.Status != record.StatusHeld || blocker.Client == a.c.b.Client {
+		return blocker, false
+	}
+	m := newMailbox()
+	m.turn(blocker.Key)
+	w, err := a.c.b.Watch(blocker.Key, m.deliver)
+	if err != nil {
+		return blocker, false
+	}
+	defer w.Stop()
+	least, err := a.knocks() // after the subscription: the answer proves it
+	if err != nil {
+		a.c.s.Logger.Debug("ask for an idle lease", "lock", a.req.Name, "error", err)
+		return blocker, false
+	}
+	timer := time.NewTimer(a.knocked.until.Sub(a.c.b.Instant()))
+	defer timer.Stop()
+	for {
+		entry, err := a.c.b.Read(a.ctx, blocker.Key, least)
+		switch {
+		case err != nil:
+			return blocker, false
+		case !entry.Live() || entry.ID != blocker.ID:
+			a.asOf = max(a.asOf, entry.Revision)
+			return entry, true
+		case entry.InUse >= a.knocked.revision: //safety:knock-answered
+			return entry, false
+		}
+		blocker = entry
+		select {
+		case <-m.wake:
+			ev, _ := m.take()
+			least = max(least, ev.Record.Revision) // a notification can be forged: a read decides
+		case <-timer.C:
+			return blocker, false
+		case <-a.ctx.Done():
+			return blocker, false
+		}
+	}
+}
+
+// knocks writes the record, once, and returns a revision that the bucket has reached.
+func (a *acquisition) knocks() (revision uint64, err error) {
+	if a.knocked != nil {
+		return a.c.b.Probe(a.ctx, a.keys.Gate)
+	}
+	k := &knock{}
+	if k.key, k.id, k.revision, err = a.c.b.Try(a.ctx, a.keys, a.req.Mode); err != nil {
+		return 0, err
+	}
+	k.until = a.c.b.Instant().Add(knockFor)
+	a.knocked = k
+	return k.revision, nil
+}
+
+// unknock deletes the record.
+func (a *acquisition) unknock() {
+	if k := a.knocked; k != nil {
+		a.c.s.Discard(k.key, k.id, k.revision)
+	}
+}
+
+// knockedAt answers another client that asks for the leases of the line. Under mu.
+func (l *line) knockedAt(e record.Entry) {
+	for _, r := range slices.Clone(l.all) {
+		switch {
+		case r.lease == nil || r.reads() && record.Mode(e.Mode) == record.Shared:
+		case e.Revision < r.lease.Revision: //safety:knock-older
+		case r.rest.idle != nil:
+			r.recall()
+		default:
+			r.lease.Answer(e.Revision)
+		}
+	}
+}

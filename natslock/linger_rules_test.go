@@ -1,0 +1,317 @@
+package natslock_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/testutil"
+)
+
+// lingers is long enough for all tests.
+var lingers = natslock.Linger(time.Hour)
+
+// listSlowly has the lists of a client take a while.
+func listSlowly(f *testutil.Faults, d time.Duration) {
+	f.FailReads(func(op testutil.ReadOp, _ string) error {
+		if op == testutil.ReadList {
+			time.Sleep(d)
+		}
+		return nil
+	})
+}
+
+// deaf has a client lose all notifications.
+func deaf(f *testutil.Faults) { f.DropEvents(func(kvstore.Event) bool { return true }) }
+
+// TestLingerListed: an idle lease is not used before a list has shown that nobody waits.
+func TestLingerListed(t *testing.T) {
+	for _, stranger := range []bool{false, true} {
+		t.Run(fmt.Sprint(stranger), func(t *testing.T) {
+			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+				c, f := joinFaulty(t, s)
+				other := join(t, s)
+				deaf(f)
+				l := mustLock(t, c.Client, "l", lingers)
+				var queued *waiting
+				if stranger {
+					queued = other.await(t, "l")
+				}
+				listSlowly(f, 100*time.Millisecond)
+				mustUnlock(t, l)
+				begun := time.Now()
+				first, second := c.follow(t, lingers), c.follow(t, lingers)
+				given := c.begin(t, "l", lingers, natslock.MaxWait(50*time.Millisecond))
+				require.ErrorIs(t, given.failed(t), natslock.ErrTimeout)
+				require.False(t, first.over())
+				if stranger {
+					l = queued.granted(t)
+					require.Less(t, l.Token(), first.tokenAfter(t, l))
+					mustUnlock(t, second.granted(t))
+					require.Greater(t, second.lock.Token(), first.lock.Token())
+				} else {
+					mustUnlock(t, first.granted(t))
+					require.Equal(t, 100*time.Millisecond, time.Since(begun))
+					require.Equal(t, l.Token()+1, first.lock.Token(), "the same lease")
+					mustUnlock(t, second.granted(t))
+					require.Equal(t, 1, c.Stats().Idle)
+				}
+				require.NoError(t, c.Close(context.Background()))
+				wantNothing(t, s)
+			})
+		})
+	}
+}
+
+// tokenAfter unlocks a lock, has the waiting goroutine granted and unlock, and returns its
+// token.
+func (w *waiting) tokenAfter(t *testing.T, l *natslock.Lock) uint64 {
+	t.Helper()
+	mustUnlock(t, l)
+	mustUnlock(t, w.granted(t))
+	return w.lock.Token()
+}
+
+// TestLingerGivenUp: the goroutine that has waited for a list gives up, and the lease is
+// released.
+func TestLingerGivenUp(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c, f := joinFaulty(t, s)
+		l := mustLock(t, c.Client, "l", lingers)
+		listSlowly(f, 100*time.Millisecond)
+		mustUnlock(t, l)
+		w := c.begin(t, "l", lingers, natslock.MaxWait(50*time.Millisecond))
+		require.ErrorIs(t, w.failed(t), natslock.ErrTimeout)
+		time.Sleep(time.Second)
+		require.Zero(t, c.Stats().Idle)
+		wantNothing(t, s)
+	})
+}
+
+// TestLingerWaits: Close, and a break, end the wait for a list.
+func TestLingerWaits(t *testing.T) {
+	for _, end := range []string{"close", "break", "outage"} {
+		t.Run(end, func(t *testing.T) {
+			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+				c, f := joinFaulty(t, s)
+				other := join(t, s)
+				l := mustLock(t, c.Client, "l", lingers)
+				time.Sleep(10 * time.Second) // the lease is watched
+				listSlowly(f, time.Second)
+				mustUnlock(t, l)
+				w := c.follow(t, lingers)
+				switch end {
+				case "close":
+					require.NoError(t, closeNow(c.Client))
+					require.ErrorIs(t, w.failed(t), natslock.ErrClosed)
+				case "break":
+					require.NoError(t, other.Break(t.Context(), natslock.BreakRequest{Name: "l", ID: l.ID()}))
+					mustUnlock(t, w.granted(t))
+					require.Greater(t, w.lock.Token(), l.Token()+64, "another lease")
+				case "outage":
+					f.FailReads(func(op testutil.ReadOp, _ string) error {
+						if op == testutil.ReadList {
+							return kvstore.ErrUnavailable
+						}
+						return nil
+					})
+					time.Sleep(3 * time.Second)
+					f.FailReads(nil)
+					mustUnlock(t, w.granted(t))
+				}
+				require.NoError(t, closeNow(c.Client))
+				wantNothing(t, s)
+			})
+		})
+	}
+}
+
+// TestLingerShown: a lease is idle only if its record says that it may be. One that was
+// claimed by a goroutine without Linger says so with its next renewal.
+func TestLingerShown(t *testing.T) {
+	for _, shown := range []bool{false, true} {
+		t.Run(fmt.Sprint(shown), func(t *testing.T) {
+			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+				c := join(t, s)
+				l := mustLock(t, c.Client, "l")
+				w := c.follow(t, lingers)
+				again := c.follow(t, lingers)
+				mustUnlock(t, l)
+				mustUnlock(t, w.granted(t))
+				last := again.granted(t)
+				if shown {
+					time.Sleep(time.Second)
+				}
+				mustUnlock(t, last)
+				synctest.Wait()
+				h := inspect(t, c.Client, "l").Holder
+				require.Equal(t, shown, h != nil)
+				if shown {
+					require.True(t, h.Lingers)
+				}
+			})
+		})
+	}
+}
+
+// TestLingerAnswers: an answer to a TryLock names it. The record of an idle lease may
+// still say that it was used.
+func TestLingerAnswers(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c, other := join(t, s), join(t, s)
+		l := mustLock(t, c.Client, "l", lingers)
+		_, err := other.TryLock(t.Context(), "l")
+		require.ErrorIs(t, err, natslock.ErrLocked)
+		mustUnlock(t, l)
+		require.False(t, inspect(t, other.Client, "l").Holder.Idle, "as of its last renewal")
+		begun := time.Now()
+		l, err = other.TryLock(t.Context(), "l")
+		require.NoError(t, err)
+		require.Less(t, time.Since(begun), 10*time.Millisecond)
+		mustUnlock(t, l)
+	})
+}
+
+// TestLingerTryOnce: the notification of a TryLock recalls no lease that was granted after
+// it.
+func TestLingerTryOnce(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c, f := joinFaulty(t, s)
+		other := join(t, s)
+		var mu sync.Mutex
+		var tried []kvstore.Event
+		f.DropEvents(func(ev kvstore.Event) bool {
+			mu.Lock()
+			defer mu.Unlock()
+			if ev.Kind == kvstore.Put && len(tried) == 0 {
+				tried = append(tried, ev)
+			}
+			return false
+		})
+		mustUnlock(t, mustLock(t, c.Client, "l", lingers))
+		synctest.Wait()
+		l, err := other.TryLock(t.Context(), "l")
+		require.NoError(t, err)
+		mustUnlock(t, l)
+		mustUnlock(t, mustLock(t, c.Client, "l", lingers))
+		synctest.Wait()
+		require.Equal(t, 1, c.Stats().Idle)
+		require.Len(t, tried, 1)
+		require.Equal(t, 1, f.Forge(tried[0]))
+		synctest.Wait()
+		require.Equal(t, 1, c.Stats().Idle)
+	})
+}
+
+// TestLingerOwnTry: a TryLock of the client itself uses its idle lease, after a list if
+// that is still to come. Without an answer the client gives the lease up.
+func TestLingerOwnTry(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c, f := joinFaulty(t, s)
+		l := mustLock(t, c.Client, "l", lingers)
+		listSlowly(f, 100*time.Millisecond)
+		mustUnlock(t, l)
+		token := l.Token()
+		for _, wait := range []time.Duration{100 * time.Millisecond, 0} {
+			begun := time.Now()
+			l, err := c.TryLock(t.Context(), "l", lingers)
+			require.NoError(t, err)
+			require.Equal(t, wait, time.Since(begun))
+			require.Equal(t, token+1, l.Token(), "the same lease")
+			token = l.Token()
+			_, err = c.TryLock(t.Context(), "l", lingers)
+			require.ErrorIs(t, err, natslock.ErrLocked)
+			mustUnlock(t, l)
+		}
+		l = mustLock(t, c.Client, "m", lingers)
+		limit := time.Now().Add(200 * time.Millisecond)
+		f.FailReads(func(op testutil.ReadOp, _ string) error {
+			if op == testutil.ReadList && time.Now().Before(limit) {
+				return testutil.Hang
+			}
+			return nil
+		})
+		mustUnlock(t, l)
+		begun := time.Now()
+		again, err := c.TryLock(t.Context(), "m", lingers)
+		require.Equal(t, 250*time.Millisecond, time.Since(begun))
+		if err != nil { // the server has not deleted the record yet
+			require.ErrorIs(t, err, natslock.ErrLocked)
+			return
+		}
+		require.Greater(t, again.Token(), l.Token()+64, "another lease")
+	})
+}
+
+// TestLingerQueued: a TryLock of another client passes no waiter.
+func TestLingerQueued(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c, f := joinFaulty(t, s)
+		mustUnlock(t, mustLock(t, c.Client, "l", lingers))
+		time.Sleep(time.Minute)
+		deaf(f)
+		w := join(t, s).await(t, "l")
+		begun := time.Now()
+		_, err := join(t, s).TryLock(t.Context(), "l")
+		require.ErrorIs(t, err, natslock.ErrLocked)
+		require.Zero(t, time.Since(begun), "it does not ask")
+		mustUnlock(t, w.granted(t))
+	})
+}
+
+// TestLingerMany: many idle leases cost a renewal each third of their TTL, and a few
+// lists.
+func TestLingerMany(t *testing.T) {
+	const locks = 1000
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c := join(t, s)
+		for i := range locks {
+			mustUnlock(t, mustLock(t, c.Client, fmt.Sprint("l", i), lingers))
+		}
+		time.Sleep(20 * time.Second)
+		before := c.nc.Stats().OutMsgs
+		time.Sleep(time.Minute)
+		sent := int(c.nc.Stats().OutMsgs - before)
+		require.LessOrEqual(t, sent, locks*12+200)
+		require.Equal(t, locks, c.Stats().Idle)
+		other := join(t, s)
+		begun := time.Now()
+		for i := range locks {
+			mustUnlock(t, mustLock(t, other.Client, fmt.Sprint("l", i)))
+		}
+		require.Less(t, time.Since(begun), time.Second)
+		synctest.Wait()
+		require.Zero(t, c.Stats().Idle)
+		wantNothing(t, s)
+	})
+}
+
+// TestLingerManyUnheard: the lists of many locks together show those that wait.
+func TestLingerManyUnheard(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c, f := joinFaulty(t, s)
+		other := join(t, s)
+		for i := range 300 {
+			mustUnlock(t, mustLock(t, c.Client, fmt.Sprint("l", i), lingers))
+		}
+		time.Sleep(20 * time.Second)
+		deaf(f)
+		begun := time.Now()
+		var waits []*waiting
+		for i := range 100 {
+			waits = append(waits, other.begin(t, fmt.Sprint("l", 3*i)))
+		}
+		for _, w := range waits {
+			mustUnlock(t, w.granted(t))
+		}
+		require.LessOrEqual(t, time.Since(begun), 5*time.Second)
+		require.Equal(t, 200, c.Stats().Idle)
+	})
+}

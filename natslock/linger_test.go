@@ -1,0 +1,253 @@
+package natslock_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/testutil"
+)
+
+// A lock that lingers is taken again without a message.
+func TestLingerCycles(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c := join(t, s)
+		lingers := natslock.Linger(time.Minute)
+		token := uint64(0)
+		cycle := func() {
+			l := mustLock(t, c.Client, "l", lingers)
+			require.Greater(t, l.Token(), token)
+			token = l.Token()
+			mustUnlock(t, l)
+		}
+		cycle()
+		synctest.Wait() // subscribed, and the queue listed
+		taps := newTap(t, s.Connect(), ">")
+		before := c.nc.Stats().OutMsgs
+		for range 320 {
+			cycle()
+		}
+		require.LessOrEqual(t, c.nc.Stats().OutMsgs-before, uint64(10))
+		require.LessOrEqual(t, len(taps.take(t, c.nc)), 20)
+		l, err := c.TryLock(t.Context(), "l")
+		require.NoError(t, err)
+		mustUnlock(t, l) // it does not linger
+		require.Nil(t, inspect(t, c.Client, "l").Holder)
+		wantNothing(t, s)
+	})
+}
+
+// The lock is free when the time is over.
+func TestLingerEnds(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c := join(t, s)
+		for _, d := range []time.Duration{time.Second, 7 * time.Second, time.Minute} {
+			mustUnlock(t, mustLock(t, c.Client, "l", natslock.Linger(d)))
+			time.Sleep(d - time.Millisecond)
+			require.NotNil(t, inspect(t, c.Client, "l").Holder, d)
+			time.Sleep(10 * time.Millisecond)
+			require.Nil(t, inspect(t, c.Client, "l").Holder, d)
+			wantNothing(t, s)
+		}
+	})
+}
+
+// The client gives an idle lock up when another client queues.
+func TestLingerRecalled(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c, other := join(t, s), join(t, s)
+		mustUnlock(t, mustLock(t, c.Client, "l", lingers))
+		time.Sleep(time.Minute)
+		begun := time.Now()
+		l := mustLock(t, other.Client, "l")
+		require.Less(t, time.Since(begun), 10*time.Millisecond)
+		w := c.follow(t, lingers)
+		third := join(t, s).follow(t)
+		mustUnlock(t, l)
+		mine := w.granted(t)
+		unlockAll(t, mine, third)
+		wantNothing(t, s)
+	})
+}
+
+// A lost notification keeps another client waiting for five seconds.
+func TestLingerLostNotification(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c, f := joinFaulty(t, s)
+		other := join(t, s)
+		mustUnlock(t, mustLock(t, c.Client, "l", lingers))
+		time.Sleep(time.Minute)
+		f.DropEvents(func(kvstore.Event) bool { return true })
+		begun := time.Now()
+		mustUnlock(t, mustLock(t, other.Client, "l"))
+		require.LessOrEqual(t, time.Since(begun), 5*time.Second+10*time.Millisecond)
+	})
+}
+
+// A goroutine of the client that wants another lease has the idle one given up at once.
+func TestLingerSibling(t *testing.T) {
+	for _, try := range []bool{false, true} {
+		testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+			c := join(t, s)
+			mustUnlock(t, mustLock(t, c.Client, "l", lingers))
+			time.Sleep(time.Minute)
+			begun := time.Now()
+			lock := c.Lock
+			if try {
+				lock = c.TryLock
+			}
+			l, err := lock(t.Context(), "l", natslock.TTL(20*time.Second))
+			require.NoError(t, err)
+			require.Less(t, time.Since(begun), 10*time.Millisecond)
+			mustUnlock(t, l)
+			wantNothing(t, s)
+		})
+	}
+}
+
+// Close releases idle locks at once.
+func TestLingerClose(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c := join(t, s)
+		for _, name := range []string{"a", "b"} {
+			mustUnlock(t, mustLock(t, c.Client, name, lingers))
+		}
+		begun := time.Now()
+		require.NoError(t, c.Client.Close(context.Background()))
+		require.Less(t, time.Since(begun), 10*time.Millisecond)
+		wantNothing(t, s)
+	})
+}
+
+// TryLock of another client gets an idle lock, and is refused by one that is in use.
+func TestLingerTryLock(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c, f := joinFaulty(t, s)
+		other := join(t, s)
+		mustUnlock(t, mustLock(t, c.Client, "l", lingers))
+		time.Sleep(time.Minute)
+		begun := time.Now()
+		l, err := other.TryLock(t.Context(), "l")
+		require.NoError(t, err)
+		require.Less(t, time.Since(begun), 10*time.Millisecond)
+		mustUnlock(t, l)
+		mustUnlock(t, mustLock(t, c.Client, "l", lingers))
+		time.Sleep(time.Second)
+		l = mustLock(t, c.Client, "l", lingers)
+		time.Sleep(time.Second)
+		begun = time.Now()
+		_, err = other.TryLock(t.Context(), "l")
+		require.ErrorIs(t, err, natslock.ErrLocked)
+		require.Less(t, time.Since(begun), 110*time.Millisecond)
+		require.Empty(t, inspect(t, c.Client, "l").Queue)
+		f.DropEvents(func(kvstore.Event) bool { return true })
+		begun = time.Now()
+		_, err = other.TryLock(t.Context(), "l")
+		require.ErrorIs(t, err, natslock.ErrLocked)
+		require.InDelta(t, 250, time.Since(begun).Milliseconds(), 10)
+		f.DropEvents(nil)
+		mustUnlock(t, l)
+		l, err = other.TryLock(t.Context(), "l")
+		require.NoError(t, err)
+		mustUnlock(t, l)
+		time.Sleep(2 * time.Second)
+		wantNothing(t, s)
+	})
+}
+
+// The least recently used lock is given up at the bound.
+func TestLingerEvicted(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c := join(t, s, natslock.WithMaxLingering(2))
+		for _, name := range []string{"a", "b", "a", "c"} {
+			mustUnlock(t, mustLock(t, c.Client, name, lingers))
+		}
+		synctest.Wait()
+		require.Equal(t, 2, c.Stats().Idle)
+		require.Zero(t, c.Stats().Held)
+		for name, idle := range map[string]bool{"a": true, "b": false, "c": true} {
+			require.Equal(t, idle, inspect(t, c.Client, name).Holder != nil, name)
+		}
+	})
+}
+
+// An idle lock that an operator breaks is free at once while its client lives.
+func TestLingerBroken(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c, other := join(t, s), join(t, s)
+		for _, crashed := range []bool{false, true} {
+			mustUnlock(t, mustLock(t, c.Client, "l", lingers))
+			time.Sleep(time.Minute)
+			h := inspect(t, other.Client, "l").Holder
+			require.True(t, h.Lingers && h.Idle)
+			if crashed {
+				c.link.Blackhole(true)
+			}
+			begun := time.Now()
+			require.NoError(t, other.Break(t.Context(), natslock.BreakRequest{Name: "l", ID: h.ID}))
+			mustUnlock(t, mustLock(t, other.Client, "l"))
+			if !crashed {
+				require.Less(t, time.Since(begun), 10*time.Millisecond)
+				require.Zero(t, c.Stats().Idle)
+				continue
+			}
+			require.Less(t, time.Since(begun), 16*time.Second)
+			require.Greater(t, time.Since(begun), 10*time.Second)
+		}
+	})
+}
+
+// A client that is cut off keeps no idle lock beyond its lease.
+func TestLingerLost(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c, other := join(t, s), join(t, s)
+		l := mustLock(t, c.Client, "l", lingers)
+		token := l.Token()
+		mustUnlock(t, l)
+		time.Sleep(time.Minute)
+		c.link.Cut()
+		begun := time.Now()
+		l = mustLock(t, other.Client, "l")
+		require.Less(t, time.Since(begun), 15*time.Second+500*time.Millisecond)
+		require.Greater(t, l.Token(), token)
+		require.Zero(t, c.Stats().Idle)
+		mustUnlock(t, l)
+		require.Zero(t, c.Stats().Lost, "nobody held it")
+	})
+}
+
+// Two clients whose locks linger take turns as two others do.
+func TestLingerTwoClients(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a, b := join(t, s), join(t, s)
+		begun := time.Now()
+		for range 20 {
+			for _, m := range []*member{a, b} {
+				mustUnlock(t, mustLock(t, m.Client, "l", lingers))
+				synctest.Wait()
+			}
+		}
+		require.Less(t, time.Since(begun), time.Second)
+	})
+}
+
+func TestLingerInvalid(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c := join(t, s)
+		for _, opts := range [][]natslock.LockOption{
+			{natslock.Linger(0)}, {natslock.Linger(-1)}, {natslock.Linger(time.Hour + 1)},
+			{natslock.Linger(time.Second), natslock.NoRenew()},
+			{natslock.Linger(time.Second), natslock.Until(time.Now().Add(time.Minute))},
+		} {
+			_, err := c.Lock(t.Context(), "l", opts...)
+			require.ErrorIs(t, err, natslock.ErrInvalidOption)
+		}
+		_, err := natslock.New(t.Context(), c.nc, natslock.WithMaxLingering(-1))
+		require.ErrorIs(t, err, natslock.ErrInvalidOption)
+	})
+}

@@ -1,0 +1,151 @@
+package natslock_test
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/testutil"
+)
+
+// The record of a TryLock that asks for an idle lock is no place. No view counts it and no
+// watch reports it. That holds when its client deletes it, and when its client crashes.
+func TestLingerTrySeenByNobody(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c, f := joinFaulty(t, s)
+		asker, viewer := join(t, s), join(t, s)
+		w := follow(t, viewer, ">")
+		mustLock(t, c.Client, "l", natslock.Linger(time.Hour))
+		w.next(natslock.EventGranted)
+		f.DropEvents(func(kvstore.Event) bool { return true }) // no answer
+		for _, crashes := range []bool{false, true} {
+			tried := make(chan error, 1)
+			go func() {
+				_, err := asker.TryLock(t.Context(), "l")
+				tried <- err
+			}()
+			time.Sleep(100 * time.Millisecond)
+			require.Len(t, newRaw(t, s.Connect()).live(">"), 2, "the lock and the record of the TryLock")
+			begun := follow(t, viewer, ">") // it reads the record
+			if crashes {
+				asker.link.Blackhole(true)
+			}
+			info := inspect(t, viewer.Client, "l")
+			require.Zero(t, info.Waiting())
+			require.Empty(t, info.Queue)
+			for listed, err := range viewer.List(t.Context(), ">") {
+				require.NoError(t, err)
+				require.Empty(t, listed.Queue)
+			}
+			late := join(t, s)
+			var locked *natslock.LockedError
+			_, err := late.TryLock(t.Context(), "l")
+			require.ErrorAs(t, err, &locked)
+			require.Zero(t, locked.Queued)
+			var waited *natslock.TimeoutError
+			impatient := late.begin(t, "l", natslock.MaxWait(time.Millisecond))
+			require.ErrorAs(t, impatient.failed(t), &waited)
+			require.LessOrEqual(t, waited.Position, 1)
+			require.Error(t, <-tried)
+			time.Sleep(3 * time.Second)
+			for _, w := range []*follower{w, begun} {
+				w.next(natslock.EventQueued)
+				w.next(natslock.EventGaveUp)
+				w.nothing()
+			}
+		}
+	})
+}
+
+// A watch and the views show that a lock lingers, and whether it was idle when its record
+// was written.
+func TestLingerWatched(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c, viewer := join(t, s, natslock.WithOwner("alice")), join(t, s)
+		plain := mustLock(t, c.Client, "plain")
+		events := make(chan natslock.Event, 1000)
+		go func() {
+			for ev, err := range viewer.Watch(t.Context(), "l") {
+				if err == nil {
+					events <- ev
+				}
+			}
+		}()
+		next := func(typ natslock.EventType, idle bool) {
+			t.Helper()
+			ev := receive(t, events, typ.String())
+			for typ == natslock.EventReleased && ev.Type == natslock.EventRenewed {
+				require.True(t, ev.Holder.Idle)
+				ev = receive(t, events, typ.String())
+			}
+			require.Equal(t, typ, ev.Type)
+			require.True(t, ev.Holder.Lingers)
+			require.Equal(t, idle, ev.Holder.Idle)
+			require.Equal(t, "alice", ev.Holder.Owner)
+		}
+		require.Equal(t, natslock.EventWatching, receive(t, events, "the watch").Type)
+		l := mustLock(t, c.Client, "l", natslock.Linger(12*time.Second))
+		next(natslock.EventGranted, false)
+		h := inspect(t, viewer.Client, "l").Holder
+		require.True(t, h.Lingers && !h.Idle)
+		mustUnlock(t, l)
+		synctest.Wait()
+		require.False(t, inspect(t, viewer.Client, "l").Holder.Idle, "the record is older")
+		require.Equal(t, 1, c.Stats().Idle)
+		next(natslock.EventRenewed, true)
+		h = inspect(t, viewer.Client, "l").Holder
+		require.True(t, h.Lingers && h.Idle)
+		next(natslock.EventReleased, true)
+		h = inspect(t, viewer.Client, "plain").Holder
+		require.False(t, h.Lingers || h.Idle)
+		mustUnlock(t, plain)
+	})
+}
+
+// To an observer each Unlock releases a lock that lingers. The end of the idle lock is no
+// event, and no count changes.
+func TestLingerObserved(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		for what, end := range map[string]func(c, other *member){
+			"the end of its time": func(*member, *member) {},
+			"another client": func(_, other *member) {
+				mustUnlock(t, mustLock(t, other.Client, "l"))
+			},
+			"a break": func(_, other *member) {
+				h := inspect(t, other.Client, "l").Holder
+				require.NoError(t, other.Break(t.Context(), natslock.BreakRequest{Name: "l", ID: h.ID}))
+			},
+			"a cut": func(c, _ *member) { c.link.Blackhole(true) },
+			"Close": func(c, _ *member) { require.NoError(t, c.Client.Close(t.Context())) },
+		} {
+			c, other := join(t, s), join(t, s)
+			var ids []string
+			for range 3 {
+				l := mustLock(t, c.Client, "l", natslock.Linger(30*time.Second))
+				ids = append(ids, l.ID())
+				mustUnlock(t, l)
+				synctest.Wait()
+			}
+			require.Equal(t, 1, c.Stats().Idle, what)
+			time.Sleep(time.Second)
+			end(c, other)
+			time.Sleep(time.Minute)
+			var want, got []string
+			for _, id := range ids {
+				want = append(want, "granted "+id, "released "+id)
+			}
+			for _, ev := range c.rec.all() {
+				if ev.Type != natslock.EventRenewed {
+					got = append(got, ev.Type.String()+" "+ev.ID)
+				}
+			}
+			require.Equal(t, want, got, what)
+			stats := c.Stats()
+			require.Equal(t, natslock.Stats{Granted: 3, Released: 3, Renewed: stats.Renewed}, stats, what)
+		}
+	})
+}

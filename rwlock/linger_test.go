@@ -1,0 +1,83 @@
+package rwlock_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/internal/verify/history"
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/testutil"
+)
+
+type locking func(context.Context, string, ...natslock.LockOption) (*natslock.Lock, error)
+
+// soon takes a lock and gives it back, which is not to locking long.
+func soon(t *testing.T, lock locking, within time.Duration, opts ...natslock.LockOption) {
+	t.Helper()
+	begun := time.Now()
+	l, err := lock(t.Context(), "x", append([]natslock.LockOption{natslock.MaxWait(time.Minute)}, opts...)...)
+	require.NoError(t, err)
+	require.LessOrEqual(t, time.Since(begun), within)
+	unlock(t, l)
+	synctest.Wait()
+}
+
+// A side of a reader-writer lock that lingers is taken again without a message, and given
+// up at once to the others.
+func TestLinger(t *testing.T) {
+	lingers := natslock.Linger(time.Hour)
+	const within = 10 * time.Millisecond
+	for name, idle := range map[string]func(p *peer) locking{
+		"a writer":  func(p *peer) locking { return p.Lock },
+		"a reader":  func(p *peer) locking { return p.RLock },
+		"by a try":  func(p *peer) locking { return p.TryLock },
+		"by a read": func(p *peer) locking { return p.TryRLock },
+	} {
+		for who, other := range map[string]func(a, b *peer) locking{
+			"another writer":     func(_, b *peer) locking { return b.Lock },
+			"another reader":     func(_, b *peer) locking { return b.RLock },
+			"another's TryLock":  func(_, b *peer) locking { return b.TryLock },
+			"another's TryRLock": func(_, b *peer) locking { return b.TryRLock },
+			"its own writer":     func(a, _ *peer) locking { return a.Lock },
+			"its own reader":     func(a, _ *peer) locking { return a.RLock },
+			"its own TryLock":    func(a, _ *peer) locking { return a.TryLock },
+			"its own TryRLock":   func(a, _ *peer) locking { return a.TryRLock },
+		} {
+			t.Run(name+", "+who, func(t *testing.T) {
+				testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+					a, b := newPeer(t, s.Connect(), 1), newPeer(t, s.Connect(), 2)
+					for range 2 {
+						soon(t, idle(a), within, lingers)
+						time.Sleep(time.Second)
+						before := trafficOf(a.nc)
+						for range 30 {
+							soon(t, idle(a), 0, lingers)
+						}
+						require.LessOrEqual(t, before.since(a.nc).out, uint64(1))
+						time.Sleep(time.Minute)
+						soon(t, other(a, b), within)
+					}
+					soon(t, idle(a), within)
+					time.Sleep(2 * time.Second)
+					require.Empty(t, history.KeysLeft(t, s.Connect()))
+				})
+			})
+		}
+	}
+}
+
+// A writer waits for those that read inside, and for an idle lease of readers whose client
+// gets no notification of the writer, for five seconds.
+func TestLingerReadersUnheard(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a, b := newPeer(t, s.Connect(), 1), newPeer(t, s.Connect(), 2)
+		soon(t, a.RLock, time.Second, natslock.Linger(time.Hour))
+		time.Sleep(time.Minute)
+		a.f.DropAllEvents(true)
+		soon(t, b.Lock, 5*time.Second+10*time.Millisecond)
+	})
+}
