@@ -13,6 +13,8 @@ const (
 	// silence is how long a client may go without knowing of a place. It believes a list
 	// of the queue for a second. A busy machine may take a while longer.
 	silence = 1500 * time.Millisecond
+	// unlisted is how much longer a client uses a lease that lingers without a list.
+	unlisted = 4 * time.Second
 	// forgotten is for how long the forged end of a place makes a client forget it.
 	forgotten = 20 * time.Second
 )
@@ -78,6 +80,21 @@ func served(runs []*run, p place, revision uint64) bool {
 	return false
 }
 
+// notice is for how long the client of a holder need not have known of another client's
+// place when the holder asked. Where anything fails, it is longer for an idle lease.
+func (x *index) notice(h *Hold) time.Duration {
+	notice := cmp.Or(x.h.Notice, silence)
+	if x.h.Calm {
+		return notice
+	}
+	for _, other := range x.holds[h.Lock] {
+		if other.claim() == h.claim() && other.From.compare(h.Asked) < 0 && (other.Unlock.zero() || other.Unlock.compare(h.Asked) > 0) {
+			return notice
+		}
+	}
+	return notice + unlisted
+}
+
 // joined finds goroutines that were served in a run before another client that had
 // queued when they asked. A run takes such goroutines only in its turn, or while its
 // client cannot know better.
@@ -85,7 +102,6 @@ func (x *index) joined(lock string) (found []Violation) {
 	if x.h.Lossy {
 		return nil
 	}
-	notice := cmp.Or(x.h.Notice, silence)
 	runs := x.runs(lock)
 	of := map[string]*run{}
 	for _, r := range runs {
@@ -108,7 +124,7 @@ func (x *index) joined(lock string) (found []Violation) {
 		}
 		for _, p := range waiting {
 			switch {
-			case p.op.Client == h.Client, p.first.At+notice >= h.Asked.At:
+			case p.op.Client == h.Client, p.first.At+x.notice(h) >= h.Asked.At:
 				continue // it could not be known
 			case h.Asked.At <= r.from && p.first.Revision < r.Revision && (r.place.ID == "" || p.first.Revision < r.place.Ticket):
 				continue // its run itself has passed: see [index.order]
@@ -130,14 +146,13 @@ func (x *index) beside(lock string) (found []Violation) {
 	if x.h.Lossy {
 		return nil
 	}
-	notice := cmp.Or(x.h.Notice, silence)
 	for _, h := range x.holds[lock] {
 		records := x.claims[h.claim()]
 		if !h.Shared || !h.local() || h.Client == "" || len(records) == 0 || x.misled(h.Client, h.Asked.At) {
 			continue
 		}
 		known := func(writer Entry) bool {
-			return writer.Revision > records[0].Revision && writer.At+notice < h.Asked.At
+			return writer.Revision > records[0].Revision && writer.At+x.notice(h) < h.Asked.At
 		}
 		report := func(what string, writer Entry) {
 			found = append(found, Violation{Check: 5, Lock: lock, At: h.From.At, What: fmt.Sprintf(

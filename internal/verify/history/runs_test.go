@@ -50,6 +50,18 @@ func stranger(b *story, queues, asks, from float64) {
 	b.queues(b.holds("b", mutex, false, 30, from+1, from+2).take, 11, queues, from+1)
 }
 
+// idle is a run of a whose lease lingers from 1 on. Its last goroutine asks at an instant.
+// b queues at 1.5.
+func (b *story) idle(asks float64) {
+	b.runs("a", 10, member{0, 0, 1}, member{asks, asks, asks + 1})
+	b.queues(b.holds("b", mutex, false, 20, asks+1, asks+2).take, 12, 1.5, asks+1)
+	for i := range b.Stream {
+		if e := &b.Stream[i]; !e.Deleted {
+			e.TTL = sec(20)
+		}
+	}
+}
+
 // readers has a client read for two goroutines behind one join, from 1 to 5. The second
 // one asks at an instant.
 func (b *story) readers(asks float64) {
@@ -80,6 +92,12 @@ func TestRunCheck(t *testing.T) {
 		{"the next client too early", []int{1, 4}, func(b *story) {
 			b.runs("a", 10, member{0, 0, 1}, member{0, 1, 3})
 			b.holds("b", mutex, false, 20, 2, 3)
+		}},
+		{"an idle lease, used before a place could be known", nil, func(b *story) { b.idle(6) }},
+		{"an idle lease, used behind a place", []int{5}, func(b *story) { b.idle(8) }},
+		{"an idle lease, used behind a place, and nothing fails", []int{5}, func(b *story) {
+			b.idle(6)
+			b.Calm, b.Notice = true, sec(0.5)
 		}},
 		{"a token twice", []int{2, 4}, func(b *story) {
 			b.runs("a", 10, member{0, 0, 1}, member{0, 1, 2})[1].hold.Token--

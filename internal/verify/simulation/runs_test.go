@@ -61,6 +61,12 @@ func TestSimRunsBrief(t *testing.T) {
 			p.meddles, p.outages, p.closes = time.Second, 10*time.Second, 5*time.Second
 			p.rates = testutil.Rates{Drop: 0.01, LoseAnswer: 0.02, DelayAnswer: 0.02, MaxDelay: 300 * time.Millisecond, DropEvent: 0.05}
 		},
+		"lingering": func(p *plan) {
+			p.linger, p.rws, p.crowd, p.think = 10*time.Second, 1, 2, 5*time.Millisecond
+		},
+		"lingering unheard": func(p *plan) {
+			p.linger, p.rws, p.crowd, p.hold, p.rates.DropEvent, p.blind = 10*time.Second, 1, 4, 10*time.Millisecond, 0.9, 0.8
+		},
 		"unheard": func(p *plan) {
 			p.hold, p.rates.DropEvent, p.blind = 30*time.Millisecond, 0.9, 0.8
 		},
@@ -96,6 +102,7 @@ func crowdOf(seed uint64, hours float64) plan {
 	if seed%4 > 1 {
 		p.rws, p.rounds, p.crowd = 1, 100, 3+p.crowd%2 // readers overlap: longer stretches take long to judge
 	}
+	p.linger = pick(0, 0, 5*time.Millisecond, 10*time.Second)
 	if seed%2 == 0 {
 		p.calm = true
 		return p
@@ -143,6 +150,9 @@ func (m *sim) press(rng *rand.Rand, c *client) {
 		opts = append(opts, natslock.NoRenew())
 	case n == 8 && !m.calm:
 		opts = append(opts, natslock.Until(time.Now().Add(m.ttl)))
+	}
+	if m.linger > 0 && len(opts) == 0 && rng.IntN(4) > 0 {
+		opts = append(opts, natslock.Linger(m.linger))
 	}
 	who, _, _ := c.now()
 	h, err := who.Acquire(ctx, w, opts...)

@@ -33,16 +33,16 @@ func TestMain(m *testing.M) { testutil.LeakCheck(m) }
 
 // plan is what a simulation is made of.
 type plan struct {
-	seed                    uint64
-	hours                   float64
-	clients, workers        int
-	mutexes, rws            int
-	ttl, think, hold        time.Duration
-	watchAfter              time.Duration
-	outages, meddles, forge time.Duration // how often, for each client; 0: never
-	crashes                 time.Duration // how often the server starts again and has forgotten all TTLs; 0: never
-	remakes                 int
-	rates                   testutil.Rates
+	seed                     uint64
+	hours                    float64
+	clients, workers         int
+	mutexes, rws             int
+	ttl, think, hold, linger time.Duration // and how long a lock lingers
+	watchAfter               time.Duration
+	outages, meddles, forge  time.Duration // how often, for each client; 0: never
+	crashes                  time.Duration // how often the server starts again and has forgotten all TTLs; 0: never
+	remakes                  int
+	rates                    testutil.Rates
 
 	rounds int           // of a goroutine in a crowd; 0: a crowd once in a while
 	crowd  int           // goroutines of a client that ask one after the other
