@@ -153,7 +153,7 @@ func listHoldings(held []holding) {
 	}
 	t := newTable("kind", "mode", "holder", "token", "id")
 	for _, h := range held {
-		t.AppendRow(table.Row{h.kind.String(), h.mode.String(), h.name(), fmt.Sprint(h.Token), plain(h.ID)})
+		t.AppendRow(table.Row{h.kind.String(), h.modeName(), h.name(), fmt.Sprint(h.Token), plain(h.ID)})
 	}
 	t.Render()
 }
@@ -191,6 +191,9 @@ func breakQuestion(h holding, now bool) string {
 	question := fmt.Sprintf("Break it? %s gets in before the %s has stopped or its lease is over", kept, h.role())
 	if !h.Expires.IsZero() {
 		question += fmt.Sprintf(", in %v at the latest", h.TTL)
+	}
+	if h.wasIdle() {
+		question += ". The lock was idle when last renewed: its client gives it to any other that asks"
 	}
 	return question
 }

@@ -73,6 +73,24 @@ func (h holding) name() string {
 	return name
 }
 
+// wasIdle says whether no goroutine was inside when the client last renewed the lock.
+func (h holding) wasIdle() bool { return h.Idle && h.Broken == nil && !h.Overdue }
+
+// modeName is the mode for a cell of a table, or "idle".
+func (h holding) modeName() string {
+	if h.wasIdle() {
+		return idleMode
+	}
+	return h.mode.String()
+}
+
+const idleMode = "idle"
+
+// allIdle says whether all holders of a lock were idle when their clients last renewed it.
+func allIdle(held []holding) bool {
+	return len(held) > 0 && !slices.ContainsFunc(held, func(h holding) bool { return !h.wasIdle() })
+}
+
 // bothKinds are the names that are a mutex and a reader-writer lock at once:
 // nearly always a mistake, because the two do not exclude each other.
 func bothKinds(infos []natslock.Info) map[string]bool {

@@ -112,22 +112,25 @@ func printInfo(w io.Writer, info natslock.Info) {
 
 // stateOf is the lock's state in a few words.
 func stateOf(info natslock.Info, held []holding) string {
-	readers := count(len(info.Readers), "reader")
+	readers, idle := count(len(info.Readers), "reader"), ""
+	if allIdle(held) {
+		idle = ", idle when last renewed"
+	}
 	switch {
 	case len(held) == 0:
 		return "free, waited for"
 	case waitsForReaders(info):
 		return "held by " + readers + ", a writer waits for them to leave"
 	case info.Holder == nil:
-		return "held by " + readers
+		return "held by " + readers + idle
 	case info.Holder.Overdue:
 		return alarm.Sprint("overdue: nobody holds it, the next acquire gets it")
 	case info.Holder.Broken != nil:
 		return alarm.Sprintf("broken, its %s may still be stopping", held[0].role())
 	case info.Kind == natslock.KindRW:
-		return "held by a writer"
+		return "held by a writer" + idle
 	}
-	return "held"
+	return "held" + idle
 }
 
 // printHolder prints a holder's block.
@@ -147,6 +150,12 @@ func printHolder(w io.Writer, h holding) {
 	}
 	if h.Grants > 1 {
 		row("grants", fmt.Sprintf("%d, handed on inside its client", h.Grants))
+	}
+	switch {
+	case h.wasIdle():
+		row("lingers", "idle when last renewed: another client that asks gets it")
+	case h.Lingers:
+		row("lingers", "its client may keep it idle, until another client asks")
 	}
 	if h.Waiting > 0 {
 		row("behind it", count(h.Waiting, "goroutine")+" of its client")

@@ -25,7 +25,9 @@ func (*lsCmd) Help() string {
 time held, the end of the lease unless it is renewed, and the numbers of readers
 and waiters. Several readers share a line, with the longest time held and the last
 end of a lease. A writer that waits for them to leave has a line of its own.
-"lockctl info" lists all of them.
+"lockctl info" lists all of them. The mode "idle" is that of a lock that its client
+keeps for goroutines of its own: none of them was inside when the client last renewed
+the lock. The client gives the lock up when another client asks.
 
 A name that is a mutex and a reader-writer lock at once is marked: these are two
 locks, which do not exclude each other. A record that lockctl cannot read is
@@ -165,8 +167,8 @@ func (c *lsCmd) rows(info natslock.Info, both bool) (rows []table.Row) {
 	if both {
 		note = alarm.Sprint("also " + map[natslock.Kind]string{natslock.KindMutex: "rw", natslock.KindRW: "mutex"}[info.Kind])
 	}
-	row := func(mode natslock.Mode, holder, token, held, expires string, wide ...any) {
-		r := table.Row{info.Kind.String(), plain(info.Name), mode.String(), holder, token, held, expires, readers, queue}
+	row := func(mode, holder, token, held, expires string, wide ...any) {
+		r := table.Row{info.Kind.String(), plain(info.Name), mode, holder, token, held, expires, readers, queue}
 		if c.Wide {
 			r = append(r, wide...)
 		}
@@ -175,8 +177,13 @@ func (c *lsCmd) rows(info natslock.Info, both bool) (rows []table.Row) {
 	}
 	held := holdings(info)
 	if len(info.Readers) > 1 && !c.Wide {
-		row(natslock.Shared, readerNames(info.Readers), "-", brief(time.Since(info.Readers[0].Since)), lastEnd(info.Readers))
-		held = slices.DeleteFunc(held, func(h holding) bool { return h.mode == natslock.Shared })
+		first := len(held) - len(info.Readers) // they come after the writer
+		mode := natslock.Shared.String()
+		if allIdle(held[first:]) {
+			mode = idleMode
+		}
+		row(mode, readerNames(info.Readers), "-", brief(time.Since(info.Readers[0].Since)), lastEnd(info.Readers))
+		held = held[:first]
 	}
 	// Holders come before a writer that still waits for readers.
 	slices.SortStableFunc(held, func(a, b holding) int { return cmp.Compare(b.mode, a.mode) })
@@ -185,7 +192,7 @@ func (c *lsCmd) rows(info natslock.Info, both bool) (rows []table.Row) {
 		if h.TTL > 0 {
 			ttl = h.TTL.String()
 		}
-		row(h.mode, h.name(), fmt.Sprint(h.Token), brief(time.Since(h.Since)), expiry(h.Holder), ttl, fmt.Sprint(h.Revision), plain(h.ID), metaList(h.Meta))
+		row(h.modeName(), h.name(), fmt.Sprint(h.Token), brief(time.Since(h.Since)), expiry(h.Holder), ttl, fmt.Sprint(h.Revision), plain(h.ID), metaList(h.Meta))
 	}
 	if len(rows) == 0 {
 		r := table.Row{info.Kind.String(), plain(info.Name), "free", "-", "-", "-", "-", readers, queue}

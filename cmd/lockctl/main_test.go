@@ -233,6 +233,7 @@ type holder struct {
 	Broken          *struct{ By, Reason string }
 	Unreadable      bool
 	Overdue         bool
+	Lingers, Idle   bool
 }
 
 func locks(t *testing.T, s *testutil.Server, args ...string) []lock {

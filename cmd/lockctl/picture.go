@@ -73,7 +73,11 @@ func (p *picture) event(ev natslock.Event) {
 	defer p.mu.Unlock()
 	id := lockID{ev.Name, ev.Kind}
 	p.rates.grants += int(ev.Grants)
-	if ev.Type != natslock.EventGranted || ev.Waited > 0 { // they queued
+	queued := ev.Waited > 0
+	if ev.Type != natslock.EventGranted { // inside a client: nearly all on an idle lock, if it lingers
+		queued = ev.Holder == nil || !ev.Holder.Lingers
+	}
+	if queued {
 		p.rates.handovers += int(ev.Grants)
 	}
 	switch ev.Type {

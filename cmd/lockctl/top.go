@@ -19,8 +19,9 @@ func (*topCmd) Help() string {
 	return `A live view of the locks. Each line has the holder, the time of the grant, the end
 of the lease unless it is renewed, the length of the queue and the longest wait.
 Above them are the grants per second, and the hand-overs among them, from a holder
-to a waiter. top draws from events, and reads all locks now and then. When it
-cannot reach the server it says so, and continues when the server is back.
+to a waiter. Grants inside the client of a lock that lingers are no hand-overs. top
+draws from events, and reads all locks now and then. When it cannot reach the
+server it says so, and continues when the server is back.
 
   up, down, j, k   choose; also page up and down, home, end
   enter            everything about one lock; esc goes back
@@ -34,7 +35,8 @@ cannot reach the server it says so, and continues when the server is back.
   q                quit
 
 A "!" marks a name that is a mutex and a reader-writer lock at once: these do not
-exclude each other. A narrow screen shows the end of a token.
+exclude each other. The mode "idle" is explained in "lockctl ls --help". A narrow
+screen shows the end of a token.
 
   lockctl top 'orders.>'
 

@@ -189,11 +189,15 @@ func (m *top) cells(info natslock.Info) [10]string {
 		name = alarm.Sprint("!") + name
 	}
 	cells := [10]string{info.Kind.String(), name, modeOf(info), "-", "-", "-", "-", "-", fmt.Sprint(info.Waiting()), "-"}
-	if m.width < wideScreen && cells[2] == natslock.Exclusive.String() {
+	held := holdings(info)
+	switch {
+	case allIdle(held):
+		cells[2] = idleMode
+	case m.width < wideScreen && cells[2] == natslock.Exclusive.String():
 		cells[2] = "excl" // the holder's name needs the room
 	}
-	if held := heldSince(info); !held.IsZero() {
-		cells[5] = brief(time.Since(held))
+	if since := heldSince(info); !since.IsZero() {
+		cells[5] = brief(time.Since(since))
 	}
 	token := ""
 	switch {
@@ -241,6 +245,9 @@ func (m *top) chooseLines() []string {
 	lines := []string{"Which one?", ""}
 	for i, o := range m.options {
 		line := fmt.Sprintf("  %-10s %s  token %d  held %s", o.h.title, o.h.name(), o.h.Token, brief(time.Since(o.h.Since)))
+		if o.h.wasIdle() {
+			line += ", " + idleMode
+		}
 		if i == m.option {
 			line = reversed.Sprint(ansi.Strip(padRight(line, m.width)))
 		}

@@ -36,17 +36,20 @@ waiter, the fencing token or the ticket in the queue, and the time waited or hel
 
 Events are hints. Events during an outage of the server are missed. Standard error
 says when that was, and when the watch begins: not before "watching" stands there.
-A holder that was never seen has no name when it leaves. When the bucket is
+A holder that was never seen has no name when it leaves. "idle" marks the event of a
+lock that nobody was inside when its client last renewed it. When the bucket is
 deleted, watch waits for the next one.
 
   lockctl watch 'orders.>'
   lockctl watch --json | jq 'select(.event == "expired") | .name'
 
-With --json each line has: time, event ("gave_up" with an underscore), kind
-("mutex", "rw"), name, mode ("exclusive", "shared"), token or ticket, id, owner, host,
-pid, meta, ttl and expires (null: nobody holds or waits any more), waited, held
-(seconds, null: does not apply or not known), broken (null, or by, reason, at) and
-unreadable. Times are RFC 3339, durations seconds. Fields are added, never renamed.
+With --json each line has the time, the event ("gave_up" with an underscore), kind
+("mutex", "rw"), name and mode ("exclusive", "shared"). It has the token or the
+ticket, and id, owner, host, pid and meta of the holder or waiter. The ttl and expires
+are null when nobody holds or waits any more. Grants counts those that the event
+reports. Waited and held are null if they do not apply or are not known. Broken is
+null, or has by, reason and at. Unreadable, lingers and idle are true or false. Times
+are RFC 3339, durations seconds. Fields are added, never renamed.
 
 Exit code: 0 when it is ended by INT or TERM, or nobody reads any more.
   64 usage   69 no server   77 no permission   78 no bucket, or one not fit for locks`
@@ -160,6 +163,9 @@ func eventLine(ev natslock.Event) string {
 		eventWho(ev),
 		faint.Sprintf("%s %d", number, ev.Token),
 	}
+	if h := ev.Holder; h != nil && h.Idle {
+		parts = append(parts, idleMode)
+	}
 	if waited, held := eventTimes(ev); held != nil {
 		parts = append(parts, "held "+brief(*held))
 	} else if waited != nil && *waited > 0 {
@@ -197,7 +203,7 @@ func eventTimes(ev natslock.Event) (waited, held *time.Duration) {
 			return &ev.Waited, nil
 		}
 	case natslock.EventRenewed, natslock.EventReleased, natslock.EventExpired, natslock.EventBroken:
-		if !h.Since.IsZero() && !h.Unreadable {
+		if !h.Since.IsZero() && !h.Unreadable && !h.Idle {
 			d := max(ev.Time.Sub(h.Since), 0)
 			return nil, &d
 		}
@@ -227,6 +233,8 @@ type eventJSON struct {
 	Held       *float64          `json:"held"`
 	Broken     *brokenJSON       `json:"broken"`
 	Unreadable bool              `json:"unreadable"`
+	Lingers    bool              `json:"lingers"`
+	Idle       bool              `json:"idle"` // when the record was last written
 }
 
 func eventObject(ev natslock.Event) string {
@@ -241,7 +249,7 @@ func eventObject(ev natslock.Event) string {
 	if ev.Holder != nil {
 		h := holderToJSON(*ev.Holder)
 		out.Owner, out.Host, out.PID, out.Meta = h.Owner, h.Host, h.PID, h.Meta
-		out.Broken, out.Unreadable = h.Broken, h.Unreadable
+		out.Broken, out.Unreadable, out.Lingers, out.Idle = h.Broken, h.Unreadable, h.Lingers, h.Idle
 		switch ev.Type {
 		case natslock.EventQueued, natslock.EventGranted, natslock.EventRenewed, natslock.EventBroken:
 			if h.Expires != nil {

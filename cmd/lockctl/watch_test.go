@@ -39,7 +39,8 @@ type event struct {
 		By, Reason string
 		At         time.Time
 	}
-	Unreadable bool
+	Unreadable    bool
+	Lingers, Idle bool
 }
 
 // watch starts lockctl watch and returns when it hears what happens.
