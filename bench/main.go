@@ -105,12 +105,20 @@ type bench struct {
 	scaled Scale
 }
 
-const stepContention = "contention"
+// The titles of the steps that a side names in Only.
+const (
+	stepCycle      = "cycle"
+	stepThroughput = "throughput"
+	stepContention = "contention"
+	stepReader     = "reader's cycle"
+	stepIdle       = "idle hand-over"
+)
 
 // step is a measurement of one side in one round.
 type step struct {
 	title   string
 	waiters int
+	named   bool // it is only for the sides that name it
 	run     func(ctx context.Context, o *opened, name string) (Figures, error)
 }
 
@@ -124,10 +132,10 @@ func newBench(p plan) *bench {
 
 func (b *bench) steps() []step {
 	all := []step{
-		{title: "cycle", run: func(ctx context.Context, o *opened, name string) (Figures, error) {
+		{title: stepCycle, run: func(ctx context.Context, o *opened, name string) (Figures, error) {
 			return cycles(ctx, o.clients[0], name, b.step, &o.audit)
 		}},
-		{title: "throughput", run: func(ctx context.Context, o *opened, name string) (Figures, error) {
+		{title: stepThroughput, run: func(ctx context.Context, o *opened, name string) (Figures, error) {
 			return manyNames(ctx, o.clients[0], name, b.step, &o.audit)
 		}},
 	}
@@ -143,6 +151,7 @@ func (b *bench) steps() []step {
 		maps.Copy(figures, local)
 		return figures, nil
 	}})
+	all = append(all, lingerSteps(b.step)...)
 	for _, n := range crowd {
 		all = append(all, step{title: fmt.Sprintf("hand-over, %d waiting", n), waiters: n,
 			run: func(ctx context.Context, o *opened, name string) (Figures, error) {
@@ -257,7 +266,7 @@ func (b *bench) class(ctx context.Context, class Class, dir, redis string) (_ *C
 			for i := range all {
 				o := all[(i+round)%len(all)] // nobody is always the first
 				_ = b.bar.Add(1)
-				if o.result.Skipped != "" || len(o.result.Failures) >= maxFailures || o.Waiters > 0 && step.waiters > o.Waiters || o.Only != "" && step.title != o.Only {
+				if o.result.Skipped != "" || len(o.result.Failures) >= maxFailures || !o.measures(step) {
 					continue
 				}
 				b.bar.Describe(fmt.Sprintf("%s: %s, %s", class.Name, o.Name, step.title))

@@ -74,11 +74,11 @@ func TestSides(t *testing.T) {
 			}
 			require.Zero(t, contend(t, o.clients, n, 3).lost.Load(), "it did not exclude")
 			b := newBench(plan{rounds: 1, step: 50 * time.Millisecond})
-			for _, step := range b.steps() {
-				if side.Waiters > 0 && step.waiters > side.Waiters || step.waiters > 10 || side.Only != "" && step.title != side.Only {
+			for i, step := range b.steps() {
+				if step.waiters > 10 || !side.measures(step) {
 					continue
 				}
-				figures, err := step.run(t.Context(), o, fmt.Sprintf("step-%d-%d", step.waiters, len(step.title)))
+				figures, err := step.run(t.Context(), o, fmt.Sprint("step-", i))
 				require.NoError(t, err, step.title)
 				for name, v := range figures {
 					require.Positive(t, v, name)
@@ -146,4 +146,31 @@ func TestContentionTable(t *testing.T) {
 	require.Contains(t, text, "| rueidislock | - | - | - | 1000 | 10 ms | - |\n")
 	require.NotContains(t, text, "bare")
 	require.NotContains(t, text, "etcd")
+}
+
+// TestLingerTables has the lingering side beside the peers of each class, where it was
+// measured. A page of an older run says nothing about it.
+func TestLingerTables(t *testing.T) {
+	var r Result
+	require.False(t, r.lingered())
+	r.Classes = []*ClassResult{
+		{Class: Class{Title: "Memory"}, Sides: []*SideResult{
+			{Name: "natslock", Figures: map[string][]float64{contended: {50000}}},
+			{Name: "natslock, Linger", Figures: map[string][]float64{
+				cycleP50: {2e-6}, cycleP99: {5e-6}, cycleSent: {1. / 64}, readP50: {4e-6}, readP99: {6e-6},
+				throughput: {400000}, idleLock: {900e-6}, idlePlace: {600e-6}, heldLock: {500e-6}, idleTry: {700e-6}, contended: {60000},
+			}},
+			{Name: "redislock", Figures: map[string][]float64{cycleP50: {200e-6}, throughput: {40000}}},
+		}},
+		{Class: Class{Title: "Three servers"}, Sides: []*SideResult{
+			{Name: "natslock, Linger", Figures: map[string][]float64{cycleP50: {2e-6}}}, {Name: "redislock", Skipped: "one server"},
+		}},
+		{Class: Class{Title: "Files"}, Sides: []*SideResult{{Name: "natslock, Linger", Skipped: "missing"}}},
+	}
+	require.True(t, r.lingered())
+	text := r.lingerTable()
+	require.Contains(t, text, "| Memory | 2 µs | 5 µs | 100 | 64 | 4 µs | 6 µs | 50 | 400000 | 40000 | - |\n")
+	require.Contains(t, text, "| Three servers | 2 µs | - | - |")
+	require.NotContains(t, text, "Files")
+	require.Contains(t, r.askTable(), "| Memory | 900 µs | 600 µs | 500 µs | 1.20 | 700 µs | 60000 | 50000 | 1.20 |\n")
 }

@@ -19,6 +19,7 @@ const (
 	cycleP50    = "cycle_p50"   // an uncontended lock and unlock
 	cycleP99    = "cycle_p99"   //
 	allocs      = "allocs"      // of the client, for each of these cycles
+	cycleSent   = "cycle_sent"  // messages that the client sends, for each of these cycles
 	throughput  = "throughput"  // cycles per second, 64 goroutines on as many names
 	waitingCPU  = "waiting_cpu" // cores used by the client and its servers while 100 wait
 	messagesPer = "messages"    // per hand-over, of the clients
@@ -115,6 +116,7 @@ func cycles(ctx context.Context, c Client, name string, d time.Duration, a *audi
 	var took []time.Duration
 	var before, after runtime.MemStats
 	took = slices.Grow(took, 1<<16)
+	sentBefore, counted := sent([]Client{c})
 	runtime.GC()
 	runtime.ReadMemStats(&before)
 	for end := time.Now().Add(d); len(took) < 10 || time.Now().Before(end); {
@@ -126,10 +128,15 @@ func cycles(ctx context.Context, c Client, name string, d time.Duration, a *audi
 	}
 	runtime.ReadMemStats(&after)
 	slices.Sort(took)
-	return Figures{
+	figures := Figures{
 		cycleP50: quantile(took, 0.5), cycleP99: quantile(took, 0.99),
 		allocs: float64(after.Mallocs-before.Mallocs) / float64(len(took)),
-	}, nil
+	}
+	if counted {
+		sentAfter, _ := sent([]Client{c})
+		figures[cycleSent] = float64(sentAfter-sentBefore) / float64(len(took))
+	}
+	return figures, nil
 }
 
 // quantile takes sorted times.

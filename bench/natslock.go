@@ -20,7 +20,7 @@ var natslockSide = Side{
 }
 
 var exactSide = Side{
-	Name: "natslock, no turn", Server: "nats", Only: stepContention,
+	Name: "natslock, no turn", Server: "nats", Only: []string{stepContention},
 	Setup: "the same with `WithTurn(0)`: goroutines of all clients get in as they came",
 	Open: func(ctx context.Context, s *Servers) (Client, error) {
 		return openNatslock(ctx, s, natslock.WithTurn(0))
@@ -30,6 +30,7 @@ var exactSide = Side{
 type natslockClient struct {
 	nc *nats.Conn
 	*natslock.Client
+	opts []natslock.LockOption // of each lock
 }
 
 // bucketConfig is the bucket in a class.
@@ -60,7 +61,7 @@ func openNatslock(ctx context.Context, s *Servers, opts ...natslock.Option) (*na
 		nc.Close()
 		return nil, err
 	}
-	return &natslockClient{nc, c}, nil
+	return &natslockClient{nc: nc, Client: c}, nil
 }
 
 func (c *natslockClient) Lock(ctx context.Context, name string) (func(context.Context) error, error) {
@@ -69,7 +70,7 @@ func (c *natslockClient) Lock(ctx context.Context, name string) (func(context.Co
 }
 
 func (c *natslockClient) LockFenced(ctx context.Context, name string) (func(context.Context) error, uint64, error) {
-	l, err := c.Client.Lock(ctx, name)
+	l, err := c.Client.Lock(ctx, name, c.opts...)
 	if err != nil {
 		return nil, 0, err
 	}

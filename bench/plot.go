@@ -8,6 +8,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 
 	"gonum.org/v1/plot"
@@ -31,6 +32,9 @@ var plottedAll = []plotted{
 	{File: "throughput.svg", Title: "Cycles per second, 64 goroutines on as many names", unit: "cycles/s", figure: throughput, scale: 1},
 	{File: "handover.svg", Title: "From unlock to the next holder, p50, one server, files without fsync", unit: "milliseconds", scale: 1e3},
 }
+
+// plottedSides are those that are measured in all steps.
+var plottedSides = slices.DeleteFunc(slices.Clone(sides), func(s Side) bool { return s.Only != nil })
 
 // palette can be told apart by those who see fewer colours as well.
 var palette = []color.RGBA{
@@ -93,7 +97,7 @@ func (r *Result) plot(what plotted) (*plot.Plot, error) {
 	grid.Vertical.Color = nil
 	p.Add(grid)
 	any := false
-	for i, side := range sides {
+	for i, side := range plottedSides {
 		var points plotter.XYs
 		if what.figure == "" {
 			points = r.handOvers(side.Name, what.scale)
@@ -217,8 +221,8 @@ func (c *ClassResult) side(name string) *SideResult {
 func (r *Result) byClass(i int, what plotted) plotter.XYs {
 	var points plotter.XYs
 	for x, c := range r.Classes {
-		if y := c.side(sides[i].Name).median(what.figure); y > 0 {
-			points = append(points, plotter.XY{X: float64(x) + 0.09*(float64(i)-float64(len(sides)-1)/2), Y: y * what.scale})
+		if y := c.side(plottedSides[i].Name).median(what.figure); y > 0 {
+			points = append(points, plotter.XY{X: float64(x) + 0.09*(float64(i)-float64(len(plottedSides)-1)/2), Y: y * what.scale})
 		}
 	}
 	return points

@@ -159,9 +159,12 @@ func (r *Result) write(dir string) error {
 	report, err := template.New("report").Funcs(template.FuncMap{
 		"table":   table,
 		"contend": contentionTable,
+		"lingers": r.lingered,
+		"linger":  r.lingerTable,
+		"asked":   r.askTable,
 		"skipped": r.skipped,
 		"failed":  r.failed,
-		"sides":   func() []Side { return sides },
+		"sides":   r.sides,
 		"micro":   func(seconds float64) string { return duration(seconds) },
 		"plots":   func() []plotted { return plottedAll },
 		"div":     func(a, b float64) string { return fmt.Sprintf("%.2f", a/max(b, 1e-12)) },
@@ -174,6 +177,13 @@ func (r *Result) write(dir string) error {
 		return err
 	}
 	return errors.Join(report.Execute(f, r), f.Close())
+}
+
+// sides are those that the run had.
+func (r *Result) sides() []Side {
+	return slices.DeleteFunc(slices.Clone(sides), func(s Side) bool {
+		return !slices.ContainsFunc(r.Classes, func(c *ClassResult) bool { return c.side(s.Name).Name != "" })
+	})
 }
 
 // failed has a row for each measurement that failed.
@@ -255,10 +265,15 @@ func table(c *ClassResult) string {
 			continue
 		}
 		ratio := func(figure string) string {
-			if limit := bare.median(figure); limit > 0 && s.median(figure) > 0 {
-				return fmt.Sprintf("%.2f", s.median(figure)/limit)
+			limit := bare.median(figure)
+			switch v := s.median(figure) / max(limit, 1e-12); {
+			case limit == 0 || v == 0:
+				return "-"
+			case v < 0.1:
+				return fmt.Sprintf("%.1g", v)
+			default:
+				return fmt.Sprintf("%.2f", v)
 			}
-			return "-"
 		}
 		cells := []string{
 			s.Name, duration(s.median(cycleP50)), duration(s.median(cycleP99)), ratio(cycleP50),

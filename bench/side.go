@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"slices"
 	"time"
 )
 
@@ -24,8 +25,9 @@ type Side struct {
 	Server string
 	// Waiters is how many waiters it can be measured with; 0: any number.
 	Waiters int
-	// Only is the one step it is measured in; "": all.
-	Only string
+	// Only has the steps it is measured in, by title; nil: all but those that other
+	// sides name.
+	Only []string
 	// Settle is how long a waiter takes to be in its place after all; 0: settle.
 	Settle time.Duration
 	// Setup says in a few words how it was set up, for the report.
@@ -49,7 +51,15 @@ type Counter interface {
 
 // sides are all of them, in the order of the tables. The first is the limit that
 // the others are set against.
-var sides = []Side{bareSide, natslockSide, exactSide, naiveSide, redsyncSide, redislockSide, rueidislockSide, etcdSide}
+var sides = []Side{bareSide, natslockSide, exactSide, lingerSide, naiveSide, redsyncSide, redislockSide, rueidislockSide, etcdSide}
+
+// measures says whether the side is measured in a step.
+func (s Side) measures(st step) bool {
+	if s.Only != nil {
+		return slices.Contains(s.Only, st.title)
+	}
+	return !st.named && (s.Waiters == 0 || st.waiters <= s.Waiters)
+}
 
 // unfit says why the side cannot be measured on these servers.
 func (s Side) unfit(servers *Servers) string {

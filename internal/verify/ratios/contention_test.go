@@ -48,7 +48,7 @@ type contest struct {
 
 // contend has the contenders, shared out among the clients, take a lock with an empty
 // section over and over. It checks that each token is greater than all before it.
-func contend(t testing.TB, name string, d time.Duration, clients ...counted) contest {
+func contend(t testing.TB, name string, d time.Duration, opts []natslock.LockOption, clients ...counted) contest {
 	t.Helper()
 	sum := func() (sent uint64, renewed int) {
 		for _, c := range clients {
@@ -68,7 +68,7 @@ func contend(t testing.TB, name string, d time.Duration, clients ...counted) con
 		wg.Go(func() {
 			for time.Since(begun) < d {
 				asked, before := time.Now(), grants.Load()
-				l, err := c.Lock(context.Background(), name)
+				l, err := c.Lock(context.Background(), name, opts...)
 				if err != nil {
 					t.Error(err)
 					return
@@ -108,7 +108,7 @@ func TestLocalGrants(t *testing.T) {
 	var ratio, each, sent, grants float64
 	for range 5 {
 		bare := Rate(1, 100*time.Millisecond, func(int) { p.Cycle(t) })
-		got := contend(t, "local", 200*time.Millisecond, c)
+		got := contend(t, "local", 200*time.Millisecond, nil, c)
 		t.Logf("%.0f grants/s, longest wait %v, %.4f messages sent per grant, %d grants and %d renewals, a bare publish takes %.0f us",
 			got.rate, got.longest, got.sent, got.grants, got.renewed, 1e6/bare/2)
 		sent, grants = sent+got.sent*float64(got.grants), grants+float64(got.grants)
@@ -141,8 +141,8 @@ func TestTwoClients(t *testing.T) {
 	var passed []int
 	for range 5 {
 		bare := Rate(1, 100*time.Millisecond, func(int) { p.Cycle(t) })
-		turn := contend(t, "turns", 200*time.Millisecond, turns...)
-		order := contend(t, "exact", 200*time.Millisecond, exacts...)
+		turn := contend(t, "turns", 200*time.Millisecond, nil, turns...)
+		order := contend(t, "exact", 200*time.Millisecond, nil, exacts...)
 		for _, got := range []struct {
 			what string
 			contest

@@ -1,0 +1,262 @@
+package ratios_test
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/rwlock"
+)
+
+type locking func(context.Context, string, ...natslock.LockOption) (*natslock.Lock, error)
+
+// lingering returns what takes a lock of its client and gives it back, which lingers.
+func lingering(t testing.TB, lock locking, name string) func() {
+	lingers := natslock.Linger(time.Hour)
+	return func() {
+		l, err := lock(context.Background(), name, lingers)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := l.Unlock(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// BenchmarkLinger is the cycle of a mutex that lingers, beside two publishes.
+func BenchmarkLinger(b *testing.B) {
+	url := Server(b)
+	p := NewPublisher(Connect(b, url), "bare")
+	Beside(b, lingering(b, speedClient(b, url).Lock, "linger"), func() { p.Cycle(b) })
+}
+
+// BenchmarkLingerRead is the cycle of a reader that lingers, beside two publishes.
+func BenchmarkLingerRead(b *testing.B) {
+	url := Server(b)
+	p := NewPublisher(Connect(b, url), "bare")
+	Beside(b, lingering(b, rwlock.New(speedClient(b, url)).RLock, "linger"), func() { p.Cycle(b) })
+}
+
+// TestLinger guards what a lock that lingers costs its client: the messages for each
+// cycle, and the time beside two publishes. On a quiet machine that is a hundredth.
+func TestLinger(t *testing.T) {
+	url := Server(t)
+	p := NewPublisher(Connect(t, url), "bare")
+	for name, of := range map[string]func(counted) locking{
+		"mutex":  func(c counted) locking { return c.Lock },
+		"writer": func(c counted) locking { return rwlock.New(c.Client).Lock },
+		"reader": func(c counted) locking { return rwlock.New(c.Client).RLock },
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := countedClient(t, url)
+			cycle := lingering(t, of(c), name)
+			cycle()
+			const cycles = 32 * 400
+			before := c.nc.Stats().OutMsgs
+			for range cycles {
+				cycle()
+			}
+			sent := c.nc.Stats().OutMsgs - before
+			ratio := Ratio(5, 200, cycle, func() { p.Cycle(t) })
+			t.Logf("%d messages sent for %d cycles, which take %.4f times two bare publishes", sent, cycles, ratio)
+			require.LessOrEqual(t, sent, uint64(cycles/32))
+			if !Race {
+				require.Less(t, ratio, 1./15)
+			}
+		})
+	}
+}
+
+// TestLingerHandOver guards what another client waits for an idle lock: until the client
+// that keeps it gives it up, and until the grant. Both are beside a plain hand-over, whose
+// waiter has its place already. From the place of the other client to the deletion it is
+// one notification.
+func TestLingerHandOver(t *testing.T) {
+	url := Server(t)
+	var queued atomic.Int64
+	owner, asker := countedClient(t, url), countedClient(t, url, natslock.WithObserver(func(_ context.Context, ev natslock.Event) {
+		if ev.Type == natslock.EventQueued {
+			queued.Store(ev.Time.UnixNano())
+		}
+	}))
+	idles := lingering(t, owner.Lock, "idle")
+	w := newWire(t, url)
+	var gaveUp, placed, granted, tried, plain []time.Duration
+	take := func(lock locking) (begun, now time.Time, l *natslock.Lock) {
+		idles()
+		time.Sleep(3 * time.Millisecond)
+		w.forget(t)
+		begun = time.Now()
+		l, err := lock(context.Background(), "idle")
+		require.NoError(t, err)
+		return begun, time.Now(), l
+	}
+	for range 40 {
+		begun, now, l := take(asker.Lock)
+		granted = append(granted, now.Sub(begun))
+		gaveUp = append(gaveUp, w.gaveUp(t))
+		require.NoError(t, l.Unlock(context.Background()))
+		placed = append(placed, now.Sub(time.Unix(0, queued.Load())))
+
+		begun, now, l = take(asker.TryLock)
+		tried = append(tried, now.Sub(begun))
+		require.NoError(t, l.Unlock(context.Background()))
+
+		plain = append(plain, handedOver(t, owner, asker))
+	}
+	m := median(plain)
+	of := func(all []time.Duration) float64 { return float64(median(all)) / float64(m) }
+	t.Logf("a plain hand-over takes %v; an idle lock is given up in %.2f of that; another client's Lock takes %.2f times, %.2f from its place on; TryLock takes %.2f times",
+		m, of(gaveUp), of(granted), of(placed), of(tried))
+	if !Race {
+		require.Less(t, of(gaveUp), 1.5)
+		require.Less(t, of(placed), 4.)
+		require.Less(t, of(granted), 6.)
+		require.Less(t, of(tried), 6.)
+	}
+}
+
+// handedOver takes the time from the Unlock of one client to the grant of another one that
+// waits.
+func handedOver(t *testing.T, from, to counted) time.Duration {
+	t.Helper()
+	held, err := from.Lock(context.Background(), "plain")
+	require.NoError(t, err)
+	type grant struct {
+		l   *natslock.Lock
+		at  time.Time
+		err error
+	}
+	got := make(chan grant, 1)
+	go func() {
+		l, err := to.Lock(context.Background(), "plain")
+		got <- grant{l, time.Now(), err}
+	}()
+	for to.Stats().Waiting == 0 {
+		time.Sleep(100 * time.Microsecond)
+	}
+	time.Sleep(3 * time.Millisecond)
+	released := time.Now()
+	require.NoError(t, held.Unlock(context.Background()))
+	g := <-got
+	require.NoError(t, g.err)
+	require.NoError(t, g.l.Unlock(context.Background()))
+	return g.at.Sub(released)
+}
+
+// wire receives all messages.
+type wire struct {
+	nc       *nats.Conn
+	messages chan received
+}
+
+type received struct {
+	subject string
+	deleted bool
+	at      time.Time
+}
+
+const marker = "marker"
+
+func newWire(t *testing.T, url string) *wire {
+	w := &wire{Connect(t, url), make(chan received, 1<<16)}
+	_, err := w.nc.Subscribe(">", func(m *nats.Msg) { // one for all, which keeps the order
+		w.messages <- received{m.Subject, m.Header.Get("KV-Operation") != "", time.Now()}
+	})
+	require.NoError(t, err)
+	require.NoError(t, w.nc.Flush())
+	return w
+}
+
+// forget drops what was sent before.
+func (w *wire) forget(t *testing.T) {
+	require.NoError(t, w.nc.Publish(marker, nil))
+	w.await(t, marker, false)
+}
+
+// gaveUp takes the time from the first place to the tombstone of the lock.
+func (w *wire) gaveUp(t *testing.T) time.Duration {
+	bucket := "$KV." + kvstore.DefaultBucket
+	placed := w.await(t, bucket+".wait.idle.", false)
+	return w.await(t, bucket+".lock.idle", true).Sub(placed)
+}
+
+func (w *wire) await(t *testing.T, prefix string, deleted bool) time.Time {
+	for limit := time.After(patience); ; {
+		select {
+		case m := <-w.messages:
+			if m.deleted == deleted && strings.HasPrefix(m.subject, prefix) {
+				return m.at
+			}
+		case <-limit:
+			t.Fatalf("nothing received of %q", prefix)
+		}
+	}
+}
+
+// TestLingerTwoClients guards what the goroutines of two clients get of one lock that
+// lingers on both, beside one that does not linger.
+func TestLingerTwoClients(t *testing.T) {
+	url := Server(t)
+	clients := []counted{countedClient(t, url), countedClient(t, url)}
+	var ratios []float64
+	for range 5 {
+		plain := contend(t, "plain", 300*time.Millisecond, nil, clients...)
+		linger := contend(t, "linger", 300*time.Millisecond, []natslock.LockOption{natslock.Linger(time.Minute)}, clients...)
+		t.Logf("lingering: %.0f grants/s, longest wait %v, %.3f messages sent per grant; plain: %.0f, %v, %.3f",
+			linger.rate, linger.longest, linger.sent, plain.rate, plain.longest, plain.sent)
+		ratios = append(ratios, linger.rate/plain.rate)
+	}
+	slices.Sort(ratios)
+	t.Logf("lingering has %.2f times the grants", ratios[len(ratios)/2])
+	if !Race {
+		require.GreaterOrEqual(t, ratios[len(ratios)/2], 0.2)
+	}
+}
+
+// TestIdleMemory guards what an idle lock costs its client.
+func TestIdleMemory(t *testing.T) {
+	if Race {
+		t.Skip("the race detector uses memory too")
+	}
+	const n = 5000
+	c := speedClient(t, Server(t), natslock.WithWatchAfter(0), natslock.WithRenewFraction(0.1))
+	lingering(t, c.Lock, "first")()
+	before, begun, routines := Heap(), c.Stats().Renewed, runtime.NumGoroutine()
+	var wg sync.WaitGroup
+	for w := range 16 {
+		wg.Go(func() {
+			for i := w; i < n; i += 16 {
+				l, err := c.Lock(context.Background(), fmt.Sprint("idle.", i), natslock.Linger(time.Hour))
+				if err == nil {
+					err = l.Unlock(context.Background())
+				}
+				if err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	for end := time.Now().Add(patience); c.Stats().Renewed < begun+2*n && time.Now().Before(end); {
+		time.Sleep(10 * time.Millisecond)
+	}
+	require.Equal(t, n+1, c.Stats().Idle)
+	each := (Heap() - before) / n
+	t.Logf("%d bytes for each of %d idle locks, %d goroutines more", each, n, runtime.NumGoroutine()-routines)
+	require.Less(t, each, int64(6<<10))
+	require.Zero(t, c.Stats().Lost)
+}
