@@ -52,7 +52,7 @@ func (a *Admin) Break(ctx context.Context, req BreakRequest) error {
 	}
 	atLeast := uint64(0) // a revision that the leader has named
 	confirmed := a.b.Alone()
-	sent, shownBroken := false, false
+	sent, shownBroken, lingers := false, false, false
 	for try := 0; ; try++ {
 		if err := ctx.Err(); err != nil {
 			return fmt.Errorf("break lock %q: %w", req.Name, bucket.EndOf(ctx))
@@ -73,6 +73,7 @@ func (a *Admin) Break(ctx context.Context, req BreakRequest) error {
 		}
 		gone := !entry.Live() || entry.ClaimID() != req.ID                                              //safety:break-shown
 		broken := !gone && entry.Status == record.StatusBroken && !entry.Unreadable && !req.Immediately //safety:break-once
+		lingers = lingers || !gone && entry.Lingers
 		switch {
 		case bucket.IsAny(err, bucket.ErrPermission) && shownBroken:
 			return nil // the leader's word is withheld from this user
@@ -81,10 +82,9 @@ func (a *Admin) Break(ctx context.Context, req BreakRequest) error {
 		case (gone || broken) && !confirmed: //safety:break-confirmed
 			atLeast, confirmed, shownBroken = max(atLeast, st.LastRevision), true, broken
 			continue
-		case broken:
+		case broken, gone && sent && entry.Deleted && entry.Status == record.StatusBroken && entry.From(req.ID):
+			a.rouse(ctx, req.Kind, encoded, lingers) // also where the answer to an earlier try was lost
 			return nil
-		case gone && sent && entry.Deleted && entry.Status == record.StatusBroken && entry.From(req.ID):
-			return nil // the answer to an earlier try was lost
 		case gone && entry.Live():
 			return fmt.Errorf("break lock %q: the claim %.64q is gone, %.64q holds it now: %w", req.Name, req.ID, entry.ClaimID(), session.ErrReleased)
 		case gone:
@@ -105,10 +105,8 @@ func (a *Admin) Break(ctx context.Context, req BreakRequest) error {
 			atLeast, confirmed = max(atLeast, named), true
 		}
 		switch {
-		case err == nil && entry.Lingers && !w.Delete:
-			a.rouse(ctx, req.Kind, encoded, entry)
-			return nil
 		case err == nil:
+			a.rouse(ctx, req.Kind, encoded, lingers)
 			return nil
 		case bucket.IsAny(err, bucket.ErrPermission, kvstore.ErrClosed), try == breakTries:
 			return fmt.Errorf("break lock %q: %w", req.Name, err)
@@ -123,7 +121,10 @@ func (a *Admin) Break(ctx context.Context, req BreakRequest) error {
 
 // rouse has the client of a lease that lingers renew or release it: that client does not
 // watch the record. Otherwise its next renewal shows the break.
-func (a *Admin) rouse(ctx context.Context, kind record.Kind, encoded string, entry record.Entry) {
+func (a *Admin) rouse(ctx context.Context, kind record.Kind, encoded string, lingers bool) {
+	if !lingers { //safety:break-roused
+		return
+	}
 	key, id, revision, err := a.b.Try(ctx, record.KeysOf(kind, encoded), record.Exclusive)
 	if err != nil {
 		return
