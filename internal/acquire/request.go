@@ -72,7 +72,7 @@ func (a *acquisition) takeOver(from *acquisition) {
 	body, begun := a.bid.draft.body, a.begun
 	a.bid, a.queueing, a.place, a.mailbox, a.shown = from.bid, from.queueing, from.place, from.mailbox, from.shown
 	body.Lingers, body.InUse = a.bid.draft.body.Lingers, a.bid.draft.body.InUse // as the claim says
-	a.bid.ctx, a.bid.draft.body, a.bid.draft.begun = a.ctx, body, begun
+	a.bid.ctx, a.bid.once, a.bid.draft.body, a.bid.draft.begun = a.ctx, a.req.Once, body, begun
 	// A second join under the same id would overwrite the first one. The late
 	// acknowledgement of either has the client delete the record of the other.
 	if a.reads() { //safety:join-driven-on
@@ -107,6 +107,9 @@ func (c *Client) prepare(ctx context.Context, req Request) (*acquisition, error)
 		return nil, err
 	}
 	a := &acquisition{c: c, req: req, keys: record.KeysOf(req.Kind, encoded), parent: ctx, ctx: ctx, begun: c.b.Instant(), ttl: c.s.TTL}
+	if c.runs.idle.most == 0 {
+		a.req.Linger = 0
+	}
 	switch {
 	case !req.Until.IsZero():
 		a.req.Fixed = true
@@ -122,7 +125,7 @@ func (c *Client) prepare(ctx context.Context, req Request) (*acquisition, error)
 	}
 	body := c.b.Body(record.StatusHeld, req.Meta)
 	body.Fixed, body.Mode = a.req.Fixed, uint8(req.Mode)
-	if req.Linger > 0 {
+	if a.req.Linger > 0 {
 		body.Lingers, body.InUse = true, 1
 	}
 	if len(req.Meta) > 0 && !fits(body) { // the rest of a record always does
