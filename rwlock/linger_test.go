@@ -2,6 +2,7 @@ package rwlock_test
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -9,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/internal/verify/history"
+	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
 )
@@ -79,5 +81,38 @@ func TestLingerReadersUnheard(t *testing.T) {
 		time.Sleep(time.Minute)
 		a.f.DropAllEvents(true)
 		soon(t, b.Lock, 5*time.Second+10*time.Millisecond)
+	})
+}
+
+// TestLingerBehindATry: a goroutine that asks while a TryRLock of its client is under way
+// does not wait for the end of an idle lease.
+func TestLingerBehindATry(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a := newPeer(t, s.Connect(), 1)
+		lingers := natslock.Linger(time.Hour)
+		soon(t, a.Lock, time.Second, lingers)
+		time.Sleep(time.Minute)
+		a.f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+			switch {
+			case w.Delete && strings.HasPrefix(w.Key, "rw."), strings.HasPrefix(w.Key, "read."):
+				return testutil.DelayAnswer(400 * time.Millisecond)
+			}
+			return testutil.Pass
+		})
+		tried := make(chan error, 1)
+		go func() { // gives up the idle lease, and gets no answer in time
+			l, err := a.TryRLock(t.Context(), "x")
+			if err == nil {
+				err = l.Unlock(context.Background())
+			}
+			tried <- err
+		}()
+		synctest.Wait()
+		soon(t, a.Lock, time.Second, lingers) // idle again
+		time.Sleep(300 * time.Millisecond)    // the other one goes on
+		soon(t, a.Lock, 2*time.Second, lingers)
+		require.NoError(t, <-tried)
+		require.NoError(t, a.c.Close(context.Background()))
+		require.Empty(t, history.KeysLeft(t, s.Connect()))
 	})
 }

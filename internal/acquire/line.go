@@ -68,7 +68,8 @@ func (rs *runs) ask(a *acquisition) *member {
 	defer rs.mu.Unlock()
 	now := rs.c.b.Instant()
 	var recalled <-chan struct{}
-	if rests := rs.lines[a.keys.Gate].resting(); rests != nil {
+	rests := rs.lines[a.keys.Gate].resting()
+	if rests != nil {
 		switch idle := rests.rest.idle != nil; {
 		case idle && rests.lease.Ended(now) || !rests.takes(a) && !a.req.Once:
 			recalled = rests.recall()
@@ -96,7 +97,7 @@ func (rs *runs) ask(a *acquisition) *member {
 		passes := !joins && !r.reads() && r.lease != nil && now < r.turnEnds
 		if (joins || passes) && r.takes(a) {
 			r.join(m, passes, now)
-			if m.linger == 0 { // else the run lists the queue now and then
+			if rests == nil { // else the run lists the queue now and then
 				l.refresh(now)
 			}
 			return m
@@ -106,7 +107,9 @@ func (rs *runs) ask(a *acquisition) *member {
 			r.cut() // its late members are before this one //safety:turn-ended-early
 		}
 	}
-	l.open([]*member{m}).recalled = recalled
+	if r := l.open([]*member{m}); recalled != nil {
+		r.recalled = recalled
+	}
 	return m
 }
 
@@ -166,6 +169,9 @@ func (l *line) open(members []*member) *run {
 	r.begin()
 	r.driver = r.members[0]
 	r.driver.poke()
+	if x := l.resting(); x != nil && x.rest.idle != nil { // or the run would wait for its end //safety:idle-before
+		r.recalled = x.recall()
+	}
 	return r
 }
 
@@ -174,7 +180,7 @@ type counts struct {
 	waiting int // goroutines that wait in the runs
 	places  int // of the runs
 	beside  int // goroutines inside, but for one of each lease
-	idle    int // leases
+	idle    int // leases without a goroutine inside
 }
 
 func (rs *runs) count() (n counts) {
@@ -183,6 +189,9 @@ func (rs *runs) count() (n counts) {
 	n.idle = rs.idle.idle.Len()
 	for _, l := range rs.lines {
 		for _, r := range l.all {
+			if r.rest.waits {
+				n.idle++
+			}
 			n.beside += max(r.inside-1, 0)
 			if r.place != nil {
 				n.places++
