@@ -3,13 +3,9 @@ package acquire
 import (
 	"container/list"
 	"context"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/natslock/locks/internal/clock"
-	"github.com/natslock/locks/internal/record"
-	"github.com/natslock/locks/kvstore"
 )
 
 // A run lingers when its last member has left and has asked for that: the client keeps the
@@ -27,34 +23,25 @@ import (
 const (
 	// DefaultMaxLingering bounds the idle leases of a client.
 	DefaultMaxLingering = 10_000
-	// heardFor is for how long a list of the queue counts that has shown no other client: a
-	// lost notification keeps that one waiting no longer.
-	heardFor = 5 * time.Second
-	// lookEvery is how often the client lists the queues of its idle leases, so many of
-	// them with one request.
-	lookEvery    = 4 * time.Second
-	lookTogether = 128
-	// tendAgain is the shortest time between two rounds through the idle leases.
-	tendAgain = 10 * time.Millisecond
 	// rouseFor bounds how long a one-shot acquire waits for such a list.
 	rouseFor = 250 * time.Millisecond
 )
 
 // lingering are the idle leases of a client. Under runs.mu.
 type lingering struct {
-	most   int
-	closed bool
-	idle   list.List     // of runs, the least recently used first
-	looked clock.Instant // when their queues were last listed, or the first one became idle
-	alarm  *time.Timer   // of the next round; nil: no lease has been idle
-	rings  clock.Instant // when the alarm does; 0: it is not set
+	most    int
+	closed  bool
+	idle    list.List     // of runs, the least recently used first
+	listing bool          // a round lists their queues
+	alarm   *time.Timer   // of the next round; nil: no lease has been idle
+	rings   clock.Instant // when the alarm does; 0: it is not set
 }
 
 // rest is what a run has that lingers, or has done so.
 type rest struct {
 	idle    *list.Element // among those of the client; nil: it is not idle
 	waits   bool          // nobody is inside: its members wait for a list
-	looking bool          // a list is under way
+	looking bool          // a list of its own is under way
 	linger  time.Duration // of the member that left last; 0: none has left
 	ends    clock.Instant // of an idle run
 }
@@ -75,7 +62,7 @@ func (r *run) lingersNext() {
 // lingers says whether the run keeps its lease although no member is left. Under mu.
 func (r *run) lingers(now clock.Instant) bool {
 	l := r.line
-	return r.rest.linger > 0 && !l.idle.closed && len(l.all) == 1 && l.idle.most > 0 &&
+	return r.rest.linger > 0 && !l.idle.closed && len(l.all) == 1 &&
 		!r.asked(now) && r.lease.MayIdle(now)
 }
 
@@ -86,14 +73,29 @@ func (r *run) hears(now clock.Instant) bool {
 		(!r.reads() || o.gate.watch != nil && o.fresh(o.gate.listed, now, heardFor))
 }
 
+// heardAt is when the client asked for the list that [run.hears] judges. It is 0 without
+// one. Under mu.
+func (r *run) heardAt() clock.Instant {
+	o := r.line.others
+	switch {
+	case o == nil:
+		return 0
+	case r.reads():
+		return min(o.listed, o.gate.listed)
+	}
+	return o.listed
+}
+
 // asked says whether another client is known to wait for the lease. Under mu.
 func (r *run) asked(now clock.Instant) bool {
 	o := r.line.others
 	if o == nil {
 		return false
 	}
-	return o.after(0, now, r.reads()) || //safety:place-recalls
-		r.reads() && o.gate.revision > r.lease.Revision && o.gate.stands(now) //safety:gate-recalls
+	if r.reads() && o.gate.revision > r.lease.Revision && o.gate.stands(now) { //safety:gate-recalls
+		return true
+	}
+	return o.after(0, now, r.reads()) //safety:place-recalls
 }
 
 // idles makes the run idle. Under mu.
@@ -104,13 +106,14 @@ func (r *run) idles(now clock.Instant) {
 	if r.listen(); r.over { // the lease has ended
 		return
 	}
-	if !r.hears(now) {
+	r.lease.Idle()
+	looks := now.Add(lookEvery)
+	if r.hears(now) {
+		looks = r.heardAt().Add(lookEvery) //safety:linger-relisted
+	} else {
 		r.look()
 	}
-	if l.idle.idle.Len() == 1 {
-		l.idle.looked = now
-	}
-	l.tendAt(min(r.rest.ends, l.idle.looked.Add(lookEvery)), now)
+	l.tendAt(min(r.rest.ends, looks), now)
 	if l.idle.idle.Len() > l.idle.most {
 		l.idle.idle.Front().Value.(*run).recall()
 	}
@@ -130,127 +133,6 @@ func (rs *runs) tendAt(at, now clock.Instant) {
 	i.rings = at
 }
 
-// tend gives up the idle leases whose time is over. Now and then it lists the queues of
-// the others.
-func (rs *runs) tend() {
-	rs.mu.Lock()
-	defer rs.mu.Unlock()
-	i, now := &rs.idle, rs.c.b.Instant()
-	i.rings = 0
-	looks := now >= i.looked.Add(lookEvery)
-	if looks {
-		i.looked = now
-	}
-	next := i.looked.Add(lookEvery)
-	var due []*run
-	for e := i.idle.Front(); e != nil; {
-		r := e.Value.(*run)
-		e = e.Next()
-		if now >= r.rest.ends {
-			r.recall()
-			continue
-		}
-		next = min(next, r.rest.ends)
-		if looks && !r.rest.looking {
-			r.rest.looking = true
-			due = append(due, r)
-		}
-	}
-	if i.idle.Len() > 0 {
-		rs.tendAt(max(next, now.Add(tendAgain)), now)
-	}
-	if len(due) > 0 {
-		rs.c.s.Background(func(ctx context.Context) {
-			for due := range slices.Chunk(due, lookTogether) {
-				rs.lookAt(ctx, due)
-			}
-		})
-	}
-}
-
-// look lists the queue in the background, from a subscription. Under mu.
-func (r *run) look() {
-	if !r.rest.looking {
-		r.rest.looking = true
-		r.line.c.s.Background(func(ctx context.Context) { r.line.lookAt(ctx, []*run{r}) })
-	}
-}
-
-// lookAt lists the queues of runs: with one request, if that can answer.
-func (rs *runs) lookAt(ctx context.Context, due []*run) {
-	if len(due) == 1 || !rs.listTogether(ctx, due) {
-		for _, r := range due {
-			r.line.look(ctx, r.reads())
-		}
-	}
-	rs.mu.Lock()
-	defer rs.mu.Unlock()
-	now := rs.c.b.Instant()
-	for _, r := range due {
-		r.rest.looking = false
-		r.looked(now)
-	}
-}
-
-// listTogether lists the queues of several locks, with their gates. It says whether it has
-// done so for all of them.
-func (rs *runs) listTogether(ctx context.Context, due []*run) bool {
-	b := rs.c.b
-	queues, gates := make(map[string]*line, len(due)), make(map[string]*kvstore.Record, len(due))
-	var patterns []string
-	rs.mu.Lock()
-	for _, r := range due {
-		if o := r.line.others; !r.over && (o == nil || o.proven == 0) { // each list is from a subscription in place
-			rs.mu.Unlock()
-			return false
-		}
-		queues[r.line.keys.Place("")], gates[r.line.keys.Gate] = r.line, new(kvstore.Record)
-		patterns = append(patterns, r.line.keys.Place("*"), r.line.keys.Gate)
-	}
-	rs.mu.Unlock()
-	at, revision, err := rs.asOf(ctx)
-	if err != nil {
-		return false
-	}
-	got, err := b.ListSoon(ctx, patterns[0], revision, kvstore.Also(patterns[1:]...))
-	if err != nil {
-		rs.c.s.Logger.Debug("list the queues of idle locks", "locks", len(due), "error", err)
-		return false
-	}
-	places := make(map[*line][]kvstore.Record)
-	for _, rec := range got.Records {
-		if g := gates[rec.Key]; g != nil {
-			*g = rec
-		} else if l := queues[rec.Key[:strings.LastIndexByte(rec.Key, '.')+1]]; l != nil {
-			places[l] = append(places[l], rec)
-		}
-	}
-	for _, r := range due {
-		r.line.listed(record.Queue(places[r.line]), 0, at)
-		rs.mu.Lock()
-		if o := r.line.others; o.gate.watch != nil {
-			r.line.gateSeen(o, *gates[r.line.keys.Gate], at, b.Instant())
-		}
-		rs.mu.Unlock()
-	}
-	return true
-}
-
-// looked follows a list of the queue. Under mu.
-func (r *run) looked(now clock.Instant) {
-	switch {
-	case r.over || r.rest.idle == nil && !r.rest.waits:
-	case !r.hears(now) || r.asked(now): //safety:linger-listed
-		r.recall()
-	case !r.rest.waits:
-	case len(r.members) > 0:
-		r.rest.waits = false
-		r.serve(nil)
-	default: // they have given up
-		r.recall()
-	}
-}
-
 // keeps gives a run that did not wait a line, so that it can linger. It cannot while other
 // goroutines of the client wait. Under mu.
 func (rs *runs) keeps(r *run, a *acquisition) {
@@ -258,6 +140,7 @@ func (rs *runs) keeps(r *run, a *acquisition) {
 	if len(l.all) == 0 {
 		r.line, r.ttl, r.mode, r.meta, r.turnEnds = l, a.ttl, a.req.Mode, a.req.Meta, rs.c.b.Instant()
 		l.all = append(l.all, r)
+		r.look() // its subscription shows a break, and a TryLock elsewhere //safety:try-subscribed
 	}
 }
 
@@ -276,7 +159,7 @@ func (r *run) take(m *member, now clock.Instant) {
 		r.members = append(r.members, m)
 		return
 	}
-	if now.Sub(r.line.others.listed) >= lookEvery {
+	if now.Sub(r.heardAt()) >= lookEvery {
 		r.look() // before the list is too old
 	}
 	r.letIn(m)
@@ -290,43 +173,35 @@ func (r *run) recall() (released <-chan struct{}) {
 }
 
 // rouse says whether the client has an idle lease that a one-shot acquire can use at once.
-// It gives up one that the acquire cannot use, and waits for that.
+// It gives up one that the acquire cannot use, and waits for that. It waits for a list
+// where one is still to come.
 func (rs *runs) rouse(a *acquisition) bool {
-	idle := func() *run {
-		rs.mu.Lock()
-		defer rs.mu.Unlock()
-		if r := rs.lines[a.keys.Gate].resting(); r != nil && r.rest.idle != nil {
-			return r
-		}
-		return nil
-	}
-	r := idle()
-	if r == nil {
+	rs.mu.Lock()
+	r := rs.lines[a.keys.Gate].resting()
+	if r == nil || r.rest.idle == nil {
+		rs.mu.Unlock()
 		return false
 	}
+	takes, hears := r.takes(a), r.hears(rs.c.b.Instant())
+	var released <-chan struct{}
+	if !takes {
+		released = r.recall()
+	}
+	rs.mu.Unlock()
 	ctx, cancel := context.WithTimeout(a.ctx, rouseFor)
 	defer cancel()
-	rs.mu.Lock()
-	now := rs.c.b.Instant()
 	switch {
-	case r.over || r.rest.idle == nil:
-		rs.mu.Unlock()
-		return false
-	case !r.takes(a):
-		released := r.recall()
-		rs.mu.Unlock()
+	case !takes:
 		select {
 		case <-released:
 		case <-ctx.Done():
 		}
-		return false
-	case r.hears(now):
-		rs.mu.Unlock()
-		return true
+	case !hears:
+		r.line.look(ctx, r.reads()) //safety:rouse-listed
 	}
-	rs.mu.Unlock()
-	rs.lookAt(ctx, []*run{r}) //safety:rouse-listed
-	return idle() == r
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	return r.rest.idle != nil
 }
 
 // afterRecall waits for the release of the idle lease before the run: its record would

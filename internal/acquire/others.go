@@ -243,9 +243,9 @@ func (l *line) notified(o *others, ev kvstore.Event) {
 	}
 }
 
-// listed notes what a list has shown of the queue from a revision on. The list was asked
-// for at an instant.
-func (l *line) listed(queue []record.Entry, from uint64, at clock.Instant) {
+// listed notes what a list has shown of the queue from a revision on. A gate that is not
+// nil was listed beside it. The list was asked for at an instant.
+func (l *line) listed(queue []record.Entry, from uint64, gate *kvstore.Record, at clock.Instant) {
 	now, estimate := l.c.b.Instant(), l.c.b.Now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -259,6 +259,10 @@ func (l *line) listed(queue []record.Entry, from uint64, at clock.Instant) {
 		}
 	}
 	o.listed, o.from = at, from
+	if gate != nil && o.gate.watch != nil {
+		l.gateSeen(o, *gate, at, now)
+	}
+	l.recallIdle(now) //safety:linger-listed
 }
 
 // refresh lists the queue again, in the background, before the last list is too old to
@@ -318,12 +322,11 @@ func (l *line) tryList(ctx context.Context, o *others) error {
 	if err != nil {
 		return err
 	}
-	l.listed(record.Queue(got.Records), 0, at)
+	var gate *kvstore.Record
 	if opts != nil {
-		l.mu.Lock()
-		l.gateSeen(o, got.Beside, at, b.Instant())
-		l.mu.Unlock()
+		gate = &got.Beside
 	}
+	l.listed(record.Queue(got.Records), 0, gate, at)
 	return nil
 }
 

@@ -119,7 +119,7 @@ func (r *run) listed(queue []record.Entry, from uint64, at clock.Instant) {
 	if r.line == nil {
 		return
 	}
-	r.line.listed(queue, from, at)
+	r.line.listed(queue, from, nil, at)
 	r.line.mu.Lock()
 	defer r.line.mu.Unlock()
 	r.writing = writing{}

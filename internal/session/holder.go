@@ -175,6 +175,16 @@ func (l *Lease) MayIdle(now clock.Instant) bool {
 	return l.holdsAt(now) && l.Body.Lingers && (l.marked == 0 || l.lastSent > l.marked) //safety:linger-shown
 }
 
+// Idle notes that no holder is inside, or about to be: the TTL of an Extend has ended.
+func (l *Lease) Idle() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if r := &l.renewals; l.state == Held && r.want != l.kept.Terms { //safety:extend-ends-idle
+		r.want = l.kept.Terms
+		l.renewNow(l.s.b.Instant())
+	}
+}
+
 // Answer has a renewal say soon, to the record at a revision, that the lease is in use.
 func (l *Lease) Answer(revision uint64) {
 	l.mu.Lock()
