@@ -1,0 +1,222 @@
+package natslock_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/testutil"
+)
+
+// TestLingerUsedMeanwhile: a use between two lists puts off no list. So another client
+// waits for five seconds at most if the notification of its place was lost.
+func TestLingerUsedMeanwhile(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c, f := joinFaulty(t, s)
+		other := join(t, s)
+		deaf(f)
+		mustUnlock(t, mustLock(t, c.Client, "l", lingers))
+		synctest.Wait() // listed
+		time.Sleep(100 * time.Millisecond)
+		w := other.await(t, "l")
+		begun := time.Now()
+		time.Sleep(3800 * time.Millisecond)
+		mustUnlock(t, mustLock(t, c.Client, "l", lingers))
+		mustUnlock(t, w.granted(t))
+		require.LessOrEqual(t, w.at.Sub(begun), 5*time.Second)
+	})
+}
+
+// TestLingerListedLate: any list that shows another client recalls an idle lease.
+func TestLingerListedLate(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c, f := joinFaulty(t, s)
+		other := join(t, s)
+		deaf(f)
+		mustUnlock(t, mustLock(t, c.Client, "l", lingers))
+		synctest.Wait() // listed
+		l := mustLock(t, c.Client, "l", lingers)
+		w := other.await(t, "l")
+		time.Sleep(600 * time.Millisecond)
+		listSlowly(f, 100*time.Millisecond)
+		second := c.follow(t) // has the client list the queue again
+		third := c.follow(t, lingers)
+		unlockAll(t, l, second, third)
+		begun := time.Now()
+		mustUnlock(t, w.granted(t))
+		require.Equal(t, 100*time.Millisecond, w.at.Sub(begun))
+	})
+}
+
+// single is a store that cannot list several queues at once.
+type single struct{ kvstore.KV }
+
+func (s single) List(ctx context.Context, pattern string, least uint64, opts ...kvstore.ListOption) (kvstore.Listing, error) {
+	if strings.HasPrefix(pattern, "wait.") && len(opts) == 1 { // the other ones have none, or two
+		return kvstore.Listing{}, kvstore.ErrUnavailable
+	}
+	return s.KV.List(ctx, pattern, least, opts...)
+}
+
+// TestLingerManyReconnected: a client whose lists take a while keeps its idle leases when
+// another server has taken over its subscriptions. No goroutine waits for the lists of
+// other locks.
+func TestLingerManyReconnected(t *testing.T) {
+	const locks = 300
+	for _, together := range []bool{true, false} {
+		t.Run(fmt.Sprint(together), func(t *testing.T) {
+			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+				var f *testutil.Faults
+				c := join(t, s, testutil.WrapStore(func(kv kvstore.KV) kvstore.KV {
+					if !together {
+						kv = single{kv}
+					}
+					f = testutil.NewFaults(kv, 1)
+					return f
+				}))
+				for i := range locks {
+					mustUnlock(t, mustLock(t, c.Client, fmt.Sprint("l", i), lingers))
+				}
+				time.Sleep(21 * time.Second) // between two lists
+				require.Equal(t, locks, c.Stats().Idle)
+				f.FailReads(func(op testutil.ReadOp, _ string) error {
+					if op == testutil.ReadList {
+						time.Sleep(30 * time.Millisecond)
+					}
+					return nil
+				})
+				f.Forge(kvstore.Event{Kind: kvstore.Recheck})
+				time.Sleep(3900 * time.Millisecond)
+				for range 10 {
+					begun := time.Now()
+					mustUnlock(t, mustLock(t, c.Client, fmt.Sprint("l", locks-1), lingers))
+					require.LessOrEqual(t, time.Since(begun), 100*time.Millisecond)
+					time.Sleep(500 * time.Millisecond)
+				}
+				require.Equal(t, locks, c.Stats().Idle)
+			})
+		})
+	}
+}
+
+// TestLingerExtended: the TTL of an Extend ends with its holder, also where nobody follows.
+func TestLingerExtended(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c := join(t, s)
+		l := mustLock(t, c.Client, "l", lingers)
+		require.NoError(t, l.Extend(t.Context(), time.Hour))
+		mustUnlock(t, l)
+		time.Sleep(time.Second)
+		require.Equal(t, 1, c.Stats().Idle)
+		require.Equal(t, 15*time.Second, inspect(t, c.Client, "l").Holder.TTL)
+	})
+}
+
+// TestLingerTryGivesUp: a TryLock that gives up takes an idle lease from nobody.
+func TestLingerTryGivesUp(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c, f := joinFaulty(t, s)
+		l := mustLock(t, c.Client, "l", lingers)
+		listSlowly(f, 100*time.Millisecond)
+		mustUnlock(t, l)
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+		defer cancel()
+		failed := make(chan error, 1)
+		go func() {
+			_, err := c.TryLock(ctx, "l", lingers)
+			failed <- err
+		}()
+		synctest.Wait()
+		w := c.follow(t, lingers)
+		require.Equal(t, 0, c.Stats().Held, "nobody is inside")
+		require.Error(t, <-failed)
+		mustUnlock(t, w.granted(t))
+		require.Equal(t, l.Token()+1, w.lock.Token(), "the same lease")
+	})
+}
+
+// TestLingerNone: a client that keeps no idle lease does not say that it may.
+func TestLingerNone(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c, other := join(t, s, natslock.WithMaxLingering(0)), join(t, s)
+		before := c.nc.Stats().OutMsgs
+		l := mustLock(t, c.Client, "l", lingers)
+		require.LessOrEqual(t, c.nc.Stats().OutMsgs-before, uint64(1))
+		require.False(t, inspect(t, other.Client, "l").Holder.Lingers)
+		begun := time.Now()
+		_, err := other.TryLock(t.Context(), "l")
+		require.ErrorIs(t, err, natslock.ErrLocked)
+		require.Zero(t, time.Since(begun))
+		mustUnlock(t, l)
+		wantNothing(t, s)
+	})
+}
+
+// TestLingerBreak: a break ends the part of a holder whose lease lingers. That holds for
+// one that lets others in at once, and for one whose answer was lost. It holds for the
+// lease of a TryLock too.
+func TestLingerBreak(t *testing.T) {
+	for _, how := range []string{"plainly", "immediately", "unanswered", "a try"} {
+		t.Run(how, func(t *testing.T) {
+			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+				c := join(t, s)
+				other, f := joinFaulty(t, s)
+				lock := c.Lock
+				if how == "a try" {
+					lock = c.TryLock
+				}
+				l, err := lock(t.Context(), "l", lingers, natslock.TTL(time.Hour))
+				require.NoError(t, err)
+				time.Sleep(time.Minute)
+				if how == "unanswered" {
+					onFirst(f, testutil.LoseAnswer)
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				require.NoError(t, other.Break(ctx, natslock.BreakRequest{Name: "l", ID: l.ID(), Immediately: how == "immediately"}))
+				time.Sleep(time.Second)
+				require.Error(t, context.Cause(l.Context()))
+			})
+		})
+	}
+}
+
+// onFirst gives a fate to the next write.
+func onFirst(f *testutil.Faults, fate testutil.Fate) {
+	first := true
+	f.OnSend(func(int, kvstore.Write) testutil.Fate {
+		if first {
+			first = false
+			return fate
+		}
+		return testutil.Pass
+	})
+}
+
+// TestLingerCrowd: goroutines of a client that want a lock which lingers, one after the
+// other, share a lease for longer than a list of the queue counts.
+func TestLingerCrowd(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c := join(t, s)
+		holder := mustLock(t, c.Client, "l", lingers)
+		mustUnlock(t, holder)
+		synctest.Wait()
+		l := mustLock(t, c.Client, "l", lingers)
+		for range 30 {
+			w := c.follow(t, lingers)
+			time.Sleep(100 * time.Millisecond)
+			mustUnlock(t, l)
+			l = w.granted(t)
+		}
+		claim, _, _ := strings.Cut(l.ID(), ".")
+		require.Equal(t, holder.ID(), claim, "one lease")
+		mustUnlock(t, l)
+	})
+}
