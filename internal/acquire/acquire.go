@@ -59,7 +59,7 @@ func (a *acquisition) drive(r *run) result {
 	switch {
 	case a.place != nil || a.queueing != nil: // the member that drove it before has come so far
 	case !r.behind:
-		r.lingersNext()
+		r.lingersNext(a)
 		res = a.atOnce()
 	default:
 		res = a.behind(r)

@@ -48,15 +48,22 @@ type rest struct {
 
 // lingersNext is called before the claim of a run that is to linger. Its client subscribes
 // first: the answer to the claim proves the subscription. Then a TryLock of another client
-// has an answer from the first hold on.
-func (r *run) lingersNext() {
-	if r.line == nil || r.driver.linger == 0 {
+// has an answer from the first hold on. A member that goes on with the claim of another
+// one begins nothing: what has become known since that claim stays news.
+func (r *run) lingersNext(a *acquisition) {
+	l := r.line
+	if l == nil || a.req.Linger == 0 {
 		return
 	}
-	r.line.listen(r.reads())
-	r.line.mu.Lock()
-	defer r.line.mu.Unlock()
-	r.begin()
+	l.mu.Lock()
+	begins := l.others == nil && a.bid.cur == nil
+	l.mu.Unlock()
+	l.listen(r.reads())
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if begins { //safety:linger-begun
+		r.begin()
+	}
 }
 
 // lingers says whether the run keeps its lease although no member is left. Under mu.
