@@ -2,7 +2,9 @@ package rwlock_test
 
 import (
 	"context"
+	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -114,5 +116,37 @@ func TestLingerBehindATry(t *testing.T) {
 		require.NoError(t, <-tried)
 		require.NoError(t, a.c.Close(context.Background()))
 		require.Empty(t, history.KeysLeft(t, s.Connect()))
+	})
+}
+
+// replicated is a store with replicas. It counts the lists.
+type replicated struct {
+	kvstore.KV
+	lists *atomic.Int64
+}
+
+func (replicated) Alone() bool { return false }
+
+func (s replicated) List(ctx context.Context, pattern string, least uint64, opts ...kvstore.ListOption) (kvstore.Listing, error) {
+	s.lists.Add(1)
+	return s.KV.List(ctx, pattern, least, opts...)
+}
+
+// TestLingerReadersTogether: a client lists the queues of idle readers with one request,
+// also where replicas can lag. A replica that has nothing to show names no state.
+func TestLingerReadersTogether(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		var lists atomic.Int64
+		a := newPeerOver(t, s.Connect(), 1, func(kv kvstore.KV) kvstore.KV { return replicated{kv, &lists} })
+		for i := range 50 {
+			l, err := a.RLock(t.Context(), fmt.Sprint(i), natslock.Linger(time.Hour))
+			require.NoError(t, err)
+			unlock(t, l)
+		}
+		time.Sleep(30 * time.Second)
+		before := lists.Load()
+		time.Sleep(time.Minute)
+		require.LessOrEqual(t, lists.Load()-before, int64(31))
+		require.Equal(t, 50, a.c.Stats().Idle)
 	})
 }

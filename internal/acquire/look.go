@@ -98,12 +98,7 @@ func (rs *runs) lookAt(ctx context.Context, due []*run) {
 func (r *run) look() {
 	if !r.rest.looking {
 		r.rest.looking = true
-		r.line.c.s.Background(func(ctx context.Context) {
-			r.lookNow(ctx)
-			r.line.mu.Lock()
-			defer r.line.mu.Unlock()
-			r.rest.looking = false
-		})
+		r.line.c.s.Background(r.lookNow)
 	}
 }
 
@@ -112,6 +107,7 @@ func (r *run) lookNow(ctx context.Context) {
 	r.line.look(ctx, r.reads())
 	r.line.mu.Lock()
 	defer r.line.mu.Unlock()
+	r.rest.looking = false // first: a goroutine that waits from now on wants another list
 	r.looked(r.line.c.b.Instant())
 }
 
