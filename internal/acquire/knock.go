@@ -66,6 +66,8 @@ func (a *acquisition) knock(blocker record.Entry) (now record.Entry, gone bool) 
 			return blocker, false
 		case <-a.ctx.Done():
 			return blocker, false
+		case <-a.c.b.Life().Done():
+			return blocker, false
 		}
 	}
 }
