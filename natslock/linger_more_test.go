@@ -3,6 +3,7 @@ package natslock_test
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -18,19 +19,45 @@ import (
 // TestLingerUsedMeanwhile: a use between two lists puts off no list. So another client
 // waits for five seconds at most if the notification of its place was lost.
 func TestLingerUsedMeanwhile(t *testing.T) {
+	for name, used := range map[string][2]time.Duration{
+		"briefly": {3800 * time.Millisecond, 0},
+		"long":    {0, 4500 * time.Millisecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+				c, f := joinFaulty(t, s)
+				other := join(t, s)
+				deaf(f)
+				mustUnlock(t, mustLock(t, c.Client, "l", lingers))
+				synctest.Wait() // listed
+				time.Sleep(100 * time.Millisecond)
+				w := other.await(t, "l")
+				begun := time.Now()
+				time.Sleep(used[0])
+				l := mustLock(t, c.Client, "l", lingers)
+				time.Sleep(used[1])
+				mustUnlock(t, l)
+				mustUnlock(t, w.granted(t))
+				require.LessOrEqual(t, w.at.Sub(begun), 5*time.Second)
+			})
+		})
+	}
+}
+
+// TestLingerGivesWaySlowly: the record of an idle lease may still say that it was used,
+// which is no answer to a TryLock.
+func TestLingerGivesWaySlowly(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, f := joinFaulty(t, s)
 		other := join(t, s)
-		deaf(f)
 		mustUnlock(t, mustLock(t, c.Client, "l", lingers))
-		synctest.Wait() // listed
-		time.Sleep(100 * time.Millisecond)
-		w := other.await(t, "l")
+		synctest.Wait()
+		onStage(f, "lock delete", testutil.Delay(50*time.Millisecond))
 		begun := time.Now()
-		time.Sleep(3800 * time.Millisecond)
-		mustUnlock(t, mustLock(t, c.Client, "l", lingers))
-		mustUnlock(t, w.granted(t))
-		require.LessOrEqual(t, w.at.Sub(begun), 5*time.Second)
+		l, err := other.TryLock(t.Context(), "l")
+		require.NoError(t, err)
+		require.Equal(t, 50*time.Millisecond, time.Since(begun))
+		mustUnlock(t, l)
 	})
 }
 
@@ -219,4 +246,60 @@ func TestLingerCrowd(t *testing.T) {
 		require.Equal(t, holder.ID(), claim, "one lease")
 		mustUnlock(t, l)
 	})
+}
+
+// TestLingerDrivenOn: a goroutine that goes on with the unanswered claim of another one
+// does not let others join that claim again.
+func TestLingerDrivenOn(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c, f := joinFaulty(t, s, natslock.WithTurn(0))
+		other := join(t, s)
+		onStage(f, "lock take", testutil.LoseAnswer)
+		first := c.begin(t, "l", lingers, natslock.MaxWait(500*time.Millisecond))
+		synctest.Wait()
+		second := c.follow(t, lingers)
+		stranger := other.follow(t)
+		require.Error(t, first.failed(t))
+		time.Sleep(100 * time.Millisecond) // the second one has the claim
+		third := c.follow(t, lingers)
+		f.OnSend(nil)
+		l := second.granted(t)
+		mustUnlock(t, l)
+		select {
+		case <-stranger.done:
+		case <-third.done:
+			t.Error("it was served before a client that had queued")
+			mustUnlock(t, third.lock)
+		}
+		mustUnlock(t, stranger.granted(t))
+		third.granted(t)
+	})
+}
+
+// TestLingerDropped: a handle that was dropped is noticed, also where it was a part in a
+// lease that had been idle. The lease is not idle again.
+func TestLingerDropped(t *testing.T) {
+	s := testutil.RunServer(t)
+	var log journal
+	other := join(t, s)
+	c := join(t, s, log.option())
+	opts := []natslock.LockOption{lingers, natslock.TTL(time.Second)}
+	first := mustLock(t, c.Client, "l", opts...)
+	mustUnlock(t, first)
+	token := func() uint64 {
+		l, err := c.Lock(t.Context(), "l", opts...)
+		require.NoError(t, err)
+		return l.Token()
+	}()
+	require.Greater(t, token, first.Token())
+	eventually(t, "it is noticed", func() bool {
+		runtime.GC()
+		return log.String() != ""
+	})
+	next := mustLock(t, other.Client, "l")
+	require.Greater(t, next.Token(), token)
+	require.Zero(t, c.Stats().Idle)
+	mustUnlock(t, next)
+	mustUnlock(t, mustLock(t, c.Client, "l", opts...))
+	require.Equal(t, 1, c.Stats().Idle)
 }

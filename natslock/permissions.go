@@ -136,7 +136,6 @@ func Permissions(a Access) (PermissionSet, error) {
 	if a.Role == RoleOperator {
 		write(holders, "break holders and writers", anyone)
 		write(readers, "break readers", "")
-		write(waiters, "have a client that keeps a lock idle release it after the break", "also puts others out of the queue")
 	} else {
 		write(holders, "take, renew, release, break", anyone)
 		write(readers, "read-lock", "")

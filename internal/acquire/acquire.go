@@ -188,11 +188,7 @@ func (b *bid) offer(expect uint64) (decided result) {
 			return r
 		}
 		if expect != 0 && b.until != 0 { // it queues then, and not later
-<<<<<<< HEAD
 			pause = min(pause, max(b.until.Sub(b.c.b.Instant()), time.Millisecond))
-=======
-			pause = min(pause, max(b.until.Sub(b.c.b.Instant()), 0))
->>>>>>> dda73d1 (acquire: have a newcomer queue as soon as it may pass nobody)
 		}
 		if err := b.pause(pause, up); err != nil {
 			return result{outcome: ended, err: err}
