@@ -186,30 +186,80 @@ func TestLingerNone(t *testing.T) {
 	})
 }
 
-// TestLingerBreak: a break ends the part of a holder whose lease lingers. That holds for
-// one that lets others in at once, and for one whose answer was lost. It holds for the
-// lease of a TryLock too.
+// TestLingerBreak: a break ends the part of a holder whose lease lingers, where that has
+// been idle before too. The user that breaks it may write nothing to the queue.
 func TestLingerBreak(t *testing.T) {
-	for _, how := range []string{"plainly", "immediately", "unanswered", "a try"} {
+	for name, immediately := range map[string]bool{"plainly": false, "immediately": true} {
+		t.Run(name, func(t *testing.T) {
+			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+				c := join(t, s)
+				operator, f := joinFaulty(t, s)
+				f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+					if strings.HasPrefix(w.Key, "wait.") {
+						return testutil.Refuse(kvstore.ErrPermission)
+					}
+					return testutil.Pass
+				})
+				for _, lock := range []func(context.Context, string, ...natslock.LockOption) (*natslock.Lock, error){c.Lock, c.TryLock} {
+					for range 2 { // new, and used again
+						l, err := lock(t.Context(), "l", lingers, natslock.TTL(time.Hour))
+						require.NoError(t, err)
+						mustUnlock(t, l)
+						time.Sleep(10 * time.Second)
+						l, err = lock(t.Context(), "l", lingers, natslock.TTL(time.Hour))
+						require.NoError(t, err)
+						require.Zero(t, c.Stats().Granted%2, "of the same lease")
+						time.Sleep(2 * time.Second)
+						require.NoError(t, operator.Break(t.Context(), natslock.BreakRequest{Name: "l", ID: inspect(t, operator.Client, "l").Holder.ID, Immediately: immediately}))
+						time.Sleep(time.Second)
+						wantLost(t, l, natslock.ErrBroken)
+					}
+				}
+			})
+		})
+	}
+}
+
+// TestLingerIdleUnwatched: an idle lease has no subscription to its own record, in
+// contrast to one that has been in use for a second.
+func TestLingerIdleUnwatched(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c := join(t, s)
+		l := mustLock(t, c.Client, "l", lingers)
+		unwatched := c.nc.NumSubscriptions()
+		for range 3 {
+			time.Sleep(2 * time.Second)
+			require.Equal(t, unwatched+1, c.nc.NumSubscriptions())
+			mustUnlock(t, l)
+			time.Sleep(time.Minute)
+			require.Equal(t, unwatched, c.nc.NumSubscriptions())
+			l = mustLock(t, c.Client, "l", lingers)
+		}
+		mustUnlock(t, l)
+	})
+}
+
+// TestLingerIdleBroken: no goroutine uses an idle lease after a break. That holds for one
+// that lets others in at once, and for one whose answer was lost.
+func TestLingerIdleBroken(t *testing.T) {
+	for _, how := range []string{"immediately", "unanswered"} {
 		t.Run(how, func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 				c := join(t, s)
-				other, f := joinFaulty(t, s)
-				lock := c.Lock
-				if how == "a try" {
-					lock = c.TryLock
-				}
-				l, err := lock(t.Context(), "l", lingers, natslock.TTL(time.Hour))
-				require.NoError(t, err)
+				operator, f := joinFaulty(t, s)
+				mustUnlock(t, mustLock(t, c.Client, "l", lingers, natslock.TTL(time.Hour)))
 				time.Sleep(time.Minute)
 				if how == "unanswered" {
 					onFirst(f, testutil.LoseAnswer)
 				}
 				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				defer cancel()
-				require.NoError(t, other.Break(ctx, natslock.BreakRequest{Name: "l", ID: l.ID(), Immediately: how == "immediately"}))
-				time.Sleep(time.Second)
-				require.Error(t, context.Cause(l.Context()))
+				id := inspect(t, operator.Client, "l").Holder.ID
+				require.NoError(t, operator.Break(ctx, natslock.BreakRequest{Name: "l", ID: id, Immediately: how == "immediately"}))
+				held := mustLock(t, operator.Client, "l")
+				_, err := c.TryLock(t.Context(), "l", lingers, natslock.TTL(time.Hour))
+				require.ErrorIs(t, err, natslock.ErrLocked)
+				mustUnlock(t, held)
 			})
 		})
 	}

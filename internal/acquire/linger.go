@@ -147,7 +147,7 @@ func (rs *runs) keeps(r *run, a *acquisition) {
 	if len(l.all) == 0 {
 		r.line, r.ttl, r.mode, r.meta, r.turnEnds = l, a.ttl, a.req.Mode, a.req.Meta, rs.c.b.Instant()
 		l.all = append(l.all, r)
-		r.look() // its subscription shows a break, and a TryLock elsewhere //safety:try-subscribed
+		r.look() // its subscription shows a TryLock elsewhere //safety:try-subscribed
 	}
 }
 

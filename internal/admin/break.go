@@ -119,8 +119,8 @@ func (a *Admin) Break(ctx context.Context, req BreakRequest) error {
 	}
 }
 
-// rouse has the client of a lease that lingers renew or release it: that client does not
-// watch the record. Otherwise its next renewal shows the break.
+// rouse has the client of an idle lease release it: that client does not watch the record.
+// Where the user may write nothing to the queue, the next renewal shows the break.
 func (a *Admin) rouse(ctx context.Context, kind record.Kind, encoded string, lingers bool) {
 	if !lingers { //safety:break-roused
 		return

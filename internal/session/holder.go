@@ -115,6 +115,9 @@ func (l *Lease) Admit(h *Holder, a Admission) (admitted bool, err error) {
 	if l.Body.Lingers {
 		l.Body.InUse = max(l.Body.InUse, 1)
 	}
+	if l.idle {
+		l.used(now)
+	}
 	// The attempt that was granted may have been another caller's. A lease that lingers is
 	// taken often, and an ordinary renewal shows its holder.
 	if l.grants > 1 && !l.shared() && !l.Body.Lingers || !maps.Equal(l.Body.Meta, a.Meta) {
@@ -166,34 +169,6 @@ func (l *Lease) show(a Admission) {
 
 // renewSoon has a renewal show what has changed, but not too often. Under mu.
 func (l *Lease) renewSoon() { l.renewNow(max(l.s.b.Instant(), l.renewals.asked.Add(showEvery))) }
-
-// MayIdle says whether the client may keep the lease while no holder is inside: the record
-// at the server says so too.
-func (l *Lease) MayIdle(now clock.Instant) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.holdsAt(now) && l.Body.Lingers && (l.marked == 0 || l.lastSent > l.marked) //safety:linger-shown
-}
-
-// Idle notes that no holder is inside, or about to be: the TTL of an Extend has ended.
-func (l *Lease) Idle() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if r := &l.renewals; l.state == Held && r.want != l.kept.Terms { //safety:extend-ends-idle
-		r.want = l.kept.Terms
-		l.renewNow(l.s.b.Instant())
-	}
-}
-
-// Answer has a renewal say soon, to the record at a revision, that the lease is in use.
-func (l *Lease) Answer(revision uint64) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.Body.Lingers {
-		l.Body.InUse = max(l.Body.InUse, revision)
-		l.renewSoon()
-	}
-}
 
 // wanted has the lease renewed at once when its holders want another TTL: the longest one
 // counts, and that of an Extend ends with its holder. Under mu.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/natslock/locks/internal/bucket"
@@ -20,9 +21,11 @@ type Lease struct {
 	// The following fields are under kept.mu.
 	abandoned bool          // the handle of a holder was dropped
 	watching  bool          // the watch has begun, or never will
+	idle      bool          // it lingers, and nobody has been inside since then
 	holders   *Holder       // the newest of those inside, or inside when it ended; nil: nobody
 	grants    uint64        // how many holders there have been
-	watchAt   clock.Instant // when to begin it
+	watchAt   clock.Instant // when to begin it; math.MaxInt64: not while it is idle
+	usedSince clock.Instant // since it was idle last
 	watch     kvstore.Watch
 	waiting   []extension
 	onEnd     func()        // called once; may be nil
@@ -46,12 +49,8 @@ func (s *Session) Hold(g Granted, until time.Time) *Lease {
 		l.until, l.capped = s.b.Instant().Add(time.Until(until)), true
 		l.end = min(l.end, l.until)
 	}
-	// The client of a lease that lingers is notified of a break by the queue.
-	if d := s.WatchAfter; d >= 0 && !g.Body.Lingers {
-		l.watchAt = s.b.Instant().Add(d)
-	} else {
-		l.watching = true
-	}
+	l.usedSince = s.b.Instant()
+	l.watchAt, l.watching = l.usedSince.Add(s.WatchAfter), s.WatchAfter < 0
 	s.renewer.add(&l.kept)
 	return l
 }
@@ -74,7 +73,13 @@ func (l *Lease) nextDuty(due clock.Instant) clock.Instant {
 
 // perform is part of [duties].
 func (l *Lease) perform(now clock.Instant) {
-	if !l.watching && now >= l.watchAt {
+	switch {
+	case l.watching || now < l.watchAt:
+	case l.idle:
+		l.watchAt = math.MaxInt64
+	case now < l.usedSince.Add(l.s.WatchAfter): // it was idle meanwhile
+		l.watchAt = l.usedSince.Add(l.s.WatchAfter)
+	default:
 		l.watching = true
 		l.s.Send(l.startWatch)
 	}
@@ -317,7 +322,7 @@ func (l *Lease) startWatch() {
 		return // the next renewal shows a break
 	}
 	l.mu.Lock()
-	if l.state == Held {
+	if l.state == Held && l.watching && l.watch == nil {
 		l.watch = w
 		l.suspect(l.last)
 		w = nil

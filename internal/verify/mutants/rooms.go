@@ -334,8 +334,10 @@ var roomMutants = []mutant{
 		weak: "a run waits behind an idle lease of its own client"},
 	{label: "extend-ends-idle", operator: "never", test: "natslock.TestLingerExtended",
 		weak: "an idle lease keeps the TTL that its last holder has asked for"},
-	{label: "try-subscribed", operator: "drop", test: "natslock.TestLingerBreak/a_try",
+	{label: "try-subscribed", operator: "drop", test: "natslock.TestLingerTryLock",
 		weak: "a TryLock whose lease may linger does not subscribe to the queue"},
-	{label: "break-roused", operator: "always", test: "natslock.TestLingerBreak/plainly",
+	{label: "break-roused", operator: "always", test: "natslock.TestLingerIdleBroken",
 		weak: "a break does not notify the client of a lease that lingers"},
+	{label: "use-watched", operator: "drop", test: "natslock.TestLingerBreak/plainly",
+		weak: "the holder of a lease that was idle is not notified of a break"},
 }
