@@ -213,7 +213,7 @@ func (r *run) granted(m *member, l *session.Lease) bool {
 		r.turnEnds = r.line.c.b.Instant().Add(r.line.turn) //safety:turn-bounded
 	}
 	if found { //safety:claim-found
-		for _, m := range r.members[1:] {
+		for _, m := range r.members {
 			m.late = !m.early
 		}
 		r.cut()
