@@ -13,11 +13,11 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// 2,000 locks that one client keeps idle cost it no goroutine, and few messages beside the
+// 10,000 locks that one client keeps idle cost it no goroutine, and few messages beside the
 // renewals at a third of the TTL. Another client gets each of them at once.
 func TestScaleIdle(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		const n, ttl = 2_000, 15 * time.Second
+		const n, ttl = 10_000, 15 * time.Second
 		c, other := join(t, s), join(t, s)
 		mustUnlock(t, mustLock(t, other.Client, "warm"))
 		settled := func() int {
@@ -35,7 +35,7 @@ func TestScaleIdle(t *testing.T) {
 		few := settled()
 		keep(10, n)
 		many := settled()
-		require.InDelta(t, few, many, 2, "goroutines with 10 and with 2,000 idle locks")
+		require.InDelta(t, few, many, 2, "goroutines with 10 and with 10,000 idle locks")
 		require.Equal(t, n, c.Stats().Idle)
 		before, renewed := c.nc.Stats(), c.Stats().Renewed
 		time.Sleep(2 * ttl)
@@ -45,10 +45,10 @@ func TestScaleIdle(t *testing.T) {
 		renewals, sent := each(c.Stats().Renewed-renewed), each(after.OutMsgs-before.OutMsgs)
 		t.Logf("for each idle lock and minute: %.2f renewals, %.2f messages sent and %.2f received", renewals, sent, each(after.InMsgs-before.InMsgs))
 		require.InDelta(t, 12, renewals, 1, "one at each third of the TTL")
-		require.LessOrEqual(t, sent-renewals, 16.)
+		require.LessOrEqual(t, sent-renewals, 1.)
 		require.Equal(t, n, c.Stats().Idle)
 		require.Zero(t, c.Stats().Lost)
-		for i := 0; i < n; i += 200 {
+		for i := 0; i < n; i += 1000 {
 			begun := time.Now()
 			mustUnlock(t, mustLock(t, other.Client, name(i)))
 			require.Less(t, time.Since(begun), 10*time.Millisecond)

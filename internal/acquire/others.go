@@ -92,11 +92,11 @@ func (o *others) writers(now clock.Instant) bool {
 // gate is what a client knows of the gate of a lock that it reads: the last record.
 type gate struct {
 	asked    bool // for the subscription
+	live     bool // it is no tombstone
 	watch    kvstore.Watch
 	listed   clock.Instant // when it was last asked for beside the queue; 0: never
 	revision uint64
 	claim    string        // of the last live record
-	live     bool          // it is no tombstone
 	at       clock.Instant // when it became known
 	until    clock.Instant // the end of its TTL, at the latest
 }

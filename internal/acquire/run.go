@@ -20,18 +20,18 @@ type run struct {
 	behind  bool              // it was not the first of its line
 	queues  bool              // a run before it waits or writes: it tries nothing before it has queued
 	over    bool
+	drained bool // no reader is left behind its gate
+	listens bool // to the end of the lease
+	placed  bool // it has written a place
 
 	members []*member // that wait, in order
 	inside  int       // of its members: one at a time, but for readers
-	drained bool      // no reader is left behind its gate
 	driver  *member   // one of them; nil: the run has its lease
 	place   *session.Place
 	lease   *session.Lease
-	listens bool          // to the end of the lease
 	settled chan struct{} // closed when it has a record, or is over; nil: nobody waits for that
 	shown   *shown        // nil: nothing
 	writing writing       // the write of its record
-	placed  bool          // it has written a place
 
 	turnEnds clock.Instant
 	timer    *time.Timer // of that; nil: nobody has joined in the turn
