@@ -32,7 +32,7 @@ func newClient(t *testing.T, kv kvstore.KV, cfg session.Config, now func() clock
 	t.Helper()
 	b := bucket.New(kv, "", now)
 	s := session.New(b, cfg)
-	c := client{acquire.New(b, s, acquire.DefaultTurn, 0), s}
+	c := client{acquire.New(b, s, acquire.DefaultTurn, acquire.DefaultMaxLingering), s}
 	t.Cleanup(func() {
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()

@@ -110,3 +110,30 @@ func TestSuspendedBeforeAdmission(t *testing.T) {
 		held.Close(ended)
 	})
 }
+
+// TestSuspendedIdle: a machine that suspends past the end of an idle lease uses it no more.
+func TestSuspendedIdle(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		var asleep atomic.Int64
+		e := newClient(t, open(t, s.Connect()), session.Config{TTL: 10 * time.Second}, func() clock.Instant {
+			return clock.Now().Add(time.Duration(asleep.Load()))
+		})
+		var claims []uint64
+		for _, nap := range []time.Duration{0, time.Second, 9 * time.Second} {
+			time.Sleep(100 * time.Millisecond)
+			asleep.Add(int64(nap))
+			l, err := e.Acquire(t.Context(), acquire.Request{Name: "x", Linger: time.Hour})
+			require.NoError(t, err)
+			state, left, _ := l.Status()
+			require.Equal(t, session.Held, state)
+			require.Positive(t, left)
+			claims = append(claims, record.TokenRevision(l.Token()))
+			require.NoError(t, l.Release())
+		}
+		require.Equal(t, claims[0], claims[1], "the same claim")
+		require.Greater(t, claims[2], claims[1])
+		ended, cancel := context.WithCancel(context.Background())
+		cancel()
+		e.Close(ended)
+	})
+}
