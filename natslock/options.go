@@ -317,9 +317,10 @@ const MaxLinger = time.Hour
 //
 // A client that crashes keeps an idle lock until its TTL, and a client whose notification
 // was lost keeps it for 5 s more. An idle lock costs a renewal every third of its TTL,
-// and every 4 s a part of a read: one shows the queues of 128 locks. [Stats.Idle] counts the idle locks, and [Holder.Idle] shows
-// one to other clients. d is positive and at most [MaxLinger], or the acquire
-// returns [ErrInvalidOption], and so does Linger together with [Until] or [NoRenew].
+// and every 4 s a part of a read: one shows the queues of 128 locks. [Stats.Idle] counts
+// the idle locks, and [Holder.Idle] shows one to other clients. d is positive and at most
+// [MaxLinger], or the acquire returns [ErrInvalidOption], and so does Linger together with
+// [Until] or [NoRenew].
 func Linger(d time.Duration) LockOption {
 	return func(c *lockConfig) error {
 		if d <= 0 || d > MaxLinger {
