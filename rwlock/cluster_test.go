@@ -226,6 +226,8 @@ func leaderIsolated(t *testing.T) (vacuous string) {
 	left, prepared := rl.Remaining(), time.Since(began)
 	cl.Isolate(old)
 	isolated, election := time.Now(), time.Duration(0)
+	believed := func() bool { return cl.Servers()[old].Server().JetStreamIsStreamLeader("$G", streamName) }
+	led := time.Duration(0) // for how long the old leader believed to lead after the reader's renewal
 
 	// The lie: no reader, from a leader that knows the gate.
 	lies := 0
@@ -241,6 +243,9 @@ func leaderIsolated(t *testing.T) (vacuous string) {
 			t.Fatalf("the writer got in (%v) %v after the reader's last renewal known to the old leader; the reader: %v, %v left", g.err, time.Since(extended), rl.State(), rl.Remaining())
 		case <-time.After(100 * time.Millisecond):
 		}
+		if believed() {
+			led = time.Since(extended)
+		}
 		if election == 0 && cl.Index(cl.StreamLeader(streamName)) != old {
 			election = time.Since(isolated)
 		}
@@ -249,7 +254,10 @@ func leaderIsolated(t *testing.T) (vacuous string) {
 		election = time.Since(isolated)
 	}
 	why := late(election, left)
-	if prepared > 3*time.Second {
+	switch {
+	case led < ttl+3*time.Second:
+		why = fmt.Sprintf("the old leader stepped down %v after the reader's renewal", led)
+	case prepared > 3*time.Second:
 		why = fmt.Sprintf("the leader was %v old when it was cut off", prepared)
 	}
 	if why != "" && (lies < 20 || rl.State() != natslock.Held) {

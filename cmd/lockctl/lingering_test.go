@@ -10,7 +10,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/bucket"
+	"github.com/natslock/locks/internal/clock"
 	"github.com/natslock/locks/internal/record"
+	"github.com/natslock/locks/internal/verify/history"
+	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/rwlock"
 	"github.com/natslock/locks/testutil"
@@ -195,16 +199,17 @@ func TestLingeringTryIsNoPlace(t *testing.T) {
 	c := client(t, s)
 	take(t, c, "m", natslock.Linger(time.Hour))
 	p := watch(t, s)
-	js, err := s.Connect().JetStream()
-	require.NoError(t, err)
-	kv, err := js.KeyValue("natslock")
-	require.NoError(t, err)
-	body := record.Body{Status: record.StatusTrying, ID: "MAEFS64Q", Client: "other", TTL: 1}
-	value, err := body.Encode()
-	require.NoError(t, err)
-	keys := record.KeysOf(record.Mutex, "m")
-	_, err = kv.Create(keys.Place("MAEFS64Q"), value)
-	require.NoError(t, err)
+	b := bucket.New(history.OpenStore(t, s.Connect()), "other", clock.Now)
+	key := record.KeysOf(record.Mutex, "m").Place("MAEFS64Q")
+	write := func(status record.Status, expect uint64, ttl time.Duration) uint64 {
+		body := record.Body{Status: status, ID: "MAEFS64Q", Client: "other", TTL: int64(ttl / time.Second)}
+		value, err := body.Encode()
+		require.NoError(t, err)
+		revision, err := b.Write(timeout(t), kvstore.Write{Key: key, Value: value, Expect: expect, TTL: ttl, Delete: expect != 0})
+		require.NoError(t, err)
+		return revision
+	}
+	revision := write(record.StatusTrying, 0, time.Minute) // a second, in life
 	ls := locks(t, s, "ls")
 	require.Len(t, ls, 1)
 	require.Empty(t, ls[0].Queue)
@@ -216,8 +221,10 @@ func TestLingeringTryIsNoPlace(t *testing.T) {
 	code, out, errs := run(t, s, "break", "-f", "m")
 	require.Zero(t, code, errs)
 	require.NotContains(t, out, "unreadable")
-	require.NoError(t, kv.Delete(keys.Place("MAEFS64Q")))
-	eventually(t, "the break", func() bool { return strings.Contains(p.out.String(), "broken") })
+	write(record.StatusGone, revision, 0)
+	take(t, c, "last")
+	eventually(t, "the last grant", func() bool { return strings.Contains(p.out.String(), " last ") })
+	require.Contains(t, p.out.String(), "broken")
 	require.NotContains(t, p.out.String(), "queued")
 	require.NotContains(t, p.out.String(), "gave up")
 }

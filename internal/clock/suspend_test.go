@@ -115,7 +115,7 @@ func TestSuspendedBeforeAdmission(t *testing.T) {
 func TestSuspendedIdle(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		var asleep atomic.Int64
-		e := newClient(t, open(t, s.Connect()), session.Config{TTL: 10 * time.Second}, func() clock.Instant {
+		e := newClient(t, open(t, s.Connect()), session.Config{TTL: 10 * time.Second, WatchAfter: -1}, func() clock.Instant {
 			return clock.Now().Add(time.Duration(asleep.Load()))
 		})
 		var claims []uint64
