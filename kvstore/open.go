@@ -215,13 +215,14 @@ func (s *Store) Verify(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("verify bucket %q: %w", s.cfg.Bucket, err)
 	}
-	before := s.seen.Load().created
+	before := s.seen.Load()
 	if err := s.adopt(&info.StreamInfo); err != nil {
 		return err
 	}
 	// Locks in a bucket that was deleted are over, whatever the new one holds.
-	if !before.Equal(info.Created) { //safety:re-created
-		s.recheck() // nothing watched exists any more, and the subjects are others
+	if !before.created.Equal(info.Created) { //safety:re-created
+		s.move(before.notify, s.seen.Load().notify) //safety:watches-moved
+		s.recheck()                                 // nothing watched exists any more
 		return fmt.Errorf("bucket %q: %w", s.cfg.Bucket, ErrRemade)
 	}
 	return nil

@@ -622,7 +622,7 @@ func TestVerify(t *testing.T) {
 	if rev <= last {
 		t.Fatalf("revision %d of the new bucket is not above %d of the old", rev, last)
 	}
-	_, events = watch(t, s, "lock.a")
+	wantEvent(t, events, kvstore.Put, "lock.a", rev)
 	rev, err = s.Update(ctx, "lock.a", nil, ttl, rev)
 	check(t, err)
 	wantEvent(t, events, kvstore.Put, "lock.a", rev)

@@ -39,7 +39,7 @@ type Store struct {
 	leaderOff atomic.Bool                  // the leader's read is
 	clock     atomic.Pointer[clockReading] // the last reading of the server's time
 
-	mirrorTold atomic.Bool // that a mirror answers reads
+	mirrorTold atomic.Bool // that a mirror answers reads, of which a single server does not inform
 
 	start    sync.Once
 	startErr error

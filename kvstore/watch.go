@@ -3,6 +3,7 @@ package kvstore
 import (
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -41,7 +42,7 @@ func (t *topic) unsubscribe() {
 // watch implements [Watch].
 type watch struct {
 	s       *Store
-	topic   *topic
+	topic   *topic // under Store.mu
 	deliver func(Event)
 
 	// order makes an event and what it changes in the map one step, so that the end
@@ -68,8 +69,7 @@ func (s *Store) Watch(pattern string, deliver func(Event)) (Watch, error) {
 	if err := checkPattern(pattern); err != nil {
 		return nil, err
 	}
-	notify := s.seen.Load().notify
-	if notify == "" {
+	if s.seen.Load().notify == "" {
 		return nil, ErrNoWatch
 	}
 	if err := s.run(); err != nil {
@@ -81,6 +81,7 @@ func (s *Store) Watch(pattern string, deliver func(Event)) (Watch, error) {
 		s.mu.Unlock()
 		return nil, ErrClosed
 	}
+	notify := s.seen.Load().notify // under mu: or move could miss it
 	t, found := s.topics[notify+pattern]
 	if !found {
 		t = &topic{pattern: notify + pattern}
@@ -101,8 +102,9 @@ func (w *watch) Stop() {
 	if !w.end() {
 		return
 	}
-	s, t := w.s, w.topic
+	s := w.s
 	s.mu.Lock()
+	t := w.topic
 	t.watches = slices.DeleteFunc(slices.Clone(t.watches), func(o *watch) bool { return o == w })
 	last := len(t.watches) == 0
 	if last && s.topics[t.pattern] == t {
@@ -111,6 +113,39 @@ func (w *watch) Stop() {
 	s.mu.Unlock()
 	if last {
 		t.unsubscribe()
+	}
+}
+
+// move has the watches subscribe to the subjects of a bucket that was re-created.
+func (s *Store) move(from, to string) {
+	if from == to || to == "" {
+		return
+	}
+	type change struct{ old, now *topic }
+	var changes []change
+	s.mu.Lock()
+	for pattern, old := range maps.Clone(s.topics) {
+		key, found := strings.CutPrefix(pattern, from)
+		if !found {
+			continue
+		}
+		now := s.topics[to+key]
+		if now == nil {
+			now = &topic{pattern: to + key}
+			s.topics[now.pattern] = now
+		}
+		now.watches = append(slices.Clip(now.watches), old.watches...)
+		for _, w := range old.watches {
+			w.topic = now
+		}
+		old.watches = nil
+		delete(s.topics, pattern)
+		changes = append(changes, change{old, now})
+	}
+	s.mu.Unlock()
+	for _, c := range changes {
+		c.old.unsubscribe()
+		_ = c.now.subscribe(s) // fails where the connection is closed, which ends all watches
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/natslock/locks/internal/clock"
 	"github.com/natslock/locks/internal/record"
+	"github.com/natslock/locks/internal/session"
 	"github.com/natslock/locks/kvstore"
 )
 
@@ -116,6 +117,7 @@ func (r *run) lookNow(ctx context.Context) {
 func (rs *runs) listTogether(ctx context.Context, due []*run) bool {
 	b := rs.c.b
 	queues, gates := make(map[string]*line, len(due)), make(map[string]*kvstore.Record, len(due))
+	unseen := make(map[string]*session.Lease, len(due))
 	unproven := make(map[*others]uint64)
 	var patterns []string
 	rs.mu.Lock()
@@ -131,6 +133,7 @@ func (rs *runs) listTogether(ctx context.Context, due []*run) bool {
 			unproven[o] = o.epoch
 		}
 		queues[r.line.keys.Place("")], gates[r.line.keys.Gate] = r.line, new(kvstore.Record)
+		unseen[r.lease.Key] = r.lease
 		patterns = append(patterns, r.line.keys.Place("*"), r.line.keys.Gate)
 		if r.reads() { // a replica names no state in which it has nothing
 			patterns = append(patterns, r.lease.Key)
@@ -161,11 +164,19 @@ func (rs *runs) listTogether(ctx context.Context, due []*run) bool {
 	}
 	places := make(map[*line][]kvstore.Record)
 	for _, rec := range got.Records {
+		if l := unseen[rec.Key]; l != nil {
+			if e := record.Of(rec); e.Live() && e.From(l.ID()) && e.Status == record.StatusHeld {
+				delete(unseen, rec.Key)
+			}
+		}
 		if g := gates[rec.Key]; g != nil {
 			*g = rec
 		} else if l := queues[rec.Key[:strings.LastIndexByte(rec.Key, '.')+1]]; l != nil {
 			places[l] = append(places[l], rec)
 		}
+	}
+	for _, l := range unseen { // broken, or gone with its bucket: nothing else shows that soon
+		l.Suspect() //safety:idle-unseen
 	}
 	for _, l := range queues {
 		l.listed(record.Queue(places[l]), 0, gates[l.keys.Gate], at)

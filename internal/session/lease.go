@@ -313,6 +313,15 @@ func (l *Lease) Release() error {
 	return l.result
 }
 
+// Suspect has the server confirm the lease, whose record a list has not shown.
+func (l *Lease) Suspect() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.state == Held {
+		l.suspect(l.last)
+	}
+}
+
 // startWatch subscribes to the own record. The renewal that follows proves
 // that the subscription is in place and that nothing was missed before. It
 // runs on the goroutine that sends.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/natslock/locks/internal/bucket"
@@ -52,6 +53,8 @@ type Session struct {
 
 	mu        sync.Mutex
 	badBucket error // the result of Verify
+
+	doubted atomic.Bool // a verification of the bucket is under way
 }
 
 // New returns a session on a bucket. It starts nothing.
@@ -124,6 +127,18 @@ func (s *Session) Verify(ctx context.Context) {
 	s.mu.Lock()
 	s.badBucket = err
 	s.mu.Unlock()
+}
+
+// doubtBucket verifies the bucket in the background: that a record has gone is how a client
+// notices first that the bucket was deleted.
+func (s *Session) doubtBucket() {
+	if s.doubted.Swap(true) {
+		return
+	}
+	s.Background(func(ctx context.Context) {
+		s.Verify(ctx)
+		s.doubted.Store(false)
+	})
 }
 
 // loseAbsent ends the records that a read does not show in the bucket, and those without an
