@@ -220,6 +220,19 @@ func TestBreakOnlyWhoWasShown(t *testing.T) {
 	})
 }
 
+// TestBreakBehindAMirror: a single server does not inform a client of a mirror. One that
+// lags answers that there is no record.
+func TestBreakBehindAMirror(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		holder := join(t, s)
+		operator := join(t, s, testutil.WrapStore(func(kv kvstore.KV) kvstore.KV { return &lagging{KV: kv, answers: 1} }))
+		l := mustLock(t, holder.Client, "l")
+		require.NoError(t, operator.Break(t.Context(), natslock.BreakRequest{Name: "l", ID: l.ID()}))
+		time.Sleep(10 * time.Second)
+		wantLost(t, l, natslock.ErrBroken)
+	})
+}
+
 // A fixed lease can be long. Its broken record lives as long as it would have
 // had, not longer.
 func TestBreakOfFixedLease(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
@@ -255,9 +256,15 @@ func TestLingerIdleBroken(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				defer cancel()
 				id := inspect(t, operator.Client, "l").Holder.ID
-				require.NoError(t, operator.Break(ctx, natslock.BreakRequest{Name: "l", ID: id, Immediately: how == "immediately"}))
+				err := operator.Break(ctx, natslock.BreakRequest{Name: "l", ID: id, Immediately: how == "immediately"})
+				if how == "unanswered" && err != nil { // the client has deleted the broken record by then
+					require.ErrorIs(t, err, natslock.ErrReleased)
+				} else {
+					require.NoError(t, err)
+				}
 				held := mustLock(t, operator.Client, "l")
-				_, err := c.TryLock(t.Context(), "l", lingers, natslock.TTL(time.Hour))
+				synctest.Wait() // c is notified
+				_, err = c.TryLock(t.Context(), "l", lingers, natslock.TTL(time.Hour))
 				require.ErrorIs(t, err, natslock.ErrLocked)
 				mustUnlock(t, held)
 			})
@@ -352,4 +359,72 @@ func TestLingerDropped(t *testing.T) {
 	mustUnlock(t, next)
 	mustUnlock(t, mustLock(t, c.Client, "l", opts...))
 	require.Equal(t, 1, c.Stats().Idle)
+}
+
+// TestLingerBucketRemade: a client uses no idle lease of a bucket that was re-created for
+// longer than five seconds. Its subscriptions are to the new bucket then.
+func TestLingerBucketRemade(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c, other := join(t, s), join(t, s)
+		mustUnlock(t, mustLock(t, c.Client, "idle", lingers, natslock.TTL(time.Hour)))
+		time.Sleep(2 * time.Second)
+		history.RemakeBucket(t, s.Connect(), 0)
+		mustUnlock(t, mustLock(t, other.Client, "idle"))
+		time.Sleep(5 * time.Second)
+		require.Zero(t, c.Stats().Idle)
+	})
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c, other := join(t, s), join(t, s)
+		l := mustLock(t, c.Client, "used", lingers)
+		next := c.begin(t, "used", lingers)
+		time.Sleep(2 * time.Second)
+		history.RemakeBucket(t, s.Connect(), 0)
+		time.Sleep(5 * time.Second)
+		wantLost(t, l, natslock.ErrLost)
+		mustUnlock(t, next.granted(t))
+		time.Sleep(time.Minute)
+		require.Equal(t, 1, c.Stats().Idle)
+		begun := time.Now()
+		l, err := other.TryLock(t.Context(), "used")
+		require.NoError(t, err)
+		require.Less(t, time.Since(begun), 10*time.Millisecond)
+		mustUnlock(t, l)
+	})
+}
+
+// TestLingerTryBehindAPlace: the client of an idle lease may be about to delete the place
+// that it waited at. A TryLock gets the lock nevertheless.
+func TestLingerTryBehindAPlace(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c, other, third := join(t, s), join(t, s), join(t, s)
+		for range 50 {
+			mustUnlock(t, mustLock(t, c.Client, "l", lingers))
+			mustUnlock(t, mustLock(t, other.Client, "l", lingers)) // queues
+			l, err := third.TryLock(t.Context(), "l")
+			require.NoError(t, err)
+			mustUnlock(t, l)
+		}
+	})
+}
+
+// TestLingerTryEvicted: a TryLock gets a lock whose idle lease its own client is giving up.
+func TestLingerTryEvicted(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c, f := joinFaulty(t, s, natslock.WithMaxLingering(1))
+		f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+			if w.Delete {
+				return testutil.Delay(20 * time.Millisecond)
+			}
+			return testutil.Pass
+		})
+		for range 10 {
+			mustUnlock(t, mustLock(t, c.Client, "l", lingers))
+			mustUnlock(t, mustLock(t, c.Client, "other", lingers))
+			l, err := c.TryLock(t.Context(), "l", lingers)
+			require.NoError(t, err)
+			_, err = c.TryLock(t.Context(), "l", lingers)
+			require.ErrorIs(t, err, natslock.ErrLocked)
+			mustUnlock(t, l)
+		}
+	})
 }

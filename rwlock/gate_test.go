@@ -183,3 +183,30 @@ func TestWriterBehindSlowReader(t *testing.T) {
 		unlock(t, g.l)
 	})
 }
+
+// TestDrainBucketRemade: a writer that waits for a reader while the bucket is re-created
+// has lost its gate. It queues behind the writers of the new bucket.
+func TestDrainBucketRemade(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a, b := newPeer(t, s.Connect(), 1, natslock.WithTTL(time.Hour)), newPeer(t, s.Connect(), 2)
+		r, err := b.RLock(t.Context(), "x", natslock.NoRenew())
+		require.NoError(t, err)
+		grants := make(chan grant, 1)
+		a.write("a", grants)
+		eventually(t, "the gate stands", func() bool {
+			info, err := b.c.Inspect(t.Context(), natslock.KindRW, "x")
+			return err == nil && info.Holder != nil
+		})
+		time.Sleep(2 * time.Second) // the time of its creation tells buckets apart
+		history.RemakeBucket(t, s.Connect(), 0)
+		l := take(t, newPeer(t, s.Connect(), 3).Lock, "x")
+		time.Sleep(time.Minute)
+		require.Empty(t, grants)
+		unlock(t, l)
+		g := receive(t, grants, "the writer")
+		require.NoError(t, g.err)
+		require.Greater(t, g.l.Token(), l.Token())
+		unlock(t, g.l)
+		require.ErrorIs(t, r.Unlock(t.Context()), natslock.ErrLost)
+	})
+}

@@ -102,6 +102,8 @@ type drain struct {
 	first   answer // of a proof by two: no reader was in it
 	renewed uint64 // a gate write sent since; 0: none yet
 	tries   int    // proofs in a row that took too long
+
+	created time.Time // of the bucket, as the first answer has it
 }
 
 // drain waits until no reader is left behind the gate. It returns granted when the lock is
@@ -201,6 +203,13 @@ func (d *drain) askOnce() (r answer, deleted bool, err error) {
 	r.at = b.Instant()
 	if err != nil {
 		return answer{}, false, err
+	}
+	if d.created.IsZero() {
+		d.created = st.Created
+	}
+	if !st.Created.Equal(d.created) { //safety:drain-remade
+		d.a.c.s.Verify(ctx) // the gate has gone with its bucket
+		return answer{}, false, kvstore.ErrRemade
 	}
 	// An answer from before the gate's write may lack a reader that joined before it, and
 	// a server without a leader may be far behind.

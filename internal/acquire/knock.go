@@ -1,6 +1,7 @@
 package acquire
 
 import (
+	"math"
 	"slices"
 	"time"
 
@@ -26,10 +27,16 @@ type knock struct {
 // knock asks the client of the blocker for its lease. It says whether the blocker has gone,
 // or else what the record says now.
 func (a *acquisition) knock(blocker record.Entry) (now record.Entry, gone bool) {
-	if a.queue != nil && *a.queue > 0 { //safety:knock-unqueued
+	// The client of an idle lease may have a place that it is about to delete. Where it has a
+	// goroutine that waits, it answers, or gives the lease up.
+	if a.apart > 0 { //safety:knock-unqueued
 		return blocker, false
 	}
-	if !blocker.Lingers || blocker.Unreadable || blocker.Status != record.StatusHeld || blocker.Client == a.c.b.Client {
+	own := blocker.Client == a.c.b.Client
+	switch {
+	case !blocker.Lingers || blocker.Unreadable || blocker.Status != record.StatusHeld:
+		return blocker, false
+	case own && a.c.runs.holds(a.keys.Gate, blocker.ID): //safety:knock-own
 		return blocker, false
 	}
 	m := newMailbox()
@@ -39,12 +46,18 @@ func (a *acquisition) knock(blocker record.Entry) (now record.Entry, gone bool) 
 		return blocker, false
 	}
 	defer w.Stop()
-	least, err := a.knocks() // after the subscription: the answer proves it
-	if err != nil {
+	answer, until := uint64(math.MaxUint64), a.c.b.Instant().Add(knockFor)
+	var least uint64
+	if own { // its release is on the way
+		least, err = a.c.b.Probe(a.ctx, a.keys.Gate)
+	} else if least, err = a.knocks(); err == nil {
+		answer, until = a.knocked.revision, a.knocked.until
+	}
+	if err != nil { // else the answer proves the subscription
 		a.c.s.Logger.Debug("ask for an idle lease", "lock", a.req.Name, "error", err)
 		return blocker, false
 	}
-	timer := time.NewTimer(a.knocked.until.Sub(a.c.b.Instant()))
+	timer := time.NewTimer(until.Sub(a.c.b.Instant()))
 	defer timer.Stop()
 	for {
 		entry, err := a.c.b.Read(a.ctx, blocker.Key, least)
@@ -54,7 +67,7 @@ func (a *acquisition) knock(blocker record.Entry) (now record.Entry, gone bool) 
 		case !entry.Live() || entry.ID != blocker.ID:
 			a.asOf = max(a.asOf, entry.Revision)
 			return entry, true
-		case entry.InUse >= a.knocked.revision: //safety:knock-answered
+		case entry.InUse >= answer: //safety:knock-answered
 			return entry, false
 		}
 		blocker = entry
@@ -105,4 +118,16 @@ func (l *line) knockedAt(e record.Entry) {
 			r.lease.Answer(e.Revision)
 		}
 	}
+}
+
+// holds says whether a lease of the client goes on under a claim. Otherwise a record of that
+// claim is about to be deleted.
+func (rs *runs) holds(gate, id string) bool {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	if rs.alone[gate] != nil {
+		return true
+	}
+	l := rs.lines[gate]
+	return l != nil && slices.ContainsFunc(l.all, func(r *run) bool { return r.lease != nil && r.lease.ID() == id })
 }

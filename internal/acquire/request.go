@@ -47,6 +47,7 @@ type acquisition struct {
 	// The state of the lock, as far as it is known.
 	shown
 	queue *int   // the length of the queue when it came; nil: not known
+	apart int    // of those, the places of clients that do not hold the lock
 	asOf  uint64 // a revision that the bucket had reached during this call; 0: not asked for
 	named uint64 // by the leader, during this call, as the last revision of the gate; 0: nothing
 

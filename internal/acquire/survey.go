@@ -44,9 +44,12 @@ func (a *acquisition) survey(revision uint64) result {
 		entry = record.Of(l.Beside)
 	}
 	queue, err := b.Clear(a.ctx, record.Queue(l.Records))
-	a.queue = new(0)
+	a.queue, a.apart = new(0), 0
 	for _, e := range queue {
 		*a.queue += e.Goroutines()
+		if !entry.Live() || e.Client != entry.Client { //safety:knock-own-place
+			a.apart++
+		}
 	}
 	// A claim at the revision of a live record would replace it.
 	held := entry.Live() && !a.bid.mine(entry) //safety:newcomer-held

@@ -36,7 +36,7 @@ type BreakRequest struct {
 // Another claim than the one named is never broken: the error then matches
 // [session.ErrReleased]. Breaking a broken record again changes nothing.
 //
-// A replica that lags may answer the first read. Where it shows the claim, the
+// A replica or a mirror that lags may answer the first read. Where it shows the claim, the
 // conditional write is the proof. That the claim is gone, or broken already, only a
 // state proves that contains what the leader had stored during this call.
 func (a *Admin) Break(ctx context.Context, req BreakRequest) error {
@@ -51,8 +51,7 @@ func (a *Admin) Break(ctx context.Context, req BreakRequest) error {
 		return fmt.Errorf("break lock %q: %w: the request names no claim", req.Name, record.ErrInvalidOption)
 	}
 	atLeast := uint64(0) // a revision that the leader has named
-	confirmed := a.b.Alone()
-	sent, shownBroken, lingers := false, false, false
+	sent, confirmed, shownBroken, lingers := false, false, false, false
 	for try := 0; ; try++ {
 		if err := ctx.Err(); err != nil {
 			return fmt.Errorf("break lock %q: %w", req.Name, bucket.EndOf(ctx))

@@ -90,6 +90,8 @@ var bucketMutants = []mutant{
 		weak: "a bucket that forgets its records at a restart passes"},
 	{label: "has-leader", operator: "never", test: "kvstore.TestStoppedStream",
 		weak: "a bucket whose stream accepts no writes passes"},
+	{label: "watches-moved", operator: "drop", test: "kvstore.TestVerify",
+		weak: "the watches of a re-created bucket stay with the old one"},
 	{label: "re-created", operator: "never", test: "kvstore.TestVerify",
 		weak: "a bucket that was re-created passes for the old bucket"},
 }
