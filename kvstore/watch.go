@@ -90,11 +90,27 @@ func (s *Store) Watch(pattern string, deliver func(Event)) (Watch, error) {
 	w.topic = t
 	t.watches = append(slices.Clip(t.watches), w)
 	s.mu.Unlock()
-	if err := t.subscribe(s); err != nil {
+	if err := w.subscribe(); err != nil {
 		w.Stop()
 		return nil, err
 	}
 	return w, nil
+}
+
+// subscribe subscribes to the topic that the watch has in the end: it may be moved meanwhile.
+func (w *watch) subscribe() error {
+	for {
+		t := w.at()
+		if err := t.subscribe(w.s); w.at() == t {
+			return err
+		}
+	}
+}
+
+func (w *watch) at() *topic {
+	w.s.mu.Lock()
+	defer w.s.mu.Unlock()
+	return w.topic
 }
 
 // Stop ends the watch; the last of its pattern ends the subscription.

@@ -374,7 +374,7 @@ func TestLingerBucketRemade(t *testing.T) {
 		require.Zero(t, c.Stats().Idle)
 	})
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, other := join(t, s), join(t, s)
+		c := join(t, s)
 		l := mustLock(t, c.Client, "used", lingers)
 		next := c.begin(t, "used", lingers)
 		time.Sleep(2 * time.Second)
@@ -385,10 +385,34 @@ func TestLingerBucketRemade(t *testing.T) {
 		time.Sleep(time.Minute)
 		require.Equal(t, 1, c.Stats().Idle)
 		begun := time.Now()
-		l, err := other.TryLock(t.Context(), "used")
+		l, err := join(t, s).TryLock(t.Context(), "used")
 		require.NoError(t, err)
 		require.Less(t, time.Since(begun), 10*time.Millisecond)
 		mustUnlock(t, l)
+	})
+}
+
+// TestLingerTryUnheard: a TryLock that is not notified gets an idle lock after 250 ms.
+func TestLingerTryUnheard(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c, slow := joinFaulty(t, s)
+		slow.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+			if w.Delete {
+				return testutil.Delay(20 * time.Millisecond)
+			}
+			return testutil.Pass
+		})
+		other, f := joinFaulty(t, s)
+		f.DropEvents(func(kvstore.Event) bool { return true })
+		for range 5 {
+			mustUnlock(t, mustLock(t, c.Client, "l", lingers))
+			time.Sleep(time.Minute)
+			begun := time.Now()
+			l, err := other.TryLock(t.Context(), "l")
+			require.NoError(t, err)
+			require.LessOrEqual(t, time.Since(begun), 260*time.Millisecond)
+			mustUnlock(t, l)
+		}
 	})
 }
 

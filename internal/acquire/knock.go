@@ -59,7 +59,7 @@ func (a *acquisition) knock(blocker record.Entry) (now record.Entry, gone bool) 
 	}
 	timer := time.NewTimer(until.Sub(a.c.b.Instant()))
 	defer timer.Stop()
-	for {
+	for late := false; ; {
 		entry, err := a.c.b.Read(a.ctx, blocker.Key, least)
 		switch {
 		case err != nil:
@@ -69,6 +69,8 @@ func (a *acquisition) knock(blocker record.Entry) (now record.Entry, gone bool) 
 			return entry, true
 		case entry.InUse >= answer: //safety:knock-answered
 			return entry, false
+		case late:
+			return entry, false
 		}
 		blocker = entry
 		select {
@@ -76,7 +78,7 @@ func (a *acquisition) knock(blocker record.Entry) (now record.Entry, gone bool) 
 			ev, _ := m.take()
 			least = max(least, ev.Record.Revision) // a notification can be forged: a read decides
 		case <-timer.C:
-			return blocker, false
+			late = true // the notification may have been lost
 		case <-a.ctx.Done():
 			return blocker, false
 		case <-a.c.b.Life().Done():

@@ -119,9 +119,11 @@ func (k *kept) judge(entry record.Entry, revision uint64) {
 	default:
 		// Nothing keeps the others out any more.
 		lost = k.lose(ErrLost, "its record was deleted") //safety:found-deleted
-		k.s.doubtBucket()                                //safety:bucket-doubted
 	}
 	k.mu.Unlock()
+	if !current {
+		k.s.doubtBucket() //safety:bucket-doubted
+	}
 	lost.finish()
 	late.finish()
 }
