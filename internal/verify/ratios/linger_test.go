@@ -255,7 +255,12 @@ func TestIdleMemory(t *testing.T) {
 		time.Sleep(10 * time.Millisecond)
 	}
 	require.Equal(t, n+1, c.Stats().Idle)
+	// A list or renewals that are under way are no cost of the leases: the least of a second.
 	each := (Heap() - before) / n
+	for range 10 {
+		time.Sleep(100 * time.Millisecond)
+		each = min(each, (Heap()-before)/n)
+	}
 	t.Logf("%d bytes for each of %d idle locks, %d goroutines more", each, n, runtime.NumGoroutine()-routines)
 	require.LessOrEqual(t, each, int64(2<<10))
 	require.Zero(t, c.Stats().Lost)
