@@ -3,6 +3,7 @@ package natslock_test
 import (
 	"context"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -472,15 +473,16 @@ func TestReleaseUnheard(t *testing.T) {
 		l, err := a.Lock(t.Context(), "x")
 		require.NoError(t, err)
 		got := make(chan time.Time)
+		var waiters sync.WaitGroup
 		for i := range 2 {
 			b, fb := history.Faulty(t, s.Connect(), uint64(i), natslock.WithTTL(time.Hour))
 			fb.DropAllEvents(true)
-			go func() {
+			waiters.Go(func() {
 				assert.NoError(t, b.Do(context.Background(), "x", func(context.Context, *natslock.Lock) error {
 					got <- time.Now()
 					return nil
 				}))
-			}()
+			})
 		}
 		time.Sleep(10 * time.Second)
 		released := time.Now()
@@ -488,6 +490,7 @@ func TestReleaseUnheard(t *testing.T) {
 		first := <-got
 		require.Less(t, first.Sub(released), 4*time.Second)
 		require.Less(t, (<-got).Sub(first), 8*time.Second, "the one behind it did not learn that it is first")
+		waiters.Wait()
 	})
 }
 
