@@ -55,6 +55,7 @@ func (c *Client) Acquire(ctx context.Context, req Request) (Holding, error) {
 
 // drive gets the lock for a run.
 func (a *acquisition) drive(r *run) result {
+	a.prepareBid()
 	res := result{outcome: busy}
 	switch {
 	case a.place != nil || a.queueing != nil: // the member that drove it before has come so far
@@ -117,6 +118,7 @@ type bid struct {
 	once  bool // an unavailable server is an answer
 	blind bool // the record that has refused an attempt is not read
 	draft draft
+	shown
 	cur   *claim
 	begun clock.Instant // of the offer under way, which another member may go on with; 0: none
 	until clock.Instant // when its claims begin to pass goroutines that may have queued; 0: they pass none
@@ -219,7 +221,7 @@ func (b *bid) pause(d time.Duration, up <-chan struct{}) error {
 
 // close gives up a claim that is not granted.
 func (b *bid) close() {
-	if b.cur != nil {
+	if b != nil && b.cur != nil {
 		b.cur.close(0)
 		b.cur = nil
 	}

@@ -96,7 +96,10 @@ func (a *acquisition) gaveUp(cause error) error {
 	case errors.Is(cause, errOnceLimit):
 		err = fmt.Errorf("acquire lock %q: %w: no answer within %v", a.req.Name, bucket.ErrUnavailable, waited.Round(time.Millisecond))
 	default:
-		w := &WaitError{Name: a.req.Name, Waited: waited, Position: a.ahead, Holder: a.holder}
+		w := &WaitError{Name: a.req.Name, Waited: waited}
+		if a.seen != nil {
+			w.Holder, w.Position = a.seen.holder, a.seen.ahead
+		}
 		if !errors.Is(cause, errMaxWait) {
 			w.Cause = cause
 			if a.parent.Err() != nil {

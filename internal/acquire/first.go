@@ -57,7 +57,7 @@ func (a *acquisition) first(place *session.Place) result {
 func (h *head) await() result {
 	a, b := h.a, h.a.c.b
 	for {
-		left := a.holder.Remaining(b.Now())
+		left := a.bid.holder.Remaining(b.Now())
 		timer := time.NewTimer(h.schedule(left))
 		r, decided := result{}, false
 		select {
@@ -67,7 +67,7 @@ func (h *head) await() result {
 			switch {
 			case h.place.Gone():
 				r, decided = result{outcome: requeue}, true
-			case left == 0 && !a.holder.OverdueAt(b.Now()):
+			case left == 0 && !a.bid.holder.OverdueAt(b.Now()):
 				r, decided = result{outcome: free}, true // a claim decides
 			default:
 				r, decided = h.read(0)
@@ -100,7 +100,7 @@ func (h *head) schedule(left time.Duration) time.Duration {
 			h.due = now.Add(h.back.next())
 		}
 		if h.watch != nil {
-			h.watch.Track(h.a.holder.Record)
+			h.watch.Track(h.a.bid.holder.Record)
 		} else if left > 0 {
 			h.due = min(h.due, now.Add(left))
 		}
@@ -125,7 +125,7 @@ func (h *head) notified() (result, bool) {
 		a.saw(record.Of(ev.Record))
 		r := result{outcome: free} // to be adopted: the next attempt is refused like the last one
 		r.entry.Revision = h.expect
-		return r, a.bid.mine(a.holder)
+		return r, a.bid.mine(a.bid.holder)
 	case recheck: // the answer to a claim proves the subscription again
 		return result{outcome: free}, true
 	}

@@ -163,8 +163,8 @@ func (f *follower) idleLong(gate record.Entry) bool {
 	}
 	idle.revision = gate.Revision
 	rank := time.Second
-	if a.ahead > 0 { // known, so far
-		rank = min(time.Duration(a.ahead)*20*time.Millisecond, rank)
+	if a.bid.ahead > 0 { // known, so far
+		rank = min(time.Duration(a.bid.ahead)*20*time.Millisecond, rank)
 	}
 	return now.Sub(idle.since) >= idleFor+rank+rand.N(rank+1) //safety:idle-lock
 }

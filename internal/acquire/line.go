@@ -64,9 +64,12 @@ type line struct {
 func (rs *runs) ask(a *acquisition) *member {
 	m := &member{runs: rs, a: a, linger: a.req.Linger}
 	a.member = m
+	now := a.begun
+	if a.req.Once { // which may have waited for an idle lease
+		now = rs.c.b.Instant()
+	}
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
-	now := rs.c.b.Instant()
 	var recalled <-chan struct{}
 	rests := rs.lines[a.keys.Gate].resting()
 	if rests != nil {

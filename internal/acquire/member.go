@@ -117,8 +117,10 @@ func (m *member) enter(r *run) result {
 		if cause := a.over(); cause != nil && r.line != nil {
 			return result{outcome: ended, err: cause}
 		}
-		waited := a.waited()
-		admitted, err := l.Admit(&m.Holder, session.Admission{Parent: a.parent, Detached: a.req.Detached, Meta: a.req.Meta, Waited: waited, Queued: m.wake != nil, Lingers: m.linger > 0})
+		admitted, err := l.Admit(&m.Holder, session.Admission{
+			Parent: a.parent, Detached: a.req.Detached, Meta: a.req.Meta, Begun: a.begun, Queued: m.wake != nil,
+			Lingers: m.linger > 0, Warn: a.req.OnWarn, WarnBefore: a.req.WarnBefore,
+		})
 		switch {
 		case err != nil:
 			return result{outcome: lost}
@@ -126,7 +128,6 @@ func (m *member) enter(r *run) result {
 			_ = l.Renewed(a.ctx) // an error shows in the next try
 			continue
 		}
-		m.Announce(waited, a.req.WarnBefore, a.req.OnWarn)
 		return result{outcome: granted}
 	}
 }
@@ -169,8 +170,8 @@ func (m *member) leave() (withdraw func()) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	r := m.run
-	a.holder, a.ahead = m.seen()
-	if r.driver == m && a.bid.cur != nil {
+	a.seen = m.seen()
+	if r.driver == m && a.bid != nil && a.bid.cur != nil {
 		a.id = a.bid.cur.id
 	}
 	if m.inside { // and not served
@@ -211,6 +212,7 @@ func (m *member) poke() {
 func (m *member) Release() error {
 	m.released.Do(func() {
 		rs := m.runs
+		now := rs.c.b.Instant()
 		rs.mu.Lock()
 		r := m.run
 		if r == nil {
@@ -218,7 +220,6 @@ func (m *member) Release() error {
 		} else {
 			r.rest.linger = m.linger
 		}
-		now := rs.c.b.Instant()
 		goesOn := r != nil && r.goesOn(now)
 		rs.mu.Unlock()
 		if !goesOn {
@@ -226,7 +227,7 @@ func (m *member) Release() error {
 			return
 		}
 		// First: the next holder may release at once, or end the lease by giving up.
-		m.result = m.Holder.Leave() //safety:one-at-a-time
+		m.result = m.Holder.Leave(now) //safety:one-at-a-time
 		rs.mu.Lock()
 		goesOn = r.follow(now)
 		rs.mu.Unlock()
@@ -259,29 +260,29 @@ func (m *member) Abandon() {
 	})
 }
 
-// seen returns the holder that the driver of the run has seen, and the position of the
-// member in the queue, from 1; 0: not known. Under mu.
-func (m *member) seen() (holder record.Entry, position int) {
-	rs, r := m.runs, m.run
+// seen returns what the driver of the run has seen, with the position of the member in the
+// queue. Under mu.
+func (m *member) seen() *shown {
+	rs, r, s := m.runs, m.run, new(shown)
 	i := max(slices.Index(r.members, m), 0)
 	if r.shown != nil {
-		holder, position = r.shown.holder, r.shown.ahead
+		*s = *r.shown
 	}
 	if r.line != nil && !m.inside {
 		if r.lease != nil {
-			return r.lease.Entry(), i + 1
+			return &shown{r.lease.Entry(), i + 1}
 		}
 		for _, x := range r.line.all {
 			if x.lease != nil && !x.lease.Ended(rs.c.b.Instant()) && !(r.reads() && x.reads()) { // it has not read that
-				holder = x.lease.Entry()
+				s.holder = x.lease.Entry()
 			}
 		}
 	}
-	if position > 0 {
-		position += i
-		if holder.Live() && holder.Status == record.StatusHeld { // those behind it in its run
-			position += holder.Goroutines() - 1
+	if s.ahead > 0 {
+		s.ahead += i
+		if s.holder.Live() && s.holder.Status == record.StatusHeld { // those behind it in its run
+			s.ahead += s.holder.Goroutines() - 1
 		}
 	}
-	return holder, position
+	return s
 }

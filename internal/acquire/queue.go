@@ -124,11 +124,11 @@ func (a *acquisition) stand(place *session.Place) (r result, first bool) {
 			pred--
 		}
 		if from == 0 {
-			a.ahead = 1
+			a.bid.ahead = 1
 			for _, e := range queue {
-				a.ahead += e.Goroutines()
+				a.bid.ahead += e.Goroutines()
 			}
-			a.saw(a.holder)
+			a.saw(a.bid.holder)
 		}
 		switch {
 		case pred >= 0 && queue[pred].TokenOrTicket() >= from:

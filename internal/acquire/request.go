@@ -40,12 +40,11 @@ type acquisition struct {
 	ctx    context.Context // ends the waiting
 	begun  clock.Instant
 	asked  bool // it came to a request
-	bid    *bid // its own, or that of the member that drove the run before
-	ownBid bid
+	bid    *bid // its own, or that of the member that drove the run before; nil: it has not driven
 	member *member
 
 	// The state of the lock, as far as it is known.
-	shown
+	seen  *shown // when it gave up; nil: nothing
 	queue *int   // the length of the queue when it came; nil: not known
 	apart int    // of those, the places of clients that do not hold the lock
 	asOf  uint64 // a revision that the bucket had reached during this call; 0: not asked for
@@ -61,8 +60,12 @@ type acquisition struct {
 
 // saw notes the holder of the lock, as far as it is known.
 func (a *acquisition) saw(holder record.Entry) {
-	a.holder = holder
-	a.member.run.saw(a.shown)
+	s := shown{holder: holder}
+	if a.bid != nil { // else another member has driven the run
+		a.bid.holder = holder
+		s = a.bid.shown
+	}
+	a.member.run.saw(s)
 }
 
 // waited is how long the call has waited.
@@ -70,10 +73,13 @@ func (a *acquisition) waited() time.Duration { return a.c.b.Instant().Sub(a.begu
 
 // takeOver makes what another call has come to that of this one, which drives the run on.
 func (a *acquisition) takeOver(from *acquisition) {
-	body, begun := a.bid.draft.body, a.begun
-	a.bid, a.queueing, a.place, a.mailbox, a.shown = from.bid, from.queueing, from.place, from.mailbox, from.shown
+	a.bid, a.queueing, a.place, a.mailbox = from.bid, from.queueing, from.place, from.mailbox
+	if a.bid == nil {
+		return
+	}
+	body := a.body()
 	body.Lingers, body.InUse = a.bid.draft.body.Lingers, a.bid.draft.body.InUse // as the claim says
-	a.bid.ctx, a.bid.once, a.bid.draft.body, a.bid.draft.begun = a.ctx, a.req.Once, body, begun
+	a.bid.ctx, a.bid.once, a.bid.draft.body, a.bid.draft.begun = a.ctx, a.req.Once, body, a.begun
 	// A second join under the same id would overwrite the first one. The late
 	// acknowledgement of either has the client delete the record of the other.
 	if a.reads() { //safety:join-driven-on
@@ -124,22 +130,33 @@ func (c *Client) prepare(ctx context.Context, req Request) (*acquisition, error)
 			return nil, fmt.Errorf("lock %q: %w", req.Name, err)
 		}
 	}
-	body := c.b.Body(record.StatusHeld, req.Meta)
-	body.Fixed, body.Mode = a.req.Fixed, uint8(req.Mode)
+	if len(req.Meta) > 0 && !fits(a.body()) { // the rest of a record always does
+		return nil, fmt.Errorf("lock %q: %w: the metadata makes a record larger than %d bytes", req.Name, record.ErrInvalidOption, record.MaxGiven)
+	}
+	return a, nil
+}
+
+// body is what the record of a claim says.
+func (a *acquisition) body() record.Body {
+	body := a.c.b.Body(record.StatusHeld, a.req.Meta)
+	body.Fixed, body.Mode = a.req.Fixed, uint8(a.req.Mode)
 	if a.req.Linger > 0 {
 		body.Lingers, body.InUse = true, 1
 	}
-	if len(req.Meta) > 0 && !fits(body) { // the rest of a record always does
-		return nil, fmt.Errorf("lock %q: %w: the metadata makes a record larger than %d bytes", req.Name, record.ErrInvalidOption, record.MaxGiven)
+	return body
+}
+
+// prepareBid makes the bid of a call that drives its run. The others need none.
+func (a *acquisition) prepareBid() {
+	if a.bid != nil {
+		return
 	}
-	a.ownBid = bid{c: c, once: req.Once, draft: draft{
-		name: req.Name, keys: a.keys, body: body, ttl: a.ttl, until: req.Until, begun: a.begun,
+	a.bid = &bid{c: a.c, ctx: a.ctx, once: a.req.Once, draft: draft{
+		name: a.req.Name, keys: a.keys, body: a.body(), ttl: a.ttl, until: a.req.Until, begun: a.begun,
 	}}
-	a.bid = &a.ownBid
 	if a.reads() { // each claim is a reader of its own, which the gate must admit
 		a.bid.draft.guard = a.keys.Gate
 	}
-	return a, nil
 }
 
 func fits(body record.Body) bool {
@@ -162,7 +179,6 @@ func (a *acquisition) bound() (cancel func()) {
 		ctx, inner := context.WithTimeoutCause(a.ctx, limit, reason)
 		a.ctx, cancel = ctx, func() { inner(); outer() }
 	}
-	a.bid.ctx = a.ctx
 	return cancel
 }
 

@@ -44,8 +44,8 @@ type run struct {
 
 // shown is what the driver has seen of the lock.
 type shown struct {
-	holder record.Entry
-	ahead  int // goroutines in the queue before the run, and 1; 0: not known
+	holder record.Entry // zero: not known
+	ahead  int          // goroutines in the queue before the run, and 1; 0: not known
 }
 
 // joinable says whether a goroutine that joins the run passes no other client that this

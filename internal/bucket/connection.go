@@ -15,10 +15,10 @@ import (
 type connection struct {
 	away atomic.Bool
 
-	mu        sync.Mutex
-	listening bool
-	notify    func(kvstore.ConnState)
-	up        chan struct{} // closed when the connection comes back
+	mu      sync.Mutex
+	listens sync.Once
+	notify  func(kvstore.ConnState)
+	up      chan struct{} // closed when the connection comes back
 }
 
 // Notify sets the function that is called with each change of the connection, once
@@ -31,13 +31,7 @@ func (b *Bucket) Notify(notify func(kvstore.ConnState)) {
 
 // Listen follows the connection from here on. Further calls do nothing.
 func (b *Bucket) Listen() {
-	c := &b.conn
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if !c.listening {
-		c.listening = true
-		b.KV.OnConnection(b.changed)
-	}
+	b.conn.listens.Do(func() { b.KV.OnConnection(b.changed) })
 }
 
 // changed runs on a goroutine of the store and must not block.

@@ -26,9 +26,14 @@ type Admission struct {
 	Parent   context.Context // of the holder's context
 	Detached bool            // from the end of Parent
 	Meta     map[string]string
-	Waited   time.Duration
-	Queued   bool // it has waited behind another holder
-	Lingers  bool // the client may keep the lease idle afterwards
+	Begun    clock.Instant // of the wait
+	Queued   bool          // it has waited behind another holder
+	Lingers  bool          // the client may keep the lease idle afterwards
+
+	// Warn is called once after each confirmation, WarnBefore before the end of the
+	// validity; nil: never.
+	Warn       func()
+	WarnBefore time.Duration
 }
 
 // Holder is one caller's part in a lease. It ends when the caller leaves, and with the
@@ -42,14 +47,12 @@ type Holder struct {
 	cancel context.CancelCauseFunc
 
 	// The following fields are under the lease's mu.
-	next      *Holder // of those inside
-	asked     *asked  // nil: nothing
-	state     State
-	announced bool // published to the observers as granted
-	published bool // it was when the lease ended
-	warned    bool
-	cause     *EndError     // of the end; nil while inside
-	left      clock.Instant // when it left a lease that goes on; 0: it has not
+	next   *Holder // of those inside
+	asked  *asked  // nil: nothing
+	state  State
+	warned bool
+	cause  *EndError     // of the end; nil while inside
+	left   clock.Instant // when it left a lease that goes on; 0: it has not
 }
 
 // asked is what a holder has asked of its lease. Most holders ask for nothing, and a lease
@@ -68,11 +71,11 @@ func (h *Holder) asks() *asked {
 	return h.asked
 }
 
-// Admit makes a caller a holder of the lease. The server has granted the lease to the
-// first holder. The next ones are admitted without a message: readers beside each other,
-// others one after the other. h is the zero Holder, to be used if admitted is true. Admit
-// returns the cause when the lease has ended. Without one, and false, the lease has to be
-// confirmed first: see [Lease.Renewed].
+// Admit makes a caller a holder of the lease, and publishes the grant. The server has
+// granted the lease to the first holder. The next ones are admitted without a message:
+// readers beside each other, others one after the other. h is the zero Holder, to be used
+// if admitted is true. Admit returns the cause when the lease has ended. Without one, and
+// false, the lease has to be confirmed first: see [Lease.Renewed].
 func (l *Lease) Admit(h *Holder, a Admission) (admitted bool, err error) {
 	base := a.Parent
 	if a.Detached {
@@ -96,10 +99,11 @@ func (l *Lease) Admit(h *Holder, a Admission) (admitted bool, err error) {
 	}
 	l.grants++
 	h.lease, h.number, h.token, h.parent = l, l.grants, l.Body.Token, a.Parent
+	waiting := now.Sub(a.Begun)
 	if l.grants > 1 {
 		waited := int64(0)
 		if a.Queued {
-			waited = max(a.Waited.Milliseconds(), 1)
+			waited = max(waiting.Milliseconds(), 1)
 		}
 		l.Body.Grants, l.Body.Waits = l.grants, l.Body.Waits+waited
 		if !l.shared() { // the record of readers says since when there are any
@@ -124,6 +128,13 @@ func (l *Lease) Admit(h *Holder, a Admission) (admitted bool, err error) {
 		l.show(a)
 	}
 	l.wanted()
+	if a.Warn != nil {
+		h.asks().warnBefore, h.asks().onWarn = a.WarnBefore, a.Warn
+		l.moved()
+	}
+	ev := h.event(EventGranted, nil)
+	ev.Waited = waiting
+	l.s.Notify(h.parent, ev) // before an event of its end
 	return true, nil
 }
 
@@ -187,22 +198,6 @@ func (l *Lease) wanted() {
 		r.want = longest
 		l.renewNow(l.s.b.Instant())
 	}
-}
-
-// Announce publishes the grant: from here on the holder's events are published. warn is
-// called once after each confirmation, d before the end of the validity; nil: never.
-func (h *Holder) Announce(waited, d time.Duration, warn func()) {
-	l := h.lease
-	l.mu.Lock()
-	h.announced = true
-	if warn != nil && h.cause == nil {
-		h.asks().warnBefore, h.asks().onWarn = d, warn
-		l.moved()
-	}
-	l.mu.Unlock()
-	ev := h.event(EventGranted, nil)
-	ev.Waited = waited
-	l.s.Notify(h.parent, ev)
 }
 
 func (h *Holder) event(t EventType, cause error) Event {
@@ -300,17 +295,16 @@ func (h *Holder) Extend(ctx context.Context, ttl time.Duration) error {
 }
 
 // Leave ends the holder's part in a lease that goes on. The context ends first: the work
-// under it must not meet the next holder. It returns nil when the holder left inside the
-// validity, and otherwise the cause of its end.
-func (h *Holder) Leave() error {
+// under it must not meet the next holder. It returns nil when the call that began now came
+// inside the validity, and otherwise the cause of the end.
+func (h *Holder) Leave(now clock.Instant) error {
 	l := h.lease
 	l.mu.Lock()
 	var lost ending
-	now := l.s.b.Instant()
 	if l.state == Held && now >= l.end { //safety:leave-judged
 		lost = l.expire()
 	}
-	cause, announced := h.cause, h.announced
+	cause := h.cause
 	if cause == nil {
 		h.cause = &EndError{Name: l.kept.Name, Token: h.token, Kind: ErrReleased}
 		h.left = now
@@ -330,7 +324,7 @@ func (h *Holder) Leave() error {
 	if cause != nil {
 		return cause
 	}
-	h.end(announced, EventReleased, h.cause) //safety:leave-context-first
+	h.end(EventReleased, h.cause) //safety:leave-context-first
 	return nil
 }
 
@@ -343,8 +337,8 @@ func (h *Holder) Abandon() { h.lease.Abandon() }
 
 // end publishes the end of the holder's part. The event comes first: the counts contain
 // an end before anybody can see it. Without the mutex.
-func (h *Holder) end(announced bool, event EventType, cause *EndError) {
-	if event != 0 && announced {
+func (h *Holder) end(event EventType, cause *EndError) {
+	if event != 0 {
 		var why error
 		if event != EventReleased {
 			why = cause

@@ -101,10 +101,8 @@ func (h *Holder) warn() {
 // atRisk publishes that the lease cannot be renewed any more. Under mu.
 func (l *Lease) atRisk(err error) {
 	for h := l.holders; h != nil; h = h.next {
-		if h.announced {
-			h.warn()
-			l.s.Notify(h.parent, h.event(EventAtRisk, err))
-		}
+		h.warn()
+		l.s.Notify(h.parent, h.event(EventAtRisk, err))
 	}
 }
 
@@ -121,9 +119,7 @@ func (l *Lease) confirmed(n uint64) {
 	l.waiting = waiting
 	l.s.notifier.counts[EventRenewed].Add(1) // once, however many are inside
 	for h := l.holders; h != nil; h = h.next {
-		if h.announced {
-			l.s.Notify(h.parent, h.event(EventRenewed, nil))
-		}
+		l.s.Notify(h.parent, h.event(EventRenewed, nil))
 		h.warned = false
 	}
 }
@@ -133,7 +129,7 @@ func (l *Lease) leave() leavings {
 	left := leavings{holders: l.holders, watch: l.watch, waiting: l.waiting, onEnd: l.onEnd}
 	for h := l.holders; h != nil; h = h.next {
 		if h.cause == nil {
-			h.cause, h.state, h.published = l.cause, l.state, h.announced
+			h.cause, h.state = l.cause, l.state
 		}
 	}
 	l.watch, l.waiting, l.onEnd, l.watching = nil, nil, nil, true
@@ -143,7 +139,7 @@ func (l *Lease) leave() leavings {
 // over is part of [duties].
 func (l *Lease) over(left leavings, event EventType, cause *EndError) {
 	for h := left.holders; h != nil; h = h.next {
-		h.end(h.published, event, cause)
+		h.end(event, cause)
 	}
 	for _, x := range left.waiting {
 		x.done <- cause
