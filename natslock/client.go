@@ -157,6 +157,9 @@ func (c *Client) acquire(ctx context.Context, kind Kind, mode Mode, wait bool, n
 	if cfg.req.Linger > 0 && (cfg.req.Fixed || !cfg.req.Until.IsZero()) {
 		return nil, fmt.Errorf("lock %q: %w", name, invalid("Linger", "goes with neither Until nor NoRenew"))
 	}
+	if cfg.req.MinHold > 0 && (cfg.req.Linger > 0 || !cfg.req.Until.IsZero() || mode == Shared) {
+		return nil, fmt.Errorf("lock %q: %w", name, invalid("MinHold", "goes with neither Until nor Linger, and not with a lock that is read"))
+	}
 	var warns *warning
 	if cfg.warn != nil {
 		warns = &warning{fn: cfg.warn, ready: make(chan struct{})}

@@ -70,7 +70,7 @@ func (e *LockedError) Error() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "lock %q is held by ", e.Name)
 	switch {
-	case e.Own:
+	case e.Own && !e.Holder.Resting:
 		fmt.Fprintf(&b, "this client itself (token %d)", e.Holder.Token)
 	case e.Holder != nil:
 		b.WriteString(e.Holder.describe())

@@ -138,6 +138,34 @@ func ExampleLinger() {
 	// idle: 0 and with the other client: held
 }
 
+// MinHold keeps replicas whose clocks differ from running a short job twice: here the second
+// one comes 10 ms later, when the job is over.
+func ExampleMinHold() {
+	ctx := context.Background()
+	locks, done := example.Client()
+	defer done()
+	report := func() error {
+		return locks.TryDo(ctx, "report.hourly", func(context.Context, *natslock.Lock) error {
+			fmt.Println("the report is written")
+			return nil
+		}, natslock.MinHold(time.Minute))
+	}
+
+	fmt.Println(report())
+	time.Sleep(10 * time.Millisecond)
+	fmt.Println("left to the other:", errors.Is(report(), natslock.ErrLocked))
+	info, err := locks.Inspect(ctx, natslock.KindMutex, "report.hourly")
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println("resting:", info.Holder.Resting)
+	// Output:
+	// the report is written
+	// <nil>
+	// left to the other: true
+	// resting: true
+}
+
 // A lease that is not renewed ends by itself, unless it is extended.
 func ExampleLock_Extend() {
 	ctx := context.Background()

@@ -100,6 +100,9 @@ type Holder struct {
 	// goroutine of the client was inside when the client wrote the record, at the grant or
 	// at its last renewal. One may be inside by now.
 	Lingers, Idle bool
+	// Resting says that the holder has unlocked the lock before its minimum hold was over:
+	// see [MinHold]. Nobody holds the lock, and it keeps others out until Expires.
+	Resting bool
 	// Waiting is how many goroutines of the holder's client waited behind the holder
 	// when the record was written.
 	Waiting int
@@ -151,8 +154,11 @@ func (h *Holder) describe() string {
 		return fmt.Sprintf("an unknown owner (revision %d)", h.Revision)
 	}
 	s := fmt.Sprintf("%s on %s (token %d)", h.Owner, h.Host, h.Token)
-	if h.Broken != nil {
+	switch {
+	case h.Broken != nil:
 		s += ", broken by " + h.Broken.By
+	case h.Resting:
+		s += ", unlocked before its minimum hold was over"
 	}
 	return s
 }
@@ -178,6 +184,7 @@ func holderOf(e record.Entry) *Holder {
 	h.ID, h.Owner, h.Host, h.PID, h.Meta = e.ID, e.Owner, e.Host, e.PID, e.Meta
 	h.Waited = time.Duration(e.Waited) * time.Millisecond
 	h.Waiting, h.Grants = e.Goroutines()-1, e.Granted()
+	h.Resting = e.Status == record.StatusResting
 	h.Lingers, h.Idle = e.Lingers, e.Lingers && e.InUse == 0
 	if e.Since != 0 {
 		h.Since = time.UnixMilli(e.Since)

@@ -331,6 +331,38 @@ func Linger(d time.Duration) LockOption {
 	}
 }
 
+// MaxMinHold is the longest time that [MinHold] takes.
+const MaxMinHold = 12 * time.Hour
+
+// MinHold keeps others out for d after the grant, by the server's clock, however early the
+// holder unlocks. It is for a short job that several replicas start at the same time, by
+// clocks that differ by less than d: the job runs once.
+//
+// An Unlock before d ends the lock's context, and leaves the record in the bucket until d,
+// rounded up to whole seconds. The lock rests: nobody holds it. Other clients and the
+// goroutines of this client wait for it as for a lock that is held. They get it when d is
+// over, up to 1 s later and a little more, or when [Client.Break] frees it. Unlock
+// returns nil when the server has confirmed that record. An Unlock after d releases the
+// lock as always. [Holder.Resting] shows a lock that rests.
+//
+// The TTL of the lock is at least d and the margin. So others stay out for d if the client
+// crashes or loses the lock too, and stay out longer than by a shorter [TTL].
+// [Lock.Extend] does not make the TTL shorter. The goroutines of the client do not hand
+// the lock on to each other.
+//
+// d is positive and at most [MaxMinHold], or the acquire returns [ErrInvalidOption]. It
+// also does for MinHold together with [Until] or [Linger], and for one that reads a
+// reader-writer lock.
+func MinHold(d time.Duration) LockOption {
+	return func(c *lockConfig) error {
+		if d <= 0 || d > MaxMinHold {
+			return invalid("MinHold", "%v is not in (0, %v]", d, MaxMinHold)
+		}
+		c.req.MinHold = d
+		return nil
+	}
+}
+
 // Detached separates the lock's context from the end of the acquire's context: a
 // deadline or a cancellation then ends the waiting and not the work. The lock's context
 // keeps the values.

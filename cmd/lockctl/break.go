@@ -188,6 +188,9 @@ func breakQuestion(h holding, now bool) string {
 	if now {
 		return fmt.Sprintf("Break it NOW? %s gets in while the %s may still be at work", next, h.role())
 	}
+	if h.rests() {
+		return "Break it? Nobody holds it: the next one gets in at once, before the minimum hold is over"
+	}
 	question := fmt.Sprintf("Break it? %s gets in before the %s has stopped or its lease is over", kept, h.role())
 	if !h.Expires.IsZero() {
 		question += fmt.Sprintf(", in %v at the latest", h.TTL)

@@ -76,15 +76,24 @@ func (h holding) name() string {
 // wasIdle says whether no goroutine was inside when the client last renewed the lock.
 func (h holding) wasIdle() bool { return h.Idle && h.Broken == nil && !h.Overdue }
 
-// modeName is the mode for a cell of a table, or "idle".
+// modeName is the mode for a cell of a table, or "idle" or "resting".
 func (h holding) modeName() string {
-	if h.wasIdle() {
+	switch {
+	case h.wasIdle():
 		return idleMode
+	case h.rests():
+		return restingMode
 	}
 	return h.mode.String()
 }
 
-const idleMode = "idle"
+const (
+	idleMode    = "idle"
+	restingMode = "resting"
+)
+
+// rests says whether nobody holds the lock any more, and its minimum hold goes on.
+func (h holding) rests() bool { return h.Resting && !h.Overdue }
 
 // allIdle says whether all holders of a lock were idle when their clients last renewed it.
 func allIdle(held []holding) bool {

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/internal/record"
+	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -259,4 +260,27 @@ func TestDemo(t *testing.T) {
 	require.Contains(t, out, "19 grants, tokens strictly rising, no overlap, counter 17 of 17")
 	require.NotContains(t, out, "\x1b")
 	require.Empty(t, errs)
+}
+
+// ls, info and their JSON show a lock that rests, and break frees it at once.
+func TestLookAtRestingLock(t *testing.T) {
+	t.Parallel()
+	s := serve(t)
+	withBucket(t, s)
+	c := client(t, s, natslock.WithOwner("scheduler"))
+	l, err := c.Lock(timeout(t), "job", natslock.MinHold(time.Hour))
+	require.NoError(t, err)
+	require.False(t, locks(t, s, "ls")[0].Holder.Resting)
+	require.NoError(t, l.Unlock(timeout(t)))
+	require.True(t, locks(t, s, "ls")[0].Holder.Resting)
+	_, out, _ := run(t, s, "ls")
+	require.Regexp(t, `(?m)^mutex +job +resting +scheduler on .* 59m`, out)
+	_, out, _ = run(t, s, "info", "job")
+	require.Contains(t, out, "mutex job: resting: nobody holds it")
+	require.Regexp(t, `free +in 59m\d\ds, or at once by lockctl break`, out)
+	code, out, errs := run(t, s, "break", "-f", "job")
+	require.Zero(t, code, errs)
+	require.Contains(t, out+errs, "the lock was freed")
+	_, out, _ = run(t, s, "info", "job")
+	require.Equal(t, "job is free\n", out)
 }

@@ -234,6 +234,7 @@ type holder struct {
 	Unreadable      bool
 	Overdue         bool
 	Lingers, Idle   bool
+	Resting         bool
 }
 
 func locks(t *testing.T, s *testutil.Server, args ...string) []lock {

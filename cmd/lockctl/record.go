@@ -45,6 +45,7 @@ type holderJSON struct {
 	Unreadable bool              `json:"unreadable" doc:"the record is none of lockctl's, or of a later version: held by an unknown owner"`
 	Lingers    bool              `json:"lingers" doc:"its client may keep the lock idle, for goroutines of its own"`
 	Idle       bool              `json:"idle" doc:"no goroutine was inside when the client last renewed the lock; one may be by now"`
+	Resting    bool              `json:"resting" doc:"nobody holds the lock any more; it keeps others out until its minimum hold is over"`
 }
 
 type brokenJSON struct {
@@ -89,7 +90,7 @@ func holderToJSON(h natslock.Holder) holderJSON {
 	out := holderJSON{
 		Token: h.Token, ID: h.ID, Owner: h.Owner, Host: h.Host, PID: h.PID,
 		Since: h.Since.UTC(), Grants: h.Grants, Waiting: h.Waiting, TTL: h.TTL.Seconds(), Overdue: h.Overdue, Meta: h.Meta,
-		Revision: h.Revision, Unreadable: h.Unreadable, Lingers: h.Lingers, Idle: h.Idle,
+		Revision: h.Revision, Unreadable: h.Unreadable, Lingers: h.Lingers, Idle: h.Idle, Resting: h.Resting,
 	}
 	if out.Meta == nil {
 		out.Meta = map[string]string{}

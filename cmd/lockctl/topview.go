@@ -193,6 +193,8 @@ func (m *top) cells(info natslock.Info) [10]string {
 	switch {
 	case allIdle(held):
 		cells[2] = idleMode
+	case len(held) > 0 && held[0].rests():
+		cells[2] = restingMode
 	case m.width < wideScreen && cells[2] == natslock.Exclusive.String():
 		cells[2] = "excl" // the holder's name needs the room
 	}
@@ -245,8 +247,8 @@ func (m *top) chooseLines() []string {
 	lines := []string{"Which one?", ""}
 	for i, o := range m.options {
 		line := fmt.Sprintf("  %-10s %s  token %d  held %s", o.h.title, o.h.name(), o.h.Token, brief(time.Since(o.h.Since)))
-		if o.h.wasIdle() {
-			line += ", " + idleMode
+		if mode := o.h.modeName(); mode != o.h.mode.String() {
+			line += ", " + mode
 		}
 		if i == m.option {
 			line = reversed.Sprint(ansi.Strip(padRight(line, m.width)))

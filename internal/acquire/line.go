@@ -62,7 +62,7 @@ type line struct {
 // ask makes the caller a member: of the last run of its client, where it may join that,
 // or of a new one.
 func (rs *runs) ask(a *acquisition) *member {
-	m := &member{runs: rs, a: a, linger: a.req.Linger}
+	m := &member{runs: rs, a: a, linger: a.req.Linger, rests: a.req.MinHold > 0}
 	a.member = m
 	now := a.begun
 	if a.req.Once { // which may have waited for an idle lease
@@ -132,7 +132,7 @@ func (rs *runs) line(a *acquisition) *line {
 		delete(rs.alone, a.keys.Gate)
 		lease, r := m.Lease(), &l.firstRun
 		r.line, r.lease, r.turnEnds, r.inside, r.drained = l, lease, m.turnEnds, 1, true
-		r.ttl, r.private, r.mode = lease.Terms.TTL, lease.Body.Fixed, record.Mode(lease.Body.Mode)
+		r.ttl, r.private, r.mode = lease.Terms.TTL, lease.Body.Fixed || m.rests, record.Mode(lease.Body.Mode)
 		if r.reads() { // it stays as it is
 			r.meta = lease.Body.Meta
 		}
@@ -163,7 +163,7 @@ func (l *line) open(members []*member) *run {
 	a := members[0].a
 	r.line, r.ttl, r.behind = l, a.ttl, len(l.all) > 0
 	r.queues = slices.ContainsFunc(l.all, func(x *run) bool { return !x.reads() || x.lease == nil })
-	r.mode, r.meta, r.private = a.req.Mode, a.req.Meta, a.req.Fixed || a.req.Once
+	r.mode, r.meta, r.private = a.req.Mode, a.req.Meta, a.private() || a.req.Once
 	r.members = append(r.firstMember[:0], members...)
 	for _, m := range members {
 		m.run, m.late, m.early = r, false, false

@@ -39,6 +39,7 @@ type member struct {
 	queued bool          // published to the observers as such
 
 	linger time.Duration // as it asked
+	rests  bool          // its lease may rest after it
 
 	turnEnds clock.Instant // of the run it had
 	gate     string        // of the lock it has alone
@@ -119,7 +120,7 @@ func (m *member) enter(r *run) result {
 		}
 		admitted, err := l.Admit(&m.Holder, session.Admission{
 			Parent: a.parent, Detached: a.req.Detached, Meta: a.req.Meta, Begun: a.begun, Queued: m.wake != nil,
-			Lingers: m.linger > 0, Warn: a.req.OnWarn, WarnBefore: a.req.WarnBefore,
+			Lingers: m.linger > 0, Least: a.req.MinHold, Warn: a.req.OnWarn, WarnBefore: a.req.WarnBefore,
 		})
 		switch {
 		case err != nil:

@@ -26,7 +26,7 @@ func (r *run) reads() bool { return r.mode == record.Shared }
 // has one TTL and one end, and that of readers who are inside together has one metadata.
 // Under mu.
 func (r *run) takes(a *acquisition) bool {
-	return !r.private && !a.req.Fixed && r.ttl == a.ttl && //safety:run-own-record
+	return !r.private && !a.private() && r.ttl == a.ttl && //safety:run-own-record
 		r.mode == a.req.Mode && (!r.reads() || maps.Equal(r.meta, a.req.Meta))
 }
 

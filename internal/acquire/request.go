@@ -25,6 +25,7 @@ type Request struct {
 	Detached bool              // the lease's context does not end with the caller's
 	Once     bool              // do not wait
 	Linger   time.Duration     // keep the lease so long for the next goroutine; 0: do not
+	MinHold  time.Duration     // keep others out so long at least; 0: as long as it is held
 
 	WarnBefore time.Duration // 0: no early warning
 	OnWarn     func()
@@ -102,6 +103,10 @@ func (a *acquisition) withdraw() {
 	}
 }
 
+// private says whether the lease is for this call only. A lease that rests after its
+// holder serves no other goroutine.
+func (a *acquisition) private() bool { return a.req.Fixed || a.req.MinHold > 0 } //safety:rest-private
+
 func (a *acquisition) reads() bool { return a.req.Mode == record.Shared }
 
 // drains says whether the lock is granted behind a gate that readers have to leave.
@@ -129,6 +134,13 @@ func (c *Client) prepare(ctx context.Context, req Request) (*acquisition, error)
 		if a.ttl, err = clock.RoundTTL(req.TTL, req.Fixed); err != nil {
 			return nil, fmt.Errorf("lock %q: %w", req.Name, err)
 		}
+	}
+	if req.MinHold > 0 { // also if the client crashes
+		t, err := clock.TermsUntil(req.MinHold, c.s.Margin)
+		if err != nil {
+			return nil, fmt.Errorf("lock %q: minimum hold: %w", req.Name, err)
+		}
+		a.ttl = max(a.ttl, t.TTL) //safety:min-hold-crash
 	}
 	if len(req.Meta) > 0 && !fits(a.body()) { // the rest of a record always does
 		return nil, fmt.Errorf("lock %q: %w: the metadata makes a record larger than %d bytes", req.Name, record.ErrInvalidOption, record.MaxGiven)

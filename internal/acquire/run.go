@@ -207,7 +207,7 @@ func (r *run) granted(m *member, l *session.Lease) bool {
 	if w, o := r.writing, r.line.others; o != nil && w.proves {
 		o.prove(r.line.c.b.Instant(), w.epoch)
 	}
-	r.writing, r.private = writing{}, m.a.req.Fixed
+	r.writing, r.private = writing{}, m.a.private()
 	r.settle()
 	if !r.reads() {
 		r.turnEnds = r.line.c.b.Instant().Add(r.line.turn) //safety:turn-bounded

@@ -41,6 +41,9 @@ const (
 	// StatusTrying is the record of a one-shot acquire that asks for an idle lease. It is
 	// no place in the queue.
 	StatusTrying
+	// StatusResting is the record of a lock whose holder has released it. It keeps others
+	// out until the holder's minimum hold is over.
+	StatusResting
 )
 
 // Body is the value of a record, a msgpack map.
@@ -260,7 +263,7 @@ func Decode(value []byte) (Body, error) {
 	}
 	// The fields of another version may mean something else, and a record without an id
 	// names no claim.
-	if b.Version != recordVersion || b.ID == "" || b.Status < StatusHeld || b.Status > StatusTrying || b.TTL < 0 || b.TTL > int64(clock.MaxFixedTTL/time.Second) { //safety:record-judged
+	if b.Version != recordVersion || b.ID == "" || b.Status < StatusHeld || b.Status > StatusResting || b.TTL < 0 || b.TTL > int64(clock.MaxFixedTTL/time.Second) { //safety:record-judged
 		return Body{}, errUnreadable
 	}
 	return b, nil

@@ -24,6 +24,7 @@ func bodies() []Body {
 		{Status: StatusBroken, ID: "A", Token: 9, TTL: 15, BrokenBy: "me", Reason: strings.Repeat("r", 1<<10), BrokenAt: 3},
 		{Status: StatusGone, ID: "A"},
 		{Status: StatusGranted, ID: "A", Token: 9},
+		{Status: StatusResting, ID: "A", Renewal: 2, Token: 9, TTL: 3, Fixed: true},
 	}
 }
 
@@ -110,7 +111,7 @@ func FuzzRecord(f *testing.F) {
 		if e.Unreadable {
 			return
 		}
-		if e.ID == "" || e.Status < StatusHeld || e.Status > StatusGranted || e.Body.TTL < 0 || len(e.Meta) > len(value) {
+		if e.ID == "" || e.Status < StatusHeld || e.Status > StatusResting || e.Body.TTL < 0 || len(e.Meta) > len(value) {
 			t.Fatalf("read as %+v", e.Body)
 		}
 		v, err := e.Encode()

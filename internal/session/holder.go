@@ -29,6 +29,7 @@ type Admission struct {
 	Begun    clock.Instant // of the wait
 	Queued   bool          // it has waited behind another holder
 	Lingers  bool          // the client may keep the lease idle afterwards
+	Least    time.Duration // for how long the lease keeps others out at least, from now on
 
 	// Warn is called once after each confirmation, WarnBefore before the end of the
 	// validity; nil: never.
@@ -59,6 +60,8 @@ type Holder struct {
 // stays in its size class. Under the lease's mu.
 type asked struct {
 	terms      clock.Terms   // by Extend; zero: those of the grant
+	least      time.Duration // of the hold; 0: as long as the holder wants
+	since      clock.Instant // the beginning of that
 	warnBefore time.Duration // 0: no early warning
 	onWarn     func()
 }
@@ -112,6 +115,9 @@ func (l *Lease) Admit(h *Holder, a Admission) (admitted bool, err error) {
 	}
 	h.ctx, h.cancel = context.WithCancelCause(base)
 	h.next, l.holders = l.holders, h
+	if a.Least > 0 {
+		h.asks().least, h.asks().since = a.Least, now
+	}
 	if a.Lingers && !l.Body.Lingers {
 		l.Body.Lingers, l.marked = true, now
 		l.renewSoon()
@@ -187,8 +193,9 @@ func (l *Lease) wanted() {
 	var longest clock.Terms
 	for h := l.holders; h != nil; h = h.next {
 		t := l.kept.Terms
-		if h.asked != nil && h.asked.terms.TTL != 0 {
-			t = h.asked.terms
+		// The TTL that covers a minimum hold stays: the holder may crash.
+		if x := h.asked; x != nil && x.terms.TTL != 0 && (x.least == 0 || x.terms.TTL > t.TTL) { //safety:rest-covered
+			t = x.terms
 		}
 		if t.TTL > longest.TTL { //safety:readers-lengthen
 			longest = t

@@ -74,6 +74,8 @@ type duties interface {
 	perform(now clock.Instant)
 	// confirmed follows the confirmation of renewal n.
 	confirmed(n uint64)
+	// rest is for how long the record has to keep others out when its holder leaves now.
+	rest(now clock.Instant) time.Duration
 	// leave takes what is to be ended with the record.
 	leave() leavings
 	// over ends it, and publishes the event if that is not 0. Without the mutex.

@@ -124,6 +124,18 @@ func (l *Lease) confirmed(n uint64) {
 	}
 }
 
+// rest is part of [duties]: what is left of the minimum hold. The holder's clock may run
+// fast by the margin of the time that it has measured.
+func (l *Lease) rest(now clock.Instant) (left time.Duration) {
+	for h := l.holders; h != nil; h = h.next {
+		if h.asked != nil && h.asked.least > 0 {
+			held := now.Sub(h.asked.since)
+			left = max(left, h.asked.least-held+clock.NewTerms(held, l.s.Margin).Margin) //safety:rest-margin
+		}
+	}
+	return left
+}
+
 // leave is part of [duties].
 func (l *Lease) leave() leavings {
 	left := leavings{holders: l.holders, watch: l.watch, waiting: l.waiting, onEnd: l.onEnd}

@@ -1,6 +1,10 @@
 package session
 
-import "github.com/natslock/locks/internal/clock"
+import (
+	"time"
+
+	"github.com/natslock/locks/internal/clock"
+)
 
 // Place is a place of this client in the queue of a lock: the record that is kept
 // alive, and a waiter to wake when it has gone.
@@ -35,6 +39,7 @@ func (p *Place) automatic() bool                          { return true }
 func (p *Place) nextDuty(due clock.Instant) clock.Instant { return due }
 func (p *Place) perform(clock.Instant)                    {}
 func (p *Place) confirmed(uint64)                         {}
+func (p *Place) rest(clock.Instant) time.Duration         { return 0 }
 func (p *Place) leave() leavings                          { return leavings{} }
 
 // over is part of [duties]. A place that had ended before wakes its waiter no more.

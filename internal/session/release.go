@@ -26,16 +26,16 @@ type deletion struct {
 // every goroutine that wants to write, and no context ends that.
 func (k *kept) deleteWithin(d time.Duration) (found *EndError, err error) {
 	s := k.s
-	body, err := k.tombstone(record.StatusGone)
+	w, err := k.closing(record.StatusGone, k.last, false)
 	if err != nil {
 		s.work.done()
 		return nil, err
 	}
 	begun := time.Now()
-	first := s.b.Post(kvstore.Write{Key: k.Key, Value: body, Expect: k.last, Delete: true})
+	first := s.b.Post(w)
 	a, answered := first.Soon(min(bucket.DeniedAfter, d))
 	if answered && a.Err == nil {
-		k.deleted(a.Revision)
+		k.closed(w, a.Revision)
 		s.work.done()
 		return nil, nil
 	}
@@ -45,7 +45,7 @@ func (k *kept) deleteWithin(d time.Duration) (found *EndError, err error) {
 		if !answered {
 			a = first.Wait(s.work.ctx, max(min(d, bucket.AnswerTimeout)-time.Since(begun), 0))
 		}
-		r := k.delete(s.work.ctx, record.StatusGone, begun, d, &a)
+		r := k.delete(s.work.ctx, record.StatusGone, begun, d, &sent{w, a})
 		done <- r
 		if r.err != nil {
 			k.deleteLater() //safety:release-goes-on
@@ -58,6 +58,41 @@ func (k *kept) deleteWithin(d time.Duration) (found *EndError, err error) {
 		return r.found, r.err
 	case <-stuck.C:
 		return nil, fmt.Errorf("%w: the network takes no writes", bucket.ErrUnavailable)
+	}
+}
+
+// sent is a write of a release, with its answer.
+type sent struct {
+	write  kvstore.Write
+	answer kvstore.Answer
+}
+
+// closing is the write that ends the record at a revision. It is a tombstone, or, while
+// the minimum hold goes on, the record of a lock that rests. A broken record is deleted:
+// the operator has decided.
+func (k *kept) closing(status record.Status, expect uint64, broken bool) (w kvstore.Write, err error) {
+	k.mu.Lock()
+	rest := k.of.rest(k.s.b.Instant())
+	broken = broken || k.cause != nil && errors.Is(k.cause.Kind, ErrBroken)
+	body := k.Body // goroutines may still join the run of a place that is left
+	body.Renewal = k.renewals.n + 1
+	k.mu.Unlock()
+	w = kvstore.Write{Key: k.Key, Expect: expect}
+	if rest <= 0 || broken { //safety:rest-kept
+		w.Delete = true
+		w.Value, err = k.s.b.Tombstone(status, body)
+		return w, err
+	}
+	w.TTL = clock.CeilSecond(rest)
+	body.Status, body.Fixed, body.Lingers, body.InUse, body.TTL = record.StatusResting, true, false, 0, int64(w.TTL/time.Second)
+	w.Value, err = body.Encode()
+	return w, err
+}
+
+// closed follows the acknowledgement of w.
+func (k *kept) closed(w kvstore.Write, revision uint64) {
+	if w.Delete {
+		k.deleted(revision)
 	}
 }
 
@@ -139,16 +174,11 @@ func (l *Lease) Drop() (deleted <-chan struct{}) {
 	return done
 }
 
-// delete removes a record that has ended, whatever became of its
+// delete removes a record that has ended, or has it rest, whatever became of its
 // last renewals. It tries until the server has confirmed that or limit has passed
-// since begun. first is the answer to a first write, made at begun; nil: there was
-// none.
-func (k *kept) delete(ctx context.Context, status record.Status, begun time.Time, limit time.Duration, first *kvstore.Answer) deletion {
+// since begun. first is a first write, made at begun; nil: there was none.
+func (k *kept) delete(ctx context.Context, status record.Status, begun time.Time, limit time.Duration, first *sent) deletion {
 	b := k.s.b
-	body, err := k.tombstone(status)
-	if err != nil {
-		return deletion{err: err}
-	}
 	end := begun.Add(limit)
 	last := tombstoning{k: k, begun: begun, revision: k.last}
 	for try := 0; ; try++ {
@@ -160,16 +190,20 @@ func (k *kept) delete(ctx context.Context, status record.Status, begun time.Time
 		}
 		up := b.Online()
 		if first == nil {
-			revision, err := b.Write(ctx, kvstore.Write{Key: k.Key, Value: body, Expect: last.revision, Delete: true})
-			first = &kvstore.Answer{Revision: revision, Err: err}
+			w, err := k.closing(status, last.revision, last.broken != nil)
+			if err != nil {
+				return deletion{err: err}
+			}
+			revision, err := b.Write(ctx, w)
+			first = &sent{w, kvstore.Answer{Revision: revision, Err: err}}
 		}
-		answer := *first
+		w, answer := first.write, first.answer
 		first = nil
 		err := answer.Err
 		conflict, refused := errors.AsType[*kvstore.ConflictError](err)
 		switch {
 		case err == nil:
-			k.deleted(answer.Revision)
+			k.closed(w, answer.Revision)
 			return deletion{found: last.broken}
 		case refused:
 			var over bool
@@ -240,8 +274,8 @@ func (t *tombstoning) refused(ctx context.Context, last uint64) (over bool, foun
 		return true, &EndError{Name: t.k.Name, Token: t.k.Body.Token, Kind: ErrLost, Why: "its record was gone when it was to be released"}, nil
 	case entry.Deleted && entry.Status == record.StatusBroken:
 		return true, t.brokenBy(entry), nil
-	case entry.Deleted:
-		return true, t.broken, nil // an own deletion whose answer was lost
+	case entry.Deleted, entry.Status == record.StatusResting:
+		return true, t.broken, nil // an own write of the release whose answer was lost
 	case entry.Status == record.StatusBroken:
 		t.broken = t.brokenBy(entry)
 	}

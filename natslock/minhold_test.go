@@ -1,0 +1,341 @@
+package natslock_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/internal/record"
+	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/rwlock"
+	"github.com/natslock/locks/testutil"
+)
+
+const minHold = 5 * time.Second
+
+// rests says whether w writes the record of a lock that rests.
+func rests(w kvstore.Write) bool {
+	body, err := record.Decode(w.Value)
+	return err == nil && !w.Delete && body.Status == record.StatusResting
+}
+
+// Replicas start a job of 10 ms at the same time, by clocks that are a second apart. It
+// runs once, and again after the minimum hold. So it does on the goroutines of one client.
+func TestMinHoldOnce(t *testing.T) {
+	for name, shared := range map[string]bool{"replicas": false, "siblings": true} {
+		t.Run(name, func(t *testing.T) {
+			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+				replicas := crowd(t, s, 3)
+				begun := time.Now()
+				var ran []time.Duration
+				tick := func(n int) error {
+					c := replicas[n%3]
+					if shared {
+						c = replicas[0]
+					}
+					return c.TryDo(t.Context(), "job", func(context.Context, *natslock.Lock) error {
+						ran = append(ran, time.Since(begun))
+						time.Sleep(10 * time.Millisecond)
+						return nil
+					}, natslock.MinHold(minHold))
+				}
+				for period := range 3 {
+					time.Sleep(time.Duration(period)*10*time.Second - time.Since(begun))
+					require.NoError(t, tick(period))
+					for n := 1; n <= 2; n++ {
+						time.Sleep(500 * time.Millisecond)
+						var locked *natslock.LockedError
+						require.ErrorAs(t, tick(period+n), &locked)
+						require.True(t, locked.Holder.Resting)
+						require.Equal(t, shared, locked.Own)
+						require.ErrorContains(t, locked, "unlocked before its minimum hold was over")
+					}
+				}
+				require.Len(t, ran, 3)
+			})
+		})
+	}
+}
+
+// A client that waits behind a lock that rests gets it when the minimum hold is over, by
+// the server's clock, and no earlier. So does a goroutine of the holder's client, whether or
+// not it wants a minimum hold itself. Lost answers change nothing.
+func TestMinHoldWaits(t *testing.T) {
+	answers := map[string]func(n int) testutil.Fate{
+		"clean":     func(int) testutil.Fate { return testutil.Pass },
+		"lost":      func(n int) testutil.Fate { return first(n, testutil.LoseAnswer) },
+		"dropped":   func(n int) testutil.Fate { return first(n, testutil.Drop) },
+		"late":      func(n int) testutil.Fate { return first(n, testutil.Delay(1500*time.Millisecond)) },
+		"in flight": func(n int) testutil.Fate { return first(n, testutil.Refuse(kvstore.ErrInFlight)) },
+	}
+	for name, fate := range answers {
+		for who := range 3 {
+			t.Run(name+"/"+[]string{"stranger", "sibling", "sibling that rests"}[who], func(t *testing.T) {
+				testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+					c, f := joinFaulty(t, s)
+					n := 0
+					f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+						if !rests(w) {
+							return testutil.Pass
+						}
+						n++
+						return fate(n)
+					})
+					waiter, opts := c, []natslock.LockOption(nil)
+					switch who {
+					case 0:
+						waiter = join(t, s)
+					case 2:
+						opts = append(opts, natslock.MinHold(time.Second))
+					}
+					l := mustLock(t, c.Client, "l", natslock.MinHold(minHold))
+					granted := time.Now()
+					w := waiter.await(t, "l", opts...)
+					time.Sleep(10 * time.Millisecond)
+					mustUnlock(t, l)
+					require.Equal(t, natslock.Released, l.State())
+					require.ErrorIs(t, context.Cause(l.Context()), natslock.ErrReleased)
+					next := w.granted(t)
+					kept := w.at.Sub(granted)
+					require.GreaterOrEqual(t, kept, minHold)
+					require.LessOrEqual(t, kept, minHold+2*time.Second)
+					require.Greater(t, next.Token(), l.Token())
+					require.Positive(t, n)
+					mustUnlock(t, next)
+				})
+			})
+		}
+	}
+}
+
+// first is a fate of the first write, and Pass of the others.
+func first(n int, fate testutil.Fate) testutil.Fate {
+	if n == 1 {
+		return fate
+	}
+	return testutil.Pass
+}
+
+// A renewal that is on its way at the Unlock does not end the minimum hold. The server
+// stores it before the record of the lock that rests, after it, or never.
+func TestMinHoldAgainstRenewal(t *testing.T) {
+	for name, fate := range map[string]testutil.Fate{
+		"before": testutil.LoseAnswer, "after": testutil.Delay(200 * time.Millisecond), "never": testutil.Drop,
+	} {
+		t.Run(name, func(t *testing.T) {
+			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+				c, f := joinFaulty(t, s, natslock.WithTTL(3*time.Second))
+				other := join(t, s)
+				l := mustLock(t, c.Client, "l", natslock.MinHold(minHold))
+				granted := time.Now()
+				sent := make(chan struct{})
+				f.OnSend(func(n int, w kvstore.Write) testutil.Fate {
+					if body, err := record.Decode(w.Value); err == nil && body.Renewal == 1 && body.Status == record.StatusHeld {
+						close(sent)
+						return fate
+					}
+					return testutil.Pass
+				})
+				receive(t, sent, "a renewal")
+				mustUnlock(t, l)
+				info := inspect(t, other.Client, "l")
+				require.True(t, info.Holder.Resting)
+				require.False(t, info.Holder.Expires.Before(granted.Add(minHold)))
+				time.Sleep(time.Until(granted.Add(minHold)) - time.Millisecond)
+				_, err := other.TryLock(t.Context(), "l")
+				require.ErrorIs(t, err, natslock.ErrLocked)
+				time.Sleep(2 * time.Second)
+				mustLock(t, other.Client, "l")
+			})
+		})
+	}
+}
+
+// An Unlock after the minimum hold releases the lock at once, and so does one without.
+func TestMinHoldOver(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c, other := join(t, s), join(t, s)
+		l := mustLock(t, c.Client, "l", natslock.MinHold(2*time.Second))
+		time.Sleep(2 * time.Second)
+		mustUnlock(t, l)
+		info := inspect(t, other.Client, "l")
+		require.NotNil(t, info.Holder, "the client's clock may be fast")
+		require.True(t, info.Holder.Resting)
+		time.Sleep(time.Until(info.Holder.Expires) + 300*time.Millisecond)
+		l = mustLock(t, c.Client, "l", natslock.MinHold(2*time.Second))
+		time.Sleep(2300 * time.Millisecond)
+		mustUnlock(t, l)
+		l, err := other.TryLock(t.Context(), "l")
+		require.NoError(t, err)
+		mustUnlock(t, l)
+	})
+}
+
+// A holder that crashes keeps others out for the minimum hold, although it has asked for a
+// shorter TTL, at the grant or by Extend.
+func TestMinHoldCrash(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		for _, extended := range []bool{false, true} {
+			dead, other := join(t, s), join(t, s)
+			l := mustLock(t, dead.Client, "l", natslock.MinHold(minHold), natslock.TTL(time.Second))
+			granted := time.Now()
+			if extended {
+				require.NoError(t, l.Extend(t.Context(), time.Second))
+				require.NoError(t, l.Extend(t.Context(), 10*time.Second))
+				require.NoError(t, l.Extend(t.Context(), 2*time.Second))
+			}
+			dead.link.Blackhole(true)
+			w := other.await(t, "l")
+			next := w.granted(t)
+			require.GreaterOrEqual(t, w.at.Sub(granted), minHold)
+			require.Less(t, w.at.Sub(granted), minHold+2*time.Second)
+			require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrLost)
+			mustUnlock(t, next)
+		}
+	})
+}
+
+// A break frees a lock that rests at once. A break of its holder frees it when the holder
+// has stopped.
+func TestMinHoldBroken(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c, other := join(t, s), join(t, s)
+		for _, held := range []bool{false, true} {
+			l := mustLock(t, c.Client, "l", natslock.MinHold(time.Hour))
+			begun := time.Now()
+			w := other.await(t, "l")
+			if !held {
+				mustUnlock(t, l)
+			}
+			require.NoError(t, other.Break(t.Context(), natslock.BreakRequest{Name: "l", ID: l.ID(), Reason: "test"}))
+			if held {
+				require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrBroken)
+			}
+			mustUnlock(t, w.granted(t))
+			require.Less(t, time.Since(begun), time.Second)
+		}
+	})
+}
+
+// A lock that rests is overdue like any other, where the server has forgotten it.
+func TestMinHoldOverdue(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c, other := join(t, s), join(t, s)
+		mustUnlock(t, mustLock(t, c.Client, "l", natslock.MinHold(minHold)))
+		granted := time.Now()
+		forget(s)
+		w := other.begin(t, "l")
+		mustUnlock(t, w.granted(t))
+		require.GreaterOrEqual(t, w.at.Sub(granted), minHold)
+		require.Less(t, w.at.Sub(granted), minHold+overdueIn)
+	})
+}
+
+// A writer's minimum hold keeps readers out.
+func TestMinHoldOfWriter(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c, other := join(t, s), join(t, s)
+		l, err := rwlock.New(c.Client).Lock(t.Context(), "l", natslock.MinHold(minHold))
+		require.NoError(t, err)
+		granted := time.Now()
+		mustUnlock(t, l)
+		_, err = rwlock.New(other.Client).TryRLock(t.Context(), "l")
+		require.ErrorIs(t, err, natslock.ErrLocked)
+		read, err := rwlock.New(other.Client).RLock(t.Context(), "l")
+		require.NoError(t, err)
+		require.GreaterOrEqual(t, time.Since(granted), minHold)
+		mustUnlock(t, read)
+	})
+}
+
+// Goroutines that wait together for a lock with a minimum hold do not hand it on.
+func TestMinHoldWaitTogether(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c := join(t, s)
+		l := mustLock(t, join(t, s).Client, "l")
+		var waiters []*waiting
+		for range 3 {
+			waiters = append(waiters, c.await(t, "l", natslock.MinHold(minHold)))
+		}
+		mustUnlock(t, l)
+		granted := time.Now()
+		for i, w := range waiters {
+			l := w.granted(t)
+			require.GreaterOrEqual(t, w.at.Sub(granted), min(time.Duration(i), 1)*minHold)
+			granted = w.at
+			mustUnlock(t, l)
+		}
+	})
+}
+
+// A goroutine that wants a minimum hold does not take over the idle lock of its client, and
+// no other one joins it.
+func TestMinHoldJoinsNothing(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c := join(t, s)
+		mustUnlock(t, mustLock(t, c.Client, "l", natslock.Linger(time.Hour)))
+		l := mustLock(t, c.Client, "l", natslock.MinHold(minHold))
+		granted := time.Now()
+		var waiters []*waiting
+		for range 3 {
+			waiters = append(waiters, c.await(t, "l", natslock.TTL(6*time.Second)))
+		}
+		mustUnlock(t, l)
+		time.Sleep(minHold - time.Millisecond)
+		synctest.Wait()
+		for _, w := range waiters {
+			require.False(t, w.over())
+		}
+		for _, w := range waiters {
+			mustUnlock(t, w.granted(t))
+			require.GreaterOrEqual(t, w.at.Sub(granted), minHold)
+		}
+	})
+}
+
+// The watch reports the Unlock of a lock that rests as its release, once.
+func TestMinHoldWatched(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c := join(t, s)
+		w := follow(t, join(t, s), "l")
+		mustUnlock(t, mustLock(t, c.Client, "l", natslock.MinHold(minHold)))
+		w.next(natslock.EventGranted)
+		w.next(natslock.EventReleased)
+		mustUnlock(t, mustLock(t, c.Client, "l"))
+		w.next(natslock.EventQueued)
+		w.next(natslock.EventGranted)
+		w.next(natslock.EventReleased)
+		w.nothing()
+	})
+}
+
+func TestMinHoldRefused(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c := join(t, s)
+		out := c.nc.Stats().OutMsgs
+		for name, opts := range map[string][]natslock.LockOption{
+			"zero":     {natslock.MinHold(0)},
+			"negative": {natslock.MinHold(-1)},
+			"too long": {natslock.MinHold(natslock.MaxMinHold + 1)},
+			"until":    {natslock.MinHold(1), natslock.Until(time.Now().Add(time.Hour))},
+			"linger":   {natslock.Linger(1), natslock.MinHold(1)},
+		} {
+			_, err := c.Lock(t.Context(), "l", opts...)
+			require.Equal(t, "InvalidOption", matched(err), name)
+			_, err = c.TryLock(t.Context(), "l", opts...)
+			require.Equal(t, "InvalidOption", matched(err), name)
+		}
+		_, err := rwlock.New(c.Client).RLock(t.Context(), "l", natslock.MinHold(1))
+		require.Equal(t, "InvalidOption", matched(err))
+		require.Equal(t, out, c.nc.Stats().OutMsgs, "nothing was sent")
+		l, err := c.Lock(t.Context(), "l", natslock.MinHold(natslock.MaxMinHold), natslock.NoRenew())
+		require.NoError(t, err)
+		require.Less(t, natslock.MaxMinHold, l.Remaining())
+		require.NoError(t, errors.Join(l.Unlock(t.Context())))
+	})
+}
