@@ -166,6 +166,36 @@ func ExampleMinHold() {
 	// resting: true
 }
 
+// Contended notifies the holder of a long job that another goroutine or client waits. The
+// holder stops after the current part of the job.
+func ExampleLock_Contended() {
+	ctx := context.Background()
+	locks, done := example.Client()
+	defer done()
+
+	l, err := locks.Lock(ctx, "compaction")
+	if err != nil {
+		log.Fatal(err)
+	}
+	next := make(chan error)
+	go func() {
+		next <- locks.Do(ctx, "compaction", func(context.Context, *natslock.Lock) error { return nil })
+	}()
+	for parts := 1; ; parts++ {
+		select {
+		case <-l.Contended():
+			fmt.Println("another goroutine waits")
+			_ = l.Unlock(ctx)
+			fmt.Println(<-next)
+			return
+		case <-time.After(time.Millisecond): // a part of the job
+		}
+	}
+	// Output:
+	// another goroutine waits
+	// <nil>
+}
+
 // A lease that is not renewed ends by itself, unless it is extended.
 func ExampleLock_Extend() {
 	ctx := context.Background()

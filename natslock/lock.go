@@ -64,6 +64,7 @@ func (noLock) Context() context.Context                      { return noContext 
 func (noLock) Status() (session.State, time.Duration, error) { return session.Lost, 0, errNoLock }
 func (noLock) Left() time.Duration                           { return 0 }
 func (noLock) Extend(context.Context, time.Duration) error   { return errNoLock }
+func (noLock) Contended() <-chan struct{}                    { return nil }
 func (noLock) Release() error                                { return errNoLock }
 func (noLock) Abandon()                                      {}
 
@@ -162,6 +163,23 @@ func (l *Lock) Extend(ctx context.Context, ttl time.Duration) error {
 	err := l.holding().Extend(ctx, ttl)
 	runtime.KeepAlive(l)
 	return err
+}
+
+// Contended returns a channel that is closed when another client has queued for the lock, or
+// another goroutine of this client waits for it. It is a hint to finish early, and the lock
+// is held as before. For a lock that is read, only writers count. The channel stays open if nobody has queued by the end of the lock. It is nil for a zero
+// Lock. Each call returns the same channel.
+//
+// Contended does not block. Its first call has the client subscribe to the queue and list
+// it, in the background, and subscribe to the gate too if the lock is read. The
+// subscriptions end with the lock. The client learns of a place in the queue as it is
+// written, or with its next renewal, 5 s later at most, if the notification is lost. A
+// [Client.TryLock] does not queue, so it closes no channel. A user that may not read the
+// queue learns only of the goroutines of its client.
+func (l *Lock) Contended() <-chan struct{} {
+	ch := l.holding().Contended()
+	runtime.KeepAlive(l)
+	return ch
 }
 
 // Unlock ends the lock's context and deletes its record. It ignores ctx, so it works

@@ -51,8 +51,9 @@ type runs struct {
 type line struct {
 	*runs
 	keys   record.Keys
-	all    []*run  // in the order of their opening
-	others *others // nil: not subscribed to the queue
+	all    []*run                    // in the order of their opening
+	others *others                   // nil: not subscribed to the queue
+	hints  map[*member]chan struct{} // holders that are to be notified of goroutines that wait
 
 	// Of most lines that is all there is.
 	firstRun  run
@@ -85,7 +86,7 @@ func (rs *runs) ask(a *acquisition) *member {
 		m.run = &run{driver: m}
 		return m
 	}
-	l := rs.line(a)
+	l := rs.line(a.keys)
 	for i := 0; i < len(l.all); {
 		if r := l.all[i]; r.lease != nil && r.lease.Ended(now) { // and its holder has not released it yet
 			r.end()
@@ -93,7 +94,7 @@ func (rs *runs) ask(a *acquisition) *member {
 			i++
 		}
 	}
-	l = rs.line(a)
+	l = rs.line(a.keys)
 	if n := len(l.all); n > 0 {
 		r := l.all[n-1]
 		joins := r.joinable(now) && !(a.req.Once && (r.lease == nil || r.inside == 0))
@@ -116,30 +117,35 @@ func (rs *runs) ask(a *acquisition) *member {
 	return m
 }
 
-// line returns the line of the lock that a asks for. It may be new. Under mu.
-func (rs *runs) line(a *acquisition) *line {
-	l := rs.lines[a.keys.Gate]
+// line returns the line of a lock. It may be new. Under mu.
+func (rs *runs) line(keys record.Keys) *line {
+	l := rs.lines[keys.Gate]
 	if l != nil {
 		return l
 	}
-	l = &line{runs: rs, keys: a.keys}
+	l = &line{runs: rs, keys: keys}
 	l.all = l.firstRuns[:0]
 	if rs.lines == nil {
 		rs.lines, rs.alone = make(map[string]*line), make(map[string]*member)
 	}
-	rs.lines[a.keys.Gate] = l
-	if m := rs.alone[a.keys.Gate]; m != nil {
-		delete(rs.alone, a.keys.Gate)
-		lease, r := m.Lease(), &l.firstRun
-		r.line, r.lease, r.turnEnds, r.inside, r.drained = l, lease, m.turnEnds, 1, true
-		r.ttl, r.private, r.mode = lease.Terms.TTL, lease.Body.Fixed || m.rests, record.Mode(lease.Body.Mode)
-		if r.reads() { // it stays as it is
-			r.meta = lease.Body.Meta
-		}
-		l.all = append(l.all, r)
-		m.run = r
+	rs.lines[keys.Gate] = l
+	if m := rs.alone[keys.Gate]; m != nil {
+		delete(rs.alone, keys.Gate)
+		m.run = &l.firstRun
+		m.run.lease, m.run.turnEnds, m.run.inside, m.run.drained = m.Lease(), m.turnEnds, 1, true
+		m.run.heads(l, m)
 	}
 	return l
+}
+
+// heads makes the run, which m is inside of, the first of a line. Under mu.
+func (r *run) heads(l *line, m *member) {
+	r.line, r.ttl, r.mode = l, r.lease.Terms.TTL, record.Mode(r.lease.Body.Mode)
+	r.private = r.lease.Body.Fixed || m.rests
+	if r.reads() { // it stays as it is
+		r.meta = r.lease.Body.Meta
+	}
+	l.all = append(l.all, r)
 }
 
 // fold leaves the holder of a run that nobody else waits for without a line. Under mu.
@@ -172,6 +178,7 @@ func (l *line) open(members []*member) *run {
 	r.begin()
 	r.driver = r.members[0]
 	r.driver.poke()
+	l.contend(l.c.b.Instant())
 	if x := l.resting(); x != nil && x.rest.idle != nil { // or the run would wait for its end //safety:idle-before
 		r.recalled = x.recall()
 	}

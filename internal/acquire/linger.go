@@ -142,11 +142,10 @@ func (rs *runs) tendAt(at, now clock.Instant) {
 
 // keeps gives a run that did not wait a line, so that it can linger. It cannot while other
 // goroutines of the client wait. Under mu.
-func (rs *runs) keeps(r *run, a *acquisition) {
-	l := rs.line(a)
-	if len(l.all) == 0 {
-		r.line, r.ttl, r.mode, r.meta, r.turnEnds = l, a.ttl, a.req.Mode, a.req.Meta, rs.c.b.Instant()
-		l.all = append(l.all, r)
+func (rs *runs) keeps(r *run, m *member) {
+	if l := rs.line(m.a.keys); len(l.all) == 0 {
+		r.turnEnds = rs.c.b.Instant()
+		r.heads(l, m)
 		r.look() // its subscription shows a TryLock elsewhere //safety:try-subscribed
 	}
 }
@@ -239,11 +238,13 @@ func (l *line) resting() *run {
 	return nil
 }
 
-// recallIdle gives up the idle lease of the line when another client asks. Under mu.
-func (l *line) recallIdle(now clock.Instant) {
+// asked follows news of other clients: the idle lease of the line is given up when one
+// asks, and the holders are notified that want that. Under mu.
+func (l *line) asked(now clock.Instant) {
 	if r := l.resting(); r != nil && r.asked(now) {
 		r.recall()
 	}
+	l.contend(now)
 }
 
 // recallAll gives up all idle leases: the client closes.

@@ -20,6 +20,7 @@ type Holding interface {
 	Status() (session.State, time.Duration, error)
 	Left() time.Duration
 	Extend(ctx context.Context, ttl time.Duration) error
+	Contended() <-chan struct{}
 	Release() error
 	Abandon()
 }
@@ -37,9 +38,9 @@ type member struct {
 	late   bool          // it passes other clients: it joined in the turn, or too late for the claim
 	early  bool          // it was there before the run wrote a place
 	queued bool          // published to the observers as such
+	rests  bool          // its lease may rest after it
 
 	linger time.Duration // as it asked
-	rests  bool          // its lease may rest after it
 
 	turnEnds clock.Instant // of the run it had
 	gate     string        // of the lock it has alone
@@ -156,7 +157,7 @@ func (m *member) again() {
 			m.run.announce(m)
 		}
 	default:
-		r.next = rs.line(m.a).open([]*member{m}) // readers that were to enter beside it follow
+		r.next = rs.line(m.a.keys).open([]*member{m}) // readers that were to enter beside it follow
 	}
 	rs.mu.Unlock()
 	if last {
@@ -220,6 +221,7 @@ func (m *member) Release() error {
 			delete(rs.alone, m.gate)
 		} else {
 			r.rest.linger = m.linger
+			m.unhint()
 		}
 		goesOn := r != nil && r.goesOn(now)
 		rs.mu.Unlock()

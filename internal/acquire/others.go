@@ -229,12 +229,12 @@ func (l *line) notified(o *others, ev kvstore.Event) {
 	switch {
 	case ev.Kind != kvstore.Recheck && ev.Record.Key == l.keys.Gate:
 		l.gateSeen(o, ev.Record, 0, now)
-		l.recallIdle(now)
+		l.asked(now)
 	case ev.Kind == kvstore.Put && e.Status == record.StatusTrying:
 		l.knockedAt(e)
 	case ev.Kind == kvstore.Put:
 		o.seen(e, 0, now)
-		l.recallIdle(now)
+		l.asked(now)
 	case ev.Kind == kvstore.Deleted:
 		o.left(ev.Record.Key, ev.Record.Revision, now)
 	case ev.Kind == kvstore.Recheck: // another server serves the subscription now
@@ -262,7 +262,7 @@ func (l *line) listed(queue []record.Entry, from uint64, gate *kvstore.Record, a
 	if gate != nil && o.gate.watch != nil {
 		l.gateSeen(o, *gate, at, now)
 	}
-	l.recallIdle(now) //safety:linger-listed
+	l.asked(now) //safety:linger-listed
 }
 
 // refresh lists the queue again, in the background, before the last list is too old to

@@ -90,6 +90,7 @@ func (r *run) join(m *member, passes bool, now clock.Instant) {
 	}
 	r.members = append(r.members, m)
 	r.resize()
+	r.line.contend(now)
 	if passes && r.timer == nil {
 		r.timer = time.AfterFunc(r.turnEnds.Sub(now), r.turnOver)
 	}
@@ -199,7 +200,7 @@ func (r *run) granted(m *member, l *session.Lease) bool {
 	r.rest.linger = 0
 	if r.line == nil {
 		if m.linger > 0 {
-			m.runs.keeps(r, m.a)
+			m.runs.keeps(r, m)
 		}
 		r.letIn(m)
 		return true

@@ -64,6 +64,7 @@ type asked struct {
 	since      clock.Instant // the beginning of that
 	warnBefore time.Duration // 0: no early warning
 	onWarn     func()
+	hint       chan struct{} // see Hint; nil: none yet
 }
 
 // asks returns what the holder has asked for, to be changed. Under the lease's mu.
@@ -218,6 +219,17 @@ func (h *Holder) event(t EventType, cause error) Event {
 
 // Lease returns the lease that the holder has a part in.
 func (h *Holder) Lease() *Lease { return h.lease }
+
+// Hint returns a channel that stays the holder's, and whether no call has done so before.
+func (h *Holder) Hint() (hint chan struct{}, first bool) {
+	h.lease.mu.Lock()
+	defer h.lease.mu.Unlock()
+	x := h.asks()
+	if first = x.hint == nil; first {
+		x.hint = make(chan struct{})
+	}
+	return x.hint, first
+}
 
 // Name returns the lock's name.
 func (h *Holder) Name() string { return h.lease.kept.Name }

@@ -14,6 +14,10 @@ var handMutants = []mutant{
 		weak: "a lock whose holder crashes is free before its minimum hold is over"},
 	{label: "rest-private", operator: "keep 1", test: "natslock.TestMinHoldWaitTogether",
 		weak: "goroutines of a client hand on a lock that is to rest"},
+	{label: "contended-asked", operator: "never 1", test: "natslock.TestContended/lock,_stranger_after",
+		weak: "a holder is not notified of the clients that wait"},
+	{label: "contended-asked", operator: "never 2", test: "natslock.TestContended/lock,_sibling_after",
+		weak: "a holder is not notified of the goroutines of its client that wait"},
 	{label: "break-waits", operator: "never 3", test: "natslock.TestMinHoldBroken",
 		weak: "a break does not free a lock that rests"},
 }

@@ -1,0 +1,173 @@
+package natslock_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/internal/record"
+	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/rwlock"
+	"github.com/natslock/locks/testutil"
+)
+
+// open says whether nobody waits for the lock, as far as its holder is notified.
+func open(l *natslock.Lock) bool {
+	contended := l.Contended()
+	synctest.Wait()
+	select {
+	case <-contended:
+		return false
+	default:
+		return true
+	}
+}
+
+// A holder is notified of each client and goroutine that waits, whether it comes before the
+// first call of Contended or after it, however the lock was taken. That takes no timer: the
+// clock of the bubble stands.
+func TestContended(t *testing.T) {
+	for name, held := range map[string]func(c *natslock.Client) take{"lock": mutexOf, "try": mutexTry, "writer": writerOf, "try writer": writerTry, "reader": readerOf} {
+		for _, other := range []bool{false, true} {
+			for _, before := range []bool{false, true} {
+				t.Run(name+map[bool]string{false: ", sibling", true: ", stranger"}[other]+map[bool]string{false: " after", true: " before"}[before], func(t *testing.T) {
+					testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+						c := join(t, s)
+						waiter := c
+						if other {
+							waiter = join(t, s)
+						}
+						wait := mutexOf
+						if name != "lock" && name != "try" {
+							wait = writerOf
+						}
+						l, err := held(c.Client)(t.Context())
+						require.NoError(t, err)
+						if !before {
+							require.True(t, open(l))
+							require.True(t, open(l))
+						}
+						ctx, cancel := context.WithCancel(t.Context())
+						done := make(chan error, 1)
+						go func() {
+							_, err := wait(waiter.Client)(ctx)
+							done <- err
+						}()
+						synctest.Wait()
+						begun := time.Now()
+						receive(t, l.Contended(), "a waiter")
+						require.Zero(t, time.Since(begun))
+						wantHeld(t, l)
+						cancel()
+						require.Error(t, <-done)
+						require.False(t, open(l), "once closed it stays so")
+						mustUnlock(t, l)
+						require.False(t, open(l))
+						require.Nil(t, new(natslock.Lock).Contended())
+					})
+				})
+			}
+		}
+	}
+}
+
+// Nobody waits: a TryLock does not, nor does a reader beside a reader. Contended
+// costs a subscription, a proof of it and a list, once. The subscription ends with the lock.
+func TestContendedByNobody(t *testing.T) {
+	for name, held := range map[string]func(c *natslock.Client) take{"lock": mutexOf, "try": mutexTry, "reader": readerOf} {
+		for _, lost := range []bool{false, true} {
+			t.Run(name+map[bool]string{false: ", unlocked", true: ", lost"}[lost], func(t *testing.T) {
+				testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+					c, other := join(t, s, natslock.WithWatchAfter(-1)), join(t, s)
+					l, err := held(c.Client)(t.Context(), natslock.TTL(time.Hour))
+					require.NoError(t, err)
+					subs, out := c.nc.NumSubscriptions(), c.nc.Stats().OutMsgs
+					require.True(t, open(l))
+					want := 1
+					if name == "reader" {
+						want = 2
+					}
+					require.Equal(t, subs+want, c.nc.NumSubscriptions())
+					require.LessOrEqual(t, c.nc.Stats().OutMsgs, out+3)
+					if name == "reader" {
+						beside, err := rwlock.New(other.Client).RLock(t.Context(), "l")
+						require.NoError(t, err)
+						defer func() { _ = beside.Unlock(context.Background()) }()
+						sibling, err := rwlock.New(c.Client).RLock(t.Context(), "l", natslock.TTL(time.Hour))
+						require.NoError(t, err)
+						mustUnlock(t, sibling)
+						require.True(t, open(sibling))
+					} else {
+						_, err := other.TryLock(t.Context(), "l")
+						require.ErrorIs(t, err, natslock.ErrLocked)
+						_, err = c.TryLock(t.Context(), "l")
+						require.ErrorIs(t, err, natslock.ErrLocked)
+					}
+					out = c.nc.Stats().OutMsgs
+					time.Sleep(4 * time.Minute) // less than to the next check of the bucket
+					require.True(t, open(l))
+					require.Equal(t, out, c.nc.Stats().OutMsgs)
+					if lost {
+						s.Stop()
+						time.Sleep(2 * time.Hour)
+						synctest.Wait()
+						require.ErrorIs(t, l.Err(), natslock.ErrLost)
+					} else {
+						mustUnlock(t, l)
+						synctest.Wait()
+					}
+					require.True(t, open(l))
+					require.Equal(t, subs, c.nc.NumSubscriptions())
+				})
+			})
+		}
+	}
+}
+
+// A holder learns of a waiter whose notification is lost, or that had queued before the
+// holder's client subscribed, from the list or from the next renewal of the place.
+func TestContendedLateNews(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c, f := joinFaulty(t, s)
+		other := join(t, s)
+		f.DropEvents(func(ev kvstore.Event) bool {
+			body, err := record.Decode(ev.Record.Value)
+			return err == nil && body.Status == record.StatusWaiting && body.Renewal == 0
+		})
+		l := mustLock(t, c.Client, "l")
+		require.True(t, open(l))
+		begun := time.Now()
+		other.await(t, "l")
+		require.True(t, open(l))
+		receive(t, l.Contended(), "a renewal of the place")
+		require.LessOrEqual(t, time.Since(begun), 5*time.Second)
+		mustUnlock(t, l)
+
+		f.DropAllEvents(true)
+		l = mustLock(t, c.Client, "m")
+		other.await(t, "m")
+		require.False(t, open(l), "by the list")
+		mustUnlock(t, l)
+	})
+}
+
+// The goroutines of a client that hand a lock on are notified each for itself.
+func TestContendedInRun(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c := join(t, s)
+		l := mustLock(t, c.Client, "l")
+		second, third := c.await(t, "l"), c.await(t, "l")
+		require.False(t, open(l))
+		mustUnlock(t, l)
+		require.False(t, open(second.granted(t)), "the third one waits")
+		mustUnlock(t, second.lock)
+		require.True(t, open(third.granted(t)))
+		join(t, s).await(t, "l")
+		require.False(t, open(third.lock))
+		mustUnlock(t, third.lock)
+	})
+}
