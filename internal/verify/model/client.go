@@ -35,10 +35,18 @@ func (c *lockScope) grant(n *lockState, i, number, rev, age int8) string {
 	}
 	x.phase, x.granted, x.token, x.last, x.left = holding, number, rev, rev, c.ttl-c.margin-age
 	x.renewals, x.looks = 0, 0
+	if adopted := x.attempts[number-1].token; adopted != 0 {
+		if x.token = adopted; adopted != n.token { // nobody has held it in between
+			n.wrong = 1
+		}
+		return "holds the lock that it has adopted"
+	}
 	if rev <= n.token {
 		n.wrong = 1
 	}
-	n.token = max(n.token, rev)
+	if n.token = max(n.token, rev); i == 0 && n.hands > 0 {
+		n.handle = x.claim
+	}
 	c.count(n, i, token{rev: rev})
 	return "holds"
 }
@@ -74,6 +82,8 @@ func (c *lockScope) told(n *lockState, a lockAnswer) string {
 			return "looks what is there"
 		}
 		return "old news"
+	case handLock:
+		return c.handedOver(n, a)
 	default:
 		if x.phase != leaving || x.claim != a.claim {
 			return "nothing to do"
@@ -118,7 +128,10 @@ func (c *lockScope) found(n *lockState, i int8, r lockRecord) string {
 	x.looks = 0
 	own := r.client == i && r.claim == x.claim && r.live()
 	switch x.phase {
+	case handing:
+		return c.foundHanding(n, i, r, own)
 	case trying:
+		own = own || c.weak == adoptionShared && r.kind == held && x.attempts[0].token != 0 && r.token == x.attempts[0].token
 		switch {
 		case !own:
 			return "not its own"
@@ -225,14 +238,17 @@ func (c *lockScope) client(s lockState, i int8, to *steps[lockState]) {
 	case idle:
 		if claim := c.fresh(s, i); claim != 0 {
 			attempts(claim, "claims")
+			c.adopts(s, i, claim, do)
 		}
 	case trying:
-		if x.n < c.attempts[i] {
+		if adopting := x.attempts[0].token != 0; adopting && x.n < c.attempts[i] {
+			c.adoptsAgain(x, do)
+		} else if x.n < c.attempts[i] {
 			attempts(x.claim, "tries again")
 		}
 		do(step, lockWrite{}, func(n *lockState, x *client) {
 			for _, a := range x.attempts {
-				if a.open == 1 { // what it expects is taken away from it
+				if a.open == 1 && a.token == 0 { // what it expects is taken away from it
 					c.discard(n, i, a.expect)
 				}
 			}
@@ -248,6 +264,8 @@ func (c *lockScope) client(s lockState, i int8, to *steps[lockState]) {
 		do(step, w, func(n *lockState, x *client) { x.end() }, "has stopped")
 	case leaving:
 		do(step, lockWrite{}, func(n *lockState, x *client) { x.end() }, "waits for its deletion no more")
+	case handing:
+		do(step, lockWrite{}, func(n *lockState, x *client) { x.end() }, "waits for its hand-over no more")
 	}
 }
 
@@ -285,6 +303,9 @@ func (c *lockScope) holder(s lockState, i int8, do func(kind, lockWrite, func(*l
 		}
 	}
 	do(step, lockWrite{verb: deleteLock, claim: x.claim, expect: x.last}, func(n *lockState, x *client) { x.phase, x.looks = leaving, 0 }, "unlocks")
+	if s.hands > 0 && i == 0 {
+		c.handsOver(x, do)
+	}
 	if s.cl > 0 && i == 0 {
 		w := lockWrite{}
 		if c.weak == closeDeletes {
@@ -351,7 +372,7 @@ func (c *lockScope) operator(s lockState, j int8, to *steps[lockState]) {
 	o := s.op[j]
 	r := s.rec
 	again := o.phase == 2 && o.token == r.tokenOf() && o.rev != r.rev
-	if r.kind == held && r.client == 0 && (o.phase == 0 || again) {
+	if (r.kind == held && r.client == 0 || r.kind == handed) && (o.phase == 0 || again) {
 		n := s
 		ttl := r.ttl
 		if c.rest {
@@ -359,6 +380,9 @@ func (c *lockScope) operator(s lockState, j int8, to *steps[lockState]) {
 		}
 		if c.weak == brokenTooShort {
 			ttl = max(r.ttl-r.age-c.margin-1, 0)
+		}
+		if r.kind == handed { // no holder to wait for
+			ttl = 0
 		}
 		n.op[j] = operator{phase: 1, rev: r.rev, token: r.tokenOf(), ttl: ttl}
 		to.do(fault, n, "operator %d: is shown revision %d, token %d, of age %d", j+1, r.rev, r.tokenOf(), r.age)
@@ -384,7 +408,7 @@ func (c *lockScope) records(s lockState) string {
 		if r.renewal > 0 {
 			what = fmt.Sprintf("renewal %d.%d", r.claim, r.renewal)
 		}
-		return fmt.Sprintf("#%d %c %s, %s, age %d of %d", r.rev, 'A'+r.client, what, [...]string{held: "held", broken: "broken"}[r.kind], r.age, r.ttl)
+		return fmt.Sprintf("#%d %c %s, %s, age %d of %d", r.rev, 'A'+r.client, what, [...]string{held: "held", broken: "broken", handed: "handed over"}[r.kind], r.age, r.ttl)
 	}
 	text := "lock: " + show(s.rec)
 	if s.flight.verb != 0 {

@@ -25,6 +25,7 @@ type lockScope struct {
 	now         bool // breaks let the next one in at once: an exception to exclusion
 	servers          // what servers do with ended records
 	tombs       bool // a restart may bring back a tombstone, too
+	hands       int8 // how often the first client hands its lock over
 	grants      int8 // how many grants of a run may be counted on a revision; 0: there are no runs
 	weak        weakness
 }
@@ -35,16 +36,17 @@ const (
 	renewLock
 	deleteLock
 	breakLock
+	handLock
 )
 
-var lockVerbs = [...]string{"", "attempt", "renewal", "deletion", "break"}
+var lockVerbs = [...]string{"", "attempt", "renewal", "deletion", "break", "hand-over"}
 
 // lockRecord is what is under the key. Of an acquisition it has the attempt, of
 // a renewal the number and the token. since is what variants of the rule "Overdue"
 // add to its age.
 type lockRecord struct{ rev, kind, client, claim, attempt, renewal, token, age, ttl, since int8 }
 
-func (r lockRecord) live() bool { return r.kind == held || r.kind == broken }
+func (r lockRecord) live() bool { return r.kind == held || r.kind == broken || r.kind == handed }
 
 func (r lockRecord) tokenOf() int8 {
 	if r.token != 0 {
@@ -65,8 +67,9 @@ func (a lockAnswer) compare(b lockAnswer) int {
 	return compareAll([]int8{a.verb, a.client, a.claim, a.n, a.code, a.rev}, []int8{b.verb, b.client, b.claim, b.n, b.code, b.rev})
 }
 
-// attempt of a claim. Its age is since its sending, by the client's clock.
-type attempt struct{ expect, age, open int8 }
+// attempt of a claim. Its age is since its sending, by the client's clock. The attempt to
+// adopt a lock has the token of that.
+type attempt struct{ expect, age, open, token int8 }
 
 type client struct {
 	phase, claim, made int8
@@ -97,6 +100,7 @@ type lockState struct {
 	c               [2]client
 	op              [2]operator
 	cuts, crash, cl int8
+	hands, handle   int8  // handle: the claim that the first client has handed over
 	top             token // the highest of all grants
 	wrong           int8  // a step has violated an invariant: its number in lockWrongs
 }
@@ -109,7 +113,7 @@ const (
 var lockWrongs = [...]string{"", tokensGrow, strangers, ownDeletion, breakKept, superseded, servedInTime}
 
 func (c *lockScope) system() system[lockState] {
-	init := lockState{next: 1, cuts: c.cuts, crash: c.crashes, cl: c.closes, revives: c.revives}
+	init := lockState{next: 1, cuts: c.cuts, crash: c.crashes, cl: c.closes, hands: c.hands, revives: c.revives}
 	for i := range init.c {
 		init.c[i].behind = c.slow
 	}
@@ -121,12 +125,12 @@ func (c *lockScope) system() system[lockState] {
 }
 
 func (x *client) inside() bool {
-	return (x.phase == holding || x.phase == stopping) && x.left > 0
+	return (x.phase == holding || x.phase == stopping || x.phase == handing) && x.left > 0
 }
 
 // holds says whether claim is the lease, or what is left of it.
 func (x *client) holds(claim int8) bool {
-	return x.claim == claim && (x.phase == holding || x.phase == stopping || x.phase == leaving)
+	return x.claim == claim && (x.phase == holding || x.phase == stopping || x.phase == leaving || x.phase == handing)
 }
 
 func (c *lockScope) broken(s lockState) string {
@@ -298,13 +302,14 @@ func (c *lockScope) store(n *lockState, w lockWrite, age int8) {
 	rev := n.next
 	n.next++
 	x := &n.c[w.client]
-	if old.live() && w.verb != breakLock && old.client != w.client && !c.past(old.age, old.ttl) {
+	adopted := w.verb == claimLock && w.token != 0 && old.kind == handed
+	if old.live() && w.verb != breakLock && !adopted && old.client != w.client && !c.past(old.age, old.ttl) {
 		n.wrong = 2
 	}
 	c.ended(n)
 	switch w.verb {
 	case claimLock:
-		n.rec = lockRecord{rev: rev, kind: held, client: w.client, claim: w.claim, attempt: w.n, ttl: w.ttl, age: age}
+		n.rec = lockRecord{rev: rev, kind: held, client: w.client, claim: w.claim, attempt: w.n, token: w.token, ttl: w.ttl, age: age}
 	case renewLock:
 		if old.kind == broken {
 			n.wrong = 4
@@ -318,8 +323,10 @@ func (c *lockScope) store(n *lockState, w lockWrite, age int8) {
 			n.wrong = 3
 		}
 		n.rec = lockRecord{rev: rev, kind: tombstone, client: w.client, ttl: 1, age: min(age, 1)}
+	case handLock:
+		n.rec = lockRecord{rev: rev, kind: handed, client: w.client, claim: w.claim, token: w.token, ttl: w.ttl, age: age}
 	case breakLock:
-		if c.now {
+		if c.now || w.ttl == 0 {
 			n.rec = lockRecord{rev: rev, kind: tombstone, ttl: 1, age: min(age, 1)}
 			return
 		}
@@ -342,6 +349,8 @@ func (c *lockScope) canon(s *lockState) {
 			idle = !(x.phase == holding && x.claim == a.claim)
 		case deleteLock:
 			idle = !(x.phase == leaving && x.claim == a.claim)
+		case handLock:
+			idle = !(x.phase == handing && x.claim == a.claim)
 		}
 		if idle || x.phase == over {
 			take(s.answers[:], i)
@@ -361,6 +370,9 @@ func (c *lockScope) canon(s *lockState) {
 		case stopping:
 			x.counted = token{}
 			x.n, x.attempts, x.renewals, x.renewed, x.asked, x.token = 0, [2]attempt{}, 0, [2]int8{}, [2]int8{}, 0
+		case handing:
+			x.counted = token{}
+			x.n, x.attempts, x.renewals, x.renewed, x.asked = 0, [2]attempt{}, 0, [2]int8{}, [2]int8{}
 		case leaving:
 			x.counted = token{}
 			x.n, x.attempts, x.renewals, x.renewed, x.asked, x.token, x.left = 0, [2]attempt{}, 0, [2]int8{}, [2]int8{}, 0, 0
@@ -388,6 +400,9 @@ func (c *lockScope) canon(s *lockState) {
 	if s.crash == 0 && s.c[0].phase == over && c.cuts == 0 {
 		s.cl = 0
 	}
+	if s.c[0].phase == over && s.c[1].phase == over {
+		s.handle = 0
+	}
 	if s.revives == 0 {
 		s.past = lockRecord{}
 	}
@@ -396,6 +411,7 @@ func (c *lockScope) canon(s *lockState) {
 		&s.ways[0].expect, &s.ways[1].expect, &s.ways[2].expect, &s.ways[3].expect,
 		&s.ways[0].token, &s.ways[1].token, &s.ways[2].token, &s.ways[3].token,
 		&s.answers[0].rev, &s.answers[1].rev, &s.answers[2].rev,
+		&s.c[0].attempts[0].token, &s.c[0].attempts[1].token, &s.c[1].attempts[0].token, &s.c[1].attempts[1].token,
 		&s.c[0].attempts[0].expect, &s.c[0].attempts[1].expect, &s.c[0].token, &s.c[0].last, &s.c[0].least,
 		&s.c[1].attempts[0].expect, &s.c[1].attempts[1].expect, &s.c[1].token, &s.c[1].last, &s.c[1].least,
 		&s.op[0].rev, &s.op[0].token, &s.op[1].rev, &s.op[1].token,

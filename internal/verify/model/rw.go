@@ -34,6 +34,7 @@ const (
 	holding
 	stopping // its context has ended, its work has not
 	leaving  // its deletion has been sent
+	handing  // its context has ended, and the write that hands the lock over has been sent
 	over
 )
 

@@ -65,6 +65,11 @@ const (
 	overduePlaceKept      weakness = "an overdue place that no waiter deletes"
 	overduePlaceRenewed   weakness = "a place believed again after a late renewal"
 
+	handedEarly    weakness = "a lock handed over before its context has ended"
+	adoptedKept    weakness = "a lock adopted that its owner keeps"
+	adoptionShared weakness = "a second adopter that takes the record of the first one for its own"
+	adoptedBlindly weakness = "a lock adopted at whatever revision its key has"
+
 	tokenLatest    weakness = "a token of the revision acknowledged latest, not the highest"
 	tokenRepeated  weakness = "a count of grants that begins again at a repeated answer"
 	tokenSent      weakness = "a count of grants that begins again when a renewal is sent"
