@@ -160,12 +160,17 @@ func (c *Client) acquire(ctx context.Context, kind Kind, mode Mode, wait bool, n
 	if cfg.req.MinHold > 0 && (cfg.req.Linger > 0 || !cfg.req.Until.IsZero() || mode == Shared) {
 		return nil, fmt.Errorf("lock %q: %w", name, invalid("MinHold", "goes with neither Until nor Linger, and not with a lock that is read"))
 	}
+	return cfg.handle(func(req acquire.Request) (acquire.Holding, error) { return c.locks.Acquire(ctx, req) })
+}
+
+// handle returns the handle of a lock that get has got.
+func (c *lockConfig) handle(get func(acquire.Request) (acquire.Holding, error)) (*Lock, error) {
 	var warns *warning
-	if cfg.warn != nil {
-		warns = &warning{fn: cfg.warn, ready: make(chan struct{})}
-		cfg.req.OnWarn = warns.give
+	if c.warn != nil {
+		warns = &warning{fn: c.warn, ready: make(chan struct{})}
+		c.req.OnWarn = warns.give
 	}
-	inner, err := c.locks.Acquire(ctx, cfg.req)
+	inner, err := get(c.req)
 	if err != nil {
 		return nil, public(err)
 	}

@@ -34,6 +34,10 @@ var (
 	// ErrEnded: an [Until] lock was held to its planned end. It does not match
 	// [ErrLost].
 	ErrEnded = session.ErrEnded
+	// ErrHandedOff: the holder has handed the lock over by [Lock.Handoff].
+	ErrHandedOff = session.ErrHandedOff
+	// ErrNotHandedOver: there is nothing to adopt with the handle; see [Client.Adopt].
+	ErrNotHandedOver = acquire.ErrNotHandedOver
 	// ErrClosed: the client was closed.
 	ErrClosed = bucket.ErrClosed
 	// ErrInvalidName: the name is empty or too long, or this client uses it for a lock
@@ -70,7 +74,7 @@ func (e *LockedError) Error() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "lock %q is held by ", e.Name)
 	switch {
-	case e.Own && !e.Holder.Resting:
+	case e.Own && !e.Holder.Resting && !e.Holder.HandedOver:
 		fmt.Fprintf(&b, "this client itself (token %d)", e.Holder.Token)
 	case e.Holder != nil:
 		b.WriteString(e.Holder.describe())

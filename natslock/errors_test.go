@@ -21,6 +21,7 @@ import (
 var sentinels = map[string]error{
 	"Locked": natslock.ErrLocked, "Timeout": natslock.ErrTimeout, "Lost": natslock.ErrLost, "Broken": natslock.ErrBroken,
 	"Released": natslock.ErrReleased, "Closed": natslock.ErrClosed, "InvalidName": natslock.ErrInvalidName,
+	"HandedOff": natslock.ErrHandedOff, "NotHandedOver": natslock.ErrNotHandedOver,
 	"InvalidTTL": natslock.ErrInvalidTTL, "InvalidOption": natslock.ErrInvalidOption, "Unavailable": natslock.ErrUnavailable,
 	"Permission": natslock.ErrPermission, "canceled": context.Canceled, "deadline": context.DeadlineExceeded,
 }
@@ -71,6 +72,14 @@ var entryPoints = []struct {
 	{"TryRLock", "once", func(ctx context.Context, s subject) error { return s.take(ctx, rwlock.New(s.Client).TryRLock, "rw") }},
 	{"Extend", "extend", func(ctx context.Context, s subject) error { return s.held.Extend(ctx, 0) }},
 	{"Unlock", "unlock", func(ctx context.Context, s subject) error { return s.held.Unlock(ctx) }},
+	{"Handoff", "handoff", func(ctx context.Context, s subject) error {
+		_, err := s.held.Handoff(ctx)
+		return err
+	}},
+	{"Adopt", "adopt", func(ctx context.Context, s subject) error {
+		_, err := s.Adopt(ctx, natslock.Handle{Name: "held", ID: s.held.ID(), Token: s.held.Token(), TTL: 10 * time.Second})
+		return err
+	}},
 	{"Break", "ask", func(ctx context.Context, s subject) error {
 		return s.Break(ctx, natslock.BreakRequest{Kind: natslock.KindMutex, Name: "held", ID: s.held.ID(), Reason: "test"})
 	}},
@@ -134,31 +143,31 @@ func TestErrorKinds(t *testing.T) {
 		want map[string]string // by group; those left out are not called
 	}{
 		{"ended context", ended, nothing, map[string]string{
-			"wait": "Timeout canceled", "once": "Timeout canceled", "extend": "canceled", "unlock": "nil", "ask": "canceled",
+			"handoff": "canceled", "adopt": "Timeout canceled", "wait": "Timeout canceled", "once": "Timeout canceled", "extend": "canceled", "unlock": "nil", "ask": "canceled",
 			"watch": "nil", "close": "canceled", "new": "canceled",
 		}},
 		{"no answer until the deadline", ending(700 * time.Millisecond), silent, map[string]string{
-			"wait": "Timeout deadline", "once": "Timeout Unavailable deadline", "extend": "Unavailable deadline", "unlock": "Unavailable",
+			"handoff": "Unavailable deadline", "adopt": "Timeout Unavailable deadline", "wait": "Timeout deadline", "once": "Timeout Unavailable deadline", "extend": "Unavailable deadline", "unlock": "Unavailable",
 			"ask": "Unavailable deadline", "watch": "nil", "close": "deadline", "new": "Unavailable deadline",
 		}},
 		{"cut off until the deadline", ending(700 * time.Millisecond), cut, map[string]string{
-			"wait": "Timeout deadline", "once": "Unavailable", "extend": "Unavailable deadline", "unlock": "Unavailable",
+			"handoff": "Unavailable deadline", "adopt": "Unavailable", "wait": "Timeout deadline", "once": "Unavailable", "extend": "Unavailable deadline", "unlock": "Unavailable",
 			"ask": "Unavailable", "watch": "nil", "close": "deadline",
 		}},
 		{"no answer", endless, silent, map[string]string{
-			"wait": "Timeout", "once": "Unavailable", "extend": "Lost", "unlock": "Unavailable", "ask": "Unavailable", "new": "Unavailable",
+			"handoff": "Unavailable", "adopt": "Unavailable", "wait": "Timeout", "once": "Unavailable", "extend": "Lost", "unlock": "Unavailable", "ask": "Unavailable", "new": "Unavailable",
 		}},
 		{"cut off", endless, cut, map[string]string{
-			"wait": "Timeout", "once": "Unavailable", "extend": "Lost", "unlock": "Unavailable", "ask": "Unavailable", "new": "Unavailable",
+			"handoff": "Unavailable", "adopt": "Unavailable", "wait": "Timeout", "once": "Unavailable", "extend": "Lost", "unlock": "Unavailable", "ask": "Unavailable", "new": "Unavailable",
 		}},
 		{"closed client", endless, func(_ *testing.T, _ *testutil.Server, m *member) { closeNow(m.Client) }, map[string]string{
-			"wait": "Closed", "once": "Closed", "extend": "Closed", "unlock": "Closed", "ask": "Closed", "watch": "Closed",
+			"handoff": "Closed", "adopt": "Closed", "wait": "Closed", "once": "Closed", "extend": "Closed", "unlock": "Closed", "ask": "Closed", "watch": "Closed",
 		}},
 		{"closed connection", endless, func(_ *testing.T, _ *testutil.Server, m *member) { m.nc.Close() }, map[string]string{
-			"wait": "Unavailable", "once": "Unavailable", "extend": "Lost", "unlock": "Unavailable", "ask": "Unavailable", "watch": "Unavailable", "new": "Unavailable",
+			"handoff": "Unavailable", "adopt": "Unavailable", "wait": "Unavailable", "once": "Unavailable", "extend": "Lost", "unlock": "Unavailable", "ask": "Unavailable", "watch": "Unavailable", "new": "Unavailable",
 		}},
 		{"bucket deleted", endless, func(t *testing.T, s *testutil.Server, _ *member) { history.DeleteBucket(t, s.Connect()) }, map[string]string{
-			"wait": "Unavailable", "once": "Unavailable", "extend": "Lost", "unlock": "Unavailable", "ask": "Unavailable", "watch": "Unavailable",
+			"handoff": "Unavailable", "adopt": "Unavailable", "wait": "Unavailable", "once": "Unavailable", "extend": "Lost", "unlock": "Unavailable", "ask": "Unavailable", "watch": "Unavailable",
 		}},
 	} {
 		t.Run(f.name, func(t *testing.T) {

@@ -166,6 +166,60 @@ func ExampleMinHold() {
 	// resting: true
 }
 
+// Handoff leaves a lock in the bucket for another process, which adopts it with the handle.
+// Nobody gets the lock in between.
+func ExampleLock_Handoff() {
+	ctx := context.Background()
+	locks, done := example.Client()
+	defer done()
+	l, err := locks.Lock(ctx, "build.7")
+	if err != nil {
+		log.Fatal(err)
+	}
+
+	handle, err := l.Handoff(ctx)
+	if err != nil {
+		log.Fatal(err) // not confirmed: the lock is free after its TTL
+	}
+	text, err := handle.MarshalText() // for the next stage of the build
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(len(text) > 0, errors.Is(l.Err(), natslock.ErrHandedOff))
+	_, err = locks.TryLock(ctx, "build.7")
+	fmt.Println("still locked:", errors.Is(err, natslock.ErrLocked))
+	// Output:
+	// true true
+	// still locked: true
+}
+
+// Adopt takes the lock that a handle names, with its fencing token. That works once.
+func ExampleClient_Adopt() {
+	ctx := context.Background()
+	locks, done := example.Client()
+	defer done()
+	l, err := locks.Lock(ctx, "build.7")
+	if err != nil {
+		log.Fatal(err)
+	}
+	handle, err := l.Handoff(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+
+	adopted, err := locks.Adopt(ctx, handle) // another process, most likely
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(adopted.State(), adopted.Token() == l.Token())
+	_, err = locks.Adopt(ctx, handle)
+	fmt.Println("again:", errors.Is(err, natslock.ErrNotHandedOver))
+	_ = adopted.Unlock(ctx)
+	// Output:
+	// held true
+	// again: true
+}
+
 // Contended notifies the holder of a long job that another goroutine or client waits. The
 // holder stops after the current part of the job.
 func ExampleLock_Contended() {

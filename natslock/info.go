@@ -103,6 +103,9 @@ type Holder struct {
 	// Resting says that the holder has unlocked the lock before its minimum hold was over:
 	// see [MinHold]. Nobody holds the lock, and it keeps others out until Expires.
 	Resting bool
+	// HandedOver says that the holder has handed the lock over: see [Lock.Handoff]. Nobody
+	// holds the lock until a client adopts it, and it keeps others out until Expires.
+	HandedOver bool
 	// Waiting is how many goroutines of the holder's client waited behind the holder
 	// when the record was written.
 	Waiting int
@@ -157,6 +160,8 @@ func (h *Holder) describe() string {
 	switch {
 	case h.Broken != nil:
 		s += ", broken by " + h.Broken.By
+	case h.HandedOver:
+		s += ", handed over and not adopted"
 	case h.Resting:
 		s += ", unlocked before its minimum hold was over"
 	}
@@ -184,7 +189,7 @@ func holderOf(e record.Entry) *Holder {
 	h.ID, h.Owner, h.Host, h.PID, h.Meta = e.ID, e.Owner, e.Host, e.PID, e.Meta
 	h.Waited = time.Duration(e.Waited) * time.Millisecond
 	h.Waiting, h.Grants = e.Goroutines()-1, e.Granted()
-	h.Resting = e.Status == record.StatusResting
+	h.Resting, h.HandedOver = e.Status == record.StatusResting, e.Status == record.StatusHanded
 	h.Lingers, h.Idle = e.Lingers, e.Lingers && e.InUse == 0
 	if e.Since != 0 {
 		h.Since = time.UnixMilli(e.Since)

@@ -19,7 +19,7 @@ const (
 	Held State = iota + 1
 	// Lost: the lock ended without an Unlock.
 	Lost
-	// Released: the lock was unlocked.
+	// Released: the lock was unlocked, or handed over.
 	Released
 	// Ended: the time of an [Until] lock was over before it was unlocked.
 	Ended
@@ -57,16 +57,17 @@ var errNoLock = fmt.Errorf("%w: a natslock.Lock that no acquire has returned", E
 // noLock is what a zero Lock holds.
 type noLock struct{}
 
-func (noLock) Name() string                                  { return "" }
-func (noLock) ID() string                                    { return "" }
-func (noLock) Token() uint64                                 { return 0 }
-func (noLock) Context() context.Context                      { return noContext }
-func (noLock) Status() (session.State, time.Duration, error) { return session.Lost, 0, errNoLock }
-func (noLock) Left() time.Duration                           { return 0 }
-func (noLock) Extend(context.Context, time.Duration) error   { return errNoLock }
-func (noLock) Contended() <-chan struct{}                    { return nil }
-func (noLock) Release() error                                { return errNoLock }
-func (noLock) Abandon()                                      {}
+func (noLock) Name() string                                    { return "" }
+func (noLock) ID() string                                      { return "" }
+func (noLock) Token() uint64                                   { return 0 }
+func (noLock) Context() context.Context                        { return noContext }
+func (noLock) Status() (session.State, time.Duration, error)   { return session.Lost, 0, errNoLock }
+func (noLock) Left() time.Duration                             { return 0 }
+func (noLock) Extend(context.Context, time.Duration) error     { return errNoLock }
+func (noLock) HandOff(context.Context) (session.Handed, error) { return session.Handed{}, errNoLock }
+func (noLock) Contended() <-chan struct{}                      { return nil }
+func (noLock) Release() error                                  { return errNoLock }
+func (noLock) Abandon()                                        {}
 
 var noContext = func() context.Context {
 	ctx, cancel := context.WithCancelCause(context.Background())
@@ -101,8 +102,8 @@ func (l *Lock) Token() uint64 { return l.holding().Token() }
 
 // Context returns a child of the acquire's context. It ends when the lock ends, at the
 // latest with the validity, or when its parent ends. context.Cause returns an error that
-// matches [ErrReleased], [ErrEnded], [ErrLost], [ErrBroken] or [ErrClosed]. If the
-// parent ended, it returns the parent's cause, and the lock is still held.
+// matches [ErrReleased], [ErrHandedOff], [ErrEnded], [ErrLost], [ErrBroken] or
+// [ErrClosed]. If the parent ended, it returns the parent's cause, and the lock is still held.
 func (l *Lock) Context() context.Context { return l.holding().Context() }
 
 // Done returns the Done channel of the lock's context.

@@ -31,7 +31,9 @@ func TestZeroClient(t *testing.T) {
 		refused(t, c.Do(ctx, "x", run), "made without New")
 		refused(t, c.TryDo(ctx, "x", run), "made without New")
 		refused(t, c.Break(ctx, natslock.BreakRequest{Kind: natslock.KindMutex, Name: "x", ID: "A"}), "made without New")
-		_, err := c.Inspect(ctx, natslock.KindMutex, "x")
+		_, err := c.Adopt(ctx, natslock.Handle{Name: "x"})
+		refused(t, err, "made without New")
+		_, err = c.Inspect(ctx, natslock.KindMutex, "x")
 		refused(t, err, "made without New")
 		n := 0
 		for _, err := range c.List(ctx, ">") {

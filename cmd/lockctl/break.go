@@ -188,8 +188,8 @@ func breakQuestion(h holding, now bool) string {
 	if now {
 		return fmt.Sprintf("Break it NOW? %s gets in while the %s may still be at work", next, h.role())
 	}
-	if h.rests() {
-		return "Break it? Nobody holds it: the next one gets in at once, before the minimum hold is over"
+	if h.left() {
+		return "Break it? It is " + h.modeName() + ", and nobody holds it: the next one gets in at once"
 	}
 	question := fmt.Sprintf("Break it? %s gets in before the %s has stopped or its lease is over", kept, h.role())
 	if !h.Expires.IsZero() {

@@ -76,13 +76,15 @@ func (h holding) name() string {
 // wasIdle says whether no goroutine was inside when the client last renewed the lock.
 func (h holding) wasIdle() bool { return h.Idle && h.Broken == nil && !h.Overdue }
 
-// modeName is the mode for a cell of a table, or "idle" or "resting".
+// modeName is the mode for a cell of a table, or "idle", "resting" or "handed over".
 func (h holding) modeName() string {
 	switch {
 	case h.wasIdle():
 		return idleMode
 	case h.rests():
 		return restingMode
+	case h.left():
+		return handedMode
 	}
 	return h.mode.String()
 }
@@ -90,10 +92,14 @@ func (h holding) modeName() string {
 const (
 	idleMode    = "idle"
 	restingMode = "resting"
+	handedMode  = "handed over"
 )
 
 // rests says whether nobody holds the lock any more, and its minimum hold goes on.
 func (h holding) rests() bool { return h.Resting && !h.Overdue }
+
+// left says whether the record keeps others out although nobody holds the lock by it.
+func (h holding) left() bool { return (h.Resting || h.HandedOver) && !h.Overdue }
 
 // allIdle says whether all holders of a lock were idle when their clients last renewed it.
 func allIdle(held []holding) bool {

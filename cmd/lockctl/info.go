@@ -129,6 +129,8 @@ func stateOf(info natslock.Info, held []holding) string {
 		return alarm.Sprintf("broken, its %s may still be stopping", held[0].role())
 	case held[0].rests():
 		return "resting: nobody holds it, and it keeps others out until its minimum hold is over"
+	case held[0].left():
+		return "handed over: nobody holds it until a client adopts it"
 	case info.Kind == natslock.KindRW:
 		return "held by a writer" + idle
 	}
@@ -169,7 +171,7 @@ func printHolder(w io.Writer, h holding) {
 		row("expires", alarm.Sprintf("%s ago: the server has not removed the record", brief(time.Since(h.Expires))))
 	case h.Broken != nil:
 		row(h.freed(), fmt.Sprintf("in %s at the latest", expiresIn(h.Holder)))
-	case h.rests():
+	case h.left():
 		row(h.freed(), "in "+expiresIn(h.Holder)+", or at once by lockctl break")
 	case h.Unreadable:
 		row("expires", "in "+expiresIn(h.Holder))

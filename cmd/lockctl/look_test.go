@@ -284,3 +284,24 @@ func TestLookAtRestingLock(t *testing.T) {
 	_, out, _ = run(t, s, "info", "job")
 	require.Equal(t, "job is free\n", out)
 }
+
+// ls, info and their JSON show a lock that was handed over, and break frees it at once.
+func TestLookAtHandedLock(t *testing.T) {
+	t.Parallel()
+	s := serve(t)
+	withBucket(t, s)
+	l, err := client(t, s, natslock.WithOwner("builder")).Lock(timeout(t), "build", natslock.TTL(time.Hour))
+	require.NoError(t, err)
+	_, err = l.Handoff(timeout(t))
+	require.NoError(t, err)
+	require.True(t, locks(t, s, "ls")[0].Holder.HandedOver)
+	_, out, _ := run(t, s, "ls")
+	require.Regexp(t, `(?m)^mutex +build +handed over +builder on .* 59m`, out)
+	_, out, _ = run(t, s, "info", "build")
+	require.Contains(t, out, "mutex build: handed over: nobody holds it")
+	require.Regexp(t, `free +in 59m\d\ds, or at once by lockctl break`, out)
+	code, _, errs := run(t, s, "break", "-f", "build")
+	require.Zero(t, code, errs)
+	_, out, _ = run(t, s, "info", "build")
+	require.Equal(t, "build is free\n", out)
+}

@@ -212,7 +212,7 @@ func fingerprint(info natslock.Info, both bool) string {
 	var b strings.Builder
 	fmt.Fprint(&b, both)
 	for _, h := range holdings(info) {
-		fmt.Fprint(&b, " ", h.mode, h.Token, h.Broken != nil, h.waits, h.Unreadable, h.Idle, h.Resting)
+		fmt.Fprint(&b, " ", h.mode, h.Token, h.Broken != nil, h.waits, h.Unreadable, h.Idle, h.Resting, h.HandedOver)
 	}
 	for _, w := range info.Queue {
 		fmt.Fprint(&b, " ", w.ID)

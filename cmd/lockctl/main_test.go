@@ -235,6 +235,7 @@ type holder struct {
 	Overdue         bool
 	Lingers, Idle   bool
 	Resting         bool
+	HandedOver      bool `json:"handed_over"`
 }
 
 func locks(t *testing.T, s *testutil.Server, args ...string) []lock {

@@ -46,6 +46,7 @@ type holderJSON struct {
 	Lingers    bool              `json:"lingers" doc:"its client may keep the lock idle, for goroutines of its own"`
 	Idle       bool              `json:"idle" doc:"no goroutine was inside when the client last renewed the lock; one may be by now"`
 	Resting    bool              `json:"resting" doc:"nobody holds the lock any more; it keeps others out until its minimum hold is over"`
+	HandedOver bool              `json:"handed_over" doc:"nobody holds the lock until a client adopts it"`
 }
 
 type brokenJSON struct {
@@ -90,7 +91,7 @@ func holderToJSON(h natslock.Holder) holderJSON {
 	out := holderJSON{
 		Token: h.Token, ID: h.ID, Owner: h.Owner, Host: h.Host, PID: h.PID,
 		Since: h.Since.UTC(), Grants: h.Grants, Waiting: h.Waiting, TTL: h.TTL.Seconds(), Overdue: h.Overdue, Meta: h.Meta,
-		Revision: h.Revision, Unreadable: h.Unreadable, Lingers: h.Lingers, Idle: h.Idle, Resting: h.Resting,
+		Revision: h.Revision, Unreadable: h.Unreadable, Lingers: h.Lingers, Idle: h.Idle, Resting: h.Resting, HandedOver: h.HandedOver,
 	}
 	if out.Meta == nil {
 		out.Meta = map[string]string{}

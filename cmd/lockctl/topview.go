@@ -193,8 +193,8 @@ func (m *top) cells(info natslock.Info) [10]string {
 	switch {
 	case allIdle(held):
 		cells[2] = idleMode
-	case len(held) > 0 && held[0].rests():
-		cells[2] = restingMode
+	case len(held) > 0 && held[0].left():
+		cells[2] = held[0].modeName()
 	case m.width < wideScreen && cells[2] == natslock.Exclusive.String():
 		cells[2] = "excl" // the holder's name needs the room
 	}

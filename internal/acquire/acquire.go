@@ -155,7 +155,7 @@ func (b *bid) offer(expect uint64) (decided result) {
 		var pause time.Duration
 		switch r.outcome {
 		case free:
-			if r.entry.Revision != 0 {
+			if r.entry.Revision != 0 || b.draft.adopts { // nothing is left to adopt //safety:adopt-never-free
 				return r
 			}
 			expect = 0 // the tombstone has expired

@@ -26,6 +26,7 @@ type draft struct {
 	until  time.Time // a given end of the lease; zero: none
 	begun  clock.Instant
 	queued bool // it had to, at least once
+	adopts bool // a lock that was handed over
 }
 
 // terms are those of an attempt made now: what is left until a given end shrinks
@@ -67,6 +68,7 @@ type claim struct {
 	mu       sync.Mutex // guards what follows
 	attempts []attempt  // number n is attempts[n-1]
 	over     bool
+	adopts   bool
 	granted  int // the attempt that became the lease
 	replies  []reply
 	wake     chan struct{}
@@ -101,7 +103,7 @@ type reply struct {
 
 // claim begins a claim of what d says.
 func (c *Client) claim(d *draft) *claim {
-	cl := &claim{c: c, draft: d, guard: d.guard, id: rand.Text(), wake: make(chan struct{}, 1)}
+	cl := &claim{c: c, draft: d, guard: d.guard, adopts: d.adopts, id: rand.Text(), wake: make(chan struct{}, 1)}
 	switch {
 	case d.vacant != "": // a key that was left serves one claim
 		cl.key, d.vacant = d.vacant, ""

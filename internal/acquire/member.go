@@ -21,6 +21,7 @@ type Holding interface {
 	Left() time.Duration
 	Extend(ctx context.Context, ttl time.Duration) error
 	Contended() <-chan struct{}
+	HandOff(ctx context.Context) (session.Handed, error)
 	Release() error
 	Abandon()
 }

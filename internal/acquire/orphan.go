@@ -128,12 +128,12 @@ func (cl *claim) settled() bool {
 // for ever; for 0 as long as the tombstone lasts.
 func (cl *claim) takeAway(ctx context.Context, a attempt) {
 	b := cl.c.b
-	expect, found := a.expect, 0 // found: the attempt whose record is there
-	if cl.guard != "" {
-		// Its expectation is about the gate: nothing to take away. The record that
-		// it may have written is here.
+	expect, found := a.expect, 0     // found: the attempt whose record is there
+	if cl.guard != "" || cl.adopts { //safety:adopt-leaves
+		// Its expectation is about the gate, or a lock that another client may adopt: nothing
+		// to take away. The record that it may have written is here.
 		entry, err := cl.readOwn(ctx)
-		if err != nil || !entry.Live() {
+		if err != nil || !entry.Live() || !entry.From(cl.id) {
 			return
 		}
 		expect, found = entry.Revision, entry.Attempt

@@ -170,9 +170,8 @@ func (a *Admin) breaking(entry record.Entry, req BreakRequest, serverTime time.T
 	b.TTL = int64(ttl / time.Second)
 	value, err := b.Encode()
 	w := kvstore.Write{Key: entry.Key, Value: value, Expect: entry.Revision, TTL: ttl}
-	// An overdue record and that of a lock that rests have no holder to wait for.
-	rests := entry.Status == record.StatusResting
-	if req.Immediately || entry.OverdueAt(serverTime) || rests { //safety:break-waits
+	// An overdue record has no holder to wait for, nor has one that a holder has left.
+	if req.Immediately || entry.OverdueAt(serverTime) || entry.Left() { //safety:break-waits
 		w.Delete, w.TTL = true, 0
 	}
 	return w, err

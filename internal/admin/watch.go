@@ -270,9 +270,9 @@ func changeOf(ev kvstore.Event) (Change, bool) {
 		c.Type = session.EventQueued
 	case ev.Kind == kvstore.Put && entry.Status == record.StatusBroken:
 		c.Type = session.EventBroken
-	case ev.Kind == kvstore.Put && entry.Status == record.StatusResting:
+	case ev.Kind == kvstore.Put && entry.Left():
 		c.Type = session.EventReleased
-	case ev.Kind == kvstore.Expired && entry.Status == record.StatusResting:
+	case ev.Kind == kvstore.Expired && entry.Left():
 		return Change{}, false // its release was reported
 	case ev.Kind == kvstore.Put && !waiting && entry.Renewal == 0:
 		c.Type, c.Grants, c.Waited = session.EventGranted, 1, time.Duration(entry.Waited)*time.Millisecond

@@ -44,6 +44,9 @@ const (
 	// StatusResting is the record of a lock whose holder has released it. It keeps others
 	// out until the holder's minimum hold is over.
 	StatusResting
+	// StatusHanded is the record of a lock that its holder has handed over. Nobody holds the
+	// lock until a client adopts it.
+	StatusHanded
 )
 
 // Body is the value of a record, a msgpack map.
@@ -263,7 +266,7 @@ func Decode(value []byte) (Body, error) {
 	}
 	// The fields of another version may mean something else, and a record without an id
 	// names no claim.
-	if b.Version != recordVersion || b.ID == "" || b.Status < StatusHeld || b.Status > StatusResting || b.TTL < 0 || b.TTL > int64(clock.MaxFixedTTL/time.Second) { //safety:record-judged
+	if b.Version != recordVersion || b.ID == "" || b.Status < StatusHeld || b.Status > StatusHanded || b.TTL < 0 || b.TTL > int64(clock.MaxFixedTTL/time.Second) { //safety:record-judged
 		return Body{}, errUnreadable
 	}
 	return b, nil
@@ -303,6 +306,11 @@ func (e Entry) Goroutines() int { return max(int(e.Size), 1) }
 
 // Granted is how many holders the claim has had.
 func (e Entry) Granted() uint64 { return max(e.Grants, 1) }
+
+// Left says whether the record keeps others out although nobody holds the lock by it.
+func (e Entry) Left() bool {
+	return e.Live() && (e.Status == StatusResting || e.Status == StatusHanded)
+}
 
 // Live says whether the record keeps others out.
 func (e Entry) Live() bool { return !e.Zero() && !e.Deleted }

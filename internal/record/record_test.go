@@ -111,7 +111,7 @@ func FuzzRecord(f *testing.F) {
 		if e.Unreadable {
 			return
 		}
-		if e.ID == "" || e.Status < StatusHeld || e.Status > StatusResting || e.Body.TTL < 0 || len(e.Meta) > len(value) {
+		if e.ID == "" || e.Status < StatusHeld || e.Status > StatusHanded || e.Body.TTL < 0 || len(e.Meta) > len(value) {
 			t.Fatalf("read as %+v", e.Body)
 		}
 		v, err := e.Encode()

@@ -64,10 +64,12 @@ var (
 	ErrBroken   = fmt.Errorf("broken by an operator: %w", ErrLost)
 	ErrReleased = errors.New("lock released")
 	ErrEnded    = errors.New("lock ended as planned")
+
+	ErrHandedOff = errors.New("lock handed off")
 )
 
 // EndError is the cause of a lease's end. It matches [ErrLost], [ErrBroken],
-// [ErrReleased], [ErrEnded] or [bucket.ErrClosed].
+// [ErrReleased], [ErrEnded], [ErrHandedOff] or [bucket.ErrClosed].
 type EndError struct {
 	Name  string
 	Token uint64

@@ -93,7 +93,10 @@ type leavings struct {
 // init makes k the record of g. of is the lease or the place that k is a part of.
 func (k *kept) init(s *Session, g Granted, of duties) {
 	k.Granted, k.s, k.of = g, s, of
-	k.Body.Token, k.Body.Attempt = record.TokenOrTicket(g.Key, g.Revision), 0
+	k.Body.Attempt = 0
+	if k.Body.Token == 0 { // else it was adopted //safety:adopted-token
+		k.Body.Token = record.TokenOrTicket(g.Key, g.Revision)
+	}
 	k.terms, k.end, k.last, k.lastSent = g.Terms, g.Terms.End(g.Sent), g.Revision, g.Sent //safety:from-sending
 	k.renewals.want, k.renewals.asked = g.Terms, g.Sent
 	k.renewals.next = g.Terms.NextRenewal(g.Sent, s.RenewFraction)
@@ -201,8 +204,8 @@ func (k *kept) lose(kind error, why string) ending {
 	return k.stop(event, &EndError{Name: k.Name, Token: k.Body.Token, Kind: kind, Why: why})
 }
 
-// release ends the record by its holder. Under mu.
-func (k *kept) release() ending {
+// release ends the record by its holder, with kind as its cause. Under mu.
+func (k *kept) release(kind error) ending {
 	event := EventType(0)
 	if k.state == Held {
 		event = EventReleased
@@ -210,7 +213,7 @@ func (k *kept) release() ending {
 	k.state = Released
 	cause := k.cause
 	if cause == nil {
-		cause = &EndError{Name: k.Name, Token: k.Body.Token, Kind: ErrReleased}
+		cause = &EndError{Name: k.Name, Token: k.Body.Token, Kind: kind}
 	}
 	return k.stop(event, cause)
 }

@@ -283,7 +283,7 @@ func (l *Lease) Release() error {
 		lost = l.expire()
 	}
 	was, end := l.state, l.end
-	released := l.release()
+	released := l.release(ErrReleased)
 	cause := l.cause
 	for h := l.holders; h != nil; h = h.next {
 		h.state = Released

@@ -67,13 +67,17 @@ type sent struct {
 	answer kvstore.Answer
 }
 
-// closing is the write that ends the record at a revision. It is a tombstone, or, while
-// the minimum hold goes on, the record of a lock that rests. A broken record is deleted:
+// closing is the write that ends the record at a revision. It is a tombstone, or the record
+// of a lock that is handed over or rests for its minimum hold. A broken record is deleted:
 // the operator has decided.
 func (k *kept) closing(status record.Status, expect uint64, broken bool) (w kvstore.Write, err error) {
 	k.mu.Lock()
 	rest := k.of.rest(k.s.b.Instant())
 	broken = broken || k.cause != nil && errors.Is(k.cause.Kind, ErrBroken)
+	left := record.StatusResting
+	if k.handing() {
+		left, rest = record.StatusHanded, k.Granted.Terms.TTL
+	}
 	body := k.Body // goroutines may still join the run of a place that is left
 	body.Renewal = k.renewals.n + 1
 	k.mu.Unlock()
@@ -84,10 +88,13 @@ func (k *kept) closing(status record.Status, expect uint64, broken bool) (w kvst
 		return w, err
 	}
 	w.TTL = clock.CeilSecond(rest)
-	body.Status, body.Fixed, body.Lingers, body.InUse, body.TTL = record.StatusResting, true, false, 0, int64(w.TTL/time.Second)
+	body.Status, body.Fixed, body.Lingers, body.InUse, body.TTL = left, true, false, 0, int64(w.TTL/time.Second)
 	w.Value, err = body.Encode()
 	return w, err
 }
+
+// handing says whether the holder hands the lock over. Under mu, or after the end.
+func (k *kept) handing() bool { return k.cause != nil && k.cause.Kind == ErrHandedOff }
 
 // closed follows the acknowledgement of w.
 func (k *kept) closed(w kvstore.Write, revision uint64) {
@@ -122,7 +129,7 @@ func (k *kept) Leave(status record.Status) {
 	}
 	k.released = make(chan struct{})
 	close(k.released)
-	released := k.release()
+	released := k.release(ErrReleased)
 	k.mu.Unlock()
 	released.finish()
 	body, err := k.tombstone(status)
@@ -165,7 +172,7 @@ func (l *Lease) Drop() (deleted <-chan struct{}) {
 	}
 	done := make(chan struct{})
 	l.released = done
-	released := l.release()
+	released := l.release(ErrReleased)
 	l.s.Background(func(ctx context.Context) {
 		defer close(done)
 		released.finish()
@@ -267,6 +274,9 @@ func (t *tombstoning) refused(ctx context.Context, last uint64) (over bool, foun
 	switch {
 	case err != nil:
 		return false, nil, err
+	// An earlier try that was applied and is gone has left nothing to adopt.
+	case t.k.handing() && t.broken == nil && (!entry.From(id) || entry.Deleted && entry.Status != record.StatusBroken): //safety:handed-gone
+		return true, &EndError{Name: t.k.Name, Token: t.k.Body.Token, Kind: ErrLost, Why: "its record was gone when it was to be handed over"}, nil
 	case !entry.From(id) && (t.unanswered || t.broken != nil): //safety:release-unanswered
 		return true, t.broken, nil // deleted by an earlier try, and taken since
 	// The next holder's record stays.
@@ -274,7 +284,7 @@ func (t *tombstoning) refused(ctx context.Context, last uint64) (over bool, foun
 		return true, &EndError{Name: t.k.Name, Token: t.k.Body.Token, Kind: ErrLost, Why: "its record was gone when it was to be released"}, nil
 	case entry.Deleted && entry.Status == record.StatusBroken:
 		return true, t.brokenBy(entry), nil
-	case entry.Deleted, entry.Status == record.StatusResting:
+	case entry.Deleted, entry.Left():
 		return true, t.broken, nil // an own write of the release whose answer was lost
 	case entry.Status == record.StatusBroken:
 		t.broken = t.brokenBy(entry)

@@ -189,6 +189,61 @@ func (s *shift) end() report {
 	return s.report
 }
 
+// courierOrder has a courier adopt a lock. Without a handle it takes the lock and hands it
+// over.
+type courierOrder struct {
+	URL, Name string
+	Handle    *natslock.Handle
+}
+
+// delivery is the report of a courier.
+type delivery struct {
+	Handle *natslock.Handle
+	Token  uint64
+	Err    string
+}
+
+// beCourier takes a lock and hands it over, or adopts one, and reports that. A lock that it
+// holds it unlocks at the end of its standard input.
+func beCourier(text []byte) error {
+	var o courierOrder
+	if err := json.Unmarshal(text, &o); err != nil {
+		return err
+	}
+	nc, err := nats.Connect(o.URL)
+	if err != nil {
+		return err
+	}
+	ctx := context.Background()
+	c, err := natslock.New(ctx, nc, natslock.WithTTL(processTTL))
+	if err != nil {
+		return err
+	}
+	var d delivery
+	var l *natslock.Lock
+	if o.Handle != nil {
+		if l, err = c.Adopt(ctx, *o.Handle); err == nil {
+			d.Token = l.Token()
+		}
+	} else if l, err = c.Lock(ctx, o.Name); err == nil {
+		d.Token = l.Token()
+		var h natslock.Handle
+		h, err = l.Handoff(ctx)
+		d.Handle = &h
+	}
+	if err != nil {
+		d.Err = err.Error()
+	}
+	if err := json.NewEncoder(os.Stdout).Encode(d); err != nil {
+		return err
+	}
+	_, err = io.Copy(io.Discard, os.Stdin)
+	if l != nil {
+		err = errors.Join(err, l.Unlock(ctx))
+	}
+	return err
+}
+
 // serverOrder is how a server process is to be set up.
 type serverOrder struct {
 	Port     int // 0: a free one

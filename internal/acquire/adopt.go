@@ -1,0 +1,140 @@
+package acquire
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/natslock/locks/internal/record"
+	"github.com/natslock/locks/internal/session"
+)
+
+// ErrNotHandedOver says that there is nothing to adopt. Package natslock documents it.
+var ErrNotHandedOver = errors.New("lock not handed over")
+
+// HandOff ends the member's part in the lease and hands the lock over: see
+// [session.Holder.HandOff]. The members behind it open a new run.
+func (m *member) HandOff(ctx context.Context) (handed session.Handed, err error) {
+	if err := m.MayHandOff(); err != nil {
+		return handed, err
+	}
+	if ctx.Err() != nil {
+		return handed, fmt.Errorf("hand off lock %q: nothing was sent, it is held: %w", m.Name(), context.Cause(ctx))
+	}
+	_, _, err = m.Status()
+	m.released.Do(func() {
+		m.runs.mu.Lock()
+		switch r := m.run; {
+		case r == nil:
+			delete(m.runs.alone, m.gate)
+		case r.line != nil:
+			m.unhint()
+			r.end()
+		}
+		m.runs.mu.Unlock()
+		handed, m.result = m.Holder.HandOff(ctx)
+		err = m.result
+	})
+	if err == nil && handed.ID == "" { // another call has ended it meanwhile
+		_, _, err = m.Status()
+	}
+	return handed, err
+}
+
+// Adopt takes a lock that its holder has handed over, by a claim that expects exactly the
+// record of that and keeps its token. The error matches [ErrNotHandedOver] if the record
+// says otherwise.
+func (c *Client) Adopt(ctx context.Context, req Request, from session.Handed) (Holding, error) {
+	req.Kind, req.Name, req.Once = from.Kind, from.Name, true
+	if req.TTL == 0 {
+		req.TTL = from.TTL
+	}
+	a, err := c.prepare(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	if ctx.Err() != nil {
+		return nil, a.gaveUp(context.Cause(ctx))
+	}
+	if err := c.enter(); err != nil {
+		return nil, fmt.Errorf("adopt lock %q: %w", req.Name, err)
+	}
+	defer c.leave()
+	c.b.Listen()
+	a.asked = true
+	if err := c.kinds.check(req.Name, req.Kind); err != nil {
+		return nil, err
+	}
+	defer a.bound()()
+	a.prepareBid()
+	a.bid.once = false // an attempt without an answer is repeated
+	a.bid.draft.adopts, a.bid.draft.body.Token = true, from.Token
+	m := &member{runs: &c.runs, a: a}
+	r := &run{driver: m}
+	a.member, m.run = m, r
+	res := a.adopt(from)
+	if res.outcome == granted {
+		l := a.hold(res.grant(a.bid.cur))
+		r.granted(m, l)
+		r.drained = true // by the holder that has handed it over
+		if res = m.enter(r); res.outcome == granted {
+			m.a = nil
+			return m, nil
+		}
+		l.Leave(record.StatusGone)
+		return nil, fmt.Errorf("adopt lock %q: %w: its lease has ended", req.Name, session.ErrLost)
+	}
+	a.withdraw()
+	if errors.Is(res.err, ErrNotHandedOver) {
+		return nil, fmt.Errorf("adopt lock %q: %w", req.Name, res.err)
+	}
+	return nil, a.failure(res)
+}
+
+// adopt claims the record of a lock that was handed over. It returns granted, failed or
+// ended.
+func (a *acquisition) adopt(from session.Handed) result {
+	b := a.c.b
+	if !b.Alone() { // another server may lag behind the hand-over
+		if err := a.ask(); err != nil {
+			return a.noAnswer(err)
+		}
+	}
+	entry, err := b.Read(a.ctx, a.keys.Gate, a.asOf)
+	if err == nil && entry.Zero() { // or the bucket is gone
+		err = a.ask()
+	}
+	if err != nil {
+		return a.noAnswer(err)
+	}
+	for {
+		if err := a.refusal(from, entry); err != nil {
+			return result{outcome: failed, err: err}
+		}
+		r := a.bid.offer(entry.Revision)
+		if r.outcome != free && r.outcome != busy {
+			return r
+		}
+		entry = r.entry
+	}
+}
+
+// refusal says why the record is not to be adopted: it is not that of the lock that was
+// handed over.
+func (a *acquisition) refusal(from session.Handed, e record.Entry) error {
+	own := e.From(from.ID)
+	switch {
+	case own && e.Status == record.StatusBroken:
+		return fmt.Errorf("%w: %w %s", ErrNotHandedOver, session.ErrBroken, e.BrokenBecause())
+	case !e.Live():
+		return fmt.Errorf("%w: %w: its record is gone", ErrNotHandedOver, session.ErrLost)
+	case own && e.Status == record.StatusHanded && e.TokenOrTicket() == from.Token: //safety:adopt-handed
+		if a.c.b.Overdue(a.ctx, e) {
+			return fmt.Errorf("%w: %w: its record has expired", ErrNotHandedOver, session.ErrLost)
+		}
+		return nil
+	case own:
+		return fmt.Errorf("%w: %w: its owner keeps it", ErrNotHandedOver, ErrLocked)
+	}
+	return fmt.Errorf("%w: %w: another claim has taken it", ErrNotHandedOver, ErrLocked)
+}

@@ -1,0 +1,38 @@
+//go:build unix
+
+package cluster_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/natslock"
+)
+
+// A process takes a lock, hands it over and is killed. Another process adopts the lock with
+// the text of the handle and the same token, and a third one is refused. When the second
+// one is killed too, its TTL frees the lock.
+func TestHandoffAcrossProcesses(t *testing.T) {
+	st := newStage(t)
+	var from, to, late delivery
+	owner := start(t, "courier", courierOrder{URL: st.s.URL(), Name: "l"})
+	owner.hear(&from)
+	require.Empty(t, from.Err)
+	owner.kill()
+	_, err := st.c.TryLock(t.Context(), "l")
+	require.ErrorIs(t, err, natslock.ErrLocked)
+
+	adopter := start(t, "courier", courierOrder{URL: st.s.URL(), Handle: from.Handle})
+	adopter.hear(&to)
+	require.Empty(t, to.Err)
+	require.Equal(t, from.Token, to.Token)
+	start(t, "courier", courierOrder{URL: st.s.URL(), Handle: from.Handle}).hear(&late)
+	require.Contains(t, late.Err, natslock.ErrNotHandedOver.Error())
+
+	adopter.kill()
+	l, err := st.c.Lock(t.Context(), "l")
+	require.NoError(t, err)
+	require.Greater(t, l.Token(), to.Token)
+	require.NoError(t, l.Unlock(t.Context()))
+}

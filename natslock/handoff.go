@@ -1,0 +1,135 @@
+package natslock
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/natslock/locks/internal/acquire"
+	"github.com/natslock/locks/internal/record"
+	"github.com/natslock/locks/internal/session"
+)
+
+// Handle names a lock that its holder has handed over, for [Client.Adopt]. It is made by
+// [Lock.Handoff], and goes to another process as text. It is no secret: each client that may
+// write the lock's record can adopt the lock.
+type Handle struct {
+	Kind  Kind
+	Name  string
+	ID    string        // of the claim that was handed over, as [Holder.ID] shows it
+	Token uint64        // the fencing token, which the adopted lock has too
+	TTL   time.Duration // for how long the lock can be adopted, and the TTL of the adopted lock
+}
+
+// handleText is the beginning of a handle's text.
+const handleText = "natslock-handle-1"
+
+// MarshalText returns the handle as one word of printable characters. The error matches
+// [ErrInvalidOption] for a handle that no Handoff has made.
+func (h Handle) MarshalText() ([]byte, error) {
+	if err := h.check(); err != nil {
+		return nil, err
+	}
+	encoded, err := record.EncodeName(h.Name)
+	if err != nil {
+		return nil, fmt.Errorf("handle: %w: %w", ErrInvalidOption, err)
+	}
+	return fmt.Appendf(nil, "%s:%s:%s:%s:%d:%d", handleText, h.Kind, encoded, h.ID, h.Token, int64(h.TTL/time.Second)), nil
+}
+
+// UnmarshalText reads the text of a handle. The error matches [ErrInvalidOption], and h is
+// unchanged then.
+func (h *Handle) UnmarshalText(text []byte) error {
+	fields := strings.Split(string(text), ":")
+	if len(fields) != 6 || fields[0] != handleText {
+		return fmt.Errorf("handle: %w: %.64q is not the text of a handle", ErrInvalidOption, text)
+	}
+	read := Handle{ID: fields[3]}
+	prefix := record.LockPrefix
+	if fields[1] == KindRW.String() {
+		read.Kind, prefix = KindRW, record.GatePrefix
+	}
+	key, known := record.ParseKey(prefix + fields[2])
+	token, err := strconv.ParseUint(fields[4], 10, 64)
+	seconds, err2 := strconv.ParseUint(fields[5], 10, 31)
+	read.Name, read.Token, read.TTL = key.Name, token, time.Duration(seconds)*time.Second
+	if !known || err != nil || err2 != nil || read.Kind.String() != fields[1] || read.check() != nil {
+		return fmt.Errorf("handle: %w: %.64q cannot be read", ErrInvalidOption, text)
+	}
+	*h = read
+	return nil
+}
+
+// check refuses a handle that no Handoff has made.
+func (h Handle) check() error {
+	if h.Kind != KindMutex && h.Kind != KindRW || h.Name == "" || h.ID == "" || strings.Contains(h.ID, ":") || h.Token == 0 || h.TTL < time.Second {
+		return fmt.Errorf("handle: %w: no Handoff has made it", ErrInvalidOption)
+	}
+	return nil
+}
+
+// Handoff ends the lock here and leaves it in the bucket, for a client that adopts it with
+// the handle: in this process, another one, or a later one ([Client.Adopt]). The fencing
+// token stays. The lock's context ends first, with a cause that matches [ErrHandedOff].
+// Stop the work under the lock before the call. Nobody gets the lock in between, for one
+// TTL: then it is free. Goroutines and clients that wait go on waiting.
+//
+// It returns the handle when the server has confirmed the record. An [Lock.Unlock] after
+// that does nothing and returns nil. Otherwise the error says what has become of the lock:
+//
+//   - [ErrInvalidOption]: a lock with [Until] or [MinHold], or one that is read, cannot be
+//     handed over. It is still held.
+//   - ctx's error alone: ctx had ended before the call. The lock is still held.
+//   - [ErrReleased], [ErrHandedOff], [ErrEnded], [ErrLost] or [ErrBroken]: the lock had
+//     ended, or an operator broke it meanwhile.
+//   - [ErrUnavailable]: the server did not confirm the record before ctx ended or the
+//     release timeout passed ([WithReleaseTimeout]). The lock has ended here, there is
+//     no handle, and the TTL frees the lock. The error matches ctx's if that ended.
+//   - [ErrClosed]: the client was closed.
+func (l *Lock) Handoff(ctx context.Context) (Handle, error) {
+	h := l.holding()
+	handed, err := h.HandOff(ctx)
+	if err != nil {
+		runtime.KeepAlive(l)
+		return Handle{}, public(err)
+	}
+	l.cleanup.Stop()
+	return Handle{Kind: Kind(handed.Kind), Name: handed.Name, ID: handed.ID, Token: handed.Token, TTL: handed.TTL}, nil
+}
+
+// Adopt takes the lock that its holder has handed over by [Lock.Handoff]. The lock has the
+// token of the handle, an ID of its own, and the handle's TTL if opts have no other. Adopt
+// does not wait for other holders. It waits for the server's answers, for 5 s at most, or
+// one TTL if that is shorter.
+//
+// Adopt returns the held lock, or an error and no lock. It takes nothing but the record
+// that was handed over, so a second Adopt is refused. The error then matches
+// [ErrNotHandedOver], and says what the bucket has instead. It also matches [ErrLocked]
+// if the owner keeps the lock, or another claim has taken it. It matches [ErrBroken] if an
+// operator broke it. It matches [ErrLost] if the record has expired or is gone for another
+// reason. If the error matches [ErrUnavailable] or ctx's error, the server may have applied
+// the request. The lock is free after its TTL at the latest. Other errors are those of [Client.TryLock].
+//
+// [Until], [Linger] and [MinHold] are refused with [ErrInvalidOption], and so is a handle
+// that no Handoff has made. [MaxWait] has no effect.
+func (c *Client) Adopt(ctx context.Context, h Handle, opts ...LockOption) (*Lock, error) {
+	if err := c.ready(); err != nil {
+		return nil, fmt.Errorf("adopt lock %q: %w", h.Name, err)
+	}
+	cfg, err := lockConfigOf(opts)
+	if err == nil {
+		err = h.check()
+	}
+	if err == nil && (cfg.req.Linger > 0 || cfg.req.MinHold > 0 || !cfg.req.Until.IsZero()) {
+		err = invalid("Adopt", "goes with neither Until, nor Linger, nor MinHold")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("adopt lock %q: %w", h.Name, err)
+	}
+	cfg.req.MaxWait = 0
+	from := session.Handed{Kind: record.Kind(h.Kind), Name: h.Name, ID: h.ID, Token: h.Token, TTL: h.TTL}
+	return cfg.handle(func(req acquire.Request) (acquire.Holding, error) { return c.locks.Adopt(ctx, req, from) })
+}

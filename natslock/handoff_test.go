@@ -1,0 +1,532 @@
+package natslock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/internal/record"
+	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/rwlock"
+	"github.com/natslock/locks/testutil"
+)
+
+const handTTL = 6 * time.Second
+
+// handsOver and adopts say what a write is for.
+func handsOver(w kvstore.Write) bool {
+	body, err := record.Decode(w.Value)
+	return err == nil && !w.Delete && body.Status == record.StatusHanded
+}
+
+func adopts(w kvstore.Write) bool {
+	body, err := record.Decode(w.Value)
+	return err == nil && !w.Delete && body.Status == record.StatusHeld && body.Attempt > 0 && body.Token != 0
+}
+
+// handOff hands l over, and returns the handle as another process reads it.
+func handOff(t testing.TB, l *natslock.Lock) natslock.Handle {
+	t.Helper()
+	h, err := l.Handoff(context.Background())
+	require.NoError(t, err)
+	text, err := h.MarshalText()
+	require.NoError(t, err)
+	var read natslock.Handle
+	require.NoError(t, read.UnmarshalText(text))
+	require.Equal(t, h, read)
+	return read
+}
+
+// A lock goes to another client with its token. Those that wait go on waiting, goroutines of
+// the owner's client among them. Nobody adopts it twice.
+func TestHandoff(t *testing.T) {
+	for name, held := range map[string]func(c *natslock.Client) take{"lock": mutexOf, "try": mutexTry, "writer": writerOf} {
+		t.Run(name, func(t *testing.T) {
+			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+				owner, stranger, adopter := join(t, s), join(t, s), join(t, s)
+				l, err := held(owner.Client)(t.Context(), natslock.TTL(handTTL), natslock.Meta(map[string]string{"k": "v"}))
+				require.NoError(t, err)
+				var waiters []chan *natslock.Lock
+				for _, c := range []*member{owner, owner, stranger} {
+					ch := make(chan *natslock.Lock, 1)
+					mark := c.rec.len()
+					go func() {
+						wait := mutexOf
+						if name == "writer" {
+							wait = writerOf
+						}
+						l, _ := wait(c.Client)(context.WithoutCancel(t.Context()))
+						ch <- l
+					}()
+					c.rec.waitFrom(t, mark, natslock.EventQueued, "l")
+					waiters = append(waiters, ch)
+				}
+				h := handOff(t, l)
+				require.Equal(t, l.Token(), h.Token)
+				require.Equal(t, handTTL, h.TTL)
+				require.Equal(t, natslock.Released, l.State())
+				require.ErrorIs(t, l.Err(), natslock.ErrHandedOff)
+				require.ErrorIs(t, context.Cause(l.Context()), natslock.ErrHandedOff)
+				require.NoError(t, l.Unlock(t.Context()))
+				_, err = l.Handoff(t.Context())
+				require.ErrorIs(t, err, natslock.ErrHandedOff)
+				info, err := stranger.Inspect(t.Context(), h.Kind, "l")
+				require.NoError(t, err)
+				require.True(t, info.Holder.HandedOver)
+				require.Equal(t, h.ID, info.Holder.ID)
+
+				time.Sleep(handTTL - time.Second)
+				next, err := adopter.Adopt(t.Context(), h)
+				require.NoError(t, err)
+				require.Equal(t, h.Token, next.Token())
+				require.NotEqual(t, h.ID, next.ID())
+				for _, c := range []*member{owner, stranger, adopter} {
+					_, err = c.Adopt(t.Context(), h)
+					require.Equal(t, "Locked NotHandedOver", matched(err), err)
+				}
+				time.Sleep(10 * handTTL)
+				wantHeld(t, next)
+				for _, ch := range waiters {
+					require.Empty(t, ch)
+				}
+				require.NoError(t, next.Extend(t.Context(), 0))
+				mustUnlock(t, next)
+				_, err = adopter.Adopt(t.Context(), h)
+				require.ErrorIs(t, err, natslock.ErrNotHandedOver)
+				token := h.Token
+				for range waiters {
+					var l *natslock.Lock
+					select {
+					case l = <-waiters[0]:
+					case l = <-waiters[1]:
+					case l = <-waiters[2]:
+					}
+					require.Greater(t, l.Token(), token)
+					token = l.Token()
+					mustUnlock(t, l)
+				}
+			})
+		})
+	}
+}
+
+// handFates are those of one write on either side. The caller succeeds all the same.
+var handFates = map[string]testutil.Fate{
+	"lost": testutil.LoseAnswer, "dropped": testutil.Drop, "late": testutil.Delay(1500 * time.Millisecond),
+	"late answer": testutil.DelayAnswer(1500 * time.Millisecond), "in flight": testutil.Refuse(kvstore.ErrInFlight),
+}
+
+func TestHandoffAnswers(t *testing.T) {
+	for side, of := range map[string]func(kvstore.Write) bool{"handoff": handsOver, "adopt": adopts} {
+		for name, fate := range handFates {
+			t.Run(side+"/"+name, func(t *testing.T) {
+				testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+					owner, f := joinFaulty(t, s)
+					adopter, g := joinFaulty(t, s)
+					l := mustLock(t, owner.Client, "l", natslock.TTL(handTTL))
+					var n atomic.Int32
+					var early atomic.Bool // the context goes on at the hand-over
+					for _, f := range []*testutil.Faults{f, g} {
+						f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+							if handsOver(w) && l.Context().Err() == nil {
+								early.Store(true)
+							}
+							if of(w) {
+								return first(int(n.Add(1)), fate)
+							}
+							return testutil.Pass
+						})
+					}
+					h := handOff(t, l)
+					require.False(t, early.Load())
+					next, err := adopter.Adopt(t.Context(), h)
+					require.NoError(t, err)
+					require.Equal(t, h.Token, next.Token())
+					require.Positive(t, n.Load())
+					time.Sleep(time.Minute)
+					wantHeld(t, next)
+					mustUnlock(t, next)
+				})
+			})
+		}
+	}
+}
+
+// A renewal that is on its way at the Handoff neither takes the lock back nor keeps it from
+// being handed over.
+func TestHandoffAgainstRenewal(t *testing.T) {
+	for name, fate := range map[string]testutil.Fate{
+		"before": testutil.LoseAnswer, "after": testutil.Delay(200 * time.Millisecond), "never": testutil.Drop,
+	} {
+		t.Run(name, func(t *testing.T) {
+			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+				owner, f := joinFaulty(t, s)
+				l := mustLock(t, owner.Client, "l", natslock.TTL(handTTL))
+				sent := make(chan struct{})
+				f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+					if body, err := record.Decode(w.Value); err == nil && body.Renewal == 1 && body.Status == record.StatusHeld {
+						close(sent)
+						return fate
+					}
+					return testutil.Pass
+				})
+				receive(t, sent, "a renewal")
+				h := handOff(t, l)
+				time.Sleep(time.Second)
+				next, err := join(t, s).Adopt(t.Context(), h)
+				require.NoError(t, err)
+				mustUnlock(t, next)
+			})
+		})
+	}
+}
+
+// Of many that adopt at the same time one does. It is never inside together with the owner.
+func TestHandoffRace(t *testing.T) {
+	s := testutil.RunServer(t)
+	members := crowd(t, s, 6)
+	var inside, most atomic.Int32
+	work := func(l *natslock.Lock) {
+		most.Store(max(most.Load(), inside.Add(1)))
+		time.Sleep(time.Millisecond)
+		inside.Add(-1)
+		require.NoError(t, l.Err())
+	}
+	l := mustLock(t, members[0].Client, "l")
+	token := l.Token()
+	for range 30 {
+		work(l)
+		h := handOff(t, l)
+		var all sync.WaitGroup
+		var adopted atomic.Pointer[natslock.Lock]
+		for _, m := range members {
+			all.Go(func() {
+				next, err := m.Adopt(t.Context(), h)
+				if err == nil {
+					require.True(t, adopted.CompareAndSwap(nil, next))
+				} else {
+					require.Equal(t, "Locked NotHandedOver", matched(err))
+				}
+			})
+		}
+		all.Wait()
+		l = adopted.Load()
+		require.NotNil(t, l)
+		require.Equal(t, token, l.Token())
+	}
+	require.EqualValues(t, 1, most.Load())
+	mustUnlock(t, l)
+}
+
+// Only the record that was handed over is adopted.
+func TestAdoptRefused(t *testing.T) {
+	for name, tc := range map[string]struct {
+		want  string
+		after func(t *testing.T, s *testutil.Server, owner *member, l *natslock.Lock) natslock.Handle
+	}{
+		"kept": {"Locked NotHandedOver", func(t *testing.T, s *testutil.Server, owner *member, l *natslock.Lock) natslock.Handle {
+			return natslock.Handle{Name: "l", ID: l.ID(), Token: l.Token(), TTL: handTTL}
+		}},
+		"taken": {"Locked NotHandedOver", func(t *testing.T, s *testutil.Server, owner *member, l *natslock.Lock) natslock.Handle {
+			h := handOff(t, l)
+			mustLock(t, owner.Client, "l")
+			return h
+		}},
+		"broken": {"Broken Lost NotHandedOver", func(t *testing.T, s *testutil.Server, owner *member, l *natslock.Lock) natslock.Handle {
+			h := handOff(t, l)
+			require.NoError(t, owner.Break(t.Context(), natslock.BreakRequest{Name: "l", ID: h.ID, Reason: "test"}))
+			return h
+		}},
+		"broken holder": {"Broken Lost NotHandedOver", func(t *testing.T, s *testutil.Server, owner *member, l *natslock.Lock) natslock.Handle {
+			require.NoError(t, owner.Break(t.Context(), natslock.BreakRequest{Name: "l", ID: l.ID(), Reason: "test"}))
+			return natslock.Handle{Name: "l", ID: l.ID(), Token: l.Token(), TTL: handTTL}
+		}},
+		"expired": {"Lost NotHandedOver", func(t *testing.T, s *testutil.Server, owner *member, l *natslock.Lock) natslock.Handle {
+			h := handOff(t, l)
+			time.Sleep(handTTL + 300*time.Millisecond)
+			return h
+		}},
+		"overdue": {"Lost NotHandedOver", func(t *testing.T, s *testutil.Server, owner *member, l *natslock.Lock) natslock.Handle {
+			h := handOff(t, l)
+			forget(s)
+			time.Sleep(handTTL + time.Second)
+			return h
+		}},
+		"released": {"Lost NotHandedOver", func(t *testing.T, s *testutil.Server, owner *member, l *natslock.Lock) natslock.Handle {
+			h := handOff(t, l)
+			next, err := owner.Adopt(t.Context(), h)
+			require.NoError(t, err)
+			mustUnlock(t, next)
+			return h
+		}},
+		"deleted": {"Lost NotHandedOver", func(t *testing.T, s *testutil.Server, owner *member, l *natslock.Lock) natslock.Handle {
+			h := handOff(t, l)
+			newRaw(t, s.Connect()).remove("lock.l")
+			return h
+		}},
+		"another token": {"Locked NotHandedOver", func(t *testing.T, s *testutil.Server, owner *member, l *natslock.Lock) natslock.Handle {
+			h := handOff(t, l)
+			h.Token++
+			return h
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+				owner := join(t, s)
+				l := mustLock(t, owner.Client, "l", natslock.TTL(handTTL))
+				h := tc.after(t, s, owner, l)
+				adopter := join(t, s)
+				p := newTap(t, s.Connect(), ">")
+				_, err := adopter.Adopt(t.Context(), h)
+				require.Equal(t, tc.want, matched(err), err)
+				require.ErrorContains(t, err, `adopt lock "l"`)
+				require.Empty(t, p.take(t, adopter.nc), "nothing was written")
+			})
+		})
+	}
+}
+
+// A record that is gone when the adopter's write arrives is not claimed: not even a lock
+// that is free.
+func TestAdoptNeverClaims(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		adopter, f := joinFaulty(t, s)
+		f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+			if adopts(w) {
+				return testutil.Delay(900 * time.Millisecond)
+			}
+			return testutil.Pass
+		})
+		for _, deleted := range []time.Duration{0, 300 * time.Millisecond} { // the tombstone is there, or has gone
+			h := handOff(t, mustLock(t, join(t, s).Client, "l", natslock.TTL(handTTL)))
+			wait := 500 * time.Millisecond
+			if deleted > 0 {
+				wait = 0
+				time.Sleep(handTTL - 500*time.Millisecond) // it expires under way
+			}
+			go func() {
+				if time.Sleep(wait); wait > 0 {
+					newRaw(t, s.Connect()).remove("lock.l")
+				}
+			}()
+			_, err := adopter.Adopt(t.Context(), h)
+			require.Equal(t, "Lost NotHandedOver", matched(err), err)
+			require.Empty(t, newRaw(t, s.Connect()).live("lock.>"))
+		}
+	})
+}
+
+// An adopter that gets no answer leaves the lock to the next one. If its write is stored
+// later, it deletes its own record.
+func TestAdoptGivenUp(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		h := handOff(t, mustLock(t, join(t, s).Client, "l"))
+		adopter, f := joinFaulty(t, s)
+		f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+			if adopts(w) {
+				return testutil.Drop
+			}
+			return testutil.Pass
+		})
+		_, err := adopter.Adopt(t.Context(), h)
+		require.Equal(t, "Unavailable", matched(err), err)
+		next, err := join(t, s).Adopt(t.Context(), h)
+		require.NoError(t, err, "the first one has not taken it away")
+		mustUnlock(t, next)
+
+		h = handOff(t, mustLock(t, join(t, s).Client, "m"))
+		f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+			if adopts(w) {
+				return testutil.Delay(7 * time.Second)
+			}
+			return testutil.Pass
+		})
+		begun := time.Now()
+		_, err = adopter.Adopt(t.Context(), h)
+		require.Equal(t, "Unavailable", matched(err), err)
+		mustUnlock(t, mustLock(t, join(t, s).Client, "m"))
+		require.Less(t, time.Since(begun), 9*time.Second)
+	})
+}
+
+// A Handoff that is not confirmed leaves the record to its TTL.
+func TestHandoffUnconfirmed(t *testing.T) {
+	for name, ends := range map[string]bool{"release timeout": false, "context": true} {
+		t.Run(name, func(t *testing.T) {
+			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+				owner, f := joinFaulty(t, s)
+				l := mustLock(t, owner.Client, "l", natslock.TTL(10*time.Second))
+				granted := time.Now()
+				f.OnSend(func(_ int, w kvstore.Write) testutil.Fate { return testutil.Drop })
+				ctx, want := t.Context(), "Unavailable"
+				if ends {
+					var cancel context.CancelFunc
+					ctx, cancel = context.WithTimeout(ctx, 100*time.Millisecond)
+					defer cancel()
+					want = "Unavailable deadline"
+				}
+				h, err := l.Handoff(ctx)
+				require.Equal(t, want, matched(err), err)
+				require.Zero(t, h)
+				require.ErrorIs(t, l.Err(), natslock.ErrHandedOff)
+				require.Equal(t, want, matched(l.Unlock(t.Context())))
+				f.OnSend(nil)
+				other := join(t, s)
+				w := other.begin(t, "l")
+				mustUnlock(t, w.granted(t))
+				require.GreaterOrEqual(t, w.at.Sub(granted), 10*time.Second)
+			})
+		})
+	}
+}
+
+// A Handoff whose record is gone before its confirmation is not one, although the server
+// may have stored that record. Nor is the Handoff of a lock that an operator has broken.
+func TestHandoffGone(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		owner, f := joinFaulty(t, s, natslock.WithWatchAfter(-1))
+		for _, broken := range []bool{false, true} {
+			l := mustLock(t, owner.Client, "l")
+			n := 0
+			f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+				if handsOver(w) && !broken {
+					n++
+					return first(n, testutil.LoseAnswer)
+				}
+				return testutil.Pass
+			})
+			want := "Lost"
+			if broken {
+				want = "Broken Lost"
+				require.NoError(t, join(t, s).Break(t.Context(), natslock.BreakRequest{Name: "l", ID: l.ID(), Reason: "test"}))
+			} else {
+				time.AfterFunc(500*time.Millisecond, func() { newRaw(t, s.Connect()).remove("lock.l") })
+			}
+			_, err := l.Handoff(t.Context())
+			require.Equal(t, want, matched(err), err)
+			require.Equal(t, want, matched(l.Unlock(t.Context())))
+			mustUnlock(t, mustLock(t, join(t, s).Client, "l"))
+		}
+	})
+}
+
+// The owner crashes after the Handoff: the lock waits for an adopter for its TTL.
+func TestHandoffOfTheDead(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		for _, adopted := range []bool{true, false} {
+			owner, other := join(t, s), join(t, s)
+			h := handOff(t, mustLock(t, owner.Client, "l", natslock.TTL(handTTL)))
+			handed := time.Now()
+			owner.link.Blackhole(true)
+			w := other.begin(t, "l")
+			if adopted {
+				time.Sleep(handTTL / 2)
+				adopter := join(t, s)
+				l, err := adopter.Adopt(t.Context(), h)
+				require.NoError(t, err)
+				handed = time.Now()
+				adopter.link.Blackhole(true) // dies in turn
+				require.NotZero(t, l.Token())
+			}
+			mustUnlock(t, w.granted(t))
+			require.GreaterOrEqual(t, w.at.Sub(handed), handTTL)
+		}
+	})
+}
+
+func TestHandoffRefused(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c := join(t, s)
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		read, err := rwlock.New(c.Client).RLock(t.Context(), "r")
+		require.NoError(t, err)
+		plain := mustLock(t, c.Client, "plain")
+		for name, tc := range map[string]struct {
+			l    *natslock.Lock
+			ctx  context.Context
+			want string
+		}{
+			"until":    {mustLock(t, c.Client, "until", natslock.Until(time.Now().Add(time.Hour))), t.Context(), "InvalidOption"},
+			"min hold": {mustLock(t, c.Client, "min", natslock.MinHold(time.Second)), t.Context(), "InvalidOption"},
+			"read":     {read, t.Context(), "InvalidOption"},
+			"ended":    {plain, ended, "canceled"},
+			"zero":     {new(natslock.Lock), t.Context(), "InvalidOption"},
+		} {
+			_, err := tc.l.Handoff(tc.ctx)
+			require.Equal(t, tc.want, matched(err), name)
+			if name != "zero" {
+				wantHeld(t, tc.l)
+				mustUnlock(t, tc.l)
+				_, err = tc.l.Handoff(t.Context())
+				require.ErrorIs(t, err, natslock.ErrReleased)
+			}
+		}
+		h := handOff(t, mustLock(t, c.Client, "l"))
+		for name, opt := range map[string]natslock.LockOption{
+			"until": natslock.Until(time.Now().Add(time.Hour)), "linger": natslock.Linger(1), "min hold": natslock.MinHold(1), "nil": nil,
+		} {
+			_, err = c.Adopt(t.Context(), h, opt)
+			require.Equal(t, "InvalidOption", matched(err), name)
+		}
+		_, err = c.Adopt(t.Context(), natslock.Handle{})
+		require.Equal(t, "InvalidOption", matched(err))
+		_, err = c.Adopt(t.Context(), h, natslock.TTL(natslock.MaxMinHold*3))
+		require.Equal(t, "InvalidTTL", matched(err))
+		_, err = c.Adopt(ended, h)
+		require.Equal(t, "Timeout canceled", matched(err))
+		l, err := c.Adopt(t.Context(), h, natslock.TTL(time.Hour), natslock.NoRenew(), natslock.Meta(map[string]string{"by": "me"}))
+		require.NoError(t, err)
+		require.Greater(t, l.Remaining(), 50*time.Minute)
+		require.Equal(t, "me", inspect(t, c.Client, "l").Holder.Meta["by"])
+		mustUnlock(t, l)
+	})
+}
+
+// The text of a handle has no name that would not come back, and no other text is one.
+func TestHandleText(t *testing.T) {
+	h := natslock.Handle{Kind: natslock.KindRW, Name: "a:b \n.ü", ID: "X", Token: 1 << 52, TTL: time.Minute}
+	text, err := h.MarshalText()
+	require.NoError(t, err)
+	require.Regexp(t, `^[!-~]+$`, string(text))
+	var read natslock.Handle
+	require.NoError(t, read.UnmarshalText(text))
+	require.Equal(t, h, read)
+	for _, bad := range []string{"", "x", string(text) + ":", string(text[1:]), "natslock-handle-1:mutex:a:X:1:0", "natslock-handle-1:mutex:a:X:0:1",
+		"natslock-handle-1:mutex:a::1:1", "natslock-handle-1:mutex::X:1:1", "natslock-handle-1:sem:a:X:1:1", "natslock-handle-1:mutex:a b:X:1:1",
+		"natslock-handle-2:mutex:a:X:1:1", "natslock-handle-1:mutex:a:X:-1:1", fmt.Sprintf("natslock-handle-1:mutex:a:X:1:%d", int64(1)<<40)} {
+		require.ErrorIs(t, read.UnmarshalText([]byte(bad)), natslock.ErrInvalidOption, bad)
+		require.Equal(t, h, read)
+	}
+	_, err = natslock.Handle{}.MarshalText()
+	require.True(t, errors.Is(err, natslock.ErrInvalidOption))
+}
+
+// The watch reports a hand-over as a release, and an adoption as a grant.
+func TestHandoffWatched(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c := join(t, s)
+		w := follow(t, join(t, s), "l")
+		for _, adopted := range []bool{true, false} {
+			h := handOff(t, mustLock(t, c.Client, "l"))
+			w.next(natslock.EventGranted)
+			require.Equal(t, h.Token, w.next(natslock.EventReleased).Token)
+			if adopted {
+				l, err := c.Adopt(t.Context(), h)
+				require.NoError(t, err)
+				require.Equal(t, h.Token, w.next(natslock.EventGranted).Token)
+				mustUnlock(t, l)
+				w.next(natslock.EventReleased)
+			}
+			time.Sleep(time.Minute)
+			w.nothing()
+		}
+	})
+}
