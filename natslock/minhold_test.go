@@ -3,6 +3,7 @@ package natslock_test
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -198,6 +199,45 @@ func TestMinHoldCrash(t *testing.T) {
 			mustUnlock(t, next)
 		}
 	})
+}
+
+// A lock that is lost because its confirmation comes late keeps others out until its minimum
+// hold is over, whether or not its holder unlocks.
+func TestMinHoldLost(t *testing.T) {
+	for name, unlocks := range map[string]bool{"unlocked": true, "not unlocked": false} {
+		t.Run(name, func(t *testing.T) {
+			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+				const least = 5400 * time.Millisecond // all of the validity
+				c, f := joinFaulty(t, s)
+				other := join(t, s)
+				late := time.Now().Add(5500 * time.Millisecond)
+				var stored atomic.Bool
+				f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+					switch body, err := record.Decode(w.Value); {
+					case err != nil || body.Status != record.StatusHeld:
+						return testutil.Pass
+					case body.Renewal == 0:
+						return testutil.Delay(300 * time.Millisecond)
+					case time.Until(late) < 500*time.Millisecond && stored.CompareAndSwap(false, true):
+						return testutil.DelayAnswer(max(time.Until(late), 0))
+					}
+					return testutil.Drop
+				})
+				l := mustLock(t, c.Client, "l", natslock.MinHold(least), natslock.TTL(time.Second))
+				granted := time.Now()
+				w := other.await(t, "l")
+				receive(t, l.Done(), "the loss")
+				require.True(t, stored.Load())
+				time.Sleep(time.Until(late) + 50*time.Millisecond)
+				require.ErrorIs(t, l.Err(), natslock.ErrLost)
+				if unlocks {
+					require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrLost)
+				}
+				mustUnlock(t, w.granted(t))
+				require.GreaterOrEqual(t, w.at.Sub(granted), least)
+			})
+		})
+	}
 }
 
 // A break frees a lock that rests at once. A break of its holder frees it when the holder

@@ -114,15 +114,15 @@ func (k *kept) renewed(n uint64, a kvstore.Answer) {
 // zero value is none.
 type lateConfirmation struct {
 	ending   ending
-	k        *kept
+	k        *kept // nil: its record stays
 	revision uint64
 }
 
 // finish deletes the record that nobody believes in, so that nobody has to wait for
 // it. Without the mutex.
 func (l lateConfirmation) finish() {
+	l.ending.finish()
 	if l.k != nil {
-		l.ending.finish()
 		l.k.s.Discard(l.k.Key, l.k.Body.ID, l.revision)
 	}
 }
@@ -143,7 +143,11 @@ func (k *kept) confirmed(n, revision uint64, now clock.Instant) lateConfirmation
 	case k.state == Lost && k.cause.Kind != ErrLost: //safety:closed-not-deleted
 		return lateConfirmation{} // closed: the work may still be stopping
 	}
-	return lateConfirmation{k.lose(ErrLost, "the confirmation of its renewal came after its validity had ended"), k, revision}
+	late := lateConfirmation{ending: k.lose(ErrLost, "the confirmation of its renewal came after its validity had ended")}
+	if k.of.rest(now) <= 0 { // else it keeps others out until the minimum hold is over //safety:rest-not-discarded
+		late.k, late.revision = k, revision
+	}
+	return late
 }
 
 // prolong moves the validity to that of the renewal sent[i], now stored at revision.

@@ -25,7 +25,7 @@ func (c *lockScope) discard(n *lockState, i, rev int8) {
 // end is over: what the claim or the lease has left behind is not forgotten, it is
 // in the bags.
 func (x *client) end() {
-	*x = client{phase: idle, made: x.made, behind: x.behind}
+	*x = client{phase: idle, made: x.made, behind: x.behind, rested: x.rested}
 }
 
 func (c *lockScope) grant(n *lockState, i, number, rev, age int8) string {
@@ -35,6 +35,7 @@ func (c *lockScope) grant(n *lockState, i, number, rev, age int8) string {
 	}
 	x.phase, x.granted, x.token, x.last, x.left = holding, number, rev, rev, c.ttl-c.margin-age
 	x.renewals, x.looks = 0, 0
+	c.keeps(n, i, rev)
 	if adopted := x.attempts[number-1].token; adopted != 0 {
 		if x.token = adopted; adopted != n.token { // nobody has held it in between
 			n.wrong = 1
@@ -169,10 +170,12 @@ func (c *lockScope) found(n *lockState, i int8, r lockRecord) string {
 		x.end()
 		return "gone: lost"
 	case leaving:
-		if own {
+		if own && r.kind != resting {
 			x.last = r.rev
-			c.send(n, lockWrite{verb: deleteLock, client: i, claim: x.claim, expect: r.rev})
-			return "still its own: deletes it"
+			w := c.closing(x, r.kind == broken)
+			w.client = i
+			c.send(n, w)
+			return "still its own: ends it"
 		}
 		x.end()
 		return "gone: released"
@@ -184,9 +187,11 @@ func (c *lockScope) found(n *lockState, i int8, r lockRecord) string {
 func (c *lockScope) confirmed(n *lockState, i, number, rev int8) string {
 	x := &n.c[i]
 	if x.left <= 0 && c.weak != lateAnswer {
-		c.discard(n, i, rev)
+		if x.due == 0 || c.weak == restDiscarded {
+			c.discard(n, i, rev)
+		}
 		x.end()
-		return "too late: lost, deletes it"
+		return "too late: lost, deletes it unless it is to rest"
 	}
 	age := x.renewed[number-1]
 	if c.weak == validityFromAnswer {
@@ -226,7 +231,7 @@ func (c *lockScope) client(s lockState, i int8, to *steps[lockState]) {
 		for _, e := range c.expects(&s) {
 			do(step, lockWrite{verb: claimLock, claim: claim, n: x.n + 1, expect: e, ttl: c.ttl}, func(n *lockState, x *client) {
 				if x.phase == idle {
-					*x = client{phase: trying, claim: claim, made: x.made + 1, behind: x.behind}
+					*x = client{phase: trying, claim: claim, made: x.made + 1, behind: x.behind, rested: x.rested}
 				}
 				x.attempts[x.n] = attempt{expect: e, open: 1}
 				x.n++
@@ -275,7 +280,9 @@ func (c *lockScope) holder(s lockState, i int8, do func(kind, lockWrite, func(*l
 	c.serves(s, i, do)
 	if x.left <= 0 {
 		do(step, lockWrite{}, func(n *lockState, x *client) { x.end() }, "its validity has ended: lost")
-		do(step, lockWrite{verb: deleteLock, expect: x.last}, func(n *lockState, x *client) { x.end() }, "its validity has ended: lost, and unlocked")
+		w := c.closing(&x, false)
+		w.claim = 0
+		do(step, w, func(n *lockState, x *client) { x.end() }, "its validity has ended: lost, and unlocked")
 		return
 	}
 	if c.fixed && x.looks == 0 {
@@ -302,7 +309,7 @@ func (c *lockScope) holder(s lockState, i int8, do func(kind, lockWrite, func(*l
 			renew(c.ttl, 0)
 		}
 	}
-	do(step, lockWrite{verb: deleteLock, claim: x.claim, expect: x.last}, func(n *lockState, x *client) { x.phase, x.looks = leaving, 0 }, "unlocks")
+	do(step, c.closing(&x, false), func(n *lockState, x *client) { x.phase, x.looks = leaving, 0 }, "unlocks")
 	if s.hands > 0 && i == 0 {
 		c.handsOver(x, do)
 	}
@@ -323,6 +330,8 @@ func (c *lockScope) unwanted(x client, i int8, r lockRecord) bool {
 	switch {
 	case c.weak == sightingBelieved && r.client != i:
 		return true
+	case x.rested == r.claim: // it was granted, and may be to rest
+		return false
 	case x.phase == trying:
 		return r.claim != x.claim
 	case x.holds(r.claim):
@@ -408,7 +417,7 @@ func (c *lockScope) records(s lockState) string {
 		if r.renewal > 0 {
 			what = fmt.Sprintf("renewal %d.%d", r.claim, r.renewal)
 		}
-		return fmt.Sprintf("#%d %c %s, %s, age %d of %d", r.rev, 'A'+r.client, what, [...]string{held: "held", broken: "broken", handed: "handed over"}[r.kind], r.age, r.ttl)
+		return fmt.Sprintf("#%d %c %s, %s, age %d of %d", r.rev, 'A'+r.client, what, [...]string{held: "held", broken: "broken", handed: "handed over", resting: "resting"}[r.kind], r.age, r.ttl)
 	}
 	text := "lock: " + show(s.rec)
 	if s.flight.verb != 0 {

@@ -25,6 +25,7 @@ type lockScope struct {
 	now         bool // breaks let the next one in at once: an exception to exclusion
 	servers          // what servers do with ended records
 	tombs       bool // a restart may bring back a tombstone, too
+	least       int8 // the minimum hold of each grant; 0: there is none
 	hands       int8 // how often the first client hands its lock over
 	grants      int8 // how many grants of a run may be counted on a revision; 0: there are no runs
 	weak        weakness
@@ -37,16 +38,19 @@ const (
 	deleteLock
 	breakLock
 	handLock
+	restLock
 )
 
-var lockVerbs = [...]string{"", "attempt", "renewal", "deletion", "break", "hand-over"}
+var lockVerbs = [...]string{"", "attempt", "renewal", "deletion", "break", "hand-over", "rest"}
 
 // lockRecord is what is under the key. Of an acquisition it has the attempt, of
 // a renewal the number and the token. since is what variants of the rule "Overdue"
 // add to its age.
 type lockRecord struct{ rev, kind, client, claim, attempt, renewal, token, age, ttl, since int8 }
 
-func (r lockRecord) live() bool { return r.kind == held || r.kind == broken || r.kind == handed }
+func (r lockRecord) live() bool {
+	return r.kind == held || r.kind == broken || r.kind == handed || r.kind == resting
+}
 
 func (r lockRecord) tokenOf() int8 {
 	if r.token != 0 {
@@ -82,6 +86,8 @@ type client struct {
 	looks, least       int8    // a refusal or a hint is read up on, as of at least this revision
 	behind             int8    // by how much its clock may still fall behind
 	counted            token   // of its last grant
+	due                int8    // the rest of its minimum hold, by its clock
+	rested             int8    // the claim that was granted last with a minimum hold
 }
 
 type operator struct{ phase, rev, token, ttl int8 }
@@ -101,6 +107,7 @@ type lockState struct {
 	op              [2]operator
 	cuts, crash, cl int8
 	hands, handle   int8  // handle: the claim that the first client has handed over
+	kept            int8  // the rest of the minimum hold, by the server's clock
 	top             token // the highest of all grants
 	wrong           int8  // a step has violated an invariant: its number in lockWrongs
 }
@@ -110,7 +117,7 @@ const (
 	superseded = "no renewal lands behind another's grant"
 )
 
-var lockWrongs = [...]string{"", tokensGrow, strangers, ownDeletion, breakKept, superseded, servedInTime}
+var lockWrongs = [...]string{"", tokensGrow, strangers, ownDeletion, breakKept, superseded, servedInTime, keptOut}
 
 func (c *lockScope) system() system[lockState] {
 	init := lockState{next: 1, cuts: c.cuts, crash: c.crashes, cl: c.closes, hands: c.hands, revives: c.revives}
@@ -185,6 +192,7 @@ func (c *lockScope) time(s lockState, to *steps[lockState]) {
 				continue
 			}
 			down(&x.left)
+			down(&x.due)
 			for j := range x.attempts {
 				x.attempts[j].age = min(x.attempts[j].age+1, c.ttl-c.margin)
 				x.renewed[j] = min(x.renewed[j]+1, c.ttl-c.margin)
@@ -198,6 +206,7 @@ func (c *lockScope) time(s lockState, to *steps[lockState]) {
 				r.age = c.older(r.age, r.ttl)
 			}
 		}
+		down(&n.kept)
 		if n.flight.verb != 0 {
 			n.flightAge = min(n.flightAge+1, c.ttl)
 		}
@@ -307,6 +316,9 @@ func (c *lockScope) store(n *lockState, w lockWrite, age int8) {
 		n.wrong = 2
 	}
 	c.ended(n)
+	if w.verb == claimLock && n.kept > 0 {
+		n.wrong = 7
+	}
 	switch w.verb {
 	case claimLock:
 		n.rec = lockRecord{rev: rev, kind: held, client: w.client, claim: w.claim, attempt: w.n, token: w.token, ttl: w.ttl, age: age}
@@ -325,7 +337,10 @@ func (c *lockScope) store(n *lockState, w lockWrite, age int8) {
 		n.rec = lockRecord{rev: rev, kind: tombstone, client: w.client, ttl: 1, age: min(age, 1)}
 	case handLock:
 		n.rec = lockRecord{rev: rev, kind: handed, client: w.client, claim: w.claim, token: w.token, ttl: w.ttl, age: age}
+	case restLock:
+		n.rec = lockRecord{rev: rev, kind: resting, client: w.client, claim: w.claim, ttl: w.ttl, age: age}
 	case breakLock:
+		n.kept = 0 // the operator has decided
 		if c.now || w.ttl == 0 {
 			n.rec = lockRecord{rev: rev, kind: tombstone, ttl: 1, age: min(age, 1)}
 			return
@@ -347,7 +362,7 @@ func (c *lockScope) canon(s *lockState) {
 			idle = !bids && (a.code != acked || s.rec.rev != a.rev && c.weak != grantedWhenOver) || bids && a.code != acked && a.n != x.n
 		case renewLock:
 			idle = !(x.phase == holding && x.claim == a.claim)
-		case deleteLock:
+		case deleteLock, restLock:
 			idle = !(x.phase == leaving && x.claim == a.claim)
 		case handLock:
 			idle = !(x.phase == handing && x.claim == a.claim)
@@ -362,7 +377,7 @@ func (c *lockScope) canon(s *lockState) {
 		x := &s.c[i]
 		switch x.phase {
 		case idle, over:
-			*x = client{phase: x.phase, made: x.made, behind: x.behind}
+			*x = client{phase: x.phase, made: x.made, behind: x.behind, rested: x.rested}
 		case holding:
 			if c.weak != grantedWhenOver {
 				x.n, x.attempts = 0, [2]attempt{}

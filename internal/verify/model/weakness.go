@@ -65,6 +65,10 @@ const (
 	overduePlaceKept      weakness = "an overdue place that no waiter deletes"
 	overduePlaceRenewed   weakness = "a place believed again after a late renewal"
 
+	restForgotten weakness = "an Unlock that frees the lock before its minimum hold is over"
+	restDiscarded weakness = "a late confirmation that has the record of a minimum hold deleted"
+	restUncovered weakness = "a lease that is shorter than its minimum hold"
+
 	handedEarly    weakness = "a lock handed over before its context has ended"
 	adoptedKept    weakness = "a lock adopted that its owner keeps"
 	adoptionShared weakness = "a second adopter that takes the record of the first one for its own"

@@ -12,6 +12,8 @@ var handMutants = []mutant{
 		weak: "an Extend makes the TTL shorter than the minimum hold"},
 	{label: "min-hold-crash", operator: "plus -4000000000", test: "natslock.TestMinHoldCrash",
 		weak: "a lock whose holder crashes is free before its minimum hold is over"},
+	{label: "rest-not-discarded", operator: "always", test: "natslock.TestMinHoldLost/not_unlocked",
+		weak: "a lock that is lost is free before its minimum hold is over"},
 	{label: "rest-private", operator: "keep 1", test: "natslock.TestMinHoldWaitTogether",
 		weak: "goroutines of a client hand on a lock that is to rest"},
 	{label: "adopted-token", operator: "always", test: "natslock.TestHandoff/lock",
