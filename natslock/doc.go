@@ -79,8 +79,8 @@
 // The goroutines of one client that want the same lock wait together. They have one
 // place in the queue, and hand the lease on without a message. Each has a token of its
 // own. They pass other clients only in the first millisecond after a grant by the
-// server: see [WithTurn]. A goroutine with its own [TTL], [NoRenew] or [Until] has a place
-// of its own, unless others ask with the same TTL.
+// server: see [WithTurn]. A goroutine with its own [TTL], [NoRenew], [Until] or [MinHold]
+// has a place of its own, unless others ask with the same TTL.
 //
 // Locks are not reentrant: a client that takes a lock twice waits for itself.
 //
@@ -96,6 +96,14 @@
 // that by 5 s at most. The price is that of a crash: an idle lock of a client that has
 // crashed keeps others out until its TTL ends, as a held lock does. See [Linger],
 // [WithMaxLingering] and [Stats].
+//
+// # Locks that outlast their holder
+//
+// With [MinHold] a lock keeps others out for a while after the grant, however early its
+// holder unlocks: replicas whose clocks differ run a short job once. [Lock.Handoff] leaves
+// a lock in the bucket for another process, which takes it with [Client.Adopt] and keeps
+// its token. Nobody holds such a record, so [Client.Break] frees it at once.
+// [Lock.Contended] notifies a holder when a goroutine or another client waits.
 //
 // # What is not promised
 //

@@ -20,22 +20,11 @@ import (
 // matches [ErrLocked] (only with Once), [ErrTimeout] when the context or the maximum
 // wait ended the wait, or another sentinel.
 func (c *Client) Acquire(ctx context.Context, req Request) (Holding, error) {
-	a, err := c.prepare(ctx, req)
+	a, err := c.begin(ctx, req)
 	if err != nil {
 		return nil, err
 	}
-	if ctx.Err() != nil {
-		return nil, a.gaveUp(context.Cause(ctx))
-	}
-	if err := c.enter(); err != nil {
-		return nil, fmt.Errorf("acquire lock %q: %w", req.Name, err)
-	}
 	defer c.leave()
-	c.b.Listen()
-	a.asked = true
-	if err := c.kinds.check(req.Name, req.Kind); err != nil {
-		return nil, err
-	}
 	defer a.bound()()
 	defer a.unknock()
 	if req.Once && !c.runs.rouse(a) && a.drains() {
@@ -51,6 +40,27 @@ func (c *Client) Acquire(ctx context.Context, req Request) (Holding, error) {
 		return nil, err
 	}
 	return m, nil
+}
+
+// begin checks a request, and registers the call. The caller leaves.
+func (c *Client) begin(ctx context.Context, req Request) (*acquisition, error) {
+	a, err := c.prepare(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	if ctx.Err() != nil {
+		return nil, a.gaveUp(context.Cause(ctx))
+	}
+	if err := c.enter(); err != nil {
+		return nil, fmt.Errorf("acquire lock %q: %w", req.Name, err)
+	}
+	c.b.Listen()
+	a.asked = true
+	if err := c.kinds.check(req.Name, req.Kind); err != nil {
+		c.leave()
+		return nil, err
+	}
+	return a, nil
 }
 
 // drive gets the lock for a run.

@@ -49,22 +49,11 @@ func (c *Client) Adopt(ctx context.Context, req Request, from session.Handed) (H
 	if req.TTL == 0 {
 		req.TTL = from.TTL
 	}
-	a, err := c.prepare(ctx, req)
+	a, err := c.begin(ctx, req)
 	if err != nil {
 		return nil, err
 	}
-	if ctx.Err() != nil {
-		return nil, a.gaveUp(context.Cause(ctx))
-	}
-	if err := c.enter(); err != nil {
-		return nil, fmt.Errorf("adopt lock %q: %w", req.Name, err)
-	}
 	defer c.leave()
-	c.b.Listen()
-	a.asked = true
-	if err := c.kinds.check(req.Name, req.Kind); err != nil {
-		return nil, err
-	}
 	defer a.bound()()
 	a.prepareBid()
 	a.bid.once = false // an attempt without an answer is repeated
