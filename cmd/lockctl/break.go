@@ -189,7 +189,7 @@ func breakQuestion(h holding, now bool) string {
 		return fmt.Sprintf("Break it NOW? %s gets in while the %s may still be at work", next, h.role())
 	}
 	if h.left() {
-		return "Break it? It is " + h.modeName() + ", and nobody holds it: the next one gets in at once"
+		return "Break it? Nobody holds it (" + h.modeName() + "): the next one gets in at once"
 	}
 	question := fmt.Sprintf("Break it? %s gets in before the %s has stopped or its lease is over", kept, h.role())
 	if !h.Expires.IsZero() {

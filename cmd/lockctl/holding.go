@@ -76,7 +76,7 @@ func (h holding) name() string {
 // wasIdle says whether no goroutine was inside when the client last renewed the lock.
 func (h holding) wasIdle() bool { return h.Idle && h.Broken == nil && !h.Overdue }
 
-// modeName is the mode for a cell of a table, or "idle", "resting" or "handed over".
+// modeName is the mode for a cell of a table, or "idle", "resting" or "handed".
 func (h holding) modeName() string {
 	switch {
 	case h.wasIdle():
@@ -92,7 +92,7 @@ func (h holding) modeName() string {
 const (
 	idleMode    = "idle"
 	restingMode = "resting"
-	handedMode  = "handed over"
+	handedMode  = "handed"
 )
 
 // rests says whether nobody holds the lock any more, and its minimum hold goes on.

@@ -296,7 +296,7 @@ func TestLookAtHandedLock(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, locks(t, s, "ls")[0].Holder.HandedOver)
 	_, out, _ := run(t, s, "ls")
-	require.Regexp(t, `(?m)^mutex +build +handed over +builder on .* 59m`, out)
+	require.Regexp(t, `(?m)^mutex +build +handed +builder on .* 59m`, out)
 	_, out, _ = run(t, s, "info", "build")
 	require.Contains(t, out, "mutex build: handed over: nobody holds it")
 	require.Regexp(t, `free +in 59m\d\ds, or at once by lockctl break`, out)

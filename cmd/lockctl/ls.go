@@ -29,7 +29,7 @@ end of a lease. A writer that waits for them to leave has a line of its own.
 keeps for goroutines of its own: none of them was inside when the client last renewed
 the lock. The client gives the lock up when another client asks. The mode "resting" is
 that of a lock that was unlocked before its minimum hold was over: nobody holds it.
-Nobody holds a lock that is "handed over" either, until a client adopts it.
+Nobody holds a lock of the mode "handed" either, until a client adopts it.
 
 A name that is a mutex and a reader-writer lock at once is marked: these are two
 locks, which do not exclude each other. A record that lockctl cannot read is
