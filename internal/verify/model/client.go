@@ -60,7 +60,7 @@ func (c *lockScope) told(n *lockState, a lockAnswer) string {
 		if x.phase == trying && x.claim == a.claim {
 			return c.judged(n, a)
 		}
-		if a.code != acked || x.holds(a.claim) && a.n == x.granted {
+		if a.code != acked || x.holds(a.claim) && a.n == x.granted || x.rested == a.claim && c.weak != grantedWhenOver {
 			return "nothing new"
 		}
 		if c.weak == grantedWhenOver && (x.phase == idle || x.phase == holding && x.claim == a.claim && x.attempts[a.n-1].age < c.ttl-c.margin) {

@@ -21,11 +21,11 @@ func smallHanded() []run {
 func largeHanded() []run {
 	return []run{
 		of(traveling("a renewal in flight, lost answers", func(c *lockScope) {}).system(), ""),
-		of(traveling("each adoption tried twice", func(c *lockScope) { c.attempts, c.renewals[0] = [2]int8{2, 2}, 0 }).system(), ""),
+		of(traveling("the adoption tried twice", func(c *lockScope) { c.claims, c.attempts, c.renewals[0] = 1, [2]int8{1, 2}, 0 }).system(), ""),
 		of(traveling("a crash, a renewal, lost answers", func(c *lockScope) { c.crashes = 1 }).system(), ""),
 		of(traveling("a break", func(c *lockScope) { c.operators, c.losses = 1, false }).system(), ""),
-		of(traveling("a deposed leader", func(c *lockScope) { c.cuts, c.losses = 1, false }).system(), ""),
-		of(traveling("replicas, a deposed leader", func(c *lockScope) { c.proposals, c.cuts, c.losses, c.renewals[0] = true, 1, false, 0 }).system(), ""),
+		of(traveling("a deposed leader", func(c *lockScope) { c.claims, c.cuts, c.losses = 1, 1, false }).system(), ""),
+		of(traveling("replicas, a deposed leader", func(c *lockScope) { c.claims, c.proposals, c.cuts, c.losses, c.renewals[0] = 1, true, 1, false, 0 }).system(), ""),
 		of(traveling("overdue, a renewal", func(c *lockScope) { c.forgets, c.skew, c.losses = true, 2, false }).system(), ""),
 		of(traveling("a clock behind by the margin", func(c *lockScope) { c.slow, c.losses = 1, false }).system(), ""),
 	}

@@ -21,7 +21,7 @@ func largeResting() []run {
 	return []run{
 		of(minimum("two attempts, two renewals, TTL 4", func(c *lockScope) { c.ttl, c.least, c.attempts[0], c.renewals[0], c.ways = 4, 3, 2, 2, 3 }).system(), ""),
 		of(minimum("a deposed leader", func(c *lockScope) { c.cuts, c.losses = 1, false }).system(), ""),
-		of(minimum("overdue", func(c *lockScope) { c.forgets, c.skew, c.losses = true, 2, false }).system(), ""),
+		of(minimum("overdue", func(c *lockScope) { c.forgets, c.skew, c.losses = true, 1, false }).system(), ""),
 		of(minimum("two claims each", func(c *lockScope) { c.claims, c.losses = 2, false }).system(), ""),
 	}
 }
