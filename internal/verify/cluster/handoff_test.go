@@ -16,18 +16,18 @@ import (
 func TestHandoffAcrossProcesses(t *testing.T) {
 	st := newStage(t)
 	var from, to, late delivery
-	owner := start(t, "courier", courierOrder{URL: st.s.URL(), Name: "l"})
+	owner := start(t, "courier", courierOrder{URL: st.s.URL(), Name: "l", TTL: processTTL})
 	owner.hear(&from)
 	require.Empty(t, from.Err)
 	owner.kill()
 	_, err := st.c.TryLock(t.Context(), "l")
 	require.ErrorIs(t, err, natslock.ErrLocked)
 
-	adopter := start(t, "courier", courierOrder{URL: st.s.URL(), Handle: from.Handle})
+	adopter := start(t, "courier", courierOrder{URL: st.s.URL(), TTL: processTTL, Handle: from.Handle})
 	adopter.hear(&to)
 	require.Empty(t, to.Err)
 	require.Equal(t, from.Token, to.Token)
-	start(t, "courier", courierOrder{URL: st.s.URL(), Handle: from.Handle}).hear(&late)
+	start(t, "courier", courierOrder{URL: st.s.URL(), TTL: processTTL, Handle: from.Handle}).hear(&late)
 	require.Contains(t, late.Err, natslock.ErrNotHandedOver.Error())
 
 	adopter.kill()

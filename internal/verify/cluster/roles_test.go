@@ -193,6 +193,7 @@ func (s *shift) end() report {
 // over.
 type courierOrder struct {
 	URL, Name string
+	TTL       time.Duration
 	Handle    *natslock.Handle
 }
 
@@ -215,7 +216,7 @@ func beCourier(text []byte) error {
 		return err
 	}
 	ctx := context.Background()
-	c, err := natslock.New(ctx, nc, natslock.WithTTL(processTTL))
+	c, err := natslock.New(ctx, nc, natslock.WithTTL(o.TTL))
 	if err != nil {
 		return err
 	}
