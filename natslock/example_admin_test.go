@@ -33,6 +33,32 @@ func ExampleClient_Inspect() {
 	// 0 waiting
 }
 
+// SetMeta shows others how far the work has come.
+func ExampleLock_SetMeta() {
+	ctx := context.Background()
+	locks, done := example.Client()
+	defer done()
+	l, err := locks.Lock(ctx, "import")
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := l.SetMeta(ctx, map[string]string{"rows": "20000"}); err != nil {
+		log.Fatal(err) // errors.Is(err, natslock.ErrLost): another client may hold the lock
+	}
+
+	info, err := locks.Inspect(ctx, natslock.KindMutex, "import")
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(info.Holder.Meta["rows"], "rows")
+	fmt.Println(l.Unlock(ctx))
+	fmt.Println(errors.Is(l.SetMeta(ctx, nil), natslock.ErrReleased))
+	// Output:
+	// 20000 rows
+	// <nil>
+	// true
+}
+
 func ExampleClient_List() {
 	ctx := context.Background()
 	locks, done := example.Client()

@@ -57,17 +57,18 @@ var errNoLock = fmt.Errorf("%w: a natslock.Lock that no acquire has returned", E
 // noLock is what a zero Lock holds.
 type noLock struct{}
 
-func (noLock) Name() string                                    { return "" }
-func (noLock) ID() string                                      { return "" }
-func (noLock) Token() uint64                                   { return 0 }
-func (noLock) Context() context.Context                        { return noContext }
-func (noLock) Status() (session.State, time.Duration, error)   { return session.Lost, 0, errNoLock }
-func (noLock) Left() time.Duration                             { return 0 }
-func (noLock) Extend(context.Context, time.Duration) error     { return errNoLock }
-func (noLock) HandOff(context.Context) (session.Handed, error) { return session.Handed{}, errNoLock }
-func (noLock) Contended() <-chan struct{}                      { return nil }
-func (noLock) Release() error                                  { return errNoLock }
-func (noLock) Abandon()                                        {}
+func (noLock) Name() string                                     { return "" }
+func (noLock) ID() string                                       { return "" }
+func (noLock) Token() uint64                                    { return 0 }
+func (noLock) Context() context.Context                         { return noContext }
+func (noLock) Status() (session.State, time.Duration, error)    { return session.Lost, 0, errNoLock }
+func (noLock) Left() time.Duration                              { return 0 }
+func (noLock) Extend(context.Context, time.Duration) error      { return errNoLock }
+func (noLock) SetMeta(context.Context, map[string]string) error { return errNoLock }
+func (noLock) HandOff(context.Context) (session.Handed, error)  { return session.Handed{}, errNoLock }
+func (noLock) Contended() <-chan struct{}                       { return nil }
+func (noLock) Release() error                                   { return errNoLock }
+func (noLock) Abandon()                                         {}
 
 var noContext = func() context.Context {
 	ctx, cancel := context.WithCancelCause(context.Background())
@@ -162,6 +163,27 @@ func (l *Lock) Remaining() time.Duration {
 // have extended the lock. Its validity is as it was, or shorter if ttl was shorter.
 func (l *Lock) Extend(ctx context.Context, ttl time.Duration) error {
 	err := l.holding().Extend(ctx, ttl)
+	runtime.KeepAlive(l)
+	return err
+}
+
+// SetMeta replaces the lock's metadata ([Meta]) by m, which has the size limit of [Meta].
+// An empty m removes them. [Client.Inspect] and [Client.List] show m when SetMeta has
+// returned nil, and [Client.Watch] reports it as [EventRenewed]. The next holder has the
+// metadata of its own acquire. If ctx never ends, SetMeta waits until the validity ends.
+//
+// It returns nil when the server has stored m within the validity, which the write
+// renews. If the lock has ended, the error is the cause (see [Lock.Context]). The error
+// matches [ErrInvalidOption] if m is too large, and for a lock taken with [Until] or
+// [NoRenew]. It also does for a reader's lock, because the readers of a client share a
+// record. Then nothing was sent.
+//
+// If ctx had ended before the call, the error matches ctx's, and nothing was sent. If
+// ctx ended during the call, the error also matches [ErrUnavailable]. The server may
+// have stored m, and the next renewal stores it in any case. Of two calls at the same
+// time the later one counts.
+func (l *Lock) SetMeta(ctx context.Context, m map[string]string) error {
+	err := l.holding().SetMeta(ctx, m)
 	runtime.KeepAlive(l)
 	return err
 }

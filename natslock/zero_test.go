@@ -67,6 +67,7 @@ func TestZeroLock(t *testing.T) {
 		refused(t, context.Cause(l.Context()), "no acquire has returned")
 		refused(t, l.Err(), "no acquire has returned")
 		refused(t, l.Extend(ctx, 0), "no acquire has returned")
+		refused(t, l.SetMeta(ctx, nil), "no acquire has returned")
 		refused(t, l.Unlock(ctx), "no acquire has returned")
 		refused(t, l.Do(func(context.Context, *natslock.Lock) error { panic("it runs") }), "no acquire has returned")
 	}

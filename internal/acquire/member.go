@@ -20,6 +20,7 @@ type Holding interface {
 	Status() (session.State, time.Duration, error)
 	Left() time.Duration
 	Extend(ctx context.Context, ttl time.Duration) error
+	SetMeta(ctx context.Context, meta map[string]string) error
 	Contended() <-chan struct{}
 	HandOff(ctx context.Context) (session.Handed, error)
 	Release() error

@@ -142,7 +142,7 @@ func (c *Client) prepare(ctx context.Context, req Request) (*acquisition, error)
 		}
 		a.ttl = max(a.ttl, t.TTL) //safety:min-hold-crash
 	}
-	if len(req.Meta) > 0 && !fits(a.body()) { // the rest of a record always does
+	if len(req.Meta) > 0 && !a.body().Fits() { // the rest of a record always does
 		return nil, fmt.Errorf("lock %q: %w: the metadata makes a record larger than %d bytes", req.Name, record.ErrInvalidOption, record.MaxGiven)
 	}
 	return a, nil
@@ -169,11 +169,6 @@ func (a *acquisition) prepareBid() {
 	if a.reads() { // each claim is a reader of its own, which the gate must admit
 		a.bid.draft.guard = a.keys.Gate
 	}
-}
-
-func fits(body record.Body) bool {
-	v, err := body.Encode()
-	return err == nil && len(v) <= record.MaxGiven
 }
 
 // bound bounds the wait by the request. The caller ends it.

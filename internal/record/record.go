@@ -157,6 +157,12 @@ func (b *Body) Encode() ([]byte, error) {
 	return bytes.Clone(buf.Bytes()), err
 }
 
+// Fits says whether the record is small enough by what its owner gave.
+func (b Body) Fits() bool {
+	v, err := b.Encode()
+	return err == nil && len(v) <= MaxGiven
+}
+
 // EncodeMsgpack writes the map that the tags above describe. The library's own way
 // costs as many allocations as there are fields, in every write of every lock.
 func (b *Body) EncodeMsgpack(enc *msgpack.Encoder) error {

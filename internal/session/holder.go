@@ -3,12 +3,10 @@ package session
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"strconv"
 	"time"
 
-	"github.com/natslock/locks/internal/bucket"
 	"github.com/natslock/locks/internal/clock"
 	"github.com/natslock/locks/internal/record"
 )
@@ -273,44 +271,6 @@ func (h *Holder) Left() time.Duration {
 		end = h.left
 	}
 	return end.Sub(l.s.b.Instant())
-}
-
-// Extend renews the lease now and waits for the confirmation. ttl 0 keeps the TTL,
-// another TTL ends with the holder's part. Beside other readers it can only lengthen the
-// lease. When ctx ends first the outcome is unknown and the lease as valid as before, or
-// as the shorter TTL asked for makes it.
-func (h *Holder) Extend(ctx context.Context, ttl time.Duration) error {
-	l := h.lease
-	var t clock.Terms
-	if ttl != 0 {
-		rounded, err := clock.RoundTTL(ttl, l.Body.Fixed)
-		if err != nil {
-			return fmt.Errorf("extend lock %q: %w", l.kept.Name, err)
-		}
-		t = clock.NewTerms(rounded, l.s.Margin)
-	}
-	if _, _, cause := h.Status(); cause != nil {
-		return cause
-	}
-	if ctx.Err() != nil {
-		return fmt.Errorf("extend lock %q: not asked for: %w", l.kept.Name, bucket.EndOf(ctx))
-	}
-	if l.capped { // set once, before the lease was shared
-		return fmt.Errorf("%w: lock %q was taken until a given time and cannot be extended", clock.ErrInvalidTTL, l.kept.Name)
-	}
-	if ttl != 0 {
-		l.mu.Lock()
-		if h.cause == nil {
-			h.asks().terms = t
-			l.wanted()
-		}
-		l.mu.Unlock()
-	}
-	err := l.Confirm(ctx)
-	if _, _, cause := h.Status(); cause != nil { // it left meanwhile
-		return cause
-	}
-	return err
 }
 
 // Leave ends the holder's part in a lease that goes on. The context ends first: the work

@@ -251,7 +251,7 @@ func (l *Lease) confirm(ctx context.Context, fresh bool) error {
 		}
 	}
 	l.moved()
-	return fmt.Errorf("extend lock %q: %w: not confirmed: %w", l.kept.Name, bucket.ErrUnavailable, bucket.EndOf(ctx))
+	return fmt.Errorf("renew lock %q: %w: not confirmed: %w", l.kept.Name, bucket.ErrUnavailable, bucket.EndOf(ctx))
 }
 
 // Release ends the lease and deletes its record. Further calls wait for the

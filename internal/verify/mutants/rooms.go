@@ -292,6 +292,8 @@ var roomMutants = []mutant{
 		weak: "a member that leaves after the end of the validity had the lock to the end"},
 	{label: "admitted-early", operator: "never", test: "natslock.TestRunMemberNeedsTime",
 		weak: "a member is served with almost nothing left of the validity"},
+	{label: "meta-of-holder", operator: "always 2", test: "natslock.TestSetMetaOfARun",
+		weak: "a goroutine that has handed the lock on replaces the metadata of the next one"},
 	{label: "admitted-inside", operator: "never", test: "internal/clock.TestSuspendedBeforeAdmission",
 		weak: "the first member is served after the end of the validity"},
 	{label: "extend-ends", operator: "never", test: "natslock.TestRunExtend/1m0s",

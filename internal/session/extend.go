@@ -1,0 +1,84 @@
+package session
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"time"
+
+	"github.com/natslock/locks/internal/bucket"
+	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/internal/record"
+)
+
+// Extend renews the lease now and waits for the confirmation. ttl 0 keeps the TTL,
+// another TTL ends with the holder's part. Beside other readers it can only lengthen the
+// lease. When ctx ends first the outcome is unknown and the lease as valid as before, or
+// as the shorter TTL asked for makes it.
+func (h *Holder) Extend(ctx context.Context, ttl time.Duration) error {
+	l := h.lease
+	var t clock.Terms
+	if ttl != 0 {
+		rounded, err := clock.RoundTTL(ttl, l.Body.Fixed)
+		if err != nil {
+			return fmt.Errorf("extend lock %q: %w", l.kept.Name, err)
+		}
+		t = clock.NewTerms(rounded, l.s.Margin)
+	}
+	if _, _, cause := h.Status(); cause != nil {
+		return cause
+	}
+	if ctx.Err() != nil {
+		return fmt.Errorf("extend lock %q: not asked for: %w", l.kept.Name, bucket.EndOf(ctx))
+	}
+	if l.capped { // set once, before the lease was shared
+		return fmt.Errorf("%w: lock %q was taken until a given time and cannot be extended", clock.ErrInvalidTTL, l.kept.Name)
+	}
+	if ttl != 0 {
+		l.mu.Lock()
+		if h.cause == nil {
+			h.asks().terms = t
+			l.wanted()
+		}
+		l.mu.Unlock()
+	}
+	return h.confirm(ctx)
+}
+
+// SetMeta replaces the metadata in the record and waits for the confirmation of a renewal
+// that carries them. When ctx ends first, the next renewal carries them all the same.
+// The record of a lease that is not renewed, or that readers share, keeps what it has.
+func (h *Holder) SetMeta(ctx context.Context, meta map[string]string) error {
+	l := h.lease
+	body := l.s.b.Body(record.StatusHeld, meta)
+	switch {
+	case l.shared():
+		return fmt.Errorf("set the metadata of lock %q: %w: readers share a record, whose metadata stay", l.kept.Name, record.ErrInvalidOption)
+	case l.Body.Fixed:
+		return fmt.Errorf("set the metadata of lock %q: %w: the client does not renew this lease, and a write would begin its TTL again", l.kept.Name, record.ErrInvalidOption)
+	case !body.Fits():
+		return fmt.Errorf("set the metadata of lock %q: %w: the metadata make a record larger than %d bytes", l.kept.Name, record.ErrInvalidOption, record.MaxGiven)
+	}
+	asked := ctx.Err() == nil
+	l.mu.Lock()
+	if asked && h.cause == nil { //safety:meta-of-holder
+		l.Body.Meta = maps.Clone(meta)
+	}
+	l.mu.Unlock()
+	switch _, _, cause := h.Status(); {
+	case cause != nil:
+		return cause
+	case !asked:
+		return fmt.Errorf("set the metadata of lock %q: not asked for: %w", l.kept.Name, bucket.EndOf(ctx))
+	}
+	return h.confirm(ctx)
+}
+
+// confirm waits for the confirmation of what the holder has asked for.
+func (h *Holder) confirm(ctx context.Context) error {
+	err := h.lease.Confirm(ctx)
+	if _, _, cause := h.Status(); cause != nil { // it left meanwhile
+		return cause
+	}
+	return err
+}

@@ -1,0 +1,217 @@
+package natslock_test
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/internal/record"
+	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/rwlock"
+	"github.com/natslock/locks/testutil"
+)
+
+func meta(v string) map[string]string { return map[string]string{"v": v} }
+
+func shownMeta(t testing.TB, c *natslock.Client, name string) map[string]string {
+	t.Helper()
+	h := inspect(t, c, name).Holder
+	require.NotNil(t, h)
+	return h.Meta
+}
+
+// SetMeta is one write. When it returns, other clients see the metadata, and the
+// lease is renewed.
+func TestSetMeta(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c, other := join(t, s), join(t, s)
+		events := make(chan natslock.Event, 100)
+		go func() {
+			for ev := range other.Watch(t.Context(), "l") {
+				events <- ev
+			}
+		}()
+		synctest.Wait()
+		l := mustLock(t, c.Client, "l", natslock.Meta(meta("first")))
+		time.Sleep(3 * time.Second)
+		taps := newTap(t, s.Connect(), ">")
+		given := meta("second")
+		require.NoError(t, l.SetMeta(t.Context(), given))
+		given["v"] = "changed by the caller"
+		require.Len(t, taps.take(t, c.nc), 1)
+		require.Equal(t, meta("second"), shownMeta(t, other.Client, "l"))
+		require.Equal(t, 14*time.Second, l.Remaining(), "it is a renewal")
+
+		// So do the renewals that follow.
+		time.Sleep(time.Minute)
+		require.Equal(t, meta("second"), shownMeta(t, other.Client, "l"))
+		synctest.Wait()
+		var last natslock.Event
+		for len(events) > 0 {
+			if ev := <-events; ev.Type == natslock.EventRenewed {
+				last = ev
+			}
+		}
+		require.Equal(t, meta("second"), last.Holder.Meta)
+
+		require.NoError(t, l.SetMeta(t.Context(), nil))
+		require.Empty(t, shownMeta(t, other.Client, "l"))
+		mustUnlock(t, l)
+	})
+}
+
+// SetMeta refuses metadata that cannot be stored before it sends anything, by the limits of Meta.
+func TestSetMetaRefused(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c := join(t, s)
+		size := record.MaxGiven // of metadata that just do not fit
+		for ; c.TryDo(t.Context(), "fits", func(context.Context, *natslock.Lock) error { return nil },
+			natslock.Meta(meta(strings.Repeat("x", size)))) != nil; size-- {
+		}
+		l := mustLock(t, c.Client, "l")
+		fixed := mustLock(t, c.Client, "fixed", natslock.NoRenew())
+		until := mustLock(t, c.Client, "until", natslock.Until(time.Now().Add(time.Minute)))
+		reader, err := rwlock.New(c.Client).RLock(t.Context(), "rw", natslock.Meta(meta("r")))
+		require.NoError(t, err)
+		require.NoError(t, l.SetMeta(t.Context(), meta(strings.Repeat("x", size))), "it fits an acquire")
+		sent := c.nc.Stats().OutMsgs
+		refused(t, l.SetMeta(t.Context(), meta(strings.Repeat("x", size+1))), "larger than")
+		refused(t, fixed.SetMeta(t.Context(), meta("x")), "begin its TTL again")
+		refused(t, until.SetMeta(t.Context(), meta("x")), "begin its TTL again")
+		refused(t, reader.SetMeta(t.Context(), meta("x")), "readers share a record")
+		require.Equal(t, sent, c.nc.Stats().OutMsgs)
+
+		writer, err := rwlock.New(c.Client).Lock(t.Context(), "rw2")
+		require.NoError(t, err)
+		require.NoError(t, writer.SetMeta(t.Context(), meta("w")))
+		for _, l := range []*natslock.Lock{l, fixed, until, reader, writer} {
+			mustUnlock(t, l)
+		}
+	})
+}
+
+// A lock that has ended takes no metadata, and the error says how it ended.
+func TestSetMetaEnded(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c, other := join(t, s), join(t, s)
+		released, lost, broken := mustLock(t, c.Client, "released"), mustLock(t, c.Client, "lost"), mustLock(t, c.Client, "broken")
+		mustUnlock(t, released)
+		require.ErrorIs(t, released.SetMeta(t.Context(), meta("x")), natslock.ErrReleased)
+		require.NoError(t, other.Break(t.Context(), natslock.BreakRequest{Name: "broken", ID: broken.ID()}))
+		require.ErrorIs(t, broken.SetMeta(t.Context(), meta("x")), natslock.ErrBroken, "the write finds it broken")
+		require.Empty(t, shownMeta(t, other.Client, "broken"))
+		c.link.Cut()
+		begun := time.Now()
+		require.ErrorIs(t, lost.SetMeta(context.Background(), meta("x")), natslock.ErrLost)
+		require.InDelta(t, 14*time.Second, time.Since(begun), float64(time.Second), "as long as it was valid")
+		require.ErrorIs(t, lost.SetMeta(t.Context(), meta("x")), natslock.ErrLost)
+		c.link.Heal()
+		_ = broken.Unlock(t.Context())
+		_ = lost.Unlock(t.Context())
+	})
+}
+
+// Without an answer in time the outcome is open, and a renewal carries the metadata.
+func TestSetMetaContext(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c, f := joinFaulty(t, s)
+		other := join(t, s)
+		l := mustLock(t, c.Client, "l")
+		over, cancel := context.WithCancelCause(t.Context())
+		cancel(errors.New("enough"))
+		sent := c.nc.Stats().OutMsgs
+		err := l.SetMeta(over, meta("never asked for"))
+		require.ErrorIs(t, err, context.Canceled)
+		require.ErrorContains(t, err, "enough")
+		require.NotErrorIs(t, err, natslock.ErrUnavailable)
+		require.Equal(t, sent, c.nc.Stats().OutMsgs)
+
+		f.OnSend(func(int, kvstore.Write) testutil.Fate { return testutil.Drop })
+		ctx, cancel2 := context.WithTimeout(t.Context(), time.Second)
+		defer cancel2()
+		err = l.SetMeta(ctx, meta("later"))
+		require.ErrorIs(t, err, natslock.ErrUnavailable)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.ErrorContains(t, err, `"l"`)
+		require.Empty(t, shownMeta(t, other.Client, "l"))
+		f.OnSend(nil)
+		time.Sleep(6 * time.Second)
+		require.Equal(t, meta("later"), shownMeta(t, other.Client, "l"))
+
+		// An answer that is lost: the next renewal confirms the metadata.
+		f.OnSend(func(int, kvstore.Write) testutil.Fate {
+			f.OnSend(nil)
+			return testutil.LoseAnswer
+		})
+		require.NoError(t, l.SetMeta(t.Context(), meta("last")))
+		require.Equal(t, meta("last"), shownMeta(t, other.Client, "l"))
+		mustUnlock(t, l)
+	})
+}
+
+// The record shows the metadata of the holder. A goroutine that has handed the lock on
+// does not write over those of the next one.
+func TestSetMetaOfARun(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c, f := joinFaulty(t, s)
+		other := join(t, s)
+		first := mustLock(t, c.Client, "l", natslock.Meta(meta("first")))
+		next := c.follow(t, natslock.Meta(meta("next")))
+		require.NoError(t, first.SetMeta(t.Context(), meta("of the first")))
+		require.Equal(t, meta("of the first"), shownMeta(t, other.Client, "l"))
+
+		// It leaves while its metadata are on their way.
+		f.OnSend(func(int, kvstore.Write) testutil.Fate {
+			f.OnSend(nil)
+			return testutil.Delay(50 * time.Millisecond)
+		})
+		result := make(chan error, 1)
+		go func() { result <- first.SetMeta(t.Context(), meta("too late")) }()
+		synctest.Wait()
+		mustUnlock(t, first)
+		l := next.granted(t)
+		require.ErrorIs(t, receive(t, result, "the end of SetMeta"), natslock.ErrReleased)
+		time.Sleep(time.Second)
+		require.Equal(t, meta("next"), shownMeta(t, other.Client, "l"))
+		require.ErrorIs(t, first.SetMeta(t.Context(), meta("after")), natslock.ErrReleased)
+		time.Sleep(6 * time.Second)
+		require.Equal(t, meta("next"), shownMeta(t, other.Client, "l"))
+		mustUnlock(t, l)
+
+		// Nor do those of an idle lock pass to its next holder.
+		idle := mustLock(t, c.Client, "idle", natslock.Linger(time.Minute))
+		require.NoError(t, idle.SetMeta(t.Context(), meta("idle")))
+		mustUnlock(t, idle)
+		again := mustLock(t, c.Client, "idle", natslock.Linger(time.Minute))
+		time.Sleep(time.Second)
+		require.Empty(t, shownMeta(t, other.Client, "idle"))
+		mustUnlock(t, again)
+	})
+}
+
+// Several goroutines set metadata at once: each is confirmed, the record has those of one.
+func TestSetMetaTogether(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c, other := join(t, s), join(t, s)
+		l := mustLock(t, c.Client, "l")
+		all := map[string]string{}
+		results := make(chan error)
+		for _, v := range []string{"a", "b", "c", "d"} {
+			all[v] = v
+			go func() { results <- l.SetMeta(t.Context(), meta(v)) }()
+		}
+		for range all {
+			require.NoError(t, receive(t, results, "a confirmation"))
+		}
+		shown := shownMeta(t, other.Client, "l")
+		require.True(t, maps.Equal(meta(all[shown["v"]]), shown), "%v", shown)
+		mustUnlock(t, l)
+	})
+}
