@@ -121,13 +121,18 @@ const maxUnread = 1 << 16
 // left more than 65,536 events unread. A user that may not subscribe to the
 // notifications gets no events and no error.
 func (c *Client) Watch(ctx context.Context, pattern string) iter.Seq2[Event, error] {
+	return c.watch(ctx, pattern, (*admin.Admin).Watch)
+}
+
+// watch yields the changes that begin delivers.
+func (c *Client) watch(ctx context.Context, pattern string, begin func(*admin.Admin, string, func(admin.Change), func(error)) (func(), error)) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		if err := c.ready(); err != nil {
 			yield(Event{}, fmt.Errorf("watch locks %q: %w", pattern, err))
 			return
 		}
 		q := unread{wake: make(chan struct{}, 1)}
-		stop, err := c.admin.Watch(pattern, func(ch admin.Change) { q.add(changed(ch)) }, q.fail)
+		stop, err := begin(c.admin, pattern, func(ch admin.Change) { q.add(changed(ch)) }, q.fail)
 		if err != nil {
 			yield(Event{}, fmt.Errorf("watch locks %q: %w", pattern, public(err)))
 			return

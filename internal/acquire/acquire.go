@@ -108,7 +108,7 @@ func (a *acquisition) atOnce() result {
 	switch {
 	// After its own release the client skips a read of the queue only for as long as
 	// [bucket.Bypass]: nobody starves.
-	case known.Tombstone == 0 || known.Until != 0: //safety:bypass-bounded
+	case known.Tombstone == 0 || known.Until != 0 && !a.req.Patient: //safety:bypass-bounded
 		a.bid.blind, a.bid.until = true, known.Until
 		r := a.bid.offer(known.Tombstone)
 		a.bid.blind, a.bid.until = false, 0

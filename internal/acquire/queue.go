@@ -61,6 +61,9 @@ func (a *acquisition) enqueue(begun clock.Instant) result {
 	if a.queueing == nil {
 		body := c.b.Body(record.StatusWaiting, a.req.Meta)
 		body.Mode = uint8(a.req.Mode)
+		if a.req.Patient { // every list of the queue would carry them
+			body.Meta = nil
+		}
 		a.queueing = &bid{c: c, ctx: a.ctx, begun: begun, draft: draft{name: a.req.Name, keys: a.keys, body: body, ttl: a.placeTTL()}}
 		if c.b.Current() { // a list may show what the key had before, otherwise //safety:key-used-again
 			a.queueing.draft.vacant, expect = c.b.Recent.Vacancy(c.b.Instant(), a.keys.Place(""))

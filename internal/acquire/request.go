@@ -24,6 +24,7 @@ type Request struct {
 	Meta     map[string]string // shown to operators
 	Detached bool              // the lease's context does not end with the caller's
 	Once     bool              // do not wait
+	Patient  bool              // pass no other client, and show Meta in the lease only
 	Linger   time.Duration     // keep the lease so long for the next goroutine; 0: do not
 	MinHold  time.Duration     // keep others out so long at least; 0: as long as it is held
 

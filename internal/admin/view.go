@@ -55,12 +55,7 @@ func (a *Admin) Inspect(ctx context.Context, kind record.Kind, name string) (Vie
 	if err != nil {
 		return View{}, err
 	}
-	entry, err := a.b.Read(ctx, keys.Gate, min)
-	if bucket.IsAny(err, bucket.ErrPermission) {
-		// The leader's read shows any key, so it may be withheld, or not be
-		// imported: then the answer of any replica has to do.
-		entry, err = a.b.Read(ctx, keys.Gate, 0)
-	}
+	entry, err := a.read(ctx, keys.Gate, min)
 	if err != nil {
 		return View{}, err
 	}
@@ -83,6 +78,39 @@ func (a *Admin) Inspect(ctx context.Context, kind record.Kind, name string) (Vie
 		}
 	}
 	return v, nil
+}
+
+// Holder reads the holder of a mutex, without its queue. The entry is zero when the mutex
+// is free. No change up to the revision is newer. It costs one request where a single
+// server keeps the bucket, and otherwise two.
+func (a *Admin) Holder(ctx context.Context, name string) (holder record.Entry, revision uint64, err error) {
+	encoded, err := record.EncodeName(name)
+	if err != nil {
+		return record.Entry{}, 0, err
+	}
+	if !a.b.Alone() {
+		if revision, _, err = a.newest(ctx); err != nil {
+			return record.Entry{}, 0, err
+		}
+	}
+	entry, err := a.read(ctx, record.KeysOf(record.Mutex, encoded).Gate, revision)
+	revision = max(revision, entry.Revision)
+	if err != nil || !entry.Live() {
+		return record.Entry{}, revision, err
+	}
+	entry.Overdue, err = a.b.AskOverdue(ctx, entry)
+	return entry, revision, err
+}
+
+// read reads the record of a gate as of a state that contains a revision.
+func (a *Admin) read(ctx context.Context, gate string, revision uint64) (record.Entry, error) {
+	entry, err := a.b.Read(ctx, gate, revision)
+	if bucket.IsAny(err, bucket.ErrPermission) {
+		// The leader's read shows any key, so it may be withheld, or not be
+		// imported: then the answer of any replica has to do.
+		entry, err = a.b.Read(ctx, gate, 0)
+	}
+	return entry, err
 }
 
 // List reads all locks whose names match pattern, sorted by name.

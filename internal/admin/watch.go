@@ -66,10 +66,26 @@ func (a *Admin) Watch(pattern string, deliver func(Change), fail func(error)) (s
 	if err != nil {
 		return nil, err
 	}
+	var keys []string
+	for _, prefix := range record.Prefixes {
+		keys = append(keys, record.Pattern(prefix, encoded))
+	}
+	return a.watch(keys, deliver, fail)
+}
+
+// WatchHolder is Watch for the holder of one mutex, without its queue: one subscription.
+func (a *Admin) WatchHolder(name string, deliver func(Change), fail func(error)) (stop func(), err error) {
+	encoded, err := record.EncodeName(name)
+	if err != nil {
+		return nil, err
+	}
+	return a.watch([]string{record.KeysOf(record.Mutex, encoded).Gate}, deliver, fail)
+}
+
+func (a *Admin) watch(patterns []string, deliver func(Change), fail func(error)) (stop func(), err error) {
 	a.b.Listen()
 	w := &watcher{a: a, deliver: deliver, missed: make(chan struct{}, 1)}
-	for _, prefix := range record.Prefixes {
-		keys := record.Pattern(prefix, encoded)
+	for _, keys := range patterns {
 		first := len(w.watches) == 0
 		watch, err := a.b.Watch(keys, func(ev kvstore.Event) {
 			if ev.Kind != kvstore.Recheck {

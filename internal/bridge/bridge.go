@@ -8,6 +8,23 @@ var (
 	//
 	//	func(ctx context.Context, c *natslock.Client, kind natslock.Kind, mode natslock.Mode, wait bool, name string, opts []natslock.LockOption) (*natslock.Lock, error)
 	Acquire any
+	// Patient has an acquire pass no other client, neither in a turn nor after its own
+	// release, and shows its metadata in the record of the holder only. It is for package
+	// election:
+	//
+	//	func() natslock.LockOption
+	Patient any
+	// Holder reads the holder of a mutex as the stream's leader has it, without its queue.
+	// It is nil if the mutex is free. No change up to the revision is newer. It is for
+	// package election:
+	//
+	//	func(ctx context.Context, c *natslock.Client, name string) (h *natslock.Holder, revision uint64, err error)
+	Holder any
+	// WatchHolder is Client.Watch for the holder of one mutex, without its queue. It is for
+	// package election:
+	//
+	//	func(ctx context.Context, c *natslock.Client, name string) iter.Seq2[natslock.Event, error]
+	WatchHolder any
 	// WrapStore puts something between a client and its store, for package testutil:
 	//
 	//	func(wrap func(kvstore.KV) kvstore.KV) natslock.Option
