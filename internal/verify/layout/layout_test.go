@@ -35,13 +35,14 @@ var floors = [][]string{
 	{"internal/acquire", "internal/admin"},
 	{"internal/bridge"},
 	{"natslock"},
-	{"rwlock", "testutil"},
+	{"rwlock", "election", "testutil"},
 	{"cmd/*", "examples/*"},
 }
 
 // only narrows what a package imports of the floors below it.
 var only = map[string][]string{
 	"rwlock":     {"natslock", "kvstore", "internal/bridge"},
+	"election":   {"natslock", "internal/bridge"},
 	"testutil":   {"natslock", "kvstore", "internal/bridge"},
 	"cmd/*":      {"natslock", "rwlock", "kvstore"},
 	"examples/*": {"natslock", "rwlock", "kvstore"},
@@ -161,6 +162,7 @@ func TestJudge(t *testing.T) {
 		{"internal/session", "internal/acquire"}, {"internal/admin", "internal/acquire"}, {"internal/acquire", "internal/admin"},
 		{"internal/bucket", "internal/session"}, {"internal/record", "internal/bucket"}, {"internal/clock", "internal/record"},
 		{"kvstore", "internal/clock"}, {"internal/bridge", "natslock"}, {"rwlock", "internal/session"}, {"natslock", "rwlock"},
+		{"election", "kvstore"}, {"election", "rwlock"},
 		{"natslock", "testutil"}, {"cmd/lockctl", "internal/bridge"}, {"cmd/lockctl", "testutil"}, {"examples/new", "internal/record"},
 		{"natslock", "internal/verify/history"}, {"testutil", "internal/verify/ratios"}, {"internal/verify/model", "kvstore"},
 		{"internal/new", "kvstore"},
@@ -170,6 +172,7 @@ func TestJudge(t *testing.T) {
 	for _, arrow := range [][2]string{
 		{"internal/acquire", "internal/session"}, {"internal/admin", "internal/session"}, {"internal/record", "kvstore"},
 		{"natslock", "internal/acquire"}, {"natslock", "internal/bridge"}, {"rwlock", "internal/bridge"}, {"cmd/lockctl", "rwlock"},
+		{"election", "internal/bridge"}, {"election", "natslock"},
 	} {
 		require.NoError(t, judge(arrow[0], arrow[1]))
 	}

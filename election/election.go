@@ -1,0 +1,264 @@
+// Package election elects one leader among the processes that campaign under a name. It
+// stands on a [natslock.Client], and uses the client's bucket, leases and errors.
+//
+// # Usage
+//
+//	e := election.New(locks, "scheduler", election.Value([]byte("10.0.0.7:8080")))
+//	err := e.Run(ctx, func(ctx context.Context, t *election.Term) error {
+//		return schedule(ctx, t.Token()) // ctx ends when the term does
+//	})
+//
+// [Election.Run] campaigns, leads and campaigns again until ctx ends. [Election.Campaign]
+// is for a single term. Every process, also one that does not campaign, asks for the
+// leader with [Election.Leader] and follows the changes with [Election.Observe].
+// [Election.IsLeader] is for hot paths: it does no I/O.
+//
+// # What it promises
+//
+// An election is a mutex of the same name. Its holder is the leader, and its metadata
+// carry the leader's value. The promises are those of package natslock: at most one
+// leader is inside its validity, and each term has a fencing token greater than all
+// before it. The context of a term ends before the server lets the next leader in. A
+// candidate follows a leader that crashed within the TTL and half a second, in the order
+// in which the candidates asked.
+//
+// A candidate costs what a waiter of a mutex costs. `lockctl info`, `watch`, `break` and
+// `run` work on an election by its name, and so do the methods of [natslock.Client].
+// Breaking the leader's claim ends its term.
+//
+// # What it does not promise
+//
+// The library cannot stop work. A process that is paused past its validity learns of the
+// loss when it wakes up. Pass [Term.Token] to the resource that the leader changes: a
+// resource that refuses smaller tokens is safe even then.
+//
+// An observer can be behind. Where a notification is lost, its state is right within
+// five seconds. While it cannot reach the server, it knows nothing new.
+package election
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/natslock/locks/internal/bridge"
+	"github.com/natslock/locks/natslock"
+)
+
+// MaxValue is how many bytes a leader's value may have.
+const MaxValue = 4 << 10
+
+// ErrNoLeader says that nobody leads at the moment.
+var ErrNoLeader = errors.New("no leader")
+
+var (
+	patient = bridge.Patient.(func() natslock.LockOption)
+	holder  = bridge.Holder.(func(context.Context, *natslock.Client, string) (*natslock.Holder, uint64, error))
+)
+
+// Election is an election by name. [New] makes it. It is safe for concurrent use.
+type Election struct {
+	c        *natslock.Client
+	name     string
+	err      error // of the options
+	value    []byte
+	opts     []natslock.LockOption
+	onChange func(Leader)
+	term     atomic.Pointer[Term] // the last one here
+}
+
+// Option configures an [Election].
+type Option func(*Election) error
+
+// Value sets what a leader's record shows of it from the beginning of each term, an
+// address for example. [Term.Proclaim] replaces it for the rest of a term. It has at most
+// [MaxValue] bytes, or the methods of the Election return [natslock.ErrInvalidOption].
+// Every reader of the bucket can see it. By default there is none.
+func Value(v []byte) Option {
+	v = bytes.Clone(v)
+	return func(e *Election) error {
+		e.value = v
+		return checkValue(v)
+	}
+}
+
+func checkValue(v []byte) error {
+	if len(v) > MaxValue {
+		return fmt.Errorf("%w: the value has %d bytes, at most %d fit", natslock.ErrInvalidOption, len(v), MaxValue)
+	}
+	return nil
+}
+
+// TTL sets the lease of a term instead of the client's. It has the limits of
+// [natslock.TTL], or a campaign returns [natslock.ErrInvalidTTL]. A leader that crashes
+// leaves a vacancy for one TTL at most. All candidates should have the same one.
+func TTL(d time.Duration) Option {
+	return func(e *Election) error {
+		e.opts = append(e.opts, natslock.TTL(d))
+		return nil
+	}
+}
+
+// OnChange has [Election.Run] call fn with the leader, and again with each change of it:
+// see [Election.Observe]. The calls come one after the other, on a goroutine of their
+// own. Run returns when the last of them has. A nil fn makes the methods of the Election
+// return [natslock.ErrInvalidOption].
+func OnChange(fn func(Leader)) Option {
+	return func(e *Election) error {
+		if fn == nil {
+			return fmt.Errorf("%w: OnChange: the function is nil", natslock.ErrInvalidOption)
+		}
+		e.onChange = fn
+		return nil
+	}
+}
+
+// New returns the election with a name. Names are those of mutexes: a mutex of the same
+// name is the same thing. New does no I/O and needs no closing. The methods that return
+// errors report an option or a client that cannot be used.
+func New(c *natslock.Client, name string, opts ...Option) *Election {
+	e := &Election{c: c, name: name}
+	if c == nil {
+		e.err = fmt.Errorf("%w: no client", natslock.ErrInvalidOption)
+	}
+	for _, opt := range opts {
+		switch {
+		case e.err != nil:
+		case opt == nil:
+			e.err = fmt.Errorf("%w: an option is nil", natslock.ErrInvalidOption)
+		default:
+			e.err = opt(e)
+		}
+	}
+	return e
+}
+
+// ready refuses an election that New has not made, or not with these options.
+func (e *Election) ready() error {
+	switch {
+	case e == nil || e.c == nil && e.err == nil:
+		return fmt.Errorf("%w: an election.Election made without New", natslock.ErrInvalidOption)
+	case e.err != nil:
+		return fmt.Errorf("election %q: %w", e.name, e.err)
+	}
+	return nil
+}
+
+// Campaign waits until this candidate leads, in the order in which the candidates asked,
+// and returns the term. It waits over outages of the server too.
+//
+// ctx is also the parent of the term's context: when ctx ends, so does the work. The
+// leader still leads then, until it resigns. An Election keeps its term: it ends when
+// the leader resigns or loses its lease, or when the Election is dropped.
+//
+// The errors are those of [natslock.Client.Lock]. One that matches
+// [natslock.ErrUnavailable] may pass, and [Election.Run] goes on after it.
+func (e *Election) Campaign(ctx context.Context) (*Term, error) {
+	if err := e.ready(); err != nil {
+		return nil, err
+	}
+	opts := []natslock.LockOption{patient(), natslock.Meta(metaOf(e.value))}
+	l, err := e.c.Lock(ctx, e.name, append(opts, e.opts...)...)
+	if err != nil {
+		return nil, fmt.Errorf("election %q: %w", e.name, err)
+	}
+	t := &Term{lock: l}
+	for {
+		old := e.term.Load()
+		if old != nil && old.lock.Err() == nil && old.Token() > t.Token() {
+			return t, nil // it has ended already, and another goroutine leads
+		}
+		if e.term.CompareAndSwap(old, t) {
+			return t, nil
+		}
+	}
+}
+
+// IsLeader says whether a term of this Election is inside its validity, and returns its
+// fencing token. It reads the clock and does no I/O. The answer can change before the
+// caller acts on it, so pass the token to the resource that the leader changes.
+func (e *Election) IsLeader() (token uint64, ok bool) {
+	if e == nil {
+		return 0, false
+	}
+	t := e.term.Load()
+	if t == nil || t.lock.Err() != nil {
+		return 0, false
+	}
+	return t.Token(), true
+}
+
+// Leader is what the bucket shows of a leader. The zero value is a vacancy.
+type Leader struct {
+	// Token is the fencing token of the term. It is 0 if nobody leads.
+	Token uint64
+	// ID names the leader's claim: see [natslock.Holder].
+	ID string
+	// Owner is the name that the leader's client gave itself: see [natslock.WithOwner].
+	Owner string
+	Host  string
+	PID   int
+	// Since is the beginning of the term, by the leader's own clock.
+	Since time.Time
+	// Value is the leader's value: see [Value] and [Term.Proclaim].
+	Value []byte
+}
+
+// Vacant says whether nobody leads.
+func (l Leader) Vacant() bool { return l.Token == 0 }
+
+func (l Leader) equal(to Leader) bool {
+	return l.Token == to.Token && l.ID == to.ID && bytes.Equal(l.Value, to.Value)
+}
+
+// The metadata of a leader have its value under this key.
+const valueKey = "value"
+
+func metaOf(value []byte) map[string]string {
+	if len(value) == 0 {
+		return nil
+	}
+	return map[string]string{valueKey: string(value)}
+}
+
+// leaderOf returns the leader that a record shows. A leader that an operator has deposed
+// leads no more, although its record still keeps the next one out.
+func leaderOf(h *natslock.Holder) Leader {
+	if h == nil || h.Overdue || h.Broken != nil {
+		return Leader{}
+	}
+	l := Leader{Token: h.Token, ID: h.ID, Owner: h.Owner, Host: h.Host, PID: h.PID, Since: h.Since}
+	if v := h.Meta[valueKey]; v != "" {
+		l.Value = []byte(v)
+	}
+	return l
+}
+
+// Leader reads the leader as the server knows it. The answer contains every change that
+// the server acknowledged before the call. A goroutine that takes over from another one
+// of its client is shown within 100 ms.
+//
+// The error matches [ErrNoLeader] if nobody leads, also when an operator has broken the
+// leader's claim. The other errors are those of [natslock.Client.Inspect].
+func (e *Election) Leader(ctx context.Context) (Leader, error) {
+	if err := e.ready(); err != nil {
+		return Leader{}, err
+	}
+	l, _, err := e.read(ctx)
+	if err == nil && l.Vacant() {
+		err = ErrNoLeader
+	}
+	if err != nil {
+		return Leader{}, fmt.Errorf("election %q: %w", e.name, err)
+	}
+	return l, nil
+}
+
+// read reads the leader, and a revision up to which no change is newer.
+func (e *Election) read(ctx context.Context) (Leader, uint64, error) {
+	h, revision, err := holder(ctx, e.c, e.name)
+	return leaderOf(h), revision, err
+}

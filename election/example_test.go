@@ -1,0 +1,195 @@
+package election_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+
+	"github.com/natslock/locks/election"
+	"github.com/natslock/locks/internal/verify/example"
+	"github.com/natslock/locks/natslock"
+)
+
+// A service that does its work while it leads, and campaigns again afterwards.
+func ExampleElection_Run() {
+	ctx, stop := context.WithCancel(context.Background())
+	locks, done := example.Client()
+	defer done()
+
+	e := election.New(locks, "scheduler", election.Value([]byte("10.0.0.7:8080")))
+	err := e.Run(ctx, func(ctx context.Context, t *election.Term) error {
+		fmt.Println("leads:", t.Token() > 0)
+		stop() // a service stops on a signal
+		<-ctx.Done()
+		return nil
+	})
+	fmt.Println("stopped:", errors.Is(err, context.Canceled))
+	// Output:
+	// leads: true
+	// stopped: true
+}
+
+// A process that leads for a single term.
+func ExampleElection_Campaign() {
+	ctx := context.Background()
+	locks, done := example.Client()
+	defer done()
+
+	e := election.New(locks, "migration")
+	term, err := e.Campaign(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println("leads:", term.Context().Err() == nil)
+	if err := term.Resign(ctx); err != nil {
+		log.Print(err) // errors.Is(err, natslock.ErrLost): another candidate may have led before
+	}
+	fmt.Println("leads:", term.Context().Err() == nil)
+	// Output:
+	// leads: true
+	// leads: false
+}
+
+// Any process can ask for the leader and its value.
+func ExampleElection_Leader() {
+	ctx := context.Background()
+	locks, done := example.Client(natslock.WithOwner("web-1"))
+	defer done()
+	e := election.New(locks, "scheduler", election.Value([]byte("10.0.0.7:8080")))
+	_, err := e.Leader(ctx)
+	fmt.Println(errors.Is(err, election.ErrNoLeader))
+
+	term, err := e.Campaign(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	l, err := e.Leader(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Printf("%s at %s\n", l.Owner, l.Value)
+	_ = term.Resign(ctx)
+	// Output:
+	// true
+	// web-1 at 10.0.0.7:8080
+}
+
+// An observer receives the leader, and each change of it.
+func ExampleElection_Observe() {
+	ctx := context.Background()
+	locks, done := example.Client()
+	defer done()
+	e := election.New(locks, "scheduler", election.Value([]byte("10.0.0.7:8080")))
+	term, err := e.Campaign(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+
+	for l, err := range e.Observe(ctx) {
+		switch {
+		case err != nil:
+			log.Fatal(err)
+		case l.Vacant():
+			fmt.Println("nobody leads")
+			return
+		}
+		fmt.Printf("the leader is at %s\n", l.Value)
+		_ = term.Resign(ctx)
+	}
+	// Output:
+	// the leader is at 10.0.0.7:8080
+	// nobody leads
+}
+
+// IsLeader is for hot paths: it does no I/O.
+func ExampleElection_IsLeader() {
+	ctx := context.Background()
+	locks, done := example.Client()
+	defer done()
+	e := election.New(locks, "scheduler")
+	_, leads := e.IsLeader()
+	fmt.Println(leads)
+
+	term, err := e.Campaign(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	token, leads := e.IsLeader()
+	fmt.Println(leads, token == term.Token())
+	_ = term.Resign(ctx)
+	// Output:
+	// false
+	// true true
+}
+
+// A leader can replace its value while it leads.
+func ExampleTerm_Proclaim() {
+	ctx := context.Background()
+	locks, done := example.Client()
+	defer done()
+	e := election.New(locks, "scheduler", election.Value([]byte("starting")))
+	term, err := e.Campaign(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := term.Proclaim(ctx, []byte("10.0.0.7:8080")); err != nil {
+		log.Fatal(err) // errors.Is(err, natslock.ErrLost): it does not lead any more
+	}
+	l, err := e.Leader(ctx)
+	fmt.Printf("%s %v\n", l.Value, err)
+	_ = term.Resign(ctx)
+	// Output:
+	// 10.0.0.7:8080 <nil>
+}
+
+// A leader that resigns hands over at once, and is behind all others when it campaigns
+// again.
+func ExampleTerm_Resign() {
+	ctx := context.Background()
+	locks, done := example.Client()
+	defer done()
+	first, second := election.New(locks, "scheduler"), election.New(locks, "scheduler")
+	term, err := first.Campaign(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	elected := make(chan *election.Term)
+	go func() {
+		t, err := second.Campaign(ctx)
+		if err != nil {
+			log.Fatal(err)
+		}
+		elected <- t
+	}()
+
+	fmt.Println(term.Resign(ctx))
+	next := <-elected
+	fmt.Println(next.Token() > term.Token())
+	_ = next.Resign(ctx)
+	// Output:
+	// <nil>
+	// true
+}
+
+// OnChange has Run report each leader, also while another process leads.
+func ExampleNew() {
+	ctx, stop := context.WithCancel(context.Background())
+	locks, done := example.Client()
+	defer done()
+
+	e := election.New(locks, "scheduler",
+		election.Value([]byte("10.0.0.7:8080")),
+		election.OnChange(func(l election.Leader) {
+			if !l.Vacant() {
+				fmt.Printf("the leader is at %s\n", l.Value)
+				stop()
+			}
+		}))
+	_ = e.Run(ctx, func(ctx context.Context, _ *election.Term) error {
+		<-ctx.Done()
+		return nil
+	})
+	// Output:
+	// the leader is at 10.0.0.7:8080
+}

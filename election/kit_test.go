@@ -1,0 +1,308 @@
+package election_test
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/election"
+	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/testutil"
+)
+
+const (
+	// name is that of the election in each test.
+	name = "the.election"
+	// patience bounds every wait for an event.
+	patience = 30 * time.Second
+)
+
+// member is a client on a connection of its own, with a link to disturb.
+type member struct {
+	*natslock.Client
+	nc     *nats.Conn
+	link   *testutil.Link
+	faults *testutil.Faults
+}
+
+func join(t testing.TB, s *testutil.Server, opts ...natslock.Option) *member {
+	t.Helper()
+	m := &member{}
+	m.nc, m.link = s.ConnectLink()
+	var err error
+	m.Client, err = natslock.New(t.Context(), m.nc, append(opts, testutil.WrapStore(func(kv kvstore.KV) kvstore.KV {
+		m.faults = testutil.NewFaults(kv, 1)
+		return m.faults
+	}))...)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		_ = m.Close(ctx)
+	})
+	return m
+}
+
+func (m *member) elect(v string, opts ...election.Option) *election.Election {
+	return election.New(m.Client, name, append([]election.Option{election.Value([]byte(v))}, opts...)...)
+}
+
+// campaign leads at once, or fails.
+func campaign(t testing.TB, e *election.Election) *election.Term {
+	t.Helper()
+	return begin(t, e).elected(t)
+}
+
+// candidacy is a campaign on a goroutine of its own.
+type candidacy struct {
+	done   chan struct{}
+	cancel context.CancelFunc
+	term   *election.Term
+	err    error
+	at     time.Time
+}
+
+func begin(t testing.TB, e *election.Election) *candidacy {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	c := &candidacy{done: make(chan struct{}), cancel: cancel}
+	t.Cleanup(func() { cancel(); <-c.done })
+	go func() {
+		defer close(c.done)
+		c.term, c.err = e.Campaign(ctx)
+		c.at = time.Now()
+	}()
+	return c
+}
+
+func (c *candidacy) elected(t testing.TB) *election.Term {
+	t.Helper()
+	receive(t, c.done, "an election")
+	require.NoError(t, c.err)
+	return c.term
+}
+
+func (c *candidacy) over() bool {
+	select {
+	case <-c.done:
+		return true
+	default:
+		return false
+	}
+}
+
+func receive[T any](t testing.TB, ch <-chan T, what string) T {
+	t.Helper()
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	select {
+	case v := <-ch:
+		return v
+	case <-timer.C:
+		t.Fatalf("waited %v in vain for %s", patience, what)
+		panic("unreachable")
+	}
+}
+
+// runner is a Run on a goroutine of its own, whose lead stays until it is ended.
+type runner struct {
+	*election.Election
+	cancel context.CancelFunc
+	done   chan struct{}
+	err    error
+	reign  *reign
+	name   string
+	resign chan struct{} // has the lead under way return
+}
+
+func run(t testing.TB, e *election.Election, r *reign, name string) *runner {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	x := &runner{Election: e, cancel: cancel, done: make(chan struct{}), reign: r, name: name, resign: make(chan struct{})}
+	t.Cleanup(func() { cancel(); <-x.done })
+	go func() {
+		defer close(x.done)
+		x.err = e.Run(ctx, x.lead)
+	}()
+	return x
+}
+
+func (x *runner) lead(ctx context.Context, t *election.Term) error {
+	end := x.reign.begin(x.name, t.Token())
+	defer end()
+	select {
+	case <-ctx.Done():
+	case <-x.resign:
+	}
+	return nil
+}
+
+// reign records the terms of an election, and judges them.
+type reign struct {
+	mu    sync.Mutex
+	terms []period
+	wrong []string
+	more  chan struct{} // closed and replaced with each change
+}
+
+type period struct {
+	name       string
+	token      uint64
+	begin, end time.Time // the end is zero while it goes on
+}
+
+func newReign() *reign { return &reign{more: make(chan struct{})} }
+
+func (r *reign) begin(name string, token uint64) (end func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, p := range r.terms {
+		if p.end.IsZero() {
+			r.wrong = append(r.wrong, fmt.Sprintf("%s begins while %s leads", name, p.name))
+		}
+		if p.token >= token {
+			r.wrong = append(r.wrong, fmt.Sprintf("the token of %s is %d after %d of %s", name, token, p.token, p.name))
+		}
+	}
+	i := len(r.terms)
+	r.terms = append(r.terms, period{name: name, token: token, begin: time.Now()})
+	r.changed()
+	return func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.terms[i].end = time.Now()
+		r.changed()
+	}
+}
+
+func (r *reign) changed() {
+	close(r.more)
+	r.more = make(chan struct{})
+}
+
+func (r *reign) all() []period {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.terms)
+}
+
+// wait returns term n, from 0, when it has begun.
+func (r *reign) wait(t testing.TB, n int) period {
+	t.Helper()
+	timer := time.NewTimer(10 * patience)
+	defer timer.Stop()
+	for {
+		r.mu.Lock()
+		more := r.more
+		if len(r.terms) > n {
+			defer r.mu.Unlock()
+			return r.terms[n]
+		}
+		r.mu.Unlock()
+		select {
+		case <-more:
+		case <-timer.C:
+			t.Fatalf("waited in vain for term %d", n)
+		}
+	}
+}
+
+// judge fails the test if two led at once, or a token did not rise.
+func (r *reign) judge(t testing.TB) {
+	t.Helper()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	require.Empty(t, r.wrong)
+}
+
+// observed is what Observe has yielded.
+type observed struct {
+	mu   sync.Mutex
+	all  []election.Leader
+	at   []time.Time
+	err  error
+	over chan struct{}
+	stop context.CancelFunc
+}
+
+// observe begins to observe, and returns when it has yielded the first state.
+func observe(t testing.TB, e *election.Election) *observed {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	o := &observed{over: make(chan struct{}), stop: cancel}
+	first := make(chan struct{})
+	begun := sync.OnceFunc(func() { close(first) })
+	t.Cleanup(func() { cancel(); <-o.over })
+	go func() {
+		defer close(o.over)
+		defer begun()
+		for l, err := range e.Observe(ctx) {
+			o.mu.Lock()
+			if err != nil {
+				o.err = err
+			} else {
+				o.all, o.at = append(o.all, l), append(o.at, time.Now())
+			}
+			o.mu.Unlock()
+			begun()
+		}
+	}()
+	receive(t, first, "the first state")
+	return o
+}
+
+// last is what was yielded last, and when.
+func (o *observed) last() (l election.Leader, at time.Time) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if len(o.all) == 0 {
+		return l, at
+	}
+	return o.all[len(o.all)-1], o.at[len(o.at)-1]
+}
+
+// values are those of the leaders that were yielded; "-" is a vacancy.
+func (o *observed) values() []string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	var all []string
+	for _, l := range o.all {
+		if l.Vacant() {
+			all = append(all, "-")
+		} else {
+			all = append(all, string(l.Value))
+		}
+	}
+	return all
+}
+
+// closing is a context for a Close that waits for nothing.
+func closing(t testing.TB) context.Context {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	return ctx
+}
+
+// collect has the garbage collector run, and what it finds be cleaned up.
+func collect() {
+	for range 3 {
+		runtime.GC()
+	}
+}
+
+// message is one that a user of the nats command could publish, with these headers.
+func message(subject string, header ...string) *nats.Msg {
+	m := nats.NewMsg(subject)
+	m.Data = []byte("by hand")
+	for i := 0; i < len(header); i += 2 {
+		m.Header.Set(header[i], header[i+1])
+		m.Data = nil
+	}
+	return m
+}

@@ -1,0 +1,259 @@
+package election_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/election"
+	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/testutil"
+)
+
+// An observer receives the leader at the beginning, and each change at once.
+func TestObserve(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a, b, c := join(t, s), join(t, s), join(t, s)
+		o := observe(t, c.elect(""))
+		synctest.Wait()
+		require.Equal(t, []string{"-"}, o.values())
+		ofA := campaign(t, a.elect("a"))
+		next := begin(t, b.elect("b"))
+		synctest.Wait()
+		late := observe(t, c.elect(""))
+		require.NoError(t, ofA.Proclaim(t.Context(), []byte("a2")))
+		require.NoError(t, ofA.Proclaim(t.Context(), []byte("a2")))
+		synctest.Wait()
+		require.NoError(t, ofA.Resign(t.Context()))
+		ofB := next.elected(t)
+		time.Sleep(time.Minute) // the renewals are no changes
+		require.NoError(t, ofB.Resign(t.Context()))
+		synctest.Wait()
+		require.Equal(t, []string{"-", "a", "a2", "-", "b", "-"}, o.values())
+		require.Equal(t, "a2", late.values()[len(late.values())-4])
+		l, at := o.last()
+		require.True(t, l.Vacant())
+		require.Equal(t, time.Now(), at)
+
+		// A break is a vacancy at once, and is yielded once.
+		ofA = campaign(t, a.elect("a"))
+		synctest.Wait()
+		l, _ = o.last()
+		require.NoError(t, c.Break(t.Context(), natslock.BreakRequest{Name: name, ID: l.ID}))
+		synctest.Wait()
+		l, at = o.last()
+		require.True(t, l.Vacant())
+		require.Equal(t, time.Now(), at)
+		time.Sleep(10 * time.Second)
+		require.Error(t, ofA.Resign(t.Context()))
+		time.Sleep(10 * time.Second)
+		require.Equal(t, []string{"-", "a", "a2", "-", "b", "-", "a", "-"}, o.values())
+		o.stop()
+		receive(t, o.over, "the end of an observer")
+		require.NoError(t, o.err)
+	})
+}
+
+// An observer that waits costs a read where four seconds pass without a notification,
+// and none where the leader renews more often.
+func TestObserveMessages(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		for _, c := range []struct {
+			ttl  time.Duration
+			most uint64
+		}{{0, 13 + 7}, {6 * time.Second, 1 + 7}} { // 6 or 7 are checks of the bucket by the watch
+			e := join(t, s).elect("a", options(c.ttl)...)
+			term := campaign(t, e)
+			m := join(t, s)
+			o := observe(t, m.elect(""))
+			time.Sleep(time.Minute)
+			sent := m.nc.Stats().OutMsgs
+			time.Sleep(time.Minute)
+			t.Logf("TTL %v: %d messages a minute", c.ttl, m.nc.Stats().OutMsgs-sent)
+			require.LessOrEqual(t, m.nc.Stats().OutMsgs-sent, c.most)
+			require.Equal(t, []string{"a"}, o.values())
+			require.NoError(t, term.Resign(t.Context()))
+			o.stop()
+		}
+	})
+}
+
+func options(ttl time.Duration) []election.Option {
+	if ttl == 0 {
+		return nil
+	}
+	return []election.Option{election.TTL(ttl)}
+}
+
+// Where notifications are lost, an observer is right within five seconds.
+func TestObserveLostNotifications(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		const most = 5 * time.Second
+		c := join(t, s)
+		o := observe(t, c.elect(""))
+		synctest.Wait()
+		right := func(value string) {
+			t.Helper()
+			begun := time.Now()
+			for {
+				if l, _ := o.last(); string(l.Value) == value {
+					t.Logf("right after %v", time.Since(begun))
+					return
+				}
+				require.Less(t, time.Since(begun), most)
+				time.Sleep(10 * time.Millisecond)
+				synctest.Wait()
+			}
+		}
+		// Each change is made at another time after the last news of the observer.
+		for i := range 8 {
+			c.faults.DropEvents(nil)
+			a, b := join(t, s), join(t, s)
+			ofA := campaign(t, a.elect("a"))
+			right("a")
+			time.Sleep(time.Duration(i) * 700 * time.Millisecond)
+			c.faults.DropAllEvents(true)
+			require.NoError(t, ofA.Proclaim(t.Context(), []byte("a2")))
+			right("a2")
+			next := begin(t, b.elect("b"))
+			synctest.Wait()
+			require.NoError(t, ofA.Resign(t.Context()))
+			right("b")
+			require.NoError(t, next.elected(t).Resign(t.Context()))
+			right("")
+			c.faults.DropAllEvents(false)
+		}
+	})
+}
+
+// An observer receives the vacancy after a leader that crashed, also where nobody else
+// campaigns.
+func TestObserveCrash(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a, c := join(t, s), join(t, s)
+		o := observe(t, c.elect(""))
+		term := campaign(t, a.elect("a"))
+		time.Sleep(30 * time.Second)
+		a.link.Cut()
+		begun := time.Now()
+		time.Sleep(20 * time.Second)
+		require.Equal(t, []string{"-", "a", "-"}, o.values())
+		_, at := o.last()
+		t.Logf("vacant after %v", at.Sub(begun))
+		require.LessOrEqual(t, at.Sub(begun), 15*time.Second+time.Second)
+		require.ErrorIs(t, context.Cause(term.Context()), natslock.ErrLost)
+		a.link.Heal()
+		_ = term.Resign(t.Context())
+	})
+}
+
+// A record that is deleted by hand ends the term, and observers are notified at once.
+func TestObserveDeletedByHand(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a, c := join(t, s), join(t, s)
+		nc := s.Connect()
+		o := observe(t, c.elect(""))
+		term := campaign(t, a.elect("a"))
+		time.Sleep(30 * time.Second)
+		m := message("$KV.natslock.lock."+name, "KV-Operation", "DEL")
+		require.NoError(t, nc.PublishMsg(m))
+		require.NoError(t, nc.Flush())
+		synctest.Wait()
+		require.Equal(t, []string{"-", "a", "-"}, o.values())
+		require.ErrorIs(t, context.Cause(term.Context()), natslock.ErrLost)
+		require.Error(t, term.Resign(t.Context()))
+
+		// A record that is not the library's is that of an unknown leader.
+		require.NoError(t, nc.PublishMsg(message("$KV.natslock.lock."+name)))
+		require.NoError(t, nc.Flush())
+		time.Sleep(time.Second)
+		l, _ := o.last()
+		require.False(t, l.Vacant())
+		require.Empty(t, l.Owner)
+	})
+}
+
+// An observer outlasts an outage of its connection, and is then right within five seconds.
+func TestObserveOutage(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a, c := join(t, s), join(t, s)
+		o := observe(t, c.elect(""))
+		term := campaign(t, a.elect("a"))
+		time.Sleep(10 * time.Second)
+		for range 3 {
+			c.link.Cut()
+			time.Sleep(time.Minute)
+			require.Len(t, o.values(), 2, "it does not take a leader that it cannot see for gone")
+			c.link.Heal()
+			time.Sleep(10 * time.Second)
+		}
+		c.link.Cut()
+		require.NoError(t, term.Resign(t.Context()))
+		time.Sleep(time.Minute)
+		c.link.Heal()
+		time.Sleep(5 * time.Second)
+		require.Equal(t, []string{"-", "a", "-"}, o.values())
+	})
+}
+
+// Forged and late notifications do not deceive an observer for longer than five seconds.
+func TestObserveForged(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a, c := join(t, s), join(t, s)
+		o := observe(t, c.elect(""))
+		var old []kvstore.Event
+		c.faults.DropEvents(func(ev kvstore.Event) bool {
+			old = append(old, ev)
+			return false
+		})
+		require.NoError(t, campaign(t, a.elect("a")).Resign(t.Context()))
+		term := campaign(t, a.elect("b"))
+		synctest.Wait()
+		c.faults.DropEvents(nil)
+		before := o.values()
+		require.Equal(t, []string{"-", "a", "-", "b"}, before)
+		for _, ev := range old { // again, in their order
+			c.faults.Forge(ev)
+		}
+		synctest.Wait()
+		l, _ := o.last()
+		require.Equal(t, "b", string(l.Value))
+		require.Equal(t, before, o.values())
+
+		forged := old[0]
+		forged.Record.Revision = 1 << 62
+		require.Positive(t, c.faults.Forge(forged))
+		time.Sleep(5 * time.Second)
+		l, _ = o.last()
+		require.Equal(t, "b", string(l.Value))
+		require.NoError(t, term.Resign(t.Context()))
+		synctest.Wait()
+		l, _ = o.last()
+		require.True(t, l.Vacant())
+	})
+}
+
+// OnChange is called for each change while Run goes on, and never after it has returned.
+func TestOnChange(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		var got []string
+		r := newReign()
+		e := join(t, s).elect("a", election.OnChange(func(l election.Leader) { got = append(got, string(l.Value)) }))
+		x := run(t, e, r, "a")
+		r.wait(t, 0)
+		synctest.Wait()
+		x.cancel()
+		receive(t, x.done, "the end of Run")
+		require.ErrorIs(t, x.err, context.Canceled)
+		n := len(got)
+		require.Contains(t, got, "a")
+		time.Sleep(time.Minute)
+		require.Len(t, got, n)
+		_, err := e.Leader(t.Context())
+		require.ErrorIs(t, err, election.ErrNoLeader, "it has resigned")
+	})
+}

@@ -1,0 +1,333 @@
+package election_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/election"
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/testutil"
+)
+
+// fleet is members that all run for the same election.
+type fleet struct {
+	members []*member
+	runners []*runner
+	reign   *reign
+}
+
+func launch(t testing.TB, s *testutil.Server, n int, opts ...election.Option) *fleet {
+	t.Helper()
+	f := &fleet{reign: newReign()}
+	for i := range n {
+		m := join(t, s)
+		f.members = append(f.members, m)
+		f.runners = append(f.runners, run(t, m.elect(fmt.Sprint(i), opts...), f.reign, fmt.Sprint(i)))
+		synctest.Wait()
+	}
+	return f
+}
+
+// leader returns the number of the leader, or -1, and fails if there are several.
+func (f *fleet) leader(t testing.TB) int {
+	t.Helper()
+	found := -1
+	for i, r := range f.runners {
+		if _, ok := r.IsLeader(); ok {
+			require.Negative(t, found, "%d and %d lead at once", found, i)
+			found = i
+		}
+	}
+	return found
+}
+
+// A candidate follows a leader that crashes within the TTL and half a second, whatever
+// part of its renewals is over, and one that returns at once.
+func TestRunSuccession(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		const ttl = 2 * time.Second
+		seed := rand.Uint64()
+		t.Log("seed", seed)
+		rng := rand.New(rand.NewPCG(seed, 0))
+		f := launch(t, s, 3, election.TTL(ttl))
+		o := observe(t, join(t, s).elect(""))
+		n := 0
+		for range 20 {
+			f.reign.wait(t, n)
+			time.Sleep(15*time.Second + rand.N(3*time.Second))
+			i := f.leader(t)
+			require.GreaterOrEqual(t, i, 0)
+			begun, limit := time.Now(), ttl+500*time.Millisecond
+			link := f.members[i].link
+			fault := rng.IntN(4)
+			switch fault {
+			case 0:
+				link.Cut()
+			case 1:
+				link.Blackhole(true)
+			case 2:
+				f.runners[i].resign <- struct{}{}
+				limit = 0
+			case 3: // and nobody is notified
+				for _, m := range f.members {
+					m.faults.DropAllEvents(true)
+				}
+				f.runners[i].resign <- struct{}{}
+			}
+			n++
+			next := f.reign.wait(t, n)
+			require.LessOrEqual(t, next.begin.Sub(begun), limit)
+			if fault != 3 { // the order of a mutex may change after a second without any change
+				require.NotEqual(t, fmt.Sprint(i), next.name)
+			}
+			time.Sleep(5 * time.Second)
+			l, _ := o.last()
+			require.Equal(t, next.token, l.Token)
+			require.Equal(t, next.name, string(l.Value))
+			link.Blackhole(false)
+			link.Heal()
+			for _, m := range f.members {
+				m.faults.DropAllEvents(false)
+			}
+		}
+		f.reign.judge(t)
+	})
+}
+
+// One leads at a time by its own clock, while links fail, notifications are lost,
+// operators break claims and leaders resign.
+func TestRunFaults(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		seed := rand.Uint64()
+		t.Log("seed", seed)
+		rng := rand.New(rand.NewPCG(seed, 0))
+		between := func(a, b time.Duration) time.Duration { return a + time.Duration(rng.Int64N(int64(b-a))) }
+		f := launch(t, s, 5, election.TTL(2*time.Second))
+		operator, o := join(t, s), observe(t, join(t, s).elect(""))
+		var healing sync.WaitGroup
+		for end := time.Now().Add(20 * time.Minute); time.Now().Before(end); {
+			for next := time.Now().Add(between(100*time.Millisecond, 4*time.Second)); time.Now().Before(next); {
+				time.Sleep(20 * time.Millisecond)
+				f.leader(t)
+			}
+			i := rng.IntN(len(f.members))
+			if l := f.leader(t); l >= 0 && rng.IntN(2) == 0 {
+				i = l
+			}
+			m, d := f.members[i], between(10*time.Millisecond, 6*time.Second)
+			var undo func()
+			switch rng.IntN(6) {
+			case 0:
+				m.link.Cut()
+				undo = m.link.Heal
+			case 1:
+				m.link.Blackhole(true)
+				undo = func() { m.link.Blackhole(false) }
+			case 2:
+				m.faults.DropAllEvents(true)
+				undo = func() { m.faults.DropAllEvents(false) }
+			case 3:
+				m.faults.Random(testutil.Rates{Drop: 0.2, LoseAnswer: 0.2, Delay: 0.2, MaxDelay: 3 * time.Second})
+				undo = func() { m.faults.Random(testutil.Rates{}) }
+			case 4:
+				select {
+				case f.runners[i].resign <- struct{}{}:
+				default:
+				}
+			case 5:
+				if l, err := operator.elect("").Leader(t.Context()); err == nil {
+					_ = operator.Break(t.Context(), natslock.BreakRequest{Name: name, ID: l.ID})
+				}
+			}
+			if undo != nil {
+				healing.Go(func() {
+					time.Sleep(d)
+					undo()
+				})
+			}
+		}
+		healing.Wait()
+		time.Sleep(30 * time.Second)
+		i := f.leader(t)
+		require.GreaterOrEqual(t, i, 0)
+		l, _ := o.last()
+		require.Equal(t, fmt.Sprint(i), string(l.Value))
+		f.reign.judge(t)
+		t.Log(len(f.reign.all()), "terms")
+		require.Greater(t, len(f.reign.all()), 50)
+	})
+}
+
+// The record of the leader is deleted by hand: its term ends, and another begins.
+func TestRunDeletedByHand(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		f := launch(t, s, 3)
+		nc := s.Connect()
+		for n := range 5 {
+			f.reign.wait(t, n)
+			time.Sleep(20 * time.Second)
+			begun := time.Now()
+			require.NoError(t, nc.PublishMsg(message("$KV.natslock.lock."+name, "KV-Operation", "DEL")))
+			next := f.reign.wait(t, n+1)
+			require.LessOrEqual(t, next.begin.Sub(begun), time.Second)
+			synctest.Wait()
+			require.False(t, f.reign.all()[n].end.IsZero())
+		}
+	})
+}
+
+// A lead that returns at once, with an error or without, does not spin, and one that
+// resigns first does not either. A long one is followed by a campaign at once.
+func TestRunDoesNotSpin(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		for what, lead := range map[string]func(context.Context, *election.Term) error{
+			"returns":         func(context.Context, *election.Term) error { return nil },
+			"fails":           func(context.Context, *election.Term) error { return errors.New("it cannot lead") },
+			"resigns":         func(ctx context.Context, t *election.Term) error { return t.Resign(ctx) },
+			"fails after 9 s": func(context.Context, *election.Term) error { time.Sleep(9 * time.Second); return errors.New("no") },
+		} {
+			m := join(t, s)
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
+			sent, n := m.nc.Stats().OutMsgs, 0
+			err := m.elect("").Run(ctx, func(ctx context.Context, t *election.Term) error {
+				n++
+				return lead(ctx, t)
+			})
+			cancel()
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			t.Logf("%s: %d terms and %d messages in 20 minutes", what, n, m.nc.Stats().OutMsgs-sent)
+			require.Less(t, n, 1200/5+10)
+			require.Greater(t, n, 1200/20)
+		}
+
+		m := join(t, s)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		n := 0
+		_ = m.elect("").Run(ctx, func(context.Context, *election.Term) error {
+			n++
+			time.Sleep(10 * time.Second)
+			return nil
+		})
+		require.Equal(t, 360, n)
+	})
+}
+
+// Run goes on over a restart of the server, and so does an observer.
+func TestRunRestart(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		f := launch(t, s, 3)
+		o := observe(t, join(t, s).elect(""))
+		time.Sleep(20 * time.Second)
+		for _, down := range []time.Duration{0, 5 * time.Second, time.Minute} {
+			s.Stop()
+			for range int(down / (100 * time.Millisecond)) {
+				time.Sleep(100 * time.Millisecond)
+				f.leader(t)
+			}
+			s.Restart()
+			time.Sleep(40 * time.Second)
+			i := f.leader(t)
+			require.GreaterOrEqual(t, i, 0)
+			l, _ := o.last()
+			require.Equal(t, fmt.Sprint(i), string(l.Value))
+		}
+		f.reign.judge(t)
+	})
+}
+
+// Run goes on in a bucket that was deleted and re-created, and so does an observer. The
+// tokens rise.
+func TestRunNewBucket(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		f := launch(t, s, 3)
+		o := observe(t, join(t, s).elect(""))
+		js, err := jetstream.New(s.Connect())
+		require.NoError(t, err)
+		for n, gone := range []time.Duration{0, time.Second, time.Minute} {
+			before := f.reign.wait(t, n)
+			time.Sleep(20 * time.Second)
+			require.NoError(t, js.DeleteStream(t.Context(), "KV_natslock"))
+			time.Sleep(gone)
+			create(t, s)
+			time.Sleep(30 * time.Second)
+			i := f.leader(t)
+			require.GreaterOrEqual(t, i, 0)
+			after := f.reign.wait(t, n+1)
+			require.Greater(t, after.token, before.token)
+			require.Len(t, f.reign.all(), n+2)
+			l, at := o.last()
+			require.Equal(t, after.token, l.Token)
+			require.LessOrEqual(t, at.Sub(after.begin), 5*time.Second)
+		}
+		for _, r := range f.runners {
+			r.cancel()
+		}
+	})
+}
+
+// create has a new client create the bucket. The server may still be removing the files
+// of the old one.
+func create(t *testing.T, s *testutil.Server) {
+	t.Helper()
+	nc := s.Connect()
+	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+		c, err := natslock.New(t.Context(), nc)
+		if err == nil {
+			require.NoError(t, c.Close(t.Context()))
+			return
+		}
+		require.True(t, time.Now().Before(end), "%v", err)
+	}
+}
+
+// A panic of lead passes through Run, and the term has ended before.
+func TestRunPanic(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		e := join(t, s).elect("")
+		require.PanicsWithValue(t, "it breaks", func() {
+			_ = e.Run(t.Context(), func(context.Context, *election.Term) error { panic("it breaks") })
+		})
+		_, ok := e.IsLeader()
+		require.False(t, ok)
+		_, err := e.Leader(t.Context())
+		require.ErrorIs(t, err, election.ErrNoLeader)
+	})
+}
+
+// The error of Run matches the error of its context, and the cause.
+func TestRunEnds(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		m := join(t, s)
+		why := errors.New("the service stops")
+		ctx, cancel := context.WithCancelCause(t.Context())
+		err := m.elect("").Run(ctx, func(ctx context.Context, _ *election.Term) error {
+			cancel(why)
+			<-ctx.Done()
+			return ctx.Err()
+		})
+		require.ErrorIs(t, err, context.Canceled)
+		require.ErrorIs(t, err, why)
+		require.ErrorContains(t, err, name)
+		require.ErrorIs(t, m.elect("").Run(ctx, func(context.Context, *election.Term) error { panic("it leads") }), why)
+
+		// The client is closed while it waits.
+		term := campaign(t, m.elect(""))
+		other := join(t, s)
+		x := run(t, other.elect(""), newReign(), "other")
+		synctest.Wait()
+		require.NoError(t, other.Close(closing(t)))
+		receive(t, x.done, "the end of Run")
+		require.ErrorIs(t, x.err, natslock.ErrClosed)
+		require.NoError(t, term.Resign(t.Context()))
+	})
+}

@@ -1,0 +1,178 @@
+package election
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/natslock/locks/natslock"
+)
+
+// Term is the time in which a candidate leads. [Election.Campaign] and [Election.Run]
+// make it. It is safe for concurrent use.
+type Term struct {
+	lock *natslock.Lock
+}
+
+// Token returns the fencing token of the term. Tokens rise with every term: see
+// [natslock.Lock.Token].
+func (t *Term) Token() uint64 { return t.held().Token() }
+
+// Context returns a child of the campaign's context. It ends when the term ends, before
+// the server lets the next leader in, or when its parent ends. context.Cause returns the
+// reason: see [natslock.Lock.Context].
+func (t *Term) Context() context.Context { return t.held().Context() }
+
+// held returns the lock, or a zero one for a Term that no campaign has made.
+func (t *Term) held() *natslock.Lock {
+	if t == nil {
+		return nil
+	}
+	return t.lock
+}
+
+// Proclaim replaces the leader's value for the rest of the term. It returns nil when the
+// server has stored it: [Election.Leader] returns it then, and observers are notified.
+// The next term begins with the [Value] of its own Election again.
+//
+// The value has at most [MaxValue] bytes, or the error matches
+// [natslock.ErrInvalidOption], and nothing was sent. If the term has ended, the error is
+// the cause. If ctx ends first, the outcome is unknown, and the leader's next renewal
+// stores the value in any case: see [natslock.Lock.SetMeta].
+func (t *Term) Proclaim(ctx context.Context, value []byte) error {
+	if err := checkValue(value); err != nil {
+		return fmt.Errorf("proclaim: %w", err)
+	}
+	if err := t.held().SetMeta(ctx, metaOf(value)); err != nil {
+		return fmt.Errorf("proclaim: %w", err)
+	}
+	return nil
+}
+
+// Resign ends the term and its context, and hands over to the candidate that has waited
+// longest. It takes one round trip. A candidate that campaigns again is behind all that
+// wait. Further calls return the result of the first.
+//
+// It returns nil if the term was valid until the call. Otherwise its errors are those of
+// [natslock.Lock.Unlock]: one that matches [natslock.ErrLost] means that another
+// candidate may have led before the call. Like Unlock, Resign ignores ctx, so it works
+// after ctx has ended.
+func (t *Term) Resign(ctx context.Context) error {
+	if err := t.held().Unlock(ctx); err != nil {
+		return fmt.Errorf("resign: %w", err)
+	}
+	return nil
+}
+
+const (
+	// shortTerm is how long a lead has to last so that the next campaign begins at once.
+	shortTerm = 10 * time.Second
+	// minPause and maxPause bound the pause after a short one.
+	minPause = 100 * time.Millisecond
+	maxPause = 10 * time.Second
+)
+
+// Run campaigns, calls lead for each term, and campaigns again, until ctx ends. lead's
+// context ends when the term does, and the term ends when lead returns or panics. lead
+// must return when its context ends: until then this candidate does not campaign. Run
+// goes on after a term that was lost, over outages and restarts of the server, and in a
+// bucket that was deleted and re-created.
+//
+// When lead returns within 10 s, with an error or without, Run pauses before it campaigns
+// again. The pause is 100 ms at most after the first time, and up to 10 s when that
+// repeats. There is no pause after a term that was lost. Run drops the errors of lead, so
+// report them there.
+//
+// Run returns an error in every case. It matches ctx's error and cause when ctx has
+// ended. It matches [natslock.ErrClosed], [natslock.ErrPermission],
+// [natslock.ErrInvalidName], [natslock.ErrInvalidTTL] or [natslock.ErrInvalidOption] when
+// another campaign would fail in the same way. When Run returns, this candidate has
+// resigned.
+func (e *Election) Run(ctx context.Context, lead func(ctx context.Context, t *Term) error) error {
+	if err := e.ready(); err != nil {
+		return err
+	}
+	if lead == nil {
+		return fmt.Errorf("election %q: %w: the function to run is nil", e.name, natslock.ErrInvalidOption)
+	}
+	ctx, stop := e.report(ctx)
+	defer stop()
+	for short, failed := 0, 0; ; {
+		var pause time.Duration
+		t, err := e.Campaign(ctx)
+		switch {
+		case err == nil:
+			failed = 0
+			begun := time.Now()
+			switch lost := t.serve(lead); {
+			case lost:
+			case time.Since(begun) >= shortTerm:
+				short = 0
+			default:
+				pause = backoff(short)
+				short++
+			}
+		case ctx.Err() != nil:
+		case isFinal(err):
+			return err
+		default:
+			pause = backoff(failed)
+			failed++
+		}
+		if sleep(ctx, pause) != nil {
+			return fmt.Errorf("election %q: %w", e.name, endOf(ctx))
+		}
+	}
+}
+
+// serve leads for a term, and resigns. It says whether the term was lost before.
+func (t *Term) serve(lead func(context.Context, *Term) error) (lost bool) {
+	defer func() {
+		lost = errors.Is(t.lock.Err(), natslock.ErrLost)
+		_ = t.Resign(t.Context()) // the next candidate waits for the TTL at most
+	}()
+	_ = lead(t.Context(), t)
+	return
+}
+
+// isFinal says whether another try would fail in the same way.
+func isFinal(err error) bool {
+	for _, final := range []error{natslock.ErrClosed, natslock.ErrPermission, natslock.ErrInvalidName, natslock.ErrInvalidTTL, natslock.ErrInvalidOption} {
+		if errors.Is(err, final) {
+			return true
+		}
+	}
+	return false
+}
+
+// backoff is the pause after failure number n in a row, from 0, with jitter.
+func backoff(n int) time.Duration {
+	d := min(minPause<<min(n, 10), maxPause)
+	return d - rand.N(d/2)
+}
+
+// sleep waits for d or the end of ctx, whose error it returns.
+func sleep(ctx context.Context, d time.Duration) error {
+	if ctx.Err() != nil || d <= 0 {
+		return ctx.Err()
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// endOf returns the error and the cause of a context that has ended.
+func endOf(ctx context.Context) error {
+	cause := context.Cause(ctx)
+	if errors.Is(cause, ctx.Err()) {
+		return cause
+	}
+	return fmt.Errorf("%w: %w", ctx.Err(), cause)
+}
