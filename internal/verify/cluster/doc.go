@@ -4,5 +4,5 @@
 // signals. They make stores lose records. The package has no code.
 //
 // The test binary is its own helper: started with a role in its environment it
-// is a holder of locks, or a nats-server.
+// is a holder of locks, a candidate of an election, or a nats-server.
 package cluster

@@ -1,0 +1,232 @@
+//go:build unix
+
+package cluster_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"slices"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/election"
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/testutil"
+)
+
+// candidateOrder is what a candidate is to do: run for the election until its standard
+// input ends. With each line on it, it resigns.
+type candidateOrder struct {
+	URL  string
+	TTL  time.Duration
+	Name string
+}
+
+// termReport is what a candidate says of a term: at its beginning, and at its end.
+type termReport struct {
+	Name  string
+	Token uint64
+	Begin time.Time
+	// Checked is the last time that the candidate knew itself the leader: it asks all the
+	// time. It is zero at the beginning of a term.
+	Checked time.Time
+	Cause   string // of the end
+}
+
+func beCandidate(text []byte) error {
+	var o candidateOrder
+	if err := json.Unmarshal(text, &o); err != nil {
+		return err
+	}
+	nc, err := nats.Connect(o.URL, nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond))
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	c, err := natslock.New(ctx, nc, natslock.WithOwner(o.Name), natslock.WithTTL(o.TTL))
+	if err != nil {
+		return err
+	}
+	var saying sync.Mutex
+	out := json.NewEncoder(os.Stdout)
+	say := func(r termReport) {
+		saying.Lock()
+		defer saying.Unlock()
+		_ = out.Encode(r)
+	}
+	resign := make(chan struct{})
+	go func() {
+		defer cancel()
+		for in := bufio.NewScanner(os.Stdin); in.Scan(); {
+			resign <- struct{}{}
+		}
+	}()
+	e := election.New(c, "processes", election.Value([]byte(o.Name)))
+	say(termReport{Name: o.Name})
+	_ = e.Run(ctx, func(ctx context.Context, t *election.Term) error {
+		r := termReport{Name: o.Name, Token: t.Token(), Begin: time.Now()}
+		say(r)
+		defer func() { say(r) }()
+		for {
+			at := time.Now()
+			token, ok := e.IsLeader()
+			if !ok || token != t.Token() {
+				<-ctx.Done() // the context ends too
+				r.Cause = fmt.Sprint(context.Cause(ctx))
+				return nil
+			}
+			r.Checked = at
+			select {
+			case <-resign:
+				r.Cause = "resigned"
+				return nil
+			case <-time.After(time.Millisecond):
+			}
+		}
+	})
+	return nil
+}
+
+// candidates are processes that run for an election, and what they say.
+type candidates struct {
+	t       *testing.T
+	s       *testutil.Server
+	reports chan termReport
+	running map[string]*process
+	n       int
+	kept    []termReport // that nobody has asked for yet
+}
+
+// add starts another candidate, and returns when it campaigns.
+func (c *candidates) add() {
+	c.t.Helper()
+	name := fmt.Sprint("candidate ", c.n)
+	c.n++
+	p := start(c.t, "candidate", candidateOrder{URL: c.s.URL(), TTL: processTTL, Name: name})
+	c.running[name] = p
+	go func() {
+		for in := bufio.NewScanner(p.out); in.Scan(); {
+			var r termReport
+			if json.Unmarshal(in.Bytes(), &r) == nil {
+				c.reports <- r
+			}
+		}
+	}()
+	c.next(name+" campaigns", func(r termReport) bool { return r.Name == name && r.Token == 0 })
+}
+
+// begins returns the next term that begins.
+func (c *candidates) begins() termReport {
+	c.t.Helper()
+	return c.next("a term", func(r termReport) bool { return r.Token != 0 && r.Cause == "" })
+}
+
+// ends returns the end of a term.
+func (c *candidates) ends(token uint64) termReport {
+	c.t.Helper()
+	return c.next("the end of a term", func(r termReport) bool { return r.Token == token && r.Cause != "" })
+}
+
+// next returns the first report that fits, and keeps those before it.
+func (c *candidates) next(what string, fits func(termReport) bool) termReport {
+	c.t.Helper()
+	for i := 0; ; i++ {
+		if i == len(c.kept) {
+			c.kept = append(c.kept, receive(c.t, c.reports, what))
+		}
+		if r := c.kept[i]; fits(r) {
+			c.kept = slices.Delete(c.kept, i, i+1)
+			return r
+		}
+	}
+}
+
+// TestElectionProcesses has three processes run for an election. The leader is killed,
+// stopped for longer than its lease, deposed by hand, and resigns. One leads at a time by
+// its own clock, another one follows in time, and an observer knows.
+func TestElectionProcesses(t *testing.T) {
+	s := testutil.RunServer(t)
+	watcher := newClient(t, s.Connect(), natslock.WithTTL(processTTL))
+	e := election.New(watcher, "processes")
+	c := &candidates{t: t, s: s, reports: make(chan termReport, 100), running: map[string]*process{}}
+	for range 3 {
+		c.add()
+	}
+	late := lateness(t)
+	nc := s.Connect()
+	now := c.begins()
+	var stopped *process
+	for _, end := range []string{"killed", "resigned", "stopped", "resigned", "deleted", "killed", "stopped"} {
+		leader := c.running[now.Name]
+		knows(t, e, now)
+		time.Sleep(processTTL / 2) // in the midst of its term
+		begun, limit := time.Now(), processTTL+500*time.Millisecond
+		switch end {
+		case "killed":
+			leader.kill()
+			delete(c.running, now.Name)
+		case "stopped":
+			leader.signal(syscall.SIGSTOP)
+			stopped = leader
+		case "resigned":
+			_, err := fmt.Fprintln(leader.in)
+			require.NoError(t, err)
+			limit = 500 * time.Millisecond
+		case "deleted":
+			m := nats.NewMsg("$KV.natslock.lock.processes")
+			m.Header.Set("KV-Operation", "DEL")
+			require.NoError(t, nc.PublishMsg(m))
+			limit = 500 * time.Millisecond
+		}
+		next := c.begins()
+		took := next.Begin.Sub(begun)
+		limit += 3 * late() // the server, the candidate and this test may each be held up once
+		t.Logf("%s is %s, and %s leads %v later, of %v", now.Name, end, next.Name, took, limit)
+		require.LessOrEqual(t, took, limit)
+		require.NotEqual(t, now.Name, next.Name)
+		require.Greater(t, next.Token, now.Token)
+		knows(t, e, next)
+		if stopped != nil {
+			stopped.signal(syscall.SIGCONT)
+			stopped = nil
+		}
+		if end == "killed" {
+			c.add()
+		} else {
+			over := c.ends(now.Token)
+			t.Logf("%s led until %v before that: %s", over.Name, next.Begin.Sub(over.Checked), over.Cause)
+			if end != "deleted" { // by hand, while it leads
+				require.True(t, over.Checked.Before(next.Begin), "%v and %v", over, next)
+			}
+		}
+		now = next
+	}
+	for _, p := range c.running {
+		require.NoError(t, p.in.Close())
+	}
+}
+
+// knows returns when an observer has seen the leader, as it has to in five seconds.
+func knows(t *testing.T, e *election.Election, leader termReport) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	for l, err := range e.Observe(ctx) {
+		require.NoError(t, err)
+		if l.Token == leader.Token {
+			require.Equal(t, leader.Name, string(l.Value))
+			require.Equal(t, leader.Name, l.Owner)
+			return
+		}
+	}
+	t.Fatalf("%v is not known to lead", leader)
+}
