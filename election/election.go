@@ -185,7 +185,7 @@ func (e *Election) IsLeader() (token uint64, ok bool) {
 		return 0, false
 	}
 	t := e.term.Load()
-	if t == nil || t.lock.Err() != nil {
+	if t == nil || t.lock.Err() != nil { //safety:leader-by-clock
 		return 0, false
 	}
 	return t.Token(), true
@@ -227,7 +227,7 @@ func metaOf(value []byte) map[string]string {
 // leaderOf returns the leader that a record shows. A leader that an operator has deposed
 // leads no more, although its record still keeps the next one out.
 func leaderOf(h *natslock.Holder) Leader {
-	if h == nil || h.Overdue || h.Broken != nil {
+	if h == nil || h.Overdue || h.Broken != nil { //safety:leader-deposed
 		return Leader{}
 	}
 	l := Leader{Token: h.Token, ID: h.ID, Owner: h.Owner, Host: h.Host, PID: h.PID, Since: h.Since}

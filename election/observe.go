@@ -58,7 +58,7 @@ func (e *Election) Observe(ctx context.Context) iter.Seq2[Leader, error] {
 					pause = settleAfter
 				}
 			case <-timer.C:
-				got = doubt
+				got = doubt //safety:observed-again
 			case <-ctx.Done():
 				return
 			}

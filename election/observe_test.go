@@ -151,6 +151,35 @@ func TestObserveCrash(t *testing.T) {
 	})
 }
 
+// A server that has forgotten its TTLs does not remove the record of a leader that has
+// crashed. Nobody leads by it.
+func TestLeaderOverdue(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a, c := join(t, s), join(t, s)
+		e := c.elect("")
+		o := observe(t, e)
+		term := campaign(t, a.elect("a"))
+		synctest.Wait()
+		a.link.Cut()
+		s.Stop()
+		s.ForgetTTLs()
+		s.Restart()
+		time.Sleep(10 * time.Second)
+		l, err := e.Leader(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, term.Token(), l.Token)
+		time.Sleep(6 * time.Second)
+		_, err = e.Leader(t.Context())
+		require.ErrorIs(t, err, election.ErrNoLeader)
+		require.Equal(t, []string{"-", "a", "-"}, o.values())
+		info, err := c.Inspect(t.Context(), natslock.KindMutex, name)
+		require.NoError(t, err)
+		require.True(t, info.Holder.Overdue)
+		a.link.Heal()
+		_ = term.Resign(t.Context())
+	})
+}
+
 // A record that is deleted by hand ends the term, and observers are notified at once.
 func TestObserveDeletedByHand(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {

@@ -103,12 +103,15 @@ func (a *acquisition) drive(r *run) result {
 // the state of the lock, or guesses it. Otherwise it reads the lock and its queue first.
 func (a *acquisition) atOnce() result {
 	known := a.c.b.Recent.Known(a.c.b.Instant(), a.keys.Gate)
+	if a.req.Patient { //safety:patient-bypass
+		known.Until = 0
+	}
 	revision := known.Tombstone
 	a.named = 0
 	switch {
 	// After its own release the client skips a read of the queue only for as long as
 	// [bucket.Bypass]: nobody starves.
-	case known.Tombstone == 0 || known.Until != 0 && !a.req.Patient: //safety:bypass-bounded
+	case known.Tombstone == 0 || known.Until != 0: //safety:bypass-bounded
 		a.bid.blind, a.bid.until = true, known.Until
 		r := a.bid.offer(known.Tombstone)
 		a.bid.blind, a.bid.until = false, 0

@@ -98,7 +98,10 @@ func (rs *runs) ask(a *acquisition) *member {
 	if n := len(l.all); n > 0 {
 		r := l.all[n-1]
 		joins := r.joinable(now) && !(a.req.Once && (r.lease == nil || r.inside == 0))
-		passes := !joins && !r.reads() && r.lease != nil && now < r.turnEnds && !a.req.Patient
+		passes := !joins && !r.reads() && r.lease != nil && now < r.turnEnds
+		if a.req.Patient { //safety:patient-turn
+			passes = false
+		}
 		if (joins || passes) && r.takes(a) {
 			r.join(m, passes, now)
 			if rests == nil { // else the run lists the queue now and then

@@ -61,7 +61,7 @@ func (a *acquisition) enqueue(begun clock.Instant) result {
 	if a.queueing == nil {
 		body := c.b.Body(record.StatusWaiting, a.req.Meta)
 		body.Mode = uint8(a.req.Mode)
-		if a.req.Patient { // every list of the queue would carry them
+		if a.req.Patient { // every list of the queue would carry them //safety:patient-place
 			body.Meta = nil
 		}
 		a.queueing = &bid{c: c, ctx: a.ctx, begun: begun, draft: draft{name: a.req.Name, keys: a.keys, body: body, ttl: a.placeTTL()}}
