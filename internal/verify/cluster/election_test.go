@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/election"
@@ -229,4 +230,86 @@ func knows(t *testing.T, e *election.Election, leader termReport) {
 		}
 	}
 	t.Fatalf("%v is not known to lead", leader)
+}
+
+// TestElectionCluster has candidates and observers on three servers. The leader of the
+// stream steps down and is killed, while candidates resign. One candidate leads at a time,
+// tokens rise, and the observers know.
+func TestElectionCluster(t *testing.T) {
+	cl := runCluster(t)
+	var mu sync.Mutex
+	var terms []uint64
+	leading := 0
+	resign := make(chan struct{})
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer cancel()
+	var all []*election.Election
+	for range 3 {
+		e := election.New(newClient(t, cl.Connect(), r3, patient), "cluster")
+		all = append(all, e)
+		running.Go(func() {
+			_ = e.Run(ctx, func(ctx context.Context, term *election.Term) error {
+				mu.Lock()
+				leading++
+				assert.Equal(t, 1, leading)
+				assert.True(t, len(terms) == 0 || terms[len(terms)-1] < term.Token(), "%v, %d", terms, term.Token())
+				terms = append(terms, term.Token())
+				mu.Unlock()
+				select {
+				case <-ctx.Done():
+				case <-resign:
+				}
+				mu.Lock()
+				leading--
+				mu.Unlock()
+				return nil
+			})
+		})
+	}
+	// leads returns the number of terms when the candidates and observers agree on the last.
+	leads := func(what string) (n int) {
+		t.Helper()
+		eventually(t, what, func() bool {
+			mu.Lock()
+			defer mu.Unlock()
+			if n = len(terms); n == 0 || leading != 1 {
+				return false
+			}
+			return slices.ContainsFunc(all, func(e *election.Election) bool {
+				token, ok := e.IsLeader()
+				return ok && token == terms[n-1]
+			})
+		})
+		mu.Lock()
+		token := terms[n-1]
+		mu.Unlock()
+		for _, e := range all {
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			for l, err := range e.Observe(ctx) {
+				require.NoError(t, err)
+				if l.Token >= token {
+					break
+				}
+			}
+			require.NoError(t, ctx.Err(), what)
+			cancel()
+		}
+		return n
+	}
+	n := leads("the first leader")
+	resign <- struct{}{}
+	eventually(t, "another leader", func() bool { return leads("a leader") > n })
+	n = leads("a leader")
+	cl.StepDown(t, streamName)
+	resign <- struct{}{}
+	eventually(t, "another leader", func() bool { return leads("a leader") > n })
+	i := cl.Index(cl.WaitStreamLeader(t, streamName))
+	n = leads("a leader")
+	cl.Kill(i)
+	resign <- struct{}{}
+	eventually(t, "another leader", func() bool { return leads("a leader after a crash") > n })
+	cl.Restart(i)
+	leads("a leader after a restart")
 }
