@@ -151,8 +151,9 @@ func (e *Election) ready() error {
 // and returns the term. It waits over outages of the server too.
 //
 // ctx is also the parent of the term's context: when ctx ends, so does the work. The
-// leader still leads then, until it resigns. An Election keeps its term: it ends when
-// the leader resigns or loses its lease, or when the Election is dropped.
+// leader keeps the others out until it resigns. An Election keeps its term: it ends when
+// the leader resigns or loses its lease, or when the Election is dropped. A campaign of
+// an Election that leads waits for the end of its own term.
 //
 // The errors are those of [natslock.Client.Lock]. One that matches
 // [natslock.ErrUnavailable] may pass, and [Election.Run] goes on after it.
@@ -177,9 +178,10 @@ func (e *Election) Campaign(ctx context.Context) (*Term, error) {
 	}
 }
 
-// IsLeader says whether a term of this Election is inside its validity, and returns its
-// fencing token. It reads the clock and does no I/O. The answer can change before the
-// caller acts on it, so pass the token to the resource that the leader changes.
+// IsLeader says whether a term of this Election is inside its validity and its context
+// goes on. It returns the term's fencing token. It reads the clock and does no I/O. The
+// answer can change before the caller acts on it, so pass the token to the resource that
+// the leader changes.
 func (e *Election) IsLeader() (token uint64, ok bool) {
 	if e == nil {
 		return 0, false

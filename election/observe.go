@@ -23,12 +23,14 @@ var watchHolder = bridge.WatchHolder.(func(context.Context, *natslock.Client, st
 
 // Observe yields the leader, and then each change: another leader, another value, and
 // each vacancy as a zero Leader, until ctx ends. The first one is the state at the
-// beginning. It costs one subscription, and one read when 4 s have passed without a
-// notification.
+// beginning. It costs one subscription, a request every 10 s, and one read when 4 s have
+// passed without a notification. Where several servers keep the bucket, a read is two
+// requests.
 //
 // An observer that notifications reach is right within a round trip. If one is lost, it
-// is right within five seconds. While the server does not answer, Observe yields nothing,
-// and then the state after the outage. It goes on in a bucket that was re-created.
+// is right within five seconds, and may miss a leader in between. While the server does
+// not answer, Observe yields nothing, and then the state after the outage. It goes on in
+// a bucket that was re-created.
 //
 // The sequence ends without an error when ctx ends, or when the caller stops. The error
 // of any other end matches [natslock.ErrClosed], [natslock.ErrPermission],

@@ -234,6 +234,7 @@ func TestObserveForged(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, c := join(t, s), join(t, s)
 		o := observe(t, c.elect(""))
+		synctest.Wait() // it watches
 		var old []kvstore.Event
 		c.faults.DropEvents(func(ev kvstore.Event) bool {
 			old = append(old, ev)
