@@ -9,7 +9,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"errors"
 	"flag"
 	"log"
 	"os"
@@ -19,6 +18,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/natslock/locks/election"
 	"github.com/natslock/locks/natslock"
 )
 
@@ -44,33 +44,28 @@ func run(ctx context.Context, server string, ttl time.Duration) error {
 	if err != nil {
 		return err
 	}
-	pid := os.Getpid()
-	for ctx.Err() == nil {
-		log.Printf("pid %d: campaigns", pid)
-		err := locks.Do(ctx, "leader", lead)
-		switch {
-		case ctx.Err() != nil:
-			log.Printf("pid %d: says good-bye", pid)
-		case errors.Is(err, natslock.ErrLost):
-			log.Printf("pid %d: no longer the leader: %v", pid, err)
-		case err != nil:
-			return err
-		}
+	log.Printf("pid %d: campaigns", os.Getpid())
+	err = election.New(locks, "leader").Run(ctx, lead)
+	if ctx.Err() == nil {
+		return err // another campaign would fail in the same way
 	}
+	log.Printf("pid %d: says good-bye", os.Getpid())
 	return locks.Close(context.Background())
 }
 
 // lead is what only the leader does, until its term ends.
-func lead(ctx context.Context, l *natslock.Lock) error {
-	log.Printf("pid %d: is the leader, token %d", os.Getpid(), l.Token())
+func lead(ctx context.Context, t *election.Term) error {
+	pid, begun := os.Getpid(), time.Now()
+	log.Printf("pid %d: is the leader, token %d", pid, t.Token())
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	for {
 		select {
 		case <-tick.C:
-			log.Printf("pid %d: leads, for %v at least", os.Getpid(), l.Remaining().Round(time.Millisecond))
+			log.Printf("pid %d: leads, for %v now", pid, time.Since(begun).Round(time.Millisecond))
 		case <-ctx.Done():
-			return context.Cause(ctx)
+			log.Printf("pid %d: no longer the leader: %v", pid, context.Cause(ctx))
+			return nil
 		}
 	}
 }

@@ -45,7 +45,7 @@ var only = map[string][]string{
 	"election":   {"natslock", "internal/bridge"},
 	"testutil":   {"natslock", "kvstore", "internal/bridge"},
 	"cmd/*":      {"natslock", "rwlock", "kvstore"},
-	"examples/*": {"natslock", "rwlock", "kvstore"},
+	"examples/*": {"natslock", "rwlock", "election", "kvstore"},
 }
 
 // verify is where everything stands that only tests need, and forTests is what each
