@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/natslock/locks/internal/bridge"
+	"github.com/natslock/locks/internal/clock"
 	"github.com/natslock/locks/natslock"
 )
 
@@ -105,7 +106,7 @@ func (e *Election) follow(ctx context.Context, events chan<- natslock.Event) {
 				return
 			}
 		}
-		if sleep(ctx, backoff(failed)) != nil {
+		if clock.Sleep(ctx, backoff(failed)) != nil {
 			return
 		}
 		failed++

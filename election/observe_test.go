@@ -287,3 +287,18 @@ func TestOnChange(t *testing.T) {
 		require.ErrorIs(t, err, election.ErrNoLeader, "it has resigned")
 	})
 }
+
+// Where OnChange cannot go on, Run ends with the reason, and its lead ends before.
+func TestOnChangeRefused(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		m, r := join(t, s), newReign()
+		x := run(t, m.elect("a", election.OnChange(func(election.Leader) {})), r, "a")
+		r.wait(t, 0)
+		time.Sleep(10 * time.Second)
+		m.faults.FailReads(func(testutil.ReadOp, string) error { return natslock.ErrPermission })
+		receive(t, x.done, "the end of Run")
+		require.ErrorIs(t, x.err, natslock.ErrPermission)
+		require.NotErrorIs(t, x.err, context.Canceled)
+		require.False(t, r.all()[0].end.IsZero())
+	})
+}

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/natslock/locks/internal/clock"
 	"github.com/natslock/locks/natslock"
 )
 
@@ -88,8 +89,8 @@ const (
 // Run returns an error in every case. It matches ctx's error and cause when ctx has
 // ended. It matches [natslock.ErrClosed], [natslock.ErrPermission],
 // [natslock.ErrInvalidName], [natslock.ErrInvalidTTL] or [natslock.ErrInvalidOption] when
-// another campaign would fail in the same way. When Run returns, this candidate has
-// resigned.
+// another campaign would fail in the same way, or [OnChange] cannot go on. When Run
+// returns, this candidate has resigned. So end ctx before [natslock.Client.Close].
 func (e *Election) Run(ctx context.Context, lead func(ctx context.Context, t *Term) error) error {
 	if err := e.ready(); err != nil {
 		return err
@@ -97,7 +98,8 @@ func (e *Election) Run(ctx context.Context, lead func(ctx context.Context, t *Te
 	if lead == nil {
 		return fmt.Errorf("election %q: %w: the function to run is nil", e.name, natslock.ErrInvalidOption)
 	}
-	ctx, stop := e.report(ctx)
+	parent := ctx
+	ctx, stop := e.report(parent)
 	defer stop()
 	for short, failed := 0, 0; ; {
 		var pause time.Duration
@@ -121,8 +123,12 @@ func (e *Election) Run(ctx context.Context, lead func(ctx context.Context, t *Te
 			pause = backoff(failed)
 			failed++
 		}
-		if sleep(ctx, pause) != nil {
-			return fmt.Errorf("election %q: %w", e.name, endOf(ctx))
+		switch {
+		case ctx.Err() == nil && clock.Sleep(ctx, pause) == nil:
+		case parent.Err() == nil: // OnChange cannot go on
+			return context.Cause(ctx)
+		default:
+			return fmt.Errorf("election %q: %w", e.name, endOf(parent))
 		}
 	}
 }
@@ -133,7 +139,9 @@ func (t *Term) serve(lead func(context.Context, *Term) error) (lost bool) {
 		lost = errors.Is(t.lock.Err(), natslock.ErrLost)
 		_ = t.Resign(t.Context()) // the next candidate waits for the TTL at most
 	}()
-	_ = lead(t.Context(), t)
+	if t.Context().Err() == nil {
+		_ = lead(t.Context(), t)
+	}
 	return
 }
 
@@ -151,21 +159,6 @@ func isFinal(err error) bool {
 func backoff(n int) time.Duration {
 	d := min(minPause<<min(n, 10), maxPause)
 	return d - rand.N(d/2)
-}
-
-// sleep waits for d or the end of ctx, whose error it returns.
-func sleep(ctx context.Context, d time.Duration) error {
-	if ctx.Err() != nil || d <= 0 {
-		return ctx.Err()
-	}
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }
 
 // endOf returns the error and the cause of a context that has ended.

@@ -42,7 +42,7 @@ var floors = [][]string{
 // only narrows what a package imports of the floors below it.
 var only = map[string][]string{
 	"rwlock":     {"natslock", "kvstore", "internal/bridge"},
-	"election":   {"natslock", "internal/bridge"},
+	"election":   {"natslock", "internal/bridge", "internal/clock"},
 	"testutil":   {"natslock", "kvstore", "internal/bridge"},
 	"cmd/*":      {"natslock", "rwlock", "kvstore"},
 	"examples/*": {"natslock", "rwlock", "election", "kvstore"},
