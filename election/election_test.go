@@ -304,7 +304,7 @@ func TestFiftyCandidates(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		const n = 50
 		// count returns how many messages n clients, or n goroutines of one client, send
-		// while they begin to wait, and while they wait for ten minutes.
+		// while they begin to wait, and while they wait for three minutes.
 		count := func(one bool, wait func(ctx context.Context, m *member) error) (begin, idle uint64) {
 			members := []*member{join(t, s)}
 			for !one && len(members) < n {
@@ -324,7 +324,7 @@ func TestFiftyCandidates(t *testing.T) {
 				synctest.Wait()
 			}
 			begin = sent() - before
-			time.Sleep(10 * time.Minute)
+			time.Sleep(3 * time.Minute)
 			idle = sent() - before - begin
 			cancel()
 			for range n {
@@ -346,7 +346,7 @@ func TestFiftyCandidates(t *testing.T) {
 				return err
 			})
 			require.NoError(t, term.Resign(t.Context()))
-			t.Logf("one client %v: %d candidates %d and %d in ten minutes, waiters %d and %d", one, n, begin, idle, mutexBegin, mutexIdle)
+			t.Logf("one client %v: %d candidates %d and %d in three minutes, waiters %d and %d", one, n, begin, idle, mutexBegin, mutexIdle)
 			require.LessOrEqual(t, begin, mutexBegin)
 			require.LessOrEqual(t, idle, mutexIdle+n, "a renewal of each falls on either side of the end")
 		}
