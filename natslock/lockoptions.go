@@ -1,0 +1,186 @@
+package natslock
+
+import (
+	"fmt"
+	"maps"
+	"time"
+
+	"github.com/natslock/locks/internal/acquire"
+	"github.com/natslock/locks/internal/clock"
+)
+
+// LockOption configures one acquire.
+type LockOption func(*lockConfig) error
+
+type lockConfig struct {
+	req  acquire.Request
+	warn func(*Lock)
+}
+
+func lockConfigOf(opts []LockOption) (lockConfig, error) {
+	if len(opts) == 0 {
+		return lockConfig{}, nil
+	}
+	c := new(lockConfig)
+	for _, opt := range opts {
+		if opt == nil {
+			return lockConfig{}, errNilOption
+		}
+		if err := opt(c); err != nil {
+			return lockConfig{}, err
+		}
+	}
+	return *c, nil
+}
+
+// TTL sets the lease of this lock instead of the client's: 1 s to 24 h, rounded up
+// to whole seconds; see [WithTTL]. With [NoRenew] it may last up to 366 days.
+// Anything else is refused with [ErrInvalidTTL].
+func TTL(d time.Duration) LockOption {
+	return func(c *lockConfig) error {
+		if d < clock.MinTTL {
+			return fmt.Errorf("%w: TTL: %v is less than %v", ErrInvalidTTL, d, clock.MinTTL)
+		}
+		c.req.TTL = d
+		return nil
+	}
+}
+
+// MaxWait bounds the waiting. Unlike a deadline on the acquire's context, it does not
+// end the work under the lock. When it passes, the acquire returns [ErrTimeout]. By
+// default only the context bounds the waiting. MaxWait must be positive, or the acquire
+// returns [ErrInvalidOption]. [Client.TryLock] does not wait and ignores it.
+func MaxWait(d time.Duration) LockOption {
+	return func(c *lockConfig) error {
+		if d <= 0 {
+			return invalid("MaxWait", "%v is not positive; use TryLock to not wait", d)
+		}
+		c.req.MaxWait = d
+		return nil
+	}
+}
+
+// Meta attaches data to the lock. [Lock.SetMeta] replaces it. Every reader of the bucket
+// can see it. The data and the owner must fit into 14 KiB, or the acquire returns
+// [ErrInvalidOption].
+func Meta(m map[string]string) LockOption {
+	m = maps.Clone(m)
+	return func(c *lockConfig) error {
+		c.req.Meta = m
+		return nil
+	}
+}
+
+// Until takes a lock that ends at t, at most 365 days ahead, and is never
+// renewed: for jobs that may run once per period. The wait for it ends at t, too.
+// The server frees it up to 2 s after t, or a thousandth of its length if that is more,
+// or at Unlock. A t that is past or too far ahead makes the acquire return
+// [ErrInvalidTTL], Until together with [TTL] or [NoRenew] [ErrInvalidOption].
+//
+// A lock that is held to t has ended as planned, and is not lost. Its context ends with
+// a cause that matches [ErrEnded], and an Unlock after t returns such an error.
+// [Lock.Extend] does not move t: it returns [ErrInvalidTTL].
+func Until(t time.Time) LockOption {
+	return func(c *lockConfig) error {
+		if t.IsZero() {
+			return fmt.Errorf("%w: Until needs a time", ErrInvalidTTL)
+		}
+		c.req.Until = t.Round(0) // the wall clock counts suspend, the other may not
+		return nil
+	}
+}
+
+// NoRenew takes a lease that only [Lock.Extend] prolongs. It is lost when its TTL, less
+// the margin, is over.
+func NoRenew() LockOption {
+	return func(c *lockConfig) error {
+		c.req.Fixed = true
+		return nil
+	}
+}
+
+// MaxLinger is the longest time that [Linger] takes.
+const MaxLinger = time.Hour
+
+// Linger has the client keep the lock for up to d when the last of its goroutines has
+// unlocked it. The next Lock of this client then costs no message, which suits a service
+// that takes the same lock again and again. The client gives an idle lock up at once when
+// another client waits for it or asks with [Client.TryLock], or when a goroutine asks with
+// another TTL or mode. Close gives all of them up. The goroutine that unlocks last decides.
+//
+// A client that crashes keeps an idle lock until its TTL, and a client whose notification
+// was lost keeps it for 5 s more. An idle lock costs a renewal every third of its TTL,
+// and every 4 s a part of a read: one shows the queues of 128 locks. [Stats.Idle] counts
+// the idle locks, and [Holder.Idle] shows one to other clients. d is positive and at most
+// [MaxLinger], or the acquire returns [ErrInvalidOption], and so does Linger together with
+// [Until] or [NoRenew].
+func Linger(d time.Duration) LockOption {
+	return func(c *lockConfig) error {
+		if d <= 0 || d > MaxLinger {
+			return invalid("Linger", "%v is not in (0, %v]", d, MaxLinger)
+		}
+		c.req.Linger = d
+		return nil
+	}
+}
+
+// MaxMinHold is the longest time that [MinHold] takes.
+const MaxMinHold = 12 * time.Hour
+
+// MinHold keeps others out for d after the grant, by the server's clock, however early the
+// holder unlocks. It is for a short job that several replicas start at the same time, by
+// clocks that differ by less than d: the job runs once.
+//
+// An Unlock before d ends the lock's context, and leaves the record in the bucket until d,
+// rounded up to whole seconds. The lock rests: nobody holds it. Other clients and the
+// goroutines of this client wait for it as for a lock that is held. They get it when d is
+// over, up to 1 s later and a little more, or when [Client.Break] frees it. Unlock
+// returns nil when the server has confirmed that record. An Unlock after d releases the
+// lock as always. [Holder.Resting] shows a lock that rests.
+//
+// The TTL of the lock is at least d and the margin. So others stay out for d if the client
+// crashes or loses the lock too, and stay out longer than by a shorter [TTL].
+// [Lock.Extend] does not make the TTL shorter. The goroutines of the client do not hand
+// the lock on to each other.
+//
+// d is positive and at most [MaxMinHold], or the acquire returns [ErrInvalidOption]. It
+// also does for MinHold together with [Until] or [Linger], and for one that reads a
+// reader-writer lock.
+func MinHold(d time.Duration) LockOption {
+	return func(c *lockConfig) error {
+		if d <= 0 || d > MaxMinHold {
+			return invalid("MinHold", "%v is not in (0, %v]", d, MaxMinHold)
+		}
+		c.req.MinHold = d
+		return nil
+	}
+}
+
+// Detached separates the lock's context from the end of the acquire's context: a
+// deadline or a cancellation then ends the waiting and not the work. The lock's context
+// keeps the values.
+func Detached() LockOption {
+	return func(c *lockConfig) error {
+		c.req.Detached = true
+		return nil
+	}
+}
+
+// EarlyWarning calls fn when no more than d of the validity is left: the last
+// confirmation is old, and the client may be about to lose the lock. A confirmation
+// arms the warning again. So d should be well below the part of the TTL that is left
+// when a renewal is due, two thirds by default.
+//
+// fn must not block its goroutine for long. It does not run for a lock whose handle was
+// dropped. A d that is not positive, or a nil fn, makes the acquire return
+// [ErrInvalidOption].
+func EarlyWarning(d time.Duration, fn func(*Lock)) LockOption {
+	return func(c *lockConfig) error {
+		if d <= 0 || fn == nil {
+			return invalid("EarlyWarning", "needs a positive duration and a function")
+		}
+		c.req.WarnBefore = d
+		c.warn = fn
+		return nil
+	}
+}
