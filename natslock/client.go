@@ -147,18 +147,17 @@ func (c *Client) acquire(ctx context.Context, kind Kind, mode Mode, wait bool, n
 	if err != nil {
 		return nil, fmt.Errorf("lock %q: %w", name, err)
 	}
+	if cfg.req.MinHold > 0 && mode == Shared {
+		return nil, fmt.Errorf("lock %q: %w", name, invalid("MinHold", "does not go with a lock that is read"))
+	}
 	cfg.req.Kind, cfg.req.Mode, cfg.req.Name, cfg.req.Once = record.Kind(kind), record.Mode(mode), name, !wait
-	if !wait {
+	return c.take(ctx, cfg)
+}
+
+// take takes the lock that cfg says.
+func (c *Client) take(ctx context.Context, cfg lockConfig) (*Lock, error) {
+	if cfg.req.Once {
 		cfg.req.MaxWait = 0
-	}
-	if !cfg.req.Until.IsZero() && (cfg.req.TTL != 0 || cfg.req.Fixed) {
-		return nil, fmt.Errorf("lock %q: %w", name, invalid("Until", "goes with neither TTL nor NoRenew"))
-	}
-	if cfg.req.Linger > 0 && (cfg.req.Fixed || !cfg.req.Until.IsZero()) {
-		return nil, fmt.Errorf("lock %q: %w", name, invalid("Linger", "goes with neither Until nor NoRenew"))
-	}
-	if cfg.req.MinHold > 0 && (cfg.req.Linger > 0 || !cfg.req.Until.IsZero() || mode == Shared) {
-		return nil, fmt.Errorf("lock %q: %w", name, invalid("MinHold", "goes with neither Until nor Linger, and not with a lock that is read"))
 	}
 	return cfg.handle(func(req acquire.Request) (acquire.Holding, error) { return c.locks.Acquire(ctx, req) })
 }

@@ -228,21 +228,26 @@ func (l *Lock) Unlock(ctx context.Context) error {
 // Do runs fn with the lock's context, and unlocks when fn returns or panics. It returns
 // fn's error joined with the error of [Lock.Unlock]. It refuses a nil fn with
 // [ErrInvalidOption], and the lock stays held.
-func (l *Lock) Do(fn func(ctx context.Context, l *Lock) error) (err error) {
+func (l *Lock) Do(fn func(ctx context.Context, l *Lock) error) error {
 	if l.holding() == (noLock{}) {
 		return errNoLock
 	}
 	if fn == nil {
 		return fmt.Errorf("lock %q: %w", l.Name(), errNoFunc)
 	}
+	return run(func() error { return fn(l.Context(), l) }, func() error { return l.Unlock(l.Context()) })
+}
+
+// run calls fn, and then unlock even if fn panics. It joins their errors.
+func run(fn, unlock func() error) (err error) {
 	returned := false
 	defer func() {
-		unlock := l.Unlock(l.Context())
+		after := unlock()
 		if returned {
-			err = errors.Join(err, unlock)
+			err = errors.Join(err, after)
 		}
 	}()
-	err = fn(l.Context(), l)
+	err = fn()
 	returned = true
 	return err
 }

@@ -30,6 +30,14 @@ func lockConfigOf(opts []LockOption) (lockConfig, error) {
 			return lockConfig{}, err
 		}
 	}
+	switch r := &c.req; {
+	case !r.Until.IsZero() && (r.TTL != 0 || r.Fixed):
+		return lockConfig{}, invalid("Until", "goes with neither TTL nor NoRenew")
+	case r.Linger > 0 && (r.Fixed || !r.Until.IsZero()):
+		return lockConfig{}, invalid("Linger", "goes with neither Until nor NoRenew")
+	case r.MinHold > 0 && (r.Linger > 0 || !r.Until.IsZero()):
+		return lockConfig{}, invalid("MinHold", "goes with neither Until nor Linger")
+	}
 	return *c, nil
 }
 

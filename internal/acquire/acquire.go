@@ -56,7 +56,7 @@ func (c *Client) begin(ctx context.Context, req Request) (*acquisition, error) {
 	}
 	c.b.Listen()
 	a.asked = true
-	if err := c.kinds.check(req.Name, req.Kind); err != nil {
+	if err := c.kinds.check(req.Kind, req.Name); err != nil {
 		c.leave()
 		return nil, err
 	}

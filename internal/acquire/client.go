@@ -136,15 +136,26 @@ type kinds struct {
 // maxKinds bounds the memory of names; beyond it some are forgotten.
 const maxKinds = 1 << 16
 
-// check notes that name is used as kind. The error matches [record.ErrInvalidName].
-func (k *kinds) check(name string, kind record.Kind) error {
+// check notes that all of the names are used as kind. Otherwise it notes none of them, and
+// the error matches [record.ErrInvalidName].
+func (k *kinds) check(kind record.Kind, names ...string) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if was, ok := k.m[name]; ok {
-		if was != kind {
+	for _, name := range names {
+		if was, ok := k.m[name]; ok && was != kind {
 			return fmt.Errorf("%w: this client uses %q both as a mutex and as a reader-writer lock, which are different locks", record.ErrInvalidName, name)
 		}
-		return nil
+	}
+	for _, name := range names {
+		k.note(kind, name)
+	}
+	return nil
+}
+
+// note is part of check. Under mu.
+func (k *kinds) note(kind record.Kind, name string) {
+	if _, ok := k.m[name]; ok {
+		return
 	}
 	if k.m == nil {
 		k.m = make(map[string]record.Kind)
@@ -156,5 +167,10 @@ func (k *kinds) check(name string, kind record.Kind) error {
 		}
 	}
 	k.m[name] = kind
-	return nil
+}
+
+// Check refuses names that this client uses for locks of another kind, before an acquire
+// of all of them has sent anything. Acquire does so for each.
+func (c *Client) Check(kind record.Kind, names ...string) error {
+	return c.kinds.check(kind, names...)
 }

@@ -17,9 +17,13 @@ var (
 	ErrTimeout = errors.New("timed out waiting for the lock")
 )
 
-// The causes with which the context of a wait ends, beside the caller's own.
+// ErrMaxWait is the cause with which the context of a wait ends when the maximum wait is
+// over. A caller that bounds several acquires by one time gives them a context that ends
+// with this cause.
+var ErrMaxWait = errors.New("the maximum wait is over")
+
+// The other causes, beside the caller's own.
 var (
-	errMaxWait   = errors.New("the maximum wait is over")
 	errUntilOver = errors.New("the time it was wanted for is over")
 	errOnceLimit = errors.New("no answer in time")
 )
@@ -100,7 +104,7 @@ func (a *acquisition) gaveUp(cause error) error {
 		if a.seen != nil {
 			w.Holder, w.Position = a.seen.holder, a.seen.ahead
 		}
-		if !errors.Is(cause, errMaxWait) {
+		if !errors.Is(cause, ErrMaxWait) {
 			w.Cause = cause
 			if a.parent.Err() != nil {
 				w.Cause = bucket.EndOf(a.parent)

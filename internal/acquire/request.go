@@ -178,7 +178,7 @@ func (a *acquisition) bound() (cancel func()) {
 	if !a.req.Until.IsZero() {
 		a.ctx, cancel = context.WithDeadlineCause(a.ctx, a.req.Until, errUntilOver)
 	}
-	limit, reason := a.req.MaxWait, errMaxWait
+	limit, reason := a.req.MaxWait, ErrMaxWait
 	if a.req.Once {
 		limit, reason = min(a.ttl, session.DefaultReleaseTimeout), errOnceLimit
 	}
