@@ -1,0 +1,59 @@
+package natslock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+
+	"github.com/natslock/locks/internal/verify/example"
+	"github.com/natslock/locks/natslock"
+)
+
+// LockAll takes several locks in one order for all clients, so two transfers between the
+// same accounts do not wait for each other.
+func ExampleClient_LockAll() {
+	ctx := context.Background()
+	locks, done := example.Client()
+	defer done()
+
+	all, err := locks.LockAll(ctx, []string{"account.9", "account.4"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	err = all.Do(func(ctx context.Context, l *natslock.Locks) error {
+		fmt.Println(l.Names(), ctx.Err())
+		return nil
+	})
+	fmt.Println(errors.Is(all.Err(), natslock.ErrReleased), err)
+	// Output:
+	// [account.4 account.9] <nil>
+	// true <nil>
+}
+
+// TryLockAll takes all locks or none.
+func ExampleClient_TryLockAll() {
+	ctx := context.Background()
+	locks, done := example.Client()
+	defer done()
+	busy, err := locks.Lock(ctx, "account.9")
+	if err != nil {
+		log.Fatal(err)
+	}
+
+	_, err = locks.TryLockAll(ctx, []string{"account.4", "account.9"})
+	if locked, ok := errors.AsType[*natslock.LockedError](err); ok {
+		fmt.Println("held:", locked.Name)
+	}
+	_ = busy.Unlock(ctx)
+	all, err := locks.TryLockAll(ctx, []string{"account.4", "account.9"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(all.Token("account.9") > 0)
+	fmt.Println(all.Unlock(ctx))
+	// Output:
+	// held: account.9
+	// true
+	// <nil>
+}

@@ -1,0 +1,384 @@
+package natslock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/natslock/locks/internal/acquire"
+	"github.com/natslock/locks/internal/record"
+)
+
+// MaxLockAll is the largest number of names that [Client.LockAll] and [Client.TryLockAll]
+// take.
+const MaxLockAll = 256
+
+// giveBackWait is how long an acquire of several locks waits, before it fails, until the
+// server has confirmed the release of those that it got.
+const giveBackWait = 250 * time.Millisecond
+
+// Locks are several mutexes that [Client.LockAll] or [Client.TryLockAll] has granted. The
+// holder must unlock them. Dropped without Unlock, they end as a dropped [Lock] does.
+//
+// A zero Locks holds nothing: its methods that return errors return one matching
+// [ErrInvalidOption], its context has ended, and the others return zero values.
+type Locks struct {
+	all    []*Lock // in the order of their encoded names
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+}
+
+var errNoLocks = fmt.Errorf("%w: a natslock.Locks that no acquire has returned", ErrInvalidOption)
+
+// LockAll takes the mutexes with these names and holds each until it has all of them. It
+// waits like [Client.Lock]: until ctx ends or [MaxWait] passes, which bounds the whole
+// call. ctx is also the parent of the one context of all locks: see [Locks.Context].
+//
+// Calls that want the same names in another order do not deadlock. LockAll takes the names
+// in one order for all clients, that of the bytes in the bucket's keys, and a name that
+// comes twice once. A call that holds a name waits for greater ones only. This holds if the
+// caller has no other lock: a caller that holds one of the names, or any other lock that
+// such a call wants, may wait for itself.
+//
+// LockAll first tries all names at once. If none is held or has a queue, that takes one
+// round trip. Otherwise LockAll keeps the names before the first that it did not get,
+// releases the rest, and waits for one name after the other. The options count for each
+// lock: [TTL], [Meta], [Until], [NoRenew], [Linger] and [EarlyWarning]. A [NoRenew] lease
+// can end while LockAll waits for another name.
+//
+// LockAll returns all locks, or an error and no lock. Then it has released those that it
+// got. It waits for the server's confirmation of that for 250 ms at most. If a lock is lost
+// or broken while LockAll waits for another one, the error matches [ErrLost] or the other
+// cause in [Lock.Context], and names both locks. It matches [ErrInvalidOption] for no names,
+// for more than [MaxLockAll], and for [MinHold]. The other errors are those of [Client.Lock], and name the
+// lock. Nothing is sent if a name or an option is invalid.
+func (c *Client) LockAll(ctx context.Context, names []string, opts ...LockOption) (*Locks, error) {
+	g, err := c.gather(ctx, names, opts)
+	if err != nil {
+		return nil, err
+	}
+	maxWait := g.cfg.req.MaxWait
+	if g.cfg.req.MaxWait = 0; maxWait > 0 {
+		var cancel context.CancelFunc
+		g.wait, cancel = context.WithTimeoutCause(g.wait, maxWait, acquire.ErrMaxWait)
+		defer cancel()
+	}
+	return g.result(g.lock())
+}
+
+// TryLockAll takes the mutexes with these names if all are free and have no queue. It never
+// queues. It asks for all at once: n names cost n messages and one round trip if all are
+// free. If it does not get all of them, it releases those that it got.
+//
+// TryLockAll returns all locks, or an error and no lock. The error is that of
+// [Client.TryLock] for the first name, in the order of [Client.LockAll], that it did not
+// get. If that is held or has a queue, the error is a *[LockedError]. The limits, the
+// options and the other errors are those of [Client.LockAll]. [MaxWait] has no effect.
+func (c *Client) TryLockAll(ctx context.Context, names []string, opts ...LockOption) (*Locks, error) {
+	g, err := c.gather(ctx, names, opts)
+	if err != nil {
+		return nil, err
+	}
+	for _, err := range g.try() {
+		if err != nil {
+			return g.result(err)
+		}
+	}
+	for _, l := range g.got {
+		g.keep(l)
+	}
+	return g.result(nil)
+}
+
+// gathering is one acquire of several locks under way.
+type gathering struct {
+	c     *Client
+	cfg   lockConfig
+	names []string // in the order in which they are taken
+	begun time.Time
+	got   []*Lock // for each name; nil: not held
+	held  *Locks
+
+	wait context.Context // of the acquires
+	stop context.CancelCauseFunc
+}
+
+// gather checks the arguments, before any I/O.
+func (c *Client) gather(ctx context.Context, names []string, opts []LockOption) (*gathering, error) {
+	fail := func(err error) (*gathering, error) {
+		return nil, fmt.Errorf("lock all of %d names: %w", len(names), err)
+	}
+	if err := c.ready(); err != nil {
+		return fail(err)
+	}
+	cfg, err := lockConfigOf(opts)
+	if err != nil {
+		return fail(err)
+	}
+	if cfg.req.MinHold != 0 { // or a lock that is given back would rest
+		return fail(invalid("MinHold", "does not go with several locks"))
+	}
+	if len(names) == 0 || len(names) > MaxLockAll {
+		return fail(invalid("names", "there are %d, not 1 to %d", len(names), MaxLockAll))
+	}
+	ordered, err := inOrder(names)
+	if err != nil {
+		return fail(err)
+	}
+	if err := c.locks.Check(record.Mutex, ordered...); err != nil {
+		return fail(err)
+	}
+	g := &gathering{c: c, cfg: cfg, names: ordered, begun: time.Now(), got: make([]*Lock, len(ordered)), held: &Locks{}}
+	base := ctx
+	if cfg.req.Detached {
+		base = context.WithoutCancel(ctx)
+	}
+	g.held.ctx, g.held.cancel = context.WithCancelCause(base)
+	g.wait, g.stop = context.WithCancelCause(ctx)
+	// The context of each lock ends with that lock alone.
+	g.cfg.req.Kind, g.cfg.req.Detached = record.Mutex, true
+	return g, nil
+}
+
+// inOrder returns the names, each once, in the order in which all clients take them.
+func inOrder(names []string) ([]string, error) {
+	type key struct{ encoded, name string }
+	keys := make([]key, len(names))
+	for i, name := range names {
+		encoded, err := record.EncodeName(name)
+		if err != nil {
+			return nil, fmt.Errorf("name %d, %.32q: %w", i+1, name, err)
+		}
+		keys[i] = key{encoded, name}
+	}
+	// Two calls with other orders would each hold what the other one waits for.
+	slices.SortFunc(keys, func(a, b key) int { return strings.Compare(a.encoded, b.encoded) }) //safety:all-in-order
+	keys = slices.Compact(keys)
+	ordered := make([]string, len(keys))
+	for i, k := range keys {
+		ordered[i] = k.name
+	}
+	return ordered, nil
+}
+
+// lock takes the locks, and waits where it has to.
+func (g *gathering) lock() error {
+	n := 0
+	var back <-chan struct{}
+	if len(g.names) > 1 && g.wait.Err() == nil {
+		errs := g.try()
+		for n < len(errs) && errs[n] == nil {
+			g.keep(g.got[n])
+			n++
+		}
+		for _, err := range errs {
+			if err != nil && !errors.Is(err, ErrLocked) && !errors.Is(err, ErrUnavailable) && !errors.Is(err, ErrTimeout) {
+				return err // waiting would not help
+			}
+		}
+		// A client that waits for a name holds smaller ones only.
+		back = g.giveBack(n) //safety:all-given-back
+	}
+	for ; n < len(g.names); n++ {
+		l, err := g.take(g.names[n], false)
+		if err != nil {
+			return g.failure(g.names[n], err)
+		}
+		g.got[n] = l
+		g.keep(l)
+		if back != nil {
+			select {
+			case <-back:
+			case <-g.wait.Done():
+			}
+			back = nil
+		}
+	}
+	return nil
+}
+
+// try asks for all locks at once. It returns the error of each.
+func (g *gathering) try() []error {
+	errs := make([]error, len(g.names))
+	var all sync.WaitGroup
+	for i, name := range g.names {
+		all.Go(func() { g.got[i], errs[i] = g.take(name, true) })
+	}
+	all.Wait()
+	return errs
+}
+
+func (g *gathering) take(name string, once bool) (*Lock, error) {
+	cfg := g.cfg
+	cfg.req.Name, cfg.req.Once = name, once
+	return g.c.take(g.wait, cfg)
+}
+
+// keep makes l one of the locks that are held together: its end ends the wait for the
+// others, and their context.
+func (g *gathering) keep(l *Lock) {
+	g.held.all = append(g.held.all, l)
+	ctx, end, stop := l.Context(), g.held.cancel, g.stop
+	// Not l itself: a handle that is dropped has to be collected.
+	context.AfterFunc(ctx, func() { //safety:all-end-together
+		end(context.Cause(ctx))
+		stop(context.Cause(ctx)) //safety:all-wait-together
+	})
+}
+
+// giveBack releases the locks from number n on, in the background. The channel is closed
+// when the releases are over.
+func (g *gathering) giveBack(n int) <-chan struct{} {
+	var all sync.WaitGroup
+	for i, l := range g.got[n:] {
+		if l != nil {
+			g.got[n+i] = nil
+			all.Go(func() { _ = l.Unlock(context.Background()) }) // if it fails, the TTL frees the lock
+		}
+	}
+	done := make(chan struct{})
+	go func() {
+		all.Wait()
+		close(done)
+	}()
+	return done
+}
+
+// result is that of the acquire, which err has ended or nothing.
+func (g *gathering) result(err error) (*Locks, error) {
+	if err == nil {
+		if err = g.failure(g.names[len(g.names)-1], nil); err == nil {
+			g.stop(nil)
+			return g.held, nil
+		}
+	}
+	if timeout, ok := errors.AsType[*TimeoutError](err); ok {
+		timeout.Waited = time.Since(g.begun)
+	}
+	back := g.giveBack(0) //safety:all-or-nothing
+	timer := time.NewTimer(giveBackWait)
+	defer timer.Stop()
+	select {
+	case <-back:
+	case <-timer.C:
+	}
+	g.held.cancel(err)
+	g.stop(err)
+	return nil, err
+}
+
+// failure is why the acquire fails after the one of name has ended with err: the loss of
+// another lock comes first.
+func (g *gathering) failure(name string, err error) error {
+	for _, l := range g.held.all {
+		if cause := l.Err(); cause != nil {
+			return fmt.Errorf("acquire lock %q: gave up, because another of the %d locks has ended: %w", name, len(g.names), cause)
+		}
+	}
+	return err
+}
+
+// Names returns the names of the locks, each once, in the order in which LockAll takes
+// them.
+func (l *Locks) Names() []string {
+	if l == nil {
+		return nil
+	}
+	names := make([]string, len(l.all))
+	for i, lock := range l.all {
+		names[i] = lock.Name()
+	}
+	return names
+}
+
+// Token returns the fencing token of the lock with a name: see [Lock.Token]. It returns 0
+// for a name that is not among [Locks.Names]. Each lock has its own token, and a resource
+// compares tokens of one lock only.
+func (l *Locks) Token(name string) uint64 {
+	if l == nil {
+		return 0
+	}
+	for _, lock := range l.all {
+		if lock.Name() == name {
+			return lock.Token()
+		}
+	}
+	return 0
+}
+
+// Context returns a child of the acquire's context. It ends when the first of the locks
+// ends, at the latest with its validity, when Unlock is called, or when its parent ends.
+// context.Cause returns the error of the lock that ended first, as [Lock.Context] does. If
+// the parent ended, it returns the parent's cause, and the locks are still held.
+func (l *Locks) Context() context.Context {
+	if l == nil || l.ctx == nil {
+		return noContext
+	}
+	return l.ctx
+}
+
+// Err returns nil while all locks are held and their context has not ended. Then it
+// returns the cause: of a lock that has ended, or else of the context.
+func (l *Locks) Err() error {
+	if l == nil || l.ctx == nil {
+		return errNoLocks
+	}
+	var released error
+	for _, lock := range l.all {
+		switch err := lock.Err(); {
+		case errors.Is(err, ErrReleased):
+			released = err
+		case err != nil:
+			return err
+		}
+	}
+	if released != nil {
+		return released
+	}
+	return context.Cause(l.ctx)
+}
+
+// Unlock ends the context and releases all locks at once. Like [Lock.Unlock] it ignores
+// ctx, and waits for the server until the client's release timeout passes
+// ([WithReleaseTimeout]). Further calls return the result of the first.
+//
+// It returns nil if the call came inside the validity of all locks and nothing contradicts
+// that. Otherwise it returns the errors of [Lock.Unlock], joined, each of which names its
+// lock.
+func (l *Locks) Unlock(ctx context.Context) error {
+	if l == nil || l.ctx == nil {
+		return errNoLocks
+	}
+	cause := l.Err()
+	if cause == nil {
+		cause = fmt.Errorf("locks %s: %w", shortList(l.Names(), 3), ErrReleased)
+	}
+	// The work under the context must not meet the next holder of any of the locks.
+	l.cancel(cause) //safety:all-context-first
+	errs := make([]error, len(l.all))
+	var all sync.WaitGroup
+	for i, lock := range l.all {
+		all.Go(func() { errs[i] = lock.Unlock(ctx) })
+	}
+	all.Wait()
+	runtime.KeepAlive(l)
+	return errors.Join(errs...)
+}
+
+// Do runs fn with the context of the locks, and unlocks them when fn returns or panics. It
+// returns fn's error joined with the error of [Locks.Unlock]. It refuses a nil fn with
+// [ErrInvalidOption], and the locks stay held.
+func (l *Locks) Do(fn func(ctx context.Context, l *Locks) error) error {
+	if l == nil || l.ctx == nil {
+		return errNoLocks
+	}
+	if fn == nil {
+		return fmt.Errorf("locks %s: %w", shortList(l.Names(), 3), errNoFunc)
+	}
+	return run(func() error { return fn(l.ctx, l) }, func() error { return l.Unlock(l.ctx) })
+}
