@@ -3,6 +3,7 @@ package natslock
 import (
 	"context"
 	"iter"
+	"time"
 
 	"github.com/natslock/locks/internal/admin"
 	"github.com/natslock/locks/internal/bridge"
@@ -40,6 +41,12 @@ func init() {
 				return invalid("WrapStore", "nil")
 			}
 			c.wrap = wrap
+			return nil
+		}
+	}
+	bridge.WallClock = func(now func() time.Time) Option {
+		return func(c *config) error {
+			c.now = now
 			return nil
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"time"
 	"weak"
 
 	"github.com/nats-io/nats.go"
@@ -29,7 +30,8 @@ type Client struct {
 	session *session.Session
 	locks   *acquire.Client
 	admin   *admin.Admin
-	life    context.Context // ends when the client or the connection is closed
+	bucket  *bucket.Bucket
+	now     func() time.Time // the wall clock
 }
 
 var errNoClient = fmt.Errorf("%w: a natslock.Client made without New", ErrInvalidOption)
@@ -58,7 +60,7 @@ func (c *Client) ready() error {
 // bucket also starts the client's. All other goroutines and subscriptions start with
 // the first lock.
 func New(ctx context.Context, nc *nats.Conn, opts ...Option) (*Client, error) {
-	cfg := config{create: true, turn: acquire.DefaultTurn, lingering: acquire.DefaultMaxLingering, session: session.Config{WatchAfter: session.DefaultWatchAfter}}
+	cfg := config{create: true, turn: acquire.DefaultTurn, lingering: acquire.DefaultMaxLingering, now: time.Now, session: session.Config{WatchAfter: session.DefaultWatchAfter}}
 	for _, opt := range opts {
 		if opt == nil {
 			return nil, fmt.Errorf("natslock: %w", errNilOption)
@@ -97,7 +99,7 @@ func New(ctx context.Context, nc *nats.Conn, opts ...Option) (*Client, error) {
 	}
 	b := bucket.New(kv, cfg.owner, nil)
 	held := session.New(b, cfg.session)
-	return &Client{session: held, locks: acquire.New(b, held, cfg.turn, cfg.lingering), admin: admin.New(b, held), life: b.Life()}, nil
+	return &Client{session: held, locks: acquire.New(b, held, cfg.turn, cfg.lingering), admin: admin.New(b, held), bucket: b, now: cfg.now}, nil
 }
 
 // Lock takes the mutex. It waits in the order of arrival until ctx ends or [MaxWait]

@@ -85,6 +85,10 @@
 //
 // Locks are not reentrant: a client that takes a lock twice waits for itself.
 //
+// [Client.LockAll] and [Client.TryLockAll] take several mutexes, all or none. They take
+// them in one order for all clients, so calls that want the same names in other orders do
+// not wait for each other for ever. [Locks] has one context, which ends with the first loss.
+//
 // # Locks that linger
 //
 // A service that takes the same lock again and again can keep it in between: with

@@ -51,6 +51,9 @@ var (
 	// ErrUnavailable: the server gave no usable answer. The error matches the context's
 	// error too if, and only if, the context of the call ended before the answer.
 	ErrUnavailable = bucket.ErrUnavailable
+	// ErrClock: the wall clocks of the client and of the server are too far apart for
+	// [Client.OncePer]. The function did not run.
+	ErrClock = errors.New("the wall clock of this client is wrong")
 	// ErrPermission: the server refuses this user a subject that the lock needs.
 	ErrPermission = bucket.ErrPermission
 )

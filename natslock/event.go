@@ -143,8 +143,8 @@ func (c *Client) watch(ctx context.Context, pattern string, begin func(*admin.Ad
 			case <-q.wake:
 			case <-ctx.Done():
 				return
-			case <-c.life.Done():
-				yield(Event{}, fmt.Errorf("watch locks %q: %w", pattern, context.Cause(c.life)))
+			case <-c.bucket.Life().Done():
+				yield(Event{}, fmt.Errorf("watch locks %q: %w", pattern, context.Cause(c.bucket.Life())))
 				return
 			}
 			events, err := q.take()

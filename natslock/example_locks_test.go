@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log"
+	"time"
 
 	"github.com/natslock/locks/internal/verify/example"
 	"github.com/natslock/locks/natslock"
@@ -29,6 +30,27 @@ func ExampleClient_LockAll() {
 	// Output:
 	// [account.4 account.9] <nil>
 	// true <nil>
+}
+
+// OncePer runs a job once in each period, in the replica that is first. The others call it
+// too, and do nothing.
+func ExampleClient_OncePer() {
+	ctx := context.Background()
+	locks, done := example.Client()
+	defer done()
+
+	for range 3 { // replicas, most likely
+		ran, err := locks.OncePer(ctx, "reports.daily", 24*time.Hour, func(ctx context.Context, begin time.Time, l *natslock.Lock) error {
+			fmt.Println("a report from", begin.Format(time.TimeOnly), begin.Location(), ctx.Err())
+			return nil
+		})
+		fmt.Println(ran, err)
+	}
+	// Output:
+	// a report from 00:00:00 UTC <nil>
+	// true <nil>
+	// false <nil>
+	// false <nil>
 }
 
 // TryLockAll takes all locks or none.

@@ -68,6 +68,7 @@ func (noLock) SetMeta(context.Context, map[string]string) error { return errNoLo
 func (noLock) HandOff(context.Context) (session.Handed, error)  { return session.Handed{}, errNoLock }
 func (noLock) Contended() <-chan struct{}                       { return nil }
 func (noLock) Release() error                                   { return errNoLock }
+func (noLock) Retire() error                                    { return errNoLock }
 func (noLock) Abandon()                                         {}
 
 var noContext = func() context.Context {
@@ -221,6 +222,14 @@ func (l *Lock) Unlock(ctx context.Context) error {
 		l.cleanup.Stop()
 	}
 	err := h.Release()
+	runtime.KeepAlive(l)
+	return err
+}
+
+// retire ends the lock's context, and leaves its record until the TTL ends.
+func (l *Lock) retire() error {
+	l.cleanup.Stop()
+	err := l.holding().Retire()
 	runtime.KeepAlive(l)
 	return err
 }

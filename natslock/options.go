@@ -28,6 +28,7 @@ type config struct {
 	owner     string
 	observe   func(context.Context, Event)
 	wrap      func(kvstore.KV) kvstore.KV
+	now       func() time.Time
 }
 
 func invalid(option, format string, args ...any) error {

@@ -1,9 +1,9 @@
 // Command cron runs a job at most once per period, however many processes run this
-// program. The process that takes the lock of the period first does the job.
+// program. The process that is first in a period does the job.
 //
-// The lock ends with the period, and no process unlocks it before. So a process whose
-// clock is late, or that starts now, finds the lock taken and does nothing. When the
-// process that does the job dies, the job does not run again in this period.
+// The lock of a period stays until that period is over. So a process whose clock is late,
+// or that starts now, finds it taken and does nothing. When the process that does the job
+// dies, the job does not run again in this period.
 //
 //	nats-server -js &
 //	for i in 1 2 3; do go run ./examples/cron -period 5s & done; wait
@@ -12,12 +12,10 @@ package main
 import (
 	"cmp"
 	"context"
-	"errors"
 	"flag"
 	"log"
 	"os"
 	"os/signal"
-	"strconv"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -55,32 +53,20 @@ func run(ctx context.Context, server string, period time.Duration, times int) er
 		case <-ctx.Done():
 			return nil
 		}
-		if err := once(ctx, locks, begin, begin.Add(period)); err != nil {
+		ran, err := locks.OncePer(ctx, "cron.report", period, report)
+		switch {
+		case err != nil:
 			log.Print(err) // the next period is another one
+		case !ran:
+			log.Printf("pid %d: left to others", os.Getpid())
 		}
 	}
 	return nil
 }
 
-// once runs the job of the period if no other process does. The period is part of the
-// lock's name, so a lock that outlives its period a little delays nobody.
-func once(ctx context.Context, locks *natslock.Client, begin, end time.Time) error {
-	name := natslock.Join("cron", "report", strconv.FormatInt(begin.Unix(), 10))
-	l, err := locks.TryLock(ctx, name, natslock.Until(end))
-	if held, ok := errors.AsType[*natslock.LockedError](err); ok {
-		log.Printf("pid %d: left to others: %v", os.Getpid(), held)
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	// Not unlocked, on purpose. Its context ends with the period.
-	return report(l.Context(), l)
-}
-
 // report is the job. It has to stop when ctx ends, and to pass the token to the
 // resource that it writes to.
-func report(ctx context.Context, l *natslock.Lock) error {
-	log.Printf("pid %d: runs the job, token %d, has %v for it", os.Getpid(), l.Token(), l.Remaining().Round(time.Millisecond))
+func report(ctx context.Context, begin time.Time, l *natslock.Lock) error {
+	log.Printf("pid %d: runs the job, token %d, for the period from %v", os.Getpid(), l.Token(), begin.Format(time.RFC3339))
 	return ctx.Err()
 }

@@ -23,15 +23,7 @@ func (m *member) HandOff(ctx context.Context) (handed session.Handed, err error)
 	}
 	_, _, err = m.Status()
 	m.released.Do(func() {
-		m.runs.mu.Lock()
-		switch r := m.run; {
-		case r == nil:
-			delete(m.runs.alone, m.gate)
-		case r.line != nil:
-			m.unhint()
-			r.end()
-		}
-		m.runs.mu.Unlock()
+		m.part()
 		handed, m.result = m.Holder.HandOff(ctx)
 		err = m.result
 	})

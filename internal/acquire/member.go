@@ -24,6 +24,7 @@ type Holding interface {
 	Contended() <-chan struct{}
 	HandOff(ctx context.Context) (session.Handed, error)
 	Release() error
+	Retire() error
 	Abandon()
 }
 
@@ -249,20 +250,36 @@ func (m *member) Release() error {
 	return m.result
 }
 
+// Retire ends the member's part in a lease that is not renewed, and leaves the record: see
+// [session.Lease.Retire]. It is for a lease that has no other member.
+func (m *member) Retire() error {
+	m.released.Do(func() {
+		m.result = m.Holder.Retire()
+		m.part()
+	})
+	return m.result
+}
+
 // Abandon has the lease run out: the handle of a holder was dropped. The members of the
 // run that wait do so in a new run, and nobody joins those that read beside it.
 func (m *member) Abandon() {
 	m.released.Do(func() {
 		m.Holder.Abandon()
-		m.runs.mu.Lock()
-		defer m.runs.mu.Unlock()
-		switch r := m.run; {
-		case r == nil:
-			delete(m.runs.alone, m.gate)
-		case r.line != nil:
-			r.end()
-		}
+		m.part()
 	})
+}
+
+// part ends the run of a lease that nobody else is to get.
+func (m *member) part() {
+	m.runs.mu.Lock()
+	defer m.runs.mu.Unlock()
+	switch r := m.run; {
+	case r == nil:
+		delete(m.runs.alone, m.gate)
+	case r.line != nil:
+		m.unhint()
+		r.end()
+	}
 }
 
 // seen returns what the driver of the run has seen, with the position of the member in the

@@ -33,4 +33,8 @@ var (
 	//
 	//	func(l *natslock.Lock)
 	Drop any
+	// WallClock gives a client another wall clock than its process, for tests:
+	//
+	//	func(now func() time.Time) natslock.Option
+	WallClock any
 )

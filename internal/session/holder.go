@@ -310,6 +310,9 @@ func (h *Holder) Leave(now clock.Instant) error {
 // Release ends the lease with its holder: see [Lease.Release].
 func (h *Holder) Release() error { return h.lease.Release() }
 
+// Retire ends the lease with its holder, and leaves the record: see [Lease.Retire].
+func (h *Holder) Retire() error { return h.lease.Retire() }
+
 // Abandon has the lease run out: the handle of its holder was dropped. See
 // [Lease.Abandon].
 func (h *Holder) Abandon() { h.lease.Abandon() }

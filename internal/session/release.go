@@ -162,6 +162,36 @@ func (k *kept) Leave(status record.Status) {
 	s.Await(o, forget)
 }
 
+// Retire ends the lease with its holder, and leaves the record. It keeps others out until
+// its TTL ends. The lease must not be renewed any more. The result is that of
+// [Lease.Release], without an exchange with the server.
+func (l *Lease) Retire() error {
+	l.mu.Lock()
+	if l.released != nil {
+		done := l.released
+		l.mu.Unlock()
+		<-done
+		return l.result
+	}
+	l.released = make(chan struct{})
+	defer close(l.released)
+	var lost ending
+	if l.s.b.Instant() >= l.end {
+		lost = l.expire()
+	}
+	if l.state != Held {
+		l.result = l.cause
+	}
+	retired := l.release(ErrReleased)
+	for h := l.holders; h != nil; h = h.next {
+		h.state = Released
+	}
+	l.mu.Unlock()
+	lost.finish()
+	retired.finish()
+	return l.result
+}
+
 // Drop ends a lease without a holder, without waiting for anything. Its record is deleted
 // in the background. The channel is closed when that is over.
 func (l *Lease) Drop() (deleted <-chan struct{}) {
