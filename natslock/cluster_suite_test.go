@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -121,6 +122,58 @@ func TestClusterSuite(t *testing.T) {
 		<-next.Done()
 		require.ErrorIs(t, next.Unlock(ctx), natslock.ErrLost)
 		require.NoError(t, last.Unlock(ctx))
+	})
+
+	t.Run("several", func(t *testing.T) {
+		inside := map[string]int{}
+		var mu sync.Mutex
+		enter := func(names []string, n int) {
+			mu.Lock()
+			defer mu.Unlock()
+			for _, name := range names {
+				inside[name] += n
+				assert.LessOrEqual(t, inside[name], 1)
+			}
+		}
+		var wg sync.WaitGroup
+		for i, names := range [][]string{{"x", "y", "z"}, {"z", "y"}, {"y", "x"}, {"z", "x"}, {"y", "z", "x"}, {"y"}} {
+			wg.Go(func() {
+				for range 10 {
+					l, err := clients[i%3].LockAll(ctx, names)
+					if !assert.NoError(t, err) {
+						return
+					}
+					enter(names, 1)
+					enter(names, -1)
+					assert.NoError(t, l.Unlock(ctx))
+				}
+			})
+		}
+		wg.Wait()
+		l, err := a.TryLockAll(ctx, []string{"x", "y", "z"})
+		require.NoError(t, err)
+		_, err = b.TryLockAll(ctx, []string{"w", "x", "y"})
+		require.ErrorIs(t, err, natslock.ErrLocked)
+		w, err := c.TryLock(ctx, "w")
+		require.NoError(t, err)
+		require.NoError(t, w.Unlock(ctx))
+		require.NoError(t, l.Unlock(ctx))
+	})
+
+	t.Run("once per day", func(t *testing.T) {
+		var n atomic.Int64
+		var wg sync.WaitGroup
+		for i := range 9 {
+			wg.Go(func() {
+				_, err := clients[i%3].OncePer(ctx, "daily", 24*time.Hour, func(context.Context, time.Time, *natslock.Lock) error {
+					n.Add(1)
+					return nil
+				})
+				assert.NoError(t, err)
+			})
+		}
+		wg.Wait()
+		require.EqualValues(t, 1, n.Load(), "or midnight has passed")
 	})
 
 	t.Run("extending", func(t *testing.T) {

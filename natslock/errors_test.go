@@ -58,6 +58,13 @@ func (s subject) take(ctx context.Context, acquire acquireFunc, name string) err
 	return err
 }
 
+func (s subject) takeAll(l *natslock.Locks, err error) error {
+	if err == nil {
+		err = errors.Join(errors.New("granted"), l.Unlock(context.Background()))
+	}
+	return err
+}
+
 // entryPoints are the calls that can fail. Those of one group fail alike.
 var entryPoints = []struct {
 	name, group string
@@ -70,6 +77,16 @@ var entryPoints = []struct {
 	{"TryLock that reads", "once", func(ctx context.Context, s subject) error { return s.take(ctx, s.TryLock, "left") }},
 	{"rw TryLock", "once", func(ctx context.Context, s subject) error { return s.take(ctx, rwlock.New(s.Client).TryLock, "rw") }},
 	{"TryRLock", "once", func(ctx context.Context, s subject) error { return s.take(ctx, rwlock.New(s.Client).TryRLock, "rw") }},
+	{"LockAll", "wait", func(ctx context.Context, s subject) error {
+		return s.takeAll(s.LockAll(ctx, []string{"free", "left", "other"}, natslock.MaxWait(20*time.Second)))
+	}},
+	{"TryLockAll", "once", func(ctx context.Context, s subject) error {
+		return s.takeAll(s.TryLockAll(ctx, []string{"free", "left", "other"}))
+	}},
+	{"OncePer", "once", func(ctx context.Context, s subject) error {
+		_, err := s.OncePer(ctx, "job", time.Hour, func(context.Context, time.Time, *natslock.Lock) error { return errors.New("granted") })
+		return err
+	}},
 	{"Extend", "extend", func(ctx context.Context, s subject) error { return s.held.Extend(ctx, 0) }},
 	{"Unlock", "unlock", func(ctx context.Context, s subject) error { return s.held.Unlock(ctx) }},
 	{"Handoff", "handoff", func(ctx context.Context, s subject) error {
@@ -184,7 +201,7 @@ func TestErrorKinds(t *testing.T) {
 					err := e.call(f.ctx(t), subject{m, held})
 					require.Equalf(t, want, matched(err), "%s: %v", e.name, err)
 					if err != nil && e.group != "watch" && e.group != "close" && e.group != "new" && e.name != "List" {
-						require.Regexp(t, `lock "(free|held|left|rw)"`, err.Error(), e.name)
+						require.Regexp(t, `lock "(free|held|left|rw|job.20260101T000000Z)"`, err.Error(), e.name)
 					}
 					m.link.Heal()
 					closeNow(m.Client)

@@ -34,7 +34,8 @@ const (
 // call in the last second before a period counts for that period. For periods below 10 s it
 // is the last tenth. begin is the beginning of the period, in UTC: use it instead of the
 // time of day. The lock has the name of the job followed by begin, as in
-// "reports.daily.20261122T000000Z".
+// "reports.daily.20261122T000000Z". [Client.Inspect] shows it as held until after the
+// period, also when fn has returned.
 //
 // OncePer returns true if fn ran, with fn's error. It returns false and no error if another
 // call has taken the period. A period counts as used from the moment fn begins. If fn fails
