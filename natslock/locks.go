@@ -49,10 +49,12 @@ var errNoLocks = fmt.Errorf("%w: a natslock.Locks that no acquire has returned",
 // round trip. Otherwise LockAll keeps the names before the first that it did not get,
 // releases the rest, and waits for one name after the other. The options count for each
 // lock: [TTL], [Meta], [Until], [NoRenew], [Linger] and [EarlyWarning]. A [NoRenew] lease
-// can end while LockAll waits for another name.
+// can end while LockAll waits for another name. With [Linger] the client keeps the locks
+// idle that LockAll releases, and gives each up when another client asks.
 //
 // LockAll returns all locks, or an error and no lock. Then it has released those that it
-// got. It waits for the server's confirmation of that for 250 ms at most. If a lock is lost
+// got, which observers and [Stats] count. It waits for the server's confirmation of that
+// for 250 ms at most. If a lock is lost
 // or broken while LockAll waits for another one, the error matches [ErrLost] or the other
 // cause in [Lock.Context], and names both locks. It matches [ErrInvalidOption] for no names,
 // for more than [MaxLockAll], and for [MinHold]. The other errors are those of [Client.Lock], and name the

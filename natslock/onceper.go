@@ -42,8 +42,8 @@ const (
 // or panics, or the process crashes, fn does not run again in it. The context of fn ends
 // with the lock: 35 s after the period, or 5 s and half a period if that is less. If fn
 // returns later, or the lock was lost or broken before, OncePer joins an error that matches
-// [ErrEnded], [ErrLost] or [ErrBroken]. Runs of two periods can overlap: to exclude that,
-// call [Client.Do] in fn.
+// [ErrEnded], [ErrLost], [ErrBroken] or [ErrClosed]. Runs of two periods can overlap: to
+// exclude that, call [Client.Do] in fn.
 //
 // The wall clocks of callers may differ. OncePer compares the caller's with the server's
 // before it runs fn. They may be 30 s apart, or half a period if that is less, and the

@@ -175,6 +175,28 @@ func TestOncePerTooLong(t *testing.T) {
 	})
 }
 
+// An operator who breaks the lock of a period ends the run, and not the period.
+func TestOncePerBroken(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c, other := join(t, s, natslock.WithWatchAfter(0)), join(t, s)
+		ran, err := c.OncePer(t.Context(), "job", time.Minute, func(ctx context.Context, _ time.Time, l *natslock.Lock) error {
+			require.NoError(t, other.Break(ctx, natslock.BreakRequest{Kind: natslock.KindMutex, Name: l.Name(), ID: l.ID(), Reason: "test"}))
+			receive(t, ctx.Done(), "the break")
+			return nil
+		})
+		require.True(t, ran)
+		require.ErrorIs(t, err, natslock.ErrBroken)
+		for range 57 {
+			time.Sleep(time.Second)
+			ran, err = other.OncePer(t.Context(), "job", time.Minute, nothing)
+			require.NoError(t, err)
+			require.False(t, ran)
+		}
+	})
+}
+
+func nothing(context.Context, time.Time, *natslock.Lock) error { return nil }
+
 // A client whose clock is too far from the server's runs nothing, and leaves the period to
 // the others. Neither does one that takes a period for the present one which is over.
 func TestOncePerClock(t *testing.T) {

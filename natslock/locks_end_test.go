@@ -1,0 +1,268 @@
+package natslock_test
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/testutil"
+)
+
+// A LockAll that loses a lock while it waits for another one fails at once. It keeps
+// nothing, and its error names both.
+func TestLockAllLosesWhileWaiting(t *testing.T) {
+	for what, lose := range map[string]func(t *testing.T, r *raw, by *natslock.Client, l natslock.Holder) error{
+		"broken": func(t *testing.T, _ *raw, by *natslock.Client, h natslock.Holder) error {
+			require.NoError(t, by.Break(t.Context(), natslock.BreakRequest{Kind: natslock.KindMutex, Name: "a", ID: h.ID, Reason: "test"}))
+			return natslock.ErrBroken
+		},
+		"deleted": func(_ *testing.T, r *raw, _ *natslock.Client, _ natslock.Holder) error {
+			r.remove("lock.a")
+			return natslock.ErrLost
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+				holder, c := join(t, s), join(t, s, natslock.WithWatchAfter(0))
+				r := newRaw(t, s.Connect())
+				b := mustLock(t, holder.Client, "b")
+				g := c.gather(t, []string{"a", "b"})
+				c.rec.wait(t, natslock.EventQueued, "b")
+				time.Sleep(2 * time.Second)
+				begun := time.Now()
+				want := lose(t, r, holder.Client, *inspect(t, holder.Client, "a").Holder)
+				err := g.failed(t)
+				require.ErrorIs(t, err, want)
+				require.NotErrorIs(t, err, natslock.ErrTimeout)
+				require.ErrorContains(t, err, `"a"`)
+				require.ErrorContains(t, err, `"b"`)
+				require.Less(t, g.at.Sub(begun), time.Second)
+				time.Sleep(time.Second)
+				require.Equal(t, []string{"lock.b"}, r.live(">"))
+				mustUnlock(t, b)
+			})
+		})
+	}
+}
+
+// A lease that is not renewed can end while LockAll waits for another lock.
+func TestLockAllNoRenew(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		holder, c := join(t, s), join(t, s)
+		b := mustLock(t, holder.Client, "b")
+		_, err := c.LockAll(t.Context(), []string{"a", "b"}, natslock.NoRenew(), natslock.TTL(5*time.Second))
+		require.ErrorIs(t, err, natslock.ErrLost)
+		mustUnlock(t, b)
+		until := time.Now().Add(10 * time.Second)
+		l, err := c.LockAll(t.Context(), []string{"a", "b"}, natslock.Until(until))
+		require.NoError(t, err)
+		<-l.Context().Done()
+		require.Equal(t, until, time.Now())
+		require.ErrorIs(t, l.Err(), natslock.ErrEnded)
+		require.ErrorIs(t, context.Cause(l.Context()), natslock.ErrEnded)
+		require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrEnded)
+	})
+}
+
+// The one context ends with the first loss. The others are held until Unlock, whose error
+// names the lost one.
+func TestLockAllContext(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		admin, c := join(t, s), join(t, s, natslock.WithWatchAfter(0))
+		r := newRaw(t, s.Connect())
+		l, err := c.LockAll(t.Context(), []string{"a", "b", "c"})
+		require.NoError(t, err)
+		time.Sleep(time.Second)
+		require.NoError(t, l.Err())
+		require.NoError(t, l.Context().Err())
+		require.NoError(t, admin.Break(t.Context(), natslock.BreakRequest{
+			Kind: natslock.KindMutex, Name: "b", ID: inspect(t, admin.Client, "b").Holder.ID, Reason: "test",
+		}))
+		receive(t, l.Context().Done(), "the end of the context")
+		cause := context.Cause(l.Context())
+		require.ErrorIs(t, cause, natslock.ErrBroken)
+		require.ErrorContains(t, cause, `"b"`)
+		require.ErrorIs(t, l.Err(), natslock.ErrBroken)
+		synctest.Wait()
+		require.Equal(t, []string{"lock.a", "lock.b", "lock.c"}, r.live(">"))
+		err = l.Unlock(t.Context())
+		require.ErrorIs(t, err, natslock.ErrBroken)
+		require.ErrorContains(t, err, `"b"`)
+		require.NotContains(t, err.Error(), `"a"`)
+		require.ErrorIs(t, l.Err(), natslock.ErrBroken)
+		require.Equal(t, err, l.Unlock(t.Context()))
+		require.Empty(t, r.live(">"))
+	})
+}
+
+// The context is a child of the acquire's, unless the locks are detached. Its end leaves
+// the locks held.
+func TestLockAllParent(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c := join(t, s)
+		type key struct{}
+		ctx, cancel := context.WithCancelCause(context.WithValue(t.Context(), key{}, "value"))
+		child, err := c.LockAll(ctx, []string{"a", "b"})
+		require.NoError(t, err)
+		detached, err := c.LockAll(ctx, []string{"c", "d"}, natslock.Detached())
+		require.NoError(t, err)
+		require.Equal(t, "value", child.Context().Value(key{}))
+		require.Equal(t, "value", detached.Context().Value(key{}))
+		reason := errors.New("the user went away")
+		cancel(reason)
+		require.Equal(t, reason, context.Cause(child.Context()))
+		require.Equal(t, reason, child.Err())
+		require.NoError(t, detached.Context().Err())
+		require.NoError(t, detached.Err())
+		time.Sleep(time.Minute)
+		require.Equal(t, 4, c.Stats().Held)
+		mustUnlockAll(t, child)
+		mustUnlockAll(t, detached)
+		require.ErrorIs(t, context.Cause(detached.Context()), natslock.ErrReleased)
+
+		_, err = c.LockAll(ctx, []string{"a", "b"})
+		require.ErrorIs(t, err, natslock.ErrTimeout)
+		require.ErrorIs(t, err, reason)
+		_, err = c.TryLockAll(ctx, []string{"a", "b"})
+		require.ErrorIs(t, err, natslock.ErrTimeout)
+		require.ErrorIs(t, err, reason)
+	})
+}
+
+// Unlock ends the context before the first release is sent.
+func TestLockAllContextEndsFirst(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c, f := joinFaulty(t, s)
+		l, err := c.LockAll(t.Context(), []string{"a", "b", "c"})
+		require.NoError(t, err)
+		f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+			assert.True(t, w.Delete)
+			assert.ErrorIs(t, l.Context().Err(), context.Canceled)
+			return testutil.Pass
+		})
+		mustUnlockAll(t, l)
+	})
+}
+
+// MaxWait and ctx bound the whole call, also after some locks were granted. Then these are
+// released.
+func TestLockAllGivesUp(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		holder, c := join(t, s, natslock.WithOwner("alice")), join(t, s)
+		r := newRaw(t, s.Connect())
+		for _, limit := range []bool{true, false} {
+			b, e := mustLock(t, holder.Client, "b"), mustLock(t, holder.Client, "e")
+			var opts []natslock.LockOption
+			if limit {
+				opts = append(opts, natslock.MaxWait(10*time.Second))
+			}
+			g := c.gather(t, []string{"a", "b", "c", "d", "e"}, opts...)
+			time.Sleep(6 * time.Second)
+			mustUnlock(t, b)
+			time.Sleep(4*time.Second - time.Millisecond)
+			require.False(t, g.over())
+			require.Len(t, r.live("lock.*"), 5)
+			time.Sleep(time.Millisecond)
+			reason := errors.New("the user went away")
+			if !limit {
+				g.cancel(reason)
+			}
+			err := g.failed(t)
+			var timeout *natslock.TimeoutError
+			require.ErrorAs(t, err, &timeout)
+			require.Equal(t, "e", timeout.Name)
+			require.Equal(t, 10*time.Second, timeout.Waited)
+			require.Equal(t, "alice", timeout.Holder.Owner)
+			if !limit {
+				require.ErrorIs(t, err, reason)
+				require.ErrorIs(t, err, context.Canceled)
+			} else {
+				require.NotErrorIs(t, err, context.DeadlineExceeded)
+			}
+			synctest.Wait()
+			require.Equal(t, []string{"lock.e"}, r.live(">"))
+			mustUnlock(t, e)
+		}
+	})
+}
+
+// A LockAll outlives an outage, and one that gives up in it does so in time.
+func TestLockAllOutage(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c := join(t, s)
+		mustUnlock(t, mustLock(t, c.Client, "warm"))
+		c.link.Blackhole(true)
+		begun := time.Now()
+		_, err := c.LockAll(t.Context(), []string{"a", "b"}, natslock.MaxWait(2*time.Second))
+		require.ErrorIs(t, err, natslock.ErrTimeout)
+		require.Equal(t, 2*time.Second, time.Since(begun))
+		_, err = c.TryLockAll(t.Context(), []string{"a", "b"})
+		require.ErrorIs(t, err, natslock.ErrUnavailable)
+		g := c.gather(t, []string{"a", "b"})
+		time.Sleep(20 * time.Second)
+		c.link.Blackhole(false)
+		mustUnlockAll(t, g.granted(t))
+	})
+}
+
+// Close ends a LockAll that waits, which releases what it has. It waits for the holder of
+// locks.
+func TestLockAllClose(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		holder, c := join(t, s), join(t, s)
+		r := newRaw(t, s.Connect())
+		b := mustLock(t, holder.Client, "b")
+		held, err := c.LockAll(t.Context(), []string{"x", "y"})
+		require.NoError(t, err)
+		g := c.gather(t, []string{"a", "b"})
+		c.rec.wait(t, natslock.EventQueued, "b")
+		closed := make(chan error, 1)
+		go func() { closed <- c.Close(context.Background()) }()
+		err = g.failed(t)
+		require.ErrorIs(t, err, natslock.ErrClosed)
+		synctest.Wait()
+		require.Equal(t, []string{"lock.b", "lock.x", "lock.y"}, r.live(">"))
+		require.Empty(t, closed)
+		mustUnlockAll(t, held)
+		require.NoError(t, receive(t, closed, "the end of Close"))
+		mustUnlock(t, b)
+		for _, acquire := range []func(context.Context, []string, ...natslock.LockOption) (*natslock.Locks, error){c.LockAll, c.TryLockAll} {
+			_, err = acquire(t.Context(), []string{"a", "b"})
+			require.ErrorIs(t, err, natslock.ErrClosed)
+		}
+	})
+}
+
+// Locks that are dropped without Unlock are renewed no more.
+func TestLockAllDropped(t *testing.T) {
+	s := testutil.RunServer(t)
+	var log journal
+	other := join(t, s)
+	c := join(t, s, log.option())
+	ctx := func() context.Context {
+		l, err := c.LockAll(t.Context(), []string{"a", "b"}, natslock.TTL(time.Second))
+		require.NoError(t, err)
+		c.rec.wait(t, natslock.EventRenewed, "a")
+		c.rec.wait(t, natslock.EventRenewed, "b")
+		require.NoError(t, l.Err())
+		return l.Context()
+	}()
+	eventually(t, "it is noticed", func() bool {
+		runtime.GC()
+		return strings.Contains(log.String(), "lock=a") && strings.Contains(log.String(), "lock=b")
+	})
+	receive(t, ctx.Done(), "the end of the context")
+	require.ErrorIs(t, context.Cause(ctx), natslock.ErrLost)
+	l, err := other.LockAll(t.Context(), []string{"a", "b"})
+	require.NoError(t, err)
+	mustUnlockAll(t, l)
+}
