@@ -249,7 +249,7 @@ func TestLockAllDropped(t *testing.T) {
 	other := join(t, s)
 	c := join(t, s, log.option())
 	ctx := func() context.Context {
-		l, err := c.LockAll(t.Context(), []string{"a", "b"}, natslock.TTL(time.Second))
+		l, err := c.LockAll(t.Context(), []string{"a", "b"}, natslock.TTL(3*time.Second))
 		require.NoError(t, err)
 		c.rec.wait(t, natslock.EventRenewed, "a")
 		c.rec.wait(t, natslock.EventRenewed, "b")

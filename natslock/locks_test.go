@@ -228,45 +228,46 @@ func TestLockAllNames(t *testing.T) {
 
 // Bad input is refused before anything is sent. The error names it.
 func TestLockAllInvalid(t *testing.T) {
-	s := testutil.RunServer(t)
-	c := join(t, s)
-	rw, err := rwlock.New(c.Client).RLock(t.Context(), "shared")
-	require.NoError(t, err)
-	defer rw.Unlock(t.Context())
-	many := make([]string, natslock.MaxLockAll+1)
-	for i := range many {
-		many[i] = fmt.Sprint(i)
-	}
-	out := c.nc.Stats().OutMsgs
-	for what, x := range map[string]struct {
-		names []string
-		opts  []natslock.LockOption
-		err   error
-		text  string
-	}{
-		"no names":   {nil, nil, natslock.ErrInvalidOption, "there are 0"},
-		"many":       {many, nil, natslock.ErrInvalidOption, "there are 257"},
-		"empty":      {[]string{"a", ""}, nil, natslock.ErrInvalidName, `name 2, ""`},
-		"long":       {[]string{"a", strings.Repeat("x", 600)}, nil, natslock.ErrInvalidName, "name 2"},
-		"kind":       {[]string{"fresh", "shared"}, nil, natslock.ErrInvalidName, `"shared"`},
-		"nil option": {[]string{"a", "b"}, []natslock.LockOption{nil}, natslock.ErrInvalidOption, "nil"},
-		"TTL":        {[]string{"a", "b"}, []natslock.LockOption{natslock.TTL(48 * time.Hour)}, natslock.ErrInvalidTTL, `"a"`},
-		"MaxWait":    {[]string{"a", "b"}, []natslock.LockOption{natslock.MaxWait(-1)}, natslock.ErrInvalidOption, "MaxWait"},
-		"Until":      {[]string{"a", "b"}, []natslock.LockOption{natslock.Until(time.Now()), natslock.NoRenew()}, natslock.ErrInvalidOption, "Until"},
-		"MinHold":    {[]string{"a", "b"}, []natslock.LockOption{natslock.MinHold(time.Second)}, natslock.ErrInvalidOption, "MinHold"},
-		"Meta":       {[]string{"a", "b"}, []natslock.LockOption{natslock.Meta(map[string]string{"x": strings.Repeat("x", 1<<15)})}, natslock.ErrInvalidOption, `"a"`},
-	} {
-		for _, acquire := range []func(context.Context, []string, ...natslock.LockOption) (*natslock.Locks, error){c.LockAll, c.TryLockAll} {
-			l, err := acquire(t.Context(), x.names, x.opts...)
-			require.ErrorIs(t, err, x.err, what)
-			require.ErrorContains(t, err, x.text, what)
-			require.Nil(t, l, what)
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c := join(t, s)
+		rw, err := rwlock.New(c.Client).RLock(t.Context(), "shared")
+		require.NoError(t, err)
+		defer rw.Unlock(t.Context())
+		many := make([]string, natslock.MaxLockAll+1)
+		for i := range many {
+			many[i] = fmt.Sprint(i)
 		}
-	}
-	require.Equal(t, out, c.nc.Stats().OutMsgs, "nothing is sent")
-	rw2, err := rwlock.New(c.Client).RLock(t.Context(), "fresh") // a refused call has not made it a mutex
-	require.NoError(t, err)
-	require.NoError(t, rw2.Unlock(t.Context()))
+		out := c.nc.Stats().OutMsgs
+		for what, x := range map[string]struct {
+			names []string
+			opts  []natslock.LockOption
+			err   error
+			text  string
+		}{
+			"no names":   {nil, nil, natslock.ErrInvalidOption, "there are 0"},
+			"many":       {many, nil, natslock.ErrInvalidOption, "there are 257"},
+			"empty":      {[]string{"a", ""}, nil, natslock.ErrInvalidName, `name 2, ""`},
+			"long":       {[]string{"a", strings.Repeat("x", 600)}, nil, natslock.ErrInvalidName, "name 2"},
+			"kind":       {[]string{"fresh", "shared"}, nil, natslock.ErrInvalidName, `"shared"`},
+			"nil option": {[]string{"a", "b"}, []natslock.LockOption{nil}, natslock.ErrInvalidOption, "nil"},
+			"TTL":        {[]string{"a", "b"}, []natslock.LockOption{natslock.TTL(48 * time.Hour)}, natslock.ErrInvalidTTL, `"a"`},
+			"MaxWait":    {[]string{"a", "b"}, []natslock.LockOption{natslock.MaxWait(-1)}, natslock.ErrInvalidOption, "MaxWait"},
+			"Until":      {[]string{"a", "b"}, []natslock.LockOption{natslock.Until(time.Now()), natslock.NoRenew()}, natslock.ErrInvalidOption, "Until"},
+			"MinHold":    {[]string{"a", "b"}, []natslock.LockOption{natslock.MinHold(time.Second)}, natslock.ErrInvalidOption, "MinHold"},
+			"Meta":       {[]string{"a", "b"}, []natslock.LockOption{natslock.Meta(map[string]string{"x": strings.Repeat("x", 1<<15)})}, natslock.ErrInvalidOption, `"a"`},
+		} {
+			for _, acquire := range []func(context.Context, []string, ...natslock.LockOption) (*natslock.Locks, error){c.LockAll, c.TryLockAll} {
+				l, err := acquire(t.Context(), x.names, x.opts...)
+				require.ErrorIs(t, err, x.err, what)
+				require.ErrorContains(t, err, x.text, what)
+				require.Nil(t, l, what)
+			}
+		}
+		require.Equal(t, out, c.nc.Stats().OutMsgs, "nothing is sent")
+		rw2, err := rwlock.New(c.Client).RLock(t.Context(), "fresh") // a refused call has not made it a mutex
+		require.NoError(t, err)
+		require.NoError(t, rw2.Unlock(t.Context()))
+	})
 }
 
 // A zero Locks holds nothing, and a client made without New takes none.
