@@ -226,10 +226,11 @@ func metaOf(value []byte) map[string]string {
 	return map[string]string{valueKey: string(value)}
 }
 
-// leaderOf returns the leader that a record shows. A leader that an operator has deposed
-// leads no more, although its record still keeps the next one out.
+// leaderOf returns the leader that a record shows. One that an operator has deposed leads
+// no more, although the record still keeps the next one out. Nor does the holder of the
+// mutex that has left it to rest, or handed it over.
 func leaderOf(h *natslock.Holder) Leader {
-	if h == nil || h.Overdue || h.Broken != nil { //safety:leader-deposed
+	if h == nil || h.Overdue || h.Broken != nil || h.Resting || h.HandedOver { //safety:leader-deposed
 		return Leader{}
 	}
 	l := Leader{Token: h.Token, ID: h.ID, Owner: h.Owner, Host: h.Host, PID: h.PID, Since: h.Since}

@@ -182,6 +182,49 @@ func TestLeaderOverdue(t *testing.T) {
 	})
 }
 
+// An election is a mutex of its name, whose holders may use what a mutex has. Nobody leads
+// while it rests, or has been handed over and not adopted.
+func TestNobodyLeadsByWhatIsLeft(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a, c := join(t, s), join(t, s)
+		e := c.elect("")
+		o := observe(t, e)
+		synctest.Wait()
+		vacant := func(want ...string) {
+			t.Helper()
+			synctest.Wait()
+			_, err := e.Leader(t.Context())
+			require.ErrorIs(t, err, election.ErrNoLeader)
+			require.Equal(t, want, o.values())
+			time.Sleep(6 * time.Second) // the observer has read the record
+			require.Equal(t, want, o.values())
+			require.Equal(t, want[len(want)-1:], observe(t, e).values())
+		}
+		value := func(v string) natslock.LockOption { return natslock.Meta(map[string]string{"value": v}) }
+		l, err := a.Lock(t.Context(), name, value("a"), natslock.MinHold(time.Minute))
+		require.NoError(t, err)
+		synctest.Wait()
+		require.NoError(t, l.Unlock(t.Context()))
+		vacant("-", "a", "-")
+		time.Sleep(time.Minute)
+
+		l, err = a.Lock(t.Context(), name, value("b"))
+		require.NoError(t, err)
+		synctest.Wait()
+		h, err := l.Handoff(t.Context())
+		require.NoError(t, err)
+		vacant("-", "a", "-", "b", "-")
+		l, err = c.Adopt(t.Context(), h, value("c"))
+		require.NoError(t, err)
+		synctest.Wait()
+		shown, err := e.Leader(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, h.Token, shown.Token)
+		require.Equal(t, []string{"-", "a", "-", "b", "-", "c"}, o.values())
+		require.NoError(t, l.Unlock(t.Context()))
+	})
+}
+
 // A record that is deleted by hand ends the term, and observers are notified at once.
 func TestObserveDeletedByHand(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
