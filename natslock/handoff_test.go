@@ -490,6 +490,20 @@ func TestHandoffRefused(t *testing.T) {
 	})
 }
 
+// TestAdoptBehindAMirror: a single server does not inform a client of a mirror. One that
+// lags answers that there is no record.
+func TestAdoptBehindAMirror(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c := join(t, s)
+		other := join(t, s, testutil.WrapStore(func(kv kvstore.KV) kvstore.KV { return &lagging{KV: kv, answers: 1} }))
+		h := handOff(t, mustLock(t, c.Client, "l"))
+		l, err := other.Adopt(t.Context(), h)
+		require.NoError(t, err)
+		require.Equal(t, h.Token, l.Token())
+		mustUnlock(t, l)
+	})
+}
+
 // The text of a handle has no name that would not come back, and no other text is one.
 func TestHandleText(t *testing.T) {
 	h := natslock.Handle{Kind: natslock.KindRW, Name: "a:b \n.ü", ID: "X", Token: 1 << 52, TTL: time.Minute}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/natslock/locks/internal/bucket"
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/session"
 )
@@ -73,31 +74,32 @@ func (c *Client) Adopt(ctx context.Context, req Request, from session.Handed) (H
 }
 
 // adopt claims the record of a lock that was handed over. It returns granted, failed or
-// ended.
+// ended. Where a replica or a mirror lags, its answer may lack the hand-over, so a refusal
+// needs a state that contains what the leader had stored during this call.
 func (a *acquisition) adopt(from session.Handed) result {
-	b := a.c.b
-	if !b.Alone() { // another server may lag behind the hand-over
-		if err := a.ask(); err != nil {
-			return a.noAnswer(err)
+	entry, err := a.c.b.Read(a.ctx, a.keys.Gate, 0)
+	for confirmed := false; err == nil; {
+		refusal := a.refusal(from, entry)
+		if refusal == nil {
+			r := a.bid.offer(entry.Revision)
+			if r.outcome != free && r.outcome != busy {
+				return r
+			}
+			entry = r.entry
+			continue
 		}
-	}
-	entry, err := b.Read(a.ctx, a.keys.Gate, a.asOf)
-	if err == nil && entry.Zero() { // or the bucket is gone
-		err = a.ask()
-	}
-	if err != nil {
-		return a.noAnswer(err)
-	}
-	for {
-		if err := a.refusal(from, entry); err != nil {
-			return result{outcome: failed, err: err}
+		if confirmed { //safety:adopt-confirmed
+			return result{outcome: failed, err: refusal}
 		}
-		r := a.bid.offer(entry.Revision)
-		if r.outcome != free && r.outcome != busy {
-			return r
+		if err = a.ask(); err == nil {
+			entry, err = a.c.b.Read(a.ctx, a.keys.Gate, a.asOf)
 		}
-		entry = r.entry
+		if bucket.IsAny(err, bucket.ErrPermission) { // the leader's word is withheld from this user
+			return result{outcome: failed, err: refusal}
+		}
+		confirmed = true
 	}
+	return a.noAnswer(err)
 }
 
 // refusal says why the record is not to be adopted: it is not that of the lock that was

@@ -24,6 +24,8 @@ var handMutants = []mutant{
 		weak: "a client adopts a lock with another token"},
 	{label: "adopt-never-free", operator: "never 2", test: "natslock.TestAdoptNeverClaims",
 		weak: "a client that adopts claims a lock that is free by now"},
+	{label: "adopt-confirmed", operator: "always", test: "natslock.TestAdoptBehindAMirror",
+		weak: "a client refuses to adopt a lock by the word of a mirror that lags"},
 	{label: "adopt-leaves", operator: "never 2", test: "natslock.TestAdoptGivenUp",
 		weak: "an adoption that is given up deletes what another client may adopt"},
 	{label: "handoff-context-first", operator: "drop", test: "natslock.TestHandoffAnswers/handoff/lost",
