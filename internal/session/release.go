@@ -162,33 +162,86 @@ func (k *kept) Leave(status record.Status) {
 	s.Await(o, forget)
 }
 
-// Retire ends the lease with its holder, and leaves the record. It keeps others out until
-// its TTL ends. The lease must not be renewed any more. The result is that of
-// [Lease.Release], without an exchange with the server.
-func (l *Lease) Retire() error {
+// Release ends the lease and deletes its record. Further calls wait for the
+// first and return its result. The context ends first: the work under it must
+// not meet the next holder.
+//
+// It returns nil when it was called inside the validity and nothing says that the
+// lock had been lost before. Otherwise it returns the cause of the end. When the
+// server does not answer within the release timeout, the error matches
+// [bucket.ErrUnavailable], the deletion goes on in the background, and at the latest
+// the TTL frees the lock.
+func (l *Lease) Release() error { return l.finish(true) }
+
+// Retire is Release, but leaves the record, which keeps others out until its TTL ends. The
+// lease must not be renewed any more. There is no exchange with the server.
+func (l *Lease) Retire() error { return l.finish(false) }
+
+// finish is Release, or Retire if the record is not to be deleted.
+func (l *Lease) finish(deletes bool) error {
+	// Before the lease ends: a Close that waits for it must wait for what follows.
+	working := l.s.work.begin()
 	l.mu.Lock()
 	if l.released != nil {
 		done := l.released
 		l.mu.Unlock()
+		if working {
+			l.s.work.done()
+		}
 		<-done
 		return l.result
 	}
 	l.released = make(chan struct{})
 	defer close(l.released)
 	var lost ending
-	if l.s.b.Instant() >= l.end {
+	if l.s.b.Instant() >= l.end { //safety:release-judged
 		lost = l.expire()
 	}
-	if l.state != Held {
-		l.result = l.cause
-	}
-	retired := l.release(ErrReleased)
+	was, end := l.state, l.end
+	released := l.release(ErrReleased)
+	cause := l.cause
 	for h := l.holders; h != nil; h = h.next {
 		h.state = Released
 	}
 	l.mu.Unlock()
 	lost.finish()
-	retired.finish()
+	released.finish() //safety:context-first
+
+	if !deletes {
+		if was != Held {
+			l.result = cause
+		}
+		if working {
+			l.s.work.done()
+		}
+		return l.result
+	}
+	switch {
+	case was != Held && !working:
+		l.result = cause
+		return l.result
+	case !working:
+		l.result = fmt.Errorf("release lock %q: %w", l.kept.Name, bucket.ErrClosed)
+		return l.result
+	case was != Held && (!errors.Is(cause.Kind, ErrBroken) || l.s.b.Away()):
+		// The caller is not kept waiting for what is most likely gone. A broken
+		// record is there, and keeps others out until it is deleted.
+		l.deleteLater()
+		l.s.work.done()
+		l.result = cause
+		return l.result
+	}
+	found, err := l.deleteWithin(l.s.ReleaseTimeout)
+	switch {
+	case was != Held:
+		l.result = cause
+	case found != nil && (errors.Is(found, ErrBroken) || l.s.b.Instant() < end):
+		l.result = found
+	case found != nil:
+		// Refused after the validity end: it has simply expired since.
+	case err != nil:
+		l.result = fmt.Errorf("release lock %q (token %d): %w; it is free when its TTL of %v has passed at the latest", l.kept.Name, l.Body.Token, err, l.terms.TTL)
+	}
 	return l.result
 }
 
