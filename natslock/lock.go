@@ -191,8 +191,9 @@ func (l *Lock) SetMeta(ctx context.Context, m map[string]string) error {
 
 // Contended returns a channel that is closed when another client has queued for the lock, or
 // another goroutine of this client waits for it. It is a hint to finish early, and the lock
-// is held as before. For a lock that is read, only writers count. The channel stays open if nobody has queued by the end of the lock. It is nil for a zero
-// Lock. Each call returns the same channel.
+// is held as before. For a lock that is read, only writers count. The channel stays open if
+// nobody has queued by the end of the lock. It is nil for a zero Lock. Each call returns
+// the same channel.
 //
 // Contended does not block. Its first call has the client subscribe to the queue and list
 // it, in the background, and subscribe to the gate too if the lock is read. The

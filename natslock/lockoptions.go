@@ -152,8 +152,8 @@ const MaxMinHold = 12 * time.Hour
 // the lock on to each other.
 //
 // d is positive and at most [MaxMinHold], or the acquire returns [ErrInvalidOption]. It
-// also does for MinHold together with [Until] or [Linger], and for one that reads a
-// reader-writer lock.
+// also does for MinHold together with [Until] or [Linger], for one that reads a
+// reader-writer lock, and for one of several locks ([Client.LockAll]).
 func MinHold(d time.Duration) LockOption {
 	return func(c *lockConfig) error {
 		if d <= 0 || d > MaxMinHold {

@@ -378,6 +378,8 @@ var roomMutants = []mutant{
 		weak: "several locks are taken in the order in which the caller names them"},
 	{label: "all-given-back", operator: "drop", test: "natslock.TestLockAllKeepsSmaller",
 		weak: "an acquire of several locks keeps greater names while it waits for a smaller one"},
+	{label: "all-no-rest", operator: "never", test: "natslock.TestLockAllInvalid",
+		weak: "an acquire of several locks that fails leaves some of them resting"},
 	{label: "all-or-nothing", operator: "arg 1 plus 1", test: "natslock.TestTryLockAllRefused",
 		weak: "an acquire of several locks that fails keeps one of them"},
 	{label: "all-end-together", operator: "drop", test: "natslock.TestLockAllContext",
