@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-var platformSignals []os.Signal
+var platformRequests, platformMessages []os.Signal
 
 var started = time.Now()
 

@@ -13,7 +13,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-var platformSignals = []os.Signal{syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2}
+var (
+	platformRequests = []os.Signal{syscall.SIGHUP, syscall.SIGQUIT}
+	platformMessages = []os.Signal{syscall.SIGUSR1, syscall.SIGUSR2}
+)
 
 // job is a command in a process group of its own, with the manners of a shell's job. It
 // gets the terminal when lockctl has it. When the user stops it, lockctl stops as well.

@@ -5,11 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"os/exec"
-	"os/signal"
 	"strconv"
-	"syscall"
 	"time"
 
 	"github.com/alecthomas/kong"
@@ -20,17 +17,13 @@ import (
 )
 
 type runCmd struct {
-	Read             bool              `help:"Take the reader-writer lock of that name for reading, together with other readers."`
-	Write            bool              `help:"Take the reader-writer lock of that name for writing, alone."`
-	TTL              time.Duration     `default:"15s" placeholder:"DURATION" help:"Lease: how long the lock stays taken when this machine dies (default ${default}, whole seconds)."`
-	Nonblock         bool              `short:"n" help:"Fail instead of waiting."`
-	Wait             *seconds          `short:"w" placeholder:"SECONDS" help:"Fail after waiting so long; 0 is as --nonblock."`
-	ConflictExitCode int               `short:"E" default:"1" placeholder:"CODE" help:"Exit code of such a failure (default ${default})."`
-	Meta             map[string]string `mapsep:"none" placeholder:"KEY=VALUE" help:"Metadata of the lock, which lockctl info shows; may be repeated."`
-	Create           bool              `help:"Make the bucket if it is not there, with three replicas on a cluster."`
-	KillAfter        time.Duration     `default:"5s" placeholder:"DURATION" help:"From TERM to KILL when the lock is lost (default ${default}), cut short by the lease."`
-	Name             string            `arg:"" predictor:"lock" help:"The lock's name."`
-	Command          []string          `arg:"" passthrough:"partial" help:"The command and its arguments."`
+	Read      bool          `help:"Take the reader-writer lock of that name for reading, together with other readers."`
+	Write     bool          `help:"Take the reader-writer lock of that name for writing, alone."`
+	TTL       time.Duration `default:"15s" placeholder:"DURATION" help:"Lease: how long the lock stays taken when this machine dies (default ${default}, whole seconds)."`
+	taking    `embed:""`
+	KillAfter time.Duration `default:"5s" placeholder:"DURATION" help:"From TERM to KILL when the lock is lost (default ${default}), cut short by the lease."`
+	Name      string        `arg:"" predictor:"lock" help:"The lock's name."`
+	Command   []string      `arg:"" passthrough:"partial" help:"The command and its arguments."`
 }
 
 func (*runCmd) Help() string {
@@ -76,36 +69,16 @@ func (c *runCmd) AfterApply() error {
 	switch {
 	case c.Read && c.Write:
 		return errors.New("--read and --write exclude each other")
-	case c.Nonblock && c.Wait != nil:
-		return errors.New("--nonblock and --wait exclude each other")
-	case c.ConflictExitCode < 0 || c.ConflictExitCode > 255:
-		return fmt.Errorf("--conflict-exit-code %d: not in 0 to 255", c.ConflictExitCode)
 	case c.KillAfter < 0:
 		return fmt.Errorf("--kill-after %v: negative", c.KillAfter)
 	}
-	return nil
+	return c.check()
 }
 
-// forwarded are the signals that are for the command.
-var forwarded = append([]os.Signal{os.Interrupt, syscall.SIGTERM}, platformSignals...)
-
-// signaled is the cause of a wait's end.
-type signaled struct{ sig syscall.Signal }
-
-func (s signaled) Error() string { return "signal: " + s.sig.String() }
-
 func (c *runCmd) Run(g *globals) error {
-	command := c.Command
-	if len(command) > 0 && command[0] == "--" {
-		command = command[1:]
-	}
-	if len(command) == 0 {
-		return usagef("a command is missing; see lockctl run --help")
-	}
-	// Looked up before the lock is taken: a typo must not keep others waiting.
-	path, err := exec.LookPath(command[0])
+	command, err := lookUp("run", c.Command)
 	if err != nil {
-		return cannotRun(command[0], err)
+		return err
 	}
 	g.create = c.Create
 	// The command has to end at once after a break, also in the first second.
@@ -115,55 +88,22 @@ func (c *runCmd) Run(g *globals) error {
 	}
 	defer s.close()
 
-	signals := make(chan os.Signal, 16)
-	for _, sig := range forwarded {
-		if !signal.Ignored(sig) { // nohup stays nohup, for the command as well
-			signal.Notify(signals, sig)
-		}
-	}
-	lock, err := c.acquire(s, signals)
+	signals := forSignals()
+	lock, err := c.acquire(s, signals, c.Name, c.TTL, c.method(s.Client))
 	if err != nil {
 		return err
 	}
-	cmd := &exec.Cmd{
-		Path: path, Args: command,
-		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
-		Env: append(os.Environ(),
-			"LOCK_NAME="+c.Name,
-			"LOCK_TOKEN="+strconv.FormatUint(lock.Token(), 10),
-			"LOCK_TTL="+strconv.Itoa(int(c.ttl().Seconds()))),
-	}
-	if s.srv != nil { // for a lockctl or a service inside the command
-		cmd.Env = append(cmd.Env, "NATS_URL="+s.url)
-	}
-	end, err := c.supervise(cmd, lock, signals, s)
+	w := supervisionOf(c.TTL, c.KillAfter)
+	end, err := w.supervise(command.under(lock, c.Name, w.ttl, s), lock, signals, s)
 	if end.stuck {
 		return &codeError{code: exitLost}
 	}
-	unlock := lock.Unlock(context.Background())
-	switch {
-	case err != nil:
-		return cannotRun(command[0], err)
-	case end.lost != nil:
-		end.code = exitLost
-	case errors.Is(unlock, natslock.ErrLost): // noticed only now
-		complain("%v; the command had ended, but may not have been alone", unlock)
-		end.code = exitLost
-	case unlock != nil:
-		complain("the lock was held to the end, but is free only when its TTL is over: %v", unlock)
-	}
-	if end.code != 0 {
-		return &codeError{code: end.code}
-	}
-	return nil
+	return command.outcome(end, err, lock.Unlock(context.Background()))
 }
 
-// ttl is the lease as the server keeps it.
-func (c *runCmd) ttl() time.Duration { return (c.TTL + time.Second - 1).Truncate(time.Second) }
-
 // method returns the method that takes the lock.
-func (c *runCmd) method(client *natslock.Client, once bool) func(context.Context, string, ...natslock.LockOption) (*natslock.Lock, error) {
-	rw := rwlock.New(client)
+func (c *runCmd) method(client *natslock.Client) lockFunc {
+	rw, once := rwlock.New(client), c.once()
 	switch {
 	case c.Read && once:
 		return rw.TryRLock
@@ -177,43 +117,6 @@ func (c *runCmd) method(client *natslock.Client, once bool) func(context.Context
 		return client.TryLock
 	}
 	return client.Lock
-}
-
-// acquire waits for the lock. A signal ends the wait with the exit code that it
-// would have had without a handler.
-func (c *runCmd) acquire(s *session, signals <-chan os.Signal) (*natslock.Lock, error) {
-	ctx, cancel := context.WithCancelCause(context.Background())
-	acquired, watched := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(watched)
-		select {
-		case sig := <-signals:
-			cancel(signaled{sig.(syscall.Signal)})
-		case <-acquired:
-		}
-	}()
-	// Detached: what ends the waiting is not to end the lock.
-	opts := []natslock.LockOption{natslock.TTL(c.TTL), natslock.Detached()}
-	if len(c.Meta) > 0 {
-		opts = append(opts, natslock.Meta(c.Meta))
-	}
-	once := c.Nonblock || c.Wait != nil && *c.Wait == 0
-	if c.Wait != nil && !once {
-		opts = append(opts, natslock.MaxWait(time.Duration(*c.Wait)))
-	}
-	lock, err := c.method(s.Client, once)(ctx, c.Name, opts...)
-	close(acquired)
-	<-watched
-	if sig, ok := context.Cause(ctx).(signaled); ok {
-		if lock != nil {
-			_ = lock.Unlock(ctx)
-		}
-		return nil, exitf(exitSignal+int(sig.sig), "gave up waiting for lock %s: %v", plain(c.Name), sig)
-	}
-	if errors.Is(err, natslock.ErrLocked) || errors.Is(err, natslock.ErrTimeout) {
-		return nil, &codeError{c.ConflictExitCode, err}
-	}
-	return lock, err
 }
 
 // cannotRun is the error of a command that was not started, with the code of
@@ -234,9 +137,9 @@ func cannotRun(name string, err error) error {
 
 // announceOutages prints when the connection goes and comes. The lock survives an outage,
 // but not for long.
-func announceOutages(nc *nats.Conn, lock *natslock.Lock) {
+func announceOutages(nc *nats.Conn, lock held) {
 	nc.SetDisconnectErrHandler(func(nc *nats.Conn, err error) {
-		if !nc.IsClosed() && lock.State() == natslock.Held {
+		if !nc.IsClosed() && lock.Remaining() > 0 {
 			complain("connection lost (%v); the lock is lost in %s unless it comes back", err, brief(lock.Remaining()))
 		}
 	})

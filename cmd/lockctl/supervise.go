@@ -2,12 +2,12 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"os"
 	"os/exec"
+	"slices"
 	"time"
-
-	"github.com/natslock/locks/natslock"
 )
 
 const (
@@ -36,6 +36,25 @@ type orders struct {
 // errStopped is why a command was ended although its lock was held.
 var errStopped = errors.New("lockctl did not run until shortly before the end of the lock's validity")
 
+// supervision ends a command in time when its lock is lost.
+type supervision struct {
+	ttl       time.Duration // the lease, as the server keeps it
+	killAfter time.Duration // from TERM to KILL
+	asked     bool          // a signal from outside has asked the command to end
+}
+
+func supervisionOf(ttl, killAfter time.Duration) *supervision {
+	return &supervision{ttl: (ttl + time.Second - 1).Truncate(time.Second), killAfter: killAfter}
+}
+
+// held is the lock or the term that a command runs under.
+type held interface {
+	Token() uint64
+	Context() context.Context // it ends with the lock, and with nothing else
+	Err() error
+	Remaining() time.Duration
+}
+
 // supervise runs the command under the lock and returns how it ended, or why it
 // could not be started.
 //
@@ -51,7 +70,7 @@ var errStopped = errors.New("lockctl did not run until shortly before the end of
 //
 // A lockctl that is stopped, or stuck, does none of this. Then its guard does, and
 // earlier: see orders.
-func (c *runCmd) supervise(cmd *exec.Cmd, lock *natslock.Lock, signals <-chan os.Signal, s *session) (ending, error) {
+func (w *supervision) supervise(cmd *exec.Cmd, lock held, signals <-chan os.Signal, s *session) (ending, error) {
 	announceOutages(s.nc, lock)
 	defer func() {
 		s.nc.SetDisconnectErrHandler(nil)
@@ -76,11 +95,11 @@ func (c *runCmd) supervise(cmd *exec.Cmd, lock *natslock.Lock, signals <-chan os
 		// In this order: a stop between the two makes the end too early.
 		at := now()
 		end := at.add(lock.Remaining())
-		deadline = end.add(c.margin() / 2)
-		tell(c.orders(at, end))
+		deadline = end.add(w.margin() / 2)
+		tell(w.orders(at, end))
 	}
 	confirmed()
-	tick := time.NewTicker(c.tick())
+	tick := time.NewTicker(w.tick())
 	defer tick.Stop()
 	for {
 		select {
@@ -92,28 +111,34 @@ func (c *runCmd) supervise(cmd *exec.Cmd, lock *natslock.Lock, signals <-chan os
 			complain("%v; the guard has ended the command", lost)
 			return ending{code: code, lost: lost}, nil
 		case sig := <-signals:
-			j.signal(sig)
+			w.pass(j, sig)
 		case sig := <-j.stopped:
-			j.suspend(sig, func() bool { return lock.State() == natslock.Held })
+			j.suspend(sig, func() bool { return lock.Remaining() > 0 })
 		case <-tick.C:
 			if lock.Remaining() > 0 {
 				confirmed()
 			}
-		case <-lock.Done():
-			tell(orders{deadline, deadline, c.KillAfter})
+		case <-lock.Context().Done():
+			tell(orders{deadline, deadline, w.killAfter})
 			lost := lock.Err()
 			complain("%v; ending the command", lost)
-			code, gone := c.end(j, deadline, signals)
+			code, gone := w.end(j, deadline, signals)
 			return ending{code, lost, !gone}, nil
 		}
 	}
 }
 
+// pass passes a signal on to the group.
+func (w *supervision) pass(j *job, sig os.Signal) {
+	j.signal(sig)
+	w.asked = w.asked || slices.Contains(requests, sig)
+}
+
 // margin is how long before the server's lease the validity of the lock ends.
-func (c *runCmd) margin() time.Duration { return min(c.ttl()/10, time.Second) }
+func (w *supervision) margin() time.Duration { return min(w.ttl/10, time.Second) }
 
 // tick is how often the guard gets orders.
-func (c *runCmd) tick() time.Duration { return max(c.ttl()/10, 100*time.Millisecond) }
+func (w *supervision) tick() time.Duration { return max(w.ttl/10, 100*time.Millisecond) }
 
 // orders are the guard's for a lock whose validity ends at end.
 //
@@ -123,21 +148,21 @@ func (c *runCmd) tick() time.Duration { return max(c.ttl()/10, 100*time.Millisec
 // late. A lockctl that runs and cannot renew the lock ends the command itself, at the
 // end of the validity. So that the command gets no signal twice, it replaces the
 // orders in time by the KILL that it would send itself.
-func (c *runCmd) orders(at, end instant) orders {
-	kill := end.add(-c.margin()) //safety:guard-in-time
-	term := kill.add(-min(c.KillAfter, c.ttl()/5))
+func (w *supervision) orders(at, end instant) orders {
+	kill := end.add(-w.margin()) //safety:guard-in-time
+	term := kill.add(-min(w.killAfter, w.ttl/5))
 	// A lockctl that runs gives its own signals: the guard comes after it.
-	if term.sub(at) < 2*c.tick() { //safety:guard-waits
-		term = end.add(c.margin() / 2)
+	if term.sub(at) < 2*w.tick() { //safety:guard-waits
+		term = end.add(w.margin() / 2)
 		kill = term
 	}
-	return orders{term, kill, c.KillAfter}
+	return orders{term, kill, w.killAfter}
 }
 
 // end ends the group. It returns the command's exit code, and whether all of the
 // group is gone.
-func (c *runCmd) end(j *job, deadline instant, signals <-chan os.Signal) (code int, gone bool) {
-	grace := max(min(c.KillAfter, deadline.sub(now())), 0)
+func (w *supervision) end(j *job, deadline instant, signals <-chan os.Signal) (code int, gone bool) {
+	grace := max(min(w.killAfter, deadline.sub(now())), 0)
 	j.terminate()
 	kill := time.NewTimer(grace)
 	defer kill.Stop()
@@ -150,7 +175,7 @@ func (c *runCmd) end(j *job, deadline instant, signals <-chan os.Signal) (code i
 		case code = <-ended:
 			ended = nil
 		case sig := <-signals: // the user may send a stronger one
-			j.signal(sig)
+			w.pass(j, sig)
 		case <-kill.C:
 			complain("the command has not ended within %s; killing it", brief(grace))
 			j.kill()

@@ -1,0 +1,68 @@
+package main
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"strconv"
+	"time"
+
+	"github.com/natslock/locks/natslock"
+)
+
+// command is what the user wants to run under a lock.
+type command struct {
+	path string
+	args []string // the first is its name
+}
+
+// lookUp finds the command, before the lock is taken: a typo must not keep others waiting.
+func lookUp(sub string, args []string) (command, error) {
+	if len(args) > 0 && args[0] == "--" {
+		args = args[1:]
+	}
+	if len(args) == 0 {
+		return command{}, usagef("a command is missing; see lockctl %s --help", sub)
+	}
+	path, err := exec.LookPath(args[0])
+	if err != nil {
+		return command{}, cannotRun(args[0], err)
+	}
+	return command{path, args}, nil
+}
+
+// under returns the command with the lock in its environment.
+func (c command) under(lock held, name string, ttl time.Duration, s *session) *exec.Cmd {
+	cmd := &exec.Cmd{
+		Path: c.path, Args: c.args,
+		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
+		Env: append(os.Environ(),
+			"LOCK_NAME="+name,
+			"LOCK_TOKEN="+strconv.FormatUint(lock.Token(), 10),
+			"LOCK_TTL="+strconv.Itoa(int(ttl.Seconds()))),
+	}
+	if s.srv != nil { // for a lockctl or a service inside the command
+		cmd.Env = append(cmd.Env, "NATS_URL="+s.url)
+	}
+	return cmd
+}
+
+// outcome is lockctl's end after that of the command. The errors are those of its start
+// and of the release of its lock.
+func (c command) outcome(end ending, start, release error) error {
+	switch {
+	case start != nil:
+		return cannotRun(c.args[0], start)
+	case end.lost != nil:
+		end.code = exitLost
+	case errors.Is(release, natslock.ErrLost): // noticed only now
+		complain("%v; the command had ended, but may not have been alone", release)
+		end.code = exitLost
+	case release != nil:
+		complain("the lock was held to the end, but is free only when its TTL is over: %v", release)
+	}
+	if end.code != 0 {
+		return &codeError{code: end.code}
+	}
+	return nil
+}

@@ -1,0 +1,101 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/natslock/locks/natslock"
+)
+
+// taking are the flags of the commands that wait for a lock.
+type taking struct {
+	Nonblock         bool              `short:"n" help:"Fail instead of waiting."`
+	Wait             *seconds          `short:"w" placeholder:"SECONDS" help:"Fail after waiting so long; 0 is as --nonblock."`
+	ConflictExitCode int               `short:"E" default:"1" placeholder:"CODE" help:"Exit code of such a failure (default ${default})."`
+	Meta             map[string]string `mapsep:"none" placeholder:"KEY=VALUE" help:"Metadata of the lock, which lockctl info shows; may be repeated."`
+	Create           bool              `help:"Make the bucket if it is not there, with three replicas on a cluster."`
+}
+
+// check checks what kong cannot.
+func (c *taking) check() error {
+	switch {
+	case c.Nonblock && c.Wait != nil:
+		return errors.New("--nonblock and --wait exclude each other")
+	case c.ConflictExitCode < 0 || c.ConflictExitCode > 255:
+		return fmt.Errorf("--conflict-exit-code %d: not in 0 to 255", c.ConflictExitCode)
+	}
+	return nil
+}
+
+// once says whether the lock is not waited for.
+func (c *taking) once() bool { return c.Nonblock || c.Wait != nil && *c.Wait == 0 }
+
+// lockFunc takes a lock of one kind in one mode.
+type lockFunc func(context.Context, string, ...natslock.LockOption) (*natslock.Lock, error)
+
+// acquire waits for the lock. A signal ends the wait with the exit code that it
+// would have had without a handler.
+func (c *taking) acquire(s *session, signals <-chan os.Signal, name string, ttl time.Duration, take lockFunc) (*natslock.Lock, error) {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	stop := endBySignal(signals, cancel)
+	// Detached: what ends the waiting is not to end the lock.
+	opts := []natslock.LockOption{natslock.TTL(ttl), natslock.Detached()}
+	if len(c.Meta) > 0 {
+		opts = append(opts, natslock.Meta(c.Meta))
+	}
+	if c.Wait != nil && !c.once() {
+		opts = append(opts, natslock.MaxWait(time.Duration(*c.Wait)))
+	}
+	lock, err := take(ctx, name, opts...)
+	stop()
+	if sig, ok := context.Cause(ctx).(signaled); ok {
+		if lock != nil {
+			_ = lock.Unlock(ctx)
+		}
+		return nil, exitf(exitSignal+int(sig.sig), "gave up waiting for lock %s: %v", plain(name), sig)
+	}
+	if errors.Is(err, natslock.ErrLocked) || errors.Is(err, natslock.ErrTimeout) {
+		return nil, &codeError{c.ConflictExitCode, err}
+	}
+	return lock, err
+}
+
+// requests are the signals that ask a process to end. The others that lockctl passes on
+// to a command are messages to it.
+var requests = append([]os.Signal{os.Interrupt, syscall.SIGTERM}, platformRequests...)
+
+// forSignals returns the signals that are for the command.
+func forSignals() <-chan os.Signal {
+	signals := make(chan os.Signal, 16)
+	for _, sig := range slices.Concat(requests, platformMessages) {
+		if !signal.Ignored(sig) { // nohup stays nohup, for the command as well
+			signal.Notify(signals, sig)
+		}
+	}
+	return signals
+}
+
+// signaled is the cause of a wait's end.
+type signaled struct{ sig syscall.Signal }
+
+func (s signaled) Error() string { return "signal: " + s.sig.String() }
+
+// endBySignal has the next signal end a wait. stop leaves later signals in the channel.
+func endBySignal(signals <-chan os.Signal, cancel context.CancelCauseFunc) (stop func()) {
+	over, watched := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(watched)
+		select {
+		case sig := <-signals:
+			cancel(signaled{sig.(syscall.Signal)})
+		case <-over:
+		}
+	}()
+	return func() { close(over); <-watched }
+}
