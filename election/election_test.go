@@ -32,6 +32,8 @@ func TestElection(t *testing.T) {
 		token, ok := first.IsLeader()
 		require.True(t, ok)
 		require.Equal(t, term.Token(), token)
+		require.NoError(t, term.Err())
+		require.Positive(t, term.Remaining())
 		require.Equal(t, sent, a.nc.Stats().OutMsgs, "without I/O")
 		l, err := reader.Leader(t.Context())
 		require.NoError(t, err)
@@ -57,6 +59,8 @@ func TestElection(t *testing.T) {
 
 		require.NoError(t, term.Resign(t.Context()))
 		require.ErrorIs(t, context.Cause(term.Context()), natslock.ErrReleased)
+		require.ErrorIs(t, term.Err(), natslock.ErrReleased)
+		require.Zero(t, term.Remaining())
 		_, ok = first.IsLeader()
 		require.False(t, ok)
 		require.ErrorIs(t, term.Proclaim(t.Context(), nil), natslock.ErrReleased)
@@ -125,6 +129,8 @@ func TestRefused(t *testing.T) {
 		for _, none := range []*election.Term{nil, {}} {
 			require.Zero(t, none.Token())
 			require.Error(t, none.Context().Err())
+			require.ErrorIs(t, none.Err(), natslock.ErrInvalidOption)
+			require.Zero(t, none.Remaining())
 			require.ErrorIs(t, none.Proclaim(t.Context(), nil), natslock.ErrInvalidOption)
 			require.ErrorIs(t, none.Resign(t.Context()), natslock.ErrInvalidOption)
 		}

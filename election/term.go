@@ -26,6 +26,14 @@ func (t *Term) Token() uint64 { return t.held().Token() }
 // reason: see [natslock.Lock.Context].
 func (t *Term) Context() context.Context { return t.held().Context() }
 
+// Err returns nil while the term goes on. Then it returns the cause of the end of its
+// context.
+func (t *Term) Err() error { return t.held().Err() }
+
+// Remaining returns how much of the term's validity is left, or 0 once the term has ended:
+// see [natslock.Lock.Remaining].
+func (t *Term) Remaining() time.Duration { return t.held().Remaining() }
+
 // held returns the lock, or a zero one for a Term that no campaign has made.
 func (t *Term) held() *natslock.Lock {
 	if t == nil {
