@@ -24,6 +24,7 @@ import (
 	"os"
 	"runtime/debug"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/alecthomas/kong"
 	kongcompletion "github.com/jotaen/kong-completion"
@@ -83,6 +84,11 @@ func mainCode(args []string) int {
 	}
 	if completed(parser) {
 		return 0
+	}
+	for _, arg := range args {
+		if !utf8.ValidString(arg) { // the parser replaces each byte of it that is not
+			return report(usagef("the argument %q is not UTF-8", arg))
+		}
 	}
 	ctx, err := parser.Parse(args)
 	if err != nil {

@@ -133,6 +133,24 @@ func TestRunExitCodes(t *testing.T) {
 	require.Equal(t, "--ttl", out, "the command's flags are its own")
 }
 
+// An argument that is not UTF-8 would reach the command as another one, and two names would
+// be one lock.
+func TestArgumentsNotUTF8(t *testing.T) {
+	t.Parallel()
+	s := serve(t)
+	for _, args := range [][]string{
+		{"run", "x", "--", "echo", "a\xff"}, {"run", "a\xff", "--", "echo", "x"}, {"run", "--meta", "k=a\xff", "x", "--", "echo", "x"}, {"info", "a\xff"},
+	} {
+		code, out, errs := run(t, s, args...)
+		require.Equal(t, 64, code)
+		require.Empty(t, out)
+		require.Regexp(t, `^lockctl: the argument "(k=)?a\\xff" is not UTF-8\n$`, errs)
+	}
+	code, out, _ := run(t, s, "run", "é", "--", "echo", "é")
+	require.Zero(t, code)
+	require.Equal(t, "é\n", out)
+}
+
 func TestRunConflict(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
