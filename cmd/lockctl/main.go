@@ -3,6 +3,7 @@
 //
 //	lockctl run deploy -- ./deploy.sh      run a command under a lock
 //	lockctl run --read index -- ./query    share a lock with other readers
+//	lockctl elect scheduler -- ./serve     run it on one of several machines
 //	lockctl ls 'orders.>'                  list holders and queues
 //	lockctl info deploy                    show one lock in detail
 //	lockctl watch 'orders.>'               print a line for each event
@@ -34,7 +35,9 @@ import (
 type cli struct {
 	globals
 
-	Run    runCmd    `cmd:"" help:"Run a command while holding a lock."`
+	Run   runCmd   `cmd:"" help:"Run a command while holding a lock."`
+	Elect electCmd `cmd:"" help:"Run a command while leading, or show who leads."`
+
 	Ls     lsCmd     `cmd:"" aliases:"list" help:"List the locks that are held or waited for."`
 	Info   infoCmd   `cmd:"" help:"Show everything about one lock."`
 	Bench  benchCmd  `cmd:"" help:"Measure the locks of the server."`

@@ -53,6 +53,8 @@ func writeReference(w io.Writer, app *kong.Application) {
 		{"A holder, a writer or a reader", holderJSON{}},
 		{"Somebody waiting", waiterJSON{}},
 		{"A break", brokenJSON{}},
+		{"A change of the leader, of elect", changeJSON{}},
+		{"A leader", leaderJSON{}},
 	} {
 		p("### %s\n", object.title)
 		p("| field | |\n|---|---|")

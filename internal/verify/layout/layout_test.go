@@ -44,7 +44,7 @@ var only = map[string][]string{
 	"rwlock":     {"natslock", "kvstore", "internal/bridge"},
 	"election":   {"natslock", "internal/bridge", "internal/clock"},
 	"testutil":   {"natslock", "kvstore", "internal/bridge"},
-	"cmd/*":      {"natslock", "rwlock", "kvstore"},
+	"cmd/*":      {"natslock", "rwlock", "election", "kvstore"},
 	"examples/*": {"natslock", "rwlock", "election", "kvstore"},
 }
 

@@ -1,0 +1,331 @@
+//go:build unix
+
+package main_test
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/testutil"
+)
+
+// change is a line of "lockctl elect --json".
+type change struct {
+	Time   time.Time
+	Name   string
+	Leader *struct {
+		Token uint64
+		ID    string
+		Owner string
+		PID   int
+		Since time.Time
+		Value string
+	}
+}
+
+// changes are the lines that an observer has printed.
+func changes(t *testing.T, p *process) (all []change) {
+	t.Helper()
+	text := p.out.String()
+	text = text[:strings.LastIndexByte(text, '\n')+1]
+	for line := range strings.Lines(text) {
+		var c change
+		require.NoError(t, json.Unmarshal([]byte(line), &c), line)
+		all = append(all, c)
+	}
+	return all
+}
+
+// observes waits until the last line of an observer is as it should be.
+func observes(t *testing.T, p *process, what string, cond func(change) bool) (last change) {
+	t.Helper()
+	eventually(t, what, func() bool {
+		all := changes(t, p)
+		if len(all) > 0 {
+			last = all[len(all)-1]
+		}
+		return len(all) > 0 && cond(last)
+	})
+	return last
+}
+
+// candidate starts a candidate. Its command appends the token of each term to a file, keeps
+// its pid in another one, and ends with code 7 at a TERM.
+func candidate(t *testing.T, s *testutil.Server, file string, flags ...string) *process {
+	t.Helper()
+	args := append(append([]string{"elect"}, flags...), "x", "--", "sh", "-c",
+		`trap 'exit 7' TERM; echo $$ > `+file+`.pid; echo $LOCK_TOKEN >> `+file+`; while :; do sleep 0.02; done`)
+	return start(t, s, args...)
+}
+
+// terms returns the tokens of a candidate's terms, once there are n.
+func terms(t *testing.T, file string, n int) (tokens []string) {
+	t.Helper()
+	eventually(t, "a term", func() bool {
+		b, _ := os.ReadFile(file)
+		tokens = strings.Fields(string(b))
+		return len(tokens) >= n
+	})
+	return tokens
+}
+
+// Of two candidates one leads. When its process is killed, its command dies with it, and the
+// other one leads when the lease is over. Observers see both, and the vacancy.
+func TestElectKilled(t *testing.T) {
+	t.Parallel()
+	s := serve(t)
+	dir := t.TempDir()
+	file := func(name string) string { return filepath.Join(dir, name) }
+	observer := start(t, s, "elect", "x", "--json")
+	observes(t, observer, "a vacancy", func(c change) bool { return c.Leader == nil && c.Name == "x" })
+	first := start(t, s, "elect", "--ttl", "2s", "--value", "one", "x", "--", "sh", "-c",
+		"echo $LOCK_NAME $LOCK_TTL > "+file("env")+"; echo $LOCK_TOKEN > "+file("1")+"; sleep 60 & echo $! > "+file("pid")+"; wait")
+	pid, token := int(number(t, file("pid"))), number(t, file("1"))
+	require.Equal(t, "x 2", contents(t, file("env")))
+	l := observes(t, observer, "the first", func(c change) bool { return c.Leader != nil }).Leader
+	require.EqualValues(t, token, l.Token)
+	require.Equal(t, "one", l.Value)
+	require.Equal(t, first.cmd.Process.Pid, l.PID)
+	require.Equal(t, locks(t, s, "info", "x")[0].Holder.ID, l.ID)
+	second := candidate(t, s, file("2"), "--ttl", "2s", "--value", "two")
+	awaitQueue(t, s, "x", 1)
+	require.NoFileExists(t, file("2"))
+
+	killed := time.Now()
+	first.signal(syscall.SIGKILL)
+	gone(t, pid)
+	next := number(t, file("2"))
+	waited := time.Since(killed)
+	require.Greater(t, waited, time.Second, "before the lease was over")
+	require.Greater(t, next, token)
+	observes(t, observer, "the second", func(c change) bool { return c.Leader != nil && c.Leader.Value == "two" })
+	second.signal(syscall.SIGTERM)
+	require.Equal(t, 7, second.wait(), "the code of its command")
+	require.Contains(t, second.err.String(), "leads x with token "+uintString(uint64(next)))
+	observes(t, observer, "a vacancy", func(c change) bool { return c.Leader == nil })
+	observer.signal(syscall.SIGTERM)
+	require.Zero(t, observer.wait())
+	require.Empty(t, observer.err.String())
+}
+
+// A signal to the leader goes to its command. lockctl resigns when that has ended, and the
+// next candidate leads at once.
+func TestElectResigns(t *testing.T) {
+	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP} {
+		t.Run(sig.String(), func(t *testing.T) {
+			t.Parallel()
+			s := serve(t)
+			dir := t.TempDir()
+			one, two := filepath.Join(dir, "1"), filepath.Join(dir, "2")
+			first := candidate(t, s, one, "--ttl", "10m")
+			token := number(t, one)
+			second := candidate(t, s, two, "--ttl", "10m")
+			awaitQueue(t, s, "x", 1)
+			first.signal(sig)
+			code := 128 + int(sig)
+			if sig == syscall.SIGTERM {
+				code = 7
+			}
+			require.Equal(t, code, first.wait(), "that of its command")
+			require.Greater(t, number(t, two), token, "a lease of ten minutes is not waited for")
+			third := candidate(t, s, one, "--ttl", "10m")
+			awaitQueue(t, s, "x", 1)
+			third.signal(sig)
+			require.Equal(t, 128+int(sig), third.wait(), "it has not led")
+			require.Contains(t, third.err.String(), "gave up campaigning for x: signal: ")
+			awaitQueue(t, s, "x", 0)
+			second.signal(syscall.SIGTERM)
+			require.Equal(t, 7, second.wait())
+			require.Empty(t, locks(t, s, "ls"))
+		})
+	}
+}
+
+// A candidate whose command has ended campaigns again, behind the others, until a signal
+// asks it to end. USR1 is only for the command.
+func TestElectAgain(t *testing.T) {
+	t.Parallel()
+	s := serve(t)
+	dir := t.TempDir()
+	file := func(name string) string { return filepath.Join(dir, name) }
+	first := start(t, s, "elect", "--ttl", "10m", "x", "--", "sh", "-c",
+		`trap 'echo > `+file("usr1")+`; exit 3' USR1; echo $LOCK_TOKEN >> `+file("1")+`; while :; do sleep 0.02; done`)
+	terms(t, file("1"), 1)
+	second := candidate(t, s, file("2"), "--ttl", "10m")
+	awaitQueue(t, s, "x", 1)
+	first.signal(syscall.SIGUSR1)
+	contents(t, file("usr1"))
+	terms(t, file("2"), 1)
+	awaitQueue(t, s, "x", 1)
+	require.Contains(t, first.err.String(), "ended with exit code 3; campaigning for x again")
+
+	require.NoError(t, syscall.Kill(int(number(t, file("2.pid"))), syscall.SIGKILL))
+	require.Len(t, terms(t, file("1"), 2), 2)
+	awaitQueue(t, s, "x", 1)
+	require.Contains(t, second.err.String(), "ended with exit code 137; campaigning for x again")
+	first.signal(syscall.SIGKILL)
+	second.signal(syscall.SIGTERM)
+	require.Equal(t, 128+15, second.wait())
+}
+
+// A term that an operator breaks takes its group with it. The candidate campaigns again
+// and leads when the group is gone.
+func TestElectBroken(t *testing.T) {
+	t.Parallel()
+	s := serve(t)
+	dir := t.TempDir()
+	file := func(name string) string { return filepath.Join(dir, name) }
+	p := start(t, s, "elect", "--kill-after", "200ms", "x", "--", "sh", "-c", `
+		sh -c 'trap "" TERM; echo $$ > `+file("stubborn")+`; while :; do sleep 1; done' &
+		until test -s `+file("stubborn")+`; do sleep 0.01; done
+		echo $LOCK_TOKEN >> `+file("terms")+`; wait`)
+	first := terms(t, file("terms"), 1)[0]
+	stubborn := int(number(t, file("stubborn")))
+	require.NoError(t, os.Remove(file("stubborn")))
+	code, _, errs := run(t, s, "break", "-f", "--reason", "it hangs", "x")
+	require.Zero(t, code, errs)
+	gone(t, stubborn)
+	again := terms(t, file("terms"), 2)[1]
+	require.Greater(t, again, first)
+	require.Regexp(t, `broken by an operator: lock lost: by \S+@\S+: it hangs; ending the command`, p.err.String())
+	require.Contains(t, p.err.String(), "killing it")
+	require.Contains(t, p.err.String(), "campaigning for x again")
+	p.signal(syscall.SIGTERM)
+	require.Equal(t, 128+15, p.wait())
+	// lockctl leaves processes alone whose command has ended by itself.
+	require.NoError(t, syscall.Kill(int(number(t, file("stubborn"))), syscall.SIGKILL))
+	require.Empty(t, locks(t, s, "ls"))
+}
+
+// Cut off from the server for longer than its lease, the leader ends its command in time. It
+// leads again when the server is back.
+func TestElectOutage(t *testing.T) {
+	t.Parallel()
+	s := serve(t)
+	file := filepath.Join(t.TempDir(), "terms")
+	p := candidate(t, s, file, "--ttl", "2s")
+	observer := start(t, s, "elect", "x", "--json")
+	first := terms(t, file, 1)[0]
+	observes(t, observer, "the first term", func(c change) bool { return c.Leader != nil })
+	pid := int(number(t, file+".pid"))
+	s.Stop()
+	stopped := time.Now()
+	gone(t, pid)
+	require.Less(t, time.Since(stopped), 2*time.Second+200*time.Millisecond, "after the end of the lease")
+	eventually(t, "that it says so", func() bool { return strings.Contains(p.err.String(), "campaigning for x again") })
+	require.Contains(t, p.err.String(), "connection lost")
+	s.Restart()
+	again := terms(t, file, 2)[1]
+	require.Greater(t, again, first)
+	observes(t, observer, "the second term", func(c change) bool { return c.Leader != nil && uintString(c.Leader.Token) == again })
+	require.Contains(t, observer.err.String(), "lost the connection")
+	p.signal(syscall.SIGTERM)
+	require.Equal(t, 7, p.wait())
+}
+
+// A leader that is stopped does not work beside the next one: its guard ends the command.
+// When it goes on it campaigns again.
+func TestElectStopped(t *testing.T) {
+	t.Parallel()
+	s := serve(t)
+	dir := t.TempDir()
+	one, two := filepath.Join(dir, "1"), filepath.Join(dir, "2")
+	first := candidate(t, s, one, "--ttl", "2s")
+	number(t, one)
+	pid := int(number(t, one+".pid"))
+	second := candidate(t, s, two, "--ttl", "2s")
+	awaitQueue(t, s, "x", 1)
+	pause(t, first)
+	number(t, two)
+	require.False(t, running(pid))
+	first.signal(syscall.SIGCONT)
+	awaitQueue(t, s, "x", 1)
+	require.Contains(t, first.err.String(), "lock lost")
+	second.signal(syscall.SIGTERM)
+	require.Equal(t, 7, second.wait())
+	terms(t, one, 2)
+	first.signal(syscall.SIGTERM)
+	require.Equal(t, 7, first.wait())
+}
+
+// --once ends after one term, as "lockctl run" does.
+func TestElectExitCodes(t *testing.T) {
+	t.Parallel()
+	s := serve(t)
+	for _, c := range []struct {
+		code int
+		says string
+		args []string
+	}{
+		{0, "", []string{"--once", "x", "--", "true"}},
+		{3, "", []string{"--once", "x", "sh", "-c", "exit 3"}},
+		{128 + 9, "", []string{"--once", "x", "--", "sh", "-c", "kill -9 $$"}},
+		{127, "cannot run no-such-command", []string{"x", "--", "no-such-command"}},
+		{126, "cannot run", []string{"x", "--", os.DevNull}},
+		{64, "a command is missing", []string{"x", "--"}},
+		{64, "--json goes without a command", []string{"--json", "x", "--", "true"}},
+		{64, "--value goes with a command only", []string{"--value", "v", "x"}},
+		{64, "--ttl goes with a command only", []string{"--ttl", "15s", "x", "--once"}},
+		{64, "--create goes with a command only", []string{"--create", "x"}},
+		{64, "invalid TTL", []string{"--ttl", "0s", "x", "--", "true"}},
+		{64, "invalid lock name", []string{"", "--", "true"}},
+		{64, "invalid lock name", []string{""}},
+		{64, "at most 4096 fit", []string{"--value", strings.Repeat("v", 4097), "x", "--", "true"}},
+		{64, "negative", []string{"--kill-after=-1s", "x", "--", "true"}},
+	} {
+		code, _, errs := run(t, s, append([]string{"elect"}, c.args...)...)
+		require.Equal(t, c.code, code, "%q: %s", c.args, errs)
+		require.Contains(t, errs, c.says, "%q", c.args)
+		require.NotContains(t, errs, "campaigning for x again", "%q", c.args)
+	}
+	file := filepath.Join(t.TempDir(), "term")
+	p := candidate(t, s, file, "--once")
+	number(t, file)
+	code, _, errs := run(t, s, "break", "-f", "x")
+	require.Zero(t, code, errs)
+	require.Equal(t, 75, p.wait())
+	require.Contains(t, p.err.String(), "lock lost")
+	require.Empty(t, locks(t, s, "ls"))
+}
+
+// A leader is shown as text and as JSON, once and as it changes.
+func TestElectShown(t *testing.T) {
+	t.Parallel()
+	s := serve(t)
+	code, out, errs := run(t, s, "elect", "x", "--once")
+	require.Equal(t, 1, code)
+	require.Regexp(t, `^\d\d:\d\d:\d\d\.\d{3}  x  no leader\n$`, out)
+	require.Empty(t, errs)
+	code, out, _ = run(t, s, "elect", "--json", "--once", "x")
+	require.Equal(t, 1, code)
+	require.Contains(t, out, `"name":"x","leader":null}`)
+
+	file := filepath.Join(t.TempDir(), "term")
+	text := start(t, s, "elect", "x")
+	eventually(t, "the vacancy", func() bool { return strings.HasSuffix(text.out.String(), "no leader\n") })
+	p := candidate(t, s, file, "--value", "10.0.0.7:80\x1b[2J")
+	token := uintString(uint64(number(t, file)))
+	line := `led by \S+:` + uintString(uint64(p.cmd.Process.Pid)) + ` for \S+  value "10\.0\.0\.7:80\\x1b\[2J"  token ` + token + `\n`
+	code, out, errs = run(t, s, "elect", "x", "--once")
+	require.Zero(t, code, errs)
+	require.Regexp(t, `^\S+  x  `+line+`$`, out)
+	require.NotContains(t, out, "\x1b")
+	_, out, _ = run(t, s, "elect", "x", "--once", "--json")
+	var c change
+	require.NoError(t, json.Unmarshal([]byte(out), &c), out)
+	require.Equal(t, "10.0.0.7:80\x1b[2J", c.Leader.Value)
+	require.Equal(t, token, uintString(c.Leader.Token))
+	p.signal(syscall.SIGTERM)
+	require.Equal(t, 7, p.wait())
+	eventually(t, "the end of the term", func() bool { return strings.Count(text.out.String(), "no leader") == 2 })
+	require.Regexp(t, `(?s)no leader\n\S+  x  `+line+`\S+  x  no leader\n$`, text.out.String())
+	text.signal(syscall.SIGINT)
+	require.Zero(t, text.wait())
+}

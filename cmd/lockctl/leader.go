@@ -1,0 +1,75 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/natslock/locks/election"
+)
+
+// observe prints the leader, and its changes.
+func (c *electCmd) observe(g *globals) error {
+	s, err := g.open()
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	e := election.New(s.Client, c.Name)
+	if c.Once {
+		return c.leader(g, e)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	// A reader that has gone ends the observation in order, not by a signal.
+	signal.Ignore(syscall.SIGPIPE)
+	s.nc.SetDisconnectErrHandler(func(nc *nats.Conn, _ error) {
+		if !nc.IsClosed() {
+			complain("lost the connection to %s, waiting for it", s.url)
+		}
+	})
+	for l, err := range e.Observe(ctx) {
+		if err != nil {
+			return err
+		}
+		switch err := c.print(l); {
+		case errors.Is(err, syscall.EPIPE):
+			return nil
+		case err != nil:
+			return exitf(exitInternal, "cannot write: %w", err)
+		}
+	}
+	return nil
+}
+
+// leader prints the leader there is.
+func (c *electCmd) leader(g *globals, e *election.Election) error {
+	ctx, cancel := g.bounded()
+	defer cancel()
+	l, err := e.Leader(ctx)
+	if err != nil && !errors.Is(err, election.ErrNoLeader) {
+		return err
+	}
+	if err := c.print(l); err != nil {
+		return exitf(exitInternal, "cannot write: %w", err)
+	}
+	if l.Vacant() {
+		return &codeError{code: exitConflict}
+	}
+	return nil
+}
+
+func (c *electCmd) print(l election.Leader) error {
+	if at := time.Now(); c.JSON {
+		return newEncoder().Encode(changeOf(c.Name, at, l))
+	} else {
+		_, err := fmt.Println(leaderLine(c.Name, at, l))
+		return err
+	}
+}
