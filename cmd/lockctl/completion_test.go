@@ -46,13 +46,14 @@ func TestCompletion(t *testing.T) {
 		take(t, c, name)
 	}
 	hold(t, s, "deploy", "--read")
-	for _, line := range []string{"info ", "break ", "break -f ", "ls ", "run ", "run --read ", "break --reason hangs ", "elect ", "elect --value v --once "} {
+	for _, line := range []string{"info ", "break ", "break -f ", "ls ", "run ", "run --read ", "break --reason hangs ", "elect ", "elect --value v --once ", "acquire --ttl 1m "} {
 		require.Equal(t, []string{"deploy", "orders.42"}, complete(t, s, "lockctl "+line), line)
 	}
 	require.Equal(t, []string{"orders.42"}, complete(t, s, "lockctl info o"))
 	require.Empty(t, complete(t, s, "lockctl run deploy "), "a command is the shell's to complete")
 	require.Empty(t, complete(t, s, "lockctl run deploy -- "))
 	require.Empty(t, complete(t, s, "lockctl elect deploy -- "))
+	require.Empty(t, complete(t, s, "lockctl release "), "a handle is not a name")
 	require.Equal(t, []string{"--once"}, complete(t, s, "lockctl elect --on"))
 
 	// The line's own flags count, wherever they are.

@@ -18,7 +18,7 @@ import (
 // sysexits.h and from the shells, which commands avoid for the same reason. 1 is flock's
 // for a conflict.
 const (
-	exitConflict    = 1   // run: the lock was not free in time. elect: nobody leads. break: nothing was broken
+	exitConflict    = 1   // run: the lock was not free in time. elect: nobody leads. extend, release: a used handle. break: nothing was broken
 	exitUsage       = 64  // EX_USAGE
 	exitUnavailable = 69  // EX_UNAVAILABLE: no server, or no JetStream
 	exitInternal    = 70  // EX_SOFTWARE: everything that is none of the others

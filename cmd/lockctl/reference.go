@@ -53,6 +53,7 @@ func writeReference(w io.Writer, app *kong.Application) {
 		{"A holder, a writer or a reader", holderJSON{}},
 		{"Somebody waiting", waiterJSON{}},
 		{"A break", brokenJSON{}},
+		{"A handle, of acquire and extend", handleJSON{}},
 		{"A change of the leader, of elect", changeJSON{}},
 		{"A leader", leaderJSON{}},
 	} {
