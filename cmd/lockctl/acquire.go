@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/natslock/locks/natslock"
-	"github.com/natslock/locks/rwlock"
 )
 
 type acquireCmd struct {
@@ -60,25 +59,11 @@ func (c *acquireCmd) Run(g *globals) error {
 		return err
 	}
 	defer s.close()
-	lock, err := c.acquire(s, forSignals(), c.Name, c.TTL, c.method(s.Client))
+	lock, err := c.acquire(s, forSignals(), c.Name, c.TTL, c.exclusive(s.Client, c.Write))
 	if err != nil {
 		return err
 	}
 	return handOver(g, lock, c.JSON)
-}
-
-// method returns the method that takes the lock.
-func (c *acquireCmd) method(client *natslock.Client) lockFunc {
-	rw, once := rwlock.New(client), c.once()
-	switch {
-	case c.Write && once:
-		return rw.TryLock
-	case c.Write:
-		return rw.Lock
-	case once:
-		return client.TryLock
-	}
-	return client.Lock
 }
 
 // handleJSON is what acquire --json and extend --json print. Fields are added, never

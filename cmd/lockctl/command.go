@@ -16,6 +16,18 @@ type command struct {
 	args []string // the first is its name
 }
 
+// prepare finds the command and opens the bucket. The caller closes the session.
+func (g *globals) prepare(sub string, args []string, ttl time.Duration, create bool) (command, *session, error) {
+	c, err := lookUp(sub, args)
+	if err != nil {
+		return c, nil, err
+	}
+	g.create = create
+	// The command has to end at once after a break, also in the first second.
+	s, err := g.open(natslock.WithTTL(ttl), natslock.WithWatchAfter(0))
+	return c, s, err
+}
+
 // lookUp finds the command, before the lock is taken: a typo must not keep others waiting.
 func lookUp(sub string, args []string) (command, error) {
 	if len(args) > 0 && args[0] == "--" {

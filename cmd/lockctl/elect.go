@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/natslock/locks/election"
-	"github.com/natslock/locks/natslock"
 )
 
 type electCmd struct {
@@ -85,13 +84,7 @@ var errEnough = errors.New("no further term")
 
 // campaign runs the command in each term.
 func (c *electCmd) campaign(g *globals) error {
-	command, err := lookUp("elect", c.Command)
-	if err != nil {
-		return err
-	}
-	g.create = c.Create
-	// The command has to end at once after a break, also in the first second.
-	s, err := g.open(natslock.WithTTL(c.TTL), natslock.WithWatchAfter(0))
+	command, s, err := g.prepare("elect", c.Command, c.TTL, c.Create)
 	if err != nil {
 		return err
 	}

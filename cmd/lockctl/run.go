@@ -76,13 +76,7 @@ func (c *runCmd) AfterApply() error {
 }
 
 func (c *runCmd) Run(g *globals) error {
-	command, err := lookUp("run", c.Command)
-	if err != nil {
-		return err
-	}
-	g.create = c.Create
-	// The command has to end at once after a break, also in the first second.
-	s, err := g.open(natslock.WithTTL(c.TTL), natslock.WithWatchAfter(0))
+	command, s, err := g.prepare("run", c.Command, c.TTL, c.Create)
 	if err != nil {
 		return err
 	}
@@ -103,20 +97,13 @@ func (c *runCmd) Run(g *globals) error {
 
 // method returns the method that takes the lock.
 func (c *runCmd) method(client *natslock.Client) lockFunc {
-	rw, once := rwlock.New(client), c.once()
-	switch {
-	case c.Read && once:
+	switch rw := rwlock.New(client); {
+	case c.Read && c.once():
 		return rw.TryRLock
 	case c.Read:
 		return rw.RLock
-	case c.Write && once:
-		return rw.TryLock
-	case c.Write:
-		return rw.Lock
-	case once:
-		return client.TryLock
 	}
-	return client.Lock
+	return c.exclusive(client, c.Write)
 }
 
 // cannotRun is the error of a command that was not started, with the code of

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/rwlock"
 )
 
 // taking are the flags of the commands that wait for a lock.
@@ -38,6 +39,19 @@ func (c *taking) once() bool { return c.Nonblock || c.Wait != nil && *c.Wait == 
 
 // lockFunc takes a lock of one kind in one mode.
 type lockFunc func(context.Context, string, ...natslock.LockOption) (*natslock.Lock, error)
+
+// exclusive returns the method that takes a mutex, or a lock for writing.
+func (c *taking) exclusive(client *natslock.Client, write bool) lockFunc {
+	switch rw := rwlock.New(client); {
+	case write && c.once():
+		return rw.TryLock
+	case write:
+		return rw.Lock
+	case c.once():
+		return client.TryLock
+	}
+	return client.Lock
+}
 
 // acquire waits for the lock. A signal ends the wait with the exit code that it
 // would have had without a handler.
