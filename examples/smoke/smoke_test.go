@@ -1,7 +1,7 @@
 //go:build unix
 
 // Package smoke_test builds the examples and runs each of them against a real
-// server, the way their comments say: more than once at a time.
+// server, the way their comments say. Those that share something run more than once at a time.
 package smoke_test
 
 import (
@@ -31,6 +31,8 @@ var smokes = map[string]func(t *testing.T, s *testutil.Server){
 	"mutex":    mutex,
 
 	"quickstart": quickstart,
+
+	"gocell": gocell,
 }
 
 // binaries is where the examples are built.

@@ -1,0 +1,138 @@
+// Command gocell does with this library what package distlock of GoCell does in that
+// framework. A service knows an interface without a backend, and an adapter knows the
+// backend.
+//
+//   - The interface below has one method, and so has the adapter. An acquire returns a context
+//     with the values, the deadline and the parent of the caller's. It ends with the lock.
+//   - The cause of its end is the release, a loss, the end of the parent, or the end of the
+//     client.
+//   - One goroutine of a client renews all its locks. It starts with the first lock, and ends
+//     a second after the last one.
+//   - A renewal without an answer is sent again until the validity ends, without a number of
+//     attempts. An answer that shows another owner ends the lock at once.
+//   - Options set when to renew, the margin for clocks that drift, and how long a release
+//     waits. New refuses a value out of range.
+//   - Release returns when the server has confirmed, also when its context has ended. The
+//     second call returns the result of the first.
+//   - Stats is for health checks. Close returns when the client has drained.
+//   - Package testutil runs a real server in the tests of a service.
+//
+// It needs a server:
+//
+//	nats-server -js &
+//	go run ./examples/gocell
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log"
+	"os"
+	"runtime"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/natslock/locks/natslock"
+)
+
+const ttl = 10 * time.Second
+
+type traceKey struct{}
+
+// locker is all that the service knows of locks.
+type locker interface {
+	acquire(ctx context.Context, key string, ttl time.Duration) (*lease, error)
+}
+
+// lease is a context that ends with the lock, and the release of the lock.
+type lease struct {
+	context.Context
+	release func() error
+}
+
+// adapter makes a client a locker.
+type adapter struct{ *natslock.Client }
+
+func (a adapter) acquire(ctx context.Context, key string, ttl time.Duration) (*lease, error) {
+	l, err := a.Lock(ctx, key, natslock.TTL(ttl))
+	if err != nil {
+		return nil, err
+	}
+	return &lease{l.Context(), func() error { return l.Unlock(ctx) }}, nil
+}
+
+func main() {
+	server := flag.String("server", cmp.Or(os.Getenv("NATS_URL"), nats.DefaultURL), "NATS `URL`")
+	flag.Parse()
+	ctx := context.Background()
+	nc := must(nats.Connect(*server, nats.MaxReconnects(-1)))
+	defer nc.Close()
+	_, err := natslock.New(ctx, nc, natslock.WithRenewFraction(1.5))
+	fmt.Println("a renewal after the end is refused:", errors.Is(err, natslock.ErrInvalidOption))
+	client := must(natslock.New(ctx, nc, natslock.WithRenewFraction(0.5),
+		natslock.WithSafetyMargin(0.01), natslock.WithReleaseTimeout(5*time.Second)))
+	var locks locker = adapter{client}
+	before := runtime.NumGoroutine()
+
+	released := must(locks.acquire(ctx, "gocell.orders", ttl))
+	fmt.Println("held:", ending(released))
+	fmt.Println("released twice:", released.release(), released.release(), "and", ending(released))
+
+	request, leave := context.WithCancelCause(context.WithValue(ctx, traceKey{}, "t-17"))
+	child := must(locks.acquire(request, "gocell.orders", ttl))
+	leave(errors.New("the user has left"))
+	fmt.Println("request", child.Value(traceKey{}), "is over:", ending(child))
+	fmt.Println("released with a context that has ended:", child.release())
+
+	lost := must(locks.acquire(ctx, "gocell.stock", ttl))
+	info := must(client.Inspect(ctx, natslock.KindMutex, "gocell.stock"))
+	err = client.Break(ctx, natslock.BreakRequest{Name: info.Name, ID: info.Holder.ID, Reason: "its cell hangs"})
+	<-lost.Done()
+	fmt.Println("broken:", err, "and", ending(lost))
+
+	all := make([]*lease, 100)
+	for i := range all {
+		all[i] = must(locks.acquire(ctx, fmt.Sprint("gocell.cell-", i), ttl))
+	}
+	fmt.Println("locks:", client.Stats().Held, "goroutines:", runtime.NumGoroutine()-before)
+	drained := make(chan error)
+	go func() { drained <- client.Close(ctx) }()
+	for _, l := range all {
+		must(l, l.release())
+	}
+	fmt.Println("drained:", <-drained)
+
+	second := must(natslock.New(ctx, nc))
+	late := must(adapter{second}.acquire(ctx, "gocell.late", 5*time.Second))
+	now, cancel := context.WithCancel(ctx)
+	cancel()
+	fmt.Println("not drained:", errors.Is(second.Close(now), context.Canceled), "and", ending(late))
+}
+
+// ending says how the lock of a context has ended.
+func ending(held context.Context) string {
+	switch cause := context.Cause(held); {
+	case cause == nil:
+		return "held"
+	case errors.Is(cause, natslock.ErrReleased):
+		return "released"
+	case errors.Is(cause, natslock.ErrLost):
+		return "lost"
+	case errors.Is(cause, natslock.ErrClosed):
+		return "shut down"
+	default:
+		return "the parent ended: " + cause.Error()
+	}
+}
+
+// must ends the program on an error.
+func must[T any](v T, err error) T {
+	if err != nil {
+		log.Fatal(err)
+	}
+	return v
+}
