@@ -32,7 +32,8 @@ var smokes = map[string]func(t *testing.T, s *testutil.Server){
 
 	"quickstart": quickstart,
 
-	"gocell": gocell,
+	"gocell":  gocell,
+	"spindle": spindle,
 }
 
 // binaries is where the examples are built.

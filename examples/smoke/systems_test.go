@@ -39,3 +39,20 @@ func gocell(t *testing.T, s *testutil.Server) {
 		"not drained: true and shut down",
 	))
 }
+
+// The process that leads is killed, and another process leads with a greater token. All
+// others end when the program does.
+func spindle(t *testing.T, s *testutil.Server) {
+	p := start(t, s, "spindle")
+	p.mustEnd()
+	killed := p.find(`(?m)^killed: (\w+) <nil>$`)
+	next := p.find(`(?m)^took over: (\w+) after \S+ with a greater token: true$`)
+	require.Len(t, killed, 1)
+	require.Len(t, next, 1)
+	require.NotEqual(t, killed[0][1], next[0][1])
+	ended := p.find(`(\w+): ends: election "spindle.leader": context canceled`)
+	require.Len(t, ended, 2)
+	for _, e := range ended {
+		require.NotEqual(t, killed[0][1], e[1])
+	}
+}
