@@ -32,8 +32,9 @@ var smokes = map[string]func(t *testing.T, s *testutil.Server){
 
 	"quickstart": quickstart,
 
-	"gocell":  gocell,
-	"spindle": spindle,
+	"gocell":    gocell,
+	"machinery": machinery,
+	"spindle":   spindle,
 }
 
 // binaries is where the examples are built.

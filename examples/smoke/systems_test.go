@@ -56,3 +56,20 @@ func spindle(t *testing.T, s *testutil.Server) {
 		require.NotEqual(t, killed[0][1], e[1])
 	}
 }
+
+// A lock ends in time without an unlock, and no period has two reports.
+func machinery(t *testing.T, s *testutil.Server) {
+	reports := says(t, s, "machinery",
+		"locked already: true",
+		"locked after 3 retries: true",
+		"freed in time: true ended held <nil>",
+	)
+	seen := map[string]bool{}
+	for _, r := range reports {
+		require.Regexp(t, `^report of \d\d:\d\d:\d\d by worker \d$`, r)
+		period, _, _ := strings.Cut(r, " by ")
+		require.False(t, seen[period], "twice in a period: %v", reports)
+		seen[period] = true
+	}
+	require.GreaterOrEqual(t, len(seen), 2, "%v", reports)
+}

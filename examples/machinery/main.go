@@ -1,0 +1,115 @@
+// Command machinery does with this library what the locks of machinery do for the workers of
+// that task queue. There a worker locks the name of a periodic task until an absolute time,
+// and does not unlock it.
+//
+//   - Lock once is TryLock. Until gives the lock its end: the client never renews it, and the
+//     server frees it shortly after that time.
+//   - Lock with retries is Lock with MaxWait. The worker waits in a queue for as long as the
+//     retries would take, and the server notifies it. Nobody polls.
+//   - A task that is locked until its next tick, under one name, misses every second tick.
+//     OncePer has a lock for each period, and runs the task once in each.
+//   - Package testutil runs a real server in the tests of a worker.
+//
+// It needs a server:
+//
+//	nats-server -js &
+//	go run ./examples/machinery
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/natslock/locks/natslock"
+)
+
+// lock has the two methods of a lock of machinery.
+type lock struct {
+	*natslock.Client
+	retries  int
+	interval time.Duration
+}
+
+// once locks key until a time, or returns an error at once.
+func (l lock) once(ctx context.Context, key string, until time.Time) (*natslock.Lock, error) {
+	return l.TryLock(ctx, key, natslock.Until(until))
+}
+
+// withRetries waits for as long as the retries would take.
+func (l lock) withRetries(ctx context.Context, key string, until time.Time) (*natslock.Lock, error) {
+	return l.Lock(ctx, key, natslock.Until(until), natslock.MaxWait(time.Duration(l.retries)*l.interval))
+}
+
+func main() {
+	server := flag.String("server", cmp.Or(os.Getenv("NATS_URL"), nats.DefaultURL), "NATS `URL`")
+	flag.Parse()
+	if err := run(context.Background(), *server); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func run(ctx context.Context, server string) error {
+	var workers [3]lock
+	for i := range workers {
+		nc, err := nats.Connect(server, nats.MaxReconnects(-1))
+		if err != nil {
+			return err
+		}
+		defer nc.Close()
+		locks, err := natslock.New(ctx, nc, natslock.WithOwner(fmt.Sprint("worker-", i)))
+		if err != nil {
+			return err
+		}
+		workers[i] = lock{locks, 3, 100 * time.Millisecond}
+	}
+
+	key := natslock.Join("machinery", fmt.Sprint(os.Getpid()))
+	end := time.Now().Add(3 * time.Second)
+	first, err := workers[0].once(ctx, key, end)
+	if err != nil {
+		return err
+	}
+	_, err = workers[1].once(ctx, key, end)
+	fmt.Println("locked already:", errors.Is(err, natslock.ErrLocked))
+	_, err = workers[1].withRetries(ctx, key, end)
+	fmt.Println("locked after 3 retries:", errors.Is(err, natslock.ErrTimeout))
+	workers[1].retries = 100
+	second, err := workers[1].withRetries(ctx, key, time.Now().Add(time.Hour))
+	if err != nil {
+		return err
+	}
+	fmt.Println("freed in time:", time.Now().After(end), first.State(), second.State(), second.Unlock(ctx))
+	return periodic(ctx, workers[:], time.Second)
+}
+
+// periodic runs a task once per period, for three periods. All workers try all the time.
+func periodic(ctx context.Context, workers []lock, period time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, 3*period)
+	defer cancel()
+	var wg sync.WaitGroup
+	for i, w := range workers {
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				_, err := w.OncePer(ctx, "machinery.report", period, func(_ context.Context, begin time.Time, _ *natslock.Lock) error {
+					fmt.Println("report of", begin.Format(time.TimeOnly), "by worker", i)
+					return nil
+				})
+				if err != nil && ctx.Err() == nil {
+					fmt.Println(err) // the worker tries again
+				}
+				time.Sleep(period / 10)
+			}
+		})
+	}
+	wg.Wait()
+	return nil
+}
