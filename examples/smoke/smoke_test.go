@@ -33,6 +33,7 @@ var smokes = map[string]func(t *testing.T, s *testutil.Server){
 	"quickstart": quickstart,
 
 	"gocell":    gocell,
+	"grove":     grove,
 	"machinery": machinery,
 	"spindle":   spindle,
 }

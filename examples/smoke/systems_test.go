@@ -73,3 +73,20 @@ func machinery(t *testing.T, s *testutil.Server) {
 	}
 	require.GreaterOrEqual(t, len(seen), 2, "%v", reports)
 }
+
+// Only the owner extends and releases, and the key of the lock is where the comment says.
+func grove(t *testing.T, s *testutil.Server) {
+	require.Empty(t, says(t, s, "grove",
+		"released before it is held: invalid option: .*",
+		"extended by the owner: <nil>",
+		"acquired twice: true",
+		"acquired with 5 tries: true",
+		"acquired with more: <nil>",
+		"extended by the first: true",
+		"released by the first: true",
+		"held by the second: held true",
+		"its key is there: <nil>",
+		"released by the owner: <nil>",
+		"its key is gone: true",
+	))
+}
