@@ -32,6 +32,7 @@ var smokes = map[string]func(t *testing.T, s *testutil.Server){
 
 	"quickstart": quickstart,
 
+	"distkit":   distkit,
 	"gocell":    gocell,
 	"grove":     grove,
 	"machinery": machinery,

@@ -90,3 +90,22 @@ func grove(t *testing.T, s *testutil.Server) {
 		"its key is gone: true",
 	))
 }
+
+// Each form of an acquire has its outcome, and no reader passes the writer that waits.
+func distkit(t *testing.T, s *testutil.Server) {
+	require.Empty(t, says(t, s, "distkit",
+		"invalid TTL: true",
+		"not acquired, it is held by billing-1",
+		"timed out after 50 ms: true",
+		"guard: held <nil> released",
+		"guard: lost and no longer the owner: true",
+		"one-shot write beside a reader is refused: true",
+		"one-shot read after that: <nil>",
+		"one-shot read past a writer that waits is refused: true",
+		"bounded read past it times out: true",
+		"the reader unlocks: <nil>",
+		"the writer unlocks: <nil>",
+		"tokens rise: true <nil>",
+		"closed: <nil> <nil>",
+	))
+}

@@ -1,0 +1,102 @@
+// Command distkit does with this library what the locks of distkit do on Redis. That is a
+// toolkit for Rust, with a mutex and a reader-writer lock. Each of them has an acquire that
+// waits, one that does not wait, and one that waits for a bounded time.
+//
+//   - The namespace is the first part of the name. The TTL and the owner are options of the
+//     client, with defaults. MaxWait is an option of an acquire.
+//   - New and the acquires check what they are given before they send anything. Errors match a
+//     sentinel: locked, timed out, lost, an invalid TTL, an invalid option. LockedError and
+//     TimeoutError carry the holder and the time of the wait.
+//   - The client renews a lease every third of its TTL, and tries again until the validity
+//     ends. State reads the clock and needs no I/O. Unlock says whether the lock was lost.
+//   - Do unlocks when its function returns or panics. A dropped lock is not renewed.
+//   - A later reader never passes a waiting writer, and waiters are served in the order of
+//     arrival. A one-shot write neither queues nor delays readers. A waiter that gives up
+//     deletes its place, and the place of a crashed one ends with its TTL.
+//   - A lock is held only inside the validity that the server has confirmed, also if it
+//     lingers.
+//
+// It needs a server:
+//
+//	nats-server -js &
+//	go run ./examples/distkit
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log"
+	"os"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/rwlock"
+)
+
+func main() {
+	server := flag.String("server", cmp.Or(os.Getenv("NATS_URL"), nats.DefaultURL), "NATS `URL`")
+	flag.Parse()
+	ctx := context.Background()
+	nc := must(nats.Connect(*server, nats.MaxReconnects(-1)))
+	defer nc.Close()
+	options := []natslock.Option{natslock.WithTTL(30 * time.Second), natslock.WithOwner("billing-1")}
+	locks := must(natslock.New(ctx, nc, options...))
+	_, err := natslock.New(ctx, nc, natslock.WithTTL(-time.Second))
+	fmt.Println("invalid TTL:", errors.Is(err, natslock.ErrInvalidTTL))
+	mutex(ctx, locks, natslock.Join("distkit", fmt.Sprint(os.Getpid()), "invoice"))
+	other := must(natslock.New(ctx, nc, options...)) // another process, most likely
+	readersAndWriters(ctx, rwlock.New(locks), rwlock.New(other), natslock.Join("distkit", fmt.Sprint(os.Getpid()), "prices"))
+	fmt.Println("closed:", locks.Close(ctx), other.Close(ctx))
+}
+
+func mutex(ctx context.Context, locks *natslock.Client, name string) {
+	guard := must(locks.Lock(ctx, name)) // waits
+	_, err := locks.TryLock(ctx, name)   // one shot
+	if locked, ok := errors.AsType[*natslock.LockedError](err); ok {
+		fmt.Println("not acquired, it is held by", locked.Holder.Owner)
+	}
+	_, err = locks.Lock(ctx, name, natslock.MaxWait(50*time.Millisecond)) // bounded
+	if timeout, ok := errors.AsType[*natslock.TimeoutError](err); ok {
+		fmt.Println("timed out after 50 ms:", timeout.Waited >= 50*time.Millisecond)
+	}
+	fmt.Println("guard:", guard.State(), guard.Unlock(ctx), guard.State())
+
+	guard = must(locks.TryLock(ctx, name))
+	info := must(locks.Inspect(ctx, natslock.KindMutex, name))
+	must(0, locks.Break(ctx, natslock.BreakRequest{Name: name, ID: info.Holder.ID, Reason: "the next part of the example"}))
+	<-guard.Done()
+	fmt.Println("guard:", guard.State(), "and no longer the owner:", errors.Is(guard.Unlock(ctx), natslock.ErrLost))
+}
+
+func readersAndWriters(ctx context.Context, here, there *rwlock.RWLock, name string) {
+	reader := must(here.RLock(ctx, name))
+	_, err := there.TryLock(ctx, name)
+	fmt.Println("one-shot write beside a reader is refused:", errors.Is(err, natslock.ErrLocked))
+	fmt.Println("one-shot read after that:", must(there.TryRLock(ctx, name)).Unlock(ctx))
+
+	wrote := make(chan *natslock.Lock)
+	go func() { wrote <- must(there.Lock(ctx, name)) }()
+	<-reader.Contended() // the writer waits
+	_, err = here.TryRLock(ctx, name)
+	fmt.Println("one-shot read past a writer that waits is refused:", errors.Is(err, natslock.ErrLocked))
+	_, err = here.RLock(ctx, name, natslock.MaxWait(50*time.Millisecond))
+	fmt.Println("bounded read past it times out:", errors.Is(err, natslock.ErrTimeout))
+	fmt.Println("the reader unlocks:", reader.Unlock(ctx))
+	writer := <-wrote
+	fmt.Println("the writer unlocks:", writer.Unlock(ctx))
+	later := must(here.RLock(ctx, name))
+	fmt.Println("tokens rise:", reader.Token() < writer.Token() && writer.Token() < later.Token(), later.Unlock(ctx))
+}
+
+// must ends the program on an error.
+func must[T any](v T, err error) T {
+	if err != nil {
+		log.Fatal(err)
+	}
+	return v
+}
