@@ -1,0 +1,87 @@
+package election_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"time"
+
+	"github.com/natslock/locks/election"
+	"github.com/natslock/locks/internal/verify/example"
+	"github.com/natslock/locks/natslock"
+)
+
+// The context of a term is for the work of the leader. Its cause is that of a lock.
+func ExampleTerm_Context() {
+	ctx := context.Background()
+	locks, done := example.Client()
+	defer done()
+	term, err := election.New(locks, "scheduler").Campaign(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+
+	work := term.Context()
+	fmt.Println(work.Err())
+	_ = term.Resign(ctx)
+	fmt.Println(errors.Is(context.Cause(work), natslock.ErrReleased))
+	// Output:
+	// <nil>
+	// true
+}
+
+// A resource that refuses smaller tokens is safe from a leader of an earlier term.
+func ExampleTerm_Token() {
+	ctx := context.Background()
+	locks, done := example.Client()
+	defer done()
+	e := election.New(locks, "scheduler")
+	var newest uint64
+	for range 3 {
+		term, err := e.Campaign(ctx)
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(term.Token() > newest)
+		newest = term.Token()
+		_ = term.Resign(ctx)
+	}
+	// Output:
+	// true
+	// true
+	// true
+}
+
+// A vacancy is a Leader too.
+func ExampleLeader_Vacant() {
+	ctx := context.Background()
+	locks, done := example.Client()
+	defer done()
+	for l, err := range election.New(locks, "scheduler").Observe(ctx) {
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println("nobody leads:", l.Vacant())
+		break
+	}
+	// Output: nobody leads: true
+}
+
+// A leader that crashes is followed within the TTL and half a second.
+func ExampleTTL() {
+	ctx := context.Background()
+	locks, done := example.Client()
+	defer done()
+	term, err := election.New(locks, "scheduler", election.TTL(2*time.Second)).Campaign(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	info, err := locks.Inspect(ctx, natslock.KindMutex, "scheduler") // an election is a mutex
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(info.Holder.TTL)
+	_ = term.Resign(ctx)
+	// Output: 2s
+}
