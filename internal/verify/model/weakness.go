@@ -124,4 +124,18 @@ const (
 	tryPasses   weakness = "a TryLock that does not heed the queue"
 	tryStale    weakness = "an answer to an earlier TryLock that refuses a later one"
 	tryRecalled weakness = "the place of a TryLock that ends leases granted after it"
+
+	semUnconditional  weakness = "a claim of a slot without a condition"
+	semBeyond         weakness = "a slot claimed that is not below the own number of permits"
+	semBlind          weakness = "an arrival that claims a slot without a look at the queue"
+	semBehind         weakness = "an arrival that claims a slot without a record on the word of a replica behind"
+	semHeldUp         weakness = "a first without a slot below its number that holds up the others"
+	semFloorIgnored   weakness = "a waiter that takes a slot which an earlier one with a smaller number waits for"
+	semFloorUnread    weakness = "slots that become a waiter's own and are not read again"
+	semShortcutAny    weakness = "a waiter first when the one right before it was granted with others before"
+	semShortcutFar    weakness = "a waiter first when the one that it follows was granted, with others between"
+	semReadFirst      weakness = "slots read before the subscription to them"
+	semReadBehind     weakness = "slots read from a replica behind"
+	semReadForgets    weakness = "slots read in place of what notifications have said since"
+	semRefusalForgets weakness = "a refused claim that forgets what a notification has said since"
 )

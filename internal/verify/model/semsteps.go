@@ -1,0 +1,384 @@
+package model
+
+// The steps of the clients and the server in the queue of a semaphore.
+
+type doSem func(k kind, change func(n *semState, w *semWaiter), words string, args ...any)
+
+func (c *semScope) steps(s semState, to *steps[semState]) {
+	c.server(s, to)
+	for i := range int8(len(c.numbers)) {
+		do := func(k kind, change func(n *semState, w *semWaiter), words string, args ...any) {
+			n := s
+			change(&n, &n.c[i])
+			to.do(k, n, "%s: "+words, append([]any{c.who(i)}, args...)...)
+		}
+		c.trouble(s, i, do)
+		if w := s.c[i]; w.claims != 0 && w.answer == 0 {
+			do(step, c.checked(i), "the server checks its claim of slot %d", w.claims-1)
+		}
+		if s.c[i].paused == 0 {
+			c.client(s, i, do)
+		}
+	}
+}
+
+// server removes records, of which it notifies nobody, and stores claims late.
+func (c *semScope) server(s semState, to *steps[semState]) {
+	for k := range int8(maxSlots) {
+		do := func(as kind, becomes int8, words string) {
+			n := s
+			n.change(k, becomes)
+			if becomes != tombstone && becomes != strayed {
+				n.slots[k].quiet = 1
+			}
+			to.do(as, n, "server: "+words, k)
+		}
+		removal := step
+		if c.forgets {
+			removal = fault
+		}
+		x := s.slots[k]
+		if s.strays > 0 && x.isFree() {
+			n := s
+			n.strays--
+			n.change(k, strayed)
+			to.do(fault, n, "server: stores a claim of slot %d that its client has given up", k)
+		}
+		if x.kind == strayed {
+			do(fault, tombstone, "stores the deletion of the claim of slot %d that was given up")
+		}
+		if c.acts(&s) {
+			continue
+		}
+		switch x.kind {
+		case tombstone:
+			n := s
+			n.change(k, none)
+			n.slots[k].freed, n.slots[k].quiet = 0, x.quiet // nobody has wanted it for a second
+			to.do(removal, n, "server: removes the tombstone of slot %d: nobody has acted for a second", k)
+		case overdueLock:
+			do(removal, none, "removes the overdue record of slot %d")
+		case strayed:
+			do(step, c.over(), "the claim of slot %d that was given up has ended")
+		}
+	}
+}
+
+// over is what a slot is when the TTL of its record has ended.
+func (c *semScope) over() int8 {
+	if c.forgets {
+		return overdueLock
+	}
+	return none
+}
+
+// trouble is what happens to a client.
+func (c *semScope) trouble(s semState, i int8, do doSem) {
+	w := s.c[i]
+	if w.paused == 1 {
+		do(step, func(_ *semState, w *semWaiter) { w.paused = 0 }, "goes on")
+	}
+	if w.place == 1 && w.waits() && (w.paused == 1 || s.expires > 0) {
+		do(fault, func(n *semState, w *semWaiter) {
+			if w.paused == 0 {
+				n.expires--
+			}
+			n.end(i, nothing)
+			w.place = 0
+		}, "its place expires while it lives, which nobody is told")
+	}
+	if s.crashes > 0 && w.phase > newcomer && w.phase != gone && w.phase != dead {
+		do(fault, func(n *semState, w *semWaiter) {
+			n.crashes--
+			*w = semWaiter{phase: dead, ticket: w.ticket, place: w.place, holds: w.holds}
+		}, "crashes")
+	}
+	if s.pauses > 0 && w.paused == 0 && w.waits() {
+		do(fault, func(n *semState, w *semWaiter) { n.pauses--; w.paused = 1 }, "is paused")
+	}
+	if s.losses > 0 && w.note != nothing {
+		do(fault, func(n *semState, w *semWaiter) { n.losses--; w.note, w.unheard = nothing, 1 }, "does not get a notification of the queue")
+	}
+	for k := range int8(maxSlots) {
+		if s.losses > 0 && w.notes&(1<<k) != 0 {
+			do(fault, func(n *semState, w *semWaiter) { n.losses--; w.notes &^= 1 << k; w.deaf |= 1 << k }, "does not get the notification of slot %d", k)
+		}
+	}
+	if w.phase != dead {
+		return
+	}
+	if w.place == 1 {
+		do(step, func(n *semState, w *semWaiter) {
+			n.end(i, nothing)
+			if w.place = 0; c.forgets {
+				w.place = latePlace
+			}
+		}, "its place expires, which nobody is told")
+	}
+	if w.holds != 0 && !c.acts(&s) {
+		do(step, func(n *semState, w *semWaiter) {
+			n.change(w.holds-1, c.over())
+			n.slots[w.holds-1].quiet = 1
+			w.holds = 0
+		}, "its lease expires, which nobody is told")
+	}
+}
+
+// checked is what the server does with the claim of i.
+func (c *semScope) checked(i int8) func(n *semState, w *semWaiter) {
+	return func(n *semState, w *semWaiter) {
+		k := w.claims - 1
+		bit := int8(1) << k
+		if w.late == 1 && c.weak != semUnconditional {
+			if w.answer = semRefused; n.slots[k].isFree() { // the refusal says so
+				w.free, w.old = w.free|bit, w.old&^bit
+			}
+			return
+		}
+		if w.early == 0 && c.passes(n, i, k) {
+			n.wrong = 1
+		}
+		if n.slots[k].kind == held {
+			n.wrong = 2
+		}
+		w.answer = semGranted
+		n.change(k, held)
+		w.holds = k + 1
+	}
+}
+
+// sends is a claim of slot k.
+func sends(k int8, early int8) func(n *semState, w *semWaiter) {
+	return func(_ *semState, w *semWaiter) {
+		bit := int8(1) << k
+		w.claims, w.early = k+1, early
+		if w.late = 0; w.old&bit != 0 {
+			w.late = 1
+		}
+		w.free, w.old = w.free&^bit, w.old&^bit
+	}
+}
+
+// client is what a client does by itself.
+func (c *semScope) client(s semState, i int8, do doSem) {
+	w := s.c[i]
+	if w.claims != 0 {
+		c.answered(s, i, do)
+		return
+	}
+	switch w.phase {
+	case newcomer:
+		c.arrives(s, i, do)
+	case queued:
+		do(step, c.relist(i), "lists the queue")
+	case following, heading:
+		c.stands(s, i, do)
+	case won:
+		do(step, func(n *semState, w *semWaiter) {
+			note := wasLeft
+			if w.floor == 0 && w.early == 0 || c.weak == semShortcutAny {
+				note = wasGranted
+			}
+			if w.place != 0 {
+				n.end(i, note)
+			}
+			*w = semWaiter{phase: holds, rounds: w.rounds, holds: w.holds}
+		}, "leaves its place")
+	case holds:
+		do(step, func(n *semState, w *semWaiter) {
+			n.change(w.holds-1, tombstone)
+			if *w = (semWaiter{phase: gone, rounds: w.rounds}); w.rounds > 0 {
+				w.phase = newcomer
+				w.rounds--
+			}
+		}, "releases slot %d", w.holds-1)
+	}
+}
+
+// answered takes the answer to a claim. A refusal does not touch what a notification has
+// said of the slot since the claim was sent.
+func (c *semScope) answered(s semState, i int8, do doSem) {
+	w := s.c[i]
+	k := w.claims - 1
+	switch {
+	case w.answer == semGranted:
+		do(step, func(_ *semState, w *semWaiter) {
+			if w.claims, w.late, w.answer = 0, 0, 0; w.phase == arriving {
+				*w = semWaiter{phase: holds, rounds: w.rounds, holds: w.holds}
+				return
+			}
+			w.leaveSlots()
+			w.phase = won
+		}, "has slot %d", k)
+	case w.answer == semRefused:
+		do(step, func(_ *semState, w *semWaiter) {
+			w.claims, w.late, w.answer, w.early = 0, 0, 0, 0
+			if w.phase == arriving {
+				*w = semWaiter{phase: newcomer, rounds: w.rounds}
+			}
+			if c.weak == semRefusalForgets {
+				w.free, w.old = w.free&^(1<<k), w.old&^(1<<k)
+			}
+		}, "is refused slot %d", k)
+	}
+	if bit := int8(1) << k; w.phase == heading && w.notes&bit != 0 && w.answer == 0 || w.answer == semRefused && w.notes&bit != 0 {
+		c.notified(s, i, k, do)
+	}
+}
+
+// notified takes the notification of a slot's tombstone.
+func (c *semScope) notified(s semState, i, k int8, do doSem) {
+	do(step, func(n *semState, w *semWaiter) {
+		bit := int8(1) << k
+		if w.notes &^= bit; c.able(i, w)&bit == 0 {
+			return // of no use to it now
+		}
+		w.free |= bit
+		if w.old &^= bit; !n.slots[k].isFree() {
+			w.old |= bit
+		}
+	}, "is notified that slot %d is free", k)
+}
+
+// arrives is what a client does that is not queued yet.
+func (c *semScope) arrives(s semState, i int8, do doSem) {
+	claim := func(k int8, as kind, words string) {
+		do(as, func(n *semState, w *semWaiter) {
+			if sends(k, 0)(n, w); as == fault {
+				n.stale--
+			}
+			w.phase = arriving
+		}, words, k)
+	}
+	floor := c.lowest(&s, i, everything)
+	if c.weak == semBlind {
+		floor = 0
+	}
+	for k := c.number(i) - 1; k >= floor; k-- {
+		if s.slots[k].isFree() {
+			claim(k, step, "sees nobody queued, and claims slot %d")
+			break
+		}
+	}
+	for k := range c.number(i) {
+		upTo := s.slots[k].freed // as of a state that contains the tombstone
+		if s.slots[k].kind != tombstone {
+			upTo = 1
+		}
+		if x := s.slots[k]; s.stale > 0 && x.isFree() && c.lowest(&s, i, upTo) <= k && (x.kind == tombstone || c.weak == semBehind) {
+			claim(k, fault, "sees nobody queued, by a replica behind, and claims slot %d")
+		}
+	}
+	if c.weak == semBeyond && c.number(i) < maxSlots && s.slots[c.number(i)].isFree() {
+		claim(c.number(i), step, "claims slot %d, which its number does not have")
+	}
+	do(step, func(n *semState, w *semWaiter) {
+		w.phase, w.ticket, w.place = queued, n.next, 1
+		n.next++
+	}, "queues")
+}
+
+// claimable are the slots that a read shows as free or overdue.
+func (c *semScope) claimable(s *semState) (slots int8) {
+	for k, x := range s.slots {
+		if x.isFree() || x.kind == overdueLock && c.weak != keptForever {
+			slots |= 1 << k
+		}
+	}
+	return slots
+}
+
+// reads is a read of all slots, from a state that the leader has named since the
+// subscription.
+func (c *semScope) reads(i int8) func(n *semState, w *semWaiter) {
+	return func(n *semState, w *semWaiter) {
+		w.hasRead, w.old, w.deaf = 1, 0, 0
+		w.free = c.claimable(n) & c.able(i, w)
+		if c.weak == semReadForgets {
+			w.free, w.notes = w.free&^w.notes, 0
+		}
+	}
+}
+
+// stands is what a waiter does at its place.
+func (c *semScope) stands(s semState, i int8, do doSem) {
+	w := s.c[i]
+	if w.place != 1 {
+		do(step, func(n *semState, w *semWaiter) {
+			*w = semWaiter{phase: queued, ticket: n.next, place: 1, rounds: w.rounds}
+			n.next++
+		}, "sees that its place has ended, and queues again")
+		return
+	}
+	if s.giveups > 0 {
+		do(fault, func(n *semState, w *semWaiter) {
+			n.giveups--
+			n.end(i, wasLeft)
+			*w = semWaiter{phase: gone}
+		}, "gives up, and leaves its place")
+	}
+	switch {
+	case w.note == wasGranted && (w.next == 1 || c.weak == semShortcutFar):
+		do(step, func(_ *semState, w *semWaiter) { w.headAtOnce() }, "sees that the one right before it was granted, with nobody before: is first")
+	case w.note != nothing:
+		do(step, c.relist(i), "lists the queue again, the one before it has gone")
+	}
+	if w.phase == heading {
+		c.heads(s, i, do)
+	}
+	if c.weak == noBackstop || c.untimed {
+		return
+	}
+	if w.follows != 0 && w.note == nothing {
+		switch p := s.c[w.follows-1]; {
+		case p.place == 0 || p.ticket != w.behind:
+			do(step, c.relist(i), "lists the queue again, by its timer")
+		case p.place == latePlace && c.weak != overduePlaceKept:
+			do(step, func(n *semState, w *semWaiter) {
+				n.end(w.follows-1, wasLeft)
+				n.c[w.follows-1].place = 0
+			}, "deletes the overdue place before it, by its timer")
+		}
+	}
+	if w.phase == heading && w.hasRead == 1 && c.claimable(&s)&c.able(i, &w)&^(w.free&^w.old) != 0 {
+		do(step, c.reads(i), "reads the slots again, by its timer")
+	}
+	if c.acts(&s) || c.prompt {
+		return
+	}
+	for k := range c.number(i) {
+		if c.claimable(&s)&(1<<k) != 0 {
+			do(step, func(n *semState, w *semWaiter) { w.old = 0; sends(k, 1)(n, w) }, "claims slot %d out of turn, having seen it free for 1.2 s", k)
+		}
+	}
+}
+
+// heads is what the first waiter does.
+func (c *semScope) heads(s semState, i int8, do doSem) {
+	w := s.c[i]
+	for k := range int8(maxSlots) {
+		if bit := int8(1) << k; w.notes&bit != 0 {
+			c.notified(s, i, k, do)
+		}
+	}
+	if w.subscribed == 0 {
+		if c.weak == semReadFirst && w.hasRead == 0 {
+			do(step, c.reads(i), "reads the slots")
+			return
+		}
+		do(step, func(_ *semState, w *semWaiter) { w.subscribed = 1 }, "subscribes to the slots")
+		return
+	}
+	if w.hasRead == 0 {
+		do(step, c.reads(i), "reads the slots")
+		if c.weak == semReadBehind {
+			do(step, func(_ *semState, w *semWaiter) { w.hasRead = 1 }, "reads the slots as they were before its subscription")
+		}
+		return
+	}
+	for k := range int8(maxSlots) {
+		if w.free&c.able(i, &w)&(1<<k) != 0 {
+			do(step, sends(k, 0), "claims slot %d", k)
+		}
+	}
+}
