@@ -171,6 +171,9 @@ func (c *semScope) client(s semState, i int8, do doSem) {
 		c.arrives(s, i, do)
 	case queued:
 		do(step, c.relist(i), "lists the queue")
+		if c.weak == staleQueue {
+			do(step, func(n *semState, w *semWaiter) { w.headAtOnce() }, "lists the queue as of a state without its ticket")
+		}
 	case following, heading:
 		c.stands(s, i, do)
 	case won:
