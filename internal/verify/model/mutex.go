@@ -153,13 +153,7 @@ func (c *lockScope) broken(s lockState) string {
 func (c *lockScope) next(s lockState, to *steps[lockState]) {
 	c.time(s, to)
 	c.server(s, to)
-	for i, a := range s.answers {
-		if a.verb == 0 {
-			break
-		}
-		if i > 0 && s.answers[i-1] == a {
-			continue
-		}
+	for i, a := range distinct(s.answers[:]) {
 		n := s
 		take(n.answers[:], i)
 		did := c.told(&n, a)
@@ -261,13 +255,7 @@ func (c *lockScope) server(s lockState, to *steps[lockState]) {
 		c.store(&n, s.flight, s.flightAge)
 		answer(n, step, s.flight, acked, s.next, "servers")
 	}
-	for i, w := range s.ways {
-		if w.verb == 0 {
-			break
-		}
-		if i > 0 && s.ways[i-1] == w {
-			continue
-		}
+	for i, w := range distinct(s.ways[:]) {
 		n := s
 		take(n.ways[:], i)
 		matches := w.expect == s.rec.rev || c.weak == unconditionalDelete && w.verb == deleteLock
@@ -351,8 +339,7 @@ func (c *lockScope) store(n *lockState, w lockWrite, age int8) {
 
 // canon forgets what cannot matter any more and renumbers the revisions.
 func (c *lockScope) canon(s *lockState) {
-	for i := 0; i < len(s.answers) && s.answers[i].verb != 0; {
-		a := s.answers[i]
+	forget(s.answers[:], func(a lockAnswer) bool {
 		x := &s.c[a.client]
 		var idle bool
 		switch a.verb {
@@ -367,12 +354,8 @@ func (c *lockScope) canon(s *lockState) {
 		case handLock:
 			idle = !(x.phase == handing && x.claim == a.claim)
 		}
-		if idle || x.phase == over {
-			take(s.answers[:], i)
-		} else {
-			i++
-		}
-	}
+		return idle || x.phase == over
+	})
 	for i := range s.c {
 		x := &s.c[i]
 		switch x.phase {

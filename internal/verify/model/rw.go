@@ -199,13 +199,7 @@ func (c *rwScope) gateLife(k int8) int8 {
 func (c *rwScope) next(s rwState, to *steps[rwState]) {
 	c.time(s, to)
 	c.server(s, to)
-	for i, a := range s.answers {
-		if a.verb == 0 {
-			break
-		}
-		if i > 0 && s.answers[i-1] == a {
-			continue
-		}
+	for i, a := range distinct(s.answers[:]) {
 		n := s
 		take(n.answers[:], i)
 		if a.verb < claimGate {
@@ -299,13 +293,7 @@ func (c *rwScope) server(s rwState, to *steps[rwState]) {
 		n.cut[c.cuts-s.cuts] = copied{last: s.next - 1, keys: s.keys}
 		to.do(fault, n, "servers: the leader is cut off at revision %d, another one is elected", s.next-1)
 	}
-	for i, w := range s.ways {
-		if w.verb == 0 {
-			break
-		}
-		if i > 0 && s.ways[i-1] == w {
-			continue
-		}
+	for i, w := range distinct(s.ways[:]) {
 		n := s
 		take(n.ways[:], i)
 		a := c.apply(&n, w)

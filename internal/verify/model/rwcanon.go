@@ -10,28 +10,20 @@ import (
 // canon forgets what cannot matter any more, renumbers the revisions and sorts
 // the readers, who are all alike.
 func (c *rwScope) canon(s *rwState) {
-	for i := 0; i < len(s.answers) && s.answers[i].verb != 0; {
-		a := s.answers[i]
-		var idle bool
+	forget(s.answers[:], func(a rwAnswer) bool {
 		switch a.verb {
 		case join:
 			r := &s.r[a.who]
-			idle = a.code != acked || r.phase != trying && s.keys[2*a.who+a.id].rev != a.rev
+			return a.code != acked || r.phase != trying && s.keys[2*a.who+a.id].rev != a.rev
 		case renewRead:
-			idle = s.r[a.who].phase != holding
+			return s.r[a.who].phase != holding
 		case claimGate:
-			idle = s.w[a.who].phase != trying
+			return s.w[a.who].phase != trying
 		case renewGate:
-			idle = s.w[a.who].phase != draining && s.w[a.who].phase != holding
-		default:
-			idle = true
+			return s.w[a.who].phase != draining && s.w[a.who].phase != holding
 		}
-		if idle {
-			take(s.answers[:], i)
-		} else {
-			i++
-		}
-	}
+		return true
+	})
 	for i := range s.r {
 		r, w := &s.r[i], &s.w[i]
 		switch r.phase {

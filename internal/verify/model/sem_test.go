@@ -25,14 +25,14 @@ func lateSlots(c *slotScope) { c.forgets, c.skew = true, 2 }
 
 func smallSlots() []run {
 	return []run{
-		slot("two claims", func(c *slotScope) { twoSlots(c); c.ways = 1 }),
+		slot("two claims", func(c *slotScope) { twoSlots(c); c.ways, c.ttl = 1, 2 }),
 		slot("three clients", func(c *slotScope) { c.ways, c.ttl = 1, 2 }),
-		slot("lost answers, two attempts", func(c *slotScope) { c.claims[2], c.losses, c.ways, c.attempts = 0, true, 1, 2 }),
+		slot("lost answers", func(c *slotScope) { c.claims[2], c.losses = 0, true }),
 		slot("a crash, a renewal", func(c *slotScope) { c.claims[2], c.crashes, c.renewals[0] = 0, 1, 1 }),
 		slot("servers early by the margin", func(c *slotScope) { c.claims[2], c.early = 0, 1 }),
 		slot("a clock behind by the margin", func(c *slotScope) { c.claims[2], c.ways, c.slow = 0, 1, 1 }),
 		slot("a break", func(c *slotScope) { c.claims[2], c.ways, c.breaks = 0, 1, 1 }),
-		slot("a deposed leader", func(c *slotScope) { c.claims[2], c.ways, c.cuts = 0, 1, 1 }),
+		slot("a deposed leader", func(c *slotScope) { c.claims[2], c.ways, c.cuts, c.ttl = 0, 1, 1, 2 }),
 		slot("overdue: a renewal", func(c *slotScope) { lateSlots(c); c.claims[2], c.renewals[0] = 0, 1 }),
 	}
 }
@@ -62,12 +62,11 @@ func smallSem() []run {
 	return []run{
 		sem("no timer", "2222", func(c *semScope) { c.untimed = true }),
 		sem("no timer", "233", func(c *semScope) { c.untimed = true }),
-		sem("no timer, again", "122", func(c *semScope) { c.untimed, c.rounds = true, 1 }),
+		sem("no timer, again", "112", func(c *semScope) { c.untimed, c.rounds = true, 1 }),
 		sem("a crash, a loss", "122", func(c *semScope) { c.crashes, c.losses = 1, 1 }),
 		sem("a pause", "122", func(c *semScope) { c.pauses = 1 }),
 		sem("an ended place", "122", func(c *semScope) { c.expires = 1 }),
-		sem("a stray claim, a stale look, one gives up", "122", func(c *semScope) { c.strays, c.stale, c.giveups = 1, 1, 1 }),
-		sem("overdue: a crash, a stray claim", "111", func(c *semScope) { c.forgets, c.crashes, c.strays = true, 1, 1 }),
+		sem("a stray claim, a stale read, one gives up", "112", func(c *semScope) { c.strays, c.stale, c.giveups = 1, 1, 1 }),
 		sem("overdue: a crash, nobody out of turn", "112", func(c *semScope) { c.forgets, c.crashes, c.prompt = true, 1, true }),
 	}
 }
@@ -77,17 +76,19 @@ func largeSem() []run {
 		sem("a crash, a loss", "1222", func(c *semScope) { c.crashes, c.losses = 1, 1 }),
 		sem("a crash, a loss", "2222", func(c *semScope) { c.crashes, c.losses = 1, 1 }),
 		sem("a loss, one gives up", "1223", func(c *semScope) { c.losses, c.giveups = 1, 1 }),
-		sem("an ended place, a stale look", "1222", func(c *semScope) { c.expires, c.stale = 1, 1 }),
+		sem("an ended place, a stale read", "1222", func(c *semScope) { c.expires, c.stale = 1, 1 }),
 		sem("a pause", "1122", func(c *semScope) { c.pauses = 1 }),
 		sem("a pause, an ended place", "122", func(c *semScope) { c.pauses, c.expires = 1, 1 }),
 		sem("a stray claim, one gives up", "1222", func(c *semScope) { c.strays, c.giveups = 1, 1 }),
 		sem("a crash, a loss, a pause, one gives up", "122", func(c *semScope) { c.crashes, c.losses, c.pauses, c.giveups = 1, 1, 1, 1 }),
-		sem("a loss, an ended place, a stray claim, a stale look", "122", func(c *semScope) { c.losses, c.expires, c.strays, c.stale = 1, 1, 1, 1 }),
+		sem("a loss, an ended place, a stray claim, a stale read", "122", func(c *semScope) { c.losses, c.expires, c.strays, c.stale = 1, 1, 1, 1 }),
 		sem("again, a crash, a loss", "122", func(c *semScope) { c.rounds, c.crashes, c.losses = 1, 1, 1 }),
+		sem("no timer, again", "122", func(c *semScope) { c.untimed, c.rounds = true, 1 }),
 		sem("no timer, again", "222", func(c *semScope) { c.untimed, c.rounds = true, 1 }),
 		sem("no timer, again, again", "112", func(c *semScope) { c.untimed, c.rounds = true, 2 }),
 		sem("no timer, one gives up", "1223", func(c *semScope) { c.untimed, c.giveups = true, 1 }),
 		sem("overdue: a crash", "1222", func(c *semScope) { c.forgets, c.crashes, c.prompt = true, 1, true }),
+		sem("overdue: a crash, a stray claim", "112", func(c *semScope) { c.forgets, c.crashes, c.strays = true, 1, 1 }),
 		sem("overdue: two crashes, a loss", "122", func(c *semScope) { c.forgets, c.crashes, c.losses = true, 2, 1 }),
 	}
 }
@@ -105,10 +106,10 @@ func weakenedSem() []run {
 		w(semBehind, "112", fifo, func(c *semScope) { c.crashes, c.stale = 1, 1 }),
 		w(staleQueue, "111", fifo, plain),
 		w(semHeldUp, "122", wakeUps, plain),
-		w(semFloorIgnored, "1222", fifo, plain),
-		w(semFloorUnread, "1222", wakeUps, func(c *semScope) { c.giveups = 1 }),
-		w(semShortcutAny, "1222", fifo, plain),
-		w(semShortcutFar, "1222", fifo, plain),
+		w(semFloorIgnored, "12", fifo, plain),
+		w(semFloorUnread, "122", wakeUps, func(c *semScope) { c.giveups = 1 }),
+		w(semShortcutAny, "122", fifo, plain),
+		w(semShortcutFar, "122", fifo, plain),
 		w(semReadFirst, "111", wakeUps, plain),
 		w(semReadBehind, "111", wakeUps, plain),
 		w(semReadForgets, "111", wakeUps, plain),
@@ -130,7 +131,7 @@ func weakenedSlots() []run {
 		w(semUnconditional, tooMany, func(c *slotScope) { c.claims[2] = 1 }),
 		w(claimedOnNotification, exclusion, lateSlots),
 		w(claimedOnNotification, tooMany, func(c *slotScope) { lateSlots(c); c.claims[2] = 1 }),
-		w(overdueKey, exclusion, func(c *slotScope) { lateSlots(c); c.cuts = 1; c.renewals[0] = 1 }),
+		w(overdueKey, exclusion, func(c *slotScope) { lateSlots(c); c.cuts, c.ways, c.renewals[0] = 1, 1, 1 }),
 		w(validityFromAnswer, tooMany, func(c *slotScope) { c.ttl = 4; c.slots = 1 }),
 		w(lateAnswer, tokensGrow, func(c *slotScope) { c.answers, c.slots = 2, 1 }),
 		w(adoptedAsNewest, tooMany, func(c *slotScope) { c.attempts, c.slots, c.losses = 2, 1, true }),

@@ -7,8 +7,8 @@ import (
 
 // semScope is how much of the queue of a semaphore is explored, and which of its rules is
 // left out. A claim of a slot is three steps: its sending, its check by the server, and its
-// answer. Who holds for how long is not told here: slots.go is about that. Time is abstract,
-// as in queue.go.
+// answer. How long a client holds is the subject of slots.go. Time is abstract, as in
+// queue.go.
 type semScope struct {
 	name    string
 	numbers string // one digit per client: the number of permits that it passes
@@ -53,7 +53,7 @@ type semWaiter struct {
 	late                 int8 // the slot has changed since the client knew it
 	answer               int8
 	early                int8 // claims out of turn
-	unheard              int8 // 1: nobody tells it that the place it follows has ended
+	unheard              int8 // 1: it gets no notification of the end of the place it follows
 	deaf                 int8 // slots whose notification was lost
 	paused, rounds       int8
 	holds                int8 // 1 + its slot
@@ -139,7 +139,7 @@ func (c *semScope) able(i int8, w *semWaiter) int8 {
 	return (1<<c.number(i) - 1) &^ (1<<w.floor - 1)
 }
 
-// acts says whether somebody who runs is about to do something without a timer.
+// acts says whether a client that runs is about to do something without a timer.
 func (c *semScope) acts(s *semState) bool {
 	for i := range int8(len(c.numbers)) {
 		w := &s.c[i]
@@ -183,8 +183,9 @@ func (c *semScope) broken(s semState) string {
 	return ""
 }
 
-// unclaimed says whether a waiter could have the free slot k and nobody knows it: not
-// where a waiter before it does not run, its place has ended, or a notification was lost.
+// unclaimed says whether a waiter could have the free slot k, and no client knows it.
+// Exempt is a waiter behind a client that does not run, behind a place that has ended, and
+// behind a lost notification.
 func (c *semScope) unclaimed(s *semState, k int8) bool {
 	for i := range int8(len(c.numbers)) {
 		if c.number(i) <= k || !s.c[i].waits() {
@@ -207,7 +208,7 @@ func (c *semScope) unclaimed(s *semState, k int8) bool {
 	return false
 }
 
-// change is a slot's new record. What clients know of the slot is old now.
+// change is a slot's new record. The knowledge that clients have of the slot is old now.
 func (s *semState) change(k, kind int8) {
 	bit := int8(1) << k
 	s.slots[k] = semSlot{kind: kind}
@@ -227,8 +228,8 @@ func (s *semState) change(k, kind int8) {
 	}
 }
 
-// passes says whether i passes somebody who runs by taking slot k: who came before it,
-// could have it, and had a place when the slot became free.
+// passes says whether i passes a waiter that runs by taking slot k. That waiter came before
+// it, could have the slot, and had a place when the slot became free.
 func (c *semScope) passes(s *semState, i, k int8) bool {
 	me := &s.c[i]
 	for j := range int8(len(c.numbers)) {
@@ -303,7 +304,7 @@ func (w *semWaiter) headAtOnce() {
 	w.phase, w.note, w.follows, w.floor = heading, nothing, 0, 0
 }
 
-// end tells those who follow i that its place has ended.
+// end notifies the waiters that follow i of the end of its place.
 func (s *semState) end(i, note int8) {
 	for j := range s.c {
 		if w := &s.c[j]; w.waits() && w.follows == i+1 && w.behind == s.c[i].ticket {

@@ -120,7 +120,7 @@ func (c *semScope) trouble(s semState, i int8, do doSem) {
 			n.change(w.holds-1, c.over())
 			n.slots[w.holds-1].quiet = 1
 			w.holds = 0
-		}, "its lease expires, which nobody is told")
+		}, "its lease expires, without a notification")
 	}
 }
 
@@ -322,9 +322,9 @@ func (c *semScope) stands(s semState, i int8, do doSem) {
 	}
 	switch {
 	case w.note == wasGranted && (w.next == 1 || c.weak == semShortcutFar):
-		do(step, func(_ *semState, w *semWaiter) { w.headAtOnce() }, "sees that the one right before it was granted, with nobody before: is first")
+		do(step, func(_ *semState, w *semWaiter) { w.headAtOnce() }, "sees that the waiter right before it was granted, with nobody before: is first")
 	case w.note != nothing:
-		do(step, c.relist(i), "lists the queue again, the one before it has gone")
+		do(step, c.relist(i), "lists the queue again, its predecessor has gone")
 	}
 	if w.phase == heading {
 		c.heads(s, i, do)

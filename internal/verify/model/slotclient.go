@@ -258,25 +258,21 @@ func (c *slotScope) holder(x slotClient, i int8, do func(slotWrite, func(*slotSt
 
 // canon forgets what cannot matter any more and renumbers the revisions.
 func (c *slotScope) canon(s *slotState) {
-	for i := 0; i < len(s.answers) && s.answers[i].verb != 0; {
-		a := s.answers[i]
+	forget(s.answers[:], func(a slotAnswer) bool {
 		x := &s.c[a.client]
-		var idle bool
-		switch a.verb {
-		case claimLock:
-			bids := x.phase == trying && x.claim == a.claim
-			idle = !bids && (a.code != acked || s.recs[a.slot].rev != a.rev && c.weak != grantedWhenOver) || bids && a.code != acked && a.n != x.n
-		case renewLock:
-			idle = x.phase != holding || x.claim != a.claim
-		case deleteLock:
-			idle = x.phase != leaving || x.claim != a.claim
+		bids := x.phase == trying && x.claim == a.claim
+		switch {
+		case x.phase == over:
+			return true
+		case a.verb == renewLock:
+			return x.phase != holding || x.claim != a.claim
+		case a.verb == deleteLock:
+			return x.phase != leaving || x.claim != a.claim
+		case a.code == acked:
+			return !bids && s.recs[a.slot].rev != a.rev
 		}
-		if idle || x.phase == over {
-			take(s.answers[:], i)
-		} else {
-			i++
-		}
-	}
+		return !bids || a.n != x.n
+	})
 	var revs []*int8
 	for i := range s.c {
 		x := &s.c[i]

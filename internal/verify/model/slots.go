@@ -129,14 +129,11 @@ func (c *slotScope) broken(s slotState) string {
 func (c *slotScope) next(s slotState, to *steps[slotState]) {
 	c.time(s, to)
 	c.server(s, to)
-	for i, a := range s.answers {
-		if a.verb == 0 || i > 0 && s.answers[i-1] == a {
-			continue
-		}
+	for i, a := range distinct(s.answers[:]) {
 		n := s
 		take(n.answers[:], i)
 		did := c.told(&n, a)
-		to.do(step, n, "%c: is told of its %s %d.%d of slot %d, %s at revision %d: %s", 'A'+a.client, lockVerbs[a.verb], a.claim, a.n, a.slot, codes[a.code], a.rev, did)
+		to.do(step, n, "%c: gets the answer to its %s %d.%d of slot %d, %s at revision %d: %s", 'A'+a.client, lockVerbs[a.verb], a.claim, a.n, a.slot, codes[a.code], a.rev, did)
 	}
 	for i := range int8(len(s.c)) {
 		c.client(s, i, to)
@@ -216,10 +213,7 @@ func (c *slotScope) server(s slotState, to *steps[slotState]) {
 		n.old, n.oldLast = s.recs, s.next-1
 		to.do(fault, n, "servers: the leader is cut off at revision %d, another one is elected", n.oldLast)
 	}
-	for i, w := range s.ways {
-		if w.verb == 0 || i > 0 && s.ways[i-1] == w {
-			continue
-		}
+	for i, w := range distinct(s.ways[:]) {
 		n := s
 		take(n.ways[:], i)
 		answer := func(n slotState, code, rev int8, who string) {
