@@ -112,6 +112,7 @@ func weakenedSem() []run {
 		w(semShortcutFar, "122", fifo, plain),
 		w(semReadFirst, "111", wakeUps, plain),
 		w(semReadBehind, "111", wakeUps, plain),
+		w(semPlaceBehind, "111", wakeUps, func(c *semScope) { c.giveups = 1 }),
 		w(semReadForgets, "111", wakeUps, plain),
 		w(semRefusalForgets, "111", wakeUps, plain),
 		w(noBackstop, "111", stuck, func(c *semScope) { c.crashes = 1 }),

@@ -325,6 +325,9 @@ func (c *semScope) stands(s semState, i int8, do doSem) {
 		do(step, func(_ *semState, w *semWaiter) { w.headAtOnce() }, "sees that the waiter right before it was granted, with nobody before: is first")
 	case w.note != nothing:
 		do(step, c.relist(i), "lists the queue again, its predecessor has gone")
+		if c.weak == semPlaceBehind {
+			do(step, func(_ *semState, w *semWaiter) { w.note = nothing }, "reads the place before it as it was before the notification")
+		}
 	}
 	if w.phase == heading {
 		c.heads(s, i, do)

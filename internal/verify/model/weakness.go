@@ -136,6 +136,7 @@ const (
 	semShortcutFar    weakness = "a waiter first when its predecessor was granted, with others between"
 	semReadFirst      weakness = "slots read before the subscription to them"
 	semReadBehind     weakness = "slots read from a replica behind"
+	semPlaceBehind    weakness = "a predecessor's place read from a replica behind"
 	semReadForgets    weakness = "slots read in place of what notifications have said since"
 	semRefusalForgets weakness = "a refused claim that forgets what a notification has said since"
 	slotShared        weakness = "one claim for several slots"
