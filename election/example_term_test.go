@@ -53,6 +53,40 @@ func ExampleTerm_Token() {
 	// true
 }
 
+// What needs longer than the rest of the term is better not begun.
+func ExampleTerm_Remaining() {
+	ctx := context.Background()
+	locks, done := example.Client()
+	defer done()
+	term, err := election.New(locks, "scheduler", election.TTL(time.Minute)).Campaign(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(term.Remaining() > 30*time.Second)
+	_ = term.Resign(ctx)
+	fmt.Println(term.Remaining())
+	// Output:
+	// true
+	// 0s
+}
+
+// Err is for a loop that has no context to wait for.
+func ExampleTerm_Err() {
+	ctx := context.Background()
+	locks, done := example.Client()
+	defer done()
+	term, err := election.New(locks, "scheduler").Campaign(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(term.Err())
+	_ = term.Resign(ctx)
+	fmt.Println(errors.Is(term.Err(), natslock.ErrReleased))
+	// Output:
+	// <nil>
+	// true
+}
+
 // A vacancy is a Leader too.
 func ExampleLeader_Vacant() {
 	ctx := context.Background()
