@@ -48,7 +48,7 @@ type KV interface {
 	//
 	// All records are from one state if one request can read them. Otherwise a record
 	// may be of a later state than the others, or of an older one if a replica lags
-	// (see Current). Options read fewer records, or one more.
+	// (see Current). Options read fewer records, or more.
 	//
 	// The error matches [ErrInvalidKey], [ErrInvalidOption], [ErrUnavailable],
 	// [ErrPermission], [ErrClosed] or ctx's error.
@@ -185,6 +185,7 @@ type listing struct {
 	beside string
 	also   []string
 	atMost int
+	dead   bool // tombstones too
 }
 
 // From leaves out the records of revisions below revision.
@@ -197,6 +198,9 @@ func Beside(key string) ListOption { return func(l *listing) { l.beside = key } 
 // Also lists what is under other patterns too, in the same state. If one request cannot
 // read that, List returns an error that matches [ErrUnavailable]. It goes without [Beside].
 func Also(patterns ...string) ListOption { return func(l *listing) { l.also = patterns } }
+
+// Tombstones lists the tombstones too; see [Record.Deleted].
+func Tombstones() ListOption { return func(l *listing) { l.dead = true } }
 
 // AtMost ends the answer after n records. Tombstones and the record of [Beside] count.
 // If one request cannot read the list, List reads it whole, or not at all if there is a

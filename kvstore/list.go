@@ -77,7 +77,7 @@ func (s *Store) List(ctx context.Context, pattern string, min uint64, opts ...Li
 			l.Beside = r
 			return true
 		}
-		return r.Deleted || r.Revision < what.from
+		return r.Deleted && !what.dead || r.Revision < what.from
 	})
 	slices.SortFunc(l.Records, func(a, b Record) int { return cmp.Compare(a.Revision, b.Revision) })
 	return l, nil

@@ -7,6 +7,7 @@ import (
 
 	"github.com/natslock/locks/internal/admin"
 	"github.com/natslock/locks/internal/bridge"
+	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/kvstore"
 )
 
@@ -30,6 +31,20 @@ func init() {
 	}
 	bridge.WatchHolder = func(ctx context.Context, c *Client, name string) iter.Seq2[Event, error] {
 		return c.watch(ctx, name, (*admin.Admin).WatchHolder)
+	}
+	bridge.Permits = func(n int) LockOption {
+		return func(c *lockConfig) error {
+			c.req.Permits = n
+			return nil
+		}
+	}
+	bridge.Slot = func(l *Lock) (n int, ok bool) {
+		held, ok := l.holding().(interface{ Key() string })
+		if !ok {
+			return 0, false
+		}
+		k, ok := record.ParseKey(held.Key())
+		return k.Slot, ok && k.Prefix == record.SlotPrefix
 	}
 	bridge.Drop = func(l *Lock) {
 		l.cleanup.Stop()

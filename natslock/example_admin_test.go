@@ -231,9 +231,11 @@ func ExamplePermissions() {
 	// Output:
 	// natslock.natslock.*.lock.orders.>
 	// natslock.natslock.*.rw.orders.>
+	// natslock.natslock.*.sem.orders.*.>
 	// natslock.natslock.*.read.orders.*.>
 	// natslock.natslock.*.wait.orders.*.>
 	// natslock.natslock.*.rwait.orders.*.>
+	// natslock.natslock.*.swait.orders.*.>
 	// _INBOX.>
 	// true
 }

@@ -19,6 +19,8 @@ const (
 	KindMutex Kind = iota
 	// KindRW is the reader-writer lock of package rwlock.
 	KindRW
+	// KindSemaphore is the semaphore of package semaphore.
+	KindSemaphore
 )
 
 func (k Kind) String() string {
@@ -27,6 +29,8 @@ func (k Kind) String() string {
 		return "mutex"
 	case KindRW:
 		return "rw"
+	case KindSemaphore:
+		return "semaphore"
 	}
 	return fmt.Sprintf("Kind(%d)", int(k))
 }
@@ -62,6 +66,9 @@ type Info struct {
 	Holder *Holder
 	// Readers hold a reader-writer lock together.
 	Readers []Holder
+	// Permits are the holders of a semaphore, each with a permit, in the order of their
+	// slots.
+	Permits []Holder
 	// Queue holds the waiters, the first in line first.
 	Queue []Waiter
 }
@@ -124,6 +131,9 @@ type Holder struct {
 	// Broken holds the operator's name and reason if an operator broke the lock.
 	// The holder may still be stopping.
 	Broken *Broken
+	// Slot is the number of the permit of a semaphore, from 0. Of is the number of permits
+	// that the semaphore has, as the holder's client knows. Of is 0 for other locks.
+	Slot, Of int
 	// Revision is the revision of the record that the client read.
 	Revision uint64
 	// Unreadable marks a record that this version of the library cannot read. An
@@ -150,6 +160,9 @@ type Waiter struct {
 	PID        int
 	Since      time.Time // by the waiter's own clock
 	Mode       Mode
+	// Of is the number of permits that the semaphore has, as the waiter knows. It is 0 for
+	// other locks.
+	Of int
 }
 
 func (h *Holder) describe() string {
@@ -172,7 +185,10 @@ func holderOf(e record.Entry) *Holder {
 	if e.Zero() {
 		return nil
 	}
-	h := &Holder{Token: e.TokenOrTicket(), Revision: e.Revision, Unreadable: e.Unreadable, Overdue: e.Overdue}
+	h := &Holder{Token: e.TokenOrTicket(), Revision: e.Revision, Unreadable: e.Unreadable, Overdue: e.Overdue, Of: int(e.Permits)}
+	if k, ok := record.ParseKey(e.Key); ok {
+		h.Slot = k.Slot
+	}
 	if !e.Deleted { // the TTL of a tombstone is its own
 		h.TTL = e.Record.TTL
 	}
@@ -211,7 +227,7 @@ func knownHolder(e record.Entry) *Holder {
 func waiterOf(e record.Entry) Waiter {
 	return Waiter{
 		Ticket: e.TokenOrTicket(), Goroutines: e.Goroutines(), ID: e.ID, Owner: e.Owner, Host: e.Host, PID: e.PID,
-		Since: time.UnixMilli(e.Since), Mode: Mode(e.Mode),
+		Since: time.UnixMilli(e.Since), Mode: Mode(e.Mode), Of: int(e.Permits),
 	}
 }
 
@@ -219,6 +235,9 @@ func infoOf(v admin.View) Info {
 	i := Info{Kind: Kind(v.Kind), Name: v.Name, Holder: holderOf(v.Holder)}
 	for _, r := range v.Readers {
 		i.Readers = append(i.Readers, *holderOf(r))
+	}
+	for _, h := range v.Slots {
+		i.Permits = append(i.Permits, *holderOf(h))
 	}
 	for _, w := range v.Queue {
 		i.Queue = append(i.Queue, waiterOf(w))

@@ -292,6 +292,7 @@ func TestPermsRefuse(t *testing.T) {
 		"$KV.natslock.read.users.1.id", "$KV.natslock.wait.users.1.id",
 		// The queue and the readers of the lock "orders", which is not under it.
 		"$KV.natslock.wait.orders.id", "$KV.natslock.rwait.orders.id", "$KV.natslock.read.orders.id",
+		"$KV.natslock.swait.orders.id", "$KV.natslock.sem.orders.0",
 		"$KV.natslock.other.orders.1", "$KV.natslock.probe", "$KV.other.lock.orders.1",
 		"$JS.API.STREAM.CREATE.KV_natslock", "$JS.API.STREAM.UPDATE.KV_natslock", "$JS.API.STREAM.DELETE.KV_natslock",
 		"$JS.API.STREAM.PURGE.KV_natslock", "$JS.API.STREAM.MSG.DELETE.KV_natslock", "$JS.API.STREAM.SNAPSHOT.KV_natslock",

@@ -102,6 +102,9 @@ func (a *acquisition) drive(r *run) result {
 // atOnce tries to take the lock without queueing. That is one write if the client knows
 // the state of the lock, or guesses it. Otherwise it reads the lock and its queue first.
 func (a *acquisition) atOnce() result {
+	if a.counts() {
+		return a.survey(0)
+	}
 	known := a.c.b.Recent.Known(a.c.b.Instant(), a.keys.Gate)
 	if a.req.Patient { //safety:patient-bypass
 		known.Until = 0

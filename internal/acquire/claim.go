@@ -1,6 +1,7 @@
 package acquire
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -20,6 +21,7 @@ type draft struct {
 	name   string // the lock's
 	keys   record.Keys
 	vacant string // the key of the next claim; "": its own
+	slot   string // the key of a semaphore that is claimed; "": its gate is
 	guard  string // the literal key that the expectation is about; "": the own
 	body   record.Body
 	ttl    time.Duration
@@ -112,7 +114,7 @@ func (c *Client) claim(d *draft) *claim {
 	case d.guard != "":
 		cl.key = d.keys.Reader(cl.id)
 	default:
-		cl.key = d.keys.Gate
+		cl.key = cmp.Or(d.slot, d.keys.Gate)
 	}
 	cl.attempts, cl.replies = cl.firstAttempt[:0], cl.firstReply[:0]
 	return cl

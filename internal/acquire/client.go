@@ -126,12 +126,14 @@ func (c *Client) Held() (locks, waiting, idle int) {
 	return max(locks+n.beside-n.idle, 0), places - n.places + n.waiting, n.idle
 }
 
-// kinds remembers the kind under which this client uses a name: using one as both
+// kinds remembers the kind under which this client uses a name: using one as two kinds
 // would look like one lock and be two.
 type kinds struct {
 	mu sync.Mutex
 	m  map[string]record.Kind
 }
+
+var kindNames = [...]string{record.Mutex: "a mutex", record.RW: "a reader-writer lock", record.Semaphore: "a semaphore"}
 
 // maxKinds bounds the memory of names; beyond it some are forgotten.
 const maxKinds = 1 << 16
@@ -143,7 +145,7 @@ func (k *kinds) check(kind record.Kind, names ...string) error {
 	defer k.mu.Unlock()
 	for _, name := range names {
 		if was, ok := k.m[name]; ok && was != kind {
-			return fmt.Errorf("%w: this client uses %q both as a mutex and as a reader-writer lock, which are different locks", record.ErrInvalidName, name)
+			return fmt.Errorf("%w: this client uses %q both as %s and as %s, which are different locks", record.ErrInvalidName, name, kindNames[was], kindNames[kind])
 		}
 	}
 	for _, name := range names {

@@ -28,6 +28,8 @@ type follower struct {
 	back   backstop
 	late   lateness
 	idle   idleness
+	next   bool // nobody is between the two
+	slot   int  // of a semaphore: the slot that it reads beside
 }
 
 // idleness is since when the lock was seen free, and with what tombstone.
@@ -38,9 +40,9 @@ type idleness struct {
 
 // follow waits behind the predecessor until it has gone, and then reads the queue
 // again (relist) or is the first (compete).
-func (a *acquisition) follow(place *session.Place, pred record.Entry) result {
+func (a *acquisition) follow(place *session.Place, pred record.Entry, next bool) result {
 	a.mailbox.turn(pred.Key)
-	f := follower{a: a, pred: pred, back: backstop{place: a.placeTTL()}}
+	f := follower{a: a, pred: pred, next: next, back: backstop{place: a.placeTTL()}}
 	if w, err := a.c.b.Watch(pred.Key, a.mailbox.deliver); err == nil {
 		defer w.Stop()
 		w.Track(kvstore.Record{}) // also when a clock says that the record is over
@@ -77,6 +79,9 @@ func (a *acquisition) follow(place *session.Place, pred record.Entry) result {
 			}
 			if gate != nil && f.idleLong(*gate) {
 				// Its turn or not, the lock has been free for a while.
+				if a.counts() {
+					a.aim(f.slot)
+				}
 				switch r := a.bid.offer(f.idle.revision); r.outcome {
 				case free, busy:
 					f.idle = idleness{}
@@ -97,11 +102,11 @@ func (a *acquisition) follow(place *session.Place, pred record.Entry) result {
 }
 
 // after is what follows the tombstone of the predecessor. The tombstone of a first waiter
-// that was granted makes its successor the first. It does not where several waiters can
-// be granted at once.
+// that was granted makes its successor the first. It does not where another waiter is
+// between the two, nor among readers, of which several can be granted at once.
 func (f *follower) after(tombstone kvstore.Record) outcome {
 	body, err := record.Decode(tombstone.Value)
-	if err == nil && body.Status == record.StatusGranted && body.ID == f.pred.ID && f.a.req.Kind == record.Mutex { //safety:no-shortcut
+	if err == nil && body.Status == record.StatusGranted && body.ID == f.pred.ID && f.a.req.Kind != record.RW && f.next { //safety:no-shortcut
 		return compete
 	}
 	return relist
@@ -115,7 +120,7 @@ func (f *follower) read() (there bool, gate *record.Entry, pause time.Duration) 
 	var err error
 	if f.proven {
 		var beside record.Entry
-		if entry, beside, err = b.ReadBeside(a.ctx, f.pred, a.keys.Gate); err == nil {
+		if entry, beside, err = b.ReadBeside(a.ctx, f.pred, f.beside()); err == nil {
 			gate = &beside
 		}
 	} else {
@@ -141,6 +146,18 @@ func (f *follower) read() (there bool, gate *record.Entry, pause time.Duration) 
 		f.watch.Track(entry.Record)
 	}
 	return there, gate, pause
+}
+
+// beside is the key that the follower reads beside its predecessor: of a semaphore one
+// slot, until that is not free.
+func (f *follower) beside() string {
+	if !f.a.counts() {
+		return f.a.keys.Gate
+	}
+	if f.idle.since == 0 {
+		f.slot = rand.IntN(f.a.req.Permits)
+	}
+	return f.a.keys.Slot(f.slot)
 }
 
 // idleLong says whether the lock, read a moment ago, has been free for long enough,

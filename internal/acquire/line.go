@@ -71,6 +71,10 @@ func (rs *runs) ask(a *acquisition) *member {
 	}
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
+	if a.counts() { // each goroutine queues by itself
+		m.run = &run{driver: m}
+		return m
+	}
 	var recalled <-chan struct{}
 	rests := rs.lines[a.keys.Gate].resting()
 	if rests != nil {

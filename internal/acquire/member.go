@@ -119,7 +119,7 @@ func (m *member) enter(r *run) result {
 		m.runs.mu.Unlock()
 	}
 	for {
-		if cause := a.over(); cause != nil && r.line != nil {
+		if cause := a.over(); cause != nil && (r.line != nil || !a.req.Once) {
 			return result{outcome: ended, err: cause}
 		}
 		admitted, err := l.Admit(&m.Holder, session.Admission{

@@ -60,7 +60,7 @@ func (a *acquisition) enqueue(begun clock.Instant) result {
 	var expect uint64
 	if a.queueing == nil {
 		body := c.b.Body(record.StatusWaiting, a.req.Meta)
-		body.Mode = uint8(a.req.Mode)
+		body.Mode, body.Permits = uint8(a.req.Mode), uint16(a.req.Permits)
 		if a.req.Patient { // every list of the queue would carry them //safety:patient-place
 			body.Meta = nil
 		}
@@ -137,14 +137,21 @@ func (a *acquisition) stand(place *session.Place) (r result, first bool) {
 		case pred >= 0 && queue[pred].TokenOrTicket() >= from:
 			a.c.long.found(a.c.b.Instant(), pattern, place.Ticket()-queue[pred].TokenOrTicket(), n, from == 0)
 			whole = false
-			r = a.follow(place, queue[pred])
+			r = a.follow(place, queue[pred], pred == len(queue)-1)
+			queue = nil // if it is the first now
 		case from > 0: // it is further back, if there is one //safety:part-of-queue
 			whole = true
 			continue
 		default:
 			r = result{outcome: compete}
 		}
-		if r.outcome == compete {
+		switch {
+		case r.outcome == compete && a.counts():
+			first := len(queue) == 0 // else those before it do not want what it wants
+			if r = a.firstOfSlots(place, queue); r.outcome != relist {
+				return r, first
+			}
+		case r.outcome == compete:
 			return a.first(place), true
 		}
 		if r.outcome != relist {
@@ -155,6 +162,9 @@ func (a *acquisition) stand(place *session.Place) (r result, first bool) {
 
 // blocks says whether a waiter that came earlier has to go first.
 func (a *acquisition) blocks(earlier record.Entry) bool {
+	if a.counts() {
+		return int(earlier.Permits) >= a.req.Permits
+	}
 	return !a.reads() || record.Mode(earlier.Mode) == record.Exclusive //safety:queue-rule
 }
 

@@ -27,6 +27,7 @@ type Request struct {
 	Patient  bool              // pass no other client, and show Meta in the lease only
 	Linger   time.Duration     // keep the lease so long for the next goroutine; 0: do not
 	MinHold  time.Duration     // keep others out so long at least; 0: as long as it is held
+	Permits  int               // of a semaphore
 
 	WarnBefore time.Duration // 0: no early warning
 	OnWarn     func()
@@ -119,6 +120,9 @@ func (c *Client) prepare(ctx context.Context, req Request) (*acquisition, error)
 	if err != nil {
 		return nil, err
 	}
+	if err := checkPermits(req); err != nil {
+		return nil, err
+	}
 	a := &acquisition{c: c, req: req, keys: record.KeysOf(req.Kind, encoded), parent: ctx, ctx: ctx, begun: c.b.Instant(), ttl: c.s.TTL}
 	if c.runs.idle.most == 0 {
 		a.req.Linger = 0
@@ -152,7 +156,7 @@ func (c *Client) prepare(ctx context.Context, req Request) (*acquisition, error)
 // body is what the record of a claim says.
 func (a *acquisition) body() record.Body {
 	body := a.c.b.Body(record.StatusHeld, a.req.Meta)
-	body.Fixed, body.Mode = a.req.Fixed, uint8(a.req.Mode)
+	body.Fixed, body.Mode, body.Permits = a.req.Fixed, uint8(a.req.Mode), uint16(a.req.Permits)
 	if a.req.Linger > 0 {
 		body.Lingers, body.InUse = true, 1
 	}

@@ -13,6 +13,9 @@ const enough = 16
 // survey reads the lock and its queue, from a state that contains revision, and
 // takes the lock if it is free and nobody is queued.
 func (a *acquisition) survey(revision uint64) result {
+	if a.counts() {
+		return a.surveySlots(revision)
+	}
 	b := a.c.b
 	at := b.Instant()
 	a.queue = nil

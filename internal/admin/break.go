@@ -131,13 +131,20 @@ func (a *Admin) rouse(ctx context.Context, kind record.Kind, encoded string, lin
 	a.s.Discard(key, id, revision)
 }
 
-// claimKey finds the reader with the id, or else names the gate, as of a state that
-// contains revision.
+// claimKey finds the reader or the slot with the id, or else names another key, as of a state
+// that contains revision.
 func (a *Admin) claimKey(ctx context.Context, keys record.Keys, id string, revision uint64) (string, error) {
-	if keys.Kind != record.RW {
+	var pattern string
+	switch keys.Kind {
+	case record.RW:
+		pattern = keys.Reader("*")
+	case record.Semaphore:
+		pattern = keys.Slots()
+	default:
 		return keys.Gate, nil
 	}
-	l, err := a.b.List(ctx, keys.Reader("*"), revision)
+	// The tombstone of the claim shows a break whose answer was lost.
+	l, err := a.b.List(ctx, pattern, revision, kvstore.Tombstones())
 	if err != nil {
 		return "", err
 	}
@@ -145,6 +152,9 @@ func (a *Admin) claimKey(ctx context.Context, keys record.Keys, id string, revis
 		if record.Of(r).ClaimID() == id {
 			return r.Key, nil
 		}
+	}
+	if keys.Kind == record.Semaphore {
+		return keys.Slot(record.MaxPermits - 1), nil // it may be read, and is not of the claim
 	}
 	return keys.Gate, nil
 }

@@ -18,6 +18,7 @@ type View struct {
 	Name    string
 	Holder  record.Entry // zero when free
 	Readers []record.Entry
+	Slots   []record.Entry // that are taken, of a semaphore, in their order
 	Queue   []record.Entry // in the order of their tickets
 }
 
@@ -55,29 +56,57 @@ func (a *Admin) Inspect(ctx context.Context, kind record.Kind, name string) (Vie
 	if err != nil {
 		return View{}, err
 	}
-	entry, err := a.read(ctx, keys.Gate, min)
-	if err != nil {
-		return View{}, err
-	}
-	if entry.Live() {
-		v.Holder = entry
-		v.Holder.Overdue = entry.OverdueAt(server)
+	if kind != record.Semaphore {
+		entry, err := a.read(ctx, keys.Gate, min)
+		if err != nil {
+			return View{}, err
+		}
+		if entry.Live() {
+			v.Holder = entry
+			v.Holder.Overdue = entry.OverdueAt(server)
+		}
 	}
 	l, err := a.b.ListSoon(ctx, keys.Place("*"), min)
 	if err != nil {
 		return View{}, err
 	}
 	v.Queue = record.Queue(l.Records)
-	if kind == record.RW {
-		l, err := a.b.List(ctx, keys.Reader("*"), min)
+	several := map[record.Kind]string{record.RW: keys.Reader("*"), record.Semaphore: keys.Slots()}
+	if pattern := several[kind]; pattern != "" {
+		l, err := a.b.List(ctx, pattern, min)
 		if err != nil {
 			return View{}, err
 		}
 		for _, r := range l.Records {
-			v.Readers = append(v.Readers, entryAt(r, server))
+			if k, ok := record.ParseKey(r.Key); ok {
+				v.add(k, entryAt(r, server))
+			}
 		}
 	}
+	v.sort()
 	return v, nil
+}
+
+// add adds what is stored under a key.
+func (v *View) add(k record.Key, e record.Entry) {
+	switch {
+	case k.Waits():
+		v.Queue = append(v.Queue, e)
+	case k.Prefix == record.ReaderPrefix:
+		v.Readers = append(v.Readers, e)
+	case k.Prefix == record.SlotPrefix:
+		v.Slots = append(v.Slots, e)
+	default:
+		v.Holder = e
+	}
+}
+
+// sort sorts the queue by tickets, and the slots by their numbers, shorter ones first.
+func (v *View) sort() {
+	record.SortByTicket(v.Queue)
+	slices.SortFunc(v.Slots, func(a, b record.Entry) int {
+		return cmp.Or(cmp.Compare(len(a.Key), len(b.Key)), cmp.Compare(a.Key, b.Key))
+	})
 }
 
 // Holder reads the holder of a mutex, without its queue. The entry is zero when the mutex
@@ -148,19 +177,12 @@ func (a *Admin) List(ctx context.Context, pattern string) ([]View, error) {
 				v = &View{Kind: id.kind, Name: id.name}
 				found[id] = v
 			}
-			switch {
-			case k.Waits():
-				v.Queue = append(v.Queue, entry)
-			case prefix == record.ReaderPrefix:
-				v.Readers = append(v.Readers, entry)
-			default:
-				v.Holder = entry
-			}
+			v.add(k, entry)
 		}
 	}
 	views := make([]View, 0, len(found))
 	for _, v := range found {
-		record.SortByTicket(v.Queue)
+		v.sort()
 		views = append(views, *v)
 	}
 	slices.SortFunc(views, func(a, b View) int {

@@ -4,7 +4,7 @@
 package bridge
 
 var (
-	// Acquire takes a lock of any kind in any mode, for package rwlock:
+	// Acquire takes a lock of any kind in any mode, for packages rwlock and semaphore:
 	//
 	//	func(ctx context.Context, c *natslock.Client, kind natslock.Kind, mode natslock.Mode, wait bool, name string, opts []natslock.LockOption) (*natslock.Lock, error)
 	Acquire any
@@ -25,6 +25,14 @@ var (
 	//
 	//	func(ctx context.Context, c *natslock.Client, name string) iter.Seq2[natslock.Event, error]
 	WatchHolder any
+	// Permits says how many permits a semaphore has, for package semaphore:
+	//
+	//	func(n int) natslock.LockOption
+	Permits any
+	// Slot returns the number of the permit that a lock is, for package semaphore:
+	//
+	//	func(l *natslock.Lock) (n int, ok bool)
+	Slot any
 	// WrapStore puts something between a client and its store, for package testutil:
 	//
 	//	func(wrap func(kvstore.KV) kvstore.KV) natslock.Option

@@ -3,6 +3,7 @@ package record
 import (
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 )
 
@@ -18,7 +19,13 @@ const (
 	Mutex Kind = iota
 	// RW is the reader-writer lock.
 	RW
+	// Semaphore is the lock that several hold at a time, each with a permit.
+	Semaphore
 )
+
+// MaxPermits is the greatest number of permits of a semaphore. One request can read so
+// many slots, and the queue beside them.
+const MaxPermits = 256
 
 // Mode is how a claim asks for a lock.
 type Mode uint8
@@ -37,14 +44,18 @@ const (
 	GatePrefix   = "rw."    // the gate of a reader-writer lock: its writer
 	RWaitPrefix  = "rwait." // a place in the queue of a reader-writer lock
 	ReaderPrefix = "read."  // a reader
+	SlotPrefix   = "sem."   // the holder of a permit of a semaphore
+	SWaitPrefix  = "swait." // a place in the queue of a semaphore
 )
 
 // Prefixes are all of them.
-var Prefixes = []string{LockPrefix, WaitPrefix, GatePrefix, RWaitPrefix, ReaderPrefix}
+var Prefixes = []string{LockPrefix, WaitPrefix, GatePrefix, RWaitPrefix, ReaderPrefix, SlotPrefix, SWaitPrefix}
 
 // Keys are the keys of one lock.
 type Keys struct {
-	Gate    string // the record that excludes others: of a mutex its holder
+	// Gate is the record that excludes others: of a mutex its holder. Of a semaphore no
+	// record has this key: its slots exclude others.
+	Gate    string
 	Kind    Kind
 	encoded string
 }
@@ -52,9 +63,12 @@ type Keys struct {
 // KeysOf returns the keys of the lock of a kind with an encoded name.
 func KeysOf(kind Kind, encoded string) Keys {
 	k := Keys{Kind: kind, encoded: encoded}
-	if kind == RW {
+	switch kind {
+	case RW:
 		k.Gate = GatePrefix + encoded
-	} else {
+	case Semaphore:
+		k.Gate = SlotPrefix + encoded
+	default:
 		k.Gate = LockPrefix + encoded
 	}
 	return k
@@ -62,14 +76,23 @@ func KeysOf(kind Kind, encoded string) Keys {
 
 // Place is the key of the place with an id. The id "*" makes a pattern of all places.
 func (k Keys) Place(id string) string {
-	if k.Kind == RW {
+	switch k.Kind {
+	case RW:
 		return RWaitPrefix + k.encoded + "." + id
+	case Semaphore:
+		return SWaitPrefix + k.encoded + "." + id
 	}
 	return WaitPrefix + k.encoded + "." + id
 }
 
 // Reader is the key of the reader with an id. The id "*" makes a pattern of all readers.
 func (k Keys) Reader(id string) string { return ReaderPrefix + k.encoded + "." + id }
+
+// Slot is the key of a slot: each holder of a permit has one.
+func (k Keys) Slot(n int) string { return SlotPrefix + k.encoded + "." + strconv.Itoa(n) }
+
+// Slots is the pattern of all slots.
+func (k Keys) Slots() string { return SlotPrefix + k.encoded + ".*" }
 
 // maxName is the longest encoded name in bytes.
 const maxName = 512
@@ -176,11 +199,11 @@ func wildcard(pattern string, i int) bool {
 }
 
 // Pattern returns the pattern of the keys under prefix whose names an encoded
-// pattern matches. Behind the name of a waiter or a reader comes an id, which
-// must not be taken for a part of the name.
+// pattern matches. Behind the name of a waiter or a reader comes an id, and behind that of
+// a slot its number. Neither must be taken for a part of the name.
 func Pattern(prefix, encoded string) string {
 	switch prefix {
-	case WaitPrefix, RWaitPrefix, ReaderPrefix:
+	case WaitPrefix, RWaitPrefix, ReaderPrefix, SlotPrefix, SWaitPrefix:
 		if open, ok := strings.CutSuffix(encoded, ">"); ok {
 			return prefix + open + "*.>"
 		}
@@ -208,6 +231,7 @@ type Key struct {
 	Prefix string
 	Name   string // decoded
 	ID     string // of a waiter or a reader
+	Slot   int    // of a semaphore
 }
 
 // ParseKey takes a key apart; false for a key that the library does not write.
@@ -220,12 +244,19 @@ func ParseKey(key string) (Key, bool) {
 	rest := key[i+1:]
 	switch p.Prefix {
 	case LockPrefix, GatePrefix:
-	case WaitPrefix, RWaitPrefix, ReaderPrefix:
+	case WaitPrefix, RWaitPrefix, ReaderPrefix, SlotPrefix, SWaitPrefix:
 		j := strings.LastIndexByte(rest, '.')
 		if j < 0 {
 			return Key{}, false
 		}
 		rest, p.ID = rest[:j], rest[j+1:]
+		if p.Prefix == SlotPrefix {
+			n, err := strconv.Atoi(p.ID)
+			if err != nil || n < 0 || n >= MaxPermits || strconv.Itoa(n) != p.ID {
+				return Key{}, false
+			}
+			p.ID, p.Slot = "", n
+		}
 	default:
 		return Key{}, false
 	}
@@ -236,24 +267,29 @@ func ParseKey(key string) (Key, bool) {
 
 // Kind is the kind of the lock that the key belongs to.
 func (k Key) Kind() Kind {
-	if k.Prefix == LockPrefix || k.Prefix == WaitPrefix {
+	switch k.Prefix {
+	case LockPrefix, WaitPrefix:
 		return Mutex
+	case SlotPrefix, SWaitPrefix:
+		return Semaphore
 	}
 	return RW
 }
 
 // Waits says whether the key is that of a place in a queue.
-func (k Key) Waits() bool { return k.Prefix == WaitPrefix || k.Prefix == RWaitPrefix }
+func (k Key) Waits() bool {
+	return k.Prefix == WaitPrefix || k.Prefix == RWaitPrefix || k.Prefix == SWaitPrefix
+}
 
 // KeyPatterns returns the patterns of the keys that the locks have whose names
-// match a pattern: those of holders and writers, of readers, and of waiters. The
+// match a pattern: those of holders, writers and slots, of readers, and of waiters. The
 // error matches [ErrInvalidName].
 func KeyPatterns(pattern string) (holders, readers, waiters []string, err error) {
 	encoded, err := EncodePattern(pattern)
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	return []string{Pattern(LockPrefix, encoded), Pattern(GatePrefix, encoded)},
+	return []string{Pattern(LockPrefix, encoded), Pattern(GatePrefix, encoded), Pattern(SlotPrefix, encoded)},
 		[]string{Pattern(ReaderPrefix, encoded)},
-		[]string{Pattern(WaitPrefix, encoded), Pattern(RWaitPrefix, encoded)}, nil
+		[]string{Pattern(WaitPrefix, encoded), Pattern(RWaitPrefix, encoded), Pattern(SWaitPrefix, encoded)}, nil
 }

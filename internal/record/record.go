@@ -87,6 +87,7 @@ type Body struct {
 	// lease: 0 if no goroutine was inside when the record was written. Otherwise it is the
 	// revision of the last StatusTrying record that its client answers, or 1.
 	Lingers bool   `msgpack:"k,omitempty"`
+	Permits uint16 `msgpack:"q,omitempty"` // of the semaphore, as the claim knows; 0: another lock
 	InUse   uint64 `msgpack:"u,omitempty"`
 
 	Owner   string   `msgpack:"o,omitempty"`
@@ -186,6 +187,7 @@ func (b *Body) fields(w *fieldWriter) {
 		w.err = w.enc.EncodeBool(true)
 	}
 	w.number("m", int64(b.Mode))
+	w.number("q", int64(b.Permits))
 	w.number("at", b.Since)
 	w.number("w", b.Waited)
 	w.number("n", int64(b.Size))
@@ -273,6 +275,9 @@ func Decode(value []byte) (Body, error) {
 	// The fields of another version may mean something else, and a record without an id
 	// names no claim.
 	if b.Version != recordVersion || b.ID == "" || b.Status < StatusHeld || b.Status > StatusHanded || b.TTL < 0 || b.TTL > int64(clock.MaxFixedTTL/time.Second) { //safety:record-judged
+		return Body{}, errUnreadable
+	}
+	if b.Permits > MaxPermits {
 		return Body{}, errUnreadable
 	}
 	return b, nil

@@ -25,7 +25,7 @@ func TokenGrant(token uint64) int { return int(token % GrantsPerRevision) }
 // key at a revision. A holder has the first fencing token of that revision. A place has
 // a ticket, which is the revision itself.
 func TokenOrTicket(key string, revision uint64) uint64 {
-	if strings.HasPrefix(key, WaitPrefix) || strings.HasPrefix(key, RWaitPrefix) {
+	if strings.HasPrefix(key, WaitPrefix) || strings.HasPrefix(key, RWaitPrefix) || strings.HasPrefix(key, SWaitPrefix) {
 		return revision
 	}
 	return Token(revision, 0)

@@ -232,6 +232,9 @@ func (h *Holder) Hint() (hint chan struct{}, first bool) {
 // Name returns the lock's name.
 func (h *Holder) Name() string { return h.lease.kept.Name }
 
+// Key returns the key of the lease.
+func (h *Holder) Key() string { return h.lease.Granted.Key }
+
 // ID returns the holder's id: that of the claim for its first holder, with a number for
 // the next ones.
 func (h *Holder) ID() string {

@@ -48,7 +48,11 @@ func Check(h *History, o Options) []Violation {
 			found = append(found, x.numbered(hold)...)
 		}
 		found = append(found, x.joins()...)
+		found = append(found, x.semaphores()...)
 		for lock := range x.ops {
+			if semaphoreOf(lock) != "" {
+				continue
+			}
 			found = append(found, x.writersOverReaders(lock)...)
 			found = append(found, x.order(lock)...)
 			found = append(found, x.joined(lock)...)

@@ -46,6 +46,13 @@
 // the client makes by itself has no record, and its token may have the revision of the
 // token before.
 //
+// # Semaphores
+//
+// Each slot of a semaphore is judged as a lock of its own: so there are never more holders
+// than slots. Check 1 wants each holder in a slot below its number of permits. Checks 5 and 6
+// are about all slots. A slot goes to the earliest waiter that knows of it. A waiter stays
+// out only while all slots that it knows of are taken.
+//
 // # Exceptions
 //
 // An immediate break, a deletion by hand and a re-created bucket are exceptions to

@@ -56,9 +56,11 @@ const (
 // Op is one operation.
 type Op struct {
 	Client string `json:"client"`
-	// Lock is the key of the mutex, or of the reader-writer lock's gate.
+	// Lock is the key of the mutex, or of the reader-writer lock's gate. Of a semaphore it
+	// is the key of the slot, and without a grant the part of it that slots share.
 	Lock    string  `json:"lock,omitempty"`
 	Shared  bool    `json:"shared,omitempty"`
+	Permits int     `json:"permits,omitempty"` // of the semaphore, as the caller knows
 	Do      Action  `json:"do"`
 	Call    Moment  `json:"call"`
 	Return  Moment  `json:"return"` // zero: pending
@@ -232,24 +234,30 @@ type History struct {
 
 // gateKey is the key that names a lock.
 func gateKey(kind natslock.Kind, name string) string {
-	if kind == natslock.KindRW {
+	switch kind {
+	case natslock.KindRW:
 		return "rw." + name
+	case natslock.KindSemaphore:
+		return "sem." + name
 	}
 	return "lock." + name
 }
 
-// lockOf returns the lock that a key belongs to, and what the key is for: the
-// holder ("lock", "rw"), a reader ("read") or a place in a queue ("wait",
-// "rwait").
+// lockOf returns the lock that a key belongs to, and the role of the key. The role is
+// "lock" or "rw" for the holder, "sem" for a slot, and "read" for a reader. It is "wait",
+// "rwait" or "swait" for a place in a queue. A slot is a lock of its own.
 func lockOf(key string) (lock, role string) {
 	role, rest, _ := strings.Cut(key, ".")
 	switch role {
-	case "wait", "rwait", "read":
+	case "wait", "rwait", "swait", "read":
 		if i := strings.LastIndexByte(rest, '.'); i >= 0 {
 			rest = rest[:i]
 		}
-		if role == "wait" {
+		switch role {
+		case "wait":
 			return "lock." + rest, role
+		case "swait":
+			return "sem." + rest, role
 		}
 		return "rw." + rest, role
 	}

@@ -99,9 +99,11 @@ func (x *index) order(lock string) (found []Violation) {
 }
 
 func (x *index) waitKey(lock, id string) string {
-	_, role := lockOf(lock)
-	if role == "rw" {
+	switch _, role := lockOf(lock); role {
+	case "rw":
 		return "rwait." + encodedAs(lock) + "." + id
+	case "sem":
+		return "swait." + encodedAs(lock) + "." + id
 	}
 	return "wait." + encodedAs(lock) + "." + id
 }
@@ -183,7 +185,7 @@ func (x *index) waits() (found []Violation) {
 		gate := x.busy(lock)
 		for _, op := range ops {
 			from, until := op.Call.At, min(op.end(), x.h.Ended)
-			if op.Do != Lock || op.Client == "" || until-from <= limit {
+			if op.Do != Lock || op.Client == "" || op.Permits > 0 || until-from <= limit {
 				continue
 			}
 			var in []interval

@@ -11,6 +11,7 @@ import (
 
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/rwlock"
+	"github.com/natslock/locks/semaphore"
 )
 
 // Recorder makes a [History]. It may be used from any goroutine, and from one
@@ -138,11 +139,13 @@ type Want struct {
 	Name string
 	Mode natslock.Mode
 	Try  bool // do not wait
+	// Permits is the number of permits of a semaphore.
+	Permits int
 }
 
 // Acquire takes a lock, by the method that users would call.
 func (c *Client) Acquire(ctx context.Context, w Want, opts ...natslock.LockOption) (*Held, error) {
-	op := Op{Client: c.Name, Lock: gateKey(w.Kind, w.Name), Shared: w.Mode == natslock.Shared, Do: Lock, Bounded: ctx.Done() != nil}
+	op := Op{Client: c.Name, Lock: gateKey(w.Kind, w.Name), Shared: w.Mode == natslock.Shared, Permits: w.Permits, Do: Lock, Bounded: ctx.Done() != nil}
 	if w.Try {
 		op.Do = Try
 	}
@@ -150,6 +153,8 @@ func (c *Client) Acquire(ctx context.Context, w Want, opts ...natslock.LockOptio
 	ctx = context.WithValue(ctx, opKey{}, p)
 	take := c.rw.RLock
 	switch {
+	case w.Kind == natslock.KindSemaphore:
+		take = c.permit(w)
 	case w.Kind == natslock.KindMutex && w.Try:
 		take = c.c.TryLock
 	case w.Kind == natslock.KindMutex:
@@ -174,6 +179,17 @@ func (c *Client) Acquire(ctx context.Context, w Want, opts ...natslock.LockOptio
 	return c.rec.granted(c, p, l), nil
 }
 
+// permit returns what acquires a permit.
+func (c *Client) permit(w Want) func(context.Context, string, ...natslock.LockOption) (*natslock.Lock, error) {
+	return func(ctx context.Context, name string, opts ...natslock.LockOption) (*natslock.Lock, error) {
+		s := semaphore.New(c.c, name, w.Permits)
+		if w.Try {
+			return s.TryAcquire(ctx, opts...)
+		}
+		return s.Acquire(ctx, opts...)
+	}
+}
+
 // outcomeOf sorts the errors of the library.
 func outcomeOf(err error) Outcome {
 	for _, m := range []struct {
@@ -196,6 +212,9 @@ func outcomeOf(err error) Outcome {
 func (r *Recorder) granted(c *Client, p *pending, l *natslock.Lock) *Held {
 	h := &Held{rec: r, c: c, lock: l}
 	r.mu.Lock()
+	if n, ok := semaphore.Slot(l); ok {
+		p.op.Lock = slotKey(p.op.Lock, n)
+	}
 	p.op.Return, p.op.Outcome, p.op.Token, p.op.ID = r.now(), OK, l.Token(), l.ID()
 	h.hold = &Hold{
 		Client: p.op.Client, Lock: p.op.Lock, Shared: p.op.Shared, ID: l.ID(), Token: l.Token(),
@@ -228,6 +247,9 @@ func (r *Recorder) Granted(kind natslock.Kind, mode natslock.Mode, l *natslock.L
 // Break breaks a holder that was read.
 func (c *Client) Break(ctx context.Context, kind natslock.Kind, name string, h natslock.Holder, now bool) error {
 	op := Op{Client: c.Name, Lock: gateKey(kind, name), Do: Break, Token: h.Token, ID: h.ID}
+	if kind == natslock.KindSemaphore {
+		op.Lock = slotKey(op.Lock, h.Slot)
+	}
 	if now {
 		op.Do = BreakNow
 	}

@@ -77,7 +77,7 @@ func newIndex(h *History) *index {
 			continue
 		}
 		key, written := e.Key, e
-		if lock, role := lockOf(key); role == "wait" || role == "rwait" {
+		if lock, role := lockOf(key); role == "wait" || role == "rwait" || role == "swait" {
 			// One after another may queue under one key: kept apart by their ids.
 			// A deletion by hand has none.
 			if e.ID != "" {
@@ -106,6 +106,17 @@ func newIndex(h *History) *index {
 // note keeps the keys of a lock together.
 func (x *index) note(e Entry) {
 	lock, role := lockOf(e.Key)
+	l := x.written(lock, e)
+	if role == "sem" { // a refusal names any of its holders
+		x.written(semaphoreOf(lock), e)
+	}
+	if role == "read" && len(x.keys[e.Key]) == 1 {
+		l.readers = append(l.readers, e.Key)
+	}
+}
+
+// written notes a token that a lock has had.
+func (x *index) written(lock string, e Entry) *lockIndex {
 	l := x.locks[lock]
 	if l == nil {
 		l = &lockIndex{written: map[uint64]bool{}}
@@ -115,9 +126,7 @@ func (x *index) note(e Entry) {
 	if e.Token != 0 {
 		l.written[e.Token] = true
 	}
-	if role == "read" && len(x.keys[e.Key]) == 1 {
-		l.readers = append(l.readers, e.Key)
-	}
+	return l
 }
 
 // succeeds judges a change of a record that was written and not deleted: it is

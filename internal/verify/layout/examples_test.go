@@ -15,11 +15,12 @@ import (
 
 // entryPoints are the types whose methods users call, by package.
 var entryPoints = map[string][]string{
-	"natslock": {"Client", "Lock", "Locks"},
-	"rwlock":   {"RWLock"},
-	"election": {"Election", "Term"},
-	"kvstore":  nil,
-	"testutil": nil,
+	"natslock":  {"Client", "Lock", "Locks"},
+	"rwlock":    {"RWLock"},
+	"semaphore": {"Semaphore"},
+	"election":  {"Election", "Term"},
+	"kvstore":   nil,
+	"testutil":  nil,
 }
 
 // TestExamples finds an example of each entry point: the functions of the public

@@ -35,17 +35,18 @@ var floors = [][]string{
 	{"internal/acquire", "internal/admin"},
 	{"internal/bridge"},
 	{"natslock"},
-	{"rwlock", "election", "testutil"},
+	{"rwlock", "semaphore", "election", "testutil"},
 	{"cmd/*", "examples/*"},
 }
 
 // only narrows what a package imports of the floors below it.
 var only = map[string][]string{
 	"rwlock":     {"natslock", "kvstore", "internal/bridge"},
+	"semaphore":  {"natslock", "internal/bridge"},
 	"election":   {"natslock", "internal/bridge", "internal/clock"},
 	"testutil":   {"natslock", "kvstore", "internal/bridge"},
-	"cmd/*":      {"natslock", "rwlock", "election", "kvstore"},
-	"examples/*": {"natslock", "rwlock", "election", "kvstore"},
+	"cmd/*":      {"natslock", "rwlock", "semaphore", "election", "kvstore"},
+	"examples/*": {"natslock", "rwlock", "semaphore", "election", "kvstore"},
 }
 
 // verify is where everything stands that only tests need, and forTests is what each
@@ -55,7 +56,7 @@ const verify = "internal/verify/"
 
 var forTests = map[string][]string{
 	verify + "example": {"natslock"},
-	verify + "history": {"natslock", "rwlock", "kvstore", "testutil", "internal/bridge", "internal/record"},
+	verify + "history": {"natslock", "rwlock", "semaphore", "kvstore", "testutil", "internal/bridge", "internal/record"},
 }
 
 // needServer are the packages that may start a server.

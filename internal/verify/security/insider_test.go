@@ -153,7 +153,7 @@ func TestInsiderNameOfAPrefix(t *testing.T) {
 	a := open(t)
 	a.as("admin")
 	insider, owner := a.connect("orders"), a.as(all)
-	for _, key := range []string{"lock.orders", "rw.orders", "read.orders.x", "wait.orders.x", "rwait.orders.x"} {
+	for _, key := range []string{"lock.orders", "rw.orders", "read.orders.x", "wait.orders.x", "rwait.orders.x", "sem.orders.0", "swait.orders.x"} {
 		require.True(t, insider.deniedPublish(t, nats.NewMsg("$KV.natslock."+key)), key)
 	}
 	unlock(t, must(t, owner.rw.Lock, "orders"))

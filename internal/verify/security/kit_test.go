@@ -18,6 +18,7 @@ import (
 
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/rwlock"
+	"github.com/natslock/locks/semaphore"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -205,6 +206,11 @@ func (p *person) denied(t *testing.T, what string) bool {
 	require.NoError(t, p.nc.Flush())
 	err := p.nc.LastError()
 	return err != nil && strings.Contains(err.Error(), what)
+}
+
+// acquire takes the permit of a semaphore that has one.
+func (p *person) acquire(ctx context.Context, name string, opts ...natslock.LockOption) (*natslock.Lock, error) {
+	return semaphore.New(p.Client, name, 1).Acquire(ctx, opts...)
 }
 
 type taking func(ctx context.Context, name string, opts ...natslock.LockOption) (*natslock.Lock, error)

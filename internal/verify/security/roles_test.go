@@ -47,6 +47,7 @@ func TestRoleUser(t *testing.T) {
 	queued(t, must(t, other.Lock, "orders.1"), u, u.Lock)
 	queued(t, must(t, other.rw.Lock, "orders.2"), u, u.rw.Lock)
 	queued(t, must(t, other.rw.Lock, "orders.3"), u, u.rw.RLock)
+	queued(t, must(t, other.acquire, "orders.5"), u, u.acquire)
 	l := must(t, other.Lock, "orders.1")
 	_, err := bounded(t, u.TryLock, "orders.1")
 	require.ErrorIs(t, err, natslock.ErrLocked)
@@ -64,6 +65,15 @@ func TestRoleUser(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, gate.Token(), info.Holder.Token)
 	unlock(t, gate)
+	permit := must(t, other.acquire, "orders.5")
+	info, err = u.Inspect(t.Context(), natslock.KindSemaphore, "orders.5")
+	require.NoError(t, err)
+	require.Len(t, info.Permits, 1)
+	gone := natslock.BreakRequest{Kind: natslock.KindSemaphore, Name: "orders.5", ID: "another"}
+	require.ErrorIs(t, u.Break(t.Context(), gone), natslock.ErrReleased)
+	require.NoError(t, u.Break(t.Context(), natslock.BreakRequest{Kind: natslock.KindSemaphore, Name: "orders.5", ID: permit.ID()}))
+	ended(t, permit)
+	require.ErrorIs(t, permit.Unlock(t.Context()), natslock.ErrBroken)
 	r := must(t, other.rw.RLock, "orders.2")
 	info, err = u.Inspect(t.Context(), natslock.KindRW, "orders.2")
 	require.NoError(t, err)
@@ -85,6 +95,7 @@ func TestRoleUserNeedsAll(t *testing.T) {
 	full := a.as("orders")
 	held := must(t, full.Lock, "orders.held")
 	writing := must(t, full.rw.Lock, "orders.writing")
+	taken := must(t, full.acquire, "orders.taken")
 	expect := map[string]func(user string){
 		"$KV.natslock.lock.orders.>": func(user string) {
 			u := a.as(user)
@@ -111,6 +122,16 @@ func TestRoleUserNeedsAll(t *testing.T) {
 			forbidden(t, u.rw.RLock, "orders.writing")
 			forbidden(t, u.rw.Lock, "orders.writing")
 			unlock(t, must(t, u.rw.Lock, "orders.free_rw"))
+		},
+		"$KV.natslock.sem.orders.*.>": func(user string) {
+			u := a.as(user)
+			forbidden(t, u.acquire, "orders.free_sem")
+			unlock(t, must(t, u.Lock, "orders.free"))
+		},
+		"$KV.natslock.swait.orders.*.>": func(user string) {
+			u := a.as(user)
+			forbidden(t, u.acquire, "orders.taken")
+			unlock(t, must(t, u.acquire, "orders.free_sem"))
 		},
 		"$JS.API.STREAM.INFO.KV_natslock": func(user string) {
 			_, err := a.try(user)
@@ -139,6 +160,7 @@ func TestRoleUserNeedsAll(t *testing.T) {
 	oneByOne(t, "orders", expect)
 	unlock(t, held)
 	unlock(t, writing)
+	unlock(t, taken)
 }
 
 // oneByOne runs what is expected of a role without each of its permissions, and
@@ -254,8 +276,9 @@ func TestRoleOperator(t *testing.T) {
 		"$KV.natslock.lock.>": {natslock.KindMutex, user.Lock},
 		"$KV.natslock.rw.>":   {natslock.KindRW, user.rw.Lock},
 		"$KV.natslock.read.>": {natslock.KindRW, user.rw.RLock},
+		"$KV.natslock.sem.>":  {natslock.KindSemaphore, user.acquire},
 	}
-	names := map[natslock.Kind]string{natslock.KindMutex: "orders.1", natslock.KindRW: "orders.2"}
+	names := map[natslock.Kind]string{natslock.KindMutex: "orders.1", natslock.KindRW: "orders.2", natslock.KindSemaphore: "orders.3"}
 	breaking := func(by *person, permission string) (*natslock.Lock, error) {
 		x := takes[permission]
 		l := must(t, x.take, names[x.kind])
@@ -373,6 +396,8 @@ func TestRolesAreRefusedTheRest(t *testing.T) {
 		"$KV.natslock.rw.users.1":                                   "operator",
 		"$KV.natslock.rwait.users.1.x":                              "",
 		"$KV.natslock.read.users.1.x":                               "operator",
+		"$KV.natslock.sem.users.1.0":                                "operator",
+		"$KV.natslock.swait.users.1.x":                              "",
 		"$KV.natslock.probe":                                        "",
 		notices + "lock.orders.1":                                   "", // nobody forges a notification
 		"_INBOX_orders.x.1":                                         "", // nor an answer

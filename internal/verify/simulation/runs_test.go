@@ -133,7 +133,7 @@ func (m *sim) press(rng *rand.Rand, c *client) {
 	if rng.IntN(3) > 0 {
 		time.Sleep(rand2(rng, m.think))
 	}
-	w := m.want(rng)
+	w := m.want(rng, c)
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	var opts []natslock.LockOption

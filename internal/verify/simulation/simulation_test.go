@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -36,8 +37,9 @@ type plan struct {
 	seed                     uint64
 	hours                    float64
 	clients, workers         int
-	mutexes, rws             int
-	ttl, think, hold, linger time.Duration // and how long a lock lingers
+	mutexes, rws, sems       int
+	permits                  func(client, sem int) int // that a client knows of
+	ttl, think, hold, linger time.Duration             // and how long a lock lingers
 	watchAfter               time.Duration
 	outages, meddles, forge  time.Duration // how often, for each client; 0: never
 	crashes                  time.Duration // how often the server starts again and has forgotten all TTLs; 0: never
@@ -322,10 +324,13 @@ func rand2(rng *rand.Rand, most time.Duration) time.Duration {
 }
 
 // want picks a lock.
-func (m *sim) want(rng *rand.Rand) history.Want {
-	n := rng.IntN(m.mutexes + m.rws)
-	if n < m.mutexes {
+func (m *sim) want(rng *rand.Rand, c *client) history.Want {
+	n := rng.IntN(m.mutexes + m.rws + m.sems)
+	switch {
+	case n < m.mutexes:
 		return history.Want{Kind: natslock.KindMutex, Name: fmt.Sprint("m", n)}
+	case n >= m.mutexes+m.rws:
+		return m.permit(c, n-m.mutexes-m.rws)
 	}
 	w := history.Want{Kind: natslock.KindRW, Name: fmt.Sprint("w", n-m.mutexes)}
 	if rng.IntN(3) > 0 {
@@ -334,10 +339,15 @@ func (m *sim) want(rng *rand.Rand) history.Want {
 	return w
 }
 
+// permit is a permit of a semaphore, as a client knows that.
+func (m *sim) permit(c *client, n int) history.Want {
+	return history.Want{Kind: natslock.KindSemaphore, Name: fmt.Sprint("s", n), Permits: m.permits(slices.Index(m.clients, c), n)}
+}
+
 // contend does one thing a client may do with a lock.
 func (m *sim) contend(rng *rand.Rand, c *client) {
 	time.Sleep(rand2(rng, m.think))
-	w := m.want(rng)
+	w := m.want(rng, c)
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	var opts []natslock.LockOption
@@ -423,14 +433,14 @@ func (m *sim) crash() {
 
 // meddle ends a holder or a reader, as an operator, or with a deletion by hand.
 func (m *sim) meddle(rng *rand.Rand, c *client) {
-	w := m.want(rng)
+	w := m.want(rng, c)
 	ctx := context.Background()
 	operator, nl, _ := c.now()
 	info, err := nl.Inspect(ctx, w.Kind, w.Name)
 	if err != nil {
 		return
 	}
-	in := info.Readers
+	in := append(info.Readers, info.Permits...)
 	if info.Holder != nil {
 		in = append(in, *info.Holder)
 	}
@@ -441,6 +451,9 @@ func (m *sim) meddle(rng *rand.Rand, c *client) {
 	switch rng.IntN(4) {
 	case 0:
 		key := "lock." + w.Name
+		if w.Kind == natslock.KindSemaphore {
+			key = fmt.Sprintf("sem.%s.%d", w.Name, victim.Slot)
+		}
 		if w.Kind == natslock.KindRW {
 			key = "rw." + w.Name
 			if info.Holder == nil || victim.Token != info.Holder.Token {
@@ -477,7 +490,7 @@ func (m *sim) forged(rng *rand.Rand, c *client) {
 		return
 	}
 	r := l.Records[rng.IntN(len(l.Records))]
-	waits := strings.HasPrefix(r.Key, "wait.")
+	waits := strings.HasPrefix(r.Key, "wait.") || strings.HasPrefix(r.Key, "swait.")
 	ev := kvstore.Event{Kind: kvstore.Put, Record: r}
 	switch rng.IntN(5) {
 	case 0: // released
@@ -516,6 +529,14 @@ func (m *sim) close() {
 	time.Sleep(10 * time.Minute)
 	ctx := context.Background()
 	for _, c := range m.clients {
+		for n := range m.sems {
+			w := m.permit(c, n)
+			w.Try = true
+			h, err := c.Acquire(ctx, w)
+			if assert.NoError(m.t, err, "%s cannot have %v: blocked by a ghost", c.Name, w) {
+				require.NoError(m.t, h.Unlock(ctx))
+			}
+		}
 		for n := range m.mutexes + m.rws {
 			w := history.Want{Kind: natslock.KindMutex, Name: fmt.Sprint("m", n), Try: true}
 			if n >= m.mutexes {

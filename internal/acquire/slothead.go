@@ -1,0 +1,256 @@
+package acquire
+
+import (
+	"sync"
+	"time"
+
+	"github.com/natslock/locks/internal/bucket"
+	"github.com/natslock/locks/internal/record"
+	"github.com/natslock/locks/internal/session"
+	"github.com/natslock/locks/kvstore"
+)
+
+// changes are the newest notifications of slots that were not taken yet.
+type changes struct {
+	box *mailbox // to be poked
+
+	mu      sync.Mutex
+	m       map[string]kvstore.Event
+	recheck bool
+}
+
+func (c *changes) deliver(ev kvstore.Event) {
+	c.mu.Lock()
+	if ev.Kind == kvstore.Recheck {
+		c.recheck = true
+	} else if ev.Record.Revision >= c.m[ev.Record.Key].Record.Revision {
+		if c.m == nil {
+			c.m = make(map[string]kvstore.Event)
+		}
+		c.m[ev.Record.Key] = ev
+	}
+	c.mu.Unlock()
+	c.box.poke()
+}
+
+func (c *changes) take() (m map[string]kvstore.Event, recheck bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	m, recheck = c.m, c.recheck
+	c.m, c.recheck = nil, false
+	return m, recheck
+}
+
+// slotHead is the first waiter for the slots from low on.
+type slotHead struct {
+	head
+	low    int
+	before record.Entry // an earlier waiter, which knows of fewer slots; zero: there is none
+	all    slots
+	events changes
+	proven bool // the subscription is in place
+}
+
+// firstOfSlots waits for a slot that no earlier waiter knows of. It returns relist if one of
+// them has gone.
+func (a *acquisition) firstOfSlots(place *session.Place, earlier []record.Entry) result {
+	h := slotHead{head: head{a: a, place: place, back: backstop{place: a.placeTTL()}, due: a.c.b.Instant()}, low: lowest(earlier), all: make(slots, a.req.Permits)}
+	h.events.box = a.mailbox
+	a.mailbox.turn("")
+	for _, e := range earlier {
+		if int(e.Permits) == h.low {
+			h.before = e
+		}
+	}
+	for _, pattern := range []string{a.keys.Slots(), h.before.Key} {
+		if pattern == "" {
+			continue
+		}
+		if w, err := a.c.b.Watch(pattern, h.events.deliver); err == nil {
+			defer w.Stop()
+			w.Track(h.before.Record)
+			if pattern == a.keys.Slots() {
+				h.watch = w
+			}
+		}
+	}
+	for {
+		if r, decided := h.readAll(); decided {
+			return r
+		}
+		if r, decided := h.awaitSlot(); decided {
+			return r
+		}
+	}
+}
+
+// readAll reads all slots, and claims what is free. false: that decides nothing.
+func (h *slotHead) readAll() (result, bool) {
+	a := h.a
+	revision, err := h.prove()
+	if err == nil {
+		var all slots
+		var rest []kvstore.Record
+		if all, rest, _, err = a.readSlots(revision, h.before.Key); err == nil {
+			h.all, h.proven = all, true
+			if !h.before.Zero() && !h.stands(rest) {
+				return result{outcome: relist}, true
+			}
+		}
+	}
+	switch {
+	case bucket.IsAny(err, bucket.ErrPermission):
+		return result{outcome: failed, err: err}, true
+	case h.place.Gone():
+		return result{outcome: requeue}, true
+	case err != nil: // the timers will try again
+		a.c.s.Logger.Debug("read the slots", "semaphore", a.req.Name, "error", err)
+		return result{}, false
+	}
+	r, decided := h.take(a.seize(h.all, h.low, true))
+	for k := range h.all {
+		h.track(k)
+	}
+	return r, decided
+}
+
+// stands says whether the waiter before is among the records read.
+func (h *slotHead) stands(read []kvstore.Record) bool {
+	if len(read) == 0 || record.Of(read[0]).ID != h.before.ID {
+		return false
+	}
+	h.before = record.Of(read[0])
+	rest, err := h.a.c.b.Clear(h.a.ctx, []record.Entry{h.before})
+	return err != nil || len(rest) > 0
+}
+
+// track has the end of the record of slot k notified.
+func (h *slotHead) track(k int) {
+	if e := h.all[k]; h.watch != nil && e.Live() && k >= h.low {
+		h.watch.Track(e.Record)
+	}
+}
+
+// prove has the leader confirm the subscription, and returns a revision that a list has to
+// contain which misses nothing from before.
+func (h *slotHead) prove() (revision uint64, err error) {
+	if h.proven {
+		return 0, nil
+	}
+	if _, err = h.a.c.b.Probe(h.a.ctx, h.a.keys.Slot(0)); err == nil {
+		_, revision, err = h.a.c.runs.asOf(h.a.ctx)
+	}
+	return revision, err
+}
+
+// take judges what came of claims; false: the slots are held.
+func (h *slotHead) take(r result) (result, bool) {
+	switch {
+	case r.outcome != free && r.outcome != busy:
+		return r, true
+	case h.place.Gone():
+		return result{outcome: requeue}, true
+	}
+	return result{}, false
+}
+
+// awaitSlot waits until all slots are to be read again; false then.
+func (h *slotHead) awaitSlot() (result, bool) {
+	a, b := h.a, h.a.c.b
+	for {
+		timer := b.Timer(h.schedule(h.shortest()))
+		r, decided, again := result{}, false, false
+		select {
+		case <-a.mailbox.wake:
+			r, decided, again = h.notifiedOfSlots()
+		case <-timer.C:
+			again = true
+		case <-a.ctx.Done():
+			r, decided = result{outcome: ended, err: a.over()}, true
+		case <-b.Life().Done():
+			r, decided = result{outcome: ended, err: a.over()}, true
+		}
+		b.TimerDone(timer)
+		if decided || again {
+			return r, decided
+		}
+	}
+}
+
+// shortest is the shortest time that a record of a slot has left by the estimate of the
+// server's clock, and negative if none of them ends. It notes that record as the holder.
+func (h *slotHead) shortest() (left time.Duration) {
+	now := h.a.c.b.Now()
+	left = -1
+	for _, e := range h.all[h.low:] {
+		if !e.Live() {
+			continue
+		}
+		if d := e.Remaining(now); left < 0 || d >= 0 && d < left {
+			left = d
+			h.a.bid.holder = e
+		}
+	}
+	h.a.saw(h.a.bid.holder)
+	if h.before.Live() && h.before.Remaining(now) == 0 {
+		return 0
+	}
+	return left
+}
+
+// notifiedOfSlots judges the notifications that have come. again: all slots are to be read.
+func (h *slotHead) notifiedOfSlots() (r result, decided, again bool) {
+	a := h.a
+	events, recheck := h.events.take()
+	if h.place.Gone() {
+		return result{outcome: requeue}, true, false
+	}
+	if recheck { // another server serves the subscription now
+		h.proven = false
+		return result{}, false, true
+	}
+	for key, ev := range events {
+		k, ok := record.ParseKey(key)
+		switch {
+		case !ok:
+			continue
+		case k.Prefix != record.SlotPrefix:
+			if entry := record.Of(ev.Record); ev.Kind == kvstore.Put && entry.ID == h.before.ID {
+				h.before = entry
+			} else {
+				again = true // it has gone, it seems
+			}
+			continue
+		case k.Slot < h.low || k.Slot >= len(h.all):
+			continue
+		}
+		expect := uint64(0)
+		switch ev.Kind {
+		case kvstore.Put:
+			entry := record.Of(ev.Record)
+			if entry.Revision > h.all[k.Slot].Revision {
+				h.all[k.Slot] = entry
+			}
+			if !a.bid.mine(entry) {
+				continue
+			}
+		case kvstore.Deleted:
+			// Any client may forge that: a claim at the revision of a live record would
+			// overwrite it.
+			entry, err := a.c.b.Read(a.ctx, key, ev.Record.Revision)
+			if err != nil {
+				continue // the timers will try again
+			}
+			h.all[k.Slot] = entry
+			if entry.Live() {
+				continue
+			}
+			expect = entry.Revision
+		}
+		if r, decided := h.take(a.claimSlot(h.all, k.Slot, expect)); decided {
+			return r, true, false
+		}
+		h.track(k.Slot)
+	}
+	return result{}, false, again
+}

@@ -1,0 +1,199 @@
+package acquire
+
+import (
+	"fmt"
+
+	"github.com/natslock/locks/internal/bucket"
+	"github.com/natslock/locks/internal/record"
+	"github.com/natslock/locks/kvstore"
+)
+
+// A semaphore is the mutex's machinery with several keys to claim. Each permit is a slot,
+// and a claim of a slot is like that of a mutex: the server refuses a second holder. So no
+// number of clients, and no fault, makes more holders than there are slots.
+//
+// The queue is one for all slots. Clients may know of different numbers of permits. A slot
+// belongs to the earliest waiter that knows of it. So a waiter is blocked by every earlier
+// one that knows of as many slots or more. Of the other earlier ones it leaves alone what
+// they know of: the slots below the greatest of their numbers. Newcomers do so too, and
+// claim the highest free slot, so that waiters that know of fewer find theirs.
+//
+// Each goroutine has a place of its own: runs hand a lease on, and here several leases of
+// a client go on at once.
+
+// counts says whether the acquire is of a semaphore.
+func (a *acquisition) counts() bool { return a.req.Kind == record.Semaphore }
+
+// checkPermits checks what only a semaphore has, and what it cannot have.
+func checkPermits(req Request) error {
+	switch {
+	case req.Kind != record.Semaphore:
+		return nil
+	case req.Permits < 1 || req.Permits > record.MaxPermits:
+		return fmt.Errorf("semaphore %q: %w: %d permits, it can have 1 to %d", req.Name, record.ErrInvalidOption, req.Permits, record.MaxPermits)
+	case req.Linger > 0:
+		return fmt.Errorf("semaphore %q: %w: a permit cannot linger", req.Name, record.ErrInvalidOption)
+	}
+	return nil
+}
+
+// aim has the next claim be of slot k. A claim of another slot is over: an answer to it
+// that comes later must not become a second grant.
+func (a *acquisition) aim(k int) {
+	key := a.keys.Slot(k)
+	if a.bid.cur != nil && a.bid.cur.key != key {
+		a.bid.close()
+	}
+	a.bid.draft.slot = key
+}
+
+// slots are the records of the slots that an acquire knows of, tombstones included. The
+// record of a slot that has none is zero.
+type slots []record.Entry
+
+// readSlots lists the slots, and what is under another pattern ("" for nothing), in one
+// state that contains a revision. A user that may not do so with one request reads the
+// slots first: the rest is then from a state that contains them.
+func (a *acquisition) readSlots(revision uint64, beside string, opts ...kvstore.ListOption) (all slots, rest []kvstore.Record, more bool, err error) {
+	b, pattern := a.c.b, a.keys.Slots()
+	opts = append(opts, kvstore.Tombstones())
+	if beside != "" {
+		opts = append(opts, kvstore.Also(beside))
+	}
+	l, err := b.ListSoon(a.ctx, pattern, revision, opts...)
+	if err != nil && beside != "" && a.over() == nil {
+		if l, err = b.ListSoon(a.ctx, pattern, revision, kvstore.Tombstones()); err == nil {
+			var other kvstore.Listing
+			other, err = b.ListSoon(a.ctx, beside, max(revision, l.Revision))
+			l.Records = append(l.Records, other.Records...)
+		}
+	}
+	if err != nil {
+		return nil, nil, false, err
+	}
+	all = make(slots, a.req.Permits)
+	for _, r := range l.Records {
+		switch k, ok := record.ParseKey(r.Key); {
+		case ok && k.Prefix == record.SlotPrefix:
+			if k.Slot < len(all) {
+				all[k.Slot] = record.Of(r)
+			}
+		case !r.Deleted:
+			rest = append(rest, r)
+		}
+	}
+	return all, rest, l.More, nil
+}
+
+// surveySlots reads the slots and the queue, from a state that contains revision, and
+// claims a free slot that no waiter is to have.
+func (a *acquisition) surveySlots(revision uint64) result {
+	b := a.c.b
+	at := b.Instant()
+	a.queue = nil
+	if b.Alone() {
+		revision = 0
+	}
+	var opts []kvstore.ListOption
+	if !a.req.Once { // else the length is reported
+		opts = append(opts, kvstore.AtMost(a.req.Permits+enough))
+	}
+	all, places, more, err := a.readSlots(revision, a.keys.Place("*"), opts...)
+	switch {
+	case err != nil && a.req.Once:
+		return a.noAnswer(err)
+	case err != nil:
+		return result{outcome: busy} // for all that is known
+	case more:
+		a.c.long.isLong(at, a.keys.Place("*"))
+		return result{outcome: busy}
+	}
+	queue, err := b.Clear(a.ctx, record.Queue(places))
+	if err != nil {
+		if a.req.Once { // an overdue record neither holds nor queues
+			return a.noAnswer(err)
+		}
+		a.c.s.Logger.Debug("delete overdue places", "semaphore", a.req.Name, "error", err)
+		return result{outcome: busy}
+	}
+	a.queue = new(int)
+	for _, e := range queue {
+		*a.queue += e.Goroutines()
+	}
+	a.bid.until = at.Add(bucket.Bypass)
+	defer func() { a.bid.until = 0 }()
+	// A replica that lags may show an overdue record without the waiters for it, so a
+	// newcomer that can wait queues behind it.
+	return a.seize(all, lowest(queue), a.req.Once && (b.Alone() || a.asOf > 0))
+}
+
+// lowest is the lowest slot that none of the waiters knows of.
+func lowest(queue []record.Entry) (low int) {
+	for _, e := range queue {
+		low = max(low, int(e.Permits))
+	}
+	return low
+}
+
+// seize claims a free slot from low on, the highest first. It returns busy with a holder if
+// all of them are held. It returns free if one was free, and another client has been
+// quicker: then a new read shows whether that was the last one. Overdue records count as
+// free if expired says so.
+func (a *acquisition) seize(all slots, low int, expired bool) result {
+	for k, e := range all {
+		if a.bid.mine(e) { // an earlier attempt, to be adopted
+			if r := a.claimSlot(all, k, 0); r.outcome != free && r.outcome != busy {
+				return r
+			}
+		}
+	}
+	res := result{outcome: busy}
+	for k := len(all) - 1; k >= low; k-- {
+		if a.stale() {
+			return result{outcome: free}
+		}
+		e := all[k]
+		held := e.Live()
+		if held && expired {
+			overdue, err := a.c.b.AskOverdue(a.ctx, e)
+			if err != nil && a.req.Once {
+				return a.noAnswer(err)
+			}
+			held = !overdue
+		}
+		if held {
+			res.entry = e
+			continue
+		}
+		if r := a.claimSlot(all, k, e.Revision); r.outcome != free && r.outcome != busy {
+			return r
+		}
+		res.outcome = free
+	}
+	if res.outcome == free {
+		res.entry = record.Entry{}
+	}
+	return res
+}
+
+// stale says whether the read that the claims rest on is too old: others may have queued.
+func (a *acquisition) stale() bool { return a.bid.until != 0 && a.c.b.Instant() >= a.bid.until }
+
+// claimSlot claims slot k at an expected revision, and at the tombstones that the server
+// names, until the slot is held: all has its record then. It returns free when it may not
+// go on: the place has gone, or the read that the claim rests on is too old.
+func (a *acquisition) claimSlot(all slots, k int, expect uint64) result {
+	a.aim(k)
+	for {
+		r := a.bid.offer(expect)
+		switch r.outcome {
+		case free, busy:
+			all[k], expect = r.entry, r.entry.Revision
+		default:
+			return r
+		}
+		if r.outcome == busy || a.place != nil && a.place.Gone() || a.stale() {
+			return r
+		}
+	}
+}

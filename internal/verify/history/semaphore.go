@@ -1,0 +1,172 @@
+package history
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/natslock/locks/internal/record"
+)
+
+// slotKey is the key of a slot of the semaphore with a [gateKey].
+func slotKey(gate string, n int) string { return gate + "." + strconv.Itoa(n) }
+
+// slotOf returns the number of a slot; false for other locks. A semaphore in a history has
+// no name that ends like the key of a slot.
+func slotOf(lock string) (n int, ok bool) {
+	if !strings.HasPrefix(lock, "sem.") {
+		return 0, false
+	}
+	n, err := strconv.Atoi(lock[strings.LastIndexByte(lock, '.')+1:])
+	return n, err == nil
+}
+
+// semaphoreOf returns the [gateKey] of the semaphore that a lock is of, and "" for others.
+func semaphoreOf(lock string) string {
+	if _, ok := slotOf(lock); ok {
+		return lock[:strings.LastIndexByte(lock, '.')]
+	}
+	if strings.HasPrefix(lock, "sem.") {
+		return lock
+	}
+	return ""
+}
+
+// semaphores judges what is about all slots of each semaphore.
+func (x *index) semaphores() (found []Violation) {
+	all := map[string][]*Op{}
+	for lock, ops := range x.ops {
+		if s := semaphoreOf(lock); s != "" {
+			all[s] = append(all[s], ops...)
+		}
+	}
+	for s, ops := range all {
+		for _, op := range ops {
+			if n, ok := slotOf(op.Lock); ok && op.Permits > 0 && n >= op.Permits {
+				found = append(found, Violation{Check: 1, Lock: s, At: op.Return.At, What: fmt.Sprintf(
+					"%s has slot %d of %d", op.Client, n, op.Permits)})
+			}
+		}
+		found = append(found, x.slotOrder(s, ops)...)
+		found = append(found, x.slotWaits(s, ops)...)
+	}
+	return found
+}
+
+// slotOrder finds grants of slots that passed a goroutine which had waited longer and knows
+// of the slot. It excuses what [index.order] excuses.
+func (x *index) slotOrder(s string, ops []*Op) (found []Violation) {
+	var places []place
+	for _, op := range ops {
+		for i, t := range op.Tickets {
+			if first, ok := x.before(x.waitKey(s, t.ID), t.Ticket+1); ok && t.Ticket > 0 && first.Revision == t.Ticket {
+				places = append(places, place{op, i, first})
+			}
+		}
+	}
+	slices.SortFunc(places, func(a, b place) int { return cmp.Compare(a.first.Revision, b.first.Revision) })
+	for _, op := range ops {
+		slot, ok := slotOf(op.Lock)
+		if !ok || !op.acquires() || op.Outcome != OK {
+			continue
+		}
+		at := record.TokenRevision(op.Token)
+		granted, ok := x.before(op.Lock, at+1)
+		if !ok || granted.Revision != at || granted.At < op.Call.At {
+			continue // its record is not known
+		}
+		before, ok := x.before(op.Lock, at)
+		if !ok || before.Remade || granted.At >= before.ends() || before.Deleted && granted.At >= before.At+idle {
+			continue
+		}
+		ticket := Ticket{Ticket: at}
+		for _, t := range op.Tickets {
+			if t.Ticket < at {
+				ticket = t
+			}
+		}
+		queued, ok := x.before(x.waitKey(s, ticket.ID), at)
+		newcomer := !ok || granted.Since+time.Millisecond < queued.At
+		for _, p := range places {
+			switch {
+			case p.first.Revision >= ticket.Ticket || p.op == op || slot >= p.op.Permits:
+				continue
+			case newcomer && p.first.At >= granted.Since-bypass:
+				continue
+			case p.op.Outcome == OK && record.TokenRevision(p.op.Token) < at, !x.inGame(p, granted):
+				continue // it has been granted, or has left
+			}
+			found = append(found, Violation{Check: 5, Lock: op.Lock, At: granted.At, What: fmt.Sprintf(
+				"%s was granted at %d (ticket %d, sent at %v) before %s, who had queued with %d at %v", op.Client, at, ticket.Ticket, granted.Since,
+				p.op.Client, p.first.Revision, p.first.At)})
+			break
+		}
+	}
+	return found
+}
+
+// slotWaits finds acquires that waited for longer than the TTL and a second while a slot
+// that they know of was free; see [index.waits].
+func (x *index) slotWaits(s string, ops []*Op) (found []Violation) {
+	limit := max(x.h.TTL, shortest) + time.Second
+	if x.h.TTL == 0 || x.h.Lossy {
+		return nil
+	}
+	taken := map[int][]interval{} // all slots below a number, by the number
+	for _, op := range ops {
+		from, until := op.Call.At, min(op.end(), x.h.Ended)
+		if op.Do != Lock || op.Client == "" || until-from <= limit {
+			continue
+		}
+		in, known := taken[op.Permits]
+		if !known {
+			in = x.busy(slotKey(s, 0))
+			for k := 1; k < op.Permits; k++ {
+				in = both(in, x.busy(slotKey(s, k)))
+			}
+			taken[op.Permits] = in
+		}
+		in = slices.Clone(in)
+		for _, d := range x.h.Disturbances {
+			if d.Client == "" || d.Client == op.Client {
+				end := d.Until
+				if end > d.From {
+					end += time.Second // to connect again
+				}
+				in = append(in, interval{from: d.From, until: end})
+			}
+		}
+		slices.SortFunc(in, func(a, b interval) int { return cmp.Compare(a.from, b.from) })
+		free := from
+		for _, v := range append(in, interval{from: until, until: until}) {
+			if v.until <= free {
+				continue
+			}
+			if min(v.from, until)-free > limit {
+				found = append(found, Violation{Check: 6, Lock: s, At: v.from, What: fmt.Sprintf(
+					"%s waited from %v to %v, undisturbed, for one of %d slots, of which one was free (called at %v)", op.Client, free, v.from, op.Permits, op.Call.At)})
+				break
+			}
+			free = max(free, v.until)
+		}
+	}
+	return found
+}
+
+// both returns when two lists of intervals overlap.
+func both(a, b []interval) (list []interval) {
+	for i, j := 0, 0; i < len(a) && j < len(b); {
+		if from, until := max(a[i].from, b[j].from), min(a[i].until, b[j].until); from < until {
+			list = append(list, interval{from: from, until: until})
+		}
+		if a[i].until < b[j].until {
+			i++
+		} else {
+			j++
+		}
+	}
+	return list
+}

@@ -1,0 +1,90 @@
+package simulation_test
+
+import (
+	"cmp"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/natslock/locks/internal/verify/history"
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/testutil"
+)
+
+// TestSimSemaphores has clients contend for the permits of semaphores while everything goes
+// wrong that can. Every third seed has clients that know of different numbers of permits.
+func TestSimSemaphores(t *testing.T) {
+	hours := cmp.Or(*simHours, 1)
+	total := map[string]int{}
+	remakes := 0
+	first := firstSeed()
+	for seed := first; seed < first+uint64(*simSeeds); seed++ {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			p := permitsOf(seed, hours)
+			remakes += p.remakes
+			h := simulate(t, p, "TestSimSemaphores")
+			history.Verify(t, h, history.Options{Least: map[string]int{"grants": int(100 * hours), "queued": int(20 * hours)}})
+			for what, n := range h.Counts() {
+				total[what] += n
+			}
+		})
+	}
+	t.Logf("seeds %d to %d: %v", first, first+uint64(*simSeeds)-1, total)
+	if *simSeeds < 3 || hours < 1 {
+		return
+	}
+	for _, what := range []string{
+		"break ok", "break now ok", "delete ok", "outage", "crash", "notification forged", "expired", "superseded", "unknown outcomes",
+		"lock gave up", "try refused", "unlock lost", "unlock broken",
+	} {
+		assert.Positive(t, total[what], what)
+	}
+	assert.Equal(t, remakes, total["remake ok"], "every remake that was planned")
+}
+
+// permitsOf makes a plan of a seed: a lock of the others beside one or two semaphores.
+func permitsOf(seed uint64, hours float64) plan {
+	p := planOf(seed, hours)
+	rng := rand.New(rand.NewPCG(seed, 7))
+	p.mutexes, p.rws, p.sems = 0, 0, 1+rng.IntN(2)
+	p.clients, p.workers = 3+rng.IntN(4), 3+rng.IntN(3)
+	p.think = time.Duration(2+rng.IntN(5)) * time.Second
+	numbers := []int{1 + rng.IntN(3), 2 + rng.IntN(3)}
+	p.permits = func(client, sem int) int {
+		if seed%3 == 0 {
+			return numbers[sem] + client%3
+		}
+		return numbers[sem]
+	}
+	return p
+}
+
+// TestSimSemaphoresBrief has many goroutines take the permits of one semaphore, one right
+// after the other.
+func TestSimSemaphoresBrief(t *testing.T) {
+	base := plan{
+		hours: 0.2, clients: 5, workers: 4, sems: 1, ttl: 2 * time.Second, watchAfter: time.Second, turn: natslock.DefaultTurn,
+		lag: 250 * time.Microsecond, hold: 20 * time.Millisecond, think: 50 * time.Millisecond,
+		permits: func(int, int) int { return 3 },
+	}
+	for name, change := range map[string]func(p *plan){
+		"calm":        func(*plan) {},
+		"two numbers": func(p *plan) { p.permits = func(client, _ int) int { return 2 + client%2*2 } },
+		"unheard":     func(p *plan) { p.hours, p.hold, p.rates.DropEvent, p.blind = 1, time.Second, 0.9, 0.5 },
+		"disturbed": func(p *plan) {
+			p.meddles, p.outages, p.closes = time.Second, 10*time.Second, 0
+			p.rates = testutil.Rates{Drop: 0.01, LoseAnswer: 0.02, DelayAnswer: 0.02, MaxDelay: 300 * time.Millisecond, DropEvent: 0.05}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := base
+			p.seed = firstSeed()
+			change(&p)
+			p.calm = p.rates == testutil.Rates{}
+			history.Verify(t, simulate(t, p, "TestSimSemaphoresBrief"), history.Options{Least: map[string]int{"grants": 100, "queued": 100}})
+		})
+	}
+}

@@ -1,0 +1,117 @@
+package semaphore_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+
+	"github.com/natslock/locks/internal/verify/example"
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/semaphore"
+)
+
+// At most two exports run at a time, in all processes together.
+func ExampleNew() {
+	ctx := context.Background()
+	locks, done := example.Client() // natslock.New
+	defer done()
+	exports := semaphore.New(locks, "exports", 2)
+
+	err := exports.Do(ctx, func(ctx context.Context, l *natslock.Lock) error {
+		fmt.Println("exporting with a permit of", l.Name())
+		return nil
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	// Output: exporting with a permit of exports
+}
+
+// Each goroutine has a permit of its own.
+func ExampleSemaphore_Acquire() {
+	ctx := context.Background()
+	locks, done := example.Client()
+	defer done()
+	exports := semaphore.New(locks, "exports", 2)
+
+	first, err := exports.Acquire(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	second, err := exports.Acquire(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(first.State(), second.State())
+	_ = first.Unlock(ctx)
+	_ = second.Unlock(ctx)
+	// Output: held held
+}
+
+// TryAcquire does not wait for a permit.
+func ExampleSemaphore_TryAcquire() {
+	ctx := context.Background()
+	locks, done := example.Client()
+	defer done()
+	exports := semaphore.New(locks, "exports", 1)
+
+	permit, err := exports.TryAcquire(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	_, err = exports.TryAcquire(ctx)
+	fmt.Println(errors.Is(err, natslock.ErrLocked))
+	_ = permit.Unlock(ctx)
+	// Output: true
+}
+
+func ExampleSemaphore_Do() {
+	ctx := context.Background()
+	locks, done := example.Client()
+	defer done()
+
+	err := semaphore.New(locks, "exports", 5).Do(ctx, func(ctx context.Context, l *natslock.Lock) error {
+		fmt.Println("one of five")
+		return ctx.Err()
+	})
+	fmt.Println(err)
+	// Output:
+	// one of five
+	// <nil>
+}
+
+// TryDo leaves the work when all permits are taken.
+func ExampleSemaphore_TryDo() {
+	ctx := context.Background()
+	locks, done := example.Client()
+	defer done()
+	exports := semaphore.New(locks, "exports", 1)
+
+	err := exports.Do(ctx, func(ctx context.Context, l *natslock.Lock) error {
+		return exports.TryDo(ctx, func(context.Context, *natslock.Lock) error {
+			fmt.Println("this does not run")
+			return nil
+		})
+	})
+	fmt.Println(errors.Is(err, natslock.ErrLocked))
+	// Output: true
+}
+
+// A slot names one of as many resources as there are permits.
+func ExampleSlot() {
+	ctx := context.Background()
+	locks, done := example.Client()
+	defer done()
+	printers := []string{"laser", "ink", "plotter"}
+
+	err := semaphore.New(locks, "printers", len(printers)).Do(ctx, func(ctx context.Context, l *natslock.Lock) error {
+		n, _ := semaphore.Slot(l)
+		fmt.Println("alone at the", printers[n])
+		return nil
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	// Output: alone at the plotter
+}

@@ -1,0 +1,142 @@
+// Package semaphore provides distributed semaphores on a [natslock.Client]: at most a
+// given number of holders at a time, in the order in which they asked. It uses the
+// client's bucket, leases, options and errors, and returns a [natslock.Lock] for each
+// permit.
+//
+// A semaphore and a mutex or a reader-writer lock with the same name are different locks.
+// One client refuses to use a name for two of them.
+//
+// # Usage
+//
+//	sem := semaphore.New(locks, "exports", 5) // locks is a *natslock.Client
+//	err := sem.Do(ctx, func(ctx context.Context, l *natslock.Lock) error {
+//		return export(ctx)
+//	}, natslock.MaxWait(time.Minute))
+//
+// [Semaphore.Acquire] waits, [Semaphore.TryAcquire] does not. Outcomes, leases and contexts
+// are those of package natslock.
+//
+// # How it bounds the holders
+//
+// A semaphore of n permits has n slots, and each slot is taken like a mutex: by one
+// conditional write, which the server refuses for all clients but one. So there are never
+// more holders inside their validity than slots, with the same assumptions as for a mutex.
+//
+// # Order
+//
+// Every goroutine that waits has a place of its own in one queue, and the first one takes
+// the next slot that is free. So a slot goes to the goroutine that has waited longest. The
+// exceptions are those of package natslock: after a crash or a pause the order can change.
+// A slot that is released wakes one waiter.
+//
+// # Different numbers
+//
+// All clients should pass the same number of permits. The number is not stored: each client
+// goes by its own. A client with number n takes slots below n only, so at most n holders have
+// asked with n or less. Where slots are free, a newcomer takes the highest that it knows of.
+// A waiter whose own slots are all taken does not hold up those that know of more. To change
+// the number, restart the clients with the new one: until the last client has it, the
+// greater of the two bounds all holders together.
+//
+// # Tokens
+//
+// The token of a lock is the fencing token of its slot: it is greater than those of all
+// earlier holders of that slot. The tokens of holders that are inside together have no useful
+// order: the one with the greater token has not replaced the other. So a resource that
+// refuses smaller tokens refuses holders that are valid. Fence each slot by itself, see
+// [Slot], or nothing.
+package semaphore
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/natslock/locks/internal/bridge"
+	"github.com/natslock/locks/natslock"
+)
+
+// MaxPermits is the greatest number of permits that a semaphore can have.
+const MaxPermits = 256
+
+// Semaphore is a semaphore of one name. [New] makes it: the methods of a zero Semaphore, or
+// of one made with a nil client, return an error matching [natslock.ErrInvalidOption].
+type Semaphore struct {
+	c    *natslock.Client
+	name string
+	opts []natslock.LockOption
+}
+
+// New returns the semaphore of a client with a name and a number of permits, 1 to
+// [MaxPermits]. opts are options of every acquire, before its own. New does no I/O, and the
+// Semaphore needs no closing. Invalid arguments show in the first acquire.
+func New(c *natslock.Client, name string, permits int, opts ...natslock.LockOption) *Semaphore {
+	return &Semaphore{c: c, name: name, opts: append([]natslock.LockOption{withPermits(permits)}, opts...)}
+}
+
+// These are natslock's: only this package acquires permits.
+var (
+	withPermits = bridge.Permits.(func(int) natslock.LockOption)
+	slotOf      = bridge.Slot.(func(*natslock.Lock) (int, bool))
+	acquire     = bridge.Acquire.(func(context.Context, *natslock.Client, natslock.Kind, natslock.Mode, bool, string, []natslock.LockOption) (*natslock.Lock, error))
+)
+
+// acquire is behind all methods.
+func (s *Semaphore) acquire(ctx context.Context, wait bool, opts []natslock.LockOption) (*natslock.Lock, error) {
+	if s == nil || s.c == nil {
+		return nil, fmt.Errorf("semaphore: %w: a semaphore.Semaphore made without New, or without a client", natslock.ErrInvalidOption)
+	}
+	all := append(append(make([]natslock.LockOption, 0, len(s.opts)+len(opts)), s.opts...), opts...)
+	return acquire(ctx, s.c, natslock.KindSemaphore, natslock.Exclusive, wait, s.name, all)
+}
+
+// Slot returns the number of the permit that l is, from 0. It is false if l is not a lock
+// of a semaphore. No two holders of a semaphore have one slot at a time, and the tokens of
+// its holders rise.
+func Slot(l *natslock.Lock) (n int, ok bool) { return slotOf(l) }
+
+// Acquire takes a permit. It waits in line until ctx ends or [natslock.MaxWait] passes, and
+// returns what [natslock.Client.Lock] returns: the held lock, whose Unlock gives the permit
+// back, or an error and no lock. A deadline on ctx ends the work under the lock too: bound
+// the waiting with MaxWait.
+//
+// The Holder of a [natslock.TimeoutError] is one of the holders. The error matches
+// [natslock.ErrInvalidOption] for a number of permits that is not in 1 to [MaxPermits], and
+// for [natslock.Linger]: a permit does not linger. It matches [natslock.ErrInvalidName] for
+// a name that this client uses for another kind of lock.
+func (s *Semaphore) Acquire(ctx context.Context, opts ...natslock.LockOption) (*natslock.Lock, error) {
+	return s.acquire(ctx, true, opts)
+}
+
+// TryAcquire takes a permit if one is free and no client waits for it. It never queues.
+// Otherwise the error is a [natslock.LockedError], which matches [natslock.ErrLocked] and
+// names one of the holders. Other errors are those of [natslock.Client.TryLock] and
+// [Semaphore.Acquire].
+func (s *Semaphore) TryAcquire(ctx context.Context, opts ...natslock.LockOption) (*natslock.Lock, error) {
+	return s.acquire(ctx, false, opts)
+}
+
+// Do runs fn with a permit; see [natslock.Client.Do]. Errors of the acquire are those of
+// [Semaphore.Acquire]. A deadline on ctx ends fn's context too: use [natslock.MaxWait] to
+// bound the wait alone.
+func (s *Semaphore) Do(ctx context.Context, fn func(ctx context.Context, l *natslock.Lock) error, opts ...natslock.LockOption) error {
+	return s.under(ctx, true, fn, opts)
+}
+
+// TryDo is [Semaphore.Do] with [Semaphore.TryAcquire]: an error matching
+// [natslock.ErrLocked] means that fn did not run, because all permits are taken or other
+// clients wait for one.
+func (s *Semaphore) TryDo(ctx context.Context, fn func(ctx context.Context, l *natslock.Lock) error, opts ...natslock.LockOption) error {
+	return s.under(ctx, false, fn, opts)
+}
+
+// under runs fn with a permit.
+func (s *Semaphore) under(ctx context.Context, wait bool, fn func(ctx context.Context, l *natslock.Lock) error, opts []natslock.LockOption) error {
+	if fn == nil {
+		return fmt.Errorf("semaphore: %w: the function to run is nil", natslock.ErrInvalidOption)
+	}
+	l, err := s.acquire(ctx, wait, opts)
+	if err != nil {
+		return err
+	}
+	return l.Do(fn)
+}

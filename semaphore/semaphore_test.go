@@ -1,0 +1,151 @@
+package semaphore_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/internal/verify/history"
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/semaphore"
+	"github.com/natslock/locks/testutil"
+)
+
+// As many as there are permits are inside, the highest slot is taken first, and a
+// one-shot acquire beyond that names a holder.
+func TestPermits(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		ctx := t.Context()
+		a, b := join(t, s, natslock.WithOwner("a")), join(t, s)
+		var held []*natslock.Lock
+		for i := range 3 {
+			l := must(t, semaphore.New([]*natslock.Client{a.Client, b.Client}[i%2], "s", 3))
+			require.Equal(t, 2-i, slot(t, l))
+			held = append(held, l)
+		}
+		sem := semaphore.New(b.Client, "s", 3)
+		_, err := sem.TryAcquire(ctx)
+		var locked *natslock.LockedError
+		require.ErrorAs(t, err, &locked)
+		require.NotNil(t, locked.Holder)
+		require.Zero(t, locked.Queued)
+		unlock(t, held[1])
+		l, err := sem.TryAcquire(ctx)
+		require.NoError(t, err)
+		require.Equal(t, 1, slot(t, l))
+		require.Greater(t, l.Token(), held[1].Token())
+		unlock(t, l, held[0], held[2])
+		synctest.Wait()
+		require.Empty(t, history.KeysLeft(t, b.nc))
+	})
+}
+
+// Waiters are served in the order of their arrival, whether they are goroutines of one
+// client or clients.
+func TestOrder(t *testing.T) {
+	for name, clients := range map[string]int{"clients": 6, "goroutines": 1} {
+		t.Run(name, func(t *testing.T) {
+			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+				h := join(t, s)
+				held := []*natslock.Lock{must(t, semaphore.New(h.Client, "s", 2)), must(t, semaphore.New(h.Client, "s", 2))}
+				peers := make([]*peer, clients)
+				for i := range peers {
+					peers[i] = join(t, s)
+				}
+				var queue []*waiting
+				for i := range 6 {
+					p := peers[i%clients]
+					queue = append(queue, p.await(t, semaphore.New(p.Client, "s", 2)))
+				}
+				for i, w := range queue {
+					unlock(t, held[i])
+					l := w.granted(t)
+					held = append(held, l)
+					synctest.Wait()
+					for _, later := range queue[i+1:] {
+						require.False(t, later.over(), "after %d", i)
+					}
+				}
+				unlock(t, held[6:]...)
+				synctest.Wait()
+				require.Empty(t, history.KeysLeft(t, h.nc))
+			})
+		})
+	}
+}
+
+// A waiter takes the slot of a holder that has died, and a place that died does not hold
+// up those behind it.
+func TestKilled(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		dead, late := join(t, s, natslock.WithTTL(5*time.Second)), join(t, s, natslock.WithTTL(5*time.Second))
+		sem := semaphore.New(dead.Client, "s", 2)
+		must(t, sem)
+		begun := time.Now()
+		other := must(t, semaphore.New(late.Client, "s", 2))
+		gone := dead.await(t, sem)
+		w := late.await(t, semaphore.New(late.Client, "s", 2))
+		dead.link.Cut()
+		l := w.granted(t)
+		assert.WithinDuration(t, begun.Add(5*time.Second), time.Now(), time.Second)
+		unlock(t, l, other)
+		gone.cancel()
+		<-gone.done
+	})
+}
+
+// The timers find a slot whose release was not notified.
+func TestUnheard(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a, b := join(t, s), join(t, s)
+		l := must(t, semaphore.New(a.Client, "s", 1))
+		w := b.await(t, semaphore.New(b.Client, "s", 1))
+		time.Sleep(2 * time.Second)
+		b.f.DropAllEvents(true)
+		unlock(t, l)
+		begun := time.Now()
+		unlock(t, w.granted(t))
+		require.Less(t, time.Since(begun), 6*time.Second)
+	})
+}
+
+// The methods of a zero semaphore, and those of one with arguments that cannot be, fail.
+func TestZero(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		ctx := t.Context()
+		p := join(t, s)
+		fn := func(context.Context, *natslock.Lock) error { return nil }
+		var none *semaphore.Semaphore
+		for name, sem := range map[string]*semaphore.Semaphore{
+			"nil": none, "zero": {}, "no client": semaphore.New(nil, "s", 1), "zero client": semaphore.New(new(natslock.Client), "s", 1),
+			"no permits": semaphore.New(p.Client, "s", 0), "too many": semaphore.New(p.Client, "s", semaphore.MaxPermits+1),
+			"lingers": semaphore.New(p.Client, "s", 1, natslock.Linger(time.Minute)), "nil option": semaphore.New(p.Client, "s", 1, nil),
+		} {
+			_, err := sem.Acquire(ctx)
+			require.ErrorIs(t, err, natslock.ErrInvalidOption, name)
+			_, err = sem.TryAcquire(ctx)
+			require.ErrorIs(t, err, natslock.ErrInvalidOption, name)
+			require.ErrorIs(t, sem.Do(ctx, fn), natslock.ErrInvalidOption, name)
+			require.ErrorIs(t, sem.TryDo(ctx, fn), natslock.ErrInvalidOption, name)
+		}
+		sem := semaphore.New(p.Client, "s", semaphore.MaxPermits)
+		require.ErrorIs(t, sem.Do(ctx, nil), natslock.ErrInvalidOption)
+		_, err := semaphore.New(p.Client, "", 1).Acquire(ctx)
+		require.ErrorIs(t, err, natslock.ErrInvalidName)
+		unlock(t, must(t, sem))
+		_, err = p.Lock(ctx, "s")
+		require.ErrorIs(t, err, natslock.ErrInvalidName)
+		require.ErrorContains(t, err, "both as a semaphore and as a mutex")
+		m, err := p.Lock(ctx, "m")
+		require.NoError(t, err)
+		_, ok := semaphore.Slot(m)
+		require.False(t, ok)
+		_, ok = semaphore.Slot(nil)
+		require.False(t, ok)
+		unlock(t, m)
+	})
+}
