@@ -29,7 +29,7 @@ type follower struct {
 	late   lateness
 	idle   idleness
 	next   bool // nobody is between the two
-	slot   int  // of a semaphore: the slot that it reads beside
+	slot   int  // of a semaphore: the slot that idle is about
 }
 
 // idleness is since when the lock was seen free, and with what tombstone.
@@ -120,7 +120,7 @@ func (f *follower) read() (there bool, gate *record.Entry, pause time.Duration) 
 	var err error
 	if f.proven {
 		var beside record.Entry
-		if entry, beside, err = b.ReadBeside(a.ctx, f.pred, f.beside()); err == nil {
+		if entry, beside, err = f.readBeside(); err == nil {
 			gate = &beside
 		}
 	} else {
@@ -148,16 +148,12 @@ func (f *follower) read() (there bool, gate *record.Entry, pause time.Duration) 
 	return there, gate, pause
 }
 
-// beside is the key that the follower reads beside its predecessor: of a semaphore one
-// slot, until that is not free.
-func (f *follower) beside() string {
-	if !f.a.counts() {
-		return f.a.keys.Gate
+// readBeside reads the predecessor's record and the lock.
+func (f *follower) readBeside() (now, gate record.Entry, err error) {
+	if f.a.counts() {
+		return f.readSlotBeside()
 	}
-	if f.idle.since == 0 {
-		f.slot = rand.IntN(f.a.req.Permits)
-	}
-	return f.a.keys.Slot(f.slot)
+	return f.a.c.b.ReadBeside(f.a.ctx, f.pred, f.a.keys.Gate)
 }
 
 // idleLong says whether the lock, read a moment ago, has been free for long enough,

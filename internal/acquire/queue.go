@@ -163,7 +163,7 @@ func (a *acquisition) stand(place *session.Place) (r result, first bool) {
 // blocks says whether a waiter that came earlier has to go first.
 func (a *acquisition) blocks(earlier record.Entry) bool {
 	if a.counts() {
-		return int(earlier.Permits) >= a.req.Permits
+		return int(earlier.Permits) >= a.req.Permits //safety:slot-queue-rule
 	}
 	return !a.reads() || record.Mode(earlier.Mode) == record.Exclusive //safety:queue-rule
 }

@@ -1,6 +1,7 @@
 package acquire
 
 import (
+	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -9,6 +10,38 @@ import (
 	"github.com/natslock/locks/internal/session"
 	"github.com/natslock/locks/kvstore"
 )
+
+// readSlotBeside reads the predecessor's record and a slot. That is the slot which was free
+// the last time, or else any that is free. Of many slots it reads some, and others the next
+// time.
+func (f *follower) readSlotBeside() (now, slot record.Entry, err error) {
+	a, b := f.a, f.a.c.b
+	if f.idle.since == 0 {
+		f.slot = rand.IntN(a.req.Permits)
+	}
+	keys := make([]string, min(enough, a.req.Permits))
+	for i := range keys {
+		keys[i] = a.keys.Slot((f.slot + i) % a.req.Permits)
+	}
+	l, err := b.ListSoon(a.ctx, f.pred.Key, f.pred.Revision, kvstore.Also(keys...), kvstore.Tombstones())
+	if err != nil { // this user may not read them with one request
+		return b.ReadBeside(a.ctx, f.pred, keys[0])
+	}
+	read := make(map[string]record.Entry, len(l.Records))
+	for _, r := range l.Records {
+		read[r.Key] = record.Of(r)
+	}
+	for _, key := range keys {
+		if slot = read[key]; slot.Live() {
+			continue
+		}
+		if k, _ := record.ParseKey(key); k.Slot != f.slot {
+			f.slot, f.idle = k.Slot, idleness{}
+		}
+		break
+	}
+	return read[f.pred.Key], slot, nil
+}
 
 // changes are the newest notifications of slots that were not taken yet.
 type changes struct {
@@ -54,7 +87,11 @@ type slotHead struct {
 // firstOfSlots waits for a slot that no earlier waiter knows of. It returns relist if one of
 // them has gone.
 func (a *acquisition) firstOfSlots(place *session.Place, earlier []record.Entry) result {
-	h := slotHead{head: head{a: a, place: place, back: backstop{place: a.placeTTL()}, due: a.c.b.Instant()}, low: lowest(earlier), all: make(slots, a.req.Permits)}
+	h := slotHead{
+		head: head{a: a, place: place, back: backstop{place: a.placeTTL()}, due: a.c.b.Instant()},
+		low:  lowest(earlier), //safety:slots-left-by-waiter
+		all:  make(slots, a.req.Permits),
+	}
 	h.events.box = a.mailbox
 	a.mailbox.turn("")
 	for _, e := range earlier {
@@ -124,9 +161,10 @@ func (h *slotHead) stands(read []kvstore.Record) bool {
 	return err != nil || len(rest) > 0
 }
 
-// track has the end of the record of slot k notified.
+// track has the end of the record of slot k notified. An end that has come is checked by the
+// timers.
 func (h *slotHead) track(k int) {
-	if e := h.all[k]; h.watch != nil && e.Live() && k >= h.low {
+	if e := h.all[k]; h.watch != nil && e.Live() && k >= h.low && e.Remaining(h.a.c.b.Now()) > 0 {
 		h.watch.Track(e.Record)
 	}
 }
@@ -134,7 +172,7 @@ func (h *slotHead) track(k int) {
 // prove has the leader confirm the subscription, and returns a revision that a list has to
 // contain which misses nothing from before.
 func (h *slotHead) prove() (revision uint64, err error) {
-	if h.proven {
+	if h.proven { //safety:slots-subscribed
 		return 0, nil
 	}
 	if _, err = h.a.c.b.Probe(h.a.ctx, h.a.keys.Slot(0)); err == nil {
@@ -242,7 +280,7 @@ func (h *slotHead) notifiedOfSlots() (r result, decided, again bool) {
 				continue // the timers will try again
 			}
 			h.all[k.Slot] = entry
-			if entry.Live() {
+			if entry.Live() { //safety:slot-release-verified
 				continue
 			}
 			expect = entry.Revision

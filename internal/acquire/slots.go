@@ -41,7 +41,7 @@ func checkPermits(req Request) error {
 // that comes later must not become a second grant.
 func (a *acquisition) aim(k int) {
 	key := a.keys.Slot(k)
-	if a.bid.cur != nil && a.bid.cur.key != key {
+	if a.bid.cur != nil && a.bid.cur.key != key { //safety:slot-claim-closed
 		a.bid.close()
 	}
 	a.bid.draft.slot = key
@@ -64,7 +64,7 @@ func (a *acquisition) readSlots(revision uint64, beside string, opts ...kvstore.
 	if err != nil && beside != "" && a.over() == nil {
 		if l, err = b.ListSoon(a.ctx, pattern, revision, kvstore.Tombstones()); err == nil {
 			var other kvstore.Listing
-			other, err = b.ListSoon(a.ctx, beside, max(revision, l.Revision))
+			other, err = b.ListSoon(a.ctx, beside, max(revision, l.Revision)) //safety:slots-first
 			l.Records = append(l.Records, other.Records...)
 		}
 	}
@@ -120,11 +120,12 @@ func (a *acquisition) surveySlots(revision uint64) result {
 	for _, e := range queue {
 		*a.queue += e.Goroutines()
 	}
+	low := lowest(queue) //safety:slots-left-by-newcomer
 	a.bid.until = at.Add(bucket.Bypass)
 	defer func() { a.bid.until = 0 }()
 	// A replica that lags may show an overdue record without the waiters for it, so a
 	// newcomer that can wait queues behind it.
-	return a.seize(all, lowest(queue), a.req.Once && (b.Alone() || a.asOf > 0))
+	return a.seize(all, low, a.req.Once && (b.Alone() || a.asOf > 0))
 }
 
 // lowest is the lowest slot that none of the waiters knows of.
@@ -161,7 +162,7 @@ func (a *acquisition) seize(all slots, low int, expired bool) result {
 			}
 			held = !overdue
 		}
-		if held {
+		if held { //safety:slot-held
 			res.entry = e
 			continue
 		}
@@ -192,7 +193,7 @@ func (a *acquisition) claimSlot(all slots, k int, expect uint64) result {
 		default:
 			return r
 		}
-		if r.outcome == busy || a.place != nil && a.place.Gone() || a.stale() {
+		if r.outcome == busy || a.place != nil && a.place.Gone() || a.stale() { //safety:slot-bypass
 			return r
 		}
 	}

@@ -66,16 +66,19 @@ func permitsOf(seed uint64, hours float64) plan {
 // after the other.
 func TestSimSemaphoresBrief(t *testing.T) {
 	base := plan{
-		hours: 0.2, clients: 5, workers: 4, sems: 1, ttl: 2 * time.Second, watchAfter: time.Second, turn: natslock.DefaultTurn,
+		hours: 0.05, clients: 5, workers: 4, sems: 1, ttl: 2 * time.Second, watchAfter: time.Second, turn: natslock.DefaultTurn,
 		lag: 250 * time.Microsecond, hold: 20 * time.Millisecond, think: 50 * time.Millisecond,
 		permits: func(int, int) int { return 3 },
 	}
 	for name, change := range map[string]func(p *plan){
 		"calm":        func(*plan) {},
 		"two numbers": func(p *plan) { p.permits = func(client, _ int) int { return 2 + client%2*2 } },
-		"unheard":     func(p *plan) { p.hours, p.hold, p.rates.DropEvent, p.blind = 1, time.Second, 0.9, 0.5 },
+		"unheard":     func(p *plan) { p.hours, p.hold, p.rates.DropEvent, p.blind = 0.2, time.Second, 0.9, 0.5 },
 		"disturbed": func(p *plan) {
-			p.meddles, p.outages, p.closes = time.Second, 10*time.Second, 0
+			// Each waiter has a place: with more of them the outages of those before it
+			// keep one waiting for longer than check 6 wants.
+			p.clients, p.workers, p.hours = 4, 2, 0.1
+			p.meddles, p.outages = time.Second, 20*time.Second
 			p.rates = testutil.Rates{Drop: 0.01, LoseAnswer: 0.02, DelayAnswer: 0.02, MaxDelay: 300 * time.Millisecond, DropEvent: 0.05}
 		},
 	} {

@@ -1,0 +1,231 @@
+package semaphore_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/internal/verify/history"
+	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/semaphore"
+	"github.com/natslock/locks/testutil"
+)
+
+// bend gives the writes of a stage a fate, from the first one to the last one of a range.
+func (p *peer) bend(stage string, first, last int, fate testutil.Fate) {
+	var mu sync.Mutex
+	n := 0
+	p.f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+		mu.Lock()
+		defer mu.Unlock()
+		if history.Stage(w) != stage {
+			return testutil.Pass
+		}
+		if n++; n < first || n > last {
+			return testutil.Pass
+		}
+		return fate
+	})
+}
+
+// TestFaultAtEveryStep tells one story over and over, each time with another write of it
+// going wrong. A and B hold the two permits of a semaphore. C and D wait, and go in when A
+// and B leave. Whatever happens, at most two are inside, everybody gets in, and in the end
+// nothing is left.
+func TestFaultAtEveryStep(t *testing.T) {
+	fates := map[string]testutil.Fate{
+		"answer lost": testutil.LoseAnswer, "dropped": testutil.Drop, "in flight": testutil.Refuse(kvstore.ErrInFlight),
+		"not sent":                    testutil.NotSent(fmt.Errorf("%w: test", kvstore.ErrUnavailable)),
+		"applied 700ms later":         testutil.Delay(700 * time.Millisecond),
+		"applied 3s later":            testutil.Delay(3 * time.Second),
+		"applied 40s later, silently": testutil.Delay(40 * time.Second).Silent(),
+		"answered 3s later":           testutil.DelayAnswer(3 * time.Second),
+		"answered 40s later":          testutil.DelayAnswer(40 * time.Second),
+	}
+	const who = "ABCD"
+	for _, step := range []struct {
+		who         int
+		stage       string
+		first, last int
+	}{
+		{0, "sem take", 1, 1}, {0, "sem take", 1, 3}, {0, "sem renew", 1, 1}, {0, "sem renew", 1, 1000}, {0, "sem delete", 1, 1}, {0, "sem delete", 1, 3},
+		{2, "swait take", 1, 1}, {2, "swait take", 1, 3}, {2, "swait renew", 1, 1}, {2, "swait renew", 1, 1000}, {2, "swait delete", 1, 1},
+		{2, "sem take", 1, 1}, {2, "sem take", 1, 3}, {2, "sem probe", 1, 3}, {3, "sem take", 1, 2}, {3, "swait delete", 1, 2},
+	} {
+		t.Run(fmt.Sprintf("%c %s %d-%d", who[step.who], step.stage, step.first, step.last), func(t *testing.T) {
+			var h *history.History
+			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+				rec := history.NewRecorder()
+				join(t, s) // makes the bucket
+				nc := s.Connect()
+				rec.Tap(t, nc)
+				var all sync.WaitGroup
+				for fate, f := range fates {
+					name := history.Want{Kind: natslock.KindSemaphore, Name: natslock.Join(fate), Permits: 2}
+					var clients []*history.Client
+					for i := range who {
+						p := join(t, s, natslock.WithTTL(5*time.Second), rec.Option())
+						if i == step.who {
+							p.bend(step.stage, step.first, step.last, f)
+						}
+						clients = append(clients, rec.Client(fmt.Sprintf("%c %s", who[i], fate), p.Client))
+					}
+					for i, c := range clients {
+						all.Go(func() {
+							time.Sleep(time.Duration(i) * 100 * time.Millisecond)
+							ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+							defer cancel()
+							h, err := c.Acquire(ctx, name, natslock.Detached())
+							if !assert.NoError(t, err, "%s of %s", c.Name, fate) {
+								return
+							}
+							for range 4 {
+								time.Sleep(2 * time.Second)
+								h.Use()
+							}
+							_ = h.Unlock(context.Background())
+						})
+					}
+				}
+				all.Wait()
+				time.Sleep(time.Minute)
+				synctest.Wait()
+				rec.Left(history.KeysLeft(t, nc)...)
+				h = rec.History()
+			})
+			history.Verify(t, h, history.Options{Least: map[string]int{"grants": len(who) * len(fates)}})
+		})
+	}
+}
+
+// A claim that lost the race for a slot goes on to another one.
+func TestRace(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a, b := join(t, s), join(t, s)
+		sa, sb := semaphore.New(a.Client, "s", 2), semaphore.New(b.Client, "s", 2)
+		a.bend("sem take", 1, 1, testutil.Delay(20*time.Millisecond))
+		w := begin(t, sa)
+		synctest.Wait()
+		l := must(t, sb)
+		require.Equal(t, 1, slot(t, l))
+		got := w.granted(t)
+		require.Zero(t, slot(t, got))
+		unlock(t, l, got)
+
+		// A one-shot acquire reads again.
+		a.bend("sem take", 1, 1, testutil.Delay(20*time.Millisecond))
+		time.Sleep(2 * time.Second)
+		held := must(t, semaphore.New(b.Client, "s", 1)) // slot 0
+		done := make(chan error, 1)
+		go func() {
+			l, err := sa.TryAcquire(context.Background())
+			if err == nil {
+				err = l.Unlock(context.Background())
+			}
+			done <- err
+		}()
+		synctest.Wait()
+		l = must(t, sb) // slot 1, which a's claim is on its way to
+		require.Equal(t, 1, slot(t, l))
+		unlock(t, held)
+		require.NoError(t, receive(t, done, "the one-shot acquire"))
+		unlock(t, l)
+	})
+}
+
+// A claim that has no answer yet is over when its client goes on to another slot: it is
+// deleted when the server applies it, and never a second grant.
+func TestLateClaim(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a, b := join(t, s), join(t, s)
+		sa, sb := semaphore.New(a.Client, "s", 2), semaphore.New(b.Client, "s", 2)
+		a.bend("sem take", 1, 1, testutil.Hold)
+		w := begin(t, sa) // its first attempt is for slot 1
+		synctest.Wait()
+		one := must(t, sb)
+		require.Equal(t, 1, slot(t, one))
+		got := w.granted(t) // its second attempt is refused
+		require.Zero(t, slot(t, got))
+		unlock(t, one)
+		time.Sleep(2 * time.Second) // its tombstone has gone
+		require.Equal(t, 1, a.f.ReleaseHeld())
+		synctest.Wait()
+		require.NoError(t, got.Err())
+		require.Len(t, inspect(t, b.Client, "s").Permits, 1, "the late one is deleted")
+		l := must(t, sb)
+		require.Equal(t, 1, slot(t, l))
+		unlock(t, l, got)
+	})
+}
+
+// A notification that says that a slot is free does not let anybody into it.
+func TestForged(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a, b := join(t, s), join(t, s)
+		l := must(t, semaphore.New(a.Client, "s", 1))
+		w := b.await(t, semaphore.New(b.Client, "s", 1))
+		synctest.Wait()
+		store := history.OpenStore(t, s.Connect())
+		for range 20 {
+			r, err := store.Get(t.Context(), "sem.s.0", 0)
+			require.NoError(t, err)
+			gone := r
+			gone.Deleted = true
+			for _, ev := range []kvstore.Event{
+				{Kind: kvstore.Deleted, Record: gone}, {Kind: kvstore.Expired, Record: r},
+				{Kind: kvstore.Put, Record: kvstore.Record{Key: r.Key, Revision: r.Revision, Value: r.Value, Time: time.Now().Add(-time.Hour), TTL: time.Second}},
+			} {
+				require.Equal(t, 1, b.f.Forge(ev))
+				synctest.Wait()
+				require.False(t, w.over())
+				require.NoError(t, l.Err())
+			}
+			time.Sleep(time.Second)
+		}
+		unlock(t, l)
+		unlock(t, w.granted(t))
+	})
+}
+
+// A slot whose record the server has forgotten to remove is taken when it is overdue, by a
+// waiter, a newcomer and a one-shot acquire.
+func TestOverdue(t *testing.T) {
+	const ttl = 6 * time.Second
+	for _, what := range []string{"waiter", "newcomer", "try"} {
+		t.Run(what, func(t *testing.T) {
+			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+				dead, b := join(t, s, natslock.WithTTL(ttl)), join(t, s, natslock.WithTTL(ttl))
+				must(t, semaphore.New(dead.Client, "s", 1))
+				written := time.Now()
+				dead.link.Cut()
+				sem := semaphore.New(b.Client, "s", 1)
+				s.Stop()
+				s.ForgetTTLs()
+				s.Restart()
+				time.Sleep(time.Second)
+				_, err := sem.TryAcquire(t.Context())
+				require.ErrorIs(t, err, natslock.ErrLocked)
+				if what != "waiter" {
+					time.Sleep(time.Until(written.Add(ttl + 400*time.Millisecond)))
+				}
+				var l *natslock.Lock
+				if what == "try" {
+					l, err = sem.TryAcquire(t.Context())
+					require.NoError(t, err)
+				} else {
+					l = must(t, sem)
+				}
+				require.GreaterOrEqual(t, time.Since(written), ttl+300*time.Millisecond)
+				require.Less(t, time.Since(written), ttl+time.Second)
+				unlock(t, l)
+			})
+		})
+	}
+}

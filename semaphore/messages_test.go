@@ -1,0 +1,116 @@
+package semaphore_test
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/semaphore"
+	"github.com/natslock/locks/testutil"
+)
+
+// tap counts what is published on a subject.
+func tap(t testing.TB, nc *nats.Conn, subject string) (take func() int) {
+	t.Helper()
+	sub, err := nc.SubscribeSync(subject)
+	require.NoError(t, err)
+	require.NoError(t, nc.Flush())
+	return func() int {
+		require.NoError(t, nc.Flush())
+		n, _, err := sub.Pending()
+		require.NoError(t, err)
+		for range n {
+			_, err := sub.NextMsg(time.Second)
+			require.NoError(t, err)
+		}
+		return n
+	}
+}
+
+// A permit that is free costs a read and a write, and its release a write.
+func TestMessagesFree(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		p := join(t, s)
+		sem := semaphore.New(p.Client, "s", 8)
+		unlock(t, must(t, sem))
+		for range 10 {
+			out := p.nc.Stats().OutMsgs
+			l := must(t, sem)
+			require.EqualValues(t, 2, p.nc.Stats().OutMsgs-out)
+			unlock(t, l)
+			require.EqualValues(t, 3, p.nc.Stats().OutMsgs-out)
+		}
+	})
+}
+
+// A waiter costs a renewal of its place and a read every 5 s, as that for a mutex does:
+// 24 messages in a minute.
+func TestMessagesWaiting(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		h := join(t, s, natslock.WithTTL(time.Hour))
+		sem := semaphore.New(h.Client, "s", 40)
+		for range 40 {
+			must(t, sem)
+		}
+		var waiters []*peer
+		for range 5 {
+			p := join(t, s)
+			p.await(t, semaphore.New(p.Client, "s", 40))
+			waiters = append(waiters, p)
+		}
+		time.Sleep(10 * time.Second)
+		var sent []uint64
+		for _, w := range waiters {
+			sent = append(sent, w.nc.Stats().OutMsgs)
+		}
+		time.Sleep(10 * time.Minute)
+		for i, w := range waiters {
+			require.LessOrEqual(t, int(w.nc.Stats().OutMsgs-sent[i]), 24*10, "waiter %d", i)
+		}
+	})
+}
+
+// A permit that is given back wakes one waiter, and its grant the next one, however many
+// wait.
+func TestMessagesOneIsWoken(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		h := join(t, s)
+		sem := semaphore.New(h.Client, "s", 3)
+		held := []*natslock.Lock{must(t, sem), must(t, sem), must(t, sem)}
+		var peers []*peer
+		var queue []*waiting
+		for range 20 {
+			p := join(t, s)
+			queue = append(queue, p.await(t, semaphore.New(p.Client, "s", 3)))
+			peers = append(peers, p)
+		}
+		time.Sleep(1500 * time.Millisecond) // they settle
+		writes := tap(t, s.Connect(), "$KV.natslock.>")
+		for i, w := range queue {
+			before := make([]uint64, len(peers))
+			for j, p := range peers {
+				before[j] = p.nc.Stats().OutMsgs
+			}
+			writes()
+			unlock(t, held[i])
+			held = append(held, w.granted(t))
+			synctest.Wait()
+			// The release, the claim, the tombstone of the place, and the proof of the
+			// subscription of the next waiter.
+			require.LessOrEqual(t, writes(), 4, "hand-over %d", i)
+			woken := 0
+			for j, p := range peers {
+				if n := p.nc.Stats().OutMsgs - before[j]; n > 0 && j != i-3 { // that one has released
+					woken++
+					require.Contains(t, []int{i, i + 1}, j, "hand-over %d", i)
+				}
+			}
+			require.LessOrEqual(t, woken, 2)
+		}
+		unlock(t, held[20:]...)
+	})
+}

@@ -1,0 +1,127 @@
+package semaphore_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/semaphore"
+	"github.com/natslock/locks/testutil"
+)
+
+func inspect(t testing.TB, c *natslock.Client, name string) natslock.Info {
+	t.Helper()
+	info, err := c.Inspect(context.Background(), natslock.KindSemaphore, name)
+	require.NoError(t, err)
+	return info
+}
+
+// Inspect and List show the holders by their slots, and the numbers of permits.
+func TestShown(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a, b := join(t, s, natslock.WithOwner("a")), join(t, s, natslock.WithOwner("b"))
+		sem := semaphore.New(a.Client, "s.1", 12)
+		var held []*natslock.Lock
+		for range 12 {
+			held = append(held, must(t, sem))
+		}
+		w := b.await(t, semaphore.New(b.Client, "s.1", 5, natslock.Meta(map[string]string{"k": "v"})))
+		info := inspect(t, b.Client, "s.1")
+		require.Equal(t, natslock.KindSemaphore, info.Kind)
+		require.Nil(t, info.Holder)
+		require.Len(t, info.Permits, 12)
+		for i, h := range info.Permits {
+			require.Equal(t, i, h.Slot)
+			require.Equal(t, 12, h.Of)
+			require.Equal(t, "a", h.Owner)
+			require.Equal(t, held[11-i].ID(), h.ID)
+			require.Equal(t, held[11-i].Token(), h.Token)
+		}
+		require.Len(t, info.Queue, 1)
+		require.Equal(t, 5, info.Queue[0].Of)
+		require.Equal(t, 1, info.Waiting())
+		n := 0
+		for listed, err := range b.List(t.Context(), "s.*") {
+			require.NoError(t, err)
+			require.Equal(t, info, listed)
+			n++
+		}
+		require.Equal(t, 1, n)
+		w.cancel()
+		<-w.done
+		unlock(t, held...)
+		synctest.Wait()
+		require.Empty(t, inspect(t, b.Client, "s.1").Permits)
+		for l := range b.List(t.Context(), ">") {
+			t.Errorf("%+v", l)
+		}
+	})
+}
+
+// A break ends the holder that it names. Its slot is free when that one has stopped.
+func TestBreak(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		ctx := t.Context()
+		a, b := join(t, s, natslock.WithWatchAfter(0)), join(t, s)
+		sem := semaphore.New(a.Client, "s", 2)
+		one, zero := must(t, sem), must(t, sem)
+		w := b.await(t, semaphore.New(b.Client, "s", 2))
+		req := natslock.BreakRequest{Kind: natslock.KindSemaphore, Name: "s", ID: "another"}
+		require.ErrorIs(t, b.Break(ctx, req), natslock.ErrReleased)
+		req.ID = zero.ID()
+		require.NoError(t, b.Break(ctx, req))
+		receive(t, zero.Done(), "the end of the lock")
+		require.ErrorIs(t, zero.Err(), natslock.ErrBroken)
+		require.NoError(t, one.Err())
+		require.NoError(t, b.Break(ctx, req), "again")
+		time.Sleep(3 * time.Second)
+		require.False(t, w.over(), "its holder has not stopped")
+		require.NotNil(t, inspect(t, b.Client, "s").Permits[0].Broken)
+		require.ErrorIs(t, zero.Unlock(ctx), natslock.ErrBroken)
+		l := w.granted(t)
+		require.Zero(t, slot(t, l))
+
+		req.ID, req.Immediately = l.ID(), true
+		require.NoError(t, a.Break(ctx, req))
+		next := must(t, sem)
+		require.Zero(t, slot(t, next))
+		require.Greater(t, next.Token(), l.Token())
+		require.ErrorIs(t, l.Unlock(ctx), natslock.ErrLost)
+		unlock(t, next, one)
+	})
+}
+
+// Watch reports what happens to each permit.
+func TestWatch(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		ctx, cancel := context.WithCancel(t.Context())
+		a, b := join(t, s), join(t, s)
+		events, over := make(chan natslock.Event, 100), make(chan struct{})
+		go func() {
+			defer close(over)
+			for ev, err := range b.Watch(ctx, "s") {
+				if err == nil {
+					events <- ev
+				}
+			}
+		}()
+		require.Equal(t, natslock.EventWatching, receive(t, events, "the mark").Type)
+		sem := semaphore.New(a.Client, "s", 1)
+		l := must(t, sem)
+		w := a.await(t, sem)
+		unlock(t, l)
+		unlock(t, w.granted(t))
+		for _, want := range []natslock.EventType{natslock.EventGranted, natslock.EventQueued, natslock.EventReleased, natslock.EventGranted, natslock.EventReleased} {
+			ev := receive(t, events, "an event")
+			require.Equal(t, want, ev.Type)
+			require.Equal(t, natslock.KindSemaphore, ev.Kind)
+			require.Equal(t, 1, ev.Holder.Of)
+		}
+		cancel()
+		<-over
+	})
+}

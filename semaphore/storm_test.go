@@ -1,0 +1,219 @@
+package semaphore_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/internal/verify/history"
+	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/testutil"
+)
+
+// inside counts those that believe in their permit, and the most at a time.
+type inside struct {
+	mu        sync.Mutex
+	now, most int
+}
+
+func (i *inside) add(n int) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.now += n
+	i.most = max(i.most, i.now)
+}
+
+// work holds a permit for a while, inside its validity.
+func (i *inside) work(h *history.Held, d time.Duration) {
+	ctx := h.Lock().Context()
+	if ctx.Err() == nil {
+		i.add(1)
+		select {
+		case <-time.After(d):
+		case <-ctx.Done():
+		}
+		i.add(-1)
+	}
+	if ctx.Err() != nil {
+		time.Sleep(time.Second) // it notices late
+	}
+	h.Use()
+}
+
+// TestStorm has 20 clients contend for four permits while clients crash, answers are late
+// or lost, notifications get lost and an operator breaks holders. Never more than four are
+// inside, by the clock and by the stream's own record.
+func TestStorm(t *testing.T) {
+	const clients, permits = 20, 4
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	var in inside
+	var h *history.History
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		rec := history.NewRecorder()
+		operator := join(t, s)
+		rec.Tap(t, s.Connect())
+		want := history.Want{Kind: natslock.KindSemaphore, Name: "storm", Permits: permits}
+		ctx, stop := context.WithTimeout(context.Background(), 10*time.Minute)
+		defer stop()
+		var wg sync.WaitGroup
+		var peers []*peer
+		for i := range clients {
+			p := join(t, s, natslock.WithTTL(3*time.Second), rec.Option(), natslock.WithWatchAfter(0))
+			p.f.Random(testutil.Rates{Drop: 0.01, LoseAnswer: 0.02, Delay: 0.02, DelayAnswer: 0.02, DropEvent: 0.05, MaxDelay: 5 * time.Second})
+			peers = append(peers, p)
+			c := rec.Client(fmt.Sprint("c", i), p.Client)
+			rng := rand.New(rand.NewPCG(seed, uint64(i)))
+			wg.Go(func() {
+				for ctx.Err() == nil {
+					time.Sleep(time.Duration(rng.IntN(2000)) * time.Millisecond)
+					w := want
+					w.Try = rng.IntN(5) == 0
+					held, err := c.Acquire(ctx, w, natslock.Detached())
+					switch {
+					case err == nil:
+						d := time.Duration(rng.IntN(1000)) * time.Millisecond
+						if rng.IntN(5) == 0 {
+							d *= 6 // longer than a lease
+						}
+						in.work(held, d)
+						_ = held.Unlock(context.Background())
+					case !errors.Is(err, natslock.ErrTimeout) && !w.Try:
+						assert.NoError(t, err)
+					}
+				}
+			})
+		}
+		wg.Go(func() { // crashes
+			rng := rand.New(rand.NewPCG(seed, 100))
+			for ctx.Err() == nil {
+				over := rec.Outage("", "crash")
+				some := rng.Perm(clients)[:4]
+				for _, i := range some {
+					peers[i].link.Cut()
+				}
+				time.Sleep(time.Duration(rng.IntN(8000)) * time.Millisecond)
+				for _, i := range some {
+					peers[i].link.Heal()
+				}
+				over()
+				time.Sleep(time.Duration(rng.IntN(5000)) * time.Millisecond)
+			}
+		})
+		wg.Go(func() { // breaks
+			rng := rand.New(rand.NewPCG(seed, 101))
+			boss := rec.Client("operator", operator.Client)
+			for ctx.Err() == nil {
+				time.Sleep(time.Duration(rng.IntN(5000)) * time.Millisecond)
+				info, err := operator.Inspect(ctx, want.Kind, want.Name)
+				if err == nil && len(info.Permits) > 0 {
+					_ = boss.Break(context.Background(), want.Kind, want.Name, info.Permits[rng.IntN(len(info.Permits))], false)
+				}
+			}
+		})
+		wg.Wait()
+		for _, p := range peers {
+			p.f.Random(testutil.Rates{})
+		}
+		time.Sleep(time.Minute)
+		rec.Left(history.KeysLeft(t, operator.nc)...)
+		h = rec.History()
+	})
+	n := h.Counts()
+	t.Logf("%d grants, %d expired, at most %d inside: %v", n["grants"], n["expired"], in.most, n)
+	require.Equal(t, permits, in.most)
+	history.Verify(t, h, history.Options{Least: map[string]int{"grants": 500, "expired": 3, "break ok": 20, "queued": 100}})
+}
+
+// TestClusterStorm has 20 clients on three servers contend for three permits on three
+// replicas. Meanwhile the stream's leader steps down again and again, clients are cut off and
+// holders are broken.
+func TestClusterStorm(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a cluster takes seconds; -short was given")
+	}
+	cl := testutil.RunCluster(t, 3)
+	const clients, permits = 20, 3
+	r3 := natslock.WithBucketConfig(kvstore.Config{Replicas: 3})
+	want := history.Want{Kind: natslock.KindSemaphore, Name: "storm", Permits: permits}
+	rec := history.NewRecorder()
+	var in inside
+	var links []*testutil.Link
+	var members []*history.Client
+	var operator *natslock.Client
+	for i := range clients {
+		nc, link := cl.ConnectLink(nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond))
+		links = append(links, link)
+		c, _ := history.Faulty(t, nc, uint64(i), r3, natslock.WithTTL(3*time.Second), rec.Option(), natslock.WithWatchAfter(0))
+		members = append(members, rec.Client(fmt.Sprint("c", i), c))
+		if operator == nil {
+			operator, _ = history.Faulty(t, cl.Connect(), 99, r3)
+		}
+	}
+	rec.Tap(t, cl.Connect())
+	rec.Lossy()
+	ctx, stop := context.WithTimeout(context.Background(), 12*time.Second)
+	defer stop()
+	var wg sync.WaitGroup
+	for i, c := range members {
+		rng := rand.New(rand.NewPCG(7, uint64(i)))
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				held, err := c.Acquire(ctx, want, natslock.Detached())
+				if err != nil {
+					assert.ErrorIs(t, err, natslock.ErrTimeout)
+					return
+				}
+				in.work(held, time.Duration(rng.IntN(30))*time.Millisecond)
+				_ = held.Unlock(context.Background())
+			}
+		})
+	}
+	wg.Go(func() {
+		rng := rand.New(rand.NewPCG(7, 100))
+		for ctx.Err() == nil {
+			link := links[rng.IntN(len(links))]
+			link.Cut()
+			time.Sleep(time.Duration(rng.IntN(4000)) * time.Millisecond)
+			link.Heal()
+		}
+	})
+	wg.Go(func() {
+		boss := rec.Client("operator", operator)
+		for ctx.Err() == nil {
+			time.Sleep(300 * time.Millisecond)
+			info, err := operator.Inspect(ctx, want.Kind, want.Name)
+			if err == nil && len(info.Permits) > 0 {
+				_ = boss.Break(context.Background(), want.Kind, want.Name, info.Permits[0], false)
+			}
+		}
+	})
+	downs := 0
+	for ctx.Err() == nil {
+		cl.StepDown(t, "KV_natslock")
+		downs++
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Second):
+		}
+	}
+	wg.Wait()
+	n := rec.History().Counts()
+	t.Logf("%d grants over %d step-downs, at most %d inside: %v", n["grants"], downs, in.most, n)
+	require.LessOrEqual(t, in.most, permits)
+	require.Greater(t, downs, 3)
+	require.Greater(t, n["grants"], 100)
+	for _, v := range history.Check(rec.History(), history.Options{}) {
+		t.Error(v)
+	}
+	require.Eventually(t, func() bool { return len(history.KeysLeft(t, cl.Connect())) == 0 }, patience, 100*time.Millisecond)
+}
