@@ -15,7 +15,7 @@ import (
 
 type breakCmd struct {
 	Name   string  `arg:"" predictor:"lock" help:"The lock's name."`
-	Kind   string  `placeholder:"KIND" help:"mutex or rw; needed when there are both of that name."`
+	Kind   string  `placeholder:"KIND" help:"mutex, rw or semaphore; needed when there are several of that name."`
 	ID     *string `name:"id" placeholder:"ID" help:"Break the holder, writer or reader with this id, or with the only id that begins so."`
 	Reason string  `default:"broken with lockctl" placeholder:"TEXT" help:"Shown to the holder, and by info, ls and watch."`
 	Now    bool    `help:"Let the next one in at once, while the holder may still be working: an exception to mutual exclusion."`
@@ -34,8 +34,8 @@ their JSON show. --id takes the beginning of one, as far as it is unambiguous. A
 script that gives the id breaks that claim and never a later one. A record that
 lockctl cannot read has an id too, made of its revision.
 
-Of a reader-writer lock this breaks the writer or one reader; the other readers
-go on. Where several could be meant they are listed and nothing is broken: choose
+Of a reader-writer lock this breaks the writer or one reader, of a semaphore one
+holder; the others go on. Where several could be meant they are listed and nothing is broken: choose
 with --kind or --id. A writer that still waits for readers to leave gives way and
 queues again.
 
@@ -49,8 +49,8 @@ the answer was no.`
 // AfterApply checks what kong cannot.
 func (c *breakCmd) AfterApply() error {
 	switch {
-	case c.Kind != "" && c.Kind != natslock.KindMutex.String() && c.Kind != natslock.KindRW.String():
-		return fmt.Errorf("--kind %q: neither mutex nor rw", c.Kind)
+	case c.Kind != "" && c.Kind != natslock.KindMutex.String() && c.Kind != natslock.KindRW.String() && c.Kind != natslock.KindSemaphore.String():
+		return fmt.Errorf("--kind %q: not mutex, rw or semaphore", c.Kind)
 	case c.ID != nil && *c.ID == "": // an unset variable, and it would match any
 		return errors.New("--id: the id is empty")
 	}
@@ -109,7 +109,11 @@ func (c *breakCmd) choose(g *globals, s *session) (holding, error) {
 	switch {
 	case len(infos) > 1 && !explicit:
 		listHoldings(held)
-		return holding{}, usagef("%s is two locks, a mutex and a reader-writer lock: choose with --kind mutex, --kind rw or --id", plain(c.Name))
+		var kinds []string
+		for _, info := range infos {
+			kinds = append(kinds, "--kind "+info.Kind.String())
+		}
+		return holding{}, usagef("%s is %s locks: choose with %s or --id", plain(c.Name), inWords(len(infos)), strings.Join(kinds, ", "))
 	case len(meant) == 1:
 		return meant[0], nil
 	case len(meant) > 1 && c.ID != nil:
@@ -185,6 +189,9 @@ func breakQuestion(h holding, now bool) string {
 	if h.mode == natslock.Shared {
 		kept, next = "No writer", "A writer"
 	}
+	if h.kind == natslock.KindSemaphore {
+		kept, next = "Nobody with its permit", "The next one"
+	}
 	if now {
 		return fmt.Sprintf("Break it NOW? %s gets in while the %s may still be at work", next, h.role())
 	}
@@ -222,6 +229,9 @@ func (c *breakCmd) outcome(g *globals, s *session, broken holding) string {
 	}
 	if broken.mode == natslock.Shared {
 		return "broken: the reader has stopped and is out"
+	}
+	if broken.kind == natslock.KindSemaphore {
+		return "broken: the holder has stopped, its permit was freed"
 	}
 	return fmt.Sprintf("broken: the %s has stopped, the lock was freed", broken.role())
 }

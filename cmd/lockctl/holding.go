@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/natslock/locks/natslock"
 )
@@ -14,7 +15,7 @@ type holding struct {
 	kind  natslock.Kind
 	mode  natslock.Mode
 	waits bool   // a writer that nobody passes any more, but that readers are still before
-	title string // "holder", "writer" or "reader 2"
+	title string // "holder", "writer", "reader 2" or "slot 2"
 }
 
 // holdings returns the holders of a lock, the readers after the writer.
@@ -28,7 +29,43 @@ func holdings(info natslock.Info) []holding {
 	for i, r := range info.Readers {
 		all = append(all, holding{Holder: r, kind: info.Kind, mode: natslock.Shared, title: fmt.Sprintf("reader %d", i+1)})
 	}
+	for _, h := range info.Permits {
+		all = append(all, holding{Holder: h, kind: info.Kind, mode: natslock.Exclusive, title: fmt.Sprintf("slot %d", h.Slot)})
+	}
 	return all
+}
+
+// together are those that hold a lock with others: readers, or holders of permits.
+func together(info natslock.Info) []natslock.Holder {
+	if info.Kind == natslock.KindSemaphore {
+		return info.Permits
+	}
+	return info.Readers
+}
+
+// isFree says whether nobody holds the lock or waits for it.
+func isFree(info natslock.Info) bool {
+	return info.Holder == nil && len(together(info)) == 0 && len(info.Queue) == 0
+}
+
+// permitsOf is how many permits of a semaphore are taken, and of how many. Clients that do
+// not agree about that are all named.
+func permitsOf(info natslock.Info) string {
+	var numbers []int
+	for _, h := range info.Permits {
+		numbers = append(numbers, h.Of)
+	}
+	for _, w := range info.Queue {
+		numbers = append(numbers, w.Of)
+	}
+	slices.Sort(numbers)
+	var of []string
+	for _, n := range slices.Compact(numbers) {
+		if n > 0 { // an unreadable record names none
+			of = append(of, fmt.Sprint(n))
+		}
+	}
+	return fmt.Sprintf("%d of %s", len(info.Permits), cmp.Or(strings.Join(of, " or "), "?"))
 }
 
 // inOrder sorts readers by when they came. The bucket has them by when they have
@@ -47,7 +84,7 @@ func waitsForReaders(info natslock.Info) bool {
 // role is what to call it.
 func (h holding) role() string {
 	switch {
-	case h.kind == natslock.KindMutex:
+	case h.kind != natslock.KindRW:
 		return "holder"
 	case h.mode == natslock.Shared:
 		return "reader"
@@ -85,6 +122,8 @@ func (h holding) modeName() string {
 		return restingMode
 	case h.left():
 		return handedMode
+	case h.kind == natslock.KindSemaphore:
+		return h.title
 	}
 	return h.mode.String()
 }
@@ -106,8 +145,8 @@ func allIdle(held []holding) bool {
 	return len(held) > 0 && !slices.ContainsFunc(held, func(h holding) bool { return !h.wasIdle() })
 }
 
-// bothKinds are the names that are a mutex and a reader-writer lock at once:
-// nearly always a mistake, because the two do not exclude each other.
+// bothKinds are the names of locks of several kinds: nearly always a mistake, because
+// these do not exclude each other.
 func bothKinds(infos []natslock.Info) map[string]bool {
 	kind, both := make(map[string]natslock.Kind), make(map[string]bool)
 	for _, info := range infos {
@@ -123,13 +162,16 @@ func bothKinds(infos []natslock.Info) map[string]bool {
 // wait for it.
 func modeOf(info natslock.Info) string {
 	switch {
-	case len(info.Readers) > 0:
+	case len(together(info)) > 0:
 		return natslock.Shared.String()
 	case info.Holder != nil:
 		return natslock.Exclusive.String()
 	}
 	return "free"
 }
+
+// inWords is a small number in words.
+func inWords(n int) string { return [...]string{"no", "one", "two", "three"}[n] }
 
 func count(n int, what string) string {
 	if n == 1 {

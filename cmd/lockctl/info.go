@@ -19,9 +19,9 @@ type infoCmd struct {
 func (*infoCmd) Help() string {
 	return `Shows the holder, or the writer and the readers, with their metadata, and a break
 if there was one. Shows the queue in its order, with the mode of each waiter:
-exclusive or shared. A name can be a mutex and a reader-writer lock at once. They are
-different locks, and both are shown. A record that lockctl cannot read is shown as
-such, with its revision.
+exclusive or shared. A name can be that of locks of several kinds at once. They are
+different locks, and all are shown. A record that lockctl cannot read is shown as
+such, with its revision. Of a semaphore each holder is shown with the slot that it has.
 
   lockctl info deploy
   lockctl info deploy --json | jq '.[].holder.token'
@@ -48,7 +48,7 @@ func (c *infoCmd) Run(g *globals) error {
 		printInfo(os.Stdout, info)
 	}
 	if len(infos) > 1 {
-		fmt.Println("\n" + alarm.Sprint("two locks of one name: they do not exclude each other"))
+		fmt.Println("\n" + alarm.Sprint(inWords(len(infos))+" locks of one name: they do not exclude each other"))
 	}
 	return nil
 }
@@ -69,13 +69,13 @@ func (s *session) inspect(g *globals, name string) ([]natslock.Info, error) {
 	ctx, cancel := g.bounded()
 	defer cancel()
 	var infos []natslock.Info
-	for _, kind := range []natslock.Kind{natslock.KindMutex, natslock.KindRW} {
+	for _, kind := range []natslock.Kind{natslock.KindMutex, natslock.KindRW, natslock.KindSemaphore} {
 		info, err := s.Inspect(ctx, kind, name)
 		if err != nil {
 			return nil, err
 		}
 		inOrder(info.Readers)
-		if info.Holder != nil || len(info.Readers) > 0 || len(info.Queue) > 0 {
+		if !isFree(info) {
 			infos = append(infos, info)
 		}
 	}
@@ -103,7 +103,11 @@ func printInfo(w io.Writer, info natslock.Info) {
 		if q.Goroutines > 1 {
 			name += fmt.Sprintf(", %d goroutines", q.Goroutines)
 		}
-		t.AppendRow(table.Row{"    ", position, name, q.Mode.String(), "waits " + brief(time.Since(q.Since)),
+		mode := q.Mode.String()
+		if info.Kind == natslock.KindSemaphore {
+			mode = fmt.Sprintf("one of %d", q.Of)
+		}
+		t.AppendRow(table.Row{"    ", position, name, mode, "waits " + brief(time.Since(q.Since)),
 			faint.Sprintf("ticket %d", q.Ticket)})
 		position += q.Goroutines
 	}
@@ -119,6 +123,8 @@ func stateOf(info natslock.Info, held []holding) string {
 	switch {
 	case len(held) == 0:
 		return "free, waited for"
+	case info.Kind == natslock.KindSemaphore:
+		return permitsOf(info) + " permits taken"
 	case waitsForReaders(info):
 		return "held by " + readers + ", a writer waits for them to leave"
 	case info.Holder == nil:
@@ -142,6 +148,9 @@ func printHolder(w io.Writer, h holding) {
 	t := newTableOn(w)
 	row := func(label string, value any) { t.AppendRow(table.Row{"  " + faint.Sprint(label), value}) }
 	row(h.title, holderName(h.Holder))
+	if h.Of > 0 {
+		row("permits", fmt.Sprintf("%d, as its client knows", h.Of))
+	}
 	row("token", h.Token)
 	since := fmt.Sprintf("%s, since %s", brief(time.Since(h.Since)), h.Since.Local().Format("2006-01-02 15:04:05"))
 	if h.waits {

@@ -242,7 +242,7 @@ func TestHelpAndVersion(t *testing.T) {
 		require.Contains(t, out, "Usage: lockctl "+command)
 	}
 	_, out, _ = run(t, nil, "run", "--help")
-	require.Contains(t, strings.Join(strings.Fields(out), " "), "the reader-writer lock of that name, which is a different lock")
+	require.Contains(t, strings.Join(strings.Fields(out), " "), "These are different locks, which do not exclude each other")
 	code, _, errs := run(t, nil, "runn")
 	require.Equal(t, 64, code)
 	require.Contains(t, errs, "did you mean")

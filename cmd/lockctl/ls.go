@@ -31,8 +31,10 @@ the lock. The client gives the lock up when another client asks. The mode "resti
 that of a lock that was unlocked before its minimum hold was over: nobody holds it.
 Nobody holds a lock of the mode "handed" either, until a client adopts it.
 
-A name that is a mutex and a reader-writer lock at once is marked: these are two
-locks, which do not exclude each other. A record that lockctl cannot read is
+Of a semaphore the mode says how many permits are taken, and of how many.
+
+A name of locks of several kinds is marked: these are different locks, which do not
+exclude each other. A record that lockctl cannot read is
 listed too: it keeps others out all the same.
 
 With --watch a terminal shows the list as it is now, until it is interrupted.
@@ -68,7 +70,7 @@ func (c *lsCmd) Run(g *globals) error {
 	}
 	t.Render()
 	if len(both) > 0 {
-		complain("%s of both kinds: a mutex and a reader-writer lock of one name do not exclude each other", count(len(both), "name"))
+		complain("%s of several kinds: locks of one name and different kinds do not exclude each other", count(len(both), "name"))
 	}
 	return nil
 }
@@ -159,15 +161,15 @@ func (c *lsCmd) table(widths ...int) table.Writer {
 	return t
 }
 
-// rows returns the rows of a lock: one for all readers, unless the table is wide, and one
-// for the holder or the writer. Only the first row has the columns of the lock itself.
+// rows returns the rows of a lock: one for all readers or permits, unless the table is wide,
+// and one for the holder or the writer. Only the first row has the columns of the lock itself.
 func (c *lsCmd) rows(info natslock.Info, both bool) (rows []table.Row) {
 	readers, queue, note := "-", fmt.Sprint(info.Waiting()), ""
 	if info.Kind == natslock.KindRW {
 		readers = fmt.Sprint(len(info.Readers))
 	}
 	if both {
-		note = alarm.Sprint("also " + map[natslock.Kind]string{natslock.KindMutex: "rw", natslock.KindRW: "mutex"}[info.Kind])
+		note = alarm.Sprint("also another kind")
 	}
 	row := func(mode, holder, token, held, expires string, wide ...any) {
 		r := table.Row{info.Kind.String(), plain(info.Name), mode, holder, token, held, expires, readers, queue}
@@ -178,13 +180,17 @@ func (c *lsCmd) rows(info natslock.Info, both bool) (rows []table.Row) {
 		readers, queue, note = "", "", ""
 	}
 	held := holdings(info)
-	if len(info.Readers) > 1 && !c.Wide {
-		first := len(held) - len(info.Readers) // they come after the writer
+	permits := info.Kind == natslock.KindSemaphore && len(held) > 0
+	if all := together(info); !c.Wide && (len(all) > 1 || permits) {
+		first := len(held) - len(all) // they come after the writer
 		mode := natslock.Shared.String()
-		if allIdle(held[first:]) {
+		switch {
+		case permits:
+			mode = permitsOf(info)
+		case allIdle(held[first:]):
 			mode = idleMode
 		}
-		row(mode, readerNames(info.Readers), "-", brief(time.Since(info.Readers[0].Since)), lastEnd(info.Readers))
+		row(mode, readerNames(all), "-", brief(time.Since(heldSince(info))), lastEnd(all))
 		held = held[:first]
 	}
 	// Holders come before a writer that still waits for readers.

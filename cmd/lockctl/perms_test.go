@@ -22,6 +22,7 @@ import (
 
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/rwlock"
+	"github.com/natslock/locks/semaphore"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -186,6 +187,21 @@ func useLocks(t *testing.T, a, b *natslock.Client, name string) {
 	unlock(r1)
 	unlock(writer.granted(t))
 	unlock(reader.granted(t))
+
+	permits := name + "-sem"
+	sa, sb := semaphore.New(a, permits, 2), semaphore.New(b, permits, 2)
+	p1, err := sa.Acquire(ctx)
+	require.NoError(t, err)
+	p2, err := sb.TryAcquire(ctx)
+	require.NoError(t, err)
+	w = wait(t, b, natslock.KindSemaphore, permits, func(ctx context.Context, _ string, opts ...natslock.LockOption) (*natslock.Lock, error) {
+		return sa.Acquire(ctx, opts...)
+	})
+	require.NoError(t, a.Break(ctx, natslock.BreakRequest{Kind: natslock.KindSemaphore, Name: permits, ID: p2.ID(), Reason: "test"}))
+	<-p2.Done()
+	require.ErrorIs(t, p2.Unlock(ctx), natslock.ErrLost)
+	unlock(w.granted(t))
+	unlock(p1)
 }
 
 const (
@@ -242,7 +258,7 @@ func TestPermsOfUser(t *testing.T) {
 
 	var set struct{ Publish []struct{ Subject string } }
 	require.NoError(t, json.Unmarshal([]byte(block(t, "orders.>", "--read-all", "--json")), &set))
-	require.Len(t, set.Publish, 13)
+	require.Len(t, set.Publish, 17)
 	for _, p := range set.Publish {
 		if p.Subject != readLeader { // needed only where a replica lags
 			require.True(t, published(p.Subject), "%s is allowed and not needed", p.Subject)

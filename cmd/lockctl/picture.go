@@ -102,15 +102,19 @@ func (p *picture) renewLocked(id lockID, ev natslock.Event) bool {
 		return false
 	}
 	same := func(h natslock.Holder) bool { return h.ID == ev.Holder.ID }
-	switch i := slices.IndexFunc(info.Readers, same); {
+	all := &info.Readers
+	if id.kind == natslock.KindSemaphore {
+		all = &info.Permits
+	}
+	switch i := slices.IndexFunc(*all, same); {
 	case info.Holder != nil && same(*info.Holder):
 		if info.Holder.Revision < ev.Holder.Revision {
 			info.Holder = ev.Holder
 		}
 	case i >= 0:
-		if info.Readers[i].Revision < ev.Holder.Revision {
-			info.Readers = slices.Clone(info.Readers)
-			info.Readers[i] = *ev.Holder
+		if (*all)[i].Revision < ev.Holder.Revision {
+			*all = slices.Clone(*all)
+			(*all)[i] = *ev.Holder
 		}
 	default:
 		return false
@@ -244,7 +248,7 @@ func (p *picture) look() {
 		p.locks = found
 	default:
 		for id, info := range found {
-			if info.Holder == nil && len(info.Readers) == 0 && len(info.Queue) == 0 {
+			if isFree(info) {
 				delete(p.locks, id)
 			} else {
 				p.locks[id] = info
@@ -276,7 +280,7 @@ func (p *picture) changed(version int) (shot, bool) {
 	slices.SortFunc(s.locks, byName)
 	s.both = bothKinds(s.locks)
 	for _, info := range s.locks {
-		if info.Holder != nil || len(info.Readers) > 0 {
+		if info.Holder != nil || len(together(info)) > 0 {
 			s.held++
 		}
 		s.waiting += info.Waiting()

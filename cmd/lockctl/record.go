@@ -17,14 +17,15 @@ import (
 // added, never renamed. Times are RFC 3339; durations are in seconds. The
 // reference prints what the tags say.
 type lockJSON struct {
-	Kind        string       `json:"kind" doc:"mutex or rw"`
+	Kind        string       `json:"kind" doc:"mutex, rw or semaphore"`
 	Name        string       `json:"name" doc:"the name, any bytes"`
 	Mode        string       `json:"mode" doc:"how it is held: exclusive, shared, or free"`
 	Holder      *holderJSON  `json:"holder" doc:"the holder or the writer; null: nobody, or readers"`
 	Readers     []holderJSON `json:"readers" doc:"the readers, first come first"`
+	Permits     []holderJSON `json:"permits" doc:"of a semaphore its holders, by their slots"`
 	Queue       []waiterJSON `json:"queue" doc:"the waiters, first in line first"`
 	WriterWaits bool         `json:"writer_waits" doc:"the writer in holder is not in yet: it lets no more readers in, and waits for those in readers to leave"`
-	BothKinds   bool         `json:"both_kinds" doc:"there is a lock of the other kind of the same name; the two do not exclude each other"`
+	BothKinds   bool         `json:"both_kinds" doc:"there is a lock of another kind of the same name; they do not exclude each other"`
 }
 
 type holderJSON struct {
@@ -47,6 +48,8 @@ type holderJSON struct {
 	Idle       bool              `json:"idle" doc:"no goroutine was inside when the client last renewed the lock; one may be by now"`
 	Resting    bool              `json:"resting" doc:"nobody holds the lock any more; it keeps others out until its minimum hold is over"`
 	HandedOver bool              `json:"handed_over" doc:"nobody holds the lock until a client adopts it"`
+	Slot       int               `json:"slot" doc:"of a semaphore: the number of its permit, from 0"`
+	Of         int               `json:"of" doc:"of a semaphore: how many permits there are, as its client knows; 0: another lock"`
 }
 
 type brokenJSON struct {
@@ -64,12 +67,13 @@ type waiterJSON struct {
 	Since      time.Time `json:"since" doc:"since when it waits, by its own clock"`
 	Mode       string    `json:"mode" doc:"exclusive or shared"`
 	Goroutines int       `json:"goroutines" doc:"how many goroutines of its client wait at the place"`
+	Of         int       `json:"of" doc:"of a semaphore: how many permits there are, as its client knows; 0: another lock"`
 }
 
 func toJSON(info natslock.Info) lockJSON {
 	out := lockJSON{
 		Kind: info.Kind.String(), Name: info.Name, Mode: modeOf(info),
-		Readers: []holderJSON{}, Queue: []waiterJSON{}, WriterWaits: waitsForReaders(info),
+		Readers: []holderJSON{}, Permits: []holderJSON{}, Queue: []waiterJSON{}, WriterWaits: waitsForReaders(info),
 	}
 	if info.Holder != nil {
 		h := holderToJSON(*info.Holder)
@@ -78,10 +82,13 @@ func toJSON(info natslock.Info) lockJSON {
 	for _, r := range info.Readers {
 		out.Readers = append(out.Readers, holderToJSON(r))
 	}
+	for _, h := range info.Permits {
+		out.Permits = append(out.Permits, holderToJSON(h))
+	}
 	for _, w := range info.Queue {
 		out.Queue = append(out.Queue, waiterJSON{
 			Ticket: w.Ticket, ID: w.ID, Owner: w.Owner, Host: w.Host, PID: w.PID,
-			Since: w.Since.UTC(), Mode: w.Mode.String(), Goroutines: w.Goroutines,
+			Since: w.Since.UTC(), Mode: w.Mode.String(), Goroutines: w.Goroutines, Of: w.Of,
 		})
 	}
 	return out
@@ -92,6 +99,7 @@ func holderToJSON(h natslock.Holder) holderJSON {
 		Token: h.Token, ID: h.ID, Owner: h.Owner, Host: h.Host, PID: h.PID,
 		Since: h.Since.UTC(), Grants: h.Grants, Waiting: h.Waiting, TTL: h.TTL.Seconds(), Overdue: h.Overdue, Meta: h.Meta,
 		Revision: h.Revision, Unreadable: h.Unreadable, Lingers: h.Lingers, Idle: h.Idle, Resting: h.Resting, HandedOver: h.HandedOver,
+		Slot: h.Slot, Of: h.Of,
 	}
 	if out.Meta == nil {
 		out.Meta = map[string]string{}

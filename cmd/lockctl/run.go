@@ -14,11 +14,13 @@ import (
 
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/rwlock"
+	"github.com/natslock/locks/semaphore"
 )
 
 type runCmd struct {
 	Read      bool          `help:"Take the reader-writer lock of that name for reading, together with other readers."`
 	Write     bool          `help:"Take the reader-writer lock of that name for writing, alone."`
+	Permits   *int          `placeholder:"N" help:"Take one of N permits of the semaphore of that name (1 to 256)."`
 	TTL       time.Duration `default:"15s" placeholder:"DURATION" help:"Lease: how long the lock stays taken when this machine dies (default ${default}, whole seconds)."`
 	taking    `embed:""`
 	KillAfter time.Duration `default:"5s" placeholder:"DURATION" help:"From TERM to KILL when the lock is lost (default ${default}), cut short by the lease."`
@@ -27,12 +29,16 @@ type runCmd struct {
 }
 
 func (*runCmd) Help() string {
-	return `Without --read or --write this takes the mutex of that name. Both of them name
-the reader-writer lock of that name, which is a different lock. It and the mutex
-do not exclude each other, so all clients have to use the same kind.
+	return `Without --read, --write or --permits this takes the mutex of that name. --read and
+--write name the reader-writer lock of that name, and --permits names the semaphore.
+These are different locks, which do not exclude each other, so all clients have to
+use the same kind. Of a semaphore at most N commands run at a time, if all of them
+give the same N.
 
 The command finds LOCK_NAME, LOCK_TOKEN (the fencing token: greater than that of
-every holder before) and LOCK_TTL (seconds) in its environment. It runs in a
+every holder before) and LOCK_TTL (seconds) in its environment. With --permits it
+also finds LOCK_SLOT, the number of its permit from 0. The token is then greater than
+that of every holder of this slot before. It runs in a
 process group of its own, in the foreground if lockctl is. lockctl passes INT,
 TERM, HUP, QUIT, USR1 and USR2 on to the group.
 
@@ -56,6 +62,7 @@ In these cases only a resource that checks LOCK_TOKEN is safe.
   lockctl run deploy -- ./deploy.sh
   lockctl run -n -E 0 nightly -- ./backup.sh   # not twice, and no error
   lockctl run --read index -- ./query
+  lockctl run --permits 5 exports -- ./export
 
 Exit code: the command's, 128 + N if signal N killed it or ended the waiting.
   1, or -E   the lock was not free in time (-n, -w)
@@ -69,6 +76,10 @@ func (c *runCmd) AfterApply() error {
 	switch {
 	case c.Read && c.Write:
 		return errors.New("--read and --write exclude each other")
+	case c.Permits != nil && (c.Read || c.Write):
+		return errors.New("--permits and --read or --write exclude each other")
+	case c.Permits != nil && (*c.Permits < 1 || *c.Permits > semaphore.MaxPermits):
+		return fmt.Errorf("--permits %d: not in 1 to %d", *c.Permits, semaphore.MaxPermits)
 	case c.KillAfter < 0:
 		return fmt.Errorf("--kill-after %v: negative", c.KillAfter)
 	}
@@ -88,7 +99,11 @@ func (c *runCmd) Run(g *globals) error {
 		return err
 	}
 	w := supervisionOf(c.TTL, c.KillAfter)
-	end, err := w.supervise(command.under(lock, c.Name, w.ttl, s), lock, signals, s)
+	cmd := command.under(lock, c.Name, w.ttl, s)
+	if n, ok := semaphore.Slot(lock); ok {
+		cmd.Env = append(cmd.Env, "LOCK_SLOT="+strconv.Itoa(n))
+	}
+	end, err := w.supervise(cmd, lock, signals, s)
 	if end.stuck {
 		return &codeError{code: exitLost}
 	}
@@ -98,6 +113,14 @@ func (c *runCmd) Run(g *globals) error {
 // method returns the method that takes the lock.
 func (c *runCmd) method(client *natslock.Client) lockFunc {
 	switch rw := rwlock.New(client); {
+	case c.Permits != nil:
+		sem := semaphore.New(client, c.Name, *c.Permits)
+		return func(ctx context.Context, _ string, opts ...natslock.LockOption) (*natslock.Lock, error) {
+			if c.once() {
+				return sem.TryAcquire(ctx, opts...)
+			}
+			return sem.Acquire(ctx, opts...)
+		}
 	case c.Read && c.once():
 		return rw.TryRLock
 	case c.Read:

@@ -127,7 +127,7 @@ func TestBreakReader(t *testing.T) {
 		{64, "several holders", []string{"--kind", "rw"}},
 		{64, "id is empty", []string{"--id", ""}},
 		{1, "mutex x is free", []string{"--id", first.ID, "--kind", "mutex"}},
-		{64, "neither mutex nor rw", []string{"--kind", "rwlock"}},
+		{64, "not mutex, rw or semaphore", []string{"--kind", "rwlock"}},
 		{1, "no holder of x has an id that begins with none", []string{"--id", "none"}},
 		{1, "no holder of x", []string{"--id", gate.ID + "A"}},
 		{1, "mutex x is free", []string{"--kind", "mutex"}},
@@ -251,9 +251,9 @@ func TestLookAtReadersAndWriters(t *testing.T) {
 	_, out, _ := run(t, s, "info", "x", "--json")
 	var raw []map[string]any
 	require.NoError(t, json.Unmarshal([]byte(out), &raw))
-	require.ElementsMatch(t, []string{"kind", "name", "mode", "holder", "readers", "queue", "writer_waits", "both_kinds"}, keys(raw[0]))
-	require.ElementsMatch(t, []string{"ticket", "id", "owner", "host", "pid", "since", "mode", "goroutines"}, keys(raw[0]["queue"].([]any)[0]))
-	holderKeys := []string{"token", "id", "owner", "host", "pid", "since", "grants", "waiting", "ttl", "expires", "overdue", "meta", "broken", "revision", "unreadable", "lingers", "idle", "resting", "handed_over"}
+	require.ElementsMatch(t, []string{"kind", "name", "mode", "holder", "readers", "permits", "queue", "writer_waits", "both_kinds"}, keys(raw[0]))
+	require.ElementsMatch(t, []string{"ticket", "id", "owner", "host", "pid", "since", "mode", "goroutines", "of"}, keys(raw[0]["queue"].([]any)[0]))
+	holderKeys := []string{"token", "id", "owner", "host", "pid", "since", "grants", "waiting", "ttl", "expires", "overdue", "meta", "broken", "revision", "unreadable", "lingers", "idle", "resting", "handed_over", "slot", "of"}
 	require.ElementsMatch(t, holderKeys, keys(raw[0]["holder"]))
 	require.ElementsMatch(t, holderKeys, keys(raw[0]["readers"].([]any)[1]))
 
@@ -293,10 +293,10 @@ func TestBothKinds(t *testing.T) {
 	require.Equal(t, []string{"mutex", "rw"}, []string{l[0].Kind, l[1].Kind})
 	require.True(t, l[0].BothKinds && l[1].BothKinds)
 	_, out, errs := run(t, s, "ls")
-	require.Regexp(t, `(?m)^mutex +x .*0 +also rw$`, out)
-	require.Regexp(t, `(?m)^rw +x .*0 +also mutex$`, out)
+	require.Regexp(t, `(?m)^mutex +x .*0 +also another kind$`, out)
+	require.Regexp(t, `(?m)^rw +x .*0 +also another kind$`, out)
 	require.Regexp(t, `(?m)^mutex +other .*0$`, out)
-	require.Contains(t, errs, "1 name of both kinds")
+	require.Contains(t, errs, "1 name of several kinds")
 	_, out, _ = run(t, s, "info", "x")
 	require.Contains(t, out, "mutex x: held\n")
 	require.Contains(t, out, "rw x: held by 1 reader\n")

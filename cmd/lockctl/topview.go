@@ -195,6 +195,8 @@ func (m *top) cells(info natslock.Info) [10]string {
 		cells[2] = idleMode
 	case len(held) > 0 && held[0].left():
 		cells[2] = held[0].modeName()
+	case len(info.Permits) > 0:
+		cells[2] = permitsOf(info)
 	case m.width < wideScreen && cells[2] == natslock.Exclusive.String():
 		cells[2] = "excl" // the holder's name needs the room
 	}
@@ -203,10 +205,11 @@ func (m *top) cells(info natslock.Info) [10]string {
 	}
 	token := ""
 	switch {
-	case len(info.Readers) > 0:
-		cells[3], cells[6] = readerNames(info.Readers), lastEnd(info.Readers)
-		if len(info.Readers) == 1 {
-			token = fmt.Sprint(info.Readers[0].Token)
+	case len(together(info)) > 0:
+		all := together(info)
+		cells[3], cells[6] = readerNames(all), lastEnd(all)
+		if len(all) == 1 {
+			token = fmt.Sprint(all[0].Token)
 		}
 		if info.Holder != nil {
 			cells[3] += " (a writer waits)"
@@ -238,7 +241,7 @@ func (m *top) lockLines() []string {
 	var b strings.Builder
 	printInfo(&b, info)
 	if m.shot.both[info.Name] {
-		b.WriteString(alarm.Sprint("there is a lock of the other kind of this name: they do not exclude each other") + "\n")
+		b.WriteString(alarm.Sprint("there is a lock of another kind of this name: they do not exclude each other") + "\n")
 	}
 	return strings.Split(ansi.Hardwrap(strings.TrimSuffix(b.String(), "\n"), m.width, true), "\n")
 }

@@ -44,12 +44,13 @@ deleted, watch waits for the next one.
   lockctl watch --json | jq 'select(.event == "expired") | .name'
 
 With --json each line has the time, the event ("gave_up" with an underscore), kind
-("mutex", "rw"), name and mode ("exclusive", "shared"). It has the token or the
+("mutex", "rw", "semaphore"), name and mode ("exclusive", "shared"). It has the token or the
 ticket, and id, owner, host, pid and meta of the holder or waiter. The ttl and expires
 are null when nobody holds or waits any more. Grants counts those that the event
 reports. Waited and held are null if they do not apply or are not known. Broken is
-null, or has by, reason and at. Unreadable, lingers and idle are true or false. Times
-are RFC 3339, durations seconds. Fields are added, never renamed.
+null, or has by, reason and at. Unreadable, lingers and idle are true or false. Slot and
+of are the permit of a semaphore and the number of permits. Times are RFC 3339,
+durations seconds. Fields are added, never renamed.
 
 Exit code: 0 when it is ended by INT or TERM, or nobody reads any more.
   64 usage   69 no server   77 no permission   78 no bucket, or one not fit for locks`
@@ -152,8 +153,11 @@ func eventLine(ev natslock.Event) string {
 		kind += " " + ev.Mode.String()
 	}
 	number := "token"
-	if ev.Type == natslock.EventQueued || ev.Type == natslock.EventGaveUp {
+	switch {
+	case ev.Type == natslock.EventQueued || ev.Type == natslock.EventGaveUp:
 		number = "ticket"
+	case ev.Kind == natslock.KindSemaphore && ev.Holder != nil:
+		kind += fmt.Sprint(" ", ev.Holder.Slot)
 	}
 	parts := []string{
 		faint.Sprint(ev.Time.Local().Format("15:04:05.000")),
@@ -235,6 +239,8 @@ type eventJSON struct {
 	Unreadable bool              `json:"unreadable"`
 	Lingers    bool              `json:"lingers"`
 	Idle       bool              `json:"idle"` // when the record was last written
+	Slot       int               `json:"slot"` // of a semaphore
+	Of         int               `json:"of"`   // how many slots there are; 0: another lock
 }
 
 func eventObject(ev natslock.Event) string {
@@ -250,6 +256,7 @@ func eventObject(ev natslock.Event) string {
 		h := holderToJSON(*ev.Holder)
 		out.Owner, out.Host, out.PID, out.Meta = h.Owner, h.Host, h.PID, h.Meta
 		out.Broken, out.Unreadable, out.Lingers, out.Idle = h.Broken, h.Unreadable, h.Lingers, h.Idle
+		out.Slot, out.Of = h.Slot, h.Of
 		switch ev.Type {
 		case natslock.EventQueued, natslock.EventGranted, natslock.EventRenewed, natslock.EventBroken:
 			if h.Expires != nil {

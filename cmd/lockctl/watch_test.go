@@ -41,6 +41,7 @@ type event struct {
 	}
 	Unreadable    bool
 	Lingers, Idle bool
+	Slot, Of      int
 }
 
 // watch starts lockctl watch and returns when it hears what happens.

@@ -143,8 +143,7 @@ func (a *Admin) claimKey(ctx context.Context, keys record.Keys, id string, revis
 	default:
 		return keys.Gate, nil
 	}
-	// The tombstone of the claim shows a break whose answer was lost.
-	l, err := a.b.List(ctx, pattern, revision, kvstore.Tombstones())
+	l, err := a.b.List(ctx, pattern, revision)
 	if err != nil {
 		return "", err
 	}
