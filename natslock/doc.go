@@ -1,8 +1,8 @@
 // Package natslock provides distributed locks for services that share a NATS
 // account. A lock has a name and lives in a JetStream key-value bucket. Waiters
 // queue, the client renews leases in the background, and every grant has a fencing
-// token. Package rwlock adds reader-writer locks on the same client, and package election
-// adds elections.
+// token. Packages rwlock and semaphore add reader-writer locks and semaphores on the same
+// client, and package election adds elections.
 //
 // # Usage
 //

@@ -41,7 +41,7 @@ var (
 	// ErrClosed: the client was closed.
 	ErrClosed = bucket.ErrClosed
 	// ErrInvalidName: the name is empty or too long, or this client uses it for a lock
-	// of the other kind. The client sent nothing.
+	// of another kind. The client sent nothing.
 	ErrInvalidName = record.ErrInvalidName
 	// ErrInvalidTTL: a lease cannot have this TTL or this end. The client sent nothing.
 	ErrInvalidTTL = clock.ErrInvalidTTL
