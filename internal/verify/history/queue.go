@@ -103,7 +103,7 @@ func (x *index) waitKey(lock, id string) string {
 	case "rw":
 		return "rwait." + encodedAs(lock) + "." + id
 	case "sem":
-		return "swait." + encodedAs(lock) + "." + id
+		return "swait." + encodedAs(semaphoreOf(lock)) + "." + id
 	}
 	return "wait." + encodedAs(lock) + "." + id
 }

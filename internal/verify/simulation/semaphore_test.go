@@ -17,7 +17,7 @@ import (
 // TestSimSemaphores has clients contend for the permits of semaphores while everything goes
 // wrong that can. Every third seed has clients that know of different numbers of permits.
 func TestSimSemaphores(t *testing.T) {
-	hours := cmp.Or(*simHours, 1)
+	hours := cmp.Or(*simHours, 0.4)
 	total := map[string]int{}
 	remakes := 0
 	first := firstSeed()
@@ -33,7 +33,7 @@ func TestSimSemaphores(t *testing.T) {
 		})
 	}
 	t.Logf("seeds %d to %d: %v", first, first+uint64(*simSeeds)-1, total)
-	if *simSeeds < 3 || hours < 1 {
+	if *simSeeds < 3 || hours < 0.4 {
 		return
 	}
 	for _, what := range []string{
@@ -50,8 +50,8 @@ func permitsOf(seed uint64, hours float64) plan {
 	p := planOf(seed, hours)
 	rng := rand.New(rand.NewPCG(seed, 7))
 	p.mutexes, p.rws, p.sems = 0, 0, 1+rng.IntN(2)
-	p.clients, p.workers = 3+rng.IntN(4), 3+rng.IntN(3)
-	p.think = time.Duration(2+rng.IntN(5)) * time.Second
+	p.clients, p.workers = 3+rng.IntN(3), 2+rng.IntN(3)
+	p.think = time.Duration(3+rng.IntN(5)) * time.Second
 	numbers := []int{1 + rng.IntN(3), 2 + rng.IntN(3)}
 	p.permits = func(client, sem int) int {
 		if seed%3 == 0 {
