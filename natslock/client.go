@@ -111,8 +111,8 @@ func New(ctx context.Context, nc *nats.Conn, opts ...Option) (*Client, error) {
 // Lock returns the held lock, or an error and no lock. When the waiting ended, the
 // error is a *[TimeoutError], which matches [ErrTimeout], and ctx's error if ctx ended
 // the wait. When the bucket is gone or the connection is closed, the error matches
-// [ErrUnavailable]. It matches [ErrInvalidName] also for a name that this client uses as
-// a reader-writer lock. Otherwise it matches [ErrInvalidTTL], [ErrInvalidOption],
+// [ErrUnavailable]. It matches [ErrInvalidName] also for a name that this client uses for
+// a lock of another kind. Otherwise it matches [ErrInvalidTTL], [ErrInvalidOption],
 // [ErrPermission] or [ErrClosed].
 //
 // Lock can outlive ctx in one case. While the network accepts no bytes and has not

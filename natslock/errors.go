@@ -64,6 +64,7 @@ type LockedError struct {
 	Name string
 	// Holder held the lock at a moment during the call. It is nil if this library
 	// cannot read the record, and if the lock is free and other clients are queued.
+	// Of a semaphore it is one of the holders.
 	Holder *Holder
 	// Own is true when this client holds the lock itself.
 	Own bool
@@ -71,11 +72,16 @@ type LockedError struct {
 	Queued int
 
 	unknown bool // held, by a record that cannot be read
+	permits bool // of a semaphore: the holder is one of several
 }
 
 func (e *LockedError) Error() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "lock %q is held by ", e.Name)
+	if e.permits {
+		fmt.Fprintf(&b, "semaphore %q has no free permit, one is held by ", e.Name)
+	} else {
+		fmt.Fprintf(&b, "lock %q is held by ", e.Name)
+	}
 	switch {
 	case e.Own && !e.Holder.Resting && !e.Holder.HandedOver:
 		fmt.Fprintf(&b, "this client itself (token %d)", e.Holder.Token)
@@ -137,7 +143,7 @@ func (e *TimeoutError) Unwrap() error { return e.cause }
 // public turns the errors of the machinery into those documented here.
 func public(err error) error {
 	if busy, ok := errors.AsType[*acquire.BusyError](err); ok {
-		return &LockedError{Name: busy.Name, Holder: knownHolder(busy.Holder), Own: busy.Own, Queued: busy.Queued, unknown: busy.Holder.Unreadable}
+		return &LockedError{Name: busy.Name, Holder: knownHolder(busy.Holder), Own: busy.Own, Queued: busy.Queued, unknown: busy.Holder.Unreadable, permits: busy.Kind == record.Semaphore}
 	}
 	if wait, ok := errors.AsType[*acquire.WaitError](err); ok {
 		return &TimeoutError{Name: wait.Name, Waited: wait.Waited, Holder: knownHolder(wait.Holder), Position: wait.Position, cause: wait.Cause}

@@ -134,16 +134,22 @@ func TestStorm(t *testing.T) {
 	history.Verify(t, h, history.Options{Least: map[string]int{"grants": 500, "expired": 3, "break ok": 20, "queued": 100}})
 }
 
+var r3 = natslock.WithBucketConfig(kvstore.Config{Replicas: 3})
+
+func needCluster(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("a cluster takes seconds; -short was given")
+	}
+}
+
 // TestClusterStorm has 20 clients on three servers contend for three permits on three
 // replicas. Meanwhile the stream's leader steps down again and again, clients are cut off and
 // holders are broken.
 func TestClusterStorm(t *testing.T) {
-	if testing.Short() {
-		t.Skip("a cluster takes seconds; -short was given")
-	}
+	needCluster(t)
 	cl := testutil.RunCluster(t, 3)
 	const clients, permits = 20, 3
-	r3 := natslock.WithBucketConfig(kvstore.Config{Replicas: 3})
 	want := history.Want{Kind: natslock.KindSemaphore, Name: "storm", Permits: permits}
 	rec := history.NewRecorder()
 	var in inside
@@ -168,10 +174,12 @@ func TestClusterStorm(t *testing.T) {
 		rng := rand.New(rand.NewPCG(7, uint64(i)))
 		wg.Go(func() {
 			for ctx.Err() == nil {
-				held, err := c.Acquire(ctx, want, natslock.Detached())
+				w := want
+				w.Try = rng.IntN(5) == 0
+				held, err := c.Acquire(ctx, w, natslock.Detached())
 				if err != nil {
-					assert.ErrorIs(t, err, natslock.ErrTimeout)
-					return
+					assert.True(t, w.Try || errors.Is(err, natslock.ErrTimeout), err)
+					continue
 				}
 				in.work(held, time.Duration(rng.IntN(30))*time.Millisecond)
 				_ = held.Unlock(context.Background())

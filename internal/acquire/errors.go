@@ -30,6 +30,7 @@ var (
 
 // BusyError says why a one-shot acquire got no lock. It matches [ErrLocked].
 type BusyError struct {
+	Kind   record.Kind
 	Name   string
 	Holder record.Entry // zero when the lock is free but others are queued for it
 	Own    bool         // held by this client
@@ -76,7 +77,7 @@ func (a *acquisition) failure(r result) error {
 // locked is the answer to a one-shot acquire of a lock that is held or queued
 // for.
 func (a *acquisition) locked(holder record.Entry) error {
-	err := &BusyError{Name: a.req.Name}
+	err := &BusyError{Kind: a.req.Kind, Name: a.req.Name}
 	if holder.Live() {
 		err.Holder = holder
 		err.Own = holder.Client == a.c.b.Client

@@ -1,0 +1,77 @@
+package semaphore_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/internal/verify/history"
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/semaphore"
+	"github.com/natslock/locks/testutil"
+)
+
+// TestClusterSuite runs the semaphore's stories on three replicas, which lag. Each client is
+// connected to another server.
+func TestClusterSuite(t *testing.T) {
+	needCluster(t)
+	cl := testutil.RunCluster(t, 3)
+	var clients []*natslock.Client
+	for i := range 3 {
+		c, _ := history.Faulty(t, cl.ConnectTo(i), uint64(i), r3, natslock.WithTTL(6*time.Second), natslock.WithOwner(fmt.Sprint(i)), natslock.WithWatchAfter(0))
+		clients = append(clients, c)
+	}
+	a, b, c := clients[0], clients[1], clients[2]
+	ctx := t.Context()
+
+	t.Run("one shot", func(t *testing.T) {
+		for range 20 {
+			one, err := semaphore.New(a, "once", 2).TryAcquire(ctx)
+			require.NoError(t, err)
+			zero, err := semaphore.New(b, "once", 2).TryAcquire(ctx)
+			require.NoError(t, err)
+			require.NotEqual(t, slot(t, one), slot(t, zero))
+			_, err = semaphore.New(c, "once", 2).TryAcquire(ctx)
+			require.ErrorIs(t, err, natslock.ErrLocked)
+			unlock(t, one)
+			again, err := semaphore.New(c, "once", 2).TryAcquire(ctx)
+			require.NoError(t, err, "a replica that lags is not believed")
+			require.Equal(t, slot(t, one), slot(t, again))
+			require.Greater(t, again.Token(), one.Token())
+			unlock(t, zero, again)
+		}
+	})
+
+	t.Run("a holder cut off", func(t *testing.T) {
+		nc, link := cl.ConnectLink(nats.MaxReconnects(-1), nats.ReconnectWait(100*time.Millisecond))
+		dead, _ := history.Faulty(t, nc, 9, r3, natslock.WithTTL(2*time.Second))
+		l := must(t, semaphore.New(dead, "cut", 2))
+		other := must(t, semaphore.New(b, "cut", 2))
+		link.Cut()
+		cut := time.Now()
+		next := must(t, semaphore.New(a, "cut", 2))
+		require.Less(t, time.Since(cut), 2500*time.Millisecond)
+		require.Equal(t, slot(t, l), slot(t, next))
+		require.Equal(t, natslock.Lost, l.State())
+		require.Greater(t, next.Token(), l.Token())
+		unlock(t, next, other)
+		link.Heal()
+	})
+
+	t.Run("breaking", func(t *testing.T) {
+		one, zero := must(t, semaphore.New(a, "broken", 2)), must(t, semaphore.New(a, "broken", 2))
+		w := begin(t, semaphore.New(c, "broken", 2))
+		require.NoError(t, b.Break(ctx, natslock.BreakRequest{Kind: natslock.KindSemaphore, Name: "broken", ID: zero.ID()}))
+		receive(t, zero.Done(), "the end of the lock")
+		require.ErrorIs(t, context.Cause(zero.Context()), natslock.ErrBroken)
+		require.ErrorIs(t, zero.Unlock(ctx), natslock.ErrBroken)
+		l := w.granted(t)
+		require.Equal(t, slot(t, zero), slot(t, l))
+		require.NoError(t, one.Err())
+		unlock(t, one, l)
+	})
+}
