@@ -90,6 +90,11 @@ func TestList(t *testing.T) {
 				equal(t, "tombstone only", keysOf(t, s, "wait.a.a", min), "")
 				equal(t, "nothing", keysOf(t, s, "lock.>", min), "")
 			}
+			withDead, err := s.List(ctx, "wait.a.*", last, kvstore.Tombstones())
+			check(t, err)
+			equal(t, "with the tombstone", len(withDead.Records), 3)
+			equal(t, "the tombstone", withDead.Records[2].Key, "wait.a.a")
+			equal(t, "deleted", withDead.Records[2].Deleted, true)
 			newest, err := s.Update(ctx, "wait.a.c", nil, ttl, c) // now the youngest
 			check(t, err)
 			equal(t, "everything", keysOf(t, s, ">", last), "wait.a.b wait.b.a wait.a.c ")

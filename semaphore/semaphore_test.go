@@ -150,3 +150,62 @@ func TestZero(t *testing.T) {
 		unlock(t, m)
 	})
 }
+
+// A waiter that gives up leaves no place, and says where it stood and which holder it waited
+// for. Close ends the waiters.
+func TestGivingUp(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a, b := join(t, s, natslock.WithOwner("a")), join(t, s)
+		l := must(t, semaphore.New(a.Client, "s", 1))
+		sem := semaphore.New(b.Client, "s", 1)
+		first := b.await(t, sem)
+		bounded := b.await(t, sem, natslock.MaxWait(2*time.Second))
+		<-bounded.done
+		var timeout *natslock.TimeoutError
+		require.ErrorAs(t, bounded.err, &timeout)
+		require.Equal(t, 2, timeout.Position)
+		first.cancel()
+		<-first.done
+		require.ErrorIs(t, first.err, context.Canceled)
+		require.ErrorAs(t, first.err, &timeout)
+		require.Equal(t, 1, timeout.Position)
+		require.NotNil(t, timeout.Holder)
+		require.Equal(t, "a", timeout.Holder.Owner)
+		synctest.Wait()
+		require.Equal(t, []string{"sem.s.0"}, history.KeysLeft(t, a.nc))
+
+		closed := b.await(t, sem)
+		require.Equal(t, 1, b.Stats().Waiting)
+		require.NoError(t, b.Close(t.Context()))
+		<-closed.done
+		require.ErrorIs(t, closed.err, natslock.ErrClosed)
+		require.Equal(t, 1, a.Stats().Held)
+		unlock(t, l)
+	})
+}
+
+// Waiters take a slot out of turn that stays free because the first of them is stuck: also
+// where there are many slots.
+func TestIdleSlot(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		h, a, b := join(t, s), join(t, s), join(t, s)
+		sem := semaphore.New(h.Client, "s", 10)
+		var held []*natslock.Lock
+		for range 10 {
+			held = append(held, must(t, sem))
+		}
+		stuck := a.await(t, semaphore.New(a.Client, "s", 10))
+		w := b.await(t, semaphore.New(b.Client, "s", 10))
+		time.Sleep(time.Second)
+		a.bend("sem take", 1, 1000, testutil.Drop)
+		unlock(t, held[4])
+		begun := time.Now()
+		l := w.granted(t)
+		require.Less(t, time.Since(begun), 8*time.Second)
+		require.Equal(t, slot(t, held[4]), slot(t, l))
+		require.False(t, stuck.over())
+		a.f.OnSend(nil)
+		unlock(t, l)
+		unlock(t, stuck.granted(t))
+	})
+}

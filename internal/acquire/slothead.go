@@ -2,6 +2,7 @@ package acquire
 
 import (
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -31,16 +32,11 @@ func (f *follower) readSlotBeside() (now, slot record.Entry, err error) {
 	for _, r := range l.Records {
 		read[r.Key] = record.Of(r)
 	}
-	for _, key := range keys {
-		if slot = read[key]; slot.Live() {
-			continue
-		}
-		if k, _ := record.ParseKey(key); k.Slot != f.slot {
-			f.slot, f.idle = k.Slot, idleness{}
-		}
-		break
+	i := max(slices.IndexFunc(keys, func(key string) bool { return !read[key].Live() }), 0)
+	if i > 0 {
+		f.slot, f.idle = (f.slot+i)%a.req.Permits, idleness{}
 	}
-	return read[f.pred.Key], slot, nil
+	return read[f.pred.Key], read[keys[i]], nil
 }
 
 // changes are the newest notifications of slots that were not taken yet.
