@@ -78,6 +78,12 @@ func FuzzName(f *testing.F) {
 		if eb, err := EncodeName(b); err == nil && (ea == eb) != (a == b) {
 			t.Fatalf("%q and %q become %q and %q", a, b, ea, eb)
 		}
+		for _, n := range []int{0, 7, MaxPermits - 1} {
+			key := KeysOf(Semaphore, ea).Slot(n)
+			if k, ok := ParseKey(key); !ok || k != (Key{Prefix: SlotPrefix, Name: a, Slot: n}) || k.Kind() != Semaphore || k.Waits() {
+				t.Fatalf("ParseKey(%q) = %+v", key, k)
+			}
+		}
 		// Whatever is decoded is what encodes to it.
 		if name, ok := decodeName(a); ok {
 			if again, err := EncodeName(name); err != nil || again != a {
@@ -89,7 +95,7 @@ func FuzzName(f *testing.F) {
 				t.Fatalf("ParseKey(%q) = %+v", prefix+ea, k)
 			}
 		}
-		for _, prefix := range []string{WaitPrefix, RWaitPrefix, ReaderPrefix} {
+		for _, prefix := range []string{WaitPrefix, RWaitPrefix, SWaitPrefix, ReaderPrefix} {
 			if k, ok := ParseKey(prefix + ea + ".ID7"); !ok || k.Name != a || k.ID != "ID7" || k.Prefix != prefix {
 				t.Fatalf("ParseKey(%q) = %+v", prefix+ea+".ID7", k)
 			}
@@ -169,6 +175,18 @@ func FuzzPattern(f *testing.F) {
 			t.Fatalf("%q matches %q", pattern, other)
 		}
 	})
+}
+
+// A key below the prefix of slots is a slot only with the number of one.
+func TestParseSlot(t *testing.T) {
+	for _, key := range []string{"sem.a", "sem.a.", "sem.a.x", "sem.a.256", "sem.a.-1", "sem.a.01", "sem.a.+1", "sem..1"} {
+		if k, ok := ParseKey(key); ok {
+			t.Errorf("ParseKey(%q) = %+v", key, k)
+		}
+	}
+	if k, ok := ParseKey("swait.a.b.ID"); !ok || k.Name != "a.b" || k.ID != "ID" || k.Kind() != Semaphore || !k.Waits() {
+		t.Errorf("%+v", k)
+	}
 }
 
 func TestJoinName(t *testing.T) {

@@ -32,6 +32,7 @@ func TestTokenOrTicket(t *testing.T) {
 		want uint64
 	}{
 		{"lock.a", 448}, {"rw.a", 448}, {"read.a.ID", 448}, {"wait.a.ID", 7}, {"rwait.a.ID", 7},
+		{"sem.a.3", 448}, {"swait.a.ID", 7},
 		{"lock.wait.a", 448}, {"read.wait.a", 448},
 	} {
 		e := Entry{Record: kvstore.Record{Key: c.key, Revision: 7}}
