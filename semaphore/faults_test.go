@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -228,4 +229,38 @@ func TestOverdue(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A waiter that cannot read the slots waits for its timers. Meanwhile the record of a holder
+// ends that it has seen, of a slot that it leaves to an earlier waiter.
+func TestReadsFailBehindAnother(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		h, dead := join(t, s, natslock.WithTTL(time.Hour)), join(t, s, natslock.WithTTL(5*time.Second))
+		a, b := join(t, s), join(t, s)
+		one := must(t, semaphore.New(h.Client, "s", 2))
+		time.Sleep(2 * time.Second)                 // it is renewed once, and not soon again
+		must(t, semaphore.New(dead.Client, "s", 2)) // slot 0
+		b.bend("swait take", 1, 1, testutil.Delay(200*time.Millisecond))
+		w2 := begin(t, semaphore.New(b.Client, "s", 2))
+		synctest.Wait()
+		w1 := a.await(t, semaphore.New(a.Client, "s", 1)) // before that one
+		var reads atomic.Int64
+		b.f.FailReads(func(_ testutil.ReadOp, asked string) error {
+			if asked != "sem.s.*" {
+				return nil
+			}
+			reads.Add(1)
+			return kvstore.ErrUnavailable
+		})
+		receive(t, b.queued, "a place in the queue")
+		a.bend("sem take", 1, 1000, testutil.Drop)
+		dead.link.Cut()
+		time.Sleep(20 * time.Second)
+		require.Less(t, reads.Load(), int64(100))
+		a.f.OnSend(nil)
+		b.f.FailReads(nil)
+		zero := w1.granted(t)
+		unlock(t, one)
+		unlock(t, w2.granted(t), zero)
+	})
 }

@@ -58,6 +58,9 @@ func (h *head) await() result {
 	a, b := h.a, h.a.c.b
 	for {
 		left := a.bid.holder.Remaining(b.Now())
+		if left != 0 && h.watch != nil {
+			h.watch.Track(a.bid.holder.Record)
+		}
 		timer := time.NewTimer(h.schedule(left))
 		r, decided := result{}, false
 		select {
@@ -99,9 +102,7 @@ func (h *head) schedule(left time.Duration) time.Duration {
 		if h.due <= now {
 			h.due = now.Add(h.back.next())
 		}
-		if h.watch != nil {
-			h.watch.Track(h.a.bid.holder.Record)
-		} else if left > 0 {
+		if h.watch == nil && left > 0 {
 			h.due = min(h.due, now.Add(left))
 		}
 	}
