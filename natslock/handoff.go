@@ -80,8 +80,8 @@ func (h Handle) check() error {
 // It returns the handle when the server has confirmed the record. An [Lock.Unlock] after
 // that does nothing and returns nil. Otherwise the error says what has become of the lock:
 //
-//   - [ErrInvalidOption]: a lock with [Until] or [MinHold], or one that is read, cannot be
-//     handed over. It is still held.
+//   - [ErrInvalidOption]: a lock with [Until] or [MinHold], one that is read, or a permit of
+//     a semaphore, cannot be handed over. It is still held.
 //   - ctx's error alone: ctx had ended before the call. The lock is still held.
 //   - [ErrReleased], [ErrHandedOff], [ErrEnded], [ErrLost] or [ErrBroken]: the lock had
 //     ended, or an operator broke it meanwhile.

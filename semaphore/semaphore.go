@@ -45,6 +45,11 @@
 // order: the one with the greater token has not replaced the other. So a resource that
 // refuses smaller tokens refuses holders that are valid. Fence each slot by itself, see
 // [Slot], or nothing.
+//
+// # Methods of the lock
+//
+// [natslock.Lock.Contended] of a permit is closed when another client waits, and not for
+// goroutines of the same client. [natslock.Lock.Handoff] refuses a permit.
 package semaphore
 
 import (

@@ -49,7 +49,10 @@ func (m *member) lined() *run {
 	switch r := m.run; {
 	case r == nil && rs.alone[keys.Gate] == m:
 		rs.line(keys)
-	case r != nil && r.line == nil && r.inside > 0 && rs.lines[keys.Gate] == nil:
+	case r == nil || r.line != nil || r.inside == 0:
+	case keys.Kind == record.Semaphore: // each permit by itself
+		r.heads(&line{runs: rs, keys: keys}, m)
+	case rs.lines[keys.Gate] == nil:
 		r.heads(rs.line(keys), m)
 	}
 	if m.run == nil || m.run.over || m.run.inside == 0 {

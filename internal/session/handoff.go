@@ -31,6 +31,8 @@ func (h *Holder) MayHandOff() error {
 	switch {
 	case l.shared():
 		return fmt.Errorf("hand off lock %q: %w: it is held for reading", l.kept.Name, record.ErrInvalidOption)
+	case l.Kind == record.Semaphore:
+		return fmt.Errorf("hand off lock %q: %w: it is a permit of a semaphore", l.kept.Name, record.ErrInvalidOption)
 	case l.capped:
 		return fmt.Errorf("hand off lock %q: %w: it was taken until a given time", l.kept.Name, record.ErrInvalidOption)
 	case h.asked != nil && h.asked.least > 0:

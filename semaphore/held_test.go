@@ -1,0 +1,54 @@
+package semaphore_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/internal/verify/history"
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/semaphore"
+	"github.com/natslock/locks/testutil"
+)
+
+// Each holder of a permit that asks for it is notified when another client waits, and none
+// before. What is left of that ends with the permits.
+func TestContended(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a, b := join(t, s), join(t, s)
+		ours, theirs := semaphore.New(a.Client, "s", 2), semaphore.New(b.Client, "s", 2)
+		first, second := must(t, ours), must(t, ours)
+		for _, l := range []*natslock.Lock{first, second} {
+			select {
+			case <-l.Contended():
+				t.Fatal("notified although nobody waits")
+			default:
+			}
+		}
+		w := b.await(t, theirs)
+		receive(t, first.Contended(), "the first hint")
+		receive(t, second.Contended(), "the second hint")
+		unlock(t, first)
+		unlock(t, w.granted(t), second)
+		require.Empty(t, history.KeysLeft(t, b.nc))
+		again := must(t, ours)
+		select {
+		case <-again.Contended():
+			t.Fatal("notified although nobody waits any more")
+		default:
+		}
+		unlock(t, again)
+	})
+}
+
+// A permit is not handed over, and its holder keeps it.
+func TestHandoffRefused(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		l := must(t, semaphore.New(join(t, s).Client, "s", 2))
+		_, err := l.Handoff(t.Context())
+		require.ErrorIs(t, err, natslock.ErrInvalidOption)
+		require.ErrorContains(t, err, "permit of a semaphore")
+		require.NoError(t, l.Err())
+		unlock(t, l)
+	})
+}
