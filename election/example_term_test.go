@@ -53,7 +53,7 @@ func ExampleTerm_Token() {
 	// true
 }
 
-// What needs longer than the rest of the term is better not begun.
+// A step that takes longer than the rest of the term is better not begun.
 func ExampleTerm_Remaining() {
 	ctx := context.Background()
 	locks, done := example.Client()

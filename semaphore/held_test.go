@@ -12,7 +12,7 @@ import (
 )
 
 // Each holder of a permit that asks for it is notified when another client waits, and none
-// before. What is left of that ends with the permits.
+// before. The subscriptions end with the permits.
 func TestContended(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b := join(t, s), join(t, s)
