@@ -276,6 +276,16 @@ func TestCheck(t *testing.T) {
 			b.holds("a", mutex, false, 10, 0, 2)
 			b.op("b", mutex, Try, 2.5, 2.6, Refused).Token = tokenOf(10)
 		}},
+		{"refused by a reader's lease that is idle", nil, func(b *story) {
+			b.holds("a", gate, true, 10, 0, 2)
+			b.Stream[1].At = sec(4) // kept until then
+			b.op("a", gate, Try, 3, 3.1, Refused).Token = tokenOf(10)
+		}},
+		{"refused by a reader's lease that was idle", []int{4}, func(b *story) {
+			b.holds("a", gate, true, 10, 0, 2)
+			b.Stream[1].At = sec(4)
+			b.op("a", gate, Try, 4.5, 4.6, Refused).Token = tokenOf(10)
+		}},
 		{"refused by one who had not begun", []int{4}, func(b *story) {
 			b.holds("a", mutex, false, 10, 3, 4)
 			b.op("b", mutex, Try, 1, 1.1, Refused).Token = tokenOf(10)

@@ -242,6 +242,12 @@ func (x *index) spans(lock string) (list []span, found []Violation) {
 	gates := x.gates(lock)
 	frees := map[uint64]span{} // the end of each gate
 	known := map[uint64]bool{} // tokens in the model
+	last := map[string]*Hold{} // of each claim: its holder that left last
+	for _, h := range x.holds[lock] {
+		if before := last[h.claim()]; before == nil || recorded(before.Unlocked).compare(recorded(h.Unlocked)) < 0 {
+			last[h.claim()] = h
+		}
+	}
 	for _, h := range x.holds[lock] {
 		ex, victim := x.victim[h.claim()]
 		if victim && ex.at <= h.From.At {
@@ -276,14 +282,21 @@ func (x *index) spans(lock string) (list []span, found []Violation) {
 			leave.from = recorded(h.From)
 			leave.to = edge{at: max(leave.to.at, leave.from.at), class: 1}
 		}
-		list = append(list, leave)
+		gone := edge{at: x.gone(h), class: 1}
+		stays := !victim && x.h.Tapped && !x.h.Lossy && leave.to.compare(gone) < 0
 		if h.Shared {
+			// The client may keep the lease of its last reader idle. It refuses others
+			// until its record is gone.
+			if stays && last[h.claim()] == h {
+				leave.to = gone
+			}
+			list = append(list, leave)
 			continue
 		}
+		list = append(list, leave)
 		free := leave
 		free.do, free.label = "free", "frees"
-		// Those that wait in the run may be granted the lock, and give it up.
-		if gone := (edge{at: x.gone(h), class: 1}); !victim && x.h.Tapped && !x.h.Lossy && free.to.compare(gone) < 0 {
+		if stays { // those that wait in the run may be granted the lock, and give it up
 			free.to = gone
 		}
 		if before, ok := frees[gate]; !ok || before.from.compare(free.from) < 0 {
