@@ -138,6 +138,8 @@ type bid struct {
 	cur   *claim
 	begun clock.Instant // of the offer under way, which another member may go on with; 0: none
 	until clock.Instant // when its claims begin to pass goroutines that may have queued; 0: they pass none
+
+	firstClaim claim // of most bids that is all there is
 }
 
 // noStreamFor is how long a bid endures a stream without a leader, electing
@@ -165,7 +167,7 @@ func (b *bid) offer(expect uint64) (decided result) {
 		}
 		up := b.c.b.Online()
 		if b.cur == nil {
-			b.cur = b.c.claim(&b.draft)
+			b.cur = b.claim()
 		}
 		r := b.cur.try(b.ctx, expect, b.blind)
 		var pause time.Duration

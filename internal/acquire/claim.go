@@ -103,9 +103,13 @@ type reply struct {
 	at     clock.Instant
 }
 
-// claim begins a claim of what d says.
-func (c *Client) claim(d *draft) *claim {
-	cl := &claim{c: c, draft: d, guard: d.guard, adopts: d.adopts, id: rand.Text(), wake: make(chan struct{}, 1)}
+// claim begins a claim of what the draft says.
+func (b *bid) claim() *claim {
+	d, cl := &b.draft, &b.firstClaim
+	if cl.c != nil { // it may have answers to come
+		cl = new(claim)
+	}
+	cl.c, cl.draft, cl.guard, cl.adopts, cl.id, cl.wake = b.c, d, d.guard, d.adopts, rand.Text(), make(chan struct{}, 1)
 	switch {
 	case d.vacant != "": // a key that was left serves one claim
 		cl.key, d.vacant = d.vacant, ""
