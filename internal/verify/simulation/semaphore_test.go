@@ -66,14 +66,14 @@ func permitsOf(seed uint64, hours float64) plan {
 // after the other.
 func TestSimSemaphoresBrief(t *testing.T) {
 	base := plan{
-		hours: 0.05, clients: 5, workers: 4, sems: 1, ttl: 2 * time.Second, watchAfter: time.Second, turn: natslock.DefaultTurn,
+		hours: 0.02, clients: 5, workers: 4, sems: 1, ttl: 2 * time.Second, watchAfter: time.Second, turn: natslock.DefaultTurn,
 		lag: 250 * time.Microsecond, hold: 20 * time.Millisecond, think: 50 * time.Millisecond,
 		permits: func(int, int) int { return 3 },
 	}
 	for name, change := range map[string]func(p *plan){
 		"calm":        func(*plan) {},
 		"two numbers": func(p *plan) { p.permits = func(client, _ int) int { return 2 + client%2*2 } },
-		"unheard":     func(p *plan) { p.hours, p.hold, p.rates.DropEvent, p.blind = 0.2, time.Second, 0.9, 0.5 },
+		"unheard":     func(p *plan) { p.hours, p.hold, p.rates.DropEvent, p.blind = 0.1, time.Second, 0.9, 0.5 },
 		"disturbed": func(p *plan) {
 			// Each waiter has a place: with more of them the outages of those before it
 			// keep one waiting for longer than check 6 wants.
