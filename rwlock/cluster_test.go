@@ -43,7 +43,7 @@ func TestClusterStorm(t *testing.T) {
 	u := history.NewRecorder()
 	u.Tap(t, cl.Connect())
 	u.Lossy()
-	ctx, stop := context.WithTimeout(context.Background(), 8*time.Second)
+	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
 	var counters, done [names]int // the first guarded by the locks alone
 	var mu sync.Mutex
@@ -79,16 +79,18 @@ func TestClusterStorm(t *testing.T) {
 			})
 		}
 	}
+	// A busy machine grants less between two step-downs: then it takes longer.
+	vacuous := func() bool {
+		n := u.History().Counts()
+		return n["reads"] <= 30 || n["writes"] <= 15 || n["readers at once"] <= 1
+	}
 	downs := 0
-	for ctx.Err() == nil {
+	for begun := time.Now(); time.Since(begun) < 8*time.Second || vacuous() && time.Since(begun) < time.Minute; downs++ {
 		cl.StepDown(t, streamName)
-		downs++
-		select {
-		case <-ctx.Done():
-		case <-time.After(500 * time.Millisecond):
-		}
+		time.Sleep(500 * time.Millisecond)
 	}
 	stopped := time.Now()
+	stop()
 	wg.Wait()
 	t.Logf("the last one was through %v after the end", time.Since(stopped))
 	u.Check(t)
@@ -97,10 +99,7 @@ func TestClusterStorm(t *testing.T) {
 	n := u.History().Counts()
 	t.Logf("%d reads (%d joins, at most %d at once) and %d writes over %d step-downs", n["reads"], n["joins"], n["readers at once"], n["writes"], downs)
 	require.Greater(t, downs, 3)
-	// Not vacuous; how many there are depends on the machine.
-	require.Greater(t, n["reads"], 30)
-	require.Greater(t, n["writes"], 15)
-	require.Greater(t, n["readers at once"], 1)
+	require.False(t, vacuous())
 }
 
 // TestClusterOutage kills, and in another cluster cuts off, the server that leads

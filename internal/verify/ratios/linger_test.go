@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/race"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/rwlock"
@@ -72,7 +73,7 @@ func TestLinger(t *testing.T) {
 			ratio := Ratio(5, 200, cycle, func() { p.Cycle(t) })
 			t.Logf("%d messages sent for %d cycles, which take %.4f times two bare publishes", sent, cycles, ratio)
 			require.LessOrEqual(t, sent, uint64(cycles/32))
-			if !Race {
+			if !race.Enabled {
 				require.Less(t, ratio, 1./15)
 			}
 		})
@@ -120,7 +121,7 @@ func TestLingerHandOver(t *testing.T) {
 	of := func(all []time.Duration) float64 { return float64(median(all)) / float64(m) }
 	t.Logf("a plain hand-over takes %v; an idle lock is given up in %.2f of that; another client's Lock takes %.2f times, %.2f from its place on; TryLock takes %.2f times",
 		m, of(gaveUp), of(granted), of(placed), of(tried))
-	if !Race {
+	if !race.Enabled {
 		require.Less(t, of(gaveUp), 1.5)
 		require.Less(t, of(placed), 4.)
 		require.Less(t, of(granted), 6.)
@@ -221,14 +222,14 @@ func TestLingerTwoClients(t *testing.T) {
 	}
 	slices.Sort(ratios)
 	t.Logf("lingering has %.2f times the grants", ratios[len(ratios)/2])
-	if !Race {
+	if !race.Enabled {
 		require.GreaterOrEqual(t, ratios[len(ratios)/2], 0.2)
 	}
 }
 
 // TestIdleMemory guards what an idle lock costs its client.
 func TestIdleMemory(t *testing.T) {
-	if Race {
+	if race.Enabled {
 		t.Skip("the race detector uses memory too")
 	}
 	const n = 9_000
