@@ -13,7 +13,7 @@ import (
 )
 
 // entryPoints are the types whose methods users call, by package.
-var entryPoints = map[string]string{"natslock": "Client", "rwlock": "RWLock", "kvstore": "", "testutil": ""}
+var entryPoints = map[string]string{"natslock": "Client", "rwlock": "RWLock", "kvstore": "", "testutil": "", "locktest": "Locker"}
 
 // TestExamples finds an example of each entry point: the functions of the public
 // packages, and the methods of their main types. Functions that make an option or a
