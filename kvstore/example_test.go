@@ -314,3 +314,20 @@ func ExampleServerFits() {
 	fmt.Println(kvstore.ServerFits("2.12.1"), kvstore.ServerFits("2.11.9"))
 	// Output: true false
 }
+
+// Two stores of a bucket in memory see one another's records.
+func ExampleNewMemory() {
+	bucket := kvstore.NewMemory("natslock")
+	s, other := bucket.Open(), bucket.Open()
+	defer s.Close()
+	defer other.Close()
+
+	stored := make(chan kvstore.Answer)
+	_, err := s.Send(kvstore.Write{Key: "jobs.42", Value: []byte("web-1"), TTL: time.Minute}, func(a kvstore.Answer) { stored <- a })
+	fmt.Println(err, (<-stored).Err)
+	r, err := other.Get(context.Background(), "jobs.42", 0)
+	fmt.Printf("%s %v\n", r.Value, err)
+	// Output:
+	// <nil> <nil>
+	// web-1 <nil>
+}

@@ -27,3 +27,10 @@ func (s *Store) Replicated() {
 	seen.alone = false
 	s.seen.Store(&seen)
 }
+
+// Records is how many records a Memory keeps, those that have ended too.
+func (m *Memory) Records() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.records)
+}

@@ -90,7 +90,7 @@ func FuzzNotification(f *testing.F) {
 	f.Fuzz(func(t *testing.T, block string, data []byte, subscribed bool) {
 		s := &Store{prefix: "$KV.b.", topics: make(map[string]*topic)}
 		var events []Event
-		w := &watch{s: s, expiries: make(map[string]*expiry), deliver: func(e Event) { events = append(events, e) }}
+		w := &watch{s: s, tracking: tracking{expiries: make(map[string]*expiry), deliver: func(e Event) { events = append(events, e) }}}
 		s.topics["n.k"] = &topic{watches: []*watch{w}}
 		h, _ := nats.DecodeHeadersMsg([]byte(block))
 		m := &nats.Msg{Header: h, Data: data}

@@ -128,7 +128,7 @@ func TestRemaining(t *testing.T) {
 // A renewal can arrive while the timer of the lease before it fires.
 func TestExpiredMeetsRenewal(t *testing.T) {
 	var events []Event
-	w := &watch{deliver: func(e Event) { events = append(events, e) }}
+	w := &watch{tracking: tracking{deliver: func(e Event) { events = append(events, e) }}}
 	w.tracks.Store(true)
 	w.track(Record{Key: "a", Revision: 1}, time.Hour)
 	w.expired("a")

@@ -44,22 +44,9 @@ func (s *Store) Current() bool {
 // single keys. Then the leader names the keys, and List reads each. It misses no key, but
 // a record can be of a later state than the others, or of an older one if a replica lags.
 func (s *Store) List(ctx context.Context, pattern string, min uint64, opts ...ListOption) (Listing, error) {
-	var what listing
-	for _, opt := range opts {
-		if opt == nil {
-			return Listing{}, fmt.Errorf("list %q: %w: it is nil", pattern, ErrInvalidOption)
-		}
-		opt(&what)
-	}
-	for _, p := range append([]string{pattern}, what.also...) {
-		if err := checkPattern(p); err != nil {
-			return Listing{}, err
-		}
-	}
-	if what.beside != "" {
-		if err := checkKey(what.beside); err != nil {
-			return Listing{}, err
-		}
+	what, err := asked(pattern, opts)
+	if err != nil {
+		return Listing{}, err
 	}
 	l, err := s.snapshot(ctx, pattern, min, what)
 	switch {
@@ -72,6 +59,33 @@ func (s *Store) List(ctx context.Context, pattern string, min uint64, opts ...Li
 	if err != nil {
 		return Listing{}, fmt.Errorf("list %q: %w", pattern, err)
 	}
+	l.answer(what)
+	return l, nil
+}
+
+// asked is what the options of a List ask for, all of it checked.
+func asked(pattern string, opts []ListOption) (what listing, err error) {
+	for _, opt := range opts {
+		if opt == nil {
+			return listing{}, fmt.Errorf("list %q: %w: it is nil", pattern, ErrInvalidOption)
+		}
+		opt(&what)
+	}
+	for _, p := range append([]string{pattern}, what.also...) {
+		if err := checkPattern(p); err != nil {
+			return listing{}, err
+		}
+	}
+	if what.beside != "" {
+		if err := checkKey(what.beside); err != nil {
+			return listing{}, err
+		}
+	}
+	return what, nil
+}
+
+// answer makes what was read the answer to a List: live records in order.
+func (l *Listing) answer(what listing) {
 	l.Records = slices.DeleteFunc(l.Records, func(r Record) bool {
 		if what.beside != "" && r.Key == what.beside {
 			l.Beside = r
@@ -79,9 +93,10 @@ func (s *Store) List(ctx context.Context, pattern string, min uint64, opts ...Li
 		}
 		return r.Deleted && !what.dead || r.Revision < what.from
 	})
-	slices.SortFunc(l.Records, func(a, b Record) int { return cmp.Compare(a.Revision, b.Revision) })
-	return l, nil
+	slices.SortFunc(l.Records, byRevision)
 }
+
+func byRevision(a, b Record) int { return cmp.Compare(a.Revision, b.Revision) }
 
 // snapshot reads everything under pattern from one state of one replica; the
 // error matches errIncomplete when that is not possible.

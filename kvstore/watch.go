@@ -39,11 +39,17 @@ func (t *topic) unsubscribe() {
 	}
 }
 
-// watch implements [Watch].
+// watch implements [Watch] for a [Store].
 type watch struct {
-	s       *Store
-	topic   *topic // under Store.mu
+	tracking
+	s     *Store
+	topic *topic // under Store.mu
+}
+
+// tracking delivers events, and makes the silent ends of records events too.
+type tracking struct {
 	deliver func(Event)
+	now     func() time.Time // estimates the servers' clock
 
 	// order makes an event and what it changes in the map one step, so that the end
 	// of a record is delivered before its successor. Taken before mu.
@@ -75,7 +81,7 @@ func (s *Store) Watch(pattern string, deliver func(Event)) (Watch, error) {
 	if err := s.run(); err != nil {
 		return nil, err
 	}
-	w := &watch{s: s, deliver: deliver}
+	w := &watch{s: s, tracking: tracking{deliver: deliver, now: s.Now}}
 	s.mu.Lock()
 	if s.closed {
 		s.mu.Unlock()
@@ -166,7 +172,7 @@ func (s *Store) move(from, to string) {
 }
 
 // end stops the timers; false when that was done before.
-func (w *watch) end() bool {
+func (w *tracking) end() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.stopped {
@@ -181,15 +187,15 @@ func (w *watch) end() bool {
 }
 
 // Track makes the end of r's TTL an event, and those to come.
-func (w *watch) Track(r Record) {
+func (w *tracking) Track(r Record) {
 	w.tracks.Store(true)
 	if r.TTL > 0 && !r.Deleted {
-		w.track(r, r.Remaining(w.s.Now()))
+		w.track(r, r.Remaining(w.now()))
 	}
 }
 
 // track begins to time r and returns the older record under its key.
-func (w *watch) track(r Record, left time.Duration) (before Record) {
+func (w *tracking) track(r Record, left time.Duration) (before Record) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	l := w.expiries[r.Key]
@@ -213,7 +219,7 @@ func (w *watch) track(r Record, left time.Duration) (before Record) {
 	return before
 }
 
-func (w *watch) expired(key string) {
+func (w *tracking) expired(key string) {
 	w.order.Lock()
 	defer w.order.Unlock()
 	w.mu.Lock()
@@ -229,7 +235,7 @@ func (w *watch) expired(key string) {
 
 // forget ends the timing of a key that was deleted, or written for ever, and
 // returns what was there.
-func (w *watch) forget(r Record) (before Record) {
+func (w *tracking) forget(r Record) (before Record) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if l := w.expiries[r.Key]; l != nil && l.record.Revision < r.Revision {
@@ -240,7 +246,7 @@ func (w *watch) forget(r Record) (before Record) {
 	return before
 }
 
-func (w *watch) event(e Event) {
+func (w *tracking) event(e Event) {
 	w.order.Lock()
 	defer w.order.Unlock()
 	switch {

@@ -65,4 +65,13 @@ func init() {
 			return nil
 		}
 	}
+	bridge.Open = func(kv kvstore.KV, opts []Option) (*Client, error) {
+		cfg, err := configOf(opts)
+		if err != nil {
+			return nil, err
+		}
+		return cfg.client(kv), nil
+	}
+	bridge.Judge = func(c *Client, name string, change func(key string) kvstore.Record) { c.session.Judge(name, change) }
+	bridge.Waiting = func(c *Client, keys record.Keys) int { return c.locks.WaitingFor(keys) }
 }

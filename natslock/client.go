@@ -60,14 +60,9 @@ func (c *Client) ready() error {
 // bucket also starts the client's. All other goroutines and subscriptions start with
 // the first lock.
 func New(ctx context.Context, nc *nats.Conn, opts ...Option) (*Client, error) {
-	cfg := config{create: true, turn: acquire.DefaultTurn, lingering: acquire.DefaultMaxLingering, now: time.Now, session: session.Config{WatchAfter: session.DefaultWatchAfter}}
-	for _, opt := range opts {
-		if opt == nil {
-			return nil, fmt.Errorf("natslock: %w", errNilOption)
-		}
-		if err := opt(&cfg); err != nil {
-			return nil, fmt.Errorf("natslock: %w", err)
-		}
+	cfg, err := configOf(opts)
+	if err != nil {
+		return nil, err
 	}
 	if cfg.js == nil {
 		if nc == nil {
@@ -86,9 +81,13 @@ func New(ctx context.Context, nc *nats.Conn, opts ...Option) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("natslock: %w", err)
 	}
-	kv := kvstore.KV(store)
+	return cfg.client(store), nil
+}
+
+// client returns a client of the bucket of a store.
+func (cfg config) client(kv kvstore.KV) *Client {
 	if cfg.wrap != nil {
-		kv = cfg.wrap(store)
+		kv = cfg.wrap(kv)
 	}
 	if cfg.owner == "" {
 		host, _ := os.Hostname()
@@ -99,7 +98,7 @@ func New(ctx context.Context, nc *nats.Conn, opts ...Option) (*Client, error) {
 	}
 	b := bucket.New(kv, cfg.owner, nil)
 	held := session.New(b, cfg.session)
-	return &Client{session: held, locks: acquire.New(b, held, cfg.turn, cfg.lingering), admin: admin.New(b, held), bucket: b, now: cfg.now}, nil
+	return &Client{session: held, locks: acquire.New(b, held, cfg.turn, cfg.lingering), admin: admin.New(b, held), bucket: b, now: cfg.now}
 }
 
 // Lock takes the mutex. It waits in the order of arrival until ctx ends or [MaxWait]

@@ -31,6 +31,20 @@ type config struct {
 	now       func() time.Time
 }
 
+// configOf is what options make of the defaults.
+func configOf(opts []Option) (config, error) {
+	cfg := config{create: true, turn: acquire.DefaultTurn, lingering: acquire.DefaultMaxLingering, now: time.Now, session: session.Config{WatchAfter: session.DefaultWatchAfter}}
+	for _, opt := range opts {
+		if opt == nil {
+			return config{}, fmt.Errorf("natslock: %w", errNilOption)
+		}
+		if err := opt(&cfg); err != nil {
+			return config{}, fmt.Errorf("natslock: %w", err)
+		}
+	}
+	return cfg, nil
+}
+
 func invalid(option, format string, args ...any) error {
 	return fmt.Errorf("%w: %s: %s", ErrInvalidOption, option, fmt.Sprintf(format, args...))
 }

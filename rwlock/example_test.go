@@ -159,6 +159,23 @@ func ExampleRWLock_TryDo() {
 	// Output: true
 }
 
+// Code that takes a natslock.Locker reads with that of RLocker, and writes with the RWLock.
+func ExampleRWLock_RLocker() {
+	ctx := context.Background()
+	locks, done := example.Client()
+	defer done()
+	rw := rwlock.New(locks)
+
+	for _, side := range []natslock.Locker{rw.RLocker(), rw} {
+		l, err := side.Lock(ctx, "index")
+		fmt.Println(l.State(), err)
+		_ = l.Unlock(ctx)
+	}
+	// Output:
+	// held <nil>
+	// held <nil>
+}
+
 // TryRDo reads beside other readers, and leaves the work when a writer is inside.
 func ExampleRWLock_TryRDo() {
 	ctx := context.Background()

@@ -80,6 +80,28 @@ func (rw *RWLock) acquire(ctx context.Context, mode natslock.Mode, wait bool, na
 	return acquire(ctx, rw.c, natslock.KindRW, mode, wait, name, opts)
 }
 
+var _ natslock.Locker = (*RWLock)(nil) // for writing
+
+// RLocker returns a [natslock.Locker] for reading, as sync.RWMutex has one: its Lock is
+// [RWLock.RLock], its TryLock [RWLock.TryRLock] and its Do [RWLock.RDo]. The RWLock itself is
+// a Locker for writing.
+func (rw *RWLock) RLocker() natslock.Locker { return (*reader)(rw) }
+
+// reader is an RWLock for reading.
+type reader RWLock
+
+func (r *reader) Lock(ctx context.Context, name string, opts ...natslock.LockOption) (*natslock.Lock, error) {
+	return (*RWLock)(r).RLock(ctx, name, opts...)
+}
+
+func (r *reader) TryLock(ctx context.Context, name string, opts ...natslock.LockOption) (*natslock.Lock, error) {
+	return (*RWLock)(r).TryRLock(ctx, name, opts...)
+}
+
+func (r *reader) Do(ctx context.Context, name string, fn func(ctx context.Context, l *natslock.Lock) error, opts ...natslock.LockOption) error {
+	return (*RWLock)(r).RDo(ctx, name, fn, opts...)
+}
+
 // Lock takes the lock for writing. It waits in line until ctx ends or
 // [natslock.MaxWait] passes, and returns what [natslock.Client.Lock] returns. A deadline
 // on ctx ends the work under the lock too: bound the waiting with MaxWait.

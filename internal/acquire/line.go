@@ -213,10 +213,32 @@ func (rs *runs) count() (n counts) {
 			if r.place != nil {
 				n.places++
 			}
-			if r.place != nil || r.lease != nil || r.behind {
-				n.waiting += len(r.members)
+			n.waiting += r.waiting()
+		}
+	}
+	return n
+}
+
+// WaitingFor returns how many goroutines of the client wait for a lock: in its queue, or
+// behind a gate that readers have to leave.
+func (c *Client) WaitingFor(keys record.Keys) (n int) {
+	c.runs.mu.Lock()
+	defer c.runs.mu.Unlock()
+	if l := c.runs.lines[keys.Gate]; l != nil {
+		for _, r := range l.all {
+			n += r.waiting()
+			if r.lease != nil && !r.drained && !r.reads() && keys.Kind == record.RW {
+				n++
 			}
 		}
 	}
 	return n
+}
+
+// waiting is how many members of the run wait behind others. Under mu.
+func (r *run) waiting() int {
+	if r.place != nil || r.lease != nil || r.behind {
+		return len(r.members)
+	}
+	return 0
 }

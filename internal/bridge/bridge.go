@@ -45,4 +45,17 @@ var (
 	//
 	//	func(now func() time.Time) natslock.Option
 	WallClock any
+	// Open returns a client of the bucket of a store, for package locktest:
+	//
+	//	func(kv kvstore.KV, opts []natslock.Option) (*natslock.Client, error)
+	Open any
+	// Judge ends a client's leases of a lock by what change makes of their records, for
+	// package locktest:
+	//
+	//	func(c *natslock.Client, name string, change func(key string) kvstore.Record)
+	Judge any
+	// Waiting returns how many goroutines of a client wait for a lock, for package locktest:
+	//
+	//	func(c *natslock.Client, keys record.Keys) int
+	Waiting any
 )

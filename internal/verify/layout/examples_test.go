@@ -21,6 +21,7 @@ var entryPoints = map[string][]string{
 	"election":  {"Election", "Term"},
 	"kvstore":   nil,
 	"testutil":  nil,
+	"locktest":  {"Locker"},
 }
 
 // TestExamples finds an example of each entry point: the functions of the public

@@ -35,7 +35,7 @@ var floors = [][]string{
 	{"internal/acquire", "internal/admin"},
 	{"internal/bridge"},
 	{"natslock"},
-	{"rwlock", "semaphore", "election", "testutil"},
+	{"rwlock", "semaphore", "election", "testutil", "locktest"},
 	{"cmd/*", "examples/*"},
 }
 
@@ -45,6 +45,7 @@ var only = map[string][]string{
 	"semaphore":  {"natslock", "internal/bridge"},
 	"election":   {"natslock", "internal/bridge", "internal/clock"},
 	"testutil":   {"natslock", "kvstore", "internal/bridge"},
+	"locktest":   {"natslock", "kvstore", "internal/record", "internal/bridge"},
 	"cmd/*":      {"natslock", "rwlock", "semaphore", "election", "kvstore"},
 	"examples/*": {"natslock", "rwlock", "semaphore", "election", "kvstore"},
 }
@@ -58,6 +59,9 @@ var forTests = map[string][]string{
 	verify + "example": {"natslock"},
 	verify + "history": {"natslock", "rwlock", "semaphore", "kvstore", "testutil", "internal/bridge", "internal/record"},
 }
+
+// onlyTests are the packages that are for tests, of users too.
+var onlyTests = []string{"testutil", "locktest"}
 
 // needServer are the packages that may start a server.
 var needServer = []string{"testutil", verify + "example", verify + "history", "cmd/lockctl"}
@@ -119,8 +123,8 @@ func judge(name, imported string) error {
 		return fmt.Errorf("%s imports %s, which only tests may", name, imported)
 	case floor < 0:
 		return fmt.Errorf("%s has no floor yet", name)
-	case imported == "testutil":
-		return fmt.Errorf("%s imports testutil, which only tests may", name)
+	case in(onlyTests, imported):
+		return fmt.Errorf("%s imports %s, which only tests may", name, imported)
 	case below < 0 || below >= floor:
 		return fmt.Errorf("%s imports %s, which is not on a lower floor", name, imported)
 	}
@@ -145,7 +149,7 @@ func TestImports(t *testing.T) {
 			if !in(knowsNATS, name) {
 				assert.NotContains(t, i, "nats-io", "%s knows the store's contract, not NATS", name)
 			}
-			if name != "testutil" && !strings.HasPrefix(name, verify) {
+			if !in(onlyTests, name) && !strings.HasPrefix(name, verify) {
 				assert.NotEqual(t, "testing", i, "%s imports testing", name)
 			}
 		}
@@ -164,7 +168,7 @@ func TestJudge(t *testing.T) {
 		{"internal/bucket", "internal/session"}, {"internal/record", "internal/bucket"}, {"internal/clock", "internal/record"},
 		{"kvstore", "internal/clock"}, {"internal/bridge", "natslock"}, {"rwlock", "internal/session"}, {"natslock", "rwlock"},
 		{"election", "kvstore"}, {"election", "rwlock"},
-		{"natslock", "testutil"}, {"cmd/lockctl", "internal/bridge"}, {"cmd/lockctl", "testutil"}, {"examples/new", "internal/record"},
+		{"natslock", "testutil"}, {"natslock", "locktest"}, {"locktest", "testutil"}, {"locktest", "internal/session"}, {"cmd/lockctl", "internal/bridge"}, {"cmd/lockctl", "testutil"}, {"examples/new", "internal/record"},
 		{"natslock", "internal/verify/history"}, {"testutil", "internal/verify/ratios"}, {"internal/verify/model", "kvstore"},
 		{"internal/new", "kvstore"},
 	} {

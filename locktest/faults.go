@@ -1,0 +1,206 @@
+package locktest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/natslock/locks/internal/record"
+	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/natslock"
+)
+
+// faults are what goes wrong between the clients and the bucket.
+type faults struct {
+	mu     sync.Mutex
+	err    error                    // of all requests
+	delays map[string]time.Duration // of the writes about a name
+	stores []*store
+}
+
+// store passes on what does not go wrong.
+type store struct {
+	kvstore.KV
+	faults *faults
+
+	// The following fields are under the mutex of faults.
+	onConnection []func(kvstore.ConnState)
+	watches      map[*watch]struct{}
+}
+
+// around puts the faults between a client and its store.
+func (f *faults) around(kv kvstore.KV) *store {
+	s := &store{KV: kv, faults: f, watches: make(map[*watch]struct{})}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.stores = append(f.stores, s)
+	return s
+}
+
+func (f *faults) delay(name string, d time.Duration) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.delays == nil {
+		f.delays = make(map[string]time.Duration)
+	}
+	if delete(f.delays, name); d > 0 {
+		f.delays[name] = d
+	}
+}
+
+// fail begins or ends an outage. As a connection does, it notifies the clients, which have
+// missed the notifications of their watches.
+func (f *faults) fail(err error) {
+	f.mu.Lock()
+	was := f.err
+	f.err = err
+	var hooks []func(kvstore.ConnState)
+	var watches []*watch
+	for _, s := range f.stores {
+		hooks = append(hooks, s.onConnection...)
+		for w := range s.watches {
+			watches = append(watches, w)
+		}
+	}
+	f.mu.Unlock()
+	state := kvstore.Connected
+	if err != nil {
+		state = kvstore.Disconnected
+	}
+	if (was == nil) == (err == nil) {
+		return
+	}
+	for _, fn := range hooks {
+		fn(state)
+	}
+	if err == nil {
+		for _, w := range watches {
+			w.deliver(kvstore.Event{Kind: kvstore.Recheck})
+		}
+	}
+}
+
+func (f *faults) clear() {
+	f.fail(nil)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.delays = nil
+}
+
+func (f *faults) now() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.err
+}
+
+// Send applies the write, later if there is a delay.
+func (s *store) Send(w kvstore.Write, done func(kvstore.Answer)) (forget func(), err error) {
+	f := s.faults
+	key, _ := record.ParseKey(w.Key)
+	f.mu.Lock()
+	d, failure := f.delays[key.Name], f.err
+	f.mu.Unlock()
+	if failure != nil {
+		return nil, failure
+	}
+	if d == 0 || w.Delete {
+		return s.KV.Send(w, done)
+	}
+	w.Value = bytes.Clone(w.Value)
+	forgotten := make(chan struct{})
+	time.AfterFunc(d, func() {
+		if f.now() != nil {
+			return // lost on its way
+		}
+		// An error says that the store is closed, and nobody waits for the answer.
+		_, _ = s.KV.Send(w, func(a kvstore.Answer) {
+			select {
+			case <-forgotten:
+			default:
+				done(a)
+			}
+		})
+	})
+	return sync.OnceFunc(func() { close(forgotten) }), nil
+}
+
+// Denied returns the failure if it is that of a user without the permission.
+func (s *store) Denied(string) error {
+	if err := s.faults.now(); errors.Is(err, natslock.ErrPermission) {
+		return err
+	}
+	return nil
+}
+
+// Get reads, or fails.
+func (s *store) Get(ctx context.Context, key string, min uint64) (kvstore.Record, error) {
+	if err := s.faults.now(); err != nil {
+		return kvstore.Record{}, err
+	}
+	return s.KV.Get(ctx, key, min)
+}
+
+// List reads, or fails.
+func (s *store) List(ctx context.Context, pattern string, min uint64, opts ...kvstore.ListOption) (kvstore.Listing, error) {
+	if err := s.faults.now(); err != nil {
+		return kvstore.Listing{}, err
+	}
+	return s.KV.List(ctx, pattern, min, opts...)
+}
+
+// State reads, or fails.
+func (s *store) State(ctx context.Context, pattern string) (kvstore.State, error) {
+	if err := s.faults.now(); err != nil {
+		return kvstore.State{}, err
+	}
+	return s.KV.State(ctx, pattern)
+}
+
+// Verify returns the failure, or nil.
+func (s *store) Verify(context.Context) error { return s.faults.now() }
+
+// Healthy returns the failure, or nil.
+func (s *store) Healthy() error { return s.faults.now() }
+
+// OnConnection registers fn for the outages.
+func (s *store) OnConnection(fn func(kvstore.ConnState)) (stop func()) {
+	s.faults.mu.Lock()
+	defer s.faults.mu.Unlock()
+	s.onConnection = append(s.onConnection, fn)
+	return func() {} // no client stops before it is closed
+}
+
+// watch loses the notifications of an outage.
+type watch struct {
+	kvstore.Watch
+	s       *store
+	deliver func(kvstore.Event)
+}
+
+// Watch watches, but for the outages.
+func (s *store) Watch(pattern string, deliver func(kvstore.Event)) (kvstore.Watch, error) {
+	w := &watch{s: s, deliver: deliver}
+	inner, err := s.KV.Watch(pattern, func(e kvstore.Event) {
+		if e.Kind == kvstore.Expired || s.faults.now() == nil {
+			deliver(e)
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	w.Watch = inner
+	s.faults.mu.Lock()
+	defer s.faults.mu.Unlock()
+	s.watches[w] = struct{}{}
+	return w, nil
+}
+
+// Stop ends the watch.
+func (w *watch) Stop() {
+	w.s.faults.mu.Lock()
+	delete(w.s.watches, w)
+	w.s.faults.mu.Unlock()
+	w.Watch.Stop()
+}

@@ -1,0 +1,225 @@
+package locktest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/natslock/locks/internal/bridge"
+	"github.com/natslock/locks/internal/record"
+	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/natslock"
+)
+
+// These functions of package natslock are for this package alone.
+var (
+	open    = bridge.Open.(func(kvstore.KV, []natslock.Option) (*natslock.Client, error))
+	judge   = bridge.Judge.(func(*natslock.Client, string, func(key string) kvstore.Record))
+	waiting = bridge.Waiting.(func(*natslock.Client, record.Keys) int)
+)
+
+// Locker takes locks in memory, as a client of its own. [New] makes it. All methods may be
+// called from several goroutines.
+type Locker struct {
+	memory *kvstore.Memory
+	raw    kvstore.KV       // without faults
+	client *natslock.Client // that of the Locker's own methods
+	other  *natslock.Client // without faults: another holder, the operator
+	faults faults
+
+	mu      sync.Mutex
+	clients []*natslock.Client // all of them
+}
+
+var _ natslock.Locker = (*Locker)(nil)
+
+// New returns a Locker without locks. The options are those of natslock.New. Those that say
+// how to reach or create a bucket have no effect. New panics if natslock.New would refuse an
+// option.
+func New(opts ...natslock.Option) *Locker {
+	l := &Locker{memory: kvstore.NewMemory(kvstore.DefaultBucket)}
+	l.raw = l.memory.Open()
+	l.client = l.NewClient(opts...)
+	l.other = l.add(l.memory.Open(), []natslock.Option{natslock.WithOwner("locktest")})
+	return l
+}
+
+// NewClient returns another client of the same locks, as another process has one. Close
+// closes it. The options are those of [New], and NewClient panics like New.
+func (l *Locker) NewClient(opts ...natslock.Option) *natslock.Client {
+	return l.add(l.faults.around(l.memory.Open()), opts)
+}
+
+func (l *Locker) add(kv kvstore.KV, opts []natslock.Option) *natslock.Client {
+	c, err := open(kv, opts)
+	if err != nil {
+		panic(fmt.Sprintf("locktest: %v", err))
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.clients = append(l.clients, c)
+	return c
+}
+
+// Client returns the client that the Locker's own methods take locks with: for code that
+// needs one, for package rwlock, and for what a Locker does not have.
+func (l *Locker) Client() *natslock.Client { return l.client }
+
+// Close closes all clients, and does not wait for locks that are still held: their contexts
+// end with natslock.ErrClosed, and waiters get that error.
+func (l *Locker) Close() {
+	l.faults.clear()
+	now, cancel := context.WithCancel(context.Background())
+	cancel()
+	for _, c := range l.all() {
+		_ = c.Close(now) // an error names locks that are still held
+	}
+	l.raw.Close()
+}
+
+func (l *Locker) all() []*natslock.Client {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.clients[:len(l.clients):len(l.clients)]
+}
+
+// Lock is that of natslock.Client.
+func (l *Locker) Lock(ctx context.Context, name string, opts ...natslock.LockOption) (*natslock.Lock, error) {
+	return l.client.Lock(ctx, name, opts...)
+}
+
+// TryLock is that of natslock.Client.
+func (l *Locker) TryLock(ctx context.Context, name string, opts ...natslock.LockOption) (*natslock.Lock, error) {
+	return l.client.TryLock(ctx, name, opts...)
+}
+
+// Do is that of natslock.Client.
+func (l *Locker) Do(ctx context.Context, name string, fn func(ctx context.Context, l *natslock.Lock) error, opts ...natslock.LockOption) error {
+	return l.client.Do(ctx, name, fn, opts...)
+}
+
+// Hold has another client take the mutex. It panics if the lock is held or has a queue, or
+// if the name is invalid. The returned function unlocks, and does nothing from its second
+// call on. No fault of [Locker.Delay] or [Locker.Fail] concerns that client.
+func (l *Locker) Hold(name string) (release func()) {
+	held, err := l.other.TryLock(context.Background(), name)
+	if err != nil {
+		panic(fmt.Sprintf("locktest: %v", err))
+	}
+	return func() { _ = held.Unlock(context.Background()) } // an error says that a test has ended it
+}
+
+// Lose ends all locks that are held under the name, of both kinds and all clients. Their
+// records are deleted, as by hand. When Lose returns, their contexts have ended with a cause
+// that matches natslock.ErrLost, and others can take the lock. It returns false if no client
+// held the lock.
+func (l *Locker) Lose(name string) (held bool) {
+	return l.change(name, func(entry record.Entry) {
+		_, _ = l.write(kvstore.Write{Key: entry.Key, Expect: entry.Revision, Delete: true}) // refused: there is a newer record
+	})
+}
+
+// Break ends all locks that are held under the name as an operator does, with
+// natslock.Client.Break. When Break returns, their contexts have ended with a cause that
+// matches natslock.ErrBroken. Nobody gets in before the holders have unlocked, or their TTL
+// has ended. It returns false if no client held the lock.
+func (l *Locker) Break(name, reason string) (held bool) {
+	return l.change(name, func(entry record.Entry) {
+		key, _ := record.ParseKey(entry.Key)
+		_ = l.other.Break(context.Background(), natslock.BreakRequest{ // refused: the claim has ended
+			Kind: natslock.Kind(key.Kind()), Name: name, ID: entry.ClaimID(), Reason: reason,
+		})
+	})
+}
+
+// change has end change the record of each lease of the lock until the lease has no valid
+// one, and the clients judge their leases by what there is then.
+func (l *Locker) change(name string, end func(record.Entry)) (held bool) {
+	for _, c := range l.all() {
+		judge(c, name, func(key string) kvstore.Record {
+			held = true
+			id := ""
+			for {
+				r, err := l.raw.Get(context.Background(), key, 0)
+				if err != nil { // there is none
+					return kvstore.Record{}
+				}
+				entry := record.Of(r)
+				if id == "" {
+					id = entry.ID
+				}
+				if !entry.Live() || !entry.From(id) || entry.Status != record.StatusHeld {
+					return r
+				}
+				end(entry)
+			}
+		})
+	}
+	return held
+}
+
+// write writes without faults.
+func (l *Locker) write(w kvstore.Write) (uint64, error) {
+	answers := make(chan kvstore.Answer, 1)
+	if _, err := l.raw.Send(w, func(a kvstore.Answer) { answers <- a }); err != nil {
+		return 0, err
+	}
+	a := <-answers
+	return a.Revision, a.Err
+}
+
+// Delay makes the bucket slow: from now on it stores each record about the locks of a name d
+// later, and answers then. A grant and a renewal take that long or a little longer, for all
+// clients but that of [Locker.Hold]. A lock whose validity ends before a renewal is confirmed
+// is lost. A release takes no time. A d that is not positive ends the delay, but not for
+// records on their way.
+func (l *Locker) Delay(name string, d time.Duration) { l.faults.delay(name, d) }
+
+// Fail has all requests fail with err from now on, as without a server, and a nil err ends
+// that. It concerns all clients but that of [Locker.Hold]. With natslock.ErrUnavailable the
+// clients act as in an outage: a Lock waits, a TryLock gives up after 5 s at most, and held
+// locks end with their validity. With another error an acquire returns at once, and its error
+// matches err.
+func (l *Locker) Fail(err error) { l.faults.fail(err) }
+
+// Inspect returns the state of a lock: the holder, the readers and the queue. It is what
+// natslock.Client.Inspect returns, and no fault concerns it. It panics if the name is invalid.
+func (l *Locker) Inspect(kind natslock.Kind, name string) natslock.Info {
+	info, err := l.other.Inspect(context.Background(), kind, name)
+	if err != nil {
+		panic(fmt.Sprintf("locktest: %v", err))
+	}
+	return info
+}
+
+// Waiting returns how many goroutines wait for the locks of a name, at all clients.
+func (l *Locker) Waiting(name string) (n int) {
+	encoded, err := record.EncodeName(name)
+	if err != nil {
+		return 0 // nobody can wait for it
+	}
+	for _, c := range l.all() {
+		n += waiting(c, record.KeysOf(record.Mutex, encoded)) + waiting(c, record.KeysOf(record.RW, encoded))
+	}
+	return n
+}
+
+// AwaitWaiting waits until at least n goroutines wait for the locks of a name. It returns nil
+// then, and an error that matches ctx's when ctx ends before.
+func (l *Locker) AwaitWaiting(ctx context.Context, name string, n int) error {
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for {
+		have := l.Waiting(name)
+		if have >= n {
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return errors.Join(fmt.Errorf("locktest: %d goroutines wait for lock %q, not %d", have, name, n), ctx.Err())
+		}
+	}
+}

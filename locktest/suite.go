@@ -1,0 +1,307 @@
+package locktest
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/natslock/locks/natslock"
+)
+
+// TestLocker tests that a natslock.Locker whose locks exclude each other keeps the contract of
+// natslock.Client. open is called once for each subtest, and returns a Locker without locks.
+// The suite takes about three seconds, and cannot run inside a synctest bubble.
+//
+// The order of the queue is tested if the Locker has a method Waiting(name string) int, as
+// [Locker] has, or Stats() natslock.Stats, as natslock.Client has.
+func TestLocker(t *testing.T, open func(t *testing.T) natslock.Locker) {
+	t.Helper()
+	common(t, open)
+	run(t, open, map[string]func(*trial){
+		"TryLock of a held lock": (*trial).held,
+		"Lock waits":             (*trial).waits,
+		"MaxWait":                (*trial).maxWait,
+		"context ends the wait":  (*trial).canceled,
+		"order":                  (*trial).order,
+		"exclusion":              (*trial).exclusion,
+	})
+}
+
+// TestRLocker is [TestLocker] for both sides of a reader-writer lock. open returns the Locker
+// for reading and the one for writing of the same locks.
+func TestRLocker(t *testing.T, open func(t *testing.T) (reader, writer natslock.Locker)) {
+	t.Helper()
+	t.Run("writer", func(t *testing.T) {
+		TestLocker(t, func(t *testing.T) natslock.Locker {
+			_, writer := open(t)
+			return writer
+		})
+	})
+	t.Run("reader", func(t *testing.T) {
+		common(t, func(t *testing.T) natslock.Locker {
+			reader, _ := open(t)
+			return reader
+		})
+	})
+	t.Run("both", func(t *testing.T) {
+		reader, writer := open(t)
+		both(&trial{T: t, locks: reader}, &trial{T: t, locks: writer})
+	})
+}
+
+// common tests the contract of every side.
+func common(t *testing.T, open func(t *testing.T) natslock.Locker) {
+	run(t, open, map[string]func(*trial){
+		"grant":          (*trial).grant,
+		"Unlock":         (*trial).unlock,
+		"Do":             (*trial).do,
+		"context":        (*trial).context,
+		"Extend":         (*trial).extend,
+		"names":          (*trial).names,
+		"refusals":       (*trial).refusals,
+		"ended context":  (*trial).ended,
+		"ends of leases": (*trial).leases,
+	})
+}
+
+func run(t *testing.T, open func(t *testing.T) natslock.Locker, cases map[string]func(*trial)) {
+	for name, fn := range cases {
+		t.Run(name, func(t *testing.T) { fn(&trial{T: t, locks: open(t)}) })
+	}
+}
+
+// patience bounds the waits of the suite for what has to come, on a busy machine.
+const patience = 30 * time.Second
+
+// trial is one subtest.
+type trial struct {
+	*testing.T
+	locks natslock.Locker
+}
+
+// lock takes a lock that is free.
+func (t *trial) lock(name string, opts ...natslock.LockOption) *natslock.Lock {
+	t.Helper()
+	l, err := t.locks.Lock(t.Context(), name, append(opts, natslock.MaxWait(patience))...)
+	if err != nil {
+		t.Fatalf("Lock of %q, which is free: %v", name, err)
+	}
+	return l
+}
+
+func (t *trial) release(l *natslock.Lock) {
+	t.Helper()
+	if err := l.Unlock(t.Context()); err != nil {
+		t.Fatalf("Unlock of %q, which is held: %v", l.Name(), err)
+	}
+}
+
+// matches says that an error matches all of targets.
+func (t *trial) matches(what string, err error, targets ...error) {
+	t.Helper()
+	for _, target := range targets {
+		if !errors.Is(err, target) {
+			t.Fatalf("%s: the error is %v, and does not match %v", what, err, target)
+		}
+	}
+}
+
+func (t *trial) check(ok bool, format string, args ...any) {
+	t.Helper()
+	if !ok {
+		t.Fatalf(format, args...)
+	}
+}
+
+// free says that nobody holds the lock.
+func (t *trial) free(name string) {
+	t.Helper()
+	l, err := t.locks.TryLock(t.Context(), name)
+	if err != nil {
+		t.Fatalf("lock %q is not free: %v", name, err)
+	}
+	t.release(l)
+}
+
+// await waits for a value that has to come.
+func await[T any](t *trial, ch <-chan T, what string) T {
+	t.Helper()
+	select {
+	case v := <-ch:
+		return v
+	case <-time.After(patience):
+		t.Fatalf("%s does not come within %v", what, patience)
+		panic("unreachable")
+	}
+}
+
+type key struct{}
+
+func (t *trial) grant() {
+	ctx := context.WithValue(t.Context(), key{}, "value")
+	for _, take := range []func(context.Context, string, ...natslock.LockOption) (*natslock.Lock, error){t.locks.Lock, t.locks.TryLock} {
+		l, err := take(ctx, "grant", natslock.TTL(20*time.Second))
+		t.check(err == nil && l != nil, "a free lock: %v, %v", l, err)
+		t.check(l.Name() == "grant", "the name is %q", l.Name())
+		t.check(l.ID() != "" && l.Token() > 0, "ID %q, token %d", l.ID(), l.Token())
+		t.check(l.State() == natslock.Held && l.Err() == nil, "a granted lock is %v, and its error %v", l.State(), l.Err())
+		t.check(l.Remaining() > 0 && l.Remaining() < 20*time.Second, "%v of a TTL of 20s remain", l.Remaining())
+		t.check(time.Until(l.ValidUntil()) > 0, "it is valid until %v", l.ValidUntil())
+		t.check(l.Context().Value(key{}) == "value", "its context lacks a value of the acquire's")
+		t.release(l)
+	}
+}
+
+func (t *trial) unlock() {
+	l := t.lock("unlock")
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	t.check(l.Unlock(ended) == nil, "Unlock with an ended context fails")
+	t.check(l.Unlock(t.Context()) == nil, "the second Unlock has another result")
+	await(t, l.Done(), "the end of the context")
+	t.matches("cause", context.Cause(l.Context()), natslock.ErrReleased)
+	t.matches("Err", l.Err(), natslock.ErrReleased)
+	t.check(l.State() == natslock.Released && l.Remaining() == 0, "a released lock is %v, and %v remain", l.State(), l.Remaining())
+	t.matches("Extend", l.Extend(t.Context(), 0), natslock.ErrReleased)
+	next := t.lock("unlock")
+	t.check(next.ID() != l.ID(), "two acquires have the ID %q", l.ID())
+	t.check(next.Token() > l.Token(), "token %d after %d", next.Token(), l.Token())
+	t.release(next)
+}
+
+func (t *trial) do() {
+	failure := errors.New("the work fails")
+	for _, want := range []error{nil, failure} {
+		var under *natslock.Lock
+		err := t.locks.Do(t.Context(), "do", func(ctx context.Context, l *natslock.Lock) error {
+			under = l
+			t.check(l.State() == natslock.Held && ctx.Err() == nil, "the lock is %v under Do, and the context's error %v", l.State(), ctx.Err())
+			t.check(ctx == l.Context(), "the function gets another context than the lock's")
+			return want
+		})
+		t.check(under != nil, "the function has not run: %v", err)
+		t.check(errors.Is(err, want), "Do returns %v after %v", err, want)
+		t.check(under.State() == natslock.Released, "the lock is %v after Do", under.State())
+	}
+	func() {
+		defer func() { t.check(recover() == failure, "Do swallows a panic") }()
+		_ = t.locks.Do(t.Context(), "do", func(context.Context, *natslock.Lock) error { panic(failure) })
+	}()
+	t.free("do")
+	t.matches("Do of nil", t.locks.Do(t.Context(), "do", nil), natslock.ErrInvalidOption)
+	t.matches("Do of no name", t.locks.Do(t.Context(), "", func(context.Context, *natslock.Lock) error {
+		t.Error("the function runs without a lock")
+		return nil
+	}), natslock.ErrInvalidName)
+}
+
+func (t *trial) context() {
+	why := errors.New("the work is over")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	l, err := t.locks.Lock(ctx, "parent")
+	t.check(err == nil, "Lock: %v", err)
+	detached, err := t.locks.Lock(ctx, "detached", natslock.Detached())
+	t.check(err == nil, "Lock: %v", err)
+	cancel(why)
+	await(t, l.Done(), "the end of the context")
+	t.matches("cause", context.Cause(l.Context()), why)
+	t.check(l.State() == natslock.Held, "the lock is %v after the end of its parent context", l.State())
+	t.check(detached.Context().Err() == nil, "the context of a detached lock ends with its parent")
+	t.release(l)
+	t.release(detached)
+}
+
+func (t *trial) extend() {
+	l := t.lock("extend", natslock.TTL(10*time.Second))
+	t.check(l.Extend(t.Context(), time.Minute) == nil, "Extend fails")
+	t.check(l.Remaining() > 20*time.Second, "%v remain of a minute", l.Remaining())
+	t.check(l.Extend(t.Context(), 0) == nil, "Extend with the same TTL fails")
+	t.matches("Extend", l.Extend(t.Context(), time.Nanosecond), natslock.ErrInvalidTTL)
+	t.release(l)
+}
+
+func (t *trial) names() {
+	var all []*natslock.Lock
+	for _, name := range []string{"a", "A", "a.b", "a..b", ".a", "a b", "a*", ">", "\x00", "\xff", "🔒", strings.Repeat("x", 512)} {
+		l, err := t.locks.TryLock(t.Context(), name)
+		t.check(err == nil, "TryLock of %q: %v", name, err)
+		t.check(l.Name() == name, "%q has the name %q", name, l.Name())
+		all = append(all, l)
+	}
+	for _, l := range all {
+		t.release(l)
+	}
+}
+
+func (t *trial) refusals() {
+	for _, c := range []struct {
+		what string
+		name string
+		opts []natslock.LockOption
+		want error
+	}{
+		{"an empty name", "", nil, natslock.ErrInvalidName},
+		{"a name that is too long", strings.Repeat("x", 513), nil, natslock.ErrInvalidName},
+		{"a nil option", "a", []natslock.LockOption{nil}, natslock.ErrInvalidOption},
+		{"no TTL", "a", []natslock.LockOption{natslock.TTL(0)}, natslock.ErrInvalidTTL},
+		{"a TTL of 25 h", "a", []natslock.LockOption{natslock.TTL(25 * time.Hour)}, natslock.ErrInvalidTTL},
+		{"no MaxWait", "a", []natslock.LockOption{natslock.MaxWait(0)}, natslock.ErrInvalidOption},
+		{"Until no time", "a", []natslock.LockOption{natslock.Until(time.Time{})}, natslock.ErrInvalidTTL},
+		{"Until a past time", "a", []natslock.LockOption{natslock.Until(time.Now().Add(-time.Second))}, natslock.ErrInvalidTTL},
+		{"Until and TTL", "a", []natslock.LockOption{natslock.Until(time.Now().Add(time.Hour)), natslock.TTL(time.Minute)}, natslock.ErrInvalidOption},
+		{"Linger and NoRenew", "a", []natslock.LockOption{natslock.Linger(time.Second), natslock.NoRenew()}, natslock.ErrInvalidOption},
+		{"Linger for too long", "a", []natslock.LockOption{natslock.Linger(2 * natslock.MaxLinger)}, natslock.ErrInvalidOption},
+		{"an early warning of nothing", "a", []natslock.LockOption{natslock.EarlyWarning(time.Second, nil)}, natslock.ErrInvalidOption},
+		{"too much metadata", "a", []natslock.LockOption{natslock.Meta(map[string]string{"k": strings.Repeat("x", 15<<10)})}, natslock.ErrInvalidOption},
+	} {
+		for _, take := range []func(context.Context, string, ...natslock.LockOption) (*natslock.Lock, error){t.locks.Lock, t.locks.TryLock} {
+			l, err := take(t.Context(), c.name, c.opts...)
+			t.matches(c.what, err, c.want)
+			t.check(l == nil, "%s: there are a lock and an error", c.what)
+		}
+	}
+	t.free("a")
+}
+
+func (t *trial) ended() {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, take := range []func(context.Context, string, ...natslock.LockOption) (*natslock.Lock, error){t.locks.Lock, t.locks.TryLock} {
+		l, err := take(ctx, "ended")
+		t.check(l == nil, "an acquire with an ended context returns a lock")
+		t.matches("acquire", err, natslock.ErrTimeout, context.Canceled)
+	}
+	t.free("ended")
+}
+
+// leases tests at the same time three leases that end, or do not.
+func (t *trial) leases() {
+	renewed := t.lock("renewed", natslock.TTL(6*time.Second))
+	before := renewed.ValidUntil()
+	lost := t.lock("lost", natslock.TTL(time.Second), natslock.NoRenew())
+	until, err := t.locks.Lock(t.Context(), "until", natslock.Until(time.Now().Add(1500*time.Millisecond)))
+	t.check(err == nil, "Lock until a time: %v", err)
+
+	await(t, lost.Done(), "the end of a lease without renewals")
+	t.matches("cause", context.Cause(lost.Context()), natslock.ErrLost)
+	t.check(lost.State() == natslock.Lost, "the lock is %v", lost.State())
+	next := t.lock("lost")
+	t.check(next.Token() > lost.Token(), "token %d after %d", next.Token(), lost.Token())
+	t.matches("Unlock", lost.Unlock(t.Context()), natslock.ErrLost)
+	t.check(next.State() == natslock.Held, "the Unlock of a lost lock ends the next one")
+	t.release(next)
+
+	await(t, until.Done(), "the planned end")
+	t.matches("cause", context.Cause(until.Context()), natslock.ErrEnded)
+	t.check(until.State() == natslock.Ended, "the lock is %v", until.State())
+	t.matches("Extend", until.Extend(t.Context(), 0), natslock.ErrEnded)
+	t.matches("Unlock", until.Unlock(t.Context()), natslock.ErrEnded)
+
+	for begun := time.Now(); renewed.ValidUntil().Before(before.Add(time.Second)); time.Sleep(10 * time.Millisecond) {
+		t.check(renewed.Err() == nil, "a lock that is to be renewed ends: %v", renewed.Err())
+		t.check(time.Since(begun) < patience, "no renewal comes")
+	}
+	t.release(renewed)
+}
