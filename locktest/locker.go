@@ -16,7 +16,7 @@ import (
 // These functions of package natslock are for this package alone.
 var (
 	open    = bridge.Open.(func(kvstore.KV, []natslock.Option) (*natslock.Client, error))
-	judge   = bridge.Judge.(func(*natslock.Client, string, func(key string) kvstore.Record))
+	judge   = bridge.Judge.(func(*natslock.Client, string) []func(func(key string) kvstore.Record))
 	waiting = bridge.Waiting.(func(*natslock.Client, record.Keys) int)
 )
 
@@ -111,10 +111,10 @@ func (l *Locker) Hold(name string) (release func()) {
 	return func() { _ = held.Unlock(context.Background()) } // an error says that a test has ended it
 }
 
-// Lose ends all locks that are held under the name, of both kinds and all clients. Their
-// records are deleted, as by hand. When Lose returns, their contexts have ended with a cause
-// that matches natslock.ErrLost, and others can take the lock. It returns false if no client
-// held the lock.
+// Lose ends all locks that are held under the name, of all kinds and all clients, and those
+// that linger. Their records are deleted, as by hand. When Lose returns, their contexts have
+// ended with a cause that matches natslock.ErrLost, and others can take the lock. It returns
+// false if there was no such lock.
 func (l *Locker) Lose(name string) (held bool) {
 	return l.change(name, func(entry record.Entry) {
 		_, _ = l.write(kvstore.Write{Key: entry.Key, Expect: entry.Revision, Delete: true}) // refused: there is a newer record
@@ -124,7 +124,7 @@ func (l *Locker) Lose(name string) (held bool) {
 // Break ends all locks that are held under the name as an operator does, with
 // natslock.Client.Break. When Break returns, their contexts have ended with a cause that
 // matches natslock.ErrBroken. Nobody gets in before the holders have unlocked, or their TTL
-// has ended. It returns false if no client held the lock.
+// has ended. It returns false if there was no such lock.
 func (l *Locker) Break(name, reason string) (held bool) {
 	return l.change(name, func(entry record.Entry) {
 		key, _ := record.ParseKey(entry.Key)
@@ -137,8 +137,13 @@ func (l *Locker) Break(name, reason string) (held bool) {
 // change has end change the record of each lease of the lock until the lease has no valid
 // one, and the clients judge their leases by what there is then.
 func (l *Locker) change(name string, end func(record.Entry)) (held bool) {
+	// All of them are found first: a waiter may be granted before the last has ended.
+	var leases []func(func(key string) kvstore.Record)
 	for _, c := range l.all() {
-		judge(c, name, func(key string) kvstore.Record {
+		leases = append(leases, judge(c, name)...)
+	}
+	for _, endBy := range leases {
+		endBy(func(key string) kvstore.Record {
 			held = true
 			id := ""
 			for {
@@ -201,7 +206,9 @@ func (l *Locker) Waiting(name string) (n int) {
 		return 0 // nobody can wait for it
 	}
 	for _, c := range l.all() {
-		n += waiting(c, record.KeysOf(record.Mutex, encoded)) + waiting(c, record.KeysOf(record.RW, encoded))
+		for _, kind := range []record.Kind{record.Mutex, record.RW, record.Semaphore} {
+			n += waiting(c, record.KeysOf(kind, encoded))
+		}
 	}
 	return n
 }

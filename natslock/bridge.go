@@ -72,6 +72,6 @@ func init() {
 		}
 		return cfg.client(kv), nil
 	}
-	bridge.Judge = func(c *Client, name string, change func(key string) kvstore.Record) { c.session.Judge(name, change) }
+	bridge.Judge = func(c *Client, name string) []func(func(string) kvstore.Record) { return c.session.Judge(name) }
 	bridge.Waiting = func(c *Client, keys record.Keys) int { return c.locks.WaitingFor(keys) }
 }

@@ -222,6 +222,9 @@ func (rs *runs) count() (n counts) {
 // WaitingFor returns how many goroutines of the client wait for a lock: in its queue, or
 // behind a gate that readers have to leave.
 func (c *Client) WaitingFor(keys record.Keys) (n int) {
+	if keys.Kind == record.Semaphore { // each goroutine has a place of its own, and no run
+		return c.s.Places(keys)
+	}
 	c.runs.mu.Lock()
 	defer c.runs.mu.Unlock()
 	if l := c.runs.lines[keys.Gate]; l != nil {

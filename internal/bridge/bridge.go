@@ -49,10 +49,10 @@ var (
 	//
 	//	func(kv kvstore.KV, opts []natslock.Option) (*natslock.Client, error)
 	Open any
-	// Judge ends a client's leases of a lock by what change makes of their records, for
-	// package locktest:
+	// Judge returns for each of a client's leases under a name how to end it by what change
+	// makes of its record, for package locktest:
 	//
-	//	func(c *natslock.Client, name string, change func(key string) kvstore.Record)
+	//	func(c *natslock.Client, name string) []func(change func(key string) kvstore.Record)
 	Judge any
 	// Waiting returns how many goroutines of a client wait for a lock, for package locktest:
 	//

@@ -1,28 +1,42 @@
 package session
 
 import (
+	"strings"
+
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/kvstore"
 )
 
-// Judge ends the client's leases of a lock that are in use or idle, by what change makes of their records. change
-// gets the key of a lease and returns what is under it afterwards: a record or a tombstone
-// of another claim, a broken record, or nothing. Judge returns when the leases have ended.
-// Otherwise a notification or a renewal would show the client the change.
-func (s *Session) Judge(name string, change func(key string) kvstore.Record) {
-	var leases []*Lease
+// Judge returns for each of the client's leases under a name how to end it by what change
+// makes of its record. change gets the key of the lease and returns what is under it
+// afterwards: a record or a tombstone of another claim, a broken record, or nothing. The
+// lease has ended then. Without Judge a notification or a renewal would show the client the
+// change. The lease of a writer that waits for readers is none: nobody is inside.
+func (s *Session) Judge(name string) (ends []func(change func(key string) kvstore.Record)) {
 	s.renewer.held(func(k *kept) {
 		if l, ok := k.of.(*Lease); ok && k.Name == name && (l.holders != nil || l.idle) {
-			leases = append(leases, l)
+			ends = append(ends, l.endBy)
 		}
 	})
-	for _, l := range leases {
-		ended := make(chan struct{})
-		if !l.OnEnd(func() { close(ended) }) {
-			continue
-		}
-		r := change(l.Key)
-		l.judge(record.Of(r), r.Revision)
-		<-ended
+	return ends
+}
+
+func (l *Lease) endBy(change func(key string) kvstore.Record) {
+	ended := make(chan struct{})
+	if !l.OnEnd(func() { close(ended) }) {
+		return
 	}
+	r := change(l.Key)
+	l.judge(record.Of(r), r.Revision)
+	<-ended // a renewal may have found the change at the same time
+}
+
+// Places returns how many places the client has in the queue of a lock.
+func (s *Session) Places(keys record.Keys) (n int) {
+	s.renewer.held(func(k *kept) {
+		if strings.HasPrefix(k.Key, keys.Place("")) {
+			n++
+		}
+	})
+	return n
 }
