@@ -220,8 +220,6 @@ func TestClusterStorm(t *testing.T) {
 	require.LessOrEqual(t, in.most, permits)
 	require.Greater(t, downs, 3)
 	require.Greater(t, n["grants"], least)
-	for _, v := range history.Check(rec.History(), history.Options{}) {
-		t.Error(v)
-	}
+	history.Verify(t, rec.History(), history.Options{})
 	require.Eventually(t, func() bool { return len(history.KeysLeft(t, cl.Connect())) == 0 }, patience, 100*time.Millisecond)
 }

@@ -80,6 +80,13 @@ func TestLinger(t *testing.T) {
 	}
 }
 
+// undisturbed is what a tenth of the times stays below. On a busy machine other processes run
+// in between, and of an acquire with twelve steps they delay more than of one with two.
+func undisturbed(times []time.Duration) time.Duration {
+	slices.Sort(times)
+	return times[len(times)/10]
+}
+
 // TestLingerHandOver guards what another client waits for an idle lock: until the client
 // that keeps it gives it up, and until the grant. Both are beside a plain hand-over, whose
 // waiter has its place already. From the place of the other client to the deletion it is
@@ -117,15 +124,16 @@ func TestLingerHandOver(t *testing.T) {
 
 		plain = append(plain, handedOver(t, owner, asker))
 	}
-	m := median(plain)
-	of := func(all []time.Duration) float64 { return float64(median(all)) / float64(m) }
+	of := func(q func([]time.Duration) time.Duration, all []time.Duration) float64 {
+		return float64(q(all)) / float64(q(plain))
+	}
 	t.Logf("a plain hand-over takes %v; an idle lock is given up in %.2f of that; another client's Lock takes %.2f times, %.2f from its place on; TryLock takes %.2f times",
-		m, of(gaveUp), of(granted), of(placed), of(tried))
+		median(plain), of(median, gaveUp), of(undisturbed, granted), of(median, placed), of(undisturbed, tried))
 	if !race.Enabled {
-		require.Less(t, of(gaveUp), 1.5)
-		require.Less(t, of(placed), 4.)
-		require.Less(t, of(granted), 6.)
-		require.Less(t, of(tried), 6.)
+		require.Less(t, of(median, gaveUp), 1.5)
+		require.Less(t, of(median, placed), 4.)
+		require.Less(t, of(undisturbed, granted), 6.)
+		require.Less(t, of(undisturbed, tried), 6.)
 	}
 }
 
