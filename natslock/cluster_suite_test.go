@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/internal/verify/history"
+	"github.com/natslock/locks/internal/verify/machine"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
 )
@@ -89,11 +90,13 @@ func TestClusterSuite(t *testing.T) {
 		dead, _ := history.Faulty(t, nc, 9, r3, natslock.WithTTL(2*time.Second))
 		l, err := dead.Lock(ctx, "cut")
 		require.NoError(t, err)
+		late := machine.Lateness(t)
 		link.Cut()
 		cut := time.Now()
 		next, err := a.Lock(ctx, "cut")
 		require.NoError(t, err)
-		require.Less(t, time.Since(cut), 2500*time.Millisecond)
+		// The server, the waiter and this test may each be held up once.
+		require.Less(t, time.Since(cut), 2500*time.Millisecond+3*late())
 		require.Equal(t, natslock.Lost, l.State())
 		require.ErrorIs(t, context.Cause(l.Context()), natslock.ErrLost)
 		require.Greater(t, next.Token(), l.Token())

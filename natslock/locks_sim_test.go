@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/natslock/locks/internal/verify/race"
+	"github.com/natslock/locks/internal/verify/machine"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
@@ -173,7 +173,7 @@ func TestLockAllHour(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		end := time.Now().Add(race.Part(time.Hour))
+		end := time.Now().Add(machine.Part(time.Hour))
 		r := newRaw(t, s.Connect())
 		reg := &register{t: t, work: map[string]context.Context{}, tokens: map[string]uint64{}, events: map[string]int{}}
 		var all sync.WaitGroup
@@ -194,8 +194,8 @@ func TestLockAllHour(t *testing.T) {
 		time.Sleep(time.Minute)
 		require.Empty(t, r.live(">"), "nothing is left")
 		t.Logf("%d grants, the longest wait %v; %v", reg.grants, reg.worst, reg.events)
-		require.Greater(t, reg.grants, race.Part(1000))
-		require.Greater(t, reg.events["crash"], race.Part(20))
-		require.Greater(t, reg.events["outage"], race.Part(10))
+		require.Greater(t, reg.grants, machine.Part(1000))
+		require.Greater(t, reg.events["crash"], machine.Part(20))
+		require.Greater(t, reg.events["outage"], machine.Part(10))
 	})
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/internal/verify/history"
+	"github.com/natslock/locks/internal/verify/machine"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/semaphore"
 	"github.com/natslock/locks/testutil"
@@ -51,10 +52,12 @@ func TestClusterSuite(t *testing.T) {
 		dead, _ := history.Faulty(t, nc, 9, r3, natslock.WithTTL(2*time.Second))
 		l := must(t, semaphore.New(dead, "cut", 2))
 		other := must(t, semaphore.New(b, "cut", 2))
+		late := machine.Lateness(t)
 		link.Cut()
 		cut := time.Now()
 		next := must(t, semaphore.New(a, "cut", 2))
-		require.Less(t, time.Since(cut), 2500*time.Millisecond)
+		// The server, the waiter and this test may each be held up once.
+		require.Less(t, time.Since(cut), 2500*time.Millisecond+3*late())
 		require.Equal(t, slot(t, l), slot(t, next))
 		require.Equal(t, natslock.Lost, l.State())
 		require.Greater(t, next.Token(), l.Token())

@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/election"
+	"github.com/natslock/locks/internal/verify/machine"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
 )
@@ -87,7 +88,7 @@ func TestElectionProcesses(t *testing.T) {
 	for range 3 {
 		c.add()
 	}
-	late := lateness(t)
+	late := machine.Lateness(t)
 	nc := s.Connect()
 	now := c.begins()
 	var stopped *process

@@ -11,7 +11,6 @@ import (
 	"os"
 	"os/exec"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -19,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/internal/record"
+	"github.com/natslock/locks/internal/verify/machine"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
@@ -112,28 +112,6 @@ func (st *stage) startHolder(t *testing.T, locks []which) *process {
 	return start(t, "holder", holderOrder{URL: st.s.URL(), TTL: processTTL, Renew: 0.02, Locks: locks})
 }
 
-// lateness measures by how much the machine makes those late who sleep for a
-// moment; it returns the worst so far.
-func lateness(t testing.TB) func() time.Duration {
-	var worst atomic.Int64
-	end := make(chan struct{})
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		const nap = 5 * time.Millisecond
-		for {
-			begun := time.Now()
-			select {
-			case <-end:
-				return
-			case <-time.After(nap):
-				worst.Store(max(worst.Load(), int64(time.Since(begun)-nap)))
-			}
-		}
-	})
-	t.Cleanup(func() { close(end); wg.Wait() })
-	return func() time.Duration { return time.Duration(worst.Load()) }
-}
-
 // TestHolderKilled kills processes that hold a mutex, write and read. Whoever
 // waits gets in when the lease is over, at most half a second later, not before,
 // and with a higher token.
@@ -178,7 +156,7 @@ func TestHolderKilled(t *testing.T) {
 	for _, h := range all {
 		eventually(t, "it is renewed", func() bool { return st.wire.lastBefore(h.key, math.MaxUint64).Revision > record.TokenRevision(h.token) })
 	}
-	late := lateness(t)
+	late := machine.Lateness(t)
 	p.kill()
 	q.kill()
 	require.NoError(t, mine.Unlock(t.Context()))

@@ -11,7 +11,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 
-	"github.com/natslock/locks/internal/verify/race"
+	"github.com/natslock/locks/internal/verify/machine"
 	"github.com/natslock/locks/natslock"
 )
 
@@ -122,7 +122,7 @@ func TestLocalGrants(t *testing.T) {
 	// Of all rounds: a goroutine that is late ends a run before its time, which takes eight
 	// messages. Under the race detector a round has 60 runs.
 	require.LessOrEqual(t, sent/grants, 1./32)
-	if !race.Enabled {
+	if !machine.Race {
 		require.GreaterOrEqual(t, each, 60.)
 		require.GreaterOrEqual(t, ratio, 8.)
 	}
@@ -160,7 +160,7 @@ func TestTwoClients(t *testing.T) {
 	// A goroutine is passed by each of the others once, and by few twice: notifications take
 	// their time.
 	require.LessOrEqual(t, passed[len(passed)/2], 2*contenders, "grants of others during a wait, in exact order")
-	if !race.Enabled {
+	if !machine.Race {
 		require.GreaterOrEqual(t, middle(ratios), 0.35)
 		require.GreaterOrEqual(t, middle(faster), 3.)
 	}

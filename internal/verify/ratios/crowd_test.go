@@ -11,7 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/natslock/locks/internal/verify/race"
+	"github.com/natslock/locks/internal/verify/machine"
 	"github.com/natslock/locks/natslock"
 )
 
@@ -178,7 +178,7 @@ func (c *crowd) hold(now time.Time, stop func()) {
 // messages of waiting are measured before, and do not count. Beside more than four busy
 // loops it was 2.6 times: a waiter reads now and then while a hand-over is late.
 func TestThousandClients(t *testing.T) {
-	if race.Enabled || testing.Short() {
+	if machine.Race || testing.Short() {
 		t.Skip("takes ten seconds")
 	}
 	url := Server(t)

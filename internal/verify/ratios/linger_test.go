@@ -14,7 +14,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 
-	"github.com/natslock/locks/internal/verify/race"
+	"github.com/natslock/locks/internal/verify/machine"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/rwlock"
@@ -73,7 +73,7 @@ func TestLinger(t *testing.T) {
 			ratio := Ratio(5, 200, cycle, func() { p.Cycle(t) })
 			t.Logf("%d messages sent for %d cycles, which take %.4f times two bare publishes", sent, cycles, ratio)
 			require.LessOrEqual(t, sent, uint64(cycles/32))
-			if !race.Enabled {
+			if !machine.Race {
 				require.Less(t, ratio, 1./15)
 			}
 		})
@@ -129,7 +129,7 @@ func TestLingerHandOver(t *testing.T) {
 	}
 	t.Logf("a plain hand-over takes %v; an idle lock is given up in %.2f of that; another client's Lock takes %.2f times, %.2f from its place on; TryLock takes %.2f times",
 		median(plain), of(median, gaveUp), of(undisturbed, granted), of(median, placed), of(undisturbed, tried))
-	if !race.Enabled {
+	if !machine.Race {
 		require.Less(t, of(median, gaveUp), 1.5)
 		require.Less(t, of(median, placed), 4.)
 		require.Less(t, of(undisturbed, granted), 6.)
@@ -230,14 +230,14 @@ func TestLingerTwoClients(t *testing.T) {
 	}
 	slices.Sort(ratios)
 	t.Logf("lingering has %.2f times the grants", ratios[len(ratios)/2])
-	if !race.Enabled {
+	if !machine.Race {
 		require.GreaterOrEqual(t, ratios[len(ratios)/2], 0.2)
 	}
 }
 
 // TestIdleMemory guards what an idle lock costs its client.
 func TestIdleMemory(t *testing.T) {
-	if race.Enabled {
+	if machine.Race {
 		t.Skip("the race detector uses memory too")
 	}
 	const n = 9_000

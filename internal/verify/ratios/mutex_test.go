@@ -11,7 +11,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 
-	"github.com/natslock/locks/internal/verify/race"
+	"github.com/natslock/locks/internal/verify/machine"
 	"github.com/natslock/locks/natslock"
 )
 
@@ -170,7 +170,7 @@ func BenchmarkHandOver(b *testing.B) {
 
 // TestAllocations guards what an uncontended cycle allocates, beside two publishes.
 func TestAllocations(t *testing.T) {
-	if race.Enabled {
+	if machine.Race {
 		t.Skip("the race detector allocates too")
 	}
 	url := Server(t)
@@ -196,7 +196,7 @@ func TestAllocations(t *testing.T) {
 // TestSpeed guards the ratios of times, with room for a machine that does other
 // things at the same time: they are 1.15 and 0.88 on a quiet one.
 func TestSpeed(t *testing.T) {
-	if race.Enabled {
+	if machine.Race {
 		t.Skip("the race detector slows down one side only")
 	}
 	url := Server(t)
@@ -216,7 +216,7 @@ func TestSpeed(t *testing.T) {
 
 // TestHeldMemory guards what a held lock costs its client, watched and renewed.
 func TestHeldMemory(t *testing.T) {
-	if race.Enabled {
+	if machine.Race {
 		t.Skip("the race detector uses memory too")
 	}
 	const n = 5000

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/natslock/locks/internal/verify/history"
-	"github.com/natslock/locks/internal/verify/race"
+	"github.com/natslock/locks/internal/verify/machine"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
 )
@@ -18,7 +18,7 @@ import (
 // TestSimSemaphores has clients contend for the permits of semaphores while everything goes
 // wrong that can. Every third seed has clients that know of different numbers of permits.
 func TestSimSemaphores(t *testing.T) {
-	hours := cmp.Or(*simHours, race.Part(0.4))
+	hours := cmp.Or(*simHours, machine.Part(0.4))
 	total := map[string]int{}
 	remakes := 0
 	first := firstSeed()
@@ -67,7 +67,7 @@ func permitsOf(seed uint64, hours float64) plan {
 // after the other.
 func TestSimSemaphoresBrief(t *testing.T) {
 	base := plan{
-		hours: race.Part(0.02), clients: 5, workers: 4, sems: 1, ttl: 2 * time.Second, watchAfter: time.Second, turn: natslock.DefaultTurn,
+		hours: machine.Part(0.02), clients: 5, workers: 4, sems: 1, ttl: 2 * time.Second, watchAfter: time.Second, turn: natslock.DefaultTurn,
 		lag: 250 * time.Microsecond, hold: 20 * time.Millisecond, think: 50 * time.Millisecond,
 		permits: func(int, int) int { return 3 },
 	}

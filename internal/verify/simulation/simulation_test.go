@@ -19,7 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/internal/verify/history"
-	"github.com/natslock/locks/internal/verify/race"
+	"github.com/natslock/locks/internal/verify/machine"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
@@ -67,7 +67,7 @@ func firstSeed() uint64 {
 // while everything goes wrong that can. Every seed makes another number of
 // clients and names, other leases, another pace and other rates of faults.
 func TestSim(t *testing.T) {
-	hours := cmp.Or(*simHours, race.Part(1.))
+	hours := cmp.Or(*simHours, machine.Part(1.))
 	total := map[string]int{}
 	remakes := 0
 	first := firstSeed()
@@ -123,7 +123,7 @@ func planOf(seed uint64, hours float64) plan {
 
 // TestSimDay is a day of a few mutexes, mostly.
 func TestSimDay(t *testing.T) {
-	hours := cmp.Or(*simHours, race.Part(24.))
+	hours := cmp.Or(*simHours, machine.Part(24.))
 	p := plan{
 		seed: firstSeed(), hours: hours, clients: 4, workers: 2, mutexes: 3, rws: 1,
 		ttl: 5 * time.Second, think: 90 * time.Second, hold: 8 * time.Second, watchAfter: time.Second,

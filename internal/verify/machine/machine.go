@@ -1,0 +1,38 @@
+package machine
+
+import (
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// Part is a quarter of n under the race detector, and n without it.
+func Part[T int | float64 | time.Duration](n T) T {
+	if Race {
+		return n / 4
+	}
+	return n
+}
+
+// Lateness measures until the end of the test by how much the machine delays a goroutine
+// that sleeps for a moment. The returned function returns the worst delay so far.
+func Lateness(t testing.TB) func() time.Duration {
+	var worst atomic.Int64
+	end := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		const nap = 5 * time.Millisecond
+		for {
+			begun := time.Now()
+			select {
+			case <-end:
+				return
+			case <-time.After(nap):
+				worst.Store(max(worst.Load(), int64(time.Since(begun)-nap)))
+			}
+		}
+	})
+	t.Cleanup(func() { close(end); wg.Wait() })
+	return func() time.Duration { return time.Duration(worst.Load()) }
+}
