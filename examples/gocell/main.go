@@ -15,7 +15,8 @@
 //   - Release returns when the server has confirmed, also when its context has ended. The
 //     second call returns the result of the first.
 //   - Stats is for health checks. Close returns when the client has drained.
-//   - Package testutil runs a real server in the tests of a service.
+//   - A service is tested without a server: package locktest has locks in memory, which a test
+//     can hold, lose and break. Package testutil runs a real server.
 //
 // It needs a server:
 //

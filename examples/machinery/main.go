@@ -8,7 +8,7 @@
 //     retries would take, and the server notifies it. Nobody polls.
 //   - A task that is locked until its next tick, under one name, misses every second tick.
 //     OncePer has a lock for each period, and runs the task once in each.
-//   - Package testutil runs a real server in the tests of a worker.
+//   - Its lock in memory is that of package locktest. Package testutil runs a real server.
 //
 // It needs a server:
 //
