@@ -87,7 +87,7 @@ func TestWatchInPipe(t *testing.T) {
 	object := start(t, s, "ls", "--watch", "--json", "a.*")
 	eventually(t, "the news that there is nothing", func() bool { return text.err.String() == "lockctl: no locks\n" })
 	require.Empty(t, object.err.String())
-	c := client(t, s, natslock.WithTTL(2*time.Second))
+	c := client(t, s, natslock.WithTTL(6*time.Second)) // longer than the outage
 	first := take(t, c, "a.1")
 	expect := func(n int, pattern string) {
 		t.Helper()

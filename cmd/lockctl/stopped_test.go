@@ -21,7 +21,7 @@ func TestRunStopped(t *testing.T) {
 	s := serve(t)
 	dir := t.TempDir()
 	file := func(name string) string { return filepath.Join(dir, name) }
-	p := start(t, s, "run", "--ttl", "2s", "x", "--", "sh", "-c", `
+	p := start(t, s, "run", "--ttl", "5s", "x", "--", "sh", "-c", `
 		trap 'echo > `+file("asked")+`' TERM
 		sh -c 'trap "" TERM; echo $$ > `+file("stubborn")+`; while :; do date +%s%N >> `+file("beats")+`; sleep 0.01; done' &
 		while :; do wait; done`)
