@@ -185,6 +185,34 @@ func TestNewcomerQueues(t *testing.T) {
 	})
 }
 
+// A newcomer reads a replica that lags: it shows a free slot and no queue. The server names
+// the tombstone of a later holder, and behind that holder another client has queued.
+func TestNewcomerOnReplica(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		join(t, s) // which makes the bucket
+		r := history.NewReplica(t, s.Connect())
+		over := func() *peer {
+			p := &peer{nc: s.Connect(), queued: make(chan natslock.Event, 1000)}
+			p.Client, p.f = history.FaultyOver(t, p.nc, 1, r.Over, natslock.WithObserver(p.observe))
+			return p
+		}
+		holder, waiter, newcomer := over(), over(), over()
+		sem := func(p *peer) *semaphore.Semaphore { return semaphore.New(p.Client, "s", 1) }
+		unlock(t, must(t, sem(holder)))
+		r.Lag()
+		l := must(t, sem(holder))
+		first := waiter.await(t, sem(waiter))
+		synctest.Wait()
+		waiter.bend("sem take", 1, 1, testutil.Delay(50*time.Millisecond))
+		unlock(t, l)
+		second := newcomer.await(t, sem(newcomer))
+		l = first.granted(t)
+		require.False(t, second.over())
+		unlock(t, l)
+		unlock(t, second.granted(t))
+	})
+}
+
 // The first waiter reads the slots when the leader has answered a write that was sent after
 // it had subscribed.
 func TestHeadProves(t *testing.T) {

@@ -183,6 +183,10 @@ func (a *acquisition) stale() bool { return a.bid.until != 0 && a.c.b.Instant() 
 // claimSlot claims slot k at an expected revision, and at the tombstones that the server
 // names, until the slot is held: all has its record then. It returns free when it may not
 // go on: the place has gone, or the read that the claim rests on is too old.
+//
+// A newcomer may have read a replica that lags, and has not seen the queue of now. A slot
+// that nobody has claimed since that state has no queue: each waiter would have taken it.
+// So the newcomer's claim at what it read passes nobody, and it makes no other.
 func (a *acquisition) claimSlot(all slots, k int, expect uint64) result {
 	a.aim(k)
 	for {
@@ -191,6 +195,9 @@ func (a *acquisition) claimSlot(all slots, k int, expect uint64) result {
 		case free, busy:
 			all[k], expect = r.entry, r.entry.Revision
 		default:
+			return r
+		}
+		if a.place == nil && a.asOf == 0 && !a.c.b.Alone() { //safety:slot-newcomer
 			return r
 		}
 		if r.outcome == busy || a.place != nil && a.place.Gone() || a.stale() { //safety:slot-bypass

@@ -14,6 +14,8 @@ var semaphoreMutants = []mutant{
 		weak: "a waiter takes a slot that an earlier one is to have"},
 	{label: "slot-bypass", operator: "never 3", test: "semaphore.TestNewcomerQueues",
 		weak: "a newcomer goes on claiming a slot after others may have queued"},
+	{label: "slot-newcomer", operator: "never", test: "semaphore.TestNewcomerOnReplica",
+		weak: "a newcomer that reads a replica claims what the server names, past those that queued"},
 	{label: "slots-subscribed", operator: "always", test: "semaphore.TestHeadProves",
 		weak: "the first waiter reads the slots before its subscription is proven"},
 	{label: "slots-first", operator: "arg 3 is 0", test: "semaphore.TestReadApart",
