@@ -186,6 +186,7 @@ type listing struct {
 	also   []string
 	atMost int
 	dead   bool // tombstones too
+	named  bool // by the leader
 }
 
 // From leaves out the records of revisions below revision.
@@ -206,6 +207,12 @@ func Tombstones() ListOption { return func(l *listing) { l.dead = true } }
 // If one request cannot read the list, List reads it whole, or not at all if there is a
 // live record under the key of Beside.
 func AtMost(n int) ListOption { return func(l *listing) { l.atMost = n } }
+
+// Named has the leader name the keys, and reads each of them: no key is missing. The answer
+// of one replica misses some while that replica catches up. First it removes the records
+// that the leader no longer has, and then it stores those that have replaced them
+// (nats-server 2.15, processSnapshotDeletes). With one replica Named has no effect.
+func Named() ListOption { return func(l *listing) { l.named = true } }
 
 // State is the leader's view of the stream.
 type State struct {

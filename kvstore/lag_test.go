@@ -108,3 +108,31 @@ func status(m *nats.Msg, subject, status string) *nats.Msg {
 	}
 	return &nats.Msg{Header: nats.Header{"Status": {status}}}
 }
+
+// Where replicas can lag, Named asks the leader for the keys, and a replica for their records.
+func TestNamed(t *testing.T) {
+	srv := testutil.RunServer(t)
+	nc := srv.Connect()
+	s := open(t, nc, kvstore.Config{})
+	create(t, s, "a.1", "1")
+	create(t, s, "a.2", "2")
+	create(t, s, "b", "3")
+	for _, replicated := range []bool{false, true} {
+		if replicated {
+			s.Replicated()
+		}
+		sent := nc.Stats().OutMsgs
+		l, err := s.List(t.Context(), "a.*", 0, kvstore.Named())
+		check(t, err)
+		if len(l.Records) != 2 || l.Records[0].Key != "a.1" || l.Records[1].Key != "a.2" {
+			t.Fatalf("listed %v", l.Records)
+		}
+		requests, want := nc.Stats().OutMsgs-sent, uint64(1)
+		if replicated {
+			want = 2
+		}
+		if requests != want {
+			t.Fatalf("%d requests, not %d", requests, want)
+		}
+	}
+}

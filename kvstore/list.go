@@ -48,7 +48,12 @@ func (s *Store) List(ctx context.Context, pattern string, min uint64, opts ...Li
 	if err != nil {
 		return Listing{}, err
 	}
-	l, err := s.snapshot(ctx, pattern, min, what)
+	var l Listing
+	if what.named && what.also == nil && !s.Alone() {
+		err = errIncomplete
+	} else {
+		l, err = s.snapshot(ctx, pattern, min, what)
+	}
 	switch {
 	case !errors.Is(err, errIncomplete):
 	case what.also != nil:

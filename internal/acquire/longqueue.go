@@ -19,8 +19,8 @@ type longQueues struct {
 
 // list lists the queue under a pattern, as of a state that contains a revision: all of it,
 // or the records from a revision on.
-func (c *Client) list(ctx context.Context, pattern string, revision, from uint64) ([]record.Entry, error) {
-	l, err := c.b.ListSoon(ctx, pattern, revision, kvstore.From(from))
+func (c *Client) list(ctx context.Context, pattern string, revision, from uint64, opts ...kvstore.ListOption) ([]record.Entry, error) {
+	l, err := c.b.ListSoon(ctx, pattern, revision, append(opts, kvstore.From(from))...)
 	return record.Queue(l.Records), err
 }
 

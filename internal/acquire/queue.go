@@ -8,6 +8,7 @@ import (
 	"github.com/natslock/locks/internal/clock"
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/session"
+	"github.com/natslock/locks/kvstore"
 )
 
 const (
@@ -93,6 +94,7 @@ func (a *acquisition) enqueue(begun clock.Instant) result {
 // the place was the first, or requeue when the place has gone.
 func (a *acquisition) stand(place *session.Place) (r result, first bool) {
 	pattern, whole := a.keys.Place("*"), false
+	var sure []kvstore.ListOption // the option of a list that shows nobody before this waiter
 	for try := 0; ; {
 		up := a.c.b.Online()
 		from, at := uint64(0), a.c.b.Instant()
@@ -100,7 +102,7 @@ func (a *acquisition) stand(place *session.Place) (r result, first bool) {
 			from = a.c.long.from(at, pattern, place.Ticket())
 		}
 		// A state without the own place may lack earlier places too.
-		queue, err := a.c.list(a.ctx, pattern, place.Ticket(), from) //safety:queue-as-of
+		queue, err := a.c.list(a.ctx, pattern, place.Ticket(), from, sure...) //safety:queue-as-of
 		if err != nil {
 			if bucket.IsAny(err, bucket.ErrPermission) {
 				return result{outcome: failed, err: err}, false
@@ -136,11 +138,16 @@ func (a *acquisition) stand(place *session.Place) (r result, first bool) {
 		switch {
 		case pred >= 0 && queue[pred].TokenOrTicket() >= from:
 			a.c.long.found(a.c.b.Instant(), pattern, place.Ticket()-queue[pred].TokenOrTicket(), n, from == 0)
-			whole = false
+			whole, sure = false, nil
 			r = a.follow(place, queue[pred], pred == len(queue)-1)
 			queue = nil // if it is the first now
 		case from > 0: // it is further back, if there is one //safety:part-of-queue
 			whole = true
+			continue
+		case sure == nil && !a.c.b.Alone(): //safety:first-by-leader
+			// A replica that catches up first removes what was overwritten, and stores later
+			// what has overwritten it: it lacks the places that were renewed.
+			sure = []kvstore.ListOption{kvstore.Named()}
 			continue
 		default:
 			r = result{outcome: compete}

@@ -136,6 +136,8 @@ var roomMutants = []mutant{
 		weak: "a waiter that gives up makes its successor first"},
 	{label: "key-used-again", operator: "always", test: "natslock.TestPlaceIsNewWhereListsLag",
 		weak: "the key of a place is used again where a list may show what it had before"},
+	{label: "first-by-leader", operator: "never", test: "natslock.TestFirstOnReplica",
+		weak: "a waiter takes itself for the first by the list of a replica"},
 	{label: "queue-as-of", operator: "arg 3 is 0", test: "natslock.TestStaleQueueList",
 		weak: "the queue is read from a state that need not contain the waiter's own place"},
 	{label: "earlier-first", operator: "always 2", test: "natslock.TestFIFOOneReleaseWakesOneWaiter",

@@ -1,0 +1,84 @@
+package natslock_test
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/internal/verify/history"
+	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/testutil"
+)
+
+// joinOver is joinFaulty over a store that a test makes of the client's.
+func joinOver(t *testing.T, s *testutil.Server, over func(kvstore.KV) kvstore.KV) (m *member, f *testutil.Faults) {
+	m = &member{rec: newRecorder(), nc: s.Connect()}
+	m.Client, f = history.FaultyOver(t, m.nc, 1, over, m.rec.option())
+	return m, f
+}
+
+// late delays the first claim that is sent from now on.
+func late(f *testutil.Faults, d time.Duration) {
+	var claims atomic.Int64
+	f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+		if history.Stage(w) == "lock take" && claims.Add(1) == 1 {
+			return testutil.Delay(d)
+		}
+		return testutil.Pass
+	})
+}
+
+// catchingUp is a store whose replica lacks a record in one list, as while it catches up. It
+// has removed what was overwritten, and not yet stored what has overwritten it.
+type catchingUp struct {
+	kvstore.KV
+	mu    sync.Mutex
+	lacks string
+}
+
+func (*catchingUp) Alone() bool { return false }
+
+func (s *catchingUp) List(ctx context.Context, pattern string, min uint64, opts ...kvstore.ListOption) (kvstore.Listing, error) {
+	l, err := s.KV.List(ctx, pattern, min, opts...)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.lacks != "" && len(l.Records) == 2 { // its own place too
+		l.Records = slices.DeleteFunc(l.Records, func(r kvstore.Record) bool { return r.Key == s.lacks })
+		s.lacks = ""
+	}
+	return l, err
+}
+
+// A waiter lists the queue from a replica that catches up, and sees nobody before it. It asks
+// the leader before it takes itself for the first.
+func TestFirstOnReplica(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		holder := join(t, s)
+		waiter, f := joinFaulty(t, s)
+		store := &catchingUp{}
+		behind, _ := joinOver(t, s, func(kv kvstore.KV) kvstore.KV {
+			store.KV = kv
+			return store
+		})
+		l := mustLock(t, holder.Client, "l")
+		first := waiter.await(t, "l")
+		synctest.Wait()
+		store.lacks = "wait.l." + waiter.rec.wait(t, natslock.EventQueued, "l").ID
+		second := behind.await(t, "l")
+		synctest.Wait()
+		require.Empty(t, store.lacks, "it has read the replica")
+		late(f, 50*time.Millisecond)
+		mustUnlock(t, l)
+		l = first.granted(t)
+		require.False(t, second.over())
+		mustUnlock(t, l)
+		mustUnlock(t, second.granted(t))
+	})
+}
