@@ -2,10 +2,13 @@ package natslock_test
 
 import (
 	"context"
+	"fmt"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/internal/record"
@@ -170,4 +173,51 @@ func TestContendedInRun(t *testing.T) {
 		require.False(t, open(third.lock))
 		mustUnlock(t, third.lock)
 	})
+}
+
+// In real time a holder is notified within 2 ms of the moment at which the place of a
+// waiter reaches another connection. The median counts: the machine may be busy.
+func TestContendedSoon(t *testing.T) {
+	const rounds, most = 40, 2 * time.Millisecond
+	s := testutil.RunServer(t)
+	holder, waiter := join(t, s), join(t, s)
+	written := make(chan time.Time, 100)
+	nc := s.Connect()
+	_, err := nc.Subscribe(subjects+"wait.>", func(m *nats.Msg) {
+		if len(m.Data) > 0 {
+			written <- time.Now()
+		}
+	})
+	require.NoError(t, err)
+	require.NoError(t, nc.Flush())
+	warm := mustLock(t, holder.Client, "warm")
+	subs := holder.nc.NumSubscriptions()
+	subscribed := func(n int) {
+		t.Helper()
+		require.Eventually(t, func() bool { return holder.nc.NumSubscriptions() == n }, patience, time.Millisecond)
+	}
+	var late []time.Duration
+	for i := range rounds {
+		name := fmt.Sprint("l", i)
+		l := mustLock(t, holder.Client, name)
+		contended, told := l.Contended(), make(chan time.Time, 1)
+		subscribed(subs + 1)
+		go func() {
+			<-contended
+			told <- time.Now()
+		}()
+		w := waiter.await(t, name)
+		late = append(late, receive(t, told, "a waiter").Sub(receive(t, written, "a place")))
+		w.cancel(nil)
+		<-w.done
+		mustUnlock(t, l)
+		subscribed(subs)
+		for len(written) > 0 {
+			<-written
+		}
+	}
+	mustUnlock(t, warm)
+	slices.Sort(late)
+	t.Logf("notified %v after the place, at the median; %v at most", late[rounds/2], late[rounds-1])
+	require.LessOrEqual(t, late[rounds/2], most)
 }
