@@ -59,7 +59,9 @@ var (
 	holder  = bridge.Holder.(func(context.Context, *natslock.Client, string) (*natslock.Holder, uint64, error))
 )
 
-// Election is an election by name. [New] makes it. It is safe for concurrent use.
+// Election is an election by name. [New] makes it: the methods of a zero Election that
+// return errors return one matching [natslock.ErrInvalidOption]. It is safe for concurrent
+// use.
 type Election struct {
 	c        *natslock.Client
 	name     string
@@ -94,7 +96,8 @@ func checkValue(v []byte) error {
 
 // TTL sets the lease of a term instead of the client's. It has the limits of
 // [natslock.TTL], or a campaign returns [natslock.ErrInvalidTTL]. A leader that crashes
-// leaves a vacancy for one TTL at most. All candidates should have the same one.
+// leaves a vacancy for one TTL and half a second at most. All candidates should have the
+// same one.
 func TTL(d time.Duration) Option {
 	return func(e *Election) error {
 		e.opts = append(e.opts, natslock.TTL(d))
@@ -201,8 +204,9 @@ type Leader struct {
 	ID string
 	// Owner is the name that the leader's client gave itself: see [natslock.WithOwner].
 	Owner string
-	Host  string
-	PID   int
+	// Host and PID are those of the leader's process.
+	Host string
+	PID  int
 	// Since is the beginning of the term, by the leader's own clock.
 	Since time.Time
 	// Value is the leader's value: see [Value] and [Term.Proclaim].
