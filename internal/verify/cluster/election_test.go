@@ -91,10 +91,11 @@ func TestElectionProcesses(t *testing.T) {
 	late := machine.Lateness(t)
 	nc := s.Connect()
 	now := c.begins()
+	seen := follow(t, e)
+	knows(t, seen, now)
 	var stopped *process
 	for _, end := range []string{"killed", "resigned", "stopped", "resigned", "deleted", "killed", "stopped"} {
 		leader := c.running[now.Name]
-		knows(t, e, now)
 		time.Sleep(processTTL / 2) // in the midst of its term
 		begun, limit := time.Now(), processTTL+500*time.Millisecond
 		switch end {
@@ -121,7 +122,7 @@ func TestElectionProcesses(t *testing.T) {
 		require.LessOrEqual(t, took, limit)
 		require.NotEqual(t, now.Name, next.Name)
 		require.Greater(t, next.Token, now.Token)
-		knows(t, e, next)
+		knows(t, seen, next)
 		if stopped != nil {
 			stopped.signal(syscall.SIGCONT)
 			stopped = nil
@@ -142,20 +143,40 @@ func TestElectionProcesses(t *testing.T) {
 	}
 }
 
-// knows returns when an observer has seen the leader, as it has to in five seconds.
-func knows(t *testing.T, e *election.Election, leader termReport) {
+// follow has one observer follow an election until the test ends.
+func follow(t *testing.T, e *election.Election) <-chan election.Leader {
+	ctx, cancel := context.WithCancel(context.Background())
+	seen := make(chan election.Leader, 1000)
+	var following sync.WaitGroup
+	t.Cleanup(func() { cancel(); following.Wait() })
+	following.Go(func() {
+		for l, err := range e.Observe(ctx) {
+			if !assert.NoError(t, err) {
+				return
+			}
+			seen <- l
+		}
+	})
+	return seen
+}
+
+// knows returns when the observer has seen the leader, as it has to in five seconds.
+func knows(t *testing.T, seen <-chan election.Leader, leader termReport) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-	defer cancel()
-	for l, err := range e.Observe(ctx) {
-		require.NoError(t, err)
-		if l.Token == leader.Token {
-			require.Equal(t, leader.Name, string(l.Value))
-			require.Equal(t, leader.Name, l.Owner)
-			return
+	late := time.NewTimer(5 * time.Second)
+	defer late.Stop()
+	for {
+		select {
+		case l := <-seen:
+			if l.Token == leader.Token {
+				require.Equal(t, leader.Name, string(l.Value))
+				require.Equal(t, leader.Name, l.Owner)
+				return
+			}
+		case <-late.C:
+			t.Fatalf("%v is not known to lead", leader)
 		}
 	}
-	t.Fatalf("%v is not known to lead", leader)
 }
 
 // TestElectionCluster has candidates and observers on three servers. The leader of the
