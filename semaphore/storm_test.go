@@ -144,8 +144,8 @@ func needCluster(t *testing.T) {
 }
 
 // TestClusterStorm has 20 clients on three servers contend for three permits on three
-// replicas. Meanwhile the stream's leader steps down again and again, clients are cut off and
-// holders are broken.
+// replicas. Meanwhile the stream's leader steps down again and again, clients are cut off,
+// answers are late or lost, and holders are broken.
 func TestClusterStorm(t *testing.T) {
 	needCluster(t)
 	cl := testutil.RunCluster(t, 3)
@@ -159,7 +159,8 @@ func TestClusterStorm(t *testing.T) {
 	for i := range clients {
 		nc, link := cl.ConnectLink(nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond))
 		links = append(links, link)
-		c, _ := history.Faulty(t, nc, uint64(i), r3, natslock.WithTTL(3*time.Second), rec.Option(), natslock.WithWatchAfter(0))
+		c, f := history.Faulty(t, nc, uint64(i), r3, natslock.WithTTL(3*time.Second), rec.Option(), natslock.WithWatchAfter(0))
+		f.Random(testutil.Rates{LoseAnswer: 0.02, DelayAnswer: 0.02, MaxDelay: 5 * time.Second})
 		members = append(members, rec.Client(fmt.Sprint("c", i), c))
 		if operator == nil {
 			operator, _ = history.Faulty(t, cl.Connect(), 99, r3)
