@@ -12,7 +12,8 @@ import (
 )
 
 // Term is the time in which a candidate leads. [Election.Campaign] and [Election.Run]
-// make it. It is safe for concurrent use.
+// make it. A zero Term is like a zero [natslock.Lock]: it leads nothing. A Term is safe for
+// concurrent use.
 type Term struct {
 	lock *natslock.Lock
 }

@@ -17,8 +17,8 @@ import (
 // [Lock.Handoff], and goes to another process as text. It is no secret: each client that may
 // write the lock's record can adopt the lock.
 type Handle struct {
-	Kind  Kind
-	Name  string
+	Kind  Kind          // of the lock
+	Name  string        // of the lock
 	ID    string        // of the claim that was handed over, as [Holder.ID] shows it
 	Token uint64        // the fencing token, which the adopted lock has too
 	TTL   time.Duration // for how long the lock can be adopted, and the TTL of the adopted lock

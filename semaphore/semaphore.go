@@ -106,8 +106,9 @@ func Slot(l *natslock.Lock) (n int, ok bool) { return slotOf(l) }
 //
 // The Holder of a [natslock.TimeoutError] is one of the holders. The error matches
 // [natslock.ErrInvalidOption] for a number of permits that is not in 1 to [MaxPermits], and
-// for [natslock.Linger]: a permit does not linger. It matches [natslock.ErrInvalidName] for
-// a name that this client uses for another kind of lock.
+// for [natslock.Linger]: a permit does not linger. The other options mean what they mean for
+// a mutex. The error matches [natslock.ErrInvalidName] for a name that this client uses for
+// another kind of lock.
 func (s *Semaphore) Acquire(ctx context.Context, opts ...natslock.LockOption) (*natslock.Lock, error) {
 	return s.acquire(ctx, true, opts)
 }

@@ -160,7 +160,7 @@ func TestClusterStorm(t *testing.T) {
 		nc, link := cl.ConnectLink(nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond))
 		links = append(links, link)
 		c, f := history.Faulty(t, nc, uint64(i), r3, natslock.WithTTL(3*time.Second), rec.Option(), natslock.WithWatchAfter(0))
-		f.Random(testutil.Rates{LoseAnswer: 0.02, DelayAnswer: 0.02, MaxDelay: 5 * time.Second})
+		f.Random(testutil.Rates{LoseAnswer: 0.005, DelayAnswer: 0.005, MaxDelay: 2 * time.Second})
 		members = append(members, rec.Client(fmt.Sprint("c", i), c))
 		if operator == nil {
 			operator, _ = history.Faulty(t, cl.Connect(), 99, r3)
