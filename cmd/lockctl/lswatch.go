@@ -255,5 +255,5 @@ func (d *changeLog) print(infos []natslock.Info, both map[string]bool) error {
 	d.begun = true
 	t.AppendRows(rows)
 	t.Render()
-	return nil
+	return stdout.err
 }
