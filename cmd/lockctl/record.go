@@ -67,6 +67,7 @@ type waiterJSON struct {
 	Mode       string    `json:"mode" doc:"exclusive or shared"`
 	Goroutines int       `json:"goroutines" doc:"how many goroutines of its client wait at the place"`
 	Of         int       `json:"of" doc:"of a semaphore: how many permits there are, as its client knows; 0: another lock"`
+	Overdue    bool      `json:"overdue" doc:"the place has ended and the server has not removed the record: it keeps nobody waiting"`
 }
 
 func toJSON(info natslock.Info) lockJSON {
@@ -87,7 +88,7 @@ func toJSON(info natslock.Info) lockJSON {
 	for _, w := range info.Queue {
 		out.Queue = append(out.Queue, waiterJSON{
 			Ticket: w.Ticket, ID: w.ID, Owner: w.Owner, Host: w.Host, PID: w.PID,
-			Since: w.Since.UTC(), Mode: w.Mode.String(), Goroutines: w.Goroutines, Of: w.Of,
+			Since: w.Since.UTC(), Mode: w.Mode.String(), Goroutines: w.Goroutines, Of: w.Of, Overdue: w.Overdue,
 		})
 	}
 	return out

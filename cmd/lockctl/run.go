@@ -122,7 +122,7 @@ func (c *runCmd) method(client *natslock.Client) lockFunc {
 			return sem.Acquire(ctx, opts...)
 		}
 	case c.Read && c.once():
-		return rw.TryRLock
+		return unqueued(client, natslock.KindRW, rw.TryRLock)
 	case c.Read:
 		return rw.RLock
 	}

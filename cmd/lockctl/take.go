@@ -44,13 +44,44 @@ type lockFunc func(context.Context, string, ...natslock.LockOption) (*natslock.L
 func (c *taking) exclusive(client *natslock.Client, write bool) lockFunc {
 	switch rw := rwlock.New(client); {
 	case write && c.once():
-		return rw.TryLock
+		return unqueued(client, natslock.KindRW, rw.TryLock)
 	case write:
 		return rw.Lock
 	case c.once():
-		return client.TryLock
+		return unqueued(client, natslock.KindMutex, client.TryLock)
 	}
 	return client.Lock
+}
+
+// queueLimit bounds the look at the queue, as the library bounds that at the lock.
+const queueLimit = 5 * time.Second
+
+// unqueued returns try for a lock that has no queue. A client that knows nothing of a lock
+// tries with one write, which the server accepts whenever nobody holds it. So a waiter that
+// is stopped would keep lockctl out for a second after each release only, while the server
+// keeps the tombstone.
+func unqueued(client *natslock.Client, kind natslock.Kind, try lockFunc) lockFunc {
+	return func(ctx context.Context, name string, opts ...natslock.LockOption) (*natslock.Lock, error) {
+		looking, cancel := context.WithTimeout(ctx, queueLimit)
+		defer cancel()
+		info, err := client.Inspect(looking, kind, name)
+		switch {
+		case errors.Is(err, natslock.ErrPermission): // the server may allow the write alone
+		case err != nil:
+			return nil, err
+		case info.Holder == nil:
+			waiting := 0
+			for _, w := range info.Queue {
+				if !w.Overdue {
+					waiting += w.Goroutines
+				}
+			}
+			if waiting > 0 {
+				return nil, &natslock.LockedError{Name: name, Queued: waiting}
+			}
+		}
+		return try(ctx, name, opts...)
+	}
 }
 
 // acquire waits for the lock. A signal ends the wait with the exit code that it
