@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -90,6 +91,9 @@ func (c *lsCmd) list(g *globals, s *session) ([]natslock.Info, error) {
 	defer cancel()
 	var infos []natslock.Info
 	for info, err := range s.List(ctx, c.Pattern) {
+		if errors.Is(err, natslock.ErrPermission) {
+			return nil, exitf(exitPermission, "%w; list the names that this user may read, such as \"orders.>\"", err)
+		}
 		if err != nil {
 			return nil, err
 		}
