@@ -145,7 +145,7 @@ func (c *breakCmd) nobody(held []holding) error {
 		name = c.Kind + " " + name
 	}
 	if len(ids) == 0 {
-		return exitf(exitConflict, "%s is free, there is nothing to break", name)
+		return exitf(exitConflict, "%s is free, there is nothing to break%s", name, noPattern(c.Name))
 	}
 	return exitf(exitConflict, "no holder of %s has an id that begins with %s, but there is %s: nothing was broken", name, plain(*c.ID), strings.Join(ids, ", "))
 }

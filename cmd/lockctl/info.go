@@ -38,6 +38,9 @@ func (c *infoCmd) Run(g *globals) error {
 	}
 	if len(infos) == 0 {
 		fmt.Fprintf(stdout, "%s is free\n", plain(c.Name))
+		if note := noPattern(c.Name); note != "" {
+			complain("no lock has the name %s%s", plain(c.Name), note)
+		}
 		return nil
 	}
 	for i, info := range infos {

@@ -58,10 +58,14 @@ func (c *lsCmd) Run(g *globals) error {
 		return err
 	}
 	if c.JSON {
+		if len(infos) == 0 {
+			checkPattern(c.Pattern)
+		}
 		return printJSON(infos)
 	}
 	if len(infos) == 0 {
 		complain("no locks")
+		checkPattern(c.Pattern)
 		return nil
 	}
 	both := bothKinds(infos)

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os/exec"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -198,4 +199,42 @@ func TestListIsFast(t *testing.T) {
 	t.Logf("%d locks listed in %v, with %d requests and %v of computing", n, took, requests, work)
 	require.Less(t, requests, int64(100))
 	require.Less(t, work, time.Second)
+}
+
+// A pattern that cannot match what its writer means says so, and so does a pattern where a
+// name is wanted.
+func TestWildcardsMisplaced(t *testing.T) {
+	t.Parallel()
+	s := serve(t)
+	hold(t, s, "orders.1")
+	const literal = "matches only a lock of that very name"
+	for _, pattern := range []string{"orders*", "orders.1*", "orders.>.x", "o*.1", ">1"} {
+		for _, args := range [][]string{{"ls"}, {"ls", "--json"}, {"perms"}} {
+			code, _, errs := run(t, s, append(args, pattern)...)
+			require.Zero(t, code)
+			require.Contains(t, errs, strconv.Quote(pattern)+" "+literal, "%q", args)
+		}
+	}
+	for _, args := range [][]string{{"watch", "orders*"}, {"ls", "--watch", "orders*"}} {
+		said(t, start(t, s, args...), literal)
+	}
+	for _, pattern := range []string{"orders.*", "orders.>", ">", "*.1", "nothing"} {
+		for _, args := range [][]string{{"ls"}, {"perms"}} {
+			code, _, errs := run(t, s, append(args, pattern)...)
+			require.Zero(t, code)
+			require.NotContains(t, errs, literal)
+		}
+	}
+	code, _, errs := run(t, s, "break", "-f", "orders.*")
+	require.Equal(t, 1, code)
+	require.Equal(t, "lockctl: orders.* is free, there is nothing to break; this takes the name of one lock and no pattern, which \"lockctl ls 'orders.*'\" takes\n", errs)
+	code, out, errs := run(t, s, "info", "orders.*")
+	require.Zero(t, code)
+	require.Equal(t, "orders.* is free\n", out)
+	require.Contains(t, errs, "no lock has the name orders.*; this takes the name of one lock")
+	_, _, errs = run(t, s, "info", "orders")
+	require.Empty(t, errs)
+	code, _, errs = run(t, s, "run", "a*", "--", binary, "-s", s.URL(), "ls", "a*")
+	require.Zero(t, code, errs)
+	require.Empty(t, errs, "a lock has that name")
 }

@@ -41,6 +41,7 @@ func (c *lsCmd) watch(g *globals) error {
 		return err
 	}
 	defer s.close()
+	checkPattern(c.Pattern)
 	var d display = &changeLog{c: c}
 	if isTerminal(os.Stdout) && !c.JSON {
 		d = &screen{c: c, url: s.url}

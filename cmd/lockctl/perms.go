@@ -72,6 +72,7 @@ func (c *permsCmd) Run(g *globals) error {
 	if err != nil {
 		return err
 	}
+	checkPattern(c.Pattern)
 	if c.JSON {
 		return writeJSON(permsJSON{c.Role, c.Pattern, g.Bucket, permissionsJSON(set.Publish), permissionsJSON(set.Subscribe)})
 	}

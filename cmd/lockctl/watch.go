@@ -74,6 +74,7 @@ func (c *watchCmd) Run(g *globals) error {
 		return err
 	}
 	defer s.close()
+	checkPattern(c.Pattern)
 	p := &watchPrinter{c: c, url: s.url, end: stop}
 	f := &feed{g: g, s: s, pattern: c.Pattern, event: p.event, disconnected: p.disconnected, absent: p.absent}
 	return f.run(ctx)
