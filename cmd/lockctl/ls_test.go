@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -237,4 +238,42 @@ func TestWildcardsMisplaced(t *testing.T) {
 	code, _, errs = run(t, s, "run", "a*", "--", binary, "-s", s.URL(), "ls", "a*")
 	require.Zero(t, code, errs)
 	require.Empty(t, errs, "a lock has that name")
+}
+
+// A number is one of seconds for every flag that is a duration. The JSON has for how long a
+// lock is held, was waited for, and is waited for.
+func TestSeconds(t *testing.T) {
+	t.Parallel()
+	s := serve(t)
+	began := time.Now()
+	first, _ := hold(t, s, "x", "--ttl", "20", "--kill-after", "1.5")
+	next := start(t, s, "--timeout", "30", "run", "--ttl", "30", "-w", "60", "x", "--", "sleep", "60")
+	awaitQueue(t, s, "x", 1)
+	type times struct {
+		TTL, Held, Waited float64
+		Since             time.Time
+	}
+	look := func() (l struct {
+		Holder times
+		Queue  []times
+	}) {
+		t.Helper()
+		_, out, _ := run(t, s, "ls", "--json")
+		require.NoError(t, json.Unmarshal([]byte(strings.Trim(strings.TrimSpace(out), "[]")), &l), out)
+		return l
+	}
+	l := look()
+	require.Equal(t, 20.0, l.Holder.TTL)
+	require.Zero(t, l.Holder.Waited)
+	for _, seconds := range []float64{l.Holder.Held, l.Queue[0].Waited} {
+		require.Greater(t, seconds, 0.0)
+		require.LessOrEqual(t, seconds, time.Since(began).Seconds())
+	}
+	first.signal(syscall.SIGTERM)
+	first.wait()
+	await(t, s, "x", "the next", func(l lock) bool { return l.Holder != nil && l.Holder.PID == next.cmd.Process.Pid })
+	l = look()
+	require.Equal(t, 30.0, l.Holder.TTL)
+	require.Greater(t, l.Holder.Waited, 0.0)
+	require.Empty(t, l.Queue)
 }

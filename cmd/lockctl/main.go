@@ -120,6 +120,7 @@ func newParser(c *cli) (*kong.Kong, error) {
 	return kong.New(c,
 		kong.Name("lockctl"),
 		kong.Description(description),
+		durations,
 		kong.Writers(stdout, os.Stderr),
 		kong.Exit(func(code int) { // after --help and --version
 			if err := stdout.end(nil); err != nil {

@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/alecthomas/kong"
 	"github.com/nats-io/nats.go"
 
 	"github.com/natslock/locks/natslock"
@@ -154,25 +153,4 @@ func announceOutages(nc *nats.Conn, lock held) {
 		}
 	})
 	nc.SetReconnectHandler(func(nc *nats.Conn) { complain("connected again to %s", nc.ConnectedUrlRedacted()) })
-}
-
-// seconds is a duration written as a number, as for flock and timeout, or with
-// a unit.
-type seconds time.Duration
-
-// Decode implements kong.MapperValue.
-func (s *seconds) Decode(ctx *kong.DecodeContext) error {
-	var text string
-	if err := ctx.Scan.PopValueInto("seconds", &text); err != nil {
-		return err
-	}
-	d, err := time.ParseDuration(text)
-	if n, errN := strconv.ParseFloat(text, 64); errN == nil && n < 1e9 {
-		d, err = time.Duration(n*float64(time.Second)), nil
-	}
-	if err != nil || d < 0 {
-		return fmt.Errorf("%q is not a number of seconds", text)
-	}
-	*s = seconds(d)
-	return nil
 }

@@ -17,7 +17,7 @@ import (
 // taking are the flags of the commands that wait for a lock.
 type taking struct {
 	Nonblock         bool              `short:"n" help:"Fail instead of waiting."`
-	Wait             *seconds          `short:"w" placeholder:"SECONDS" help:"Fail after waiting so long; 0 is as --nonblock."`
+	Wait             *time.Duration    `short:"w" placeholder:"SECONDS" help:"Fail after waiting so long; 0 is as --nonblock."`
 	ConflictExitCode int               `short:"E" default:"1" placeholder:"CODE" help:"Exit code of such a failure (default ${default})."`
 	Meta             map[string]string `mapsep:"none" placeholder:"KEY=VALUE" help:"Metadata of the lock, which lockctl info shows; may be repeated."`
 	Create           bool              `help:"Make the bucket if it is not there, with three replicas on a cluster."`
@@ -28,6 +28,8 @@ func (c *taking) check() error {
 	switch {
 	case c.Nonblock && c.Wait != nil:
 		return errors.New("--nonblock and --wait exclude each other")
+	case c.Wait != nil && *c.Wait < 0:
+		return fmt.Errorf("--wait %v: negative", *c.Wait)
 	case c.ConflictExitCode < 0 || c.ConflictExitCode > 255:
 		return fmt.Errorf("--conflict-exit-code %d: not in 0 to 255", c.ConflictExitCode)
 	}
@@ -95,7 +97,7 @@ func (c *taking) acquire(s *session, signals <-chan os.Signal, name string, ttl 
 		opts = append(opts, natslock.Meta(c.Meta))
 	}
 	if c.Wait != nil && !c.once() {
-		opts = append(opts, natslock.MaxWait(time.Duration(*c.Wait)))
+		opts = append(opts, natslock.MaxWait(*c.Wait))
 	}
 	lock, err := take(ctx, name, opts...)
 	stop()
