@@ -59,7 +59,11 @@ func (c *acquireCmd) Run(g *globals) error {
 		return err
 	}
 	defer s.close()
-	lock, err := c.acquire(s, forSignals(), c.Name, c.TTL, c.exclusive(s.Client, c.Write))
+	kind := natslock.KindMutex
+	if c.Write {
+		kind = natslock.KindRW
+	}
+	lock, err := c.acquire(s, forSignals(), kind, c.Name, c.TTL, c.exclusive(s.Client, c.Write))
 	if err != nil {
 		return err
 	}

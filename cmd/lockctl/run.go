@@ -34,6 +34,9 @@ These are different locks, which do not exclude each other, so all clients have 
 use the same kind. Of a semaphore at most N commands run at a time, if all of them
 give the same N.
 
+After a second lockctl says on standard error that it waits, for whom, and at which place
+in the queue.
+
 The command finds LOCK_NAME, LOCK_TOKEN (the fencing token: greater than that of
 every holder before) and LOCK_TTL (seconds) in its environment. With --permits it
 also finds LOCK_SLOT, the number of its permit from 0. The token is then greater than
@@ -93,7 +96,7 @@ func (c *runCmd) Run(g *globals) error {
 	defer s.close()
 
 	signals := forSignals()
-	lock, err := c.acquire(s, signals, c.Name, c.TTL, c.method(s.Client))
+	lock, err := c.acquire(s, signals, c.kind(), c.Name, c.TTL, c.method(s.Client))
 	if err != nil {
 		return err
 	}
@@ -107,6 +110,17 @@ func (c *runCmd) Run(g *globals) error {
 		return &codeError{code: exitLost}
 	}
 	return command.outcome(end, err, lock.Unlock(context.Background()))
+}
+
+// kind is that of the lock.
+func (c *runCmd) kind() natslock.Kind {
+	switch {
+	case c.Permits != nil:
+		return natslock.KindSemaphore
+	case c.Read || c.Write:
+		return natslock.KindRW
+	}
+	return natslock.KindMutex
 }
 
 // method returns the method that takes the lock.

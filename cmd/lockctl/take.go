@@ -55,7 +55,7 @@ func (c *taking) exclusive(client *natslock.Client, write bool) lockFunc {
 	return client.Lock
 }
 
-// queueLimit bounds the look at the queue, as the library bounds that at the lock.
+// queueLimit bounds the read of the queue, as the library bounds that of the lock.
 const queueLimit = 5 * time.Second
 
 // unqueued returns try for a lock that has no queue. A client that knows nothing of a lock
@@ -64,9 +64,9 @@ const queueLimit = 5 * time.Second
 // keeps the tombstone.
 func unqueued(client *natslock.Client, kind natslock.Kind, try lockFunc) lockFunc {
 	return func(ctx context.Context, name string, opts ...natslock.LockOption) (*natslock.Lock, error) {
-		looking, cancel := context.WithTimeout(ctx, queueLimit)
+		reading, cancel := context.WithTimeout(ctx, queueLimit)
 		defer cancel()
-		info, err := client.Inspect(looking, kind, name)
+		info, err := client.Inspect(reading, kind, name)
 		switch {
 		case errors.Is(err, natslock.ErrPermission): // the server may allow the write alone
 		case err != nil:
@@ -88,7 +88,7 @@ func unqueued(client *natslock.Client, kind natslock.Kind, try lockFunc) lockFun
 
 // acquire waits for the lock. A signal ends the wait with the exit code that it
 // would have had without a handler.
-func (c *taking) acquire(s *session, signals <-chan os.Signal, name string, ttl time.Duration, take lockFunc) (*natslock.Lock, error) {
+func (c *taking) acquire(s *session, signals <-chan os.Signal, kind natslock.Kind, name string, ttl time.Duration, take lockFunc) (*natslock.Lock, error) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	stop := endBySignal(signals, cancel)
 	// Detached: what ends the waiting is not to end the lock.
@@ -99,7 +99,9 @@ func (c *taking) acquire(s *session, signals <-chan os.Signal, name string, ttl 
 	if c.Wait != nil && !c.once() {
 		opts = append(opts, natslock.MaxWait(*c.Wait))
 	}
+	quiet := s.noticed(ctx, kind, name)
 	lock, err := take(ctx, name, opts...)
+	quiet()
 	stop()
 	if sig, ok := context.Cause(ctx).(signaled); ok {
 		if lock != nil {
