@@ -35,7 +35,8 @@ use the same kind. Of a semaphore at most N commands run at a time, if all of th
 give the same N.
 
 After a second lockctl says on standard error that it waits, for whom, and at which place
-in the queue.
+in the queue. Inside the command lockctl refuses to wait for the same lock: it would wait
+for itself.
 
 The command finds LOCK_NAME, LOCK_TOKEN (the fencing token: greater than that of
 every holder before) and LOCK_TTL (seconds) in its environment. With --permits it

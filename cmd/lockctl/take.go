@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/signal"
 	"slices"
+	"strconv"
 	"syscall"
 	"time"
 
@@ -100,7 +101,11 @@ func (c *taking) acquire(s *session, signals <-chan os.Signal, kind natslock.Kin
 		opts = append(opts, natslock.MaxWait(*c.Wait))
 	}
 	quiet := s.noticed(ctx, kind, name)
-	lock, err := take(ctx, name, opts...)
+	var lock *natslock.Lock
+	err := c.nested(ctx, s, kind, name)
+	if err == nil {
+		lock, err = take(ctx, name, opts...)
+	}
 	quiet()
 	stop()
 	if sig, ok := context.Cause(ctx).(signaled); ok {
@@ -113,6 +118,28 @@ func (c *taking) acquire(s *session, signals <-chan os.Signal, kind natslock.Kin
 		return nil, &codeError{c.ConflictExitCode, err}
 	}
 	return lock, err
+}
+
+// nested returns an error where the command that this process is a part of holds the lock: it
+// would wait for itself. The token tells the lock from one of that name elsewhere. Permits
+// of a semaphore can be taken one after the other.
+func (c *taking) nested(ctx context.Context, s *session, kind natslock.Kind, name string) error {
+	token, err := strconv.ParseUint(os.Getenv("LOCK_TOKEN"), 10, 64)
+	if err != nil || os.Getenv("LOCK_NAME") != name || kind == natslock.KindSemaphore || c.once() {
+		return nil
+	}
+	reading, cancel := context.WithTimeout(ctx, queueLimit)
+	defer cancel()
+	info, err := s.Inspect(reading, kind, name)
+	if err != nil {
+		return nil // to take the lock says what is wrong
+	}
+	for _, h := range holdings(info) {
+		if h.Token == token {
+			return usagef("lock %s is held for the command that this one is a part of (LOCK_TOKEN=%d). It would wait for itself: run it without lockctl, or take another lock", plain(name), token)
+		}
+	}
+	return nil
 }
 
 // requests are the signals that ask a process to end. The others that lockctl passes on

@@ -53,3 +53,39 @@ func TestRunSaysThatTheBucketIsFull(t *testing.T) {
 	p := start(t, s, "run", "x", "--", "true")
 	said(t, p, `the bucket has not stored a place in the queue for this one, "lockctl doctor" finds out why`)
 }
+
+// A lock that is wanted again inside its own command is refused: it would wait for itself.
+func TestRunNested(t *testing.T) {
+	t.Parallel()
+	s, other := serve(t), serve(t)
+	nested := func(outer, inner []string) (int, string) {
+		t.Helper()
+		args := append(append([]string{"run", "--ttl", "20s"}, outer...), "--", binary)
+		code, _, errs := run(t, s, append(args, inner...)...)
+		return code, errs
+	}
+	const refused = "is held for the command that this one is a part of (LOCK_TOKEN="
+	for _, c := range [][2][]string{
+		{{"x"}, {"run", "x", "--", "true"}},
+		{{"x"}, {"run", "-w", "60", "x", "--", "true"}},
+		{{"x"}, {"acquire", "x"}},
+		{{"--write", "x"}, {"run", "--read", "x", "--", "true"}},
+		{{"--read", "x"}, {"run", "--write", "x", "--", "true"}},
+	} {
+		code, errs := nested(c[0], c[1])
+		require.Equal(t, 64, code, "%q: %s", c, errs)
+		require.Contains(t, errs, "lock x "+refused, "%q", c)
+	}
+	for _, c := range [][2][]string{
+		{{"x"}, {"run", "y", "--", "true"}},
+		{{"x"}, {"run", "--write", "x", "--", "true"}},
+		{{"x"}, {"-s", other.URL(), "run", "x", "--", "true"}},
+		{{"--permits", "2", "x"}, {"run", "--permits", "2", "x", "--", "true"}},
+	} {
+		code, errs := nested(c[0], c[1])
+		require.Zero(t, code, "%q: %s", c, errs)
+	}
+	code, errs := nested([]string{"x"}, []string{"run", "-n", "x", "--", "true"})
+	require.Equal(t, 1, code, errs)
+	require.Contains(t, errs, "is held by")
+}
