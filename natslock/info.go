@@ -163,6 +163,9 @@ type Waiter struct {
 	// Of is the number of permits that the semaphore has, as the waiter knows. It is 0 for
 	// other locks.
 	Of int
+	// Overdue says that the place's TTL has ended by a server's clock and the server has
+	// not removed the record. It keeps nobody waiting.
+	Overdue bool
 }
 
 func (h *Holder) describe() string {
@@ -227,7 +230,7 @@ func knownHolder(e record.Entry) *Holder {
 func waiterOf(e record.Entry) Waiter {
 	return Waiter{
 		Ticket: e.TokenOrTicket(), Goroutines: e.Goroutines(), ID: e.ID, Owner: e.Owner, Host: e.Host, PID: e.PID,
-		Since: time.UnixMilli(e.Since), Mode: Mode(e.Mode), Of: int(e.Permits),
+		Since: time.UnixMilli(e.Since), Mode: Mode(e.Mode), Of: int(e.Permits), Overdue: e.Overdue,
 	}
 }
 

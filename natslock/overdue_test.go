@@ -451,3 +451,23 @@ func (a *aheadBy) State(ctx context.Context, pattern string) (kvstore.State, err
 	st.Time = st.Time.Add(a.by)
 	return st, err
 }
+
+// Inspect shows that a place is overdue which its server has forgotten to remove.
+func TestOverduePlaceIsShown(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a, dead := join(t, s, natslock.WithTTL(time.Minute)), join(t, s)
+		mustLock(t, a.Client, "l")
+		dead.await(t, "l")
+		overdue := func() bool {
+			info, err := a.Inspect(t.Context(), natslock.KindMutex, "l")
+			require.NoError(t, err)
+			require.Len(t, info.Queue, 1)
+			return info.Queue[0].Overdue
+		}
+		require.False(t, overdue())
+		dead.link.Cut()
+		forget(s)
+		time.Sleep(16 * time.Second)
+		require.True(t, overdue())
+	})
+}

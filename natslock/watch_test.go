@@ -214,3 +214,23 @@ func TestWatchOfRemadeBucket(t *testing.T) {
 		require.ErrorContains(t, err, "not found")
 	})
 }
+
+// A waiter that is granted the lock out of turn has not given up.
+func TestWatchGrantedOutOfTurn(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a, paused, c, viewer := join(t, s), join(t, s), join(t, s, natslock.WithOwner("carol")), join(t, s)
+		holder := mustLock(t, a.Client, "l")
+		paused.await(t, "l")
+		w := c.await(t, "l")
+		time.Sleep(3 * time.Second)
+		f := follow(t, viewer, ">")
+		paused.link.Blackhole(true)
+		mustUnlock(t, holder)
+		l := w.granted(t)
+		f.next(natslock.EventReleased)
+		ev := f.next(natslock.EventGranted)
+		require.Equal(t, "carol", ev.Holder.Owner)
+		mustUnlock(t, l)
+		f.next(natslock.EventReleased)
+	})
+}

@@ -59,7 +59,11 @@ func (c *acquireCmd) Run(g *globals) error {
 		return err
 	}
 	defer s.close()
-	lock, err := c.acquire(s, forSignals(), c.Name, c.TTL, c.exclusive(s.Client, c.Write))
+	kind := natslock.KindMutex
+	if c.Write {
+		kind = natslock.KindRW
+	}
+	lock, err := c.acquire(s, forSignals(), kind, c.Name, c.TTL, c.exclusive(s.Client, c.Write))
 	if err != nil {
 		return err
 	}
@@ -94,7 +98,7 @@ func handOver(g *globals, lock *natslock.Lock, asJSON bool) error {
 	if asJSON {
 		err = writeJSON(handleJSON{string(text), h.Kind.String(), h.Name, h.Token, h.TTL.Seconds(), since.UTC(), since.Add(h.TTL).UTC()})
 	} else {
-		_, err = fmt.Println(string(text))
+		_, err = fmt.Fprintln(stdout, string(text))
 	}
 	if err != nil {
 		return exitf(exitInternal, "cannot print the handle of lock %s: %w; the lock is free when its TTL of %v has passed", plain(h.Name), err, h.TTL)

@@ -371,7 +371,7 @@ func (b *bench) report(interrupted bool) error {
 	row("hand-over", out.HandOver)
 	t.Render()
 	if out.Ratio > 0 {
-		fmt.Printf("a cycle takes %.2f times its two bare publishes, at %s\n", out.Ratio, b.a.url)
+		fmt.Fprintf(stdout, "a cycle takes %.2f times its two bare publishes, at %s\n", out.Ratio, b.a.url)
 	}
 	return nil
 }

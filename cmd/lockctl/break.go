@@ -67,10 +67,10 @@ func (c *breakCmd) Run(g *globals) error {
 	if err != nil {
 		return err
 	}
-	fmt.Printf("%s %s\n", target.kind, bold.Sprint(plain(c.Name)))
-	printHolder(os.Stdout, target)
+	fmt.Fprintf(stdout, "%s %s\n", target.kind, bold.Sprint(plain(c.Name)))
+	printHolder(stdout, target)
 	if target.Broken != nil && !c.Now {
-		fmt.Printf("broken already: %s when the %s has stopped, in %s at the latest\n", target.freed(), target.role(), expiresIn(target.Holder))
+		fmt.Fprintf(stdout, "broken already: %s when the %s has stopped, in %s at the latest\n", target.freed(), target.role(), expiresIn(target.Holder))
 		return nil
 	}
 	if err := c.confirm(target); err != nil {
@@ -85,7 +85,7 @@ func (c *breakCmd) Run(g *globals) error {
 	if err != nil {
 		return err
 	}
-	fmt.Println(c.outcome(g, s, target))
+	fmt.Fprintln(stdout, c.outcome(g, s, target))
 	return nil
 }
 
@@ -145,7 +145,7 @@ func (c *breakCmd) nobody(held []holding) error {
 		name = c.Kind + " " + name
 	}
 	if len(ids) == 0 {
-		return exitf(exitConflict, "%s is free, there is nothing to break", name)
+		return exitf(exitConflict, "%s is free, there is nothing to break%s", name, noPattern(c.Name))
 	}
 	return exitf(exitConflict, "no holder of %s has an id that begins with %s, but there is %s: nothing was broken", name, plain(*c.ID), strings.Join(ids, ", "))
 }

@@ -26,6 +26,8 @@ type session struct {
 	js  jetstream.JetStream // where the bucket is
 	url string              // without credentials
 	srv *embedded
+	// unheard has the first refusal of a subscription to the notifications.
+	unheard chan error
 }
 
 // open connects and opens the bucket. The caller closes the session. Errors
@@ -64,6 +66,8 @@ func (s *session) open(g *globals, opts ...natslock.Option) error {
 	case errors.Is(err, kvstore.ErrNotFound):
 		return &codeError{exitConfig, &missingBucket{fmt.Sprintf("there is no bucket %s at %s: check --bucket, --js-domain and --context, or make the bucket with \"lockctl init\" or \"lockctl run --create\"",
 			plain(g.Bucket), s.where()), err}}
+	case errors.Is(err, natslock.ErrPermission) && unanswered(s.nc, s.nc.LastError()):
+		return exitf(exitPermission, "%w; the answers to this user need subjects that it may subscribe to: name their prefix with --inbox-prefix", err)
 	}
 	return err
 }
@@ -126,7 +130,7 @@ func (g *globals) bounded() (context.Context, context.CancelFunc) {
 // connect connects, to a server started for it if that is wanted, and opens no
 // bucket.
 func (g *globals) connect() (_ *session, err error) {
-	s := &session{}
+	s := &session{unheard: make(chan error, 1)}
 	defer func() {
 		if err != nil {
 			s.close()
@@ -148,8 +152,18 @@ func (g *globals) connect() (_ *session, err error) {
 		nats.ReconnectWait(100 * time.Millisecond),
 		nats.ReconnectJitter(50*time.Millisecond, 100*time.Millisecond),
 		nats.PingInterval(10 * time.Second),
-		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
-			if !doneWithout(err) {
+		nats.ErrorHandler(func(nc *nats.Conn, _ *nats.Subscription, err error) {
+			if unheard(nc, err) {
+				select {
+				case s.unheard <- err:
+				default:
+				}
+			}
+			switch {
+			case doneWithout(err):
+			case errors.Is(err, nats.ErrPermissionViolation):
+				refused.add(err)
+			default:
 				complain("%v", err)
 			}
 		}),

@@ -256,11 +256,11 @@ func (s *stage) summary(ttl time.Duration) error {
 	if s.overlaps > 0 {
 		overlap = alarm.Sprintf("%d overlaps", s.overlaps)
 	}
-	fmt.Printf("  %d grants, %s, %s, counter %d of %d\n", s.grants, rising, overlap, s.counter, s.counted)
+	fmt.Fprintf(stdout, "  %d grants, %s, %s, counter %d of %d\n", s.grants, rising, overlap, s.counter, s.counted)
 	if n := len(s.gaps); n > 0 {
-		fmt.Printf("  hand-over: median %s, longest %s\n", brief(s.gaps[n/2]), brief(s.gaps[n-1]))
+		fmt.Fprintf(stdout, "  hand-over: median %s, longest %s\n", brief(s.gaps[n/2]), brief(s.gaps[n-1]))
 	}
-	fmt.Printf("  fail-over: %s after the kill, with a TTL of %v\n", brief(s.failover), ttl)
+	fmt.Fprintf(stdout, "  fail-over: %s after the kill, with a TTL of %v\n", brief(s.failover), ttl)
 	if s.falls > 0 || s.overlaps > 0 || s.counter != s.counted {
 		return exitf(exitConflict, "the lock did not exclude")
 	}

@@ -242,5 +242,5 @@ func (d *doctor) print() {
 			faults++
 		}
 	}
-	fmt.Printf("%s at %s: %s, %s, %s\n", d.Bucket, d.Server, count(len(d.Checks), "check"), count(warnings, "warning"), count(faults, "error"))
+	fmt.Fprintf(stdout, "%s at %s: %s, %s, %s\n", d.Bucket, d.Server, count(len(d.Checks), "check"), count(warnings, "warning"), count(faults, "error"))
 }

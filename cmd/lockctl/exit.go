@@ -54,6 +54,7 @@ func usagef(format string, args ...any) error { return exitf(exitUsage, format, 
 
 // report prints the error, unless it is silent, and returns its exit code.
 func report(err error) int {
+	refused.end(err)
 	if err == nil {
 		return 0
 	}

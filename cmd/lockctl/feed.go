@@ -40,6 +40,7 @@ func (f *feed) run(ctx context.Context) error {
 	defer states.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	var unheard error // set before ctx ends
 	states.Go(func() {
 		for {
 			select {
@@ -48,6 +49,10 @@ func (f *feed) run(ctx context.Context) error {
 					return
 				}
 				f.disconnected()
+			case err := <-f.s.unheard:
+				unheard = exitf(exitPermission, "cannot watch locks %s: %w; watch the names that this user may see, such as \"orders.>\"", plain(f.pattern), err)
+				cancel()
+				return
 			case <-ctx.Done():
 				return
 			}
@@ -64,7 +69,8 @@ func (f *feed) run(ctx context.Context) error {
 		passing := opened && (errors.Is(err, kvstore.ErrNotFound) || errors.Is(err, kvstore.ErrRemade) || codeOf(err) == exitUnavailable)
 		switch {
 		case ctx.Err() != nil:
-			return nil
+			states.Wait()
+			return unheard
 		case f.s.nc.IsClosed():
 			return fmt.Errorf("the connection was closed: %w", errors.Join(f.s.nc.LastError(), natslock.ErrUnavailable))
 		case !passing:
@@ -74,7 +80,8 @@ func (f *feed) run(ctx context.Context) error {
 		select {
 		case <-time.After(bucketWait):
 		case <-ctx.Done():
-			return nil
+			states.Wait()
+			return unheard
 		}
 	}
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"io"
-	"os"
 	"time"
 
 	"github.com/jedib0t/go-pretty/v6/table"
@@ -38,17 +37,20 @@ func (c *infoCmd) Run(g *globals) error {
 		return printJSON(infos)
 	}
 	if len(infos) == 0 {
-		fmt.Printf("%s is free\n", plain(c.Name))
+		fmt.Fprintf(stdout, "%s is free\n", plain(c.Name))
+		if note := noPattern(c.Name); note != "" {
+			complain("no lock has the name %s%s", plain(c.Name), note)
+		}
 		return nil
 	}
 	for i, info := range infos {
 		if i > 0 {
-			fmt.Println()
+			fmt.Fprintln(stdout)
 		}
-		printInfo(os.Stdout, info)
+		printInfo(stdout, info)
 	}
 	if len(infos) > 1 {
-		fmt.Println("\n" + alarm.Sprint(inWords(len(infos))+" locks of one name: they do not exclude each other"))
+		fmt.Fprintln(stdout, "\n"+alarm.Sprint(inWords(len(infos))+" locks of one name: they do not exclude each other"))
 	}
 	return nil
 }

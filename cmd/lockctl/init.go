@@ -139,7 +139,7 @@ func (c *initCmd) make(g *globals, s *session, cfg kvstore.Config) error {
 	if err != nil {
 		return err
 	}
-	fmt.Printf("bucket %s is not there; to make at %s:\n", g.Bucket, s.where())
+	fmt.Fprintf(stdout, "bucket %s is not there; to make at %s:\n", g.Bucket, s.where())
 	t := newTable()
 	row := func(setting string, value any) { t.AppendRow(table.Row{"  " + setting, value}) }
 	row("storage", strings.ToLower(sc.Storage.String()))
@@ -152,7 +152,7 @@ func (c *initCmd) make(g *globals, s *session, cfg kvstore.Config) error {
 	}
 	t.Render()
 	if name := s.nc.ConnectedClusterName(); name != "" && sc.Replicas == 1 {
-		fmt.Println(alarm.Sprintf("one replica on cluster %s: locks stop when its server does; see --replicas", plain(name)))
+		fmt.Fprintln(stdout, alarm.Sprintf("one replica on cluster %s: locks stop when its server does; see --replicas", plain(name)))
 	}
 	if err := c.confirm("Make it?"); err != nil {
 		return err
@@ -176,9 +176,9 @@ func (c *initCmd) make(g *globals, s *session, cfg kvstore.Config) error {
 	case err != nil:
 		return s.notDone(err)
 	case cfg.Replicas < sc.Replicas:
-		fmt.Printf("made bucket %s, with one replica: its server is not in a cluster\n", g.Bucket)
+		fmt.Fprintf(stdout, "made bucket %s, with one replica: its server is not in a cluster\n", g.Bucket)
 	default:
-		fmt.Printf("made bucket %s\n", g.Bucket)
+		fmt.Fprintf(stdout, "made bucket %s\n", g.Bucket)
 	}
 	return nil
 }
@@ -224,7 +224,7 @@ func (c *initCmd) repair(g *globals, s *session, cfg kvstore.Config, info *jetst
 			Want: c.Storage, Why: "not as asked for", Remake: true})
 	}
 	if len(changes) > 0 {
-		fmt.Printf("bucket %s at %s; to change:\n", g.Bucket, s.where())
+		fmt.Fprintf(stdout, "bucket %s at %s; to change:\n", g.Bucket, s.where())
 		t := newTable()
 		for _, ch := range changes {
 			t.AppendRow(table.Row{"  " + ch.setting, plain(ch.is), "->", plain(ch.will)})
@@ -236,7 +236,7 @@ func (c *initCmd) repair(g *globals, s *session, cfg kvstore.Config, info *jetst
 	case len(changes) == 0 && unfit:
 		return exitf(exitConfig, "bucket %s is not as it has to be, and no update can change that", g.Bucket)
 	case len(changes) == 0:
-		fmt.Printf("bucket %s is as it should be: nothing to change\n", g.Bucket)
+		fmt.Fprintf(stdout, "bucket %s is as it should be: nothing to change\n", g.Bucket)
 		return nil
 	}
 	if err := c.confirm("Change it?"); err != nil {
@@ -246,7 +246,7 @@ func (c *initCmd) repair(g *globals, s *session, cfg kvstore.Config, info *jetst
 	if err != nil {
 		return err
 	}
-	fmt.Printf("changed %s of bucket %s\n", count(len(changes), "setting"), g.Bucket)
+	fmt.Fprintf(stdout, "changed %s of bucket %s\n", count(len(changes), "setting"), g.Bucket)
 	// Judge the answer of the server: an old server ignores settings that it does not know.
 	now, err := kvstore.Examine(cfg, info)
 	unfit = unfit || slices.ContainsFunc(now, func(f kvstore.Finding) bool { return f.Level == kvstore.Unfit })
@@ -261,7 +261,7 @@ func showLeft(stream string, left []kvstore.Finding) {
 	if len(left) == 0 {
 		return
 	}
-	fmt.Println("not to be changed by an update:")
+	fmt.Fprintln(stdout, "not to be changed by an update:")
 	t := newTable()
 	remake := false
 	for _, f := range left {
@@ -274,7 +274,7 @@ func showLeft(stream string, left []kvstore.Finding) {
 	}
 	t.Render()
 	if remake {
-		fmt.Printf("To make the bucket again, which ends every lock in it: stop its users,\n"+
+		fmt.Fprintf(stdout, "To make the bucket again, which ends every lock in it: stop its users,\n"+
 			"\"nats stream rm %s\", and \"lockctl init\".\n", stream)
 	}
 }

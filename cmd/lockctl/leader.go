@@ -42,7 +42,7 @@ func (c *electCmd) observe(g *globals) error {
 		case errors.Is(err, syscall.EPIPE):
 			return nil
 		case err != nil:
-			return exitf(exitInternal, "cannot write: %w", err)
+			return err
 		}
 	}
 	return nil
@@ -57,7 +57,7 @@ func (c *electCmd) leader(g *globals, e *election.Election) error {
 		return err
 	}
 	if err := c.print(l); err != nil {
-		return exitf(exitInternal, "cannot write: %w", err)
+		return err
 	}
 	if l.Vacant() {
 		return &codeError{code: exitConflict}
@@ -69,7 +69,7 @@ func (c *electCmd) print(l election.Leader) error {
 	if at := time.Now(); c.JSON {
 		return newEncoder().Encode(changeOf(c.Name, at, l))
 	} else {
-		_, err := fmt.Println(leaderLine(c.Name, at, l))
+		_, err := fmt.Fprintln(stdout, leaderLine(c.Name, at, l))
 		return err
 	}
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -57,10 +58,14 @@ func (c *lsCmd) Run(g *globals) error {
 		return err
 	}
 	if c.JSON {
+		if len(infos) == 0 {
+			checkPattern(c.Pattern)
+		}
 		return printJSON(infos)
 	}
 	if len(infos) == 0 {
 		complain("no locks")
+		checkPattern(c.Pattern)
 		return nil
 	}
 	both := bothKinds(infos)
@@ -90,6 +95,9 @@ func (c *lsCmd) list(g *globals, s *session) ([]natslock.Info, error) {
 	defer cancel()
 	var infos []natslock.Info
 	for info, err := range s.List(ctx, c.Pattern) {
+		if errors.Is(err, natslock.ErrPermission) {
+			return nil, exitf(exitPermission, "%w; list the names that this user may read, such as \"orders.>\"", err)
+		}
 		if err != nil {
 			return nil, err
 		}

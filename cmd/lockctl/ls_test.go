@@ -8,7 +8,9 @@ import (
 	"fmt"
 	"os/exec"
 	"regexp"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -198,4 +200,80 @@ func TestListIsFast(t *testing.T) {
 	t.Logf("%d locks listed in %v, with %d requests and %v of computing", n, took, requests, work)
 	require.Less(t, requests, int64(100))
 	require.Less(t, work, time.Second)
+}
+
+// A pattern that cannot match what its writer means says so, and so does a pattern where a
+// name is wanted.
+func TestWildcardsMisplaced(t *testing.T) {
+	t.Parallel()
+	s := serve(t)
+	hold(t, s, "orders.1")
+	const literal = "matches only a lock of that very name"
+	for _, pattern := range []string{"orders*", "orders.1*", "orders.>.x", "o*.1", ">1"} {
+		for _, args := range [][]string{{"ls"}, {"ls", "--json"}, {"perms"}} {
+			code, _, errs := run(t, s, append(args, pattern)...)
+			require.Zero(t, code)
+			require.Contains(t, errs, strconv.Quote(pattern)+" "+literal, "%q", args)
+		}
+	}
+	for _, args := range [][]string{{"watch", "orders*"}, {"ls", "--watch", "orders*"}} {
+		said(t, start(t, s, args...), literal)
+	}
+	for _, pattern := range []string{"orders.*", "orders.>", ">", "*.1", "nothing"} {
+		for _, args := range [][]string{{"ls"}, {"perms"}} {
+			code, _, errs := run(t, s, append(args, pattern)...)
+			require.Zero(t, code)
+			require.NotContains(t, errs, literal)
+		}
+	}
+	code, _, errs := run(t, s, "break", "-f", "orders.*")
+	require.Equal(t, 1, code)
+	require.Equal(t, "lockctl: orders.* is free, there is nothing to break; this takes the name of one lock and no pattern, which \"lockctl ls 'orders.*'\" takes\n", errs)
+	code, out, errs := run(t, s, "info", "orders.*")
+	require.Zero(t, code)
+	require.Equal(t, "orders.* is free\n", out)
+	require.Contains(t, errs, "no lock has the name orders.*; this takes the name of one lock")
+	_, _, errs = run(t, s, "info", "orders")
+	require.Empty(t, errs)
+	code, _, errs = run(t, s, "run", "a*", "--", binary, "-s", s.URL(), "ls", "a*")
+	require.Zero(t, code, errs)
+	require.Empty(t, errs, "a lock has that name")
+}
+
+// A number is one of seconds for every flag that is a duration. The JSON has for how long a
+// lock is held, was waited for, and is waited for.
+func TestSeconds(t *testing.T) {
+	t.Parallel()
+	s := serve(t)
+	began := time.Now()
+	first, _ := hold(t, s, "x", "--ttl", "20", "--kill-after", "1.5")
+	next := start(t, s, "--timeout", "30", "run", "--ttl", "30", "-w", "60", "x", "--", "sleep", "60")
+	awaitQueue(t, s, "x", 1)
+	type times struct {
+		TTL, Held, Waited float64
+		Since             time.Time
+	}
+	look := func() (l struct {
+		Holder times
+		Queue  []times
+	}) {
+		t.Helper()
+		_, out, _ := run(t, s, "ls", "--json")
+		require.NoError(t, json.Unmarshal([]byte(strings.Trim(strings.TrimSpace(out), "[]")), &l), out)
+		return l
+	}
+	l := look()
+	require.Equal(t, 20.0, l.Holder.TTL)
+	require.Zero(t, l.Holder.Waited)
+	for _, seconds := range []float64{l.Holder.Held, l.Queue[0].Waited} {
+		require.Greater(t, seconds, 0.0)
+		require.LessOrEqual(t, seconds, time.Since(began).Seconds())
+	}
+	first.signal(syscall.SIGTERM)
+	first.wait()
+	await(t, s, "x", "the next", func(l lock) bool { return l.Holder != nil && l.Holder.PID == next.cmd.Process.Pid })
+	l = look()
+	require.Equal(t, 30.0, l.Holder.TTL)
+	require.Greater(t, l.Holder.Waited, 0.0)
+	require.Empty(t, l.Queue)
 }

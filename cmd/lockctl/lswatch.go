@@ -41,6 +41,7 @@ func (c *lsCmd) watch(g *globals) error {
 		return err
 	}
 	defer s.close()
+	checkPattern(c.Pattern)
 	var d display = &changeLog{c: c}
 	if isTerminal(os.Stdout) && !c.JSON {
 		d = &screen{c: c, url: s.url}
@@ -255,5 +256,5 @@ func (d *changeLog) print(infos []natslock.Info, both map[string]bool) error {
 	d.begun = true
 	t.AppendRows(rows)
 	t.Render()
-	return nil
+	return stdout.err
 }

@@ -98,6 +98,9 @@ func mainCode(args []string) int {
 		}
 	}
 	ctx, err := parser.Parse(args)
+	if stdout.err != nil { // of the help
+		return report(stdout.err)
+	}
 	if err != nil {
 		help := "lockctl --help"
 		if parse, ok := errors.AsType[*kong.ParseError](err); ok && parse.Context != nil && parse.Context.Selected() != nil {
@@ -109,7 +112,7 @@ func mainCode(args []string) int {
 	if err := c.check(); err != nil {
 		return report(err)
 	}
-	return report(ctx.Run(&c.globals))
+	return report(stdout.end(ctx.Run(&c.globals)))
 }
 
 // newParser makes the parser that fills c.
@@ -117,6 +120,14 @@ func newParser(c *cli) (*kong.Kong, error) {
 	return kong.New(c,
 		kong.Name("lockctl"),
 		kong.Description(description),
+		durations,
+		kong.Writers(stdout, os.Stderr),
+		kong.Exit(func(code int) { // after --help and --version
+			if err := stdout.end(nil); err != nil {
+				code = report(err)
+			}
+			os.Exit(code)
+		}),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
 		kong.ExplicitGroups([]kong.Group{{Key: "connection", Title: "Connection, as for the nats command:"}}),
 		kong.Vars{"version": version()},

@@ -72,14 +72,15 @@ func (c *permsCmd) Run(g *globals) error {
 	if err != nil {
 		return err
 	}
+	checkPattern(c.Pattern)
 	if c.JSON {
 		return writeJSON(permsJSON{c.Role, c.Pattern, g.Bucket, permissionsJSON(set.Publish), permissionsJSON(set.Subscribe)})
 	}
-	fmt.Printf("# %s of the locks %s in bucket %s\n", c.Role, strconv.Quote(c.Pattern), g.Bucket)
-	fmt.Print("# Within one account a user that may send any request can have the answer stored\n" +
-		"# under a foreign key, by naming it as the reply. Users that do not trust each other\n" +
+	fmt.Fprintf(stdout, "# %s of the locks %s in bucket %s\n", c.Role, strconv.Quote(c.Pattern), g.Bucket)
+	fmt.Fprint(stdout, "# Within one account a user that may send any request can have the answer stored\n"+
+		"# under a foreign key, by naming it as the reply. Users that do not trust each other\n"+
 		"# need accounts of their own.\n")
-	fmt.Print(set)
+	fmt.Fprint(stdout, set)
 	return nil
 }
 

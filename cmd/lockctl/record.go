@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -35,6 +34,8 @@ type holderJSON struct {
 	Host       string            `json:"host" doc:"its machine"`
 	PID        int               `json:"pid" doc:"its process"`
 	Since      time.Time         `json:"since" doc:"when it took the lock, by its own clock"`
+	Held       float64           `json:"held" doc:"for how long it has been taken, by the clocks of its holder and of this machine"`
+	Waited     float64           `json:"waited" doc:"the time from the call to the grant; 0: it did not queue"`
 	Grants     uint64            `json:"grants" doc:"how many holders the claim has had, this one included: goroutines of one client hand a lock on"`
 	Waiting    int               `json:"waiting" doc:"how many goroutines of its client wait behind it"`
 	TTL        float64           `json:"ttl" doc:"its lease"`
@@ -65,9 +66,11 @@ type waiterJSON struct {
 	Host       string    `json:"host" doc:"its machine"`
 	PID        int       `json:"pid" doc:"its process"`
 	Since      time.Time `json:"since" doc:"since when it waits, by its own clock"`
+	Waited     float64   `json:"waited" doc:"for how long it has waited, by its clock and that of this machine"`
 	Mode       string    `json:"mode" doc:"exclusive or shared"`
 	Goroutines int       `json:"goroutines" doc:"how many goroutines of its client wait at the place"`
 	Of         int       `json:"of" doc:"of a semaphore: how many permits there are, as its client knows; 0: another lock"`
+	Overdue    bool      `json:"overdue" doc:"the place has ended and the server has not removed the record: it keeps nobody waiting"`
 }
 
 func toJSON(info natslock.Info) lockJSON {
@@ -88,7 +91,7 @@ func toJSON(info natslock.Info) lockJSON {
 	for _, w := range info.Queue {
 		out.Queue = append(out.Queue, waiterJSON{
 			Ticket: w.Ticket, ID: w.ID, Owner: w.Owner, Host: w.Host, PID: w.PID,
-			Since: w.Since.UTC(), Mode: w.Mode.String(), Goroutines: w.Goroutines, Of: w.Of,
+			Since: w.Since.UTC(), Waited: sinceSeconds(w.Since), Mode: w.Mode.String(), Goroutines: w.Goroutines, Of: w.Of, Overdue: w.Overdue,
 		})
 	}
 	return out
@@ -97,7 +100,7 @@ func toJSON(info natslock.Info) lockJSON {
 func holderToJSON(h natslock.Holder) holderJSON {
 	out := holderJSON{
 		Token: h.Token, ID: h.ID, Owner: h.Owner, Host: h.Host, PID: h.PID,
-		Since: h.Since.UTC(), Grants: h.Grants, Waiting: h.Waiting, TTL: h.TTL.Seconds(), Overdue: h.Overdue, Meta: h.Meta,
+		Since: h.Since.UTC(), Held: sinceSeconds(h.Since), Waited: h.Waited.Seconds(), Grants: h.Grants, Waiting: h.Waiting, TTL: h.TTL.Seconds(), Overdue: h.Overdue, Meta: h.Meta,
 		Revision: h.Revision, Unreadable: h.Unreadable, Lingers: h.Lingers, Idle: h.Idle, Resting: h.Resting, HandedOver: h.HandedOver,
 		Slot: h.Slot, Of: h.Of,
 	}
@@ -112,6 +115,11 @@ func holderToJSON(h natslock.Holder) holderJSON {
 		out.Broken = &brokenJSON{By: b.By, Reason: b.Reason, At: b.At.UTC()}
 	}
 	return out
+}
+
+// sinceSeconds is never negative, although clocks differ.
+func sinceSeconds(t time.Time) float64 {
+	return max(time.Since(t), 0).Round(time.Millisecond).Seconds()
 }
 
 // printJSON prints the locks as one array, also when there are none.
@@ -134,7 +142,7 @@ func writeJSON(v any) error {
 }
 
 func newEncoder() *json.Encoder {
-	enc := json.NewEncoder(os.Stdout)
+	enc := json.NewEncoder(stdout)
 	enc.SetEscapeHTML(false)
 	return enc
 }

@@ -44,7 +44,8 @@ func writeReference(w io.Writer, app *kong.Application) {
 		}
 		writeFlags(w, cmd.Flags)
 	}
-	p("## JSON\n\nFields are added, never renamed or removed. Times are RFC 3339 in UTC, durations are seconds.\n")
+	p("## JSON\n\nFields are added, never renamed or removed. Times are RFC 3339 in UTC, durations are seconds.\n" +
+		"Times have fractions of a second, which the `fromdate` of jq refuses:\nwrite `sub(\"\\\\.[0-9]+\"; \"\") | fromdate`.\n")
 	for _, object := range []struct {
 		title string
 		of    any

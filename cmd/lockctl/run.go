@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/alecthomas/kong"
 	"github.com/nats-io/nats.go"
 
 	"github.com/natslock/locks/natslock"
@@ -34,6 +33,10 @@ func (*runCmd) Help() string {
 These are different locks, which do not exclude each other, so all clients have to
 use the same kind. Of a semaphore at most N commands run at a time, if all of them
 give the same N.
+
+After a second lockctl says on standard error that it waits, for whom, and at which place
+in the queue. Inside the command lockctl refuses to wait for the same lock: it would wait
+for itself.
 
 The command finds LOCK_NAME, LOCK_TOKEN (the fencing token: greater than that of
 every holder before) and LOCK_TTL (seconds) in its environment. With --permits it
@@ -94,7 +97,7 @@ func (c *runCmd) Run(g *globals) error {
 	defer s.close()
 
 	signals := forSignals()
-	lock, err := c.acquire(s, signals, c.Name, c.TTL, c.method(s.Client))
+	lock, err := c.acquire(s, signals, c.kind(), c.Name, c.TTL, c.method(s.Client))
 	if err != nil {
 		return err
 	}
@@ -110,6 +113,17 @@ func (c *runCmd) Run(g *globals) error {
 	return command.outcome(end, err, lock.Unlock(context.Background()))
 }
 
+// kind is that of the lock.
+func (c *runCmd) kind() natslock.Kind {
+	switch {
+	case c.Permits != nil:
+		return natslock.KindSemaphore
+	case c.Read || c.Write:
+		return natslock.KindRW
+	}
+	return natslock.KindMutex
+}
+
 // method returns the method that takes the lock.
 func (c *runCmd) method(client *natslock.Client) lockFunc {
 	switch rw := rwlock.New(client); {
@@ -122,7 +136,7 @@ func (c *runCmd) method(client *natslock.Client) lockFunc {
 			return sem.Acquire(ctx, opts...)
 		}
 	case c.Read && c.once():
-		return rw.TryRLock
+		return unqueued(client, natslock.KindRW, rw.TryRLock)
 	case c.Read:
 		return rw.RLock
 	}
@@ -154,25 +168,4 @@ func announceOutages(nc *nats.Conn, lock held) {
 		}
 	})
 	nc.SetReconnectHandler(func(nc *nats.Conn) { complain("connected again to %s", nc.ConnectedUrlRedacted()) })
-}
-
-// seconds is a duration written as a number, as for flock and timeout, or with
-// a unit.
-type seconds time.Duration
-
-// Decode implements kong.MapperValue.
-func (s *seconds) Decode(ctx *kong.DecodeContext) error {
-	var text string
-	if err := ctx.Scan.PopValueInto("seconds", &text); err != nil {
-		return err
-	}
-	d, err := time.ParseDuration(text)
-	if n, errN := strconv.ParseFloat(text, 64); errN == nil && n < 1e9 {
-		d, err = time.Duration(n*float64(time.Second)), nil
-	}
-	if err != nil || d < 0 {
-		return fmt.Errorf("%q is not a number of seconds", text)
-	}
-	*s = seconds(d)
-	return nil
 }

@@ -62,8 +62,10 @@ func (c *serverCmd) Run(g *globals) error {
 	} else { // the server still serves other requests, such as a repair of the bucket
 		complain("%v", err)
 	}
-	fmt.Println(e.url())
+	defer e.stop()
+	if _, err := fmt.Fprintln(stdout, e.url()); err != nil {
+		return err // nobody would learn the port
+	}
 	<-signals
-	e.stop()
 	return nil
 }

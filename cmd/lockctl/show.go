@@ -34,7 +34,7 @@ var (
 
 // newTable returns a table without frames: columns two blanks apart, which
 // reads well and can be cut with awk.
-func newTable(header ...any) table.Writer { return newTableOn(os.Stdout, header...) }
+func newTable(header ...any) table.Writer { return newTableOn(stdout, header...) }
 
 func newTableOn(w io.Writer, header ...any) table.Writer {
 	t := table.NewWriter()

@@ -67,7 +67,7 @@ func (s *stage) lineLocked(at time.Time, name, format string, args ...any) {
 		label = bold.Sprint(label)
 	}
 	stamp := faint.Sprintf("%7.3fs", at.Sub(s.start).Seconds())
-	fmt.Printf("%s  %s  %s\n", stamp, label, fmt.Sprintf(format, args...))
+	fmt.Fprintf(stdout, "%s  %s  %s\n", stamp, label, fmt.Sprintf(format, args...))
 }
 
 func (s *stage) title(format string, args ...any) {
@@ -77,7 +77,7 @@ func (s *stage) title(format string, args ...any) {
 }
 
 func (s *stage) titleLocked(format string, args ...any) {
-	fmt.Printf("\n%s\n", bold.Sprintf(format, args...))
+	fmt.Fprintf(stdout, "\n%s\n", bold.Sprintf(format, args...))
 }
 
 // enter is called by a worker that was granted the lock it asked for at some

@@ -3,14 +3,17 @@
 package main_test
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 )
 
@@ -95,4 +98,37 @@ func TestRunOutageOneSignal(t *testing.T) {
 	require.Equal(t, "TERM", contents(t, file("signals")))
 	require.Contains(t, p.err.String(), "lock lost")
 	require.NotContains(t, p.err.String(), "guard")
+}
+
+// The first waiter of a free lock is stopped. -n says at any time that the lock has a queue.
+func TestRunOnceBehindStopped(t *testing.T) {
+	t.Parallel()
+	s := serve(t)
+	for _, kind := range []struct {
+		key              string
+		wait, try, again []string
+	}{
+		{key: "lock.x", try: []string{"run", "-n", "x", "--", "true"}, again: []string{"acquire", "-n", "x"}},
+		{key: "rw.x", wait: []string{"--write"}, try: []string{"run", "-n", "--write", "x", "--", "true"}, again: []string{"run", "-n", "--read", "x", "--", "true"}},
+	} {
+		holder, pid := hold(t, s, "x", kind.wait...)
+		waiter := start(t, s, slices.Concat([]string{"run"}, kind.wait, []string{"x", "--", "true"})...)
+		awaitQueue(t, s, "x", 1)
+		pause(t, waiter)
+		require.NoError(t, syscall.Kill(pid, syscall.SIGTERM))
+		holder.wait()
+		stream, err := jetStream(t, s).Stream(t.Context(), "KV_natslock")
+		require.NoError(t, err)
+		eventually(t, "the end of the tombstone", func() bool {
+			_, err := stream.GetLastMsgForSubject(t.Context(), "$KV.natslock."+kind.key)
+			return errors.Is(err, jetstream.ErrMsgNotFound)
+		})
+		for _, args := range [][]string{kind.try, kind.try, kind.again} {
+			code, _, errs := run(t, s, args...)
+			require.Equal(t, 1, code, "%q: %s", args, errs)
+			require.Equal(t, "lockctl: lock \"x\" has a queue, 1 waiting\n", errs, "%q", args)
+		}
+		waiter.signal(syscall.SIGCONT)
+		require.Zero(t, waiter.wait(), waiter.err)
+	}
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/signal"
 	"slices"
+	"strconv"
 	"syscall"
 	"time"
 
@@ -17,7 +18,7 @@ import (
 // taking are the flags of the commands that wait for a lock.
 type taking struct {
 	Nonblock         bool              `short:"n" help:"Fail instead of waiting."`
-	Wait             *seconds          `short:"w" placeholder:"SECONDS" help:"Fail after waiting so long; 0 is as --nonblock."`
+	Wait             *time.Duration    `short:"w" placeholder:"SECONDS" help:"Fail after waiting so long; 0 is as --nonblock."`
 	ConflictExitCode int               `short:"E" default:"1" placeholder:"CODE" help:"Exit code of such a failure (default ${default})."`
 	Meta             map[string]string `mapsep:"none" placeholder:"KEY=VALUE" help:"Metadata of the lock, which lockctl info shows; may be repeated."`
 	Create           bool              `help:"Make the bucket if it is not there, with three replicas on a cluster."`
@@ -28,6 +29,8 @@ func (c *taking) check() error {
 	switch {
 	case c.Nonblock && c.Wait != nil:
 		return errors.New("--nonblock and --wait exclude each other")
+	case c.Wait != nil && *c.Wait < 0:
+		return fmt.Errorf("--wait %v: negative", *c.Wait)
 	case c.ConflictExitCode < 0 || c.ConflictExitCode > 255:
 		return fmt.Errorf("--conflict-exit-code %d: not in 0 to 255", c.ConflictExitCode)
 	}
@@ -44,18 +47,49 @@ type lockFunc func(context.Context, string, ...natslock.LockOption) (*natslock.L
 func (c *taking) exclusive(client *natslock.Client, write bool) lockFunc {
 	switch rw := rwlock.New(client); {
 	case write && c.once():
-		return rw.TryLock
+		return unqueued(client, natslock.KindRW, rw.TryLock)
 	case write:
 		return rw.Lock
 	case c.once():
-		return client.TryLock
+		return unqueued(client, natslock.KindMutex, client.TryLock)
 	}
 	return client.Lock
 }
 
+// queueLimit bounds the read of the queue, as the library bounds that of the lock.
+const queueLimit = 5 * time.Second
+
+// unqueued returns try for a lock that has no queue. A client that knows nothing of a lock
+// tries with one write, which the server accepts whenever nobody holds it. So a waiter that
+// is stopped would keep lockctl out for a second after each release only, while the server
+// keeps the tombstone.
+func unqueued(client *natslock.Client, kind natslock.Kind, try lockFunc) lockFunc {
+	return func(ctx context.Context, name string, opts ...natslock.LockOption) (*natslock.Lock, error) {
+		reading, cancel := context.WithTimeout(ctx, queueLimit)
+		defer cancel()
+		info, err := client.Inspect(reading, kind, name)
+		switch {
+		case errors.Is(err, natslock.ErrPermission): // the server may allow the write alone
+		case err != nil:
+			return nil, err
+		case info.Holder == nil:
+			waiting := 0
+			for _, w := range info.Queue {
+				if !w.Overdue {
+					waiting += w.Goroutines
+				}
+			}
+			if waiting > 0 {
+				return nil, &natslock.LockedError{Name: name, Queued: waiting}
+			}
+		}
+		return try(ctx, name, opts...)
+	}
+}
+
 // acquire waits for the lock. A signal ends the wait with the exit code that it
 // would have had without a handler.
-func (c *taking) acquire(s *session, signals <-chan os.Signal, name string, ttl time.Duration, take lockFunc) (*natslock.Lock, error) {
+func (c *taking) acquire(s *session, signals <-chan os.Signal, kind natslock.Kind, name string, ttl time.Duration, take lockFunc) (*natslock.Lock, error) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	stop := endBySignal(signals, cancel)
 	// Detached: what ends the waiting is not to end the lock.
@@ -64,9 +98,15 @@ func (c *taking) acquire(s *session, signals <-chan os.Signal, name string, ttl 
 		opts = append(opts, natslock.Meta(c.Meta))
 	}
 	if c.Wait != nil && !c.once() {
-		opts = append(opts, natslock.MaxWait(time.Duration(*c.Wait)))
+		opts = append(opts, natslock.MaxWait(*c.Wait))
 	}
-	lock, err := take(ctx, name, opts...)
+	quiet := s.noticed(ctx, kind, name)
+	var lock *natslock.Lock
+	err := c.nested(ctx, s, kind, name)
+	if err == nil {
+		lock, err = take(ctx, name, opts...)
+	}
+	quiet()
 	stop()
 	if sig, ok := context.Cause(ctx).(signaled); ok {
 		if lock != nil {
@@ -78,6 +118,28 @@ func (c *taking) acquire(s *session, signals <-chan os.Signal, name string, ttl 
 		return nil, &codeError{c.ConflictExitCode, err}
 	}
 	return lock, err
+}
+
+// nested returns an error where the command that this process is a part of holds the lock: it
+// would wait for itself. The token tells the lock from one of that name elsewhere. Permits
+// of a semaphore can be taken one after the other.
+func (c *taking) nested(ctx context.Context, s *session, kind natslock.Kind, name string) error {
+	token, err := strconv.ParseUint(os.Getenv("LOCK_TOKEN"), 10, 64)
+	if err != nil || os.Getenv("LOCK_NAME") != name || kind == natslock.KindSemaphore || c.once() {
+		return nil
+	}
+	reading, cancel := context.WithTimeout(ctx, queueLimit)
+	defer cancel()
+	info, err := s.Inspect(reading, kind, name)
+	if err != nil {
+		return nil // to take the lock says what is wrong
+	}
+	for _, h := range holdings(info) {
+		if h.Token == token {
+			return usagef("lock %s is held for the command that this one is a part of (LOCK_TOKEN=%d). It would wait for itself: run it without lockctl, or take another lock", plain(name), token)
+		}
+	}
+	return nil
 }
 
 // requests are the signals that ask a process to end. The others that lockctl passes on

@@ -68,6 +68,7 @@ func (c *topCmd) Run(g *globals) error {
 	p.f = f
 	said := &complaint{}
 	complaints = said // nobody else is running yet
+	checkPattern(c.Pattern)
 	ctx, cancel := context.WithCancel(context.Background())
 	program := tea.NewProgram(newTop(c, s.url, g.Bucket, p, said), tea.WithFPS(20))
 	var background sync.WaitGroup

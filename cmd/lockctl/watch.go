@@ -74,23 +74,17 @@ func (c *watchCmd) Run(g *globals) error {
 		return err
 	}
 	defer s.close()
+	checkPattern(c.Pattern)
 	p := &watchPrinter{c: c, url: s.url, end: stop}
 	f := &feed{g: g, s: s, pattern: c.Pattern, event: p.event, disconnected: p.disconnected, absent: p.absent}
-	if err := f.run(ctx); err != nil {
-		return err
-	}
-	if p.failed != nil && !errors.Is(p.failed, syscall.EPIPE) {
-		return exitf(exitInternal, "cannot write: %w", p.failed)
-	}
-	return nil
+	return f.run(ctx)
 }
 
 // watchPrinter prints events, and what interrupts them on standard error.
 type watchPrinter struct {
-	c      *watchCmd
-	url    string
-	end    func() // when nobody reads any more
-	failed error
+	c   *watchCmd
+	url string
+	end func() // when nobody reads any more
 
 	mu      sync.Mutex
 	began   bool
@@ -109,11 +103,7 @@ func (p *watchPrinter) event(ev natslock.Event) {
 	if p.c.JSON {
 		line = eventObject(ev)
 	}
-	if p.failed != nil {
-		return
-	}
-	if _, err := fmt.Fprintln(os.Stdout, line); err != nil {
-		p.failed = err
+	if _, err := fmt.Fprintln(stdout, line); err != nil {
 		p.end()
 	}
 }

@@ -40,6 +40,8 @@ func (a *acquisition) wait() result {
 		switch a.placeStatus = record.StatusGone; {
 		case r.outcome == granted && first:
 			a.placeStatus = record.StatusGranted
+		case r.outcome == granted:
+			a.placeStatus = record.StatusPassed
 		case r.outcome == requeue:
 			a.place.Leave(record.StatusGone)
 			a.place = nil

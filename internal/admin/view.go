@@ -71,6 +71,9 @@ func (a *Admin) Inspect(ctx context.Context, kind record.Kind, name string) (Vie
 		return View{}, err
 	}
 	v.Queue = record.Queue(l.Records)
+	for i := range v.Queue {
+		v.Queue[i].Overdue = v.Queue[i].OverdueAt(server)
+	}
 	several := map[record.Kind]string{record.RW: keys.Reader("*"), record.Semaphore: keys.Slots()}
 	if pattern := several[kind]; pattern != "" {
 		l, err := a.b.List(ctx, pattern, min)

@@ -294,7 +294,7 @@ func changeOf(ev kvstore.Event) (Change, bool) {
 		c.Type, c.Grants, c.Waited = session.EventGranted, 1, time.Duration(entry.Waited)*time.Millisecond
 	case ev.Kind == kvstore.Put:
 		c.Type = session.EventRenewed
-	case ev.Kind == kvstore.Deleted && waiting && entry.Status == record.StatusGranted:
+	case ev.Kind == kvstore.Deleted && waiting && (entry.Status == record.StatusGranted || entry.Status == record.StatusPassed):
 		return Change{}, false // the grant itself is reported
 	case ev.Kind == kvstore.Deleted && waiting && !entry.Unreadable && entry.Body.Token == 0 && ev.Before.Revision == 0:
 		return Change{}, false // another waiter has deleted an overdue place, whose end was reported

@@ -47,6 +47,9 @@ const (
 	// StatusHanded is the record of a lock that its holder has handed over. Nobody holds the
 	// lock until a client adopts it.
 	StatusHanded
+	// StatusPassed is the body of the tombstone of a waiter that was granted the lock out of
+	// turn. Those before it still wait, so its successor is not the first.
+	StatusPassed
 )
 
 // Body is the value of a record, a msgpack map.
@@ -274,7 +277,7 @@ func Decode(value []byte) (Body, error) {
 	}
 	// The fields of another version may mean something else, and a record without an id
 	// names no claim.
-	if b.Version != recordVersion || b.ID == "" || b.Status < StatusHeld || b.Status > StatusHanded || b.TTL < 0 || b.TTL > int64(clock.MaxFixedTTL/time.Second) { //safety:record-judged
+	if b.Version != recordVersion || b.ID == "" || b.Status < StatusHeld || b.Status > StatusPassed || b.TTL < 0 || b.TTL > int64(clock.MaxFixedTTL/time.Second) { //safety:record-judged
 		return Body{}, errUnreadable
 	}
 	if b.Permits > MaxPermits {

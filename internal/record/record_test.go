@@ -24,6 +24,7 @@ func bodies() []Body {
 		{Status: StatusBroken, ID: "A", Token: 9, TTL: 15, BrokenBy: "me", Reason: strings.Repeat("r", 1<<10), BrokenAt: 3},
 		{Status: StatusGone, ID: "A"},
 		{Status: StatusGranted, ID: "A", Token: 9},
+		{Status: StatusPassed, ID: "A", Token: 9},
 		{Status: StatusResting, ID: "A", Renewal: 2, Token: 9, TTL: 3, Fixed: true},
 	}
 }
@@ -111,7 +112,7 @@ func FuzzRecord(f *testing.F) {
 		if e.Unreadable {
 			return
 		}
-		if e.ID == "" || e.Status < StatusHeld || e.Status > StatusHanded || e.Body.TTL < 0 || len(e.Meta) > len(value) {
+		if e.ID == "" || e.Status < StatusHeld || e.Status > StatusPassed || e.Body.TTL < 0 || len(e.Meta) > len(value) {
 			t.Fatalf("read as %+v", e.Body)
 		}
 		v, err := e.Encode()

@@ -1,0 +1,66 @@
+//go:build unix
+
+package main_test
+
+import (
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/testutil"
+)
+
+// intoFull runs lockctl with standard output on a full disk.
+func intoFull(t *testing.T, s *testutil.Server, args ...string) (code int, stderr string) {
+	t.Helper()
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	if err != nil {
+		t.Skip("no /dev/full: ", err)
+	}
+	defer full.Close()
+	cmd := exec.CommandContext(timeout(t), binary, args...)
+	cmd.Env = append(cleanEnv(), "HOME="+t.TempDir(), "XDG_CONFIG_HOME="+t.TempDir(), "NATS_URL="+s.URL())
+	errs := &buffer{}
+	cmd.Stdout, cmd.Stderr = full, errs
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	_ = cmd.Run()
+	return cmd.ProcessState.ExitCode(), errs.String()
+}
+
+// A full disk is an error of each command that prints: a script would take half an answer
+// for the whole.
+func TestFullDisk(t *testing.T) {
+	t.Parallel()
+	s := serve(t)
+	hold(t, s, "held")
+	for _, args := range [][]string{
+		{"ls"}, {"ls", "--json"}, {"ls", "--watch"}, {"ls", "--watch", "--json"}, {"info", "held"}, {"info", "free"}, {"info", "held", "--json"},
+		{"perms", ">"}, {"perms", ">", "--json"}, {"doctor"}, {"doctor", "--json"}, {"init", "-f"}, {"elect", "--once", "held"},
+		{"bench", "-d", "10ms"}, {"server", "--port", "0", "--dir", t.TempDir()}, {"break", "-f", "held"},
+		{"--version"}, {"--help"}, {"completion", "-c", "bash"},
+	} {
+		code, errs := intoFull(t, s, args...)
+		require.Equal(t, 70, code, "%q: %s", args, errs)
+		require.Equal(t, 1, strings.Count(errs, "cannot write to standard output: no space left on device"), "%q: %s", args, errs)
+	}
+}
+
+// A watch ends when its output is full: it would go on in vain.
+func TestFullDiskWatch(t *testing.T) {
+	t.Parallel()
+	s := serve(t)
+	hold(t, s, "held")
+	watcher := make(chan string)
+	go func() {
+		defer close(watcher)
+		code, errs := intoFull(t, s, "watch", "-v")
+		if code != 70 {
+			watcher <- errs
+		}
+	}()
+	require.Empty(t, <-watcher, "a renewal ends it")
+}

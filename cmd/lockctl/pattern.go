@@ -1,0 +1,41 @@
+package main
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// checkPattern warns of a wildcard that is none: such a byte is a part of a name, and the
+// pattern matches nothing but a lock of that very name.
+func checkPattern(pattern string) {
+	if _, literal := wildcards(pattern); literal {
+		complain("the pattern %s matches only a lock of that very name: \"*\" and a last \">\" stand for others as whole tokens, as in \"orders.*\" or \"orders.>\"", strconv.Quote(pattern))
+	}
+}
+
+// noPattern is what to add where a name is one of no lock, and may be meant as a pattern.
+func noPattern(name string) string {
+	if wild, literal := wildcards(name); (wild || literal) && plain(name) == name {
+		return fmt.Sprintf("; this takes the name of one lock and no pattern, which \"lockctl ls %s\" takes", shellQuoted(name))
+	}
+	return ""
+}
+
+// shellQuoted is a word for a shell.
+func shellQuoted(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
+
+// wildcards says whether a pattern has a wildcard, and whether it has one that stands for
+// itself.
+func wildcards(pattern string) (wild, literal bool) {
+	tokens := strings.Split(pattern, ".")
+	for i, token := range tokens {
+		switch {
+		case token == "*", token == ">" && i == len(tokens)-1:
+			wild = true
+		case strings.ContainsAny(token, "*>"):
+			literal = true
+		}
+	}
+	return wild, literal
+}

@@ -1,0 +1,97 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+)
+
+// refused are the refusals of the server that no error of lockctl has named yet.
+var refused refusals
+
+// refusalDelay is how long a refusal waits for the error of lockctl that names it.
+const refusalDelay = time.Second
+
+// refusals prints each refusal once. Most of them end the command, whose error says the
+// same. Those of a command that goes on are printed a moment later.
+type refusals struct {
+	mu      sync.Mutex
+	seen    map[string]bool
+	pending []string
+}
+
+// add notes an error of the connection.
+func (r *refusals) add(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.seen[err.Error()] {
+		return
+	}
+	if r.seen == nil {
+		r.seen = make(map[string]bool)
+	}
+	r.seen[err.Error()] = true
+	r.pending = append(r.pending, err.Error())
+	if len(r.pending) == 1 {
+		time.AfterFunc(refusalDelay, r.print)
+	}
+}
+
+func (r *refusals) print() {
+	r.mu.Lock()
+	pending := r.pending
+	r.pending = nil
+	r.mu.Unlock()
+	for _, text := range pending {
+		complain("%s", text)
+	}
+}
+
+// end prints what is left when lockctl ends with an error.
+func (r *refusals) end(err error) {
+	if err != nil && codeOf(err) == exitPermission || isCoded(err, exitPermission) {
+		r.mu.Lock()
+		r.pending = nil // at least one of them is in the error
+		r.mu.Unlock()
+	}
+	r.print()
+}
+
+func isCoded(err error, code int) bool {
+	coded, ok := errors.AsType[*codeError](err)
+	return ok && coded.code == code
+}
+
+// unheard says whether the server has refused a subscription to the notifications. The
+// subjects of answers begin with the inbox prefix.
+func unheard(nc *nats.Conn, err error) bool {
+	subject, ok := refusedSubscription(err)
+	return ok && !strings.HasPrefix(subject, inboxOf(nc))
+}
+
+// unanswered says whether the server has refused the subscription to the answers.
+func unanswered(nc *nats.Conn, err error) bool {
+	subject, ok := refusedSubscription(err)
+	return ok && strings.HasPrefix(subject, inboxOf(nc))
+}
+
+func inboxOf(nc *nats.Conn) string {
+	return cmp.Or(nc.Opts.InboxPrefix, strings.TrimSuffix(nats.InboxPrefix, ".")) + "."
+}
+
+// refusedSubscription is the subject of a subscription that the server has refused.
+func refusedSubscription(err error) (subject string, ok bool) {
+	if !errors.Is(err, nats.ErrPermissionViolation) {
+		return "", false
+	}
+	_, rest, ok := strings.Cut(err.Error(), `Subscription to "`)
+	if !ok {
+		return "", false
+	}
+	subject, _, ok = strings.Cut(rest, `"`)
+	return subject, ok
+}

@@ -1,0 +1,91 @@
+//go:build unix
+
+package main_test
+
+import (
+	"fmt"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+)
+
+// After a second a waiter says for whom it waits, and at which place: once, and for each
+// kind of lock. A lock that is free at once has nothing to say.
+func TestRunSaysThatItWaits(t *testing.T) {
+	t.Parallel()
+	s := serve(t)
+	for _, kind := range [][]string{nil, {"--write"}, {"--permits", "1"}} {
+		free := strings.Trim(fmt.Sprint(kind), "[]")
+		p, _ := hold(t, s, "x", kind...)
+		args := append(append([]string{"run"}, kind...), "x", "--", "true")
+		first := start(t, s, args...)
+		awaitQueue(t, s, "x", 1)
+		second := start(t, s, args...)
+		said(t, first, "place 1 of ")
+		said(t, second, "place 2 of 2 in the queue\n")
+		holder := fmt.Sprintf(":%d has it since ", p.cmd.Process.Pid)
+		require.Contains(t, first.err.String(), "lockctl: waiting for lock x: ", free)
+		require.Contains(t, first.err.String(), holder, free)
+		p.signal(syscall.SIGTERM)
+		p.wait()
+		require.Zero(t, first.wait())
+		require.Zero(t, second.wait())
+		require.Equal(t, 1, strings.Count(second.err.String(), "\n"), "said once: %s", second.err)
+		require.Empty(t, p.err.String(), free)
+	}
+}
+
+// A bucket that takes no more writes: a waiter says that it has no place.
+func TestRunSaysThatTheBucketIsFull(t *testing.T) {
+	t.Parallel()
+	s := serve(t)
+	hold(t, s, "x")
+	js := jetStream(t, s)
+	stream, err := js.Stream(t.Context(), "KV_natslock")
+	require.NoError(t, err)
+	config := stream.CachedInfo().Config
+	config.MaxBytes, config.Discard = 1, jetstream.DiscardNew
+	_, err = js.UpdateStream(t.Context(), config)
+	require.NoError(t, err)
+	p := start(t, s, "run", "x", "--", "true")
+	said(t, p, `the bucket has not stored a place in the queue for this one, "lockctl doctor" finds out why`)
+}
+
+// A lock that is wanted again inside its own command is refused: it would wait for itself.
+func TestRunNested(t *testing.T) {
+	t.Parallel()
+	s, other := serve(t), serve(t)
+	nested := func(outer, inner []string) (int, string) {
+		t.Helper()
+		args := append(append([]string{"run", "--ttl", "20s"}, outer...), "--", binary)
+		code, _, errs := run(t, s, append(args, inner...)...)
+		return code, errs
+	}
+	const refused = "is held for the command that this one is a part of (LOCK_TOKEN="
+	for _, c := range [][2][]string{
+		{{"x"}, {"run", "x", "--", "true"}},
+		{{"x"}, {"run", "-w", "60", "x", "--", "true"}},
+		{{"x"}, {"acquire", "x"}},
+		{{"--write", "x"}, {"run", "--read", "x", "--", "true"}},
+		{{"--read", "x"}, {"run", "--write", "x", "--", "true"}},
+	} {
+		code, errs := nested(c[0], c[1])
+		require.Equal(t, 64, code, "%q: %s", c, errs)
+		require.Contains(t, errs, "lock x "+refused, "%q", c)
+	}
+	for _, c := range [][2][]string{
+		{{"x"}, {"run", "y", "--", "true"}},
+		{{"x"}, {"run", "--write", "x", "--", "true"}},
+		{{"x"}, {"-s", other.URL(), "run", "x", "--", "true"}},
+		{{"--permits", "2", "x"}, {"run", "--permits", "2", "x", "--", "true"}},
+	} {
+		code, errs := nested(c[0], c[1])
+		require.Zero(t, code, "%q: %s", c, errs)
+	}
+	code, errs := nested([]string{"x"}, []string{"run", "-n", "x", "--", "true"})
+	require.Equal(t, 1, code, errs)
+	require.Contains(t, errs, "is held by")
+}
