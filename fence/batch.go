@@ -39,7 +39,7 @@ func (f *Fence) PublishBatch(ctx context.Context, messages ...*nats.Msg) (*jetst
 		return nil, f.named(fmt.Errorf("%s: %w", what, err))
 	}
 	return f.write(ctx, what, expects, func(ctx context.Context, l *lane) (*jetstream.PubAck, error) {
-		f.guard(out[guarded], l)
+		f.guard(out[guarded], l) //safety:fence-guard-batch
 		return f.commit(ctx, out)
 	})
 }
@@ -58,7 +58,7 @@ func (f *Fence) publishExpecting(ctx context.Context, m *nats.Msg) (*jetstream.P
 	return f.write(ctx, what, true, func(ctx context.Context, l *lane) (*jetstream.PubAck, error) {
 		guard := &nats.Msg{Subject: f.destination(f.subject + ".guard"), Header: nats.Header{}}
 		guard.Header.Set(jetstream.ExpectedStreamHeader, f.stream)
-		f.guard(guard, l)
+		f.guard(guard, l) //safety:fence-guard-expecting
 		return f.commit(ctx, []*nats.Msg{guard, out})
 	})
 }

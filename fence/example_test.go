@@ -14,8 +14,8 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// server starts a server, with a stream ORDERS and a bucket settings.
-func server() (nc *nats.Conn, js jetstream.JetStream, stop func()) {
+// start starts a server, with a stream ORDERS and a bucket settings.
+func start() (nc *nats.Conn, js jetstream.JetStream, stop func()) {
 	ctx := context.Background()
 	nc, stop = example.Connect()
 	js, err := jetstream.New(nc)
@@ -45,7 +45,7 @@ func server() (nc *nats.Conn, js jetstream.JetStream, stop func()) {
 // of each lock is greater than that of the lock before it.
 func ExampleOpen() {
 	ctx := context.Background()
-	nc, js, stop := server()
+	nc, js, stop := start()
 	defer stop()
 	locks, err := natslock.New(ctx, nc)
 	if err != nil {
@@ -73,7 +73,7 @@ func ExampleOpen() {
 
 func ExampleFence_Publish() {
 	ctx := context.Background()
-	_, js, stop := server()
+	_, js, stop := start()
 	defer stop()
 
 	paused, err := fence.Open(ctx, js, "ORDERS", "orders.fence", 100)
@@ -95,7 +95,7 @@ func ExampleFence_Publish() {
 
 func ExampleFence_PublishMsg() {
 	ctx := context.Background()
-	_, js, stop := server()
+	_, js, stop := start()
 	defer stop()
 	f, err := fence.Open(ctx, js, "ORDERS", "orders.fence", 100)
 	if err != nil {
@@ -115,7 +115,7 @@ func ExampleFence_PublishMsg() {
 
 func ExampleFence_PublishBatch() {
 	ctx := context.Background()
-	_, js, stop := server()
+	_, js, stop := start()
 	defer stop()
 	f, err := fence.Open(ctx, js, "ORDERS", "orders.fence", 100)
 	if err != nil {
@@ -132,7 +132,7 @@ func ExampleFence_PublishBatch() {
 
 func ExampleFence_Err() {
 	ctx := context.Background()
-	_, js, stop := server()
+	_, js, stop := start()
 	defer stop()
 	f, err := fence.Open(ctx, js, "ORDERS", "orders.fence", 100)
 	if err != nil {
@@ -164,7 +164,7 @@ func bucket(js jetstream.JetStream, token uint64) (kv *fence.KV) {
 
 func ExampleFence_KV() {
 	ctx := context.Background()
-	_, js, stop := server()
+	_, js, stop := start()
 	defer stop()
 	f, err := fence.Open(ctx, js, "KV_settings", "$KV.settings.fence", 100)
 	if err != nil {
@@ -182,7 +182,7 @@ func ExampleFence_KV() {
 
 func ExampleKV_Put() {
 	ctx := context.Background()
-	_, js, stop := server()
+	_, js, stop := start()
 	defer stop()
 
 	paused, next := bucket(js, 100), bucket(js, 101)
@@ -196,7 +196,7 @@ func ExampleKV_Put() {
 }
 
 func ExampleKV_Delete() {
-	_, js, stop := server()
+	_, js, stop := start()
 	defer stop()
 
 	fmt.Println(bucket(js, 100).Delete(context.Background(), "color"))
@@ -205,7 +205,7 @@ func ExampleKV_Delete() {
 
 func ExampleKV_Create() {
 	ctx := context.Background()
-	_, js, stop := server()
+	_, js, stop := start()
 	defer stop()
 
 	kv := bucket(js, 100)
@@ -220,7 +220,7 @@ func ExampleKV_Create() {
 
 func ExampleKV_Update() {
 	ctx := context.Background()
-	_, js, stop := server()
+	_, js, stop := start()
 	defer stop()
 
 	kv := bucket(js, 100)

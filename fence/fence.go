@@ -40,8 +40,11 @@
 //
 // The stream remembers the greatest token in the fence's message. An operator who purges
 // that message makes the stream forget it. All open fences are then refused, with [ErrLost].
-// But the next Open succeeds with any token. The same is true of a stream that is deleted or
-// restored from a backup. Deny deletes and purges where that matters.
+// But the next Open succeeds with any token. Deny deletes and purges where that matters.
+//
+// Stop all holders before you restore the stream from a backup, or delete it and create it
+// again. Both repeat sequences, so that the condition of an old fence may hold again. A
+// first sequence (first_seq) above the last one of the old stream prevents that.
 //
 // # Permissions
 //
@@ -111,7 +114,6 @@ type Fence struct {
 	free    chan *lane // the lanes without a write
 	ended   atomic.Pointer[error]
 
-	ttls    bool // the stream takes TTLs
 	batches bool // the stream takes atomic batches
 }
 
@@ -150,7 +152,7 @@ func Check(greatest, token uint64) error {
 	switch {
 	case token == 0:
 		return fmt.Errorf("%w: 0 is no fencing token", ErrInvalid)
-	case token < greatest:
+	case token < greatest: //safety:fence-check
 		return fmt.Errorf("%w: token %d is smaller than token %d, which was seen before", ErrSuperseded, token, greatest)
 	}
 	return nil

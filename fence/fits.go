@@ -40,7 +40,7 @@ func (f *Fence) inspect(ctx context.Context) (lanes int, err error) {
 	if setting, remedy := f.unfit(&info.Config, max(f.lanes, lanes)); setting != "" {
 		return 0, fmt.Errorf("%w: %s; %s", ErrUnfit, setting, remedy)
 	}
-	f.ttls, f.batches = info.Config.AllowMsgTTL, info.Config.AllowAtomicPublish
+	f.batches = info.Config.AllowAtomicPublish
 	return lanes, nil
 }
 
@@ -79,30 +79,32 @@ func (f *Fence) unfit(c *jetstream.StreamConfig, lanes int) (setting, remedy str
 	const another = "use another stream"
 	switch version := c.Metadata["_nats.ver"]; {
 	// 2.11.0 to 2.11.6 skip a condition whose headers come in another order.
-	case !kvstore.ServerFits(version):
+	case !kvstore.ServerFits(version): //safety:fence-server
 		if version == "" {
 			version = "older than 2.11"
 		}
 		return fmt.Sprintf("its nats-server is %.32s and must be %s or later", version, kvstore.MinServer), "upgrade every server that may keep the stream"
-	case c.Mirror != nil:
+	case c.Mirror != nil: //safety:fence-mirror
 		return "it is a mirror", "open the fence on the stream that it mirrors"
-	case len(c.Sources) > 0:
+	case len(c.Sources) > 0: //safety:fence-sources
 		return "it has sources, whose messages replace the fence's without a condition", another
-	case c.SubjectTransform != nil:
+	case c.SubjectTransform != nil: //safety:fence-transform
 		return "it has a subject transform, which may rename messages to or from the fence's subject", "remove the transform, or " + another
 	case c.Sealed:
 		return "it is sealed", another
-	case c.NoAck:
+	case c.NoAck: //safety:fence-noack
 		return "it acknowledges nothing (no_ack)", "unset no_ack, or " + another
-	case c.Retention != jetstream.LimitsPolicy:
+	case c.Retention != jetstream.LimitsPolicy: //safety:fence-retention
 		return "its retention removes messages that were consumed", "use a stream with the retention \"limits\""
-	case c.MaxAge > 0 && !c.AllowMsgTTL:
-		return fmt.Sprintf("it removes messages after %v (max_age)", c.MaxAge), "set allow_msg_ttl, which lets the fence's message stay"
-	case c.Discard == jetstream.DiscardOld && (c.MaxMsgs > 0 || c.MaxBytes > 0):
+	// Also with per-message TTLs: a server that starts again removes an old message, even one
+	// with the TTL "never".
+	case c.MaxAge > 0: //safety:fence-age
+		return fmt.Sprintf("it removes messages after %v (max_age, the TTL of a bucket)", c.MaxAge), "unset it, or " + another
+	case c.Discard == jetstream.DiscardOld && (c.MaxMsgs > 0 || c.MaxBytes > 0): //safety:fence-discard
 		return "it discards old messages, the fence's too, when it is full (max_msgs or max_bytes)", "set discard to \"new\", or remove these limits"
-	case c.DiscardNewPerSubject:
+	case c.DiscardNewPerSubject: //safety:fence-per-subject
 		return "it refuses a further message of a subject (discard_new_per_subject), and so the next holder's", "unset it, or " + another
-	case c.PersistMode == jetstream.AsyncPersistMode:
+	case c.PersistMode == jetstream.AsyncPersistMode: //safety:fence-async
 		return "it acknowledges messages before they are written (persist_mode async), and may forget the fence's in a crash", "unset the mode, or " + another
 	case c.AllowMsgCounter:
 		return "it takes counters only (allow_msg_counter)", another

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"runtime"
 	"testing"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/fence"
+	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -126,3 +128,43 @@ func markOf(t testing.TB, s jetstream.Stream, subject string) (m struct {
 }
 
 func asAPI(err error) (*jetstream.APIError, bool) { return errors.AsType[*jetstream.APIError](err) }
+
+// hooked calls a function in the place of each publish of a single message.
+type hooked struct {
+	jetstream.JetStream
+	publish func(m *nats.Msg, send func() (*jetstream.PubAck, error)) (*jetstream.PubAck, error)
+}
+
+func (h *hooked) PublishMsg(ctx context.Context, m *nats.Msg, _ ...jetstream.PublishOpt) (*jetstream.PubAck, error) {
+	return h.publish(m, func() (*jetstream.PubAck, error) { return h.JetStream.PublishMsg(ctx, m) })
+}
+
+// once calls fn before the publish number n, from 1, to a subject.
+func once(js jetstream.JetStream, to string, n int, fn func()) jetstream.JetStream {
+	return &hooked{js, func(m *nats.Msg, send func() (*jetstream.PubAck, error)) (*jetstream.PubAck, error) {
+		if m.Subject == to {
+			if n--; n == 0 {
+				fn()
+			}
+		}
+		return send()
+	}}
+}
+
+// lockOf takes a lock on a connection of its own, and never releases it.
+func lockOf(t testing.TB, srv *testutil.Server) (*natslock.Lock, *testutil.Link) {
+	t.Helper()
+	nc, link := srv.ConnectLink()
+	c, err := natslock.New(t.Context(), nc)
+	require.NoError(t, err)
+	l, err := c.Lock(t.Context(), "orders", natslock.Detached())
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		link.Heal()
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience)
+		defer cancel()
+		_ = c.Close(ctx)
+		runtime.KeepAlive(l)
+	})
+	return l, link
+}

@@ -50,7 +50,7 @@ func (f *Fence) configure(opts []Option) error {
 	if f.stream == "" || strings.ContainsAny(f.stream, " \t\r\n.*>/\\") {
 		return fmt.Errorf("%w: %q is no name of a stream", ErrInvalid, f.stream)
 	}
-	if err := literal(f.subject); err != nil {
+	if err := literal(f.subject); err != nil { //safety:fence-literal
 		return err
 	}
 	if f.token == 0 {
@@ -85,7 +85,10 @@ func (f *Fence) open(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	lanes := max(marked.Lanes, listed)
+	lanes := marked.Lanes
+	if listed > lanes { //safety:fence-lanes-listed
+		lanes = listed
+	}
 	f.free = make(chan *lane, f.lanes)
 	for i := 1; i < lanes; i++ {
 		l := &lane{subject: f.laneSubject(i)}
@@ -96,7 +99,7 @@ func (f *Fence) open(ctx context.Context) error {
 			f.free <- l
 		}
 	}
-	if lanes > 1 {
+	if lanes > 1 { //safety:fence-confirm
 		if _, sequence, err = f.raise(ctx, f.subject, mark{Token: f.token, Lanes: lanes}); err != nil {
 			return err
 		}
@@ -136,12 +139,14 @@ func (f *Fence) raise(ctx context.Context, subject string, m mark) (mark, uint64
 			continue
 		case sequence > 0 && there.Write == m.Write:
 			return there, sequence, nil
-		case there.Token > m.Token:
+		case there.Token > m.Token: //safety:fence-greater
 			return mark{}, 0, fmt.Errorf("%w: token %d has opened it", ErrSuperseded, there.Token)
-		case sequence == 0 && created:
+		case sequence == 0 && created: //safety:fence-renamed
 			return mark{}, 0, fmt.Errorf("%w: the server acknowledged the message under %q, but the stream does not have it there; remove the mapping or limit that takes it away", ErrUnfit, subject)
 		}
-		m.Lanes = max(m.Lanes, there.Lanes)
+		if there.Lanes > m.Lanes { //safety:fence-lanes
+			m.Lanes = there.Lanes
+		}
 		stored, err := f.store(ctx, subject, m, sequence)
 		switch {
 		case err == nil && sequence > 0:
@@ -170,10 +175,7 @@ func (f *Fence) store(ctx context.Context, subject string, m mark, expect uint64
 	}
 	msg := &nats.Msg{Subject: f.destination(subject), Data: data, Header: nats.Header{}}
 	msg.Header.Set(jetstream.ExpectedStreamHeader, f.stream)
-	msg.Header.Set(jetstream.ExpectedLastSubjSeqHeader, decimal(expect))
-	if f.ttls {
-		msg.Header.Set(jetstream.MsgTTLHeader, "never")
-	}
+	msg.Header.Set(jetstream.ExpectedLastSubjSeqHeader, decimal(expect)) //safety:fence-cas
 	ctx, cancel := context.WithTimeout(ctx, tryPatience)
 	defer cancel()
 	ack, err := f.js.PublishMsg(ctx, msg)
@@ -218,7 +220,7 @@ func (f *Fence) read(ctx context.Context, subject string) (mark, uint64, error) 
 	var m mark
 	// A tombstone of a deleted key is one of these. The greatest token is then not known
 	// any more, so that nothing may take its place without an operator's consent.
-	if err := json.Unmarshal(got.Message.Data, &m); err != nil || m.Format != format || m.Token == 0 || m.Lanes < 1 || m.Lanes > MaxLanes {
+	if err := json.Unmarshal(got.Message.Data, &m); err != nil || m.Format != format || m.Token == 0 || m.Lanes < 1 || m.Lanes > MaxLanes { //safety:fence-foreign
 		return mark{}, got.Message.Sequence, fmt.Errorf("%w: message %d under %q is not of a fence, so the greatest token is not known; "+
 			"stop all holders, purge the subject, and take the lock again", ErrUnfit, got.Message.Sequence, subject)
 	}

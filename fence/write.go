@@ -52,7 +52,7 @@ func (f *Fence) PublishMsg(ctx context.Context, m *nats.Msg) (*jetstream.PubAck,
 		return nil, f.named(fmt.Errorf("%s: %w: a message has one expectation, and the fence needs it; use PublishBatch", what, ErrInvalid))
 	}
 	return f.write(ctx, what, false, func(ctx context.Context, l *lane) (*jetstream.PubAck, error) {
-		f.guard(out, l)
+		f.guard(out, l) //safety:fence-guard
 		return f.js.PublishMsg(ctx, out)
 	})
 }
@@ -69,7 +69,7 @@ func (f *Fence) message(m *nats.Msg) (out *nats.Msg, own bool, err error) {
 	if err := literal(m.Subject); err != nil {
 		return nil, false, err
 	}
-	if m.Subject == f.subject || strings.HasPrefix(m.Subject, f.subject+".") {
+	if m.Subject == f.subject || strings.HasPrefix(m.Subject, f.subject+".") { //safety:fence-subjects
 		return nil, false, fmt.Errorf("%w: the subjects from %q on belong to the fence", ErrInvalid, f.subject)
 	}
 	out = &nats.Msg{Subject: f.destination(m.Subject), Data: m.Data, Header: nats.Header{}}
@@ -78,7 +78,7 @@ func (f *Fence) message(m *nats.Msg) (out *nats.Msg, own bool, err error) {
 		switch lower := strings.ToLower(name); {
 		case lower == strings.ToLower(jetstream.ExpectedLastSubjSeqHeader), lower == strings.ToLower(jetstream.ExpectedLastSubjSeqSubjHeader):
 			own = true
-		case strings.HasPrefix(lower, "nats-expected-last-"), strings.HasPrefix(lower, "nats-schedule"), strings.HasPrefix(lower, "nats-batch-"):
+		case strings.HasPrefix(lower, "nats-expected-last-"), strings.HasPrefix(lower, "nats-schedule"), strings.HasPrefix(lower, "nats-batch-"): //safety:fence-headers
 			return nil, false, fmt.Errorf("%w: a fenced message cannot have the header %s", ErrInvalid, name)
 		case lower == strings.ToLower(jetstream.MsgRollup) && (len(values) != 1 || values[0] != jetstream.MsgRollupSubject):
 			return nil, false, fmt.Errorf("%w: a roll-up of the stream would remove the fence's message", ErrInvalid)
@@ -120,7 +120,7 @@ func (f *Fence) write(ctx context.Context, what string, expects bool, send func(
 		}
 		refusal, final := refused(err)
 		switch {
-		case refusal == nil && certain(err):
+		case refusal == nil && certain(err): //safety:fence-unknown
 			return fail(fmt.Errorf("not stored: %w", err))
 		case refusal == nil:
 			return fail(fmt.Errorf("%w: %w; it may be stored, now or later", ErrUnknown, f.why(err)))
