@@ -73,6 +73,18 @@ func TestLanes(t *testing.T) {
 	require.Empty(t, stored(t, s, data))
 }
 
+// The number of lanes is recorded before the first of them is written: a holder that
+// crashed in between may still have writes on their way to them.
+func TestLanesRecorded(t *testing.T) {
+	js := jetStream(t, testutil.RunServer(t).Connect())
+	s := orders(t, js, nil)
+	_, err := js.Publish(bounded(t), subject, mark(15, 4))
+	require.NoError(t, err)
+	open(t, js, 20, fence.WithLanes(2))
+	require.Equal(t, uint64(20), markOf(t, s, subject+".3").Token)
+	require.Equal(t, 4, markOf(t, s, subject).Lanes)
+}
+
 func TestPublishMsg(t *testing.T) {
 	js := jetStream(t, testutil.RunServer(t).Connect())
 	s := orders(t, js, nil)

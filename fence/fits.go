@@ -84,7 +84,7 @@ func (f *Fence) unfit(c *jetstream.StreamConfig, lanes int) (setting, remedy str
 			version = "older than 2.11"
 		}
 		return fmt.Sprintf("its nats-server is %.32s and must be %s or later", version, kvstore.MinServer), "upgrade every server that may keep the stream"
-	case c.Mirror != nil: //safety:fence-mirror
+	case c.Mirror != nil:
 		return "it is a mirror", "open the fence on the stream that it mirrors"
 	case len(c.Sources) > 0: //safety:fence-sources
 		return "it has sources, whose messages replace the fence's without a condition", another

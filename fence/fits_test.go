@@ -102,8 +102,8 @@ func TestFits(t *testing.T) {
 	stale(t, f, fence.ErrSuperseded)
 }
 
-// An account that maps the subject of the fence to another is found out when the fence is
-// opened: the server would compare the sequence of a subject that never moves.
+// Open finds out that an account maps the subject of the fence to another. The server would
+// compare the sequence of a subject that never moves.
 func TestRenamed(t *testing.T) {
 	srv := testutil.RunServer(t, testutil.WithConfig(func(o *server.Options) {
 		a := server.NewAccount("A")

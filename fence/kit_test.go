@@ -161,9 +161,9 @@ func lockOf(t testing.TB, srv *testutil.Server) (*natslock.Lock, *testutil.Link)
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		link.Heal()
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience)
-		defer cancel()
-		_ = c.Close(ctx)
+		ended, end := context.WithCancel(context.WithoutCancel(t.Context()))
+		end() // Close would wait until the lock is unlocked
+		_ = c.Close(ended)
 		runtime.KeepAlive(l)
 	})
 	return l, link

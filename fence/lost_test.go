@@ -128,8 +128,9 @@ func TestWriteLostAnswer(t *testing.T) {
 	require.Equal(t, []string{"text-1", "next"}, stored(t, s, data))
 }
 
-// A write that arrives long after it was given up is stored if the fence is still open, and
-// refused if a greater token, or the same one, has opened it meanwhile.
+// The server stores a write that arrives long after it was given up, if the fence is still
+// open. It refuses the write if a greater token, or the same one, has opened the fence
+// meanwhile.
 func TestLateWrite(t *testing.T) {
 	for name, c := range map[string]struct {
 		token  uint64 // opens the fence meanwhile

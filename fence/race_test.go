@@ -112,8 +112,8 @@ func (r *race) rounds(writes int, js func() jetstream.JetStream, between func(ro
 }
 
 // judge reads the log of the stream. No message in it was sent by a holder after a greater
-// token had opened the fence, none was refused, and those of a greater token are all behind
-// those of a smaller one. Each message that was acknowledged is there, once.
+// token had opened the fence, and none was refused. The messages of a greater token are all
+// behind those of a smaller one. Each message that was acknowledged is there, once.
 func (r *race) judge() {
 	seen := map[string]bool{}
 	var last uint64
