@@ -50,7 +50,9 @@
 //
 // The user of the connection needs to publish to the subject of the fence, with lanes also
 // to the names below it, to $JS.API.STREAM.INFO.<stream> and to
-// $JS.API.STREAM.MSG.GET.<stream>. All holders need the same.
+// $JS.API.STREAM.MSG.GET.<stream>. All holders need the same. [KV.Create] reads the key too,
+// by $JS.API.DIRECT.GET.<stream>.<subject>. [KV.Create] and [KV.Update] publish to the
+// fence's subject with ".guard" behind it.
 package fence
 
 import (

@@ -275,3 +275,44 @@ func TestStaleBatch(t *testing.T) {
 	require.ErrorIs(t, err, fence.ErrSuperseded)
 	require.Empty(t, stored(t, s, data))
 }
+
+// Through a domain the subjects of a bucket travel under the prefix of the API, and
+// conditions do not.
+func TestDomain(t *testing.T) {
+	nc := testutil.RunServer(t, testutil.WithConfig(func(o *server.Options) { o.JetStreamDomain = "hub" })).Connect()
+	js, err := jetstream.NewWithDomain(nc, "hub")
+	require.NoError(t, err)
+	bucket, err := js.CreateKeyValue(bounded(t), jetstream.KeyValueConfig{Bucket: "b"})
+	require.NoError(t, err)
+	var fences [2]*fence.KV
+	for i := range fences {
+		f, err := fence.Open(bounded(t), js, "KV_b", "$KV.b.fence", uint64(i+1), fence.WithLanes(2))
+		require.NoError(t, err)
+		fences[i], err = f.KV("b")
+		require.NoError(t, err)
+	}
+	revision, err := fences[1].Put(bounded(t), "k", []byte("v"))
+	require.NoError(t, err)
+	_, err = fences[0].Put(bounded(t), "k", []byte("stale"))
+	require.ErrorIs(t, err, fence.ErrSuperseded)
+	e, err := bucket.Get(bounded(t), "k")
+	require.NoError(t, err)
+	require.Equal(t, revision, e.Revision())
+}
+
+// A user without the permission for the fence's subject gets an error that names it.
+func TestPermission(t *testing.T) {
+	srv := testutil.RunServer(t, testutil.WithConfig(func(o *server.Options) {
+		o.Users = []*server.User{{Username: "a", Password: "a"}, {Username: "b", Password: "b", Permissions: &server.Permissions{
+			Publish: &server.SubjectPermission{Allow: []string{"$JS.API.>", data}},
+		}}}
+	}))
+	orders(t, jetStream(t, srv.Connect(nats.UserInfo("a", "a"))), nil)
+	js := jetStream(t, srv.Connect(nats.UserInfo("b", "b"), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {})))
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	_, err := fence.Open(ctx, js, stream, subject, 1)
+	require.ErrorIs(t, err, fence.ErrUnknown)
+	require.ErrorIs(t, err, nats.ErrPermissionViolation)
+	require.ErrorContains(t, err, subject)
+}
