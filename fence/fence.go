@@ -172,8 +172,12 @@ func (f *Fence) Err() error {
 
 // end makes err what the fence returns from now on, unless it has ended before.
 func (f *Fence) end(err error) error {
-	f.ended.CompareAndSwap(nil, &err)
-	return *f.ended.Load()
+	if !f.ended.CompareAndSwap(nil, &err) {
+		if first := f.Err(); first != nil {
+			return first
+		}
+	}
+	return err
 }
 
 // named puts the fence in front of an error.

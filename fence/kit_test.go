@@ -90,24 +90,44 @@ func stored(t testing.TB, s jetstream.Stream, filter string) (texts []string) {
 	return texts
 }
 
-// logOf returns the stream's messages under a subject, in its order.
-func logOf(t testing.TB, s jetstream.Stream, filter string) (all []jetstream.Msg) {
+// logOf returns the stream's messages under a subject, in its order. It begins again where a
+// server of a cluster has taken its consumer away.
+func logOf(t testing.TB, s jetstream.Stream, filter string) []jetstream.Msg {
 	t.Helper()
 	ctx := bounded(t)
+	for {
+		all, err := readLog(ctx, s, filter)
+		if err == nil {
+			return all
+		}
+		require.NoError(t, ctx.Err(), "%v", err)
+	}
+}
+
+func readLog(ctx context.Context, s jetstream.Stream, filter string) (all []jetstream.Msg, err error) {
 	c, err := s.OrderedConsumer(ctx, jetstream.OrderedConsumerConfig{FilterSubjects: []string{filter}})
-	require.NoError(t, err)
+	if err != nil {
+		return nil, err
+	}
 	info, err := c.Info(ctx)
-	require.NoError(t, err)
-	for left := info.NumPending; left > 0; {
-		batch, err := c.Fetch(int(min(left, 1000)), jetstream.FetchMaxWait(patience/2))
-		require.NoError(t, err)
+	if err != nil {
+		return nil, err
+	}
+	for left := int(info.NumPending); left > 0; {
+		batch, err := c.Fetch(min(left, 1000), jetstream.FetchMaxWait(patience/4))
+		if err != nil {
+			return nil, err
+		}
+		before := left
 		for m := range batch.Messages() {
 			all = append(all, m)
 			left--
 		}
-		require.NoError(t, batch.Error())
+		if batch.Error() != nil || left == before {
+			return nil, fmt.Errorf("%d messages are missing: %w", left, batch.Error())
+		}
 	}
-	return all
+	return all, nil
 }
 
 // mark is a fence's message as the stream stores it.

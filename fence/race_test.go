@@ -78,7 +78,7 @@ func (r *race) write(f *fence.Fence, token uint64, messages int) {
 // rounds runs the races: in each, the younger holder of the round before is the older one.
 func (r *race) rounds(writes int, js func() jetstream.JetStream, between func(round int)) {
 	lanes := [][2]int{{1, 1}, {8, 2}, {2, 8}, {8, 1}, {3, 3}}
-	const perRound = 150
+	perRound := int64(max(150, writes/80))
 	for round, token := 0, uint64(1); r.sent.Load() < int64(writes); round, token = round+1, token+2 {
 		with := lanes[round%len(lanes)]
 		older, err := fence.Open(bounded(r.t), js(), stream, subject, token, fence.WithLanes(with[0]))
@@ -173,7 +173,7 @@ func TestRaceReplicated(t *testing.T) {
 		case stopped >= 0:
 			c.Restart(stopped)
 			stopped = -1
-		case full() && round%60 == 30:
+		case full() && round%30 == 15:
 			stopped = c.Index(c.WaitStreamLeader(t, stream))
 			c.Kill(stopped)
 		case round%3 == 1:
