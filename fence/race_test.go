@@ -102,7 +102,7 @@ func (r *race) rounds(writes int, js func() jetstream.JetStream, between func(ro
 				return
 			}
 			r.opened.Store(token + 1)
-			for r.sent.Load() < target.Load() {
+			for n := 0; n < 200 && r.sent.Load() < target.Load(); n++ {
 				r.write(younger, token+1, 1)
 			}
 		})
