@@ -31,6 +31,7 @@ var smokes = map[string]func(t *testing.T, s *testutil.Server){
 	"mutex":    mutex,
 
 	"quickstart": quickstart,
+	"singleton":  singleton,
 
 	"distkit":   distkit,
 	"gocell":    gocell,
@@ -109,6 +110,24 @@ func quickstart(t *testing.T, s *testutil.Server) {
 	require.Equal(t, all[0].token, all[1].token, "one ends before the other begins: %v", all)
 	require.Equal(t, all[2].token, all[3].token, "one ends before the other begins: %v", all)
 	require.Greater(t, number(t, all[2].token), number(t, all[0].token))
+}
+
+// A worker that is stopped past its lease writes on, and the server refuses it. The next
+// worker has gone on with the numbers.
+func singleton(t *testing.T, s *testutil.Server) {
+	a := start(t, s, "singleton", "-times", "100000")
+	a.await(`wrote order 1,`)
+	require.NoError(t, a.cmd.Process.Signal(syscall.SIGSTOP))
+	b := start(t, s, "singleton", "-times", "4")
+	b.mustEnd()
+	require.NoError(t, a.cmd.Process.Signal(syscall.SIGCONT))
+	a.mustEnd()
+	require.Len(t, a.find(`order \d+ bounced: .*superseded`), 1)
+	wrote := b.find(`wrote order (\d+),`)
+	require.Len(t, wrote, 4)
+	first := number(t, wrote[0][1])
+	require.GreaterOrEqual(t, first, len(a.find(`wrote order`))+1)
+	require.Len(t, a.find(fmt.Sprintf(`wrote order %d,`, first)), 0)
 }
 
 // The one that ends lets the other one lead.

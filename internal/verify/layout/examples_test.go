@@ -19,6 +19,7 @@ var entryPoints = map[string][]string{
 	"rwlock":    {"RWLock"},
 	"semaphore": {"Semaphore"},
 	"election":  {"Election", "Term"},
+	"fence":     {"Fence", "KV"},
 	"kvstore":   nil,
 	"testutil":  nil,
 	"locktest":  {"Locker"},

@@ -35,7 +35,7 @@ var floors = [][]string{
 	{"internal/acquire", "internal/admin"},
 	{"internal/bridge"},
 	{"natslock"},
-	{"rwlock", "semaphore", "election", "testutil", "locktest"},
+	{"rwlock", "semaphore", "election", "fence", "testutil", "locktest"},
 	{"cmd/*", "examples/*"},
 }
 
@@ -44,10 +44,11 @@ var only = map[string][]string{
 	"rwlock":     {"natslock", "kvstore", "internal/bridge"},
 	"semaphore":  {"natslock", "internal/bridge"},
 	"election":   {"natslock", "internal/bridge", "internal/clock"},
+	"fence":      {"kvstore", "internal/clock"},
 	"testutil":   {"natslock", "kvstore", "internal/bridge"},
 	"locktest":   {"natslock", "kvstore", "internal/record", "internal/bridge"},
 	"cmd/*":      {"natslock", "rwlock", "semaphore", "election", "kvstore"},
-	"examples/*": {"natslock", "rwlock", "semaphore", "election", "kvstore"},
+	"examples/*": {"natslock", "rwlock", "semaphore", "election", "fence", "kvstore"},
 }
 
 // verify is where everything stands that only tests need, and forTests is what each
@@ -67,7 +68,7 @@ var onlyTests = []string{"testutil", "locktest"}
 var needServer = []string{"testutil", verify + "example", verify + "history", "cmd/lockctl"}
 
 // knowsNATS are the packages that speak to the server. All others know kvstore.KV.
-var knowsNATS = []string{"kvstore", "natslock", "testutil", "cmd/*", "examples/*", verify + "*"}
+var knowsNATS = []string{"kvstore", "natslock", "fence", "testutil", "cmd/*", "examples/*", verify + "*"}
 
 type pkg struct {
 	ImportPath string
@@ -167,7 +168,7 @@ func TestJudge(t *testing.T) {
 		{"internal/session", "internal/acquire"}, {"internal/admin", "internal/acquire"}, {"internal/acquire", "internal/admin"},
 		{"internal/bucket", "internal/session"}, {"internal/record", "internal/bucket"}, {"internal/clock", "internal/record"},
 		{"kvstore", "internal/clock"}, {"internal/bridge", "natslock"}, {"rwlock", "internal/session"}, {"natslock", "rwlock"},
-		{"election", "kvstore"}, {"election", "rwlock"},
+		{"election", "kvstore"}, {"election", "rwlock"}, {"fence", "natslock"},
 		{"natslock", "testutil"}, {"natslock", "locktest"}, {"locktest", "testutil"}, {"locktest", "internal/session"}, {"cmd/lockctl", "internal/bridge"}, {"cmd/lockctl", "testutil"}, {"examples/new", "internal/record"},
 		{"natslock", "internal/verify/history"}, {"testutil", "internal/verify/ratios"}, {"internal/verify/model", "kvstore"},
 		{"internal/new", "kvstore"},
@@ -177,7 +178,7 @@ func TestJudge(t *testing.T) {
 	for _, arrow := range [][2]string{
 		{"internal/acquire", "internal/session"}, {"internal/admin", "internal/session"}, {"internal/record", "kvstore"},
 		{"natslock", "internal/acquire"}, {"natslock", "internal/bridge"}, {"rwlock", "internal/bridge"}, {"cmd/lockctl", "rwlock"},
-		{"election", "internal/bridge"}, {"election", "natslock"},
+		{"election", "internal/bridge"}, {"election", "natslock"}, {"fence", "internal/clock"},
 	} {
 		require.NoError(t, judge(arrow[0], arrow[1]))
 	}

@@ -24,7 +24,7 @@ func (m mutant) name() string {
 }
 
 // mutants are all of them.
-var mutants = slices.Concat(storeMutants, bucketMutants, lockctlMutants, roomMutants, runMutants, handMutants, semaphoreMutants)
+var mutants = slices.Concat(storeMutants, bucketMutants, lockctlMutants, roomMutants, runMutants, handMutants, semaphoreMutants, fenceMutants)
 
 // apply returns the weakened file and its name. The error says why the mutant does
 // not fit.

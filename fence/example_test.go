@@ -1,0 +1,254 @@
+package fence_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/natslock/locks/fence"
+	"github.com/natslock/locks/internal/verify/example"
+	"github.com/natslock/locks/natslock"
+)
+
+// start starts a server, with a stream ORDERS and a bucket settings.
+func start() (nc *nats.Conn, js jetstream.JetStream, stop func()) {
+	ctx := context.Background()
+	nc, stop = example.Connect()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		log.Fatal(err)
+	}
+	_, err = js.CreateStream(ctx, jetstream.StreamConfig{Name: "ORDERS", Subjects: []string{"orders.>"}, AllowAtomicPublish: true})
+	if err != nil {
+		log.Fatal(err)
+	}
+	if _, err := js.CreateKeyValue(ctx, jetstream.KeyValueConfig{Bucket: "settings"}); err != nil {
+		log.Fatal(err)
+	}
+	s, err := js.Stream(ctx, "KV_settings")
+	if err != nil {
+		log.Fatal(err)
+	}
+	c := s.CachedInfo().Config
+	c.AllowAtomicPublish = true // for KV.Create and KV.Update
+	if _, err := js.UpdateStream(ctx, c); err != nil {
+		log.Fatal(err)
+	}
+	return nc, js, stop
+}
+
+// A holder that has lost its lock opens its fence too late, or writes too late. The token
+// of each lock is greater than that of the lock before it.
+func ExampleOpen() {
+	ctx := context.Background()
+	nc, js, stop := start()
+	defer stop()
+	locks, err := natslock.New(ctx, nc)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer locks.Close(ctx)
+
+	err = locks.Do(ctx, "orders", func(ctx context.Context, l *natslock.Lock) error {
+		f, err := fence.Open(ctx, js, "ORDERS", "orders.fence", l.Token())
+		if err != nil {
+			return err
+		}
+		// Read now what you are going to change, and then write.
+		_, err = f.Publish(ctx, "orders.created", []byte("order 1"))
+		return err
+	})
+	fmt.Println(err)
+
+	_, err = fence.Open(ctx, js, "ORDERS", "orders.fence", 5) // an old token
+	fmt.Println(errors.Is(err, fence.ErrSuperseded))
+	// Output:
+	// <nil>
+	// true
+}
+
+func ExampleFence_Publish() {
+	ctx := context.Background()
+	_, js, stop := start()
+	defer stop()
+
+	paused, err := fence.Open(ctx, js, "ORDERS", "orders.fence", 100)
+	if err != nil {
+		log.Fatal(err)
+	}
+	next, err := fence.Open(ctx, js, "ORDERS", "orders.fence", 101)
+	if err != nil {
+		log.Fatal(err)
+	}
+	_, err = next.Publish(ctx, "orders.created", []byte("order 1"))
+	fmt.Println("the next holder:", err)
+	_, err = paused.Publish(ctx, "orders.created", []byte("order 1, stale"))
+	fmt.Println("the paused holder is refused:", errors.Is(err, fence.ErrSuperseded))
+	// Output:
+	// the next holder: <nil>
+	// the paused holder is refused: true
+}
+
+func ExampleFence_PublishMsg() {
+	ctx := context.Background()
+	_, js, stop := start()
+	defer stop()
+	f, err := fence.Open(ctx, js, "ORDERS", "orders.fence", 100)
+	if err != nil {
+		log.Fatal(err)
+	}
+
+	// With an id a message can be published again when no answer has come.
+	order := &nats.Msg{Subject: "orders.created", Data: []byte("order 1"), Header: nats.Header{"Nats-Msg-Id": {"order-1"}}}
+	for range 2 {
+		ack, err := f.PublishMsg(ctx, order)
+		fmt.Println(ack.Duplicate, err)
+	}
+	// Output:
+	// false <nil>
+	// true <nil>
+}
+
+func ExampleFence_PublishBatch() {
+	ctx := context.Background()
+	_, js, stop := start()
+	defer stop()
+	f, err := fence.Open(ctx, js, "ORDERS", "orders.fence", 100)
+	if err != nil {
+		log.Fatal(err)
+	}
+
+	_, err = f.PublishBatch(ctx,
+		&nats.Msg{Subject: "orders.created", Data: []byte("order 1")},
+		&nats.Msg{Subject: "orders.paid", Data: []byte("order 1")},
+	)
+	fmt.Println("both or none:", err)
+	// Output: both or none: <nil>
+}
+
+func ExampleFence_Err() {
+	ctx := context.Background()
+	_, js, stop := start()
+	defer stop()
+	f, err := fence.Open(ctx, js, "ORDERS", "orders.fence", 100)
+	if err != nil {
+		log.Fatal(err)
+	}
+	if _, err := fence.Open(ctx, js, "ORDERS", "orders.fence", 101); err != nil {
+		log.Fatal(err)
+	}
+
+	fmt.Println("before a write:", f.Err())
+	_, _ = f.Publish(ctx, "orders.created", []byte("stale"))
+	fmt.Println("after it:", errors.Is(f.Err(), fence.ErrSuperseded))
+	// Output:
+	// before a write: <nil>
+	// after it: true
+}
+
+// bucket opens a fence on the bucket settings.
+func bucket(js jetstream.JetStream, token uint64) (kv *fence.KV) {
+	f, err := fence.Open(context.Background(), js, "KV_settings", "$KV.settings.fence", token)
+	if err != nil {
+		log.Fatal(err)
+	}
+	if kv, err = f.KV("settings"); err != nil {
+		log.Fatal(err)
+	}
+	return kv
+}
+
+func ExampleFence_KV() {
+	ctx := context.Background()
+	_, js, stop := start()
+	defer stop()
+	f, err := fence.Open(ctx, js, "KV_settings", "$KV.settings.fence", 100)
+	if err != nil {
+		log.Fatal(err)
+	}
+
+	kv, err := f.KV("settings")
+	if err != nil {
+		log.Fatal(err)
+	}
+	_, err = kv.Put(ctx, "color", []byte("blue"))
+	fmt.Println(err)
+	// Output: <nil>
+}
+
+func ExampleKV_Put() {
+	ctx := context.Background()
+	_, js, stop := start()
+	defer stop()
+
+	paused, next := bucket(js, 100), bucket(js, 101)
+	_, err := next.Put(ctx, "color", []byte("blue"))
+	fmt.Println(err)
+	_, err = paused.Put(ctx, "color", []byte("red"))
+	fmt.Println(errors.Is(err, fence.ErrSuperseded))
+	// Output:
+	// <nil>
+	// true
+}
+
+func ExampleKV_Delete() {
+	_, js, stop := start()
+	defer stop()
+
+	fmt.Println(bucket(js, 100).Delete(context.Background(), "color"))
+	// Output: <nil>
+}
+
+func ExampleKV_Create() {
+	ctx := context.Background()
+	_, js, stop := start()
+	defer stop()
+
+	kv := bucket(js, 100)
+	for range 2 {
+		_, err := kv.Create(ctx, "color", []byte("blue"))
+		fmt.Println(errors.Is(err, jetstream.ErrKeyExists))
+	}
+	// Output:
+	// false
+	// true
+}
+
+func ExampleKV_Update() {
+	ctx := context.Background()
+	_, js, stop := start()
+	defer stop()
+
+	kv := bucket(js, 100)
+	revision, err := kv.Create(ctx, "color", []byte("blue"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	_, err = kv.Update(ctx, "color", []byte("green"), revision)
+	fmt.Println(err)
+	_, err = kv.Update(ctx, "color", []byte("red"), revision)
+	fmt.Println(errors.Is(err, jetstream.ErrKeyExists))
+	// Output:
+	// <nil>
+	// true
+}
+
+// A resource that is not on NATS remembers the greatest token that it has seen.
+func ExampleCheck() {
+	var greatest uint64
+	for _, token := range []uint64{100, 101, 100} {
+		err := fence.Check(greatest, token)
+		if err == nil {
+			greatest = token
+		}
+		fmt.Println(token, errors.Is(err, fence.ErrSuperseded))
+	}
+	// Output:
+	// 100 false
+	// 101 false
+	// 100 true
+}

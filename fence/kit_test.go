@@ -1,0 +1,190 @@
+package fence_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/fence"
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/testutil"
+)
+
+func TestMain(m *testing.M) { testutil.LeakCheck(m) }
+
+// patience bounds every wait for an event: a test that fails says so instead of hanging.
+const patience = 60 * time.Second
+
+const (
+	stream  = "ORDERS"
+	subject = "orders.fence"
+	data    = "orders.data"
+)
+
+func bounded(t testing.TB) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func jetStream(t testing.TB, nc *nats.Conn) jetstream.JetStream {
+	t.Helper()
+	js, err := jetstream.New(nc)
+	require.NoError(t, err)
+	return js
+}
+
+// orders makes a stream, with settings of its own if set is not nil.
+func orders(t testing.TB, js jetstream.JetStream, set func(*jetstream.StreamConfig)) jetstream.Stream {
+	t.Helper()
+	c := jetstream.StreamConfig{Name: stream, Subjects: []string{"orders.>"}, AllowAtomicPublish: true, AllowDirect: true, Storage: jetstream.MemoryStorage}
+	if set != nil {
+		set(&c)
+	}
+	s, err := js.CreateStream(bounded(t), c)
+	require.NoError(t, err)
+	return s
+}
+
+// open opens the fence, which has to succeed.
+func open(t testing.TB, js jetstream.JetStream, token uint64, opts ...fence.Option) *fence.Fence {
+	t.Helper()
+	f, err := fence.Open(bounded(t), js, stream, subject, token, opts...)
+	require.NoError(t, err)
+	return f
+}
+
+// publish publishes through f, which has to succeed.
+func publish(t testing.TB, f *fence.Fence, text string) *jetstream.PubAck {
+	t.Helper()
+	ack, err := f.Publish(bounded(t), data, []byte(text))
+	require.NoError(t, err)
+	return ack
+}
+
+// stale has the server refuse each way to write through f.
+func stale(t testing.TB, f *fence.Fence, want error) {
+	t.Helper()
+	_, err := f.Publish(bounded(t), data, []byte("stale"))
+	require.ErrorIs(t, err, want)
+	require.ErrorIs(t, f.Err(), want)
+	_, err = f.PublishBatch(bounded(t), &nats.Msg{Subject: data, Data: []byte("stale")})
+	require.ErrorIs(t, err, want)
+}
+
+// stored returns the texts of the stream's messages under a subject, in its order.
+func stored(t testing.TB, s jetstream.Stream, filter string) (texts []string) {
+	t.Helper()
+	for _, m := range logOf(t, s, filter) {
+		texts = append(texts, string(m.Data()))
+	}
+	return texts
+}
+
+// logOf returns the stream's messages under a subject, in its order. It begins again where a
+// server of a cluster has taken its consumer away.
+func logOf(t testing.TB, s jetstream.Stream, filter string) []jetstream.Msg {
+	t.Helper()
+	ctx := bounded(t)
+	for {
+		all, err := readLog(ctx, s, filter)
+		if err == nil {
+			return all
+		}
+		require.NoError(t, ctx.Err(), "%v", err)
+	}
+}
+
+func readLog(ctx context.Context, s jetstream.Stream, filter string) (all []jetstream.Msg, err error) {
+	c, err := s.OrderedConsumer(ctx, jetstream.OrderedConsumerConfig{FilterSubjects: []string{filter}})
+	if err != nil {
+		return nil, err
+	}
+	info, err := c.Info(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for left := int(info.NumPending); left > 0; {
+		batch, err := c.Fetch(min(left, 1000), jetstream.FetchMaxWait(patience/4))
+		if err != nil {
+			return nil, err
+		}
+		before := left
+		for m := range batch.Messages() {
+			all = append(all, m)
+			left--
+		}
+		if batch.Error() != nil || left == before {
+			return nil, fmt.Errorf("%d messages are missing: %w", left, batch.Error())
+		}
+	}
+	return all, nil
+}
+
+// mark is a fence's message as the stream stores it.
+func mark(token uint64, lanes int) []byte {
+	return fmt.Appendf(nil, `{"fence":1,"token":%d,"lanes":%d,"write":"test"}`, token, lanes)
+}
+
+// markOf reads the fence's message under a subject.
+func markOf(t testing.TB, s jetstream.Stream, subject string) (m struct {
+	Token uint64
+	Lanes int
+}) {
+	t.Helper()
+	raw, err := s.GetLastMsgForSubject(bounded(t), subject)
+	require.NoError(t, err)
+	require.NoError(t, json.Unmarshal(raw.Data, &m))
+	return m
+}
+
+func asAPI(err error) (*jetstream.APIError, bool) { return errors.AsType[*jetstream.APIError](err) }
+
+// hooked calls a function in the place of each publish of a single message.
+type hooked struct {
+	jetstream.JetStream
+	publish func(m *nats.Msg, send func() (*jetstream.PubAck, error)) (*jetstream.PubAck, error)
+}
+
+func (h *hooked) PublishMsg(ctx context.Context, m *nats.Msg, _ ...jetstream.PublishOpt) (*jetstream.PubAck, error) {
+	return h.publish(m, func() (*jetstream.PubAck, error) { return h.JetStream.PublishMsg(ctx, m) })
+}
+
+// once calls fn before the publish number n, from 1, to a subject.
+func once(js jetstream.JetStream, to string, n int, fn func()) jetstream.JetStream {
+	return &hooked{js, func(m *nats.Msg, send func() (*jetstream.PubAck, error)) (*jetstream.PubAck, error) {
+		if m.Subject == to {
+			if n--; n == 0 {
+				fn()
+			}
+		}
+		return send()
+	}}
+}
+
+// lockOf takes a lock on a connection of its own, and never releases it.
+func lockOf(t testing.TB, srv *testutil.Server) (*natslock.Lock, *testutil.Link) {
+	t.Helper()
+	nc, link := srv.ConnectLink()
+	c, err := natslock.New(t.Context(), nc)
+	require.NoError(t, err)
+	l, err := c.Lock(t.Context(), "orders", natslock.Detached())
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		link.Heal()
+		ended, end := context.WithCancel(context.WithoutCancel(t.Context()))
+		end() // Close would wait until the lock is unlocked
+		_ = c.Close(ended)
+		runtime.KeepAlive(l)
+	})
+	return l, link
+}

@@ -1,0 +1,121 @@
+package fence
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+const (
+	kvSubjects  = "$KV."
+	kvStream    = "KV_"
+	kvOperation = "KV-Operation"
+)
+
+var validKey = regexp.MustCompile(`^[-/_=.a-zA-Z0-9]+$`)
+
+// KV writes to a key-value bucket through a fence. [Fence.KV] makes it. Read the bucket
+// with package jetstream, after [Open] has returned.
+type KV struct {
+	f      *Fence
+	bucket string
+}
+
+// KV returns the bucket whose stream the fence is on. Open the fence on stream
+// "KV_<bucket>" and a subject "$KV.<bucket>.<key>", whose key then belongs to the fence. The
+// error matches [ErrInvalid] if the fence is on another stream. KV does no I/O.
+func (f *Fence) KV(bucket string) (*KV, error) {
+	if f.stream != kvStream+bucket {
+		return nil, f.named(fmt.Errorf("%w: bucket %q is stream %q", ErrInvalid, bucket, kvStream+bucket))
+	}
+	return &KV{f, bucket}, nil
+}
+
+// Put writes a value under a key, whatever is there, and returns the revision. Outcomes and
+// errors are those of [Fence.Publish].
+func (kv *KV) Put(ctx context.Context, key string, value []byte) (revision uint64, err error) {
+	m, err := kv.message(key, value)
+	if err != nil {
+		return 0, err
+	}
+	return revisionOf(kv.f.PublishMsg(ctx, m))
+}
+
+// Delete marks a key as deleted, as the bucket's own Delete does. Outcomes and errors are
+// those of [Fence.Publish].
+func (kv *KV) Delete(ctx context.Context, key string) error {
+	m, err := kv.message(key, nil)
+	if err != nil {
+		return err
+	}
+	m.Header.Set(kvOperation, "DEL")
+	_, err = kv.f.PublishMsg(ctx, m)
+	return err
+}
+
+// Update writes a value under a key if the key is at a revision, and returns the new
+// revision. If the key is at another revision, the error matches [jetstream.ErrKeyExists].
+//
+// The server compares one expectation per message. So Update is a batch of two messages:
+// the first has the fence's expectation, and is stored under the key "<fence's key>.guard".
+// The bucket needs the stream setting allow_atomic, or the error matches [ErrUnfit].
+// Other outcomes and errors are those of [Fence.Publish].
+func (kv *KV) Update(ctx context.Context, key string, value []byte, revision uint64) (uint64, error) {
+	m, err := kv.message(key, value)
+	if err != nil {
+		return 0, err
+	}
+	m.Header.Set(jetstream.ExpectedLastSubjSeqHeader, decimal(revision))
+	return revisionOf(kv.f.publishExpecting(ctx, m))
+}
+
+// Create is [KV.Update] for a key that has no value: it never had one, or was deleted. If
+// it has one, the error matches [jetstream.ErrKeyExists].
+func (kv *KV) Create(ctx context.Context, key string, value []byte) (revision uint64, err error) {
+	revision, err = kv.Update(ctx, key, value, 0)
+	if !errors.Is(err, jetstream.ErrKeyExists) {
+		return revision, err
+	}
+	deleted, readErr := kv.deletedAt(ctx, key)
+	if readErr != nil || deleted == 0 {
+		return 0, err
+	}
+	return kv.Update(ctx, key, value, deleted)
+}
+
+// deletedAt returns the revision of a key's tombstone, 0 if the key has a value.
+func (kv *KV) deletedAt(ctx context.Context, key string) (uint64, error) {
+	ctx, cancel := bounded(ctx, writePatience)
+	defer cancel()
+	s, err := kv.f.js.Stream(ctx, kv.f.stream)
+	if err != nil {
+		return 0, err
+	}
+	m, err := s.GetLastMsgForSubject(ctx, kvSubjects+kv.bucket+"."+key)
+	if err != nil {
+		return 0, err
+	}
+	if m.Header.Get(kvOperation) == "" && m.Header.Get(jetstream.MarkerReasonHeader) == "" {
+		return 0, nil
+	}
+	return m.Sequence, nil
+}
+
+func (kv *KV) message(key string, value []byte) (*nats.Msg, error) {
+	subject := kvSubjects + kv.bucket + "." + key
+	if !validKey.MatchString(key) || literal(subject) != nil {
+		return nil, kv.f.named(fmt.Errorf("%w: %q is no key", ErrInvalid, key))
+	}
+	return &nats.Msg{Subject: subject, Data: value, Header: nats.Header{}}, nil
+}
+
+func revisionOf(ack *jetstream.PubAck, err error) (uint64, error) {
+	if err != nil {
+		return 0, err
+	}
+	return ack.Sequence, nil
+}

@@ -1,0 +1,259 @@
+package fence
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/natslock/locks/internal/clock"
+)
+
+// Open opens the fence under a literal subject of a stream, for the holder with this
+// fencing token. Once it has returned nil, the stream stores no write of a fence with a
+// smaller token there. The same token can open the fence again, after a crash for
+// example: the fence that it had before is then superseded.
+//
+// All holders of a lock have to use the same stream and subject, and nothing else may
+// write there. Several locks can have fences in one stream, each on a subject of its own.
+//
+// The error matches [ErrSuperseded] if a greater token has opened the fence, and
+// [ErrUnfit] if the stream cannot keep it. It matches [ErrInvalid] if an argument is
+// invalid, and [ErrUnknown] if no answer came. After any error nothing is excluded. Open tries until
+// ctx ends, and for 30 s if ctx has no deadline. The error matches that of ctx if ctx
+// has ended.
+func Open(ctx context.Context, js jetstream.JetStream, stream, subject string, token uint64, opts ...Option) (*Fence, error) {
+	if js == nil {
+		return nil, fmt.Errorf("%w: no JetStream", ErrInvalid)
+	}
+	f := &Fence{nc: js.Conn(), js: js, api: apiPrefix(js), stream: stream, subject: subject, token: token, lanes: 1}
+	if err := f.configure(opts); err != nil {
+		return nil, f.named(fmt.Errorf("open: %w", err))
+	}
+	limited, cancel := bounded(ctx, openPatience)
+	defer cancel()
+	if err := f.open(limited); err != nil {
+		if ctx.Err() != nil {
+			err = fmt.Errorf("%w (%w)", err, ctx.Err())
+		}
+		return nil, f.named(fmt.Errorf("open: %w", err))
+	}
+	return f, nil
+}
+
+func (f *Fence) configure(opts []Option) error {
+	if f.stream == "" || strings.ContainsAny(f.stream, " \t\r\n.*>/\\") {
+		return fmt.Errorf("%w: %q is no name of a stream", ErrInvalid, f.stream)
+	}
+	if err := literal(f.subject); err != nil { //safety:fence-literal
+		return err
+	}
+	if f.token == 0 {
+		return fmt.Errorf("%w: 0 is no fencing token", ErrInvalid)
+	}
+	for _, opt := range opts {
+		if opt == nil {
+			return fmt.Errorf("%w: an option is nil", ErrInvalid)
+		}
+		if err := opt(f); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// open moves the fence in three steps. The first writes the token and the number of lanes
+// under the fence's subject: from then on each smaller token is refused there. The second
+// moves the other lanes, those of earlier holders too. The third moves the first lane
+// again, and proves that the first step was in force until the lanes had moved.
+func (f *Fence) open(ctx context.Context) error {
+	if _, err := f.inspect(ctx); err != nil {
+		return err
+	}
+	marked, sequence, err := f.raise(ctx, f.subject, mark{Token: f.token, Lanes: f.lanes})
+	if err != nil {
+		return err
+	}
+	// Read after the first step. So whatever has removed the number of lanes that a
+	// smaller token had written, its lanes are in the list, or its third step fails.
+	listed, err := f.inspect(ctx)
+	if err != nil {
+		return err
+	}
+	lanes := marked.Lanes
+	if listed > lanes { //safety:fence-lanes-listed
+		lanes = listed
+	}
+	f.free = make(chan *lane, f.lanes)
+	for i := 1; i < lanes; i++ {
+		l := &lane{subject: f.laneSubject(i)}
+		if _, l.sequence, err = f.raise(ctx, l.subject, mark{Token: f.token, Lanes: lanes}); err != nil {
+			return err
+		}
+		if i < f.lanes {
+			f.free <- l
+		}
+	}
+	if lanes > 1 { //safety:fence-confirm
+		if _, sequence, err = f.raise(ctx, f.subject, mark{Token: f.token, Lanes: lanes}); err != nil {
+			return err
+		}
+	}
+	f.free <- &lane{subject: f.subject, sequence: sequence}
+	return nil
+}
+
+// mark is what a message under a fence subject contains.
+type mark struct {
+	Format int    `json:"fence"` // 1
+	Token  uint64 `json:"token"`
+	Lanes  int    `json:"lanes"` // the most that any holder has had
+	Write  string `json:"write"` // recognizes a message whose acknowledgement was lost
+}
+
+const format = 1
+
+// raise writes m under a subject unless a greater token is there. It returns what the
+// stream has stored, and the sequence.
+func (f *Fence) raise(ctx context.Context, subject string, m mark) (mark, uint64, error) {
+	m.Format, m.Write = format, rand.Text()
+	var last error // why the try before came to nothing
+	created := false
+	for try := 0; ; try++ {
+		if try > 0 {
+			if clock.Sleep(ctx, clock.ShortBackoff(try)) != nil {
+				return mark{}, 0, fmt.Errorf("%w: gave up: %w", ErrUnknown, last)
+			}
+		}
+		there, sequence, err := f.read(ctx, subject)
+		switch {
+		case errors.Is(err, ErrUnfit):
+			return mark{}, 0, err
+		case err != nil:
+			last = err
+			continue
+		case sequence > 0 && there.Write == m.Write:
+			return there, sequence, nil
+		case there.Token > m.Token: //safety:fence-greater
+			return mark{}, 0, fmt.Errorf("%w: token %d has opened it", ErrSuperseded, there.Token)
+		case sequence == 0 && created: //safety:fence-renamed
+			return mark{}, 0, fmt.Errorf("%w: the server acknowledged the message under %q, but the stream does not have it there; remove the mapping or limit that takes it away", ErrUnfit, subject)
+		}
+		if there.Lanes > m.Lanes { //safety:fence-lanes
+			m.Lanes = there.Lanes
+		}
+		stored, err := f.store(ctx, subject, m, sequence)
+		switch {
+		case err == nil && sequence > 0:
+			return m, stored, nil
+		case err == nil:
+			// The condition was that the subject is empty, and so is a subject that
+			// the server has put in the place of this one. The next read shows it.
+			created, last = true, errors.New("the message was not read back")
+			try = 0
+		default:
+			if refusal, final := refused(err); final {
+				return mark{}, 0, fmt.Errorf("%w under %q: %w", ErrUnfit, subject, refusal)
+			}
+			last = err
+		}
+	}
+}
+
+// store writes a mark, on the condition that the subject is still at a sequence. The
+// condition is on the message's own subject: a server that renames the message compares
+// it with the new name, and refuses it.
+func (f *Fence) store(ctx context.Context, subject string, m mark, expect uint64) (uint64, error) {
+	data, err := json.Marshal(m)
+	if err != nil {
+		return 0, err
+	}
+	msg := &nats.Msg{Subject: f.destination(subject), Data: data, Header: nats.Header{}}
+	msg.Header.Set(jetstream.ExpectedStreamHeader, f.stream)
+	msg.Header.Set(jetstream.ExpectedLastSubjSeqHeader, decimal(expect)) //safety:fence-cas
+	ctx, cancel := context.WithTimeout(ctx, tryPatience)
+	defer cancel()
+	ack, err := f.js.PublishMsg(ctx, msg)
+	if err != nil {
+		return 0, f.why(err)
+	}
+	return ack.Sequence, nil
+}
+
+// read returns the last message under a fence subject, by the leader of the stream. The
+// sequence is 0 if there is none.
+func (f *Fence) read(ctx context.Context, subject string) (mark, uint64, error) {
+	ctx, cancel := context.WithTimeout(ctx, tryPatience)
+	defer cancel()
+	ask, err := json.Marshal(map[string]string{"last_by_subj": subject})
+	if err != nil {
+		return mark{}, 0, err
+	}
+	answer, err := f.nc.RequestWithContext(ctx, f.api+"STREAM.MSG.GET."+f.stream, ask)
+	if err != nil {
+		return mark{}, 0, fmt.Errorf("read %q: %w", subject, f.why(err))
+	}
+	var got struct {
+		Error   *jetstream.APIError `json:"error"`
+		Message *struct {
+			Subject  string `json:"subject"`
+			Sequence uint64 `json:"seq"`
+			Data     []byte `json:"data"`
+		} `json:"message"`
+	}
+	if err := json.Unmarshal(answer.Data, &got); err != nil {
+		return mark{}, 0, fmt.Errorf("read %q: unreadable answer: %w", subject, err)
+	}
+	switch {
+	case got.Error != nil && got.Error.ErrorCode == jetstream.JSErrCodeMessageNotFound:
+		return mark{}, 0, nil
+	case got.Error != nil:
+		return mark{}, 0, fmt.Errorf("read %q: %w", subject, got.Error)
+	case got.Message == nil || got.Message.Sequence == 0:
+		return mark{}, 0, fmt.Errorf("read %q: the answer has no message", subject)
+	}
+	var m mark
+	// A tombstone of a deleted key is one of these. The greatest token is then not known
+	// any more, so that nothing may take its place without an operator's consent.
+	if err := json.Unmarshal(got.Message.Data, &m); err != nil || m.Format != format || m.Token == 0 || m.Lanes < 1 || m.Lanes > MaxLanes { //safety:fence-foreign
+		return mark{}, got.Message.Sequence, fmt.Errorf("%w: message %d under %q is not of a fence, so the greatest token is not known; "+
+			"stop all holders, purge the subject, and take the lock again", ErrUnfit, got.Message.Sequence, subject)
+	}
+	return m, got.Message.Sequence, nil
+}
+
+// why adds the permission that the server has refused, if that is why no answer came.
+func (f *Fence) why(err error) error {
+	if last := f.nc.LastError(); errors.Is(err, context.DeadlineExceeded) && errors.Is(last, nats.ErrPermissionViolation) {
+		return fmt.Errorf("%w; the server refused this user a subject: %w", errNoAnswer, last)
+	}
+	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+		// The caller's context is named where it ended, this one is not its own.
+		return errNoAnswer
+	}
+	return err
+}
+
+var errNoAnswer = errors.New("no answer came in time")
+
+// unavailable is the status of an answer without a leader, or without resources at the
+// moment.
+const unavailable = 503
+
+// refused returns the server's refusal of a message, and whether it is final.
+func refused(err error) (refusal *jetstream.APIError, final bool) {
+	refusal, ok := errors.AsType[*jetstream.APIError](err)
+	if !ok {
+		return nil, false
+	}
+	switch refusal.ErrorCode {
+	case jetstream.JSErrCodeStreamWrongLastSequence, jetstream.JSErrCodeStreamWrongLastSequenceConstant:
+		return refusal, false
+	}
+	return refusal, refusal.Code != unavailable
+}

@@ -1,0 +1,190 @@
+package fence_test
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/fence"
+	"github.com/natslock/locks/testutil"
+)
+
+var racing = flag.Int("racing", 1500, "how many writes a holder that was superseded sends in each race; the full run has 50000, and stops a leader")
+
+// full says that the races are long enough to stop a server in them.
+func full() bool { return *racing >= 50000 }
+
+// race has an older holder write without a pause while a younger one opens the fence and
+// writes, again and again, and judges by the stream's own log.
+type race struct {
+	t       *testing.T
+	s       jetstream.Stream
+	opened  atomic.Uint64 // the greatest token whose Open has returned
+	sent    atomic.Int64  // writes of holders that were superseded before they were sent
+	id      atomic.Uint64
+	mu      sync.Mutex
+	refused map[string]bool // texts
+	stored  map[string]bool
+	unknown int
+}
+
+// The text of a message is "token opened id": the token of its writer, and the greatest
+// token whose Open had returned before the message was sent.
+func (r *race) write(f *fence.Fence, token uint64, messages int) {
+	ctx, cancel := context.WithTimeout(r.t.Context(), 5*time.Second)
+	defer cancel()
+	opened := r.opened.Load()
+	texts := make([]string, messages)
+	batch := make([]*nats.Msg, messages)
+	for i := range batch {
+		texts[i] = fmt.Sprintf("%d %d %d", token, opened, r.id.Add(1))
+		batch[i] = &nats.Msg{Subject: data, Data: []byte(texts[i])}
+	}
+	var err error
+	if messages == 1 {
+		_, err = f.PublishMsg(ctx, batch[0])
+	} else {
+		_, err = f.PublishBatch(ctx, batch...)
+	}
+	fence.Forget(f) // the server has to refuse each write by itself
+	if opened > token {
+		r.sent.Add(1)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, text := range texts {
+		switch {
+		case err == nil:
+			r.stored[text] = true
+		case errors.Is(err, fence.ErrUnknown):
+			r.unknown++
+		default:
+			r.refused[text] = true
+		}
+	}
+}
+
+// rounds runs the races: in each, the younger holder of the round before is the older one.
+func (r *race) rounds(writes int, js func() jetstream.JetStream, between func(round int)) {
+	lanes := [][2]int{{1, 1}, {8, 2}, {2, 8}, {8, 1}, {3, 3}}
+	perRound := int64(max(150, writes/80))
+	for round, token := 0, uint64(1); r.sent.Load() < int64(writes); round, token = round+1, token+2 {
+		with := lanes[round%len(lanes)]
+		older, err := fence.Open(bounded(r.t), js(), stream, subject, token, fence.WithLanes(with[0]))
+		require.NoError(r.t, err)
+		r.opened.Store(token)
+		var target atomic.Int64
+		target.Store(r.sent.Load() + perRound)
+		var wg sync.WaitGroup
+		for w := range 4 {
+			wg.Go(func() {
+				for n := 0; r.sent.Load() < target.Load(); n++ {
+					r.write(older, token, 1+(n+w)%2*4*(round%2))
+				}
+			})
+		}
+		wg.Go(func() {
+			younger, err := fence.Open(bounded(r.t), js(), stream, subject, token+1, fence.WithLanes(with[1]))
+			if err != nil {
+				r.t.Error(err)
+				target.Store(0) // the writers end
+				return
+			}
+			r.opened.Store(token + 1)
+			for n := 0; n < 200 && r.sent.Load() < target.Load(); n++ {
+				r.write(younger, token+1, 1)
+			}
+		})
+		between(round)
+		wg.Wait()
+	}
+}
+
+// judge reads the log of the stream. No message in it was sent by a holder after a greater
+// token had opened the fence, and none was refused. The messages of a greater token are all
+// behind those of a smaller one. Each message that was acknowledged is there, once.
+func (r *race) judge() {
+	seen := map[string]bool{}
+	var last uint64
+	for _, m := range logOf(r.t, r.s, data) {
+		text := string(m.Data())
+		parts := strings.Fields(text)
+		require.Len(r.t, parts, 3)
+		token, err := strconv.ParseUint(parts[0], 10, 64)
+		require.NoError(r.t, err)
+		opened, err := strconv.ParseUint(parts[1], 10, 64)
+		require.NoError(r.t, err)
+		require.GreaterOrEqual(r.t, token, opened, "a stale write was stored: %s", text)
+		require.GreaterOrEqual(r.t, token, last, "a stale write was stored behind a newer holder's: %s", text)
+		require.False(r.t, r.refused[text], "a write that was refused is stored: %s", text)
+		require.False(r.t, seen[text], "a write is stored twice: %s", text)
+		last, seen[text] = token, true
+	}
+	for text := range r.stored {
+		require.True(r.t, seen[text], "a write that was acknowledged is not stored: %s", text)
+	}
+	r.t.Logf("%d stale writes sent, %d writes stored, %d refused, %d unknown", r.sent.Load(), len(seen), len(r.refused), r.unknown)
+}
+
+func newRace(t *testing.T, s jetstream.Stream) *race {
+	return &race{t: t, s: s, refused: map[string]bool{}, stored: map[string]bool{}}
+}
+
+func TestRace(t *testing.T) {
+	srv := testutil.RunServer(t)
+	a, b := jetStream(t, srv.Connect()), jetStream(t, srv.Connect())
+	r := newRace(t, orders(t, a, nil))
+	var turn atomic.Int64
+	r.rounds(*racing, func() jetstream.JetStream {
+		if turn.Add(1)%2 == 0 {
+			return a
+		}
+		return b
+	}, func(int) {})
+	r.judge()
+}
+
+func TestRaceReplicated(t *testing.T) {
+	c := testutil.RunCluster(t, 3)
+	var conns []jetstream.JetStream
+	for range 3 {
+		conns = append(conns, jetStream(t, c.Connect(nats.MaxReconnects(-1))))
+	}
+	r := newRace(t, orders(t, conns[0], func(c *jetstream.StreamConfig) { c.Replicas = 3 }))
+	var turn atomic.Int64
+	stepDowns, stopped := 0, -1
+	writes := *racing
+	if !full() {
+		writes /= 3
+	}
+	r.rounds(writes, func() jetstream.JetStream { return conns[turn.Add(1)%3] }, func(round int) {
+		switch {
+		case stopped >= 0:
+			c.Restart(stopped)
+			stopped = -1
+		case full() && round%30 == 15:
+			stopped = c.Index(c.WaitStreamLeader(t, stream))
+			c.Kill(stopped)
+		case round%3 == 1:
+			c.StepDown(t, stream)
+			stepDowns++
+		}
+	})
+	if stopped >= 0 {
+		c.Restart(stopped)
+	}
+	c.WaitStreamLeader(t, stream)
+	t.Logf("%d step-downs", stepDowns)
+	r.judge()
+}

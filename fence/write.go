@@ -1,0 +1,176 @@
+package fence
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"strconv"
+	"strings"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/natslock/locks/internal/clock"
+)
+
+// Publish publishes a message to a subject of the fence's stream, and waits for the
+// acknowledgement. The server stores it only if no greater token has opened the fence.
+//
+// Publish returns nil if the message is stored. It is not stored if the error matches
+// [ErrSuperseded], [ErrLost] or [ErrInvalid], or if it has the server's refusal as a
+// *[jetstream.APIError]. After [ErrUnknown] it may be stored, now or later, and even behind
+// messages that are published after it. Publish waits until ctx ends, and for 5 s if ctx
+// has no deadline. The error matches that of ctx if ctx has ended.
+//
+// Each lane has one message in flight. Further calls wait for their turn, first come
+// first served. [Fence.PublishBatch] and [WithLanes] raise the throughput.
+func (f *Fence) Publish(ctx context.Context, subject string, data []byte) (*jetstream.PubAck, error) {
+	return f.PublishMsg(ctx, &nats.Msg{Subject: subject, Data: data})
+}
+
+// PublishMsg is [Fence.Publish] for a message with headers, which it does not change.
+//
+// The server compares one expectation per message, and the fence needs it. So an error
+// that matches [ErrInvalid] refuses the headers of other expectations. It refuses the headers of
+// schedules too: the server would publish such a message later, and without the fence. A
+// roll-up of the whole stream is refused because it removes the fence's message.
+//
+// If the message has a Nats-Msg-Id that the stream has seen, the acknowledgement says
+// Duplicate, and no message was stored. A replicated stream says so before it checks the
+// fence: the answer then does not show that the fence is still open.
+func (f *Fence) PublishMsg(ctx context.Context, m *nats.Msg) (*jetstream.PubAck, error) {
+	if m == nil {
+		return nil, f.named(fmt.Errorf("publish: %w: no message", ErrInvalid))
+	}
+	what := fmt.Sprintf("publish to %q", m.Subject)
+	out, own, err := f.message(m)
+	switch {
+	case err != nil:
+		return nil, f.named(fmt.Errorf("%s: %w", what, err))
+	case own:
+		return nil, f.named(fmt.Errorf("%s: %w: a message has one expectation, and the fence needs it; use PublishBatch", what, ErrInvalid))
+	}
+	return f.write(ctx, what, false, func(ctx context.Context, l *lane) (*jetstream.PubAck, error) {
+		f.guard(out, l) //safety:fence-guard
+		return f.js.PublishMsg(ctx, out)
+	})
+}
+
+// guard makes a message conditional on the fence.
+func (f *Fence) guard(m *nats.Msg, l *lane) {
+	m.Header.Set(jetstream.ExpectedLastSubjSeqHeader, decimal(l.sequence))
+	m.Header.Set(jetstream.ExpectedLastSubjSeqSubjHeader, l.subject)
+}
+
+// message returns a copy of a user's message as it has to be sent, and whether it has an
+// expectation of its own.
+func (f *Fence) message(m *nats.Msg) (out *nats.Msg, own bool, err error) {
+	if err := literal(m.Subject); err != nil {
+		return nil, false, err
+	}
+	if m.Subject == f.subject || strings.HasPrefix(m.Subject, f.subject+".") { //safety:fence-subjects
+		return nil, false, fmt.Errorf("%w: the subjects from %q on belong to the fence", ErrInvalid, f.subject)
+	}
+	out = &nats.Msg{Subject: f.destination(m.Subject), Data: m.Data, Header: nats.Header{}}
+	maps.Copy(out.Header, m.Header)
+	for name, values := range m.Header {
+		switch lower := strings.ToLower(name); {
+		case lower == strings.ToLower(jetstream.ExpectedLastSubjSeqHeader), lower == strings.ToLower(jetstream.ExpectedLastSubjSeqSubjHeader):
+			own = true
+		case strings.HasPrefix(lower, "nats-expected-last-"), strings.HasPrefix(lower, "nats-schedule"), strings.HasPrefix(lower, "nats-batch-"): //safety:fence-headers
+			return nil, false, fmt.Errorf("%w: a fenced message cannot have the header %s", ErrInvalid, name)
+		case lower == strings.ToLower(jetstream.MsgRollup) && (len(values) != 1 || values[0] != jetstream.MsgRollupSubject):
+			return nil, false, fmt.Errorf("%w: a roll-up of the stream would remove the fence's message", ErrInvalid)
+		}
+	}
+	out.Header.Set(jetstream.ExpectedStreamHeader, f.stream)
+	return out, own, nil
+}
+
+// write sends a write in a lane of its own until the server has stored or refused it. It
+// never sends a write again that may have been stored. expects says that the write has
+// conditions besides the fence's.
+func (f *Fence) write(ctx context.Context, what string, expects bool, send func(context.Context, *lane) (*jetstream.PubAck, error)) (*jetstream.PubAck, error) {
+	fail := func(err error) (*jetstream.PubAck, error) {
+		if ctx.Err() != nil {
+			err = fmt.Errorf("%w (%w)", err, ctx.Err())
+		}
+		return nil, f.named(fmt.Errorf("%s: %w", what, err))
+	}
+	limited, cancel := bounded(ctx, writePatience)
+	defer cancel()
+	var l *lane
+	select {
+	case l = <-f.free:
+		defer func() { f.free <- l }()
+	case <-limited.Done():
+		return fail(errors.New("not sent: other writes of this fence were in front of it until the time was over"))
+	}
+	for try := 0; ; try++ {
+		if err := f.Err(); err != nil {
+			return nil, fmt.Errorf("%s: %w", what, err)
+		}
+		if limited.Err() != nil {
+			return fail(errors.New("not stored: the time was over before the server accepted it"))
+		}
+		ack, err := send(limited, l)
+		if err == nil {
+			return ack, nil
+		}
+		refusal, final := refused(err)
+		switch {
+		case refusal == nil && certain(err): //safety:fence-unknown
+			return fail(fmt.Errorf("not stored: %w", err))
+		case refusal == nil:
+			return fail(fmt.Errorf("%w: %w; it may be stored, now or later", ErrUnknown, f.why(err)))
+		case final || refusal.Code == unavailable:
+			return fail(fmt.Errorf("the server refused it: %w", err))
+		case refusal.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence:
+			open, err := f.judge(limited, l, try)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", what, err)
+			}
+			if open && expects {
+				return fail(fmt.Errorf("an expectation of the message is wrong: %w", refusal))
+			}
+		}
+		// A message of the fence, or a write whose answer was lost, is being replicated.
+		if clock.Sleep(limited, clock.InFlightBackoff(try)) != nil {
+			return fail(fmt.Errorf("not stored: %w", refusal))
+		}
+	}
+}
+
+// absent is after how many refusals a fence is lost whose message the server does not
+// have. They take about a second, within which a deposed leader would be replaced.
+const absent = 20
+
+// judge finds out why the server refused a guard of l. The error ends the fence. open says
+// that the fence's message is still the last one there, and the guard right.
+func (f *Fence) judge(ctx context.Context, l *lane, try int) (open bool, err error) {
+	there, sequence, err := f.read(ctx, l.subject)
+	switch {
+	case errors.Is(err, ErrUnfit):
+		return false, f.end(f.named(fmt.Errorf("%w: another message is in its place: %w", ErrLost, err)))
+	case err != nil:
+		return false, nil // the next try shows
+	case sequence == l.sequence:
+		return true, nil
+	case there.Token > f.token:
+		return false, f.end(f.named(fmt.Errorf("%w: token %d has opened it; the write was not stored, stop working", ErrSuperseded, there.Token)))
+	case there.Token == f.token && sequence > l.sequence:
+		return false, f.end(f.named(fmt.Errorf("%w: the same token has opened it again; the write was not stored", ErrSuperseded)))
+	case try >= absent || there.Token > 0 && sequence > l.sequence:
+		return false, f.end(f.named(fmt.Errorf("%w: message %d is gone from %q; the write was not stored, open the fence again if the lock is still held", ErrLost, l.sequence, l.subject)))
+	}
+	return false, nil
+}
+
+// certain says that a write without an answer was not sent, or reached no stream.
+func certain(err error) bool {
+	return errors.Is(err, jetstream.ErrNoStreamResponse) || errors.Is(err, nats.ErrNoResponders) ||
+		errors.Is(err, nats.ErrMaxPayload) || errors.Is(err, errNotSent) || errors.Is(err, nats.ErrBadSubject)
+}
+
+func decimal(n uint64) string { return strconv.FormatUint(n, 10) }

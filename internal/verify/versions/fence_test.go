@@ -1,0 +1,25 @@
+package versions_test
+
+import (
+	"testing"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/fence"
+)
+
+// 2.11.0 to 2.11.6 skip the condition of a fenced write when its headers come in another
+// order.
+func TestFenceOldServerRefused(t *testing.T) {
+	t.Parallel()
+	js := jetStream(t, connect(t, run(t, old, "", "")))
+	s, err := js.CreateStream(bounded(t), jetstream.StreamConfig{Name: "ORDERS", Subjects: []string{"orders.>"}})
+	require.NoError(t, err)
+	_, err = fence.Open(bounded(t), js, "ORDERS", "orders.fence", 10)
+	require.ErrorIs(t, err, fence.ErrUnfit)
+	require.ErrorContains(t, err, "nats-server is 2.11.4 and must be 2.12 or later")
+	info, err := s.Info(bounded(t))
+	require.NoError(t, err)
+	require.Zero(t, info.State.LastSeq)
+}
