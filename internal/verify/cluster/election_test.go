@@ -7,7 +7,10 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
+	"net"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -29,6 +32,7 @@ type candidates struct {
 	s       *testutil.Server
 	reports chan termReport
 	running map[string]*process
+	proxies map[string]*proxy
 	n       int
 	kept    []termReport // that nobody has asked for yet
 }
@@ -38,8 +42,9 @@ func (c *candidates) add() {
 	c.t.Helper()
 	name := fmt.Sprint("candidate ", c.n)
 	c.n++
-	p := start(c.t, "candidate", candidateOrder{URL: c.s.URL(), TTL: processTTL, Name: name})
-	c.running[name] = p
+	w := newProxy(c.t, strings.TrimPrefix(c.s.URL(), "nats://"))
+	p := start(c.t, "candidate", candidateOrder{URL: "nats://" + w.listener.Addr().String(), TTL: processTTL, Name: name})
+	c.running[name], c.proxies[name] = p, w
 	go func() {
 		for in := bufio.NewScanner(p.out); in.Scan(); {
 			var r termReport
@@ -49,6 +54,62 @@ func (c *candidates) add() {
 		}
 	}()
 	c.next(name+" campaigns", func(r termReport) bool { return r.Name == name && r.Token == 0 })
+}
+
+// proxy is the way of a process to the server. It can be cut.
+type proxy struct {
+	listener net.Listener
+	mu       sync.Mutex
+	isCut    bool
+	conns    []net.Conn
+}
+
+func newProxy(t *testing.T, server string) *proxy {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	w := &proxy{listener: l}
+	var wg sync.WaitGroup
+	t.Cleanup(func() { _ = l.Close(); w.cut(); wg.Wait() })
+	wg.Go(func() {
+		for {
+			client, err := l.Accept()
+			if err != nil {
+				return
+			}
+			behind, err := net.Dial("tcp", server)
+			if err != nil {
+				_ = client.Close()
+				continue
+			}
+			wg.Go(func() { _, _ = io.Copy(behind, client); _ = behind.Close() })
+			wg.Go(func() { _, _ = io.Copy(client, behind); _ = client.Close() })
+			w.mu.Lock()
+			w.conns = append(w.conns, client, behind)
+			isCut := w.isCut
+			w.mu.Unlock()
+			if isCut {
+				w.cut()
+			}
+		}
+	})
+	return w
+}
+
+// cut closes the connections, and all that come until repair is called.
+func (w *proxy) cut() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.isCut = true
+	for _, conn := range w.conns {
+		_ = conn.Close()
+	}
+	w.conns = nil
+}
+
+func (w *proxy) repair() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.isCut = false
 }
 
 // begins returns the next term that begins.
@@ -78,13 +139,13 @@ func (c *candidates) next(what string, fits func(termReport) bool) termReport {
 }
 
 // TestElectionProcesses has three processes run for an election. The leader is killed,
-// stopped for longer than its lease, deposed by hand, and resigns. One leads at a time by
-// its own clock, another one follows in time, and an observer knows.
+// stopped for longer than its lease, cut off, deposed by hand, and resigns. One leads at a
+// time by its own clock, another one follows in time, and an observer knows.
 func TestElectionProcesses(t *testing.T) {
 	s := testutil.RunServer(t)
 	watcher := newClient(t, s.Connect(), natslock.WithTTL(processTTL))
 	e := election.New(watcher, "processes")
-	c := &candidates{t: t, s: s, reports: make(chan termReport, 100), running: map[string]*process{}}
+	c := &candidates{t: t, s: s, reports: make(chan termReport, 100), running: map[string]*process{}, proxies: map[string]*proxy{}}
 	for range 3 {
 		c.add()
 	}
@@ -94,7 +155,7 @@ func TestElectionProcesses(t *testing.T) {
 	seen := follow(t, e)
 	knows(t, seen, now)
 	var stopped *process
-	for _, end := range []string{"killed", "resigned", "stopped", "resigned", "deleted", "killed", "stopped"} {
+	for _, end := range []string{"killed", "resigned", "stopped", "resigned", "deleted", "cut off", "killed", "stopped"} {
 		leader := c.running[now.Name]
 		time.Sleep(processTTL / 2) // in the midst of its term
 		begun, limit := time.Now(), processTTL+500*time.Millisecond
@@ -105,6 +166,8 @@ func TestElectionProcesses(t *testing.T) {
 		case "stopped":
 			leader.signal(syscall.SIGSTOP)
 			stopped = leader
+		case "cut off":
+			c.proxies[now.Name].cut()
 		case "resigned":
 			_, err := fmt.Fprintln(leader.in)
 			require.NoError(t, err)
@@ -123,6 +186,7 @@ func TestElectionProcesses(t *testing.T) {
 		require.NotEqual(t, now.Name, next.Name)
 		require.Greater(t, next.Token, now.Token)
 		knows(t, seen, next)
+		c.proxies[now.Name].repair()
 		if stopped != nil {
 			stopped.signal(syscall.SIGCONT)
 			stopped = nil
