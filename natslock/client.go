@@ -122,7 +122,9 @@ func (c *Client) Lock(ctx context.Context, name string, opts ...LockOption) (*Lo
 }
 
 // TryLock takes the mutex if it is free and has no queue. It never queues. It waits
-// only for the server's answers, for 5 s at most, or one TTL if that is shorter.
+// only for the server's answers, for 5 s at most, or one TTL if that is shorter. A lock that
+// has been free for a second in spite of its queue counts as free: its first waiter is
+// stopped. The next waiter takes such a lock too.
 //
 // TryLock takes a lock that its client keeps idle: see [Linger]. If another client may keep
 // the lock idle, TryLock asks that client for it. A client that is using the lock answers

@@ -115,8 +115,8 @@ func (rw *RWLock) Lock(ctx context.Context, name string, opts ...natslock.LockOp
 }
 
 // TryLock takes the lock for writing if nobody holds it or waits for it, and never
-// queues. It asks for idle locks as [natslock.Client.TryLock] does. Otherwise the error matches [natslock.ErrLocked]. Other errors are those of
-// [natslock.Client.TryLock].
+// queues. It asks for idle locks as [natslock.Client.TryLock] does. Otherwise the error
+// matches [natslock.ErrLocked]. Other errors are those of [natslock.Client.TryLock].
 func (rw *RWLock) TryLock(ctx context.Context, name string, opts ...natslock.LockOption) (*natslock.Lock, error) {
 	return rw.acquire(ctx, natslock.Exclusive, false, name, opts)
 }
