@@ -45,6 +45,7 @@ type cli struct {
 	Ls     lsCmd     `cmd:"" aliases:"list" help:"List the locks that are held or waited for."`
 	Info   infoCmd   `cmd:"" help:"Show everything about one lock."`
 	Bench  benchCmd  `cmd:"" help:"Measure the locks of the server."`
+	Check  checkCmd  `cmd:"" help:"Compare locks with limits, for a monitoring system."`
 	Break  breakCmd  `cmd:"" help:"End somebody else's hold on a lock."`
 	Init   initCmd   `cmd:"" help:"Make the bucket, or repair the one there is."`
 	Doctor doctorCmd `cmd:"" help:"Check all that locks depend on."`

@@ -48,7 +48,7 @@ func waitText(info natslock.Info, err error) string {
 	held := holdings(info)
 	blocked := "it is free, and the waiters before this one have not taken it"
 	if len(held) > 0 {
-		blocked = fmt.Sprintf("%s has it since %s", held[0].name(), brief(time.Since(held[0].Since)))
+		blocked = fmt.Sprintf("%s has had it for %s", held[0].name(), brief(time.Since(held[0].Since)))
 		if len(held) > 1 {
 			blocked = fmt.Sprintf("%s and %d more have it", held[0].name(), len(held)-1)
 		}

@@ -1,0 +1,133 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/natslock/locks/natslock"
+)
+
+type checkCmd struct {
+	Pattern  string        `arg:"" optional:"" default:">" predictor:"lock" help:"Names to check: \"*\" stands for one token, a last \">\" for all that follow."`
+	Held     time.Duration `placeholder:"DURATION" help:"Report a lock that was held for longer."`
+	Waits    time.Duration `placeholder:"DURATION" help:"Report a lock that was waited for for longer."`
+	Queue    *int          `placeholder:"N" help:"Report a lock with more waiters than N."`
+	ExitCode int           `short:"E" name:"exit-code" default:"1" placeholder:"N" help:"Exit with this code when a lock is reported: 2 is critical for Nagios."`
+	JSON     bool          `name:"json" help:"Print an array of the locks that are reported, as ls does."`
+}
+
+func (*checkCmd) Help() string {
+	return `Compares each lock with limits, for a monitoring system, and prints one line: "ok", or
+the lock that is furthest beyond its limit and how many more there are. At the limit
+itself a lock is within it.
+
+A lock counts as held while a holder may be inside. A lock that is idle, resting, handed
+over or overdue does not. Of readers and permits the oldest counts.
+A writer that keeps readers out and waits for those inside is a waiter. Times are by the
+clocks of holders and waiters and of this machine.
+
+  lockctl check --held 10m --waits 1m --queue 20
+  lockctl check 'orders.>' --held 30s -E 2
+
+Exit codes: 0 all locks are within the limits; 1 one is not, or the code of -E; 64 no
+limit was given; others as for ls. A code that is neither 0 nor that of -E says that
+nothing is known.`
+}
+
+// excess is what is beyond a limit.
+type excess struct {
+	info natslock.Info
+	text string
+	by   float64 // times the limit
+}
+
+func (c *checkCmd) Run(g *globals) error {
+	switch {
+	case c.Held <= 0 && c.Waits <= 0 && c.Queue == nil:
+		return usagef("no limit: give --held, --waits or --queue, and times above 0")
+	case c.Held < 0 || c.Waits < 0 || c.Queue != nil && *c.Queue < 0:
+		return usagef("a limit below 0")
+	case c.ExitCode < 1 || c.ExitCode > 255:
+		return usagef("the exit code %d is not in 1 to 255", c.ExitCode)
+	}
+	ls := lsCmd{Pattern: c.Pattern, Sort: "name"}
+	infos, err := ls.look(g)
+	if err != nil {
+		return err
+	}
+	var found []excess
+	now := time.Now()
+	for _, info := range infos {
+		if e, beyond := c.judge(info, now); beyond {
+			found = append(found, e)
+		}
+	}
+	slices.SortStableFunc(found, func(a, b excess) int { return cmp.Compare(b.by, a.by) })
+	if c.JSON {
+		reported := make([]natslock.Info, 0, len(found))
+		for _, e := range found {
+			reported = append(reported, e.info)
+		}
+		if err := printJSON(reported); err != nil {
+			return err
+		}
+	} else {
+		c.print(found, len(infos))
+	}
+	if len(found) > 0 {
+		return &codeError{code: c.ExitCode}
+	}
+	return nil
+}
+
+func (c *checkCmd) print(found []excess, checked int) {
+	switch len(found) {
+	case 0:
+		fmt.Fprintf(stdout, "ok: %s within the limits\n", count(checked, "lock"))
+		if checked == 0 {
+			checkPattern(c.Pattern)
+		}
+	case 1:
+		fmt.Fprintln(stdout, found[0].text)
+	default:
+		fmt.Fprintf(stdout, "%s; and %s more\n", found[0].text, count(len(found)-1, "lock"))
+	}
+}
+
+// judge returns by which limit a lock is furthest beyond.
+func (c *checkCmd) judge(info natslock.Info, now time.Time) (worst excess, beyond bool) {
+	worst.info = info
+	note := func(by float64, format string, args ...any) {
+		if by > worst.by {
+			worst.by, worst.text, beyond = by, fmt.Sprintf("%s %s", info.Kind, plain(info.Name))+" "+fmt.Sprintf(format, args...), true
+		}
+	}
+	waits := func(since time.Time, who string) {
+		if d := now.Sub(since); c.Waits > 0 && d > c.Waits {
+			note(float64(d)/float64(c.Waits), "was waited for for %s by %s, the limit is %v", brief(d), who, c.Waits)
+		}
+	}
+	for _, h := range holdings(info) {
+		switch d := now.Sub(h.Since); {
+		case h.Idle || h.Resting || h.HandedOver || h.Overdue:
+		case h.waits:
+			waits(h.Since, h.name())
+		case c.Held > 0 && d > c.Held:
+			note(float64(d)/float64(c.Held), "was held for %s by %s, the limit is %v", brief(d), h.name(), c.Held)
+		}
+	}
+	waiting := 0
+	for _, w := range info.Queue {
+		if w.Overdue {
+			continue
+		}
+		waiting += w.Goroutines
+		waits(w.Since, plain(w.Owner))
+	}
+	if c.Queue != nil && waiting > *c.Queue {
+		note(float64(waiting)/max(float64(*c.Queue), 0.5), "has %s, the limit is %d", count(waiting, "waiter"), *c.Queue)
+	}
+	return worst, beyond
+}

@@ -1,0 +1,64 @@
+package main
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/natslock"
+)
+
+// At a limit a lock is within it, and beyond it by the smallest step.
+func TestCheckLimits(t *testing.T) {
+	now := time.Now()
+	ago := func(d time.Duration) time.Time { return now.Add(-d) }
+	three := 3
+	queue := func(n int) (q []natslock.Waiter) {
+		for range n {
+			q = append(q, natslock.Waiter{Since: now, Goroutines: 1})
+		}
+		return q
+	}
+	held := func(h natslock.Holder) natslock.Info {
+		return natslock.Info{Kind: natslock.KindMutex, Name: "x", Holder: &h}
+	}
+	for name, c := range map[string]struct {
+		limits checkCmd
+		info   natslock.Info
+		beyond bool
+	}{
+		"held, at the limit":    {checkCmd{Held: time.Minute}, held(natslock.Holder{Since: ago(time.Minute)}), false},
+		"held, beyond":          {checkCmd{Held: time.Minute}, held(natslock.Holder{Since: ago(time.Minute + 1)}), true},
+		"idle":                  {checkCmd{Held: time.Minute}, held(natslock.Holder{Since: ago(time.Hour), Idle: true}), false},
+		"resting":               {checkCmd{Held: time.Minute}, held(natslock.Holder{Since: ago(time.Hour), Resting: true}), false},
+		"handed over":           {checkCmd{Held: time.Minute}, held(natslock.Holder{Since: ago(time.Hour), HandedOver: true}), false},
+		"overdue":               {checkCmd{Held: time.Minute}, held(natslock.Holder{Since: ago(time.Hour), Overdue: true}), false},
+		"no limit for held":     {checkCmd{Waits: time.Minute}, held(natslock.Holder{Since: ago(time.Hour)}), false},
+		"the second permit":     {checkCmd{Held: time.Minute}, natslock.Info{Kind: natslock.KindSemaphore, Permits: []natslock.Holder{{Since: now}, {Since: ago(time.Hour)}}}, true},
+		"a reader":              {checkCmd{Held: time.Minute}, natslock.Info{Kind: natslock.KindRW, Readers: []natslock.Holder{{Since: ago(time.Hour)}}}, true},
+		"waits, at the limit":   {checkCmd{Waits: time.Minute}, natslock.Info{Queue: []natslock.Waiter{{Since: ago(time.Minute), Goroutines: 1}}}, false},
+		"waits, beyond":         {checkCmd{Waits: time.Minute}, natslock.Info{Queue: []natslock.Waiter{{Since: ago(time.Minute + 1), Goroutines: 1}}}, true},
+		"an overdue place":      {checkCmd{Waits: time.Minute}, natslock.Info{Queue: []natslock.Waiter{{Since: ago(time.Hour), Goroutines: 1, Overdue: true}}}, false},
+		"queue, at the limit":   {checkCmd{Queue: &three}, natslock.Info{Queue: queue(3)}, false},
+		"queue, beyond":         {checkCmd{Queue: &three}, natslock.Info{Queue: queue(4)}, true},
+		"goroutines of a place": {checkCmd{Queue: &three}, natslock.Info{Queue: []natslock.Waiter{{Since: now, Goroutines: 4}}}, true},
+		"queue limit of 0":      {checkCmd{Queue: new(int)}, natslock.Info{Queue: queue(1)}, true},
+		"no queue, limit of 0":  {checkCmd{Queue: new(int)}, held(natslock.Holder{Since: now}), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e, beyond := c.limits.judge(c.info, now)
+			require.Equal(t, c.beyond, beyond, e.text)
+		})
+	}
+}
+
+// The limit that a lock is furthest beyond is reported.
+func TestCheckWorst(t *testing.T) {
+	now := time.Now()
+	info := natslock.Info{Kind: natslock.KindMutex, Name: "x", Holder: &natslock.Holder{Owner: "web-1", Host: "a", Since: now.Add(-2 * time.Minute)},
+		Queue: []natslock.Waiter{{Owner: "web-2", Host: "b", Since: now.Add(-30 * time.Second), Goroutines: 1}}}
+	e, beyond := (&checkCmd{Held: time.Minute, Waits: 10 * time.Second}).judge(info, now)
+	require.True(t, beyond)
+	require.Equal(t, "mutex x was waited for for 30s by web-2, the limit is 10s", e.text)
+}
