@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/internal/verify/history"
+	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/semaphore"
 	"github.com/natslock/locks/testutil"
@@ -182,6 +183,44 @@ func TestGivingUp(t *testing.T) {
 		require.Equal(t, 1, a.Stats().Held)
 		unlock(t, l)
 	})
+}
+
+// A waiter takes the slot out of turn that stays free, and not one that others use now and
+// then. It begins with any of the two: of ten waiters some begin with the wrong one.
+func TestIdleSlotBesideUsedOne(t *testing.T) {
+	for range 10 {
+		testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+			h, a, b := join(t, s), join(t, s), join(t, s)
+			sem := semaphore.New(h.Client, "s", 2)
+			first, second := must(t, sem), must(t, sem)
+			stuck := a.await(t, semaphore.New(a.Client, "s", 2))
+			w := b.await(t, semaphore.New(b.Client, "s", 2))
+			time.Sleep(time.Second)
+			a.bend("sem take", 1, 1000, testutil.Drop)
+			unlock(t, first, second)
+			store := history.OpenStore(t, s.Connect())
+			last, err := store.Get(t.Context(), "sem.s.0", 0)
+			require.NoError(t, err)
+			begun := time.Now()
+			for revision := last.Revision; !w.over() && time.Since(begun) < 20*time.Second; time.Sleep(700 * time.Millisecond) {
+				for _, end := range []bool{false, true} {
+					answer := make(chan kvstore.Answer, 1)
+					_, err := store.Send(kvstore.Write{Key: "sem.s.0", Value: []byte("another's"), TTL: time.Second, Delete: end, Expect: revision},
+						func(got kvstore.Answer) { answer <- got })
+					require.NoError(t, err)
+					got := <-answer
+					require.NoError(t, got.Err)
+					revision = got.Revision
+				}
+			}
+			l := w.granted(t)
+			require.Less(t, time.Since(begun), 8*time.Second)
+			require.Equal(t, 1, slot(t, l))
+			a.f.OnSend(nil)
+			unlock(t, l)
+			unlock(t, stuck.granted(t))
+		})
+	}
 }
 
 // Waiters take a slot out of turn that stays free because the first of them is stuck: also

@@ -30,6 +30,9 @@ type follower struct {
 	idle   idleness
 	next   bool // nobody is between the two
 	slot   int  // of a semaphore: the slot that idle is about
+
+	slots        []idleness // of a semaphore, from slot begin on
+	begin, timed int        // idle is about the slot with the index timed
 }
 
 // idleness is since when the lock was seen free, and with what tombstone.

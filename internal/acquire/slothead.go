@@ -2,7 +2,6 @@ package acquire
 
 import (
 	"math/rand/v2"
-	"slices"
 	"sync"
 	"time"
 
@@ -12,31 +11,44 @@ import (
 	"github.com/natslock/locks/kvstore"
 )
 
-// readSlotBeside reads the predecessor's record and a slot. That is the slot which was free
-// the last time, or else any that is free. Of many slots it reads some, and others the next
-// time.
+// readSlotBeside reads the predecessor's record and the slot that this waiter has seen free
+// for longest. Others use slots out of turn, so each slot is timed by itself. Of many slots it
+// reads some.
 func (f *follower) readSlotBeside() (now, slot record.Entry, err error) {
 	a, b := f.a, f.a.c.b
-	if f.idle.since == 0 {
-		f.slot = rand.IntN(a.req.Permits)
+	if f.slots == nil {
+		f.begin, f.slots = rand.IntN(a.req.Permits), make([]idleness, min(enough, a.req.Permits))
 	}
-	keys := make([]string, min(enough, a.req.Permits))
+	keys := make([]string, len(f.slots))
 	for i := range keys {
-		keys[i] = a.keys.Slot((f.slot + i) % a.req.Permits)
+		keys[i] = a.keys.Slot((f.begin + i) % a.req.Permits)
 	}
 	l, err := b.ListSoon(a.ctx, f.pred.Key, f.pred.Revision, kvstore.Also(keys...), kvstore.Tombstones())
 	if err != nil { // this user may not read them with one request
+		f.slot = f.begin
 		return b.ReadBeside(a.ctx, f.pred, keys[0])
 	}
 	read := make(map[string]record.Entry, len(l.Records))
 	for _, r := range l.Records {
 		read[r.Key] = record.Of(r)
 	}
-	i := max(slices.IndexFunc(keys, func(key string) bool { return !read[key].Live() }), 0)
-	if i > 0 {
-		f.slot, f.idle = (f.slot+i)%a.req.Permits, idleness{}
+	f.slots[f.timed] = f.idle // as the last claim has left it
+	f.timed = 0
+	for i, key := range keys {
+		e, idle := read[key], &f.slots[i]
+		switch {
+		case e.Live() && e.Remaining(b.Now()) == 0: // it may be overdue: see idleLong
+		case e.Live():
+			*idle = idleness{}
+		case idle.since == 0 || e.Revision != 0 && e.Revision != idle.revision:
+			*idle = idleness{since: b.Instant(), revision: e.Revision}
+		}
+		if best := f.slots[f.timed]; idle.since != 0 && (best.since == 0 || idle.since < best.since) { //safety:slot-longest
+			f.timed = i
+		}
 	}
-	return read[f.pred.Key], read[keys[i]], nil
+	f.slot, f.idle = (f.begin+f.timed)%a.req.Permits, f.slots[f.timed]
+	return read[f.pred.Key], read[keys[f.timed]], nil
 }
 
 // changes are the newest notifications of slots that were not taken yet.
