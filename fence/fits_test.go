@@ -2,7 +2,6 @@ package fence_test
 
 import (
 	"context"
-	"errors"
 	"testing"
 	"time"
 
@@ -316,30 +315,4 @@ func TestPermission(t *testing.T) {
 	require.ErrorIs(t, err, fence.ErrUnknown)
 	require.ErrorIs(t, err, nats.ErrPermissionViolation)
 	require.ErrorContains(t, err, subject)
-}
-
-// TestServerForgetsNever is why Open refuses each max_age. A message with the TTL "never" is
-// kept beyond that age. A server that starts again removes it nevertheless. When this test
-// fails, a Nats-TTL can protect the fence's message.
-func TestServerForgetsNever(t *testing.T) {
-	srv := testutil.RunServer(t)
-	js := jetStream(t, srv.Connect(nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond)))
-	const age = time.Second
-	s := orders(t, js, func(c *jetstream.StreamConfig) {
-		c.Storage, c.MaxAge, c.AllowMsgTTL = jetstream.FileStorage, age, true
-	})
-	m := nats.NewMsg(subject)
-	m.Header.Set(jetstream.MsgTTLHeader, "never")
-	_, err := js.PublishMsg(bounded(t), m)
-	require.NoError(t, err)
-	_, err = js.Publish(bounded(t), data, nil)
-	require.NoError(t, err)
-	require.Eventually(t, func() bool { return len(stored(t, s, data)) == 0 }, patience, 10*time.Millisecond, "the message beside it ends")
-	require.Len(t, logOf(t, s, subject), 1)
-	srv.Stop()
-	srv.Restart()
-	require.Eventually(t, func() bool {
-		_, err := s.GetLastMsgForSubject(bounded(t), subject)
-		return errors.Is(err, jetstream.ErrMsgNotFound)
-	}, patience, 10*time.Millisecond)
 }
