@@ -108,52 +108,71 @@ func (x *index) slotOrder(s string, ops []*Op) (found []Violation) {
 	return found
 }
 
-// slotWaits finds acquires that waited for longer than the TTL and a second while a slot
-// that they know of was free; see [index.waits].
+// slotWaits finds acquires that nothing disturbed and that missed a free slot. Either one
+// slot that they know of stayed free for longer than the TTL and a second, or some slot
+// was free for twice as long. The second limit is longer because each grant of a slot to
+// another waiter restarts the waiter's timer for that slot; see [index.waits].
 func (x *index) slotWaits(s string, ops []*Op) (found []Violation) {
 	limit := max(x.h.TTL, shortest) + time.Second
 	if x.h.TTL == 0 || x.h.Lossy {
 		return nil
 	}
-	taken := map[int][]interval{} // all slots below a number, by the number
+	var slots [][]interval              // when each slot was taken
+	taken := map[int][]interval{0: nil} // when all slots below a number were taken
 	for _, op := range ops {
 		from, until := op.Call.At, min(op.end(), x.h.Ended)
 		if op.Do != Lock || op.Client == "" || until-from <= limit {
 			continue
 		}
-		in, known := taken[op.Permits]
-		if !known {
-			in = x.busy(slotKey(s, 0))
-			for k := 1; k < op.Permits; k++ {
-				in = both(in, x.busy(slotKey(s, k)))
+		for n := len(slots); n < op.Permits; n++ {
+			slots = append(slots, x.busy(slotKey(s, n)))
+			taken[n+1] = slots[n]
+			if n > 0 {
+				taken[n+1] = both(taken[n], slots[n])
 			}
-			taken[op.Permits] = in
 		}
-		in = slices.Clone(in)
+		var disturbed []interval
 		for _, d := range x.h.Disturbances {
 			if d.Client == "" || d.Client == op.Client {
 				end := d.Until
 				if end > d.From {
 					end += time.Second // to connect again
 				}
-				in = append(in, interval{from: d.From, until: end})
+				disturbed = append(disturbed, interval{from: d.From, until: end})
 			}
 		}
-		slices.SortFunc(in, func(a, b interval) int { return cmp.Compare(a.from, b.from) })
-		free := from
-		for _, v := range append(in, interval{from: until, until: until}) {
-			if v.until <= free {
-				continue
-			}
-			if min(v.from, until)-free > limit {
-				found = append(found, Violation{Check: 6, Lock: s, At: v.from, What: fmt.Sprintf(
-					"%s waited from %v to %v, undisturbed, for one of %d slots, of which one was free (called at %v)", op.Client, free, v.from, op.Permits, op.Call.At)})
+		report := func(gap interval, which string) {
+			found = append(found, Violation{Check: 6, Lock: s, At: gap.until, What: fmt.Sprintf(
+				"%s waited from %v to %v, undisturbed, for one of %d slots, of which %s was free (called at %v)",
+				op.Client, gap.from, gap.until, op.Permits, which, op.Call.At)})
+		}
+		if gap, ok := longer(limit*2, from, until, taken[op.Permits], disturbed); ok {
+			report(gap, "one or another")
+			continue
+		}
+		for n := range op.Permits {
+			if gap, ok := longer(limit, from, until, slots[n], disturbed); ok {
+				report(gap, "slot "+strconv.Itoa(n))
 				break
 			}
-			free = max(free, v.until)
 		}
 	}
 	return found
+}
+
+// longer returns the first interval between two times that is longer than a limit and
+// that none of the lists covers.
+func longer(limit, from, until time.Duration, lists ...[]interval) (gap interval, ok bool) {
+	in := append(slices.Concat(lists...), interval{from: until, until: until})
+	slices.SortFunc(in, func(a, b interval) int { return cmp.Compare(a.from, b.from) })
+	free := from
+	for _, v := range in {
+		if end := min(v.from, until); end-free > limit {
+			return interval{from: free, until: end}, true
+		}
+		free = max(free, v.until)
+	}
+	return gap, false
 }
 
 // both returns when two lists of intervals overlap.
