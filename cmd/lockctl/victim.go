@@ -117,7 +117,7 @@ func (v *victim) kill() (time.Time, error) {
 // stop ends it when the demo fails.
 func (v *victim) stop() {
 	if !v.dead {
-		v.stdin.Close()
+		_ = v.stdin.Close()
 		_ = v.cmd.Wait()
 	}
 }
