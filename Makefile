@@ -24,7 +24,7 @@ ci: ## everything a change has to pass
 
 .PHONY: lint
 lint: ## staticcheck, as CI runs it
-	go tool -modfile=tools/go.mod staticcheck ./...
+	GOWORK=off go tool -modfile=tools/go.mod staticcheck ./...
 
 .PHONY: model
 model: ## the protocol's model, in its large scopes: minutes
@@ -45,7 +45,7 @@ fuzz: ## every fuzz target for half a minute
 
 .PHONY: vuln
 vuln: ## known vulnerabilities; needs https://vuln.go.dev
-	go tool -modfile=tools/go.mod govulncheck ./...
+	GOWORK=off go tool -modfile=tools/go.mod govulncheck ./...
 
 .PHONY: mutants
 mutants: ## every weakened variant is caught by its test, ten minutes

@@ -82,7 +82,9 @@ func (p pkg) name() string { return strings.TrimPrefix(p.ImportPath, module+"/")
 
 func packages(t *testing.T) []pkg {
 	t.Helper()
-	out, err := exec.Command("go", "list", "-json=ImportPath,Doc,Imports,Deps,GoFiles", module+"/...").Output()
+	list := exec.Command("go", "list", "-json=ImportPath,Doc,Imports,Deps,GoFiles", "./...") // without nested modules
+	list.Dir = root
+	out, err := list.Output()
 	require.NoError(t, err)
 	var all []pkg
 	for dec := json.NewDecoder(bytes.NewReader(out)); ; {

@@ -46,11 +46,11 @@ type result struct {
 }
 
 func moduleRoot(ctx context.Context) (string, error) {
-	out, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}").Output()
+	out, err := exec.CommandContext(ctx, "go", "env", "GOMOD").Output()
 	if err != nil {
 		return "", fmt.Errorf("find the module: %w", err)
 	}
-	return strings.TrimSpace(string(out)), nil
+	return filepath.Dir(strings.TrimSpace(string(out))), nil
 }
 
 // goTest runs tests of one package. The error is nil whether they pass or not.
