@@ -19,7 +19,7 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-var throughput = flag.Duration("throughput", 0, "measure each case of TestThroughput five times for so long, one second for example, and print the table of docs/fencing.md")
+var throughput = flag.Duration("throughput", 0, "measure each case of TestThroughput five times for so long, one second for example, and print the table of docs/guide/fencing.md")
 
 // way is a way to publish some messages.
 type way struct {

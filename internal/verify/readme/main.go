@@ -1,7 +1,7 @@
 //go:build unix
 
-// Command readme writes into README.md what lockctl really prints: it runs the
-// lines in steps.go, against a server of its own, and puts them and their output
+// Command readme writes into the documents what lockctl really prints. It runs the lines
+// in steps.go, against a server of its own for each page, and puts them and their output
 // between two marks. A test runs them again and compares.
 package main
 
@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-//go:generate go run . ../../../README.md
+//go:generate go run . ../../..
 
 const (
 	begin = "<!-- Written by \"make docs\". -->\n"
@@ -29,16 +29,18 @@ const (
 
 func main() {
 	if len(os.Args) != 2 {
-		fmt.Fprintln(os.Stderr, "usage: readme FILE")
+		fmt.Fprintln(os.Stderr, "usage: readme ROOT")
 		os.Exit(64)
 	}
-	if err := rewrite(os.Args[1]); err != nil {
-		fmt.Fprintln(os.Stderr, "readme:", err)
-		os.Exit(1)
+	for page, steps := range sessions {
+		if err := rewrite(filepath.Join(os.Args[1], page), steps); err != nil {
+			fmt.Fprintf(os.Stderr, "readme: %s: %v\n", page, err)
+			os.Exit(1)
+		}
 	}
 }
 
-func rewrite(file string) error {
+func rewrite(file string, steps []step) error {
 	page, err := os.ReadFile(file)
 	if err != nil {
 		return err
@@ -47,7 +49,7 @@ func rewrite(file string) error {
 	if err != nil {
 		return err
 	}
-	session, err := play()
+	session, err := play(steps)
 	if err != nil {
 		return err
 	}
@@ -72,7 +74,7 @@ type stage struct {
 }
 
 // play runs all steps and returns what there is to see, as a block of Markdown.
-func play() (_ string, err error) {
+func play(steps []step) (_ string, err error) {
 	st := &stage{}
 	if st.dir, err = os.MkdirTemp("", "readme-"); err != nil {
 		return "", err
@@ -89,13 +91,13 @@ func play() (_ string, err error) {
 		if err != nil {
 			return "", fmt.Errorf("%s%s: %w\n%s", s.line, s.run, err, out)
 		}
+		if i == 0 { // the server: the others need its address
+			st.env = append(st.env, "NATS_URL="+strings.TrimSpace(out))
+		}
 		if s.hidden {
 			continue
 		}
 		fmt.Fprintf(&b, "$ %s\n%s", s.line, shown(out))
-		if i == 0 { // the server: the others need its address
-			st.env = append(st.env, "NATS_URL="+strings.TrimSpace(out))
-		}
 	}
 	b.WriteString("```\n")
 	return b.String(), nil
@@ -177,7 +179,7 @@ var varying = []struct {
 	{regexp.MustCompile(`\d{4}-\d\d-\d\d \d\d:\d\d:\d\d`), "DATE"},
 	{regexp.MustCompile(`[\w.-]+:\d+\b`), "HOST:PID"},
 	{regexp.MustCompile(`on \S+ \(`), "on HOST ("},
-	{regexp.MustCompile(`\b\d{16}\b`), "TOKEN"},
+	{regexp.MustCompile(`\b\d{14,16}\b`), "TOKEN"},
 	{regexp.MustCompile(`\b\d+(\.\d+)?(ms|s)\b|\b\d+m\d\ds\b`), "TIME"},
 	{regexp.MustCompile(`\b[A-Z0-9]{26}\b`), "ID"},
 	{regexp.MustCompile(`[ \t]+`), " "},

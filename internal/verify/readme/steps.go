@@ -10,17 +10,38 @@ type step struct {
 	hidden bool
 }
 
-// steps are what the README shows, in this order. Add yours here, run "make
-// readme", and teach plain in main.go what of its output differs from one time
-// to the next.
-var steps = []step{
-	{line: "lockctl server &", run: "lockctl server --port 0 --dir store &", until: "grep -q nats:// out.0"},
-	{line: "lockctl run deploy --meta ticket=OPS-1 -- ./deploy.sh &", until: held("deploy")},
-	{line: "lockctl run deploy -- ./deploy.sh &", until: "lockctl info deploy | grep -q 'queue of 1'"},
-	{line: "lockctl run --read index -- ./query.sh &", until: held("index")},
-	{line: "lockctl ls"},
-	{line: `lockctl run -n deploy -- ./deploy.sh; echo "exit code $?"`},
+// server is the first step of each session. The others reach the server that it starts.
+var server = step{line: "lockctl server &", run: "lockctl server --port 0 --dir store &", until: "grep -q nats:// out.0"}
+
+// sessions are what the pages show, in this order. Add yours here, run "make docs", and
+// teach plain in main.go what of its output differs from one time to the next.
+var sessions = map[string][]step{
+	"README.md": {
+		server,
+		{line: "lockctl run deploy --meta ticket=OPS-1 -- ./deploy.sh &", until: held("deploy")},
+		{line: "lockctl run deploy -- ./deploy.sh &", until: queued("deploy")},
+		{line: "lockctl run --read index -- ./query.sh &", until: held("index")},
+		{line: "lockctl ls"},
+		{line: `lockctl run -n deploy -- ./deploy.sh; echo "exit code $?"`},
+	},
+	"docs/guide/getting-started.md": {
+		server,
+		{line: "export NATS_URL=nats://127.0.0.1:4222", run: "true"}, // with the real port
+		{line: "lockctl run hello -- sleep 300 &", until: held("hello")},
+		{line: "lockctl ls"},
+		{line: `lockctl run -n hello -- echo "this does not run"; echo "exit code $?"`},
+	},
+	"docs/operate/incidents.md": {
+		{hidden: true, run: server.run, until: server.until},
+		{hidden: true, run: "lockctl run deploy --meta ticket=OPS-1 -- ./deploy.sh &", until: held("deploy")},
+		{hidden: true, run: "lockctl run deploy -- ./deploy.sh &", until: queued("deploy")},
+		{line: "lockctl info deploy"},
+		{line: `lockctl break deploy --force --reason "host db-1 is gone"`},
+	},
 }
 
-// held is the condition that somebody holds a lock.
+// held is the condition that a lock has a holder.
 func held(name string) string { return "lockctl info " + name + " | grep -q ': held'" }
+
+// queued is the condition that one waiter queues for a lock.
+func queued(name string) string { return "lockctl info " + name + " | grep -q 'queue of 1'" }

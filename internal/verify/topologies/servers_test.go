@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 }
 
 const (
-	documents = "../../../docs/topologies"
+	documents = "../../../docs/operate/topologies"
 	// patience bounds every wait for an event: far more than it can take, so
 	// that a test which fails says so instead of hanging.
 	patience = 60 * time.Second

@@ -72,7 +72,7 @@ var stories = []struct {
 	{"reading and counting", readingAndCounting},
 }
 
-// topologies are the rows of docs/topologies.md.
+// topologies are the rows of docs/operate/topologies.md.
 var topologies = []struct {
 	name  string
 	build func(*testing.T) network

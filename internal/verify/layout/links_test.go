@@ -1,0 +1,120 @@
+package layout
+
+import (
+	"net/url"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"unicode"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"github.com/yuin/goldmark"
+	"github.com/yuin/goldmark/ast"
+	"github.com/yuin/goldmark/extension"
+	"github.com/yuin/goldmark/text"
+)
+
+// markdown parses pages as the sites do that render them.
+var markdown = goldmark.New(goldmark.WithExtensions(extension.GFM)).Parser()
+
+// TestLinks follows each link of the documents to a file of the repository, and to a
+// heading where the link names one. It leaves out links to other sites.
+func TestLinks(t *testing.T) {
+	pages := documents(t)
+	followed := 0
+	for page, source := range pages {
+		visit(t, source, func(n ast.Node) {
+			var to string
+			switch n := n.(type) {
+			case *ast.Link:
+				to = string(n.Destination)
+			case *ast.Image:
+				to = string(n.Destination)
+			default:
+				return
+			}
+			target, err := url.Parse(to)
+			if !assert.NoError(t, err, "%s links to %s", page, to) || target.Scheme != "" {
+				return
+			}
+			followed++
+			file := page
+			if target.Path != "" {
+				file = path.Join(path.Dir(page), target.Path)
+			}
+			_, err = os.Stat(filepath.Join(root, file))
+			assert.NoError(t, err, "%s links to %s", page, to)
+			if target.Fragment != "" && strings.HasSuffix(file, ".md") {
+				assert.Contains(t, anchors(t, pages[file]), target.Fragment, "%s links to %s", page, to)
+			}
+		})
+	}
+	require.Greater(t, followed, 50)
+}
+
+// TestHeadings finds text under each heading, before the next heading of the same or a
+// higher level.
+func TestHeadings(t *testing.T) {
+	headings := 0
+	for page, source := range documents(t) {
+		for n := parse(source).FirstChild(); n != nil; n = n.NextSibling() {
+			h, ok := n.(*ast.Heading)
+			if !ok {
+				continue
+			}
+			headings++
+			next, another := n.NextSibling().(*ast.Heading)
+			empty := n.NextSibling() == nil || another && next.Level <= h.Level
+			assert.False(t, empty, "%s has nothing under the heading %q", page, plain(h, source))
+		}
+	}
+	require.Greater(t, headings, 50)
+}
+
+func parse(source string) ast.Node { return markdown.Parse(text.NewReader([]byte(source))) }
+
+func visit(t *testing.T, source string, fn func(ast.Node)) {
+	t.Helper()
+	err := ast.Walk(parse(source), func(n ast.Node, entering bool) (ast.WalkStatus, error) {
+		if entering {
+			fn(n)
+		}
+		return ast.WalkContinue, nil
+	})
+	require.NoError(t, err)
+}
+
+// anchors are the names that the headings of a page have in links.
+func anchors(t *testing.T, source string) (names []string) {
+	t.Helper()
+	visit(t, source, func(n ast.Node) {
+		if h, ok := n.(*ast.Heading); ok {
+			names = append(names, anchor(plain(h, source)))
+		}
+	})
+	return names
+}
+
+// anchor is the name of a heading, as GitHub makes it.
+func anchor(heading string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r == ' ':
+			return '-'
+		case r == '-' || r == '_' || unicode.IsLetter(r) || unicode.IsDigit(r):
+			return unicode.ToLower(r)
+		}
+		return -1
+	}, heading)
+}
+
+var markup = regexp.MustCompile("[`*]")
+
+// plain is the text of a heading.
+func plain(h *ast.Heading, source string) string {
+	return markup.ReplaceAllString(string(h.Lines().Value([]byte(source))), "")
+}
