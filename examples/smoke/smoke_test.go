@@ -26,6 +26,7 @@ import (
 
 // smokes has a test for each example.
 var smokes = map[string]func(t *testing.T, s *testutil.Server){
+	"accounts": accounts,
 	"cron":     cron,
 	"failover": failover,
 	"mutex":    mutex,
