@@ -10,7 +10,7 @@ import (
 )
 
 // Schema is a table whose rows are written under a lock: it has one column more.
-const Schema = `CREATE TABLE accounts (
+const Schema = `CREATE TABLE IF NOT EXISTS accounts (
 	id      TEXT PRIMARY KEY,
 	balance INTEGER NOT NULL,
 	token   INTEGER NOT NULL DEFAULT 0

@@ -1,14 +1,15 @@
-// Command singleton is a worker of which one is at work at a time, however many run. It
-// numbers the orders of a stream, and the server refuses what a stale worker writes.
+// Command singleton is a worker of which one is at work at a time, however many run. An
+// election chooses it. It numbers the orders of a stream, and the server refuses the writes
+// of a stale worker.
 //
-// Stop a worker that is at work, as if its machine were suspended. Its lease ends, and the
-// next worker goes on. When the first one wakes up, it does not know yet that its lock is
-// lost, and its next write bounces:
+// Stop a worker that is at work, as if its machine were suspended. Its term ends, and the
+// next worker goes on. When the first one wakes up, it does not know yet that its term is
+// over, and its next write bounces:
 //
 //	nats-server -js &
 //	go build -o /tmp/singleton ./examples/singleton
-//	/tmp/singleton -times 1000 & sleep 1; kill -STOP $!
-//	/tmp/singleton -times 5; kill -CONT $!; wait
+//	/tmp/singleton & first=$!; sleep 1; kill -STOP $first
+//	/tmp/singleton & next=$!; sleep 5; kill -CONT $first; sleep 1; kill $first $next
 package main
 
 import (
@@ -19,27 +20,31 @@ import (
 	"fmt"
 	"log"
 	"os"
+	"os/signal"
+	"syscall"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/natslock/locks/election"
 	"github.com/natslock/locks/fence"
 	"github.com/natslock/locks/natslock"
 )
 
 func main() {
 	server := flag.String("server", cmp.Or(os.Getenv("NATS_URL"), nats.DefaultURL), "NATS `URL`")
-	times := flag.Int("times", 3, "how many orders to number")
 	flag.Parse()
 	log.SetFlags(log.Lmicroseconds)
-	if err := run(context.Background(), *server, *times); err != nil {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, *server); err != nil {
 		log.Fatal(err)
 	}
 }
 
-func run(ctx context.Context, server string, times int) error {
-	nc, err := nats.Connect(server)
+func run(ctx context.Context, server string) error {
+	nc, err := nats.Connect(server, nats.MaxReconnects(-1))
 	if err != nil {
 		return err
 	}
@@ -56,18 +61,24 @@ func run(ctx context.Context, server string, times int) error {
 	if err != nil {
 		return err
 	}
-	l, err := locks.Lock(ctx, "numbers", natslock.MaxWait(time.Minute))
-	if err != nil {
+	// Run campaigns, works and campaigns again. work gets the context of the program instead
+	// of its term's: it stands for code that does not notice that its term is over.
+	err = election.New(locks, "numbers").Run(ctx, func(_ context.Context, t *election.Term) error {
+		err := work(ctx, js, stream, t.Token())
+		if err != nil {
+			log.Printf("pid %d: %v", os.Getpid(), err)
+		}
 		return err
+	})
+	if ctx.Err() == nil {
+		return err // another campaign would fail in the same way
 	}
-	defer l.Unlock(ctx)
-	return work(ctx, js, stream, l, times)
+	return locks.Close(context.Background())
 }
 
-// work numbers orders. It stands for code that does not notice that its lock is lost: it
-// does not use the context of the lock.
-func work(ctx context.Context, js jetstream.JetStream, stream jetstream.Stream, l *natslock.Lock, times int) error {
-	f, err := fence.Open(ctx, js, "NUMBERS", "numbers.fence", l.Token())
+// work numbers orders until ctx ends, or a newer worker is there.
+func work(ctx context.Context, js jetstream.JetStream, stream jetstream.Stream, token uint64) error {
+	f, err := fence.Open(ctx, js, "NUMBERS", "numbers.fence", token)
 	if err != nil {
 		return err
 	}
@@ -83,18 +94,16 @@ func work(ctx context.Context, js jetstream.JetStream, stream jetstream.Stream, 
 	case !errors.Is(err, jetstream.ErrMsgNotFound):
 		return err
 	}
-	for range times {
+	for ; ; next++ {
 		_, err := f.Publish(ctx, "numbers.orders", fmt.Appendf(nil, "order %d", next))
-		if errors.Is(err, fence.ErrSuperseded) {
-			log.Printf("pid %d: order %d bounced: %v", os.Getpid(), next, err)
-			return nil // the next worker has the lock
-		}
 		if err != nil {
-			return err
+			return fmt.Errorf("order %d: %w", next, err)
 		}
-		log.Printf("pid %d: wrote order %d, token %d", os.Getpid(), next, l.Token())
-		next++
-		time.Sleep(50 * time.Millisecond) // the work
+		log.Printf("pid %d: wrote order %d, token %d", os.Getpid(), next, token)
+		select {
+		case <-time.After(50 * time.Millisecond): // the work
+		case <-ctx.Done():
+			return nil
+		}
 	}
-	return nil
 }

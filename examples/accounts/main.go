@@ -1,0 +1,261 @@
+// Command accounts is an HTTP service that takes a lock for each account that it changes.
+// Any number of replicas serve the same accounts. Two postings to one account run one after
+// the other, and postings to different accounts run side by side.
+//
+//	nats-server -js &
+//	go run ./examples/accounts -listen 127.0.0.1:8081 &
+//	go run ./examples/accounts -listen 127.0.0.1:8082 &
+//	curl -i -X POST '127.0.0.1:8081/accounts/alice/postings?amount=5'
+//	curl -i -X POST '127.0.0.1:8082/accounts/alice/postings?amount=-3'
+//	curl -i 127.0.0.1:8082/accounts/alice
+//
+// A posting asks another service for approval first, if -approve names one. That is why a
+// compare-and-set alone would not do: two postings would be approved against one balance.
+//
+// A request whose answer has a Retry-After has changed nothing. The status says why:
+//
+//   - 423: others kept the account for longer than -wait.
+//   - 503: the servers did not answer, or this replica ends.
+//   - 409: a newer holder of the lock has changed the account.
+//
+// After the status 500 the posting may be stored.
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"log"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"os/signal"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/natslock/locks/fence"
+	"github.com/natslock/locks/natslock"
+)
+
+func main() {
+	server := flag.String("server", cmp.Or(os.Getenv("NATS_URL"), nats.DefaultURL), "NATS `URL`")
+	listen := flag.String("listen", "127.0.0.1:8080", "`address` to serve")
+	s := &service{}
+	flag.DurationVar(&s.wait, "wait", 10*time.Second, "how long a request waits for its account")
+	ttl := flag.Duration("ttl", 5*time.Second, "how long others wait for the accounts of a dead replica")
+	flag.StringVar(&s.approve, "approve", "", "`URL` that has to approve each posting; empty: none")
+	flag.Parse()
+	log.SetFlags(log.Lmicroseconds)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := s.run(ctx, *server, *listen, *ttl); err != nil {
+		log.Fatal(err)
+	}
+}
+
+// service is what the handlers use.
+type service struct {
+	locks    *natslock.Client
+	accounts jetstream.KeyValue
+	wait     time.Duration
+	approve  string
+}
+
+func (s *service) run(ctx context.Context, server, listen string, ttl time.Duration) error {
+	nc, err := nats.Connect(server, nats.MaxReconnects(-1))
+	if err != nil {
+		return err
+	}
+	defer nc.Close()
+	s.locks, err = natslock.New(ctx, nc, natslock.WithTTL(ttl))
+	if err != nil {
+		return err
+	}
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return err
+	}
+	s.accounts, err = js.CreateOrUpdateKeyValue(ctx, jetstream.KeyValueConfig{Bucket: "accounts"})
+	if err != nil {
+		return err
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /accounts/{id}/postings", s.post)
+	mux.HandleFunc("GET /accounts/{id}", s.show)
+	mux.HandleFunc("GET /healthz", s.healthy)
+	web := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
+	l, err := net.Listen("tcp", listen)
+	if err != nil {
+		return err
+	}
+	log.Printf("pid %d: serves http://%s", os.Getpid(), l.Addr())
+	served := make(chan error, 1)
+	go func() { served <- web.Serve(l) }()
+	select {
+	case err := <-served:
+		return err
+	case <-ctx.Done():
+	}
+
+	// Requests that wait for an account are answered with 503, and those at work finish.
+	// Each releases its lock. Those that take longer than this are cut off.
+	log.Printf("pid %d: ends, requests at work: %d", os.Getpid(), s.locks.Stats().Held)
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	err = errors.Join(s.locks.Close(ctx), web.Shutdown(ctx))
+	<-served
+	return err
+}
+
+// account is a value of the bucket. Token is the fencing token of its last writer.
+type account struct {
+	Balance int    `json:"balance"`
+	Token   uint64 `json:"token"`
+}
+
+// post changes the balance of an account, under the account's lock.
+func (s *service) post(w http.ResponseWriter, r *http.Request) {
+	id := r.PathValue("id")
+	amount, err := strconv.Atoi(r.FormValue("amount"))
+	if err != nil {
+		http.Error(w, "the amount is no whole number", http.StatusBadRequest)
+		return
+	}
+	// When the client of the request goes away, the wait and the work end.
+	l, err := s.locks.Lock(r.Context(), natslock.Join("accounts", id), natslock.MaxWait(s.wait))
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	defer func() {
+		// The bucket has checked the token of a write, so the answer stays as it is.
+		if err := l.Unlock(r.Context()); err != nil {
+			log.Printf("pid %d: %v", os.Getpid(), err)
+		}
+	}()
+	a, err := s.change(l, id, amount)
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(a) // fails if nobody reads it
+}
+
+var (
+	errRefused = errors.New("the posting was not approved")
+	errUnknown = errors.New("it is unknown whether the posting is stored: read the account")
+)
+
+// change reads an account, asks for approval, and writes the account. The context of the
+// lock ends before another replica gets the lock. A replica that was suspended does not
+// notice that in time. So the account keeps the token of its last writer.
+func (s *service) change(l *natslock.Lock, id string, amount int) (a account, err error) {
+	ctx := l.Context()
+	var revision uint64
+	switch entry, err := s.accounts.Get(ctx, id); {
+	case err == nil:
+		revision = entry.Revision()
+		if err := json.Unmarshal(entry.Value(), &a); err != nil {
+			return a, err
+		}
+	case !errors.Is(err, jetstream.ErrKeyNotFound):
+		return a, err
+	}
+	if err := fence.Check(a.Token, l.Token()); err != nil {
+		return a, err
+	}
+	a = account{Balance: a.Balance + amount, Token: l.Token()}
+	if err := s.ask(ctx, id, a); err != nil {
+		return a, err
+	}
+	value, err := json.Marshal(a)
+	if err != nil {
+		return a, err
+	}
+	// The check above and this write are one step, because a write in between changes the
+	// revision.
+	_, err = s.accounts.Update(ctx, id, value, revision)
+	if err != nil && !errors.Is(err, jetstream.ErrKeyExists) {
+		err = fmt.Errorf("%w: %w", errUnknown, err)
+	}
+	return a, err
+}
+
+// ask asks for the approval of a new balance. The other service can refuse stale holders by
+// the token, too.
+func (s *service) ask(ctx context.Context, id string, a account) error {
+	if s.approve == "" {
+		return nil
+	}
+	form := url.Values{"account": {id}, "balance": {strconv.Itoa(a.Balance)}}
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, s.approve+"?"+form.Encode(), nil)
+	if err != nil {
+		return err
+	}
+	r.Header.Set("Fencing-Token", strconv.FormatUint(a.Token, 10))
+	response, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("%w: %s", errRefused, response.Status)
+	}
+	return nil
+}
+
+// show reads an account, without a lock.
+func (s *service) show(w http.ResponseWriter, r *http.Request) {
+	entry, err := s.accounts.Get(r.Context(), r.PathValue("id"))
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(entry.Value()) // fails if nobody reads it
+}
+
+// healthy is for a load balancer: it should leave out a replica that cannot take locks.
+func (s *service) healthy(w http.ResponseWriter, r *http.Request) {
+	if err := s.locks.Healthy(); err != nil {
+		s.fail(w, r, err)
+	}
+}
+
+// fail answers a request that has changed nothing, or nothing for certain.
+func (s *service) fail(w http.ResponseWriter, r *http.Request, err error) {
+	var status int
+	switch {
+	case r.Context().Err() != nil:
+		return // nobody reads an answer
+	case errors.Is(err, errUnknown):
+		status = http.StatusInternalServerError
+	case errors.Is(err, errRefused):
+		status = http.StatusForbidden
+	case errors.Is(err, jetstream.ErrKeyNotFound):
+		status = http.StatusNotFound
+	case errors.Is(err, natslock.ErrInvalidName), errors.Is(err, jetstream.ErrInvalidKey):
+		status = http.StatusBadRequest
+	case errors.Is(err, fence.ErrSuperseded), errors.Is(err, jetstream.ErrKeyExists):
+		status = http.StatusConflict
+	case errors.Is(err, natslock.ErrTimeout) && s.locks.Healthy() == nil:
+		status = http.StatusLocked
+	default: // the servers do not answer, or this replica ends
+		status = http.StatusServiceUnavailable
+	}
+	switch status {
+	case http.StatusConflict, http.StatusLocked, http.StatusServiceUnavailable:
+		w.Header().Set("Retry-After", "1") // seconds
+	}
+	log.Printf("pid %d: %s %s: %d: %v", os.Getpid(), r.Method, r.URL.Path, status, err)
+	http.Error(w, http.StatusText(status), status)
+}

@@ -1,0 +1,126 @@
+// Command asynq enqueues a task in Redis at each tick of a schedule, once, however many
+// replicas run. Workers with an asynq.Server process the tasks.
+//
+// An election chooses the replica that enqueues. When the leader ends or dies, the next one
+// begins a minute back, so that no tick is left out. Each task has its tick as its ID, and
+// Redis refuses an ID that it has. So a tick has one task even if a leader was suspended and
+// does not know yet that another one leads. asynq.Scheduler gives no task an ID of its tick,
+// so this program enqueues the tasks itself.
+//
+//	cd examples/asynq; nats-server -js & redis-server &
+//	for i in 1 2 3; do go run . -cron '*/5 * * * * *' & done; wait
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"flag"
+	"log"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/hibiken/asynq"
+	"github.com/nats-io/nats.go"
+	"github.com/robfig/cron/v3"
+
+	"github.com/natslock/locks/election"
+	"github.com/natslock/locks/natslock"
+)
+
+const (
+	// late is how late a tick may still be enqueued. It has to be longer than a time
+	// without a leader, which is one TTL and half a second.
+	late = time.Minute
+	// retention is how long Redis remembers a tick whose task is done. It has to be much
+	// longer than late.
+	retention = 24 * time.Hour
+)
+
+func main() {
+	server := flag.String("server", cmp.Or(os.Getenv("NATS_URL"), nats.DefaultURL), "NATS `URL`")
+	redis := flag.String("redis", cmp.Or(os.Getenv("REDIS_URL"), "redis://127.0.0.1:6379"), "Redis `URL`")
+	spec := flag.String("cron", "* * * * *", "the `schedule` in UTC, in five fields, or six that begin with seconds")
+	ttl := flag.Duration("ttl", 5*time.Second, "how long the others wait for a dead leader")
+	flag.Parse()
+	log.SetFlags(log.Lmicroseconds)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, *server, *redis, *spec, *ttl); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func run(ctx context.Context, server, redis, spec string, ttl time.Duration) error {
+	every, err := parse(spec)
+	if err != nil {
+		return err
+	}
+	to, err := asynq.ParseRedisURI(redis)
+	if err != nil {
+		return err
+	}
+	queue := asynq.NewClient(to)
+	defer queue.Close()
+
+	nc, err := nats.Connect(server, nats.MaxReconnects(-1))
+	if err != nil {
+		return err
+	}
+	defer nc.Close()
+	locks, err := natslock.New(ctx, nc, natslock.WithTTL(ttl))
+	if err != nil {
+		return err
+	}
+	log.Printf("pid %d: campaigns", os.Getpid())
+	err = election.New(locks, "scheduler").Run(ctx, func(ctx context.Context, t *election.Term) error {
+		log.Printf("pid %d: leads, token %d", os.Getpid(), t.Token())
+		err := schedule(ctx, queue, every)
+		log.Printf("pid %d: no longer leads: %v", os.Getpid(), err)
+		return err
+	})
+	if ctx.Err() == nil {
+		return err // another campaign would fail in the same way
+	}
+	return locks.Close(context.Background())
+}
+
+// parse refuses "@every 5m": its ticks would depend on the start of the leader.
+func parse(spec string) (cron.Schedule, error) {
+	return cron.NewParser(cron.SecondOptional | cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow).Parse(spec)
+}
+
+// schedule enqueues a task at each tick, until ctx ends or Redis fails. Then another
+// replica leads, which may reach Redis, and begins with the tick that is missing.
+func schedule(ctx context.Context, queue *asynq.Client, every cron.Schedule) error {
+	tick := every.Next(time.Now().UTC().Add(-late))
+	for {
+		select {
+		case <-time.After(time.Until(tick)):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		if err := enqueue(ctx, queue, tick); err != nil {
+			return err
+		}
+		tick = every.Next(tick)
+	}
+}
+
+// enqueue enqueues the task of a tick unless Redis has it.
+func enqueue(ctx context.Context, queue *asynq.Client, tick time.Time) error {
+	at := tick.Format(time.RFC3339)
+	_, err := queue.EnqueueContext(ctx, asynq.NewTask("report", []byte(at)),
+		asynq.TaskID("report:"+at), asynq.Retention(retention))
+	switch {
+	case errors.Is(err, asynq.ErrTaskIDConflict):
+		log.Printf("pid %d: tick %s is there already", os.Getpid(), at)
+	case err != nil:
+		return err
+	default:
+		log.Printf("pid %d: enqueued tick %s", os.Getpid(), at)
+	}
+	return nil
+}
