@@ -180,6 +180,8 @@ func printHolder(w io.Writer, h holding) {
 		row("expires", "never: it has no TTL, break it to free the lock")
 	case h.Overdue:
 		row("expires", alarm.Sprintf("%s ago: the server has not removed the record", brief(time.Since(h.Expires))))
+	case time.Until(h.Expires) < 0:
+		row("expires", fmt.Sprintf("%s ago, unless renewed since", brief(time.Since(h.Expires))))
 	case h.Broken != nil:
 		row(h.freed(), fmt.Sprintf("in %s at the latest", expiresIn(h.Holder)))
 	case h.left():

@@ -1,12 +1,10 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -28,6 +26,11 @@ const (
 	lookTimes = 10
 	// lookSingly is how many locks are read one by one rather than all.
 	lookSingly = 40
+	// lookMeanwhile bounds the events that are kept during a read.
+	lookMeanwhile = 10_000
+	// freeFor is how long a lock that has become free is still shown: locks that are held
+	// for short times would never be seen.
+	freeFor = 2 * time.Second
 )
 
 // lockID names a lock of a kind.
@@ -38,90 +41,140 @@ type lockID struct {
 
 func idOf(info natslock.Info) lockID { return lockID{info.Name, info.Kind} }
 
-// picture is the present state of the locks. Events name the locks to read again. The
-// picture shows records that were read, and the ends of leases from renewals.
+// picture is the present state of the locks. An event changes it at once, and names a lock
+// to read again, because events are hints. A read replaces the state of its locks, and the
+// events since it began change that.
 type picture struct {
 	f    *feed
-	wake chan struct{}
+	wake chan struct{} // there is something to read
+	news chan struct{} // there is something to draw
 
-	mu       sync.Mutex
-	locks    map[lockID]natslock.Info // values are never changed in place
-	dirty    map[lockID]bool
-	all      bool      // everything is to be read
-	listing  bool      // that is under way
-	nextList time.Time // not before
-	version  int       // of locks
-	listed   bool      // there was a list
-	rates    rates
-	state    string // why this may be out of date; "": it is not
-	since    time.Time
-	failure  string // of the last read
+	mu        sync.Mutex
+	locks     map[lockID]natslock.Info // values are never changed in place
+	freed     map[lockID]time.Time     // when those became free that are shown as free
+	dirty     map[lockID]bool
+	all       bool             // everything is to be read
+	listing   bool             // that is under way
+	nextList  time.Time        // not before
+	reading   bool             // everything, or some
+	meanwhile []natslock.Event // since that began
+	version   int
+	listed    bool // there was a list
+	rates     rates
+	grants    map[lockID]meter
+	past      *history
+	outage    outage
+	failure   string        // of the last read
+	ahead     time.Duration // of the server's clock, of this machine's
 }
 
-// rates are counts of what has happened.
-type rates struct{ grants, handovers int }
+// rates are how often something happens to all locks.
+type rates struct{ grants, handovers meter }
+
+// outage is why the picture may be out of date; zero: it is not.
+type outage struct {
+	why   string
+	since time.Time
+}
 
 func newPicture() *picture {
 	return &picture{
-		wake: make(chan struct{}, 1), locks: make(map[lockID]natslock.Info),
-		dirty: make(map[lockID]bool),
+		wake: make(chan struct{}, 1), news: make(chan struct{}, 1), locks: make(map[lockID]natslock.Info),
+		freed: make(map[lockID]time.Time), dirty: make(map[lockID]bool), grants: make(map[lockID]meter), past: newHistory(),
 	}
 }
 
 func (p *picture) event(ev natslock.Event) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if ev.Type == natslock.EventWatching {
+		p.watchingLocked(ev.Time)
+		return
+	}
 	id := lockID{ev.Name, ev.Kind}
-	p.rates.grants += int(ev.Grants)
+	p.countLocked(id, ev)
+	if ev.Type != natslock.EventRenewed {
+		p.past.add(id, ev)
+	}
+	if p.outage.why != "" { // by this machine's clock alone; the next mark asks for all
+		p.changedLocked()
+		return
+	}
+	if p.reading {
+		p.meanwhile = append(p.meanwhile, ev)
+	}
+	if n := len(p.meanwhile); n > lookMeanwhile { // their locks are read again
+		p.meanwhile = slices.Delete(p.meanwhile, 0, n/2)
+	}
+	_, known := p.locks[id]
+	p.applyLocked(ev)
+	// A renewal is believed. One of an unknown lock is in the list that is on its way.
+	if ev.Type == natslock.EventRenewed && (p.all || p.listing || known && holds(p.locks[id], ev.ID)) {
+		return
+	}
+	p.dirty[id] = true
+	p.poke()
+}
+
+// watchingLocked begins again: with a list of all.
+func (p *picture) watchingLocked(server time.Time) {
+	now := time.Now()
+	p.ahead = server.Sub(now)
+	if p.outage.why != "" {
+		p.past.missed(p.outage.since.Add(p.ahead), server)
+	}
+	p.all, p.outage = true, outage{}
+	p.changedLocked()
+	p.poke()
+}
+
+// countLocked counts the grants of an event.
+func (p *picture) countLocked(id lockID, ev natslock.Event) {
+	if ev.Grants == 0 {
+		return
+	}
+	now := time.Now()
+	p.grants[id] = p.grants[id].add(ev.Grants, now)
+	p.rates.grants = p.rates.grants.add(ev.Grants, now)
 	queued := ev.Waited > 0
 	if ev.Type != natslock.EventGranted { // inside a client: nearly all on an idle lock, if it lingers
 		queued = ev.Holder == nil || !ev.Holder.Lingers
 	}
 	if queued {
-		p.rates.handovers += int(ev.Grants)
+		p.rates.handovers = p.rates.handovers.add(ev.Grants, now)
 	}
-	switch ev.Type {
-	case natslock.EventWatching:
-		p.all, p.state = true, ""
-	case natslock.EventRenewed:
-		// One that is not known is in the list that is on its way.
-		if p.renewLocked(id, ev) || p.all || p.listing {
-			return
-		}
-		p.dirty[id] = true
-	default:
-		p.dirty[id] = true
-	}
-	p.poke()
 }
 
-// renewLocked moves the end of a lease. False when it is not one that is known.
-func (p *picture) renewLocked(id lockID, ev natslock.Event) bool {
+// applyLocked changes a lock by an event.
+func (p *picture) applyLocked(ev natslock.Event) {
+	id := lockID{ev.Name, ev.Kind}
 	info, found := p.locks[id]
-	if !found || ev.Holder == nil {
-		return false
+	if !found {
+		info = natslock.Info{Name: ev.Name, Kind: ev.Kind}
 	}
-	same := func(h natslock.Holder) bool { return h.ID == ev.Holder.ID }
-	all := &info.Readers
-	if id.kind == natslock.KindSemaphore {
-		all = &info.Permits
+	p.putLocked(applied(info, ev))
+}
+
+// putLocked sets the state of a lock.
+func (p *picture) putLocked(info natslock.Info) {
+	id := idOf(info)
+	if !isFree(info) {
+		p.locks[id] = info
+		delete(p.freed, id)
+	} else if _, held := p.locks[id]; held {
+		delete(p.locks, id)
+		p.freed[id] = time.Now()
 	}
-	switch i := slices.IndexFunc(*all, same); {
-	case info.Holder != nil && same(*info.Holder):
-		if info.Holder.Revision < ev.Holder.Revision {
-			info.Holder = ev.Holder
-		}
-	case i >= 0:
-		if (*all)[i].Revision < ev.Holder.Revision {
-			*all = slices.Clone(*all)
-			(*all)[i] = *ev.Holder
-		}
-	default:
-		return false
-	}
-	p.locks[id] = info
+	p.changedLocked()
+}
+
+// changedLocked asks for the picture to be drawn.
+func (p *picture) changedLocked() {
 	p.version++
-	return true
+	select {
+	case p.news <- struct{}{}:
+	default:
+	}
 }
 
 func (p *picture) disconnected() { p.outOfDate("disconnected") }
@@ -132,7 +185,8 @@ func (p *picture) absent(why error) {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		clear(p.locks) // they are gone with it
-		p.version++
+		clear(p.freed)
+		p.changedLocked()
 		return
 	}
 	p.outOfDate("no answer")
@@ -141,9 +195,14 @@ func (p *picture) absent(why error) {
 func (p *picture) outOfDate(why string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.state != why {
-		p.state, p.since = why, time.Now()
+	switch p.outage.why {
+	case why:
+		return
+	case "":
+		p.outage.since = time.Now()
 	}
+	p.outage.why = why
+	p.changedLocked()
 }
 
 func (p *picture) poke() {
@@ -175,19 +234,25 @@ func (p *picture) run(ctx context.Context) {
 	}
 }
 
-// due takes the locks to read now: all, or some. Others stay for later.
-func (p *picture) due() (some map[lockID]bool, all bool) {
+// begin begins a read of the locks that are due: all, or some. Others stay for later.
+func (p *picture) begin() (some map[lockID]bool, all bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	some, all = p.dueLocked()
+	p.reading, p.listing, p.meanwhile = all || len(some) > 0, all, nil
+	return some, all
+}
+
+func (p *picture) dueLocked() (some map[lockID]bool, all bool) {
 	some, wait := p.dirty, time.Until(p.nextList)
 	switch {
-	case p.state != "": // nobody to ask; the next mark asks for all
+	case p.outage.why != "": // nobody to ask; the next mark asks for all
 		return nil, false
 	case !p.all && len(some) <= lookSingly:
 		p.dirty = make(map[lockID]bool)
 		return some, false
 	case wait <= 0:
-		p.dirty, p.all, p.listing = make(map[lockID]bool), false, true
+		p.dirty, p.all = make(map[lockID]bool), false
 		return nil, true
 	}
 	time.AfterFunc(wait, p.poke)
@@ -203,11 +268,11 @@ func (p *picture) due() (some map[lockID]bool, all bool) {
 
 // look reads the locks that are due. It reads a lock that failed again the next time.
 func (p *picture) look() {
-	dirty, all := p.due()
+	begun := time.Now()
+	dirty, all := p.begin()
 	if !all && len(dirty) == 0 {
 		return
 	}
-	begun := time.Now()
 	found := make(map[lockID]natslock.Info)
 	err := p.f.with(lookTimes*p.f.g.Timeout, func(ctx context.Context, c *natslock.Client) error {
 		if all {
@@ -232,7 +297,8 @@ func (p *picture) look() {
 	})
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.failure, p.listing = "", false
+	meanwhile := p.meanwhile
+	p.failure, p.reading, p.listing, p.meanwhile = "", false, false, nil
 	if all {
 		p.nextList = time.Now().Add((lookShare - 1) * time.Since(begun))
 	}
@@ -242,83 +308,30 @@ func (p *picture) look() {
 	case err != nil:
 		p.failure, p.all = err.Error(), true
 		time.AfterFunc(bucketWait, p.poke)
+		p.changedLocked()
 		return
 	case all:
 		p.listed = true
-		p.locks = found
-	default:
-		for id, info := range found {
-			if isFree(info) {
-				delete(p.locks, id)
-			} else {
-				p.locks[id] = info
+		for id := range p.locks {
+			if _, there := found[id]; !there {
+				found[id] = natslock.Info{Name: id.name, Kind: id.kind}
 			}
 		}
+		p.forgetRatesLocked()
 	}
-	p.version++
-}
-
-// shot is the picture at one moment.
-type shot struct {
-	version int
-	locks   []natslock.Info // by name
-	held    int
-	waiting int
-	longest time.Time // when the first of the waiters began to wait; zero: nobody waits
-	both    map[string]bool
-}
-
-// changed returns a shot if the picture is not the one of that version.
-func (p *picture) changed(version int) (shot, bool) {
-	p.mu.Lock()
-	if version == p.version {
-		p.mu.Unlock()
-		return shot{}, false
+	for _, info := range found {
+		p.putLocked(info)
 	}
-	s := shot{version: p.version, locks: slices.Collect(maps.Values(p.locks))}
-	p.mu.Unlock()
-	slices.SortFunc(s.locks, byName)
-	s.both = bothKinds(s.locks)
-	for _, info := range s.locks {
-		if info.Holder != nil || len(together(info)) > 0 {
-			s.held++
-		}
-		s.waiting += info.Waiting()
-		if w := waitsSince(info); !w.IsZero() && (s.longest.IsZero() || w.Before(s.longest)) {
-			s.longest = w
+	for _, ev := range meanwhile {
+		if _, read := found[lockID{ev.Name, ev.Kind}]; read || all {
+			p.applyLocked(ev)
 		}
 	}
-	return s, true
+	p.changedLocked()
 }
 
-// status is what there is to say beside the locks.
-func (p *picture) status() (state string, since time.Time, failure string, listed bool, r rates) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.state, p.since, p.failure, p.listed, p.rates
-}
-
-func byName(a, b natslock.Info) int {
-	return cmp.Or(strings.Compare(a.Name, b.Name), cmp.Compare(a.Kind, b.Kind))
-}
-
-// waitsSince is when the longest waiter came; zero when nobody waits.
-func waitsSince(info natslock.Info) (t time.Time) {
-	for _, w := range info.Queue {
-		if t.IsZero() || w.Since.Before(t) {
-			t = w.Since
-		}
-	}
-	return t
-}
-
-// heldSince is the time of the first grant among the present holders. It is zero if
-// there is none.
-func heldSince(info natslock.Info) (t time.Time) {
-	for _, h := range holdings(info) {
-		if t.IsZero() || h.Since.Before(t) {
-			t = h.Since
-		}
-	}
-	return t
+// forgetRatesLocked drops the rates of locks without a grant for long.
+func (p *picture) forgetRatesLocked() {
+	now := time.Now()
+	maps.DeleteFunc(p.grants, func(_ lockID, m meter) bool { return m.rate(now) < minRate })
 }

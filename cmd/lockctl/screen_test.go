@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -36,6 +37,7 @@ type screen struct {
 	vt      vt10x.Terminal
 	pending []byte // a sequence that is not complete
 	raw     []byte
+	writes  int           // of the program, at least
 	more    chan struct{} // closed and replaced with every output
 }
 
@@ -44,7 +46,7 @@ func display(t *testing.T, s *testutil.Server, env []string, args ...string) *sc
 	t.Helper()
 	v := &screen{t: t, done: make(chan struct{}), more: make(chan struct{}), vt: vt10x.New(vt10x.WithSize(80, 24))}
 	v.cmd = exec.Command(binary, args...)
-	v.cmd.Env = append(os.Environ(), "HOME="+t.TempDir(), "NATS_URL="+s.URL(), "TERM=xterm-256color", "NO_COLOR=")
+	v.cmd.Env = append(os.Environ(), "HOME="+t.TempDir(), "NATS_URL="+s.URL(), "TERM=xterm-256color", "NO_COLOR=", "LC_ALL=C.UTF-8")
 	v.cmd.Env = append(v.cmd.Env, env...)
 	var err error
 	v.ptmx, err = pty.StartWithSize(v.cmd, &pty.Winsize{Cols: 80, Rows: 24})
@@ -80,6 +82,7 @@ func (v *screen) show(b []byte) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.raw = append(v.raw, b...)
+	v.writes++
 	b = append(v.pending, b...)
 	for len(b) > 0 {
 		seq, _, n, state := ansi.DecodeSequence(b, ansi.NormalState, nil)
@@ -195,12 +198,21 @@ func (v *screen) output() string {
 	return string(v.raw)
 }
 
+// written is how many times the program has written to the terminal, at least.
+func (v *screen) written() int {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.writes
+}
+
 var (
 	someTime  = regexp.MustCompile(` *\b(\d+(\.\d+)?m?s|\d+m\d\ds|\d+h\d\dm)`)
 	someClock = regexp.MustCompile(`\d{4}-\d\d-\d\d \d\d:\d\d:\d\d`)
 	someRate  = regexp.MustCompile(`\d+\.\d/s`)
-	someToken = regexp.MustCompile(`…\d{6}|\b(\d{16}|\d{14})\b`)
+	someShare = regexp.MustCompile(` +(\d+(\.\d)?/s|-)$`)
+	someToken = regexp.MustCompile(`\b(\d{16}|\d{14})\b`)
 	someID    = regexp.MustCompile(`\b[A-Z2-7]{26}\b`)
+	someBegin = regexp.MustCompile(`since \d\d:\d\d:\d\d`)
 	someURL   = regexp.MustCompile(`nats://127\.0\.0\.1:\d+`)
 )
 
@@ -210,16 +222,26 @@ func looksLike(t *testing.T, name, text string) {
 	t.Helper()
 	host, err := os.Hostname()
 	require.NoError(t, err)
-	text = regexp.MustCompile(regexp.QuoteMeta(host)+`:\d+`).ReplaceAllString(text, "HOST:PID")
-	text = someURL.ReplaceAllString(text, "URL")
-	text = someToken.ReplaceAllStringFunc(text, func(s string) string { return strings.Repeat("#", ansi.StringWidth(s)) })
-	text = someID.ReplaceAllString(text, "ID")
-	text = someClock.ReplaceAllString(text, "CLOCK")
-	text = someRate.ReplaceAllString(text, "N/s")
 	lines := strings.Split(text, "\n")
 	lines[0] = regexp.MustCompile(` {2,}`).ReplaceAllString(lines[0], "  ") // the URL's width
+	// holders is the column of the holders in a list. They are cut where the host has it.
+	holders := 0
 	for i, line := range lines {
-		column := regexp.MustCompile(`^(mutex|rw) +\S+ +(excl|shared) `).MatchString(line)
+		if at := strings.Index(line, "HOLDER"); at >= 0 && strings.HasPrefix(line, " KIND") {
+			holders = at
+		}
+		column := regexp.MustCompile(`^[> ](mutex|rw) +\S+ +(excl|shared) `).MatchString(line)
+		if column {
+			line = regexp.MustCompile(`^(.{`+strconv.Itoa(holders)+`}.{7}).{13}`).ReplaceAllString(line, "$1"+strings.Repeat(" ", 13))
+			line = someShare.ReplaceAllString(line, " RATE")
+		} else {
+			line = someRate.ReplaceAllString(line, "N/s")
+		}
+		line = regexp.MustCompile(regexp.QuoteMeta(host)+`:\d+`).ReplaceAllString(line, "HOST:PID")
+		line = someURL.ReplaceAllString(line, "URL")
+		line = someToken.ReplaceAllStringFunc(line, func(s string) string { return strings.Repeat("#", ansi.StringWidth(s)) })
+		line = someID.ReplaceAllString(line, "ID")
+		line = someClock.ReplaceAllString(line, "CLOCK")
 		lines[i] = someTime.ReplaceAllStringFunc(line, func(s string) string {
 			if column {
 				return strings.Repeat(" ", max(len(s)-4, 0)) + "TIME"
@@ -227,7 +249,7 @@ func looksLike(t *testing.T, name, text string) {
 			return " TIME"
 		})
 	}
-	text = strings.Join(lines, "\n")
+	text = someBegin.ReplaceAllString(strings.Join(lines, "\n"), "since CLOCK")
 
 	file := filepath.Join("testdata", name+".txt")
 	if *update {

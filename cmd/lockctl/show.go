@@ -1,9 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"os"
+	"runtime"
 	"strconv"
 	"strings"
 	"time"
@@ -57,10 +59,53 @@ func newTableOn(w io.Writer, header ...any) table.Writer {
 func plain(s string) string {
 	// A byte that is no UTF-8 is printable to ContainsFunc, and can steer a terminal
 	// all the same.
-	if s == "" || !utf8.ValidString(s) || strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) {
+	quote := s == "" || !utf8.ValidString(s) || strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) })
+	switch {
+	case ascii && (quote || !isASCII(s)):
+		return strconv.QuoteToASCII(s)
+	case quote:
 		return strconv.Quote(s)
 	}
 	return s
+}
+
+// ascii says that the terminal shows ASCII only. top sets it before it draws.
+var ascii bool
+
+// asciiLocale says whether the user's locale has no other characters. POSIX names the
+// variables, and their order. The locale of a user without any is "C".
+func asciiLocale() bool {
+	locale := cmp.Or(os.Getenv("LC_ALL"), os.Getenv("LC_CTYPE"), os.Getenv("LANG"))
+	if locale == "" && runtime.GOOS == "windows" { // has no such variables
+		return false
+	}
+	locale = strings.ToLower(locale)
+	return !strings.Contains(locale, "utf-8") && !strings.Contains(locale, "utf8")
+}
+
+func isASCII(s string) bool {
+	return !strings.ContainsFunc(s, func(r rune) bool { return r > unicode.MaxASCII })
+}
+
+// ellipsis stands for the part of a text that is left out.
+func ellipsis() string {
+	if ascii {
+		return "~"
+	}
+	return "…"
+}
+
+// shown is a text with a "?" for each character that the terminal cannot show.
+func shown(s string) string {
+	if !ascii {
+		return s
+	}
+	return strings.Map(func(r rune) rune {
+		if r > unicode.MaxASCII {
+			return '?'
+		}
+		return r
+	}, s)
 }
 
 // brief formats a duration for reading, to about two digits.

@@ -12,21 +12,28 @@ import (
 
 type topCmd struct {
 	Pattern string `arg:"" optional:"" default:">" help:"Names to show: \"*\" stands for one token, a last \">\" for all that follow."`
+	Sort    string `default:"queue" enum:"queue,wait,held,expires,grants,readers,holder,name" placeholder:"BY" help:"queue (the most contended first), wait, held, expires, grants, readers, holder or name."`
 	Reason  string `default:"broken with lockctl top" placeholder:"TEXT" help:"Reason of a break, shown to the holder and by lockctl info."`
 }
 
 func (*topCmd) Help() string {
-	return `A live view of the locks. Each line has the holder, the time of the grant, the end
-of the lease unless it is renewed, the length of the queue and the longest wait.
-Above them are the grants per second, and the hand-overs among them, from a holder
-to a waiter. Grants inside the client of a lock that lingers are no hand-overs. top
-draws from events, and reads all locks now and then. When it cannot reach the
-server it says so, and continues when the server is back.
+	return `A live view of the locks, the most contended first. Each line has the holder, the time
+since the grant, and the end of the lease unless it is renewed. It has the length of the
+queue, the longest wait and the grants per second. Above them are the grants of all
+locks, and the hand-overs among them, from a holder to a waiter. Grants inside the
+client of a lock that lingers are no hand-overs.
+
+top shows each event at once, in up to 30 frames a second, and reads the locks as well
+because events can be lost. The order changes once a second. A lock that has become
+free stays for two seconds. When top cannot reach the server it says so, and continues
+when the server is back. Until then the list is as last read. A lock whose lease has
+ended meanwhile is "unknown". An "overdue" lock has a record that its server has not
+removed: nobody holds it.
 
   up, down, j, k   choose; also page up and down, home, end
-  enter            everything about one lock; esc goes back
+  enter            everything about one lock, and its events; esc goes back
   /                show only names and holders that contain a text; esc ends it
-  s, r             sort by the next column; the other way round
+  s, r             sort by the next order; the other way round
   b                break the holder, after a y: as "lockctl break" does, it ends
                    that holder and no later one, and keeps others out until it
                    has stopped or its lease is over
@@ -34,11 +41,17 @@ server it says so, and continues when the server is back.
   ?                help
   q                quit
 
+The first line is selected until you choose another one. Then the selection follows its
+lock; home ends that. The selected line begins with ">". The screen of a lock has up to
+200 of its events since top began. For all locks top keeps the latest 20,000.
+
 A "!" marks a name that is a mutex and a reader-writer lock at once: these do not
-exclude each other. The mode "idle" is explained in "lockctl ls --help". A narrow
-screen shows the end of a token.
+exclude each other. The mode "idle" is explained in "lockctl ls --help". Long names
+lack their middle, and a narrow screen the tokens. A locale without UTF-8, such as
+"C", gets ASCII only.
 
   lockctl top 'orders.>'
+  lockctl top --sort held
 
 Exit code: 0 at q, INT or TERM.
   64 usage, or no terminal   69 no server at the start, or none any more that
@@ -63,6 +76,7 @@ func (c *topCmd) Run(g *globals) error {
 	}
 	defer s.close()
 
+	ascii = asciiLocale()
 	p := newPicture()
 	f := &feed{g: g, s: s, pattern: c.Pattern, event: p.event, disconnected: p.disconnected, absent: p.absent}
 	p.f = f
@@ -70,7 +84,7 @@ func (c *topCmd) Run(g *globals) error {
 	complaints = said // nobody else is running yet
 	checkPattern(c.Pattern)
 	ctx, cancel := context.WithCancel(context.Background())
-	program := tea.NewProgram(newTop(c, s.url, g.Bucket, p, said), tea.WithFPS(20))
+	program := tea.NewProgram(newTop(c, s.url, g.Bucket, p, said), tea.WithFPS(topFrames))
 	var background sync.WaitGroup
 	var failed error
 	background.Go(func() { p.run(ctx) })

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -12,15 +10,18 @@ import (
 	"charm.land/bubbles/v2/key"
 	"charm.land/bubbles/v2/textinput"
 	tea "charm.land/bubbletea/v2"
+	"github.com/charmbracelet/x/ansi"
 
 	"github.com/natslock/locks/natslock"
 )
 
 const (
-	// topTick is how often top checks whether the picture has changed, and redraws.
+	// topTick is how often top redraws without an event: for the times.
 	topTick = 250 * time.Millisecond
-	// rateOver is the time that rates are averaged over.
-	rateOver = 4 * time.Second
+	// topFrames bounds how often it redraws in a second, however much happens.
+	topFrames = 30
+	// drawShare bounds the part of the time that drawing takes, as 1/n.
+	drawShare = 4
 	// messageFor is how long a message stays.
 	messageFor = 8 * time.Second
 )
@@ -42,14 +43,20 @@ type top struct {
 	bucket string
 	p      *picture
 	said   *complaint
+	begun  time.Time
 
 	width, height int
 	screen        topScreen
 	behind        topScreen // where help goes back to
 	shot          shot
-	rows          []natslock.Info // filtered and sorted
-	cursor, first int             // of rows: chosen, and topmost shown
-	chosen        lockID          // the lock under the cursor
+	totals        totals   // of the shot
+	rows          []topRow // filtered and sorted
+	ranks         map[lockID]*rank
+	ranked        time.Time // when ranks were made
+	nameWidth     int       // of the widest name among ranks
+	cursor, first int       // of rows: chosen, and topmost shown
+	pinned        bool      // the cursor follows chosen; else it stays in the first line
+	chosen        lockID    // the lock under the cursor
 	sort          int
 	reverse       bool
 	filter        textinput.Model
@@ -65,47 +72,48 @@ type top struct {
 	message string
 	alarmed bool // the message is a failure
 	until   time.Time
-	samples []sample
 }
 
-// breakOrder is a break that is asked about.
-type breakOrder struct {
-	name string
-	h    holding
-	now  bool
+// topRow is a lock of the list.
+type topRow struct {
+	natslock.Info
+	rank *rank
 }
 
-// sample is a state of the counts, to make rates of.
-type sample struct {
-	at time.Time
-	rates
-}
-
-type (
-	tickMsg   time.Time
-	brokenMsg struct {
-		order breakOrder
-		err   error
-	}
-)
+type tickMsg struct{}
 
 func newTop(c *topCmd, url, bucket string, p *picture, said *complaint) *top {
-	m := &top{c: c, url: url, bucket: bucket, p: p, said: said, filter: textinput.New(), help: help.New()}
+	m := &top{c: c, url: url, bucket: bucket, p: p, said: said, begun: time.Now(), filter: textinput.New(), help: help.New(), ranks: make(map[lockID]*rank)}
+	m.sort = slices.IndexFunc(sortOrders, func(o sortOrder) bool { return o.name == c.Sort })
 	m.filter.Prompt = "/"
 	m.filter.SetVirtualCursor(false)
+	if ascii {
+		m.help.ShortSeparator, m.help.Ellipsis = " | ", ellipsis()
+	}
 	m.shot.version = -1
 	return m
 }
 
-func tick() tea.Cmd { return tea.Tick(topTick, func(t time.Time) tea.Msg { return tickMsg(t) }) }
+// next waits for something to draw, and for some time at least.
+func (m *top) next(atLeast time.Duration) tea.Cmd {
+	return func() tea.Msg {
+		time.Sleep(atLeast)
+		select {
+		case <-m.p.news:
+		case <-time.After(topTick):
+		}
+		return tickMsg{}
+	}
+}
 
-func (m *top) Init() tea.Cmd { return tick() }
+func (m *top) Init() tea.Cmd { return m.next(0) }
 
 func (m *top) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	switch msg := msg.(type) {
 	case tickMsg:
+		begun := time.Now()
 		m.refresh()
-		return m, tick()
+		return m, m.next(max(time.Second/topFrames, (drawShare-1)*time.Since(begun)))
 	case tea.WindowSizeMsg:
 		m.width, m.height = msg.Width, msg.Height
 		m.help.SetWidth(msg.Width)
@@ -123,52 +131,70 @@ func (m *top) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 
 // refresh takes a new shot if there is one.
 func (m *top) refresh() {
-	if s, changed := m.p.changed(m.shot.version); changed {
+	s, changed := m.p.changed(m.shot.version)
+	if changed {
 		m.shot = s
+	}
+	m.totals = m.shot.totals() // leases end without an event
+	if changed || time.Since(m.ranked) >= rankFor {
 		m.arrange()
 	}
 	if text := m.said.take(); text != "" {
 		m.say(true, "%s", text)
 	}
-	_, _, _, _, r := m.p.status()
-	now := time.Now()
-	m.samples = append(m.samples, sample{now, r})
-	m.samples = slices.DeleteFunc(m.samples, func(s sample) bool { return now.Sub(s.at) > rateOver })
-	if now.After(m.until) {
+	if time.Now().After(m.until) {
 		m.message = ""
 	}
-}
-
-// rate is what happens each second.
-func (m *top) rate(count func(rates) int) float64 {
-	if len(m.samples) < 2 {
-		return 0
-	}
-	first, last := m.samples[0], m.samples[len(m.samples)-1]
-	return float64(count(last.rates)-count(first.rates)) / last.at.Sub(first.at).Seconds()
 }
 
 func (m *top) say(failure bool, format string, args ...any) {
 	m.message, m.alarmed, m.until = fmt.Sprintf(format, args...), failure, time.Now().Add(messageFor)
 }
 
-// arrange filters and sorts the shot, and keeps the cursor on its lock.
+// rerank makes new ranks with the next arrange.
+func (m *top) rerank() { m.ranked = time.Time{} }
+
+// rank returns the rank of a lock, and makes it if there is none.
+func (m *top) rank(info natslock.Info, now time.Time) *rank {
+	id := idOf(info)
+	r, found := m.ranks[id]
+	if !found {
+		r = rankOf(info, m.shot.grants[id].rate(now))
+		m.ranks[id] = r
+		m.nameWidth = max(m.nameWidth, ansi.StringWidth(m.nameOf(info)))
+	}
+	return r
+}
+
+// arrange filters and sorts the shot. A cursor that the user has moved keeps to its lock.
+// Until then it stays in the first line, and the view at the top. If the cursor kept to the
+// lock that was first, the user would not see the locks that come before it.
 func (m *top) arrange() {
+	now := time.Now()
+	if now.Sub(m.ranked) >= rankFor {
+		clear(m.ranks)
+		m.ranked, m.nameWidth = now, 0
+	}
 	m.rows = m.rows[:0]
 	text := strings.ToLower(m.filter.Value())
 	for _, info := range m.shot.locks {
 		if text == "" || strings.Contains(strings.ToLower(info.Name), text) ||
 			slices.ContainsFunc(holdings(info), func(h holding) bool { return strings.Contains(strings.ToLower(h.Owner), text) }) {
-			m.rows = append(m.rows, info)
+			m.rows = append(m.rows, topRow{info, m.rank(info, now)})
 		}
 	}
-	if m.sort > 0 { // they are by name already
-		slices.SortStableFunc(m.rows, sortOrders[m.sort].cmp)
-	}
+	slices.SortFunc(m.rows, func(a, b topRow) int {
+		if order := sortOrders[m.sort].cmp(a.rank, b.rank); order != 0 {
+			return order
+		}
+		return moreContended(a.rank, b.rank)
+	})
 	if m.reverse {
 		slices.Reverse(m.rows)
 	}
-	if i := slices.IndexFunc(m.rows, func(info natslock.Info) bool { return idOf(info) == m.chosen }); i >= 0 {
+	if !m.pinned {
+		m.cursor = 0
+	} else if i := slices.IndexFunc(m.rows, func(r topRow) bool { return r.rank.id == m.chosen }); i >= 0 {
 		m.cursor = i
 	}
 	m.move(0)
@@ -178,7 +204,7 @@ func (m *top) arrange() {
 func (m *top) move(by int) {
 	m.cursor = max(min(m.cursor+by, len(m.rows)-1), 0)
 	if len(m.rows) > 0 {
-		m.chosen = idOf(m.rows[m.cursor])
+		m.chosen = m.rows[m.cursor].rank.id
 	}
 	height := m.listHeight()
 	m.first = max(min(m.first, m.cursor, len(m.rows)-height), m.cursor-height+1, 0)
@@ -231,16 +257,21 @@ func (m *top) pressList(msg tea.KeyPressMsg) tea.Cmd {
 		m.arrange()
 	case key.Matches(msg, k.Sort):
 		m.sort = (m.sort + 1) % len(sortOrders)
+		m.rerank()
 		m.arrange()
 	case key.Matches(msg, k.Reverse):
 		m.reverse = !m.reverse
 		m.arrange()
 	case key.Matches(msg, k.Open) && len(m.rows) > 0:
-		m.screen, m.opened, m.scroll = screenLock, m.chosen, 0
+		m.screen, m.opened, m.scroll, m.pinned = screenLock, m.chosen, 0, true
 	case key.Matches(msg, k.Break, k.BreakNow) && len(m.rows) > 0:
-		m.ask(m.rows[m.cursor], key.Matches(msg, k.BreakNow))
+		m.pinned = true
+		m.ask(m.rows[m.cursor].Info, key.Matches(msg, k.BreakNow))
 	default:
-		m.move(m.step(msg, m.listHeight(), len(m.rows)))
+		if by := m.step(msg, m.listHeight(), len(m.rows)); by != 0 {
+			m.pinned = !key.Matches(msg, k.Home)
+			m.move(by)
+		}
 	}
 	return nil
 }
@@ -293,73 +324,5 @@ func (m *top) pressLock(msg tea.KeyPressMsg) {
 		lines := len(m.lockLines())
 		m.scroll += m.step(msg, m.bodyHeight(), lines)
 		m.scroll = max(min(m.scroll, lines-m.bodyHeight()), 0)
-	}
-}
-
-// ask begins a break: of the holder, or of one of them that is chosen first.
-func (m *top) ask(info natslock.Info, now bool) {
-	held := holdings(info)
-	m.opened = idOf(info)
-	switch len(held) {
-	case 0:
-		m.say(false, "%s is free, there is nothing to break", plain(info.Name))
-	case 1:
-		m.confirm(breakOrder{info.Name, held[0], now})
-	default:
-		m.options, m.option = nil, 0
-		for _, h := range held {
-			m.options = append(m.options, breakOrder{info.Name, h, now})
-		}
-		m.chooser, m.screen = m.screen, screenChoose
-	}
-}
-
-func (m *top) pressChoose(msg tea.KeyPressMsg) {
-	switch {
-	case key.Matches(msg, topKeys.Back):
-		m.screen = m.chooser
-	case key.Matches(msg, topKeys.Open):
-		m.screen = m.chooser
-		m.confirm(m.options[m.option])
-	default:
-		m.option += m.step(msg, len(m.options), len(m.options))
-		m.option = max(min(m.option, len(m.options)-1), 0)
-	}
-}
-
-func (m *top) confirm(order breakOrder) {
-	if order.h.Broken != nil && !order.now {
-		m.say(false, "broken already: %s when the %s has stopped, in %s at the latest", order.h.freed(), order.h.role(), expiresIn(order.h.Holder))
-		return
-	}
-	m.asked = &order
-}
-
-// answered breaks what was asked about, or does not.
-func (m *top) answered(yes bool) tea.Cmd {
-	order := *m.asked
-	m.asked = nil
-	if !yes {
-		m.say(false, "nothing was broken")
-		return nil
-	}
-	return func() tea.Msg {
-		return brokenMsg{order, m.p.f.with(m.p.f.g.Timeout, func(ctx context.Context, c *natslock.Client) error {
-			return c.Break(ctx, natslock.BreakRequest{Kind: order.h.kind, Name: order.name, ID: order.h.ID, Reason: m.c.Reason, Immediately: order.now})
-		})}
-	}
-}
-
-func (m *top) broken(msg brokenMsg) {
-	h, name := msg.order.h, plain(msg.order.name)
-	switch {
-	case errors.Is(msg.err, natslock.ErrReleased):
-		m.say(false, "nothing was broken: the %s with token %d is gone", h.role(), h.Token)
-	case msg.err != nil:
-		m.say(true, "%s", plain(msg.err.Error()))
-	case msg.order.now:
-		m.say(false, "%s broken: %s now; the %s is notified, and may still be at work", name, h.freed(), h.role())
-	default:
-		m.say(false, "%s broken: %s when the %s has stopped, in %v at the latest", name, h.freed(), h.role(), h.TTL)
 	}
 }

@@ -2,25 +2,56 @@ package main
 
 import (
 	"cmp"
+	"math"
 	"strings"
 	"time"
 
 	"github.com/natslock/locks/natslock"
 )
 
-// sortOrders are the columns to sort by, each with what is most interesting
-// first.
-var sortOrders = []struct {
+// rankFor is how long a lock keeps its place among the others. Its line could not be read
+// if it moved with each event.
+const rankFor = time.Second
+
+// rank is what the order of a lock depends on.
+type rank struct {
+	id                   lockID
+	waiting, readers     int
+	waits, held, expires time.Time // the first of each; zero: none
+	grants               float64   // each second, to the digit that is shown
+	owner                string
+}
+
+func rankOf(info natslock.Info, grants float64) *rank {
+	return &rank{
+		id: idOf(info), waiting: info.Waiting(), readers: len(info.Readers), waits: waitsSince(info), held: heldSince(info),
+		expires: endsFirst(info), grants: math.Round(10*grants) / 10, owner: ownerOf(info),
+	}
+}
+
+// sortOrder is an order of the list.
+type sortOrder struct {
 	name string
-	cmp  func(a, b natslock.Info) int
-}{
-	{"name", byName},
-	{"held", func(a, b natslock.Info) int { return soonest(heldSince(a), heldSince(b)) }},
-	{"expires", func(a, b natslock.Info) int { return soonest(endsFirst(a), endsFirst(b)) }},
-	{"queue", func(a, b natslock.Info) int { return cmp.Compare(b.Waiting(), a.Waiting()) }},
-	{"wait", func(a, b natslock.Info) int { return soonest(waitsSince(a), waitsSince(b)) }},
-	{"readers", func(a, b natslock.Info) int { return cmp.Compare(len(b.Readers), len(a.Readers)) }},
-	{"holder", func(a, b natslock.Info) int { return strings.Compare(ownerOf(a), ownerOf(b)) }},
+	cmp  func(a, b *rank) int
+}
+
+// sortOrders has each with what is most interesting first. Equal locks are ordered by how
+// contended they are, then by name.
+var sortOrders = []sortOrder{
+	{"queue", func(a, b *rank) int { return cmp.Compare(b.waiting, a.waiting) }},
+	{"wait", func(a, b *rank) int { return soonest(a.waits, b.waits) }},
+	{"held", func(a, b *rank) int { return soonest(a.held, b.held) }},
+	{"expires", func(a, b *rank) int { return soonest(a.expires, b.expires) }},
+	{"grants", func(a, b *rank) int { return cmp.Compare(b.grants, a.grants) }},
+	{"readers", func(a, b *rank) int { return cmp.Compare(b.readers, a.readers) }},
+	{"holder", func(a, b *rank) int { return strings.Compare(a.owner, b.owner) }},
+	{"name", func(a, b *rank) int { return a.id.compare(b.id) }},
+}
+
+// moreContended orders locks with queues of one length: the longest wait first, then the
+// most grants.
+func moreContended(a, b *rank) int {
+	return cmp.Or(cmp.Compare(b.waiting, a.waiting), soonest(a.waits, b.waits), cmp.Compare(b.grants, a.grants), a.id.compare(b.id))
 }
 
 // soonest compares times; one that is not there comes last.

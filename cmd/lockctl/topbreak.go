@@ -1,0 +1,109 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"charm.land/bubbles/v2/key"
+	tea "charm.land/bubbletea/v2"
+
+	"github.com/natslock/locks/natslock"
+)
+
+// breakOrder is a break that is asked about.
+type breakOrder struct {
+	name string
+	h    holding
+	now  bool
+}
+
+type brokenMsg struct {
+	order breakOrder
+	err   error
+}
+
+// ask begins a break: of the holder, or of one of them that is chosen first.
+func (m *top) ask(info natslock.Info, now bool) {
+	held := holdings(info)
+	m.opened = idOf(info)
+	switch len(held) {
+	case 0:
+		m.say(false, "%s is free, there is nothing to break", plain(info.Name))
+	case 1:
+		m.confirm(breakOrder{info.Name, held[0], now})
+	default:
+		m.options, m.option = nil, 0
+		for _, h := range held {
+			m.options = append(m.options, breakOrder{info.Name, h, now})
+		}
+		m.chooser, m.screen = m.screen, screenChoose
+	}
+}
+
+func (m *top) pressChoose(msg tea.KeyPressMsg) {
+	switch {
+	case key.Matches(msg, topKeys.Back):
+		m.screen = m.chooser
+	case key.Matches(msg, topKeys.Open):
+		m.screen = m.chooser
+		m.confirm(m.options[m.option])
+	default:
+		m.option += m.step(msg, len(m.options), len(m.options))
+		m.option = max(min(m.option, len(m.options)-1), 0)
+	}
+}
+
+func (m *top) confirm(order breakOrder) {
+	if order.h.Broken != nil && !order.now {
+		m.say(false, "broken already: %s when the %s has stopped, in %s at the latest", order.h.freed(), order.h.role(), expiresIn(order.h.Holder))
+		return
+	}
+	m.asked = &order
+}
+
+// answered breaks what was asked about, or does not.
+func (m *top) answered(yes bool) tea.Cmd {
+	order := *m.asked
+	m.asked = nil
+	if !yes {
+		m.say(false, "nothing was broken")
+		return nil
+	}
+	return func() tea.Msg {
+		return brokenMsg{order, m.p.f.with(m.p.f.g.Timeout, func(ctx context.Context, c *natslock.Client) error {
+			return c.Break(ctx, natslock.BreakRequest{Kind: order.h.kind, Name: order.name, ID: order.h.ID, Reason: m.c.Reason, Immediately: order.now})
+		})}
+	}
+}
+
+func (m *top) broken(msg brokenMsg) {
+	h, name := msg.order.h, plain(msg.order.name)
+	switch {
+	case errors.Is(msg.err, natslock.ErrReleased):
+		m.say(false, "nothing was broken: the %s with token %d is gone", h.role(), h.Token)
+	case msg.err != nil:
+		m.say(true, "%s", plain(msg.err.Error()))
+	case msg.order.now:
+		m.say(false, "%s broken: %s now; the %s is notified, and may still be at work", name, h.freed(), h.role())
+	default:
+		m.say(false, "%s broken: %s when the %s has stopped, in %v at the latest", name, h.freed(), h.role(), h.TTL)
+	}
+}
+
+func (m *top) chooseLines() []string {
+	lines := []string{"Which one?", ""}
+	for i, o := range m.options {
+		line := fmt.Sprintf(" %-10s %s  token %d  held %s", o.h.title, o.h.name(), o.h.Token, brief(time.Since(o.h.Since)))
+		if mode := o.h.modeName(); mode != o.h.mode.String() {
+			line += ", " + mode
+		}
+		lines = append(lines, mark(padRight(line, m.width-1), i == m.option))
+	}
+	if over := len(lines) - m.bodyHeight(); over > 0 {
+		lines = slices.Delete(lines, 0, min(over, m.option+2)) // keeps the chosen one
+	}
+	return lines
+}

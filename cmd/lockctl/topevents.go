@@ -1,0 +1,136 @@
+package main
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/natslock/locks/natslock"
+)
+
+// applied returns the state of a lock after an event. An event that a read has seen
+// already changes nothing. Where an event leaves a doubt the state stays as it was: a
+// read follows each event but renewals. The slices of info are never changed.
+func applied(info natslock.Info, ev natslock.Event) natslock.Info {
+	if ev.Holder == nil { // an end whose record was never seen
+		info.Queue = offQueue(info.Queue, ev.ID)
+		return without(info, ev.ID)
+	}
+	h := *ev.Holder
+	switch ev.Type {
+	case natslock.EventQueued:
+		return queued(info, ev)
+	case natslock.EventGaveUp:
+		info.Queue = offQueue(info.Queue, h.ID)
+	case natslock.EventGranted:
+		info.Queue = served(info.Queue, ev)
+		return granted(info, ev)
+	case natslock.EventRenewed, natslock.EventBroken:
+		if !h.Expires.IsZero() { // else the record is gone
+			return replaced(info, h)
+		}
+	case natslock.EventReleased:
+		if !h.Resting && !h.HandedOver { // else the record keeps others out
+			return without(info, h.ID)
+		}
+	case natslock.EventExpired:
+		// The lease is over by this machine's clock. Only the server knows whether it
+		// was renewed, or is overdue: until then the lease is shown as over.
+	}
+	return info
+}
+
+// queued adds a waiter, in the order of the tickets.
+func queued(info natslock.Info, ev natslock.Event) natslock.Info {
+	h := ev.Holder
+	if slices.ContainsFunc(info.Queue, func(w natslock.Waiter) bool { return w.ID == h.ID }) {
+		return info
+	}
+	w := natslock.Waiter{
+		Ticket: ev.Token, Goroutines: h.Waiting + 1, ID: h.ID, Owner: h.Owner, Host: h.Host, PID: h.PID,
+		Since: h.Since, Mode: ev.Mode, Of: h.Of,
+	}
+	at, _ := slices.BinarySearchFunc(info.Queue, w, func(a, b natslock.Waiter) int { return cmp.Compare(a.Ticket, b.Ticket) })
+	info.Queue = slices.Insert(slices.Clone(info.Queue), at, w)
+	return info
+}
+
+// offQueue removes a waiter.
+func offQueue(queue []natslock.Waiter, id string) []natslock.Waiter {
+	return slices.DeleteFunc(slices.Clone(queue), func(w natslock.Waiter) bool { return w.ID == id })
+}
+
+// served removes the waiter that an event grants the lock. A holder and its place in the
+// queue have different ids: the process and the mode have to do, and the first of several.
+func served(queue []natslock.Waiter, ev natslock.Event) []natslock.Waiter {
+	h := ev.Holder
+	i := slices.IndexFunc(queue, func(w natslock.Waiter) bool {
+		return w.Owner == h.Owner && w.Host == h.Host && w.PID == h.PID && w.Mode == ev.Mode && w.Ticket < h.Revision
+	})
+	if i < 0 {
+		return queue
+	}
+	return slices.Delete(slices.Clone(queue), i, i+1)
+}
+
+// granted adds a holder. A holder of the same place with a newer record stays.
+func granted(info natslock.Info, ev natslock.Event) natslock.Info {
+	h := *ev.Holder
+	same := func(o natslock.Holder) bool { return o.ID == h.ID }
+	switch {
+	case info.Kind == natslock.KindSemaphore:
+		same = func(o natslock.Holder) bool { return o.Slot == h.Slot }
+		info.Permits = put(info.Permits, h, same)
+		slices.SortFunc(info.Permits, func(a, b natslock.Holder) int { return cmp.Compare(a.Slot, b.Slot) })
+	case ev.Mode == natslock.Shared:
+		info.Readers = put(info.Readers, h, same)
+		inOrder(info.Readers)
+	case info.Holder == nil || info.Holder.Revision < h.Revision:
+		info.Holder = &h
+	}
+	return info
+}
+
+// put returns a new slice with h in the place of the holder that is the same, unless that
+// has a newer record.
+func put(all []natslock.Holder, h natslock.Holder, same func(natslock.Holder) bool) []natslock.Holder {
+	all = slices.Clone(all)
+	switch i := slices.IndexFunc(all, same); {
+	case i < 0:
+		return append(all, h)
+	case all[i].Revision < h.Revision:
+		all[i] = h
+	}
+	return all
+}
+
+// holds says whether the claim with this id is among the holders.
+func holds(info natslock.Info, id string) bool {
+	return slices.ContainsFunc(holdings(info), func(h holding) bool { return h.ID == id })
+}
+
+// replaced updates the record of a holder that is known.
+func replaced(info natslock.Info, h natslock.Holder) natslock.Info {
+	same := func(o natslock.Holder) bool { return o.ID == h.ID }
+	switch {
+	case info.Holder != nil && same(*info.Holder):
+		if info.Holder.Revision < h.Revision {
+			info.Holder = &h
+		}
+	case slices.ContainsFunc(info.Readers, same):
+		info.Readers = put(info.Readers, h, same)
+	case slices.ContainsFunc(info.Permits, same):
+		info.Permits = put(info.Permits, h, same)
+	}
+	return info
+}
+
+// without removes the holder with this id.
+func without(info natslock.Info, id string) natslock.Info {
+	gone := func(h natslock.Holder) bool { return h.ID == id && id != "" }
+	if info.Holder != nil && gone(*info.Holder) {
+		info.Holder = nil
+	}
+	info.Readers = slices.DeleteFunc(slices.Clone(info.Readers), gone)
+	info.Permits = slices.DeleteFunc(slices.Clone(info.Permits), gone)
+	return info
+}

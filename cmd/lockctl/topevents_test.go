@@ -1,0 +1,98 @@
+package main
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/natslock"
+)
+
+// claim is a holder or a waiter of a process.
+func claim(id string, pid int, revision uint64) *natslock.Holder {
+	return &natslock.Holder{ID: id, PID: pid, Revision: revision, Token: revision, Owner: "o", Host: "h"}
+}
+
+// after applies events in their order.
+func after(info natslock.Info, events ...natslock.Event) natslock.Info {
+	for _, ev := range events {
+		ev.ID = ev.Holder.ID
+		ev.Token = ev.Holder.Token
+		info = applied(info, ev)
+	}
+	return info
+}
+
+func idsOf(holders []natslock.Holder) (ids []string) {
+	for _, h := range holders {
+		ids = append(ids, h.ID)
+	}
+	return ids
+}
+
+func ticketsOf(info natslock.Info) (tickets []uint64) {
+	for _, w := range info.Queue {
+		tickets = append(tickets, w.Ticket)
+	}
+	return tickets
+}
+
+const (
+	evQueued   = natslock.EventQueued
+	evGranted  = natslock.EventGranted
+	evReleased = natslock.EventReleased
+)
+
+func TestAppliedToMutex(t *testing.T) {
+	t.Parallel()
+	a, b, c := claim("a", 1, 1), claim("b", 2, 2), claim("c", 3, 3)
+	info := after(natslock.Info{}, natslock.Event{Type: evGranted, Holder: a}, natslock.Event{Type: evQueued, Holder: c}, natslock.Event{Type: evQueued, Holder: b}, natslock.Event{Type: evQueued, Holder: b})
+	require.Equal(t, "a", info.Holder.ID)
+	require.Equal(t, []uint64{2, 3}, ticketsOf(info), "in their order, each once")
+
+	handed := after(info, natslock.Event{Type: evReleased, Holder: a}, natslock.Event{Type: evGranted, Holder: claim("b2", 2, 4)})
+	require.Equal(t, "b2", handed.Holder.ID)
+	require.Equal(t, []uint64{3}, ticketsOf(handed), "the granted claim has another id than its place")
+	require.Equal(t, []uint64{2, 3}, ticketsOf(info), "a shot may have it")
+	require.Equal(t, handed, after(handed, natslock.Event{Type: evGranted, Holder: a}, natslock.Event{Type: evReleased, Holder: a}), "what a read has seen")
+
+	left := after(handed, natslock.Event{Type: natslock.EventGaveUp, Holder: c}, natslock.Event{Type: evReleased, Holder: claim("b2", 2, 4)})
+	require.True(t, isFree(left))
+}
+
+// Where only the server knows what an event leaves behind, the holder stays until the read.
+func TestAppliedInDoubt(t *testing.T) {
+	t.Parallel()
+	held := after(natslock.Info{}, natslock.Event{Type: evGranted, Holder: claim("a", 1, 1)})
+	resting, handedOver := claim("a", 1, 2), claim("a", 1, 2)
+	resting.Resting, handedOver.HandedOver = true, true
+	for _, ev := range []natslock.Event{
+		{Type: natslock.EventExpired, Holder: claim("a", 1, 1)},
+		{Type: natslock.EventBroken, Holder: claim("a", 1, 2)}, // without an end: deleted
+		{Type: evReleased, Holder: resting},
+		{Type: evReleased, Holder: handedOver},
+	} {
+		require.Equal(t, held, after(held, ev), ev.Type)
+	}
+	require.True(t, isFree(applied(held, natslock.Event{Type: evReleased, ID: "a"})), "a release without a record")
+}
+
+func TestAppliedToReadersAndPermits(t *testing.T) {
+	t.Parallel()
+	shared := func(typ natslock.EventType, h *natslock.Holder) natslock.Event {
+		return natslock.Event{Type: typ, Mode: natslock.Shared, Holder: h}
+	}
+	rw := after(natslock.Info{Kind: natslock.KindRW}, shared(evGranted, claim("b", 2, 2)), shared(evGranted, claim("a", 1, 1)))
+	require.Equal(t, []string{"a", "b"}, idsOf(rw.Readers))
+	rw = after(rw, natslock.Event{Type: evGranted, Holder: claim("w", 3, 3)}, shared(evReleased, claim("a", 1, 1)))
+	require.Equal(t, []string{"b"}, idsOf(rw.Readers))
+	require.Equal(t, "w", rw.Holder.ID)
+
+	slot := func(id string, number int, revision uint64) natslock.Event {
+		h := claim(id, 1, revision)
+		h.Slot = number
+		return natslock.Event{Type: evGranted, Holder: h}
+	}
+	sem := after(natslock.Info{Kind: natslock.KindSemaphore}, slot("b", 1, 1), slot("a", 0, 2), slot("c", 1, 3), slot("old", 0, 1))
+	require.Equal(t, []string{"a", "c"}, idsOf(sem.Permits), "one for each slot, the newest")
+}

@@ -1,0 +1,121 @@
+package main
+
+import (
+	"container/list"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/natslock/locks/natslock"
+)
+
+const (
+	// historyEach bounds the events that are kept of a lock.
+	historyEach = 200
+	// historyAll bounds those of all locks: the locks without a recent event lose theirs.
+	historyAll = 20_000
+	// historyGaps bounds the outages that are kept.
+	historyGaps = 20
+	// rateOver is the time that rates are averaged over.
+	rateOver = 4 * time.Second
+	// minRate is the least rate that is shown, of each second.
+	minRate = 0.05
+)
+
+// past is a line of a lock's history.
+type past struct {
+	at   time.Time // by the server's clock
+	text string
+}
+
+// history has the latest events of each lock.
+type history struct {
+	locks  map[lockID]*list.Element // of recent
+	recent list.List                // of *pasts, the lock with the latest event first
+	size   int                      // events
+	gaps   []past
+}
+
+// pasts are the events of a lock, oldest first.
+type pasts struct {
+	id     lockID
+	events []past
+}
+
+func newHistory() *history { return &history{locks: make(map[lockID]*list.Element)} }
+
+func (h *history) add(id lockID, ev natslock.Event) {
+	e, found := h.locks[id]
+	if !found {
+		e = h.recent.PushFront(&pasts{id: id})
+		h.locks[id] = e
+	}
+	h.recent.MoveToFront(e)
+	p := e.Value.(*pasts)
+	if len(p.events) == historyEach {
+		p.events = slices.Delete(p.events, 0, 1)
+		h.size--
+	}
+	p.events = append(p.events, past{ev.Time, pastText(ev)})
+	for h.size++; h.size > historyAll; {
+		oldest := h.recent.Remove(h.recent.Back()).(*pasts)
+		delete(h.locks, oldest.id)
+		h.size -= len(oldest.events)
+	}
+}
+
+// missed notes an outage. The events during it are not known.
+func (h *history) missed(from, until time.Time) {
+	if len(h.gaps) == historyGaps {
+		h.gaps = slices.Delete(h.gaps, 0, 1)
+	}
+	h.gaps = append(h.gaps, past{until, alarm.Sprintf("events since %s were missed", from.Local().Format("15:04:05.000"))})
+}
+
+// of returns the events of a lock and the outages, latest first.
+func (h *history) of(id lockID) []past {
+	all := slices.Clone(h.gaps)
+	if e, found := h.locks[id]; found {
+		all = append(all, e.Value.(*pasts).events...)
+	}
+	slices.SortStableFunc(all, func(a, b past) int { return a.at.Compare(b.at) })
+	slices.Reverse(all) // events of one moment too
+	return all
+}
+
+// pastText is an event as the screen of its lock shows it.
+func pastText(ev natslock.Event) string {
+	parts := []string{eventColor(ev.Type).Sprintf("%-8s", ev.Type), eventWho(ev)}
+	if ev.Kind == natslock.KindRW {
+		parts = append(parts, ev.Mode.String())
+	}
+	if ev.Type != natslock.EventQueued && ev.Type != natslock.EventGaveUp {
+		parts = append(parts, faint.Sprintf("token %d", ev.Token))
+	}
+	switch waited, held := eventTimes(ev); {
+	case held != nil:
+		parts = append(parts, "held "+brief(*held))
+	case waited != nil && *waited > 0:
+		parts = append(parts, "waited "+brief(*waited))
+	}
+	if h := ev.Holder; h != nil && ev.Type == natslock.EventBroken && h.Broken != nil {
+		parts = append(parts, alarm.Sprintf("by %s: %s", plain(h.Broken.By), plain(h.Broken.Reason)))
+	}
+	return strings.Join(parts, "  ")
+}
+
+// meter averages how often something happens: the older, the less it counts.
+type meter struct {
+	perSecond float64
+	at        time.Time
+}
+
+// rate is how often it happens each second.
+func (m meter) rate(now time.Time) float64 {
+	return m.perSecond * math.Exp(-max(now.Sub(m.at), 0).Seconds()/rateOver.Seconds())
+}
+
+func (m meter) add(n uint64, now time.Time) meter {
+	return meter{m.rate(now) + float64(n)/rateOver.Seconds(), now}
+}

@@ -1,0 +1,173 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/charmbracelet/x/ansi"
+
+	"github.com/natslock/locks/natslock"
+)
+
+// columns are the columns of the list.
+var columns = []struct {
+	name  string
+	width int // 0: its share of the rest
+	right bool
+	wide  bool // on a wide screen only
+}{
+	{name: "KIND", width: 5}, {name: "NAME"}, {name: "MODE", width: 8}, {name: "HOLDER"}, {name: "TOKEN", width: 16, wide: true},
+	{name: "HELD", width: 6, right: true}, {name: "EXPIRES", width: 7, right: true}, {name: "QUEUE", width: 5, right: true},
+	{name: "WAIT", width: 6, right: true}, {name: "GRANTS", width: 6, right: true},
+}
+
+// minHolder is the width that a long name leaves to the holder.
+const minHolder = 12
+
+// widths are those of the columns for a screen. A name gets the room that it needs.
+func (m *top) widths() []int {
+	rest := m.width - 1 // the mark
+	widths := make([]int, len(columns))
+	for i, c := range columns {
+		if c.wide && m.width < wideScreen {
+			widths[i] = -1
+			continue
+		}
+		widths[i] = c.width
+		rest -= c.width + 1
+	}
+	name := max(min(m.nameWidth, rest+1-minHolder), len("NAME"))
+	for i, c := range columns {
+		switch c.name {
+		case "NAME":
+			widths[i] = name
+		case "HOLDER":
+			widths[i] = max(rest+1-name, len("HOLDER"))
+		}
+	}
+	return widths
+}
+
+// row joins the cells of a line.
+func row(cells []string, widths []int) string {
+	var parts []string
+	for i, cell := range cells {
+		switch {
+		case widths[i] < 0:
+		case columns[i].right:
+			parts = append(parts, padLeft(cell, widths[i]))
+		default:
+			parts = append(parts, padRight(cell, widths[i]))
+		}
+	}
+	return strings.Join(parts, " ")
+}
+
+func (m *top) listLines() []string {
+	widths := m.widths()
+	var names []string
+	for _, c := range columns {
+		names = append(names, c.name)
+	}
+	lines := []string{" " + faint.Sprint(row(names, widths))}
+	if len(m.rows) == 0 {
+		none := "no locks"
+		if m.filter.Value() != "" {
+			none = "none of the locks"
+		}
+		return append(lines, " "+faint.Sprint(none))
+	}
+	for i := m.first; i < min(m.first+m.listHeight(), len(m.rows)); i++ {
+		lines = append(lines, mark(row(m.cells(m.rows[i].Info), widths), i == m.cursor))
+	}
+	return lines
+}
+
+// mark marks the line that is selected, also for a terminal without colours.
+func mark(line string, selected bool) string {
+	if !selected {
+		return " " + line
+	}
+	return reversed.Sprint(ansi.Strip(">" + line))
+}
+
+// nameOf is the name of a lock as the list shows it.
+func (m *top) nameOf(info natslock.Info) string {
+	name := plain(info.Name)
+	if m.shot.both[info.Name] {
+		name = alarm.Sprint("!") + name
+	}
+	return name
+}
+
+// kinds are the names of the kinds that need a short one.
+var kinds = map[natslock.Kind]string{natslock.KindSemaphore: "sem"}
+
+// cells are what the list says of a lock, one for each of columns.
+func (m *top) cells(info natslock.Info) []string {
+	kind, held, expires, wait, grants := cmp.Or(kinds[info.Kind], info.Kind.String()), "-", "-", "-", "-"
+	if since := heldSince(info); m.shot.held(info) {
+		held = brief(time.Since(since))
+	}
+	holder, token := "-", "-"
+	switch all := together(info); {
+	case len(all) > 0:
+		holder, expires = readerNames(all), lastEnd(all)
+		if len(all) == 1 {
+			token = fmt.Sprint(all[0].Token)
+		}
+		if info.Holder != nil {
+			holder += " (a writer waits)"
+		}
+	case info.Holder != nil:
+		holder, token, expires = holderName(*info.Holder), fmt.Sprint(info.Holder.Token), expiry(*info.Holder)
+	}
+	if since := waitsSince(info); !since.IsZero() {
+		wait = brief(time.Since(since))
+	}
+	switch rate := m.shot.grants[idOf(info)].rate(time.Now()); {
+	case rate >= 10:
+		grants = fmt.Sprintf("%.0f/s", rate)
+	case rate >= minRate:
+		grants = fmt.Sprintf("%.1f/s", rate)
+	}
+	mode := m.mode(info)
+	if mode == unknownMode {
+		expires = "ended"
+	}
+	return []string{kind, m.nameOf(info), mode, holder, token, held, expires, fmt.Sprint(info.Waiting()), wait, grants}
+}
+
+const (
+	// unknownMode is that of a lock whose leases have ended as far as top knows. It has not
+	// read whether they were renewed.
+	unknownMode = "unknown"
+	overdueMode = "overdue"
+)
+
+// mode is how a lock is held.
+func (m *top) mode(info natslock.Info) string {
+	held := holdings(info)
+	overdue := func(h holding) bool { return h.Overdue }
+	switch {
+	case len(held) == 0:
+	case !slices.ContainsFunc(held, func(h holding) bool { return !overdue(h) }):
+		return overdueMode
+	case !m.shot.held(info):
+		return unknownMode
+	case allIdle(held):
+		return idleMode
+	case held[0].left():
+		return held[0].modeName()
+	case len(info.Permits) > 0:
+		return permitsOf(info)
+	case len(info.Readers) > 0:
+		return fmt.Sprintf("shared %d", len(info.Readers))
+	case info.Holder != nil:
+		return "excl" // the names need the room
+	}
+	return modeOf(info)
+}

@@ -1,0 +1,54 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/charmbracelet/x/ansi"
+
+	"github.com/natslock/locks/natslock"
+)
+
+// state is the state of a lock for its own screen.
+func (m *top) state(info natslock.Info) string {
+	state := stateOf(info, holdings(info))
+	if m.mode(info) == unknownMode {
+		state = alarm.Sprint("unknown, its lease has ended")
+	}
+	return state + m.asRead()
+}
+
+// asRead says that a state may have changed.
+func (m *top) asRead() string {
+	if why := m.shot.outage.why; why != "" {
+		return alarm.Sprintf(" (as last read: %s)", why)
+	}
+	return ""
+}
+
+// lockLines are what "lockctl info" prints of the lock that is open, and its latest events.
+func (m *top) lockLines() []string {
+	info := m.find(m.opened)
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s %s: ", info.Kind, bold.Sprint(plain(info.Name)))
+	if isFree(info) {
+		b.WriteString("free" + m.asRead() + "\n")
+	} else {
+		var all strings.Builder
+		printInfo(&all, info)
+		_, rest, _ := strings.Cut(all.String(), "\n") // its own state
+		b.WriteString(m.state(info) + "\n" + rest)
+	}
+	if m.shot.both[info.Name] {
+		b.WriteString(alarm.Sprint("there is a lock of another kind of this name: they do not exclude each other") + "\n")
+	}
+	b.WriteString("  events since " + m.begun.Local().Format("15:04:05") + ", latest first\n")
+	events := m.p.history(m.opened)
+	for _, e := range events {
+		b.WriteString("    " + faint.Sprint(e.at.Local().Format("15:04:05.000")) + "  " + e.text + "\n")
+	}
+	if len(events) == 0 {
+		b.WriteString("    none\n")
+	}
+	return strings.Split(ansi.Hardwrap(strings.TrimSuffix(b.String(), "\n"), m.width, true), "\n")
+}

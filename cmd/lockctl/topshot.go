@@ -1,0 +1,121 @@
+package main
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/natslock/locks/natslock"
+)
+
+// shot is the picture at one moment.
+type shot struct {
+	version int
+	locks   []natslock.Info // by name; free ones that were held a moment ago too
+	both    map[string]bool
+	grants  map[lockID]meter
+	rates   rates
+	outage  outage
+	failure string
+	listed  bool
+	ahead   time.Duration
+}
+
+// changed returns a shot if the picture is not the one of that version.
+func (p *picture) changed(version int) (shot, bool) {
+	p.mu.Lock()
+	maps.DeleteFunc(p.freed, func(_ lockID, at time.Time) bool {
+		old := time.Since(at) >= freeFor
+		if old {
+			p.version++
+		}
+		return old
+	})
+	if version == p.version {
+		p.mu.Unlock()
+		return shot{}, false
+	}
+	s := shot{
+		version: p.version, locks: slices.Collect(maps.Values(p.locks)), grants: maps.Clone(p.grants), rates: p.rates,
+		outage: p.outage, failure: p.failure, listed: p.listed, ahead: p.ahead,
+	}
+	free := slices.Collect(maps.Keys(p.freed))
+	p.mu.Unlock()
+	s.both = bothKinds(s.locks)
+	for _, id := range free {
+		s.locks = append(s.locks, natslock.Info{Name: id.name, Kind: id.kind})
+	}
+	slices.SortFunc(s.locks, byName)
+	return s, true
+}
+
+// history returns the events of a lock, latest first.
+func (p *picture) history(id lockID) []past {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.past.of(id)
+}
+
+// over says whether a lease has ended by the server's clock. Its holder has lost the lock,
+// or has renewed it and top does not know.
+func (s shot) over(h natslock.Holder) bool {
+	return h.Overdue || !h.Expires.IsZero() && !time.Now().Add(s.ahead).Before(h.Expires)
+}
+
+// held says whether a lease of the lock goes on.
+func (s shot) held(info natslock.Info) bool {
+	goesOn := func(h natslock.Holder) bool { return !s.over(h) }
+	return info.Holder != nil && goesOn(*info.Holder) || slices.ContainsFunc(together(info), goesOn)
+}
+
+// totals are what there is of all locks.
+type totals struct {
+	locks, held, waiting int
+	waits                time.Time // since when the first of the waiters waits; zero: nobody waits
+}
+
+func (s shot) totals() (t totals) {
+	for _, info := range s.locks {
+		if !isFree(info) {
+			t.locks++
+		}
+		if s.held(info) {
+			t.held++
+		}
+		t.waiting += info.Waiting()
+		if w := waitsSince(info); !w.IsZero() && (t.waits.IsZero() || w.Before(t.waits)) {
+			t.waits = w
+		}
+	}
+	return t
+}
+
+func byName(a, b natslock.Info) int { return idOf(a).compare(idOf(b)) }
+
+// compare orders by name.
+func (id lockID) compare(other lockID) int {
+	return cmp.Or(strings.Compare(id.name, other.name), cmp.Compare(id.kind, other.kind))
+}
+
+// waitsSince is when the longest waiter came; zero when nobody waits.
+func waitsSince(info natslock.Info) (t time.Time) {
+	for _, w := range info.Queue {
+		if t.IsZero() || w.Since.Before(t) {
+			t = w.Since
+		}
+	}
+	return t
+}
+
+// heldSince is the time of the first grant among the present holders. It is zero if
+// there is none.
+func heldSince(info natslock.Info) (t time.Time) {
+	for _, h := range holdings(info) {
+		if t.IsZero() || h.Since.Before(t) {
+			t = h.Since
+		}
+	}
+	return t
+}
