@@ -120,13 +120,14 @@ func begin(t *testing.T, ctx context.Context, p *goose.Provider) *up {
 	return u
 }
 
-// breakLock breaks the lock as an operator does.
-func breakLock(t *testing.T, c *natslock.Client) {
+// breakLock breaks the lock as an operator does: others get it at once, or when its holder
+// has unlocked.
+func breakLock(t *testing.T, c *natslock.Client, atOnce bool) {
 	t.Helper()
 	info, err := c.Inspect(t.Context(), natslock.KindMutex, name)
 	require.NoError(t, err)
 	require.NotNil(t, info.Holder)
-	require.NoError(t, c.Break(t.Context(), natslock.BreakRequest{Name: name, ID: info.Holder.ID, Reason: "it hangs"}))
+	require.NoError(t, c.Break(t.Context(), natslock.BreakRequest{Name: name, ID: info.Holder.ID, Reason: "it hangs", Immediately: atOnce}))
 }
 
 func locker(m *member, opts ...natslock.LockOption) goose.ProviderOption {

@@ -118,7 +118,7 @@ func TestUntilLost(t *testing.T) {
 	defer cancel()
 	u := begin(t, ctx, provider(t, path, locker(m), migrations...))
 	receive(t, begun, "the second migration")
-	breakLock(t, operator.Client)
+	breakLock(t, operator.Client, false)
 	receive(t, u.done, "the end of Up")
 	require.ErrorIs(t, <-cause, natslock.ErrBroken)
 	require.ErrorIs(t, u.err, natslock.ErrBroken)
@@ -180,19 +180,20 @@ func TestLostUnnoticed(t *testing.T) {
 	l := locker(m)
 	u := begin(t, t.Context(), provider(t, path, l, migrations...))
 	receive(t, begun, "the migration")
-	breakLock(t, operator.Client)
-	for m.Stats().Broken == 0 {
-		time.Sleep(time.Millisecond)
-	}
+	breakLock(t, operator.Client, true)
+	require.Eventually(t, func() bool { return m.Stats().Broken == 1 && m.Stats().Held == 0 }, patience, time.Millisecond)
 
-	// Its context ends the wait of one that follows. Another one waits for longer.
+	// The next one has the lock and waits for the end of the first, until its context ends.
 	ctx, cancel := context.WithCancel(t.Context())
 	hasty := begin(t, ctx, provider(t, path, l, migrations...))
-	require.Eventually(t, func() bool { return m.Stats().Waiting+m.Stats().Held > 0 }, patience, time.Millisecond)
+	held := func() bool { return m.Stats().Held == 1 }
+	require.Eventually(t, held, patience, time.Millisecond)
 	cancel()
 	receive(t, hasty.done, "the end of a wait")
 	require.ErrorIs(t, hasty.err, context.Canceled)
+	require.ErrorContains(t, hasty.err, "has not ended")
 	follower := begin(t, t.Context(), provider(t, path, l, migrations...))
+	require.Eventually(t, held, patience, time.Millisecond)
 
 	close(proceed)
 	receive(t, u.done, "the end of Up")
