@@ -1,0 +1,135 @@
+package cron
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/robfig/cron/v3"
+
+	"github.com/natslock/locks/natslock"
+)
+
+// DefaultMinHold is the default of [MinHold].
+const DefaultMinHold = 5 * time.Second
+
+// Option configures [Once] and [OnceFunc].
+type Option func(*job)
+
+// MinHold keeps others out for d after the grant, however early the job returns: see
+// [natslock.MinHold]. The default is [DefaultMinHold], and 0 turns it off. A job that runs
+// more often than every 10 s needs a smaller one: its lock would not be free at the next
+// tick. If natslock refuses d, the job never runs, and [OnError] gets
+// [natslock.ErrInvalidOption].
+func MinHold(d time.Duration) Option {
+	return func(j *job) { j.minHold = d }
+}
+
+// OnError has fn called with each error, since the host has no place for one:
+//
+//   - An error that matches [natslock.ErrLocked] means that another replica has the tick. It
+//     is a *[natslock.LockedError], which names that replica.
+//   - Another error of [natslock.Client.TryLock] means that this replica did not run the job,
+//     such as [natslock.ErrUnavailable].
+//   - [natslock.ErrLost] or [natslock.ErrBroken]: the lock ended under the job, and another
+//     replica may run it at the same time. fn is called at once, while the job still runs.
+//   - At the end of a run, fn gets the error of the function of OnceFunc, joined with that of
+//     [natslock.Lock.Unlock]. A loss that was reported is not reported again by itself.
+//
+// By default cron.DefaultLogger logs all but ErrLocked. Several goroutines can call fn at
+// once. The unlock waits for fn, so fn must not wait for the job.
+func OnError(fn func(error)) Option {
+	return func(j *job) { j.onError = fn }
+}
+
+// Context has the job run under ctx: the context of OnceFunc's function is a child of it.
+// When ctx has ended, no other run begins, and OnError gets an error that matches
+// [natslock.ErrTimeout] and that of ctx. Cancel ctx to stop the jobs that cron.Cron.Stop
+// waits for. The default never ends.
+func Context(ctx context.Context) Option {
+	return func(j *job) { j.ctx = ctx }
+}
+
+// LockOptions takes each lock with these options, such as [natslock.TTL] or
+// [natslock.Meta]. [natslock.Linger] and [natslock.Until] need MinHold(0) too.
+func LockOptions(opts ...natslock.LockOption) Option {
+	return func(j *job) { j.opts = append(j.opts, opts...) }
+}
+
+// Once returns a cron.JobWrapper for a job that all replicas of a service have: one of them
+// runs each tick. It does no I/O. The lock has the name, which belongs to one job: wrap no
+// other job with it. So use Once for a job, and not with cron.WithChain, which wraps all.
+//
+// The job runs on when its lock is lost, because it has no context: see [OnError] and
+// [OnceFunc]. A job that panics frees its lock, and the panic goes on to the wrapper
+// around Once, such as cron.Recover.
+func Once(locks natslock.Locker, name string, opts ...Option) cron.JobWrapper {
+	return func(inner cron.Job) cron.Job {
+		return OnceFunc(locks, name, func(context.Context, *natslock.Lock) error {
+			inner.Run()
+			return nil
+		}, opts...)
+	}
+}
+
+// OnceFunc returns a cron.Job that runs fn in one of the replicas that have it, once per
+// tick. It does no I/O. The lock has the name, which belongs to one job.
+//
+// ctx ends when the lock does, or the parent that [Context] sets. fn then has to return,
+// because another replica may get the lock. The error of fn goes to [OnError].
+func OnceFunc(locks natslock.Locker, name string, fn func(ctx context.Context, l *natslock.Lock) error, opts ...Option) cron.Job {
+	j := &job{locks: locks, name: name, fn: fn, ctx: context.Background(), minHold: DefaultMinHold}
+	j.onError = func(err error) {
+		if !errors.Is(err, natslock.ErrLocked) {
+			cron.DefaultLogger.Error(err, "job with a lock", "name", name)
+		}
+	}
+	for _, opt := range opts {
+		opt(j)
+	}
+	if j.minHold != 0 {
+		j.opts = append([]natslock.LockOption{natslock.MinHold(j.minHold)}, j.opts...)
+	}
+	return j
+}
+
+type job struct {
+	locks   natslock.Locker
+	name    string
+	fn      func(ctx context.Context, l *natslock.Lock) error
+	ctx     context.Context
+	minHold time.Duration
+	opts    []natslock.LockOption
+	onError func(error)
+}
+
+// Run runs one tick, if no other replica has it.
+func (j *job) Run() {
+	lock, err := j.locks.TryLock(j.ctx, j.name, j.opts...)
+	if err != nil {
+		j.onError(err)
+		return
+	}
+	var failed error // of fn
+	reported, watched := false, make(chan struct{})
+	stop := context.AfterFunc(lock.Context(), func() {
+		defer close(watched)
+		switch lock.State() {
+		case natslock.Lost, natslock.Ended: // and not the end of the parent
+			reported = true
+			j.onError(lock.Err())
+		}
+	})
+	err = lock.Do(func(ctx context.Context, l *natslock.Lock) error {
+		defer func() { // also of a panic
+			if !stop() {
+				<-watched
+			}
+		}()
+		failed = j.fn(ctx, l)
+		return failed
+	})
+	if err != nil && (failed != nil || !reported) {
+		j.onError(err)
+	}
+}

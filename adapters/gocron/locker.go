@@ -1,0 +1,176 @@
+package gocron
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/go-co-op/gocron/v2"
+
+	"github.com/natslock/locks/natslock"
+)
+
+// DefaultMinHold is the default of [MinHold].
+const DefaultMinHold = 5 * time.Second
+
+// Option configures a [Locker].
+type Option func(*Locker)
+
+// MinHold has the Locker keep others out for d after the grant, however early the job
+// returns: see [natslock.MinHold]. The default is [DefaultMinHold], and 0 turns it off. A
+// job that runs more often than every 10 s needs a smaller one: its lock would not be free
+// at the next tick, and gocron would skip that. If natslock refuses d, each Lock returns
+// [natslock.ErrInvalidOption].
+func MinHold(d time.Duration) Option {
+	return func(l *Locker) { l.minHold = d }
+}
+
+// OnError has the Locker call fn when gocron would drop the error. If a lock is lost or
+// broken under a run, fn is called at once, while the job still runs. Otherwise it is called
+// with the error of the unlock, once per run at most. name is that of the job. The default
+// does nothing: the client's logger warns of losses, see [natslock.WithLogger].
+//
+// The errors are those of [natslock.Lock.Unlock]. If one matches [natslock.ErrLost], another
+// scheduler may have run the job at the same time. An error of Lock does not come here:
+// gocron passes it to the listener gocron.AfterLockError.
+//
+// Several goroutines can call fn at once. The unlock waits until fn returns, so fn must not
+// wait for the run or for the shutdown of the scheduler.
+func OnError(fn func(name string, err error)) Option {
+	return func(l *Locker) { l.onError = fn }
+}
+
+// LockOptions has the Locker take each lock with these options, such as [natslock.TTL] or
+// [natslock.Meta]. [natslock.Linger] and [natslock.Until] need MinHold(0) too.
+func LockOptions(opts ...natslock.LockOption) Option {
+	return func(l *Locker) { l.opts = append(l.opts, opts...) }
+}
+
+// Locker is a gocron.Locker: it takes a lock for each run of a job. [NewLocker] makes it. It
+// is safe for concurrent use, and several schedulers may share it.
+type Locker struct {
+	locks   natslock.Locker
+	minHold time.Duration
+	opts    []natslock.LockOption
+	onError func(name string, err error)
+
+	mu   sync.Mutex
+	runs map[string]*run // by the name of the job; nil while Lock waits for the answer
+}
+
+var _ gocron.Locker = (*Locker)(nil)
+
+// NewLocker returns a Locker for gocron.WithDistributedLocker, or for the job option
+// gocron.WithDistributedJobLocker. It does no I/O and needs no closing. Shut the schedulers
+// down before [natslock.Client.Close].
+//
+// The lock of a job has the job's name. Name jobs with gocron.WithName, such as
+// "billing.report". Otherwise gocron takes the name of the function, which another service
+// can have too: "main.main.func1".
+func NewLocker(locks natslock.Locker, opts ...Option) *Locker {
+	l := &Locker{locks: locks, minHold: DefaultMinHold, onError: func(string, error) {}, runs: map[string]*run{}}
+	for _, opt := range opts {
+		opt(l)
+	}
+	if l.minHold != 0 {
+		l.opts = append([]natslock.LockOption{natslock.MinHold(l.minHold)}, l.opts...)
+	}
+	l.opts = slices.Clip(l.opts)
+	return l
+}
+
+// Lock takes the lock of the job with the name key. gocron calls it before each run, with
+// the context of the job. Lock does not wait for other holders, and 5 s at most for the
+// server.
+//
+// It returns the lock, or an error, and then gocron skips the run. The error matches
+// [natslock.ErrLocked] when another run of the job is under way anywhere, or began less
+// than the minimum hold ago. A run counts for this Locker until it ends, also if it has lost
+// its lock. The other errors are those of [natslock.Client.TryLock].
+func (l *Locker) Lock(ctx context.Context, key string) (gocron.Lock, error) {
+	if !l.begin(key) {
+		return nil, fmt.Errorf("lock %q: the last run of the job in this process has not ended: %w", key, natslock.ErrLocked)
+	}
+	lock, err := l.locks.TryLock(ctx, key, l.opts...)
+	if err != nil {
+		l.end(key)
+		return nil, err
+	}
+	r := newRun(l, lock)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.runs[key] = r
+	return r, nil
+}
+
+// Held returns the lock of the run that is under way for the job with this name. Its context
+// ends when the lock does, and when the context of the job does. The job that uses it in place
+// of its own stops in time. Take it at the beginning of the job: the lock stays that of the
+// run.
+//
+// If no run of this Locker has the lock, Held returns a zero [natslock.Lock]. Its context has
+// ended, and its token is 0. Do not unlock the lock: gocron does.
+func (l *Locker) Held(name string) *natslock.Lock {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if r := l.runs[name]; r != nil {
+		return r.lock
+	}
+	return new(natslock.Lock)
+}
+
+// begin reserves the name for a run.
+func (l *Locker) begin(name string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if _, busy := l.runs[name]; busy {
+		return false
+	}
+	l.runs[name] = nil
+	return true
+}
+
+func (l *Locker) end(name string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.runs, name)
+}
+
+// run is a gocron.Lock: the lock of one run.
+type run struct {
+	lock   *natslock.Lock
+	unlock func() error
+}
+
+// newRun watches the lock until the unlock. The goroutine of the watch lives only while it
+// reports, and the unlock waits for it.
+func newRun(l *Locker, lock *natslock.Lock) *run {
+	reported, watched := false, make(chan struct{})
+	stop := context.AfterFunc(lock.Context(), func() {
+		defer close(watched)
+		switch lock.State() {
+		case natslock.Lost, natslock.Ended: // and not the end of the job's context
+			reported = true
+			l.onError(lock.Name(), lock.Err())
+		}
+	})
+	return &run{lock, sync.OnceValue(func() error {
+		defer l.end(lock.Name())
+		if !stop() {
+			<-watched
+		}
+		err := lock.Unlock(context.Background())
+		if err != nil && !reported {
+			l.onError(lock.Name(), err)
+		}
+		return err
+	})}
+}
+
+// Unlock releases the lock, or leaves it to rest until the end of the minimum hold. It
+// ignores the context, which has ended if gocron stops the job. It waits for the server
+// until the client's release timeout passes. Its errors are those of [natslock.Lock.Unlock];
+// gocron drops them, so see [OnError].
+func (r *run) Unlock(context.Context) error { return r.unlock() }

@@ -1,0 +1,9 @@
+package goose_test
+
+import (
+	"testing"
+
+	"github.com/natslock/locks/testutil"
+)
+
+func TestMain(m *testing.M) { testutil.LeakCheck(m) }
