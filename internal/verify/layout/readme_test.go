@@ -17,14 +17,14 @@ const root = "../../.."
 func documents(t *testing.T) map[string]string {
 	t.Helper()
 	texts := map[string]string{}
-	for _, pattern := range []string{"*.md", "docs/*.md"} {
+	for _, pattern := range []string{"*.md", "docs/*.md", "adapters/*/*.md"} {
 		files, err := filepath.Glob(filepath.Join(root, pattern))
 		require.NoError(t, err)
 		require.NotEmpty(t, files)
 		for _, f := range files {
 			text, err := os.ReadFile(f)
 			require.NoError(t, err)
-			texts[filepath.Base(f)] = string(text)
+			texts[strings.TrimPrefix(filepath.ToSlash(f), root+"/")] = string(text)
 		}
 	}
 	return texts
@@ -51,7 +51,7 @@ func TestReadmeIsCode(t *testing.T) {
 	})
 	require.NoError(t, err)
 	for _, b := range blocks {
-		require.True(t, strings.Contains(code.String(), unindented(b[1])), "no compiled code has this block of the README:\n%s", b[1])
+		require.True(t, strings.Contains(code.String(), unindented(b[1])), "no compiled code has this block of a document:\n%s", b[1])
 	}
 }
 
