@@ -62,6 +62,7 @@ compare: ## natslock beside other locks, a quarter of an hour; writes docs/bench
 .PHONY: docs
 docs: ## what is written from the code: the reference of lockctl, and what the README shows of it
 	go generate ./...
+	go test -count=1 ./cmd/lockctl -run '^TestPicture$$' -update
 
 .PHONY: build
 build: ## lockctl into bin/

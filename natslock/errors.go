@@ -83,7 +83,7 @@ func (e *LockedError) Error() string {
 		fmt.Fprintf(&b, "lock %q is held by ", e.Name)
 	}
 	switch {
-	case e.Own && !e.Holder.Resting && !e.Holder.HandedOver:
+	case e.Own && e.Holder != nil && !e.Holder.Resting && !e.Holder.HandedOver:
 		fmt.Fprintf(&b, "this client itself (token %d)", e.Holder.Token)
 	case e.Holder != nil:
 		b.WriteString(e.Holder.describe())

@@ -121,6 +121,14 @@ func TestInspectLockedError(t *testing.T) {
 	})
 }
 
+// A fake of a Locker makes a LockedError by hand, with as many fields as it needs.
+func TestLockedErrorByHand(t *testing.T) {
+	for _, err := range []*natslock.LockedError{{}, {Name: "x", Own: true}, {Name: "x", Own: true, Queued: 1}, {Name: "x", Queued: 1}} {
+		require.NotEmpty(t, err.Error())
+		require.ErrorIs(t, err, natslock.ErrLocked)
+	}
+}
+
 // A lock that is free while somebody is queued is not for TryLock.
 func TestInspectLockedErrorQueued(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {

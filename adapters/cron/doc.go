@@ -1,4 +1,4 @@
-// Package cron has one of several replicas run each tick of a job. It wraps the jobs of
+// Package cronlock has one of several replicas run each tick of a job. It wraps the jobs of
 // github.com/robfig/cron/v3 with locks of natslock.
 //
 //	c := cron.New()
@@ -27,4 +27,4 @@
 // The host cannot stop a job. The context of OnceFunc's function ends with the lock, and
 // [OnError] reports the loss at once in both cases. Pass the token of the lock to the
 // resource that the job changes: see package fence.
-package cron
+package cronlock

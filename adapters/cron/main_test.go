@@ -1,4 +1,4 @@
-package cron_test
+package cronlock_test
 
 import (
 	"testing"

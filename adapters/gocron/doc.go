@@ -1,4 +1,4 @@
-// Package gocron lets one of several gocron schedulers run each job. It implements the
+// Package gocronlock lets one of several gocron schedulers run each job. It implements the
 // Locker and the Elector of github.com/go-co-op/gocron/v2 on locks of natslock.
 //
 // # Which of the two
@@ -32,4 +32,4 @@
 // with its lock works with the context of [Locker.Held], and [OnError] reports each loss. A
 // job of an Elector uses [Elector.Term] in the same way. Pass the token of the lock or the
 // term to the resource that the job changes: see package fence.
-package gocron
+package gocronlock

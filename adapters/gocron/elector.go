@@ -1,4 +1,4 @@
-package gocron
+package gocronlock
 
 import (
 	"context"

@@ -1,4 +1,4 @@
-package gocron_test
+package gocronlock_test
 
 import (
 	"testing"

@@ -1,4 +1,4 @@
-// Package goose has the replicas of a service migrate their database one after the other. It
+// Package gooselock has the replicas of a service migrate their database one after the other. It
 // implements the lockers of github.com/pressly/goose/v3 on locks of natslock, for any
 // database that goose knows.
 //
@@ -28,4 +28,4 @@
 // In both cases the error of the call matches [natslock.ErrLost], because goose returns that
 // of the unlock. Migrations that were applied before are in the results, or in a
 // goose.PartialError.
-package goose
+package gooselock

@@ -1,4 +1,4 @@
-package goose
+package gooselock
 
 import (
 	"context"

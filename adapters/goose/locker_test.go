@@ -1,4 +1,4 @@
-package goose_test
+package gooselock_test
 
 import (
 	"context"

@@ -1,0 +1,259 @@
+package certmagiclock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/caddyserver/certmagic"
+	"github.com/stretchr/testify/require"
+
+	certmagiclock "github.com/natslock/locks/adapters/certmagic"
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/testutil"
+)
+
+// names are those of certmagic, and others that a key cannot hold as they are.
+var names = []string{
+	"issue_cert_example.com", "issue_cert_*.example.com", "register_acme_account_ops@example.com",
+	"ari_aYhba4dGQEHhs3uEe6CuLN4ByNQ.AIdlQyE", "storage_clean", "a b/c", "..", ".", ">", "=2E", "é", "",
+}
+
+// Each name is a lock of its own. It excludes the goroutines of one instance and those of
+// another one.
+func TestExclusion(t *testing.T) {
+	s := testutil.RunServer(t)
+	dir := t.TempDir()
+	instances := []*instance{join(t, s.Connect(), dir, newAuthority()), join(t, s.Connect(), dir, newAuthority())}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	var wg sync.WaitGroup
+	inside := make([]atomic.Int64, len(names))
+	for _, i := range instances {
+		for n, name := range names {
+			for range 4 {
+				wg.Go(func() {
+					for range 5 {
+						if err := i.storage.Lock(ctx, name); err != nil {
+							t.Errorf("lock %q: %v", name, err)
+							return
+						}
+						if k := inside[n].Add(1); k != 1 {
+							t.Errorf("%d goroutines have the lock %q", k, name)
+						}
+						ok, err := i.storage.TryLock(ctx, name)
+						if ok || err != nil {
+							t.Errorf("a second lock %q: %v, %v", name, ok, err)
+						}
+						inside[n].Add(-1)
+						if err := i.storage.Unlock(ctx, name); err != nil {
+							t.Errorf("unlock %q: %v", name, err)
+						}
+					}
+				})
+			}
+		}
+	}
+	wg.Wait()
+}
+
+func TestTryLock(t *testing.T) {
+	s := testutil.RunServer(t)
+	a, b := join(t, s.Connect(), t.TempDir(), newAuthority()), join(t, s.Connect(), t.TempDir(), newAuthority())
+	try := func(i *instance, want bool) {
+		t.Helper()
+		ok, err := i.storage.TryLock(t.Context(), "x")
+		require.NoError(t, err)
+		require.Equal(t, want, ok)
+	}
+	try(a, true)
+	try(a, false)
+	try(b, false)
+	require.NoError(t, a.storage.Unlock(t.Context(), "x"))
+	try(b, true)
+	require.NoError(t, b.storage.Unlock(t.Context(), "x"))
+
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	ok, err := a.storage.TryLock(ended, "x")
+	require.False(t, ok)
+	require.ErrorIs(t, err, context.Canceled)
+	try(a, true)
+	require.NoError(t, a.storage.Unlock(ended, "x"))
+}
+
+// A wait ends with its context, for a lock of this instance and for that of another one. The
+// lock does not end with the context that it was taken with.
+func TestWaitEnds(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a, b := join(t, s.Connect(), t.TempDir(), newAuthority()), join(t, s.Connect(), t.TempDir(), newAuthority())
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		require.NoError(t, a.storage.Lock(ctx, "x"))
+		for _, i := range []*instance{a, b} {
+			err := i.storage.Lock(ctx, "x")
+			require.ErrorIs(t, err, natslock.ErrTimeout)
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			require.ErrorContains(t, err, `"certmagic.x"`)
+		}
+		time.Sleep(time.Minute)
+		ok, err := b.storage.TryLock(t.Context(), "x")
+		require.NoError(t, err)
+		require.False(t, ok)
+		require.NoError(t, a.storage.Unlock(ctx, "x"))
+	})
+}
+
+// A name that another instance, or nobody, has locked cannot be unlocked here.
+func TestNotLocked(t *testing.T) {
+	s := testutil.RunServer(t)
+	a, b := join(t, s.Connect(), t.TempDir(), newAuthority()), join(t, s.Connect(), t.TempDir(), newAuthority())
+	require.NoError(t, b.storage.Lock(t.Context(), "x"))
+	for range 2 {
+		require.ErrorIs(t, a.storage.Unlock(t.Context(), "x"), natslock.ErrReleased)
+		require.ErrorIs(t, a.storage.RenewLockLease(t.Context(), "x", time.Minute), natslock.ErrReleased)
+	}
+	require.NoError(t, b.storage.RenewLockLease(t.Context(), "x", 30*24*time.Hour))
+
+	// Waiting is not holding.
+	waiting := watchQueue(t, t.Context(), a.locks, "certmagic.x")
+	locked := make(chan error, 1)
+	go func() { locked <- a.storage.Lock(t.Context(), "x") }()
+	<-waiting
+	require.ErrorIs(t, a.storage.Unlock(t.Context(), "x"), natslock.ErrReleased)
+	require.NoError(t, b.storage.Unlock(t.Context(), "x"))
+	require.NoError(t, <-locked)
+	require.NoError(t, a.storage.Unlock(t.Context(), "x"))
+	require.ErrorIs(t, b.storage.Unlock(t.Context(), "x"), natslock.ErrReleased)
+}
+
+// Unlock goes by name. A goroutine that has lost its lock must not release that of the next
+// one, so the next one of the same Storage waits for that Unlock.
+func TestLostLockKeepsItsName(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		day, cancel := context.WithTimeout(t.Context(), 24*time.Hour)
+		defer cancel()
+		a, b := join(t, s.Connect(), t.TempDir(), newAuthority()), join(t, s.Connect(), t.TempDir(), newAuthority())
+		require.NoError(t, a.storage.Lock(day, "x"))
+		breakLock(t, b.locks, "x", true)
+		next := make(chan error, 1)
+		go func() { next <- a.storage.Lock(day, "x") }()
+		synctest.Wait()
+		require.Empty(t, next)
+		ok, err := a.storage.TryLock(day, "x")
+		require.NoError(t, err)
+		require.False(t, ok)
+		require.NoError(t, b.storage.Lock(day, "x"), "another process has it by now")
+
+		err = a.storage.Unlock(day, "x")
+		require.ErrorIs(t, err, natslock.ErrLost)
+		synctest.Wait()
+		require.Empty(t, next)
+		require.NoError(t, b.storage.RenewLockLease(day, "x", 0), "the lock of b is untouched")
+		require.NoError(t, b.storage.Unlock(day, "x"))
+		require.NoError(t, <-next)
+		require.NoError(t, a.storage.Unlock(day, "x"))
+	})
+}
+
+// RenewLockLease takes a lost lock again, behind the instance that has it by then.
+func TestRenewTakesLostLockAgain(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		day, cancel := context.WithTimeout(t.Context(), 24*time.Hour)
+		defer cancel()
+		a, b := join(t, s.Connect(), t.TempDir(), newAuthority()), join(t, s.Connect(), t.TempDir(), newAuthority())
+		renewed := make(chan error, 1)
+		renew := func(ctx context.Context) { renewed <- a.storage.RenewLockLease(ctx, "x", time.Minute) }
+		require.NoError(t, a.storage.Lock(day, "x"))
+		renew(day)
+		require.NoError(t, <-renewed)
+
+		// The record of a broken lock does not keep its own instance out.
+		begun := time.Now()
+		breakLock(t, b.locks, "x", false)
+		renew(day)
+		require.NoError(t, <-renewed)
+		require.Zero(t, time.Since(begun))
+
+		// It gives up with its context, and can be called again.
+		minute, cancel := context.WithTimeout(day, time.Minute)
+		defer cancel()
+		breakLock(t, b.locks, "x", true)
+		require.NoError(t, b.storage.Lock(day, "x"))
+		renew(minute)
+		err := <-renewed
+		require.ErrorIs(t, err, natslock.ErrLost)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		go renew(day)
+		synctest.Wait()
+		require.Empty(t, renewed)
+		require.NoError(t, b.storage.Unlock(day, "x"))
+		require.NoError(t, <-renewed)
+		ok, err := b.storage.TryLock(day, "x")
+		require.NoError(t, err)
+		require.False(t, ok)
+		require.NoError(t, a.storage.Unlock(day, "x"))
+	})
+}
+
+// An Unlock while RenewLockLease waits leaves no lock behind. That is what
+// certmagic.CleanUpOwnLocks does at the end of a process.
+func TestUnlockDuringRenew(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		day, cancel := context.WithTimeout(t.Context(), 24*time.Hour)
+		defer cancel()
+		a, b := join(t, s.Connect(), t.TempDir(), newAuthority()), join(t, s.Connect(), t.TempDir(), newAuthority())
+		require.NoError(t, a.storage.Lock(day, "x"))
+		breakLock(t, b.locks, "x", true)
+		require.NoError(t, b.storage.Lock(day, "x"))
+		renewed := make(chan error, 1)
+		go func() { renewed <- a.storage.RenewLockLease(day, "x", time.Minute) }()
+		synctest.Wait()
+		require.ErrorIs(t, a.storage.Unlock(day, "x"), natslock.ErrLost)
+		require.NoError(t, b.storage.Unlock(day, "x"))
+		require.ErrorIs(t, <-renewed, natslock.ErrReleased)
+		info, err := b.locks.Inspect(day, natslock.KindMutex, "certmagic.x")
+		require.NoError(t, err)
+		require.Nil(t, info.Holder)
+	})
+}
+
+// secret is a storage without a description.
+type secret struct {
+	certmagic.Storage
+	Password string
+}
+
+func TestString(t *testing.T) {
+	files := &certmagic.FileStorage{Path: "/shared"}
+	require.Equal(t, files.String(), certmagiclock.New(files, nil).String())
+	require.Equal(t, "*certmagiclock_test.secret", fmt.Sprint(certmagiclock.New(&secret{Password: "hunter2"}, nil)))
+}
+
+// Options are those of each lock, and an invalid one is refused by each.
+func TestOptions(t *testing.T) {
+	s := testutil.RunServer(t)
+	locks, err := natslock.New(t.Context(), s.Connect())
+	require.NoError(t, err)
+	defer locks.Close(context.Background())
+	storage := certmagiclock.New(&certmagic.FileStorage{Path: t.TempDir()}, locks, natslock.TTL(time.Hour), natslock.Meta(map[string]string{"site": "eu"}))
+	require.NoError(t, storage.Lock(t.Context(), "x"))
+	info, err := locks.Inspect(t.Context(), natslock.KindMutex, "certmagic.x")
+	require.NoError(t, err)
+	require.Equal(t, time.Hour, info.Holder.TTL)
+	require.Equal(t, "eu", info.Holder.Meta["site"])
+	require.NoError(t, storage.Unlock(t.Context(), "x"))
+
+	storage = certmagiclock.New(&certmagic.FileStorage{Path: t.TempDir()}, locks, natslock.TTL(time.Millisecond))
+	for range 2 {
+		require.ErrorIs(t, storage.Lock(t.Context(), "x"), natslock.ErrInvalidTTL)
+		ok, err := storage.TryLock(t.Context(), "x")
+		require.False(t, ok)
+		require.True(t, errors.Is(err, natslock.ErrInvalidTTL))
+	}
+}

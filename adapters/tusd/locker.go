@@ -1,0 +1,131 @@
+package tusdlock
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/tus/tusd/v2/pkg/handler"
+
+	"github.com/natslock/locks/natslock"
+)
+
+// Prefix begins the names of the locks in the bucket.
+const Prefix = "tusd."
+
+// longest is the length of an id in bytes from which a lock has the id's hash in its name. A
+// name of this length is valid whatever characters it has.
+const longest = 160
+
+// Locker is a [handler.Locker]: tusd takes the locks of its uploads from it. [New] makes it.
+// It is safe for concurrent use.
+type Locker struct {
+	locks natslock.Locker
+	opts  []natslock.LockOption
+}
+
+var _ handler.Locker = (*Locker)(nil)
+
+// New returns a Locker whose locks are those of locks, usually a [*natslock.Client]. The
+// options apply to each lock. A lock outlives the context of its acquire, as with
+// [natslock.Detached].
+//
+// New sends nothing. Invalid options are refused by each Lock.
+func New(locks natslock.Locker, opts ...natslock.LockOption) *Locker {
+	// Tusd ends the context of an acquire as soon as it has the lock.
+	return &Locker{locks: locks, opts: append(slices.Clone(opts), natslock.Detached())}
+}
+
+// UseIn makes tusd lock with l.
+func (l *Locker) UseIn(composer *handler.StoreComposer) { composer.UseLocker(l) }
+
+// NewLock returns the lock of the upload with an id of any characters and any length. It
+// takes nothing yet, and returns no error.
+//
+// Lock of the result waits until ctx ends, over outages of the server too, and returns nil
+// when the caller has the lock until Unlock. It returns [handler.ErrLockTimeout] when ctx, or
+// [natslock.MaxWait] among the options, has ended the wait. Any other error is that of
+// [natslock.Client.Lock].
+//
+// The lock calls requestUnlock at most once, on a goroutine of its own: when another request
+// waits for the upload, at any server, or when the lock is lost. It may call Unlock itself. If
+// the call comes at the same time as Unlock, it may end later.
+//
+// Unlock waits for the server until the client's release timeout passes. It returns nil if
+// the lock was held until the call. An error that matches [natslock.ErrLost] means that
+// another request may have had the upload at the same time. [natslock.ErrUnavailable] means
+// that the server did not confirm the release: the lock is free after its TTL. The error
+// matches [natslock.ErrReleased] if the lock is not locked. Tusd ignores these errors.
+func (l *Locker) NewLock(id string) (handler.Lock, error) {
+	return &lock{locker: l, name: nameOf(id)}, nil
+}
+
+// nameOf returns the name of the lock of an upload. Different ids have different names: tusd
+// allows no '#' in an id.
+func nameOf(id string) string {
+	if len(id) <= longest {
+		return Prefix + id
+	}
+	return fmt.Sprintf("%s#%x", Prefix, sha256.Sum256([]byte(id)))
+}
+
+// lock is the lock of one request. Two goroutines must not use it at the same time.
+type lock struct {
+	locker *Locker
+	name   string
+
+	mu   sync.Mutex
+	held *held // nil unless locked
+}
+
+type held struct {
+	*natslock.Lock
+	watched chan struct{} // closed when the watch is over
+}
+
+func (l *lock) Lock(ctx context.Context, requestUnlock func()) error {
+	got, err := l.locker.locks.Lock(ctx, l.name, l.locker.opts...)
+	switch {
+	case err == nil:
+	case ctx.Err() != nil || errors.Is(err, natslock.ErrTimeout):
+		return handler.ErrLockTimeout
+	default:
+		return err
+	}
+	h := &held{Lock: got, watched: make(chan struct{})}
+	l.mu.Lock()
+	l.held = h
+	l.mu.Unlock()
+	go h.watch(requestUnlock)
+	return nil
+}
+
+// watch calls requestUnlock when another request waits, or when the lock is lost. It ends
+// with the lock.
+func (h *held) watch(requestUnlock func()) {
+	select {
+	case <-h.Contended():
+	case <-h.Done():
+	}
+	ended := h.State() == natslock.Released
+	close(h.watched) // before the call, which may unlock
+	if !ended {
+		requestUnlock()
+	}
+}
+
+func (l *lock) Unlock() error {
+	l.mu.Lock()
+	h := l.held
+	l.held = nil
+	l.mu.Unlock()
+	if h == nil {
+		return fmt.Errorf("lock %q: %w: it is not locked", l.name, natslock.ErrReleased)
+	}
+	err := h.Unlock(context.Background())
+	<-h.watched
+	return err
+}
