@@ -126,7 +126,7 @@ func (e step) body(t *testing.T, v vectors) []byte {
 	return compact.Bytes()
 }
 
-// compare requires that a message is the one that the vectors have.
+// compare requires that the server has sent the message of the vectors.
 func (v vectors) compare(t *testing.T, want message, got *nats.Msg) {
 	t.Helper()
 	if want.Has != nil {
