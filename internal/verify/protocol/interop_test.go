@@ -336,6 +336,47 @@ func TestIdleLease(t *testing.T) {
 	})
 }
 
+// TestOverdue has a server forget the TTLs of records. Each of the two takes the lock of
+// the other when its record is overdue, and not before.
+func TestOverdue(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c, l := client(t, s), newLocker(t, s.Connect())
+		forget := func() {
+			s.Stop()
+			s.ForgetTTLs()
+			s.Restart()
+			for l.nc.Status() != nats.CONNECTED || c.Healthy() != nil {
+				time.Sleep(10 * time.Millisecond)
+			}
+		}
+		id := rand.Text()
+		dead, _, ok := l.write("lock.x", l.record(1, id, fields{"l": 5}), 0, "5s")
+		require.True(t, ok)
+		forget()
+		was := l.read("lock.x")
+		time.Sleep(time.Until(was.end.Add(250 * time.Millisecond)))
+		require.Equal(t, dead, l.read("lock.x").revision, "the server has forgotten the TTL")
+		_, err := c.TryLock(t.Context(), "x")
+		require.ErrorIs(t, err, natslock.ErrLocked, "not overdue yet")
+		require.False(t, l.overdue(was))
+		a, err := c.Lock(t.Context(), "x", natslock.NoRenew(), natslock.TTL(5*time.Second))
+		require.NoError(t, err)
+		require.False(t, time.Now().Before(was.end.Add(300*time.Millisecond)))
+		require.Greater(t, a.Token(), dead<<6)
+
+		forget()
+		was = l.read("lock.x")
+		time.Sleep(time.Until(was.end.Add(250 * time.Millisecond)))
+		require.False(t, l.overdue(was))
+		require.ErrorIs(t, a.Err(), natslock.ErrLost, "its validity is over")
+		time.Sleep(time.Until(was.end.Add(300 * time.Millisecond)))
+		require.True(t, l.overdue(l.read("lock.x")))
+		at, _, ok := l.write("lock.x", l.record(1, rand.Text(), nil), was.revision, lease)
+		require.True(t, ok)
+		require.Greater(t, at<<6, a.Token())
+	})
+}
+
 // TestHandedOver has each of the two adopt a lock that the other has handed over.
 func TestHandedOver(t *testing.T) {
 	_, c, l := both(t)

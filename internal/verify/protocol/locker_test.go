@@ -34,6 +34,7 @@ type stored struct {
 	key      string
 	revision uint64
 	deleted  bool
+	end      time.Time // of the TTL, by the server's clock
 	fields
 }
 
@@ -164,6 +165,11 @@ func (l *locker) of(m *nats.Msg) stored {
 	var err error
 	s.revision, err = strconv.ParseUint(last("Nats-Sequence"), 10, 64)
 	require.NoError(l.t, err)
+	at, err := time.Parse(time.RFC3339Nano, last("Nats-Time-Stamp"))
+	require.NoError(l.t, err)
+	ttl, err := time.ParseDuration(m.Header.Get("Nats-TTL"))
+	require.NoError(l.t, err)
+	s.end = at.Add(ttl)
 	d := msgpack.NewDecoder(bytes.NewReader(m.Data))
 	d.UseLooseInterfaceDecoding(true)
 	var all map[string]any
@@ -182,6 +188,16 @@ func (l *locker) read(key string) stored {
 		return stored{key: key}
 	}
 	return l.of(m)
+}
+
+// overdue says whether the server's clock shows that a record has ended, although the
+// server has not removed it.
+func (l *locker) overdue(s stored) bool {
+	l.t.Helper()
+	var info struct{ TS time.Time }
+	l.api("STREAM.INFO.KV_natslock", nil, &info)
+	require.False(l.t, info.TS.IsZero())
+	return s.live() && !info.TS.Before(s.end.Add(300*time.Millisecond))
 }
 
 // queue lists the places under a pattern, in the order of their tickets.
