@@ -43,7 +43,12 @@ func awaited[T any](t *testing.T, ch <-chan T) (v T) {
 // client returns a client of the library. Its leases outlast the test.
 func client(t *testing.T, s *testutil.Server) *natslock.Client {
 	t.Helper()
-	c, err := natslock.New(t.Context(), s.Connect(), natslock.WithTTL(time.Minute))
+	return clientOn(t, s.Connect())
+}
+
+func clientOn(t *testing.T, nc *nats.Conn) *natslock.Client {
+	t.Helper()
+	c, err := natslock.New(t.Context(), nc, natslock.WithTTL(time.Minute))
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = c.Close(t.Context()) })
 	return c
@@ -344,13 +349,19 @@ func TestIdleLease(t *testing.T) {
 // the other when its record is overdue, and not before.
 func TestOverdue(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, l := client(t, s), newLocker(t, s.Connect())
+		conns := []*nats.Conn{s.Connect(), s.Connect()}
+		c := clientOn(t, conns[0])
+		l := newLocker(t, conns[1])
+		restarts := uint64(0)
 		forget := func() {
 			s.Stop()
 			s.ForgetTTLs()
 			s.Restart()
-			for l.nc.Status() != nats.CONNECTED || c.Healthy() != nil {
-				time.Sleep(10 * time.Millisecond)
+			restarts++
+			for _, nc := range conns { // not the status: it is that of before until a connection has noticed
+				for nc.Stats().Reconnects < restarts {
+					time.Sleep(10 * time.Millisecond)
+				}
 			}
 		}
 		id := rand.Text()
