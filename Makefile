@@ -56,7 +56,7 @@ bench: ## the hot paths beside bare publishes
 	go test -run '^$$' -bench . ./internal/verify/ratios
 
 .PHONY: compare
-compare: ## natslock beside other locks, a quarter of an hour; writes docs/benchmarks.md
+compare: ## natslock beside other locks, a quarter of an hour; writes docs/evidence/benchmarks.md
 	cd bench && go run .
 
 .PHONY: docs

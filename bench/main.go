@@ -46,7 +46,7 @@ func main() {
 
 func run(ctx context.Context) (err error) {
 	isQuick := flag.Bool("quick", false, "one short round instead of three, two minutes in all")
-	out := flag.String("out", filepath.Join("..", "docs"), "`directory` for benchmarks.md and benchmarks/")
+	out := flag.String("out", filepath.Join("..", "docs", "evidence"), "`directory` for benchmarks.md and benchmarks/")
 	redis := flag.String("redis", "redis-server", "the redis server's `program`")
 	dir := flag.String("dir", "", "`directory` for the servers' files, which are removed again (default a temporary one)")
 	again := flag.Bool("rewrite", false, "measure nothing, write the report of the raw numbers that are there")

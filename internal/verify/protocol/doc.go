@@ -1,0 +1,7 @@
+// Package protocol holds docs/protocol.md to the truth. It has no code outside its tests.
+//
+// The tests decode the vectors of docs/protocol/vectors.json and encode them again to the
+// same bytes. They replay the exchange in that file on a real server with a plain NATS
+// client. Then a second locker, which is written from the specification alone, contends
+// with the library for the same locks.
+package protocol

@@ -1,0 +1,174 @@
+package protocol_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/testutil"
+)
+
+// patience bounds every wait for an event: far more than it can take.
+const patience = time.Minute
+
+// step is one step of the exchange: a message with its answers, a subscription, or a
+// notification that arrives on one.
+type step struct {
+	By, Does string
+
+	Subject string
+	Headers map[string]string
+	Record  string          // the name of the vector in the body
+	JSON    json.RawMessage // the body, otherwise
+	Answers []message
+
+	Subscribe string
+
+	Notification string
+	Message      *message
+}
+
+// message is what a client receives. Text and the record are compared byte by byte. Of an
+// answer with the configuration or the clock of a server, a part is compared.
+type message struct {
+	Headers map[string]string
+	Record  string
+	Text    string
+	Has     json.RawMessage
+}
+
+// anyTime stands for the server's time in a header of a message.
+const anyTime = "<time>"
+
+// peer is one client of the exchange.
+type peer struct {
+	nc   *nats.Conn
+	subs map[string]*nats.Subscription
+}
+
+// TestExchange replays the exchange of the vectors on a real server, in a bubble: a record
+// of a second outlasts any pause of the machine. The library does not take part. In the
+// end it finds the bucket without a fault.
+func TestExchange(t *testing.T) {
+	v := read(t)
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		peers := map[string]*peer{}
+		for i, e := range v.Exchange {
+			p := peers[e.By]
+			if p == nil {
+				p = &peer{s.Connect(), map[string]*nats.Subscription{}}
+				peers[e.By] = p
+			}
+			t.Logf("%d: %s %s", i, e.By, e.Does)
+			p.do(t, v, e)
+		}
+		js, err := jetstream.New(s.Connect())
+		require.NoError(t, err)
+		info, err := js.Stream(t.Context(), "KV_natslock")
+		require.NoError(t, err)
+		findings, err := kvstore.Examine(kvstore.Config{}, info.CachedInfo())
+		require.NoError(t, err)
+		for _, f := range findings {
+			require.Equal(t, kvstore.Fine, f.Level, "%+v", f)
+		}
+	})
+}
+
+func (p *peer) do(t *testing.T, v vectors, e step) {
+	t.Helper()
+	switch {
+	case e.Subscribe != "":
+		sub, err := p.nc.SubscribeSync(e.Subscribe)
+		require.NoError(t, err)
+		p.subs[e.Subscribe] = sub
+	case e.Notification != "":
+		require.Contains(t, p.subs, e.Notification)
+		m, err := p.subs[e.Notification].NextMsg(patience)
+		require.NoError(t, err)
+		require.Equal(t, e.Notification, m.Subject)
+		v.compare(t, *e.Message, m)
+	default:
+		out := &nats.Msg{Subject: e.Subject, Reply: p.nc.NewInbox(), Header: nats.Header{}, Data: e.body(t, v)}
+		for name, value := range e.Headers {
+			out.Header.Set(name, value)
+		}
+		answers, err := p.nc.SubscribeSync(out.Reply)
+		require.NoError(t, err)
+		require.NoError(t, p.nc.PublishMsg(out))
+		require.NotEmpty(t, e.Answers)
+		for _, want := range e.Answers {
+			m, err := answers.NextMsg(patience)
+			require.NoError(t, err)
+			v.compare(t, want, m)
+		}
+		require.NoError(t, answers.Unsubscribe())
+	}
+}
+
+// body is the body of the message that a step sends.
+func (e step) body(t *testing.T, v vectors) []byte {
+	t.Helper()
+	if e.Record != "" {
+		require.Contains(t, v.Records, e.Record)
+		return v.Records[e.Record].bytes(t)
+	}
+	var compact bytes.Buffer
+	if e.JSON != nil {
+		require.NoError(t, json.Compact(&compact, e.JSON))
+	}
+	return compact.Bytes()
+}
+
+// compare requires that the server has sent the message of the vectors.
+func (v vectors) compare(t *testing.T, want message, got *nats.Msg) {
+	t.Helper()
+	if want.Has != nil {
+		var part, all any
+		require.NoError(t, json.Unmarshal(want.Has, &part))
+		require.NoError(t, json.Unmarshal(got.Data, &all), "%s", got.Data)
+		require.True(t, within(part, all), "the answer is %s", got.Data)
+		return
+	}
+	headers := map[string]string{}
+	for name, values := range got.Header {
+		headers[name] = strings.Join(values, ", ")
+	}
+	if at, found := headers["Nats-Time-Stamp"]; found {
+		_, err := time.Parse(time.RFC3339Nano, at)
+		require.NoError(t, err)
+		headers["Nats-Time-Stamp"] = anyTime
+	}
+	if want.Headers == nil {
+		want.Headers = map[string]string{}
+	}
+	require.Equal(t, want.Headers, headers)
+	data := []byte(want.Text)
+	if want.Record != "" {
+		require.Contains(t, v.Records, want.Record)
+		data = v.Records[want.Record].bytes(t)
+	}
+	require.Equal(t, string(data), string(got.Data))
+}
+
+// within says whether all of one value is part of another: of objects the fields that the
+// first one has.
+func within(part, all any) bool {
+	fields, object := part.(map[string]any)
+	if !object {
+		return part == all
+	}
+	of, object := all.(map[string]any)
+	for name, value := range fields {
+		if !object || !within(value, of[name]) {
+			return false
+		}
+	}
+	return object
+}

@@ -1,0 +1,468 @@
+package protocol_test
+
+import (
+	"crypto/rand"
+	"encoding/json"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/election"
+	"github.com/natslock/locks/fence"
+	"github.com/natslock/locks/internal/record"
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/rwlock"
+	"github.com/natslock/locks/semaphore"
+	"github.com/natslock/locks/testutil"
+)
+
+// both are a client of the library and a locker without it, in one bucket.
+func both(t *testing.T) (*testutil.Server, *natslock.Client, *locker) {
+	t.Helper()
+	s := testutil.RunServer(t)
+	return s, client(t, s), newLocker(t, s.Connect())
+}
+
+// awaited is the value that arrives in a channel.
+func awaited[T any](t *testing.T, ch <-chan T) (v T) {
+	t.Helper()
+	select {
+	case v = <-ch:
+	case <-time.After(patience):
+		require.Fail(t, "it never comes")
+	}
+	return v
+}
+
+// client returns a client of the library. Its leases outlast the test.
+func client(t *testing.T, s *testutil.Server) *natslock.Client {
+	t.Helper()
+	return clientOn(t, s.Connect())
+}
+
+func clientOn(t *testing.T, nc *nats.Conn) *natslock.Client {
+	t.Helper()
+	c, err := natslock.New(t.Context(), nc, natslock.WithTTL(time.Minute))
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = c.Close(t.Context()) })
+	return c
+}
+
+// taking is an acquire of the library in the background.
+func taking(take func() (*natslock.Lock, error)) func(t *testing.T) *natslock.Lock {
+	type result struct {
+		l   *natslock.Lock
+		err error
+	}
+	done := make(chan result, 1)
+	go func() {
+		l, err := take()
+		done <- result{l, err}
+	}()
+	return func(t *testing.T) *natslock.Lock {
+		t.Helper()
+		r := awaited(t, done)
+		require.NoError(t, r.err)
+		return r.l
+	}
+}
+
+// TestHandOver has the library wait for the locker, and the locker for the library, in one
+// queue of three.
+func TestHandOver(t *testing.T) {
+	s, c, l := both(t)
+	a, err := c.Lock(t.Context(), "x")
+	require.NoError(t, err)
+	places := l.watch("wait.x.*")
+
+	queued, got := make(chan uint64, 1), make(chan held, 1)
+	go func() { got <- l.lock("x", func(ticket uint64) { queued <- ticket }) }()
+	ticket := awaited(t, queued)
+	require.Equal(t, ticket, l.next(places).revision)
+
+	second := client(t, s)
+	last := taking(func() (*natslock.Lock, error) { return second.Lock(t.Context(), "x") })
+	place := l.next(places)
+	require.EqualValues(t, 2, place.number("s"), "a place")
+	require.Greater(t, place.ticket(), ticket)
+
+	require.NoError(t, a.Unlock(t.Context()))
+	h := awaited(t, got)
+	require.Greater(t, h.token, a.Token())
+	ended := func() (place stored) {
+		for !place.deleted { // its renewals
+			place = l.next(places)
+		}
+		return place
+	}
+	require.EqualValues(t, 5, ended().number("s"), "the locker's place ends as granted")
+	info, err := second.Inspect(t.Context(), natslock.KindMutex, "x")
+	require.NoError(t, err)
+	require.Equal(t, h.id, info.Holder.ID)
+	require.Equal(t, h.token, info.Holder.Token)
+	require.Equal(t, "plain", info.Holder.Owner)
+	require.Len(t, info.Queue, 1)
+
+	h.unlock()
+	b := last(t)
+	require.Greater(t, b.Token(), h.token)
+	claim := l.read("lock.x")
+	require.EqualValues(t, 1, claim.number("s"))
+	require.Equal(t, b.Token(), claim.revision<<6, "the first write of a claim gives its token")
+	require.EqualValues(t, 5, ended().number("s"), "and so does the library's")
+	require.NoError(t, b.Unlock(t.Context()))
+	require.True(t, l.read("lock.x").deleted || l.read("lock.x").revision == 0)
+}
+
+// TestContention has lockers and clients of the library take one lock over and over. One
+// is inside at a time, and the tokens rise.
+func TestContention(t *testing.T) {
+	s, _, _ := both(t)
+	const rounds = 20
+	var (
+		in     inside
+		mu     sync.Mutex
+		tokens []uint64
+		all    sync.WaitGroup
+	)
+	work := func(token uint64) {
+		in.enter(t)
+		mu.Lock()
+		tokens = append(tokens, token)
+		mu.Unlock()
+		in.leave()
+	}
+	for range 2 {
+		l := newLocker(t, s.Connect())
+		all.Go(func() {
+			for range rounds {
+				h := l.lock("hot", func(uint64) {})
+				work(h.token)
+				h.unlock()
+			}
+		})
+		c := client(t, s)
+		all.Go(func() {
+			for range rounds {
+				lock, err := c.Lock(t.Context(), "hot")
+				if !assert.NoError(t, err) {
+					return
+				}
+				work(lock.Token())
+				assert.NoError(t, lock.Unlock(t.Context()))
+			}
+		})
+	}
+	all.Wait()
+	require.Len(t, tokens, 4*rounds)
+	require.True(t, slices.IsSorted(tokens), "tokens rise: %v", tokens)
+}
+
+// TestWrites compares the headers of the library's own writes with those that the
+// specification has.
+func TestWrites(t *testing.T) {
+	s, c, _ := both(t)
+	nc := s.Connect()
+	writes, err := nc.SubscribeSync("$KV.natslock.>")
+	require.NoError(t, err)
+	newLocker(t, nc).probe("lock.x") // behind the subscription
+	require.Equal(t, "$KV.natslock.lock.x", received(t, writes).Subject)
+
+	a, err := c.Lock(t.Context(), "x", natslock.TTL(1500*time.Millisecond))
+	require.NoError(t, err)
+	require.NoError(t, a.Unlock(t.Context()))
+	rw := rwlock.New(c)
+	r, err := rw.RLock(t.Context(), "index")
+	require.NoError(t, err)
+	require.NoError(t, r.Unlock(t.Context()))
+	claim, release := received(t, writes), received(t, writes)
+	require.Equal(t, nats.Header{"Nats-Expected-Last-Subject-Sequence": {"0"}, "Nats-TTL": {"2s"}}, claim.Header)
+	require.Equal(t, nats.Header{"Nats-Expected-Last-Subject-Sequence": {decimal(record.TokenRevision(a.Token()))}, "Nats-TTL": {"1s"}, "KV-Operation": {"DEL"}}, release.Header)
+	join := received(t, writes)
+	require.Equal(t, nats.Header{
+		"Nats-Expected-Last-Subject-Sequence":         {"0"},
+		"Nats-Expected-Last-Subject-Sequence-Subject": {"$KV.natslock.rw.index"}, "Nats-TTL": {"60s"},
+	}, join.Header)
+}
+
+// TestReaders has a locker read, and write, beside the library.
+func TestReaders(t *testing.T) {
+	_, c, l := both(t)
+	rw := rwlock.New(c)
+	gates, readers := l.watch("rw.x"), l.watch("read.x.*")
+	l.probe("rw.x")
+
+	// The locker reads. A writer of the library takes the gate and waits.
+	id := rand.Text()
+	guard := []string{"Nats-Expected-Last-Subject-Sequence-Subject", "$KV.natslock.rw.x"}
+	joined, _, ok := l.write("read.x."+id, l.record(1, id, fields{"m": 1}), 0, lease, guard...)
+	require.True(t, ok)
+	l.next(readers)
+	write := taking(func() (*natslock.Lock, error) { return rw.Lock(t.Context(), "x") })
+	gate := l.next(gates)
+	late := rand.Text()
+	_, last, ok := l.write("read.x."+late, l.record(1, late, fields{"m": 1}), 0, lease, guard...)
+	require.False(t, ok, "nobody joins while the gate stands")
+	require.Equal(t, gate.revision, last)
+	l.remove("read.x."+id, 4, id, joined)
+	l.next(readers)
+	w := write(t)
+	require.Greater(t, w.Token(), joined<<6)
+	require.NoError(t, w.Unlock(t.Context()))
+
+	// The library reads. The locker takes the gate, and drains.
+	r, err := rw.RLock(t.Context(), "x")
+	require.NoError(t, err)
+	require.EqualValues(t, 1, l.next(readers).number("m"))
+	id = rand.Text()
+	standing := l.read("rw.x")
+	taken, last, ok := l.write("rw.x", l.record(1, id, nil), standing.revision, lease)
+	if !ok { // the tombstone of the gate has ended meanwhile
+		require.Zero(t, last)
+		taken, _, ok = l.write("rw.x", l.record(1, id, nil), 0, lease)
+	}
+	require.True(t, ok)
+	require.NotEmpty(t, l.reading(taken, "x"))
+	require.NoError(t, r.Unlock(t.Context()))
+	require.True(t, l.next(readers).deleted, "the reader's tombstone is the hint")
+	require.Empty(t, l.reading(taken, "x"), "the leader's answer is the proof")
+
+	// A reader of the library queues behind the gate.
+	places := l.watch("rwait.x.*")
+	l.probe("rw.x")
+	read := taking(func() (*natslock.Lock, error) { return rw.RLock(t.Context(), "x") })
+	require.EqualValues(t, 1, l.next(places).number("m"), "the place of a reader")
+	l.remove("rw.x", 4, id, taken)
+	r = read(t)
+	require.Greater(t, r.Token(), taken<<6)
+	require.NoError(t, r.Unlock(t.Context()))
+}
+
+// TestPermits has a locker and the library share a semaphore of two.
+func TestPermits(t *testing.T) {
+	_, c, l := both(t)
+	sem := semaphore.New(c, "pool", 2)
+	id := rand.Text()
+	taken, _, ok := l.write("sem.pool.1", l.record(1, id, fields{"q": 2}), 0, lease)
+	require.True(t, ok)
+	a, err := sem.Acquire(t.Context())
+	require.NoError(t, err)
+	slot, ok := semaphore.Slot(a)
+	require.True(t, ok)
+	require.Zero(t, slot, "the locker has slot 1")
+	_, err = sem.TryAcquire(t.Context())
+	require.ErrorIs(t, err, natslock.ErrLocked)
+
+	places := l.watch("swait.pool.*")
+	l.probe("sem.pool.1")
+	wait := taking(func() (*natslock.Lock, error) { return sem.Acquire(t.Context()) })
+	require.EqualValues(t, 2, l.next(places).number("q"), "a place says how many permits its client knows of")
+	l.remove("sem.pool.1", 4, id, taken)
+	b := wait(t)
+	slot, _ = semaphore.Slot(b)
+	require.Equal(t, 1, slot)
+	require.NoError(t, a.Unlock(t.Context()))
+	require.NoError(t, b.Unlock(t.Context()))
+}
+
+// TestBreaks has each of the two break a claim of the other.
+func TestBreaks(t *testing.T) {
+	_, c, l := both(t)
+	a, err := c.Lock(t.Context(), "x")
+	require.NoError(t, err)
+	was := l.read("lock.x")
+	broken := fields{}
+	for name, value := range was.fields {
+		broken[name] = value
+	}
+	broken["s"], broken["t"], broken["bb"], broken["br"], broken["ba"] = 3, a.Token(), "ops", "it hangs", time.Now().UnixMilli()
+	at, _, ok := l.write("lock.x", broken, was.revision, lease)
+	require.True(t, ok)
+	require.ErrorIs(t, a.Extend(t.Context(), 0), natslock.ErrBroken)
+	awaited(t, a.Context().Done())
+	_, err = c.TryLock(t.Context(), "x")
+	require.ErrorIs(t, err, natslock.ErrLocked, "a broken record keeps others out")
+	require.Equal(t, at, l.read("lock.x").revision)
+	require.ErrorIs(t, a.Unlock(t.Context()), natslock.ErrBroken)
+
+	h := l.lock("x", func(uint64) {})
+	changes := l.watch("lock.x")
+	l.probe("lock.x")
+	require.NoError(t, c.Break(t.Context(), natslock.BreakRequest{Kind: natslock.KindMutex, Name: "x", ID: h.id, Reason: "it hangs"}))
+	seen := l.next(changes)
+	require.EqualValues(t, 3, seen.number("s"))
+	require.Equal(t, h.id, seen.text("id"))
+	require.Equal(t, h.token, seen.number("t"))
+	require.Equal(t, "it hangs", seen.text("br"))
+	_, last, ok := l.write("lock.x", l.record(1, h.id, fields{"r": 1, "t": h.token}), h.revision, lease)
+	require.False(t, ok, "the holder cannot renew")
+	require.Equal(t, seen.revision, last)
+	l.remove("lock.x", 4, h.id, last)
+	b, err := c.Lock(t.Context(), "x")
+	require.NoError(t, err)
+	require.Greater(t, b.Token(), h.token)
+	require.NoError(t, b.Unlock(t.Context()))
+}
+
+// TestIdleLease has a TryLock of the library ask the locker for an idle lease. In a bubble
+// the locker's answer comes within the 250 ms that the library waits for it.
+func TestIdleLease(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c, l := client(t, s), newLocker(t, s.Connect())
+		id := rand.Text()
+		at, _, ok := l.write("lock.x", l.record(1, id, fields{"k": true, "u": 1}), 0, lease)
+		require.True(t, ok)
+		questions := l.watch("wait.x.*")
+		l.probe("lock.x")
+
+		// In use: a renewal answers, with the revision of the question.
+		token := at << 6
+		refused := make(chan error, 1)
+		go func() {
+			_, err := c.TryLock(t.Context(), "x")
+			refused <- err
+		}()
+		q := l.next(questions)
+		require.EqualValues(t, 6, q.number("s"))
+		at, _, ok = l.write("lock.x", l.record(1, id, fields{"k": true, "u": q.revision, "r": 1, "t": token}), at, lease)
+		require.True(t, ok)
+		require.ErrorIs(t, awaited(t, refused), natslock.ErrLocked)
+		require.True(t, l.next(questions).deleted, "the question ends with the call")
+
+		// Idle: the lease is given up.
+		try := taking(func() (*natslock.Lock, error) { return c.TryLock(t.Context(), "x") })
+		require.EqualValues(t, 6, l.next(questions).number("s"))
+		l.remove("lock.x", 4, id, at)
+		granted := try(t)
+		require.Greater(t, granted.Token(), token)
+		require.NoError(t, granted.Unlock(t.Context()))
+	})
+}
+
+// TestOverdue has a server forget the TTLs of records. Each of the two takes the lock of
+// the other when its record is overdue, and not before.
+func TestOverdue(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		conns := []*nats.Conn{s.Connect(), s.Connect()}
+		c := clientOn(t, conns[0])
+		l := newLocker(t, conns[1])
+		restarts := uint64(0)
+		forget := func() {
+			s.Stop()
+			s.ForgetTTLs()
+			s.Restart()
+			restarts++
+			for _, nc := range conns { // not the status: it is that of before until a connection has noticed
+				for nc.Stats().Reconnects < restarts {
+					time.Sleep(10 * time.Millisecond)
+				}
+			}
+		}
+		id := rand.Text()
+		dead, _, ok := l.write("lock.x", l.record(1, id, fields{"l": 5}), 0, "5s")
+		require.True(t, ok)
+		forget()
+		was := l.read("lock.x")
+		time.Sleep(time.Until(was.end.Add(250 * time.Millisecond)))
+		require.Equal(t, dead, l.read("lock.x").revision, "the server has forgotten the TTL")
+		_, err := c.TryLock(t.Context(), "x")
+		require.ErrorIs(t, err, natslock.ErrLocked, "not overdue yet")
+		require.False(t, l.overdue(was))
+		a, err := c.Lock(t.Context(), "x", natslock.NoRenew(), natslock.TTL(5*time.Second))
+		require.NoError(t, err)
+		require.False(t, time.Now().Before(was.end.Add(300*time.Millisecond)))
+		require.Greater(t, a.Token(), dead<<6)
+
+		forget()
+		was = l.read("lock.x")
+		time.Sleep(time.Until(was.end.Add(250 * time.Millisecond)))
+		require.False(t, l.overdue(was))
+		require.ErrorIs(t, a.Err(), natslock.ErrLost, "its validity is over")
+		time.Sleep(time.Until(was.end.Add(300 * time.Millisecond)))
+		require.True(t, l.overdue(l.read("lock.x")))
+		at, _, ok := l.write("lock.x", l.record(1, rand.Text(), nil), was.revision, lease)
+		require.True(t, ok)
+		require.Greater(t, at<<6, a.Token())
+	})
+}
+
+// TestHandedOver has each of the two adopt a lock that the other has handed over.
+func TestHandedOver(t *testing.T) {
+	_, c, l := both(t)
+	a, err := c.Lock(t.Context(), "x")
+	require.NoError(t, err)
+	handle, err := a.Handoff(t.Context())
+	require.NoError(t, err)
+	was := l.read("lock.x")
+	require.EqualValues(t, 8, was.number("s"))
+	require.Equal(t, handle.ID, was.text("id"))
+	require.Equal(t, handle.Token, was.number("t"))
+	id := rand.Text()
+	at, _, ok := l.write("lock.x", l.record(1, id, fields{"t": handle.Token}), was.revision, lease)
+	require.True(t, ok, "the locker adopts it")
+
+	at, _, ok = l.write("lock.x", l.record(8, id, fields{"r": 1, "t": handle.Token, "f": true}), at, lease)
+	require.True(t, ok, "the locker hands it back")
+	b, err := c.Adopt(t.Context(), natslock.Handle{Kind: natslock.KindMutex, Name: "x", ID: id, Token: handle.Token, TTL: time.Minute})
+	require.NoError(t, err)
+	require.Equal(t, handle.Token, b.Token())
+	require.Greater(t, l.read("lock.x").revision, at)
+	require.NoError(t, b.Unlock(t.Context()))
+}
+
+// TestLeader has the locker lead, and the library observe that.
+func TestLeader(t *testing.T) {
+	_, c, l := both(t)
+	id := rand.Text()
+	at, _, ok := l.write("lock.boss", l.record(1, id, fields{"d": map[string]string{"value": "10.0.0.7:8080"}}), 0, lease)
+	require.True(t, ok)
+	leader, err := election.New(c, "boss").Leader(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, "10.0.0.7:8080", string(leader.Value))
+	require.Equal(t, at<<6, leader.Token)
+}
+
+// TestFence has each of the two supersede the fence of the other.
+func TestFence(t *testing.T) {
+	s, _, l := both(t)
+	js, err := jetstream.New(s.Connect())
+	require.NoError(t, err)
+	_, err = js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "ORDERS", Subjects: []string{"orders.>"}})
+	require.NoError(t, err)
+	f, err := fence.Open(t.Context(), js, "ORDERS", "orders.fence", 640)
+	require.NoError(t, err)
+	_, err = f.Publish(t.Context(), "orders.created", []byte("1"))
+	require.NoError(t, err)
+
+	// The locker opens it with a greater token.
+	var got struct {
+		Message struct {
+			Seq  uint64
+			Data []byte
+		}
+	}
+	l.api("STREAM.MSG.GET.ORDERS", map[string]string{"last_by_subj": "orders.fence"}, &got)
+	var mark struct {
+		Fence, Lanes int
+		Token        uint64
+	}
+	require.NoError(t, json.Unmarshal(got.Message.Data, &mark))
+	require.EqualValues(t, 640, mark.Token)
+	require.Equal(t, 1, mark.Fence)
+	opened := l.publish("orders.fence", `{"fence":1,"token":641,"lanes":1,"write":"W"}`, "orders.fence", got.Message.Seq)
+	require.NotZero(t, opened)
+	_, err = f.Publish(t.Context(), "orders.created", []byte("2"))
+	require.ErrorIs(t, err, fence.ErrSuperseded)
+	require.NotZero(t, l.publish("orders.created", "3", "orders.fence", opened))
+
+	// The library does so with one that is greater still.
+	_, err = fence.Open(t.Context(), js, "ORDERS", "orders.fence", 642)
+	require.NoError(t, err)
+	require.Zero(t, l.publish("orders.created", "4", "orders.fence", opened), "the write is refused")
+}
