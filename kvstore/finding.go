@@ -156,7 +156,7 @@ func Examine(cfg Config, info *jetstream.StreamInfo) ([]Finding, error) {
 	judge(!c.AllowMsgSchedules, Worse, "allow_msg_schedules", c.AllowMsgSchedules, "false", "every user that may write one key can make the server write others", byRemake)
 	judge(c.DenyDelete, Worse, "deny_delete", c.DenyDelete, "true", "records can be removed under their holders", byUpdate)
 	judge(c.DenyPurge, Worse, "deny_purge", c.DenyPurge, "true", "records can be removed under their holders", rollup)
-	judge(c.AllowAtomicPublish, Worse, "allow_atomic", c.AllowAtomicPublish, "true", "several locks cannot be taken at once", byUpdate)
+	judge(c.AllowAtomicPublish, Worse, "allow_atomic", c.AllowAtomicPublish, "true", "a later version cannot write several records in one step", byUpdate)
 	// The server echoes what it was asked for, so what counts is where it is.
 	judge(info.State.LastSeq >= lowFirstSeq, Worse, "first_seq", info.State.LastSeq, "the time in ten-microsecond ticks since 2016", "fencing tokens repeat when the bucket is re-created", byRemake)
 	clustered := info.Cluster != nil && info.Cluster.Name != ""
