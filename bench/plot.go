@@ -38,7 +38,7 @@ var plottedSides = slices.DeleteFunc(slices.Clone(sides), func(s Side) bool { re
 
 // palette can be told apart by those who see fewer colours as well.
 var palette = []color.RGBA{
-	{0x55, 0x55, 0x55, 0xff}, {0xd5, 0x5e, 0x00, 0xff}, {0xf0, 0xe4, 0x42, 0xff}, {0xe6, 0x9f, 0x00, 0xff}, {0x00, 0x72, 0xb2, 0xff},
+	{0x55, 0x55, 0x55, 0xff}, {0xd5, 0x5e, 0x00, 0xff}, {0x80, 0x80, 0x00, 0xff}, {0xe6, 0x9f, 0x00, 0xff}, {0x00, 0x72, 0xb2, 0xff},
 	{0x56, 0xb4, 0xe9, 0xff}, {0x00, 0x9e, 0x73, 0xff}, {0xcc, 0x79, 0xa7, 0xff},
 }
 
@@ -72,9 +72,18 @@ func (r *Result) plots(dir string) error {
 	return nil
 }
 
+// save writes a plot with its legend beside the data rather than over it.
 func save(p *plot.Plot, file string) error {
-	c := vgsvg.New(22*vg.Centimeter, 11*vg.Centimeter)
-	p.Draw(draw.New(c))
+	const width, beside = 28 * vg.Centimeter, 9 * vg.Centimeter
+	c := vgsvg.New(width, 11*vg.Centimeter)
+	page := draw.New(c)
+	page.SetColor(color.White)
+	page.Fill(page.Rectangle.Path())
+	legend := p.Legend
+	p.Legend = plot.NewLegend()
+	p.Draw(draw.Crop(page, 0, -beside, 0, 0))
+	legend.Top, legend.Left, legend.YOffs, legend.Padding = true, true, -vg.Centimeter, vg.Points(3)
+	legend.Draw(draw.Crop(page, width-beside+vg.Points(6), 0, 0, 0))
 	var svg bytes.Buffer
 	if _, err := c.WriteTo(&svg); err != nil {
 		return err
@@ -128,7 +137,6 @@ func (r *Result) plot(what plotted) (*plot.Plot, error) {
 		p.X.Label.Text = "waiters"
 		p.X.Scale = plot.LogScale{}
 		p.X.Tick.Marker = plot.ConstantTicks(ticks(crowd))
-		p.X.Max *= 4 // room for the legend
 	} else {
 		var titles []string
 		for _, c := range r.Classes {
@@ -139,7 +147,6 @@ func (r *Result) plot(what plotted) (*plot.Plot, error) {
 	}
 	p.Y.Min = math.Pow(10, math.Floor(math.Log10(p.Y.Min))) // whole decades have labels
 	p.Y.Max = math.Pow(10, math.Ceil(math.Log10(p.Y.Max)))
-	p.Legend.Top = true
 	return p, nil
 }
 
@@ -195,7 +202,6 @@ func (s *Scale) plot() (*plot.Plot, error) {
 		p.Legend.Add(g.title, line, marks)
 	}
 	p.Y.Min, p.Y.Max = 0, max(p.Y.Max*1.2, 2)
-	p.Legend.Top, p.Legend.Left = true, true
 	return p, nil
 }
 
