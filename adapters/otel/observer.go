@@ -1,0 +1,325 @@
+package natslockotel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/natslock/locks/natslock"
+)
+
+// scope is the name of the instrumentation.
+const scope = "github.com/natslock/locks/adapters/otel"
+
+// The keys of the attributes. error.type is one of the semantic conventions, which have
+// none for locks.
+const (
+	LockKey    = attribute.Key("natslock.lock")       // of metrics: the label of the name
+	NameKey    = attribute.Key("natslock.lock.name")  // of spans
+	KindKey    = attribute.Key("natslock.lock.kind")  // of spans: mutex, rw, semaphore
+	IDKey      = attribute.Key("natslock.lock.id")    // of spans of a hold
+	TokenKey   = attribute.Key("natslock.lock.token") // of spans of a hold: the fencing token
+	OutcomeKey = attribute.Key("natslock.outcome")    // of an acquire: granted, gave_up
+	EndKey     = attribute.Key("natslock.end")        // of a hold: released, ended, expired, broken, closed
+	ErrorKey   = attribute.Key("error.type")          // timeout, canceled; expired, broken, closed
+)
+
+// durations are the boundaries of the histograms, in seconds.
+var durations = []float64{.001, .005, .025, .1, .5, 1, 5, 15, 60, 300, 900, 3600, 21600, 86400}
+
+const (
+	// readTime bounds how long an Observer reads who holds a lock.
+	readTime = 250 * time.Millisecond
+	// readPause is how long it reads nothing after a read has failed.
+	readPause = 10 * time.Second
+	// mostLinks bounds the links of a span: a lock may have many readers.
+	mostLinks = 8
+	// mostWaits bounds the waits without an end. Some failures of an acquire are no event.
+	mostWaits = 10_000
+)
+
+// Observer makes spans and metrics. [New] makes it. It is safe for concurrent use.
+type Observer struct {
+	label  func(string) string
+	tracer trace.Tracer
+
+	acquire, hold metric.Float64Histogram
+	held          metric.Int64UpDownCounter
+	lost          metric.Int64Counter
+
+	mu      sync.Mutex
+	holds   map[lockID][]*hold
+	waits   map[waitID][][]trace.Link
+	clients []*natslock.Client
+	paused  time.Time // no reads until then
+}
+
+type lockID struct {
+	kind natslock.Kind
+	name string
+}
+
+// waitID names a wait, which has no ID in the events: by the span that asked.
+type waitID struct {
+	lock  lockID
+	trace trace.TraceID
+	span  trace.SpanID
+}
+
+// hold is a lock that is held, and its span.
+type hold struct {
+	id    string
+	since time.Time
+	span  trace.Span
+}
+
+// New returns an Observer without clients. Give its Observe to the clients of one bucket as
+// their observer:
+//
+//	telemetry, err := natslockotel.New()
+//	...
+//	locks, err := natslock.New(ctx, nc, natslock.WithObserver(telemetry.Observe))
+//	...
+//	telemetry.Add(locks)
+//
+// It returns an error if the meter provider refuses an instrument.
+func New(opts ...Option) (*Observer, error) {
+	c := config{tracers: otel.GetTracerProvider(), meters: otel.GetMeterProvider(), label: FirstToken}
+	for _, opt := range opts {
+		opt(&c)
+	}
+	o := &Observer{label: c.label, tracer: c.tracers.Tracer(scope), holds: make(map[lockID][]*hold), waits: make(map[waitID][][]trace.Link)}
+	meter := c.meters.Meter(scope)
+	var errs [5]error
+	seconds := []metric.Float64HistogramOption{metric.WithUnit("s"), metric.WithExplicitBucketBoundaries(durations...)}
+	o.acquire, errs[0] = meter.Float64Histogram("natslock.acquire.duration",
+		append(seconds, metric.WithDescription("Time from the call to the grant, or to giving up."))...)
+	o.hold, errs[1] = meter.Float64Histogram("natslock.hold.duration",
+		append(seconds, metric.WithDescription("Time from the grant to the end of the hold."))...)
+	o.held, errs[2] = meter.Int64UpDownCounter("natslock.held", metric.WithUnit("{lock}"), metric.WithDescription("Locks held now."))
+	o.lost, errs[3] = meter.Int64Counter("natslock.lost", metric.WithUnit("{lock}"),
+		metric.WithDescription("Locks that ended without an unlock and before a planned end."))
+	_, errs[4] = meter.Int64ObservableGauge("natslock.waiting", metric.WithUnit("{acquire}"),
+		metric.WithDescription("Acquires queued now, of all names."), metric.WithInt64Callback(o.waiting))
+	if err := errors.Join(errs[:]...); err != nil {
+		return nil, fmt.Errorf("natslockotel: %w", err)
+	}
+	return o, nil
+}
+
+// Add has the Observer read natslock.waiting from the client's Stats. When an acquire queues
+// for a lock whose hold the Observer has not seen, it also asks the client for the holder.
+// The package comment says what for. That is one Inspect for each wait, on
+// the goroutine that calls observers. It delays events for 250 ms at most, and after a
+// failure there is none for 10 s. The Observer keeps the client.
+func (o *Observer) Add(locks *natslock.Client) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.clients = append(o.clients, locks)
+}
+
+func (o *Observer) waiting(_ context.Context, to metric.Int64Observer) error {
+	o.mu.Lock()
+	clients := o.clients
+	o.mu.Unlock()
+	if len(clients) == 0 {
+		return nil
+	}
+	n := 0
+	for _, c := range clients {
+		n += c.Stats().Waiting
+	}
+	to.Observe(int64(n))
+	return nil
+}
+
+// Observe follows one event. It is the function for natslock.WithObserver. The span in ctx,
+// which has the values of the acquire's context, is the parent of the spans.
+func (o *Observer) Observe(ctx context.Context, ev natslock.Event) {
+	switch ev.Type {
+	case natslock.EventQueued:
+		o.queued(ctx, ev)
+	case natslock.EventGranted:
+		o.acquired(ctx, ev, "granted")
+		o.granted(ctx, ev)
+	case natslock.EventGaveUp:
+		o.acquired(ctx, ev, "gave_up")
+	case natslock.EventReleased:
+		o.ended(ctx, ev, "released", nil)
+	case natslock.EventEnded:
+		o.ended(ctx, ev, "ended", nil)
+	case natslock.EventBroken:
+		o.ended(ctx, ev, "broken", ev.Cause)
+	case natslock.EventExpired:
+		end := "expired"
+		if errors.Is(ev.Cause, natslock.ErrClosed) {
+			end = "closed"
+		}
+		o.ended(ctx, ev, end, ev.Cause)
+	case natslock.EventAtRisk:
+		if h := o.holdOf(ev); h != nil {
+			h.span.AddEvent("natslock.at_risk", trace.WithTimestamp(ev.Time))
+		}
+	}
+}
+
+// text is a name as an attribute: a name may have any bytes, and an attribute may not.
+func text(name string) string { return strings.ToValidUTF8(name, "\uFFFD") }
+
+// labelOf is the attribute of metrics.
+func (o *Observer) labelOf(ev natslock.Event) attribute.KeyValue {
+	return LockKey.String(text(o.label(ev.Name)))
+}
+
+// attributes are those of both spans.
+func attributes(ev natslock.Event) []attribute.KeyValue {
+	return []attribute.KeyValue{NameKey.String(text(ev.Name)), KindKey.String(ev.Kind.String())}
+}
+
+func lockOf(ev natslock.Event) lockID { return lockID{ev.Kind, ev.Name} }
+
+func waitOf(ctx context.Context, ev natslock.Event) waitID {
+	asked := trace.SpanContextFromContext(ctx)
+	return waitID{lockOf(ev), asked.TraceID(), asked.SpanID()}
+}
+
+// queued notes the holds in the way of an acquire.
+func (o *Observer) queued(ctx context.Context, ev natslock.Event) {
+	links := o.inTheWay(ctx, ev)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if len(o.waits) >= mostWaits {
+		clear(o.waits)
+	}
+	id := waitOf(ctx, ev)
+	o.waits[id] = append(o.waits[id], links)
+}
+
+// inTheWay returns links to the holds of a lock: those that this Observer has seen, or else
+// those whose records carry a trace.
+func (o *Observer) inTheWay(ctx context.Context, ev natslock.Event) (links []trace.Link) {
+	o.mu.Lock()
+	for _, h := range o.holds[lockOf(ev)] {
+		links = append(links, trace.Link{SpanContext: h.span.SpanContext()})
+	}
+	var client *natslock.Client
+	if len(links) == 0 && len(o.clients) > 0 && !time.Now().Before(o.paused) {
+		client = o.clients[0]
+	}
+	o.mu.Unlock()
+	if client != nil {
+		links = o.read(ctx, client, ev)
+	}
+	return links[:min(len(links), mostLinks)]
+}
+
+// read returns links to the holds whose records carry a trace.
+func (o *Observer) read(ctx context.Context, client *natslock.Client, ev natslock.Event) (links []trace.Link) {
+	asking := trace.SpanContextFromContext(ctx)
+	ctx, cancel := context.WithTimeout(ctx, readTime)
+	defer cancel()
+	info, err := client.Inspect(ctx, ev.Kind, ev.Name)
+	if err != nil {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		o.paused = time.Now().Add(readPause)
+		return nil
+	}
+	holders := slices.Concat(info.Readers, info.Permits)
+	if info.Holder != nil {
+		holders = append(holders, *info.Holder)
+	}
+	for _, h := range holders {
+		// The span of its own is there if the lock was granted meanwhile.
+		if sc := carried(h.Meta); sc.IsValid() && sc.SpanID() != asking.SpanID() {
+			links = append(links, trace.Link{SpanContext: sc, Attributes: []attribute.KeyValue{IDKey.String(h.ID)}})
+		}
+	}
+	return links
+}
+
+// acquired makes the span of an acquire that has ended.
+func (o *Observer) acquired(ctx context.Context, ev natslock.Event, outcome string) {
+	o.mu.Lock()
+	id := waitOf(ctx, ev)
+	var links []trace.Link
+	if all := o.waits[id]; len(all) > 1 {
+		links, o.waits[id] = all[0], all[1:]
+	} else if len(all) == 1 {
+		links = all[0]
+		delete(o.waits, id)
+	}
+	o.mu.Unlock()
+	_, span := o.tracer.Start(ctx, "natslock.acquire", trace.WithTimestamp(ev.Time.Add(-ev.Waited)), trace.WithLinks(links...),
+		trace.WithAttributes(append(attributes(ev), OutcomeKey.String(outcome))...))
+	measured := []attribute.KeyValue{o.labelOf(ev), OutcomeKey.String(outcome)}
+	if ev.Type == natslock.EventGaveUp {
+		why := "timeout"
+		if errors.Is(ev.Cause, context.Canceled) {
+			why = "canceled"
+		}
+		span.SetAttributes(ErrorKey.String(why))
+		span.SetStatus(codes.Error, text(fmt.Sprint(ev.Cause)))
+		measured = append(measured, ErrorKey.String(why))
+	}
+	span.End(trace.WithTimestamp(ev.Time))
+	o.acquire.Record(ctx, ev.Waited.Seconds(), metric.WithAttributes(measured...))
+}
+
+// granted begins the span of a hold.
+func (o *Observer) granted(ctx context.Context, ev natslock.Event) {
+	_, span := o.tracer.Start(ctx, "natslock.hold", trace.WithTimestamp(ev.Time),
+		trace.WithAttributes(append(attributes(ev), IDKey.String(ev.ID), TokenKey.Int64(int64(ev.Token)))...))
+	o.held.Add(ctx, 1, metric.WithAttributes(o.labelOf(ev)))
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	id := lockOf(ev)
+	o.holds[id] = append(o.holds[id], &hold{ev.ID, ev.Time, span})
+}
+
+// holdOf returns the hold of an event, or nil.
+func (o *Observer) holdOf(ev natslock.Event) *hold {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, h := range o.holds[lockOf(ev)] {
+		if h.id == ev.ID {
+			return h
+		}
+	}
+	return nil
+}
+
+// ended ends the span of a hold. cause is nil unless the lock was lost.
+func (o *Observer) ended(ctx context.Context, ev natslock.Event, end string, cause error) {
+	h := o.holdOf(ev)
+	if h == nil { // granted before the Observer followed the client
+		return
+	}
+	o.mu.Lock()
+	id := lockOf(ev)
+	o.holds[id] = slices.DeleteFunc(o.holds[id], func(other *hold) bool { return other == h })
+	if len(o.holds[id]) == 0 {
+		delete(o.holds, id)
+	}
+	o.mu.Unlock()
+	label := o.labelOf(ev)
+	h.span.SetAttributes(EndKey.String(end))
+	if cause != nil {
+		h.span.SetAttributes(ErrorKey.String(end))
+		h.span.SetStatus(codes.Error, text(cause.Error()))
+		o.lost.Add(ctx, 1, metric.WithAttributes(label, ErrorKey.String(end)))
+	}
+	h.span.End(trace.WithTimestamp(ev.Time))
+	o.held.Add(ctx, -1, metric.WithAttributes(label))
+	o.hold.Record(ctx, max(ev.Time.Sub(h.since), 0).Seconds(), metric.WithAttributes(label, EndKey.String(end)))
+}

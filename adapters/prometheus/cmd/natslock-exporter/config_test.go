@@ -1,0 +1,69 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/testutil"
+)
+
+func natsUser(name string) nats.Option { return nats.UserInfo(name, "secret") }
+
+// readOnly are the permissions of an operator without those to break.
+func readOnly(t *testing.T, pattern string) natslock.PermissionSet {
+	t.Helper()
+	p, err := natslock.Permissions(natslock.Access{Role: natslock.RoleOperator, Pattern: pattern})
+	require.NoError(t, err)
+	var read []natslock.Permission
+	for _, perm := range p.Publish {
+		if !strings.HasPrefix(perm.For, "break ") {
+			read = append(read, perm)
+		}
+	}
+	require.Less(t, len(read), len(p.Publish))
+	p.Publish = read
+	return p
+}
+
+// permissions are the users of TestRefused.
+func permissions(t *testing.T) string {
+	t.Helper()
+	admin, err := natslock.Permissions(natslock.Access{Role: natslock.RoleAdmin})
+	require.NoError(t, err)
+	reader := readOnly(t, ">")
+	deaf := reader
+	deaf.Subscribe = nil
+	for _, perm := range reader.Subscribe {
+		if strings.HasPrefix(perm.Subject, "_INBOX.") {
+			deaf.Subscribe = append(deaf.Subscribe, perm)
+		}
+	}
+	blind := reader
+	blind.Publish = nil
+	for _, perm := range reader.Publish {
+		if strings.Contains(perm.Subject, ".STREAM.INFO.") {
+			blind.Publish = append(blind.Publish, perm)
+		}
+	}
+	var users strings.Builder
+	for name, set := range map[string]natslock.PermissionSet{
+		"admin": admin, "reader": reader, "deaf": deaf, "blind": blind, "narrow": readOnly(t, "orders.>"),
+	} {
+		fmt.Fprintf(&users, "{user: %s, password: secret, %s}\n", name, set)
+	}
+	users.WriteString("{user: root, password: secret}\n")
+	return "authorization { users = [\n" + users.String() + "] }\n"
+}
+
+func deleteBucket(t *testing.T, s *testutil.Server) {
+	t.Helper()
+	js, err := jetstream.New(s.Connect())
+	require.NoError(t, err)
+	require.NoError(t, js.DeleteStream(t.Context(), "KV_natslock"))
+}

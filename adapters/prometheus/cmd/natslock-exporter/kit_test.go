@@ -1,0 +1,212 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"regexp"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/testutil"
+)
+
+// childVar makes the test binary the exporter.
+const childVar = "NATSLOCK_EXPORTER_CHILD"
+
+// patience bounds every wait for an event: far more than it can take.
+const patience = time.Minute
+
+func TestMain(m *testing.M) {
+	if os.Getenv(childVar) != "" {
+		os.Exit(mainCode(os.Args[1:]))
+	}
+	testutil.LeakCheck(m)
+}
+
+// process is an exporter in a process of its own.
+type process struct {
+	t    testing.TB
+	cmd  *exec.Cmd
+	base string // of its URLs
+	done chan struct{}
+
+	mu   sync.Mutex
+	log  strings.Builder
+	more chan struct{} // closed when the log has grown
+}
+
+// launch starts an exporter on a free port, with an environment of its own. It is stopped
+// when the test ends.
+func launch(t testing.TB, args ...string) *process {
+	t.Helper()
+	p := &process{t: t, done: make(chan struct{}), more: make(chan struct{})}
+	p.cmd = exec.Command(os.Args[0], append([]string{"--listen=127.0.0.1:0"}, args...)...)
+	p.cmd.Env = []string{childVar + "=1", "HOME=" + t.TempDir(), "XDG_CONFIG_HOME=" + t.TempDir(), "GOCOVERDIR=" + t.TempDir()}
+	r, w, err := os.Pipe()
+	require.NoError(t, err)
+	p.cmd.Stderr = w
+	require.NoError(t, p.cmd.Start())
+	require.NoError(t, w.Close())
+	go func() {
+		defer close(p.done)
+		lines := bufio.NewScanner(r)
+		for lines.Scan() {
+			p.mu.Lock()
+			p.log.WriteString(lines.Text() + "\n")
+			close(p.more)
+			p.more = make(chan struct{})
+			p.mu.Unlock()
+		}
+		_ = r.Close()
+		_ = p.cmd.Wait()
+	}()
+	t.Cleanup(func() { p.stop() })
+	return p
+}
+
+// stop ends the exporter as a service manager does, and returns its exit code.
+func (p *process) stop() int {
+	_ = p.cmd.Process.Signal(syscall.SIGTERM)
+	return p.exit()
+}
+
+// exit waits until the exporter has ended, and returns its exit code.
+func (p *process) exit() int {
+	p.t.Helper()
+	select {
+	case <-p.done:
+	case <-time.After(patience):
+		_ = p.cmd.Process.Kill()
+		p.t.Errorf("the exporter did not end:\n%s", p.text())
+		<-p.done
+	}
+	return p.cmd.ProcessState.ExitCode()
+}
+
+func (p *process) text() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.log.String()
+}
+
+// says waits until the log has n lines with a text.
+func (p *process) says(text string, n int) {
+	p.t.Helper()
+	limit := time.After(patience)
+	for {
+		p.mu.Lock()
+		log, more := p.log.String(), p.more
+		p.mu.Unlock()
+		if strings.Count(log, text) >= n {
+			return
+		}
+		select {
+		case <-more:
+		case <-p.done:
+			require.Contains(p.t, p.text(), text, "the exporter has ended")
+			return
+		case <-limit:
+			require.Fail(p.t, "waited in vain", "for %q in\n%s", text, log)
+		}
+	}
+}
+
+// follow launches an exporter and waits until it follows the bucket.
+func follow(t testing.TB, s *testutil.Server, args ...string) *process {
+	t.Helper()
+	p := launch(t, append([]string{"--server=" + s.URL()}, args...)...)
+	p.says("following the bucket", 1)
+	return p
+}
+
+var serving = regexp.MustCompile(`url=(http://[^/]+)/metrics`)
+
+// get requests a page.
+func (p *process) get(path string) (status int, body string) {
+	p.t.Helper()
+	if p.base == "" {
+		p.says("serving", 1)
+		p.base = serving.FindStringSubmatch(p.text())[1]
+	}
+	answer, err := http.Get(p.base + path)
+	require.NoError(p.t, err, p.text())
+	defer answer.Body.Close()
+	text, err := io.ReadAll(answer.Body)
+	require.NoError(p.t, err)
+	http.DefaultClient.CloseIdleConnections()
+	return answer.StatusCode, string(text)
+}
+
+// shows waits until the metrics have all lines, given without the label of the bucket.
+func (p *process) shows(lines ...string) {
+	p.t.Helper()
+	var text string
+	for limit := time.Now().Add(patience); time.Now().Before(limit); time.Sleep(10 * time.Millisecond) {
+		_, text = p.get("/metrics")
+		text = "\n" + strings.ReplaceAll(strings.ReplaceAll(text, `bucket="natslock",`, ""), `{bucket="natslock"}`, "")
+		missing := false
+		for _, line := range lines {
+			missing = missing || !strings.Contains(text, "\n"+line+"\n")
+		}
+		if !missing {
+			return
+		}
+	}
+	require.Fail(p.t, "not shown", "%v\nin%s", lines, text)
+}
+
+// client returns a client on a connection of its own, which ends with the test.
+func client(t testing.TB, s *testutil.Server, opts ...natslock.Option) (*natslock.Client, *testutil.Link) {
+	t.Helper()
+	nc, link := s.ConnectLink()
+	return clientOn(t, nc, opts...), link
+}
+
+func clientOn(t testing.TB, nc *nats.Conn, opts ...natslock.Option) *natslock.Client {
+	t.Helper()
+	c, err := natslock.New(t.Context(), nc, opts...)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		ended, end := context.WithCancel(context.Background())
+		end()
+		_ = c.Close(ended)
+	})
+	return c
+}
+
+// hold takes a lock, which is held at least until the test ends or unlocks it.
+func hold(t testing.TB, c *natslock.Client, name string, opts ...natslock.LockOption) *natslock.Lock {
+	t.Helper()
+	l, err := c.Lock(context.WithoutCancel(t.Context()), name, append([]natslock.LockOption{natslock.MaxWait(patience)}, opts...)...)
+	require.NoError(t, err)
+	t.Cleanup(func() { runtime.KeepAlive(l) })
+	return l
+}
+
+// later takes a lock on a goroutine of its own.
+func later(t testing.TB, c *natslock.Client, name string) <-chan *natslock.Lock {
+	got := make(chan *natslock.Lock, 1)
+	go func() {
+		l, _ := c.Lock(context.WithoutCancel(t.Context()), name, natslock.MaxWait(patience))
+		got <- l
+	}()
+	return got
+}
+
+func unlock(t testing.TB, l *natslock.Lock) {
+	t.Helper()
+	require.NotNil(t, l)
+	require.NoError(t, l.Unlock(context.Background()))
+}

@@ -1,0 +1,171 @@
+// Command natslock-exporter serves Prometheus metrics of all locks of a bucket, whichever
+// client holds them. It reads the locks once, and follows them by one watch.
+//
+//	natslock-exporter                                     the bucket natslock
+//	natslock-exporter --pattern 'orders.>' --pattern '>'  two series instead of one per first token
+//	natslock-exporter --listen 127.0.0.1:9622             only for this machine
+//
+// It finds its server by flags, NATS_* variables and contexts, as lockctl and the nats
+// command do. It takes no locks and writes nothing.
+//
+// /metrics has the metrics. /healthz answers 200 while the exporter follows the bucket, and
+// otherwise 503 with the reason.
+//
+// # What it knows
+//
+// Counts and ages come from the records in the bucket, so they include locks of clients
+// that have no metrics of their own. An age is the exporter's clock minus the clock of
+// the holder or the waiter. A record stands for a client: goroutines that wait behind each
+// other in one process have one place in the queue.
+//
+// Counters count notifications. They miss what happened while the exporter had no
+// connection, and natslock_exporter_gaps_total counts these gaps. Every user that may
+// publish to the bucket's notifications can forge events.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"syscall"
+
+	"github.com/alecthomas/kong"
+	"github.com/nats-io/nats.go"
+
+	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/natslock"
+)
+
+// cli is the whole command line.
+type cli struct {
+	Bucket  string   `env:"LOCKCTL_BUCKET" default:"natslock" placeholder:"NAME" help:"Bucket that holds the locks (default ${default})."`
+	Names   string   `default:">" placeholder:"PATTERN" help:"Locks to count: \"*\" stands for one token, a last \">\" for all that follow (default all)."`
+	Pattern []string `sep:"none" placeholder:"PATTERN" help:"Count the locks that match under this label; repeat it, and the first that matches counts. Other locks get the label \"other\". Without patterns the label is the first token of the name."`
+	Listen  string   `env:"NATSLOCK_EXPORTER_LISTEN" default:":9622" placeholder:"ADDRESS" help:"Address to serve /metrics and /healthz at (default ${default})."`
+
+	connection `embed:"" group:"connection"`
+	Version    kong.VersionFlag `help:"Print the version."`
+}
+
+//go:generate cp ../../../../cmd/lockctl/connection.go connection.go
+
+const description = `Serves Prometheus metrics of all locks of a bucket.
+
+Exit codes:
+  64 usage   69 no server   77 no permission   78 no bucket, or one not fit for locks
+  70 anything else`
+
+func main() { os.Exit(mainCode(os.Args[1:])) }
+
+// mainCode runs one command line and returns the exit code.
+func mainCode(args []string) int {
+	var c cli
+	parser, err := newParser(&c)
+	if err != nil {
+		return report(err)
+	}
+	ctx, err := parser.Parse(args)
+	if err != nil {
+		return report(usagef("%w; see natslock-exporter --help", err))
+	}
+	c.given = given(ctx)
+	if err := c.check(); err != nil {
+		return report(err)
+	}
+	running, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
+	return report(c.run(running, log))
+}
+
+// newParser makes the parser that fills c.
+func newParser(c *cli) (*kong.Kong, error) {
+	return kong.New(c,
+		kong.Name("natslock-exporter"),
+		kong.Description(description),
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
+		kong.ExplicitGroups([]kong.Group{{Key: "connection", Title: "Connection, as for lockctl and the nats command:"}}),
+		kong.Vars{"version": version()},
+	)
+}
+
+// given are the flags that the command line has, unlike those that the environment sets.
+func given(ctx *kong.Context) map[string]bool {
+	names := make(map[string]bool)
+	for _, p := range ctx.Path {
+		if p.Flag != nil {
+			names[p.Flag.Name] = true
+		}
+	}
+	return names
+}
+
+func version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "natslock-exporter (unknown build)"
+	}
+	return fmt.Sprintf("natslock-exporter %s, %s", info.Main.Version, info.GoVersion)
+}
+
+// The exit codes are those of lockctl, from sysexits.h.
+const (
+	exitUsage       = 64 // EX_USAGE
+	exitUnavailable = 69 // EX_UNAVAILABLE: no server, or no JetStream
+	exitInternal    = 70 // EX_SOFTWARE: everything that is none of the others
+	exitPermission  = 77 // EX_NOPERM: the server refuses this user
+	exitConfig      = 78 // EX_CONFIG: no bucket, or it is not fit for locks
+)
+
+// codeError is an error with an exit code.
+type codeError struct {
+	code int
+	err  error
+}
+
+func (e *codeError) Error() string { return e.err.Error() }
+func (e *codeError) Unwrap() error { return e.err }
+
+func exitf(code int, format string, args ...any) error {
+	return &codeError{code, fmt.Errorf(format, args...)}
+}
+
+func usagef(format string, args ...any) error { return exitf(exitUsage, format, args...) }
+
+// report prints the error and returns its exit code.
+func report(err error) int {
+	if err == nil {
+		return 0
+	}
+	fmt.Fprintf(os.Stderr, "natslock-exporter: %v\n", err)
+	return codeOf(err)
+}
+
+func codeOf(err error) int {
+	if coded, ok := errors.AsType[*codeError](err); ok {
+		return coded.code
+	}
+	is := func(targets ...error) bool {
+		for _, t := range targets {
+			if errors.Is(err, t) {
+				return true
+			}
+		}
+		return false
+	}
+	switch {
+	case is(natslock.ErrInvalidName, natslock.ErrInvalidOption, kvstore.ErrInvalidKey):
+		return exitUsage
+	case is(natslock.ErrPermission, nats.ErrAuthorization, nats.ErrAuthExpired, nats.ErrAuthRevoked, nats.ErrPermissionViolation):
+		return exitPermission
+	case is(kvstore.ErrBucketConfig, kvstore.ErrNotFound, kvstore.ErrNoWatch):
+		return exitConfig
+	case is(natslock.ErrUnavailable, nats.ErrNoServers, nats.ErrTimeout, context.DeadlineExceeded):
+		return exitUnavailable
+	}
+	return exitInternal
+}

@@ -1,0 +1,143 @@
+package main
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	natslockprom "github.com/natslock/locks/adapters/prometheus"
+)
+
+// handoverBuckets reach from a round trip to a lease that has to end first.
+var handoverBuckets = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60}
+
+// counters are the metrics that events add to.
+type counters struct {
+	grants, waited, expiries, breaks, gaveUp *prometheus.CounterVec
+	handover                                 *prometheus.HistogramVec
+	gaps                                     prometheus.Counter
+}
+
+func newCounters() counters {
+	vec := func(name, help string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{natslockprom.Label})
+	}
+	return counters{
+		grants:   vec("natslock_bucket_grants_total", "Grants of locks, those within one client included."),
+		waited:   vec("natslock_bucket_waited_seconds_total", "Time that the holders of these grants had waited in a queue."),
+		expiries: vec("natslock_bucket_expiries_total", "Leases that ended without a release or a break: the holder is dead or cut off, or the lease was not to be renewed."),
+		breaks:   vec("natslock_bucket_breaks_total", "Holds that an operator ended."),
+		gaveUp:   vec("natslock_bucket_gave_up_total", "Waiters that stopped waiting without the lock."),
+		handover: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "natslock_bucket_handover_seconds", Help: "Time from the end of a hold to the next grant, by the server's clock, where a client was queued.", Buckets: handoverBuckets,
+		}, []string{natslockprom.Label}),
+		gaps: prometheus.NewCounter(prometheus.CounterOpts{Name: "natslock_exporter_gaps_total", Help: "Times that the exporter missed events, and read all locks again afterwards."}),
+	}
+}
+
+// group returns a group with its series.
+func (c counters) group(label string) *group {
+	return &group{
+		label: label, grants: c.grants.WithLabelValues(label), waited: c.waited.WithLabelValues(label),
+		expiries: c.expiries.WithLabelValues(label), breaks: c.breaks.WithLabelValues(label),
+		gaveUp: c.gaveUp.WithLabelValues(label), handover: c.handover.WithLabelValues(label),
+	}
+}
+
+func (c counters) all() []prometheus.Collector {
+	return []prometheus.Collector{c.grants, c.waited, c.expiries, c.breaks, c.gaveUp, c.handover, c.gaps}
+}
+
+func desc(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc(name, help, labels, nil)
+}
+
+// The metrics that a scrape makes of the claims.
+var (
+	upDesc      = desc("natslock_exporter_up", "1 while the exporter follows the bucket. Otherwise the gauges natslock_bucket_* are missing.")
+	heldDesc    = desc("natslock_bucket_held", "Holders of locks: each reader and each permit counts.", natslockprom.Label)
+	idleDesc    = desc("natslock_bucket_idle", "Locks that linger: their client keeps them, and nobody is inside.", natslockprom.Label)
+	queuedDesc  = desc("natslock_bucket_queued", "Places in queues. The goroutines of a client share a place.", natslockprom.Label)
+	longestDesc = desc("natslock_bucket_longest_queue", "Places in the longest queue of one lock.", natslockprom.Label)
+	oldestDesc  = desc("natslock_bucket_oldest_hold_seconds", "Age of the oldest hold, 0 without a holder.", natslockprom.Label)
+	waitDesc    = desc("natslock_bucket_longest_wait_seconds", "Age of the longest wait, 0 without a waiter.", natslockprom.Label)
+)
+
+// Describe implements [prometheus.Collector].
+func (s *state) Describe(descs chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{upDesc, heldDesc, idleDesc, queuedDesc, longestDesc, oldestDesc, waitDesc} {
+		descs <- d
+	}
+	for _, c := range s.counters.all() {
+		c.Describe(descs)
+	}
+}
+
+// totals are the gauges of one group.
+type totals struct {
+	held, idle, queued, longest int
+	oldest, wait                time.Duration
+}
+
+// totals sums the claims up, by label. It returns false while the state is not current.
+func (s *state) totals() (map[string]*totals, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.current || !s.online() {
+		return nil, false
+	}
+	s.expire()
+	now := s.now()
+	all := make(map[string]*totals, len(s.groups))
+	for label := range s.groups {
+		all[label] = &totals{}
+	}
+	for _, c := range s.claims {
+		t := all[c.lock.group.label]
+		switch age := now.Sub(c.since); {
+		case c.idle:
+			t.idle++
+		case c.holds:
+			t.held++
+			t.oldest = max(t.oldest, age)
+		default:
+			t.queued++
+			t.wait = max(t.wait, age)
+			t.longest = max(t.longest, len(c.lock.queue))
+		}
+	}
+	return all, true
+}
+
+// Collect implements [prometheus.Collector].
+func (s *state) Collect(metrics chan<- prometheus.Metric) {
+	all, current := s.totals()
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+		metrics <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	up := 0.0
+	if current {
+		up = 1
+	}
+	gauge(upDesc, up)
+	for label, t := range all {
+		gauge(heldDesc, float64(t.held), label)
+		gauge(idleDesc, float64(t.idle), label)
+		gauge(queuedDesc, float64(t.queued), label)
+		gauge(longestDesc, float64(t.longest), label)
+		gauge(oldestDesc, t.oldest.Seconds(), label)
+		gauge(waitDesc, t.wait.Seconds(), label)
+	}
+	for _, c := range s.counters.all() {
+		c.Collect(metrics)
+	}
+}
+
+// registry returns the registry of all metrics that are served.
+func registry(s *state, bucket string) *prometheus.Registry {
+	r := prometheus.NewRegistry()
+	prometheus.WrapRegistererWith(prometheus.Labels{"bucket": bucket}, r).MustRegister(s)
+	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return r
+}

@@ -1,0 +1,58 @@
+package main
+
+import (
+	"strconv"
+	"strings"
+
+	natslockprom "github.com/natslock/locks/adapters/prometheus"
+)
+
+// other is the label of locks that match no pattern.
+const other = natslockprom.Other
+
+// labeler returns the function that collapses names to labels: the first pattern that
+// matches, or the first token where there are no patterns.
+func labeler(patterns []string) func(name string) string {
+	if len(patterns) == 0 {
+		return natslockprom.FirstToken
+	}
+	return func(name string) string {
+		for _, p := range patterns {
+			if matches(p, name) {
+				return p
+			}
+		}
+		return other
+	}
+}
+
+// matches says whether a name matches a pattern, by the rules of natslock.Client.List.
+func matches(pattern, name string) bool {
+	for {
+		want, morePattern, wantMore := strings.Cut(pattern, ".")
+		got, moreName, gotMore := strings.Cut(name, ".")
+		switch {
+		case want == ">" && !wantMore:
+			return true
+		case want != "*" && want != got, wantMore != gotMore:
+			return false
+		case !wantMore:
+			return true
+		}
+		pattern, name = morePattern, moreName
+	}
+}
+
+// checkPattern refuses a pattern whose wildcard stands for itself: no lock has that name.
+func checkPattern(flag, pattern string) error {
+	tokens := strings.Split(pattern, ".")
+	for i, token := range tokens {
+		if token == "*" || token == ">" && i == len(tokens)-1 {
+			continue
+		}
+		if token == "" || strings.ContainsAny(token, "*>") {
+			return usagef("--%s %s: \"*\" and a last \">\" stand for whole tokens, as in \"orders.*\" or \"orders.>\"", flag, strconv.Quote(pattern))
+		}
+	}
+	return nil
+}

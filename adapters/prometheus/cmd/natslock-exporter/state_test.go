@@ -1,0 +1,257 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	natslockprom "github.com/natslock/locks/adapters/prometheus"
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/rwlock"
+	"github.com/natslock/locks/semaphore"
+	natstest "github.com/natslock/locks/testutil"
+)
+
+func TestMatches(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		pattern, name string
+		want          bool
+	}{
+		{">", "orders", true}, {">", "orders.1", true}, {"*", "orders", true}, {"*", "orders.1", false},
+		{"orders", "orders", true}, {"orders", "orders.1", false}, {"orders.>", "orders", false},
+		{"orders.>", "orders.1", true}, {"orders.>", "orders.1.2", true}, {"orders.*", "orders.1.2", false},
+		{"orders.*.lines", "orders.1.lines", true}, {"orders.*.lines", "orders.1", false}, {"orders.*.lines", "orders.1.2", false},
+		{"*.1", "orders.1", true}, {"*.1", "orders.2", false}, {"orders.>", "order.1", false},
+	} {
+		require.Equal(t, c.want, matches(c.pattern, c.name), "%s %s", c.pattern, c.name)
+	}
+	label := labeler([]string{"orders.vip.>", "orders.>"})
+	require.Equal(t, "orders.vip.>", label("orders.vip.1"))
+	require.Equal(t, "orders.>", label("orders.1"))
+	require.Equal(t, other, label("stock.1"))
+	require.Equal(t, "stock", labeler(nil)("stock.1"))
+}
+
+// TestMatchesAsList compares the patterns with those of the library.
+func TestMatchesAsList(t *testing.T) {
+	t.Parallel()
+	s := natstest.RunServer(t)
+	c, _ := client(t, s)
+	names := []string{"a", "b", "a.b", "a.c", "a.b.c", "b.b", "b.a.c", natslock.Join("a", "b.c")}
+	for _, name := range names {
+		hold(t, c, name)
+	}
+	for _, pattern := range []string{">", "*", "a", "a.>", "a.*", "*.b", "*.*.c", "*.>", "a.b.c"} {
+		listed := map[string]bool{}
+		for info, err := range c.List(t.Context(), pattern) {
+			require.NoError(t, err)
+			listed[info.Name] = true
+		}
+		for _, name := range names {
+			require.Equal(t, listed[name], matches(pattern, name), "%s %s", pattern, name)
+		}
+	}
+}
+
+// TestLabelsAreFew: names with an id in front do not make a label each.
+func TestLabelsAreFew(t *testing.T) {
+	t.Parallel()
+	s := newState(labeler(nil), func() bool { return true })
+	s.listed(nil, 0)
+	s.apply(natslock.Event{Type: natslock.EventQueued, Name: "\xff.2", ID: "more bytes"})
+	s.apply(natslock.Event{Type: natslock.EventGaveUp, Name: "\xff.2", ID: "more bytes"})
+	for i := range 2 * natslockprom.MaxLabels {
+		s.apply(natslock.Event{Type: natslock.EventGranted, Name: fmt.Sprint("id-", i), ID: fmt.Sprint(i), Grants: 1})
+	}
+	s.apply(natslock.Event{Type: natslock.EventGranted, Name: "\xff.1", ID: "bytes", Grants: 1}) // no UTF-8
+	s.apply(natslock.Event{Type: natslock.EventReleased, Name: "\xff.1", ID: "bytes"})
+	totals, current := s.totals()
+	require.True(t, current)
+	require.Len(t, totals, natslockprom.MaxLabels+1)
+	require.Equal(t, natslockprom.MaxLabels+1, totals[other].held)
+	require.Equal(t, float64(natslockprom.MaxLabels+1), testutil.ToFloat64(s.grants.WithLabelValues(other)))
+}
+
+// TestListAndEvents: events during a list are newer than the list, and a list from before
+// a gap does not end the gap.
+func TestListAndEvents(t *testing.T) {
+	t.Parallel()
+	s := newState(labeler(nil), func() bool { return true })
+	holder := func(id string) *natslock.Holder {
+		return &natslock.Holder{ID: id, Owner: "web", Since: time.Now(), TTL: time.Second}
+	}
+	event := func(typ natslock.EventType, name, id string) natslock.Event {
+		return natslock.Event{Type: typ, Name: name, ID: id, Time: time.Now(), Holder: holder(id)}
+	}
+	gap := s.listing()
+	list := []natslock.Info{
+		{Name: "released", Holder: holder("1")},
+		{Name: "held", Holder: holder("2"), Queue: []natslock.Waiter{{ID: "3"}, {ID: "4"}, {ID: "5", Overdue: true}}},
+		{Name: "rests", Holder: &natslock.Holder{ID: "6", Resting: true}},
+		{Name: "read", Kind: natslock.KindRW, Readers: []natslock.Holder{*holder("7"), *holder("8")}},
+	}
+	s.apply(event(natslock.EventReleased, "released", "1"))
+	s.apply(event(natslock.EventGaveUp, "held", "3"))
+	s.apply(event(natslock.EventGranted, "new", "9"))
+	s.missed()
+	s.listed(list, gap)
+	require.False(t, s.watching())
+	s.listed(list[1:], s.listing())
+	require.True(t, s.watching())
+	all, _ := s.totals()
+	held := map[string]int{}
+	for label, t := range all {
+		held[label] = t.held
+	}
+	require.Equal(t, map[string]int{"released": 0, "held": 1, "rests": 0, "read": 2, "new": 0}, held, "the second list does not have new")
+	require.Equal(t, 2, all["held"].queued)
+
+	// A mutex has one holder: a grant ends a hold whose end was missed.
+	s.apply(event(natslock.EventGranted, "held", "10"))
+	all, _ = s.totals()
+	require.Equal(t, 1, all["held"].held)
+
+	// A break is one, and its end is no expiry.
+	broken := event(natslock.EventBroken, "held", "10")
+	s.apply(broken)
+	s.apply(broken)
+	s.apply(event(natslock.EventExpired, "held", "10"))
+	require.Equal(t, 1.0, testutil.ToFloat64(s.breaks.WithLabelValues("held")))
+	require.Equal(t, 0.0, testutil.ToFloat64(s.expiries.WithLabelValues("held")))
+	s.listed(nil, s.listing())
+	require.Empty(t, s.claims)
+	require.Empty(t, s.locks)
+}
+
+// shape is what a list and the state have in common, of one lock.
+type shape struct{ held, queued int }
+
+// TestFollowsList has clients of all kinds of locks take, wait, give up and be broken. At
+// each pause the state, which has followed events alone since its first list, is that of a
+// new list. At the end it is empty.
+func TestFollowsList(t *testing.T) {
+	t.Parallel()
+	s := natstest.RunServer(t)
+	watcher := clientOn(t, s.Connect())
+	st := newState(labeler(nil), func() bool { return true })
+	began := make(chan struct{})
+	watching, end := context.WithCancel(context.WithoutCancel(t.Context()))
+	var watch sync.WaitGroup
+	defer watch.Wait()
+	defer end()
+	watch.Go(func() {
+		for ev, err := range watcher.Watch(watching, ">") {
+			switch {
+			case err != nil:
+				t.Errorf("watch: %v", err)
+			case ev.Type == natslock.EventWatching:
+				st.listed(nil, st.listing())
+				close(began)
+			default:
+				st.apply(ev)
+			}
+		}
+	})
+	<-began
+
+	const seed = 7
+	var clients []*natslock.Client
+	for i := range 5 { // two have the name of another one, as clients of one process have
+		c, _ := client(t, s, natslock.WithTTL(time.Second), natslock.WithOwner(fmt.Sprint("owner-", i%3)))
+		clients = append(clients, c)
+	}
+	lock := func(c *natslock.Client, n int) (*natslock.Lock, error) {
+		ctx, wait := t.Context(), natslock.MaxWait(time.Duration(1+n%7)*20*time.Millisecond)
+		switch name := fmt.Sprint("lock.", n%3); n / 3 % 4 {
+		case 0:
+			return c.Lock(ctx, "mutex."+name, wait)
+		case 1:
+			return rwlock.New(c).Lock(ctx, "rw."+name, wait)
+		case 2:
+			return rwlock.New(c).RLock(ctx, "rw."+name, wait)
+		default:
+			return semaphore.New(c, "sem."+name, 3).Acquire(ctx, wait)
+		}
+	}
+	for round := range 2 {
+		held := make([][]*natslock.Lock, len(clients)*3)
+		var work sync.WaitGroup
+		for i := range held {
+			work.Go(func() {
+				r := rand.New(rand.NewPCG(seed, uint64(round*100+i)))
+				c := clients[i%len(clients)]
+				for range 12 {
+					l, err := lock(c, r.IntN(1000))
+					if err != nil {
+						continue
+					}
+					switch r.IntN(8) {
+					case 0:
+						held[i] = append(held[i], l) // until the pause
+						continue
+					case 1:
+						kind := natslock.KindMutex
+						if strings.HasPrefix(l.Name(), "rw.") {
+							kind = natslock.KindRW
+						} else if strings.HasPrefix(l.Name(), "sem.") {
+							kind = natslock.KindSemaphore
+						}
+						id, _, _ := strings.Cut(l.ID(), ".") // the claim of a run
+						_ = clients[0].Break(t.Context(), natslock.BreakRequest{Kind: kind, Name: l.Name(), ID: id, Reason: "test", Immediately: r.IntN(2) == 0})
+					}
+					_ = l.Unlock(context.Background())
+				}
+			})
+		}
+		work.Wait()
+		same(t, watcher, st)
+		for _, locks := range held {
+			for _, l := range locks {
+				_ = l.Unlock(context.Background())
+			}
+		}
+	}
+	same(t, watcher, st)
+	require.Empty(t, st.claims)
+	require.Greater(t, testutil.ToFloat64(st.grants.WithLabelValues("mutex")), 5.0)
+	require.Positive(t, testutil.ToFloat64(st.gaveUp.WithLabelValues("mutex")))
+	require.Positive(t, testutil.ToFloat64(st.breaks.WithLabelValues("mutex")))
+	require.Positive(t, testutil.CollectAndCount(st, "natslock_bucket_handover_seconds"))
+}
+
+// same waits until the state is that of a list.
+func same(t *testing.T, c *natslock.Client, st *state) {
+	t.Helper()
+	listed := func() map[lockID]shape {
+		shapes := map[lockID]shape{}
+		for info, err := range c.List(t.Context(), ">") {
+			require.NoError(t, err)
+			sh := shape{len(info.Readers) + len(info.Permits), len(info.Queue)}
+			if info.Holder != nil {
+				sh.held++
+			}
+			shapes[lockID{info.Kind, info.Name}] = sh
+		}
+		return shapes
+	}
+	followed := func() map[lockID]shape {
+		_, _ = st.totals()
+		st.mu.Lock()
+		defer st.mu.Unlock()
+		shapes := map[lockID]shape{}
+		for id, l := range st.locks {
+			shapes[id] = shape{l.held, len(l.queue)}
+		}
+		return shapes
+	}
+	require.EventuallyWithT(t, func(t *assert.CollectT) { require.Equal(t, listed(), followed()) }, patience, 20*time.Millisecond)
+}

@@ -1,0 +1,230 @@
+package natslockprom
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/natslock/locks/natslock"
+)
+
+// The buckets of the histograms, in seconds: from a round trip on, to the wait and the hold
+// that an operator has to know of.
+var (
+	acquireBuckets = []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300}
+	heldBuckets    = []float64{.001, .005, .025, .1, .5, 1, 5, 15, 60, 300, 900, 3600, 21600, 86400}
+)
+
+// Outcomes of an acquire, as values of the label "outcome".
+const (
+	Granted = "granted"
+	GaveUp  = "gave_up"
+)
+
+// Causes of a loss, as values of the label "cause".
+const (
+	Expired = "expired" // the lease ended, or the record was gone
+	Broken  = "broken"  // an operator ended the hold
+	Closed  = "closed"  // the client was closed under the lock
+)
+
+// Collector makes metrics of the locks of clients. [New] makes it. It is safe for
+// concurrent use.
+type Collector struct {
+	label func(name string) string
+	names []string // with series from the start
+
+	acquire *prometheus.HistogramVec
+	hold    *prometheus.HistogramVec
+	held    *prometheus.GaugeVec
+	lost    *prometheus.CounterVec
+	waiting *prometheus.Desc
+
+	mu      sync.Mutex
+	labels  map[string]*series
+	holders map[holderID]holder
+	clients []*natslock.Client
+}
+
+// holderID names a hold. The ID of a lock is never used again.
+type holderID struct {
+	kind     natslock.Kind
+	name, id string
+}
+
+type holder struct {
+	*series
+	since time.Time
+}
+
+// series are the metrics of one label.
+type series struct {
+	granted, gaveUp, hold   prometheus.Observer
+	held                    prometheus.Gauge
+	expired, broken, closed prometheus.Counter
+}
+
+// An Option configures a [Collector].
+type Option func(*Collector)
+
+// Names sets the names of locks whose labels have series from the start, at zero. An alert
+// on a rate then sees the first event too. Other names get theirs with their first
+// event.
+func Names(names ...string) Option {
+	return func(c *Collector) { c.names = append(c.names, names...) }
+}
+
+// Labels sets the function that makes the label of a lock's name. The default is
+// [FirstToken]. The function must return few values: every value is a set of series that
+// the server keeps. A Collector has at most [MaxLabels] values, and then takes [Other]. With
+// several clients it is called from several goroutines.
+func Labels(label func(name string) string) Option {
+	return func(c *Collector) { c.label = label }
+}
+
+// New returns a Collector without clients. Give its Observe to the clients as their
+// observer, and register it with Prometheus:
+//
+//	metrics := natslockprom.New()
+//	locks, err := natslock.New(ctx, nc, natslock.WithObserver(metrics.Observe))
+//	...
+//	metrics.Add(locks)
+//	prometheus.MustRegister(metrics)
+func New(opts ...Option) *Collector {
+	labels := []string{Label}
+	c := &Collector{
+		label:   FirstToken,
+		labels:  make(map[string]*series),
+		holders: make(map[holderID]holder),
+		acquire: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "natslock_acquire_seconds", Help: "Time from the call to the grant, or to giving up.", Buckets: acquireBuckets,
+		}, []string{Label, "outcome"}),
+		hold: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "natslock_held_seconds", Help: "Time from the grant to the end of the hold.", Buckets: heldBuckets,
+		}, labels),
+		held: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "natslock_held", Help: "Locks held now.",
+		}, labels),
+		lost: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "natslock_lost_total", Help: "Locks that ended without an unlock and before a planned end.",
+		}, []string{Label, "cause"}),
+		waiting: prometheus.NewDesc("natslock_waiting", "Acquires queued now, of all names.", nil, nil),
+	}
+	for _, opt := range opts {
+		opt(c)
+	}
+	for _, name := range c.names {
+		c.series(c.labelOf(name))
+	}
+	return c
+}
+
+// Add has the Collector read natslock_waiting from the client's Stats, and keeps the client
+// until the Collector itself is dropped. The metric is the sum over all clients, and is
+// missing while there are none.
+func (c *Collector) Add(locks *natslock.Client) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.clients = append(c.clients, locks)
+}
+
+// Observe follows one event. It is the function for natslock.WithObserver. Several clients
+// can share a Collector. It does no I/O and keeps nothing of ctx.
+func (c *Collector) Observe(_ context.Context, ev natslock.Event) {
+	switch ev.Type {
+	case natslock.EventQueued, natslock.EventRenewed, natslock.EventAtRisk:
+		return
+	}
+	label := c.labelOf(ev.Name)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s, id := c.series(label), holderID{ev.Kind, ev.Name, ev.ID}
+	switch ev.Type {
+	case natslock.EventGranted:
+		s.granted.Observe(ev.Waited.Seconds())
+		s.held.Inc()
+		c.holders[id] = holder{s, ev.Time}
+	case natslock.EventGaveUp:
+		s.gaveUp.Observe(ev.Waited.Seconds())
+	case natslock.EventReleased, natslock.EventEnded:
+		c.ended(id, ev.Time)
+	case natslock.EventExpired:
+		if errors.Is(ev.Cause, natslock.ErrClosed) {
+			s.closed.Inc()
+		} else {
+			s.expired.Inc()
+		}
+		c.ended(id, ev.Time)
+	case natslock.EventBroken:
+		s.broken.Inc()
+		c.ended(id, ev.Time)
+	}
+}
+
+// ended follows the end of a hold. Under mu.
+func (c *Collector) ended(id holderID, at time.Time) {
+	h, ok := c.holders[id]
+	if !ok { // granted before the Collector followed the client
+		return
+	}
+	delete(c.holders, id)
+	h.held.Dec()
+	h.hold.Observe(max(at.Sub(h.since), 0).Seconds())
+}
+
+// labelOf is the label of a name. A name may have any bytes, and a label may not.
+func (c *Collector) labelOf(name string) string {
+	return strings.ToValidUTF8(c.label(name), "\uFFFD")
+}
+
+// series returns the series of a label. Under mu.
+func (c *Collector) series(label string) *series {
+	s := c.labels[label]
+	if s == nil && len(c.labels) >= MaxLabels {
+		label = Other
+		s = c.labels[label]
+	}
+	if s == nil {
+		s = &series{
+			granted: c.acquire.WithLabelValues(label, Granted), gaveUp: c.acquire.WithLabelValues(label, GaveUp),
+			hold: c.hold.WithLabelValues(label), held: c.held.WithLabelValues(label),
+			expired: c.lost.WithLabelValues(label, Expired), broken: c.lost.WithLabelValues(label, Broken), closed: c.lost.WithLabelValues(label, Closed),
+		}
+		c.labels[label] = s
+	}
+	return s
+}
+
+func (c *Collector) all() []prometheus.Collector {
+	return []prometheus.Collector{c.acquire, c.hold, c.held, c.lost}
+}
+
+// Describe implements [prometheus.Collector].
+func (c *Collector) Describe(descs chan<- *prometheus.Desc) {
+	for _, m := range c.all() {
+		m.Describe(descs)
+	}
+	descs <- c.waiting
+}
+
+// Collect implements [prometheus.Collector]. It does no I/O.
+func (c *Collector) Collect(metrics chan<- prometheus.Metric) {
+	for _, m := range c.all() {
+		m.Collect(metrics)
+	}
+	c.mu.Lock()
+	clients := c.clients
+	c.mu.Unlock()
+	if len(clients) == 0 {
+		return
+	}
+	waiting := 0
+	for _, locks := range clients {
+		waiting += locks.Stats().Waiting
+	}
+	metrics <- prometheus.MustNewConstMetric(c.waiting, prometheus.GaugeValue, float64(waiting))
+}

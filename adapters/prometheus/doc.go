@@ -1,0 +1,26 @@
+// Package natslockprom makes Prometheus metrics of the locks of a client.
+//
+// A [Collector] is an observer of natslock clients and a collector for a registry:
+//
+//   - natslock_held{lock}: locks held now.
+//   - natslock_waiting: acquires queued now, of all names.
+//   - natslock_acquire_seconds{lock,outcome}: a histogram of the time from the call to the
+//     grant ("granted") or to giving up ("gave_up").
+//   - natslock_held_seconds{lock}: a histogram of the time from the grant to the end.
+//   - natslock_lost_total{lock,cause}: locks that ended without an unlock: "expired",
+//     "broken" by an operator, or "closed" with the client.
+//
+// The label stands for many names: by default it is their first token. See [Labels].
+//
+// # What it cannot know
+//
+// A client knows its own locks alone. The command natslock-exporter in this module counts
+// all locks of a bucket.
+//
+// A one-shot acquire that finds the lock held is no event, and so in no metric. An acquire
+// that fails for another reason than its context or its MaxWait is none either. A lock that
+// lingers counts while a goroutine is inside.
+//
+// The client calls its observer on a goroutine of its own: a metric can be some
+// microseconds behind the lock. Stats are not.
+package natslockprom

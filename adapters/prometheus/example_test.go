@@ -1,0 +1,113 @@
+package natslockprom_test
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	natslockprom "github.com/natslock/locks/adapters/prometheus"
+	"github.com/natslock/locks/internal/verify/example"
+	"github.com/natslock/locks/locktest"
+	"github.com/natslock/locks/natslock"
+)
+
+// A service gives the collector to its client, and registers it.
+func ExampleNew() {
+	ctx := context.Background()
+	nc, stop := example.Connect()
+	defer stop()
+
+	metrics := natslockprom.New(natslockprom.Names("orders"))
+	locks, err := natslock.New(ctx, nc, natslock.WithObserver(metrics.Observe))
+	if err != nil {
+		log.Fatal(err)
+	}
+	metrics.Add(locks)
+	prometheus.MustRegister(metrics)
+
+	err = locks.Do(ctx, "orders.42", func(ctx context.Context, l *natslock.Lock) error { return nil })
+	_ = locks.Close(ctx)
+	fmt.Println(err)
+	// Output: <nil>
+}
+
+// Other observers can see the same events: a client has one observer.
+func ExampleCollector_Observe() {
+	metrics := natslockprom.New()
+	events := 0
+	locks := locktest.New(natslock.WithObserver(func(ctx context.Context, ev natslock.Event) {
+		metrics.Observe(ctx, ev)
+		events++
+	}))
+	l, err := locks.Lock(context.Background(), "orders.42")
+	if err != nil {
+		log.Fatal(err)
+	}
+	_ = l.Unlock(context.Background())
+	locks.Close()
+	fmt.Println(events, "events")
+	// Output: 2 events
+}
+
+// The gauge of the waiters is the sum over the clients that were added.
+func ExampleCollector_Add() {
+	metrics := natslockprom.New()
+	locks := locktest.New(natslock.WithObserver(metrics.Observe))
+	defer locks.Close()
+	metrics.Add(locks.Client())
+
+	r := prometheus.NewRegistry()
+	r.MustRegister(metrics)
+	families, _ := r.Gather()
+	for _, f := range families {
+		fmt.Println(f.GetName(), f.GetMetric()[0].GetGauge().GetValue())
+	}
+	// Output: natslock_waiting 0
+}
+
+// Names with series from the start: an alert on a rate sees the first loss.
+func ExampleNames() {
+	metrics := natslockprom.New(natslockprom.Names("orders", "reports"))
+	r := prometheus.NewRegistry()
+	r.MustRegister(metrics)
+	families, _ := r.Gather()
+	for _, f := range families {
+		if f.GetName() == "natslock_held" {
+			for _, m := range f.GetMetric() {
+				fmt.Println(m.GetLabel()[0].GetValue(), m.GetGauge().GetValue())
+			}
+		}
+	}
+	// Output:
+	// orders 0
+	// reports 0
+}
+
+// A function of your own can tell apart what the first token does not.
+func ExampleLabels() {
+	byTenant := func(name string) string {
+		parts := strings.Split(name, ".")
+		if len(parts) > 2 && parts[0] == "tenants" {
+			return "tenants.*." + parts[2]
+		}
+		return natslockprom.FirstToken(name)
+	}
+	metrics := natslockprom.New(natslockprom.Labels(byTenant), natslockprom.Names("tenants.7.jobs", "orders.42"))
+	r := prometheus.NewRegistry()
+	r.MustRegister(metrics)
+	families, _ := r.Gather()
+	for _, m := range families[1].GetMetric() {
+		fmt.Println(m.GetLabel()[0].GetValue())
+	}
+	// Output:
+	// orders
+	// tenants.*.jobs
+}
+
+func ExampleFirstToken() {
+	fmt.Println(natslockprom.FirstToken("orders.42"), natslockprom.FirstToken("cleanup"))
+	// Output: orders cleanup
+}
