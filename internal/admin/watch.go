@@ -38,6 +38,11 @@ type Change struct {
 	// its next renewal, or with the release.
 	Grants uint64
 	Waited time.Duration
+	// Of an [EventGap], which begins at Time: its end, and how many writes to the bucket
+	// are missing, 0 if nobody knows. Remade says that the bucket was re-created.
+	Until  time.Time
+	Missed uint64
+	Remade bool
 	// Entry is the record of the claim that it happened to. Of a deletion whose record
 	// was not seen it has the id and the token only.
 	Entry record.Entry
