@@ -99,7 +99,7 @@ func (p *watchPrinter) event(ev natslock.Event) {
 	case ev.Type == natslock.EventRenewed && !p.c.Verbose:
 		return
 	}
-	line := eventLine(ev)
+	line := eventLine(ev, timeOfDay)
 	if p.c.JSON {
 		line = eventObject(ev)
 	}
@@ -136,8 +136,10 @@ func (p *watchPrinter) absent(why error) {
 	}
 }
 
-// eventLine is an event for reading.
-func eventLine(ev natslock.Event) string {
+const timeOfDay = "15:04:05.000"
+
+// eventLine is an event for reading, with its time in a layout.
+func eventLine(ev natslock.Event, layout string) string {
 	kind := ev.Kind.String()
 	if ev.Kind == natslock.KindRW {
 		kind += " " + ev.Mode.String()
@@ -150,7 +152,7 @@ func eventLine(ev natslock.Event) string {
 		kind += fmt.Sprint(" ", ev.Holder.Slot)
 	}
 	parts := []string{
-		faint.Sprint(ev.Time.Local().Format("15:04:05.000")),
+		faint.Sprint(ev.Time.Local().Format(layout)),
 		eventColor(ev.Type).Sprintf("%-8s", ev.Type),
 		fmt.Sprintf("%-12s", kind),
 		bold.Sprint(plain(ev.Name)),
@@ -256,10 +258,15 @@ func eventObject(ev natslock.Event) string {
 	}
 	waited, held := eventTimes(ev)
 	out.Waited, out.Held = inSeconds(waited), inSeconds(held)
+	return oneLine(out)
+}
+
+// oneLine is v as JSON.
+func oneLine(v any) string {
 	var b strings.Builder
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
-	_ = enc.Encode(out) // nothing in it can fail
+	_ = enc.Encode(v) // nothing in it can fail
 	return strings.TrimSuffix(b.String(), "\n")
 }
 
