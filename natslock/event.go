@@ -81,6 +81,9 @@ type Event struct {
 	// waits. A client that hands a lock on among its goroutines, or takes an idle lock
 	// again, writes these grants with its next renewal, or with the release. Watch only.
 	Grants uint64
+	// Since is of an [EventWatching] that follows an outage of the connection: events from
+	// then on to Time may be missing. It is zero at the first one. Watch only.
+	Since time.Time
 	// Until and Missed are those of an [EventGap], which begins at Time: its end, and how
 	// many writes to the bucket are missing, or 0 if that is not known. The writes may be of
 	// any lock.
@@ -117,7 +120,8 @@ const maxUnread = 1 << 16
 // The first event has the type [EventWatching] and no name: events begin here. There
 // is no initial state, so list the locks when it arrives. The list and the events
 // after the mark miss nothing between them. Another mark follows each time the
-// connection was away, because events can be missed then: list again.
+// connection was away, because events can be missed then: list again. Its Since says from
+// when on.
 //
 // Events are hints. They come from the bucket's notifications, and every user that may
 // publish there can forge them. An end without a notification is yielded when the lease
@@ -173,7 +177,7 @@ func (c *Client) watch(ctx context.Context, pattern string, begin func(*admin.Ad
 func changed(ch admin.Change) Event {
 	ev := Event{Type: eventTypes[ch.Type], Kind: Kind(ch.Kind), Mode: Mode(ch.Mode), Name: ch.Name, ID: ch.Entry.ID,
 		Token: ch.Entry.TokenOrTicket(), Time: ch.Time, Holder: holderOf(ch.Entry), Grants: ch.Grants, Waited: ch.Waited,
-		Until: ch.Until, Missed: ch.Missed}
+		Since: ch.Since, Until: ch.Until, Missed: ch.Missed}
 	switch {
 	case ch.Remade:
 		ev.Cause = kvstore.ErrRemade

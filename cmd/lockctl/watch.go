@@ -52,6 +52,10 @@ null, or has by, reason and at. Unreadable, lingers and idle are true or false. 
 of are the permit of a semaphore and the number of permits. Times are RFC 3339,
 durations seconds. Fields are added, never renamed.
 
+When the watch begins again after an outage, a line has the event "gap": events between
+its time and its until may be missing. Its remade is true if the bucket was deleted and
+re-created. Its missed is null: the number is not known.
+
 Exit code: 0 when it is ended by INT or TERM, or nobody reads any more.
   64 usage   69 no server   77 no permission   78 no bucket, or one not fit for locks`
 }
@@ -88,34 +92,54 @@ type watchPrinter struct {
 
 	mu      sync.Mutex
 	began   bool
-	missing string // why there is nothing to watch
+	missing string    // why there is nothing to watch
+	remade  bool      // there was none meanwhile
+	last    time.Time // of the last event
 }
 
 func (p *watchPrinter) event(ev natslock.Event) {
 	switch {
 	case ev.Type == natslock.EventWatching:
-		p.watching()
+		p.watching(ev)
 		return
 	case ev.Type == natslock.EventRenewed && !p.c.Verbose:
 		return
 	}
+	p.mu.Lock()
+	p.last = ev.Time
+	p.mu.Unlock()
 	line := eventLine(ev, timeOfDay)
 	if p.c.JSON {
 		line = eventObject(ev)
 	}
+	p.print(line)
+}
+
+func (p *watchPrinter) print(line string) {
 	if _, err := fmt.Fprintln(stdout, line); err != nil {
 		p.end()
 	}
 }
 
-func (p *watchPrinter) watching() {
+// watching says that a watch begins, and marks the gap before it.
+func (p *watchPrinter) watching(ev natslock.Event) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	again := ""
 	if p.began {
 		again = " again; events in between were missed"
+		gap := natslock.Event{Type: natslock.EventGap, Time: ev.Since, Until: ev.Time}
+		if gap.Time.IsZero() { // another watch
+			gap.Time = p.last
+		}
+		if p.remade {
+			gap.Cause = kvstore.ErrRemade
+		}
+		if p.c.JSON {
+			p.print(gapObject(gap))
+		}
 	}
-	p.began, p.missing = true, ""
+	p.began, p.missing, p.remade, p.last = true, "", false, ev.Time
 	complain("watching %s at %s%s", plain(p.c.Pattern), p.url, again)
 }
 
@@ -127,6 +151,7 @@ func (p *watchPrinter) absent(why error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	text := why.Error()
+	p.remade = p.remade || errors.Is(why, kvstore.ErrNotFound) || errors.Is(why, kvstore.ErrRemade)
 	if errors.Is(why, kvstore.ErrNotFound) {
 		text = "there is no such bucket"
 	}

@@ -38,6 +38,9 @@ type Change struct {
 	// its next renewal, or with the release.
 	Grants uint64
 	Waited time.Duration
+	// Since is of an [EventWatching] after an outage: changes from then on to Time may have
+	// been missed.
+	Since time.Time
 	// Of an [EventGap], which begins at Time: its end, and how many writes to the bucket
 	// are missing, 0 if nobody knows. Remade says that the bucket was re-created.
 	Until  time.Time
@@ -56,6 +59,7 @@ type watcher struct {
 	keys    []string      // patterns, one for each of watches
 	missed  chan struct{} // the connection was away
 	created time.Time     // the bucket's
+	checked time.Time     // by the server's clock: no change before was missed
 
 	mu    sync.Mutex
 	ended map[string]uint64 // during a read of the locks: the tombstones notified, by key
@@ -216,6 +220,8 @@ func (w *watcher) check(ctx context.Context, read bool) error {
 		return kvstore.ErrRemade
 	}
 	w.created = st.Created
+	since := w.checked
+	w.checked = st.Time
 	if !read {
 		return nil
 	}
@@ -224,7 +230,7 @@ func (w *watcher) check(ctx context.Context, read bool) error {
 			return err
 		}
 	}
-	w.deliver(Change{Type: EventWatching, Time: st.Time})
+	w.deliver(Change{Type: EventWatching, Time: st.Time, Since: since})
 	w.read(ctx)
 	return nil
 }
