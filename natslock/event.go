@@ -81,6 +81,10 @@ type Event struct {
 	// waits. A client that hands a lock on among its goroutines, or takes an idle lock
 	// again, writes these grants with its next renewal, or with the release. Watch only.
 	Grants uint64
+	// Late is of an [EventRenewed] that came more than two thirds of the TTL after the write
+	// before: the time between them. The client renews after a third, so a renewal was lost or
+	// delayed. It is 0 for any other event. [Client.Watch] and [Client.History] only.
+	Late time.Duration
 	// Since is of an [EventWatching] that follows an outage of the connection: events from
 	// then on to Time may be missing. It is zero at the first one. Watch only.
 	Since time.Time
@@ -177,7 +181,7 @@ func (c *Client) watch(ctx context.Context, pattern string, begin func(*admin.Ad
 func changed(ch admin.Change) Event {
 	ev := Event{Type: eventTypes[ch.Type], Kind: Kind(ch.Kind), Mode: Mode(ch.Mode), Name: ch.Name, ID: ch.Entry.ID,
 		Token: ch.Entry.TokenOrTicket(), Time: ch.Time, Holder: holderOf(ch.Entry), Grants: ch.Grants, Waited: ch.Waited,
-		Since: ch.Since, Until: ch.Until, Missed: ch.Missed}
+		Late: ch.Late, Since: ch.Since, Until: ch.Until, Missed: ch.Missed}
 	switch {
 	case ch.Remade:
 		ev.Cause = kvstore.ErrRemade

@@ -35,7 +35,8 @@ holder whose grant is missing, the next renewal is printed instead.
 An event takes about 265 bytes: the default size of 256 MiB holds a million. On a busy
 machine with two cores, 64 goroutines with a lock each made 6,700 cycles of lock and unlock
 a second without a history and 5,100 with one. A single goroutine made 1,100 either way. The
-history kept 97% of the writes of the 64, and 91% of those of the one.
+history kept 97% of the writes of the 64, and 91% of those of the one. Beside 100,000 events
+of another lock, a lock is answered for in 0.2s; those 100,000 take 3.6s there.
 
 The times are those of the copies, which an idle server makes within a millisecond. A
 history that has caught up after an outage shows the time of that.
@@ -112,7 +113,7 @@ func (c *historyCmd) print(all iter.Seq2[natslock.Event, error], out *bufio.Writ
 		switch gap := ev.Type == natslock.EventGap; {
 		case err != nil:
 			return events, err
-		case ev.Type == natslock.EventRenewed && known && !c.Verbose:
+		case ev.Type == natslock.EventRenewed && ev.Late == 0 && known && !c.Verbose:
 			continue
 		case gap && c.JSON:
 			line = gapObject(ev)

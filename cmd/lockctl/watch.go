@@ -29,6 +29,8 @@ waiter, the fencing token or the ticket in the queue, and the time waited or hel
   queued     a client began to wait
   granted    a client got the lock; a writer, the gate that lets no reader pass
   renewed    a lease continues (with -v)
+  late       a lease continues, renewed more than two thirds of its TTL after the last
+             time: one more such delay ends it
   released   the holder has unlocked
   expired    a lease ended: the holder is dead, or cut off
   broken     an operator ended a hold
@@ -49,7 +51,8 @@ ticket, and id, owner, host, pid and meta of the holder or waiter. The ttl and e
 are null when nobody holds or waits any more. Grants counts those that the event
 reports. Waited and held are null if they do not apply or are not known. Broken is
 null, or has by, reason and at. Unreadable, lingers and idle are true or false. Slot and
-of are the permit of a semaphore and the number of permits. Times are RFC 3339,
+of are the permit of a semaphore and the number of permits. After is the time since the
+last renewal of one that is late, or null. Times are RFC 3339,
 durations seconds. Fields are added, never renamed.
 
 When the watch begins again after an outage, a line has the event "gap": events between
@@ -102,7 +105,7 @@ func (p *watchPrinter) event(ev natslock.Event) {
 	case ev.Type == natslock.EventWatching:
 		p.watching(ev)
 		return
-	case ev.Type == natslock.EventRenewed && !p.c.Verbose:
+	case ev.Type == natslock.EventRenewed && ev.Late == 0 && !p.c.Verbose:
 		return
 	}
 	p.mu.Lock()
@@ -178,7 +181,7 @@ func eventLine(ev natslock.Event, layout string) string {
 	}
 	parts := []string{
 		faint.Sprint(ev.Time.Local().Format(layout)),
-		eventColor(ev.Type).Sprintf("%-8s", ev.Type),
+		eventColor(ev.Type).Sprintf("%-8s", eventName(ev)),
 		fmt.Sprintf("%-12s", kind),
 		bold.Sprint(plain(ev.Name)),
 		eventWho(ev),
@@ -186,6 +189,9 @@ func eventLine(ev natslock.Event, layout string) string {
 	}
 	if h := ev.Holder; h != nil && h.Idle {
 		parts = append(parts, idleMode)
+	}
+	if ev.Late > 0 {
+		parts = append(parts, alarm.Sprintf("%s after the last time, TTL %v", brief(ev.Late), ev.Holder.TTL))
 	}
 	if waited, held := eventTimes(ev); held != nil {
 		parts = append(parts, "held "+brief(*held))
@@ -196,6 +202,14 @@ func eventLine(ev natslock.Event, layout string) string {
 		parts = append(parts, alarm.Sprintf("by %s: %s", plain(h.Broken.By), plain(h.Broken.Reason)))
 	}
 	return strings.Join(parts, "  ")
+}
+
+// eventName is the type of the event, and "late" for a late renewal.
+func eventName(ev natslock.Event) string {
+	if ev.Late > 0 {
+		return "late"
+	}
+	return ev.Type.String()
 }
 
 func eventWho(ev natslock.Event) string {
@@ -255,14 +269,15 @@ type eventJSON struct {
 	Broken     *brokenJSON       `json:"broken"`
 	Unreadable bool              `json:"unreadable"`
 	Lingers    bool              `json:"lingers"`
-	Idle       bool              `json:"idle"` // when the record was last written
-	Slot       int               `json:"slot"` // of a semaphore
-	Of         int               `json:"of"`   // how many slots there are; 0: another lock
+	Idle       bool              `json:"idle"`  // when the record was last written
+	Slot       int               `json:"slot"`  // of a semaphore
+	Of         int               `json:"of"`    // how many slots there are; 0: another lock
+	After      *float64          `json:"after"` // of "late": the time since the last renewal
 }
 
 func eventObject(ev natslock.Event) string {
 	out := eventJSON{
-		Time: ev.Time.UTC(), Event: strings.ReplaceAll(ev.Type.String(), " ", "_"),
+		Time: ev.Time.UTC(), Event: strings.ReplaceAll(eventName(ev), " ", "_"),
 		Kind: ev.Kind.String(), Name: ev.Name, Mode: ev.Mode.String(), ID: ev.ID, Token: ev.Token,
 		Meta: map[string]string{}, Grants: ev.Grants,
 	}
@@ -282,6 +297,9 @@ func eventObject(ev natslock.Event) string {
 		}
 	}
 	waited, held := eventTimes(ev)
+	if ev.Late > 0 {
+		out.After = inSeconds(&ev.Late)
+	}
 	out.Waited, out.Held = inSeconds(waited), inSeconds(held)
 	return oneLine(out)
 }

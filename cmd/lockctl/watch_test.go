@@ -43,6 +43,7 @@ type event struct {
 	Unreadable    bool
 	Lingers, Idle bool
 	Slot, Of      int
+	After         *float64
 
 	// Of a gap.
 	Until  time.Time

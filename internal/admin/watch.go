@@ -38,6 +38,8 @@ type Change struct {
 	// its next renewal, or with the release.
 	Grants uint64
 	Waited time.Duration
+	// Late is of a renewal that came later than planned: see [lateRenewal].
+	Late time.Duration
 	// Since is of an [EventWatching] after an outage: changes from then on to Time may have
 	// been missed.
 	Since time.Time
@@ -264,6 +266,16 @@ func (w *watcher) read(ctx context.Context) {
 	}
 }
 
+// lateRenewal is the time since the write before a renewal, if that is more than two thirds
+// of the TTL, and else 0. A client renews its leases after a third.
+func lateRenewal(entry, before record.Entry) time.Duration {
+	apart := entry.Time.Sub(before.Time)
+	if entry.Fixed || !before.From(entry.ID) || apart <= before.Record.TTL*2/3 {
+		return 0
+	}
+	return apart
+}
+
 // changeOf says what an event on a key means for a lock.
 func changeOf(ev kvstore.Event) (Change, bool) {
 	k, ok := record.ParseKey(ev.Record.Key)
@@ -271,16 +283,20 @@ func changeOf(ev kvstore.Event) (Change, bool) {
 		return Change{}, false
 	}
 	entry := record.Of(ev.Record)
+	var before record.Entry
+	if ev.Before.Revision != 0 {
+		before = record.Of(ev.Before)
+	}
 	c := Change{Kind: k.Kind(), Name: k.Name, Time: entry.Time, Entry: entry}
 	waiting := k.Waits()
-	if before := record.Of(ev.Before); !waiting && before.From(entry.ID) && entry.Granted() > before.Granted() {
+	if !waiting && before.From(entry.ID) && entry.Granted() > before.Granted() {
 		c.Grants = entry.Granted() - before.Granted()
 		c.Waited = time.Duration(max(entry.Waits-before.Waits, 0)) * time.Millisecond
 	}
 	if ev.Kind == kvstore.Deleted && ev.Before.Revision != 0 && entry.Status != record.StatusBroken {
 		// A tombstone names the claim at most. Without a body it is a deletion
 		// by hand.
-		if before := record.Of(ev.Before); entry.Unreadable || before.From(entry.ID) {
+		if entry.Unreadable || before.From(entry.ID) {
 			c.Entry = before
 		}
 	}
@@ -304,7 +320,7 @@ func changeOf(ev kvstore.Event) (Change, bool) {
 	case ev.Kind == kvstore.Put && !waiting && entry.Renewal == 0:
 		c.Type, c.Grants, c.Waited = session.EventGranted, 1, time.Duration(entry.Waited)*time.Millisecond
 	case ev.Kind == kvstore.Put:
-		c.Type = session.EventRenewed
+		c.Type, c.Late = session.EventRenewed, lateRenewal(entry, before)
 	case ev.Kind == kvstore.Deleted && waiting && (entry.Status == record.StatusGranted || entry.Status == record.StatusPassed):
 		return Change{}, false // the grant itself is reported
 	case ev.Kind == kvstore.Deleted && waiting && !entry.Unreadable && entry.Body.Token == 0 && ev.Before.Revision == 0:
