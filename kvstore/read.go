@@ -186,14 +186,7 @@ func (r Record) of(key string) (Record, error) {
 // record reads a message that the server delivered with its position in the
 // headers. The key is taken from there: an import may rename the subject.
 func (s *Store) record(h nats.Header, data []byte) (Record, error) {
-	// The server adds its headers behind those of the record's writer, who may
-	// have used the same names.
-	last := func(name string) string {
-		if v := h[name]; len(v) > 0 {
-			return v[len(v)-1]
-		}
-		return ""
-	}
+	last := func(name string) string { return lastOf(h, name) }
 	// A mirror keeps records that the bucket has removed: holders long gone.
 	if name := last(hdrStream); name != "" && name != s.stream { //safety:mirror
 		s.mirrored(name)
@@ -212,6 +205,15 @@ func (s *Store) record(h nats.Header, data []byte) (Record, error) {
 		return Record{}, fmt.Errorf("%w: time: %w", errUnreadable, err)
 	}
 	return Record{Key: key, Value: data, Revision: seq, Time: at, TTL: parseTTL(h.Get(hdrTTL)), Deleted: isTombstone(h)}, nil
+}
+
+// lastOf returns the last value of a header. The server adds its headers behind those of
+// the record's writer, who may have used the same names.
+func lastOf(h nats.Header, name string) string {
+	if v := h[name]; len(v) > 0 {
+		return v[len(v)-1]
+	}
+	return ""
 }
 
 // mirrored warns once that a mirror answers reads. The store asks the leader again for

@@ -35,6 +35,7 @@ type Store struct {
 	putPrefix string // prefix as this connection has to publish it
 	inboxes   string // the prefix of every inbox of the connection
 	seen      atomic.Pointer[view]
+	imported  bool                         // a request has one answer
 	multiOff  atomic.Bool                  // the multi-key read is forbidden to this user
 	leaderOff atomic.Bool                  // the leader's read is
 	clock     atomic.Pointer[clockReading] // the last reading of the server's time
@@ -93,7 +94,8 @@ func newStore(js jetstream.JetStream, cfg Config) *Store {
 		s.apiPrefix = strings.TrimSuffix(opts.APIPrefix, ".") + "."
 		// A service import passes one answer per request, unless its export says
 		// otherwise. Then each record needs a request of its own.
-		s.multiOff.Store(s.apiPrefix != defaultAPI)
+		s.imported = s.apiPrefix != defaultAPI
+		s.multiOff.Store(s.imported)
 	}
 	s.inboxes = cmp.Or(s.nc.Opts.InboxPrefix, strings.TrimSuffix(nats.InboxPrefix, ".")) + "."
 	s.putPrefix = s.prefix

@@ -9,6 +9,7 @@ import (
 
 	"github.com/natslock/locks/internal/admin"
 	"github.com/natslock/locks/internal/session"
+	"github.com/natslock/locks/kvstore"
 )
 
 // EventType says what happened to a lock.
@@ -41,11 +42,13 @@ const (
 	// It is the first event of [Client.Watch], and comes again after each outage of the
 	// connection. Watch only.
 	EventWatching
+	// EventGap: events between Time and Until are missing. [Client.History] only.
+	EventGap
 )
 
 func (t EventType) String() string {
 	names := [...]string{EventQueued: "queued", EventGranted: "granted", EventRenewed: "renewed", EventReleased: "released",
-		EventExpired: "expired", EventEnded: "ended", EventBroken: "broken", EventGaveUp: "gave up", EventAtRisk: "at risk", EventWatching: "watching"}
+		EventExpired: "expired", EventEnded: "ended", EventBroken: "broken", EventGaveUp: "gave up", EventAtRisk: "at risk", EventWatching: "watching", EventGap: "gap"}
 	if t > 0 && int(t) < len(names) {
 		return names[t]
 	}
@@ -78,7 +81,20 @@ type Event struct {
 	// waits. A client that hands a lock on among its goroutines, or takes an idle lock
 	// again, writes these grants with its next renewal, or with the release. Watch only.
 	Grants uint64
-	// Cause is the reason why a lock or a wait ended. Observers only.
+	// Late is of an [EventRenewed] that came more than two thirds of the TTL after the write
+	// before: the time between them. The client renews after a third, so a renewal was lost or
+	// delayed. It is 0 for any other event. [Client.Watch] and [Client.History] only.
+	Late time.Duration
+	// Since is of an [EventWatching] that follows an outage of the connection: events from
+	// then on to Time may be missing. It is zero at the first one. Watch only.
+	Since time.Time
+	// Until and Missed are those of an [EventGap], which begins at Time: its end, and how
+	// many writes to the bucket are missing, or 0 if that is not known. The writes may be of
+	// any lock.
+	Until  time.Time
+	Missed uint64
+	// Cause is the reason why a lock or a wait ended. Observers only. Of a gap it is
+	// kvstore.ErrRemade if the bucket was re-created there.
 	Cause error
 	// Holder is the holder or waiter that the event is about, or nil if unknown.
 	// Watch only. It has only the ID and the token after a release whose holder
@@ -89,7 +105,7 @@ type Event struct {
 var eventTypes = map[session.EventType]EventType{
 	session.EventQueued: EventQueued, session.EventGranted: EventGranted, session.EventRenewed: EventRenewed,
 	session.EventReleased: EventReleased, session.EventLost: EventExpired, session.EventEnded: EventEnded, session.EventBroken: EventBroken,
-	session.EventGaveUp: EventGaveUp, session.EventAtRisk: EventAtRisk, admin.EventWatching: EventWatching,
+	session.EventGaveUp: EventGaveUp, session.EventAtRisk: EventAtRisk, admin.EventWatching: EventWatching, admin.EventGap: EventGap,
 }
 
 func observed(ev session.Event) Event {
@@ -108,7 +124,8 @@ const maxUnread = 1 << 16
 // The first event has the type [EventWatching] and no name: events begin here. There
 // is no initial state, so list the locks when it arrives. The list and the events
 // after the mark miss nothing between them. Another mark follows each time the
-// connection was away, because events can be missed then: list again.
+// connection was away, because events can be missed then: list again. Its Since says from
+// when on.
 //
 // Events are hints. They come from the bucket's notifications, and every user that may
 // publish there can forge them. An end without a notification is yielded when the lease
@@ -163,8 +180,11 @@ func (c *Client) watch(ctx context.Context, pattern string, begin func(*admin.Ad
 
 func changed(ch admin.Change) Event {
 	ev := Event{Type: eventTypes[ch.Type], Kind: Kind(ch.Kind), Mode: Mode(ch.Mode), Name: ch.Name, ID: ch.Entry.ID,
-		Token: ch.Entry.TokenOrTicket(), Time: ch.Time, Holder: holderOf(ch.Entry), Grants: ch.Grants, Waited: ch.Waited}
+		Token: ch.Entry.TokenOrTicket(), Time: ch.Time, Holder: holderOf(ch.Entry), Grants: ch.Grants, Waited: ch.Waited,
+		Late: ch.Late, Since: ch.Since, Until: ch.Until, Missed: ch.Missed}
 	switch {
+	case ch.Remade:
+		ev.Cause = kvstore.ErrRemade
 	case ev.Holder == nil:
 	case ev.Type == EventGaveUp && !ev.Holder.Since.IsZero():
 		ev.Waited = max(ev.Time.Sub(ev.Holder.Since), 0)

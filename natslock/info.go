@@ -113,6 +113,9 @@ type Holder struct {
 	// HandedOver says that the holder has handed the lock over: see [Lock.Handoff]. Nobody
 	// holds the lock until a client adopts it, and it keeps others out until Expires.
 	HandedOver bool
+	// Fixed says that the client does not renew the lease by itself: see [NoRenew] and
+	// [Until].
+	Fixed bool
 	// Waiting is how many goroutines of the holder's client waited behind the holder
 	// when the record was written.
 	Waiting int
@@ -209,6 +212,7 @@ func holderOf(e record.Entry) *Holder {
 	h.Waited = time.Duration(e.Waited) * time.Millisecond
 	h.Waiting, h.Grants = e.Goroutines()-1, e.Granted()
 	h.Resting, h.HandedOver = e.Status == record.StatusResting, e.Status == record.StatusHanded
+	h.Fixed = e.Fixed
 	h.Lingers, h.Idle = e.Lingers, e.Lingers && e.InUse == 0
 	if e.Since != 0 {
 		h.Since = time.UnixMilli(e.Since)

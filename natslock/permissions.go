@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/kvstore"
@@ -62,6 +63,9 @@ type Access struct {
 	// library lists queues more slowly. If a replica that lags answers its reads, it
 	// can return [ErrPermission] instead of asking the leader.
 	ReadAll bool
+	// History allows reading the history of the bucket, whatever the name of the lock: see
+	// [Client.History]. An admin may also make it, change it and delete it.
+	History bool
 }
 
 // Permission is one subject that a user needs.
@@ -150,6 +154,16 @@ func Permissions(a Access) (PermissionSet, error) {
 		const shows = "reads any record in the bucket: owner, host, pid and metadata of every holder and waiter"
 		publish(api+"DIRECT.GET."+stream.Name, "read a whole queue at once", shows)
 		publish(api+"STREAM.MSG.GET."+stream.Name, "read from the stream's leader, where a replica lags", shows)
+	}
+	if a.History {
+		history := kvstore.HistoryStream(&jetstream.StreamInfo{Config: stream}, 0, 0).Name
+		publish(api+"STREAM.INFO."+history, "find the history", "")
+		publish(api+"DIRECT.GET."+history, "read the history", "shows all that happened to any lock in the bucket: owner, host, pid and metadata")
+		if a.Role == RoleAdmin {
+			publish(api+"STREAM.CREATE."+history, "make the history", "with other sources, copies any stream of the account into it")
+			publish(api+"STREAM.UPDATE."+history, "change its age and size", "can copy any stream into it")
+			publish(api+"STREAM.DELETE."+history, "delete the history", "ends the record of what happened")
+		}
 	}
 	if a.Role == RoleAdmin {
 		publish(api+"STREAM.CREATE."+stream.Name, "make the bucket", "with a mirror or sources, copies any stream of the account into it")

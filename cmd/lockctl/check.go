@@ -13,6 +13,7 @@ type checkCmd struct {
 	Pattern  string        `arg:"" optional:"" default:">" predictor:"lock" help:"Names to check: \"*\" stands for one token, a last \">\" for all that follow."`
 	Held     time.Duration `placeholder:"DURATION" help:"Report a lock that was held for longer."`
 	Waits    time.Duration `placeholder:"DURATION" help:"Report a lock that was waited for for longer."`
+	Late     time.Duration `placeholder:"DURATION" help:"Report a lock whose renewal is later than planned by more than this."`
 	Queue    *int          `placeholder:"N" help:"Report a lock with more waiters than N."`
 	ExitCode int           `short:"E" name:"exit-code" default:"1" placeholder:"N" help:"Exit with this code when a lock is reported: 2 is critical for Nagios."`
 	JSON     bool          `name:"json" help:"Print an array of the locks that are reported, as ls does."`
@@ -27,6 +28,11 @@ A lock counts as held while a holder may be inside. A lock that is idle, resting
 over or overdue does not. Of readers and permits the oldest counts.
 A writer that keeps readers out and waits for those inside is a waiter. Times are by the
 clocks of holders and waiters and of this machine.
+
+A client renews its lease after a third of the TTL: with a TTL of 15s, after 5s. With
+--late 3s a lease counts that was last renewed more than 8s ago, by the clocks of the server
+and of this machine. Leases that nobody renews, as those of lockctl acquire, are never late.
+"lockctl watch" shows each late renewal.
 
   lockctl check --held 10m --waits 1m --queue 20
   lockctl check 'orders.>' --held 30s -E 2
@@ -45,9 +51,9 @@ type excess struct {
 
 func (c *checkCmd) Run(g *globals) error {
 	switch {
-	case c.Held <= 0 && c.Waits <= 0 && c.Queue == nil:
-		return usagef("no limit: give --held, --waits or --queue, and times above 0")
-	case c.Held < 0 || c.Waits < 0 || c.Queue != nil && *c.Queue < 0:
+	case c.Held <= 0 && c.Waits <= 0 && c.Late <= 0 && c.Queue == nil:
+		return usagef("no limit: give --held, --waits, --late or --queue, and times above 0")
+	case c.Held < 0 || c.Waits < 0 || c.Late < 0 || c.Queue != nil && *c.Queue < 0:
 		return usagef("a limit below 0")
 	case c.ExitCode < 1 || c.ExitCode > 255:
 		return usagef("the exit code %d is not in 1 to 255", c.ExitCode)
@@ -110,6 +116,9 @@ func (c *checkCmd) judge(info natslock.Info, now time.Time) (worst excess, beyon
 		}
 	}
 	for _, h := range holdings(info) {
+		if d := late(h.Holder, now); c.Late > 0 && d > c.Late {
+			note(float64(d)/float64(c.Late), "is renewed late by %s, %s after the last time, the limit is %v", h.name(), brief(now.Sub(h.Expires.Add(-h.TTL))), c.Late)
+		}
 		switch d := now.Sub(h.Since); {
 		case h.Idle || h.Resting || h.HandedOver || h.Overdue:
 		case h.waits:
@@ -130,4 +139,13 @@ func (c *checkCmd) judge(info natslock.Info, now time.Time) (worst excess, beyon
 		note(float64(waiting)/max(float64(*c.Queue), 0.5), "has %s, the limit is %d", count(waiting, "waiter"), *c.Queue)
 	}
 	return worst, beyond
+}
+
+// late is by how much the next renewal of a lease is later than planned: a client renews
+// after a third of the TTL.
+func late(h natslock.Holder, now time.Time) time.Duration {
+	if h.Fixed || h.Unreadable || h.Resting || h.HandedOver || h.Overdue || h.Broken != nil || h.Expires.IsZero() {
+		return 0
+	}
+	return now.Sub(h.Expires) + h.TTL - h.TTL/3
 }

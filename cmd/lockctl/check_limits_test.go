@@ -23,6 +23,13 @@ func TestCheckLimits(t *testing.T) {
 	held := func(h natslock.Holder) natslock.Info {
 		return natslock.Info{Kind: natslock.KindMutex, Name: "x", Holder: &h}
 	}
+	// A lease of 15 s is renewed after 5 s.
+	renewed := func(before time.Duration, set func(*natslock.Holder)) natslock.Info {
+		h := natslock.Holder{Since: now, TTL: 15 * time.Second, Expires: ago(before).Add(15 * time.Second)}
+		set(&h)
+		return held(h)
+	}
+	as := func(*natslock.Holder) {}
 	for name, c := range map[string]struct {
 		limits checkCmd
 		info   natslock.Info
@@ -40,6 +47,16 @@ func TestCheckLimits(t *testing.T) {
 		"waits, at the limit":   {checkCmd{Waits: time.Minute}, natslock.Info{Queue: []natslock.Waiter{{Since: ago(time.Minute), Goroutines: 1}}}, false},
 		"waits, beyond":         {checkCmd{Waits: time.Minute}, natslock.Info{Queue: []natslock.Waiter{{Since: ago(time.Minute + 1), Goroutines: 1}}}, true},
 		"an overdue place":      {checkCmd{Waits: time.Minute}, natslock.Info{Queue: []natslock.Waiter{{Since: ago(time.Hour), Goroutines: 1, Overdue: true}}}, false},
+		"late, at the limit":    {checkCmd{Late: 3 * time.Second}, renewed(8*time.Second, as), false},
+		"late, beyond":          {checkCmd{Late: 3 * time.Second}, renewed(8*time.Second+1, as), true},
+		"late, in time":         {checkCmd{Late: 1}, renewed(5*time.Second, as), false},
+		"late and not renewed":  {checkCmd{Late: 1}, renewed(8*time.Second, func(h *natslock.Holder) { h.Fixed = true }), false},
+		"late and overdue":      {checkCmd{Late: 1}, renewed(8*time.Second, func(h *natslock.Holder) { h.Overdue = true }), false},
+		"late and broken":       {checkCmd{Late: 1}, renewed(8*time.Second, func(h *natslock.Holder) { h.Broken = &natslock.Broken{} }), false},
+		"late and idle":         {checkCmd{Late: 1}, renewed(8*time.Second, func(h *natslock.Holder) { h.Idle = true }), true},
+		"late and resting":      {checkCmd{Late: 1}, renewed(8*time.Second, func(h *natslock.Holder) { h.Resting = true }), false},
+		"late and handed over":  {checkCmd{Late: 1}, renewed(8*time.Second, func(h *natslock.Holder) { h.HandedOver = true }), false},
+		"late without an end":   {checkCmd{Late: 1}, held(natslock.Holder{Since: now}), false},
 		"queue, at the limit":   {checkCmd{Queue: &three}, natslock.Info{Queue: queue(3)}, false},
 		"queue, beyond":         {checkCmd{Queue: &three}, natslock.Info{Queue: queue(4)}, true},
 		"goroutines of a place": {checkCmd{Queue: &three}, natslock.Info{Queue: []natslock.Waiter{{Since: now, Goroutines: 4}}}, true},

@@ -1,29 +1,49 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"reflect"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/alecthomas/kong"
 )
 
 // durations lets every flag that is a duration be a number of seconds too, as for flock and
-// timeout.
+// timeout. A duration may begin with a number of days.
 var durations = kong.TypeMapper(reflect.TypeFor[time.Duration](), kong.MapperFunc(func(ctx *kong.DecodeContext, target reflect.Value) error {
 	var text string
 	if err := ctx.Scan.PopValueInto("duration", &text); err != nil {
 		return err
 	}
-	d, err := time.ParseDuration(text)
+	d, err := parseDuration(text)
 	if n, errN := strconv.ParseFloat(text, 64); errN == nil && math.Abs(n) < 1e9 {
 		d, err = time.Duration(n*float64(time.Second)), nil
 	}
 	if err != nil {
-		return fmt.Errorf("%q is not a number of seconds, nor a duration such as 90s or 2m", text)
+		return fmt.Errorf("%q is not a number of seconds, nor a duration such as 90s, 2m or 7d", text)
 	}
 	target.SetInt(int64(d))
 	return nil
 }))
+
+// parseDuration is time.ParseDuration with days, as in 7d and 1d12h. A day has 24 hours.
+func parseDuration(text string) (time.Duration, error) {
+	days, rest, ok := strings.Cut(text, "d")
+	if !ok {
+		return time.ParseDuration(text)
+	}
+	n, err := strconv.ParseFloat(days, 64)
+	if err != nil || !(math.Abs(n) < 1e5) {
+		return 0, errors.New("not a number of days")
+	}
+	d := time.Duration(n * 24 * float64(time.Hour))
+	if rest == "" {
+		return d, nil
+	}
+	more, err := time.ParseDuration(rest)
+	return d + more, err
+}

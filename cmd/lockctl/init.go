@@ -21,13 +21,15 @@ import (
 )
 
 type initCmd struct {
-	Replicas int      `placeholder:"N" help:"Servers that keep the bucket: 1, 3 or 5 (default 3 on a cluster and 1 elsewhere, or as it is)."`
-	Storage  string   `enum:"file,memory," default:"" placeholder:"TYPE" help:"file or memory (default file, or as it is)."`
-	MaxBytes int64    `placeholder:"BYTES" help:"Largest size of the bucket (default unlimited, or as it is)."`
-	Cluster  string   `placeholder:"NAME" help:"Cluster that the bucket is placed in."`
-	Tag      []string `placeholder:"TAG" help:"Tag of the servers that it is placed on; can be repeated."`
-	Print    bool     `help:"Print the stream's configuration as JSON and ask no server."`
-	Force    bool     `short:"f" aliases:"yes" help:"Do not ask."`
+	Replicas    int           `placeholder:"N" help:"Servers that keep the bucket: 1, 3 or 5 (default 3 on a cluster and 1 elsewhere, or as it is)."`
+	Storage     string        `enum:"file,memory," default:"" placeholder:"TYPE" help:"file or memory (default file, or as it is)."`
+	MaxBytes    int64         `placeholder:"BYTES" help:"Largest size of the bucket (default unlimited, or as it is)."`
+	Cluster     string        `placeholder:"NAME" help:"Cluster that the bucket is placed in."`
+	Tag         []string      `placeholder:"TAG" help:"Tag of the servers that it is placed on; can be repeated."`
+	History     time.Duration `placeholder:"DURATION" help:"Keep a history of the locks for this long, as 7d, for \"lockctl history\"."`
+	HistorySize int64         `placeholder:"BYTES" help:"Largest size of that history (default 256 MiB, or as it is)."`
+	Print       bool          `help:"Print the stream's configuration as JSON and ask no server."`
+	Force       bool          `short:"f" aliases:"yes" help:"Do not ask."`
 }
 
 func (*initCmd) Help() string {
@@ -42,7 +44,12 @@ With --print it prints a new bucket's configuration, for declarative tools. On a
 cluster give it --replicas 3. The configuration has a random id, and a first sequence
 that depends on the time: print it once and keep it.
 
+With --history it also makes a history of the bucket, or gives the one there is another
+age or size: a stream beside the bucket, with the same replicas. It begins now. See
+"lockctl history --help" for its cost. "nats stream rm HISTORY_natslock" ends it.
+
   lockctl init
+  lockctl init --history 7d
   lockctl init --print --replicas 3 >locks.json && nats stream add --config locks.json
 
 Exit codes:
@@ -59,6 +66,12 @@ func (c *initCmd) AfterApply() error {
 		return fmt.Errorf("--replicas %d: 1, 3 or 5", c.Replicas)
 	case c.MaxBytes < 0:
 		return fmt.Errorf("--max-bytes %d: must be positive", c.MaxBytes)
+	case c.History != 0 && c.History < time.Minute:
+		return fmt.Errorf("--history %v: at least a minute", c.History)
+	case c.HistorySize < 0 || c.HistorySize > 0 && c.History == 0:
+		return fmt.Errorf("--history-size %d: must be positive, and goes with --history", c.HistorySize)
+	case c.History > 0 && c.Print:
+		return errors.New("--history and --print exclude each other")
 	}
 	return nil
 }
@@ -91,11 +104,14 @@ func (c *initCmd) Run(g *globals) error {
 	info, err := s.bucket(g, cfg)
 	switch {
 	case errors.Is(err, kvstore.ErrNotFound):
-		return c.make(g, s, cfg)
-	case err != nil:
+		err = c.make(g, s, cfg)
+	case err == nil:
+		err = c.repair(g, s, cfg, info)
+	}
+	if err != nil || c.History == 0 {
 		return err
 	}
-	return c.repair(g, s, cfg, info)
+	return c.history(g, s, cfg)
 }
 
 // bucket returns the bucket's stream, also of a bucket that is not fit for locks.
@@ -225,11 +241,7 @@ func (c *initCmd) repair(g *globals, s *session, cfg kvstore.Config, info *jetst
 	}
 	if len(changes) > 0 {
 		fmt.Fprintf(stdout, "bucket %s at %s; to change:\n", g.Bucket, s.where())
-		t := newTable()
-		for _, ch := range changes {
-			t.AppendRow(table.Row{"  " + ch.setting, plain(ch.is), "->", plain(ch.will)})
-		}
-		t.Render()
+		showChanges(changes)
 	}
 	showLeft(streamOf(cfg), left)
 	switch {
@@ -254,6 +266,14 @@ func (c *initCmd) repair(g *globals, s *session, cfg kvstore.Config, info *jetst
 		return exitf(exitConfig, "bucket %s is not as it has to be still; see \"lockctl doctor\"", g.Bucket)
 	}
 	return err
+}
+
+func showChanges(changes []change) {
+	t := newTable()
+	for _, ch := range changes {
+		t.AppendRow(table.Row{"  " + ch.setting, plain(ch.is), "->", plain(ch.will)})
+	}
+	t.Render()
 }
 
 // showLeft shows what no update of the stream can change.

@@ -8,6 +8,7 @@
 //	lockctl ls 'orders.>'                  list holders and queues
 //	lockctl info deploy                    show one lock in detail
 //	lockctl watch 'orders.>'               print a line for each event
+//	lockctl history deploy                 show what has happened to a lock
 //	lockctl top                            show all locks live, full screen
 //	lockctl break deploy                   end the lock of a holder that hangs
 //	lockctl demo                           show it all, without a server
@@ -55,6 +56,7 @@ type cli struct {
 
 	Completion kongcompletion.Completion `cmd:"" help:"Let the shell complete commands, flags and the names of locks."`
 	Watch      watchCmd                  `cmd:"" help:"Tell what happens to locks, as it happens."`
+	History    historyCmd                `cmd:"" help:"Show what has happened to a lock."`
 	Top        topCmd                    `cmd:"" help:"Show locks, holders and queues live, full screen."`
 
 	// Processes that lockctl starts of itself; of no use by hand.

@@ -11,6 +11,7 @@ type permsCmd struct {
 	Pattern string `arg:"" help:"Names of the locks: \"*\" stands for one token, a last \">\" for all that follow."`
 	Role    string `enum:"user,operator,admin" default:"user" placeholder:"ROLE" help:"user, operator or admin (default ${default})."`
 	ReadAll bool   `help:"Let a user read any record in the bucket, whatever its name, as operators and admins do."`
+	History bool   `help:"Let the user read the history of all locks in the bucket, and an admin make it too."`
 	JSON    bool   `name:"json" help:"Print an object with the subjects instead."`
 }
 
@@ -32,6 +33,9 @@ of its own nobody else can read the user's answers.
 A user sees the names of all locks in the bucket, but owners and metadata of its own
 only. With --read-all it sees those of all locks. Then it reads long queues faster,
 and on a cluster no lock fails because the replica that answers a read lags.
+
+With --history the user may run "lockctl history", for any name, and an admin
+"lockctl init --history".
 
 With --json an object: "role", "pattern", "bucket", and "publish" and "subscribe",
 arrays of objects with "subject", "for" and "leaks".
@@ -66,7 +70,7 @@ func (c *permsCmd) Run(g *globals) error {
 		return usagef("the pattern is empty; all names are \">\"")
 	}
 	set, err := natslock.Permissions(natslock.Access{
-		Pattern: c.Pattern, Role: roles[c.Role], Bucket: g.Bucket, ReadAll: c.ReadAll,
+		Pattern: c.Pattern, Role: roles[c.Role], Bucket: g.Bucket, ReadAll: c.ReadAll, History: c.History,
 		Domain: g.Domain, APIPrefix: g.APIPrefix, InboxPrefix: g.InboxPrefix,
 	})
 	if err != nil {

@@ -57,6 +57,7 @@ func writeReference(w io.Writer, app *kong.Application) {
 		{"A handle, of acquire and extend", handleJSON{}},
 		{"A change of the leader, of elect", changeJSON{}},
 		{"A leader", leaderJSON{}},
+		{"A gap, of watch and history", gapJSON{}},
 	} {
 		p("### %s\n", object.title)
 		p("| field | |\n|---|---|")

@@ -29,6 +29,8 @@ waiter, the fencing token or the ticket in the queue, and the time waited or hel
   queued     a client began to wait
   granted    a client got the lock; a writer, the gate that lets no reader pass
   renewed    a lease continues (with -v)
+  late       a lease continues, renewed more than two thirds of its TTL after the last
+             time: one more such delay ends it
   released   the holder has unlocked
   expired    a lease ended: the holder is dead, or cut off
   broken     an operator ended a hold
@@ -49,8 +51,13 @@ ticket, and id, owner, host, pid and meta of the holder or waiter. The ttl and e
 are null when nobody holds or waits any more. Grants counts those that the event
 reports. Waited and held are null if they do not apply or are not known. Broken is
 null, or has by, reason and at. Unreadable, lingers and idle are true or false. Slot and
-of are the permit of a semaphore and the number of permits. Times are RFC 3339,
+of are the permit of a semaphore and the number of permits. After is the time since the
+last renewal of one that is late, or null. Times are RFC 3339,
 durations seconds. Fields are added, never renamed.
+
+When the watch begins again after an outage, a line has the event "gap": events between
+its time and its until may be missing. Its remade is true if the bucket was deleted and
+re-created. Its missed is null: the number is not known.
 
 Exit code: 0 when it is ended by INT or TERM, or nobody reads any more.
   64 usage   69 no server   77 no permission   78 no bucket, or one not fit for locks`
@@ -88,34 +95,54 @@ type watchPrinter struct {
 
 	mu      sync.Mutex
 	began   bool
-	missing string // why there is nothing to watch
+	missing string    // why there is nothing to watch
+	remade  bool      // there was none meanwhile
+	last    time.Time // of the last event
 }
 
 func (p *watchPrinter) event(ev natslock.Event) {
 	switch {
 	case ev.Type == natslock.EventWatching:
-		p.watching()
+		p.watching(ev)
 		return
-	case ev.Type == natslock.EventRenewed && !p.c.Verbose:
+	case ev.Type == natslock.EventRenewed && ev.Late == 0 && !p.c.Verbose:
 		return
 	}
-	line := eventLine(ev)
+	p.mu.Lock()
+	p.last = ev.Time
+	p.mu.Unlock()
+	line := eventLine(ev, timeOfDay)
 	if p.c.JSON {
 		line = eventObject(ev)
 	}
+	p.print(line)
+}
+
+func (p *watchPrinter) print(line string) {
 	if _, err := fmt.Fprintln(stdout, line); err != nil {
 		p.end()
 	}
 }
 
-func (p *watchPrinter) watching() {
+// watching says that a watch begins, and marks the gap before it.
+func (p *watchPrinter) watching(ev natslock.Event) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	again := ""
 	if p.began {
 		again = " again; events in between were missed"
+		gap := natslock.Event{Type: natslock.EventGap, Time: ev.Since, Until: ev.Time}
+		if gap.Time.IsZero() { // another watch
+			gap.Time = p.last
+		}
+		if p.remade {
+			gap.Cause = kvstore.ErrRemade
+		}
+		if p.c.JSON {
+			p.print(gapObject(gap))
+		}
 	}
-	p.began, p.missing = true, ""
+	p.began, p.missing, p.remade, p.last = true, "", false, ev.Time
 	complain("watching %s at %s%s", plain(p.c.Pattern), p.url, again)
 }
 
@@ -127,6 +154,7 @@ func (p *watchPrinter) absent(why error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	text := why.Error()
+	p.remade = p.remade || errors.Is(why, kvstore.ErrNotFound) || errors.Is(why, kvstore.ErrRemade)
 	if errors.Is(why, kvstore.ErrNotFound) {
 		text = "there is no such bucket"
 	}
@@ -136,8 +164,10 @@ func (p *watchPrinter) absent(why error) {
 	}
 }
 
-// eventLine is an event for reading.
-func eventLine(ev natslock.Event) string {
+const timeOfDay = "15:04:05.000"
+
+// eventLine is an event for reading, with its time in a layout.
+func eventLine(ev natslock.Event, layout string) string {
 	kind := ev.Kind.String()
 	if ev.Kind == natslock.KindRW {
 		kind += " " + ev.Mode.String()
@@ -150,8 +180,8 @@ func eventLine(ev natslock.Event) string {
 		kind += fmt.Sprint(" ", ev.Holder.Slot)
 	}
 	parts := []string{
-		faint.Sprint(ev.Time.Local().Format("15:04:05.000")),
-		eventColor(ev.Type).Sprintf("%-8s", ev.Type),
+		faint.Sprint(ev.Time.Local().Format(layout)),
+		eventColor(ev.Type).Sprintf("%-8s", eventName(ev)),
 		fmt.Sprintf("%-12s", kind),
 		bold.Sprint(plain(ev.Name)),
 		eventWho(ev),
@@ -159,6 +189,9 @@ func eventLine(ev natslock.Event) string {
 	}
 	if h := ev.Holder; h != nil && h.Idle {
 		parts = append(parts, idleMode)
+	}
+	if ev.Late > 0 {
+		parts = append(parts, alarm.Sprintf("%s after the last time, TTL %v", brief(ev.Late), ev.Holder.TTL))
 	}
 	if waited, held := eventTimes(ev); held != nil {
 		parts = append(parts, "held "+brief(*held))
@@ -169,6 +202,14 @@ func eventLine(ev natslock.Event) string {
 		parts = append(parts, alarm.Sprintf("by %s: %s", plain(h.Broken.By), plain(h.Broken.Reason)))
 	}
 	return strings.Join(parts, "  ")
+}
+
+// eventName is the type of the event, and "late" for a late renewal.
+func eventName(ev natslock.Event) string {
+	if ev.Late > 0 {
+		return "late"
+	}
+	return ev.Type.String()
 }
 
 func eventWho(ev natslock.Event) string {
@@ -228,14 +269,15 @@ type eventJSON struct {
 	Broken     *brokenJSON       `json:"broken"`
 	Unreadable bool              `json:"unreadable"`
 	Lingers    bool              `json:"lingers"`
-	Idle       bool              `json:"idle"` // when the record was last written
-	Slot       int               `json:"slot"` // of a semaphore
-	Of         int               `json:"of"`   // how many slots there are; 0: another lock
+	Idle       bool              `json:"idle"`  // when the record was last written
+	Slot       int               `json:"slot"`  // of a semaphore
+	Of         int               `json:"of"`    // how many slots there are; 0: another lock
+	After      *float64          `json:"after"` // of "late": the time since the last renewal
 }
 
 func eventObject(ev natslock.Event) string {
 	out := eventJSON{
-		Time: ev.Time.UTC(), Event: strings.ReplaceAll(ev.Type.String(), " ", "_"),
+		Time: ev.Time.UTC(), Event: strings.ReplaceAll(eventName(ev), " ", "_"),
 		Kind: ev.Kind.String(), Name: ev.Name, Mode: ev.Mode.String(), ID: ev.ID, Token: ev.Token,
 		Meta: map[string]string{}, Grants: ev.Grants,
 	}
@@ -255,11 +297,19 @@ func eventObject(ev natslock.Event) string {
 		}
 	}
 	waited, held := eventTimes(ev)
+	if ev.Late > 0 {
+		out.After = inSeconds(&ev.Late)
+	}
 	out.Waited, out.Held = inSeconds(waited), inSeconds(held)
+	return oneLine(out)
+}
+
+// oneLine is v as JSON.
+func oneLine(v any) string {
 	var b strings.Builder
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
-	_ = enc.Encode(out) // nothing in it can fail
+	_ = enc.Encode(v) // nothing in it can fail
 	return strings.TrimSuffix(b.String(), "\n")
 }
 

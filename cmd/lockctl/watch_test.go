@@ -43,6 +43,12 @@ type event struct {
 	Unreadable    bool
 	Lingers, Idle bool
 	Slot, Of      int
+	After         *float64
+
+	// Of a gap.
+	Until  time.Time
+	Missed *uint64
+	Remade bool
 }
 
 // watch starts lockctl watch and returns when it hears what happens.
@@ -189,16 +195,21 @@ func TestWatchRenewalsAndExpiry(t *testing.T) {
 func TestWatchOutage(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
+	begun := time.Now()
 	w := watch(t, s, "--json")
 	s.Stop()
+	stopped := time.Now()
 	said(t, w, "lost the connection to "+s.URL())
 	require.NotContains(t, w.err.String(), "again")
 	s.Restart()
 	said(t, w, "watching > at "+s.URL()+" again")
 	code, _, errs := run(t, s, "run", "x", "--", "true")
 	require.Zero(t, code, errs)
-	evs := toldEvents(t, w, 2)
-	require.Equal(t, []string{"granted", "released"}, []string{evs[0].Event, evs[1].Event})
+	evs := toldEvents(t, w, 3)
+	require.Equal(t, []string{"gap", "granted", "released"}, []string{evs[0].Event, evs[1].Event, evs[2].Event})
+	require.WithinRange(t, evs[0].Time, begun, stopped)
+	require.WithinRange(t, evs[0].Until, stopped, evs[1].Time)
+	require.False(t, evs[0].Remade)
 	s.Stop()
 	w.signal(syscall.SIGTERM)
 	require.Zero(t, w.wait(), "it can be ended without a server")
@@ -217,9 +228,10 @@ func TestWatchWithoutBucket(t *testing.T) {
 	p, _ := hold(t, s, "x")
 	p.signal(syscall.SIGTERM)
 	p.wait()
-	evs := toldEvents(t, w, 2)
-	require.Equal(t, []string{"granted", "released"}, []string{evs[0].Event, evs[1].Event})
-	require.Equal(t, p.cmd.Process.Pid, evs[1].PID)
+	evs := toldEvents(t, w, 3)
+	require.Equal(t, []string{"gap", "granted", "released"}, []string{evs[0].Event, evs[1].Event, evs[2].Event})
+	require.True(t, evs[0].Remade)
+	require.Equal(t, p.cmd.Process.Pid, evs[2].PID)
 	require.Equal(t, 1, strings.Count(w.err.String(), "no such bucket"), "said once")
 }
 

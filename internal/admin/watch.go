@@ -38,6 +38,16 @@ type Change struct {
 	// its next renewal, or with the release.
 	Grants uint64
 	Waited time.Duration
+	// Late is of a renewal that came later than planned: see [lateRenewal].
+	Late time.Duration
+	// Since is of an [EventWatching] after an outage: changes from then on to Time may have
+	// been missed.
+	Since time.Time
+	// Of an [EventGap], which begins at Time: its end, and how many writes to the bucket
+	// are missing, 0 if nobody knows. Remade says that the bucket was re-created.
+	Until  time.Time
+	Missed uint64
+	Remade bool
 	// Entry is the record of the claim that it happened to. Of a deletion whose record
 	// was not seen it has the id and the token only.
 	Entry record.Entry
@@ -51,6 +61,7 @@ type watcher struct {
 	keys    []string      // patterns, one for each of watches
 	missed  chan struct{} // the connection was away
 	created time.Time     // the bucket's
+	checked time.Time     // by the server's clock: no change before was missed
 
 	mu    sync.Mutex
 	ended map[string]uint64 // during a read of the locks: the tombstones notified, by key
@@ -211,6 +222,8 @@ func (w *watcher) check(ctx context.Context, read bool) error {
 		return kvstore.ErrRemade
 	}
 	w.created = st.Created
+	since := w.checked
+	w.checked = st.Time
 	if !read {
 		return nil
 	}
@@ -219,7 +232,7 @@ func (w *watcher) check(ctx context.Context, read bool) error {
 			return err
 		}
 	}
-	w.deliver(Change{Type: EventWatching, Time: st.Time})
+	w.deliver(Change{Type: EventWatching, Time: st.Time, Since: since})
 	w.read(ctx)
 	return nil
 }
@@ -253,6 +266,16 @@ func (w *watcher) read(ctx context.Context) {
 	}
 }
 
+// lateRenewal is the time since the write before a renewal, if that is more than two thirds
+// of the TTL, and else 0. A client renews its leases after a third.
+func lateRenewal(entry, before record.Entry) time.Duration {
+	apart := entry.Time.Sub(before.Time)
+	if entry.Fixed || !before.From(entry.ID) || apart <= before.Record.TTL*2/3 {
+		return 0
+	}
+	return apart
+}
+
 // changeOf says what an event on a key means for a lock.
 func changeOf(ev kvstore.Event) (Change, bool) {
 	k, ok := record.ParseKey(ev.Record.Key)
@@ -260,16 +283,20 @@ func changeOf(ev kvstore.Event) (Change, bool) {
 		return Change{}, false
 	}
 	entry := record.Of(ev.Record)
+	var before record.Entry
+	if ev.Before.Revision != 0 {
+		before = record.Of(ev.Before)
+	}
 	c := Change{Kind: k.Kind(), Name: k.Name, Time: entry.Time, Entry: entry}
 	waiting := k.Waits()
-	if before := record.Of(ev.Before); !waiting && before.From(entry.ID) && entry.Granted() > before.Granted() {
+	if !waiting && before.From(entry.ID) && entry.Granted() > before.Granted() {
 		c.Grants = entry.Granted() - before.Granted()
 		c.Waited = time.Duration(max(entry.Waits-before.Waits, 0)) * time.Millisecond
 	}
 	if ev.Kind == kvstore.Deleted && ev.Before.Revision != 0 && entry.Status != record.StatusBroken {
 		// A tombstone names the claim at most. Without a body it is a deletion
 		// by hand.
-		if before := record.Of(ev.Before); entry.Unreadable || before.From(entry.ID) {
+		if entry.Unreadable || before.From(entry.ID) {
 			c.Entry = before
 		}
 	}
@@ -293,7 +320,7 @@ func changeOf(ev kvstore.Event) (Change, bool) {
 	case ev.Kind == kvstore.Put && !waiting && entry.Renewal == 0:
 		c.Type, c.Grants, c.Waited = session.EventGranted, 1, time.Duration(entry.Waited)*time.Millisecond
 	case ev.Kind == kvstore.Put:
-		c.Type = session.EventRenewed
+		c.Type, c.Late = session.EventRenewed, lateRenewal(entry, before)
 	case ev.Kind == kvstore.Deleted && waiting && (entry.Status == record.StatusGranted || entry.Status == record.StatusPassed):
 		return Change{}, false // the grant itself is reported
 	case ev.Kind == kvstore.Deleted && waiting && !entry.Unreadable && entry.Body.Token == 0 && ev.Before.Revision == 0:

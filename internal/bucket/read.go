@@ -126,3 +126,13 @@ func (b *Bucket) Clear(ctx context.Context, entries []record.Entry) (rest []reco
 func (b *Bucket) DeleteOverdue(ctx context.Context, entry record.Entry) error {
 	return b.Delete(ctx, entry.Key, entry.Revision, entry.ID)
 }
+
+// History opens the history of the bucket. The error matches [kvstore.ErrNoHistory] also for
+// a store that can have none.
+func (b *Bucket) History(ctx context.Context) (*kvstore.History, error) {
+	h, ok := b.KV.(kvstore.Historian)
+	if !ok {
+		return nil, kvstore.ErrNoHistory
+	}
+	return h.History(ctx)
+}

@@ -1,0 +1,132 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"time"
+
+	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/natslock"
+)
+
+type historyCmd struct {
+	Pattern string        `arg:"" predictor:"lock" help:"Name of a lock, or a pattern: \"*\" stands for a token, a last \">\" for all that follow."`
+	Since   time.Duration `placeholder:"DURATION" help:"Show the time from this long ago on, as 1h or 7d (default all that is kept)."`
+	Verbose bool          `short:"v" help:"Print renewals too."`
+	JSON    bool          `name:"json" help:"Print one object per line."`
+}
+
+func (*historyCmd) Help() string {
+	return `Prints what has happened to a lock, the oldest event first, in the lines of "lockctl
+watch" with the date. "lockctl init --history 7d" makes the history: the server copies
+each write to the bucket into a stream beside it. Before that there is none.
+
+Where writes are missing, a line "gap" says so, and how many: a history that hides its
+gaps is worse than none. The missing writes may be of other locks. There are three causes:
+nothing so old is kept; the server could not copy a record before another one replaced it;
+the history is behind the bucket. The first happens once, at the top. The second happens
+where one lock is taken thousands of times a second, or while the history has no leader.
+The end of a holder may be in the gap: then it is missing, or shown as "expired". Of a
+holder whose grant is missing, the next renewal is printed instead.
+
+An event takes about 265 bytes: the default size of 256 MiB holds a million. On a busy
+machine with two cores, 64 goroutines with a lock each made 6,700 cycles of lock and unlock
+a second without a history and 5,100 with one. A single goroutine made 1,100 either way. The
+history kept 97% of the writes of the 64, and 91% of those of the one. Beside 100,000 events
+of another lock, a lock is answered for in 0.2s; those 100,000 take 3.6s there.
+
+The times are those of the copies, which an idle server makes within a millisecond. A
+history that has caught up after an outage shows the time of that.
+
+  lockctl history deploy --since 1h
+  lockctl history 'orders.>' --json | jq 'select(.event == "expired")'
+
+With --json the lines are those of "lockctl watch --json". A gap has the event "gap", and
+its begin and end in time and until. Missed is the number of writes, or null if that is not
+known. Remade is true if the bucket was re-created there.
+
+Exit codes:
+  0 also when nothing has happened
+  64 usage   69 no server   77 no permission: see "lockctl perms --history"
+  78 no bucket, or no history`
+}
+
+// AfterApply checks what kong cannot.
+func (c *historyCmd) AfterApply() error {
+	switch {
+	case c.Pattern == "": // an unset variable
+		return errors.New("the name is empty")
+	case c.Since < 0:
+		return fmt.Errorf("--since %v: must be positive", c.Since)
+	}
+	return nil
+}
+
+// dateAndTime is the layout of the times.
+const dateAndTime = "2006-01-02 15:04:05.000"
+
+func (c *historyCmd) Run(g *globals) error {
+	s, err := g.open()
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	var since time.Time
+	if c.Since > 0 {
+		since = time.Now().Add(-c.Since)
+	}
+	out := bufio.NewWriterSize(stdout, 64<<10)
+	events, err := c.print(s.History(context.Background(), c.Pattern, since), out)
+	if flushed := out.Flush(); flushed != nil && err == nil {
+		return flushed
+	}
+	switch {
+	case errors.Is(err, kvstore.ErrNoHistory):
+		return exitf(exitConfig, "bucket %s has no history: make one with \"lockctl init --history 7d\"; it begins then", plain(g.Bucket))
+	case errors.Is(err, natslock.ErrPermission):
+		return exitf(exitPermission, "%w; see \"lockctl perms --history\"", err)
+	case err != nil:
+		return err
+	}
+	if events == 0 {
+		complain("nothing has happened to %s", plain(c.Pattern))
+		checkPattern(c.Pattern)
+	}
+	return nil
+}
+
+// print prints the events, and returns how many there were.
+func (c *historyCmd) print(all iter.Seq2[natslock.Event, error], out *bufio.Writer) (events int, err error) {
+	holders := make(map[string]bool) // whose grant was printed, or a renewal in its place
+	for ev, err := range all {
+		var line string
+		known := holders[ev.ID]
+		switch ev.Type {
+		case natslock.EventGranted, natslock.EventRenewed:
+			holders[ev.ID] = true
+		case natslock.EventReleased, natslock.EventExpired:
+			delete(holders, ev.ID)
+		}
+		switch gap := ev.Type == natslock.EventGap; {
+		case err != nil:
+			return events, err
+		case ev.Type == natslock.EventRenewed && ev.Late == 0 && known && !c.Verbose:
+			continue
+		case gap && c.JSON:
+			line = gapObject(ev)
+		case gap:
+			line = gapLine(ev, dateAndTime)
+		case c.JSON:
+			events, line = events+1, eventObject(ev)
+		default:
+			events, line = events+1, eventLine(ev, dateAndTime)
+		}
+		if _, err := fmt.Fprintln(out, line); err != nil {
+			return events, err
+		}
+	}
+	return events, nil
+}

@@ -1,0 +1,429 @@
+//go:build unix
+
+package main_test
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/internal/record"
+	"github.com/natslock/locks/testutil"
+)
+
+// remembered runs a server whose bucket has a history that copies what is written.
+func remembered(t *testing.T) *testutil.Server {
+	t.Helper()
+	s := serve(t)
+	remember(t, s)
+	return s
+}
+
+// remember makes a history, and returns when it copies what is written. The server begins
+// with that a moment later.
+func remember(t *testing.T, s *testutil.Server, flags ...string) {
+	t.Helper()
+	code, _, errs := run(t, s, append(flags, "init", "-f", "--history", "7d")...)
+	require.Zero(t, code, errs)
+	sourcing(t, s)
+}
+
+// sourcing returns when the history copies what is written.
+func sourcing(t *testing.T, s *testutil.Server) {
+	t.Helper()
+	js := jetStream(t, s)
+	eventually(t, "a history that copies", func() bool { return historyInfo(t, js).Sources[0].Active >= 0 })
+}
+
+func historyInfo(t *testing.T, js jetstream.JetStream) *jetstream.StreamInfo {
+	t.Helper()
+	stream, err := js.Stream(t.Context(), "HISTORY_natslock")
+	require.NoError(t, err)
+	return stream.CachedInfo()
+}
+
+// copied waits until the history has all that was written: a record that is replaced before
+// is missing.
+func copied(t *testing.T, s *testutil.Server) {
+	t.Helper()
+	js := jetStream(t, s)
+	eventually(t, "a copy of the last write", func() bool {
+		stream, err := js.Stream(t.Context(), "HISTORY_natslock")
+		require.NoError(t, err)
+		last, err := stream.GetMsg(t.Context(), stream.CachedInfo().State.LastSeq)
+		return err == nil && strings.Fields(last.Header.Get("Nats-Stream-Source"))[1] == uintString(bucketInfo(t, js).State.LastSeq)
+	})
+}
+
+func remembers(t *testing.T, s *testutil.Server, args ...string) []event {
+	t.Helper()
+	code, out, errs := run(t, s, append([]string{"history", "--json"}, args...)...)
+	require.Zero(t, code, errs)
+	var all []event
+	for line := range strings.Lines(out) {
+		var p event
+		require.NoError(t, json.Unmarshal([]byte(line), &p), line)
+		all = append(all, p)
+	}
+	return all
+}
+
+// kinds are the events, with the number of writes that are missing in a gap.
+func kinds(all []event) []string {
+	var out []string
+	for _, p := range all {
+		text := p.Event
+		if p.Missed != nil {
+			text += fmt.Sprint(" ", *p.Missed)
+		}
+		out = append(out, text)
+	}
+	return out
+}
+
+// idle waits until the bucket keeps nothing any more: what its history lacks then is lost.
+func idle(t *testing.T, s *testutil.Server) {
+	t.Helper()
+	js := jetStream(t, s)
+	eventually(t, "an empty bucket", func() bool { return bucketInfo(t, js).State.Msgs == 0 })
+}
+
+// A history has all that happened to a lock, and keeps it when the bucket has nothing of
+// it any more.
+func TestHistory(t *testing.T) {
+	t.Parallel()
+	s := remembered(t)
+	begun := time.Now()
+	first, pid := hold(t, s, "orders.1", "--meta", "ticket=OPS-1")
+	second := start(t, s, "run", "orders.1", "--", "sleep", "60")
+	awaitQueue(t, s, "orders.1", 1)
+	copied(t, s)
+	require.NoError(t, syscall.Kill(pid, syscall.SIGTERM))
+	first.wait()
+	await(t, s, "orders.1", "the second", func(l lock) bool { return l.Holder != nil && l.Holder.PID == second.cmd.Process.Pid })
+	third := start(t, s, "run", "orders.1", "--", "true")
+	awaitQueue(t, s, "orders.1", 1)
+	copied(t, s)
+	third.signal(syscall.SIGTERM)
+	third.wait()
+	pause(t, second)
+	code, _, errs := run(t, s, "break", "-f", "--reason", "enough", "orders.1")
+	require.Zero(t, code, errs)
+	copied(t, s)
+	second.signal(syscall.SIGCONT)
+	require.Equal(t, 75, second.wait())
+	copied(t, s)
+	dead, _ := hold(t, s, "orders.1", "--ttl", "1s")
+	copied(t, s)
+	dead.signal(syscall.SIGKILL)
+	dead.wait()
+	reader, pid := hold(t, s, "orders.2", "--read")
+	copied(t, s)
+	require.NoError(t, syscall.Kill(pid, syscall.SIGTERM))
+	reader.wait()
+	idle(t, s)
+
+	// The lock is handed over within a millisecond: on a busy machine that is too fast for
+	// the copy of the release.
+	want := regexp.MustCompile(`^gap granted queued (released|gap 1) granted queued gave_up broken released granted expired$`)
+	var all []event
+	eventually(t, "the end of the dead", func() bool { // which counts 300 ms later
+		all = remembers(t, s, "orders.1")
+		return all[len(all)-1].Event == "expired"
+	})
+	require.Regexp(t, want, strings.Join(kinds(all), " "))
+	require.Equal(t, kinds(all), kinds(remembers(t, s, "orders.1", "--since", "1h")))
+	for i, p := range all[1:] {
+		require.WithinRange(t, p.Time, begun, time.Now(), "%d", i)
+		require.False(t, p.Time.Before(all[i].Time), "in their order")
+	}
+	granted, queued, released, after, broken, stopped, expired := all[1], all[2], all[3], all[4], all[7], all[8], all[10]
+	require.Equal(t, first.cmd.Process.Pid, granted.PID)
+	require.Equal(t, map[string]string{"ticket": "OPS-1"}, granted.Meta)
+	require.NotZero(t, queued.Ticket)
+	if released.Event != "gap" {
+		require.Equal(t, granted.Token, released.Token)
+		require.Positive(t, *released.Held)
+	}
+	require.Positive(t, *after.Waited)
+	require.Equal(t, "enough", broken.Broken.Reason)
+	require.Equal(t, second.cmd.Process.Pid, stopped.PID)
+	require.Positive(t, *stopped.Held)
+	require.Equal(t, dead.cmd.Process.Pid, expired.PID)
+	require.True(t, all[0].Time.IsZero() && all[0].Until.Before(begun))
+
+	require.Equal(t, []string{"granted", "released"}, kinds(remembers(t, s, "orders.2"))[1:])
+	require.Len(t, remembers(t, s, "orders.>"), len(all)+2)
+	require.Empty(t, remembers(t, s, "orders.1", "--since", "1ms"))
+	code, out, errs := run(t, s, "history", "none")
+	require.Zero(t, code)
+	require.Contains(t, errs, "nothing has happened to none")
+	require.Regexp(t, `^nothing before \d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} is kept\n$`, out)
+	code, out, errs = run(t, s, "history", "orders.2")
+	require.Zero(t, code, errs)
+	require.Regexp(t, `\n\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}  granted   rw shared +orders\.2  \S+:\d+  token \d{16}(  waited \S+s)?\n`, out)
+}
+
+// A cluster keeps a history as well as the bucket.
+func TestHistoryOnCluster(t *testing.T) {
+	t.Parallel()
+	s := testutil.RunCluster(t, 3).Servers()[0]
+	withBucket(t, s)
+	remember(t, s)
+	holder, pid := hold(t, s, "x")
+	copied(t, s)
+	require.NoError(t, syscall.Kill(pid, syscall.SIGTERM))
+	holder.wait()
+	idle(t, s)
+	require.Equal(t, []string{"gap", "granted", "released"}, kinds(remembers(t, s, "x")))
+	require.Equal(t, 3, historyInfo(t, jetStream(t, s)).Config.Replicas)
+}
+
+// A history says how many writes it lacks.
+func TestHistoryGap(t *testing.T) {
+	t.Parallel()
+	s := remembered(t)
+	js := jetStream(t, s)
+	cfg := historyInfo(t, js).Config
+	cycle := func() {
+		t.Helper()
+		holder, pid := hold(t, s, "x")
+		copied(t, s)
+		require.NoError(t, syscall.Kill(pid, syscall.SIGTERM))
+		holder.wait()
+		idle(t, s)
+	}
+	cycle()
+	require.Equal(t, []string{"gap", "granted", "released"}, kinds(remembers(t, s, "x")))
+
+	without := cfg
+	without.Sources = nil
+	_, err := js.UpdateStream(t.Context(), without)
+	require.NoError(t, err)
+	before := bucketInfo(t, js).State.LastSeq
+	for range 3 {
+		code, _, errs := run(t, s, "run", "x", "--", "true")
+		require.Zero(t, code, errs)
+	}
+	idle(t, s)
+	missed := bucketInfo(t, js).State.LastSeq - before
+	require.GreaterOrEqual(t, missed, uint64(6))
+	gap := fmt.Sprint("gap ", missed)
+	require.Equal(t, []string{"gap", "granted", "released", gap}, kinds(remembers(t, s, "x")), "it is behind")
+	_, err = js.UpdateStream(t.Context(), cfg)
+	require.NoError(t, err)
+	sourcing(t, s)
+	cycle()
+	all := remembers(t, s, "x")
+	require.Equal(t, []string{"gap", "granted", "released", gap, "granted", "released"}, kinds(all))
+	require.Equal(t, all[2].Time, all[3].Time)
+	require.Equal(t, all[4].Time, all[3].Until)
+	_, out, _ := run(t, s, "history", "x")
+	require.Regexp(t, `  gap       \d+ writes to the bucket missing until .*, of these locks or others\n`, out)
+
+	// Too old.
+	cfg.MaxMsgs = 1
+	_, err = js.UpdateStream(t.Context(), cfg)
+	require.NoError(t, err)
+	all = remembers(t, s, "x")
+	require.Equal(t, []string{"gap", "released"}, kinds(all))
+	require.Equal(t, all[1].Time, all[0].Until, "nothing before it is kept")
+	require.Equal(t, []string{"gap"}, kinds(remembers(t, s, "y")))
+}
+
+// The history of a bucket that is re-created goes on, and says so.
+func TestHistoryRemade(t *testing.T) {
+	t.Parallel()
+	s := remembered(t)
+	hold(t, s, "x")
+	require.Equal(t, []string{"gap", "granted"}, kinds(remembers(t, s, "x")))
+	js := jetStream(t, s)
+	before := historyInfo(t, js).State.LastSeq
+	require.NoError(t, js.DeleteStream(t.Context(), "KV_natslock"))
+	withBucket(t, s)
+	holder, pid := hold(t, s, "x", "--ttl", "5m") // the server finds out seconds later that the bucket is another one
+	eventually(t, "a copy", func() bool { return historyInfo(t, js).State.LastSeq > before })
+	require.NoError(t, syscall.Kill(pid, syscall.SIGTERM))
+	holder.wait()
+	all := remembers(t, s, "x")
+	// The holder of the deleted bucket did not expire.
+	require.Regexp(t, `^gap granted gap (granted|renewed) released$`, strings.Join(kinds(all), " "))
+	require.True(t, all[2].Remade)
+}
+
+// An import of the API passes one answer to a request.
+func TestHistoryThroughPrefix(t *testing.T) {
+	t.Parallel()
+	s := testutil.RunServer(t, testutil.WithConfig(func(o *server.Options) { o.JetStreamDomain = "hub" }))
+	withBucket(t, s)
+	remember(t, s)
+	holder, pid := hold(t, s, "x")
+	copied(t, s)
+	require.NoError(t, syscall.Kill(pid, syscall.SIGTERM))
+	holder.wait()
+	for _, flag := range []string{"--js-api-prefix=$JS.hub.API", "--js-domain=hub"} {
+		require.Equal(t, []string{"gap", "granted", "released"}, kinds(remembers(t, s, "x", flag)), flag)
+	}
+}
+
+func TestHistoryRefuses(t *testing.T) {
+	t.Parallel()
+	s := serve(t)
+	code, _, errs := run(t, s, "history", "x")
+	require.Equal(t, 78, code)
+	require.Contains(t, errs, `bucket natslock has no history: make one with "lockctl init --history 7d"`)
+	code, _, errs = run(t, s, "--bucket", "none", "history", "x")
+	require.Equal(t, 78, code)
+	require.Contains(t, errs, "there is no bucket none")
+	for _, args := range [][]string{
+		{"history"}, {"history", ""}, {"history", "x", "--since", "-1s"}, {"history", "x", "--since", "d"}, {"history", "x", "--since", "1d2"},
+		{"init", "-f", "--history", "1s"}, {"init", "--history", "7d", "--print"}, {"init", "--history-size", "1"},
+	} {
+		code, _, errs := run(t, s, args...)
+		require.Equal(t, 64, code, "%q: %s", args, errs)
+	}
+}
+
+// init makes a history and changes it.
+func TestInitHistory(t *testing.T) {
+	t.Parallel()
+	s := testutil.RunServer(t)
+	code, out, errs := run(t, s, "init", "-f", "--history", "1d12h", "--history-size", "1000000")
+	require.Zero(t, code, errs)
+	require.Contains(t, out, "made bucket natslock\n")
+	require.Contains(t, out, "made the history of bucket natslock\n")
+	js := jetStream(t, s)
+	config := func() jetstream.StreamConfig { return historyInfo(t, js).Config }
+	require.Equal(t, 36*time.Hour, config().MaxAge)
+	require.EqualValues(t, 1000000, config().MaxBytes)
+	for range 2 {
+		code, out, errs = run(t, s, "init", "--history", "36h")
+		require.Zero(t, code, errs)
+		require.Contains(t, out, "the history of bucket natslock is as it should be: nothing to change\n")
+	}
+	code, _, errs = run(t, s, "init", "--history", "7d")
+	require.Equal(t, 64, code, "nobody to ask")
+	require.Contains(t, errs, "--force")
+	code, out, errs = run(t, s, "init", "-f", "--history", "7d", "--history-size", "2000000")
+	require.Zero(t, code, errs)
+	require.Regexp(t, `max_age +36h0m0s +-> +168h0m0s`, out)
+	require.Equal(t, 7*24*time.Hour, config().MaxAge)
+	require.EqualValues(t, 2000000, config().MaxBytes)
+	code, out, errs = run(t, s, "init")
+	require.Zero(t, code, errs)
+	require.NotContains(t, out, "history")
+}
+
+// Exactly the printed permissions do for the history, and none of them is idle.
+func TestPermsOfHistory(t *testing.T) {
+	t.Parallel()
+	s := testutil.RunServer(t, testutil.WithConfigText(userList(map[string]string{
+		"user":  block(t, "orders.>", "--history"),
+		"other": block(t, "orders.>", "--read-all"),
+		"admin": block(t, "orders.>", "--history", "--role", "admin"),
+	})))
+	published := tap(t, enter(t, s, "root"))
+	as := func(user string, args ...string) (int, string, string) {
+		t.Helper()
+		return run(t, s, append([]string{"--user", user, "--password", "p"}, args...)...)
+	}
+	code, _, errs := as("admin", "init", "-f", "--history", "7d")
+	require.Zero(t, code, errs)
+	code, _, errs = as("admin", "init", "-f", "--history", "8d")
+	require.Zero(t, code, errs)
+	js := jetStream(t, s, asRoot...)
+	eventually(t, "a copy of a write", func() bool {
+		code, _, errs = as("user", "run", "orders.1", "--", "true")
+		require.Zero(t, code, errs)
+		return historyInfo(t, js).State.LastSeq > 0
+	})
+	code, out, errs := as("user", "history", "orders.1")
+	require.Zero(t, code, errs)
+	require.Contains(t, out, "released")
+	require.Empty(t, errs)
+	code, out, errs = as("other", "history", "orders.1")
+	require.Equal(t, 77, code, errs)
+	require.Empty(t, out)
+	require.Contains(t, errs, `see "lockctl perms --history"`)
+	require.Equal(t, 1, strings.Count(errs, "lockctl: "), errs)
+
+	admin := enter(t, s, "admin")
+	other, err := jetstream.New(admin.Conn)
+	require.NoError(t, err)
+	require.NoError(t, other.DeleteStream(t.Context(), "HISTORY_natslock"))
+	admin.wantUnrefused(t)
+	var set struct{ Publish []struct{ Subject string } }
+	require.NoError(t, json.Unmarshal([]byte(block(t, "orders.>", "--history", "--role", "admin", "--json")), &set))
+	of := 0
+	for _, p := range set.Publish {
+		if strings.HasSuffix(p.Subject, ".HISTORY_natslock") {
+			of++
+			require.True(t, published(p.Subject), "%s is allowed and not needed", p.Subject)
+		}
+	}
+	require.Equal(t, 5, of)
+	for _, subject := range []string{"$JS.API.STREAM.UPDATE.HISTORY_natslock", "$JS.API.STREAM.DELETE.HISTORY_natslock", "$JS.API.STREAM.PURGE.HISTORY_natslock"} {
+		enter(t, s, "user").wantRefused(t, subject)
+	}
+}
+
+var historyEvents = flag.Int("history-events", 20_000, "events of TestHistoryLarge; from 100000 on another lock has to be answered for within a second")
+
+// A history of many events is read whole and in order, and another lock is not kept waiting
+// by them.
+func TestHistoryLarge(t *testing.T) {
+	t.Parallel()
+	s := remembered(t)
+	hold(t, s, "y", "--ttl", "1h") // without renewals meanwhile
+	copied(t, s)
+	n := *historyEvents / 2
+	js, err := jetstream.New(s.Connect(), jetstream.WithPublishAsyncMaxPending(n))
+	require.NoError(t, err)
+	write := func(h nats.Header, body record.Body) {
+		t.Helper()
+		before := historyInfo(t, js).State.LastSeq
+		for i := range n {
+			body.ID = fmt.Sprintf("id%d", i)
+			data, err := body.Encode()
+			require.NoError(t, err)
+			_, err = js.PublishMsgAsync(&nats.Msg{Subject: "$KV.natslock.read.x." + body.ID, Header: h, Data: data})
+			require.NoError(t, err)
+		}
+		<-js.PublishAsyncComplete()
+		eventually(t, "the copies", func() bool { return historyInfo(t, js).State.LastSeq >= before+uint64(n) })
+	}
+	write(nats.Header{"Nats-TTL": {"3600s"}}, record.Body{Status: record.StatusHeld, TTL: 3600, Attempt: 1, Mode: uint8(record.Shared),
+		Owner: "web-1", Host: "web-1.example.org", PID: 4711, Since: time.Now().UnixMilli()})
+	write(nats.Header{"Nats-TTL": {"3600s"}, "KV-Operation": {"DEL"}}, record.Body{Status: record.StatusGone, Token: 1})
+
+	begun := time.Now()
+	p := start(t, s, "history", "x")
+	require.Zero(t, p.wait(), p.err)
+	took := time.Since(begun)
+	lines := strings.Split(strings.TrimSuffix(p.out.String(), "\n"), "\n")
+	require.Equal(t, 1+2*n, len(lines))
+	for i, line := range lines[1:] {
+		require.Contains(t, line, map[bool]string{true: "  granted ", false: "  released "}[i < n])
+		require.Contains(t, line, "web-1", "its holder is known")
+	}
+	begun = time.Now()
+	of := kinds(remembers(t, s, "y"))
+	other := time.Since(begun)
+	require.Equal(t, []string{"gap", "granted"}, of)
+	state := historyInfo(t, js).State
+	t.Logf("another lock in %v", other)
+	t.Logf("%d events in %v, %v of the processor; %d bytes each", 2*n, took, p.cmd.ProcessState.UserTime()+p.cmd.ProcessState.SystemTime(), state.Bytes/state.Msgs)
+	if 2*n >= 100_000 {
+		require.Less(t, other, time.Second)
+	}
+}

@@ -1,0 +1,71 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/natslock/locks/kvstore"
+)
+
+// history makes the history of a bucket that is there, or changes it.
+func (c *initCmd) history(g *globals, s *session, cfg kvstore.Config) error {
+	bucket, err := s.bucket(g, cfg)
+	if err != nil {
+		return err
+	}
+	wanted := kvstore.HistoryStream(bucket, c.History, c.HistorySize)
+	ctx, cancel := s.unrefused(g)
+	defer cancel()
+	stream, err := s.js.Stream(ctx, wanted.Name)
+	switch {
+	case err == nil:
+		return c.changeHistory(g, s, stream.CachedInfo().Config, wanted)
+	case !errors.Is(err, jetstream.ErrStreamNotFound):
+		return s.notDone(err)
+	}
+	fmt.Fprintf(stdout, "to make a history of bucket %s: stream %s, for %s and at most %d bytes, num_replicas %d\n",
+		g.Bucket, wanted.Name, brief(c.History), wanted.MaxBytes, wanted.Replicas)
+	if err := c.confirm("Make it?"); err != nil {
+		return err
+	}
+	// The time that the answer took is not that of the requests.
+	ctx, cancel = s.unrefused(g)
+	defer cancel()
+	if bucket, err = s.bucket(g, cfg); err != nil {
+		return err
+	}
+	if _, err := s.js.CreateStream(ctx, kvstore.HistoryStream(bucket, c.History, c.HistorySize)); err != nil {
+		return s.notDone(err)
+	}
+	fmt.Fprintf(stdout, "made the history of bucket %s\n", g.Bucket)
+	return nil
+}
+
+// changeHistory changes a history that is there.
+func (c *initCmd) changeHistory(g *globals, s *session, is, wanted jetstream.StreamConfig) error {
+	to := is
+	to.MaxAge, to.Replicas = wanted.MaxAge, wanted.Replicas
+	if c.HistorySize > 0 {
+		to.MaxBytes = wanted.MaxBytes
+	}
+	changes, err := difference(is, to)
+	if err != nil {
+		return err
+	}
+	if len(changes) == 0 {
+		fmt.Fprintf(stdout, "the history of bucket %s is as it should be: nothing to change\n", g.Bucket)
+		return nil
+	}
+	fmt.Fprintf(stdout, "history of bucket %s; to change:\n", g.Bucket)
+	showChanges(changes)
+	if err := c.confirm("Change it?"); err != nil {
+		return err
+	}
+	if _, err := c.update(g, s, is, to); err != nil {
+		return err
+	}
+	fmt.Fprintf(stdout, "changed %s of the history of bucket %s\n", count(len(changes), "setting"), g.Bucket)
+	return nil
+}

@@ -1,0 +1,47 @@
+//go:build unix
+
+package main_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/natslock"
+)
+
+// A holder that renews late: check says so while it is, and watch and history afterwards.
+func TestLateRenewal(t *testing.T) {
+	t.Parallel()
+	s := remembered(t)
+	w := watch(t, s, "--json")
+	// Others expect its renewal after 5 s, and a renewal after 10 s is late. The lease is valid
+	// for 14 s.
+	c, err := natslock.New(t.Context(), s.Connect(), natslock.WithTTL(15*time.Second), natslock.WithRenewFraction(0.8))
+	require.NoError(t, err)
+	l, err := c.Lock(t.Context(), "x")
+	require.NoError(t, err)
+	check := func() int {
+		code, out, errs := run(t, s, "check", "--late", "5500ms")
+		require.Contains(t, []int{0, 1}, code, errs)
+		if code == 1 {
+			require.Regexp(t, `^mutex x is renewed late by \S+, 1\ds after the last time, the limit is 5.5s\n$`, out)
+		}
+		return code
+	}
+	require.Zero(t, check())
+	eventually(t, "a late renewal", func() bool { return check() == 1 })
+	eventually(t, "the renewal", func() bool { return strings.Contains(w.out.String(), `"late"`) })
+	evs := toldEvents(t, w, 2)
+	require.Equal(t, []string{"granted", "late"}, kinds(evs))
+	require.Greater(t, *evs[1].After, 10.0)
+	require.Nil(t, evs[0].After)
+	require.Zero(t, check())
+	require.Equal(t, []string{"gap", "granted", "late"}, kinds(remembers(t, s, "x")))
+	_, out, _ := run(t, s, "history", "x")
+	require.Regexp(t, `  late      mutex +x  \S+:\d+  token \d{16}  1\ds after the last time, TTL 15s  held 1\ds\n$`, out)
+	require.NoError(t, l.Unlock(t.Context()))
+	require.NoError(t, c.Close(t.Context()))
+}

@@ -1,0 +1,171 @@
+package admin
+
+import (
+	"container/heap"
+	"context"
+	"iter"
+	"slices"
+	"time"
+
+	"github.com/natslock/locks/internal/record"
+	"github.com/natslock/locks/kvstore"
+)
+
+// EventGap is a mark among the changes: some between its Time and its Until are missing.
+const EventGap = EventWatching + 1
+
+// historyLead is how long before the first change that is asked for a history is read:
+// the records of that time name the holders whose ends follow.
+const historyLead = time.Hour
+
+// History yields the changes of the locks whose names match pattern, from since on, as the
+// history of the bucket has kept them. The zero time is that of the first one.
+func (a *Admin) History(ctx context.Context, pattern string, since time.Time) iter.Seq2[Change, error] {
+	return func(yield func(Change, error) bool) {
+		holders, readers, waiters, err := record.KeyPatterns(pattern)
+		var h *kvstore.History
+		if err == nil {
+			h, err = a.b.History(ctx)
+		}
+		if err != nil {
+			yield(Change{}, err)
+			return
+		}
+		begin := since
+		if !since.IsZero() {
+			begin = since.Add(-historyLead)
+		}
+		r := replay{live: make(map[string]kvstore.Record), since: since, yield: func(c Change) bool { return yield(c, nil) }}
+		if since.Before(h.Begin) {
+			r.add(Change{Type: EventGap, Time: since, Until: h.Begin})
+		}
+		for hr, err := range h.Read(ctx, slices.Concat(holders, readers, waiters), begin) {
+			if err != nil {
+				yield(Change{}, err)
+				return
+			}
+			if !r.next(hr) {
+				return
+			}
+		}
+		r.end(h)
+	}
+}
+
+// replay makes the changes of the locks of what was written to the bucket, as a watch does
+// of the notifications.
+type replay struct {
+	yield func(Change) bool
+	since time.Time
+	live  map[string]kvstore.Record
+	ends  ends
+	held  []Change // by their time; an end can be found out later than the next change
+	last  time.Time
+	done  bool // nobody wants more
+}
+
+// next takes the next write. It returns false when nobody wants more.
+func (r *replay) next(h kvstore.HistoryRecord) bool {
+	r.gap(h)
+	r.expire(h.Time, h.Key)
+	if h.Key == "" {
+		return !r.done
+	}
+	ev := kvstore.Event{Kind: kvstore.Put, Record: h.Record, Before: r.live[h.Key]}
+	switch {
+	case h.Deleted:
+		ev.Kind = kvstore.Deleted
+		delete(r.live, h.Key)
+	case h.TTL > 0:
+		r.live[h.Key] = h.Record
+		heap.Push(&r.ends, end{h.Time.Add(h.TTL), h.Key, h.Revision})
+	default:
+		delete(r.live, h.Key)
+	}
+	if c, ok := endBefore(ev); ok {
+		r.add(c)
+	}
+	if c, ok := changeOf(ev); ok {
+		r.add(c)
+	}
+	r.last = h.Time
+	r.flush(h.Time.Add(-record.OverdueSlack))
+	return !r.done
+}
+
+// gap notes what is missing before a write.
+func (r *replay) gap(h kvstore.HistoryRecord) {
+	if h.Remade {
+		clear(r.live) // an end that nobody saw is none
+	}
+	if h.Remade || h.Missed > 0 {
+		r.add(Change{Type: EventGap, Time: h.After, Until: h.Time, Missed: h.Missed, Remade: h.Remade})
+	}
+}
+
+// expire ends the records whose TTL is over by a time, but that under key: the write to it
+// says more.
+func (r *replay) expire(now time.Time, key string) {
+	for len(r.ends) > 0 && !now.Before(r.ends[0].at.Add(record.OverdueSlack)) {
+		e := heap.Pop(&r.ends).(end)
+		if old := r.live[e.key]; old.Revision == e.revision && e.key != key {
+			delete(r.live, e.key)
+			if c, ok := changeOf(kvstore.Event{Kind: kvstore.Expired, Record: old}); ok {
+				r.add(c)
+			}
+		}
+	}
+}
+
+// end takes the end of what was kept.
+func (r *replay) end(h *kvstore.History) {
+	if h.Behind > 0 {
+		r.add(Change{Type: EventGap, Time: r.last, Until: h.Now, Missed: h.Behind})
+	}
+	r.expire(h.Now, "")
+	r.flush(h.Now)
+}
+
+// add holds a change back until no earlier one can follow.
+func (r *replay) add(c Change) {
+	at := len(r.held)
+	for at > 0 && r.held[at-1].Time.After(c.Time) {
+		at--
+	}
+	r.held = slices.Insert(r.held, at, c)
+}
+
+// flush yields the changes up to a time.
+func (r *replay) flush(until time.Time) {
+	n := 0
+	for _, c := range r.held {
+		if r.done || c.Time.After(until) {
+			break
+		}
+		n++
+		if last := c.Until; !last.Before(r.since) || !c.Time.Before(r.since) {
+			r.done = !r.yield(c)
+		}
+	}
+	r.held = r.held[n:]
+}
+
+// end is the end of a record's TTL.
+type end struct {
+	at       time.Time
+	key      string
+	revision uint64
+}
+
+// ends are a heap, the first end on top.
+type ends []end
+
+func (e ends) Len() int           { return len(e) }
+func (e ends) Less(i, j int) bool { return e[i].at.Before(e[j].at) }
+func (e ends) Swap(i, j int)      { e[i], e[j] = e[j], e[i] }
+func (e *ends) Push(x any)        { *e = append(*e, x.(end)) }
+func (e *ends) Pop() any {
+	last := (*e)[len(*e)-1]
+	*e = (*e)[:len(*e)-1]
+	return last
+}

@@ -1,0 +1,58 @@
+package natslock_test
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/natslock/locks/internal/verify/example"
+	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/natslock"
+)
+
+// The history of a bucket says what has happened to a lock, and where it has a gap.
+func ExampleClient_History() {
+	ctx := context.Background()
+	nc, stop := example.Connect()
+	defer stop()
+	locks, err := natslock.New(ctx, nc)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer locks.Close(ctx)
+	js, err := jetstream.New(nc)
+	if err != nil {
+		log.Fatal(err)
+	}
+	bucket, err := js.Stream(ctx, "KV_natslock")
+	if err != nil {
+		log.Fatal(err)
+	}
+	// An operator does so once, with "lockctl init --history 7d".
+	if _, err := js.CreateStream(ctx, kvstore.HistoryStream(bucket.CachedInfo(), 7*24*time.Hour, 0)); err != nil {
+		log.Fatal(err)
+	}
+
+	for released := false; !released; { // the server begins to copy a moment later
+		l, err := locks.Lock(ctx, "deploy")
+		if err != nil {
+			log.Fatal(err)
+		}
+		_ = l.Unlock(ctx)
+		for ev, err := range locks.History(ctx, "deploy", time.Now().Add(-time.Hour)) {
+			if err != nil {
+				log.Fatal(err) // errors.Is(err, kvstore.ErrNoHistory): there is none
+			}
+			if ev.Type == natslock.EventReleased {
+				fmt.Println(ev.Name, ev.Type)
+				released = true
+				break
+			}
+		}
+	}
+	// Output:
+	// deploy released
+}

@@ -1,0 +1,41 @@
+package natslock
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"time"
+)
+
+// History yields the events of all locks whose names match pattern (see [Client.List]) that
+// the history of the bucket has kept, in their order, from since on. The zero time is that
+// of the first one. "lockctl init --history" makes the history; see kvstore.HistoryStream.
+//
+// The events are those of [Client.Watch]. Their times are those at which the server copied
+// the writes into the history, a moment after them. Of a holder that took the lock more than
+// an hour before since and has not renewed it in that hour, the end has no name.
+//
+// A history is not complete. An [EventGap] stands wherever writes are missing: before the
+// history begins, where the server could not copy a write in time, and where the history
+// is behind the bucket. The end of a holder in a gap may be missing, or show as expired.
+//
+// The sequence ends with the events at the time of the call. An error ends it too. It
+// matches kvstore.ErrNoHistory for a bucket without a history, and [ErrInvalidName],
+// [ErrUnavailable], [ErrPermission], [ErrClosed] or ctx's error.
+func (c *Client) History(ctx context.Context, pattern string, since time.Time) iter.Seq2[Event, error] {
+	return func(yield func(Event, error) bool) {
+		if err := c.ready(); err != nil {
+			yield(Event{}, fmt.Errorf("history of locks %q: %w", pattern, err))
+			return
+		}
+		for ch, err := range c.admin.History(ctx, pattern, since) {
+			if err != nil {
+				yield(Event{}, fmt.Errorf("history of locks %q: %w", pattern, public(err)))
+				return
+			}
+			if !yield(changed(ch), nil) {
+				return
+			}
+		}
+	}
+}

@@ -1,0 +1,59 @@
+package natslock_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/testutil"
+)
+
+// A watch shows by how much a renewal came too late: from two thirds of the TTL on.
+func TestWatchLateRenewal(t *testing.T) {
+	for name, of := range map[string]struct {
+		silent time.Duration // since the grant
+		late   bool
+	}{"in time": {0, false}, "before two thirds": {8 * time.Second, false}, "after two thirds": {10 * time.Second, true}} {
+		t.Run(name, func(t *testing.T) {
+			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+				a, faults := joinFaulty(t, s, natslock.WithTTL(15*time.Second), natslock.WithWatchAfter(-1))
+				viewer := join(t, s)
+				events := make(chan natslock.Event, 100)
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				go func() {
+					for ev, err := range viewer.Watch(ctx, "x") {
+						if err == nil {
+							events <- ev
+						}
+					}
+				}()
+				require.Equal(t, natslock.EventWatching, receive(t, events, "the watch").Type)
+				begun := time.Now()
+				renewals(faults, func(int) testutil.Fate {
+					if time.Since(begun) < of.silent {
+						return testutil.Drop
+					}
+					return testutil.Pass
+				})
+				l := mustLock(t, a.Client, "x")
+				granted := receive(t, events, "the grant")
+				require.Equal(t, natslock.EventGranted, granted.Type)
+				for i := range 2 {
+					ev := receive(t, events, "a renewal")
+					require.Equal(t, natslock.EventRenewed, ev.Type)
+					if of.late && i == 0 {
+						require.Equal(t, ev.Time.Sub(granted.Time), ev.Late)
+						require.Greater(t, ev.Late, 10*time.Second)
+					} else {
+						require.Zero(t, ev.Late, "%v after the grant", ev.Time.Sub(granted.Time))
+					}
+				}
+				mustUnlock(t, l)
+			})
+		})
+	}
+}
