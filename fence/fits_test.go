@@ -18,6 +18,8 @@ import (
 // writes nothing there.
 func TestUnfit(t *testing.T) {
 	js := jetStream(t, testutil.RunServer(t).Connect())
+	_, err := js.CreateStream(bounded(t), jetstream.StreamConfig{Name: "ORIGIN", Subjects: []string{"origin"}})
+	require.NoError(t, err)
 	for name, c := range map[string]jetstream.StreamConfig{
 		"max_age":          {MaxAge: time.Hour},
 		"max_age_and_ttl":  {MaxAge: time.Hour, AllowMsgTTL: true},
@@ -36,24 +38,23 @@ func TestUnfit(t *testing.T) {
 		"subject_of_lanes": {Subjects: []string{"orders.*"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			origin, err := js.CreateStream(bounded(t), jetstream.StreamConfig{Name: "ORIGIN", Subjects: []string{"origin"}})
-			require.NoError(t, err)
-			defer func() { require.NoError(t, js.DeleteStream(bounded(t), origin.CachedInfo().Config.Name)) }()
-			c.Name = stream
+			// The server removes the files of a stream after it has answered the deletion. A
+			// stream that is created again at once can fail, so each has a name of its own.
+			c.Name = stream + "-" + name
 			if c.Subjects == nil && c.Mirror == nil {
 				c.Subjects = []string{"orders.>"}
 			}
 			s, err := js.CreateStream(bounded(t), c)
 			require.NoError(t, err)
-			defer func() { require.NoError(t, js.DeleteStream(bounded(t), stream)) }()
-			_, err = fence.Open(bounded(t), js, stream, subject, 10, fence.WithLanes(2))
+			defer func() { require.NoError(t, js.DeleteStream(bounded(t), c.Name)) }()
+			_, err = fence.Open(bounded(t), js, c.Name, subject, 10, fence.WithLanes(2))
 			require.ErrorIs(t, err, fence.ErrUnfit)
 			info, err := s.Info(bounded(t))
 			require.NoError(t, err)
 			require.Zero(t, info.State.LastSeq)
 		})
 	}
-	_, err := fence.Open(bounded(t), js, stream, subject, 10)
+	_, err = fence.Open(bounded(t), js, stream, subject, 10)
 	require.ErrorIs(t, err, fence.ErrUnfit)
 	require.ErrorContains(t, err, "no such stream")
 }

@@ -112,7 +112,7 @@ func (c *checkCmd) judge(info natslock.Info, now time.Time) (worst excess, beyon
 	}
 	waits := func(since time.Time, who string) {
 		if d := now.Sub(since); c.Waits > 0 && d > c.Waits {
-			note(float64(d)/float64(c.Waits), "was waited for for %s by %s, the limit is %v", brief(d), who, c.Waits)
+			note(float64(d)/float64(c.Waits), "was waited for, for %s, by %s, the limit is %v", brief(d), who, c.Waits)
 		}
 	}
 	for _, h := range holdings(info) {
