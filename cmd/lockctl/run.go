@@ -22,6 +22,7 @@ type runCmd struct {
 	Permits   *int          `placeholder:"N" help:"Take one of N permits of the semaphore of that name (1 to 256)."`
 	TTL       time.Duration `default:"15s" placeholder:"DURATION" help:"Lease: how long the lock stays taken when this machine dies (default ${default}, whole seconds)."`
 	taking    `embed:""`
+	naming    `embed:""`
 	KillAfter time.Duration `default:"5s" placeholder:"DURATION" help:"From TERM to KILL when the lock is lost (default ${default}), cut short by the lease."`
 	Name      string        `arg:"" predictor:"lock" help:"The lock's name."`
 	Command   []string      `arg:"" passthrough:"partial" help:"The command and its arguments."`
@@ -37,6 +38,10 @@ give the same N.
 After a second lockctl says on standard error that it waits, for whom, and at which place
 in the queue. Inside the command lockctl refuses to wait for the same lock: it would wait
 for itself.
+
+Others see the user, the machine, the process id and the name of the command as the
+holder, or the text of --owner. lockctl never shows the arguments of the command, which
+can hold secrets.
 
 The command finds LOCK_NAME, LOCK_TOKEN (the fencing token: greater than that of
 every holder before) and LOCK_TTL (seconds) in its environment. With --permits it
@@ -90,7 +95,7 @@ func (c *runCmd) AfterApply() error {
 }
 
 func (c *runCmd) Run(g *globals) error {
-	command, s, err := g.prepare("run", c.Command, c.TTL, c.Create)
+	command, s, err := g.prepare("run", c.Command, c.naming, c.TTL, c.Create)
 	if err != nil {
 		return err
 	}

@@ -26,7 +26,7 @@ func TestRunSaysThatItWaits(t *testing.T) {
 		second := start(t, s, args...)
 		said(t, first, "place 1 of ")
 		said(t, second, "place 2 of 2 in the queue\n")
-		holder := fmt.Sprintf(":%d has had it for ", p.cmd.Process.Pid)
+		holder := fmt.Sprintf(":%d sh has had it for ", p.cmd.Process.Pid)
 		require.Contains(t, first.err.String(), "lockctl: waiting for lock x: ", free)
 		require.Contains(t, first.err.String(), holder, free)
 		p.signal(syscall.SIGTERM)
