@@ -1,10 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"os/exec"
 	"strconv"
 	"time"
@@ -24,8 +26,9 @@ type runCmd struct {
 	taking    `embed:""`
 	naming    `embed:""`
 	KillAfter time.Duration `default:"5s" placeholder:"DURATION" help:"From TERM to KILL when the lock is lost (default ${default}), cut short by the lease."`
+	Shell     *string       `name:"command" short:"c" placeholder:"TEXT" help:"Run this text by $SHELL or /bin/sh, instead of a command."`
 	Name      string        `arg:"" predictor:"lock" help:"The lock's name."`
-	Command   []string      `arg:"" passthrough:"partial" help:"The command and its arguments."`
+	Command   []string      `arg:"" optional:"" passthrough:"partial" help:"The command and its arguments."`
 }
 
 func (*runCmd) Help() string {
@@ -34,6 +37,9 @@ func (*runCmd) Help() string {
 These are different locks, which do not exclude each other, so all clients have to
 use the same kind. Of a semaphore at most N commands run at a time, if all of them
 give the same N.
+
+With -c the command is a line of a shell, as flock has it: $SHELL runs it, or /bin/sh if
+that is unset.
 
 After a second lockctl says on standard error that it waits, for whom, and at which place
 in the queue. Inside the command lockctl refuses to wait for the same lock: it would wait
@@ -69,6 +75,7 @@ In these cases only a resource that checks LOCK_TOKEN is safe.
 
   lockctl run deploy -- ./deploy.sh
   lockctl run -n -E 0 nightly -- ./backup.sh   # not twice, and no error
+  lockctl run deploy -c 'make && make install'
   lockctl run --read index -- ./query
   lockctl run --permits 5 exports -- ./export
 
@@ -90,12 +97,22 @@ func (c *runCmd) AfterApply() error {
 		return fmt.Errorf("--permits %d: not in 1 to %d", *c.Permits, semaphore.MaxPermits)
 	case c.KillAfter < 0:
 		return fmt.Errorf("--kill-after %v: negative", c.KillAfter)
+	case c.Shell != nil && len(c.Command) > 0:
+		return errors.New("-c and a command exclude each other")
 	}
 	return c.check()
 }
 
+// words are the command and its arguments.
+func (c *runCmd) words() []string {
+	if c.Shell != nil {
+		return []string{cmp.Or(os.Getenv("SHELL"), "/bin/sh"), "-c", *c.Shell}
+	}
+	return c.Command
+}
+
 func (c *runCmd) Run(g *globals) error {
-	command, s, err := g.prepare("run", c.Command, c.naming, c.TTL, c.Create)
+	command, s, err := g.prepare("run", c.words(), c.naming, c.TTL, c.Create)
 	if err != nil {
 		return err
 	}
