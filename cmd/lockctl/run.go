@@ -13,15 +13,11 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/natslock/locks/natslock"
-	"github.com/natslock/locks/rwlock"
 	"github.com/natslock/locks/semaphore"
 )
 
 type runCmd struct {
-	Read      bool          `help:"Take the reader-writer lock of that name for reading, together with other readers."`
-	Write     bool          `help:"Take the reader-writer lock of that name for writing, alone."`
-	Permits   *int          `placeholder:"N" help:"Take one of N permits of the semaphore of that name (1 to 256)."`
+	choice    `embed:""`
 	TTL       time.Duration `default:"15s" placeholder:"DURATION" help:"Lease: how long the lock stays taken when this machine dies (default ${default}, whole seconds)."`
 	taking    `embed:""`
 	naming    `embed:""`
@@ -89,18 +85,12 @@ Exit code: the command's, 128 + N if signal N killed it or ended the waiting.
 // AfterApply checks what kong cannot.
 func (c *runCmd) AfterApply() error {
 	switch {
-	case c.Read && c.Write:
-		return errors.New("--read and --write exclude each other")
-	case c.Permits != nil && (c.Read || c.Write):
-		return errors.New("--permits and --read or --write exclude each other")
-	case c.Permits != nil && (*c.Permits < 1 || *c.Permits > semaphore.MaxPermits):
-		return fmt.Errorf("--permits %d: not in 1 to %d", *c.Permits, semaphore.MaxPermits)
 	case c.KillAfter < 0:
 		return fmt.Errorf("--kill-after %v: negative", c.KillAfter)
 	case c.Shell != nil && len(c.Command) > 0:
 		return errors.New("-c and a command exclude each other")
 	}
-	return c.check()
+	return errors.Join(c.choice.check(), c.taking.check())
 }
 
 // words are the command and its arguments.
@@ -119,7 +109,7 @@ func (c *runCmd) Run(g *globals) error {
 	defer s.close()
 
 	signals := forSignals()
-	lock, err := c.acquire(s, signals, c.kind(), c.Name, c.TTL, c.method(s.Client))
+	lock, err := c.acquire(s, signals, c.kind(), c.Name, c.TTL, c.method(s.Client, c.Name, &c.taking))
 	if err != nil {
 		return err
 	}
@@ -133,36 +123,6 @@ func (c *runCmd) Run(g *globals) error {
 		return &codeError{code: exitLost}
 	}
 	return command.outcome(end, err, lock.Unlock(context.Background()))
-}
-
-// kind is that of the lock.
-func (c *runCmd) kind() natslock.Kind {
-	switch {
-	case c.Permits != nil:
-		return natslock.KindSemaphore
-	case c.Read || c.Write:
-		return natslock.KindRW
-	}
-	return natslock.KindMutex
-}
-
-// method returns the method that takes the lock.
-func (c *runCmd) method(client *natslock.Client) lockFunc {
-	switch rw := rwlock.New(client); {
-	case c.Permits != nil:
-		sem := semaphore.New(client, c.Name, *c.Permits)
-		return func(ctx context.Context, _ string, opts ...natslock.LockOption) (*natslock.Lock, error) {
-			if c.once() {
-				return sem.TryAcquire(ctx, opts...)
-			}
-			return sem.Acquire(ctx, opts...)
-		}
-	case c.Read && c.once():
-		return unqueued(client, natslock.KindRW, rw.TryRLock)
-	case c.Read:
-		return rw.RLock
-	}
-	return c.exclusive(client, c.Write)
 }
 
 // cannotRun is the error of a command that was not started, with the code of
