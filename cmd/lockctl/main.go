@@ -26,6 +26,7 @@ import (
 	"fmt"
 	"os"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -77,6 +78,11 @@ type globals struct {
 
 const description = `Locks among processes, kept in a NATS JetStream key-value bucket.
 
+As a plugin of the nats command, lockctl shows and breaks locks: "nats lock ls" and the
+like. Plugins lose exit codes, so all that runs a command or holds a lock is left out.
+
+  nats plugins register lock "$(command -v lockctl)"
+
 Exit codes:
   64 usage   69 no server   75 the lock was lost   77 no permission
   78 no bucket, or one not fit for locks   70 anything else`
@@ -94,6 +100,9 @@ func mainCode(args []string) int {
 	}
 	if completed(parser) {
 		return 0
+	}
+	if slices.Equal(args, []string{introspect}) {
+		return report(writeJSON(asPlugin(parser.Model)))
 	}
 	for _, arg := range args {
 		if !utf8.ValidString(arg) { // the parser replaces each byte of it that is not

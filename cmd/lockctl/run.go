@@ -38,8 +38,9 @@ With -c the command is a line of a shell, as flock has it: $SHELL runs it, or /b
 that is unset.
 
 After a second lockctl says on standard error that it waits, for whom, and at which place
-in the queue. Inside the command lockctl refuses to wait for the same lock: it would wait
-for itself.
+in the queue. On a terminal that line changes with the queue, and goes when the lock is
+granted. Inside the command lockctl refuses to wait for the same lock: it would wait for
+itself.
 
 Others see the user, the machine, the process id and the name of the command as the
 holder, or the text of --owner. lockctl never shows the arguments of the command, which
