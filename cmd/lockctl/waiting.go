@@ -95,8 +95,8 @@ func waitText(info natslock.Info, err error) (blocked, place string) {
 var status statusLine
 
 type statusLine struct {
-	mu   sync.Mutex
-	text string // as it is on the terminal
+	mu   sync.Mutex // also while it writes: a message and the line must not mix
+	text string     // as it is on the terminal
 }
 
 const clearLine = "\r\x1b[K"
