@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"iter"
+	"strings"
 	"time"
 
 	"github.com/natslock/locks/internal/admin"
@@ -166,6 +167,9 @@ type Waiter struct {
 	// Of is the number of permits that the semaphore has, as the waiter knows. It is 0 for
 	// other locks.
 	Of int
+	// Expires is the time, by the server's clock, at which the server removes the place
+	// unless the waiter renews it before. Zero means never.
+	Expires time.Time
 	// Overdue says that the place's TTL has ended by a server's clock and the server has
 	// not removed the record. It keeps nobody waiting.
 	Overdue bool
@@ -175,7 +179,11 @@ func (h *Holder) describe() string {
 	if h.Unreadable {
 		return fmt.Sprintf("an unknown owner (revision %d)", h.Revision)
 	}
-	s := fmt.Sprintf("%s on %s (token %d)", h.Owner, h.Host, h.Token)
+	s := h.Owner
+	if !strings.Contains(s, h.Host) { // the default owner names the host
+		s += " on " + h.Host
+	}
+	s += fmt.Sprintf(" (token %d)", h.Token)
 	switch {
 	case h.Broken != nil:
 		s += ", broken by " + h.Broken.By
@@ -232,10 +240,14 @@ func knownHolder(e record.Entry) *Holder {
 }
 
 func waiterOf(e record.Entry) Waiter {
-	return Waiter{
+	w := Waiter{
 		Ticket: e.TokenOrTicket(), Goroutines: e.Goroutines(), ID: e.ID, Owner: e.Owner, Host: e.Host, PID: e.PID,
 		Since: time.UnixMilli(e.Since), Mode: Mode(e.Mode), Of: int(e.Permits), Overdue: e.Overdue,
 	}
+	if e.Record.TTL > 0 {
+		w.Expires = e.Time.Add(e.Record.TTL)
+	}
+	return w
 }
 
 func infoOf(v admin.View) Info {

@@ -109,7 +109,7 @@ func TestAcquireLost(t *testing.T) {
 
 		taken := word(t, s, "acquire", "x", "--ttl", "1s")
 		holder, _ := hold(t, s, "x")
-		refused(t, s, 75, fmt.Sprintf("%d has it now (token ", holder.cmd.Process.Pid), command, taken)
+		refused(t, s, 75, fmt.Sprintf("%d sh has it now (token ", holder.cmd.Process.Pid), command, taken)
 		holder.signal(syscall.SIGTERM)
 		holder.wait()
 		read := word(t, s, "acquire", "--write", "x", "--ttl", "1s")

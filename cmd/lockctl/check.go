@@ -12,7 +12,7 @@ import (
 type checkCmd struct {
 	Pattern  string        `arg:"" optional:"" default:">" predictor:"lock" help:"Names to check: \"*\" stands for one token, a last \">\" for all that follow."`
 	Held     time.Duration `placeholder:"DURATION" help:"Report a lock that was held for longer."`
-	Waits    time.Duration `placeholder:"DURATION" help:"Report a lock that was waited for for longer."`
+	Waits    time.Duration `placeholder:"DURATION" help:"Report a lock with a longer wait."`
 	Late     time.Duration `placeholder:"DURATION" help:"Report a lock whose renewal is later than planned by more than this."`
 	Queue    *int          `placeholder:"N" help:"Report a lock with more waiters than N."`
 	ExitCode int           `short:"E" name:"exit-code" default:"1" placeholder:"N" help:"Exit with this code when a lock is reported: 2 is critical for Nagios."`
@@ -112,7 +112,7 @@ func (c *checkCmd) judge(info natslock.Info, now time.Time) (worst excess, beyon
 	}
 	waits := func(since time.Time, who string) {
 		if d := now.Sub(since); c.Waits > 0 && d > c.Waits {
-			note(float64(d)/float64(c.Waits), "was waited for, for %s, by %s, the limit is %v", brief(d), who, c.Waits)
+			note(float64(d)/float64(c.Waits), "has a wait of %s by %s, the limit is %v", brief(d), who, c.Waits)
 		}
 	}
 	for _, h := range holdings(info) {

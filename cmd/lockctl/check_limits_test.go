@@ -77,5 +77,5 @@ func TestCheckWorst(t *testing.T) {
 		Queue: []natslock.Waiter{{Owner: "web-2", Host: "b", Since: now.Add(-30 * time.Second), Goroutines: 1}}}
 	e, beyond := (&checkCmd{Held: time.Minute, Waits: 10 * time.Second}).judge(info, now)
 	require.True(t, beyond)
-	require.Equal(t, "mutex x was waited for, for 30s, by web-2, the limit is 10s", e.text)
+	require.Equal(t, "mutex x has a wait of 30s by web-2, the limit is 10s", e.text)
 }

@@ -27,10 +27,10 @@ func TestCheck(t *testing.T) {
 		out  string // a pattern
 	}{
 		"within":           {[]string{"--held", "1h", "--waits", "1h", "--queue", "2"}, 0, `^ok: 3 locks within the limits\n$`},
-		"held":             {[]string{"--held", "200ms"}, 1, `^(mutex|rw) \S+ was held for \S+ by \S+, the limit is 200ms; and 2 locks more\n$`},
-		"of some names":    {[]string{"jobs", "--held", "0.2"}, 1, `^mutex jobs was held for \S+ by \S+, the limit is 200ms\n$`},
+		"held":             {[]string{"--held", "200ms"}, 1, `^(mutex|rw) \S+ was held for \S+ by \S+ \w+, the limit is 200ms; and 2 locks more\n$`},
+		"of some names":    {[]string{"jobs", "--held", "0.2"}, 1, `^mutex jobs was held for \S+ by \S+ \w+, the limit is 200ms\n$`},
 		"queue":            {[]string{"orders.>", "--queue", "1"}, 1, `^mutex orders.1 has 2 waiters, the limit is 1\n$`},
-		"waits":            {[]string{"--waits", "1ms"}, 1, `^mutex orders.1 was waited for, for \S+, by \S+, the limit is 1ms\n$`},
+		"waits":            {[]string{"--waits", "1ms"}, 1, `^mutex orders.1 has a wait of \S+ by \S+ \w+, the limit is 1ms\n$`},
 		"another code":     {[]string{"--queue", "1", "-E", "2"}, 2, `^mutex orders.1 has 2 waiters`},
 		"no lock":          {[]string{"none", "--queue", "1"}, 0, `^ok: 0 locks within the limits\n$`},
 		"JSON":             {[]string{"--queue", "1", "--json"}, 1, `^\[\n? *\{\n? *"kind": ?"mutex",\n? *"name": ?"orders.1"`},

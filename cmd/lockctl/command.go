@@ -17,14 +17,14 @@ type command struct {
 }
 
 // prepare finds the command and opens the bucket. The caller closes the session.
-func (g *globals) prepare(sub string, args []string, ttl time.Duration, create bool) (command, *session, error) {
+func (g *globals) prepare(sub string, args []string, name naming, ttl time.Duration, create bool) (command, *session, error) {
 	c, err := lookUp(sub, args)
 	if err != nil {
 		return c, nil, err
 	}
 	g.create = create
 	// The command has to end at once after a break, also in the first second.
-	s, err := g.open(natslock.WithTTL(ttl), natslock.WithWatchAfter(0))
+	s, err := g.open(natslock.WithTTL(ttl), natslock.WithWatchAfter(0), name.as(c.args[0]))
 	return c, s, err
 }
 

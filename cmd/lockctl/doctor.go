@@ -30,10 +30,10 @@ func (*doctorCmd) Help() string {
 
 It checks the versions of the servers, the distance to them and their clocks. It
 checks JetStream and its limits, replicas, and how writes reach the disk. It checks
-every setting of the bucket, mirrors, a bucket of the same name in another domain, and
-the permissions of this user. In the end the doctor takes, renews and releases real
-locks, under a name of its own, and waits for their notifications. It changes nothing
-and leaves nothing.
+every setting of the bucket, its room for more records, mirrors, a bucket of the same name
+in another domain, and the permissions of this user. In the end the doctor takes, renews
+and releases real locks, under a name of its own, and waits for their notifications. It
+searches for records that never expire. It changes nothing and leaves nothing.
 
 A row is ok, warning (locks are safe, and slower or riskier than need be), error, or
 unknown: what an ordinary user cannot see. Domains cannot be listed: name others with
@@ -158,6 +158,7 @@ func (d *doctor) visit() (err error) {
 		return nil
 	}
 	d.settings()
+	d.room()
 	d.mirrors()
 	d.domains()
 	d.replicas()

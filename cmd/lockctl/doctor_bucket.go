@@ -22,7 +22,7 @@ func (d *doctor) bucket() bool {
 		d.fail("bucket", exitf(exitConfig, "there is no bucket %s at %s", d.g.Bucket, d.s.where()), "make it with \"lockctl init\", or name another with --bucket, --js-domain or --context")
 		return false
 	case errors.Is(err, kvstore.ErrNoStream):
-		d.fail("bucket", err, "start the missing servers of the bucket's replicas; if none is missing, make the bucket again")
+		d.leaderless(err)
 		return false
 	case errors.Is(err, context.DeadlineExceeded):
 		d.fail("bucket", err, "nobody answered: start the missing servers of the bucket's replicas, or grant what lockctl perms PATTERN shows")

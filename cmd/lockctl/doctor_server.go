@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -114,27 +115,45 @@ func (d *doctor) jetStream() bool {
 		d.add("jetstream", checkUnknown, "", "the account's limits cannot be seen: %v", d.why(err))
 		return true
 	}
-	used := func(what string, n, limit uint64, max int64, show func(uint64) string) string {
-		if max <= 0 {
-			return fmt.Sprintf("%s of %s", show(n), what)
-		}
-		return fmt.Sprintf("%s of %s of %s", show(n), show(limit), what)
+	found := usageOf(acc.Tier)
+	full := nearlyFull(acc.Tier)
+	for _, name := range slices.Sorted(maps.Keys(acc.Tiers)) { // limits for each number of replicas
+		found += fmt.Sprintf("; %s: %s", name, usageOf(acc.Tiers[name]))
+		full = full || nearlyFull(acc.Tiers[name])
 	}
-	plainNumber := func(n uint64) string { return strconv.FormatUint(n, 10) }
-	l := acc.Limits
-	found := fmt.Sprintf("%s, %s, %s", used("file storage", acc.Store, uint64(max(l.MaxStore, 0)), l.MaxStore, bytesOf),
-		used("memory", acc.Memory, uint64(max(l.MaxMemory, 0)), l.MaxMemory, bytesOf), used("streams", uint64(acc.Streams), uint64(max(l.MaxStreams, 0)), int64(l.MaxStreams), plainNumber))
 	if acc.Domain != "" {
 		found += ", domain " + acc.Domain
 	}
-	full := l.MaxStore > 0 && acc.Store > uint64(l.MaxStore)/10*9 || l.MaxMemory > 0 && acc.Memory > uint64(l.MaxMemory)/10*9
 	status, repair := checkOK, ""
 	if full {
-		status, repair = checkWarning, "raise the account's limits: a full account refuses new locks and renewals"
+		status, repair = checkWarning, "raise the account's limits, or delete streams: a full account refuses new locks and renewals"
 	}
 	d.add("jetstream", status, repair, "%s", found)
 	return true
 }
+
+// usageOf is what an account uses of its limits.
+func usageOf(t jetstream.Tier) string {
+	l := t.Limits
+	number := func(n uint64) string { return strconv.FormatUint(n, 10) }
+	return fmt.Sprintf("%s of file storage, %s of memory, %s of streams",
+		used(t.Store, l.MaxStore, bytesOf), used(t.Memory, l.MaxMemory, bytesOf), used(uint64(t.Streams), int64(l.MaxStreams), number))
+}
+
+// used is a number, and its limit if there is one.
+func used(n uint64, limit int64, show func(uint64) string) string {
+	if limit <= 0 {
+		return show(n)
+	}
+	return show(n) + " of " + show(uint64(limit))
+}
+
+func nearlyFull(t jetstream.Tier) bool {
+	return nearly(t.Store, t.Limits.MaxStore) || nearly(t.Memory, t.Limits.MaxMemory)
+}
+
+// nearly says whether more than nine tenths of a limit are used.
+func nearly(n uint64, limit int64) bool { return limit > 0 && n > uint64(limit)/10*9 }
 
 func bytesOf(n uint64) string {
 	for _, unit := range []struct {

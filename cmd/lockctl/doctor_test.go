@@ -108,7 +108,7 @@ func TestDoctorFindsNothing(t *testing.T) {
 		seen = append(seen, c.Check)
 	}
 	for _, want := range []string{"connection", "round trip", "server version", "jetstream", "bucket", "mirror", "max_msgs_per_subject", "allow_msg_ttl",
-		"republish", "mirrors", "other domains", "replicas", "fsync", "permissions", "mutex", "clock", "watching", "reader-writer lock"} {
+		"republish", "mirrors", "other domains", "room", "replicas", "expiry", "fsync", "permissions", "mutex", "clock", "watching", "reader-writer lock"} {
 		require.Contains(t, seen, want)
 	}
 	require.Contains(t, d.row(t, "server version").Found, server.VERSION)
@@ -125,7 +125,7 @@ func TestDoctorFindsNothing(t *testing.T) {
 	require.Regexp(t, `(?m)^STATUS +CHECK +FOUND$`, out)
 	require.Regexp(t, `(?m)^ok +mutex +lockctl/doctor/\w+ taken in `, out)
 	require.Regexp(t, `(?m)^unknown +fsync `, out)
-	require.Regexp(t, `(?m)^natslock at .*: 43 checks, 0 warnings, 0 errors$`, out)
+	require.Regexp(t, `(?m)^natslock at .*: 44 checks, 0 warnings, 0 errors$`, out)
 
 	// What the server's clock says is believed: here it is the server's own
 	// answer, an hour late.

@@ -125,49 +125,27 @@ func (d *doctor) locks() {
 		d.fail("mutex", err, "see the rows above")
 		return
 	}
-	d.mutex()
-	d.readWrite()
+	if d.mutex() {
+		d.readWrite()
+	}
 	d.expiry()
 }
 
-// expiry searches for locks that the server should have removed.
-func (d *doctor) expiry() {
-	ctx, cancel := d.g.bounded()
-	defer cancel()
-	var overdue []string
-	n := 0
-	for info, err := range d.s.List(ctx, d.Pattern) {
-		if err != nil {
-			d.add("expiry", checkUnknown, "", "the locks cannot be listed: %v", d.why(err))
-			return
-		}
-		n++
-		if slices.ContainsFunc(holdings(info), func(h holding) bool { return h.Overdue }) {
-			overdue = append(overdue, info.Name)
-		}
-	}
-	if len(overdue) > 0 {
-		d.add("expiry", checkWarning, "nothing to do: the next acquire of each gets it; \"lockctl break\" deletes the record",
-			"the server has not removed %s whose TTL has ended, %q is one: it has forgotten TTLs over a restart, or is late", count(len(overdue), "lock"), overdue[0])
-		return
-	}
-	d.ok("expiry", "no lock among %d outlives its TTL", n)
-}
-
-func (d *doctor) mutex() {
+// mutex takes, renews and releases a lock. It returns false if the bucket has not stored
+// the first write: then it stores no other either.
+func (d *doctor) mutex() (stored bool) {
 	ctx, cancel := d.g.bounded()
 	defer cancel()
 	told, err := d.s.nc.SubscribeSync(d.told)
 	if err != nil {
 		d.fail("watching", err, "")
-		return
+		return true
 	}
 	sent := time.Now()
 	l, err := d.s.TryLock(ctx, d.name)
 	got := time.Now()
 	if err != nil {
-		d.fail("mutex", err, "see the rows above")
-		return
+		return d.refusedWrite("mutex", err)
 	}
 	info, lookErr := d.s.Inspect(ctx, natslock.KindMutex, d.name)
 	renewing := time.Now()
@@ -178,7 +156,7 @@ func (d *doctor) mutex() {
 	}
 	if err != nil {
 		d.fail("mutex", err, "see the rows above")
-		return
+		return true
 	}
 	d.ok("mutex", "%s taken in %s, renewed in %s, released in %s", d.name, brief(got.Sub(sent)), brief(releasing.Sub(renewing)), brief(time.Since(releasing)))
 	if lookErr != nil || info.Holder == nil {
@@ -187,6 +165,7 @@ func (d *doctor) mutex() {
 		d.clock("clock", info.Holder.Expires.Add(-info.Holder.TTL), sent, got)
 	}
 	d.watching(told)
+	return true
 }
 
 // watching waits for the notification of the lock that was taken.

@@ -15,9 +15,10 @@ type electCmd struct {
 	Once      bool          `help:"Lead for one term and end with the exit code of \"lockctl run\". Without a command: print the leader there is, and end."`
 	Create    bool          `help:"Make the bucket if it is not there, with three replicas on a cluster."`
 	KillAfter time.Duration `default:"5s" placeholder:"DURATION" help:"From TERM to KILL when the term is lost (default ${default}), cut short by the lease."`
-	JSON      bool          `name:"json" help:"Without a command: print an object in a line for each change."`
-	Name      string        `arg:"" predictor:"lock" help:"The election's name."`
-	Command   []string      `arg:"" optional:"" passthrough:"partial" help:"The command and its arguments; without one the leader is printed."`
+	naming    `embed:""`
+	JSON      bool     `name:"json" help:"Without a command: print an object in a line for each change."`
+	Name      string   `arg:"" predictor:"lock" help:"The election's name."`
+	Command   []string `arg:"" optional:"" passthrough:"partial" help:"The command and its arguments; without one the leader is printed."`
 }
 
 func (*electCmd) Help() string {
@@ -71,7 +72,7 @@ func (c *electCmd) Run(g *globals) error {
 	if len(c.Command) > 0 {
 		return c.campaign(g)
 	}
-	for _, flag := range []string{"value", "ttl", "create", "kill-after"} {
+	for _, flag := range []string{"value", "ttl", "create", "kill-after", "owner"} {
 		if g.given[flag] {
 			return usagef("--%s goes with a command only: lockctl elect %s -- COMMAND", flag, plain(c.Name))
 		}
@@ -84,7 +85,7 @@ var errEnough = errors.New("no further term")
 
 // campaign runs the command in each term.
 func (c *electCmd) campaign(g *globals) error {
-	command, s, err := g.prepare("elect", c.Command, c.TTL, c.Create)
+	command, s, err := g.prepare("elect", c.Command, c.naming, c.TTL, c.Create)
 	if err != nil {
 		return err
 	}

@@ -318,7 +318,7 @@ func TestElectShown(t *testing.T) {
 	eventually(t, "the vacancy", func() bool { return strings.HasSuffix(text.out.String(), "no leader\n") })
 	p := candidate(t, s, file, "--value", "10.0.0.7:80\x1b[2J")
 	token := uintString(uint64(number(t, file)))
-	line := `led by \S+:` + uintString(uint64(p.cmd.Process.Pid)) + ` for \S+  value "10\.0\.0\.7:80\\x1b\[2J"  token ` + token + `\n`
+	line := `led by \S+:` + uintString(uint64(p.cmd.Process.Pid)) + ` sh for \S+  value "10\.0\.0\.7:80\\x1b\[2J"  token ` + token + `\n`
 	code, out, errs = run(t, s, "elect", "x", "--once")
 	require.Zero(t, code, errs)
 	require.Regexp(t, `^\S+  x  `+line+`$`, out)

@@ -102,5 +102,5 @@ var complaints io.Writer = os.Stderr
 func complain(format string, args ...any) {
 	msg := strings.TrimPrefix(fmt.Sprintf(format, args...), "natslock: ")
 	msg = strings.ReplaceAll(strings.TrimSpace(msg), "\n", "\nlockctl: ")
-	fmt.Fprintf(complaints, "lockctl: %s\n", msg)
+	status.above(func() { fmt.Fprintf(complaints, "lockctl: %s\n", msg) })
 }

@@ -71,8 +71,8 @@ func TestLookAtLocks(t *testing.T) {
 	lines := strings.Split(strings.TrimSpace(out), "\n")
 	require.Len(t, lines, 3)
 	require.Equal(t, []string{"KIND", "NAME", "MODE", "HOLDER", "TOKEN", "HELD", "EXPIRES", "READERS", "QUEUE"}, strings.Fields(lines[0]))
-	require.Regexp(t, `^mutex +deploy +exclusive +\S+:\d+ +\d{16} +\S+s +\d+s +- +0$`, lines[1])
-	require.Regexp(t, `^mutex +orders\.42 +exclusive +\S+:\d+ +\d{16} +\S+s +\d+s +- +1$`, lines[2])
+	require.Regexp(t, `^mutex +deploy +exclusive +\S+:\d+ sh +\d{16} +\S+s +\d+s +- +0$`, lines[1])
+	require.Regexp(t, `^mutex +orders\.42 +exclusive +\S+:\d+ sh +\d{16} +\S+s +\d+s +- +1$`, lines[2])
 	require.NotContains(t, out, "\x1b", "no colours in a pipe")
 
 	_, out, _ = run(t, s, "info", "orders.42")

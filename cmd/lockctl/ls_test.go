@@ -78,7 +78,7 @@ func TestListSortsAndWidens(t *testing.T) {
 	require.Regexp(t, `^mutex +a +exclusive +worker on \S+:\d+ +`+uintString(l.Token())+` +\S+ +\S+ +- +0 +30m0s +\d+ +\S+$`, lines[1])
 	require.Regexp(t, `^mutex +b .* 1h0m0s .* job=42$`, lines[2])
 	require.Regexp(t, `^rw +r +shared .* 2 +0 +1h30m0s +\d+ +\S+$`, lines[4])
-	require.Regexp(t, `^rw +r +shared +\S+ +\d+ +\S+ +\S+ +1h30m0s +\d+ +\S+$`, lines[5])
+	require.Regexp(t, `^rw +r +shared +\S+ sh +\d+ +\S+ +\S+ +1h30m0s +\d+ +\S+$`, lines[5])
 }
 
 // In a pipe: the list, then what changes, and nothing else.

@@ -4,6 +4,7 @@
 //	lockctl run deploy -- ./deploy.sh      run a command under a lock
 //	lockctl run --read index -- ./query    share a lock with other readers
 //	lockctl elect scheduler -- ./serve     run it on one of several machines
+//	lockctl lock deploy                    hold a lock until standard input ends
 //	lockctl acquire deploy                 take a lock for several commands of a script
 //	lockctl ls 'orders.>'                  list holders and queues
 //	lockctl info deploy                    show one lock in detail
@@ -26,6 +27,7 @@ import (
 	"fmt"
 	"os"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -39,6 +41,7 @@ type cli struct {
 
 	Run     runCmd     `cmd:"" help:"Run a command while holding a lock."`
 	Elect   electCmd   `cmd:"" help:"Run a command while leading, or show who leads."`
+	Lock    lockCmd    `cmd:"" help:"Hold a lock until standard input ends."`
 	Acquire acquireCmd `cmd:"" help:"Take a lock for a script, and print its handle."`
 	Extend  extendCmd  `cmd:"" help:"Give a lock that a script has taken a whole TTL again."`
 	Release releaseCmd `cmd:"" help:"Release a lock that a script has taken."`
@@ -77,6 +80,11 @@ type globals struct {
 
 const description = `Locks among processes, kept in a NATS JetStream key-value bucket.
 
+As a plugin of the nats command, lockctl shows and breaks locks: "nats lock ls" and the
+like. Plugins lose exit codes, so all that runs a command or holds a lock is left out.
+
+  nats plugins register lock "$(command -v lockctl)"
+
 Exit codes:
   64 usage   69 no server   75 the lock was lost   77 no permission
   78 no bucket, or one not fit for locks   70 anything else`
@@ -94,6 +102,9 @@ func mainCode(args []string) int {
 	}
 	if completed(parser) {
 		return 0
+	}
+	if slices.Equal(args, []string{introspect}) {
+		return report(writeJSON(asPlugin(parser.Model)))
 	}
 	for _, arg := range args {
 		if !utf8.ValidString(arg) { // the parser replaces each byte of it that is not

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -66,6 +67,11 @@ func start(t *testing.T, s *testutil.Server, args ...string) *process {
 
 func startWith(t *testing.T, s *testutil.Server, stdin string, env []string, args ...string) *process {
 	t.Helper()
+	return startFrom(t, s, strings.NewReader(stdin), env, args...)
+}
+
+func startFrom(t *testing.T, s *testutil.Server, stdin io.Reader, env []string, args ...string) *process {
+	t.Helper()
 	p := &process{t: t, out: &buffer{}, err: &buffer{}, done: make(chan struct{}), args: strings.Join(args, " ")}
 	p.cmd = exec.Command(binary, args...)
 	p.cmd.Env = append(cleanEnv(), "HOME="+t.TempDir(), "XDG_CONFIG_HOME="+t.TempDir())
@@ -73,7 +79,7 @@ func startWith(t *testing.T, s *testutil.Server, stdin string, env []string, arg
 		p.cmd.Env = append(p.cmd.Env, "NATS_URL="+s.URL())
 	}
 	p.cmd.Env = append(p.cmd.Env, env...)
-	p.cmd.Stdin = strings.NewReader(stdin)
+	p.cmd.Stdin = stdin
 	p.cmd.Stdout, p.cmd.Stderr = p.out, p.err
 	// A process that a bug has left behind with our pipes must fail the test,
 	// not hang it.

@@ -31,7 +31,7 @@ func TestOverdueIsShown(t *testing.T) {
 	require.Contains(t, out, "overdue: nobody holds it")
 	row := doctor(t, s).row(t, "expiry")
 	require.Equal(t, "warning", row.Status)
-	require.Contains(t, row.Found, `"left"`)
+	require.Contains(t, row.Found, "the holder of mutex lock left")
 	code, _, _ := run(t, s, "run", "left", "--", "true")
 	require.Zero(t, code)
 	require.Equal(t, "ok", doctor(t, s).row(t, "expiry").Status)

@@ -1,30 +1,30 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"os/exec"
 	"strconv"
 	"time"
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/natslock/locks/natslock"
-	"github.com/natslock/locks/rwlock"
 	"github.com/natslock/locks/semaphore"
 )
 
 type runCmd struct {
-	Read      bool          `help:"Take the reader-writer lock of that name for reading, together with other readers."`
-	Write     bool          `help:"Take the reader-writer lock of that name for writing, alone."`
-	Permits   *int          `placeholder:"N" help:"Take one of N permits of the semaphore of that name (1 to 256)."`
+	choice    `embed:""`
 	TTL       time.Duration `default:"15s" placeholder:"DURATION" help:"Lease: how long the lock stays taken when this machine dies (default ${default}, whole seconds)."`
 	taking    `embed:""`
+	naming    `embed:""`
 	KillAfter time.Duration `default:"5s" placeholder:"DURATION" help:"From TERM to KILL when the lock is lost (default ${default}), cut short by the lease."`
+	Shell     *string       `name:"command" short:"c" placeholder:"TEXT" help:"Run this text by $SHELL or /bin/sh, instead of a command."`
 	Name      string        `arg:"" predictor:"lock" help:"The lock's name."`
-	Command   []string      `arg:"" passthrough:"partial" help:"The command and its arguments."`
+	Command   []string      `arg:"" optional:"" passthrough:"partial" help:"The command and its arguments."`
 }
 
 func (*runCmd) Help() string {
@@ -34,9 +34,17 @@ These are different locks, which do not exclude each other, so all clients have 
 use the same kind. Of a semaphore at most N commands run at a time, if all of them
 give the same N.
 
+With -c the command is a line of a shell, as flock has it: $SHELL runs it, or /bin/sh if
+that is unset.
+
 After a second lockctl says on standard error that it waits, for whom, and at which place
-in the queue. Inside the command lockctl refuses to wait for the same lock: it would wait
-for itself.
+in the queue. On a terminal that line changes with the queue, and goes when the lock is
+granted. Inside the command lockctl refuses to wait for the same lock: it would wait for
+itself.
+
+Others see the user, the machine, the process id and the name of the command as the
+holder, or the text of --owner. lockctl never shows the arguments of the command, which
+can hold secrets.
 
 The command finds LOCK_NAME, LOCK_TOKEN (the fencing token: greater than that of
 every holder before) and LOCK_TTL (seconds) in its environment. With --permits it
@@ -64,6 +72,7 @@ In these cases only a resource that checks LOCK_TOKEN is safe.
 
   lockctl run deploy -- ./deploy.sh
   lockctl run -n -E 0 nightly -- ./backup.sh   # not twice, and no error
+  lockctl run deploy -c 'make && make install'
   lockctl run --read index -- ./query
   lockctl run --permits 5 exports -- ./export
 
@@ -77,27 +86,31 @@ Exit code: the command's, 128 + N if signal N killed it or ended the waiting.
 // AfterApply checks what kong cannot.
 func (c *runCmd) AfterApply() error {
 	switch {
-	case c.Read && c.Write:
-		return errors.New("--read and --write exclude each other")
-	case c.Permits != nil && (c.Read || c.Write):
-		return errors.New("--permits and --read or --write exclude each other")
-	case c.Permits != nil && (*c.Permits < 1 || *c.Permits > semaphore.MaxPermits):
-		return fmt.Errorf("--permits %d: not in 1 to %d", *c.Permits, semaphore.MaxPermits)
 	case c.KillAfter < 0:
 		return fmt.Errorf("--kill-after %v: negative", c.KillAfter)
+	case c.Shell != nil && len(c.Command) > 0:
+		return errors.New("-c and a command exclude each other")
 	}
-	return c.check()
+	return errors.Join(c.choice.check(), c.taking.check())
+}
+
+// words are the command and its arguments.
+func (c *runCmd) words() []string {
+	if c.Shell != nil {
+		return []string{cmp.Or(os.Getenv("SHELL"), "/bin/sh"), "-c", *c.Shell}
+	}
+	return c.Command
 }
 
 func (c *runCmd) Run(g *globals) error {
-	command, s, err := g.prepare("run", c.Command, c.TTL, c.Create)
+	command, s, err := g.prepare("run", c.words(), c.naming, c.TTL, c.Create)
 	if err != nil {
 		return err
 	}
 	defer s.close()
 
 	signals := forSignals()
-	lock, err := c.acquire(s, signals, c.kind(), c.Name, c.TTL, c.method(s.Client))
+	lock, err := c.acquire(s, signals, c.kind(), c.Name, c.TTL, c.method(s.Client, c.Name, &c.taking))
 	if err != nil {
 		return err
 	}
@@ -111,36 +124,6 @@ func (c *runCmd) Run(g *globals) error {
 		return &codeError{code: exitLost}
 	}
 	return command.outcome(end, err, lock.Unlock(context.Background()))
-}
-
-// kind is that of the lock.
-func (c *runCmd) kind() natslock.Kind {
-	switch {
-	case c.Permits != nil:
-		return natslock.KindSemaphore
-	case c.Read || c.Write:
-		return natslock.KindRW
-	}
-	return natslock.KindMutex
-}
-
-// method returns the method that takes the lock.
-func (c *runCmd) method(client *natslock.Client) lockFunc {
-	switch rw := rwlock.New(client); {
-	case c.Permits != nil:
-		sem := semaphore.New(client, c.Name, *c.Permits)
-		return func(ctx context.Context, _ string, opts ...natslock.LockOption) (*natslock.Lock, error) {
-			if c.once() {
-				return sem.TryAcquire(ctx, opts...)
-			}
-			return sem.Acquire(ctx, opts...)
-		}
-	case c.Read && c.once():
-		return unqueued(client, natslock.KindRW, rw.TryRLock)
-	case c.Read:
-		return rw.RLock
-	}
-	return c.exclusive(client, c.Write)
 }
 
 // cannotRun is the error of a command that was not started, with the code of

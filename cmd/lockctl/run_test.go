@@ -114,7 +114,7 @@ func TestRunExitCodes(t *testing.T) {
 		{128 + 15, "", []string{"x", "--", "sh", "-c", "kill $$"}},
 		{127, "cannot run no-such-command", []string{"x", "--", "no-such-command"}},
 		{126, "permission denied", []string{"x", "--", notExecutable}},
-		{64, "expected", []string{"x"}},
+		{64, "a command is missing", []string{"x"}},
 		{64, "a command is missing", []string{"x", "--"}},
 		{64, "unknown flag --bogus", []string{"--bogus", "x", "--", "true"}},
 		{64, "exclude each other", []string{"-n", "-w", "1", "x", "--", "true"}},

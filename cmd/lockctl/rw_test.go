@@ -261,17 +261,17 @@ func TestLookAtReadersAndWriters(t *testing.T) {
 	require.Empty(t, errs)
 	lines := strings.Split(strings.TrimSpace(out), "\n")
 	require.Len(t, lines, 5)
-	require.Regexp(t, `^rw +x +shared +\S+:`+pidOf(r1)+` and 1 more +- +\S+s +\d+s +2 +2$`, lines[1])
-	require.Regexp(t, `^rw +x +exclusive +\S+:`+pidOf(w1)+` \(waits for readers\) +\d{16} +\S+s +\d+s$`, lines[2])
-	require.Regexp(t, `^rw +y +shared +\S+:\d+ +\d{16} +\S+s +\d+s +1 +0$`, lines[3])
-	require.Regexp(t, `^rw +z +exclusive +\S+:\d+ +\d{16} +\S+s +\d+s +0 +0$`, lines[4])
+	require.Regexp(t, `^rw +x +shared +\S+:`+pidOf(r1)+` sh and 1 more +- +\S+s +\d+s +2 +2$`, lines[1])
+	require.Regexp(t, `^rw +x +exclusive +\S+:`+pidOf(w1)+` true \(waits for readers\) +\d{16} +\S+s +\d+s$`, lines[2])
+	require.Regexp(t, `^rw +y +shared +\S+:\d+ sh +\d{16} +\S+s +\d+s +1 +0$`, lines[3])
+	require.Regexp(t, `^rw +z +exclusive +\S+:\d+ sh +\d{16} +\S+s +\d+s +0 +0$`, lines[4])
 
 	_, out, _ = run(t, s, "info", "x")
 	for _, want := range []string{
 		`^rw x: held by 2 readers, a writer waits for them to leave\n`,
-		`\n +writer +\S+:` + pidOf(w1) + `\n`, `\n +waits +\S+, since .*, for the readers to leave\n`,
-		`\n +reader 1 +\S+:` + pidOf(r1) + `\n`, `\n +reader 2 +\S+:` + pidOf(r2) + `\n`, `TTL 30s`, `job=scan`,
-		`\n +queue of 2\n +1 +\S+:` + pidOf(r3) + ` +shared +waits .*\n +2 +\S+:` + pidOf(w2) + ` +exclusive +waits `,
+		`\n +writer +\S+:` + pidOf(w1) + ` true\n`, `\n +waits +\S+, since .*, for the readers to leave\n`,
+		`\n +reader 1 +\S+:` + pidOf(r1) + ` sh\n`, `\n +reader 2 +\S+:` + pidOf(r2) + ` sh\n`, `TTL 30s`, `job=scan`,
+		`\n +queue of 2\n +1 +\S+:` + pidOf(r3) + ` true +shared +waits .*\n +2 +\S+:` + pidOf(w2) + ` true +exclusive +waits `,
 	} {
 		require.Regexp(t, want, out)
 	}

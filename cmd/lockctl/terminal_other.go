@@ -12,3 +12,5 @@ func isTerminal(f *os.File) bool {
 
 // terminalSize is a guess.
 func terminalSize(*os.File) (columns, lines int) { return 80, 24 }
+
+func inForeground(f *os.File) bool { return isTerminal(f) }

@@ -22,3 +22,9 @@ func terminalSize(f *os.File) (columns, lines int) {
 	}
 	return int(size.Col), int(size.Row)
 }
+
+// inForeground says whether f is the terminal of this process, which has it for itself.
+func inForeground(f *os.File) bool {
+	pgrp, err := unix.IoctlGetInt(int(f.Fd()), unix.TIOCGPGRP)
+	return err == nil && pgrp == unix.Getpgrp()
+}

@@ -196,7 +196,7 @@ func TestTopBreak(t *testing.T) {
 func TestTopBreakNow(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
-	p, _ := hold(t, s, "x", "--ttl", "60s")
+	p, _ := hold(t, s, "x", "--ttl", "60s", "--owner", hostName(t)) // short enough for its column
 	pause(t, p)
 	next := start(t, s, "run", "x", "--", "echo", "inside")
 	awaitQueue(t, s, "x", 1)

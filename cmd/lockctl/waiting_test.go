@@ -26,7 +26,7 @@ func TestRunSaysThatItWaits(t *testing.T) {
 		second := start(t, s, args...)
 		said(t, first, "place 1 of ")
 		said(t, second, "place 2 of 2 in the queue\n")
-		holder := fmt.Sprintf(":%d has had it for ", p.cmd.Process.Pid)
+		holder := fmt.Sprintf(":%d sh has had it for ", p.cmd.Process.Pid)
 		require.Contains(t, first.err.String(), "lockctl: waiting for lock x: ", free)
 		require.Contains(t, first.err.String(), holder, free)
 		p.signal(syscall.SIGTERM)
@@ -36,6 +36,57 @@ func TestRunSaysThatItWaits(t *testing.T) {
 		require.Equal(t, 1, strings.Count(second.err.String(), "\n"), "said once: %s", second.err)
 		require.Empty(t, p.err.String(), free)
 	}
+}
+
+// On a terminal a line shows the place in the queue and the holder as they are, and is
+// gone when the lock is granted.
+func TestRunWaitsOnTerminal(t *testing.T) {
+	t.Parallel()
+	s := serve(t)
+	p, _ := hold(t, s, "x")
+	first := start(t, s, "run", "x", "--", "true")
+	awaitQueue(t, s, "x", 1)
+	v := display(t, s, nil, "run", "x", "--", "echo", "inside")
+	v.resize(160, 24) // the name of this machine may be long
+	holder := fmt.Sprintf(":%d sh has had it for ", p.cmd.Process.Pid)
+	text := v.shows("lockctl: waiting for lock x, place 2 of 2: ", holder)
+	v.until("a later time", func(now string) bool { return now != text && strings.Contains(now, holder) })
+	first.signal(syscall.SIGTERM)
+	require.Equal(t, 128+15, first.wait())
+	v.shows("place 1 of 1: ")
+	v.resize(40, 24)
+	v.until("a short line", func(now string) bool {
+		return strings.Contains(now, "waiting for lock x, place...\n") && strings.Count(strings.TrimSpace(now), "\n") == 0
+	})
+	p.signal(syscall.SIGTERM)
+	p.wait()
+	require.Zero(t, v.ends())
+	require.Equal(t, "inside", strings.TrimSpace(v.text()))
+
+	// A message stands above the line, and the end of the waiting removes it.
+	hold(t, s, "y")
+	v = display(t, s, nil, "run", "y", "--", "true")
+	v.shows("waiting for lock y, place 1 of 1")
+	v.press("\x03")
+	require.Equal(t, 128+2, v.ends())
+	require.NotContains(t, v.text(), "place 1 of 1")
+	require.Contains(t, v.text(), "lockctl: gave up waiting for lock y: signal: interrupt")
+	require.Equal(t, 1, strings.Count(strings.TrimSpace(v.text()), "lockctl"))
+
+	// A terminal that cannot move its cursor gets the line once.
+	v = display(t, s, []string{"TERM=dumb"}, "run", "y", "-w", "2.5", "--", "true")
+	require.Equal(t, 1, v.ends())
+	require.Equal(t, 1, strings.Count(v.text(), "waiting for lock y"))
+	require.NotContains(t, v.output(), "\x1b")
+}
+
+// A writer that readers keep waiting has no place in the queue, and nothing is wrong.
+func TestRunSaysThatReadersAreInside(t *testing.T) {
+	t.Parallel()
+	s := serve(t)
+	hold(t, s, "x", "--read")
+	p := start(t, s, "run", "--write", "x", "--", "true")
+	said(t, p, "lockctl: waiting for lock x: it is next, and waits for 1 reader to leave\n")
 }
 
 // A bucket that takes no more writes: a waiter says that it has no place.

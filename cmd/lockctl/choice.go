@@ -1,0 +1,61 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/rwlock"
+	"github.com/natslock/locks/semaphore"
+)
+
+// choice are the flags that choose among the locks of a name.
+type choice struct {
+	Read    bool `help:"Take the reader-writer lock of that name for reading, together with other readers."`
+	Write   bool `help:"Take the reader-writer lock of that name for writing, alone."`
+	Permits *int `placeholder:"N" help:"Take one of N permits of the semaphore of that name (1 to 256)."`
+}
+
+// check checks what kong cannot.
+func (c *choice) check() error {
+	switch {
+	case c.Read && c.Write:
+		return errors.New("--read and --write exclude each other")
+	case c.Permits != nil && (c.Read || c.Write):
+		return errors.New("--permits and --read or --write exclude each other")
+	case c.Permits != nil && (*c.Permits < 1 || *c.Permits > semaphore.MaxPermits):
+		return fmt.Errorf("--permits %d: not in 1 to %d", *c.Permits, semaphore.MaxPermits)
+	}
+	return nil
+}
+
+// kind is that of the lock.
+func (c *choice) kind() natslock.Kind {
+	switch {
+	case c.Permits != nil:
+		return natslock.KindSemaphore
+	case c.Read || c.Write:
+		return natslock.KindRW
+	}
+	return natslock.KindMutex
+}
+
+// method returns the method that takes the lock of a name.
+func (c *choice) method(client *natslock.Client, name string, how *taking) lockFunc {
+	switch rw := rwlock.New(client); {
+	case c.Permits != nil:
+		sem := semaphore.New(client, name, *c.Permits)
+		return func(ctx context.Context, _ string, opts ...natslock.LockOption) (*natslock.Lock, error) {
+			if how.once() {
+				return sem.TryAcquire(ctx, opts...)
+			}
+			return sem.Acquire(ctx, opts...)
+		}
+	case c.Read && how.once():
+		return unqueued(client, natslock.KindRW, rw.TryRLock)
+	case c.Read:
+		return rw.RLock
+	}
+	return how.exclusive(client, c.Write)
+}

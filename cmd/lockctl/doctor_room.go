@@ -1,0 +1,133 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/natslock/locks/natslock"
+)
+
+// The server's errors for a write that finds no room. nats.go has no names for them.
+const (
+	errCodeAccountFull = 10002 // "resource limits exceeded for account"
+	errCodeServerFull  = 10023 // "insufficient resources"
+	errCodeMemoryFull  = 10028 // "insufficient memory resources available"
+	errCodeDiskFull    = 10047 // "insufficient storage resources available"
+	errCodeStreamFull  = 10077 // "maximum bytes exceeded", "maximum messages exceeded"
+)
+
+// room checks whether the limits of the bucket leave room for more records.
+func (d *doctor) room() {
+	c, state := d.info.Config, d.info.State
+	number := func(n uint64) string { return fmt.Sprint(n) }
+	found := fmt.Sprintf("%s of records, %s of size", used(state.Msgs, c.MaxMsgs, number), used(state.Bytes, c.MaxBytes, bytesOf))
+	full := c.MaxMsgs > 0 && state.Msgs >= uint64(c.MaxMsgs) || c.MaxBytes > 0 && state.Bytes >= uint64(c.MaxBytes)
+	switch {
+	case full:
+		d.add("room", checkError, d.enlarge(), "%s: the bucket is full, and the server refuses new locks and places in queues", found)
+	case nearly(state.Msgs, c.MaxMsgs) || nearly(state.Bytes, c.MaxBytes):
+		d.add("room", checkWarning, d.enlarge(), "%s: a full bucket refuses new locks and places in queues", found)
+	default:
+		d.ok("room", "%s", found)
+	}
+}
+
+// enlarge is the repair of a bucket that has reached its limits.
+func (d *doctor) enlarge() string {
+	var repairs []string
+	if c := d.info.Config; c.MaxMsgs > 0 {
+		repairs = append(repairs, "\"nats stream edit "+c.Name+" --max-msgs=-1\"")
+	}
+	if d.info.Config.MaxBytes > 0 {
+		repairs = append(repairs, fmt.Sprintf("\"lockctl init --max-bytes %d\" or more", max(2*d.info.Config.MaxBytes, 1<<20)))
+	}
+	return strings.Join(repairs, ", ")
+}
+
+// refusedWrite adds what the first write of a lock has met. It returns whether further
+// writes may fare better.
+func (d *doctor) refusedWrite(check string, err error) (again bool) {
+	refusal, _ := errors.AsType[*jetstream.APIError](err)
+	repair, again := "see the rows above", true
+	switch {
+	case refusal != nil && refusal.ErrorCode == errCodeStreamFull && d.enlarge() != "":
+		repair, again = d.enlarge(), false
+	case refusal != nil && refusal.ErrorCode == errCodeAccountFull:
+		repair, again = "the account is full: raise its limits, or delete streams that nobody needs", false
+	case refusal != nil && (refusal.ErrorCode == errCodeServerFull || refusal.ErrorCode == errCodeMemoryFull || refusal.ErrorCode == errCodeDiskFull):
+		repair, again = "the server is full: raise max_file_store and max_memory_store, give it a larger disk, or delete streams that nobody needs", false
+	case refusal == nil && errors.Is(err, natslock.ErrUnavailable) || errors.Is(err, natslock.ErrTimeout):
+		repair, again = fmt.Sprintf("writes go unanswered: visit again in 20 s, because a leader that is cut off from the other replicas steps down by then. "+
+			"Otherwise search the log of server %s for errors of stream %s", d.leader(), d.info.Config.Name), false
+	default:
+		d.fail(check, err, repair)
+		return again
+	}
+	d.fail(check, err, repair)
+	d.Checks[len(d.Checks)-1].code = exitInternal // the server is there
+	return again
+}
+
+// leader names the server that the bucket's writes go to.
+func (d *doctor) leader() string {
+	if c := d.info.Cluster; c != nil && c.Leader != "" {
+		return c.Leader
+	}
+	return d.s.nc.ConnectedServerName()
+}
+
+const (
+	// electing is how long the doctor waits for a leader: an election takes up to 9 s.
+	electing = 15 * time.Second
+	// electingPoll is the time between two requests for the leader meanwhile.
+	electingPoll = 500 * time.Millisecond
+)
+
+// leaderless adds why the stream has no leader.
+//
+// A publish with a wrong Nats-Expected-Last-Msg-Id leaves a replicated stream of nats-server
+// 2.14 and 2.15 so for good. The leader replicates the message before it compares the ids.
+// Each replica then fails to apply the entry, takes that for a failed write to its disk, and
+// stands for no election any more.
+func (d *doctor) leaderless(cause error) {
+	away, found, led := d.electing()
+	switch {
+	case led:
+		d.fail("bucket", cause, "a leader has been elected meanwhile: visit again")
+	case !found || len(away) > 0:
+		d.fail("bucket", cause, "start the missing servers of the bucket's replicas: "+strings.Join(away, ", "))
+	default:
+		d.add("bucket", checkError, fmt.Sprintf("delete the stream and make it again, restarts do not help: \"nats stream rm %s\", \"lockctl init\". "+
+			"All locks in it are lost already, and the next tokens are higher. SECURITY.md says which users can cause this", streamOf(d.cfg)),
+			"all replicas are there, and none has led the stream for %v: it has stopped for good, as after a publish with a wrong Nats-Expected-Last-Msg-Id", electing)
+		d.Checks[len(d.Checks)-1].code = exitConfig
+	}
+}
+
+// electing waits for a leader. If none is elected it returns the replicas that are
+// offline, or found = false if nothing answers for the stream.
+func (d *doctor) electing() (away []string, found, led bool) {
+	for end := time.Now().Add(electing); time.Now().Before(end); time.Sleep(electingPoll) {
+		ctx, cancel := d.g.bounded()
+		stream, err := d.s.js.Stream(ctx, streamOf(d.cfg))
+		cancel()
+		if err != nil {
+			continue
+		}
+		cluster := stream.CachedInfo().Cluster
+		if cluster == nil || cluster.Leader != "" {
+			return nil, true, true
+		}
+		found, away = true, nil
+		for _, p := range cluster.Replicas {
+			if p.Offline {
+				away = append(away, p.Name+" is offline")
+			}
+		}
+	}
+	return away, found, false
+}

@@ -1,0 +1,195 @@
+//go:build unix
+
+package main_test
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/testutil"
+)
+
+// A full bucket is an error with its repair, which works.
+func TestDoctorFindsFullBucket(t *testing.T) {
+	t.Parallel()
+	s := serve(t)
+	js := jetStream(t, s)
+	limit := func(set func(*jetstream.StreamConfig)) {
+		t.Helper()
+		c := bucketInfo(t, js).Config
+		set(&c)
+		_, err := js.UpdateStream(t.Context(), c)
+		require.NoError(t, err)
+	}
+	hold(t, s, "x")
+	limit(func(c *jetstream.StreamConfig) { c.MaxMsgs = 1 })
+	d := doctor(t, s)
+	require.Equal(t, []string{"error room", "error mutex"}, d.troubles())
+	require.Equal(t, 70, d.ExitCode)
+	require.Contains(t, d.row(t, "room").Found, "1 of 1 of records")
+	require.Contains(t, d.row(t, "mutex").Found, "maximum messages exceeded")
+	for _, row := range []string{"room", "mutex"} {
+		require.Contains(t, d.row(t, row).Repair, "nats stream edit KV_natslock --max-msgs=-1")
+	}
+	limit(func(c *jetstream.StreamConfig) { c.MaxMsgs, c.MaxBytes = -1, 1 })
+	d = doctor(t, s)
+	require.Equal(t, []string{"error room", "error mutex"}, d.troubles())
+	require.Contains(t, d.row(t, "mutex").Found, "maximum bytes exceeded")
+	require.Contains(t, d.row(t, "mutex").Repair, "lockctl init --max-bytes 1048576")
+	code, _, errs := run(t, s, "init", "-f", "--max-bytes", "1048576")
+	require.Zero(t, code, errs)
+	d = doctor(t, s)
+	require.Empty(t, d.troubles())
+	require.Contains(t, d.row(t, "room").Found, "of 1.0 MiB of size")
+
+	used := bucketInfo(t, js).State.Bytes
+	limit(func(c *jetstream.StreamConfig) { c.MaxBytes = int64(used) + int64(used)/20 })
+	require.Equal(t, "warning", func() string { d := doctor(t, s); return d.row(t, "room").Status }())
+}
+
+// An account or a server without room refuses each write.
+func TestDoctorFindsFullServer(t *testing.T) {
+	t.Parallel()
+	fill := func(s *testutil.Server) {
+		js := jetStream(t, s)
+		_, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "others", Subjects: []string{"others"}})
+		require.NoError(t, err)
+		for err == nil {
+			_, err = js.Publish(t.Context(), "others", make([]byte, 64<<10))
+		}
+		for err = nil; err == nil; {
+			_, err = js.Publish(t.Context(), "others", nil)
+		}
+	}
+	for name, tc := range map[string]struct {
+		s           *testutil.Server
+		found, todo string
+	}{
+		"account": {testutil.RunServer(t, testutil.WithConfigText(`accounts { A { users: [ { user: a, password: p } ], jetstream { max_file: 1M, max_memory: 1M } } }
+no_auth_user: a`)), "resource limits exceeded for account", "the account is full"},
+		"server": {testutil.RunServer(t, testutil.WithConfig(func(o *server.Options) { o.JetStreamMaxStore = 1 << 20 })), "insufficient resources", "the server is full"},
+	} {
+		withBucket(t, tc.s)
+		fill(tc.s)
+		d := doctor(t, tc.s)
+		require.Contains(t, d.troubles(), "error mutex", name)
+		require.NotContains(t, d.troubles(), "error reader-writer lock", name)
+		require.Contains(t, d.row(t, "mutex").Found, tc.found, name)
+		require.Contains(t, d.row(t, "mutex").Repair, tc.todo, name)
+		require.NoError(t, jetStream(t, tc.s).DeleteStream(t.Context(), "others"))
+		require.Empty(t, doctor(t, tc.s).troubles(), name)
+	}
+}
+
+// Records without a TTL are shown, a holder's and a place's, with what removes them.
+func TestDoctorFindsLastingRecords(t *testing.T) {
+	t.Parallel()
+	s := serve(t)
+	js := jetStream(t, s)
+	hold(t, s, "x")
+	start(t, s, "run", "x", "--", "true")
+	awaitQueue(t, s, "x", 1)
+	require.Equal(t, "ok", func() string { d := doctor(t, s); return d.row(t, "expiry").Status }())
+	stream, err := js.Stream(t.Context(), "KV_natslock")
+	require.NoError(t, err)
+	info, err := stream.Info(t.Context(), jetstream.WithSubjectFilter("$KV.natslock.*.x.>"))
+	require.NoError(t, err)
+	copied := func(subject, to string) {
+		t.Helper()
+		m, err := stream.GetLastMsgForSubject(t.Context(), subject)
+		require.NoError(t, err)
+		_, err = js.PublishMsg(t.Context(), &nats.Msg{Subject: to, Data: m.Data})
+		require.NoError(t, err)
+	}
+	copied("$KV.natslock.lock.x", "$KV.natslock.lock.y")
+	for subject := range info.State.Subjects {
+		copied(subject, strings.Replace(subject, "wait.x.", "wait.y.", 1))
+	}
+
+	d := doctor(t, s)
+	require.Equal(t, []string{"warning expiry", "warning expiry"}, d.troubles())
+	var found []checked
+	for _, c := range d.Checks {
+		if c.Check == "expiry" {
+			found = append(found, c)
+		}
+	}
+	require.Contains(t, found[0].Found, "1 record without a TTL, which keep others out for ever: the holder of mutex lock y")
+	require.Contains(t, found[0].Repair, "lockctl break NAME")
+	require.Regexp(t, `1 record without a TTL in queues, .*: place \w+ of mutex lock y`, found[1].Found)
+	require.Contains(t, found[1].Repair, "nats kv del natslock KEY")
+
+	// The repairs work.
+	code, _, errs := run(t, s, "break", "-f", "--now", "y")
+	require.Zero(t, code, errs)
+	kv, err := js.KeyValue(t.Context(), "natslock")
+	require.NoError(t, err)
+	keys, err := kv.ListKeysFiltered(t.Context(), "wait.y.*")
+	require.NoError(t, err)
+	for key := range keys.Keys() {
+		require.NoError(t, kv.Delete(t.Context(), key))
+	}
+	code, _, errs = run(t, s, "run", "-w", "60", "y", "--", "true")
+	require.Zero(t, code, errs)
+	require.Equal(t, "ok", func() string { d := doctor(t, s); return d.row(t, "expiry").Status }())
+}
+
+// One publish of a user with the permissions of a service stops a replicated stream for good. The doctor says so when no leader has
+// been elected for longer than an election takes, and its repair works.
+func TestDoctorFindsStoppedStream(t *testing.T) {
+	t.Parallel()
+	cluster := testutil.RunCluster(t, 3, testutil.WithConfigText(userList(map[string]string{"orders": block(t, "orders.>")})))
+	s := cluster.Servers()[0]
+	root := []string{"--user", "root", "--password", "p"}
+	withBucket(t, s, root...)
+	nc := s.Connect(nats.UserInfo("orders", "p"))
+	poison := nats.NewMsg("$KV.natslock.lock.orders.b")
+	poison.Header.Set("Nats-Expected-Last-Msg-Id", "none")
+	answer, err := nc.RequestMsg(poison, patience)
+	require.NoError(t, err)
+	var refused struct {
+		Error struct {
+			Code int `json:"err_code"`
+		}
+	}
+	require.NoError(t, json.Unmarshal(answer.Data, &refused))
+	require.Equal(t, 10070, refused.Error.Code, "%s", answer.Data)
+	eventually(t, "a stream without a leader", func() bool { return cluster.StreamLeader("KV_natslock") == nil })
+
+	d := doctor(t, s, root...)
+	require.Equal(t, []string{"error bucket"}, d.troubles())
+	require.Equal(t, 78, d.ExitCode)
+	require.Contains(t, d.row(t, "bucket").Found, "it has stopped for good")
+	require.Contains(t, d.row(t, "bucket").Repair, `"nats stream rm KV_natslock", "lockctl init"`)
+
+	require.NoError(t, jetStream(t, s, nats.UserInfo("root", "p")).DeleteStream(t.Context(), "KV_natslock"))
+	withBucket(t, s, root...)
+	eventually(t, "a bucket that is well", func() bool { return len(doctor(t, s, root...).troubles()) == 0 })
+}
+
+// A leader that is cut off from its followers answers requests, and no write.
+func TestDoctorFindsSilentLeader(t *testing.T) {
+	t.Parallel()
+	cluster := testutil.RunCluster(t, 3)
+	withBucket(t, cluster.Servers()[0])
+	leader := cluster.WaitStreamLeader(t, "KV_natslock")
+	i := cluster.Index(leader)
+	cluster.Isolate(i)
+	d := doctor(t, leader, "--timeout", "2s")
+	cluster.Rejoin(i)
+	switch troubles := d.troubles(); troubles[0] {
+	case "error mutex":
+		require.Equal(t, 70, d.ExitCode)
+		require.Contains(t, d.row(t, "mutex").Found, "no answer within")
+		require.Contains(t, d.row(t, "mutex").Repair, "writes go unanswered")
+	default: // the doctor came so late that the leader had stepped down
+		require.Equal(t, []string{"error bucket"}, troubles)
+	}
+	eventually(t, "a bucket that is well", func() bool { return len(doctor(t, cluster.Servers()[0]).troubles()) == 0 })
+}
