@@ -171,7 +171,7 @@ func TestHistory(t *testing.T) {
 	require.Regexp(t, `^nothing before \d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} is kept\n$`, out)
 	code, out, errs = run(t, s, "history", "orders.2")
 	require.Zero(t, code, errs)
-	require.Regexp(t, `\n\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}  granted   rw shared +orders\.2  \S+:\d+  token \d{16}(  waited \S+s)?\n`, out)
+	require.Regexp(t, `\n\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}  granted   rw shared +orders\.2  \S+:\d+ sh  token \d{16}(  waited \S+s)?\n`, out)
 }
 
 // A cluster keeps a history as well as the bucket.

@@ -301,7 +301,7 @@ func showLeft(stream string, left []kvstore.Finding) {
 
 // update changes the stream, unless another user has changed it since it was shown.
 func (c *initCmd) update(g *globals, s *session, shown, repaired jetstream.StreamConfig) (*jetstream.StreamInfo, error) {
-	ctx, cancel := s.unrefused(g)
+	ctx, cancel := s.unrefused(g.Timeout)
 	defer cancel()
 	stream, err := s.js.Stream(ctx, shown.Name)
 	if err != nil {
@@ -322,8 +322,8 @@ func (c *initCmd) update(g *globals, s *session, shown, repaired jetstream.Strea
 
 // unrefused is the context of a few requests, which ends when the server refuses
 // one: it does so on the connection, and the request itself stays unanswered.
-func (s *session) unrefused(g *globals) (context.Context, context.CancelFunc) {
-	ctx, cancel := g.bounded()
+func (s *session) unrefused(limit time.Duration) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	s.nc.SetErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
 		if errors.Is(err, nats.ErrPermissionViolation) {
 			cancel()

@@ -3,11 +3,15 @@ package main
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/natslock/locks/kvstore"
 )
+
+// creation bounds how long the server may take to create a stream.
+const creation = 15 * time.Second
 
 // history makes the history of a bucket that is there, or changes it.
 func (c *initCmd) history(g *globals, s *session, cfg kvstore.Config) error {
@@ -16,7 +20,7 @@ func (c *initCmd) history(g *globals, s *session, cfg kvstore.Config) error {
 		return err
 	}
 	wanted := kvstore.HistoryStream(bucket, c.History, c.HistorySize)
-	ctx, cancel := s.unrefused(g)
+	ctx, cancel := s.unrefused(g.Timeout)
 	defer cancel()
 	stream, err := s.js.Stream(ctx, wanted.Name)
 	switch {
@@ -30,8 +34,9 @@ func (c *initCmd) history(g *globals, s *session, cfg kvstore.Config) error {
 	if err := c.confirm("Make it?"); err != nil {
 		return err
 	}
-	// The time that the answer took is not that of the requests.
-	ctx, cancel = s.unrefused(g)
+	// The time that the user took is not that of the requests. On a cluster the server
+	// answers after the new stream has elected its leader, which can take 9 s.
+	ctx, cancel = s.unrefused(max(g.Timeout, creation))
 	defer cancel()
 	if bucket, err = s.bucket(g, cfg); err != nil {
 		return err

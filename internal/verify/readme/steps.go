@@ -33,8 +33,9 @@ var sessions = map[string][]step{
 	},
 	"docs/operate/incidents.md": {
 		{hidden: true, run: server.run, until: server.until},
-		{hidden: true, run: "lockctl run deploy --meta ticket=OPS-1 -- ./deploy.sh &", until: held("deploy")},
+		{hidden: true, run: `bash -c 'echo $$ >pid; exec lockctl run deploy --meta ticket=OPS-1 -- ./deploy.sh' &`, until: held("deploy")},
 		{hidden: true, run: "lockctl run deploy -- ./deploy.sh &", until: queued("deploy")},
+		{hidden: true, run: "kill -STOP $(cat pid)"}, // its machine hangs
 		{line: "lockctl info deploy"},
 		{line: `lockctl break deploy --force --reason "host db-1 is gone"`},
 	},
