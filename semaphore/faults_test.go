@@ -36,6 +36,31 @@ func (p *peer) bend(stage string, first, last int, fate testutil.Fate) {
 	})
 }
 
+// A one-shot acquire that comes after a queued one has returned gets a free permit, also
+// while the server is late to delete the place of the queued one.
+func TestTryBehindGrantedWaiter(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a, b := join(t, s), join(t, s)
+		ours, theirs := semaphore.New(a.Client, "x", 2), semaphore.New(b.Client, "x", 2)
+		first, second := must(t, ours), must(t, ours)
+		b.bend("swait delete", 1, 1, testutil.Delay(300*time.Millisecond))
+		granted := make(chan *natslock.Lock)
+		go func() {
+			l, err := theirs.Acquire(t.Context())
+			assert.NoError(t, err)
+			granted <- l
+		}()
+		<-b.queued
+		require.NoError(t, first.Unlock(t.Context()))
+		require.NoError(t, second.Unlock(t.Context()))
+		l := <-granted
+		other, err := ours.TryAcquire(t.Context())
+		require.NoError(t, err)
+		require.NoError(t, other.Unlock(t.Context()))
+		require.NoError(t, l.Unlock(t.Context()))
+	})
+}
+
 // TestFaultAtEveryStep tells one story over and over, each time with another write of it
 // going wrong. A and B hold the two permits of a semaphore. C and D wait, and go in when A
 // and B leave. Whatever happens, at most two are inside, everybody gets in, and in the end

@@ -327,7 +327,10 @@ func (cl *claim) send(expect uint64) (int, error) {
 func (a *acquisition) hold(g session.Granted) *session.Lease {
 	l := a.c.s.Hold(g, a.req.Until)
 	if a.place != nil {
-		a.place.Leave(a.placeStatus)
+		settled := a.place.Leave(a.placeStatus)
+		if a.counts() {
+			a.await(settled)
+		}
 	}
 	a.bid.cur, a.place = nil, nil
 	return l

@@ -2,6 +2,7 @@ package acquire
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/natslock/locks/internal/bucket"
 	"github.com/natslock/locks/internal/record"
@@ -35,6 +36,18 @@ func checkPermits(req Request) error {
 		return fmt.Errorf("semaphore %q: %w: a permit cannot linger", req.Name, record.ErrInvalidOption)
 	}
 	return nil
+}
+
+// await waits for the end of the place that a permit was granted from. Other permits may
+// be free, and a one-shot acquire must not take the place for that of a waiter.
+func (a *acquisition) await(settled <-chan struct{}) {
+	timer := time.NewTimer(bucket.AnswerTimeout)
+	defer timer.Stop()
+	select {
+	case <-settled:
+	case <-timer.C:
+	case <-a.ctx.Done():
+	}
 }
 
 // aim has the next claim be of slot k. A claim of another slot is over: an answer to it

@@ -119,13 +119,13 @@ func (k *kept) deleteAs(status record.Status) {
 
 // Leave ends a place in a queue, or a lock that was not handed out, without
 // waiting for the answer. The tombstone's body says to a successor in the queue,
-// and only to it, whether it is first now.
-func (k *kept) Leave(status record.Status) {
+// and only to it, whether it is first now. settled is closed when an answer has come.
+func (k *kept) Leave(status record.Status) (settled <-chan struct{}) {
 	s := k.s
 	k.mu.Lock()
 	if k.released != nil {
 		k.mu.Unlock()
-		return
+		return k.released
 	}
 	k.released = make(chan struct{})
 	close(k.released)
@@ -134,8 +134,9 @@ func (k *kept) Leave(status record.Status) {
 	released.finish()
 	body, err := k.tombstone(status)
 	if err != nil {
-		return
+		return k.released
 	}
+	answers := make(chan struct{})
 	// Work until the answer has come, for a while: it may be refused because a
 	// renewal was on its way, and a Close must not come before the second try.
 	answered := func() {}
@@ -153,13 +154,16 @@ func (k *kept) Leave(status record.Status) {
 			k.deleteAs(status)
 		}
 		answered()
+		close(answers)
 	})
 	if err != nil {
 		k.deleteAs(status)
 		answered()
-		return
+		close(answers)
+		return answers
 	}
 	s.Await(o, forget)
+	return answers
 }
 
 // Release ends the lease and deletes its record. Further calls wait for the
