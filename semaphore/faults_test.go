@@ -37,28 +37,56 @@ func (p *peer) bend(stage string, first, last int, fate testutil.Fate) {
 }
 
 // A one-shot acquire that comes after a queued one has returned gets a free permit, also
-// while the server is late to delete the place of the queued one.
+// while the server is late to delete the place of the queued one, or refuses to at first.
 func TestTryBehindGrantedWaiter(t *testing.T) {
+	for name, fate := range map[string]testutil.Fate{
+		"late":    testutil.Delay(300 * time.Millisecond),
+		"refused": testutil.Refuse(kvstore.ErrInFlight),
+	} {
+		t.Run(name, func(t *testing.T) {
+			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+				a, b := join(t, s), join(t, s)
+				ours := semaphore.New(a.Client, "x", 2)
+				b.bend("swait delete", 1, 1, fate)
+				l := takeOver(t, ours, b)
+				other, err := ours.TryAcquire(t.Context())
+				require.NoError(t, err)
+				require.NoError(t, other.Unlock(t.Context()))
+				require.NoError(t, l.Unlock(t.Context()))
+			})
+		})
+	}
+}
+
+// No answer comes to the deletion of a place. The permit is returned while most of a short
+// lease is left, although nothing renews it.
+func TestPlaceWithoutAnswer(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b := join(t, s), join(t, s)
-		ours, theirs := semaphore.New(a.Client, "x", 2), semaphore.New(b.Client, "x", 2)
-		first, second := must(t, ours), must(t, ours)
-		b.bend("swait delete", 1, 1, testutil.Delay(300*time.Millisecond))
-		granted := make(chan *natslock.Lock)
-		go func() {
-			l, err := theirs.Acquire(t.Context())
-			assert.NoError(t, err)
-			granted <- l
-		}()
-		<-b.queued
-		require.NoError(t, first.Unlock(t.Context()))
-		require.NoError(t, second.Unlock(t.Context()))
-		l := <-granted
-		other, err := ours.TryAcquire(t.Context())
-		require.NoError(t, err)
-		require.NoError(t, other.Unlock(t.Context()))
+		b.bend("swait delete", 1, 1000, testutil.LoseAnswer)
+		begun := time.Now()
+		l := takeOver(t, semaphore.New(a.Client, "x", 2), b, natslock.NoRenew(), natslock.TTL(time.Second))
+		require.Less(t, time.Since(begun), 300*time.Millisecond, "the first lease that was granted")
+		require.Greater(t, l.Remaining(), 600*time.Millisecond)
 		require.NoError(t, l.Unlock(t.Context()))
 	})
+}
+
+// takeOver takes both permits of a semaphore, has a peer queue, and frees both. It returns
+// the lock of the peer.
+func takeOver(t *testing.T, ours *semaphore.Semaphore, b *peer, opts ...natslock.LockOption) *natslock.Lock {
+	t.Helper()
+	first, second := must(t, ours), must(t, ours)
+	granted := make(chan *natslock.Lock)
+	go func() {
+		l, err := semaphore.New(b.Client, "x", 2).Acquire(t.Context(), opts...)
+		assert.NoError(t, err)
+		granted <- l
+	}()
+	<-b.queued
+	require.NoError(t, first.Unlock(t.Context()))
+	require.NoError(t, second.Unlock(t.Context()))
+	return <-granted
 }
 
 // TestFaultAtEveryStep tells one story over and over, each time with another write of it

@@ -327,9 +327,9 @@ func (cl *claim) send(expect uint64) (int, error) {
 func (a *acquisition) hold(g session.Granted) *session.Lease {
 	l := a.c.s.Hold(g, a.req.Until)
 	if a.place != nil {
-		settled := a.place.Leave(a.placeStatus)
+		left := a.place.Leave(a.placeStatus)
 		if a.counts() {
-			a.await(settled)
+			a.await(left, l)
 		}
 	}
 	a.bid.cur, a.place = nil, nil

@@ -6,6 +6,7 @@ import (
 
 	"github.com/natslock/locks/internal/bucket"
 	"github.com/natslock/locks/internal/record"
+	"github.com/natslock/locks/internal/session"
 	"github.com/natslock/locks/kvstore"
 )
 
@@ -39,12 +40,14 @@ func checkPermits(req Request) error {
 }
 
 // await waits for the end of the place that a permit was granted from. Other permits may
-// be free, and a one-shot acquire must not take the place for that of a waiter.
-func (a *acquisition) await(settled <-chan struct{}) {
-	timer := time.NewTimer(bucket.AnswerTimeout)
+// be free, and a one-shot acquire must not take the place for that of a waiter. Without an
+// answer it waits for a quarter of the lease's validity at most.
+func (a *acquisition) await(left <-chan struct{}, l *session.Lease) {
+	_, validity, _ := l.Status()
+	timer := time.NewTimer(min(bucket.AnswerTimeout, validity/4))
 	defer timer.Stop()
 	select {
-	case <-settled:
+	case <-left:
 	case <-timer.C:
 	case <-a.ctx.Done():
 	}

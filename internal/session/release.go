@@ -111,16 +111,21 @@ func (k *kept) deleted(revision uint64) {
 }
 
 // deleteLater deletes the record in the background, for as long as it can last.
-func (k *kept) deleteLater() { k.deleteAs(record.StatusGone) }
+func (k *kept) deleteLater() { k.deleteAs(record.StatusGone, func() {}) }
 
-func (k *kept) deleteAs(status record.Status) {
-	k.s.Background(func(ctx context.Context) { k.delete(ctx, status, time.Now(), k.terms.TTL, nil) })
+// deleteAs is deleteLater with a status for the tombstone. It calls done when that is over.
+func (k *kept) deleteAs(status record.Status, done func()) {
+	k.s.Background(func(ctx context.Context) {
+		defer done()
+		k.delete(ctx, status, time.Now(), k.terms.TTL, nil)
+	})
 }
 
 // Leave ends a place in a queue, or a lock that was not handed out, without
 // waiting for the answer. The tombstone's body says to a successor in the queue,
-// and only to it, whether it is first now. settled is closed when an answer has come.
-func (k *kept) Leave(status record.Status) (settled <-chan struct{}) {
+// and only to it, whether it is first now. The channel is closed when the record is gone, and
+// may stay open if the client is closed before.
+func (k *kept) Leave(status record.Status) (deleted <-chan struct{}) {
 	s := k.s
 	k.mu.Lock()
 	if k.released != nil {
@@ -136,13 +141,14 @@ func (k *kept) Leave(status record.Status) (settled <-chan struct{}) {
 	if err != nil {
 		return k.released
 	}
-	answers := make(chan struct{})
+	gone := make(chan struct{})
+	over := sync.OnceFunc(func() { close(gone) })
 	// Work until the answer has come, for a while: it may be refused because a
 	// renewal was on its way, and a Close must not come before the second try.
 	answered := func() {}
 	if s.work.begin() {
 		done := sync.OnceFunc(s.work.done)
-		timer := time.AfterFunc(bucket.AnswerTimeout, func() { k.deleteAs(status); done() }) // a lost write would keep others out for a TTL
+		timer := time.AfterFunc(bucket.AnswerTimeout, func() { k.deleteAs(status, over); done() }) // a lost write would keep others out for a TTL
 		answered = func() { timer.Stop(); done() }
 	}
 	o := &Orphan{}
@@ -150,20 +156,19 @@ func (k *kept) Leave(status record.Status) (settled <-chan struct{}) {
 		s.Settle(o)
 		if a.Err == nil {
 			k.deleted(a.Revision)
+			over()
 		} else {
-			k.deleteAs(status)
+			k.deleteAs(status, over)
 		}
 		answered()
-		close(answers)
 	})
 	if err != nil {
-		k.deleteAs(status)
+		k.deleteAs(status, over)
 		answered()
-		close(answers)
-		return answers
+		return gone
 	}
 	s.Await(o, forget)
-	return answers
+	return gone
 }
 
 // Release ends the lease and deletes its record. Further calls wait for the
