@@ -36,8 +36,8 @@ func (p *peer) bend(stage string, first, last int, fate testutil.Fate) {
 	})
 }
 
-// A one-shot acquire that comes after a queued one has returned gets a free permit, also
-// while the server is late to delete the place of the queued one, or refuses to at first.
+// A one-shot acquire gets a free permit after a queued acquire of another client has
+// returned. The server is late to delete the place of that client, or refuses to at first.
 func TestTryBehindGrantedWaiter(t *testing.T) {
 	for name, fate := range map[string]testutil.Fate{
 		"late":    testutil.Delay(300 * time.Millisecond),
