@@ -169,8 +169,8 @@ func (c *Cluster) ConnectLink(opts ...nats.Option) (*nats.Conn, *Link) {
 
 // WaitReady waits until the cluster is ready, and ends the test after a minute. It
 // counts the running servers that are not isolated. They are connected to each other,
-// have one meta leader that places streams on all of them, and have caught up with it.
-// Fewer than a majority never get ready.
+// send each other the requests of JetStream, have one meta leader that places streams on
+// all of them, and have caught up with it. Fewer than a majority never get ready.
 func (c *Cluster) WaitReady() {
 	c.t.Helper()
 	c.waitReady(true)
@@ -181,6 +181,7 @@ func (c *Cluster) WaitReady() {
 // report that comes every ten seconds.
 func (c *Cluster) waitReady(placed bool) {
 	c.t.Helper()
+	const api = "$JS.API.STREAM.NAMES"
 	c.wait(c.t, "the cluster forms", func() error {
 		var up []*server.Server
 		var names []string
@@ -200,6 +201,12 @@ func (c *Cluster) waitReady(placed bool) {
 			}
 			if n := srv.NumRemotes(); n < len(up)-1 {
 				return fmt.Errorf("%s has routes to %d servers", srv.Name(), n)
+			}
+			// The servers report their subscriptions to each other after the routes are
+			// there. Until then the request of a client does not reach the meta leader,
+			// and is never answered.
+			if n := srv.SystemAccount().Interest(api); n < len(up) {
+				return fmt.Errorf("%s sends requests of JetStream to %d servers", srv.Name(), n)
 			}
 			if !srv.JetStreamIsCurrent() {
 				return fmt.Errorf("%s has not caught up", srv.Name())

@@ -115,7 +115,7 @@ func TestClusterKill(t *testing.T) {
 	c.Kill(i)
 	require.False(t, leader.Running())
 	require.NotSame(t, leader, c.WaitStreamLeader(t, "KV_b"))
-	require.Greater(t, time.Since(begin), 2*time.Second, "nobody was told")
+	require.Greater(t, time.Since(begin), 2*time.Second, "no client was notified")
 	put(t, kv, "2")
 	c.Restart(i)
 	put(t, kv, "3")

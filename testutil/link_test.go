@@ -112,8 +112,8 @@ func TestLinkBlackholeThenCutLoses(t *testing.T) {
 	})
 }
 
-// What a client wrote into a black hole arrives even if the client has given
-// the connection up: the publish that is applied long after it timed out.
+// The data that a client wrote into a black hole arrives even if the client has given the
+// connection up. So a publish is applied long after it timed out.
 func TestLinkBlackholeOutlivesConnection(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		got := echo(t, s)

@@ -135,7 +135,7 @@ func TestStartFails(t *testing.T) {
 	require.Contains(t, tb.said, "storage directory is not a directory")
 }
 
-// failing is a testing.TB whose failures can be looked at.
+// failing is a testing.TB whose failures a test can read.
 type failing struct {
 	testing.TB
 	said string
@@ -157,7 +157,7 @@ func TestWithLog(t *testing.T) {
 	require.Contains(t, tb.text(), "Initiating Shutdown")
 }
 
-// logging is a testing.TB whose log can be looked at.
+// logging is a testing.TB whose log a test can read.
 type logging struct {
 	testing.TB
 	mu   sync.Mutex
