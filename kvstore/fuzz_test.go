@@ -79,9 +79,8 @@ func FuzzAnswer(f *testing.F) {
 	})
 }
 
-// FuzzNotification: what is published to the subject of the notifications, by
-// whomever, comes out as an event about a key, or not at all, and what it starts
-// to time is ended with the watch.
+// FuzzNotification: a message of any client to the subject of the notifications becomes an
+// event about a key, or no event. A timer that it starts ends with the watch.
 func FuzzNotification(f *testing.F) {
 	for _, h := range headers {
 		f.Add("NATS/1.0\r\n"+h+position+"\r\n", []byte("x"), true)

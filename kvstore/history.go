@@ -102,7 +102,7 @@ func (s *Store) History(ctx context.Context) (*History, error) {
 	}
 	h := &History{s: s, stream: historyName(s.cfg.Bucket)}
 	for {
-		if err := h.look(ctx, bucket); err != nil {
+		if err := h.refresh(ctx, bucket); err != nil {
 			return nil, fmt.Errorf("history of bucket %q: %w", s.cfg.Bucket, err)
 		}
 		if h.Behind == 0 || h.Now.Sub(bucket.TimeStamp) > historyLag {
@@ -114,8 +114,8 @@ func (s *Store) History(ctx context.Context) (*History, error) {
 	}
 }
 
-// look reads the state of the history and its last write.
-func (h *History) look(ctx context.Context, bucket *infoResponse) error {
+// refresh reads the state of the history and its last write.
+func (h *History) refresh(ctx context.Context, bucket *infoResponse) error {
 	var info infoResponse
 	err := h.s.api(ctx, "STREAM.INFO."+h.stream, nil, &info, false)
 	switch {

@@ -77,6 +77,27 @@ func (h *History) Read(ctx context.Context, patterns []string, since time.Time) 
 	}
 }
 
+// Missing counts the writes since a time: from the first one in the history to the last one in
+// it. It returns how many of them the history lacks, and how many there are. It does not count
+// those of [History.Behind].
+//
+// The error matches [ErrRemade] if the bucket was re-created in between. Otherwise it matches
+// [ErrUnavailable], [ErrPermission], [ErrClosed] or ctx's error.
+func (h *History) Missing(ctx context.Context, since time.Time) (missing, all uint64, err error) {
+	first, err := h.start(ctx, since)
+	gap := h.last.behind(first)
+	switch {
+	case err == nil && first == (point{}): // nothing since
+		return 0, 0, nil
+	case err == nil && gap.Remade:
+		err = ErrRemade
+	}
+	if err != nil {
+		return 0, 0, fmt.Errorf("history of bucket %q: %w", h.s.cfg.Bucket, err)
+	}
+	return gap.Missed, h.last.revision - first.revision, nil
+}
+
 // behind returns what lies between two positions.
 func (p point) behind(previous point) HistoryRecord {
 	r := HistoryRecord{After: previous.at}

@@ -27,7 +27,7 @@ func TestTTLHeader(t *testing.T) {
 		if got, err := ttlHeader(in); got != want || err != nil {
 			t.Errorf("%v is %q (%v), want %q", in, got, err, want)
 		}
-		// What is written can be read back, never as less.
+		// A header that was written can be read back, never as a shorter TTL.
 		if back := parseTTL(want); back < in || back >= in+time.Second {
 			t.Errorf("%v comes back as %v", in, back)
 		}
@@ -49,8 +49,8 @@ func TestLastSequence(t *testing.T) {
 	}
 }
 
-// Only one answer is an acknowledgement. What else there is leaves the outcome
-// open, says that somebody was first, or that a write is in flight.
+// Only one answer is an acknowledgement. Any other answer leaves the outcome open, or says
+// that another write was first or is in flight.
 func TestAnswers(t *testing.T) {
 	s := &Store{stream: "KV_b", prefix: "$KV.b."}
 	w := Write{Key: "lock.a", Expect: 5}
@@ -99,7 +99,7 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// Two buckets of one name do not hear each other.
+// Two buckets of one name do not receive each other's notifications.
 func TestNotificationIDs(t *testing.T) {
 	one, err := Config{}.StreamConfig()
 	if err != nil {
@@ -107,7 +107,7 @@ func TestNotificationIDs(t *testing.T) {
 	}
 	two, err := Config{}.StreamConfig()
 	if err != nil || one.RePublish.Destination == two.RePublish.Destination {
-		t.Fatalf("both are told on %s (%v)", one.RePublish.Destination, err)
+		t.Fatalf("both are notified on %s (%v)", one.RePublish.Destination, err)
 	}
 }
 

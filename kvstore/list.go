@@ -30,7 +30,7 @@ const (
 var errIncomplete = errors.New("incomplete answer")
 
 // Alone says whether only one server answers; see [KV].
-func (s *Store) Alone() bool { return s.seen.Load().alone && !s.mirrorTold.Load() }
+func (s *Store) Alone() bool { return s.seen.Load().alone && !s.mirrorSeen.Load() }
 
 // Current says whether lists contain what they have to; see [KV].
 func (s *Store) Current() bool {

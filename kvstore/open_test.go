@@ -31,7 +31,7 @@ func TestOpenCreates(t *testing.T) {
 		t.Fatalf("a new bucket has warnings: %q", w)
 	}
 	if !strings.Contains(log.String(), "created lock bucket") || !strings.Contains(log.String(), "account=$G") {
-		t.Fatalf("the log does not tell of the new bucket and its account: %s", &log)
+		t.Fatalf("the log does not name the new bucket and its account: %s", &log)
 	}
 
 	str, err := stream(t, nc).Stream(ctx, "KV_natslock")
@@ -114,7 +114,7 @@ func TestOpenExisting(t *testing.T) {
 	before, err := stream(t, nc).Stream(ctx, "KV_natslock")
 	check(t, err)
 
-	// What is asked for counts only for a bucket that has to be made.
+	// The settings that a call asks for count only for a bucket that has to be made.
 	two := open(t, nc, kvstore.Config{NoCreate: true, MaxBytes: 1 << 20, Storage: jetstream.MemoryStorage})
 	after, err := stream(t, nc).Stream(ctx, "KV_natslock")
 	check(t, err)
@@ -123,7 +123,7 @@ func TestOpenExisting(t *testing.T) {
 	}
 	equal(t, "keys", keysOf(t, two, ">", 0), "lock.a ")
 	equal(t, "made at", two.Created(), one.Created())
-	// The two hear each other.
+	// The first store is notified of a write of the second.
 	_, events := watch(t, one, "lock.b")
 	rev := create(t, two, "lock.b", "")
 	wantEvent(t, events, kvstore.Put, "lock.b", rev)
@@ -189,8 +189,8 @@ func TestOpenRefuses(t *testing.T) {
 	equal(t, "subscriptions left by failed opens: nats.go's own", nc.NumSubscriptions(), 1)
 }
 
-// An answer can be quicker than the look at the context, so what was sent for one
-// that had ended would sometimes go on to the next request: a bucket was made.
+// An answer can be quicker than the client's check of its context. A call whose context had
+// ended would sometimes go on to the next request, and a bucket was made.
 func TestEndedContext(t *testing.T) {
 	nc := testutil.RunServer(t).Connect()
 	s := open(t, nc, kvstore.Config{})
@@ -331,7 +331,7 @@ func TestUnsafeSettings(t *testing.T) {
 			if !errors.As(err, &first) {
 				t.Fatalf("%v is no *ConfigError", err)
 			}
-			// Several can be wrong at once, all are told.
+			// Several settings can be wrong at once, and the error names all of them.
 			if !strings.Contains(err.Error(), c.setting+" is ") {
 				t.Fatalf("%s is not named: %v", c.setting, err)
 			}
@@ -503,7 +503,8 @@ func TestWarnings(t *testing.T) {
 			if !strings.Contains(log.String(), c.about) {
 				t.Fatalf("no word of %s in the log: %s", c.about, &log)
 			}
-			// It works all the same, without watches where nothing is told.
+			// The store works all the same, without watches where the bucket sends no
+			// notifications.
 			rev := create(t, s, "lock.a", "")
 			_, err = s.Get(t.Context(), "lock.a", rev)
 			check(t, err)
@@ -612,7 +613,7 @@ func TestVerify(t *testing.T) {
 		return err
 	}), kvstore.ErrUnavailable, kvstore.ErrNoStream)
 
-	// Made again by another client; the first learns of it once.
+	// Another client re-creates the bucket. The first client learns of it once.
 	other := open(t, nc, kvstore.Config{})
 	wantErr(t, s.Verify(ctx), kvstore.ErrRemade)
 	check(t, s.Verify(ctx))

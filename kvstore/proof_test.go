@@ -30,8 +30,8 @@ func TestRefusalProvesSubscription(t *testing.T) {
 	for i := range *proofs {
 		watcher := open(t, cl.ConnectTo((leader+1+i%2)%3), kvstore.Config{})
 		key := fmt.Sprintf("%d.%d", time.Now().UnixNano(), i)
-		heard := make(chan uint64, 1)
-		_, err := watcher.Watch(key, func(ev kvstore.Event) { heard <- ev.Record.Revision })
+		notified := make(chan uint64, 1)
+		_, err := watcher.Watch(key, func(ev kvstore.Event) { notified <- ev.Record.Revision })
 		require.NoError(t, err)
 		a := sendUntilAnswered(t, watcher, kvstore.Write{Key: key, Expect: kvstore.NoRevision, Delete: true})
 		conflict, refused := errors.AsType[*kvstore.ConflictError](a.Err)
@@ -40,7 +40,7 @@ func TestRefusalProvesSubscription(t *testing.T) {
 		stored := sendUntilAnswered(t, writer, kvstore.Write{Key: key, Value: []byte("v"), TTL: ttl})
 		require.NoError(t, stored.Err)
 		select {
-		case got := <-heard:
+		case got := <-notified:
 			require.Equal(t, stored.Revision, got)
 		case <-time.After(10 * time.Second): // far more than a delivery takes
 			t.Fatalf("subscription %d missed a change", i)

@@ -219,7 +219,7 @@ func lastOf(h nats.Header, name string) string {
 // mirrored warns once that a mirror answers reads. The store asks the leader again for
 // such a read: a mirror may keep records that the bucket has removed.
 func (s *Store) mirrored(name string) {
-	if s.mirrorTold.Swap(true) {
+	if s.mirrorSeen.Swap(true) {
 		return
 	}
 	s.cfg.Logger.Warn(fmt.Sprintf("lock bucket: stream %.64q mirrors this bucket and answers reads of it. Each such read costs a second one. Repair: remove it or its mirror_direct", name),

@@ -245,7 +245,8 @@ func TestPermissionsPerPrefix(t *testing.T) {
 	equal(t, "requests of the second list", nc.Stats().OutMsgs-before, 1+50)
 	_, err := s.Get(ctx, "wait.orders.1.49", rev)
 	check(t, err)
-	// The leader may not be asked for a record, but it tells what is there.
+	// The user may not ask the leader for a record, but the leader's stream info lists the
+	// keys.
 	check(t, quickly(t, "Get", func() error {
 		_, err := s.Get(ctx, "wait.orders.2.1", rev)
 		wantErr(t, err, kvstore.ErrNotFound)
@@ -293,15 +294,15 @@ func TestPermissionDenied(t *testing.T) {
 	wantDenied("Get", func() error { _, err := s.Get(ctx, "lock.a", 0); return err })
 	wantDenied("List", func() error { _, err := s.List(ctx, "lock.*", rev); return err })
 
-	// A watch that is not allowed hears nothing; it harms nobody else.
+	// A watch that is not allowed receives nothing, and the store works all the same.
 	s = open(t, user("nowatch"), kvstore.Config{})
 	_, _ = watch(t, s, "lock.a")
 	_, err = s.Update(ctx, "lock.a", nil, ttl, rev)
 	check(t, err)
 }
 
-// Whoever may write one key can put anything into its headers. Nothing of it
-// makes another record unreadable, or this one look like something else.
+// A user who may write one key can put anything into its headers. No header makes another
+// record unreadable, or shows this record as another.
 func TestForgedHeaders(t *testing.T) {
 	for name, headers := range map[string]string{
 		"status":    "Status: 404\r\n",

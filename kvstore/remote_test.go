@@ -164,8 +164,8 @@ func TestUnansweredRequestIsRepeated(t *testing.T) {
 	})
 }
 
-// A replica that lags does not know the youngest records: the leader tells of
-// them.
+// A replica that lags does not know the youngest records. The store reads them from the
+// leader.
 func TestLaggingReplica(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, srv *testutil.Server) {
 		var lagging atomic.Int32
@@ -192,7 +192,7 @@ func TestLaggingReplica(t *testing.T) {
 	})
 }
 
-// Nor does it know that what was deleted has been written again.
+// Nor does it know that a deleted record has been written again.
 func TestListOldTombstone(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, srv *testutil.Server) {
 		var old atomic.Pointer[nats.Msg]
@@ -295,8 +295,8 @@ func TestLaggingLeader(t *testing.T) {
 	})
 }
 
-// A leader that was deposed answers beside the one that leads: that it has no record
-// of a key which the other one names proves nothing.
+// A deposed leader answers beside the present leader. It may have no record of a key that
+// the present leader names, and that proves nothing.
 func TestDeposedLeaderRead(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, srv *testutil.Server) {
 		var behind atomic.Int32

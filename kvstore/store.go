@@ -40,7 +40,7 @@ type Store struct {
 	leaderOff atomic.Bool                  // the leader's read is
 	clock     atomic.Pointer[clockReading] // the last reading of the server's time
 
-	mirrorTold atomic.Bool // that a mirror answers reads, of which a single server does not inform
+	mirrorSeen atomic.Bool // that a mirror answers reads, of which a single server does not inform
 
 	start    sync.Once
 	startErr error
@@ -60,7 +60,7 @@ type Store struct {
 	conn    map[int]func(ConnState)
 	connID  int
 
-	heard    atomic.Bool            // a notification has arrived, or the store has warned that none does
+	notified atomic.Bool            // a notification has arrived, or the store has warned that none does
 	silence  int                    // own writes without the notification that they should have caused
 	silentAt time.Time              // the first of them
 	ackHead  atomic.Pointer[[]byte] // of acknowledgements, up to the sequence

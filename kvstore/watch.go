@@ -286,7 +286,7 @@ func (s *Store) notify(m *nats.Msg) {
 	if err != nil || checkKey(r.Key) != nil { //safety:notified-key
 		return // a stray or forged message
 	}
-	s.heard.Store(true)
+	s.notified.Store(true)
 	e := Event{Kind: Put, Record: r}
 	if r.Deleted {
 		e.Kind = Deleted

@@ -150,7 +150,7 @@ func TestForgedNotifications(t *testing.T) {
 		check(t, nc.PublishMsg(&nats.Msg{Subject: subject, Header: h, Data: []byte("x")}))
 	}
 	check(t, nc.Publish(subject, nil))
-	// What looks right is passed on: events are hints.
+	// A well-formed notification is passed on, because events are hints.
 	h := nats.Header{"Nats-TTL": {"99999999999999s"}}
 	for k, v := range good {
 		h[k] = v
@@ -207,7 +207,7 @@ func TestExpired(t *testing.T) {
 		check(t, err)
 		wantEvent(t, events, kvstore.Put, "lock.a", rev)
 		at(2 * time.Second)
-		rev, err = s.Update(ctx, "lock.a", nil, 3*time.Second, rev) // starts the lease anew
+		rev, err = s.Update(ctx, "lock.a", nil, 3*time.Second, rev) // restarts the lease
 		check(t, err)
 		wantEvent(t, events, kvstore.Put, "lock.a", rev)
 		at(4900 * time.Millisecond)
@@ -280,8 +280,8 @@ func TestTrack(t *testing.T) {
 			t.Fatalf("expired after %v", d)
 		}
 
-		// What has no end is not timed: a foreign record without a TTL, a
-		// tombstone.
+		// A watch does not time a record without an end: a foreign record without a TTL, or
+		// a tombstone.
 		js, err := jetstream.New(nc)
 		check(t, err)
 		_, err = js.Publish(ctx, "$KV.natslock.lock.b", []byte("foreign"))

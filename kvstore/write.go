@@ -30,7 +30,7 @@ func (s *Store) Send(w Write, done func(Answer)) (forget func(), err error) {
 		a := s.answer(w, m)
 		s.answered(sent, a)
 		if watched && a.Err == nil {
-			s.unheard()
+			s.unnotified()
 		}
 		done(a)
 		return false

@@ -64,7 +64,7 @@ func TestBreakWaitsForTheHolder(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		breakLock(t, other.Client, l, "")
 		synctest.Wait()
-		require.ErrorIs(t, l.Err(), natslock.ErrBroken, "told at once")
+		require.ErrorIs(t, l.Err(), natslock.ErrBroken, "notified at once")
 		time.Sleep(20 * time.Second) // the work takes its time to stop
 		require.False(t, w.over())
 		_, err := other.TryLock(t.Context(), "l")
@@ -79,7 +79,8 @@ func TestBreakWaitsForTheHolder(t *testing.T) {
 	})
 }
 
-// Or before its lease is over, when it does not stop: it may not have heard.
+// A broken holder may not have got the notification. When it does not stop, it keeps others
+// out until its lease is over.
 func TestBreakOfDeafHolder(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		const ttl = 30 * time.Second
@@ -97,7 +98,7 @@ func TestBreakOfDeafHolder(t *testing.T) {
 		<-w.done
 		require.NoError(t, w.err)
 		require.LessOrEqual(t, w.at.Sub(broken), ttl+500*time.Millisecond)
-		// What was on its way does not bring the old one back.
+		// The old holder's writes that were on their way do not bring its lock back.
 		holder.link.Heal()
 		time.Sleep(time.Minute)
 		wantHeld(t, w.lock)
@@ -105,7 +106,7 @@ func TestBreakOfDeafHolder(t *testing.T) {
 	})
 }
 
-// A holder that never watches is told by its next renewal.
+// A holder that never watches learns of the break from its next renewal.
 func TestBreakWithoutWatch(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		holder, other := join(t, s, natslock.WithWatchAfter(-1)), join(t, s)
@@ -118,7 +119,7 @@ func TestBreakWithoutWatch(t *testing.T) {
 		require.ErrorIs(t, l.Err(), natslock.ErrBroken)
 		require.ErrorContains(t, l.Err(), "why not")
 
-		// Or by its Unlock.
+		// Or from its Unlock.
 		l = mustLock(t, holder.Client, "m")
 		breakLock(t, other.Client, l, "why not")
 		w := other.await(t, "m")
@@ -126,7 +127,7 @@ func TestBreakWithoutWatch(t *testing.T) {
 		require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrBroken)
 		w.granted(t)
 
-		// Or by Extend.
+		// Or from Extend.
 		l = mustLock(t, holder.Client, "n")
 		breakLock(t, other.Client, l, "why not")
 		require.ErrorIs(t, l.Extend(t.Context(), 0), natslock.ErrBroken)
@@ -168,7 +169,7 @@ func TestBreakNow(t *testing.T) {
 	})
 }
 
-// Breaking now says so to a holder that hears of it.
+// A holder that is notified of an immediate break reports the break as the cause.
 func TestBreakNowCause(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		holder, other := join(t, s), join(t, s)
@@ -258,11 +259,11 @@ func TestBreakOfFixedLease(t *testing.T) {
 		require.Less(t, w.at.Sub(begun), ttl+2*time.Second)
 		require.Error(t, l.Context().Err())
 
-		// One that watches is told, though it never renews.
+		// A holder that watches is notified of the break, though it never renews.
 		watching := join(t, s)
 		l = mustLock(t, watching.Client, "w", natslock.NoRenew(), natslock.TTL(ttl))
 		time.Sleep(2 * time.Second)
-		breakLock(t, other.Client, l, "heard?")
+		breakLock(t, other.Client, l, "received?")
 		synctest.Wait()
 		require.ErrorIs(t, l.Err(), natslock.ErrBroken)
 		require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrBroken)
@@ -271,8 +272,8 @@ func TestBreakOfFixedLease(t *testing.T) {
 	})
 }
 
-// Notifications are hints: whoever may publish to their subject can forge one,
-// and nothing comes of it but a renewal or a look.
+// Notifications are hints. A user who may publish to their subject can forge one. It leads
+// to a renewal or a read, and to nothing else.
 func TestBreakForgedNotification(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		holder, other := join(t, s), join(t, s)
@@ -285,11 +286,11 @@ func TestBreakForgedNotification(t *testing.T) {
 		// The real notification of a break of another lock, changed a little.
 		victim := mustLock(t, other.Client, "victim")
 		dest := r.stream().CachedInfo().Config.RePublish.Destination
-		heard, err := r.nc.SubscribeSync(dest)
+		received, err := r.nc.SubscribeSync(dest)
 		require.NoError(t, err)
 		require.NoError(t, r.nc.Flush())
 		breakLock(t, other.Client, victim, "")
-		real, err := heard.NextMsg(time.Second)
+		real, err := received.NextMsg(time.Second)
 		require.NoError(t, err)
 		for _, name := range []string{"renewing", "fixed"} {
 			for _, op := range []string{"", "DEL", "PURGE"} {

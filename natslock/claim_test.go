@@ -18,9 +18,9 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// lagging is a store whose replicas have not heard of anything yet: whoever does
-// not name the revision that the answer has to contain is told that there is
-// nothing. It catches up after some answers.
+// lagging is a store whose replicas lag behind all writes. A read that does not name the
+// revision that the answer has to contain finds nothing. The store catches up after some
+// answers.
 type lagging struct {
 	kvstore.KV
 	answers int
@@ -94,8 +94,8 @@ func TestFreeIsNotGranted(t *testing.T) {
 	})
 }
 
-// A claim whose first attempt goes unanswered finds somebody else's record with the
-// second one. That is a holder, whatever the numbers of its attempts.
+// A claim whose first attempt goes unanswered finds another client's record with the second
+// attempt. That client is a holder, whatever the numbers of its attempts.
 func TestHeldIsHeld(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a := join(t, s, natslock.WithWatchAfter(-1))
@@ -115,8 +115,8 @@ func TestHeldIsHeld(t *testing.T) {
 	})
 }
 
-// An answer that comes too late leads to the deletion of what it tells of: the
-// next attempt need not wait for the record's end.
+// When the answer to an attempt comes too late, the client deletes the record that the
+// answer reports. The next attempt need not wait for the record's end.
 func TestLateAnswerCleansUp(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, fa := history.Faulty(t, s.Connect(), 1, natslock.WithTTL(time.Second), natslock.WithSafetyMargin(0.5))
@@ -191,8 +191,8 @@ func TestInFlightIsTriedAgainSoon(t *testing.T) {
 	}
 }
 
-// A refusal names a revision. What is there is read from a state that contains
-// it: a replica that lags knows of no holder.
+// A refusal names a revision. The client reads the record from a state that contains that
+// revision, because a replica that lags knows of no holder.
 func TestRefusalIsReadUpOn(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a := join(t, s)
@@ -269,8 +269,9 @@ func forge(t testing.TB, r *raw, id string, attempt int, ttl time.Duration) {
 	r.put("lock.x", value, ttl)
 }
 
-// Somebody writes a record under the id of a claim under way, with an attempt
-// that the claim has never made. It is nobody's, and keeps everybody out.
+// Another client writes a record under the id of a claim under way, with an attempt that
+// the claim has never made. No client holds the lock by that record, and it keeps all
+// clients out.
 func TestForgedAttempt(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		for _, attempt := range []int{0, 7, -1} {
@@ -298,9 +299,9 @@ func TestForgedAttempt(t *testing.T) {
 	})
 }
 
-// The attempt of a claim that was given up is stuck in the network and expects a
-// tombstone. The tombstone is replaced: nothing lands, although nobody hears of
-// it when it tries.
+// The attempt of a claim that was given up is stuck in the network and expects a tombstone.
+// The client replaces the tombstone, so the server refuses the attempt. The client gets
+// neither a notification nor the answer.
 func TestGivenUpDoesNotLand(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, fa := history.Faulty(t, s.Connect(), 1)
@@ -345,7 +346,7 @@ func TestOldAttemptLandsUnderTheLease(t *testing.T) {
 		require.Equal(t, 1, fa.ReleaseHeld())
 		synctest.Wait()
 		require.Equal(t, []string{"lock.x"}, history.KeysLeft(t, s.Connect()))
-		require.NoError(t, l.Err(), "nobody has told it")
+		require.NoError(t, l.Err(), "no notification has come")
 		receive(t, l.Done(), "the end")
 		require.ErrorIs(t, l.Err(), natslock.ErrLost)
 		require.Less(t, time.Since(granted), 11*time.Second, "by the first renewal")
@@ -359,9 +360,9 @@ type replicated struct{ kvstore.KV }
 
 func (replicated) Alone() bool { return false }
 
-// TestClaimRefusedByDeposedLeader has a leader that was deposed refuse the attempt
-// that the one that leads applies. Whoever is refused has the lock then, and must
-// not wait a TTL for itself.
+// TestClaimRefusedByDeposedLeader has a deposed leader refuse the attempt that the present
+// leader applies. The client that got the refusal has the lock then, and must not wait a
+// TTL for itself.
 func TestClaimRefusedByDeposedLeader(t *testing.T) {
 	for name, refusal := range map[string]func(w kvstore.Write) error{
 		"it has a holder":   func(w kvstore.Write) error { return &kvstore.ConflictError{Key: w.Key, Last: 1} },

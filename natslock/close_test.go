@@ -242,8 +242,8 @@ func TestCloseDrain(t *testing.T) {
 	})
 }
 
-// A connection that is closed under it: waiters end, holders are told at once
-// and keep what they have to the end of its validity.
+// When the connection under a client is closed, its waiters end. Its holders are notified
+// at once, and keep their locks to the end of the validity.
 func TestCloseOfConnection(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, other := join(t, s), join(t, s)

@@ -18,8 +18,8 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// TestClusterSuite tells the mutex's stories once more where replicas lag,
-// writes meet each other in flight and every server of three is connected to.
+// TestClusterSuite repeats the mutex's scenarios on three servers, with a client on each.
+// There replicas lag, and writes meet each other in flight.
 func TestClusterSuite(t *testing.T) {
 	if testing.Short() {
 		t.Skip("a cluster takes seconds; -short was given")

@@ -200,14 +200,14 @@ func TestContendedSoon(t *testing.T) {
 	for i := range rounds {
 		name := fmt.Sprint("l", i)
 		l := mustLock(t, holder.Client, name)
-		contended, told := l.Contended(), make(chan time.Time, 1)
+		contended, notified := l.Contended(), make(chan time.Time, 1)
 		subscribed(subs + 1)
 		go func() {
 			<-contended
-			told <- time.Now()
+			notified <- time.Now()
 		}()
 		w := waiter.await(t, name)
-		late = append(late, receive(t, told, "a waiter").Sub(receive(t, written, "a place")))
+		late = append(late, receive(t, notified, "a waiter").Sub(receive(t, written, "a place")))
 		w.cancel(nil)
 		<-w.done
 		mustUnlock(t, l)

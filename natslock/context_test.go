@@ -144,7 +144,8 @@ func TestContextEndsBeforeRelease(t *testing.T) {
 	}
 }
 
-// It has ended when the deletion is sent, not only when somebody profits by it.
+// The context has ended when the client sends the deletion, not only when another client
+// can profit by it.
 func TestContextEndsBeforeDeletion(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, f := history.Faulty(t, s.Connect(), 1)

@@ -205,14 +205,14 @@ func TestErrorKinds(t *testing.T) {
 					}
 					m.link.Heal()
 					closeNow(m.Client)
-					time.Sleep(time.Minute) // what it held or left in the bucket is over
+					time.Sleep(time.Minute) // until the client's records have ended
 				}
 			})
 		})
 	}
 }
 
-// What cannot be is refused before anything is sent.
+// The client refuses an impossible argument before it sends anything.
 func TestErrorKindsOfBadInput(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := join(t, s)

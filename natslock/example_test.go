@@ -68,8 +68,8 @@ func ExampleClient_TryLock() {
 	// second: held by web-1 myself: true
 }
 
-// ledger is a resource that refuses whoever holds an older lock than it has
-// seen.
+// ledger is a resource that refuses the holder of an older lock than the newest that has
+// written.
 type ledger struct {
 	newest uint64
 	lines  []string
@@ -84,8 +84,8 @@ func (r *ledger) write(token uint64, line string) error {
 	return nil
 }
 
-// A process can be paused for longer than its lease lasts, and go on before it
-// can learn that. The token of its lock tells the resource.
+// A process can be paused for longer than its lease lasts, and go on before it learns that.
+// The resource recognizes it by the token of its lock.
 func Example_fencing() {
 	ctx := context.Background()
 	locks, done := example.Client()

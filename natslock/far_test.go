@@ -38,8 +38,8 @@ func (f *far) Send(w kvstore.Write, done func(kvstore.Answer)) (func(), error) {
 	return f.KV.Send(w, func(a kvstore.Answer) { time.AfterFunc(f.way, func() { done(a) }) })
 }
 
-// A look that takes longer than a queue is taken to be empty for is followed by an
-// attempt all the same: a one-shot acquire of a free lock gets it.
+// A read of the queue may take longer than the 100 ms for which a queue counts as empty. A
+// one-shot acquire makes an attempt after such a read all the same, and gets a free lock.
 func TestTryLockFarAway(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		near := join(t, s)
@@ -53,7 +53,7 @@ func TestTryLockFarAway(t *testing.T) {
 	})
 }
 
-// Who holds a lock is told although who queues for it cannot be read.
+// The error names the holder of a lock although the client cannot read the queue.
 func TestTryLockWithoutList(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a := join(t, s)

@@ -39,10 +39,10 @@ var fates = []struct {
 	{"answered 40s later", testutil.DelayAnswer(40 * time.Second)},
 }
 
-// TestFaultAtEveryStep tells one story over and over, each time with another
-// write of it going wrong: A takes a lock and keeps it over some renewals, B
-// queues for it, A releases, B takes it and releases. Whatever happens, the two
-// never hold it together, B gets in, and in the end nothing is left.
+// TestFaultAtEveryStep repeats one scenario, each time with a fault in another write. A
+// takes a lock and keeps it over some renewals, and B queues for it. A releases the lock,
+// then B takes it and releases it. Whatever happens, the two never hold it together, B gets
+// in, and in the end nothing is left.
 func TestFaultAtEveryStep(t *testing.T) {
 	for _, step := range []struct {
 		stage string
@@ -127,12 +127,12 @@ func TestFaultAtEveryStep(t *testing.T) {
 					assert.Less(t, got.Sub(released), 6500*time.Millisecond, "B waited longer than the lease and a bit")
 					assert.Positive(t, hit, "the fault was never injected")
 
-					time.Sleep(2 * time.Minute) // late writes land, ghosts are laid
+					time.Sleep(2 * time.Minute) // late writes land, and are deleted
 					ref.Check(t)
 					assert.Empty(t, history.KeysLeft(t, nc), "left in the bucket")
 					for _, c := range []*natslock.Client{a, b} {
 						l, err := c.TryLock(t.Context(), "x")
-						require.NoError(t, err, "blocked by an own ghost")
+						require.NoError(t, err, "blocked by an own orphan")
 						ref.Granted(natslock.KindMutex, natslock.Exclusive, l)
 						require.NoError(t, l.Unlock(t.Context()))
 						require.NoError(t, c.Close(t.Context()))
@@ -144,18 +144,18 @@ func TestFaultAtEveryStep(t *testing.T) {
 	}
 }
 
-// TestClaimAtZeroLandsLate is the ABA story: a claim expecting an empty key is
-// stuck in the network, is given up, others come and go until the key is empty
-// once more, and then it lands.
+// TestClaimAtZeroLandsLate is the ABA problem. A claim that expects an empty key is stuck
+// in the network, and its client gives it up. Other clients come and go until the key is
+// empty once more, and then the claim lands.
 func TestClaimAtZeroLandsLate(t *testing.T) {
 	for _, tc := range []struct {
 		name       string
 		alive      bool // the claimant, to delete what lands
 		deaf, mute bool // it gets no notification, no answer
 	}{
-		{name: "told by both", alive: true},
-		{name: "told by the answer", alive: true, deaf: true},
-		{name: "told by the notification", alive: true, mute: true},
+		{name: "by both", alive: true},
+		{name: "by the answer", alive: true, deaf: true},
+		{name: "by the notification", alive: true, mute: true},
 		{name: "crashed"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -214,11 +214,11 @@ func TestClaimAtZeroLandsLate(t *testing.T) {
 				ref.Granted(natslock.KindMutex, natslock.Exclusive, lb)
 				waited := time.Since(began)
 				if tc.alive {
-					// Whose ghost it is deletes it.
+					// The claimant deletes its late record.
 					assert.Less(t, waited, 500*time.Millisecond)
 				} else {
-					assert.Less(t, waited, 6*time.Second, "a ghost costs at most one TTL")
-					assert.Greater(t, waited, 3*time.Second, "a live record is not overwritten, whoever's it is")
+					assert.Less(t, waited, 6*time.Second, "an orphan costs at most one TTL")
+					assert.Greater(t, waited, 3*time.Second, "a live record is not overwritten, whichever client wrote it")
 				}
 				ref.Check(t)
 				require.NoError(t, lb.Unlock(t.Context()))
@@ -258,9 +258,9 @@ func TestLateRenewalDoesNotRevive(t *testing.T) {
 	})
 }
 
-// TestValidityCountsFromSending delays the last confirmation that arrives. What
-// counts is when the write was sent: the server counts from about then, so a
-// holder that counted from the answer would meet the next one.
+// TestValidityCountsFromSending delays the last confirmation that arrives. The validity
+// counts from the sending of the write, because the server counts from about then. A holder
+// that counted from the answer would overlap with the next holder.
 func TestValidityCountsFromSending(t *testing.T) {
 	for _, step := range []string{"lock take", "lock renew"} {
 		for _, delay := range []time.Duration{300 * time.Millisecond, 700 * time.Millisecond, 2 * time.Second, 2900 * time.Millisecond} {
@@ -373,7 +373,7 @@ func TestBreakAgainstStaleRenewal(t *testing.T) {
 		<-held
 		require.NoError(t, b.Break(t.Context(), natslock.BreakRequest{Kind: natslock.KindMutex, Name: "x", ID: la.ID(), Reason: "test"}))
 		fa.OnSend(nil)
-		synctest.Wait() // it is told of before it is held
+		synctest.Wait() // the channel reports the renewal before it is held
 		require.Positive(t, fa.ReleaseHeld())
 		<-la.Done()
 		require.ErrorIs(t, context.Cause(la.Context()), natslock.ErrBroken)
@@ -426,7 +426,7 @@ func TestBreakAgainstLateAnswer(t *testing.T) {
 		require.NoError(t, b.Break(t.Context(), natslock.BreakRequest{Kind: natslock.KindMutex, Name: "x", ID: info.Holder.ID, Reason: "test"}))
 		r := <-done
 		require.NoError(t, r.err)
-		// What was granted in the end is another claim, after the broken one.
+		// The claim that was granted in the end is another, made after the broken one.
 		require.Greater(t, r.l.Token(), first)
 		require.NotEqual(t, info.Holder.ID, r.l.ID())
 		require.NoError(t, r.l.Unlock(t.Context()))
@@ -465,9 +465,9 @@ func TestBreakAnswerLost(t *testing.T) {
 	}
 }
 
-// TestReleaseUnheard releases a lock of an hour whose waiter hears nothing: it
-// looks by itself every few seconds.
-func TestReleaseUnheard(t *testing.T) {
+// TestReleaseUnnotified releases a lock of an hour whose waiters get no notification. A waiter
+// reads by itself every few seconds.
+func TestReleaseUnnotified(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, _ := history.Faulty(t, s.Connect(), 1, natslock.WithTTL(time.Hour))
 		l, err := a.Lock(t.Context(), "x")
@@ -512,7 +512,8 @@ func TestNotificationsDropped(t *testing.T) {
 		for range 8 {
 			require.NoError(t, <-results)
 		}
-		// The back-stop looks every 2.5 to 3.5 s.
+		// A waiter reads after 20, 100 and 500 ms, then every third of its place's TTL:
+		// every 5 to 5.5 s.
 		require.Less(t, time.Since(begun), 8*4*time.Second)
 		require.Empty(t, history.KeysLeft(t, s.Connect()))
 	})
@@ -534,9 +535,9 @@ func TestTokensGoBackwards(t *testing.T) {
 	})
 }
 
-// TestReleaseRefusedByDeposedLeader has a leader that was deposed, and does not know
-// the lock, refuse its release, while the one that leads applies it. What was refused
-// is no sign of a loss then, also when nothing is left to be seen of the deletion.
+// TestReleaseRefusedByDeposedLeader has a deposed leader, which does not know the lock,
+// refuse its release, while the present leader applies it. The refusal is no sign of a loss
+// then, also when no trace of the deletion is left.
 func TestReleaseRefusedByDeposedLeader(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, f := history.Faulty(t, s.Connect(), 1)
@@ -568,8 +569,8 @@ func TestReleaseRefusedByDeposedLeader(t *testing.T) {
 	})
 }
 
-// TestReleaseRefusedAndTaken is that with somebody who takes the lock at once: what
-// is seen is the next holder then.
+// TestReleaseRefusedAndTaken is the same with another client that takes the lock at once.
+// The releasing client then sees the record of the next holder.
 func TestReleaseRefusedAndTaken(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, f := history.FaultyOver(t, s.Connect(), 1, func(kv kvstore.KV) kvstore.KV { return replicated{kv} })

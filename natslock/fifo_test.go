@@ -44,8 +44,8 @@ func TestFIFOOrder(t *testing.T) {
 	}
 }
 
-// A waiter that gives up leaves no key behind, is told what it had come to, and
-// those behind it move up.
+// A waiter that gives up leaves no key behind, and its error says what it had come to. The
+// waiters behind it move up.
 func TestFIFOGivingUp(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, c := join(t, s, natslock.WithOwner("alice")), crowd(t, s, 5)
@@ -208,10 +208,10 @@ func TestFIFOHolderDiesOlderThanTheQueue(t *testing.T) {
 	})
 }
 
-// And likewise for a waiter whose new predecessor is dead, and older than what
-// it saw of the one before.
+// The same holds for a waiter whose new predecessor is dead. That predecessor's record is
+// older than the last that the waiter saw of its previous predecessor.
 func TestFIFOPredecessorDiesOlderThanTheQueue(t *testing.T) {
-	for range 4 { // a look by the timer may come at the right moment
+	for range 4 { // a read by the timer may come at the right moment
 		testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 			const ttl = 15 * time.Second
 			a, dead, b, c := join(t, s), join(t, s), join(t, s), join(t, s)
@@ -250,9 +250,8 @@ func TestFIFOIdleLockIsTakenOutOfTurn(t *testing.T) {
 	})
 }
 
-// One client takes and releases all the time; a waiter of another, whose claims
-// always come a little late, gets in soon after the 100 ms that the first may
-// skip the queue for.
+// One client takes and releases all the time, and may skip the queue for 100 ms. A waiter
+// of another client, whose claims always come a little late, gets in soon after that.
 func TestFIFOReacquireStarvesNobody(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		greedy := join(t, s)
@@ -349,9 +348,9 @@ func TestFIFOReacquireStarvesNobodyTCP(t *testing.T) {
 	wg.Wait()
 }
 
-// A release wakes one waiter, however many there are: what is tried on the lock's
-// key per hand-over is the release, the claim of the next, and the look of the
-// one that is first then.
+// A release wakes one waiter, however many there are. Each hand-over writes at most three
+// times to the lock's key: the release, the claim of the next holder, and an attempt of the
+// waiter that is first then.
 func TestFIFOOneReleaseWakesOneWaiter(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := join(t, s)
@@ -385,7 +384,7 @@ func TestFIFOOneReleaseWakesOneWaiter(t *testing.T) {
 			require.LessOrEqual(t, len(all.take(t)), 4, "and the tombstone of the winner's place")
 			mustUnlock(t, l)
 		}
-		require.Empty(t, lists.take(t), "the next one is told that it is first and need not look")
+		require.Empty(t, lists.take(t), "the next one learns that it is first, and does not list")
 	})
 }
 
@@ -450,8 +449,8 @@ func TestLongQueue(t *testing.T) {
 		waiters = append(waiters, c.await(t, "l")) // it has read the queue, which is long
 		synctest.Wait()
 		tapped := newTap(t, s.Connect(), "lock.l")
-		// The one before the last has a ticket from long ago, others write, and the
-		// first one renews its place.
+		// The waiter before the last has a ticket from long ago. Other clients write, and
+		// the first waiter renews its place.
 		for i := range 200 {
 			r.put(fmt.Sprint("lock.other", i), []byte("x"), time.Minute)
 		}
@@ -482,8 +481,8 @@ func TestLongQueue(t *testing.T) {
 	})
 }
 
-// A newcomer reads some of the records of a lock. What it has not read may be
-// somebody who waits.
+// A newcomer reads some of the records of a lock. A record that it has not read may be that
+// of a waiter.
 func TestNewcomerReadsAPart(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		b, c := join(t, s), join(t, s)

@@ -15,10 +15,10 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// FuzzStored puts any value under the key of a mutex and of a place in its queue,
-// as whoever may write them can, and does all that reads it. The record keeps
-// everybody out and is not overwritten, an operator can break it by the token
-// that is shown, and nothing else comes of it.
+// FuzzStored puts any value under the key of a mutex and of a place in its queue, as a user
+// can who may write to them. Then it inspects, lists, tries and breaks the lock. The record
+// keeps all clients out and is not overwritten. An operator can break it by the id that is
+// shown. Nothing else comes of it.
 func FuzzStored(f *testing.F) {
 	s := testutil.RunServer(f)
 	c := newClient(f, s.Connect(), natslock.WithTTL(time.Second))
@@ -84,7 +84,7 @@ func FuzzStored(f *testing.F) {
 		require.ErrorIs(t, err, natslock.ErrLocked)
 		require.Less(t, len(err.Error()), 4096+4*len(value))
 		if err := c.Break(ctx, natslock.BreakRequest{Kind: natslock.KindMutex, Name: "x", ID: info.Holder.ID, Reason: "fuzz"}); err != nil && !errors.Is(err, natslock.ErrReleased) {
-			// The record can be so large that what a break adds does not fit.
+			// The record can be so large that the fields of a break do not fit.
 			require.True(t, strings.Contains(err.Error(), "bytes") && len(value) > 8<<10, "%v", err)
 		}
 	})

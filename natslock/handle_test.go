@@ -20,7 +20,7 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// journal is a log to look into.
+// journal is a log that a test can read.
 type journal struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
@@ -100,7 +100,7 @@ func mustUnlockAndDrop(t *testing.T, c *natslock.Client) {
 	mustUnlock(t, l)
 }
 
-// A bucket that is deleted, or made again, takes its locks with it.
+// A bucket that is deleted or re-created takes its locks with it.
 func TestHandleBucketDeleted(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, other := join(t, s), join(t, s)
@@ -136,7 +136,7 @@ func TestHandleBucketMadeAgain(t *testing.T) {
 		next := mustLock(t, other.Client, "l")
 		require.Greater(t, next.Token(), l.Token(), "tokens go on")
 		recent := mustLock(t, c.Client, "recent")
-		time.Sleep(6 * time.Minute) // the bucket is looked at every five
+		time.Sleep(6 * time.Minute) // the client checks the bucket every 5 minutes
 		wantLost(t, l, natslock.ErrLost)
 		wantLost(t, fixed, natslock.ErrLost)
 		wantHeld(t, recent)

@@ -73,7 +73,7 @@ func TestInspect(t *testing.T) {
 	})
 }
 
-// The queue is in the order of the tickets, whoever has renewed last.
+// The queue is in the order of the tickets, no matter which waiter has renewed last.
 func TestInspectQueueOrder(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a := join(t, s)
@@ -130,14 +130,14 @@ func TestLockedErrorByHand(t *testing.T) {
 	}
 }
 
-// A lock that is free while somebody is queued is not for TryLock.
+// TryLock does not take a free lock while a waiter is in its queue.
 func TestInspectLockedErrorQueued(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b, c := join(t, s), join(t, s), join(t, s)
 		l := mustLock(t, a.Client, "l")
 		b.await(t, "l")
 		time.Sleep(3 * time.Second)
-		b.link.Blackhole(true) // a waiter that does not hear of the release
+		b.link.Blackhole(true) // a waiter that gets no notification of the release
 		mustUnlock(t, l)
 		_, err := c.TryLock(t.Context(), "l")
 		var locked *natslock.LockedError
@@ -249,7 +249,7 @@ func watchStory(t testing.TB, m *member, ctx context.Context, pattern string) *s
 	return s
 }
 
-func (s *story) told() []string {
+func (s *story) reported() []string {
 	synctest.Wait()
 	var lines []string
 	for len(s.lines) > 0 {
@@ -265,49 +265,49 @@ func TestInspectWatch(t *testing.T) {
 		all, some, below := watchStory(t, viewer, ctx, ">"), watchStory(t, viewer, ctx, "orders.*"), watchStory(t, viewer, ctx, "orders.1.>")
 
 		l := mustLock(t, a.Client, "orders.1")
-		require.Equal(t, []string{"granted orders.1"}, all.told())
+		require.Equal(t, []string{"granted orders.1"}, all.reported())
 		w := b.await(t, "orders.1")
-		require.Equal(t, []string{"queued orders.1"}, all.told())
+		require.Equal(t, []string{"queued orders.1"}, all.reported())
 		gone := c.await(t, "orders.1")
 		gone.cancel(nil)
 		gone.failed(t)
-		require.Equal(t, []string{"queued orders.1", "gave up orders.1"}, all.told())
+		require.Equal(t, []string{"queued orders.1", "gave up orders.1"}, all.reported())
 		time.Sleep(time.Minute) // renewals are left out here
-		require.Empty(t, all.told())
+		require.Empty(t, all.reported())
 		mustUnlock(t, l)
 		l = w.granted(t)
-		require.Equal(t, []string{"released orders.1", "granted orders.1"}, all.told())
+		require.Equal(t, []string{"released orders.1", "granted orders.1"}, all.reported())
 		time.Sleep(2 * time.Second)
 		breakLock(t, viewer.Client, l, "because")
-		require.Equal(t, []string{"broken orders.1"}, all.told())
+		require.Equal(t, []string{"broken orders.1"}, all.reported())
 		require.ErrorIs(t, l.Unlock(ctx), natslock.ErrBroken)
-		require.Equal(t, []string{"released orders.1"}, all.told())
+		require.Equal(t, []string{"released orders.1"}, all.reported())
 		mustLock(t, a.Client, "orders.1", natslock.NoRenew(), natslock.TTL(3*time.Second))
-		require.Equal(t, []string{"granted orders.1"}, all.told())
+		require.Equal(t, []string{"granted orders.1"}, all.reported())
 		time.Sleep(4 * time.Second)
-		require.Equal(t, []string{"expired orders.1"}, all.told())
+		require.Equal(t, []string{"expired orders.1"}, all.reported())
 		l = mustLock(t, a.Client, "orders.1")
 		breakNow(t, viewer.Client, l, "now")
-		require.Equal(t, []string{"granted orders.1", "broken orders.1"}, all.told())
+		require.Equal(t, []string{"granted orders.1", "broken orders.1"}, all.reported())
 
 		require.Equal(t, []string{
 			"granted orders.1", "queued orders.1", "queued orders.1", "gave up orders.1", "released orders.1", "granted orders.1",
 			"broken orders.1", "released orders.1", "granted orders.1", "expired orders.1", "granted orders.1", "broken orders.1",
-		}, some.told())
-		require.Empty(t, below.told(), "waiters of orders.1 are not below it")
+		}, some.reported())
+		require.Empty(t, below.reported(), "waiters of orders.1 are not below it")
 		mustUnlock(t, mustLock(t, a.Client, "users"))
 		mustUnlock(t, mustLock(t, a.Client, "orders.1.x"))
-		require.Empty(t, some.told())
-		require.Equal(t, []string{"granted orders.1.x", "released orders.1.x"}, below.told())
+		require.Empty(t, some.reported())
+		require.Equal(t, []string{"granted orders.1.x", "released orders.1.x"}, below.reported())
 		stop()
 		for _, st := range []*story{all, some, below} {
 			receive(t, st.done, "the end of Watch")
 		}
-		require.Equal(t, []string{"granted users", "released users", "granted orders.1.x", "released orders.1.x"}, all.told(), "no error at the end")
+		require.Equal(t, []string{"granted users", "released users", "granted orders.1.x", "released orders.1.x"}, all.reported(), "no error at the end")
 	})
 }
 
-// What Watch says of the one it is about.
+// An event of Watch has the details of the holder that it is about.
 func TestInspectWatchDetails(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, viewer := join(t, s, natslock.WithOwner("alice")), join(t, s)
@@ -383,7 +383,7 @@ func TestInspectHealthy(t *testing.T) {
 		c.link.Heal()
 		time.Sleep(time.Second)
 		require.NoError(t, c.Healthy())
-		c.link.Blackhole(true) // looks connected
+		c.link.Blackhole(true) // nats.go still takes it for connected
 		time.Sleep(time.Second)
 		require.NoError(t, c.Healthy())
 		time.Sleep(12 * time.Second)

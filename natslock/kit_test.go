@@ -191,7 +191,7 @@ func quickly(t testing.TB, limit time.Duration, what string, fn func() error) er
 	return err
 }
 
-// recorder keeps what an observer is told.
+// recorder keeps the events that an observer gets.
 type recorder struct {
 	mu     sync.Mutex
 	events []natslock.Event

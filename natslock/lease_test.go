@@ -94,7 +94,7 @@ func TestLeaseHolderCutOff(t *testing.T) {
 				require.GreaterOrEqual(t, w.at.Sub(until), 500*time.Millisecond, "the margin")
 				require.Greater(t, next.Token(), l.Token())
 
-				// What was held back arrives now, and changes nothing.
+				// The renewals that were held back arrive now, and change nothing.
 				holder.link.Heal()
 				time.Sleep(5 * time.Second)
 				wantHeld(t, next)
@@ -145,7 +145,8 @@ func TestLeaseShortCut(t *testing.T) {
 		mustUnlock(t, l)
 		mustUnlock(t, w.granted(t))
 
-		// What was on its way may be lost: all is confirmed after a reconnect.
+		// Renewals that were on their way may be lost: the client renews all locks after a
+		// reconnect.
 		l = mustLock(t, holder.Client, "long", natslock.TTL(time.Hour))
 		time.Sleep(10 * time.Second)
 		renewed := holder.Stats().Renewed
@@ -164,7 +165,7 @@ func TestLeaseRenewals(t *testing.T) {
 		p := newTap(t, s.Connect(), ">")
 		l := mustLock(t, c.Client, "l", natslock.TTL(9*time.Second))
 		require.Len(t, p.take(t, c.nc), 1)
-		time.Sleep(1500 * time.Millisecond) // to look between two renewals, not at one
+		time.Sleep(1500 * time.Millisecond) // to count between two renewals, not at one
 		for range 9 {
 			time.Sleep(10 * 3 * time.Second)
 			n := len(p.take(t, c.nc))
@@ -308,7 +309,7 @@ func TestLeaseUnlockAfterTheEnd(t *testing.T) {
 		next, err := other.TryLock(t.Context(), "l")
 		require.NoError(t, err)
 
-		// An Unlock that comes when somebody else holds it harms nobody.
+		// An Unlock that comes when another client holds the lock does no harm.
 		l2 := mustLock(t, c.Client, "m", natslock.NoRenew(), natslock.TTL(5*time.Second))
 		time.Sleep(6 * time.Second)
 		m := mustLock(t, other.Client, "m")

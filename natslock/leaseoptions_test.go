@@ -175,7 +175,7 @@ func TestLeaseUntil(t *testing.T) {
 		mustUnlock(t, l)
 		mustUnlock(t, mustLock(t, other.Client, "early"))
 
-		// What is left shrinks while waiting.
+		// The lease that is left shrinks while the client waits.
 		l = mustLock(t, c.Client, "busy")
 		asked := time.Now()
 		w := other.await(t, "busy", natslock.Until(time.Now().Add(10*time.Second)))

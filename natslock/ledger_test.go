@@ -21,13 +21,11 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// The bugs that a review of the finished mutex found, each by the test that
-// keeps it mended.
+// A review of the finished mutex found these bugs. Each has the test that keeps it fixed.
 
-// A claim that waits for the clean-up of its attempt is told, by a forged
-// notification, that somebody else's record is that attempt. It must not delete
-// it.
-func TestForgedSighting(t *testing.T) {
+// A claim waits for the clean-up of its attempt. A forged notification says that another
+// client's record is that attempt. The claim must not delete that record.
+func TestForgedRecord(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		nc := s.Connect()
 		a, _ := history.Faulty(t, nc, 1, natslock.WithWatchAfter(-1))
@@ -54,9 +52,9 @@ func TestForgedSighting(t *testing.T) {
 		require.NoError(t, err)
 		forged, err := msgpack.Marshal(map[string]any{"v": 1, "s": 1, "id": claim.ID, "a": 1, "l": 15})
 		require.NoError(t, err)
-		told := fb.Forge(kvstore.Event{Kind: kvstore.Put, Record: kvstore.Record{
+		watchers := fb.Forge(kvstore.Event{Kind: kvstore.Put, Record: kvstore.Record{
 			Key: "lock.x", Value: forged, Revision: r.Revision, Time: time.Now(), TTL: 15 * time.Second}})
-		require.Positive(t, told, "nobody listens: the test shows nothing")
+		require.Positive(t, watchers, "nobody listens: the test shows nothing")
 		time.Sleep(time.Second)
 		_, err = b.TryLock(t.Context(), "x")
 		require.ErrorIs(t, err, natslock.ErrLocked)
@@ -68,7 +66,7 @@ func TestForgedSighting(t *testing.T) {
 // A waiter's own first attempt lands while it waits in the queue, and looks like
 // another holder's record. It is adopted instead of waited for.
 func TestOwnAttemptLandsWhileWaiting(t *testing.T) {
-	for name, heard := range map[string]bool{"heard": true, "seen": false} {
+	for name, notified := range map[string]bool{"notified": true, "seen": false} {
 		t.Run(name, func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 				a, _ := history.Faulty(t, s.Connect(), 1, natslock.WithTTL(time.Hour))
@@ -92,8 +90,9 @@ func TestOwnAttemptLandsWhileWaiting(t *testing.T) {
 				}()
 				time.Sleep(5 * time.Second)
 				require.Equal(t, 1, b.Stats().Waiting)
-				// The lock is broken and its tombstone expires while B hears nothing,
-				// not even that it has, then B's first attempt lands.
+				// The lock is broken and its tombstone expires. Meanwhile B gets no
+				// notification, not even of that end, and cannot read. Then B's first
+				// attempt lands.
 				fb.DropEvents(func(kvstore.Event) bool { return true })
 				fb.FailReads(func(testutil.ReadOp, string) error { return kvstore.ErrUnavailable })
 				require.NoError(t, a.Break(t.Context(), natslock.BreakRequest{Kind: natslock.KindMutex, Name: "x", ID: la.ID(), Reason: "test", Immediately: true}))
@@ -101,7 +100,7 @@ func TestOwnAttemptLandsWhileWaiting(t *testing.T) {
 				for r.get("lock.x") != nil { // servers are some tenths of a second late
 					time.Sleep(100 * time.Millisecond)
 				}
-				fb.DropEvents(func(ev kvstore.Event) bool { return !heard || ev.Kind != kvstore.Put })
+				fb.DropEvents(func(ev kvstore.Event) bool { return !notified || ev.Kind != kvstore.Put })
 				require.Positive(t, fb.ReleaseHeld())
 				synctest.Wait()
 				require.NotNil(t, r.get("lock.x"), "it is stored before B can look")
@@ -161,8 +160,8 @@ func TestOutageBacksOff(t *testing.T) {
 	})
 }
 
-// The bucket is deleted under a waiter: it fails, and does not look for its queue
-// for ever.
+// When the bucket is deleted under a waiter, the waiter fails. It does not search for its
+// queue for ever.
 func TestBucketGoneUnderWaiter(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		nc := s.Connect()
@@ -196,7 +195,7 @@ func TestRenewFractionBeyondValidity(t *testing.T) {
 	})
 }
 
-// A bucket that was made anew is a healthy one.
+// A client is healthy again after its bucket was re-created.
 func TestHealthyAfterRemake(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		nc, link := s.ConnectLink(nats.MaxReconnects(-1), nats.ReconnectWait(100*time.Millisecond))
@@ -251,8 +250,8 @@ func TestSecondClose(t *testing.T) {
 	})
 }
 
-// The first waiter is told, by a forged notification, that the live record is a
-// tombstone. It must not overwrite it. Found by TestSim (check 1, seed 7).
+// A forged notification says to the first waiter that the live record is a tombstone. The
+// waiter must not overwrite that record. Found by TestSim (check 1, seed 7).
 func TestForgedTombstone(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, _ := history.Faulty(t, s.Connect(), 1, natslock.WithWatchAfter(-1))
@@ -293,8 +292,8 @@ func TestForgedTombstone(t *testing.T) {
 	})
 }
 
-// A forged notification names a revision that the bucket has not reached. The
-// first waiter hears the notifications that come after it all the same.
+// A forged notification names a revision that the bucket has not reached. The first waiter
+// handles the notifications that come after it all the same.
 func TestForgedRevisionDeafensNobody(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, _ := history.Faulty(t, s.Connect(), 1, natslock.WithWatchAfter(-1))
@@ -319,9 +318,9 @@ func TestForgedRevisionDeafensNobody(t *testing.T) {
 	})
 }
 
-// A forged notification names a revision above that of a record that is not
-// renewed. It is looked into once, not for as long as the lease lasts. Found by
-// TestSim (seed 100, by its time).
+// A forged notification names a revision above that of a record that is not renewed. The
+// holder checks its record once, not for as long as the lease lasts. Found by TestSim (seed
+// 100, by its time).
 func TestForgedHintOnFixedLease(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, f := history.Faulty(t, s.Connect(), 1, natslock.WithWatchAfter(0))

@@ -392,8 +392,8 @@ func TestLingerBucketRemade(t *testing.T) {
 	})
 }
 
-// TestLingerTryUnheard: a TryLock that is not notified gets an idle lock after 250 ms.
-func TestLingerTryUnheard(t *testing.T) {
+// TestLingerTryUnnotified: a TryLock that is not notified gets an idle lock after 250 ms.
+func TestLingerTryUnnotified(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, slow := joinFaulty(t, s)
 		slow.OnSend(func(_ int, w kvstore.Write) testutil.Fate {

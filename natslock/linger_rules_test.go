@@ -293,8 +293,8 @@ func TestLingerMany(t *testing.T) {
 	})
 }
 
-// TestLingerManyUnheard: the lists of many locks together show those that wait.
-func TestLingerManyUnheard(t *testing.T) {
+// TestLingerManyUnnotified: the lists of many locks together show those that wait.
+func TestLingerManyUnnotified(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, f := joinFaulty(t, s)
 		other := join(t, s)

@@ -62,9 +62,9 @@ func TestMessagesUncontended(t *testing.T) {
 				require.Equal(t, "DEL", msgs[0].Header.Get("KV-Operation"))
 				require.Equal(t, "1s", msgs[0].Header.Get("Nats-TTL"))
 
-				// And again after the own release: at its tombstone, with one
-				// look at the queue per 100 ms.
-				looks := 0
+				// The client takes the lock again after its own release. It does so at its
+				// tombstone, with one read of the queue per 100 ms.
+				lists := 0
 				begun := time.Now()
 				const again = 20
 				for range again {
@@ -72,19 +72,19 @@ func TestMessagesUncontended(t *testing.T) {
 					require.NoError(t, err)
 					n := sent()
 					require.LessOrEqual(t, n, 2)
-					looks += n - 1
+					lists += n - 1
 					require.Len(t, p.take(t, c.nc), 1)
 					mustUnlock(t, l)
 					require.Equal(t, 1, sent())
 					require.Len(t, p.take(t, c.nc), 1)
 				}
-				require.LessOrEqual(t, looks, 1+int(time.Since(begun)/(100*time.Millisecond)))
+				require.LessOrEqual(t, lists, 1+int(time.Since(begun)/(100*time.Millisecond)))
 			}
 		})
 	}
 }
 
-// The same in time that stands, so that the number of looks is exact.
+// The same in a bubble, where the work takes no time, so that the number of reads is exact.
 func TestMessagesHotPath(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := join(t, s)
@@ -203,7 +203,7 @@ func TestMessagesGivingUp(t *testing.T) {
 	s := testutil.RunServer(t)
 	holder, c := join(t, s), join(t, s)
 	holds := mustLock(t, holder.Client, "l")
-	mustUnlock(t, mustLock(t, c.Client, "other")) // what a client has at all
+	mustUnlock(t, mustLock(t, c.Client, "other")) // for a client's lasting subscriptions
 	before := c.nc.NumSubscriptions()
 	var wg sync.WaitGroup
 	var refused, gaveUp atomic.Int64
@@ -318,8 +318,8 @@ func TestMessagesCounters(t *testing.T) {
 	require.Less(t, sent, uint64(20*clients*rounds))
 }
 
-// Contenders that do nothing under the lock do not pay for those who had it in the
-// second before: a queue has a key for each who waits, and none for each who has.
+// Contenders that do nothing under the lock do not pay for the clients that held it in the
+// second before. A queue has a key for each waiter, and none for each former holder.
 func TestMessagesContended(t *testing.T) {
 	s := testutil.RunServer(t)
 	const clients, rounds = 4, 100
@@ -356,8 +356,8 @@ func TestMessagesContended(t *testing.T) {
 	require.LessOrEqual(t, len(info.State.Subjects), 2*clients, "an answer may be on its way")
 }
 
-// A lock that another client has released within the last second costs one look at
-// it and its queue, besides the attempts.
+// A lock that another client has released within the last second costs one read of the lock
+// and its queue, besides the attempts.
 func TestMessagesAfterAnother(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b, c := join(t, s), join(t, s), join(t, s)

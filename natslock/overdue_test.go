@@ -88,8 +88,9 @@ func readerTry(c *natslock.Client) take {
 	}
 }
 
-// A record that a server has forgotten to remove keeps others out until its TTL and
-// a slack are over, and no longer; whether they waited for it, come later, or try.
+// A record that a server has forgotten to remove keeps other clients out until its TTL and
+// a slack are over, and no longer. It makes no difference whether they waited for it, come
+// later, or try.
 func TestOverdue(t *testing.T) {
 	const ttl = 6 * time.Second
 	for victim, tc := range overdueCases {
@@ -194,8 +195,8 @@ func TestOverdueIsRenewed(t *testing.T) {
 	})
 }
 
-// A notification can be forged, so its times prove nothing: a waiter that hears of a
-// holder's record of long ago does not claim the lock over the live one.
+// A notification can be forged, so its times prove nothing. A waiter that is notified of a
+// holder's record of long ago does not claim the lock over the live record.
 func TestOverdueForged(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, f := joinFaulty(t, s)
@@ -242,8 +243,9 @@ func TestOverdueBreak(t *testing.T) {
 	})
 }
 
-// The broken record of a fixed lease lasts as long as the lease, although the clock
-// of the server that tells the operator's age of it may be ahead by the slack.
+// The broken record of a fixed lease lasts as long as the lease. That holds although the
+// clock of the server that reports the record's age to the operator may be ahead by the
+// slack.
 func TestOverdueBreakOfFixedLease(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		const ttl = 60 * time.Second
@@ -392,7 +394,7 @@ type hasty struct{ kvstore.KV }
 
 func (h *hasty) Now() time.Time { return h.KV.Now().Add(time.Hour) }
 
-// What cannot be read belongs to an unknown holder, and is never overdue.
+// A record that the client cannot read belongs to an unknown holder, and is never overdue.
 func TestOverdueUnreadable(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := join(t, s)

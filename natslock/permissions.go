@@ -19,6 +19,8 @@ type Role int
 const (
 	// RoleUser takes locks, waits for them and inspects them.
 	RoleUser Role = iota
+	// RoleObserver lists, inspects and watches locks. It has no subject to write to.
+	RoleObserver
 	// RoleOperator inspects locks and breaks them. It cannot queue.
 	RoleOperator
 	// RoleAdmin is user and operator, and creates, repairs and deletes the bucket.
@@ -29,6 +31,8 @@ func (r Role) String() string {
 	switch r {
 	case RoleUser:
 		return "user"
+	case RoleObserver:
+		return "observer"
 	case RoleOperator:
 		return "operator"
 	case RoleAdmin:
@@ -59,12 +63,13 @@ type Access struct {
 	// own, no user can read the answers to another.
 	InboxPrefix string
 	// ReadAll allows a user the two requests that read any record in the bucket,
-	// whatever its name. Operators and admins always have them. Without them the
-	// library lists queues more slowly. If a replica that lags answers its reads, it
-	// can return [ErrPermission] instead of asking the leader.
+	// whatever its name. Operators and admins always have them, and so has an observer
+	// of all names. Without them the library lists queues more slowly. If a replica that
+	// lags answers its reads, it can return [ErrPermission] instead of asking the leader.
 	ReadAll bool
 	// History allows reading the history of the bucket, whatever the name of the lock: see
-	// [Client.History]. An admin may also make it, change it and delete it.
+	// [Client.History]. An observer of all names always may. An admin may also make it,
+	// change it and delete it.
 	History bool
 }
 
@@ -136,26 +141,30 @@ func Permissions(a Access) (PermissionSet, error) {
 			leaks = "" // said once
 		}
 	}
+	// No record is beyond the names of such an observer.
+	seesAll := a.Role == RoleObserver && cmp.Or(a.Pattern, ">") == ">"
 	const anyone = "also ends the hold of others on these locks: no permission tells their writes from the holder's"
-	if a.Role == RoleOperator {
+	switch a.Role {
+	case RoleObserver:
+	case RoleOperator:
 		write(holders, "break holders and writers", anyone)
 		write(readers, "break readers", "")
-	} else {
+	default:
 		write(holders, "take, renew, release, break", anyone)
 		write(readers, "read-lock", "")
 		write(waiters, "wait in the queue", "also puts others out of the queue")
 	}
 	read := append(append(append([]string{}, holders...), readers...), waiters...)
-	publish(api+"STREAM.INFO."+stream.Name, "find the bucket, prove that readers have left", "shows the names of all locks in the bucket, which are held, and how many wait")
+	publish(api+"STREAM.INFO."+stream.Name, "find the bucket, list keys, prove that readers have left", "shows the names of all locks in the bucket, which are held, and how many wait")
 	for _, k := range read {
 		publish(api+"DIRECT.GET."+stream.Name+"."+keys+k, "read one record", "")
 	}
-	if a.ReadAll || a.Role != RoleUser {
+	if a.ReadAll || seesAll || a.Role == RoleOperator || a.Role == RoleAdmin {
 		const shows = "reads any record in the bucket: owner, host, pid and metadata of every holder and waiter"
 		publish(api+"DIRECT.GET."+stream.Name, "read a whole queue at once", shows)
 		publish(api+"STREAM.MSG.GET."+stream.Name, "read from the stream's leader, where a replica lags", shows)
 	}
-	if a.History {
+	if a.History || seesAll {
 		history := kvstore.HistoryStream(&jetstream.StreamInfo{Config: stream}, 0, 0).Name
 		publish(api+"STREAM.INFO."+history, "find the history", "")
 		publish(api+"DIRECT.GET."+history, "read the history", "shows all that happened to any lock in the bucket: owner, host, pid and metadata")
@@ -176,9 +185,9 @@ func Permissions(a Access) (PermissionSet, error) {
 	}
 
 	// The id between is the bucket's own. A re-created bucket has another one.
-	told := strings.TrimSuffix(strings.Replace(stream.RePublish.Destination, stream.Metadata["natslock.id"], "*", 1), ">")
+	republished := strings.TrimSuffix(strings.Replace(stream.RePublish.Destination, stream.Metadata["natslock.id"], "*", 1), ">")
 	for _, k := range read {
-		p.Subscribe = append(p.Subscribe, Permission{told + k, "receive notifications of changes", ""})
+		p.Subscribe = append(p.Subscribe, Permission{republished + k, "receive notifications of changes", ""})
 	}
 	leaks := "shows the answers to everybody in the account whose inboxes begin so; give each user a prefix of its own"
 	if a.InboxPrefix != "" {

@@ -2,6 +2,7 @@ package natslock_test
 
 import (
 	"context"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -29,7 +30,7 @@ authorization {
 }`
 
 func as(user string) []nats.Option {
-	// What is refused is printed by default.
+	// nats.go prints the server's refusals by default.
 	return []nats.Option{nats.UserInfo(user, "p"), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {})}
 }
 
@@ -77,8 +78,8 @@ func TestPermissionForSomeNames(t *testing.T) {
 	require.ErrorIs(t, err, natslock.ErrPermission)
 }
 
-// What others have written since does not keep a user from looking who may not
-// ask the leader for records.
+// A user who may not ask the leader for records can inspect a lock, although other clients
+// have written to the bucket since.
 func TestPermissionToInspectInBusyBucket(t *testing.T) {
 	s := testutil.RunServer(t, testutil.WithConfigText(users))
 	admin := newClient(t, s.Connect(as("admin")...))
@@ -88,7 +89,7 @@ func TestPermissionToInspectInBusyBucket(t *testing.T) {
 	require.Equal(t, l.Token(), inspect(t, c, "orders.1").Holder.Token)
 }
 
-// Who may not hear the notifications gets in by its timers.
+// A client that may not subscribe to the notifications gets in by its timers.
 func TestPermissionToListenDenied(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		admin := newClient(t, s.Connect(as("admin")...))
@@ -100,8 +101,8 @@ func TestPermissionToListenDenied(t *testing.T) {
 			c.Client = newClient(t, c.nc, c.rec.option())
 			deaf = append(deaf, c)
 		}
-		// In any order: whoever looks first when the lock has been free for a
-		// second takes it.
+		// They get in in any order. When the lock has been free for more than a second, the
+		// client that reads it first takes it.
 		var wg sync.WaitGroup
 		for _, c := range append(deaf, deaf[0]) { // two goroutines of the first one
 			w := c.await(t, "l")
@@ -186,8 +187,39 @@ func TestPermissionsOfNoRole(t *testing.T) {
 		require.ErrorIs(t, err, natslock.ErrInvalidOption)
 		require.Empty(t, p)
 	}
-	for _, role := range []natslock.Role{natslock.RoleUser, natslock.RoleOperator, natslock.RoleAdmin} {
+	for _, role := range []natslock.Role{natslock.RoleUser, natslock.RoleObserver, natslock.RoleOperator, natslock.RoleAdmin} {
 		_, err := natslock.Permissions(natslock.Access{Role: role})
 		require.NoError(t, err)
 	}
+}
+
+// An observer may publish no write, and reads more than its names only if that is asked
+// for, or if its names are all there are.
+func TestPermissionsOfObserver(t *testing.T) {
+	const any, leader, history = "$JS.API.DIRECT.GET.KV_natslock", "$JS.API.STREAM.MSG.GET.KV_natslock", "$JS.API.DIRECT.GET.HISTORY_natslock"
+	for _, c := range []struct {
+		access natslock.Access
+		wider  []string
+	}{
+		{natslock.Access{}, []string{any, leader, history}},
+		{natslock.Access{Pattern: ">"}, []string{any, leader, history}},
+		{natslock.Access{Pattern: "orders.>"}, nil},
+		{natslock.Access{Pattern: "*"}, nil},
+		{natslock.Access{Pattern: "orders.>", ReadAll: true}, []string{any, leader}},
+		{natslock.Access{Pattern: "orders.>", History: true}, []string{history}},
+		{natslock.Access{Domain: "hub"}, []string{"$JS.hub.API.DIRECT.GET.KV_natslock", "$JS.hub.API.STREAM.MSG.GET.KV_natslock", "$JS.hub.API.DIRECT.GET.HISTORY_natslock"}},
+	} {
+		c.access.Role = natslock.RoleObserver
+		p, err := natslock.Permissions(c.access)
+		require.NoError(t, err)
+		var wider []string
+		for _, perm := range p.Publish {
+			require.Regexp(t, `^\$JS\.(hub\.)?API\.(STREAM\.INFO|DIRECT\.GET|STREAM\.MSG\.GET)\.`, perm.Subject, "%+v", c.access)
+			if !strings.Contains(perm.Subject, "$KV.") && !strings.Contains(perm.Subject, ".INFO.") {
+				wider = append(wider, perm.Subject)
+			}
+		}
+		require.Equal(t, c.wider, wider, "%+v", c.access)
+	}
+	require.Equal(t, "observer", natslock.RoleObserver.String())
 }

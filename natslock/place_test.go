@@ -18,15 +18,15 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// quietHolder takes l and then writes nothing to it, so that whatever is tried on
-// its key is somebody else's.
+// quietHolder takes l and then writes nothing to it, so that every write to its key comes
+// from another client.
 func quietHolder(t *testing.T, s *testutil.Server) *natslock.Lock {
 	t.Helper()
 	return mustLock(t, join(t, s, natslock.WithWatchAfter(-1)).Client, "l", natslock.TTL(time.Hour), natslock.NoRenew())
 }
 
-// A waiter that gives up tells its successor that it has gone, not that it is
-// first: there are others before it.
+// A waiter that gives up notifies its successor that it has gone, not that the successor is
+// first: there are other waiters before it.
 func TestGivingUpMakesNobodyFirst(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := crowd(t, s, 3)
@@ -92,7 +92,7 @@ func TestPlaceDeleted(t *testing.T) {
 			}
 		}
 		require.Len(t, r.live("wait.l.*"), 2)
-		gone.cancel(nil) // makes the last one look
+		gone.cancel(nil) // makes the last waiter read the queue
 		gone.failed(t)
 		synctest.Wait()
 		require.Len(t, r.live("wait.l.*"), 2, "it queues again")
@@ -149,7 +149,7 @@ func TestPlaceOutlastsPause(t *testing.T) {
 
 // A renewal of a place that is applied without an answer is found by the next one, which
 // it refuses. The waiter keeps its place: it is granted before the waiters behind it.
-func TestPlaceWhoseRenewalIsUnheard(t *testing.T) {
+func TestPlaceWhoseRenewalIsUnnotified(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, f := joinFaulty(t, s)
 		other := join(t, s)
@@ -180,8 +180,9 @@ func TestPlaceWhoseRenewalIsUnheard(t *testing.T) {
 	})
 }
 
-// The deletion of a place that gets no answer is sent again: the place would head the
-// queue for its whole TTL, and each hand-over would take the time of an idle lock.
+// When the deletion of a place gets no answer, the client sends it again. Otherwise the
+// place would head the queue for its whole TTL. Each hand-over would take the time after
+// which a waiter takes an idle lock out of turn.
 func TestPlaceLeftUnanswered(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, f := joinFaulty(t, s)
@@ -234,10 +235,10 @@ func TestStaleQueueList(t *testing.T) {
 // followed that place does not follow the new one, which is behind it.
 func TestPlaceUsedAgain(t *testing.T) {
 	for name, lost := range map[string]func(kvstore.Event) bool{
-		"everything is heard":          func(kvstore.Event) bool { return false },
-		"its tombstone is overtaken":   func(ev kvstore.Event) bool { return ev.Kind == kvstore.Deleted },
-		"nothing of it is heard":       func(kvstore.Event) bool { return true },
-		"its next record is not heard": func(ev kvstore.Event) bool { return ev.Kind == kvstore.Put },
+		"all is notified":                 func(kvstore.Event) bool { return false },
+		"its tombstone is overtaken":      func(ev kvstore.Event) bool { return ev.Kind == kvstore.Deleted },
+		"nothing of it is notified":       func(kvstore.Event) bool { return true },
+		"its next record is not notified": func(ev kvstore.Event) bool { return ev.Kind == kvstore.Put },
 	} {
 		t.Run(name, func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {

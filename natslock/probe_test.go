@@ -60,8 +60,8 @@ func (r *slowRoute) Watch(pattern string, deliver func(kvstore.Event)) (kvstore.
 
 func onSlowRoute(kv kvstore.KV) kvstore.KV { return &slowRoute{KV: kv} }
 
-// A follower hears of its predecessor's end, though nothing but its probe has told
-// the cluster of its subscription.
+// A waiter is notified of its predecessor's end, though nothing but its probe has made its
+// subscription known in the cluster.
 func TestFollowerProbes(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := join(t, s, testutil.WrapStore(onSlowRoute))

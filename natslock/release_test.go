@@ -18,9 +18,9 @@ import (
 
 func overReplicas(kv kvstore.KV) kvstore.KV { return replicated{kv} }
 
-// For a moment after a partition, two servers take a write: the deposed leader refuses
-// it and the one that leads applies it. Whatever the refusal says, and however long
-// the deposed leader goes on, the release of a lock held to the end is no loss.
+// For a moment after a partition, two servers take a write: the deposed leader refuses it
+// and the present leader applies it. The release of a lock held to the end is no loss,
+// whatever the refusal says, and however long the deposed leader goes on.
 func TestReleaseBetweenTwoLeaders(t *testing.T) {
 	refusals := map[string]func(w kvstore.Write) error{
 		"in flight": func(kvstore.Write) error { return kvstore.ErrInFlight },
@@ -79,8 +79,9 @@ func betweenTwoLeaders(t *testing.T, name string, refusal func(kvstore.Write) er
 	})
 }
 
-// A record that a deposed leader shows from before the lock is no sign that somebody
-// has taken it since: the release goes on until its own record is deleted.
+// A deposed leader may show a record from before the lock. It is no sign that another
+// client has taken the lock since. The release goes on until the client's own record is
+// deleted.
 func TestReleaseShownAnOldRecord(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		stale := &staleReads{}
@@ -106,7 +107,7 @@ func TestReleaseShownAnOldRecord(t *testing.T) {
 	})
 }
 
-// What was really gone is a loss on replicas too.
+// A record that was really gone is a loss on replicas too.
 func TestUnlockOfGoneOnReplicas(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, _ := history.FaultyOver(t, s.Connect(), 1, overReplicas, natslock.WithWatchAfter(-1))
@@ -116,7 +117,7 @@ func TestUnlockOfGoneOnReplicas(t *testing.T) {
 			_, err = history.OpenStore(t, s.Connect()).Delete(t.Context(), "lock.x", record.TokenRevision(l.Token()))
 			require.NoError(t, err)
 			time.Sleep(stays)
-			require.NoError(t, l.Err(), "nobody has told it")
+			require.NoError(t, l.Err(), "no notification has come")
 			require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrLost)
 		}
 	})

@@ -51,7 +51,7 @@ func TestGoneIsNotWrittenAgain(t *testing.T) {
 	})
 }
 
-// Nor is its release a success: somebody else may have held the lock meanwhile.
+// Nor is its release a success: another client may have held the lock meanwhile.
 func TestUnlockOfGone(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, _ := history.Faulty(t, s.Connect(), 1, natslock.WithWatchAfter(-1))
@@ -63,7 +63,7 @@ func TestUnlockOfGone(t *testing.T) {
 			require.NoError(t, err)
 			time.Sleep(stays)
 			require.Equal(t, stays == 0, r.get("lock.x") != nil)
-			require.NoError(t, l.Err(), "nobody has told it")
+			require.NoError(t, l.Err(), "no notification has come")
 			require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrLost)
 		}
 	})
@@ -113,7 +113,7 @@ func TestFoundRenewalCountsFromItsOwnSending(t *testing.T) {
 
 // The record of a renewal whose answer was lost is broken. The broken record
 // looks like that renewal, and is the end of the lease.
-func TestBreakOfUnheardRenewal(t *testing.T) {
+func TestBreakOfUnseenRenewal(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, fa := history.Faulty(t, s.Connect(), 1, natslock.WithTTL(9*time.Second), natslock.WithWatchAfter(-1))
 		b, _ := history.Faulty(t, s.Connect(), 1)

@@ -230,3 +230,32 @@ func TestRunStats(t *testing.T) {
 		require.Len(t, ids, 5, "each grant has an id of its own")
 	})
 }
+
+// TestRunWaitersAreCountedOnce reads the statistics all the time. Meanwhile one goroutine of
+// the holder's client waits, gives up and waits again. It counts once, not also for its
+// place in the queue.
+func TestRunWaitersAreCountedOnce(t *testing.T) {
+	c := join(t, testutil.RunServer(t))
+	l := mustLock(t, c.Client, "l")
+	over, most := make(chan struct{}), make(chan int)
+	go func() {
+		n := 0
+		for {
+			select {
+			case <-over:
+				most <- n
+				return
+			default:
+				n = max(n, c.Stats().Waiting)
+			}
+		}
+	}()
+	for range 1000 {
+		w := c.await(t, "l")
+		w.cancel(nil)
+		require.ErrorIs(t, w.failed(t), natslock.ErrTimeout)
+	}
+	close(over)
+	require.Equal(t, 1, <-most)
+	mustUnlock(t, l)
+}

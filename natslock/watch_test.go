@@ -52,8 +52,8 @@ func (f *follower) nothing() {
 	require.Empty(f.t, f.events)
 }
 
-// Whoever watches learns who did it and how long it took, also of those who came
-// before the watch.
+// The events name the holder or waiter, and say how long it held or waited. That holds also
+// for clients that came before the watch.
 func TestWatchTellsWho(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b, c, viewer := join(t, s, natslock.WithOwner("alice")), join(t, s, natslock.WithOwner("bob")), join(t, s, natslock.WithOwner("carol")), join(t, s)
@@ -100,7 +100,8 @@ func TestWatchTellsWho(t *testing.T) {
 	})
 }
 
-// A holder that died before anybody watched is told of when its lease is over.
+// When a holder dies that came before the watch, the watch reports it at the end of the
+// lease.
 func TestWatchExpiryFromBefore(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, viewer := join(t, s, natslock.WithOwner("alice")), join(t, s)
@@ -118,9 +119,9 @@ func TestWatchExpiryFromBefore(t *testing.T) {
 	})
 }
 
-// The end of a lease comes before the grant of the next one, also when the watcher has
-// heard of the lease late: its own clock ends it after the successor has come. It
-// comes once.
+// Watch reports the end of a lease before the grant of the next lease, and once. It does so
+// also when it was notified of the lease late: its own clock ends that lease after the
+// successor has come.
 func TestWatchExpiryBeforeNextGrant(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b, viewer := join(t, s, natslock.WithOwner("alice")), join(t, s, natslock.WithOwner("bob")), join(t, s)
@@ -148,8 +149,8 @@ func TestWatchExpiryBeforeNextGrant(t *testing.T) {
 	})
 }
 
-// A holder whose tombstone was not heard of has not expired: the next grant does not
-// say that it has.
+// A holder whose tombstone the watch has missed has not expired. The next grant does not
+// make the watch say that it has.
 func TestWatchMissedRelease(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b, viewer := join(t, s), join(t, s), join(t, s)
@@ -189,8 +190,8 @@ func TestWatchMarksOutage(t *testing.T) {
 	})
 }
 
-// A bucket that was made again has other notifications: the watch says so
-// instead of hearing nothing for ever, and the next one hears.
+// A re-created bucket has other notifications. The watch ends with an error that says so,
+// instead of receiving nothing for ever. The next watch receives them.
 func TestWatchOfRemadeBucket(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		viewer := join(t, s)

@@ -18,7 +18,7 @@ import (
 // cyclesVar sets how many cycles of each kind TestAnswersOnCluster runs.
 const cyclesVar = "NATSLOCK_ANSWER_CYCLES"
 
-// want says how an answer differs from the one that is true.
+// want says how an answer differs from the true answer.
 func want(err, target error) error {
 	switch {
 	case target == nil && err != nil:

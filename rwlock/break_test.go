@@ -10,9 +10,9 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// What a lagging replica shows of a holder is not what a break returns: the holder is
-// broken although the replica does not know it, and gone although it is still shown as
-// broken.
+// A break goes by the leader's record of a holder, not by that of a lagging replica. It
+// breaks a holder that the replica does not know. A holder that the replica still shows as
+// broken may be gone, and the break reports that.
 func TestBreakByLaggingReplica(t *testing.T) {
 	for _, c := range []struct {
 		name string

@@ -29,9 +29,9 @@ func needCluster(t *testing.T) {
 	}
 }
 
-// TestClusterStorm has readers and writers contend on three replicas while the
-// stream's leader steps down again and again: no reader joins behind a gate, no
-// writer is active over a reader, and no update is lost.
+// TestClusterStorm has readers and writers contend on three replicas while the stream's
+// leader steps down again and again. No reader joins behind a gate, no writer is active
+// over a reader, and no update is lost.
 func TestClusterStorm(t *testing.T) {
 	needCluster(t)
 	cl := testutil.RunCluster(t, 3)
@@ -184,18 +184,17 @@ func leaderKilled(t *testing.T) (vacuous string) {
 	return ""
 }
 
-// leaderIsolated is the counter-example of the model checker. A writer is
-// connected to the stream's leader and drains a reader; then that server is cut
-// off from the others. They elect another leader, with which the reader renews.
-// The old one still believes to lead, removes the reader by its own clock, and
-// tells the writer so. The writer must not believe it, however long its own lease
-// and so its own margin are.
+// leaderIsolated is the counter-example of the model checker. A writer is connected to the
+// stream's leader and drains a reader. Then that server is cut off from the others. They
+// elect another leader, with which the reader renews. The old leader still believes to
+// lead, removes the reader by its own clock, and answers the writer that no reader is left.
+// The writer must not believe it, however long its own lease and so its own margin are.
 func leaderIsolated(t *testing.T) (vacuous string) {
 	const ttl = 12 * time.Second // the reader outlives an election of up to 9 s
 	cl := testutil.RunCluster(t, 3)
 	newPeer(t, cl.Connect(), 0, r3) // makes the bucket
-	// A leader looks every 10 s, from its election on, for whether it has lost
-	// its followers 10 s before: one that is new goes on for almost 20 s.
+	// A leader checks every 10 s, from its election on, whether it has lost its followers
+	// 10 s before. So a new leader goes on for almost 20 s.
 	cl.StepDown(t, streamName)
 	began := time.Now()
 	old := cl.Index(cl.WaitStreamLeader(t, streamName))
@@ -272,9 +271,9 @@ func leaderIsolated(t *testing.T) (vacuous string) {
 	require.Greater(t, time.Since(extended), ttl)
 	t.Logf("the old leader lied from some %v after it was cut off", time.Since(extended)-2*time.Second)
 
-	// For a moment now there are two leaders within everybody's reach. The one
-	// that has no record of the reader any more refuses its renewals and its
-	// release, which proves nothing: it is behind.
+	// For a moment now there are two leaders within reach of all clients. The old leader
+	// has no record of the reader any more, and refuses its renewals and its release. That
+	// proves nothing, because the old leader is behind.
 	cl.Rejoin(old)
 	require.NoError(t, rl.Extend(t.Context(), 0))
 	require.Equal(t, natslock.Held, rl.State())

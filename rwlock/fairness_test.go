@@ -75,8 +75,8 @@ func (c *crowd) outsider(t *testing.T, u *history.Recorder, p *peer, writes bool
 	return most, longest
 }
 
-// TestNoStarvation measures how many grants of the other side somebody who wants
-// in has to wait for: never more than there are goroutines on that side.
+// TestNoStarvation measures how many grants of the other side a newcomer has to wait for.
+// They are at most one for each goroutine on that side, and one that was being made.
 func TestNoStarvation(t *testing.T) {
 	own := natslock.TTL(15 * time.Second) // a lease of its own: not shared
 	for _, tc := range []struct {
@@ -123,9 +123,9 @@ func TestNoStarvation(t *testing.T) {
 	}
 }
 
-// TestSharingUnheard loses every notification of a client whose goroutines read on and on.
+// TestSharingUnnotified loses every notification of a client whose goroutines read on and on.
 // It lists the gate, so a writer waits for less than a second and for those inside.
-func TestSharingUnheard(t *testing.T) {
+func TestSharingUnnotified(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		const ttl = time.Hour
 		u := history.NewRecorder()
@@ -216,8 +216,8 @@ func (b behind) List(ctx context.Context, pattern string, min uint64, opts ...kv
 
 func (b behind) Alone() bool { return false }
 
-// TestNewcomer comes when the lock is free and the first in line has not taken
-// it yet: nobody passes the line, also when a replica that lags is asked for it.
+// TestNewcomer comes when the lock is free and the first in line has not taken it yet. No
+// newcomer passes the line, also when a replica that lags answers it.
 func TestNewcomer(t *testing.T) {
 	for name, under := range map[string]func(kvstore.KV) kvstore.KV{
 		"current": func(kv kvstore.KV) kvstore.KV { return kv },

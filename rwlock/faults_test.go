@@ -65,12 +65,11 @@ func (p *pace) granted(who string) {
 	p.last = time.Now()
 }
 
-// TestFaultAtEveryStep tells one story over and over, each time with another
-// write of it going wrong. A reads three times, the second time in the lease of the
-// first and the third time in one of its own. W takes the gate and drains. B reads and V
-// writes, both from the queue.
-// A leaves after some renewals, W and B after some more. Whatever happens, no
-// writer is in beside anybody, everybody gets in, and in the end nothing is left.
+// TestFaultAtEveryStep repeats one scenario, each time with a fault in another write. A
+// reads three times, the second time in the lease of the first and the third time in one of
+// its own. W takes the gate and drains. B reads and V writes, both from the queue. A leaves
+// after some renewals, W and B after some more. Whatever happens, no writer is in beside
+// another client, all clients get in, and in the end nothing is left.
 func TestFaultAtEveryStep(t *testing.T) {
 	for _, step := range []struct {
 		who   string
@@ -205,16 +204,16 @@ func faultStory(t *testing.T, name string, peers map[string]*peer) {
 	wg.Wait()
 	assert.Less(t, p.worst, faultTTL+1500*time.Millisecond, "%s: %s waited longer than a lease and a bit", name, p.who)
 
-	time.Sleep(2 * time.Minute) // late writes land, ghosts are laid
+	time.Sleep(2 * time.Minute) // late writes land, and are deleted
 	for who, p := range peers {
 		l, err := p.TryLock(t.Context(), name)
-		if !assert.NoError(t, err, "%s: %s is blocked by a ghost", name, who) {
+		if !assert.NoError(t, err, "%s: %s is blocked by an orphan", name, who) {
 			continue
 		}
 		u.Granted(natslock.KindRW, natslock.Exclusive, l)
 		assert.NoError(t, l.Unlock(context.Background()))
 		l, err = p.TryRLock(t.Context(), name)
-		if !assert.NoError(t, err, "%s: %s is blocked by a ghost", name, who) {
+		if !assert.NoError(t, err, "%s: %s is blocked by an orphan", name, who) {
 			continue
 		}
 		u.Granted(natslock.KindRW, natslock.Shared, l)
@@ -224,9 +223,9 @@ func faultStory(t *testing.T, name string, peers map[string]*peer) {
 	assert.Empty(t, history.Check(u.History(), history.Options{}), name)
 }
 
-// TestRepeatedJoin has a join without an answer: it is repeated under a new id, and
-// the record of the first, whenever it lands, neither touches the reader that was
-// granted nor stays to hold up a writer for an hour.
+// TestRepeatedJoin has a join without an answer, which the client repeats under a new id.
+// The record of the first join may land at any time. It does not touch the reader that was
+// granted, and does not stay to hold up a writer for an hour.
 func TestRepeatedJoin(t *testing.T) {
 	for _, f := range []struct {
 		name string
@@ -234,7 +233,7 @@ func TestRepeatedJoin(t *testing.T) {
 	}{
 		{"applied at once", testutil.LoseAnswer},
 		{"applied when the second is in", testutil.Delay(3 * time.Second).Silent()},
-		{"applied and told when the second is in", testutil.Delay(3 * time.Second)},
+		{"applied and answered when the second is in", testutil.Delay(3 * time.Second)},
 	} {
 		t.Run(f.name, func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
@@ -267,8 +266,8 @@ func TestRepeatedJoin(t *testing.T) {
 	}
 }
 
-// TestRepeatedJoinUnread has the record of a join without an answer not be readable
-// at first, as when the server is away: it is looked for again, and deleted.
+// TestRepeatedJoinUnread has a join without an answer, whose record the client cannot read
+// at first, as when the server is away. The client reads again, and deletes the record.
 func TestRepeatedJoinUnread(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a := newPeer(t, s.Connect(), 1, natslock.WithTTL(time.Hour))
@@ -297,10 +296,10 @@ func TestRepeatedJoinUnread(t *testing.T) {
 	})
 }
 
-// TestDeposedLeaderRefuses: when a cut-off server comes back it may refuse writes
-// for a moment, by records that it has removed by its own clock and that their
-// holders have renewed elsewhere. "There is nothing" from a server that is behind
-// is neither the loss of a lease nor the failure of a release.
+// TestDeposedLeaderRefuses: a server that was cut off may refuse writes for a moment when
+// it comes back. By its own clock it has removed records that their holders have renewed
+// elsewhere. "There is nothing" from a server that is behind is neither the loss of a lease
+// nor the failure of a release.
 func TestDeposedLeaderRefuses(t *testing.T) {
 	for _, writes := range []bool{false, true} {
 		t.Run(fmt.Sprintf("writes %v", writes), func(t *testing.T) {

@@ -73,8 +73,8 @@ func TestListIsNoProof(t *testing.T) {
 	})
 }
 
-// TestGateLostInTheDrain: the proof comes when the gate is lost. It is worth
-// nothing: whatever the writer waited for may have begun anew.
+// TestGateLostInTheDrain: the proof comes when the gate is lost. It is worth nothing then,
+// because readers may have joined again.
 func TestGateLostInTheDrain(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		const ttl = 5 * time.Second
@@ -100,9 +100,9 @@ func TestGateLostInTheDrain(t *testing.T) {
 	})
 }
 
-// TestDrainUnheard: a writer that hears nothing of the readers' going looks by
+// TestDrainUnnotified: a writer that gets no notification of the readers' leaving reads by
 // itself every few seconds.
-func TestDrainUnheard(t *testing.T) {
+func TestDrainUnnotified(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b := newPeer(t, s.Connect(), 1, natslock.WithTTL(time.Hour)), newPeer(t, s.Connect(), 2, natslock.WithTTL(time.Hour))
 		b.f.DropAllEvents(true)

@@ -128,7 +128,7 @@ func TestReadersTogether(t *testing.T) {
 		require.Equal(t, natslock.Held, guest.State())
 		require.True(t, guest.ValidUntil().After(time.Now()))
 
-		time.Sleep(time.Minute) // renewed for those who are left
+		time.Sleep(time.Minute) // renewed for the remaining readers
 		require.NoError(t, guest.Err())
 		link.Cut()
 		<-guest.Done()
@@ -369,18 +369,18 @@ func TestSeen(t *testing.T) {
 		synctest.Wait()
 		cancel()
 		watching.Wait()
-		type told struct {
+		type key struct {
 			typ   natslock.EventType
 			kind  natslock.Kind
 			mode  natslock.Mode
 			name  string
 			token uint64
 		}
-		count := map[told]int{}
+		count := map[key]int{}
 		for _, ev := range events {
-			count[told{ev.Type, ev.Kind, ev.Mode, ev.Name, ev.Token}]++
+			count[key{ev.Type, ev.Kind, ev.Mode, ev.Name, ev.Token}]++
 		}
-		for _, want := range []told{
+		for _, want := range []key{
 			{natslock.EventGranted, natslock.KindMutex, natslock.Exclusive, "m", m.Token()},
 			{natslock.EventReleased, natslock.KindMutex, natslock.Exclusive, "m", m.Token()},
 			{natslock.EventGranted, natslock.KindRW, natslock.Shared, "orders.7", r1.Token()},
@@ -456,8 +456,8 @@ func TestCloseWithReaders(t *testing.T) {
 	})
 }
 
-// TestCloseEndsWaiters: a reader in line, a writer in line and one that drains are
-// told, and leave nothing.
+// TestCloseEndsWaiters: a reader in line, a writer in line and a writer that drains end
+// with an error, and leave nothing.
 func TestCloseEndsWaiters(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b := newPeer(t, s.Connect(), 1), newPeer(t, s.Connect(), 2)
@@ -480,8 +480,8 @@ func TestCloseEndsWaiters(t *testing.T) {
 	})
 }
 
-// TestForeignReader: what is under the keys and is nobody's record counts as
-// held by an unknown owner, a reader's place included.
+// TestForeignReader: a value under the keys that no client of this library has written
+// counts as held by an unknown owner. That holds also for a value under a reader's key.
 func TestForeignReader(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a := newPeer(t, s.Connect(), 1)

@@ -76,7 +76,7 @@ func TestLinger(t *testing.T) {
 
 // A writer waits for those that read inside, and for an idle lease of readers whose client
 // gets no notification of the writer, for five seconds.
-func TestLingerReadersUnheard(t *testing.T) {
+func TestLingerReadersUnnotified(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b := newPeer(t, s.Connect(), 1), newPeer(t, s.Connect(), 2)
 		soon(t, a.RLock, time.Second, natslock.Linger(time.Hour))

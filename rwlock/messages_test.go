@@ -60,8 +60,8 @@ func TestMessagesUncontended(t *testing.T) {
 	})
 }
 
-// TestMessagesOfOneAmongMany: one more reader costs itself two messages each way,
-// and those who read already nothing, however many they are.
+// TestMessagesOfOneAmongMany: one more reader costs itself two messages each way. It costs
+// the readers that are in already nothing, however many they are.
 func TestMessagesOfOneAmongMany(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		joiner := newPeer(t, s.Connect(), 0, natslock.WithTTL(time.Hour))

@@ -55,7 +55,7 @@ func TestOnceByLaggingReplica(t *testing.T) {
 					over = func() {
 						cancel()
 						require.ErrorIs(t, receive(t, done, "the waiter"), natslock.ErrTimeout)
-						// What it has left is deleted in the background.
+						// The client of the waiter deletes its place in the background.
 						eventually(t, "its place is gone", func() bool { return len(history.KeysLeft(t, s.Connect())) == 1 })
 					}
 				}
@@ -121,9 +121,9 @@ func TestTryLockReaderGoneWhenRead(t *testing.T) {
 	})
 }
 
-// Without a replica that lags, a one-shot acquire sends no more than it must: a yes
-// takes one request where the lock was never held, and two where another client has
-// just left it. A no takes two, by the leader's refusal.
+// Without a replica that lags, a one-shot acquire sends no more than it must. A yes takes
+// one request where the lock was never held, and three where another client has just left
+// it. A no takes two, by the leader's refusal.
 func TestOnceRoundTrips(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		over := func(kv kvstore.KV) kvstore.KV { return notAlone{kv} }

@@ -18,8 +18,7 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// liar stands between a writer and the store and changes what it is told of the
-// readers.
+// liar stands between a writer and the store, and changes the answers about the readers.
 type liar struct {
 	kvstore.KV
 	mu    sync.Mutex
@@ -69,9 +68,9 @@ func ofReaders(err error) func(string, uint64) error {
 	}
 }
 
-// TestNoProof lets the writer ask for ever and tells it each time, in a way that
-// proves nothing, that nobody reads: it is not granted while the reader is in. An
-// answer that is good, but for one thing, is told in the end.
+// TestNoProof lets the writer ask again and again. The answers seem to say that no reader
+// is in. Each is good but for one thing, so that it proves nothing. The writer does not get
+// the lock while the reader is in. It gets the lock by a true answer in the end.
 func TestNoProof(t *testing.T) {
 	const ttl = 5 * time.Second // margin 500 ms
 	for _, tc := range []struct {
@@ -135,10 +134,10 @@ func TestNoProof(t *testing.T) {
 	}
 }
 
-// TestTwoAnswers: on several replicas it takes two answers, with a gate write
-// between them, within 800 ms from the sending of the gate write that the first
-// one contains, whatever the TTL. The reader is long gone; what is measured is
-// which answers are taken.
+// TestTwoAnswers: on several replicas a proof takes two answers, with a gate write between
+// them. Both come within 800 ms from the sending of the gate write that the first answer
+// contains, whatever the TTL. The reader is long gone: the test measures which answers the
+// writer takes.
 func TestTwoAnswers(t *testing.T) {
 	const ms = time.Millisecond
 	for _, tc := range []struct {
@@ -182,10 +181,10 @@ func TestTwoAnswers(t *testing.T) {
 	}
 }
 
-// TestDeposedLeader is the model's counter-example to a proof within the writer's
-// own margin. The leader is deposed as soon as it has acknowledged the gate, and
-// goes on answering, in time, with what it has and what is left of that by its own
-// clock. The reader renews elsewhere.
+// TestDeposedLeader is the model's counter-example to a proof within the writer's own
+// margin. The leader is deposed as soon as it has acknowledged the gate. It goes on
+// answering, in time, with the records that it has and that are not over by its own clock.
+// The reader renews elsewhere.
 func TestDeposedLeader(t *testing.T) {
 	for _, tc := range []struct {
 		reader, writer time.Duration
@@ -277,8 +276,8 @@ func TestSlowLink(t *testing.T) {
 	})
 }
 
-// TestCutOffIsNotSlow: a writer whose gate writes are not acknowledged, while
-// somebody goes on answering, waits for better times: no link is slow.
+// TestCutOffIsNotSlow: a writer's gate writes are not acknowledged, while a server goes on
+// answering its reads. The writer waits for better times, because no link is slow.
 func TestCutOffIsNotSlow(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a := newPeer(t, s.Connect(), 1, natslock.WithTTL(5*time.Second))
@@ -371,8 +370,8 @@ func TestBrokenReaderIsListed(t *testing.T) {
 	})
 }
 
-// lagging is a replica that stays behind: it shows readers as it saw them first,
-// unless what it shows has to contain more.
+// lagging is a replica that stays behind. It shows a reader's record as it saw it first,
+// unless the answer has to contain a later revision.
 type lagging struct {
 	kvstore.KV
 	mu   sync.Mutex
@@ -395,8 +394,8 @@ func (l *lagging) Get(ctx context.Context, key string, min uint64) (kvstore.Reco
 	return r, nil
 }
 
-// TestDrainByLaggingReplica: a writer that has heard the last reader's farewell,
-// and reads its record where the farewell has not arrived, does not go on waiting.
+// TestDrainByLaggingReplica: a writer is notified that the last reader has left. It reads
+// the reader's record where the deletion has not arrived, and does not go on waiting.
 func TestDrainByLaggingReplica(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a := newPeer(t, s.Connect(), 1)

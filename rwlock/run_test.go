@@ -136,9 +136,9 @@ func TestRunReaders(t *testing.T) {
 	})
 }
 
-// TestRunReadersUnheard: when every notification of a gate is lost, and the queue cannot be
+// TestRunReadersUnnotified: when every notification of a gate is lost, and the queue cannot be
 // listed, readers join for a second at most.
-func TestRunReadersUnheard(t *testing.T) {
+func TestRunReadersUnnotified(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b := newPeer(t, s.Connect(), 1), newPeer(t, s.Connect(), 2)
 		var locks []*natslock.Lock

@@ -57,8 +57,8 @@ func unlock(t *testing.T, ls ...*natslock.Lock) {
 	}
 }
 
-// TestReadersAndWriters tells the story of a line: readers together, a writer
-// alone, nobody past a waiting writer.
+// TestReadersAndWriters lets a queue pass: readers are in together, a writer is in alone,
+// and no client passes a waiting writer.
 func TestReadersAndWriters(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		u := history.NewRecorder()
@@ -230,7 +230,7 @@ func TestOneShot(t *testing.T) {
 			require.ErrorIs(t, err, natslock.ErrLocked)
 		}
 		time.Sleep(time.Second)
-		for _, e := range u.History().Stream { // the tap may still hear of the join before it
+		for _, e := range u.History().Stream { // the tap may still receive the join before it
 			require.Equal(t, "read.x."+r.ID(), e.Key, "a one-shot writer took the gate over readers, or queued")
 		}
 		r2, err := b.TryRLock(t.Context(), "x")

@@ -89,10 +89,10 @@ func takeOver(t *testing.T, ours *semaphore.Semaphore, b *peer, opts ...natslock
 	return <-granted
 }
 
-// TestFaultAtEveryStep tells one story over and over, each time with another write of it
-// going wrong. A and B hold the two permits of a semaphore. C and D wait, and go in when A
-// and B leave. Whatever happens, at most two are inside, everybody gets in, and in the end
-// nothing is left.
+// TestFaultAtEveryStep repeats one scenario, each time with a fault in another write. A and
+// B hold the two permits of a semaphore. C and D wait, and go in when A and B leave.
+// Whatever happens, at most two are inside, all clients get in, and in the end nothing is
+// left.
 func TestFaultAtEveryStep(t *testing.T) {
 	fates := map[string]testutil.Fate{
 		"answer lost": testutil.LoseAnswer, "dropped": testutil.Drop, "in flight": testutil.Refuse(kvstore.ErrInFlight),

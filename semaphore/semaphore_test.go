@@ -101,7 +101,7 @@ func TestKilled(t *testing.T) {
 }
 
 // The timers find a slot whose release was not notified.
-func TestUnheard(t *testing.T) {
+func TestUnnotified(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b := join(t, s), join(t, s)
 		l := must(t, semaphore.New(a.Client, "s", 1))

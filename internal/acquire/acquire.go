@@ -329,7 +329,7 @@ func (a *acquisition) hold(g session.Granted) *session.Lease {
 	if a.place != nil {
 		left := a.place.Leave(a.placeStatus)
 		if a.counts() {
-			a.await(left, l)
+			a.await(left, l) //safety:place-awaited
 		}
 	}
 	a.bid.cur, a.place = nil, nil

@@ -121,9 +121,9 @@ func (c *Client) Close(ctx context.Context) []string {
 // Held returns how many locks are held, how many acquires wait in a queue, and how many
 // leases are idle.
 func (c *Client) Held() (locks, waiting, idle int) {
-	locks, places := c.s.Held()
+	locks = c.s.Held()
 	n := c.runs.count()
-	return max(locks+n.beside-n.idle, 0), places - n.places + n.waiting, n.idle
+	return max(locks+n.beside-n.idle, 0), n.waiting, n.idle
 }
 
 // kinds remembers the kind under which this client uses a name: using one as two kinds

@@ -30,8 +30,8 @@ func (m *member) Contended() <-chan struct{} {
 			r.line.hints = make(map[*member]chan struct{})
 		}
 		r.line.hints[m] = hint
-		if r.listen(); !r.over && !r.hears(now) {
-			rs.c.s.Background(func(ctx context.Context) { r.line.look(ctx, r.reads()) })
+		if r.listen(); !r.over && !r.informed(now) {
+			rs.c.s.Background(func(ctx context.Context) { r.line.inform(ctx, r.reads()) })
 		}
 	}
 	return hint

@@ -44,6 +44,7 @@ type runs struct {
 	idle  lingering
 	lines map[string]*line   // by gate
 	alone map[string]*member // holders without a line, by gate
+	apart int                // runs without a line that have a place
 }
 
 // line is the runs of one lock. It exists while a goroutine waits: most locks are held by
@@ -81,7 +82,7 @@ func (rs *runs) ask(a *acquisition) *member {
 		switch idle := rests.rest.idle != nil; {
 		case idle && rests.lease.Ended(now) || !rests.takes(a) && !a.req.Once:
 			recalled = rests.recall()
-		case idle && a.req.Once && rests.takes(a) && rests.hears(now):
+		case idle && a.req.Once && rests.takes(a) && rests.informed(now):
 			rests.join(m, false, now)
 			return m
 		}
@@ -192,10 +193,9 @@ func (l *line) open(members []*member) *run {
 	return r
 }
 
-// counts are of goroutines and places.
+// counts are of goroutines and leases.
 type counts struct {
-	waiting int // goroutines that wait in the runs
-	places  int // of the runs
+	waiting int // goroutines that wait
 	beside  int // goroutines inside, but for one of each lease
 	idle    int // leases without a goroutine inside
 }
@@ -203,16 +203,13 @@ type counts struct {
 func (rs *runs) count() (n counts) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
-	n.idle = rs.idle.idle.Len()
+	n.idle, n.waiting = rs.idle.idle.Len(), rs.apart
 	for _, l := range rs.lines {
 		for _, r := range l.all {
 			if r.rest.waits {
 				n.idle++
 			}
 			n.beside += max(r.inside-1, 0)
-			if r.place != nil {
-				n.places++
-			}
 			n.waiting += r.waiting()
 		}
 	}

@@ -41,7 +41,7 @@ type lingering struct {
 type rest struct {
 	idle    *list.Element // among those of the client; nil: it is not idle
 	waits   bool          // nobody is inside: its members wait for a list
-	looking bool          // a list of its own is under way
+	listing bool          // a list of its own is under way
 	linger  time.Duration // of the member that left last; 0: none has left
 	ends    clock.Instant // of an idle run
 }
@@ -73,16 +73,16 @@ func (r *run) lingers(now clock.Instant) bool {
 		!r.asked(now) && r.lease.MayIdle(now)
 }
 
-// hears says whether the client would know of another one that waits. Under mu.
-func (r *run) hears(now clock.Instant) bool {
+// informed says whether the client would know of another client that waits. Under mu.
+func (r *run) informed(now clock.Instant) bool {
 	o := r.line.others
-	return o != nil && o.watch != nil && o.from == 0 && o.fresh(o.listed, now, heardFor) && //safety:linger-heard
-		(!r.reads() || o.gate.watch != nil && o.fresh(o.gate.listed, now, heardFor))
+	return o != nil && o.watch != nil && o.from == 0 && o.fresh(o.listed, now, freshFor) && //safety:linger-informed
+		(!r.reads() || o.gate.watch != nil && o.fresh(o.gate.listed, now, freshFor))
 }
 
-// heardAt is when the client asked for the list that [run.hears] judges. It is 0 without
+// listedAt is when the client asked for the list that [run.informed] judges. It is 0 without
 // one. Under mu.
-func (r *run) heardAt() clock.Instant {
+func (r *run) listedAt() clock.Instant {
 	o := r.line.others
 	switch {
 	case o == nil:
@@ -114,13 +114,13 @@ func (r *run) idles(now clock.Instant) {
 		return
 	}
 	r.lease.Idle()
-	looks := now.Add(lookEvery)
-	if r.hears(now) {
-		looks = r.heardAt().Add(lookEvery) //safety:linger-relisted
+	relistAt := now.Add(listEvery)
+	if r.informed(now) {
+		relistAt = r.listedAt().Add(listEvery) //safety:linger-relisted
 	} else {
-		r.look()
+		r.relist()
 	}
-	l.tendAt(min(r.rest.ends, looks), now)
+	l.tendAt(min(r.rest.ends, relistAt), now)
 	if l.idle.idle.Len() > l.idle.most {
 		l.idle.idle.Front().Value.(*run).recall()
 	}
@@ -146,7 +146,7 @@ func (rs *runs) keeps(r *run, m *member) {
 	if l := rs.line(m.a.keys); len(l.all) == 0 {
 		r.turnEnds = rs.c.b.Instant()
 		r.heads(l, m)
-		r.look() // its subscription shows a TryLock elsewhere //safety:try-subscribed
+		r.relist() // its subscription shows a TryLock elsewhere //safety:try-subscribed
 	}
 }
 
@@ -159,14 +159,14 @@ func (r *run) use() {
 // take lets a goroutine that asks into an idle run, or has it wait for a list. Under mu.
 func (r *run) take(m *member, now clock.Instant) {
 	r.use()
-	if !r.hears(now) { //safety:idle-heard
+	if !r.informed(now) { //safety:idle-informed
 		r.rest.waits = true
-		r.look()
+		r.relist()
 		r.members = append(r.members, m)
 		return
 	}
-	if now.Sub(r.heardAt()) >= lookEvery {
-		r.look() // before the list is too old
+	if now.Sub(r.listedAt()) >= listEvery {
+		r.relist() // before the list is too old
 	}
 	r.letIn(m)
 }
@@ -188,7 +188,7 @@ func (rs *runs) rouse(a *acquisition) bool {
 		rs.mu.Unlock()
 		return false
 	}
-	takes, hears := r.takes(a), r.hears(rs.c.b.Instant())
+	takes, informed := r.takes(a), r.informed(rs.c.b.Instant())
 	var released <-chan struct{}
 	if !takes {
 		released = r.recall()
@@ -202,8 +202,8 @@ func (rs *runs) rouse(a *acquisition) bool {
 		case <-released:
 		case <-ctx.Done():
 		}
-	case !hears:
-		r.line.look(ctx, r.reads()) //safety:rouse-listed
+	case !informed:
+		r.line.inform(ctx, r.reads()) //safety:rouse-listed
 	}
 	rs.mu.Lock()
 	defer rs.mu.Unlock()

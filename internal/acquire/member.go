@@ -186,6 +186,7 @@ func (m *member) leave() (withdraw func()) {
 		return func() { r.lease.Leave(record.StatusGone) } //safety:run-unused-released
 	}
 	if r.line == nil {
+		rs.setPlace(r, nil)
 		return a.withdraw
 	}
 	r.members = slices.DeleteFunc(r.members, func(x *member) bool { return x == m })

@@ -181,15 +181,15 @@ func (l *line) subscribe() {
 	o := &others{}
 	l.others = o
 	l.mu.Unlock()
-	if !l.hear(o, l.keys.Place("*"), &o.watch) {
+	if !l.watch(o, l.keys.Place("*"), &o.watch) {
 		l.mu.Lock()
 		l.others = nil
 		l.mu.Unlock()
 	}
 }
 
-// hear subscribes to a part of what a client knows of others.
-func (l *line) hear(o *others, pattern string, to *kvstore.Watch) bool {
+// watch subscribes to a part of what a client knows of others.
+func (l *line) watch(o *others, pattern string, to *kvstore.Watch) bool {
 	w, err := l.c.b.Watch(pattern, func(ev kvstore.Event) { l.notified(o, ev) })
 	if err != nil {
 		return false

@@ -76,7 +76,7 @@ func (a *acquisition) behind(r *run) result {
 	unsure := h != nil && !h.joinable(a.c.b.Instant())
 	l.mu.Unlock()
 	if unsure {
-		l.look(a.ctx, true)
+		l.inform(a.ctx, true)
 	}
 	l.mu.Lock()
 	now := a.c.b.Instant()
@@ -93,8 +93,8 @@ func (a *acquisition) behind(r *run) result {
 	return a.atOnce()
 }
 
-// look has the client know the queue of a lock, and the gate too if it reads.
-func (l *line) look(ctx context.Context, reads bool) {
+// inform has the client know the queue of a lock, and the gate too if it reads.
+func (l *line) inform(ctx context.Context, reads bool) {
 	if o := l.listen(reads); o != nil {
 		l.list(ctx, o)
 	}
@@ -111,7 +111,7 @@ func (l *line) listen(reads bool) *others {
 		o.gate.asked = true
 	}
 	l.mu.Unlock()
-	if gate && !l.hear(o, l.keys.Gate, &o.gate.watch) {
+	if gate && !l.watch(o, l.keys.Gate, &o.gate.watch) {
 		l.mu.Lock()
 		o.gate.asked = false
 		l.mu.Unlock()

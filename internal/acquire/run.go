@@ -196,7 +196,8 @@ func (r *run) granted(m *member, l *session.Lease) bool {
 	// A claim whose answer was lost is found late. The goroutines that joined the place of
 	// the run asked after other clients had queued behind the claim.
 	found := r.place != nil && l.Revision < r.place.Ticket()
-	r.lease, r.place, r.driver, r.drained = l, nil, nil, false
+	m.runs.setPlace(r, nil)
+	r.lease, r.driver, r.drained = l, nil, false
 	r.rest.linger = 0
 	if r.line == nil {
 		if m.linger > 0 {

@@ -86,11 +86,23 @@ func (r *run) settle() {
 	}
 }
 
+// setPlace makes p the place of a run; nil: it has none any more. Under mu.
+func (rs *runs) setPlace(r *run, p *session.Place) {
+	switch {
+	case r.line != nil: // which counts its members
+	case r.place == nil && p != nil:
+		rs.apart++
+	case r.place != nil && p == nil:
+		rs.apart--
+	}
+	r.place = p
+}
+
 // queued makes p the place of the run; nil: it has none any more.
 func (r *run) queued(p *session.Place, m *member) {
 	m.runs.mu.Lock()
 	defer m.runs.mu.Unlock()
-	r.place = p
+	m.runs.setPlace(r, p)
 	switch {
 	case p == nil:
 		r.writing = writing{}

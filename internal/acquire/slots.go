@@ -44,7 +44,7 @@ func checkPermits(req Request) error {
 // answer it waits for a quarter of the lease's validity at most.
 func (a *acquisition) await(left <-chan struct{}, l *session.Lease) {
 	_, validity, _ := l.Status()
-	timer := time.NewTimer(min(bucket.AnswerTimeout, validity/4))
+	timer := time.NewTimer(min(bucket.AnswerTimeout, validity/4)) //safety:place-wait
 	defer timer.Stop()
 	select {
 	case <-left:

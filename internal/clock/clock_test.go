@@ -21,22 +21,15 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// client is the rooms of one client.
-type client struct {
-	*acquire.Client
-	held *session.Session
-}
-
 // newClient makes a client whose clock is the given one; nil: the machine's.
-func newClient(t *testing.T, kv kvstore.KV, cfg session.Config, now func() clock.Instant) client {
+func newClient(t *testing.T, kv kvstore.KV, cfg session.Config, now func() clock.Instant) *acquire.Client {
 	t.Helper()
 	b := bucket.New(kv, "", now)
-	s := session.New(b, cfg)
-	c := client{acquire.New(b, s, acquire.DefaultTurn, acquire.DefaultMaxLingering), s}
+	c := acquire.New(b, session.New(b, cfg), acquire.DefaultTurn, acquire.DefaultMaxLingering)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()
-		_ = c.Close(ctx) // what a test leaves held is its own affair
+		_ = c.Close(ctx) // at once, although a test may leave locks held
 	})
 	return c
 }
@@ -50,12 +43,12 @@ func open(t *testing.T, nc *nats.Conn) kvstore.KV {
 	return store
 }
 
-func newTestClient(t *testing.T, nc *nats.Conn, ttl time.Duration, now func() clock.Instant) client {
+func newTestClient(t *testing.T, nc *nats.Conn, ttl time.Duration, now func() clock.Instant) *acquire.Client {
 	t.Helper()
 	return newClient(t, open(t, nc), session.Config{TTL: ttl}, now)
 }
 
-// two are the requests of two who exclude each other.
+// two are two requests that exclude each other.
 type two struct {
 	name          string
 	first, second acquire.Request
@@ -67,14 +60,14 @@ var conflicts = []two{
 	{"reader before writer", acquire.Request{Name: "x", Kind: record.RW, Mode: record.Shared}, acquire.Request{Name: "x", Kind: record.RW}},
 }
 
-// next is who gets the lock after the first, and when.
+// next is the holding that gets the lock after the first, with the time of its grant.
 type next struct {
 	l  acquire.Holding
 	at time.Time
 }
 
 // await queues for the lock.
-func await(t *testing.T, e client, req acquire.Request) <-chan next {
+func await(t *testing.T, e *acquire.Client, req acquire.Request) <-chan next {
 	got := make(chan next, 1)
 	go func() {
 		l, err := e.Acquire(context.Background(), req)
@@ -82,7 +75,7 @@ func await(t *testing.T, e client, req acquire.Request) <-chan next {
 		got <- next{l, time.Now()}
 	}()
 	time.Sleep(100 * time.Millisecond)
-	_, waiting := e.held.Held()
+	_, waiting, _ := e.Held()
 	writes := req.Kind == record.RW && req.Mode == record.Exclusive // is behind the gate already
 	require.True(t, writes || waiting == 1, "it does not wait")
 	return got
@@ -96,10 +89,10 @@ func drifting(rate float64) func() clock.Instant {
 	}
 }
 
-// TestClockRate has the clocks of two clients run wrong, one slow and one fast,
-// and judges by true time whether both believe to hold the lock: never, as long as
-// they run no more than margin/T wrong. A clock four times as slow is outside of
-// what is promised, and the overlap is there to be seen: this test can fail.
+// TestClockRate has the clocks of two clients run wrong, one slow and one fast, and judges
+// by true time whether both believe to hold the lock. They never do, as long as their
+// clocks run no more than margin/T wrong. A clock that is slow by four times as much is
+// outside of the promise. Then the overlap shows: this test can fail.
 func TestClockRate(t *testing.T) {
 	for _, c := range []struct {
 		ttl     time.Duration
@@ -190,10 +183,10 @@ func (m *machine) wake() {
 	}
 }
 
-// TestSuspendedHolder suspends the holder's machine for longer than its lease.
-// With a clock that counts suspend the lock is lost at the first look after the
-// nap, before the network is back. With one that does not, two believe to hold it
-// until the holder hears from the server, which is what the other clock is for.
+// TestSuspendedHolder suspends the holder's machine for longer than its lease. With a clock
+// that counts suspend, the lock is lost at the first reading of the clock after the nap,
+// before the network is back. With a clock that does not, two clients believe to hold the
+// lock until the server answers the holder. The other clock is there to prevent that.
 func TestSuspendedHolder(t *testing.T) {
 	for _, counts := range []bool{true, false} {
 		for _, who := range conflicts {
@@ -234,8 +227,8 @@ func TestSuspendedHolder(t *testing.T) {
 	}
 }
 
-// TestClockAsksAgain hides a suspend from who compares the wall clock with the
-// monotonic one: it is found a little later all the same.
+// TestClockAsksAgain hides a suspend from the comparison of the wall clock with the
+// monotonic clock. The client's clock finds the suspend a little later all the same.
 func TestClockAsksAgain(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		before := clock.Now()
@@ -264,7 +257,8 @@ func TestClockCountsSuspend(t *testing.T) {
 		require.ErrorIs(t, cause, session.ErrLost)
 		require.Error(t, l.Context().Err())
 
-		// Also where nobody looks: timers do not run during a nap.
+		// The context ends also when no caller asks for the status. Timers do not run
+		// during a nap.
 		l, err = e.Acquire(t.Context(), acquire.Request{Name: "y", Fixed: true})
 		require.NoError(t, err)
 		time.Sleep(2 * time.Second) // the renewer has nothing to do before the end

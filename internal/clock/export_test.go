@@ -13,7 +13,7 @@ func init() {
 	wallClock = func(t time.Time) int64 { return t.UnixNano() + naps.Load() }
 }
 
-// Nap makes the machine's clocks look as after a suspend of d.
+// Nap makes the machine's clocks show the time after a suspend of d.
 func Nap(d time.Duration) { naps.Add(int64(d)) }
 
 // NapUnseen is a Nap after which the wall clock was set back by as much.

@@ -39,7 +39,7 @@ func TestEncodeName(t *testing.T) {
 	}
 }
 
-// What no name encodes to is nobody's lock.
+// A string that no name encodes to is not the name of a lock.
 func TestDecodeNameRefuses(t *testing.T) {
 	for _, encoded := range []string{
 		"", ".", "..", ".a", "a.", "a..b", "=", "=2", "=2e", "=2G", "a=", "=61", "=2E", "a=2Eb", "*", ">", "a b", "a*", "é", "\x00", "a.*",

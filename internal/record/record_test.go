@@ -69,8 +69,9 @@ func TestRecord(t *testing.T) {
 	}
 }
 
-// A record of a few bytes cannot make its readers allocate much for what it only
-// announces (the codec makes room for a megabyte of a string): who may write one key is read by everybody who lists.
+// A record of a few bytes cannot make its readers allocate much for a length that it only
+// announces. The codec makes room for a megabyte of a string. Every client that lists reads
+// the record, though its writer may write no other key.
 func TestHostileRecord(t *testing.T) {
 	const reads = 50
 	for what, v := range hostile() {
@@ -88,8 +89,8 @@ func TestHostileRecord(t *testing.T) {
 	}
 }
 
-// FuzzRecord: any value is read without a panic. What is not one of ours holds the
-// key; what is survives being written again.
+// FuzzRecord: any value is read without a panic. A value that is no record of this library
+// holds the key. A record of this library survives being written again.
 func FuzzRecord(f *testing.F) {
 	for _, b := range bodies() {
 		v, _ := b.Encode()

@@ -235,11 +235,11 @@ func (r *renewer) atRisk() error {
 	return nil
 }
 
-// count returns how many locks are held and how many places in queues.
-func (r *renewer) count() (locks, waiting int) {
+// count returns how many locks are held.
+func (r *renewer) count() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.locks, len(r.due) - r.locks
+	return r.locks
 }
 
 // close waits for the locks to be released until ctx ends, then ends the

@@ -92,8 +92,8 @@ func (s *Session) Notify(ctx context.Context, ev Event) { s.notifier.notify(ctx,
 // Count returns how often a transition has happened.
 func (s *Session) Count(t EventType) uint64 { return s.notifier.counts[t].Load() }
 
-// Held returns how many locks are held and how many acquires are queued.
-func (s *Session) Held() (locks, waiting int) { return s.renewer.count() }
+// Held returns how many locks are held.
+func (s *Session) Held() int { return s.renewer.count() }
 
 // connectionChanged runs on a goroutine of the store and must not block.
 func (s *Session) connectionChanged(state kvstore.ConnState) {

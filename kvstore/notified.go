@@ -19,7 +19,7 @@ const (
 // watched says whether a write to key should cause a notification, in a store that has
 // received none.
 func (s *Store) watched(key string) bool {
-	if s.heard.Load() {
+	if s.notified.Load() {
 		return false
 	}
 	s.mu.Lock()
@@ -27,14 +27,14 @@ func (s *Store) watched(key string) bool {
 	return len(s.topics) > 0 && s.topics[s.seen.Load().notify+key] != nil
 }
 
-// unheard counts an acknowledged write to a watched key. After some of them it warns
+// unnotified counts an acknowledged write to a watched key. After some of them it warns
 // once that notifications do not arrive.
-func (s *Store) unheard() {
+func (s *Store) unnotified() {
 	s.mu.Lock()
 	if s.silence++; s.silence == 1 {
 		s.silentAt = time.Now()
 	}
-	warn := s.silence >= silences && time.Since(s.silentAt) > silentFor && !s.heard.Swap(true)
+	warn := s.silence >= silences && time.Since(s.silentAt) > silentFor && !s.notified.Swap(true)
 	s.mu.Unlock()
 	if warn {
 		s.cfg.Logger.Warn("lock bucket: no notification of a change has ever arrived. Waiters poll every few seconds, "+

@@ -16,13 +16,13 @@ import (
 // A client lists the queues of its idle leases now and then: a notification may be lost.
 
 const (
-	// heardFor is for how long a list of the queue counts that has shown no other client: a
-	// lost notification keeps that one waiting no longer.
-	heardFor = 5 * time.Second
-	// lookEvery is how often the client lists the queues of its idle leases, so many of
+	// freshFor is for how long a list of the queue counts that has shown no other client. If
+	// a notification is lost, its client waits no longer than that.
+	freshFor = 5 * time.Second
+	// listEvery is how often the client lists the queues of its idle leases, so many of
 	// them with one request.
-	lookEvery    = 4 * time.Second
-	lookTogether = 128
+	listEvery       = 4 * time.Second
+	listTogetherMax = 128
 	// tendAgain is the shortest time between two rounds through the idle leases.
 	tendAgain = 10 * time.Millisecond
 )
@@ -34,7 +34,7 @@ func (rs *runs) tend() {
 	defer rs.mu.Unlock()
 	i, now := &rs.idle, rs.c.b.Instant()
 	i.rings = 0
-	ends, looks := now.Add(lookEvery), now.Add(lookEvery)
+	ends, relistAt := now.Add(listEvery), now.Add(listEvery)
 	var due []*run
 	for e := i.idle.Front(); e != nil; {
 		r := e.Value.(*run)
@@ -44,32 +44,32 @@ func (rs *runs) tend() {
 			continue
 		}
 		ends = min(ends, r.rest.ends)
-		if !r.rest.looking {
-			at := r.heardAt().Add(lookEvery)
-			if looks = min(looks, at); now >= at.Add(-lookEvery/2) {
+		if !r.rest.listing {
+			at := r.listedAt().Add(listEvery)
+			if relistAt = min(relistAt, at); now >= at.Add(-listEvery/2) {
 				due = append(due, r)
 			}
 		}
 	}
-	if now >= looks {
-		looks = now.Add(lookEvery / 2)
-		rs.lookAround(due)
+	if now >= relistAt {
+		relistAt = now.Add(listEvery / 2)
+		rs.listDue(due)
 	}
 	if i.idle.Len() > 0 {
-		rs.tendAt(max(min(ends, looks), now.Add(tendAgain)), now)
+		rs.tendAt(max(min(ends, relistAt), now.Add(tendAgain)), now)
 	}
 }
 
-// lookAround lists the queues of runs in the background, unless a round before does so.
+// listDue lists the queues of runs in the background, unless a round before does so.
 // Under mu.
-func (rs *runs) lookAround(due []*run) {
+func (rs *runs) listDue(due []*run) {
 	if rs.idle.listing {
 		return
 	}
 	rs.idle.listing = true
 	rs.c.s.Background(func(ctx context.Context) {
-		for due := range slices.Chunk(due, lookTogether) {
-			rs.lookAt(ctx, due)
+		for due := range slices.Chunk(due, listTogetherMax) {
+			rs.listRuns(ctx, due)
 		}
 		rs.mu.Lock()
 		defer rs.mu.Unlock()
@@ -77,39 +77,39 @@ func (rs *runs) lookAround(due []*run) {
 	})
 }
 
-// lookAt lists the queues of idle runs: with one request, if that can answer. Otherwise no
+// listRuns lists the queues of idle runs: with one request, if that can answer. Otherwise no
 // run waits for the lists of the others.
-func (rs *runs) lookAt(ctx context.Context, due []*run) {
+func (rs *runs) listRuns(ctx context.Context, due []*run) {
 	if rs.listTogether(ctx, due) {
 		rs.mu.Lock()
 		defer rs.mu.Unlock()
 		for _, r := range due {
-			r.looked(rs.c.b.Instant())
+			r.relisted(rs.c.b.Instant())
 		}
 		return
 	}
 	var all sync.WaitGroup
 	for _, r := range due {
-		all.Go(func() { r.lookNow(ctx) })
+		all.Go(func() { r.relistNow(ctx) })
 	}
 	all.Wait()
 }
 
-// look lists the queue in the background, from a subscription. Under mu.
-func (r *run) look() {
-	if !r.rest.looking {
-		r.rest.looking = true
-		r.line.c.s.Background(r.lookNow)
+// relist lists the queue in the background, from a subscription. Under mu.
+func (r *run) relist() {
+	if !r.rest.listing {
+		r.rest.listing = true
+		r.line.c.s.Background(r.relistNow)
 	}
 }
 
-// lookNow lists the queue, from a subscription.
-func (r *run) lookNow(ctx context.Context) {
-	r.line.look(ctx, r.reads())
+// relistNow lists the queue, from a subscription.
+func (r *run) relistNow(ctx context.Context) {
+	r.line.inform(ctx, r.reads())
 	r.line.mu.Lock()
 	defer r.line.mu.Unlock()
-	r.rest.looking = false // first: a goroutine that waits from now on wants another list
-	r.looked(r.line.c.b.Instant())
+	r.rest.listing = false // first: a goroutine that waits from now on wants another list
+	r.relisted(r.line.c.b.Instant())
 }
 
 // listTogether lists the queues of several locks, with their gates. It says whether it has
@@ -184,11 +184,11 @@ func (rs *runs) listTogether(ctx context.Context, due []*run) bool {
 	return true
 }
 
-// looked follows a list of the queue. Under mu.
-func (r *run) looked(now clock.Instant) {
+// relisted follows a list of the queue. Under mu.
+func (r *run) relisted(now clock.Instant) {
 	switch {
 	case r.over || r.rest.idle == nil && !r.rest.waits:
-	case !r.hears(now):
+	case !r.informed(now):
 		r.recall()
 	case !r.rest.waits:
 	case len(r.members) > 0:
