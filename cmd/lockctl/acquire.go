@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/natslock/locks/internal/tool"
 	"github.com/natslock/locks/natslock"
 )
 
@@ -40,8 +41,8 @@ and "expires". The script passes the token on to the resource that the lock prot
 resource that refuses smaller tokens is safe from a script that took too long. The token
 stays the same until the release.
 
-  lockctl acquire -n jobs || exit 0
-  lockctl acquire jobs --json | jq -r '.handle, .token'
+  lockctl acquire -n nightly || exit 0
+  lockctl acquire reports --json | jq -r '.handle, .token'
 
 Exit code: 0, or 128 + N if signal N ended the waiting.
   1, or -E   the lock was not free in time (-n, -w)
@@ -101,7 +102,7 @@ func handOver(g *globals, lock *natslock.Lock, asJSON bool) error {
 		_, err = fmt.Fprintln(stdout, string(text))
 	}
 	if err != nil {
-		return exitf(exitInternal, "cannot print the handle of lock %s: %w; the lock is free when its TTL of %v has passed", plain(h.Name), err, h.TTL)
+		return tool.Exitf(tool.ExitInternal, "cannot print the handle of lock %s: %w; the lock is free when its TTL of %v has passed", plain(h.Name), err, h.TTL)
 	}
 	return nil
 }
@@ -139,7 +140,7 @@ func (h *handle) adopt(g *globals, s *session, opts ...natslock.LockOption) (*na
 func (h *handle) refused(ctx context.Context, s *session, err error) error {
 	name := plain(h.Name)
 	if errors.Is(err, natslock.ErrBroken) {
-		return exitf(exitLost, "%w", err)
+		return tool.Exitf(tool.ExitLost, "%w", err)
 	}
 	info, unknown := s.Inspect(ctx, h.Kind, h.Name)
 	if unknown != nil {
@@ -148,13 +149,13 @@ func (h *handle) refused(ctx context.Context, s *session, err error) error {
 	now := "it is free now"
 	switch holder := info.Holder; {
 	case holder != nil && holder.Token == h.Token:
-		return exitf(exitConflict, "this handle of lock %s was used before: use the handle that the last \"lockctl extend\" printed. Without that handle the lock is free in %s",
+		return tool.Exitf(tool.ExitConflict, "this handle of lock %s was used before: use the handle that the last \"lockctl extend\" printed. Without that handle the lock is free in %s",
 			name, expiresIn(*holder))
 	case holder != nil && !holder.Overdue:
 		now = fmt.Sprintf("%s has it now (token %d)", holderName(*holder), holder.Token)
 	case len(info.Readers) > 0:
 		now = "there are readers inside now"
 	}
-	return exitf(exitLost, "lock %s is not taken by this handle any more, and %s. Its TTL of %v has passed, or it was broken or released. Work after that was not protected",
+	return tool.Exitf(tool.ExitLost, "lock %s is not taken by this handle any more, and %s. Its TTL of %v has passed, or it was broken or released. Work after that was not protected",
 		name, now, h.TTL)
 }

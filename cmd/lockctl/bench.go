@@ -15,6 +15,7 @@ import (
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/schollz/progressbar/v3"
 
+	"github.com/natslock/locks/internal/tool"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 )
@@ -113,7 +114,7 @@ func (c *benchCmd) Run(g *globals) error {
 	interrupted, stopped := errors.AsType[*interruption](context.Cause(ctx))
 	if err != nil && !stopped {
 		if errors.Is(err, natslock.ErrTimeout) {
-			return exitf(exitUnavailable, "%w", err)
+			return tool.Exitf(tool.ExitUnavailable, "%w", err)
 		}
 		return err
 	}
@@ -121,7 +122,7 @@ func (c *benchCmd) Run(g *globals) error {
 		return err
 	}
 	if stopped {
-		return &codeError{code: exitSignal + int(interrupted.signal)}
+		return &tool.Error{Code: tool.ExitSignal + int(interrupted.signal)}
 	}
 	return nil
 }
@@ -165,7 +166,7 @@ func (b *bench) open() (err error) {
 	second := *b.g
 	if b.a.srv != nil { // one server for both
 		second.Embedded = false
-		second.connection = connection{Server: b.a.srv.url(), NoContext: true, Timeout: b.g.Timeout}
+		second.Connection = tool.Connection{Server: b.a.srv.url(), NoContext: true, Timeout: b.g.Timeout}
 	}
 	if b.b, err = second.open(opts...); err != nil {
 		return err

@@ -10,6 +10,7 @@ import (
 
 	"github.com/jedib0t/go-pretty/v6/table"
 
+	"github.com/natslock/locks/internal/tool"
 	"github.com/natslock/locks/natslock"
 )
 
@@ -80,7 +81,7 @@ func (c *breakCmd) Run(g *globals) error {
 	defer cancel()
 	err = s.Break(ctx, natslock.BreakRequest{Kind: target.kind, Name: c.Name, ID: target.ID, Reason: c.Reason, Immediately: c.Now})
 	if errors.Is(err, natslock.ErrReleased) {
-		return exitf(exitConflict, "%w", err)
+		return tool.Exitf(tool.ExitConflict, "%w", err)
 	}
 	if err != nil {
 		return err
@@ -113,15 +114,15 @@ func (c *breakCmd) choose(g *globals, s *session) (holding, error) {
 		for _, info := range infos {
 			kinds = append(kinds, "--kind "+info.Kind.String())
 		}
-		return holding{}, usagef("%s is %s locks: choose with %s or --id", plain(c.Name), inWords(len(infos)), strings.Join(kinds, ", "))
+		return holding{}, tool.Usagef("%s is %s locks: choose with %s or --id", plain(c.Name), inWords(len(infos)), strings.Join(kinds, ", "))
 	case len(meant) == 1:
 		return meant[0], nil
 	case len(meant) > 1 && c.ID != nil:
 		listHoldings(meant)
-		return holding{}, usagef("several holders of %s have an id that begins with %s: give more of it", plain(c.Name), plain(*c.ID))
+		return holding{}, tool.Usagef("several holders of %s have an id that begins with %s: give more of it", plain(c.Name), plain(*c.ID))
 	case len(meant) > 1:
 		listHoldings(meant)
-		return holding{}, usagef("%s has several holders: choose with --id", plain(c.Name))
+		return holding{}, tool.Usagef("%s has several holders: choose with --id", plain(c.Name))
 	}
 	return holding{}, c.nobody(held)
 }
@@ -145,9 +146,9 @@ func (c *breakCmd) nobody(held []holding) error {
 		name = c.Kind + " " + name
 	}
 	if len(ids) == 0 {
-		return exitf(exitConflict, "%s is free, there is nothing to break%s", name, noPattern(c.Name))
+		return tool.Exitf(tool.ExitConflict, "%s is free, there is nothing to break%s", name, noPattern(c.Name))
 	}
-	return exitf(exitConflict, "no holder of %s has an id that begins with %s, but there is %s: nothing was broken", name, plain(*c.ID), strings.Join(ids, ", "))
+	return tool.Exitf(tool.ExitConflict, "no holder of %s has an id that begins with %s, but there is %s: nothing was broken", name, plain(*c.ID), strings.Join(ids, ", "))
 }
 
 // listHoldings shows whom to choose among.
@@ -169,7 +170,7 @@ func (c *breakCmd) confirm(h holding) error {
 		return nil
 	}
 	if !isTerminal(os.Stdin) {
-		return usagef("not on a terminal, so nobody to ask: use --force to break it")
+		return tool.Usagef("not on a terminal, so nobody to ask: use --force to break it")
 	}
 	fmt.Fprintf(os.Stderr, "%s. [y/N] ", breakQuestion(h, c.Now))
 	answer, err := bufio.NewReader(os.Stdin).ReadString('\n')
@@ -180,7 +181,7 @@ func (c *breakCmd) confirm(h holding) error {
 	case "y", "yes":
 		return nil
 	}
-	return exitf(exitConflict, "nothing was broken")
+	return tool.Exitf(tool.ExitConflict, "nothing was broken")
 }
 
 // breakQuestion says what a break would do.

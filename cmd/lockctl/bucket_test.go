@@ -41,7 +41,7 @@ func TestNoBucket(t *testing.T) {
 	require.Empty(t, errs, "it is there")
 }
 
-// The development server has the bucket when it tells its address.
+// The development server prints its address when the bucket is there.
 func TestServerHasBucket(t *testing.T) {
 	t.Parallel()
 	p := start(t, nil, "--bucket", "ours", "server", "--port", "0", "--dir", filepath.Join(t.TempDir(), "kept"))
@@ -54,7 +54,8 @@ func TestServerHasBucket(t *testing.T) {
 	require.Empty(t, p.err.String())
 }
 
-// A bucket that is made on a cluster has three replicas, unless told otherwise.
+// On a cluster lockctl makes a bucket with three replicas, unless --replicas says
+// otherwise.
 func TestReplicasOnCluster(t *testing.T) {
 	t.Parallel()
 	s := testutil.RunCluster(t, 3).Servers()[0]

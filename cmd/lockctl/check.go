@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/natslock/locks/internal/tool"
 	"github.com/natslock/locks/natslock"
 )
 
@@ -52,14 +53,14 @@ type excess struct {
 func (c *checkCmd) Run(g *globals) error {
 	switch {
 	case c.Held <= 0 && c.Waits <= 0 && c.Late <= 0 && c.Queue == nil:
-		return usagef("no limit: give --held, --waits, --late or --queue, and times above 0")
+		return tool.Usagef("no limit: give --held, --waits, --late or --queue, and times above 0")
 	case c.Held < 0 || c.Waits < 0 || c.Late < 0 || c.Queue != nil && *c.Queue < 0:
-		return usagef("a limit below 0")
+		return tool.Usagef("a limit below 0")
 	case c.ExitCode < 1 || c.ExitCode > 255:
-		return usagef("the exit code %d is not in 1 to 255", c.ExitCode)
+		return tool.Usagef("the exit code %d is not in 1 to 255", c.ExitCode)
 	}
 	ls := lsCmd{Pattern: c.Pattern, Sort: "name"}
-	infos, err := ls.look(g)
+	infos, err := ls.find(g)
 	if err != nil {
 		return err
 	}
@@ -83,7 +84,7 @@ func (c *checkCmd) Run(g *globals) error {
 		c.print(found, len(infos))
 	}
 	if len(found) > 0 {
-		return &codeError{code: c.ExitCode}
+		return &tool.Error{Code: c.ExitCode}
 	}
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/natslock/locks/internal/tool"
 	"github.com/natslock/locks/natslock"
 )
 
@@ -34,7 +35,7 @@ func lookUp(sub string, args []string) (command, error) {
 		args = args[1:]
 	}
 	if len(args) == 0 {
-		return command{}, usagef("a command is missing; see lockctl %s --help", sub)
+		return command{}, tool.Usagef("a command is missing; see lockctl %s --help", sub)
 	}
 	path, err := exec.LookPath(args[0])
 	if err != nil {
@@ -66,15 +67,15 @@ func (c command) outcome(end ending, start, release error) error {
 	case start != nil:
 		return cannotRun(c.args[0], start)
 	case end.lost != nil:
-		end.code = exitLost
+		end.code = tool.ExitLost
 	case errors.Is(release, natslock.ErrLost): // noticed only now
 		complain("%v; the command had ended, but may not have been alone", release)
-		end.code = exitLost
+		end.code = tool.ExitLost
 	case release != nil:
 		complain("the lock was held to the end, but is free only when its TTL is over: %v", release)
 	}
 	if end.code != 0 {
-		return &codeError{code: end.code}
+		return &tool.Error{Code: end.code}
 	}
 	return nil
 }

@@ -63,8 +63,8 @@ func lockNames(line string) []string {
 	if err != nil {
 		return nil
 	}
-	c.given = given(ctx)
-	if !c.given["timeout"] && os.Getenv("NATS_TIMEOUT") == "" {
+	c.Parsed(ctx)
+	if !c.Given("timeout") && os.Getenv("NATS_TIMEOUT") == "" {
 		c.Timeout = completionLimit
 	}
 	answer := make(chan []string, 1)

@@ -16,7 +16,8 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// complete is what a shell is told for a line that ends where the user types.
+// complete returns the words that lockctl offers a shell for a line, with the cursor at its
+// end.
 func complete(t *testing.T, s *testutil.Server, line string) []string {
 	t.Helper()
 	env := []string{"COMP_LINE=" + line}
@@ -129,8 +130,8 @@ func TestReference(t *testing.T) {
 	require.Zero(t, code, errs)
 	made, err := os.ReadFile(file)
 	require.NoError(t, err)
-	kept, err := os.ReadFile("../../docs/lockctl.md")
+	kept, err := os.ReadFile("../../docs/operate/lockctl.md")
 	require.NoError(t, err)
-	require.Equal(t, string(made), string(kept), "docs/lockctl.md is out of date: make docs")
+	require.Equal(t, string(made), string(kept), "docs/operate/lockctl.md is out of date: make docs")
 	require.NotContains(t, string(made), "|  |\n", "a flag, an argument or a field without a text")
 }

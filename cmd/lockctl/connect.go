@@ -2,11 +2,9 @@ package main
 
 import (
 	"context"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/url"
 	"strings"
 	"time"
 
@@ -14,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/natslock/locks/internal/tool"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 )
@@ -26,8 +25,8 @@ type session struct {
 	js  jetstream.JetStream // where the bucket is
 	url string              // without credentials
 	srv *embedded
-	// unheard has the first refusal of a subscription to the notifications.
-	unheard chan error
+	// unnotified has the first refusal of a subscription to the notifications.
+	unnotified chan error
 }
 
 // open connects and opens the bucket. The caller closes the session. Errors
@@ -64,16 +63,16 @@ func (s *session) open(g *globals, opts ...natslock.Option) error {
 	case isAPIError(err, errCodeNoPeers):
 		return s.tooFewServers(err)
 	case errors.Is(err, kvstore.ErrNotFound):
-		return &codeError{exitConfig, &missingBucket{fmt.Sprintf("there is no bucket %s at %s: check --bucket, --js-domain and --context, or make the bucket with \"lockctl init\" or \"lockctl run --create\"",
+		return &tool.Error{Code: tool.ExitConfig, Err: &missingBucket{fmt.Sprintf("there is no bucket %s at %s: check --bucket, --js-domain and --context, or make the bucket with \"lockctl init\" or \"lockctl run --create\"",
 			plain(g.Bucket), s.where()), err}}
-	case errors.Is(err, natslock.ErrPermission) && unanswered(s.nc, s.nc.LastError()):
-		return exitf(exitPermission, "%w; the answers to this user need subjects that it may subscribe to: name their prefix with --inbox-prefix", err)
+	case errors.Is(err, natslock.ErrPermission) && tool.RefusedAnswers(s.nc, s.nc.LastError()):
+		return tool.Exitf(tool.ExitPermission, "%w; the answers to this user need subjects that it may subscribe to: name their prefix with --inbox-prefix", err)
 	}
 	return err
 }
 
 func (s *session) tooFewServers(err error) error {
-	return exitf(exitConfig, "%w; wait until more servers are there, or let one keep the bucket: \"lockctl init --replicas 1\"", err)
+	return tool.Exitf(tool.ExitConfig, "%w; wait until more servers are there, or let one keep the bucket: \"lockctl init --replicas 1\"", err)
 }
 
 // missingBucket says what to do about a bucket that is not there, without the
@@ -119,7 +118,7 @@ func isAPIError(err error, code jetstream.ErrorCode) bool {
 }
 
 func (s *session) noJetStream() error {
-	return exitf(exitUnavailable, "no JetStream at %s; start a server that has it with \"lockctl server\" or \"nats-server -js\", name the --js-domain it is in, or try --embedded", s.url)
+	return tool.Exitf(tool.ExitUnavailable, "no JetStream at %s; start a server that has it with \"lockctl server\" or \"nats-server -js\", name the --js-domain it is in, or try --embedded", s.url)
 }
 
 // bounded is the context of a single request.
@@ -130,18 +129,18 @@ func (g *globals) bounded() (context.Context, context.CancelFunc) {
 // connect connects, to a server started for it if that is wanted, and opens no
 // bucket.
 func (g *globals) connect() (_ *session, err error) {
-	s := &session{unheard: make(chan error, 1)}
+	s := &session{unnotified: make(chan error, 1)}
 	defer func() {
 		if err != nil {
 			s.close()
 		}
 	}()
-	how := &g.connection
+	how := &g.Connection
 	if g.Embedded {
 		if s.srv, err = startCached(server.RANDOM_PORT); err != nil {
 			return nil, err
 		}
-		how = &connection{Server: s.srv.url(), NoContext: true, Timeout: g.Timeout}
+		how = &tool.Connection{Server: s.srv.url(), NoContext: true, Timeout: g.Timeout}
 	}
 	opts := []nats.Option{
 		nats.Name("lockctl"),
@@ -153,9 +152,9 @@ func (g *globals) connect() (_ *session, err error) {
 		nats.ReconnectJitter(50*time.Millisecond, 100*time.Millisecond),
 		nats.PingInterval(10 * time.Second),
 		nats.ErrorHandler(func(nc *nats.Conn, _ *nats.Subscription, err error) {
-			if unheard(nc, err) {
+			if tool.RefusedNotifications(nc, err) {
 				select {
-				case s.unheard <- err:
+				case s.unnotified <- err:
 				default:
 				}
 			}
@@ -168,12 +167,12 @@ func (g *globals) connect() (_ *session, err error) {
 			}
 		}),
 	}
-	nc, url, settings, err := how.dial(opts...)
+	nc, url, settings, err := how.Dial(opts...)
 	if err != nil {
 		return nil, g.connectError(url, err)
 	}
 	s.nc, s.url = nc, url
-	s.js, err = how.jetStream(nc, settings)
+	s.js, err = how.JetStream(nc, settings)
 	return s, err
 }
 
@@ -186,26 +185,11 @@ func doneWithout(err error) bool {
 }
 
 // connectError says what a user can do about a connection that was not made.
-func (g *globals) connectError(target string, err error) error {
-	if _, ok := errors.AsType[*codeError](err); ok {
-		return err
+func (g *globals) connectError(servers string, err error) error {
+	if _, ok := errors.AsType[*tool.Error](err); !ok && g.Embedded {
+		return tool.Exitf(tool.ExitUnavailable, "cannot connect to the embedded server: %w", err)
 	}
-	if g.Embedded {
-		return exitf(exitUnavailable, "cannot connect to the embedded server: %w", err)
-	}
-	if g.Context != "" && !g.NoContext {
-		target += fmt.Sprintf(" (context %s)", plain(g.Context))
-	}
-	var authority x509.UnknownAuthorityError
-	switch {
-	case codeOf(err) == exitPermission:
-		return exitf(exitPermission, "%s refuses the login: %w; log in with --user, --creds, --nkey or --token, or choose a --context", target, err)
-	case errors.As(err, &authority):
-		return exitf(exitUnavailable, "cannot trust %s: %w; name the authority's certificate with --tlsca", target, err)
-	case errors.Is(err, nats.ErrNoServers), errors.Is(err, nats.ErrTimeout), errors.Is(err, context.DeadlineExceeded):
-		return exitf(exitUnavailable, "no server at %s; start one with \"lockctl server\", or try --embedded", target)
-	}
-	return exitf(exitUnavailable, "cannot connect to %s: %w", target, err)
+	return g.ConnectError(servers, err, "start one with \"lockctl server\", or try --embedded")
 }
 
 // close leaves locks still held to their TTL.
@@ -221,22 +205,6 @@ func (s *session) close() {
 	if s.srv != nil {
 		s.srv.stop()
 	}
-}
-
-// withoutCredentials makes a list of URLs fit to be shown.
-func withoutCredentials(list string) string {
-	urls := strings.Split(list, ",")
-	for i, raw := range urls {
-		raw = strings.TrimSpace(raw)
-		if u, err := url.Parse(raw); err == nil && u.User != nil {
-			u.User = nil
-			raw = u.String()
-		} else if at := strings.LastIndexByte(raw, '@'); at >= 0 {
-			raw = raw[at+1:]
-		}
-		urls[i] = raw
-	}
-	return strings.Join(urls, ",")
 }
 
 // warner writes the library's warnings the way lockctl writes.

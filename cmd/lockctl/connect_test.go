@@ -248,6 +248,26 @@ func TestServer(t *testing.T) {
 	require.Equal(t, 64, code)
 }
 
+// A token in the URL of a server is not shown, neither by a diagnosis nor over an outage.
+func TestTokenIsNotShown(t *testing.T) {
+	t.Parallel()
+	s := testutil.RunServer(t, testutil.WithConfigText(`authorization { token: s3cret }`))
+	withBucket(t, s, "--token", "s3cret")
+	env := []string{"NATS_URL=nats://s3cret@" + strings.TrimPrefix(s.URL(), "nats://")}
+	code, out, errs := withEnv(t, s, env, "doctor", "--monitor", "http://ada:s3cret%zz@127.0.0.1:1", "--monitor", "http://s3cret@127.0.0.1:1")
+	require.Zero(t, code, errs)
+	require.Contains(t, out, s.URL()+", server ")
+	require.NotContains(t, out+errs, "s3cret")
+
+	p := startWith(t, s, "", env, "run", "--ttl", "60s", "x", "--", "sh", "-c", "echo inside; exec sleep 60")
+	line(t, p)
+	s.Stop()
+	eventually(t, "an outage", func() bool { return strings.Contains(p.err.String(), "connection lost") })
+	s.Restart()
+	eventually(t, "the end of the outage", func() bool { return strings.Contains(p.err.String(), "connected again to "+s.URL()) })
+	require.NotContains(t, p.err.String(), "s3cret")
+}
+
 // line waits for the first line of output.
 func line(t *testing.T, p *process) (text string) {
 	t.Helper()

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nats-io/nats-server/v2/server"
 
+	"github.com/natslock/locks/internal/tool"
 	"github.com/natslock/locks/natslock"
 )
 
@@ -47,7 +48,7 @@ func (c *demoCmd) Run(g *globals) error {
 		return err
 	}
 	defer srv.stop()
-	g.connection, g.Embedded, g.Bucket, g.create = connection{Server: srv.url(), NoContext: true, Timeout: g.Timeout}, false, "demo", true
+	g.Connection, g.Embedded, g.Bucket, g.create = tool.Connection{Server: srv.url(), NoContext: true, Timeout: g.Timeout}, false, "demo", true
 	st.say("server", "nats-server %s in this process, %s", serverVersion, srv.url())
 
 	d := &demo{stage: st, g: g, ttl: c.TTL}
@@ -121,7 +122,7 @@ func (d *demo) turn(ctx context.Context, w *worker) error {
 		return err
 	}
 	h := d.enter(w.name, l.Token(), asked)
-	d.tellQueue(ctx, h, l.ID())
+	d.sayQueue(ctx, h, l.ID())
 	d.count(60 * time.Millisecond)
 	h.leave()
 	return l.Unlock(ctx)
@@ -143,9 +144,9 @@ func (d *demo) queued(ctx context.Context, besides string) int {
 	return n
 }
 
-// tellQueue reports a grant, with the number of clients that still wait.
-func (d *demo) tellQueue(ctx context.Context, v *visit, id string) {
-	v.tell(d.queued(ctx, id))
+// sayQueue reports a grant, with the number of clients that still wait.
+func (d *demo) sayQueue(ctx context.Context, v *visit, id string) {
+	v.granted(d.queued(ctx, id))
 }
 
 // awaitQueue returns when n wait.
@@ -188,7 +189,7 @@ func (d *demo) crash(ctx context.Context) error {
 		return err
 	}
 	h := d.enter("victim", token, asked)
-	d.tellQueue(ctx, h, "")
+	d.sayQueue(ctx, h, "")
 	waiting := make(chan error, 1)
 	go func() { waiting <- d.together(d.workers, func(w *worker) error { return d.turn(ctx, w) }) }()
 	if err := d.awaitQueue(ctx, len(d.workers)); err != nil {
@@ -216,7 +217,7 @@ func (d *demo) breaking(ctx context.Context) error {
 		return err
 	}
 	h := d.enter(slow.name, l.Token(), asked)
-	d.tellQueue(ctx, h, l.ID())
+	d.sayQueue(ctx, h, l.ID())
 	waiting := make(chan error, 1)
 	go func() { waiting <- d.turn(ctx, next) }()
 	if err := d.awaitQueue(ctx, 1); err != nil {
@@ -231,9 +232,9 @@ func (d *demo) breaking(ctx context.Context) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	told := time.Since(at)
+	notified := time.Since(at)
 	d.say("operator", "broke the lock of %s, reason \"it hangs\"", slow.name)
-	d.say(slow.name, "is notified %s after that, and cannot renew; it needs 300ms to stop", brief(told))
+	d.say(slow.name, "is notified %s after that, and cannot renew; it needs 300ms to stop", brief(notified))
 	time.Sleep(300 * time.Millisecond) // its work: this is what stopping takes
 	h.leave()
 	if err := l.Unlock(ctx); !errors.Is(err, natslock.ErrBroken) {
@@ -262,7 +263,7 @@ func (s *stage) summary(ttl time.Duration) error {
 	}
 	fmt.Fprintf(stdout, "  fail-over: %s after the kill, with a TTL of %v\n", brief(s.failover), ttl)
 	if s.falls > 0 || s.overlaps > 0 || s.counter != s.counted {
-		return exitf(exitConflict, "the lock did not exclude")
+		return tool.Exitf(tool.ExitConflict, "the lock did not exclude")
 	}
 	return nil
 }

@@ -15,12 +15,13 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/natslock/locks/internal/tool"
 	"github.com/natslock/locks/kvstore"
 )
 
 type doctorCmd struct {
 	Pattern     string   `arg:"" optional:"" default:">" help:"Try it with a name that this matches, for users who have but some names."`
-	OtherDomain []string `placeholder:"NAME" help:"Look for a second bucket in this JetStream domain too; can be repeated."`
+	OtherDomain []string `placeholder:"NAME" help:"Search this JetStream domain too for a second bucket; can be repeated."`
 	Monitor     []string `placeholder:"URL" help:"Monitoring address of a server, as http://127.0.0.1:8222, to see how it writes to disk; can be repeated."`
 	JSON        bool     `name:"json" help:"Print an object."`
 }
@@ -31,22 +32,24 @@ func (*doctorCmd) Help() string {
 It checks the versions of the servers, the distance to them and their clocks. It
 checks JetStream and its limits, replicas, and how writes reach the disk. It checks
 every setting of the bucket, its room for more records, mirrors, a bucket of the same name
-in another domain, and the permissions of this user. In the end the doctor takes, renews
-and releases real locks, under a name of its own, and waits for their notifications. It
-searches for records that never expire. It changes nothing and leaves nothing.
+in another domain, and the permissions of this user. If there is a history it checks that
+it keeps up. In the end the doctor takes, renews and releases real locks, under a name of
+its own, and waits for their notifications. It searches for records that never expire. It
+changes nothing and leaves nothing.
 
 A row is ok, warning (locks are safe, and slower or riskier than need be), error, or
 unknown: what an ordinary user cannot see. Domains cannot be listed: name others with
---other-domain. How a server writes to disk only its monitoring port tells.
+--other-domain. Only a server's monitoring port shows how the server writes to disk.
 
 A user with permissions for some names gives them: lockctl doctor 'orders.>'
 
 With --json an object: "server", "bucket", "status" (the worst of the rows),
 "exit_code", and "checks", an array of objects with "check", "status", "found", "repair".
 
-Exit codes: 0 all is well, whatever is unknown; 1 there are warnings; 69 no server or
-no JetStream; 77 the user is refused what locks need; 78 the bucket is missing or not
-fit for locks; 70 locks do not work for another reason.`
+Exit code 0: there are no warnings and no errors; a row may be unknown. 1: there are
+warnings. 69: no server or no JetStream. 77: the server refuses the user something that
+locks need. 78: the bucket is missing or not fit for locks. 70: locks or their history do
+not work for another reason.`
 }
 
 // The states of a check. Scripts depend on the words.
@@ -84,8 +87,8 @@ type doctor struct {
 	cfg kvstore.Config
 	// The names of the locks that it tries, and the subject of the mutex's
 	// notifications.
-	name, rwName, told string
-	info               *jetstream.StreamInfo
+	name, rwName, subject string
+	info                  *jetstream.StreamInfo
 	diagnosis
 }
 
@@ -111,7 +114,7 @@ func (c *doctorCmd) Run(g *globals) error {
 		d.print()
 	}
 	if err == nil && d.Code != 0 {
-		err = &codeError{code: d.Code}
+		err = &tool.Error{Code: d.Code}
 	}
 	return err
 }
@@ -127,7 +130,7 @@ func ownName(pattern, command string) (string, error) {
 		}
 	}
 	if !own {
-		return "", usagef("the pattern %s matches one name only, whose lock is not for trying: end it in .> or have a *", plain(pattern))
+		return "", tool.Usagef("the pattern %s matches one name only, whose lock is not for trying: end it in .> or have a *", plain(pattern))
 	}
 	return strings.Join(tokens, "."), nil
 }
@@ -137,42 +140,43 @@ func ownName(pattern, command string) (string, error) {
 func (d *doctor) visit() (err error) {
 	d.s, err = d.g.connect()
 	if err != nil {
-		if errors.Is(err, context.Canceled) || codeOfAny(err) == exitUsage {
+		if errors.Is(err, context.Canceled) || tool.CodeOf(err) == tool.ExitUsage {
 			return err
 		}
-		d.Server = withoutCredentials(cmp.Or(d.g.Server, nats.DefaultURL))
+		d.Server = tool.WithoutCredentials(cmp.Or(d.g.Server, nats.DefaultURL))
 		d.fail("connection", err, "see \"lockctl --help\" for the flags of the connection")
 		return nil
 	}
 	defer d.s.close()
 	d.Server = d.s.url
-	// What is refused is for the rows to say.
+	// The rows name what the server refuses, so the handler prints nothing.
 	d.s.nc.SetErrorHandler(func(*nats.Conn, *nats.Subscription, error) {})
 	d.connection()
 	d.versions()
 	if !d.jetStream() {
 		return nil
 	}
-	heard, until := d.listen(), time.Now().Add(hearing)
+	notified, until := d.listen(), time.Now().Add(listening)
 	if !d.bucket() {
 		return nil
 	}
 	d.settings()
 	d.room()
 	d.mirrors()
+	d.history()
 	d.domains()
 	d.replicas()
 	d.disks()
 	d.permissions()
 	d.locks()
-	d.second(heard, until)
+	d.second(notified, until)
 	return nil
 }
 
 func (d *doctor) add(check, status, repair, format string, args ...any) {
 	f := finding{Check: check, Status: status, Found: plain(fmt.Sprintf(format, args...)), Repair: repair}
 	if status == checkError {
-		f.code = exitInternal
+		f.code = tool.ExitInternal
 	}
 	d.Checks = append(d.Checks, f)
 }
@@ -182,15 +186,7 @@ func (d *doctor) ok(check, format string, args ...any) { d.add(check, checkOK, "
 // fail adds what an error has to say.
 func (d *doctor) fail(check string, err error, repair string) {
 	d.add(check, checkError, repair, "%s", strings.ReplaceAll(err.Error(), "\n", "; "))
-	d.Checks[len(d.Checks)-1].code = codeOfAny(err)
-}
-
-// codeOfAny is the exit code of an error that may have one of its own.
-func codeOfAny(err error) int {
-	if coded, ok := errors.AsType[*codeError](err); ok {
-		return coded.code
-	}
-	return codeOf(err)
+	d.Checks[len(d.Checks)-1].code = tool.CodeOf(err)
 }
 
 // conclude finds the status of the whole and the exit code.
@@ -211,8 +207,8 @@ func (d *doctor) conclude() {
 		d.Code = 1
 	case checkError:
 		// The rows that others may follow from come first.
-		d.Code = exitInternal
-		for _, code := range []int{exitUnavailable, exitConfig, exitPermission} {
+		d.Code = tool.ExitInternal
+		for _, code := range []int{tool.ExitUnavailable, tool.ExitConfig, tool.ExitPermission} {
 			if codes[code] {
 				d.Code = code
 				break

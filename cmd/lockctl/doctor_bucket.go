@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/natslock/locks/internal/tool"
 	"github.com/natslock/locks/kvstore"
 )
 
@@ -19,13 +20,13 @@ func (d *doctor) bucket() bool {
 	info, err := d.s.bucket(d.g, d.cfg)
 	switch {
 	case errors.Is(err, kvstore.ErrNotFound):
-		d.fail("bucket", exitf(exitConfig, "there is no bucket %s at %s", d.g.Bucket, d.s.where()), "make it with \"lockctl init\", or name another with --bucket, --js-domain or --context")
+		d.fail("bucket", tool.Exitf(tool.ExitConfig, "there is no bucket %s at %s", d.g.Bucket, d.s.where()), "make it with \"lockctl init\", or name another with --bucket, --js-domain or --context")
 		return false
 	case errors.Is(err, kvstore.ErrNoStream):
 		d.leaderless(err)
 		return false
-	case errors.Is(err, context.DeadlineExceeded):
-		d.fail("bucket", err, "nobody answered: start the missing servers of the bucket's replicas, or grant what lockctl perms PATTERN shows")
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, kvstore.ErrUnavailable) && !errors.Is(err, kvstore.ErrPermission):
+		d.fail("bucket", err, "no server answered for the bucket: start the missing servers of the bucket's replicas, or grant what lockctl perms PATTERN shows")
 		return false
 	case err != nil:
 		d.fail("bucket", err, "lockctl perms PATTERN shows what the user needs")
@@ -59,7 +60,7 @@ func (d *doctor) settings() {
 			d.add(f.Setting, checkWarning, repair, "%s, should be %s: %s", f.Value, f.Want, f.Why)
 		default:
 			d.add(f.Setting, checkError, repair, "%s, must be %s: %s", f.Value, f.Want, f.Why)
-			d.Checks[len(d.Checks)-1].code = exitConfig
+			d.Checks[len(d.Checks)-1].code = tool.ExitConfig
 		}
 	}
 }
@@ -92,7 +93,7 @@ func (d *doctor) mirrors() {
 // JetStream of its own.
 func (d *doctor) domains() {
 	asked := []string{}
-	look := func(domain string, js jetstream.JetStream, err error) {
+	note := func(domain string, js jetstream.JetStream, err error) {
 		if err != nil {
 			d.add("other domains", checkUnknown, "", "%s: %v", domain, err)
 			return
@@ -115,11 +116,11 @@ func (d *doctor) domains() {
 	before := len(d.Checks)
 	if o := d.s.js.Options(); o.Domain != "" || o.APIPrefix != "" {
 		js, err := jetstream.New(d.s.nc)
-		look("the connection's own domain", js, err)
+		note("the connection's own domain", js, err)
 	}
 	for _, name := range d.OtherDomain {
 		js, err := jetstream.NewWithDomain(d.s.nc, name)
-		look("domain "+name, js, err)
+		note("domain "+name, js, err)
 	}
 	if len(d.Checks) > before {
 		return
@@ -140,23 +141,23 @@ func (d *doctor) listen() *nats.Subscription {
 	return sub
 }
 
-// hearing is how long the doctor listens for a second bucket. Its other checks may take
+// listening is how long the doctor listens for a second bucket. Its other checks may take
 // no longer than 20 ms, and a second bucket may change less often.
-const hearing = 250 * time.Millisecond
+const listening = 250 * time.Millisecond
 
 // second checks whether notifications of a second bucket arrive until an instant. The
 // subscription is older than the other checks.
-func (d *doctor) second(heard *nats.Subscription, until time.Time) {
-	if heard == nil || d.info.Config.RePublish == nil {
+func (d *doctor) second(notified *nats.Subscription, until time.Time) {
+	if notified == nil || d.info.Config.RePublish == nil {
 		return
 	}
 	own := strings.TrimSuffix(d.info.Config.RePublish.Destination, ">")
 	for {
 		left := time.Until(until)
-		if n, _, _ := heard.Pending(); left <= 0 && (n == 0 || left < -hearing) {
+		if n, _, _ := notified.Pending(); left <= 0 && (n == 0 || left < -listening) {
 			return
 		}
-		m, err := heard.NextMsg(max(left, time.Millisecond))
+		m, err := notified.NextMsg(max(left, time.Millisecond))
 		if err != nil {
 			return
 		}
@@ -175,13 +176,13 @@ func (d *doctor) replicas() {
 		d.ok("replicas", "one server, no cluster: locks stop when it does")
 		return
 	}
-	away := missing(c, n)
+	away := d.missing()
 	known := len(d.s.nc.Servers())
 	found := fmt.Sprintf("%d on cluster %s of %s known, leader %s", n, c.Name, count(known, "server"), c.Leader)
 	switch {
 	case c.Leader == "":
 		d.add("replicas", checkError, "start the missing servers: without a majority nothing can be locked", "%d on cluster %s, no leader", n, c.Name)
-		d.Checks[len(d.Checks)-1].code = exitUnavailable
+		d.Checks[len(d.Checks)-1].code = tool.ExitUnavailable
 	case len(away) > 0:
 		d.add("replicas", checkWarning, "bring it back: one failure more may stop all locks", "%s; %s", found, strings.Join(away, ", "))
 	case n%2 == 0:
@@ -191,16 +192,49 @@ func (d *doctor) replicas() {
 	}
 }
 
-// missing says which of a bucket's replicas could not take over, and why. A
-// server that is being added, after a change of their number, is at first not
-// among those that the leader names, then it is without being up to date.
-func missing(c *jetstream.ClusterInfo, replicas int) []string {
+// catchingUp is how long a replica has to catch up. While clients write, replicas are often a
+// write behind for a moment.
+const catchingUp = time.Second
+
+// missing says which of the bucket's replicas could not take over, and why. It asks the
+// leader again while replicas that are there have to catch up.
+func (d *doctor) missing() []string {
+	ctx, cancel := context.WithTimeout(context.Background(), catchingUp)
+	defer cancel()
+	c, n := d.info.Cluster, d.info.Config.Replicas
+	current := map[string]bool{} // at some moment
+	for {
+		away := missing(c, n, current)
+		if len(away) == 0 {
+			return nil
+		}
+		select {
+		case <-time.After(catchingUp / 20):
+		case <-ctx.Done():
+			return away
+		}
+		stream, err := d.s.js.Stream(ctx, d.info.Config.Name)
+		if err != nil || stream.CachedInfo().Cluster == nil || stream.CachedInfo().Cluster.Leader != c.Leader {
+			return away
+		}
+		c = stream.CachedInfo().Cluster
+	}
+}
+
+// missing says which of a bucket's replicas could not take over, and why. Those that were
+// current at an earlier moment have caught up, and it notes those that are. A server that
+// is being added, after a change of their number, is at first not among those that the
+// leader names, then it is without being up to date.
+func missing(c *jetstream.ClusterInfo, replicas int, current map[string]bool) []string {
 	var away []string
 	for _, p := range c.Replicas {
+		if p.Current && !p.Offline {
+			current[p.Name] = true
+		}
 		switch {
 		case p.Offline:
 			away = append(away, p.Name+" is offline")
-		case p.Current:
+		case current[p.Name]:
 		case p.Lag > 0:
 			away = append(away, fmt.Sprintf("%s is %d behind", p.Name, p.Lag))
 		case p.Active > 10*time.Second:

@@ -25,6 +25,13 @@ func TestMissingReplicas(t *testing.T) {
 		"silent":     {[]*jetstream.PeerInfo{{Name: "c", Active: 12 * time.Second}, current("b")}, []string{"c was last active 12s ago"}},
 		"offline":    {[]*jetstream.PeerInfo{{Name: "c", Offline: true, Current: true}, current("b")}, []string{"c is offline"}},
 	} {
-		require.Equal(t, tc.want, missing(&jetstream.ClusterInfo{Replicas: tc.replicas}, 3), name)
+		require.Equal(t, tc.want, missing(&jetstream.ClusterInfo{Replicas: tc.replicas}, 3, map[string]bool{}), name)
 	}
+	replicas := []*jetstream.PeerInfo{{Name: "b", Lag: 3}, current("c")}
+	caught := map[string]bool{}
+	require.Equal(t, []string{"b is 3 behind"}, missing(&jetstream.ClusterInfo{Replicas: replicas}, 3, caught))
+	replicas = []*jetstream.PeerInfo{current("b"), {Name: "c", Lag: 2}}
+	require.Empty(t, missing(&jetstream.ClusterInfo{Replicas: replicas}, 3, caught), "each has been current")
+	replicas[0].Offline = true
+	require.Equal(t, []string{"b is offline"}, missing(&jetstream.ClusterInfo{Replicas: replicas}, 3, caught))
 }

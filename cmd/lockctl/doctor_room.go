@@ -8,6 +8,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/natslock/locks/internal/tool"
 	"github.com/natslock/locks/natslock"
 )
 
@@ -68,7 +69,7 @@ func (d *doctor) refusedWrite(check string, err error) (again bool) {
 		return again
 	}
 	d.fail(check, err, repair)
-	d.Checks[len(d.Checks)-1].code = exitInternal // the server is there
+	d.Checks[len(d.Checks)-1].code = tool.ExitInternal // the server is there
 	return again
 }
 
@@ -95,16 +96,23 @@ const (
 // stands for no election any more.
 func (d *doctor) leaderless(cause error) {
 	away, found, led := d.electing()
+	ctx, cancel := d.quietly()
+	defer cancel()
+	// The leader of the whole cluster knows which servers are offline. Without one a server
+	// shows lost replicas as present.
+	_, err := d.s.js.AccountInfo(ctx)
 	switch {
 	case led:
 		d.fail("bucket", cause, "a leader has been elected meanwhile: visit again")
 	case !found || len(away) > 0:
 		d.fail("bucket", cause, "start the missing servers of the bucket's replicas: "+strings.Join(away, ", "))
+	case err != nil:
+		d.fail("bucket", cause, fmt.Sprintf("start the missing servers: the leader of the cluster does not answer (%v), so most servers may be away", d.why(err)))
 	default:
 		d.add("bucket", checkError, fmt.Sprintf("delete the stream and make it again, restarts do not help: \"nats stream rm %s\", \"lockctl init\". "+
 			"All locks in it are lost already, and the next tokens are higher. SECURITY.md says which users can cause this", streamOf(d.cfg)),
 			"all replicas are there, and none has led the stream for %v: it has stopped for good, as after a publish with a wrong Nats-Expected-Last-Msg-Id", electing)
-		d.Checks[len(d.Checks)-1].code = exitConfig
+		d.Checks[len(d.Checks)-1].code = tool.ExitConfig
 	}
 }
 

@@ -3,8 +3,12 @@
 package main_test
 
 import (
+	"context"
 	"encoding/json"
+	"fmt"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/nats-io/nats-server/v2/server"
@@ -12,6 +16,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -48,6 +53,7 @@ func TestDoctorFindsFullBucket(t *testing.T) {
 	require.Empty(t, d.troubles())
 	require.Contains(t, d.row(t, "room").Found, "of 1.0 MiB of size")
 
+	eventually(t, "the end of the doctor's tombstones", func() bool { return bucketInfo(t, js).State.Msgs == 1 })
 	used := bucketInfo(t, js).State.Bytes
 	limit(func(c *jetstream.StreamConfig) { c.MaxBytes = int64(used) + int64(used)/20 })
 	require.Equal(t, "warning", func() string { d := doctor(t, s); return d.row(t, "room").Status }())
@@ -173,6 +179,29 @@ func TestDoctorFindsStoppedStream(t *testing.T) {
 	eventually(t, "a bucket that is well", func() bool { return len(doctor(t, s, root...).troubles()) == 0 })
 }
 
+// A server that has lost the majority shows the other replicas as present. The doctor asks for
+// the missing servers then, and never for the end of the stream.
+func TestDoctorWithoutMajority(t *testing.T) {
+	t.Parallel()
+	cluster := testutil.RunCluster(t, 3)
+	withBucket(t, cluster.Servers()[0])
+	cluster.WaitStreamLeader(t, "KV_natslock")
+	cluster.Kill(1)
+	cluster.Kill(2)
+	left := cluster.Servers()[0]
+	js := jetStream(t, left)
+	eventually(t, "a cluster and a stream without a leader", func() bool {
+		_, err := js.AccountInfo(t.Context())
+		return err != nil && cluster.StreamLeader("KV_natslock") == nil
+	})
+	d := doctor(t, left, "--timeout", "2s")
+	require.Contains(t, d.troubles(), "error bucket")
+	require.Equal(t, 69, d.ExitCode)
+	require.Contains(t, d.row(t, "bucket").Repair, "start the missing servers", "%+v", d.row(t, "bucket"))
+	cluster.Restart(1)
+	eventually(t, "a bucket with a leader", func() bool { return !slices.Contains(doctor(t, left).troubles(), "error bucket") })
+}
+
 // A leader that is cut off from its followers answers requests, and no write.
 func TestDoctorFindsSilentLeader(t *testing.T) {
 	t.Parallel()
@@ -183,7 +212,14 @@ func TestDoctorFindsSilentLeader(t *testing.T) {
 	cluster.Isolate(i)
 	d := doctor(t, leader, "--timeout", "2s")
 	cluster.Rejoin(i)
-	switch troubles := d.troubles(); troubles[0] {
+	troubles := d.troubles()
+	require.NotEmpty(t, troubles)
+	if troubles[0] == "warning replicas" { // the leader misses the other replicas already
+		require.Regexp(t, `last active|behind|offline|not up to date`, d.row(t, "replicas").Found)
+		troubles = troubles[1:]
+		require.NotEmpty(t, troubles)
+	}
+	switch troubles[0] {
 	case "error mutex":
 		require.Equal(t, 70, d.ExitCode)
 		require.Contains(t, d.row(t, "mutex").Found, "no answer within")
@@ -192,4 +228,31 @@ func TestDoctorFindsSilentLeader(t *testing.T) {
 		require.Equal(t, []string{"error bucket"}, troubles)
 	}
 	eventually(t, "a bucket that is well", func() bool { return len(doctor(t, cluster.Servers()[0]).troubles()) == 0 })
+}
+
+// While clients write, a replica is often a write behind for a moment. The doctor names only
+// replicas that do not catch up.
+func TestDoctorOfBusyCluster(t *testing.T) {
+	t.Parallel()
+	cluster := testutil.RunCluster(t, 3)
+	s := cluster.Servers()[0]
+	withBucket(t, s)
+	cluster.WaitStreamLeader(t, "KV_natslock")
+	eventually(t, "a bucket that is well", func() bool { return len(doctor(t, s).troubles()) == 0 })
+	ctx, stop := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer stop()
+	for i := range 4 {
+		c, err := natslock.New(t.Context(), cluster.Connect())
+		require.NoError(t, err)
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				_ = c.Do(ctx, fmt.Sprint("busy", i), func(context.Context, *natslock.Lock) error { return nil })
+			}
+		})
+	}
+	for range 8 {
+		require.NotContains(t, doctor(t, s).troubles(), "warning replicas")
+	}
 }

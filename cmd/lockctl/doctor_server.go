@@ -16,6 +16,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/natslock/locks/internal/tool"
 	"github.com/natslock/locks/kvstore"
 )
 
@@ -34,7 +35,7 @@ func (d *doctor) connection() {
 	if name := nc.ConnectedClusterName(); name != "" {
 		cluster = fmt.Sprintf("cluster %s, %s known", name, count(len(nc.Servers()), "server"))
 	}
-	d.ok("connection", "%s, server %s, %s", nc.ConnectedUrlRedacted(), nc.ConnectedServerName(), cluster)
+	d.ok("connection", "%s, server %s, %s", tool.WithoutCredentials(nc.ConnectedUrl()), nc.ConnectedServerName(), cluster)
 
 	var rtts []time.Duration
 	for range 11 {
@@ -98,7 +99,7 @@ func (d *doctor) version(server, version string) {
 		d.ok("server version", "%s on %s; the bucket's server has a row of its own", version, server)
 	default:
 		d.add("server version", checkError, "upgrade nats-server to "+kvstore.MinServer+" or later", "%s on %s", version, server)
-		d.Checks[len(d.Checks)-1].code = exitConfig
+		d.Checks[len(d.Checks)-1].code = tool.ExitConfig
 	}
 }
 
@@ -213,7 +214,7 @@ func (d *doctor) disks() {
 	for _, base := range d.Monitor {
 		v, sent, got, err := d.ask(base)
 		if err != nil {
-			d.add("fsync", checkUnknown, "", "%s: %v", withoutCredentials(base), err)
+			d.add("fsync", checkUnknown, "", "%s: %v", tool.WithoutCredentials(base), err)
 			continue
 		}
 		d.clock("clock of "+plain(v.Name), v.Now, sent, got)
@@ -237,12 +238,12 @@ func (d *doctor) ask(base string) (v varz, sent, got time.Time, err error) {
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(base, "/")+"/varz", nil)
 	if err != nil {
-		return v, sent, got, err
+		return v, sent, got, tool.WithoutURL(err)
 	}
 	sent = time.Now()
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
-		return v, sent, got, err
+		return v, sent, got, tool.WithoutURL(err)
 	}
 	defer resp.Body.Close()
 	got = time.Now()

@@ -108,7 +108,7 @@ func TestDoctorFindsNothing(t *testing.T) {
 		seen = append(seen, c.Check)
 	}
 	for _, want := range []string{"connection", "round trip", "server version", "jetstream", "bucket", "mirror", "max_msgs_per_subject", "allow_msg_ttl",
-		"republish", "mirrors", "other domains", "room", "replicas", "expiry", "fsync", "permissions", "mutex", "clock", "watching", "reader-writer lock"} {
+		"republish", "mirrors", "history", "other domains", "room", "replicas", "expiry", "fsync", "permissions", "mutex", "clock", "watching", "reader-writer lock"} {
 		require.Contains(t, seen, want)
 	}
 	require.Contains(t, d.row(t, "server version").Found, server.VERSION)
@@ -125,10 +125,10 @@ func TestDoctorFindsNothing(t *testing.T) {
 	require.Regexp(t, `(?m)^STATUS +CHECK +FOUND$`, out)
 	require.Regexp(t, `(?m)^ok +mutex +lockctl/doctor/\w+ taken in `, out)
 	require.Regexp(t, `(?m)^unknown +fsync `, out)
-	require.Regexp(t, `(?m)^natslock at .*: 44 checks, 0 warnings, 0 errors$`, out)
+	require.Regexp(t, `(?m)^natslock at .*: 45 checks, 0 warnings, 0 errors$`, out)
 
-	// What the server's clock says is believed: here it is the server's own
-	// answer, an hour late.
+	// The doctor believes the time in the server's answer. Here the answer is the server's
+	// own, with a time one hour late.
 	late := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		resp, err := http.Get(monitor + r.URL.Path)
 		if err != nil {
@@ -154,7 +154,7 @@ func TestDoctorWithoutBucket(t *testing.T) {
 	require.Equal(t, 78, d.ExitCode)
 	require.Contains(t, d.row(t, "bucket").Repair, "lockctl init")
 	_, err := jetStream(t, s).Stream(t.Context(), "KV_natslock")
-	require.ErrorIs(t, err, jetstream.ErrStreamNotFound, "looking makes no bucket")
+	require.ErrorIs(t, err, jetstream.ErrStreamNotFound, "reading makes no bucket")
 	s.Stop()
 	d = doctor(t, s)
 	require.Equal(t, 69, d.ExitCode)
@@ -289,7 +289,8 @@ func TestDoctorFindsSecondBucket(t *testing.T) {
 		require.Contains(t, d.row(t, "other domains").Found, "a second bucket natslock")
 	}
 
-	// Also when nobody names it: its changes are heard while the doctor is there.
+	// The doctor also finds a second bucket that no flag names, if a notification of its
+	// changes arrives while the doctor runs.
 	c, err := natslock.New(timeout(t), hub.Connect())
 	require.NoError(t, err)
 	stop := make(chan struct{})

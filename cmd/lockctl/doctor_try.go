@@ -11,6 +11,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/natslock/locks/internal/tool"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/rwlock"
 )
@@ -38,7 +39,7 @@ func (d *doctor) permissions() {
 		d.fail("permissions", err, "")
 		return
 	}
-	d.told = set.Subscribe[0].Subject // of the mutex
+	d.subject = set.Subscribe[0].Subject // of the mutex
 	repair := "give the user what \"lockctl perms '" + plain(d.Pattern) + "'\" prints"
 	allowed := 0
 	for _, p := range all.Publish {
@@ -51,7 +52,7 @@ func (d *doctor) permissions() {
 			allowed++
 		case slices.ContainsFunc(set.Publish, func(q natslock.Permission) bool { return q.Subject == p.Subject }):
 			d.add("permissions", checkError, repair, "refused to %s: publish to %s", p.For, p.Subject)
-			d.Checks[len(d.Checks)-1].code = exitPermission
+			d.Checks[len(d.Checks)-1].code = tool.ExitPermission
 		default:
 			allowed++ // not given to users unless asked for
 			d.ok("permissions", "not allowed to %s, which is done in another way: publish to %s", p.For, p.Subject)
@@ -136,7 +137,7 @@ func (d *doctor) locks() {
 func (d *doctor) mutex() (stored bool) {
 	ctx, cancel := d.g.bounded()
 	defer cancel()
-	told, err := d.s.nc.SubscribeSync(d.told)
+	notified, err := d.s.nc.SubscribeSync(d.subject)
 	if err != nil {
 		d.fail("watching", err, "")
 		return true
@@ -147,7 +148,7 @@ func (d *doctor) mutex() (stored bool) {
 	if err != nil {
 		return d.refusedWrite("mutex", err)
 	}
-	info, lookErr := d.s.Inspect(ctx, natslock.KindMutex, d.name)
+	info, inspectErr := d.s.Inspect(ctx, natslock.KindMutex, d.name)
 	renewing := time.Now()
 	err = l.Extend(ctx, 0)
 	releasing := time.Now()
@@ -159,22 +160,22 @@ func (d *doctor) mutex() (stored bool) {
 		return true
 	}
 	d.ok("mutex", "%s taken in %s, renewed in %s, released in %s", d.name, brief(got.Sub(sent)), brief(releasing.Sub(renewing)), brief(time.Since(releasing)))
-	if lookErr != nil || info.Holder == nil {
+	if inspectErr != nil || info.Holder == nil {
 		d.add("clock", checkUnknown, "", "the record with the server's time was not found")
 	} else {
 		d.clock("clock", info.Holder.Expires.Add(-info.Holder.TTL), sent, got)
 	}
-	d.watching(told)
+	d.watching(notified)
 	return true
 }
 
 // watching waits for the notification of the lock that was taken.
-func (d *doctor) watching(told *nats.Subscription) {
+func (d *doctor) watching(notified *nats.Subscription) {
 	if d.info.Config.RePublish == nil {
 		return // the setting has its row
 	}
 	wait := min(d.g.Timeout, wordAfter)
-	_, err := told.NextMsg(wait)
+	_, err := notified.NextMsg(wait)
 	switch {
 	case err != nil:
 		d.add("watching", checkWarning, "allow the user to subscribe, and notifications to pass from the bucket's account or domain to this one: waiters poll on timers",

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/natslock/locks/election"
+	"github.com/natslock/locks/internal/tool"
 )
 
 type electCmd struct {
@@ -73,8 +74,8 @@ func (c *electCmd) Run(g *globals) error {
 		return c.campaign(g)
 	}
 	for _, flag := range []string{"value", "ttl", "create", "kill-after", "owner"} {
-		if g.given[flag] {
-			return usagef("--%s goes with a command only: lockctl elect %s -- COMMAND", flag, plain(c.Name))
+		if g.Given(flag) {
+			return tool.Usagef("--%s goes with a command only: lockctl elect %s -- COMMAND", flag, plain(c.Name))
 		}
 	}
 	return c.observe(g)
@@ -122,14 +123,14 @@ func (c *electCmd) campaign(g *globals) error {
 	go func() { ended <- e.Run(ctx, lead) }()
 	select {
 	case <-stuck:
-		return &codeError{code: exitLost}
+		return &tool.Error{Code: tool.ExitLost}
 	case err = <-ended:
 	}
 	switch why := context.Cause(ctx).(type) {
 	case nil:
 		return err
 	case signaled:
-		return exitf(exitSignal+int(why.sig), "gave up campaigning for %s: %v", plain(c.Name), why)
+		return tool.Exitf(tool.ExitSignal+int(why.sig), "gave up campaigning for %s: %v", plain(c.Name), why)
 	}
 	return last
 }

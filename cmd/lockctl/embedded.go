@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
+
+	"github.com/natslock/locks/internal/tool"
 )
 
 // startLimit is how long a server may take to read what it has.
@@ -27,7 +29,7 @@ type embedded struct {
 func startCached(port int) (*embedded, error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
-		return nil, exitf(exitUnavailable, "no place for the server's data: %w", err)
+		return nil, tool.Exitf(tool.ExitUnavailable, "no place for the server's data: %w", err)
 	}
 	return startKept(filepath.Join(cache, "lockctl"), port)
 }
@@ -37,7 +39,7 @@ func startCached(port int) (*embedded, error) {
 // does.
 func startKept(dir string, port int) (*embedded, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, exitf(exitUnavailable, "no place for the server's data: %w", err)
+		return nil, tool.Exitf(tool.ExitUnavailable, "no place for the server's data: %w", err)
 	}
 	owner := filepath.Join(dir, "owner")
 	unlock, err := lockFile(owner)
@@ -45,9 +47,9 @@ func startKept(dir string, port int) (*embedded, error) {
 		who, _ := os.ReadFile(owner)
 		url, pid, ok := strings.Cut(strings.TrimSpace(string(who)), " ")
 		if !ok {
-			return nil, exitf(exitUnavailable, "another lockctl --embedded or server uses %s: %w", dir, err)
+			return nil, tool.Exitf(tool.ExitUnavailable, "another lockctl --embedded or server uses %s: %w", dir, err)
 		}
-		return nil, exitf(exitUnavailable, "another lockctl --embedded or server (pid %s) uses %s; its server is yours too: --server %s", pid, dir, url)
+		return nil, tool.Exitf(tool.ExitUnavailable, "another lockctl --embedded or server (pid %s) uses %s; its server is yours too: --server %s", pid, dir, url)
 	}
 	e, err := startServer(filepath.Join(dir, "jetstream"), port)
 	if err != nil {
@@ -58,7 +60,7 @@ func startKept(dir string, port int) (*embedded, error) {
 	// The name of the server, for a process that finds the directory taken.
 	if err := os.WriteFile(owner, fmt.Appendf(nil, "%s %d\n", e.url(), os.Getpid()), 0o600); err != nil {
 		e.stop()
-		return nil, exitf(exitUnavailable, "the server's data: %w", err)
+		return nil, tool.Exitf(tool.ExitUnavailable, "the server's data: %w", err)
 	}
 	return e, nil
 }
@@ -71,7 +73,7 @@ func startServer(dir string, port int) (*embedded, error) {
 		NoSigs: true, NoLog: true, DisableJetStreamBanner: true,
 	})
 	if err != nil {
-		return nil, exitf(exitUnavailable, "server in this process: %w", err)
+		return nil, tool.Exitf(tool.ExitUnavailable, "server in this process: %w", err)
 	}
 	log := &serverLog{}
 	srv.SetLoggerV2(log, false, false, false)
@@ -80,7 +82,7 @@ func startServer(dir string, port int) (*embedded, error) {
 		if log.first() != "" || time.Now().After(end) {
 			srv.Shutdown()
 			srv.WaitForShutdown()
-			return nil, exitf(exitUnavailable, "server in this process: %s", cmp.Or(log.first(), "not ready after "+brief(startLimit)))
+			return nil, tool.Exitf(tool.ExitUnavailable, "server in this process: %s", cmp.Or(log.first(), "not ready after "+brief(startLimit)))
 		}
 	}
 	return &embedded{srv: srv, unlock: func() {}}, nil

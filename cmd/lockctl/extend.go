@@ -21,6 +21,7 @@ stay, and nobody gets the lock in between.
 If extend fails, the script has no handle that is good. With an exit code other than 75
 the lock may still be taken. It is free when the TTL has passed.
 
+  H=$(lockctl acquire jobs) || exit
   H=$(lockctl extend "$H") || exit
   H=$(lockctl extend "$H" --ttl 10m) || exit
 
@@ -57,7 +58,7 @@ func (*releaseCmd) Help() string {
 code 0 says that nobody else had the lock since the handle was printed.
 
   lockctl release "$H"
-  trap 'lockctl release "$H"' EXIT
+  H=$(lockctl acquire jobs) && trap 'lockctl release "$H"' EXIT
 
 Exit code:
   1 the handle was used before, and the lock is still held by a later one

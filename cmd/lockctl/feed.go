@@ -9,6 +9,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/natslock/locks/internal/tool"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 )
@@ -40,7 +41,7 @@ func (f *feed) run(ctx context.Context) error {
 	defer states.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	var unheard error // set before ctx ends
+	var unnotified error // set before ctx ends
 	states.Go(func() {
 		for {
 			select {
@@ -49,8 +50,8 @@ func (f *feed) run(ctx context.Context) error {
 					return
 				}
 				f.disconnected()
-			case err := <-f.s.unheard:
-				unheard = exitf(exitPermission, "cannot watch locks %s: %w; watch the names that this user may see, such as \"orders.>\"", plain(f.pattern), err)
+			case err := <-f.s.unnotified:
+				unnotified = tool.Exitf(tool.ExitPermission, "cannot watch locks %s: %w; watch the names that this user may see, such as \"orders.>\"", plain(f.pattern), err)
 				cancel()
 				return
 			case <-ctx.Done():
@@ -66,11 +67,11 @@ func (f *feed) run(ctx context.Context) error {
 			err = f.listen(ctx)
 			f.use(nil)
 		}
-		passing := opened && (errors.Is(err, kvstore.ErrNotFound) || errors.Is(err, kvstore.ErrRemade) || codeOf(err) == exitUnavailable)
+		passing := opened && (errors.Is(err, kvstore.ErrNotFound) || errors.Is(err, kvstore.ErrRemade) || tool.CodeOf(err) == tool.ExitUnavailable)
 		switch {
 		case ctx.Err() != nil:
 			states.Wait()
-			return unheard
+			return unnotified
 		case f.s.nc.IsClosed():
 			return fmt.Errorf("the connection was closed: %w", errors.Join(f.s.nc.LastError(), natslock.ErrUnavailable))
 		case !passing:
@@ -81,7 +82,7 @@ func (f *feed) run(ctx context.Context) error {
 		case <-time.After(bucketWait):
 		case <-ctx.Done():
 			states.Wait()
-			return unheard
+			return unnotified
 		}
 	}
 }

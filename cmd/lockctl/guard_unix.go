@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/natslock/locks/internal/tool"
 )
 
 const (
@@ -114,7 +116,7 @@ type guardCmd struct{}
 
 func (*guardCmd) Run(*globals) error {
 	if isTerminal(os.Stdin) {
-		return usagef("guard is started by lockctl run")
+		return tool.Usagef("guard is started by lockctl run")
 	}
 	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
 	w := &watchman{}

@@ -354,7 +354,7 @@ func TestPermsOfHistory(t *testing.T) {
 	code, out, errs = as("other", "history", "orders.1")
 	require.Equal(t, 77, code, errs)
 	require.Empty(t, out)
-	require.Contains(t, errs, `see "lockctl perms --history"`)
+	require.Contains(t, errs, `see "lockctl perms PATTERN --history"`)
 	require.Equal(t, 1, strings.Count(errs, "lockctl: "), errs)
 
 	admin := enter(t, s, "admin")
@@ -377,7 +377,7 @@ func TestPermsOfHistory(t *testing.T) {
 	}
 }
 
-var historyEvents = flag.Int("history-events", 20_000, "events of TestHistoryLarge; from 100000 on another lock has to be answered for within a second")
+var historyEvents = flag.Int("history-events", 20_000, "events of TestHistoryLarge; from 100000 on they have to be printed within a second, which needs a quiet machine")
 
 // A history of many events is read whole and in order, and another lock is not kept waiting
 // by them.
@@ -424,6 +424,7 @@ func TestHistoryLarge(t *testing.T) {
 	t.Logf("another lock in %v", other)
 	t.Logf("%d events in %v, %v of the processor; %d bytes each", 2*n, took, p.cmd.ProcessState.UserTime()+p.cmd.ProcessState.SystemTime(), state.Bytes/state.Msgs)
 	if 2*n >= 100_000 {
+		require.Less(t, took, time.Second)
 		require.Less(t, other, time.Second)
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/natslock/locks/internal/tool"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 )
@@ -246,7 +247,7 @@ func (c *initCmd) repair(g *globals, s *session, cfg kvstore.Config, info *jetst
 	showLeft(streamOf(cfg), left)
 	switch {
 	case len(changes) == 0 && unfit:
-		return exitf(exitConfig, "bucket %s is not as it has to be, and no update can change that", g.Bucket)
+		return tool.Exitf(tool.ExitConfig, "bucket %s is not as it has to be, and no update can change that", g.Bucket)
 	case len(changes) == 0:
 		fmt.Fprintf(stdout, "bucket %s is as it should be: nothing to change\n", g.Bucket)
 		return nil
@@ -263,7 +264,7 @@ func (c *initCmd) repair(g *globals, s *session, cfg kvstore.Config, info *jetst
 	now, err := kvstore.Examine(cfg, info)
 	unfit = unfit || slices.ContainsFunc(now, func(f kvstore.Finding) bool { return f.Level == kvstore.Unfit })
 	if err == nil && unfit {
-		return exitf(exitConfig, "bucket %s is not as it has to be still; see \"lockctl doctor\"", g.Bucket)
+		return tool.Exitf(tool.ExitConfig, "bucket %s is not as it has to be still; see \"lockctl doctor\"", g.Bucket)
 	}
 	return err
 }
@@ -312,7 +313,7 @@ func (c *initCmd) update(g *globals, s *session, shown, repaired jetstream.Strea
 		return nil, err
 	}
 	if len(since) > 0 {
-		return nil, exitf(exitConflict, "another user has changed %s meanwhile: nothing was changed", since[0].setting)
+		return nil, tool.Exitf(tool.ExitConflict, "another user has changed %s meanwhile: nothing was changed", since[0].setting)
 	}
 	if stream, err = s.js.UpdateStream(ctx, repaired); err != nil {
 		return nil, s.notDone(err)
@@ -345,15 +346,15 @@ func (s *session) notDone(err error) error {
 	case errors.Is(err, natslock.ErrPermission):
 		return err
 	case errors.Is(err, context.Canceled) && errors.Is(denied, nats.ErrPermissionViolation):
-		return exitf(exitPermission, "%w; see \"lockctl perms --role admin\"", denied)
+		return tool.Exitf(tool.ExitPermission, "%w; see \"lockctl perms --role admin\"", denied)
 	case errors.Is(err, nats.ErrNoResponders):
 		return s.noJetStream()
 	case isAPIError(err, errCodeNoCluster):
-		return usagef("--replicas: %s is not in a cluster", s.url)
+		return tool.Usagef("--replicas: %s is not in a cluster", s.url)
 	case isAPIError(err, errCodeNoPeers):
 		return s.tooFewServers(err)
 	case apiErr != nil:
-		return exitf(exitConfig, "the server refuses that: %s", cmp.Or(apiErr.Description, err.Error()))
+		return tool.Exitf(tool.ExitConfig, "the server refuses that: %s", cmp.Or(apiErr.Description, err.Error()))
 	}
 	return fmt.Errorf("%w: %w", natslock.ErrUnavailable, err)
 }
@@ -364,7 +365,7 @@ func (c *initCmd) confirm(question string) error {
 		return nil
 	}
 	if !isTerminal(os.Stdin) {
-		return usagef("not on a terminal, so nobody to ask: use --force to do it")
+		return tool.Usagef("not on a terminal, so nobody to ask: use --force to do it")
 	}
 	fmt.Fprintf(os.Stderr, "%s [y/N] ", question)
 	answer, err := bufio.NewReader(os.Stdin).ReadString('\n')
@@ -375,5 +376,5 @@ func (c *initCmd) confirm(question string) error {
 	case "y", "yes":
 		return nil
 	}
-	return exitf(exitConflict, "nothing was changed")
+	return tool.Exitf(tool.ExitConflict, "nothing was changed")
 }

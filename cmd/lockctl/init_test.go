@@ -119,7 +119,7 @@ func TestInitRepairs(t *testing.T) {
 	code, out, _ = run(t, s, "init", "-f")
 	require.Zero(t, code)
 	require.Contains(t, out, "nothing to change")
-	require.Contains(t, out, "first_seq", "what cannot be changed is told again")
+	require.Contains(t, out, "first_seq", "what cannot be changed is created again")
 }
 
 func TestInitCannotRepair(t *testing.T) {

@@ -8,6 +8,8 @@ import (
 	"os/exec"
 	"syscall"
 	"time"
+
+	"github.com/natslock/locks/internal/tool"
 )
 
 var platformRequests, platformMessages []os.Signal
@@ -37,7 +39,7 @@ func startJob(cmd *exec.Cmd) (*job, error) {
 		if err := cmd.Wait(); errors.As(err, &exit) {
 			code = exit.ExitCode()
 		} else if err != nil {
-			code = exitInternal
+			code = tool.ExitInternal
 		}
 		close(j.gone)
 		j.ended <- code
@@ -63,4 +65,4 @@ func (j *job) alive() bool {
 
 type guardCmd struct{}
 
-func (*guardCmd) Run(*globals) error { return usagef("there is no guard on this system") }
+func (*guardCmd) Run(*globals) error { return tool.Usagef("there is no guard on this system") }

@@ -117,8 +117,8 @@ func TestTerminal(t *testing.T) {
 	term.send("echo code=$?\n")
 	term.expect("code=130\r\n$ ")
 
-	// In a pipeline the others need the terminal: the command does not get it,
-	// but hears of the keys all the same.
+	// In a pipeline the other programs need the terminal. The command of lockctl does not
+	// get it, but lockctl passes the signals of the keys on to it.
 	term.send("$lockctl run x -- sleep 60 | cat\n")
 	eventually(t, "the lock", func() bool { return len(locks(t, s, "ls")) == 1 })
 	term.send("\x1a")

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/natslock/locks/internal/tool"
 )
 
 var (
@@ -90,13 +92,13 @@ func wait(pid int, ended chan<- int, stopped chan<- syscall.Signal) {
 		switch {
 		case err == syscall.EINTR:
 		case err != nil:
-			ended <- exitInternal
+			ended <- tool.ExitInternal
 			return
 		case ws.Exited():
 			ended <- ws.ExitStatus()
 			return
 		case ws.Signaled():
-			ended <- exitSignal + int(ws.Signal())
+			ended <- tool.ExitSignal + int(ws.Signal())
 			return
 		case ws.Stopped():
 			select {

@@ -34,7 +34,7 @@ func TestLateRenewal(t *testing.T) {
 	require.Zero(t, check())
 	eventually(t, "a late renewal", func() bool { return check() == 1 })
 	eventually(t, "the renewal", func() bool { return strings.Contains(w.out.String(), `"late"`) })
-	evs := toldEvents(t, w, 2)
+	evs := eventsOf(t, w, 2)
 	require.Equal(t, []string{"granted", "late"}, kinds(evs))
 	require.Greater(t, *evs[1].After, 10.0)
 	require.Nil(t, evs[0].After)

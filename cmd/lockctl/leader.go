@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/natslock/locks/election"
+	"github.com/natslock/locks/internal/tool"
 )
 
 // observe prints the leader, and its changes.
@@ -60,7 +61,7 @@ func (c *electCmd) leader(g *globals, e *election.Election) error {
 		return err
 	}
 	if l.Vacant() {
-		return &codeError{code: exitConflict}
+		return &tool.Error{Code: tool.ExitConflict}
 	}
 	return nil
 }

@@ -173,7 +173,7 @@ func TestLingeringInWatch(t *testing.T) {
 	eventually(t, "the other's release", func() bool { return strings.Count(object.out.String(), `"released"`) == 2 })
 	eventually(t, "the same text", func() bool { return strings.Count(text.out.String(), "released ") == 2 })
 	lines := strings.Split(strings.TrimSpace(text.out.String()), "\n")
-	evs := toldEvents(t, object, len(lines))
+	evs := eventsOf(t, object, len(lines))
 	require.Equal(t, "granted", evs[0].Event)
 	require.True(t, evs[0].Lingers)
 	require.False(t, evs[0].Idle)

@@ -10,6 +10,7 @@ import (
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/jedib0t/go-pretty/v6/text"
 
+	"github.com/natslock/locks/internal/tool"
 	"github.com/natslock/locks/natslock"
 )
 
@@ -53,7 +54,7 @@ func (c *lsCmd) Run(g *globals) error {
 	if c.Watch {
 		return c.watch(g)
 	}
-	infos, err := c.look(g)
+	infos, err := c.find(g)
 	if err != nil {
 		return err
 	}
@@ -80,8 +81,8 @@ func (c *lsCmd) Run(g *globals) error {
 	return nil
 }
 
-// look reads the locks.
-func (c *lsCmd) look(g *globals) ([]natslock.Info, error) {
+// find reads the locks.
+func (c *lsCmd) find(g *globals) ([]natslock.Info, error) {
 	s, err := g.open()
 	if err != nil {
 		return nil, err
@@ -96,7 +97,7 @@ func (c *lsCmd) list(g *globals, s *session) ([]natslock.Info, error) {
 	var infos []natslock.Info
 	for info, err := range s.List(ctx, c.Pattern) {
 		if errors.Is(err, natslock.ErrPermission) {
-			return nil, exitf(exitPermission, "%w; list the names that this user may read, such as \"orders.>\"", err)
+			return nil, tool.Exitf(tool.ExitPermission, "%w; list the names that this user may read, such as \"orders.>\"", err)
 		}
 		if err != nil {
 			return nil, err

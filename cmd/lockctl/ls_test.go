@@ -113,7 +113,8 @@ func TestWatchInPipe(t *testing.T) {
 	expect(4, `^mutex +a\.2 +free +- +- +- +- +- +0$`)
 	require.NoError(t, first.Unlock(timeout(t)))
 	require.Zero(t, waiter.wait())
-	// Between the two looks the waiter may have come and gone.
+	// Between two lists the waiter may have taken and released the lock, so the test
+	// requires no line for its hold.
 	eventually(t, "the end of a.1", func() bool {
 		return regexp.MustCompile(`mutex +a\.1 +free .*\n$`).MatchString(text.out.String())
 	})
@@ -121,29 +122,29 @@ func TestWatchInPipe(t *testing.T) {
 	require.NotContains(t, text.out.String(), "b.1")
 	require.NotContains(t, text.out.String(), "\x1b")
 
-	var told []lock
+	var objects []lock
 	eventually(t, "the end of a.1, in JSON", func() bool {
-		told = nil
+		objects = nil
 		for dec := json.NewDecoder(strings.NewReader(object.out.String())); dec.More(); {
 			var l lock
 			if dec.Decode(&l) != nil {
 				return false
 			}
-			told = append(told, l)
+			objects = append(objects, l)
 		}
-		last := told[len(told)-1]
+		last := objects[len(objects)-1]
 		return last.Name == "a.1" && last.Holder == nil && last.Mode == "free"
 	})
-	require.Equal(t, first.Token(), told[0].Holder.Token)
-	require.Len(t, told[1].Queue, 1)
-	require.Equal(t, map[string]string{"k": "v"}, told[2].Holder.Meta)
+	require.Equal(t, first.Token(), objects[0].Holder.Token)
+	require.Len(t, objects[1].Queue, 1)
+	require.Equal(t, map[string]string{"k": "v"}, objects[2].Holder.Meta)
 	for _, p := range []*process{text, object} {
 		require.NoError(t, p.cmd.Process.Kill())
 		p.wait()
 	}
 }
 
-// What nobody reads any more ends quietly, as every tool in a pipe.
+// When the reader of its output has gone, ls ends quietly, like every tool in a pipe.
 func TestBrokenPipe(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
@@ -164,8 +165,8 @@ func TestBrokenPipe(t *testing.T) {
 	}
 }
 
-// 10,000 locks are listed in a second: by few requests, and little work. The
-// time itself is only told, because it is others who make a machine busy.
+// To list 10,000 locks takes fewer than 100 requests and less than a second of computing.
+// The test only logs the elapsed time, because other processes make the machine busy.
 func TestListIsFast(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
@@ -253,7 +254,7 @@ func TestSeconds(t *testing.T) {
 		TTL, Held, Waited float64
 		Since             time.Time
 	}
-	look := func() (l struct {
+	show := func() (l struct {
 		Holder times
 		Queue  []times
 	}) {
@@ -262,7 +263,7 @@ func TestSeconds(t *testing.T) {
 		require.NoError(t, json.Unmarshal([]byte(strings.Trim(strings.TrimSpace(out), "[]")), &l), out)
 		return l
 	}
-	l := look()
+	l := show()
 	require.Equal(t, 20.0, l.Holder.TTL)
 	require.Zero(t, l.Holder.Waited)
 	for _, seconds := range []float64{l.Holder.Held, l.Queue[0].Waited} {
@@ -272,7 +273,7 @@ func TestSeconds(t *testing.T) {
 	first.signal(syscall.SIGTERM)
 	first.wait()
 	await(t, s, "x", "the next", func(l lock) bool { return l.Holder != nil && l.Holder.PID == next.cmd.Process.Pid })
-	l = look()
+	l = show()
 	require.Equal(t, 30.0, l.Holder.TTL)
 	require.Greater(t, l.Holder.Waited, 0.0)
 	require.Empty(t, l.Queue)

@@ -14,6 +14,7 @@ import (
 	"github.com/jedib0t/go-pretty/v6/text"
 	"github.com/nats-io/nats.go"
 
+	"github.com/natslock/locks/internal/tool"
 	"github.com/natslock/locks/natslock"
 )
 
@@ -62,12 +63,19 @@ func (c *lsCmd) watch(g *globals) error {
 	defer s.nc.SetClosedHandler(nil)
 
 	var infos []natslock.Info
+	follows := false
 	for {
 		began := time.Now()
 		trouble := ""
-		switch now, err := c.lookAgain(ctx, g, s, change); {
+		switch now, err := c.listAgain(g, s); {
 		case err == nil:
 			infos = now
+			// After a list: the refusals of seven subscriptions would hide that of the list.
+			// The watch notifies of its beginning, so nothing is missed in between.
+			if !follows {
+				follows = true
+				go c.follow(ctx, s, change)
+			}
 		case lasting(err):
 			return err
 		default:
@@ -82,46 +90,55 @@ func (c *lsCmd) watch(g *globals) error {
 		case <-changed:
 		case <-again:
 		case err := <-lost:
-			return exitf(exitUnavailable, "the connection to %s is closed: %w", s.url, err)
+			return tool.Exitf(tool.ExitUnavailable, "the connection to %s is closed: %w", s.url, err)
 		}
 		<-pause.C
 	}
 }
 
-// lookAgain lists. It opens the bucket with the first list, and follows it from then on.
-func (c *lsCmd) lookAgain(ctx context.Context, g *globals, s *session, change func()) ([]natslock.Info, error) {
+// follow calls change after each change of the locks, until ctx ends.
+func (c *lsCmd) follow(ctx context.Context, s *session, change func()) {
+	for ctx.Err() == nil {
+		for ev, err := range s.Watch(ctx, c.Pattern) {
+			if errors.Is(err, natslock.ErrClosed) {
+				return
+			}
+			if err != nil || ev.Type != natslock.EventRenewed {
+				change()
+			}
+		}
+		time.Sleep(watchAgain) // whatever ended it, listing goes on
+	}
+}
+
+// listAgain lists. It opens the bucket with the first list.
+func (c *lsCmd) listAgain(g *globals, s *session) ([]natslock.Info, error) {
+	away := fmt.Errorf("no connection to %s", s.url)
 	if !s.nc.IsConnected() {
-		return nil, fmt.Errorf("no connection to %s", s.url)
+		return nil, away
 	}
 	if s.Client == nil {
 		if err := s.open(g); err != nil {
 			return nil, err
 		}
-		go func() {
-			for ctx.Err() == nil {
-				for ev, err := range s.Watch(ctx, c.Pattern) {
-					if errors.Is(err, natslock.ErrClosed) {
-						return
-					}
-					if err != nil || ev.Type != natslock.EventRenewed {
-						change()
-					}
-				}
-				time.Sleep(watchAgain) // whatever ended it, listing goes on
-			}
-		}()
 	}
-	return c.list(g, s)
+	infos, err := c.list(g, s)
+	if err != nil && !s.nc.IsConnected() { // lost while it listed
+		return nil, away
+	}
+	return infos, err
 }
 
 // lasting says whether it is no use to try again.
 func lasting(err error) bool {
-	switch codeOf(err) {
-	case exitUsage, exitPermission, exitConfig:
+	switch tool.CodeOf(err) {
+	case tool.ExitUsage, tool.ExitPermission, tool.ExitConfig:
 		return true
+	case tool.ExitUnavailable:
+		return false
 	}
-	coded, ok := errors.AsType[*codeError](err)
-	return ok && coded.code != exitUnavailable
+	_, coded := errors.AsType[*tool.Error](err)
+	return coded
 }
 
 // screen is a terminal, which every list redraws.

@@ -19,7 +19,7 @@
 // a lock that was not free in time, and 64 and above as in sysexits.h. The help of each
 // command lists them.
 //
-// It uses only the public packages, so a service can do everything that it does.
+// It reaches locks through the public packages only, so a service can do all that it does.
 package main
 
 import (
@@ -33,6 +33,8 @@ import (
 
 	"github.com/alecthomas/kong"
 	kongcompletion "github.com/jotaen/kong-completion"
+
+	"github.com/natslock/locks/internal/tool"
 )
 
 // cli is the whole command line. The globals come before or after the command.
@@ -50,7 +52,7 @@ type cli struct {
 	Info   infoCmd   `cmd:"" help:"Show everything about one lock."`
 	Bench  benchCmd  `cmd:"" help:"Measure the locks of the server."`
 	Check  checkCmd  `cmd:"" help:"Compare locks with limits, for a monitoring system."`
-	Break  breakCmd  `cmd:"" help:"End somebody else's hold on a lock."`
+	Break  breakCmd  `cmd:"" help:"End another client's hold on a lock."`
 	Init   initCmd   `cmd:"" help:"Make the bucket, or repair the one there is."`
 	Doctor doctorCmd `cmd:"" help:"Check all that locks depend on."`
 	Demo   demoCmd   `cmd:"" help:"Show contention, a crash and a break on a server in this process."`
@@ -58,7 +60,7 @@ type cli struct {
 	Server serverCmd `cmd:"" help:"Run a server with JetStream for development."`
 
 	Completion kongcompletion.Completion `cmd:"" help:"Let the shell complete commands, flags and the names of locks."`
-	Watch      watchCmd                  `cmd:"" help:"Tell what happens to locks, as it happens."`
+	Watch      watchCmd                  `cmd:"" help:"Print the events of locks as they happen."`
 	History    historyCmd                `cmd:"" help:"Show what has happened to a lock."`
 	Top        topCmd                    `cmd:"" help:"Show locks, holders and queues live, full screen."`
 
@@ -70,10 +72,10 @@ type cli struct {
 
 // globals are the flags that every command has.
 type globals struct {
-	Bucket     string `env:"LOCKCTL_BUCKET" default:"natslock" placeholder:"NAME" help:"Bucket that holds the locks (default ${default})."`
-	Embedded   bool   `help:"Use a server inside this process, its data under the user's cache directory. The bucket is made if it is not there."`
-	connection `embed:"" group:"connection"`
-	Version    kong.VersionFlag `help:"Print the version."`
+	Bucket          string `env:"LOCKCTL_BUCKET" default:"natslock" placeholder:"NAME" help:"Bucket that holds the locks (default ${default})."`
+	Embedded        bool   `help:"Use a server inside this process, its data under the user's cache directory. The bucket is made if it is not there."`
+	tool.Connection `embed:"" group:"connection"`
+	Version         kong.VersionFlag `help:"Print the version."`
 
 	create bool // a bucket that is missing may be made
 }
@@ -108,7 +110,7 @@ func mainCode(args []string) int {
 	}
 	for _, arg := range args {
 		if !utf8.ValidString(arg) { // the parser replaces each byte of it that is not
-			return report(usagef("the argument %q is not UTF-8", arg))
+			return report(tool.Usagef("the argument %q is not UTF-8", arg))
 		}
 	}
 	ctx, err := parser.Parse(args)
@@ -120,10 +122,10 @@ func mainCode(args []string) int {
 		if parse, ok := errors.AsType[*kong.ParseError](err); ok && parse.Context != nil && parse.Context.Selected() != nil {
 			help = "lockctl " + parse.Context.Selected().Name + " --help"
 		}
-		return report(usagef("%w; see %s", err, help))
+		return report(tool.Usagef("%w; see %s", err, help))
 	}
-	c.given = given(ctx)
-	if err := c.check(); err != nil {
+	c.Parsed(ctx)
+	if err := c.Verify(); err != nil {
 		return report(err)
 	}
 	return report(stdout.end(ctx.Run(&c.globals)))
@@ -146,18 +148,6 @@ func newParser(c *cli) (*kong.Kong, error) {
 		kong.ExplicitGroups([]kong.Group{{Key: "connection", Title: "Connection, as for the nats command:"}}),
 		kong.Vars{"version": version()},
 	)
-}
-
-// given are the flags that the command line has, unlike those that the
-// environment sets.
-func given(ctx *kong.Context) map[string]bool {
-	names := make(map[string]bool)
-	for _, p := range ctx.Path {
-		if p.Flag != nil {
-			names[p.Flag.Name] = true
-		}
-	}
-	return names
 }
 
 // version is what the build recorded: the module's version when installed by

@@ -84,7 +84,7 @@ func startFrom(t *testing.T, s *testutil.Server, stdin io.Reader, env []string, 
 	// A process that a bug has left behind with our pipes must fail the test,
 	// not hang it.
 	p.cmd.WaitDelay = 2 * time.Second
-	// Away from the terminal of whoever runs the tests.
+	// The process gets no terminal, so it cannot use that of the person who runs the tests.
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	require.NoError(t, p.cmd.Start())
 	go func() {
@@ -212,7 +212,7 @@ func running(pid int) bool {
 	return !strings.HasPrefix(rest, "Z")
 }
 
-// lock is what --json prints, as far as the tests look.
+// lock has the fields of the output of --json that the tests read.
 type lock struct {
 	Kind    string
 	Name    string
@@ -233,6 +233,7 @@ type holder struct {
 	ID              string
 	PID             int
 	Owner           string
+	Since           time.Time
 	TTL             float64
 	Expires         *time.Time
 	Meta            map[string]string

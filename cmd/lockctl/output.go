@@ -5,6 +5,8 @@ import (
 	"io/fs"
 	"os"
 	"syscall"
+
+	"github.com/natslock/locks/internal/tool"
 )
 
 // stdout is standard output. The commands print to it without a check of each error:
@@ -27,7 +29,7 @@ func (o *output) Write(p []byte) (int, error) {
 		if wrapped, ok := errors.AsType[*fs.PathError](err); ok {
 			err = wrapped.Err // the path would be that of a device, not that of the user
 		}
-		o.err = exitf(exitInternal, "cannot write to standard output: %w", err)
+		o.err = tool.Exitf(tool.ExitInternal, "cannot write to standard output: %w", err)
 	}
 	return n, o.err
 }
@@ -42,7 +44,7 @@ func (o *output) end(err error) error {
 	case err == nil:
 		return o.err
 	}
-	if coded, ok := errors.AsType[*codeError](err); ok && coded.err == nil { // its reason was to be printed
+	if coded, ok := errors.AsType[*tool.Error](err); ok && coded.Err == nil { // its reason was to be printed
 		return o.err
 	}
 	complain("%v", o.err)

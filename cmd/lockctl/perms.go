@@ -4,15 +4,16 @@ import (
 	"fmt"
 	"strconv"
 
+	"github.com/natslock/locks/internal/tool"
 	"github.com/natslock/locks/natslock"
 )
 
 type permsCmd struct {
-	Pattern string `arg:"" help:"Names of the locks: \"*\" stands for one token, a last \">\" for all that follow."`
-	Role    string `enum:"user,operator,admin" default:"user" placeholder:"ROLE" help:"user, operator or admin (default ${default})."`
-	ReadAll bool   `help:"Let a user read any record in the bucket, whatever its name, as operators and admins do."`
-	History bool   `help:"Let the user read the history of all locks in the bucket, and an admin make it too."`
-	JSON    bool   `name:"json" help:"Print an object with the subjects instead."`
+	Pattern *string `arg:"" optional:"" help:"Names of locks: \"*\" is one token, a last \">\" all that follow. A user needs it."`
+	Role    string  `enum:"user,observer,operator,admin" default:"user" placeholder:"ROLE" help:"user, observer, operator or admin (default ${default})."`
+	ReadAll bool    `help:"Let a user or an observer read any record in the bucket, whatever its name, as operators and admins do."`
+	History bool    `help:"Let the user read the history of all locks in the bucket, and an admin make it too."`
+	JSON    bool    `name:"json" help:"Print an object with the subjects instead."`
 }
 
 func (*permsCmd) Help() string {
@@ -22,6 +23,7 @@ library needs and nothing more. Comments say what each subject is for and what i
 shows or allows beyond these locks. Asks no server.
 
   user      takes locks, waits for them, reads them
+  observer  reads locks and their history, and writes nothing
   operator  reads locks and breaks them, cannot wait in a queue
   admin     both, and creates, repairs and deletes the bucket
 
@@ -37,12 +39,17 @@ and on a cluster no lock fails because the replica that answers a read lags.
 With --history the user may run "lockctl history", for any name, and an admin
 "lockctl init --history".
 
+An observer may run ls, info, watch, check, history, "elect NAME" and top, where it
+cannot break a lock. natslock-exporter needs no more. An observer of all names has
+--read-all and --history. An observer of some names sees only those without them.
+
 With --json an object: "role", "pattern", "bucket", and "publish" and "subscribe",
 arrays of objects with "subject", "for" and "leaks".
 
 Exit codes: 0, or 64 for a pattern or a prefix that cannot be one.
 
-  lockctl perms 'orders.>' --inbox-prefix _INBOX_orders >>orders.conf`
+  lockctl perms 'orders.>' --inbox-prefix _INBOX_orders >>orders.conf
+  lockctl perms --role observer --inbox-prefix _INBOX_dashboard >>dashboard.conf`
 }
 
 // permsJSON is what --json prints. Scripts depend on it: fields are added, never
@@ -62,25 +69,32 @@ type permissionJSON struct {
 }
 
 var roles = map[string]natslock.Role{
-	natslock.RoleUser.String(): natslock.RoleUser, natslock.RoleOperator.String(): natslock.RoleOperator, natslock.RoleAdmin.String(): natslock.RoleAdmin,
+	natslock.RoleUser.String(): natslock.RoleUser, natslock.RoleObserver.String(): natslock.RoleObserver,
+	natslock.RoleOperator.String(): natslock.RoleOperator, natslock.RoleAdmin.String(): natslock.RoleAdmin,
 }
 
 func (c *permsCmd) Run(g *globals) error {
-	if c.Pattern == "" { // an unset variable, and it would mean all
-		return usagef("the pattern is empty; all names are \">\"")
+	role, pattern := roles[c.Role], ">"
+	switch {
+	case c.Pattern == nil && role == natslock.RoleUser:
+		return tool.Usagef("name the locks of the user by a pattern; all names are \">\"")
+	case c.Pattern != nil && *c.Pattern == "": // an unset variable, and it would mean all
+		return tool.Usagef("the pattern is empty; all names are \">\"")
+	case c.Pattern != nil:
+		pattern = *c.Pattern
 	}
 	set, err := natslock.Permissions(natslock.Access{
-		Pattern: c.Pattern, Role: roles[c.Role], Bucket: g.Bucket, ReadAll: c.ReadAll, History: c.History,
+		Pattern: pattern, Role: role, Bucket: g.Bucket, ReadAll: c.ReadAll, History: c.History,
 		Domain: g.Domain, APIPrefix: g.APIPrefix, InboxPrefix: g.InboxPrefix,
 	})
 	if err != nil {
 		return err
 	}
-	checkPattern(c.Pattern)
+	checkPattern(pattern)
 	if c.JSON {
-		return writeJSON(permsJSON{c.Role, c.Pattern, g.Bucket, permissionsJSON(set.Publish), permissionsJSON(set.Subscribe)})
+		return writeJSON(permsJSON{c.Role, pattern, g.Bucket, permissionsJSON(set.Publish), permissionsJSON(set.Subscribe)})
 	}
-	fmt.Fprintf(stdout, "# %s of the locks %s in bucket %s\n", c.Role, strconv.Quote(c.Pattern), g.Bucket)
+	fmt.Fprintf(stdout, "# %s of the locks %s in bucket %s\n", c.Role, strconv.Quote(pattern), g.Bucket)
 	fmt.Fprint(stdout, "# Within one account a user that may send any request can have the answer stored\n"+
 		"# under a foreign key, by naming it as the reply. Users that do not trust each other\n"+
 		"# need accounts of their own.\n")

@@ -85,7 +85,7 @@ func (g *guest) wantRefused(t *testing.T, subject string) {
 	require.ErrorContains(t, g.LastError(), `Publish to "`+subject+`"`)
 }
 
-func (g *guest) wantUnheard(t *testing.T, subject string) {
+func (g *guest) wantUnnotified(t *testing.T, subject string) {
 	t.Helper()
 	sub, err := g.SubscribeSync(subject)
 	require.NoError(t, err)
@@ -283,7 +283,8 @@ func tap(t *testing.T, root *guest) (published func(pattern string) bool) {
 	}
 }
 
-// What a user of some names must not do is refused.
+// The server refuses requests outside of the permissions that lockctl perms prints: other
+// names, the bucket's settings and false notifications.
 func TestPermsRefuse(t *testing.T) {
 	t.Parallel()
 	s := testutil.RunServer(t, testutil.WithConfigText(userList(map[string]string{
@@ -322,10 +323,10 @@ func TestPermsRefuse(t *testing.T) {
 			g.wantRefused(t, subject)
 		}
 		for _, subject := range []string{">", "$KV.>", "natslock.>", "natslock.natslock.*.lock.users.1", "natslock.natslock.*.wait.orders.*", "$JS.API.>", "_INBOX2.>"} {
-			g.wantUnheard(t, subject)
+			g.wantUnnotified(t, subject)
 		}
 	}
-	enter(t, s, "user").wantUnheard(t, "_INBOX.x.*") // others' answers
+	enter(t, s, "user").wantUnnotified(t, "_INBOX.x.*") // others' answers
 	after, err := js.Stream(t.Context(), "KV_natslock")
 	require.NoError(t, err)
 	require.Equal(t, before.CachedInfo().State.LastSeq, after.CachedInfo().State.LastSeq, "nothing was written")
@@ -460,7 +461,7 @@ func TestPermsUsage(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{
 		{}, {""}, {"x", "--role", "boss"}, {"x", "--bucket", "a.b"}, {"x", "--js-domain", "a.b"}, {"x", "--inbox-prefix", "a b"},
-		{"x", "--js-domain", "a", "--js-api-prefix", "b"}, {strings.Repeat("x", 600)},
+		{"x", "--js-domain", "a", "--js-api-prefix", "b"}, {"", "--role", "observer"}, {strings.Repeat("x", 600)},
 	} {
 		code, out, errs := run(t, nil, append([]string{"perms"}, args...)...)
 		require.Equal(t, 64, code, "%q: %s", args, errs)
@@ -468,4 +469,7 @@ func TestPermsUsage(t *testing.T) {
 		require.Contains(t, errs, "lockctl: ")
 	}
 	require.Contains(t, block(t, "x.>", "--js-api-prefix", "JS.acme"), `"JS.acme.$KV.natslock.lock.x.>"`)
+	for _, role := range []string{"observer", "operator", "admin"} { // of all locks
+		require.Equal(t, block(t, ">", "--role", role), block(t, "--role", role))
+	}
 }

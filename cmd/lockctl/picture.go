@@ -13,21 +13,21 @@ import (
 )
 
 const (
-	// lookPause is the shortest time between two reads of the bucket.
-	lookPause = 250 * time.Millisecond
-	// lookShare is which part of the time may be spent reading everything, as
+	// readPause is the shortest time between two reads of the bucket.
+	readPause = 250 * time.Millisecond
+	// readShare is which part of the time may be spent reading everything, as
 	// 1/n: a bucket that takes long to read is read less often.
-	lookShare = 4
-	// lookBackstop is the time after which everything is read without an event: events
+	readShare = 4
+	// readBackstop is the time after which everything is read without an event: events
 	// are hints, and some are lost.
-	lookBackstop = 10 * time.Second
-	// lookTimes bounds the time of a read, as a multiple of the limit of one request:
+	readBackstop = 10 * time.Second
+	// readTimes bounds the time of a read, as a multiple of the limit of one request:
 	// a read is many requests.
-	lookTimes = 10
-	// lookSingly is how many locks are read one by one rather than all.
-	lookSingly = 40
-	// lookMeanwhile bounds the events that are kept during a read.
-	lookMeanwhile = 10_000
+	readTimes = 10
+	// readSingly is how many locks are read one by one rather than all.
+	readSingly = 40
+	// readMeanwhile bounds the events that are kept during a read.
+	readMeanwhile = 10_000
 	// freeFor is how long a lock that has become free is still shown: locks that are held
 	// for short times would never be seen.
 	freeFor = 2 * time.Second
@@ -103,7 +103,7 @@ func (p *picture) event(ev natslock.Event) {
 	if p.reading {
 		p.meanwhile = append(p.meanwhile, ev)
 	}
-	if n := len(p.meanwhile); n > lookMeanwhile { // their locks are read again
+	if n := len(p.meanwhile); n > readMeanwhile { // their locks are read again
 		p.meanwhile = slices.Delete(p.meanwhile, 0, n/2)
 	}
 	_, known := p.locks[id]
@@ -214,7 +214,7 @@ func (p *picture) poke() {
 
 // run reads the locks that have changed until ctx ends.
 func (p *picture) run(ctx context.Context) {
-	backstop := time.NewTicker(lookBackstop)
+	backstop := time.NewTicker(readBackstop)
 	defer backstop.Stop()
 	for ctx.Err() == nil {
 		select {
@@ -226,9 +226,9 @@ func (p *picture) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		p.look()
+		p.read()
 		select {
-		case <-time.After(lookPause):
+		case <-time.After(readPause):
 		case <-ctx.Done():
 		}
 	}
@@ -248,7 +248,7 @@ func (p *picture) dueLocked() (some map[lockID]bool, all bool) {
 	switch {
 	case p.outage.why != "": // nobody to ask; the next mark asks for all
 		return nil, false
-	case !p.all && len(some) <= lookSingly:
+	case !p.all && len(some) <= readSingly:
 		p.dirty = make(map[lockID]bool)
 		return some, false
 	case wait <= 0:
@@ -258,7 +258,7 @@ func (p *picture) dueLocked() (some map[lockID]bool, all bool) {
 	time.AfterFunc(wait, p.poke)
 	some = make(map[lockID]bool)
 	for id := range p.dirty {
-		if len(some) < lookSingly {
+		if len(some) < readSingly {
 			some[id] = true
 			delete(p.dirty, id)
 		}
@@ -266,15 +266,15 @@ func (p *picture) dueLocked() (some map[lockID]bool, all bool) {
 	return some, false
 }
 
-// look reads the locks that are due. It reads a lock that failed again the next time.
-func (p *picture) look() {
+// read reads the locks that are due. It reads a lock that failed again the next time.
+func (p *picture) read() {
 	begun := time.Now()
 	dirty, all := p.begin()
 	if !all && len(dirty) == 0 {
 		return
 	}
 	found := make(map[lockID]natslock.Info)
-	err := p.f.with(lookTimes*p.f.g.Timeout, func(ctx context.Context, c *natslock.Client) error {
+	err := p.f.with(readTimes*p.f.g.Timeout, func(ctx context.Context, c *natslock.Client) error {
 		if all {
 			for info, err := range c.List(ctx, p.f.pattern) {
 				if err != nil {
@@ -300,7 +300,7 @@ func (p *picture) look() {
 	meanwhile := p.meanwhile
 	p.failure, p.reading, p.listing, p.meanwhile = "", false, false, nil
 	if all {
-		p.nextList = time.Now().Add((lookShare - 1) * time.Since(begun))
+		p.nextList = time.Now().Add((readShare - 1) * time.Since(begun))
 	}
 	switch {
 	case errors.Is(err, errNoBucket):

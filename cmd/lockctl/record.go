@@ -3,9 +3,9 @@ package main
 import (
 	"cmp"
 	"encoding/json"
-	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -154,7 +154,7 @@ func who(owner, host string, pid int) string {
 	case strings.Contains(owner, host):
 		return plain(owner)
 	case pid != 0:
-		return plain(fmt.Sprintf("%s on %s:%d", owner, host, pid))
+		return plain(owner + " on " + host + ":" + strconv.Itoa(pid))
 	}
 	return plain(owner + " on " + host)
 }

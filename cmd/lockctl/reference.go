@@ -8,9 +8,10 @@ import (
 	"strings"
 
 	"github.com/alecthomas/kong"
+	"github.com/charmbracelet/x/ansi"
 )
 
-//go:generate go run . reference ../../docs/lockctl.md
+//go:generate go run . reference ../../docs/operate/lockctl.md
 
 // referenceCmd writes the commands' own texts as one page.
 type referenceCmd struct {
@@ -34,7 +35,7 @@ func writeReference(w io.Writer, app *kong.Application) {
 			continue
 		}
 		p("## lockctl %s\n\n%s\n", cmd.Name, cmd.Help)
-		p("```\nlockctl %s\n```\n", usage(cmd))
+		p("```text\nlockctl %s\n```\n", usage(cmd))
 		p("%s", markdown(cmd.Detail))
 		for _, arg := range cmd.Positional {
 			p("- `%s`: %s", arg.Name, arg.Help)
@@ -112,8 +113,15 @@ func markdown(help string) string {
 	for line := range strings.SplitSeq(strings.TrimSpace(help), "\n") {
 		indented := strings.HasPrefix(line, "  ")
 		if indented != code {
-			b.WriteString("```\n")
+			b.WriteString("```")
+			if indented {
+				b.WriteString(language(line))
+			}
+			b.WriteString("\n")
 			code = indented
+		}
+		if !indented { // the texts of kong-completion have lines of any length
+			line = ansi.Wordwrap(line, 98, "")
 		}
 		b.WriteString(strings.TrimPrefix(line, "  ") + "\n")
 	}
@@ -121,4 +129,13 @@ func markdown(help string) string {
 		b.WriteString("```\n")
 	}
 	return b.String()
+}
+
+// language is that of a block of code, by its first line: a command, or a table.
+func language(line string) string {
+	first, _, _ := strings.Cut(strings.TrimSpace(line), " ")
+	if first == "lockctl" || first == "nats" || strings.Contains(first, "=$(") {
+		return "sh"
+	}
+	return "text"
 }

@@ -1,13 +1,10 @@
 package main
 
 import (
-	"cmp"
-	"errors"
-	"strings"
 	"sync"
 	"time"
 
-	"github.com/nats-io/nats.go"
+	"github.com/natslock/locks/internal/tool"
 )
 
 // refused are the refusals of the server that no error of lockctl has named yet.
@@ -53,45 +50,10 @@ func (r *refusals) print() {
 
 // end prints what is left when lockctl ends with an error.
 func (r *refusals) end(err error) {
-	if err != nil && codeOf(err) == exitPermission || isCoded(err, exitPermission) {
+	if err != nil && tool.CodeOf(err) == tool.ExitPermission {
 		r.mu.Lock()
 		r.pending = nil // at least one of them is in the error
 		r.mu.Unlock()
 	}
 	r.print()
-}
-
-func isCoded(err error, code int) bool {
-	coded, ok := errors.AsType[*codeError](err)
-	return ok && coded.code == code
-}
-
-// unheard says whether the server has refused a subscription to the notifications. The
-// subjects of answers begin with the inbox prefix.
-func unheard(nc *nats.Conn, err error) bool {
-	subject, ok := refusedSubscription(err)
-	return ok && !strings.HasPrefix(subject, inboxOf(nc))
-}
-
-// unanswered says whether the server has refused the subscription to the answers.
-func unanswered(nc *nats.Conn, err error) bool {
-	subject, ok := refusedSubscription(err)
-	return ok && strings.HasPrefix(subject, inboxOf(nc))
-}
-
-func inboxOf(nc *nats.Conn) string {
-	return cmp.Or(nc.Opts.InboxPrefix, strings.TrimSuffix(nats.InboxPrefix, ".")) + "."
-}
-
-// refusedSubscription is the subject of a subscription that the server has refused.
-func refusedSubscription(err error) (subject string, ok bool) {
-	if !errors.Is(err, nats.ErrPermissionViolation) {
-		return "", false
-	}
-	_, rest, ok := strings.Cut(err.Error(), `Subscription to "`)
-	if !ok {
-		return "", false
-	}
-	subject, _, ok = strings.Cut(rest, `"`)
-	return subject, ok
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/natslock/locks/internal/tool"
 	"github.com/natslock/locks/semaphore"
 )
 
@@ -121,7 +122,7 @@ func (c *runCmd) Run(g *globals) error {
 	}
 	end, err := w.supervise(cmd, lock, signals, s)
 	if end.stuck {
-		return &codeError{code: exitLost}
+		return &tool.Error{Code: tool.ExitLost}
 	}
 	return command.outcome(end, err, lock.Unlock(context.Background()))
 }
@@ -129,9 +130,9 @@ func (c *runCmd) Run(g *globals) error {
 // cannotRun is the error of a command that was not started, with the code of
 // the shells.
 func cannotRun(name string, err error) error {
-	code := exitNotExec
+	code := tool.ExitNotExec
 	if errors.Is(err, exec.ErrNotFound) || errors.Is(err, fs.ErrNotExist) {
-		code = exitNotFound
+		code = tool.ExitNotFound
 	}
 	if wrapped, ok := errors.AsType[*exec.Error](err); ok {
 		err = wrapped.Err
@@ -139,7 +140,7 @@ func cannotRun(name string, err error) error {
 	if wrapped, ok := errors.AsType[*fs.PathError](err); ok {
 		err = wrapped.Err
 	}
-	return exitf(code, "cannot run %s: %w", plain(name), err)
+	return tool.Exitf(code, "cannot run %s: %w", plain(name), err)
 }
 
 // announceOutages prints when the connection goes and comes. The lock survives an outage,
@@ -150,5 +151,5 @@ func announceOutages(nc *nats.Conn, lock held) {
 			complain("connection lost (%v); the lock is lost in %s unless it comes back", err, brief(lock.Remaining()))
 		}
 	})
-	nc.SetReconnectHandler(func(nc *nats.Conn) { complain("connected again to %s", nc.ConnectedUrlRedacted()) })
+	nc.SetReconnectHandler(func(nc *nats.Conn) { complain("connected again to %s", tool.WithoutCredentials(nc.ConnectedUrl())) })
 }

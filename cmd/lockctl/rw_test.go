@@ -99,8 +99,8 @@ func TestRunWriteGivesUp(t *testing.T) {
 	require.True(t, running(pid))
 }
 
-// A reader that is broken takes its group with it; the others go on, and the
-// writer behind them gets in when they are done.
+// When an operator breaks a reader, lockctl ends that reader's process group. The other
+// readers go on. The writer behind them gets in when they are done.
 func TestBreakReader(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
@@ -210,11 +210,11 @@ func TestBreakWriter(t *testing.T) {
 	require.Empty(t, locks(t, s, "ls"))
 }
 
-// What ls and info tell while a writer waits behind readers and others behind it.
+// ls and info show a writer that waits behind readers, and the waiters behind that writer.
 func TestLookAtReadersAndWriters(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
-	// Leases so long that nothing is renewed between one look and the next.
+	// The leases are so long that no client renews between two commands that the test runs.
 	r1, _ := hold(t, s, "x", "--read", "--ttl", "50s", "--meta", "job=scan")
 	r2, _ := hold(t, s, "x", "--read", "--ttl", "30s")
 	w1 := start(t, s, "run", "--write", "--ttl", "50s", "x", "--", "true")

@@ -5,10 +5,12 @@ package main_test
 import (
 	"errors"
 	"flag"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -36,6 +38,8 @@ type screen struct {
 	mu      sync.Mutex
 	vt      vt10x.Terminal
 	pending []byte // a sequence that is not complete
+	frames  bool   // the program marks its frames
+	shown   string // the text after the last complete frame
 	raw     []byte
 	writes  int           // of the program, at least
 	more    chan struct{} // closed and replaced with every output
@@ -46,7 +50,8 @@ func display(t *testing.T, s *testutil.Server, env []string, args ...string) *sc
 	t.Helper()
 	v := &screen{t: t, done: make(chan struct{}), more: make(chan struct{}), vt: vt10x.New(vt10x.WithSize(80, 24))}
 	v.cmd = exec.Command(binary, args...)
-	v.cmd.Env = append(os.Environ(), "HOME="+t.TempDir(), "NATS_URL="+s.URL(), "TERM=xterm-256color", "NO_COLOR=", "LC_ALL=C.UTF-8")
+	here := slices.DeleteFunc(os.Environ(), func(s string) bool { return strings.HasPrefix(s, "SSH_TTY=") }) // there no frames are marked
+	v.cmd.Env = append(here, "HOME="+t.TempDir(), "NATS_URL="+s.URL(), "TERM=xterm-256color", "NO_COLOR=", "LC_ALL=C.UTF-8")
 	v.cmd.Env = append(v.cmd.Env, env...)
 	var err error
 	v.ptmx, err = pty.StartWithSize(v.cmd, &pty.Winsize{Cols: 80, Rows: 24})
@@ -58,6 +63,7 @@ func display(t *testing.T, s *testutil.Server, env []string, args ...string) *sc
 			n, err := v.ptmx.Read(buf)
 			v.show(buf[:n])
 			if err != nil {
+				v.end()
 				_ = v.cmd.Wait()
 				return
 			}
@@ -78,6 +84,15 @@ func display(t *testing.T, s *testutil.Server, env []string, args ...string) *sc
 // and that the emulator takes for others.
 var foreign = regexp.MustCompile(`^\x1b\[([<=>].*|\?.*[up])$`)
 
+// Requests and marks of synchronized output (mode 2026): a terminal that knows it shows
+// whole frames only. The emulator does not, so the tests do it.
+const (
+	asksForFrames = "\x1b[?2026$p"
+	marksFrames   = "\x1b[?2026;2$y"
+	frameBegins   = "\x1b[?2026h"
+	frameEnds     = "\x1b[?2026l"
+)
+
 func (v *screen) show(b []byte) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -89,24 +104,48 @@ func (v *screen) show(b []byte) {
 		if state != ansi.NormalState || n == len(b) && b[0] >= 0xc2 && !wholeRunes(b) {
 			break
 		}
-		if !foreign.Match(seq) {
-			_, _ = v.vt.Write(seq)
+		switch string(seq) {
+		case asksForFrames:
+			_, _ = v.ptmx.WriteString(marksFrames)
+		case frameBegins: // the program draws the first frames before it has the answer
+			v.frames = true
+		case frameEnds:
+			v.shown = v.textLocked()
+		default:
+			if !foreign.Match(seq) {
+				_, _ = v.vt.Write(seq)
+			}
 		}
 		b = b[n:]
 	}
 	v.pending = append([]byte(nil), b...)
+	v.changedLocked()
+}
+
+// end makes what there is the text of the screen: the program draws no more.
+func (v *screen) end() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.frames = false
+	v.changedLocked()
+}
+
+func (v *screen) changedLocked() {
+	if !v.frames {
+		v.shown = v.textLocked()
+	}
 	close(v.more)
 	v.more = make(chan struct{})
 }
 
-// complete says whether b is a whole rune.
+// wholeRunes says whether b ends with a whole rune.
 func wholeRunes(b []byte) bool { return strings.ToValidUTF8(string(b), "") == string(b) }
 
-// text is what the terminal shows.
+// text is what the terminal shows, after a complete frame.
 func (v *screen) text() string {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	return v.textLocked()
+	return v.shown
 }
 
 func (v *screen) textLocked() string {
@@ -124,7 +163,7 @@ func (v *screen) until(what string, cond func(text string) bool) string {
 	defer timer.Stop()
 	for {
 		v.mu.Lock()
-		text, more := v.textLocked(), v.more
+		text, more := v.shown, v.more
 		v.mu.Unlock()
 		if cond(text) {
 			return text
@@ -175,6 +214,12 @@ func (v *screen) resize(cols, rows int) {
 	v.t.Helper()
 	v.mu.Lock()
 	v.vt.Resize(cols, rows)
+	// The emulator gives the new columns no tab stops, and lockctl moves by tabs.
+	tabs := "\x1b7"
+	for col := 9; col <= cols; col += 8 {
+		tabs += fmt.Sprintf("\x1b[1;%dH\x1bH", col)
+	}
+	_, _ = v.vt.Write([]byte(tabs + "\x1b8"))
 	v.mu.Unlock()
 	require.NoError(v.t, pty.Setsize(v.ptmx, &pty.Winsize{Cols: uint16(cols), Rows: uint16(rows)}))
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/nats-io/nats-server/v2/server"
 
+	"github.com/natslock/locks/internal/tool"
 	"github.com/natslock/locks/natslock"
 )
 
@@ -56,7 +57,7 @@ func (c *serverCmd) Run(g *globals) error {
 	if err != nil {
 		return err
 	}
-	g.connection, g.Embedded, g.create = connection{Server: e.url(), NoContext: true, Timeout: g.Timeout}, false, true
+	g.Connection, g.Embedded, g.create = tool.Connection{Server: e.url(), NoContext: true, Timeout: g.Timeout}, false, true
 	if s, err := g.open(natslock.WithLogger(silent)); err == nil {
 		s.close()
 	} else { // the server still serves other requests, such as a repair of the bucket

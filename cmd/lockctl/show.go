@@ -10,11 +10,11 @@ import (
 	"strings"
 	"time"
 	"unicode"
-	"unicode/utf8"
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/jedib0t/go-pretty/v6/text"
 
+	"github.com/natslock/locks/internal/tool"
 	"github.com/natslock/locks/natslock"
 )
 
@@ -22,16 +22,17 @@ import (
 // them and the user has not said otherwise (https://no-color.org).
 func setupColors() {
 	if isTerminal(os.Stdout) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" {
+		colored = true
 		text.EnableColors()
 	} else {
 		text.DisableColors()
 	}
 }
 
-var (
-	alarm = text.Colors{text.FgRed}
-	faint = text.Colors{text.Faint}
-	bold  = text.Colors{text.Bold}
+const (
+	alarm = text.FgRed
+	faint = text.Faint
+	bold  = text.Bold
 )
 
 // newTable returns a table without frames: columns two blanks apart, which
@@ -46,7 +47,7 @@ func newTableOn(w io.Writer, header ...any) table.Writer {
 	style.Options = table.OptionsNoBordersAndSeparators
 	style.Box = table.BoxStyle{PaddingRight: "  "}
 	style.Format.Header = text.FormatUpper
-	style.Color.Header = faint
+	style.Color.Header = text.Colors{faint}
 	t.SetStyle(style)
 	if len(header) > 0 {
 		t.AppendHeader(header)
@@ -54,19 +55,14 @@ func newTableOn(w io.Writer, header ...any) table.Writer {
 	return t
 }
 
-// plain makes a string from a record fit for a terminal: what others wrote into
-// a lock must not be able to steer it.
+// plain makes a string from a record fit for this terminal: what others wrote into a lock
+// must not be able to control it.
 func plain(s string) string {
-	// A byte that is no UTF-8 is printable to ContainsFunc, and can steer a terminal
-	// all the same.
-	quote := s == "" || !utf8.ValidString(s) || strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) })
-	switch {
-	case ascii && (quote || !isASCII(s)):
+	out := tool.Plain(s)
+	if ascii && !isASCII(out) {
 		return strconv.QuoteToASCII(s)
-	case quote:
-		return strconv.Quote(s)
 	}
-	return s
+	return out
 }
 
 // ascii says that the terminal shows ASCII only. top sets it before it draws.
@@ -129,15 +125,33 @@ func brief(d time.Duration) string {
 	return fmt.Sprintf("%dd%02dh", int(d.Hours())/24, int(d.Hours())%24)
 }
 
-// eventColor tells kinds of events apart at a glance.
-func eventColor(t natslock.EventType) text.Colors {
+// eventType is the column of an event's type, in a color that shows grants, waits and lost
+// locks at a glance.
+func eventType(t natslock.EventType, name string) string {
+	name = padded(name, 8)
 	switch t {
 	case natslock.EventGranted:
-		return text.Colors{text.FgGreen}
+		return paint(text.FgGreen, name)
 	case natslock.EventExpired, natslock.EventBroken:
-		return alarm
+		return paint(alarm, name)
 	case natslock.EventQueued, natslock.EventGaveUp:
-		return text.Colors{text.FgYellow}
+		return paint(text.FgYellow, name)
 	}
-	return text.Colors{}
+	return name
 }
+
+// padded is s with blanks behind it, up to a width.
+func padded(s string, width int) string {
+	return s + strings.Repeat(" ", max(width-len(s), 0))
+}
+
+// paint is color.Sprint(s). Without colors it costs nothing.
+func paint(color text.Color, s string) string {
+	if !colored {
+		return s
+	}
+	return color.Sprint(s)
+}
+
+// colored says whether the output has colors.
+var colored bool

@@ -112,8 +112,8 @@ func (s *stage) enter(name string, token uint64, asked time.Time) *visit {
 	return v
 }
 
-// tell prints the grant.
-func (v *visit) tell(queued int) {
+// granted prints the grant.
+func (v *visit) granted(queued int) {
 	v.s.mu.Lock()
 	defer v.s.mu.Unlock()
 	v.s.lineLocked(v.at, v.name, "gets it, token %d%s, %d waiting", v.token, v.note, queued)

@@ -85,7 +85,7 @@ func (w *supervision) supervise(cmd *exec.Cmd, lock held, signals <-chan os.Sign
 	var deadline instant // when all of the group must be dead
 	acts := never        // when the guard does something
 	late := false        // it has done so
-	tell := func(o orders) {
+	order := func(o orders) {
 		late = late || now() >= acts
 		if acts = never; j.guardBy(o) {
 			acts = o.term
@@ -96,7 +96,7 @@ func (w *supervision) supervise(cmd *exec.Cmd, lock held, signals <-chan os.Sign
 		at := now()
 		end := at.add(lock.Remaining())
 		deadline = end.add(w.margin() / 2)
-		tell(w.orders(at, end))
+		order(w.orders(at, end))
 	}
 	confirmed()
 	tick := time.NewTicker(w.tick())
@@ -119,7 +119,7 @@ func (w *supervision) supervise(cmd *exec.Cmd, lock held, signals <-chan os.Sign
 				confirmed()
 			}
 		case <-lock.Context().Done():
-			tell(orders{deadline, deadline, w.killAfter})
+			order(orders{deadline, deadline, w.killAfter})
 			lost := lock.Err()
 			complain("%v; ending the command", lost)
 			code, gone := w.end(j, deadline, signals)

@@ -8,6 +8,8 @@ import (
 	"sync"
 
 	tea "charm.land/bubbletea/v2"
+
+	"github.com/natslock/locks/internal/tool"
 )
 
 type topCmd struct {
@@ -68,7 +70,7 @@ func (c *topCmd) AfterApply() error {
 
 func (c *topCmd) Run(g *globals) error {
 	if !isTerminal(os.Stdin) || !isTerminal(os.Stdout) || os.Getenv("TERM") == "dumb" {
-		return usagef("top needs a terminal; see lockctl ls and lockctl watch")
+		return tool.Usagef("top needs a terminal; see lockctl ls and lockctl watch")
 	}
 	s, err := g.connect()
 	if err != nil {

@@ -60,7 +60,7 @@ func TestTopScreens(t *testing.T) {
 	s := serve(t)
 	crowd(t, s)
 	v := display(t, s, nil, "top")
-	looksLike(t, "top-list", v.shows("locks 3  held 3  waiting 1", "connected"))
+	looksLike(t, "top-list", v.shows("locks 3  held 3  waiting 1", "connected", "q quit"))
 
 	v.press("?")
 	looksLike(t, "top-help", v.shows("next in at once"))
@@ -91,7 +91,7 @@ func TestTopWithoutColors(t *testing.T) {
 	s := serve(t)
 	crowd(t, s)
 	v := display(t, s, []string{"NO_COLOR=1"}, "top")
-	looksLike(t, "top-list", v.shows("locks 3  held 3  waiting 1", "connected"))
+	looksLike(t, "top-list", v.shows("locks 3  held 3  waiting 1", "connected", "q quit"))
 	v.press("b")
 	v.shows("Break it?")
 	require.NotRegexp(t, `\x1b\[([0-9;]*;)?(3|4|9|10)[0-9](;[0-9;]*)?m`, v.output())
@@ -178,7 +178,7 @@ func TestTopBreak(t *testing.T) {
 	v.press("b")
 	v.hides("Break it?")
 
-	// Who is shown is broken, and no later one.
+	// top breaks the holder that it shows, and no later holder.
 	p, pid := hold(t, s, "x")
 	v.shows("locks 1  held 1")
 	v.press("b")
@@ -242,7 +242,7 @@ func TestTopResize(t *testing.T) {
 	s := serve(t)
 	crowd(t, s)
 	v := display(t, s, nil, "top")
-	v.shows("locks 3", "…")
+	v.shows("locks 3", "…", "q quit")
 	token := uintString(locks(t, s, "info", "deploy")[0].Holder.Token)
 	require.NotContains(t, v.text(), token)
 	v.resize(140, 40)
@@ -302,7 +302,7 @@ func TestTopRates(t *testing.T) {
 	s := serve(t)
 	v := display(t, s, nil, "top")
 	v.shows("locks 0", "grants 0.0/s  hand-overs 0.0/s", "connected")
-	// What happened is on the screen for some seconds only: it happens again and again.
+	// The rates are those of the last 4 s, so the clients take and release all the time.
 	contend := func(clients int) (stop func()) {
 		ctx, cancel := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
@@ -345,13 +345,14 @@ func TestTopRenewals(t *testing.T) {
 	s := serve(t)
 	hold(t, s, "x", "--ttl", "3s")
 	v := display(t, s, nil, "top")
-	// Before everything is looked at without a reason.
+	// The hold is still younger than 10 s, so top has not yet read everything without an
+	// event.
 	v.until("a lease that goes on", func(text string) bool {
 		return regexp.MustCompile(`mutex x .* [4-9]\.\ds +[1-3]\.\ds `).MatchString(text)
 	})
 }
 
-// What others wrote cannot steer the terminal.
+// A name or metadata of another client cannot steer the terminal.
 func TestTopHostileName(t *testing.T) {
 	t.Parallel()
 	s := serve(t)

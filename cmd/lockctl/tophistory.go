@@ -86,7 +86,7 @@ func (h *history) of(id lockID) []past {
 
 // pastText is an event as the screen of its lock shows it.
 func pastText(ev natslock.Event) string {
-	parts := []string{eventColor(ev.Type).Sprintf("%-8s", ev.Type), eventWho(ev)}
+	parts := []string{eventType(ev.Type, ev.Type.String()), eventWho(ev)}
 	if ev.Kind == natslock.KindRW {
 		parts = append(parts, ev.Mode.String())
 	}

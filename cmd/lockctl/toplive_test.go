@@ -151,7 +151,7 @@ func TestTopLongNames(t *testing.T) {
 	keepHeld(t, locker(t, s, "billing-service-with-a-very-long-name-1"), name+"0001", name+"0002")
 	v := display(t, s, nil, "top")
 	v.shows("locks 2")
-	text := v.shows(".0001 ", ".0002 ", "mutex prod")
+	text := v.shows(".0001 ", ".0002 ", "mutex prod", "q quit")
 	require.Regexp(t, `mutex \S+….*….*:\d+ `, text, "the holder has its end too")
 	v.resize(140, 24)
 	v.shows(name+"0001 ", name+"0002 ")
@@ -296,7 +296,9 @@ func TestTopHistory(t *testing.T) {
 	v := display(t, s, nil, "top", "--sort", "name")
 	v.shows("connected", "no locks")
 	v.resize(120, 260) // before there is much to draw: the terminal and top resize one after the other
-	v.until("a tall screen", func(text string) bool { return strings.Contains(strings.Split(text, "\n")[259], "q quit") })
+	v.until("a tall screen", func(text string) bool {
+		return strings.Count(text[:max(strings.LastIndex(text, "q quit"), 0)], "\n") == 259
+	})
 
 	l, err := c.Lock(t.Context(), "x", natslock.TTL(time.Hour))
 	require.NoError(t, err)

@@ -18,7 +18,7 @@ const (
 	wideScreen = 110
 )
 
-var reversed = text.Colors{text.ReverseVideo}
+const reversed = text.ReverseVideo
 
 // bodyHeight is how many lines a screen has for what it shows.
 func (m *top) bodyHeight() int { return max(m.height-aboveBody-belowBody, 1) }
@@ -56,7 +56,7 @@ func fitted(lines []string, n int) []string {
 
 func (m *top) header() []string {
 	now := time.Now()
-	state := text.Colors{text.FgGreen}.Sprint("connected")
+	state := text.FgGreen.Sprint("connected")
 	switch {
 	case m.shot.outage.why != "":
 		state = alarm.Sprintf("%s for %v", m.shot.outage.why, now.Sub(m.shot.outage.since).Truncate(time.Second))

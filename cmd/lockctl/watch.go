@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -180,12 +181,12 @@ func eventLine(ev natslock.Event, layout string) string {
 		kind += fmt.Sprint(" ", ev.Holder.Slot)
 	}
 	parts := []string{
-		faint.Sprint(ev.Time.Local().Format(layout)),
-		eventColor(ev.Type).Sprintf("%-8s", eventName(ev)),
-		fmt.Sprintf("%-12s", kind),
-		bold.Sprint(plain(ev.Name)),
+		paint(faint, ev.Time.Local().Format(layout)),
+		eventType(ev.Type, eventName(ev)),
+		padded(kind, 12),
+		paint(bold, plain(ev.Name)),
 		eventWho(ev),
-		faint.Sprintf("%s %d", number, ev.Token),
+		paint(faint, number+" "+strconv.FormatUint(ev.Token, 10)),
 	}
 	if h := ev.Holder; h != nil && h.Idle {
 		parts = append(parts, idleMode)

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/testutil"
@@ -51,7 +52,7 @@ type event struct {
 	Remade bool
 }
 
-// watch starts lockctl watch and returns when it hears what happens.
+// watch starts lockctl watch, and returns when lockctl prints that it is watching.
 func watch(t *testing.T, s *testutil.Server, args ...string) *process {
 	t.Helper()
 	p := start(t, s, append([]string{"watch"}, args...)...)
@@ -65,8 +66,8 @@ func said(t *testing.T, p *process, text string) {
 	eventually(t, "lockctl says "+text, func() bool { return strings.Contains(p.err.String(), text) })
 }
 
-// told waits for n lines on standard output.
-func told(t *testing.T, p *process, n int) []string {
+// linesOf waits for n lines on standard output.
+func linesOf(t *testing.T, p *process, n int) []string {
 	t.Helper()
 	var lines []string
 	eventually(t, "events", func() bool {
@@ -77,10 +78,10 @@ func told(t *testing.T, p *process, n int) []string {
 	return lines[:n]
 }
 
-func toldEvents(t *testing.T, p *process, n int) []event {
+func eventsOf(t *testing.T, p *process, n int) []event {
 	t.Helper()
 	var events []event
-	for _, line := range told(t, p, n) {
+	for _, line := range linesOf(t, p, n) {
 		dec := json.NewDecoder(strings.NewReader(line))
 		dec.DisallowUnknownFields()
 		var ev event
@@ -108,7 +109,7 @@ func TestWatch(t *testing.T) {
 	code, _, errs = run(t, s, "run", "--read", "orders.2", "--", "true")
 	require.Zero(t, code, errs)
 
-	evs := toldEvents(t, w, 7)
+	evs := eventsOf(t, w, 7)
 	var types []string
 	for i, ev := range evs {
 		types = append(types, ev.Event)
@@ -140,7 +141,7 @@ func TestWatch(t *testing.T) {
 	require.Equal(t, []string{"rw", "orders.2", "shared"}, []string{reader.Kind, reader.Name, reader.Mode})
 
 	const clock, who = `^\d\d:\d\d:\d\d\.\d{3}  `, `  \S+:\d+ \w+  `
-	for i, line := range told(t, text, 7) {
+	for i, line := range linesOf(t, text, 7) {
 		require.Regexp(t, clock+[]string{
 			`queued    mutex +orders\.1` + who + `ticket \d{14}\n$`,
 			`released  mutex +orders\.1` + who + `token \d{16}  held \S+s\n$`,
@@ -168,7 +169,7 @@ func TestWatchRenewalsAndExpiry(t *testing.T) {
 	said := func(n int, types ...string) {
 		t.Helper()
 		var got []string
-		for _, ev := range toldEvents(t, w, n)[n-len(types):] {
+		for _, ev := range eventsOf(t, w, n)[n-len(types):] {
 			got = append(got, ev.Event)
 			require.Equal(t, "x\x1by", ev.Name)
 		}
@@ -179,12 +180,12 @@ func TestWatchRenewalsAndExpiry(t *testing.T) {
 	eventually(t, "the end", func() bool { return strings.Contains(w.out.String(), "expired") })
 	n := strings.Count(w.out.String(), "\n")
 	said(n, "renewed", "expired")
-	evs := toldEvents(t, w, n)
+	evs := eventsOf(t, w, n)
 	last, expired := evs[n-2], evs[n-1]
 	require.Equal(t, p.cmd.Process.Pid, expired.PID)
 	require.Equal(t, time.Second, expired.Time.Sub(last.Time).Round(10*time.Millisecond), "a TTL after the last renewal")
 	require.GreaterOrEqual(t, *expired.Held, 1.0)
-	for _, ev := range toldEvents(t, terse, 2) {
+	for _, ev := range eventsOf(t, terse, 2) {
 		require.NotEqual(t, "renewed", ev.Event)
 	}
 	require.NotContains(t, text.out.String(), "\x1b", "names cannot steer the terminal")
@@ -205,7 +206,7 @@ func TestWatchOutage(t *testing.T) {
 	said(t, w, "watching > at "+s.URL()+" again")
 	code, _, errs := run(t, s, "run", "x", "--", "true")
 	require.Zero(t, code, errs)
-	evs := toldEvents(t, w, 3)
+	evs := eventsOf(t, w, 3)
 	require.Equal(t, []string{"gap", "granted", "released"}, []string{evs[0].Event, evs[1].Event, evs[2].Event})
 	require.WithinRange(t, evs[0].Time, begun, stopped)
 	require.WithinRange(t, evs[0].Until, stopped, evs[1].Time)
@@ -228,7 +229,7 @@ func TestWatchWithoutBucket(t *testing.T) {
 	p, _ := hold(t, s, "x")
 	p.signal(syscall.SIGTERM)
 	p.wait()
-	evs := toldEvents(t, w, 3)
+	evs := eventsOf(t, w, 3)
 	require.Equal(t, []string{"gap", "granted", "released"}, []string{evs[0].Event, evs[1].Event, evs[2].Event})
 	require.True(t, evs[0].Remade)
 	require.Equal(t, p.cmd.Process.Pid, evs[2].PID)
@@ -275,6 +276,11 @@ func TestWatchRefuses(t *testing.T) {
 	code, _, errs = run(t, none, "watch")
 	require.Equal(t, 69, code, errs)
 	require.Contains(t, errs, "no JetStream")
+	quiet := testutil.RunServer(t)
+	makeBucket(t, quiet, func(c *jetstream.StreamConfig) { c.RePublish = nil })
+	code, _, errs = run(t, quiet, "watch")
+	require.Equal(t, 78, code, errs)
+	require.Contains(t, errs, "does not re-publish its changes")
 }
 
 // A reader that has gone ends the watch, without a word.

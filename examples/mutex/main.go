@@ -3,7 +3,7 @@
 // one. So a process that was suspended and lost the lock unnoticed does no harm.
 //
 //	nats-server -js &
-//	for i in 1 2 3; do go run ./examples/mutex & done; wait
+//	(for i in 1 2 3; do go run ./examples/mutex & done; wait)
 package main
 
 import (

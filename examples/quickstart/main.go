@@ -2,7 +2,7 @@
 // the processes take turns, in the order in which they asked.
 //
 //	nats-server -js &
-//	for i in 1 2 3; do go run ./examples/quickstart & done; wait
+//	(for i in 1 2 3; do go run ./examples/quickstart & done; wait)
 package main
 
 import (

@@ -9,7 +9,7 @@
 #
 #	go build -o /tmp/lockctl ./cmd/lockctl && PATH=/tmp:$PATH && mkdir -p /tmp/reports
 #	lockctl server & sleep 1   # on servers of your own: lockctl init
-#	for i in 1 2 3; do ./examples/shell/report.sh /tmp/reports & done; wait
+#	(for i in 1 2 3; do ./examples/shell/report.sh /tmp/reports & done; wait)
 set -eu
 
 if [ "${LOCK_NAME-}" != report ]; then

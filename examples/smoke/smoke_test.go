@@ -76,7 +76,7 @@ func TestExamples(t *testing.T) {
 	}
 }
 
-// No deposit gets lost, and each one's token is greater than the one before.
+// No deposit gets lost, and the token of each deposit is greater than that of the previous.
 func mutex(t *testing.T, s *testutil.Server) {
 	const each = 5
 	a, b := start(t, s, "mutex", "-times", strconv.Itoa(each)), start(t, s, "mutex", "-times", strconv.Itoa(each))
@@ -142,7 +142,7 @@ func singleton(t *testing.T, s *testutil.Server) {
 	require.GreaterOrEqual(t, len(terms), 3, "the first worker, the next one, and the first one again")
 }
 
-// The one that ends lets the other one lead.
+// When the leader ends, the other process leads.
 func failover(t *testing.T, s *testutil.Server) {
 	a := start(t, s, "failover", "-ttl", "2s")
 	first := a.await(`is the leader, token (\d+)`)

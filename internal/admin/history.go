@@ -35,7 +35,7 @@ func (a *Admin) History(ctx context.Context, pattern string, since time.Time) it
 		if !since.IsZero() {
 			begin = since.Add(-historyLead)
 		}
-		r := replay{live: make(map[string]kvstore.Record), since: since, yield: func(c Change) bool { return yield(c, nil) }}
+		r := replay{live: make(map[string]record.Entry), since: since, yield: func(c Change) bool { return yield(c, nil) }}
 		if since.Before(h.Begin) {
 			r.add(Change{Type: EventGap, Time: since, Until: h.Begin})
 		}
@@ -57,9 +57,9 @@ func (a *Admin) History(ctx context.Context, pattern string, since time.Time) it
 type replay struct {
 	yield func(Change) bool
 	since time.Time
-	live  map[string]kvstore.Record
+	live  map[string]record.Entry
 	ends  ends
-	held  []Change // by their time; an end can be found out later than the next change
+	held  []*Change // by their time; an end can be found out later than the next change
 	last  time.Time
 	done  bool // nobody wants more
 }
@@ -71,25 +71,29 @@ func (r *replay) next(h kvstore.HistoryRecord) bool {
 	if h.Key == "" {
 		return !r.done
 	}
-	ev := kvstore.Event{Kind: kvstore.Put, Record: h.Record, Before: r.live[h.Key]}
+	s := step{kind: kvstore.Put, entry: record.Of(h.Record), before: r.live[h.Key]}
 	switch {
 	case h.Deleted:
-		ev.Kind = kvstore.Deleted
+		s.kind = kvstore.Deleted
 		delete(r.live, h.Key)
 	case h.TTL > 0:
-		r.live[h.Key] = h.Record
+		r.live[h.Key] = s.entry
 		heap.Push(&r.ends, end{h.Time.Add(h.TTL), h.Key, h.Revision})
 	default:
 		delete(r.live, h.Key)
 	}
-	if c, ok := endBefore(ev); ok {
+	if c, ok := endBefore(s); ok {
 		r.add(c)
 	}
-	if c, ok := changeOf(ev); ok {
+	if c, ok := changeOf(s); ok {
 		r.add(c)
 	}
 	r.last = h.Time
-	r.flush(h.Time.Add(-record.OverdueSlack))
+	until := h.Time
+	if len(r.ends) > 0 && r.ends[0].at.Before(until) { // perhaps its end is found out later
+		until = r.ends[0].at
+	}
+	r.flush(until)
 	return !r.done
 }
 
@@ -110,7 +114,7 @@ func (r *replay) expire(now time.Time, key string) {
 		e := heap.Pop(&r.ends).(end)
 		if old := r.live[e.key]; old.Revision == e.revision && e.key != key {
 			delete(r.live, e.key)
-			if c, ok := changeOf(kvstore.Event{Kind: kvstore.Expired, Record: old}); ok {
+			if c, ok := changeOf(step{kind: kvstore.Expired, entry: old}); ok {
 				r.add(c)
 			}
 		}
@@ -132,7 +136,7 @@ func (r *replay) add(c Change) {
 	for at > 0 && r.held[at-1].Time.After(c.Time) {
 		at--
 	}
-	r.held = slices.Insert(r.held, at, c)
+	r.held = slices.Insert(r.held, at, &c)
 }
 
 // flush yields the changes up to a time.
@@ -144,7 +148,7 @@ func (r *replay) flush(until time.Time) {
 		}
 		n++
 		if last := c.Until; !last.Before(r.since) || !c.Time.Before(r.since) {
-			r.done = !r.yield(c)
+			r.done = !r.yield(*c)
 		}
 	}
 	r.held = r.held[n:]

@@ -147,31 +147,41 @@ func (w *watcher) notified(ev kvstore.Event) {
 		}
 		w.mu.Unlock()
 	}
-	if end, ok := endBefore(ev); ok {
+	read := step{kind: ev.Kind, entry: record.Of(ev.Record)}
+	if ev.Before.Revision != 0 {
+		read.before = record.Of(ev.Before)
+	}
+	if end, ok := endBefore(read); ok {
 		w.deliver(end)
 	}
-	if c, ok := changeOf(ev); ok {
+	if c, ok := changeOf(read); ok {
 		w.deliver(c)
 	}
 }
 
-// endBefore is the end of the claim whose record ev shows as replaced by another
+// step is an event on a key, decoded. It takes the key from entry to before, which is the
+// zero Entry if there was no record, or none that is known.
+type step struct {
+	kind          kvstore.EventKind
+	entry, before record.Entry
+}
+
+// endBefore is the end of the claim whose record s shows as replaced by another
 // claim's. The server removes a record without a notification, and the next holder can be
 // quicker than this client's clock. A record that had not expired by then has ended
 // by a tombstone that was missed: its end is not known.
-func endBefore(ev kvstore.Event) (Change, bool) {
-	old := ev.Before
-	if ev.Kind != kvstore.Put || old.Revision == 0 || old.TTL <= 0 {
+func endBefore(s step) (Change, bool) {
+	entry, before := s.entry, s.before
+	if s.kind != kvstore.Put || before.Zero() || before.Record.TTL <= 0 {
 		return Change{}, false
 	}
-	entry, before := record.Of(ev.Record), record.Of(old)
 	if before.From(entry.ID) || before.Unreadable && entry.Status == record.StatusBroken {
 		return Change{}, false // renewed or broken
 	}
-	if old.Time.Add(old.TTL).After(ev.Record.Time.Add(record.OverdueSlack)) {
+	if before.Time.Add(before.Record.TTL).After(entry.Time.Add(record.OverdueSlack)) {
 		return Change{}, false
 	}
-	return changeOf(kvstore.Event{Kind: kvstore.Expired, Record: old})
+	return changeOf(step{kind: kvstore.Expired, entry: before})
 }
 
 // follow checks the bucket at first, whenever the connection was away, and
@@ -276,16 +286,12 @@ func lateRenewal(entry, before record.Entry) time.Duration {
 	return apart
 }
 
-// changeOf says what an event on a key means for a lock.
-func changeOf(ev kvstore.Event) (Change, bool) {
-	k, ok := record.ParseKey(ev.Record.Key)
+// changeOf returns the change of a lock that an event on its key means, if it means one.
+func changeOf(s step) (Change, bool) {
+	entry, before := s.entry, s.before
+	k, ok := record.ParseKey(entry.Key)
 	if !ok {
 		return Change{}, false
-	}
-	entry := record.Of(ev.Record)
-	var before record.Entry
-	if ev.Before.Revision != 0 {
-		before = record.Of(ev.Before)
 	}
 	c := Change{Kind: k.Kind(), Name: k.Name, Time: entry.Time, Entry: entry}
 	waiting := k.Waits()
@@ -293,7 +299,7 @@ func changeOf(ev kvstore.Event) (Change, bool) {
 		c.Grants = entry.Granted() - before.Granted()
 		c.Waited = time.Duration(max(entry.Waits-before.Waits, 0)) * time.Millisecond
 	}
-	if ev.Kind == kvstore.Deleted && ev.Before.Revision != 0 && entry.Status != record.StatusBroken {
+	if s.kind == kvstore.Deleted && !before.Zero() && entry.Status != record.StatusBroken {
 		// A tombstone names the claim at most. Without a body it is a deletion
 		// by hand.
 		if entry.Unreadable || before.From(entry.ID) {
@@ -307,35 +313,35 @@ func changeOf(ev kvstore.Event) (Change, bool) {
 	switch {
 	case waiting && c.Entry.Status == record.StatusTrying:
 		return Change{}, false // no place
-	case ev.Kind == kvstore.Put && waiting && entry.Renewal > 0:
+	case s.kind == kvstore.Put && waiting && entry.Renewal > 0:
 		return Change{}, false // it still waits
-	case ev.Kind == kvstore.Put && waiting:
+	case s.kind == kvstore.Put && waiting:
 		c.Type = session.EventQueued
-	case ev.Kind == kvstore.Put && entry.Status == record.StatusBroken:
+	case s.kind == kvstore.Put && entry.Status == record.StatusBroken:
 		c.Type = session.EventBroken
-	case ev.Kind == kvstore.Put && entry.Left():
+	case s.kind == kvstore.Put && entry.Left():
 		c.Type = session.EventReleased
-	case ev.Kind == kvstore.Expired && entry.Left():
+	case s.kind == kvstore.Expired && entry.Left():
 		return Change{}, false // its release was reported
-	case ev.Kind == kvstore.Put && !waiting && entry.Renewal == 0:
+	case s.kind == kvstore.Put && !waiting && entry.Renewal == 0:
 		c.Type, c.Grants, c.Waited = session.EventGranted, 1, time.Duration(entry.Waited)*time.Millisecond
-	case ev.Kind == kvstore.Put:
+	case s.kind == kvstore.Put:
 		c.Type, c.Late = session.EventRenewed, lateRenewal(entry, before)
-	case ev.Kind == kvstore.Deleted && waiting && (entry.Status == record.StatusGranted || entry.Status == record.StatusPassed):
+	case s.kind == kvstore.Deleted && waiting && (entry.Status == record.StatusGranted || entry.Status == record.StatusPassed):
 		return Change{}, false // the grant itself is reported
-	case ev.Kind == kvstore.Deleted && waiting && !entry.Unreadable && entry.Body.Token == 0 && ev.Before.Revision == 0:
+	case s.kind == kvstore.Deleted && waiting && !entry.Unreadable && entry.Body.Token == 0 && before.Zero():
 		return Change{}, false // another waiter has deleted an overdue place, whose end was reported
-	case ev.Kind == kvstore.Deleted && waiting:
+	case s.kind == kvstore.Deleted && waiting:
 		c.Type = session.EventGaveUp
-	case ev.Kind == kvstore.Deleted && entry.Status == record.StatusBroken:
+	case s.kind == kvstore.Deleted && entry.Status == record.StatusBroken:
 		c.Type = session.EventBroken
-	case ev.Kind == kvstore.Deleted && !entry.Unreadable && entry.Body.Token == 0:
+	case s.kind == kvstore.Deleted && !entry.Unreadable && entry.Body.Token == 0:
 		return Change{}, false // the clean-up of an attempt that was never granted
-	case ev.Kind == kvstore.Deleted:
+	case s.kind == kvstore.Deleted:
 		c.Type = session.EventReleased
-	case ev.Kind == kvstore.Expired && waiting:
+	case s.kind == kvstore.Expired && waiting:
 		c.Type, c.Time = session.EventGaveUp, entry.Time.Add(entry.Record.TTL)
-	case ev.Kind == kvstore.Expired:
+	case s.kind == kvstore.Expired:
 		c.Type, c.Time = session.EventLost, entry.Time.Add(entry.Record.TTL)
 	default:
 		return Change{}, false

@@ -15,6 +15,7 @@ import (
 	promtest "github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/tool"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
 )
@@ -154,7 +155,7 @@ func TestDropped(t *testing.T) {
 	c, _ := client(t, s)
 	hold(t, c, "orders.1")
 	f := &follower{
-		c:   &cli{Bucket: "natslock", Names: ">", connection: connection{Server: s.URL(), NoContext: true, Timeout: 5 * time.Second}},
+		c:   &cli{Bucket: "natslock", Names: ">", Connection: tool.Connection{Server: s.URL(), NoContext: true, Timeout: 5 * time.Second}},
 		log: slog.New(slog.NewTextHandler(t.Output(), nil)), refused: make(chan error, 1), restart: func(error) {},
 	}
 	f.state = newState(labeler(nil), func() bool { return f.nc.IsConnected() })
@@ -188,17 +189,17 @@ func TestRefused(t *testing.T) {
 		code int
 		says []string
 	}{
-		{"no login", "", exitPermission, []string{"refuses the login", "--creds"}},
-		{"wrong password", "--user=reader --password=x", exitPermission, []string{"refuses the login"}},
-		{"no notifications", "--user=deaf --password=secret", exitPermission, []string{"may not watch the locks > in bucket natslock", "lockctl perms --role operator"}},
-		{"no reads", "--user=blind --password=secret", exitPermission, []string{"may not read the locks > in bucket natslock", "lockctl perms --role operator"}},
-		{"no permission for a bucket", "--user=reader --password=secret --bucket=elsewhere", exitPermission, []string{"bucket elsewhere"}},
-		{"no bucket", "--user=root --password=secret --bucket=elsewhere", exitConfig, []string{"there is no bucket elsewhere", "--bucket"}},
-		{"no server", "--server=nats://127.0.0.1:1", exitUnavailable, []string{"no server at nats://127.0.0.1:1", "--server"}},
-		{"a pattern that matches nothing", "--pattern=orders*", exitUsage, []string{`--pattern "orders*"`, "orders.*"}},
-		{"names that match nothing", "--names=a..b", exitUsage, []string{`--names "a..b"`}},
-		{"no address", "--user=reader --password=secret --listen=nowhere", exitUsage, []string{"--listen nowhere"}},
-		{"an argument", "orders", exitUsage, []string{"natslock-exporter --help"}},
+		{"no login", "", tool.ExitPermission, []string{"refuses the login", "--creds"}},
+		{"wrong password", "--user=reader --password=x", tool.ExitPermission, []string{"refuses the login"}},
+		{"no notifications", "--user=deaf --password=secret", tool.ExitPermission, []string{"may not watch the locks > in bucket natslock", "lockctl perms --role observer"}},
+		{"no reads", "--user=blind --password=secret", tool.ExitPermission, []string{"may not read the locks > in bucket natslock", "lockctl perms --role observer"}},
+		{"no permission for a bucket", "--user=reader --password=secret --bucket=elsewhere", tool.ExitPermission, []string{"bucket elsewhere"}},
+		{"no bucket", "--user=root --password=secret --bucket=elsewhere", tool.ExitConfig, []string{"there is no bucket elsewhere", "--bucket"}},
+		{"no server", "--server=nats://127.0.0.1:1", tool.ExitUnavailable, []string{"no server at nats://127.0.0.1:1", "--server"}},
+		{"a pattern that matches nothing", "--pattern=orders*", tool.ExitUsage, []string{`--pattern "orders*"`, "orders.*"}},
+		{"names that match nothing", "--names=a..b", tool.ExitUsage, []string{`--names "a..b"`}},
+		{"no address", "--user=reader --password=secret --listen=nowhere", tool.ExitUsage, []string{"--listen nowhere"}},
+		{"an argument", "orders", tool.ExitUsage, []string{"natslock-exporter --help"}},
 	} {
 		args := strings.Fields(c.args)
 		if !strings.Contains(c.args, "--server") {
@@ -212,7 +213,7 @@ func TestRefused(t *testing.T) {
 		require.NotContains(t, p.text(), "secret", c.name)
 	}
 
-	// The permissions to read are enough.
+	// An observer of the names is enough.
 	p := follow(t, s, "--user=reader", "--password=secret")
 	p.shows(`natslock_bucket_held{lock="orders"} 1`)
 	p = follow(t, s, "--user=narrow", "--password=secret", "--names=orders.>")
@@ -229,14 +230,4 @@ func TestContext(t *testing.T) {
 	require.NoError(t, os.WriteFile(file, []byte(`{"url": "`+s.URL()+`"}`), 0o600))
 	p := launch(t, "--context="+file)
 	p.shows(`natslock_bucket_held{lock="orders"} 1`)
-}
-
-// TestConnection: the flags, variables and contexts are those of lockctl, since the code
-// is.
-func TestConnection(t *testing.T) {
-	own, err := os.ReadFile("connection.go")
-	require.NoError(t, err)
-	lockctl, err := os.ReadFile("../../../../cmd/lockctl/connection.go")
-	require.NoError(t, err)
-	require.Equal(t, string(lockctl), string(own), "go generate copies it")
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/natslock/locks/internal/tool"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 )
@@ -47,7 +48,7 @@ type follower struct {
 // connect connects to the server. The caller closes the connection. Errors name the server
 // and what to do.
 func (f *follower) connect() error {
-	nc, url, settings, err := f.c.dial(
+	nc, url, settings, err := f.c.Dial(
 		nats.Name("natslock-exporter"),
 		nats.Timeout(f.c.Timeout),
 		nats.MaxReconnects(-1),
@@ -58,25 +59,11 @@ func (f *follower) connect() error {
 		nats.ErrorHandler(f.failed),
 	)
 	if err != nil {
-		return connectError(url, err)
+		return f.c.ConnectError(url, err, "name it with --server, NATS_URL or --context")
 	}
 	f.nc, f.url = nc, url
-	f.js, err = f.c.jetStream(nc, settings)
+	f.js, err = f.c.JetStream(nc, settings)
 	return err
-}
-
-// connectError says what an operator can do about a connection that was not made.
-func connectError(url string, err error) error {
-	_, coded := errors.AsType[*codeError](err)
-	switch {
-	case coded:
-		return err
-	case codeOf(err) == exitPermission:
-		return exitf(exitPermission, "%s refuses the login: %w; log in with --user, --creds, --nkey or --token, or choose a --context", url, err)
-	case errors.Is(err, nats.ErrNoServers), errors.Is(err, nats.ErrTimeout), errors.Is(err, context.DeadlineExceeded):
-		return exitf(exitUnavailable, "no server at %s: %w; name it with --server, NATS_URL or --context", url, err)
-	}
-	return exitf(exitUnavailable, "cannot connect to %s: %w", url, err)
 }
 
 // disconnected is called by the connection.
@@ -89,14 +76,14 @@ func (f *follower) disconnected(nc *nats.Conn, err error) {
 }
 
 // serversOf are the servers of a connection, without credentials.
-func serversOf(nc *nats.Conn) string { return withoutCredentials(strings.Join(nc.Opts.Servers, ",")) }
+func serversOf(nc *nats.Conn) string {
+	return tool.WithoutCredentials(strings.Join(nc.Opts.Servers, ","))
+}
 
 // failed is called by the connection for errors that no call returns.
 func (f *follower) failed(nc *nats.Conn, _ *nats.Subscription, err error) {
-	subject, refused := refusedSubscription(err)
-	inbox := cmp.Or(nc.Opts.InboxPrefix, strings.TrimSuffix(nats.InboxPrefix, ".")) + "."
 	switch {
-	case refused && !strings.HasPrefix(subject, inbox):
+	case tool.RefusedNotifications(nc, err):
 		select {
 		case f.refused <- err:
 		default:
@@ -114,19 +101,6 @@ func (f *follower) failed(nc *nats.Conn, _ *nats.Subscription, err error) {
 	}
 }
 
-// refusedSubscription is the subject of a subscription that the server has refused.
-func refusedSubscription(err error) (subject string, ok bool) {
-	if !errors.Is(err, nats.ErrPermissionViolation) {
-		return "", false
-	}
-	_, rest, ok := strings.Cut(err.Error(), `Subscription to "`)
-	if !ok {
-		return "", false
-	}
-	subject, _, ok = strings.Cut(rest, `"`)
-	return subject, ok
-}
-
 // run follows the bucket until ctx ends, and returns nil then. It returns an error that no
 // waiting cures: without permission, or without a bucket at the start.
 func (f *follower) run(ctx context.Context) error {
@@ -137,21 +111,21 @@ func (f *follower) run(ctx context.Context) error {
 	refusals.Go(func() {
 		select {
 		case err := <-f.refused:
-			cancel(exitf(exitPermission, "this user may not watch the locks %s in bucket %s at %s: %w; %s", plain(f.c.Names), plain(f.c.Bucket), f.url, err, needs))
+			cancel(tool.Exitf(tool.ExitPermission, "this user may not watch the locks %s in bucket %s at %s: %w; %s", tool.Plain(f.c.Names), tool.Plain(f.c.Bucket), f.url, err, needs))
 		case <-ctx.Done():
 		}
 	})
 	for begun := false; ; {
 		err := f.watch(ctx, &begun)
 		if ctx.Err() != nil {
-			if coded, ok := errors.AsType[*codeError](context.Cause(ctx)); ok {
+			if coded, ok := errors.AsType[*tool.Error](context.Cause(ctx)); ok {
 				return coded
 			}
 			return nil
 		}
-		code := codeOf(err)
+		code := tool.CodeOf(err)
 		gone := errors.Is(err, kvstore.ErrNotFound) || errors.Is(err, kvstore.ErrRemade)
-		if f.nc.IsClosed() || !begun || code != exitUnavailable && !gone {
+		if f.nc.IsClosed() || !begun || code != tool.ExitUnavailable && !gone {
 			return f.explain(err)
 		}
 		f.state.missed()
@@ -164,19 +138,19 @@ func (f *follower) run(ctx context.Context) error {
 }
 
 // needs says where an operator finds the permissions.
-const needs = "\"lockctl perms --role operator\" prints what a user needs, of which the exporter uses all but the permissions to break"
+const needs = "\"lockctl perms --role observer\" prints what a user needs"
 
 // explain adds what to do about an error that ends the exporter.
 func (f *follower) explain(err error) error {
-	switch code := codeOf(err); {
+	switch code := tool.CodeOf(err); {
 	case errors.Is(err, kvstore.ErrNotFound):
-		return exitf(exitConfig, "there is no bucket %s at %s: %w; check --bucket, --js-domain and --context", plain(f.c.Bucket), f.url, err)
-	case code == exitPermission:
-		return exitf(code, "this user may not read the locks %s in bucket %s at %s: %w; %s", plain(f.c.Names), plain(f.c.Bucket), f.url, err, needs)
+		return tool.Exitf(tool.ExitConfig, "there is no bucket %s at %s: %w; check --bucket, --js-domain and --context", tool.Plain(f.c.Bucket), f.url, err)
+	case code == tool.ExitPermission:
+		return tool.Exitf(code, "this user may not read the locks %s in bucket %s at %s: %w; %s", tool.Plain(f.c.Names), tool.Plain(f.c.Bucket), f.url, err, needs)
 	case errors.Is(err, nats.ErrNoResponders):
-		return exitf(exitUnavailable, "no JetStream at %s: %w; name the --js-domain it is in", f.url, err)
+		return tool.Exitf(tool.ExitUnavailable, "no JetStream at %s: %w; name the --js-domain it is in", f.url, err)
 	default:
-		return exitf(code, "cannot follow the bucket %s at %s: %w", plain(f.c.Bucket), f.url, err)
+		return tool.Exitf(code, "cannot follow the bucket %s at %s: %w", tool.Plain(f.c.Bucket), f.url, err)
 	}
 }
 

@@ -25,7 +25,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -34,10 +33,8 @@ import (
 	"syscall"
 
 	"github.com/alecthomas/kong"
-	"github.com/nats-io/nats.go"
 
-	"github.com/natslock/locks/kvstore"
-	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/internal/tool"
 )
 
 // cli is the whole command line.
@@ -47,11 +44,9 @@ type cli struct {
 	Pattern []string `sep:"none" placeholder:"PATTERN" help:"Count the locks that match under this label; repeat it, and the first that matches counts. Other locks get the label \"other\". Without patterns the label is the first token of the name."`
 	Listen  string   `env:"NATSLOCK_EXPORTER_LISTEN" default:":9622" placeholder:"ADDRESS" help:"Address to serve /metrics and /healthz at (default ${default})."`
 
-	connection `embed:"" group:"connection"`
-	Version    kong.VersionFlag `help:"Print the version."`
+	tool.Connection `embed:"" group:"connection"`
+	Version         kong.VersionFlag `help:"Print the version."`
 }
-
-//go:generate cp ../../../../cmd/lockctl/connection.go connection.go
 
 const description = `Serves Prometheus metrics of all locks of a bucket.
 
@@ -70,10 +65,10 @@ func mainCode(args []string) int {
 	}
 	ctx, err := parser.Parse(args)
 	if err != nil {
-		return report(usagef("%w; see natslock-exporter --help", err))
+		return report(tool.Usagef("%w; see natslock-exporter --help", err))
 	}
-	c.given = given(ctx)
-	if err := c.check(); err != nil {
+	c.Parsed(ctx)
+	if err := c.Verify(); err != nil {
 		return report(err)
 	}
 	running, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -93,17 +88,6 @@ func newParser(c *cli) (*kong.Kong, error) {
 	)
 }
 
-// given are the flags that the command line has, unlike those that the environment sets.
-func given(ctx *kong.Context) map[string]bool {
-	names := make(map[string]bool)
-	for _, p := range ctx.Path {
-		if p.Flag != nil {
-			names[p.Flag.Name] = true
-		}
-	}
-	return names
-}
-
 func version() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
@@ -112,60 +96,11 @@ func version() string {
 	return fmt.Sprintf("natslock-exporter %s, %s", info.Main.Version, info.GoVersion)
 }
 
-// The exit codes are those of lockctl, from sysexits.h.
-const (
-	exitUsage       = 64 // EX_USAGE
-	exitUnavailable = 69 // EX_UNAVAILABLE: no server, or no JetStream
-	exitInternal    = 70 // EX_SOFTWARE: everything that is none of the others
-	exitPermission  = 77 // EX_NOPERM: the server refuses this user
-	exitConfig      = 78 // EX_CONFIG: no bucket, or it is not fit for locks
-)
-
-// codeError is an error with an exit code.
-type codeError struct {
-	code int
-	err  error
-}
-
-func (e *codeError) Error() string { return e.err.Error() }
-func (e *codeError) Unwrap() error { return e.err }
-
-func exitf(code int, format string, args ...any) error {
-	return &codeError{code, fmt.Errorf(format, args...)}
-}
-
-func usagef(format string, args ...any) error { return exitf(exitUsage, format, args...) }
-
 // report prints the error and returns its exit code.
 func report(err error) int {
 	if err == nil {
 		return 0
 	}
 	fmt.Fprintf(os.Stderr, "natslock-exporter: %v\n", err)
-	return codeOf(err)
-}
-
-func codeOf(err error) int {
-	if coded, ok := errors.AsType[*codeError](err); ok {
-		return coded.code
-	}
-	is := func(targets ...error) bool {
-		for _, t := range targets {
-			if errors.Is(err, t) {
-				return true
-			}
-		}
-		return false
-	}
-	switch {
-	case is(natslock.ErrInvalidName, natslock.ErrInvalidOption, kvstore.ErrInvalidKey):
-		return exitUsage
-	case is(natslock.ErrPermission, nats.ErrAuthorization, nats.ErrAuthExpired, nats.ErrAuthRevoked, nats.ErrPermissionViolation):
-		return exitPermission
-	case is(kvstore.ErrBucketConfig, kvstore.ErrNotFound, kvstore.ErrNoWatch):
-		return exitConfig
-	case is(natslock.ErrUnavailable, nats.ErrNoServers, nats.ErrTimeout, context.DeadlineExceeded):
-		return exitUnavailable
-	}
-	return exitInternal
+	return tool.CodeOf(err)
 }

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	natslockprom "github.com/natslock/locks/adapters/prometheus"
+	"github.com/natslock/locks/internal/tool"
 )
 
 // other is the label of locks that match no pattern.
@@ -51,7 +52,7 @@ func checkPattern(flag, pattern string) error {
 			continue
 		}
 		if token == "" || strings.ContainsAny(token, "*>") {
-			return usagef("--%s %s: \"*\" and a last \">\" stand for whole tokens, as in \"orders.*\" or \"orders.>\"", flag, strconv.Quote(pattern))
+			return tool.Usagef("--%s %s: \"*\" and a last \">\" stand for whole tokens, as in \"orders.*\" or \"orders.>\"", flag, strconv.Quote(pattern))
 		}
 	}
 	return nil

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/natslock/locks/internal/tool"
 )
 
 const (
@@ -43,7 +45,7 @@ func (c *cli) run(ctx context.Context, log *slog.Logger) error {
 	}
 	listener, err := net.Listen("tcp", c.Listen)
 	if err != nil {
-		return usagef("--listen %s: %w", plain(c.Listen), err)
+		return tool.Usagef("--listen %s: %w", tool.Plain(c.Listen), err)
 	}
 	log.Info("serving", "url", fmt.Sprintf("http://%s/metrics", listener.Addr()))
 	return serve(ctx, listener, f)

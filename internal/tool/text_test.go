@@ -1,4 +1,4 @@
-package main
+package tool
 
 import (
 	"strconv"
@@ -6,7 +6,22 @@ import (
 	"testing"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/stretchr/testify/require"
 )
+
+// TestWithoutCredentials: a URL that does not parse loses its credentials too.
+func TestWithoutCredentials(t *testing.T) {
+	for list, want := range map[string]string{
+		"nats://127.0.0.1:4222":                      "nats://127.0.0.1:4222",
+		"nats://ada:s3cret@a:1, nats://t0ken@b:2,,c": "nats://a:1,nats://b:2,,c",
+		"ada:s3cret@a:1":                             "a:1",
+		"tls://ada:p/w@a:1":                          "tls://a:1",
+		"nats://ada:p@ss/word@b:1":                   "nats://b:1",
+	} {
+		require.Equal(t, want, WithoutCredentials(list))
+	}
+}
 
 // FuzzPlain: nothing that others wrote into a record reaches the terminal as
 // anything but visible characters, and different things stay different.
@@ -15,7 +30,7 @@ func FuzzPlain(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		out := plain(s)
+		out := Plain(s)
 		if out == "" || !utf8.ValidString(out) || strings.ContainsFunc(out, func(r rune) bool { return !unicode.IsPrint(r) }) {
 			t.Fatalf("%q is shown as %q", s, out)
 		}

@@ -1,4 +1,4 @@
-package main
+package tool
 
 import (
 	"errors"
@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/alecthomas/kong"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nkeys"
 	"github.com/stretchr/testify/require"
@@ -16,8 +17,8 @@ import (
 // errStop ends dialling when the settings are known.
 var errStop = errors.New("stop")
 
-// dialled parses a command line and returns the settings that lockctl would
-// connect with. Contexts are those in dir.
+// dialled parses a command line and returns the settings that a command would connect with.
+// Contexts are those in dir.
 func dialled(t *testing.T, dir string, env map[string]string, args ...string) (o nats.Options, err error) {
 	t.Helper()
 	for _, v := range os.Environ() {
@@ -30,16 +31,18 @@ func dialled(t *testing.T, dir string, env map[string]string, args ...string) (o
 	for name, value := range env {
 		t.Setenv(name, value)
 	}
-	var c cli
-	parser, err := newParser(&c)
+	var c struct {
+		Connection `embed:""`
+	}
+	parser, err := kong.New(&c)
 	require.NoError(t, err)
-	ctx, err := parser.Parse(append(args, "ls"))
+	ctx, err := parser.Parse(args)
 	require.NoError(t, err)
-	c.given = given(ctx)
-	if err := c.check(); err != nil {
+	c.Parsed(ctx)
+	if err := c.Verify(); err != nil {
 		return o, err
 	}
-	_, _, _, err = c.dial(func(final *nats.Options) error { o = *final; return errStop })
+	_, _, _, err = c.Dial(func(final *nats.Options) error { o = *final; return errStop })
 	if errors.Is(err, errStop) {
 		err = nil
 	}
@@ -116,6 +119,10 @@ func TestConnectionSettings(t *testing.T) {
 		{name: "flag over the user of the environment's URL", env: env{"NATS_URL": "nats://x:y@env:1"}, args: "--token t", want: "nats://env:1 token=t"},
 		{name: "the environment's order is that of nats", env: env{"NATS_USER": "eve", "NATS_PASSWORD": "s", "NATS_CREDS": creds}, want: "nats://127.0.0.1:4222 user=eve password=s"},
 
+		{name: "blanks in a list keep the context's login", selected: "home", env: env{"NATS_URL": " nats://a:1, nats://b:2"}, want: "nats://a:1,nats://b:2 user=ada password=ctx inbox=_HOME"},
+		{name: "no context, whatever the environment names", env: env{"NATS_CONTEXT": "open"}, args: "--no-context", want: "nats://127.0.0.1:4222"},
+		{name: "a login does not drop the scheme", env: env{"NATS_URL": "tls://x:y@env:1"}, args: "--token t", want: "tls://env:1 token=t"},
+
 		{name: "two logins", args: "--creds " + creds + " --token t", fails: "--creds and --token exclude each other"},
 		{name: "half a certificate", env: env{"NATS_CERT": creds}, fails: "--tlscert and --tlskey go together"},
 		{name: "no certificate", args: "--tlscert " + creds + " --tlskey " + creds, fails: "client certificate"},
@@ -134,9 +141,9 @@ func TestConnectionSettings(t *testing.T) {
 			o, err := dialled(t, dir, c.env, strings.Fields(c.args)...)
 			if c.fails != "" {
 				require.ErrorContains(t, err, c.fails)
-				coded, ok := errors.AsType[*codeError](err)
+				coded, ok := errors.AsType[*Error](err)
 				require.True(t, ok)
-				require.Equal(t, exitUsage, coded.code)
+				require.Equal(t, ExitUsage, coded.Code)
 				return
 			}
 			require.NoError(t, err)

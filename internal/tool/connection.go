@@ -1,24 +1,25 @@
-package main
+package tool
 
 import (
-	"errors"
 	"net/url"
 	"os"
-	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
+	"github.com/alecthomas/kong"
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
-	"github.com/synadia-io/orbit.go/natscontext"
 	"golang.org/x/net/proxy"
 )
 
-// connection says how to reach the server, with the flags, variables and contexts of
-// the nats command. A flag overrides the environment, and the environment overrides the
-// context. The ways to log in are one setting: if a flag names one, the others of the
-// environment and of the context are not used.
-type connection struct {
+// Connection says how to reach the server, with the flags, variables and contexts of the nats
+// command. A flag overrides the environment, and the environment overrides the context. The
+// ways to log in are one setting: if a flag names one, the others of the environment and of
+// the context are not used.
+//
+// A command embeds Connection in the structure that kong fills, and calls [Connection.Parsed]
+// and [Connection.Verify] then.
+type Connection struct {
 	Server      string        `short:"s" env:"NATS_URL" placeholder:"URL" help:"Servers to connect to, separated by commas (default nats://127.0.0.1:4222)."`
 	Context     string        `env:"NATS_CONTEXT" placeholder:"NAME" help:"Context of the nats command, or a file that holds one (default the selected one)."`
 	NoContext   bool          `help:"Use no context, not even the selected one."`
@@ -40,6 +41,19 @@ type connection struct {
 	given map[string]bool // flags on the command line, by name
 }
 
+// Parsed notes which flags the command line has, unlike those that the environment sets.
+func (c *Connection) Parsed(ctx *kong.Context) {
+	c.given = make(map[string]bool)
+	for _, p := range ctx.Path {
+		if p.Flag != nil {
+			c.given[p.Flag.Name] = true
+		}
+	}
+}
+
+// Given reports whether the command line has a flag.
+func (c *Connection) Given(flag string) bool { return c.given[flag] }
+
 // layer is where a setting comes from; the greater one counts.
 type layer int
 
@@ -50,7 +64,7 @@ const (
 	fromFlag
 )
 
-func (c *connection) layer(name string, value ...string) layer {
+func (c *Connection) layer(name string, value ...string) layer {
 	switch {
 	case strings.Join(value, "") == "":
 		return nowhere
@@ -70,7 +84,7 @@ type login struct {
 // login returns the way to log in that takes precedence. Its layer is nowhere if only
 // the context has one. Two flags that contradict each other are an error. Among
 // variables the order is that of the nats command.
-func (c *connection) login() (best login, err error) {
+func (c *Connection) login() (best login, err error) {
 	ways := []login{
 		{"--user", max(c.layer("user", c.User), c.layer("password", c.Password)), c.applyUser},
 		{"--creds", c.layer("creds", c.Creds), c.applyCreds},
@@ -79,7 +93,7 @@ func (c *connection) login() (best login, err error) {
 	}
 	for _, w := range ways {
 		if w.layer == fromFlag && best.layer == fromFlag {
-			return best, usagef("%s and %s exclude each other", best.name, w.name)
+			return best, Usagef("%s and %s exclude each other", best.name, w.name)
 		}
 		if w.layer > best.layer {
 			best = w
@@ -88,7 +102,7 @@ func (c *connection) login() (best login, err error) {
 	return best, nil
 }
 
-func (c *connection) applyUser(o *nats.Options) error {
+func (c *Connection) applyUser(o *nats.Options) error {
 	if c.Password == "" { // as the nats command has it
 		o.Token = c.User
 		return nil
@@ -97,17 +111,17 @@ func (c *connection) applyUser(o *nats.Options) error {
 	return nil
 }
 
-func (c *connection) applyCreds(o *nats.Options) error {
+func (c *Connection) applyCreds(o *nats.Options) error {
 	if _, err := os.Stat(c.Creds); err != nil {
-		return usagef("--creds: %w", err)
+		return Usagef("--creds: %w", err)
 	}
 	return nats.UserCredentials(c.Creds)(o)
 }
 
-func (c *connection) applyNkey(o *nats.Options) error {
+func (c *Connection) applyNkey(o *nats.Options) error {
 	opt, err := nats.NkeyOptionFromSeed(c.Nkey)
 	if err != nil {
-		return usagef("--nkey %s: %w", c.Nkey, err)
+		return Usagef("--nkey %s: %w", c.Nkey, err)
 	}
 	return opt(o)
 }
@@ -118,39 +132,60 @@ func noLogin(o *nats.Options) {
 	o.UserInfo, o.TokenHandler, o.UserJWT, o.SignatureCB = nil, nil, nil, nil
 }
 
-// check finds what contradicts itself, whatever the context says.
-func (c *connection) check() error {
+// Verify returns an error if settings of flags and environment contradict each other, whatever
+// the context says.
+func (c *Connection) Verify() error {
 	switch {
 	case c.Timeout <= 0:
-		return usagef("--timeout %v: must be positive", c.Timeout)
+		return Usagef("--timeout %v: must be positive", c.Timeout)
 	case c.NoContext && c.given["context"]:
-		return usagef("--context and --no-context exclude each other")
+		return Usagef("--context and --no-context exclude each other")
 	case (c.TLSCert == "") != (c.TLSKey == ""):
-		return usagef("--tlscert and --tlskey go together")
+		return Usagef("--tlscert and --tlskey go together")
 	case c.Domain != "" && c.APIPrefix != "":
-		return usagef("--js-domain and --js-api-prefix exclude each other")
+		return Usagef("--js-domain and --js-api-prefix exclude each other")
 	}
 	_, err := c.login()
 	return err
 }
 
+// servers returns the URLs of the servers, and the layer that they come from. Those of the
+// context are in o.
+func (c *Connection) servers(o *nats.Options) (urls []string, from layer, err error) {
+	from, source := c.layer("server", c.Server), "--server"
+	list := c.Server
+	switch {
+	case from == fromFlag:
+	case from == fromEnvironment:
+		source = "NATS_URL"
+	case len(o.Servers) > 0:
+		from, source = fromContext, c.contextTitle()
+		list = strings.Join(o.Servers, ",")
+	default:
+		list = nats.DefaultURL
+	}
+	for raw := range strings.SplitSeq(list, ",") {
+		if raw = strings.TrimSpace(raw); raw != "" {
+			urls = append(urls, raw)
+		}
+	}
+	if err := checkURLs(urls...); err != nil {
+		return nil, from, Usagef("%s: %w", source, err)
+	}
+	return urls, from, nil
+}
+
 // override puts the settings of flags and environment over those of the context,
 // which are in o already.
-func (c *connection) override(o *nats.Options) error {
+func (c *Connection) override(o *nats.Options) error {
 	login, err := c.login()
 	if err != nil {
 		return err
 	}
-	server := c.layer("server", c.Server)
-	switch {
-	case server > nowhere:
-		o.Servers = strings.Split(c.Server, ",")
-	case len(o.Servers) == 0:
-		o.Servers = []string{nats.DefaultURL}
-	default:
-		server = fromContext
+	urls, from, err := c.servers(o)
+	if err != nil {
+		return err
 	}
-	list := strings.Join(o.Servers, ",")
 	switch {
 	case login.layer > nowhere:
 		user := o.User
@@ -161,23 +196,20 @@ func (c *connection) override(o *nats.Options) error {
 		if o.User == "" && o.Password != "" { // a password for the context's user
 			o.User = user
 		}
-		if login.layer > server {
-			list = withoutCredentials(list)
+		if login.layer > from {
+			for i, u := range urls {
+				urls[i] = WithoutCredentials(u)
+			}
 		}
-	case server > fromContext && list != withoutCredentials(list):
+	case from > fromContext && slices.ContainsFunc(urls, func(u string) bool { return strings.Contains(u, "@") }):
 		noLogin(o)
 	}
-	o.Servers = nil
-	for raw := range strings.SplitSeq(list, ",") {
-		if raw = strings.TrimSpace(raw); raw != "" {
-			o.Servers = append(o.Servers, raw)
-		}
-	}
+	o.Servers = urls
 	return c.overrideTransport(o)
 }
 
 // overrideTransport is override for what is below the login.
-func (c *connection) overrideTransport(o *nats.Options) error {
+func (c *Connection) overrideTransport(o *nats.Options) error {
 	var opts []nats.Option
 	if c.TLSCert != "" {
 		opts = append(opts, nats.ClientCert(c.TLSCert, c.TLSKey))
@@ -194,13 +226,13 @@ func (c *connection) overrideTransport(o *nats.Options) error {
 	if c.SocksProxy != "" {
 		dialer, err := socks(c.SocksProxy)
 		if err != nil {
-			return usagef("--socks-proxy: %w", err)
+			return Usagef("--socks-proxy: %w", err)
 		}
 		opts = append(opts, nats.SetCustomDialer(dialer))
 	}
 	for _, opt := range opts {
 		if err := opt(o); err != nil {
-			return usagef("%w", err)
+			return Usagef("%w", err)
 		}
 	}
 	return nil
@@ -209,70 +241,7 @@ func (c *connection) overrideTransport(o *nats.Options) error {
 func socks(raw string) (proxy.Dialer, error) {
 	u, err := url.Parse(raw)
 	if err != nil {
-		return nil, err
+		return nil, errURL
 	}
 	return proxy.FromURL(u, proxy.Direct)
-}
-
-// dial connects, with opts over everything else. It returns the servers that were tried, without credentials,
-// and what the context says of JetStream.
-func (c *connection) dial(opts ...nats.Option) (nc *nats.Conn, servers string, s natscontext.Settings, err error) {
-	tried := false
-	opts = append([]nats.Option{c.override, func(o *nats.Options) error {
-		tried, servers = true, withoutCredentials(strings.Join(o.Servers, ","))
-		return nil
-	}}, opts...)
-	if c.NoContext {
-		nc, err = nats.Connect("", opts...)
-	} else {
-		nc, s, err = natscontext.Connect(c.contextName(), opts...)
-	}
-	if err == nil || tried {
-		return nc, servers, s, err
-	}
-	if _, ok := errors.AsType[*codeError](err); ok {
-		return nil, "", s, err
-	}
-	name := "the selected context"
-	if c.Context != "" {
-		name = "context " + plain(c.Context)
-	}
-	return nil, "", s, usagef("%s: %w; choose one with --context, or --no-context", name, err)
-}
-
-// contextName is what the library knows the context by: it takes files by their
-// absolute name only.
-func (c *connection) contextName() string {
-	if strings.HasSuffix(c.Context, ".json") {
-		if abs, err := filepath.Abs(c.Context); err == nil && isFile(abs) {
-			return abs
-		}
-	}
-	return c.Context
-}
-
-func isFile(path string) bool {
-	info, err := os.Stat(path)
-	return err == nil && info.Mode().IsRegular()
-}
-
-// jetStream is JetStream where flags, environment or context say it is. A domain
-// is a prefix of its API, so a flag for one outdoes the context's other.
-func (c *connection) jetStream(nc *nats.Conn, s natscontext.Settings) (js jetstream.JetStream, err error) {
-	domain, prefix := c.Domain, c.APIPrefix
-	if domain == "" && prefix == "" {
-		domain, prefix = s.JSDomain, s.JSAPIPrefix
-	}
-	switch {
-	case prefix != "":
-		js, err = jetstream.NewWithAPIPrefix(nc, prefix)
-	case domain != "":
-		js, err = jetstream.NewWithDomain(nc, domain)
-	default:
-		js, err = jetstream.New(nc)
-	}
-	if err != nil {
-		return nil, usagef("JetStream domain %q, API prefix %q: %w", domain, prefix, err)
-	}
-	return js, nil
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-func TestLookAtNothing(t *testing.T) {
+func TestShowNothing(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
 	code, out, errs := run(t, s, "ls")
@@ -36,7 +36,7 @@ func TestLookAtNothing(t *testing.T) {
 	require.Contains(t, errs, "x is free")
 }
 
-func TestLookAtLocks(t *testing.T) {
+func TestShowLocks(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
 	held, _ := hold(t, s, "orders.42", "--meta", "ticket=OPS-1", "--ttl", "30s")

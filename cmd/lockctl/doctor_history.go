@@ -1,0 +1,166 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/natslock/locks/kvstore"
+)
+
+const (
+	// errCodeOffline is the server's "stream is offline". nats.go has no name for it.
+	errCodeOffline = 10118
+	// lostSince is the time over which the doctor counts writes that a history lacks.
+	lostSince = time.Hour
+	// lostMany is how many of them are a warning, if they are also a quarter of all writes.
+	// Fewer are normal: the server cannot copy a record that another one replaces at once.
+	lostMany = 1000
+	// unfed is how long a source may be silent. The server receives a heartbeat each second,
+	// and sets up a silent source again after 10 s.
+	unfed = time.Minute
+)
+
+// kept is what the doctor knows of a history.
+type kept struct {
+	bucket, info *jetstream.StreamInfo
+	*kvstore.History
+	missing, all uint64 // writes since lostSince
+}
+
+// history checks the stream that keeps the history of the bucket.
+func (d *doctor) history() {
+	ctx, cancel := d.quietly()
+	defer cancel()
+	h, name := kept{bucket: d.info}, kvstore.HistoryStream(d.info, 0, 0).Name
+	err := h.ask(ctx, d, name)
+	switch {
+	case errors.Is(err, jetstream.ErrStreamNotFound):
+		d.ok("history", "none: \"lockctl init --history 7d\" makes one")
+		return
+	case isAPIError(err, errCodeOffline):
+		d.add("history", checkError, leaderlessRepair, "stream %s has no leader: all of its servers are offline", name)
+		return
+	case err == nil:
+		if found, repair := h.broken(); found != "" {
+			d.add("history", checkError, repair, "%s", found)
+			return
+		}
+		err = h.read(ctx, d)
+	}
+	if err != nil { // after a timeout too: perhaps there is none, and no server to say so
+		d.add("history", checkUnknown, "", "the history cannot be read: %v", d.why(err))
+		return
+	}
+	status, found, repair := h.judge()
+	d.add("history", status, repair, "%s", found)
+}
+
+// ask reads the state of the stream.
+func (h *kept) ask(ctx context.Context, d *doctor, name string) error {
+	stream, err := d.s.js.Stream(ctx, name)
+	if err == nil {
+		h.info = stream.CachedInfo()
+	}
+	return err
+}
+
+// read opens the history, which waits for the last writes, and counts those that it lacks.
+func (h *kept) read(ctx context.Context, d *doctor) error {
+	store, err := kvstore.Open(ctx, d.s.js, d.cfg)
+	if err != nil {
+		return err
+	}
+	defer store.Close()
+	if h.History, err = store.History(ctx); err != nil {
+		return err
+	}
+	h.missing, h.all, err = h.Missing(ctx, h.Now.Add(-lostSince))
+	if err != nil && !errors.Is(err, kvstore.ErrRemade) { // then nobody knows the number
+		return err
+	}
+	return h.ask(ctx, d, h.info.Config.Name)
+}
+
+const leaderlessRepair = "start the missing servers, and visit again in 20 s: the history lacks writes that end before it has a leader"
+
+// broken returns why the history does not copy what is written, and the repair.
+func (h *kept) broken() (found, repair string) {
+	name, of := h.info.Config.Name, h.bucket.Config.Name
+	if c := h.info.Cluster; c != nil && c.Name != "" && c.Leader == "" {
+		found = fmt.Sprintf("stream %s has no leader", name)
+		for _, p := range c.Replicas {
+			if p.Offline {
+				found += ", " + p.Name + " is offline"
+			}
+		}
+		return found, leaderlessRepair
+	}
+	again := fmt.Sprintf("\"nats stream rm %s\", which deletes what it has kept, and \"lockctl init --history %s\"", name, ageOf(h.info.Config))
+	i := slices.IndexFunc(h.info.Config.Sources, func(s *jetstream.StreamSource) bool {
+		return s.Name == of && s.External == nil && (s.FilterSubject == "" || s.FilterSubject == ">") && len(s.SubjectTransforms) == 0
+	})
+	if i < 0 {
+		return fmt.Sprintf("stream %s does not copy all of %s", name, of), again
+	}
+	if from, last := h.info.Config.Sources[i].OptStartSeq, h.bucket.State.LastSeq; from > last+1 {
+		return fmt.Sprintf("stream %s copies revisions from %d on, and %s was re-created and is at %d", name, from, of, last), again
+	}
+	if err := h.source().Error; err != nil {
+		return fmt.Sprintf("the server cannot copy %s: %s", of, err.Description), "remove the cause, and visit again in a minute: the server tries again"
+	}
+	return "", ""
+}
+
+// source is the state of the copying from the bucket.
+func (h *kept) source() jetstream.StreamSourceInfo {
+	for _, s := range h.info.Sources {
+		if s.Name == h.bucket.Config.Name {
+			return *s
+		}
+	}
+	return jetstream.StreamSourceInfo{Active: -1} // not begun
+}
+
+// judge returns the row of a history that copies.
+func (h *kept) judge() (status, found, repair string) {
+	c, size, source := h.info.Config, h.info.State.Bytes, h.source()
+	found = fmt.Sprintf("since %s, %s of size", h.Begin.Local().Format(time.DateTime), used(size, c.MaxBytes, bytesOf))
+	behind := h.Behind > 0 && (source.Lag > 0 || source.Active < 0) || source.Active > unfed
+	if h.missing > 0 {
+		found += fmt.Sprintf("; of %s in the last hour %d missing", count(int(h.all), "write"), h.missing)
+	}
+	switch {
+	case behind && source.Active > unfed:
+		found += fmt.Sprintf("; %s behind the bucket, which has been silent for %s", count(int(h.Behind), "write"), brief(source.Active))
+	case behind:
+		found += fmt.Sprintf("; %s behind the bucket", count(int(h.Behind), "write"))
+	case h.Behind > 0: // none is left to copy
+		found += fmt.Sprintf("; the last %s missing", count(int(h.Behind), "write"))
+	}
+	switch reach := h.Now.Sub(h.Begin); {
+	case behind:
+		return checkWarning, found, fmt.Sprintf("visit again in a minute: the history catches up. If it does not, search the log of its server for errors of stream %s", c.Name)
+	case h.missing >= lostMany && h.missing > h.all/4 || h.Behind >= lostMany:
+		return checkWarning, found, "nothing brings them back: keep the servers of the history up, and take a lock less often than a thousand times a second"
+	case nearly(size, c.MaxBytes) && reach < c.MaxAge/10*9:
+		return checkWarning, fmt.Sprintf("%s: it is too small for %s, and reaches back %s", found, ageOf(c), brief(reach)),
+			fmt.Sprintf("\"lockctl init --history %s --history-size %d\" or more", ageOf(c), 2*c.MaxBytes)
+	}
+	return checkOK, found, ""
+}
+
+// ageOf is the age of a history as a flag of init.
+func ageOf(c jetstream.StreamConfig) string {
+	switch days := c.MaxAge / (24 * time.Hour); {
+	case c.MaxAge == 0: // init makes none that is kept for ever
+		return "7d"
+	case days*24*time.Hour == c.MaxAge:
+		return fmt.Sprintf("%dd", days)
+	}
+	return c.MaxAge.String()
+}

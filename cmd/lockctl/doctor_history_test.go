@@ -1,0 +1,203 @@
+//go:build unix
+
+package main_test
+
+import (
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/testutil"
+)
+
+// updateHistory changes the stream of a history, and returns its configuration before.
+func updateHistory(t *testing.T, js jetstream.JetStream, set func(*jetstream.StreamConfig)) (before jetstream.StreamConfig) {
+	t.Helper()
+	before = historyInfo(t, js).Config
+	to := before
+	set(&to)
+	_, err := js.UpdateStream(t.Context(), to)
+	require.NoError(t, err)
+	return before
+}
+
+// again deletes a history and makes another one, as the doctor says.
+func again(t *testing.T, s *testutil.Server, js jetstream.JetStream, repair string) {
+	t.Helper()
+	require.Contains(t, repair, `"nats stream rm HISTORY_natslock"`)
+	require.Contains(t, repair, `"lockctl init --history 7d"`)
+	require.NoError(t, js.DeleteStream(t.Context(), "HISTORY_natslock"))
+	remember(t, s)
+	require.Equal(t, "ok", doctor(t, s).row(t, "history").Status, "the repair works")
+}
+
+// The doctor says what a history has, and finds each way in which it has less than it should.
+// Every repair works.
+func TestDoctorHistory(t *testing.T) {
+	t.Parallel()
+	s := serve(t)
+	js := jetStream(t, s)
+	row := func() checked { t.Helper(); return doctor(t, s).row(t, "history") }
+	require.Equal(t, checked{Check: "history", Status: "ok", Found: `none: "lockctl init --history 7d" makes one`}, row())
+
+	remember(t, s)
+	hold(t, s, "x", "--ttl", "1h")
+	copied(t, s)
+	d := doctor(t, s)
+	require.Zero(t, d.ExitCode, d.troubles())
+	require.Regexp(t, `^since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d, [\d.]+ K?i?B of 256\.0 MiB of size$`, d.row(t, "history").Found)
+
+	// It is too small.
+	used := int64(historyInfo(t, js).State.Bytes)
+	updateHistory(t, js, func(c *jetstream.StreamConfig) { c.MaxBytes = used + used/20 })
+	d = doctor(t, s)
+	require.Equal(t, []string{"warning history"}, d.troubles())
+	require.Contains(t, d.row(t, "history").Found, "it is too small for 7d, and reaches back ")
+	repair := regexp.MustCompile(`^"lockctl (init --history 7d --history-size \d+)" or more$`).FindStringSubmatch(d.row(t, "history").Repair)
+	require.NotNil(t, repair, d.row(t, "history").Repair)
+	code, _, errs := run(t, s, append(strings.Fields(repair[1]), "-f")...)
+	require.Zero(t, code, errs)
+	updateHistory(t, js, func(c *jetstream.StreamConfig) { c.MaxBytes = kvstore.DefaultHistoryBytes })
+	require.Equal(t, "ok", row().Status)
+
+	// It lacks writes: a thousand are too many, and only a quarter of all.
+	before := updateHistory(t, js, func(c *jetstream.StreamConfig) { c.Sources = nil })
+	d = doctor(t, s)
+	require.Equal(t, []string{"error history"}, d.troubles())
+	require.Equal(t, 70, d.ExitCode)
+	require.Equal(t, "stream HISTORY_natslock does not copy all of KV_natslock", d.row(t, "history").Found)
+	overwrite(t, s, 1100)
+	updateHistory(t, js, func(c *jetstream.StreamConfig) { c.Sources = before.Sources })
+	sourcing(t, s)
+	copied(t, s)
+	d = doctor(t, s)
+	require.Equal(t, []string{"warning history"}, d.troubles())
+	lost := regexp.MustCompile(`; of (\d+) writes in the last hour (\d+) missing$`).FindStringSubmatch(d.row(t, "history").Found)
+	require.NotNil(t, lost, d.row(t, "history").Found)
+	require.Len(t, lost[1], 4)
+	require.Len(t, lost[2], 4)
+
+	// It has only some of the locks.
+	updateHistory(t, js, func(c *jetstream.StreamConfig) { c.Sources[0].FilterSubject = "$KV.natslock.lock.>" })
+	d = doctor(t, s)
+	require.Equal(t, []string{"error history"}, d.troubles())
+	again(t, s, js, d.row(t, "history").Repair)
+}
+
+// overwrite writes one key many times, so that the bucket keeps the last record only.
+func overwrite(t *testing.T, s *testutil.Server, n int) {
+	t.Helper()
+	js := jetStream(t, s)
+	for range n {
+		_, err := js.PublishMsg(t.Context(), &nats.Msg{Subject: "$KV.natslock.lock.busy", Header: nats.Header{"Nats-TTL": {"3600s"}, "KV-Operation": {"DEL"}}})
+		require.NoError(t, err)
+	}
+}
+
+// The history of a bucket that was re-created goes on, unless the revisions of the new one
+// are lower: the server copies nothing then, and reports no error.
+func TestDoctorHistoryRemade(t *testing.T) {
+	t.Parallel()
+	s := remembered(t)
+	js := jetStream(t, s)
+	overwrite(t, s, 1)
+	copied(t, s)
+	before := historyInfo(t, js).State.LastSeq
+	require.NoError(t, js.DeleteStream(t.Context(), "KV_natslock"))
+	withBucket(t, s)
+	overwrite(t, s, 1)
+	eventually(t, "a history that goes on", func() bool { return historyInfo(t, js).State.LastSeq > before })
+	require.Equal(t, "ok", doctor(t, s).row(t, "history").Status)
+
+	require.NoError(t, js.DeleteStream(t.Context(), "KV_natslock"))
+	makeBucket(t, s, func(c *jetstream.StreamConfig) { c.FirstSeq = 0 })
+	d := doctor(t, s)
+	require.Equal(t, []string{"warning first_seq", "error history"}, d.troubles())
+	require.Regexp(t, `copies revisions from \d{14} on, and KV_natslock was re-created and is at \d$`, d.row(t, "history").Found)
+	again(t, s, js, d.row(t, "history").Repair)
+}
+
+// The server's reason for copying nothing is in the row.
+func TestDoctorHistoryWithoutSource(t *testing.T) {
+	t.Parallel()
+	s := testutil.RunServer(t)
+	js := makeBucket(t, s, func(c *jetstream.StreamConfig) {
+		c.ConsumerLimits = jetstream.StreamConsumerLimits{InactiveThreshold: time.Second}
+	})
+	code, _, errs := run(t, s, "init", "-f", "--history", "7d")
+	require.Zero(t, code, errs)
+	eventually(t, "the error of the source", func() bool { return historyInfo(t, js).Sources[0].Error != nil })
+	d := doctor(t, s)
+	require.Equal(t, []string{"error history"}, d.troubles())
+	require.Contains(t, d.row(t, "history").Found, "the server cannot copy KV_natslock: consumer inactive threshold")
+
+	c := bucketInfo(t, js).Config
+	c.ConsumerLimits = jetstream.StreamConsumerLimits{}
+	_, err := js.UpdateStream(t.Context(), c)
+	require.NoError(t, err)
+	sourcing(t, s)
+	require.Equal(t, "ok", doctor(t, s).row(t, "history").Status)
+}
+
+// A user that may not read the history learns so.
+func TestDoctorHistoryOfUser(t *testing.T) {
+	t.Parallel()
+	may := block(t, "orders.>", "--history")
+	const read = `"$JS.API.DIRECT.GET.HISTORY_natslock"`
+	require.Contains(t, may, read)
+	s := testutil.RunServer(t, testutil.WithConfigText(userList(map[string]string{
+		"may": may, "finds": strings.Replace(may, read, "", 1), "other": block(t, "orders.>"),
+	})))
+	withBucket(t, s, "--user", "root", "--password", "p")
+	row := func(user string) checked {
+		t.Helper()
+		d := doctor(t, s, "orders.>", "--user", user, "--password", "p")
+		require.Zero(t, d.ExitCode, d.troubles())
+		return d.row(t, "history")
+	}
+	require.Equal(t, "ok", row("may").Status)
+	require.Contains(t, row("may").Found, "none")
+	code, _, errs := run(t, s, "--user", "root", "--password", "p", "init", "-f", "--history", "7d")
+	require.Zero(t, code, errs)
+	js := jetStream(t, s, asRoot...)
+	eventually(t, "a copy of a write", func() bool {
+		row("may") // writes
+		return historyInfo(t, js).State.Msgs > 0
+	})
+	require.Equal(t, "ok", row("may").Status)
+	for user, subject := range map[string]string{"other": "$JS.API.STREAM.INFO.HISTORY_natslock", "finds": "$JS.API.DIRECT.GET.HISTORY_natslock"} {
+		r := row(user)
+		require.Equal(t, "unknown", r.Status)
+		require.Contains(t, r.Found, `the history cannot be read: `)
+		require.Contains(t, r.Found, `Publish to "`+subject+`"`)
+	}
+}
+
+// A history can lose its servers while the bucket has its own.
+func TestDoctorHistoryOnCluster(t *testing.T) {
+	t.Parallel()
+	cluster := testutil.RunCluster(t, 3)
+	withBucket(t, cluster.Servers()[0])
+	js := jetStream(t, cluster.Servers()[0])
+	c := kvstore.HistoryStream(bucketInfo(t, js), time.Hour, 0)
+	c.Replicas = 1
+	_, err := js.CreateStream(t.Context(), c)
+	require.NoError(t, err)
+	i := cluster.Index(cluster.WaitStreamLeader(t, "HISTORY_natslock"))
+	s := cluster.Servers()[(i+1)%3]
+	require.Equal(t, "ok", doctor(t, s).row(t, "history").Status)
+	cluster.StopServer(i)
+	cluster.WaitStreamLeader(t, "KV_natslock")
+	eventually(t, "a history without a leader", func() bool {
+		d := doctor(t, s)
+		return strings.Contains(strings.Join(d.troubles(), " "), "error history") && d.row(t, "history").Found == "stream HISTORY_natslock has no leader: all of its servers are offline"
+	})
+	cluster.Restart(i)
+	eventually(t, "a history that is well", func() bool { return len(doctor(t, s).troubles()) == 0 })
+}

@@ -1,0 +1,221 @@
+//go:build unix
+
+package main_test
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/rwlock"
+	"github.com/natslock/locks/semaphore"
+	"github.com/natslock/locks/testutil"
+)
+
+// observed runs a server with two users as "lockctl perms --role observer" prints them: "all"
+// and "some", which may read the locks under orders. Root has locks of each kind, three
+// with a queue, and writes nothing from then on.
+func observed(t *testing.T) (s *testutil.Server, root *guest, first *natslock.Lock) {
+	t.Helper()
+	s = testutil.RunServer(t, testutil.WithConfigText(userList(map[string]string{
+		"all":  block(t, "--role", "observer", "--inbox-prefix", "_INBOX_all"),
+		"some": block(t, "orders.>", "--role", "observer", "--inbox-prefix", "_INBOX_some"),
+	})))
+	code, _, errs := run(t, s, "--user", "root", "--password", "p", "init", "-f", "--history", "7d")
+	require.Zero(t, code, errs)
+	js := jetStream(t, s, asRoot...)
+	eventually(t, "a history that copies", func() bool { return historyInfo(t, js).Sources[0].Active >= 0 })
+	root = enter(t, s, "root")
+	a, b := root.client(t, natslock.WithWatchAfter(-1)), root.client(t, natslock.WithWatchAfter(-1))
+	take(t, a, "users.1", natslock.TTL(time.Hour))
+	first = take(t, a, "orders.1", natslock.TTL(time.Hour))
+	_, err := rwlock.New(a).RLock(t.Context(), "orders.2", natslock.TTL(time.Hour), natslock.Detached())
+	require.NoError(t, err)
+	_, err = rwlock.New(a).Lock(t.Context(), "orders.4", natslock.TTL(time.Hour), natslock.Detached())
+	require.NoError(t, err)
+	_, err = semaphore.New(a, "orders.3", 1).Acquire(t.Context(), natslock.TTL(time.Hour), natslock.Detached())
+	require.NoError(t, err)
+	for name, c := range map[string]struct {
+		kind    natslock.Kind
+		acquire func(context.Context, string, ...natslock.LockOption) (*natslock.Lock, error)
+	}{
+		"orders.1": {natslock.KindMutex, b.Lock},
+		"orders.4": {natslock.KindRW, rwlock.New(b).Lock},
+		"orders.3": {natslock.KindSemaphore, func(ctx context.Context, _ string, opts ...natslock.LockOption) (*natslock.Lock, error) {
+			return semaphore.New(b, "orders.3", 1).Acquire(ctx, opts...)
+		}},
+	} {
+		wait(t, a, c.kind, name, func(ctx context.Context, name string, _ ...natslock.LockOption) (*natslock.Lock, error) {
+			return c.acquire(ctx, name, natslock.TTL(time.Hour), natslock.Detached())
+		})
+	}
+	return s, root, first
+}
+
+// requests records what is published in the account, and returns whether the connections
+// with an inbox prefix have sent a request that a pattern matches.
+func requests(t *testing.T, root *guest) (sent func(inbox, pattern string) bool) {
+	t.Helper()
+	seen := make(chan *nats.Msg, 1<<16)
+	_, err := root.ChanSubscribe(">", seen)
+	require.NoError(t, err)
+	require.NoError(t, root.Flush())
+	var all []*nats.Msg
+	return func(inbox, pattern string) bool {
+		require.NoError(t, root.Flush())
+		for len(seen) > 0 {
+			all = append(all, <-seen)
+		}
+		for _, m := range all {
+			if strings.HasPrefix(m.Reply, inbox+".") && server.SubjectsCollide(pattern, m.Subject) {
+				return true
+			}
+		}
+		return false
+	}
+}
+
+// as are the flags of one of the users.
+func as(user string, args ...string) []string {
+	return append([]string{"--user", user, "--password", "p", "--inbox-prefix", "_INBOX_" + user}, args...)
+}
+
+// Every command that only reads works under exactly the permissions that are printed for an
+// observer. No subject in them is idle.
+func TestPermsOfObserver(t *testing.T) {
+	t.Parallel()
+	s, root, _ := observed(t)
+	sent := requests(t, root)
+	for _, c := range []struct {
+		user  string
+		args  []string
+		shows string
+	}{
+		{"all", []string{"ls"}, "users.1"},
+		{"all", []string{"info", "users.1"}, "held"},
+		{"all", []string{"check", "--held", "1h", "--queue", "1"}, ""},
+		{"all", []string{"history", ">"}, "users.1"},
+		{"some", []string{"ls", "orders.>"}, "orders.3"},
+		{"some", []string{"info", "orders.1"}, "held"},
+		{"some", []string{"info", "orders.2"}, "reader"},
+		{"some", []string{"check", "orders.>", "--held", "1h", "--queue", "1"}, ""},
+	} {
+		code, out, errs := run(t, s, as(c.user, c.args...)...)
+		require.Zero(t, code, "%s %q: %s", c.user, c.args, errs)
+		require.Empty(t, errs, "%s %q", c.user, c.args)
+		require.Contains(t, out, c.shows, "%s %q", c.user, c.args)
+	}
+	for user, name := range map[string]string{"all": "users.2", "some": "orders.5"} {
+		pattern := strings.Split(name, ".")[0] + ".>"
+		watching := start(t, s, as(user, "watch", pattern, "--json")...)
+		said(t, watching, "watching "+pattern)
+		top := display(t, s, nil, as(user, "top", pattern)...)
+		top.shows("connected", strings.Replace(pattern, ">", "1", 1))
+		leading := start(t, s, as(user, "elect", name, "--json")...)
+		observes(t, leading, "a vacancy", func(c change) bool { return c.Leader == nil })
+		l := take(t, root.client(t), name, natslock.TTL(time.Hour))
+		require.Equal(t, "granted", eventsOf(t, watching, 1)[0].Event)
+		top.shows(name)
+		observes(t, leading, "a leader", func(c change) bool { return c.Leader != nil })
+		require.NoError(t, l.Unlock(t.Context()))
+		top.hides(name)
+		for _, p := range []*process{watching, leading} {
+			require.NotContains(t, strings.ToLower(p.err.String()), "permission", user)
+		}
+
+		opts := []nats.Option{nats.CustomInboxPrefix("_INBOX_" + user)}
+		g := enter(t, s, user, opts...)
+		c := g.client(t)
+		n := 0
+		for _, err := range c.List(t.Context(), "orders.>") {
+			require.NoError(t, err)
+			n++
+		}
+		require.Equal(t, 4, n)
+		if user == "all" {
+			g.wantUnrefused(t)
+		} else { // it reads the records one by one instead
+			g.wantUnrefused(t, readQueue, readLeader)
+		}
+	}
+	for inbox, args := range map[string][]string{"_INBOX_all": {">"}, "_INBOX_some": {"orders.>"}} {
+		var set struct{ Publish []struct{ Subject string } }
+		require.NoError(t, json.Unmarshal([]byte(block(t, append(args, "--role", "observer", "--json")...)), &set))
+		for _, p := range set.Publish {
+			if p.Subject == readLeader || inbox == "_INBOX_all" && strings.Contains(p.Subject, "$KV.") {
+				continue // needed where a replica lags, and where 1024 records do not suffice
+			}
+			require.True(t, sent(inbox, p.Subject), "%s: %s is allowed and not needed", inbox, p.Subject)
+		}
+	}
+}
+
+// An observer changes nothing. The commands that would name what the server has refused.
+func TestPermsObserverIsRefused(t *testing.T) {
+	t.Parallel()
+	s, root, first := observed(t)
+	js := jetStream(t, s, asRoot...)
+	before := bucketInfo(t, js)
+	for _, user := range []string{"all", "some"} {
+		for _, c := range []struct {
+			args    []string
+			subject string
+		}{
+			{[]string{"run", "orders.9", "--", "true"}, "$KV.natslock.lock.orders.9"},
+			{[]string{"run", "-n", "orders.9", "--", "true"}, "$KV.natslock.lock.orders.9"},
+			{[]string{"run", "--read", "orders.9", "--", "true"}, "$KV.natslock.read.orders.9."},
+			{[]string{"run", "orders.1", "--", "true"}, "$KV.natslock.lock.orders.1"},
+			{[]string{"acquire", "orders.9"}, "$KV.natslock.lock.orders.9"},
+			{[]string{"break", "-f", "orders.1"}, "$KV.natslock.lock.orders.1"},
+		} {
+			code, out, errs := run(t, s, as(user, c.args...)...)
+			require.Equal(t, 77, code, "%q: %s", c.args, errs)
+			require.Equal(t, c.args[0] == "break", out != "", "break shows the lock: %q: %s", c.args, out)
+			require.NotContains(t, out, "broken", "%q", c.args)
+			require.Equal(t, 1, strings.Count(errs, "\n"), "%q: %s", c.args, errs)
+			require.Regexp(t, `^lockctl: \w+ lock "orders\.\d": .*permissions violation`, strings.ToLower(errs), "%q", c.args)
+			require.Contains(t, errs, `Publish to "`+c.subject, "%q", c.args)
+		}
+		g := enter(t, s, user, nats.CustomInboxPrefix("_INBOX_"+user))
+		refused := []string{
+			"$KV.natslock.lock.orders.1", "$KV.natslock.rw.orders.2", "$KV.natslock.sem.orders.3.0", "$KV.natslock.read.orders.2.id",
+			"$KV.natslock.wait.orders.1.id", "$KV.natslock.rwait.orders.2.id", "$KV.natslock.swait.orders.3.id", "$KV.natslock.probe",
+			"$JS.API.STREAM.CREATE.KV_natslock", "$JS.API.STREAM.UPDATE.KV_natslock", "$JS.API.STREAM.DELETE.KV_natslock",
+			"$JS.API.STREAM.PURGE.KV_natslock", "$JS.API.STREAM.MSG.DELETE.KV_natslock", "$JS.API.CONSUMER.CREATE.KV_natslock",
+			"$JS.API.STREAM.DELETE.HISTORY_natslock", "$JS.API.STREAM.UPDATE.HISTORY_natslock", "$JS.API.STREAM.PURGE.HISTORY_natslock",
+			"natslock.natslock.abc.lock.orders.1", "_INBOX_root.1",
+		}
+		if user == "some" {
+			refused = append(refused, readQueue, readLeader, "$JS.API.DIRECT.GET.HISTORY_natslock", "$JS.API.STREAM.INFO.HISTORY_natslock",
+				"$JS.API.DIRECT.GET.KV_natslock.$KV.natslock.lock.users.1", "$JS.API.DIRECT.GET.KV_natslock.$KV.natslock.wait.orders.id")
+		}
+		for _, subject := range refused {
+			g.wantRefused(t, subject)
+		}
+		for _, subject := range []string{">", "$KV.>", "_INBOX.>", "$JS.API.>"} {
+			g.wantUnnotified(t, subject)
+		}
+	}
+	code, out, errs := run(t, s, as("some", "history", "orders.1")...)
+	require.Equal(t, 77, code, errs)
+	require.Empty(t, out)
+	require.Contains(t, errs, `see "lockctl perms PATTERN --history"`)
+
+	v := display(t, s, nil, as("all", "top", "orders.1")...)
+	v.shows("orders.1", "held 1")
+	v.press("b")
+	v.shows("Break it?")
+	v.press("y")
+	v.shows("ermission")
+
+	require.Equal(t, before.State.LastSeq, bucketInfo(t, js).State.LastSeq, "nothing was written")
+	require.NoError(t, first.Extend(t.Context(), 0))
+	root.wantUnrefused(t)
+}

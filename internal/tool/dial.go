@@ -1,0 +1,107 @@
+package tool
+
+import (
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/synadia-io/orbit.go/natscontext"
+)
+
+// Dial connects, with opts over everything else. It returns the servers that it tried, without
+// credentials, and the context's settings for [Connection.JetStream].
+func (c *Connection) Dial(opts ...nats.Option) (nc *nats.Conn, servers string, s natscontext.Settings, err error) {
+	tried := false
+	opts = append([]nats.Option{c.override, func(o *nats.Options) error {
+		tried, servers = true, Plain(WithoutCredentials(strings.Join(o.Servers, ",")))
+		return nil
+	}}, opts...)
+	if c.NoContext {
+		nc, err = nats.Connect("", opts...)
+	} else {
+		nc, s, err = natscontext.Connect(c.contextName(), opts...)
+	}
+	if err == nil || tried {
+		return nc, servers, s, err
+	}
+	if _, ok := errors.AsType[*Error](err); ok {
+		return nil, "", s, err
+	}
+	return nil, "", s, Usagef("%s: %w; choose one with --context, or --no-context", c.contextTitle(), err)
+}
+
+// ConnectError explains an error of [Connection.Dial] with the servers that it returned. The
+// remedy is for the case that no server answers.
+func (c *Connection) ConnectError(servers string, err error, remedy string) error {
+	if _, ok := errors.AsType[*Error](err); ok {
+		return err
+	}
+	if c.Context != "" && !c.NoContext {
+		servers += fmt.Sprintf(" (context %s)", Plain(c.Context))
+	}
+	if _, ok := errors.AsType[*url.Error](err); ok { // those of the servers and of flags are checked before
+		return Usagef("%s: a URL in it is not valid; choose one with --context, or --no-context", c.contextTitle())
+	}
+	var authority x509.UnknownAuthorityError
+	switch {
+	case CodeOf(err) == ExitPermission:
+		return Exitf(ExitPermission, "%s refuses the login: %w; log in with --user, --creds, --nkey or --token, or choose a --context", servers, err)
+	case errors.As(err, &authority):
+		return Exitf(ExitUnavailable, "cannot trust %s: %w; name the authority's certificate with --tlsca", servers, err)
+	case errors.Is(err, nats.ErrNoServers), errors.Is(err, nats.ErrTimeout), errors.Is(err, context.DeadlineExceeded):
+		return Exitf(ExitUnavailable, "no server at %s; %s", servers, remedy)
+	}
+	return Exitf(ExitUnavailable, "cannot connect to %s: %w", servers, err)
+}
+
+// contextTitle names the context in a message.
+func (c *Connection) contextTitle() string {
+	if c.Context == "" {
+		return "the selected context"
+	}
+	return "context " + Plain(c.Context)
+}
+
+// contextName is what the library knows the context by: it takes files by their
+// absolute name only.
+func (c *Connection) contextName() string {
+	if strings.HasSuffix(c.Context, ".json") {
+		if abs, err := filepath.Abs(c.Context); err == nil && isFile(abs) {
+			return abs
+		}
+	}
+	return c.Context
+}
+
+func isFile(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.Mode().IsRegular()
+}
+
+// JetStream returns the JetStream that flags, environment or context name. A domain is a prefix
+// of its API, so a flag for one of the two overrides the other one of the context.
+func (c *Connection) JetStream(nc *nats.Conn, s natscontext.Settings) (js jetstream.JetStream, err error) {
+	domain, prefix := c.Domain, c.APIPrefix
+	if domain == "" && prefix == "" {
+		domain, prefix = s.JSDomain, s.JSAPIPrefix
+	}
+	switch {
+	case prefix != "":
+		js, err = jetstream.NewWithAPIPrefix(nc, prefix)
+	case domain != "":
+		js, err = jetstream.NewWithDomain(nc, domain)
+	default:
+		js, err = jetstream.New(nc)
+	}
+	if err != nil {
+		return nil, Usagef("JetStream domain %q, API prefix %q: %w", domain, prefix, err)
+	}
+	return js, nil
+}

@@ -1,0 +1,85 @@
+package tool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/natslock"
+)
+
+// The exit codes. "lockctl run" also returns the codes of its command. So its own codes are
+// from sysexits.h and from the shells, which commands avoid for the same reason. 1 is flock's
+// for a conflict.
+const (
+	ExitConflict    = 1   // run: the lock was not free in time. elect: nobody leads. extend, release: a used handle. break: nothing was broken
+	ExitUsage       = 64  // EX_USAGE
+	ExitUnavailable = 69  // EX_UNAVAILABLE: no server, or no JetStream
+	ExitInternal    = 70  // EX_SOFTWARE: everything that is none of the others
+	ExitLost        = 75  // EX_TEMPFAIL: the lock was lost, the command was ended
+	ExitPermission  = 77  // EX_NOPERM: the server refuses this user
+	ExitConfig      = 78  // EX_CONFIG: no bucket, or it is not fit for locks
+	ExitNotExec     = 126 // as the shells: found, but cannot be executed
+	ExitNotFound    = 127 // as the shells: no such command
+	ExitSignal      = 128 // as the shells: plus the signal's number
+)
+
+// Error is an error with an exit code.
+type Error struct {
+	Code int
+	Err  error // nil: the command has printed the reason already, or needs none
+}
+
+// Error returns the text of Err, or names the exit code if Err is nil.
+func (e *Error) Error() string {
+	if e.Err == nil {
+		return fmt.Sprintf("exit status %d", e.Code)
+	}
+	return e.Err.Error()
+}
+
+// Unwrap returns Err.
+func (e *Error) Unwrap() error { return e.Err }
+
+// Exitf returns an [Error] with a code, and with the text that [fmt.Errorf] makes.
+func Exitf(code int, format string, args ...any) error {
+	return &Error{Code: code, Err: fmt.Errorf(format, args...)}
+}
+
+// Usagef is [Exitf] for a command line that is wrong.
+func Usagef(format string, args ...any) error { return Exitf(ExitUsage, format, args...) }
+
+// CodeOf returns the exit code of an error: that of an [Error], or the one for an error of the
+// library or of NATS. It is 0 for nil.
+func CodeOf(err error) int {
+	if err == nil {
+		return 0
+	}
+	if coded, ok := errors.AsType[*Error](err); ok {
+		return coded.Code
+	}
+	is := func(targets ...error) bool {
+		for _, t := range targets {
+			if errors.Is(err, t) {
+				return true
+			}
+		}
+		return false
+	}
+	switch {
+	case is(natslock.ErrInvalidName, natslock.ErrInvalidTTL, natslock.ErrInvalidOption, kvstore.ErrInvalidKey):
+		return ExitUsage
+	case is(natslock.ErrPermission, nats.ErrAuthorization, nats.ErrAuthExpired, nats.ErrAuthRevoked, nats.ErrPermissionViolation):
+		return ExitPermission
+	case is(kvstore.ErrBucketConfig, kvstore.ErrNoWatch):
+		return ExitConfig
+	case is(natslock.ErrUnavailable, nats.ErrNoServers, nats.ErrTimeout, context.DeadlineExceeded):
+		return ExitUnavailable
+	case is(natslock.ErrLost):
+		return ExitLost
+	}
+	return ExitInternal
+}

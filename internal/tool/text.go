@@ -1,0 +1,75 @@
+package tool
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// Plain makes text from outside fit for a terminal or a log. It quotes text that is empty, or
+// that has characters which are not printable: such text could control a terminal.
+func Plain(s string) string {
+	// A byte that is no UTF-8 is printable to ContainsFunc, and can control a terminal
+	// all the same.
+	if s == "" || !utf8.ValidString(s) || strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		return strconv.Quote(s)
+	}
+	return s
+}
+
+// WithoutCredentials removes user, password and token from each URL of a list that commas
+// separate, from malformed URLs too.
+func WithoutCredentials(list string) string {
+	urls := strings.Split(list, ",")
+	for i, raw := range urls {
+		scheme, rest, ok := strings.Cut(strings.TrimSpace(raw), "://")
+		if !ok {
+			scheme, rest = "", scheme
+		} else {
+			scheme += "://"
+		}
+		urls[i] = scheme + rest[strings.LastIndexByte(rest, '@')+1:]
+	}
+	return strings.Join(urls, ",")
+}
+
+// errURL is the error for a malformed URL with a login. The error of url.Parse would quote
+// the password.
+var errURL = errors.New(`not a valid URL; write the scheme before each login, and "/", "?", "#", "@", "," and "%" in a password as %2F, %3F, %23, %40, %2C and %25`)
+
+// checkURLs returns an error if one of the URLs is malformed. The error never has a login. A
+// client that connects to a malformed URL may send the login without TLS, or show a part of
+// the password as the host.
+func checkURLs(urls ...string) error {
+	for i, raw := range urls {
+		if i > 0 && strings.Contains(raw, "@") && !strings.Contains(raw, "://") {
+			return errURL // the rest of a password with a comma
+		}
+	}
+	for _, raw := range urls {
+		withScheme := raw
+		if !strings.Contains(raw, "://") { // as nats.go completes it
+			withScheme = "nats://" + raw
+		}
+		u, err := url.Parse(withScheme)
+		switch {
+		case strings.Contains(raw, "@") && (err != nil || strings.Contains(u.Path+u.RawQuery+u.Fragment, "@")):
+			return errURL
+		case err != nil:
+			return fmt.Errorf("%s: %w", Plain(raw), WithoutURL(err))
+		}
+	}
+	return nil
+}
+
+// WithoutURL is err without the URL that it names: the URL may have a login.
+func WithoutURL(err error) error {
+	if u, ok := errors.AsType[*url.Error](err); ok {
+		return u.Err
+	}
+	return err
+}
