@@ -34,8 +34,8 @@ type race struct {
 	sent    atomic.Int64  // writes of holders that were superseded before they were sent
 	id      atomic.Uint64
 	mu      sync.Mutex
-	refused map[string]bool // texts
-	stored  map[string]bool
+	refused map[string]bool   // texts
+	stored  map[string]uint64 // the sequences of texts that were acknowledged
 	unknown int
 }
 
@@ -51,11 +51,12 @@ func (r *race) write(f *fence.Fence, token uint64, messages int) {
 		texts[i] = fmt.Sprintf("%d %d %d", token, opened, r.id.Add(1))
 		batch[i] = &nats.Msg{Subject: data, Data: []byte(texts[i])}
 	}
+	var ack *jetstream.PubAck
 	var err error
 	if messages == 1 {
-		_, err = f.PublishMsg(ctx, batch[0])
+		ack, err = f.PublishMsg(ctx, batch[0])
 	} else {
-		_, err = f.PublishBatch(ctx, batch...)
+		ack, err = f.PublishBatch(ctx, batch...)
 	}
 	fence.Forget(f) // the server has to refuse each write by itself
 	if opened > token {
@@ -63,10 +64,10 @@ func (r *race) write(f *fence.Fence, token uint64, messages int) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, text := range texts {
+	for i, text := range texts {
 		switch {
 		case err == nil:
-			r.stored[text] = true
+			r.stored[text] = ack.Sequence - uint64(messages-1-i)
 		case errors.Is(err, fence.ErrUnknown):
 			r.unknown++
 		default:
@@ -113,10 +114,11 @@ func (r *race) rounds(writes int, js func() jetstream.JetStream, between func(ro
 
 // judge reads the log of the stream. No message in it was sent by a holder after a greater
 // token had opened the fence, and none was refused. The messages of a greater token are all
-// behind those of a smaller one. Each message that was acknowledged is there, once.
+// behind those of a smaller one. Each message that was acknowledged is there, once, and has
+// the acknowledged sequence.
 func (r *race) judge() {
-	seen := map[string]bool{}
-	var last uint64
+	seen := map[string]uint64{}
+	var last, end uint64
 	for _, m := range logOf(r.t, r.s, data) {
 		text := string(m.Data())
 		parts := strings.Fields(text)
@@ -128,17 +130,20 @@ func (r *race) judge() {
 		require.GreaterOrEqual(r.t, token, opened, "a stale write was stored: %s", text)
 		require.GreaterOrEqual(r.t, token, last, "a stale write was stored behind a newer holder's: %s", text)
 		require.False(r.t, r.refused[text], "a write that was refused is stored: %s", text)
-		require.False(r.t, seen[text], "a write is stored twice: %s", text)
-		last, seen[text] = token, true
+		require.Zero(r.t, seen[text], "a write is stored twice: %s", text)
+		is, err := m.Metadata()
+		require.NoError(r.t, err)
+		last, end = token, is.Sequence.Stream
+		seen[text] = end
 	}
-	for text := range r.stored {
-		require.True(r.t, seen[text], "a write that was acknowledged is not stored: %s", text)
+	for text, sequence := range r.stored {
+		require.Equal(r.t, sequence, seen[text], "the log, which ends at message %d, has a write elsewhere than acknowledged: %s", end, text)
 	}
 	r.t.Logf("%d stale writes sent, %d writes stored, %d refused, %d unknown", r.sent.Load(), len(seen), len(r.refused), r.unknown)
 }
 
 func newRace(t *testing.T, s jetstream.Stream) *race {
-	return &race{t: t, s: s, refused: map[string]bool{}, stored: map[string]bool{}}
+	return &race{t: t, s: s, refused: map[string]bool{}, stored: map[string]uint64{}}
 }
 
 func TestRace(t *testing.T) {
