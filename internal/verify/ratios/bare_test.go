@@ -130,7 +130,7 @@ func (p *Publisher) Take(t testing.TB) bool { return p.publish(t, p.last, true) 
 // Release writes a tombstone.
 func (p *Publisher) Release(t testing.TB) bool { return p.publish(t, p.last, false) }
 
-// Refused writes what the server refuses.
+// Refused makes a write that the server refuses.
 func (p *Publisher) Refused(t testing.TB) {
 	if p.publish(t, 1, true) {
 		t.Fatal("not refused")
@@ -195,26 +195,19 @@ func Beside(b *testing.B, lock, bare func()) {
 	b.ReportMetric(testing.AllocsPerRun(10, bare), "bare-allocs")
 }
 
-// Ratio measures lock and bare in turn for some rounds and returns the median of the
-// rounds' ratios of medians.
-func Ratio(rounds, each int, lock, bare func()) float64 {
-	var ratios []float64
-	for range rounds {
-		var took [2]time.Duration
+// Ratio measures lock and bare in turn, n times each, and returns the ratio of the medians.
+// Whatever else the machine does delays both alike.
+func Ratio(n int, lock, bare func()) float64 {
+	var times [2][]time.Duration
+	runtime.GC()
+	for range n {
 		for side, fn := range []func(){lock, bare} {
-			runtime.GC()
-			times := make([]time.Duration, each)
-			for i := range times {
-				begun := time.Now()
-				fn()
-				times[i] = time.Since(begun)
-			}
-			took[side] = median(times)
+			begun := time.Now()
+			fn()
+			times[side] = append(times[side], time.Since(begun))
 		}
-		ratios = append(ratios, float64(took[0])/float64(took[1]))
 	}
-	slices.Sort(ratios)
-	return ratios[len(ratios)/2]
+	return float64(median(times[0])) / float64(median(times[1]))
 }
 
 // Rate is how often a second n goroutines together get fn done, each with its number.
@@ -243,7 +236,7 @@ func median(times []time.Duration) time.Duration {
 	return times[len(times)/2]
 }
 
-// BesideTimed is [Beside] of what takes the time by itself.
+// BesideTimed is [Beside] for functions that take the time by themselves.
 func BesideTimed(b *testing.B, lock, bare func() time.Duration) {
 	b.Helper()
 	var locks, bares []time.Duration
@@ -311,11 +304,11 @@ func (k *Bulk) Renew(t testing.TB) {
 }
 
 // HandOver hands a key over between two connections: a release, its notification,
-// and a claim by who believes it.
+// and a claim by the side that believes it.
 type HandOver struct {
 	t     testing.TB
 	sides [2]*Publisher
-	heard [2]chan *nats.Msg
+	got   [2]chan *nats.Msg
 	n     int
 }
 
@@ -333,8 +326,8 @@ func NewHandOver(t testing.TB, ncs [2]*nats.Conn) *HandOver {
 	prefix := strings.TrimSuffix(info.Config.RePublish.Destination, ">")
 	for i, nc := range ncs {
 		h.sides[i] = NewPublisher(nc, "bare.handed")
-		h.heard[i] = make(chan *nats.Msg, 16)
-		if _, err := nc.ChanSubscribe(prefix+"lock.bare.handed", h.heard[i]); err != nil {
+		h.got[i] = make(chan *nats.Msg, 16)
+		if _, err := nc.ChanSubscribe(prefix+"lock.bare.handed", h.got[i]); err != nil {
 			t.Fatal(err)
 		}
 		if err := nc.Flush(); err != nil {
@@ -349,14 +342,14 @@ func NewHandOver(t testing.TB, ncs [2]*nats.Conn) *HandOver {
 
 // Next is one hand-over.
 func (h *HandOver) Next() time.Duration {
-	from, to, heard := h.sides[h.n%2], h.sides[(h.n+1)%2], h.heard[(h.n+1)%2]
+	from, to, got := h.sides[h.n%2], h.sides[(h.n+1)%2], h.got[(h.n+1)%2]
 	h.n++
-	for len(heard) > 0 {
-		<-heard
+	for len(got) > 0 {
+		<-got
 	}
 	done := make(chan time.Time, 1)
 	go func() {
-		for m := range heard {
+		for m := range got {
 			if m.Header.Get("KV-Operation") != "DEL" {
 				continue
 			}

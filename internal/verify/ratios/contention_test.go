@@ -37,12 +37,12 @@ func countedClient(t testing.TB, url string, opts ...natslock.Option) counted {
 	return counted{c, nc}
 }
 
-// contest is what contenders have got of one lock in a while.
+// contest is the result of some contenders for one lock in a while.
 type contest struct {
 	grants  int
 	rate    float64       // grants per second
 	longest time.Duration // wait
-	passed  int           // grants of others during a wait, of 99 in 100 waits
+	passed  int           // grants of others during a wait, at most, in 9 of 10 waits
 	sent    float64       // messages of the clients for each grant
 	renewed int
 }
@@ -93,15 +93,15 @@ func contend(t testing.TB, name string, d time.Duration, opts []natslock.LockOpt
 	n := len(all)
 	require.NotZero(t, n)
 	return contest{
-		grants: n, rate: float64(n) / took.Seconds(), longest: slices.Max(longest[:]), passed: all[n*99/100],
+		grants: n, rate: float64(n) / took.Seconds(), longest: slices.Max(longest[:]), passed: all[n*9/10],
 		sent: float64(sentAfter-sent) / float64(n), renewed: renewedAfter - renewed,
 	}
 }
 
-// TestLocalGrants guards what the goroutines of one client get of a lock that no other
-// client wants. On a quiet machine that is 64 grants for each confirmed renewal, and 45
-// times the bare cycles of one goroutine. Where each goroutine queues at the server, it is
-// 0.3 times.
+// TestLocalGrants guards the grants that the goroutines of one client get of a lock that no
+// other client wants. On a quiet machine that is 64 grants for each confirmed renewal, and
+// 45 times the bare cycles of one goroutine. Where each goroutine queues at the server, it
+// is 0.3 times.
 func TestLocalGrants(t *testing.T) {
 	url := Server(t)
 	c := countedClient(t, url)
@@ -128,10 +128,10 @@ func TestLocalGrants(t *testing.T) {
 	}
 }
 
-// TestTwoClients guards what the goroutines of two clients get of one lock, with turns and
-// in exact order. In exact order each grant goes through the server. On a quiet machine
-// that is 1.2 times the bare cycles of one goroutine, and turns are 17 times faster. Where
-// each goroutine queues at the server, it is 0.3 times.
+// TestTwoClients guards the grants that the goroutines of two clients get of one lock, with
+// turns and in exact order. In exact order each grant goes through the server. On a quiet
+// machine that is 1.2 times the bare cycles of one goroutine, and turns are 17 times
+// faster. Where each goroutine queues at the server, it is 0.3 times.
 func TestTwoClients(t *testing.T) {
 	url := Server(t)
 	exact := natslock.WithTurn(0)
@@ -157,9 +157,10 @@ func TestTwoClients(t *testing.T) {
 	middle := func(all []float64) float64 { return slices.Sorted(slices.Values(all))[len(all)/2] }
 	slices.Sort(passed)
 	t.Logf("exact order: %.2f times the bare cycles; turns: %.1f times the exact order", middle(ratios), middle(faster))
-	// A goroutine is passed by each of the others once, and by few twice: notifications take
-	// their time.
-	require.LessOrEqual(t, passed[len(passed)/2], 2*contenders, "grants of others during a wait, in exact order")
+	// Each of the others gets the lock once during a wait. One wait in a hundred is longer: a
+	// client whose notification is late serves its own goroutines until its next renewal,
+	// which is 64 grants. On a busy machine it is more than one in a hundred.
+	require.Equal(t, contenders-1, passed[len(passed)/2], "grants of others during a wait, in exact order")
 	if !machine.Race {
 		require.GreaterOrEqual(t, middle(ratios), 0.35)
 		require.GreaterOrEqual(t, middle(faster), 3.)

@@ -50,7 +50,7 @@ func Burn(t testing.TB, n int) (stop func()) {
 	return stop
 }
 
-// handing is what a hand-over costs in a crowd.
+// handing is the cost of a hand-over in a crowd.
 type handing struct {
 	p50      time.Duration
 	messages float64 // of all clients, in and out, without those of waiting
@@ -153,7 +153,7 @@ func (c *crowd) run(ctx context.Context, client counted, name string, stop func(
 	}
 }
 
-// hold is what is done under the lock.
+// hold is the work under the lock.
 func (c *crowd) hold(now time.Time, stop func()) {
 	c.took = append(c.took, now.Sub(c.released))
 	switch n := len(c.took); {

@@ -1,5 +1,6 @@
-// Package ratios sets what a lock costs beside what it cannot do without: the bare
-// conditional publishes to the same bucket, on the same server, in the same run.
+// Package ratios compares the cost of a lock with that of the bare conditional publishes
+// that it cannot do without. Both go to the same bucket, on the same server, in the same
+// run.
 // Absolute times mean little on a shared machine. The benchmarks report the ratios,
 // and the tests guard them, with the allocations and the memory of a held lock.
 //

@@ -22,7 +22,8 @@ import (
 
 type locking func(context.Context, string, ...natslock.LockOption) (*natslock.Lock, error)
 
-// lingering returns what takes a lock of its client and gives it back, which lingers.
+// lingering returns a function that takes and releases a lock of its client. The lock
+// lingers.
 func lingering(t testing.TB, lock locking, name string) func() {
 	lingers := natslock.Linger(time.Hour)
 	return func() {
@@ -50,7 +51,7 @@ func BenchmarkLingerRead(b *testing.B) {
 	Beside(b, lingering(b, rwlock.New(speedClient(b, url)).RLock, "linger"), func() { p.Cycle(b) })
 }
 
-// TestLinger guards what a lock that lingers costs its client: the messages for each
+// TestLinger guards the costs of a lock that lingers for its client: the messages for each
 // cycle, and the time beside two publishes. On a quiet machine that is a hundredth.
 func TestLinger(t *testing.T) {
 	url := Server(t)
@@ -73,7 +74,7 @@ func TestLinger(t *testing.T) {
 				took[i] = time.Since(begun)
 			}
 			sent := c.nc.Stats().OutMsgs - before
-			ratio := Ratio(5, 200, cycle, func() { p.Cycle(t) })
+			ratio := Ratio(1000, cycle, func() { p.Cycle(t) })
 			t.Logf("%d messages sent for %d cycles, each of %v (p50), %.4f times two bare publishes", sent, cycles, median(took), ratio)
 			require.LessOrEqual(t, sent, uint64(cycles/32))
 			if !machine.Race {
@@ -83,17 +84,18 @@ func TestLinger(t *testing.T) {
 	}
 }
 
-// undisturbed is what a tenth of the times stays below. On a busy machine other processes run
-// in between, and of an acquire with twelve steps they delay more than of one with two.
+// undisturbed returns the time that a twentieth of the times stays below. On a busy machine
+// other processes run in between. They delay an acquire with twelve steps more than an
+// acquire with two.
 func undisturbed(times []time.Duration) time.Duration {
 	slices.Sort(times)
-	return times[len(times)/10]
+	return times[len(times)/20]
 }
 
-// TestLingerHandOver guards what another client waits for an idle lock: until the client
-// that keeps it gives it up, and until the grant. Both are beside a plain hand-over, whose
-// waiter has its place already. From the place of the other client to the deletion it is
-// one notification.
+// TestLingerHandOver guards how long another client waits for an idle lock: until the
+// client that keeps it gives it up, and until the grant. Both are beside a plain hand-over,
+// whose waiter has its place already. From the place of the other client to the deletion it
+// is one notification.
 func TestLingerHandOver(t *testing.T) {
 	url := Server(t)
 	var queued atomic.Int64
@@ -114,7 +116,7 @@ func TestLingerHandOver(t *testing.T) {
 		require.NoError(t, err)
 		return begun, time.Now(), l
 	}
-	for range 40 {
+	for range 100 {
 		begun, now, l := take(asker.Lock)
 		granted = append(granted, now.Sub(begun))
 		gaveUp = append(gaveUp, w.gaveUp(t))
@@ -131,10 +133,10 @@ func TestLingerHandOver(t *testing.T) {
 		return float64(q(all)) / float64(q(plain))
 	}
 	t.Logf("a plain hand-over takes %v; an idle lock is given up in %.2f of that; another client's Lock takes %.2f times, %.2f from its place on; TryLock takes %.2f times",
-		median(plain), of(median, gaveUp), of(undisturbed, granted), of(median, placed), of(undisturbed, tried))
+		median(plain), of(median, gaveUp), of(undisturbed, granted), of(undisturbed, placed), of(undisturbed, tried))
 	if !machine.Race {
 		require.Less(t, of(median, gaveUp), 1.5)
-		require.Less(t, of(median, placed), 4.)
+		require.Less(t, of(undisturbed, placed), 3.5)
 		require.Less(t, of(undisturbed, granted), 6.)
 		require.Less(t, of(undisturbed, tried), 6.)
 	}
@@ -192,7 +194,7 @@ func newWire(t *testing.T, url string) *wire {
 	return w
 }
 
-// forget drops what was sent before.
+// forget drops the messages from before.
 func (w *wire) forget(t *testing.T) {
 	require.NoError(t, w.nc.Publish(marker, nil))
 	w.await(t, marker, false)
@@ -218,8 +220,8 @@ func (w *wire) await(t *testing.T, prefix string, deleted bool) time.Time {
 	}
 }
 
-// TestLingerTwoClients guards what the goroutines of two clients get of one lock that
-// lingers on both, beside one that does not linger.
+// TestLingerTwoClients guards the grants that the goroutines of two clients get of one lock
+// that lingers on both, beside a lock that does not linger.
 func TestLingerTwoClients(t *testing.T) {
 	url := Server(t)
 	clients := []counted{countedClient(t, url), countedClient(t, url)}
@@ -238,7 +240,7 @@ func TestLingerTwoClients(t *testing.T) {
 	}
 }
 
-// TestIdleMemory guards what an idle lock costs its client.
+// TestIdleMemory guards the memory of an idle lock at its client.
 func TestIdleMemory(t *testing.T) {
 	if machine.Race {
 		t.Skip("the race detector uses memory too")
