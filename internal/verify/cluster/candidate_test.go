@@ -15,15 +15,15 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// candidateOrder is what a candidate is to do: run for the election until its standard
-// input ends. With each line on it, it resigns.
+// candidateOrder is the task of a candidate: to run for the election until its standard
+// input ends. With each line on that, it resigns.
 type candidateOrder struct {
 	URL  string
 	TTL  time.Duration
 	Name string
 }
 
-// termReport is what a candidate says of a term: at its beginning, and at its end.
+// termReport is a candidate's report on a term, at its beginning and at its end.
 type termReport struct {
 	Name  string
 	Token uint64

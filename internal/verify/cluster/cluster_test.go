@@ -21,7 +21,7 @@ import (
 
 var r3 = natslock.WithBucketConfig(kvstore.Config{Replicas: 3})
 
-// patient lets a release outlast an election; by default Unlock says after 5 s that
+// patient lets a release outlast an election. By default Unlock says after 5 s that
 // it is not confirmed.
 var patient = natslock.WithReleaseTimeout(patience)
 
@@ -104,15 +104,15 @@ func TestFollowerStopped(t *testing.T) {
 }
 
 // TestLeaderPartitioned cuts the stream's leader off from the other servers, not from
-// its clients. It goes on answering: what it says of the locks is stale, and it takes
-// publishes that come to nothing. Its holders lose their locks in time, those who ask
+// its clients. It goes on answering: its answers about the locks are stale, and it takes
+// publishes that come to nothing. Its holders lose their locks in time, clients that ask
 // there are granted nothing, and on the other side the locks go on.
 func TestLeaderPartitioned(t *testing.T) {
-	const ttl = 10 * time.Second // an election may take 9: the next one waits for the lease, not for it
+	const ttl = 10 * time.Second // an election may take 9 s: the next holder waits for the lease, not for that
 	cl := runCluster(t)
 	newClient(t, cl.Connect(), r3)
-	// A leader looks every 10 s, from its election on, for whether it has lost its
-	// followers 10 s before: one that is new goes on for almost 20 s.
+	// Every 10 s, from its election on, a leader checks whether it has lost its followers
+	// 10 s before. A new leader therefore goes on for almost 20 s.
 	cl.StepDown(t, streamName)
 	leader := cl.WaitStreamLeader(t, streamName)
 	old := cl.Index(leader)
@@ -130,14 +130,15 @@ func TestLeaderPartitioned(t *testing.T) {
 		held = append(held, l)
 		waits = append(waits, await(t, outside, w.against()))
 	}
-	// Released on the other side when this one is cut off.
+	// A client releases it on the other side when this side is cut off.
 	gone := which{Name: "gone", Kind: natslock.KindMutex}
 	lg := mustTake(t, long, gone)
 	ref.granted(gone, lg)
 	cl.Isolate(old)
 	cut := time.Now()
 
-	// Accepted by the one that believes to lead, and never acknowledged.
+	// The old leader still believes to lead. It accepts the claim, and never acknowledges
+	// it.
 	claim := make(chan error, 1)
 	fresh := which{Name: "fresh", Kind: natslock.KindMutex}
 	go func() {
@@ -149,7 +150,7 @@ func TestLeaderPartitioned(t *testing.T) {
 	require.ErrorIs(t, receive(t, claim, "the claim"), natslock.ErrTimeout)
 	require.Same(t, leader, cl.StreamLeader(streamName), "it still believes to lead")
 
-	// Its stale word, as soon as the other side has gone on.
+	// Its answers are stale as soon as the other side has gone on.
 	eventually(t, "another leader takes writes", func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 		defer cancel()
@@ -173,16 +174,16 @@ func TestLeaderPartitioned(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		_, err := w.take(ctx, inside)
 		cancel()
-		require.Error(t, err, "%v: granted by who has no say", w)
+		require.Error(t, err, "%v: granted by a leader without a quorum", w)
 	}
 	t.Logf("stale up to %v after the cut", time.Since(cut))
 
 	for i, l := range held {
-		g := granted(t, waits[i], "the next one")
+		g := granted(t, waits[i], "the next holder")
 		ref.granted(oneOfEach[i].against(), g.l)
 		require.Equal(t, natslock.Lost, l.State())
 		require.Greater(t, g.l.Token(), l.Token())
-		receive(t, l.Done(), "the end of what was held")
+		receive(t, l.Done(), "the end of a lock")
 		require.ErrorIs(t, context.Cause(l.Context()), natslock.ErrLost)
 	}
 
@@ -202,11 +203,10 @@ func TestLeaderPartitioned(t *testing.T) {
 }
 
 // TestPublishComesBack leaves the stream's leader without its followers for some
-// seconds, so that it accepts publishes which nobody acknowledges. When the others
-// are back it still leads, and what it had accepted is stored, when its senders have
-// given up. What a client wrote that is still there is deleted, or adopted if it is
-// still waiting; what one wrote that has gone keeps others out for its TTL. None of it
-// lets two in.
+// seconds, so that it accepts publishes which it does not acknowledge. When the followers
+// are back it still leads, and stores the publishes when their senders have given up. A
+// client that is still there deletes its record, or adopts it if it still waits. The
+// record of a client that has gone keeps others out for its TTL. No record lets two in.
 func TestPublishComesBack(t *testing.T) {
 	const ttl = 4 * time.Second
 	cl := runCluster(t)
@@ -223,8 +223,8 @@ func TestPublishComesBack(t *testing.T) {
 	ref := newReferee()
 	owners := []string{"there", "crashed", "waits"}
 
-	// The others may have elected one of theirs before they are back: then it
-	// comes to nothing, and they are cut off once more.
+	// The followers may have elected one of themselves before they are back. Then the
+	// publishes come to nothing, and the test cuts the followers off once more.
 	back := map[string]int{}
 	for round := 0; round < 5 && (back["there"] == 0 || back["crashed"] == 0 || back["waits"] == 0); round++ {
 		old := cl.Index(cl.WaitStreamLeader(t, streamName))
@@ -272,7 +272,7 @@ func TestPublishComesBack(t *testing.T) {
 		cl.WaitStreamLeader(t, streamName)
 		var adopted []*natslock.Lock
 		for i, w := range oneOfEach {
-			g := granted(t, waits[i], "the one who waits")
+			g := granted(t, waits[i], "the client that waits")
 			ref.granted(name("waits", w), g.l)
 			adopted = append(adopted, g.l)
 		}

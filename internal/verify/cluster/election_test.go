@@ -26,7 +26,7 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// candidates are processes that run for an election, and what they say.
+// candidates are processes that run for an election, and their reports.
 type candidates struct {
 	t       *testing.T
 	s       *testutil.Server
@@ -34,7 +34,7 @@ type candidates struct {
 	running map[string]*process
 	proxies map[string]*proxy
 	n       int
-	kept    []termReport // that nobody has asked for yet
+	kept    []termReport // that the test has not asked for yet
 }
 
 // add starts another candidate, and returns when it campaigns.
@@ -140,7 +140,7 @@ func (c *candidates) next(what string, fits func(termReport) bool) termReport {
 
 // TestElectionProcesses has three processes run for an election. The leader is killed,
 // stopped for longer than its lease, cut off, deposed by hand, and resigns. One leads at a
-// time by its own clock, another one follows in time, and an observer knows.
+// time by its own clock, another candidate follows in time, and an observer knows.
 func TestElectionProcesses(t *testing.T) {
 	s := testutil.RunServer(t)
 	watcher := newClient(t, s.Connect(), natslock.WithTTL(processTTL))

@@ -11,23 +11,23 @@ import (
 )
 
 // A process takes a lock, hands it over and is killed. Another process adopts the lock with
-// the text of the handle and the same token, and a third one is refused. When the second
-// one is killed too, its TTL frees the lock.
+// the text of the handle and the same token, and a third process is refused. When the
+// second process is killed too, its TTL frees the lock.
 func TestHandoffAcrossProcesses(t *testing.T) {
 	st := newStage(t)
 	var from, to, late delivery
 	owner := start(t, "courier", courierOrder{URL: st.s.URL(), Name: "l", TTL: processTTL})
-	owner.hear(&from)
+	owner.read(&from)
 	require.Empty(t, from.Err)
 	owner.kill()
 	_, err := st.c.TryLock(t.Context(), "l")
 	require.ErrorIs(t, err, natslock.ErrLocked)
 
 	adopter := start(t, "courier", courierOrder{URL: st.s.URL(), TTL: processTTL, Handle: from.Handle})
-	adopter.hear(&to)
+	adopter.read(&to)
 	require.Empty(t, to.Err)
 	require.Equal(t, from.Token, to.Token)
-	start(t, "courier", courierOrder{URL: st.s.URL(), TTL: processTTL, Handle: from.Handle}).hear(&late)
+	start(t, "courier", courierOrder{URL: st.s.URL(), TTL: processTTL, Handle: from.Handle}).read(&late)
 	require.Contains(t, late.Err, natslock.ErrNotHandedOver.Error())
 
 	adopter.kill()

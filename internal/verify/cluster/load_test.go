@@ -14,8 +14,8 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// load is clients that contend for a few locks of both kinds, and count in turn
-// what the locks alone protect.
+// load is clients that contend for a few locks of both kinds. In turn they raise counters
+// that only the locks protect.
 type load struct {
 	t    *testing.T
 	ref  *referee

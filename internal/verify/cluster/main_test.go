@@ -73,7 +73,7 @@ func (w which) String() string {
 	return "write " + w.Name
 }
 
-// key matches the key of whoever holds the lock this way.
+// key matches the key of a holder that has the lock this way.
 func (w which) key() string {
 	switch {
 	case w.Kind == natslock.KindMutex:
@@ -91,8 +91,8 @@ var oneOfEach = []which{
 	{Name: "r", Kind: natslock.KindRW, Mode: natslock.Shared},
 }
 
-// against is how somebody else asks for what w holds: as a writer where there are
-// readers.
+// against is how another client asks for the lock that w holds: as a writer where there
+// are readers.
 func (w which) against() which {
 	w.Mode = natslock.Exclusive
 	return w
@@ -108,7 +108,7 @@ func newClient(t testing.TB, nc *nats.Conn, opts ...natslock.Option) *natslock.C
 	t.Cleanup(func() {
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()
-		_ = c.Close(ctx) // what a test leaves held is its own affair
+		_ = c.Close(ctx) // it does not wait for locks that the test still holds
 	})
 	return c
 }
@@ -175,7 +175,7 @@ func receive[T any](t testing.TB, ch <-chan T, what string) T {
 	}
 }
 
-// eventually polls for what has no event to wait for.
+// eventually polls for a condition that has no event to wait for.
 func eventually(t testing.TB, what string, cond func() bool) {
 	t.Helper()
 	for end := time.Now().Add(patience); !cond(); time.Sleep(5 * time.Millisecond) {
@@ -196,7 +196,7 @@ func openStore(t testing.TB, nc *nats.Conn) *kvstore.Store {
 	return store
 }
 
-// stored is what is stored under a key of which there is one.
+// stored is the record under the only key that matches the pattern.
 func stored(t testing.TB, store *kvstore.Store, pattern string) kvstore.Record {
 	t.Helper()
 	l, err := store.List(context.Background(), pattern, 0)
@@ -205,8 +205,8 @@ func stored(t testing.TB, store *kvstore.Store, pattern string) kvstore.Record {
 	return l.Records[0]
 }
 
-// wire keeps the records written under the locks' own keys, as the server tells
-// of them.
+// wire keeps the records written under the locks' own keys, as the server's notifications
+// have them.
 type wire struct {
 	mu      sync.Mutex
 	records map[string][]kvstore.Record
@@ -258,8 +258,8 @@ func (w *wire) from(owner, key string) (n int) {
 	return n
 }
 
-// resource is what the locks are there to protect: it remembers the greatest
-// token that has come and refuses smaller ones, in one conditional write.
+// resource is the resource that the locks protect. It remembers the greatest token that has
+// come and refuses smaller ones, in one conditional write.
 type resource struct{ kv jetstream.KeyValue }
 
 var errStale = errors.New("the resource has seen a greater token")
@@ -273,8 +273,8 @@ func makeResource(t testing.TB, nc *nats.Conn) resource {
 	return resource{kv}
 }
 
-// write returns the revision written; errStale; or another error, when somebody
-// else was writing or the server was not there.
+// write returns the revision written, or errStale. It returns another error when another
+// process was writing or the server was not there.
 func (r resource) write(ctx context.Context, key string, token uint64) (uint64, error) {
 	e, err := r.kv.Get(ctx, key)
 	if errors.Is(err, jetstream.ErrKeyNotFound) {
@@ -293,13 +293,13 @@ func (r resource) write(ctx context.Context, key string, token uint64) (uint64, 
 	return r.kv.Update(ctx, key, fmt.Append(nil, token), e.Revision())
 }
 
-// referee watches the grants of many clients: nobody beside a writer or the holder
-// of a mutex inside validity, and tokens that rise among those who conflict.
+// referee checks the grants of many clients. No lock is held beside that of a writer, or
+// of a mutex's holder, inside its validity. Tokens rise among conflicting grants.
 type referee struct {
 	mu    sync.Mutex
 	in    map[string]map[*natslock.Lock]bool // true: reads
-	above map[string]uint64                  // what a reader's token has to be above
-	top   map[string]uint64                  // and that of anybody else
+	above map[string]uint64                  // a reader's token has to be higher
+	top   map[string]uint64                  // any other token has to be higher
 	reads int
 	sole  int
 	most  int // readers at once
@@ -310,8 +310,8 @@ func newReferee() *referee {
 	return &referee{in: map[string]map[*natslock.Lock]bool{}, above: map[string]uint64{}, top: map[string]uint64{}}
 }
 
-// granted must be called right after l was. A lock that is over says so by
-// itself: State looks at the clock.
+// granted must be called right after l was granted. A lock that is over says so by
+// itself, because State reads the clock.
 func (r *referee) granted(w which, l *natslock.Lock) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

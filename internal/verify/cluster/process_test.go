@@ -41,8 +41,8 @@ func start(t testing.TB, role string, order any) *process {
 	p := &process{t: t, cmd: exec.Command(os.Args[0])}
 	p.cmd.Env = append(os.Environ(), roleVar+"="+role, orderVar+"="+string(text))
 	p.cmd.Stderr = os.Stderr
-	// A group of its own: should this process die, the kernel wakes and ends
-	// what it has left stopped.
+	// A group of its own: should this process die, the kernel wakes and ends the
+	// processes that it has left stopped.
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	p.in, err = p.cmd.StdinPipe()
 	require.NoError(t, err)
@@ -54,8 +54,8 @@ func start(t testing.TB, role string, order any) *process {
 	return p
 }
 
-// hear reads the next thing the process says.
-func (p *process) hear(v any) {
+// read reads the next message of the process.
+func (p *process) read(v any) {
 	p.t.Helper()
 	type line struct {
 		text []byte
@@ -66,7 +66,7 @@ func (p *process) hear(v any) {
 		text, err := p.out.ReadBytes('\n')
 		got <- line{text, err}
 	}()
-	l := receive(p.t, got, "a word of the process")
+	l := receive(p.t, got, "a message of the process")
 	require.NoError(p.t, l.err)
 	require.NoError(p.t, json.Unmarshal(l.text, v))
 }
@@ -84,7 +84,7 @@ func (p *process) kill() {
 	})
 }
 
-// stage is a server, the resource, and a bucket with somebody to look at it.
+// stage is a server with a client, the resource, and a bucket whose records the test reads.
 type stage struct {
 	s     *testutil.Server
 	c     *natslock.Client
@@ -105,24 +105,24 @@ func newStage(t *testing.T) *stage {
 	return st
 }
 
-// startHolder starts a process that holds the locks, renewed a lot, so that a
-// signal finds it at it.
+// startHolder starts a process that holds the locks. It renews them so often that a signal
+// meets a renewal.
 func (st *stage) startHolder(t *testing.T, locks []which) *process {
 	t.Helper()
 	return start(t, "holder", holderOrder{URL: st.s.URL(), TTL: processTTL, Renew: 0.02, Locks: locks})
 }
 
-// TestHolderKilled kills processes that hold a mutex, write and read. Whoever
-// waits gets in when the lease is over, at most half a second later, not before,
+// TestHolderKilled kills processes that hold a mutex, write and read. Each waiter
+// gets in when the lease is over, at most half a second later, not before,
 // and with a higher token.
 func TestHolderKilled(t *testing.T) {
 	st := newStage(t)
 	p := st.startHolder(t, oneOfEach)
 	var n int
-	p.hear(&n)
+	p.read(&n)
 	require.Equal(t, len(oneOfEach), n)
-	// Another one, to die as a writer that still waits for a reader: it holds
-	// nothing but its gate.
+	// Another process is to die as a writer that still waits for a reader. It holds
+	// only its gate.
 	gate := which{Name: "g", Kind: natslock.KindRW}
 	mine := mustTake(t, st.c, which{Name: "g", Kind: natslock.KindRW, Mode: natslock.Shared})
 	q := st.startHolder(t, []which{gate})
@@ -175,10 +175,10 @@ func TestHolderKilled(t *testing.T) {
 }
 
 // TestHolderStopped stops processes that hold a mutex, write and read, for longer
-// than their leases, and lets them go on. Others are in by then. Each process finds
-// its lock lost before it can do anything under it; what it does without looking is
-// refused by the resource; and nothing of it brings the lock back, also where nobody
-// has taken it.
+// than their leases, and lets them go on. Others are in by then. A worker that checks its
+// lock finds it lost before it can write under it. The resource refuses the writes of a
+// worker that does not check. No write of the process brings the lock back, even where no
+// other client has taken it.
 func TestHolderStopped(t *testing.T) {
 	st := newStage(t)
 	type held struct {
@@ -203,7 +203,7 @@ func TestHolderStopped(t *testing.T) {
 		}
 	}
 	for _, p := range ps {
-		p.hear(new(int))
+		p.read(new(int))
 	}
 	other := newClient(t, st.s.Connect(), natslock.WithTTL(processTTL))
 	taken := func(yield func(*held) bool) {
@@ -221,8 +221,8 @@ func TestHolderStopped(t *testing.T) {
 	}
 	for h := range taken {
 		h.got = granted(t, h.next, h.String()).l
-		// The next one at work. A holder may have been stopped on its way here.
-		eventually(t, "the next one writes", func() (done bool) {
+		// The next holder is at work. The earlier one may have been stopped while it wrote.
+		eventually(t, "the next holder writes", func() (done bool) {
 			var err error
 			h.wrote, err = st.work.write(t.Context(), h.Name, h.got.Token())
 			return err == nil
@@ -236,14 +236,14 @@ func TestHolderStopped(t *testing.T) {
 	for _, p := range ps {
 		p.signal(syscall.SIGCONT)
 	}
-	// Long enough for everything late to arrive and for everybody to be
-	// renewed or not.
+	// Long enough for all late messages to arrive, and for all locks to be renewed or
+	// not.
 	time.Sleep(processTTL / 2)
 	for i, p := range ps {
 		_, err := io.WriteString(p.in, "report\n")
 		require.NoError(t, err)
 		var reports []report
-		p.hear(&reports)
+		p.read(&reports)
 		require.Len(t, reports, 4)
 		for k, r := range reports {
 			h := all[4*i+k]
@@ -264,10 +264,10 @@ func TestHolderStopped(t *testing.T) {
 		}
 	}
 	for h := range taken {
-		require.Equal(t, natslock.Held, h.got.State(), "%v: the next one is still in", h)
+		require.Equal(t, natslock.Held, h.got.State(), "%v: the next holder is still in", h)
 		e, err := st.work.kv.Get(t.Context(), h.Name)
 		require.NoError(t, err)
-		require.Equal(t, h.wrote, e.Revision(), "%v: the resource was written by the one before", h)
+		require.Equal(t, h.wrote, e.Revision(), "%v: the resource was written by the holder before", h)
 		require.NoError(t, h.got.Unlock(t.Context()))
 	}
 	l, err := st.store.List(t.Context(), ">", 0)

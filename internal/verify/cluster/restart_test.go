@@ -18,8 +18,8 @@ import (
 
 // TestForgottenTTLs stops a server and kills it soon after its start. nats-server
 // 2.15 then has locks back that were released, and has forgotten their TTLs: it
-// never removes them. They keep others out until their TTL is over, and no longer:
-// those that try, and those that wait.
+// never removes them. They keep clients that try and clients that wait out until their TTL
+// is over, and no longer.
 func TestForgottenTTLs(t *testing.T) {
 	t.Parallel()
 	const names, ttl = 200, 3 * time.Second

@@ -18,10 +18,10 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// What runs in the processes that the tests start. They tell what they have to
-// tell in lines of JSON, and end with their standard input.
+// The roles of the processes that the tests start. They write their reports as lines of
+// JSON, and end with their standard input.
 
-// holderOrder is what a holder is to do.
+// holderOrder is the task of a holder.
 type holderOrder struct {
 	URL   string
 	TTL   time.Duration
@@ -29,7 +29,7 @@ type holderOrder struct {
 	Locks []which
 }
 
-// report is what a holder has to say of one lock.
+// report is a holder's report on one lock.
 type report struct {
 	Which which
 	Token uint64
@@ -37,21 +37,21 @@ type report struct {
 	// Checked is the last time that the lock said it was held, to a worker that
 	// asks before every write.
 	Checked time.Time
-	// Accepted is when the last write was begun that the resource accepted, of
-	// a worker that never asks; Refused how many were refused as stale.
+	// Accepted is when a worker that never asks began its last write that the resource
+	// accepted. Refused is how many of its writes the resource refused as stale.
 	Accepted time.Time
 	Refused  int
-	// DoneAt is when the context's end was seen, and LostAt when the state was,
-	// by somebody who looks all the time.
+	// DoneAt is when the context ended. LostAt is when the state first was not Held, by a
+	// goroutine that polls it all the time.
 	DoneAt, LostAt time.Time
 	Cause          string
 	Revived        bool // held again after it had not been
-	// Extend and Unlock are what these said in the end.
+	// Extend and Unlock are the errors of these in the end.
 	Extend, Unlock string
 }
 
-// beHolder takes the locks, says so when it works under all of them, and reports
-// when told to.
+// beHolder takes the locks, and says so when it works under all of them. It reports for
+// each line on its standard input.
 func beHolder(text []byte) error {
 	var o holderOrder
 	if err := json.Unmarshal(text, &o); err != nil {
@@ -85,7 +85,7 @@ func beHolder(text []byte) error {
 		go s.careful()
 		go s.careless()
 		go s.watch()
-		go s.look()
+		go s.poll()
 		shifts = append(shifts, s)
 	}
 	for _, s := range shifts {
@@ -130,7 +130,7 @@ func (s *shift) atWork() bool {
 	return !s.Checked.IsZero() && !s.Accepted.IsZero()
 }
 
-// careful asks before every write. What it has begun it cannot take back.
+// careful asks before every write. It cannot take back a write that it has begun.
 func (s *shift) careful() {
 	for {
 		at := time.Now()
@@ -143,7 +143,7 @@ func (s *shift) careful() {
 	}
 }
 
-// careless goes on writing whatever becomes of the lock.
+// careless goes on writing, also when the lock is lost.
 func (s *shift) careless() {
 	for {
 		at := time.Now()
@@ -166,7 +166,7 @@ func (s *shift) watch() {
 	s.note(func(r *report) { r.DoneAt, r.Cause = at, fmt.Sprint(context.Cause(s.l.Context())) })
 }
 
-func (s *shift) look() {
+func (s *shift) poll() {
 	for ; ; time.Sleep(time.Millisecond) {
 		at := time.Now()
 		state := s.l.State()
@@ -204,8 +204,8 @@ type delivery struct {
 	Err    string
 }
 
-// beCourier takes a lock and hands it over, or adopts one, and reports that. A lock that it
-// holds it unlocks at the end of its standard input.
+// beCourier takes a lock and hands it over, or adopts one, and reports that. At the end of
+// its standard input it unlocks a lock that it holds.
 func beCourier(text []byte) error {
 	var o courierOrder
 	if err := json.Unmarshal(text, &o); err != nil {
@@ -245,14 +245,14 @@ func beCourier(text []byte) error {
 	return err
 }
 
-// serverOrder is how a server process is to be set up.
+// serverOrder is the setup of a server process.
 type serverOrder struct {
 	Port     int // 0: a free one
 	StoreDir string
 }
 
-// beServer is a nats-server, until it is killed or its standard input ends. It
-// tells its port.
+// beServer is a nats-server, until it is killed or its standard input ends. It prints its
+// port.
 func beServer(text []byte) error {
 	var o serverOrder
 	if err := json.Unmarshal(text, &o); err != nil {

@@ -33,7 +33,7 @@ func startServer(t *testing.T) *serverProcess {
 }
 
 // freePort finds a port below those that are given to outgoing connections, so that
-// nobody gets it by chance while the server is restarted.
+// no other connection gets it by chance while the server is restarted.
 func freePort(t *testing.T) int {
 	t.Helper()
 	for range 100 {
@@ -51,7 +51,7 @@ func (s *serverProcess) start() {
 	s.t.Helper()
 	s.p = start(s.t, "server", s.order)
 	var port int
-	s.p.hear(&port)
+	s.p.read(&port)
 	require.Equal(s.t, s.order.Port, port)
 }
 
@@ -62,7 +62,7 @@ func (s *serverProcess) stop() {
 	s.p.once.Do(func() { require.NoError(s.t, s.p.cmd.Wait()) })
 }
 
-// crash kills the server and starts it again on what it has left.
+// crash kills the server and starts it again on the files that it has left.
 func (s *serverProcess) crash() {
 	s.t.Helper()
 	s.p.kill()
@@ -78,13 +78,13 @@ func (s *serverProcess) connect() *nats.Conn {
 	return nc
 }
 
-// TestServerKilledOnFile kills the server's process, again and again, while clients
-// are at work, and starts it anew on its files: no lease is lost, nothing that was
-// acknowledged is forgotten, nobody overlaps.
+// TestServerKilledOnFile kills the server's process again and again while clients
+// are at work, and starts it again on its files. No lease is lost, no acknowledged record
+// is forgotten, and conflicting holders do not overlap.
 //
-// What a killed server does forget is deletions whose tombstone has expired: the
-// record is back for the rest of its TTL, which keeps others out and lets nobody in.
-// The leases of those at work are short, so that they need not wait for long.
+// A killed server does forget deletions whose tombstone has expired. The record is back
+// for the rest of its TTL, which keeps others out and lets no client in. The leases of the
+// clients at work are short, so that they need not wait for long.
 func TestServerKilledOnFile(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
@@ -123,10 +123,10 @@ func TestServerKilledOnFile(t *testing.T) {
 	})
 }
 
-// TestServerKilledInMemory does it to a bucket that somebody has asked to be kept in
-// memory. It is gone then: holders are told as soon as they are connected again, long
-// before their leases end, waiters when nobody answers for the bucket, and what is
-// granted later has higher tokens.
+// TestServerKilledInMemory kills the server of a bucket that its user has chosen to keep in
+// memory. The bucket is gone then. The contexts of the holders end as soon as they are
+// connected again, long before their leases end. The waiters return an error when no server
+// answers for the bucket. Later grants have higher tokens.
 func TestServerKilledInMemory(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
@@ -154,9 +154,9 @@ func TestServerKilledInMemory(t *testing.T) {
 		require.ErrorIs(t, g.err, natslock.ErrUnavailable, "%v", oneOfEach[i])
 		require.ErrorContains(t, g.err, "bucket")
 	}
-	anew := newClient(t, s.connect(), opts...)
+	fresh := newClient(t, s.connect(), opts...)
 	for i, w := range oneOfEach {
-		l := mustTake(t, anew, w)
+		l := mustTake(t, fresh, w)
 		require.Greater(t, l.Token(), held[i].Token())
 		require.NoError(t, l.Unlock(t.Context()))
 		l = mustTake(t, holder, w)
@@ -167,8 +167,8 @@ func TestServerKilledInMemory(t *testing.T) {
 
 // TestDeletedComesBack kills a server on its files when locks have been released and
 // their tombstones have expired. The server has the records back then (2.15.2), for
-// the rest of their TTL: they keep others out for so long, or until an operator
-// removes them, and are nobody's lock.
+// the rest of their TTL. They keep others out for so long, or until an operator
+// removes them. No client holds these locks.
 func TestDeletedComesBack(t *testing.T) {
 	t.Parallel()
 	const ttl = 4 * time.Second

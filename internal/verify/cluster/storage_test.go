@@ -16,10 +16,10 @@ import (
 
 // TestStoreRolledBack takes a server back to an earlier copy of its store
 // directory. Its sequences start from there again, so tokens repeat. A client that
-// has been granted higher ones since refuses every lock there, and says why. One
-// that has not cannot know: it is granted tokens that somebody has had before, and
-// only a resource that remembers them refuses it. A bucket that is made anew puts
-// an end to it.
+// has been granted higher tokens since refuses every lock there, and says why. A new
+// client cannot know. It is granted tokens that other holders have had before, and
+// only a resource that remembers them refuses it. A re-created bucket puts an end to
+// that.
 func TestStoreRolledBack(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "store")
@@ -27,7 +27,7 @@ func TestStoreRolledBack(t *testing.T) {
 	s := testutil.RunServer(t, testutil.WithStoreDir(dir))
 	old := newClient(t, s.Connect(), natslock.WithTTL(5*time.Second))
 	x := which{Name: "x", Kind: natslock.KindMutex}
-	// What is protected is elsewhere: it was not rolled back.
+	// The protected resource is elsewhere: it was not rolled back.
 	highest := uint64(0)
 	accepts := func(l *natslock.Lock) bool {
 		ok := l.Token() >= highest
@@ -72,13 +72,13 @@ func TestStoreRolledBack(t *testing.T) {
 		require.ErrorIs(t, err, natslock.ErrUnavailable, "%v", w)
 		require.ErrorContains(t, err, "backwards", "%v", w)
 	}
-	// Another name: what the refused grants have written is deleted behind them.
+	// Another name: the client deletes the records of the refused grants in the background.
 	_, err := old.TryLock(t.Context(), "y")
 	require.ErrorContains(t, err, "backwards")
 
 	newcomer := newClient(t, s.Connect())
 	l := mustTake(t, newcomer, x)
-	require.Equal(t, natslock.Held, l.State(), "nothing tells it")
+	require.Equal(t, natslock.Held, l.State(), "it cannot know")
 	require.Greater(t, l.Token(), copied)
 	require.Less(t, l.Token(), highest, "a token of before")
 	require.False(t, accepts(l), "the resource knows better")

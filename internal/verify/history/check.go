@@ -26,7 +26,7 @@ type Options struct {
 	// names of [History.Counts].
 	Least map[string]int
 	// Patience bounds the search of check 4 for each stretch of operations.
-	// Default a minute. What is not decided by then is a violation.
+	// Default a minute. A stretch that is not decided by then is a violation.
 	Patience time.Duration
 }
 
@@ -81,9 +81,9 @@ func Check(h *History, o Options) []Violation {
 }
 
 // Counts says how much happened: "grants", "reads", "writes", "readers at once",
-// "joins", "queued", "expired" (holders who lost their lease by the clock),
-// "superseded" (uses that a resource refused), every outcome as "lock ok", and
-// every fault.
+// "joins", "queued", "expired" and "superseded". It also counts every outcome, as in
+// "lock ok", and every fault. "expired" are the holders that lost their lease by the
+// clock, and "superseded" the uses that a resource refused.
 func (h *History) Counts() map[string]int {
 	n := map[string]int{}
 	for what, k := range h.Faults {

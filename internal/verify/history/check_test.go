@@ -47,7 +47,7 @@ func (b *story) del(key, id string, revision uint64, at float64) *Entry {
 	return e
 }
 
-// lease is a lock as it was taken and released, with the records of that.
+// lease is a lock that was taken and released, with the records of that.
 type lease struct {
 	take, leave *Op
 	hold        *Hold
@@ -132,9 +132,9 @@ func missedJoin(b *story, revision uint64) {
 // broken at least once, alone where that is possible.
 func TestCheck(t *testing.T) {
 	for _, c := range []struct {
-		name string
-		want []int // checks that find something
-		tell func(b *story)
+		name  string
+		want  []int // checks that find something
+		write func(b *story)
 	}{
 		{"nothing", nil, func(b *story) {}},
 		{"one after the other", nil, func(b *story) {
@@ -382,7 +382,7 @@ func TestCheck(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			b := &story{}
-			c.tell(b)
+			c.write(b)
 			o := Options{}
 			if b.Faults["demand"] > 0 {
 				o.Least = map[string]int{"grants": 1}
@@ -398,7 +398,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// breakNow: a is broken at 3 and notified at 4; b is granted the lock in between.
+// breakNow: a is broken at 3 and notified at 4, and b is granted the lock in between.
 func breakNow(b *story, revision, broken uint64) {
 	l := b.holds("a", mutex, false, 10, 0, 4)
 	b.keeps(l)

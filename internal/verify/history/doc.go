@@ -1,5 +1,5 @@
-// Package history records what clients do with their locks and judges it. Tests
-// use it, and nobody else.
+// Package history records what clients do with their locks and judges it. Only tests
+// use it.
 //
 // # Usage
 //
@@ -15,29 +15,29 @@
 //	held.Unlock(ctx)
 //	history.Verify(t, rec.History(), history.Options{})
 //
-// A test that has no use for that tells the recorder of its grants alone, with
+// A test that has no use for that reports only its grants to the recorder, with
 // [Recorder.Granted], right after the acquire has returned.
 //
 // # What is checked
 //
 // [Check] makes the checks of a [History], by number:
 //
-//  1. Beliefs of conflicting holders do not overlap; no belief outlives the
-//     record that it rests on; no live record is overwritten or deleted but by
-//     its owner; nobody joins behind a gate, no writer is in over a reader.
+//  1. Beliefs of conflicting holders do not overlap, and no belief outlives the
+//     record that it rests on. Only its owner overwrites or deletes a live record. No
+//     reader joins behind a gate, and no writer is granted while a reader's record is
+//     alive.
 //  2. Tokens rise in the order of grants, and each rests on a record of its claim.
 //  3. A resource that refuses smaller tokens takes nothing from a superseded
-//     holder, and refuses nobody inside his validity.
+//     holder, and refuses no holder inside its validity.
 //  4. The operations are linearizable against a model of a lease.
 //  5. Grants follow the order of tickets. A run passes another client that has
 //     queued in its turn only.
-//  6. Nobody who waits stays out for longer than the TTL and a second while the
-//     lock is free.
-//  7. Nothing of ours is left: no key, goroutine or subscription.
+//  6. No waiter stays out for longer than the TTL and a second while the lock is free.
+//  7. Nothing of the library is left: no key, goroutine or subscription.
 //  8. The history is not vacuous.
 //
-// What a history does not have is not judged: without a tap, the rules about the
-// stream; without operations, those about waiting.
+// A history without a tap is not judged by the rules about the stream, and a history
+// without operations not by those about waiting.
 //
 // # Runs
 //
@@ -48,10 +48,10 @@
 //
 // # Semaphores
 //
-// Each slot of a semaphore is judged as a lock of its own: so there are never more holders
-// than slots. Check 1 wants each holder in a slot below its number of permits. Checks 5 and 6
-// are about all slots. A slot goes to the earliest waiter that knows of it. A waiter stays
-// out only while all slots that it knows of are taken.
+// Each slot of a semaphore is judged as a lock of its own, so there are never more holders
+// than slots. Check 1 wants each holder in a slot below its number of permits. Checks 5
+// and 6 are about all slots. A slot goes to the earliest waiter that knows of it. A waiter
+// stays out only while all slots that it knows of are taken.
 //
 // # Exceptions
 //
@@ -64,6 +64,6 @@
 // # Time
 //
 // A history has one clock, the recorder's. Servers share it in a bubble and on one
-// machine. What happens at one instant of a bubble is told apart by the order in
-// which it was recorded, and by revisions.
+// machine. Events at one instant of a bubble are ordered as they were recorded, and by
+// their revisions.
 package history

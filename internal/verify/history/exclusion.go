@@ -9,7 +9,7 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// overlaps finds the holders of one lock who believe in it together. holds are in
+// overlaps finds conflicting holders of one lock that believe in it together. holds are in
 // the order of their grants.
 func (x *index) overlaps(holds []*Hold) (found []Violation) {
 	var in []*Hold // not over yet
@@ -31,8 +31,9 @@ func (x *index) overlaps(holds []*Hold) (found []Violation) {
 	return found
 }
 
-// backed says whether a holder has believed in a lock for longer than the server
-// certainly kept its record, as the stream was when the holder was told.
+// backed finds holders that have believed in a lock for longer than the server certainly
+// kept its record. It takes the stream as it was at each confirmation, and when the belief
+// ended.
 func (x *index) backed(h *Hold) (found []Violation) {
 	if x.h.Lossy || h.Client == "" {
 		return nil
@@ -138,9 +139,8 @@ func (x *index) joins() (found []Violation) {
 	return found
 }
 
-// writersOverReaders finds writers granted while the record of a reader who came
-// before them was alive by the stream's own word: written, not deleted, its TTL
-// not over.
+// writersOverReaders finds writers granted while the record of an earlier reader was
+// alive by the stream's own word: written, not deleted, its TTL not over.
 func (x *index) writersOverReaders(lock string) (found []Violation) {
 	l := x.locks[lock]
 	if l == nil {
@@ -158,8 +158,8 @@ func (x *index) writersOverReaders(lock string) (found []Violation) {
 			if w.Shared || record.TokenRevision(w.Token) < first.Revision || w.Until < w.From.At {
 				continue
 			}
-			e, heardLater, _ := x.last(key, w.From.At)
-			if !e.Deleted && w.From.At < e.ends() && (heardLater || !x.h.Lossy) {
+			e, laterKnown, _ := x.last(key, w.From.At)
+			if !e.Deleted && w.From.At < e.ends() && (laterKnown || !x.h.Lossy) {
 				found = append(found, Violation{Check: 1, Lock: lock, At: w.From.At, What: fmt.Sprintf(
 					"the writer %d of %s was in over %s, alive at %d", w.Token, w.Client, key, e.Revision)})
 			}
@@ -168,7 +168,8 @@ func (x *index) writersOverReaders(lock string) (found []Violation) {
 	return found
 }
 
-// tokens finds grants whose token is not above those that they exclude.
+// tokens finds grants whose token is not above the tokens of earlier holders that the grant
+// excludes.
 func (x *index) tokens(holds []*Hold) (found []Violation) {
 	var exclusive, all *Hold // with the highest token so far
 	for _, h := range holds {
@@ -203,7 +204,7 @@ func (x *index) resource(lock string) (found []Violation) {
 			order[h.ID], holds[h.ID] = i, h
 		}
 	}
-	var exclusive, any *Hold // the last one granted of those who were accepted
+	var exclusive, any *Hold // of the accepted holders, the last in the order of grants
 	for _, op := range x.ops[lock] {
 		h := holds[op.ID]
 		if op.Do != Use || h == nil {

@@ -35,11 +35,11 @@ func (h *Held) Unlock(ctx context.Context) error {
 	return err
 }
 
-// Drop loses the handle: nobody will unlock it.
+// Drop loses the handle: no goroutine will unlock it.
 func (h *Held) Drop() { drop(h.lock) }
 
-// drop does what happens to a lock whose handle is dropped. A bubble cannot have the
-// garbage collector do it.
+// drop ends a lock whose handle is dropped. In a bubble the garbage collector cannot do
+// that.
 var drop = bridge.Drop.(func(*natslock.Lock))
 
 // Extend confirms the lock now.
@@ -58,8 +58,8 @@ func (h *Held) op(do Action) *Op {
 }
 
 // Use has the resource that the lock guards do something, and says whether it
-// has. It refuses tokens smaller than the largest that it has seen of those
-// who exclude the caller.
+// has. The resource refuses a token smaller than the largest one that it has seen of a
+// holder that excludes the caller.
 func (h *Held) Use() bool {
 	op := h.op(Use)
 	r := h.rec

@@ -8,7 +8,7 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// Moment is a point in a history. Seq orders what has one time.
+// Moment is a point in a history. Seq orders the moments of one time.
 type Moment struct {
 	At  time.Duration `json:"at"`
 	Seq int64         `json:"seq"`
@@ -39,7 +39,7 @@ const (
 	Remake   Action = "remake" // of the bucket
 )
 
-// Outcome is what came of an operation.
+// Outcome is the result of an operation.
 type Outcome string
 
 // The outcomes. Pending operations had not returned when the history ended.
@@ -48,7 +48,7 @@ const (
 	OK      Outcome = "ok"
 	Refused Outcome = "refused" // by the lock's state, or by the resource
 	GaveUp  Outcome = "gave up" // an acquire whose time was over
-	Lost    Outcome = "lost"    // an unlock or extension of what had been lost
+	Lost    Outcome = "lost"    // an unlock or extension of a lock that had been lost
 	Broken  Outcome = "broken"  // the same, by a break
 	Unknown Outcome = "unknown" // no usable answer
 )
@@ -74,8 +74,8 @@ type Op struct {
 	// Bounded: the acquire's context could end.
 	Bounded bool     `json:"bounded,omitempty"`
 	Tickets []Ticket `json:"tickets,omitempty"`
-	// Key and Revision are those of a deletion by hand. A bucket made again
-	// has its first sequence as Revision.
+	// Key and Revision are those of a deletion by hand. Of a re-created bucket Revision
+	// is the first sequence.
 	Key      string `json:"key,omitempty"`
 	Revision uint64 `json:"revision,omitempty"`
 }
@@ -95,7 +95,7 @@ func (o *Op) end() time.Duration {
 type Ticket struct {
 	ID     string        `json:"id"`
 	Ticket uint64        `json:"ticket"`
-	At     time.Duration `json:"at"` // when its owner was told
+	At     time.Duration `json:"at"` // when its owner learned of it
 }
 
 // Hold is a lock in the belief of its holder, from the return of the acquire
@@ -166,7 +166,7 @@ type Entry struct {
 	At       time.Duration `json:"at"`
 	TTL      time.Duration `json:"ttl"`
 	Deleted  bool          `json:"deleted,omitempty"`
-	// Remade: the bucket was made again, with sequences from Revision on.
+	// Remade: the bucket was re-created, with sequences from Revision on.
 	Remade bool `json:"remade,omitempty"`
 
 	// Of the value.
@@ -188,10 +188,10 @@ func (e Entry) ends() time.Duration {
 	return e.At + e.TTL
 }
 
-// Disturbance is a time in which a client could not do what it should: a link
+// Disturbance is a time in which a client could not work as it should: a link
 // that was cut, or, when it takes no time, an injected fault.
 type Disturbance struct {
-	Client string        `json:"client"` // "": everybody
+	Client string        `json:"client"` // "": all clients
 	What   string        `json:"what"`
 	From   time.Duration `json:"from"`
 	Until  time.Duration `json:"until"`
@@ -201,13 +201,13 @@ type Disturbance struct {
 // in a queue.
 const PlaceForged = "place forged"
 
-// History is what happened.
+// History is a record of operations, beliefs and changes of the stream.
 type History struct {
 	// Repeat is the command that makes such a history again.
 	Repeat string        `json:"repeat,omitempty"`
 	Began  time.Time     `json:"began"`
 	Ended  time.Duration `json:"ended"`
-	// TTL is the longest lease of those who renew.
+	// TTL is the longest lease that its holder renews.
 	TTL   time.Duration `json:"ttl,omitempty"`
 	Ops   []*Op         `json:"ops"`
 	Holds []*Hold       `json:"holds"`
@@ -223,13 +223,13 @@ type History struct {
 	// lock after it.
 	Calm   bool `json:"calm,omitempty"`
 	Tapped bool `json:"tapped,omitempty"`
-	// Lossy: entries of the stream may be missing, as when a leader steps down
-	// between storing and telling. A record then counts as alive at a moment
-	// only when something was heard of its key on both sides of it.
+	// Lossy: entries of the stream may be missing, as when a leader steps down after
+	// it has stored a write and before it has sent the notification. A record then counts
+	// as alive at a moment only if the stream has entries of its key on both sides of it.
 	Lossy        bool           `json:"lossy,omitempty"`
 	Disturbances []Disturbance  `json:"disturbances,omitempty"`
 	Faults       map[string]int `json:"faults,omitempty"` // injected, by kind
-	Left         []string       `json:"left,omitempty"`   // what should be gone in the end
+	Left         []string       `json:"left,omitempty"`   // records and the like that should be gone in the end
 }
 
 // gateKey is the key that names a lock.

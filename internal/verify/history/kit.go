@@ -18,7 +18,7 @@ import (
 )
 
 // Faulty makes a client whose store is behind a fault injector. It is closed when
-// the test ends: what the test leaves held is its own affair.
+// the test ends, without waiting for the release of locks that the test still holds.
 func Faulty(t testing.TB, nc *nats.Conn, seed uint64, opts ...natslock.Option) (*natslock.Client, *testutil.Faults) {
 	t.Helper()
 	return FaultyOver(t, nc, seed, func(kv kvstore.KV) kvstore.KV { return kv }, opts...)
@@ -42,7 +42,7 @@ func FaultyOver(t testing.TB, nc *nats.Conn, seed uint64, under func(kvstore.KV)
 	return c, f
 }
 
-// OpenStore opens the bucket beside the clients, to do what others might.
+// OpenStore opens the bucket beside the clients, to do what other programs might do.
 func OpenStore(t testing.TB, nc *nats.Conn) *kvstore.Store {
 	t.Helper()
 	js, err := jetstream.New(nc)
@@ -67,7 +67,7 @@ func KeysLeft(t testing.TB, nc *nats.Conn) []string {
 	return keys
 }
 
-// Stage names what a write is for in the course of a lock: "lock take", "lock
+// Stage names the purpose of a write in the course of a lock: "lock take", "lock
 // renew", "lock delete", "lock break", and so on for other keys than "lock".
 func Stage(w kvstore.Write) string {
 	var body struct {
@@ -97,8 +97,8 @@ func DeleteBucket(t testing.TB, nc *nats.Conn) {
 	require.NoError(t, js.DeleteStream(context.Background(), "KV_natslock"))
 }
 
-// RemakeBucket deletes the bucket and makes it again, with sequences that start
-// at first; 0: as the library has them.
+// RemakeBucket deletes the bucket and re-creates it, with sequences that start at first. If
+// first is 0, they start as the library has them start.
 func RemakeBucket(t testing.TB, nc *nats.Conn, first uint64) uint64 {
 	t.Helper()
 	DeleteBucket(t, nc)
@@ -119,7 +119,7 @@ func RemakeBucket(t testing.TB, nc *nats.Conn, first uint64) uint64 {
 }
 
 // storeNotGone says whether a server could not make a stream because it is still
-// removing the files of the one of that name.
+// removing the files of the earlier stream of that name.
 func storeNotGone(err error) bool {
 	refused, ok := errors.AsType[*jetstream.APIError](err)
 	return ok && refused.ErrorCode == 10049

@@ -8,8 +8,9 @@ import (
 	"github.com/natslock/locks/kvstore"
 )
 
-// mostKnown is how many revisions of a key are kept: a token rests on a late one. That of a
-// writer is older, by the renewals of its gate while it drains.
+// mostKnown is how many revisions of a key are kept, because a token rests on a late
+// revision. The token of a writer rests on an older one, by the renewals of its gate while
+// it drains.
 const mostKnown = 512
 
 // knowledge is the revisions that a client knows of: those of its own writes that were
@@ -41,17 +42,17 @@ func (r *Recorder) Over(client string, kv kvstore.KV) kvstore.KV {
 	defer r.mu.Unlock()
 	k := &knowledge{revisions: map[string][]uint64{}}
 	r.known[client] = k
-	return &overheard{kv, r, k}
+	return &observed{kv, r, k}
 }
 
-// overheard is a store whose answers are recorded.
-type overheard struct {
+// observed is a store whose answers are recorded.
+type observed struct {
 	kvstore.KV
 	r *Recorder
 	k *knowledge
 }
 
-func (o *overheard) learn(records ...kvstore.Record) {
+func (o *observed) learn(records ...kvstore.Record) {
 	o.r.mu.Lock()
 	defer o.r.mu.Unlock()
 	for _, rec := range records {
@@ -59,7 +60,7 @@ func (o *overheard) learn(records ...kvstore.Record) {
 	}
 }
 
-func (o *overheard) Send(w kvstore.Write, done func(kvstore.Answer)) (forget func(), err error) {
+func (o *observed) Send(w kvstore.Write, done func(kvstore.Answer)) (forget func(), err error) {
 	return o.KV.Send(w, func(a kvstore.Answer) {
 		if a.Err == nil {
 			o.learn(kvstore.Record{Key: w.Key, Revision: a.Revision})
@@ -68,7 +69,7 @@ func (o *overheard) Send(w kvstore.Write, done func(kvstore.Answer)) (forget fun
 	})
 }
 
-func (o *overheard) Get(ctx context.Context, key string, min uint64) (kvstore.Record, error) {
+func (o *observed) Get(ctx context.Context, key string, min uint64) (kvstore.Record, error) {
 	rec, err := o.KV.Get(ctx, key, min)
 	if err == nil {
 		o.learn(rec)
@@ -76,7 +77,7 @@ func (o *overheard) Get(ctx context.Context, key string, min uint64) (kvstore.Re
 	return rec, err
 }
 
-func (o *overheard) List(ctx context.Context, pattern string, min uint64, opts ...kvstore.ListOption) (kvstore.Listing, error) {
+func (o *observed) List(ctx context.Context, pattern string, min uint64, opts ...kvstore.ListOption) (kvstore.Listing, error) {
 	l, err := o.KV.List(ctx, pattern, min, opts...)
 	if err == nil {
 		o.learn(l.Beside)

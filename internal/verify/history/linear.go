@@ -10,15 +10,18 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// The model of one lock: who is in, whose gate stands, and the highest tokens. A claim
-// puts up a gate and takes it away. Its holders are in between the two, one after the
-// other. A writer of a reader-writer lock claims the gate and is in later: meanwhile
-// nobody joins but who shares the lease of a reader that is in. A belief that ends by
-// the clock, or with an Unlock that was not confirmed, is an operation of its own:
-// the lock may become free at any time between the end of the belief and the end
-// of the record. An acquire without a grant may have happened or not. Nobody
-// believes in it, so it changes nothing that the model knows of; what it may have
-// written can be what a refusal names, and then the stream has to have it.
+// The model of one lock: its holders, the claim whose gate stands, and the highest tokens.
+// A claim puts up a gate and takes it away. Its holders are in between the two, one after
+// the other. A writer of a reader-writer lock claims the gate and is in later. Meanwhile no
+// reader joins, except by sharing the lease of a reader that is in.
+//
+// A belief may end by the clock, or with an Unlock that was not confirmed. Its end is then
+// an operation of its own. The lock may become free at any time between the end of the
+// belief and the end of the record.
+//
+// An acquire without a grant may have happened or not. No client believes in it, so it
+// changes nothing in the model. A refusal may name the record of such an acquire, and then
+// the stream has to have that record.
 
 // state is comparable, as porcupine wants it.
 type state struct {
@@ -29,7 +32,7 @@ type state struct {
 	any       uint64 // highest token
 }
 
-// step is what an operation does to the model.
+// step is the effect of an operation on the model.
 type step struct {
 	do     string // "claim", "take", "leave", "free", "refused"
 	shared bool
@@ -130,8 +133,8 @@ func model(from state) porcupine.Model {
 	}
 }
 
-// span is an operation of the model with the times that bound it. class orders
-// what has one time: ends by the clock come first, ends of records last.
+// span is an operation of the model with the times that bound it. class orders the
+// edges of one time: ends by the clock come first, ends of records last.
 type span struct {
 	step
 	client   string
@@ -150,12 +153,12 @@ func (e edge) compare(o edge) int {
 	return cmp.Or(cmp.Compare(e.at, o.at), cmp.Compare(e.class, o.class), cmp.Compare(e.seq, o.seq))
 }
 
-// late is how long after its TTL a record may still keep others out: until it is
-// overdue, and the clients have found that out although reads fail here and there.
+// late is how long after its TTL a record may still keep others out. It is overdue only
+// after the slack, and the clients find that out late, because reads fail now and then.
 const late = time.Second
 
-// linear checks the operations on one lock against the model, in stretches
-// between moments at which nothing was under way and nobody was in.
+// linear checks the operations on one lock against the model. It takes the stretches
+// between moments at which no operation was under way and no holder was in.
 func (x *index) linear(lock string, o Options) (found []Violation) {
 	if slices.ContainsFunc(x.holds[lock], func(h *Hold) bool { return h.Client == "" }) {
 		return nil // of these only the grant was recorded
@@ -318,7 +321,7 @@ func (x *index) spans(lock string) (list []span, found []Violation) {
 			found = append(found, Violation{Check: 4, Lock: lock, At: op.Call.At, What: fmt.Sprintf(
 				"%s was refused by a holder with token %d, who never was", op.Client, op.Token)})
 		}
-		// Otherwise by an attempt of somebody who was not granted, or by a victim.
+		// Otherwise the refusal names an attempt that was not granted, or a victim.
 	}
 	return list, found
 }
@@ -326,11 +329,12 @@ func (x *index) spans(lock string) (list []span, found []Violation) {
 // gates are the claims of one lock.
 type gates struct {
 	of     map[string]uint64 // the first token that each claim has granted
-	claims map[uint64]string // whose holders the tokens are
+	claims map[uint64]string // the claim of each token
 }
 
-// gates finds whose tokens there are. A renewal has the token of the holder that was in
-// when it was written. A record without one may be an attempt that came late.
+// gates finds the claims of a lock and their tokens. A renewal has the token of the holder
+// that was in when it was written. A record without a token may be an attempt that came
+// late.
 func (x *index) gates(lock string) gates {
 	g := gates{map[string]uint64{}, map[uint64]string{}}
 	for _, e := range x.keys[lock] {

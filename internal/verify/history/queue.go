@@ -11,16 +11,16 @@ import (
 
 const (
 	// bypass is how long after it has seen a queue empty a client may still pass
-	// those who queue.
+	// the waiters in it.
 	bypass = 100 * time.Millisecond
 	// idle is how long a lock has been free when it may be taken out of turn: as
 	// long as a tombstone lives.
 	idle = time.Second
 )
 
-// shortest is the TTL below which check 6 asks for no more: a waiter whose
-// notification was lost looks every 2.5 to 3.5 s, and takes what was left to
-// somebody before it after a second and more of idleness.
+// shortest is the shortest TTL that check 6 reckons with. A waiter whose notification was
+// lost reads the records that it waits for every 2.5 to 3.5 s. A lock that an earlier
+// waiter does not take is its to claim after more than a second of idleness.
 const shortest = 5 * time.Second
 
 // place is a waiter's place in a queue.
@@ -30,12 +30,12 @@ type place struct {
 	first  Entry // its record; the revision is the ticket
 }
 
-// order finds grants that passed somebody who had waited longer, for everybody in
-// the case of a writer or a mutex, for a writer in the case of a reader. It
-// excuses a claim of a lock that was idle, or whose holder's lease had run out. A claim may
-// pass a waiter that had left, and one that was dying without another renewal. It may pass
-// one that had queued for less than the bypass when the attempt was sent. [index.joined]
-// judges the grants that a client makes by itself.
+// order finds grants that passed a waiter that had waited longer. A writer's grant, or
+// that of a mutex, passes no waiter, and a reader's grant passes no writer. order excuses a
+// claim of a lock that was idle, or whose holder's lease had run out. A claim may pass a
+// waiter that had left, and a waiter that was dying without another renewal. It may pass a
+// waiter that had queued for less than the bypass when the attempt was sent.
+// [index.joined] judges the grants that a client makes by itself.
 func (x *index) order(lock string) (found []Violation) {
 	l := x.locks[lock]
 	if l == nil {
@@ -43,7 +43,7 @@ func (x *index) order(lock string) (found []Violation) {
 	}
 	places := x.places(lock)
 	runs := x.runs(lock)
-	ended := 0 // those before are over
+	ended := 0 // the places before this one are over
 	var grants []*Op
 	for _, op := range x.ops[lock] {
 		if op.acquires() && op.Outcome == OK && claimOf(op.ID) == op.ID && op.ID != "" {
@@ -59,7 +59,7 @@ func (x *index) order(lock string) (found []Violation) {
 		at := record.TokenRevision(op.Token)
 		granted, ok := x.before(key, at+1)
 		if !ok || granted.Revision != at || granted.At < op.Call.At {
-			continue // a share in a lease, or nothing heard of it
+			continue // a share in a lease, or its record is not known
 		}
 		for ended < len(places) {
 			events := x.keys[places[ended].first.Key]
@@ -130,7 +130,7 @@ func (x *index) inGame(p place, granted Entry) bool {
 	return slices.ContainsFunc(events, renewed)
 }
 
-// interval is a time in which nobody need get in.
+// interval is a time in which no waiter has to get in.
 type interval struct {
 	from, until time.Duration
 	id          string
@@ -158,9 +158,8 @@ func (x *index) busy(keys ...string) (list []interval) {
 	return list
 }
 
-// waits finds acquires that waited for longer than the TTL and a second while the
-// lock was free for them by the stream's word and nothing disturbed their
-// client.
+// waits finds acquires that waited for longer than the TTL and a second, although the
+// lock was free for them by the stream's word and nothing disturbed their client.
 func (x *index) waits() (found []Violation) {
 	limit := max(x.h.TTL, shortest) + time.Second
 	if x.h.TTL == 0 || x.h.Lossy {

@@ -28,7 +28,7 @@ type Recorder struct {
 	known    map[string]*knowledge // by client; see [Recorder.Over]
 }
 
-// acceptance is what a resource has seen.
+// acceptance is the largest tokens that a resource has seen.
 type acceptance struct{ any, exclusive uint64 }
 
 // NewRecorder begins a history.
@@ -179,7 +179,7 @@ func (c *Client) Acquire(ctx context.Context, w Want, opts ...natslock.LockOptio
 	return c.rec.granted(c, p, l), nil
 }
 
-// permit returns what acquires a permit.
+// permit returns the function that acquires a permit.
 func (c *Client) permit(w Want) func(context.Context, string, ...natslock.LockOption) (*natslock.Lock, error) {
 	return func(ctx context.Context, name string, opts ...natslock.LockOption) (*natslock.Lock, error) {
 		s := semaphore.New(c.c, name, w.Permits)
@@ -259,7 +259,7 @@ func (c *Client) Break(ctx context.Context, kind natslock.Kind, name string, h n
 	return err
 }
 
-// ByHand records a deletion by hand of the record under key, done by do, which
+// ByHand records a deletion by hand of the record under key. do makes the deletion, and
 // returns the tombstone's revision.
 func (r *Recorder) ByHand(key string, do func() (uint64, error)) error {
 	lock, _ := lockOf(key)
@@ -272,8 +272,8 @@ func (r *Recorder) ByHand(key string, do func() (uint64, error)) error {
 	return err
 }
 
-// Remade records that the bucket is deleted and made again by do, which returns
-// its first sequence.
+// Remade records that do deletes the bucket and re-creates it. do returns the first
+// sequence of the new bucket.
 func (r *Recorder) Remade(do func() (first uint64, err error)) error {
 	op := r.begin(Op{Client: "by hand", Do: Remake})
 	first, err := do()
@@ -319,8 +319,8 @@ func (r *Recorder) Left(what ...string) {
 	r.h.Left = append(r.h.Left, what...)
 }
 
-// History returns what has happened so far. Those who still hold a lock believe
-// in it as far as is known now.
+// History returns the history so far. A holder that still has a lock believes in it until
+// the end of its validity as known now.
 func (r *Recorder) History() *History {
 	stream, tapped := r.stream()
 	r.mu.Lock()
@@ -345,7 +345,7 @@ func (r *Recorder) History() *History {
 	return &h
 }
 
-// copies are safe from an operation that still goes on.
+// copies returns copies, which an operation that still goes on does not change.
 func copies[T any](list []*T) []*T {
 	out := make([]*T, len(list))
 	for i, p := range list {

@@ -47,7 +47,7 @@ func NewReplica(t testing.TB, nc *nats.Conn) *Replica {
 // to the leader go to kv, which has to be the bucket.
 func (r *Replica) Over(kv kvstore.KV) kvstore.KV { return &replicated{kv, r} }
 
-// Lag has the replica stay as it is. It answers what its state may answer.
+// Lag has the replica stay as it is. It answers the reads that its state may answer.
 func (r *Replica) Lag() {
 	r.t.Helper()
 	st, err := r.store.State(r.t.Context(), "")
@@ -89,7 +89,7 @@ func (s *replicated) Get(ctx context.Context, key string, min uint64) (kvstore.R
 		if err == nil && rec.Revision >= min || min == 0 {
 			return rec, err
 		}
-		// That there is nothing newer takes the leader's word.
+		// Only the leader can say that there is no newer record.
 	}
 	return s.KV.Get(ctx, key, min)
 }

@@ -15,7 +15,7 @@ const (
 	silence = 1500 * time.Millisecond
 	// unlisted is how much longer a client uses a lease that lingers without a list.
 	unlisted = 4 * time.Second
-	// forgotten is for how long the forged end of a place makes a client forget it.
+	// forgotten is for how long the forged end of a place makes a client forget the place.
 	forgotten = 20 * time.Second
 )
 
@@ -140,8 +140,9 @@ func (x *index) joined(lock string) (found []Violation) {
 	return found
 }
 
-// beside finds readers that joined others of their client behind a writer: the writer had
-// queued, or taken the gate, after the join of those and before the call.
+// beside finds readers that joined other readers of their client behind a writer. The
+// writer had queued, or taken the gate, after the join of those readers and before the
+// call.
 func (x *index) beside(lock string) (found []Violation) {
 	if x.h.Lossy {
 		return nil
@@ -303,7 +304,7 @@ func (x *index) places(lock string) (list []place) {
 	for _, op := range x.ops[lock] {
 		for i, t := range op.Tickets {
 			key := x.waitKey(lock, t.ID)
-			// Not the key's first record, when that had gone before it was known of.
+			// It is not the key's first record if that had gone before it was known.
 			if first, ok := x.before(key, t.Ticket+1); ok && t.Ticket > 0 && first.Revision == t.Ticket {
 				list = append(list, place{op, i, first})
 			}

@@ -78,9 +78,9 @@ func (b *story) readers(asks float64) {
 // TestRunCheck judges what clients grant by themselves.
 func TestRunCheck(t *testing.T) {
 	for _, c := range []struct {
-		name string
-		want []int
-		tell func(b *story)
+		name  string
+		want  []int
+		write func(b *story)
 	}{
 		{"one after the other", nil, func(b *story) {
 			b.runs("a", 10, member{0, 0, 1}, member{0, 1, 2}, member{0.5, 2.5, 3})
@@ -227,7 +227,7 @@ func TestRunCheck(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			b := &story{}
-			c.tell(b)
+			c.write(b)
 			var got []int
 			found := Check(b.history(), Options{})
 			for _, v := range found {

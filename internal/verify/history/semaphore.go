@@ -35,7 +35,7 @@ func semaphoreOf(lock string) string {
 	return ""
 }
 
-// semaphores judges what is about all slots of each semaphore.
+// semaphores judges each semaphore by the rules about all of its slots.
 func (x *index) semaphores() (found []Violation) {
 	all := map[string][]*Op{}
 	for lock, ops := range x.ops {
@@ -57,7 +57,7 @@ func (x *index) semaphores() (found []Violation) {
 }
 
 // slotOrder finds grants of slots that passed a goroutine which had waited longer and knows
-// of the slot. It excuses what [index.order] excuses.
+// of the slot. It excuses the same grants as [index.order].
 func (x *index) slotOrder(s string, ops []*Op) (found []Violation) {
 	var places []place
 	for _, op := range ops {

@@ -14,9 +14,9 @@ func TestSemaphoreCheck(t *testing.T) {
 		return l
 	}
 	for _, c := range []struct {
-		name string
-		want []int // checks that find something
-		tell func(b *story)
+		name  string
+		want  []int // checks that find something
+		write func(b *story)
 	}{
 		{"two slots at once", nil, func(b *story) {
 			of(b.holds("a", s+".0", false, 10, 0, 4), 2)
@@ -69,7 +69,7 @@ func TestSemaphoreCheck(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			b := &story{}
-			c.tell(b)
+			c.write(b)
 			var got []int
 			for _, v := range Check(b.history(), Options{}) {
 				t.Log(v)

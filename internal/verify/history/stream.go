@@ -31,7 +31,7 @@ type index struct {
 	fouls  []Violation                // found while indexing
 }
 
-// lockIndex is what the stream says of one lock.
+// lockIndex is the stream's information on one lock.
 type lockIndex struct {
 	readers []string        // their keys
 	written map[uint64]bool // tokens that its records may stand for
@@ -78,15 +78,15 @@ func newIndex(h *History) *index {
 		}
 		key, written := e.Key, e
 		if lock, role := lockOf(key); role == "wait" || role == "rwait" || role == "swait" {
-			// One after another may queue under one key: kept apart by their ids.
-			// A deletion by hand has none.
+			// Several waiters may queue under one key, one after the other. Their ids
+			// keep them apart. A deletion by hand has none.
 			if e.ID != "" {
 				waiter[key] = e.ID
 			}
 			e.Key = x.waitKey(lock, waiter[key])
 		}
 		if events := x.keys[e.Key]; len(events) > 0 && events[len(events)-1].Revision == e.Revision {
-			continue // heard by two taps
+			continue // two taps have recorded it
 		}
 		if was, ok := live[key]; ok {
 			x.succeeds(was, written)
@@ -129,8 +129,8 @@ func (x *index) written(lock string, e Entry) *lockIndex {
 	return l
 }
 
-// succeeds judges a change of a record that was written and not deleted: it is
-// its owner's, comes when the record was over, or is an exception.
+// succeeds judges a change of a record that was written and not deleted. The change is
+// made by the record's owner, comes when the record was over, or is an exception.
 func (x *index) succeeds(was, e Entry) {
 	if e.At >= was.ends() || (e.ID == was.ID && e.ID != "" && !(e.Deleted && e.Status == statusBroken)) {
 		return
@@ -147,7 +147,7 @@ func (x *index) succeeds(was, e Entry) {
 		}
 	}
 	if x.h.Lossy {
-		return // its deletion may be what nobody was told of
+		return // the notification of its deletion may have been lost
 	}
 	did := "overwrote"
 	if e.Deleted {
@@ -177,8 +177,9 @@ func (x *index) after(key string, revision uint64) (Entry, bool) {
 	return events[i], true
 }
 
-// last returns the last entry of a key up to a time.
-func (x *index) last(key string, at time.Duration) (e Entry, heardLater, ok bool) {
+// last returns the last entry of a key up to a time, and whether the stream has later
+// entries of the key.
+func (x *index) last(key string, at time.Duration) (e Entry, laterKnown, ok bool) {
 	events := x.keys[key]
 	i, _ := slices.BinarySearchFunc(events, at, func(e Entry, at time.Duration) int {
 		if e.At <= at {
@@ -193,7 +194,8 @@ func (x *index) last(key string, at time.Duration) (e Entry, heardLater, ok bool
 }
 
 // excused says whether one of two holders is the victim of an exception against
-// the other, who came behind it and got in no earlier than that.
+// the other. The other holder has a higher token, and was granted the lock no earlier than
+// the exception.
 func (x *index) excused(a, b *Hold) bool { return x.lets(b, a) || x.lets(a, b) }
 
 // lets says whether an exception has put the victim out for in.

@@ -13,8 +13,8 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 )
 
-// tap hears every change of the bucket, beside the clients and the library, and
-// of each bucket that takes its place.
+// tap records every change of the bucket, beside the clients and the library. It also
+// records the changes of each bucket that takes its place.
 type tap struct {
 	nc  *nats.Conn
 	sub *nats.Subscription
@@ -24,12 +24,12 @@ type tap struct {
 	got  []Entry
 }
 
-// Tap listens to the default bucket's changes from now on.
+// Tap records the default bucket's changes from now on.
 func (r *Recorder) Tap(t testing.TB, nc *nats.Conn) {
 	t.Helper()
 	p := &tap{nc: nc}
 	var err error
-	// A synchronous subscription would drop what a day has to tell.
+	// A synchronous subscription would drop messages of a test that takes a day.
 	p.sub, err = nc.Subscribe("natslock.natslock.>", func(m *nats.Msg) {
 		e, ok := r.entry(m)
 		p.mu.Lock()
@@ -45,17 +45,17 @@ func (r *Recorder) Tap(t testing.TB, nc *nats.Conn) {
 	r.taps = append(r.taps, p)
 }
 
-// stream returns the changes heard so far.
+// stream returns the changes recorded so far.
 func (r *Recorder) stream() (all []Entry, tapped bool) {
 	for _, p := range r.taps {
 		tapped = true
-		_ = p.nc.Flush() // what the server has passed on is here
+		_ = p.nc.Flush() // all messages that the server has sent before are here
 		all = append(all, p.all()...)
 	}
 	return all, tapped
 }
 
-// all waits until what is here has been taken.
+// all waits until the messages that are here have been recorded, and returns the changes.
 func (p *tap) all() []Entry {
 	for ; ; time.Sleep(time.Millisecond) {
 		waiting, _, _ := p.sub.Pending()
@@ -103,7 +103,7 @@ func (r *Recorder) entry(m *nats.Msg) (Entry, bool) {
 	return e, true
 }
 
-// last returns the last value of a header: the server's own stand behind those
+// last returns the last value of a header: the server's own values stand behind those
 // of the writer.
 func last(m *nats.Msg, name string) string {
 	if v := m.Header.Values(name); len(v) > 0 {

@@ -14,7 +14,8 @@ func (c *lockScope) send(n *lockState, w lockWrite) bool {
 	return put(n.ways[:c.ways], w, lockWrite.compare)
 }
 
-// discard deletes exactly what is at rev: a courtesy, so it may also not happen.
+// discard deletes the record at exactly the revision rev. It is a courtesy: the deletion
+// may also not happen.
 func (c *lockScope) discard(n *lockState, i, rev int8) {
 	w := lockWrite{verb: deleteLock, client: i, expect: rev}
 	if !slices.Contains(n.ways[:], w) {
@@ -22,8 +23,8 @@ func (c *lockScope) discard(n *lockState, i, rev int8) {
 	}
 }
 
-// end is over: what the claim or the lease has left behind is not forgotten, it is
-// in the bags.
+// end ends the claim or the lease. The messages and the record that it leaves behind
+// stay in the state.
 func (x *client) end() {
 	*x = client{phase: idle, made: x.made, behind: x.behind, rested: x.rested}
 }
@@ -34,10 +35,10 @@ func (c *lockScope) grant(n *lockState, i, number, rev, age int8) string {
 		age = 0
 	}
 	x.phase, x.granted, x.token, x.last, x.left = holding, number, rev, rev, c.ttl-c.margin-age
-	x.renewals, x.looks = 0, 0
+	x.renewals, x.reads = 0, 0
 	c.keeps(n, i, rev)
 	if adopted := x.attempts[number-1].token; adopted != 0 {
-		if x.token = adopted; adopted != n.token { // nobody has held it in between
+		if x.token = adopted; adopted != n.token { // no client has held it in between
 			n.wrong = 1
 		}
 		return "holds the lock that it has adopted"
@@ -52,8 +53,8 @@ func (c *lockScope) grant(n *lockState, i, number, rev, age int8) string {
 	return "holds"
 }
 
-// told takes an answer to a write.
-func (c *lockScope) told(n *lockState, a lockAnswer) string {
+// answered takes an answer to a write.
+func (c *lockScope) answered(n *lockState, a lockAnswer) string {
 	x := &n.c[a.client]
 	switch a.verb {
 	case claimLock:
@@ -68,7 +69,7 @@ func (c *lockScope) told(n *lockState, a lockAnswer) string {
 			return "granted, though the claim was over: " + c.grant(n, a.client, a.n, a.rev, x.attempts[a.n-1].age)
 		}
 		c.discard(n, a.client, a.rev)
-		return "a ghost: deletes exactly that record"
+		return "an orphan record: deletes exactly that record"
 	case renewLock:
 		if x.phase != holding || x.claim != a.claim {
 			return "nothing to do"
@@ -78,9 +79,9 @@ func (c *lockScope) told(n *lockState, a lockAnswer) string {
 			return c.confirmed(n, a.client, a.n, a.rev)
 		case a.code == inFlight:
 			return "to be sent again"
-		case x.looks == 0 && (a.rev == 0 || a.rev > x.last):
-			x.looks, x.least = 1, max(a.rev, x.last)
-			return "looks what is there"
+		case x.reads == 0 && (a.rev == 0 || a.rev > x.last):
+			x.reads, x.least = 1, max(a.rev, x.last)
+			return "reads the record"
 		}
 		return "old news"
 	case handLock:
@@ -94,14 +95,14 @@ func (c *lockScope) told(n *lockState, a lockAnswer) string {
 			x.end()
 			return "released"
 		case refused:
-			x.looks, x.least = 1, max(a.rev, x.last)
-			return "looks what is there"
+			x.reads, x.least = 1, max(a.rev, x.last)
+			return "reads the record"
 		}
 		return "to be sent again"
 	}
 }
 
-// judged takes the answer to an attempt of the claim that is going on.
+// judged takes the answer to an attempt of the current claim.
 func (c *lockScope) judged(n *lockState, a lockAnswer) string {
 	x := &n.c[a.client]
 	at := &x.attempts[a.n-1]
@@ -117,16 +118,16 @@ func (c *lockScope) judged(n *lockState, a lockAnswer) string {
 	case a.n != x.n:
 		return "refused, but not the newest: no news"
 	case a.code == refused && a.rev != 0:
-		x.looks, x.least = 1, a.rev
-		return "looks what is there"
+		x.reads, x.least = 1, a.rev
+		return "reads the record"
 	}
 	return "may try again"
 }
 
-// found judges by what is under the key.
+// found judges the record under the key.
 func (c *lockScope) found(n *lockState, i int8, r lockRecord) string {
 	x := &n.c[i]
-	x.looks = 0
+	x.reads = 0
 	own := r.client == i && r.claim == x.claim && r.live()
 	switch x.phase {
 	case handing:
@@ -222,9 +223,9 @@ func (c *lockScope) client(s lockState, i int8, to *steps[lockState]) {
 	if i == 0 && s.crash > 0 && x.phase != idle {
 		do(fault, lockWrite{}, func(n *lockState, x *client) { n.crash--; x.phase = over }, "crashes")
 	}
-	if r := s.rec; r.kind == held && (r.client == i || c.weak == sightingBelieved) && r.renewal == 0 && c.unwanted(x, i, r) {
+	if r := s.rec; r.kind == held && (r.client == i || c.weak == notificationBelieved) && r.renewal == 0 && c.unwanted(x, i, r) {
 		if !slices.Contains(s.ways[:], lockWrite{verb: deleteLock, client: i, expect: r.rev}) {
-			do(step, lockWrite{verb: deleteLock, expect: r.rev}, func(*lockState, *client) {}, "sights a record of its own that nobody wants")
+			do(step, lockWrite{verb: deleteLock, expect: r.rev}, func(*lockState, *client) {}, "is notified of a record of its own, from an attempt that is over")
 		}
 	}
 	attempts := func(claim int8, words string) {
@@ -235,7 +236,7 @@ func (c *lockScope) client(s lockState, i int8, to *steps[lockState]) {
 				}
 				x.attempts[x.n] = attempt{expect: e, open: 1}
 				x.n++
-				x.looks = 0
+				x.reads = 0
 			}, words)
 		}
 	}
@@ -253,7 +254,7 @@ func (c *lockScope) client(s lockState, i int8, to *steps[lockState]) {
 		}
 		do(step, lockWrite{}, func(n *lockState, x *client) {
 			for _, a := range x.attempts {
-				if a.open == 1 && a.token == 0 { // what it expects is taken away from it
+				if a.open == 1 && a.token == 0 { // the server refuses it after this deletion
 					c.discard(n, i, a.expect)
 				}
 			}
@@ -285,10 +286,10 @@ func (c *lockScope) holder(s lockState, i int8, do func(kind, lockWrite, func(*l
 		do(step, w, func(n *lockState, x *client) { x.end() }, "its validity has ended: lost, and unlocked")
 		return
 	}
-	if c.fixed && x.looks == 0 {
-		do(step, lockWrite{}, func(n *lockState, x *client) { x.looks, x.least = 1, x.last }, "is given a hint, and looks")
+	if c.fixed && x.reads == 0 {
+		do(step, lockWrite{}, func(n *lockState, x *client) { x.reads, x.least = 1, x.last }, "is given a hint, and reads the record")
 	}
-	if x.renewals < c.renewals[i] && x.looks == 0 {
+	if x.renewals < c.renewals[i] && x.reads == 0 {
 		renew := func(ttl, expect int8) {
 			do(step, lockWrite{verb: renewLock, claim: x.claim, n: x.renewals + 1, expect: expect, token: x.token, ttl: ttl}, func(n *lockState, x *client) {
 				x.renewed[x.renewals], x.asked[x.renewals] = 0, ttl
@@ -309,7 +310,7 @@ func (c *lockScope) holder(s lockState, i int8, do func(kind, lockWrite, func(*l
 			renew(c.ttl, 0)
 		}
 	}
-	do(step, c.closing(&x, false), func(n *lockState, x *client) { x.phase, x.looks = leaving, 0 }, "unlocks")
+	do(step, c.closing(&x, false), func(n *lockState, x *client) { x.phase, x.reads = leaving, 0 }, "unlocks")
 	if s.hands > 0 && i == 0 {
 		c.handsOver(x, do)
 	}
@@ -320,7 +321,7 @@ func (c *lockScope) holder(s lockState, i int8, do func(kind, lockWrite, func(*l
 		}
 		do(fault, w, func(n *lockState, x *client) {
 			n.cl--
-			x.phase, x.last, x.looks = stopping, 0, 0
+			x.phase, x.last, x.reads = stopping, 0, 0
 		}, "closes: its context ends, its work is still stopping")
 	}
 }
@@ -328,7 +329,7 @@ func (c *lockScope) holder(s lockState, i int8, do func(kind, lockWrite, func(*l
 // unwanted says whether a record of a client's own is of an attempt that is over.
 func (c *lockScope) unwanted(x client, i int8, r lockRecord) bool {
 	switch {
-	case c.weak == sightingBelieved && r.client != i:
+	case c.weak == notificationBelieved && r.client != i:
 		return true
 	case x.rested == r.claim: // it was granted, and may be to rest
 		return false
@@ -340,8 +341,8 @@ func (c *lockScope) unwanted(x client, i int8, r lockRecord) bool {
 	return true
 }
 
-// fresh is the number of a new claim, 0 when there may be none: never one that
-// something still names.
+// fresh returns the number of a new claim, or 0 when there may be none. It never returns a
+// number that a write, an answer or a record still has.
 func (c *lockScope) fresh(s lockState, i int8) int8 {
 	if c.claims > 0 {
 		if s.c[i].made < c.claims {
@@ -376,7 +377,7 @@ func (c *lockScope) fresh(s lockState, i int8) int8 {
 	return 0
 }
 
-// operator reads who holds, and breaks exactly that holder.
+// operator reads the record, and breaks exactly the holder that it names.
 func (c *lockScope) operator(s lockState, j int8, to *steps[lockState]) {
 	o := s.op[j]
 	r := s.rec

@@ -12,7 +12,7 @@ const handed int8 = 10
 func (c *lockScope) handsOver(x client, do func(kind, lockWrite, func(*lockState, *client), string)) {
 	do(step, lockWrite{verb: handLock, claim: x.claim, expect: x.last, token: x.token, ttl: c.ttl}, func(n *lockState, x *client) {
 		n.hands--
-		x.phase, x.looks = handing, 0
+		x.phase, x.reads = handing, 0
 		if c.weak != handedEarly {
 			x.left = 0
 		}
@@ -30,8 +30,8 @@ func (c *lockScope) handedOver(n *lockState, a lockAnswer) string {
 		x.end()
 		return "has handed its lock over"
 	case refused:
-		x.looks, x.least = 1, max(a.rev, x.last)
-		return "looks what is there"
+		x.reads, x.least = 1, max(a.rev, x.last)
+		return "reads the record"
 	}
 	return "to be sent again"
 }
@@ -84,6 +84,6 @@ func (c *lockScope) adoptsAgain(x client, do func(kind, lockWrite, func(*lockSta
 	do(step, lockWrite{verb: claimLock, claim: x.claim, n: x.n + 1, expect: first.expect, token: first.token, ttl: c.ttl}, func(_ *lockState, x *client) {
 		x.attempts[x.n] = attempt{expect: first.expect, open: 1, token: first.token}
 		x.n++
-		x.looks = 0
+		x.reads = 0
 	}, "adopts again")
 }

@@ -72,7 +72,7 @@ func (c *modeScope) forget(s *modeState) {
 				}
 			}
 		}
-		if s.gateNews[k] == lostNews && s.losses == 0 && c.weak != modeNoLook {
+		if s.gateNews[k] == lostNews && s.losses == 0 && c.weak != modeNoRead {
 			s.gateNews[k] = underWay
 		}
 	}

@@ -34,7 +34,7 @@ func weakenedModes() []run {
 		w(modeDirtyJoined, gateKept, "RR+W", lingers),
 		w(modeUnproven, gateKept, "RR+W", lingers),
 		w(modeUnlisted, modeOrder, "RR+W", lingers),
-		w(modeNoLook, stuck, "RR+W", func(c *modeScope) { c.greedy, c.losses, c.lingers = 1, 1, onlyA }),
+		w(modeNoRead, stuck, "RR+W", func(c *modeScope) { c.greedy, c.losses, c.lingers = 1, 1, onlyA }),
 		w(modeFirstOut, exclusion, "RR+W", func(c *modeScope) {}),
 		w(modeReleased, exclusion, "RR+W", func(c *modeScope) { c.lingers = onlyA }),
 		w(modeIdleKept, stuck, "RR+W", lingers),

@@ -13,7 +13,7 @@ func (c *modeScope) steps(s modeState, to *steps[modeState]) {
 			n := s
 			switch did := change(&n); {
 			case did == "":
-			case to.tell:
+			case to.inWords:
 				to.do(k, n, "%c: "+words+": %s", append(append([]any{'A' + i}, args...), did)...)
 			default:
 				to.do(k, n, "")
@@ -209,7 +209,7 @@ func (c *modeScope) trouble(s modeState, i int8, do modeStep) {
 	}
 }
 
-// goroutine is what a goroutine does.
+// goroutine takes the steps of a goroutine.
 func (c *modeScope) goroutine(s modeState, i, j int8, do modeStep) {
 	asks := func(from *modeState, words string, before func(n *modeState) string) {
 		_, joins := c.mayJoin(from, i, j)

@@ -2,7 +2,7 @@ package model
 
 // The steps of a client for a run with a mode that waits, and for one that is granted.
 
-// queue is what a client does for a run that waits.
+// queue takes the steps of a client for a run that waits.
 func (c *modeScope) queue(s modeState, i, slot int8, do modeStep) {
 	r := s.runs[i][slot]
 	switch r.phase {
@@ -98,7 +98,7 @@ func (c *modeScope) grants(n *modeState, i, slot int8) string {
 	return c.serves(n, i, slot)
 }
 
-// holder is what happens to a granted run.
+// holder takes the steps of a granted run.
 func (c *modeScope) holder(s modeState, i, slot int8, do modeStep) {
 	r := s.runs[i][slot]
 	if !r.granted() {
@@ -210,7 +210,8 @@ func (s *modeState) soil(i int8) {
 	}
 }
 
-// learns is what a client learns of the others' places, and of their gate.
+// learns takes the notifications, lists and reads of the other clients' places and of their
+// gate.
 func (c *modeScope) learns(s modeState, i int8, do modeStep) {
 	if s.subs[i] == 0 {
 		return
@@ -245,7 +246,7 @@ func (c *modeScope) learn(s modeState, i, news int8, at func(n *modeState) *int8
 			do(fault, func(n *modeState) string { n.losses--; *at(n) = lostNews; return "lost" }, "is not notified of %s", name)
 		}
 	case lostNews:
-		if !gate || c.weak != modeNoLook {
+		if !gate || c.weak != modeNoRead {
 			do(step, known, "lists or reads again, and finds %s", name)
 		}
 	}

@@ -1,7 +1,7 @@
 package model
 
 // lockScope is how much of a mutex is explored, and which of its rules is left
-// out. There are two clients. The first may do everything; the second is there to
+// out. There are two clients. The first may do everything. The second is there to
 // get in between.
 type lockScope struct {
 	name        string
@@ -20,10 +20,10 @@ type lockScope struct {
 	crashes     int8
 	closes      int8
 	operators   int8
-	rest        bool // a broken record lives for what is left of the lease
-	fixed       bool // leases are not renewed but looked at
-	now         bool // breaks let the next one in at once: an exception to exclusion
-	servers          // what servers do with ended records
+	rest        bool // a broken record lives for the rest of the lease
+	fixed       bool // after a hint the holder reads its record, as for a lease that is not renewed
+	now         bool // breaks let the next client in at once: an exception to exclusion
+	servers          // how servers treat ended records
 	tombs       bool // a restart may bring back a tombstone, too
 	least       int8 // the minimum hold of each grant; 0: there is none
 	hands       int8 // how often the first client hands its lock over
@@ -43,9 +43,9 @@ const (
 
 var lockVerbs = [...]string{"", "attempt", "renewal", "deletion", "break", "hand-over", "rest"}
 
-// lockRecord is what is under the key. Of an acquisition it has the attempt, of
-// a renewal the number and the token. since is what variants of the rule "Overdue"
-// add to its age.
+// lockRecord is the record under the key. Of an acquisition it has the attempt, of
+// a renewal the number and the token. since is the time that variants of the rule
+// "Overdue" add to its age.
 type lockRecord struct{ rev, kind, client, claim, attempt, renewal, token, age, ttl, since int8 }
 
 func (r lockRecord) live() bool {
@@ -71,8 +71,8 @@ func (a lockAnswer) compare(b lockAnswer) int {
 	return compareAll([]int8{a.verb, a.client, a.claim, a.n, a.code, a.rev}, []int8{b.verb, b.client, b.claim, b.n, b.code, b.rev})
 }
 
-// attempt of a claim. Its age is since its sending, by the client's clock. The attempt to
-// adopt a lock has the token of that.
+// attempt of a claim. Its age counts from its sending, by the client's clock. An attempt to
+// adopt a lock has the token of that lock.
 type attempt struct{ expect, age, open, token int8 }
 
 type client struct {
@@ -83,7 +83,7 @@ type client struct {
 	left, token, last  int8
 	renewals           int8
 	renewed, asked     [2]int8 // age and TTL of each renewal
-	looks, least       int8    // a refusal or a hint is read up on, as of at least this revision
+	reads, least       int8    // 1: it reads the record, in a state that contains the revision least
 	behind             int8    // by how much its clock may still fall behind
 	counted            token   // of its last grant
 	due                int8    // the rest of its minimum hold, by its clock
@@ -97,8 +97,8 @@ type lockState struct {
 	rec             lockRecord
 	flight          lockWrite // checked and not yet stored
 	flightAge       int8
-	old             lockRecord // what a deposed leader has
-	oldLast         int8       // its last revision; 0: there is none
+	old             lockRecord // the record at a deposed leader
+	oldLast         int8       // that leader's last revision; 0: there is none
 	past            lockRecord // the record that ended last: a restart may bring it back
 	revives         int8
 	ways            [4]lockWrite
@@ -135,7 +135,7 @@ func (x *client) inside() bool {
 	return (x.phase == holding || x.phase == stopping || x.phase == handing) && x.left > 0
 }
 
-// holds says whether claim is the lease, or what is left of it.
+// holds says whether claim is the lease, or a lease that is ending.
 func (x *client) holds(claim int8) bool {
 	return x.claim == claim && (x.phase == holding || x.phase == stopping || x.phase == leaving || x.phase == handing)
 }
@@ -156,8 +156,8 @@ func (c *lockScope) next(s lockState, to *steps[lockState]) {
 	for i, a := range distinct(s.answers[:]) {
 		n := s
 		take(n.answers[:], i)
-		did := c.told(&n, a)
-		to.do(step, n, "%c: is told of its %s %d.%d, %s at revision %d: %s", 'A'+a.client, lockVerbs[a.verb], a.claim, a.n, codes[a.code], a.rev, did)
+		did := c.answered(&n, a)
+		to.do(step, n, "%c: gets the answer to its %s %d.%d, %s at revision %d: %s", 'A'+a.client, lockVerbs[a.verb], a.claim, a.n, codes[a.code], a.rev, did)
 	}
 	for i := range int8(2) {
 		c.client(s, i, to)
@@ -208,7 +208,7 @@ func (c *lockScope) time(s lockState, to *steps[lockState]) {
 	}
 }
 
-// server removes what has expired, checks what has arrived and stores it.
+// server removes expired records. It checks the writes that have arrived, and stores them.
 func (c *lockScope) server(s lockState, to *steps[lockState]) {
 	if r := s.rec; r.kind != none && r.age >= r.ttl-c.early {
 		n := s
@@ -251,7 +251,7 @@ func (c *lockScope) server(s lockState, to *steps[lockState]) {
 	if s.flight.verb != 0 {
 		n := s
 		n.flight, n.flightAge = lockWrite{}, 0
-		to.do(fault, n, "servers: what was in flight is lost with the leader")
+		to.do(fault, n, "servers: the write in flight is lost with the leader")
 		c.store(&n, s.flight, s.flightAge)
 		answer(n, step, s.flight, acked, s.next, "servers")
 	}
@@ -272,13 +272,13 @@ func (c *lockScope) server(s lockState, to *steps[lockState]) {
 			answer(n, step, w, acked, s.next, "server")
 		}
 		if s.oldLast > 0 && w.expect != s.old.rev {
-			// Both leaders are sent what their clients write: the other one may
-			// still store it, after this answer has been believed.
+			// The clients' writes reach both leaders. The other leader may still store
+			// this one after its client has believed the answer.
 			answer(s, step, w, refused, s.old.rev, "deposed leader")
 		}
 	}
 	for i := range int8(2) {
-		if s.c[i].looks == 0 {
+		if s.c[i].reads == 0 {
 			continue
 		}
 		read := func(who string, r lockRecord) {
@@ -314,7 +314,7 @@ func (c *lockScope) store(n *lockState, w lockWrite, age int8) {
 		if old.kind == broken {
 			n.wrong = 4
 		}
-		if w.token < n.token && c.revives == 0 { // of what a restart has brought back; nobody believes it
+		if w.token < n.token && c.revives == 0 { // after a restart no client believes such a renewal
 			n.wrong = 5
 		}
 		n.rec = lockRecord{rev: rev, kind: held, client: w.client, claim: w.claim, renewal: w.n, token: w.token, ttl: w.ttl, age: age, since: c.since(old, overdueByAcquisition)}
@@ -337,14 +337,14 @@ func (c *lockScope) store(n *lockState, w lockWrite, age int8) {
 	}
 }
 
-// canon forgets what cannot matter any more and renumbers the revisions.
+// canon clears the fields that no step reads again, and renumbers the revisions.
 func (c *lockScope) canon(s *lockState) {
 	forget(s.answers[:], func(a lockAnswer) bool {
 		x := &s.c[a.client]
 		var idle bool
 		switch a.verb {
 		case claimLock:
-			// Of a claim that is over only what can still be deleted.
+			// Of a claim that is over only the record that can still be deleted.
 			bids := x.phase == trying && x.claim == a.claim
 			idle = !bids && (a.code != acked || s.rec.rev != a.rev && c.weak != grantedWhenOver) || bids && a.code != acked && a.n != x.n
 		case renewLock:
@@ -375,7 +375,7 @@ func (c *lockScope) canon(s *lockState) {
 			x.counted = token{}
 			x.n, x.attempts, x.renewals, x.renewed, x.asked, x.token, x.left = 0, [2]attempt{}, 0, [2]int8{}, [2]int8{}, 0, 0
 		}
-		if x.looks == 0 {
+		if x.reads == 0 {
 			x.least = 0
 		}
 		if c.claims == 0 {

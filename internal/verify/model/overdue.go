@@ -6,7 +6,7 @@ import "slices"
 // record that the server has not removed in time. Its write expects exactly the
 // record's revision.
 
-// servers is what servers do with records that have ended.
+// servers is how servers treat records that have ended.
 type servers struct {
 	forgets bool // a server removes an ended record at any time, or never
 	revives int8 // restarts that bring an ended record back, where no live one is
@@ -95,8 +95,8 @@ func (c *rwScope) free(g gateKey) bool {
 	return g.free() || c.weak != keptForever && c.past(g.age, c.gateTTL)
 }
 
-// listed says whether a writer counts the reader under key j, which an answer to
-// "who reads?" lists. Only its own tombstone makes a reader dead.
+// listed says whether a writer counts the reader under key j, which the list of readers
+// shows. Only its own tombstone makes a reader dead.
 func (c *rwScope) listed(s *rwState, j int8, k readKey) bool {
 	old := s.cut[0].keys[j]
 	switch {
@@ -169,7 +169,7 @@ const (
 	overdueLock      = tombstone + 1
 )
 
-// ended is what a place is when it has ended.
+// ended is the state of a place that has ended.
 func (c *queueScope) ended() int8 {
 	if c.forgets {
 		return latePlace
@@ -178,12 +178,12 @@ func (c *queueScope) ended() int8 {
 }
 
 // bury deletes the overdue place that w follows, at its revision. All waiters that
-// follow the place see the tombstone.
+// follow the place get the notification of its tombstone.
 func (c *queueScope) bury(s queueState, w waiter, do doStep) {
 	p := s.c[w.follows%4]
 	place := w.follows < 4 && p.place == latePlace && p.ticket == w.behind
-	ghost := w.follows >= 4 && c.forgets && p.ghost == w.behind
-	if c.weak == overduePlaceKept || !place && !ghost {
+	orphan := w.follows >= 4 && c.forgets && p.orphan == w.behind
+	if c.weak == overduePlaceKept || !place && !orphan {
 		return
 	}
 	do(step, func(n *queueState, _ *waiter) {
@@ -191,39 +191,39 @@ func (c *queueScope) bury(s queueState, w waiter, do doStep) {
 		if p.past = w.behind; place {
 			p.place = 0
 		} else {
-			p.ghost = 0
+			p.orphan = 0
 		}
 		n.end(w.follows, wasLeft)
 	}, "deletes the overdue place before it, by its timer")
 }
 
-// comesBack brings a place back after its end: a restart does, or a late renewal of
-// the overdue place. Its waiter never believes it again. The place is then a ghost,
-// like one whose answer was lost.
+// comesBack brings a place back after its end. Either a restart of the server does that,
+// or a late renewal of the overdue place. Its waiter never believes the place again: it is
+// then an orphan, like a place whose answer was lost.
 func (c *queueScope) comesBack(s queueState, i int8, do doStep) {
 	w := s.c[i]
 	waits := w.phase >= queued && w.phase <= first
 	if s.revives > 0 && w.past > 0 {
 		same := waits && w.place == 0 && w.ticket == w.past
-		if same || w.ghost == 0 {
+		if same || w.orphan == 0 {
 			do(fault, func(n *queueState, w *waiter) {
 				n.revives--
 				if same {
 					w.place = latePlace
 				} else {
-					w.ghost = w.past
+					w.orphan = w.past
 				}
 				w.past = 0
 			}, "its place comes back by a restart of the server")
 		}
 	}
-	if w.place == latePlace && (waits || w.phase == dead) && (w.ghost == 0 || c.weak == overduePlaceRenewed) {
+	if w.place == latePlace && (waits || w.phase == dead) && (w.orphan == 0 || c.weak == overduePlaceRenewed) {
 		do(fault, func(_ *queueState, w *waiter) {
 			if c.weak == overduePlaceRenewed {
 				w.place = 1
 				return
 			}
-			w.ghost, w.place = w.ticket, 0
+			w.orphan, w.place = w.ticket, 0
 		}, "a late renewal of its overdue place is stored")
 	}
 }

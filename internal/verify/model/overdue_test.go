@@ -36,7 +36,7 @@ func smallOverdue() []run {
 		of(lateLock("break of a fixed lease", func(c *lockScope) { lateFixed(c); c.ways = 1 }).system(), ""),
 		of(lateLock("a deposed leader", func(c *lockScope) { c.cuts, c.renewals[0], c.ways = 1, 0, 1 }).system(), ""),
 		of(lateLock("a record comes back", func(c *lockScope) { c.revives = 1 }).system(), ""),
-		of(lateLock("somebody gets in", lateIn).system(), ""),
+		of(lateLock("the second client gets in", lateIn).system(), ""),
 		of(lateRW("one replica", func(c *rwScope) {}).system(), ""),
 		of(lateRW("a deposed leader", func(c *rwScope) { c.readTTL, c.gateTTL, c.ways = 2, 2, 1; cut(c) }).system(), ""),
 		of(lateRW("a record comes back", func(c *rwScope) { c.revives, c.readTTL, c.gateTTL, c.gateRenewals = 1, 3, 3, 0 }).system(), ""),
@@ -49,7 +49,7 @@ func smallOverdue() []run {
 
 func largeOverdue() []run {
 	return []run{
-		of(lateLock("lost answers, ghosts", func(c *lockScope) { c.attempts, c.losses = [2]int8{2, 2}, true }).system(), ""),
+		of(lateLock("lost answers, orphans", func(c *lockScope) { c.attempts, c.losses = [2]int8{2, 2}, true }).system(), ""),
 		of(lateLock("two renewals, TTL 4", func(c *lockScope) { c.ttl, c.renewals[0], c.attempts[1], c.losses = 4, 2, 2, true }).system(), ""),
 		of(lateLock("two claims each", func(c *lockScope) { c.claims, c.losses = 2, true }).system(), ""),
 		of(lateLock("close, crash", func(c *lockScope) { c.closes, c.crashes, c.attempts[1], c.losses = 1, 1, 2, true }).system(), ""),
@@ -64,9 +64,9 @@ func largeOverdue() []run {
 		of(lateLock("a record comes back, a break", func(c *lockScope) { c.revives, c.operators = 1, 1 }).system(), ""),
 		of(lateLock("a record comes back, a deposed leader", func(c *lockScope) { c.revives, c.cuts, c.renewals[0] = 1, 1, 0 }).system(), ""),
 		of(lateLock("a tombstone comes back, two claims each", func(c *lockScope) { c.revives, c.tombs, c.claims, c.renewals[0] = 1, true, 2, 0 }).system(), ""),
-		of(lateLock("somebody gets in: a renewal", func(c *lockScope) { lateIn(c); c.renewals[0], c.ways = 1, 2 }).system(), ""),
-		of(lateLock("somebody gets in: lost answers", func(c *lockScope) { lateIn(c); c.losses = true }).system(), ""),
-		of(lateLock("somebody gets in: a break, a record comes back", func(c *lockScope) { lateIn(c); c.operators, c.revives = 1, 1 }).system(), ""),
+		of(lateLock("the second client gets in: a renewal", func(c *lockScope) { lateIn(c); c.renewals[0], c.ways = 1, 2 }).system(), ""),
+		of(lateLock("the second client gets in: lost answers", func(c *lockScope) { lateIn(c); c.losses = true }).system(), ""),
+		of(lateLock("the second client gets in: a break, a record comes back", func(c *lockScope) { lateIn(c); c.operators, c.revives = 1, 1 }).system(), ""),
 
 		of(lateRW("one replica, lost answers", func(c *rwScope) { c.losses = true }).system(), ""),
 		of(lateRW("three writes on their way", func(c *rwScope) { c.ways = 3 }).system(), ""),

@@ -6,8 +6,8 @@ import (
 )
 
 // queueScope is how much of a queue is explored, and which of its rules is left
-// out. Who holds is one step here: the other models are about that. Time is
-// abstract: whoever runs acts on what it knows before a second has passed.
+// out. Taking the lock is one step here, because the other models are about holders. Time
+// is abstract: a client that runs acts on its knowledge before a second has passed.
 type queueScope struct {
 	name    string
 	modes   string // one letter per client: M mutex, R reader, W writer
@@ -15,10 +15,10 @@ type queueScope struct {
 	losses  int8 // notifications that are lost
 	pauses  int8 // clients that are stopped for a while
 	expires int8 // places that end while their waiters live
-	ghosts  int8 // places whose answer is lost: the waiter queues again
-	rounds  int8 // how often each takes the lock again
-	stale   int8 // looks at the queue that a replica behind the leader may answer
-	prompt  bool // nobody takes the lock out of turn: all get in without
+	orphans int8 // places whose answer is lost: the waiter queues again
+	rounds  int8 // how often each client takes the lock again
+	stale   int8 // lists of the queue that a replica behind the leader may answer
+	prompt  bool // no client takes the lock out of turn, and all get in nevertheless
 	forgets bool // the server does not remove ended places, nor the lock of a dead holder
 	revives int8 // restarts that bring an ended place back
 	weak    weakness
@@ -27,7 +27,7 @@ type queueScope struct {
 // phases of a waiter
 const (
 	newcomer int8 = iota
-	queued        // has a ticket, has not looked
+	queued        // has a ticket, has not listed the queue
 	following
 	first
 	won // has the lock and still its place
@@ -46,34 +46,35 @@ const (
 
 type waiter struct {
 	phase, ticket, place int8
-	follows              int8 // the client before it; +4: its ghost
-	behind               int8 // the ticket of that one
+	follows              int8 // the client before it; +4: that client's orphan
+	behind               int8 // the ticket of that place
 	note                 int8
 	key                  int8 // 1: left its last place by itself, and may queue under the same key again
-	again                int8 // 1: has done so
+	again                int8 // 1: has queued under the same key
 	paused               int8
 	asFirst              int8 // was first when it won
 	holds                int8
 	window               int8 // since it saw the queue empty less than 100 ms have passed
-	seen                 int8 // the lock's tombstone when it saw that
-	rounds, ghost        int8
+	seen                 int8 // the lock's tombstone when it saw the queue empty
+	rounds               int8
+	orphan               int8 // the ticket of its place whose answer was lost
 	past                 int8 // the ticket of its place that ended last: a restart may bring it back
 }
 
 type queueState struct {
-	next                                            int8
-	lock                                            int8 // none, held, tombstone, overdue
-	freed                                           int8 // revision of the tombstone
-	crashes, losses, pauses, expires, ghosts, stale int8
-	revives                                         int8
-	c                                               [4]waiter
-	wrong                                           int8
+	next                                             int8
+	lock                                             int8 // none, held, tombstone, overdue
+	freed                                            int8 // revision of the tombstone
+	crashes, losses, pauses, expires, orphans, stale int8
+	revives                                          int8
+	c                                                [4]waiter
+	wrong                                            int8
 }
 
 const fifo = "a running waiter is not passed"
 
 func (c *queueScope) system() system[queueState] {
-	s := queueState{next: 1, crashes: c.crashes, losses: c.losses, pauses: c.pauses, expires: c.expires, ghosts: c.ghosts, stale: c.stale, revives: c.revives}
+	s := queueState{next: 1, crashes: c.crashes, losses: c.losses, pauses: c.pauses, expires: c.expires, orphans: c.orphans, stale: c.stale, revives: c.revives}
 	for i := range s.c {
 		s.c[i].rounds = c.rounds
 		if i >= len(c.modes) {
@@ -116,7 +117,7 @@ func (c *queueScope) system() system[queueState] {
 				if s.revives == 0 {
 					w.past = 0
 				}
-				revs = append(revs, &w.ticket, &w.ghost, &w.seen, &w.behind, &w.past)
+				revs = append(revs, &w.ticket, &w.orphan, &w.seen, &w.behind, &w.past)
 			}
 			s.next = renumber(revs...)
 		},
@@ -126,7 +127,7 @@ func (c *queueScope) system() system[queueState] {
 func (c *queueScope) rw() bool          { return c.modes[0] != 'M' }
 func (c *queueScope) reads(i int8) bool { return c.modes[i] == 'R' }
 
-// acts says whether somebody who runs is about to take the lock.
+// acts says whether a client that runs is about to take the lock.
 func (s *queueState) acts() bool {
 	for _, w := range s.c {
 		if w.paused == 0 && (w.phase == queued || w.phase == first || w.phase == won && w.place == 1 || w.phase == following && (w.note != nothing || w.place != 1)) {
@@ -136,9 +137,9 @@ func (s *queueState) acts() bool {
 	return false
 }
 
-// look finds whom i has to follow in the queue as of a state with the revisions
-// below upTo; -1: nobody.
-func (c *queueScope) look(s *queueState, i, upTo int8) (follows int8) {
+// predecessor returns the client that i has to follow, in the queue as of a state with the
+// revisions below upTo; -1: none.
+func (c *queueScope) predecessor(s *queueState, i, upTo int8) (follows int8) {
 	follows, latest := int8(-1), int8(0)
 	me := s.c[i]
 	for j := range int8(len(c.modes)) {
@@ -149,8 +150,8 @@ func (c *queueScope) look(s *queueState, i, upTo int8) (follows int8) {
 		before := func(ticket int8) bool {
 			return ticket > latest && ticket < upTo && (me.ticket == 0 || ticket < me.ticket)
 		}
-		if w.ghost > 0 && before(w.ghost) && j != i {
-			follows, latest = j+4, w.ghost
+		if w.orphan > 0 && before(w.orphan) && j != i {
+			follows, latest = j+4, w.orphan
 		}
 		if j != i && w.place != 0 && before(w.ticket) {
 			follows, latest = j, w.ticket
@@ -159,8 +160,8 @@ func (c *queueScope) look(s *queueState, i, upTo int8) (follows int8) {
 	return follows
 }
 
-// passes says whether i passes somebody who runs: who had a place when the lock
-// became free, before it.
+// passes says whether i passes a waiter that runs, with a place before its own. A newcomer
+// has no place: it passes a waiter whose place is older than the lock's tombstone.
 func (c *queueScope) passes(s *queueState, i int8) bool {
 	me := s.c[i]
 	for j := range int8(len(c.modes)) {
@@ -183,7 +184,7 @@ func (c *queueScope) steps(s queueState, to *steps[queueState]) {
 		if c.forgets {
 			removal = fault
 		}
-		to.do(removal, n, "server: removes the lock's tombstone: nobody has acted for a second")
+		to.do(removal, n, "server: removes the lock's tombstone: no client has acted for a second")
 	}
 	for i := range int8(len(c.modes)) {
 		do := func(k kind, change func(n *queueState, w *waiter), words string, args ...any) {
@@ -200,12 +201,12 @@ func (c *queueScope) steps(s queueState, to *steps[queueState]) {
 
 type doStep func(k kind, change func(n *queueState, w *waiter), words string, args ...any)
 
-// trouble is what happens to a client.
+// trouble takes the faults of a client.
 func (c *queueScope) trouble(s queueState, i int8, do doStep) {
 	w := s.c[i]
 	waits := w.phase >= queued && w.phase <= first
-	if w.ghost > 0 && !c.forgets {
-		do(step, func(n *queueState, w *waiter) { n.end(i+4, nothing); w.ghost = 0 }, "its ghost's place expires, which nobody is told")
+	if w.orphan > 0 && !c.forgets {
+		do(step, func(n *queueState, w *waiter) { n.end(i+4, nothing); w.orphan = 0 }, "its orphan expires, without a notification")
 	}
 	if w.paused == 1 {
 		do(step, func(_ *queueState, w *waiter) { w.paused = 0 }, "goes on")
@@ -216,12 +217,12 @@ func (c *queueScope) trouble(s queueState, i int8, do doStep) {
 				n.expires--
 			}
 			w.place, w.key = c.ended(), 0
-		}, "its place expires while it lives, which nobody is told")
+		}, "its place expires while it lives, without a notification")
 	}
 	if s.crashes > 0 && w.phase > newcomer && w.phase < gone {
 		do(fault, func(n *queueState, w *waiter) {
 			n.crashes--
-			*w = waiter{phase: dead, ticket: w.ticket, place: w.place, holds: w.holds, ghost: w.ghost, past: w.past}
+			*w = waiter{phase: dead, ticket: w.ticket, place: w.place, holds: w.holds, orphan: w.orphan, past: w.past}
 		}, "crashes")
 	}
 	if s.pauses > 0 && w.paused == 0 && waits {
@@ -232,7 +233,7 @@ func (c *queueScope) trouble(s queueState, i int8, do doStep) {
 	}
 	c.comesBack(s, i, do)
 	if w.phase == dead && w.place == 1 {
-		do(step, func(n *queueState, w *waiter) { w.place = c.ended() }, "its place expires, which nobody is told")
+		do(step, func(n *queueState, w *waiter) { w.place = c.ended() }, "its place expires, without a notification")
 	}
 	if w.phase == dead && w.holds == 1 {
 		do(step, func(n *queueState, w *waiter) {
@@ -241,11 +242,11 @@ func (c *queueScope) trouble(s queueState, i int8, do doStep) {
 					n.lock = overdueLock
 				}
 			}
-		}, "its lock expires, which nobody is told")
+		}, "its lock expires, without a notification")
 	}
 }
 
-// end tells those who follow that a place has ended.
+// end notifies the waiters that follow a place of its end.
 func (s *queueState) end(who, note int8) {
 	for j := range s.c {
 		if w := &s.c[j]; w.phase == following && w.follows == who && note != nothing {
@@ -274,14 +275,14 @@ func (c *queueScope) win(i int8, ordinary bool) func(n *queueState, w *waiter) {
 	}
 }
 
-// relist is what a waiter does after a look.
+// relist has a waiter list the queue, and follow the place before its own.
 func (c *queueScope) relist(i, upTo int8) func(n *queueState, w *waiter) {
 	return func(n *queueState, w *waiter) {
-		w.note, w.ghost = nothing, 0 // an own ghost is seen and deleted
-		if w.follows = c.look(n, i, upTo); w.follows >= 0 {
+		w.note, w.orphan = nothing, 0 // the list shows an orphan of its own, and it deletes that
+		if w.follows = c.predecessor(n, i, upTo); w.follows >= 0 {
 			w.phase = following
 			if w.behind = n.c[w.follows%4].ticket; w.follows >= 4 {
-				w.behind = n.c[w.follows-4].ghost
+				w.behind = n.c[w.follows-4].orphan
 			}
 			return
 		}
@@ -292,15 +293,15 @@ func (c *queueScope) relist(i, upTo int8) func(n *queueState, w *waiter) {
 const everything = 127
 
 func enqueue(n *queueState, w *waiter) {
-	if w.place == latePlace && w.ghost == 0 {
-		w.ghost = w.ticket // stays under its own key
+	if w.place == latePlace && w.orphan == 0 {
+		w.orphan = w.ticket // stays under its own key
 	}
 	w.phase, w.ticket, w.place, w.note, w.window, w.key, w.again = queued, n.next, 1, nothing, 0, 0, 0
 	n.next++
 }
 
-// enqueueAgain uses the key of the last place. Whoever still follows that one
-// hears of it, and of nothing that came before.
+// enqueueAgain uses the key of the last place. A waiter that still follows that place is
+// notified of the new one, and of no change before it.
 func (c *queueScope) enqueueAgain(i int8) func(n *queueState, w *waiter) {
 	return func(n *queueState, w *waiter) {
 		enqueue(n, w)
@@ -320,22 +321,22 @@ func (c *queueScope) enqueueAgain(i int8) func(n *queueState, w *waiter) {
 // there says whether a waiter's timer finds the place that it follows.
 func (c *queueScope) there(s *queueState, w waiter) bool {
 	if w.follows >= 4 {
-		return s.c[w.follows-4].ghost == w.behind
+		return s.c[w.follows-4].orphan == w.behind
 	}
 	p := s.c[w.follows]
 	return p.place == 1 && (p.ticket == w.behind || p.again == 1 && c.weak == placeBelieved)
 }
 
-// waiter is what a client does by itself.
+// waiter takes what a client does by itself.
 func (c *queueScope) waiter(s queueState, i int8, do doStep) {
 	w := s.c[i]
 	switch w.phase {
 	case newcomer:
 		c.arrives(s, i, do)
 	case queued:
-		do(step, c.relist(i, everything), "looks at the queue")
+		do(step, c.relist(i, everything), "lists the queue")
 		if c.weak == staleQueue {
-			do(step, c.relist(i, 1), "looks at the queue as of a state without its ticket")
+			do(step, c.relist(i, 1), "lists the queue as of a state without its ticket")
 		}
 	case following, first:
 		if w.place != 1 {
@@ -350,13 +351,13 @@ func (c *queueScope) waiter(s queueState, i int8, do doStep) {
 		shortcut := !c.rw() || c.weak == shortcutInRW
 		switch {
 		case w.note == wasGranted && shortcut:
-			do(step, func(n *queueState, w *waiter) { w.phase, w.note, w.follows = first, nothing, 0 }, "sees that the one before it was granted: is first")
+			do(step, func(n *queueState, w *waiter) { w.phase, w.note, w.follows = first, nothing, 0 }, "sees that the waiter before it was granted: is first")
 		case w.note != nothing:
-			do(step, c.relist(i, everything), "looks at the queue again, the one before it has gone")
+			do(step, c.relist(i, everything), "lists the queue again, the place before its own has gone")
 		}
 		if c.weak != noBackstop {
 			if !c.there(&s, w) {
-				do(step, c.relist(i, everything), "looks at the queue again, by its timer")
+				do(step, c.relist(i, everything), "lists the queue again, by its timer")
 			}
 			c.bury(s, w, do)
 			if s.lock != held && !s.acts() && !c.prompt {
@@ -380,7 +381,7 @@ func (c *queueScope) waiter(s queueState, i int8, do doStep) {
 	}
 }
 
-// arrives is what a client does that is not queued yet.
+// arrives takes what a client does that is not queued yet.
 func (c *queueScope) arrives(s queueState, i int8, do doStep) {
 	w := s.c[i]
 	if w.window == 1 {
@@ -394,12 +395,12 @@ func (c *queueScope) arrives(s queueState, i int8, do doStep) {
 		do(step, c.win(i, true), "takes the lock at its tombstone")
 		return
 	case s.lock == tombstone && c.weak == newcomerJoins && c.reads(i):
-		do(step, func(n *queueState, w *waiter) { w.seen = everything; c.win(i, true)(n, w) }, "joins at the tombstone without a look")
+		do(step, func(n *queueState, w *waiter) { w.seen = everything; c.win(i, true)(n, w) }, "joins at the tombstone without listing the queue")
 		return
 	case s.lock == tombstone:
 		sees := func(k kind, upTo int8, words string) {
 			n := s
-			if c.look(&n, i, upTo) < 0 {
+			if c.predecessor(&n, i, upTo) < 0 {
 				do(k, func(n *queueState, w *waiter) {
 					w.window, w.seen = 1, n.freed
 					if k == fault {
@@ -408,23 +409,23 @@ func (c *queueScope) arrives(s queueState, i int8, do doStep) {
 				}, words)
 			}
 		}
-		sees(step, everything, "sees nobody queued")
+		sees(step, everything, "sees an empty queue")
 		if s.stale > 0 {
 			upTo := s.freed // as of a state that contains the tombstone
 			if c.weak == newcomerSeesOld {
 				upTo = 1
 			}
-			sees(fault, upTo, "sees nobody queued, by a replica behind")
+			sees(fault, upTo, "sees an empty queue, by a replica behind")
 		}
 	}
 	do(step, enqueue, "queues")
 	if w.key == 1 {
 		do(step, c.enqueueAgain(i), "queues under the key of its last place")
 	}
-	if s.ghosts > 0 && w.ghost == 0 {
+	if s.orphans > 0 && w.orphan == 0 {
 		do(fault, func(n *queueState, w *waiter) {
-			n.ghosts--
-			w.ghost, w.key = n.next, 0
+			n.orphans--
+			w.orphan, w.key = n.next, 0
 			n.next++
 		}, "queues, is not answered, and will queue under another id")
 	}
@@ -448,7 +449,7 @@ func (c *queueScope) leaves(s queueState, i int8, do doStep) {
 				}
 			}
 		}
-		*w = waiter{phase: gone, rounds: w.rounds, ghost: w.ghost, window: w.window, seen: w.seen, key: w.key, past: w.past}
+		*w = waiter{phase: gone, rounds: w.rounds, orphan: w.orphan, window: w.window, seen: w.seen, key: w.key, past: w.past}
 		if w.rounds > 0 {
 			w.phase = newcomer
 			w.rounds--
@@ -469,8 +470,8 @@ func (c *queueScope) records(s queueState) string {
 		if w.place != 0 {
 			fmt.Fprintf(&b, " %s#%d%s", c.who(int8(i)), w.ticket, [...]string{"", "", " overdue"}[w.place])
 		}
-		if w.ghost > 0 {
-			fmt.Fprintf(&b, " ghost of %s#%d", c.who(int8(i)), w.ghost)
+		if w.orphan > 0 {
+			fmt.Fprintf(&b, " orphan of %s#%d", c.who(int8(i)), w.orphan)
 		}
 	}
 	return b.String()

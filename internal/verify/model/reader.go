@@ -73,8 +73,8 @@ func (c *rwScope) reader(s rwState, i int8, to *steps[rwState]) {
 	}
 }
 
-// readerTold takes an answer.
-func (c *rwScope) readerTold(n *rwState, a rwAnswer) string {
+// readerAnswered takes an answer.
+func (c *rwScope) readerAnswered(n *rwState, a rwAnswer) string {
 	r := &n.r[a.who]
 	if a.verb == join {
 		switch {

@@ -186,7 +186,7 @@ func (c *runScope) sortRuns(s *runState) (moved [3][3]int8) {
 				r.dirty, r.subscribed = 0, 0
 			}
 			if r.phase != trySent && r.phase != tryStored {
-				r.told, r.met = 0, 0
+				r.reaction, r.met = 0, 0
 			}
 			if !r.queued() && r.phase != tryStored {
 				r.news, r.turns, r.one = [3]int8{}, 0, 0

@@ -76,7 +76,7 @@ func (c *runScope) asksIdle(s *runState, i, j, last, way int8, known bool, asks 
 	return ""
 }
 
-// idle is what happens to a granted run of a client whose leases stay.
+// idle takes the steps of a granted run of a client whose leases stay.
 func (c *runScope) idle(s runState, i, slot int8, do runStep) {
 	r := s.runs[i][slot]
 	if !c.lingers[i] || r.phase != grantedRun && r.phase != idleRun {

@@ -174,7 +174,7 @@ func (c *runScope) open(s *runState, i int8) int8 {
 	return slot
 }
 
-// gone forgets a place in what the others know and have counted.
+// gone forgets a place in the knowledge and the counts of the others.
 func (s *runState) gone(i, slot int8) {
 	for j := range s.g {
 		s.g[j].knew &^= bit(i, slot)

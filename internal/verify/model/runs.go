@@ -85,7 +85,7 @@ type aRun struct {
 	stalled             int8 // 1: the member that drove it has given up (a variant)
 	served              int8 // 1: a member has been inside since the grant
 	news                [3]int8
-	told                int8  // the reaction of the holder to its place, which is of a TryLock
+	reaction            int8  // the holder's reaction to this place of a TryLock
 	met                 int8  // 1: the lock was in use since that TryLock was called
 	turns, one          int8  // turns that may pass its place; 1: one has
 	passed              int16 // the places that its turn has passed

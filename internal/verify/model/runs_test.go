@@ -1,6 +1,6 @@
 package model
 
-// runsOf is a scope of runs. All that is not said is small.
+// runsOf is a scope of runs. The parameters that change leaves alone are small.
 func runsOf(name string, change func(c *runScope)) *runScope {
 	c := runScope{name: "runs: " + name, rounds: [3]int8{1, 1, 0}}
 	c.goros = [3]int8{2, 1, 0}

@@ -15,7 +15,7 @@ func (c *runScope) steps(s runState, to *steps[runState]) {
 			c.witness(&n)
 			switch {
 			case did == "":
-			case to.tell:
+			case to.inWords:
 				to.do(k, n, "%c: "+words+": %s", append(append([]any{'A' + i}, args...), did)...)
 			default:
 				to.do(k, n, "")
@@ -71,7 +71,7 @@ func (c *runScope) stores(s runState, i, slot int8, do runStep) {
 	switch s.runs[i][slot].phase {
 	case claimSent:
 		if f := s.firstRun(i); f != slot && s.runs[i][f].phase == claimSent {
-			return // it is sent after that one's
+			return // it is sent after the claim of that run
 		}
 		do(step, func(n *runState) string {
 			heeds := n.runs[i][slot].fresh == 0 && c.weak != runClaimsBlindly
@@ -114,7 +114,7 @@ func (c *runScope) takes(n *runState, i, slot, phase int8) {
 			o := &n.runs[k][l]
 			o.fresh = 0
 			if o.phase == tryStored {
-				o.told = c.toldByGrant(*o)
+				o.reaction = c.reactionToGrant(*o)
 			}
 			if k == i || !o.queued() || phase == attemptStored && o.ticket > n.runs[i][slot].ticket {
 				continue
@@ -204,7 +204,7 @@ func (c *runScope) operator(s runState, i, slot int8, do runStep) {
 	}, "run %d's lease is", r.born)
 }
 
-// trouble is what happens to a client.
+// trouble takes the faults of a client.
 func (c *runScope) trouble(s runState, i int8, do runStep) {
 	if s.last(i) < 0 {
 		return
@@ -228,7 +228,7 @@ func (c *runScope) trouble(s runState, i int8, do runStep) {
 	}
 }
 
-// goroutine is what a goroutine does.
+// goroutine takes the steps of a goroutine.
 func (c *runScope) goroutine(s runState, i, j int8, do runStep) {
 	g := s.g[j]
 	// A list that is too old may be the reason not to join. Liveness may not rest on

@@ -6,7 +6,7 @@ package model
 
 // reactions of a holder to the place of a TryLock
 const (
-	untold     int8 = iota
+	noReaction int8 = iota
 	gaveWay         // the lease was given up for it, or granted after it
 	answerSent      // an answer is on its way: the lock is in use
 	grantAfter      // the lease was granted after it (a variant)
@@ -104,7 +104,7 @@ func (c *runScope) tryWaits(s runState, i, j int8, do runStep) {
 			n.drop(i, slot)
 		}
 		return did
-	}, "goroutine %d hears nothing", j+1)
+	}, "goroutine %d gets no answer", j+1)
 	if r.phase == idleRun {
 		return
 	}
@@ -115,7 +115,7 @@ func (c *runScope) tryWaits(s runState, i, j int8, do runStep) {
 			return "claims it"
 		}, "goroutine %d finds the lock free", j+1)
 	}
-	if r.told == answerSent || c.weak == tryStale && s.mark == saysInUse {
+	if r.reaction == answerSent || c.weak == tryStale && s.mark == saysInUse {
 		do(step, func(n *runState) string {
 			if r.met == 0 {
 				n.wrong = 9
@@ -149,25 +149,25 @@ func (c *runScope) refuses(s *runState, i, slot int8) {
 	}
 }
 
-// toldByGrant is what the place of a TryLock has got when the lock is granted after it.
-// It keeps no later lease from lingering.
-func (c *runScope) toldByGrant(r aRun) int8 {
-	if c.weak == tryRecalled && r.told != untold {
+// reactionToGrant is the reaction that the place of a TryLock has got when the lock is
+// granted after it. The place keeps no later lease from lingering.
+func (c *runScope) reactionToGrant(r aRun) int8 {
+	if c.weak == tryRecalled && r.reaction != noReaction {
 		return grantAfter
 	}
 	return gaveWay
 }
 
-// answers is what a holder does about the places of TryLock that it knows.
+// answers has a holder react to the places of TryLock that it knows.
 func (c *runScope) answers(s runState, i, slot int8, idle bool, do runStep) {
 	for k := range int8(3) {
 		for l, r := range s.runs[k] {
-			if k == i || r.phase != tryStored || r.news[i] != received || r.told != untold && r.told != grantAfter {
+			if k == i || r.phase != tryStored || r.news[i] != received || r.reaction != noReaction && r.reaction != grantAfter {
 				continue
 			}
 			if !idle {
 				do(step, func(n *runState) string {
-					n.runs[k][l].told = answerSent
+					n.runs[k][l].reaction = answerSent
 					if c.weak == tryStale {
 						n.mark = saysInUse
 					}
@@ -175,14 +175,14 @@ func (c *runScope) answers(s runState, i, slot int8, idle bool, do runStep) {
 				}, "answers %c's TryLock", 'A'+k)
 				continue
 			}
-			if c.weak == tryUnheard {
+			if c.weak == tryIgnored {
 				continue
 			}
 			do(step, func(n *runState) string {
-				if r.told == grantAfter {
+				if r.reaction == grantAfter {
 					n.wrong = 10
 				}
-				n.runs[k][l].told = gaveWay
+				n.runs[k][l].reaction = gaveWay
 				return c.recalls(n, i, slot)
 			}, "gives way to %c's TryLock", 'A'+k)
 		}

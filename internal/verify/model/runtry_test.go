@@ -44,7 +44,7 @@ func weakenedTry() []run {
 		return tryWith(string(rule), oneOne, bothAgain, onlyA, func(c *runScope) { c.weak = rule; change(c) }).wants(want)
 	}
 	return []run{
-		w(tryUnheard, stuck, func(c *runScope) { c.persist = true }),
+		w(tryIgnored, stuck, func(c *runScope) { c.persist = true }),
 		w(tryPasses, inOrder, func(c *runScope) { c.goros, c.tries = oneOneOne, [3]int8{0, 0, 1} }),
 		w(tryStale, metInUse, func(c *runScope) {}),
 		w(tryRecalled, recallsOnce, func(c *runScope) {}),

@@ -4,7 +4,7 @@ package model
 // wake-ups of the queue are ideal: a run claims when the lock is free and no client
 // that runs is before it.
 
-// queue is what a client does for a run that waits.
+// queue takes the steps of a client for a run that waits.
 func (c *runScope) queue(s runState, i, slot int8, do runStep) {
 	r := s.runs[i][slot]
 	switch r.phase {
@@ -164,7 +164,7 @@ func (c *runScope) claims(s runState, i, slot int8, do runStep) {
 	do(step, func(n *runState) string { c.takes(n, i, slot, attemptStored); return words }, "run %d", r.born)
 }
 
-// holder is what happens to a granted run.
+// holder takes the steps of a granted run.
 func (c *runScope) holder(s runState, i, slot int8, do runStep) {
 	r := s.runs[i][slot]
 	mine := s.owner == i && s.slot == slot
@@ -247,7 +247,7 @@ func (c *runScope) ended(n *runState, i, slot int8) string {
 	return did
 }
 
-// learns is what a client learns of the others' places.
+// learns takes the notifications and lists of the other clients' places.
 func (c *runScope) learns(s runState, i int8, do runStep) {
 	for k := range int8(3) {
 		for l := range int8(3) {

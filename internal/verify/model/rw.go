@@ -19,10 +19,10 @@ type rwScope struct {
 	window       int8 // how long the two answers of a proof may take
 	breaks       int8 // of readers
 	gateBreaks   int8
-	rest         bool // a broken record lives for what was left of the lease
+	rest         bool // a broken record lives for the rest of the lease
 	closes       int8
-	again        bool // writers begin anew for ever, and have to get in
-	servers           // what servers do with ended records
+	again        bool // writers begin again for ever, and have to get in
+	servers           // how servers treat ended records
 	weak         weakness
 }
 
@@ -69,8 +69,8 @@ const (
 var rwVerbs = [...]string{"", "join", "renewal", "deletion", "break", "deletion as overdue", "gate claim", "gate renewal", "gate deletion", "gate break"}
 
 // readKey is one reader's record. Reader i has the keys 2i and 2i+1: a join that is
-// repeated has a new id. since is what a variant of the rule "Overdue" adds to its
-// age.
+// repeated has a new id. since is the time that a variant of the rule "Overdue" adds to
+// its age.
 type readKey struct{ rev, kind, renewal, age, since int8 }
 
 type gateKey struct{ rev, kind, writer, renewal, age int8 }
@@ -81,8 +81,8 @@ func (a rwWrite) compare(b rwWrite) int {
 	return compareAll([]int8{a.verb, a.who, a.id, a.expect, a.n}, []int8{b.verb, b.who, b.id, b.expect, b.n})
 }
 
-// rwAnswer carries what the client finds when it reads up on a refusal: the
-// record's kind when it is its own, and the renewal in it.
+// rwAnswer also has the result of the read after a refusal: the record's kind, if it is
+// the client's own, and the renewal in it.
 type rwAnswer struct{ verb, who, id, n, code, rev, kind, renewal int8 }
 
 func (a rwAnswer) compare(b rwAnswer) int {
@@ -91,7 +91,7 @@ func (a rwAnswer) compare(b rwAnswer) int {
 
 type reader struct {
 	phase, left, last, renewals int8
-	ids, id                     int8    // joins sent; the one that was granted
+	ids, id                     int8    // joins sent; the join that was granted
 	joined                      [2]int8 // age of each
 	renewed                     [2]int8
 }
@@ -100,7 +100,7 @@ type reader struct {
 type writer struct {
 	phase, left, last, renewals, token int8
 	age                                [4]int8 // of each gate write since its sending
-	confirmed                          int8    // the one acknowledged last
+	confirmed                          int8    // the gate write acknowledged last
 	holds                              int8    // the drain is over
 	// The stream info asked for: 1 under way, 2 answered.
 	asked, askedFor, askedRev int8
@@ -110,8 +110,8 @@ type writer struct {
 	first, firstRenewals int8
 }
 
-// copied is what a deposed leader has: it removes by its own clock, and no write
-// reaches it any more.
+// copied is the state of a deposed leader. It removes records by its own clock, and no
+// write reaches it any more.
 type copied struct {
 	last int8
 	keys [4]readKey
@@ -126,8 +126,8 @@ type rwState struct {
 	answers                      [3]rwAnswer
 	r                            [2]reader
 	w                            [2]writer
-	pastGate                     gateKey // what ended last: a restart may bring it back
-	pastKey                      readKey
+	pastGate                     gateKey // the gate that ended last: a restart may bring it back
+	pastKey                      readKey // the same of the readers' records
 	pastOf, revives              int8
 	cuts, breaks, gateBreaks, cl int8
 	wrong                        int8 // a step has violated an invariant: its number in rwWrongs
@@ -203,11 +203,11 @@ func (c *rwScope) next(s rwState, to *steps[rwState]) {
 		n := s
 		take(n.answers[:], i)
 		if a.verb < claimGate {
-			did := c.readerTold(&n, a)
-			to.do(step, n, "R%d: is told of its %s %d.%d: %s", a.who+1, rwVerbs[a.verb], a.id, a.n, did)
+			did := c.readerAnswered(&n, a)
+			to.do(step, n, "R%d: gets the answer to its %s %d.%d: %s", a.who+1, rwVerbs[a.verb], a.id, a.n, did)
 		} else {
-			did := c.writerTold(&n, a)
-			to.do(step, n, "W%d: is told of its %s %d: %s", a.who+1, rwVerbs[a.verb], a.n, did)
+			did := c.writerAnswered(&n, a)
+			to.do(step, n, "W%d: gets the answer to its %s %d: %s", a.who+1, rwVerbs[a.verb], a.n, did)
 		}
 	}
 	for i := range c.readers {
@@ -261,7 +261,7 @@ func (c *rwScope) time(s rwState, to *steps[rwState]) {
 	to.do(tick, n, "time passes")
 }
 
-// server removes what has expired and applies what has arrived.
+// server removes expired records, and applies the writes that have arrived.
 func (c *rwScope) server(s rwState, to *steps[rwState]) {
 	if k := s.gate; k.kind != none && k.age >= c.gateLife(k.kind)-c.early {
 		n := s
@@ -322,7 +322,7 @@ func (c *rwScope) server(s rwState, to *steps[rwState]) {
 					x.answerLive = 1
 				}
 			}
-			to.do(step, n, "%s: tells W%d who reads, at revision %d: %s", who, i+1, last, [...]string{"nobody", "somebody"}[x.answerLive])
+			to.do(step, n, "%s: lists the readers for W%d, at revision %d: %s", who, i+1, last, [...]string{"none", "some"}[x.answerLive])
 		}
 		answer("server", s.next-1, s.keys)
 		for j := range s.cut {
@@ -335,7 +335,7 @@ func (c *rwScope) server(s rwState, to *steps[rwState]) {
 
 var codes = [...]string{"", "stored", "refused", "in flight"}
 
-// apply judges a write by what it expects, and stores it.
+// apply judges a write by the revision that it expects, and stores it.
 func (c *rwScope) apply(n *rwState, w rwWrite) rwAnswer {
 	a := rwAnswer{verb: w.verb, who: w.who, id: w.id, n: w.n, code: refused}
 	rev := n.next
@@ -403,7 +403,7 @@ func (c *rwScope) apply(n *rwState, w rwWrite) rwAnswer {
 
 func (g gateKey) free() bool { return g.kind == none || g.kind == tombstone }
 
-// operator breaks what it has been shown.
+// operator breaks the record that the server has shown it.
 func (c *rwScope) operator(s rwState, to *steps[rwState]) {
 	for i, k := range s.keys {
 		if s.breaks > 0 && k.kind == held {

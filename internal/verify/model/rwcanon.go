@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// canon forgets what cannot matter any more, renumbers the revisions and sorts
-// the readers, who are all alike.
+// canon clears the fields that no step reads again, renumbers the revisions and sorts
+// the readers, which are all alike.
 func (c *rwScope) canon(s *rwState) {
 	forget(s.answers[:], func(a rwAnswer) bool {
 		switch a.verb {

@@ -18,10 +18,10 @@ type semScope struct {
 	expires int8 // places that end while their waiters live
 	giveups int8 // waiters that leave the queue without a permit
 	strays  int8 // claims that the server stores when their client has given them up
-	rounds  int8 // how often each takes a permit again
+	rounds  int8 // how often each client takes a permit again
 	stale   int8 // reads of an arrival that a replica behind the leader may answer
-	prompt  bool // nobody takes a slot out of turn: all get in without
-	untimed bool // no timer: all get in without
+	prompt  bool // no client takes a slot out of turn, and all get in nevertheless
+	untimed bool // no client has a timer, and all get in nevertheless
 	forgets bool // the server removes no ended record
 	weak    weakness
 }
@@ -42,8 +42,8 @@ type semWaiter struct {
 	phase, ticket, place int8
 	floor                int8 // the lowest slot that it may claim
 	follows              int8 // 1 + the client before it that it waits for
-	behind               int8 // the ticket of that one
-	next                 int8 // that one is right before it
+	behind               int8 // the ticket of that client's place
+	next                 int8 // 1: that place is right before its own
 	note                 int8
 	subscribed, hasRead  int8
 	notes                int8 // tombstones that it is to be notified of
@@ -53,8 +53,8 @@ type semWaiter struct {
 	late                 int8 // the slot has changed since the client knew it
 	answer               int8
 	early                int8 // claims out of turn
-	unheard              int8 // 1: it gets no notification of the end of the place it follows
-	deaf                 int8 // slots whose notification was lost
+	unnotified           int8 // 1: it gets no notification of the end of the place it follows
+	lost                 int8 // slots whose notification was lost
 	paused, rounds       int8
 	holds                int8 // 1 + its slot
 }
@@ -67,7 +67,7 @@ const (
 type semSlot struct {
 	kind  int8 // none, held, tombstone, overdueLock, strayed
 	freed int8 // the revision at which it became free
-	quiet int8 // 1: nobody was notified of that
+	quiet int8 // 1: no client was notified of that
 }
 
 type semState struct {
@@ -123,7 +123,7 @@ func (c *semScope) canon(s *semState) {
 			w.ticket = 0
 		}
 		if w.follows == 0 {
-			w.behind, w.next, w.note, w.unheard = 0, 0, 0, 0
+			w.behind, w.next, w.note, w.unnotified = 0, 0, 0, 0
 		}
 		revs = append(revs, &w.ticket, &w.behind)
 	}
@@ -145,7 +145,7 @@ func (c *semScope) acts(s *semState) bool {
 		w := &s.c[i]
 		switch {
 		case w.claims != 0 && w.answer == 0:
-			return true // the server is about to
+			return true // the server is about to check it
 		case w.paused == 1:
 		case w.phase == queued, w.phase == arriving, w.phase == won, w.claims != 0,
 			w.waits() && (w.note != nothing || w.place != 1),
@@ -197,7 +197,7 @@ func (c *semScope) unclaimed(s *semState, k int8) bool {
 			if w.place == 0 && !w.waits() || w.ticket > s.c[i].ticket {
 				continue
 			}
-			if !w.waits() || w.place != 1 || w.paused == 1 || w.unheard == 1 || w.deaf&(1<<k) != 0 {
+			if !w.waits() || w.place != 1 || w.paused == 1 || w.unnotified == 1 || w.lost&(1<<k) != 0 {
 				excused = true
 			}
 		}
@@ -255,13 +255,13 @@ func (c *semScope) lowest(s *semState, i, upTo int8) (floor int8) {
 	return floor
 }
 
-// relist is what a waiter does after it has listed the queue.
+// relist has a waiter list the queue, and follow the place that it has to wait for.
 func (c *semScope) relist(i int8) func(n *semState, w *semWaiter) {
 	return func(n *semState, w *semWaiter) {
 		before := w.floor
-		w.note, w.unheard, w.follows, w.next = nothing, 0, 0, 0
+		w.note, w.unnotified, w.follows, w.next = nothing, 0, 0, 0
 		w.floor = c.lowest(n, i, w.ticket)
-		least := min(w.floor, c.number(i)) // whose place it waits for knows as many slots
+		least := min(w.floor, c.number(i)) // the smallest number of a waiter that it may follow
 		latest, last := int8(0), int8(0)
 		for j := range int8(len(c.numbers)) {
 			if p := n.c[j]; j != i && p.place != 0 && p.ticket < w.ticket {
@@ -289,13 +289,13 @@ func (c *semScope) relist(i int8) func(n *semState, w *semWaiter) {
 	}
 }
 
-// leaveSlots is a client that knows nothing of the slots any more.
+// leaveSlots has a client forget the slots and end its subscription to them.
 func (w *semWaiter) leaveSlots() {
-	w.subscribed, w.hasRead, w.notes, w.free, w.old, w.deaf = 0, 0, 0, 0, 0, 0
+	w.subscribed, w.hasRead, w.notes, w.free, w.old, w.lost = 0, 0, 0, 0, 0, 0
 }
 
-// headAtOnce is the shortcut past the list: the waiter right before it was granted with
-// nobody before that one.
+// headAtOnce is the shortcut past the list: the waiter right before it was granted, and no
+// waiter was before that waiter.
 func (w *semWaiter) headAtOnce() {
 	if w.phase != heading {
 		w.leaveSlots()
@@ -309,7 +309,7 @@ func (s *semState) end(i, note int8) {
 	for j := range s.c {
 		if w := &s.c[j]; w.waits() && w.follows == i+1 && w.behind == s.c[i].ticket {
 			if w.note = note; note == nothing {
-				w.unheard = 1
+				w.unnotified = 1
 			}
 		}
 	}

@@ -2,7 +2,7 @@ package model
 
 // The server in the queue of a semaphore, and the faults of clients and messages.
 
-// server removes records, of which it notifies nobody, and stores claims late.
+// server removes records, without a notification, and stores claims late.
 func (c *semScope) server(s semState, to *steps[semState]) {
 	for k := range int8(maxSlots) {
 		do := func(as kind, becomes int8, words string) {
@@ -34,8 +34,8 @@ func (c *semScope) server(s semState, to *steps[semState]) {
 		case tombstone:
 			n := s
 			n.change(k, none)
-			n.slots[k].freed, n.slots[k].quiet = 0, x.quiet // nobody has wanted it for a second
-			to.do(removal, n, "server: removes the tombstone of slot %d: nobody has acted for a second", k)
+			n.slots[k].freed, n.slots[k].quiet = 0, x.quiet // no client has acted for a second
+			to.do(removal, n, "server: removes the tombstone of slot %d: no client has acted for a second", k)
 		case overdueLock:
 			do(removal, none, "removes the overdue record of slot %d")
 		case strayed:
@@ -44,7 +44,7 @@ func (c *semScope) server(s semState, to *steps[semState]) {
 	}
 }
 
-// over is what a slot is when the TTL of its record has ended.
+// over is the state of a slot when the TTL of its record has ended.
 func (c *semScope) over() int8 {
 	if c.forgets {
 		return overdueLock
@@ -52,7 +52,7 @@ func (c *semScope) over() int8 {
 	return none
 }
 
-// trouble is what happens to a client.
+// trouble takes the faults of a client.
 func (c *semScope) trouble(s semState, i int8, do doSem) {
 	w := s.c[i]
 	if w.paused == 1 {
@@ -65,7 +65,7 @@ func (c *semScope) trouble(s semState, i int8, do doSem) {
 			}
 			n.end(i, nothing)
 			w.place = 0
-		}, "its place expires while it lives, which nobody is told")
+		}, "its place expires while it lives, without a notification")
 	}
 	if s.crashes > 0 && w.phase > newcomer && w.phase != gone && w.phase != dead {
 		do(fault, func(n *semState, w *semWaiter) {
@@ -77,11 +77,11 @@ func (c *semScope) trouble(s semState, i int8, do doSem) {
 		do(fault, func(n *semState, w *semWaiter) { n.pauses--; w.paused = 1 }, "is paused")
 	}
 	if s.losses > 0 && w.note != nothing {
-		do(fault, func(n *semState, w *semWaiter) { n.losses--; w.note, w.unheard = nothing, 1 }, "does not get a notification of the queue")
+		do(fault, func(n *semState, w *semWaiter) { n.losses--; w.note, w.unnotified = nothing, 1 }, "does not get a notification of the queue")
 	}
 	for k := range int8(maxSlots) {
 		if s.losses > 0 && w.notes&(1<<k) != 0 {
-			do(fault, func(n *semState, w *semWaiter) { n.losses--; w.notes &^= 1 << k; w.deaf |= 1 << k }, "does not get the notification of slot %d", k)
+			do(fault, func(n *semState, w *semWaiter) { n.losses--; w.notes &^= 1 << k; w.lost |= 1 << k }, "does not get the notification of slot %d", k)
 		}
 	}
 	if w.phase != dead {
@@ -93,7 +93,7 @@ func (c *semScope) trouble(s semState, i int8, do doSem) {
 			if w.place = 0; c.forgets {
 				w.place = latePlace
 			}
-		}, "its place expires, which nobody is told")
+		}, "its place expires, without a notification")
 	}
 	if w.holds != 0 && !c.acts(&s) {
 		do(step, func(n *semState, w *semWaiter) {
@@ -104,7 +104,7 @@ func (c *semScope) trouble(s semState, i int8, do doSem) {
 	}
 }
 
-// checked is what the server does with the claim of i.
+// checked has the server check the claim of i, and store it or refuse it.
 func (c *semScope) checked(i int8) func(n *semState, w *semWaiter) {
 	return func(n *semState, w *semWaiter) {
 		k := w.claims - 1

@@ -34,7 +34,7 @@ func sends(k int8, early int8) func(n *semState, w *semWaiter) {
 	}
 }
 
-// client is what a client does by itself.
+// client takes what a client does by itself.
 func (c *semScope) client(s semState, i int8, do doSem) {
 	w := s.c[i]
 	if w.claims != 0 {
@@ -135,7 +135,7 @@ func (c *semScope) notified(s semState, i, k int8, do doSem) {
 	}, "is notified that slot %d is free", k)
 }
 
-// arrives is what a client does that is not queued yet.
+// arrives takes what a client does that is not queued yet.
 func (c *semScope) arrives(s semState, i int8, do doSem) {
 	claim := func(k int8, as kind, words string) {
 		do(as, func(n *semState, w *semWaiter) {
@@ -151,7 +151,7 @@ func (c *semScope) arrives(s semState, i int8, do doSem) {
 	}
 	for k := c.number(i) - 1; k >= floor; k-- {
 		if s.slots[k].isFree() {
-			claim(k, step, "sees nobody queued, and claims slot %d")
+			claim(k, step, "sees no waiter for slot %d, and claims it")
 			break
 		}
 	}
@@ -161,7 +161,7 @@ func (c *semScope) arrives(s semState, i int8, do doSem) {
 			upTo = 1
 		}
 		if x := s.slots[k]; s.stale > 0 && x.isFree() && c.lowest(&s, i, upTo) <= k && (x.kind == tombstone || c.weak == semBehind) {
-			claim(k, fault, "sees nobody queued, by a replica behind, and claims slot %d")
+			claim(k, fault, "sees no waiter for slot %d, by a replica behind, and claims it")
 		}
 	}
 	if c.weak == semBeyond && c.number(i) < maxSlots && s.slots[c.number(i)].isFree() {
@@ -187,7 +187,7 @@ func (c *semScope) claimable(s *semState) (slots int8) {
 // subscription.
 func (c *semScope) reads(i int8) func(n *semState, w *semWaiter) {
 	return func(n *semState, w *semWaiter) {
-		w.hasRead, w.old, w.deaf = 1, 0, 0
+		w.hasRead, w.old, w.lost = 1, 0, 0
 		w.free = c.claimable(n) & c.able(i, w)
 		if c.weak == semReadForgets {
 			w.free, w.notes = w.free&^w.notes, 0
@@ -195,7 +195,7 @@ func (c *semScope) reads(i int8) func(n *semState, w *semWaiter) {
 	}
 }
 
-// stands is what a waiter does at its place.
+// stands takes what a waiter does at its place.
 func (c *semScope) stands(s semState, i int8, do doSem) {
 	w := s.c[i]
 	if w.place != 1 {
@@ -208,7 +208,7 @@ func (c *semScope) stands(s semState, i int8, do doSem) {
 	c.givesUp(s, i, do)
 	switch {
 	case w.note == wasGranted && (w.next == 1 || c.weak == semShortcutFar):
-		do(step, func(_ *semState, w *semWaiter) { w.headAtOnce() }, "sees that the waiter right before it was granted, with nobody before: is first")
+		do(step, func(_ *semState, w *semWaiter) { w.headAtOnce() }, "sees that the waiter right before it was granted as the first: is first")
 	case w.note != nothing:
 		do(step, c.relist(i), "lists the queue again, its predecessor has gone")
 		if c.weak == semPlaceBehind {
@@ -245,7 +245,7 @@ func (c *semScope) stands(s semState, i int8, do doSem) {
 	}
 }
 
-// heads is what the first waiter does.
+// heads takes what a waiter does that may claim slots.
 func (c *semScope) heads(s semState, i int8, do doSem) {
 	w := s.c[i]
 	for k := range int8(maxSlots) {

@@ -1,19 +1,19 @@
 package model
 
 // shareScope is one reader lease that goroutines of a client share, against a
-// writer whose gate stands at some time. Each goroutine reads for a while; the
-// writer has to wait no longer than if there were one reader, and a bit.
+// writer whose gate stands at some time. Each goroutine reads for a while. The
+// writer has to wait for them no longer than for one reader, and a little more.
 type shareScope struct {
-	name  string
-	renew int8 // when the first renewal is sent, and a third of the TTL
-	ttl   int8
-	reads int8 // how long a goroutine reads at most
-	fixed bool // never renewed
-	deaf  bool // the gate is not seen: the notification may be lost
-	run   bool // a readers' run: shared until its client sees the gate
-	quiet int8 // for how long nobody reads the gate before a goroutine shares the lease of a run
-	idle  bool // the lease of a run stays when nobody reads
-	weak  weakness
+	name   string
+	renew  int8 // when the first renewal is sent, and a third of the TTL
+	ttl    int8
+	reads  int8 // how long a goroutine reads at most
+	fixed  bool // never renewed
+	unseen bool // the client does not see the gate: its notification may be lost
+	run    bool // a readers' run: shared until its client sees the gate
+	quiet  int8 // for how long nobody reads the gate before a goroutine shares the lease of a run
+	idle   bool // the lease of a run stays when nobody reads
+	weak   weakness
 }
 
 type shareState struct {
@@ -69,7 +69,7 @@ func (c *shareScope) next(s shareState, to *steps[shareState]) {
 		if n.age >= c.renew && c.weak != sharedTillSeen && !c.run {
 			n.ended = 1
 		}
-		c.looks(&n)
+		c.readsGate(&n)
 		if n.age == c.ttl && !c.fixed {
 			n.age = c.renew // renewed on and on
 		}
@@ -84,7 +84,7 @@ func (c *shareScope) next(s shareState, to *steps[shareState]) {
 		n := s
 		n.gate = 1
 		to.do(step, n, "writer: its gate stands")
-	} else if s.ended == 0 && !c.deaf {
+	} else if s.ended == 0 && !c.unseen {
 		n := s
 		n.seesGate()
 		to.do(step, n, "client: sees the gate, and shares no more")
@@ -124,7 +124,7 @@ func (c *shareScope) next(s shareState, to *steps[shareState]) {
 	}
 }
 
-// longest is for how long a writer waits. A goroutine that shares the lease at the last
+// longest is the longest wait of a writer. A goroutine that shares the lease at the last
 // moment is the reason, or an idle lease.
 func (c *shareScope) longest() int8 {
 	if c.run {
@@ -133,9 +133,9 @@ func (c *shareScope) longest() int8 {
 	return c.renew + c.reads
 }
 
-// looks: the client of a run reads the gate before each renewal. Where it does not renew
-// the lease, it reads the gate as often.
-func (c *shareScope) looks(n *shareState) {
+// readsGate has the client of a run read the gate before each renewal. Where the client
+// does not renew the lease, it reads the gate as often.
+func (c *shareScope) readsGate(n *shareState) {
 	if !c.run {
 		return
 	}
@@ -144,7 +144,7 @@ func (c *shareScope) looks(n *shareState) {
 	}
 	n.seen = 0
 	switch {
-	case n.gate == 0 || c.weak == readersUnlooked:
+	case n.gate == 0 || c.weak == readersUnread:
 	case c.weak == readersIdleKept:
 		n.ended = 1
 	default:

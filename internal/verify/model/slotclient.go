@@ -9,7 +9,8 @@ func (c *slotScope) send(n *slotState, w slotWrite) bool {
 	return put(n.ways[:c.ways], w, slotWrite.compare)
 }
 
-// discard deletes exactly what is at rev of a slot: a courtesy, so it may also not happen.
+// discard deletes the record of a slot at exactly the revision rev. It is a courtesy: the
+// deletion may also not happen.
 func (c *slotScope) discard(n *slotState, i, slot, rev int8) {
 	w := slotWrite{verb: deleteLock, client: i, slot: slot, expect: rev}
 	if !slices.Contains(n.ways[:], w) {
@@ -17,7 +18,7 @@ func (c *slotScope) discard(n *slotState, i, slot, rev int8) {
 	}
 }
 
-// end is over: only messages and records are left of the claim or the lease.
+// end ends the claim or the lease: only messages and records are left of it.
 func (x *slotClient) end() {
 	*x = slotClient{phase: idle, claim: x.claim, behind: x.behind}
 }
@@ -28,7 +29,7 @@ func (c *slotScope) grant(n *slotState, i, slot, number, rev, age int8) string {
 		age = 0
 	}
 	x.phase, x.slot, x.granted, x.token, x.last, x.left = holding, slot, number, rev, rev, c.ttl-c.margin-age
-	x.renewals, x.looks = 0, 0
+	x.renewals, x.reads = 0, 0
 	if rev <= n.tokens[slot] {
 		n.wrong = 1
 	}
@@ -36,8 +37,8 @@ func (c *slotScope) grant(n *slotState, i, slot, number, rev, age int8) string {
 	return "holds"
 }
 
-// told takes an answer to a write.
-func (c *slotScope) told(n *slotState, a slotAnswer) string {
+// answered takes an answer to a write.
+func (c *slotScope) answered(n *slotState, a slotAnswer) string {
 	x := &n.c[a.client]
 	switch a.verb {
 	case claimLock:
@@ -48,16 +49,16 @@ func (c *slotScope) told(n *slotState, a slotAnswer) string {
 			return "nothing new"
 		}
 		c.discard(n, a.client, a.slot, a.rev)
-		return "nobody wants it: deletes exactly that record"
+		return "an orphan record: deletes exactly that record"
 	case renewLock:
 		switch {
 		case x.phase != holding || x.claim != a.claim:
 			return "nothing to do"
 		case a.code == acked:
 			return c.confirmed(n, a.client, a.rev)
-		case x.looks == 0 && (a.rev == 0 || a.rev > x.last):
-			x.looks, x.least = 1, max(a.rev, x.last)
-			return "reads what is there"
+		case x.reads == 0 && (a.rev == 0 || a.rev > x.last):
+			x.reads, x.least = 1, max(a.rev, x.last)
+			return "reads the record"
 		}
 		return "old news"
 	}
@@ -68,11 +69,11 @@ func (c *slotScope) told(n *slotState, a slotAnswer) string {
 		x.end()
 		return "released"
 	}
-	x.looks, x.least = 1, max(a.rev, x.last)
-	return "reads what is there"
+	x.reads, x.least = 1, max(a.rev, x.last)
+	return "reads the record"
 }
 
-// judged takes the answer to an attempt of the claim that is going on.
+// judged takes the answer to an attempt of the current claim.
 func (c *slotScope) judged(n *slotState, a slotAnswer) string {
 	x := &n.c[a.client]
 	at := &x.attempts[a.n-1]
@@ -87,16 +88,16 @@ func (c *slotScope) judged(n *slotState, a slotAnswer) string {
 	case a.n != x.n:
 		return "refused, but not the newest: no news"
 	case a.rev != 0:
-		x.looks, x.least = 1, a.rev
-		return "reads what is there"
+		x.reads, x.least = 1, a.rev
+		return "reads the record"
 	}
 	return "may try again, or another slot"
 }
 
-// found judges by what is under the key of the slot.
+// found judges the record under the key of the slot.
 func (c *slotScope) found(n *slotState, i int8, r slotRecord) string {
 	x := &n.c[i]
-	x.looks = 0
+	x.reads = 0
 	own := r.live() && r.client == i && r.claim == x.claim
 	switch {
 	case x.phase == trying && !own:
@@ -195,13 +196,13 @@ func (c *slotScope) client(s slotState, i int8, to *steps[slotState]) {
 		r := s.recs[k]
 		lease := x.phase >= trying && r.claim == x.claim && (x.phase == trying || k == x.slot && r.attempt == x.granted)
 		if r.kind == held && r.client == i && r.renewal == 0 && !lease && !slices.Contains(s.ways[:], slotWrite{verb: deleteLock, client: i, slot: k, expect: r.rev}) {
-			do(slotWrite{verb: deleteLock, slot: k, expect: r.rev}, func(*slotState, *slotClient) {}, "sights a record of its own that nobody wants")
+			do(slotWrite{verb: deleteLock, slot: k, expect: r.rev}, func(*slotState, *slotClient) {}, "is notified of a record of its own, from an attempt that is over")
 		}
 	}
 	attempts := func(claim, slot int8, words string) {
 		for _, e := range c.expects(&s, slot) {
 			do(slotWrite{verb: claimLock, claim: claim, n: x.n + 1, slot: slot, expect: e}, func(_ *slotState, x *slotClient) {
-				x.phase, x.claim, x.slot, x.looks = trying, claim, slot, 0
+				x.phase, x.claim, x.slot, x.reads = trying, claim, slot, 0
 				x.attempts[x.n] = slotAttempt{slot: slot, expect: e, open: 1}
 				x.n++
 			}, words)
@@ -222,7 +223,7 @@ func (c *slotScope) client(s slotState, i int8, to *steps[slotState]) {
 		}
 		do(slotWrite{}, func(n *slotState, x *slotClient) {
 			for _, a := range x.attempts {
-				if a.open == 1 { // what it expects is taken away from it
+				if a.open == 1 { // the server refuses it after this deletion
 					c.discard(n, i, a.slot, a.expect)
 				}
 			}
@@ -243,20 +244,20 @@ func (c *slotScope) holder(x slotClient, i int8, do func(slotWrite, func(*slotSt
 		do(slotWrite{}, func(_ *slotState, x *slotClient) { x.end() }, "its validity has ended: lost")
 		return
 	}
-	if c.breaks > 0 && x.looks == 0 {
-		do(slotWrite{}, func(_ *slotState, x *slotClient) { x.looks, x.least = 1, x.last }, "is given a hint, and reads")
+	if c.breaks > 0 && x.reads == 0 {
+		do(slotWrite{}, func(_ *slotState, x *slotClient) { x.reads, x.least = 1, x.last }, "is given a hint, and reads the record")
 	}
-	if x.renewals < c.renewals[i] && x.looks == 0 {
+	if x.renewals < c.renewals[i] && x.reads == 0 {
 		do(slotWrite{verb: renewLock, claim: x.claim, n: 1, slot: x.slot, expect: x.last, token: x.token}, func(_ *slotState, x *slotClient) {
 			x.renewals, x.renewed = 1, 0
 		}, "renews")
 	}
 	do(slotWrite{verb: deleteLock, claim: x.claim, slot: x.slot, expect: x.last}, func(_ *slotState, x *slotClient) {
-		x.phase, x.looks = leaving, 0
+		x.phase, x.reads = leaving, 0
 	}, "releases")
 }
 
-// canon forgets what cannot matter any more and renumbers the revisions.
+// canon clears the fields that no step reads again, and renumbers the revisions.
 func (c *slotScope) canon(s *slotState) {
 	forget(s.answers[:], func(a slotAnswer) bool {
 		x := &s.c[a.client]
@@ -285,7 +286,7 @@ func (c *slotScope) canon(s *slotState) {
 		if x.phase >= holding {
 			x.n, x.attempts = 0, [2]slotAttempt{}
 		}
-		if x.looks == 0 {
+		if x.reads == 0 {
 			x.least = 0
 		}
 		if x.renewals == 0 {

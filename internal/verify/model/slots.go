@@ -7,8 +7,8 @@ import (
 )
 
 // slotScope is how much of the slots of a semaphore is explored in time, and which of its
-// rules is left out. Each slot is claimed like a mutex, by three clients that claim one
-// slot after the other. mutex.go has all that concerns one record only.
+// rules is left out. Three clients claim one slot after the other, each like a mutex.
+// mutex.go has all that concerns one record only.
 type slotScope struct {
 	name          string
 	slots         int8
@@ -26,7 +26,7 @@ type slotScope struct {
 	weak weakness
 }
 
-// slotRecord is what is under the key of a slot.
+// slotRecord is the record under the key of a slot.
 type slotRecord struct{ rev, kind, client, claim, attempt, renewal, token, age int8 }
 
 // slotWrite is a write on its way, with the verbs of a mutex.
@@ -53,16 +53,16 @@ type slotClient struct {
 	token, last     int8
 	renewals        int8
 	renewed         int8 // the age of the renewal
-	looks, least    int8
+	reads, least    int8 // as in client
 	behind          int8
 }
 
 type slotState struct {
 	next    int8
 	recs    [2]slotRecord
-	old     [2]slotRecord // what a deposed leader has
-	oldLast int8          // its last revision; 0: there is none
-	tokens  [2]int8       // the highest granted, of each slot
+	old     [2]slotRecord // the records at a deposed leader
+	oldLast int8          // that leader's last revision; 0: there is none
+	tokens  [2]int8       // the highest token granted, of each slot
 	ways    [3]slotWrite
 	answers [2]slotAnswer
 	c       [3]slotClient
@@ -132,7 +132,7 @@ func (c *slotScope) next(s slotState, to *steps[slotState]) {
 	for i, a := range distinct(s.answers[:]) {
 		n := s
 		take(n.answers[:], i)
-		did := c.told(&n, a)
+		did := c.answered(&n, a)
 		to.do(step, n, "%c: gets the answer to its %s %d.%d of slot %d, %s at revision %d: %s", 'A'+a.client, lockVerbs[a.verb], a.claim, a.n, a.slot, codes[a.code], a.rev, did)
 	}
 	for i := range int8(len(s.c)) {
@@ -158,7 +158,7 @@ func (c *slotScope) time(s slotState, to *steps[slotState]) {
 			return
 		}
 	}
-	for late := range int8(len(s.c) + 1) { // whose clock falls behind, if any
+	for late := range int8(len(s.c) + 1) { // 1 + the client whose clock falls behind; 0: none
 		n := s
 		for i := range n.c {
 			x := &n.c[i]
@@ -193,7 +193,7 @@ func (c *slotScope) time(s slotState, to *steps[slotState]) {
 	}
 }
 
-// server removes what has expired, and checks and stores what has arrived.
+// server removes expired records. It checks the writes that have arrived, and stores them.
 func (c *slotScope) server(s slotState, to *steps[slotState]) {
 	for k := range c.slots {
 		if r := s.recs[k]; r.kind != none && r.age >= c.ttlOf(r)-c.early {
@@ -244,7 +244,7 @@ func (c *slotScope) server(s slotState, to *steps[slotState]) {
 	}
 	for i := range int8(len(s.c)) {
 		x := &s.c[i]
-		if x.looks == 0 {
+		if x.reads == 0 {
 			continue
 		}
 		read := func(who string, r slotRecord) {

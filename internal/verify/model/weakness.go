@@ -1,7 +1,7 @@
 package model
 
-// weakness is a rule of the protocol that is left out, to see that it is needed
-// and that the model would notice.
+// weakness is a rule of the protocol that is left out. It shows that the protocol needs the
+// rule, and that the model notices.
 type weakness string
 
 const (
@@ -14,26 +14,26 @@ const (
 	sharingRestarted   weakness = "sharing that starts again after the release was sent"
 	closeDeletes       weakness = "a Close that deletes the records of work that is still stopping"
 
-	validityFromAnswer  weakness = "validity that counts from the answer"
-	lateAnswer          weakness = "an answer accepted after the end of the validity"
-	unconditionalDelete weakness = "a deletion without a condition"
-	grantedWhenOver     weakness = "an earlier attempt granted when the claim is over"
-	adoptedAsNewest     weakness = "a found record that counts as of the newest attempt"
-	brokenAdopted       weakness = "an own broken record adopted"
-	renewalAtZero       weakness = "a renewal that expects nothing"
-	brokenTooShort      weakness = "a broken record that lives shorter than the lease"
-	shorterNotHeeded    weakness = "a shorter TTL asked for, and not heeded before it is confirmed"
-	sightingBelieved    weakness = "a deletion on the word of a notification"
+	validityFromAnswer   weakness = "validity that counts from the answer"
+	lateAnswer           weakness = "an answer accepted after the end of the validity"
+	unconditionalDelete  weakness = "a deletion without a condition"
+	grantedWhenOver      weakness = "an earlier attempt granted when the claim is over"
+	adoptedAsNewest      weakness = "a found record that counts as of the newest attempt"
+	brokenAdopted        weakness = "an own broken record adopted"
+	renewalAtZero        weakness = "a renewal that expects nothing"
+	brokenTooShort       weakness = "a broken record that lives shorter than the lease"
+	shorterNotHeeded     weakness = "a shorter TTL asked for, and not heeded before it is confirmed"
+	notificationBelieved weakness = "a deletion on the word of a notification"
 
 	noBackstop      weakness = "waiters without timers"
-	placeBelieved   weakness = "whoever has the key of the predecessor's place taken for the predecessor"
+	placeBelieved   weakness = "any client with the key of the predecessor's place taken for the predecessor"
 	staleQueue      weakness = "a queue listed from a state without the own ticket"
 	shortcutInRW    weakness = "a writer first when its immediate predecessor was granted"
 	newcomerJoins   weakness = "a newcomer reader past the queue"
 	newcomerSeesOld weakness = "a newcomer that sees the queue as it was before the lock became free"
 	sharedTillSeen  weakness = "sharing that ends when the gate is seen only"
 
-	readersUnlooked weakness = "a readers' run whose renewals do not read the gate first"
+	readersUnread   weakness = "a readers' run whose renewals do not read the gate first"
 	readersSilent   weakness = "a readers' run joined long after its client has read the gate"
 	readersIdleKept weakness = "an idle readers' lease that the gate does not end"
 	readersPassGate weakness = "a readers' run joined when its client has seen the gate"
@@ -44,7 +44,7 @@ const (
 	modeDirtyJoined weakness = "an unanswered join shared though a gate is known"
 	modeUnproven    weakness = "a readers' run whose subscription is sent after the join"
 	modeUnlisted    weakness = "a granted readers' run joined before the client has listed the queue"
-	modeNoLook      weakness = "a lost notification of a gate that no reading of the gate repairs"
+	modeNoRead      weakness = "a lost notification of a gate that no reading of the gate repairs"
 	modeFirstOut    weakness = "a readers' lease that its first reader releases"
 	modeBrokenOut   weakness = "a broken readers' record deleted when its first reader has stopped"
 	modeReleased    weakness = "a readers' run joined when its release was sent"
@@ -120,7 +120,7 @@ const (
 	idleBrokenUsed   weakness = "an idle lease used when its broken record was deleted"
 	idleClosed       weakness = "a Close that keeps an idle lease"
 
-	tryUnheard  weakness = "an idle lease that no TryLock ends"
+	tryIgnored  weakness = "an idle lease that no TryLock ends"
 	tryPasses   weakness = "a TryLock that does not heed the queue"
 	tryStale    weakness = "an answer to an earlier TryLock that refuses a later one"
 	tryRecalled weakness = "the place of a TryLock that ends leases granted after it"

@@ -45,11 +45,11 @@ func (c *rwScope) writer(s rwState, i int8, to *steps[rwState]) {
 		case w.asked == 0:
 			do(rwWrite{}, func(n *rwState, w *writer) {
 				w.asked, w.askedFor, w.askedRev = 1, w.confirmed, w.last
-			}, "asks who reads")
+			}, "asks for the list of readers")
 		case w.asked == 2:
 			n := s
 			did := c.drained(&n, &n.w[i])
-			to.do(step, n, "W%d: hears who reads, as of revision %d: %s", i+1, w.answerRev, did)
+			to.do(step, n, "W%d: gets the list of readers, as of revision %d: %s", i+1, w.answerRev, did)
 		}
 	case stopping:
 		x := rwWrite{}
@@ -62,7 +62,7 @@ func (c *rwScope) writer(s rwState, i int8, to *steps[rwState]) {
 	}
 }
 
-// drained judges the answer to "who reads?".
+// drained judges the list of readers.
 func (c *rwScope) drained(n *rwState, w *writer) string {
 	w.asked = 0
 	contains := w.answerRev >= w.askedRev || c.weak == proofOlderThanGate
@@ -79,7 +79,7 @@ func (c *rwScope) drained(n *rwState, w *writer) string {
 		}
 	case w.first == 0 || w.askedFor <= w.firstRenewals || w.age[w.first-1] >= c.window:
 		w.first, w.firstRenewals = 1+w.askedFor, w.renewals
-		return "nobody, for the first time: to be asked again after another gate write"
+		return "none, for the first time: to be asked again after another gate write"
 	}
 	w.phase, w.holds = holding, 1
 	if w.token <= n.token {
@@ -89,7 +89,7 @@ func (c *rwScope) drained(n *rwState, w *writer) string {
 	return "proven that nobody reads: writes"
 }
 
-func (c *rwScope) writerTold(n *rwState, a rwAnswer) string {
+func (c *rwScope) writerAnswered(n *rwState, a rwAnswer) string {
 	w := &n.w[a.who]
 	if a.verb == claimGate {
 		left := c.gateTTL - c.gateMargin - w.age[0]

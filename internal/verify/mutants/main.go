@@ -1,6 +1,6 @@
-// Mutants shows that the tests can fail where it matters: it weakens one line of
-// the library at a time, each a line that an argument for safety or for getting
-// in rests on, and requires that the test named for it fails.
+// Mutants shows that the tests can fail where it matters. It weakens one line of the
+// library at a time, and requires that the test named for the line fails. An argument for
+// safety, or for getting in, rests on each of these lines.
 //
 //	go run ./internal/verify/mutants             # all of them
 //	go run ./internal/verify/mutants -run '^guard' -v

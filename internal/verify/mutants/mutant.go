@@ -9,16 +9,15 @@ import (
 	"strings"
 )
 
-// mutant is one weakening of the library: what an operator does to the line with a
-// label.
+// mutant is one weakening of the library: an operator, applied to the line with a label.
 type mutant struct {
 	label    string // of the line
 	operator string // applied to the line
-	weak     string // what the weakened library does
-	test     string // what has to fail: package directory, dot, test, as go test names it
+	weak     string // the behaviour of the weakened library
+	test     string // the test that has to fail: package directory, dot, test, as go test names it
 }
 
-// name tells the mutant from all others.
+// name is the unique name of the mutant.
 func (m mutant) name() string {
 	return m.label + ":" + strings.ReplaceAll(m.operator, " ", "-")
 }

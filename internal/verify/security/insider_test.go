@@ -18,7 +18,7 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// last is what the bucket has under a key; nil: nothing.
+// last is the last record of the bucket under a key; nil: there is none.
 func (a *account) last(key string) *jetstream.RawStreamMsg {
 	a.t.Helper()
 	if a.eye == nil {
@@ -43,9 +43,10 @@ func (p *person) send(t *testing.T, subject, reply string, headers ...string) {
 	require.NoError(t, p.nc.Flush())
 }
 
-// TestInsiderReplySubject: the server checks what a user publishes to, not the
-// subject it wants the answer at. An answer can so be aimed at somebody else's
-// record, and even be a tombstone. Nothing in the account prevents that.
+// TestInsiderReplySubject: the server checks the subject that a user publishes to, not the
+// subject at which the user wants the answer. A user can so aim an answer at the record of
+// another client, and the answer can even be a tombstone. Nothing in the account prevents
+// that.
 func TestInsiderReplySubject(t *testing.T) {
 	a := open(t)
 	a.as("admin")
@@ -61,7 +62,7 @@ func TestInsiderReplySubject(t *testing.T) {
 		require.NoError(t, err)
 		require.True(t, info.Holder.Unreadable)
 		_, err = bounded(t, next.Lock, "users.1", natslock.MaxWait(time.Second))
-		require.ErrorIs(t, err, natslock.ErrTimeout, "nobody gets in by it")
+		require.ErrorIs(t, err, natslock.ErrTimeout, "no client gets in by it")
 		require.NoError(t, a.as("operator").Break(t.Context(), natslock.BreakRequest{Kind: natslock.KindMutex, Name: "users.1", ID: info.Holder.ID, Reason: "forged", Immediately: true}))
 		unlock(t, must(t, next.Lock, "users.1"))
 	})
@@ -79,7 +80,7 @@ func TestInsiderReplySubject(t *testing.T) {
 		insider.send(t, "$JS.API.DIRECT.GET.KV_natslock.$KV.natslock.lock.orders.own", "$KV.natslock.lock.users.2")
 		ended("users.2")
 		other := must(t, next.Lock, "users.2")
-		require.NoError(t, l.Err(), "two believe to hold it until the first one renews")
+		require.NoError(t, l.Err(), "two clients believe to hold it until the first one renews")
 		require.Greater(t, other.Token(), l.Token(), "a resource that checks tokens is safe")
 		require.Error(t, l.Extend(t.Context(), 0))
 		require.ErrorIs(t, l.Err(), natslock.ErrLost)
@@ -88,8 +89,8 @@ func TestInsiderReplySubject(t *testing.T) {
 	})
 }
 
-// TestTenants: behind an account's imports nobody reaches another's names, with a
-// reply subject or without.
+// TestTenants: behind an account's imports no user reaches the names of another account,
+// with a reply subject or without.
 func TestTenants(t *testing.T) {
 	a := openTenants(t)
 	a.as("owner")
@@ -126,8 +127,8 @@ func TestTenants(t *testing.T) {
 	}
 }
 
-// TestInsiderOwnNames: whoever may write a record can write anything there, for
-// ever; an operator sees it and ends it, once.
+// TestInsiderOwnNames: a user that may write a record can write anything there, again and
+// again. An operator sees the record and ends it, once.
 func TestInsiderOwnNames(t *testing.T) {
 	a := open(t)
 	a.as("admin")
@@ -140,15 +141,15 @@ func TestInsiderOwnNames(t *testing.T) {
 	require.True(t, info.Holder.Unreadable)
 	require.NoError(t, op.Break(t.Context(), natslock.BreakRequest{Kind: natslock.KindMutex, Name: "orders.1", ID: info.Holder.ID, Reason: "rubbish", Immediately: true}))
 	l := must(t, user.Lock, "orders.1")
-	// Nothing obliges it to be conditional either: the holder learns of it.
+	// Nothing obliges the user to write with a condition. The holder learns of the write.
 	insider.send(t, "$KV.natslock.lock.orders.1", "")
 	ended(t, l)
 	require.ErrorIs(t, l.Err(), natslock.ErrLost)
 }
 
-// TestInsiderNameOfAPrefix: the records of those who wait for or read the lock
-// "orders" are below "orders.", one token deep. The users of "orders.>" write
-// theirs two deep, so they can neither hold that lock nor stand in its way.
+// TestInsiderNameOfAPrefix: the records of the waiters and readers of the lock "orders" are
+// below "orders.", one token deep. The users of "orders.>" write theirs two deep, so they
+// can neither hold that lock nor stand in its way.
 func TestInsiderNameOfAPrefix(t *testing.T) {
 	a := open(t)
 	a.as("admin")
@@ -159,8 +160,8 @@ func TestInsiderNameOfAPrefix(t *testing.T) {
 	unlock(t, must(t, owner.rw.Lock, "orders"))
 }
 
-// TestInsiderUnrestricted: what the bucket's settings refuse everybody, and what
-// they do not.
+// TestInsiderUnrestricted: the bucket's settings refuse some changes to all users, and
+// leave others possible.
 func TestInsiderUnrestricted(t *testing.T) {
 	a := open(t)
 	a.as("admin")
@@ -193,15 +194,15 @@ func TestInsiderUnrestricted(t *testing.T) {
 
 	token := l.Token()
 	require.NoError(t, js.DeleteStream(t.Context(), "KV_natslock"))
-	err = l.Extend(t.Context(), 0) // with a bucket made anew or with none
+	err = l.Extend(t.Context(), 0) // with a re-created bucket or with none
 	require.Error(t, err)
 	next := must(t, a.as(all).Lock, "l")
 	require.Greater(t, next.Token(), token, "fencing outlives the bucket")
 	unlock(t, next)
 }
 
-// TestInsiderForgesAnswers: answers for requests that were not made yet count for
-// nothing, whoever guesses the numbers of those that will be.
+// TestInsiderForgesAnswers: answers to requests that were not made yet count for nothing,
+// even if a user guesses the numbers of the requests to come.
 func TestInsiderForgesAnswers(t *testing.T) {
 	a := open(t)
 	a.as("admin")
@@ -248,8 +249,8 @@ func TestInsiderForgesAnswers(t *testing.T) {
 	unlock(t, l)
 }
 
-// TestSecretsAreNotLogged: neither what records hold nor what a user logs in with
-// is in a log or an error.
+// TestSecretsAreNotLogged: neither the contents of records nor the password of a user is in
+// a log or an error.
 func TestSecretsAreNotLogged(t *testing.T) {
 	a := open(t)
 	a.as("admin")

@@ -32,8 +32,8 @@ const (
 	patience = 60 * time.Second
 )
 
-// account is a server with the documented users, one more for each of their
-// permissions who lacks it, and one who may do everything.
+// account is a server with the documented users, and another user for each of their
+// permissions, who lacks it. One more user may do everything.
 type account struct {
 	t   *testing.T
 	s   *testutil.Server
@@ -155,7 +155,7 @@ func (a *account) use(p *person, user string, opts ...natslock.Option) error {
 	a.t.Cleanup(func() {
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()
-		_ = c.Close(ctx) // what a test leaves held is its own affair
+		_ = c.Close(ctx) // it does not wait for locks that the test still holds
 	})
 	return nil
 }
@@ -167,7 +167,7 @@ func (a *account) as(user string, opts ...natslock.Option) *person {
 	return p
 }
 
-// stream is the bucket in the eyes of the user who may do everything.
+// stream is the bucket as the user sees it who may do everything.
 func (a *account) stream() jetstream.Stream {
 	a.t.Helper()
 	js, err := jetstream.New(a.connect(all).nc)
@@ -177,7 +177,7 @@ func (a *account) stream() jetstream.Stream {
 	return s
 }
 
-// complaints are what the server has refused the connection.
+// complaints are the server's refusals to the connection.
 func (p *person) complaints() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()

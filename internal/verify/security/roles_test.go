@@ -8,13 +8,14 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 )
 
-// queued takes a lock that is held, and releases it when it is waited for.
+// queued takes a lock that is held, whose holder releases it when a client waits.
 func queued(t *testing.T, held *natslock.Lock, waiter *person, take taking) time.Duration {
 	t.Helper()
 	type result struct {
@@ -163,8 +164,8 @@ func TestRoleUserNeedsAll(t *testing.T) {
 	unlock(t, taken)
 }
 
-// oneByOne runs what is expected of a role without each of its permissions, and
-// wants one expectation for each.
+// oneByOne runs the expectations of a role without each of its permissions, and wants one
+// expectation for each.
 func oneByOne(t *testing.T, role string, expect map[string]func(user string)) {
 	t.Helper()
 	for _, p := range permissions(t, role) {
@@ -181,6 +182,7 @@ func TestRoleObserver(t *testing.T) {
 	a := open(t)
 	a.as("admin")
 	user, o := a.as("orders"), a.as("observer")
+	kept := a.history()
 	seen := o.watch(t)
 	l := must(t, user.Lock, "orders.1")
 	r := must(t, user.rw.RLock, "orders.2")
@@ -188,9 +190,16 @@ func TestRoleObserver(t *testing.T) {
 	eventually(t, "it has seen the grant", func() bool { return seen(natslock.EventGranted) })
 	unlock(t, l)
 	unlock(t, r)
-	require.Empty(t, o.complaints())
-
 	l = must(t, user.Lock, "orders.1")
+	eventually(t, "a copy of a write", func() bool {
+		info, err := kept.Info(t.Context())
+		require.NoError(t, err)
+		return info.State.Msgs > 0
+	})
+	require.NoError(t, o.history(t))
+	require.Empty(t, o.complaints())
+	require.ErrorIs(t, user.history(t), natslock.ErrPermission)
+	without := func(user string) { require.ErrorIs(t, a.as(user).history(t), natslock.ErrPermission) }
 	oneByOne(t, "observer", map[string]func(string){
 		"$JS.API.STREAM.INFO.KV_natslock": func(user string) {
 			_, err := a.try(user)
@@ -205,7 +214,9 @@ func TestRoleObserver(t *testing.T) {
 			_, err := a.as(user).Inspect(t.Context(), natslock.KindMutex, "orders.1")
 			require.ErrorIs(t, err, natslock.ErrPermission)
 		},
-		"natslock.natslock.>": func(user string) { // it sees nothing move; what is there it sees
+		"$JS.API.STREAM.INFO.HISTORY_natslock": without,
+		"$JS.API.DIRECT.GET.HISTORY_natslock":  without,
+		"natslock.natslock.>": func(user string) { // it sees no changes, only the records that are there
 			o := a.as(user)
 			seen := o.watch(t)
 			require.NoError(t, o.nc.Flush())
@@ -226,6 +237,29 @@ func TestRoleObserver(t *testing.T) {
 	unlock(t, l)
 }
 
+// history makes the history of the bucket.
+func (a *account) history() jetstream.Stream {
+	a.t.Helper()
+	js, err := jetstream.New(a.connect(all).nc)
+	require.NoError(a.t, err)
+	bucket, err := js.Stream(a.t.Context(), "KV_natslock")
+	require.NoError(a.t, err)
+	history, err := js.CreateStream(a.t.Context(), kvstore.HistoryStream(bucket.CachedInfo(), time.Hour, 0))
+	require.NoError(a.t, err)
+	return history
+}
+
+// history reads the history.
+func (p *person) history(t *testing.T) error {
+	t.Helper()
+	for _, err := range p.History(t.Context(), ">", time.Time{}) {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // list counts the locks that are listed.
 func (p *person) list(t *testing.T) (n int) {
 	t.Helper()
@@ -237,8 +271,8 @@ func (p *person) list(t *testing.T) (n int) {
 	return n
 }
 
-// watch tells which events were seen since it was called. It returns when the
-// subscription is in place.
+// watch returns when the subscription is in place. Its result says whether an event was
+// seen since the call.
 func (p *person) watch(t *testing.T) (seen func(natslock.EventType) bool) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	events := make(chan natslock.EventType, 100)
@@ -299,7 +333,7 @@ func TestRoleOperator(t *testing.T) {
 			require.ErrorIs(t, err, natslock.ErrPermission)
 			unlock(t, l)
 		},
-		"natslock.natslock.>": func(user string) { // it sees nothing move
+		"natslock.natslock.>": func(user string) { // it sees no changes
 			o := a.as(user)
 			o.watch(t)
 			require.True(t, o.denied(t, `Subscription to "natslock.natslock.`))
@@ -324,7 +358,7 @@ func TestRoleOperator(t *testing.T) {
 	require.Empty(t, op.complaints())
 	oneByOne(t, "operator", expect)
 
-	// A break is a write, so it can take what nobody holds. It cannot queue.
+	// A break is a write, so an operator can take a lock that is free. It cannot queue.
 	unlock(t, must(t, op.TryLock, "free"))
 	l := must(t, user.Lock, "orders.1")
 	forbidden(t, op.Lock, "orders.1")
@@ -337,7 +371,7 @@ func TestRoleAdmin(t *testing.T) {
 		t.Run(p, func(t *testing.T) {
 			a := open(t)
 			_, err := a.try("orders")
-			require.ErrorIs(t, err, natslock.ErrPermission, "nobody else makes it")
+			require.ErrorIs(t, err, natslock.ErrPermission, "no other role makes it")
 			_, err = a.try("orders", natslock.WithCreate(false))
 			require.ErrorIs(t, err, kvstore.ErrNotFound)
 			admin, err := a.try(lacking("admin", p))
@@ -359,8 +393,8 @@ func TestRoleAdmin(t *testing.T) {
 	}
 }
 
-// TestRolesAreRefusedTheRest: what is not in a role's list the server refuses, and
-// the bucket is as it was.
+// TestRolesAreRefusedTheRest: the server refuses everything that is not in a role's list,
+// and the bucket is as it was.
 func TestRolesAreRefusedTheRest(t *testing.T) {
 	a := open(t)
 	a.as("admin")
@@ -371,7 +405,7 @@ func TestRolesAreRefusedTheRest(t *testing.T) {
 	}
 	dest := a.stream().CachedInfo().Config.RePublish.Destination
 	notices := strings.TrimSuffix(dest, ">")
-	publishes := map[string]string{ // by the subject, who may nevertheless
+	publishes := map[string]string{ // by the subject, the roles that may nevertheless
 		"$JS.API.STREAM.DELETE.KV_natslock":                         "",
 		"$JS.API.STREAM.PURGE.KV_natslock":                          "",
 		"$JS.API.STREAM.UPDATE.KV_natslock":                         "",
@@ -387,6 +421,10 @@ func TestRolesAreRefusedTheRest(t *testing.T) {
 		"$JS.API.STREAM.LEADER.STEPDOWN.KV_natslock":                "",
 		"$JS.API.CONSUMER.CREATE.KV_natslock.c":                     "",
 		"$JS.API.DIRECT.GET.KV_natslock":                            "observer operator",
+		"$JS.API.DIRECT.GET.HISTORY_natslock":                       "observer",
+		"$JS.API.STREAM.INFO.HISTORY_natslock":                      "observer",
+		"$JS.API.STREAM.UPDATE.HISTORY_natslock":                    "",
+		"$JS.API.STREAM.DELETE.HISTORY_natslock":                    "",
 		"$JS.API.DIRECT.GET.KV_natslock.$KV.natslock.lock.users.1":  "observer operator",
 		"$JS.API.DIRECT.GET.KV_natslock.$KV.natslock.lock.orders":   "observer operator",
 		"$JS.API.DIRECT.GET.KV_natslock.$KV.natslock.lock.orders.1": "orders observer operator",

@@ -36,7 +36,7 @@ func TestSimRuns(t *testing.T) {
 	t.Logf("seeds %d to %d: %v", first, first+uint64(*simSeeds)-1, total)
 }
 
-// TestSimRunsBrief has a few small plans that together go through all that runs do.
+// TestSimRunsBrief has a few small plans that together go through everything that runs do.
 func TestSimRunsBrief(t *testing.T) {
 	const us = time.Microsecond
 	base := plan{
@@ -53,7 +53,7 @@ func TestSimRunsBrief(t *testing.T) {
 		"reading": func(p *plan) {
 			p.mutexes, p.rws, p.hold, p.think = 0, 1, 20*time.Millisecond, 5*time.Millisecond
 		},
-		"reading unheard": func(p *plan) {
+		"reading unnotified": func(p *plan) {
 			p.mutexes, p.rws, p.hold, p.think, p.rounds = 0, 1, 30*time.Millisecond, time.Millisecond, 60
 			p.rates.DropEvent, p.blind = 0.9, 0.8
 		},
@@ -65,10 +65,10 @@ func TestSimRunsBrief(t *testing.T) {
 		"lingering": func(p *plan) {
 			p.linger, p.rws, p.crowd, p.think = 10*time.Second, 1, 2, 5*time.Millisecond
 		},
-		"lingering unheard": func(p *plan) {
+		"lingering unnotified": func(p *plan) {
 			p.linger, p.rws, p.crowd, p.hold, p.rates.DropEvent, p.blind = 10*time.Second, 1, 4, 10*time.Millisecond, 0.9, 0.8
 		},
-		"unheard": func(p *plan) {
+		"unnotified": func(p *plan) {
 			p.hold, p.rates.DropEvent, p.blind = 30*time.Millisecond, 0.9, 0.8
 		},
 		"disturbed": func(p *plan) {
@@ -118,7 +118,7 @@ func crowdOf(seed uint64, hours float64) plan {
 	return p
 }
 
-// notice is how long it may take until a client knows of the place of another one.
+// notice is how long it may take until a client knows of the place of another client.
 // Without faults the notification takes a way. The client's own write, which others of
 // its goroutines may join, takes one more until it is answered. Where notifications are
 // lost, a list of the last second shows the place.
@@ -194,8 +194,8 @@ func (m *sim) press(rng *rand.Rand, c *client) {
 	}
 }
 
-// reopen closes a client, whatever it holds and waits for, and lets another one take its
-// place.
+// reopen closes a client, with all locks that it holds and waits for, and lets another
+// client take its place.
 func (m *sim) reopen(c *client, i int) {
 	c.cuts <- struct{}{}
 	defer func() { <-c.cuts }()
@@ -211,7 +211,7 @@ func (m *sim) reopen(c *client, i int) {
 	m.disturb(c, i, true)
 }
 
-// count adds what a client's faults have done with its notifications.
+// count adds the faults that have hit a client's notifications.
 func (m *sim) count(f *testutil.Faults) {
 	n := f.Counts()
 	m.rec.Count("notification dropped", n.EventsDropped)

@@ -33,7 +33,7 @@ var (
 
 func TestMain(m *testing.M) { testutil.LeakCheck(m) }
 
-// plan is what a simulation is made of.
+// plan is the parameters of a simulation.
 type plan struct {
 	seed                     uint64
 	hours                    float64
@@ -64,8 +64,8 @@ func firstSeed() uint64 {
 }
 
 // TestSim has clients contend for mutexes and reader-writer locks, in the bubble,
-// while everything goes wrong that can. Every seed makes another number of
-// clients and names, other leases, another pace and other rates of faults.
+// while everything goes wrong that can. Each seed has its own number of clients and
+// names, leases, pace and rates of faults.
 func TestSim(t *testing.T) {
 	hours := cmp.Or(*simHours, machine.Part(1.))
 	total := map[string]int{}
@@ -228,7 +228,7 @@ func (c *client) now() (*history.Client, *natslock.Client, *testutil.Faults) {
 	return c.Client, c.c, c.f
 }
 
-// disturb lets a client's writes and reads meet their fates, or ends that.
+// disturb begins or ends the faults of a client's writes and reads.
 func (m *sim) disturb(c *client, i int, on bool) {
 	name, _, f := c.now()
 	if !on {
@@ -395,8 +395,8 @@ func (m *sim) contend(rng *rand.Rand, c *client) {
 	}
 }
 
-// outage cuts a client off: with the connection gone, or with its bytes held back
-// so that what it sent arrives when nobody expects it any more.
+// outage cuts a client off. Either its connection is gone, or its bytes are held back, so
+// that its messages arrive when no client or server expects them any more.
 func (m *sim) outage(rng *rand.Rand, c *client) {
 	c.cuts <- struct{}{}
 	defer func() { <-c.cuts }()
@@ -414,8 +414,9 @@ func (m *sim) outage(rng *rand.Rand, c *client) {
 	c.link.Blackhole(false)
 }
 
-// crash starts the server again, which has then forgotten the TTLs of all that it
-// has stored. The tap is connected before the clients are: it hears all of them.
+// crash starts the server again, which has then forgotten the TTLs of all records that it
+// has stored. The tap is connected before the clients are, so it records all of their
+// changes.
 func (m *sim) crash() {
 	over := m.rec.Outage("", "crash")
 	defer over()
@@ -472,7 +473,7 @@ func (m *sim) meddle(rng *rand.Rand, c *client) {
 	}
 }
 
-// remove writes a tombstone as the nats command does: whatever is there.
+// remove writes a tombstone as the nats command does, without a condition.
 func (m *sim) remove(key string) (uint64, error) {
 	msg := nats.NewMsg("$KV.natslock." + key)
 	msg.Header.Set("KV-Operation", "DEL")
@@ -487,7 +488,7 @@ func (m *sim) remove(key string) (uint64, error) {
 	return ack.Sequence, nil
 }
 
-// forged tells a client something about a record that is not so.
+// forged gives a client a false notification of a record.
 func (m *sim) forged(rng *rand.Rand, c *client) {
 	l, err := m.store.List(context.Background(), ">", 0)
 	if err != nil || len(l.Records) == 0 {
@@ -524,8 +525,8 @@ func (m *sim) forged(rng *rand.Rand, c *client) {
 	f.Forge(ev)
 }
 
-// close ends all faults, lets what is late come to its end, and looks at what is
-// left: no lock is kept from anybody.
+// close ends all faults and waits until all late writes are over. Then it takes every lock
+// with every client: no record that is left may keep one out.
 func (m *sim) close() {
 	for i, c := range m.clients {
 		m.disturb(c, i, false)
@@ -537,7 +538,7 @@ func (m *sim) close() {
 			w := m.permit(c, n)
 			w.Try = true
 			h, err := c.Acquire(ctx, w)
-			if assert.NoError(m.t, err, "%s cannot have %v: blocked by a ghost", c.Name, w) {
+			if assert.NoError(m.t, err, "%s cannot have %v: blocked by an orphan record", c.Name, w) {
 				require.NoError(m.t, h.Unlock(ctx))
 			}
 		}
@@ -547,7 +548,7 @@ func (m *sim) close() {
 				w = history.Want{Kind: natslock.KindRW, Name: fmt.Sprint("w", n-m.mutexes), Try: true}
 			}
 			h, err := c.Acquire(ctx, w)
-			if assert.NoError(m.t, err, "%s cannot have %v: blocked by a ghost", c.Name, w) {
+			if assert.NoError(m.t, err, "%s cannot have %v: blocked by an orphan record", c.Name, w) {
 				require.NoError(m.t, h.Unlock(ctx))
 			}
 		}

@@ -9,7 +9,7 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// What the documentation shows.
+// The code that the documentation shows.
 
 func throughDomain(ctx context.Context, nc *nats.Conn) (*natslock.Client, error) {
 	js, err := jetstream.NewWithDomain(nc, "hub")

@@ -42,15 +42,15 @@ func TestForgottenDomain(t *testing.T) {
 		lost := at(t, without(n.last()))
 		require.Contains(t, lost.log.String(), "created lock bucket")
 		require.Contains(t, lost.log.String(), "domain=leaf")
-		// What the warning is for: the two do not exclude each other, nor hear
-		// of each other.
+		// The reason for the warning: the two do not exclude each other, and do not
+		// get each other's notifications.
 		a, b := must(t, hub.Lock, "both"), must(t, lost.Lock, "both")
 		require.NoError(t, a.Err())
 		require.NoError(t, b.Err())
-		before := hub.ears.notices()
+		before := hub.io.notices()
 		unlock(t, b)
 		require.NoError(t, a.Extend(t.Context(), 0))
-		eventually(t, "the hub hears of its own", func() bool { return hub.ears.notices() > before })
+		eventually(t, "the hub is notified of its own renewal", func() bool { return hub.io.notices() > before })
 		require.NoError(t, a.Err())
 		unlock(t, a)
 
@@ -78,7 +78,7 @@ func TestForgottenDomain(t *testing.T) {
 // topology of its own.
 func TestForgottenImport(t *testing.T) {
 	t.Parallel()
-	const mend = "an account's import or export missing"
+	const remedy = "an account's import or export missing"
 	t.Run("state", func(t *testing.T) {
 		t.Parallel()
 		n := accountsWithout(t, "STREAM.INFO")
@@ -86,7 +86,7 @@ func TestForgottenImport(t *testing.T) {
 		_, err := natslock.New(t.Context(), nil, n.last().options(t, n.last().connect())...)
 		require.ErrorIs(t, err, natslock.ErrUnavailable)
 		require.ErrorContains(t, err, "locks.API.STREAM.INFO.KV_natslock")
-		require.ErrorContains(t, err, mend)
+		require.ErrorContains(t, err, remedy)
 	})
 	t.Run("records", func(t *testing.T) {
 		t.Parallel()
@@ -95,20 +95,20 @@ func TestForgottenImport(t *testing.T) {
 		u := at(t, n.last())
 		_, err := u.TryLock(t.Context(), "l")
 		require.ErrorIs(t, err, natslock.ErrUnavailable)
-		require.ErrorContains(t, err, mend)
+		require.ErrorContains(t, err, remedy)
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()
 		begun := time.Now()
 		_, err = u.rw.Lock(ctx, "d")
 		require.ErrorIs(t, err, natslock.ErrUnavailable)
-		require.ErrorContains(t, err, mend)
+		require.ErrorContains(t, err, remedy)
 		require.Less(t, time.Since(begun), 25*time.Second, "it might be an election")
 	})
 	for _, reads := range []string{"STREAM.MSG.GET", "DIRECT.GET"} {
-		t.Run(reads, func(t *testing.T) { // the other one will do
+		t.Run(reads, func(t *testing.T) { // the other way to read will do
 			t.Parallel()
 			n := accountsWithout(t, reads)
-			tell(t, n)
+			runAll(t, n)
 		})
 	}
 	t.Run("both reads", func(t *testing.T) {
@@ -121,7 +121,7 @@ func TestForgottenImport(t *testing.T) {
 		_, err := u.TryLock(t.Context(), "busy")
 		require.ErrorIs(t, err, natslock.ErrUnavailable)
 		require.ErrorContains(t, err, "GET.KV_natslock")
-		require.ErrorContains(t, err, mend)
+		require.ErrorContains(t, err, remedy)
 		unlock(t, l)
 	})
 	t.Run("creation", func(t *testing.T) {

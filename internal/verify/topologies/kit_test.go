@@ -20,8 +20,8 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// place is where clients are: what they connect to, and how they reach the bucket
-// from there.
+// place is where clients are: the server that they connect to, and how they reach the
+// bucket from there.
 type place struct {
 	name    string
 	connect func(opts ...nats.Option) *nats.Conn
@@ -46,14 +46,14 @@ func (p place) options(t *testing.T, nc *nats.Conn) []natslock.Option {
 // user is a client at a place.
 type user struct {
 	*natslock.Client
-	rw   *rwlock.RWLock
-	nc   *nats.Conn
-	ears *ears
-	rec  *recorder
-	log  *logged
+	rw  *rwlock.RWLock
+	nc  *nats.Conn
+	io  *traffic
+	rec *recorder
+	log *logged
 }
 
-// at makes a client at a place; it is closed when the test ends.
+// at makes a client at a place. It is closed when the test ends.
 func at(t *testing.T, p place, opts ...natslock.Option) *user {
 	t.Helper()
 	u := &user{nc: p.connect(), rec: &recorder{more: make(chan struct{})}, log: &logged{}}
@@ -61,8 +61,8 @@ func at(t *testing.T, p place, opts ...natslock.Option) *user {
 		natslock.WithOwner(p.name), natslock.WithWatchAfter(0), natslock.WithObserver(u.rec.observe),
 		natslock.WithLogger(slog.New(slog.NewTextHandler(u.log, nil))),
 		testutil.WrapStore(func(kv kvstore.KV) kvstore.KV {
-			u.ears = &ears{KV: kv}
-			return u.ears
+			u.io = &traffic{KV: kv}
+			return u.io
 		}))
 	var err error
 	u.Client, err = natslock.New(t.Context(), u.nc, append(all, opts...)...)
@@ -71,17 +71,17 @@ func at(t *testing.T, p place, opts ...natslock.Option) *user {
 	t.Cleanup(func() {
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()
-		_ = u.Close(ctx) // what a test leaves held is its own affair
+		_ = u.Close(ctx) // it does not wait for locks that the test still holds
 	})
 	return u
 }
 
-// ears sees what a client hears of and what it asks for.
-type ears struct {
+// traffic counts the notifications that a client gets, and records its reads.
+type traffic struct {
 	kvstore.KV
 	mu    sync.Mutex
-	heard map[kvstore.EventKind]int
-	asked map[string][]reading // by the lock's name
+	got   map[kvstore.EventKind]int
+	reads map[string][]reading // by the lock's name
 }
 
 type reading struct {
@@ -96,46 +96,46 @@ func split(key string) (kind, name string) {
 	return parts[0], parts[1]
 }
 
-func (e *ears) Watch(pattern string, deliver func(kvstore.Event)) (kvstore.Watch, error) {
+func (e *traffic) Watch(pattern string, deliver func(kvstore.Event)) (kvstore.Watch, error) {
 	return e.KV.Watch(pattern, func(ev kvstore.Event) {
 		e.mu.Lock()
-		if e.heard == nil {
-			e.heard = map[kvstore.EventKind]int{}
+		if e.got == nil {
+			e.got = map[kvstore.EventKind]int{}
 		}
-		e.heard[ev.Kind]++
+		e.got[ev.Kind]++
 		e.mu.Unlock()
 		deliver(ev)
 	})
 }
 
-func (e *ears) Get(ctx context.Context, key string, min uint64) (kvstore.Record, error) {
+func (e *traffic) Get(ctx context.Context, key string, min uint64) (kvstore.Record, error) {
 	r, err := e.KV.Get(ctx, key, min)
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.asked == nil {
-		e.asked = map[string][]reading{}
+	if e.reads == nil {
+		e.reads = map[string][]reading{}
 	}
 	_, name := split(key)
-	e.asked[name] = append(e.asked[name], reading{key, time.Now()})
+	e.reads[name] = append(e.reads[name], reading{key, time.Now()})
 	return r, err
 }
 
 // notices is how many notifications of changes have arrived.
-func (e *ears) notices() int {
+func (e *traffic) notices() int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.heard[kvstore.Put] + e.heard[kvstore.Deleted]
+	return e.got[kvstore.Put] + e.got[kvstore.Deleted]
 }
 
-// patient waits until a waiter who watches keys of a kind has looked at them by
-// itself as often as it does in the beginning: its next look is 2.5 s away then.
-func (e *ears) patient(t *testing.T, kind, name string) {
+// patient waits until a waiter that watches keys of a kind has made the early reads of its
+// timer. Its next read is 2.5 s away then.
+func (e *traffic) patient(t *testing.T, kind, name string) {
 	t.Helper()
 	eventually(t, "the waiter for "+name+" has settled", func() bool {
 		e.mu.Lock()
 		defer e.mu.Unlock()
-		// Three: a waiter behind another looks at both in turn.
-		asked := e.asked[name]
+		// Three: a waiter behind another one reads both records in turn.
+		asked := e.reads[name]
 		if len(asked) < 3 {
 			return false
 		}
@@ -149,7 +149,7 @@ func (e *ears) patient(t *testing.T, kind, name string) {
 	})
 }
 
-// recorder keeps what a client's observer is told.
+// recorder keeps the events of a client's observer.
 type recorder struct {
 	mu     sync.Mutex
 	events []natslock.Event
@@ -164,7 +164,7 @@ func (r *recorder) observe(_ context.Context, ev natslock.Event) {
 	r.more = make(chan struct{})
 }
 
-// wait returns when n events of the kind were told about the lock.
+// wait returns when the observer has got n events of the kind about the lock.
 func (r *recorder) wait(t *testing.T, typ natslock.EventType, name string, n int) {
 	t.Helper()
 	timer := time.NewTimer(patience)
@@ -190,7 +190,7 @@ func (r *recorder) wait(t *testing.T, typ natslock.EventType, name string, n int
 	}
 }
 
-// logged keeps what a client's logger is told.
+// logged keeps the lines of a client's logger.
 type logged struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -208,12 +208,12 @@ func (l *logged) String() string {
 	return l.text.String()
 }
 
-// referee says when two that exclude each other are inside their validity at a
+// referee says when two locks that exclude each other are inside their validity at a
 // time, or when a token does not rise.
 type referee struct {
 	mu     sync.Mutex
 	in     map[*natslock.Lock]bool // true: alone
-	token  uint64                  // highest of one that was alone
+	token  uint64                  // highest of a lock that was held alone
 	grants int
 	fouls  []string
 }
@@ -275,14 +275,14 @@ func (u *user) await(t *testing.T, take taking, name string) *attempt {
 	return a
 }
 
-// listening waits until the client has heard of something: of the renewal with
-// which it begins to watch a lock, if not before. The answer to that proves the
-// subscription everywhere but behind a gateway, where the two travel on different
-// connections.
+// listening waits until the client has got a notification. At the latest that is the one
+// of the renewal with which the client begins to watch a lock. The answer to the renewal
+// proves the subscription everywhere but behind a gateway, where the two travel on
+// different connections.
 func (u *user) listening(t *testing.T, n network) {
 	t.Helper()
-	if !n.deaf {
-		eventually(t, "it hears", func() bool { return u.ears.notices() > 0 })
+	if !n.silent {
+		eventually(t, "it is notified", func() bool { return u.io.notices() > 0 })
 	}
 }
 
@@ -327,7 +327,7 @@ func ended(t *testing.T, l *natslock.Lock) {
 	}
 }
 
-// eventually polls for what has no event to wait for.
+// eventually polls for a condition that has no event to wait for.
 func eventually(t *testing.T, what string, cond func() bool) {
 	t.Helper()
 	for end := time.Now().Add(patience); !cond(); time.Sleep(2 * time.Millisecond) {

@@ -29,9 +29,9 @@ func mirror(t *testing.T, nc *nats.Conn) {
 	require.NoError(t, err)
 }
 
-// TestMirrorOfTheDead: the mirror keeps what the bucket has long removed, and
-// answers about every other read of it. Nobody believes it, and whoever meets it
-// says so.
+// TestMirrorOfTheDead: the mirror keeps the records that the bucket has long removed, and
+// answers about every other read of it. No client believes it, and a client that gets such
+// an answer logs a warning.
 func TestMirrorOfTheDead(t *testing.T) {
 	t.Parallel()
 	n := mirrored(t)

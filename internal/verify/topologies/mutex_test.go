@@ -16,17 +16,17 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// handedOver bounds a hand-over that a notification tells of: a waiter that has
-// settled looks by itself after 2.5 s at the earliest.
+// handedOver bounds a hand-over with a notification. Without one, a waiter that has
+// settled reads the lock after 2.5 s at the earliest.
 const handedOver = 2 * time.Second
 
-// byTimers bounds a hand-over that nothing tells of: a waiter looks after 3.5 s at
-// the latest, and may have to look again.
+// byTimers bounds a hand-over without a notification. A waiter reads the lock after 3.5 s
+// at the latest, and may have to read it again.
 const byTimers = 8 * time.Second
 
-// deadFor bounds how long a holder that is gone, with a TTL of 2 s, keeps others
-// out: well below the 15 s of a waiter's place, or of the default TTL. That it is
-// half a second more than the TTL is measured where time is fake.
+// deadFor bounds how long a holder that is gone, with a TTL of 2 s, keeps others out. It
+// is well below the 15 s of a waiter's place, or of the default TTL. Tests in fake time
+// measure that it is half a second more than the TTL.
 const deadFor = 7 * time.Second
 
 func uncontended(t *testing.T, n network) {
@@ -61,13 +61,13 @@ func oneShot(t *testing.T, n network) {
 	ref.check(t, 2)
 }
 
-// handOver has a holder at one place and waiters at others: they get in by the
-// order of their coming, each told at once and not by its timers. A waiter that is
-// not told may be passed by one that sees the lock idle, so there is only one then.
+// handOver has a holder at one place and waiters at others. They get in in the order of
+// their coming, each notified at once and not by its timers. A waiter that sees the lock
+// idle may pass a waiter that is not notified, so there is only one waiter then.
 func handOver(t *testing.T, n network) {
 	var ref referee
 	waiters := 3
-	if n.deaf {
+	if n.silent {
 		waiters = 1
 	}
 	var queue []*attempt
@@ -80,23 +80,23 @@ func handOver(t *testing.T, n network) {
 		queue = append(queue, u.await(t, u.Lock, "line"))
 	}
 	for i, next := range queue {
-		users[i].ears.patient(t, "lock", "line")
+		users[i].io.patient(t, "lock", "line")
 		for j, later := range queue[i:] {
 			require.True(t, later.waits(), "waiter %d is in before %d", i+j, i)
 		}
-		before := users[i].ears.notices()
+		before := users[i].io.notices()
 		released := time.Now()
 		unlock(t, holder)
 		holder = next.granted(t)
 		ref.granted(holder, true)
 		took := next.at.Sub(released)
 		t.Logf("to %s: %v", n.place(i+1).name, took)
-		if n.deaf {
-			require.Zero(t, users[i].ears.notices())
+		if n.silent {
+			require.Zero(t, users[i].io.notices())
 			require.Less(t, took, byTimers)
 		} else {
 			require.Less(t, took, handedOver)
-			require.Greater(t, users[i].ears.notices(), before)
+			require.Greater(t, users[i].io.notices(), before)
 		}
 	}
 	unlock(t, holder)
@@ -109,7 +109,7 @@ func boundedWait(t *testing.T, n network) {
 	_, err := far.Lock(t.Context(), "bound", natslock.MaxWait(time.Second))
 	var timeout *natslock.TimeoutError
 	require.ErrorAs(t, err, &timeout)
-	if timeout.Holder != nil { // it is known once it was looked at
+	if timeout.Holder != nil { // it is known after a read
 		require.Equal(t, n.places[0].name, timeout.Holder.Owner)
 	}
 	require.Less(t, timeout.Waited, 10*time.Second)
@@ -120,8 +120,8 @@ func boundedWait(t *testing.T, n network) {
 	unlock(t, l)
 }
 
-// breaking: the holder is told at once by an operator elsewhere, and nobody gets
-// in before it has stopped.
+// breaking: an operator elsewhere breaks a lock, and its holder is notified at once. No
+// client gets in before the holder has stopped.
 func breaking(t *testing.T, n network) {
 	holder, operator := at(t, n.last(), n.opts...), at(t, n.places[0], n.opts...)
 	l := must(t, holder.Lock, "broken")
@@ -130,8 +130,8 @@ func breaking(t *testing.T, n network) {
 	require.NoError(t, operator.Break(t.Context(), natslock.BreakRequest{Kind: natslock.KindMutex, Name: "broken", ID: l.ID(), Reason: "a story"}))
 	ended(t, l)
 	took := time.Since(begun)
-	t.Logf("told in %v", took)
-	if n.deaf {
+	t.Logf("notified in %v", took)
+	if n.silent {
 		require.Less(t, took, byTimers, "at its next renewal")
 	} else {
 		require.Less(t, took, handedOver)
@@ -143,7 +143,7 @@ func breaking(t *testing.T, n network) {
 	unlock(t, must(t, operator.Lock, "broken"))
 }
 
-// deleted: the holder whose record is deleted by hand is told at once.
+// deleted: the holder whose record is deleted by hand is notified at once.
 func deleted(t *testing.T, n network) {
 	holder := at(t, n.last(), n.opts...)
 	l := must(t, holder.Lock, "deleted")
@@ -164,7 +164,7 @@ func deleted(t *testing.T, n network) {
 	require.NoError(t, err)
 	ended(t, l)
 	took := time.Since(begun)
-	if n.deaf {
+	if n.silent {
 		require.Less(t, took, byTimers, "at its next renewal")
 	} else {
 		require.Less(t, took, handedOver)
@@ -208,15 +208,15 @@ func renewing(t *testing.T, n network) {
 	require.NoError(t, r.Err())
 	unlock(t, l)
 	unlock(t, r)
-	if n.deaf {
+	if n.silent {
 		require.Equal(t, 1, strings.Count(u.log.String(), "no notification of a change has ever arrived"))
 	} else {
 		require.NotContains(t, u.log.String(), "no notification")
 	}
 }
 
-// looking: what is told of locks held and waited for elsewhere.
-func looking(t *testing.T, n network) {
+// inspecting: Inspect, List and Watch report locks held and waited for elsewhere.
+func inspecting(t *testing.T, n network) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	near, far := at(t, n.places[0], n.opts...), at(t, n.last(), n.opts...)
@@ -240,8 +240,8 @@ func looking(t *testing.T, n network) {
 		defer mu.Unlock()
 		return seen[typ] > 0
 	}
-	if !n.deaf {
-		// Watching says nothing of when it has begun.
+	if !n.silent {
+		// Watch does not say when it has begun.
 		eventually(t, "the watch is on", func() bool {
 			unlock(t, must(t, near.Lock, "seen"))
 			return saw(natslock.EventGranted) && saw(natslock.EventReleased)
@@ -278,12 +278,12 @@ func looking(t *testing.T, n network) {
 	unlock(t, l)
 	unlock(t, w.granted(t))
 	unlock(t, read)
-	if !n.deaf {
-		eventually(t, "the watch tells of the queue", func() bool { return saw(natslock.EventQueued) })
+	if !n.silent {
+		eventually(t, "the watch reports the queue", func() bool { return saw(natslock.EventQueued) })
 	}
 }
 
-// counting has everybody at once at an unguarded number.
+// counting has clients at all places raise an unguarded number at once.
 func counting(t *testing.T, n network) {
 	var ref referee
 	count := 0

@@ -12,8 +12,8 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// readingAndWriting: readers are in together, wherever they are; a writer waits
-// for all of them and keeps later readers out; each is told at once.
+// readingAndWriting: readers are in together, at all places. A writer waits for all of
+// them and keeps later readers out. Each waiter is notified at once.
 func readingAndWriting(t *testing.T, n network) {
 	var ref referee
 	r1, r2 := at(t, n.places[0], n.opts...), at(t, n.last(), n.opts...)
@@ -42,10 +42,10 @@ func readingAndWriting(t *testing.T, n network) {
 	}
 	reader := r3.await(t, r3.rw.RLock, "doc")
 	unlock(t, a)
-	w.ears.patient(t, "read", "doc")
+	w.io.patient(t, "read", "doc")
 	require.True(t, writer.waits(), "one reader is left")
 	limit := handedOver
-	if n.deaf {
+	if n.silent {
 		limit = byTimers
 	}
 	released := time.Now()
@@ -54,7 +54,7 @@ func readingAndWriting(t *testing.T, n network) {
 	ref.granted(l, true)
 	t.Logf("the writer: %v", writer.at.Sub(released))
 	require.Less(t, writer.at.Sub(released), limit)
-	r3.ears.patient(t, "rw", "doc")
+	r3.io.patient(t, "rw", "doc")
 	require.True(t, reader.waits(), "it came behind the writer")
 	released = time.Now()
 	unlock(t, l)

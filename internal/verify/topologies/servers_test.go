@@ -19,7 +19,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// Most of it is waiting, so many at a time, whatever the number of cores.
+	// The tests mostly wait, so many run at a time, on any number of cores.
 	if err := flag.Set("test.parallel", "16"); err != nil {
 		panic(err)
 	}
@@ -37,7 +37,7 @@ const (
 type host struct {
 	name string // as the files call it
 	file string
-	edit func(string) string // what is forgotten; nil: nothing
+	edit func(string) string // removes the lines that are forgotten; nil: none
 }
 
 var (
@@ -104,8 +104,8 @@ var (
 	taken   = map[int]bool{}
 )
 
-// freePort finds a port that nobody listens on, below those that the operating
-// system gives to others, and gives it once.
+// freePort finds a port that no program listens on, below those that the operating
+// system gives to outgoing connections. It returns each port once.
 func freePort(t *testing.T) int {
 	t.Helper()
 	takenMu.Lock()
@@ -125,8 +125,7 @@ func freePort(t *testing.T) int {
 	return 0
 }
 
-// formed waits until the servers have one meta leader that has heard of all of
-// them.
+// formed waits until the servers have one meta leader that knows all of them.
 func formed(t *testing.T, servers []*testutil.Server) {
 	t.Helper()
 	eventually(t, "the servers have a leader", func() bool {

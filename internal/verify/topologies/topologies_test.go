@@ -23,7 +23,7 @@ type network struct {
 	places []place // the bucket is at the first
 	opts   []natslock.Option
 	slow   time.Duration // of the slowest way, there and back
-	deaf   bool          // no notification reaches the last place
+	silent bool          // no notification reaches the last place
 }
 
 func (n network) last() place       { return n.places[len(n.places)-1] }
@@ -53,9 +53,9 @@ func errIs(err error, targets ...error) bool {
 	return slices.ContainsFunc(targets, func(t error) bool { return errors.Is(err, t) })
 }
 
-var stories = []struct {
+var scenarios = []struct {
 	name string
-	tell func(*testing.T, network)
+	run  func(*testing.T, network)
 }{
 	{"uncontended", uncontended},
 	{"one shot", oneShot},
@@ -65,7 +65,7 @@ var stories = []struct {
 	{"deleted", deleted},
 	{"gone", gone},
 	{"renewing", renewing},
-	{"looking", looking},
+	{"inspecting", inspecting},
 	{"counting", counting},
 	{"reading and writing", readingAndWriting},
 	{"reader gone", readerGone},
@@ -88,7 +88,7 @@ var topologies = []struct {
 	{"slow link", slowLink},
 }
 
-// TestTopologies tells the stories of both locks in every topology.
+// TestTopologies runs the scenarios of both locks in every topology.
 func TestTopologies(t *testing.T) {
 	if testing.Short() {
 		t.Skip("clusters take seconds; -short was given")
@@ -96,22 +96,22 @@ func TestTopologies(t *testing.T) {
 	for _, top := range topologies {
 		t.Run(top.name, func(t *testing.T) {
 			t.Parallel()
-			tell(t, top.build(t))
+			runAll(t, top.build(t))
 		})
 	}
 }
 
-// tell makes the bucket, at the first place, and runs the stories at once: each
-// has its own locks.
-func tell(t *testing.T, n network) {
+// runAll makes the bucket, at the first place, and runs the scenarios at once. Each has its
+// own locks.
+func runAll(t *testing.T, n network) {
 	t.Helper()
 	at(t, n.places[0], n.opts...)
 	n.opts = append([]natslock.Option{natslock.WithCreate(false)}, n.opts...)
-	t.Run("stories", func(t *testing.T) {
-		for _, s := range stories {
+	t.Run("scenarios", func(t *testing.T) {
+		for _, s := range scenarios {
 			t.Run(s.name, func(t *testing.T) {
 				t.Parallel()
-				s.tell(t, n)
+				s.run(t, n)
 			})
 		}
 	})
@@ -163,11 +163,11 @@ func joined(t *testing.T, servers []*testutil.Server) {
 
 func accounts(t *testing.T) network { return accountsWithout(t, "") }
 
-// withoutNotices is two accounts, one of which has forgotten to import what the
-// bucket tells of its changes.
+// withoutNotices is two accounts, one of which has forgotten to import the notifications
+// of the bucket.
 func withoutNotices(t *testing.T) network {
 	n := accountsWithout(t, "{ stream:")
-	n.deaf = true
+	n.silent = true
 	return n
 }
 

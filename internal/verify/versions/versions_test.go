@@ -77,7 +77,7 @@ func TestOldServerRefusedUnasked(t *testing.T) {
 	refused(t, err, "2.11.4 (JetStream API level 1)")
 }
 
-// The library judges the server that keeps the bucket, not the one that the client
+// The library judges the server that keeps the bucket, not the server that the client
 // is connected to.
 func TestServersBehindLeafNodes(t *testing.T) {
 	t.Parallel()
