@@ -17,9 +17,9 @@ import (
 	"github.com/natslock/locks/kvstore"
 )
 
-// bareSide is the limit: what the same server does for conditional publishes to
-// the same bucket, with no lock around them. To take is one, to release is one, and
-// to hand over is a release, a notification and a claim. It does not renew, has
+// bareSide is the limit: the speed of the same server with conditional publishes to
+// the same bucket, with no lock around them. To take is one publish, to release is one,
+// and to hand over is a release, a notification and a claim. It does not renew, has
 // no queue, resolves no lost answer and believes every notification.
 var bareSide = Side{
 	Name: "bare publishes", Server: "nats", Waiters: 1,
@@ -33,7 +33,7 @@ type bareClient struct {
 	nc     *nats.Conn
 	js     jetstream.JetStream
 	stream jetstream.Stream
-	notify string // what a subject's notifications begin with, in place of the bucket's
+	notify string // the prefix of a subject's notifications, in place of the bucket's
 
 	mu   sync.Mutex
 	last map[string]uint64 // by subject, the own tombstone
@@ -71,7 +71,7 @@ type refusedError struct{ last uint64 }
 
 func (r *refusedError) Error() string { return fmt.Sprintf("wrong last sequence: %d", r.last) }
 
-// message is the publish that takes a lock, or the one that releases it.
+// message is the publish that takes a lock, or releases it.
 func message(subject string, expect uint64, take bool) *nats.Msg {
 	m := nats.NewMsg(subject)
 	m.Header.Set("Nats-Expected-Last-Subject-Sequence", strconv.FormatUint(expect, 10))
@@ -164,10 +164,10 @@ func (c *bareClient) Lock(ctx context.Context, name string) (func(context.Contex
 	}, nil
 }
 
-// wait claims at the first tombstone that it hears of.
+// wait claims the lock at the first notification of a tombstone.
 func (c *bareClient) wait(ctx context.Context, subject string) (uint64, error) {
-	heard := make(chan *nats.Msg, 16)
-	sub, err := c.nc.ChanSubscribe(c.notify+strings.TrimPrefix(subject, barePrefix), heard)
+	notices := make(chan *nats.Msg, 16)
+	sub, err := c.nc.ChanSubscribe(c.notify+strings.TrimPrefix(subject, barePrefix), notices)
 	if err != nil {
 		return 0, err
 	}
@@ -184,12 +184,12 @@ func (c *bareClient) wait(ctx context.Context, subject string) (uint64, error) {
 			return held, nil
 		}
 	}
-	look := time.NewTicker(time.Second) // a tombstone lives no longer
-	defer look.Stop()
+	retry := time.NewTicker(time.Second) // a tombstone lives no longer
+	defer retry.Stop()
 	for {
 		expect := uint64(0)
 		select {
-		case m := <-heard:
+		case m := <-notices:
 			if m.Header.Get("KV-Operation") != "DEL" {
 				continue
 			}
@@ -198,7 +198,7 @@ func (c *bareClient) wait(ctx context.Context, subject string) (uint64, error) {
 			if expect, err = strconv.ParseUint(seq[len(seq)-1], 10, 64); err != nil {
 				return 0, err
 			}
-		case <-look.C:
+		case <-retry.C:
 		case <-ctx.Done():
 			return 0, ctx.Err()
 		}
@@ -214,7 +214,7 @@ type keeper struct {
 	c        *bareClient
 	subjects []string
 	last     []uint64
-	heard    chan *nats.Msg // nil: it does not listen
+	notices  chan *nats.Msg // nil: it has no subscription
 	subs     []*nats.Subscription
 }
 
@@ -227,11 +227,11 @@ func (c *bareClient) keep(ctx context.Context, name string, keys int) (*keeper, 
 	return k, k.publish(ctx, 0, keys)
 }
 
-// listen hears the notifications of each key from now on.
+// listen subscribes to the notifications of each key.
 func (k *keeper) listen() error {
-	k.heard = make(chan *nats.Msg, len(k.subjects))
+	k.notices = make(chan *nats.Msg, len(k.subjects))
 	for _, subject := range k.subjects {
-		sub, err := k.c.nc.ChanSubscribe(k.c.notify+strings.TrimPrefix(subject, barePrefix), k.heard)
+		sub, err := k.c.nc.ChanSubscribe(k.c.notify+strings.TrimPrefix(subject, barePrefix), k.notices)
 		if err != nil {
 			return err
 		}
@@ -246,8 +246,8 @@ func (k *keeper) stop() {
 	}
 }
 
-// renew publishes asynchronously to all keys, some times to each: as many at a time
-// as are due within each tick, or all at once where that is 0.
+// renew publishes asynchronously to all keys, some times to each. It takes as many at a
+// time as are due within each tick, or all at once where that is 0.
 func (k *keeper) renew(ctx context.Context, times, due int, tick time.Duration) error {
 	n := len(k.subjects)
 	if due <= 0 || due > n {
@@ -270,7 +270,8 @@ func (k *keeper) renew(ctx context.Context, times, due int, tick time.Duration) 
 	return nil
 }
 
-// publish publishes to some of the keys, and waits for what comes of it.
+// publish publishes to some of the keys. It waits for the acknowledgements, and with a
+// subscription for the notifications too.
 func (k *keeper) publish(ctx context.Context, from, to int) error {
 	acks := make([]jetstream.PubAckFuture, 0, to-from)
 	for i := from; i < to; i++ {
@@ -290,9 +291,9 @@ func (k *keeper) publish(ctx context.Context, from, to int) error {
 			return ctx.Err()
 		}
 	}
-	for i := from; k.heard != nil && i < to; i++ {
+	for i := from; k.notices != nil && i < to; i++ {
 		select {
-		case <-k.heard:
+		case <-k.notices:
 		case <-ctx.Done():
 			return ctx.Err()
 		}

@@ -18,8 +18,8 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 )
 
-// childEnv is where a child finds what it is to be, childReady what it prints,
-// with the id of the server's process, when it is.
+// childEnv is the variable with the configuration of a child. When its server is ready, the
+// child prints childReady with the id of the server's process.
 const (
 	childEnv   = "NATSLOCK_BENCH_SERVER"
 	childReady = "ready "
@@ -74,7 +74,7 @@ func runChild() {
 	os.Exit(0)
 }
 
-// serve tells the parent and waits for its end.
+// serve reports to the parent that the server is ready, and waits for the parent's end.
 func serve(pid int) {
 	fmt.Println(childReady + strconv.Itoa(pid))
 	_, _ = io.Copy(io.Discard, os.Stdin)
@@ -163,7 +163,7 @@ func runRedis(c childConfig) error {
 		}
 	}
 	serve(cmd.Process.Pid)
-	_ = cmd.Process.Kill() // its data is of no use to anybody
+	_ = cmd.Process.Kill() // its data is of no use any more
 	<-ended
 	return nil
 }

@@ -13,10 +13,10 @@ import (
 var etcdSide = Side{
 	Name: "etcd", Server: "etcd",
 	// The server lets watches that begin in the past catch up every 100 ms, and a
-	// waiter's does begin there.
+	// waiter's watch does begin there.
 	Settle: 120 * time.Millisecond,
-	Setup: "`concurrency.Mutex`, sessions of 15 s, renewed; a session for each lock that is held or waited for at one time; " +
-		"held for 120 ms before a hand-over, since a waiter that has come later than the server's last tick of 100 ms is told only at the next one",
+	Setup: "`concurrency.Mutex`, sessions of 15 s, renewed, a session for each lock that is held or waited for at one time. " +
+		"A lock is held for 120 ms before a hand-over, because the server notifies a new waiter only from its next tick of 100 ms on",
 	Unfit: func(c Class) string {
 		if c.Memory {
 			return "it always writes files"
@@ -33,7 +33,7 @@ var etcdSide = Side{
 }
 
 // etcdClient keeps the sessions of locks that are free: making one is no part of
-// a lock for users of etcd. Two who want one lock need two sessions, for a
+// a lock for users of etcd. Two waiters of one lock need two sessions, because a
 // session's mutexes do not exclude each other.
 type etcdClient struct {
 	client *clientv3.Client

@@ -11,7 +11,7 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// Held is what it costs a client to hold many locks, beside bare publishes of the same kind.
+// Held is the cost for a client to hold many locks, beside bare publishes of the same kind.
 type Held struct {
 	Locks      int     `json:"locks"`
 	TTL        string  `json:"ttl"`
@@ -21,7 +21,7 @@ type Held struct {
 	CPU        float64 `json:"cpu"`        // cores of the client's process
 	PerRenewal float64 `json:"renewal"`    // seconds of CPU
 	PerPublish float64 `json:"publish"`    // the same, for a bare asynchronous publish in bulk
-	PerPaced   float64 `json:"paced"`      // the same, in bursts as renewals are, with its notification heard
+	PerPaced   float64 `json:"paced"`      // the same, in bursts as renewals are, until its notification has arrived
 	Lost       int     `json:"lost"`
 }
 
@@ -34,8 +34,8 @@ func memory() uint64 {
 	return m.HeapAlloc + m.StackInuse
 }
 
-// holdMany holds n locks while each is renewed twice. Of very many the leases are
-// longer, as anybody would have it.
+// holdMany holds n locks while each is renewed twice. Very many locks have longer leases,
+// as a user would choose them.
 func holdMany(ctx context.Context, s *Servers, n int) (_ *Held, err error) {
 	ttl := leaseTTL
 	if n > 20_000 {
@@ -64,8 +64,8 @@ func holdMany(ctx context.Context, s *Servers, n int) (_ *Held, err error) {
 	}); err != nil {
 		return nil, err
 	}
-	took := time.Since(begun) // and as long do the renewals from now on
-	// The locks are watched after a second, and that is part of what they cost.
+	took := time.Since(begun) // the renewals are spread over as long a time from now on
+	// The client watches the locks after a second, and that is part of their cost.
 	select {
 	case <-time.After(2 * time.Second):
 	case <-ctx.Done():
@@ -100,7 +100,7 @@ func holdMany(ctx context.Context, s *Servers, n int) (_ *Held, err error) {
 	}
 	defer bare.Close()
 	name := "renewed-" + strconv.Itoa(n)
-	n = min(n, 10_000) // what one costs does not depend on it
+	n = min(n, 10_000) // the cost of a publish does not depend on it
 	k, err := bare.keep(ctx, name, n)
 	if err != nil {
 		return nil, err

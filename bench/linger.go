@@ -22,7 +22,8 @@ const (
 	heldLock  = "held_lock"  // from Unlock to the grant of another client that waits
 )
 
-// lingerFor is short: what is idle after a step must not cost anything in the next ones.
+// lingerFor is short: locks that are idle after a step must not cost anything in the next
+// steps.
 const lingerFor = time.Second
 
 var lingerSide = Side{
@@ -78,9 +79,9 @@ func (r *reader) Lock(ctx context.Context, name string) (func(context.Context) e
 
 func (r *reader) Close() { r.c.Close() }
 
-// idleHandOvers has a client take a lock that another one keeps idle, by Lock and by
-// TryLock. In turn with these it takes a lock that the other one holds. queued is when it
-// got its last place.
+// idleHandOvers has a client take a lock that another client keeps idle, by Lock and by
+// TryLock. In turn with these it takes a lock that the other client holds. queued is when
+// it got its last place.
 func idleHandOvers(ctx context.Context, owner, asker *natslockClient, queued *atomic.Pointer[time.Time], name string, d time.Duration, a *audit) (Figures, error) {
 	var p protected
 	defer a.add(&p)
@@ -122,7 +123,7 @@ func idleHandOvers(ctx context.Context, owner, asker *natslockClient, queued *at
 	return figures, nil
 }
 
-// handOver takes the time from the Unlock of one client to the grant of another one that
+// handOver takes the time from the Unlock of one client to the grant of another client that
 // waits. Neither lingers.
 func handOver(ctx context.Context, from, to *natslockClient, name string, p *protected) (time.Duration, error) {
 	held, err := from.Client.Lock(ctx, name)

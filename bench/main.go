@@ -1,6 +1,6 @@
-// Command bench sets natslock beside other distributed locks, each on servers of
-// its own kind that it starts itself, and writes what it measured: a table, plots
-// and the raw numbers. "make compare" runs it.
+// Command bench compares natslock with other distributed locks, each on the kind of
+// servers that it needs. It starts these servers itself, and writes its measurements as a
+// table, plots and raw numbers. "make compare" runs it.
 package main
 
 import (
@@ -233,7 +233,7 @@ func open(ctx context.Context, side Side, s *Servers) *opened {
 // maxFailures of a side end its part in a class: each may take as long as patience.
 const maxFailures = 3
 
-// firstLine is the error without those that came with it.
+// firstLine is the first of several joined errors.
 func firstLine(err error) string {
 	line, _, _ := strings.Cut(err.Error(), "\n")
 	return line
@@ -264,7 +264,7 @@ func (b *bench) class(ctx context.Context, class Class, dir, redis string) (_ *C
 	for round := range b.rounds {
 		for _, step := range b.steps() {
 			for i := range all {
-				o := all[(i+round)%len(all)] // nobody is always the first
+				o := all[(i+round)%len(all)] // no side is always the first
 				_ = b.bar.Add(1)
 				if o.result.Skipped != "" || len(o.result.Failures) >= maxFailures || !o.measures(step) {
 					continue

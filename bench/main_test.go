@@ -32,7 +32,7 @@ func contend(t *testing.T, clients []Client, goroutines, each int) *audit {
 					return
 				}
 				entered := p.enter(token)
-				time.Sleep(time.Millisecond) // for somebody else to come in
+				time.Sleep(time.Millisecond) // for another goroutine to come in
 				p.leave(entered)
 				if !onNil(t, unlock(ctx)) {
 					return
@@ -100,7 +100,7 @@ func (broken) Lock(context.Context, string) (func(context.Context) error, error)
 
 func (broken) Close() {}
 
-// TestAuditSees: a lock that does not exclude is found out.
+// TestAuditSees: the audit finds a lock that does not exclude.
 func TestAuditSees(t *testing.T) {
 	require.Positive(t, contend(t, []Client{broken{}, broken{}}, 4, 3).lost.Load())
 }

@@ -21,7 +21,7 @@ const (
 	allocs      = "allocs"      // of the client, for each of these cycles
 	cycleSent   = "cycle_sent"  // messages that the client sends, for each of these cycles
 	throughput  = "throughput"  // cycles per second, 64 goroutines on as many names
-	waitingCPU  = "waiting_cpu" // cores used by the client and its servers while 100 wait
+	waitingCPU  = "waiting_cpu" // cores used by the clients and their servers while 100 wait
 	messagesPer = "messages"    // per hand-over, of the clients
 	contended   = "contended"   // grants per second, contenders of two clients for one name with empty sections
 	longestWait = "longest"     // of a contender meanwhile
@@ -37,21 +37,20 @@ var crowd = []int{1, 10, 100}
 // goroutines that throughput is measured with.
 const goroutines = 64
 
-// contenders is how many take one name over and over.
+// contenders is the number of goroutines that take one name over and over.
 const contenders = 8
 
-// Figures is what one step measured.
+// Figures is the result of one step.
 type Figures map[string]float64
 
-// audit checks that the locks exclude. What a lock protects is a plain number
-// that is read when the lock was got and written one higher before it is given
-// back, so that two who are inside at a time lose a section, whatever else they
-// do. (The race detector cannot see locks that are kept elsewhere: it would
-// complain of every one.)
+// audit checks that the locks exclude. Each lock protects a plain number. A holder reads
+// the number when it gets the lock, and writes it one higher before it releases the lock.
+// Two holders that are inside at a time therefore lose a section. (The race detector
+// cannot see locks that are kept elsewhere: it would complain of every one.)
 type audit struct {
 	sections atomic.Int64 // in all
 	lost     atomic.Int64
-	stale    atomic.Int64 // whose token was not above all before it
+	stale    atomic.Int64 // sections whose token was not above all before it
 }
 
 type protected struct {
@@ -227,14 +226,15 @@ func sent(clients []Client) (sum uint64, counted bool) {
 	return sum, true
 }
 
-// settle is how long a lock is held when everybody has called Lock: long enough
+// settle is how long a lock is held when all clients have called Lock: long enough
 // for them to be queued.
 const settle = 5 * time.Millisecond
 
 // idleTime is how long CPU is measured, which systems count in steps of 10 ms.
 const idleTime = time.Second
 
-// relay hands one lock on among waiters+1 clients, and takes the time from the call of unlock to the return of the next one's Lock.
+// relay hands one lock on among waiters+1 clients. It takes the time from the call of
+// unlock to the return of the next holder's Lock.
 type relay struct {
 	protected
 	name     string
@@ -245,8 +245,8 @@ type relay struct {
 	sent     func([]Client) uint64 // the messages of all clients so far; nil: not counted
 	messages func() uint64
 
-	queued  chan struct{} // somebody calls Lock
-	granted chan struct{} // the one who has released may queue again
+	queued  chan struct{} // a client calls Lock
+	granted chan struct{} // the client that has released may queue again
 
 	// Guarded by the lock.
 	released time.Time
@@ -336,7 +336,7 @@ func (r *relay) run(ctx context.Context, c Client, stop context.CancelCauseFunc)
 	}
 }
 
-// hold is what is done under the lock.
+// hold is the work under the lock.
 func (r *relay) hold(ctx context.Context, now time.Time, token uint64) (done bool, err error) {
 	entered := r.enter(token)
 	first := r.released.IsZero()
@@ -380,7 +380,7 @@ func (r *relay) hold(ctx context.Context, now time.Time, token uint64) (done boo
 	return done, nil
 }
 
-// idle measures what the waiting costs.
+// idle measures the CPU that the waiting costs.
 func (r *relay) idle() error {
 	before, err := usage(r.procs)
 	if err != nil {

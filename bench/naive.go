@@ -9,12 +9,12 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// naivePoll is how often the naive lock looks again.
+// naivePoll is how often the naive lock tries again.
 const naivePoll = 50 * time.Millisecond
 
 // naiveSide is the lock that people write by hand on a key-value bucket: create,
 // try again after a while, delete. It neither renews nor has a token, and its
-// deletion asks nobody whose lock it is.
+// deletion does not check whose lock it is.
 var naiveSide = Side{
 	Name: "naive NATS", Server: "nats",
 	Setup: "key-value `Create`, polled every 50 ms, `Delete`; the bucket's TTL is 15 s; no renewal",
@@ -60,8 +60,9 @@ func (c *naiveClient) Lock(ctx context.Context, name string) (func(context.Conte
 	}
 }
 
-// inFlight tells the answer of three replicas to those who race. Without this the
-// lock fails in every crowd there; who writes it by hand finds that out in production.
+// inFlight recognizes the answer of three replicas to clients that race. Without this the
+// lock fails in every crowd there. People that write it by hand find that out in
+// production.
 func inFlight(err error) bool {
 	api, ok := errors.AsType[*jetstream.APIError](err)
 	return ok && api.ErrorCode == 10164

@@ -33,10 +33,10 @@ var plottedAll = []plotted{
 	{File: "handover.svg", Title: "From unlock to the next holder, p50, one server, files without fsync", unit: "milliseconds", scale: 1e3},
 }
 
-// plottedSides are those that are measured in all steps.
+// plottedSides are the sides that are measured in all steps.
 var plottedSides = slices.DeleteFunc(slices.Clone(sides), func(s Side) bool { return s.Only != nil })
 
-// palette can be told apart by those who see fewer colours as well.
+// palette has colours that colour-blind people can tell apart as well.
 var palette = []color.RGBA{
 	{0x55, 0x55, 0x55, 0xff}, {0xd5, 0x5e, 0x00, 0xff}, {0x80, 0x80, 0x00, 0xff}, {0xe6, 0x9f, 0x00, 0xff}, {0x00, 0x72, 0xb2, 0xff},
 	{0x56, 0xb4, 0xe9, 0xff}, {0x00, 0x9e, 0x73, 0xff}, {0xcc, 0x79, 0xa7, 0xff},
@@ -126,7 +126,7 @@ func (r *Result) plot(what plotted) (*plot.Plot, error) {
 			p.Add(line, marks)
 			p.Legend.Add(side.Name, line, marks)
 		} else {
-			p.Add(marks) // between classes there is nothing
+			p.Add(marks) // no line connects the classes
 			p.Legend.Add(side.Name, marks)
 		}
 	}
@@ -150,8 +150,8 @@ func (r *Result) plot(what plotted) (*plot.Plot, error) {
 	return p, nil
 }
 
-// plot shows what each cost is at a number of things, as a ratio to the smallest
-// number of them: what does not grow stays at one.
+// plot shows each cost at several numbers of things, as a ratio to the cost at the smallest
+// number. A cost that does not grow stays at one.
 func (s *Scale) plot() (*plot.Plot, error) {
 	type growth struct {
 		title  string
@@ -178,7 +178,7 @@ func (s *Scale) plot() (*plot.Plot, error) {
 		add(4, h.Locks, h.PerRenewal)
 	}
 	p := plot.New()
-	p.Title.Text = "What grows with numbers, as a ratio to the smallest"
+	p.Title.Text = "Growth of costs with numbers, as a ratio to the smallest"
 	p.Title.Padding = vg.Points(8)
 	p.BackgroundColor = color.White
 	p.X.Label.Text = "waiters, readers or locks"

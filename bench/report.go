@@ -20,7 +20,7 @@ import (
 	"github.com/shirou/gopsutil/v4/load"
 )
 
-// Result is what raw.json has.
+// Result is the content of raw.json.
 type Result struct {
 	Date     time.Time         `json:"date"`
 	Took     string            `json:"took"`
@@ -44,7 +44,7 @@ type Machine struct {
 	LoadAfter  float64 `json:"load_after"`
 }
 
-// ClassResult is what was measured in a class.
+// ClassResult has the measurements of a class.
 type ClassResult struct {
 	Class
 	Sides []*SideResult `json:"sides"`
@@ -57,8 +57,8 @@ type SideResult struct {
 	Failures []string             `json:"failures,omitempty"`
 	Figures  map[string][]float64 `json:"figures,omitempty"`
 	Sections int64                `json:"sections"` // critical sections that were checked
-	Lost     int64                `json:"lost"`     // those in which somebody else was too
-	Stale    int64                `json:"stale"`    // those whose fencing token was not above all before it
+	Lost     int64                `json:"lost"`     // sections in which another holder was too
+	Stale    int64                `json:"stale"`    // sections whose fencing token was not above all before it
 }
 
 // median returns 0 where nothing was measured.
@@ -70,7 +70,7 @@ func (s *SideResult) median(figure string) float64 {
 	return (all[(len(all)-1)/2] + all[len(all)/2]) / 2
 }
 
-// compared are the modules whose versions are told.
+// compared are the modules whose versions the report has.
 var compared = []string{
 	"github.com/nats-io/nats-server/v2", "github.com/nats-io/nats.go", "go.etcd.io/etcd/server/v3",
 	"go.etcd.io/etcd/client/v3", "github.com/go-redsync/redsync/v4", "github.com/bsm/redislock",
@@ -127,7 +127,7 @@ func (r *Result) Violations() error {
 	for _, c := range r.Classes {
 		for _, s := range c.Sides {
 			if s.Lost != 0 {
-				errs = append(errs, fmt.Errorf("%s, %s: somebody else was inside in %d of %d critical sections", c.Title, s.Name, s.Lost, s.Sections))
+				errs = append(errs, fmt.Errorf("%s, %s: another holder was inside in %d of %d critical sections", c.Title, s.Name, s.Lost, s.Sections))
 			}
 			if s.Stale != 0 {
 				errs = append(errs, fmt.Errorf("%s, %s: %d of %d fencing tokens were not above all before them", c.Title, s.Name, s.Stale, s.Sections))
@@ -179,7 +179,7 @@ func (r *Result) write(dir string) error {
 	return errors.Join(report.Execute(f, r), f.Close())
 }
 
-// sides are those that the run had.
+// sides are the sides that the run had.
 func (r *Result) sides() []Side {
 	return slices.DeleteFunc(slices.Clone(sides), func(s Side) bool {
 		return !slices.ContainsFunc(r.Classes, func(c *ClassResult) bool { return c.side(s.Name).Name != "" })

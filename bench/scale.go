@@ -63,7 +63,7 @@ func spreadOf(times []time.Duration) Spread {
 	return Spread{len(times), quantile(times, 0.5), quantile(times, 0.9), quantile(times, 0.99), times[len(times)-1].Seconds()}
 }
 
-// scalePlan is what is measured for a growth.
+// scalePlan has the numbers that a growth is measured with.
 type scalePlan struct {
 	held      []int
 	waiters   []int
@@ -83,7 +83,7 @@ func (b *bench) scaling(format string, args ...any) {
 	b.bar.Describe("scale: " + fmt.Sprintf(format, args...))
 }
 
-// scaleReplicas measures what grows differently where there are replicas.
+// scaleReplicas measures the costs that grow differently where there are replicas.
 func (b *bench) scaleReplicas(ctx context.Context, s *Servers) error {
 	for _, n := range b.grow.together {
 		b.scaling("%d readers join", n)
@@ -163,8 +163,8 @@ func crowded(ctx context.Context, s *Servers, n int, d time.Duration) (*Crowd, e
 	return &Crowd{Waiters: n, HandOver: figures[handOverP50(n)], Messages: figures[messagesPer], Idle: figures[waitingCPU]}, nil
 }
 
-// together has n readers, clients of their own each, join at the same moment, over
-// and over.
+// together has n readers join at the same moment, over and over. Each has a client of its
+// own.
 func together(ctx context.Context, s *Servers, n int, d time.Duration) (*Joins, error) {
 	locks := make([]*rwlock.RWLock, n)
 	for i := range locks {
@@ -195,8 +195,8 @@ func together(ctx context.Context, s *Servers, n int, d time.Duration) (*Joins, 
 	return &Joins{n, spreadOf(took)}, nil
 }
 
-// joined has a reader join and leave while n others read, clients of their own each:
-// those of one client share a lease.
+// joined has a reader join and leave while n others read. Each has a client of its own,
+// because the readers of one client share a lease.
 func joined(ctx context.Context, s *Servers, n int, d time.Duration) (*Joined, error) {
 	name := "joined-" + strconv.Itoa(n)
 	read := func() (*natslockClient, *rwlock.RWLock, error) {
@@ -240,7 +240,7 @@ func joined(ctx context.Context, s *Servers, n int, d time.Duration) (*Joined, e
 	return &Joined{n, quantile(took, 0.5)}, nil
 }
 
-// breaks breaks watched locks and waits for their holders to be told.
+// breaks breaks watched locks, and waits until the contexts of their holders end.
 func breaks(ctx context.Context, s *Servers, n int) (Spread, error) {
 	c, err := openNatslock(ctx, s, natslock.WithWatchAfter(0))
 	if err != nil {
@@ -266,7 +266,7 @@ func breaks(ctx context.Context, s *Servers, n int) (Spread, error) {
 		select {
 		case <-l.Done():
 		case <-time.After(patience):
-			return Spread{}, errors.New("a holder was never told")
+			return Spread{}, errors.New("a holder was never notified")
 		}
 		took = append(took, time.Since(begun))
 		_ = l.Unlock(ctx) // says that it was broken
@@ -277,9 +277,9 @@ func breaks(ctx context.Context, s *Servers, n int) (Spread, error) {
 // failOverTTL is the TTL of holders that are killed.
 const failOverTTL = 2 * time.Second
 
-// failOvers kills processes that hold a lock, and takes the time from the end of the
-// record that each leaves, by its TTL and the time at which the server stored it, to
-// the next one's grant. Server and client have one clock here.
+// failOvers kills processes that hold a lock. It takes the time from the end of the record
+// that each process leaves to the next holder's grant. The end of a record is its TTL after
+// the time at which the server stored it. Server and client have one clock here.
 func failOvers(ctx context.Context, s *Servers, n int) (Spread, error) {
 	c, err := openNatslock(ctx, s)
 	if err != nil {
@@ -372,6 +372,6 @@ func runHolder(c childConfig) error {
 		return err
 	}
 	serve(os.Getpid())
-	runtime.KeepAlive(l) // one that nobody knows of any more is not renewed
+	runtime.KeepAlive(l) // a lock whose handle is dropped is not renewed
 	return nil
 }

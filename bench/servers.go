@@ -33,8 +33,8 @@ type Servers struct {
 	dir     string // for the files of processes
 }
 
-// child is a process that ends when its standard input does: not even a bench
-// that is killed leaves one behind.
+// child is a process that ends when its standard input does. Not even a bench
+// that is killed leaves a child behind.
 type child struct {
 	cmd   *exec.Cmd
 	stdin io.Closer
@@ -44,7 +44,7 @@ type child struct {
 	killed sync.Once
 }
 
-// startServers starts what there is, with data below dir.
+// startServers starts the servers that are installed, with data below dir.
 func startServers(ctx context.Context, class Class, dir, redisServer string) (_ *Servers, err error) {
 	s := &Servers{Class: class, Missing: map[string]string{}, procs: map[string][]*child{}, dir: filepath.Join(dir, class.Name)}
 	defer func() {
@@ -230,7 +230,7 @@ func tail(text []byte, n int) string {
 	return strings.TrimSpace(string(text[max(0, len(text)-n):]))
 }
 
-// freePorts finds ports that nobody listens on.
+// freePorts finds ports that no program listens on.
 func freePorts(n int) ([]int, error) {
 	ports := make([]int, n)
 	for i := range ports {

@@ -6,13 +6,13 @@ import (
 	"time"
 )
 
-// leaseTTL is how long every side's lock lives without a word from its holder.
+// leaseTTL is how long every side's lock lives without a renewal by its holder.
 const leaseTTL = 15 * time.Second
 
 // A Client is one process's access to one kind of lock, over connections of its own.
 type Client interface {
-	// Lock waits for the named lock. It is held until unlock is called, which
-	// waits until the release has been sent and, where the side tells, acknowledged.
+	// Lock waits for the named lock. It is held until unlock is called. unlock waits
+	// until the release has been sent and, where the side reports that, acknowledged.
 	Lock(ctx context.Context, name string) (unlock func(context.Context) error, err error)
 	// Close gives up the connections. No lock may be held.
 	Close()
@@ -49,8 +49,8 @@ type Counter interface {
 	Sent() uint64
 }
 
-// sides are all of them, in the order of the tables. The first is the limit that
-// the others are set against.
+// sides are all sides, in the order of the tables. The first is the limit that
+// the others are compared with.
 var sides = []Side{bareSide, natslockSide, exactSide, lingerSide, naiveSide, redsyncSide, redislockSide, rueidislockSide, etcdSide}
 
 // measures says whether the side is measured in a step.
