@@ -32,9 +32,9 @@ func TestTroubleshooting(t *testing.T) {
 	require.NotEmpty(t, wanted)
 	require.ElementsMatch(t, wanted, listed)
 
-	source, err := os.ReadFile(filepath.Join(root, "cmd/lockctl/exit.go"))
+	source, err := os.ReadFile(filepath.Join(root, "internal/tool/exit.go"))
 	require.NoError(t, err)
-	codes := regexp.MustCompile(`(?m)^\texit\w+\s+= (\d+)`).FindAllStringSubmatch(string(source), -1)
+	codes := regexp.MustCompile(`(?m)^\tExit\w+\s+= (\d+)`).FindAllStringSubmatch(string(source), -1)
 	require.NotEmpty(t, codes)
 	for _, code := range codes {
 		require.Regexp(t, `(?m)^\| (\d+, )?`+code[1]+`( \+ N)?(, \d+)? \|`, string(page), "an exit code")

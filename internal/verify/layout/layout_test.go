@@ -36,19 +36,21 @@ var floors = [][]string{
 	{"internal/bridge"},
 	{"natslock"},
 	{"rwlock", "semaphore", "election", "fence", "testutil", "locktest"},
+	{"internal/tool"},
 	{"cmd/*", "examples/*"},
 }
 
 // only narrows what a package imports of the floors below it.
 var only = map[string][]string{
-	"rwlock":     {"natslock", "kvstore", "internal/bridge"},
-	"semaphore":  {"natslock", "internal/bridge"},
-	"election":   {"natslock", "internal/bridge", "internal/clock"},
-	"fence":      {"kvstore", "internal/clock"},
-	"testutil":   {"natslock", "kvstore", "internal/bridge"},
-	"locktest":   {"natslock", "kvstore", "internal/record", "internal/bridge"},
-	"cmd/*":      {"natslock", "rwlock", "semaphore", "election", "kvstore"},
-	"examples/*": {"natslock", "rwlock", "semaphore", "election", "fence", "kvstore"},
+	"rwlock":        {"natslock", "kvstore", "internal/bridge"},
+	"semaphore":     {"natslock", "internal/bridge"},
+	"election":      {"natslock", "internal/bridge", "internal/clock"},
+	"fence":         {"kvstore", "internal/clock"},
+	"testutil":      {"natslock", "kvstore", "internal/bridge"},
+	"locktest":      {"natslock", "kvstore", "internal/record", "internal/bridge"},
+	"internal/tool": {"natslock", "kvstore"},
+	"cmd/*":         {"natslock", "rwlock", "semaphore", "election", "kvstore", "internal/tool"},
+	"examples/*":    {"natslock", "rwlock", "semaphore", "election", "fence", "kvstore"},
 }
 
 // verify is where everything stands that only tests need, and forTests is what each
@@ -68,7 +70,7 @@ var onlyTests = []string{"testutil", "locktest"}
 var needServer = []string{"testutil", verify + "example", verify + "history", "cmd/lockctl"}
 
 // knowsNATS are the packages that speak to the server. All others know kvstore.KV.
-var knowsNATS = []string{"kvstore", "natslock", "fence", "testutil", "cmd/*", "examples/*", verify + "*"}
+var knowsNATS = []string{"kvstore", "natslock", "fence", "testutil", "internal/tool", "cmd/*", "examples/*", verify + "*"}
 
 type pkg struct {
 	ImportPath string
@@ -172,6 +174,7 @@ func TestJudge(t *testing.T) {
 		{"kvstore", "internal/clock"}, {"internal/bridge", "natslock"}, {"rwlock", "internal/session"}, {"natslock", "rwlock"},
 		{"election", "kvstore"}, {"election", "rwlock"}, {"fence", "natslock"},
 		{"natslock", "testutil"}, {"natslock", "locktest"}, {"locktest", "testutil"}, {"locktest", "internal/session"}, {"cmd/lockctl", "internal/bridge"}, {"cmd/lockctl", "testutil"}, {"examples/new", "internal/record"},
+		{"natslock", "internal/tool"}, {"election", "internal/tool"}, {"examples/new", "internal/tool"}, {"internal/tool", "election"}, {"internal/tool", "internal/session"},
 		{"natslock", "internal/verify/history"}, {"testutil", "internal/verify/ratios"}, {"internal/verify/model", "kvstore"},
 		{"internal/new", "kvstore"},
 	} {
@@ -180,6 +183,7 @@ func TestJudge(t *testing.T) {
 	for _, arrow := range [][2]string{
 		{"internal/acquire", "internal/session"}, {"internal/admin", "internal/session"}, {"internal/record", "kvstore"},
 		{"natslock", "internal/acquire"}, {"natslock", "internal/bridge"}, {"rwlock", "internal/bridge"}, {"cmd/lockctl", "rwlock"},
+		{"cmd/lockctl", "internal/tool"}, {"internal/tool", "natslock"},
 		{"election", "internal/bridge"}, {"election", "natslock"}, {"fence", "internal/clock"},
 	} {
 		require.NoError(t, judge(arrow[0], arrow[1]))

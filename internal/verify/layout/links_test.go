@@ -75,6 +75,24 @@ func TestHeadings(t *testing.T) {
 	require.Greater(t, headings, 50)
 }
 
+// TestBlocksNameTheirLanguage finds the language of each code block. Sites color a block by
+// its language, and tests find the blocks that they compile or run by it.
+func TestBlocksNameTheirLanguage(t *testing.T) {
+	blocks := 0
+	for page, source := range documents(t) {
+		visit(t, source, func(n ast.Node) {
+			switch n := n.(type) {
+			case *ast.FencedCodeBlock:
+				blocks++
+				assert.NotEmpty(t, n.Language([]byte(source)), "%s has a block without a language:\n%s", page, n.Lines().Value([]byte(source)))
+			case *ast.CodeBlock:
+				assert.Fail(t, "a block by indentation names no language", "%s:\n%s", page, n.Lines().Value([]byte(source)))
+			}
+		})
+	}
+	require.Greater(t, blocks, 50)
+}
+
 func parse(source string) ast.Node { return markdown.Parse(text.NewReader([]byte(source))) }
 
 func visit(t *testing.T, source string, fn func(ast.Node)) {

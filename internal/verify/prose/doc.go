@@ -26,24 +26,15 @@
 //     A printed text may have one: what went wrong, then the remedy.
 //   - long-line: a line of Markdown prose with more than 100 columns.
 //
-// # The baseline
-//
-// baseline.txt lists the findings of the day when the checker was written. A finding
-// outside of the list fails the test, and so does an entry without a finding. The
-// list can therefore only shrink: "go test ./internal/verify/prose -update" removes
-// entries and never adds one. An entry names a sentence by its rule and its text, so
-// moving a file changes nothing, and a sentence that is edited has to pass.
-//
 // # Why not a linter
 //
 // Vale is the well-kept linter for prose. It is a binary to install, or a build with
-// cgo and some sixty modules, and CI has Go modules only. It has no baseline of old
-// findings, and it does not read Go's string literals or struct tags. Its rules would be
-// the same regular expressions, in YAML. So the rules and the baseline are own code, and
-// the parsing is not: goldmark parses Markdown, go/parser and go/doc/comment parse Go.
+// cgo and some sixty modules, and CI has Go modules only. It does not read Go's string
+// literals or struct tags. Its rules would be the same regular expressions, in YAML. So the
+// rules are own code, and the parsing is not: goldmark parses Markdown, go/parser and go/doc/comment parse Go.
 //
 // Libraries for sentences did not help. Unicode's rules (uax29) join a sentence that
-// begins with a lower-case identifier to the one before it, and such sentences are
+// begins with a lower-case identifier to the sentence before, and such sentences are
 // frequent in Go. The tokenizers trained on prose (neurosnap/sentences) are guesses, and
 // have had no release since 2023.
 package prose

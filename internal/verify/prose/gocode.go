@@ -33,7 +33,7 @@ func readGo(file string, source []byte) ([]passage, error) {
 type goReader struct {
 	file     string
 	set      *token.FileSet
-	names    map[*ast.CommentGroup]string // what a doc comment is about
+	names    map[*ast.CommentGroup]string // the names that doc comments document
 	passages []passage
 }
 

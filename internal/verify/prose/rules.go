@@ -75,7 +75,7 @@ func check(p passage) []finding {
 // private is a private word and the field's own.
 type private struct {
 	is      *regexp.Regexp
-	unless  *regexp.Regexp // what follows makes it the field's word
+	unless  *regexp.Regexp // in the text behind it: then it is the field's word
 	instead string
 }
 
@@ -165,7 +165,7 @@ func glued(s string) string {
 	return "a semicolon joins two thoughts"
 }
 
-// words counts the words of a text: what has a letter or a digit.
+// words counts the words of a text: the fields with a letter or a digit.
 func words(s string) int {
 	n := 0
 	for _, f := range strings.Fields(s) {

@@ -62,7 +62,7 @@ func masked(f string) string {
 }
 
 // stop is the end of a sentence. Unicode's rules would join a sentence that begins
-// with a lower-case name to the one before it.
+// with a lower-case name to the sentence before.
 var stop = regexp.MustCompile(`[.!?]["')\]]*(?: |$)`)
 
 // split returns the sentences of a text that went through plain.

@@ -1,6 +1,6 @@
 //go:build unix
 
-// Command readme writes into the documents what lockctl really prints. It runs the lines
+// Command readme writes the real output of lockctl into the documents. It runs the lines
 // in steps.go, against a server of its own for each page, and puts them and their output
 // between two marks. A test runs them again and compares.
 package main
@@ -32,15 +32,40 @@ func main() {
 		fmt.Fprintln(os.Stderr, "usage: readme ROOT")
 		os.Exit(64)
 	}
-	for page, steps := range sessions {
-		if err := rewrite(filepath.Join(os.Args[1], page), steps); err != nil {
-			fmt.Fprintf(os.Stderr, "readme: %s: %v\n", page, err)
-			os.Exit(1)
-		}
+	if err := run(os.Args[1]); err != nil {
+		fmt.Fprintf(os.Stderr, "readme: %v\n", err)
+		os.Exit(1)
 	}
 }
 
-func rewrite(file string, steps []step) error {
+// run writes the sessions of all pages.
+func run(root string) error {
+	bin, err := os.MkdirTemp("", "readme-bin-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(bin)
+	if err := build(bin); err != nil {
+		return err
+	}
+	for page, steps := range sessions {
+		if err := rewrite(filepath.Join(root, page), bin, steps); err != nil {
+			return fmt.Errorf("%s: %w", page, err)
+		}
+	}
+	return nil
+}
+
+// build builds lockctl in a directory.
+func build(bin string) error {
+	out, err := exec.Command("go", "build", "-o", bin+"/", "github.com/natslock/locks/cmd/lockctl").CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("build: %w\n%s", err, out)
+	}
+	return nil
+}
+
+func rewrite(file, bin string, steps []step) error {
 	page, err := os.ReadFile(file)
 	if err != nil {
 		return err
@@ -49,14 +74,14 @@ func rewrite(file string, steps []step) error {
 	if err != nil {
 		return err
 	}
-	session, err := play(steps)
+	session, err := play(bin, steps)
 	if err != nil {
 		return err
 	}
 	return os.WriteFile(file, []byte(before+begin+session+end+after), 0o644)
 }
 
-// split returns what is before, between and after the marks.
+// split returns the text before, between and after the marks.
 func split(page string) (before, session, after string, err error) {
 	before, rest, found := strings.Cut(page, begin)
 	session, after, closed := strings.Cut(rest, end)
@@ -73,19 +98,19 @@ type stage struct {
 	procs []*exec.Cmd
 }
 
-// play runs all steps and returns what there is to see, as a block of Markdown.
-func play(steps []step) (_ string, err error) {
+// play runs all steps and returns the lines with their output, as a block of Markdown.
+func play(bin string, steps []step) (_ string, err error) {
 	st := &stage{}
 	if st.dir, err = os.MkdirTemp("", "readme-"); err != nil {
 		return "", err
 	}
 	defer os.RemoveAll(st.dir)
 	defer st.stop()
-	if err := st.prepare(); err != nil {
+	if err := st.prepare(bin); err != nil {
 		return "", err
 	}
 	var b strings.Builder
-	b.WriteString("```\n")
+	b.WriteString("```console\n")
 	for i, s := range steps {
 		out, err := st.perform(i, s)
 		if err != nil {
@@ -103,12 +128,7 @@ func play(steps []step) (_ string, err error) {
 	return b.String(), nil
 }
 
-func (st *stage) prepare() error {
-	bin := filepath.Join(st.dir, "bin")
-	build := exec.Command("go", "build", "-o", bin+"/", "github.com/natslock/locks/cmd/lockctl")
-	if out, err := build.CombinedOutput(); err != nil {
-		return fmt.Errorf("build: %w\n%s", err, out)
-	}
+func (st *stage) prepare(bin string) error {
 	st.env = []string{"PATH=" + bin + ":" + os.Getenv("PATH"), "HOME=" + st.dir, "XDG_CONFIG_HOME=" + st.dir}
 	for _, script := range []string{"deploy.sh", "query.sh"} {
 		if err := os.WriteFile(filepath.Join(st.dir, script), []byte("#!/bin/sh\nexec sleep 300\n"), 0o700); err != nil {
@@ -118,8 +138,8 @@ func (st *stage) prepare() error {
 	return nil
 }
 
-// perform runs a step and returns what it prints, in the background until its
-// condition holds.
+// perform runs a step and returns its output. In the background, that is the output until
+// the step's condition holds.
 func (st *stage) perform(i int, s step) (string, error) {
 	line := s.run
 	if line == "" {
@@ -158,7 +178,7 @@ func (st *stage) command(line string) *exec.Cmd {
 	return cmd
 }
 
-// stop ends what is still running, the server last.
+// stop ends the processes that still run, the server last.
 func (st *stage) stop() {
 	for i := len(st.procs) - 1; i >= 0; i-- {
 		_ = syscall.Kill(-st.procs[i].Process.Pid, syscall.SIGKILL)
@@ -171,7 +191,7 @@ var address = regexp.MustCompile(`127\.0\.0\.1:\d+`)
 // shown is the output with the address that the line shown would have.
 func shown(out string) string { return address.ReplaceAllString(out, "127.0.0.1:4222") }
 
-// varying is what of the output is never the same.
+// varying are the parts of the output that are never the same.
 var varying = []struct {
 	is   *regexp.Regexp
 	name string
@@ -185,7 +205,7 @@ var varying = []struct {
 	{regexp.MustCompile(`[ \t]+`), " "},
 }
 
-// plain is the output without what varies.
+// plain is the output without the parts that vary.
 func plain(session string) string {
 	for _, v := range varying {
 		session = v.is.ReplaceAllString(session, v.name)

@@ -10,17 +10,19 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestSessions runs what each document shows: times, tokens and ids apart, it is what
-// lockctl prints.
+// TestSessions runs the lines that each document shows. Their output is as the document has
+// it, times, tokens and ids apart.
 func TestSessions(t *testing.T) {
 	require.NotEmpty(t, sessions)
+	bin := t.TempDir()
+	require.NoError(t, build(bin))
 	for name, steps := range sessions {
 		t.Run(name, func(t *testing.T) {
 			page, err := os.ReadFile(filepath.Join("../../..", name))
 			require.NoError(t, err)
 			_, written, _, err := split(string(page))
 			require.NoError(t, err)
-			played, err := play(steps)
+			played, err := play(bin, steps)
 			require.NoError(t, err)
 			require.Equal(t, plain(played), plain(written), "the page is out of date: make docs")
 		})

@@ -2,10 +2,10 @@
 
 package main
 
-// step is one line that somebody types.
+// step is one line that a user types.
 type step struct {
 	line   string // shown; run in the background if it ends with "&"
-	run    string // run instead: what the page need not know
+	run    string // run instead, with details that the page need not show
 	until  string // of a line in the background: the shell's condition for going on
 	hidden bool
 }
@@ -13,8 +13,9 @@ type step struct {
 // server is the first step of each session. The others reach the server that it starts.
 var server = step{line: "lockctl server &", run: "lockctl server --port 0 --dir store &", until: "grep -q nats:// out.0"}
 
-// sessions are what the pages show, in this order. Add yours here, run "make docs", and
-// teach plain in main.go what of its output differs from one time to the next.
+// sessions are the lines that the pages show, in this order. Add yours here, run "make
+// docs", and teach plain in main.go the parts of its output that differ from one time to
+// the next.
 var sessions = map[string][]step{
 	"README.md": {
 		server,
