@@ -42,12 +42,21 @@ func join(t *testing.T, s *testutil.Server, opts ...natslock.Option) *member {
 	return &member{c, link}
 }
 
-// database returns the path of a new one.
-func database(t *testing.T) string { return filepath.Join(t.TempDir(), "billing.db") }
+// database returns the path of a new one. It sets the journal mode, which the file keeps.
+// SQLite refuses that change at once, whatever the busy timeout, if two connections make it at
+// the same time.
+func database(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "billing.db")
+	_, err := open(t, path).Exec("PRAGMA journal_mode = WAL")
+	require.NoError(t, err)
+	return path
+}
 
+// open opens the database for a replica.
 func open(t *testing.T, path string) *sql.DB {
 	t.Helper()
-	db, err := sql.Open("sqlite", "file:"+path+"?_pragma=busy_timeout(60000)&_pragma=journal_mode(WAL)&_txlock=immediate")
+	db, err := sql.Open("sqlite", "file:"+path+"?_pragma=busy_timeout(60000)&_txlock=immediate")
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = db.Close() })
 	return db
