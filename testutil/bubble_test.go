@@ -41,15 +41,32 @@ func TestBubbleDay(t *testing.T) {
 func TestBubbleIsClean(t *testing.T) {
 	// One after the other, with real servers between: the process's pools must
 	// not carry timers across.
-	for range 3 {
+	bubble := func() {
 		testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-			nc := s.Connect()
+			nc, link := s.ConnectLink()
 			require.NoError(t, nc.Flush())
 			time.Sleep(time.Hour)
-			require.NoError(t, nc.FlushTimeout(time.Minute))
+			link.Blackhole(true)
+			asked := time.Now()
+			require.ErrorIs(t, nc.FlushTimeout(2*time.Second), nats.ErrTimeout)
+			require.Equal(t, 2*time.Second, time.Since(asked), "by the clock of the bubble")
 		})
-		nc := testutil.RunServer(t).Connect()
-		require.NoError(t, nc.Flush())
+	}
+	use := func(nc *nats.Conn) {
+		for range 100 { // a timer for each processor
+			require.NoError(t, nc.Flush())
+		}
+	}
+	for range 3 {
+		bubble()
+		bubble()
+		s := testutil.RunServer(t)
+		use(s.Connect())
+		bubble()
+		use(s.Connect()) // of a server that has run since before the bubble
+		bubble()
+		use(s.Connect())
+		s.Stop()
 	}
 }
 

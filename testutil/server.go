@@ -264,6 +264,9 @@ func (s *Server) Stop() {
 	srv.Shutdown()
 	srv.WaitForShutdown()
 	log.end()
+	if !s.bubble {
+		outside.stopped()
+	}
 }
 
 // Restart stops the server if it is running and starts it again on the same
@@ -331,6 +334,9 @@ func (s *Server) startOn(port int) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.srv, s.log, s.running = srv, log, true
+	if !s.bubble {
+		outside.started()
+	}
 	if addr, ok := srv.Addr().(*net.TCPAddr); ok && !s.bubble {
 		s.port = addr.Port
 	}
