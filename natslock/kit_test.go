@@ -3,7 +3,6 @@ package natslock_test
 import (
 	"context"
 	"errors"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -14,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
@@ -87,7 +87,7 @@ func mustLock(t testing.TB, c *natslock.Client, name string, opts ...natslock.Lo
 	t.Cleanup(cancel)
 	l, err := c.Lock(ctx, name, append([]natslock.LockOption{natslock.Detached()}, opts...)...)
 	require.NoError(t, err)
-	t.Cleanup(func() { runtime.KeepAlive(l) }) // a handle that is dropped is not renewed
+	history.Keep(t, l)
 	return l
 }
 
@@ -117,7 +117,7 @@ func (m *member) await(t testing.TB, name string, opts ...natslock.LockOption) *
 func (m *member) begin(t testing.TB, name string, opts ...natslock.LockOption) *waiting {
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(t.Context()))
 	w := &waiting{done: make(chan struct{}), cancel: cancel}
-	t.Cleanup(func() { runtime.KeepAlive(w) })
+	history.Keep(t, w)
 	go func() {
 		defer close(w.done)
 		w.lock, w.err = m.Lock(ctx, name, opts...)

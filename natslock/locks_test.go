@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/rwlock"
@@ -32,7 +33,7 @@ type gathering struct {
 func (m *member) gather(t testing.TB, names []string, opts ...natslock.LockOption) *gathering {
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(t.Context()))
 	g := &gathering{done: make(chan struct{}), cancel: cancel}
-	t.Cleanup(func() { runtime.KeepAlive(g) })
+	history.Keep(t, g)
 	go func() {
 		defer close(g.done)
 		g.locks, g.err = m.LockAll(ctx, names, opts...)

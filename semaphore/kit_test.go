@@ -2,7 +2,6 @@ package semaphore_test
 
 import (
 	"context"
-	"runtime"
 	"testing"
 	"time"
 
@@ -55,7 +54,7 @@ func must(t testing.TB, s *semaphore.Semaphore, opts ...natslock.LockOption) *na
 	t.Cleanup(cancel)
 	l, err := s.Acquire(ctx, append([]natslock.LockOption{natslock.Detached()}, opts...)...)
 	require.NoError(t, err)
-	t.Cleanup(func() { runtime.KeepAlive(l) })
+	history.Keep(t, l)
 	return l
 }
 
@@ -93,7 +92,7 @@ func (p *peer) await(t testing.TB, s *semaphore.Semaphore, opts ...natslock.Lock
 func begin(t testing.TB, s *semaphore.Semaphore, opts ...natslock.LockOption) *waiting {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	w := &waiting{done: make(chan struct{}), cancel: cancel}
-	t.Cleanup(func() { runtime.KeepAlive(w) })
+	history.Keep(t, w)
 	go func() {
 		defer close(w.done)
 		w.lock, w.err = s.Acquire(ctx, opts...)

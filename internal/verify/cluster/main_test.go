@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -17,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/vmihailenco/msgpack/v5"
 
+	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/rwlock"
@@ -119,7 +119,7 @@ func mustTake(t testing.TB, c *natslock.Client, w which, opts ...natslock.LockOp
 	defer cancel()
 	l, err := w.take(ctx, c, opts...)
 	require.NoError(t, err, "%v", w)
-	t.Cleanup(func() { runtime.KeepAlive(l) }) // a handle that is dropped is not renewed
+	history.Keep(t, l)
 	return l
 }
 
@@ -158,7 +158,7 @@ func granted(t testing.TB, got <-chan grant, what string) grant {
 	t.Helper()
 	g := receive(t, got, what)
 	require.NoError(t, g.err, what)
-	t.Cleanup(func() { runtime.KeepAlive(g.l) })
+	history.Keep(t, g.l)
 	return g
 }
 

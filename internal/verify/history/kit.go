@@ -3,6 +3,7 @@ package history
 import (
 	"context"
 	"errors"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -40,6 +41,16 @@ func FaultyOver(t testing.TB, nc *nats.Conn, seed uint64, under func(kvstore.KV)
 		_ = c.Close(ctx)
 	})
 	return c, f
+}
+
+// Keep keeps a handle until the test ends: a handle that is dropped is not renewed. Then
+// Keep drops it. The testing package does not drop the functions of Cleanup, so a handle
+// that stayed in one would keep its client and all of its bubble in memory.
+func Keep[T any](t testing.TB, handle *T) {
+	t.Cleanup(func() {
+		runtime.KeepAlive(handle)
+		handle = nil
+	})
 }
 
 // OpenStore opens the bucket beside the clients, to do what other programs might do.
