@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/machine"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
@@ -269,7 +270,7 @@ func TestLingerQueued(t *testing.T) {
 // TestLingerMany: many idle leases cost a renewal each third of their TTL, and a few
 // lists.
 func TestLingerMany(t *testing.T) {
-	const locks = 1000
+	locks := machine.Part(1000)
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := join(t, s)
 		for i := range locks {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/machine"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
 )
@@ -17,7 +18,8 @@ import (
 // renewals at a third of the TTL. Another client gets each of them at once.
 func TestScaleIdle(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		const n, ttl = 10_000, 15 * time.Second
+		const ttl = 15 * time.Second
+		n := machine.Part(10_000)
 		c, other := join(t, s), join(t, s)
 		mustUnlock(t, mustLock(t, other.Client, "warm"))
 		settled := func() int {
@@ -35,13 +37,13 @@ func TestScaleIdle(t *testing.T) {
 		few := settled()
 		keep(10, n)
 		many := settled()
-		require.InDelta(t, few, many, 2, "goroutines with 10 and with 10,000 idle locks")
+		require.InDelta(t, few, many, 2, "goroutines with 10 and with %d idle locks", n)
 		require.Equal(t, n, c.Stats().Idle)
 		before, renewed := c.nc.Stats(), c.Stats().Renewed
 		time.Sleep(2 * ttl)
 		synctest.Wait()
 		after := c.nc.Stats()
-		each := func(count uint64) float64 { return float64(count) / n / (2 * ttl).Minutes() }
+		each := func(count uint64) float64 { return float64(count) / float64(n) / (2 * ttl).Minutes() }
 		renewals, sent := each(c.Stats().Renewed-renewed), each(after.OutMsgs-before.OutMsgs)
 		t.Logf("for each idle lock and minute: %.2f renewals, %.2f messages sent and %.2f received", renewals, sent, each(after.InMsgs-before.InMsgs))
 		require.InDelta(t, 12, renewals, 1, "one at each third of the TTL")

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/machine"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
 )
@@ -17,6 +18,7 @@ import (
 // 10,000 locks of one client are kept by as many goroutines as ten, through
 // several TTLs, also when each is watched.
 func TestScaleHeld(t *testing.T) {
+	n := machine.Part(10_000)
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, other := join(t, s), join(t, s)
 		mustUnlock(t, mustLock(t, other.Client, "warm"))
@@ -35,13 +37,13 @@ func TestScaleHeld(t *testing.T) {
 		}
 		take(10)
 		few := settled()
-		take(9990)
+		take(n - 10)
 		many := settled()
-		require.InDelta(t, few, many, 2, "goroutines with 10 and with 10,000 locks")
+		require.InDelta(t, few, many, 2, "goroutines with 10 and with %d locks", n)
 		time.Sleep(70 * time.Second)
-		require.Equal(t, 10_000, c.Stats().Held)
+		require.Equal(t, n, c.Stats().Held)
 		require.Zero(t, c.Stats().Lost)
-		require.GreaterOrEqual(t, c.Stats().Renewed, uint64(10_000*4))
+		require.GreaterOrEqual(t, c.Stats().Renewed, uint64(n*4))
 		for i, l := range locks {
 			wantHeld(t, l)
 			if i%1000 == 0 {
