@@ -144,6 +144,11 @@ var answerKinds = map[string]func(t *testing.T, a, b, c *peer, name string) erro
 		err := freed(b.TryRLock(t.Context(), name))
 		return errors.Join(err, end(l, false))
 	},
+	"TryRLock after a refused write TryLock": func(t *testing.T, a, b, c *peer, name string) error {
+		l := take(t, a.RLock, name)
+		got, err := c.TryLock(t.Context(), name)
+		return errors.Join(heldBy(l, got, err), freed(b.TryRLock(t.Context(), name)), end(l, false))
+	},
 	"Inspect after Lock and Unlock": func(t *testing.T, a, b, _ *peer, name string) error {
 		l := take(t, a.c.Lock, name)
 		info, err := b.c.Inspect(t.Context(), natslock.KindMutex, name)

@@ -76,6 +76,30 @@ func TestOnceByLaggingReplica(t *testing.T) {
 	}
 }
 
+// A one-shot writer that has read of no reader takes the gate, and finds one behind it. When
+// it returns that it is refused, its gate is gone.
+func TestTryLockLeavesNoGate(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a, b, c := newPeer(t, s.Connect(), 1), newPeer(t, s.Connect(), 2), newPeer(t, s.Connect(), 3)
+		deleted := false
+		b.f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+			deleted = deleted || history.Stage(w) == "rw delete"
+			return testutil.Delay(100 * time.Millisecond)
+		})
+		refused := make(chan error, 1)
+		go func() {
+			_, err := b.TryLock(t.Context(), "x")
+			refused <- err
+		}()
+		time.Sleep(50 * time.Millisecond) // before the gate is taken
+		l := take(t, a.RLock, "x")
+		require.NoError(t, heldBy(l, nil, receive(t, refused, "the refusal")))
+		require.True(t, deleted, "it has taken the gate")
+		require.NoError(t, freed(c.TryRLock(t.Context(), "x")))
+		unlock(t, l)
+	})
+}
+
 // A user from whom the leader's reads are withheld gets the answer of the replica.
 func TestOnceWithoutLeaderReads(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/natslock/locks/internal/bucket"
 	"github.com/natslock/locks/internal/clock"
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/session"
@@ -183,7 +184,7 @@ func (m *member) leave() (withdraw func()) {
 		if r.follow(rs.c.b.Instant()) {
 			return func() {}
 		}
-		return func() { r.lease.Leave(record.StatusGone) } //safety:run-unused-released
+		return func() { a.unused(r.lease) } //safety:run-unused-released
 	}
 	if r.line == nil {
 		rs.setPlace(r, nil)
@@ -202,6 +203,15 @@ func (m *member) leave() (withdraw func()) {
 		r.driver.poke()
 	}
 	return func() {}
+}
+
+// unused releases a lease that has admitted nobody. A one-shot writer that is refused
+// returns when its gate is gone: it stalls no reader that comes then.
+func (a *acquisition) unused(gate *session.Lease) {
+	gone := gate.Leave(record.StatusGone)
+	if a.req.Once { //safety:refused-gate-gone
+		a.deleted(gone, bucket.AnswerTimeout)
+	}
 }
 
 // poke wakes the member after a change of its part in the run. Under mu.

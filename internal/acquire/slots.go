@@ -44,10 +44,15 @@ func checkPermits(req Request) error {
 // answer it waits for a quarter of the lease's validity at most.
 func (a *acquisition) await(left <-chan struct{}, l *session.Lease) {
 	_, validity, _ := l.Status()
-	timer := time.NewTimer(min(bucket.AnswerTimeout, validity/4)) //safety:place-wait
+	a.deleted(left, min(bucket.AnswerTimeout, validity/4)) //safety:place-wait
+}
+
+// deleted waits for the end of a record that the acquire leaves, for a time at most.
+func (a *acquisition) deleted(gone <-chan struct{}, within time.Duration) {
+	timer := time.NewTimer(within)
 	defer timer.Stop()
 	select {
-	case <-left:
+	case <-gone:
 	case <-timer.C:
 	case <-a.ctx.Done():
 	}
