@@ -40,7 +40,7 @@ func TestGuardKilled(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
 	file := filepath.Join(t.TempDir(), "pid")
-	p := start(t, s, "run", "--ttl", "1s", "x", "--", "sh", "-c", "sh -c 'echo $$ > "+file+"; exec sleep 60' & wait")
+	p := start(t, s, "run", "x", "--", "sh", "-c", "sh -c 'echo $$ > "+file+"; exec sleep 60' & wait")
 	stranger := int(number(t, file)) // that dies with nobody by itself
 	var first, second int
 	eventually(t, "a guard", func() bool { first = guardOf(p.cmd.Process.Pid); return first != 0 })

@@ -82,13 +82,13 @@ func TestRunKilled(t *testing.T) {
 func TestRunEnvironmentAndStdin(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
-	p := startWith(t, s, "from stdin\n", []string{"MINE=kept"}, "run", "--ttl", "2500ms", "--meta", "a=1,2", "--meta", "b=x=y", "a.b c", "--",
+	p := startWith(t, s, "from stdin\n", []string{"MINE=kept"}, "run", "--ttl", "14500ms", "--meta", "a=1,2", "--meta", "b=x=y", "a.b c", "--",
 		"sh", "-c", `cat; echo "$LOCK_NAME|$LOCK_TTL|$MINE|$LOCK_TOKEN"; "$0" info "$LOCK_NAME" --json; echo problem >&2`, binary)
 	require.Zero(t, p.wait())
 	lines := strings.SplitN(p.out.String(), "\n", 3)
 	require.Equal(t, "from stdin", lines[0])
 	fields := strings.Split(lines[1], "|")
-	require.Equal(t, []string{"a.b c", "3", "kept"}, fields[:3], "a TTL is rounded up to seconds")
+	require.Equal(t, []string{"a.b c", "15", "kept"}, fields[:3], "a TTL is rounded up to seconds")
 	token, err := strconv.ParseUint(fields[3], 10, 63)
 	require.NoError(t, err)
 	require.Greater(t, token, uint64(2e15), "above those of the first protocol")

@@ -165,7 +165,7 @@ func TestWatchRenewalsAndExpiry(t *testing.T) {
 	s := serve(t)
 	terse, w := watch(t, s, "--json"), watch(t, s, "--json", "-v", "x\x1by")
 	text := watch(t, s, "-v")
-	p, _ := hold(t, s, "x\x1by", "--ttl", "1s", "--meta", "k=\x1b[2J")
+	p, _ := hold(t, s, "x\x1by", "--ttl", "3s", "--meta", "k=\x1b[2J")
 	said := func(n int, types ...string) {
 		t.Helper()
 		var got []string
@@ -183,7 +183,7 @@ func TestWatchRenewalsAndExpiry(t *testing.T) {
 	evs := eventsOf(t, w, n)
 	last, expired := evs[n-2], evs[n-1]
 	require.Equal(t, p.cmd.Process.Pid, expired.PID)
-	require.Equal(t, time.Second, expired.Time.Sub(last.Time).Round(10*time.Millisecond), "a TTL after the last renewal")
+	require.Equal(t, 3*time.Second, expired.Time.Sub(last.Time).Round(10*time.Millisecond), "a TTL after the last renewal")
 	require.GreaterOrEqual(t, *expired.Held, 1.0)
 	for _, ev := range eventsOf(t, terse, 2) {
 		require.NotEqual(t, "renewed", ev.Event)
