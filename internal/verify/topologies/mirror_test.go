@@ -39,8 +39,8 @@ func TestMirrorOfTheDead(t *testing.T) {
 	dead := at(t, p)
 	const locks = 5
 	for i := range locks {
-		must(t, dead.Lock, fmt.Sprint("dead", i), natslock.TTL(time.Second))
-		must(t, dead.rw.RLock, fmt.Sprint("dead_rw", i), natslock.TTL(time.Second))
+		must(t, dead.Lock, fmt.Sprint("dead", i), natslock.TTL(3*time.Second))
+		must(t, dead.rw.RLock, fmt.Sprint("dead_rw", i), natslock.TTL(3*time.Second))
 	}
 	waiter := at(t, p, natslock.WithTTL(time.Second))
 	w := waiter.await(t, waiter.Lock, "dead0")

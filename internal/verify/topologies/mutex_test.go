@@ -24,7 +24,7 @@ const handedOver = 2 * time.Second
 // at the latest, and may have to read it again.
 const byTimers = 8 * time.Second
 
-// deadFor bounds how long a holder that is gone, with a TTL of 2 s, keeps others out. It
+// deadFor bounds how long a holder that is gone, with a TTL of 3 s, keeps others out. It
 // is well below the 15 s of a waiter's place, or of the default TTL. Tests in fake time
 // measure that it is half a second more than the TTL.
 const deadFor = 7 * time.Second
@@ -179,7 +179,7 @@ func deleted(t *testing.T, n network) {
 func gone(t *testing.T, n network) {
 	var ref referee
 	dead, next := at(t, n.places[0], n.opts...), at(t, n.last(), n.opts...)
-	l := must(t, dead.Lock, "gone", natslock.TTL(2*time.Second))
+	l := must(t, dead.Lock, "gone", natslock.TTL(3*time.Second))
 	ref.granted(l, true)
 	w := next.await(t, next.Lock, "gone")
 	dead.nc.Close()
@@ -194,18 +194,21 @@ func gone(t *testing.T, n network) {
 	ref.check(t, 2)
 }
 
-// renewing: leases outlive their TTL several times.
+// renewing: leases outlive their TTL. It is long enough for a busy machine, which may hold
+// up a renewal for a second.
 func renewing(t *testing.T, n network) {
+	const ttl = 3 * time.Second
 	u := at(t, n.last(), n.opts...)
-	l := must(t, u.Lock, "kept", natslock.TTL(n.shortTTL()))
-	r := must(t, u.rw.RLock, "kept_reading", natslock.TTL(n.shortTTL()))
+	l := must(t, u.Lock, "kept", natslock.TTL(ttl))
+	r := must(t, u.rw.RLock, "kept_reading", natslock.TTL(ttl))
 	begun := time.Now()
-	for renewed := 1; time.Since(begun) < 3*n.shortTTL(); renewed++ {
-		u.rec.wait(t, natslock.EventRenewed, "kept", renewed)
-		u.rec.wait(t, natslock.EventRenewed, "kept_reading", renewed)
+	select {
+	case <-l.Done():
+		t.Fatalf("after %v: %v", time.Since(begun), l.Err())
+	case <-r.Done():
+		t.Fatalf("after %v: %v", time.Since(begun), r.Err())
+	case <-time.After(2 * ttl):
 	}
-	require.NoError(t, l.Err())
-	require.NoError(t, r.Err())
 	unlock(t, l)
 	unlock(t, r)
 	if n.silent {

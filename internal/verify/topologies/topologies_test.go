@@ -29,14 +29,6 @@ type network struct {
 func (n network) last() place       { return n.places[len(n.places)-1] }
 func (n network) place(i int) place { return n.places[i%len(n.places)] }
 
-// shortTTL is the shortest TTL that suits the way.
-func (n network) shortTTL() time.Duration {
-	if n.slow > 0 {
-		return 2 * time.Second
-	}
-	return time.Second
-}
-
 // open opens the bucket from the place, beside the clients.
 func (p place) open(nc *nats.Conn) (*kvstore.Store, error) {
 	js, err := jetstream.New(nc)
