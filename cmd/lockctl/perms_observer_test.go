@@ -5,6 +5,7 @@ package main_test
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/rwlock"
 	"github.com/natslock/locks/semaphore"
@@ -158,21 +160,23 @@ func TestPermsOfObserver(t *testing.T) {
 	}
 }
 
-// records has the revision of each record and tombstone, and 0 for a place in a queue:
-// its waiter renews it.
-func records(t *testing.T, js jetstream.JetStream) map[string]uint64 {
+// records has the revision of each record and tombstone. Of a place in a queue it has the
+// status and the id instead: its waiter renews it.
+func records(t *testing.T, js jetstream.JetStream) map[string]any {
 	t.Helper()
 	stream, err := js.Stream(t.Context(), "KV_natslock")
 	require.NoError(t, err)
 	info, err := stream.Info(t.Context(), jetstream.WithSubjectFilter(">"))
 	require.NoError(t, err)
-	all := map[string]uint64{}
+	all := map[string]any{}
 	for subject := range info.State.Subjects {
 		last, err := stream.GetLastMsgForSubject(t.Context(), subject)
 		require.NoError(t, err)
 		all[subject] = last.Sequence
 		if strings.Contains(subject, "wait.") {
-			all[subject] = 0
+			place, err := record.Decode(last.Data)
+			require.NoError(t, err)
+			all[subject] = fmt.Sprint(place.Status, " ", place.ID)
 		}
 	}
 	return all

@@ -194,8 +194,8 @@ func gone(t *testing.T, n network) {
 	ref.check(t, 2)
 }
 
-// renewing: leases outlive their TTL. It is long enough for a busy machine, which may hold
-// up a renewal for a second.
+// renewing: leases outlive their TTL several times. The TTL is long enough for a busy
+// machine, which may hold up a renewal for a second.
 func renewing(t *testing.T, n network) {
 	const ttl = 3 * time.Second
 	u := at(t, n.last(), n.opts...)
@@ -207,8 +207,10 @@ func renewing(t *testing.T, n network) {
 		t.Fatalf("after %v: %v", time.Since(begun), l.Err())
 	case <-r.Done():
 		t.Fatalf("after %v: %v", time.Since(begun), r.Err())
-	case <-time.After(2 * ttl):
+	case <-time.After(3 * ttl):
 	}
+	u.rec.wait(t, natslock.EventRenewed, "kept", 3)
+	u.rec.wait(t, natslock.EventRenewed, "kept_reading", 3)
 	unlock(t, l)
 	unlock(t, r)
 	if n.silent {
