@@ -100,7 +100,10 @@ func (a *acquisition) stand(place *session.Place) (r result, first bool) {
 	for try := 0; ; {
 		up := a.c.b.Online()
 		from, at := uint64(0), a.c.b.Instant()
-		if !whole {
+		if sure == nil && !a.c.b.Current() { // it reads each key anyway
+			sure = []kvstore.ListOption{kvstore.Named()}
+		}
+		if !whole && sure == nil {
 			from = a.c.long.from(at, pattern, place.Ticket())
 		}
 		// A state without the own place may lack earlier places too.
