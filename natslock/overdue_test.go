@@ -326,6 +326,24 @@ func TestOverdueRace(t *testing.T) {
 // A one-shot acquire that cannot delete what is overdue, since the answer is lost,
 // does not return that it is held or queued for.
 func TestOverdueDeletionUnanswered(t *testing.T) {
+	deletesOverdue(t, testutil.LoseAnswer, func(t *testing.T, err error) {
+		require.NotErrorIs(t, err, natslock.ErrLocked)
+		if err != nil {
+			require.ErrorIs(t, err, natslock.ErrUnavailable)
+		}
+	})
+}
+
+// One whose deletion meets a write in flight, that of another client that deletes the same
+// record for one, gets the lock all the same.
+func TestOverdueDeletionInFlight(t *testing.T) {
+	deletesOverdue(t, testutil.Refuse(kvstore.ErrInFlight), func(t *testing.T, err error) { require.NoError(t, err) })
+}
+
+// deletesOverdue has a one-shot acquire meet an overdue record, and its deletion of that
+// come to a fate.
+func deletesOverdue(t *testing.T, fate testutil.Fate, outcome func(t *testing.T, err error)) {
+	t.Helper()
 	for victim, stage := range map[string]string{"reader": "read delete", "waiter": "wait delete"} {
 		t.Run(victim, func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
@@ -350,7 +368,7 @@ func TestOverdueDeletionUnanswered(t *testing.T) {
 				var lost atomic.Int32
 				f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
 					if history.Stage(w) == stage && lost.CompareAndSwap(0, 1) {
-						return testutil.LoseAnswer
+						return fate
 					}
 					return testutil.Pass
 				})
@@ -360,11 +378,9 @@ func TestOverdueDeletionUnanswered(t *testing.T) {
 				}
 				l, err := try(c.Client)(t.Context())
 				require.EqualValues(t, 1, lost.Load())
-				require.NotErrorIs(t, err, natslock.ErrLocked)
+				outcome(t, err)
 				if err == nil {
 					mustUnlock(t, l)
-				} else {
-					require.ErrorIs(t, err, natslock.ErrUnavailable)
 				}
 			})
 		})

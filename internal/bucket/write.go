@@ -28,6 +28,23 @@ func (b *Bucket) Write(ctx context.Context, w kvstore.Write) (uint64, error) {
 	return a.Revision, a.Err
 }
 
+// WriteAlone is [Bucket.Write] once no other write to the key is in flight: several clients
+// may delete the same record. It waits for the answer and for the other writes, at most
+// [AnswerTimeout].
+func (b *Bucket) WriteAlone(ctx context.Context, w kvstore.Write) (uint64, error) {
+	ctx, cancel := answerWithin(ctx, AnswerTimeout)
+	defer cancel()
+	for try := 0; ; try++ {
+		revision, err := b.Write(ctx, w)
+		if !errors.Is(err, kvstore.ErrInFlight) {
+			return revision, err
+		}
+		if err := clock.Sleep(ctx, clock.InFlightBackoff(try)); err != nil {
+			return 0, err
+		}
+	}
+}
+
 // Tombstone is the value of a tombstone of the claim that body is the record of. The
 // token is 0 for a claim that was not granted.
 func (b *Bucket) Tombstone(status record.Status, body record.Body) ([]byte, error) {
@@ -42,7 +59,7 @@ func (b *Bucket) Delete(ctx context.Context, key string, revision uint64, id str
 	if err != nil {
 		return err
 	}
-	_, err = b.Write(ctx, kvstore.Write{Key: key, Value: value, Expect: revision, Delete: true})
+	_, err = b.WriteAlone(ctx, kvstore.Write{Key: key, Value: value, Expect: revision, Delete: true})
 	return err
 }
 
@@ -60,9 +77,7 @@ func (b *Bucket) Try(ctx context.Context, keys record.Keys, mode record.Mode) (k
 	if err != nil {
 		return "", "", 0, err
 	}
-	ctx, cancel := answerWithin(ctx, AnswerTimeout)
-	defer cancel()
-	revision, err = b.Write(ctx, kvstore.Write{Key: key, Value: value, TTL: tryTTL})
+	revision, err = b.WriteAlone(ctx, kvstore.Write{Key: key, Value: value, TTL: tryTTL})
 	return key, id, revision, err
 }
 
@@ -70,23 +85,15 @@ func (b *Bucket) Try(ctx context.Context, keys record.Keys, mode record.Mode) (k
 // by a write that it refuses. The answer proves that the subscriptions which were
 // made before are in place; see [kvstore.NoRevision].
 func (b *Bucket) Probe(ctx context.Context, key string) (last uint64, err error) {
-	ctx, cancel := answerWithin(ctx, AnswerTimeout)
-	defer cancel()
-	for try := 0; ; try++ {
-		_, err := b.Write(ctx, kvstore.Write{Key: key, Expect: kvstore.NoRevision, Delete: true})
-		conflict, refused := errors.AsType[*kvstore.ConflictError](err)
-		switch {
-		case refused:
-			return conflict.Last, nil
-		case err == nil:
-			return 0, fmt.Errorf("%w: a write to %q that has to be refused was accepted", kvstore.ErrBucketConfig, key)
-		case !errors.Is(err, kvstore.ErrInFlight):
-			return 0, err
-		}
-		if err := clock.Sleep(ctx, clock.InFlightBackoff(try)); err != nil {
-			return 0, err
-		}
+	_, err = b.WriteAlone(ctx, kvstore.Write{Key: key, Expect: kvstore.NoRevision, Delete: true})
+	conflict, refused := errors.AsType[*kvstore.ConflictError](err)
+	switch {
+	case refused:
+		return conflict.Last, nil
+	case err == nil:
+		return 0, fmt.Errorf("%w: a write to %q that has to be refused was accepted", kvstore.ErrBucketConfig, key)
 	}
+	return 0, err
 }
 
 // answer waits for the answer to a write of key, at most for d.
