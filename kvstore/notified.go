@@ -11,8 +11,9 @@ const (
 	// silences is the number of acknowledged writes without a notification after
 	// which the store warns.
 	silences = 3
-	// silentFor is the least age of the first of them: a notification may arrive
-	// after the acknowledgement.
+	// silentFor is how long the notification of the last of them may take. Behind a gateway
+	// it has another way than the acknowledgement, and those of the first ones may be missed:
+	// the subscription was not in place there yet.
 	silentFor = time.Second
 )
 
@@ -27,14 +28,15 @@ func (s *Store) watched(key string) bool {
 	return len(s.topics) > 0 && s.topics[s.seen.Load().notify+key] != nil
 }
 
-// unnotified counts an acknowledged write to a watched key. After some of them it warns
-// once that notifications do not arrive.
+// unnotified counts an acknowledged write to a watched key. With a later one than those
+// that count it warns once that notifications do not arrive.
 func (s *Store) unnotified() {
 	s.mu.Lock()
-	if s.silence++; s.silence == 1 {
+	warn := s.silence == silences && time.Since(s.silentAt) > silentFor && !s.notified.Swap(true)
+	if s.silence < silences {
+		s.silence++
 		s.silentAt = time.Now()
 	}
-	warn := s.silence >= silences && time.Since(s.silentAt) > silentFor && !s.notified.Swap(true)
 	s.mu.Unlock()
 	if warn {
 		s.cfg.Logger.Warn("lock bucket: no notification of a change has ever arrived. Waiters poll every few seconds, "+

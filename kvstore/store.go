@@ -62,7 +62,7 @@ type Store struct {
 
 	notified atomic.Bool            // a notification has arrived, or the store has warned that none does
 	silence  int                    // own writes without the notification that they should have caused
-	silentAt time.Time              // the first of them
+	silentAt time.Time              // the last of them that counts
 	ackHead  atomic.Pointer[[]byte] // of acknowledgements, up to the sequence
 
 	lastDenied error
