@@ -134,9 +134,9 @@ func TestHistory(t *testing.T) {
 	reader.wait()
 	idle(t, s)
 
-	// The lock is handed over within a millisecond: on a busy machine that is too fast for
-	// the copy of the release.
-	want := regexp.MustCompile(`^gap granted queued (released|gap 1) granted queued gave_up broken released granted expired$`)
+	// The lock is handed over within a millisecond, and its new holder soon renews it. On a
+	// busy machine that is too fast for the copies of the release and of the grant.
+	want := regexp.MustCompile(`^gap granted queued ((released|gap 1) granted|(released gap 1|gap 2) renewed) queued gave_up broken released granted expired$`)
 	var all []event
 	eventually(t, "the end of the dead", func() bool { // which counts 300 ms later
 		all = remembers(t, s, "orders.1")
@@ -148,7 +148,9 @@ func TestHistory(t *testing.T) {
 		require.WithinRange(t, p.Time, begun, time.Now(), "%d", i)
 		require.False(t, p.Time.Before(all[i].Time), "in their order")
 	}
-	granted, queued, released, after, broken, stopped, expired := all[1], all[2], all[3], all[4], all[7], all[8], all[10]
+	granted, queued, released := all[1], all[2], all[3]
+	n := len(all)
+	after, broken, stopped, expired := all[n-7], all[n-4], all[n-3], all[n-1]
 	require.Equal(t, first.cmd.Process.Pid, granted.PID)
 	require.Equal(t, map[string]string{"ticket": "OPS-1"}, granted.Meta)
 	require.NotZero(t, queued.Ticket)
