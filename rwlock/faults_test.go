@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -221,6 +222,41 @@ func faultStory(t *testing.T, name string, peers map[string]*peer) {
 		assert.NoError(t, p.c.Close(t.Context()))
 	}
 	assert.Empty(t, history.Check(u.History(), history.Options{}), name)
+}
+
+// TestFailedReadIsRepeatedSoon has the read fail with which a waiter follows the notification
+// of a release. No second notification comes, so the waiter reads again before its timers.
+func TestFailedReadIsRepeatedSoon(t *testing.T) {
+	for _, holds := range []natslock.Mode{natslock.Shared, natslock.Exclusive} {
+		t.Run(holds.String(), func(t *testing.T) {
+			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+				holder, waiter := newPeer(t, s.Connect(), 1), newPeer(t, s.Connect(), 2)
+				take := holder.RLock
+				if holds == natslock.Exclusive {
+					take = holder.Lock
+				}
+				h, err := take(t.Context(), "x")
+				require.NoError(t, err)
+				grants := make(chan grant, 1)
+				waiter.write("w", grants)
+				time.Sleep(7 * time.Second) // the early reads are over, and a late one is not due
+				synctest.Wait()
+				waiter.f.FailReads(func(op testutil.ReadOp, _ string) error {
+					if waiter.f.Counts().ReadsFailed == 0 {
+						return kvstore.ErrUnavailable
+					}
+					return nil
+				})
+				begun := time.Now()
+				unlock(t, h)
+				g := <-grants
+				require.NoError(t, g.err)
+				require.Equal(t, 1, waiter.f.Counts().ReadsFailed)
+				require.Less(t, time.Since(begun), 100*time.Millisecond)
+				unlock(t, g.l)
+			})
+		})
+	}
 }
 
 // TestRepeatedJoin has a join without an answer, which the client repeats under a new id.

@@ -72,6 +72,30 @@ func TestPlaceWithoutAnswer(t *testing.T) {
 	})
 }
 
+// TestFailedReadIsRepeatedSoon has the reads fail with which a waiter follows the notification
+// of a release, of the slot and of all of them. No second notification comes.
+func TestFailedReadIsRepeatedSoon(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a, b := join(t, s), join(t, s)
+		l := must(t, semaphore.New(a.Client, "x", 1))
+		w := b.await(t, semaphore.New(b.Client, "x", 1))
+		time.Sleep(7 * time.Second) // the early reads are over, and a late one is not due
+		synctest.Wait()
+		b.f.FailReads(func(testutil.ReadOp, string) error {
+			if b.f.Counts().ReadsFailed < 2 {
+				return kvstore.ErrUnavailable
+			}
+			return nil
+		})
+		begun := time.Now()
+		unlock(t, l)
+		l = w.granted(t)
+		require.Equal(t, 2, b.f.Counts().ReadsFailed)
+		require.Less(t, time.Since(begun), 100*time.Millisecond)
+		unlock(t, l)
+	})
+}
+
 // takeOver takes both permits of a semaphore, has a peer queue, and frees both. It returns
 // the lock of the peer.
 func takeOver(t *testing.T, ours *semaphore.Semaphore, b *peer, opts ...natslock.LockOption) *natslock.Lock {

@@ -154,7 +154,7 @@ func (a *acquisition) drain(gate *session.Lease) result {
 		// A mere hint is one from a server that is cut off or electing: it is
 		// asked again like one that does not answer.
 		d.tries, d.renewed = 0, 0
-		d.wait(d.pause(r.readers))
+		d.wait(d.pause(r.readers, err == nil && r.knows))
 		if cause := a.over(); cause != nil {
 			return result{outcome: ended, err: cause}
 		}
@@ -269,9 +269,10 @@ func (d *drain) subscribe(alone bool) bool {
 	return true
 }
 
-// pause is how long to wait for notifications of the readers that are left.
-func (d *drain) pause(readers []record.Entry) time.Duration {
-	pause := d.back.next()
+// pause is how long to wait for notifications of the readers that are left, as a leader has
+// answered or not.
+func (d *drain) pause(readers []record.Entry, answered bool) time.Duration {
+	pause := d.back.after(answered)
 	over := false
 	for _, e := range readers {
 		switch left := e.Remaining(d.a.c.b.Now()); {

@@ -109,6 +109,15 @@ func (h *head) schedule(left time.Duration) time.Duration {
 	return h.due.Sub(now)
 }
 
+// answered notes whether a read got an answer. One that got none is repeated soon.
+func (h *head) answered(yes bool) {
+	if yes {
+		h.back.silent = 0
+		return
+	}
+	h.due = h.a.c.b.Instant().Add(h.back.after(false))
+}
+
 // notified judges a notification; false: it decides nothing.
 func (h *head) notified() (result, bool) {
 	a := h.a
@@ -137,6 +146,7 @@ func (h *head) notified() (result, bool) {
 func (h *head) read(revision uint64) (result, bool) {
 	a := h.a
 	entry, err := a.c.b.Read(a.ctx, a.keys.Gate, revision)
+	h.answered(err == nil)
 	switch {
 	case err != nil:
 		return result{}, false

@@ -135,7 +135,7 @@ func (f *follower) read() (there bool, gate *record.Entry, pause time.Duration) 
 			entry, err = b.Read(a.ctx, f.pred.Key, last)
 		}
 	}
-	pause = f.back.next()
+	pause = f.back.after(err == nil)
 	if err != nil {
 		return true, nil, pause // not known; the timers will try again
 	}

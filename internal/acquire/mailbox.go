@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/natslock/locks/internal/clock"
 	"github.com/natslock/locks/kvstore"
 )
 
@@ -64,8 +65,9 @@ func (m *mailbox) take() (ev kvstore.Event, recheck bool) {
 // backstop yields the pauses after which a waiter reads by itself: soon at first,
 // then about as often as its place is renewed.
 type backstop struct {
-	place time.Duration // its TTL
-	tries int
+	place  time.Duration // its TTL
+	tries  int
+	silent int // reads in a row without an answer
 }
 
 func (b *backstop) next() time.Duration {
@@ -74,6 +76,18 @@ func (b *backstop) next() time.Duration {
 		return early[b.tries-1]
 	}
 	return b.place/3 + rand.N(b.place/30) //safety:waiter-reads
+}
+
+// after yields the pause after a read. One without an answer is repeated soon: it may have
+// followed a notification, which does not come again.
+func (b *backstop) after(answered bool) time.Duration {
+	pause := b.next()
+	if answered {
+		b.silent = 0
+		return pause
+	}
+	b.silent++
+	return min(pause, clock.OutageBackoff(b.silent-1))
 }
 
 // lateness yields the pauses after which a waiter checks a record whose TTL is over

@@ -143,6 +143,7 @@ func (h *slotHead) readAll() (result, bool) {
 			}
 		}
 	}
+	h.answered(err == nil)
 	switch {
 	case bucket.IsAny(err, bucket.ErrPermission):
 		return result{outcome: failed, err: err}, true
@@ -285,7 +286,8 @@ func (h *slotHead) notifiedOfSlots() (r result, decided, again bool) {
 			// overwrite it.
 			entry, err := a.c.b.Read(a.ctx, key, ev.Record.Revision)
 			if err != nil {
-				continue // the timers will try again
+				again = true
+				continue
 			}
 			h.all[k.Slot] = entry
 			if entry.Live() { //safety:slot-release-verified
