@@ -28,8 +28,9 @@ func (s *Store) watched(key string) bool {
 	return len(s.topics) > 0 && s.topics[s.seen.Load().notify+key] != nil
 }
 
-// unnotified counts an acknowledged write to a watched key. With a later one than those
-// that count it warns once that notifications do not arrive.
+// unnotified counts an acknowledged write to a watched key. The store warns once that
+// notifications do not arrive: at the first write that follows the last counted one by
+// more than silentFor.
 func (s *Store) unnotified() {
 	s.mu.Lock()
 	warn := s.silence == silences && time.Since(s.silentAt) > silentFor && !s.notified.Swap(true)

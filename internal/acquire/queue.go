@@ -100,7 +100,7 @@ func (a *acquisition) stand(place *session.Place) (r result, first bool) {
 	for try := 0; ; {
 		up := a.c.b.Online()
 		from, at := uint64(0), a.c.b.Instant()
-		if sure == nil && !a.c.b.Current() { // it reads each key anyway
+		if sure == nil && !a.c.b.Current() { // a list reads each key anyway
 			sure = []kvstore.ListOption{kvstore.Named()}
 		}
 		if !whole && sure == nil {
