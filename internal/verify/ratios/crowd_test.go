@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -52,36 +53,42 @@ func Burn(t testing.TB, n int) (stop func()) {
 
 // handing is the cost of a hand-over in a crowd.
 type handing struct {
-	p50      time.Duration
+	p25      time.Duration
 	messages float64 // of all clients, in and out, without those of waiting
+}
+
+// turn is some hand-overs of a crowd, without a pause between them.
+type turn struct {
+	took     []time.Duration
+	messages float64 // of each hand-over
 }
 
 // crowd is a lock that goes round among clients, which queue again after each grant.
 type crowd struct {
-	t       testing.TB
 	clients []counted
 	queued  chan struct{} // a client has its place
 	waiting float64       // messages per second while nothing happens
+	begin   chan struct{} // lets a turn begin
+	over    chan turn     // a turn that is over
 
 	// Guarded by the lock.
 	released time.Time
 	took     []time.Duration
-	phases   []handing
 	before   uint64
 	since    time.Time
-	burning  func() // ends the busy loops
 }
 
 const (
-	crowdWarm      = 5               // hand-overs that do not count
-	crowdHandOvers = 100             // in each phase
+	crowdTurns     = 10              // of each crowd, in each state of the machine
+	crowdWarm      = 2               // hand-overs of a turn that do not count
+	crowdHandOvers = 10              // hand-overs of a turn that count
 	crowdRenewal   = 5 * time.Second // a place is renewed this often
 )
 
-// handOvers measures n waiters, all clients of their own, while the machine does nothing
-// else, and then beside busy loops.
-func handOvers(t testing.TB, url string, n int) (quiet, busy handing) {
-	c := &crowd{t: t, queued: make(chan struct{}, 4*n+4)}
+// newCrowd queues n waiters behind a holder, all clients of their own. They wait until the
+// first turn, and leave when ctx ends.
+func newCrowd(ctx context.Context, t testing.TB, url string, n int) *crowd {
+	c := &crowd{queued: make(chan struct{}, 4*n+4), begin: make(chan struct{}), over: make(chan turn)}
 	for range n + 1 {
 		c.clients = append(c.clients, countedClient(t, url, natslock.WithObserver(func(_ context.Context, ev natslock.Event) {
 			if ev.Type == natslock.EventQueued {
@@ -89,34 +96,24 @@ func handOvers(t testing.TB, url string, n int) (quiet, busy handing) {
 			}
 		})))
 	}
-	ctx, stop := context.WithTimeout(t.Context(), 4*patience)
-	defer stop()
+	ctx, stop := context.WithCancel(ctx)
 	var wg sync.WaitGroup
+	t.Cleanup(func() { stop(); wg.Wait() })
 	name := fmt.Sprint("crowd.", n)
 	first, err := c.clients[0].Lock(ctx, name)
 	require.NoError(t, err)
-	for i, each := range c.clients {
-		if i > 0 {
-			wg.Go(func() { c.run(ctx, each, name, stop) })
-			c.await(ctx) // not all at once: that is another cost
-		}
+	for _, each := range c.clients[1:] {
+		wg.Go(func() { c.run(ctx, each, name) })
+		c.await(ctx) // not all at once: that is another cost
 	}
 	require.NoError(t, ctx.Err(), "not all are queued")
-	before, since := c.messages(), time.Now()
-	time.Sleep(crowdRenewal)
-	c.waiting = float64(c.messages()-before) / time.Since(since).Seconds()
 	wg.Go(func() {
-		c.released = time.Now()
+		c.pause(ctx)
 		if first.Unlock(context.Background()) == nil {
-			c.run(ctx, c.clients[0], name, stop)
+			c.run(ctx, c.clients[0], name)
 		}
 	})
-	wg.Wait()
-	if c.burning != nil {
-		c.burning()
-	}
-	require.Len(t, c.phases, 2, "the hand-overs took too long")
-	return c.phases[0], c.phases[1]
+	return c
 }
 
 func (c *crowd) await(ctx context.Context) {
@@ -134,8 +131,8 @@ func (c *crowd) messages() (sum uint64) {
 	return sum
 }
 
-// run takes the lock over and over until enough is measured.
-func (c *crowd) run(ctx context.Context, client counted, name string, stop func()) {
+// run takes the lock over and over until ctx ends.
+func (c *crowd) run(ctx context.Context, client counted, name string) {
 	for {
 		l, err := client.Lock(ctx, name)
 		if err != nil {
@@ -144,7 +141,7 @@ func (c *crowd) run(ctx context.Context, client counted, name string, stop func(
 		now := time.Now()
 		if ctx.Err() == nil {
 			c.await(ctx) // the holder before has its place
-			c.hold(now, stop)
+			c.hold(ctx, now)
 		}
 		c.released = time.Now()
 		if l.Unlock(context.Background()) != nil || ctx.Err() != nil {
@@ -154,44 +151,90 @@ func (c *crowd) run(ctx context.Context, client counted, name string, stop func(
 }
 
 // hold is the work under the lock.
-func (c *crowd) hold(now time.Time, stop func()) {
+func (c *crowd) hold(ctx context.Context, now time.Time) {
 	c.took = append(c.took, now.Sub(c.released))
-	switch n := len(c.took); {
-	case n == crowdWarm:
+	switch len(c.took) {
+	case crowdWarm:
 		c.before, c.since = c.messages(), now
-	case n == crowdWarm+crowdHandOvers:
+	case crowdWarm + crowdHandOvers:
 		// The slower a machine, the more renewals fall into a hand-over. They are not its cost.
 		messages := (float64(c.messages()-c.before) - c.waiting*time.Since(c.since).Seconds()) / crowdHandOvers
-		c.phases = append(c.phases, handing{median(c.took[crowdWarm:]), messages})
-		if c.took = nil; len(c.phases) == 2 {
-			stop()
-			return
+		select {
+		case c.over <- turn{c.took[crowdWarm:], messages}:
+		case <-ctx.Done():
 		}
-		c.burning = Burn(c.t, 4)
+		c.pause(ctx)
 	}
 	time.Sleep(time.Millisecond)
 }
 
+// pause holds the lock until the next turn begins.
+func (c *crowd) pause(ctx context.Context) {
+	select {
+	case <-c.begin:
+	case <-ctx.Done():
+	}
+	c.took, c.released = nil, time.Now()
+}
+
+// handOvers measures crowds in turn, so that all meet the same states of the machine.
+func handOvers(ctx context.Context, t testing.TB, crowds ...*crowd) []handing {
+	t.Helper()
+	took, messages := make([][]time.Duration, len(crowds)), make([][]float64, len(crowds))
+	for range crowdTurns {
+		for i, c := range crowds {
+			select {
+			case c.begin <- struct{}{}:
+			case <-ctx.Done():
+			}
+			select {
+			case each := <-c.over:
+				took[i], messages[i] = append(took[i], each.took...), append(messages[i], each.messages)
+			case <-ctx.Done():
+				require.FailNow(t, "the hand-overs took too long")
+			}
+		}
+	}
+	var all []handing
+	for i := range crowds {
+		slices.Sort(took[i])
+		slices.Sort(messages[i])
+		all = append(all, handing{took[i][len(took[i])/4], messages[i][crowdTurns/2]})
+	}
+	return all
+}
+
 // TestThousandClients guards that a hand-over costs the same behind ten waiters and behind
-// a thousand of as many clients, also beside four busy loops. A thousand cost 1.2 to 2
-// times the messages of ten, and 1.2 to 3 times the time. It was 23 and 18 times. The
-// messages of waiting are measured before, and do not count. Beside more than four busy
-// loops it was 2.6 times: a waiter reads now and then while a hand-over is late.
+// a thousand of as many clients, also beside four busy loops. A thousand cost 1 to 1.6
+// times the messages of ten, and 1.6 to 3 times the time. Beside busy loops it was up to 2.3
+// times the messages, and 7 times the time. Before the repair it was 23 and 18 times. The
+// time is that of the quickest quarter, since another process interrupts a longer hand-over
+// more often. The messages of waiting are measured before, and do not count.
 func TestThousandClients(t *testing.T) {
 	if machine.Race || testing.Short() {
 		t.Skip("takes ten seconds")
 	}
 	url := Server(t)
-	few, fewBusy := handOvers(t, url, 10)
-	many, manyBusy := handOvers(t, url, 1000)
+	ctx, stop := context.WithTimeout(t.Context(), 4*patience)
+	defer stop()
+	crowds := []*crowd{newCrowd(ctx, t, url, 10), newCrowd(ctx, t, url, 1000)}
+	before, since := []uint64{crowds[0].messages(), crowds[1].messages()}, time.Now()
+	time.Sleep(crowdRenewal)
+	for i, c := range crowds {
+		c.waiting = float64(c.messages()-before[i]) / time.Since(since).Seconds()
+	}
 	for _, x := range []struct {
-		what      string
-		few, many handing
-		messages  float64
-		times     time.Duration
-	}{{"alone", few, many, 2.5, 6}, {"beside four busy loops", fewBusy, manyBusy, 4, 25}} {
-		t.Logf("%s: behind 10 waiters %v and %.0f messages, behind 1000 %v and %.0f", x.what, x.few.p50, x.few.messages, x.many.p50, x.many.messages)
-		require.Less(t, x.many.messages, x.messages*x.few.messages, x.what)
-		require.Less(t, x.many.p50, x.times*x.few.p50, x.what)
+		what     string
+		loops    int
+		messages float64
+		times    time.Duration
+	}{{"alone", 0, 2.5, 5}, {"beside four busy loops", 4, 4, 15}} {
+		burning := Burn(t, x.loops)
+		costs := handOvers(ctx, t, crowds...)
+		burning()
+		few, many := costs[0], costs[1]
+		t.Logf("%s: behind 10 waiters %v and %.0f messages, behind 1000 %v and %.0f", x.what, few.p25, few.messages, many.p25, many.messages)
+		require.Less(t, many.messages, x.messages*few.messages, x.what)
+		require.Less(t, many.p25, x.times*few.p25, x.what)
 	}
 }
