@@ -297,4 +297,13 @@ func pause(t *testing.T, p *process) {
 	t.Helper()
 	p.signal(syscall.SIGSTOP)
 	t.Cleanup(func() { _ = p.cmd.Process.Signal(syscall.SIGCONT) })
+	// The threads run on until one of them has taken the signal. A waiter can be granted a
+	// lock in that moment.
+	var status syscall.WaitStatus
+	_, err := syscall.Wait4(p.cmd.Process.Pid, &status, syscall.WUNTRACED, nil)
+	for errors.Is(err, syscall.EINTR) {
+		_, err = syscall.Wait4(p.cmd.Process.Pid, &status, syscall.WUNTRACED, nil)
+	}
+	require.NoError(t, err)
+	require.True(t, status.Stopped(), "%v", status)
 }
