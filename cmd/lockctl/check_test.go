@@ -12,10 +12,10 @@ import (
 func TestCheck(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
-	begun := time.Now()
 	hold(t, s, "orders.1")
 	hold(t, s, "orders.2", "--read")
 	hold(t, s, "jobs")
+	begun := time.Now()
 	start(t, s, "run", "orders.1", "--", "true")
 	start(t, s, "run", "orders.1", "--", "true")
 	awaitQueue(t, s, "orders.1", 2)
