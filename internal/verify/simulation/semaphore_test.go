@@ -78,7 +78,7 @@ func TestSimSemaphoresBrief(t *testing.T) {
 		"disturbed": func(p *plan) {
 			// Each waiter has a place: with more of them the outages of those before it
 			// keep one waiting for longer than check 6 wants.
-			p.clients, p.workers, p.hours = 4, 2, 0.1
+			p.clients, p.workers, p.hours = 4, 2, machine.Part(0.1)
 			p.meddles, p.outages = time.Second, 20*time.Second
 			p.rates = testutil.Rates{Drop: 0.01, LoseAnswer: 0.02, DelayAnswer: 0.02, MaxDelay: 300 * time.Millisecond, DropEvent: 0.05}
 		},
