@@ -301,7 +301,7 @@ func TestOverdueRace(t *testing.T) {
 				for range 3 {
 					l, err := c.TryLock(t.Context(), "l")
 					for errors.Is(err, natslock.ErrLocked) {
-						time.Sleep(10 * time.Millisecond) // all at the same instant
+						time.Sleep(50 * time.Millisecond) // all at the same instant
 						l, err = c.TryLock(t.Context(), "l")
 					}
 					if !assert.NoError(t, err) {
