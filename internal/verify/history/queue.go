@@ -196,7 +196,7 @@ func (x *index) waits() (found []Violation) {
 					if v.from > until {
 						break
 					}
-					if v.id == "" || v.id != op.ID {
+					if v.until > from && (v.id == "" || v.id != op.ID) {
 						in = append(in, v)
 					}
 				}

@@ -163,7 +163,14 @@ func (x *index) slotWaits(s string, ops []*Op) (found []Violation) {
 // longer returns the first interval between two times that is longer than a limit and
 // that none of the lists covers.
 func longer(limit, from, until time.Duration, lists ...[]interval) (gap interval, ok bool) {
-	in := append(slices.Concat(lists...), interval{from: until, until: until})
+	in := []interval{{from: until, until: until}}
+	for _, list := range lists {
+		for _, v := range list {
+			if v.until > from && v.from < until {
+				in = append(in, v)
+			}
+		}
+	}
 	slices.SortFunc(in, func(a, b interval) int { return cmp.Compare(a.from, b.from) })
 	free := from
 	for _, v := range in {
