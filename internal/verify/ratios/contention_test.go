@@ -109,7 +109,7 @@ func TestLocalGrants(t *testing.T) {
 	var ratio, each, sent, grants float64
 	for range 5 {
 		bare := Rate(1, 100*time.Millisecond, func(int) { p.Cycle(t) })
-		got := contend(t, "local", 200*time.Millisecond, nil, c)
+		got := contend(t, "local", time.Second, nil, c)
 		t.Logf("%.0f grants/s, longest wait %v, %.4f messages sent per grant, %d grants and %d renewals, a bare publish takes %.0f us",
 			got.rate, got.longest, got.sent, got.grants, got.renewed, 1e6/bare/2)
 		sent, grants = sent+got.sent*float64(got.grants), grants+float64(got.grants)
@@ -120,7 +120,9 @@ func TestLocalGrants(t *testing.T) {
 	t.Logf("%.1f grants for each renewal, %.1f times the bare cycles of one goroutine, %.4f messages sent per grant",
 		each, ratio, sent/grants)
 	// Of all rounds: a goroutine that is late ends a run before its time, which takes eight
-	// messages. Under the race detector a round has 60 runs.
+	// messages. The end of a round takes some 17 more. Under the race detector and beside two
+	// busy loops these are a quarter of the messages of a fifth of a second, and a twentieth
+	// of those of a second.
 	require.LessOrEqual(t, sent/grants, 1./32)
 	if !machine.Race {
 		require.GreaterOrEqual(t, each, 60.)
