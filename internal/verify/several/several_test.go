@@ -1,4 +1,4 @@
-package natslock_test
+package several_test
 
 import (
 	"context"
@@ -13,11 +13,14 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/internal/verify/machine"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
 )
+
+func TestMain(m *testing.M) { testutil.LeakCheck(m) }
 
 // register is what is known of those inside, by name.
 type register struct {
@@ -54,7 +57,10 @@ func (r *register) enter(l *natslock.Locks, waited time.Duration) {
 
 // stroller is a client that locks random sets of names.
 type stroller struct {
-	*member
+	*natslock.Client // nil after a crash
+	nc               *nats.Conn
+	link             *testutil.Link
+
 	s   *testutil.Server
 	reg *register
 	rng *rand.Rand
@@ -65,10 +71,9 @@ const strollTTL = 5 * time.Second
 
 // wake makes the client, again after a crash.
 func (m *stroller) wake(t *testing.T) bool {
-	if m.member != nil {
+	if m.Client != nil {
 		return true
 	}
-	m.member = &member{}
 	m.nc, m.link = m.s.ConnectLink(nats.MaxReconnects(-1), nats.ReconnectWait(100*time.Millisecond))
 	seed := m.rng.Uint64()
 	c, err := natslock.New(context.Background(), m.nc, natslock.WithTTL(strollTTL), testutil.WrapStore(func(kv kvstore.KV) kvstore.KV {
@@ -86,8 +91,10 @@ func (m *stroller) wake(t *testing.T) bool {
 func (m *stroller) die() {
 	m.link.Cut()
 	m.nc.Close()
-	_ = closeNow(m.Client)
-	m.member = nil
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	_ = m.Close(ctx)
+	m.Client = nil
 	m.reg.note("crash")
 }
 
@@ -174,7 +181,6 @@ func TestLockAllHour(t *testing.T) {
 	t.Logf("seed %d", seed)
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		end := time.Now().Add(machine.Part(time.Hour))
-		r := newRaw(t, s.Connect())
 		reg := &register{t: t, work: map[string]context.Context{}, tokens: map[string]uint64{}, events: map[string]int{}}
 		var all sync.WaitGroup
 		for i := range 20 {
@@ -183,7 +189,7 @@ func TestLockAllHour(t *testing.T) {
 				for time.Now().Before(end) && m.wake(t) {
 					m.stroll(t, 10)
 				}
-				if m.member != nil {
+				if m.Client != nil {
 					ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 					defer cancel()
 					assert.NoError(t, m.Close(ctx))
@@ -192,7 +198,9 @@ func TestLockAllHour(t *testing.T) {
 		}
 		all.Wait()
 		time.Sleep(time.Minute)
-		require.Empty(t, r.live(">"), "nothing is left")
+		left, err := history.OpenStore(t, s.Connect()).List(context.Background(), ">", 0)
+		require.NoError(t, err)
+		require.Empty(t, left.Records, "nothing is left")
 		t.Logf("%d grants, the longest wait %v; %v", reg.grants, reg.worst, reg.events)
 		require.Greater(t, reg.grants, machine.Part(1000))
 		require.Greater(t, reg.events["crash"], machine.Part(20))
