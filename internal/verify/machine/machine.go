@@ -15,6 +15,15 @@ func Part[T int | float64 | time.Duration](n T) T {
 	return n
 }
 
+// Half is half of n under the race detector, and n without it. It is for a test that
+// reaches its least counts in half of the time, and not in a quarter.
+func Half[T int | float64](n T) T {
+	if Race {
+		return n / 2
+	}
+	return n
+}
+
 // Lateness measures until the end of the test by how much the machine delays a goroutine
 // that sleeps for a moment. The returned function returns the worst delay so far.
 func Lateness(t testing.TB) func() time.Duration {

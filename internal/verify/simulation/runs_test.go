@@ -51,7 +51,7 @@ func TestSimRunsBrief(t *testing.T) {
 			p.turn, p.lag, p.hold = 20*time.Millisecond, 2*time.Millisecond, 2*us
 		},
 		"reading": func(p *plan) {
-			p.mutexes, p.rws, p.hold, p.think = 0, 1, 20*time.Millisecond, 5*time.Millisecond
+			p.mutexes, p.rws, p.hold, p.think, p.rounds = 0, 1, 20*time.Millisecond, 5*time.Millisecond, machine.Half(100)
 		},
 		"reading unnotified": func(p *plan) {
 			p.mutexes, p.rws, p.hold, p.think, p.rounds = 0, 1, 30*time.Millisecond, time.Millisecond, 60
@@ -69,7 +69,7 @@ func TestSimRunsBrief(t *testing.T) {
 			p.linger, p.rws, p.crowd, p.hold, p.rates.DropEvent, p.blind = 10*time.Second, 1, 4, 10*time.Millisecond, 0.9, 0.8
 		},
 		"unnotified": func(p *plan) {
-			p.hold, p.rates.DropEvent, p.blind = 30*time.Millisecond, 0.9, 0.8
+			p.rounds, p.hold, p.rates.DropEvent, p.blind = machine.Half(100), 30*time.Millisecond, 0.9, 0.8
 		},
 		"disturbed": func(p *plan) {
 			p.hold, p.meddles, p.outages, p.closes = 5*time.Millisecond, time.Second, 10*time.Second, 5*time.Second

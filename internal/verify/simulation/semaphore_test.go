@@ -74,7 +74,7 @@ func TestSimSemaphoresBrief(t *testing.T) {
 	for name, change := range map[string]func(p *plan){
 		"calm":        func(*plan) {},
 		"two numbers": func(p *plan) { p.permits = func(client, _ int) int { return 2 + client%2*2 } },
-		"unnotified":  func(p *plan) { p.hours, p.hold, p.rates.DropEvent, p.blind = 0.1, time.Second, 0.9, 0.5 },
+		"unnotified":  func(p *plan) { p.hours, p.hold, p.rates.DropEvent, p.blind = machine.Half(0.1), time.Second, 0.9, 0.5 },
 		"disturbed": func(p *plan) {
 			// Each waiter has a place: with more of them the outages of those before it
 			// keep one waiting for longer than check 6 wants.
