@@ -81,12 +81,13 @@ func TestContended(t *testing.T) {
 // Nobody waits: a TryLock does not, nor does a reader beside a reader. Contended
 // costs a subscription, a proof of it and a list, once. The subscription ends with the lock.
 func TestContendedByNobody(t *testing.T) {
+	const ttl = 15 * time.Minute
 	for name, held := range map[string]func(c *natslock.Client) take{"lock": mutexOf, "try": mutexTry, "reader": readerOf} {
 		for _, lost := range []bool{false, true} {
 			t.Run(name+map[bool]string{false: ", unlocked", true: ", lost"}[lost], func(t *testing.T) {
 				testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 					c, other := join(t, s, natslock.WithWatchAfter(-1)), join(t, s)
-					l, err := held(c.Client)(t.Context(), natslock.TTL(time.Hour))
+					l, err := held(c.Client)(t.Context(), natslock.TTL(ttl))
 					require.NoError(t, err)
 					subs, out := c.nc.NumSubscriptions(), c.nc.Stats().OutMsgs
 					require.True(t, open(l))
@@ -100,7 +101,7 @@ func TestContendedByNobody(t *testing.T) {
 						beside, err := rwlock.New(other.Client).RLock(t.Context(), "l")
 						require.NoError(t, err)
 						defer func() { _ = beside.Unlock(context.Background()) }()
-						sibling, err := rwlock.New(c.Client).RLock(t.Context(), "l", natslock.TTL(time.Hour))
+						sibling, err := rwlock.New(c.Client).RLock(t.Context(), "l", natslock.TTL(ttl))
 						require.NoError(t, err)
 						mustUnlock(t, sibling)
 						require.True(t, open(sibling))
@@ -111,12 +112,12 @@ func TestContendedByNobody(t *testing.T) {
 						require.ErrorIs(t, err, natslock.ErrLocked)
 					}
 					out = c.nc.Stats().OutMsgs
-					time.Sleep(4 * time.Minute) // less than to the next check of the bucket
+					time.Sleep(4 * time.Minute) // less than to the next check of the bucket and to the first renewal
 					require.True(t, open(l))
 					require.Equal(t, out, c.nc.Stats().OutMsgs)
 					if lost {
 						s.Stop()
-						time.Sleep(2 * time.Hour)
+						time.Sleep(2 * ttl)
 						synctest.Wait()
 						require.ErrorIs(t, l.Err(), natslock.ErrLost)
 					} else {

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/machine"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
 )
@@ -20,7 +21,7 @@ import (
 func TestGivingUpAtHandOver(t *testing.T) {
 	s := testutil.RunServer(t)
 	c, operator := join(t, s, natslock.WithTurn(time.Second)), join(t, s)
-	const rounds = 1000
+	rounds := machine.Part(1000)
 	gaveUp := 0
 	for range rounds {
 		holder := mustLock(t, c.Client, "l")

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/internal/verify/history"
+	"github.com/natslock/locks/internal/verify/machine"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/rwlock"
@@ -332,6 +333,7 @@ func TestLockAllSiblings(t *testing.T) {
 	sets := [][]string{{"a", "b"}, {"b", "c"}, {"c", "a"}, {"c", "b", "a"}, {"b", "a"}, {"c"}}
 	for name, opts := range map[string][]natslock.LockOption{"plain": nil, "lingering": {natslock.Linger(time.Minute)}} {
 		t.Run(name, func(t *testing.T) {
+			rounds := machine.Part(50)
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 				var mu sync.Mutex
 				inside, tokens := map[string]int{}, map[string]uint64{}
@@ -340,7 +342,7 @@ func TestLockAllSiblings(t *testing.T) {
 				for i, set := range append(sets, sets...) {
 					c := clients[i%2]
 					all.Go(func() {
-						for n := range 50 {
+						for n := range rounds {
 							l, err := c.LockAll(t.Context(), set, append(opts, natslock.MaxWait(time.Hour))...)
 							if !assert.NoError(t, err) {
 								return

@@ -404,7 +404,7 @@ func claimFoundAtItsPlace(t *testing.T, givenUp bool) {
 		time.Sleep(200 * time.Millisecond)
 		stranger := join(t, s).follow(t)
 		for len(inspect(t, c.Client, "l").Queue) == 1 {
-			time.Sleep(time.Millisecond)
+			time.Sleep(20 * time.Millisecond)
 		}
 		late := c.begin(t, "l") // joins the place
 		if givenUp {
