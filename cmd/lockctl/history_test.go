@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -67,6 +68,19 @@ func copied(t *testing.T, s *testutil.Server) {
 	})
 }
 
+// watched waits until a holder has begun to watch its lock, which renews the record. A
+// renewal that is replaced at once is missing. With a long TTL there is no other one.
+func watched(t *testing.T, s *testutil.Server, name string, pid int) {
+	t.Helper()
+	await(t, s, name, "a renewal", func(l lock) bool {
+		in := l.Readers
+		if l.Holder != nil {
+			in = append(in, *l.Holder)
+		}
+		return slices.ContainsFunc(in, func(h holder) bool { return h.PID == pid && h.Revision > record.TokenRevision(h.Token) })
+	})
+}
+
 func remembers(t *testing.T, s *testutil.Server, args ...string) []event {
 	t.Helper()
 	code, out, errs := run(t, s, append([]string{"history", "--json"}, args...)...)
@@ -106,13 +120,14 @@ func TestHistory(t *testing.T) {
 	t.Parallel()
 	s := remembered(t)
 	begun := time.Now()
-	first, pid := hold(t, s, "orders.1", "--meta", "ticket=OPS-1")
-	second := start(t, s, "run", "orders.1", "--", "sleep", "60")
+	first, pid := hold(t, s, "orders.1", "--ttl", "10m", "--meta", "ticket=OPS-1")
+	second := start(t, s, "run", "--ttl", "10m", "orders.1", "--", "sleep", "60")
 	awaitQueue(t, s, "orders.1", 1)
+	watched(t, s, "orders.1", first.cmd.Process.Pid)
 	copied(t, s)
 	require.NoError(t, syscall.Kill(pid, syscall.SIGTERM))
 	first.wait()
-	await(t, s, "orders.1", "the second", func(l lock) bool { return l.Holder != nil && l.Holder.PID == second.cmd.Process.Pid })
+	watched(t, s, "orders.1", second.cmd.Process.Pid)
 	third := start(t, s, "run", "orders.1", "--", "true")
 	awaitQueue(t, s, "orders.1", 1)
 	copied(t, s)
@@ -128,7 +143,8 @@ func TestHistory(t *testing.T) {
 	// Never renewed: of two renewals the first may be replaced before it is copied.
 	take(t, client(t, s), "orders.1", natslock.TTL(3*time.Second), natslock.NoRenew())
 	copied(t, s)
-	reader, pid := hold(t, s, "orders.2", "--read")
+	reader, pid := hold(t, s, "orders.2", "--ttl", "10m", "--read")
+	watched(t, s, "orders.2", reader.cmd.Process.Pid)
 	copied(t, s)
 	require.NoError(t, syscall.Kill(pid, syscall.SIGTERM))
 	reader.wait()
