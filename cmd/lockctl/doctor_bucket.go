@@ -152,14 +152,14 @@ func (d *doctor) second(notified *nats.Subscription, until time.Time) {
 		return
 	}
 	own := strings.TrimSuffix(d.info.Config.RePublish.Destination, ">")
-	over := false
+	var enough time.Time // bounds the reading of what was sent until then
 	for {
 		left := time.Until(until)
-		if left <= 0 && !over {
-			over = true
+		if left <= 0 && enough.IsZero() {
 			_ = d.s.nc.FlushTimeout(listening) // on a busy machine, what was sent is not read yet
+			enough = time.Now().Add(listening)
 		}
-		if n, _, _ := notified.Pending(); over && (n == 0 || left < -2*listening) {
+		if n, _, _ := notified.Pending(); !enough.IsZero() && (n == 0 || time.Now().After(enough)) {
 			return
 		}
 		m, err := notified.NextMsg(max(left, time.Millisecond))
