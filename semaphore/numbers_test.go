@@ -139,6 +139,41 @@ func TestNumbersLeft(t *testing.T) {
 	})
 }
 
+// A claim without an answer is given up when earlier waiters know of its slot. Its next attempt
+// would pass them once the lease of the first attempt is over.
+func TestNumbersUnanswered(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a, b, h := join(t, s), join(t, s), join(t, s)
+		all := semaphore.New(h.Client, "s", 3)
+		held := []*natslock.Lock{must(t, all), must(t, all), must(t, all)}
+		unlock(t, held[1])
+		takes := 0
+		b.f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+			if w.Key != "sem.s.1" || w.Delete {
+				return testutil.Pass
+			}
+			switch takes++; takes {
+			case 1:
+				return testutil.LoseAnswer
+			case 2:
+				return testutil.Drop
+			}
+			return testutil.Pass
+		})
+		later := begin(t, semaphore.New(b.Client, "s", 3), natslock.TTL(2*time.Second))
+		synctest.Wait()
+		a.bend("sem take", 1, 1, testutil.Delay(2*time.Second))
+		first := a.await(t, semaphore.New(a.Client, "s", 2))
+		l := first.granted(t)
+		require.Equal(t, 1, slot(t, l))
+		require.False(t, later.over())
+		unlock(t, held[0]) // slot 2
+		got := later.granted(t)
+		require.Equal(t, 2, slot(t, got))
+		unlock(t, held[2], l, got)
+	})
+}
+
 // A waiter behind one that was granted is not the first where another one is between them.
 func TestNumbersBetween(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {

@@ -157,13 +157,18 @@ func lowest(queue []record.Entry) (low int) {
 	return low
 }
 
-// seize claims a free slot from low on, the highest first. It returns busy with a holder if
-// all of them are held. It returns free if one was free, and another client has been
-// quicker: then a new read shows whether that was the last one. Overdue records count as
+// seize claims a free slot from low on, the highest first. It gives up an own claim of a lower
+// slot that had no answer before the waiters came that know of that slot. It returns busy with
+// a holder if all of them are held. It returns free if one was free, and another client has
+// been quicker: then a new read shows whether that was the last one. Overdue records count as
 // free if expired says so.
 func (a *acquisition) seize(all slots, low int, expired bool) result {
 	for k, e := range all {
-		if a.bid.mine(e) { // an earlier attempt, to be adopted
+		switch {
+		case !a.bid.mine(e):
+		case k < low: //safety:slot-own-left
+			a.bid.close() // its next attempt could pass the waiters that know of the slot
+		default: // an earlier attempt, to be adopted
 			if r := a.claimSlot(all, k, 0); r.outcome != free && r.outcome != busy {
 				return r
 			}

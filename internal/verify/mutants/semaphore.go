@@ -12,6 +12,8 @@ var semaphoreMutants = []mutant{
 		weak: "a newcomer takes a slot that an earlier waiter is to have"},
 	{label: "slots-left-by-waiter", operator: "zero low", test: "semaphore.TestNumbersLeft",
 		weak: "a waiter takes a slot that an earlier one is to have"},
+	{label: "slot-own-left", operator: "never", test: "semaphore.TestNumbersUnanswered",
+		weak: "a claim without an answer goes on after waiters have come that are to have its slot"},
 	{label: "slot-bypass", operator: "never 3", test: "semaphore.TestNewcomerQueues",
 		weak: "a newcomer goes on claiming a slot after others may have queued"},
 	{label: "slot-newcomer", operator: "never", test: "semaphore.TestNewcomerOnReplica",
