@@ -202,8 +202,7 @@ func TestInitWithoutServer(t *testing.T) {
 	code, _, errs := run(t, s, "init", "-f")
 	require.Equal(t, 69, code)
 	require.Contains(t, errs, "no JetStream at "+s.URL())
-	s.Stop()
-	code, _, errs = run(t, s, "init", "-f")
+	code, _, errs = run(t, nil, "init", "-f", "--server", "nats://127.0.0.1:1")
 	require.Equal(t, 69, code)
 	require.Contains(t, errs, "no server at")
 }

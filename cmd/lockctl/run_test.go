@@ -170,10 +170,10 @@ func TestRunConflict(t *testing.T) {
 	}{
 		{1, []string{"-n"}},
 		{1, []string{"-w", "0"}},
-		{1, []string{"-w", "0.5"}}, // long enough to have learned of the holder
-		{1, []string{"--wait", "500ms"}},
+		{1, []string{"-w", "2.5"}}, // long enough to have learned of the holder
+		{1, []string{"--wait", "2500ms"}},
 		{99, []string{"-n", "-E", "99"}},
-		{0, []string{"-w", "0.5", "--conflict-exit-code", "0"}},
+		{0, []string{"-w", "2.5", "--conflict-exit-code", "0"}},
 	} {
 		code, out, errs := run(t, s, append(append([]string{"run"}, c.args...), "x", "--", "echo", "inside")...)
 		require.Equal(t, c.code, code, "%q: %s", c.args, errs)
