@@ -114,6 +114,9 @@ func (x *index) inGame(p place, granted Entry) bool {
 	if !ok || e.Deleted || granted.At >= e.ends() || p.op.end() <= granted.At {
 		return false
 	}
+	if _, later := x.after(p.first.Key, granted.Revision); x.h.Lossy && !later {
+		return false // the notification of its end may have been lost
+	}
 	first, events := p.first, x.keys[p.first.Key]
 	newest := p.number == len(p.op.Tickets)-1
 	if !newest && p.op.Tickets[p.number+1].Ticket < granted.Revision {
