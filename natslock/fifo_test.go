@@ -481,6 +481,32 @@ func TestLongQueue(t *testing.T) {
 	})
 }
 
+// The place before a newcomer's in a long queue is many revisions back, since other clients
+// have written meanwhile. The newcomer reads longer and longer parts of the queue, and not
+// all of it.
+func TestLongQueueInBusyBucket(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		holder := quietHolder(t, s)
+		r := newRaw(t, s.Connect())
+		var waiters []*waiting
+		for _, m := range crowd(t, s, 100) {
+			waiters = append(waiters, m.await(t, "l"))
+		}
+		for i := range 240 {
+			r.put(fmt.Sprint("lock.other", i), []byte("x"), time.Minute)
+		}
+		c := join(t, s)
+		read := c.nc.Stats().InMsgs
+		waiters = append(waiters, c.await(t, "l"))
+		synctest.Wait()
+		require.Less(t, c.nc.Stats().InMsgs-read, uint64(50), "the queue has 100 records")
+		mustUnlock(t, holder)
+		for _, w := range waiters {
+			mustUnlock(t, w.granted(t))
+		}
+	})
+}
+
 // A newcomer reads some of the records of a lock. A record that it has not read may be that
 // of a waiter.
 func TestNewcomerReadsAPart(t *testing.T) {

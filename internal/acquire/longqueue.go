@@ -39,21 +39,27 @@ const (
 	reachFor = time.Second
 	// reachFirst is how far before its ticket a client reads at first in a long queue
 	// that it has not listed yet.
-	reachFirst = 64
+	reachFirst = 16
+	// reachFurther is how often a client reads a part four times as long as the last one,
+	// before it reads the whole queue.
+	reachFurther = 3
 	// reachMax bounds the memory of long queues.
 	reachMax = 1024
 )
 
 // from returns the revision from which on to read the queue to find the
-// predecessor of ticket. 0 is all of it. A place's revision is its ticket or, renewed,
-// a later one: a list from a revision on has every place with a ticket from there.
-func (q *longQueues) from(now clock.Instant, pattern string, ticket uint64) uint64 {
+// predecessor of ticket. 0 is all of it. further is how often the predecessor was not
+// found: writes to other locks, and renewals, may be between the two. A place's revision is
+// its ticket or, renewed, a later one: a list from a revision on has every place with a
+// ticket from there.
+func (q *longQueues) from(now clock.Instant, pattern string, ticket uint64, further uint) uint64 {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if r, ok := q.m[pattern]; ok && now < r.until && r.revisions < ticket {
-		return ticket - r.revisions
+	r, long := q.m[pattern]
+	if !long || now >= r.until || further > reachFurther {
+		return 0
 	}
-	return 0
+	return ticket - min(r.revisions<<(2*further), ticket)
 }
 
 // isLong notes that a queue is too long to be read whole, before any list of it: a

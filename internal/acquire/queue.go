@@ -95,7 +95,8 @@ func (a *acquisition) enqueue(begun clock.Instant) result {
 // stand waits at a place in the queue. It returns a final result and whether
 // the place was the first, or requeue when the place has gone.
 func (a *acquisition) stand(place *session.Place) (r result, first bool) {
-	pattern, whole := a.keys.Place("*"), false
+	pattern := a.keys.Place("*")
+	var further uint              // how often the part that was read was too short
 	var sure []kvstore.ListOption // the option of a list that shows nobody before this waiter
 	for try := 0; ; {
 		up := a.c.b.Online()
@@ -103,8 +104,8 @@ func (a *acquisition) stand(place *session.Place) (r result, first bool) {
 		if sure == nil && !a.c.b.Current() { // a list reads each key anyway
 			sure = []kvstore.ListOption{kvstore.Named()}
 		}
-		if !whole && sure == nil {
-			from = a.c.long.from(at, pattern, place.Ticket())
+		if sure == nil {
+			from = a.c.long.from(at, pattern, place.Ticket(), further)
 		}
 		// A state without the own place may lack earlier places too.
 		queue, err := a.c.list(a.ctx, pattern, place.Ticket(), from, sure...) //safety:queue-as-of
@@ -143,11 +144,11 @@ func (a *acquisition) stand(place *session.Place) (r result, first bool) {
 		switch {
 		case pred >= 0 && queue[pred].TokenOrTicket() >= from:
 			a.c.long.found(a.c.b.Instant(), pattern, place.Ticket()-queue[pred].TokenOrTicket(), n, from == 0)
-			whole, sure = false, nil
+			further, sure = 0, nil
 			r = a.follow(place, queue[pred], pred == len(queue)-1)
 			queue = nil // if it is the first now
 		case from > 0: // it is further back, if there is one //safety:part-of-queue
-			whole = true
+			further++
 			continue
 		case sure == nil && !a.c.b.Alone(): //safety:first-by-leader
 			// A replica that catches up first removes what was overwritten, and stores later
