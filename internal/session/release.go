@@ -134,26 +134,27 @@ func (k *kept) Leave(status record.Status) (deleted <-chan struct{}) {
 	}
 	k.released = make(chan struct{})
 	close(k.released)
+	// Before the record ends, and until the answer has come, for a while: the write may be
+	// refused because a renewal was on its way. A Close must not come before the second try.
+	answered := func() {}
+	if s.work.begin() { //safety:leave-awaited
+		answered = sync.OnceFunc(s.work.done)
+	}
 	released := k.release(ErrReleased)
 	k.mu.Unlock()
 	released.finish()
 	body, err := k.tombstone(status)
 	if err != nil {
+		answered()
 		return k.released
 	}
 	gone := make(chan struct{})
 	over := sync.OnceFunc(func() { close(gone) })
-	// Work until the answer has come, for a while: it may be refused because a
-	// renewal was on its way, and a Close must not come before the second try.
-	answered := func() {}
-	if s.work.begin() {
-		done := sync.OnceFunc(s.work.done)
-		timer := time.AfterFunc(bucket.AnswerTimeout, func() { k.deleteAs(status, over); done() }) // a lost write would keep others out for a TTL
-		answered = func() { timer.Stop(); done() }
-	}
+	late := time.AfterFunc(bucket.AnswerTimeout, func() { k.deleteAs(status, over); answered() }) // a lost write would keep others out for a TTL
 	o := &Orphan{}
 	forget, err := s.b.Send(kvstore.Write{Key: k.Key, Value: body, Expect: k.last, Delete: true}, func(a kvstore.Answer) {
 		s.Settle(o)
+		late.Stop()
 		if a.Err == nil {
 			k.deleted(a.Revision)
 			over()
@@ -163,6 +164,7 @@ func (k *kept) Leave(status record.Status) (deleted <-chan struct{}) {
 		answered()
 	})
 	if err != nil {
+		late.Stop()
 		k.deleteAs(status, over)
 		answered()
 		return gone
@@ -264,12 +266,16 @@ func (l *Lease) Drop() (deleted <-chan struct{}) {
 	}
 	done := make(chan struct{})
 	l.released = done
+	working := l.s.work.begin() // before the lease ends: see Leave
 	released := l.release(ErrReleased)
-	l.s.Background(func(ctx context.Context) {
-		defer close(done)
-		released.finish()
-		l.delete(ctx, record.StatusGone, time.Now(), l.terms.TTL, nil)
-	})
+	if working {
+		go func() {
+			defer l.s.work.done()
+			defer close(done)
+			released.finish()
+			l.delete(l.s.work.ctx, record.StatusGone, time.Now(), l.terms.TTL, nil)
+		}()
+	}
 	return done
 }
 

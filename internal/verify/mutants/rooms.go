@@ -120,6 +120,8 @@ var roomMutants = []mutant{
 		weak: "the release of a lease that is over says that all was well"},
 	{label: "context-first", operator: "drop", test: "natslock.TestContextEndsBeforeDeletion",
 		weak: "the context does not end before the record is deleted"},
+	{label: "leave-awaited", operator: "never", test: "internal/session.TestCloseWaitsForLeave",
+		weak: "a Close does not wait for the tombstone of a lease that has ended"},
 	{label: "release-goes-on", operator: "drop", test: "natslock.TestReleaseGoesOn",
 		weak: "a release that was not answered in time is given up"},
 	{label: "release-read", operator: "arg 3 is 0", test: "rwlock.TestDeposedLeaderRefuses/writes_true",
