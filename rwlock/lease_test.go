@@ -507,3 +507,32 @@ func TestForeignReader(t *testing.T) {
 		unlock(t, l)
 	})
 }
+
+// A client that closes reads whether the claim of a reader was stored. The server may answer
+// that read before it stores the claim. Close waits for the answer to the claim, or the
+// record would keep writers out until its TTL.
+func TestCloseWithUnansweredReader(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		p := newPeer(t, s.Connect(), 1)
+		sent := make(chan string, 1)
+		p.f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+			if w.Guard == "" {
+				return testutil.Pass
+			}
+			sent <- w.Key
+			return testutil.DelayAnswer(200 * time.Millisecond)
+		})
+		over := make(chan error, 1)
+		go func() { _, err := p.RLock(t.Context(), "x"); over <- err }()
+		key := <-sent
+		p.f.FailReads(func(_ testutil.ReadOp, asked string) error {
+			if asked == key {
+				return kvstore.ErrNotFound
+			}
+			return nil
+		})
+		require.NoError(t, p.c.Close(t.Context()))
+		require.ErrorIs(t, <-over, natslock.ErrClosed)
+		require.Empty(t, history.KeysLeft(t, s.Connect()))
+	})
+}

@@ -142,13 +142,13 @@ func (cl *claim) answered(n int, a kvstore.Answer) {
 	if !late {
 		cl.replies = append(cl.replies, reply{n: n, answer: a, at: at})
 	}
-	// Nobody would release the record of a claim that is over.
-	discard := late && a.Err == nil && n != cl.granted //safety:over-answered
-	cl.mu.Unlock()
-	cl.endWatch()
-	if discard {
+	// Nobody would release the record of a claim that is over. The deletion begins before the
+	// wait for the answer ends: a Close waits for one of them.
+	if late && a.Err == nil && n != cl.granted { //safety:over-answered
 		cl.c.s.Discard(cl.key, cl.id, a.Revision)
 	}
+	cl.mu.Unlock()
+	cl.endWatch()
 	select {
 	case cl.wake <- struct{}{}:
 	default:

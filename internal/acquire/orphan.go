@@ -133,7 +133,12 @@ func (cl *claim) takeAway(ctx context.Context, a attempt) {
 		// Its expectation is about the gate, or a lock that another client may adopt: nothing
 		// to take away. The record that it may have written is here.
 		entry, err := cl.readOwn(ctx)
-		if err != nil || !entry.Live() || !entry.From(cl.id) {
+		if err != nil {
+			return
+		}
+		if !entry.Live() || !entry.From(cl.id) {
+			// The server may have answered the read before it stored the claim.
+			cl.awaitAnswer(ctx, a.n) //safety:guarded-awaited
 			return
 		}
 		expect, found = entry.Revision, entry.Attempt
@@ -173,6 +178,26 @@ func (cl *claim) takeAway(ctx context.Context, a attempt) {
 			return
 		}
 		if b.Sleep(ctx, clock.OutageBackoff(try), up) != nil {
+			return
+		}
+	}
+}
+
+// awaitAnswer waits for the answer to attempt n of a claim that is over, at most
+// [bucket.AnswerTimeout].
+func (cl *claim) awaitAnswer(ctx context.Context, n int) {
+	ctx, cancel := context.WithTimeout(ctx, bucket.AnswerTimeout)
+	defer cancel()
+	for {
+		cl.mu.Lock()
+		answered := cl.attempts[n-1].answered
+		cl.mu.Unlock()
+		if answered {
+			return
+		}
+		select {
+		case <-cl.wake: // nobody else waits for a claim that is over
+		case <-ctx.Done():
 			return
 		}
 	}

@@ -58,6 +58,8 @@ var roomMutants = []mutant{
 		weak: "an acknowledgement after the end of its own validity costs a waiter its place"},
 	{label: "tokens-forward", operator: "never", test: "natslock.TestTokensGoBackwards",
 		weak: "a token below those already seen is granted"},
+	{label: "guarded-awaited", operator: "drop", test: "rwlock.TestCloseWithUnansweredReader",
+		weak: "a read that was answered too early ends the clean-up after a reader's claim"},
 	{label: "expectation-taken", operator: "always", test: "natslock.TestGivenUpDoesNotLand",
 		weak: "an attempt that was given up can be applied later"},
 	{label: "only-own-taken", operator: "never", test: "natslock.TestForgedRecord",
