@@ -145,7 +145,8 @@ func TestTwoClients(t *testing.T) {
 	for range 5 {
 		bare := Rate(1, 100*time.Millisecond, func(int) { p.Cycle(t) })
 		turn := contend(t, "turns", 200*time.Millisecond, nil, turns...)
-		// A busy machine makes 100 grants in a second. Of a fifth of that two would decide below.
+		// A busy machine makes 100 grants in a second. In 200 ms these are 20, and the two
+		// longest waits would decide below.
 		order := contend(t, "exact", time.Second, nil, exacts...)
 		for _, got := range []struct {
 			what string
