@@ -267,9 +267,10 @@ func infoOf(v admin.View) Info {
 // Inspect reads one lock. If nobody holds the lock or waits for it, the Info has
 // neither holder nor queue, and that is no error.
 //
-// The Info contains every write that the server acknowledged before the call. On a
-// bucket with replicas that needs a leader and the reads of [Access.ReadAll]: without
-// them a record may be as old as the replica that answers.
+// The Info contains every write that the server acknowledged before the call, and none
+// that the stream's leader has not applied. So an acquire that follows meets what the Info
+// shows, or a later state. On a bucket with replicas that needs a leader and the reads of
+// [Access.ReadAll]. Without them a record is as the replica that answers has it.
 //
 // The error matches [ErrInvalidName], [ErrUnavailable], [ErrPermission], [ErrClosed] or
 // the context's.

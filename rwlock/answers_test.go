@@ -6,11 +6,14 @@ import (
 	"fmt"
 	"os"
 	"strconv"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/bridge"
+	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
 )
@@ -239,6 +242,111 @@ func TestAnswersOnCluster(t *testing.T) {
 				}
 			}
 			t.Logf("%d wrong answers in %d cycles, %v", wrong, cycles, time.Since(begun).Round(time.Millisecond))
+		})
+	}
+}
+
+// lateLeader is a store of replicas whose leader has applied nothing after a revision that
+// the followers have passed.
+type lateLeader struct {
+	kvstore.KV
+	last atomic.Uint64 // 0: it has applied all
+}
+
+func (*lateLeader) Alone() bool { return false }
+
+func (s *lateLeader) State(ctx context.Context, pattern string) (kvstore.State, error) {
+	st, err := s.KV.State(ctx, pattern)
+	if last := s.last.Load(); last > 0 {
+		st.LastRevision = min(st.LastRevision, last)
+	}
+	return st, err
+}
+
+// A follower shows that a holder has left, and the leader has not applied that yet: it
+// would refuse an acquire. A view that shows a free lock waits for the leader, and for a
+// second at most.
+func TestViewsWaitForLeader(t *testing.T) {
+	holder := func(p *peer) acquireFunc { return p.c.Lock }
+	reader := func(p *peer) acquireFunc { return p.RLock }
+	inspect := func(kind natslock.Kind) func(context.Context, *natslock.Client, *natslock.Lock) error {
+		return func(ctx context.Context, c *natslock.Client, _ *natslock.Lock) error {
+			info, err := c.Inspect(ctx, kind, "x")
+			if err == nil && (info.Holder != nil || len(info.Readers) > 0) {
+				return errors.New("it shows the lock as held")
+			}
+			return err
+		}
+	}
+	breaks := func(kind natslock.Kind) func(context.Context, *natslock.Client, *natslock.Lock) error {
+		return func(ctx context.Context, c *natslock.Client, l *natslock.Lock) error {
+			err := c.Break(ctx, natslock.BreakRequest{Kind: kind, Name: "x", ID: l.ID(), Reason: "test"})
+			if ctx.Err() != nil {
+				return err
+			}
+			return want(err, natslock.ErrReleased)
+		}
+	}
+	for name, c := range map[string]struct {
+		take func(*peer) acquireFunc
+		view func(context.Context, *natslock.Client, *natslock.Lock) error
+	}{
+		"Inspect of a holder": {holder, inspect(natslock.KindMutex)},
+		"Inspect of a reader": {reader, inspect(natslock.KindRW)},
+		"Break of a holder":   {holder, breaks(natslock.KindMutex)},
+		"Break of a reader":   {reader, breaks(natslock.KindRW)},
+		"List": {holder, func(ctx context.Context, c *natslock.Client, _ *natslock.Lock) error {
+			for info, err := range c.List(ctx, ">") {
+				if err != nil {
+					return err
+				}
+				return fmt.Errorf("it lists %v", info)
+			}
+			return nil
+		}},
+		"the holder alone": {holder, func(ctx context.Context, c *natslock.Client, _ *natslock.Lock) error {
+			h, _, err := bridge.Holder.(func(context.Context, *natslock.Client, string) (*natslock.Holder, uint64, error))(ctx, c, "x")
+			if h != nil {
+				return fmt.Errorf("it shows %v", h)
+			}
+			return err
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+				store := &lateLeader{}
+				a := newPeer(t, s.Connect(), 0)
+				b := newPeerOver(t, s.Connect(), 1, func(kv kvstore.KV) kvstore.KV {
+					store.KV = kv
+					return store
+				})
+				release := func() *natslock.Lock {
+					store.last.Store(0)
+					l := take(t, c.take(a), "x")
+					st, err := store.State(t.Context(), "")
+					require.NoError(t, err)
+					store.last.Store(st.LastRevision)
+					unlock(t, l)
+					return l
+				}
+				l := release()
+				done := make(chan error, 1)
+				go func() { done <- c.view(t.Context(), b.c, l) }()
+				time.Sleep(900 * time.Millisecond)
+				require.Empty(t, done, "ahead of the leader")
+				store.last.Store(0)
+				require.NoError(t, receive(t, done, "the view"))
+
+				l = release()
+				begun := time.Now()
+				require.NoError(t, c.view(t.Context(), b.c, l))
+				require.InDelta(t, time.Second, time.Since(begun), float64(50*time.Millisecond))
+
+				l = release()
+				ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+				defer cancel()
+				require.ErrorIs(t, c.view(ctx, b.c, l), context.DeadlineExceeded)
+			})
 		})
 	}
 }

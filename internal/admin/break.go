@@ -56,7 +56,7 @@ func (a *Admin) Break(ctx context.Context, req BreakRequest) error {
 		if err := ctx.Err(); err != nil {
 			return fmt.Errorf("break lock %q: %w", req.Name, bucket.EndOf(ctx))
 		}
-		key, err := a.claimKey(ctx, record.KeysOf(req.Kind, encoded), req.ID, atLeast)
+		key, listed, err := a.claimKey(ctx, record.KeysOf(req.Kind, encoded), req.ID, atLeast)
 		if err != nil {
 			return fmt.Errorf("break lock %q: %w", req.Name, err)
 		}
@@ -81,6 +81,12 @@ func (a *Admin) Break(ctx context.Context, req BreakRequest) error {
 		case (gone || broken) && !confirmed: //safety:break-confirmed
 			atLeast, confirmed, shownBroken = max(atLeast, st.LastRevision), true, broken
 			continue
+		case gone:
+			if err := a.reached(ctx, st.LastRevision, max(listed, entry.Revision)); err != nil {
+				return fmt.Errorf("break lock %q: %w", req.Name, err)
+			}
+		}
+		switch {
 		case broken, gone && sent && entry.Deleted && entry.Status == record.StatusBroken && entry.From(req.ID):
 			a.rouse(ctx, req.Kind, encoded, lingers) // also where the answer to an earlier try was lost
 			return nil
@@ -132,8 +138,8 @@ func (a *Admin) rouse(ctx context.Context, kind record.Kind, encoded string, lin
 }
 
 // claimKey finds the reader or the slot with the id, or else names another key, as of a state
-// that contains revision.
-func (a *Admin) claimKey(ctx context.Context, keys record.Keys, id string, revision uint64) (string, error) {
+// that contains revision. It returns the revision of a state in which it has found none.
+func (a *Admin) claimKey(ctx context.Context, keys record.Keys, id string, revision uint64) (key string, listed uint64, err error) {
 	var pattern string
 	switch keys.Kind {
 	case record.RW:
@@ -141,21 +147,21 @@ func (a *Admin) claimKey(ctx context.Context, keys record.Keys, id string, revis
 	case record.Semaphore:
 		pattern = keys.Slots()
 	default:
-		return keys.Gate, nil
+		return keys.Gate, 0, nil
 	}
 	l, err := a.b.List(ctx, pattern, revision)
 	if err != nil {
-		return "", err
+		return "", 0, err
 	}
 	for _, r := range l.Records {
 		if record.Of(r).ClaimID() == id {
-			return r.Key, nil
+			return r.Key, 0, nil
 		}
 	}
 	if keys.Kind == record.Semaphore {
-		return keys.Slot(record.MaxPermits - 1), nil // it may be read, and is not of the claim
+		return keys.Slot(record.MaxPermits - 1), l.Revision, nil // it may be read, and is not of the claim
 	}
-	return keys.Gate, nil
+	return keys.Gate, l.Revision, nil
 }
 
 // breaking is the write that breaks entry.

@@ -37,6 +37,20 @@ func (a *Admin) newest(parent context.Context) (revision uint64, server time.Tim
 	return st.LastRevision, st.Time, nil
 }
 
+// reached waits until the leader has applied what a view shows, up to a revision. The
+// leader had named another one before the view was read. Otherwise an acquire could be
+// refused because of a holder that the view shows no more. While nobody leads, a view may
+// be ahead. The error is that of a context that has ended.
+func (a *Admin) reached(ctx context.Context, named, shown uint64) error {
+	if named == 0 || shown <= named || a.b.Alone() { //safety:view-reached
+		return nil
+	}
+	if err := a.b.Reached(ctx, shown); ctx.Err() != nil {
+		return err
+	}
+	return nil
+}
+
 // entryAt reads a record for a view that was made at a time of the server's.
 func entryAt(r kvstore.Record, server time.Time) record.Entry {
 	entry := record.Of(r)
@@ -56,11 +70,13 @@ func (a *Admin) Inspect(ctx context.Context, kind record.Kind, name string) (Vie
 	if err != nil {
 		return View{}, err
 	}
+	shown := uint64(0)
 	if kind != record.Semaphore {
 		entry, err := a.read(ctx, keys.Gate, min)
 		if err != nil {
 			return View{}, err
 		}
+		shown = entry.Revision
 		if entry.Live() {
 			v.Holder = entry
 			v.Holder.Overdue = entry.OverdueAt(server)
@@ -70,6 +86,7 @@ func (a *Admin) Inspect(ctx context.Context, kind record.Kind, name string) (Vie
 	if err != nil {
 		return View{}, err
 	}
+	shown = max(shown, l.Revision)
 	v.Queue = record.Queue(l.Records)
 	for i := range v.Queue {
 		v.Queue[i].Overdue = v.Queue[i].OverdueAt(server)
@@ -80,6 +97,7 @@ func (a *Admin) Inspect(ctx context.Context, kind record.Kind, name string) (Vie
 		if err != nil {
 			return View{}, err
 		}
+		shown = max(shown, l.Revision)
 		for _, r := range l.Records {
 			if k, ok := record.ParseKey(r.Key); ok {
 				v.add(k, entryAt(r, server))
@@ -87,7 +105,7 @@ func (a *Admin) Inspect(ctx context.Context, kind record.Kind, name string) (Vie
 		}
 	}
 	v.sort()
-	return v, nil
+	return v, a.reached(ctx, min, shown)
 }
 
 // add adds what is stored under a key.
@@ -126,6 +144,9 @@ func (a *Admin) Holder(ctx context.Context, name string) (holder record.Entry, r
 		}
 	}
 	entry, err := a.read(ctx, record.KeysOf(record.Mutex, encoded).Gate, revision)
+	if err == nil {
+		err = a.reached(ctx, revision, entry.Revision)
+	}
 	revision = max(revision, entry.Revision)
 	if err != nil || !entry.Live() {
 		return record.Entry{}, revision, err
@@ -159,12 +180,13 @@ func (a *Admin) List(ctx context.Context, pattern string) ([]View, error) {
 	if err != nil {
 		return nil, err
 	}
-	found := make(map[lock]*View)
+	found, shown := make(map[lock]*View), uint64(0)
 	for _, prefix := range record.Prefixes {
 		l, err := a.b.List(ctx, record.Pattern(prefix, encoded), min)
 		if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
 			return nil, err
 		}
+		shown = max(shown, l.Revision)
 		for _, r := range l.Records {
 			k, ok := record.ParseKey(r.Key)
 			if !ok {
@@ -191,5 +213,5 @@ func (a *Admin) List(ctx context.Context, pattern string) ([]View, error) {
 	slices.SortFunc(views, func(a, b View) int {
 		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Kind, b.Kind))
 	})
-	return views, nil
+	return views, a.reached(ctx, min, shown)
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/natslock/locks/internal/clock"
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/kvstore"
 )
@@ -59,6 +60,26 @@ func (b *Bucket) Leader(parent context.Context, within time.Duration) (kvstore.S
 	defer cancel()
 	st, err := b.State(ctx, "")
 	return st, bounded(parent, ctx, err)
+}
+
+// Reached waits until the leader has applied a revision that a read has shown, at most
+// for [AnswerTimeout]. A follower can apply a write before the leader does. Until the
+// leader has, it refuses acquires because of what the read shows no more.
+func (b *Bucket) Reached(parent context.Context, revision uint64) error {
+	ctx, cancel := answerWithin(parent, AnswerTimeout)
+	defer cancel()
+	for try := 0; ; try++ {
+		up := b.Online()
+		st, err := b.State(ctx, "")
+		if err == nil && st.LastRevision < revision {
+			err = b.Sleep(ctx, clock.ShortBackoff(try), up)
+		} else if err == nil {
+			return nil
+		}
+		if err != nil {
+			return bounded(parent, ctx, err)
+		}
+	}
 }
 
 // A server removes a record when its TTL is over, but it may be late under load,

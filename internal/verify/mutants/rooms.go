@@ -222,6 +222,8 @@ var roomMutants = []mutant{
 		weak: "a reader shortens the lease of those beside it"},
 	{label: "break-confirmed", operator: "never", test: "rwlock.TestBreakByLaggingReplica/holder",
 		weak: "a break believes a replica that lags that the holder has gone"},
+	{label: "view-reached", operator: "always", test: "rwlock.TestViewsWaitForLeader",
+		weak: "a view shows a release that the leader has not applied, and an acquire after it is refused"},
 	{label: "break-shown", operator: "never 2", test: "natslock.TestBreakOnlyWhoWasShown",
 		weak: "a break meets another claim than the request names"},
 	{label: "break-once", operator: "never", test: "natslock.TestBreakOnlyWhoWasShown",
