@@ -558,6 +558,33 @@ func TestRunReadersUnansweredBehindAGate(t *testing.T) {
 	})
 }
 
+// TestRunReadersEndTogether: the lease of many readers is lost. When the context of the first
+// one has ended, the client holds nothing.
+func TestRunReadersEndTogether(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a := newPeer(t, s.Connect(), 1)
+		a.f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+			if history.Stage(w) == "read renew" {
+				return testutil.Drop
+			}
+			return testutil.Pass
+		})
+		const n = 1000
+		var readers []*natslock.Lock
+		for range n {
+			l, err := a.RLock(t.Context(), "x", natslock.Detached())
+			require.NoError(t, err)
+			readers = append(readers, l)
+		}
+		require.Equal(t, n, a.c.Stats().Held)
+		<-readers[n-1].Done() // the newest reader ends first
+		require.Zero(t, a.c.Stats().Held)
+		for _, l := range readers {
+			require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrLost)
+		}
+	})
+}
+
 // TestRunReadersTryAgain: the lease that a TryRLock joins ends before it is admitted. It gets
 // its answer then, and does not wait in the run of the others.
 func TestRunReadersTryAgain(t *testing.T) {

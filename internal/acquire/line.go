@@ -204,12 +204,16 @@ func (rs *runs) count() (n counts) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	n.idle, n.waiting = rs.idle.idle.Len(), rs.apart
+	now := rs.c.b.Instant()
 	for _, l := range rs.lines {
 		for _, r := range l.all {
 			if r.rest.waits {
 				n.idle++
 			}
-			n.beside += max(r.inside-1, 0)
+			// A lease that has ended counts for nobody, also before its run ends.
+			if r.lease != nil && !r.lease.Ended(now) {
+				n.beside += max(r.inside-1, 0)
+			}
 			n.waiting += r.waiting()
 		}
 	}
