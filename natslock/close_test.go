@@ -12,6 +12,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/history"
+	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
 )
@@ -115,6 +117,30 @@ func TestCloseEndsWaiters(t *testing.T) {
 		mustUnlock(t, l)
 		last.granted(t)
 		require.Less(t, time.Since(begun), 200*time.Millisecond)
+	})
+}
+
+// A client is closed just when the claim of a waiter cannot be sent.
+func TestCloseWhileSending(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		for _, acquire := range []func(*natslock.Client, context.Context, string, ...natslock.LockOption) (*natslock.Lock, error){
+			(*natslock.Client).Lock, (*natslock.Client).TryLock,
+		} {
+			c, f := joinFaulty(t, s)
+			closed := make(chan error, 1)
+			f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+				if history.Stage(w) != "lock take" {
+					return testutil.Pass
+				}
+				go func() { closed <- c.Close(context.Background()) }()
+				synctest.Wait() // it waits for the acquire
+				return testutil.NotSent(kvstore.ErrUnavailable)
+			})
+			_, err := acquire(c.Client, t.Context(), "l")
+			require.ErrorIs(t, err, natslock.ErrClosed)
+			require.NotErrorIs(t, err, natslock.ErrUnavailable)
+			require.NoError(t, receive(t, closed, "Close"))
+		}
 	})
 }
 

@@ -254,10 +254,13 @@ func (b *bid) mine(e record.Entry) bool { return b.cur != nil && e.Live() && e.F
 func (cl *claim) try(ctx context.Context, expect uint64, blind bool) result {
 	b := cl.c.b
 	n, err := cl.send(expect)
-	if err != nil {
-		if bucket.IsAny(err, kvstore.ErrInvalidKey, errInvalidTTL, kvstore.ErrClosed) || b.Life().Err() != nil || !errors.Is(err, bucket.ErrUnavailable) {
-			return result{outcome: failed, err: err}
-		}
+	switch {
+	case err == nil:
+	case b.Life().Err() != nil: // also where the server could not be reached
+		return result{outcome: ended, err: context.Cause(b.Life())}
+	case bucket.IsAny(err, kvstore.ErrInvalidKey, errInvalidTTL, kvstore.ErrClosed) || !errors.Is(err, bucket.ErrUnavailable):
+		return result{outcome: failed, err: err}
+	default:
 		return result{outcome: retry, err: err}
 	}
 	pause, waited := bucket.DeniedAfter, bucket.DeniedAfter
