@@ -270,7 +270,8 @@ func infoOf(v admin.View) Info {
 // The Info contains every write that the server acknowledged before the call, and none
 // that the stream's leader has not applied. So an acquire that follows meets what the Info
 // shows, or a later state. On a bucket with replicas that needs a leader and the reads of
-// [Access.ReadAll]. Without them a record is as the replica that answers has it.
+// [Access.ReadAll]. Without them, or if the leader has not caught up with a follower within
+// a second, a record is as the replica that answers has it.
 //
 // The error matches [ErrInvalidName], [ErrUnavailable], [ErrPermission], [ErrClosed] or
 // the context's.

@@ -71,10 +71,11 @@ func (b *Bucket) Reached(parent context.Context, revision uint64) error {
 	for try := 0; ; try++ {
 		up := b.Online()
 		st, err := b.State(ctx, "")
-		if err == nil && st.LastRevision < revision {
+		if err == nil {
+			if st.LastRevision >= revision {
+				return nil
+			}
 			err = b.Sleep(ctx, clock.ShortBackoff(try), up)
-		} else if err == nil {
-			return nil
 		}
 		if err != nil {
 			return bounded(parent, ctx, err)
