@@ -124,8 +124,8 @@ func planOf(seed uint64, hours float64) plan {
 // TestSimDay is a day of a few mutexes, mostly.
 func TestSimDay(t *testing.T) {
 	hours := cmp.Or(*simHours, machine.Part(24.))
-	// A shorter day has as many meddlers. In 6 hours at the pace of a day no lease is broken
-	// in one run of a hundred.
+	// A shorter day has as many operators. At the pace of a whole day, one run of 6 hours in a
+	// hundred breaks no lease.
 	meddles := min(time.Duration(hours/24*float64(10*time.Minute)), 10*time.Minute)
 	p := plan{
 		seed: firstSeed(), hours: hours, clients: 4, workers: 2, mutexes: 3, rws: 1,
