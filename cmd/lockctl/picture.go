@@ -51,6 +51,7 @@ type picture struct {
 
 	mu        sync.Mutex
 	locks     map[lockID]natslock.Info // values are never changed in place
+	places    places                   // that grants took lately
 	freed     map[lockID]time.Time     // when those became free that are shown as free
 	dirty     map[lockID]bool
 	all       bool             // everything is to be read
@@ -79,7 +80,7 @@ type outage struct {
 
 func newPicture() *picture {
 	return &picture{
-		wake: make(chan struct{}, 1), news: make(chan struct{}, 1), locks: make(map[lockID]natslock.Info),
+		wake: make(chan struct{}, 1), news: make(chan struct{}, 1), locks: make(map[lockID]natslock.Info), places: make(places),
 		freed: make(map[lockID]time.Time), dirty: make(map[lockID]bool), grants: make(map[lockID]meter), past: newHistory(),
 	}
 }
@@ -152,7 +153,7 @@ func (p *picture) applyLocked(ev natslock.Event) {
 	if !found {
 		info = natslock.Info{Name: ev.Name, Kind: ev.Kind}
 	}
-	p.putLocked(applied(info, ev))
+	p.putLocked(p.places.applied(info, ev))
 }
 
 // putLocked sets the state of a lock.
@@ -240,6 +241,7 @@ func (p *picture) begin() (some map[lockID]bool, all bool) {
 	defer p.mu.Unlock()
 	some, all = p.dueLocked()
 	p.reading, p.listing, p.meanwhile = all || len(some) > 0, all, nil
+	p.places.forget(time.Now())
 	return some, all
 }
 
@@ -297,8 +299,7 @@ func (p *picture) read() {
 	})
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	meanwhile := p.meanwhile
-	p.failure, p.reading, p.listing, p.meanwhile = "", false, false, nil
+	p.failure, p.reading, p.listing = "", false, false
 	if all {
 		p.nextList = time.Now().Add((readShare - 1) * time.Since(begun))
 	}
@@ -310,19 +311,35 @@ func (p *picture) read() {
 		time.AfterFunc(bucketWait, p.poke)
 		p.changedLocked()
 		return
-	case all:
+	}
+	p.foundLocked(found, all)
+	if all {
 		p.listed = true
+		p.forgetRatesLocked()
+	}
+}
+
+// foundLocked puts what a read has found: all locks, or some. A place whose grant is known
+// is not shown, and its lock is read again: the place may belong to another waiter.
+func (p *picture) foundLocked(found map[lockID]natslock.Info, all bool) {
+	if all {
 		for id := range p.locks {
 			if _, there := found[id]; !there {
 				found[id] = natslock.Info{Name: id.name, Kind: id.kind}
 			}
 		}
-		p.forgetRatesLocked()
 	}
-	for _, info := range found {
+	taken := p.places.ids()
+	for id, info := range found {
+		waiters := len(info.Queue)
+		info.Queue = slices.DeleteFunc(info.Queue, func(w natslock.Waiter) bool { return taken[w.ID] })
+		if len(info.Queue) < waiters {
+			p.dirty[id] = true
+			p.poke()
+		}
 		p.putLocked(info)
 	}
-	for _, ev := range meanwhile {
+	for _, ev := range p.meanwhile {
 		if _, read := found[lockID{ev.Name, ev.Kind}]; read || all {
 			p.applyLocked(ev)
 		}

@@ -2,15 +2,44 @@ package main
 
 import (
 	"cmp"
+	"maps"
 	"slices"
+	"time"
 
 	"github.com/natslock/locks/natslock"
 )
 
+// placeStays is how long a place may be in the bucket after its grant. One that stays
+// longer belongs to another waiter of the process: see [places.served].
+const placeStays = time.Second
+
+// places are the places in queues that grants have taken, by the revision of the grant. A
+// client deletes its place after the grant: a read between the two still finds it.
+type places map[uint64]place
+
+type place struct {
+	id    string
+	taken time.Time // by this machine's clock
+}
+
+// forget drops the places that were taken long before now.
+func (p places) forget(now time.Time) {
+	maps.DeleteFunc(p, func(_ uint64, taken place) bool { return now.Sub(taken.taken) > placeStays })
+}
+
+// ids returns the set of the places' ids.
+func (p places) ids() map[string]bool {
+	ids := make(map[string]bool, len(p))
+	for _, taken := range p {
+		ids[taken.id] = true
+	}
+	return ids
+}
+
 // applied returns the state of a lock after an event. An event that a read has seen
 // already changes nothing. Where an event leaves a doubt the state stays as it was: a
 // read follows each event but renewals. The slices of info are never changed.
-func applied(info natslock.Info, ev natslock.Event) natslock.Info {
+func (p places) applied(info natslock.Info, ev natslock.Event) natslock.Info {
 	if ev.Holder == nil { // an end whose record was never seen
 		info.Queue = offQueue(info.Queue, ev.ID)
 		return without(info, ev.ID)
@@ -22,7 +51,7 @@ func applied(info natslock.Info, ev natslock.Event) natslock.Info {
 	case natslock.EventGaveUp:
 		info.Queue = offQueue(info.Queue, h.ID)
 	case natslock.EventGranted:
-		info.Queue = served(info.Queue, ev)
+		info.Queue = p.served(info.Queue, ev)
 		return granted(info, ev)
 	case natslock.EventRenewed, natslock.EventBroken:
 		if !h.Expires.IsZero() { // else the record is gone
@@ -61,14 +90,19 @@ func offQueue(queue []natslock.Waiter, id string) []natslock.Waiter {
 
 // served removes the waiter that an event grants the lock. A holder and its place in the
 // queue have different ids: the process and the mode have to do, and the first of several.
-func served(queue []natslock.Waiter, ev natslock.Event) []natslock.Waiter {
+// A grant that is applied again takes the same place.
+func (p places) served(queue []natslock.Waiter, ev natslock.Event) []natslock.Waiter {
 	h := ev.Holder
+	if taken, again := p[h.Revision]; again {
+		return offQueue(queue, taken.id)
+	}
 	i := slices.IndexFunc(queue, func(w natslock.Waiter) bool {
 		return w.Owner == h.Owner && w.Host == h.Host && w.PID == h.PID && w.Mode == ev.Mode && w.Ticket < h.Revision
 	})
 	if i < 0 {
 		return queue
 	}
+	p[h.Revision] = place{queue[i].ID, time.Now()}
 	return slices.Delete(slices.Clone(queue), i, i+1)
 }
 

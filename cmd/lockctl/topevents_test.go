@@ -2,6 +2,8 @@ package main
 
 import (
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -15,10 +17,11 @@ func claim(id string, pid int, revision uint64) *natslock.Holder {
 
 // after applies events in their order.
 func after(info natslock.Info, events ...natslock.Event) natslock.Info {
+	places := make(places)
 	for _, ev := range events {
 		ev.ID = ev.Holder.ID
 		ev.Token = ev.Holder.Token
-		info = applied(info, ev)
+		info = places.applied(info, ev)
 	}
 	return info
 }
@@ -74,7 +77,7 @@ func TestAppliedInDoubt(t *testing.T) {
 	} {
 		require.Equal(t, held, after(held, ev), ev.Type)
 	}
-	require.True(t, isFree(applied(held, natslock.Event{Type: evReleased, ID: "a"})), "a release without a record")
+	require.True(t, isFree(places{}.applied(held, natslock.Event{Type: evReleased, ID: "a"})), "a release without a record")
 }
 
 func TestAppliedToReadersAndPermits(t *testing.T) {
@@ -95,4 +98,61 @@ func TestAppliedToReadersAndPermits(t *testing.T) {
 	}
 	sem := after(natslock.Info{Kind: natslock.KindSemaphore}, slot("b", 1, 1), slot("a", 0, 2), slot("c", 1, 3), slot("old", 0, 1))
 	require.Equal(t, []string{"a", "c"}, idsOf(sem.Permits), "one for each slot, the newest")
+}
+
+// A client deletes its place in the queue after the grant. A read between the two has it,
+// and then the holder is no waiter.
+func TestPictureOfTakenPlaces(t *testing.T) {
+	t.Parallel()
+	id := lockID{"l", natslock.KindMutex}
+	place := func(id string, pid int, ticket uint64) natslock.Waiter {
+		return natslock.Waiter{ID: id, PID: pid, Ticket: ticket, Owner: "o", Host: "h"}
+	}
+	event := func(p *picture, typ natslock.EventType, h *natslock.Holder) {
+		p.event(natslock.Event{Type: typ, Name: id.name, Kind: id.kind, ID: h.ID, Token: h.Token, Holder: h})
+	}
+	finds := func(p *picture, queue ...natslock.Waiter) {
+		p.foundLocked(map[lockID]natslock.Info{id: {Name: id.name, Kind: id.kind, Holder: claim("b3", 2, 5), Queue: queue}}, false)
+		p.reading = false
+	}
+	// Two runs of process 2 wait, and then one of process 3.
+	full := func() *picture {
+		p := newPicture()
+		event(p, evGranted, claim("a", 1, 1))
+		for _, h := range []*natslock.Holder{claim("b", 2, 2), claim("b2", 2, 3), claim("c", 3, 4)} {
+			event(p, evQueued, h)
+		}
+		require.Equal(t, []uint64{2, 3, 4}, ticketsOf(p.locks[id]))
+		return p
+	}
+	b, b2, c := place("b", 2, 2), place("b2", 2, 3), place("c", 3, 4)
+
+	synctest.Test(t, func(t *testing.T) {
+		p := full()
+		event(p, evGranted, claim("b3", 2, 5))
+		p.begin()
+		finds(p, b, b2, c)
+		require.Equal(t, []uint64{3, 4}, ticketsOf(p.locks[id]), "granted before the read")
+		event(p, evReleased, claim("b3", 2, 5))
+		event(p, evQueued, claim("b4", 2, 6))
+		require.Equal(t, []uint64{3, 4, 6}, ticketsOf(p.locks[id]), "the process waits again")
+	})
+	synctest.Test(t, func(t *testing.T) {
+		p := full()
+		p.begin()
+		event(p, evGranted, claim("b3", 2, 5))
+		finds(p, b2, c)
+		require.Equal(t, []uint64{3, 4}, ticketsOf(p.locks[id]), "granted during the read, which has seen that")
+	})
+	synctest.Test(t, func(t *testing.T) {
+		p := full()
+		event(p, evGranted, claim("b3", 2, 5)) // of the second run's place
+		for range 2 {
+			time.Sleep(placeStays/2 + 1)
+			some, _ := p.begin()
+			require.Contains(t, some, id, "it is read again")
+			finds(p, b, c)
+		}
+		require.Equal(t, []uint64{2, 4}, ticketsOf(p.locks[id]), "a place that stays belongs to a waiter")
+	})
 }
