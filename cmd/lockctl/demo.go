@@ -15,7 +15,7 @@ import (
 )
 
 type demoCmd struct {
-	TTL time.Duration `name:"ttl" default:"2s" placeholder:"DURATION" help:"Lease of the demo's lock (default ${default})."`
+	TTL time.Duration `name:"ttl" default:"4s" placeholder:"DURATION" help:"Lease of the demo's lock (default ${default})."`
 }
 
 func (*demoCmd) Help() string {

@@ -132,3 +132,15 @@ func TestRunOnceBehindStopped(t *testing.T) {
 		require.Zero(t, waiter.wait(), waiter.err)
 	}
 }
+
+// A busy machine may let a process stand still for two seconds. The demo goes on after that.
+func TestDemoStandsStill(t *testing.T) {
+	t.Parallel()
+	p := start(t, nil, "demo")
+	eventually(t, "a grant", func() bool { return strings.Contains(p.out.String(), "gets it, token ") })
+	pause(t, p)
+	time.Sleep(2 * time.Second)
+	p.signal(syscall.SIGCONT)
+	require.Zero(t, p.wait(), p.err)
+	require.Contains(t, p.out.String(), "19 grants, tokens strictly rising, no overlap, counter 17 of 17")
+}
