@@ -10,7 +10,7 @@ import (
 )
 
 // placeStays is how long a place may be in the bucket after its grant. One that stays
-// longer belongs to another waiter of the process: see [places.served].
+// longer is shown: it may belong to another waiter of the process, see [places.served].
 const placeStays = time.Second
 
 // places are the places in queues that grants have taken, by the revision of the grant. A
