@@ -17,7 +17,7 @@ func TestOverdueIsShown(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
 	c := client(t, s)
-	take(t, c, "left", natslock.TTL(time.Second), natslock.NoRenew())
+	take(t, c, "left", natslock.TTL(4*time.Second), natslock.NoRenew())
 	s.Stop()
 	s.ForgetTTLs()
 	s.Restart()

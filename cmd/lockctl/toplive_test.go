@@ -266,7 +266,7 @@ func TestTopLeaseEndsInOutage(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
 	c := locker(t, s, "billing-service-1")
-	_, err := c.TryLock(t.Context(), "short", natslock.TTL(2*time.Second), natslock.NoRenew())
+	_, err := c.TryLock(t.Context(), "short", natslock.TTL(6*time.Second), natslock.NoRenew())
 	require.NoError(t, err)
 	keepHeld(t, c, "long")
 	v := display(t, s, nil, "top", "--sort", "name")
@@ -312,7 +312,7 @@ func TestTopHistory(t *testing.T) {
 	require.Zero(t, code, errs)
 	<-l.Context().Done()
 	require.Error(t, l.Unlock(t.Context()))
-	_, err = c.Lock(t.Context(), "x", natslock.TTL(time.Second), natslock.NoRenew())
+	_, err = c.Lock(t.Context(), "x", natslock.TTL(3*time.Second), natslock.NoRenew())
 	require.NoError(t, err)
 	v.press(keyEnter)
 	text := v.shows("mutex x: free", "events since", "expired ")
@@ -322,7 +322,7 @@ func TestTopHistory(t *testing.T) {
 	}
 	require.Equal(t, []string{"expired", "granted", "released", "broken", "gave up", "queued", "granted"}, happened, text)
 	require.Contains(t, text, ": tired of it")
-	require.Regexp(t, `expired  .*held 1\.\ds`, text)
+	require.Regexp(t, `expired  .*held 3\.\ds`, text)
 
 	for range 150 {
 		l, err := c.Lock(t.Context(), "x")
