@@ -525,6 +525,7 @@ func TestCloseWithUnansweredReader(t *testing.T) {
 		over := make(chan error, 1)
 		go func() { _, err := p.RLock(t.Context(), "x"); over <- err }()
 		key := <-sent
+		synctest.Wait() // the claim is stored, and its answer is under way
 		p.f.FailReads(func(_ testutil.ReadOp, asked string) error {
 			if asked == key {
 				return kvstore.ErrNotFound
