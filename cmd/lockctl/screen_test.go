@@ -58,16 +58,20 @@ func display(t *testing.T, s *testutil.Server, env []string, args ...string) *sc
 	require.NoError(t, err)
 	go func() {
 		defer close(v.done)
+		// After the end of the program Linux can answer EIO while the last output is still
+		// in the queue of the terminal. The next read waits for that queue, and returns it.
 		buf := make([]byte, 4096)
-		for {
+		for failed := 0; failed < 2; {
 			n, err := v.ptmx.Read(buf)
-			v.show(buf[:n])
 			if err != nil {
-				v.end()
-				_ = v.cmd.Wait()
-				return
+				failed++
+				continue
 			}
+			failed = 0
+			v.show(buf[:n])
 		}
+		v.end()
+		_ = v.cmd.Wait()
 	}()
 	t.Cleanup(func() {
 		_ = v.cmd.Process.Kill()
