@@ -145,18 +145,19 @@ func TestOutageBacksOff(t *testing.T) {
 		nc, link := s.ConnectLink(nats.MaxReconnects(-1), nats.ReconnectWait(100*time.Millisecond))
 		c, f := history.Faulty(t, nc, 1)
 		link.Cut()
-		got := make(chan time.Time, 1)
+		got := make(chan *natslock.Lock, 1)
 		go func() {
 			l, err := c.Lock(context.Background(), "x")
 			assert.NoError(t, err)
-			got <- time.Now()
-			assert.NoError(t, l.Unlock(context.Background()))
+			got <- l
 		}()
 		time.Sleep(10 * time.Minute)
 		require.Less(t, f.Counts().Sends, 500)
 		link.Heal()
 		back := time.Now()
-		require.Less(t, (<-got).Sub(back), time.Second)
+		l := <-got
+		require.Less(t, time.Since(back), time.Second)
+		require.NoError(t, l.Unlock(t.Context()))
 	})
 }
 
