@@ -5,7 +5,6 @@ package main_test
 import (
 	"encoding/json"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -122,9 +121,6 @@ func TestElectKilled(t *testing.T) {
 func TestElectResigns(t *testing.T) {
 	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP} {
 		t.Run(sig.String(), func(t *testing.T) {
-			if signal.Ignored(sig) {
-				t.Skipf("these tests run with %v ignored, as under nohup, and so does lockctl", sig)
-			}
 			t.Parallel()
 			s := serve(t)
 			dir := t.TempDir()

@@ -5,7 +5,6 @@ package main_test
 import (
 	"os"
 	"os/exec"
-	"os/signal"
 	"slices"
 	"strconv"
 	"strings"
@@ -66,10 +65,6 @@ func TestLockUntilSignal(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
 	for _, sig := range []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT} {
-		if signal.Ignored(sig) {
-			t.Logf("these tests run with %v ignored, as under nohup, and so does lockctl", sig)
-			continue
-		}
 		p, _, _ := holdOpen(t, s, "x")
 		p.signal(syscall.SIGUSR1)
 		code, _, _ := run(t, s, "run", "-n", "x", "--", "true")
