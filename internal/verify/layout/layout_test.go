@@ -1,6 +1,6 @@
 // Package layout holds the rules about the layout of the repository. They bound the
-// imports of each package and the length of each file, and ask for package comments
-// and examples. It has no code outside its tests.
+// imports of each package, and ask for package comments, examples, and documents whose
+// links, code and names are right. It has no code outside its tests.
 package layout
 
 import (
@@ -9,10 +9,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"os/exec"
 	"path"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -196,30 +194,4 @@ func TestPackageComments(t *testing.T) {
 			require.NotEmpty(t, p.Doc, "%s has no package comment", p.ImportPath)
 		}
 	}
-}
-
-// longest is how many lines a file may have whose code users run.
-const longest = 400
-
-func TestFileLength(t *testing.T) {
-	seen := 0
-	for _, p := range packages(t) {
-		if strings.HasPrefix(p.name(), verify) || strings.HasPrefix(p.name(), "examples/") {
-			continue
-		}
-		// Not GoFiles: those of other systems count too.
-		files, err := filepath.Glob(filepath.Join(root, p.name(), "*.go"))
-		require.NoError(t, err)
-		for _, f := range files {
-			text, err := os.ReadFile(f)
-			require.NoError(t, err)
-			name := path.Join(p.name(), filepath.Base(f))
-			if strings.HasSuffix(f, "_test.go") {
-				continue
-			}
-			seen++
-			assert.LessOrEqual(t, bytes.Count(text, []byte("\n")), longest, "%s has too many lines", name)
-		}
-	}
-	require.Greater(t, seen, 100)
 }
