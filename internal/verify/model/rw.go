@@ -16,6 +16,7 @@ type rwScope struct {
 	losses       bool // answers may be lost
 	several      bool // replicas: an answer may be a deposed leader's
 	cuts         int8 // leaders that are deposed and do not know it
+	holes        int8 // answers of a replica that catches up, and does not lead
 	window       int8 // how long the two answers of a proof may take
 	breaks       int8 // of readers
 	gateBreaks   int8
@@ -105,6 +106,8 @@ type writer struct {
 	// The stream info asked for: 1 under way, 2 answered.
 	asked, askedFor, askedRev int8
 	answerRev, answerLive     int8
+	// The answer is of a replica that catches up, so it lacks what was renewed since.
+	answerHole int8
 	// The first empty answer of a proof: 1 + the gate write that it contained,
 	// and how many gate writes had been sent when it arrived.
 	first, firstRenewals int8
@@ -130,6 +133,7 @@ type rwState struct {
 	pastKey                      readKey // the same of the readers' records
 	pastOf, revives              int8
 	cuts, breaks, gateBreaks, cl int8
+	holes                        int8
 	wrong                        int8 // a step has violated an invariant: its number in rwWrongs
 }
 
@@ -146,7 +150,7 @@ var rwWrongs = [...]string{"", tokensGrow, strangers, ownDeletion}
 func (c *rwScope) system() system[rwState] {
 	return system[rwState]{
 		name: c.name,
-		init: rwState{next: 1, cuts: c.cuts, breaks: c.breaks, gateBreaks: c.gateBreaks, cl: c.closes, revives: c.revives},
+		init: rwState{next: 1, cuts: c.cuts, breaks: c.breaks, gateBreaks: c.gateBreaks, cl: c.closes, revives: c.revives, holes: c.holes},
 		next: c.next, canon: c.canon, broken: c.broken, goal: c.goal(), records: c.records,
 	}
 }
@@ -313,10 +317,9 @@ func (c *rwScope) server(s rwState, to *steps[rwState]) {
 		if w.asked != 1 {
 			continue
 		}
-		answer := func(who string, last int8, keys [4]readKey) {
-			n := s
+		answer := func(n rwState, who string, last int8, keys [4]readKey) {
 			x := &n.w[i]
-			x.asked, x.answerRev, x.answerLive = 2, last, 0
+			x.asked, x.answerRev, x.answerLive, x.answerHole = 2, last, 0, s.holes-n.holes
 			for j, k := range keys {
 				if c.listed(&s, int8(j), k) {
 					x.answerLive = 1
@@ -324,13 +327,31 @@ func (c *rwScope) server(s rwState, to *steps[rwState]) {
 			}
 			to.do(step, n, "%s: lists the readers for W%d, at revision %d: %s", who, i+1, last, [...]string{"none", "some"}[x.answerLive])
 		}
-		answer("server", s.next-1, s.keys)
+		answer(s, "server", s.next-1, s.keys)
 		for j := range s.cut {
 			if s.cut[j].last > 0 {
-				answer([...]string{"deposed leader 1", "deposed leader 2"}[j], s.cut[j].last, s.cut[j].keys)
+				answer(s, [...]string{"deposed leader 1", "deposed leader 2"}[j], s.cut[j].last, s.cut[j].keys)
+			}
+		}
+		for _, k := range s.keys {
+			if s.holes > 0 && k.kind != none {
+				n := s
+				n.holes--
+				answer(n, "a replica that catches up", k.rev-1, catchingUp(s.keys, k.rev-1))
 			}
 		}
 	}
+}
+
+// catchingUp returns the state of a replica that catches up from a snapshot, as far as a
+// revision: it has removed all that the leader has replaced, and lacks what has replaced it.
+func catchingUp(keys [4]readKey, last int8) [4]readKey {
+	for i := range keys {
+		if keys[i].rev > last {
+			keys[i] = readKey{}
+		}
+	}
+	return keys
 }
 
 var codes = [...]string{"", "stored", "refused", "in flight"}

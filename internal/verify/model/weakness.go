@@ -7,6 +7,7 @@ type weakness string
 const (
 	proofOlderThanGate weakness = "a drain proven by an answer older than the gate write"
 	proofAnyTime       weakness = "a drain proven by one answer, however late"
+	proofWithHole      weakness = "a drain proven by the answers of a replica that catches up"
 	proofByOwnMargin   weakness = "a drain proven by one answer within half of the writer's own margin"
 	unguardedJoin      weakness = "a join that is not guarded by the gate"
 	joinAtLiveGate     weakness = "a join at the revision of a live gate"

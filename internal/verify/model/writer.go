@@ -72,6 +72,8 @@ func (c *rwScope) drained(n *rwState, w *writer) string {
 		return "readers are left"
 	case !contains:
 		return "older than the gate"
+	case w.answerHole != 0 && c.weak != proofWithHole:
+		return "no leader's, so it may lack readers"
 	case !c.several, c.weak == proofAnyTime:
 	case c.weak == proofByOwnMargin:
 		if w.age[w.askedFor] >= c.window {
