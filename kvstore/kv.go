@@ -214,7 +214,7 @@ func AtMost(n int) ListOption { return func(l *listing) { l.atMost = n } }
 // (nats-server 2.15, processSnapshotDeletes). With one replica Named has no effect.
 func Named() ListOption { return func(l *listing) { l.named = true } }
 
-// State is the leader's view of the stream.
+// State is a server's view of the stream: the leader's, if it is complete.
 type State struct {
 	// LastRevision is the last revision that the answering server has applied.
 	LastRevision uint64
@@ -228,9 +228,12 @@ type State struct {
 	// Replicas is the number of servers that may answer for the stream: its
 	// replicas, and more while the cluster moves it.
 	Replicas int
-	// Leader is the name of the stream's leader. It is empty if the answering server
-	// knows of none. A server outside a cluster names itself.
-	Leader string
+	// Complete says that Keys misses no key that is there: a server has answered that leads
+	// the stream and says since when, or the only one. While a stream has no leader, each of its replicas
+	// answers, also one that catches up and lacks what was replaced in the meantime. If
+	// one is elected during the answer, such an answer even names a leader. Only with
+	// Complete is it a proof that there is nothing under a key.
+	Complete bool
 }
 
 // EventKind is the kind of change that an [Event] reports.

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -176,7 +177,7 @@ func (s *Store) listKeys(ctx context.Context, pattern string, min uint64) (Listi
 			return l, nil
 		}
 		// They have ended since, or the replica asked lags: the leader knows.
-		if st, err = s.State(ctx, pattern); err != nil {
+		if st, err = s.stateAt(ctx, pattern, min); err != nil {
 			return Listing{}, err
 		}
 		missing = slices.DeleteFunc(missing, func(k string) bool {
@@ -329,17 +330,23 @@ func (s *Store) multiGet(ctx context.Context, subjects []string, what listing) (
 	return l, nil
 }
 
-// stateAt is State, asked again until the leader has applied revision min.
+// stateAt is State, asked again until its answer proves what it does not name: it is
+// complete, and its leader has applied revision min.
 func (s *Store) stateAt(ctx context.Context, pattern string, min uint64) (State, error) {
 	for try := 0; ; try++ {
 		st, err := s.State(ctx, pattern)
-		// A leader just elected may lag behind what its predecessor acknowledged.
-		if err != nil || st.LastRevision >= min { //safety:state-as-of
-			return st, err
+		if err != nil {
+			return State{}, err
+		}
+		// A leader that was deposed may lack what its successor has acknowledged.
+		if st.LastRevision >= min && st.Complete { //safety:state-as-of
+			return st, nil
 		}
 		switch again, err := lagged(ctx, try); {
 		case err != nil:
 			return State{}, err
+		case !again && !st.Complete:
+			return State{}, fmt.Errorf("%w: the server that answers does not lead the stream, so what it lacks may be there", ErrUnavailable)
 		case !again:
 			return State{}, fmt.Errorf("%w: the leader has revision %d, at least %d was acknowledged", ErrUnavailable, st.LastRevision, min)
 		}
@@ -356,6 +363,7 @@ func (s *Store) State(ctx context.Context, pattern string) (State, error) {
 		req.Filter = s.prefix + pattern
 	}
 	var st State
+	var led time.Time // since when the server leads that has answered
 	for {
 		info, err := s.info(ctx, req, false)
 		if err != nil {
@@ -364,10 +372,12 @@ func (s *Store) State(ctx context.Context, pattern string) (State, error) {
 		if req.Offset == 0 {
 			// The server takes its state before its list of subjects, so the
 			// first page's state is contained in every page.
-			st = State{LastRevision: info.State.LastSeq, Created: info.Created, Time: info.TimeStamp, Replicas: servers(&info.StreamInfo), Leader: "-"}
-			if info.Cluster != nil {
-				st.Leader = info.Cluster.Leader
-			}
+			st = State{LastRevision: info.State.LastSeq, Created: info.Created, Time: info.TimeStamp, Replicas: servers(&info.StreamInfo)}
+			led = ledSince(&info.StreamInfo)
+			st.Complete = st.Replicas == 1 || !led.IsZero() //safety:state-complete
+		}
+		if !led.Equal(ledSince(&info.StreamInfo)) { //safety:state-term
+			st.Complete = false // two servers, or two terms: a key may be on neither's page
 		}
 		for subject := range info.State.Subjects {
 			st.Keys = append(st.Keys, strings.TrimPrefix(subject, s.prefix))
@@ -379,6 +389,17 @@ func (s *Store) State(ctx context.Context, pattern string) (State, error) {
 			return st, nil
 		}
 	}
+}
+
+// ledSince returns since when the server leads the stream that has answered. It is zero if
+// the server does not lead, or is the only one. A server takes its state first, then whether
+// it leads, then the keys. It leads from when it has applied its whole log, so the keys
+// of a leader's answer are all there are, also where it was elected during that answer.
+func ledSince(info *jetstream.StreamInfo) time.Time {
+	if info.Cluster == nil || info.Cluster.LeaderSince == nil {
+		return time.Time{}
+	}
+	return *info.Cluster.LeaderSince
 }
 
 // servers returns how many servers may answer for a stream: while it is moved,

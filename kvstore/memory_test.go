@@ -112,7 +112,7 @@ func TestMemoryIsLikeAServer(t *testing.T) {
 					st, err := s.kv.State(t.Context(), pattern)
 					check(t, err)
 					slices.Sort(st.Keys)
-					return fmt.Sprint("state", s.since(st.LastRevision), st.Keys, st.Replicas, st.Leader != "")
+					return fmt.Sprint("state", s.since(st.LastRevision), st.Keys, st.Replicas, st.Complete)
 				}
 			}
 			if got, want := ask(sides[0]), ask(sides[1]); got != want {

@@ -534,7 +534,7 @@ func TestCluster(t *testing.T) {
 	rev := create(t, s, "lock.a", "")
 	st, err := s.State(ctx, "lock.*")
 	check(t, err)
-	if st.Leader == "" || st.Leader == "-" || st.Replicas != 3 || st.LastRevision < rev {
+	if !st.Complete || st.Replicas != 3 || st.LastRevision < rev {
 		t.Fatalf("state is %+v", st)
 	}
 	// Replicas lag behind what was acknowledged; with a revision to reach no

@@ -189,7 +189,7 @@ func TestState(t *testing.T) {
 	equal(t, "keys, tombstones included", strings.Join(st.Keys, " "), "read.a.0 read.a.1")
 	equal(t, "last revision", st.LastRevision, two+1)
 	equal(t, "replicas", st.Replicas, 1)
-	equal(t, "leader", st.Leader, srv.Server().Name())
+	equal(t, "complete", st.Complete, true)
 	equal(t, "made at", st.Created, s.Created())
 	if st.Time.Before(st.Created) || gone >= two {
 		t.Fatalf("state is %+v", st)

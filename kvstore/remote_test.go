@@ -358,7 +358,12 @@ func TestStateInPages(t *testing.T) {
 					delete(all, n)
 				}
 			}
-			state["last_seq"] = 1000 + asked.Add(1)
+			n := asked.Add(1)
+			state["last_seq"] = 1000 + n
+			if n > 3 { // three servers, and another term on the second page
+				term := time.Unix(int64(n/5), 0).UTC()
+				info["cluster"] = map[string]any{"name": "C", "leader": "a", "leader_since": term, "replicas": []any{map[string]any{}, map[string]any{}}}
+			}
 			info["total"], info["offset"], info["limit"] = len(names), req.Offset, page
 			data, err := json.Marshal(info)
 			check(t, err)
@@ -375,6 +380,10 @@ func TestStateInPages(t *testing.T) {
 		equal(t, "keys", fmt.Sprint(st.Keys), fmt.Sprint(want))
 		equal(t, "last revision", st.LastRevision, 1001)
 		equal(t, "pages", asked.Load(), 3)
+		equal(t, "complete", st.Complete, true)
+		st, err = s.State(t.Context(), "read.a.*")
+		check(t, err)
+		equal(t, "complete", st.Complete, false)
 	})
 }
 

@@ -270,8 +270,9 @@ func infoOf(v admin.View) Info {
 // The Info contains every write that the server acknowledged before the call, and none
 // that the stream's leader has not applied. So an acquire that follows meets what the Info
 // shows, or a later state. On a bucket with replicas that needs a leader and the reads of
-// [Access.ReadAll]. Without them, or if the leader has not caught up with a follower within
-// a second, a record is as the replica that answers has it.
+// [Access.ReadAll]. Without the reads, or if the leader has not caught up with a follower
+// within a second, a record is as the replica that answers has it. If no leader answers
+// within a second, the error matches [ErrUnavailable].
 //
 // The error matches [ErrInvalidName], [ErrUnavailable], [ErrPermission], [ErrClosed] or
 // the context's.
@@ -289,7 +290,8 @@ func (c *Client) Inspect(ctx context.Context, kind Kind, name string) (Info, err
 // List reads the locks of all kinds whose names match a pattern and that are held or
 // waited for, in the order of the names. A token of the pattern may be "*", and the last
 // one ">" for the rest of the name: ">" lists all locks. List reads the locks one after
-// the other, not at one moment. An error ends the sequence: it matches [ErrInvalidName]
+// the other, not at one moment. While the stream has no leader, they are those that the
+// replica has which answers. An error ends the sequence: it matches [ErrInvalidName]
 // for a pattern that matches no name, [ErrUnavailable], [ErrPermission], [ErrClosed] or
 // the context's.
 func (c *Client) List(ctx context.Context, pattern string) iter.Seq2[Info, error] {

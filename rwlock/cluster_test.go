@@ -233,7 +233,7 @@ func leaderIsolated(t *testing.T) (vacuous string) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		st, err := beside.State(ctx, "read.x.*")
 		cancel()
-		if err == nil && len(st.Keys) == 0 && st.Leader != "" && st.LastRevision >= gate {
+		if err == nil && len(st.Keys) == 0 && st.Complete && st.LastRevision >= gate {
 			lies++
 		}
 		select {

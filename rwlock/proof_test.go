@@ -83,7 +83,7 @@ func TestNoProof(t *testing.T) {
 			return nil
 		}},
 		{name: "without a leader", state: func(_ uint64, st *kvstore.State) error {
-			st.Keys, st.Leader = nil, ""
+			st.Keys, st.Complete = nil, false
 			return nil
 		}},
 		{name: "an error", state: func(_ uint64, st *kvstore.State) error {
@@ -321,7 +321,7 @@ func TestCutOffIsNotSlow(t *testing.T) {
 func TestBehindIsNotSlow(t *testing.T) {
 	for what, behind := range map[string]func(*kvstore.State){
 		"older than the gate": func(st *kvstore.State) { st.LastRevision = 1 },
-		"without a leader":    func(st *kvstore.State) { st.Leader = "" },
+		"without a leader":    func(st *kvstore.State) { st.Complete = false },
 	} {
 		t.Run(what, func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {

@@ -415,7 +415,7 @@ func TestUnguardedProof(t *testing.T) {
 		late  time.Duration
 	}{
 		{"older than the gate", func(st *kvstore.State) { st.LastRevision = 1 }, 0},
-		{"without a leader", func(st *kvstore.State) { st.Leader = "" }, 0},
+		{"without a leader", func(st *kvstore.State) { st.Complete = false }, 0},
 		{"late", func(st *kvstore.State) { st.Replicas = 3 }, 450 * time.Millisecond},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

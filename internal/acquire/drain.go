@@ -30,11 +30,17 @@ import (
 // the first answer has arrived. The second answer arrives within proofWindow of the
 // sending of the first gate write. For let a reader be in neither.
 //
-//   - It has not renewed between the two gate writes. Then it had expired when
-//     the first answer was given. Any renewal comes after the second gate
-//     write, and so after its validity.
-//   - It has: then the second answer contains that renewal, which was made after
-//     the first gate write, and cannot have expired within a proofWindow of it.
+//   - The stream has no renewal of it between the two gate writes. Then it had
+//     expired when the first answer was given. Any renewal comes after the second
+//     gate write, and so after its validity.
+//   - The stream has some. The second answer's state contains the last of them, or a
+//     later one: a leader stores a renewal before it removes what that replaces. It was
+//     sent after the first gate write, and cannot have expired within a proofWindow
+//     of it. So the answer names the reader.
+//
+// The second case needs a leader. A replica that catches up removes at first what was
+// replaced, and lacks the reader until the renewal arrives: with two renewals in the
+// window, a reader can be in neither of two such answers (the model's proofWithHole).
 //
 // Nothing here depends on the reader's TTL or margin, which the writer does not
 // know: internal/verify/model has the counter-example to a bound by the writer's.
@@ -212,8 +218,8 @@ func (d *drain) askOnce() (r answer, deleted bool, err error) {
 		return answer{}, false, kvstore.ErrRemade
 	}
 	// An answer from before the gate's write may lack a reader that joined before it, and
-	// a server without a leader may be far behind.
-	r.knows = st.LastRevision >= r.revision && st.Leader != "" //safety:answer-knows
+	// that of a replica which catches up a reader that has renewed.
+	r.knows = st.LastRevision >= r.revision && st.Complete //safety:answer-knows
 	r.alone = st.Replicas == 1
 	for _, key := range st.Keys {
 		if d.departed.gone[key] {

@@ -38,7 +38,8 @@ type BreakRequest struct {
 //
 // A replica or a mirror that lags may answer the first read. Where it shows the claim, the
 // conditional write is the proof. That the claim is gone, or broken already, only a
-// state proves that contains what the leader had stored during this call.
+// leader's state proves that contains what the leader had stored during this call.
+// While nobody leads, the error matches [bucket.ErrUnavailable].
 func (a *Admin) Break(ctx context.Context, req BreakRequest) error {
 	encoded, err := record.EncodeName(req.Name)
 	if err != nil {
@@ -67,7 +68,7 @@ func (a *Admin) Break(ctx context.Context, req BreakRequest) error {
 			return fmt.Errorf("break lock %q: %w", req.Name, err)
 		}
 		entry, err := a.b.Read(ctx, key, atLeast)
-		if len(st.Keys) == 0 && st.LastRevision >= max(atLeast, entry.Revision) {
+		if len(st.Keys) == 0 && st.Complete && st.LastRevision >= max(atLeast, entry.Revision) { //safety:break-complete
 			entry = record.Entry{} // a replica has not removed it yet
 		}
 		gone := !entry.Live() || entry.ClaimID() != req.ID                                              //safety:break-shown
@@ -149,7 +150,7 @@ func (a *Admin) claimKey(ctx context.Context, keys record.Keys, id string, revis
 	default:
 		return keys.Gate, 0, nil
 	}
-	l, err := a.b.List(ctx, pattern, revision)
+	l, err := a.b.List(ctx, pattern, revision, named(revision)...)
 	if err != nil {
 		return "", 0, err
 	}

@@ -24,17 +24,15 @@ type View struct {
 
 // newest returns a revision that the bucket has reached, and the server's time. A
 // read as of that revision shows every write that was acknowledged before the call,
-// whichever replica answers. While nobody leads both are zero, and reads may be
-// behind. The error is that of a context that has ended.
-func (a *Admin) newest(parent context.Context) (revision uint64, server time.Time, err error) {
-	st, err := a.b.Leader(parent, bucket.AnswerTimeout)
-	switch {
-	case parent.Err() != nil:
-		return 0, time.Time{}, err
-	case err != nil:
+// whichever replica answers. Where the leader's word is withheld from this user, both are
+// zero, and a replica's answer has to do. Without a leader that answers nobody can say that
+// there is nothing: the error matches [bucket.ErrUnavailable].
+func (a *Admin) newest(ctx context.Context) (revision uint64, server time.Time, err error) {
+	st, err := a.b.Leader(ctx, bucket.AnswerTimeout)
+	if bucket.IsAny(err, bucket.ErrPermission) {
 		return 0, time.Time{}, nil
 	}
-	return st.LastRevision, st.Time, nil
+	return st.LastRevision, st.Time, err
 }
 
 // reached waits until the leader has applied what a view shows, up to a revision. The
@@ -49,6 +47,15 @@ func (a *Admin) reached(ctx context.Context, named, shown uint64) error {
 		return err
 	}
 	return nil
+}
+
+// named is the option of a list as of a revision that the leader has named. A replica that
+// catches up would lack what was renewed since, so the leader names the keys too.
+func named(revision uint64) []kvstore.ListOption {
+	if revision == 0 { //safety:view-named
+		return nil
+	}
+	return []kvstore.ListOption{kvstore.Named()}
 }
 
 // entryAt reads a record for a view that was made at a time of the server's.
@@ -82,7 +89,7 @@ func (a *Admin) Inspect(ctx context.Context, kind record.Kind, name string) (Vie
 			v.Holder.Overdue = entry.OverdueAt(server)
 		}
 	}
-	l, err := a.b.ListSoon(ctx, keys.Place("*"), min)
+	l, err := a.b.ListSoon(ctx, keys.Place("*"), min, named(min)...)
 	if err != nil {
 		return View{}, err
 	}
@@ -93,7 +100,7 @@ func (a *Admin) Inspect(ctx context.Context, kind record.Kind, name string) (Vie
 	}
 	several := map[record.Kind]string{record.RW: keys.Reader("*"), record.Semaphore: keys.Slots()}
 	if pattern := several[kind]; pattern != "" {
-		l, err := a.b.List(ctx, pattern, min)
+		l, err := a.b.List(ctx, pattern, min, named(min)...)
 		if err != nil {
 			return View{}, err
 		}
@@ -177,12 +184,13 @@ func (a *Admin) List(ctx context.Context, pattern string) ([]View, error) {
 		name string
 	}
 	min, server, err := a.newest(ctx)
-	if err != nil {
+	if ctx.Err() != nil {
 		return nil, err
 	}
+	// Without a leader, a list of what a replica has helps an operator more than none.
 	found, shown := make(map[lock]*View), uint64(0)
 	for _, prefix := range record.Prefixes {
-		l, err := a.b.List(ctx, record.Pattern(prefix, encoded), min)
+		l, err := a.b.List(ctx, record.Pattern(prefix, encoded), min, named(min)...)
 		if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
 			return nil, err
 		}

@@ -3,6 +3,7 @@ package bucket
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -54,31 +55,38 @@ func (b *Bucket) ListSoon(parent context.Context, pattern string, revision uint6
 }
 
 // Leader asks the stream's leader for its state, which names a revision that the
-// bucket has reached and the server's time. It waits at most for within.
+// bucket has reached and the server's time. It waits at most for within, also for a
+// leader.
 func (b *Bucket) Leader(parent context.Context, within time.Duration) (kvstore.State, error) {
-	ctx, cancel := answerWithin(parent, within)
-	defer cancel()
-	st, err := b.State(ctx, "")
-	return st, bounded(parent, ctx, err)
+	return b.leader(parent, within, 0)
 }
 
 // Reached waits until the leader has applied a revision that a read has shown, at most
 // for [AnswerTimeout]. A follower can apply a write before the leader does. Until the
 // leader has, it refuses acquires because of what the read shows no more.
 func (b *Bucket) Reached(parent context.Context, revision uint64) error {
-	ctx, cancel := answerWithin(parent, AnswerTimeout)
+	_, err := b.leader(parent, AnswerTimeout, revision)
+	return err
+}
+
+// leader asks for the state of a leader that has applied a revision. While there is no
+// leader each replica answers, also one that is far behind.
+func (b *Bucket) leader(parent context.Context, within time.Duration, revision uint64) (kvstore.State, error) {
+	ctx, cancel := answerWithin(parent, within)
 	defer cancel()
 	for try := 0; ; try++ {
 		up := b.Online()
 		st, err := b.State(ctx, "")
 		if err == nil {
-			if st.LastRevision >= revision {
-				return nil
+			if st.Complete && st.LastRevision >= revision { //safety:leader-complete
+				return st, nil
 			}
-			err = b.Sleep(ctx, clock.ShortBackoff(try), up)
+			if err = b.Sleep(ctx, clock.ShortBackoff(try), up); err != nil && parent.Err() == nil {
+				return kvstore.State{}, fmt.Errorf("%w: for %v, no leader of the stream that has revision %d has answered", ErrUnavailable, within, revision)
+			}
 		}
 		if err != nil {
-			return bounded(parent, ctx, err)
+			return kvstore.State{}, bounded(parent, ctx, err)
 		}
 	}
 }

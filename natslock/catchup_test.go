@@ -1,0 +1,175 @@
+package natslock_test
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/election"
+	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/rwlock"
+	"github.com/natslock/locks/semaphore"
+	"github.com/natslock/locks/testutil"
+)
+
+// What a replica answers that catches up.
+const (
+	caughtUp int32 = iota // nothing: another server does
+	infos                 // stream infos
+	readsToo              // stream infos, and reads of keys
+)
+
+// replicaOf lets a client see the bucket of srv as one of three replicas. A replica that
+// catches up answers what catchUp says. It has no record, though its last revision is the
+// newest, and it does not lead. leader is the one that it names.
+func replicaOf(t *testing.T, srv *testutil.Server, leader string, catchUp *atomic.Int32) jetstream.JetStream {
+	t.Helper()
+	proxy := srv.Connect()
+	_, err := proxy.Subscribe("proxy.API.>", func(m *nats.Msg) {
+		to := strings.TrimPrefix(m.Subject, "proxy.API.")
+		if !strings.HasPrefix(to, "$KV.") {
+			to = "$JS.API." + to
+		}
+		request := &nats.Msg{Subject: to, Reply: m.Reply, Header: m.Header, Data: m.Data}
+		switch {
+		case strings.Contains(to, ".STREAM.INFO."):
+			answer, err := proxy.RequestMsg(&nats.Msg{Subject: to, Data: m.Data}, time.Second)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			request = &nats.Msg{Subject: m.Reply, Data: asReplica(t, answer.Data, leader, catchUp.Load() != caughtUp)}
+		case strings.Contains(to, ".DIRECT.GET.") && catchUp.Load() == readsToo:
+			request = &nats.Msg{Subject: m.Reply, Header: nats.Header{"Status": {"404"}}}
+		}
+		if err := proxy.PublishMsg(request); err != nil {
+			t.Error(err)
+		}
+	})
+	require.NoError(t, err)
+	require.NoError(t, proxy.Flush())
+	js, err := jetstream.NewWithAPIPrefix(srv.Connect(), "proxy.API")
+	require.NoError(t, err)
+	return js
+}
+
+// asReplica makes a stream info that of one of three replicas.
+func asReplica(t *testing.T, info []byte, leader string, catchesUp bool) []byte {
+	var answer map[string]any
+	if err := json.Unmarshal(info, &answer); err != nil {
+		t.Error(err)
+	}
+	cluster := map[string]any{"name": "C", "leader": "n1", "leader_since": time.Now().UTC(), "replicas": []map[string]any{{"name": "n2"}, {"name": "n3"}}}
+	if catchesUp {
+		cluster["leader"] = leader
+		delete(cluster, "leader_since")
+		if state, ok := answer["state"].(map[string]any); ok {
+			delete(state, "subjects")
+			answer["total"] = 0
+		}
+	}
+	answer["cluster"] = cluster
+	data, err := json.Marshal(answer)
+	if err != nil {
+		t.Error(err)
+	}
+	return data
+}
+
+// TestReplicaThatCatchesUp asks a replica that catches up for locks that are held. No
+// answer denies them, whether the replica names a leader or not: the servers do both.
+func TestReplicaThatCatchesUp(t *testing.T) {
+	for name, leader := range map[string]string{"leaderless": "", "elected meanwhile": "n1"} {
+		t.Run(name, func(t *testing.T) {
+			testutil.Bubble(t, func(t *testing.T, srv *testutil.Server) {
+				ctx := t.Context()
+				owner := newClient(t, srv.Connect())
+				reader, err := rwlock.New(owner).RLock(ctx, "rw")
+				require.NoError(t, err)
+				permit, err := semaphore.New(owner, "permits", 2).Acquire(ctx)
+				require.NoError(t, err)
+				handed, err := mustLock(t, owner, "handed").Handoff(ctx)
+				require.NoError(t, err)
+				requests := []natslock.BreakRequest{
+					{Kind: natslock.KindMutex, Name: "mutex", ID: mustLock(t, owner, "mutex").ID(), Reason: "test"},
+					{Kind: natslock.KindRW, Name: "rw", ID: reader.ID(), Reason: "test"},
+					{Kind: natslock.KindSemaphore, Name: "permits", ID: permit.ID(), Reason: "test"},
+				}
+				var catchesUp atomic.Int32
+				js := replicaOf(t, srv, leader, &catchesUp)
+				c := newClient(t, js.Conn(), natslock.WithJetStream(js))
+
+				catchesUp.Store(readsToo)
+				for _, r := range requests {
+					err := c.Break(ctx, r)
+					require.ErrorIs(t, err, natslock.ErrUnavailable, "break a %v", r.Kind)
+					require.NotErrorIs(t, err, natslock.ErrReleased, "break a %v", r.Kind)
+					_, err = c.Inspect(ctx, r.Kind, r.Name)
+					require.ErrorIs(t, err, natslock.ErrUnavailable, "inspect a %v", r.Kind)
+				}
+				_, err = election.New(c, "mutex").Leader(ctx)
+				require.ErrorIs(t, err, natslock.ErrUnavailable)
+				require.NotErrorIs(t, err, election.ErrNoLeader)
+				_, err = c.Adopt(ctx, handed)
+				require.ErrorIs(t, err, natslock.ErrUnavailable)
+				require.NotErrorIs(t, err, natslock.ErrNotHandedOver)
+
+				catchesUp.Store(infos)
+				_, err = election.New(c, "mutex").Leader(ctx)
+				require.ErrorIs(t, err, natslock.ErrUnavailable, "what was read may be of long ago")
+				require.NoError(t, c.Break(ctx, requests[0]), "a read shows the record")
+
+				catchesUp.Store(caughtUp)
+				for _, r := range requests[1:] {
+					require.NoError(t, c.Break(ctx, r), "break a %v", r.Kind)
+				}
+				adopted, err := c.Adopt(ctx, handed)
+				require.NoError(t, err)
+				mustUnlock(t, adopted)
+			})
+		})
+	}
+}
+
+// unnamed lacks the records of readers and slots in each list that does not have the leader
+// name its keys. So does a replica that catches up while another one leads.
+type unnamed struct{ kvstore.KV }
+
+func (unnamed) Alone() bool { return false }
+
+func (u unnamed) List(ctx context.Context, pattern string, min uint64, opts ...kvstore.ListOption) (kvstore.Listing, error) {
+	l, err := u.KV.List(ctx, pattern, min, opts...)
+	if len(opts) == 0 {
+		l.Records = nil
+	}
+	return l, err
+}
+
+// TestViewsAreNamed: where a replica that catches up has no record of a reader, the leader
+// has the last word.
+func TestViewsAreNamed(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		ctx := t.Context()
+		reader, err := rwlock.New(newClient(t, s.Connect())).RLock(ctx, "x")
+		require.NoError(t, err)
+		c := newClient(t, s.Connect(), testutil.WrapStore(func(kv kvstore.KV) kvstore.KV { return unnamed{kv} }))
+		info, err := c.Inspect(ctx, natslock.KindRW, "x")
+		require.NoError(t, err)
+		require.Len(t, info.Readers, 1)
+		listed := 0
+		for info, err := range c.List(ctx, ">") {
+			require.NoError(t, err)
+			listed += len(info.Readers)
+		}
+		require.Equal(t, 1, listed)
+		require.NoError(t, c.Break(ctx, natslock.BreakRequest{Kind: natslock.KindRW, Name: "x", ID: reader.ID(), Reason: "test"}))
+	})
+}
