@@ -11,11 +11,17 @@ demo: ## a server, contenders, a crash, a fail-over
 	go run ./cmd/lockctl demo
 
 .PHONY: test
-test: ## all tests
+test: ## the default tier, two minutes
 	go test ./...
 
+.PHONY: proof
+proof: ## the tests of the proof tier too, one package at a time, a quarter of an hour
+	@for pkg in $$(git grep -l 'tier\.Proof(' -- '*_test.go' | xargs -n 1 dirname | sort -u); do \
+		NATSLOCK_TIER=proof go test -count=1 -timeout 30m ./$$pkg || failed="$$failed $$pkg"; \
+	done; [ -z "$$failed" ] || { echo "failed:$$failed"; exit 1; }
+
 .PHONY: race
-race: ## all tests under the race detector
+race: ## the default tier under the race detector
 	go test -race ./...
 
 .PHONY: ci
