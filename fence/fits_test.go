@@ -2,6 +2,7 @@ package fence_test
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/fence"
+	"github.com/natslock/locks/internal/verify/proxy"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -316,4 +318,22 @@ func TestPermission(t *testing.T) {
 	require.ErrorIs(t, err, fence.ErrUnknown)
 	require.ErrorIs(t, err, nats.ErrPermissionViolation)
 	require.ErrorContains(t, err, subject)
+}
+
+// A fence is not opened on a server that is too old. The proof tier has such a server.
+func TestServerTooOld(t *testing.T) {
+	srv := testutil.RunServer(t)
+	s, err := jetStream(t, srv.Connect()).CreateStream(bounded(t), jetstream.StreamConfig{Name: stream, Subjects: []string{"orders.>"}})
+	require.NoError(t, err)
+	js := proxy.JetStream(t, srv, func(nc *nats.Conn, m *nats.Msg) bool {
+		return strings.Contains(m.Subject, "STREAM.INFO") && proxy.Rewrite(t, nc, m, func(info map[string]any) {
+			info["config"].(map[string]any)["metadata"] = map[string]any{"_nats.ver": "2.11.4"}
+		})
+	})
+	_, err = fence.Open(bounded(t), js, stream, subject, 10)
+	require.ErrorIs(t, err, fence.ErrUnfit)
+	require.ErrorContains(t, err, "nats-server is 2.11.4 and must be 2.12 or later")
+	info, err := s.Info(bounded(t))
+	require.NoError(t, err)
+	require.Zero(t, info.State.LastSeq)
 }

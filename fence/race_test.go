@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/fence"
+	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -161,6 +162,7 @@ func TestRace(t *testing.T) {
 }
 
 func TestRaceReplicated(t *testing.T) {
+	tier.Proof(t)
 	c := testutil.RunCluster(t, 3)
 	var conns []jetstream.JetStream
 	for range 3 {

@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/testutil"
 )
@@ -172,9 +173,7 @@ func TestHealthyWithoutStream(t *testing.T) {
 // A publish with an expectation about message ids ends a replicated stream: its
 // group has no leader any more, and a restart does not give it one.
 func TestStoppedStream(t *testing.T) {
-	if testing.Short() {
-		t.Skip("needs a cluster")
-	}
+	tier.Proof(t)
 	cluster := testutil.RunCluster(t, 3)
 	nc := cluster.Connect()
 	s := open(t, nc, kvstore.Config{Replicas: 3})

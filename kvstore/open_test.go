@@ -563,70 +563,77 @@ func TestCluster(t *testing.T) {
 }
 
 func TestJetStreamOff(t *testing.T) {
-	nc := testutil.RunServer(t, testutil.WithoutJetStream()).Connect()
-	err := quickly(t, "Open", func() error {
-		_, err := kvstore.Open(t.Context(), stream(t, nc), kvstore.Config{})
-		return err
-	})
-	wantErr(t, err, kvstore.ErrUnavailable, nats.ErrNoResponders)
+	testutil.Bubble(t, func(t *testing.T, srv *testutil.Server) {
+		nc := srv.Connect()
+		err := quickly(t, "Open", func() error {
+			_, err := kvstore.Open(t.Context(), stream(t, nc), kvstore.Config{})
+			return err
+		})
+		wantErr(t, err, kvstore.ErrUnavailable, nats.ErrNoResponders)
+	}, testutil.WithoutJetStream())
 }
 
 func TestJetStreamOffForAccount(t *testing.T) {
-	nc := testutil.RunServer(t, testutil.WithConfigText(`
+	testutil.Bubble(t, func(t *testing.T, srv *testutil.Server) {
+		nc := srv.Connect(nats.UserInfo("a", "a"))
+		err := quickly(t, "Open", func() error {
+			_, err := kvstore.Open(t.Context(), stream(t, nc), kvstore.Config{})
+			return err
+		})
+		wantErr(t, err, kvstore.ErrUnavailable)
+	}, testutil.WithConfigText(`
 		accounts { A { users: [{user: a, password: a}] }, B { jetstream: enabled, users: [{user: b, password: b}] } }
-	`)).Connect(nats.UserInfo("a", "a"))
-	err := quickly(t, "Open", func() error {
-		_, err := kvstore.Open(t.Context(), stream(t, nc), kvstore.Config{})
-		return err
-	})
-	wantErr(t, err, kvstore.ErrUnavailable)
+	`))
 }
 
 func TestVerify(t *testing.T) {
-	ctx := t.Context()
-	nc := testutil.RunServer(t).Connect()
-	js := stream(t, nc)
-	s := open(t, nc, kvstore.Config{})
-	last := create(t, s, "lock.a", "")
-	check(t, s.Verify(ctx))
-	_, events := watch(t, s, "lock.a")
+	testutil.Bubble(t, func(t *testing.T, srv *testutil.Server) {
+		ctx := t.Context()
+		nc := srv.Connect()
+		js := stream(t, nc)
+		s := open(t, nc, kvstore.Config{})
+		last := create(t, s, "lock.a", "")
+		check(t, s.Verify(ctx))
+		_, events := watch(t, s, "lock.a")
 
-	str, err := js.Stream(ctx, "KV_natslock")
-	check(t, err)
-	sc := str.CachedInfo().Config
-	sc.MaxAge = time.Hour
-	_, err = js.UpdateStream(ctx, sc)
-	check(t, err)
-	wantConfigError(t, s.Verify(ctx), "max_age")
-	sc.MaxAge, sc.AllowDirect = 0, false
-	_, err = js.UpdateStream(ctx, sc)
-	check(t, err)
-	check(t, s.Verify(ctx))
-	if w := strings.Join(s.Warnings(), "\n"); !strings.Contains(w, "allow_direct") {
-		t.Fatalf("no word of allow_direct: %q", w)
-	}
+		str, err := js.Stream(ctx, "KV_natslock")
+		check(t, err)
+		sc := str.CachedInfo().Config
+		sc.MaxAge = time.Hour
+		_, err = js.UpdateStream(ctx, sc)
+		check(t, err)
+		wantConfigError(t, s.Verify(ctx), "max_age")
+		sc.MaxAge, sc.AllowDirect = 0, false
+		_, err = js.UpdateStream(ctx, sc)
+		check(t, err)
+		check(t, s.Verify(ctx))
+		if w := strings.Join(s.Warnings(), "\n"); !strings.Contains(w, "allow_direct") {
+			t.Fatalf("no word of allow_direct: %q", w)
+		}
 
-	check(t, js.DeleteStream(ctx, "KV_natslock"))
-	wantErr(t, quickly(t, "Verify", func() error { return s.Verify(ctx) }), kvstore.ErrNotFound)
-	wantErr(t, quickly(t, "Create", func() error {
-		_, err := s.Create(ctx, "lock.a", nil, ttl)
-		return err
-	}), kvstore.ErrUnavailable, kvstore.ErrNoStream)
+		check(t, js.DeleteStream(ctx, "KV_natslock"))
+		wantErr(t, quickly(t, "Verify", func() error { return s.Verify(ctx) }), kvstore.ErrNotFound)
+		wantErr(t, quickly(t, "Create", func() error {
+			_, err := s.Create(ctx, "lock.a", nil, ttl)
+			return err
+		}), kvstore.ErrUnavailable, kvstore.ErrNoStream)
 
-	// Another client re-creates the bucket. The first client learns of it once.
-	other := open(t, nc, kvstore.Config{})
-	wantErr(t, s.Verify(ctx), kvstore.ErrRemade)
-	check(t, s.Verify(ctx))
-	equal(t, "event", receive(t, events, "a recheck").Kind, kvstore.Recheck)
-	equal(t, "made at", s.Created(), other.Created())
-	rev := create(t, other, "lock.a", "")
-	if rev <= last {
-		t.Fatalf("revision %d of the new bucket is not above %d of the old", rev, last)
-	}
-	wantEvent(t, events, kvstore.Put, "lock.a", rev)
-	rev, err = s.Update(ctx, "lock.a", nil, ttl, rev)
-	check(t, err)
-	wantEvent(t, events, kvstore.Put, "lock.a", rev)
+		time.Sleep(time.Second) // or both were created at the same time
+		// Another client re-creates the bucket. The first client learns of it once.
+		other := open(t, nc, kvstore.Config{})
+		wantErr(t, s.Verify(ctx), kvstore.ErrRemade)
+		check(t, s.Verify(ctx))
+		equal(t, "event", receive(t, events, "a recheck").Kind, kvstore.Recheck)
+		equal(t, "made at", s.Created(), other.Created())
+		rev := create(t, other, "lock.a", "")
+		if rev <= last {
+			t.Fatalf("revision %d of the new bucket is not above %d of the old", rev, last)
+		}
+		wantEvent(t, events, kvstore.Put, "lock.a", rev)
+		rev, err = s.Update(ctx, "lock.a", nil, ttl, rev)
+		check(t, err)
+		wantEvent(t, events, kvstore.Put, "lock.a", rev)
+	})
 }
 
 func TestVerifyDisconnected(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/testutil"
 )
@@ -20,9 +21,7 @@ var proofs = flag.Int("proofs", 300, "how many subscriptions TestRefusalProvesSu
 // the writer to the leader. Of 400 subscriptions "proven" by reading from the leader
 // (STREAM.MSG.GET) 14 missed the next change, by the stream info 8, by a direct get 8.
 func TestRefusalProvesSubscription(t *testing.T) {
-	if testing.Short() {
-		t.Skip("a cluster takes seconds; -short was given")
-	}
+	tier.Proof(t)
 	cl := testutil.RunCluster(t, 3)
 	first := open(t, cl.Connect(), kvstore.Config{Replicas: 3})
 	leader := cl.Index(cl.WaitStreamLeader(t, "KV_"+first.Bucket()))

@@ -220,85 +220,87 @@ const perPrefix = `
 	] }`
 
 func TestPermissionsPerPrefix(t *testing.T) {
-	ctx := t.Context()
-	srv := testutil.RunServer(t, testutil.WithConfigText(perPrefix))
-	admin := open(t, srv.Connect(nats.UserInfo("admin", "x")), kvstore.Config{})
-	nc := srv.Connect(nats.UserInfo("orders", "x"))
-	s := open(t, nc, kvstore.Config{NoCreate: true})
+	testutil.Bubble(t, func(t *testing.T, srv *testutil.Server) {
+		ctx := t.Context()
+		admin := open(t, srv.Connect(nats.UserInfo("admin", "x")), kvstore.Config{})
+		nc := srv.Connect(nats.UserInfo("orders", "x"))
+		s := open(t, nc, kvstore.Config{NoCreate: true})
 
-	_, events := watch(t, s, "lock.orders.1")
-	rev := create(t, s, "lock.orders.1", "")
-	wantEvent(t, events, kvstore.Put, "lock.orders.1", rev)
-	var want string
-	for i := range 50 {
-		key := fmt.Sprintf("wait.orders.1.%d", i)
-		rev = create(t, s, key, "")
-		want += key + " "
-	}
-	list := func() error {
-		equal(t, "queue", keysOf(t, s, "wait.orders.1.*", rev), want)
-		return nil
-	}
-	check(t, quickly(t, "List", list))
-	before := nc.Stats().OutMsgs
-	check(t, list())
-	equal(t, "requests of the second list", nc.Stats().OutMsgs-before, 1+50)
-	_, err := s.Get(ctx, "wait.orders.1.49", rev)
-	check(t, err)
-	// The user may not ask the leader for a record, but the leader's stream info lists the
-	// keys.
-	check(t, quickly(t, "Get", func() error {
-		_, err := s.Get(ctx, "wait.orders.2.1", rev)
-		wantErr(t, err, kvstore.ErrNotFound)
-		return nil
-	}))
+		_, events := watch(t, s, "lock.orders.1")
+		rev := create(t, s, "lock.orders.1", "")
+		wantEvent(t, events, kvstore.Put, "lock.orders.1", rev)
+		var want string
+		for i := range 50 {
+			key := fmt.Sprintf("wait.orders.1.%d", i)
+			rev = create(t, s, key, "")
+			want += key + " "
+		}
+		list := func() error {
+			equal(t, "queue", keysOf(t, s, "wait.orders.1.*", rev), want)
+			return nil
+		}
+		check(t, quickly(t, "List", list))
+		before := nc.Stats().OutMsgs
+		check(t, list())
+		equal(t, "requests of the second list", nc.Stats().OutMsgs-before, 1+50)
+		_, err := s.Get(ctx, "wait.orders.1.49", rev)
+		check(t, err)
+		// The user may not ask the leader for a record, but the leader's stream info lists the
+		// keys.
+		check(t, quickly(t, "Get", func() error {
+			_, err := s.Get(ctx, "wait.orders.2.1", rev)
+			wantErr(t, err, kvstore.ErrNotFound)
+			return nil
+		}))
 
-	rev = create(t, admin, "lock.other", "")
-	wantErr(t, quickly(t, "Create", func() error {
-		_, err := s.Create(ctx, "lock.other", nil, ttl)
-		return err
-	}), kvstore.ErrPermission, nats.ErrPermissionViolation)
-	wantErr(t, s.Denied("lock.other"), kvstore.ErrPermission)
-	check(t, s.Denied("lock.orders.1"))
-	_, err = s.Get(ctx, "lock.other", rev) // reads can be granted per prefix too, here they are not
-	check(t, err)
+		rev = create(t, admin, "lock.other", "")
+		wantErr(t, quickly(t, "Create", func() error {
+			_, err := s.Create(ctx, "lock.other", nil, ttl)
+			return err
+		}), kvstore.ErrPermission, nats.ErrPermissionViolation)
+		wantErr(t, s.Denied("lock.other"), kvstore.ErrPermission)
+		check(t, s.Denied("lock.orders.1"))
+		_, err = s.Get(ctx, "lock.other", rev) // reads can be granted per prefix too, here they are not
+		check(t, err)
+	}, testutil.WithConfigText(perPrefix))
 }
 
 func TestPermissionDenied(t *testing.T) {
-	ctx := t.Context()
-	srv := testutil.RunServer(t, testutil.WithConfigText(perPrefix))
-	user := func(name string) *nats.Conn { return srv.Connect(nats.UserInfo(name, "x")) }
-	wantDenied := func(what string, fn func() error) {
-		t.Helper()
-		wantErr(t, quickly(t, what, fn), kvstore.ErrPermission)
-	}
-	openAs := func(name string) func() error {
-		js := stream(t, user(name))
-		return func() error { _, err := kvstore.Open(ctx, js, kvstore.Config{}); return err }
-	}
-	wantDenied("create the bucket", openAs("nocreate"))
-	admin := open(t, user("admin"), kvstore.Config{})
-	rev := create(t, admin, "lock.a", "")
-	wantDenied("open without info", openAs("noinfo"))
-	wantDenied("open without inbox", openAs("noinbox"))
-	check(t, openAs("nocreate")())
+	testutil.Bubble(t, func(t *testing.T, srv *testutil.Server) {
+		ctx := t.Context()
+		user := func(name string) *nats.Conn { return srv.Connect(nats.UserInfo(name, "x")) }
+		wantDenied := func(what string, fn func() error) {
+			t.Helper()
+			wantErr(t, quickly(t, what, fn), kvstore.ErrPermission)
+		}
+		openAs := func(name string) func() error {
+			js := stream(t, user(name))
+			return func() error { _, err := kvstore.Open(ctx, js, kvstore.Config{}); return err }
+		}
+		wantDenied("create the bucket", openAs("nocreate"))
+		admin := open(t, user("admin"), kvstore.Config{})
+		rev := create(t, admin, "lock.a", "")
+		wantDenied("open without info", openAs("noinfo"))
+		wantDenied("open without inbox", openAs("noinbox"))
+		check(t, openAs("nocreate")())
 
-	s := open(t, user("nowrite"), kvstore.Config{})
-	wantDenied("Create", func() error { _, err := s.Create(ctx, "lock.b", nil, ttl); return err })
-	wantDenied("Update", func() error { _, err := s.Update(ctx, "lock.a", nil, ttl, rev); return err })
-	wantDenied("Delete", func() error { _, err := s.Delete(ctx, "lock.a", rev); return err })
-	_, err := s.Get(ctx, "lock.a", rev)
-	check(t, err)
+		s := open(t, user("nowrite"), kvstore.Config{})
+		wantDenied("Create", func() error { _, err := s.Create(ctx, "lock.b", nil, ttl); return err })
+		wantDenied("Update", func() error { _, err := s.Update(ctx, "lock.a", nil, ttl, rev); return err })
+		wantDenied("Delete", func() error { _, err := s.Delete(ctx, "lock.a", rev); return err })
+		_, err := s.Get(ctx, "lock.a", rev)
+		check(t, err)
 
-	s = open(t, user("noread"), kvstore.Config{})
-	wantDenied("Get", func() error { _, err := s.Get(ctx, "lock.a", 0); return err })
-	wantDenied("List", func() error { _, err := s.List(ctx, "lock.*", rev); return err })
+		s = open(t, user("noread"), kvstore.Config{})
+		wantDenied("Get", func() error { _, err := s.Get(ctx, "lock.a", 0); return err })
+		wantDenied("List", func() error { _, err := s.List(ctx, "lock.*", rev); return err })
 
-	// A watch that is not allowed receives nothing, and the store works all the same.
-	s = open(t, user("nowatch"), kvstore.Config{})
-	_, _ = watch(t, s, "lock.a")
-	_, err = s.Update(ctx, "lock.a", nil, ttl, rev)
-	check(t, err)
+		// A watch that is not allowed receives nothing, and the store works all the same.
+		s = open(t, user("nowatch"), kvstore.Config{})
+		_, _ = watch(t, s, "lock.a")
+		_, err = s.Update(ctx, "lock.a", nil, ttl, rev)
+		check(t, err)
+	}, testutil.WithConfigText(perPrefix))
 }
 
 // A user who may write one key can put anything into its headers. No header makes another
@@ -353,21 +355,23 @@ func publishRaw(t *testing.T, url, subject, headers string) {
 }
 
 func TestReadTimeout(t *testing.T) {
-	nc, link := testutil.RunServer(t).ConnectLink()
-	s := open(t, nc, kvstore.Config{})
-	create(t, s, "lock.a", "")
-	link.Blackhole(true)
-	why := errors.New("because")
-	for what, fn := range map[string]func(context.Context) error{
-		"Get":    func(ctx context.Context) error { _, err := s.Get(ctx, "lock.a", 1); return err },
-		"List":   func(ctx context.Context) error { _, err := s.List(ctx, "lock.*", 1); return err },
-		"State":  func(ctx context.Context) error { _, err := s.State(ctx, ""); return err },
-		"Update": func(ctx context.Context) error { _, err := s.Update(ctx, "lock.a", nil, ttl, 1); return err },
-		"Verify": s.Verify,
-	} {
-		ctx, cancel := context.WithCancelCause(t.Context())
-		ended := afterSending(nc, func() error { return fn(ctx) })
-		cancel(why)
-		wantErr(t, quickly(t, what, func() error { return <-ended }), context.Canceled, why)
-	}
+	testutil.Bubble(t, func(t *testing.T, srv *testutil.Server) {
+		nc, link := srv.ConnectLink()
+		s := open(t, nc, kvstore.Config{})
+		create(t, s, "lock.a", "")
+		link.Blackhole(true)
+		why := errors.New("because")
+		for what, fn := range map[string]func(context.Context) error{
+			"Get":    func(ctx context.Context) error { _, err := s.Get(ctx, "lock.a", 1); return err },
+			"List":   func(ctx context.Context) error { _, err := s.List(ctx, "lock.*", 1); return err },
+			"State":  func(ctx context.Context) error { _, err := s.State(ctx, ""); return err },
+			"Update": func(ctx context.Context) error { _, err := s.Update(ctx, "lock.a", nil, ttl, 1); return err },
+			"Verify": s.Verify,
+		} {
+			ctx, cancel := context.WithCancelCause(t.Context())
+			ended := afterSending(nc, func() error { return fn(ctx) })
+			cancel(why)
+			wantErr(t, quickly(t, what, func() error { return <-ended }), context.Canceled, why)
+		}
+	})
 }

@@ -1,6 +1,7 @@
 package kvstore_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -16,6 +17,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/natslock/locks/internal/verify/proxy"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/testutil"
 )
@@ -78,10 +80,8 @@ func TestThroughDomain(t *testing.T) {
 	nc := leaf.Connect()
 	connected(t, nc, hub.Connect())
 
-	wantErr(t, quickly(t, "Open without the domain", func() error {
-		_, err := kvstore.Open(t.Context(), stream(t, nc), kvstore.Config{})
-		return err
-	}), kvstore.ErrUnavailable, nats.ErrNoResponders)
+	_, err := kvstore.Open(t.Context(), stream(t, nc), kvstore.Config{})
+	wantErr(t, err, kvstore.ErrUnavailable, nats.ErrNoResponders)
 	js, err := jetstream.NewWithDomain(nc, "hub")
 	check(t, err)
 	s := openJS(t, js, kvstore.Config{})
@@ -126,24 +126,7 @@ func freePort(t *testing.T) int {
 // intercept takes them.
 func openProxied(t *testing.T, srv *testutil.Server, intercept func(nc *nats.Conn, request *nats.Msg) bool) *kvstore.Store {
 	t.Helper()
-	proxy := srv.Connect()
-	_, err := proxy.Subscribe("proxy.API.>", func(m *nats.Msg) {
-		if intercept(proxy, m) {
-			return
-		}
-		to := strings.TrimPrefix(m.Subject, "proxy.API.")
-		if !strings.HasPrefix(to, "$KV.") {
-			to = "$JS.API." + to
-		}
-		if err := proxy.PublishMsg(&nats.Msg{Subject: to, Reply: m.Reply, Header: m.Header, Data: m.Data}); err != nil {
-			t.Error(err)
-		}
-	})
-	check(t, err)
-	check(t, proxy.Flush())
-	js, err := jetstream.NewWithAPIPrefix(srv.Connect(), "proxy.API")
-	check(t, err)
-	return openJS(t, js, kvstore.Config{})
+	return openJS(t, proxy.JetStream(t, srv, intercept), kvstore.Config{})
 }
 
 // Servers stay silent while a stream has no leader.
@@ -330,6 +313,84 @@ func TestDeposedLeaderRead(t *testing.T) {
 	})
 }
 
+// ofOldServer gives an answer the API level and the version of a server of 2.11. The
+// proof tier has such a server.
+func ofOldServer(answer map[string]any) {
+	if config, ok := answer["config"].(map[string]any); ok {
+		config["metadata"].(map[string]any)["_nats.level"] = "1"
+		config["metadata"].(map[string]any)["_nats.ver"] = "2.11.4"
+	}
+	if api, ok := answer["api"].(map[string]any); ok {
+		api["level"] = 1
+	}
+}
+
+// A bucket is neither made nor opened on a server that is too old.
+func TestServerTooOld(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, srv *testutil.Server) {
+		old := proxy.JetStream(t, srv, func(nc *nats.Conn, m *nats.Msg) bool {
+			info := strings.HasSuffix(m.Subject, "API.INFO") || strings.Contains(m.Subject, "STREAM.INFO")
+			return info && proxy.Rewrite(t, nc, m, ofOldServer)
+		})
+		_, err := kvstore.Open(t.Context(), old, kvstore.Config{})
+		wantConfigError(t, err, "nats-server")
+		_, err = stream(t, srv.Connect()).Stream(t.Context(), "KV_natslock")
+		wantErr(t, err, jetstream.ErrStreamNotFound)
+		open(t, srv.Connect(), kvstore.Config{})
+		_, err = kvstore.Open(t.Context(), old, kvstore.Config{})
+		wantConfigError(t, err, "nats-server")
+	})
+}
+
+// Open waits for the leader of the bucket's stream, and says so if there is none.
+func TestStreamWithoutLeader(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, srv *testutil.Server) {
+		open(t, srv.Connect(), kvstore.Config{})
+		var without atomic.Bool
+		js := proxy.JetStream(t, srv, func(nc *nats.Conn, m *nats.Msg) bool {
+			return without.Load() && strings.Contains(m.Subject, "STREAM.INFO") && proxy.Rewrite(t, nc, m, func(info map[string]any) {
+				info["cluster"] = map[string]any{"name": "C", "replicas": []any{map[string]any{}, map[string]any{}}}
+			})
+		})
+		without.Store(true)
+		ctx, cancel := context.WithTimeout(t.Context(), 6*time.Second)
+		defer cancel()
+		_, err := kvstore.Open(ctx, js, kvstore.Config{})
+		wantErr(t, err, kvstore.ErrUnavailable, kvstore.ErrNoStream, context.DeadlineExceeded)
+		if !strings.Contains(err.Error(), "no leader") {
+			t.Fatalf("error is %v", err)
+		}
+		time.AfterFunc(3*time.Second, func() { without.Store(false) })
+		create(t, openJS(t, js, kvstore.Config{}), "lock.a", "")
+	})
+}
+
+// A mirror keeps a record that the bucket has removed. Its answer is read again from the
+// leader.
+func TestMirrorAnswers(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, srv *testutil.Server) {
+		s := openProxied(t, srv, func(nc *nats.Conn, m *nats.Msg) bool {
+			if !strings.Contains(m.Subject, "DIRECT.GET") {
+				return false
+			}
+			of := func(name, value string) { m.Header.Set("Nats-"+name, value) }
+			m.Header = nats.Header{}
+			of("Stream", "COPY")
+			of("Subject", "$KV.natslock.lock.a")
+			of("Sequence", "1")
+			of("Time-Stamp", time.Now().UTC().Format(time.RFC3339Nano))
+			check(t, nc.PublishMsg(&nats.Msg{Subject: m.Reply, Header: m.Header, Data: []byte("long gone")}))
+			return true
+		})
+		_, err := s.Get(t.Context(), "lock.a", 0)
+		wantErr(t, err, kvstore.ErrNotFound)
+		rev := create(t, s, "lock.a", "here")
+		r, err := s.Get(t.Context(), "lock.a", 0)
+		check(t, err)
+		equal(t, "revision", r.Revision, rev)
+	})
+}
+
 // A stream info names a limited number of keys at a time. All pages together are
 // the state; it is that of the first one.
 func TestStateInPages(t *testing.T) {
@@ -346,29 +407,24 @@ func TestStateInPages(t *testing.T) {
 			}
 			whole, err := json.Marshal(map[string]string{"subjects_filter": req.Filter})
 			check(t, err)
-			r, err := nc.Request("$JS.API.STREAM.INFO.KV_natslock", whole, time.Second)
-			check(t, err)
-			var info map[string]any
-			check(t, json.Unmarshal(r.Data, &info))
-			state := info["state"].(map[string]any)
-			all := state["subjects"].(map[string]any)
-			names := slices.Sorted(maps.Keys(all))
-			for i, n := range names {
-				if i < req.Offset || i >= req.Offset+page {
-					delete(all, n)
+			m.Data = whole
+			return proxy.Rewrite(t, nc, m, func(info map[string]any) {
+				state := info["state"].(map[string]any)
+				all := state["subjects"].(map[string]any)
+				names := slices.Sorted(maps.Keys(all))
+				for i, n := range names {
+					if i < req.Offset || i >= req.Offset+page {
+						delete(all, n)
+					}
 				}
-			}
-			n := asked.Add(1)
-			state["last_seq"] = 1000 + n
-			if n > 3 { // three servers, and another term on the second page
-				term := time.Unix(int64(n/5), 0).UTC()
-				info["cluster"] = map[string]any{"name": "C", "leader": "a", "leader_since": term, "replicas": []any{map[string]any{}, map[string]any{}}}
-			}
-			info["total"], info["offset"], info["limit"] = len(names), req.Offset, page
-			data, err := json.Marshal(info)
-			check(t, err)
-			check(t, nc.PublishMsg(&nats.Msg{Subject: m.Reply, Data: data}))
-			return true
+				n := asked.Add(1)
+				state["last_seq"] = 1000 + n
+				if n > 3 { // three servers, and another term on the second page
+					term := time.Unix(int64(n/5), 0).UTC()
+					info["cluster"] = map[string]any{"name": "C", "leader": "a", "leader_since": term, "replicas": []any{map[string]any{}, map[string]any{}}}
+				}
+				info["total"], info["offset"], info["limit"] = len(names), req.Offset, page
+			})
 		})
 		var want []string
 		for i := range 5 {

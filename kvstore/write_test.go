@@ -252,63 +252,67 @@ func TestDrainingFromTheStart(t *testing.T) {
 }
 
 func TestClosedConnection(t *testing.T) {
-	ctx := t.Context()
-	nc, link := testutil.RunServer(t).ConnectLink()
-	s := open(t, nc, kvstore.Config{})
-	rev := create(t, s, "lock.a", "")
-	states := make(chan kvstore.ConnState, 10)
-	s.OnConnection(func(st kvstore.ConnState) { states <- st })
-	_, events := watch(t, s, "lock.a")
+	testutil.Bubble(t, func(t *testing.T, srv *testutil.Server) {
+		ctx := t.Context()
+		nc, link := srv.ConnectLink()
+		s := open(t, nc, kvstore.Config{})
+		rev := create(t, s, "lock.a", "")
+		states := make(chan kvstore.ConnState, 10)
+		s.OnConnection(func(st kvstore.ConnState) { states <- st })
+		_, events := watch(t, s, "lock.a")
 
-	// One call waits for an answer that does not come.
-	link.Blackhole(true)
-	waiting := afterSending(nc, func() error {
-		_, err := s.Update(ctx, "lock.a", nil, ttl, rev)
-		return err
+		// One call waits for an answer that does not come.
+		link.Blackhole(true)
+		waiting := afterSending(nc, func() error {
+			_, err := s.Update(ctx, "lock.a", nil, ttl, rev)
+			return err
+		})
+		nc.Close()
+		wantErr(t, quickly(t, "waiting call", func() error { return <-waiting }), kvstore.ErrUnavailable)
+		equal(t, "state", receive(t, states, "the connection's end"), kvstore.Closed)
+		equal(t, "event", receive(t, events, "a recheck").Kind, kvstore.Recheck)
+
+		for what, fn := range map[string]func() error{
+			"Create": func() error { _, err := s.Create(ctx, "lock.b", nil, ttl); return err },
+			"Get":    func() error { _, err := s.Get(ctx, "lock.a", 0); return err },
+			"List":   func() error { _, err := s.List(ctx, ">", 0); return err },
+			"State":  func() error { _, err := s.State(ctx, ""); return err },
+			"Verify": func() error { return s.Verify(ctx) },
+			"Watch":  func() error { _, err := s.Watch("lock.b", func(kvstore.Event) {}); return err },
+			"Send": func() error {
+				_, err := s.Send(kvstore.Write{Key: "lock.b", TTL: ttl}, func(kvstore.Answer) { t.Error("answered") })
+				return err
+			},
+			"Healthy": s.Healthy,
+			"Open": func() error {
+				_, err := kvstore.Open(ctx, stream(t, nc), kvstore.Config{})
+				return err
+			},
+		} {
+			wantErr(t, quickly(t, what, fn), kvstore.ErrUnavailable)
+		}
 	})
-	nc.Close()
-	wantErr(t, quickly(t, "waiting call", func() error { return <-waiting }), kvstore.ErrUnavailable)
-	equal(t, "state", receive(t, states, "the connection's end"), kvstore.Closed)
-	equal(t, "event", receive(t, events, "a recheck").Kind, kvstore.Recheck)
-
-	for what, fn := range map[string]func() error{
-		"Create": func() error { _, err := s.Create(ctx, "lock.b", nil, ttl); return err },
-		"Get":    func() error { _, err := s.Get(ctx, "lock.a", 0); return err },
-		"List":   func() error { _, err := s.List(ctx, ">", 0); return err },
-		"State":  func() error { _, err := s.State(ctx, ""); return err },
-		"Verify": func() error { return s.Verify(ctx) },
-		"Watch":  func() error { _, err := s.Watch("lock.b", func(kvstore.Event) {}); return err },
-		"Send": func() error {
-			_, err := s.Send(kvstore.Write{Key: "lock.b", TTL: ttl}, func(kvstore.Answer) { t.Error("answered") })
-			return err
-		},
-		"Healthy": s.Healthy,
-		"Open": func() error {
-			_, err := kvstore.Open(ctx, stream(t, nc), kvstore.Config{})
-			return err
-		},
-	} {
-		wantErr(t, quickly(t, what, fn), kvstore.ErrUnavailable)
-	}
 }
 
 // A store closed while calls wait ends them.
 func TestCloseEndsWaitingCalls(t *testing.T) {
-	nc, link := testutil.RunServer(t).ConnectLink()
-	s := open(t, nc, kvstore.Config{})
-	create(t, s, "lock.a", "")
-	link.Blackhole(true)
-	waiting := afterSending(nc, func() error {
+	testutil.Bubble(t, func(t *testing.T, srv *testutil.Server) {
+		nc, link := srv.ConnectLink()
+		s := open(t, nc, kvstore.Config{})
+		create(t, s, "lock.a", "")
+		link.Blackhole(true)
+		waiting := afterSending(nc, func() error {
+			_, err := s.Create(t.Context(), "lock.b", nil, ttl)
+			return err
+		})
+		s.Close()
+		wantErr(t, quickly(t, "waiting call", func() error { return <-waiting }), kvstore.ErrClosed)
+		s.Close() // twice does no harm
 		_, err := s.Create(t.Context(), "lock.b", nil, ttl)
-		return err
+		wantErr(t, err, kvstore.ErrClosed)
+		_, err = s.Watch("lock.b", func(kvstore.Event) {})
+		wantErr(t, err, kvstore.ErrClosed)
 	})
-	s.Close()
-	wantErr(t, quickly(t, "waiting call", func() error { return <-waiting }), kvstore.ErrClosed)
-	s.Close() // twice does no harm
-	_, err := s.Create(t.Context(), "lock.b", nil, ttl)
-	wantErr(t, err, kvstore.ErrClosed)
-	_, err = s.Watch("lock.b", func(kvstore.Event) {})
-	wantErr(t, err, kvstore.ErrClosed)
 }
 
 // A write that cannot be sent now is not sent later either.

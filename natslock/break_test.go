@@ -28,31 +28,32 @@ func breakNow(t testing.TB, c *natslock.Client, l *natslock.Lock, reason string)
 }
 
 func TestBreakTellsTheHolder(t *testing.T) {
-	s := testutil.RunServer(t)
-	holder, operator := join(t, s, natslock.WithWatchAfter(0)), join(t, s, natslock.WithOwner("olga"))
-	l := mustLock(t, holder.Client, "l", natslock.TTL(time.Hour))
-	holder.rec.wait(t, natslock.EventRenewed, "l") // the watch is in place
-	begun := time.Now()
-	breakLock(t, operator.Client, l, "it hangs")
-	receive(t, l.Done(), "the end")
-	require.Less(t, time.Since(begun), time.Second, "it takes milliseconds, on an idle machine")
-	cause := context.Cause(l.Context())
-	require.ErrorIs(t, cause, natslock.ErrBroken)
-	require.ErrorIs(t, cause, natslock.ErrLost)
-	require.ErrorContains(t, cause, "it hangs")
-	require.ErrorContains(t, cause, "olga")
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		holder, operator := join(t, s, natslock.WithWatchAfter(0)), join(t, s, natslock.WithOwner("olga"))
+		l := mustLock(t, holder.Client, "l", natslock.TTL(time.Hour))
+		holder.rec.wait(t, natslock.EventRenewed, "l") // the watch is in place
+		begun := time.Now()
+		breakLock(t, operator.Client, l, "it hangs")
+		receive(t, l.Done(), "the end")
+		require.Less(t, time.Since(begun), time.Second, "it takes milliseconds, on an idle machine")
+		cause := context.Cause(l.Context())
+		require.ErrorIs(t, cause, natslock.ErrBroken)
+		require.ErrorIs(t, cause, natslock.ErrLost)
+		require.ErrorContains(t, cause, "it hangs")
+		require.ErrorContains(t, cause, "olga")
 
-	info := inspect(t, operator.Client, "l")
-	require.NotNil(t, info.Holder)
-	require.Equal(t, l.Token(), info.Holder.Token)
-	require.Equal(t, &natslock.Broken{By: "olga", Reason: "it hangs", At: info.Holder.Broken.At}, info.Holder.Broken)
-	require.WithinDuration(t, time.Now(), info.Holder.Broken.At, time.Minute)
+		info := inspect(t, operator.Client, "l")
+		require.NotNil(t, info.Holder)
+		require.Equal(t, l.Token(), info.Holder.Token)
+		require.Equal(t, &natslock.Broken{By: "olga", Reason: "it hangs", At: info.Holder.Broken.At}, info.Holder.Broken)
+		require.WithinDuration(t, time.Now(), info.Holder.Broken.At, time.Minute)
 
-	wantLost(t, l, natslock.ErrBroken)
-	ev := holder.rec.wait(t, natslock.EventBroken, "l")
-	require.ErrorIs(t, ev.Cause, natslock.ErrBroken)
-	require.EqualValues(t, 1, holder.Stats().Broken)
-	require.Zero(t, holder.Stats().Lost)
+		wantLost(t, l, natslock.ErrBroken)
+		ev := holder.rec.wait(t, natslock.EventBroken, "l")
+		require.ErrorIs(t, ev.Cause, natslock.ErrBroken)
+		require.EqualValues(t, 1, holder.Stats().Broken)
+		require.Zero(t, holder.Stats().Lost)
+	})
 }
 
 // Nobody gets in before the broken holder has stopped.

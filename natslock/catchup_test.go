@@ -2,7 +2,6 @@ package natslock_test
 
 import (
 	"context"
-	"encoding/json"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -13,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/election"
+	"github.com/natslock/locks/internal/verify/proxy"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/rwlock"
@@ -32,56 +32,29 @@ const (
 // newest, and it does not lead. leader is the one that it names.
 func replicaOf(t *testing.T, srv *testutil.Server, leader string, catchUp *atomic.Int32) jetstream.JetStream {
 	t.Helper()
-	proxy := srv.Connect()
-	_, err := proxy.Subscribe("proxy.API.>", func(m *nats.Msg) {
-		to := strings.TrimPrefix(m.Subject, "proxy.API.")
-		if !strings.HasPrefix(to, "$KV.") {
-			to = "$JS.API." + to
-		}
-		request := &nats.Msg{Subject: to, Reply: m.Reply, Header: m.Header, Data: m.Data}
+	return proxy.JetStream(t, srv, func(nc *nats.Conn, m *nats.Msg) bool {
 		switch {
-		case strings.Contains(to, ".STREAM.INFO."):
-			answer, err := proxy.RequestMsg(&nats.Msg{Subject: to, Data: m.Data}, time.Second)
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			request = &nats.Msg{Subject: m.Reply, Data: asReplica(t, answer.Data, leader, catchUp.Load() != caughtUp)}
-		case strings.Contains(to, ".DIRECT.GET.") && catchUp.Load() == readsToo:
-			request = &nats.Msg{Subject: m.Reply, Header: nats.Header{"Status": {"404"}}}
+		case strings.Contains(m.Subject, ".STREAM.INFO."):
+			return proxy.Rewrite(t, nc, m, func(info map[string]any) { asReplica(info, leader, catchUp.Load() != caughtUp) })
+		case strings.Contains(m.Subject, ".DIRECT.GET.") && catchUp.Load() == readsToo:
+			return proxy.Status(t, nc, m, "404")
 		}
-		if err := proxy.PublishMsg(request); err != nil {
-			t.Error(err)
-		}
+		return false
 	})
-	require.NoError(t, err)
-	require.NoError(t, proxy.Flush())
-	js, err := jetstream.NewWithAPIPrefix(srv.Connect(), "proxy.API")
-	require.NoError(t, err)
-	return js
 }
 
 // asReplica makes a stream info that of one of three replicas.
-func asReplica(t *testing.T, info []byte, leader string, catchesUp bool) []byte {
-	var answer map[string]any
-	if err := json.Unmarshal(info, &answer); err != nil {
-		t.Error(err)
-	}
+func asReplica(info map[string]any, leader string, catchesUp bool) {
 	cluster := map[string]any{"name": "C", "leader": "n1", "leader_since": time.Now().UTC(), "replicas": []map[string]any{{"name": "n2"}, {"name": "n3"}}}
 	if catchesUp {
 		cluster["leader"] = leader
 		delete(cluster, "leader_since")
-		if state, ok := answer["state"].(map[string]any); ok {
+		if state, ok := info["state"].(map[string]any); ok {
 			delete(state, "subjects")
-			answer["total"] = 0
+			info["total"] = 0
 		}
 	}
-	answer["cluster"] = cluster
-	data, err := json.Marshal(answer)
-	if err != nil {
-		t.Error(err)
-	}
-	return data
+	info["cluster"] = cluster
 }
 
 // TestReplicaThatCatchesUp asks a replica that catches up for locks that are held. No

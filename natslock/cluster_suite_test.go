@@ -14,6 +14,7 @@ import (
 
 	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/internal/verify/machine"
+	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
 )
@@ -21,9 +22,7 @@ import (
 // TestClusterSuite repeats the mutex's scenarios on three servers, with a client on each.
 // There replicas lag, and writes meet each other in flight.
 func TestClusterSuite(t *testing.T) {
-	if testing.Short() {
-		t.Skip("a cluster takes seconds; -short was given")
-	}
+	tier.Proof(t)
 	cl := testutil.RunCluster(t, 3)
 	var clients []*natslock.Client
 	for i := range 3 {

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/internal/verify/history"
+	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
@@ -22,9 +23,7 @@ var r3 = natslock.WithBucketConfig(kvstore.Config{Replicas: 3})
 // TestClusterStepDowns hammers a few names on three replicas while the stream's
 // leader steps down again and again: no update is lost, no lease either.
 func TestClusterStepDowns(t *testing.T) {
-	if testing.Short() {
-		t.Skip("a cluster takes seconds; -short was given")
-	}
+	tier.Proof(t)
 	cl := testutil.RunCluster(t, 3)
 	const clients, names = 6, 2
 	ref := history.NewRecorder()
@@ -82,9 +81,7 @@ func TestClusterStepDowns(t *testing.T) {
 // TestClusterLeaderKilled kills the server that leads the stream. At the default
 // TTL nothing is lost; the waiter gets in when the holder releases.
 func TestClusterLeaderKilled(t *testing.T) {
-	if testing.Short() {
-		t.Skip("a cluster takes seconds; -short was given")
-	}
+	tier.Proof(t)
 	cl := testutil.RunCluster(t, 3)
 	a, _ := history.Faulty(t, cl.Connect(nats.ReconnectWait(50*time.Millisecond), nats.MaxReconnects(-1)), 1, r3)
 	b, _ := history.Faulty(t, cl.Connect(nats.ReconnectWait(50*time.Millisecond), nats.MaxReconnects(-1)), 2, r3)
@@ -120,9 +117,7 @@ func TestClusterLeaderKilled(t *testing.T) {
 // TestClusterFIFO queues 12 clients, on each of three servers, on three replicas. The
 // goroutines of one client may share a place for as long as a notification takes.
 func TestClusterFIFO(t *testing.T) {
-	if testing.Short() {
-		t.Skip("a cluster takes seconds; -short was given")
-	}
+	tier.Proof(t)
 	cl := testutil.RunCluster(t, 3)
 	holder, _ := history.Faulty(t, cl.Connect(), 0, r3)
 	l, err := holder.Lock(t.Context(), "x")

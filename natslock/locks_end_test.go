@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
@@ -244,6 +245,7 @@ func TestLockAllClose(t *testing.T) {
 
 // Locks that are dropped without Unlock are renewed no more.
 func TestLockAllDropped(t *testing.T) {
+	tier.Proof(t)
 	s := testutil.RunServer(t)
 	var log journal
 	other := join(t, s)

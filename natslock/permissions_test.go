@@ -35,47 +35,49 @@ func as(user string) []nats.Option {
 }
 
 func TestPermissionDenied(t *testing.T) {
-	s := testutil.RunServer(t, testutil.WithConfigText(users))
-	admin := newClient(t, s.Connect(as("admin")...))
-	l := mustLock(t, admin, "l")
-	c := newClient(t, s.Connect(as("reader")...))
-	ctx := t.Context()
-	for _, name := range []string{"free", "l"} {
-		err := quickly(t, time.Second, "TryLock", func() error { _, err := c.TryLock(ctx, name); return err })
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		admin := newClient(t, s.Connect(as("admin")...))
+		l := mustLock(t, admin, "l")
+		c := newClient(t, s.Connect(as("reader")...))
+		ctx := t.Context()
+		for _, name := range []string{"free", "l"} {
+			err := quickly(t, time.Second, "TryLock", func() error { _, err := c.TryLock(ctx, name); return err })
+			require.ErrorIs(t, err, natslock.ErrPermission)
+			err = quickly(t, time.Second, "Lock", func() error { _, err := c.Lock(ctx, name); return err })
+			require.ErrorIs(t, err, natslock.ErrPermission)
+			require.ErrorContains(t, err, "$KV.natslock.lock."+name)
+		}
+		require.Equal(t, l.Token(), inspect(t, c, "l").Holder.Token, "it may read")
+		err := quickly(t, time.Second, "Break", func() error {
+			return c.Break(ctx, natslock.BreakRequest{Kind: natslock.KindMutex, Name: "l", ID: l.ID()})
+		})
 		require.ErrorIs(t, err, natslock.ErrPermission)
-		err = quickly(t, time.Second, "Lock", func() error { _, err := c.Lock(ctx, name); return err })
-		require.ErrorIs(t, err, natslock.ErrPermission)
-		require.ErrorContains(t, err, "$KV.natslock.lock."+name)
-	}
-	require.Equal(t, l.Token(), inspect(t, c, "l").Holder.Token, "it may read")
-	err := quickly(t, time.Second, "Break", func() error {
-		return c.Break(ctx, natslock.BreakRequest{Kind: natslock.KindMutex, Name: "l", ID: l.ID()})
-	})
-	require.ErrorIs(t, err, natslock.ErrPermission)
-	wantHeld(t, l)
+		wantHeld(t, l)
+	}, testutil.WithConfigText(users))
 }
 
 // The permissions that the documentation names are enough for one part of the
 // names, and for no other.
 func TestPermissionForSomeNames(t *testing.T) {
-	s := testutil.RunServer(t, testutil.WithConfigText(users))
-	admin := newClient(t, s.Connect(as("admin")...))
-	ctx := t.Context()
-	c := &member{rec: newRecorder()}
-	c.nc = s.Connect(as("orders")...)
-	c.Client = newClient(t, c.nc, c.rec.option(), natslock.WithWatchAfter(0))
-	l := mustLock(t, admin, "orders.1")
-	w := c.await(t, "orders.1")
-	begun := time.Now()
-	mustUnlock(t, l)
-	w.granted(t)
-	require.Less(t, w.at.Sub(begun), time.Second)
-	require.NotNil(t, inspect(t, c.Client, "orders.1").Holder)
-	mustUnlock(t, w.lock)
-	err := quickly(t, time.Second, "Lock", func() error { _, err := c.Lock(ctx, "users.1"); return err })
-	require.ErrorIs(t, err, natslock.ErrPermission)
-	_, err = c.TryLock(ctx, "orders")
-	require.ErrorIs(t, err, natslock.ErrPermission)
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		admin := newClient(t, s.Connect(as("admin")...))
+		ctx := t.Context()
+		c := &member{rec: newRecorder()}
+		c.nc = s.Connect(as("orders")...)
+		c.Client = newClient(t, c.nc, c.rec.option(), natslock.WithWatchAfter(0))
+		l := mustLock(t, admin, "orders.1")
+		w := c.await(t, "orders.1")
+		begun := time.Now()
+		mustUnlock(t, l)
+		w.granted(t)
+		require.Less(t, w.at.Sub(begun), time.Second)
+		require.NotNil(t, inspect(t, c.Client, "orders.1").Holder)
+		mustUnlock(t, w.lock)
+		err := quickly(t, time.Second, "Lock", func() error { _, err := c.Lock(ctx, "users.1"); return err })
+		require.ErrorIs(t, err, natslock.ErrPermission)
+		_, err = c.TryLock(ctx, "orders")
+		require.ErrorIs(t, err, natslock.ErrPermission)
+	}, testutil.WithConfigText(users))
 }
 
 // A user who may not ask the leader for records can inspect a lock, although other clients
@@ -126,36 +128,39 @@ func TestPermissionToListenDenied(t *testing.T) {
 
 // Without a reply there is no answer at all.
 func TestPermissionForInboxDenied(t *testing.T) {
-	s := testutil.RunServer(t, testutil.WithConfigText(users))
-	newClient(t, s.Connect(as("admin")...))
-	err := quickly(t, time.Second, "New", func() error {
-		_, err := natslock.New(t.Context(), s.Connect(as("mute")...))
-		return err
-	})
-	require.ErrorIs(t, err, natslock.ErrPermission)
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		newClient(t, s.Connect(as("admin")...))
+		err := quickly(t, time.Second, "New", func() error {
+			_, err := natslock.New(t.Context(), s.Connect(as("mute")...))
+			return err
+		})
+		require.ErrorIs(t, err, natslock.ErrPermission)
+	}, testutil.WithConfigText(users))
 }
 
 func TestPermissionWithoutJetStream(t *testing.T) {
-	s := testutil.RunServer(t, testutil.WithoutJetStream())
-	err := quickly(t, time.Second, "New", func() error {
-		_, err := natslock.New(t.Context(), s.Connect())
-		return err
-	})
-	require.ErrorIs(t, err, natslock.ErrUnavailable)
-	require.ErrorContains(t, err, "JetStream")
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		err := quickly(t, time.Second, "New", func() error {
+			_, err := natslock.New(t.Context(), s.Connect())
+			return err
+		})
+		require.ErrorIs(t, err, natslock.ErrUnavailable)
+		require.ErrorContains(t, err, "JetStream")
+	}, testutil.WithoutJetStream())
 }
 
 func TestPermissionToCreate(t *testing.T) {
-	s := testutil.RunServer(t, testutil.WithConfigText(users))
-	_, err := natslock.New(t.Context(), s.Connect(as("admin")...), natslock.WithCreate(false))
-	require.ErrorIs(t, err, kvstore.ErrNotFound)
-	err = quickly(t, time.Second, "New", func() error {
-		_, err := natslock.New(t.Context(), s.Connect(as("orders")...))
-		return err
-	})
-	require.ErrorIs(t, err, natslock.ErrPermission)
-	newClient(t, s.Connect(as("admin")...))
-	newClient(t, s.Connect(as("orders")...), natslock.WithCreate(false))
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		_, err := natslock.New(t.Context(), s.Connect(as("admin")...), natslock.WithCreate(false))
+		require.ErrorIs(t, err, kvstore.ErrNotFound)
+		err = quickly(t, time.Second, "New", func() error {
+			_, err := natslock.New(t.Context(), s.Connect(as("orders")...))
+			return err
+		})
+		require.ErrorIs(t, err, natslock.ErrPermission)
+		newClient(t, s.Connect(as("admin")...))
+		newClient(t, s.Connect(as("orders")...), natslock.WithCreate(false))
+	}, testutil.WithConfigText(users))
 }
 
 // A server that does not answer at all is waited for no longer than the context

@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
@@ -20,9 +21,7 @@ import (
 // milliseconds. How long hand-overs take is in the log only, it depends on the
 // machine.
 func TestLeastPrivilegeHandOver(t *testing.T) {
-	if testing.Short() {
-		t.Skip("needs a cluster")
-	}
+	tier.Proof(t)
 	least, err := natslock.Permissions(natslock.Access{})
 	require.NoError(t, err)
 	cluster := testutil.RunCluster(t, 3, testutil.WithConfigText(fmt.Sprintf(

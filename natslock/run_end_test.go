@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
 )
@@ -18,6 +19,7 @@ import (
 // behind it queue at once, and are in as soon as the record has gone. This is in real
 // time, since cleanups run outside of a bubble.
 func TestRunDroppedHandle(t *testing.T) {
+	tier.Proof(t)
 	s := testutil.RunServer(t)
 	const ttl = 2 * time.Second
 	var log journal

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/internal/verify/machine"
+	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
 )
@@ -58,9 +59,7 @@ func TestScaleHeld(t *testing.T) {
 
 // Over TCP, fewer, taken by many goroutines at once.
 func TestScaleHeldTCP(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes seconds")
-	}
+	tier.Proof(t)
 	s := testutil.RunServer(t)
 	c := join(t, s, natslock.WithTTL(time.Hour))
 	mustLock(t, c.Client, "one")

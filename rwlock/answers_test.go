@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/internal/bridge"
+	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
@@ -213,6 +214,7 @@ func gaveUp(t *testing.T, p *peer, lock func(context.Context) error, kind natslo
 // TestAnswersOnCluster asks, on three replicas, right after another client's change
 // was acknowledged: each answer is true, whichever replica lags.
 func TestAnswersOnCluster(t *testing.T) {
+	tier.Proof(t)
 	needCluster(t)
 	cycles := 60
 	if v := os.Getenv(cyclesVar); v != "" {

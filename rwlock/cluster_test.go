@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/internal/verify/history"
+	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
@@ -33,6 +34,7 @@ func needCluster(t *testing.T) {
 // leader steps down again and again. No reader joins behind a gate, no writer is active
 // over a reader, and no update is lost.
 func TestClusterStorm(t *testing.T) {
+	tier.Proof(t)
 	needCluster(t)
 	cl := testutil.RunCluster(t, 3)
 	const clients, goroutines, names = 5, 3, 2
@@ -106,6 +108,7 @@ func TestClusterStorm(t *testing.T) {
 // the stream while a writer drains a reader. Most of it is waiting, so the two
 // run together, after everything before and before everything behind.
 func TestClusterOutage(t *testing.T) {
+	tier.Proof(t)
 	needCluster(t)
 	for name, outage := range map[string]func(*testing.T) (vacuous string){"killed": leaderKilled, "isolated": leaderIsolated} {
 		t.Run(name, func(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/internal/verify/machine"
+	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/semaphore"
 	"github.com/natslock/locks/testutil"
@@ -19,6 +20,7 @@ import (
 // TestClusterSuite runs the semaphore's stories on three replicas, which lag. Each client is
 // connected to another server.
 func TestClusterSuite(t *testing.T) {
+	tier.Proof(t)
 	needCluster(t)
 	cl := testutil.RunCluster(t, 3)
 	var clients []*natslock.Client

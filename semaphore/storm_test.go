@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/internal/verify/history"
+	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
@@ -53,6 +54,7 @@ func (i *inside) work(h *history.Held, d time.Duration) {
 // or lost, notifications get lost and an operator breaks holders. Never more than four are
 // inside, by the clock and by the stream's own record.
 func TestStorm(t *testing.T) {
+	tier.Proof(t)
 	const clients, permits = 20, 4
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -147,6 +149,7 @@ func needCluster(t *testing.T) {
 // replicas. Meanwhile the stream's leader steps down again and again, clients are cut off,
 // answers are late or lost, and holders are broken.
 func TestClusterStorm(t *testing.T) {
+	tier.Proof(t)
 	needCluster(t)
 	cl := testutil.RunCluster(t, 3)
 	const clients, permits = 20, 3

@@ -9,6 +9,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -28,6 +29,7 @@ func put(t *testing.T, kv jetstream.KeyValue, value string) {
 // No bubble runs then, since those tests are not parallel.
 
 func TestClusterStepDownAndStop(t *testing.T) {
+	tier.Proof(t)
 	t.Parallel()
 	c := testutil.RunCluster(t, 3)
 	require.Len(t, c.Servers(), 3)
@@ -58,9 +60,7 @@ func TestClusterStepDownAndStop(t *testing.T) {
 }
 
 func TestClusterIsolate(t *testing.T) {
-	if testing.Short() {
-		t.Skip("waits for elections")
-	}
+	tier.Proof(t)
 	t.Parallel()
 	c := testutil.RunCluster(t, 3)
 	bucket(t, c.Connect(), 3)
@@ -100,9 +100,7 @@ func TestClusterIsolate(t *testing.T) {
 }
 
 func TestClusterKill(t *testing.T) {
-	if testing.Short() {
-		t.Skip("waits for elections")
-	}
+	tier.Proof(t)
 	t.Parallel()
 	c := testutil.RunCluster(t, 3)
 	nc := c.Connect()

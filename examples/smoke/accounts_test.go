@@ -18,6 +18,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
 )
@@ -121,6 +122,7 @@ func accounts(t *testing.T, s *testutil.Server) {
 // A replica is stopped while it works on an account. When it wakes up, another replica has
 // changed the account, and the bucket does not take the write of the first one.
 func TestStaleReplica(t *testing.T) {
+	tier.Proof(t)
 	t.Parallel()
 	bank, s := newBank(t), testutil.RunServer(t)
 	a, b := bank.replica(s, "-ttl", "2s", "-wait", "1m"), bank.replica(s, "-ttl", "2s", "-wait", "1m")

@@ -11,12 +11,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
 )
 
 // TestShell runs the script as cron does on three machines, with the real lockctl.
 func TestShell(t *testing.T) {
+	tier.Proof(t)
 	t.Parallel()
 	bin, reports := t.TempDir(), t.TempDir()
 	out, err := exec.Command("go", "build", "-o", bin, "../../cmd/lockctl").CombinedOutput()

@@ -22,6 +22,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -48,6 +49,9 @@ var binaries string
 func TestMain(m *testing.M) { os.Exit(buildAndRun(m)) }
 
 func buildAndRun(m *testing.M) int {
+	if !tier.IsProof() {
+		return m.Run() // which skips all that runs the programs
+	}
 	var err error
 	if binaries, err = os.MkdirTemp("", "examples-test-"); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -62,6 +66,7 @@ func buildAndRun(m *testing.M) int {
 }
 
 func TestExamples(t *testing.T) {
+	tier.Proof(t)
 	t.Parallel()
 	built, err := os.ReadDir(binaries)
 	require.NoError(t, err)

@@ -17,6 +17,7 @@ import (
 	"github.com/natslock/locks/internal/clock"
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/session"
+	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/testutil"
 )
@@ -94,6 +95,7 @@ func drifting(rate float64) func() clock.Instant {
 // clocks run no more than margin/T wrong. A clock that is slow by four times as much is
 // outside of the promise. Then the overlap shows: this test can fail.
 func TestClockRate(t *testing.T) {
+	tier.Proof(t)
 	for _, c := range []struct {
 		ttl     time.Duration
 		allowed float64 // margin/T

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/internal/record"
+	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
@@ -40,6 +41,7 @@ func runCluster(t *testing.T) *testutil.Cluster {
 // contend for mutexes and for a reader-writer lock. No update is lost, and no lease
 // of the default TTL.
 func TestRollingRestart(t *testing.T) {
+	tier.Proof(t)
 	cl := runCluster(t)
 	keeper := newClient(t, cl.Connect(), r3, patient)
 	var kept []*natslock.Lock
@@ -77,6 +79,7 @@ func nothingLeft(t *testing.T, nc *nats.Conn) {
 // TestFollowerStopped stops one follower, which changes nothing, and then the
 // leadership while only two are left.
 func TestFollowerStopped(t *testing.T) {
+	tier.Proof(t)
 	cl := runCluster(t)
 	keeper := newClient(t, cl.Connect(), r3, patient)
 	var kept []*natslock.Lock
@@ -108,6 +111,7 @@ func TestFollowerStopped(t *testing.T) {
 // publishes that come to nothing. Its holders lose their locks in time, clients that ask
 // there are granted nothing, and on the other side the locks go on.
 func TestLeaderPartitioned(t *testing.T) {
+	tier.Proof(t)
 	const ttl = 10 * time.Second // an election may take 9 s: the next holder waits for the lease, not for that
 	cl := runCluster(t)
 	newClient(t, cl.Connect(), r3)
@@ -208,6 +212,7 @@ func TestLeaderPartitioned(t *testing.T) {
 // client that is still there deletes its record, or adopts it if it still waits. The
 // record of a client that has gone keeps others out for its TTL. No record lets two in.
 func TestPublishComesBack(t *testing.T) {
+	tier.Proof(t)
 	const ttl = 4 * time.Second
 	cl := runCluster(t)
 	opts := func(owner string) []natslock.Option {

@@ -22,6 +22,7 @@ import (
 
 	"github.com/natslock/locks/election"
 	"github.com/natslock/locks/internal/verify/machine"
+	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
 )
@@ -142,6 +143,7 @@ func (c *candidates) next(what string, fits func(termReport) bool) termReport {
 // stopped for longer than its lease, cut off, deposed by hand, and resigns. One leads at a
 // time by its own clock, another candidate follows in time, and an observer knows.
 func TestElectionProcesses(t *testing.T) {
+	tier.Proof(t)
 	s := testutil.RunServer(t)
 	watcher := newClient(t, s.Connect(), natslock.WithTTL(processTTL))
 	e := election.New(watcher, "processes")
@@ -247,6 +249,7 @@ func knows(t *testing.T, seen <-chan election.Leader, leader termReport) {
 // stream steps down and is killed, while candidates resign. One candidate leads at a time,
 // tokens rise, and the observers know.
 func TestElectionCluster(t *testing.T) {
+	tier.Proof(t)
 	cl := runCluster(t)
 	var mu sync.Mutex
 	var terms []uint64

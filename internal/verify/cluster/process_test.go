@@ -19,6 +19,7 @@ import (
 
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/verify/machine"
+	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
@@ -116,6 +117,7 @@ func (st *stage) startHolder(t *testing.T, locks []which) *process {
 // gets in when the lease is over, at most half a second later, not before,
 // and with a higher token.
 func TestHolderKilled(t *testing.T) {
+	tier.Proof(t)
 	st := newStage(t)
 	p := st.startHolder(t, oneOfEach)
 	var n int
@@ -180,6 +182,7 @@ func TestHolderKilled(t *testing.T) {
 // worker that does not check. No write of the process brings the lock back, even where no
 // other client has taken it.
 func TestHolderStopped(t *testing.T) {
+	tier.Proof(t)
 	st := newStage(t)
 	type held struct {
 		which

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/natslock"
 )
 
@@ -21,6 +22,7 @@ import (
 // never removes them. They keep clients that try and clients that wait out until their TTL
 // is over, and no longer.
 func TestForgottenTTLs(t *testing.T) {
+	tier.Proof(t)
 	t.Parallel()
 	const names, ttl = 200, 3 * time.Second
 	s := startServer(t)

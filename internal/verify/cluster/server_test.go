@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 )
@@ -86,6 +87,7 @@ func (s *serverProcess) connect() *nats.Conn {
 // for the rest of its TTL, which keeps others out and lets no client in. The leases of the
 // clients at work are short, so that they need not wait for long.
 func TestServerKilledOnFile(t *testing.T) {
+	tier.Proof(t)
 	t.Parallel()
 	s := startServer(t)
 	keeper := newClient(t, s.connect())
@@ -128,6 +130,7 @@ func TestServerKilledOnFile(t *testing.T) {
 // connected again, long before their leases end. The waiters return an error when no server
 // answers for the bucket. Later grants have higher tokens.
 func TestServerKilledInMemory(t *testing.T) {
+	tier.Proof(t)
 	t.Parallel()
 	s := startServer(t)
 	opts := []natslock.Option{natslock.WithBucketConfig(kvstore.Config{Storage: jetstream.MemoryStorage}), natslock.WithTTL(10 * time.Minute)}
@@ -170,6 +173,7 @@ func TestServerKilledInMemory(t *testing.T) {
 // the rest of their TTL. They keep others out for so long, or until an operator
 // removes them. No client holds these locks.
 func TestDeletedComesBack(t *testing.T) {
+	tier.Proof(t)
 	t.Parallel()
 	const ttl = 4 * time.Second
 	s := startServer(t)

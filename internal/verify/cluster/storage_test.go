@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
 )
@@ -21,6 +22,7 @@ import (
 // only a resource that remembers them refuses it. A re-created bucket puts an end to
 // that.
 func TestStoreRolledBack(t *testing.T) {
+	tier.Proof(t)
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "store")
 	backup := filepath.Join(t.TempDir(), "backup")

@@ -58,6 +58,9 @@ const verify = "internal/verify/"
 
 var forTests = map[string][]string{
 	verify + "example": {"natslock"},
+	verify + "proxy":   {"testutil"},
+	verify + "machine": {verify + "tier"},
+	verify + "mutants": {verify + "tier"},
 	verify + "history": {"natslock", "rwlock", "semaphore", "kvstore", "testutil", "internal/bridge", "internal/record"},
 }
 

@@ -5,11 +5,14 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/natslock/locks/internal/verify/tier"
 )
 
-// Part is a quarter of n under the race detector, and n without it.
+// Part is n in the proof tier, and a quarter of n in the default tier and under the race
+// detector.
 func Part[T int | float64 | time.Duration](n T) T {
-	if Race {
+	if Race || !tier.IsProof() {
 		return n / 4
 	}
 	return n

@@ -48,6 +48,6 @@ var fenceMutants = []mutant{
 		weak: "a fence opens on a stream that acknowledges nothing"},
 	{label: "fence-async", operator: "never", test: "fence.TestUnfit/async",
 		weak: "a fence opens on a stream that forgets acknowledged messages in a crash"},
-	{label: "fence-server", operator: "never", test: "internal/verify/versions.TestFenceOldServerRefused",
+	{label: "fence-server", operator: "never", test: "fence.TestServerTooOld",
 		weak: "a fence opens on a server that may skip its condition"},
 }

@@ -13,6 +13,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/natslock/locks/internal/verify/tier"
 )
 
 // verdict is what became of a mutant.
@@ -61,8 +63,9 @@ func goTest(ctx context.Context, root, dir string, tests []string, overlay strin
 	args := append([]string{"test", "-json", "-count=1", "-vet=off", "-timeout", timeout.String(), "-run", pattern(tests)}, flags...)
 	cmd := exec.CommandContext(ctx, "go", append(args, "./"+dir)...)
 	cmd.Dir = root
+	cmd.Env = append(os.Environ(), tier.Variable+"=proof")
 	if overlay != "" { // in the environment, for tests that build a program
-		cmd.Env = append(os.Environ(), "GOFLAGS="+os.Getenv("GOFLAGS")+" -overlay="+overlay)
+		cmd.Env = append(cmd.Env, "GOFLAGS="+os.Getenv("GOFLAGS")+" -overlay="+overlay)
 	}
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/internal/verify/machine"
+	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/natslock"
 )
 
@@ -103,6 +104,7 @@ func contend(t testing.TB, name string, d time.Duration, opts []natslock.LockOpt
 // 45 times the bare cycles of one goroutine. Where each goroutine queues at the server, it
 // is 0.3 times.
 func TestLocalGrants(t *testing.T) {
+	tier.Proof(t)
 	url := Server(t)
 	c := countedClient(t, url)
 	p := NewPublisher(Connect(t, url), "bare")
@@ -135,6 +137,7 @@ func TestLocalGrants(t *testing.T) {
 // machine that is 1.2 times the bare cycles of one goroutine, and turns are 17 times
 // faster. Where each goroutine queues at the server, it is 0.3 times.
 func TestTwoClients(t *testing.T) {
+	tier.Proof(t)
 	url := Server(t)
 	exact := natslock.WithTurn(0)
 	turns := []counted{countedClient(t, url), countedClient(t, url)}

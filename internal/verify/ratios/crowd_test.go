@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/internal/verify/machine"
+	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/natslock"
 )
 
@@ -207,6 +208,7 @@ func handOvers(ctx context.Context, t testing.TB, crowds ...*crowd) []handing {
 // the messages, and 8 times the time. Before the repair it was 23 and 18 times. The messages
 // of waiting are measured before, and do not count.
 func TestThousandClients(t *testing.T) {
+	tier.Proof(t)
 	if machine.Race || testing.Short() {
 		t.Skip("takes ten seconds")
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/internal/verify/machine"
+	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/rwlock"
@@ -54,6 +55,7 @@ func BenchmarkLingerRead(b *testing.B) {
 // TestLinger guards the costs of a lock that lingers for its client: the messages for each
 // cycle, and the time beside two publishes. On a quiet machine that is a hundredth.
 func TestLinger(t *testing.T) {
+	tier.Proof(t)
 	url := Server(t)
 	p := NewPublisher(Connect(t, url), "bare")
 	for name, of := range map[string]func(counted) locking{
@@ -102,6 +104,7 @@ const busyLate = 5 * time.Millisecond
 // It makes the shorter one faster, since its processors do not sleep. There TestLingerSteps of
 // package simulation alone judges the steps to the grant.
 func TestLingerHandOver(t *testing.T) {
+	tier.Proof(t)
 	late := machine.Lateness(t)
 	url := Server(t)
 	var queued atomic.Int64
@@ -233,6 +236,7 @@ func (w *wire) await(t *testing.T, prefix string, deleted bool) time.Time {
 // TestLingerTwoClients guards the grants that the goroutines of two clients get of one lock
 // that lingers on both, beside a lock that does not linger.
 func TestLingerTwoClients(t *testing.T) {
+	tier.Proof(t)
 	url := Server(t)
 	clients := []counted{countedClient(t, url), countedClient(t, url)}
 	var ratios []float64
@@ -252,6 +256,7 @@ func TestLingerTwoClients(t *testing.T) {
 
 // TestIdleMemory guards the memory of an idle lock at its client.
 func TestIdleMemory(t *testing.T) {
+	tier.Proof(t)
 	if machine.Race {
 		t.Skip("the race detector uses memory too")
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/internal/verify/machine"
+	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/natslock"
 )
 
@@ -170,6 +171,7 @@ func BenchmarkHandOver(b *testing.B) {
 
 // TestAllocations guards the allocations of an uncontended cycle, beside two publishes.
 func TestAllocations(t *testing.T) {
+	tier.Proof(t)
 	if machine.Race {
 		t.Skip("the race detector allocates too")
 	}
@@ -196,6 +198,7 @@ func TestAllocations(t *testing.T) {
 // TestSpeed guards the ratios of times, with room for a machine that does other
 // things at the same time: they are 1.17 and 0.85 on a quiet one.
 func TestSpeed(t *testing.T) {
+	tier.Proof(t)
 	if machine.Race {
 		t.Skip("the race detector slows down one side only")
 	}
@@ -216,6 +219,7 @@ func TestSpeed(t *testing.T) {
 
 // TestHeldMemory guards the memory of a held lock at its client, watched and renewed.
 func TestHeldMemory(t *testing.T) {
+	tier.Proof(t)
 	if machine.Race {
 		t.Skip("the race detector uses memory too")
 	}

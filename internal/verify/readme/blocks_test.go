@@ -23,6 +23,7 @@ import (
 	"github.com/yuin/goldmark/ast"
 	"github.com/yuin/goldmark/text"
 
+	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
 )
@@ -105,6 +106,7 @@ set -x
 // A console block shows output, so it belongs to the sessions in steps.go, which
 // TestSessions runs and compares.
 func TestShellBlocks(t *testing.T) {
+	tier.Proof(t)
 	if exec.Command("bash", "-c", "((BASH_VERSINFO >= 5))").Run() != nil {
 		t.Skip("needs bash 5 or later")
 	}

@@ -8,11 +8,14 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/internal/verify/tier"
 )
 
 // TestSessions runs the lines that each document shows. Their output is as the document has
 // it, times, tokens and ids apart.
 func TestSessions(t *testing.T) {
+	tier.Proof(t)
 	require.NotEmpty(t, sessions)
 	bin := t.TempDir()
 	require.NoError(t, build(bin))

@@ -8,6 +8,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 )
@@ -77,6 +78,7 @@ func TestForgottenDomain(t *testing.T) {
 // TestForgottenImport leaves out one import at a time. The notifications' is a
 // topology of its own.
 func TestForgottenImport(t *testing.T) {
+	tier.Proof(t)
 	t.Parallel()
 	const remedy = "an account's import or export missing"
 	t.Run("state", func(t *testing.T) {
@@ -140,6 +142,7 @@ func TestForgottenImport(t *testing.T) {
 // writes and two answers, that no reader is left. Over a link of 240 ms there and
 // back it cannot, whatever the TTL. Everything else is possible.
 func TestLinkTooSlow(t *testing.T) {
+	tier.Proof(t)
 	t.Parallel()
 	n := slowLinkOf(t, 120*time.Millisecond)
 	at(t, n.places[0], n.opts...)

@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/natslock"
 )
 
@@ -33,6 +34,7 @@ func mirror(t *testing.T, nc *nats.Conn) {
 // answers about every other read of it. No client believes it, and a client that gets such
 // an answer logs a warning.
 func TestMirrorOfTheDead(t *testing.T) {
+	tier.Proof(t)
 	t.Parallel()
 	n := mirrored(t)
 	p := n.places[0]

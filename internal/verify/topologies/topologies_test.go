@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
@@ -83,9 +84,7 @@ var topologies = []struct {
 // TestTopologies runs the scenarios of both locks in every topology, one after another: the
 // servers of the others would take time from those that are measured.
 func TestTopologies(t *testing.T) {
-	if testing.Short() {
-		t.Skip("clusters take seconds; -short was given")
-	}
+	tier.Proof(t)
 	for _, top := range topologies {
 		t.Run(top.name, func(t *testing.T) {
 			runAll(t, top.build(t))

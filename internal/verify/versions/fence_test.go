@@ -7,11 +7,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/fence"
+	"github.com/natslock/locks/internal/verify/tier"
 )
 
 // 2.11.0 to 2.11.6 skip the condition of a fenced write when its headers come in another
 // order.
 func TestFenceOldServerRefused(t *testing.T) {
+	tier.Proof(t)
 	t.Parallel()
 	js := jetStream(t, connect(t, run(t, old, "", "")))
 	s, err := js.CreateStream(bounded(t), jetstream.StreamConfig{Name: "ORDERS", Subjects: []string{"orders.>"}})

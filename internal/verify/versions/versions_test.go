@@ -16,6 +16,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/rwlock"
@@ -43,6 +44,7 @@ func makeByHand(t *testing.T, js jetstream.JetStream) {
 }
 
 func TestOldServerRefused(t *testing.T) {
+	tier.Proof(t)
 	t.Parallel()
 	nc := connect(t, run(t, old, "", ""))
 	js := jetStream(t, nc)
@@ -70,6 +72,7 @@ func TestOldServerRefused(t *testing.T) {
 // A user that may make the bucket and not ask for the API level learns the
 // version from the answer to the making.
 func TestOldServerRefusedUnasked(t *testing.T) {
+	tier.Proof(t)
 	t.Parallel()
 	nc := connect(t, run(t, old, `authorization { users: [ { user: u, password: p, permissions: { publish: { deny: ["$JS.API.INFO"] } } } ] }`, ""),
 		nats.UserInfo("u", "p"), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
@@ -80,6 +83,7 @@ func TestOldServerRefusedUnasked(t *testing.T) {
 // The library judges the server that keeps the bucket, not the server that the client
 // is connected to.
 func TestServersBehindLeafNodes(t *testing.T) {
+	tier.Proof(t)
 	t.Parallel()
 	t.Run("old hub", func(t *testing.T) {
 		t.Parallel()
@@ -139,6 +143,7 @@ func reached(t *testing.T, js jetstream.JetStream) {
 }
 
 func TestOldestServer(t *testing.T) {
+	tier.Proof(t)
 	t.Parallel()
 	url := run(t, oldest, "", "")
 	a, b := open(t, connect(t, url)), open(t, connect(t, url))
@@ -164,6 +169,7 @@ func TestOldestServer(t *testing.T) {
 
 // The oldest server sends the end of a long list in one answer.
 func TestOldestServerListsTheEnd(t *testing.T) {
+	tier.Proof(t)
 	t.Parallel()
 	nc := connect(t, run(t, oldest, "", ""))
 	js, err := jetstream.New(nc)
@@ -212,6 +218,7 @@ func exclusive(t *testing.T, a, b *natslock.Client) {
 
 // Every command of lockctl that needs the bucket refuses an old server.
 func TestLockctlRefusesOldServer(t *testing.T) {
+	tier.Proof(t)
 	t.Parallel()
 	lockctl := filepath.Join(t.TempDir(), "lockctl")
 	_, err := goTool("../../..", "build", "-o", lockctl, "./cmd/lockctl")

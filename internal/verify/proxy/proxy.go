@@ -1,0 +1,85 @@
+// Package proxy stands between a client and a server, and answers requests of the JetStream
+// API as another server would: one that lags, that catches up, or that is older.
+package proxy
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/natslock/locks/testutil"
+)
+
+// prefix is the API prefix of a client behind a proxy.
+const prefix = "proxy.API"
+
+// JetStream returns a connection of its own, whose requests and writes pass a proxy.
+// intercept is called with each of them, on one goroutine. It answers the request over the
+// connection of the proxy and returns true, or returns false to have it passed on.
+func JetStream(t testing.TB, srv *testutil.Server, intercept func(nc *nats.Conn, request *nats.Msg) bool) jetstream.JetStream {
+	t.Helper()
+	nc := srv.Connect()
+	_, err := nc.Subscribe(prefix+".>", func(m *nats.Msg) {
+		if !intercept(nc, m) {
+			publish(t, nc, &nats.Msg{Subject: target(m), Reply: m.Reply, Header: m.Header, Data: m.Data})
+		}
+	})
+	if err == nil {
+		err = nc.Flush()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	js, err := jetstream.NewWithAPIPrefix(srv.Connect(), prefix)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return js
+}
+
+// Rewrite answers a request of the JetStream API with the server's answer, changed by
+// change. It returns true, for an intercept.
+func Rewrite(t testing.TB, nc *nats.Conn, request *nats.Msg, change func(answer map[string]any)) bool {
+	m, err := nc.Request(target(request), request.Data, time.Second)
+	var answer map[string]any
+	if err == nil {
+		err = json.Unmarshal(m.Data, &answer)
+	}
+	if err != nil {
+		t.Error(err)
+		return true
+	}
+	change(answer)
+	data, err := json.Marshal(answer)
+	if err != nil {
+		t.Error(err)
+	}
+	publish(t, nc, &nats.Msg{Subject: request.Reply, Data: data})
+	return true
+}
+
+// Status answers a request with a message that has a status and no body. It returns true,
+// for an intercept.
+func Status(t testing.TB, nc *nats.Conn, request *nats.Msg, status string) bool {
+	publish(t, nc, &nats.Msg{Subject: request.Reply, Header: nats.Header{"Status": {status}}})
+	return true
+}
+
+// target is the subject of a request at the server.
+func target(m *nats.Msg) string {
+	to := strings.TrimPrefix(m.Subject, prefix+".")
+	if strings.HasPrefix(to, "$KV.") {
+		return to
+	}
+	return "$JS.API." + to
+}
+
+func publish(t testing.TB, nc *nats.Conn, m *nats.Msg) {
+	if err := nc.PublishMsg(m); err != nil {
+		t.Error(err)
+	}
+}
