@@ -16,7 +16,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/fence"
-	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -33,7 +32,6 @@ type way struct {
 // TestThroughput compares fenced writes with unguarded ones. The cases take turns, so that
 // a load on the machine falls on all of them.
 func TestThroughput(t *testing.T) {
-	tier.Proof(t)
 	if *throughput == 0 {
 		t.Skip("it measures, see -throughput")
 	}

@@ -68,7 +68,7 @@ var forTests = map[string][]string{
 var onlyTests = []string{"testutil", "locktest"}
 
 // needServer are the packages that may start a server.
-var needServer = []string{"testutil", verify + "example", verify + "history", "cmd/lockctl"}
+var needServer = []string{"testutil", verify + "example", verify + "history", verify + "proxy", "cmd/lockctl"}
 
 // knowsNATS are the packages that speak to the server. All others know kvstore.KV.
 var knowsNATS = []string{"kvstore", "natslock", "fence", "testutil", "internal/tool", "cmd/*", "examples/*", verify + "*"}
