@@ -66,7 +66,7 @@ compare: ## natslock beside other locks, a quarter of an hour; writes docs/evide
 	cd bench && go run .
 
 .PHONY: docs
-docs: ## what is written from the code: the reference of lockctl, and what the README shows of it
+docs: ## what is written from the code: the reference of lockctl, what the pages show of it, and the rules
 	go generate ./...
 	go test -count=1 ./cmd/lockctl -run '^TestPicture$$' -update
 

@@ -85,7 +85,7 @@ func (b *Bucket) Try(ctx context.Context, keys record.Keys, mode record.Mode) (k
 // by a write that it refuses. The answer proves that the subscriptions which were
 // made before are in place; see [kvstore.NoRevision].
 func (b *Bucket) Probe(ctx context.Context, key string) (last uint64, err error) {
-	_, err = b.WriteAlone(ctx, kvstore.Write{Key: key, Expect: kvstore.NoRevision, Delete: true})
+	_, err = b.WriteAlone(ctx, kvstore.Write{Key: key, Expect: kvstore.NoRevision, Delete: true}) //safety:probe-refused
 	conflict, refused := errors.AsType[*kvstore.ConflictError](err)
 	switch {
 	case refused:

@@ -4,6 +4,7 @@
 //
 //	go run ./internal/verify/mutants             # all of them
 //	go run ./internal/verify/mutants -run '^guard' -v
+//	go run ./internal/verify/mutants -rules      # the page of the rules
 //
 // The lines have labels: a comment like //safety:late-answer at the end of the line. A
 // mutant names the label and an operator, such as "never" for a condition that never
@@ -32,10 +33,20 @@ func main() {
 	run := flag.String("run", "", "only the mutants whose names match this regular expression")
 	parallel := flag.Int("parallel", 2, "how many to try at a time")
 	verbose := flag.Bool("v", false, "print how each test failed")
+	write := flag.Bool("rules", false, "try nothing, and write "+rulesPage)
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	if err := tryAll(ctx, *run, *parallel, *verbose); err != nil {
+	var err error
+	if *write {
+		var root string
+		if root, err = moduleRoot(ctx); err == nil {
+			err = writeRules(root)
+		}
+	} else {
+		err = tryAll(ctx, *run, *parallel, *verbose)
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "mutants:", err)
 		os.Exit(1)
 	}

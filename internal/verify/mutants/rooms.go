@@ -94,6 +94,8 @@ var roomMutants = []mutant{
 		weak: "a confirmation after the end of the validity prolongs it"},
 	{label: "closed-not-deleted", operator: "never", test: "natslock.TestCloseMeetsRenewal",
 		weak: "a confirmation that comes after Close deletes the record"},
+	{label: "probe-refused", operator: "zero Expect", test: "semaphore.TestHeadProves",
+		weak: "the server stores the write that is to prove a subscription"},
 	{label: "renewal-from-sending", operator: "plus 2000000000", test: "natslock.TestValidityCountsFromSending/lock_renew_2s",
 		weak: "a renewal counts from its answer"},
 	{label: "found-current", operator: "always 3", test: "natslock.TestBreakOfUnseenRenewal",

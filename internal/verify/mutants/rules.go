@@ -1,0 +1,253 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"maps"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+//go:generate go run . -rules
+
+// rulesPage is the page that lists the rules, from the module's root. All but the table
+// rules is written from the labels in the code and from the mutants.
+const rulesPage = "docs/evidence/rules.md"
+
+// rule is a rule of the protocol, and the labels of the lines that keep it.
+type rule struct {
+	text   string
+	labels []string
+}
+
+// rules are those that the argument for safety and for the order of the queue names. The
+// page has the other labels after them, so a new label needs no rule here.
+var rules = []rule{
+	{"every write is conditional, and ends", []string{"conditional", "record-ends"}},
+	{"a guard is literal, and without a prefix", []string{"guard", "guard-literal"}},
+	{"TTLs are rounded up", []string{"ttl-rounded-up"}},
+	{"unsafe buckets, servers and protocols are refused", []string{"unfit", "server-level", "protocol"}},
+	{"a read is as of a revision", []string{"read-as-of", "nothing-proven"}},
+	{"absence is proven by a leader only", []string{"state-as-of", "state-complete", "state-term", "leader-complete", "break-complete", "view-named"}},
+	{"a view is not ahead of the leader", []string{"view-reached"}},
+	{"an unreadable record has an unknown holder", []string{"unknown-owner", "record-judged"}},
+	{"validity counts from the sending, and stops a margin short", []string{"margin", "from-sending"}},
+	{"a late acknowledgement grants nothing", []string{"late-answer"}},
+	{"a late renewal revives nothing", []string{"late-renewal"}},
+	{"a found record counts from its own sending", []string{"own-sending", "found-sending"}},
+	{"a claim that is over is never granted", []string{"over-answered", "over-closed"}},
+	{"an own broken record is never adopted", []string{"broken-not-adopted", "found-broken"}},
+	{"a refused renewal is read up on", []string{"renewal-refused"}},
+	{"the network does not hold up the end", []string{"due-at-end"}},
+	{"the context ends before the record does", []string{"context-first", "leave-context-first"}},
+	{"a `Close` waits for the tombstone of a lease that has ended", []string{"leave-awaited"}},
+	{"a `Close` waits for the answer to a reader's claim that is over", []string{"guarded-awaited"}},
+	{"the next holder's record stays", []string{"release-own"}},
+	{"tokens rise", []string{"tokens-forward", "token-revision", "token-full"}},
+	{"a member has a third of the validity left", []string{"admitted-inside", "admitted-early"}},
+	{"an overdue record is replaced at exactly its revision, by a server's clock", []string{"overdue", "overdue-asked"}},
+	{"nothing is claimed or deleted on the word of a notification", []string{"release-verified", "notification-verified"}},
+	{"a queue is listed as of the own ticket", []string{"queue-as-of", "first-by-leader"}},
+	{"a client passes the queue for 100 ms at most", []string{"bypass-bounded", "bypass-repeated"}},
+	{"a subscription is proven by a refused write", []string{"probe-refused"}},
+	{"a reader joins only while no gate stands", []string{"join-guarded", "join-new-id"}},
+	{"another member that drives a run of readers joins under a new id", []string{"join-driven-on"}},
+	{"a drain takes two answers around a gate write", []string{"two-answers", "gate-written-between", "proof-in-time"}},
+	{"a reader is gone by its own tombstone only", []string{"reader-gone", "reader-deleted"}},
+	{"a broken readers' record lasts until the last reader has stopped", []string{"last-leaves", "last-again"}},
+	{"the queue rules of readers and of slots", []string{"queue-rule", "slot-queue-rule"}},
+	{"a claim of one slot is over before that of another begins", []string{"slot-claim-closed"}},
+	{"a claim of a slot ends when earlier waiters are to have that slot", []string{"slot-own-left"}},
+	{"a slot is claimed at a revision that was read and holds nobody", []string{"slot-held", "slot-release-verified"}},
+	{"an idle lease is used only while a list of 5 s counts", []string{"linger-informed", "recall-closes"}},
+	{"a rest or a hand-over ends the context first", []string{"handoff-context-first", "rest-kept"}},
+	{"only a record that was handed over is adopted", []string{"adopt-handed", "adopt-never-free"}},
+	{"a break meets only the claim that its request names", []string{"break-shown"}},
+	{"a broken record lives as long as the lease that it ends", []string{"broken-outlasts", "broken-age"}},
+	{"a re-created bucket ends every lease", []string{"re-created", "bucket-gone"}},
+	{"a leader that was broken leads no more", []string{"leader-deposed"}},
+	{"several locks are taken in one order", []string{"all-in-order"}},
+	{"a period's record outlasts the period", []string{"once-lasts", "once-stays"}},
+	{"each fenced write has the guard, and a greater token is never replaced", []string{"fence-guard", "fence-greater"}},
+}
+
+const (
+	rulesBegin = `<!-- Written by "make docs". -->
+
+# The rules and the lines that keep them
+
+A comment like ` + "`//safety:late-answer`" + ` labels a line that carries a rule. A mutant in
+` + "`internal/verify/mutants`" + ` names the label and weakens the line, and ` + "`make mutants`" + ` requires that the
+test beside it fails by an assertion. [The ledger](ledger.md#lines-without-a-mutant) lists the lines
+that carry a rule and have no mutant, and says why.
+
+## Rules of the protocol
+
+| rule | label | where | test |
+|---|---|---|---|
+`
+	rulesRest = `
+## Other lines
+
+These lines keep a part of a rule, or a promise to users. The column in the middle says what the
+library does without the line.
+
+`
+)
+
+// page returns the page of the rules. Each label of the code has one row.
+func page(root string, places map[string]place) (string, error) {
+	of := map[string][]mutant{}
+	for _, m := range mutants {
+		of[m.label] = append(of[m.label], m)
+	}
+	functions := map[string]string{}
+	for label, at := range places {
+		where, err := function(root, at)
+		if err != nil {
+			return "", err
+		}
+		functions[label] = fmt.Sprintf("[`%s`](../../%s)", where, at.file)
+	}
+	var b strings.Builder
+	b.WriteString(rulesBegin)
+	listed := map[string]bool{}
+	for _, r := range rules {
+		var labels, where, tests []string
+		for _, label := range r.labels {
+			if _, exists := places[label]; !exists {
+				return "", fmt.Errorf("rule %q: no line has the label %s", r.text, label)
+			}
+			if listed[label] {
+				return "", fmt.Errorf("rule %q: another rule has the label %s", r.text, label)
+			}
+			listed[label] = true
+			labels = append(labels, "`safety:"+label+"`")
+			where = append(where, functions[label])
+			tests = append(tests, testsOf(of[label])...)
+		}
+		row(&b, r.text, distinct(labels), distinct(where), distinct(tests))
+	}
+	b.WriteString(rulesRest)
+	b.WriteString("| label | where | without it | test |\n|---|---|---|---|\n")
+	rest := slices.SortedFunc(maps.Keys(places), func(x, y string) int {
+		return cmp.Or(cmp.Compare(places[x].file, places[y].file), cmp.Compare(places[x].line, places[y].line))
+	})
+	for _, label := range rest {
+		if listed[label] {
+			continue
+		}
+		var weak []string
+		for _, m := range of[label] {
+			weak = append(weak, m.weak)
+		}
+		row(&b, "`safety:"+label+"`", functions[label], strings.Join(weak, "; "), distinct(testsOf(of[label])))
+	}
+	return b.String(), nil
+}
+
+// row writes a row of a table.
+func row(b *strings.Builder, cells ...string) {
+	for _, c := range cells {
+		fmt.Fprintf(b, "| %s ", strings.ReplaceAll(c, "|", `\|`))
+	}
+	b.WriteString("|\n")
+}
+
+// distinct joins texts, each once, in their order.
+func distinct(texts []string) string {
+	var once []string
+	for _, t := range texts {
+		if !slices.Contains(once, t) {
+			once = append(once, t)
+		}
+	}
+	return strings.Join(once, ", ")
+}
+
+// testsOf names the tests of mutants as documents do.
+func testsOf(of []mutant) (names []string) {
+	for _, m := range of {
+		dir, test := m.target()
+		names = append(names, fmt.Sprintf("`%s: %s`", dir, test))
+	}
+	return names
+}
+
+// function names the function around a label, with its package and its type. Outside of
+// functions it names the constant, the variable or the type.
+func function(root string, at place) (string, error) {
+	fset := token.NewFileSet()
+	file, err := parser.ParseFile(fset, filepath.Join(root, at.file), nil, parser.SkipObjectResolution)
+	if err != nil {
+		return "", err
+	}
+	name := enclosing(fset, file, at.line)
+	if name == "" {
+		return "", fmt.Errorf("%s:%d: the label is in no declaration", at.file, at.line)
+	}
+	if file.Name.Name == "main" { // package main of lockctl
+		return path.Base(path.Dir(at.file)) + ": " + name, nil
+	}
+	return file.Name.Name + "." + name, nil
+}
+
+// enclosing names the declaration around a line, "" if there is none.
+func enclosing(fset *token.FileSet, file *ast.File, line int) string {
+	around := func(n ast.Node) bool {
+		return fset.Position(n.Pos()).Line <= line && line <= fset.Position(n.End()).Line
+	}
+	for _, d := range file.Decls {
+		if !around(d) {
+			continue
+		}
+		switch d := d.(type) {
+		case *ast.FuncDecl:
+			if d.Recv == nil {
+				return d.Name.Name
+			}
+			t := d.Recv.List[0].Type
+			if star, ok := t.(*ast.StarExpr); ok {
+				t = star.X
+			}
+			if index, ok := t.(*ast.IndexExpr); ok {
+				t = index.X
+			}
+			if id, ok := t.(*ast.Ident); ok {
+				return id.Name + "." + d.Name.Name
+			}
+		case *ast.GenDecl:
+			for _, s := range d.Specs {
+				if !around(s) {
+					continue
+				}
+				switch s := s.(type) {
+				case *ast.ValueSpec:
+					return s.Names[0].Name
+				case *ast.TypeSpec:
+					return s.Name.Name
+				}
+			}
+		}
+	}
+	return ""
+}
+
+// writeRules writes the page.
+func writeRules(root string) error {
+	places, err := labels(root)
+	if err != nil {
+		return err
+	}
+	text, err := page(root, places)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(root, rulesPage), []byte(text), 0o644)
+}
