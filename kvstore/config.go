@@ -60,7 +60,9 @@ type Config struct {
 	// unless memory storage is asked for here.
 	Storage jetstream.StorageType
 	// MaxBytes limits the size, in bytes, of a bucket that Open creates. 0 means no
-	// limit. A full bucket refuses new records, and never evicts live ones.
+	// limit. A full bucket refuses new records, and never evicts live ones. On one server
+	// it takes a replacement that is not larger than the record, on a cluster it may
+	// refuse that too.
 	MaxBytes int64
 	// Placement says where a bucket that has to be made is placed.
 	Placement *jetstream.Placement

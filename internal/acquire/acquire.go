@@ -304,7 +304,7 @@ func (cl *claim) send(expect uint64) (int, error) {
 	body := cl.draft.body
 	body.ID, body.Attempt, body.TTL = cl.id, n, int64(t.TTL/time.Second)
 	body.Since, body.Waited = time.Now().UnixMilli(), cl.draft.waited(b.Instant())
-	value, err := body.Encode()
+	value, err := body.EncodeKept(expect)
 	if err != nil {
 		return 0, err
 	}

@@ -5,11 +5,15 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/vmihailenco/msgpack/v5"
+	"github.com/vmihailenco/msgpack/v5/msgpcode"
 
 	"github.com/natslock/locks/internal/clock"
 	"github.com/natslock/locks/kvstore"
@@ -145,16 +149,56 @@ func (m *metadata) DecodeMsgpack(d *msgpack.Decoder) error {
 
 var buffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 
-// Encode returns the value of a record. It fails where the value is too large.
-func (b *Body) Encode() ([]byte, error) {
+// Encode returns the value of a record that is not written again. It fails where the value
+// is too large.
+func (b *Body) Encode() ([]byte, error) { return b.encode(func(int) int { return 0 }) }
+
+// EncodeKept returns the value of a record that its client renews, for a write that expects
+// a revision. A full bucket on one server takes a replacement that is not larger, so all
+// records of a claim have one size: those fields that can grow, the digits of the
+// expectation among the headers, and padding add up to kept. Only new metadata make a
+// record larger. It fails where the value is too large.
+func (b *Body) EncodeKept(expect uint64) ([]byte, error) {
+	digits := len(strconv.FormatUint(expect, 10))
+	return b.encode(func(growing int) int {
+		growing += digits
+		return max(kept-growing, minPadding) //safety:one-size
+	})
+}
+
+const (
+	// kept is how many bytes the growing parts of a record that is renewed take together:
+	// a token and a question of nine bytes, five other numbers of five, their keys of 16
+	// bytes, an expectation of 16 digits, the two bytes by which the head of a map with more
+	// than 15 fields is longer, and the least padding.
+	kept = 2*9 + 5*5 + 16 + 16 + 2 + minPadding
+	// minPadding is the size of padding of no bytes: its key, and the head of its value.
+	minPadding = 4
+)
+
+var spaces = strings.Repeat(" ", kept)
+
+// encode writes the map, and padding of as many bytes as padding returns for the size of
+// the growing fields.
+func (b *Body) encode(padding func(growing int) int) ([]byte, error) {
 	b.Version = recordVersion
+	var count fieldWriter
+	b.fields(&count)
+	pad := padding(count.growing + mapHead(count.n+1))
+	if pad > 0 {
+		count.n++
+	}
 	buf := buffers.Get().(*bytes.Buffer)
 	defer buffers.Put(buf)
 	buf.Reset()
 	enc := msgpack.GetEncoder()
 	enc.Reset(buf)
-	err := b.EncodeMsgpack(enc)
+	err := b.write(enc, count.n)
 	msgpack.PutEncoder(enc)
+	if pad > 0 {
+		buf.Write([]byte{msgpcode.FixedStrLow | 1, 'z', msgpcode.Str8, byte(pad - minPadding)})
+		buf.WriteString(spaces[:pad-minPadding])
+	}
 	if err == nil && buf.Len() > kvstore.MaxRecord {
 		err = fmt.Errorf("record of %d bytes, at most %d fit: shorten what is attached to it", buf.Len(), kvstore.MaxRecord)
 	}
@@ -170,9 +214,14 @@ func (b Body) Fits() bool {
 // EncodeMsgpack writes the map that the tags above describe. The library's own way
 // costs as many allocations as there are fields, in every write of every lock.
 func (b *Body) EncodeMsgpack(enc *msgpack.Encoder) error {
-	var count, w fieldWriter
+	var count fieldWriter
 	b.fields(&count)
-	w.enc, w.err = enc, enc.EncodeMapLen(count.n)
+	return b.write(enc, count.n)
+}
+
+// write writes a map of n fields, without its padding.
+func (b *Body) write(enc *msgpack.Encoder, n int) error {
+	w := fieldWriter{enc: enc, err: enc.EncodeMapLen(n)}
 	b.fields(&w)
 	return w.err
 }
@@ -182,9 +231,10 @@ func (b *Body) fields(w *fieldWriter) {
 	w.must("s", int64(b.Status))
 	w.text("id", b.ID)
 	w.text("c", b.Client)
-	w.number("a", int64(b.Attempt))
-	w.count("r", b.Renewal)
-	w.count("t", b.Token)
+	w.grows("a", uint64(b.Attempt))
+	w.grows("r", b.Renewal)
+	w.grows("t", b.Token)
+	w.growing += 2 + intSize(uint64(b.TTL))
 	w.must("l", b.TTL)
 	if w.has("f", b.Fixed) {
 		w.err = w.enc.EncodeBool(true)
@@ -193,13 +243,13 @@ func (b *Body) fields(w *fieldWriter) {
 	w.number("q", int64(b.Permits))
 	w.number("at", b.Since)
 	w.number("w", b.Waited)
-	w.number("n", int64(b.Size))
-	w.count("g", b.Grants)
-	w.number("gw", b.Waits)
+	w.grows("n", uint64(b.Size))
+	w.grows("g", b.Grants)
+	w.grows("gw", uint64(b.Waits))
 	if w.has("k", b.Lingers) {
 		w.err = w.enc.EncodeBool(true)
 	}
-	w.count("u", b.InUse)
+	w.grows("u", b.InUse)
 	w.text("o", b.Owner)
 	w.text("h", b.Host)
 	w.number("p", int64(b.PID))
@@ -215,9 +265,43 @@ func (b *Body) fields(w *fieldWriter) {
 // fieldWriter writes fields that are not zero, or only counts them while it has
 // no encoder.
 type fieldWriter struct {
-	enc *msgpack.Encoder
-	n   int
-	err error
+	enc     *msgpack.Encoder
+	n       int
+	growing int // bytes of the fields that can be larger in a later record of the claim
+	err     error
+}
+
+// grows writes a number that can be larger in a later record of the claim.
+func (w *fieldWriter) grows(key string, v uint64) {
+	if w.has(key, v != 0) {
+		w.err = w.enc.EncodeUint(v)
+	}
+	if v != 0 {
+		w.growing += 1 + len(key) + intSize(v)
+	}
+}
+
+// intSize is how many bytes the shortest form of a number has.
+func intSize(v uint64) int {
+	switch {
+	case v <= math.MaxInt8:
+		return 1
+	case v <= math.MaxUint8:
+		return 2
+	case v <= math.MaxUint16:
+		return 3
+	case v <= math.MaxUint32:
+		return 5
+	}
+	return 9
+}
+
+// mapHead is by how many bytes the head of a map of n fields is longer than the shortest.
+func mapHead(n int) int {
+	if n <= 15 {
+		return 0
+	}
+	return 2
 }
 
 // has counts a field that is there, or writes its key and says that the value has
@@ -243,12 +327,6 @@ func (w *fieldWriter) must(key string, v int64) {
 func (w *fieldWriter) number(key string, v int64) {
 	if w.has(key, v != 0) {
 		w.err = w.enc.EncodeInt(v)
-	}
-}
-
-func (w *fieldWriter) count(key string, v uint64) {
-	if w.has(key, v != 0) {
-		w.err = w.enc.EncodeUint(v)
 	}
 }
 

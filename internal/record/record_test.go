@@ -2,6 +2,7 @@ package record
 
 import (
 	"bytes"
+	"fmt"
 	"math"
 	"reflect"
 	"runtime"
@@ -161,5 +162,43 @@ func TestRecordFormat(t *testing.T) {
 	v, _ := want.Encode()
 	if err := msgpack.Unmarshal(v, &fields); err != nil || len(fields) != 9 {
 		t.Fatalf("%v (%v)", fields, err)
+	}
+}
+
+// A full bucket on one server takes a replacement that is not larger than what it replaces,
+// headers included.
+func TestOneSize(t *testing.T) {
+	claim := Body{Status: StatusHeld, ID: "id", TTL: 15, Attempt: 1, Owner: "o", Since: 1_700_000_000_000, PID: 7}
+	size := func(b Body, expect uint64) int {
+		v, err := b.EncodeKept(expect)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if back, err := Decode(v); err != nil || !reflect.DeepEqual(b, back) {
+			t.Fatalf("read %+v, %v", back, err)
+		}
+		return len(v) + len(fmt.Sprint(expect))
+	}
+	want := size(claim, 0)
+	for name, change := range map[string]func(b *Body){
+		"a later attempt": func(b *Body) { b.Attempt = 300 },
+		"a first renewal": func(b *Body) { b.Attempt, b.Renewal, b.Token = 0, 1, 64*1_700_000_000_000_000 },
+		"a late renewal":  func(b *Body) { b.Attempt, b.Renewal, b.Token = 0, math.MaxUint32, math.MaxUint64 },
+		"a full run": func(b *Body) {
+			b.Attempt, b.Renewal, b.Token, b.Grants, b.Size, b.Waits, b.InUse = 0, math.MaxUint32, math.MaxUint64, math.MaxUint32, math.MaxInt32, math.MaxUint32, math.MaxUint64
+		},
+		"more than 15 fields": func(b *Body) {
+			b.Grants, b.Size, b.Waits, b.InUse, b.Token, b.Renewal = 2, 2, 2, 2, 2, 2
+		},
+		"a longer lease":     func(b *Body) { b.TTL = 31_622_400 },
+		"rests for its hold": func(b *Body) { b.Status = StatusResting },
+	} {
+		for _, expect := range []uint64{0, 1, 9_999_999_999_999_999} {
+			b := claim
+			change(&b)
+			if got := size(b, expect); got != want {
+				t.Errorf("%s, expecting %d: %d bytes, not %d", name, expect, got, want)
+			}
+		}
 	}
 }

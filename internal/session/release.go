@@ -89,7 +89,7 @@ func (k *kept) closing(status record.Status, expect uint64, broken bool) (w kvst
 	}
 	w.TTL = clock.CeilSecond(rest)
 	body.Status, body.Fixed, body.Lingers, body.InUse, body.TTL = left, true, false, 0, int64(w.TTL/time.Second)
-	w.Value, err = body.Encode()
+	w.Value, err = body.EncodeKept(expect)
 	return w, err
 }
 

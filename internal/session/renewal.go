@@ -53,7 +53,7 @@ func (k *kept) renew() {
 	}
 	k.mu.Unlock()
 
-	value, err := body.Encode()
+	value, err := body.EncodeKept(expect)
 	var forget func()
 	if err == nil {
 		forget, err = k.s.b.Send(kvstore.Write{Key: k.Key, Value: value, Expect: expect, TTL: t.TTL}, func(a kvstore.Answer) { k.renewed(n, a) })
