@@ -37,8 +37,8 @@ model: ## the protocol's model, in its large scopes: minutes
 	cd internal/verify/model && go test -run '^TestProtocol$$' -timeout 0 -count 1 -args -scope large
 
 .PHONY: soak
-soak: ## a thousand simulations with new seeds, some hours of them
-	go test ./internal/verify/simulation -run 'TestSim$$' -seeds 1000 -timeout 12h -v
+soak: ## a thousand simulations with new seeds in memory, and as many on a server: an hour
+	go test ./internal/verify/simulation -run 'TestSim(Server)?$$' -seeds 1000 -timeout 12h -v
 
 .PHONY: fuzz
 fuzz: ## every fuzz target for half a minute

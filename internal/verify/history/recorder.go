@@ -18,7 +18,7 @@ import (
 // side of a bubble only.
 type Recorder struct {
 	began time.Time
-	taps  []*tap
+	taps  []tap
 
 	mu       sync.Mutex // never held across I/O
 	h        History

@@ -13,9 +13,12 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 )
 
-// tap records every change of the bucket, beside the clients and the library. It also
+// tap returns the changes that it has recorded so far.
+type tap interface{ all() []Entry }
+
+// serverTap records every change of the bucket, beside the clients and the library. It also
 // records the changes of each bucket that takes its place.
-type tap struct {
+type serverTap struct {
 	nc  *nats.Conn
 	sub *nats.Subscription
 
@@ -27,7 +30,7 @@ type tap struct {
 // Tap records the default bucket's changes from now on.
 func (r *Recorder) Tap(t testing.TB, nc *nats.Conn) {
 	t.Helper()
-	p := &tap{nc: nc}
+	p := &serverTap{nc: nc}
 	var err error
 	// A synchronous subscription would drop messages of a test that takes a day.
 	p.sub, err = nc.Subscribe("natslock.natslock.>", func(m *nats.Msg) {
@@ -49,14 +52,14 @@ func (r *Recorder) Tap(t testing.TB, nc *nats.Conn) {
 func (r *Recorder) stream() (all []Entry, tapped bool) {
 	for _, p := range r.taps {
 		tapped = true
-		_ = p.nc.Flush() // all messages that the server has sent before are here
 		all = append(all, p.all()...)
 	}
 	return all, tapped
 }
 
 // all waits until the messages that are here have been recorded, and returns the changes.
-func (p *tap) all() []Entry {
+func (p *serverTap) all() []Entry {
+	_ = p.nc.Flush() // all messages that the server has sent before are here
 	for ; ; time.Sleep(time.Millisecond) {
 		waiting, _, _ := p.sub.Pending()
 		delivered, err := p.sub.Delivered()
@@ -84,6 +87,12 @@ func (r *Recorder) entry(m *nats.Msg) (Entry, bool) {
 	} else if s, err := strconv.Atoi(m.Header.Get("Nats-TTL")); err == nil {
 		e.TTL = time.Duration(s) * time.Second
 	}
+	r.value(&e, m.Data)
+	return e, true
+}
+
+// value reads the value of a record.
+func (r *Recorder) value(e *Entry, data []byte) {
 	var body struct {
 		ID      string `msgpack:"id"`
 		Client  string `msgpack:"c"`
@@ -94,13 +103,12 @@ func (r *Recorder) entry(m *nats.Msg) (Entry, bool) {
 		Mode    int    `msgpack:"m"`
 		Since   int64  `msgpack:"at"`
 	}
-	if msgpack.Unmarshal(m.Data, &body) == nil {
+	if msgpack.Unmarshal(data, &body) == nil {
 		e.ID, e.Owner, e.Status, e.Renewal, e.Token, e.Grants, e.Shared = body.ID, body.Client, body.Status, body.Renewal, body.Token, body.Grants, body.Mode == 1
 		if body.Since != 0 {
 			e.Since = r.at(time.UnixMilli(body.Since))
 		}
 	}
-	return e, true
 }
 
 // last returns the last value of a header: the server's own values stand behind those

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -13,31 +12,49 @@ import (
 
 	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/internal/verify/machine"
+	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
 )
 
-// TestSimRuns has several goroutines of each client contend for a few locks, one right
-// after the other. Half of the plans have no faults.
+// TestSimRuns has several goroutines of each client contend for a few locks in memory, one
+// right after the other. Half of the plans have no faults.
 func TestSimRuns(t *testing.T) {
 	hours := cmp.Or(*simHours, 1)
-	total := map[string]int{}
-	first := firstSeed()
-	for seed := first; seed < first+uint64(*simSeeds); seed++ {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			p := crowdOf(seed, hours)
-			h := simulate(t, p, "TestSimRuns")
-			history.Verify(t, h, history.Options{Least: map[string]int{"grants": p.rounds, "local grants": p.rounds / 10}})
-			for what, n := range h.Counts() {
-				total[what] += n
-			}
-		})
+	seeds(t, 6, func(seed uint64) plan { return crowdOf(seed, hours).inMemory() }, leastInCrowd)
+}
+
+// TestSimRunsServer is TestSimRuns on a real server. In the default tier it has one short plan,
+// with faults.
+func TestSimRunsServer(t *testing.T) {
+	hours := cmp.Or(*simHours, 1)
+	if tier.IsProof() {
+		seeds(t, 4, func(seed uint64) plan { return crowdOf(seed, hours) }, leastInCrowd)
+		return
 	}
-	t.Logf("seeds %d to %d: %v", first, first+uint64(*simSeeds)-1, total)
+	seeds(t, 1, func(seed uint64) plan {
+		p := crowdOf(seed|1, hours)
+		p.rounds = min(p.rounds, machine.Part(100))
+		return p
+	}, leastInCrowd)
+}
+
+// leastInCrowd are the counts that each plan of TestSimRuns must have.
+func leastInCrowd(p plan) map[string]int {
+	return map[string]int{"grants": p.rounds, "local grants": p.rounds / 10}
 }
 
 // TestSimRunsBrief has a few small plans that together go through everything that runs do.
-func TestSimRunsBrief(t *testing.T) {
+func TestSimRunsBrief(t *testing.T) { testRunsBrief(t, true) }
+
+// TestSimRunsBriefServer is TestSimRunsBrief on a real server.
+func TestSimRunsBriefServer(t *testing.T) {
+	tier.Proof(t)
+	testRunsBrief(t, false)
+}
+
+func testRunsBrief(t *testing.T, memory bool) {
+	test := t.Name()
 	const us = time.Microsecond
 	base := plan{
 		hours: 1, clients: 3, crowd: 4, rounds: 100, mutexes: 1, ttl: 2 * time.Second, watchAfter: time.Second,
@@ -81,7 +98,10 @@ func TestSimRunsBrief(t *testing.T) {
 			p.seed = firstSeed()
 			change(&p)
 			p.calm = p.rates == testutil.Rates{}
-			history.Verify(t, simulate(t, p, "TestSimRunsBrief"), history.Options{Least: map[string]int{"grants": 300, "local grants": 50}})
+			if p.memory = memory; memory {
+				t.Parallel()
+			}
+			history.Verify(t, simulate(t, p, test), history.Options{Least: map[string]int{"grants": 300, "local grants": 50}})
 		})
 	}
 }

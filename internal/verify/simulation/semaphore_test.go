@@ -2,48 +2,45 @@ package simulation_test
 
 import (
 	"cmp"
-	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/assert"
-
 	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/internal/verify/machine"
+	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
 )
 
-// TestSimSemaphores has clients contend for the permits of semaphores while everything goes
-// wrong that can. Every third seed has clients that know of different numbers of permits.
+// TestSimSemaphores has clients contend for the permits of semaphores in memory, while
+// everything goes wrong that can there. Every third seed has clients that know of different
+// numbers of permits.
 func TestSimSemaphores(t *testing.T) {
 	hours := cmp.Or(*simHours, machine.Part(0.4))
-	total := map[string]int{}
-	remakes := 0
-	first := firstSeed()
-	for seed := first; seed < first+uint64(*simSeeds); seed++ {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			p := permitsOf(seed, hours)
-			remakes += p.remakes
-			h := simulate(t, p, "TestSimSemaphores")
-			history.Verify(t, h, history.Options{Least: map[string]int{"grants": int(100 * hours), "queued": int(20 * hours)}})
-			for what, n := range h.Counts() {
-				total[what] += n
-			}
-		})
-	}
-	t.Logf("seeds %d to %d: %v", first, first+uint64(*simSeeds)-1, total)
-	if *simSeeds < 3 || hours < 0.4 {
+	seeds(t, 3, func(seed uint64) plan { return permitsOf(seed, hours).inMemory() }, leastPermits, happened...)
+}
+
+// leastPermits are the counts that each plan of TestSimSemaphores must have.
+func leastPermits(p plan) map[string]int {
+	return map[string]int{"grants": int(100 * p.hours), "queued": int(20 * p.hours), "remake ok": p.remakes}
+}
+
+// TestSimSemaphoresServer is TestSimSemaphores on a real server. It starts again and forgets
+// TTLs, links are cut, and the bucket is re-created.
+func TestSimSemaphoresServer(t *testing.T) {
+	if tier.IsProof() {
+		hours := cmp.Or(*simHours, machine.Part(0.4))
+		seeds(t, 3, func(seed uint64) plan { return permitsOf(seed, hours) }, leastPermits, append(slices.Clip(happened), "crash")...)
 		return
 	}
-	for _, what := range []string{
-		"break ok", "break now ok", "delete ok", "outage", "crash", "notification forged", "expired", "superseded", "unknown outcomes",
-		"lock gave up", "try refused", "unlock lost", "unlock broken",
-	} {
-		assert.Positive(t, total[what], what)
-	}
-	assert.Equal(t, remakes, total["remake ok"], "every remake that was planned")
+	hours := cmp.Or(*simHours, machine.Part(0.2))
+	seeds(t, 1, func(seed uint64) plan {
+		p := permitsOf(seed, hours)
+		p.outages, p.crashes, p.remakes = 2*time.Minute, 2*time.Minute, 1 // one plan has everything
+		return p
+	}, leastPermits, onlyServer...)
 }
 
 // permitsOf makes a plan of a seed: a lock of the others beside one or two semaphores.
@@ -65,7 +62,16 @@ func permitsOf(seed uint64, hours float64) plan {
 
 // TestSimSemaphoresBrief has many goroutines take the permits of one semaphore, one right
 // after the other.
-func TestSimSemaphoresBrief(t *testing.T) {
+func TestSimSemaphoresBrief(t *testing.T) { testSemaphoresBrief(t, true) }
+
+// TestSimSemaphoresBriefServer is TestSimSemaphoresBrief on a real server.
+func TestSimSemaphoresBriefServer(t *testing.T) {
+	tier.Proof(t)
+	testSemaphoresBrief(t, false)
+}
+
+func testSemaphoresBrief(t *testing.T, memory bool) {
+	test := t.Name()
 	base := plan{
 		hours: machine.Part(0.02), clients: 5, workers: 4, sems: 1, ttl: 2 * time.Second, watchAfter: time.Second, turn: natslock.DefaultTurn,
 		lag: 250 * time.Microsecond, hold: 20 * time.Millisecond, think: 50 * time.Millisecond,
@@ -88,7 +94,10 @@ func TestSimSemaphoresBrief(t *testing.T) {
 			p.seed = firstSeed()
 			change(&p)
 			p.calm = p.rates == testutil.Rates{}
-			history.Verify(t, simulate(t, p, "TestSimSemaphoresBrief"), history.Options{Least: map[string]int{"grants": 100, "queued": 100}})
+			if p.memory = memory; memory {
+				t.Parallel()
+			}
+			history.Verify(t, simulate(t, p, test), history.Options{Least: map[string]int{"grants": 100, "queued": 100}})
 		})
 	}
 }

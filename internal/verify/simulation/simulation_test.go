@@ -14,27 +14,28 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/internal/verify/machine"
+	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
 )
 
 var (
-	simSeeds = flag.Int("seeds", 3, "how many seeds TestSim tries")
-	simSeed  = flag.Uint64("seed", 0, "the first seed of TestSim and TestSimDay; 0: a new one")
-	simHours = flag.Float64("hours", 0, "simulated hours of TestSim, for each seed, and of TestSimDay; 0: 1 and 24, a quarter under the race detector")
+	simSeeds = flag.Int("seeds", 0, "how many seeds a test tries; 0: as many as it has in its tier")
+	simSeed  = flag.Uint64("seed", 0, "the first seed of a test; 0: a new one")
+	simHours = flag.Float64("hours", 0, "simulated hours for each seed; 0: those of the test, a quarter under the race detector")
 )
 
 func TestMain(m *testing.M) { testutil.LeakCheck(m) }
 
 // plan is the parameters of a simulation.
 type plan struct {
+	memory                   bool // the bucket is in memory: there are no crashes and no remakes
 	seed                     uint64
 	hours                    float64
 	clients, workers         int
@@ -56,6 +57,12 @@ type plan struct {
 	closes time.Duration // how often, for each client, it closes and another takes its place; 0: never
 }
 
+// inMemory is the plan with its bucket in memory.
+func (p plan) inMemory() plan {
+	p.memory, p.crashes, p.remakes = true, 0, 0
+	return p
+}
+
 func firstSeed() uint64 {
 	if *simSeed != 0 {
 		return *simSeed
@@ -63,43 +70,88 @@ func firstSeed() uint64 {
 	return rand.Uint64()>>1 + 1
 }
 
-// TestSim has clients contend for mutexes and reader-writer locks, in the bubble,
-// while everything goes wrong that can. Each seed has its own number of clients and
-// names, leases, pace and rates of faults.
-func TestSim(t *testing.T) {
-	hours := cmp.Or(*simHours, machine.Part(1.))
+// seeds simulates a plan for each of some seeds, by default n, and judges what happens.
+// least are the counts that each must have. must are those that n seeds have together.
+func seeds(t *testing.T, n int, planOf func(seed uint64) plan, least func(p plan) map[string]int, must ...string) {
+	var mu sync.Mutex
 	total := map[string]int{}
-	remakes := 0
-	first := firstSeed()
-	for seed := first; seed < first+uint64(*simSeeds); seed++ {
+	first, count := firstSeed(), cmp.Or(*simSeeds, n)
+	t.Cleanup(func() { // when all have ended
+		t.Logf("seeds %d to %d: %v", first, first+uint64(count)-1, total)
+		if count < n || *simHours > 0 || machine.Race {
+			return
+		}
+		for _, what := range must {
+			assert.Positive(t, total[what], what)
+		}
+	})
+	test := t.Name()
+	for seed := first; seed < first+uint64(count); seed++ {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			p := planOf(seed, hours)
-			remakes += p.remakes
-			h := simulate(t, p, "TestSim")
-			least := map[string]int{"reads": int(20 * hours), "writes": int(40 * hours)}
-			if hours >= 1 {
-				for _, fault := range []string{"notification dropped", "read failed", "dropped", "answer lost", "delayed", "answer delayed", "refused", "not sent"} {
-					least[fault] = 1
-				}
+			p := planOf(seed)
+			if p.memory {
+				t.Parallel()
 			}
-			history.Verify(t, h, history.Options{Least: least})
+			h := simulate(t, p, test)
+			history.Verify(t, h, history.Options{Least: least(p)})
+			mu.Lock()
+			defer mu.Unlock()
 			for what, n := range h.Counts() {
 				total[what] += n
 			}
 		})
 	}
-	t.Logf("seeds %d to %d: %v", first, first+uint64(*simSeeds)-1, total)
-	if *simSeeds < 3 || hours < 1 {
+}
+
+// happened are the counts that some seeds of a plan with all faults must have together.
+var happened = []string{
+	"break ok", "break now ok", "delete ok", "outage", "notification forged", "expired", "superseded", "unknown outcomes",
+	"lock gave up", "try refused", "unlock lost", "unlock broken",
+}
+
+// TestSim has clients contend for mutexes and reader-writer locks, in memory, while
+// everything goes wrong that can there. Each seed has its own number of clients and names,
+// leases, pace and rates of faults.
+func TestSim(t *testing.T) {
+	hours := cmp.Or(*simHours, machine.Part(1.))
+	seeds(t, 6, func(seed uint64) plan {
+		p := planOf(seed, hours).inMemory()
+		// In half of the plans the bucket is some way off, so more is under way at a time.
+		p.lag = []time.Duration{0, 2 * time.Millisecond}[rand.New(rand.NewPCG(seed, 8)).IntN(2)]
+		return p
+	}, leastOf, happened...)
+}
+
+// leastOf are the counts that each plan of TestSim must have.
+func leastOf(p plan) map[string]int {
+	least := map[string]int{"reads": int(20 * p.hours), "writes": int(40 * p.hours), "remake ok": p.remakes}
+	if p.hours >= 1 {
+		for _, fault := range []string{"notification dropped", "read failed", "dropped", "answer lost", "delayed", "answer delayed", "refused", "not sent"} {
+			least[fault] = 1
+		}
+	}
+	return least
+}
+
+// TestSimServer is TestSim on a real server. It starts again and forgets TTLs, links are
+// cut, and the bucket is re-created.
+func TestSimServer(t *testing.T) {
+	if tier.IsProof() {
+		hours := cmp.Or(*simHours, machine.Part(1.))
+		seeds(t, 4, func(seed uint64) plan { return planOf(seed, hours) }, leastOf, append(slices.Clip(happened), "crash")...)
 		return
 	}
-	for _, what := range []string{
-		"break ok", "break now ok", "delete ok", "outage", "crash", "notification forged", "expired", "superseded", "unknown outcomes",
-		"lock gave up", "try refused", "unlock lost", "unlock broken",
-	} {
-		assert.Positive(t, total[what], what)
-	}
-	assert.Equal(t, remakes, total["remake ok"], "every remake that was planned")
+	hours := cmp.Or(*simHours, machine.Part(0.5))
+	seeds(t, 1, func(seed uint64) plan {
+		p := planOf(seed, hours)
+		p.outages, p.crashes, p.remakes = 2*time.Minute, 5*time.Minute, 1 // one plan has everything
+		return p
+	}, leastOf, onlyServer...)
 }
+
+// onlyServer are the counts that a plan on a server must have because that is what it is for,
+// and those without which nothing was tried.
+var onlyServer = []string{"outage", "crash", "remake ok", "notification forged", "expired", "unknown outcomes"}
 
 // planOf makes a plan of a seed.
 func planOf(seed uint64, hours float64) plan {
@@ -121,8 +173,9 @@ func planOf(seed uint64, hours float64) plan {
 	return p
 }
 
-// TestSimDay is a day of a few mutexes, mostly.
+// TestSimDay is a day of a few mutexes, mostly, on a real server.
 func TestSimDay(t *testing.T) {
+	tier.Proof(t)
 	hours := cmp.Or(*simHours, machine.Part(24.))
 	// A shorter day has as many operators. At the pace of a whole day, one run of 6 hours in a
 	// hundred breaks no lease.
@@ -147,21 +200,17 @@ func TestSimDay(t *testing.T) {
 type sim struct {
 	plan
 	t       *testing.T
-	s       *testutil.Server
+	bucket  bucket
 	rec     *history.Recorder
 	clients []*client
-	raw     *nats.Conn
-	store   *kvstore.Store
 }
 
 type client struct {
 	*history.Client
 	mu   sync.Mutex // guards Client and c where clients close
 	c    *natslock.Client
-	nc   *nats.Conn
-	link *testutil.Link
+	link line
 	f    *testutil.Faults
-	subs int           // of its connection, before the first lock
 	cuts chan struct{} // holds a token while the link is disturbed
 }
 
@@ -172,8 +221,8 @@ func simulate(t *testing.T, p plan, test string) *history.History {
 	t.Log(repeat)
 	var h *history.History
 	begun := time.Now()
-	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		m := &sim{plan: p, t: t, s: s, rec: history.NewRecorder()}
+	simulateIn(t, p.memory, func(t *testing.T, b bucket) {
+		m := &sim{plan: p, t: t, bucket: b, rec: history.NewRecorder()}
 		m.rec.Repeat(repeat)
 		m.rec.TTL(p.ttl)
 		m.rec.Runs(p.turn, p.notice(), p.calm)
@@ -190,15 +239,11 @@ func simulate(t *testing.T, p plan, test string) *history.History {
 
 func (m *sim) open() {
 	for i := range m.plan.clients {
-		c := &client{cuts: make(chan struct{}, 1)}
-		c.nc, c.link = m.s.ConnectLink(nats.MaxReconnects(-1), nats.ReconnectWait(100*time.Millisecond))
+		c := &client{cuts: make(chan struct{}, 1), link: m.bucket.line()}
 		require.NoError(m.t, m.connect(c, i))
-		c.subs = c.nc.NumSubscriptions()
 		m.clients = append(m.clients, c)
 		if i == 0 {
-			m.raw = m.s.Connect(nats.MaxReconnects(-1), nats.ReconnectWait(100*time.Millisecond))
-			m.rec.Tap(m.t, m.raw)
-			m.store = history.OpenStore(m.t, m.raw)
+			m.bucket.tap(m.rec)
 		}
 	}
 }
@@ -207,7 +252,7 @@ func (m *sim) open() {
 func (m *sim) connect(c *client, i int) error {
 	name, seed := fmt.Sprint("c", i), m.seed+uint64(i)
 	var f *testutil.Faults
-	made, err := natslock.New(m.t.Context(), c.nc, natslock.WithTTL(m.ttl), natslock.WithOwner(name), natslock.WithWatchAfter(m.watchAfter),
+	made, err := c.link.client(m.t.Context(), natslock.WithTTL(m.ttl), natslock.WithOwner(name), natslock.WithWatchAfter(m.watchAfter),
 		natslock.WithTurn(m.turn), m.rec.Option(), testutil.WrapStore(func(kv kvstore.KV) kvstore.KV {
 			if m.lag > 0 {
 				kv = &wire{KV: kv, lag: m.lag}
@@ -315,12 +360,17 @@ func (m *sim) run() {
 		workers.Wait()
 		stop()
 	})
-	every(4, m.crashes, func(*rand.Rand) { m.crash() })
+	server, _ := m.bucket.(*onServer)
+	every(4, m.crashes, func(*rand.Rand) {
+		over := m.rec.Outage("", "crash")
+		defer over()
+		server.crash(m.clients)
+	})
 	wg.Go(func() {
 		rng := rand.New(rand.NewPCG(m.seed, 3))
 		for range m.remakes {
 			time.Sleep(rand2(rng, time.Duration(m.hours*float64(time.Hour))/time.Duration(m.remakes)))
-			assert.NoError(m.t, m.rec.Remade(func() (uint64, error) { return history.RemakeBucket(m.t, m.raw, 0), nil }))
+			server.remake(m.rec)
 		}
 	})
 	wg.Wait()
@@ -417,28 +467,6 @@ func (m *sim) outage(rng *rand.Rand, c *client) {
 	c.link.Blackhole(false)
 }
 
-// crash starts the server again, which has then forgotten the TTLs of all records that it
-// has stored. The tap is connected before the clients are, so it records all of their
-// changes.
-func (m *sim) crash() {
-	over := m.rec.Outage("", "crash")
-	defer over()
-	for _, c := range m.clients {
-		c.cuts <- struct{}{}
-		c.link.Cut()
-	}
-	m.s.Stop()
-	m.s.ForgetTTLs()
-	m.s.Restart()
-	for !m.raw.IsConnected() || m.raw.Flush() != nil {
-		time.Sleep(10 * time.Millisecond)
-	}
-	for _, c := range m.clients {
-		c.link.Heal()
-		<-c.cuts
-	}
-}
-
 // meddle ends a holder or a reader, as an operator, or with a deletion by hand.
 func (m *sim) meddle(rng *rand.Rand, c *client) {
 	w := m.want(rng, c)
@@ -468,7 +496,7 @@ func (m *sim) meddle(rng *rand.Rand, c *client) {
 				key = "read." + w.Name + "." + victim.ID
 			}
 		}
-		assert.NoError(m.t, m.rec.ByHand(key, func() (uint64, error) { return m.remove(key) }))
+		assert.NoError(m.t, m.rec.ByHand(key, func() (uint64, error) { return m.bucket.remove(key) }))
 	case 1:
 		_ = operator.Break(ctx, w.Kind, w.Name, victim, true)
 	default:
@@ -476,28 +504,13 @@ func (m *sim) meddle(rng *rand.Rand, c *client) {
 	}
 }
 
-// remove writes a tombstone as the nats command does, without a condition.
-func (m *sim) remove(key string) (uint64, error) {
-	msg := nats.NewMsg("$KV.natslock." + key)
-	msg.Header.Set("KV-Operation", "DEL")
-	js, err := m.raw.JetStream()
-	if err != nil {
-		return 0, err
-	}
-	ack, err := js.PublishMsg(msg)
-	if err != nil {
-		return 0, err
-	}
-	return ack.Sequence, nil
-}
-
 // forged gives a client a false notification of a record.
 func (m *sim) forged(rng *rand.Rand, c *client) {
-	l, err := m.store.List(context.Background(), ">", 0)
-	if err != nil || len(l.Records) == 0 {
+	records := m.bucket.records()
+	if len(records) == 0 {
 		return
 	}
-	r := l.Records[rng.IntN(len(l.Records))]
+	r := records[rng.IntN(len(records))]
 	waits := strings.HasPrefix(r.Key, "wait.") || strings.HasPrefix(r.Key, "swait.")
 	ev := kvstore.Event{Kind: kvstore.Put, Record: r}
 	switch rng.IntN(5) {
@@ -558,15 +571,15 @@ func (m *sim) close() {
 	}
 	for _, c := range m.clients {
 		require.NoError(m.t, c.c.Close(ctx))
-		if n := c.nc.NumSubscriptions(); n > c.subs {
-			m.rec.Left(fmt.Sprintf("%d subscriptions of %s", n-c.subs, c.Name))
+		if left := c.link.left(); left != "" {
+			m.rec.Left(left + " of " + c.Name)
 		}
 		m.count(c.f)
 	}
-	m.store.Close()
+	m.bucket.close()
 	synctest.Wait()
 	if n := testutil.Goroutines("locks/internal/session.") + testutil.Goroutines("locks/internal/bucket.") + testutil.Goroutines("locks/internal/acquire.") + testutil.Goroutines("locks/internal/admin.") + testutil.Goroutines("locks/kvstore."); n > 0 {
 		m.rec.Left(fmt.Sprintf("%d goroutines", n))
 	}
-	m.rec.Left(history.KeysLeft(m.t, m.raw)...)
+	m.rec.Left(m.bucket.left()...)
 }
