@@ -15,6 +15,7 @@ import (
 
 	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/internal/verify/machine"
+	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
@@ -58,39 +59,65 @@ func (r *register) enter(l *natslock.Locks, waited time.Duration) {
 // stroller is a client that locks random sets of names.
 type stroller struct {
 	*natslock.Client // nil after a crash
-	nc               *nats.Conn
-	link             *testutil.Link
+	line             line
 
-	s   *testutil.Server
-	reg *register
-	rng *rand.Rand
-	bad bool // its writes meet faults
+	dial dial
+	reg  *register
+	rng  *rand.Rand
+	bad  bool // its writes meet faults
+
+	long time.Duration // of the simulation
 }
 
 const strollTTL = 5 * time.Second
+
+// line is a client's connection. crash cuts it for good.
+type line struct {
+	cut, heal, crash func()
+}
+
+// dial makes a client over a new line.
+type dial func(opts ...natslock.Option) (line, *natslock.Client, error)
+
+// onServer makes clients of a real server.
+func onServer(s *testutil.Server) dial {
+	return func(opts ...natslock.Option) (line, *natslock.Client, error) {
+		nc, link := s.ConnectLink(nats.MaxReconnects(-1), nats.ReconnectWait(100*time.Millisecond))
+		c, err := natslock.New(context.Background(), nc, opts...)
+		return line{cut: link.Cut, heal: link.Heal, crash: func() { link.Cut(); nc.Close() }}, c, err
+	}
+}
+
+// inMemory makes clients of a bucket in memory.
+func inMemory(t *testing.T, m *kvstore.Memory) dial {
+	return func(opts ...natslock.Option) (line, *natslock.Client, error) {
+		l := history.NewLine(m)
+		t.Cleanup(func() { assert.Zero(t, l.Close(), "stores that a client has left open") })
+		c, err := l.NewClient(opts...)
+		return line{cut: l.Cut, heal: l.Heal, crash: l.Cut}, c, err
+	}
+}
 
 // wake makes the client, again after a crash.
 func (m *stroller) wake(t *testing.T) bool {
 	if m.Client != nil {
 		return true
 	}
-	m.nc, m.link = m.s.ConnectLink(nats.MaxReconnects(-1), nats.ReconnectWait(100*time.Millisecond))
 	seed := m.rng.Uint64()
-	c, err := natslock.New(context.Background(), m.nc, natslock.WithTTL(strollTTL), testutil.WrapStore(func(kv kvstore.KV) kvstore.KV {
+	l, c, err := m.dial(natslock.WithTTL(strollTTL), testutil.WrapStore(func(kv kvstore.KV) kvstore.KV {
 		f := testutil.NewFaults(kv, seed)
 		if m.bad {
 			f.Random(testutil.Rates{Drop: 0.01, LoseAnswer: 0.02, Delay: 0.01, DelayAnswer: 0.02, Refuse: 0.01, NotSent: 0.01, MaxDelay: 8 * time.Second, DropEvent: 0.05})
 		}
 		return f
 	}))
-	m.Client = c
+	m.line, m.Client = l, c
 	return assert.NoError(t, err)
 }
 
 // die is a crash: the process is gone, and its records are not.
 func (m *stroller) die() {
-	m.link.Cut()
-	m.nc.Close()
+	m.line.crash()
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	_ = m.Close(ctx)
@@ -106,10 +133,10 @@ func (m *stroller) stroll(t *testing.T, names int) {
 	}
 	ctx, kill := context.WithCancel(context.Background())
 	defer kill()
-	link := m.link
-	crashed := time.AfterFunc(24*time.Hour, func() { link.Cut(); kill() })
-	// A part of the hour has as many crashes.
-	crashes := m.rng.IntN(machine.Part(24)) == 0
+	cut := m.line.cut
+	crashed := time.AfterFunc(24*time.Hour, func() { cut(); kill() })
+	// A shorter simulation has as many crashes.
+	crashes := m.rng.IntN(max(int(24*min(m.long.Hours(), 1)), 3)) == 0
 	if crashes { // while it waits, most likely, or while it works
 		crashed.Reset(time.Duration(m.rng.IntN(40_000)) * time.Millisecond)
 	}
@@ -138,7 +165,7 @@ func (m *stroller) stroll(t *testing.T, names int) {
 	work := time.NewTimer(time.Duration(m.rng.IntN(3000)) * time.Millisecond)
 	outage := !crashes && m.rng.IntN(40) == 0
 	if outage { // the server is away for a while, and the work goes on
-		m.link.Cut()
+		m.line.cut()
 		work.Reset(2 * strollTTL)
 	}
 	select {
@@ -150,7 +177,7 @@ func (m *stroller) stroll(t *testing.T, names int) {
 		return
 	}
 	if outage {
-		m.link.Heal()
+		m.line.heal()
 		m.reg.note("outage")
 	}
 	switch err = l.Unlock(ctx); {
@@ -173,38 +200,62 @@ func refusal(err error) string {
 	return err.Error()
 }
 
-// For an hour of fake time twenty clients lock random sets of ten names. Clients crash
-// while they wait and while they work, and lose the server for a while. The writes of half
-// of them meet faults. No two clients are inside one lock, tokens rise, every client gets
-// its locks, and nothing is left in the end.
+// TestLockAllHour: for an hour of fake time twenty clients lock random sets of ten names
+// in memory. Clients crash while they wait and while they work, and lose the connection for a
+// while. The writes of half of them meet faults. No two clients are inside one lock, tokens
+// rise, every client gets its locks, and nothing is left in the end.
 func TestLockAllHour(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
-	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		end := time.Now().Add(machine.Part(time.Hour))
-		reg := &register{t: t, work: map[string]context.Context{}, tokens: map[string]uint64{}, events: map[string]int{}}
-		var all sync.WaitGroup
-		for i := range 20 {
-			m := &stroller{s: s, reg: reg, rng: rand.New(rand.NewPCG(seed, uint64(i))), bad: i%2 == 0}
-			all.Go(func() {
-				for time.Now().Before(end) && m.wake(t) {
-					m.stroll(t, 10)
-				}
-				if m.Client != nil {
-					ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-					defer cancel()
-					assert.NoError(t, m.Close(ctx))
-				}
-			})
-		}
-		all.Wait()
-		time.Sleep(time.Minute)
-		left, err := history.OpenStore(t, s.Connect()).List(context.Background(), ">", 0)
-		require.NoError(t, err)
-		require.Empty(t, left.Records, "nothing is left")
-		t.Logf("%d grants, the longest wait %v; %v", reg.grants, reg.worst, reg.events)
-		require.Greater(t, reg.grants, machine.Part(1000))
-		require.Greater(t, reg.events["crash"], 20)
-		require.Greater(t, reg.events["outage"], machine.Part(10))
+	history.InMemory(t, func(t *testing.T, m *kvstore.Memory) {
+		store := m.Open()
+		defer store.Close()
+		strollers(t, seed, machine.Part(time.Hour), inMemory(t, m), store)
 	})
+}
+
+// TestLockAllServer is TestLockAllHour for some minutes on a real server, and for an hour in
+// the proof tier.
+func TestLockAllServer(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	long := 10 * time.Minute
+	if tier.IsProof() {
+		long = machine.Part(time.Hour)
+	}
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		dial := onServer(s)
+		_, first, err := dial()
+		require.NoError(t, err) // the bucket is there
+		require.NoError(t, first.Close(context.Background()))
+		strollers(t, seed, long, dial, history.OpenStore(t, s.Connect()))
+	})
+}
+
+func strollers(t *testing.T, seed uint64, long time.Duration, dial dial, store kvstore.KV) {
+	end := time.Now().Add(long)
+	reg := &register{t: t, work: map[string]context.Context{}, tokens: map[string]uint64{}, events: map[string]int{}}
+	var all sync.WaitGroup
+	for i := range 20 {
+		m := &stroller{dial: dial, reg: reg, rng: rand.New(rand.NewPCG(seed, uint64(i))), bad: i%2 == 0, long: long}
+		all.Go(func() {
+			for time.Now().Before(end) && m.wake(t) {
+				m.stroll(t, 10)
+			}
+			if m.Client != nil {
+				ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+				defer cancel()
+				assert.NoError(t, m.Close(ctx))
+			}
+		})
+	}
+	all.Wait()
+	time.Sleep(time.Minute)
+	left, err := store.List(context.Background(), ">", 0)
+	require.NoError(t, err)
+	require.Empty(t, left.Records, "nothing is left")
+	t.Logf("%d grants, the longest wait %v; %v", reg.grants, reg.worst, reg.events)
+	require.Greater(t, reg.grants, int(1000*long.Hours()))
+	require.Greater(t, reg.events["crash"], 20)
+	require.GreaterOrEqual(t, reg.events["outage"], int(10*long.Hours()))
 }
