@@ -1,0 +1,174 @@
+package history
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/testutil"
+)
+
+// TestTapsAgree: the same operations leave the same stream in memory and on a server, but for
+// the ids, and the tap of each records it.
+func TestTapsAgree(t *testing.T) {
+	script := func(t *testing.T, rec *Recorder, newClient func(opts ...natslock.Option) (*natslock.Client, error)) []Entry {
+		ctx := context.Background()
+		var clients []*Client
+		for _, name := range []string{"a", "b"} {
+			c, err := newClient(natslock.WithTTL(2*time.Second), natslock.WithTurn(0), rec.Option())
+			require.NoError(t, err)
+			t.Cleanup(func() { require.NoError(t, c.Close(ctx)) })
+			clients = append(clients, rec.Client(name, c))
+		}
+		for _, w := range []Want{
+			{Kind: natslock.KindMutex, Name: "m"}, {Kind: natslock.KindRW, Name: "w"},
+			{Kind: natslock.KindRW, Name: "w", Mode: natslock.Shared}, {Kind: natslock.KindSemaphore, Name: "s", Permits: 1},
+		} {
+			first, err := clients[0].Acquire(ctx, w)
+			require.NoError(t, err)
+			time.Sleep(123 * time.Millisecond) // what two clients do at one instant has no order
+			got := make(chan *Held)
+			go func() {
+				second, err := clients[1].Acquire(ctx, w)
+				if err != nil {
+					t.Error(err)
+				}
+				got <- second
+			}()
+			time.Sleep(5 * time.Second) // some renewals
+			require.NoError(t, first.Unlock(ctx))
+			second := <-got
+			require.NoError(t, second.Unlock(ctx))
+			time.Sleep(5 * time.Second) // the tombstones have ended
+		}
+		lost, err := clients[0].Acquire(ctx, Want{Kind: natslock.KindMutex, Name: "lost"}, natslock.NoRenew())
+		require.NoError(t, err)
+		time.Sleep(5 * time.Second)
+		require.ErrorIs(t, lost.Unlock(ctx), natslock.ErrLost)
+		return rec.History().Stream
+	}
+	var server, memory []Entry
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		nc := s.Connect()
+		first, err := natslock.New(t.Context(), nc) // the bucket is there
+		require.NoError(t, err)
+		require.NoError(t, first.Close(context.Background()))
+		rec := NewRecorder()
+		rec.Tap(t, nc)
+		server = script(t, rec, func(opts ...natslock.Option) (*natslock.Client, error) { return natslock.New(t.Context(), nc, opts...) })
+	})
+	InMemory(t, func(t *testing.T, m *kvstore.Memory) {
+		rec := NewRecorder()
+		rec.TapMemory(t, m)
+		l := NewLine(m)
+		t.Cleanup(func() { require.Zero(t, l.Close()) })
+		memory = script(t, rec, l.NewClient)
+	})
+	server, memory = alike(server), alike(memory)
+	for i := range min(len(server), len(memory)) {
+		require.Equal(t, server[i], memory[i])
+	}
+	require.Len(t, memory, len(server))
+	require.Greater(t, len(memory), 60)
+}
+
+// alike leaves out what is drawn, and counts revisions from the first.
+func alike(stream []Entry) (list []Entry) {
+	number := map[string]string{} // of each id and key that is drawn
+	for _, e := range stream {
+		lock, role := lockOf(e.Key)
+		for _, drawn := range []*string{&e.Key, &e.ID, &e.Owner} {
+			if number[*drawn] == "" && *drawn != "" {
+				number[*drawn] = role + " of " + lock + " " + string(rune('a'+len(number)))
+			}
+			*drawn = number[*drawn]
+		}
+		e.Revision -= stream[0].Revision
+		if e.Token != 0 {
+			e.Token = 1 // it has the revision of another record
+		}
+		list = append(list, e)
+	}
+	return list
+}
+
+// TestLine: a line loses, delays and reports what a connection does.
+func TestLine(t *testing.T) {
+	InMemory(t, func(t *testing.T, m *kvstore.Memory) {
+		ctx := context.Background()
+		l := NewLine(m)
+		s, other := l.store(), m.Open()
+		defer other.Close()
+		var events []kvstore.EventKind
+		_, err := s.Watch(">", func(ev kvstore.Event) { events = append(events, ev.Kind) })
+		require.NoError(t, err)
+		var states []kvstore.ConnState
+		s.OnConnection(func(st kvstore.ConnState) { states = append(states, st) })
+		answers := map[string]error{}
+		send := func(kv kvstore.KV, key string) error {
+			_, err := kv.Send(kvstore.Write{Key: key, Value: []byte("v"), TTL: time.Hour}, func(a kvstore.Answer) { answers[key] = a.Err })
+			return err
+		}
+		keys := func() (n int) {
+			list, err := other.List(ctx, ">", 0)
+			require.NoError(t, err)
+			return len(list.Records)
+		}
+
+		require.NoError(t, send(s, "plain"))
+		synctest.Wait()
+		require.Contains(t, answers, "plain")
+		require.Equal(t, []kvstore.EventKind{kvstore.Put}, events)
+
+		l.Cut()
+		require.ErrorIs(t, send(s, "cut"), kvstore.ErrUnavailable)
+		_, err = s.Get(ctx, "plain", 0)
+		require.ErrorIs(t, err, kvstore.ErrUnavailable)
+		require.ErrorIs(t, s.Healthy(), kvstore.ErrUnavailable)
+		require.NoError(t, send(other, "unseen"))
+		synctest.Wait()
+		require.Len(t, events, 1, "the notification is lost")
+		l.Heal()
+		time.Sleep(redial)
+		synctest.Wait()
+		require.Equal(t, []kvstore.EventKind{kvstore.Put, kvstore.Recheck}, events)
+		require.Equal(t, []kvstore.ConnState{kvstore.Disconnected, kvstore.Connected}, states)
+
+		l.Blackhole(true)
+		require.NoError(t, send(s, "held"))
+		begun := time.Now()
+		_, err = s.Get(ctx, "plain", 0)
+		require.ErrorIs(t, err, kvstore.ErrUnavailable)
+		require.Equal(t, answerWait, time.Since(begun))
+		require.NotContains(t, answers, "held")
+		require.Equal(t, 2, keys(), "it is not there yet")
+		s.Close()
+		l.Blackhole(false)
+		synctest.Wait()
+		require.Equal(t, 3, keys(), "it has arrived, after its client was closed")
+		require.NotContains(t, answers, "held")
+		require.Len(t, events, 2)
+
+		s = l.store()
+		l.Blackhole(true)
+		require.NoError(t, send(s, "late"))
+		require.NoError(t, send(s, "lost"))
+		l.Blackhole(false)
+		synctest.Wait()
+		require.Contains(t, answers, "late", "the answer came late")
+		l.Blackhole(true)
+		require.NoError(t, send(s, "gone"))
+		l.Cut()
+		l.Heal()
+		time.Sleep(time.Second)
+		require.NotContains(t, answers, "gone")
+		require.Equal(t, 5, keys(), "what was under way when the line was cut is lost")
+		require.Equal(t, 1, l.Close(), "a store is open")
+		s.Close()
+	})
+}
