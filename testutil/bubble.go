@@ -21,7 +21,8 @@ var bubbleBegins = time.Date(2026, time.January, 1, 0, 0, 0, 0, time.UTC)
 // Bubble runs fn in a testing/synctest bubble with a real JetStream server. Time in the
 // bubble is fake, and begins with the year 2026. It stands while a goroutine can run,
 // and jumps to the next timer when none can. This holds for the server's timers too, and
-// so for TTLs. A day passes in a moment, and always in the same way.
+// so for TTLs. A day passes in a moment. Goroutines that can run at one instant run in
+// any order, and at the same time, so two runs of a test differ even in a bubble.
 //
 // Connect with [Server.Connect] or [Server.ConnectLink], and wait with time.Sleep and
 // synctest.Wait. After fn and the cleanups of its t, Bubble closes the connections and

@@ -51,8 +51,8 @@
 //
 // # Which one
 //
-// Use [Bubble] for everything about time on one server: a day passes in a moment, and
-// the result is as deterministic as the server. Use [RunServer] where TCP, users and
+// Use [Bubble] for everything about time on one server: a day passes in a moment, and no
+// timer is late. What happens at one instant still has no order. Use [RunServer] where TCP, users and
 // permissions or a second process matter, and [RunCluster] where replication does. A
 // [Link] disturbs the bytes between one client and the server. [Faults] disturbs single
 // writes, answers and notifications, and a test says which ones.

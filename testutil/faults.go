@@ -50,7 +50,8 @@ type wrapped = kvstore.KV
 
 // NewFaults wraps kv. The seed decides what [Faults.Random] makes happen: the
 // n-th write meets the same fate whenever the seed and the rates are the same.
-// Print it when a test fails.
+// Which write is the n-th depends on the order of the goroutines. Print the seed
+// when a test fails.
 func NewFaults(kv kvstore.KV, seed uint64) *Faults {
 	return &Faults{
 		wrapped: kv,

@@ -51,7 +51,8 @@ func (r *Recorder) Runs(turn, notice time.Duration, calm bool) {
 	r.h.Turn, r.h.Notice, r.h.Calm = turn, notice, calm
 }
 
-// Repeat says which command makes such a history again.
+// Repeat says which command makes such a history again. It need not be the same one: the
+// order of goroutines is not repeated.
 func (r *Recorder) Repeat(command string) { r.h.Repeat = command }
 
 func (r *Recorder) at(t time.Time) time.Duration { return t.Sub(r.began) }

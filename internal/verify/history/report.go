@@ -37,7 +37,7 @@ func Verify(t testing.TB, h *History, o Options) {
 		fmt.Fprintln(&b, "written:", f)
 	}
 	if h.Repeat != "" {
-		fmt.Fprintln(&b, "repeat:", h.Repeat)
+		fmt.Fprintln(&b, "again:", h.Repeat)
 	}
 	t.Errorf("%d violations\n%s", len(found), b.String())
 }

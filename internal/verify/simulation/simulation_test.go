@@ -217,7 +217,11 @@ type client struct {
 // simulate runs a plan in a bubble and returns its history.
 func simulate(t *testing.T, p plan, test string) *history.History {
 	t.Helper()
-	repeat := fmt.Sprintf("go test ./internal/verify/simulation -run '^%s$' -seeds 1 -seed %d -hours %v", test, p.seed, p.hours)
+	tiered := ""
+	if tier.IsProof() { // its plans are others
+		tiered = tier.Variable + "=proof "
+	}
+	repeat := fmt.Sprintf(tiered+"go test ./internal/verify/simulation -run '^%s$' -seeds 1 -seed %d -hours %v", test, p.seed, p.hours)
 	t.Log(repeat)
 	var h *history.History
 	begun := time.Now()
