@@ -38,7 +38,7 @@ model: ## the protocol's model, in its large scopes: minutes
 
 .PHONY: soak
 soak: ## a thousand simulations with new seeds in memory, and as many on a server: an hour
-	go test ./internal/verify/simulation -run 'TestSim(Server)?$$' -seeds 1000 -timeout 12h -v
+	NATSLOCK_TIER=proof go test ./internal/verify/simulation -run 'TestSim(Server)?$$' -seeds 1000 -timeout 12h -v
 
 .PHONY: fuzz
 fuzz: ## every fuzz target for half a minute
