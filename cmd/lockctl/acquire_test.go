@@ -15,6 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -56,6 +57,7 @@ const (
 // A lock goes through the commands of a script, each in a process of its own, with its token
 // and its metadata. Nobody else gets it before the release, and each handle is good once.
 func TestAcquire(t *testing.T) {
+	t.Parallel()
 	for _, kind := range []string{"mutex", "rw"} {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
@@ -96,9 +98,34 @@ func TestAcquire(t *testing.T) {
 	}
 }
 
-// A lock that ends between two commands of a script is lost, and the next command says so.
+// A lock that an operator breaks between two commands of a script is lost, and the next
+// command says so.
+func TestAcquireBroken(t *testing.T) {
+	t.Parallel()
+	s := serve(t)
+	for _, command := range []string{"extend", "release"} {
+		broken := word(t, s, "acquire", "x", "--ttl", "10m")
+		code, _, errs := run(t, s, "break", "-f", "--reason", "it hangs", "x")
+		require.Zero(t, code, errs)
+		code, _, errs = run(t, s, command, broken)
+		require.Equal(t, 75, code)
+		require.Regexp(t, `it hangs|`+notTaken, errs, "the reason is kept for a second")
+		require.Empty(t, locks(t, s, "ls"), "a break of what nobody holds frees it at once")
+
+		taken := word(t, s, "acquire", "x", "--ttl", "10m")
+		code, _, errs = run(t, s, "break", "-f", "x")
+		require.Zero(t, code, errs)
+		holder, _ := hold(t, s, "x")
+		refused(t, s, 75, fmt.Sprintf("%d sh has it now (token ", holder.cmd.Process.Pid), command, taken)
+		holder.signal(syscall.SIGTERM)
+		holder.wait()
+	}
+}
+
+// A lock that expires between two commands of a script is lost, and the next command says so.
 func TestAcquireLost(t *testing.T) {
 	t.Parallel()
+	tier.Proof(t)
 	s := serve(t)
 	for _, command := range []string{"extend", "release"} {
 		expired := word(t, s, "acquire", "x", "--ttl", "3s")
@@ -117,14 +144,6 @@ func TestAcquireLost(t *testing.T) {
 		refused(t, s, 75, "readers inside now", command, read)
 		reader.signal(syscall.SIGTERM)
 		reader.wait()
-
-		broken := word(t, s, "acquire", "x", "--ttl", "10m")
-		code, _, errs = run(t, s, "break", "-f", "--reason", "it hangs", "x")
-		require.Zero(t, code, errs)
-		code, _, errs = run(t, s, command, broken)
-		require.Equal(t, 75, code)
-		require.Regexp(t, `it hangs|`+notTaken, errs, "the reason is kept for a second")
-		require.Empty(t, locks(t, s, "ls"), "a break of what nobody holds frees it at once")
 	}
 }
 
@@ -158,6 +177,7 @@ func TestAcquireRace(t *testing.T) {
 
 // The lock of a script that was killed is free when its TTL has passed.
 func TestAcquireKilled(t *testing.T) {
+	tier.Proof(t)
 	t.Parallel()
 	s := serve(t)
 	file := filepath.Join(t.TempDir(), "handle")

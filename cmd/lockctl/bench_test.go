@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -74,6 +75,7 @@ func TestBench(t *testing.T) {
 }
 
 func TestBenchInterrupted(t *testing.T) {
+	tier.Proof(t)
 	t.Parallel()
 	s := serve(t)
 	code, _, errs := run(t, s, "init", "-f")

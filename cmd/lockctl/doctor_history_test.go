@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/testutil"
 )
@@ -40,6 +41,7 @@ func again(t *testing.T, s *testutil.Server, js jetstream.JetStream, repair stri
 // The doctor says what a history has, and finds each way in which it has less than it should.
 // Every repair works.
 func TestDoctorHistory(t *testing.T) {
+	tier.Proof(t)
 	t.Parallel()
 	s := serve(t)
 	js := jetStream(t, s)
@@ -103,6 +105,7 @@ func overwrite(t *testing.T, s *testutil.Server, n int) {
 // The history of a bucket that was re-created goes on, unless the revisions of the new one
 // are lower: the server copies nothing then, and reports no error.
 func TestDoctorHistoryRemade(t *testing.T) {
+	tier.Proof(t)
 	t.Parallel()
 	s := remembered(t)
 	js := jetStream(t, s)
@@ -125,6 +128,7 @@ func TestDoctorHistoryRemade(t *testing.T) {
 
 // The server's reason for copying nothing is in the row.
 func TestDoctorHistoryWithoutSource(t *testing.T) {
+	tier.Proof(t)
 	t.Parallel()
 	s := testutil.RunServer(t)
 	js := makeBucket(t, s, func(c *jetstream.StreamConfig) {
@@ -181,6 +185,7 @@ func TestDoctorHistoryOfUser(t *testing.T) {
 
 // A history can lose its servers while the bucket has its own.
 func TestDoctorHistoryOnCluster(t *testing.T) {
+	tier.Proof(t)
 	t.Parallel()
 	cluster := testutil.RunCluster(t, 3)
 	withBucket(t, cluster.Servers()[0])

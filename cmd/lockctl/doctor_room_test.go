@@ -16,12 +16,14 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
 )
 
 // A full bucket is an error with its repair, which works.
 func TestDoctorFindsFullBucket(t *testing.T) {
+	tier.Proof(t)
 	t.Parallel()
 	s := serve(t)
 	js := jetStream(t, s)
@@ -61,6 +63,7 @@ func TestDoctorFindsFullBucket(t *testing.T) {
 
 // An account or a server without room refuses each write.
 func TestDoctorFindsFullServer(t *testing.T) {
+	tier.Proof(t)
 	t.Parallel()
 	fill := func(s *testutil.Server) {
 		js := jetStream(t, s)
@@ -149,6 +152,7 @@ func TestDoctorFindsLastingRecords(t *testing.T) {
 // One publish of a user with the permissions of a service stops a replicated stream for good. The doctor says so when no leader has
 // been elected for longer than an election takes, and its repair works.
 func TestDoctorFindsStoppedStream(t *testing.T) {
+	tier.Proof(t)
 	t.Parallel()
 	cluster := testutil.RunCluster(t, 3, testutil.WithConfigText(userList(map[string]string{"orders": block(t, "orders.>")})))
 	s := cluster.Servers()[0]
@@ -182,6 +186,7 @@ func TestDoctorFindsStoppedStream(t *testing.T) {
 // A server that has lost the majority shows the other replicas as present. The doctor asks for
 // the missing servers then, and never for the end of the stream.
 func TestDoctorWithoutMajority(t *testing.T) {
+	tier.Proof(t)
 	t.Parallel()
 	cluster := testutil.RunCluster(t, 3)
 	withBucket(t, cluster.Servers()[0])
@@ -204,6 +209,7 @@ func TestDoctorWithoutMajority(t *testing.T) {
 
 // A leader that is cut off from its followers answers requests, and no write.
 func TestDoctorFindsSilentLeader(t *testing.T) {
+	tier.Proof(t)
 	t.Parallel()
 	cluster := testutil.RunCluster(t, 3)
 	withBucket(t, cluster.Servers()[0])
@@ -233,6 +239,7 @@ func TestDoctorFindsSilentLeader(t *testing.T) {
 // While clients write, a replica is often a write behind for a moment. The doctor names only
 // replicas that do not catch up.
 func TestDoctorOfBusyCluster(t *testing.T) {
+	tier.Proof(t)
 	t.Parallel()
 	cluster := testutil.RunCluster(t, 3)
 	s := cluster.Servers()[0]

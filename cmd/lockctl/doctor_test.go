@@ -19,6 +19,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
 )
@@ -338,6 +339,7 @@ func TestDoctorFindsSecondBucket(t *testing.T) {
 
 // init spreads a bucket over a cluster, and the doctor sees who keeps it.
 func TestDoctorOnCluster(t *testing.T) {
+	tier.Proof(t)
 	t.Parallel()
 	cluster := testutil.RunCluster(t, 3)
 	s := cluster.Servers()[0]

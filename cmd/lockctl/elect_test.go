@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/internal/verify/machine"
+	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -80,6 +81,7 @@ func terms(t *testing.T, file string, n int) (tokens []string) {
 // Of two candidates one leads. When its process is killed, its command dies with it, and the
 // other one leads when the lease is over. Observers see both, and the vacancy.
 func TestElectKilled(t *testing.T) {
+	tier.Proof(t)
 	t.Parallel()
 	s := serve(t)
 	dir := t.TempDir()
@@ -119,6 +121,7 @@ func TestElectKilled(t *testing.T) {
 // A signal to the leader goes to its command. lockctl resigns when that has ended, and the
 // next candidate leads at once.
 func TestElectResigns(t *testing.T) {
+	t.Parallel()
 	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP} {
 		t.Run(sig.String(), func(t *testing.T) {
 			t.Parallel()
@@ -208,6 +211,7 @@ func TestElectBroken(t *testing.T) {
 // Cut off from the server for longer than its lease, the leader ends its command in time. It
 // leads again when the server is back.
 func TestElectOutage(t *testing.T) {
+	tier.Proof(t)
 	t.Parallel()
 	s := serve(t)
 	file := filepath.Join(t.TempDir(), "terms")
@@ -235,6 +239,7 @@ func TestElectOutage(t *testing.T) {
 // A leader that is stopped does not work beside the next one: its guard ends the command.
 // When it goes on it campaigns again.
 func TestElectStopped(t *testing.T) {
+	tier.Proof(t)
 	t.Parallel()
 	s := serve(t)
 	dir := t.TempDir()

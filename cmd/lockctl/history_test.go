@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/internal/record"
+	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/rwlock"
 	"github.com/natslock/locks/testutil"
@@ -204,6 +205,7 @@ func TestHistory(t *testing.T) {
 
 // A cluster keeps a history as well as the bucket.
 func TestHistoryOnCluster(t *testing.T) {
+	tier.Proof(t)
 	t.Parallel()
 	s := testutil.RunCluster(t, 3).Servers()[0]
 	withBucket(t, s)
@@ -216,6 +218,7 @@ func TestHistoryOnCluster(t *testing.T) {
 
 // A history says how many writes it lacks.
 func TestHistoryGap(t *testing.T) {
+	tier.Proof(t)
 	t.Parallel()
 	s := remembered(t)
 	js := jetStream(t, s)
@@ -265,6 +268,7 @@ func TestHistoryGap(t *testing.T) {
 
 // The history of a bucket that is re-created goes on, and says so.
 func TestHistoryRemade(t *testing.T) {
+	tier.Proof(t)
 	t.Parallel()
 	s := remembered(t)
 	granted(t, s, "x")
@@ -398,6 +402,7 @@ var historyEvents = flag.Int("history-events", 20_000, "events of TestHistoryLar
 // A history of many events is read whole and in order, and another lock is not kept waiting
 // by them.
 func TestHistoryLarge(t *testing.T) {
+	tier.Proof(t)
 	t.Parallel()
 	s := remembered(t)
 	granted(t, s, "y")

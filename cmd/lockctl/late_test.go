@@ -9,11 +9,13 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/natslock"
 )
 
 // A holder that renews late: check says so while it is, and watch and history afterwards.
 func TestLateRenewal(t *testing.T) {
+	tier.Proof(t)
 	t.Parallel()
 	s := remembered(t)
 	w := watch(t, s, "--json")

@@ -17,6 +17,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
 )
@@ -168,6 +169,7 @@ func TestBrokenPipe(t *testing.T) {
 // To list 10,000 locks takes fewer than 100 requests and less than a second of computing.
 // The test only logs the elapsed time, because other processes make the machine busy.
 func TestListIsFast(t *testing.T) {
+	tier.Proof(t)
 	t.Parallel()
 	s := serve(t)
 	take(t, client(t, s, natslock.WithWatchAfter(-1)), "many.00000", natslock.TTL(time.Hour))

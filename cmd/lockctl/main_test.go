@@ -7,12 +7,14 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -23,6 +25,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -50,7 +53,19 @@ func buildAndRun(m *testing.M) int {
 			signal.Notify(make(chan os.Signal, 1), sig)
 		}
 	}
+	moreAtOnce()
 	return m.Run()
+}
+
+// moreAtOnce runs more tests at once than there are processors: most of them wait for
+// processes. The proof tier measures, and nothing is to disturb that.
+func moreAtOnce() {
+	flag.Parse()
+	chosen := tier.IsProof()
+	flag.Visit(func(f *flag.Flag) { chosen = chosen || f.Name == "test.parallel" })
+	if !chosen {
+		_ = flag.Set("test.parallel", strconv.Itoa(4*runtime.GOMAXPROCS(0)))
+	}
 }
 
 // patience is how long something may take that takes no time: it only ends
@@ -198,6 +213,14 @@ func number(t *testing.T, path string) int64 {
 	n, err := strconv.ParseInt(contents(t, path), 10, 64)
 	require.NoError(t, err)
 	return n
+}
+
+// within judges how long something took. Only the proof tier has wall-clock limits.
+func within(t *testing.T, limit, took time.Duration, why ...any) {
+	t.Helper()
+	if tier.IsProof() {
+		require.Less(t, took, limit, why...)
+	}
 }
 
 // gone waits until a process has ended.

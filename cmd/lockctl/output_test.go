@@ -3,6 +3,8 @@
 package main_test
 
 import (
+	"context"
+	"fmt"
 	"os"
 	"os/exec"
 	"strings"
@@ -11,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -53,14 +56,21 @@ func TestFullDisk(t *testing.T) {
 func TestFullDiskWatch(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
-	hold(t, s, "held")
-	watcher := make(chan string)
+	c := client(t, s)
+	ended := make(chan string, 1)
 	go func() {
-		defer close(watcher)
-		code, errs := intoFull(t, s, "watch", "-v")
-		if code != 70 {
-			watcher <- errs
-		}
+		code, errs := intoFull(t, s, "watch")
+		ended <- fmt.Sprint(code, " ", errs)
 	}()
-	require.Empty(t, <-watcher, "a renewal ends it")
+	// It may not watch yet at the first of them.
+	var end string
+	eventually(t, "the end of the watch", func() bool {
+		require.NoError(t, c.Do(timeout(t), "x", func(context.Context, *natslock.Lock) error { return nil }))
+		select {
+		case end = <-ended:
+		default:
+		}
+		return end != ""
+	})
+	require.True(t, strings.HasPrefix(end, "70 "), end)
 }

@@ -8,12 +8,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/natslock"
 )
 
 // A lock that its server has forgotten to remove is shown as overdue, by ls, info,
 // their JSON and the doctor, and the next acquire gets it.
 func TestOverdueIsShown(t *testing.T) {
+	tier.Proof(t)
 	t.Parallel()
 	s := serve(t)
 	c := client(t, s)

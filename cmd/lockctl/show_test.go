@@ -190,7 +190,7 @@ func TestUnavailable(t *testing.T) {
 		require.Equal(t, 69, code)
 		require.Equal(t, "lockctl: no server at nats://127.0.0.1:1; start one with \"lockctl server\", or try --embedded\n", errs)
 	}
-	require.Less(t, time.Since(began), 4*time.Second)
+	within(t, 4*time.Second, time.Since(began))
 
 	s := testutil.RunServer(t, testutil.WithoutJetStream())
 	code, _, errs := run(t, s, "run", "x", "--", "true")
@@ -253,7 +253,7 @@ func TestDemo(t *testing.T) {
 	began := time.Now()
 	code, out, errs := run(t, nil, "demo")
 	require.Zero(t, code, errs)
-	require.Less(t, time.Since(began), 12*time.Second)
+	within(t, 12*time.Second, time.Since(began))
 	require.Equal(t, 19, strings.Count(out, "gets it, token "))
 	require.Contains(t, out, "after the kill of victim")
 	require.Contains(t, out, "is notified")

@@ -15,6 +15,8 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/internal/verify/tier"
 )
 
 // A lockctl that is stopped cannot end its command: the guard does, with all of
@@ -50,6 +52,7 @@ func TestRunStopped(t *testing.T) {
 // A lockctl that goes on after the TERM and before the end of the validity still
 // has the lock, and leaves the command the time to end.
 func TestRunStoppedUntilTerm(t *testing.T) {
+	tier.Proof(t)
 	t.Parallel()
 	s := serve(t)
 	dir := t.TempDir()
@@ -82,6 +85,7 @@ func TestRunStoppedUntilTerm(t *testing.T) {
 
 // A lockctl that runs ends the command itself: the guard adds no signal.
 func TestRunOutageOneSignal(t *testing.T) {
+	tier.Proof(t)
 	t.Parallel()
 	s := serve(t)
 	dir := t.TempDir()
@@ -135,6 +139,7 @@ func TestRunOnceBehindStopped(t *testing.T) {
 
 // A busy machine may let a process stand still for two seconds. The demo goes on after that.
 func TestDemoStandsStill(t *testing.T) {
+	tier.Proof(t)
 	t.Parallel()
 	p := start(t, nil, "demo")
 	eventually(t, "a grant", func() bool { return strings.Contains(p.out.String(), "gets it, token ") })

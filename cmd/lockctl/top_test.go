@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/rwlock"
 	"github.com/natslock/locks/testutil"
@@ -264,6 +265,7 @@ func TestTopResize(t *testing.T) {
 
 // A server that goes away is shown, and what is there when it is back.
 func TestTopOutage(t *testing.T) {
+	tier.Proof(t)
 	t.Parallel()
 	s := serve(t)
 	v := display(t, s, nil, "top")
@@ -341,6 +343,7 @@ func TestTopRates(t *testing.T) {
 
 // Renewals move the end of a lease on the screen.
 func TestTopRenewals(t *testing.T) {
+	tier.Proof(t)
 	t.Parallel()
 	s := serve(t)
 	hold(t, s, "x", "--ttl", "3s")
@@ -386,6 +389,7 @@ func TestTopRefuses(t *testing.T) {
 
 // Ten thousand locks do not make it slow.
 func TestTopTenThousand(t *testing.T) {
+	tier.Proof(t)
 	t.Parallel()
 	s := serve(t)
 	c := locker(t, s, "billing-service-1", natslock.WithWatchAfter(-1))

@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
 )
@@ -63,6 +64,7 @@ func keepHeld(t *testing.T, c *natslock.Client, names ...string) {
 // An operator reads the lock that is hot among 500, without a key pressed, while it
 // changes hands all the time.
 func TestTopFindsHotLock(t *testing.T) {
+	tier.Proof(t)
 	t.Parallel()
 	s := serve(t)
 	c := locker(t, s, "billing-service-1")
@@ -115,6 +117,7 @@ func TestTopShortHolds(t *testing.T) {
 
 // However much happens, the screen is drawn 30 times a second at most.
 func TestTopFrames(t *testing.T) {
+	tier.Proof(t)
 	t.Parallel()
 	s := serve(t)
 	v := display(t, s, nil, "top")
@@ -263,6 +266,7 @@ func TestTopSort(t *testing.T) {
 // A lease that ends while the server is away is not shown as held. The server may have
 // renewed it, or be late to remove it: both are said.
 func TestTopLeaseEndsInOutage(t *testing.T) {
+	tier.Proof(t)
 	t.Parallel()
 	s := serve(t)
 	c := locker(t, s, "billing-service-1")

@@ -16,25 +16,27 @@ import (
 // kind of lock. A lock that is free at once has nothing to say.
 func TestRunSaysThatItWaits(t *testing.T) {
 	t.Parallel()
-	s := serve(t)
 	for _, kind := range [][]string{nil, {"--write"}, {"--permits", "1"}} {
-		free := strings.Trim(fmt.Sprint(kind), "[]")
-		p, _ := hold(t, s, "x", kind...)
-		args := append(append([]string{"run"}, kind...), "x", "--", "true")
-		first := start(t, s, args...)
-		awaitQueue(t, s, "x", 1)
-		second := start(t, s, args...)
-		said(t, first, "place 1 of ")
-		said(t, second, "place 2 of 2 in the queue\n")
-		holder := fmt.Sprintf(":%d sh has had it for ", p.cmd.Process.Pid)
-		require.Contains(t, first.err.String(), "lockctl: waiting for lock x: ", free)
-		require.Contains(t, first.err.String(), holder, free)
-		p.signal(syscall.SIGTERM)
-		p.wait()
-		require.Zero(t, first.wait())
-		require.Zero(t, second.wait())
-		require.Equal(t, 1, strings.Count(second.err.String(), "\n"), "said once: %s", second.err)
-		require.Empty(t, p.err.String(), free)
+		t.Run(strings.Join(kind, " "), func(t *testing.T) {
+			t.Parallel()
+			s := serve(t)
+			p, _ := hold(t, s, "x", kind...)
+			args := append(append([]string{"run"}, kind...), "x", "--", "true")
+			first := start(t, s, args...)
+			awaitQueue(t, s, "x", 1)
+			second := start(t, s, args...)
+			said(t, first, "place 1 of ")
+			said(t, second, "place 2 of 2 in the queue\n")
+			holder := fmt.Sprintf(":%d sh has had it for ", p.cmd.Process.Pid)
+			require.Contains(t, first.err.String(), "lockctl: waiting for lock x: ")
+			require.Contains(t, first.err.String(), holder)
+			p.signal(syscall.SIGTERM)
+			p.wait()
+			require.Zero(t, first.wait())
+			require.Zero(t, second.wait())
+			require.Equal(t, 1, strings.Count(second.err.String(), "\n"), "said once: %s", second.err)
+			require.Empty(t, p.err.String())
+		})
 	}
 }
 
@@ -63,9 +65,14 @@ func TestRunWaitsOnTerminal(t *testing.T) {
 	require.Zero(t, v.ends())
 	require.Equal(t, "inside", strings.TrimSpace(v.text()))
 
-	// A message stands above the line, and the end of the waiting removes it.
+}
+
+// A message stands above the line of a waiter, and the end of the waiting removes it.
+func TestRunGivesUpOnTerminal(t *testing.T) {
+	t.Parallel()
+	s := serve(t)
 	hold(t, s, "y")
-	v = display(t, s, nil, "run", "y", "--", "true")
+	v := display(t, s, nil, "run", "y", "--", "true")
 	v.shows("waiting for lock y, place 1 of 1")
 	v.press("\x03")
 	require.Equal(t, 128+2, v.ends())

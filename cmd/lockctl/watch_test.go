@@ -18,6 +18,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -218,6 +219,7 @@ func TestWatchOutage(t *testing.T) {
 
 // A bucket that is deleted is waited for.
 func TestWatchWithoutBucket(t *testing.T) {
+	tier.Proof(t)
 	t.Parallel()
 	s := serve(t)
 	w := watch(t, s, "--json")
