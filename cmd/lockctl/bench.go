@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"os"
 	"os/signal"
@@ -193,7 +194,7 @@ const warmUp = 10
 
 // measure fills the figures, until it is done or ctx ends.
 func (b *bench) measure(ctx context.Context) error {
-	bar := newBar()
+	bar := newBar(b.g.stderr)
 	defer bar.stop()
 	var last uint64 // revision of the bare key
 	err := b.repeat(ctx, bar, 0, 2./3, func(keep bool) error {
@@ -326,11 +327,11 @@ func (b *bench) repeat(ctx context.Context, bar bar, from, to float64, fn func(k
 // bar shows the progress on a terminal, and nowhere else.
 type bar struct{ *progressbar.ProgressBar }
 
-func newBar() bar {
-	if !isTerminal(os.Stderr) {
+func newBar(stderr io.Writer) bar {
+	if terminal(stderr) == nil {
 		return bar{}
 	}
-	return bar{progressbar.NewOptions(1000, progressbar.OptionSetWriter(os.Stderr), progressbar.OptionSetDescription("measuring"),
+	return bar{progressbar.NewOptions(1000, progressbar.OptionSetWriter(stderr), progressbar.OptionSetDescription("measuring"),
 		progressbar.OptionSetWidth(30), progressbar.OptionThrottle(100*time.Millisecond), progressbar.OptionClearOnFinish(),
 		progressbar.OptionSetElapsedTime(false))}
 }
@@ -356,12 +357,12 @@ func (b *bench) report(interrupted bool) error {
 		out.Ratio = math.Round(out.Cycle.P50/out.Bare.P50*100) / 100
 	}
 	if b.JSON {
-		return writeJSON(out)
+		return b.g.writeJSON(out)
 	}
 	if interrupted {
-		complain("interrupted: this is what was measured until then")
+		b.g.complain("interrupted: this is what was measured until then")
 	}
-	t := newTable("", "p50", "p99", "n")
+	t := b.g.newTable("", "p50", "p99", "n")
 	row := func(what string, f figures) {
 		if f.N > 0 {
 			t.AppendRow(table.Row{what, micros(f.P50), micros(f.P99), f.N})
@@ -372,7 +373,7 @@ func (b *bench) report(interrupted bool) error {
 	row("hand-over", out.HandOver)
 	t.Render()
 	if out.Ratio > 0 {
-		fmt.Fprintf(stdout, "a cycle takes %.2f times its two bare publishes, at %s\n", out.Ratio, b.a.url)
+		fmt.Fprintf(b.g.out, "a cycle takes %.2f times its two bare publishes, at %s\n", out.Ratio, b.a.url)
 	}
 	return nil
 }

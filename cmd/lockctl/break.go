@@ -68,13 +68,13 @@ func (c *breakCmd) Run(g *globals) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(stdout, "%s %s\n", target.kind, bold.Sprint(plain(c.Name)))
-	printHolder(stdout, target)
+	fmt.Fprintf(g.out, "%s %s\n", target.kind, bold.Sprint(plain(c.Name)))
+	printHolder(g.out, target)
 	if target.Broken != nil && !c.Now {
-		fmt.Fprintf(stdout, "broken already: %s when the %s has stopped, in %s at the latest\n", target.freed(), target.role(), expiresIn(target.Holder))
+		fmt.Fprintf(g.out, "broken already: %s when the %s has stopped, in %s at the latest\n", target.freed(), target.role(), expiresIn(target.Holder))
 		return nil
 	}
-	if err := c.confirm(target); err != nil {
+	if err := c.confirm(g, target); err != nil {
 		return err
 	}
 	ctx, cancel := g.bounded()
@@ -86,7 +86,7 @@ func (c *breakCmd) Run(g *globals) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintln(stdout, c.outcome(g, s, target))
+	fmt.Fprintln(g.out, c.outcome(g, s, target))
 	return nil
 }
 
@@ -109,7 +109,7 @@ func (c *breakCmd) choose(g *globals, s *session) (holding, error) {
 	explicit := c.Kind != "" || c.ID != nil
 	switch {
 	case len(infos) > 1 && !explicit:
-		listHoldings(held)
+		g.listHoldings(held)
 		var kinds []string
 		for _, info := range infos {
 			kinds = append(kinds, "--kind "+info.Kind.String())
@@ -118,10 +118,10 @@ func (c *breakCmd) choose(g *globals, s *session) (holding, error) {
 	case len(meant) == 1:
 		return meant[0], nil
 	case len(meant) > 1 && c.ID != nil:
-		listHoldings(meant)
+		g.listHoldings(meant)
 		return holding{}, tool.Usagef("several holders of %s have an id that begins with %s: give more of it", plain(c.Name), plain(*c.ID))
 	case len(meant) > 1:
-		listHoldings(meant)
+		g.listHoldings(meant)
 		return holding{}, tool.Usagef("%s has several holders: choose with --id", plain(c.Name))
 	}
 	return holding{}, c.nobody(held)
@@ -152,11 +152,11 @@ func (c *breakCmd) nobody(held []holding) error {
 }
 
 // listHoldings shows whom to choose among.
-func listHoldings(held []holding) {
+func (c *console) listHoldings(held []holding) {
 	if len(held) == 0 {
 		return
 	}
-	t := newTable("kind", "mode", "holder", "token", "id")
+	t := c.newTable("kind", "mode", "holder", "token", "id")
 	for _, h := range held {
 		t.AppendRow(table.Row{h.kind.String(), h.modeName(), h.name(), fmt.Sprint(h.Token), plain(h.ID)})
 	}
@@ -165,17 +165,17 @@ func listHoldings(held []holding) {
 
 // confirm asks on the terminal. Where nobody can answer it refuses, rather
 // than break a lock by a typo in a script.
-func (c *breakCmd) confirm(h holding) error {
+func (c *breakCmd) confirm(g *globals, h holding) error {
 	if c.Force {
 		return nil
 	}
-	if !isTerminal(os.Stdin) {
+	if terminal(g.stdin) == nil {
 		return tool.Usagef("not on a terminal, so nobody to ask: use --force to break it")
 	}
-	fmt.Fprintf(os.Stderr, "%s. [y/N] ", breakQuestion(h, c.Now))
-	answer, err := bufio.NewReader(os.Stdin).ReadString('\n')
+	fmt.Fprintf(g.stderr, "%s. [y/N] ", breakQuestion(h, c.Now))
+	answer, err := bufio.NewReader(g.stdin).ReadString('\n')
 	if err != nil {
-		fmt.Fprintln(os.Stderr) // the line that the user did not end
+		fmt.Fprintln(g.stderr) // the line that the user did not end
 	}
 	switch strings.ToLower(strings.TrimSpace(answer)) {
 	case "y", "yes":

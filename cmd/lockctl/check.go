@@ -77,11 +77,11 @@ func (c *checkCmd) Run(g *globals) error {
 		for _, e := range found {
 			reported = append(reported, e.info)
 		}
-		if err := printJSON(reported); err != nil {
+		if err := g.printJSON(reported); err != nil {
 			return err
 		}
 	} else {
-		c.print(found, len(infos))
+		c.print(g, found, len(infos))
 	}
 	if len(found) > 0 {
 		return &tool.Error{Code: c.ExitCode}
@@ -89,17 +89,17 @@ func (c *checkCmd) Run(g *globals) error {
 	return nil
 }
 
-func (c *checkCmd) print(found []excess, checked int) {
+func (c *checkCmd) print(g *globals, found []excess, checked int) {
 	switch len(found) {
 	case 0:
-		fmt.Fprintf(stdout, "ok: %s within the limits\n", count(checked, "lock"))
+		fmt.Fprintf(g.out, "ok: %s within the limits\n", count(checked, "lock"))
 		if checked == 0 {
-			checkPattern(c.Pattern)
+			g.checkPattern(c.Pattern)
 		}
 	case 1:
-		fmt.Fprintln(stdout, found[0].text)
+		fmt.Fprintln(g.out, found[0].text)
 	default:
-		fmt.Fprintf(stdout, "%s; and %s more\n", found[0].text, count(len(found)-1, "lock"))
+		fmt.Fprintf(g.out, "%s; and %s more\n", found[0].text, count(len(found)-1, "lock"))
 	}
 }
 

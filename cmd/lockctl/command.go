@@ -2,8 +2,8 @@ package main
 
 import (
 	"errors"
-	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"time"
 
@@ -13,13 +13,14 @@ import (
 
 // command is what the user wants to run under a lock.
 type command struct {
+	*console
 	path string
 	args []string // the first is its name
 }
 
 // prepare finds the command and opens the bucket. The caller closes the session.
 func (g *globals) prepare(sub string, args []string, name naming, ttl time.Duration, create bool) (command, *session, error) {
-	c, err := lookUp(sub, args)
+	c, err := lookUp(g.console, sub, args)
 	if err != nil {
 		return c, nil, err
 	}
@@ -30,7 +31,7 @@ func (g *globals) prepare(sub string, args []string, name naming, ttl time.Durat
 }
 
 // lookUp finds the command, before the lock is taken: a typo must not keep others waiting.
-func lookUp(sub string, args []string) (command, error) {
+func lookUp(con *console, sub string, args []string) (command, error) {
 	if len(args) > 0 && args[0] == "--" {
 		args = args[1:]
 	}
@@ -41,15 +42,15 @@ func lookUp(sub string, args []string) (command, error) {
 	if err != nil {
 		return command{}, cannotRun(args[0], err)
 	}
-	return command{path, args}, nil
+	return command{con, path, args}, nil
 }
 
 // under returns the command with the lock in its environment.
 func (c command) under(lock held, name string, ttl time.Duration, s *session) *exec.Cmd {
 	cmd := &exec.Cmd{
 		Path: c.path, Args: c.args,
-		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
-		Env: append(os.Environ(),
+		Stdin: c.stdin, Stdout: c.out.w, Stderr: c.stderr,
+		Env: append(slices.Clone(c.environ),
 			"LOCK_NAME="+name,
 			"LOCK_TOKEN="+strconv.FormatUint(lock.Token(), 10),
 			"LOCK_TTL="+strconv.Itoa(int(ttl.Seconds()))),
@@ -69,10 +70,10 @@ func (c command) outcome(end ending, start, release error) error {
 	case end.lost != nil:
 		end.code = tool.ExitLost
 	case errors.Is(release, natslock.ErrLost): // noticed only now
-		complain("%v; the command had ended, but may not have been alone", release)
+		c.complain("%v; the command had ended, but may not have been alone", release)
 		end.code = tool.ExitLost
 	case release != nil:
-		complain("the lock was held to the end, but is free only when its TTL is over: %v", release)
+		c.complain("the lock was held to the end, but is free only when its TTL is over: %v", release)
 	}
 	if end.code != 0 {
 		return &tool.Error{Code: end.code}

@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"io"
-	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -21,14 +20,14 @@ const completionLimit = time.Second
 // completed answers a shell that asks how a command line may go on, and says
 // whether it was asked. It writes nothing but answers: what goes wrong must not
 // spoil the line that is being typed.
-func completed(parser *kong.Kong) bool {
-	line := os.Getenv("COMP_LINE")
+func completed(con *console, parser *kong.Kong) bool {
+	line := con.getenv("COMP_LINE")
 	if line == "" {
 		return false
 	}
-	complaints = io.Discard
+	con.complaints = io.Discard
 	root, err := kongcompletion.Command(parser, kongcompletion.WithPredictor("lock",
-		complete.PredictFunc(func(complete.Args) []string { return lockNames(line) })))
+		complete.PredictFunc(func(complete.Args) []string { return lockNames(con, line) })))
 	if err != nil {
 		return true
 	}
@@ -53,9 +52,9 @@ var typable = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_./,+%-]*$`)
 
 // lockNames are the names of the locks there are, on the server that the line
 // is about. None, if there is no answer in time.
-func lockNames(line string) []string {
+func lockNames(con *console, line string) []string {
 	var c cli
-	parser, err := newParser(&c)
+	parser, err := newParser(con, &c)
 	if err != nil {
 		return nil
 	}
@@ -64,7 +63,7 @@ func lockNames(line string) []string {
 		return nil
 	}
 	c.Parsed(ctx)
-	if !c.Given("timeout") && os.Getenv("NATS_TIMEOUT") == "" {
+	if !c.Given("timeout") && con.getenv("NATS_TIMEOUT") == "" {
 		c.Timeout = completionLimit
 	}
 	answer := make(chan []string, 1)

@@ -21,6 +21,7 @@ import (
 // embedded.
 type session struct {
 	*natslock.Client
+	*console
 	nc  *nats.Conn
 	js  jetstream.JetStream // where the bucket is
 	url string              // without credentials
@@ -50,7 +51,7 @@ func (g *globals) open(opts ...natslock.Option) (_ *session, err error) {
 func (s *session) open(g *globals, opts ...natslock.Option) error {
 	ctx, cancel := g.bounded()
 	defer cancel()
-	opts = append([]natslock.Option{natslock.WithBucket(g.Bucket), natslock.WithJetStream(s.js), natslock.WithLogger(slog.New(warner{})),
+	opts = append([]natslock.Option{natslock.WithBucket(g.Bucket), natslock.WithJetStream(s.js), natslock.WithLogger(slog.New(warner{console: s.console})),
 		natslock.WithCreate(g.create || s.srv != nil)}, opts...) //safety:creation-asked
 	err := s.replicated(func(replicas int) (err error) {
 		made := natslock.WithBucketConfig(kvstore.Config{Replicas: replicas})
@@ -129,7 +130,7 @@ func (g *globals) bounded() (context.Context, context.CancelFunc) {
 // connect connects, to a server started for it if that is wanted, and opens no
 // bucket.
 func (g *globals) connect() (_ *session, err error) {
-	s := &session{unnotified: make(chan error, 1)}
+	s := &session{console: g.console, unnotified: make(chan error, 1)}
 	defer func() {
 		if err != nil {
 			s.close()
@@ -161,9 +162,9 @@ func (g *globals) connect() (_ *session, err error) {
 			switch {
 			case doneWithout(err):
 			case errors.Is(err, nats.ErrPermissionViolation):
-				refused.add(err)
+				g.refused.add(err)
 			default:
-				complain("%v", err)
+				g.complain("%v", err)
 			}
 		}),
 	}
@@ -208,7 +209,10 @@ func (s *session) close() {
 }
 
 // warner writes the library's warnings the way lockctl writes.
-type warner struct{ attrs string }
+type warner struct {
+	*console
+	attrs string
+}
 
 func (w warner) Enabled(_ context.Context, l slog.Level) bool { return l >= slog.LevelWarn }
 
@@ -220,7 +224,7 @@ func (w warner) Handle(_ context.Context, r slog.Record) error {
 	if b.Len() > 0 {
 		msg += " (" + strings.TrimPrefix(b.String(), ", ") + ")"
 	}
-	complain("%s", msg)
+	w.complain("%s", msg)
 	return nil
 }
 

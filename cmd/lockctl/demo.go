@@ -42,7 +42,7 @@ func (c *demoCmd) Run(g *globals) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	st := newStage()
+	st := newStage(g.out)
 	srv, err := startServer(dir, server.RANDOM_PORT)
 	if err != nil {
 		return err
@@ -257,11 +257,11 @@ func (s *stage) summary(ttl time.Duration) error {
 	if s.overlaps > 0 {
 		overlap = alarm.Sprintf("%d overlaps", s.overlaps)
 	}
-	fmt.Fprintf(stdout, "  %d grants, %s, %s, counter %d of %d\n", s.grants, rising, overlap, s.counter, s.counted)
+	fmt.Fprintf(s.out, "  %d grants, %s, %s, counter %d of %d\n", s.grants, rising, overlap, s.counter, s.counted)
 	if n := len(s.gaps); n > 0 {
-		fmt.Fprintf(stdout, "  hand-over: median %s, longest %s\n", brief(s.gaps[n/2]), brief(s.gaps[n-1]))
+		fmt.Fprintf(s.out, "  hand-over: median %s, longest %s\n", brief(s.gaps[n/2]), brief(s.gaps[n-1]))
 	}
-	fmt.Fprintf(stdout, "  fail-over: %s after the kill, with a TTL of %v\n", brief(s.failover), ttl)
+	fmt.Fprintf(s.out, "  fail-over: %s after the kill, with a TTL of %v\n", brief(s.failover), ttl)
 	if s.falls > 0 || s.overlaps > 0 || s.counter != s.counted {
 		return tool.Exitf(tool.ExitConflict, "the lock did not exclude")
 	}

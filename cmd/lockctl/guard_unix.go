@@ -95,7 +95,7 @@ func (j *job) guardBy(o orders) bool {
 			g, err := startGuard()
 			if err != nil {
 				if !j.unguarded {
-					complain("cannot start the guard: %v; if lockctl is stopped or killed, the command goes on without the lock", err)
+					j.complain("cannot start the guard: %v; if lockctl is stopped or killed, the command goes on without the lock", err)
 				}
 				j.unguarded = true
 				return false

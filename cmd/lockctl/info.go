@@ -34,23 +34,23 @@ func (c *infoCmd) Run(g *globals) error {
 		return err
 	}
 	if c.JSON {
-		return printJSON(infos)
+		return g.printJSON(infos)
 	}
 	if len(infos) == 0 {
-		fmt.Fprintf(stdout, "%s is free\n", plain(c.Name))
+		fmt.Fprintf(g.out, "%s is free\n", plain(c.Name))
 		if note := noPattern(c.Name); note != "" {
-			complain("no lock has the name %s%s", plain(c.Name), note)
+			g.complain("no lock has the name %s%s", plain(c.Name), note)
 		}
 		return nil
 	}
 	for i, info := range infos {
 		if i > 0 {
-			fmt.Fprintln(stdout)
+			fmt.Fprintln(g.out)
 		}
-		printInfo(stdout, info)
+		printInfo(g.out, info)
 	}
 	if len(infos) > 1 {
-		fmt.Fprintln(stdout, "\n"+alarm.Sprint(inWords(len(infos))+" locks of one name: they do not exclude each other"))
+		fmt.Fprintln(g.out, "\n"+alarm.Sprint(inWords(len(infos))+" locks of one name: they do not exclude each other"))
 	}
 	return nil
 }

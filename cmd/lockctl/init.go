@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -95,7 +94,7 @@ func (c *initCmd) Run(g *globals) error {
 		if err != nil {
 			return err
 		}
-		return writeJSON(sc)
+		return g.writeJSON(sc)
 	}
 	s, err := g.connect()
 	if err != nil {
@@ -156,8 +155,8 @@ func (c *initCmd) make(g *globals, s *session, cfg kvstore.Config) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(stdout, "bucket %s is not there; to make at %s:\n", g.Bucket, s.where())
-	t := newTable()
+	fmt.Fprintf(g.out, "bucket %s is not there; to make at %s:\n", g.Bucket, s.where())
+	t := g.newTable()
 	row := func(setting string, value any) { t.AppendRow(table.Row{"  " + setting, value}) }
 	row("storage", strings.ToLower(sc.Storage.String()))
 	row("num_replicas", sc.Replicas)
@@ -169,9 +168,9 @@ func (c *initCmd) make(g *globals, s *session, cfg kvstore.Config) error {
 	}
 	t.Render()
 	if name := s.nc.ConnectedClusterName(); name != "" && sc.Replicas == 1 {
-		fmt.Fprintln(stdout, alarm.Sprintf("one replica on cluster %s: locks stop when its server does; see --replicas", plain(name)))
+		fmt.Fprintln(g.out, alarm.Sprintf("one replica on cluster %s: locks stop when its server does; see --replicas", plain(name)))
 	}
-	if err := c.confirm("Make it?"); err != nil {
+	if err := c.confirm(g, "Make it?"); err != nil {
 		return err
 	}
 	ctx, cancel := g.bounded()
@@ -193,9 +192,9 @@ func (c *initCmd) make(g *globals, s *session, cfg kvstore.Config) error {
 	case err != nil:
 		return s.notDone(err)
 	case cfg.Replicas < sc.Replicas:
-		fmt.Fprintf(stdout, "made bucket %s, with one replica: its server is not in a cluster\n", g.Bucket)
+		fmt.Fprintf(g.out, "made bucket %s, with one replica: its server is not in a cluster\n", g.Bucket)
 	default:
-		fmt.Fprintf(stdout, "made bucket %s\n", g.Bucket)
+		fmt.Fprintf(g.out, "made bucket %s\n", g.Bucket)
 	}
 	return nil
 }
@@ -241,25 +240,25 @@ func (c *initCmd) repair(g *globals, s *session, cfg kvstore.Config, info *jetst
 			Want: c.Storage, Why: "not as asked for", Remake: true})
 	}
 	if len(changes) > 0 {
-		fmt.Fprintf(stdout, "bucket %s at %s; to change:\n", g.Bucket, s.where())
-		showChanges(changes)
+		fmt.Fprintf(g.out, "bucket %s at %s; to change:\n", g.Bucket, s.where())
+		g.showChanges(changes)
 	}
-	showLeft(streamOf(cfg), left)
+	g.showLeft(streamOf(cfg), left)
 	switch {
 	case len(changes) == 0 && unfit:
 		return tool.Exitf(tool.ExitConfig, "bucket %s is not as it has to be, and no update can change that", g.Bucket)
 	case len(changes) == 0:
-		fmt.Fprintf(stdout, "bucket %s is as it should be: nothing to change\n", g.Bucket)
+		fmt.Fprintf(g.out, "bucket %s is as it should be: nothing to change\n", g.Bucket)
 		return nil
 	}
-	if err := c.confirm("Change it?"); err != nil {
+	if err := c.confirm(g, "Change it?"); err != nil {
 		return err
 	}
 	info, err = c.update(g, s, info.Config, repaired)
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(stdout, "changed %s of bucket %s\n", count(len(changes), "setting"), g.Bucket)
+	fmt.Fprintf(g.out, "changed %s of bucket %s\n", count(len(changes), "setting"), g.Bucket)
 	// Judge the answer of the server: an old server ignores settings that it does not know.
 	now, err := kvstore.Examine(cfg, info)
 	unfit = unfit || slices.ContainsFunc(now, func(f kvstore.Finding) bool { return f.Level == kvstore.Unfit })
@@ -269,8 +268,8 @@ func (c *initCmd) repair(g *globals, s *session, cfg kvstore.Config, info *jetst
 	return err
 }
 
-func showChanges(changes []change) {
-	t := newTable()
+func (g *console) showChanges(changes []change) {
+	t := g.newTable()
 	for _, ch := range changes {
 		t.AppendRow(table.Row{"  " + ch.setting, plain(ch.is), "->", plain(ch.will)})
 	}
@@ -278,12 +277,12 @@ func showChanges(changes []change) {
 }
 
 // showLeft shows what no update of the stream can change.
-func showLeft(stream string, left []kvstore.Finding) {
+func (g *console) showLeft(stream string, left []kvstore.Finding) {
 	if len(left) == 0 {
 		return
 	}
-	fmt.Fprintln(stdout, "not to be changed by an update:")
-	t := newTable()
+	fmt.Fprintln(g.out, "not to be changed by an update:")
+	t := g.newTable()
 	remake := false
 	for _, f := range left {
 		mark := "  "
@@ -295,7 +294,7 @@ func showLeft(stream string, left []kvstore.Finding) {
 	}
 	t.Render()
 	if remake {
-		fmt.Fprintf(stdout, "To make the bucket again, which ends every lock in it: stop its users,\n"+
+		fmt.Fprintf(g.out, "To make the bucket again, which ends every lock in it: stop its users,\n"+
 			"\"nats stream rm %s\", and \"lockctl init\".\n", stream)
 	}
 }
@@ -329,7 +328,7 @@ func (s *session) unrefused(limit time.Duration) (context.Context, context.Cance
 		if errors.Is(err, nats.ErrPermissionViolation) {
 			cancel()
 		} else {
-			complain("%v", err)
+			s.complain("%v", err)
 		}
 	})
 	return ctx, cancel
@@ -360,17 +359,17 @@ func (s *session) notDone(err error) error {
 }
 
 // confirm asks on the terminal, where the user can answer.
-func (c *initCmd) confirm(question string) error {
+func (c *initCmd) confirm(g *globals, question string) error {
 	if c.Force {
 		return nil
 	}
-	if !isTerminal(os.Stdin) {
+	if terminal(g.stdin) == nil {
 		return tool.Usagef("not on a terminal, so nobody to ask: use --force to do it")
 	}
-	fmt.Fprintf(os.Stderr, "%s [y/N] ", question)
-	answer, err := bufio.NewReader(os.Stdin).ReadString('\n')
+	fmt.Fprintf(g.stderr, "%s [y/N] ", question)
+	answer, err := bufio.NewReader(g.stdin).ReadString('\n')
 	if err != nil {
-		fmt.Fprintln(os.Stderr)
+		fmt.Fprintln(g.stderr)
 	}
 	switch strings.ToLower(strings.TrimSpace(answer)) {
 	case "y", "yes":

@@ -28,7 +28,7 @@ type job struct {
 	gone    chan struct{}
 }
 
-func startJob(cmd *exec.Cmd) (*job, error) {
+func startJob(cmd *exec.Cmd, _ func(format string, args ...any)) (*job, error) {
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}

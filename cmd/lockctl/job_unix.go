@@ -24,9 +24,10 @@ var (
 // gets the terminal when lockctl has it. When the user stops it, lockctl stops as well.
 // Methods are called from one goroutine.
 type job struct {
-	pid     int
-	ended   <-chan int            // the exit code, once
-	stopped <-chan syscall.Signal // by which signal, every time
+	complain func(format string, args ...any)
+	pid      int
+	ended    <-chan int            // the exit code, once
+	stopped  <-chan syscall.Signal // by which signal, every time
 
 	guard     *guard // nil: there is none
 	unguarded bool   // and the user knows
@@ -40,9 +41,9 @@ type job struct {
 //
 // Its parent is one thread, as far as Pdeathsig is concerned, so that thread
 // starts it, waits for it, and does nothing else.
-func startJob(cmd *exec.Cmd) (*job, error) {
+func startJob(cmd *exec.Cmd, complain func(format string, args ...any)) (*job, error) {
 	ended, stopped, started := make(chan int, 1), make(chan syscall.Signal, 1), make(chan error)
-	j := &job{ended: ended, stopped: stopped}
+	j := &job{complain: complain, ended: ended, stopped: stopped}
 	j.tty, _ = os.OpenFile("/dev/tty", os.O_RDWR, 0)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if j.interactive() {

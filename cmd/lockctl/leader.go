@@ -32,14 +32,14 @@ func (c *electCmd) observe(g *globals) error {
 	signal.Ignore(syscall.SIGPIPE)
 	s.nc.SetDisconnectErrHandler(func(nc *nats.Conn, _ error) {
 		if !nc.IsClosed() {
-			complain("lost the connection to %s, waiting for it", s.url)
+			g.complain("lost the connection to %s, waiting for it", s.url)
 		}
 	})
 	for l, err := range e.Observe(ctx) {
 		if err != nil {
 			return err
 		}
-		switch err := c.print(l); {
+		switch err := c.print(g, l); {
 		case errors.Is(err, syscall.EPIPE):
 			return nil
 		case err != nil:
@@ -57,7 +57,7 @@ func (c *electCmd) leader(g *globals, e *election.Election) error {
 	if err != nil && !errors.Is(err, election.ErrNoLeader) {
 		return err
 	}
-	if err := c.print(l); err != nil {
+	if err := c.print(g, l); err != nil {
 		return err
 	}
 	if l.Vacant() {
@@ -66,11 +66,11 @@ func (c *electCmd) leader(g *globals, e *election.Election) error {
 	return nil
 }
 
-func (c *electCmd) print(l election.Leader) error {
+func (c *electCmd) print(g *globals, l election.Leader) error {
 	if at := time.Now(); c.JSON {
-		return newEncoder().Encode(changeOf(c.Name, at, l))
+		return g.newEncoder().Encode(changeOf(c.Name, at, l))
 	} else {
-		_, err := fmt.Fprintln(stdout, leaderLine(c.Name, at, l))
+		_, err := fmt.Fprintln(g.out, leaderLine(c.Name, at, l))
 		return err
 	}
 }

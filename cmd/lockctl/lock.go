@@ -59,31 +59,31 @@ func (c *lockCmd) Run(g *globals) error {
 	if err != nil {
 		return err
 	}
-	announceOutages(s.nc, lock)
+	s.announceOutages(lock)
 	signal.Ignore(syscall.SIGPIPE) // a reader that has gone must not leave the lock to its TTL
-	if _, err := fmt.Fprintf(stdout, "%s %d\n", plain(c.Name), lock.Token()); err != nil {
+	if _, err := fmt.Fprintf(g.out, "%s %d\n", plain(c.Name), lock.Token()); err != nil {
 		return errors.Join(err, lock.Unlock(context.Background()))
 	}
-	if err := untilEnd(lock, signals); err != nil {
+	if err := untilEnd(g, lock, signals); err != nil {
 		return err
 	}
 	switch err := lock.Unlock(context.Background()); {
 	case errors.Is(err, natslock.ErrLost):
 		return err
 	case err != nil:
-		complain("the lock was held to the end, but is free only when its TTL is over: %v", err)
+		g.complain("the lock was held to the end, but is free only when its TTL is over: %v", err)
 	}
 	return nil
 }
 
 // untilEnd waits for the end of standard input, or for a signal. The error is that of a
 // lock that was lost before.
-func untilEnd(lock *natslock.Lock, signals <-chan os.Signal) error {
+func untilEnd(g *globals, lock *natslock.Lock, signals <-chan os.Signal) error {
 	ignoreBackgroundReads()
 	ended := make(chan error, 1)
 	// The read of standard input cannot be interrupted: it ends with the process.
 	go func() {
-		_, err := io.Copy(io.Discard, os.Stdin)
+		_, err := io.Copy(io.Discard, g.stdin)
 		ended <- err
 	}()
 	for {
@@ -92,7 +92,7 @@ func untilEnd(lock *natslock.Lock, signals <-chan os.Signal) error {
 			if err == nil {
 				return nil
 			}
-			complain("cannot read standard input: %v; holding lock %s until a signal comes", err, plain(lock.Name()))
+			g.complain("cannot read standard input: %v; holding lock %s until a signal comes", err, plain(lock.Name()))
 			ended = nil
 		case sig := <-signals:
 			if slices.Contains(requests, sig) {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"time"
 
@@ -60,23 +61,23 @@ func (c *lsCmd) Run(g *globals) error {
 	}
 	if c.JSON {
 		if len(infos) == 0 {
-			checkPattern(c.Pattern)
+			g.checkPattern(c.Pattern)
 		}
-		return printJSON(infos)
+		return g.printJSON(infos)
 	}
 	if len(infos) == 0 {
-		complain("no locks")
-		checkPattern(c.Pattern)
+		g.complain("no locks")
+		g.checkPattern(c.Pattern)
 		return nil
 	}
 	both := bothKinds(infos)
-	t := c.table()
+	t := c.table(g.out)
 	for _, info := range infos {
 		t.AppendRows(c.rows(info, both[info.Name]))
 	}
 	t.Render()
 	if len(both) > 0 {
-		complain("%s of several kinds: locks of one name and different kinds do not exclude each other", count(len(both), "name"))
+		g.complain("%s of several kinds: locks of one name and different kinds do not exclude each other", count(len(both), "name"))
 	}
 	return nil
 }
@@ -149,8 +150,8 @@ func (c *lsCmd) columns() []string {
 }
 
 // table is one with its header. Columns are at least as wide as widths says.
-func (c *lsCmd) table(widths ...int) table.Writer {
-	t := newTable()
+func (c *lsCmd) table(w io.Writer, widths ...int) table.Writer {
+	t := newTableOn(w)
 	var header table.Row
 	var configs []table.ColumnConfig
 	for i, column := range c.columns() {

@@ -42,10 +42,10 @@ func (c *lsCmd) watch(g *globals) error {
 		return err
 	}
 	defer s.close()
-	checkPattern(c.Pattern)
-	var d display = &changeLog{c: c}
-	if isTerminal(os.Stdout) && !c.JSON {
-		d = &screen{c: c, url: s.url}
+	g.checkPattern(c.Pattern)
+	var d display = &changeLog{c: c, g: g}
+	if f := terminal(g.out.w); f != nil && !c.JSON {
+		d = &screen{c: c, f: f, url: s.url}
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -144,16 +144,16 @@ func lasting(err error) bool {
 // screen is a terminal, which every list redraws.
 type screen struct {
 	c     *lsCmd
+	f     *os.File
 	url   string
 	drawn bool
 }
 
 func (d *screen) show(infos []natslock.Info, trouble string) error {
-	columns, lines := terminalSize(os.Stdout)
+	columns, lines := terminalSize(d.f)
 	title := fmt.Sprintf("%s at %s, %s", count(len(infos), "lock"), d.url, time.Now().Format("15:04:05"))
 	both := bothKinds(infos)
-	t := d.c.table()
-	t.SetOutputMirror(nil)
+	t := d.c.table(nil)
 	for _, info := range infos[:min(len(infos), lines)] { // more cannot be seen
 		t.AppendRows(d.c.rows(info, both[info.Name]))
 	}
@@ -174,13 +174,14 @@ func (d *screen) show(infos []natslock.Info, trouble string) error {
 		b.WriteString(text.Trim(row, columns) + "\x1b[0m\x1b[K\n")
 	}
 	b.WriteString("\x1b[J")
-	_, err := os.Stdout.WriteString(b.String())
+	_, err := d.f.WriteString(b.String())
 	return err
 }
 
 // changeLog is a pipe or a file: the locks, and then those that have changed.
 type changeLog struct {
 	c       *lsCmd
+	g       *globals
 	begun   bool              // the header is printed
 	empty   bool              // it has printed that there are none
 	shown   map[lockID]string // the printed rows
@@ -191,13 +192,13 @@ type changeLog struct {
 func (d *changeLog) show(infos []natslock.Info, trouble string) error {
 	if trouble != "" {
 		if d.trouble == "" {
-			complain("%s; trying again", trouble)
+			d.g.complain("%s; trying again", trouble)
 		}
 		d.trouble = trouble
 		return nil
 	}
 	if d.trouble != "" {
-		complain("connected again")
+		d.g.complain("connected again")
 	}
 	d.trouble = ""
 	both := bothKinds(infos)
@@ -219,7 +220,7 @@ func (d *changeLog) show(infos []natslock.Info, trouble string) error {
 	slices.SortFunc(freed, func(a, b natslock.Info) int { return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Kind, b.Kind)) })
 	d.shown = now
 	if !d.begun && len(infos) == 0 && !d.empty && !d.c.JSON {
-		complain("no locks")
+		d.g.complain("no locks")
 		d.empty = true
 	}
 	return d.print(append(freed, news...), both)
@@ -240,7 +241,7 @@ func fingerprint(info natslock.Info, both bool) string {
 
 func (d *changeLog) print(infos []natslock.Info, both map[string]bool) error {
 	if d.c.JSON {
-		enc := newEncoder()
+		enc := d.g.newEncoder()
 		for _, info := range infos {
 			l := toJSON(info)
 			l.BothKinds = both[info.Name]
@@ -266,12 +267,12 @@ func (d *changeLog) print(infos []natslock.Info, both map[string]bool) error {
 			d.widths[i] = max(d.widths[i], text.StringWidthWithoutEscSequences(fmt.Sprint(row[i])))
 		}
 	}
-	t := d.c.table(d.widths...)
+	t := d.c.table(d.g.out, d.widths...)
 	if d.begun {
 		t.ResetHeaders()
 	}
 	d.begun = true
 	t.AppendRows(rows)
 	t.Render()
-	return stdout.err
+	return d.g.out.err
 }

@@ -26,6 +26,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"reflect"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -75,6 +76,7 @@ type globals struct {
 	Bucket          string `env:"LOCKCTL_BUCKET" default:"natslock" placeholder:"NAME" help:"Bucket that holds the locks (default ${default})."`
 	Embedded        bool   `help:"Use a server inside this process, its data under the user's cache directory. The bucket is made if it is not there."`
 	tool.Connection `embed:"" group:"connection"`
+	*console        `kong:"-"`
 	Version         kong.VersionFlag `help:"Print the version."`
 
 	create bool // a bucket that is missing may be made
@@ -91,63 +93,121 @@ Exit codes:
   64 usage   69 no server   75 the lock was lost   77 no permission
   78 no bucket, or one not fit for locks   70 anything else`
 
-func main() { os.Exit(mainCode(os.Args[1:])) }
+func main() {
+	setupColors()
+	os.Exit(mainCode(ofProcess(), os.Args[1:]))
+}
+
+// ended is what the parser panics with after --help and --version, which end the run.
+type ended struct{ code int }
 
 // mainCode runs one command line and returns the exit code, after everything
 // deferred has run.
-func mainCode(args []string) int {
-	setupColors()
+func mainCode(con *console, args []string) (code int) {
+	defer func() {
+		switch r := recover().(type) {
+		case nil:
+		case ended:
+			code = r.code
+		default:
+			panic(r)
+		}
+	}()
 	var c cli
-	parser, err := newParser(&c)
+	parser, err := newParser(con, &c)
 	if err != nil {
-		return report(err)
+		return con.report(err)
 	}
-	if completed(parser) {
+	if completed(con, parser) {
 		return 0
 	}
 	if slices.Equal(args, []string{introspect}) {
-		return report(writeJSON(asPlugin(parser.Model)))
+		return con.report(con.writeJSON(asPlugin(parser.Model)))
 	}
 	for _, arg := range args {
 		if !utf8.ValidString(arg) { // the parser replaces each byte of it that is not
-			return report(tool.Usagef("the argument %q is not UTF-8", arg))
+			return con.report(tool.Usagef("the argument %q is not UTF-8", arg))
 		}
 	}
 	ctx, err := parser.Parse(args)
-	if stdout.err != nil { // of the help
-		return report(stdout.err)
+	if con.out.err != nil { // of the help
+		return con.report(con.out.err)
 	}
 	if err != nil {
 		help := "lockctl --help"
 		if parse, ok := errors.AsType[*kong.ParseError](err); ok && parse.Context != nil && parse.Context.Selected() != nil {
 			help = "lockctl " + parse.Context.Selected().Name + " --help"
 		}
-		return report(tool.Usagef("%w; see %s", err, help))
+		return con.report(tool.Usagef("%w; see %s", err, help))
 	}
 	c.Parsed(ctx)
 	if err := c.Verify(); err != nil {
-		return report(err)
+		return con.report(err)
 	}
-	return report(stdout.end(ctx.Run(&c.globals)))
+	return con.report(con.end(ctx.Run(&c.globals)))
 }
 
-// newParser makes the parser that fills c.
-func newParser(c *cli) (*kong.Kong, error) {
-	return kong.New(c,
+// newParser makes the parser that fills c, for a run on con.
+func newParser(con *console, c *cli) (*kong.Kong, error) {
+	c.console = con
+	parser, err := kong.New(c,
 		kong.Name("lockctl"),
 		kong.Description(description),
 		durations,
-		kong.Writers(stdout, os.Stderr),
+		kong.Writers(con.out, con.stderr),
 		kong.Exit(func(code int) { // after --help and --version
-			if err := stdout.end(nil); err != nil {
-				code = report(err)
+			if err := con.end(nil); err != nil {
+				code = con.report(err)
 			}
-			os.Exit(code)
+			panic(ended{code})
 		}),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
 		kong.ExplicitGroups([]kong.Group{{Key: "connection", Title: "Connection, as for the nats command:"}}),
 		kong.Vars{"version": version()},
+		kong.ValueFormatter(withVariable),
 	)
+	if err != nil {
+		return nil, err
+	}
+	for _, flag := range parser.Model.Flags {
+		useEnv(con, flag)
+	}
+	return parser, nil
+}
+
+// useEnv has a flag read its variable from the environment of this run. The parser reads
+// that of the process.
+func useEnv(con *console, flag *kong.Flag) {
+	names := flag.Envs
+	flag.Tag.Envs = nil
+	for _, name := range names {
+		if value, ok := con.lookupEnv(name); ok {
+			flag.HasDefault, flag.Default = true, value
+			mapper := flag.Mapper
+			flag.Mapper = kong.MapperFunc(func(ctx *kong.DecodeContext, target reflect.Value) error {
+				from := fmt.Sprint(ctx.Scan.Peek().Value)
+				err := mapper.Decode(ctx, target)
+				if err != nil && from == value {
+					err = fmt.Errorf("%w (from envar %s=%q)", err, name, value)
+				}
+				return err
+			})
+			return
+		}
+	}
+}
+
+// withVariable is a flag's help, with the variable of the environment that sets it too.
+func withVariable(value *kong.Value) string {
+	if value.Flag == nil || len(value.Flag.Envs) == 0 || kong.HasInterpolatedVar(value.OrigHelp, "env") {
+		return value.Help
+	}
+	help, dot := strings.CutSuffix(value.Help, ".")
+	help += " ($" + strings.Join(value.Flag.Envs, ", $") + ")"
+	if dot {
+		help += "."
+	}
+	return help
 }
 
 // version is what the build recorded: the module's version when installed by

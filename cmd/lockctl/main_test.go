@@ -25,6 +25,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	main "github.com/natslock/locks/cmd/lockctl"
 	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/testutil"
 )
@@ -51,6 +52,13 @@ func buildAndRun(m *testing.M) int {
 	for _, sig := range []os.Signal{syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT} {
 		if signal.Ignored(sig) {
 			signal.Notify(make(chan os.Signal, 1), sig)
+		}
+	}
+	// Runs inside this process find contexts of the nats command as the started ones do: none.
+	for _, name := range []string{"HOME", "XDG_CONFIG_HOME"} {
+		if err := os.Setenv(name, dir); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
 		}
 	}
 	moreAtOnce()
@@ -160,12 +168,38 @@ func withBucket(t *testing.T, s *testutil.Server, flags ...string) {
 	require.Zero(t, code, errs)
 }
 
-// run runs lockctl to its end.
+// run runs lockctl to its end: in this process, unless the command needs one of its own.
 func run(t *testing.T, s *testutil.Server, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
-	p := start(t, s, args...)
-	code = p.wait()
-	return code, p.out.String(), p.err.String()
+	if !inside(args) {
+		p := start(t, s, args...)
+		code = p.wait()
+		return code, p.out.String(), p.err.String()
+	}
+	var environ []string
+	if s != nil {
+		environ = append(environ, "NATS_URL="+s.URL())
+	}
+	var out, errs buffer
+	code = main.Main(environ, strings.NewReader(""), &out, &errs, args...)
+	return code, out.String(), errs.String()
+}
+
+// inside says whether a command line can run inside the test's process: the command has no
+// signals, no terminal and no children.
+func inside(args []string) bool {
+	if slices.Contains(args, "--embedded") || slices.Contains(args, "--watch") {
+		return false
+	}
+	for _, arg := range args {
+		switch arg {
+		case "ls", "info", "break", "init", "doctor", "perms", "check", "history", "acquire", "extend", "release":
+			return true
+		case "run", "elect", "lock", "bench", "demo", "server", "completion", "watch", "top":
+			return false
+		}
+	}
+	return false
 }
 
 // buffer collects output that is read while it is written.

@@ -8,9 +8,9 @@ import (
 
 // checkPattern warns of a wildcard that is none: such a byte is a part of a name, and the
 // pattern matches nothing but a lock of that very name.
-func checkPattern(pattern string) {
+func (c *console) checkPattern(pattern string) {
 	if _, literal := wildcards(pattern); literal {
-		complain("the pattern %s matches only a lock of that very name: \"*\" and a last \">\" stand for others as whole tokens, as in \"orders.*\" or \"orders.>\"", strconv.Quote(pattern))
+		c.complain("the pattern %s matches only a lock of that very name: \"*\" and a last \">\" stand for others as whole tokens, as in \"orders.*\" or \"orders.>\"", strconv.Quote(pattern))
 	}
 }
 

@@ -90,15 +90,15 @@ func (c *permsCmd) Run(g *globals) error {
 	if err != nil {
 		return err
 	}
-	checkPattern(pattern)
+	g.checkPattern(pattern)
 	if c.JSON {
-		return writeJSON(permsJSON{c.Role, pattern, g.Bucket, permissionsJSON(set.Publish), permissionsJSON(set.Subscribe)})
+		return g.writeJSON(permsJSON{c.Role, pattern, g.Bucket, permissionsJSON(set.Publish), permissionsJSON(set.Subscribe)})
 	}
-	fmt.Fprintf(stdout, "# %s of the locks %s in bucket %s\n", c.Role, strconv.Quote(pattern), g.Bucket)
-	fmt.Fprint(stdout, "# Within one account a user that may send any request can have the answer stored\n"+
+	fmt.Fprintf(g.out, "# %s of the locks %s in bucket %s\n", c.Role, strconv.Quote(pattern), g.Bucket)
+	fmt.Fprint(g.out, "# Within one account a user that may send any request can have the answer stored\n"+
 		"# under a foreign key, by naming it as the reply. Users that do not trust each other\n"+
 		"# need accounts of their own.\n")
-	fmt.Fprint(stdout, set)
+	fmt.Fprint(g.out, set)
 	return nil
 }
 

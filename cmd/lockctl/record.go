@@ -123,7 +123,7 @@ func sinceSeconds(t time.Time) float64 {
 }
 
 // printJSON prints the locks as one array, also when there are none.
-func printJSON(infos []natslock.Info) error {
+func (c *console) printJSON(infos []natslock.Info) error {
 	both := bothKinds(infos)
 	out := make([]lockJSON, 0, len(infos))
 	for _, i := range infos {
@@ -131,18 +131,18 @@ func printJSON(infos []natslock.Info) error {
 		l.BothKinds = both[i.Name]
 		out = append(out, l)
 	}
-	return writeJSON(out)
+	return c.writeJSON(out)
 }
 
 // writeJSON prints v for scripts and for people.
-func writeJSON(v any) error {
-	enc := newEncoder()
+func (c *console) writeJSON(v any) error {
+	enc := c.newEncoder()
 	enc.SetIndent("", "  ")
 	return enc.Encode(v)
 }
 
-func newEncoder() *json.Encoder {
-	enc := json.NewEncoder(stdout)
+func (c *console) newEncoder() *json.Encoder {
+	enc := json.NewEncoder(c.out)
 	enc.SetEscapeHTML(false)
 	return enc
 }

@@ -7,15 +7,14 @@ import (
 	"github.com/natslock/locks/internal/tool"
 )
 
-// refused are the refusals of the server that no error of lockctl has named yet.
-var refused refusals
-
 // refusalDelay is how long a refusal waits for the error of lockctl that names it.
 const refusalDelay = time.Second
 
-// refusals prints each refusal once. Most of them end the command, whose error says the
+// refusals are the refusals of the server that no error of lockctl has named yet. It prints each once. Most of them end the command, whose error says the
 // same. Those of a command that goes on are printed a moment later.
 type refusals struct {
+	complain func(format string, args ...any)
+
 	mu      sync.Mutex
 	seen    map[string]bool
 	pending []string
@@ -44,7 +43,7 @@ func (r *refusals) print() {
 	r.pending = nil
 	r.mu.Unlock()
 	for _, text := range pending {
-		complain("%s", text)
+		r.complain("%s", text)
 	}
 }
 

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"os/exec"
 	"strconv"
 	"time"
@@ -96,26 +95,26 @@ func (c *runCmd) AfterApply() error {
 }
 
 // words are the command and its arguments.
-func (c *runCmd) words() []string {
+func (c *runCmd) words(g *globals) []string {
 	if c.Shell != nil {
-		return []string{cmp.Or(os.Getenv("SHELL"), "/bin/sh"), "-c", *c.Shell}
+		return []string{cmp.Or(g.getenv("SHELL"), "/bin/sh"), "-c", *c.Shell}
 	}
 	return c.Command
 }
 
 func (c *runCmd) Run(g *globals) error {
-	command, s, err := g.prepare("run", c.words(), c.naming, c.TTL, c.Create)
+	command, s, err := g.prepare("run", c.words(g), c.naming, c.TTL, c.Create)
 	if err != nil {
 		return err
 	}
 	defer s.close()
 
-	signals := forSignals()
+	signals := g.signals()
 	lock, err := c.acquire(s, signals, c.kind(), c.Name, c.TTL, c.method(s.Client, c.Name, &c.taking))
 	if err != nil {
 		return err
 	}
-	w := supervisionOf(c.TTL, c.KillAfter)
+	w := supervisionOf(g.console, c.TTL, c.KillAfter)
 	cmd := command.under(lock, c.Name, w.ttl, s)
 	if n, ok := semaphore.Slot(lock); ok {
 		cmd.Env = append(cmd.Env, "LOCK_SLOT="+strconv.Itoa(n))
@@ -145,11 +144,11 @@ func cannotRun(name string, err error) error {
 
 // announceOutages prints when the connection goes and comes. The lock survives an outage,
 // but not for long.
-func announceOutages(nc *nats.Conn, lock held) {
-	nc.SetDisconnectErrHandler(func(nc *nats.Conn, err error) {
+func (s *session) announceOutages(lock held) {
+	s.nc.SetDisconnectErrHandler(func(nc *nats.Conn, err error) {
 		if !nc.IsClosed() && lock.Remaining() > 0 {
-			complain("connection lost (%v); the lock is lost in %s unless it comes back", err, brief(lock.Remaining()))
+			s.complain("connection lost (%v); the lock is lost in %s unless it comes back", err, brief(lock.Remaining()))
 		}
 	})
-	nc.SetReconnectHandler(func(nc *nats.Conn) { complain("connected again to %s", tool.WithoutCredentials(nc.ConnectedUrl())) })
+	s.nc.SetReconnectHandler(func(nc *nats.Conn) { s.complain("connected again to %s", tool.WithoutCredentials(nc.ConnectedUrl())) })
 }

@@ -37,7 +37,7 @@ const (
 
 // newTable returns a table without frames: columns two blanks apart, which
 // reads well and can be cut with awk.
-func newTable(header ...any) table.Writer { return newTableOn(stdout, header...) }
+func (c *console) newTable(header ...any) table.Writer { return newTableOn(c.out, header...) }
 
 func newTableOn(w io.Writer, header ...any) table.Writer {
 	t := table.NewWriter()
@@ -70,8 +70,8 @@ var ascii bool
 
 // asciiLocale says whether the user's locale has no other characters. POSIX names the
 // variables, and their order. The locale of a user without any is "C".
-func asciiLocale() bool {
-	locale := cmp.Or(os.Getenv("LC_ALL"), os.Getenv("LC_CTYPE"), os.Getenv("LANG"))
+func asciiLocale(getenv func(string) string) bool {
+	locale := cmp.Or(getenv("LC_ALL"), getenv("LC_CTYPE"), getenv("LANG"))
 	if locale == "" && runtime.GOOS == "windows" { // has no such variables
 		return false
 	}

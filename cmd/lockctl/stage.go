@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"log/slog"
 	"sync"
 	"time"
@@ -17,6 +18,8 @@ var silent = slog.New(slog.DiscardHandler)
 // stage is where the demo's workers meet. It knows the workers inside the lock, judges
 // the exclusion without asking the lock, and prints the events.
 type stage struct {
+	out io.Writer
+
 	// counter is what the workers increment, each reading it, working, and
 	// writing it back. Nothing but the lock protects it.
 	counter int
@@ -45,7 +48,7 @@ type visit struct {
 	dead  bool
 }
 
-func newStage() *stage { return &stage{start: time.Now()} }
+func newStage(out io.Writer) *stage { return &stage{out: out, start: time.Now()} }
 
 var palette = []text.Colors{{text.FgYellow}, {text.FgBlue}, {text.FgRed}, {text.FgGreen}}
 
@@ -67,7 +70,7 @@ func (s *stage) lineLocked(at time.Time, name, format string, args ...any) {
 		label = bold.Sprint(label)
 	}
 	stamp := faint.Sprintf("%7.3fs", at.Sub(s.start).Seconds())
-	fmt.Fprintf(stdout, "%s  %s  %s\n", stamp, label, fmt.Sprintf(format, args...))
+	fmt.Fprintf(s.out, "%s  %s  %s\n", stamp, label, fmt.Sprintf(format, args...))
 }
 
 func (s *stage) title(format string, args ...any) {
@@ -77,7 +80,7 @@ func (s *stage) title(format string, args ...any) {
 }
 
 func (s *stage) titleLocked(format string, args ...any) {
-	fmt.Fprintf(stdout, "\n%s\n", bold.Sprintf(format, args...))
+	fmt.Fprintf(s.out, "\n%s\n", bold.Sprintf(format, args...))
 }
 
 // enter is called by a worker that was granted the lock it asked for at some

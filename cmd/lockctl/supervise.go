@@ -38,13 +38,14 @@ var errStopped = errors.New("lockctl did not run until shortly before the end of
 
 // supervision ends a command in time when its lock is lost.
 type supervision struct {
+	*console
 	ttl       time.Duration // the lease, as the server keeps it
 	killAfter time.Duration // from TERM to KILL
 	asked     bool          // a signal from outside has asked the command to end
 }
 
-func supervisionOf(ttl, killAfter time.Duration) *supervision {
-	return &supervision{ttl: (ttl + time.Second - 1).Truncate(time.Second), killAfter: killAfter}
+func supervisionOf(con *console, ttl, killAfter time.Duration) *supervision {
+	return &supervision{console: con, ttl: (ttl + time.Second - 1).Truncate(time.Second), killAfter: killAfter}
 }
 
 // held is the lock or the term that a command runs under.
@@ -71,12 +72,12 @@ type held interface {
 // A lockctl that is stopped, or stuck, does none of this. Then its guard does, and
 // earlier: see orders.
 func (w *supervision) supervise(cmd *exec.Cmd, lock held, signals <-chan os.Signal, s *session) (ending, error) {
-	announceOutages(s.nc, lock)
+	s.announceOutages(lock)
 	defer func() {
 		s.nc.SetDisconnectErrHandler(nil)
 		s.nc.SetReconnectHandler(nil)
 	}()
-	j, err := startJob(cmd)
+	j, err := startJob(cmd, w.complain)
 	if err != nil {
 		return ending{}, err
 	}
@@ -108,7 +109,7 @@ func (w *supervision) supervise(cmd *exec.Cmd, lock held, signals <-chan os.Sign
 				return ending{code: code}, nil
 			}
 			lost := cmp.Or(lock.Err(), errStopped)
-			complain("%v; the guard has ended the command", lost)
+			w.complain("%v; the guard has ended the command", lost)
 			return ending{code: code, lost: lost}, nil
 		case sig := <-signals:
 			w.pass(j, sig)
@@ -121,7 +122,7 @@ func (w *supervision) supervise(cmd *exec.Cmd, lock held, signals <-chan os.Sign
 		case <-lock.Context().Done():
 			order(orders{deadline, deadline, w.killAfter})
 			lost := lock.Err()
-			complain("%v; ending the command", lost)
+			w.complain("%v; ending the command", lost)
 			code, gone := w.end(j, deadline, signals)
 			return ending{code, lost, !gone}, nil
 		}
@@ -177,11 +178,11 @@ func (w *supervision) end(j *job, deadline instant, signals <-chan os.Signal) (c
 		case sig := <-signals: // the user may send a stronger one
 			w.pass(j, sig)
 		case <-kill.C:
-			complain("the command has not ended within %s; killing it", brief(grace))
+			w.complain("the command has not ended within %s; killing it", brief(grace))
 			j.kill()
 			giveUp = time.After(afterKill)
 		case <-giveUp:
-			complain("killed, but not yet gone; the lock is left to its TTL")
+			w.complain("killed, but not yet gone; the lock is left to its TTL")
 			return code, false
 		case <-poll.C:
 		}

@@ -3,7 +3,7 @@ package main
 import (
 	"context"
 	"errors"
-	"os"
+	"io"
 	"strings"
 	"sync"
 
@@ -69,7 +69,7 @@ func (c *topCmd) AfterApply() error {
 }
 
 func (c *topCmd) Run(g *globals) error {
-	if !isTerminal(os.Stdin) || !isTerminal(os.Stdout) || os.Getenv("TERM") == "dumb" {
+	if terminal(g.stdin) == nil || terminal(g.out.w) == nil || g.getenv("TERM") == "dumb" {
 		return tool.Usagef("top needs a terminal; see lockctl ls and lockctl watch")
 	}
 	s, err := g.connect()
@@ -78,13 +78,13 @@ func (c *topCmd) Run(g *globals) error {
 	}
 	defer s.close()
 
-	ascii = asciiLocale()
+	ascii = asciiLocale(g.getenv)
 	p := newPicture()
 	f := &feed{g: g, s: s, pattern: c.Pattern, event: p.event, disconnected: p.disconnected, absent: p.absent}
 	p.f = f
-	said := &complaint{}
-	complaints = said // nobody else is running yet
-	checkPattern(c.Pattern)
+	said := &complaint{after: g.stderr}
+	g.complaints = said // nobody else is running yet
+	g.checkPattern(c.Pattern)
 	ctx, cancel := context.WithCancel(context.Background())
 	program := tea.NewProgram(newTop(c, s.url, g.Bucket, p, said), tea.WithFPS(topFrames))
 	var background sync.WaitGroup
@@ -108,6 +108,7 @@ func (c *topCmd) Run(g *globals) error {
 // complaint keeps the last thing that was complained of, for as long as there is
 // a screen to show it on.
 type complaint struct {
+	after io.Writer // takes what is complained of without a screen
 	mu    sync.Mutex
 	text  string
 	ended bool
@@ -117,7 +118,7 @@ func (c *complaint) Write(b []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.ended {
-		return os.Stderr.Write(b)
+		return c.after.Write(b)
 	}
 	line, _, _ := strings.Cut(string(b), "\n")
 	c.text = plain(strings.TrimPrefix(line, "lockctl: "))

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"sync"
 	"time"
@@ -22,10 +23,10 @@ const waitNotice = time.Second
 func (s *session) noticed(ctx context.Context, kind natslock.Kind, name string) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan struct{})
-	live := inForeground(os.Stderr) && os.Getenv("TERM") != "dumb"
+	live := onForeground(s.stderr) && s.getenv("TERM") != "dumb"
 	go func() {
 		defer close(done)
-		defer status.show("")
+		defer s.status.show("")
 		tick := time.NewTicker(waitNotice)
 		defer tick.Stop()
 		for {
@@ -40,19 +41,19 @@ func (s *session) noticed(ctx context.Context, kind natslock.Kind, name string) 
 			}
 			blocked, place := waitText(info, err)
 			if live {
-				if !inForeground(os.Stderr) { // by now another job has the terminal
+				if !onForeground(s.stderr) { // by now another job has the terminal
 					continue
 				}
 				if place != "" {
 					place = ", " + place
 				}
-				status.show(fmt.Sprintf("lockctl: waiting for lock %s%s: %s", plain(name), place, blocked))
+				s.status.show(fmt.Sprintf("lockctl: waiting for lock %s%s: %s", plain(name), place, blocked))
 				continue
 			}
 			if place != "" {
 				blocked += "; " + place + " in the queue"
 			}
-			complain("waiting for lock %s: %s", plain(name), blocked)
+			s.complain("waiting for lock %s: %s", plain(name), blocked)
 			return
 		}
 	}()
@@ -91,10 +92,9 @@ func waitText(info natslock.Info, err error) (blocked, place string) {
 	return blocked, fmt.Sprintf("place %d of %d", n, all)
 }
 
-// status is the line at the bottom of the terminal that says what lockctl waits for.
-var status statusLine
-
+// statusLine is the line at the bottom of the terminal that says what lockctl waits for.
 type statusLine struct {
+	w    io.Writer  // standard error
 	mu   sync.Mutex // also while it writes: a message and the line must not mix
 	text string     // as it is on the terminal
 }
@@ -106,7 +106,10 @@ func (l *statusLine) show(text string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if text != "" {
-		columns, _ := terminalSize(os.Stderr)
+		columns := 80
+		if f := terminal(l.w); f != nil {
+			columns, _ = terminalSize(f)
+		}
 		text = ansi.Truncate(text, max(columns-len("^C "), 0), "...") // the terminal echoes that behind it
 	}
 	l.draw(text)
@@ -115,7 +118,7 @@ func (l *statusLine) show(text string) {
 // draw writes the line. Under mu.
 func (l *statusLine) draw(text string) {
 	if l.text != "" || text != "" {
-		fmt.Fprint(os.Stderr, clearLine+text)
+		fmt.Fprint(l.w, clearLine+text)
 	}
 	l.text = text
 }
@@ -128,4 +131,10 @@ func (l *statusLine) above(print func()) {
 	l.draw("")
 	print()
 	l.draw(text)
+}
+
+// onForeground says whether a stream is the terminal of this process, which has it for itself.
+func onForeground(stream any) bool {
+	f, ok := stream.(*os.File)
+	return ok && inForeground(f)
 }

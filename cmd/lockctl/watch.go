@@ -82,8 +82,8 @@ func (c *watchCmd) Run(g *globals) error {
 		return err
 	}
 	defer s.close()
-	checkPattern(c.Pattern)
-	p := &watchPrinter{c: c, url: s.url, end: stop}
+	g.checkPattern(c.Pattern)
+	p := &watchPrinter{c: c, con: g.console, url: s.url, end: stop}
 	f := &feed{g: g, s: s, pattern: c.Pattern, event: p.event, disconnected: p.disconnected, absent: p.absent}
 	return f.run(ctx)
 }
@@ -91,6 +91,7 @@ func (c *watchCmd) Run(g *globals) error {
 // watchPrinter prints events, and what interrupts them on standard error.
 type watchPrinter struct {
 	c   *watchCmd
+	con *console
 	url string
 	end func() // when nobody reads any more
 
@@ -120,7 +121,7 @@ func (p *watchPrinter) event(ev natslock.Event) {
 }
 
 func (p *watchPrinter) print(line string) {
-	if _, err := fmt.Fprintln(stdout, line); err != nil {
+	if _, err := fmt.Fprintln(p.con.out, line); err != nil {
 		p.end()
 	}
 }
@@ -144,11 +145,11 @@ func (p *watchPrinter) watching(ev natslock.Event) {
 		}
 	}
 	p.began, p.missing, p.remade, p.last = true, "", false, ev.Time
-	complain("watching %s at %s%s", plain(p.c.Pattern), p.url, again)
+	p.con.complain("watching %s at %s%s", plain(p.c.Pattern), p.url, again)
 }
 
 func (p *watchPrinter) disconnected() {
-	complain("lost the connection to %s, waiting for it", p.url)
+	p.con.complain("lost the connection to %s, waiting for it", p.url)
 }
 
 func (p *watchPrinter) absent(why error) {
@@ -161,7 +162,7 @@ func (p *watchPrinter) absent(why error) {
 	}
 	if text != p.missing {
 		p.missing = text
-		complain("%s; waiting for it", text)
+		p.con.complain("%s; waiting for it", text)
 	}
 }
 
