@@ -64,7 +64,7 @@ func (c *acquireCmd) Run(g *globals) error {
 	if c.Write {
 		kind = natslock.KindRW
 	}
-	lock, err := c.acquire(s, g.signals(), kind, c.Name, c.TTL, c.exclusive(s.Client, c.Write))
+	lock, err := c.acquire(s, g.Signals(), kind, c.Name, c.TTL, c.exclusive(s.Client, c.Write))
 	if err != nil {
 		return err
 	}
@@ -97,9 +97,9 @@ func handOver(g *globals, lock *natslock.Lock, asJSON bool) error {
 		return err
 	}
 	if asJSON {
-		err = g.writeJSON(handleJSON{string(text), h.Kind.String(), h.Name, h.Token, h.TTL.Seconds(), since.UTC(), since.Add(h.TTL).UTC()})
+		err = writeJSON(g.Out, handleJSON{string(text), h.Kind.String(), h.Name, h.Token, h.TTL.Seconds(), since.UTC(), since.Add(h.TTL).UTC()})
 	} else {
-		_, err = fmt.Fprintln(g.out, string(text))
+		_, err = fmt.Fprintln(g.Out, string(text))
 	}
 	if err != nil {
 		return tool.Exitf(tool.ExitInternal, "cannot print the handle of lock %s: %w; the lock is free when its TTL of %v has passed", plain(h.Name), err, h.TTL)

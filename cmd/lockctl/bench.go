@@ -16,6 +16,7 @@ import (
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/schollz/progressbar/v3"
 
+	"github.com/natslock/locks/cmd/lockctl/internal/console"
 	"github.com/natslock/locks/internal/tool"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
@@ -194,7 +195,7 @@ const warmUp = 10
 
 // measure fills the figures, until it is done or ctx ends.
 func (b *bench) measure(ctx context.Context) error {
-	bar := newBar(b.g.stderr)
+	bar := newBar(b.g.Stderr)
 	defer bar.stop()
 	var last uint64 // revision of the bare key
 	err := b.repeat(ctx, bar, 0, 2./3, func(keep bool) error {
@@ -328,7 +329,7 @@ func (b *bench) repeat(ctx context.Context, bar bar, from, to float64, fn func(k
 type bar struct{ *progressbar.ProgressBar }
 
 func newBar(stderr io.Writer) bar {
-	if terminal(stderr) == nil {
+	if console.Terminal(stderr) == nil {
 		return bar{}
 	}
 	return bar{progressbar.NewOptions(1000, progressbar.OptionSetWriter(stderr), progressbar.OptionSetDescription("measuring"),
@@ -357,12 +358,12 @@ func (b *bench) report(interrupted bool) error {
 		out.Ratio = math.Round(out.Cycle.P50/out.Bare.P50*100) / 100
 	}
 	if b.JSON {
-		return b.g.writeJSON(out)
+		return writeJSON(b.g.Out, out)
 	}
 	if interrupted {
-		b.g.complain("interrupted: this is what was measured until then")
+		b.g.Complain("interrupted: this is what was measured until then")
 	}
-	t := b.g.newTable("", "p50", "p99", "n")
+	t := newTable(b.g.Out, "", "p50", "p99", "n")
 	row := func(what string, f figures) {
 		if f.N > 0 {
 			t.AppendRow(table.Row{what, micros(f.P50), micros(f.P99), f.N})
@@ -373,7 +374,7 @@ func (b *bench) report(interrupted bool) error {
 	row("hand-over", out.HandOver)
 	t.Render()
 	if out.Ratio > 0 {
-		fmt.Fprintf(b.g.out, "a cycle takes %.2f times its two bare publishes, at %s\n", out.Ratio, b.a.url)
+		fmt.Fprintf(b.g.Out, "a cycle takes %.2f times its two bare publishes, at %s\n", out.Ratio, b.a.url)
 	}
 	return nil
 }

@@ -4,12 +4,14 @@ import (
 	"bufio"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/user"
 	"strings"
 
 	"github.com/jedib0t/go-pretty/v6/table"
 
+	"github.com/natslock/locks/cmd/lockctl/internal/console"
 	"github.com/natslock/locks/internal/tool"
 	"github.com/natslock/locks/natslock"
 )
@@ -68,10 +70,10 @@ func (c *breakCmd) Run(g *globals) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(g.out, "%s %s\n", target.kind, bold.Sprint(plain(c.Name)))
-	printHolder(g.out, target)
+	fmt.Fprintf(g.Out, "%s %s\n", target.kind, bold.Sprint(plain(c.Name)))
+	printHolder(g.Out, target)
 	if target.Broken != nil && !c.Now {
-		fmt.Fprintf(g.out, "broken already: %s when the %s has stopped, in %s at the latest\n", target.freed(), target.role(), expiresIn(target.Holder))
+		fmt.Fprintf(g.Out, "broken already: %s when the %s has stopped, in %s at the latest\n", target.freed(), target.role(), expiresIn(target.Holder))
 		return nil
 	}
 	if err := c.confirm(g, target); err != nil {
@@ -86,7 +88,7 @@ func (c *breakCmd) Run(g *globals) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintln(g.out, c.outcome(g, s, target))
+	fmt.Fprintln(g.Out, c.outcome(g, s, target))
 	return nil
 }
 
@@ -109,7 +111,7 @@ func (c *breakCmd) choose(g *globals, s *session) (holding, error) {
 	explicit := c.Kind != "" || c.ID != nil
 	switch {
 	case len(infos) > 1 && !explicit:
-		g.listHoldings(held)
+		listHoldings(g.Out, held)
 		var kinds []string
 		for _, info := range infos {
 			kinds = append(kinds, "--kind "+info.Kind.String())
@@ -118,10 +120,10 @@ func (c *breakCmd) choose(g *globals, s *session) (holding, error) {
 	case len(meant) == 1:
 		return meant[0], nil
 	case len(meant) > 1 && c.ID != nil:
-		g.listHoldings(meant)
+		listHoldings(g.Out, meant)
 		return holding{}, tool.Usagef("several holders of %s have an id that begins with %s: give more of it", plain(c.Name), plain(*c.ID))
 	case len(meant) > 1:
-		g.listHoldings(meant)
+		listHoldings(g.Out, meant)
 		return holding{}, tool.Usagef("%s has several holders: choose with --id", plain(c.Name))
 	}
 	return holding{}, c.nobody(held)
@@ -152,11 +154,11 @@ func (c *breakCmd) nobody(held []holding) error {
 }
 
 // listHoldings shows whom to choose among.
-func (c *console) listHoldings(held []holding) {
+func listHoldings(w io.Writer, held []holding) {
 	if len(held) == 0 {
 		return
 	}
-	t := c.newTable("kind", "mode", "holder", "token", "id")
+	t := newTable(w, "kind", "mode", "holder", "token", "id")
 	for _, h := range held {
 		t.AppendRow(table.Row{h.kind.String(), h.modeName(), h.name(), fmt.Sprint(h.Token), plain(h.ID)})
 	}
@@ -169,13 +171,13 @@ func (c *breakCmd) confirm(g *globals, h holding) error {
 	if c.Force {
 		return nil
 	}
-	if terminal(g.stdin) == nil {
+	if console.Terminal(g.Stdin) == nil {
 		return tool.Usagef("not on a terminal, so nobody to ask: use --force to break it")
 	}
-	fmt.Fprintf(g.stderr, "%s. [y/N] ", breakQuestion(h, c.Now))
-	answer, err := bufio.NewReader(g.stdin).ReadString('\n')
+	fmt.Fprintf(g.Stderr, "%s. [y/N] ", breakQuestion(h, c.Now))
+	answer, err := bufio.NewReader(g.Stdin).ReadString('\n')
 	if err != nil {
-		fmt.Fprintln(g.stderr) // the line that the user did not end
+		fmt.Fprintln(g.Stderr) // the line that the user did not end
 	}
 	switch strings.ToLower(strings.TrimSpace(answer)) {
 	case "y", "yes":

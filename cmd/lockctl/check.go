@@ -77,7 +77,7 @@ func (c *checkCmd) Run(g *globals) error {
 		for _, e := range found {
 			reported = append(reported, e.info)
 		}
-		if err := g.printJSON(reported); err != nil {
+		if err := printJSON(g.Out, reported); err != nil {
 			return err
 		}
 	} else {
@@ -92,14 +92,14 @@ func (c *checkCmd) Run(g *globals) error {
 func (c *checkCmd) print(g *globals, found []excess, checked int) {
 	switch len(found) {
 	case 0:
-		fmt.Fprintf(g.out, "ok: %s within the limits\n", count(checked, "lock"))
+		fmt.Fprintf(g.Out, "ok: %s within the limits\n", count(checked, "lock"))
 		if checked == 0 {
-			g.checkPattern(c.Pattern)
+			checkPattern(g.Console, c.Pattern)
 		}
 	case 1:
-		fmt.Fprintln(g.out, found[0].text)
+		fmt.Fprintln(g.Out, found[0].text)
 	default:
-		fmt.Fprintf(g.out, "%s; and %s more\n", found[0].text, count(len(found)-1, "lock"))
+		fmt.Fprintf(g.Out, "%s; and %s more\n", found[0].text, count(len(found)-1, "lock"))
 	}
 }
 

@@ -7,20 +7,21 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/natslock/locks/cmd/lockctl/internal/console"
 	"github.com/natslock/locks/internal/tool"
 	"github.com/natslock/locks/natslock"
 )
 
 // command is what the user wants to run under a lock.
 type command struct {
-	*console
+	*console.Console
 	path string
 	args []string // the first is its name
 }
 
 // prepare finds the command and opens the bucket. The caller closes the session.
 func (g *globals) prepare(sub string, args []string, name naming, ttl time.Duration, create bool) (command, *session, error) {
-	c, err := lookUp(g.console, sub, args)
+	c, err := lookUp(g.Console, sub, args)
 	if err != nil {
 		return c, nil, err
 	}
@@ -31,7 +32,7 @@ func (g *globals) prepare(sub string, args []string, name naming, ttl time.Durat
 }
 
 // lookUp finds the command, before the lock is taken: a typo must not keep others waiting.
-func lookUp(con *console, sub string, args []string) (command, error) {
+func lookUp(con *console.Console, sub string, args []string) (command, error) {
 	if len(args) > 0 && args[0] == "--" {
 		args = args[1:]
 	}
@@ -49,8 +50,8 @@ func lookUp(con *console, sub string, args []string) (command, error) {
 func (c command) under(lock held, name string, ttl time.Duration, s *session) *exec.Cmd {
 	cmd := &exec.Cmd{
 		Path: c.path, Args: c.args,
-		Stdin: c.stdin, Stdout: c.out.w, Stderr: c.stderr,
-		Env: append(slices.Clone(c.environ),
+		Stdin: c.Stdin, Stdout: c.Out.W, Stderr: c.Stderr,
+		Env: append(slices.Clone(c.Environ),
 			"LOCK_NAME="+name,
 			"LOCK_TOKEN="+strconv.FormatUint(lock.Token(), 10),
 			"LOCK_TTL="+strconv.Itoa(int(ttl.Seconds()))),
@@ -70,10 +71,10 @@ func (c command) outcome(end ending, start, release error) error {
 	case end.lost != nil:
 		end.code = tool.ExitLost
 	case errors.Is(release, natslock.ErrLost): // noticed only now
-		c.complain("%v; the command had ended, but may not have been alone", release)
+		c.Complain("%v; the command had ended, but may not have been alone", release)
 		end.code = tool.ExitLost
 	case release != nil:
-		c.complain("the lock was held to the end, but is free only when its TTL is over: %v", release)
+		c.Complain("the lock was held to the end, but is free only when its TTL is over: %v", release)
 	}
 	if end.code != 0 {
 		return &tool.Error{Code: end.code}

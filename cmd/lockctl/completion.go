@@ -11,6 +11,8 @@ import (
 	"github.com/alecthomas/kong"
 	kongcompletion "github.com/jotaen/kong-completion"
 	"github.com/posener/complete"
+
+	"github.com/natslock/locks/cmd/lockctl/internal/console"
 )
 
 // completionLimit is how long a shell waits for the names of locks, unless a
@@ -20,12 +22,12 @@ const completionLimit = time.Second
 // completed answers a shell that asks how a command line may go on, and says
 // whether it was asked. It writes nothing but answers: what goes wrong must not
 // spoil the line that is being typed.
-func completed(con *console, parser *kong.Kong) bool {
-	line := con.getenv("COMP_LINE")
+func completed(con *console.Console, parser *kong.Kong) bool {
+	line := con.Getenv("COMP_LINE")
 	if line == "" {
 		return false
 	}
-	con.complaints = io.Discard
+	con.Complaints = io.Discard
 	root, err := kongcompletion.Command(parser, kongcompletion.WithPredictor("lock",
 		complete.PredictFunc(func(complete.Args) []string { return lockNames(con, line) })))
 	if err != nil {
@@ -52,7 +54,7 @@ var typable = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_./,+%-]*$`)
 
 // lockNames are the names of the locks there are, on the server that the line
 // is about. None, if there is no answer in time.
-func lockNames(con *console, line string) []string {
+func lockNames(con *console.Console, line string) []string {
 	var c cli
 	parser, err := newParser(con, &c)
 	if err != nil {
@@ -63,7 +65,7 @@ func lockNames(con *console, line string) []string {
 		return nil
 	}
 	c.Parsed(ctx)
-	if !c.Given("timeout") && con.getenv("NATS_TIMEOUT") == "" {
+	if !c.Given("timeout") && con.Getenv("NATS_TIMEOUT") == "" {
 		c.Timeout = completionLimit
 	}
 	answer := make(chan []string, 1)

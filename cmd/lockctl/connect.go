@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/natslock/locks/cmd/lockctl/internal/console"
 	"github.com/natslock/locks/internal/tool"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
@@ -21,7 +22,7 @@ import (
 // embedded.
 type session struct {
 	*natslock.Client
-	*console
+	*console.Console
 	nc  *nats.Conn
 	js  jetstream.JetStream // where the bucket is
 	url string              // without credentials
@@ -51,7 +52,7 @@ func (g *globals) open(opts ...natslock.Option) (_ *session, err error) {
 func (s *session) open(g *globals, opts ...natslock.Option) error {
 	ctx, cancel := g.bounded()
 	defer cancel()
-	opts = append([]natslock.Option{natslock.WithBucket(g.Bucket), natslock.WithJetStream(s.js), natslock.WithLogger(slog.New(warner{console: s.console})),
+	opts = append([]natslock.Option{natslock.WithBucket(g.Bucket), natslock.WithJetStream(s.js), natslock.WithLogger(slog.New(warner{Console: s.Console})),
 		natslock.WithCreate(g.create || s.srv != nil)}, opts...) //safety:creation-asked
 	err := s.replicated(func(replicas int) (err error) {
 		made := natslock.WithBucketConfig(kvstore.Config{Replicas: replicas})
@@ -130,7 +131,7 @@ func (g *globals) bounded() (context.Context, context.CancelFunc) {
 // connect connects, to a server started for it if that is wanted, and opens no
 // bucket.
 func (g *globals) connect() (_ *session, err error) {
-	s := &session{console: g.console, unnotified: make(chan error, 1)}
+	s := &session{Console: g.Console, unnotified: make(chan error, 1)}
 	defer func() {
 		if err != nil {
 			s.close()
@@ -162,9 +163,9 @@ func (g *globals) connect() (_ *session, err error) {
 			switch {
 			case doneWithout(err):
 			case errors.Is(err, nats.ErrPermissionViolation):
-				g.refused.add(err)
+				g.Refused.Add(err)
 			default:
-				g.complain("%v", err)
+				g.Complain("%v", err)
 			}
 		}),
 	}
@@ -210,7 +211,7 @@ func (s *session) close() {
 
 // warner writes the library's warnings the way lockctl writes.
 type warner struct {
-	*console
+	*console.Console
 	attrs string
 }
 
@@ -224,7 +225,7 @@ func (w warner) Handle(_ context.Context, r slog.Record) error {
 	if b.Len() > 0 {
 		msg += " (" + strings.TrimPrefix(b.String(), ", ") + ")"
 	}
-	w.complain("%s", msg)
+	w.Complain("%s", msg)
 	return nil
 }
 

@@ -42,7 +42,7 @@ func (c *demoCmd) Run(g *globals) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	st := newStage(g.out)
+	st := newStage(g.Out)
 	srv, err := startServer(dir, server.RANDOM_PORT)
 	if err != nil {
 		return err

@@ -109,7 +109,7 @@ func (c *doctorCmd) Run(g *globals) error {
 	}
 	d.conclude()
 	if c.JSON {
-		err = g.writeJSON(d.diagnosis)
+		err = writeJSON(g.Out, d.diagnosis)
 	} else {
 		d.print()
 	}
@@ -222,7 +222,7 @@ var statusColors = map[string]text.Colors{
 }
 
 func (d *doctor) print() {
-	t := d.g.newTable("status", "check", "found")
+	t := newTable(d.g.Out, "status", "check", "found")
 	for _, f := range d.Checks {
 		t.AppendRow(table.Row{statusColors[f.Status].Sprint(f.Status), f.Check, f.Found})
 		if f.Repair != "" {
@@ -239,5 +239,5 @@ func (d *doctor) print() {
 			faults++
 		}
 	}
-	fmt.Fprintf(d.g.out, "%s at %s: %s, %s, %s\n", d.Bucket, d.Server, count(len(d.Checks), "check"), count(warnings, "warning"), count(faults, "error"))
+	fmt.Fprintf(d.g.Out, "%s at %s: %s, %s, %s\n", d.Bucket, d.Server, count(len(d.Checks), "check"), count(warnings, "warning"), count(faults, "error"))
 }

@@ -92,7 +92,7 @@ func (c *electCmd) campaign(g *globals) error {
 	}
 	defer s.close()
 
-	signals := g.signals()
+	signals := g.Signals()
 	ctx, cancel := context.WithCancelCause(context.Background())
 	stop := endBySignal(signals, cancel)
 	var last error // lockctl's end, after the last term
@@ -102,8 +102,8 @@ func (c *electCmd) campaign(g *globals) error {
 		if stop(); ctx.Err() != nil {
 			return nil
 		}
-		w := supervisionOf(g.console, c.TTL, c.KillAfter)
-		g.complain("leads %s with token %d", plain(c.Name), t.Token())
+		w := supervisionOf(g.Console, c.TTL, c.KillAfter)
+		g.Complain("leads %s with token %d", plain(c.Name), t.Token())
 		end, err := w.supervise(command.under(t, c.Name, w.ttl, s), t, signals, s)
 		if end.stuck { // a return would resign
 			close(stuck)
@@ -115,7 +115,7 @@ func (c *electCmd) campaign(g *globals) error {
 			cancel(errEnough)
 			return nil
 		}
-		g.complain("the command has ended with exit code %d; campaigning for %s again", end.code, plain(c.Name))
+		g.Complain("the command has ended with exit code %d; campaigning for %s again", end.code, plain(c.Name))
 		stop = endBySignal(signals, cancel)
 		return nil
 	}

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/natslock/locks/cmd/lockctl/internal/console"
 	"github.com/natslock/locks/internal/tool"
 )
 
@@ -115,7 +116,7 @@ func (j *job) guardBy(o orders) bool {
 type guardCmd struct{}
 
 func (*guardCmd) Run(*globals) error {
-	if isTerminal(os.Stdin) {
+	if console.IsTerminal(os.Stdin) {
 		return tool.Usagef("guard is started by lockctl run")
 	}
 	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)

@@ -84,7 +84,7 @@ func (c *historyCmd) Run(g *globals) error {
 	// Garbage collection would take a tenth of the time. The garbage of a long history is
 	// small beside the memory of a machine.
 	defer debug.SetGCPercent(debug.SetGCPercent(800))
-	out := bufio.NewWriterSize(g.out, 64<<10)
+	out := bufio.NewWriterSize(g.Out, 64<<10)
 	events, err := c.print(s.History(context.Background(), c.Pattern, since), out)
 	if flushed := out.Flush(); flushed != nil && err == nil {
 		return flushed
@@ -98,8 +98,8 @@ func (c *historyCmd) Run(g *globals) error {
 		return err
 	}
 	if events == 0 {
-		g.complain("nothing has happened to %s", plain(c.Pattern))
-		g.checkPattern(c.Pattern)
+		g.Complain("nothing has happened to %s", plain(c.Pattern))
+		checkPattern(g.Console, c.Pattern)
 	}
 	return nil
 }

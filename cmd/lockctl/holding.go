@@ -179,3 +179,17 @@ func count(n int, what string) string {
 	}
 	return fmt.Sprintf("%d %ss", n, what)
 }
+
+// lockID names a lock of a kind.
+type lockID struct {
+	name string
+	kind natslock.Kind
+}
+
+// idOf returns the id of a lock.
+func idOf(info natslock.Info) lockID { return lockID{info.Name, info.Kind} }
+
+// compare orders by name.
+func (id lockID) compare(other lockID) int {
+	return cmp.Or(strings.Compare(id.name, other.name), cmp.Compare(id.kind, other.kind))
+}

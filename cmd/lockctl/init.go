@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"slices"
 	"strings"
@@ -15,6 +16,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/natslock/locks/cmd/lockctl/internal/console"
 	"github.com/natslock/locks/internal/tool"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
@@ -94,7 +96,7 @@ func (c *initCmd) Run(g *globals) error {
 		if err != nil {
 			return err
 		}
-		return g.writeJSON(sc)
+		return writeJSON(g.Out, sc)
 	}
 	s, err := g.connect()
 	if err != nil {
@@ -155,8 +157,8 @@ func (c *initCmd) make(g *globals, s *session, cfg kvstore.Config) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(g.out, "bucket %s is not there; to make at %s:\n", g.Bucket, s.where())
-	t := g.newTable()
+	fmt.Fprintf(g.Out, "bucket %s is not there; to make at %s:\n", g.Bucket, s.where())
+	t := newTable(g.Out)
 	row := func(setting string, value any) { t.AppendRow(table.Row{"  " + setting, value}) }
 	row("storage", strings.ToLower(sc.Storage.String()))
 	row("num_replicas", sc.Replicas)
@@ -168,7 +170,7 @@ func (c *initCmd) make(g *globals, s *session, cfg kvstore.Config) error {
 	}
 	t.Render()
 	if name := s.nc.ConnectedClusterName(); name != "" && sc.Replicas == 1 {
-		fmt.Fprintln(g.out, alarm.Sprintf("one replica on cluster %s: locks stop when its server does; see --replicas", plain(name)))
+		fmt.Fprintln(g.Out, alarm.Sprintf("one replica on cluster %s: locks stop when its server does; see --replicas", plain(name)))
 	}
 	if err := c.confirm(g, "Make it?"); err != nil {
 		return err
@@ -192,9 +194,9 @@ func (c *initCmd) make(g *globals, s *session, cfg kvstore.Config) error {
 	case err != nil:
 		return s.notDone(err)
 	case cfg.Replicas < sc.Replicas:
-		fmt.Fprintf(g.out, "made bucket %s, with one replica: its server is not in a cluster\n", g.Bucket)
+		fmt.Fprintf(g.Out, "made bucket %s, with one replica: its server is not in a cluster\n", g.Bucket)
 	default:
-		fmt.Fprintf(g.out, "made bucket %s\n", g.Bucket)
+		fmt.Fprintf(g.Out, "made bucket %s\n", g.Bucket)
 	}
 	return nil
 }
@@ -240,15 +242,15 @@ func (c *initCmd) repair(g *globals, s *session, cfg kvstore.Config, info *jetst
 			Want: c.Storage, Why: "not as asked for", Remake: true})
 	}
 	if len(changes) > 0 {
-		fmt.Fprintf(g.out, "bucket %s at %s; to change:\n", g.Bucket, s.where())
-		g.showChanges(changes)
+		fmt.Fprintf(g.Out, "bucket %s at %s; to change:\n", g.Bucket, s.where())
+		showChanges(g.Out, changes)
 	}
-	g.showLeft(streamOf(cfg), left)
+	showLeft(g.Out, streamOf(cfg), left)
 	switch {
 	case len(changes) == 0 && unfit:
 		return tool.Exitf(tool.ExitConfig, "bucket %s is not as it has to be, and no update can change that", g.Bucket)
 	case len(changes) == 0:
-		fmt.Fprintf(g.out, "bucket %s is as it should be: nothing to change\n", g.Bucket)
+		fmt.Fprintf(g.Out, "bucket %s is as it should be: nothing to change\n", g.Bucket)
 		return nil
 	}
 	if err := c.confirm(g, "Change it?"); err != nil {
@@ -258,7 +260,7 @@ func (c *initCmd) repair(g *globals, s *session, cfg kvstore.Config, info *jetst
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(g.out, "changed %s of bucket %s\n", count(len(changes), "setting"), g.Bucket)
+	fmt.Fprintf(g.Out, "changed %s of bucket %s\n", count(len(changes), "setting"), g.Bucket)
 	// Judge the answer of the server: an old server ignores settings that it does not know.
 	now, err := kvstore.Examine(cfg, info)
 	unfit = unfit || slices.ContainsFunc(now, func(f kvstore.Finding) bool { return f.Level == kvstore.Unfit })
@@ -268,8 +270,8 @@ func (c *initCmd) repair(g *globals, s *session, cfg kvstore.Config, info *jetst
 	return err
 }
 
-func (g *console) showChanges(changes []change) {
-	t := g.newTable()
+func showChanges(w io.Writer, changes []change) {
+	t := newTable(w)
 	for _, ch := range changes {
 		t.AppendRow(table.Row{"  " + ch.setting, plain(ch.is), "->", plain(ch.will)})
 	}
@@ -277,12 +279,12 @@ func (g *console) showChanges(changes []change) {
 }
 
 // showLeft shows what no update of the stream can change.
-func (g *console) showLeft(stream string, left []kvstore.Finding) {
+func showLeft(w io.Writer, stream string, left []kvstore.Finding) {
 	if len(left) == 0 {
 		return
 	}
-	fmt.Fprintln(g.out, "not to be changed by an update:")
-	t := g.newTable()
+	fmt.Fprintln(w, "not to be changed by an update:")
+	t := newTable(w)
 	remake := false
 	for _, f := range left {
 		mark := "  "
@@ -294,7 +296,7 @@ func (g *console) showLeft(stream string, left []kvstore.Finding) {
 	}
 	t.Render()
 	if remake {
-		fmt.Fprintf(g.out, "To make the bucket again, which ends every lock in it: stop its users,\n"+
+		fmt.Fprintf(w, "To make the bucket again, which ends every lock in it: stop its users,\n"+
 			"\"nats stream rm %s\", and \"lockctl init\".\n", stream)
 	}
 }
@@ -328,7 +330,7 @@ func (s *session) unrefused(limit time.Duration) (context.Context, context.Cance
 		if errors.Is(err, nats.ErrPermissionViolation) {
 			cancel()
 		} else {
-			s.complain("%v", err)
+			s.Complain("%v", err)
 		}
 	})
 	return ctx, cancel
@@ -363,13 +365,13 @@ func (c *initCmd) confirm(g *globals, question string) error {
 	if c.Force {
 		return nil
 	}
-	if terminal(g.stdin) == nil {
+	if console.Terminal(g.Stdin) == nil {
 		return tool.Usagef("not on a terminal, so nobody to ask: use --force to do it")
 	}
-	fmt.Fprintf(g.stderr, "%s [y/N] ", question)
-	answer, err := bufio.NewReader(g.stdin).ReadString('\n')
+	fmt.Fprintf(g.Stderr, "%s [y/N] ", question)
+	answer, err := bufio.NewReader(g.Stdin).ReadString('\n')
 	if err != nil {
-		fmt.Fprintln(g.stderr)
+		fmt.Fprintln(g.Stderr)
 	}
 	switch strings.ToLower(strings.TrimSpace(answer)) {
 	case "y", "yes":

@@ -29,7 +29,7 @@ func (c *initCmd) history(g *globals, s *session, cfg kvstore.Config) error {
 	case !errors.Is(err, jetstream.ErrStreamNotFound):
 		return s.notDone(err)
 	}
-	fmt.Fprintf(g.out, "to make a history of bucket %s: stream %s, for %s and at most %d bytes, num_replicas %d\n",
+	fmt.Fprintf(g.Out, "to make a history of bucket %s: stream %s, for %s and at most %d bytes, num_replicas %d\n",
 		g.Bucket, wanted.Name, brief(c.History), wanted.MaxBytes, wanted.Replicas)
 	if err := c.confirm(g, "Make it?"); err != nil {
 		return err
@@ -44,7 +44,7 @@ func (c *initCmd) history(g *globals, s *session, cfg kvstore.Config) error {
 	if _, err := s.js.CreateStream(ctx, kvstore.HistoryStream(bucket, c.History, c.HistorySize)); err != nil {
 		return s.notDone(err)
 	}
-	fmt.Fprintf(g.out, "made the history of bucket %s\n", g.Bucket)
+	fmt.Fprintf(g.Out, "made the history of bucket %s\n", g.Bucket)
 	return nil
 }
 
@@ -60,17 +60,17 @@ func (c *initCmd) changeHistory(g *globals, s *session, is, wanted jetstream.Str
 		return err
 	}
 	if len(changes) == 0 {
-		fmt.Fprintf(g.out, "the history of bucket %s is as it should be: nothing to change\n", g.Bucket)
+		fmt.Fprintf(g.Out, "the history of bucket %s is as it should be: nothing to change\n", g.Bucket)
 		return nil
 	}
-	fmt.Fprintf(g.out, "history of bucket %s; to change:\n", g.Bucket)
-	g.showChanges(changes)
+	fmt.Fprintf(g.Out, "history of bucket %s; to change:\n", g.Bucket)
+	showChanges(g.Out, changes)
 	if err := c.confirm(g, "Change it?"); err != nil {
 		return err
 	}
 	if _, err := c.update(g, s, is, to); err != nil {
 		return err
 	}
-	fmt.Fprintf(g.out, "changed %s of the history of bucket %s\n", count(len(changes), "setting"), g.Bucket)
+	fmt.Fprintf(g.Out, "changed %s of the history of bucket %s\n", count(len(changes), "setting"), g.Bucket)
 	return nil
 }

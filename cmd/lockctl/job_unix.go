@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/natslock/locks/cmd/lockctl/internal/console"
 	"github.com/natslock/locks/internal/tool"
 )
 
@@ -145,7 +146,7 @@ func (j *job) close() {
 // interactive says whether the command is to have the terminal from its start:
 // lockctl has it, and is no part of a pipeline whose other parts would lose it.
 func (j *job) interactive() bool {
-	return j.inForeground() && isTerminal(os.Stdin) && isTerminal(os.Stdout)
+	return j.inForeground() && console.IsTerminal(os.Stdin) && console.IsTerminal(os.Stdout)
 }
 
 // inForeground says whether lockctl's own group has the terminal.

@@ -32,7 +32,7 @@ func (c *electCmd) observe(g *globals) error {
 	signal.Ignore(syscall.SIGPIPE)
 	s.nc.SetDisconnectErrHandler(func(nc *nats.Conn, _ error) {
 		if !nc.IsClosed() {
-			g.complain("lost the connection to %s, waiting for it", s.url)
+			g.Complain("lost the connection to %s, waiting for it", s.url)
 		}
 	})
 	for l, err := range e.Observe(ctx) {
@@ -68,9 +68,9 @@ func (c *electCmd) leader(g *globals, e *election.Election) error {
 
 func (c *electCmd) print(g *globals, l election.Leader) error {
 	if at := time.Now(); c.JSON {
-		return g.newEncoder().Encode(changeOf(c.Name, at, l))
+		return newEncoder(g.Out).Encode(changeOf(c.Name, at, l))
 	} else {
-		_, err := fmt.Fprintln(g.out, leaderLine(c.Name, at, l))
+		_, err := fmt.Fprintln(g.Out, leaderLine(c.Name, at, l))
 		return err
 	}
 }

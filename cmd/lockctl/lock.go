@@ -61,7 +61,7 @@ func (c *lockCmd) Run(g *globals) error {
 	}
 	s.announceOutages(lock)
 	signal.Ignore(syscall.SIGPIPE) // a reader that has gone must not leave the lock to its TTL
-	if _, err := fmt.Fprintf(g.out, "%s %d\n", plain(c.Name), lock.Token()); err != nil {
+	if _, err := fmt.Fprintf(g.Out, "%s %d\n", plain(c.Name), lock.Token()); err != nil {
 		return errors.Join(err, lock.Unlock(context.Background()))
 	}
 	if err := untilEnd(g, lock, signals); err != nil {
@@ -71,7 +71,7 @@ func (c *lockCmd) Run(g *globals) error {
 	case errors.Is(err, natslock.ErrLost):
 		return err
 	case err != nil:
-		g.complain("the lock was held to the end, but is free only when its TTL is over: %v", err)
+		g.Complain("the lock was held to the end, but is free only when its TTL is over: %v", err)
 	}
 	return nil
 }
@@ -83,7 +83,7 @@ func untilEnd(g *globals, lock *natslock.Lock, signals <-chan os.Signal) error {
 	ended := make(chan error, 1)
 	// The read of standard input cannot be interrupted: it ends with the process.
 	go func() {
-		_, err := io.Copy(io.Discard, g.stdin)
+		_, err := io.Copy(io.Discard, g.Stdin)
 		ended <- err
 	}()
 	for {
@@ -92,7 +92,7 @@ func untilEnd(g *globals, lock *natslock.Lock, signals <-chan os.Signal) error {
 			if err == nil {
 				return nil
 			}
-			g.complain("cannot read standard input: %v; holding lock %s until a signal comes", err, plain(lock.Name()))
+			g.Complain("cannot read standard input: %v; holding lock %s until a signal comes", err, plain(lock.Name()))
 			ended = nil
 		case sig := <-signals:
 			if slices.Contains(requests, sig) {

@@ -61,23 +61,23 @@ func (c *lsCmd) Run(g *globals) error {
 	}
 	if c.JSON {
 		if len(infos) == 0 {
-			g.checkPattern(c.Pattern)
+			checkPattern(g.Console, c.Pattern)
 		}
-		return g.printJSON(infos)
+		return printJSON(g.Out, infos)
 	}
 	if len(infos) == 0 {
-		g.complain("no locks")
-		g.checkPattern(c.Pattern)
+		g.Complain("no locks")
+		checkPattern(g.Console, c.Pattern)
 		return nil
 	}
 	both := bothKinds(infos)
-	t := c.table(g.out)
+	t := c.table(g.Out)
 	for _, info := range infos {
 		t.AppendRows(c.rows(info, both[info.Name]))
 	}
 	t.Render()
 	if len(both) > 0 {
-		g.complain("%s of several kinds: locks of one name and different kinds do not exclude each other", count(len(both), "name"))
+		g.Complain("%s of several kinds: locks of one name and different kinds do not exclude each other", count(len(both), "name"))
 	}
 	return nil
 }
@@ -151,7 +151,7 @@ func (c *lsCmd) columns() []string {
 
 // table is one with its header. Columns are at least as wide as widths says.
 func (c *lsCmd) table(w io.Writer, widths ...int) table.Writer {
-	t := newTableOn(w)
+	t := newTable(w)
 	var header table.Row
 	var configs []table.ColumnConfig
 	for i, column := range c.columns() {

@@ -14,6 +14,7 @@ import (
 	"github.com/jedib0t/go-pretty/v6/text"
 	"github.com/nats-io/nats.go"
 
+	"github.com/natslock/locks/cmd/lockctl/internal/console"
 	"github.com/natslock/locks/internal/tool"
 	"github.com/natslock/locks/natslock"
 )
@@ -42,9 +43,9 @@ func (c *lsCmd) watch(g *globals) error {
 		return err
 	}
 	defer s.close()
-	g.checkPattern(c.Pattern)
+	checkPattern(g.Console, c.Pattern)
 	var d display = &changeLog{c: c, g: g}
-	if f := terminal(g.out.w); f != nil && !c.JSON {
+	if f := console.Terminal(g.Out.W); f != nil && !c.JSON {
 		d = &screen{c: c, f: f, url: s.url}
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -150,7 +151,7 @@ type screen struct {
 }
 
 func (d *screen) show(infos []natslock.Info, trouble string) error {
-	columns, lines := terminalSize(d.f)
+	columns, lines := console.TerminalSize(d.f)
 	title := fmt.Sprintf("%s at %s, %s", count(len(infos), "lock"), d.url, time.Now().Format("15:04:05"))
 	both := bothKinds(infos)
 	t := d.c.table(nil)
@@ -192,13 +193,13 @@ type changeLog struct {
 func (d *changeLog) show(infos []natslock.Info, trouble string) error {
 	if trouble != "" {
 		if d.trouble == "" {
-			d.g.complain("%s; trying again", trouble)
+			d.g.Complain("%s; trying again", trouble)
 		}
 		d.trouble = trouble
 		return nil
 	}
 	if d.trouble != "" {
-		d.g.complain("connected again")
+		d.g.Complain("connected again")
 	}
 	d.trouble = ""
 	both := bothKinds(infos)
@@ -220,7 +221,7 @@ func (d *changeLog) show(infos []natslock.Info, trouble string) error {
 	slices.SortFunc(freed, func(a, b natslock.Info) int { return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Kind, b.Kind)) })
 	d.shown = now
 	if !d.begun && len(infos) == 0 && !d.empty && !d.c.JSON {
-		d.g.complain("no locks")
+		d.g.Complain("no locks")
 		d.empty = true
 	}
 	return d.print(append(freed, news...), both)
@@ -241,7 +242,7 @@ func fingerprint(info natslock.Info, both bool) string {
 
 func (d *changeLog) print(infos []natslock.Info, both map[string]bool) error {
 	if d.c.JSON {
-		enc := d.g.newEncoder()
+		enc := newEncoder(d.g.Out)
 		for _, info := range infos {
 			l := toJSON(info)
 			l.BothKinds = both[info.Name]
@@ -267,12 +268,12 @@ func (d *changeLog) print(infos []natslock.Info, both map[string]bool) error {
 			d.widths[i] = max(d.widths[i], text.StringWidthWithoutEscSequences(fmt.Sprint(row[i])))
 		}
 	}
-	t := d.c.table(d.g.out, d.widths...)
+	t := d.c.table(d.g.Out, d.widths...)
 	if d.begun {
 		t.ResetHeaders()
 	}
 	d.begun = true
 	t.AppendRows(rows)
 	t.Render()
-	return d.g.out.err
+	return d.g.Out.Err
 }

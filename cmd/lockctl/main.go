@@ -35,6 +35,7 @@ import (
 	"github.com/alecthomas/kong"
 	kongcompletion "github.com/jotaen/kong-completion"
 
+	"github.com/natslock/locks/cmd/lockctl/internal/console"
 	"github.com/natslock/locks/internal/tool"
 )
 
@@ -73,11 +74,11 @@ type cli struct {
 
 // globals are the flags that every command has.
 type globals struct {
-	Bucket          string `env:"LOCKCTL_BUCKET" default:"natslock" placeholder:"NAME" help:"Bucket that holds the locks (default ${default})."`
-	Embedded        bool   `help:"Use a server inside this process, its data under the user's cache directory. The bucket is made if it is not there."`
-	tool.Connection `embed:"" group:"connection"`
-	*console        `kong:"-"`
-	Version         kong.VersionFlag `help:"Print the version."`
+	Bucket           string `env:"LOCKCTL_BUCKET" default:"natslock" placeholder:"NAME" help:"Bucket that holds the locks (default ${default})."`
+	Embedded         bool   `help:"Use a server inside this process, its data under the user's cache directory. The bucket is made if it is not there."`
+	tool.Connection  `embed:"" group:"connection"`
+	*console.Console `kong:"-"`
+	Version          kong.VersionFlag `help:"Print the version."`
 
 	create bool // a bucket that is missing may be made
 }
@@ -95,7 +96,7 @@ Exit codes:
 
 func main() {
 	setupColors()
-	os.Exit(mainCode(ofProcess(), os.Args[1:]))
+	os.Exit(mainCode(console.OfProcess(forSignals), os.Args[1:]))
 }
 
 // ended is what the parser panics with after --help and --version, which end the run.
@@ -103,7 +104,7 @@ type ended struct{ code int }
 
 // mainCode runs one command line and returns the exit code, after everything
 // deferred has run.
-func mainCode(con *console, args []string) (code int) {
+func mainCode(con *console.Console, args []string) (code int) {
 	defer func() {
 		switch r := recover().(type) {
 		case nil:
@@ -116,48 +117,48 @@ func mainCode(con *console, args []string) (code int) {
 	var c cli
 	parser, err := newParser(con, &c)
 	if err != nil {
-		return con.report(err)
+		return con.Report(err)
 	}
 	if completed(con, parser) {
 		return 0
 	}
 	if slices.Equal(args, []string{introspect}) {
-		return con.report(con.writeJSON(asPlugin(parser.Model)))
+		return con.Report(writeJSON(con.Out, asPlugin(parser.Model)))
 	}
 	for _, arg := range args {
 		if !utf8.ValidString(arg) { // the parser replaces each byte of it that is not
-			return con.report(tool.Usagef("the argument %q is not UTF-8", arg))
+			return con.Report(tool.Usagef("the argument %q is not UTF-8", arg))
 		}
 	}
 	ctx, err := parser.Parse(args)
-	if con.out.err != nil { // of the help
-		return con.report(con.out.err)
+	if con.Out.Err != nil { // of the help
+		return con.Report(con.Out.Err)
 	}
 	if err != nil {
 		help := "lockctl --help"
 		if parse, ok := errors.AsType[*kong.ParseError](err); ok && parse.Context != nil && parse.Context.Selected() != nil {
 			help = "lockctl " + parse.Context.Selected().Name + " --help"
 		}
-		return con.report(tool.Usagef("%w; see %s", err, help))
+		return con.Report(tool.Usagef("%w; see %s", err, help))
 	}
 	c.Parsed(ctx)
 	if err := c.Verify(); err != nil {
-		return con.report(err)
+		return con.Report(err)
 	}
-	return con.report(con.end(ctx.Run(&c.globals)))
+	return con.Report(con.End(ctx.Run(&c.globals)))
 }
 
 // newParser makes the parser that fills c, for a run on con.
-func newParser(con *console, c *cli) (*kong.Kong, error) {
-	c.console = con
+func newParser(con *console.Console, c *cli) (*kong.Kong, error) {
+	c.Console = con
 	parser, err := kong.New(c,
 		kong.Name("lockctl"),
 		kong.Description(description),
 		durations,
-		kong.Writers(con.out, con.stderr),
+		kong.Writers(con.Out, con.Stderr),
 		kong.Exit(func(code int) { // after --help and --version
-			if err := con.end(nil); err != nil {
-				code = con.report(err)
+			if err := con.End(nil); err != nil {
+				code = con.Report(err)
 			}
 			panic(ended{code})
 		}),
@@ -177,11 +178,11 @@ func newParser(con *console, c *cli) (*kong.Kong, error) {
 
 // useEnv has a flag read its variable from the environment of this run. The parser reads
 // that of the process.
-func useEnv(con *console, flag *kong.Flag) {
+func useEnv(con *console.Console, flag *kong.Flag) {
 	names := flag.Envs
 	flag.Tag.Envs = nil
 	for _, name := range names {
-		if value, ok := con.lookupEnv(name); ok {
+		if value, ok := con.LookupEnv(name); ok {
 			flag.HasDefault, flag.Default = true, value
 			mapper := flag.Mapper
 			flag.Mapper = kong.MapperFunc(func(ctx *kong.DecodeContext, target reflect.Value) error {

@@ -4,13 +4,15 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+
+	"github.com/natslock/locks/cmd/lockctl/internal/console"
 )
 
 // checkPattern warns of a wildcard that is none: such a byte is a part of a name, and the
 // pattern matches nothing but a lock of that very name.
-func (c *console) checkPattern(pattern string) {
+func checkPattern(c *console.Console, pattern string) {
 	if _, literal := wildcards(pattern); literal {
-		c.complain("the pattern %s matches only a lock of that very name: \"*\" and a last \">\" stand for others as whole tokens, as in \"orders.*\" or \"orders.>\"", strconv.Quote(pattern))
+		c.Complain("the pattern %s matches only a lock of that very name: \"*\" and a last \">\" stand for others as whole tokens, as in \"orders.*\" or \"orders.>\"", strconv.Quote(pattern))
 	}
 }
 

@@ -90,15 +90,15 @@ func (c *permsCmd) Run(g *globals) error {
 	if err != nil {
 		return err
 	}
-	g.checkPattern(pattern)
+	checkPattern(g.Console, pattern)
 	if c.JSON {
-		return g.writeJSON(permsJSON{c.Role, pattern, g.Bucket, permissionsJSON(set.Publish), permissionsJSON(set.Subscribe)})
+		return writeJSON(g.Out, permsJSON{c.Role, pattern, g.Bucket, permissionsJSON(set.Publish), permissionsJSON(set.Subscribe)})
 	}
-	fmt.Fprintf(g.out, "# %s of the locks %s in bucket %s\n", c.Role, strconv.Quote(pattern), g.Bucket)
-	fmt.Fprint(g.out, "# Within one account a user that may send any request can have the answer stored\n"+
+	fmt.Fprintf(g.Out, "# %s of the locks %s in bucket %s\n", c.Role, strconv.Quote(pattern), g.Bucket)
+	fmt.Fprint(g.Out, "# Within one account a user that may send any request can have the answer stored\n"+
 		"# under a foreign key, by naming it as the reply. Users that do not trust each other\n"+
 		"# need accounts of their own.\n")
-	fmt.Fprint(g.out, set)
+	fmt.Fprint(g.Out, set)
 	return nil
 }
 

@@ -33,14 +33,6 @@ const (
 	freeFor = 2 * time.Second
 )
 
-// lockID names a lock of a kind.
-type lockID struct {
-	name string
-	kind natslock.Kind
-}
-
-func idOf(info natslock.Info) lockID { return lockID{info.Name, info.Kind} }
-
 // picture is the present state of the locks. An event changes it at once, and names a lock
 // to read again, because events are hints. A read replaces the state of its locks, and the
 // events since it began change that.

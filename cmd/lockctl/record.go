@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"encoding/json"
+	"io"
 	"maps"
 	"slices"
 	"strconv"
@@ -123,7 +124,7 @@ func sinceSeconds(t time.Time) float64 {
 }
 
 // printJSON prints the locks as one array, also when there are none.
-func (c *console) printJSON(infos []natslock.Info) error {
+func printJSON(w io.Writer, infos []natslock.Info) error {
 	both := bothKinds(infos)
 	out := make([]lockJSON, 0, len(infos))
 	for _, i := range infos {
@@ -131,18 +132,18 @@ func (c *console) printJSON(infos []natslock.Info) error {
 		l.BothKinds = both[i.Name]
 		out = append(out, l)
 	}
-	return c.writeJSON(out)
+	return writeJSON(w, out)
 }
 
 // writeJSON prints v for scripts and for people.
-func (c *console) writeJSON(v any) error {
-	enc := c.newEncoder()
+func writeJSON(w io.Writer, v any) error {
+	enc := newEncoder(w)
 	enc.SetIndent("", "  ")
 	return enc.Encode(v)
 }
 
-func (c *console) newEncoder() *json.Encoder {
-	enc := json.NewEncoder(c.out)
+func newEncoder(w io.Writer) *json.Encoder {
+	enc := json.NewEncoder(w)
 	enc.SetEscapeHTML(false)
 	return enc
 }

@@ -97,7 +97,7 @@ func (c *runCmd) AfterApply() error {
 // words are the command and its arguments.
 func (c *runCmd) words(g *globals) []string {
 	if c.Shell != nil {
-		return []string{cmp.Or(g.getenv("SHELL"), "/bin/sh"), "-c", *c.Shell}
+		return []string{cmp.Or(g.Getenv("SHELL"), "/bin/sh"), "-c", *c.Shell}
 	}
 	return c.Command
 }
@@ -109,12 +109,12 @@ func (c *runCmd) Run(g *globals) error {
 	}
 	defer s.close()
 
-	signals := g.signals()
+	signals := g.Signals()
 	lock, err := c.acquire(s, signals, c.kind(), c.Name, c.TTL, c.method(s.Client, c.Name, &c.taking))
 	if err != nil {
 		return err
 	}
-	w := supervisionOf(g.console, c.TTL, c.KillAfter)
+	w := supervisionOf(g.Console, c.TTL, c.KillAfter)
 	cmd := command.under(lock, c.Name, w.ttl, s)
 	if n, ok := semaphore.Slot(lock); ok {
 		cmd.Env = append(cmd.Env, "LOCK_SLOT="+strconv.Itoa(n))
@@ -147,8 +147,8 @@ func cannotRun(name string, err error) error {
 func (s *session) announceOutages(lock held) {
 	s.nc.SetDisconnectErrHandler(func(nc *nats.Conn, err error) {
 		if !nc.IsClosed() && lock.Remaining() > 0 {
-			s.complain("connection lost (%v); the lock is lost in %s unless it comes back", err, brief(lock.Remaining()))
+			s.Complain("connection lost (%v); the lock is lost in %s unless it comes back", err, brief(lock.Remaining()))
 		}
 	})
-	s.nc.SetReconnectHandler(func(nc *nats.Conn) { s.complain("connected again to %s", tool.WithoutCredentials(nc.ConnectedUrl())) })
+	s.nc.SetReconnectHandler(func(nc *nats.Conn) { s.Complain("connected again to %s", tool.WithoutCredentials(nc.ConnectedUrl())) })
 }

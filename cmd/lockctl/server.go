@@ -61,10 +61,10 @@ func (c *serverCmd) Run(g *globals) error {
 	if s, err := g.open(natslock.WithLogger(silent)); err == nil {
 		s.close()
 	} else { // the server still serves other requests, such as a repair of the bucket
-		g.complain("%v", err)
+		g.Complain("%v", err)
 	}
 	defer e.stop()
-	if _, err := fmt.Fprintln(g.out, e.url()); err != nil {
+	if _, err := fmt.Fprintln(g.Out, e.url()); err != nil {
 		return err // nobody would learn the port
 	}
 	<-signals

@@ -14,6 +14,7 @@ import (
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/jedib0t/go-pretty/v6/text"
 
+	"github.com/natslock/locks/cmd/lockctl/internal/console"
 	"github.com/natslock/locks/internal/tool"
 	"github.com/natslock/locks/natslock"
 )
@@ -21,7 +22,7 @@ import (
 // setupColors allows colours when standard output is a terminal that can show
 // them and the user has not said otherwise (https://no-color.org).
 func setupColors() {
-	if isTerminal(os.Stdout) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" {
+	if console.IsTerminal(os.Stdout) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" {
 		colored = true
 		text.EnableColors()
 	} else {
@@ -37,9 +38,7 @@ const (
 
 // newTable returns a table without frames: columns two blanks apart, which
 // reads well and can be cut with awk.
-func (c *console) newTable(header ...any) table.Writer { return newTableOn(c.out, header...) }
-
-func newTableOn(w io.Writer, header ...any) table.Writer {
+func newTable(w io.Writer, header ...any) table.Writer {
 	t := table.NewWriter()
 	t.SetOutputMirror(w)
 	t.SuppressTrailingSpaces()

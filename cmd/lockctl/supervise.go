@@ -8,6 +8,8 @@ import (
 	"os/exec"
 	"slices"
 	"time"
+
+	"github.com/natslock/locks/cmd/lockctl/internal/console"
 )
 
 const (
@@ -38,14 +40,14 @@ var errStopped = errors.New("lockctl did not run until shortly before the end of
 
 // supervision ends a command in time when its lock is lost.
 type supervision struct {
-	*console
+	*console.Console
 	ttl       time.Duration // the lease, as the server keeps it
 	killAfter time.Duration // from TERM to KILL
 	asked     bool          // a signal from outside has asked the command to end
 }
 
-func supervisionOf(con *console, ttl, killAfter time.Duration) *supervision {
-	return &supervision{console: con, ttl: (ttl + time.Second - 1).Truncate(time.Second), killAfter: killAfter}
+func supervisionOf(con *console.Console, ttl, killAfter time.Duration) *supervision {
+	return &supervision{Console: con, ttl: (ttl + time.Second - 1).Truncate(time.Second), killAfter: killAfter}
 }
 
 // held is the lock or the term that a command runs under.
@@ -77,7 +79,7 @@ func (w *supervision) supervise(cmd *exec.Cmd, lock held, signals <-chan os.Sign
 		s.nc.SetDisconnectErrHandler(nil)
 		s.nc.SetReconnectHandler(nil)
 	}()
-	j, err := startJob(cmd, w.complain)
+	j, err := startJob(cmd, w.Complain)
 	if err != nil {
 		return ending{}, err
 	}
@@ -109,7 +111,7 @@ func (w *supervision) supervise(cmd *exec.Cmd, lock held, signals <-chan os.Sign
 				return ending{code: code}, nil
 			}
 			lost := cmp.Or(lock.Err(), errStopped)
-			w.complain("%v; the guard has ended the command", lost)
+			w.Complain("%v; the guard has ended the command", lost)
 			return ending{code: code, lost: lost}, nil
 		case sig := <-signals:
 			w.pass(j, sig)
@@ -122,7 +124,7 @@ func (w *supervision) supervise(cmd *exec.Cmd, lock held, signals <-chan os.Sign
 		case <-lock.Context().Done():
 			order(orders{deadline, deadline, w.killAfter})
 			lost := lock.Err()
-			w.complain("%v; ending the command", lost)
+			w.Complain("%v; ending the command", lost)
 			code, gone := w.end(j, deadline, signals)
 			return ending{code, lost, !gone}, nil
 		}
@@ -178,11 +180,11 @@ func (w *supervision) end(j *job, deadline instant, signals <-chan os.Signal) (c
 		case sig := <-signals: // the user may send a stronger one
 			w.pass(j, sig)
 		case <-kill.C:
-			w.complain("the command has not ended within %s; killing it", brief(grace))
+			w.Complain("the command has not ended within %s; killing it", brief(grace))
 			j.kill()
 			giveUp = time.After(afterKill)
 		case <-giveUp:
-			w.complain("killed, but not yet gone; the lock is left to its TTL")
+			w.Complain("killed, but not yet gone; the lock is left to its TTL")
 			return code, false
 		case <-poll.C:
 		}

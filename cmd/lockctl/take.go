@@ -125,8 +125,8 @@ func (c *taking) acquire(s *session, signals <-chan os.Signal, kind natslock.Kin
 // would wait for itself. The token tells the lock from one of that name elsewhere. Permits
 // of a semaphore can be taken one after the other.
 func (c *taking) nested(ctx context.Context, s *session, kind natslock.Kind, name string) error {
-	token, err := strconv.ParseUint(s.getenv("LOCK_TOKEN"), 10, 64)
-	if err != nil || s.getenv("LOCK_NAME") != name || kind == natslock.KindSemaphore || c.once() {
+	token, err := strconv.ParseUint(s.Getenv("LOCK_TOKEN"), 10, 64)
+	if err != nil || s.Getenv("LOCK_NAME") != name || kind == natslock.KindSemaphore || c.once() {
 		return nil
 	}
 	reading, cancel := context.WithTimeout(ctx, queueLimit)

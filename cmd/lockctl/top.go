@@ -9,6 +9,7 @@ import (
 
 	tea "charm.land/bubbletea/v2"
 
+	"github.com/natslock/locks/cmd/lockctl/internal/console"
 	"github.com/natslock/locks/internal/tool"
 )
 
@@ -69,7 +70,7 @@ func (c *topCmd) AfterApply() error {
 }
 
 func (c *topCmd) Run(g *globals) error {
-	if terminal(g.stdin) == nil || terminal(g.out.w) == nil || g.getenv("TERM") == "dumb" {
+	if console.Terminal(g.Stdin) == nil || console.Terminal(g.Out.W) == nil || g.Getenv("TERM") == "dumb" {
 		return tool.Usagef("top needs a terminal; see lockctl ls and lockctl watch")
 	}
 	s, err := g.connect()
@@ -78,13 +79,13 @@ func (c *topCmd) Run(g *globals) error {
 	}
 	defer s.close()
 
-	ascii = asciiLocale(g.getenv)
+	ascii = asciiLocale(g.Getenv)
 	p := newPicture()
 	f := &feed{g: g, s: s, pattern: c.Pattern, event: p.event, disconnected: p.disconnected, absent: p.absent}
 	p.f = f
-	said := &complaint{after: g.stderr}
-	g.complaints = said // nobody else is running yet
-	g.checkPattern(c.Pattern)
+	said := &complaint{after: g.Stderr}
+	g.Complaints = said // nobody else is running yet
+	checkPattern(g.Console, c.Pattern)
 	ctx, cancel := context.WithCancel(context.Background())
 	program := tea.NewProgram(newTop(c, s.url, g.Bucket, p, said), tea.WithFPS(topFrames))
 	var background sync.WaitGroup

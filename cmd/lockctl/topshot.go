@@ -1,10 +1,8 @@
 package main
 
 import (
-	"cmp"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/natslock/locks/natslock"
@@ -93,11 +91,6 @@ func (s shot) totals() (t totals) {
 }
 
 func byName(a, b natslock.Info) int { return idOf(a).compare(idOf(b)) }
-
-// compare orders by name.
-func (id lockID) compare(other lockID) int {
-	return cmp.Or(strings.Compare(id.name, other.name), cmp.Compare(id.kind, other.kind))
-}
 
 // waitsSince is when the longest waiter came; zero when nobody waits.
 func waitsSince(info natslock.Info) (t time.Time) {

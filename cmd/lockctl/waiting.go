@@ -3,13 +3,10 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
 	"os"
-	"sync"
 	"time"
 
-	"github.com/charmbracelet/x/ansi"
-
+	"github.com/natslock/locks/cmd/lockctl/internal/console"
 	"github.com/natslock/locks/natslock"
 )
 
@@ -23,10 +20,10 @@ const waitNotice = time.Second
 func (s *session) noticed(ctx context.Context, kind natslock.Kind, name string) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan struct{})
-	live := onForeground(s.stderr) && s.getenv("TERM") != "dumb"
+	live := console.OnForeground(s.Stderr) && s.Getenv("TERM") != "dumb"
 	go func() {
 		defer close(done)
-		defer s.status.show("")
+		defer s.Status.Show("")
 		tick := time.NewTicker(waitNotice)
 		defer tick.Stop()
 		for {
@@ -41,19 +38,19 @@ func (s *session) noticed(ctx context.Context, kind natslock.Kind, name string) 
 			}
 			blocked, place := waitText(info, err)
 			if live {
-				if !onForeground(s.stderr) { // by now another job has the terminal
+				if !console.OnForeground(s.Stderr) { // by now another job has the terminal
 					continue
 				}
 				if place != "" {
 					place = ", " + place
 				}
-				s.status.show(fmt.Sprintf("lockctl: waiting for lock %s%s: %s", plain(name), place, blocked))
+				s.Status.Show(fmt.Sprintf("lockctl: waiting for lock %s%s: %s", plain(name), place, blocked))
 				continue
 			}
 			if place != "" {
 				blocked += "; " + place + " in the queue"
 			}
-			s.complain("waiting for lock %s: %s", plain(name), blocked)
+			s.Complain("waiting for lock %s: %s", plain(name), blocked)
 			return
 		}
 	}()
@@ -90,51 +87,4 @@ func waitText(info natslock.Info, err error) (blocked, place string) {
 		return blocked + "; the bucket has not stored a place in the queue for this one, \"lockctl doctor\" finds out why", ""
 	}
 	return blocked, fmt.Sprintf("place %d of %d", n, all)
-}
-
-// statusLine is the line at the bottom of the terminal that says what lockctl waits for.
-type statusLine struct {
-	w    io.Writer  // standard error
-	mu   sync.Mutex // also while it writes: a message and the line must not mix
-	text string     // as it is on the terminal
-}
-
-const clearLine = "\r\x1b[K"
-
-// show replaces the line. An empty text removes it.
-func (l *statusLine) show(text string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if text != "" {
-		columns := 80
-		if f := terminal(l.w); f != nil {
-			columns, _ = terminalSize(f)
-		}
-		text = ansi.Truncate(text, max(columns-len("^C "), 0), "...") // the terminal echoes that behind it
-	}
-	l.draw(text)
-}
-
-// draw writes the line. Under mu.
-func (l *statusLine) draw(text string) {
-	if l.text != "" || text != "" {
-		fmt.Fprint(l.w, clearLine+text)
-	}
-	l.text = text
-}
-
-// above prints something in the place of the line, which follows it.
-func (l *statusLine) above(print func()) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	text := l.text
-	l.draw("")
-	print()
-	l.draw(text)
-}
-
-// onForeground says whether a stream is the terminal of this process, which has it for itself.
-func onForeground(stream any) bool {
-	f, ok := stream.(*os.File)
-	return ok && inForeground(f)
 }

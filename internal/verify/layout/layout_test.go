@@ -35,6 +35,7 @@ var floors = [][]string{
 	{"natslock"},
 	{"rwlock", "semaphore", "election", "fence", "testutil", "locktest"},
 	{"internal/tool"},
+	{"cmd/lockctl/internal/console"},
 	{"cmd/*", "examples/*"},
 }
 
@@ -47,8 +48,10 @@ var only = map[string][]string{
 	"testutil":      {"natslock", "kvstore", "internal/bridge"},
 	"locktest":      {"natslock", "kvstore", "internal/record", "internal/bridge"},
 	"internal/tool": {"natslock", "kvstore"},
-	"cmd/*":         {"natslock", "rwlock", "semaphore", "election", "kvstore", "internal/tool"},
-	"examples/*":    {"natslock", "rwlock", "semaphore", "election", "fence", "kvstore"},
+	"cmd/*":         {"natslock", "rwlock", "semaphore", "election", "kvstore", "internal/tool", "cmd/lockctl/internal/*"},
+
+	"cmd/lockctl/internal/console": {"internal/tool"},
+	"examples/*":                   {"natslock", "rwlock", "semaphore", "election", "fence", "kvstore"},
 }
 
 // verify is where everything stands that only tests need, and forTests is what each
@@ -176,6 +179,7 @@ func TestJudge(t *testing.T) {
 		{"election", "kvstore"}, {"election", "rwlock"}, {"fence", "natslock"},
 		{"natslock", "testutil"}, {"natslock", "locktest"}, {"locktest", "testutil"}, {"locktest", "internal/session"}, {"cmd/lockctl", "internal/bridge"}, {"cmd/lockctl", "testutil"}, {"examples/new", "internal/record"},
 		{"natslock", "internal/tool"}, {"election", "internal/tool"}, {"examples/new", "internal/tool"}, {"internal/tool", "election"}, {"internal/tool", "internal/session"},
+		{"cmd/lockctl/internal/console", "natslock"}, {"internal/tool", "cmd/lockctl/internal/console"},
 		{"natslock", "internal/verify/history"}, {"testutil", "internal/verify/ratios"}, {"internal/verify/model", "kvstore"},
 		{"internal/new", "kvstore"},
 	} {

@@ -1,4 +1,4 @@
-package main
+package console
 
 import (
 	"sync"
@@ -10,9 +10,10 @@ import (
 // refusalDelay is how long a refusal waits for the error of lockctl that names it.
 const refusalDelay = time.Second
 
-// refusals are the refusals of the server that no error of lockctl has named yet. It prints each once. Most of them end the command, whose error says the
-// same. Those of a command that goes on are printed a moment later.
-type refusals struct {
+// Refusals are the refusals of the server that no error of lockctl has named yet. Each is
+// printed once. Most of them end the command, whose error says the same. Those of a command
+// that goes on are printed a moment later.
+type Refusals struct {
 	complain func(format string, args ...any)
 
 	mu      sync.Mutex
@@ -20,8 +21,8 @@ type refusals struct {
 	pending []string
 }
 
-// add notes an error of the connection.
-func (r *refusals) add(err error) {
+// Add notes an error of the connection.
+func (r *Refusals) Add(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.seen[err.Error()] {
@@ -37,7 +38,7 @@ func (r *refusals) add(err error) {
 	}
 }
 
-func (r *refusals) print() {
+func (r *Refusals) print() {
 	r.mu.Lock()
 	pending := r.pending
 	r.pending = nil
@@ -48,7 +49,7 @@ func (r *refusals) print() {
 }
 
 // end prints what is left when lockctl ends with an error.
-func (r *refusals) end(err error) {
+func (r *Refusals) end(err error) {
 	if err != nil && tool.CodeOf(err) == tool.ExitPermission {
 		r.mu.Lock()
 		r.pending = nil // at least one of them is in the error

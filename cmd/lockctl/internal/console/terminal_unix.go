@@ -1,6 +1,6 @@
 //go:build unix
 
-package main
+package console
 
 import (
 	"os"
@@ -8,14 +8,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// isTerminal says whether f is a terminal: only those have a size.
-func isTerminal(f *os.File) bool {
+// IsTerminal says whether f is a terminal: only those have a size.
+func IsTerminal(f *os.File) bool {
 	_, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
 	return err == nil
 }
 
-// terminalSize is how many columns and lines a terminal has.
-func terminalSize(f *os.File) (columns, lines int) {
+// TerminalSize is how many columns and lines a terminal has.
+func TerminalSize(f *os.File) (columns, lines int) {
 	size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
 	if err != nil || size.Col == 0 || size.Row == 0 {
 		return 80, 24

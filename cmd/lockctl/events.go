@@ -1,0 +1,168 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/natslock/locks/natslock"
+)
+
+const timeOfDay = "15:04:05.000"
+
+// eventLine is an event for reading, with its time in a layout.
+func eventLine(ev natslock.Event, layout string) string {
+	kind := ev.Kind.String()
+	if ev.Kind == natslock.KindRW {
+		kind += " " + ev.Mode.String()
+	}
+	number := "token"
+	switch {
+	case ev.Type == natslock.EventQueued || ev.Type == natslock.EventGaveUp:
+		number = "ticket"
+	case ev.Kind == natslock.KindSemaphore && ev.Holder != nil:
+		kind += fmt.Sprint(" ", ev.Holder.Slot)
+	}
+	parts := []string{
+		paint(faint, ev.Time.Local().Format(layout)),
+		eventType(ev.Type, eventName(ev)),
+		padded(kind, 12),
+		paint(bold, plain(ev.Name)),
+		eventWho(ev),
+		paint(faint, number+" "+strconv.FormatUint(ev.Token, 10)),
+	}
+	if h := ev.Holder; h != nil && h.Idle {
+		parts = append(parts, idleMode)
+	}
+	if ev.Late > 0 {
+		parts = append(parts, alarm.Sprintf("%s after the last time, TTL %v", brief(ev.Late), ev.Holder.TTL))
+	}
+	if waited, held := eventTimes(ev); held != nil {
+		parts = append(parts, "held "+brief(*held))
+	} else if waited != nil && *waited > 0 {
+		parts = append(parts, "waited "+brief(*waited))
+	}
+	if h := ev.Holder; h != nil && ev.Type == natslock.EventBroken && h.Broken != nil {
+		parts = append(parts, alarm.Sprintf("by %s: %s", plain(h.Broken.By), plain(h.Broken.Reason)))
+	}
+	return strings.Join(parts, "  ")
+}
+
+// eventName is the type of the event, and "late" for a late renewal.
+func eventName(ev natslock.Event) string {
+	if ev.Late > 0 {
+		return "late"
+	}
+	return ev.Type.String()
+}
+
+func eventWho(ev natslock.Event) string {
+	switch h := ev.Holder; {
+	case h == nil || h.Owner == "" && h.Host == "" && !h.Unreadable:
+		return "unknown"
+	case h.Unreadable:
+		return holderName(*h)
+	default:
+		return who(h.Owner, h.Host, h.PID)
+	}
+}
+
+// eventTimes returns for how long the holder had waited and held the lock. A time is nil
+// if it does not apply or is not known.
+func eventTimes(ev natslock.Event) (waited, held *time.Duration) {
+	h := ev.Holder
+	if h == nil {
+		return nil, nil
+	}
+	switch ev.Type {
+	case natslock.EventGranted:
+		return &ev.Waited, nil
+	case natslock.EventGaveUp:
+		if !h.Since.IsZero() {
+			return &ev.Waited, nil
+		}
+	case natslock.EventRenewed, natslock.EventReleased, natslock.EventExpired, natslock.EventBroken:
+		if !h.Since.IsZero() && !h.Unreadable && !h.Idle {
+			d := max(ev.Time.Sub(h.Since), 0)
+			return nil, &d
+		}
+	}
+	return nil, nil
+}
+
+// eventJSON is what watch --json prints of an event. Scripts depend on it:
+// fields are added, never renamed. Times are RFC 3339; durations are in seconds.
+type eventJSON struct {
+	Time       time.Time         `json:"time"` // by the server's clock
+	Event      string            `json:"event"`
+	Kind       string            `json:"kind"`
+	Name       string            `json:"name"`
+	Mode       string            `json:"mode"`
+	Token      uint64            `json:"token,omitempty"`
+	Ticket     uint64            `json:"ticket,omitempty"` // of "queued" and "gave_up", instead of the token
+	ID         string            `json:"id"`
+	Owner      string            `json:"owner"` // "": not known
+	Host       string            `json:"host"`
+	PID        int               `json:"pid"`
+	Meta       map[string]string `json:"meta"`
+	TTL        *float64          `json:"ttl"`
+	Expires    *time.Time        `json:"expires"`
+	Waited     *float64          `json:"waited"`
+	Grants     uint64            `json:"grants"` // that the event reports
+	Held       *float64          `json:"held"`
+	Broken     *brokenJSON       `json:"broken"`
+	Unreadable bool              `json:"unreadable"`
+	Lingers    bool              `json:"lingers"`
+	Idle       bool              `json:"idle"`  // when the record was last written
+	Slot       int               `json:"slot"`  // of a semaphore
+	Of         int               `json:"of"`    // how many slots there are; 0: another lock
+	After      *float64          `json:"after"` // of "late": the time since the last renewal
+}
+
+func eventObject(ev natslock.Event) string {
+	out := eventJSON{
+		Time: ev.Time.UTC(), Event: strings.ReplaceAll(eventName(ev), " ", "_"),
+		Kind: ev.Kind.String(), Name: ev.Name, Mode: ev.Mode.String(), ID: ev.ID, Token: ev.Token,
+		Meta: map[string]string{}, Grants: ev.Grants,
+	}
+	if ev.Type == natslock.EventQueued || ev.Type == natslock.EventGaveUp {
+		out.Token, out.Ticket = 0, ev.Token
+	}
+	if ev.Holder != nil {
+		h := holderToJSON(*ev.Holder)
+		out.Owner, out.Host, out.PID, out.Meta = h.Owner, h.Host, h.PID, h.Meta
+		out.Broken, out.Unreadable, out.Lingers, out.Idle = h.Broken, h.Unreadable, h.Lingers, h.Idle
+		out.Slot, out.Of = h.Slot, h.Of
+		switch ev.Type {
+		case natslock.EventQueued, natslock.EventGranted, natslock.EventRenewed, natslock.EventBroken:
+			if h.Expires != nil {
+				out.TTL, out.Expires = &h.TTL, h.Expires
+			}
+		}
+	}
+	waited, held := eventTimes(ev)
+	if ev.Late > 0 {
+		out.After = inSeconds(&ev.Late)
+	}
+	out.Waited, out.Held = inSeconds(waited), inSeconds(held)
+	return oneLine(out)
+}
+
+// oneLine is v as JSON.
+func oneLine(v any) string {
+	var b strings.Builder
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	_ = enc.Encode(v) // nothing in it can fail
+	return strings.TrimSuffix(b.String(), "\n")
+}
+
+func inSeconds(d *time.Duration) *float64 {
+	if d == nil {
+		return nil
+	}
+	s := d.Seconds()
+	return &s
+}

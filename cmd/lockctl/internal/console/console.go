@@ -1,0 +1,132 @@
+// Package console is what one run of lockctl has of its surroundings: the streams, the
+// environment and the signals.
+package console
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"strings"
+	"syscall"
+
+	"github.com/natslock/locks/internal/tool"
+)
+
+// Console is what one run of lockctl has of its surroundings: it reads, writes and asks
+// nothing else. A process has one, the tests have many at once.
+type Console struct {
+	Environ []string
+	Stdin   io.Reader
+	Out     *Output // standard output
+	Stderr  io.Writer
+	Signals func() <-chan os.Signal // those that are for the command, from now on
+
+	Complaints io.Writer  // where Complain writes to: while top draws on the screen, a buffer
+	Status     StatusLine // at the bottom of the terminal
+	Refused    Refusals   // of the server
+}
+
+// New returns the console of a run without signals.
+func New(environ []string, stdin io.Reader, stdout, stderr io.Writer) *Console {
+	c := &Console{Environ: environ, Stdin: stdin, Stderr: stderr, Complaints: stderr}
+	c.Out = &Output{W: stdout}
+	c.Status.w = stderr
+	c.Refused.complain = c.Complain
+	c.Signals = func() <-chan os.Signal { return nil }
+	return c
+}
+
+// OfProcess returns the console of this process. signals returns those for its command.
+func OfProcess(signals func() <-chan os.Signal) *Console {
+	c := New(os.Environ(), os.Stdin, os.Stdout, os.Stderr)
+	c.Signals = signals
+	return c
+}
+
+// LookupEnv is [os.LookupEnv] of the run.
+func (c *Console) LookupEnv(name string) (value string, ok bool) {
+	for _, entry := range c.Environ { // the last one counts
+		if rest, found := strings.CutPrefix(entry, name+"="); found {
+			value, ok = rest, true
+		}
+	}
+	return value, ok
+}
+
+// Getenv is [os.Getenv] of the run.
+func (c *Console) Getenv(name string) string {
+	value, _ := c.LookupEnv(name)
+	return value
+}
+
+// Terminal returns the terminal that a stream is, or nil.
+func Terminal(stream any) *os.File {
+	if f, ok := stream.(*os.File); ok && IsTerminal(f) {
+		return f
+	}
+	return nil
+}
+
+// Complain writes one message to standard error. Everything that lockctl itself
+// says there starts with its name, because the command it runs writes there
+// too.
+func (c *Console) Complain(format string, args ...any) {
+	msg := strings.TrimPrefix(fmt.Sprintf(format, args...), "natslock: ")
+	msg = strings.ReplaceAll(strings.TrimSpace(msg), "\n", "\nlockctl: ")
+	c.Status.above(func() { fmt.Fprintf(c.Complaints, "lockctl: %s\n", msg) })
+}
+
+// Report prints the error, unless it is silent, and returns its exit code.
+func (c *Console) Report(err error) int {
+	c.Refused.end(err)
+	if err == nil {
+		return 0
+	}
+	if coded, ok := errors.AsType[*tool.Error](err); !ok || coded.Err != nil {
+		c.Complain("%v", err)
+	}
+	return tool.CodeOf(err)
+}
+
+// Output is standard output. The commands print to it without a check of each error: it
+// keeps the first one, and writes nothing after it. mainCode reports that one, so that no
+// answer is cut short in silence.
+type Output struct {
+	W   io.Writer
+	Err error // the first one
+}
+
+// Write implements io.Writer.
+func (o *Output) Write(p []byte) (int, error) {
+	if o.Err != nil {
+		return 0, o.Err
+	}
+	n, err := o.W.Write(p)
+	if err != nil {
+		if wrapped, ok := errors.AsType[*fs.PathError](err); ok {
+			err = wrapped.Err // the path would be that of a device, not that of the user
+		}
+		o.Err = tool.Exitf(tool.ExitInternal, "cannot write to standard output: %w", err)
+	}
+	return n, o.Err
+}
+
+// End is the error of a command that has ended with err.
+func (c *Console) End(err error) error {
+	o := c.Out
+	switch {
+	case o.Err == nil || errors.Is(err, o.Err):
+		return err
+	case errors.Is(o.Err, syscall.EPIPE): // the reader has seen enough
+		return err
+	case err == nil:
+		return o.Err
+	}
+	if coded, ok := errors.AsType[*tool.Error](err); ok && coded.Err == nil { // its reason was to be printed
+		return o.Err
+	}
+	c.Complain("%v", o.Err)
+	return err
+}

@@ -1,0 +1,16 @@
+//go:build !unix
+
+package console
+
+import "os"
+
+// IsTerminal says whether f is a character device, which is nearly it.
+func IsTerminal(f *os.File) bool {
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
+}
+
+// TerminalSize is a guess.
+func TerminalSize(*os.File) (columns, lines int) { return 80, 24 }
+
+func inForeground(f *os.File) bool { return IsTerminal(f) }
