@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/natslock/locks/cmd/lockctl/internal/show"
 	"github.com/natslock/locks/internal/tool"
 	"github.com/natslock/locks/natslock"
 )
@@ -97,12 +98,12 @@ func handOver(g *globals, lock *natslock.Lock, asJSON bool) error {
 		return err
 	}
 	if asJSON {
-		err = writeJSON(g.Out, handleJSON{string(text), h.Kind.String(), h.Name, h.Token, h.TTL.Seconds(), since.UTC(), since.Add(h.TTL).UTC()})
+		err = show.WriteJSON(g.Out, handleJSON{string(text), h.Kind.String(), h.Name, h.Token, h.TTL.Seconds(), since.UTC(), since.Add(h.TTL).UTC()})
 	} else {
 		_, err = fmt.Fprintln(g.Out, string(text))
 	}
 	if err != nil {
-		return tool.Exitf(tool.ExitInternal, "cannot print the handle of lock %s: %w; the lock is free when its TTL of %v has passed", plain(h.Name), err, h.TTL)
+		return tool.Exitf(tool.ExitInternal, "cannot print the handle of lock %s: %w; the lock is free when its TTL of %v has passed", show.Plain(h.Name), err, h.TTL)
 	}
 	return nil
 }
@@ -138,7 +139,7 @@ func (h *handle) adopt(g *globals, s *session, opts ...natslock.LockOption) (*na
 
 // refused says what has become of the lock of a handle, and what to do.
 func (h *handle) refused(ctx context.Context, s *session, err error) error {
-	name := plain(h.Name)
+	name := show.Plain(h.Name)
 	if errors.Is(err, natslock.ErrBroken) {
 		return tool.Exitf(tool.ExitLost, "%w", err)
 	}
@@ -150,9 +151,9 @@ func (h *handle) refused(ctx context.Context, s *session, err error) error {
 	switch holder := info.Holder; {
 	case holder != nil && holder.Token == h.Token:
 		return tool.Exitf(tool.ExitConflict, "this handle of lock %s was used before: use the handle that the last \"lockctl extend\" printed. Without that handle the lock is free in %s",
-			name, expiresIn(*holder))
+			name, show.ExpiresIn(*holder))
 	case holder != nil && !holder.Overdue:
-		now = fmt.Sprintf("%s has it now (token %d)", holderName(*holder), holder.Token)
+		now = fmt.Sprintf("%s has it now (token %d)", show.HolderName(*holder), holder.Token)
 	case len(info.Readers) > 0:
 		now = "there are readers inside now"
 	}

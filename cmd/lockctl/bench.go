@@ -17,6 +17,7 @@ import (
 	"github.com/schollz/progressbar/v3"
 
 	"github.com/natslock/locks/cmd/lockctl/internal/console"
+	"github.com/natslock/locks/cmd/lockctl/internal/show"
 	"github.com/natslock/locks/internal/tool"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
@@ -358,12 +359,12 @@ func (b *bench) report(interrupted bool) error {
 		out.Ratio = math.Round(out.Cycle.P50/out.Bare.P50*100) / 100
 	}
 	if b.JSON {
-		return writeJSON(b.g.Out, out)
+		return show.WriteJSON(b.g.Out, out)
 	}
 	if interrupted {
 		b.g.Complain("interrupted: this is what was measured until then")
 	}
-	t := newTable(b.g.Out, "", "p50", "p99", "n")
+	t := show.NewTable(b.g.Out, "", "p50", "p99", "n")
 	row := func(what string, f figures) {
 		if f.N > 0 {
 			t.AppendRow(table.Row{what, micros(f.P50), micros(f.P99), f.N})

@@ -12,6 +12,7 @@ import (
 	"github.com/jedib0t/go-pretty/v6/table"
 
 	"github.com/natslock/locks/cmd/lockctl/internal/console"
+	"github.com/natslock/locks/cmd/lockctl/internal/show"
 	"github.com/natslock/locks/internal/tool"
 	"github.com/natslock/locks/natslock"
 )
@@ -70,10 +71,10 @@ func (c *breakCmd) Run(g *globals) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(g.Out, "%s %s\n", target.kind, bold.Sprint(plain(c.Name)))
-	printHolder(g.Out, target)
+	fmt.Fprintf(g.Out, "%s %s\n", target.Kind, show.Bold.Sprint(show.Plain(c.Name)))
+	show.PrintHolder(g.Out, target)
 	if target.Broken != nil && !c.Now {
-		fmt.Fprintf(g.Out, "broken already: %s when the %s has stopped, in %s at the latest\n", target.freed(), target.role(), expiresIn(target.Holder))
+		fmt.Fprintf(g.Out, "broken already: %s when the %s has stopped, in %s at the latest\n", target.Freed(), target.Role(), show.ExpiresIn(target.Holder))
 		return nil
 	}
 	if err := c.confirm(g, target); err != nil {
@@ -81,7 +82,7 @@ func (c *breakCmd) Run(g *globals) error {
 	}
 	ctx, cancel := g.bounded()
 	defer cancel()
-	err = s.Break(ctx, natslock.BreakRequest{Kind: target.kind, Name: c.Name, ID: target.ID, Reason: c.Reason, Immediately: c.Now})
+	err = s.Break(ctx, natslock.BreakRequest{Kind: target.Kind, Name: c.Name, ID: target.ID, Reason: c.Reason, Immediately: c.Now})
 	if errors.Is(err, natslock.ErrReleased) {
 		return tool.Exitf(tool.ExitConflict, "%w", err)
 	}
@@ -94,14 +95,14 @@ func (c *breakCmd) Run(g *globals) error {
 
 // choose finds the one holder that is meant. It never guesses: what is broken
 // was named, or is all there is.
-func (c *breakCmd) choose(g *globals, s *session) (holding, error) {
+func (c *breakCmd) choose(g *globals, s *session) (show.Holding, error) {
 	infos, err := s.inspect(g, c.Name)
 	if err != nil {
-		return holding{}, err
+		return show.Holding{}, err
 	}
-	var held, meant []holding
+	var held, meant []show.Holding
 	for _, info := range infos {
-		for _, h := range holdings(info) {
+		for _, h := range show.Holdings(info) {
 			held = append(held, h)
 			if c.means(h) {
 				meant = append(meant, h)
@@ -116,58 +117,58 @@ func (c *breakCmd) choose(g *globals, s *session) (holding, error) {
 		for _, info := range infos {
 			kinds = append(kinds, "--kind "+info.Kind.String())
 		}
-		return holding{}, tool.Usagef("%s is %s locks: choose with %s or --id", plain(c.Name), inWords(len(infos)), strings.Join(kinds, ", "))
+		return show.Holding{}, tool.Usagef("%s is %s locks: choose with %s or --id", show.Plain(c.Name), show.InWords(len(infos)), strings.Join(kinds, ", "))
 	case len(meant) == 1:
 		return meant[0], nil
 	case len(meant) > 1 && c.ID != nil:
 		listHoldings(g.Out, meant)
-		return holding{}, tool.Usagef("several holders of %s have an id that begins with %s: give more of it", plain(c.Name), plain(*c.ID))
+		return show.Holding{}, tool.Usagef("several holders of %s have an id that begins with %s: give more of it", show.Plain(c.Name), show.Plain(*c.ID))
 	case len(meant) > 1:
 		listHoldings(g.Out, meant)
-		return holding{}, tool.Usagef("%s has several holders: choose with --id", plain(c.Name))
+		return show.Holding{}, tool.Usagef("%s has several holders: choose with --id", show.Plain(c.Name))
 	}
-	return holding{}, c.nobody(held)
+	return show.Holding{}, c.nobody(held)
 }
 
 // means says whether the command line allows h.
-func (c *breakCmd) means(h holding) bool {
-	return (c.Kind == "" || c.Kind == h.kind.String()) &&
+func (c *breakCmd) means(h show.Holding) bool {
+	return (c.Kind == "" || c.Kind == h.Kind.String()) &&
 		(c.ID == nil || strings.HasPrefix(h.ID, *c.ID))
 }
 
 // nobody says why no holder of the lock is meant.
-func (c *breakCmd) nobody(held []holding) error {
+func (c *breakCmd) nobody(held []show.Holding) error {
 	var ids []string
 	for _, h := range held {
-		if c.Kind == "" || c.Kind == h.kind.String() {
-			ids = append(ids, plain(h.ID))
+		if c.Kind == "" || c.Kind == h.Kind.String() {
+			ids = append(ids, show.Plain(h.ID))
 		}
 	}
-	name := plain(c.Name)
+	name := show.Plain(c.Name)
 	if c.Kind != "" {
 		name = c.Kind + " " + name
 	}
 	if len(ids) == 0 {
-		return tool.Exitf(tool.ExitConflict, "%s is free, there is nothing to break%s", name, noPattern(c.Name))
+		return tool.Exitf(tool.ExitConflict, "%s is free, there is nothing to break%s", name, show.NoPattern(c.Name))
 	}
-	return tool.Exitf(tool.ExitConflict, "no holder of %s has an id that begins with %s, but there is %s: nothing was broken", name, plain(*c.ID), strings.Join(ids, ", "))
+	return tool.Exitf(tool.ExitConflict, "no holder of %s has an id that begins with %s, but there is %s: nothing was broken", name, show.Plain(*c.ID), strings.Join(ids, ", "))
 }
 
 // listHoldings shows whom to choose among.
-func listHoldings(w io.Writer, held []holding) {
+func listHoldings(w io.Writer, held []show.Holding) {
 	if len(held) == 0 {
 		return
 	}
-	t := newTable(w, "kind", "mode", "holder", "token", "id")
+	t := show.NewTable(w, "kind", "mode", "holder", "token", "id")
 	for _, h := range held {
-		t.AppendRow(table.Row{h.kind.String(), h.modeName(), h.name(), fmt.Sprint(h.Token), plain(h.ID)})
+		t.AppendRow(table.Row{h.Kind.String(), h.ModeName(), h.Name(), fmt.Sprint(h.Token), show.Plain(h.ID)})
 	}
 	t.Render()
 }
 
 // confirm asks on the terminal. Where nobody can answer it refuses, rather
 // than break a lock by a typo in a script.
-func (c *breakCmd) confirm(g *globals, h holding) error {
+func (c *breakCmd) confirm(g *globals, h show.Holding) error {
 	if c.Force {
 		return nil
 	}
@@ -187,56 +188,56 @@ func (c *breakCmd) confirm(g *globals, h holding) error {
 }
 
 // breakQuestion says what a break would do.
-func breakQuestion(h holding, now bool) string {
+func breakQuestion(h show.Holding, now bool) string {
 	kept, next := "Nobody", "The next one"
-	if h.mode == natslock.Shared {
+	if h.Mode == natslock.Shared {
 		kept, next = "No writer", "A writer"
 	}
-	if h.kind == natslock.KindSemaphore {
+	if h.Kind == natslock.KindSemaphore {
 		kept, next = "Nobody with its permit", "The next one"
 	}
 	if now {
-		return fmt.Sprintf("Break it NOW? %s gets in while the %s may still be at work", next, h.role())
+		return fmt.Sprintf("Break it NOW? %s gets in while the %s may still be at work", next, h.Role())
 	}
-	if h.left() {
-		return "Break it? Nobody holds it (" + h.modeName() + "): the next one gets in at once"
+	if h.Left() {
+		return "Break it? Nobody holds it (" + h.ModeName() + "): the next one gets in at once"
 	}
-	question := fmt.Sprintf("Break it? %s gets in before the %s has stopped or its lease is over", kept, h.role())
+	question := fmt.Sprintf("Break it? %s gets in before the %s has stopped or its lease is over", kept, h.Role())
 	if !h.Expires.IsZero() {
 		question += fmt.Sprintf(", in %v at the latest", h.TTL)
 	}
-	if h.wasIdle() {
+	if h.WasIdle() {
 		question += ". The lock was idle when last renewed: its client gives it to any other that asks"
 	}
 	return question
 }
 
 // outcome says when the lock is free, from what the bucket has now.
-func (c *breakCmd) outcome(g *globals, s *session, broken holding) string {
+func (c *breakCmd) outcome(g *globals, s *session, broken show.Holding) string {
 	switch {
 	case c.Now:
-		return fmt.Sprintf("broken: %s now; the %s is notified, and may still be at work", broken.freed(), broken.role())
-	case broken.waits:
+		return fmt.Sprintf("broken: %s now; the %s is notified, and may still be at work", broken.Freed(), broken.Role())
+	case broken.Waits:
 		return "broken: the writer gives way, and queues again if it was still waiting"
 	}
 	ctx, cancel := g.bounded()
 	defer cancel()
-	info, err := s.Inspect(ctx, broken.kind, c.Name)
+	info, err := s.Inspect(ctx, broken.Kind, c.Name)
 	if err != nil {
-		return fmt.Sprintf("broken: %s when the %s has stopped, in %v at the latest", broken.freed(), broken.role(), broken.TTL)
+		return fmt.Sprintf("broken: %s when the %s has stopped, in %v at the latest", broken.Freed(), broken.Role(), broken.TTL)
 	}
-	for _, h := range holdings(info) {
+	for _, h := range show.Holdings(info) {
 		if h.ID == broken.ID {
-			return fmt.Sprintf("broken: %s when the %s has stopped, in %s at the latest", broken.freed(), broken.role(), expiresIn(h.Holder))
+			return fmt.Sprintf("broken: %s when the %s has stopped, in %s at the latest", broken.Freed(), broken.Role(), show.ExpiresIn(h.Holder))
 		}
 	}
-	if broken.mode == natslock.Shared {
+	if broken.Mode == natslock.Shared {
 		return "broken: the reader has stopped and is out"
 	}
-	if broken.kind == natslock.KindSemaphore {
+	if broken.Kind == natslock.KindSemaphore {
 		return "broken: the holder has stopped, its permit was freed"
 	}
-	return fmt.Sprintf("broken: the %s has stopped, the lock was freed", broken.role())
+	return fmt.Sprintf("broken: the %s has stopped, the lock was freed", broken.Role())
 }
 
 // operator is who breaks: the person, not the process.

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/natslock/locks/cmd/lockctl/internal/show"
 	"github.com/natslock/locks/internal/tool"
 	"github.com/natslock/locks/natslock"
 )
@@ -77,7 +78,7 @@ func (c *checkCmd) Run(g *globals) error {
 		for _, e := range found {
 			reported = append(reported, e.info)
 		}
-		if err := printJSON(g.Out, reported); err != nil {
+		if err := show.PrintJSON(g.Out, reported); err != nil {
 			return err
 		}
 	} else {
@@ -92,14 +93,14 @@ func (c *checkCmd) Run(g *globals) error {
 func (c *checkCmd) print(g *globals, found []excess, checked int) {
 	switch len(found) {
 	case 0:
-		fmt.Fprintf(g.Out, "ok: %s within the limits\n", count(checked, "lock"))
+		fmt.Fprintf(g.Out, "ok: %s within the limits\n", show.Count(checked, "lock"))
 		if checked == 0 {
-			checkPattern(g.Console, c.Pattern)
+			show.CheckPattern(g.Console, c.Pattern)
 		}
 	case 1:
 		fmt.Fprintln(g.Out, found[0].text)
 	default:
-		fmt.Fprintf(g.Out, "%s; and %s more\n", found[0].text, count(len(found)-1, "lock"))
+		fmt.Fprintf(g.Out, "%s; and %s more\n", found[0].text, show.Count(len(found)-1, "lock"))
 	}
 }
 
@@ -108,24 +109,24 @@ func (c *checkCmd) judge(info natslock.Info, now time.Time) (worst excess, beyon
 	worst.info = info
 	note := func(by float64, format string, args ...any) {
 		if by > worst.by {
-			worst.by, worst.text, beyond = by, fmt.Sprintf("%s %s", info.Kind, plain(info.Name))+" "+fmt.Sprintf(format, args...), true
+			worst.by, worst.text, beyond = by, fmt.Sprintf("%s %s", info.Kind, show.Plain(info.Name))+" "+fmt.Sprintf(format, args...), true
 		}
 	}
 	waits := func(since time.Time, who string) {
 		if d := now.Sub(since); c.Waits > 0 && d > c.Waits {
-			note(float64(d)/float64(c.Waits), "has a wait of %s by %s, the limit is %v", brief(d), who, c.Waits)
+			note(float64(d)/float64(c.Waits), "has a wait of %s by %s, the limit is %v", show.Brief(d), who, c.Waits)
 		}
 	}
-	for _, h := range holdings(info) {
+	for _, h := range show.Holdings(info) {
 		if d := late(h.Holder, now); c.Late > 0 && d > c.Late {
-			note(float64(d)/float64(c.Late), "is renewed late by %s, %s after the last time, the limit is %v", h.name(), brief(now.Sub(h.Expires.Add(-h.TTL))), c.Late)
+			note(float64(d)/float64(c.Late), "is renewed late by %s, %s after the last time, the limit is %v", h.Name(), show.Brief(now.Sub(h.Expires.Add(-h.TTL))), c.Late)
 		}
 		switch d := now.Sub(h.Since); {
 		case h.Idle || h.Resting || h.HandedOver || h.Overdue:
-		case h.waits:
-			waits(h.Since, h.name())
+		case h.Waits:
+			waits(h.Since, h.Name())
 		case c.Held > 0 && d > c.Held:
-			note(float64(d)/float64(c.Held), "was held for %s by %s, the limit is %v", brief(d), h.name(), c.Held)
+			note(float64(d)/float64(c.Held), "was held for %s by %s, the limit is %v", show.Brief(d), h.Name(), c.Held)
 		}
 	}
 	waiting := 0
@@ -134,10 +135,10 @@ func (c *checkCmd) judge(info natslock.Info, now time.Time) (worst excess, beyon
 			continue
 		}
 		waiting += w.Goroutines
-		waits(w.Since, plain(w.Owner))
+		waits(w.Since, show.Plain(w.Owner))
 	}
 	if c.Queue != nil && waiting > *c.Queue {
-		note(float64(waiting)/max(float64(*c.Queue), 0.5), "has %s, the limit is %d", count(waiting, "waiter"), *c.Queue)
+		note(float64(waiting)/max(float64(*c.Queue), 0.5), "has %s, the limit is %d", show.Count(waiting, "waiter"), *c.Queue)
 	}
 	return worst, beyond
 }

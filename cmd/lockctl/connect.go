@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/natslock/locks/cmd/lockctl/internal/console"
+	"github.com/natslock/locks/cmd/lockctl/internal/show"
 	"github.com/natslock/locks/internal/tool"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
@@ -66,7 +67,7 @@ func (s *session) open(g *globals, opts ...natslock.Option) error {
 		return s.tooFewServers(err)
 	case errors.Is(err, kvstore.ErrNotFound):
 		return &tool.Error{Code: tool.ExitConfig, Err: &missingBucket{fmt.Sprintf("there is no bucket %s at %s: check --bucket, --js-domain and --context, or make the bucket with \"lockctl init\" or \"lockctl run --create\"",
-			plain(g.Bucket), s.where()), err}}
+			show.Plain(g.Bucket), s.where()), err}}
 	case errors.Is(err, natslock.ErrPermission) && tool.RefusedAnswers(s.nc, s.nc.LastError()):
 		return tool.Exitf(tool.ExitPermission, "%w; the answers to this user need subjects that it may subscribe to: name their prefix with --inbox-prefix", err)
 	}

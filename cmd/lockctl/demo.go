@@ -10,6 +10,7 @@ import (
 
 	"github.com/nats-io/nats-server/v2/server"
 
+	"github.com/natslock/locks/cmd/lockctl/internal/show"
 	"github.com/natslock/locks/internal/tool"
 	"github.com/natslock/locks/natslock"
 )
@@ -83,7 +84,7 @@ func (d *demo) hire() (err error) {
 	if d.boss, err = d.g.open(natslock.WithOwner("operator"), natslock.WithLogger(silent)); err != nil {
 		return err
 	}
-	d.say("bucket", "%q made: leases of %v, renewed every %s; tokens are above those of any bucket before", d.g.Bucket, d.ttl, brief(d.ttl/3))
+	d.say("bucket", "%q made: leases of %v, renewed every %s; tokens are above those of any bucket before", d.g.Bucket, d.ttl, show.Brief(d.ttl/3))
 	for _, name := range demoWorkers {
 		s, err := d.g.open(natslock.WithOwner(name), natslock.WithTTL(d.ttl), natslock.WithWatchAfter(0))
 		if err != nil {
@@ -234,7 +235,7 @@ func (d *demo) breaking(ctx context.Context) error {
 	}
 	notified := time.Since(at)
 	d.say("operator", "broke the lock of %s, reason \"it hangs\"", slow.name)
-	d.say(slow.name, "is notified %s after that, and cannot renew; it needs 300ms to stop", brief(notified))
+	d.say(slow.name, "is notified %s after that, and cannot renew; it needs 300ms to stop", show.Brief(notified))
 	time.Sleep(300 * time.Millisecond) // its work: this is what stopping takes
 	h.leave()
 	if err := l.Unlock(ctx); !errors.Is(err, natslock.ErrBroken) {
@@ -251,17 +252,17 @@ func (s *stage) summary(ttl time.Duration) error {
 	slices.Sort(s.gaps)
 	rising := "tokens strictly rising"
 	if s.falls > 0 {
-		rising = alarm.Sprintf("%d tokens that did not rise", s.falls)
+		rising = show.Alarm.Sprintf("%d tokens that did not rise", s.falls)
 	}
 	overlap := "no overlap"
 	if s.overlaps > 0 {
-		overlap = alarm.Sprintf("%d overlaps", s.overlaps)
+		overlap = show.Alarm.Sprintf("%d overlaps", s.overlaps)
 	}
 	fmt.Fprintf(s.out, "  %d grants, %s, %s, counter %d of %d\n", s.grants, rising, overlap, s.counter, s.counted)
 	if n := len(s.gaps); n > 0 {
-		fmt.Fprintf(s.out, "  hand-over: median %s, longest %s\n", brief(s.gaps[n/2]), brief(s.gaps[n-1]))
+		fmt.Fprintf(s.out, "  hand-over: median %s, longest %s\n", show.Brief(s.gaps[n/2]), show.Brief(s.gaps[n-1]))
 	}
-	fmt.Fprintf(s.out, "  fail-over: %s after the kill, with a TTL of %v\n", brief(s.failover), ttl)
+	fmt.Fprintf(s.out, "  fail-over: %s after the kill, with a TTL of %v\n", show.Brief(s.failover), ttl)
 	if s.falls > 0 || s.overlaps > 0 || s.counter != s.counted {
 		return tool.Exitf(tool.ExitConflict, "the lock did not exclude")
 	}

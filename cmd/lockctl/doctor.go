@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/natslock/locks/cmd/lockctl/internal/show"
 	"github.com/natslock/locks/internal/tool"
 	"github.com/natslock/locks/kvstore"
 )
@@ -109,7 +110,7 @@ func (c *doctorCmd) Run(g *globals) error {
 	}
 	d.conclude()
 	if c.JSON {
-		err = writeJSON(g.Out, d.diagnosis)
+		err = show.WriteJSON(g.Out, d.diagnosis)
 	} else {
 		d.print()
 	}
@@ -130,7 +131,7 @@ func ownName(pattern, command string) (string, error) {
 		}
 	}
 	if !own {
-		return "", tool.Usagef("the pattern %s matches one name only, whose lock is not for trying: end it in .> or have a *", plain(pattern))
+		return "", tool.Usagef("the pattern %s matches one name only, whose lock is not for trying: end it in .> or have a *", show.Plain(pattern))
 	}
 	return strings.Join(tokens, "."), nil
 }
@@ -174,7 +175,7 @@ func (d *doctor) visit() (err error) {
 }
 
 func (d *doctor) add(check, status, repair, format string, args ...any) {
-	f := finding{Check: check, Status: status, Found: plain(fmt.Sprintf(format, args...)), Repair: repair}
+	f := finding{Check: check, Status: status, Found: show.Plain(fmt.Sprintf(format, args...)), Repair: repair}
 	if status == checkError {
 		f.code = tool.ExitInternal
 	}
@@ -222,11 +223,11 @@ var statusColors = map[string]text.Colors{
 }
 
 func (d *doctor) print() {
-	t := newTable(d.g.Out, "status", "check", "found")
+	t := show.NewTable(d.g.Out, "status", "check", "found")
 	for _, f := range d.Checks {
 		t.AppendRow(table.Row{statusColors[f.Status].Sprint(f.Status), f.Check, f.Found})
 		if f.Repair != "" {
-			t.AppendRow(table.Row{"", "", faint.Sprint("repair: ") + f.Repair})
+			t.AppendRow(table.Row{"", "", show.Faint.Sprint("repair: ") + f.Repair})
 		}
 	}
 	t.Render()
@@ -239,5 +240,5 @@ func (d *doctor) print() {
 			faults++
 		}
 	}
-	fmt.Fprintf(d.g.Out, "%s at %s: %s, %s, %s\n", d.Bucket, d.Server, count(len(d.Checks), "check"), count(warnings, "warning"), count(faults, "error"))
+	fmt.Fprintf(d.g.Out, "%s at %s: %s, %s, %s\n", d.Bucket, d.Server, show.Count(len(d.Checks), "check"), show.Count(warnings, "warning"), show.Count(faults, "error"))
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/natslock/locks/cmd/lockctl/internal/show"
 	"github.com/natslock/locks/internal/tool"
 	"github.com/natslock/locks/kvstore"
 )
@@ -38,7 +39,7 @@ func (d *doctor) bucket() bool {
 		where = ", domain " + info.Domain
 	}
 	d.ok("bucket", "%s, made %s, %s of %s storage%s", info.Config.Name, info.Created.Local().Format(time.DateTime),
-		count(info.Config.Replicas, "replica"), strings.ToLower(info.Config.Storage.String()), where)
+		show.Count(info.Config.Replicas, "replica"), strings.ToLower(info.Config.Storage.String()), where)
 	return true
 }
 
@@ -84,7 +85,7 @@ func (d *doctor) mirrors() {
 	case len(found) > 0:
 		d.add("mirrors", checkWarning, "remove them, or their mirror_direct", "%s mirrored in %s: reads may be answered with holders long gone", d.info.Config.Name, strings.Join(found, ", "))
 	default:
-		d.ok("mirrors", "none among the account's %s", count(n, "stream"))
+		d.ok("mirrors", "none among the account's %s", show.Count(n, "stream"))
 	}
 }
 
@@ -186,7 +187,7 @@ func (d *doctor) replicas() {
 	}
 	away := d.missing()
 	known := len(d.s.nc.Servers())
-	found := fmt.Sprintf("%d on cluster %s of %s known, leader %s", n, c.Name, count(known, "server"), c.Leader)
+	found := fmt.Sprintf("%d on cluster %s of %s known, leader %s", n, c.Name, show.Count(known, "server"), c.Leader)
 	switch {
 	case c.Leader == "":
 		d.add("replicas", checkError, "start the missing servers: without a majority nothing can be locked", "%d on cluster %s, no leader", n, c.Name)
@@ -253,7 +254,7 @@ func missing(c *jetstream.ClusterInfo, replicas int, current map[string]bool) []
 	}
 	slices.Sort(away)
 	if n := replicas - 1 - len(c.Replicas); n > 0 {
-		away = append(away, count(n, "replica")+" not there yet")
+		away = append(away, show.Count(n, "replica")+" not there yet")
 	}
 	return away
 }

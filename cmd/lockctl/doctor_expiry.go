@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 
+	"github.com/natslock/locks/cmd/lockctl/internal/show"
 	"github.com/natslock/locks/natslock"
 )
 
@@ -18,12 +19,12 @@ func (d *doctor) expiry() {
 			return
 		}
 		n++
-		for _, h := range holdings(info) {
-			switch name := fmt.Sprintf("%s lock %s", info.Kind, plain(info.Name)); {
+		for _, h := range show.Holdings(info) {
+			switch name := fmt.Sprintf("%s lock %s", info.Kind, show.Plain(info.Name)); {
 			case h.Overdue:
-				overdue = append(overdue, "the "+h.title+" of "+name)
+				overdue = append(overdue, "the "+h.Title+" of "+name)
 			case h.Expires.IsZero():
-				lasting = append(lasting, "the "+h.title+" of "+name)
+				lasting = append(lasting, "the "+h.Title+" of "+name)
 			}
 		}
 		for _, w := range info.Queue {
@@ -38,7 +39,7 @@ func (d *doctor) expiry() {
 	warn := func(records []string, repair, why string) {
 		if len(records) > 0 {
 			bad = true
-			d.add("expiry", checkWarning, repair, "%s %s: %s", count(len(records), "record"), why, records[0])
+			d.add("expiry", checkWarning, repair, "%s %s: %s", show.Count(len(records), "record"), why, records[0])
 		}
 	}
 	warn(overdue, "nothing to do: the next acquire of each lock replaces its record; \"lockctl break\" deletes that of a holder",
@@ -48,10 +49,10 @@ func (d *doctor) expiry() {
 	warn(stuck, fmt.Sprintf("find the key that ends in the id with \"nats kv ls %s\" and delete it with \"nats kv del %s KEY\"; no client of this library writes records without a TTL", d.g.Bucket, d.g.Bucket),
 		"without a TTL in queues, which keep those behind them waiting for ever")
 	if !bad {
-		d.ok("expiry", "no record of %s outlives its TTL", count(n, "lock"))
+		d.ok("expiry", "no record of %s outlives its TTL", show.Count(n, "lock"))
 	}
 }
 
 func placeName(info natslock.Info, w natslock.Waiter) string {
-	return fmt.Sprintf("place %s of %s lock %s", plain(w.ID), info.Kind, plain(info.Name))
+	return fmt.Sprintf("place %s of %s lock %s", show.Plain(w.ID), info.Kind, show.Plain(info.Name))
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/natslock/locks/cmd/lockctl/internal/show"
 	"github.com/natslock/locks/kvstore"
 )
 
@@ -132,15 +133,15 @@ func (h *kept) judge() (status, found, repair string) {
 	found = fmt.Sprintf("since %s, %s of size", h.Begin.Local().Format(time.DateTime), used(size, c.MaxBytes, bytesOf))
 	behind := h.Behind > 0 && (source.Lag > 0 || source.Active < 0) || source.Active > unfed
 	if h.missing > 0 {
-		found += fmt.Sprintf("; of %s in the last hour %d missing", count(int(h.all), "write"), h.missing)
+		found += fmt.Sprintf("; of %s in the last hour %d missing", show.Count(int(h.all), "write"), h.missing)
 	}
 	switch {
 	case behind && source.Active > unfed:
-		found += fmt.Sprintf("; %s behind the bucket, which has been silent for %s", count(int(h.Behind), "write"), brief(source.Active))
+		found += fmt.Sprintf("; %s behind the bucket, which has been silent for %s", show.Count(int(h.Behind), "write"), show.Brief(source.Active))
 	case behind:
-		found += fmt.Sprintf("; %s behind the bucket", count(int(h.Behind), "write"))
+		found += fmt.Sprintf("; %s behind the bucket", show.Count(int(h.Behind), "write"))
 	case h.Behind > 0: // none is left to copy
-		found += fmt.Sprintf("; the last %s missing", count(int(h.Behind), "write"))
+		found += fmt.Sprintf("; the last %s missing", show.Count(int(h.Behind), "write"))
 	}
 	switch reach := h.Now.Sub(h.Begin); {
 	case behind:
@@ -148,7 +149,7 @@ func (h *kept) judge() (status, found, repair string) {
 	case h.missing >= lostMany && h.missing > h.all/4 || h.Behind >= lostMany:
 		return checkWarning, found, "nothing brings them back: keep the servers of the history up, and take a lock less often than a thousand times a second"
 	case nearly(size, c.MaxBytes) && reach < c.MaxAge/10*9:
-		return checkWarning, fmt.Sprintf("%s: it is too small for %s, and reaches back %s", found, ageOf(c), brief(reach)),
+		return checkWarning, fmt.Sprintf("%s: it is too small for %s, and reaches back %s", found, ageOf(c), show.Brief(reach)),
 			fmt.Sprintf("\"lockctl init --history %s --history-size %d\" or more", ageOf(c), 2*c.MaxBytes)
 	}
 	return checkOK, found, ""

@@ -16,6 +16,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/natslock/locks/cmd/lockctl/internal/show"
 	"github.com/natslock/locks/internal/tool"
 	"github.com/natslock/locks/kvstore"
 )
@@ -33,7 +34,7 @@ func (d *doctor) connection() {
 	nc := d.s.nc
 	cluster := "no cluster"
 	if name := nc.ConnectedClusterName(); name != "" {
-		cluster = fmt.Sprintf("cluster %s, %s known", name, count(len(nc.Servers()), "server"))
+		cluster = fmt.Sprintf("cluster %s, %s known", name, show.Count(len(nc.Servers()), "server"))
 	}
 	d.ok("connection", "%s, server %s, %s", tool.WithoutCredentials(nc.ConnectedUrl()), nc.ConnectedServerName(), cluster)
 
@@ -52,7 +53,7 @@ func (d *doctor) connection() {
 	if median > slowLink {
 		status, repair = checkWarning, "run nearer to the servers: reader-writer locks cannot be written over such a link"
 	}
-	d.add("round trip", status, repair, "median of %d is %s, the longest %s", len(rtts), brief(median), brief(longest))
+	d.add("round trip", status, repair, "median of %d is %s, the longest %s", len(rtts), show.Brief(median), show.Brief(longest))
 }
 
 // versions checks the server it is connected to, and visits the servers that this one
@@ -217,7 +218,7 @@ func (d *doctor) disks() {
 			d.add("fsync", checkUnknown, "", "%s: %v", tool.WithoutCredentials(base), err)
 			continue
 		}
-		d.clock("clock of "+plain(v.Name), v.Now, sent, got)
+		d.clock("clock of "+show.Plain(v.Name), v.Now, sent, got)
 		c := v.JetStream.Config
 		switch {
 		case c == nil:
@@ -259,10 +260,10 @@ func (d *doctor) clock(check string, server, sent, got time.Time) {
 	early, late := server.Sub(sent.Round(0)), server.Sub(got.Round(0))
 	switch {
 	case early < -clockSlack:
-		d.add(check, checkWarning, "keep the clocks with NTP: times shown are wrong, and leases \"until\" a time end at another", "behind this machine's by %s at least", brief(-early))
+		d.add(check, checkWarning, "keep the clocks with NTP: times shown are wrong, and leases \"until\" a time end at another", "behind this machine's by %s at least", show.Brief(-early))
 	case late > clockSlack:
-		d.add(check, checkWarning, "keep the clocks with NTP: times shown are wrong, and leases \"until\" a time end at another", "ahead of this machine's by %s at least", brief(late))
+		d.add(check, checkWarning, "keep the clocks with NTP: times shown are wrong, and leases \"until\" a time end at another", "ahead of this machine's by %s at least", show.Brief(late))
 	default:
-		d.ok(check, "within %s of this machine's", brief(max(early.Abs(), late.Abs())))
+		d.ok(check, "within %s of this machine's", show.Brief(max(early.Abs(), late.Abs())))
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/natslock/locks/cmd/lockctl/internal/show"
 	"github.com/natslock/locks/internal/tool"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/rwlock"
@@ -40,7 +41,7 @@ func (d *doctor) permissions() {
 		return
 	}
 	d.subject = set.Subscribe[0].Subject // of the mutex
-	repair := "give the user what \"lockctl perms '" + plain(d.Pattern) + "'\" prints"
+	repair := "give the user what \"lockctl perms '" + show.Plain(d.Pattern) + "'\" prints"
 	allowed := 0
 	for _, p := range all.Publish {
 		refused, err := d.tryPublish(p.Subject)
@@ -159,7 +160,7 @@ func (d *doctor) mutex() (stored bool) {
 		d.fail("mutex", err, "see the rows above")
 		return true
 	}
-	d.ok("mutex", "%s taken in %s, renewed in %s, released in %s", d.name, brief(got.Sub(sent)), brief(releasing.Sub(renewing)), brief(time.Since(releasing)))
+	d.ok("mutex", "%s taken in %s, renewed in %s, released in %s", d.name, show.Brief(got.Sub(sent)), show.Brief(releasing.Sub(renewing)), show.Brief(time.Since(releasing)))
 	if inspectErr != nil || info.Holder == nil {
 		d.add("clock", checkUnknown, "", "the record with the server's time was not found")
 	} else {
@@ -200,5 +201,5 @@ func (d *doctor) readWrite() {
 			return
 		}
 	}
-	d.ok("reader-writer lock", "read and written in %s", brief(time.Since(begun)))
+	d.ok("reader-writer lock", "read and written in %s", show.Brief(time.Since(begun)))
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/natslock/locks/cmd/lockctl/internal/show"
 	"github.com/natslock/locks/election"
 	"github.com/natslock/locks/internal/tool"
 )
@@ -75,7 +76,7 @@ func (c *electCmd) Run(g *globals) error {
 	}
 	for _, flag := range []string{"value", "ttl", "create", "kill-after", "owner"} {
 		if g.Given(flag) {
-			return tool.Usagef("--%s goes with a command only: lockctl elect %s -- COMMAND", flag, plain(c.Name))
+			return tool.Usagef("--%s goes with a command only: lockctl elect %s -- COMMAND", flag, show.Plain(c.Name))
 		}
 	}
 	return c.observe(g)
@@ -103,7 +104,7 @@ func (c *electCmd) campaign(g *globals) error {
 			return nil
 		}
 		w := supervisionOf(g.Console, c.TTL, c.KillAfter)
-		g.Complain("leads %s with token %d", plain(c.Name), t.Token())
+		g.Complain("leads %s with token %d", show.Plain(c.Name), t.Token())
 		end, err := w.supervise(command.under(t, c.Name, w.ttl, s), t, signals, s)
 		if end.stuck { // a return would resign
 			close(stuck)
@@ -115,7 +116,7 @@ func (c *electCmd) campaign(g *globals) error {
 			cancel(errEnough)
 			return nil
 		}
-		g.Complain("the command has ended with exit code %d; campaigning for %s again", end.code, plain(c.Name))
+		g.Complain("the command has ended with exit code %d; campaigning for %s again", end.code, show.Plain(c.Name))
 		stop = endBySignal(signals, cancel)
 		return nil
 	}
@@ -130,7 +131,7 @@ func (c *electCmd) campaign(g *globals) error {
 	case nil:
 		return err
 	case signaled:
-		return tool.Exitf(tool.ExitSignal+int(why.sig), "gave up campaigning for %s: %v", plain(c.Name), why)
+		return tool.Exitf(tool.ExitSignal+int(why.sig), "gave up campaigning for %s: %v", show.Plain(c.Name), why)
 	}
 	return last
 }
@@ -164,13 +165,13 @@ func changeOf(name string, at time.Time, l election.Leader) changeJSON {
 
 // leaderLine is a change for reading.
 func leaderLine(name string, at time.Time, l election.Leader) string {
-	line := faint.Sprint(at.Local().Format("15:04:05.000")) + "  " + bold.Sprint(plain(name)) + "  "
+	line := show.Faint.Sprint(at.Local().Format("15:04:05.000")) + "  " + show.Bold.Sprint(show.Plain(name)) + "  "
 	if l.Vacant() {
-		return line + alarm.Sprint("no leader")
+		return line + show.Alarm.Sprint("no leader")
 	}
-	line += fmt.Sprintf("led by %s for %s  ", who(l.Owner, l.Host, l.PID), brief(at.Sub(l.Since)))
+	line += fmt.Sprintf("led by %s for %s  ", show.Who(l.Owner, l.Host, l.PID), show.Brief(at.Sub(l.Since)))
 	if len(l.Value) > 0 {
-		line += "value " + plain(string(l.Value)) + "  "
+		line += "value " + show.Plain(string(l.Value)) + "  "
 	}
-	return line + faint.Sprintf("token %d", l.Token)
+	return line + show.Faint.Sprintf("token %d", l.Token)
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/nats-io/nats-server/v2/server"
 
+	"github.com/natslock/locks/cmd/lockctl/internal/show"
 	"github.com/natslock/locks/internal/tool"
 )
 
@@ -82,7 +83,7 @@ func startServer(dir string, port int) (*embedded, error) {
 		if log.first() != "" || time.Now().After(end) {
 			srv.Shutdown()
 			srv.WaitForShutdown()
-			return nil, tool.Exitf(tool.ExitUnavailable, "server in this process: %s", cmp.Or(log.first(), "not ready after "+brief(startLimit)))
+			return nil, tool.Exitf(tool.ExitUnavailable, "server in this process: %s", cmp.Or(log.first(), "not ready after "+show.Brief(startLimit)))
 		}
 	}
 	return &embedded{srv: srv, unlock: func() {}}, nil

@@ -9,6 +9,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/natslock/locks/cmd/lockctl/internal/show"
 	"github.com/natslock/locks/internal/tool"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
@@ -51,7 +52,7 @@ func (f *feed) run(ctx context.Context) error {
 				}
 				f.disconnected()
 			case err := <-f.s.unnotified:
-				unnotified = tool.Exitf(tool.ExitPermission, "cannot watch locks %s: %w; watch the names that this user may see, such as \"orders.>\"", plain(f.pattern), err)
+				unnotified = tool.Exitf(tool.ExitPermission, "cannot watch locks %s: %w; watch the names that this user may see, such as \"orders.>\"", show.Plain(f.pattern), err)
 				cancel()
 				return
 			case <-ctx.Done():

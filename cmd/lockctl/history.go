@@ -9,6 +9,7 @@ import (
 	"runtime/debug"
 	"time"
 
+	"github.com/natslock/locks/cmd/lockctl/internal/show"
 	"github.com/natslock/locks/internal/tool"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
@@ -91,15 +92,15 @@ func (c *historyCmd) Run(g *globals) error {
 	}
 	switch {
 	case errors.Is(err, kvstore.ErrNoHistory):
-		return tool.Exitf(tool.ExitConfig, "bucket %s has no history: make one with \"lockctl init --history 7d\"; it begins then", plain(g.Bucket))
+		return tool.Exitf(tool.ExitConfig, "bucket %s has no history: make one with \"lockctl init --history 7d\"; it begins then", show.Plain(g.Bucket))
 	case errors.Is(err, natslock.ErrPermission):
 		return tool.Exitf(tool.ExitPermission, "%w; see \"lockctl perms PATTERN --history\"", err)
 	case err != nil:
 		return err
 	}
 	if events == 0 {
-		g.Complain("nothing has happened to %s", plain(c.Pattern))
-		checkPattern(g.Console, c.Pattern)
+		g.Complain("nothing has happened to %s", show.Plain(c.Pattern))
+		show.CheckPattern(g.Console, c.Pattern)
 	}
 	return nil
 }
@@ -122,13 +123,13 @@ func (c *historyCmd) print(all iter.Seq2[natslock.Event, error], out *bufio.Writ
 		case ev.Type == natslock.EventRenewed && ev.Late == 0 && known && !c.Verbose:
 			continue
 		case gap && c.JSON:
-			line = gapObject(ev)
+			line = show.GapObject(ev)
 		case gap:
-			line = gapLine(ev, dateAndTime)
+			line = show.GapLine(ev, dateAndTime)
 		case c.JSON:
-			events, line = events+1, eventObject(ev)
+			events, line = events+1, show.EventObject(ev)
 		default:
-			events, line = events+1, eventLine(ev, dateAndTime)
+			events, line = events+1, show.EventLine(ev, dateAndTime)
 		}
 		if _, err := out.WriteString(line + "\n"); err != nil {
 			return events, err

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 
+	"github.com/natslock/locks/cmd/lockctl/internal/show"
 	"github.com/natslock/locks/natslock"
 )
 
@@ -30,12 +31,12 @@ func (c *infoCmd) Run(g *globals) error {
 		return err
 	}
 	if c.JSON {
-		return printJSON(g.Out, infos)
+		return show.PrintJSON(g.Out, infos)
 	}
 	if len(infos) == 0 {
-		fmt.Fprintf(g.Out, "%s is free\n", plain(c.Name))
-		if note := noPattern(c.Name); note != "" {
-			g.Complain("no lock has the name %s%s", plain(c.Name), note)
+		fmt.Fprintf(g.Out, "%s is free\n", show.Plain(c.Name))
+		if note := show.NoPattern(c.Name); note != "" {
+			g.Complain("no lock has the name %s%s", show.Plain(c.Name), note)
 		}
 		return nil
 	}
@@ -43,10 +44,10 @@ func (c *infoCmd) Run(g *globals) error {
 		if i > 0 {
 			fmt.Fprintln(g.Out)
 		}
-		printInfo(g.Out, info)
+		show.PrintInfo(g.Out, info)
 	}
 	if len(infos) > 1 {
-		fmt.Fprintln(g.Out, "\n"+alarm.Sprint(inWords(len(infos))+" locks of one name: they do not exclude each other"))
+		fmt.Fprintln(g.Out, "\n"+show.Alarm.Sprint(show.InWords(len(infos))+" locks of one name: they do not exclude each other"))
 	}
 	return nil
 }
@@ -72,8 +73,8 @@ func (s *session) inspect(g *globals, name string) ([]natslock.Info, error) {
 		if err != nil {
 			return nil, err
 		}
-		inOrder(info.Readers)
-		if !isFree(info) {
+		show.InOrder(info.Readers)
+		if !show.IsFree(info) {
 			infos = append(infos, info)
 		}
 	}

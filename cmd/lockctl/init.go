@@ -17,6 +17,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/natslock/locks/cmd/lockctl/internal/console"
+	"github.com/natslock/locks/cmd/lockctl/internal/show"
 	"github.com/natslock/locks/internal/tool"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
@@ -96,7 +97,7 @@ func (c *initCmd) Run(g *globals) error {
 		if err != nil {
 			return err
 		}
-		return writeJSON(g.Out, sc)
+		return show.WriteJSON(g.Out, sc)
 	}
 	s, err := g.connect()
 	if err != nil {
@@ -158,7 +159,7 @@ func (c *initCmd) make(g *globals, s *session, cfg kvstore.Config) error {
 		return err
 	}
 	fmt.Fprintf(g.Out, "bucket %s is not there; to make at %s:\n", g.Bucket, s.where())
-	t := newTable(g.Out)
+	t := show.NewTable(g.Out)
 	row := func(setting string, value any) { t.AppendRow(table.Row{"  " + setting, value}) }
 	row("storage", strings.ToLower(sc.Storage.String()))
 	row("num_replicas", sc.Replicas)
@@ -170,7 +171,7 @@ func (c *initCmd) make(g *globals, s *session, cfg kvstore.Config) error {
 	}
 	t.Render()
 	if name := s.nc.ConnectedClusterName(); name != "" && sc.Replicas == 1 {
-		fmt.Fprintln(g.Out, alarm.Sprintf("one replica on cluster %s: locks stop when its server does; see --replicas", plain(name)))
+		fmt.Fprintln(g.Out, show.Alarm.Sprintf("one replica on cluster %s: locks stop when its server does; see --replicas", show.Plain(name)))
 	}
 	if err := c.confirm(g, "Make it?"); err != nil {
 		return err
@@ -205,9 +206,9 @@ func (c *initCmd) make(g *globals, s *session, cfg kvstore.Config) error {
 func (s *session) where() string {
 	place := s.url
 	if o := s.js.Options(); o.Domain != "" {
-		place += ", domain " + plain(o.Domain)
+		place += ", domain " + show.Plain(o.Domain)
 	} else if o.APIPrefix != "" {
-		place += ", API prefix " + plain(o.APIPrefix)
+		place += ", API prefix " + show.Plain(o.APIPrefix)
 	}
 	return place
 }
@@ -260,7 +261,7 @@ func (c *initCmd) repair(g *globals, s *session, cfg kvstore.Config, info *jetst
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(g.Out, "changed %s of bucket %s\n", count(len(changes), "setting"), g.Bucket)
+	fmt.Fprintf(g.Out, "changed %s of bucket %s\n", show.Count(len(changes), "setting"), g.Bucket)
 	// Judge the answer of the server: an old server ignores settings that it does not know.
 	now, err := kvstore.Examine(cfg, info)
 	unfit = unfit || slices.ContainsFunc(now, func(f kvstore.Finding) bool { return f.Level == kvstore.Unfit })
@@ -271,9 +272,9 @@ func (c *initCmd) repair(g *globals, s *session, cfg kvstore.Config, info *jetst
 }
 
 func showChanges(w io.Writer, changes []change) {
-	t := newTable(w)
+	t := show.NewTable(w)
 	for _, ch := range changes {
-		t.AppendRow(table.Row{"  " + ch.setting, plain(ch.is), "->", plain(ch.will)})
+		t.AppendRow(table.Row{"  " + ch.setting, show.Plain(ch.is), "->", show.Plain(ch.will)})
 	}
 	t.Render()
 }
@@ -284,14 +285,14 @@ func showLeft(w io.Writer, stream string, left []kvstore.Finding) {
 		return
 	}
 	fmt.Fprintln(w, "not to be changed by an update:")
-	t := newTable(w)
+	t := show.NewTable(w)
 	remake := false
 	for _, f := range left {
 		mark := "  "
 		if f.Level == kvstore.Unfit {
-			mark = alarm.Sprint("! ")
+			mark = show.Alarm.Sprint("! ")
 		}
-		t.AppendRow(table.Row{mark + f.Setting, plain(f.Value), "should be " + f.Want, f.Why})
+		t.AppendRow(table.Row{mark + f.Setting, show.Plain(f.Value), "should be " + f.Want, f.Why})
 		remake = remake || f.Remake
 	}
 	t.Render()

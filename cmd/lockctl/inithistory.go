@@ -7,6 +7,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/natslock/locks/cmd/lockctl/internal/show"
 	"github.com/natslock/locks/kvstore"
 )
 
@@ -30,7 +31,7 @@ func (c *initCmd) history(g *globals, s *session, cfg kvstore.Config) error {
 		return s.notDone(err)
 	}
 	fmt.Fprintf(g.Out, "to make a history of bucket %s: stream %s, for %s and at most %d bytes, num_replicas %d\n",
-		g.Bucket, wanted.Name, brief(c.History), wanted.MaxBytes, wanted.Replicas)
+		g.Bucket, wanted.Name, show.Brief(c.History), wanted.MaxBytes, wanted.Replicas)
 	if err := c.confirm(g, "Make it?"); err != nil {
 		return err
 	}
@@ -71,6 +72,6 @@ func (c *initCmd) changeHistory(g *globals, s *session, is, wanted jetstream.Str
 	if _, err := c.update(g, s, is, to); err != nil {
 		return err
 	}
-	fmt.Fprintf(g.Out, "changed %s of the history of bucket %s\n", count(len(changes), "setting"), g.Bucket)
+	fmt.Fprintf(g.Out, "changed %s of the history of bucket %s\n", show.Count(len(changes), "setting"), g.Bucket)
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/natslock/locks/cmd/lockctl/internal/show"
 	"github.com/natslock/locks/election"
 	"github.com/natslock/locks/internal/tool"
 )
@@ -68,7 +69,7 @@ func (c *electCmd) leader(g *globals, e *election.Election) error {
 
 func (c *electCmd) print(g *globals, l election.Leader) error {
 	if at := time.Now(); c.JSON {
-		return newEncoder(g.Out).Encode(changeOf(c.Name, at, l))
+		return show.NewEncoder(g.Out).Encode(changeOf(c.Name, at, l))
 	} else {
 		_, err := fmt.Fprintln(g.Out, leaderLine(c.Name, at, l))
 		return err

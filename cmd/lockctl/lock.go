@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/natslock/locks/cmd/lockctl/internal/show"
 	"github.com/natslock/locks/natslock"
 )
 
@@ -61,7 +62,7 @@ func (c *lockCmd) Run(g *globals) error {
 	}
 	s.announceOutages(lock)
 	signal.Ignore(syscall.SIGPIPE) // a reader that has gone must not leave the lock to its TTL
-	if _, err := fmt.Fprintf(g.Out, "%s %d\n", plain(c.Name), lock.Token()); err != nil {
+	if _, err := fmt.Fprintf(g.Out, "%s %d\n", show.Plain(c.Name), lock.Token()); err != nil {
 		return errors.Join(err, lock.Unlock(context.Background()))
 	}
 	if err := untilEnd(g, lock, signals); err != nil {
@@ -92,7 +93,7 @@ func untilEnd(g *globals, lock *natslock.Lock, signals <-chan os.Signal) error {
 			if err == nil {
 				return nil
 			}
-			g.Complain("cannot read standard input: %v; holding lock %s until a signal comes", err, plain(lock.Name()))
+			g.Complain("cannot read standard input: %v; holding lock %s until a signal comes", err, show.Plain(lock.Name()))
 			ended = nil
 		case sig := <-signals:
 			if slices.Contains(requests, sig) {

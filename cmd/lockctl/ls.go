@@ -11,6 +11,7 @@ import (
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/jedib0t/go-pretty/v6/text"
 
+	"github.com/natslock/locks/cmd/lockctl/internal/show"
 	"github.com/natslock/locks/internal/tool"
 	"github.com/natslock/locks/natslock"
 )
@@ -61,23 +62,23 @@ func (c *lsCmd) Run(g *globals) error {
 	}
 	if c.JSON {
 		if len(infos) == 0 {
-			checkPattern(g.Console, c.Pattern)
+			show.CheckPattern(g.Console, c.Pattern)
 		}
-		return printJSON(g.Out, infos)
+		return show.PrintJSON(g.Out, infos)
 	}
 	if len(infos) == 0 {
 		g.Complain("no locks")
-		checkPattern(g.Console, c.Pattern)
+		show.CheckPattern(g.Console, c.Pattern)
 		return nil
 	}
-	both := bothKinds(infos)
+	both := show.BothKinds(infos)
 	t := c.table(g.Out)
 	for _, info := range infos {
 		t.AppendRows(c.rows(info, both[info.Name]))
 	}
 	t.Render()
 	if len(both) > 0 {
-		g.Complain("%s of several kinds: locks of one name and different kinds do not exclude each other", count(len(both), "name"))
+		g.Complain("%s of several kinds: locks of one name and different kinds do not exclude each other", show.Count(len(both), "name"))
 	}
 	return nil
 }
@@ -103,7 +104,7 @@ func (c *lsCmd) list(g *globals, s *session) ([]natslock.Info, error) {
 		if err != nil {
 			return nil, err
 		}
-		inOrder(info.Readers)
+		show.InOrder(info.Readers)
 		infos = append(infos, info)
 	}
 	c.sort(infos)
@@ -112,16 +113,16 @@ func (c *lsCmd) list(g *globals, s *session) ([]natslock.Info, error) {
 
 // sort sorts the locks, which come in the order of their names.
 func (c *lsCmd) sort(infos []natslock.Info) {
-	first := func(info natslock.Info, of func(holding) time.Time) time.Time { // zero: nobody holds it
+	first := func(info natslock.Info, of func(show.Holding) time.Time) time.Time { // zero: nobody holds it
 		var first time.Time
-		for _, h := range holdings(info) {
+		for _, h := range show.Holdings(info) {
 			if at := of(h); !at.IsZero() && (first.IsZero() || at.Before(first)) {
 				first = at
 			}
 		}
 		return first
 	}
-	by := func(of func(holding) time.Time) {
+	by := func(of func(show.Holding) time.Time) {
 		slices.SortStableFunc(infos, func(a, b natslock.Info) int {
 			at, bt := first(a, of), first(b, of)
 			if at.IsZero() != bt.IsZero() {
@@ -132,9 +133,9 @@ func (c *lsCmd) sort(infos []natslock.Info) {
 	}
 	switch c.Sort {
 	case "held":
-		by(func(h holding) time.Time { return h.Since })
+		by(func(h show.Holding) time.Time { return h.Since })
 	case "expires":
-		by(func(h holding) time.Time { return h.Expires })
+		by(func(h show.Holding) time.Time { return h.Expires })
 	case "queue":
 		slices.SortStableFunc(infos, func(a, b natslock.Info) int { return cmp.Compare(b.Waiting(), a.Waiting()) })
 	}
@@ -151,7 +152,7 @@ func (c *lsCmd) columns() []string {
 
 // table is one with its header. Columns are at least as wide as widths says.
 func (c *lsCmd) table(w io.Writer, widths ...int) table.Writer {
-	t := newTable(w)
+	t := show.NewTable(w)
 	var header table.Row
 	var configs []table.ColumnConfig
 	for i, column := range c.columns() {
@@ -179,41 +180,41 @@ func (c *lsCmd) rows(info natslock.Info, both bool) (rows []table.Row) {
 		readers = fmt.Sprint(len(info.Readers))
 	}
 	if both {
-		note = alarm.Sprint("also another kind")
+		note = show.Alarm.Sprint("also another kind")
 	}
 	row := func(mode, holder, token, held, expires string, wide ...any) {
-		r := table.Row{info.Kind.String(), plain(info.Name), mode, holder, token, held, expires, readers, queue}
+		r := table.Row{info.Kind.String(), show.Plain(info.Name), mode, holder, token, held, expires, readers, queue}
 		if c.Wide {
 			r = append(r, wide...)
 		}
 		rows = append(rows, append(r, note))
 		readers, queue, note = "", "", ""
 	}
-	held := holdings(info)
+	held := show.Holdings(info)
 	permits := info.Kind == natslock.KindSemaphore && len(held) > 0
-	if all := together(info); !c.Wide && (len(all) > 1 || permits) {
+	if all := show.Together(info); !c.Wide && (len(all) > 1 || permits) {
 		first := len(held) - len(all) // they come after the writer
 		mode := natslock.Shared.String()
 		switch {
 		case permits:
-			mode = permitsOf(info)
-		case allIdle(held[first:]):
-			mode = idleMode
+			mode = show.PermitsOf(info)
+		case show.AllIdle(held[first:]):
+			mode = show.IdleMode
 		}
-		row(mode, readerNames(all), "-", brief(time.Since(heldSince(info))), lastEnd(all))
+		row(mode, readerNames(all), "-", show.Brief(time.Since(heldSince(info))), lastEnd(all))
 		held = held[:first]
 	}
 	// Holders come before a writer that still waits for readers.
-	slices.SortStableFunc(held, func(a, b holding) int { return cmp.Compare(b.mode, a.mode) })
+	slices.SortStableFunc(held, func(a, b show.Holding) int { return cmp.Compare(b.Mode, a.Mode) })
 	for _, h := range held {
 		ttl := "-"
 		if h.TTL > 0 {
 			ttl = h.TTL.String()
 		}
-		row(h.modeName(), h.name(), fmt.Sprint(h.Token), brief(time.Since(h.Since)), expiry(h.Holder), ttl, fmt.Sprint(h.Revision), plain(h.ID), metaList(h.Meta))
+		row(h.ModeName(), h.Name(), fmt.Sprint(h.Token), show.Brief(time.Since(h.Since)), show.Expiry(h.Holder), ttl, fmt.Sprint(h.Revision), show.Plain(h.ID), show.MetaList(h.Meta))
 	}
 	if len(rows) == 0 {
-		r := table.Row{info.Kind.String(), plain(info.Name), "free", "-", "-", "-", "-", readers, queue}
+		r := table.Row{info.Kind.String(), show.Plain(info.Name), "free", "-", "-", "-", "-", readers, queue}
 		if c.Wide {
 			r = append(r, "-", "-", "-", "")
 		}
@@ -225,7 +226,7 @@ func (c *lsCmd) rows(info natslock.Info, both bool) (rows []table.Row) {
 // readerNames names the readers.
 func readerNames(readers []natslock.Holder) string {
 	if len(readers) == 1 {
-		return holderName(readers[0])
+		return show.HolderName(readers[0])
 	}
 	broken := 0
 	for _, r := range readers {
@@ -235,9 +236,9 @@ func readerNames(readers []natslock.Holder) string {
 	}
 	first := readers[0]
 	first.Broken = nil // counted
-	name := fmt.Sprintf("%s and %d more", holderName(first), len(readers)-1)
+	name := fmt.Sprintf("%s and %d more", show.HolderName(first), len(readers)-1)
 	if broken > 0 {
-		name += alarm.Sprintf(" (%d broken)", broken)
+		name += show.Alarm.Sprintf(" (%d broken)", broken)
 	}
 	return name
 }
@@ -250,5 +251,5 @@ func lastEnd(readers []natslock.Holder) string {
 		}
 		return a.Expires.Compare(b.Expires)
 	})
-	return expiry(last)
+	return show.Expiry(last)
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/natslock/locks/cmd/lockctl/internal/console"
+	"github.com/natslock/locks/cmd/lockctl/internal/show"
 	"github.com/natslock/locks/internal/tool"
 	"github.com/natslock/locks/natslock"
 )
@@ -43,7 +44,7 @@ func (c *lsCmd) watch(g *globals) error {
 		return err
 	}
 	defer s.close()
-	checkPattern(g.Console, c.Pattern)
+	show.CheckPattern(g.Console, c.Pattern)
 	var d display = &changeLog{c: c, g: g}
 	if f := console.Terminal(g.Out.W); f != nil && !c.JSON {
 		d = &screen{c: c, f: f, url: s.url}
@@ -152,18 +153,18 @@ type screen struct {
 
 func (d *screen) show(infos []natslock.Info, trouble string) error {
 	columns, lines := console.TerminalSize(d.f)
-	title := fmt.Sprintf("%s at %s, %s", count(len(infos), "lock"), d.url, time.Now().Format("15:04:05"))
-	both := bothKinds(infos)
+	title := fmt.Sprintf("%s at %s, %s", show.Count(len(infos), "lock"), d.url, time.Now().Format("15:04:05"))
+	both := show.BothKinds(infos)
 	t := d.c.table(nil)
 	for _, info := range infos[:min(len(infos), lines)] { // more cannot be seen
 		t.AppendRows(d.c.rows(info, both[info.Name]))
 	}
 	rows := strings.Split(t.Render(), "\n")
 	if room := max(lines-2, 1); len(rows) > room { // the title, and no line end that scrolls
-		rows = append(rows[:room-1], faint.Sprint("..."))
+		rows = append(rows[:room-1], show.Faint.Sprint("..."))
 	}
 	if trouble != "" {
-		title = alarm.Sprint(trouble) + ", " + title
+		title = show.Alarm.Sprint(trouble) + ", " + title
 	}
 	var b strings.Builder
 	if !d.drawn {
@@ -171,7 +172,7 @@ func (d *screen) show(infos []natslock.Info, trouble string) error {
 	}
 	d.drawn = true
 	b.WriteString("\x1b[H")
-	for _, row := range append([]string{faint.Sprint(title)}, rows...) {
+	for _, row := range append([]string{show.Faint.Sprint(title)}, rows...) {
 		b.WriteString(text.Trim(row, columns) + "\x1b[0m\x1b[K\n")
 	}
 	b.WriteString("\x1b[J")
@@ -183,9 +184,9 @@ func (d *screen) show(infos []natslock.Info, trouble string) error {
 type changeLog struct {
 	c       *lsCmd
 	g       *globals
-	begun   bool              // the header is printed
-	empty   bool              // it has printed that there are none
-	shown   map[lockID]string // the printed rows
+	begun   bool                   // the header is printed
+	empty   bool                   // it has printed that there are none
+	shown   map[show.LockID]string // the printed rows
 	widths  []int
 	trouble string
 }
@@ -202,11 +203,11 @@ func (d *changeLog) show(infos []natslock.Info, trouble string) error {
 		d.g.Complain("connected again")
 	}
 	d.trouble = ""
-	both := bothKinds(infos)
-	now := make(map[lockID]string, len(infos))
+	both := show.BothKinds(infos)
+	now := make(map[show.LockID]string, len(infos))
 	var news []natslock.Info
 	for _, info := range infos {
-		id := idOf(info)
+		id := show.IDOf(info)
 		now[id] = fingerprint(info, both[info.Name])
 		if now[id] != d.shown[id] {
 			news = append(news, info)
@@ -215,7 +216,7 @@ func (d *changeLog) show(infos []natslock.Info, trouble string) error {
 	var freed []natslock.Info
 	for id := range d.shown {
 		if _, there := now[id]; !there {
-			freed = append(freed, natslock.Info{Kind: id.kind, Name: id.name})
+			freed = append(freed, natslock.Info{Kind: id.Kind, Name: id.Name})
 		}
 	}
 	slices.SortFunc(freed, func(a, b natslock.Info) int { return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Kind, b.Kind)) })
@@ -231,8 +232,8 @@ func (d *changeLog) show(infos []natslock.Info, trouble string) error {
 func fingerprint(info natslock.Info, both bool) string {
 	var b strings.Builder
 	fmt.Fprint(&b, both)
-	for _, h := range holdings(info) {
-		fmt.Fprint(&b, " ", h.mode, h.Token, h.Broken != nil, h.waits, h.Unreadable, h.Idle, h.Resting, h.HandedOver)
+	for _, h := range show.Holdings(info) {
+		fmt.Fprint(&b, " ", h.Mode, h.Token, h.Broken != nil, h.Waits, h.Unreadable, h.Idle, h.Resting, h.HandedOver)
 	}
 	for _, w := range info.Queue {
 		fmt.Fprint(&b, " ", w.ID)
@@ -242,9 +243,9 @@ func fingerprint(info natslock.Info, both bool) string {
 
 func (d *changeLog) print(infos []natslock.Info, both map[string]bool) error {
 	if d.c.JSON {
-		enc := newEncoder(d.g.Out)
+		enc := show.NewEncoder(d.g.Out)
 		for _, info := range infos {
-			l := toJSON(info)
+			l := show.ToJSON(info)
 			l.BothKinds = both[info.Name]
 			if err := enc.Encode(l); err != nil {
 				return err

@@ -36,6 +36,7 @@ import (
 	kongcompletion "github.com/jotaen/kong-completion"
 
 	"github.com/natslock/locks/cmd/lockctl/internal/console"
+	"github.com/natslock/locks/cmd/lockctl/internal/show"
 	"github.com/natslock/locks/internal/tool"
 )
 
@@ -95,7 +96,7 @@ Exit codes:
   78 no bucket, or one not fit for locks   70 anything else`
 
 func main() {
-	setupColors()
+	show.SetupColors()
 	os.Exit(mainCode(console.OfProcess(forSignals), os.Args[1:]))
 }
 
@@ -123,7 +124,7 @@ func mainCode(con *console.Console, args []string) (code int) {
 		return 0
 	}
 	if slices.Equal(args, []string{introspect}) {
-		return con.Report(writeJSON(con.Out, asPlugin(parser.Model)))
+		return con.Report(show.WriteJSON(con.Out, asPlugin(parser.Model)))
 	}
 	for _, arg := range args {
 		if !utf8.ValidString(arg) { // the parser replaces each byte of it that is not
@@ -154,7 +155,7 @@ func newParser(con *console.Console, c *cli) (*kong.Kong, error) {
 	parser, err := kong.New(c,
 		kong.Name("lockctl"),
 		kong.Description(description),
-		durations,
+		show.Durations,
 		kong.Writers(con.Out, con.Stderr),
 		kong.Exit(func(code int) { // after --help and --version
 			if err := con.End(nil); err != nil {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strconv"
 
+	"github.com/natslock/locks/cmd/lockctl/internal/show"
 	"github.com/natslock/locks/internal/tool"
 	"github.com/natslock/locks/natslock"
 )
@@ -90,9 +91,9 @@ func (c *permsCmd) Run(g *globals) error {
 	if err != nil {
 		return err
 	}
-	checkPattern(g.Console, pattern)
+	show.CheckPattern(g.Console, pattern)
 	if c.JSON {
-		return writeJSON(g.Out, permsJSON{c.Role, pattern, g.Bucket, permissionsJSON(set.Publish), permissionsJSON(set.Subscribe)})
+		return show.WriteJSON(g.Out, permsJSON{c.Role, pattern, g.Bucket, permissionsJSON(set.Publish), permissionsJSON(set.Subscribe)})
 	}
 	fmt.Fprintf(g.Out, "# %s of the locks %s in bucket %s\n", c.Role, strconv.Quote(pattern), g.Bucket)
 	fmt.Fprint(g.Out, "# Within one account a user that may send any request can have the answer stored\n"+

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/natslock/locks/cmd/lockctl/internal/show"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 )
@@ -42,10 +43,10 @@ type picture struct {
 	news chan struct{} // there is something to draw
 
 	mu        sync.Mutex
-	locks     map[lockID]natslock.Info // values are never changed in place
-	places    places                   // that grants took lately
-	freed     map[lockID]time.Time     // when those became free that are shown as free
-	dirty     map[lockID]bool
+	locks     map[show.LockID]natslock.Info // values are never changed in place
+	places    places                        // that grants took lately
+	freed     map[show.LockID]time.Time     // when those became free that are shown as free
+	dirty     map[show.LockID]bool
 	all       bool             // everything is to be read
 	listing   bool             // that is under way
 	nextList  time.Time        // not before
@@ -54,7 +55,7 @@ type picture struct {
 	version   int
 	listed    bool // there was a list
 	rates     rates
-	grants    map[lockID]meter
+	grants    map[show.LockID]meter
 	past      *history
 	outage    outage
 	failure   string        // of the last read
@@ -72,8 +73,8 @@ type outage struct {
 
 func newPicture() *picture {
 	return &picture{
-		wake: make(chan struct{}, 1), news: make(chan struct{}, 1), locks: make(map[lockID]natslock.Info), places: make(places),
-		freed: make(map[lockID]time.Time), dirty: make(map[lockID]bool), grants: make(map[lockID]meter), past: newHistory(),
+		wake: make(chan struct{}, 1), news: make(chan struct{}, 1), locks: make(map[show.LockID]natslock.Info), places: make(places),
+		freed: make(map[show.LockID]time.Time), dirty: make(map[show.LockID]bool), grants: make(map[show.LockID]meter), past: newHistory(),
 	}
 }
 
@@ -84,7 +85,7 @@ func (p *picture) event(ev natslock.Event) {
 		p.watchingLocked(ev.Time)
 		return
 	}
-	id := lockID{ev.Name, ev.Kind}
+	id := show.LockID{Name: ev.Name, Kind: ev.Kind}
 	p.countLocked(id, ev)
 	if ev.Type != natslock.EventRenewed {
 		p.past.add(id, ev)
@@ -122,7 +123,7 @@ func (p *picture) watchingLocked(server time.Time) {
 }
 
 // countLocked counts the grants of an event.
-func (p *picture) countLocked(id lockID, ev natslock.Event) {
+func (p *picture) countLocked(id show.LockID, ev natslock.Event) {
 	if ev.Grants == 0 {
 		return
 	}
@@ -140,7 +141,7 @@ func (p *picture) countLocked(id lockID, ev natslock.Event) {
 
 // applyLocked changes a lock by an event.
 func (p *picture) applyLocked(ev natslock.Event) {
-	id := lockID{ev.Name, ev.Kind}
+	id := show.LockID{Name: ev.Name, Kind: ev.Kind}
 	info, found := p.locks[id]
 	if !found {
 		info = natslock.Info{Name: ev.Name, Kind: ev.Kind}
@@ -150,8 +151,8 @@ func (p *picture) applyLocked(ev natslock.Event) {
 
 // putLocked sets the state of a lock.
 func (p *picture) putLocked(info natslock.Info) {
-	id := idOf(info)
-	if !isFree(info) {
+	id := show.IDOf(info)
+	if !show.IsFree(info) {
 		p.locks[id] = info
 		delete(p.freed, id)
 	} else if _, held := p.locks[id]; held {
@@ -228,7 +229,7 @@ func (p *picture) run(ctx context.Context) {
 }
 
 // begin begins a read of the locks that are due: all, or some. Others stay for later.
-func (p *picture) begin() (some map[lockID]bool, all bool) {
+func (p *picture) begin() (some map[show.LockID]bool, all bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	some, all = p.dueLocked()
@@ -237,20 +238,20 @@ func (p *picture) begin() (some map[lockID]bool, all bool) {
 	return some, all
 }
 
-func (p *picture) dueLocked() (some map[lockID]bool, all bool) {
+func (p *picture) dueLocked() (some map[show.LockID]bool, all bool) {
 	some, wait := p.dirty, time.Until(p.nextList)
 	switch {
 	case p.outage.why != "": // nobody to ask; the next mark asks for all
 		return nil, false
 	case !p.all && len(some) <= readSingly:
-		p.dirty = make(map[lockID]bool)
+		p.dirty = make(map[show.LockID]bool)
 		return some, false
 	case wait <= 0:
-		p.dirty, p.all = make(map[lockID]bool), false
+		p.dirty, p.all = make(map[show.LockID]bool), false
 		return nil, true
 	}
 	time.AfterFunc(wait, p.poke)
-	some = make(map[lockID]bool)
+	some = make(map[show.LockID]bool)
 	for id := range p.dirty {
 		if len(some) < readSingly {
 			some[id] = true
@@ -267,24 +268,24 @@ func (p *picture) read() {
 	if !all && len(dirty) == 0 {
 		return
 	}
-	found := make(map[lockID]natslock.Info)
+	found := make(map[show.LockID]natslock.Info)
 	err := p.f.with(readTimes*p.f.g.Timeout, func(ctx context.Context, c *natslock.Client) error {
 		if all {
 			for info, err := range c.List(ctx, p.f.pattern) {
 				if err != nil {
 					return err
 				}
-				inOrder(info.Readers)
-				found[idOf(info)] = info
+				show.InOrder(info.Readers)
+				found[show.IDOf(info)] = info
 			}
 			return nil
 		}
 		for id := range dirty {
-			info, err := c.Inspect(ctx, id.kind, id.name)
+			info, err := c.Inspect(ctx, id.Kind, id.Name)
 			if err != nil {
 				return err
 			}
-			inOrder(info.Readers)
+			show.InOrder(info.Readers)
 			found[id] = info
 		}
 		return nil
@@ -313,11 +314,11 @@ func (p *picture) read() {
 
 // foundLocked puts what a read has found: all locks, or some. A place whose grant is known
 // is not shown, and its lock is read again: the place may belong to another waiter.
-func (p *picture) foundLocked(found map[lockID]natslock.Info, all bool) {
+func (p *picture) foundLocked(found map[show.LockID]natslock.Info, all bool) {
 	if all {
 		for id := range p.locks {
 			if _, there := found[id]; !there {
-				found[id] = natslock.Info{Name: id.name, Kind: id.kind}
+				found[id] = natslock.Info{Name: id.Name, Kind: id.Kind}
 			}
 		}
 	}
@@ -332,7 +333,7 @@ func (p *picture) foundLocked(found map[lockID]natslock.Info, all bool) {
 		p.putLocked(info)
 	}
 	for _, ev := range p.meanwhile {
-		if _, read := found[lockID{ev.Name, ev.Kind}]; read || all {
+		if _, read := found[show.LockID{Name: ev.Name, Kind: ev.Kind}]; read || all {
 			p.applyLocked(ev)
 		}
 	}
@@ -342,5 +343,5 @@ func (p *picture) foundLocked(found map[lockID]natslock.Info, all bool) {
 // forgetRatesLocked drops the rates of locks without a grant for long.
 func (p *picture) forgetRatesLocked() {
 	now := time.Now()
-	maps.DeleteFunc(p.grants, func(_ lockID, m meter) bool { return m.rate(now) < minRate })
+	maps.DeleteFunc(p.grants, func(_ show.LockID, m meter) bool { return m.rate(now) < minRate })
 }

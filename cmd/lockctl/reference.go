@@ -9,6 +9,8 @@ import (
 
 	"github.com/alecthomas/kong"
 	"github.com/charmbracelet/x/ansi"
+
+	"github.com/natslock/locks/cmd/lockctl/internal/show"
 )
 
 //go:generate go run . reference ../../docs/operate/lockctl.md
@@ -51,14 +53,14 @@ func writeReference(w io.Writer, app *kong.Application) {
 		title string
 		of    any
 	}{
-		{"A lock, of ls and info", lockJSON{}},
-		{"A holder, a writer or a reader", holderJSON{}},
-		{"Somebody waiting", waiterJSON{}},
-		{"A break", brokenJSON{}},
+		{"A lock, of ls and info", show.LockJSON{}},
+		{"A holder, a writer or a reader", show.HolderJSON{}},
+		{"Somebody waiting", show.WaiterJSON{}},
+		{"A break", show.BrokenJSON{}},
 		{"A handle, of acquire and extend", handleJSON{}},
 		{"A change of the leader, of elect", changeJSON{}},
 		{"A leader", leaderJSON{}},
-		{"A gap, of watch and history", gapJSON{}},
+		{"A gap, of watch and history", show.GapJSON{}},
 	} {
 		p("### %s\n", object.title)
 		p("| field | |\n|---|---|")

@@ -12,6 +12,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/natslock/locks/cmd/lockctl/internal/show"
 	"github.com/natslock/locks/internal/tool"
 	"github.com/natslock/locks/semaphore"
 )
@@ -139,7 +140,7 @@ func cannotRun(name string, err error) error {
 	if wrapped, ok := errors.AsType[*fs.PathError](err); ok {
 		err = wrapped.Err
 	}
-	return tool.Exitf(code, "cannot run %s: %w", plain(name), err)
+	return tool.Exitf(code, "cannot run %s: %w", show.Plain(name), err)
 }
 
 // announceOutages prints when the connection goes and comes. The lock survives an outage,
@@ -147,7 +148,7 @@ func cannotRun(name string, err error) error {
 func (s *session) announceOutages(lock held) {
 	s.nc.SetDisconnectErrHandler(func(nc *nats.Conn, err error) {
 		if !nc.IsClosed() && lock.Remaining() > 0 {
-			s.Complain("connection lost (%v); the lock is lost in %s unless it comes back", err, brief(lock.Remaining()))
+			s.Complain("connection lost (%v); the lock is lost in %s unless it comes back", err, show.Brief(lock.Remaining()))
 		}
 	})
 	s.nc.SetReconnectHandler(func(nc *nats.Conn) { s.Complain("connected again to %s", tool.WithoutCredentials(nc.ConnectedUrl())) })

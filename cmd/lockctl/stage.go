@@ -9,6 +9,8 @@ import (
 
 	"github.com/jedib0t/go-pretty/v6/text"
 	"github.com/nats-io/nats-server/v2/server"
+
+	"github.com/natslock/locks/cmd/lockctl/internal/show"
 )
 
 const serverVersion = server.VERSION
@@ -67,9 +69,9 @@ func (s *stage) lineLocked(at time.Time, name, format string, args ...any) {
 		}
 	}
 	if name == "victim" || name == "operator" {
-		label = bold.Sprint(label)
+		label = show.Bold.Sprint(label)
 	}
-	stamp := faint.Sprintf("%7.3fs", at.Sub(s.start).Seconds())
+	stamp := show.Faint.Sprintf("%7.3fs", at.Sub(s.start).Seconds())
 	fmt.Fprintf(s.out, "%s  %s  %s\n", stamp, label, fmt.Sprintf(format, args...))
 }
 
@@ -80,7 +82,7 @@ func (s *stage) title(format string, args ...any) {
 }
 
 func (s *stage) titleLocked(format string, args ...any) {
-	fmt.Fprintf(s.out, "\n%s\n", bold.Sprintf(format, args...))
+	fmt.Fprintf(s.out, "\n%s\n", show.Bold.Sprintf(format, args...))
 }
 
 // enter is called by a worker that was granted the lock it asked for at some
@@ -93,11 +95,11 @@ func (s *stage) enter(name string, token uint64, asked time.Time) *visit {
 	v := &visit{s: s, name: name, token: token, at: now}
 	if s.inside != nil {
 		s.overlaps++
-		v.note += alarm.Sprintf(", while %s is inside", s.inside.name)
+		v.note += show.Alarm.Sprintf(", while %s is inside", s.inside.name)
 	}
 	if token <= s.token {
 		s.falls++
-		v.note += alarm.Sprint(", which is not greater than the token before")
+		v.note += show.Alarm.Sprint(", which is not greater than the token before")
 	}
 	s.token = max(s.token, token)
 	if before := s.last; before != nil {
@@ -105,10 +107,10 @@ func (s *stage) enter(name string, token uint64, asked time.Time) *visit {
 		switch {
 		case before.dead:
 			s.failover = gap
-			v.note += bold.Sprintf(", %s after the kill of %s", brief(gap), before.name)
+			v.note += show.Bold.Sprintf(", %s after the kill of %s", show.Brief(gap), before.name)
 		case asked.Before(before.left): // handed over, not found free
 			s.gaps = append(s.gaps, gap)
-			v.note += fmt.Sprintf(", %s after %s", brief(gap), before.name)
+			v.note += fmt.Sprintf(", %s after %s", show.Brief(gap), before.name)
 		}
 	}
 	s.inside = v
@@ -135,7 +137,7 @@ func (v *visit) crashed(at time.Time) {
 	defer v.s.mu.Unlock()
 	v.dead = true
 	v.out(at)
-	v.s.lineLocked(at, v.name, "%s", alarm.Sprint("killed (SIGKILL), without unlocking"))
+	v.s.lineLocked(at, v.name, "%s", show.Alarm.Sprint("killed (SIGKILL), without unlocking"))
 }
 
 func (v *visit) out(at time.Time) {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/natslock/locks/cmd/lockctl/internal/console"
+	"github.com/natslock/locks/cmd/lockctl/internal/show"
 )
 
 const (
@@ -180,7 +181,7 @@ func (w *supervision) end(j *job, deadline instant, signals <-chan os.Signal) (c
 		case sig := <-signals: // the user may send a stronger one
 			w.pass(j, sig)
 		case <-kill.C:
-			w.Complain("the command has not ended within %s; killing it", brief(grace))
+			w.Complain("the command has not ended within %s; killing it", show.Brief(grace))
 			j.kill()
 			giveUp = time.After(afterKill)
 		case <-giveUp:

@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/natslock/locks/cmd/lockctl/internal/show"
 	"github.com/natslock/locks/internal/tool"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/rwlock"
@@ -113,7 +114,7 @@ func (c *taking) acquire(s *session, signals <-chan os.Signal, kind natslock.Kin
 		if lock != nil {
 			_ = lock.Unlock(ctx)
 		}
-		return nil, tool.Exitf(tool.ExitSignal+int(sig.sig), "gave up waiting for lock %s: %v", plain(name), sig)
+		return nil, tool.Exitf(tool.ExitSignal+int(sig.sig), "gave up waiting for lock %s: %v", show.Plain(name), sig)
 	}
 	if errors.Is(err, natslock.ErrLocked) || errors.Is(err, natslock.ErrTimeout) {
 		return nil, &tool.Error{Code: c.ConflictExitCode, Err: err}
@@ -135,9 +136,9 @@ func (c *taking) nested(ctx context.Context, s *session, kind natslock.Kind, nam
 	if err != nil {
 		return nil // to take the lock says what is wrong
 	}
-	for _, h := range holdings(info) {
+	for _, h := range show.Holdings(info) {
 		if h.Token == token {
-			return tool.Usagef("lock %s is held for the command that this one is a part of (LOCK_TOKEN=%d). It would wait for itself: run it without lockctl, or take another lock", plain(name), token)
+			return tool.Usagef("lock %s is held for the command that this one is a part of (LOCK_TOKEN=%d). It would wait for itself: run it without lockctl, or take another lock", show.Plain(name), token)
 		}
 	}
 	return nil

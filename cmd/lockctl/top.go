@@ -10,6 +10,7 @@ import (
 	tea "charm.land/bubbletea/v2"
 
 	"github.com/natslock/locks/cmd/lockctl/internal/console"
+	"github.com/natslock/locks/cmd/lockctl/internal/show"
 	"github.com/natslock/locks/internal/tool"
 )
 
@@ -79,13 +80,13 @@ func (c *topCmd) Run(g *globals) error {
 	}
 	defer s.close()
 
-	ascii = asciiLocale(g.Getenv)
+	show.ASCII = show.ASCIILocale(g.Getenv)
 	p := newPicture()
 	f := &feed{g: g, s: s, pattern: c.Pattern, event: p.event, disconnected: p.disconnected, absent: p.absent}
 	p.f = f
 	said := &complaint{after: g.Stderr}
 	g.Complaints = said // nobody else is running yet
-	checkPattern(g.Console, c.Pattern)
+	show.CheckPattern(g.Console, c.Pattern)
 	ctx, cancel := context.WithCancel(context.Background())
 	program := tea.NewProgram(newTop(c, s.url, g.Bucket, p, said), tea.WithFPS(topFrames))
 	var background sync.WaitGroup
@@ -122,7 +123,7 @@ func (c *complaint) Write(b []byte) (int, error) {
 		return c.after.Write(b)
 	}
 	line, _, _ := strings.Cut(string(b), "\n")
-	c.text = plain(strings.TrimPrefix(line, "lockctl: "))
+	c.text = show.Plain(strings.TrimPrefix(line, "lockctl: "))
 	return len(b), nil
 }
 

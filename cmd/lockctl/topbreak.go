@@ -10,13 +10,14 @@ import (
 	"charm.land/bubbles/v2/key"
 	tea "charm.land/bubbletea/v2"
 
+	"github.com/natslock/locks/cmd/lockctl/internal/show"
 	"github.com/natslock/locks/natslock"
 )
 
 // breakOrder is a break that is asked about.
 type breakOrder struct {
 	name string
-	h    holding
+	h    show.Holding
 	now  bool
 }
 
@@ -27,11 +28,11 @@ type brokenMsg struct {
 
 // ask begins a break: of the holder, or of one of them that is chosen first.
 func (m *top) ask(info natslock.Info, now bool) {
-	held := holdings(info)
-	m.opened = idOf(info)
+	held := show.Holdings(info)
+	m.opened = show.IDOf(info)
 	switch len(held) {
 	case 0:
-		m.say(false, "%s is free, there is nothing to break", plain(info.Name))
+		m.say(false, "%s is free, there is nothing to break", show.Plain(info.Name))
 	case 1:
 		m.confirm(breakOrder{info.Name, held[0], now})
 	default:
@@ -58,7 +59,7 @@ func (m *top) pressChoose(msg tea.KeyPressMsg) {
 
 func (m *top) confirm(order breakOrder) {
 	if order.h.Broken != nil && !order.now {
-		m.say(false, "broken already: %s when the %s has stopped, in %s at the latest", order.h.freed(), order.h.role(), expiresIn(order.h.Holder))
+		m.say(false, "broken already: %s when the %s has stopped, in %s at the latest", order.h.Freed(), order.h.Role(), show.ExpiresIn(order.h.Holder))
 		return
 	}
 	m.asked = &order
@@ -74,30 +75,30 @@ func (m *top) answered(yes bool) tea.Cmd {
 	}
 	return func() tea.Msg {
 		return brokenMsg{order, m.p.f.with(m.p.f.g.Timeout, func(ctx context.Context, c *natslock.Client) error {
-			return c.Break(ctx, natslock.BreakRequest{Kind: order.h.kind, Name: order.name, ID: order.h.ID, Reason: m.c.Reason, Immediately: order.now})
+			return c.Break(ctx, natslock.BreakRequest{Kind: order.h.Kind, Name: order.name, ID: order.h.ID, Reason: m.c.Reason, Immediately: order.now})
 		})}
 	}
 }
 
 func (m *top) broken(msg brokenMsg) {
-	h, name := msg.order.h, plain(msg.order.name)
+	h, name := msg.order.h, show.Plain(msg.order.name)
 	switch {
 	case errors.Is(msg.err, natslock.ErrReleased):
-		m.say(false, "nothing was broken: the %s with token %d is gone", h.role(), h.Token)
+		m.say(false, "nothing was broken: the %s with token %d is gone", h.Role(), h.Token)
 	case msg.err != nil:
-		m.say(true, "%s", plain(msg.err.Error()))
+		m.say(true, "%s", show.Plain(msg.err.Error()))
 	case msg.order.now:
-		m.say(false, "%s broken: %s now; the %s is notified, and may still be at work", name, h.freed(), h.role())
+		m.say(false, "%s broken: %s now; the %s is notified, and may still be at work", name, h.Freed(), h.Role())
 	default:
-		m.say(false, "%s broken: %s when the %s has stopped, in %v at the latest", name, h.freed(), h.role(), h.TTL)
+		m.say(false, "%s broken: %s when the %s has stopped, in %v at the latest", name, h.Freed(), h.Role(), h.TTL)
 	}
 }
 
 func (m *top) chooseLines() []string {
 	lines := []string{"Which one?", ""}
 	for i, o := range m.options {
-		line := fmt.Sprintf(" %-10s %s  token %d  held %s", o.h.title, o.h.name(), o.h.Token, brief(time.Since(o.h.Since)))
-		if mode := o.h.modeName(); mode != o.h.mode.String() {
+		line := fmt.Sprintf(" %-10s %s  token %d  held %s", o.h.Title, o.h.Name(), o.h.Token, show.Brief(time.Since(o.h.Since)))
+		if mode := o.h.ModeName(); mode != o.h.Mode.String() {
 			line += ", " + mode
 		}
 		lines = append(lines, mark(padRight(line, m.width-1), i == m.option))

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/natslock/locks/cmd/lockctl/internal/show"
 	"github.com/natslock/locks/natslock"
 )
 
@@ -117,7 +118,7 @@ func granted(info natslock.Info, ev natslock.Event) natslock.Info {
 		slices.SortFunc(info.Permits, func(a, b natslock.Holder) int { return cmp.Compare(a.Slot, b.Slot) })
 	case ev.Mode == natslock.Shared:
 		info.Readers = put(info.Readers, h, same)
-		inOrder(info.Readers)
+		show.InOrder(info.Readers)
 	case info.Holder == nil || info.Holder.Revision < h.Revision:
 		info.Holder = &h
 	}
@@ -139,7 +140,7 @@ func put(all []natslock.Holder, h natslock.Holder, same func(natslock.Holder) bo
 
 // holds says whether the claim with this id is among the holders.
 func holds(info natslock.Info, id string) bool {
-	return slices.ContainsFunc(holdings(info), func(h holding) bool { return h.ID == id })
+	return slices.ContainsFunc(show.Holdings(info), func(h show.Holding) bool { return h.ID == id })
 }
 
 // replaced updates the record of a holder that is known.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/cmd/lockctl/internal/show"
 	"github.com/natslock/locks/natslock"
 )
 
@@ -60,7 +61,7 @@ func TestAppliedToMutex(t *testing.T) {
 	require.Equal(t, handed, after(handed, natslock.Event{Type: evGranted, Holder: a}, natslock.Event{Type: evReleased, Holder: a}), "what a read has seen")
 
 	left := after(handed, natslock.Event{Type: natslock.EventGaveUp, Holder: c}, natslock.Event{Type: evReleased, Holder: claim("b2", 2, 4)})
-	require.True(t, isFree(left))
+	require.True(t, show.IsFree(left))
 }
 
 // Where only the server knows what an event leaves behind, the holder stays until the read.
@@ -77,7 +78,7 @@ func TestAppliedInDoubt(t *testing.T) {
 	} {
 		require.Equal(t, held, after(held, ev), ev.Type)
 	}
-	require.True(t, isFree(places{}.applied(held, natslock.Event{Type: evReleased, ID: "a"})), "a release without a record")
+	require.True(t, show.IsFree(places{}.applied(held, natslock.Event{Type: evReleased, ID: "a"})), "a release without a record")
 }
 
 func TestAppliedToReadersAndPermits(t *testing.T) {
@@ -104,15 +105,15 @@ func TestAppliedToReadersAndPermits(t *testing.T) {
 // and then the holder is no waiter.
 func TestPictureOfTakenPlaces(t *testing.T) {
 	t.Parallel()
-	id := lockID{"l", natslock.KindMutex}
+	id := show.LockID{Name: "l", Kind: natslock.KindMutex}
 	place := func(id string, pid int, ticket uint64) natslock.Waiter {
 		return natslock.Waiter{ID: id, PID: pid, Ticket: ticket, Owner: "o", Host: "h"}
 	}
 	event := func(p *picture, typ natslock.EventType, h *natslock.Holder) {
-		p.event(natslock.Event{Type: typ, Name: id.name, Kind: id.kind, ID: h.ID, Token: h.Token, Holder: h})
+		p.event(natslock.Event{Type: typ, Name: id.Name, Kind: id.Kind, ID: h.ID, Token: h.Token, Holder: h})
 	}
 	finds := func(p *picture, queue ...natslock.Waiter) {
-		p.foundLocked(map[lockID]natslock.Info{id: {Name: id.name, Kind: id.kind, Holder: claim("b3", 2, 5), Queue: queue}}, false)
+		p.foundLocked(map[show.LockID]natslock.Info{id: {Name: id.Name, Kind: id.Kind, Holder: claim("b3", 2, 5), Queue: queue}}, false)
 		p.reading = false
 	}
 	// Two runs of process 2 wait, and then one of process 3.

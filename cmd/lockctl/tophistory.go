@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/natslock/locks/cmd/lockctl/internal/show"
 	"github.com/natslock/locks/natslock"
 )
 
@@ -31,21 +32,21 @@ type past struct {
 
 // history has the latest events of each lock.
 type history struct {
-	locks  map[lockID]*list.Element // of recent
-	recent list.List                // of *pasts, the lock with the latest event first
-	size   int                      // events
+	locks  map[show.LockID]*list.Element // of recent
+	recent list.List                     // of *pasts, the lock with the latest event first
+	size   int                           // events
 	gaps   []past
 }
 
 // pasts are the events of a lock, oldest first.
 type pasts struct {
-	id     lockID
+	id     show.LockID
 	events []past
 }
 
-func newHistory() *history { return &history{locks: make(map[lockID]*list.Element)} }
+func newHistory() *history { return &history{locks: make(map[show.LockID]*list.Element)} }
 
-func (h *history) add(id lockID, ev natslock.Event) {
+func (h *history) add(id show.LockID, ev natslock.Event) {
 	e, found := h.locks[id]
 	if !found {
 		e = h.recent.PushFront(&pasts{id: id})
@@ -70,11 +71,11 @@ func (h *history) missed(from, until time.Time) {
 	if len(h.gaps) == historyGaps {
 		h.gaps = slices.Delete(h.gaps, 0, 1)
 	}
-	h.gaps = append(h.gaps, past{until, alarm.Sprintf("events since %s were missed", from.Local().Format("15:04:05.000"))})
+	h.gaps = append(h.gaps, past{until, show.Alarm.Sprintf("events since %s were missed", from.Local().Format("15:04:05.000"))})
 }
 
 // of returns the events of a lock and the outages, latest first.
-func (h *history) of(id lockID) []past {
+func (h *history) of(id show.LockID) []past {
 	all := slices.Clone(h.gaps)
 	if e, found := h.locks[id]; found {
 		all = append(all, e.Value.(*pasts).events...)
@@ -86,21 +87,21 @@ func (h *history) of(id lockID) []past {
 
 // pastText is an event as the screen of its lock shows it.
 func pastText(ev natslock.Event) string {
-	parts := []string{eventType(ev.Type, ev.Type.String()), eventWho(ev)}
+	parts := []string{show.EventType(ev.Type, ev.Type.String()), show.EventWho(ev)}
 	if ev.Kind == natslock.KindRW {
 		parts = append(parts, ev.Mode.String())
 	}
 	if ev.Type != natslock.EventQueued && ev.Type != natslock.EventGaveUp {
-		parts = append(parts, faint.Sprintf("token %d", ev.Token))
+		parts = append(parts, show.Faint.Sprintf("token %d", ev.Token))
 	}
-	switch waited, held := eventTimes(ev); {
+	switch waited, held := show.EventTimes(ev); {
 	case held != nil:
-		parts = append(parts, "held "+brief(*held))
+		parts = append(parts, "held "+show.Brief(*held))
 	case waited != nil && *waited > 0:
-		parts = append(parts, "waited "+brief(*waited))
+		parts = append(parts, "waited "+show.Brief(*waited))
 	}
 	if h := ev.Holder; h != nil && ev.Type == natslock.EventBroken && h.Broken != nil {
-		parts = append(parts, alarm.Sprintf("by %s: %s", plain(h.Broken.By), plain(h.Broken.Reason)))
+		parts = append(parts, show.Alarm.Sprintf("by %s: %s", show.Plain(h.Broken.By), show.Plain(h.Broken.Reason)))
 	}
 	return strings.Join(parts, "  ")
 }

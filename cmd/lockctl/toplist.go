@@ -9,6 +9,7 @@ import (
 
 	"github.com/charmbracelet/x/ansi"
 
+	"github.com/natslock/locks/cmd/lockctl/internal/show"
 	"github.com/natslock/locks/natslock"
 )
 
@@ -72,13 +73,13 @@ func (m *top) listLines() []string {
 	for _, c := range columns {
 		names = append(names, c.name)
 	}
-	lines := []string{" " + faint.Sprint(row(names, widths))}
+	lines := []string{" " + show.Faint.Sprint(row(names, widths))}
 	if len(m.rows) == 0 {
 		none := "no locks"
 		if m.filter.Value() != "" {
 			none = "none of the locks"
 		}
-		return append(lines, " "+faint.Sprint(none))
+		return append(lines, " "+show.Faint.Sprint(none))
 	}
 	for i := m.first; i < min(m.first+m.listHeight(), len(m.rows)); i++ {
 		lines = append(lines, mark(row(m.cells(m.rows[i].Info), widths), i == m.cursor))
@@ -96,9 +97,9 @@ func mark(line string, selected bool) string {
 
 // nameOf is the name of a lock as the list shows it.
 func (m *top) nameOf(info natslock.Info) string {
-	name := plain(info.Name)
+	name := show.Plain(info.Name)
 	if m.shot.both[info.Name] {
-		name = alarm.Sprint("!") + name
+		name = show.Alarm.Sprint("!") + name
 	}
 	return name
 }
@@ -110,10 +111,10 @@ var kinds = map[natslock.Kind]string{natslock.KindSemaphore: "sem"}
 func (m *top) cells(info natslock.Info) []string {
 	kind, held, expires, wait, grants := cmp.Or(kinds[info.Kind], info.Kind.String()), "-", "-", "-", "-"
 	if since := heldSince(info); m.shot.held(info) {
-		held = brief(time.Since(since))
+		held = show.Brief(time.Since(since))
 	}
 	holder, token := "-", "-"
-	switch all := together(info); {
+	switch all := show.Together(info); {
 	case len(all) > 0:
 		holder, expires = readerNames(all), lastEnd(all)
 		if len(all) == 1 {
@@ -123,12 +124,12 @@ func (m *top) cells(info natslock.Info) []string {
 			holder += " (a writer waits)"
 		}
 	case info.Holder != nil:
-		holder, token, expires = holderName(*info.Holder), fmt.Sprint(info.Holder.Token), expiry(*info.Holder)
+		holder, token, expires = show.HolderName(*info.Holder), fmt.Sprint(info.Holder.Token), show.Expiry(*info.Holder)
 	}
 	if since := waitsSince(info); !since.IsZero() {
-		wait = brief(time.Since(since))
+		wait = show.Brief(time.Since(since))
 	}
-	switch rate := m.shot.grants[idOf(info)].rate(time.Now()); {
+	switch rate := m.shot.grants[show.IDOf(info)].rate(time.Now()); {
 	case rate >= 10:
 		grants = fmt.Sprintf("%.0f/s", rate)
 	case rate >= minRate:
@@ -150,24 +151,24 @@ const (
 
 // mode is how a lock is held.
 func (m *top) mode(info natslock.Info) string {
-	held := holdings(info)
-	overdue := func(h holding) bool { return h.Overdue }
+	held := show.Holdings(info)
+	overdue := func(h show.Holding) bool { return h.Overdue }
 	switch {
 	case len(held) == 0:
-	case !slices.ContainsFunc(held, func(h holding) bool { return !overdue(h) }):
+	case !slices.ContainsFunc(held, func(h show.Holding) bool { return !overdue(h) }):
 		return overdueMode
 	case !m.shot.held(info):
 		return unknownMode
-	case allIdle(held):
-		return idleMode
-	case held[0].left():
-		return held[0].modeName()
+	case show.AllIdle(held):
+		return show.IdleMode
+	case held[0].Left():
+		return held[0].ModeName()
 	case len(info.Permits) > 0:
-		return permitsOf(info)
+		return show.PermitsOf(info)
 	case len(info.Readers) > 0:
 		return fmt.Sprintf("shared %d", len(info.Readers))
 	case info.Holder != nil:
 		return "excl" // the names need the room
 	}
-	return modeOf(info)
+	return show.ModeOf(info)
 }

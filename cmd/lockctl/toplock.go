@@ -6,14 +6,15 @@ import (
 
 	"github.com/charmbracelet/x/ansi"
 
+	"github.com/natslock/locks/cmd/lockctl/internal/show"
 	"github.com/natslock/locks/natslock"
 )
 
 // state is the state of a lock for its own screen.
 func (m *top) state(info natslock.Info) string {
-	state := stateOf(info, holdings(info))
+	state := show.StateOf(info, show.Holdings(info))
 	if m.mode(info) == unknownMode {
-		state = alarm.Sprint("unknown, its lease has ended")
+		state = show.Alarm.Sprint("unknown, its lease has ended")
 	}
 	return state + m.asRead()
 }
@@ -21,7 +22,7 @@ func (m *top) state(info natslock.Info) string {
 // asRead says that a state may have changed.
 func (m *top) asRead() string {
 	if why := m.shot.outage.why; why != "" {
-		return alarm.Sprintf(" (as last read: %s)", why)
+		return show.Alarm.Sprintf(" (as last read: %s)", why)
 	}
 	return ""
 }
@@ -30,22 +31,22 @@ func (m *top) asRead() string {
 func (m *top) lockLines() []string {
 	info := m.find(m.opened)
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s %s: ", info.Kind, bold.Sprint(plain(info.Name)))
-	if isFree(info) {
+	fmt.Fprintf(&b, "%s %s: ", info.Kind, show.Bold.Sprint(show.Plain(info.Name)))
+	if show.IsFree(info) {
 		b.WriteString("free" + m.asRead() + "\n")
 	} else {
 		var all strings.Builder
-		printInfo(&all, info)
+		show.PrintInfo(&all, info)
 		_, rest, _ := strings.Cut(all.String(), "\n") // its own state
 		b.WriteString(m.state(info) + "\n" + rest)
 	}
 	if m.shot.both[info.Name] {
-		b.WriteString(alarm.Sprint("there is a lock of another kind of this name: they do not exclude each other") + "\n")
+		b.WriteString(show.Alarm.Sprint("there is a lock of another kind of this name: they do not exclude each other") + "\n")
 	}
 	b.WriteString("  events since " + m.begun.Local().Format("15:04:05") + ", latest first\n")
 	events := m.p.history(m.opened)
 	for _, e := range events {
-		b.WriteString("    " + faint.Sprint(e.at.Local().Format("15:04:05.000")) + "  " + e.text + "\n")
+		b.WriteString("    " + show.Faint.Sprint(e.at.Local().Format("15:04:05.000")) + "  " + e.text + "\n")
 	}
 	if len(events) == 0 {
 		b.WriteString("    none\n")

@@ -12,6 +12,7 @@ import (
 	tea "charm.land/bubbletea/v2"
 	"github.com/charmbracelet/x/ansi"
 
+	"github.com/natslock/locks/cmd/lockctl/internal/show"
 	"github.com/natslock/locks/natslock"
 )
 
@@ -51,21 +52,21 @@ type top struct {
 	shot          shot
 	totals        totals   // of the shot
 	rows          []topRow // filtered and sorted
-	ranks         map[lockID]*rank
-	ranked        time.Time // when ranks were made
-	nameWidth     int       // of the widest name among ranks
-	cursor, first int       // of rows: chosen, and topmost shown
-	pinned        bool      // the cursor follows chosen; else it stays in the first line
-	chosen        lockID    // the lock under the cursor
+	ranks         map[show.LockID]*rank
+	ranked        time.Time   // when ranks were made
+	nameWidth     int         // of the widest name among ranks
+	cursor, first int         // of rows: chosen, and topmost shown
+	pinned        bool        // the cursor follows chosen; else it stays in the first line
+	chosen        show.LockID // the lock under the cursor
 	sort          int
 	reverse       bool
 	filter        textinput.Model
 	filtering     bool // the filter is being typed
 	help          help.Model
 
-	opened  lockID    // the lock of screenLock
-	scroll  int       // of screenLock
-	chooser topScreen // where choosing goes back to
+	opened  show.LockID // the lock of screenLock
+	scroll  int         // of screenLock
+	chooser topScreen   // where choosing goes back to
 	options []breakOrder
 	option  int // of options
 	asked   *breakOrder
@@ -83,12 +84,12 @@ type topRow struct {
 type tickMsg struct{}
 
 func newTop(c *topCmd, url, bucket string, p *picture, said *complaint) *top {
-	m := &top{c: c, url: url, bucket: bucket, p: p, said: said, begun: time.Now(), filter: textinput.New(), help: help.New(), ranks: make(map[lockID]*rank)}
+	m := &top{c: c, url: url, bucket: bucket, p: p, said: said, begun: time.Now(), filter: textinput.New(), help: help.New(), ranks: make(map[show.LockID]*rank)}
 	m.sort = slices.IndexFunc(sortOrders, func(o sortOrder) bool { return o.name == c.Sort })
 	m.filter.Prompt = "/"
 	m.filter.SetVirtualCursor(false)
-	if ascii {
-		m.help.ShortSeparator, m.help.Ellipsis = " | ", ellipsis()
+	if show.ASCII {
+		m.help.ShortSeparator, m.help.Ellipsis = " | ", show.Ellipsis()
 	}
 	m.shot.version = -1
 	return m
@@ -156,7 +157,7 @@ func (m *top) rerank() { m.ranked = time.Time{} }
 
 // rank returns the rank of a lock, and makes it if there is none.
 func (m *top) rank(info natslock.Info, now time.Time) *rank {
-	id := idOf(info)
+	id := show.IDOf(info)
 	r, found := m.ranks[id]
 	if !found {
 		r = rankOf(info, m.shot.grants[id].rate(now))
@@ -179,7 +180,7 @@ func (m *top) arrange() {
 	text := strings.ToLower(m.filter.Value())
 	for _, info := range m.shot.locks {
 		if text == "" || strings.Contains(strings.ToLower(info.Name), text) ||
-			slices.ContainsFunc(holdings(info), func(h holding) bool { return strings.Contains(strings.ToLower(h.Owner), text) }) {
+			slices.ContainsFunc(show.Holdings(info), func(h show.Holding) bool { return strings.Contains(strings.ToLower(h.Owner), text) }) {
 			m.rows = append(m.rows, topRow{info, m.rank(info, now)})
 		}
 	}
@@ -211,10 +212,10 @@ func (m *top) move(by int) {
 }
 
 // find returns a lock of the shot; the zero Info of that name when it is free.
-func (m *top) find(id lockID) natslock.Info {
-	i, found := slices.BinarySearchFunc(m.shot.locks, natslock.Info{Name: id.name, Kind: id.kind}, byName)
+func (m *top) find(id show.LockID) natslock.Info {
+	i, found := slices.BinarySearchFunc(m.shot.locks, natslock.Info{Name: id.Name, Kind: id.Kind}, byName)
 	if !found {
-		return natslock.Info{Name: id.name, Kind: id.kind}
+		return natslock.Info{Name: id.Name, Kind: id.Kind}
 	}
 	return m.shot.locks[i]
 }

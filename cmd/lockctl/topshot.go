@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/natslock/locks/cmd/lockctl/internal/show"
 	"github.com/natslock/locks/natslock"
 )
 
@@ -13,7 +14,7 @@ type shot struct {
 	version int
 	locks   []natslock.Info // by name; free ones that were held a moment ago too
 	both    map[string]bool
-	grants  map[lockID]meter
+	grants  map[show.LockID]meter
 	rates   rates
 	outage  outage
 	failure string
@@ -24,7 +25,7 @@ type shot struct {
 // changed returns a shot if the picture is not the one of that version.
 func (p *picture) changed(version int) (shot, bool) {
 	p.mu.Lock()
-	maps.DeleteFunc(p.freed, func(_ lockID, at time.Time) bool {
+	maps.DeleteFunc(p.freed, func(_ show.LockID, at time.Time) bool {
 		old := time.Since(at) >= freeFor
 		if old {
 			p.version++
@@ -41,16 +42,16 @@ func (p *picture) changed(version int) (shot, bool) {
 	}
 	free := slices.Collect(maps.Keys(p.freed))
 	p.mu.Unlock()
-	s.both = bothKinds(s.locks)
+	s.both = show.BothKinds(s.locks)
 	for _, id := range free {
-		s.locks = append(s.locks, natslock.Info{Name: id.name, Kind: id.kind})
+		s.locks = append(s.locks, natslock.Info{Name: id.Name, Kind: id.Kind})
 	}
 	slices.SortFunc(s.locks, byName)
 	return s, true
 }
 
 // history returns the events of a lock, latest first.
-func (p *picture) history(id lockID) []past {
+func (p *picture) history(id show.LockID) []past {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.past.of(id)
@@ -65,7 +66,7 @@ func (s shot) over(h natslock.Holder) bool {
 // held says whether a lease of the lock goes on.
 func (s shot) held(info natslock.Info) bool {
 	goesOn := func(h natslock.Holder) bool { return !s.over(h) }
-	return info.Holder != nil && goesOn(*info.Holder) || slices.ContainsFunc(together(info), goesOn)
+	return info.Holder != nil && goesOn(*info.Holder) || slices.ContainsFunc(show.Together(info), goesOn)
 }
 
 // totals are what there is of all locks.
@@ -76,7 +77,7 @@ type totals struct {
 
 func (s shot) totals() (t totals) {
 	for _, info := range s.locks {
-		if !isFree(info) {
+		if !show.IsFree(info) {
 			t.locks++
 		}
 		if s.held(info) {
@@ -90,7 +91,7 @@ func (s shot) totals() (t totals) {
 	return t
 }
 
-func byName(a, b natslock.Info) int { return idOf(a).compare(idOf(b)) }
+func byName(a, b natslock.Info) int { return show.IDOf(a).Compare(show.IDOf(b)) }
 
 // waitsSince is when the longest waiter came; zero when nobody waits.
 func waitsSince(info natslock.Info) (t time.Time) {
@@ -105,7 +106,7 @@ func waitsSince(info natslock.Info) (t time.Time) {
 // heldSince is the time of the first grant among the present holders. It is zero if
 // there is none.
 func heldSince(info natslock.Info) (t time.Time) {
-	for _, h := range holdings(info) {
+	for _, h := range show.Holdings(info) {
 		if t.IsZero() || h.Since.Before(t) {
 			t = h.Since
 		}

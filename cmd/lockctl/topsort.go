@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/natslock/locks/cmd/lockctl/internal/show"
 	"github.com/natslock/locks/natslock"
 )
 
@@ -15,7 +16,7 @@ const rankFor = time.Second
 
 // rank is what the order of a lock depends on.
 type rank struct {
-	id                   lockID
+	id                   show.LockID
 	waiting, readers     int
 	waits, held, expires time.Time // the first of each; zero: none
 	grants               float64   // each second, to the digit that is shown
@@ -24,7 +25,7 @@ type rank struct {
 
 func rankOf(info natslock.Info, grants float64) *rank {
 	return &rank{
-		id: idOf(info), waiting: info.Waiting(), readers: len(info.Readers), waits: waitsSince(info), held: heldSince(info),
+		id: show.IDOf(info), waiting: info.Waiting(), readers: len(info.Readers), waits: waitsSince(info), held: heldSince(info),
 		expires: endsFirst(info), grants: math.Round(10*grants) / 10, owner: ownerOf(info),
 	}
 }
@@ -45,13 +46,13 @@ var sortOrders = []sortOrder{
 	{"grants", func(a, b *rank) int { return cmp.Compare(b.grants, a.grants) }},
 	{"readers", func(a, b *rank) int { return cmp.Compare(b.readers, a.readers) }},
 	{"holder", func(a, b *rank) int { return strings.Compare(a.owner, b.owner) }},
-	{"name", func(a, b *rank) int { return a.id.compare(b.id) }},
+	{"name", func(a, b *rank) int { return a.id.Compare(b.id) }},
 }
 
 // moreContended orders locks with queues of one length: the longest wait first, then the
 // most grants.
 func moreContended(a, b *rank) int {
-	return cmp.Or(cmp.Compare(b.waiting, a.waiting), soonest(a.waits, b.waits), cmp.Compare(b.grants, a.grants), a.id.compare(b.id))
+	return cmp.Or(cmp.Compare(b.waiting, a.waiting), soonest(a.waits, b.waits), cmp.Compare(b.grants, a.grants), a.id.Compare(b.id))
 }
 
 // soonest compares times; one that is not there comes last.
@@ -64,7 +65,7 @@ func soonest(a, b time.Time) int {
 
 // endsFirst is when the first of the leases ends.
 func endsFirst(info natslock.Info) (t time.Time) {
-	for _, h := range holdings(info) {
+	for _, h := range show.Holdings(info) {
 		if t.IsZero() || !h.Expires.IsZero() && h.Expires.Before(t) {
 			t = h.Expires
 		}
@@ -73,7 +74,7 @@ func endsFirst(info natslock.Info) (t time.Time) {
 }
 
 func ownerOf(info natslock.Info) string {
-	for _, h := range holdings(info) {
+	for _, h := range show.Holdings(info) {
 		return h.Owner
 	}
 	return ""

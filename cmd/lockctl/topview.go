@@ -8,6 +8,8 @@ import (
 	tea "charm.land/bubbletea/v2"
 	"github.com/charmbracelet/x/ansi"
 	"github.com/jedib0t/go-pretty/v6/text"
+
+	"github.com/natslock/locks/cmd/lockctl/internal/show"
 )
 
 const (
@@ -34,9 +36,9 @@ func (m *top) View() tea.View {
 	lines := append(m.header(), m.body()...)
 	lines = append(fitted(lines, max(m.height-len(footer), 0)), footer...)
 	for i, line := range lines {
-		lines[i] = ansi.Truncate(line, m.width, ellipsis())
+		lines[i] = ansi.Truncate(line, m.width, show.Ellipsis())
 	}
-	v := tea.NewView(shown(strings.Join(lines[:min(len(lines), m.height)], "\n")))
+	v := tea.NewView(show.Shown(strings.Join(lines[:min(len(lines), m.height)], "\n")))
 	v.AltScreen = true
 	if m.filtering {
 		if v.Cursor = m.filter.Cursor(); v.Cursor != nil {
@@ -59,9 +61,9 @@ func (m *top) header() []string {
 	state := text.FgGreen.Sprint("connected")
 	switch {
 	case m.shot.outage.why != "":
-		state = alarm.Sprintf("%s for %v", m.shot.outage.why, now.Sub(m.shot.outage.since).Truncate(time.Second))
+		state = show.Alarm.Sprintf("%s for %v", m.shot.outage.why, now.Sub(m.shot.outage.since).Truncate(time.Second))
 	case m.shot.failure != "":
-		state = alarm.Sprint("cannot read the locks: " + plain(m.shot.failure))
+		state = show.Alarm.Sprint("cannot read the locks: " + show.Plain(m.shot.failure))
 	case !m.shot.listed:
 		state = "reading"
 	}
@@ -70,7 +72,7 @@ func (m *top) header() []string {
 		title += " " + m.c.Pattern
 	}
 	return []string{
-		between(bold.Sprint("lockctl top")+"  "+plain(title)+faint.Sprint(" at "+m.url), state, m.width),
+		between(show.Bold.Sprint("lockctl top")+"  "+show.Plain(title)+show.Faint.Sprint(" at "+m.url), state, m.width),
 		m.counts(now),
 		m.subtitle(),
 	}
@@ -80,7 +82,7 @@ func (m *top) header() []string {
 func (m *top) counts(now time.Time) string {
 	longest := "-"
 	if !m.totals.waits.IsZero() {
-		longest = brief(now.Sub(m.totals.waits))
+		longest = show.Brief(now.Sub(m.totals.waits))
 	}
 	return fmt.Sprintf("locks %d  held %d  waiting %d  grants %.1f/s  hand-overs %.1f/s  longest wait %s",
 		m.totals.locks, m.totals.held, m.totals.waiting, m.shot.rates.grants.rate(now), m.shot.rates.handovers.rate(now), longest)
@@ -112,7 +114,7 @@ func cut(s string, width int) string {
 	}
 	head := (width - 1) / 3
 	tail := width - 1 - head
-	return ansi.Truncate(s, head, "") + ellipsis() + ansi.TruncateLeft(s, all-tail, "")
+	return ansi.Truncate(s, head, "") + show.Ellipsis() + ansi.TruncateLeft(s, all-tail, "")
 }
 
 // subtitle says what of the locks is shown.
@@ -121,7 +123,7 @@ func (m *top) subtitle() string {
 	case m.filtering:
 		return m.filter.View()
 	case m.shot.outage.why != "":
-		return alarm.Sprint("As last read. A lock whose lease has ended since is \"unknown\".")
+		return show.Alarm.Sprint("As last read. A lock whose lease has ended since is \"unknown\".")
 	}
 	if m.screen != screenList {
 		return ""
@@ -131,9 +133,9 @@ func (m *top) subtitle() string {
 		s += ", reversed"
 	}
 	if filter := m.filter.Value(); filter != "" {
-		s += fmt.Sprintf("  with %s: %d", plain(filter), len(m.rows))
+		s += fmt.Sprintf("  with %s: %d", show.Plain(filter), len(m.rows))
 	}
-	return faint.Sprint(s)
+	return show.Faint.Sprint(s)
 }
 
 func (m *top) body() []string {
@@ -152,16 +154,16 @@ func (m *top) body() []string {
 // footer is a message, or what is asked, and the keys.
 func (m *top) footer() []string {
 	if o := m.asked; o != nil {
-		held := fmt.Sprintf("%s %s, held by %s, token %d", o.h.kind, plain(o.name), o.h.name(), o.h.Token)
-		lines := []string{bold.Sprint(held)}
+		held := fmt.Sprintf("%s %s, held by %s, token %d", o.h.Kind, show.Plain(o.name), o.h.Name(), o.h.Token)
+		lines := []string{show.Bold.Sprint(held)}
 		for line := range strings.Lines(ansi.Wrap(breakQuestion(o.h, o.now)+". [y/N]", m.width, "")) {
-			lines = append(lines, alarm.Sprint(strings.TrimSuffix(line, "\n")))
+			lines = append(lines, show.Alarm.Sprint(strings.TrimSuffix(line, "\n")))
 		}
 		return lines
 	}
 	message := m.message
 	if m.alarmed {
-		message = alarm.Sprint(message)
+		message = show.Alarm.Sprint(message)
 	}
 	return []string{message, m.help.ShortHelpView(keysOf(m.screen))}
 }

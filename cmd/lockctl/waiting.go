@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/natslock/locks/cmd/lockctl/internal/console"
+	"github.com/natslock/locks/cmd/lockctl/internal/show"
 	"github.com/natslock/locks/natslock"
 )
 
@@ -44,13 +45,13 @@ func (s *session) noticed(ctx context.Context, kind natslock.Kind, name string) 
 				if place != "" {
 					place = ", " + place
 				}
-				s.Status.Show(fmt.Sprintf("lockctl: waiting for lock %s%s: %s", plain(name), place, blocked))
+				s.Status.Show(fmt.Sprintf("lockctl: waiting for lock %s%s: %s", show.Plain(name), place, blocked))
 				continue
 			}
 			if place != "" {
 				blocked += "; " + place + " in the queue"
 			}
-			s.Complain("waiting for lock %s: %s", plain(name), blocked)
+			s.Complain("waiting for lock %s: %s", show.Plain(name), blocked)
 			return
 		}
 	}()
@@ -71,17 +72,17 @@ func waitText(info natslock.Info, err error) (blocked, place string) {
 		}
 		all += w.Goroutines
 	}
-	held := holdings(info)
-	if len(held) > 1 && held[0].waits && self(held[0].Host, held[0].PID) {
-		return "it is next, and waits for " + count(len(held)-1, "reader") + " to leave", ""
+	held := show.Holdings(info)
+	if len(held) > 1 && held[0].Waits && self(held[0].Host, held[0].PID) {
+		return "it is next, and waits for " + show.Count(len(held)-1, "reader") + " to leave", ""
 	}
 	switch {
 	case len(held) == 0:
 		blocked = "it is free, and the waiters before this one have not taken it"
 	case len(held) == 1:
-		blocked = fmt.Sprintf("%s has had it for %s", held[0].name(), brief(time.Since(held[0].Since)))
+		blocked = fmt.Sprintf("%s has had it for %s", held[0].Name(), show.Brief(time.Since(held[0].Since)))
 	default:
-		blocked = fmt.Sprintf("%s and %d more have it", held[0].name(), len(held)-1)
+		blocked = fmt.Sprintf("%s and %d more have it", held[0].Name(), len(held)-1)
 	}
 	if n == 0 {
 		return blocked + "; the bucket has not stored a place in the queue for this one, \"lockctl doctor\" finds out why", ""

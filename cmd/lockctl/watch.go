@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/natslock/locks/cmd/lockctl/internal/console"
+	"github.com/natslock/locks/cmd/lockctl/internal/show"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 )
@@ -80,7 +81,7 @@ func (c *watchCmd) Run(g *globals) error {
 		return err
 	}
 	defer s.close()
-	checkPattern(g.Console, c.Pattern)
+	show.CheckPattern(g.Console, c.Pattern)
 	p := &watchPrinter{c: c, con: g.Console, url: s.url, end: stop}
 	f := &feed{g: g, s: s, pattern: c.Pattern, event: p.event, disconnected: p.disconnected, absent: p.absent}
 	return f.run(ctx)
@@ -111,9 +112,9 @@ func (p *watchPrinter) event(ev natslock.Event) {
 	p.mu.Lock()
 	p.last = ev.Time
 	p.mu.Unlock()
-	line := eventLine(ev, timeOfDay)
+	line := show.EventLine(ev, show.TimeOfDay)
 	if p.c.JSON {
-		line = eventObject(ev)
+		line = show.EventObject(ev)
 	}
 	p.print(line)
 }
@@ -139,11 +140,11 @@ func (p *watchPrinter) watching(ev natslock.Event) {
 			gap.Cause = kvstore.ErrRemade
 		}
 		if p.c.JSON {
-			p.print(gapObject(gap))
+			p.print(show.GapObject(gap))
 		}
 	}
 	p.began, p.missing, p.remade, p.last = true, "", false, ev.Time
-	p.con.Complain("watching %s at %s%s", plain(p.c.Pattern), p.url, again)
+	p.con.Complain("watching %s at %s%s", show.Plain(p.c.Pattern), p.url, again)
 }
 
 func (p *watchPrinter) disconnected() {

@@ -36,6 +36,7 @@ var floors = [][]string{
 	{"rwlock", "semaphore", "election", "fence", "testutil", "locktest"},
 	{"internal/tool"},
 	{"cmd/lockctl/internal/console"},
+	{"cmd/lockctl/internal/show"},
 	{"cmd/*", "examples/*"},
 }
 
@@ -51,6 +52,7 @@ var only = map[string][]string{
 	"cmd/*":         {"natslock", "rwlock", "semaphore", "election", "kvstore", "internal/tool", "cmd/lockctl/internal/*"},
 
 	"cmd/lockctl/internal/console": {"internal/tool"},
+	"cmd/lockctl/internal/show":    {"natslock", "kvstore", "internal/tool", "cmd/lockctl/internal/console"},
 	"examples/*":                   {"natslock", "rwlock", "semaphore", "election", "fence", "kvstore"},
 }
 
@@ -179,7 +181,7 @@ func TestJudge(t *testing.T) {
 		{"election", "kvstore"}, {"election", "rwlock"}, {"fence", "natslock"},
 		{"natslock", "testutil"}, {"natslock", "locktest"}, {"locktest", "testutil"}, {"locktest", "internal/session"}, {"cmd/lockctl", "internal/bridge"}, {"cmd/lockctl", "testutil"}, {"examples/new", "internal/record"},
 		{"natslock", "internal/tool"}, {"election", "internal/tool"}, {"examples/new", "internal/tool"}, {"internal/tool", "election"}, {"internal/tool", "internal/session"},
-		{"cmd/lockctl/internal/console", "natslock"}, {"internal/tool", "cmd/lockctl/internal/console"},
+		{"cmd/lockctl/internal/console", "natslock"}, {"cmd/lockctl/internal/console", "cmd/lockctl/internal/show"}, {"internal/tool", "cmd/lockctl/internal/console"},
 		{"natslock", "internal/verify/history"}, {"testutil", "internal/verify/ratios"}, {"internal/verify/model", "kvstore"},
 		{"internal/new", "kvstore"},
 	} {

@@ -1,4 +1,4 @@
-package main
+package show
 
 import (
 	"fmt"
@@ -8,17 +8,17 @@ import (
 	"github.com/natslock/locks/cmd/lockctl/internal/console"
 )
 
-// checkPattern warns of a wildcard that is none: such a byte is a part of a name, and the
+// CheckPattern warns of a wildcard that is none: such a byte is a part of a name, and the
 // pattern matches nothing but a lock of that very name.
-func checkPattern(c *console.Console, pattern string) {
+func CheckPattern(c *console.Console, pattern string) {
 	if _, literal := wildcards(pattern); literal {
 		c.Complain("the pattern %s matches only a lock of that very name: \"*\" and a last \">\" stand for others as whole tokens, as in \"orders.*\" or \"orders.>\"", strconv.Quote(pattern))
 	}
 }
 
-// noPattern is what to add where a name is one of no lock, and may be meant as a pattern.
-func noPattern(name string) string {
-	if wild, literal := wildcards(name); (wild || literal) && plain(name) == name {
+// NoPattern is what to add where a name is one of no lock, and may be meant as a pattern.
+func NoPattern(name string) string {
+	if wild, literal := wildcards(name); (wild || literal) && Plain(name) == name {
 		return fmt.Sprintf("; this takes the name of one lock and no pattern, which \"lockctl ls %s\" takes", shellQuoted(name))
 	}
 	return ""

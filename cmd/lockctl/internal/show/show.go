@@ -1,4 +1,6 @@
-package main
+// Package show is how lockctl shows locks, holders and events: the words, the tables, the JSON
+// and the durations that its commands have in common.
+package show
 
 import (
 	"cmp"
@@ -19,9 +21,9 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// setupColors allows colours when standard output is a terminal that can show
+// SetupColors allows colours when standard output is a terminal that can show
 // them and the user has not said otherwise (https://no-color.org).
-func setupColors() {
+func SetupColors() {
 	if console.IsTerminal(os.Stdout) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" {
 		colored = true
 		text.EnableColors()
@@ -31,14 +33,14 @@ func setupColors() {
 }
 
 const (
-	alarm = text.FgRed
-	faint = text.Faint
-	bold  = text.Bold
+	Alarm = text.FgRed
+	Faint = text.Faint
+	Bold  = text.Bold
 )
 
-// newTable returns a table without frames: columns two blanks apart, which
+// NewTable returns a table without frames: columns two blanks apart, which
 // reads well and can be cut with awk.
-func newTable(w io.Writer, header ...any) table.Writer {
+func NewTable(w io.Writer, header ...any) table.Writer {
 	t := table.NewWriter()
 	t.SetOutputMirror(w)
 	t.SuppressTrailingSpaces()
@@ -46,7 +48,7 @@ func newTable(w io.Writer, header ...any) table.Writer {
 	style.Options = table.OptionsNoBordersAndSeparators
 	style.Box = table.BoxStyle{PaddingRight: "  "}
 	style.Format.Header = text.FormatUpper
-	style.Color.Header = text.Colors{faint}
+	style.Color.Header = text.Colors{Faint}
 	t.SetStyle(style)
 	if len(header) > 0 {
 		t.AppendHeader(header)
@@ -54,22 +56,22 @@ func newTable(w io.Writer, header ...any) table.Writer {
 	return t
 }
 
-// plain makes a string from a record fit for this terminal: what others wrote into a lock
+// Plain makes a string from a record fit for this terminal: what others wrote into a lock
 // must not be able to control it.
-func plain(s string) string {
+func Plain(s string) string {
 	out := tool.Plain(s)
-	if ascii && !isASCII(out) {
+	if ASCII && !isASCII(out) {
 		return strconv.QuoteToASCII(s)
 	}
 	return out
 }
 
-// ascii says that the terminal shows ASCII only. top sets it before it draws.
-var ascii bool
+// ASCII says that the terminal shows ASCII only. top sets it before it draws.
+var ASCII bool
 
-// asciiLocale says whether the user's locale has no other characters. POSIX names the
+// ASCIILocale says whether the user's locale has no other characters. POSIX names the
 // variables, and their order. The locale of a user without any is "C".
-func asciiLocale(getenv func(string) string) bool {
+func ASCIILocale(getenv func(string) string) bool {
 	locale := cmp.Or(getenv("LC_ALL"), getenv("LC_CTYPE"), getenv("LANG"))
 	if locale == "" && runtime.GOOS == "windows" { // has no such variables
 		return false
@@ -82,17 +84,17 @@ func isASCII(s string) bool {
 	return !strings.ContainsFunc(s, func(r rune) bool { return r > unicode.MaxASCII })
 }
 
-// ellipsis stands for the part of a text that is left out.
-func ellipsis() string {
-	if ascii {
+// Ellipsis stands for the part of a text that is left out.
+func Ellipsis() string {
+	if ASCII {
 		return "~"
 	}
 	return "…"
 }
 
-// shown is a text with a "?" for each character that the terminal cannot show.
-func shown(s string) string {
-	if !ascii {
+// Shown is a text with a "?" for each character that the terminal cannot show.
+func Shown(s string) string {
+	if !ASCII {
 		return s
 	}
 	return strings.Map(func(r rune) rune {
@@ -103,8 +105,8 @@ func shown(s string) string {
 	}, s)
 }
 
-// brief formats a duration for reading, to about two digits.
-func brief(d time.Duration) string {
+// Brief formats a duration for reading, to about two digits.
+func Brief(d time.Duration) string {
 	switch d = max(d, 0); {
 	case d < time.Millisecond:
 		return fmt.Sprintf("%.2fms", d.Seconds()*1000)
@@ -124,15 +126,15 @@ func brief(d time.Duration) string {
 	return fmt.Sprintf("%dd%02dh", int(d.Hours())/24, int(d.Hours())%24)
 }
 
-// eventType is the column of an event's type, in a color that shows grants, waits and lost
+// EventType is the column of an event's type, in a color that shows grants, waits and lost
 // locks at a glance.
-func eventType(t natslock.EventType, name string) string {
+func EventType(t natslock.EventType, name string) string {
 	name = padded(name, 8)
 	switch t {
 	case natslock.EventGranted:
 		return paint(text.FgGreen, name)
 	case natslock.EventExpired, natslock.EventBroken:
-		return paint(alarm, name)
+		return paint(Alarm, name)
 	case natslock.EventQueued, natslock.EventGaveUp:
 		return paint(text.FgYellow, name)
 	}

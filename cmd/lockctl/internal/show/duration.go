@@ -1,4 +1,4 @@
-package main
+package show
 
 import (
 	"errors"
@@ -12,9 +12,9 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// durations lets every flag that is a duration be a number of seconds too, as for flock and
+// Durations lets every flag that is a duration be a number of seconds too, as for flock and
 // timeout. A duration may begin with a number of days.
-var durations = kong.TypeMapper(reflect.TypeFor[time.Duration](), kong.MapperFunc(func(ctx *kong.DecodeContext, target reflect.Value) error {
+var Durations = kong.TypeMapper(reflect.TypeFor[time.Duration](), kong.MapperFunc(func(ctx *kong.DecodeContext, target reflect.Value) error {
 	var text string
 	if err := ctx.Scan.PopValueInto("duration", &text); err != nil {
 		return err

@@ -1,4 +1,4 @@
-package main
+package show
 
 import (
 	"errors"
@@ -9,9 +9,9 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// gapJSON is what --json prints where events are missing. Scripts depend on it: fields are
+// GapJSON is what --json prints where events are missing. Scripts depend on it: fields are
 // added, never renamed. The reference prints what the tags say.
-type gapJSON struct {
+type GapJSON struct {
 	Time   *time.Time `json:"time" doc:"the gap's begin, by the server's clock; null: there was nothing before"`
 	Event  string     `json:"event" doc:"gap"`
 	Until  time.Time  `json:"until" doc:"its end"`
@@ -19,9 +19,9 @@ type gapJSON struct {
 	Remade bool       `json:"remade" doc:"the bucket was deleted and re-created in the gap"`
 }
 
-// gapObject is a gap for scripts.
-func gapObject(ev natslock.Event) string {
-	out := gapJSON{Event: ev.Type.String(), Until: ev.Until.UTC(), Remade: errors.Is(ev.Cause, kvstore.ErrRemade)}
+// GapObject is a gap for scripts.
+func GapObject(ev natslock.Event) string {
+	out := GapJSON{Event: ev.Type.String(), Until: ev.Until.UTC(), Remade: errors.Is(ev.Cause, kvstore.ErrRemade)}
 	if !ev.Time.IsZero() {
 		begin := ev.Time.UTC()
 		out.Time = &begin
@@ -32,18 +32,18 @@ func gapObject(ev natslock.Event) string {
 	return oneLine(out)
 }
 
-// gapLine is a gap for reading.
-func gapLine(ev natslock.Event, layout string) string {
+// GapLine is a gap for reading.
+func GapLine(ev natslock.Event, layout string) string {
 	until := ev.Until.Local().Format(layout)
 	text := "nothing before " + until + " is kept"
 	switch {
 	case errors.Is(ev.Cause, kvstore.ErrRemade):
 		text = "the bucket was deleted and re-created; events until " + until + " may be missing"
 	case ev.Missed > 0:
-		text = fmt.Sprintf("%s to the bucket missing until %s, of these locks or others", count(int(ev.Missed), "write"), until)
+		text = fmt.Sprintf("%s to the bucket missing until %s, of these locks or others", Count(int(ev.Missed), "write"), until)
 	}
 	if ev.Time.IsZero() {
-		return faint.Sprint(text)
+		return Faint.Sprint(text)
 	}
-	return faint.Sprintf("%s  %-8s  %s", ev.Time.Local().Format(layout), ev.Type, text)
+	return Faint.Sprintf("%s  %-8s  %s", ev.Time.Local().Format(layout), ev.Type, text)
 }

@@ -1,4 +1,4 @@
-package main
+package show
 
 import (
 	"encoding/json"
@@ -10,10 +10,10 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-const timeOfDay = "15:04:05.000"
+const TimeOfDay = "15:04:05.000"
 
-// eventLine is an event for reading, with its time in a layout.
-func eventLine(ev natslock.Event, layout string) string {
+// EventLine is an event for reading, with its time in a layout.
+func EventLine(ev natslock.Event, layout string) string {
 	kind := ev.Kind.String()
 	if ev.Kind == natslock.KindRW {
 		kind += " " + ev.Mode.String()
@@ -26,26 +26,26 @@ func eventLine(ev natslock.Event, layout string) string {
 		kind += fmt.Sprint(" ", ev.Holder.Slot)
 	}
 	parts := []string{
-		paint(faint, ev.Time.Local().Format(layout)),
-		eventType(ev.Type, eventName(ev)),
+		paint(Faint, ev.Time.Local().Format(layout)),
+		EventType(ev.Type, eventName(ev)),
 		padded(kind, 12),
-		paint(bold, plain(ev.Name)),
-		eventWho(ev),
-		paint(faint, number+" "+strconv.FormatUint(ev.Token, 10)),
+		paint(Bold, Plain(ev.Name)),
+		EventWho(ev),
+		paint(Faint, number+" "+strconv.FormatUint(ev.Token, 10)),
 	}
 	if h := ev.Holder; h != nil && h.Idle {
-		parts = append(parts, idleMode)
+		parts = append(parts, IdleMode)
 	}
 	if ev.Late > 0 {
-		parts = append(parts, alarm.Sprintf("%s after the last time, TTL %v", brief(ev.Late), ev.Holder.TTL))
+		parts = append(parts, Alarm.Sprintf("%s after the last time, TTL %v", Brief(ev.Late), ev.Holder.TTL))
 	}
-	if waited, held := eventTimes(ev); held != nil {
-		parts = append(parts, "held "+brief(*held))
+	if waited, held := EventTimes(ev); held != nil {
+		parts = append(parts, "held "+Brief(*held))
 	} else if waited != nil && *waited > 0 {
-		parts = append(parts, "waited "+brief(*waited))
+		parts = append(parts, "waited "+Brief(*waited))
 	}
 	if h := ev.Holder; h != nil && ev.Type == natslock.EventBroken && h.Broken != nil {
-		parts = append(parts, alarm.Sprintf("by %s: %s", plain(h.Broken.By), plain(h.Broken.Reason)))
+		parts = append(parts, Alarm.Sprintf("by %s: %s", Plain(h.Broken.By), Plain(h.Broken.Reason)))
 	}
 	return strings.Join(parts, "  ")
 }
@@ -58,20 +58,21 @@ func eventName(ev natslock.Event) string {
 	return ev.Type.String()
 }
 
-func eventWho(ev natslock.Event) string {
+// EventWho is the holder or the waiter of an event.
+func EventWho(ev natslock.Event) string {
 	switch h := ev.Holder; {
 	case h == nil || h.Owner == "" && h.Host == "" && !h.Unreadable:
 		return "unknown"
 	case h.Unreadable:
-		return holderName(*h)
+		return HolderName(*h)
 	default:
-		return who(h.Owner, h.Host, h.PID)
+		return Who(h.Owner, h.Host, h.PID)
 	}
 }
 
-// eventTimes returns for how long the holder had waited and held the lock. A time is nil
+// EventTimes returns for how long the holder had waited and held the lock. A time is nil
 // if it does not apply or is not known.
-func eventTimes(ev natslock.Event) (waited, held *time.Duration) {
+func EventTimes(ev natslock.Event) (waited, held *time.Duration) {
 	h := ev.Holder
 	if h == nil {
 		return nil, nil
@@ -112,7 +113,7 @@ type eventJSON struct {
 	Waited     *float64          `json:"waited"`
 	Grants     uint64            `json:"grants"` // that the event reports
 	Held       *float64          `json:"held"`
-	Broken     *brokenJSON       `json:"broken"`
+	Broken     *BrokenJSON       `json:"broken"`
 	Unreadable bool              `json:"unreadable"`
 	Lingers    bool              `json:"lingers"`
 	Idle       bool              `json:"idle"`  // when the record was last written
@@ -121,7 +122,8 @@ type eventJSON struct {
 	After      *float64          `json:"after"` // of "late": the time since the last renewal
 }
 
-func eventObject(ev natslock.Event) string {
+// EventObject is an event for scripts, in a line.
+func EventObject(ev natslock.Event) string {
 	out := eventJSON{
 		Time: ev.Time.UTC(), Event: strings.ReplaceAll(eventName(ev), " ", "_"),
 		Kind: ev.Kind.String(), Name: ev.Name, Mode: ev.Mode.String(), ID: ev.ID, Token: ev.Token,
@@ -142,7 +144,7 @@ func eventObject(ev natslock.Event) string {
 			}
 		}
 	}
-	waited, held := eventTimes(ev)
+	waited, held := EventTimes(ev)
 	if ev.Late > 0 {
 		out.After = inSeconds(&ev.Late)
 	}

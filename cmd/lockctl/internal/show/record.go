@@ -1,4 +1,4 @@
-package main
+package show
 
 import (
 	"cmp"
@@ -13,22 +13,23 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// lockJSON is what --json prints of a lock. Scripts depend on it: fields are
+// LockJSON is what --json prints of a lock. Scripts depend on it: fields are
 // added, never renamed. Times are RFC 3339; durations are in seconds. The
 // reference prints what the tags say.
-type lockJSON struct {
+type LockJSON struct {
 	Kind        string       `json:"kind" doc:"mutex, rw or semaphore"`
 	Name        string       `json:"name" doc:"the name, any bytes"`
 	Mode        string       `json:"mode" doc:"how it is held: exclusive, shared, or free"`
-	Holder      *holderJSON  `json:"holder" doc:"the holder or the writer; null: nobody, or readers"`
-	Readers     []holderJSON `json:"readers" doc:"the readers, first come first"`
-	Permits     []holderJSON `json:"permits" doc:"of a semaphore its holders, by their slots"`
-	Queue       []waiterJSON `json:"queue" doc:"the waiters, first in line first"`
+	Holder      *HolderJSON  `json:"holder" doc:"the holder or the writer; null: nobody, or readers"`
+	Readers     []HolderJSON `json:"readers" doc:"the readers, first come first"`
+	Permits     []HolderJSON `json:"permits" doc:"of a semaphore its holders, by their slots"`
+	Queue       []WaiterJSON `json:"queue" doc:"the waiters, first in line first"`
 	WriterWaits bool         `json:"writer_waits" doc:"the writer in holder is not in yet: it lets no more readers in, and waits for those in readers to leave"`
 	BothKinds   bool         `json:"both_kinds" doc:"there is a lock of another kind of the same name; they do not exclude each other"`
 }
 
-type holderJSON struct {
+// HolderJSON is a holder in the output of --json.
+type HolderJSON struct {
 	Token      uint64            `json:"token" doc:"fencing token; below 2^53 until 2060, so that jq and JavaScript read it exactly"`
 	ID         string            `json:"id" doc:"of this claim, never used again; break takes it"`
 	Owner      string            `json:"owner" doc:"the name that the client gave itself"`
@@ -43,7 +44,7 @@ type holderJSON struct {
 	Expires    *time.Time        `json:"expires" doc:"when the lease ends unless it is renewed, by the server's clock; null: never"`
 	Overdue    bool              `json:"overdue" doc:"the lease has ended and the server has not removed the record: nobody holds the lock by it"`
 	Meta       map[string]string `json:"meta" doc:"the metadata of the lock"`
-	Broken     *brokenJSON       `json:"broken" doc:"the break; null: not broken"`
+	Broken     *BrokenJSON       `json:"broken" doc:"the break; null: not broken"`
 	Revision   uint64            `json:"revision" doc:"of the record as it was read"`
 	Unreadable bool              `json:"unreadable" doc:"the record is none of lockctl's, or of a later version: held by an unknown owner"`
 	Lingers    bool              `json:"lingers" doc:"its client may keep the lock idle, for goroutines of its own"`
@@ -54,13 +55,15 @@ type holderJSON struct {
 	Of         int               `json:"of" doc:"of a semaphore: how many permits there are, as its client knows; 0: another lock"`
 }
 
-type brokenJSON struct {
+// BrokenJSON is the break of a holder there.
+type BrokenJSON struct {
 	By     string    `json:"by" doc:"the operator"`
 	Reason string    `json:"reason" doc:"why"`
 	At     time.Time `json:"at" doc:"when, by the operator's clock"`
 }
 
-type waiterJSON struct {
+// WaiterJSON is a waiter there.
+type WaiterJSON struct {
 	Ticket     uint64    `json:"ticket" doc:"the place: lower ones come first"`
 	ID         string    `json:"id" doc:"of this claim"`
 	Owner      string    `json:"owner" doc:"the name that the client gave itself"`
@@ -74,10 +77,11 @@ type waiterJSON struct {
 	Overdue    bool      `json:"overdue" doc:"the place has ended and the server has not removed the record: it keeps nobody waiting"`
 }
 
-func toJSON(info natslock.Info) lockJSON {
-	out := lockJSON{
-		Kind: info.Kind.String(), Name: info.Name, Mode: modeOf(info),
-		Readers: []holderJSON{}, Permits: []holderJSON{}, Queue: []waiterJSON{}, WriterWaits: waitsForReaders(info),
+// ToJSON returns what --json prints of a lock.
+func ToJSON(info natslock.Info) LockJSON {
+	out := LockJSON{
+		Kind: info.Kind.String(), Name: info.Name, Mode: ModeOf(info),
+		Readers: []HolderJSON{}, Permits: []HolderJSON{}, Queue: []WaiterJSON{}, WriterWaits: waitsForReaders(info),
 	}
 	if info.Holder != nil {
 		h := holderToJSON(*info.Holder)
@@ -90,7 +94,7 @@ func toJSON(info natslock.Info) lockJSON {
 		out.Permits = append(out.Permits, holderToJSON(h))
 	}
 	for _, w := range info.Queue {
-		out.Queue = append(out.Queue, waiterJSON{
+		out.Queue = append(out.Queue, WaiterJSON{
 			Ticket: w.Ticket, ID: w.ID, Owner: w.Owner, Host: w.Host, PID: w.PID,
 			Since: w.Since.UTC(), Waited: sinceSeconds(w.Since), Mode: w.Mode.String(), Goroutines: w.Goroutines, Of: w.Of, Overdue: w.Overdue,
 		})
@@ -98,8 +102,8 @@ func toJSON(info natslock.Info) lockJSON {
 	return out
 }
 
-func holderToJSON(h natslock.Holder) holderJSON {
-	out := holderJSON{
+func holderToJSON(h natslock.Holder) HolderJSON {
+	out := HolderJSON{
 		Token: h.Token, ID: h.ID, Owner: h.Owner, Host: h.Host, PID: h.PID,
 		Since: h.Since.UTC(), Held: sinceSeconds(h.Since), Waited: h.Waited.Seconds(), Grants: h.Grants, Waiting: h.Waiting, TTL: h.TTL.Seconds(), Overdue: h.Overdue, Meta: h.Meta,
 		Revision: h.Revision, Unreadable: h.Unreadable, Lingers: h.Lingers, Idle: h.Idle, Resting: h.Resting, HandedOver: h.HandedOver,
@@ -113,7 +117,7 @@ func holderToJSON(h natslock.Holder) holderJSON {
 		out.Expires = &e
 	}
 	if b := h.Broken; b != nil {
-		out.Broken = &brokenJSON{By: b.By, Reason: b.Reason, At: b.At.UTC()}
+		out.Broken = &BrokenJSON{By: b.By, Reason: b.Reason, At: b.At.UTC()}
 	}
 	return out
 }
@@ -123,73 +127,77 @@ func sinceSeconds(t time.Time) float64 {
 	return max(time.Since(t), 0).Round(time.Millisecond).Seconds()
 }
 
-// printJSON prints the locks as one array, also when there are none.
-func printJSON(w io.Writer, infos []natslock.Info) error {
-	both := bothKinds(infos)
-	out := make([]lockJSON, 0, len(infos))
+// PrintJSON prints the locks as one array, also when there are none.
+func PrintJSON(w io.Writer, infos []natslock.Info) error {
+	both := BothKinds(infos)
+	out := make([]LockJSON, 0, len(infos))
 	for _, i := range infos {
-		l := toJSON(i)
+		l := ToJSON(i)
 		l.BothKinds = both[i.Name]
 		out = append(out, l)
 	}
-	return writeJSON(w, out)
+	return WriteJSON(w, out)
 }
 
-// writeJSON prints v for scripts and for people.
-func writeJSON(w io.Writer, v any) error {
-	enc := newEncoder(w)
+// WriteJSON prints v for scripts and for people.
+func WriteJSON(w io.Writer, v any) error {
+	enc := NewEncoder(w)
 	enc.SetIndent("", "  ")
 	return enc.Encode(v)
 }
 
-func newEncoder(w io.Writer) *json.Encoder {
+// NewEncoder returns an encoder of what --json prints.
+func NewEncoder(w io.Writer) *json.Encoder {
 	enc := json.NewEncoder(w)
 	enc.SetEscapeHTML(false)
 	return enc
 }
 
-// who names a holder or a waiter in a few words.
-func who(owner, host string, pid int) string {
+// Who names a holder or a waiter in a few words.
+func Who(owner, host string, pid int) string {
 	owner = cmp.Or(owner, "unnamed")
 	switch {
 	case strings.Contains(owner, host):
-		return plain(owner)
+		return Plain(owner)
 	case pid != 0:
-		return plain(owner + " on " + host + ":" + strconv.Itoa(pid))
+		return Plain(owner + " on " + host + ":" + strconv.Itoa(pid))
 	}
-	return plain(owner + " on " + host)
+	return Plain(owner + " on " + host)
 }
 
-func holderName(h natslock.Holder) string {
+// HolderName names a holder, or says why it has no name.
+func HolderName(h natslock.Holder) string {
 	if h.Unreadable {
-		return alarm.Sprint("unknown (unreadable record)")
+		return Alarm.Sprint("unknown (unreadable record)")
 	}
-	name := who(h.Owner, h.Host, h.PID)
+	name := Who(h.Owner, h.Host, h.PID)
 	if h.Broken != nil {
-		name += alarm.Sprint(" (broken)")
+		name += Alarm.Sprint(" (broken)")
 	}
 	return name
 }
 
-func expiresIn(h natslock.Holder) string {
+// ExpiresIn is the time until a lease ends.
+func ExpiresIn(h natslock.Holder) string {
 	if h.Expires.IsZero() {
 		return "never"
 	}
-	return brief(time.Until(h.Expires))
+	return Brief(time.Until(h.Expires))
 }
 
-// expiry is expiresIn for a cell of a table.
-func expiry(h natslock.Holder) string {
+// Expiry is expiresIn for a cell of a table.
+func Expiry(h natslock.Holder) string {
 	if h.Overdue {
-		return alarm.Sprint("overdue")
+		return Alarm.Sprint("overdue")
 	}
-	return expiresIn(h)
+	return ExpiresIn(h)
 }
 
-func metaList(m map[string]string) string {
+// MetaList is the metadata of a lock, for reading.
+func MetaList(m map[string]string) string {
 	var parts []string
 	for _, k := range slices.Sorted(maps.Keys(m)) {
-		parts = append(parts, plain(k)+"="+plain(m[k]))
+		parts = append(parts, Plain(k)+"="+Plain(m[k]))
 	}
 	return strings.Join(parts, " ")
 }

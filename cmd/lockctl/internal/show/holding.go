@@ -1,0 +1,197 @@
+package show
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/natslock/locks/natslock"
+)
+
+// Holding is a claim that was granted, and what it is to its lock.
+type Holding struct {
+	natslock.Holder
+	Kind  natslock.Kind
+	Mode  natslock.Mode
+	Waits bool   // a writer that nobody passes any more, but that readers are still before
+	Title string // "holder", "writer", "reader 2" or "slot 2"
+}
+
+// Holdings returns the holders of a lock, the readers after the writer.
+func Holdings(info natslock.Info) []Holding {
+	var all []Holding
+	if info.Holder != nil {
+		h := Holding{Holder: *info.Holder, Kind: info.Kind, Mode: natslock.Exclusive, Waits: waitsForReaders(info)}
+		h.Title = h.Role()
+		all = append(all, h)
+	}
+	for i, r := range info.Readers {
+		all = append(all, Holding{Holder: r, Kind: info.Kind, Mode: natslock.Shared, Title: fmt.Sprintf("reader %d", i+1)})
+	}
+	for _, h := range info.Permits {
+		all = append(all, Holding{Holder: h, Kind: info.Kind, Mode: natslock.Exclusive, Title: fmt.Sprintf("slot %d", h.Slot)})
+	}
+	return all
+}
+
+// Together are those that hold a lock with others: readers, or holders of permits.
+func Together(info natslock.Info) []natslock.Holder {
+	if info.Kind == natslock.KindSemaphore {
+		return info.Permits
+	}
+	return info.Readers
+}
+
+// IsFree says whether nobody holds the lock or waits for it.
+func IsFree(info natslock.Info) bool {
+	return info.Holder == nil && len(Together(info)) == 0 && len(info.Queue) == 0
+}
+
+// PermitsOf is how many permits of a semaphore are taken, and of how many. Clients that do
+// not agree about that are all named.
+func PermitsOf(info natslock.Info) string {
+	var numbers []int
+	for _, h := range info.Permits {
+		numbers = append(numbers, h.Of)
+	}
+	for _, w := range info.Queue {
+		numbers = append(numbers, w.Of)
+	}
+	slices.Sort(numbers)
+	var of []string
+	for _, n := range slices.Compact(numbers) {
+		if n > 0 { // an unreadable record names none
+			of = append(of, fmt.Sprint(n))
+		}
+	}
+	return fmt.Sprintf("%d of %s", len(info.Permits), cmp.Or(strings.Join(of, " or "), "?"))
+}
+
+// InOrder sorts readers by when they came. The bucket has them by when they have
+// renewed.
+func InOrder(readers []natslock.Holder) {
+	slices.SortFunc(readers, func(a, b natslock.Holder) int { return cmp.Compare(a.Token, b.Token) })
+}
+
+// waitsForReaders says whether the writer is not in yet. It takes the lock's gate
+// first, so that no more readers come, and gets in when those inside have left:
+// until then both are seen.
+func waitsForReaders(info natslock.Info) bool {
+	return info.Kind == natslock.KindRW && info.Holder != nil && len(info.Readers) > 0
+}
+
+// Role is what to call it.
+func (h Holding) Role() string {
+	switch {
+	case h.Kind != natslock.KindRW:
+		return "holder"
+	case h.Mode == natslock.Shared:
+		return "reader"
+	}
+	return "writer"
+}
+
+// Freed is what its end makes of the lock: where one reader leaves others may
+// remain.
+func (h Holding) Freed() string {
+	if h.Mode == natslock.Shared {
+		return "out"
+	}
+	return "free"
+}
+
+// Name is that of the holder, with what is remarkable about it.
+func (h Holding) Name() string {
+	name := HolderName(h.Holder)
+	if h.Waits {
+		name += " (waits for readers)"
+	}
+	return name
+}
+
+// WasIdle says whether no goroutine was inside when the client last renewed the lock.
+func (h Holding) WasIdle() bool { return h.Idle && h.Broken == nil && !h.Overdue }
+
+// ModeName is the mode for a cell of a table, or "idle", "resting" or "handed".
+func (h Holding) ModeName() string {
+	switch {
+	case h.WasIdle():
+		return IdleMode
+	case h.rests():
+		return restingMode
+	case h.Left():
+		return handedMode
+	case h.Kind == natslock.KindSemaphore:
+		return h.Title
+	}
+	return h.Mode.String()
+}
+
+const (
+	// IdleMode is the mode of a lock that nobody was inside when it was last renewed.
+	IdleMode    = "idle"
+	restingMode = "resting"
+	handedMode  = "handed"
+)
+
+// rests says whether nobody holds the lock any more, and its minimum hold goes on.
+func (h Holding) rests() bool { return h.Resting && !h.Overdue }
+
+// Left says whether the record keeps others out although nobody holds the lock by it.
+func (h Holding) Left() bool { return (h.Resting || h.HandedOver) && !h.Overdue }
+
+// AllIdle says whether all holders of a lock were idle when their clients last renewed it.
+func AllIdle(held []Holding) bool {
+	return len(held) > 0 && !slices.ContainsFunc(held, func(h Holding) bool { return !h.WasIdle() })
+}
+
+// BothKinds are the names of locks of several kinds: nearly always a mistake, because
+// these do not exclude each other.
+func BothKinds(infos []natslock.Info) map[string]bool {
+	kind, both := make(map[string]natslock.Kind), make(map[string]bool)
+	for _, info := range infos {
+		if k, found := kind[info.Name]; found && k != info.Kind {
+			both[info.Name] = true
+		}
+		kind[info.Name] = info.Kind
+	}
+	return both
+}
+
+// ModeOf is how a lock is held: "shared", "exclusive", or "free" when clients only
+// wait for it.
+func ModeOf(info natslock.Info) string {
+	switch {
+	case len(Together(info)) > 0:
+		return natslock.Shared.String()
+	case info.Holder != nil:
+		return natslock.Exclusive.String()
+	}
+	return "free"
+}
+
+// InWords is a small number in words.
+func InWords(n int) string { return [...]string{"no", "one", "two", "three"}[n] }
+
+// Count is a number of things.
+func Count(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+// LockID names a lock of a kind.
+type LockID struct {
+	Name string
+	Kind natslock.Kind
+}
+
+// IDOf returns the id of a lock.
+func IDOf(info natslock.Info) LockID { return LockID{info.Name, info.Kind} }
+
+// Compare orders by name.
+func (id LockID) Compare(other LockID) int {
+	return cmp.Or(strings.Compare(id.Name, other.Name), cmp.Compare(id.Kind, other.Kind))
+}
