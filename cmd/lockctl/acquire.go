@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/natslock/locks/cmd/lockctl/internal/session"
 	"github.com/natslock/locks/cmd/lockctl/internal/show"
 	"github.com/natslock/locks/internal/tool"
 	"github.com/natslock/locks/natslock"
@@ -54,13 +55,13 @@ Exit code: 0, or 128 + N if signal N ended the waiting.
 // AfterApply checks what kong cannot.
 func (c *acquireCmd) AfterApply() error { return c.check() }
 
-func (c *acquireCmd) Run(g *globals) error {
-	g.create = c.Create
-	s, err := g.open(natslock.WithTTL(c.TTL))
+func (c *acquireCmd) Run(g *session.Globals) error {
+	g.MayCreate = c.Create
+	s, err := g.Open(natslock.WithTTL(c.TTL))
 	if err != nil {
 		return err
 	}
-	defer s.close()
+	defer s.End()
 	kind := natslock.KindMutex
 	if c.Write {
 		kind = natslock.KindRW
@@ -85,8 +86,8 @@ type handleJSON struct {
 }
 
 // handOver leaves the lock in the bucket and prints its handle.
-func handOver(g *globals, lock *natslock.Lock, asJSON bool) error {
-	ctx, cancel := g.bounded()
+func handOver(g *session.Globals, lock *natslock.Lock, asJSON bool) error {
+	ctx, cancel := g.Bounded()
 	defer cancel()
 	since := time.Now()
 	h, err := lock.Handoff(ctx)
@@ -120,8 +121,8 @@ func (h *handle) UnmarshalText(text []byte) error {
 }
 
 // adopt takes the lock of a handle, with its metadata.
-func (h *handle) adopt(g *globals, s *session, opts ...natslock.LockOption) (*natslock.Lock, error) {
-	ctx, cancel := g.bounded()
+func (h *handle) adopt(g *session.Globals, s *session.Session, opts ...natslock.LockOption) (*natslock.Lock, error) {
+	ctx, cancel := g.Bounded()
 	defer cancel()
 	info, err := s.Inspect(ctx, h.Kind, h.Name)
 	if err != nil {
@@ -138,7 +139,7 @@ func (h *handle) adopt(g *globals, s *session, opts ...natslock.LockOption) (*na
 }
 
 // refused says what has become of the lock of a handle, and what to do.
-func (h *handle) refused(ctx context.Context, s *session, err error) error {
+func (h *handle) refused(ctx context.Context, s *session.Session, err error) error {
 	name := show.Plain(h.Name)
 	if errors.Is(err, natslock.ErrBroken) {
 		return tool.Exitf(tool.ExitLost, "%w", err)

@@ -17,6 +17,7 @@ import (
 	"github.com/schollz/progressbar/v3"
 
 	"github.com/natslock/locks/cmd/lockctl/internal/console"
+	"github.com/natslock/locks/cmd/lockctl/internal/session"
 	"github.com/natslock/locks/cmd/lockctl/internal/show"
 	"github.com/natslock/locks/internal/tool"
 	"github.com/natslock/locks/kvstore"
@@ -82,8 +83,8 @@ type benchJSON struct {
 // bench is one run.
 type bench struct {
 	*benchCmd
-	g     *globals
-	a, b  *session
+	g     *session.Globals
+	a, b  *session.Session
 	store *kvstore.Store
 	name  string        // of the lock
 	key   string        // of the bare publishes
@@ -92,7 +93,7 @@ type bench struct {
 	cycles, bares, handOvers []time.Duration
 }
 
-func (c *benchCmd) Run(g *globals) error {
+func (c *benchCmd) Run(g *session.Globals) error {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer signal.Stop(signals)
@@ -162,21 +163,21 @@ func (b *bench) open() (err error) {
 		}
 	})
 	opts := []natslock.Option{natslock.WithOwner("lockctl bench"), natslock.WithWatchAfter(-1), queued}
-	b.a, err = b.g.open(opts...)
+	b.a, err = b.g.Open(opts...)
 	if err != nil {
 		return err
 	}
 	second := *b.g
-	if b.a.srv != nil { // one server for both
+	if b.a.Own != nil { // one server for both
 		second.Embedded = false
-		second.Connection = tool.Connection{Server: b.a.srv.url(), NoContext: true, Timeout: b.g.Timeout}
+		second.Connection = tool.Connection{Server: b.a.Own.URL(), NoContext: true, Timeout: b.g.Timeout}
 	}
-	if b.b, err = second.open(opts...); err != nil {
+	if b.b, err = second.Open(opts...); err != nil {
 		return err
 	}
-	ctx, cancel := b.g.bounded()
+	ctx, cancel := b.g.Bounded()
 	defer cancel()
-	b.store, err = kvstore.Open(ctx, b.a.js, kvstore.Config{Bucket: b.g.Bucket, NoCreate: true})
+	b.store, err = kvstore.Open(ctx, b.a.JS, kvstore.Config{Bucket: b.g.Bucket, NoCreate: true})
 	return err
 }
 
@@ -184,9 +185,9 @@ func (b *bench) close() {
 	if b.store != nil {
 		b.store.Close()
 	}
-	for _, s := range []*session{b.b, b.a} { // the server, if it is a's, last
+	for _, s := range []*session.Session{b.b, b.a} { // the server, if it is a's, last
 		if s != nil {
-			s.close()
+			s.End()
 		}
 	}
 }
@@ -255,7 +256,7 @@ func (b *bench) publish(ctx context.Context, expect uint64) (uint64, error) {
 
 // handOver passes a lock to and fro between the connections.
 func (b *bench) handOver(ctx context.Context, bar bar) error {
-	rtt, err := b.a.nc.RTT()
+	rtt, err := b.a.NC.RTT()
 	if err != nil {
 		return fmt.Errorf("%w: %w", natslock.ErrUnavailable, err)
 	}
@@ -352,7 +353,7 @@ func (p bar) stop() {
 
 func (b *bench) report(interrupted bool) error {
 	out := benchJSON{
-		Server: b.a.url, Bucket: b.g.Bucket, Interrupted: interrupted,
+		Server: b.a.URL, Bucket: b.g.Bucket, Interrupted: interrupted,
 		Cycle: figuresOf(b.cycles), Bare: figuresOf(b.bares), HandOver: figuresOf(b.handOvers),
 	}
 	if out.Bare.N > 0 {
@@ -375,7 +376,7 @@ func (b *bench) report(interrupted bool) error {
 	row("hand-over", out.HandOver)
 	t.Render()
 	if out.Ratio > 0 {
-		fmt.Fprintf(b.g.Out, "a cycle takes %.2f times its two bare publishes, at %s\n", out.Ratio, b.a.url)
+		fmt.Fprintf(b.g.Out, "a cycle takes %.2f times its two bare publishes, at %s\n", out.Ratio, b.a.URL)
 	}
 	return nil
 }

@@ -5,13 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"os/user"
 	"strings"
 
 	"github.com/jedib0t/go-pretty/v6/table"
 
 	"github.com/natslock/locks/cmd/lockctl/internal/console"
+	"github.com/natslock/locks/cmd/lockctl/internal/session"
 	"github.com/natslock/locks/cmd/lockctl/internal/show"
 	"github.com/natslock/locks/internal/tool"
 	"github.com/natslock/locks/natslock"
@@ -61,12 +60,12 @@ func (c *breakCmd) AfterApply() error {
 	return nil
 }
 
-func (c *breakCmd) Run(g *globals) error {
-	s, err := g.open(natslock.WithOwner(operator()))
+func (c *breakCmd) Run(g *session.Globals) error {
+	s, err := g.Open(natslock.WithOwner(session.Operator()))
 	if err != nil {
 		return err
 	}
-	defer s.close()
+	defer s.End()
 	target, err := c.choose(g, s)
 	if err != nil {
 		return err
@@ -80,7 +79,7 @@ func (c *breakCmd) Run(g *globals) error {
 	if err := c.confirm(g, target); err != nil {
 		return err
 	}
-	ctx, cancel := g.bounded()
+	ctx, cancel := g.Bounded()
 	defer cancel()
 	err = s.Break(ctx, natslock.BreakRequest{Kind: target.Kind, Name: c.Name, ID: target.ID, Reason: c.Reason, Immediately: c.Now})
 	if errors.Is(err, natslock.ErrReleased) {
@@ -95,8 +94,8 @@ func (c *breakCmd) Run(g *globals) error {
 
 // choose finds the one holder that is meant. It never guesses: what is broken
 // was named, or is all there is.
-func (c *breakCmd) choose(g *globals, s *session) (show.Holding, error) {
-	infos, err := s.inspect(g, c.Name)
+func (c *breakCmd) choose(g *session.Globals, s *session.Session) (show.Holding, error) {
+	infos, err := s.Find(g, c.Name)
 	if err != nil {
 		return show.Holding{}, err
 	}
@@ -168,7 +167,7 @@ func listHoldings(w io.Writer, held []show.Holding) {
 
 // confirm asks on the terminal. Where nobody can answer it refuses, rather
 // than break a lock by a typo in a script.
-func (c *breakCmd) confirm(g *globals, h show.Holding) error {
+func (c *breakCmd) confirm(g *session.Globals, h show.Holding) error {
 	if c.Force {
 		return nil
 	}
@@ -213,14 +212,14 @@ func breakQuestion(h show.Holding, now bool) string {
 }
 
 // outcome says when the lock is free, from what the bucket has now.
-func (c *breakCmd) outcome(g *globals, s *session, broken show.Holding) string {
+func (c *breakCmd) outcome(g *session.Globals, s *session.Session, broken show.Holding) string {
 	switch {
 	case c.Now:
 		return fmt.Sprintf("broken: %s now; the %s is notified, and may still be at work", broken.Freed(), broken.Role())
 	case broken.Waits:
 		return "broken: the writer gives way, and queues again if it was still waiting"
 	}
-	ctx, cancel := g.bounded()
+	ctx, cancel := g.Bounded()
 	defer cancel()
 	info, err := s.Inspect(ctx, broken.Kind, c.Name)
 	if err != nil {
@@ -238,14 +237,4 @@ func (c *breakCmd) outcome(g *globals, s *session, broken show.Holding) string {
 		return "broken: the holder has stopped, its permit was freed"
 	}
 	return fmt.Sprintf("broken: the %s has stopped, the lock was freed", broken.Role())
-}
-
-// operator is who breaks: the person, not the process.
-func operator() string {
-	name := "somebody"
-	if u, err := user.Current(); err == nil {
-		name = u.Username
-	}
-	host, _ := os.Hostname()
-	return name + "@" + host
 }

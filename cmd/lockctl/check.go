@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/natslock/locks/cmd/lockctl/internal/session"
 	"github.com/natslock/locks/cmd/lockctl/internal/show"
 	"github.com/natslock/locks/internal/tool"
 	"github.com/natslock/locks/natslock"
@@ -51,7 +52,7 @@ type excess struct {
 	by   float64 // times the limit
 }
 
-func (c *checkCmd) Run(g *globals) error {
+func (c *checkCmd) Run(g *session.Globals) error {
 	switch {
 	case c.Held <= 0 && c.Waits <= 0 && c.Late <= 0 && c.Queue == nil:
 		return tool.Usagef("no limit: give --held, --waits, --late or --queue, and times above 0")
@@ -90,7 +91,7 @@ func (c *checkCmd) Run(g *globals) error {
 	return nil
 }
 
-func (c *checkCmd) print(g *globals, found []excess, checked int) {
+func (c *checkCmd) print(g *session.Globals, found []excess, checked int) {
 	switch len(found) {
 	case 0:
 		fmt.Fprintf(g.Out, "ok: %s within the limits\n", show.Count(checked, "lock"))

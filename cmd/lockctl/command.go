@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/natslock/locks/cmd/lockctl/internal/console"
+	"github.com/natslock/locks/cmd/lockctl/internal/session"
 	"github.com/natslock/locks/internal/tool"
 	"github.com/natslock/locks/natslock"
 )
@@ -20,14 +21,14 @@ type command struct {
 }
 
 // prepare finds the command and opens the bucket. The caller closes the session.
-func (g *globals) prepare(sub string, args []string, name naming, ttl time.Duration, create bool) (command, *session, error) {
+func prepare(g *session.Globals, sub string, args []string, name naming, ttl time.Duration, create bool) (command, *session.Session, error) {
 	c, err := lookUp(g.Console, sub, args)
 	if err != nil {
 		return c, nil, err
 	}
-	g.create = create
+	g.MayCreate = create
 	// The command has to end at once after a break, also in the first second.
-	s, err := g.open(natslock.WithTTL(ttl), natslock.WithWatchAfter(0), name.as(c.args[0]))
+	s, err := g.Open(natslock.WithTTL(ttl), natslock.WithWatchAfter(0), name.as(c.args[0]))
 	return c, s, err
 }
 
@@ -47,7 +48,7 @@ func lookUp(con *console.Console, sub string, args []string) (command, error) {
 }
 
 // under returns the command with the lock in its environment.
-func (c command) under(lock held, name string, ttl time.Duration, s *session) *exec.Cmd {
+func (c command) under(lock held, name string, ttl time.Duration, s *session.Session) *exec.Cmd {
 	cmd := &exec.Cmd{
 		Path: c.path, Args: c.args,
 		Stdin: c.Stdin, Stdout: c.Out.W, Stderr: c.Stderr,
@@ -56,8 +57,8 @@ func (c command) under(lock held, name string, ttl time.Duration, s *session) *e
 			"LOCK_TOKEN="+strconv.FormatUint(lock.Token(), 10),
 			"LOCK_TTL="+strconv.Itoa(int(ttl.Seconds()))),
 	}
-	if s.srv != nil { // for a lockctl or a service inside the command
-		cmd.Env = append(cmd.Env, "NATS_URL="+s.url)
+	if s.Own != nil { // for a lockctl or a service inside the command
+		cmd.Env = append(cmd.Env, "NATS_URL="+s.URL)
 	}
 	return cmd
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/posener/complete"
 
 	"github.com/natslock/locks/cmd/lockctl/internal/console"
+	"github.com/natslock/locks/cmd/lockctl/internal/session"
 )
 
 // completionLimit is how long a shell waits for the names of locks, unless a
@@ -70,7 +71,7 @@ func lockNames(con *console.Console, line string) []string {
 	}
 	answer := make(chan []string, 1)
 	go func() {
-		names, _ := namesAt(&c.globals)
+		names, _ := namesAt(&c.Globals)
 		answer <- names
 	}()
 	select {
@@ -81,15 +82,15 @@ func lockNames(con *console.Console, line string) []string {
 	}
 }
 
-func namesAt(g *globals) ([]string, error) {
+func namesAt(g *session.Globals) ([]string, error) {
 	if g.Embedded {
 		return nil, errors.New("a server started for this would take its time")
 	}
-	s, err := g.open()
+	s, err := g.Open()
 	if err != nil {
 		return nil, err
 	}
-	defer s.close()
+	defer s.End()
 	infos, err := (&lsCmd{Pattern: ">"}).list(g, s)
 	var names []string
 	for _, info := range infos {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nats-io/nats-server/v2/server"
 
+	"github.com/natslock/locks/cmd/lockctl/internal/session"
 	"github.com/natslock/locks/cmd/lockctl/internal/show"
 	"github.com/natslock/locks/internal/tool"
 	"github.com/natslock/locks/natslock"
@@ -35,7 +36,7 @@ const (
 
 var demoWorkers = []string{"amber", "blue", "coral", "dune"}
 
-func (c *demoCmd) Run(g *globals) error {
+func (c *demoCmd) Run(g *session.Globals) error {
 	ctx, cancel := context.WithTimeout(context.Background(), demoLimit)
 	defer cancel()
 	dir, err := os.MkdirTemp("", "lockctl-demo-")
@@ -44,13 +45,13 @@ func (c *demoCmd) Run(g *globals) error {
 	}
 	defer os.RemoveAll(dir)
 	st := newStage(g.Out)
-	srv, err := startServer(dir, server.RANDOM_PORT)
+	srv, err := session.StartServer(dir, server.RANDOM_PORT)
 	if err != nil {
 		return err
 	}
-	defer srv.stop()
-	g.Connection, g.Embedded, g.Bucket, g.create = tool.Connection{Server: srv.url(), NoContext: true, Timeout: g.Timeout}, false, "demo", true
-	st.say("server", "nats-server %s in this process, %s", serverVersion, srv.url())
+	defer srv.Stop()
+	g.Connection, g.Embedded, g.Bucket, g.MayCreate = tool.Connection{Server: srv.URL(), NoContext: true, Timeout: g.Timeout}, false, "demo", true
+	st.say("server", "nats-server %s in this process, %s", serverVersion, srv.URL())
 
 	d := &demo{stage: st, g: g, ttl: c.TTL}
 	if err := d.hire(); err != nil {
@@ -69,24 +70,24 @@ func (c *demoCmd) Run(g *globals) error {
 // the events.
 type demo struct {
 	*stage
-	g       *globals
+	g       *session.Globals
 	ttl     time.Duration
 	workers []*worker
-	boss    *session // reads the lock, and breaks it
+	boss    *session.Session // reads the lock, and breaks it
 }
 
 type worker struct {
 	name string
-	s    *session
+	s    *session.Session
 }
 
 func (d *demo) hire() (err error) {
-	if d.boss, err = d.g.open(natslock.WithOwner("operator"), natslock.WithLogger(silent)); err != nil {
+	if d.boss, err = d.g.Open(natslock.WithOwner("operator"), natslock.WithLogger(silent)); err != nil {
 		return err
 	}
 	d.say("bucket", "%q made: leases of %v, renewed every %s; tokens are above those of any bucket before", d.g.Bucket, d.ttl, show.Brief(d.ttl/3))
 	for _, name := range demoWorkers {
-		s, err := d.g.open(natslock.WithOwner(name), natslock.WithTTL(d.ttl), natslock.WithWatchAfter(0))
+		s, err := d.g.Open(natslock.WithOwner(name), natslock.WithTTL(d.ttl), natslock.WithWatchAfter(0))
 		if err != nil {
 			return err
 		}
@@ -97,9 +98,9 @@ func (d *demo) hire() (err error) {
 
 func (d *demo) dismiss() {
 	for _, w := range d.workers {
-		w.s.close()
+		w.s.End()
 	}
-	d.boss.close()
+	d.boss.End()
 }
 
 // together runs fn for all workers at once.

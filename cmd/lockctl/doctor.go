@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/natslock/locks/cmd/lockctl/internal/session"
 	"github.com/natslock/locks/cmd/lockctl/internal/show"
 	"github.com/natslock/locks/internal/tool"
 	"github.com/natslock/locks/kvstore"
@@ -83,8 +84,8 @@ type diagnosis struct {
 // doctor is one visit.
 type doctor struct {
 	*doctorCmd
-	g   *globals
-	s   *session
+	g   *session.Globals
+	s   *session.Session
 	cfg kvstore.Config
 	// The names of the locks that it tries, and the subject of the mutex's
 	// notifications.
@@ -93,7 +94,7 @@ type doctor struct {
 	diagnosis
 }
 
-func (c *doctorCmd) Run(g *globals) error {
+func (c *doctorCmd) Run(g *session.Globals) error {
 	name, err := ownName(c.Pattern, "doctor")
 	if err != nil {
 		return err
@@ -139,7 +140,7 @@ func ownName(pattern, command string) (string, error) {
 // visit makes the checks, as far as one does not depend on another that failed.
 // Its error is one of usage.
 func (d *doctor) visit() (err error) {
-	d.s, err = d.g.connect()
+	d.s, err = d.g.Connect()
 	if err != nil {
 		if errors.Is(err, context.Canceled) || tool.CodeOf(err) == tool.ExitUsage {
 			return err
@@ -148,10 +149,10 @@ func (d *doctor) visit() (err error) {
 		d.fail("connection", err, "see \"lockctl --help\" for the flags of the connection")
 		return nil
 	}
-	defer d.s.close()
-	d.Server = d.s.url
+	defer d.s.End()
+	d.Server = d.s.URL
 	// The rows name what the server refuses, so the handler prints nothing.
-	d.s.nc.SetErrorHandler(func(*nats.Conn, *nats.Subscription, error) {})
+	d.s.NC.SetErrorHandler(func(*nats.Conn, *nats.Subscription, error) {})
 	d.connection()
 	d.versions()
 	if !d.jetStream() {

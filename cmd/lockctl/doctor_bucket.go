@@ -18,10 +18,10 @@ import (
 
 // bucket finds the bucket. It returns false when there is none to check.
 func (d *doctor) bucket() bool {
-	info, err := d.s.bucket(d.g, d.cfg)
+	info, err := d.s.Bucket(d.g, d.cfg)
 	switch {
 	case errors.Is(err, kvstore.ErrNotFound):
-		d.fail("bucket", tool.Exitf(tool.ExitConfig, "there is no bucket %s at %s", d.g.Bucket, d.s.where()), "make it with \"lockctl init\", or name another with --bucket, --js-domain or --context")
+		d.fail("bucket", tool.Exitf(tool.ExitConfig, "there is no bucket %s at %s", d.g.Bucket, d.s.Where()), "make it with \"lockctl init\", or name another with --bucket, --js-domain or --context")
 		return false
 	case errors.Is(err, kvstore.ErrNoStream):
 		d.leaderless(err)
@@ -70,7 +70,7 @@ func (d *doctor) settings() {
 func (d *doctor) mirrors() {
 	ctx, cancel := d.quietly()
 	defer cancel()
-	list := d.s.js.ListStreams(ctx)
+	list := d.s.JS.ListStreams(ctx)
 	var found []string
 	n := 0
 	for info := range list.Info() {
@@ -115,12 +115,12 @@ func (d *doctor) domains() {
 		}
 	}
 	before := len(d.Checks)
-	if o := d.s.js.Options(); o.Domain != "" || o.APIPrefix != "" {
-		js, err := jetstream.New(d.s.nc)
+	if o := d.s.JS.Options(); o.Domain != "" || o.APIPrefix != "" {
+		js, err := jetstream.New(d.s.NC)
 		note("the connection's own domain", js, err)
 	}
 	for _, name := range d.OtherDomain {
-		js, err := jetstream.NewWithDomain(d.s.nc, name)
+		js, err := jetstream.NewWithDomain(d.s.NC, name)
 		note("domain "+name, js, err)
 	}
 	if len(d.Checks) > before {
@@ -135,7 +135,7 @@ func (d *doctor) domains() {
 
 // listen receives the notifications of all buckets of the name, in any domain.
 func (d *doctor) listen() *nats.Subscription {
-	sub, err := d.s.nc.SubscribeSync("natslock." + d.g.Bucket + ".*.>")
+	sub, err := d.s.NC.SubscribeSync("natslock." + d.g.Bucket + ".*.>")
 	if err != nil {
 		return nil
 	}
@@ -157,7 +157,7 @@ func (d *doctor) second(notified *nats.Subscription, until time.Time) {
 	for {
 		left := time.Until(until)
 		if left <= 0 && enough.IsZero() {
-			_ = d.s.nc.FlushTimeout(listening) // on a busy machine, what was sent is not read yet
+			_ = d.s.NC.FlushTimeout(listening) // on a busy machine, what was sent is not read yet
 			enough = time.Now().Add(listening)
 		}
 		if n, _, _ := notified.Pending(); !enough.IsZero() && (n == 0 || time.Now().After(enough)) {
@@ -186,7 +186,7 @@ func (d *doctor) replicas() {
 		return
 	}
 	away := d.missing()
-	known := len(d.s.nc.Servers())
+	known := len(d.s.NC.Servers())
 	found := fmt.Sprintf("%d on cluster %s of %s known, leader %s", n, c.Name, show.Count(known, "server"), c.Leader)
 	switch {
 	case c.Leader == "":
@@ -222,7 +222,7 @@ func (d *doctor) missing() []string {
 		case <-ctx.Done():
 			return away
 		}
-		stream, err := d.s.js.Stream(ctx, d.info.Config.Name)
+		stream, err := d.s.JS.Stream(ctx, d.info.Config.Name)
 		if err != nil || stream.CachedInfo().Cluster == nil || stream.CachedInfo().Cluster.Leader != c.Leader {
 			return away
 		}

@@ -9,7 +9,7 @@ import (
 
 // expiry searches for records that the server should have removed, or never will.
 func (d *doctor) expiry() {
-	ctx, cancel := d.g.bounded()
+	ctx, cancel := d.g.Bounded()
 	defer cancel()
 	var overdue, lasting, stuck []string
 	n := 0

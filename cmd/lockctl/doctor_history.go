@@ -9,6 +9,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/natslock/locks/cmd/lockctl/internal/session"
 	"github.com/natslock/locks/cmd/lockctl/internal/show"
 	"github.com/natslock/locks/kvstore"
 )
@@ -43,7 +44,7 @@ func (d *doctor) history() {
 	case errors.Is(err, jetstream.ErrStreamNotFound):
 		d.ok("history", "none: \"lockctl init --history 7d\" makes one")
 		return
-	case isAPIError(err, errCodeOffline):
+	case session.IsAPIError(err, errCodeOffline):
 		d.add("history", checkError, leaderlessRepair, "stream %s has no leader: all of its servers are offline", name)
 		return
 	case err == nil:
@@ -63,7 +64,7 @@ func (d *doctor) history() {
 
 // ask reads the state of the stream.
 func (h *kept) ask(ctx context.Context, d *doctor, name string) error {
-	stream, err := d.s.js.Stream(ctx, name)
+	stream, err := d.s.JS.Stream(ctx, name)
 	if err == nil {
 		h.info = stream.CachedInfo()
 	}
@@ -72,7 +73,7 @@ func (h *kept) ask(ctx context.Context, d *doctor, name string) error {
 
 // read opens the history, which waits for the last writes, and counts those that it lacks.
 func (h *kept) read(ctx context.Context, d *doctor) error {
-	store, err := kvstore.Open(ctx, d.s.js, d.cfg)
+	store, err := kvstore.Open(ctx, d.s.JS, d.cfg)
 	if err != nil {
 		return err
 	}

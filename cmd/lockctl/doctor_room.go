@@ -8,6 +8,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/natslock/locks/cmd/lockctl/internal/session"
 	"github.com/natslock/locks/internal/tool"
 	"github.com/natslock/locks/natslock"
 )
@@ -78,7 +79,7 @@ func (d *doctor) leader() string {
 	if c := d.info.Cluster; c != nil && c.Leader != "" {
 		return c.Leader
 	}
-	return d.s.nc.ConnectedServerName()
+	return d.s.NC.ConnectedServerName()
 }
 
 const (
@@ -100,7 +101,7 @@ func (d *doctor) leaderless(cause error) {
 	defer cancel()
 	// The leader of the whole cluster knows which servers are offline. Without one a server
 	// shows lost replicas as present.
-	_, err := d.s.js.AccountInfo(ctx)
+	_, err := d.s.JS.AccountInfo(ctx)
 	switch {
 	case led:
 		d.fail("bucket", cause, "a leader has been elected meanwhile: visit again")
@@ -110,7 +111,7 @@ func (d *doctor) leaderless(cause error) {
 		d.fail("bucket", cause, fmt.Sprintf("start the missing servers: the leader of the cluster does not answer (%v), so most servers may be away", d.why(err)))
 	default:
 		d.add("bucket", checkError, fmt.Sprintf("delete the stream and make it again, restarts do not help: \"nats stream rm %s\", \"lockctl init\". "+
-			"All locks in it are lost already, and the next tokens are higher. SECURITY.md says which users can cause this", streamOf(d.cfg)),
+			"All locks in it are lost already, and the next tokens are higher. SECURITY.md says which users can cause this", session.StreamOf(d.cfg)),
 			"all replicas are there, and none has led the stream for %v: it has stopped for good, as after a publish with a wrong Nats-Expected-Last-Msg-Id", electing)
 		d.Checks[len(d.Checks)-1].code = tool.ExitConfig
 	}
@@ -120,8 +121,8 @@ func (d *doctor) leaderless(cause error) {
 // offline, or found = false if nothing answers for the stream.
 func (d *doctor) electing() (away []string, found, led bool) {
 	for end := time.Now().Add(electing); time.Now().Before(end); time.Sleep(electingPoll) {
-		ctx, cancel := d.g.bounded()
-		stream, err := d.s.js.Stream(ctx, streamOf(d.cfg))
+		ctx, cancel := d.g.Bounded()
+		stream, err := d.s.JS.Stream(ctx, session.StreamOf(d.cfg))
 		cancel()
 		if err != nil {
 			continue

@@ -31,7 +31,7 @@ const (
 )
 
 func (d *doctor) connection() {
-	nc := d.s.nc
+	nc := d.s.NC
 	cluster := "no cluster"
 	if name := nc.ConnectedClusterName(); name != "" {
 		cluster = fmt.Sprintf("cluster %s, %s known", name, show.Count(len(nc.Servers()), "server"))
@@ -59,7 +59,7 @@ func (d *doctor) connection() {
 // versions checks the server it is connected to, and visits the servers that this one
 // announces.
 func (d *doctor) versions() {
-	nc := d.s.nc
+	nc := d.s.NC
 	d.version(nc.ConnectedServerName(), nc.ConnectedServerVersion())
 	for _, raw := range nc.DiscoveredServers() {
 		opts := nc.Opts
@@ -92,7 +92,7 @@ func withLogin(raw, from string) string {
 // version judges a server by its version. Where a domain or a prefix is named,
 // another server may keep the bucket: the row nats-server says which version that is.
 func (d *doctor) version(server, version string) {
-	o := d.s.js.Options()
+	o := d.s.JS.Options()
 	switch {
 	case kvstore.ServerFits(version):
 		d.ok("server version", "%s on %s", version, server)
@@ -108,10 +108,10 @@ func (d *doctor) version(server, version string) {
 func (d *doctor) jetStream() bool {
 	ctx, cancel := d.quietly()
 	defer cancel()
-	acc, err := d.s.js.AccountInfo(ctx)
+	acc, err := d.s.JS.AccountInfo(ctx)
 	switch {
 	case errors.Is(err, jetstream.ErrJetStreamNotEnabled), errors.Is(err, jetstream.ErrJetStreamNotEnabledForAccount), errors.Is(err, nats.ErrNoResponders):
-		d.fail("jetstream", d.s.noJetStream(), "turn JetStream on for this server and account, or name the domain with --js-domain")
+		d.fail("jetstream", d.s.NoJetStream(), "turn JetStream on for this server and account, or name the domain with --js-domain")
 		return false
 	case err != nil:
 		d.add("jetstream", checkUnknown, "", "the account's limits cannot be seen: %v", d.why(err))
@@ -171,8 +171,8 @@ func bytesOf(n uint64) string {
 
 // quietly is the context of a request that may be refused.
 func (d *doctor) quietly() (context.Context, context.CancelFunc) {
-	ctx, cancel := d.g.bounded()
-	d.s.nc.SetErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
+	ctx, cancel := d.g.Bounded()
+	d.s.NC.SetErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
 		if errors.Is(err, nats.ErrPermissionViolation) {
 			cancel()
 		}
@@ -183,7 +183,7 @@ func (d *doctor) quietly() (context.Context, context.CancelFunc) {
 // why is the server's refusal behind a request that it made end.
 func (d *doctor) why(err error) error {
 	if errors.Is(err, context.Canceled) {
-		return d.s.nc.LastError()
+		return d.s.NC.LastError()
 	}
 	return err
 }
@@ -235,7 +235,7 @@ func (d *doctor) disks() {
 }
 
 func (d *doctor) ask(base string) (v varz, sent, got time.Time, err error) {
-	ctx, cancel := d.g.bounded()
+	ctx, cancel := d.g.Bounded()
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(base, "/")+"/varz", nil)
 	if err != nil {

@@ -24,8 +24,8 @@ const wordAfter = 2 * time.Second
 // permissions tries every subject that the library needs, with requests that change
 // nothing: the server reports a refusal before it answers a ping.
 func (d *doctor) permissions() {
-	o := d.s.js.Options()
-	access := natslock.Access{Pattern: d.name, Bucket: d.g.Bucket, Domain: o.Domain, InboxPrefix: d.s.nc.Opts.InboxPrefix}
+	o := d.s.JS.Options()
+	access := natslock.Access{Pattern: d.name, Bucket: d.g.Bucket, Domain: o.Domain, InboxPrefix: d.s.NC.Opts.InboxPrefix}
 	if o.Domain == "" && o.APIPrefix != "$JS.API." && o.APIPrefix != "" {
 		access.APIPrefix = o.APIPrefix
 	}
@@ -79,7 +79,7 @@ func (d *doctor) permissions() {
 // tryPublish returns the server's refusal, or nil.
 func (d *doctor) tryPublish(subject string) (refused, err error) {
 	m := nats.NewMsg(strings.ReplaceAll(subject, "*", "doctor"))
-	m.Reply = d.s.nc.NewInbox()
+	m.Reply = d.s.NC.NewInbox()
 	if strings.Contains(subject, ".GET.") && !strings.Contains(subject, "$KV.") {
 		m.Data, _ = json.Marshal(map[string]string{"last_by_subj": "$KV." + d.g.Bucket + ".lock." + d.name})
 	} else if strings.Contains(subject, "$KV.") && !strings.Contains(subject, ".GET.") {
@@ -88,7 +88,7 @@ func (d *doctor) tryPublish(subject string) (refused, err error) {
 		m.Header.Set("Nats-TTL", "1s")
 		m.Header.Set("KV-Operation", "DEL")
 	}
-	return d.refusal(func() error { return d.s.nc.PublishMsg(m) })
+	return d.refusal(func() error { return d.s.NC.PublishMsg(m) })
 }
 
 func (d *doctor) trySubscribe(subject string) (refused, err error) {
@@ -99,20 +99,20 @@ func (d *doctor) trySubscribe(subject string) (refused, err error) {
 		}
 	}()
 	return d.refusal(func() (err error) {
-		sub, err = d.s.nc.SubscribeSync(subject)
+		sub, err = d.s.NC.SubscribeSync(subject)
 		return err
 	})
 }
 
 func (d *doctor) refusal(try func() error) (refused, err error) {
-	before := d.s.nc.LastError()
+	before := d.s.NC.LastError()
 	if err := try(); err != nil {
 		return nil, err
 	}
-	if err := d.s.nc.FlushTimeout(d.g.Timeout); err != nil {
+	if err := d.s.NC.FlushTimeout(d.g.Timeout); err != nil {
 		return nil, err
 	}
-	if now := d.s.nc.LastError(); now != before && errors.Is(now, nats.ErrPermissionViolation) {
+	if now := d.s.NC.LastError(); now != before && errors.Is(now, nats.ErrPermissionViolation) {
 		return now, nil
 	}
 	return nil, nil
@@ -121,7 +121,7 @@ func (d *doctor) refusal(try func() error) (refused, err error) {
 // locks takes, renews and releases real ones, and listens to the bucket's word of
 // it.
 func (d *doctor) locks() {
-	err := d.s.open(d.g, natslock.WithBucketConfig(d.cfg), natslock.WithOwner("lockctl doctor"), natslock.WithTTL(5*time.Second),
+	err := d.s.Open(d.g, natslock.WithBucketConfig(d.cfg), natslock.WithOwner("lockctl doctor"), natslock.WithTTL(5*time.Second),
 		natslock.WithWatchAfter(-1), natslock.WithLogger(slog.New(slog.DiscardHandler)))
 	if err != nil {
 		d.fail("mutex", err, "see the rows above")
@@ -136,9 +136,9 @@ func (d *doctor) locks() {
 // mutex takes, renews and releases a lock. It returns false if the bucket has not stored
 // the first write: then it stores no other either.
 func (d *doctor) mutex() (stored bool) {
-	ctx, cancel := d.g.bounded()
+	ctx, cancel := d.g.Bounded()
 	defer cancel()
-	notified, err := d.s.nc.SubscribeSync(d.subject)
+	notified, err := d.s.NC.SubscribeSync(d.subject)
 	if err != nil {
 		d.fail("watching", err, "")
 		return true
@@ -187,7 +187,7 @@ func (d *doctor) watching(notified *nats.Subscription) {
 }
 
 func (d *doctor) readWrite() {
-	ctx, cancel := d.g.bounded()
+	ctx, cancel := d.g.Bounded()
 	defer cancel()
 	rw := rwlock.New(d.s.Client)
 	begun := time.Now()

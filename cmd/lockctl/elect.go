@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/natslock/locks/cmd/lockctl/internal/session"
 	"github.com/natslock/locks/cmd/lockctl/internal/show"
 	"github.com/natslock/locks/election"
 	"github.com/natslock/locks/internal/tool"
@@ -70,7 +71,7 @@ func (c *electCmd) AfterApply() error {
 	return nil
 }
 
-func (c *electCmd) Run(g *globals) error {
+func (c *electCmd) Run(g *session.Globals) error {
 	if len(c.Command) > 0 {
 		return c.campaign(g)
 	}
@@ -86,12 +87,12 @@ func (c *electCmd) Run(g *globals) error {
 var errEnough = errors.New("no further term")
 
 // campaign runs the command in each term.
-func (c *electCmd) campaign(g *globals) error {
-	command, s, err := g.prepare("elect", c.Command, c.naming, c.TTL, c.Create)
+func (c *electCmd) campaign(g *session.Globals) error {
+	command, s, err := prepare(g, "elect", c.Command, c.naming, c.TTL, c.Create)
 	if err != nil {
 		return err
 	}
-	defer s.close()
+	defer s.End()
 
 	signals := g.Signals()
 	ctx, cancel := context.WithCancelCause(context.Background())

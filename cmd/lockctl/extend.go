@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/natslock/locks/cmd/lockctl/internal/session"
 	"github.com/natslock/locks/natslock"
 )
 
@@ -32,16 +33,16 @@ Exit code:
   77 no permission   78 no bucket, or one not fit for locks`
 }
 
-func (c *extendCmd) Run(g *globals) error {
+func (c *extendCmd) Run(g *session.Globals) error {
 	var opts []natslock.LockOption
 	if c.TTL != nil {
 		opts = append(opts, natslock.TTL(*c.TTL))
 	}
-	s, err := g.open()
+	s, err := g.Open()
 	if err != nil {
 		return err
 	}
-	defer s.close()
+	defer s.End()
 	lock, err := c.Handle.adopt(g, s, opts...)
 	if err != nil {
 		return err
@@ -67,12 +68,12 @@ Exit code:
   77 no permission   78 no bucket, or one not fit for locks`
 }
 
-func (c *releaseCmd) Run(g *globals) error {
-	s, err := g.open()
+func (c *releaseCmd) Run(g *session.Globals) error {
+	s, err := g.Open()
 	if err != nil {
 		return err
 	}
-	defer s.close()
+	defer s.End()
 	lock, err := c.Handle.adopt(g, s)
 	if err != nil {
 		return err

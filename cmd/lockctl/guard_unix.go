@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/natslock/locks/cmd/lockctl/internal/console"
+	"github.com/natslock/locks/cmd/lockctl/internal/session"
 	"github.com/natslock/locks/internal/tool"
 )
 
@@ -115,7 +116,7 @@ func (j *job) guardBy(o orders) bool {
 
 type guardCmd struct{}
 
-func (*guardCmd) Run(*globals) error {
+func (*guardCmd) Run(*session.Globals) error {
 	if console.IsTerminal(os.Stdin) {
 		return tool.Usagef("guard is started by lockctl run")
 	}

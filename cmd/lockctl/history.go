@@ -9,6 +9,7 @@ import (
 	"runtime/debug"
 	"time"
 
+	"github.com/natslock/locks/cmd/lockctl/internal/session"
 	"github.com/natslock/locks/cmd/lockctl/internal/show"
 	"github.com/natslock/locks/internal/tool"
 	"github.com/natslock/locks/kvstore"
@@ -72,12 +73,12 @@ func (c *historyCmd) AfterApply() error {
 // dateAndTime is the layout of the times.
 const dateAndTime = "2006-01-02 15:04:05.000"
 
-func (c *historyCmd) Run(g *globals) error {
-	s, err := g.open()
+func (c *historyCmd) Run(g *session.Globals) error {
+	s, err := g.Open()
 	if err != nil {
 		return err
 	}
-	defer s.close()
+	defer s.End()
 	var since time.Time
 	if c.Since > 0 {
 		since = time.Now().Add(-c.Since)

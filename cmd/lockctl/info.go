@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 
+	"github.com/natslock/locks/cmd/lockctl/internal/session"
 	"github.com/natslock/locks/cmd/lockctl/internal/show"
 	"github.com/natslock/locks/natslock"
 )
@@ -25,7 +26,7 @@ such, with its revision. Of a semaphore each holder is shown with the slot that 
 Exit code: 0, also for a free lock.`
 }
 
-func (c *infoCmd) Run(g *globals) error {
+func (c *infoCmd) Run(g *session.Globals) error {
 	infos, err := c.inspect(g)
 	if err != nil {
 		return err
@@ -53,30 +54,11 @@ func (c *infoCmd) Run(g *globals) error {
 }
 
 // inspect returns what there is of each kind.
-func (c *infoCmd) inspect(g *globals) ([]natslock.Info, error) {
-	s, err := g.open()
+func (c *infoCmd) inspect(g *session.Globals) ([]natslock.Info, error) {
+	s, err := g.Open()
 	if err != nil {
 		return nil, err
 	}
-	defer s.close()
-	return s.inspect(g, c.Name)
-}
-
-// inspect reads the locks of a name, of all kinds, without those that are free
-// and not waited for.
-func (s *session) inspect(g *globals, name string) ([]natslock.Info, error) {
-	ctx, cancel := g.bounded()
-	defer cancel()
-	var infos []natslock.Info
-	for _, kind := range []natslock.Kind{natslock.KindMutex, natslock.KindRW, natslock.KindSemaphore} {
-		info, err := s.Inspect(ctx, kind, name)
-		if err != nil {
-			return nil, err
-		}
-		show.InOrder(info.Readers)
-		if !show.IsFree(info) {
-			infos = append(infos, info)
-		}
-	}
-	return infos, nil
+	defer s.End()
+	return s.Find(g, c.Name)
 }

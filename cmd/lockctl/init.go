@@ -3,7 +3,6 @@ package main
 import (
 	"bufio"
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -13,14 +12,13 @@ import (
 	"time"
 
 	"github.com/jedib0t/go-pretty/v6/table"
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/natslock/locks/cmd/lockctl/internal/console"
+	"github.com/natslock/locks/cmd/lockctl/internal/session"
 	"github.com/natslock/locks/cmd/lockctl/internal/show"
 	"github.com/natslock/locks/internal/tool"
 	"github.com/natslock/locks/kvstore"
-	"github.com/natslock/locks/natslock"
 )
 
 type initCmd struct {
@@ -79,7 +77,7 @@ func (c *initCmd) AfterApply() error {
 	return nil
 }
 
-func (c *initCmd) config(g *globals) kvstore.Config {
+func (c *initCmd) config(g *session.Globals) kvstore.Config {
 	cfg := kvstore.Config{Bucket: g.Bucket, Replicas: c.Replicas, MaxBytes: c.MaxBytes, Logger: slog.New(slog.DiscardHandler)}
 	if c.Storage == "memory" {
 		cfg.Storage = jetstream.MemoryStorage
@@ -90,7 +88,7 @@ func (c *initCmd) config(g *globals) kvstore.Config {
 	return cfg
 }
 
-func (c *initCmd) Run(g *globals) error {
+func (c *initCmd) Run(g *session.Globals) error {
 	cfg := c.config(g)
 	if c.Print {
 		sc, err := cfg.StreamConfig()
@@ -99,12 +97,12 @@ func (c *initCmd) Run(g *globals) error {
 		}
 		return show.WriteJSON(g.Out, sc)
 	}
-	s, err := g.connect()
+	s, err := g.Connect()
 	if err != nil {
 		return err
 	}
-	defer s.close()
-	info, err := s.bucket(g, cfg)
+	defer s.End()
+	info, err := s.Bucket(g, cfg)
 	switch {
 	case errors.Is(err, kvstore.ErrNotFound):
 		err = c.make(g, s, cfg)
@@ -117,48 +115,15 @@ func (c *initCmd) Run(g *globals) error {
 	return c.history(g, s, cfg)
 }
 
-// bucket returns the bucket's stream, also of a bucket that is not fit for locks.
-func (s *session) bucket(g *globals, cfg kvstore.Config) (*jetstream.StreamInfo, error) {
-	ctx, cancel := g.bounded()
-	defer cancel()
-	cfg.NoCreate, cfg.Logger = true, nil
-	// The store tells refusals and outages apart, and waits for a leader.
-	store, err := kvstore.Open(ctx, s.js, cfg)
-	switch {
-	case err == nil:
-		store.Close()
-	case errors.Is(err, nats.ErrNoResponders):
-		return nil, s.noJetStream()
-	case !errors.Is(err, kvstore.ErrBucketConfig):
-		return nil, err
-	}
-	for {
-		try, cancel := context.WithTimeout(ctx, time.Second)
-		stream, err := s.js.Stream(try, streamOf(cfg))
-		cancel()
-		switch {
-		case err == nil:
-			return stream.CachedInfo(), nil
-		case ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded): // no answer: it may have no leader yet
-			return nil, fmt.Errorf("%w: bucket %s: %w", natslock.ErrUnavailable, g.Bucket, err)
-		}
-	}
-}
-
-func streamOf(cfg kvstore.Config) string {
-	sc, _ := cfg.StreamConfig() // only a bad name fails, and was refused
-	return sc.Name
-}
-
 // make makes a bucket that is not there.
-func (c *initCmd) make(g *globals, s *session, cfg kvstore.Config) error {
+func (c *initCmd) make(g *session.Globals, s *session.Session, cfg kvstore.Config) error {
 	asked := cfg.Replicas
-	cfg.Replicas = cmp.Or(asked, s.replicas())
+	cfg.Replicas = cmp.Or(asked, s.Replicas())
 	sc, err := cfg.StreamConfig()
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(g.Out, "bucket %s is not there; to make at %s:\n", g.Bucket, s.where())
+	fmt.Fprintf(g.Out, "bucket %s is not there; to make at %s:\n", g.Bucket, s.Where())
 	t := show.NewTable(g.Out)
 	row := func(setting string, value any) { t.AppendRow(table.Row{"  " + setting, value}) }
 	row("storage", strings.ToLower(sc.Storage.String()))
@@ -170,17 +135,17 @@ func (c *initCmd) make(g *globals, s *session, cfg kvstore.Config) error {
 		row("placement", strings.TrimSpace(p.Cluster+" "+strings.Join(p.Tags, " ")))
 	}
 	t.Render()
-	if name := s.nc.ConnectedClusterName(); name != "" && sc.Replicas == 1 {
+	if name := s.NC.ConnectedClusterName(); name != "" && sc.Replicas == 1 {
 		fmt.Fprintln(g.Out, show.Alarm.Sprintf("one replica on cluster %s: locks stop when its server does; see --replicas", show.Plain(name)))
 	}
 	if err := c.confirm(g, "Make it?"); err != nil {
 		return err
 	}
-	ctx, cancel := g.bounded()
+	ctx, cancel := g.Bounded()
 	defer cancel()
 	open := func(replicas int) error {
 		cfg.Replicas = replicas
-		store, err := kvstore.Open(ctx, s.js, cfg)
+		store, err := kvstore.Open(ctx, s.JS, cfg)
 		if err == nil {
 			store.Close()
 		}
@@ -189,11 +154,11 @@ func (c *initCmd) make(g *globals, s *session, cfg kvstore.Config) error {
 	if asked > 0 {
 		err = open(asked)
 	} else {
-		err = s.replicated(open)
+		err = s.Replicated(open)
 	}
 	switch {
 	case err != nil:
-		return s.notDone(err)
+		return s.NotDone(err)
 	case cfg.Replicas < sc.Replicas:
 		fmt.Fprintf(g.Out, "made bucket %s, with one replica: its server is not in a cluster\n", g.Bucket)
 	default:
@@ -202,22 +167,11 @@ func (c *initCmd) make(g *globals, s *session, cfg kvstore.Config) error {
 	return nil
 }
 
-// where names the place of the bucket: a forgotten domain makes a second one.
-func (s *session) where() string {
-	place := s.url
-	if o := s.js.Options(); o.Domain != "" {
-		place += ", domain " + show.Plain(o.Domain)
-	} else if o.APIPrefix != "" {
-		place += ", API prefix " + show.Plain(o.APIPrefix)
-	}
-	return place
-}
-
 // change is a setting that an update would change.
 type change struct{ setting, is, will string }
 
 // repair changes a bucket that is there.
-func (c *initCmd) repair(g *globals, s *session, cfg kvstore.Config, info *jetstream.StreamInfo) error {
+func (c *initCmd) repair(g *session.Globals, s *session.Session, cfg kvstore.Config, info *jetstream.StreamInfo) error {
 	if c.Storage == "" { // as it is, also when that is memory
 		cfg.Storage = info.Config.Storage
 	}
@@ -243,10 +197,10 @@ func (c *initCmd) repair(g *globals, s *session, cfg kvstore.Config, info *jetst
 			Want: c.Storage, Why: "not as asked for", Remake: true})
 	}
 	if len(changes) > 0 {
-		fmt.Fprintf(g.Out, "bucket %s at %s; to change:\n", g.Bucket, s.where())
+		fmt.Fprintf(g.Out, "bucket %s at %s; to change:\n", g.Bucket, s.Where())
 		showChanges(g.Out, changes)
 	}
-	showLeft(g.Out, streamOf(cfg), left)
+	showLeft(g.Out, session.StreamOf(cfg), left)
 	switch {
 	case len(changes) == 0 && unfit:
 		return tool.Exitf(tool.ExitConfig, "bucket %s is not as it has to be, and no update can change that", g.Bucket)
@@ -303,12 +257,12 @@ func showLeft(w io.Writer, stream string, left []kvstore.Finding) {
 }
 
 // update changes the stream, unless another user has changed it since it was shown.
-func (c *initCmd) update(g *globals, s *session, shown, repaired jetstream.StreamConfig) (*jetstream.StreamInfo, error) {
-	ctx, cancel := s.unrefused(g.Timeout)
+func (c *initCmd) update(g *session.Globals, s *session.Session, shown, repaired jetstream.StreamConfig) (*jetstream.StreamInfo, error) {
+	ctx, cancel := s.Unrefused(g.Timeout)
 	defer cancel()
-	stream, err := s.js.Stream(ctx, shown.Name)
+	stream, err := s.JS.Stream(ctx, shown.Name)
 	if err != nil {
-		return nil, s.notDone(err)
+		return nil, s.NotDone(err)
 	}
 	since, err := difference(shown, stream.CachedInfo().Config)
 	if err != nil {
@@ -317,52 +271,14 @@ func (c *initCmd) update(g *globals, s *session, shown, repaired jetstream.Strea
 	if len(since) > 0 {
 		return nil, tool.Exitf(tool.ExitConflict, "another user has changed %s meanwhile: nothing was changed", since[0].setting)
 	}
-	if stream, err = s.js.UpdateStream(ctx, repaired); err != nil {
-		return nil, s.notDone(err)
+	if stream, err = s.JS.UpdateStream(ctx, repaired); err != nil {
+		return nil, s.NotDone(err)
 	}
 	return stream.CachedInfo(), nil
 }
 
-// unrefused is the context of a few requests, which ends when the server refuses
-// one: it does so on the connection, and the request itself stays unanswered.
-func (s *session) unrefused(limit time.Duration) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithTimeout(context.Background(), limit)
-	s.nc.SetErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
-		if errors.Is(err, nats.ErrPermissionViolation) {
-			cancel()
-		} else {
-			s.Complain("%v", err)
-		}
-	})
-	return ctx, cancel
-}
-
-// notDone says why the server did not make or change the bucket.
-func (s *session) notDone(err error) error {
-	if err == nil {
-		return nil
-	}
-	apiErr, _ := errors.AsType[*jetstream.APIError](err)
-	denied := s.nc.LastError()
-	switch {
-	case errors.Is(err, natslock.ErrPermission):
-		return err
-	case errors.Is(err, context.Canceled) && errors.Is(denied, nats.ErrPermissionViolation):
-		return tool.Exitf(tool.ExitPermission, "%w; see \"lockctl perms --role admin\"", denied)
-	case errors.Is(err, nats.ErrNoResponders):
-		return s.noJetStream()
-	case isAPIError(err, errCodeNoCluster):
-		return tool.Usagef("--replicas: %s is not in a cluster", s.url)
-	case isAPIError(err, errCodeNoPeers):
-		return s.tooFewServers(err)
-	case apiErr != nil:
-		return tool.Exitf(tool.ExitConfig, "the server refuses that: %s", cmp.Or(apiErr.Description, err.Error()))
-	}
-	return fmt.Errorf("%w: %w", natslock.ErrUnavailable, err)
-}
-
 // confirm asks on the terminal, where the user can answer.
-func (c *initCmd) confirm(g *globals, question string) error {
+func (c *initCmd) confirm(g *session.Globals, question string) error {
 	if c.Force {
 		return nil
 	}

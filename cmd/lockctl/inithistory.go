@@ -7,6 +7,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/natslock/locks/cmd/lockctl/internal/session"
 	"github.com/natslock/locks/cmd/lockctl/internal/show"
 	"github.com/natslock/locks/kvstore"
 )
@@ -15,20 +16,20 @@ import (
 const creation = 15 * time.Second
 
 // history makes the history of a bucket that is there, or changes it.
-func (c *initCmd) history(g *globals, s *session, cfg kvstore.Config) error {
-	bucket, err := s.bucket(g, cfg)
+func (c *initCmd) history(g *session.Globals, s *session.Session, cfg kvstore.Config) error {
+	bucket, err := s.Bucket(g, cfg)
 	if err != nil {
 		return err
 	}
 	wanted := kvstore.HistoryStream(bucket, c.History, c.HistorySize)
-	ctx, cancel := s.unrefused(g.Timeout)
+	ctx, cancel := s.Unrefused(g.Timeout)
 	defer cancel()
-	stream, err := s.js.Stream(ctx, wanted.Name)
+	stream, err := s.JS.Stream(ctx, wanted.Name)
 	switch {
 	case err == nil:
 		return c.changeHistory(g, s, stream.CachedInfo().Config, wanted)
 	case !errors.Is(err, jetstream.ErrStreamNotFound):
-		return s.notDone(err)
+		return s.NotDone(err)
 	}
 	fmt.Fprintf(g.Out, "to make a history of bucket %s: stream %s, for %s and at most %d bytes, num_replicas %d\n",
 		g.Bucket, wanted.Name, show.Brief(c.History), wanted.MaxBytes, wanted.Replicas)
@@ -37,20 +38,20 @@ func (c *initCmd) history(g *globals, s *session, cfg kvstore.Config) error {
 	}
 	// The time that the user took is not that of the requests. On a cluster the server
 	// answers after the new stream has elected its leader, which can take 9 s.
-	ctx, cancel = s.unrefused(max(g.Timeout, creation))
+	ctx, cancel = s.Unrefused(max(g.Timeout, creation))
 	defer cancel()
-	if bucket, err = s.bucket(g, cfg); err != nil {
+	if bucket, err = s.Bucket(g, cfg); err != nil {
 		return err
 	}
-	if _, err := s.js.CreateStream(ctx, kvstore.HistoryStream(bucket, c.History, c.HistorySize)); err != nil {
-		return s.notDone(err)
+	if _, err := s.JS.CreateStream(ctx, kvstore.HistoryStream(bucket, c.History, c.HistorySize)); err != nil {
+		return s.NotDone(err)
 	}
 	fmt.Fprintf(g.Out, "made the history of bucket %s\n", g.Bucket)
 	return nil
 }
 
 // changeHistory changes a history that is there.
-func (c *initCmd) changeHistory(g *globals, s *session, is, wanted jetstream.StreamConfig) error {
+func (c *initCmd) changeHistory(g *session.Globals, s *session.Session, is, wanted jetstream.StreamConfig) error {
 	to := is
 	to.MaxAge, to.Replicas = wanted.MaxAge, wanted.Replicas
 	if c.HistorySize > 0 {

@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/natslock/locks/cmd/lockctl/internal/session"
 	"github.com/natslock/locks/internal/tool"
 )
 
@@ -65,4 +66,4 @@ func (j *job) alive() bool {
 
 type guardCmd struct{}
 
-func (*guardCmd) Run(*globals) error { return tool.Usagef("there is no guard on this system") }
+func (*guardCmd) Run(*session.Globals) error { return tool.Usagef("there is no guard on this system") }

@@ -11,18 +11,19 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/natslock/locks/cmd/lockctl/internal/session"
 	"github.com/natslock/locks/cmd/lockctl/internal/show"
 	"github.com/natslock/locks/election"
 	"github.com/natslock/locks/internal/tool"
 )
 
 // observe prints the leader, and its changes.
-func (c *electCmd) observe(g *globals) error {
-	s, err := g.open()
+func (c *electCmd) observe(g *session.Globals) error {
+	s, err := g.Open()
 	if err != nil {
 		return err
 	}
-	defer s.close()
+	defer s.End()
 	e := election.New(s.Client, c.Name)
 	if c.Once {
 		return c.leader(g, e)
@@ -31,9 +32,9 @@ func (c *electCmd) observe(g *globals) error {
 	defer stop()
 	// A reader that has gone ends the observation in order, not by a signal.
 	signal.Ignore(syscall.SIGPIPE)
-	s.nc.SetDisconnectErrHandler(func(nc *nats.Conn, _ error) {
+	s.NC.SetDisconnectErrHandler(func(nc *nats.Conn, _ error) {
 		if !nc.IsClosed() {
-			g.Complain("lost the connection to %s, waiting for it", s.url)
+			g.Complain("lost the connection to %s, waiting for it", s.URL)
 		}
 	})
 	for l, err := range e.Observe(ctx) {
@@ -51,8 +52,8 @@ func (c *electCmd) observe(g *globals) error {
 }
 
 // leader prints the leader there is.
-func (c *electCmd) leader(g *globals, e *election.Election) error {
-	ctx, cancel := g.bounded()
+func (c *electCmd) leader(g *session.Globals, e *election.Election) error {
+	ctx, cancel := g.Bounded()
 	defer cancel()
 	l, err := e.Leader(ctx)
 	if err != nil && !errors.Is(err, election.ErrNoLeader) {
@@ -67,7 +68,7 @@ func (c *electCmd) leader(g *globals, e *election.Election) error {
 	return nil
 }
 
-func (c *electCmd) print(g *globals, l election.Leader) error {
+func (c *electCmd) print(g *session.Globals, l election.Leader) error {
 	if at := time.Now(); c.JSON {
 		return show.NewEncoder(g.Out).Encode(changeOf(c.Name, at, l))
 	} else {

@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/natslock/locks/cmd/lockctl/internal/session"
 	"github.com/natslock/locks/cmd/lockctl/internal/show"
 	"github.com/natslock/locks/natslock"
 )
@@ -48,19 +49,19 @@ ended the waiting.
 // AfterApply checks what kong cannot.
 func (c *lockCmd) AfterApply() error { return errors.Join(c.choice.check(), c.taking.check()) }
 
-func (c *lockCmd) Run(g *globals) error {
-	g.create = c.Create
-	s, err := g.open(natslock.WithTTL(c.TTL), natslock.WithWatchAfter(0), c.as("lockctl lock"))
+func (c *lockCmd) Run(g *session.Globals) error {
+	g.MayCreate = c.Create
+	s, err := g.Open(natslock.WithTTL(c.TTL), natslock.WithWatchAfter(0), c.as("lockctl lock"))
 	if err != nil {
 		return err
 	}
-	defer s.close()
+	defer s.End()
 	signals := forSignals()
 	lock, err := c.acquire(s, signals, c.kind(), c.Name, c.TTL, c.method(s.Client, c.Name, &c.taking))
 	if err != nil {
 		return err
 	}
-	s.announceOutages(lock)
+	announceOutages(s, lock)
 	signal.Ignore(syscall.SIGPIPE) // a reader that has gone must not leave the lock to its TTL
 	if _, err := fmt.Fprintf(g.Out, "%s %d\n", show.Plain(c.Name), lock.Token()); err != nil {
 		return errors.Join(err, lock.Unlock(context.Background()))
@@ -79,7 +80,7 @@ func (c *lockCmd) Run(g *globals) error {
 
 // untilEnd waits for the end of standard input, or for a signal. The error is that of a
 // lock that was lost before.
-func untilEnd(g *globals, lock *natslock.Lock, signals <-chan os.Signal) error {
+func untilEnd(g *session.Globals, lock *natslock.Lock, signals <-chan os.Signal) error {
 	ignoreBackgroundReads()
 	ended := make(chan error, 1)
 	// The read of standard input cannot be interrupted: it ends with the process.

@@ -11,6 +11,7 @@ import (
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/jedib0t/go-pretty/v6/text"
 
+	"github.com/natslock/locks/cmd/lockctl/internal/session"
 	"github.com/natslock/locks/cmd/lockctl/internal/show"
 	"github.com/natslock/locks/internal/tool"
 	"github.com/natslock/locks/natslock"
@@ -52,7 +53,7 @@ changes. lockctl waits until an outage of the server is over.
 Exit code: 0, also when there are no locks.`
 }
 
-func (c *lsCmd) Run(g *globals) error {
+func (c *lsCmd) Run(g *session.Globals) error {
 	if c.Watch {
 		return c.watch(g)
 	}
@@ -84,17 +85,17 @@ func (c *lsCmd) Run(g *globals) error {
 }
 
 // find reads the locks.
-func (c *lsCmd) find(g *globals) ([]natslock.Info, error) {
-	s, err := g.open()
+func (c *lsCmd) find(g *session.Globals) ([]natslock.Info, error) {
+	s, err := g.Open()
 	if err != nil {
 		return nil, err
 	}
-	defer s.close()
+	defer s.End()
 	return c.list(g, s)
 }
 
-func (c *lsCmd) list(g *globals, s *session) ([]natslock.Info, error) {
-	ctx, cancel := g.bounded()
+func (c *lsCmd) list(g *session.Globals, s *session.Session) ([]natslock.Info, error) {
+	ctx, cancel := g.Bounded()
 	defer cancel()
 	var infos []natslock.Info
 	for info, err := range s.List(ctx, c.Pattern) {

@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/natslock/locks/cmd/lockctl/internal/console"
+	"github.com/natslock/locks/cmd/lockctl/internal/session"
 	"github.com/natslock/locks/cmd/lockctl/internal/show"
 	"github.com/natslock/locks/internal/tool"
 	"github.com/natslock/locks/natslock"
@@ -38,16 +39,16 @@ type display interface {
 
 // watch lists, and lists again after every change. It always shows a list, and never the
 // content of a notification.
-func (c *lsCmd) watch(g *globals) error {
-	s, err := g.connect()
+func (c *lsCmd) watch(g *session.Globals) error {
+	s, err := g.Connect()
 	if err != nil {
 		return err
 	}
-	defer s.close()
+	defer s.End()
 	show.CheckPattern(g.Console, c.Pattern)
 	var d display = &changeLog{c: c, g: g}
 	if f := console.Terminal(g.Out.W); f != nil && !c.JSON {
-		d = &screen{c: c, f: f, url: s.url}
+		d = &screen{c: c, f: f, url: s.URL}
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -59,10 +60,10 @@ func (c *lsCmd) watch(g *globals) error {
 		}
 	}
 	lost := make(chan error, 1)
-	s.nc.SetDisconnectErrHandler(func(*nats.Conn, error) { change() })
-	s.nc.SetReconnectHandler(func(*nats.Conn) { change() })
-	s.nc.SetClosedHandler(func(nc *nats.Conn) { lost <- nc.LastError() })
-	defer s.nc.SetClosedHandler(nil)
+	s.NC.SetDisconnectErrHandler(func(*nats.Conn, error) { change() })
+	s.NC.SetReconnectHandler(func(*nats.Conn) { change() })
+	s.NC.SetClosedHandler(func(nc *nats.Conn) { lost <- nc.LastError() })
+	defer s.NC.SetClosedHandler(nil)
 
 	var infos []natslock.Info
 	follows := false
@@ -92,14 +93,14 @@ func (c *lsCmd) watch(g *globals) error {
 		case <-changed:
 		case <-again:
 		case err := <-lost:
-			return tool.Exitf(tool.ExitUnavailable, "the connection to %s is closed: %w", s.url, err)
+			return tool.Exitf(tool.ExitUnavailable, "the connection to %s is closed: %w", s.URL, err)
 		}
 		<-pause.C
 	}
 }
 
 // follow calls change after each change of the locks, until ctx ends.
-func (c *lsCmd) follow(ctx context.Context, s *session, change func()) {
+func (c *lsCmd) follow(ctx context.Context, s *session.Session, change func()) {
 	for ctx.Err() == nil {
 		for ev, err := range s.Watch(ctx, c.Pattern) {
 			if errors.Is(err, natslock.ErrClosed) {
@@ -114,18 +115,18 @@ func (c *lsCmd) follow(ctx context.Context, s *session, change func()) {
 }
 
 // listAgain lists. It opens the bucket with the first list.
-func (c *lsCmd) listAgain(g *globals, s *session) ([]natslock.Info, error) {
-	away := fmt.Errorf("no connection to %s", s.url)
-	if !s.nc.IsConnected() {
+func (c *lsCmd) listAgain(g *session.Globals, s *session.Session) ([]natslock.Info, error) {
+	away := fmt.Errorf("no connection to %s", s.URL)
+	if !s.NC.IsConnected() {
 		return nil, away
 	}
 	if s.Client == nil {
-		if err := s.open(g); err != nil {
+		if err := s.Open(g); err != nil {
 			return nil, err
 		}
 	}
 	infos, err := c.list(g, s)
-	if err != nil && !s.nc.IsConnected() { // lost while it listed
+	if err != nil && !s.NC.IsConnected() { // lost while it listed
 		return nil, away
 	}
 	return infos, err
@@ -183,7 +184,7 @@ func (d *screen) show(infos []natslock.Info, trouble string) error {
 // changeLog is a pipe or a file: the locks, and then those that have changed.
 type changeLog struct {
 	c       *lsCmd
-	g       *globals
+	g       *session.Globals
 	begun   bool                   // the header is printed
 	empty   bool                   // it has printed that there are none
 	shown   map[show.LockID]string // the printed rows

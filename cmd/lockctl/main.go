@@ -36,13 +36,14 @@ import (
 	kongcompletion "github.com/jotaen/kong-completion"
 
 	"github.com/natslock/locks/cmd/lockctl/internal/console"
+	"github.com/natslock/locks/cmd/lockctl/internal/session"
 	"github.com/natslock/locks/cmd/lockctl/internal/show"
 	"github.com/natslock/locks/internal/tool"
 )
 
 // cli is the whole command line. The globals come before or after the command.
 type cli struct {
-	globals
+	session.Globals
 
 	Run     runCmd     `cmd:"" help:"Run a command while holding a lock."`
 	Elect   electCmd   `cmd:"" help:"Run a command while leading, or show who leads."`
@@ -71,17 +72,6 @@ type cli struct {
 	Guard     guardCmd     `cmd:"" hidden:"" help:"End a process group when its lockctl dies."`
 	Reference referenceCmd `cmd:"" hidden:"" help:"Write the reference as Markdown."`
 	Victim    victimCmd    `cmd:"" hidden:"" help:"The demo's worker that gets killed."`
-}
-
-// globals are the flags that every command has.
-type globals struct {
-	Bucket           string `env:"LOCKCTL_BUCKET" default:"natslock" placeholder:"NAME" help:"Bucket that holds the locks (default ${default})."`
-	Embedded         bool   `help:"Use a server inside this process, its data under the user's cache directory. The bucket is made if it is not there."`
-	tool.Connection  `embed:"" group:"connection"`
-	*console.Console `kong:"-"`
-	Version          kong.VersionFlag `help:"Print the version."`
-
-	create bool // a bucket that is missing may be made
 }
 
 const description = `Locks among processes, kept in a NATS JetStream key-value bucket.
@@ -146,7 +136,7 @@ func mainCode(con *console.Console, args []string) (code int) {
 	if err := c.Verify(); err != nil {
 		return con.Report(err)
 	}
-	return con.Report(con.End(ctx.Run(&c.globals)))
+	return con.Report(con.End(ctx.Run(&c.Globals)))
 }
 
 // newParser makes the parser that fills c, for a run on con.

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"unicode/utf8"
 
+	"github.com/natslock/locks/cmd/lockctl/internal/session"
 	"github.com/natslock/locks/natslock"
 )
 
@@ -31,5 +32,5 @@ func (n naming) as(command string) natslock.Option {
 		}
 		name = name[:end]
 	}
-	return natslock.WithOwner(fmt.Sprintf("%s:%d %s", operator(), os.Getpid(), name))
+	return natslock.WithOwner(fmt.Sprintf("%s:%d %s", session.Operator(), os.Getpid(), name))
 }

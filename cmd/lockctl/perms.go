@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strconv"
 
+	"github.com/natslock/locks/cmd/lockctl/internal/session"
 	"github.com/natslock/locks/cmd/lockctl/internal/show"
 	"github.com/natslock/locks/internal/tool"
 	"github.com/natslock/locks/natslock"
@@ -74,7 +75,7 @@ var roles = map[string]natslock.Role{
 	natslock.RoleOperator.String(): natslock.RoleOperator, natslock.RoleAdmin.String(): natslock.RoleAdmin,
 }
 
-func (c *permsCmd) Run(g *globals) error {
+func (c *permsCmd) Run(g *session.Globals) error {
 	role, pattern := roles[c.Role], ">"
 	switch {
 	case c.Pattern == nil && role == natslock.RoleUser:

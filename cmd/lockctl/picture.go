@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/natslock/locks/cmd/lockctl/internal/session"
 	"github.com/natslock/locks/cmd/lockctl/internal/show"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
@@ -38,7 +39,7 @@ const (
 // to read again, because events are hints. A read replaces the state of its locks, and the
 // events since it began change that.
 type picture struct {
-	f    *feed
+	f    *session.Feed
 	wake chan struct{} // there is something to read
 	news chan struct{} // there is something to draw
 
@@ -269,9 +270,9 @@ func (p *picture) read() {
 		return
 	}
 	found := make(map[show.LockID]natslock.Info)
-	err := p.f.with(readTimes*p.f.g.Timeout, func(ctx context.Context, c *natslock.Client) error {
+	err := p.f.With(readTimes*p.f.Globals.Timeout, func(ctx context.Context, c *natslock.Client) error {
 		if all {
-			for info, err := range c.List(ctx, p.f.pattern) {
+			for info, err := range c.List(ctx, p.f.Pattern) {
 				if err != nil {
 					return err
 				}
@@ -297,11 +298,11 @@ func (p *picture) read() {
 		p.nextList = time.Now().Add((readShare - 1) * time.Since(begun))
 	}
 	switch {
-	case errors.Is(err, errNoBucket):
+	case errors.Is(err, session.ErrNoBucket):
 		return
 	case err != nil:
 		p.failure, p.all = err.Error(), true
-		time.AfterFunc(bucketWait, p.poke)
+		time.AfterFunc(session.BucketWait, p.poke)
 		p.changedLocked()
 		return
 	}

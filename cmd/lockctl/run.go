@@ -12,6 +12,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/natslock/locks/cmd/lockctl/internal/session"
 	"github.com/natslock/locks/cmd/lockctl/internal/show"
 	"github.com/natslock/locks/internal/tool"
 	"github.com/natslock/locks/semaphore"
@@ -96,19 +97,19 @@ func (c *runCmd) AfterApply() error {
 }
 
 // words are the command and its arguments.
-func (c *runCmd) words(g *globals) []string {
+func (c *runCmd) words(g *session.Globals) []string {
 	if c.Shell != nil {
 		return []string{cmp.Or(g.Getenv("SHELL"), "/bin/sh"), "-c", *c.Shell}
 	}
 	return c.Command
 }
 
-func (c *runCmd) Run(g *globals) error {
-	command, s, err := g.prepare("run", c.words(g), c.naming, c.TTL, c.Create)
+func (c *runCmd) Run(g *session.Globals) error {
+	command, s, err := prepare(g, "run", c.words(g), c.naming, c.TTL, c.Create)
 	if err != nil {
 		return err
 	}
-	defer s.close()
+	defer s.End()
 
 	signals := g.Signals()
 	lock, err := c.acquire(s, signals, c.kind(), c.Name, c.TTL, c.method(s.Client, c.Name, &c.taking))
@@ -145,11 +146,11 @@ func cannotRun(name string, err error) error {
 
 // announceOutages prints when the connection goes and comes. The lock survives an outage,
 // but not for long.
-func (s *session) announceOutages(lock held) {
-	s.nc.SetDisconnectErrHandler(func(nc *nats.Conn, err error) {
+func announceOutages(s *session.Session, lock held) {
+	s.NC.SetDisconnectErrHandler(func(nc *nats.Conn, err error) {
 		if !nc.IsClosed() && lock.Remaining() > 0 {
 			s.Complain("connection lost (%v); the lock is lost in %s unless it comes back", err, show.Brief(lock.Remaining()))
 		}
 	})
-	s.nc.SetReconnectHandler(func(nc *nats.Conn) { s.Complain("connected again to %s", tool.WithoutCredentials(nc.ConnectedUrl())) })
+	s.NC.SetReconnectHandler(func(nc *nats.Conn) { s.Complain("connected again to %s", tool.WithoutCredentials(nc.ConnectedUrl())) })
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/nats-io/nats-server/v2/server"
 
+	"github.com/natslock/locks/cmd/lockctl/internal/session"
 	"github.com/natslock/locks/internal/tool"
 	"github.com/natslock/locks/natslock"
 )
@@ -40,31 +41,31 @@ func (c *serverCmd) AfterApply() error {
 	return nil
 }
 
-func (c *serverCmd) Run(g *globals) error {
+func (c *serverCmd) Run(g *session.Globals) error {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	port := c.Port
 	if port == 0 {
 		port = server.RANDOM_PORT
 	}
-	var e *embedded
+	var e *session.Embedded
 	var err error
 	if c.Dir == "" {
-		e, err = startCached(port)
+		e, err = session.StartCached(port)
 	} else {
-		e, err = startKept(c.Dir, port)
+		e, err = session.StartKept(c.Dir, port)
 	}
 	if err != nil {
 		return err
 	}
-	g.Connection, g.Embedded, g.create = tool.Connection{Server: e.url(), NoContext: true, Timeout: g.Timeout}, false, true
-	if s, err := g.open(natslock.WithLogger(silent)); err == nil {
-		s.close()
+	g.Connection, g.Embedded, g.MayCreate = tool.Connection{Server: e.URL(), NoContext: true, Timeout: g.Timeout}, false, true
+	if s, err := g.Open(natslock.WithLogger(silent)); err == nil {
+		s.End()
 	} else { // the server still serves other requests, such as a repair of the bucket
 		g.Complain("%v", err)
 	}
-	defer e.stop()
-	if _, err := fmt.Fprintln(g.Out, e.url()); err != nil {
+	defer e.Stop()
+	if _, err := fmt.Fprintln(g.Out, e.URL()); err != nil {
 		return err // nobody would learn the port
 	}
 	<-signals

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/natslock/locks/cmd/lockctl/internal/console"
+	"github.com/natslock/locks/cmd/lockctl/internal/session"
 	"github.com/natslock/locks/cmd/lockctl/internal/show"
 )
 
@@ -74,11 +75,11 @@ type held interface {
 //
 // A lockctl that is stopped, or stuck, does none of this. Then its guard does, and
 // earlier: see orders.
-func (w *supervision) supervise(cmd *exec.Cmd, lock held, signals <-chan os.Signal, s *session) (ending, error) {
-	s.announceOutages(lock)
+func (w *supervision) supervise(cmd *exec.Cmd, lock held, signals <-chan os.Signal, s *session.Session) (ending, error) {
+	announceOutages(s, lock)
 	defer func() {
-		s.nc.SetDisconnectErrHandler(nil)
-		s.nc.SetReconnectHandler(nil)
+		s.NC.SetDisconnectErrHandler(nil)
+		s.NC.SetReconnectHandler(nil)
 	}()
 	j, err := startJob(cmd, w.Complain)
 	if err != nil {

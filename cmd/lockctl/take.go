@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/natslock/locks/cmd/lockctl/internal/session"
 	"github.com/natslock/locks/cmd/lockctl/internal/show"
 	"github.com/natslock/locks/internal/tool"
 	"github.com/natslock/locks/natslock"
@@ -91,7 +92,7 @@ func unqueued(client *natslock.Client, kind natslock.Kind, try lockFunc) lockFun
 
 // acquire waits for the lock. A signal ends the wait with the exit code that it
 // would have had without a handler.
-func (c *taking) acquire(s *session, signals <-chan os.Signal, kind natslock.Kind, name string, ttl time.Duration, take lockFunc) (*natslock.Lock, error) {
+func (c *taking) acquire(s *session.Session, signals <-chan os.Signal, kind natslock.Kind, name string, ttl time.Duration, take lockFunc) (*natslock.Lock, error) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	stop := endBySignal(signals, cancel)
 	// Detached: what ends the waiting is not to end the lock.
@@ -102,7 +103,7 @@ func (c *taking) acquire(s *session, signals <-chan os.Signal, kind natslock.Kin
 	if c.Wait != nil && !c.once() {
 		opts = append(opts, natslock.MaxWait(*c.Wait))
 	}
-	quiet := s.noticed(ctx, kind, name)
+	quiet := noticed(ctx, s, kind, name)
 	var lock *natslock.Lock
 	err := c.nested(ctx, s, kind, name)
 	if err == nil {
@@ -125,7 +126,7 @@ func (c *taking) acquire(s *session, signals <-chan os.Signal, kind natslock.Kin
 // nested returns an error where the command that this process is a part of holds the lock: it
 // would wait for itself. The token tells the lock from one of that name elsewhere. Permits
 // of a semaphore can be taken one after the other.
-func (c *taking) nested(ctx context.Context, s *session, kind natslock.Kind, name string) error {
+func (c *taking) nested(ctx context.Context, s *session.Session, kind natslock.Kind, name string) error {
 	token, err := strconv.ParseUint(s.Getenv("LOCK_TOKEN"), 10, 64)
 	if err != nil || s.Getenv("LOCK_NAME") != name || kind == natslock.KindSemaphore || c.once() {
 		return nil

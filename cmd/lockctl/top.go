@@ -10,6 +10,7 @@ import (
 	tea "charm.land/bubbletea/v2"
 
 	"github.com/natslock/locks/cmd/lockctl/internal/console"
+	"github.com/natslock/locks/cmd/lockctl/internal/session"
 	"github.com/natslock/locks/cmd/lockctl/internal/show"
 	"github.com/natslock/locks/internal/tool"
 )
@@ -70,30 +71,30 @@ func (c *topCmd) AfterApply() error {
 	return nil
 }
 
-func (c *topCmd) Run(g *globals) error {
+func (c *topCmd) Run(g *session.Globals) error {
 	if console.Terminal(g.Stdin) == nil || console.Terminal(g.Out.W) == nil || g.Getenv("TERM") == "dumb" {
 		return tool.Usagef("top needs a terminal; see lockctl ls and lockctl watch")
 	}
-	s, err := g.connect()
+	s, err := g.Connect()
 	if err != nil {
 		return err
 	}
-	defer s.close()
+	defer s.End()
 
 	show.ASCII = show.ASCIILocale(g.Getenv)
 	p := newPicture()
-	f := &feed{g: g, s: s, pattern: c.Pattern, event: p.event, disconnected: p.disconnected, absent: p.absent}
+	f := &session.Feed{Globals: g, Session: s, Pattern: c.Pattern, Event: p.event, Disconnected: p.disconnected, Absent: p.absent}
 	p.f = f
 	said := &complaint{after: g.Stderr}
 	g.Complaints = said // nobody else is running yet
 	show.CheckPattern(g.Console, c.Pattern)
 	ctx, cancel := context.WithCancel(context.Background())
-	program := tea.NewProgram(newTop(c, s.url, g.Bucket, p, said), tea.WithFPS(topFrames))
+	program := tea.NewProgram(newTop(c, s.URL, g.Bucket, p, said), tea.WithFPS(topFrames))
 	var background sync.WaitGroup
 	var failed error
 	background.Go(func() { p.run(ctx) })
 	background.Go(func() {
-		if failed = f.run(ctx); failed != nil {
+		if failed = f.Run(ctx); failed != nil {
 			program.Quit()
 		}
 	})

@@ -74,7 +74,7 @@ func (m *top) answered(yes bool) tea.Cmd {
 		return nil
 	}
 	return func() tea.Msg {
-		return brokenMsg{order, m.p.f.with(m.p.f.g.Timeout, func(ctx context.Context, c *natslock.Client) error {
+		return brokenMsg{order, m.p.f.With(m.p.f.Globals.Timeout, func(ctx context.Context, c *natslock.Client) error {
 			return c.Break(ctx, natslock.BreakRequest{Kind: order.h.Kind, Name: order.name, ID: order.h.ID, Reason: m.c.Reason, Immediately: order.now})
 		})}
 	}

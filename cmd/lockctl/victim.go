@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/natslock/locks/cmd/lockctl/internal/session"
 	"github.com/natslock/locks/natslock"
 )
 
@@ -23,9 +24,9 @@ type victimCmd struct {
 }
 
 // Run reports the events of the lock to the demo, over standard output.
-func (c *victimCmd) Run(g *globals) error {
+func (c *victimCmd) Run(g *session.Globals) error {
 	events := make(chan string, 64)
-	s, err := g.open(natslock.WithOwner("victim"), natslock.WithTTL(c.TTL),
+	s, err := g.Open(natslock.WithOwner("victim"), natslock.WithTTL(c.TTL),
 		natslock.WithObserver(func(_ context.Context, ev natslock.Event) {
 			select {
 			case events <- fmt.Sprintln(ev.Type, ev.Token):
@@ -35,7 +36,7 @@ func (c *victimCmd) Run(g *globals) error {
 	if err != nil {
 		return err
 	}
-	defer s.close()
+	defer s.End()
 	l, err := s.Lock(context.Background(), c.Lock)
 	if err != nil {
 		return err

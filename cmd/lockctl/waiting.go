@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/natslock/locks/cmd/lockctl/internal/console"
+	"github.com/natslock/locks/cmd/lockctl/internal/session"
 	"github.com/natslock/locks/cmd/lockctl/internal/show"
 	"github.com/natslock/locks/natslock"
 )
@@ -18,7 +19,7 @@ const waitNotice = time.Second
 // noticed says that lockctl waits, for whom and at which place, when that takes a while:
 // on a terminal in a line that is kept up to date, elsewhere once. stop ends that, and
 // removes the line, before lockctl goes on.
-func (s *session) noticed(ctx context.Context, kind natslock.Kind, name string) (stop func()) {
+func noticed(ctx context.Context, s *session.Session, kind natslock.Kind, name string) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan struct{})
 	live := console.OnForeground(s.Stderr) && s.Getenv("TERM") != "dumb"

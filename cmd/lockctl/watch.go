@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/natslock/locks/cmd/lockctl/internal/console"
+	"github.com/natslock/locks/cmd/lockctl/internal/session"
 	"github.com/natslock/locks/cmd/lockctl/internal/show"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
@@ -71,20 +72,20 @@ func (c *watchCmd) AfterApply() error {
 	return nil
 }
 
-func (c *watchCmd) Run(g *globals) error {
+func (c *watchCmd) Run(g *session.Globals) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	// A reader that has gone ends the watch in order, not by a signal.
 	signal.Ignore(syscall.SIGPIPE)
-	s, err := g.connect()
+	s, err := g.Connect()
 	if err != nil {
 		return err
 	}
-	defer s.close()
+	defer s.End()
 	show.CheckPattern(g.Console, c.Pattern)
-	p := &watchPrinter{c: c, con: g.Console, url: s.url, end: stop}
-	f := &feed{g: g, s: s, pattern: c.Pattern, event: p.event, disconnected: p.disconnected, absent: p.absent}
-	return f.run(ctx)
+	p := &watchPrinter{c: c, con: g.Console, url: s.URL, end: stop}
+	f := &session.Feed{Globals: g, Session: s, Pattern: c.Pattern, Event: p.event, Disconnected: p.disconnected, Absent: p.absent}
+	return f.Run(ctx)
 }
 
 // watchPrinter prints events, and what interrupts them on standard error.

@@ -10,6 +10,7 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
+// TimeOfDay is the layout of the times of a watch.
 const TimeOfDay = "15:04:05.000"
 
 // EventLine is an event for reading, with its time in a layout.

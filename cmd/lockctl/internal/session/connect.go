@@ -1,10 +1,15 @@
-package main
+// Package session reaches the bucket of locks: with the flags that every command has it
+// connects, starts a server in this process if that is wanted, and opens the bucket. A feed
+// follows the locks over outages.
+package session
 
 import (
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
+	"os/user"
 	"strings"
 	"time"
 
@@ -19,62 +24,62 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// session is a connection with a client on it, and the server if that is
+// Session is a connection with a client on it, and the server if that is
 // embedded.
-type session struct {
+type Session struct {
 	*natslock.Client
 	*console.Console
-	nc  *nats.Conn
-	js  jetstream.JetStream // where the bucket is
-	url string              // without credentials
-	srv *embedded
+	NC  *nats.Conn
+	JS  jetstream.JetStream // where the bucket is
+	URL string              // without credentials
+	Own *Embedded           // the server in this process; nil: another one
 	// unnotified has the first refusal of a subscription to the notifications.
 	unnotified chan error
 }
 
-// open connects and opens the bucket. The caller closes the session. Errors
+// Open connects and opens the bucket. The caller closes the session. Errors
 // name the server and what to do.
-func (g *globals) open(opts ...natslock.Option) (_ *session, err error) {
-	s, err := g.connect()
+func (g *Globals) Open(opts ...natslock.Option) (_ *Session, err error) {
+	s, err := g.Connect()
 	if err != nil {
 		return nil, err
 	}
 	defer func() {
 		if err != nil {
-			s.close()
+			s.End()
 		}
 	}()
-	return s, s.open(g, opts...)
+	return s, s.Open(g, opts...)
 }
 
-// open opens the bucket. It creates a missing bucket only if the user asks for it, or
+// Open opens the bucket. It creates a missing bucket only if the user asks for it, or
 // if no other user can mean another one. Two operators with a mistyped name, or a
 // forgotten domain, must not get a lock each.
-func (s *session) open(g *globals, opts ...natslock.Option) error {
-	ctx, cancel := g.bounded()
+func (s *Session) Open(g *Globals, opts ...natslock.Option) error {
+	ctx, cancel := g.Bounded()
 	defer cancel()
-	opts = append([]natslock.Option{natslock.WithBucket(g.Bucket), natslock.WithJetStream(s.js), natslock.WithLogger(slog.New(warner{Console: s.Console})),
-		natslock.WithCreate(g.create || s.srv != nil)}, opts...) //safety:creation-asked
-	err := s.replicated(func(replicas int) (err error) {
+	opts = append([]natslock.Option{natslock.WithBucket(g.Bucket), natslock.WithJetStream(s.JS), natslock.WithLogger(slog.New(warner{Console: s.Console})),
+		natslock.WithCreate(g.MayCreate || s.Own != nil)}, opts...) //safety:creation-asked
+	err := s.Replicated(func(replicas int) (err error) {
 		made := natslock.WithBucketConfig(kvstore.Config{Replicas: replicas})
-		s.Client, err = natslock.New(ctx, s.nc, append([]natslock.Option{made}, opts...)...)
+		s.Client, err = natslock.New(ctx, s.NC, append([]natslock.Option{made}, opts...)...)
 		return err
 	})
 	switch {
 	case errors.Is(err, nats.ErrNoResponders):
-		return s.noJetStream()
-	case isAPIError(err, errCodeNoPeers):
+		return s.NoJetStream()
+	case IsAPIError(err, errCodeNoPeers):
 		return s.tooFewServers(err)
 	case errors.Is(err, kvstore.ErrNotFound):
 		return &tool.Error{Code: tool.ExitConfig, Err: &missingBucket{fmt.Sprintf("there is no bucket %s at %s: check --bucket, --js-domain and --context, or make the bucket with \"lockctl init\" or \"lockctl run --create\"",
-			show.Plain(g.Bucket), s.where()), err}}
-	case errors.Is(err, natslock.ErrPermission) && tool.RefusedAnswers(s.nc, s.nc.LastError()):
+			show.Plain(g.Bucket), s.Where()), err}}
+	case errors.Is(err, natslock.ErrPermission) && tool.RefusedAnswers(s.NC, s.NC.LastError()):
 		return tool.Exitf(tool.ExitPermission, "%w; the answers to this user need subjects that it may subscribe to: name their prefix with --inbox-prefix", err)
 	}
 	return err
 }
 
-func (s *session) tooFewServers(err error) error {
+func (s *Session) tooFewServers(err error) error {
 	return tool.Exitf(tool.ExitConfig, "%w; wait until more servers are there, or let one keep the bucket: \"lockctl init --replicas 1\"", err)
 }
 
@@ -88,21 +93,21 @@ type missingBucket struct {
 func (e *missingBucket) Error() string { return e.text }
 func (e *missingBucket) Unwrap() error { return e.err }
 
-// replicated makes a bucket for which nobody has said how many servers keep it:
+// Replicated makes a bucket for which nobody has said how many servers keep it:
 // three on a cluster. Only the servers of another domain, or behind another prefix,
 // know whether they are one, and they refuse three replicas if they are not.
-func (s *session) replicated(open func(replicas int) error) error {
-	replicas := s.replicas()
+func (s *Session) Replicated(open func(replicas int) error) error {
+	replicas := s.Replicas()
 	err := open(replicas)
-	if replicas > 1 && isAPIError(err, errCodeNoCluster) {
+	if replicas > 1 && IsAPIError(err, errCodeNoCluster) {
 		return open(1)
 	}
 	return err
 }
 
-// replicas are those that a new bucket is to have.
-func (s *session) replicas() int {
-	if o := s.js.Options(); o.Domain == "" && o.APIPrefix == "" && s.nc.ConnectedClusterName() == "" {
+// Replicas are those that a new bucket is to have.
+func (s *Session) Replicas() int {
+	if o := s.JS.Options(); o.Domain == "" && o.APIPrefix == "" && s.NC.ConnectedClusterName() == "" {
 		return 1
 	}
 	// On a cluster, locks outlive the loss of a server.
@@ -115,35 +120,37 @@ const (
 	errCodeNoCluster = 10074 // "replicas > 1 not supported in non-clustered mode"
 )
 
-func isAPIError(err error, code jetstream.ErrorCode) bool {
+// IsAPIError says whether an error is one of the server, with a code.
+func IsAPIError(err error, code jetstream.ErrorCode) bool {
 	apiErr, ok := errors.AsType[*jetstream.APIError](err)
 	return ok && apiErr.ErrorCode == code
 }
 
-func (s *session) noJetStream() error {
-	return tool.Exitf(tool.ExitUnavailable, "no JetStream at %s; start a server that has it with \"lockctl server\" or \"nats-server -js\", name the --js-domain it is in, or try --embedded", s.url)
+// NoJetStream is the error of a server that answers no request of JetStream.
+func (s *Session) NoJetStream() error {
+	return tool.Exitf(tool.ExitUnavailable, "no JetStream at %s; start a server that has it with \"lockctl server\" or \"nats-server -js\", name the --js-domain it is in, or try --embedded", s.URL)
 }
 
-// bounded is the context of a single request.
-func (g *globals) bounded() (context.Context, context.CancelFunc) {
+// Bounded is the context of a single request.
+func (g *Globals) Bounded() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.Background(), g.Timeout)
 }
 
-// connect connects, to a server started for it if that is wanted, and opens no
+// Connect connects, to a server started for it if that is wanted, and opens no
 // bucket.
-func (g *globals) connect() (_ *session, err error) {
-	s := &session{Console: g.Console, unnotified: make(chan error, 1)}
+func (g *Globals) Connect() (_ *Session, err error) {
+	s := &Session{Console: g.Console, unnotified: make(chan error, 1)}
 	defer func() {
 		if err != nil {
-			s.close()
+			s.End()
 		}
 	}()
 	how := &g.Connection
 	if g.Embedded {
-		if s.srv, err = startCached(server.RANDOM_PORT); err != nil {
+		if s.Own, err = StartCached(server.RANDOM_PORT); err != nil {
 			return nil, err
 		}
-		how = &tool.Connection{Server: s.srv.url(), NoContext: true, Timeout: g.Timeout}
+		how = &tool.Connection{Server: s.Own.URL(), NoContext: true, Timeout: g.Timeout}
 	}
 	opts := []nats.Option{
 		nats.Name("lockctl"),
@@ -174,8 +181,8 @@ func (g *globals) connect() (_ *session, err error) {
 	if err != nil {
 		return nil, g.connectError(url, err)
 	}
-	s.nc, s.url = nc, url
-	s.js, err = how.JetStream(nc, settings)
+	s.NC, s.URL = nc, url
+	s.JS, err = how.JetStream(nc, settings)
 	return s, err
 }
 
@@ -188,25 +195,25 @@ func doneWithout(err error) bool {
 }
 
 // connectError says what a user can do about a connection that was not made.
-func (g *globals) connectError(servers string, err error) error {
+func (g *Globals) connectError(servers string, err error) error {
 	if _, ok := errors.AsType[*tool.Error](err); !ok && g.Embedded {
 		return tool.Exitf(tool.ExitUnavailable, "cannot connect to the embedded server: %w", err)
 	}
 	return g.ConnectError(servers, err, "start one with \"lockctl server\", or try --embedded")
 }
 
-// close leaves locks still held to their TTL.
-func (s *session) close() {
+// End leaves locks still held to their TTL.
+func (s *Session) End() {
 	if s.Client != nil {
 		ended, cancel := context.WithCancel(context.Background())
 		cancel()
 		_ = s.Close(ended)
 	}
-	if s.nc != nil {
-		s.nc.Close()
+	if s.NC != nil {
+		s.NC.Close()
 	}
-	if s.srv != nil {
-		s.srv.stop()
+	if s.Own != nil {
+		s.Own.Stop()
 	}
 }
 
@@ -244,4 +251,14 @@ func attr(a slog.Attr) string {
 		return fmt.Sprintf(", %s %s", a.Key, v)
 	}
 	return ""
+}
+
+// Operator is who breaks: the person, not the process.
+func Operator() string {
+	name := "somebody"
+	if u, err := user.Current(); err == nil {
+		name = u.Username
+	}
+	host, _ := os.Hostname()
+	return name + "@" + host
 }

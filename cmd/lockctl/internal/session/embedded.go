@@ -1,4 +1,4 @@
-package main
+package session
 
 import (
 	"cmp"
@@ -18,27 +18,30 @@ import (
 // startLimit is how long a server may take to read what it has.
 const startLimit = 10 * time.Second
 
-// embedded is a NATS server in this process, on a free port of the loopback
+// startPoll is the time between two looks at a server that starts.
+const startPoll = 10 * time.Millisecond
+
+// Embedded is a NATS server in this process, on a free port of the loopback
 // interface. It ends with the process.
-type embedded struct {
+type Embedded struct {
 	srv    *server.Server
 	unlock func()
 }
 
-// startCached starts a server whose data survives the process, under the user's
+// StartCached starts a server whose data survives the process, under the user's
 // cache directory.
-func startCached(port int) (*embedded, error) {
+func StartCached(port int) (*Embedded, error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
 		return nil, tool.Exitf(tool.ExitUnavailable, "no place for the server's data: %w", err)
 	}
-	return startKept(filepath.Join(cache, "lockctl"), port)
+	return StartKept(filepath.Join(cache, "lockctl"), port)
 }
 
-// startKept starts a server whose data is kept under dir. One process at a time
+// StartKept starts a server whose data is kept under dir. One process at a time
 // can have it: the server does not protect its own directory, so a file lock
 // does.
-func startKept(dir string, port int) (*embedded, error) {
+func StartKept(dir string, port int) (*Embedded, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, tool.Exitf(tool.ExitUnavailable, "no place for the server's data: %w", err)
 	}
@@ -52,22 +55,22 @@ func startKept(dir string, port int) (*embedded, error) {
 		}
 		return nil, tool.Exitf(tool.ExitUnavailable, "another lockctl --embedded or server (pid %s) uses %s; its server is yours too: --server %s", pid, dir, url)
 	}
-	e, err := startServer(filepath.Join(dir, "jetstream"), port)
+	e, err := StartServer(filepath.Join(dir, "jetstream"), port)
 	if err != nil {
 		unlock()
 		return nil, err
 	}
 	e.unlock = unlock
 	// The name of the server, for a process that finds the directory taken.
-	if err := os.WriteFile(owner, fmt.Appendf(nil, "%s %d\n", e.url(), os.Getpid()), 0o600); err != nil {
-		e.stop()
+	if err := os.WriteFile(owner, fmt.Appendf(nil, "%s %d\n", e.URL(), os.Getpid()), 0o600); err != nil {
+		e.Stop()
 		return nil, tool.Exitf(tool.ExitUnavailable, "the server's data: %w", err)
 	}
 	return e, nil
 }
 
-// startServer starts a server with its data in dir.
-func startServer(dir string, port int) (*embedded, error) {
+// StartServer starts a server with its data in dir.
+func StartServer(dir string, port int) (*Embedded, error) {
 	srv, err := server.NewServer(&server.Options{
 		Host: "127.0.0.1", Port: port,
 		JetStream: true, StoreDir: dir,
@@ -79,20 +82,21 @@ func startServer(dir string, port int) (*embedded, error) {
 	log := &serverLog{}
 	srv.SetLoggerV2(log, false, false, false)
 	srv.Start()
-	for end := time.Now().Add(startLimit); !srv.ReadyForConnections(groupPoll) || !srv.JetStreamEnabled(); {
+	for end := time.Now().Add(startLimit); !srv.ReadyForConnections(startPoll) || !srv.JetStreamEnabled(); {
 		if log.first() != "" || time.Now().After(end) {
 			srv.Shutdown()
 			srv.WaitForShutdown()
 			return nil, tool.Exitf(tool.ExitUnavailable, "server in this process: %s", cmp.Or(log.first(), "not ready after "+show.Brief(startLimit)))
 		}
 	}
-	return &embedded{srv: srv, unlock: func() {}}, nil
+	return &Embedded{srv: srv, unlock: func() {}}, nil
 }
 
-func (e *embedded) url() string { return e.srv.ClientURL() }
+// URL is that of the server.
+func (e *Embedded) URL() string { return e.srv.ClientURL() }
 
-// stop waits until the server has written what it has.
-func (e *embedded) stop() {
+// Stop waits until the server has written what it has.
+func (e *Embedded) Stop() {
 	e.srv.Shutdown()
 	e.srv.WaitForShutdown()
 	e.unlock()

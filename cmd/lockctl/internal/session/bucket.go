@@ -1,0 +1,119 @@
+package session
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/natslock/locks/cmd/lockctl/internal/show"
+	"github.com/natslock/locks/internal/tool"
+	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/natslock"
+)
+
+// Bucket returns the bucket's stream, also of a bucket that is not fit for locks.
+func (s *Session) Bucket(g *Globals, cfg kvstore.Config) (*jetstream.StreamInfo, error) {
+	ctx, cancel := g.Bounded()
+	defer cancel()
+	cfg.NoCreate, cfg.Logger = true, nil
+	// The store tells refusals and outages apart, and waits for a leader.
+	store, err := kvstore.Open(ctx, s.JS, cfg)
+	switch {
+	case err == nil:
+		store.Close()
+	case errors.Is(err, nats.ErrNoResponders):
+		return nil, s.NoJetStream()
+	case !errors.Is(err, kvstore.ErrBucketConfig):
+		return nil, err
+	}
+	for {
+		try, cancel := context.WithTimeout(ctx, time.Second)
+		stream, err := s.JS.Stream(try, StreamOf(cfg))
+		cancel()
+		switch {
+		case err == nil:
+			return stream.CachedInfo(), nil
+		case ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded): // no answer: it may have no leader yet
+			return nil, fmt.Errorf("%w: bucket %s: %w", natslock.ErrUnavailable, g.Bucket, err)
+		}
+	}
+}
+
+// StreamOf names the stream of a bucket.
+func StreamOf(cfg kvstore.Config) string {
+	sc, _ := cfg.StreamConfig() // only a bad name fails, and was refused
+	return sc.Name
+}
+
+// Where names the place of the bucket: a forgotten domain makes a second one.
+func (s *Session) Where() string {
+	place := s.URL
+	if o := s.JS.Options(); o.Domain != "" {
+		place += ", domain " + show.Plain(o.Domain)
+	} else if o.APIPrefix != "" {
+		place += ", API prefix " + show.Plain(o.APIPrefix)
+	}
+	return place
+}
+
+// Unrefused is the context of a few requests, which ends when the server refuses
+// one: it does so on the connection, and the request itself stays unanswered.
+func (s *Session) Unrefused(limit time.Duration) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	s.NC.SetErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
+		if errors.Is(err, nats.ErrPermissionViolation) {
+			cancel()
+		} else {
+			s.Complain("%v", err)
+		}
+	})
+	return ctx, cancel
+}
+
+// NotDone says why the server did not make or change the bucket.
+func (s *Session) NotDone(err error) error {
+	if err == nil {
+		return nil
+	}
+	apiErr, _ := errors.AsType[*jetstream.APIError](err)
+	denied := s.NC.LastError()
+	switch {
+	case errors.Is(err, natslock.ErrPermission):
+		return err
+	case errors.Is(err, context.Canceled) && errors.Is(denied, nats.ErrPermissionViolation):
+		return tool.Exitf(tool.ExitPermission, "%w; see \"lockctl perms --role admin\"", denied)
+	case errors.Is(err, nats.ErrNoResponders):
+		return s.NoJetStream()
+	case IsAPIError(err, errCodeNoCluster):
+		return tool.Usagef("--replicas: %s is not in a cluster", s.URL)
+	case IsAPIError(err, errCodeNoPeers):
+		return s.tooFewServers(err)
+	case apiErr != nil:
+		return tool.Exitf(tool.ExitConfig, "the server refuses that: %s", cmp.Or(apiErr.Description, err.Error()))
+	}
+	return fmt.Errorf("%w: %w", natslock.ErrUnavailable, err)
+}
+
+// Find reads the locks of a name, of all kinds, without those that are free
+// and not waited for.
+func (s *Session) Find(g *Globals, name string) ([]natslock.Info, error) {
+	ctx, cancel := g.Bounded()
+	defer cancel()
+	var infos []natslock.Info
+	for _, kind := range []natslock.Kind{natslock.KindMutex, natslock.KindRW, natslock.KindSemaphore} {
+		info, err := s.Inspect(ctx, kind, name)
+		if err != nil {
+			return nil, err
+		}
+		show.InOrder(info.Readers)
+		if !show.IsFree(info) {
+			infos = append(infos, info)
+		}
+	}
+	return infos, nil
+}

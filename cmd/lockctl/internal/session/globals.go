@@ -1,0 +1,19 @@
+package session
+
+import (
+	"github.com/alecthomas/kong"
+
+	"github.com/natslock/locks/cmd/lockctl/internal/console"
+	"github.com/natslock/locks/internal/tool"
+)
+
+// Globals are the flags that every command has.
+type Globals struct {
+	Bucket           string `env:"LOCKCTL_BUCKET" default:"natslock" placeholder:"NAME" help:"Bucket that holds the locks (default ${default})."`
+	Embedded         bool   `help:"Use a server inside this process, its data under the user's cache directory. The bucket is made if it is not there."`
+	tool.Connection  `embed:"" group:"connection"`
+	*console.Console `kong:"-"`
+	Version          kong.VersionFlag `help:"Print the version."`
+
+	MayCreate bool `kong:"-"` // a bucket that is missing may be made
+}
