@@ -174,7 +174,7 @@ func (c *breakCmd) confirm(g *session.Globals, h show.Holding) error {
 	if console.Terminal(g.Stdin) == nil {
 		return tool.Usagef("not on a terminal, so nobody to ask: use --force to break it")
 	}
-	fmt.Fprintf(g.Stderr, "%s. [y/N] ", breakQuestion(h, c.Now))
+	fmt.Fprintf(g.Stderr, "%s. [y/N] ", show.BreakQuestion(h, c.Now))
 	answer, err := bufio.NewReader(g.Stdin).ReadString('\n')
 	if err != nil {
 		fmt.Fprintln(g.Stderr) // the line that the user did not end
@@ -184,31 +184,6 @@ func (c *breakCmd) confirm(g *session.Globals, h show.Holding) error {
 		return nil
 	}
 	return tool.Exitf(tool.ExitConflict, "nothing was broken")
-}
-
-// breakQuestion says what a break would do.
-func breakQuestion(h show.Holding, now bool) string {
-	kept, next := "Nobody", "The next one"
-	if h.Mode == natslock.Shared {
-		kept, next = "No writer", "A writer"
-	}
-	if h.Kind == natslock.KindSemaphore {
-		kept, next = "Nobody with its permit", "The next one"
-	}
-	if now {
-		return fmt.Sprintf("Break it NOW? %s gets in while the %s may still be at work", next, h.Role())
-	}
-	if h.Left() {
-		return "Break it? Nobody holds it (" + h.ModeName() + "): the next one gets in at once"
-	}
-	question := fmt.Sprintf("Break it? %s gets in before the %s has stopped or its lease is over", kept, h.Role())
-	if !h.Expires.IsZero() {
-		question += fmt.Sprintf(", in %v at the latest", h.TTL)
-	}
-	if h.WasIdle() {
-		question += ". The lock was idle when last renewed: its client gives it to any other that asks"
-	}
-	return question
 }
 
 // outcome says when the lock is free, from what the bucket has now.

@@ -202,7 +202,7 @@ func (c *lsCmd) rows(info natslock.Info, both bool) (rows []table.Row) {
 		case show.AllIdle(held[first:]):
 			mode = show.IdleMode
 		}
-		row(mode, readerNames(all), "-", show.Brief(time.Since(heldSince(info))), lastEnd(all))
+		row(mode, show.ReaderNames(all), "-", show.Brief(time.Since(show.HeldSince(info))), show.LastEnd(all))
 		held = held[:first]
 	}
 	// Holders come before a writer that still waits for readers.
@@ -222,35 +222,4 @@ func (c *lsCmd) rows(info natslock.Info, both bool) (rows []table.Row) {
 		rows = append(rows, append(r, note))
 	}
 	return rows
-}
-
-// readerNames names the readers.
-func readerNames(readers []natslock.Holder) string {
-	if len(readers) == 1 {
-		return show.HolderName(readers[0])
-	}
-	broken := 0
-	for _, r := range readers {
-		if r.Broken != nil {
-			broken++
-		}
-	}
-	first := readers[0]
-	first.Broken = nil // counted
-	name := fmt.Sprintf("%s and %d more", show.HolderName(first), len(readers)-1)
-	if broken > 0 {
-		name += show.Alarm.Sprintf(" (%d broken)", broken)
-	}
-	return name
-}
-
-// lastEnd is when all of them are out if they are all dead.
-func lastEnd(readers []natslock.Holder) string {
-	last := slices.MaxFunc(readers, func(a, b natslock.Holder) int {
-		if a.Expires.IsZero() != b.Expires.IsZero() { // never is last
-			return map[bool]int{true: 1, false: -1}[a.Expires.IsZero()]
-		}
-		return a.Expires.Compare(b.Expires)
-	})
-	return show.Expiry(last)
 }

@@ -38,6 +38,7 @@ import (
 	"github.com/natslock/locks/cmd/lockctl/internal/console"
 	"github.com/natslock/locks/cmd/lockctl/internal/session"
 	"github.com/natslock/locks/cmd/lockctl/internal/show"
+	"github.com/natslock/locks/cmd/lockctl/internal/top"
 	"github.com/natslock/locks/internal/tool"
 )
 
@@ -66,7 +67,7 @@ type cli struct {
 	Completion kongcompletion.Completion `cmd:"" help:"Let the shell complete commands, flags and the names of locks."`
 	Watch      watchCmd                  `cmd:"" help:"Print the events of locks as they happen."`
 	History    historyCmd                `cmd:"" help:"Show what has happened to a lock."`
-	Top        topCmd                    `cmd:"" help:"Show locks, holders and queues live, full screen."`
+	Top        top.Command               `cmd:"" help:"Show locks, holders and queues live, full screen."`
 
 	// Processes that lockctl starts of itself; of no use by hand.
 	Guard     guardCmd     `cmd:"" hidden:"" help:"End a process group when its lockctl dies."`

@@ -1,4 +1,4 @@
-package main
+package top
 
 import (
 	"cmp"
@@ -25,7 +25,7 @@ type rank struct {
 
 func rankOf(info natslock.Info, grants float64) *rank {
 	return &rank{
-		id: show.IDOf(info), waiting: info.Waiting(), readers: len(info.Readers), waits: waitsSince(info), held: heldSince(info),
+		id: show.IDOf(info), waiting: info.Waiting(), readers: len(info.Readers), waits: show.WaitsSince(info), held: show.HeldSince(info),
 		expires: endsFirst(info), grants: math.Round(10*grants) / 10, owner: ownerOf(info),
 	}
 }

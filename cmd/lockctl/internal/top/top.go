@@ -1,4 +1,6 @@
-package main
+// Package top is the full-screen view of the locks. A picture of the bucket follows its
+// events, and the model draws shots of the picture.
+package top
 
 import (
 	"context"
@@ -15,13 +17,14 @@ import (
 	"github.com/natslock/locks/internal/tool"
 )
 
-type topCmd struct {
+// Command is "lockctl top".
+type Command struct {
 	Pattern string `arg:"" optional:"" default:">" help:"Names to show: \"*\" stands for one token, a last \">\" for all that follow."`
 	Sort    string `default:"queue" enum:"queue,wait,held,expires,grants,readers,holder,name" placeholder:"BY" help:"queue (the most contended first), wait, held, expires, grants, readers, holder or name."`
 	Reason  string `default:"broken with lockctl top" placeholder:"TEXT" help:"Reason of a break, shown to the holder and by lockctl info."`
 }
 
-func (*topCmd) Help() string {
+func (*Command) Help() string {
 	return `A live view of the locks, the most contended first. Each line has the holder, the time
 since the grant, and the end of the lease unless it is renewed. It has the length of the
 queue, the longest wait and the grants per second. Above them are the grants of all
@@ -64,14 +67,14 @@ Exit code: 0 at q, INT or TERM.
 }
 
 // AfterApply checks what kong cannot.
-func (c *topCmd) AfterApply() error {
+func (c *Command) AfterApply() error {
 	if c.Pattern == "" { // an unset variable
 		return errors.New("the pattern is empty")
 	}
 	return nil
 }
 
-func (c *topCmd) Run(g *session.Globals) error {
+func (c *Command) Run(g *session.Globals) error {
 	if console.Terminal(g.Stdin) == nil || console.Terminal(g.Out.W) == nil || g.Getenv("TERM") == "dumb" {
 		return tool.Usagef("top needs a terminal; see lockctl ls and lockctl watch")
 	}

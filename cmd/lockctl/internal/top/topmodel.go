@@ -1,4 +1,4 @@
-package main
+package top
 
 import (
 	"fmt"
@@ -39,7 +39,7 @@ const (
 // top is the model of the live view. It only ever shows a shot of the picture:
 // everything that takes time happens elsewhere.
 type top struct {
-	c      *topCmd
+	c      *Command
 	url    string
 	bucket string
 	p      *picture
@@ -83,7 +83,7 @@ type topRow struct {
 
 type tickMsg struct{}
 
-func newTop(c *topCmd, url, bucket string, p *picture, said *complaint) *top {
+func newTop(c *Command, url, bucket string, p *picture, said *complaint) *top {
 	m := &top{c: c, url: url, bucket: bucket, p: p, said: said, begun: time.Now(), filter: textinput.New(), help: help.New(), ranks: make(map[show.LockID]*rank)}
 	m.sort = slices.IndexFunc(sortOrders, func(o sortOrder) bool { return o.name == c.Sort })
 	m.filter.Prompt = "/"

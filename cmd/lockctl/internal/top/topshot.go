@@ -1,4 +1,4 @@
-package main
+package top
 
 import (
 	"maps"
@@ -84,7 +84,7 @@ func (s shot) totals() (t totals) {
 			t.held++
 		}
 		t.waiting += info.Waiting()
-		if w := waitsSince(info); !w.IsZero() && (t.waits.IsZero() || w.Before(t.waits)) {
+		if w := show.WaitsSince(info); !w.IsZero() && (t.waits.IsZero() || w.Before(t.waits)) {
 			t.waits = w
 		}
 	}
@@ -92,24 +92,3 @@ func (s shot) totals() (t totals) {
 }
 
 func byName(a, b natslock.Info) int { return show.IDOf(a).Compare(show.IDOf(b)) }
-
-// waitsSince is when the longest waiter came; zero when nobody waits.
-func waitsSince(info natslock.Info) (t time.Time) {
-	for _, w := range info.Queue {
-		if t.IsZero() || w.Since.Before(t) {
-			t = w.Since
-		}
-	}
-	return t
-}
-
-// heldSince is the time of the first grant among the present holders. It is zero if
-// there is none.
-func heldSince(info natslock.Info) (t time.Time) {
-	for _, h := range show.Holdings(info) {
-		if t.IsZero() || h.Since.Before(t) {
-			t = h.Since
-		}
-	}
-	return t
-}

@@ -1,4 +1,4 @@
-package main
+package top
 
 import (
 	"cmp"
@@ -110,13 +110,13 @@ var kinds = map[natslock.Kind]string{natslock.KindSemaphore: "sem"}
 // cells are what the list says of a lock, one for each of columns.
 func (m *top) cells(info natslock.Info) []string {
 	kind, held, expires, wait, grants := cmp.Or(kinds[info.Kind], info.Kind.String()), "-", "-", "-", "-"
-	if since := heldSince(info); m.shot.held(info) {
+	if since := show.HeldSince(info); m.shot.held(info) {
 		held = show.Brief(time.Since(since))
 	}
 	holder, token := "-", "-"
 	switch all := show.Together(info); {
 	case len(all) > 0:
-		holder, expires = readerNames(all), lastEnd(all)
+		holder, expires = show.ReaderNames(all), show.LastEnd(all)
 		if len(all) == 1 {
 			token = fmt.Sprint(all[0].Token)
 		}
@@ -126,7 +126,7 @@ func (m *top) cells(info natslock.Info) []string {
 	case info.Holder != nil:
 		holder, token, expires = show.HolderName(*info.Holder), fmt.Sprint(info.Holder.Token), show.Expiry(*info.Holder)
 	}
-	if since := waitsSince(info); !since.IsZero() {
+	if since := show.WaitsSince(info); !since.IsZero() {
 		wait = show.Brief(time.Since(since))
 	}
 	switch rate := m.shot.grants[show.IDOf(info)].rate(time.Now()); {

@@ -1,4 +1,4 @@
-package main
+package top
 
 import (
 	"fmt"
@@ -156,7 +156,7 @@ func (m *top) footer() []string {
 	if o := m.asked; o != nil {
 		held := fmt.Sprintf("%s %s, held by %s, token %d", o.h.Kind, show.Plain(o.name), o.h.Name(), o.h.Token)
 		lines := []string{show.Bold.Sprint(held)}
-		for line := range strings.Lines(ansi.Wrap(breakQuestion(o.h, o.now)+". [y/N]", m.width, "")) {
+		for line := range strings.Lines(ansi.Wrap(show.BreakQuestion(o.h, o.now)+". [y/N]", m.width, "")) {
 			lines = append(lines, show.Alarm.Sprint(strings.TrimSuffix(line, "\n")))
 		}
 		return lines

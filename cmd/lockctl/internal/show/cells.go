@@ -1,0 +1,86 @@
+package show
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/natslock/locks/natslock"
+)
+
+// ReaderNames names the readers.
+func ReaderNames(readers []natslock.Holder) string {
+	if len(readers) == 1 {
+		return HolderName(readers[0])
+	}
+	broken := 0
+	for _, r := range readers {
+		if r.Broken != nil {
+			broken++
+		}
+	}
+	first := readers[0]
+	first.Broken = nil // counted
+	name := fmt.Sprintf("%s and %d more", HolderName(first), len(readers)-1)
+	if broken > 0 {
+		name += Alarm.Sprintf(" (%d broken)", broken)
+	}
+	return name
+}
+
+// LastEnd is when all of them are out if they are all dead.
+func LastEnd(readers []natslock.Holder) string {
+	last := slices.MaxFunc(readers, func(a, b natslock.Holder) int {
+		if a.Expires.IsZero() != b.Expires.IsZero() { // never is last
+			return map[bool]int{true: 1, false: -1}[a.Expires.IsZero()]
+		}
+		return a.Expires.Compare(b.Expires)
+	})
+	return Expiry(last)
+}
+
+// BreakQuestion says what a break would do.
+func BreakQuestion(h Holding, now bool) string {
+	kept, next := "Nobody", "The next one"
+	if h.Mode == natslock.Shared {
+		kept, next = "No writer", "A writer"
+	}
+	if h.Kind == natslock.KindSemaphore {
+		kept, next = "Nobody with its permit", "The next one"
+	}
+	if now {
+		return fmt.Sprintf("Break it NOW? %s gets in while the %s may still be at work", next, h.Role())
+	}
+	if h.Left() {
+		return "Break it? Nobody holds it (" + h.ModeName() + "): the next one gets in at once"
+	}
+	question := fmt.Sprintf("Break it? %s gets in before the %s has stopped or its lease is over", kept, h.Role())
+	if !h.Expires.IsZero() {
+		question += fmt.Sprintf(", in %v at the latest", h.TTL)
+	}
+	if h.WasIdle() {
+		question += ". The lock was idle when last renewed: its client gives it to any other that asks"
+	}
+	return question
+}
+
+// HeldSince is the time of the first grant among the present holders. It is zero if
+// there is none.
+func HeldSince(info natslock.Info) (t time.Time) {
+	for _, h := range Holdings(info) {
+		if t.IsZero() || h.Since.Before(t) {
+			t = h.Since
+		}
+	}
+	return t
+}
+
+// WaitsSince is when the longest waiter came; zero when nobody waits.
+func WaitsSince(info natslock.Info) (t time.Time) {
+	for _, w := range info.Queue {
+		if t.IsZero() || w.Since.Before(t) {
+			t = w.Since
+		}
+	}
+	return t
+}
