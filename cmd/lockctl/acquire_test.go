@@ -124,8 +124,8 @@ func TestAcquireBroken(t *testing.T) {
 
 // A lock that expires between two commands of a script is lost, and the next command says so.
 func TestAcquireLost(t *testing.T) {
-	t.Parallel()
 	tier.Proof(t)
+	t.Parallel()
 	s := serve(t)
 	for _, command := range []string{"extend", "release"} {
 		expired := word(t, s, "acquire", "x", "--ttl", "3s")
