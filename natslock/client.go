@@ -109,7 +109,8 @@ func (cfg config) client(kv kvstore.KV) *Client {
 //
 // Lock returns the held lock, or an error and no lock. When the waiting ended, the
 // error is a *[TimeoutError], which matches [ErrTimeout], and ctx's error if ctx ended
-// the wait. When the bucket is gone or the connection is closed, the error matches
+// the wait. It also matches [ErrUnavailable], and has the server's text, unless the server
+// has said last that the lock is held or the caller queued. When the bucket is gone or the connection is closed, the error matches
 // [ErrUnavailable]. It matches [ErrInvalidName] also for a name that this client uses for
 // a lock of another kind. Otherwise it matches [ErrInvalidTTL], [ErrInvalidOption],
 // [ErrPermission] or [ErrClosed].

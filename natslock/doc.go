@@ -29,7 +29,8 @@
 // sentinels with errors.Is:
 //
 //   - [ErrLocked]: the lock is held or has a queue. TryLock and TryDo return it.
-//   - [ErrTimeout]: the context ended, or MaxWait passed.
+//   - [ErrTimeout]: the context ended, or MaxWait passed. In an outage the error matches
+//     [ErrUnavailable] too, so ask for that first.
 //   - [ErrUnavailable]: the server gave no usable answer, the bucket is gone, or the
 //     connection is closed.
 //   - [ErrPermission]: the server refuses the user a subject that the lock needs.

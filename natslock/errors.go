@@ -21,8 +21,9 @@ var (
 	ErrLocked = acquire.ErrLocked
 	// ErrTimeout: the client gave up waiting, because the context ended or [MaxWait]
 	// passed. The error is a *[TimeoutError], and matches the context's error if the
-	// context ended the wait. A one-shot acquire waits only for the server's answers.
-	// If its context ends before the answer, the error also matches [ErrUnavailable].
+	// context ended the wait. It also matches [ErrUnavailable] in an outage: unless the
+	// server has said last that the lock is held or the caller queued. A one-shot acquire
+	// waits only for the server's answers: no answer in time is an outage to it.
 	ErrTimeout = acquire.ErrTimeout
 	// ErrLost: the lock ended without an Unlock, before a planned end.
 	ErrLost = session.ErrLost
@@ -103,7 +104,9 @@ func (e *LockedError) Error() string {
 func (e *LockedError) Is(target error) bool { return target == ErrLocked }
 
 // TimeoutError describes a wait that the client gave up. It matches [ErrTimeout] and
-// the error of the context that ended the wait.
+// the error of the context that ended the wait. It also matches [ErrUnavailable] if the
+// server's last word was not that the lock is held or the caller queued: that word is in
+// its text then.
 type TimeoutError struct {
 	Name   string
 	Waited time.Duration // from the call to giving up
@@ -137,7 +140,7 @@ func (e *TimeoutError) Is(target error) bool { return target == ErrTimeout }
 // Timeout returns true: this is a timeout in the sense of net.Error.
 func (e *TimeoutError) Timeout() bool { return true }
 
-// Unwrap makes the error match the context's.
+// Unwrap makes the error match the context's, and [ErrUnavailable] in an outage.
 func (e *TimeoutError) Unwrap() error { return e.cause }
 
 // public turns the errors of the machinery into those documented here.

@@ -164,18 +164,18 @@ func TestErrorKinds(t *testing.T) {
 			"watch": "nil", "close": "canceled", "new": "canceled",
 		}},
 		{"no answer until the deadline", ending(700 * time.Millisecond), silent, map[string]string{
-			"handoff": "Unavailable deadline", "adopt": "Timeout Unavailable deadline", "wait": "Timeout deadline", "once": "Timeout Unavailable deadline", "extend": "Unavailable deadline", "unlock": "Unavailable",
+			"handoff": "Unavailable deadline", "adopt": "Timeout Unavailable deadline", "wait": "Timeout Unavailable deadline", "once": "Timeout Unavailable deadline", "extend": "Unavailable deadline", "unlock": "Unavailable",
 			"ask": "Unavailable deadline", "watch": "nil", "close": "deadline", "new": "Unavailable deadline",
 		}},
 		{"cut off until the deadline", ending(700 * time.Millisecond), cut, map[string]string{
-			"handoff": "Unavailable deadline", "adopt": "Unavailable", "wait": "Timeout deadline", "once": "Unavailable", "extend": "Unavailable deadline", "unlock": "Unavailable",
+			"handoff": "Unavailable deadline", "adopt": "Unavailable", "wait": "Timeout Unavailable deadline", "once": "Unavailable", "extend": "Unavailable deadline", "unlock": "Unavailable",
 			"ask": "Unavailable", "watch": "nil", "close": "deadline",
 		}},
 		{"no answer", endless, silent, map[string]string{
-			"handoff": "Unavailable", "adopt": "Unavailable", "wait": "Timeout", "once": "Unavailable", "extend": "Lost", "unlock": "Unavailable", "ask": "Unavailable", "new": "Unavailable",
+			"handoff": "Unavailable", "adopt": "Unavailable", "wait": "Timeout Unavailable", "once": "Unavailable", "extend": "Lost", "unlock": "Unavailable", "ask": "Unavailable", "new": "Unavailable",
 		}},
 		{"cut off", endless, cut, map[string]string{
-			"handoff": "Unavailable", "adopt": "Unavailable", "wait": "Timeout", "once": "Unavailable", "extend": "Lost", "unlock": "Unavailable", "ask": "Unavailable", "new": "Unavailable",
+			"handoff": "Unavailable", "adopt": "Unavailable", "wait": "Timeout Unavailable", "once": "Unavailable", "extend": "Lost", "unlock": "Unavailable", "ask": "Unavailable", "new": "Unavailable",
 		}},
 		{"closed client", endless, func(_ *testing.T, _ *testutil.Server, m *member) { closeNow(m.Client) }, map[string]string{
 			"handoff": "Closed", "adopt": "Closed", "wait": "Closed", "once": "Closed", "extend": "Closed", "unlock": "Closed", "ask": "Closed", "watch": "Closed",

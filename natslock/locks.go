@@ -183,6 +183,9 @@ func (g *gathering) lock() error {
 				return err // waiting would not help
 			}
 		}
+		if n < len(errs) && g.wait.Err() != nil && errors.Is(errs[n], ErrUnavailable) {
+			return g.failure(g.names[n], errs[n]) // the wait has ended without an answer
+		}
 		// A client that waits for a name holds smaller ones only.
 		back = g.giveBack(n) //safety:all-given-back
 	}

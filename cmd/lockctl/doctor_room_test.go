@@ -44,6 +44,12 @@ func TestDoctorFindsFullBucket(t *testing.T) {
 	for _, row := range []string{"room", "mutex"} {
 		require.Contains(t, d.row(t, row).Repair, "nats stream edit KV_natslock --max-msgs=-1")
 	}
+	// Nobody has the lock that the full bucket refuses: no conflict.
+	for _, command := range []string{"acquire", "lock"} {
+		code, _, errs := run(t, s, command, "--wait", "1s", "y")
+		require.Equal(t, 69, code, errs)
+		require.Contains(t, errs, "maximum messages exceeded")
+	}
 	limit(func(c *jetstream.StreamConfig) { c.MaxMsgs, c.MaxBytes = -1, 1 })
 	d = doctor(t, s)
 	require.Equal(t, []string{"error room", "error mutex"}, d.troubles())

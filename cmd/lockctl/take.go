@@ -117,7 +117,8 @@ func (c *taking) acquire(s *session.Session, signals <-chan os.Signal, kind nats
 		}
 		return nil, tool.Exitf(tool.ExitSignal+int(sig.sig), "gave up waiting for lock %s: %v", show.Plain(name), sig)
 	}
-	if errors.Is(err, natslock.ErrLocked) || errors.Is(err, natslock.ErrTimeout) {
+	// Not in an outage: nobody need have the lock.
+	if errors.Is(err, natslock.ErrLocked) || errors.Is(err, natslock.ErrTimeout) && !errors.Is(err, natslock.ErrUnavailable) {
 		return nil, &tool.Error{Code: c.ConflictExitCode, Err: err}
 	}
 	return lock, err

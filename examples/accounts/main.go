@@ -247,7 +247,7 @@ func (s *service) fail(w http.ResponseWriter, r *http.Request, err error) {
 		status = http.StatusBadRequest
 	case errors.Is(err, fence.ErrSuperseded), errors.Is(err, jetstream.ErrKeyExists):
 		status = http.StatusConflict
-	case errors.Is(err, natslock.ErrTimeout) && s.locks.Healthy() == nil:
+	case errors.Is(err, natslock.ErrTimeout) && !errors.Is(err, natslock.ErrUnavailable):
 		status = http.StatusLocked
 	default: // the servers do not answer, or this replica ends
 		status = http.StatusServiceUnavailable

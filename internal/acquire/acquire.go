@@ -130,9 +130,9 @@ func (a *acquisition) atOnce() result {
 // decides.
 type bid struct {
 	c     *Client
-	ctx   context.Context
-	once  bool // an unavailable server is an answer
-	blind bool // the record that has refused an attempt is not read
+	a     *acquisition // the call that makes it: each of a run, in turn
+	once  bool         // an unavailable server is an answer
+	blind bool         // the record that has refused an attempt is not read
 	draft draft
 	shown
 	cur   *claim
@@ -169,7 +169,7 @@ func (b *bid) offer(expect uint64) (decided result) {
 		if b.cur == nil {
 			b.cur = b.claim()
 		}
-		r := b.cur.try(b.ctx, expect, b.blind)
+		r := b.cur.try(b.a.ctx, expect, b.blind)
 		var pause time.Duration
 		switch r.outcome {
 		case free:
@@ -190,6 +190,7 @@ func (b *bid) offer(expect uint64) (decided result) {
 			}
 			pause = clock.OutageBackoff(losses)
 		case retry:
+			b.a.heard(r.err)
 			if b.cur.guard != "" && !errors.Is(r.err, kvstore.ErrInFlight) { //safety:join-new-id
 				b.close() // a join without an answer is repeated under a new id
 			}
@@ -204,6 +205,9 @@ func (b *bid) offer(expect uint64) (decided result) {
 				pause = clock.OutageBackoff(silent)
 				silent++
 			}
+		case busy:
+			b.a.heard(nil)
+			return r
 		default:
 			return r
 		}
@@ -219,8 +223,9 @@ func (b *bid) offer(expect uint64) (decided result) {
 // pause waits for d or a connection that has come back (up is [bucket.Bucket.Online]
 // from before the failure), the end of the wait, or of the client.
 func (b *bid) pause(d time.Duration, up <-chan struct{}) error {
-	if b.ctx.Err() != nil { // whatever else is due
-		return context.Cause(b.ctx)
+	ctx := b.a.ctx
+	if ctx.Err() != nil { // whatever else is due
+		return context.Cause(ctx)
 	}
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -230,8 +235,8 @@ func (b *bid) pause(d time.Duration, up <-chan struct{}) error {
 		return nil
 	case <-up:
 		return nil
-	case <-b.ctx.Done():
-		return context.Cause(b.ctx)
+	case <-ctx.Done():
+		return context.Cause(ctx)
 	case <-life.Done():
 		return context.Cause(life)
 	}

@@ -128,6 +128,9 @@ func (a *acquisition) drain(gate *session.Lease) result {
 		if len(r.readers) > 0 {
 			a.saw(r.readers[0])
 		}
+		if err != nil || len(r.readers) > 0 {
+			a.heard(err)
+		}
 		// Readers may join now, and the server admits no writer to a gate that has ended.
 		if _, _, cause := gate.Status(); cause != nil {
 			return result{outcome: lost}

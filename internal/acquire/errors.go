@@ -49,7 +49,7 @@ type WaitError struct {
 	Waited   time.Duration
 	Holder   record.Entry // zero when not known
 	Position int          // in the queue, from 1; 0 when not known
-	Cause    error        // the context's, or nil when the maximum wait was over
+	Cause    error        // the context's, an outage's, or both; nil when the maximum wait was over
 }
 
 func (e *WaitError) Error() string { return fmt.Sprintf("gave up waiting for lock %q", e.Name) }
@@ -92,6 +92,25 @@ func (a *acquisition) locked(holder record.Entry) error {
 	return err
 }
 
+// unavailable is why a call that gives up may be one in an outage; nil: it is none. Its error
+// matches that of no context: what it names was ended by this client.
+func (a *acquisition) unavailable() error {
+	err := a.outage
+	switch {
+	case !a.asked:
+		return nil
+	case err == nil && a.req.Once: // it waits for nothing but answers
+		return errUnheard
+	case err == nil && a.c.b.Away():
+		return fmt.Errorf("%w: the connection is down", bucket.ErrUnavailable)
+	case bucket.IsAny(err, context.DeadlineExceeded, context.Canceled):
+		return fmt.Errorf("%w: %v", bucket.ErrUnavailable, err)
+	case err != nil:
+		return bucket.Unavailable(err)
+	}
+	return nil
+}
+
 func (a *acquisition) gaveUp(cause error) error {
 	waited := a.waited()
 	var err error
@@ -110,9 +129,13 @@ func (a *acquisition) gaveUp(cause error) error {
 			if a.parent.Err() != nil {
 				w.Cause = bucket.EndOf(a.parent)
 			}
-			if a.req.Once && a.asked { // it waits for nothing but answers
-				w.Cause = fmt.Errorf("%w: %w: no usable answer by then", w.Cause, bucket.ErrUnavailable)
-			}
+		}
+		switch outage := a.unavailable(); {
+		case outage == nil:
+		case w.Cause == nil:
+			w.Cause = outage
+		default:
+			w.Cause = fmt.Errorf("%w: %w", w.Cause, outage)
 		}
 		err = w
 	}

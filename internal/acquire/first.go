@@ -149,11 +149,13 @@ func (h *head) read(revision uint64) (result, bool) {
 	h.answered(err == nil)
 	switch {
 	case err != nil:
+		a.heard(err)
 		return result{}, false
 	// A claim at a revision rests on this read, never on a notification.
 	case !entry.Live(): //safety:release-verified
 		return result{outcome: free, entry: entry}, true
 	}
+	a.heard(nil)
 	a.saw(entry)
 	if a.c.b.Overdue(a.ctx, entry) {
 		return result{outcome: free, entry: entry}, true

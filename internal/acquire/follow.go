@@ -137,10 +137,13 @@ func (f *follower) read() (there bool, gate *record.Entry, pause time.Duration) 
 	}
 	pause = f.back.after(err == nil)
 	if err != nil {
+		a.heard(err)
 		return true, nil, pause // not known; the timers will try again
 	}
 	// Another claim may have its key by now, behind all that have queued since.
-	there = entry.Live() && entry.ID == f.pred.ID
+	if there = entry.Live() && entry.ID == f.pred.ID; there {
+		a.heard(nil)
+	}
 	if there && entry.Remaining(b.Now()) == 0 {
 		pause = f.late.next()
 		rest, err := b.Clear(a.ctx, []record.Entry{entry})

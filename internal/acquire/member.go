@@ -176,7 +176,10 @@ func (m *member) leave() (withdraw func()) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	r := m.run
-	a.seen = m.seen()
+	a.seen, a.outage = m.seen(), r.outage()
+	if r.lease != nil && !m.inside { // of this client: the member waits behind its holder
+		a.outage = nil
+	}
 	if r.driver == m && a.bid != nil && a.bid.cur != nil {
 		a.id = a.bid.cur.id
 	}

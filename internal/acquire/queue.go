@@ -67,7 +67,7 @@ func (a *acquisition) enqueue(begun clock.Instant) result {
 		if a.req.Patient { // every list of the queue would carry them //safety:patient-place
 			body.Meta = nil
 		}
-		a.queueing = &bid{c: c, ctx: a.ctx, begun: begun, draft: draft{name: a.req.Name, keys: a.keys, body: body, ttl: a.placeTTL()}}
+		a.queueing = &bid{c: c, a: a, begun: begun, draft: draft{name: a.req.Name, keys: a.keys, body: body, ttl: a.placeTTL()}}
 		if c.b.Current() { // a list may show what the key had before, otherwise //safety:key-used-again
 			a.queueing.draft.vacant, expect = c.b.Recent.Vacancy(c.b.Instant(), a.keys.Place(""))
 		}
@@ -79,6 +79,7 @@ func (a *acquisition) enqueue(begun clock.Instant) result {
 			g := r.grant(a.queueing.cur)
 			a.queueing, a.place = nil, c.s.Queue(g, a.mailbox.poke)
 			a.member.run.queued(a.place, a.member)
+			a.heard(nil)
 			a.bid.draft.queued = true
 			return r
 		case free, busy: // another client deleted it, or wrote under it: never used again
@@ -113,6 +114,7 @@ func (a *acquisition) stand(place *session.Place) (r result, first bool) {
 			if bucket.IsAny(err, bucket.ErrPermission) {
 				return result{outcome: failed, err: err}, false
 			}
+			a.heard(err)
 			if err := a.bid.pause(clock.OutageBackoff(try), up); err != nil {
 				return result{outcome: ended, err: err}, false
 			}
@@ -128,6 +130,7 @@ func (a *acquisition) stand(place *session.Place) (r result, first bool) {
 		if i < 0 {
 			return result{outcome: requeue}, false
 		}
+		a.heard(nil)
 		n := len(queue)
 		queue = a.clearBefore(queue[:i])
 		pred := len(queue) - 1

@@ -47,11 +47,12 @@ type acquisition struct {
 	member *member
 
 	// The state of the lock, as far as it is known.
-	seen  *shown // when it gave up; nil: nothing
-	queue *int   // the length of the queue when it came; nil: not known
-	apart int    // of those, the places of clients that do not hold the lock
-	asOf  uint64 // a revision that the bucket had reached during this call; 0: not asked for
-	named uint64 // by the leader, during this call, as the last revision of the gate; 0: nothing
+	seen   *shown // when it gave up; nil: nothing
+	outage error  // and the word of the server then; nil: that the lock is held, or the run queued
+	queue  *int   // the length of the queue when it came; nil: not known
+	apart  int    // of those, the places of clients that do not hold the lock
+	asOf   uint64 // a revision that the bucket had reached during this call; 0: not asked for
+	named  uint64 // by the leader, during this call, as the last revision of the gate; 0: nothing
 
 	knocked     *knock         // nil: it has not asked for an idle lease
 	id          string         // of the claim that it gave up
@@ -71,6 +72,15 @@ func (a *acquisition) saw(holder record.Entry) {
 	a.member.run.saw(s)
 }
 
+// heard notes what the last request has come to, for the error of a wait that is given up:
+// nil where the server has said that the lock is held, or that the run is queued. A request
+// that the end of the wait has cut short says nothing.
+func (a *acquisition) heard(err error) {
+	if err == nil || a.over() == nil {
+		a.member.run.hears(err)
+	}
+}
+
 // waited is how long the call has waited.
 func (a *acquisition) waited() time.Duration { return a.c.b.Instant().Sub(a.begun) }
 
@@ -82,14 +92,14 @@ func (a *acquisition) takeOver(from *acquisition) {
 	}
 	body := a.body()
 	body.Lingers, body.InUse = a.bid.draft.body.Lingers, a.bid.draft.body.InUse // as the claim says
-	a.bid.ctx, a.bid.once, a.bid.draft.body, a.bid.draft.begun = a.ctx, a.req.Once, body, a.begun
+	a.bid.a, a.bid.once, a.bid.draft.body, a.bid.draft.begun = a, a.req.Once, body, a.begun
 	// A second join under the same id would overwrite the first one. The late
 	// acknowledgement of either has the client delete the record of the other.
 	if a.reads() { //safety:join-driven-on
 		a.bid.close()
 	}
 	if a.queueing != nil {
-		a.queueing.ctx = a.ctx
+		a.queueing.a = a
 	}
 }
 
@@ -168,7 +178,7 @@ func (a *acquisition) prepareBid() {
 	if a.bid != nil {
 		return
 	}
-	a.bid = &bid{c: a.c, ctx: a.ctx, once: a.req.Once, draft: draft{
+	a.bid = &bid{c: a.c, a: a, once: a.req.Once, draft: draft{
 		name: a.req.Name, keys: a.keys, body: a.body(), ttl: a.ttl, until: a.req.Until, begun: a.begun,
 	}}
 	if a.reads() { // each claim is a reader of its own, which the gate must admit

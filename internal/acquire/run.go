@@ -1,9 +1,12 @@
 package acquire
 
 import (
+	"cmp"
+	"fmt"
 	"slices"
 	"time"
 
+	"github.com/natslock/locks/internal/bucket"
 	"github.com/natslock/locks/internal/clock"
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/session"
@@ -32,6 +35,8 @@ type run struct {
 	settled chan struct{} // closed when it has a record, or is over; nil: nobody waits for that
 	shown   *shown        // nil: nothing
 	writing writing       // the write of its record
+	heard   bool          // the server has said last that the lock is held, or the run queued
+	trouble error         // what the last request has come to instead; nil: no answer, or heard
 
 	turnEnds clock.Instant
 	timer    *time.Timer // of that; nil: nobody has joined in the turn
@@ -46,6 +51,35 @@ type run struct {
 type shown struct {
 	holder record.Entry // zero: not known
 	ahead  int          // goroutines in the queue before the run, and 1; 0: not known
+}
+
+// errUnheard says that the server has given no usable answer to a call.
+var errUnheard = fmt.Errorf("%w: no usable answer by then", bucket.ErrUnavailable)
+
+// outage is why the server may be unavailable to a member that gives up; nil: it has said
+// last that the lock is held or the run queued. A run waits for those before it in its line:
+// what they have heard counts until it has asked for itself. Under mu.
+func (r *run) outage() error {
+	if r.heard || r.trouble != nil || r.line == nil {
+		return r.said()
+	}
+	err := error(errUnheard)
+	for _, x := range r.line.all {
+		if x == r {
+			break
+		}
+		if err = x.said(); x.lease != nil {
+			err = nil // this client has the lock
+		}
+	}
+	return err
+}
+
+func (r *run) said() error {
+	if r.heard {
+		return nil
+	}
+	return cmp.Or(r.trouble, errUnheard)
 }
 
 // joinable says whether a goroutine that joins the run passes no other client that this

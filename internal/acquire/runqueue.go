@@ -1,11 +1,13 @@
 package acquire
 
 import (
+	"errors"
 	"slices"
 
 	"github.com/natslock/locks/internal/clock"
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/session"
+	"github.com/natslock/locks/kvstore"
 )
 
 // writing is the first write of a record of a run, without an answer yet, or without the
@@ -148,6 +150,19 @@ func (r *run) announce(m *member) {
 	}
 	m.queued = true
 	m.runs.c.s.Notify(m.a.parent, ev)
+}
+
+// hears notes what the last request of the driver has come to: see [acquisition.heard]. That
+// another write is being replicated is neither an outage nor the end of one.
+func (r *run) hears(err error) {
+	if r.line != nil {
+		r.line.mu.Lock()
+		defer r.line.mu.Unlock()
+	}
+	if (r.heard || r.trouble != nil) && errors.Is(err, kvstore.ErrInFlight) {
+		return
+	}
+	r.heard, r.trouble = err == nil, err
 }
 
 // saw notes what the driver has seen of the lock.

@@ -150,6 +150,7 @@ func (h *slotHead) readAll() (result, bool) {
 	case h.place.Gone():
 		return result{outcome: requeue}, true
 	case err != nil: // the timers will try again
+		a.heard(err)
 		a.c.s.Logger.Debug("read the slots", "semaphore", a.req.Name, "error", err)
 		return result{}, false
 	}

@@ -124,8 +124,10 @@ func (a *acquisition) surveySlots(revision uint64) result {
 	case err != nil && a.req.Once:
 		return a.noAnswer(err)
 	case err != nil:
+		a.heard(err)
 		return result{outcome: busy} // for all that is known
 	case more:
+		a.heard(nil)
 		a.c.long.isLong(at, a.keys.Place("*"))
 		return result{outcome: busy}
 	}
@@ -189,6 +191,7 @@ func (a *acquisition) seize(all slots, low int, expired bool) result {
 			held = !overdue
 		}
 		if held { //safety:slot-held
+			a.heard(nil)
 			res.entry = e
 			continue
 		}

@@ -31,6 +31,7 @@ func (a *acquisition) survey(revision uint64) result {
 	}
 	l, err := b.ListSoon(a.ctx, a.keys.Place("*"), revision, opts...)
 	if err != nil {
+		a.heard(err)
 		if !a.req.Once {
 			return result{outcome: busy} // for all that is known
 		}
@@ -70,9 +71,11 @@ func (a *acquisition) survey(revision uint64) result {
 		a.c.s.Logger.Debug("delete overdue places", "lock", a.req.Name, "error", err)
 		return result{outcome: busy, entry: entry}
 	case held:
+		a.heard(nil)
 		return result{outcome: busy, entry: entry}
 	// The waiters go first, and a part of the queue does not show all of them.
 	case len(queue) > 0 || l.More: //safety:newcomer-queues
+		a.heard(nil)
 		return result{outcome: busy}
 	}
 	a.c.b.Recent.Unqueued(a.keys.Gate, at)

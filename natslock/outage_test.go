@@ -1,0 +1,162 @@
+package natslock_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/testutil"
+)
+
+// refusal is what the store makes of a write that the server refuses for a reason of its own.
+func refusal(w kvstore.Write, code jetstream.ErrorCode, text string) error {
+	return fmt.Errorf("%w: write of %q: %w", kvstore.ErrUnavailable, w.Key,
+		&jetstream.APIError{Code: 503, ErrorCode: code, Description: text})
+}
+
+// outages are what a server in trouble makes of the requests of a client, and what the error
+// of a wait that is given up says of it.
+var outages = []struct {
+	name, says string
+	begin      func(m *member, f *testutil.Faults)
+}{
+	{"silent", "answer", func(m *member, _ *testutil.Faults) { m.link.Blackhole(true) }},
+	{"away", "connection is", func(m *member, _ *testutil.Faults) { m.link.Cut() }},
+	{"full", "maximum bytes exceeded", func(_ *member, f *testutil.Faults) {
+		f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+			return testutil.Refuse(refusal(w, 10077, "maximum bytes exceeded"))
+		})
+	}},
+	{"too large", "maximum payload exceeded", func(_ *member, f *testutil.Faults) {
+		f.OnSend(func(int, kvstore.Write) testutil.Fate {
+			return testutil.NotSent(fmt.Errorf("%w: %w", kvstore.ErrUnavailable, nats.ErrMaxPayload))
+		})
+	}},
+}
+
+// acquires are the ways to wait for a lock, with a bound.
+var acquires = []struct {
+	name string
+	lock func(c *natslock.Client, limit time.Duration) error
+}{
+	{"MaxWait", func(c *natslock.Client, limit time.Duration) error {
+		_, err := c.Lock(context.Background(), "l", natslock.MaxWait(limit))
+		return err
+	}},
+	{"deadline", func(c *natslock.Client, limit time.Duration) error {
+		ctx, cancel := context.WithTimeout(context.Background(), limit)
+		defer cancel()
+		_, err := c.Lock(ctx, "l")
+		return err
+	}},
+	{"LockAll", func(c *natslock.Client, limit time.Duration) error {
+		_, err := c.LockAll(context.Background(), []string{"l", "m"}, natslock.MaxWait(limit))
+		return err
+	}},
+}
+
+// The error of a wait that an outage has made too long says so: a service answers its
+// callers otherwise than for a lock that another one holds.
+func TestOutageIsNoBusyLock(t *testing.T) {
+	for _, outage := range outages {
+		for _, acquire := range acquires {
+			t.Run(outage.name+"/"+acquire.name, func(t *testing.T) {
+				testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+					c, f := joinFaulty(t, s)
+					mustUnlock(t, mustLock(t, c.Client, "known"))
+					outage.begin(c, f)
+					synctest.Wait()
+					begun := time.Now()
+					err := acquire.lock(c.Client, 2*time.Second)
+					require.Equal(t, 2*time.Second, time.Since(begun).Truncate(time.Millisecond))
+					require.ErrorIs(t, err, natslock.ErrTimeout)
+					require.ErrorIs(t, err, natslock.ErrUnavailable)
+					require.ErrorContains(t, err, `"l"`)
+					require.ErrorContains(t, err, outage.says)
+					if acquire.name == "deadline" {
+						require.ErrorIs(t, err, context.DeadlineExceeded)
+					} else {
+						require.NotErrorIs(t, err, context.DeadlineExceeded)
+					}
+					c.link.Heal()
+					f.OnSend(nil)
+					mustUnlock(t, mustLock(t, c.Client, "l"))
+				})
+			})
+		}
+	}
+}
+
+// An outage that begins while a client waits counts from the next thing that it asks. What
+// the goroutines behind it in its client have heard is what it has.
+func TestOutageOfAWaiter(t *testing.T) {
+	for _, outage := range outages {
+		t.Run(outage.name, func(t *testing.T) {
+			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+				holder := join(t, s)
+				mustLock(t, holder.Client, "l")
+				c, f := joinFaulty(t, s)
+				ctx, cancel := context.WithTimeout(t.Context(), 12*time.Second)
+				defer cancel()
+				first := c.await(t, "l", natslock.MaxWait(11*time.Second))
+				second := make(chan error, 1)
+				go func() {
+					_, err := c.Lock(ctx, "l")
+					second <- err
+				}()
+				time.Sleep(time.Second)
+				outage.begin(c, f)
+				for _, err := range []error{first.failed(t), receive(t, second, "the end of the second")} {
+					require.ErrorIs(t, err, natslock.ErrTimeout)
+					if outage.name == "full" || outage.name == "too large" {
+						// The client need not write: it reads that the lock is held.
+						require.NotErrorIs(t, err, natslock.ErrUnavailable)
+						continue
+					}
+					require.ErrorIs(t, err, natslock.ErrUnavailable)
+				}
+				c.link.Heal()
+			})
+		})
+	}
+}
+
+// A lock that is held, or has a queue, is no outage: not behind another client, not behind
+// a goroutine of the own one, and not after an outage.
+func TestBusyLockIsNoOutage(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		holder, c := join(t, s), join(t, s)
+		mustLock(t, holder.Client, "l")
+		mustLock(t, c.Client, "own")
+		for _, name := range []string{"l", "own"} {
+			errs := make(chan error, 3)
+			for range cap(errs) {
+				go func() {
+					_, err := c.Lock(t.Context(), name, natslock.MaxWait(2*time.Second))
+					errs <- err
+				}()
+			}
+			for range cap(errs) {
+				err := receive(t, errs, "the end of a wait")
+				require.ErrorIs(t, err, natslock.ErrTimeout)
+				require.NotErrorIs(t, err, natslock.ErrUnavailable)
+			}
+		}
+		w := c.await(t, "l", natslock.MaxWait(20*time.Second))
+		time.Sleep(time.Second)
+		c.link.Blackhole(true)
+		time.Sleep(3 * time.Second)
+		c.link.Heal()
+		err := w.failed(t)
+		require.ErrorIs(t, err, natslock.ErrTimeout)
+		require.NotErrorIs(t, err, natslock.ErrUnavailable)
+	})
+}

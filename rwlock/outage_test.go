@@ -1,0 +1,50 @@
+package rwlock_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/testutil"
+)
+
+// A wait that an outage has made too long says so, of a reader, of a writer, and of one
+// behind its gate. Behind others that hold the lock it does not.
+func TestOutageIsNoBusyLock(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		holder, c := newPeer(t, s.Connect(), 1), newPeer(t, s.Connect(), 2)
+		reads, err := holder.RLock(context.Background(), "read")
+		require.NoError(t, err)
+		fail := func(on bool) {
+			c.f.OnSend(nil)
+			c.f.FailReads(nil)
+			if on {
+				c.f.OnSend(func(int, kvstore.Write) testutil.Fate { return testutil.Drop })
+				c.f.FailReads(func(testutil.ReadOp, string) error { return testutil.Hang })
+			}
+		}
+		type lock = func(context.Context, string, ...natslock.LockOption) (*natslock.Lock, error)
+		wait := func(lock lock, name string, limit time.Duration) error {
+			_, err := lock(context.Background(), name, natslock.MaxWait(limit))
+			require.ErrorIs(t, err, natslock.ErrTimeout)
+			require.NotErrorIs(t, err, context.DeadlineExceeded)
+			return err
+		}
+		require.NotErrorIs(t, wait(c.Lock, "read", 3*time.Second), natslock.ErrUnavailable)
+
+		behind := make(chan error, 1)
+		go func() { behind <- wait(c.Lock, "read", 9*time.Second) }()
+		time.Sleep(time.Second)
+		fail(true)
+		for _, lock := range []lock{c.Lock, c.RLock} {
+			require.ErrorIs(t, wait(lock, "free", 3*time.Second), natslock.ErrUnavailable)
+		}
+		require.ErrorIs(t, <-behind, natslock.ErrUnavailable)
+		fail(false)
+		require.NoError(t, reads.Unlock(context.Background()))
+	})
+}
