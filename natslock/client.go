@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 	"weak"
 
@@ -193,11 +194,18 @@ type warning struct {
 	fn     func(*Lock)
 	ready  chan struct{} // closed when handle is set
 	handle weak.Pointer[Lock]
+	given  atomic.Bool // and fn has not returned yet
 }
 
+// give runs on a goroutine of its own: nothing but the end of the lock keeps a warning back.
 func (w *warning) give() {
 	<-w.ready
-	if l := w.handle.Value(); l != nil {
+	l := w.handle.Value()
+	if l == nil || w.given.Swap(true) {
+		return
+	}
+	defer w.given.Store(false)
+	if l.State() == Held { // a holder that has left needs no warning
 		w.fn(l)
 	}
 }

@@ -3,6 +3,7 @@ package natslock_test
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -281,6 +282,53 @@ func TestLeaseEarlyWarning(t *testing.T) {
 		require.ErrorIs(t, err, natslock.ErrInvalidOption)
 		_, err = c.Lock(t.Context(), "x", natslock.EarlyWarning(1, nil))
 		require.ErrorIs(t, err, natslock.ErrInvalidOption)
+	})
+}
+
+// A warning has its own way: no observer and no warning of another lock comes before it.
+func TestLeaseEarlyWarningIsDue(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		const ttl, before = 10 * time.Second, 4 * time.Second
+		slow := func(context.Context, natslock.Event) { time.Sleep(10 * time.Millisecond) }
+		c, release := join(t, s, natslock.WithObserver(slow)), make(chan struct{})
+		defer close(release)
+		warned := make(chan time.Duration, 10)
+		warning := func(fn func()) natslock.LockOption {
+			return natslock.EarlyWarning(before, func(l *natslock.Lock) { warned <- l.Remaining(); fn() })
+		}
+		mustLock(t, c.Client, "blocks", natslock.TTL(ttl), warning(func() { <-release }))
+		mustLock(t, c.Client, "late", natslock.TTL(ttl), warning(func() {}))
+		for range 1000 {
+			mustUnlock(t, mustLock(t, c.Client, "events"))
+		}
+		c.link.Blackhole(true)
+		for range 2 {
+			require.Equal(t, before, receive(t, warned, "a warning").Round(10*time.Millisecond))
+		}
+		time.Sleep(time.Minute)
+		require.Empty(t, warned, "once, and not after the end")
+	})
+}
+
+// A holder that has unlocked is not warned: neither of an end that it does not wait for, nor
+// of one that was due when it left.
+func TestLeaseEarlyWarningAfterUnlock(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		blocked := make(chan struct{})
+		c := join(t, s, natslock.WithObserver(func(context.Context, natslock.Event) { <-blocked }))
+		var late atomic.Int32
+		l := mustLock(t, c.Client, "l", natslock.TTL(10*time.Second), natslock.EarlyWarning(4*time.Second, func(l *natslock.Lock) {
+			if l.State() != natslock.Held {
+				late.Add(1)
+			}
+		}))
+		c.link.Blackhole(true)
+		time.Sleep(6 * time.Second) // the warning is due
+		c.link.Heal()
+		_ = l.Unlock(t.Context())
+		close(blocked)
+		time.Sleep(time.Minute)
+		require.Zero(t, late.Load())
 	})
 }
 

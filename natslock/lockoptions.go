@@ -179,8 +179,10 @@ func Detached() LockOption {
 // arms the warning again. So d should be well below the part of the TTL that is left
 // when a renewal is due, two thirds by default.
 //
-// fn must not block its goroutine for long. It does not run for a lock whose handle was
-// dropped. A d that is not positive, or a nil fn, makes the acquire return
+// fn runs on a goroutine of its own, at once when it is due, whatever observers and other
+// warnings do. It does not begin after the end of the lock, by an Unlock or a loss, nor for a
+// lock whose handle was dropped. While it runs, the same lock gives no further warning, and
+// [Client.Close] does not wait for it. A d that is not positive, or a nil fn, makes the acquire return
 // [ErrInvalidOption].
 func EarlyWarning(d time.Duration, fn func(*Lock)) LockOption {
 	return func(c *lockConfig) error {

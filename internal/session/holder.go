@@ -30,7 +30,7 @@ type Admission struct {
 	Least    time.Duration // for how long the lease keeps others out at least, from now on
 
 	// Warn is called once after each confirmation, WarnBefore before the end of the
-	// validity; nil: never.
+	// validity, on a goroutine of its own; nil: never. It may come to run after the end.
 	Warn       func()
 	WarnBefore time.Duration
 }

@@ -89,11 +89,13 @@ func (l *Lease) perform(now clock.Instant) {
 	}
 }
 
-// warn gives the early warning, once per confirmation. Under the lease's mu.
+// warn gives the early warning, once per confirmation, on a goroutine of its own: behind an
+// observer, or behind the warning of another lock, it would come too late. Under the lease's
+// mu.
 func (h *Holder) warn() {
 	if h.asked != nil && h.asked.onWarn != nil && !h.warned {
 		h.warned = true
-		h.lease.s.notifier.worker.Add(h.asked.onWarn)
+		go h.asked.onWarn()
 	}
 }
 

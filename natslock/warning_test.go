@@ -1,0 +1,42 @@
+package natslock
+
+import (
+	"testing"
+	"time"
+
+	"github.com/natslock/locks/internal/acquire"
+	"github.com/natslock/locks/internal/session"
+)
+
+// over is a part in a lease that has ended in a state.
+type over struct {
+	noLock
+	state session.State
+}
+
+func (o over) Status() (session.State, time.Duration, error) {
+	if o.state == session.Held {
+		return o.state, time.Second, nil
+	}
+	return o.state, 0, errNoLock
+}
+
+// A warning that comes to run when the holder has left, or the lock is lost, does not begin.
+func TestWarningDoesNotBeginAfterTheEnd(t *testing.T) {
+	for state, want := range map[session.State]int{session.Held: 1, session.Released: 0, session.Lost: 0, session.Ended: 0} {
+		given, done := 0, make(chan struct{})
+		cfg := lockConfig{warn: func(*Lock) { given++ }}
+		l, err := cfg.handle(func(req acquire.Request) (acquire.Holding, error) {
+			go func() { defer close(done); req.OnWarn() }()
+			return over{state: state}, nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		<-done
+		l.cleanup.Stop()
+		if given != want {
+			t.Errorf("a lock in state %v was warned %d times, not %d", l.State(), given, want)
+		}
+	}
+}
