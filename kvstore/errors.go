@@ -3,6 +3,9 @@ package kvstore
 import (
 	"errors"
 	"fmt"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 )
 
 var (
@@ -39,6 +42,14 @@ var (
 	// ErrClosed: the store was closed.
 	ErrClosed = errors.New("store closed")
 )
+
+// Refused says whether err is the refusal of a write that another try may meet again: the
+// server's, such as a full bucket, this connection's limit of a message, or a permission. A
+// conflict is none, nor is the lack of an answer, of a leader or of a connection.
+func Refused(err error) bool {
+	_, answered := errors.AsType[*jetstream.APIError](err)
+	return (answered || errors.Is(err, ErrPermission) || errors.Is(err, nats.ErrMaxPayload)) && !errors.Is(err, ErrConflict) && !errors.Is(err, ErrInFlight)
+}
 
 // ConflictError names the revision that a refused write met. It matches
 // [ErrConflict], and [ErrExists] when no record was expected.

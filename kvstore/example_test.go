@@ -331,3 +331,26 @@ func ExampleNewMemory() {
 	// <nil> <nil>
 	// web-1 <nil>
 }
+
+// A refusal tells a full bucket, which somebody has to enlarge, from a server that is away.
+func ExampleRefused() {
+	ctx := context.Background()
+	nc, stop := example.Connect()
+	defer stop()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		log.Fatal(err)
+	}
+	store, err := kvstore.Open(ctx, js, kvstore.Config{MaxBytes: 100})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer store.Close()
+	_, err = store.Create(ctx, "a", make([]byte, 200), time.Minute)
+	fmt.Println(errors.Is(err, kvstore.ErrUnavailable), kvstore.Refused(err))
+	_, err = store.Update(ctx, "a", nil, time.Minute, 7)
+	fmt.Println(errors.Is(err, kvstore.ErrConflict), kvstore.Refused(err))
+	// Output:
+	// true true
+	// true false
+}

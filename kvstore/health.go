@@ -44,6 +44,8 @@ type health struct {
 	// failed is the oldest write since then whose answer says that the stream has
 	// not judged it. Under Store.mu.
 	failed sentWrite
+	// failure is the last such answer. Under Store.mu.
+	failure error
 	// orphans are the ids of answers that only the store awaits. Under Store.mu.
 	orphans []uint64
 }
@@ -72,6 +74,9 @@ func (s *Store) answered(w sentWrite, a Answer) {
 		s.mu.Lock()
 		if stored := h.stored.Load(); h.failed.n <= stored || w.n < h.failed.n {
 			h.failed = w
+		}
+		if h.failure = a.Err; errors.Is(a.Err, ErrNoStream) { // nobody has answered
+			h.failure = nil
 		}
 		s.mu.Unlock()
 	}
@@ -121,12 +126,12 @@ func (s *Store) refused(key string) {
 }
 
 // unanswered returns the oldest write since the last acknowledgement that has gone
-// unanswered for so long that it counts.
-func (s *Store) unanswered() (oldest sentWrite, found bool) {
+// unanswered, or was refused, for so long that it counts. refusal is the last answer then.
+func (s *Store) unanswered() (oldest sentWrite, refusal error, found bool) {
 	h := &s.health
 	now, stored := h.now(), h.stored.Load()
 	if now-time.Duration(h.last.Load()) > silentUntil {
-		return oldest, false
+		return oldest, nil, false
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -136,25 +141,32 @@ func (s *Store) unanswered() (oldest sentWrite, found bool) {
 		}
 	}
 	consider(h.failed)
+	if found {
+		refusal = h.failure
+	}
 	for _, p := range s.pending {
 		consider(p.write)
 	}
-	return oldest, found
+	return oldest, refusal, found
 }
 
 // Healthy returns nil if the connection is up and the stream accepts writes, as far as
 // the store knows without I/O. Otherwise the error matches [ErrUnavailable]. It does so
-// once a write has gone unanswered for 5 s and the server has acknowledged none that
-// was sent later. The next acknowledgement ends that state, and so does a minute
+// once a write has gone unanswered for 5 s, or refused by more than a conflict, and the
+// server has acknowledged none that was sent later. The next acknowledgement ends that state, and so does a minute
 // without writes.
 func (s *Store) Healthy() error {
 	if !s.nc.IsConnected() {
 		return fmt.Errorf("%w: connection is %s", ErrUnavailable, strings.ToLower(s.nc.Status().String()))
 	}
 	for {
-		w, found := s.unanswered()
+		w, refusal, found := s.unanswered()
 		if !found {
 			return nil
+		}
+		if refusal != nil {
+			return fmt.Errorf("bucket %q has acknowledged no write for %v: %w; \"lockctl doctor\" shows what is wrong",
+				s.cfg.Bucket, (s.health.now() - w.at).Round(time.Second), refusal)
 		}
 		if s.Denied(w.key) == nil {
 			return fmt.Errorf("%w: the write of %q has gone unanswered for %v, and bucket %q has acknowledged none since: "+

@@ -133,6 +133,36 @@ func TestHealthyRefusals(t *testing.T) {
 	})
 }
 
+// A stream that refuses every write is unhealthy with its own words: its writes are answered.
+func TestHealthyFull(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, srv *testutil.Server) {
+		nc := srv.Connect()
+		s := open(t, nc, kvstore.Config{})
+		create(t, s, "lock.a", "")
+		limit := func(n int64) {
+			info, err := stream(t, nc).Stream(t.Context(), "KV_natslock")
+			check(t, err)
+			cfg := info.CachedInfo().Config
+			cfg.MaxMsgs = n
+			_, err = stream(t, nc).UpdateStream(t.Context(), cfg)
+			check(t, err)
+		}
+		limit(1)
+		for range 6 {
+			wantErr(t, send(t, s, kvstore.Write{Key: "lock.b", TTL: ttl}).Err, kvstore.ErrUnavailable)
+			time.Sleep(time.Second)
+		}
+		err := s.Healthy()
+		wantErr(t, err, kvstore.ErrUnavailable)
+		if text := err.Error(); !strings.Contains(text, "maximum messages exceeded") || strings.Contains(text, "unanswered") {
+			t.Fatalf("error is %v", err)
+		}
+		limit(-1)
+		create(t, s, "lock.b", "")
+		check(t, s.Healthy())
+	})
+}
+
 // A write that the server forbids this user is not answered either.
 func TestHealthyDenied(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, srv *testutil.Server) {

@@ -317,9 +317,9 @@ func (c *Client) Stats() Stats {
 // no I/O: it knows the answers to the client's last requests.
 //
 // The error matches [ErrUnavailable] without a connection, and when the renewal of a
-// held lock is overdue. It also does when a write has gone unanswered for 5 s and the
-// server has acknowledged none since: the bucket's stream may have no leader, or have
-// stopped. The next acknowledgement ends that state. A minute without writes ends it
+// held lock is overdue or was refused: the error says why. It also does when a write has
+// gone unanswered, or was refused by more than a conflict, for 5 s and the server has
+// acknowledged none since: the bucket's stream may have no leader, have stopped or be full. The next acknowledgement ends that state. A minute without writes ends it
 // too, because an idle client knows nothing. A write that the server forbids this user
 // does not count. The error matches kvstore.ErrBucketConfig or kvstore.ErrNotFound when
 // another user has changed or deleted the bucket, and [ErrClosed] after Close.

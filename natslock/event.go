@@ -35,8 +35,10 @@ const (
 	EventBroken
 	// EventGaveUp: a waiter stopped waiting.
 	EventGaveUp
-	// EventAtRisk: the connection was closed under a held lock, so the client
-	// cannot renew it any more. Observers only.
+	// EventAtRisk: the client cannot renew a held lock, and its Cause says why. The
+	// connection was closed, or the server refuses the renewal: it is full, say, or
+	// the user may not write any more. The lock is held to the end of its validity, and
+	// longer if a later renewal is accepted. Observers only.
 	EventAtRisk
 	// EventWatching: events follow from here on. Earlier changes are in a list only.
 	// It is the first event of [Client.Watch], and comes again after each outage of the

@@ -38,6 +38,12 @@ func (j *journal) String() string {
 	return j.buf.String()
 }
 
+func (j *journal) Reset() {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.buf.Reset()
+}
+
 func (j *journal) option() natslock.Option {
 	return natslock.WithLogger(slog.New(slog.NewTextHandler(j, nil)))
 }

@@ -50,6 +50,7 @@ type kept struct {
 	mu       sync.Mutex // guards the fields below, but for slot
 	state    State
 	capped   bool
+	retries  int32     // of a renewal that met another write; here, a lease stays in its size class
 	cause    *EndError // of the end; nil while held
 	terms    clock.Terms
 	end      clock.Instant
@@ -180,7 +181,7 @@ func (k *kept) expire() ending {
 	if k.capped && k.end >= k.until { //safety:planned-end
 		return k.lose(ErrEnded, "")
 	}
-	return k.lose(ErrLost, unconfirmed)
+	return k.lose(ErrLost, unconfirmed+k.renewals.why())
 }
 
 // lose ends a record that is held. The caller finishes the ending without the mutex.

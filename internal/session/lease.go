@@ -107,6 +107,17 @@ func (l *Lease) atRisk(err error) {
 	}
 }
 
+// refused publishes that the server refuses to renew the lease. That may pass, so the early
+// warning comes when it is due. Under mu.
+func (l *Lease) refused(err error) {
+	err = fmt.Errorf("renew lock %q: %w", l.kept.Name, err)
+	for h := l.holders; h != nil; h = h.next {
+		l.s.Notify(h.parent, h.event(EventAtRisk, err))
+	}
+	l.s.warn("the server refuses to renew a lock, which will be lost", "lock", l.kept.Name, "token", l.Body.Token,
+		"left", l.end.Sub(l.s.b.Instant()).Round(time.Millisecond), "error", err)
+}
+
 // confirmed is part of [duties].
 func (l *Lease) confirmed(n uint64) {
 	waiting := l.waiting[:0]
@@ -204,6 +215,7 @@ func (l *Lease) Abandon() {
 	l.moved()
 	l.mu.Unlock()
 	if held {
+		// Not by warn: this goroutine is the runtime's, and may be outside of a bubble.
 		l.s.Logger.Warn("a held lock was dropped without Unlock; it is renewed no more and ends by its TTL",
 			"lock", l.kept.Name, "token", token, "ttl", ttl)
 	}
@@ -252,7 +264,7 @@ func (l *Lease) confirm(ctx context.Context, fresh bool) error {
 		}
 	}
 	l.moved()
-	return fmt.Errorf("renew lock %q: %w: not confirmed: %w", l.kept.Name, bucket.ErrUnavailable, bucket.EndOf(ctx))
+	return fmt.Errorf("renew lock %q: %w: not confirmed%s: %w", l.kept.Name, bucket.ErrUnavailable, l.renewals.why(), bucket.EndOf(ctx))
 }
 
 // Suspect has the server confirm the lease, whose record a list has not shown.

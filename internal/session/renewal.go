@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -8,6 +9,14 @@ import (
 	"github.com/natslock/locks/internal/clock"
 	"github.com/natslock/locks/kvstore"
 )
+
+// why is what is known of a lack of confirmations, for the text of an error.
+func (r *renewals) why() string {
+	if r.failure == nil {
+		return ""
+	}
+	return ": its renewal failed: " + r.failure.Error()
+}
 
 // minRetry is the shortest time between two renewals of one record.
 const minRetry = 50 * time.Millisecond
@@ -20,7 +29,7 @@ type renewals struct {
 	asked   clock.Instant
 	next    clock.Instant // when the next one is due
 	need    uint64        // one with at least this number is wanted at once
-	retries int
+	failure error         // why the last one was not confirmed, as far as is known; nil: not known
 }
 
 // renewal is a renewal without an answer yet.
@@ -41,6 +50,7 @@ func (k *kept) renew() {
 	r := &k.renewals
 	r.n++
 	n, t, expect := r.n, r.want, k.last
+	silent := len(r.sent) > 0
 	body := k.Body
 	body.Renewal, body.TTL = n, int64(t.TTL/time.Second)
 	now := k.s.b.Instant()
@@ -58,8 +68,15 @@ func (k *kept) renew() {
 	if err == nil {
 		forget, err = k.s.b.Send(kvstore.Write{Key: k.Key, Value: value, Expect: expect, TTL: t.TTL}, func(a kvstore.Answer) { k.renewed(n, a) })
 	}
+	denied := error(nil)
+	if silent { // the server does not answer a write that it forbids
+		denied = k.s.b.Denied(k.Key)
+	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	if failure := cmp.Or(err, denied); failure != nil {
+		k.failed(failure)
+	}
 	for i := range r.sent {
 		if r.sent[i].n == n {
 			if err != nil { // nothing was sent
@@ -102,12 +119,26 @@ func (k *kept) renewed(n uint64, a kvstore.Answer) {
 			k.renewAgain(now)
 		}
 	case errors.Is(a.Err, kvstore.ErrInFlight):
-		r.retries++
-		r.next = now.Add(clock.InFlightBackoff(r.retries))
+		k.retries++
+		r.next = now.Add(clock.InFlightBackoff(int(k.retries)))
+		r.failure = cmp.Or(r.failure, a.Err)
 		k.moved()
+	default:
+		k.failed(a.Err)
 	}
 	k.mu.Unlock()
 	late.finish()
+}
+
+// failed notes why a renewal will not be confirmed. The next one is tried as ever. The client
+// warns once of a server that refuses to renew a lock, whatever the reason: a bucket that is
+// full or sealed, a size, a permission. An outage is none. Under mu.
+func (k *kept) failed(err error) {
+	r, before := &k.renewals, k.renewals.failure
+	r.failure = err
+	if l, ok := k.of.(*Lease); ok && k.state == Held && !kvstore.Refused(before) && kvstore.Refused(err) {
+		l.refused(err)
+	}
 }
 
 // lateConfirmation is one that came after the end it would have prolonged. The
@@ -170,7 +201,7 @@ func (k *kept) prolong(i int, revision uint64) {
 	if k.capped { //safety:until-kept
 		k.end = min(k.end, k.until)
 	}
-	r.retries = 0
+	k.retries, r.failure = 0, nil
 	if s.n >= r.need {
 		r.next = s.terms.NextRenewal(s.at, k.s.RenewFraction)
 		k.doubt.breaker = "" // the record is not broken, whatever a hint said

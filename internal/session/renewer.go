@@ -10,6 +10,7 @@ import (
 
 	"github.com/natslock/locks/internal/bucket"
 	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/kvstore"
 )
 
 const (
@@ -219,18 +220,21 @@ func (r *renewer) endAll(kind error, why string) (locks []string) {
 }
 
 // atRisk returns an error when a record has gone unconfirmed for more than two
-// thirds of its validity.
+// thirds of its validity, or the server has refused to renew it.
 func (r *renewer) atRisk() error {
 	now := r.s.b.Instant()
 	var n int
-	var name string
+	var name, why string
 	r.held(func(k *kept) {
-		if k.renews() && k.end.Sub(now) < (k.terms.TTL-k.terms.Margin)/3 {
-			n, name = n+1, k.Name
+		refused := k.isLock() && kvstore.Refused(k.renewals.failure)
+		if k.renews() && (refused || k.end.Sub(now) < (k.terms.TTL-k.terms.Margin)/3) {
+			if n++; why == "" {
+				name, why = k.Name, k.renewals.why()
+			}
 		}
 	})
 	if n > 0 {
-		return fmt.Errorf("%w: renewals of %d locks are overdue, %q among them", bucket.ErrUnavailable, n, name)
+		return fmt.Errorf("%w: renewals of %d locks are overdue, %q among them%s", bucket.ErrUnavailable, n, name, why)
 	}
 	return nil
 }

@@ -89,6 +89,18 @@ func (s *Session) Send(fn func()) { s.sender.Add(fn) }
 // Notify hands an event to the observer. ctx is the acquire's.
 func (s *Session) Notify(ctx context.Context, ev Event) { s.notifier.notify(ctx, ev) }
 
+// warn logs on the goroutine of the observers: a handler that blocks delays no lock. The entry
+// has the time of the call.
+func (s *Session) warn(msg string, args ...any) {
+	r := slog.NewRecord(time.Now(), slog.LevelWarn, msg, 0)
+	r.Add(args...)
+	s.notifier.worker.Add(func() {
+		if h := s.Logger.Handler(); h.Enabled(context.Background(), r.Level) {
+			_ = h.Handle(context.Background(), r) // there is nowhere to report it
+		}
+	})
+}
+
 // Count returns how often a transition has happened.
 func (s *Session) Count(t EventType) uint64 { return s.notifier.counts[t].Load() }
 

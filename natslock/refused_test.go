@@ -1,0 +1,126 @@
+package natslock_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/testutil"
+)
+
+// revocable is a store whose user loses the permission to write: the server does not answer
+// then, and says so on the connection.
+type revocable struct {
+	kvstore.KV
+	revoked atomic.Bool
+}
+
+func (r *revocable) Denied(key string) error {
+	if !r.revoked.Load() {
+		return r.KV.Denied(key)
+	}
+	return fmt.Errorf("%w: Permissions Violation for Publish to %q", kvstore.ErrPermission, "$KV.natslock."+key)
+}
+
+// A renewal that the server refuses is reported with the reason, whatever that is: at once in
+// the log, to the observer and by Healthy, and in the cause of the loss. When the server
+// accepts renewals again, the lock is as it was.
+func TestRefusedRenewal(t *testing.T) {
+	refuse := func(code jetstream.ErrorCode, text string) func(kvstore.Write) testutil.Fate {
+		return func(w kvstore.Write) testutil.Fate { return testutil.Refuse(refusal(w, code, text)) }
+	}
+	for _, c := range []struct {
+		name, says string
+		fate       func(kvstore.Write) testutil.Fate
+	}{
+		{"full", "maximum messages exceeded", refuse(10077, "maximum messages exceeded")},
+		{"no resources", "insufficient resources", refuse(10023, "insufficient resources")},
+		{"sealed", "invalid operation on sealed stream", refuse(10109, "invalid operation on sealed stream")},
+		{"too large for the stream", "message size exceeds maximum allowed", refuse(10054, "message size exceeds maximum allowed")},
+		{"too large for the server", "maximum payload exceeded", func(kvstore.Write) testutil.Fate {
+			return testutil.NotSent(fmt.Errorf("%w: %w", kvstore.ErrUnavailable, nats.ErrMaxPayload))
+		}},
+		{"permission", "Permissions Violation", func(kvstore.Write) testutil.Fate { return testutil.Drop }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+				var log journal
+				var user *revocable
+				var f *testutil.Faults
+				m := join(t, s, log.option(), testutil.WrapStore(func(kv kvstore.KV) kvstore.KV {
+					user = &revocable{KV: kv}
+					f = testutil.NewFaults(user, 1)
+					return f
+				}))
+				l := mustLock(t, m.Client, "l", natslock.TTL(9*time.Second))
+				log.Reset()
+				fail := func(on bool) {
+					f.OnSend(nil)
+					if on {
+						f.OnSend(func(_ int, w kvstore.Write) testutil.Fate { return c.fate(w) })
+					}
+					user.revoked.Store(on && c.name == "permission")
+				}
+				fail(true)
+				time.Sleep(4500 * time.Millisecond)
+				require.ErrorContains(t, m.rec.wait(t, natslock.EventAtRisk, "l").Cause, c.says)
+				err := m.Healthy()
+				require.ErrorIs(t, err, natslock.ErrUnavailable)
+				require.ErrorContains(t, err, c.says)
+				require.NotContains(t, err.Error(), "unanswered")
+				require.Contains(t, log.String(), "lock=l")
+				require.Contains(t, log.String(), c.says)
+				wantHeld(t, l)
+				extend, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				require.ErrorContains(t, l.Extend(extend, 0), c.says)
+
+				fail(false)
+				time.Sleep(4 * time.Second)
+				require.NoError(t, m.Healthy())
+				wantHeld(t, l)
+
+				log.Reset()
+				fail(true)
+				receive(t, l.Done(), "the end")
+				cause := context.Cause(l.Context())
+				require.ErrorIs(t, cause, natslock.ErrLost)
+				require.ErrorContains(t, cause, c.says)
+				require.ErrorContains(t, m.rec.wait(t, natslock.EventExpired, "l").Cause, c.says)
+				require.Equal(t, 1, strings.Count(log.String(), "refuses to renew"), "once: %s", log.String())
+				fail(false)
+			})
+		})
+	}
+}
+
+// An outage is no refusal: it ends by itself, and the early warning is for it.
+func TestOutageIsNoRefusedRenewal(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		var log journal
+		c, f := joinFaulty(t, s, log.option())
+		mustLock(t, c.Client, "l", natslock.TTL(9*time.Second))
+		log.Reset()
+		for _, err := range []error{
+			kvstore.ErrInFlight,
+			fmt.Errorf("%w: %w", kvstore.ErrUnavailable, kvstore.ErrNoStream),
+			fmt.Errorf("%w: not sent, connection is reconnecting", kvstore.ErrUnavailable),
+		} {
+			f.OnSend(func(int, kvstore.Write) testutil.Fate { return testutil.Refuse(err) })
+			time.Sleep(4 * time.Second)
+			f.OnSend(nil)
+			time.Sleep(4 * time.Second)
+			require.NoError(t, c.Healthy())
+		}
+		require.Empty(t, log.String())
+	})
+}
