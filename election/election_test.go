@@ -391,3 +391,24 @@ func TestParentEnds(t *testing.T) {
 		require.ErrorIs(t, err, why)
 	})
 }
+
+// A campaign that an outage has made too long is none that another leader has kept waiting.
+func TestCampaignInOutage(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		leader, c := join(t, s), join(t, s)
+		_, err := leader.elect("").Campaign(context.WithoutCancel(t.Context()))
+		require.NoError(t, err)
+		campaign := func() error {
+			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+			defer cancel()
+			_, err := c.elect("").Campaign(ctx)
+			require.ErrorIs(t, err, natslock.ErrTimeout)
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			return err
+		}
+		require.NotErrorIs(t, campaign(), natslock.ErrUnavailable)
+		c.link.Blackhole(true)
+		require.ErrorIs(t, campaign(), natslock.ErrUnavailable)
+		c.link.Heal()
+	})
+}

@@ -19,7 +19,10 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-func TestMain(m *testing.M) { testutil.LeakCheck(m) }
+func TestMain(m *testing.M) {
+	history.Quiet()
+	testutil.LeakCheck(m)
+}
 
 const (
 	subjects   = "$KV.natslock."

@@ -1,6 +1,7 @@
 package natslock
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -42,6 +43,7 @@ func configOf(opts []Option) (config, error) {
 			return config{}, fmt.Errorf("natslock: %w", err)
 		}
 	}
+	cfg.session.Logger = cmp.Or(cfg.session.Logger, slog.Default())
 	return cfg, nil
 }
 
@@ -206,8 +208,15 @@ func WithMaxLingering(n int) Option {
 	}
 }
 
-// WithLogger sets the logger that receives warnings. By default there is none. The
-// client never logs credentials or the values of records.
+// WithLogger sets the logger that receives warnings, [slog.Default] at the time of [New] by
+// default. A logger with [slog.DiscardHandler] switches them off. The client warns of each
+// held lock that is lost or broken, of each that the server refuses to renew, of a handle
+// that was dropped, of a bucket that it has created, of one that is not fit for locks any
+// more, and of settings that work and should be others, such as one replica on a cluster.
+//
+// It logs no end by [Client.Close], whose error names the locks, and what it returns as an
+// error. It never logs credentials or the values of records. A handler that blocks delays
+// no lock that is held.
 func WithLogger(l *slog.Logger) Option {
 	return func(c *config) error {
 		if l == nil {

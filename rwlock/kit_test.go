@@ -15,7 +15,10 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-func TestMain(m *testing.M) { testutil.LeakCheck(m) }
+func TestMain(m *testing.M) {
+	history.Quiet()
+	testutil.LeakCheck(m)
+}
 
 // patience bounds every wait for an event outside of bubbles: far more than it
 // can take, so that a test which fails says so instead of hanging.

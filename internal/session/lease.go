@@ -162,6 +162,10 @@ func (l *Lease) leave() leavings {
 
 // over is part of [duties].
 func (l *Lease) over(left leavings, event EventType, cause *EndError) {
+	// A Close says itself what it has left.
+	if left.holders != nil && (event == EventLost || event == EventBroken) && cause.Kind != bucket.ErrClosed {
+		l.s.warn("a held lock was lost; the work under it may not be alone any more", "lock", l.kept.Name, "token", cause.Token, "cause", cause)
+	}
 	for h := left.holders; h != nil; h = h.next {
 		h.end(event, cause)
 	}

@@ -16,13 +16,17 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/rwlock"
 	"github.com/natslock/locks/semaphore"
 	"github.com/natslock/locks/testutil"
 )
 
-func TestMain(m *testing.M) { testutil.LeakCheck(m) }
+func TestMain(m *testing.M) {
+	history.Quiet()
+	testutil.LeakCheck(m)
+}
 
 const (
 	document = "../../../docs/permissions.conf"

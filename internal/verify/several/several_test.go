@@ -21,7 +21,10 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-func TestMain(m *testing.M) { testutil.LeakCheck(m) }
+func TestMain(m *testing.M) {
+	history.Quiet()
+	testutil.LeakCheck(m)
+}
 
 // register is what is known of those inside, by name.
 type register struct {

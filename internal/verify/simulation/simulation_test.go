@@ -31,7 +31,10 @@ var (
 	simHours = flag.Float64("hours", 0, "simulated hours for each seed; 0: those of the test, a quarter under the race detector")
 )
 
-func TestMain(m *testing.M) { testutil.LeakCheck(m) }
+func TestMain(m *testing.M) {
+	history.Quiet()
+	testutil.LeakCheck(m)
+}
 
 // plan is the parameters of a simulation.
 type plan struct {

@@ -1,0 +1,121 @@
+package natslock_test
+
+import (
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/internal/verify/history"
+	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/testutil"
+)
+
+// A lock that is lost or broken is logged, with its name and the reason. One that was
+// unlocked, that has ended as planned or that a Close has ended is not.
+func TestLossIsLogged(t *testing.T) {
+	for _, c := range []struct {
+		name, says string // "": nothing
+		end        func(*testing.T, *testutil.Server, *member, *natslock.Lock)
+	}{
+		{name: "without an answer", says: "without a confirmation", end: func(_ *testing.T, _ *testutil.Server, m *member, _ *natslock.Lock) {
+			m.link.Blackhole(true)
+		}},
+		{name: "broken", says: "the host is gone", end: func(t *testing.T, s *testutil.Server, _ *member, l *natslock.Lock) {
+			other := newClient(t, s.Connect())
+			require.NoError(t, other.Break(t.Context(), natslock.BreakRequest{Name: l.Name(), ID: l.ID(), Reason: "the host is gone"}))
+		}},
+		{name: "without its bucket", says: "the bucket is gone", end: func(t *testing.T, s *testutil.Server, _ *member, _ *natslock.Lock) {
+			history.DeleteBucket(t, s.Connect())
+		}},
+		{name: "unlocked", end: func(t *testing.T, _ *testutil.Server, _ *member, l *natslock.Lock) { mustUnlock(t, l) }},
+		{name: "closed", end: func(_ *testing.T, _ *testutil.Server, m *member, _ *natslock.Lock) { closeNow(m.Client) }},
+		{name: "planned", end: func(*testing.T, *testutil.Server, *member, *natslock.Lock) {}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+				newClient(t, s.Connect()) // it makes the bucket, which is warned of
+				var log journal
+				m := join(t, s, log.option())
+				opts := []natslock.LockOption{natslock.TTL(5 * time.Second)}
+				if c.name == "planned" {
+					opts = []natslock.LockOption{natslock.Until(time.Now().Add(5 * time.Second))}
+				}
+				l := mustLock(t, m.Client, "l", opts...)
+				time.Sleep(2 * time.Second)
+				c.end(t, s, m, l)
+				receive(t, l.Done(), "the end")
+				synctest.Wait()
+				if c.says == "" {
+					require.Empty(t, log.String())
+					return
+				}
+				require.Contains(t, log.String(), "level=WARN")
+				require.Contains(t, log.String(), "a held lock was lost")
+				require.Contains(t, log.String(), "lock=l")
+				require.Contains(t, log.String(), c.says)
+				m.link.Heal()
+			})
+		})
+	}
+}
+
+// A handler that blocks delays the renewals and the end of no lock.
+func TestLoggerBlocks(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		newClient(t, s.Connect())
+		release := make(chan struct{})
+		m, f := joinFaulty(t, s, natslock.WithLogger(slog.New(slog.NewTextHandler(stuck(release), nil))))
+		lost := mustLock(t, m.Client, "lost", natslock.TTL(3*time.Second))
+		kept := mustLock(t, m.Client, "kept", natslock.TTL(10*time.Second))
+		f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+			if w.Key == "lock.lost" {
+				return testutil.Refuse(refusal(w, 10077, "maximum messages exceeded"))
+			}
+			return testutil.Pass
+		})
+		begun := time.Now()
+		receive(t, lost.Done(), "the end")
+		require.Less(t, time.Since(begun), 3*time.Second)
+		time.Sleep(time.Minute)
+		wantHeld(t, kept)
+		close(release)
+		mustUnlock(t, kept)
+	})
+}
+
+// stuck takes no log before it is released.
+type stuck chan struct{}
+
+func (s stuck) Write(p []byte) (int, error) {
+	<-s
+	return len(p), nil
+}
+
+// Without WithLogger the warnings go to slog.Default. A handler that discards ends that.
+func TestDefaultLogger(t *testing.T) {
+	var log journal
+	slog.SetDefault(slog.New(slog.NewTextHandler(&log, nil)))
+	defer history.Quiet()
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		quiet := natslock.WithLogger(slog.New(slog.DiscardHandler))
+		lose := func(opts ...natslock.Option) string {
+			log.Reset()
+			m := join(t, s, opts...)
+			l := mustLock(t, m.Client, "l", natslock.TTL(time.Second))
+			m.link.Blackhole(true)
+			receive(t, l.Done(), "the end")
+			synctest.Wait()
+			m.link.Heal()
+			closeNow(m.Client)
+			time.Sleep(10 * time.Second)
+			return log.String()
+		}
+		require.Empty(t, lose(quiet), "it has made the bucket, too")
+		require.Contains(t, lose(), "a held lock was lost")
+		require.Empty(t, lose(quiet))
+	})
+}
