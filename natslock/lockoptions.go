@@ -55,7 +55,8 @@ func TTL(d time.Duration) LockOption {
 }
 
 // MaxWait bounds the waiting. Unlike a deadline on the acquire's context, it does not
-// end the work under the lock. When it passes, the acquire returns [ErrTimeout]. By
+// end the work under the lock. When it passes, the acquire returns [ErrTimeout], which
+// matches [ErrUnavailable] too in an outage: see [TimeoutError]. By
 // default only the context bounds the waiting. MaxWait must be positive, or the acquire
 // returns [ErrInvalidOption]. [Client.TryLock] does not wait and ignores it.
 func MaxWait(d time.Duration) LockOption {

@@ -168,7 +168,7 @@ func (o *Observer) Observe(ctx context.Context, ev natslock.Event) {
 		o.ended(ctx, ev, end, ev.Cause)
 	case natslock.EventAtRisk:
 		if h := o.holdOf(ev); h != nil {
-			h.span.AddEvent("natslock.at_risk", trace.WithTimestamp(ev.Time))
+			h.span.AddEvent("natslock.at_risk", trace.WithTimestamp(ev.Time), trace.WithAttributes(attribute.String("natslock.reason", text(fmt.Sprint(ev.Cause)))))
 		}
 	}
 }
