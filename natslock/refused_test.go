@@ -6,8 +6,10 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
@@ -123,4 +125,25 @@ func TestOutageIsNoRefusedRenewal(t *testing.T) {
 		}
 		require.Empty(t, log.String())
 	})
+}
+
+// A user may lose its permission under a held lock: the server then answers no renewal.
+func TestRevokedPermission(t *testing.T) {
+	var options *server.Options
+	user := func(p *server.Permissions) []*server.User {
+		return []*server.User{{Username: "u", Password: "p", Permissions: p}}
+	}
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		var log journal
+		nc := s.Connect(nats.UserInfo("u", "p"), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
+		c := newClient(t, nc, log.option())
+		l := mustLock(t, c, "l", natslock.TTL(6*time.Second))
+		revoked := options.Clone()
+		revoked.Users = user(&server.Permissions{Publish: &server.SubjectPermission{Deny: []string{"$KV.>"}}})
+		require.NoError(t, s.Server().ReloadOptions(revoked))
+		receive(t, l.Done(), "the end")
+		require.ErrorContains(t, context.Cause(l.Context()), "Permissions Violation")
+		synctest.Wait()
+		require.Contains(t, log.String(), "refuses to renew")
+	}, testutil.WithConfig(func(o *server.Options) { o.Users, options = user(nil), o }))
 }

@@ -114,7 +114,7 @@ func (l *Lease) refused(err error) {
 	for h := l.holders; h != nil; h = h.next {
 		l.s.Notify(h.parent, h.event(EventAtRisk, err))
 	}
-	l.s.warn("the server refuses to renew a lock, which will be lost", "lock", l.kept.Name, "token", l.Body.Token,
+	l.s.warn(`the server refuses to renew a lock, which is lost unless a later renewal is accepted; "lockctl doctor" shows what is wrong`, "lock", l.kept.Name, "token", l.Body.Token,
 		"left", l.end.Sub(l.s.b.Instant()).Round(time.Millisecond), "error", err)
 }
 
