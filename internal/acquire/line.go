@@ -212,7 +212,7 @@ func (rs *runs) count() (n counts) {
 			}
 			// A lease that has ended counts for nobody, also before its run ends.
 			if r.lease != nil && !r.lease.Ended(now) {
-				n.beside += max(r.inside-1, 0)
+				n.beside += int(max(r.inside-1, 0))
 			}
 			n.waiting += r.waiting()
 		}

@@ -17,25 +17,25 @@ import (
 type run struct {
 	line    *line
 	ttl     time.Duration
-	mode    record.Mode
 	meta    map[string]string // of the readers
-	private bool              // nobody joins it
-	behind  bool              // it was not the first of its line
-	queues  bool              // a run before it waits or writes: it tries nothing before it has queued
+	inside  int32             // of its members: one at a time, but for readers
+	mode    record.Mode
+	private bool // nobody joins it
+	behind  bool // it was not the first of its line
+	queues  bool // a run before it waits or writes: it tries nothing before it has queued
 	over    bool
 	drained bool // no reader is left behind its gate
 	listens bool // to the end of the lease
 	placed  bool // it has written a place
+	heard   bool // the server has said last that the lock is held, or the run queued
 
 	members []*member // that wait, in order
-	inside  int       // of its members: one at a time, but for readers
 	driver  *member   // one of them; nil: the run has its lease
 	place   *session.Place
 	lease   *session.Lease
 	settled chan struct{} // closed when it has a record, or is over; nil: nobody waits for that
 	shown   *shown        // nil: nothing
 	writing writing       // the write of its record
-	heard   bool          // the server has said last that the lock is held, or the run queued
 	trouble error         // what the last request has come to instead; nil: no answer, or heard
 
 	turnEnds clock.Instant

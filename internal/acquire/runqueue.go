@@ -14,10 +14,10 @@ import (
 // list of the queue that follows the answer.
 type writing struct {
 	begun  clock.Instant // 0: none
-	place  bool          // not a claim
 	news   uint64        // others.count by then
-	proves bool          // the subscription is older
 	epoch  uint64        // others.epoch by then
+	place  bool          // not a claim
+	proves bool          // the subscription is older
 }
 
 // begin notes that a first write of a record is sent now. Under mu.

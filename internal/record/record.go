@@ -159,7 +159,7 @@ func (b *Body) Encode() ([]byte, error) { return b.encode(func(int) int { return
 // expectation among the headers, and padding add up to kept. Only new metadata make a
 // record larger. It fails where the value is too large.
 func (b *Body) EncodeKept(expect uint64) ([]byte, error) {
-	digits := len(strconv.FormatUint(expect, 10))
+	digits := len(strconv.AppendUint(make([]byte, 0, 20), expect, 10))
 	return b.encode(func(growing int) int {
 		growing += digits
 		return max(kept-growing, minPadding) //safety:one-size
