@@ -22,7 +22,7 @@ var (
 	ErrInvalidKey = errors.New("invalid key")
 	// ErrInvalidTTL: the TTL is zero, negative or above 366 days. The store sent nothing.
 	ErrInvalidTTL = errors.New("invalid TTL")
-	// ErrInvalidOption: an option is nil. The store sent nothing.
+	// ErrInvalidOption: an option is nil, or out of its range. The store sent nothing.
 	ErrInvalidOption = errors.New("invalid option")
 	// ErrBucketConfig: the settings of the bucket are not safe. The error is a
 	// *[ConfigError] or joins several.
@@ -39,6 +39,12 @@ var (
 	// ErrRemade: the bucket was deleted and re-created since the last check. Every
 	// record is gone.
 	ErrRemade = errors.New("bucket was deleted and re-created")
+	// ErrConnectionClosed: the connection was closed for good, and nothing that is sent on
+	// it will be answered. It is nats.ErrConnectionClosed, and comes with [ErrUnavailable].
+	ErrConnectionClosed = nats.ErrConnectionClosed
+	// ErrDraining: the connection drains, and receives nothing any more. It is
+	// nats.ErrConnectionDraining, and comes with [ErrUnavailable].
+	ErrDraining = nats.ErrConnectionDraining
 	// ErrClosed: the store was closed.
 	ErrClosed = errors.New("store closed")
 )

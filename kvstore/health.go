@@ -156,6 +156,9 @@ func (s *Store) unanswered() (oldest sentWrite, refusal error, found bool) {
 // server has acknowledged none that was sent later. The next acknowledgement ends that state, and so does a minute
 // without writes.
 func (s *Store) Healthy() error {
+	if s.away() {
+		return fmt.Errorf("%w: connection is reconnecting", ErrUnavailable)
+	}
 	if !s.nc.IsConnected() {
 		return fmt.Errorf("%w: connection is %s", ErrUnavailable, strings.ToLower(s.nc.Status().String()))
 	}

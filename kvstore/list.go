@@ -260,7 +260,7 @@ func (s *Store) multiGet(ctx context.Context, subjects []string, what listing) (
 		return Listing{}, ended(ctx)
 	}
 	// On a draining connection a request gets one answer only, see exchange.
-	if !s.seen.Load().direct || s.multiOff.Load() || s.nc.Status() != nats.CONNECTED {
+	if !s.seen.Load().direct || s.multiOff.Load() || s.away() || s.nc.Status() != nats.CONNECTED {
 		return Listing{}, errIncomplete
 	}
 	request := multiRequest{Subjects: subjects, From: what.from, Batch: cmp.Or(what.atMost, batchMax), MaxBytes: multiBytes}

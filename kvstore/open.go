@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
@@ -16,6 +17,10 @@ const (
 	openTimeout = 10 * time.Second
 	// leaderPoll is the time between two checks of a stream without a leader.
 	leaderPoll = 100 * time.Millisecond
+	// connectionPoll is the time between two looks at a connection that is away.
+	connectionPoll = 20 * time.Millisecond
+	// openGrace is how long Open goes on after its context, to say what it was doing.
+	openGrace = 50 * time.Millisecond
 )
 
 // Open finds the bucket of cfg and verifies its settings. It creates a missing bucket,
@@ -26,11 +31,13 @@ const (
 // [MinServer]. It matches [ErrNotFound] for a missing bucket that Open may not create,
 // and [ErrPermission] when the server forbids this user to ask or to create. It matches
 // [ErrUnavailable] when JetStream does not answer, or when the stream of a cluster has no
-// leader and so accepts no writes. Without a deadline in ctx Open waits for 10 s at most.
+// leader and so accepts no writes. Without a deadline in ctx Open waits for 10 s at most,
+// also for a connection that is not there yet or away.
 //
 // Open logs settings that are safe and not recommended; see [Config.Logger].
-func Open(ctx context.Context, js jetstream.JetStream, cfg Config) (_ *Store, err error) {
-	if cfg, err = cfg.withDefaults(); err != nil {
+func Open(ctx context.Context, js jetstream.JetStream, cfg Config) (*Store, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
 		return nil, err
 	}
 	if js == nil || js.Conn() == nil {
@@ -41,6 +48,66 @@ func Open(ctx context.Context, js jetstream.JetStream, cfg Config) (_ *Store, er
 		ctx, cancel = context.WithTimeout(ctx, openTimeout)
 		defer cancel()
 	}
+	type opened struct {
+		s   *Store
+		err error
+	}
+	// nats.go holds its mutex while it tries to connect, which ctx does not end.
+	done := make(chan opened, 1)
+	go func() {
+		s, err := openConnected(ctx, js, cfg)
+		done <- opened{s, err}
+	}()
+	select {
+	case o := <-done:
+		return o.s, o.err
+	case <-ctx.Done():
+	}
+	select {
+	case o := <-done: // it has found the end of ctx itself, and says what it was doing
+		return o.s, o.err
+	case <-time.After(openGrace):
+		go func() {
+			if o := <-done; o.s != nil {
+				o.s.Close()
+			}
+		}()
+		return nil, fmt.Errorf("open bucket %q: %w: the connection is reconnecting: %w", cfg.Bucket, ErrUnavailable, ended(ctx))
+	}
+}
+
+// openConnected opens the bucket as soon as there is a connection.
+func openConnected(ctx context.Context, js jetstream.JetStream, cfg Config) (*Store, error) {
+	for {
+		if err := connected(ctx, js.Conn()); err != nil {
+			return nil, fmt.Errorf("open bucket %q: %w", cfg.Bucket, err)
+		}
+		s, err := open(ctx, js, cfg)
+		if !errors.Is(err, errAway) || ctx.Err() != nil {
+			return s, err
+		}
+	}
+}
+
+// connected waits until nc is up, or until ctx ends.
+func connected(ctx context.Context, nc *nats.Conn) error {
+	for {
+		st := nc.Status()
+		if st != nats.RECONNECTING && st != nats.CONNECTING && st != nats.DISCONNECTED {
+			return nil
+		}
+		if pause(ctx, connectionPoll) != nil {
+			err := fmt.Errorf("%w: no connection, it is %s", ErrUnavailable, strings.ToLower(st.String()))
+			if last := nc.LastError(); last != nil {
+				err = fmt.Errorf("%w (last error: %w)", err, last)
+			}
+			return fmt.Errorf("%w: %w", err, ended(ctx))
+		}
+	}
+}
+
+// open is Open on a connection that is up.
+func open(ctx context.Context, js jetstream.JetStream, cfg Config) (_ *Store, err error) {
 	s := newStore(js, cfg)
 	defer func() {
 		if err != nil {

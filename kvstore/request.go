@@ -74,24 +74,34 @@ func (s *Store) forget(id uint64) {
 // then travels through nats.go's own reply subscription, which lives to the
 // end. mux asks for that from the start, so that it exists before draining.
 func (s *Store) exchange(msg *nats.Msg, write sentWrite, mux bool, done func(*nats.Msg) (more bool)) (forget func(), err error) {
-	st := s.nc.Status()
-	if st == nats.RECONNECTING {
-		// From here on the store learns when the connection is back: callers that
-		// fail now wait for that. It may be back already.
-		_ = s.run()
-		st = s.nc.Status()
+	st, err := s.connection(mux)
+	if err != nil {
+		return nil, err
 	}
 	switch st {
 	case nats.CONNECTED:
 	case nats.DRAINING_SUBS:
 		mux = true
+	case nats.RECONNECTING, nats.CONNECTING:
+		// Not handed to the client's reconnect buffer, which would send it at
+		// a time when nobody wants it any more.
+		return nil, errAway //safety:not-buffered
 	default:
 		if st == nats.CLOSED {
 			s.reportClosed()
+			return nil, fmt.Errorf("%w: not sent: %w", ErrUnavailable, ErrConnectionClosed)
 		}
-		// Not handed to the client's reconnect buffer, which would send it at
-		// a time when nobody wants it any more.
-		return nil, fmt.Errorf("%w: not sent, connection is %s", ErrUnavailable, strings.ToLower(st.String())) //safety:not-buffered
+		return nil, fmt.Errorf("%w: not sent, connection is %s", ErrUnavailable, strings.ToLower(st.String()))
+	}
+	if st == nats.DRAINING_SUBS && s.nc.Opts.UseOldRequestStyle {
+		// No subscription for an answer is left, and none can be made. The message goes out
+		// before the connection is closed.
+		msg.Reply = ""
+		if err := s.nc.PublishMsg(msg); err != nil {
+			return nil, connError(err)
+		}
+		done(&nats.Msg{Header: nats.Header{hdrStatus: []string{statusUnanswerable}}})
+		return func() {}, nil
 	}
 	if mux {
 		msg = copyOf(msg)
@@ -142,6 +152,18 @@ func copyOf(m *nats.Msg) *nats.Msg {
 	return &nats.Msg{Subject: m.Subject, Reply: m.Reply, Header: h, Data: slices.Clone(m.Data)}
 }
 
+// statusUnanswerable is that of the answer which stands for none: a connection that drains
+// and uses the old style of requests receives nothing any more.
+const statusUnanswerable = "unanswerable"
+
+// unanswerable is the error of such an answer, or nil.
+func unanswerable(m *nats.Msg) error {
+	if len(m.Data) > 0 || m.Subject != "" || statusOf(m) != statusUnanswerable {
+		return nil
+	}
+	return fmt.Errorf("%w: sent, and no answer can come, since the connection uses the option UseOldRequestStyle: %w", ErrUnavailable, nats.ErrConnectionDraining)
+}
+
 // errNoAnswer: a request was not answered in time.
 var errNoAnswer = fmt.Errorf("%w: no answer", ErrUnavailable)
 
@@ -173,6 +195,8 @@ func (s *Store) roundTrip(ctx context.Context, subject string, body []byte, mux 
 			continue
 		case err != nil:
 			return nil, err
+		case unanswerable(m) != nil:
+			return nil, unanswerable(m)
 		case noResponders(m):
 			return nil, fmt.Errorf("%w: nobody answers on %s: JetStream is off, has no leader, or %s: %w", ErrUnavailable, subject, s.elsewhere(), nats.ErrNoResponders)
 		}
@@ -208,6 +232,9 @@ func noResponders(m *nats.Msg) bool {
 // old error does not concern this request, and an error that another one follows at
 // once is missed.
 func (s *Store) denied(subject string) error {
+	if s.away() { // the connection may not answer, and has sent nothing
+		return nil
+	}
 	err := s.nc.LastError()
 	if !errors.Is(err, nats.ErrPermissionViolation) {
 		return nil
@@ -263,7 +290,7 @@ func await[T any](ctx context.Context, s *Store, ch <-chan T, subject string, li
 			if err := s.denied(subject); err != nil {
 				return zero, err
 			}
-			if s.nc.IsClosed() {
+			if !s.away() && s.nc.IsClosed() {
 				return zero, fmt.Errorf("%w: no answer on %s: %w", ErrUnavailable, subject, nats.ErrConnectionClosed)
 			}
 			if time.Since(begun) >= limit {

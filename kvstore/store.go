@@ -3,6 +3,7 @@ package kvstore
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -49,9 +50,12 @@ type Store struct {
 	replies  *nats.Subscription
 	events   chan *nats.Msg
 	status   chan nats.Status
-	ctx      context.Context // ends with the store
-	end      context.CancelFunc
-	wg       sync.WaitGroup
+	// subscribing is how many subscriptions wait for the mutex of a connection that is away.
+	subscribing atomic.Int32
+	state       atomic.Int32    // a nats.Status: the last one reported; DISCONNECTED: the store does not listen yet
+	ctx         context.Context // ends with the store
+	end         context.CancelFunc
+	wg          sync.WaitGroup
 
 	mu      sync.Mutex // never held across I/O
 	closed  bool
@@ -128,10 +132,12 @@ func (s *Store) run() error {
 		// An answer dropped here would be an unknown outcome made at home.
 		_ = sub.SetPendingLimits(-1, -1)
 		status := s.nc.StatusChanged(nats.CONNECTED, nats.RECONNECTING, nats.CLOSED)
+		now := s.nc.Status()
 		s.mu.Lock()
 		closed := s.closed
 		if !closed {
 			s.replies, s.status = sub, status
+			s.state.Store(int32(now)) // before the dispatcher tells what came since
 			s.wg.Go(s.dispatch)
 		}
 		s.mu.Unlock()
@@ -142,6 +148,76 @@ func (s *Store) run() error {
 		}
 	})
 	return s.startErr
+}
+
+// listenWithin bounds the first request of a store on a connection that does not let it
+// listen: then the connection is about to be found away.
+const listenWithin = 250 * time.Millisecond
+
+// assumedAway is the state of a connection that has not let the store listen yet.
+const assumedAway = -1
+
+var errAway = fmt.Errorf("%w: not sent, connection is reconnecting", ErrUnavailable)
+
+// connection returns the state of the connection. nats.go holds its mutex while it tries to
+// connect, for its connect timeout each time. So once the store listens it asks only where
+// the connection is up as far as it knows: no call waits for one that is away. opening is
+// for the first request of Open, which does not make the store listen.
+func (s *Store) connection(opening bool) (nats.Status, error) {
+	st := nats.Status(s.state.Load())
+	switch {
+	case st == nats.DISCONNECTED && opening:
+		return s.nc.Status(), nil
+	case st == nats.DISCONNECTED:
+		return s.listen()
+	case s.away(), st == nats.CONNECTED && s.subscribing.Load() > 0:
+		return st, errAway
+	case st == nats.CONNECTED: // it may be draining
+		return s.nc.Status(), nil
+	}
+	return st, nil
+}
+
+// listen makes the store listen to a connection, and returns its state.
+func (s *Store) listen() (nats.Status, error) {
+	asked := make(chan nats.Status, 1)
+	go func() {
+		st := s.nc.Status()
+		// From here on the store learns when the connection is back: callers that
+		// fail now wait for that. It may be back already.
+		if st == nats.CONNECTED || st == nats.RECONNECTING {
+			_ = s.run()
+			st = s.nc.Status()
+		}
+		// Unless it listens: then it knows.
+		s.state.CompareAndSwap(assumedAway, int32(nats.DISCONNECTED))
+		asked <- st
+	}()
+	t := time.NewTimer(listenWithin)
+	defer t.Stop()
+	select {
+	case st := <-asked:
+		return st, nil
+	case <-t.C:
+		s.state.CompareAndSwap(int32(nats.DISCONNECTED), assumedAway)
+		return nats.RECONNECTING, errAway
+	}
+}
+
+// away says whether the connection is down, as far as the store knows without asking it.
+func (s *Store) away() bool {
+	st := s.state.Load()
+	return st == assumedAway || st == int32(nats.RECONNECTING)
+}
+
+// unlessAway runs fn, which takes the mutex of the connection: on a goroutine of its own
+// while the connection is away.
+func (s *Store) unlessAway(fn func()) {
+	if s.away() {
+		go fn()
+		return
+	}
+	fn()
 }
 
 // Close ends the store's watches, subscriptions and goroutines and waits for
@@ -167,15 +243,17 @@ func (s *Store) Close() {
 	replies, status := s.replies, s.status
 	s.mu.Unlock()
 	s.end()
-	if replies != nil {
-		_ = replies.Unsubscribe()
-	}
-	if status != nil {
-		s.nc.RemoveStatusListener(status)
-	}
-	for _, t := range topics {
-		t.unsubscribe()
-	}
+	s.unlessAway(func() {
+		if replies != nil {
+			_ = replies.Unsubscribe()
+		}
+		if status != nil {
+			s.nc.RemoveStatusListener(status)
+		}
+		for _, t := range topics {
+			t.unsubscribe()
+		}
+	})
 	for _, w := range watches {
 		w.end()
 	}

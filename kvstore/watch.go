@@ -22,8 +22,21 @@ type topic struct {
 }
 
 // subscribe returns when the subscription is on its way. It has one channel with all
-// others: a subscription costs no goroutine.
+// others: a subscription costs no goroutine. While the connection is away the subscription
+// is made by itself as soon as the connection lets it, and nothing is sent before.
 func (t *topic) subscribe(s *Store) error {
+	if !s.away() {
+		return t.make(s)
+	}
+	s.subscribing.Add(1)
+	go func() {
+		defer s.subscribing.Add(-1)
+		_ = t.make(s) // fails where the connection is closed, which ends all watches
+	}()
+	return nil
+}
+
+func (t *topic) make(s *Store) error {
 	t.once.Do(func() {
 		if t.sub, t.err = s.nc.ChanSubscribe(t.pattern, s.events); t.err != nil {
 			t.err = connError(t.err)
@@ -134,7 +147,7 @@ func (w *watch) Stop() {
 	}
 	s.mu.Unlock()
 	if last {
-		t.unsubscribe()
+		s.unlessAway(t.unsubscribe)
 	}
 }
 
@@ -318,6 +331,7 @@ func (s *Store) connChanged(st nats.Status) {
 	default:
 		return
 	}
+	s.state.Store(int32(st))
 	s.mu.Lock()
 	hooks := slices.Collect(maps.Values(s.conn))
 	s.mu.Unlock()

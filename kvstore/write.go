@@ -110,6 +110,9 @@ type pubAck struct {
 
 // answer reads the server's answer to w.
 func (s *Store) answer(w Write, m *nats.Msg) Answer {
+	if err := unanswerable(m); err != nil {
+		return Answer{Err: fmt.Errorf("write of %q: %w", w.Key, err)}
+	}
 	if noResponders(m) {
 		return Answer{Err: fmt.Errorf("%w: %w to %q: the bucket is gone, has no leader, or %s", ErrUnavailable, ErrNoStream, w.Key, s.elsewhere())}
 	}

@@ -23,7 +23,7 @@ func init() {
 		}
 	}
 	bridge.Holder = func(ctx context.Context, c *Client, name string) (*Holder, uint64, error) {
-		if err := c.ready(); err != nil {
+		if err := c.readyFor(ctx); err != nil {
 			return nil, 0, err
 		}
 		e, revision, err := c.admin.Holder(ctx, name)

@@ -45,13 +45,28 @@ func (c *Client) ready() error {
 	return nil
 }
 
+var errNoContext = fmt.Errorf("%w: the context is nil", ErrInvalidOption)
+
+// readyFor refuses a client that New has not made, and a nil context.
+func (c *Client) readyFor(ctx context.Context) error {
+	if err := c.ready(); err != nil {
+		return err
+	}
+	if ctx == nil {
+		return errNoContext
+	}
+	return nil
+}
+
 // New opens the bucket and verifies that its settings are safe for locks. It creates a
 // missing bucket, unless [WithCreate] forbids it. Without a deadline in ctx it waits for
-// the server for 10 s at most.
+// the server for 10 s at most, also for a connection that is not there yet (see
+// nats.RetryOnFailedConnect) or is away.
 //
 // The error matches [ErrInvalidOption], [ErrInvalidTTL], [ErrPermission], or
 // kvstore.ErrInvalidKey when no bucket can have the name. It matches [ErrUnavailable]
-// when JetStream is off or does not answer, or when the bucket has no leader. It matches
+// when JetStream is off or does not answer, when the bucket has no leader, or when there is
+// no connection. It matches
 // kvstore.ErrNotFound when the bucket is missing and may not be created. It matches
 // kvstore.ErrBucketConfig when the bucket exists and is not safe for locks: the error
 // then names each setting and its repair.
@@ -64,6 +79,9 @@ func New(ctx context.Context, nc *nats.Conn, opts ...Option) (*Client, error) {
 	cfg, err := configOf(opts)
 	if err != nil {
 		return nil, err
+	}
+	if ctx == nil {
+		return nil, fmt.Errorf("natslock: %w", errNoContext)
 	}
 	if cfg.js == nil {
 		if nc == nil {
@@ -145,7 +163,7 @@ func (c *Client) TryLock(ctx context.Context, name string, opts ...LockOption) (
 // acquire is behind [Client.Lock], [Client.TryLock] and the methods of package
 // rwlock. A mutex knows no mode but [Exclusive].
 func (c *Client) acquire(ctx context.Context, kind Kind, mode Mode, wait bool, name string, opts []LockOption) (*Lock, error) {
-	if err := c.ready(); err != nil {
+	if err := c.readyFor(ctx); err != nil {
 		return nil, fmt.Errorf("lock %q: %w", name, err)
 	}
 	cfg, err := lockConfigOf(opts)
@@ -272,7 +290,7 @@ type BreakRequest struct {
 // [ErrUnavailable], [ErrPermission] or ctx's error when the client does not know whether
 // the claim is broken.
 func (c *Client) Break(ctx context.Context, req BreakRequest) error {
-	if err := c.ready(); err != nil {
+	if err := c.readyFor(ctx); err != nil {
 		return fmt.Errorf("break lock %q: %w", req.Name, err)
 	}
 	return public(c.admin.Break(ctx, admin.BreakRequest{
@@ -335,10 +353,15 @@ func (c *Client) Healthy() error {
 // left, with the cause [ErrClosed]. It leaves their records to the TTL, because their
 // work may still be stopping. If ctx never ends, Close waits as long as a lock is held.
 //
+// Close waits for the calls of an observer ([WithObserver]) that are due, for a release
+// timeout at most. A Close that an observer or an [EarlyWarning] calls does not wait for
+// them, nor does another one that is under way then.
+//
 // It returns nil when no lock was left. Otherwise the error matches ctx's and names up
-// to ten of the locks. Further calls name the same. The connection stays open.
+// to ten of the locks. Further calls name the same. The connection stays open. A nil ctx is
+// refused with [ErrInvalidOption], and closes nothing.
 func (c *Client) Close(ctx context.Context) error {
-	if err := c.ready(); err != nil {
+	if err := c.readyFor(ctx); err != nil {
 		return err
 	}
 	left := c.locks.Close(ctx)

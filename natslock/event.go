@@ -146,7 +146,7 @@ func (c *Client) Watch(ctx context.Context, pattern string) iter.Seq2[Event, err
 // watch yields the changes that begin delivers.
 func (c *Client) watch(ctx context.Context, pattern string, begin func(*admin.Admin, string, func(admin.Change), func(error)) (func(), error)) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
-		if err := c.ready(); err != nil {
+		if err := c.readyFor(ctx); err != nil {
 			yield(Event{}, fmt.Errorf("watch locks %q: %w", pattern, err))
 			return
 		}

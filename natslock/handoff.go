@@ -91,6 +91,9 @@ func (h Handle) check() error {
 //   - [ErrClosed]: the client was closed.
 func (l *Lock) Handoff(ctx context.Context) (Handle, error) {
 	h := l.holding()
+	if ctx == nil && h != (noLock{}) {
+		return Handle{}, fmt.Errorf("hand off lock %q: %w", l.Name(), errNoContext)
+	}
 	handed, err := h.HandOff(ctx)
 	if err != nil {
 		runtime.KeepAlive(l)
@@ -116,7 +119,7 @@ func (l *Lock) Handoff(ctx context.Context) (Handle, error) {
 // [Until], [Linger] and [MinHold] are refused with [ErrInvalidOption], and so is a handle
 // that no Handoff has made. [MaxWait] has no effect.
 func (c *Client) Adopt(ctx context.Context, h Handle, opts ...LockOption) (*Lock, error) {
-	if err := c.ready(); err != nil {
+	if err := c.readyFor(ctx); err != nil {
 		return nil, fmt.Errorf("adopt lock %q: %w", h.Name, err)
 	}
 	cfg, err := lockConfigOf(opts)

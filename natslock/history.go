@@ -24,7 +24,7 @@ import (
 // [ErrUnavailable], [ErrPermission], [ErrClosed] or ctx's error.
 func (c *Client) History(ctx context.Context, pattern string, since time.Time) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
-		if err := c.ready(); err != nil {
+		if err := c.readyFor(ctx); err != nil {
 			yield(Event{}, fmt.Errorf("history of locks %q: %w", pattern, err))
 			return
 		}

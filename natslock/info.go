@@ -277,7 +277,7 @@ func infoOf(v admin.View) Info {
 // The error matches [ErrInvalidName], [ErrUnavailable], [ErrPermission], [ErrClosed] or
 // the context's.
 func (c *Client) Inspect(ctx context.Context, kind Kind, name string) (Info, error) {
-	if err := c.ready(); err != nil {
+	if err := c.readyFor(ctx); err != nil {
 		return Info{}, fmt.Errorf("inspect lock %q: %w", name, err)
 	}
 	v, err := c.admin.Inspect(ctx, record.Kind(kind), name)
@@ -296,7 +296,7 @@ func (c *Client) Inspect(ctx context.Context, kind Kind, name string) (Info, err
 // the context's.
 func (c *Client) List(ctx context.Context, pattern string) iter.Seq2[Info, error] {
 	return func(yield func(Info, error) bool) {
-		if err := c.ready(); err != nil {
+		if err := c.readyFor(ctx); err != nil {
 			yield(Info{}, fmt.Errorf("list locks %q: %w", pattern, err))
 			return
 		}

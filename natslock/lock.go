@@ -67,7 +67,7 @@ func (noLock) Extend(context.Context, time.Duration) error      { return errNoLo
 func (noLock) SetMeta(context.Context, map[string]string) error { return errNoLock }
 func (noLock) HandOff(context.Context) (session.Handed, error)  { return session.Handed{}, errNoLock }
 func (noLock) Contended() <-chan struct{}                       { return nil }
-func (noLock) Release() error                                   { return errNoLock }
+func (noLock) Release(context.Context) error                    { return errNoLock }
 func (noLock) Retire() error                                    { return errNoLock }
 func (noLock) Abandon()                                         {}
 
@@ -156,14 +156,18 @@ func (l *Lock) Remaining() time.Duration {
 //
 // It returns nil when the server has confirmed the lock within the validity. The
 // validity then counts from the sending of this call's request. The error matches
-// [ErrInvalidTTL] for a ttl that no lease can have, and for an [Until] lock: then
-// nothing was sent. If the lock has ended, the error is the cause (see [Lock.Context]).
+// [ErrInvalidTTL] for a ttl that no lease can have, for one whose validity is not longer
+// than the [EarlyWarning] of this lock, and for an [Until] lock: then nothing was sent. If the lock has ended, the error is the cause (see [Lock.Context]).
 //
 // If ctx had ended before the call, the error matches ctx's, and nothing was sent. If
 // ctx ended during the call, the error also matches [ErrUnavailable]: the server may
 // have extended the lock. Its validity is as it was, or shorter if ttl was shorter.
 func (l *Lock) Extend(ctx context.Context, ttl time.Duration) error {
-	err := l.holding().Extend(ctx, ttl)
+	h := l.holding()
+	if ctx == nil && h != (noLock{}) {
+		return fmt.Errorf("extend lock %q: %w", l.Name(), errNoContext)
+	}
+	err := h.Extend(ctx, ttl)
 	runtime.KeepAlive(l)
 	return err
 }
@@ -184,7 +188,11 @@ func (l *Lock) Extend(ctx context.Context, ttl time.Duration) error {
 // have stored m, and the next renewal stores it in any case. Of two calls at the same
 // time the later one counts.
 func (l *Lock) SetMeta(ctx context.Context, m map[string]string) error {
-	err := l.holding().SetMeta(ctx, m)
+	h := l.holding()
+	if ctx == nil && h != (noLock{}) {
+		return fmt.Errorf("set the metadata of lock %q: %w", l.Name(), errNoContext)
+	}
+	err := h.SetMeta(ctx, m)
 	runtime.KeepAlive(l)
 	return err
 }
@@ -208,22 +216,29 @@ func (l *Lock) Contended() <-chan struct{} {
 	return ch
 }
 
-// Unlock ends the lock's context and deletes its record. It ignores ctx, so it works
-// after ctx has ended. It waits for the server until the client's release timeout
-// passes ([WithReleaseTimeout]). Further calls return the result of the first.
+// Unlock ends the lock's context and deletes its record. It waits for the server until
+// the client's release timeout passes ([WithReleaseTimeout], 5 s by default), or until ctx
+// ends if that is earlier: the release then goes on in the background. Unlock ignores a ctx
+// that is nil or had ended before the call, and the lock's own context. So a deferred Unlock
+// works after ctx has ended. Further calls return the result of the first.
 //
 // It returns nil if the call came inside the validity and nothing contradicts that. An
 // error that matches [ErrLost] or [ErrBroken] means that the lock was lost before, so
 // other clients may have held it. An error that matches [ErrEnded] means that the time
 // of an [Until] lock was over before: work after that time was not protected. An error
 // that matches [ErrUnavailable] means that the lock was valid to the end, but the server
-// did not confirm the release. The next holder may then have to wait for the TTL.
+// did not confirm the release. The next holder may then have to wait for the TTL. The error
+// matches ctx's too if, and only if, ctx ended the wait. It matches nats.ErrConnectionClosed
+// if the connection was closed: then Unlock does not wait.
 func (l *Lock) Unlock(ctx context.Context) error {
 	h := l.holding()
 	if h != (noLock{}) {
 		l.cleanup.Stop()
 	}
-	err := h.Release()
+	if ctx == nil {
+		ctx = context.Background()
+	}
+	err := h.Release(ctx)
 	runtime.KeepAlive(l)
 	return err
 }

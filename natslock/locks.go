@@ -115,7 +115,7 @@ func (c *Client) gather(ctx context.Context, names []string, opts []LockOption) 
 	fail := func(err error) (*gathering, error) {
 		return nil, fmt.Errorf("lock all of %d names: %w", len(names), err)
 	}
-	if err := c.ready(); err != nil {
+	if err := c.readyFor(ctx); err != nil {
 		return fail(err)
 	}
 	cfg, err := lockConfigOf(opts)
@@ -348,9 +348,10 @@ func (l *Locks) Err() error {
 	return context.Cause(l.ctx)
 }
 
-// Unlock ends the context and releases all locks at once. Like [Lock.Unlock] it ignores
-// ctx, and waits for the server until the client's release timeout passes
-// ([WithReleaseTimeout]). Further calls return the result of the first.
+// Unlock ends the context and releases all locks at once. Like [Lock.Unlock] it waits for
+// the server until the client's release timeout passes ([WithReleaseTimeout], 5 s by
+// default), or until ctx ends if that is earlier, and ignores a ctx that had ended before.
+// Further calls return the result of the first.
 //
 // It returns nil if the call came inside the validity of all locks and nothing contradicts
 // that. Otherwise it returns the errors of [Lock.Unlock], joined, each of which names its

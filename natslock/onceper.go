@@ -62,6 +62,9 @@ const (
 // another period. [MaxWait] has no effect.
 func (c *Client) OncePer(ctx context.Context, name string, period time.Duration, fn func(ctx context.Context, begin time.Time, l *Lock) error, opts ...LockOption) (ran bool, err error) {
 	cfg, err := c.onceConfig(name, period, fn, opts)
+	if err == nil && ctx == nil {
+		err = errNoContext
+	}
 	if err != nil {
 		return false, fmt.Errorf("once per %v, %.64q: %w", period, name, err)
 	}

@@ -82,6 +82,9 @@ func (c *Client) Close(ctx context.Context) []string {
 	}
 	c.mu.Unlock()
 	under := &c.closing
+	if bucket.Within() { // an observer, for which a Close would wait
+		c.s.ClosedWithin()
+	}
 	if !first {
 		select {
 		case <-under.over:

@@ -24,7 +24,7 @@ type Holding interface {
 	SetMeta(ctx context.Context, meta map[string]string) error
 	Contended() <-chan struct{}
 	HandOff(ctx context.Context) (session.Handed, error)
-	Release() error
+	Release(ctx context.Context) error
 	Retire() error
 	Abandon()
 }
@@ -228,7 +228,7 @@ func (m *member) poke() {
 // Release ends the member's part in the lease. The next member is admitted, the other
 // readers go on, or the lease is released: then see [session.Lease.Release]. Further calls
 // wait for the first and return its result.
-func (m *member) Release() error {
+func (m *member) Release(ctx context.Context) error {
 	m.released.Do(func() {
 		rs := m.runs
 		now := rs.c.b.Instant()
@@ -243,7 +243,7 @@ func (m *member) Release() error {
 		goesOn := r != nil && r.goesOn(now)
 		rs.mu.Unlock()
 		if !goesOn {
-			m.result = m.Holder.Release()
+			m.result = m.Holder.Release(ctx)
 			return
 		}
 		// First: the next holder may release at once, or end the lease by giving up.
@@ -254,7 +254,7 @@ func (m *member) Release() error {
 		switch {
 		case goesOn:
 		case r.reads(): // the last one
-			if err := r.lease.Release(); m.result == nil {
+			if err := r.lease.Release(ctx); m.result == nil {
 				m.result = err
 			}
 		default: // they have given up meanwhile, or the lease has ended

@@ -57,7 +57,7 @@ func New(kv kvstore.KV, owner string, now func() clock.Instant) *Bucket {
 	if now == nil {
 		now = clock.Now
 	}
-	b := &Bucket{KV: kv, Client: rand.Text(), clock: now, postman: NewWorker(), conn: connection{up: make(chan struct{})}}
+	b := &Bucket{KV: kv, Client: rand.Text(), clock: now, postman: NewWorker(), conn: connection{up: make(chan struct{}), gone: make(chan struct{})}}
 	host, _ := os.Hostname()
 	b.author = record.Body{Client: b.Client, Owner: owner, Host: host, PID: os.Getpid(), Started: processStart}
 	b.life, b.quit = context.WithCancelCause(context.Background())

@@ -10,6 +10,8 @@ import (
 	"github.com/natslock/locks/kvstore"
 )
 
+var errGone = fmt.Errorf("%w: %w", ErrUnavailable, kvstore.ErrConnectionClosed)
+
 // connection is the state of the connection, as the store reported it last. Asking
 // the connection itself takes its mutex, which a stuck write holds.
 type connection struct {
@@ -19,6 +21,7 @@ type connection struct {
 	listens sync.Once
 	notify  func(kvstore.ConnState)
 	up      chan struct{} // closed when the connection comes back
+	gone    chan struct{} // closed when the connection is, for good
 }
 
 // Notify sets the function that is called with each change of the connection, once
@@ -43,10 +46,13 @@ func (b *Bucket) changed(s kvstore.ConnState) {
 		close(c.up)
 		c.up = make(chan struct{})
 	}
+	if s == kvstore.Closed && !b.Gone() {
+		close(c.gone)
+	}
 	notify := c.notify
 	c.mu.Unlock()
 	if s == kvstore.Closed {
-		b.quit(fmt.Errorf("%w: the connection was closed", ErrUnavailable))
+		b.quit(errGone)
 	}
 	if notify != nil {
 		notify(s)
@@ -56,6 +62,17 @@ func (b *Bucket) changed(s kvstore.ConnState) {
 // Away says whether the connection is down, as far as the client knows.
 func (b *Bucket) Away() bool { return b.conn.away.Load() }
 
+// Gone says whether the connection was closed for good, as far as the client knows: no
+// write will ever be answered.
+func (b *Bucket) Gone() bool {
+	select {
+	case <-b.conn.gone:
+		return true
+	default:
+		return false
+	}
+}
+
 // Online is closed when the connection comes back the next time. Take it before a
 // request: the connection may come back between a failure and the pause after it.
 func (b *Bucket) Online() <-chan struct{} {
@@ -64,8 +81,8 @@ func (b *Bucket) Online() <-chan struct{} {
 	return b.conn.up
 }
 
-// Sleep waits for d, for the end of ctx, whose cause it returns, or for a
-// connection that has come back. up is [Bucket.Online] from before the request that
+// Sleep waits for d, for the end of ctx, whose cause it returns, for the end of the
+// connection, whose error it returns, or for a connection that has come back. up is [Bucket.Online] from before the request that
 // is to be tried again.
 func (b *Bucket) Sleep(ctx context.Context, d time.Duration, up <-chan struct{}) error {
 	t := time.NewTimer(d)
@@ -77,5 +94,7 @@ func (b *Bucket) Sleep(ctx context.Context, d time.Duration, up <-chan struct{})
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)
+	case <-b.conn.gone:
+		return errGone
 	}
 }

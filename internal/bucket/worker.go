@@ -2,6 +2,8 @@ package bucket
 
 import (
 	"context"
+	"reflect"
+	"runtime"
 	"sync"
 	"time"
 )
@@ -20,10 +22,12 @@ type Worker struct {
 	stopped bool
 	wake    chan struct{}
 	wg      sync.WaitGroup
+	own     chan struct{} // closed when a function of the worker stops it; see [Worker.StopWithin]
+	ownOnce sync.Once
 }
 
 // NewWorker returns a worker without work.
-func NewWorker() *Worker { return &Worker{wake: make(chan struct{}, 1)} }
+func NewWorker() *Worker { return &Worker{wake: make(chan struct{}, 1), own: make(chan struct{})} }
 
 // Add queues fn. It returns false when the worker was stopped: then fn is not run.
 func (w *Worker) Add(fn func()) bool {
@@ -82,21 +86,39 @@ func (w *Worker) run() {
 	}
 }
 
-// Stop refuses new work and waits for what is queued, until ctx ends.
+// Stop refuses new work and waits for what is queued, until ctx ends, or until one of the
+// functions that it waits for would wait for it: see [Worker.StopWithin].
 func (w *Worker) Stop(ctx context.Context) {
 	w.mu.Lock()
 	w.stopped = true
 	w.mu.Unlock()
 	w.poke()
-	waitFor(ctx, &w.wg)
-}
-
-// waitFor waits for wg until ctx ends.
-func waitFor(ctx context.Context, wg *sync.WaitGroup) {
 	done := make(chan struct{})
-	go func() { wg.Wait(); close(done) }()
+	go func() { w.wg.Wait(); close(done) }()
 	select {
 	case <-done:
+	case <-w.own:
 	case <-ctx.Done():
 	}
 }
+
+// StopWithin is called by a function of a worker that stops this one. Nobody waits for the
+// worker from then on: it would wait for that function.
+func (w *Worker) StopWithin() { w.ownOnce.Do(func() { close(w.own) }) }
+
+// Within says whether the caller runs in a function of a worker.
+func Within() bool {
+	pcs := make([]uintptr, 1024) // a deep observer
+	frames := runtime.CallersFrames(pcs[:runtime.Callers(2, pcs)])
+	for {
+		f, more := frames.Next()
+		if f.Function == runsWork {
+			return true
+		}
+		if !more {
+			return false
+		}
+	}
+}
+
+var runsWork = reflect.TypeFor[Worker]().PkgPath() + ".(*Worker).run"

@@ -111,6 +111,8 @@ func (b *Bucket) answer(ctx context.Context, ch <-chan kvstore.Answer, key strin
 			return a, true
 		case <-ctx.Done():
 			return kvstore.Answer{Err: context.Cause(ctx)}, false
+		case <-b.conn.gone:
+			return kvstore.Answer{Err: errGone}, false
 		case <-t.C:
 			if err := b.Denied(key); err != nil {
 				return kvstore.Answer{Err: err}, false
@@ -168,8 +170,8 @@ func (p *Posted) send() {
 	}
 }
 
-// Soon waits for the answer for d, and does not touch the connection.
-func (p *Posted) Soon(d time.Duration) (a kvstore.Answer, answered bool) {
+// Soon waits for the answer for d or until ctx ends, and does not touch the connection.
+func (p *Posted) Soon(ctx context.Context, d time.Duration) (a kvstore.Answer, answered bool) {
 	t := p.b.Timer(d)
 	defer p.b.TimerDone(t)
 	select {
@@ -179,6 +181,8 @@ func (p *Posted) Soon(d time.Duration) (a kvstore.Answer, answered bool) {
 		}
 		return a, true
 	case <-t.C:
+		return a, false
+	case <-ctx.Done():
 		return a, false
 	}
 }

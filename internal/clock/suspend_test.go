@@ -37,7 +37,7 @@ func TestSuspended(t *testing.T) {
 			require.ErrorIs(t, context.Cause(l.Context()), session.ErrLost)
 		}},
 		{"release", 1500 * time.Millisecond, 8 * time.Second, func(t *testing.T, l acquire.Holding) {
-			require.ErrorIs(t, l.Release(), session.ErrLost)
+			require.ErrorIs(t, l.Release(t.Context()), session.ErrLost)
 		}},
 		// The renewal sent after 3.3 s, or a little less, would last until 12.3 s.
 		{"confirmation", 3500 * time.Millisecond, 6 * time.Second, func(t *testing.T, l acquire.Holding) {
@@ -128,7 +128,7 @@ func TestSuspendedIdle(t *testing.T) {
 			require.Equal(t, session.Held, state)
 			require.Positive(t, left)
 			claims = append(claims, record.TokenRevision(l.Token()))
-			require.NoError(t, l.Release())
+			require.NoError(t, l.Release(t.Context()))
 		}
 		require.Equal(t, claims[0], claims[1], "the same claim")
 		require.Greater(t, claims[2], claims[1])

@@ -311,7 +311,7 @@ func (h *Holder) Leave(now clock.Instant) error {
 }
 
 // Release ends the lease with its holder: see [Lease.Release].
-func (h *Holder) Release() error { return h.lease.Release() }
+func (h *Holder) Release(ctx context.Context) error { return h.lease.Release(ctx) }
 
 // Retire ends the lease with its holder, and leaves the record: see [Lease.Retire].
 func (h *Holder) Retire() error { return h.lease.Retire() }

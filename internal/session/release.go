@@ -19,12 +19,12 @@ type deletion struct {
 	err   error     // it may be there still
 }
 
-// deleteWithin deletes the record and waits for that at most for d; then the
-// deletion goes on in the background. It ends the work that its caller has begun.
+// deleteWithin deletes the record and waits for that at most for d, and until ctx ends; then
+// the deletion goes on in the background. It ends the work that its caller has begun.
 //
 // The postman sends the first write, because a network write that is stuck holds up
 // every goroutine that wants to write, and no context ends that.
-func (k *kept) deleteWithin(d time.Duration) (found *EndError, err error) {
+func (k *kept) deleteWithin(ctx context.Context, d time.Duration) (found *EndError, err error) {
 	s := k.s
 	w, err := k.closing(record.StatusGone, k.last, false)
 	if err != nil {
@@ -33,7 +33,7 @@ func (k *kept) deleteWithin(d time.Duration) (found *EndError, err error) {
 	}
 	begun := time.Now()
 	first := s.b.Post(w)
-	a, answered := first.Soon(min(bucket.DeniedAfter, d))
+	a, answered := first.Soon(ctx, min(bucket.DeniedAfter, d))
 	if answered && a.Err == nil {
 		k.closed(w, a.Revision)
 		s.work.done()
@@ -56,6 +56,8 @@ func (k *kept) deleteWithin(d time.Duration) (found *EndError, err error) {
 	select {
 	case r := <-done:
 		return r.found, r.err
+	case <-ctx.Done():
+		return nil, fmt.Errorf("%w: not confirmed, and going on: %w", bucket.ErrUnavailable, bucket.EndOf(ctx))
 	case <-stuck.C:
 		return nil, fmt.Errorf("%w: the network takes no writes", bucket.ErrUnavailable)
 	}
@@ -115,6 +117,10 @@ func (k *kept) deleteLater() { k.deleteAs(record.StatusGone, func() {}) }
 
 // deleteAs is deleteLater with a status for the tombstone. It calls done when that is over.
 func (k *kept) deleteAs(status record.Status, done func()) {
+	if k.s.b.Gone() { // nothing will reach the server
+		done()
+		return
+	}
 	k.s.Background(func(ctx context.Context) {
 		defer done()
 		k.delete(ctx, status, time.Now(), k.terms.TTL, nil)
@@ -182,14 +188,17 @@ func (k *kept) Leave(status record.Status) (deleted <-chan struct{}) {
 // server does not answer within the release timeout, the error matches
 // [bucket.ErrUnavailable], the deletion goes on in the background, and at the latest
 // the TTL frees the lock.
-func (l *Lease) Release() error { return l.finish(true) }
+//
+// A ctx that ends during the wait for the server ends the wait, and the deletion goes on in
+// the background. One that had ended before, or ends with the lease, is ignored.
+func (l *Lease) Release(ctx context.Context) error { return l.finish(ctx) }
 
 // Retire is Release, but leaves the record, which keeps others out until its TTL ends. The
 // lease must not be renewed any more. There is no exchange with the server.
-func (l *Lease) Retire() error { return l.finish(false) }
+func (l *Lease) Retire() error { return l.finish(nil) }
 
-// finish is Release, or Retire if the record is not to be deleted.
-func (l *Lease) finish(deletes bool) error {
+// finish is Release, or Retire without a ctx.
+func (l *Lease) finish(ctx context.Context) error {
 	// Before the lease ends: a Close that waits for it must wait for what follows.
 	working := l.s.work.begin()
 	l.mu.Lock()
@@ -218,7 +227,7 @@ func (l *Lease) finish(deletes bool) error {
 	lost.finish()
 	released.finish() //safety:context-first
 
-	if !deletes {
+	if ctx == nil {
 		if was != Held {
 			l.result = cause
 		}
@@ -242,7 +251,10 @@ func (l *Lease) finish(deletes bool) error {
 		l.result = cause
 		return l.result
 	}
-	found, err := l.deleteWithin(l.s.ReleaseTimeout)
+	if ctx.Err() != nil { // now that the lease's own context has ended
+		ctx = context.Background()
+	}
+	found, err := l.deleteWithin(ctx, l.s.ReleaseTimeout)
 	switch {
 	case was != Held:
 		l.result = cause
@@ -326,7 +338,7 @@ func (k *kept) delete(ctx context.Context, status record.Status, begun time.Time
 		if ctx.Err() != nil && bucket.IsAny(err, context.DeadlineExceeded, context.Canceled) {
 			err = context.Cause(ctx)
 		}
-		if ctx.Err() != nil || bucket.IsAny(err, bucket.ErrPermission, kvstore.ErrClosed) {
+		if ctx.Err() != nil || bucket.IsAny(err, bucket.ErrPermission, kvstore.ErrClosed, kvstore.ErrConnectionClosed, kvstore.ErrDraining) {
 			return deletion{err: bucket.Unavailable(err)}
 		}
 		pause := clock.OutageBackoff(try)

@@ -194,12 +194,15 @@ func (s *Session) Discard(key, id string, revision uint64) {
 		for try := 0; ; try++ {
 			up := s.b.Online()
 			err := s.b.Delete(ctx, key, revision, id)
-			if err == nil || bucket.IsAny(err, kvstore.ErrConflict, bucket.ErrPermission, kvstore.ErrClosed) || s.b.Sleep(ctx, clock.OutageBackoff(try), up) != nil {
+			if err == nil || bucket.IsAny(err, kvstore.ErrConflict, bucket.ErrPermission, kvstore.ErrClosed, kvstore.ErrConnectionClosed) || s.b.Sleep(ctx, clock.OutageBackoff(try), up) != nil {
 				return
 			}
 		}
 	})
 }
+
+// ClosedWithin says that an observer closes the client: Close does not wait for it.
+func (s *Session) ClosedWithin() { s.notifier.worker.StopWithin() }
 
 // Close waits for the holders' own releases until ctx ends, and then ends what is left
 // with cause [bucket.ErrClosed]. The records of those are left to their TTL: their

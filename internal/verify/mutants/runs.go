@@ -7,7 +7,7 @@ var runMutants = []mutant{
 		weak: "a goroutine joins any run whatever is known of other clients"},
 	{label: "turn-cut", operator: "always", test: sim + "in_turns",
 		weak: "goroutines that joined in the turn are served after it"},
-	{label: "one-at-a-time", operator: "is m.Holder.Release()", test: sim + "in_turns",
+	{label: "one-at-a-time", operator: "is m.Holder.Release(ctx)", test: sim + "in_turns",
 		weak: "the Unlock of one holder ends the lease of all"},
 }
 

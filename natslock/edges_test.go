@@ -1,0 +1,339 @@
+package natslock_test
+
+import (
+	"context"
+	"net"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/testutil"
+)
+
+// On a connection that was closed nothing is worth waiting for.
+func TestUnlockOnClosedConnection(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		for name, how := range map[string]func(nc *nats.Conn){
+			"closed before": (*nats.Conn).Close,
+			"closed in the release": func(nc *nats.Conn) {
+				time.AfterFunc(200*time.Millisecond, nc.Close)
+			},
+		} {
+			c := join(t, s)
+			l, m := mustLock(t, c.Client, "l", natslock.TTL(time.Hour)), mustLock(t, c.Client, "m", natslock.TTL(time.Hour))
+			if name != "closed before" {
+				c.link.Blackhole(true)
+			}
+			begun := time.Now()
+			how(c.nc)
+			for _, l := range []*natslock.Lock{l, m} {
+				err := l.Unlock(t.Context())
+				require.ErrorIs(t, err, natslock.ErrUnavailable, name)
+				require.ErrorIs(t, err, nats.ErrConnectionClosed, name)
+				require.NotErrorIs(t, err, natslock.ErrLost, name)
+			}
+			require.LessOrEqual(t, time.Since(begun), 200*time.Millisecond, name)
+			begun = time.Now()
+			require.NoError(t, c.Close(t.Context()), "no clean-up is left that could wait")
+			require.Zero(t, time.Since(begun), name)
+			c.link.Blackhole(false)
+			r := newRaw(t, s.Connect())
+			for _, key := range r.live("lock.>") {
+				r.remove(key)
+			}
+		}
+	})
+}
+
+// The context of an Unlock ends its waiting, and not the release.
+func TestUnlockContext(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c, other := join(t, s), join(t, s)
+		l := mustLock(t, c.Client, "l", natslock.TTL(time.Hour))
+		var all *natslock.Locks
+		all, err := c.LockAll(t.Context(), []string{"x", "y"})
+		require.NoError(t, err)
+		c.link.Blackhole(true)
+		for name, unlock := range map[string]func(context.Context) error{"one": l.Unlock, "several": all.Unlock} {
+			ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+			begun := time.Now()
+			err := unlock(ctx)
+			cancel()
+			require.Equal(t, 300*time.Millisecond, time.Since(begun), name)
+			require.ErrorIs(t, err, natslock.ErrUnavailable, name)
+			require.ErrorIs(t, err, context.DeadlineExceeded, name)
+			require.NotErrorIs(t, err, natslock.ErrLost, name)
+		}
+		require.Equal(t, natslock.Released, l.State())
+		c.link.Blackhole(false)
+		for _, name := range []string{"l", "x", "y"} {
+			mustLock(t, other.Client, name)
+		}
+	})
+}
+
+// A context that had ended before, the lock's own and none are no reason not to wait.
+func TestUnlockContextEndedBefore(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		for name, ctx := range map[string]func(l *natslock.Lock) context.Context{
+			"ended": func(*natslock.Lock) context.Context {
+				ctx, cancel := context.WithCancel(context.Background())
+				cancel()
+				return ctx
+			},
+			"its own": (*natslock.Lock).Context,
+			"below its own": func(l *natslock.Lock) context.Context {
+				ctx, cancel := context.WithTimeout(l.Context(), time.Hour)
+				t.Cleanup(cancel)
+				return ctx
+			},
+			"none": func(*natslock.Lock) context.Context { return nil },
+		} {
+			c := join(t, s)
+			l := mustLock(t, c.Client, "l")
+			c.link.Blackhole(true)
+			time.AfterFunc(2*time.Second, func() { c.link.Blackhole(false) })
+			begun := time.Now()
+			require.NoError(t, l.Unlock(ctx(l)), name)
+			require.GreaterOrEqual(t, time.Since(begun), 2*time.Second, name)
+		}
+	})
+}
+
+// New waits for a connection that is away, as for a server that does not answer.
+func TestNewOnConnectionThatIsAway(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		nc, link := s.ConnectLink()
+		link.Cut()
+		synctest.Wait()
+		require.Equal(t, nats.RECONNECTING, nc.Status())
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		begun := time.Now()
+		_, err := natslock.New(ctx, nc)
+		cancel()
+		require.ErrorIs(t, err, natslock.ErrUnavailable)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.WithinDuration(t, begun.Add(time.Second), time.Now(), 100*time.Millisecond)
+		time.AfterFunc(3*time.Second, link.Heal)
+		c := newClient(t, nc)
+		mustUnlock(t, mustLock(t, c, "l"))
+
+		nc = s.Connect()
+		nc.Close()
+		begun = time.Now()
+		_, err = natslock.New(t.Context(), nc)
+		require.ErrorIs(t, err, natslock.ErrUnavailable)
+		require.ErrorIs(t, err, nats.ErrConnectionClosed)
+		require.Zero(t, time.Since(begun), "there is nothing to wait for")
+	})
+}
+
+// A Close that an observer calls does not wait for the observer, whichever context it has.
+func TestCloseInObserver(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		for _, second := range []bool{false, true} {
+			var c *natslock.Client
+			entered, go_ := make(chan struct{}), make(chan struct{})
+			closed := make(chan time.Duration, 1)
+			c = newClient(t, s.Connect(), natslock.WithObserver(func(_ context.Context, ev natslock.Event) {
+				if ev.Type != natslock.EventReleased {
+					return
+				}
+				close(entered)
+				<-go_
+				begun := time.Now()
+				err := c.Close(context.Background())
+				if err != nil {
+					t.Error(err)
+				}
+				closed <- time.Since(begun)
+			}))
+			mustUnlock(t, mustLock(t, c, "l"))
+			<-entered
+			other := make(chan time.Duration, 1)
+			if second { // another Close waits for the observer already
+				go func() {
+					begun := time.Now()
+					_ = c.Close(context.Background())
+					other <- time.Since(begun)
+				}()
+			} else {
+				other <- 0
+			}
+			time.Sleep(time.Second)
+			close(go_)
+			require.Zero(t, receive(t, closed, "Close in the observer"))
+			require.LessOrEqual(t, receive(t, other, "the other Close"), time.Second)
+		}
+	})
+}
+
+// A nil context is refused before anything has happened.
+func TestNilContext(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c := join(t, s)
+		l := mustLock(t, c.Client, "l")
+		var none context.Context
+		var errs []error
+		add := func(err error) { errs = append(errs, err) }
+		add(c.Close(none))
+		_, err := c.Lock(none, "x")
+		add(err)
+		_, err = c.TryLock(none, "x")
+		add(err)
+		_, err = c.LockAll(none, []string{"x", "y"})
+		add(err)
+		add(c.Do(none, "x", func(context.Context, *natslock.Lock) error { return nil }))
+		_, err = c.OncePer(none, "x", time.Hour, func(context.Context, time.Time, *natslock.Lock) error { return nil })
+		add(err)
+		add(c.Break(none, natslock.BreakRequest{Name: "l", ID: l.ID()}))
+		_, err = c.Inspect(none, natslock.KindMutex, "l")
+		add(err)
+		for _, err := range c.List(none, ">") {
+			add(err)
+		}
+		for _, err := range c.Watch(none, ">") {
+			add(err)
+		}
+		for _, err := range c.History(none, ">", time.Time{}) {
+			add(err)
+		}
+		add(l.Extend(none, 0))
+		add(l.SetMeta(none, nil))
+		_, err = l.Handoff(none)
+		add(err)
+		_, err = c.Adopt(none, natslock.Handle{})
+		add(err)
+		_, err = natslock.New(none, c.nc)
+		add(err)
+		require.Len(t, errs, 16)
+		for i, err := range errs {
+			require.ErrorIs(t, err, natslock.ErrInvalidOption, "number %d", i)
+		}
+		wantHeld(t, l)
+		mustUnlock(t, l)
+		begun := time.Now()
+		require.NoError(t, c.Close(context.Background()))
+		require.Zero(t, time.Since(begun), "nothing is left that it waits for")
+	})
+}
+
+// With the old style of requests a draining connection receives nothing. The release goes
+// out all the same.
+func TestDrainOldRequestStyle(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		nc := s.Connect(nats.UseOldRequestStyle())
+		c := newClient(t, nc)
+		r := newRaw(t, s.Connect())
+		inside, result := make(chan struct{}), make(chan error, 1)
+		_, err := nc.Subscribe("work", func(*nats.Msg) {
+			result <- c.Do(context.Background(), "l", func(context.Context, *natslock.Lock) error {
+				close(inside)
+				time.Sleep(3 * time.Second)
+				return nil
+			})
+		})
+		require.NoError(t, err)
+		require.NoError(t, nc.Flush())
+		require.NoError(t, s.Connect().Publish("work", nil))
+		<-inside
+		require.NoError(t, nc.Drain())
+		time.Sleep(2900 * time.Millisecond)
+		require.NotEmpty(t, r.live("lock.l"))
+		begun := time.Now()
+		err = receive(t, result, "the handler")
+		require.ErrorIs(t, err, natslock.ErrUnavailable)
+		require.ErrorContains(t, err, "UseOldRequestStyle")
+		require.NotErrorIs(t, err, natslock.ErrLost)
+		require.Equal(t, 100*time.Millisecond, time.Since(begun).Round(10*time.Millisecond), "at once")
+		synctest.Wait()
+		require.Empty(t, r.live("lock.l"), "nobody waits for its TTL")
+		eventually(t, "the drain is over", nc.IsClosed)
+	})
+}
+
+// silentDialer connects to a server, and once it is silent to a listener that accepts and
+// says nothing.
+type silentDialer struct {
+	silent atomic.Pointer[net.TCPAddr]
+	asked  chan struct{}
+}
+
+func (d *silentDialer) Dial(network, address string) (net.Conn, error) {
+	if to := d.silent.Load(); to != nil {
+		nc, err := net.Dial("tcp", to.String())
+		select {
+		case d.asked <- struct{}{}:
+		default:
+		}
+		return nc, err
+	}
+	return net.Dial(network, address)
+}
+
+// nats.go holds its mutex while it waits for a server that accepts connections and says
+// nothing. No call of the client waits for that.
+func TestSilentServer(t *testing.T) {
+	s := testutil.RunServer(t)
+	listener, err := net.ListenTCP("tcp", nil)
+	require.NoError(t, err)
+	defer listener.Close()
+	d := &silentDialer{asked: make(chan struct{}, 1)}
+	nc := s.Connect(nats.SetCustomDialer(d), nats.Timeout(time.Minute), nats.MaxReconnects(-1))
+	c := newClient(t, nc, natslock.WithReleaseTimeout(time.Second))
+	fresh := newClient(t, nc) // it has not sent anything yet
+	held, idle := mustLock(t, c, "held", natslock.TTL(time.Hour)), mustLock(t, c, "idle", natslock.TTL(time.Hour))
+	theirs := mustLock(t, join(t, s).Client, "theirs", natslock.TTL(time.Hour))
+	within := func(what string, ctx context.Context, fn func(ctx context.Context) error) error {
+		t.Helper()
+		done := make(chan error, 1)
+		go func() { done <- fn(ctx) }()
+		return receiveIn(t, 15*time.Second, done, what)
+	}
+	soon := func() context.Context {
+		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+		t.Cleanup(cancel)
+		return ctx
+	}
+	// A waiter that has queued ends with its context, too.
+	waiting, giveUp := context.WithCancel(t.Context())
+	gaveUp := make(chan error, 1)
+	go func() { _, err := c.Lock(waiting, theirs.Name()); gaveUp <- err }()
+	eventually(t, "it waits", func() bool { return c.Stats().Waiting == 1 })
+
+	d.silent.Store(listener.Addr().(*net.TCPAddr))
+	s.Stop()
+	<-d.asked
+	time.Sleep(20 * time.Millisecond)
+	free := make(chan struct{})
+	go func() { nc.Status(); close(free) }()
+	select {
+	case <-free:
+		t.Fatal("the mutex of nats.go is free: the test shows nothing")
+	case <-time.After(50 * time.Millisecond):
+	}
+
+	for name, c := range map[string]*natslock.Client{"used": c, "fresh": fresh} {
+		require.ErrorIs(t, within(name+": Lock", soon(), func(ctx context.Context) error { _, err := c.Lock(ctx, "l"); return err }), context.DeadlineExceeded)
+		require.ErrorIs(t, within(name+": TryLock", soon(), func(ctx context.Context) error { _, err := c.TryLock(ctx, "l"); return err }), natslock.ErrUnavailable)
+		require.ErrorIs(t, within(name+": Inspect", soon(), func(ctx context.Context) error { _, err := c.Inspect(ctx, natslock.KindMutex, "l"); return err }), natslock.ErrUnavailable)
+		require.ErrorIs(t, within(name+": Break", soon(), func(ctx context.Context) error {
+			return c.Break(ctx, natslock.BreakRequest{Name: "l", ID: "x"})
+		}), natslock.ErrUnavailable)
+	}
+	require.ErrorIs(t, within("Healthy", soon(), func(context.Context) error { return c.Healthy() }), natslock.ErrUnavailable)
+	giveUp()
+	require.ErrorIs(t, receiveIn(t, 15*time.Second, gaveUp, "the waiter"), context.Canceled)
+	require.ErrorIs(t, within("Extend", soon(), func(ctx context.Context) error { return held.Extend(ctx, 0) }), context.DeadlineExceeded)
+	require.ErrorIs(t, within("Unlock", soon(), held.Unlock), context.DeadlineExceeded)
+	require.ErrorIs(t, within("New", soon(), func(ctx context.Context) error { _, err := natslock.New(ctx, nc); return err }), context.DeadlineExceeded)
+	require.ErrorIs(t, within("Close", soon(), c.Close), context.DeadlineExceeded)
+	require.ErrorIs(t, idle.Err(), natslock.ErrClosed)
+	require.NoError(t, within("Close of the fresh one", soon(), fresh.Close))
+	require.NoError(t, listener.Close()) // which ends the silent connection
+}
