@@ -55,6 +55,8 @@ const MaxValue = 4 << 10
 var ErrNoLeader = errors.New("no leader")
 
 var (
+	connectionClosed = bridge.ConnectionClosed.(func(error) bool)
+
 	patient = bridge.Patient.(func() natslock.LockOption)
 	holder  = bridge.Holder.(func(context.Context, *natslock.Client, string) (*natslock.Holder, uint64, error))
 )

@@ -16,6 +16,17 @@ import (
 // notification may be lost.
 const refreshAfter = 4 * time.Second
 
+// readEvery is how long after a read an observer reads again at the latest. Renewals of the
+// leader put the next read off, and they may be forged.
+const readEvery = time.Minute
+
+// A flood of forged notifications is answered slowly: after fruitless reads in a row that
+// showed nothing new, an observer reads again only when floodPause has passed.
+const (
+	fruitless  = 4
+	floodPause = 50 * time.Millisecond
+)
+
 // settleAfter is how long after the end of a lease an observer reads again, if the record
 // was still there: by then it has gone, or is overdue.
 const settleAfter = 500 * time.Millisecond
@@ -24,17 +35,20 @@ var watchHolder = bridge.WatchHolder.(func(context.Context, *natslock.Client, st
 
 // Observe yields the leader, and then each change: another leader, another value, and
 // each vacancy as a zero Leader, until ctx ends. The first one is the state at the
-// beginning. It costs one subscription, a request every 10 s, and one read when 4 s have
-// passed without a notification. Where several servers keep the bucket, a read is two
-// requests.
+// beginning. It costs one subscription, a request every 10 s, one read for each change, and
+// one when 4 s have passed without a notification. Where several servers keep the bucket, a read is
+// two requests.
 //
-// An observer that notifications reach is right within a round trip. If one is lost, it
-// is right within five seconds, and may miss a leader in between. While the server does
+// A notification can be forged, so Observe yields only what it has read. An observer that
+// notifications reach is right within two round trips. If one is lost, it is right within
+// five seconds, or a minute if somebody forges renewals meanwhile. It may miss a leader that
+// has led for less time than that. Between two leaders it yields a vacancy in any case. While the server does
 // not answer, Observe yields nothing, and then the state after the outage. It goes on in
 // a bucket that was re-created.
 //
 // The sequence ends without an error when ctx ends, or when the caller stops. The error
-// of any other end matches [natslock.ErrClosed], [natslock.ErrPermission],
+// of any other end matches [natslock.ErrUnavailable] and nats.ErrConnectionClosed if the
+// connection was closed for good, and otherwise [natslock.ErrClosed], [natslock.ErrPermission],
 // [natslock.ErrInvalidName] or [natslock.ErrInvalidOption].
 func (e *Election) Observe(ctx context.Context) iter.Seq2[Leader, error] {
 	return func(yield func(Leader, error) bool) {
@@ -51,12 +65,18 @@ func (e *Election) Observe(ctx context.Context) iter.Seq2[Leader, error] {
 		timer := time.NewTimer(0)
 		defer timer.Stop()
 		var o observer
-		for failed := 0; ; {
+		var readAt time.Time
+		for failed, vain := 0, 0; ; {
 			var got news
+			told := false
 			pause := refreshAfter
 			select {
 			case ev := <-events:
-				got = o.notified(ev)
+				got, told = o.notified(ev), true
+				if left := floodPause - time.Since(readAt); got == doubt && vain >= fruitless && left > 0 {
+					timer.Reset(left)
+					continue
+				}
 				if ev.Type == natslock.EventExpired {
 					pause = settleAfter
 				}
@@ -67,6 +87,10 @@ func (e *Election) Observe(ctx context.Context) iter.Seq2[Leader, error] {
 			}
 			if got == doubt {
 				l, revision, err := e.read(ctx)
+				readAt = time.Now()
+				if vain++; !told || !l.equal(o.leader) {
+					vain = 0
+				}
 				switch {
 				case ctx.Err() != nil:
 					return
@@ -81,12 +105,17 @@ func (e *Election) Observe(ctx context.Context) iter.Seq2[Leader, error] {
 					failed++
 				}
 			}
-			if got == stale {
+			switch got {
+			case stale:
 				continue
+			case same: // which may be forged, too
+				pause = min(pause, time.Until(readAt.Add(readEvery)))
 			}
 			timer.Reset(pause)
-			if l, changed := o.change(); changed && !yield(l, nil) {
-				return
+			for l, changed := o.change(); changed; l, changed = o.change() {
+				if !yield(l, nil) {
+					return
+				}
 			}
 		}
 	}
@@ -116,7 +145,7 @@ func (e *Election) follow(ctx context.Context, events chan<- natslock.Event) {
 // observer is what an observer knows of the leader.
 type observer struct {
 	leader   Leader
-	revision uint64 // of the last record known
+	revision uint64 // up to which no change is newer than the last read
 	known    bool   // it has read the leader
 	yielded  Leader
 	any      bool // it has yielded a leader
@@ -128,14 +157,15 @@ type news int
 const (
 	// stale: it says nothing new.
 	stale news = iota
-	// fresh: the observer knows the state as of now.
-	fresh
+	// same: it shows the leader that was read last.
+	same
 	// doubt: only a read can show the state.
 	doubt
 )
 
 // notified takes a change of the leader's record. Such notifications can be lost and
-// forged, so what follows from nothing else is read.
+// forged: what would be news is read before it is believed, and no other state follows from
+// one, not even how new the last one was.
 func (o *observer) notified(ev natslock.Event) news {
 	if !o.known {
 		return doubt
@@ -143,21 +173,25 @@ func (o *observer) notified(ev natslock.Event) news {
 	switch ev.Type {
 	case natslock.EventGranted, natslock.EventRenewed, natslock.EventBroken:
 		if h := ev.Holder; h != nil && ev.ID != "" {
+			old := h.Revision <= o.revision && ev.Type != natslock.EventBroken //safety:observed-in-order
 			switch {
-			case h.Revision > o.revision: //safety:observed-in-order
-				o.leader, o.revision = leaderOf(h), h.Revision
-				return fresh
-			case ev.Type != natslock.EventBroken:
+			case old:
 				return stale
+			case leaderOf(h).equal(o.leader):
+				return same
 			}
-		}
-	case natslock.EventReleased:
-		if ev.ID != "" && ev.ID == o.leader.ID {
-			o.leader = Leader{}
-			return fresh
 		}
 	}
 	return doubt
+}
+
+// next is the leader to be yielded. A record with another id is of another claim: the one
+// before had ended, and nobody led in between.
+func (o *observer) next() Leader {
+	if o.any && !o.yielded.Vacant() && !o.leader.Vacant() && o.yielded.ID != o.leader.ID {
+		return Leader{}
+	}
+	return o.leader
 }
 
 // change returns the leader if the last yield was of another one.
@@ -165,8 +199,8 @@ func (o *observer) change() (l Leader, changed bool) {
 	if !o.known || o.any && o.leader.equal(o.yielded) {
 		return Leader{}, false
 	}
-	o.yielded, o.any = o.leader, true
-	return o.leader, true
+	o.yielded, o.any = o.next(), true
+	return o.yielded, true
 }
 
 // report calls OnChange until stop, which waits for the last call. The context that it

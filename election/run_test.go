@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
@@ -329,5 +330,41 @@ func TestRunEnds(t *testing.T) {
 		receive(t, x.done, "the end of Run")
 		require.ErrorIs(t, x.err, natslock.ErrClosed)
 		require.NoError(t, term.Resign(t.Context()))
+	})
+}
+
+// On a connection that was closed for good nobody can lead, and no later try can help.
+func TestClosedConnection(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		for _, before := range []bool{true, false} {
+			m := join(t, s)
+			e := m.elect("a", election.OnChange(func(election.Leader) {}))
+			ran, observed := make(chan error, 1), make(chan error, 1)
+			if before {
+				m.nc.Close()
+			}
+			go func() {
+				ran <- e.Run(t.Context(), func(ctx context.Context, _ *election.Term) error {
+					<-ctx.Done()
+					return nil
+				})
+			}()
+			go func() {
+				var last error
+				for _, err := range m.elect("b").Observe(t.Context()) {
+					last = err
+				}
+				observed <- last
+			}()
+			if !before {
+				time.Sleep(time.Second)
+				m.nc.Close()
+			}
+			for what, ch := range map[string]chan error{"Run": ran, "Observe": observed} {
+				err := receive(t, ch, what)
+				require.ErrorIs(t, err, natslock.ErrUnavailable, what)
+				require.ErrorIs(t, err, nats.ErrConnectionClosed, what)
+			}
+		}
 	})
 }

@@ -67,8 +67,8 @@ func (t *Term) Proclaim(ctx context.Context, value []byte) error {
 //
 // It returns nil if the term was valid until the call. Otherwise its errors are those of
 // [natslock.Lock.Unlock]: one that matches [natslock.ErrLost] means that another
-// candidate may have led before the call. Like Unlock, Resign ignores ctx, so it works
-// after ctx has ended.
+// candidate may have led before the call. Like Unlock, Resign ignores a ctx that had ended
+// before, so it works after ctx has ended.
 func (t *Term) Resign(ctx context.Context) error {
 	if err := t.held().Unlock(ctx); err != nil {
 		return fmt.Errorf("resign: %w", err)
@@ -96,7 +96,8 @@ const (
 // report them there.
 //
 // Run returns an error in every case. It matches ctx's error and cause when ctx has
-// ended. It matches [natslock.ErrClosed], [natslock.ErrPermission],
+// ended. It matches [natslock.ErrUnavailable] and nats.ErrConnectionClosed when the
+// connection was closed for good. It matches [natslock.ErrClosed], [natslock.ErrPermission],
 // [natslock.ErrInvalidName], [natslock.ErrInvalidTTL] or [natslock.ErrInvalidOption] when
 // another campaign would fail in the same way, or [OnChange] cannot go on. When Run
 // returns, this candidate has resigned. So end ctx before [natslock.Client.Close].
@@ -156,6 +157,9 @@ func (t *Term) serve(lead func(context.Context, *Term) error) (lost bool) {
 
 // isFinal says whether another try would fail in the same way.
 func isFinal(err error) bool {
+	if connectionClosed(err) {
+		return true
+	}
 	for _, final := range []error{natslock.ErrClosed, natslock.ErrPermission, natslock.ErrInvalidName, natslock.ErrInvalidTTL, natslock.ErrInvalidOption} {
 		if errors.Is(err, final) {
 			return true

@@ -2,6 +2,7 @@ package natslock
 
 import (
 	"context"
+	"errors"
 	"iter"
 	"time"
 
@@ -29,6 +30,7 @@ func init() {
 		e, revision, err := c.admin.Holder(ctx, name)
 		return holderOf(e), revision, public(err)
 	}
+	bridge.ConnectionClosed = func(err error) bool { return errors.Is(err, kvstore.ErrConnectionClosed) }
 	bridge.WatchHolder = func(ctx context.Context, c *Client, name string) iter.Seq2[Event, error] {
 		return c.watch(ctx, name, (*admin.Admin).WatchHolder)
 	}

@@ -20,6 +20,11 @@ var (
 	//
 	//	func(ctx context.Context, c *natslock.Client, name string) (h *natslock.Holder, revision uint64, err error)
 	Holder any
+	// ConnectionClosed says whether an error means that the connection was closed for good,
+	// for package election:
+	//
+	//	func(err error) bool
+	ConnectionClosed any
 	// WatchHolder is Client.Watch for the holder of one mutex, without its queue. It is for
 	// package election:
 	//

@@ -337,7 +337,7 @@ var roomMutants = []mutant{
 	{label: "holder-overdue", operator: "drop", test: "election.TestLeaderOverdue",
 		weak: "a record that the server has not removed passes for that of a leader"},
 	{label: "observed-in-order", operator: "always", test: "election.TestObserveForged",
-		weak: "an observer follows notifications that are older than what it knows"},
+		weak: "an observer takes each notification for one that it knows already"},
 	{label: "observed-again", operator: "drop", test: "election.TestObserveLostNotifications",
 		weak: "an observer believes that no notification is lost"},
 	{label: "admitted-inside", operator: "never", test: "internal/clock.TestSuspendedBeforeAdmission",
