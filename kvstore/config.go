@@ -15,6 +15,8 @@ const (
 	DefaultBucket = "natslock"
 	// MaxRecord is the largest value a record may have, in bytes.
 	MaxRecord = 16 << 10
+	// maxReplicas is the most that a server allows.
+	maxReplicas = 5
 	// minMsgSize is the smallest limit that a stream may have: the largest value and
 	// its headers, which the server counts too.
 	minMsgSize = MaxRecord + 4<<10
@@ -82,8 +84,13 @@ func (cfg Config) withDefaults() (Config, error) {
 			return cfg, fmt.Errorf("%w: bucket name %.64q may only have letters, digits, '-' and '_'", ErrInvalidKey, cfg.Bucket)
 		}
 	}
-	if cfg.Replicas == 0 {
-		cfg.Replicas = 1
+	switch {
+	case cfg.Replicas < 0 || cfg.Replicas > maxReplicas:
+		return cfg, fmt.Errorf("%w: %d replicas, a stream has 1 to %d: use 1, 3 or 5", ErrInvalidOption, cfg.Replicas, maxReplicas)
+	case cfg.MaxBytes < -1:
+		return cfg, fmt.Errorf("%w: a limit of %d bytes: use 0 for none", ErrInvalidOption, cfg.MaxBytes)
+	case cfg.Storage != jetstream.FileStorage && cfg.Storage != jetstream.MemoryStorage:
+		return cfg, fmt.Errorf("%w: unknown storage %d: use jetstream.FileStorage or jetstream.MemoryStorage", ErrInvalidOption, cfg.Storage)
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)

@@ -185,6 +185,9 @@ func Detached() LockOption {
 // lock whose handle was dropped. While it runs, the same lock gives no further warning, and
 // [Client.Close] does not wait for it. A d that is not positive, or a nil fn, makes the acquire return
 // [ErrInvalidOption].
+// So does a d that is not shorter than the validity of a new lease, its TTL less the margin
+// ([WithSafetyMargin]): fn would be called after every confirmation. [Lock.Extend] refuses
+// such a TTL with [ErrInvalidTTL].
 func EarlyWarning(d time.Duration, fn func(*Lock)) LockOption {
 	return func(c *lockConfig) error {
 		if d <= 0 || fn == nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
 )
@@ -105,7 +107,10 @@ func TestNamesTTLRefused(t *testing.T) {
 	for name, opt := range map[string]natslock.Option{
 		"fraction 0": natslock.WithRenewFraction(0), "fraction 1": natslock.WithRenewFraction(1),
 		"margin 0": natslock.WithSafetyMargin(0), "margin 0.6": natslock.WithSafetyMargin(0.6),
-		"release timeout": natslock.WithReleaseTimeout(0), "bucket": natslock.WithBucket(""), "owner": natslock.WithOwner(strings.Repeat("x", 2000)),
+		"release timeout": natslock.WithReleaseTimeout(0), "release timeout for ever": natslock.WithReleaseTimeout(math.MaxInt64),
+		"replicas": natslock.WithBucketConfig(kvstore.Config{Replicas: -1}), "many replicas": natslock.WithBucketConfig(kvstore.Config{Replicas: 7}),
+		"bytes": natslock.WithBucketConfig(kvstore.Config{MaxBytes: -2}), "storage": natslock.WithBucketConfig(kvstore.Config{Storage: 7}),
+		"bucket": natslock.WithBucket(""), "owner": natslock.WithOwner(strings.Repeat("x", 2000)),
 		"logger": natslock.WithLogger(nil), "observer": natslock.WithObserver(nil), "js": natslock.WithJetStream(nil), "store": testutil.WrapStore(nil),
 	} {
 		_, err := natslock.New(t.Context(), c.nc, opt)
@@ -125,11 +130,43 @@ func TestNamesTTLRefused(t *testing.T) {
 	}
 }
 
-// A fraction that is next to nothing is next to nothing.
+// A fraction that is next to nothing is next to nothing, and floods no server.
 func TestTinyRenewFraction(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := join(t, s, natslock.WithRenewFraction(1e-9))
-		mustUnlock(t, mustLock(t, c.Client, "l", natslock.TTL(time.Second)))
+		l := mustLock(t, c.Client, "l", natslock.TTL(time.Second))
+		time.Sleep(10 * time.Second)
+		wantHeld(t, l)
+		require.LessOrEqual(t, c.Stats().Renewed, uint64(10*20+1), "20 in a TTL")
+		mustUnlock(t, l)
+	})
+}
+
+// Values without a sensible meaning are refused, or have the effect of the nearest one.
+func TestOddValues(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c := join(t, s, natslock.WithWatchAfter(math.MaxInt64), natslock.WithReleaseTimeout(natslock.MaxReleaseTimeout))
+		tap := newTap(t, s.Connect(), ">")
+		warned := 0
+		warn := func(*natslock.Lock) { warned++ }
+		for _, opts := range [][]natslock.LockOption{
+			{natslock.TTL(3 * time.Second), natslock.EarlyWarning(3*time.Second, warn)},
+			{natslock.TTL(3 * time.Second), natslock.EarlyWarning(2700*time.Millisecond, warn)},
+			{natslock.TTL(3 * time.Second), natslock.NoRenew(), natslock.EarlyWarning(math.MaxInt64, warn)},
+			{natslock.EarlyWarning(15*time.Second, warn)},
+		} {
+			_, err := c.TryLock(t.Context(), "l", opts...)
+			require.ErrorIs(t, err, natslock.ErrInvalidOption)
+			require.ErrorContains(t, err, "EarlyWarning")
+		}
+		require.Empty(t, tap.take(t, c.nc))
+		l := mustLock(t, c.Client, "l", natslock.TTL(9*time.Second), natslock.EarlyWarning(3*time.Second, warn), natslock.MaxWait(math.MaxInt64))
+		require.ErrorIs(t, l.Extend(t.Context(), 3*time.Second), natslock.ErrInvalidTTL)
+		time.Sleep(time.Minute)
+		require.Zero(t, warned)
+		wantHeld(t, l)
+		mustUnlock(t, l)
+		require.NoError(t, c.Close(t.Context()))
 	})
 }
 

@@ -127,8 +127,9 @@ func WithOwner(owner string) Option {
 }
 
 // WithRenewFraction sets after which part of its TTL the client renews a lease, in (0,
-// 1). The default of a third leaves time for two more tries. The client renews a lease
-// after four fifths of its validity at the latest.
+// 1), or [New] returns [ErrInvalidOption]. The default of a third leaves time for two more
+// tries. The client renews a lease after a twentieth of its TTL at the earliest, and after
+// four fifths of its validity at the latest: an f beyond that counts as these.
 func WithRenewFraction(f float64) Option {
 	return func(c *config) error {
 		if !(f > 0 && f < 1) {
@@ -152,12 +153,16 @@ func WithSafetyMargin(f float64) Option {
 	}
 }
 
-// WithReleaseTimeout bounds how long [Lock.Unlock] waits for the server, whatever its
-// context. It must be positive. The default is 5 s.
+// MaxReleaseTimeout is the longest time that [WithReleaseTimeout] takes.
+const MaxReleaseTimeout = time.Hour
+
+// WithReleaseTimeout bounds how long [Lock.Unlock] waits for the server if its context does
+// not end before. The default is 5 s. d is positive and at most [MaxReleaseTimeout], or
+// [New] returns [ErrInvalidOption].
 func WithReleaseTimeout(d time.Duration) Option {
 	return func(c *config) error {
-		if d <= 0 {
-			return invalid("WithReleaseTimeout", "%v is not positive", d)
+		if d <= 0 || d > MaxReleaseTimeout {
+			return invalid("WithReleaseTimeout", "%v is not in (0, %v]", d, MaxReleaseTimeout)
 		}
 		c.session.ReleaseTimeout = d
 		return nil
@@ -167,9 +172,13 @@ func WithReleaseTimeout(d time.Duration) Option {
 // WithWatchAfter sets how long the client holds a lock before it watches the record.
 // The default of 1 s spares short critical sections the subscription. A client that
 // watches learns of a break at once, and otherwise at the next renewal. 0 watches from
-// the start, and a negative duration never.
+// the start, and a negative duration never. More than 366 days, which no lease lasts, is
+// never, too.
 func WithWatchAfter(d time.Duration) Option {
 	return func(c *config) error {
+		if d > clock.MaxFixedTTL { // or the end of the sum would be before its beginning
+			d = -1
+		}
 		c.session.WatchAfter = d
 		return nil
 	}

@@ -3,6 +3,7 @@ package cronlock
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/robfig/cron/v3"
@@ -38,16 +39,26 @@ func MinHold(d time.Duration) Option {
 //
 // By default cron.DefaultLogger logs all but ErrLocked. Several goroutines can call fn at
 // once. The unlock waits for fn, so fn must not wait for the job.
+//
+// A nil fn leaves the default.
 func OnError(fn func(error)) Option {
-	return func(j *job) { j.onError = fn }
+	return func(j *job) {
+		if fn != nil {
+			j.onError = fn
+		}
+	}
 }
 
 // Context has the job run under ctx: the context of OnceFunc's function is a child of it.
 // When ctx has ended, no other run begins, and OnError gets an error that matches
 // [natslock.ErrTimeout] and that of ctx. Cancel ctx to stop the jobs that cron.Cron.Stop
-// waits for. The default never ends.
+// waits for. The default never ends, and a nil ctx leaves it.
 func Context(ctx context.Context) Option {
-	return func(j *job) { j.ctx = ctx }
+	return func(j *job) {
+		if ctx != nil {
+			j.ctx = ctx
+		}
+	}
 }
 
 // LockOptions takes each lock with these options, such as [natslock.TTL] or
@@ -65,6 +76,9 @@ func LockOptions(opts ...natslock.LockOption) Option {
 // around Once, such as cron.Recover.
 func Once(locks natslock.Locker, name string, opts ...Option) cron.JobWrapper {
 	return func(inner cron.Job) cron.Job {
+		if inner == nil {
+			return OnceFunc(locks, name, nil, opts...)
+		}
 		return OnceFunc(locks, name, func(context.Context, *natslock.Lock) error {
 			inner.Run()
 			return nil
@@ -74,6 +88,9 @@ func Once(locks natslock.Locker, name string, opts ...Option) cron.JobWrapper {
 
 // OnceFunc returns a cron.Job that runs fn in one of the replicas that have it, once per
 // tick. It does no I/O. The lock has the name, which belongs to one job.
+//
+// Without locks or without fn the job never runs, and OnError gets an error that matches
+// [natslock.ErrInvalidOption]. A nil option has no effect.
 //
 // ctx ends when the lock does, or the parent that [Context] sets. fn then has to return,
 // because another replica may get the lock. The error of fn goes to [OnError].
@@ -85,7 +102,9 @@ func OnceFunc(locks natslock.Locker, name string, fn func(ctx context.Context, l
 		}
 	}
 	for _, opt := range opts {
-		opt(j)
+		if opt != nil {
+			opt(j)
+		}
 	}
 	if j.minHold != 0 {
 		j.opts = append([]natslock.LockOption{natslock.MinHold(j.minHold)}, j.opts...)
@@ -105,6 +124,10 @@ type job struct {
 
 // Run runs one tick, if no other replica has it.
 func (j *job) Run() {
+	if j.locks == nil || j.fn == nil {
+		j.onError(fmt.Errorf("job with lock %q: %w: it has no locks or no function", j.name, natslock.ErrInvalidOption))
+		return
+	}
 	lock, err := j.locks.TryLock(j.ctx, j.name, j.opts...)
 	if err != nil {
 		j.onError(err)

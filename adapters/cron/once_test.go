@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	cronlock "github.com/natslock/locks/adapters/cron"
+	"github.com/natslock/locks/locktest"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
 )
@@ -366,4 +367,27 @@ func TestLockOptions(t *testing.T) {
 		}, cronlock.LockOptions(natslock.TTL(time.Minute)), cronlock.LockOptions(natslock.Meta(map[string]string{"job": "it"}))).Run()
 		require.True(t, ran)
 	})
+}
+
+// A value that is missing leaves the default, and a job that cannot run says so at its tick.
+func TestNil(t *testing.T) {
+	locks := locktest.New()
+	defer locks.Close()
+	var none context.Context
+	var got []error
+	report := cronlock.OnError(func(err error) { got = append(got, err) })
+	fn := func(context.Context, *natslock.Lock) error { return errors.New("failed") }
+	var logged bytes.Buffer
+	before := cron.DefaultLogger
+	cron.DefaultLogger = cron.PrintfLogger(log.New(&logged, "", 0))
+	defer func() { cron.DefaultLogger = before }()
+	cronlock.OnceFunc(locks, name, fn, cronlock.OnError(nil), cronlock.Context(none), cronlock.MinHold(0), nil).Run()
+	require.Contains(t, logged.String(), "failed", "the default")
+	cronlock.OnceFunc(nil, name, fn, report).Run()
+	cronlock.OnceFunc(locks, name, nil, report).Run()
+	cronlock.Once(locks, name, report)(nil).Run()
+	require.Len(t, got, 3)
+	for _, err := range got {
+		require.ErrorIs(t, err, natslock.ErrInvalidOption)
+	}
 }

@@ -38,8 +38,14 @@ func MinHold(d time.Duration) Option {
 //
 // Several goroutines can call fn at once. The unlock waits until fn returns, so fn must not
 // wait for the run or for the shutdown of the scheduler.
+//
+// A nil fn leaves the default.
 func OnError(fn func(name string, err error)) Option {
-	return func(l *Locker) { l.onError = fn }
+	return func(l *Locker) {
+		if fn != nil {
+			l.onError = fn
+		}
+	}
 }
 
 // LockOptions has the Locker take each lock with these options, such as [natslock.TTL] or
@@ -72,7 +78,9 @@ var _ gocron.Locker = (*Locker)(nil)
 func NewLocker(locks natslock.Locker, opts ...Option) *Locker {
 	l := &Locker{locks: locks, minHold: DefaultMinHold, onError: func(string, error) {}, runs: map[string]*run{}}
 	for _, opt := range opts {
-		opt(l)
+		if opt != nil {
+			opt(l)
+		}
 	}
 	if l.minHold != 0 {
 		l.opts = append([]natslock.LockOption{natslock.MinHold(l.minHold)}, l.opts...)
@@ -88,8 +96,12 @@ func NewLocker(locks natslock.Locker, opts ...Option) *Locker {
 // It returns the lock, or an error, and then gocron skips the run. The error matches
 // [natslock.ErrLocked] when another run of the job is under way anywhere, or began less
 // than the minimum hold ago. A run counts for this Locker until it ends, also if it has lost
-// its lock. The other errors are those of [natslock.Client.TryLock].
+// its lock. The error matches [natslock.ErrInvalidOption] if NewLocker got no locks. The
+// other errors are those of [natslock.Client.TryLock].
 func (l *Locker) Lock(ctx context.Context, key string) (gocron.Lock, error) {
+	if l.locks == nil {
+		return nil, fmt.Errorf("lock %q: %w: the Locker was made without locks", key, natslock.ErrInvalidOption)
+	}
 	if !l.begin(key) {
 		return nil, fmt.Errorf("lock %q: the last run of the job in this process has not ended: %w", key, natslock.ErrLocked)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	gocronlock "github.com/natslock/locks/adapters/gocron"
+	"github.com/natslock/locks/locktest"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
 )
@@ -301,4 +302,21 @@ func TestPanic(t *testing.T) {
 		require.NoError(t, err)
 		require.Nil(t, info.Holder)
 	})
+}
+
+// A value that is missing leaves the default, and a Locker without locks says so.
+func TestNil(t *testing.T) {
+	locks := locktest.New()
+	defer locks.Close()
+	l := gocronlock.NewLocker(locks, gocronlock.OnError(nil), gocronlock.MinHold(0), nil)
+	run, err := l.Lock(t.Context(), name)
+	require.NoError(t, err)
+	require.NoError(t, l.Held(name).Unlock(t.Context()))
+	require.NoError(t, run.Unlock(t.Context()))
+	run, err = l.Lock(t.Context(), name)
+	require.NoError(t, err)
+	require.True(t, locks.Lose(name))
+	require.ErrorIs(t, run.Unlock(t.Context()), natslock.ErrLost, "which it reports to nobody")
+	_, err = gocronlock.NewLocker(nil).Lock(t.Context(), name)
+	require.ErrorIs(t, err, natslock.ErrInvalidOption)
 }

@@ -96,7 +96,9 @@ type hold struct {
 func New(opts ...Option) (*Observer, error) {
 	c := config{tracers: otel.GetTracerProvider(), meters: otel.GetMeterProvider(), label: FirstToken}
 	for _, opt := range opts {
-		opt(&c)
+		if opt != nil {
+			opt(&c)
+		}
 	}
 	o := &Observer{label: c.label, tracer: c.tracers.Tracer(scope), holds: make(map[lockID][]*hold), waits: make(map[waitID][][]trace.Link)}
 	meter := c.meters.Meter(scope)

@@ -21,17 +21,37 @@ type config struct {
 	label   func(name string) string
 }
 
-// WithTracerProvider sets where the spans go. The default is the global provider.
-func WithTracerProvider(p trace.TracerProvider) Option { return func(c *config) { c.tracers = p } }
+// WithTracerProvider sets where the spans go. The default is the global provider, and a nil
+// p leaves it.
+func WithTracerProvider(p trace.TracerProvider) Option {
+	return func(c *config) {
+		if p != nil {
+			c.tracers = p
+		}
+	}
+}
 
-// WithMeterProvider sets where the metrics go. The default is the global provider.
-func WithMeterProvider(p metric.MeterProvider) Option { return func(c *config) { c.meters = p } }
+// WithMeterProvider sets where the metrics go. The default is the global provider, and a nil
+// p leaves it.
+func WithMeterProvider(p metric.MeterProvider) Option {
+	return func(c *config) {
+		if p != nil {
+			c.meters = p
+		}
+	}
+}
 
 // Labels sets the function that makes the attribute natslock.lock of a lock's name, for the
 // metrics. The default is [FirstToken]. It must return few values: each is a time series in
 // the backend. The SDK bounds them (2,000 by default), and then merges the rest. With several
-// clients it is called from several goroutines.
-func Labels(label func(name string) string) Option { return func(c *config) { c.label = label } }
+// clients it is called from several goroutines. A nil label leaves the default.
+func Labels(label func(name string) string) Option {
+	return func(c *config) {
+		if label != nil {
+			c.label = label
+		}
+	}
+}
 
 // FirstToken returns the part of a name before the first dot: "orders" of "orders.42".
 func FirstToken(name string) string {

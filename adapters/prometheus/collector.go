@@ -81,9 +81,13 @@ func Names(names ...string) Option {
 // Labels sets the function that makes the label of a lock's name. The default is
 // [FirstToken]. The function must return few values: every value is a set of series that
 // the server keeps. A Collector has at most [MaxLabels] values, and then takes [Other]. With
-// several clients it is called from several goroutines.
+// several clients it is called from several goroutines. A nil label leaves the default.
 func Labels(label func(name string) string) Option {
-	return func(c *Collector) { c.label = label }
+	return func(c *Collector) {
+		if label != nil {
+			c.label = label
+		}
+	}
 }
 
 // New returns a Collector without clients. Give its Observe to the clients as their
@@ -115,7 +119,9 @@ func New(opts ...Option) *Collector {
 		waiting: prometheus.NewDesc("natslock_waiting", "Acquires queued now, of all names.", nil, nil),
 	}
 	for _, opt := range opts {
-		opt(c)
+		if opt != nil {
+			opt(c)
+		}
 	}
 	for _, name := range c.names {
 		c.series(c.labelOf(name))

@@ -157,6 +157,10 @@ func (c *Client) prepare(ctx context.Context, req Request) (*acquisition, error)
 		}
 		a.ttl = max(a.ttl, t.TTL) //safety:min-hold-crash
 	}
+	if validity := clock.NewTerms(a.ttl, c.s.Margin).Validity(); req.OnWarn != nil && req.Until.IsZero() && req.WarnBefore >= validity {
+		return nil, fmt.Errorf("lock %q: %w: EarlyWarning: %v is not shorter than the validity of a lease of %v, which is %v: it would warn after every confirmation",
+			req.Name, record.ErrInvalidOption, req.WarnBefore, a.ttl, validity)
+	}
 	if len(req.Meta) > 0 && !a.body().Fits() { // the rest of a record always does
 		return nil, fmt.Errorf("lock %q: %w: the metadata makes a record larger than %d bytes", req.Name, record.ErrInvalidOption, record.MaxGiven)
 	}

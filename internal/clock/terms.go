@@ -20,6 +20,8 @@ const (
 	// DefaultMargin is the part of the TTL at whose end a lease is no longer
 	// believed in.
 	DefaultMargin = 0.1
+	// MinRenewFraction bounds the renewals of a lease to 20 in its TTL.
+	MinRenewFraction = 0.05
 	// maxMargin caps the margin of long leases. The floor of a thousandth of
 	// the TTL keeps clocks that run 0.1% apart safe at any length.
 	maxMargin   = time.Second
@@ -80,8 +82,12 @@ func TermsUntil(d time.Duration, fraction float64) (Terms, error) {
 // renewAfter is how long after its sending a write is followed by a renewal:
 // at the given fraction of the TTL, and early enough to be tried again.
 func (t Terms) renewAfter(fraction float64) time.Duration {
+	fraction = max(fraction, MinRenewFraction)
 	return min(time.Duration(float64(t.TTL)*fraction), (t.TTL-t.Margin)*4/5) //safety:renewed-in-time
 }
+
+// Validity is how long a write is believed in after its sending.
+func (t Terms) Validity() time.Duration { return t.TTL - t.Margin }
 
 // together is the longest time by which a renewal is early to go with others.
 const together = 100 * time.Millisecond

@@ -24,6 +24,15 @@ func (h *Holder) Extend(ctx context.Context, ttl time.Duration) error {
 			return fmt.Errorf("extend lock %q: %w", l.kept.Name, err)
 		}
 		t = clock.NewTerms(rounded, l.s.Margin)
+		l.mu.Lock()
+		warn := time.Duration(0)
+		if h.asked != nil {
+			warn = h.asked.warnBefore
+		}
+		l.mu.Unlock()
+		if warn >= t.Validity() {
+			return fmt.Errorf("extend lock %q: %w: a lease of %v is valid for %v, which is not longer than the early warning of %v", l.kept.Name, clock.ErrInvalidTTL, rounded, t.Validity(), warn)
+		}
 	}
 	if _, _, cause := h.Status(); cause != nil {
 		return cause
