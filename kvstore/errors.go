@@ -24,6 +24,10 @@ var (
 	ErrInvalidTTL = errors.New("invalid TTL")
 	// ErrInvalidOption: an option is nil, or out of its range. The store sent nothing.
 	ErrInvalidOption = errors.New("invalid option")
+	// ErrTooLarge: the record is larger than the server (max_payload), the bucket
+	// (max_msg_size) or the protocol ([MaxRecord]) takes. Nothing was written. It matches
+	// [ErrInvalidOption].
+	ErrTooLarge = fmt.Errorf("record too large: %w", ErrInvalidOption)
 	// ErrBucketConfig: the settings of the bucket are not safe. The error is a
 	// *[ConfigError] or joins several.
 	ErrBucketConfig = errors.New("unsuitable bucket configuration")

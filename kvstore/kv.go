@@ -19,14 +19,17 @@ type KV interface {
 	// network that accepts no bytes.
 	//
 	// A non-nil error means that Send sent nothing, and done is not called. It matches
-	// [ErrInvalidKey], [ErrInvalidTTL], [ErrClosed] or [ErrUnavailable], or says that
-	// the value has more than [MaxRecord] bytes.
+	// [ErrInvalidKey], [ErrInvalidTTL], [ErrTooLarge], [ErrClosed] or [ErrUnavailable].
 	//
 	// Otherwise the store calls done at most once, on a goroutine of its own, when an
 	// answer arrives, however late. done must not block. Without an answer the outcome is
 	// unknown: the server has applied the write, will apply it later, or never will.
 	// The returned function drops interest in the answer.
 	Send(w Write, done func(Answer)) (forget func(), err error)
+
+	// MaxValue returns how many bytes a value may have, as far as the store knows without
+	// I/O: [MaxRecord], or less if the server's max_payload is smaller.
+	MaxValue() int
 
 	// Denied reports whether the server has lately refused this user writes to key. It
 	// returns nil or an error matching [ErrPermission]. The server does not answer a

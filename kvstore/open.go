@@ -109,6 +109,7 @@ func connected(ctx context.Context, nc *nats.Conn) error {
 // open is Open on a connection that is up.
 func open(ctx context.Context, js jetstream.JetStream, cfg Config) (_ *Store, err error) {
 	s := newStore(js, cfg)
+	s.maxPayload.Store(s.nc.MaxPayload())
 	defer func() {
 		if err != nil {
 			s.Close()

@@ -139,6 +139,10 @@ func (s *Store) exchange(msg *nats.Msg, write sentWrite, mux bool, done func(*na
 	s.mu.Unlock()
 	if err := s.nc.PublishMsg(msg); err != nil {
 		s.drop(id)
+		if errors.Is(err, nats.ErrMaxPayload) {
+			s.maxPayload.Store(s.nc.MaxPayload())
+			return nil, fmt.Errorf("%w: %s with %d bytes and its headers, the server takes %d: raise its max_payload", ErrTooLarge, msg.Subject, len(msg.Data), s.maxPayload.Load())
+		}
 		return nil, connError(err)
 	}
 	return func() { s.forget(id) }, nil

@@ -50,6 +50,7 @@ type Store struct {
 	replies  *nats.Subscription
 	events   chan *nats.Msg
 	status   chan nats.Status
+	maxPayload  atomic.Int64 // of the server, as of the last connection
 	// subscribing is how many subscriptions wait for the mutex of a connection that is away.
 	subscribing atomic.Int32
 	state       atomic.Int32    // a nats.Status: the last one reported; DISCONNECTED: the store does not listen yet

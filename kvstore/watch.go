@@ -332,6 +332,9 @@ func (s *Store) connChanged(st nats.Status) {
 		return
 	}
 	s.state.Store(int32(st))
+	if st == nats.CONNECTED { // maybe to a server with another limit; not here, which never waits
+		go func() { s.maxPayload.Store(s.nc.MaxPayload()) }()
+	}
 	s.mu.Lock()
 	hooks := slices.Collect(maps.Values(s.conn))
 	s.mu.Unlock()

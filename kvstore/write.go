@@ -63,7 +63,7 @@ func (s *Store) message(w Write, o *outgoing) error {
 		return err
 	}
 	if len(w.Value) > MaxRecord {
-		return fmt.Errorf("value under %q has %d bytes, at most %d fit", w.Key, len(w.Value), MaxRecord)
+		return fmt.Errorf("%w: value under %q has %d bytes, at most %d fit", ErrTooLarge, w.Key, len(w.Value), MaxRecord)
 	}
 	if w.Delete && w.TTL == 0 {
 		w.TTL = tombstoneTTL
@@ -96,6 +96,18 @@ func (s *Store) message(w Write, o *outgoing) error {
 	}
 	o.msg.Subject, o.msg.Reply, o.msg.Data = s.putPrefix+w.Key, "", w.Value
 	return nil
+}
+
+// errCodeMsgTooLarge is the server's "message size exceeds maximum allowed", which nats.go has
+// no name for.
+const errCodeMsgTooLarge = 10054
+
+// headerRoom is what the headers of a write take at most, but for those of a guard.
+const headerRoom = 160
+
+// MaxValue returns how large a value may be, as far as the store knows; see [KV].
+func (s *Store) MaxValue() int {
+	return min(MaxRecord, int(s.maxPayload.Load())-headerRoom)
 }
 
 // maxDigits is how many digits fit into any sequence.
@@ -139,6 +151,8 @@ func (s *Store) answer(w Write, m *nats.Msg) Answer {
 	// Another write to the key is being replicated: this never means that the lock is held.
 	case e.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant: //safety:in-flight
 		return Answer{Err: fmt.Errorf("write of %q: %w: %w", w.Key, ErrInFlight, e)}
+	case e.ErrorCode == errCodeMsgTooLarge:
+		return Answer{Err: fmt.Errorf("write of %q: %w: %w", w.Key, ErrTooLarge, e)}
 	default:
 		return Answer{Err: fmt.Errorf("%w: write of %q: %w", ErrUnavailable, w.Key, e)}
 	}
@@ -213,8 +227,7 @@ func (s *Store) write(ctx context.Context, w Write) (uint64, error) {
 //
 // Create returns the record's revision, or an error. It has written nothing if the error
 // matches [ErrExists] (a *[ConflictError]: the key has a record), [ErrInFlight],
-// [ErrNoStream], or, before any I/O, [ErrInvalidKey] or [ErrInvalidTTL]. A value that is
-// too long is refused before any I/O too.
+// [ErrNoStream], or, before any I/O, [ErrInvalidKey], [ErrInvalidTTL] or [ErrTooLarge].
 //
 // After every other error the outcome may be unknown. The error matches [ErrUnavailable]
 // if ctx ended or no answer came within 5 s, and [ErrClosed] if the store is closed. It

@@ -3,14 +3,17 @@ package natslock_test
 import (
 	"context"
 	"net"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
 )
@@ -336,4 +339,41 @@ func TestSilentServer(t *testing.T) {
 	require.ErrorIs(t, idle.Err(), natslock.ErrClosed)
 	require.NoError(t, within("Close of the fresh one", soon(), fresh.Close))
 	require.NoError(t, listener.Close()) // which ends the silent connection
+}
+
+// blindToSize does not know how much the server takes.
+type blindToSize struct{ kvstore.KV }
+
+func (blindToSize) MaxValue() int { return kvstore.MaxRecord }
+
+// Metadata that the server does not take are refused, and the lease is as it was. That also
+// holds where only the write itself shows it.
+func TestMaxPayload(t *testing.T) {
+	for _, blind := range []bool{false, true} {
+		testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+			c := join(t, s, testutil.WrapStore(func(kv kvstore.KV) kvstore.KV {
+				if blind {
+					return blindToSize{kv}
+				}
+				return kv
+			}))
+			meta := func(n int) map[string]string { return map[string]string{"k": strings.Repeat("x", n)} }
+			l := mustLock(t, c.Client, "l", natslock.Meta(meta(10)))
+			require.NoError(t, l.SetMeta(t.Context(), meta(20)))
+			begun := time.Now()
+			for what, err := range map[string]error{
+				"SetMeta": l.SetMeta(t.Context(), meta(3000)),
+				"Lock":    func() error { _, err := c.Lock(t.Context(), "m", natslock.Meta(meta(3000))); return err }(),
+			} {
+				require.ErrorIs(t, err, natslock.ErrInvalidOption, what)
+				require.NotErrorIs(t, err, natslock.ErrUnavailable, what)
+			}
+			require.Less(t, time.Since(begun), time.Second)
+			time.Sleep(2 * time.Minute)
+			wantHeld(t, l)
+			require.Equal(t, meta(20), inspect(t, c.Client, "l").Holder.Meta)
+			require.NoError(t, l.SetMeta(t.Context(), meta(1000)))
+			mustUnlock(t, l)
+		}, testutil.WithConfig(func(o *server.Options) { o.MaxPayload = 3000 }))
+	}
 }

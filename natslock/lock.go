@@ -181,7 +181,8 @@ func (l *Lock) Extend(ctx context.Context, ttl time.Duration) error {
 // renews. If the lock has ended, the error is the cause (see [Lock.Context]). The error
 // matches [ErrInvalidOption] if m is too large, and for a lock taken with [Until] or
 // [NoRenew]. It also does for a reader's lock, because the readers of a client share a
-// record. Then nothing was sent.
+// record. Then nothing was sent, or the server has refused it for its size, and the lock is
+// held with the metadata that it had.
 //
 // If ctx had ended before the call, the error matches ctx's, and nothing was sent. If
 // ctx ended during the call, the error also matches [ErrUnavailable]. The server may

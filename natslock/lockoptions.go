@@ -70,8 +70,8 @@ func MaxWait(d time.Duration) LockOption {
 }
 
 // Meta attaches data to the lock. [Lock.SetMeta] replaces it. Every reader of the bucket
-// can see it. The data and the owner must fit into 14 KiB, or the acquire returns
-// [ErrInvalidOption].
+// can see it. The data and the owner must fit into 14 KiB, and into the server's max_payload
+// (1 MiB by default) less 416 bytes, or the acquire returns [ErrInvalidOption].
 func Meta(m map[string]string) LockOption {
 	m = maps.Clone(m)
 	return func(c *lockConfig) error {

@@ -195,7 +195,7 @@ func (b *bid) offer(expect uint64) (decided result) {
 				b.close() // a join without an answer is repeated under a new id
 			}
 			switch {
-			case bucket.IsAny(r.err, bucket.ErrPermission), b.once && !errors.Is(r.err, kvstore.ErrInFlight),
+			case bucket.IsAny(r.err, bucket.ErrPermission, kvstore.ErrTooLarge), b.once && !errors.Is(r.err, kvstore.ErrInFlight),
 				errors.Is(r.err, kvstore.ErrNoStream) && b.c.b.Instant().Sub(b.begun) > noStreamFor:
 				return result{outcome: failed, err: r.err}
 			case errors.Is(r.err, kvstore.ErrInFlight):

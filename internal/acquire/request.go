@@ -161,8 +161,10 @@ func (c *Client) prepare(ctx context.Context, req Request) (*acquisition, error)
 		return nil, fmt.Errorf("lock %q: %w: EarlyWarning: %v is not shorter than the validity of a lease of %v, which is %v: it would warn after every confirmation",
 			req.Name, record.ErrInvalidOption, req.WarnBefore, a.ttl, validity)
 	}
-	if len(req.Meta) > 0 && !a.body().Fits() { // the rest of a record always does
-		return nil, fmt.Errorf("lock %q: %w: the metadata makes a record larger than %d bytes", req.Name, record.ErrInvalidOption, record.MaxGiven)
+	if len(req.Meta) > 0 { // the rest of a record always fits
+		if given, limit, ok := a.body().Fits(c.b.MaxValue()); !ok {
+			return nil, fmt.Errorf("lock %q: %w: the metadata make a record larger than %d bytes: it has %d", req.Name, record.ErrInvalidOption, limit, given)
+		}
 	}
 	return a, nil
 }

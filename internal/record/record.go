@@ -205,10 +205,16 @@ func (b *Body) encode(padding func(growing int) int) ([]byte, error) {
 	return bytes.Clone(buf.Bytes()), err
 }
 
-// Fits says whether the record is small enough by what its owner gave.
-func (b Body) Fits() bool {
+// added is what a claim and its renewals add to what the owner gave, at most. A break adds
+// more, and is refused where that does not fit.
+const added = 256
+
+// Fits says whether the record is small enough by what its owner gave, where a value may
+// have at most most bytes. It returns how many are given, and how many fit.
+func (b Body) Fits(most int) (given, limit int, ok bool) {
+	limit = min(MaxGiven, most-added)
 	v, err := b.Encode()
-	return err == nil && len(v) <= MaxGiven
+	return len(v), limit, err == nil && len(v) <= limit
 }
 
 // EncodeMsgpack writes the map that the tags above describe. The library's own way

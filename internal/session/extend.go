@@ -59,18 +59,22 @@ func (h *Holder) Extend(ctx context.Context, ttl time.Duration) error {
 // The record of a lease that is not renewed, or that readers share, keeps what it has.
 func (h *Holder) SetMeta(ctx context.Context, meta map[string]string) error {
 	l := h.lease
-	body := l.s.b.Body(record.StatusHeld, meta)
+	given, limit, fits := l.s.b.Body(record.StatusHeld, meta).Fits(l.s.b.MaxValue())
 	switch {
 	case l.shared():
 		return fmt.Errorf("set the metadata of lock %q: %w: readers share a record, whose metadata stay", l.kept.Name, record.ErrInvalidOption)
 	case l.Body.Fixed:
 		return fmt.Errorf("set the metadata of lock %q: %w: the client does not renew this lease, and a write would begin its TTL again", l.kept.Name, record.ErrInvalidOption)
-	case !body.Fits():
-		return fmt.Errorf("set the metadata of lock %q: %w: the metadata make a record larger than %d bytes", l.kept.Name, record.ErrInvalidOption, record.MaxGiven)
+	case !fits:
+		return fmt.Errorf("set the metadata of lock %q: %w: the metadata make a record larger than %d bytes: it has %d", l.kept.Name, record.ErrInvalidOption, limit, given)
 	}
 	asked := ctx.Err() == nil
 	l.mu.Lock()
 	if asked && h.cause == nil { //safety:meta-of-holder
+		if x := h.asks(); x.stored == nil {
+			x.stored = &stored{meta: l.Body.Meta}
+		}
+		h.asked.stored.after = l.renewals.n
 		l.Body.Meta = maps.Clone(meta)
 	}
 	l.mu.Unlock()
@@ -81,6 +85,28 @@ func (h *Holder) SetMeta(ctx context.Context, meta map[string]string) error {
 		return fmt.Errorf("set the metadata of lock %q: not asked for: %w", l.kept.Name, bucket.EndOf(ctx))
 	}
 	return h.confirm(ctx)
+}
+
+// stored are metadata that the server has stored, while others are on their way.
+type stored struct {
+	meta  map[string]string
+	after uint64 // the first renewal with the others has a greater number
+}
+
+// tooLarge follows the refusal of a renewal by its size. The metadata that made it so are
+// given up: the lease is as it was before them. Under mu.
+func (l *Lease) tooLarge(err error) {
+	for h := l.holders; h != nil; h = h.next {
+		if h.asked == nil || h.asked.stored == nil {
+			continue
+		}
+		l.Body.Meta, h.asked.stored = h.asked.stored.meta, nil
+		for _, x := range l.waiting {
+			x.done <- fmt.Errorf("renew lock %q: %w", l.kept.Name, err)
+		}
+		l.waiting = nil
+		l.renewNow(l.s.b.Instant())
+	}
 }
 
 // confirm waits for the confirmation of what the holder has asked for.

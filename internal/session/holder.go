@@ -63,6 +63,7 @@ type asked struct {
 	warnBefore time.Duration // 0: no early warning
 	onWarn     func()
 	hint       chan struct{} // see Hint; nil: none yet
+	stored     *stored       // beside other metadata on their way; nil: there are none
 }
 
 // asks returns what the holder has asked for, to be changed. Under the lease's mu.

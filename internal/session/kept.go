@@ -75,6 +75,8 @@ type duties interface {
 	perform(now clock.Instant)
 	// confirmed follows the confirmation of renewal n.
 	confirmed(n uint64)
+	// tooLarge follows the refusal of a renewal by its size.
+	tooLarge(err error)
 	// rest is for how long the record has to keep others out when its holder leaves now.
 	rest(now clock.Instant) time.Duration
 	// leave takes what is to be ended with the record.

@@ -133,6 +133,9 @@ func (l *Lease) confirmed(n uint64) {
 	for h := l.holders; h != nil; h = h.next {
 		l.s.Notify(h.parent, h.event(EventRenewed, nil))
 		h.warned = false
+		if h.asked != nil && h.asked.stored != nil && n > h.asked.stored.after {
+			h.asked.stored = nil
+		}
 	}
 }
 

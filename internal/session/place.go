@@ -39,6 +39,7 @@ func (p *Place) automatic() bool                          { return true }
 func (p *Place) nextDuty(due clock.Instant) clock.Instant { return due }
 func (p *Place) perform(clock.Instant)                    {}
 func (p *Place) confirmed(uint64)                         {}
+func (p *Place) tooLarge(error)                           {}
 func (p *Place) rest(clock.Instant) time.Duration         { return 0 }
 func (p *Place) leave() leavings                          { return leavings{} }
 

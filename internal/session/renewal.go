@@ -81,6 +81,9 @@ func (k *kept) renew() {
 		if r.sent[i].n == n {
 			if err != nil { // nothing was sent
 				r.sent = append(r.sent[:i], r.sent[i+1:]...)
+				if errors.Is(err, kvstore.ErrTooLarge) {
+					k.of.tooLarge(err)
+				}
 			} else {
 				r.sent[i].forget = forget
 			}
@@ -118,6 +121,8 @@ func (k *kept) renewed(n uint64, a kvstore.Answer) {
 			// since. Its own reason is still to be confirmed.
 			k.renewAgain(now)
 		}
+	case errors.Is(a.Err, kvstore.ErrTooLarge):
+		k.of.tooLarge(a.Err)
 	case errors.Is(a.Err, kvstore.ErrInFlight):
 		k.retries++
 		r.next = now.Add(clock.InFlightBackoff(int(k.retries)))
