@@ -1,6 +1,7 @@
 package kvstore
 
 import (
+	"cmp"
 	"crypto/rand"
 	"fmt"
 	"log/slog"
@@ -49,13 +50,13 @@ func firstSeq(at time.Time) uint64 {
 }
 
 // Config describes a bucket: how to find it, and how to make it when it is
-// missing. The zero value is a file-backed bucket of one replica named
-// "natslock", made when missing.
+// missing. The zero value is a file-backed bucket named "natslock", made when missing.
 type Config struct {
 	// Bucket is the bucket's name: letters, digits, '-' and '_'.
 	Bucket string
-	// Replicas is how many servers keep the bucket: 1, 3 or 5. 0 means 1.
-	// It is used only when the bucket has to be made.
+	// Replicas is how many servers keep the bucket: 1, 3 or 5. 0 means 3 on a cluster,
+	// where locks then outlive the loss of a server, and 1 elsewhere. To StreamConfig,
+	// which does no I/O, it means 1. It is used only when the bucket has to be made.
 	Replicas int
 	// Storage is file storage unless set otherwise. A memory bucket on one
 	// replica loses every record when its server restarts: it is refused
@@ -129,7 +130,7 @@ func (cfg Config) StreamConfig() (jetstream.StreamConfig, error) {
 		MaxMsgSize:        -1,
 		Discard:           jetstream.DiscardNew, //safety:discard-new
 		Storage:           cfg.Storage,
-		Replicas:          cfg.Replicas,
+		Replicas:          cmp.Or(cfg.Replicas, 1),
 		Placement:         cfg.Placement,
 		DenyDelete:        true,
 		DenyPurge:         true,

@@ -141,14 +141,50 @@ func open(ctx context.Context, js jetstream.JetStream, cfg Config) (_ *Store, er
 	return s, nil
 }
 
-// errCodeNoStore is the server's "error creating store for stream", which nats.go
-// has no name for.
-const errCodeNoStore = 10049
+// The server's errors that nats.go has no names for.
+const (
+	errCodeNoPeers   = 10005 // "no suitable peers for placement"
+	errCodeNoStore   = 10049 // "error creating store for stream"
+	errCodeNoCluster = 10074 // "replicas > 1 not supported in non-clustered mode"
+)
 
 // create creates the bucket. Another client may create it first: its bucket is then
 // verified like any other.
 func (s *Store) create(ctx context.Context) (*infoResponse, error) {
-	sc, err := s.cfg.StreamConfig()
+	if s.cfg.Replicas != 0 {
+		return s.createWith(ctx, s.cfg)
+	}
+	cfg := s.cfg
+	cfg.Replicas = s.replicas()
+	resp, err := s.createWith(ctx, cfg)
+	if cfg.Replicas == 1 {
+		return resp, err
+	}
+	apiErr, _ := errors.AsType[*jetstream.APIError](err)
+	switch {
+	case apiErr == nil:
+	// Only the servers of another domain, or behind another prefix, know whether they are
+	// a cluster.
+	case apiErr.ErrorCode == errCodeNoCluster:
+		cfg.Replicas = 1
+		return s.createWith(ctx, cfg)
+	case apiErr.ErrorCode == errCodeNoPeers:
+		return nil, fmt.Errorf("%w: %d servers of the cluster have to keep it: wait until they are there, or ask for one with Replicas: 1", err, cfg.Replicas)
+	}
+	return resp, err
+}
+
+// replicas are those of a bucket for which nobody has said how many there are to be.
+func (s *Store) replicas() int {
+	if s.apiPrefix == defaultAPI && s.nc.ConnectedClusterName() == "" {
+		return 1
+	}
+	return 3
+}
+
+// createWith creates the bucket of cfg.
+func (s *Store) createWith(ctx context.Context, cfg Config) (*infoResponse, error) {
+	sc, err := cfg.StreamConfig()
 	if err != nil {
 		return nil, err
 	}

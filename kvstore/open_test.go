@@ -231,8 +231,13 @@ func TestOpenWhileFilesAreRemoved(t *testing.T) {
 	js, err := jetstream.NewWithAPIPrefix(srv.Connect(), "busy.API")
 	check(t, err)
 	s := openJS(t, js, kvstore.Config{})
-	equal(t, "tries", creates.Load(), 3)
+	// Behind a prefix may be a cluster: three replicas are asked for, until a server says that
+	// it is alone.
+	equal(t, "tries", creates.Load(), 4)
 	check(t, s.Verify(t.Context()))
+	st, err := s.State(t.Context(), "")
+	check(t, err)
+	equal(t, "replicas", st.Replicas, 1)
 }
 
 func TestMemoryStorage(t *testing.T) {
@@ -522,9 +527,18 @@ func TestCluster(t *testing.T) {
 	race(t, kvstore.Config{Bucket: "raced", Replicas: 3}, func(i int) *nats.Conn { return cluster.ConnectTo(i % 3) })
 	nc := cluster.Connect()
 	js := stream(t, nc)
-	s := open(t, nc, kvstore.Config{})
+	s := open(t, nc, kvstore.Config{Bucket: "single", Replicas: 1})
 	if w := strings.Join(s.Warnings(), "\n"); !strings.Contains(w, "one replica") {
 		t.Fatalf("no word of the single replica: %q", w)
+	}
+	s = open(t, nc, kvstore.Config{}) // on a cluster three keep it unless told otherwise
+	if w := s.Warnings(); len(w) > 0 {
+		t.Fatalf("the default bucket has warnings: %q", w)
+	}
+	st, err := s.State(ctx, "")
+	check(t, err)
+	if st.Replicas != 3 {
+		t.Fatalf("the default bucket has %d replicas", st.Replicas)
 	}
 	cfg := kvstore.Config{Bucket: "three", Replicas: 3}
 	s = open(t, nc, cfg)
@@ -532,7 +546,7 @@ func TestCluster(t *testing.T) {
 		t.Fatalf("a new bucket has warnings: %q", w)
 	}
 	rev := create(t, s, "lock.a", "")
-	st, err := s.State(ctx, "lock.*")
+	st, err = s.State(ctx, "lock.*")
 	check(t, err)
 	if !st.Complete || st.Replicas != 3 || st.LastRevision < rev {
 		t.Fatalf("state is %+v", st)

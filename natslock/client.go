@@ -248,8 +248,10 @@ func (c *Client) Do(ctx context.Context, name string, fn func(ctx context.Contex
 	return l.Do(fn)
 }
 
-// TryDo is [Client.Do] with [Client.TryLock]. If the error matches [ErrLocked], fn has
-// not run because the lock was held or had a queue.
+// TryDo is [Client.Do] with [Client.TryLock]. If the lock was held or had a queue, fn has not
+// run, and the error is a *[LockedError] with the name of this lock, which matches
+// [ErrLocked]. The error also matches if fn ran and returned such an error itself, of another
+// lock or of this one. Have fn note that it ran, or wrap its errors, where that matters.
 func (c *Client) TryDo(ctx context.Context, name string, fn func(ctx context.Context, l *Lock) error, opts ...LockOption) error {
 	if fn == nil {
 		return fmt.Errorf("lock %q: %w", name, errNoFunc)

@@ -377,3 +377,21 @@ func TestMaxPayload(t *testing.T) {
 		}, testutil.WithConfig(func(o *server.Options) { o.MaxPayload = 3000 }))
 	}
 }
+
+// An error of the function itself may match ErrLocked, too. It names the lock.
+func TestTryDoFunctionReturnsLocked(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c := join(t, s)
+		mustLock(t, c.Client, "other")
+		ran := false
+		err := c.TryDo(t.Context(), "l", func(ctx context.Context, _ *natslock.Lock) error {
+			ran = true
+			_, err := c.TryLock(ctx, "other")
+			return err
+		})
+		require.True(t, ran)
+		var locked *natslock.LockedError
+		require.ErrorAs(t, err, &locked)
+		require.Equal(t, "other", locked.Name)
+	})
+}

@@ -83,7 +83,8 @@ func WithBucket(name string) Option {
 }
 
 // WithBucketConfig sets how [New] creates a missing bucket: replicas, storage, limits.
-// By default the bucket has one replica, in files, without a limit. New never changes an
+// By default the bucket has three replicas on a cluster and one elsewhere, in files, without
+// a limit. New never changes an
 // existing bucket. A bucket name in cfg has the effect of [WithBucket], which takes
 // precedence.
 func WithBucketConfig(cfg kvstore.Config) Option {
