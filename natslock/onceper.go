@@ -30,7 +30,9 @@ const (
 // days.
 //
 // Periods begin where [time.Time.Truncate] rounds to: hours and days at those of UTC, weeks
-// on Mondays. The caller's wall clock says which period it is. Timers may be early, so a
+// on Mondays. Days of another time zone are not 24 h long when it changes to summer time and
+// back: two ticks of a daily schedule in local time can be in one period, and the second does
+// not run then. Give the schedule in UTC, or use a shorter period, such as half of it. The caller's wall clock says which period it is. Timers may be early, so a
 // call in the last second before a period counts for that period. For periods below 10 s it
 // is the last tenth. begin is the beginning of the period, in UTC: use it instead of the
 // time of day. The lock has the name of the job followed by begin, as in

@@ -370,3 +370,22 @@ func TestOncePerInvalid(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, ran)
 }
+
+// Periods are those of UTC. A daily schedule in local time has two ticks in one of them when
+// summer time begins: of half a day it has not.
+func TestOncePerSummerTime(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c := join(t, s)
+		day := time.Now().UTC().Truncate(24 * time.Hour).Add(24 * time.Hour)
+		for _, tick := range []time.Duration{30 * time.Minute, 23*time.Hour + 30*time.Minute, 47*time.Hour + 30*time.Minute} {
+			time.Sleep(time.Until(day.Add(tick)))
+			var runs runs
+			ran, err := c.OncePer(t.Context(), "whole", 24*time.Hour, runs.fn)
+			require.NoError(t, err)
+			require.Equal(t, tick.Hours() != 23.5, ran, "at %v", tick)
+			ran, err = c.OncePer(t.Context(), "half", 12*time.Hour, runs.fn)
+			require.NoError(t, err)
+			require.True(t, ran, "at %v", tick)
+		}
+	})
+}
