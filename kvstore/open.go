@@ -43,6 +43,7 @@ func Open(ctx context.Context, js jetstream.JetStream, cfg Config) (*Store, erro
 	if js == nil || js.Conn() == nil {
 		return nil, fmt.Errorf("%w: no connection given", ErrUnavailable)
 	}
+	parent := ctx
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, openTimeout)
@@ -55,7 +56,7 @@ func Open(ctx context.Context, js jetstream.JetStream, cfg Config) (*Store, erro
 	// nats.go holds its mutex while it tries to connect, which ctx does not end.
 	done := make(chan opened, 1)
 	go func() {
-		s, err := openConnected(ctx, js, cfg)
+		s, err := openConnected(parent, ctx, js, cfg)
 		done <- opened{s, err}
 	}()
 	select {
@@ -72,14 +73,18 @@ func Open(ctx context.Context, js jetstream.JetStream, cfg Config) (*Store, erro
 				o.s.Close()
 			}
 		}()
-		return nil, fmt.Errorf("open bucket %q: %w: the connection is reconnecting: %w", cfg.Bucket, ErrUnavailable, ended(ctx))
+		err := fmt.Errorf("open bucket %q: %w: the connection is reconnecting", cfg.Bucket, ErrUnavailable)
+		if parent.Err() == nil {
+			return nil, fmt.Errorf("%w: within %v", err, openTimeout)
+		}
+		return nil, fmt.Errorf("%w: %w", err, ended(parent))
 	}
 }
 
 // openConnected opens the bucket as soon as there is a connection.
-func openConnected(ctx context.Context, js jetstream.JetStream, cfg Config) (*Store, error) {
+func openConnected(parent, ctx context.Context, js jetstream.JetStream, cfg Config) (*Store, error) {
 	for {
-		if err := connected(ctx, js.Conn()); err != nil {
+		if err := connected(parent, ctx, js.Conn()); err != nil {
 			return nil, fmt.Errorf("open bucket %q: %w", cfg.Bucket, err)
 		}
 		s, err := open(ctx, js, cfg)
@@ -89,8 +94,8 @@ func openConnected(ctx context.Context, js jetstream.JetStream, cfg Config) (*St
 	}
 }
 
-// connected waits until nc is up, or until ctx ends.
-func connected(ctx context.Context, nc *nats.Conn) error {
+// connected waits until nc is up, or until ctx ends, which is below the caller's.
+func connected(parent, ctx context.Context, nc *nats.Conn) error {
 	for {
 		st := nc.Status()
 		if st != nats.RECONNECTING && st != nats.CONNECTING && st != nats.DISCONNECTED {
@@ -101,7 +106,10 @@ func connected(ctx context.Context, nc *nats.Conn) error {
 			if last := nc.LastError(); last != nil {
 				err = fmt.Errorf("%w (last error: %w)", err, last)
 			}
-			return fmt.Errorf("%w: %w", err, ended(ctx))
+			if parent.Err() == nil { // the error of another context must not reach the caller
+				return fmt.Errorf("%w: within %v", err, openTimeout)
+			}
+			return fmt.Errorf("%w: %w", err, ended(parent))
 		}
 	}
 }

@@ -164,11 +164,11 @@ func TestErrorKinds(t *testing.T) {
 			"watch": "nil", "close": "canceled", "new": "canceled",
 		}},
 		{"no answer until the deadline", ending(700 * time.Millisecond), silent, map[string]string{
-			"handoff": "Unavailable deadline", "adopt": "Timeout Unavailable deadline", "wait": "Timeout Unavailable deadline", "once": "Timeout Unavailable deadline", "extend": "Unavailable deadline", "unlock": "Unavailable",
+			"handoff": "Unavailable deadline", "adopt": "Timeout Unavailable deadline", "wait": "Timeout Unavailable deadline", "once": "Timeout Unavailable deadline", "extend": "Unavailable deadline", "unlock": "Unavailable deadline",
 			"ask": "Unavailable deadline", "watch": "nil", "close": "deadline", "new": "Unavailable deadline",
 		}},
 		{"cut off until the deadline", ending(700 * time.Millisecond), cut, map[string]string{
-			"handoff": "Unavailable deadline", "adopt": "Unavailable", "wait": "Timeout Unavailable deadline", "once": "Unavailable", "extend": "Unavailable deadline", "unlock": "Unavailable",
+			"handoff": "Unavailable deadline", "adopt": "Unavailable", "wait": "Timeout Unavailable deadline", "once": "Unavailable", "extend": "Unavailable deadline", "unlock": "Unavailable deadline",
 			"ask": "Unavailable", "watch": "nil", "close": "deadline",
 		}},
 		{"no answer", endless, silent, map[string]string{

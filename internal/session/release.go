@@ -191,14 +191,14 @@ func (k *kept) Leave(status record.Status) (deleted <-chan struct{}) {
 //
 // A ctx that ends during the wait for the server ends the wait, and the deletion goes on in
 // the background. One that had ended before, or ends with the lease, is ignored.
-func (l *Lease) Release(ctx context.Context) error { return l.finish(ctx) }
+func (l *Lease) Release(ctx context.Context) error { return l.finish(ctx, true) }
 
 // Retire is Release, but leaves the record, which keeps others out until its TTL ends. The
 // lease must not be renewed any more. There is no exchange with the server.
-func (l *Lease) Retire() error { return l.finish(nil) }
+func (l *Lease) Retire() error { return l.finish(context.Background(), false) }
 
-// finish is Release, or Retire without a ctx.
-func (l *Lease) finish(ctx context.Context) error {
+// finish is Release, or Retire if the record is not to be deleted.
+func (l *Lease) finish(ctx context.Context, deletes bool) error {
 	// Before the lease ends: a Close that waits for it must wait for what follows.
 	working := l.s.work.begin()
 	l.mu.Lock()
@@ -227,7 +227,7 @@ func (l *Lease) finish(ctx context.Context) error {
 	lost.finish()
 	released.finish() //safety:context-first
 
-	if ctx == nil {
+	if !deletes {
 		if was != Held {
 			l.result = cause
 		}
