@@ -43,14 +43,14 @@ type Store struct {
 
 	mirrorSeen atomic.Bool // that a mirror answers reads, of which a single server does not inform
 
-	start    sync.Once
-	startErr error
-	inbox    string // of this store's answers
-	nextID   atomic.Uint64
-	replies  *nats.Subscription
-	events   chan *nats.Msg
-	status   chan nats.Status
-	maxPayload  atomic.Int64 // of the server, as of the last connection
+	start      sync.Once
+	startErr   error
+	inbox      string // of this store's answers
+	nextID     atomic.Uint64
+	replies    *nats.Subscription
+	events     chan *nats.Msg
+	status     chan nats.Status
+	maxPayload atomic.Int64 // of the server, as of the last connection
 	// subscribing is how many subscriptions wait for the mutex of a connection that is away.
 	subscribing atomic.Int32
 	state       atomic.Int32    // a nats.Status: the last one reported; DISCONNECTED: the store does not listen yet
