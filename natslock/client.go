@@ -276,7 +276,11 @@ type BreakRequest struct {
 	Reason string
 	// Immediately lets the next client in at once, while the broken holder may still
 	// be working. This is an exception to mutual exclusion: two clients can work at
-	// the same time, and only resources that check fencing tokens stay safe.
+	// the same time, and only resources that check fencing tokens stay safe. The broken
+	// holder's lock ends with a cause that matches [ErrBroken] if its client read or was
+	// notified of the break (see [WithWatchAfter]) before the next client had the lock.
+	// Otherwise its next renewal shows that another client has the lock, and the cause
+	// matches [ErrLost] alone: a lock that is known to be another's ends without delay.
 	Immediately bool
 }
 
