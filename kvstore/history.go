@@ -96,7 +96,7 @@ type History struct {
 // The error matches [ErrNoHistory] if there is none, and otherwise [ErrUnavailable],
 // [ErrPermission], [ErrNotFound] for a bucket that is gone, [ErrClosed] or ctx's error.
 func (s *Store) History(ctx context.Context) (*History, error) {
-	bucket, err := s.info(ctx, infoRequest{}, false)
+	bucket, err := s.info(ctx, infoRequest{})
 	if err != nil {
 		return nil, fmt.Errorf("history of bucket %q: %w", s.cfg.Bucket, err)
 	}

@@ -87,12 +87,13 @@ type KV interface {
 	// Verify reads the settings of the bucket again. It returns nil if this is the
 	// bucket that the store opened and it is safe. The error matches
 	// [ErrBucketConfig], [ErrNotFound] (deleted), [ErrRemade] (deleted and re-created),
-	// [ErrUnavailable], [ErrPermission], [ErrClosed] or ctx's error.
+	// [ErrUnavailable], [ErrPermission], [ErrClosed] or ctx's error. It matches ErrRemade and
+	// ErrBucketConfig if the bucket was re-created unfit.
 	Verify(ctx context.Context) error
 
 	// OnConnection registers fn, which the store calls on changes of the connection,
-	// from the first write or watch on. fn must not block. The returned function
-	// removes it.
+	// from the first write or watch on, and when the bucket has to be verified (Doubtful).
+	// fn must not block. The returned function removes it.
 	OnConnection(fn func(ConnState)) (stop func())
 
 	// Healthy returns nil if the connection is up and the server answers writes, as far
@@ -190,6 +191,8 @@ type listing struct {
 	atMost int
 	dead   bool // tombstones too
 	named  bool // by the leader
+
+	reached uint64 // a revision of the bucket
 }
 
 // From leaves out the records of revisions below revision.
@@ -205,6 +208,12 @@ func Also(patterns ...string) ListOption { return func(l *listing) { l.also = pa
 
 // Tombstones lists the tombstones too; see [Record.Deleted].
 func Tombstones() ListOption { return func(l *listing) { l.dead = true } }
+
+// Reached says that the bucket has reached a revision. A list of min 0 need not be as of
+// that: with one server (see Alone) none is older. If the answer of a server is older all
+// the same, there are other servers by now. The store notes that, and the list is as of the
+// revision.
+func Reached(revision uint64) ListOption { return func(l *listing) { l.reached = revision } }
 
 // AtMost ends the answer after n records. Tombstones and the record of [Beside] count.
 // If one request cannot read the list, List reads it whole, or not at all if there is a
@@ -287,4 +296,7 @@ const (
 	Disconnected
 	// Closed: the connection has been closed for good.
 	Closed
+	// Doubtful: the connection is as it was, and an answer shows that the bucket may have
+	// other settings than those that were verified last, or is another one. See Verify.
+	Doubtful
 )

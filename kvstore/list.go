@@ -62,7 +62,10 @@ func (s *Store) List(ctx context.Context, pattern string, min uint64, opts ...Li
 	default:
 		l, err = s.listSlowly(ctx, pattern, min, what)
 	}
-	if err != nil {
+	switch {
+	case errors.Is(err, ErrNotFound): // there is no bucket, which is no empty list
+		return Listing{}, fmt.Errorf("list %q: %w: the bucket is gone: %v", pattern, ErrUnavailable, err)
+	case err != nil:
 		return Listing{}, fmt.Errorf("list %q: %w", pattern, err)
 	}
 	l.answer(what)
@@ -116,6 +119,11 @@ func (s *Store) snapshot(ctx context.Context, pattern string, min uint64, what l
 	}
 	for try := 0; ; try++ {
 		l, err := s.multiGet(ctx, subjects, what)
+		if l.Revision > 0 && l.Revision < what.reached { // the only server does not lag: there are others
+			min = max(min, what.reached) //safety:lag-noticed
+			s.crowded(s.seen.Load())
+			s.doubtRefusal()
+		}
 		// An older state need not contain the places that were taken since.
 		if err != nil || l.Revision >= min { //safety:list-as-of
 			return l, err
@@ -304,7 +312,7 @@ func (s *Store) multiGet(ctx context.Context, subjects []string, what listing) (
 				return finish(errIncomplete)
 			}
 			return finish(nil)
-		case "413":
+		case "413", "503": // too many keys, or nobody answers: direct gets are off, or not imported
 			return finish(errIncomplete)
 		default:
 			return finish(fmt.Errorf("%w: status %s %s on %s", ErrUnavailable, status, m.Header.Get(hdrDescription), subject))
@@ -365,7 +373,7 @@ func (s *Store) State(ctx context.Context, pattern string) (State, error) {
 	var st State
 	var led time.Time // since when the server leads that has answered
 	for {
-		info, err := s.info(ctx, req, false)
+		info, err := s.info(ctx, req)
 		if err != nil {
 			return State{}, err
 		}

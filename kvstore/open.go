@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
+	"slices"
 	"strings"
 	"time"
 
@@ -21,6 +23,8 @@ const (
 	connectionPoll = 20 * time.Millisecond
 	// openGrace is how long Open goes on after its context, to say what it was doing.
 	openGrace = 50 * time.Millisecond
+	// doubtEvery is the shortest time between two verifications because of refusals.
+	doubtEvery = 10 * time.Second
 )
 
 // Open finds the bucket of cfg and verifies its settings. It creates a missing bucket,
@@ -123,7 +127,7 @@ func open(ctx context.Context, js jetstream.JetStream, cfg Config) (_ *Store, er
 			s.Close()
 		}
 	}()
-	info, err := s.info(ctx, infoRequest{}, true)
+	info, err := s.ask(ctx, infoRequest{}, true)
 	if errors.Is(err, ErrNotFound) {
 		if cfg.NoCreate {
 			return nil, fmt.Errorf("open bucket %q: %w, and creating it is not allowed: nobody has made it yet, or it %s", cfg.Bucket, err, s.elsewhere())
@@ -222,7 +226,7 @@ func (s *Store) createWith(ctx context.Context, cfg Config) (*infoResponse, erro
 			"storage", resp.Config.Storage.String(), "replicas", resp.Config.Replicas)
 	case apiErr != nil && apiErr.ErrorCode == jetstream.JSErrCodeStreamNameInUse:
 		// In a cluster the name is taken before every server knows the stream.
-		for resp, err = s.info(ctx, infoRequest{}, false); errors.Is(err, ErrNotFound); resp, err = s.info(ctx, infoRequest{}, false) {
+		for resp, err = s.ask(ctx, infoRequest{}, false); errors.Is(err, ErrNotFound); resp, err = s.ask(ctx, infoRequest{}, false) {
 			if err := pause(ctx, 20*time.Millisecond); err != nil {
 				return nil, err
 			}
@@ -255,7 +259,7 @@ func (s *Store) domainOf(made *infoResponse) string {
 func (s *Store) awaitLeader(ctx context.Context, info *jetstream.StreamInfo) error {
 	for c := info.Cluster; c != nil && c.Name != "" && c.Leader == ""; { //safety:has-leader
 		if pause(ctx, leaderPoll) == nil {
-			if next, err := s.info(ctx, infoRequest{}, false); err == nil {
+			if next, err := s.ask(ctx, infoRequest{}, false); err == nil {
 				c = next.Cluster
 			} else if ctx.Err() == nil {
 				return err
@@ -304,40 +308,60 @@ func (s *Store) account(ctx context.Context) string {
 	return user.Data.Account
 }
 
-// adopt verifies a stream and remembers what the store needs to know of it.
+// adopt verifies a stream and remembers what the store needs to know of it, fit or not.
 func (s *Store) adopt(info *jetstream.StreamInfo) error {
 	warnings, err := verify(s.cfg, info)
-	if err != nil {
-		return err
-	}
 	s.seen.Store(&view{
 		warnings: warnings, direct: info.Config.AllowDirect, created: info.Created,
 		notify: notifies(info.Config, s.prefix+">"),
-		alone:  servers(info) == 1 && len(info.Alternates) <= 1,
+		alone:  single(info),
+		config: info.Config,
 	})
-	return nil
+	return err
+}
+
+// single says whether no other server may answer for the stream than the one that has.
+func single(info *jetstream.StreamInfo) bool {
+	return servers(info) == 1 && len(info.Alternates) <= 1
 }
 
 // Verify reads the bucket's settings again, because other users can change them or
-// delete the bucket. It returns nil, or an error matching [ErrBucketConfig],
-// [ErrNotFound] (the bucket is gone) or [ErrRemade]. Other errors match
+// delete the bucket. It logs settings that have become worse, and moves the watches where
+// the notifications have other subjects now. It returns nil, or an error matching
+// [ErrBucketConfig], [ErrNotFound] (the bucket is gone) or [ErrRemade]. The error of a
+// bucket that was re-created unfit matches ErrRemade and ErrBucketConfig. Other errors match
 // [ErrUnavailable], [ErrPermission], [ErrClosed] or ctx's error.
 func (s *Store) Verify(ctx context.Context) error {
-	info, err := s.info(ctx, infoRequest{}, false)
+	info, err := s.ask(ctx, infoRequest{}, false)
 	if err != nil {
 		return fmt.Errorf("verify bucket %q: %w", s.cfg.Bucket, err)
 	}
 	before := s.seen.Load()
-	if err := s.adopt(&info.StreamInfo); err != nil {
+	unfit := s.adopt(&info.StreamInfo)
+	now := s.seen.Load()
+	for _, w := range now.warnings {
+		if !slices.Contains(before.warnings, w) {
+			s.cfg.Logger.Warn("lock bucket was changed: "+w, "bucket", s.cfg.Bucket)
+		}
+	}
+	remade := !before.created.Equal(info.Created)
+	if moved := s.move(now.notify); moved || remade { //safety:watches-moved
+		if moved && !remade {
+			s.cfg.Logger.Warn("lock bucket was changed: its notifications have other subjects (republish). Those sent since then are lost: watches follow, and waiters check",
+				"bucket", s.cfg.Bucket, "subjects", now.notify+">")
+		}
+		s.recheck() // what was missed, and after a deletion nothing watched exists any more
+	}
+	// Locks in a bucket that was deleted are over, whatever the new one holds and however it
+	// is set: it may be repaired before it is verified again.
+	if remade { //safety:re-created
+		err := fmt.Errorf("bucket %q: %w", s.cfg.Bucket, ErrRemade)
+		if unfit != nil {
+			err = fmt.Errorf("%w, and is not safe: %w", err, unfit)
+		}
 		return err
 	}
-	// Locks in a bucket that was deleted are over, whatever the new one holds.
-	if !before.created.Equal(info.Created) { //safety:re-created
-		s.move(before.notify, s.seen.Load().notify) //safety:watches-moved
-		s.recheck()                                 // nothing watched exists any more
-		return fmt.Errorf("bucket %q: %w", s.cfg.Bucket, ErrRemade)
-	}
-	return nil
+	return unfit
 }
 
 // view holds the properties of the stream, as of the last verification.
@@ -347,6 +371,7 @@ type view struct {
 	alone    bool // neither replicas nor mirrors
 	created  time.Time
 	warnings []string
+	config   jetstream.StreamConfig
 }
 
 type infoRequest struct {
@@ -364,9 +389,53 @@ type infoResponse struct {
 
 func (r *infoResponse) apiError() *jetstream.APIError { return r.Error }
 
-// info asks the stream's leader about it. first makes the request travel
+// info asks the stream's leader about it. Each answer has the settings: if they are others
+// than those that were verified last, the store says so.
+func (s *Store) info(ctx context.Context, req infoRequest) (*infoResponse, error) {
+	resp, err := s.ask(ctx, req, false)
+	if err == nil {
+		s.compare(&resp.StreamInfo)
+	}
+	return resp, err
+}
+
+// compare compares an answer with what was verified last.
+func (s *Store) compare(info *jetstream.StreamInfo) {
+	seen := s.seen.Load()
+	alone := single(info)
+	if seen.created.Equal(info.Created) && seen.alone == alone && reflect.DeepEqual(seen.config, info.Config) {
+		return
+	}
+	if !alone {
+		s.crowded(seen) //safety:replicas-noticed
+	}
+	s.doubt()
+}
+
+// crowded notes that other servers may answer too: any of them may lag.
+func (s *Store) crowded(seen *view) {
+	if seen.alone {
+		now := *seen
+		now.alone = false
+		s.seen.CompareAndSwap(seen, &now) // or it was verified meanwhile
+	}
+}
+
+// doubt has the bucket verified.
+func (s *Store) doubt() { s.callHooks(Doubtful) }
+
+// doubtRefusal has the bucket verified because of a refusal, now and then: it may have
+// another reason than the settings, and go on.
+func (s *Store) doubtRefusal() {
+	now := time.Since(s.health.made)
+	if last := s.doubtedAt.Load(); now-time.Duration(last) >= doubtEvery && s.doubtedAt.CompareAndSwap(last, int64(now)) {
+		s.doubt()
+	}
+}
+
+// ask asks the stream's leader about it. first makes the request travel
 // through nats.go's own reply subscription; see exchange.
-func (s *Store) info(ctx context.Context, req infoRequest, first bool) (*infoResponse, error) {
+func (s *Store) ask(ctx context.Context, req infoRequest, first bool) (*infoResponse, error) {
 	var body []byte
 	if req != (infoRequest{}) {
 		body, _ = json.Marshal(req)

@@ -60,7 +60,9 @@ func (s *Store) read(ctx context.Context, key string) (Record, error) {
 		return s.leaderGet(ctx, key) // it tells the position apart from the headers
 	case errors.Is(err, nats.ErrNoResponders):
 		// An account that imports the bucket may not import this way of reading.
+		// Or an administrator has turned it off.
 		if l, err := s.leaderGet(ctx, key); err == nil || errors.Is(err, ErrNotFound) {
+			s.doubtRefusal()
 			return l, err
 		}
 	}

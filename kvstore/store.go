@@ -41,7 +41,8 @@ type Store struct {
 	leaderOff atomic.Bool                  // the leader's read is
 	clock     atomic.Pointer[clockReading] // the last reading of the server's time
 
-	mirrorSeen atomic.Bool // that a mirror answers reads, of which a single server does not inform
+	doubtedAt  atomic.Int64 // when a refusal had the bucket verified, since the store was made
+	mirrorSeen atomic.Bool  // that a mirror answers reads, of which a single server does not inform
 
 	start      sync.Once
 	startErr   error
@@ -109,6 +110,7 @@ func newStore(js jetstream.JetStream, cfg Config) *Store {
 		s.putPrefix = s.apiPrefix + s.prefix
 	}
 	s.seen.Store(&view{})
+	s.doubtedAt.Store(-int64(doubtEvery))
 	s.OnConnection(func(state ConnState) {
 		if state == Connected { // the answers to earlier writes are lost, which says nothing of the stream
 			s.storing()

@@ -3,7 +3,6 @@ package kvstore
 import (
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -15,6 +14,7 @@ import (
 // the same pattern.
 type topic struct {
 	pattern string
+	keys    string    // the pattern of the keys
 	once    sync.Once // sets sub or err
 	sub     *nats.Subscription
 	err     error
@@ -103,7 +103,7 @@ func (s *Store) Watch(pattern string, deliver func(Event)) (Watch, error) {
 	notify := s.seen.Load().notify // under mu: or move could miss it
 	t, found := s.topics[notify+pattern]
 	if !found {
-		t = &topic{pattern: notify + pattern}
+		t = &topic{pattern: notify + pattern, keys: pattern}
 		s.topics[t.pattern] = t
 	}
 	w.topic = t
@@ -151,22 +151,23 @@ func (w *watch) Stop() {
 	}
 }
 
-// move has the watches subscribe to the subjects of a bucket that was re-created.
-func (s *Store) move(from, to string) {
-	if from == to || to == "" {
-		return
+// move has the watches subscribe to other subjects, and says whether there were any: the
+// bucket was re-created, or an update has changed its notifications. While it has none, the
+// watches stay where they are.
+func (s *Store) move(to string) (moved bool) {
+	if to == "" {
+		return false
 	}
 	type change struct{ old, now *topic }
 	var changes []change
 	s.mu.Lock()
 	for pattern, old := range maps.Clone(s.topics) {
-		key, found := strings.CutPrefix(pattern, from)
-		if !found {
+		if pattern == to+old.keys {
 			continue
 		}
-		now := s.topics[to+key]
+		now := s.topics[to+old.keys]
 		if now == nil {
-			now = &topic{pattern: to + key}
+			now = &topic{pattern: to + old.keys, keys: old.keys}
 			s.topics[now.pattern] = now
 		}
 		now.watches = append(slices.Clip(now.watches), old.watches...)
@@ -182,6 +183,7 @@ func (s *Store) move(from, to string) {
 		c.old.unsubscribe()
 		_ = c.now.subscribe(s) // fails where the connection is closed, which ends all watches
 	}
+	return len(changes) > 0
 }
 
 // end stops the timers; false when that was done before.
@@ -335,15 +337,19 @@ func (s *Store) connChanged(st nats.Status) {
 	if st == nats.CONNECTED { // maybe to a server with another limit; not here, which never waits
 		go func() { s.maxPayload.Store(s.nc.MaxPayload()) }()
 	}
+	s.callHooks(state)
+	// Notifications that were sent meanwhile are lost: each waiter has to check.
+	if state == Connected || state == Closed { //safety:recheck
+		s.recheck()
+	}
+}
+
+func (s *Store) callHooks(state ConnState) {
 	s.mu.Lock()
 	hooks := slices.Collect(maps.Values(s.conn))
 	s.mu.Unlock()
 	for _, fn := range hooks {
 		fn(state)
-	}
-	// Notifications that were sent meanwhile are lost: each waiter has to check.
-	if state == Connected || state == Closed { //safety:recheck
-		s.recheck()
 	}
 }
 

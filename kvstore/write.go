@@ -152,8 +152,10 @@ func (s *Store) answer(w Write, m *nats.Msg) Answer {
 	case e.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant: //safety:in-flight
 		return Answer{Err: fmt.Errorf("write of %q: %w: %w", w.Key, ErrInFlight, e)}
 	case e.ErrorCode == errCodeMsgTooLarge:
+		s.doubtRefusal() // its limit may have been changed
 		return Answer{Err: fmt.Errorf("write of %q: %w: %w", w.Key, ErrTooLarge, e)}
-	default:
+	default: // the settings may forbid it
+		s.doubtRefusal()
 		return Answer{Err: fmt.Errorf("%w: write of %q: %w", ErrUnavailable, w.Key, e)}
 	}
 }

@@ -51,11 +51,15 @@ func (c *Client) begin(ctx context.Context, req Request) (*acquisition, error) {
 	if ctx.Err() != nil {
 		return nil, a.gaveUp(context.Cause(ctx))
 	}
+	if err := a.unfit(); err != nil { // before anything is sent
+		return nil, a.gaveUp(err)
+	}
 	if err := c.enter(); err != nil {
 		return nil, fmt.Errorf("acquire lock %q: %w", req.Name, err)
 	}
 	c.b.Listen()
 	a.asked = true
+	c.s.Asked()
 	if err := c.kinds.check(req.Kind, req.Name); err != nil {
 		c.leave()
 		return nil, err
@@ -166,6 +170,9 @@ func (b *bid) offer(expect uint64) (decided result) {
 			return result{outcome: free}
 		}
 		up := b.c.b.Online()
+		if err := context.Cause(b.c.b.Granting()); err != nil {
+			return result{outcome: ended, err: err}
+		}
 		if b.cur == nil {
 			b.cur = b.claim()
 		}
@@ -229,7 +236,7 @@ func (b *bid) pause(d time.Duration, up <-chan struct{}) error {
 	}
 	t := time.NewTimer(d)
 	defer t.Stop()
-	life := b.c.b.Life()
+	granting := b.c.b.Granting()
 	select {
 	case <-t.C:
 		return nil
@@ -237,8 +244,8 @@ func (b *bid) pause(d time.Duration, up <-chan struct{}) error {
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)
-	case <-life.Done():
-		return context.Cause(life)
+	case <-granting.Done():
+		return context.Cause(granting)
 	}
 }
 

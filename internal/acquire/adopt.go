@@ -64,6 +64,9 @@ func (c *Client) Adopt(ctx context.Context, req Request, from session.Handed) (H
 			return m, nil
 		}
 		l.Leave(record.StatusGone)
+		if res.outcome == ended {
+			return nil, a.gaveUp(res.err)
+		}
 		return nil, fmt.Errorf("adopt lock %q: %w: its lease has ended", req.Name, session.ErrLost)
 	}
 	a.withdraw()

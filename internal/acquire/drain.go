@@ -308,7 +308,7 @@ func (d *drain) wait(pause time.Duration) {
 	case <-d.mailbox.wake:
 	case <-timer.C:
 	case <-d.a.ctx.Done():
-	case <-d.a.c.b.Life().Done():
+	case <-d.a.c.b.Granting().Done():
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/natslock/locks/internal/bucket"
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/session"
+	"github.com/natslock/locks/kvstore"
 )
 
 // The sentinels of an acquire, which package natslock documents.
@@ -113,10 +114,15 @@ func (a *acquisition) unavailable() error {
 
 func (a *acquisition) gaveUp(cause error) error {
 	waited := a.waited()
+	if cause == nil { // the bucket is fit again already
+		cause = a.c.b.Refused()
+	}
 	var err error
 	switch {
 	case errors.Is(cause, bucket.ErrClosed), a.c.b.Life().Err() != nil && errors.Is(cause, bucket.ErrUnavailable):
 		err = fmt.Errorf("acquire lock %q: %w", a.req.Name, cause)
+	case errors.Is(cause, kvstore.ErrBucketConfig):
+		err = fmt.Errorf("acquire lock %q: refused, and so is every other lock until the bucket is repaired: %w", a.req.Name, cause)
 	case errors.Is(cause, errOnceLimit):
 		err = fmt.Errorf("acquire lock %q: %w: no answer within %v", a.req.Name, bucket.ErrUnavailable, waited.Round(time.Millisecond))
 	default:

@@ -77,7 +77,7 @@ func (h *head) await() result {
 			}
 		case <-a.ctx.Done():
 			r, decided = result{outcome: ended, err: a.over()}, true
-		case <-b.Life().Done():
+		case <-b.Granting().Done():
 			r, decided = result{outcome: ended, err: a.over()}, true
 		}
 		timer.Stop()

@@ -98,7 +98,7 @@ func (a *acquisition) follow(place *session.Place, pred record.Entry, next bool)
 			timer.Reset(pause)
 		case <-a.ctx.Done():
 			return result{outcome: ended, err: a.over()}
-		case <-a.c.b.Life().Done():
+		case <-a.c.b.Granting().Done():
 			return result{outcome: ended, err: a.over()}
 		}
 	}

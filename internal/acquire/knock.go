@@ -81,7 +81,7 @@ func (a *acquisition) knock(blocker record.Entry) (now record.Entry, gone bool) 
 			late = true // the notification may have been lost
 		case <-a.ctx.Done():
 			return blocker, false
-		case <-a.c.b.Life().Done():
+		case <-a.c.b.Granting().Done():
 			return blocker, false
 		}
 	}

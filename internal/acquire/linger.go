@@ -220,7 +220,7 @@ func (r *run) afterRecall(a *acquisition) result {
 	case <-r.recalled:
 		return result{}
 	case <-a.ctx.Done():
-	case <-a.c.b.Life().Done():
+	case <-a.c.b.Granting().Done():
 	}
 	return result{outcome: ended, err: a.over()}
 }

@@ -84,7 +84,7 @@ func (m *member) acquire() error {
 			case <-m.wake:
 				continue
 			case <-m.a.ctx.Done():
-			case <-m.a.c.b.Life().Done():
+			case <-m.a.c.b.Granting().Done():
 			}
 			res = result{outcome: ended, err: m.a.over()}
 		}
@@ -120,6 +120,10 @@ func (m *member) enter(r *run) result {
 		m.runs.mu.Unlock()
 	}
 	for {
+		// Also a claim whose answer comes now, and a lease that another member leaves.
+		if err := a.unfit(); err != nil { //safety:unfit-grants-none
+			return result{outcome: ended, err: err}
+		}
 		if cause := a.over(); cause != nil && (r.line != nil || !a.req.Once) {
 			return result{outcome: ended, err: cause}
 		}

@@ -2,9 +2,11 @@ package acquire
 
 import (
 	"context"
+	"errors"
 
 	"github.com/natslock/locks/internal/bucket"
 	"github.com/natslock/locks/internal/record"
+	"github.com/natslock/locks/kvstore"
 )
 
 // A one-shot acquire returns what a list or a read has shown. Where there are
@@ -64,7 +66,15 @@ func (a *acquisition) over() error {
 	if a.ctx.Err() != nil {
 		return context.Cause(a.ctx)
 	}
-	return context.Cause(a.c.b.Life())
+	return context.Cause(a.c.b.Granting())
+}
+
+// unfit is why the bucket is unfit, if the client knows that.
+func (a *acquisition) unfit() error {
+	if err := context.Cause(a.c.b.Granting()); errors.Is(err, kvstore.ErrBucketConfig) {
+		return err
+	}
+	return nil
 }
 
 // currentReader returns one that reads, before a one-shot writer takes the gate.

@@ -73,7 +73,7 @@ func (r *run) inOrder(a *acquisition) error {
 		case <-settled:
 		case <-a.ctx.Done():
 			return a.over()
-		case <-a.c.b.Life().Done():
+		case <-a.c.b.Granting().Done():
 			return a.over()
 		}
 	}

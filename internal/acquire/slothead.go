@@ -215,7 +215,7 @@ func (h *slotHead) awaitSlot() (result, bool) {
 			again = true
 		case <-a.ctx.Done():
 			r, decided = result{outcome: ended, err: a.over()}, true
-		case <-b.Life().Done():
+		case <-b.Granting().Done():
 			r, decided = result{outcome: ended, err: a.over()}, true
 		}
 		b.TimerDone(timer)

@@ -112,10 +112,10 @@ func (a *acquisition) surveySlots(revision uint64) result {
 	b := a.c.b
 	at := b.Instant()
 	a.queue = nil
+	opts := []kvstore.ListOption{kvstore.Reached(revision)}
 	if b.Alone() {
 		revision = 0
 	}
-	var opts []kvstore.ListOption
 	if !a.req.Once { // else the length is reported
 		opts = append(opts, kvstore.AtMost(a.req.Permits+enough))
 	}

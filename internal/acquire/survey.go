@@ -22,10 +22,10 @@ func (a *acquisition) survey(revision uint64) result {
 	// Free a moment ago: waiters go first. A state that contains the
 	// tombstone has every waiter that queued before it. Where no replica can lag,
 	// no proof is needed. It would cost a request for an empty queue.
+	opts := []kvstore.ListOption{kvstore.Beside(a.keys.Gate), kvstore.Reached(revision)}
 	if b.Alone() { //safety:newcomer-as-of
 		revision = 0
 	}
-	opts := []kvstore.ListOption{kvstore.Beside(a.keys.Gate)}
 	if !a.req.Once { // else the length is reported
 		opts = append(opts, kvstore.AtMost(enough))
 	}

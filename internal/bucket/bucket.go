@@ -45,6 +45,8 @@ type Bucket struct {
 	postman *Worker
 	life    context.Context
 	quit    context.CancelCauseFunc
+	grants  atomic.Pointer[granting]
+	refused atomic.Pointer[error]
 	closed  atomic.Bool
 }
 
@@ -61,6 +63,7 @@ func New(kv kvstore.KV, owner string, now func() clock.Instant) *Bucket {
 	host, _ := os.Hostname()
 	b.author = record.Body{Client: b.Client, Owner: owner, Host: host, PID: os.Getpid(), Started: processStart}
 	b.life, b.quit = context.WithCancelCause(context.Background())
+	b.Grant()
 	return b
 }
 
@@ -80,6 +83,46 @@ func (b *Bucket) Instant() clock.Instant { return b.clock() }
 // Life is the context of all waiting. It ends when the client or the connection is
 // closed; the cause says which.
 func (b *Bucket) Life() context.Context { return b.life }
+
+// granting is a time in which the client may grant locks, or may not.
+type granting struct {
+	ctx context.Context
+	end context.CancelCauseFunc
+}
+
+// Granting is the context of all acquires. It ends with [Bucket.Life], and while the client
+// knows that the bucket is unfit; the cause says why.
+func (b *Bucket) Granting() context.Context { return b.grants.Load().ctx }
+
+// Refuse ends all acquires, and refuses new ones until [Bucket.Grant]. In an unfit bucket
+// clients do not exclude each other, or lose their records.
+func (b *Bucket) Refuse(why error) {
+	b.refused.Store(&why)
+	b.grantUntil(why)
+}
+
+// Grant begins to grant again.
+func (b *Bucket) Grant() { b.grantUntil(nil) }
+
+// grantUntil begins a time in which the client grants locks, or none where ended says why.
+func (b *Bucket) grantUntil(ended error) {
+	g := &granting{}
+	g.ctx, g.end = context.WithCancelCause(b.life)
+	if ended != nil {
+		g.end(ended)
+	}
+	if before := b.grants.Swap(g); before != nil {
+		before.end(ended)
+	}
+}
+
+// Refused is why the client granted no locks the last time. It is nil if it always did.
+func (b *Bucket) Refused() error {
+	if why := b.refused.Load(); why != nil {
+		return *why
+	}
+	return nil
+}
 
 // Quit ends [Bucket.Life]: the client is closed.
 func (b *Bucket) Quit() {

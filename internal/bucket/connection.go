@@ -40,6 +40,15 @@ func (b *Bucket) Listen() {
 // changed runs on a goroutine of the store and must not block.
 func (b *Bucket) changed(s kvstore.ConnState) {
 	c := &b.conn
+	if s == kvstore.Doubtful {
+		c.mu.Lock()
+		notify := c.notify
+		c.mu.Unlock()
+		if notify != nil {
+			notify(s)
+		}
+		return
+	}
 	c.away.Store(s != kvstore.Connected)
 	c.mu.Lock()
 	if s == kvstore.Connected {

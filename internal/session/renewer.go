@@ -21,9 +21,6 @@ const (
 	// napMax bounds one sleep while there are records: Go's timers do not run
 	// while the machine is suspended, the leases do.
 	napMax = time.Second
-	// verifyEvery is how often the client checks the bucket again while it holds
-	// leases: others can change its configuration.
-	verifyEvery = 5 * time.Minute
 )
 
 // renewer renews every record of a client and ends those that are over.
@@ -44,7 +41,6 @@ type renewer struct {
 	stopped bool
 	wake    chan struct{}
 	sleep   clock.Instant // when the goroutine wakes by itself
-	verify  clock.Instant // when the bucket is to be checked again
 	empty   chan struct{} // closed when no lock is held any more; nil: nobody waits
 	wg      sync.WaitGroup
 }
@@ -64,9 +60,6 @@ func (r *renewer) add(k *kept) {
 	}
 	if !stopped && !r.running {
 		r.running, r.sleep = true, due
-		if r.verify == 0 {
-			r.verify = r.s.b.Instant().Add(verifyEvery)
-		}
 		r.wg.Go(r.run)
 	}
 	r.nudge(due)
@@ -138,9 +131,8 @@ func (r *renewer) run() {
 			ripe[i] = nil
 		}
 		r.mu.Lock()
-		if len(r.due) > 0 && now >= r.verify { //safety:bucket-verified
-			r.verify = now.Add(verifyEvery)
-			r.s.Background(r.s.Verify)
+		if len(r.due) > 0 { //safety:bucket-verified
+			r.s.verifyAfter(verifyEvery)
 		}
 		nap := napMax
 		if len(r.due) > 0 {
@@ -195,9 +187,14 @@ func (r *renewer) renewAll() {
 // connectionClosed notifies the holders at once that nothing will be renewed any
 // more. Their contexts last to the end of their validity.
 func (r *renewer) connectionClosed() {
+	r.warnAll(fmt.Errorf("%w: connection closed", bucket.ErrUnavailable))
+}
+
+// warnAll notifies the holders that their locks are at risk.
+func (r *renewer) warnAll(why error) {
 	r.held(func(k *kept) {
 		if l, ok := k.of.(*Lease); ok {
-			l.atRisk(fmt.Errorf("%w: connection closed", bucket.ErrUnavailable))
+			l.atRisk(why)
 		}
 	})
 }

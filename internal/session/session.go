@@ -51,11 +51,25 @@ type Session struct {
 	notifier notifier
 	work     work
 
+	verified atomic.Int64 // the instant of the last verification of the bucket
+
 	mu        sync.Mutex
 	badBucket error // the result of Verify
+	again     bool  // a bad bucket is verified again and again
 
 	doubted atomic.Bool // a verification of the bucket is under way
 }
+
+const (
+	// verifyEvery is how often a client verifies the bucket while it has leases or waits:
+	// others can change its settings, and no message says so.
+	verifyEvery = 5 * time.Minute
+	// verifyTaking is how often it does so while it takes locks, which it may not do in an
+	// unfit bucket.
+	verifyTaking = 2 * time.Minute
+	// verifyBad is how often it does so while the bucket is bad.
+	verifyBad = 5 * time.Second
+)
 
 // New returns a session on a bucket. It starts nothing.
 func New(b *bucket.Bucket, cfg Config) *Session {
@@ -72,6 +86,7 @@ func New(b *bucket.Bucket, cfg Config) *Session {
 	}
 	s.work.ctx, s.work.end = context.WithCancel(context.Background())
 	s.renewer = newRenewer(s)
+	s.verified.Store(int64(b.Instant())) // when it was opened
 	b.Notify(s.connectionChanged)
 	return s
 }
@@ -115,30 +130,89 @@ func (s *Session) connectionChanged(state kvstore.ConnState) {
 		s.Background(s.Verify)
 	case kvstore.Closed:
 		s.renewer.connectionClosed()
+	case kvstore.Doubtful:
+		s.doubtBucket()
+	}
+}
+
+// Asked is called with each acquire, and verifies the bucket where that is due: the renewer
+// does so only for a client that holds something.
+func (s *Session) Asked() { s.verifyAfter(verifyTaking) } //safety:taking-verified
+
+// verifyAfter verifies the bucket, in the background, if the last time was so long ago.
+func (s *Session) verifyAfter(d time.Duration) {
+	now, last := s.b.Instant(), s.verified.Load()
+	if now.Sub(clock.Instant(last)) >= d && s.verified.CompareAndSwap(last, int64(now)) {
+		s.Background(s.Verify)
 	}
 }
 
 // Verify checks the bucket again. If another bucket has replaced it, the leases of the old
-// one are lost.
+// one are lost. While it is unfit, no lock is granted.
 func (s *Session) Verify(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, s.TTL)
 	defer cancel()
+	s.verified.Store(int64(s.b.Instant()))
 	err := s.b.Verify(ctx)
+	remade, unfit := bucket.IsAny(err, kvstore.ErrRemade), bucket.IsAny(err, kvstore.ErrBucketConfig)
 	switch {
-	case err == nil:
+	case unfit:
+		s.judged(err)
+	case err == nil || remade: // the new one was verified
+		s.judged(nil)
 	case bucket.IsAny(err, kvstore.ErrNotFound):
+		s.judged(err)
 		s.renewer.loseAll(err.Error())
-	case bucket.IsAny(err, kvstore.ErrRemade):
-		s.loseAbsent(ctx, err.Error()) //safety:bucket-gone
-		err = nil                      // the new one was verified
-	case bucket.IsAny(err, kvstore.ErrBucketConfig):
-		s.Logger.Error("lock bucket was changed", "bucket", s.b.KV.Bucket(), "error", err)
-	default:
-		return // no answer says nothing about the bucket
 	}
+	if remade { // fit or not
+		s.loseAbsent(ctx, kvstore.ErrRemade.Error()) //safety:bucket-gone
+	}
+}
+
+// judged takes the verdict on the bucket: an error if it is unfit or gone. The holders of a
+// bucket that has become unfit are warned.
+func (s *Session) judged(bad error) {
 	s.mu.Lock()
-	s.badBucket = err
+	was := s.badBucket
+	s.badBucket = bad
+	unfit, wasUnfit := bucket.IsAny(bad, kvstore.ErrBucketConfig), bucket.IsAny(was, kvstore.ErrBucketConfig)
+	switch {
+	case unfit:
+		s.b.Refuse(bad) //safety:unfit-refused
+	case wasUnfit:
+		s.b.Grant()
+	}
+	begins := bad != nil && !s.again
+	if begins {
+		s.again = true
+	}
 	s.mu.Unlock()
+	switch {
+	case unfit && (!wasUnfit || bad.Error() != was.Error()):
+		s.Logger.Error("lock bucket is unfit: this client grants no lock until it is repaired",
+			"bucket", s.b.KV.Bucket(), "held", s.Held(), "error", bad)
+		s.renewer.warnAll(bad)
+	case wasUnfit && bad == nil:
+		s.Logger.Warn("lock bucket is fit again", "bucket", s.b.KV.Bucket())
+	}
+	if begins {
+		s.Background(s.verifyAgain)
+	}
+}
+
+// verifyAgain verifies a bad bucket until it is good again.
+func (s *Session) verifyAgain(ctx context.Context) {
+	for {
+		_ = s.b.Sleep(s.b.Life(), verifyBad, nil)
+		s.mu.Lock()
+		if s.badBucket == nil || s.b.Life().Err() != nil {
+			s.again = false
+			s.mu.Unlock()
+			return
+		}
+		s.mu.Unlock()
+		s.Verify(ctx)
+	}
 }
 
 // doubtBucket verifies the bucket in the background: that a record has gone is how a client

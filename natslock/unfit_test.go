@@ -1,0 +1,126 @@
+package natslock_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/testutil"
+)
+
+// reconfigure changes the settings of the bucket, as an administrator does.
+func (r *raw) reconfigure(change func(*jetstream.StreamConfig)) {
+	r.t.Helper()
+	sc := r.stream().CachedInfo().Config
+	change(&sc)
+	_, err := r.js.UpdateStream(r.t.Context(), sc)
+	require.NoError(r.t, err)
+}
+
+// reconnect breaks the connection, and returns when it is back.
+func (m *member) reconnect(t testing.TB) {
+	t.Helper()
+	before := m.nc.Stats().Reconnects
+	m.link.Cut()
+	m.link.Heal()
+	eventually(t, "the connection is back", func() bool { return m.nc.Stats().Reconnects > before && m.nc.IsConnected() })
+}
+
+// A client that knows that its bucket is unfit grants nothing, warns its holders, and says
+// so. That ends when the bucket is fit again.
+func TestUnfitRefuses(t *testing.T) {
+	for setting, change := range map[string]func(*jetstream.StreamConfig){
+		"discard": func(c *jetstream.StreamConfig) { c.MaxBytes, c.Discard = 1<<20, jetstream.DiscardOld },
+		"metadata.natslock.protocol": func(c *jetstream.StreamConfig) {
+			c.Metadata["natslock.protocol"] = "3"
+		},
+	} {
+		t.Log(setting)
+		testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+			var log journal
+			a, b := join(t, s, log.option()), join(t, s)
+			r := newRaw(t, s.Connect())
+			fit := r.stream().CachedInfo().Config
+			warned := make(chan *natslock.Lock, 1)
+			held := mustLock(t, a.Client, "held", natslock.TTL(time.Minute), natslock.EarlyWarning(time.Second, func(l *natslock.Lock) { warned <- l }))
+			time.Sleep(2 * time.Second) // its subscription begins
+			queued := b.await(t, "held")
+			queuedHere := a.begin(t, "held")
+			time.Sleep(time.Second)
+
+			r.reconfigure(change)
+			a.reconnect(t)
+			b.reconnect(t)
+			require.Same(t, held, receiveIn(t, time.Second, warned, "the early warning"))
+			ev := a.rec.wait(t, natslock.EventAtRisk, "held")
+			require.ErrorIs(t, ev.Cause, kvstore.ErrBucketConfig)
+			require.ErrorContains(t, ev.Cause, setting)
+			require.Contains(t, log.String(), setting)
+			require.Contains(t, log.String(), "level=ERROR")
+			for _, w := range []*waiting{queued, queuedHere} {
+				receiveIn(t, time.Second, w.done, "the end of the wait")
+				require.ErrorIs(t, w.err, kvstore.ErrBucketConfig)
+				require.ErrorContains(t, w.err, `acquire lock "held"`)
+				require.ErrorContains(t, w.err, setting)
+			}
+			require.ErrorIs(t, b.rec.wait(t, natslock.EventGaveUp, "held").Cause, kvstore.ErrBucketConfig)
+
+			tap := newTap(t, s.Connect(), ">")
+			time.Sleep(2 * time.Second) // the places are gone
+			tap.take(t, a.nc, b.nc)
+			for _, c := range []*member{a, b} {
+				require.ErrorIs(t, c.Healthy(), kvstore.ErrBucketConfig)
+				_, err := c.TryLock(t.Context(), "free")
+				require.ErrorIs(t, err, kvstore.ErrBucketConfig)
+				require.NotErrorIs(t, err, natslock.ErrLocked)
+				_, err = c.Lock(t.Context(), "free")
+				require.ErrorIs(t, err, kvstore.ErrBucketConfig)
+			}
+			require.Empty(t, tap.take(t, a.nc, b.nc))
+			wantHeld(t, held)
+			mustUnlock(t, held) // frees the lock all the same
+
+			_, err := r.js.UpdateStream(t.Context(), fit)
+			require.NoError(t, err)
+			time.Sleep(6 * time.Second)
+			for _, c := range []*member{a, b} {
+				require.NoError(t, c.Healthy())
+				mustUnlock(t, mustLock(t, c.Client, "held"))
+			}
+			require.Contains(t, log.String(), "fit again")
+		})
+	}
+}
+
+// An answer to a claim that comes when the client knows that the bucket is unfit grants
+// nothing, and its record is deleted.
+func TestUnfitClaimUnderWay(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c, faults := joinFaulty(t, s)
+		r := newRaw(t, s.Connect())
+		mustUnlock(t, mustLock(t, c.Client, "l"))
+		time.Sleep(2 * time.Second)
+		faults.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+			if w.Key == "lock.l" && !w.Delete {
+				return testutil.DelayAnswer(900 * time.Millisecond)
+			}
+			return testutil.Fate{}
+		})
+		claimed := make(chan error, 1)
+		go func() {
+			_, err := c.TryLock(t.Context(), "l")
+			claimed <- err
+		}()
+		time.Sleep(10 * time.Millisecond)
+		r.reconfigure(func(c *jetstream.StreamConfig) { c.Metadata["natslock.protocol"] = "3" })
+		c.reconnect(t)
+		eventually(t, "it is noticed", func() bool { return c.Healthy() != nil })
+		require.ErrorIs(t, receive(t, claimed, "the end of the claim"), kvstore.ErrBucketConfig)
+		time.Sleep(time.Second)
+		require.Empty(t, r.live(">"))
+	})
+}
