@@ -1,0 +1,116 @@
+package natslock_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/testutil"
+)
+
+// A bucket that was re-created is another one, fit or not: a lease that is not renewed ends
+// also where the bucket is repaired before it is verified again.
+func TestBucketMadeAgainUnfit(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c := join(t, s)
+		r := newRaw(t, s.Connect())
+		mustLock(t, c.Client, "renewed") // whose next renewal finds no record
+		fixed := mustLock(t, c.Client, "l", natslock.NoRenew(), natslock.TTL(10*time.Minute))
+		time.Sleep(3 * time.Second)
+		require.NoError(t, r.js.DeleteStream(t.Context(), streamName))
+		sc, err := kvstore.Config{}.StreamConfig()
+		require.NoError(t, err)
+		sc.Metadata["natslock.protocol"] = "3"
+		_, err = r.js.CreateStream(t.Context(), sc)
+		require.NoError(t, err)
+		receiveIn(t, 6*time.Second, fixed.Done(), "the end of the lease")
+		wantLost(t, fixed, natslock.ErrLost)
+		require.ErrorIs(t, c.Healthy(), kvstore.ErrBucketConfig)
+
+		r.reconfigure(func(c *jetstream.StreamConfig) { c.Metadata["natslock.protocol"] = "2" })
+		time.Sleep(6 * time.Second)
+		require.NoError(t, c.Healthy())
+		other := join(t, s)
+		l := mustLock(t, other.Client, "l")
+		require.ErrorIs(t, func() error { _, err := c.TryLock(t.Context(), "l"); return err }(), natslock.ErrLocked)
+		mustUnlock(t, l)
+	})
+}
+
+// Direct gets are switched off under clients that contend: they go on, and read from the
+// leader, and the client says so. They read directly again when that is switched on.
+func TestDirectGetsOff(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		var log journal
+		a, b, c := join(t, s), join(t, s, log.option()), join(t, s)
+		r := newRaw(t, s.Connect())
+		l := mustLock(t, a.Client, "l")
+		first := b.await(t, "l")
+		second := c.await(t, "l")
+		time.Sleep(3 * time.Second)
+		r.reconfigure(func(c *jetstream.StreamConfig) { c.AllowDirect = false })
+		begun := time.Now()
+		mustUnlock(t, l)
+		l = first.granted(t)
+		_, err := c.TryLock(t.Context(), "l")
+		require.ErrorIs(t, err, natslock.ErrLocked)
+		mustUnlock(t, l)
+		mustUnlock(t, second.granted(t))
+		require.Less(t, time.Since(begun), time.Second)
+		time.Sleep(time.Second)
+		require.Contains(t, log.String(), "allow_direct")
+		require.NoError(t, b.Healthy())
+		l = mustLock(t, a.Client, "l")
+		next := b.await(t, "l")
+		time.Sleep(time.Second)
+		mustUnlock(t, l)
+		mustUnlock(t, next.granted(t))
+
+		r.reconfigure(func(c *jetstream.StreamConfig) { c.AllowDirect = true })
+		l = mustLock(t, a.Client, "l")
+		next = b.await(t, "l") // its list asks the leader, whose answer has the settings
+		time.Sleep(time.Second)
+		asked := tapOf(t, s.Connect(), "$JS.API.DIRECT.GET.>")
+		time.Sleep(6 * time.Second)
+		require.NotEmpty(t, asked.take(t, b.nc), "no direct get after they are on")
+		mustUnlock(t, l)
+		mustUnlock(t, next.granted(t))
+	})
+}
+
+// A tool that applies StreamConfig again gives the notifications another id. The client
+// follows, and says so.
+func TestRepublishChanged(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		var log journal
+		a, b, viewer := join(t, s), join(t, s, log.option()), join(t, s)
+		r := newRaw(t, s.Connect())
+		f := follow(t, viewer, ">")
+		l := mustLock(t, a.Client, "l", natslock.TTL(24*time.Hour))
+		f.next(natslock.EventGranted)
+		w := b.await(t, "l")
+		f.next(natslock.EventQueued)
+		time.Sleep(3 * time.Second)
+		applied, err := kvstore.Config{}.StreamConfig()
+		require.NoError(t, err)
+		r.reconfigure(func(c *jetstream.StreamConfig) { c.RePublish, c.Metadata = applied.RePublish, applied.Metadata })
+		changed := time.Now()
+		f.next(natslock.EventWatching) // the events of a while are missing
+		require.LessOrEqual(t, time.Since(changed), 11*time.Second)
+		for w.over() || len(log.String()) == 0 {
+			time.Sleep(time.Second)
+			require.Less(t, time.Since(changed), 6*time.Minute)
+		}
+		require.Contains(t, log.String(), "republish")
+		time.Sleep(time.Second)
+		released := time.Now()
+		mustUnlock(t, l)
+		l = w.granted(t)
+		require.Less(t, w.at.Sub(released), 100*time.Millisecond, "by a notification")
+		mustUnlock(t, l)
+	})
+}
