@@ -240,6 +240,8 @@ type State struct {
 	// Replicas is the number of servers that may answer for the stream: its
 	// replicas, and more while the cluster moves it.
 	Replicas int
+	// Notifies says whether the bucket publishes its changes: without that no watch has events.
+	Notifies bool
 	// Complete says that Keys misses no key that is there: a server has answered that leads
 	// the stream and says since when, or the only one. While a stream has no leader, each of its replicas
 	// answers, also one that catches up and lacks what was replaced in the meantime. If

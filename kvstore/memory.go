@@ -268,7 +268,7 @@ func (s *memoryStore) State(ctx context.Context, pattern string) (State, error) 
 		return State{}, err
 	}
 	defer s.m.mu.Unlock()
-	st := State{LastRevision: s.m.last, Created: s.m.created, Time: time.Now(), Replicas: 1, Complete: true}
+	st := State{LastRevision: s.m.last, Created: s.m.created, Time: time.Now(), Replicas: 1, Notifies: true, Complete: true}
 	for _, r := range s.m.match(pattern) {
 		st.Keys = append(st.Keys, r.Key)
 	}

@@ -193,6 +193,8 @@ func (w *watcher) follow(ctx context.Context) error {
 		switch err := w.check(ctx, read); {
 		case ctx.Err() != nil:
 			return nil
+		case errors.Is(err, kvstore.ErrNoWatch):
+			return err
 		case bucket.IsAny(err, kvstore.ErrNotFound, kvstore.ErrRemade):
 			return fmt.Errorf("%w: %w", bucket.ErrUnavailable, err)
 		case err == nil:
@@ -232,6 +234,9 @@ func (w *watcher) check(ctx context.Context, read bool) error {
 		return kvstore.ErrRemade
 	}
 	w.created = st.Created
+	if !st.Notifies { // any more: without an error it would be silent
+		return kvstore.ErrNoWatch
+	}
 	since := w.checked
 	w.checked = st.Time
 	if !read {

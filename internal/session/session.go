@@ -137,7 +137,9 @@ func (s *Session) connectionChanged(state kvstore.ConnState) {
 
 // Asked is called with each acquire, and verifies the bucket where that is due: the renewer
 // does so only for a client that holds something.
-func (s *Session) Asked() { s.verifyAfter(verifyTaking) } //safety:taking-verified
+func (s *Session) Asked() {
+	s.verifyAfter(verifyTaking) //safety:taking-verified
+}
 
 // verifyAfter verifies the bucket, in the background, if the last time was so long ago.
 func (s *Session) verifyAfter(d time.Duration) {

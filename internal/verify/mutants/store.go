@@ -100,6 +100,10 @@ var bucketMutants = []mutant{
 		weak: "the watches of a re-created bucket stay with the old one"},
 	{label: "re-created", operator: "never", test: "kvstore.TestVerify",
 		weak: "a bucket that was re-created passes for the old bucket"},
+	{label: "replicas-noticed", operator: "drop", test: "kvstore.TestReplicasAdded",
+		weak: "replicas that a stream info names are not known before the next verification"},
+	{label: "lag-noticed", operator: "drop", test: "kvstore.TestReplicasAdded",
+		weak: "a list is older than the bucket was, where the store knows of one server"},
 }
 
 // lockctlMutants weaken how lockctl ends a command whose lock it loses, and which
