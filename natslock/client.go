@@ -129,8 +129,10 @@ func (cfg config) client(kv kvstore.KV) *Client {
 // Lock returns the held lock, or an error and no lock. When the waiting ended, the
 // error is a *[TimeoutError], which matches [ErrTimeout], and ctx's error if ctx ended
 // the wait. It also matches [ErrUnavailable], and has the server's text, unless the server
-// has said last that the lock is held or the caller queued. When the bucket is gone or the connection is closed, the error matches
-// [ErrUnavailable]. It matches [ErrInvalidName] also for a name that this client uses for
+// has said last that the lock is held or the caller queued. When the bucket is gone or the
+// connection is closed, the error matches [ErrUnavailable]. While the client knows that the
+// settings of the bucket are not safe any more, it grants nothing, and the error matches
+// kvstore.ErrBucketConfig; see [Client.Healthy]. It matches [ErrInvalidName] also for a name that this client uses for
 // a lock of another kind. Otherwise it matches [ErrInvalidTTL], [ErrInvalidOption],
 // [ErrPermission] or [ErrClosed].
 //
@@ -347,6 +349,10 @@ func (c *Client) Stats() Stats {
 // too, because an idle client knows nothing. A write that the server forbids this user
 // does not count. The error matches kvstore.ErrBucketConfig or kvstore.ErrNotFound when
 // another user has changed or deleted the bucket, and [ErrClosed] after Close.
+//
+// The client looks at the settings after each reconnect, every 2 minutes while it takes
+// locks, and every 5 minutes while it holds one or waits. While they are not safe it grants
+// no lock, warns its holders ([EventAtRisk], [EarlyWarning]), and looks every 5 s.
 func (c *Client) Healthy() error {
 	if err := c.ready(); err != nil {
 		return err

@@ -38,7 +38,9 @@ const (
 	// EventAtRisk: the client cannot renew a held lock, and its Cause says why. The
 	// connection was closed, or the server refuses the renewal: it is full, say, or
 	// the user may not write any more. The lock is held to the end of its validity, and
-	// longer if a later renewal is accepted. Observers only.
+	// longer if a later renewal is accepted. Or the client has found the bucket unfit: the
+	// Cause matches kvstore.ErrBucketConfig, the lease goes on, and clients that have not
+	// noticed yet may not be kept out. Observers only.
 	EventAtRisk
 	// EventWatching: events follow from here on. Earlier changes are in a list only.
 	// It is the first event of [Client.Watch], and comes again after each outage of the

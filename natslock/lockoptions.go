@@ -177,7 +177,8 @@ func Detached() LockOption {
 
 // EarlyWarning calls fn when no more than d of the validity is left: the last
 // confirmation is old, and the client may be about to lose the lock. A confirmation
-// arms the warning again. So d should be well below the part of the TTL that is left
+// arms the warning again. fn also runs when the client finds the bucket unfit, see
+// [Client.Healthy]. So d should be well below the part of the TTL that is left
 // when a renewal is due, two thirds by default.
 //
 // fn runs on a goroutine of its own, at once when it is due, whatever observers and other
