@@ -7,6 +7,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
@@ -113,4 +114,30 @@ func TestRepublishChanged(t *testing.T) {
 		require.Less(t, w.at.Sub(released), 100*time.Millisecond, "by a notification")
 		mustUnlock(t, l)
 	})
+}
+
+// A bucket gets two more replicas under clients that contend: a TryLock after an Unlock is
+// never refused by a replica that lags.
+func TestReplicasAddedOnCluster(t *testing.T) {
+	tier.Proof(t)
+	cluster := testutil.RunCluster(t, 3)
+	var clients []*natslock.Client
+	for i := range 3 {
+		clients = append(clients, newClient(t, cluster.ConnectTo(i)))
+	}
+	r := newRaw(t, cluster.Connect())
+	for i := range 2000 {
+		switch i {
+		case 200:
+			r.reconfigure(func(c *jetstream.StreamConfig) { c.Replicas = 3 })
+		case 300:
+			time.Sleep(3 * time.Second) // they have joined
+		}
+		mustUnlock(t, mustLock(t, clients[i%3], "l"))
+		l, err := clients[(i+1)%3].TryLock(t.Context(), "l")
+		require.NotErrorIsf(t, err, natslock.ErrLocked, "%d", i)
+		if err == nil { // else the leader is moving
+			mustUnlock(t, l)
+		}
+	}
 }
