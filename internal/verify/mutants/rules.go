@@ -32,6 +32,8 @@ var rules = []rule{
 	{"every write is conditional, and ends", []string{"conditional", "record-ends"}},
 	{"a guard is literal, and without a prefix", []string{"guard", "guard-literal"}},
 	{"TTLs are rounded up", []string{"ttl-rounded-up"}},
+	{"nothing is granted in a bucket that is known to be unfit", []string{"unfit-refused", "unfit-grants-none"}},
+	{"an answer with other settings has the bucket verified", []string{"replicas-noticed", "lag-noticed", "taking-verified"}},
 	{"unsafe buckets, servers and protocols are refused", []string{"unfit", "server-level", "protocol"}},
 	{"a read is as of a revision", []string{"read-as-of", "nothing-proven"}},
 	{"absence is proven by a leader only", []string{"state-as-of", "state-complete", "state-term", "leader-complete", "break-complete", "view-named"}},
