@@ -13,6 +13,7 @@ import (
 
 	"github.com/natslock/locks/election"
 	"github.com/natslock/locks/internal/record"
+	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
@@ -364,8 +365,9 @@ func TestFiftyCandidates(t *testing.T) {
 func TestTermIsKept(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		e := join(t, s).elect("")
-		_, err := e.Campaign(context.WithoutCancel(t.Context()))
+		kept, err := e.Campaign(context.WithoutCancel(t.Context()))
 		require.NoError(t, err)
+		history.Keep(t, kept)
 		collect()
 		time.Sleep(time.Minute)
 		_, ok := e.IsLeader()
@@ -396,8 +398,9 @@ func TestParentEnds(t *testing.T) {
 func TestCampaignInOutage(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		leader, c := join(t, s), join(t, s)
-		_, err := leader.elect("").Campaign(context.WithoutCancel(t.Context()))
+		kept, err := leader.elect("").Campaign(context.WithoutCancel(t.Context()))
 		require.NoError(t, err)
+		history.Keep(t, kept)
 		campaign := func() error {
 			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 			defer cancel()

@@ -174,7 +174,7 @@ func TestRefusalDoubts(t *testing.T) {
 		create(t, s, "a.1", "")
 		change(t, srv.Connect(), func(c *jetstream.StreamConfig) { c.MaxMsgSize = 10 })
 		for range 3 {
-			wantErr(t, send(t, s, kvstore.Write{Key: "a.2", Value: make([]byte, 100), TTL: ttl}).Err, kvstore.ErrUnavailable)
+			wantErr(t, send(t, s, kvstore.Write{Key: "a.2", Value: make([]byte, 100), TTL: ttl}).Err, kvstore.ErrTooLarge)
 		}
 		equal(t, "doubts", doubted.Load(), 1)
 		wantConfigError(t, s.Verify(t.Context()), "max_msg_size")

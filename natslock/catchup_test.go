@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/election"
+	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/internal/verify/proxy"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
@@ -67,8 +68,10 @@ func TestReplicaThatCatchesUp(t *testing.T) {
 				owner := newClient(t, srv.Connect())
 				reader, err := rwlock.New(owner).RLock(ctx, "rw")
 				require.NoError(t, err)
+				history.Keep(t, reader)
 				permit, err := semaphore.New(owner, "permits", 2).Acquire(ctx)
 				require.NoError(t, err)
+				history.Keep(t, permit)
 				handed, err := mustLock(t, owner, "handed").Handoff(ctx)
 				require.NoError(t, err)
 				requests := []natslock.BreakRequest{
@@ -133,6 +136,7 @@ func TestViewsAreNamed(t *testing.T) {
 		ctx := t.Context()
 		reader, err := rwlock.New(newClient(t, s.Connect())).RLock(ctx, "x")
 		require.NoError(t, err)
+		history.Keep(t, reader)
 		c := newClient(t, s.Connect(), testutil.WrapStore(func(kv kvstore.KV) kvstore.KV { return unnamed{kv} }))
 		info, err := c.Inspect(ctx, natslock.KindRW, "x")
 		require.NoError(t, err)

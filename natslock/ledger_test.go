@@ -168,8 +168,9 @@ func TestBucketGoneUnderWaiter(t *testing.T) {
 		nc := s.Connect()
 		a, _ := history.Faulty(t, nc, 1, natslock.WithTTL(5*time.Second))
 		b, _ := history.Faulty(t, s.Connect(), 1, natslock.WithTTL(5*time.Second))
-		_, err := a.Lock(t.Context(), "x")
+		kept, err := a.Lock(t.Context(), "x")
 		require.NoError(t, err)
+		history.Keep(t, kept)
 		failed := make(chan error, 1)
 		go func() {
 			_, err := b.Lock(context.Background(), "x")

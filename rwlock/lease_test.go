@@ -98,8 +98,9 @@ func TestReadersTogether(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		nc, link := s.ConnectLink()
 		a := newPeer(t, nc, 1, natslock.WithTTL(5*time.Second))
-		_, err := a.RLock(t.Context(), "x")
+		kept, err := a.RLock(t.Context(), "x")
 		require.NoError(t, err)
+		history.Keep(t, kept)
 		type key struct{}
 		parent, cancel := context.WithCancelCause(context.WithValue(t.Context(), key{}, "v"))
 		host, err := a.RLock(parent, "x")
