@@ -21,6 +21,7 @@ type queueScope struct {
 	prompt  bool // no client takes the lock out of turn, and all get in nevertheless
 	forgets bool // the server does not remove ended places, nor the lock of a dead holder
 	revives int8 // restarts that bring an ended place back
+	slow    int8 // how often the first client loses its place before the others watch for long enough
 	weak    weakness
 }
 
@@ -59,6 +60,10 @@ type waiter struct {
 	rounds               int8
 	orphan               int8 // the ticket of its place whose answer was lost
 	past                 int8 // the ticket of its place that ended last: a restart may bring it back
+	evicts, read         int8 // 1 + the place that it deletes (as follows), and the ticket read there
+	wrongs               int8 // 1: whose waiter was entitled to it when the lock was taken
+	evictions, evicted   int8 // how often its place was deleted: as the place says, and in truth
+	idle                 int8 // of a variant: it has seen the lock free once
 }
 
 type queueState struct {
@@ -83,7 +88,7 @@ func (c *queueScope) system() system[queueState] {
 	}
 	return system[queueState]{
 		name: c.name, init: s, next: c.steps, records: c.records,
-		broken: func(s queueState) string { return [...]string{"", fifo, exclusion}[s.wrong] },
+		broken: func(s queueState) string { return [...]string{"", fifo, exclusion, keepsPlace, boundLosses}[s.wrong] },
 		goal: func(s queueState) bool {
 			for _, w := range s.c {
 				if w.phase != gone && w.phase != dead {
@@ -117,7 +122,10 @@ func (c *queueScope) system() system[queueState] {
 				if s.revives == 0 {
 					w.past = 0
 				}
-				revs = append(revs, &w.ticket, &w.orphan, &w.seen, &w.behind, &w.past)
+				if w.evicts != 0 && c.settled(s, w) {
+					w.evicts, w.read, w.wrongs = 0, 0, 0
+				}
+				revs = append(revs, &w.ticket, &w.orphan, &w.seen, &w.behind, &w.past, &w.read)
 			}
 			s.next = renumber(revs...)
 		},
@@ -128,9 +136,9 @@ func (c *queueScope) rw() bool          { return c.modes[0] != 'M' }
 func (c *queueScope) reads(i int8) bool { return c.modes[i] == 'R' }
 
 // acts says whether a client that runs is about to take the lock.
-func (s *queueState) acts() bool {
-	for _, w := range s.c {
-		if w.paused == 0 && (w.phase == queued || w.phase == first || w.phase == won && w.place == 1 || w.phase == following && (w.note != nothing || w.place != 1)) {
+func (c *queueScope) acts(s *queueState) bool {
+	for i, w := range s.c {
+		if w.paused == 0 && !c.slowly(&w, int8(i)) && (w.phase == queued || w.phase == first || w.phase == won && w.place == 1 || w.phase == following && (w.note != nothing || w.place != 1)) {
 			return true
 		}
 	}
@@ -177,7 +185,7 @@ func (c *queueScope) passes(s *queueState, i int8) bool {
 }
 
 func (c *queueScope) steps(s queueState, to *steps[queueState]) {
-	if (s.lock == tombstone || s.lock == overdueLock) && !s.acts() {
+	if (s.lock == tombstone || s.lock == overdueLock) && !c.acts(&s) {
 		n := s
 		n.lock = none
 		removal := step
@@ -340,7 +348,14 @@ func (c *queueScope) waiter(s queueState, i int8, do doStep) {
 		}
 	case following, first:
 		if w.place != 1 {
-			do(step, enqueue, "sees that its place has ended, and queues again")
+			do(step, func(n *queueState, w *waiter) {
+				if enqueue(n, w); c.weak == lossesForgotten {
+					w.evictions = 0
+				}
+			}, "sees that its place has ended, and queues again")
+		}
+		if c.weak == evictsUngranted && w.evicts != 0 {
+			do(step, c.evicts(i), "deletes the place of the head, and has no grant")
 		}
 		if w.phase == first {
 			if s.lock != held {
@@ -360,11 +375,12 @@ func (c *queueScope) waiter(s queueState, i int8, do doStep) {
 				do(step, c.relist(i, everything), "lists the queue again, by its timer")
 			}
 			c.bury(s, w, do)
-			if s.lock != held && !s.acts() && !c.prompt {
-				do(step, c.win(i, false), "takes the lock out of turn, having seen it free for 1.2 s")
-			}
+			c.passing(s, i, do)
 		}
 	case won:
+		if w.evicts != 0 {
+			do(step, c.evicts(i), "deletes the place of the head, which has left the lock free")
+		}
 		do(step, func(n *queueState, w *waiter) {
 			note := wasLeft
 			if w.asFirst == 1 {
@@ -375,6 +391,7 @@ func (c *queueScope) waiter(s queueState, i int8, do doStep) {
 				w.past = w.ticket
 			}
 			w.phase, w.key, w.place, w.asFirst = holds, w.place%latePlace, 0, 0
+			w.evicts, w.read, w.wrongs, w.evictions, w.evicted, w.idle = 0, 0, 0, 0, 0, 0
 		}, "leaves its place")
 	case holds:
 		c.leaves(s, i, do)

@@ -57,6 +57,8 @@ type semWaiter struct {
 	lost                 int8 // slots whose notification was lost
 	paused, rounds       int8
 	holds                int8 // 1 + its slot
+	evicts, read         int8 // 1 + the client whose place it deletes once granted, and the ticket read there
+	wrongs               int8 // 1: whose waiter was entitled to it when the claim was sent
 }
 
 const (
@@ -125,7 +127,10 @@ func (c *semScope) canon(s *semState) {
 		if w.follows == 0 {
 			w.behind, w.next, w.note, w.unnotified = 0, 0, 0, 0
 		}
-		revs = append(revs, &w.ticket, &w.behind)
+		if j := w.evicts - 1; j >= 0 && (s.c[j].place == 0 || s.c[j].ticket != w.read) {
+			w.evicts, w.read, w.wrongs = 0, 0, 0
+		}
+		revs = append(revs, &w.ticket, &w.behind, &w.read)
 	}
 	s.next = renumber(revs...)
 }
@@ -158,7 +163,7 @@ func (c *semScope) acts(s *semState) bool {
 
 func (c *semScope) broken(s semState) string {
 	if s.wrong != 0 {
-		return [...]string{"", fifo, exclusion}[s.wrong]
+		return [...]string{"", fifo, exclusion, keepsPlace}[s.wrong]
 	}
 	var taken int8
 	for i := range int8(len(c.numbers)) {

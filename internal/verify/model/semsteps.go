@@ -52,6 +52,9 @@ func (c *semScope) client(s semState, i int8, do doSem) {
 	case following, heading:
 		c.stands(s, i, do)
 	case won:
+		if w.evicts != 0 {
+			do(step, c.evicts(i), "deletes the place that its slot belonged to")
+		}
 		do(step, func(n *semState, w *semWaiter) {
 			note := wasLeft
 			if w.floor == 0 && w.early == 0 || c.weak == semShortcutAny {
@@ -94,6 +97,7 @@ func (c *semScope) answered(s semState, i int8, do doSem) {
 	case w.answer == semRefused:
 		do(step, func(_ *semState, w *semWaiter) {
 			w.claims, w.late, w.answer, w.early = 0, 0, 0, 0
+			w.evicts, w.read, w.wrongs = 0, 0, 0
 			if w.phase == arriving {
 				*w = semWaiter{phase: newcomer, rounds: w.rounds}
 			}
@@ -235,14 +239,7 @@ func (c *semScope) stands(s semState, i int8, do doSem) {
 	if w.phase == heading && w.hasRead == 1 && c.claimable(&s)&c.able(i, &w)&^(w.free&^w.old) != 0 {
 		do(step, c.reads(i), "reads the slots again, by its timer")
 	}
-	if c.acts(&s) || c.prompt {
-		return
-	}
-	for k := range c.number(i) {
-		if c.claimable(&s)&(1<<k) != 0 {
-			do(step, func(n *semState, w *semWaiter) { w.old = 0; sends(k, 1)(n, w) }, "claims slot %d out of turn, having seen it free for 1.2 s", k)
-		}
-	}
+	c.passing(s, i, do)
 }
 
 // heads takes what a waiter does that may claim slots.

@@ -34,6 +34,14 @@ const (
 	newcomerSeesOld weakness = "a newcomer that sees the queue as it was before the lock became free"
 	sharedTillSeen  weakness = "sharing that ends when the gate is seen only"
 
+	evictsUngranted   weakness = "the head's place deleted without an own grant"
+	evictsBehind      weakness = "the predecessor's place deleted, which is not the head's"
+	evictsStranger    weakness = "the place of a waiter deleted that does not know of the slot"
+	evictsAtOnce      weakness = "a lock taken out of turn, and the head's place deleted, by one read"
+	evictsAnyRevision weakness = "the head's place deleted at a later revision than the one read"
+	windowOverGap     weakness = "a lock taken for unchanged between two reads that are far apart"
+	lossesForgotten   weakness = "a waiter that queues again and forgets that its place was deleted"
+
 	readersUnread   weakness = "a readers' run whose renewals do not read the gate first"
 	readersSilent   weakness = "a readers' run joined long after its client has read the gate"
 	readersIdleKept weakness = "an idle readers' lease that the gate does not end"

@@ -1,0 +1,206 @@
+package model
+
+// A waiter that gets the lock out of turn deletes the place of the head of the queue, which was
+// entitled to the free lock and did not take it. The grant of its own is the proof: as long as
+// a client that runs is about to take the lock, no other waiter sees it free for 1.2 s.
+//
+// The deletion is a step of its own, after the grant. Its place is read before the claim, and
+// it expects the revision that was read, here the ticket: a place that its owner has written
+// since stays. The head may go on in between, and believe that it is the first until it looks
+// for its place: then there are two firsts for a moment.
+//
+// A slow head is alive and runs, but a read and a claim take it longer than a waiter
+// watches: by an admission control, or over a slow link. Its place says how often it was
+// deleted, and the next one is watched for longer. Of the waiters only those that run and are
+// not slow are entitled to their places.
+
+const (
+	keepsPlace  = "a running waiter that is not passed keeps its place"
+	boundLosses = "a slow waiter loses its place a bounded number of times"
+)
+
+// slowly says whether i is a first waiter whose claim takes longer than the others watch.
+func (c *queueScope) slowly(w *waiter, i int8) bool {
+	return i == 0 && c.slow > w.evictions && w.phase == first
+}
+
+// entitled says whether a client waits, runs, and does its part when its turn comes.
+func (c *queueScope) entitled(s *queueState, i int8) bool {
+	w := s.c[i]
+	if w.paused == 1 || w.place != 1 || w.phase < queued || w.phase > first || c.slowly(&w, i) {
+		return false
+	}
+	// It may follow a place that has gone, and not know it.
+	return w.phase != following || w.note != nothing || c.there(s, w)
+}
+
+// head returns who has the earliest place before the ticket of i, and that place's ticket.
+func (c *queueScope) head(s *queueState, i int8) (who, ticket int8) {
+	who, ticket = -1, s.c[i].ticket
+	for j := range int8(len(c.modes)) {
+		w := s.c[j]
+		if w.orphan > 0 && w.orphan < ticket { // also one of its own
+			who, ticket = j+4, w.orphan
+		}
+		if j != i && w.place != 0 && w.ticket < ticket {
+			who, ticket = j, w.ticket
+		}
+	}
+	return who, ticket
+}
+
+// outOfTurn gives i the lock, and notes the place at the head.
+func (c *queueScope) outOfTurn(i int8) func(n *queueState, w *waiter) {
+	return func(n *queueState, w *waiter) {
+		c.marks(n, i)
+		c.win(i, false)(n, w)
+	}
+}
+
+// marks notes the place that i will delete.
+func (c *queueScope) marks(n *queueState, i int8) {
+	w := &n.c[i]
+	who, ticket := c.head(n, i)
+	if c.weak == evictsBehind {
+		if who = w.follows; who >= 0 {
+			ticket = w.behind
+		}
+	}
+	if who < 0 {
+		return
+	}
+	w.evicts, w.read, w.wrongs = who+1, ticket, 0
+	if who < 4 && c.entitled(n, who) {
+		w.wrongs = 1
+	}
+}
+
+// evicts has i delete the place that it has noted.
+func (c *queueScope) evicts(i int8) func(n *queueState, w *waiter) {
+	return func(n *queueState, w *waiter) {
+		who, ticket, wrong := w.evicts-1, w.read, w.wrongs
+		w.evicts, w.read, w.wrongs = 0, 0, 0
+		p := &n.c[who%4]
+		if who >= 4 {
+			if p.orphan == ticket {
+				p.orphan = 0
+				n.end(who, wasLeft)
+			}
+			return
+		}
+		if p.place == 0 || p.ticket != ticket && c.weak != evictsAnyRevision {
+			return // refused
+		}
+		if p.ticket != ticket && c.entitled(n, who) {
+			wrong = 1
+		}
+		if n.end(who, wasLeft); wrong == 1 {
+			n.wrong = 3
+		}
+		p.place, p.key = 0, 0
+		if c.slow > 0 && who == 0 && p.phase != dead {
+			p.evictions++
+			if p.evicted++; p.evicted > c.slow {
+				n.wrong = 4
+			}
+		}
+	}
+}
+
+// passing takes what a waiter does that is not first with a lock that is free, and what a
+// client does that has got it so.
+func (c *queueScope) passing(s queueState, i int8, do doStep) {
+	w := s.c[i]
+	free := s.lock != held
+	if c.weak == evictsUngranted && w.evicts == 0 {
+		do(step, func(n *queueState, w *waiter) { c.marks(n, i) }, "takes the lock for free, by a read of old")
+	}
+	if c.weak == windowOverGap && free && w.idle == 0 {
+		do(step, func(_ *queueState, w *waiter) { w.idle = 1 }, "reads that the lock is free")
+	}
+	switch {
+	case !free:
+	case !c.acts(&s) && !c.prompt:
+		do(step, c.outOfTurn(i), "takes the lock out of turn, having seen it free for 1.2 s")
+	case c.weak == evictsAtOnce:
+		do(step, c.outOfTurn(i), "takes the lock out of turn, having read it once")
+	case c.weak == windowOverGap && w.idle == 1:
+		do(step, c.outOfTurn(i), "takes the lock out of turn, having read it twice, a long time apart")
+	}
+}
+
+// settled says whether the place that w has noted has gone for good.
+func (c *queueScope) settled(s *queueState, w *waiter) bool {
+	p := &s.c[(w.evicts-1)%4]
+	if w.evicts > 4 {
+		return p.orphan != w.read
+	}
+	return c.weak != evictsAnyRevision && (p.place == 0 || p.ticket != w.read) && s.revives == 0
+}
+
+// The same in the queue of a semaphore, where a slot belongs to the earliest waiter that knows
+// of it, and the claim and its answer are steps of their own.
+
+// entitled says whether a client waits, runs, and does its part when its turn comes. It may
+// have missed a notification, of the queue or of slot k.
+func (c *semScope) entitled(s *semState, i, k int8) bool {
+	w := &s.c[i]
+	if w.paused == 1 || w.place != 1 || !w.waits() || w.answer == semGranted {
+		return false
+	}
+	if w.phase == heading && c.able(i, w)&(1<<k) != 0 { // then it knows of the slot, or will
+		return w.lost&(1<<k) == 0 && s.slots[k].quiet == 0 || w.notes != 0 || w.hasRead == 0 || w.claims != 0
+	}
+	return w.follows == 0 || w.note != nothing || s.c[w.follows-1].place == 1 && s.c[w.follows-1].ticket == w.behind
+}
+
+// marks notes the place that i will delete: that of the earliest waiter that knows of slot k.
+func (c *semScope) marks(n *semState, i, k int8) {
+	w := &n.c[i]
+	w.evicts, w.read, w.wrongs = 0, w.ticket, 0
+	for j := range int8(len(c.numbers)) {
+		p := &n.c[j]
+		if c.weak == evictsBehind && (j+1 != w.follows || p.ticket != w.behind) || c.weak != evictsStranger && c.number(j) <= k {
+			continue
+		}
+		if j != i && p.place != 0 && p.ticket < w.read {
+			w.evicts, w.read = j+1, p.ticket
+		}
+	}
+	switch {
+	case w.evicts == 0:
+		w.read = 0
+	case c.entitled(n, w.evicts-1, k):
+		w.wrongs = 1
+	}
+}
+
+// evicts has i delete the place that it has noted, if that is as it was read.
+func (c *semScope) evicts(i int8) func(n *semState, w *semWaiter) {
+	return func(n *semState, w *semWaiter) {
+		p := &n.c[w.evicts-1]
+		if p.place != 0 && p.ticket == w.read {
+			n.end(w.evicts-1, wasLeft)
+			if p.place = 0; w.wrongs == 1 {
+				n.wrong = 3
+			}
+		}
+		w.evicts, w.read, w.wrongs = 0, 0, 0
+	}
+}
+
+// passing takes what a waiter does with a slot that stays free.
+func (c *semScope) passing(s semState, i int8, do doSem) {
+	if c.prompt || c.acts(&s) && c.weak != evictsAtOnce {
+		return
+	}
+	for k := range c.number(i) {
+		if c.claimable(&s)&(1<<k) != 0 {
+			do(step, func(n *semState, w *semWaiter) {
+				c.marks(n, i, k)
+				w.old = 0
+				sends(k, 1)(n, w)
+			}, "claims slot %d out of turn, having seen it free for 1.2 s", k)
+		}
+	}
+}
