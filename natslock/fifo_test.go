@@ -531,7 +531,9 @@ func TestNewcomerReadsAPart(t *testing.T) {
 		w := c.begin(t, "l")
 		time.Sleep(500 * time.Millisecond)
 		require.False(t, w.over(), "it has passed who waits")
-		require.Less(t, c.nc.Stats().InMsgs-read, uint64(60))
+		// The lock is free and the first waiter does not take it: so it reads the queue once
+		// more, which has 20 tombstones.
+		require.Less(t, c.nc.Stats().InMsgs-read, uint64(60+25))
 		b.link.Blackhole(false)
 		mustUnlock(t, first.granted(t))
 		mustUnlock(t, w.granted(t))

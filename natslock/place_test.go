@@ -47,10 +47,19 @@ func TestGivingUpMakesNobodyFirst(t *testing.T) {
 // Nor does one that was granted out of turn.
 func TestOutOfTurnMakesNobodyFirst(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		paused, jumper := join(t, s), join(t, s, natslock.WithWatchAfter(-1))
+		paused := join(t, s)
+		jumper, f := joinFaulty(t, s, natslock.WithWatchAfter(-1))
 		last, blind := joinFaulty(t, s)
 		holder := mustLock(t, jumper.Client, "l")
 		paused.await(t, "l")
+		places := newRaw(t, s.Connect()).live("wait.l.*")
+		require.Len(t, places, 1)
+		f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+			if w.Key == places[0] && w.Expect != kvstore.NoRevision { // it does not delete the place of the one that it passes
+				return testutil.Drop
+			}
+			return testutil.Pass
+		})
 		w := jumper.await(t, "l", natslock.NoRenew(), natslock.TTL(time.Hour))
 		behind := last.await(t, "l")
 		blind.FailReads(func(op testutil.ReadOp, what string) error {

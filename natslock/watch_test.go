@@ -231,7 +231,11 @@ func TestWatchGrantedOutOfTurn(t *testing.T) {
 		f.next(natslock.EventReleased)
 		ev := f.next(natslock.EventGranted)
 		require.Equal(t, "carol", ev.Holder.Owner)
+		synctest.Wait()
 		mustUnlock(t, l)
+		// Of the two waiters the other one has left: its place was deleted.
+		f.next(natslock.EventGaveUp)
 		f.next(natslock.EventReleased)
+		f.nothing()
 	})
 }

@@ -139,9 +139,10 @@ type bid struct {
 	blind bool         // the record that has refused an attempt is not read
 	draft draft
 	shown
-	cur   *claim
-	begun clock.Instant // of the offer under way, which another member may go on with; 0: none
-	until clock.Instant // when its claims begin to pass goroutines that may have queued; 0: they pass none
+	cur       *claim
+	begun     clock.Instant // of the offer under way, which another member may go on with; 0: none
+	evictions int           // how often other waiters have deleted its place
+	until     clock.Instant // when its claims begin to pass goroutines that may have queued; 0: they pass none
 
 	firstClaim claim // of most bids that is all there is
 }
@@ -342,6 +343,7 @@ func (cl *claim) send(expect uint64) (int, error) {
 func (a *acquisition) hold(g session.Granted) *session.Lease {
 	l := a.c.s.Hold(g, a.req.Until)
 	if a.place != nil {
+		a.evict()
 		left := a.place.Leave(a.placeStatus)
 		if a.counts() {
 			a.await(left, l) //safety:place-awaited

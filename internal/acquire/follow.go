@@ -2,6 +2,7 @@ package acquire
 
 import (
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/natslock/locks/internal/clock"
@@ -10,98 +11,142 @@ import (
 	"github.com/natslock/locks/kvstore"
 )
 
-const (
-	// idleFor is how long a waiter sees the lock free before it takes it out
-	// of turn: a paused first waiter holds nobody up.
-	idleFor = 1200 * time.Millisecond
-	// idleRead is how often it reads meanwhile: more often than a tombstone
-	// lives, so that no change goes unseen.
-	idleRead = 400 * time.Millisecond
-)
-
-// follower is a waiter behind its predecessor.
+// follower is a waiter behind its predecessor. It reads by its timers (readAt). When the lock
+// seems to be free it looks (lookAt): it reads the lock and the whole queue, again and again,
+// until somebody has taken the lock or its own window is over; see window.go.
 type follower struct {
 	a      *acquisition
+	place  *session.Place
 	pred   record.Entry
 	watch  kvstore.Watch // nil: the timers remain
 	proven bool          // the subscription is in place
 	back   backstop
-	late   lateness
-	idle   idleness
-	next   bool // nobody is between the two
-	slot   int  // of a semaphore: the slot that idle is about
+	late   lateness // of the predecessor's place
+	next   bool     // nobody is between the two
+	second bool     // the predecessor is the head of the queue
+	near   bool     // the predecessor seems to be dead
 
-	slots        []idleness // of a semaphore, from slot begin on
-	begin, timed int        // idle is about the slot with the index timed
-}
-
-// idleness is since when the lock was seen free, and with what tombstone.
-type idleness struct {
-	since    clock.Instant
-	revision uint64
+	heard    clock.Instant // when the predecessor wrote last, as far as is known
+	lock     kvstore.Watch // of the lock; nil: not watched
+	freed    freed
+	windows  []window // of each key of the lock
+	jitter   time.Duration
+	readAt   clock.Instant
+	lookAt   clock.Instant // 0: nothing is known to be free
+	hinted   bool          // by notifications only
+	lookLate lateness      // of the lock's record
+	failed   int           // looks in a row without an answer
 }
 
 // follow waits behind the predecessor until it has gone, and then reads the queue
-// again (relist) or is the first (compete).
-func (a *acquisition) follow(place *session.Place, pred record.Entry, next bool) result {
+// again (relist) or is the first (compete). second says that nobody is before the predecessor.
+func (a *acquisition) follow(place *session.Place, pred record.Entry, next, second bool) result {
 	a.mailbox.turn(pred.Key)
-	f := follower{a: a, pred: pred, next: next, back: backstop{place: a.placeTTL()}}
+	f := follower{a: a, place: place, pred: pred, next: next, second: second, back: backstop{place: a.placeTTL()}}
+	f.freed.box = a.mailbox
+	f.windows = make([]window, 1)
+	if a.counts() {
+		f.windows = make([]window, a.req.Permits)
+	}
+	if !second { // which goes first, if it lives
+		f.jitter = lookJitter/4 + rand.N(lookJitter*3/4)
+	}
 	if w, err := a.c.b.Watch(pred.Key, a.mailbox.deliver); err == nil {
 		defer w.Stop()
 		w.Track(kvstore.Record{}) // also when a clock says that the record is over
 		f.watch = w
 	}
-	there, _, pause := f.read()
-	if !there {
-		return result{outcome: relist}
-	}
-	timer := time.NewTimer(pause)
-	defer timer.Stop()
+	defer func() {
+		if f.lock != nil {
+			f.lock.Stop()
+		}
+	}()
+	f.readAt = a.c.b.Instant()
+	f.heard = f.written(pred)
 	for {
+		timer := a.c.b.Timer(f.pause())
+		r, decided := result{}, false
 		select {
 		case <-a.mailbox.wake:
-			ev, recheck := a.mailbox.take()
-			switch {
-			case place.Gone():
-				return result{outcome: requeue}
-			case ev.Kind == kvstore.Deleted:
-				return result{outcome: f.after(ev.Record)}
-			case ev.Kind == kvstore.Put && record.Of(ev.Record).ID != pred.ID:
-				return result{outcome: relist} // its tombstone was overtaken
-			case ev.Kind == kvstore.Expired || recheck:
-				f.proven = f.proven && !recheck // another server serves the subscription now
-				timer.Reset(0)
-			}
+			r, decided = f.notified()
 		case <-timer.C:
-			if place.Gone() {
-				return result{outcome: requeue}
-			}
-			var gate *record.Entry
-			if there, gate, pause = f.read(); !there {
-				return result{outcome: relist}
-			}
-			if gate != nil && f.idleLong(*gate) {
-				// Its turn or not, the lock has been free for a while.
-				if a.counts() {
-					a.aim(f.slot)
-				}
-				switch r := a.bid.offer(f.idle.revision); r.outcome {
-				case free, busy:
-					f.idle = idleness{}
-				default:
-					return r
-				}
-			}
-			if f.idle.since != 0 {
-				pause = min(pause, idleRead)
-			}
-			timer.Reset(pause)
+			r, decided = f.due()
 		case <-a.ctx.Done():
-			return result{outcome: ended, err: a.over()}
+			r, decided = result{outcome: ended, err: a.over()}, true
 		case <-a.c.b.Granting().Done():
-			return result{outcome: ended, err: a.over()}
+			r, decided = result{outcome: ended, err: a.over()}, true
+		}
+		a.c.b.TimerDone(timer)
+		if decided {
+			return r
 		}
 	}
+}
+
+// pause is how long to wait for notifications.
+func (f *follower) pause() time.Duration {
+	at := f.readAt
+	if f.lookAt != 0 {
+		at = min(at, f.lookAt)
+	}
+	if !f.near {
+		at = min(at, f.silentAt())
+	}
+	return at.Sub(f.a.c.b.Instant())
+}
+
+// due does what is due.
+func (f *follower) due() (result, bool) {
+	b := f.a.c.b
+	if f.place.Gone() {
+		return result{outcome: requeue}, true
+	}
+	now := b.Instant()
+	if !f.near && f.silentAt() <= now {
+		f.near, f.readAt = true, now
+	}
+	if f.readAt <= now {
+		// The second waiter, and one whose predecessor seems to be dead, may be the first of
+		// those that live. It watches the lock from its second read on: of a lock that goes
+		// from hand to hand it is the first before that.
+		if f.lock == nil && f.proven && (f.second || f.near) {
+			f.watchLock()
+		}
+		if !f.read() {
+			return result{outcome: relist}, true
+		}
+	}
+	if f.lookAt == 0 || f.lookAt > b.Instant() {
+		return result{}, false
+	}
+	return f.look()
+}
+
+// notified judges the notifications that have come.
+func (f *follower) notified() (result, bool) {
+	now := f.a.c.b.Instant()
+	ev, recheck := f.a.mailbox.take()
+	switch {
+	case f.place.Gone():
+		return result{outcome: requeue}, true
+	case ev.Kind == kvstore.Deleted:
+		return result{outcome: f.after(ev.Record)}, true
+	case ev.Kind == kvstore.Put && record.Of(ev.Record).ID != f.pred.ID:
+		return result{outcome: relist}, true // its tombstone was overtaken
+	case ev.Kind == kvstore.Put:
+		f.heard = now
+	case ev.Kind == kvstore.Expired || recheck:
+		f.readAt = now
+	}
+	if recheck { // another server serves the subscription now, and nothing was seen meanwhile
+		f.proven = false
+		clear(f.windows) //safety:window-reconnect
+	}
+	// One that is alive takes the lock in a moment, and that is notified too.
+	if f.lookAt == 0 && f.freed.any() {
+		f.lookAt, f.hinted = now.Add(lookAfter), true
+	}
+	return result{}, false
 }
 
 // after is what follows the tombstone of the predecessor. The tombstone of a first waiter
@@ -116,16 +161,13 @@ func (f *follower) after(tombstone kvstore.Record) outcome {
 }
 
 // read reads the predecessor's record, and the lock beside it once the subscription is
-// proven. It returns when to read again.
-func (f *follower) read() (there bool, gate *record.Entry, pause time.Duration) {
+// proven. It says whether the predecessor is there, and notes when to read again.
+func (f *follower) read() (there bool) {
 	a, b := f.a, f.a.c.b
 	var entry record.Entry
 	var err error
 	if f.proven {
-		var beside record.Entry
-		if entry, beside, err = f.readBeside(); err == nil {
-			gate = &beside
-		}
+		entry, err = f.readBeside()
 	} else {
 		// As the leader has it, from a state no older than the subscription.
 		var last uint64
@@ -135,55 +177,94 @@ func (f *follower) read() (there bool, gate *record.Entry, pause time.Duration) 
 			entry, err = b.Read(a.ctx, f.pred.Key, last)
 		}
 	}
-	pause = f.back.after(err == nil)
+	pause := f.back.after(err == nil)
+	defer func() { f.readAt = b.Instant().Add(pause) }()
 	if err != nil {
 		a.heard(err)
-		return true, nil, pause // not known; the timers will try again
+		clear(f.windows) //safety:window-unread
+		return true      // not known; the timers will try again
 	}
 	// Another claim may have its key by now, behind all that have queued since.
-	if there = entry.Live() && entry.ID == f.pred.ID; there {
-		a.heard(nil)
+	if there = entry.Live() && entry.ID == f.pred.ID; !there {
+		return false
 	}
-	if there && entry.Remaining(b.Now()) == 0 {
+	a.heard(nil)
+	if f.heard = max(f.heard, f.written(entry)); entry.Remaining(b.Now()) == 0 {
 		pause = f.late.next()
 		rest, err := b.Clear(a.ctx, []record.Entry{entry})
-		there = err != nil || len(rest) > 0
-	} else if f.late = 0; f.watch != nil {
+		return err != nil || len(rest) > 0
+	}
+	if f.late = 0; f.watch != nil {
 		f.watch.Track(entry.Record)
 	}
-	return there, gate, pause
+	return true
 }
 
-// readBeside reads the predecessor's record and the lock.
-func (f *follower) readBeside() (now, gate record.Entry, err error) {
+// readBeside reads the predecessor's record, and the lock or some of the slots. What is free
+// there makes it look.
+func (f *follower) readBeside() (now record.Entry, err error) {
+	a, b := f.a, f.a.c.b
+	keys := []string{a.keys.Gate}
+	var beside []record.Entry
+	if a.counts() {
+		keys = keys[:0]
+		for i, begin := 0, rand.IntN(a.req.Permits); i < min(enough, a.req.Permits); i++ {
+			keys = append(keys, a.keys.Slot((begin+i)%a.req.Permits))
+		}
+		var l kvstore.Listing
+		if l, err = b.ListSoon(a.ctx, f.pred.Key, f.pred.Revision, kvstore.Also(keys...), kvstore.Tombstones()); err == nil {
+			beside = make([]record.Entry, len(keys))
+			for _, r := range l.Records {
+				if i := slices.Index(keys, r.Key); i >= 0 {
+					beside[i] = record.Of(r)
+				} else {
+					now = record.Of(r)
+				}
+			}
+		}
+	}
+	if beside == nil { // or this user may not read them with one request
+		beside = make([]record.Entry, 1)
+		if now, beside[0], err = b.ReadBeside(a.ctx, f.pred, keys[0]); err != nil {
+			return now, err
+		}
+	}
+	for _, e := range beside {
+		switch {
+		case f.over(e) || a.bid.mine(e):
+			if f.lookAt == 0 {
+				f.lookAt, f.hinted = b.Instant().Add(lookAfter), false
+			}
+		case f.lock != nil:
+			f.lock.Track(e.Record)
+			fallthrough
+		default:
+			a.saw(e)
+		}
+	}
+	return now, nil
+}
+
+// written is when the predecessor has written the place that was read.
+func (f *follower) written(pred record.Entry) clock.Instant {
+	b := f.a.c.b
+	return b.Instant().Add(-max(b.Now().Sub(pred.Time), 0))
+}
+
+// silentAt is when the predecessor has not renewed its place for longer than those that live
+// do. It proves nothing: the waiter watches the lock then, no more.
+func (f *follower) silentAt() clock.Instant {
+	return f.heard.Add(f.pred.Record.TTL/3 + renewedLate)
+}
+
+// watchLock subscribes to the lock.
+func (f *follower) watchLock() {
+	pattern := f.a.keys.Gate
 	if f.a.counts() {
-		return f.readSlotBeside()
+		pattern = f.a.keys.Slots()
 	}
-	return f.a.c.b.ReadBeside(f.a.ctx, f.pred, f.a.keys.Gate)
-}
-
-// idleLong says whether the lock, read a moment ago, has been free for long enough,
-// with jitter by rank, to be claimed out of turn at idle.revision.
-func (f *follower) idleLong(gate record.Entry) bool {
-	a, idle := f.a, &f.idle
-	if a.bid.mine(gate) {
-		idle.revision = 0
-		return true
+	if w, err := f.a.c.b.Watch(pattern, f.freed.deliver); err == nil {
+		w.Track(kvstore.Record{})
+		f.lock = w
 	}
-	if gate.Live() && !a.c.b.Overdue(a.ctx, gate) {
-		a.saw(gate)
-		*idle = idleness{}
-		return false
-	}
-	now := a.c.b.Instant()
-	if idle.since == 0 || (gate.Revision != 0 && gate.Revision != idle.revision) {
-		*idle = idleness{since: now, revision: gate.Revision}
-		return false
-	}
-	idle.revision = gate.Revision
-	rank := time.Second
-	if a.bid.ahead > 0 { // known, so far
-		rank = min(time.Duration(a.bid.ahead)*20*time.Millisecond, rank)
-	}
-	return now.Sub(idle.since) >= idleFor+rank+rand.N(rank+1) //safety:idle-lock
 }

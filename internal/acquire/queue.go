@@ -43,6 +43,9 @@ func (a *acquisition) wait() result {
 		case r.outcome == granted:
 			a.placeStatus = record.StatusPassed
 		case r.outcome == requeue:
+			if a.place.Deleted() { // by a waiter that has passed it
+				a.bid.evictions++ //safety:evictions-counted
+			}
 			a.place.Leave(record.StatusGone)
 			a.place = nil
 			a.member.run.queued(nil, a.member)
@@ -63,7 +66,7 @@ func (a *acquisition) enqueue(begun clock.Instant) result {
 	var expect uint64
 	if a.queueing == nil {
 		body := c.b.Body(record.StatusWaiting, a.req.Meta)
-		body.Mode, body.Permits = uint8(a.req.Mode), uint16(a.req.Permits)
+		body.Mode, body.Permits, body.Evictions = uint8(a.req.Mode), uint16(a.req.Permits), a.bid.evictions
 		if a.req.Patient { // every list of the queue would carry them //safety:patient-place
 			body.Meta = nil
 		}
@@ -148,7 +151,7 @@ func (a *acquisition) stand(place *session.Place) (r result, first bool) {
 		case pred >= 0 && queue[pred].TokenOrTicket() >= from:
 			a.c.long.found(a.c.b.Instant(), pattern, place.Ticket()-queue[pred].TokenOrTicket(), n, from == 0)
 			further, sure = 0, nil
-			r = a.follow(place, queue[pred], pred == len(queue)-1)
+			r = a.follow(place, queue[pred], pred == len(queue)-1, len(queue) == 1 && from == 0)
 			queue = nil // if it is the first now
 		case from > 0: // it is further back, if there is one //safety:part-of-queue
 			further++

@@ -60,6 +60,7 @@ type acquisition struct {
 	queueing    *bid           // for a place that has no answer yet
 	place       *session.Place // in the queue
 	placeStatus record.Status  // for the tombstone of the place
+	passed      record.Entry   // the place at the head, of a claim that was granted out of turn
 }
 
 // saw notes the holder of the lock, as far as it is known.

@@ -1,7 +1,6 @@
 package acquire
 
 import (
-	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -10,46 +9,6 @@ import (
 	"github.com/natslock/locks/internal/session"
 	"github.com/natslock/locks/kvstore"
 )
-
-// readSlotBeside reads the predecessor's record and the slot that this waiter has seen free
-// for longest. Others use slots out of turn, so each slot is timed by itself. Of many slots it
-// reads some.
-func (f *follower) readSlotBeside() (now, slot record.Entry, err error) {
-	a, b := f.a, f.a.c.b
-	if f.slots == nil {
-		f.begin, f.slots = rand.IntN(a.req.Permits), make([]idleness, min(enough, a.req.Permits))
-	}
-	keys := make([]string, len(f.slots))
-	for i := range keys {
-		keys[i] = a.keys.Slot((f.begin + i) % a.req.Permits)
-	}
-	l, err := b.ListSoon(a.ctx, f.pred.Key, f.pred.Revision, kvstore.Also(keys...), kvstore.Tombstones())
-	if err != nil { // this user may not read them with one request
-		f.slot = f.begin
-		return b.ReadBeside(a.ctx, f.pred, keys[0])
-	}
-	read := make(map[string]record.Entry, len(l.Records))
-	for _, r := range l.Records {
-		read[r.Key] = record.Of(r)
-	}
-	f.slots[f.timed] = f.idle // as the last claim has left it
-	f.timed = 0
-	for i, key := range keys {
-		e, idle := read[key], &f.slots[i]
-		switch {
-		case e.Live() && e.Remaining(b.Now()) == 0: // it may be overdue: see idleLong
-		case e.Live():
-			*idle = idleness{}
-		case idle.since == 0 || e.Revision != 0 && e.Revision != idle.revision:
-			*idle = idleness{since: b.Instant(), revision: e.Revision}
-		}
-		if best := f.slots[f.timed]; idle.since != 0 && (best.since == 0 || idle.since < best.since) { //safety:slot-longest
-			f.timed = i
-		}
-	}
-	f.slot, f.idle = (f.begin+f.timed)%a.req.Permits, f.slots[f.timed]
-	return read[f.pred.Key], read[keys[f.timed]], nil
-}
 
 // changes are the newest notifications of slots that were not taken yet.
 type changes struct {

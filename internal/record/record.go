@@ -67,6 +67,9 @@ type Body struct {
 	// Size is how many goroutines the record stands for: those that wait at a place,
 	// and for a lock those that wait behind its holder too. 0 stands for 1.
 	Size int32 `msgpack:"n,omitempty"`
+	// Evictions is how often a waiter has queued again because another one had deleted its
+	// place.
+	Evictions int `msgpack:"e,omitempty"`
 	// ID is the claim's: 128 random bits, never used again.
 	ID string `msgpack:"id"`
 	// Client is the id of the client that made the claim.
@@ -250,6 +253,7 @@ func (b *Body) fields(w *fieldWriter) {
 	w.number("at", b.Since)
 	w.number("w", b.Waited)
 	w.grows("n", uint64(b.Size))
+	w.number("e", int64(b.Evictions))
 	w.grows("g", b.Grants)
 	w.grows("gw", uint64(b.Waits))
 	if w.has("k", b.Lingers) {

@@ -35,6 +35,13 @@ func (p *Place) Gone() bool {
 	return cause != nil
 }
 
+// Deleted says whether the place has ended before its time.
+func (p *Place) Deleted() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.state == Lost && p.end.Sub(p.s.b.Instant()) > 0
+}
+
 func (p *Place) automatic() bool                          { return true }
 func (p *Place) nextDuty(due clock.Instant) clock.Instant { return due }
 func (p *Place) perform(clock.Instant)                    {}

@@ -1,0 +1,85 @@
+package acquire
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/internal/record"
+	"github.com/natslock/locks/kvstore"
+)
+
+func placeOf(id string, evictions, permits int) record.Entry {
+	return record.Entry{
+		Record: kvstore.Record{Key: "wait.l." + id, Revision: 5, TTL: 15 * time.Second},
+		Body:   record.Body{ID: id, Status: record.StatusWaiting, Evictions: evictions, Permits: uint16(permits)},
+	}
+}
+
+func freeAt(revision uint64) record.Entry {
+	return record.Entry{Record: kvstore.Record{Key: "lock.l", Revision: revision, Deleted: true}}
+}
+
+// A window goes on from read to read while nothing has changed, and its tombstone may expire.
+// Everything else begins it anew.
+func TestWindow(t *testing.T) {
+	const at = clock.Instant(-5 * time.Second)
+	head := placeOf("A", 0, 0)
+	begun := func() *window {
+		w := &window{}
+		w.saw(freeAt(7), head, at)
+		w.saw(freeAt(7), head, at.Add(600*time.Millisecond))
+		require.Equal(t, at, w.since)
+		return w
+	}
+	later := at.Add(1200 * time.Millisecond)
+
+	w := begun()
+	w.saw(record.Entry{}, head, later)
+	require.Equal(t, at, w.since, "the tombstone has expired")
+	require.Zero(t, w.revision)
+	w.saw(freeAt(9), head, later.Add(time.Millisecond))
+	require.Equal(t, later.Add(time.Millisecond), w.since, "somebody has had the lock since")
+
+	w = begun()
+	w.saw(freeAt(8), head, later)
+	require.Equal(t, later, w.since, "another tombstone")
+
+	w = begun()
+	renewed := head
+	renewed.Revision = 8
+	w.saw(freeAt(7), renewed, later)
+	require.Equal(t, at, w.since, "the head has renewed its place")
+	require.EqualValues(t, 8, w.head.Revision, "its deletion expects what was read last")
+	w.saw(freeAt(7), placeOf("B", 0, 0), later.Add(time.Millisecond))
+	require.Equal(t, later.Add(time.Millisecond), w.since, "another head")
+
+	w = &window{}
+	w.saw(record.Entry{}, head, at)
+	w.saw(record.Entry{}, head, at.Add(time.Second))
+	require.Equal(t, at.Add(time.Second), w.since, "a second went unseen: nothing then and nothing now is no proof")
+}
+
+// Each deletion of its place doubles the time for which a waiter is waited for, up to the
+// place's TTL.
+func TestWindowPatience(t *testing.T) {
+	for evictions, want := range map[int]time.Duration{
+		-1: 1200 * time.Millisecond, 0: 1200 * time.Millisecond, 1: 2400 * time.Millisecond, 3: 9600 * time.Millisecond,
+		4: 15 * time.Second, 1 << 40: 15 * time.Second,
+	} {
+		w := window{head: placeOf("A", evictions, 0)}
+		require.Equal(t, want, w.patience(), "%d", evictions)
+	}
+	require.Equal(t, idleFor, (&window{}).patience(), "no head")
+}
+
+// A key belongs to the earliest waiter that knows of it.
+func TestWindowOwner(t *testing.T) {
+	queue := []record.Entry{placeOf("A", 0, 1), placeOf("B", 0, 3), placeOf("C", 0, 3)}
+	require.Equal(t, "A", owner(queue, 0, true).ID)
+	require.Equal(t, "B", owner(queue, 2, true).ID, "A does not know of slot 2")
+	require.Zero(t, owner(queue, 3, true).ID)
+	require.Equal(t, "A", owner(queue, 0, false).ID)
+}

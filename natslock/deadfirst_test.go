@@ -1,0 +1,337 @@
+package natslock_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/internal/verify/history"
+	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/rwlock"
+	"github.com/natslock/locks/semaphore"
+	"github.com/natslock/locks/testutil"
+)
+
+// onePause is how long one dead waiter at the head of a queue may hold up a lock that is
+// free.
+const onePause = 1500 * time.Millisecond
+
+// sort is a lock with a way to take it.
+type sort struct {
+	name string
+	all  int // how many are inside at a time at most
+	take func(ctx context.Context, c *natslock.Client) (*natslock.Lock, error)
+	dead func(ctx context.Context, c *natslock.Client) (*natslock.Lock, error) // of those that die
+}
+
+func sorts() []sort {
+	mutex := func(ctx context.Context, c *natslock.Client) (*natslock.Lock, error) { return c.Lock(ctx, "l") }
+	write := func(ctx context.Context, c *natslock.Client) (*natslock.Lock, error) {
+		return rwlock.New(c).Lock(ctx, "l")
+	}
+	read := func(ctx context.Context, c *natslock.Client) (*natslock.Lock, error) {
+		return rwlock.New(c).RLock(ctx, "l")
+	}
+	three := func(ctx context.Context, c *natslock.Client) (*natslock.Lock, error) {
+		return semaphore.New(c, "l", 3).Acquire(ctx)
+	}
+	return []sort{
+		{"mutex", 1, mutex, mutex},
+		{"writers behind writers", 1, write, write},
+		{"writers behind readers", 1, write, read},
+		{"readers behind writers", 100, read, write},
+		{"semaphore", 3, three, three},
+	}
+}
+
+// hold takes all of a lock, so that the next ones queue.
+func (x sort) hold(t *testing.T, c *natslock.Client) (release func()) {
+	t.Helper()
+	take, n := x.dead, 1
+	if x.all == 3 {
+		n = 3
+	}
+	if x.all == 1 {
+		take = x.take
+	}
+	var held []*natslock.Lock
+	for range n {
+		l, err := take(t.Context(), c)
+		require.NoError(t, err)
+		held = append(held, l)
+	}
+	return func() {
+		for _, l := range held {
+			require.NoError(t, l.Unlock(context.Background()))
+		}
+	}
+}
+
+// dies has a client queue for the lock, and ends its connection.
+func (x sort) dies(t *testing.T, s *testutil.Server) {
+	t.Helper()
+	m := join(t, s)
+	mark := m.rec.len()
+	go func() {
+		l, err := x.dead(context.WithoutCancel(t.Context()), m.Client)
+		if err == nil {
+			_ = l.Unlock(context.Background())
+		}
+	}()
+	m.rec.waitFrom(t, mark, natslock.EventQueued, "l")
+	time.Sleep(time.Second)
+	m.nc.Close()
+}
+
+// cycles counts the grants of clients that take the lock for 10 ms each, again and
+// again, and the pauses in which nobody got it.
+type cycles struct {
+	mu     sync.Mutex
+	grants int
+	last   time.Time
+	pauses []time.Duration // above a tenth of a second
+}
+
+func (x *cycles) count() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	now := time.Now()
+	if d := now.Sub(x.last); d > 100*time.Millisecond {
+		x.pauses = append(x.pauses, d)
+	}
+	x.grants++
+	x.last = now
+}
+
+// run runs clients for a time, while trouble goes on.
+func (x sort) run(t *testing.T, s *testutil.Server, clients int, d time.Duration, begin, trouble func()) *cycles {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	seen := &cycles{}
+	var wg sync.WaitGroup
+	for range clients {
+		m := join(t, s)
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				l, err := x.take(ctx, m.Client)
+				if err != nil {
+					if ctx.Err() == nil {
+						t.Error(err)
+					}
+					return
+				}
+				seen.count()
+				time.Sleep(10 * time.Millisecond)
+				if err := l.Unlock(context.Background()); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	synctest.Wait()
+	time.Sleep(100 * time.Millisecond)
+	seen.last = time.Now()
+	begin()
+	if trouble == nil {
+		time.Sleep(d)
+	} else {
+		trouble()
+	}
+	cancel()
+	wg.Wait()
+	return seen
+}
+
+func TestDeadFirst(t *testing.T) {
+	for _, x := range sorts() {
+		for _, dead := range []int{0, 1, 5} {
+			t.Run(fmt.Sprint(x.name, " ", dead), func(t *testing.T) {
+				testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+					release := x.hold(t, join(t, s).Client)
+					for range dead {
+						x.dies(t, s)
+					}
+					seen := x.run(t, s, 3, 20*time.Second, release, nil)
+					t.Logf("%d grants in 20 s, pauses %v", seen.grants, seen.pauses)
+					rate := 100 // grants a second
+					if x.all > 1 {
+						rate = 300
+					}
+					require.GreaterOrEqual(t, float64(seen.grants), 0.95*float64(rate)*(20-onePause.Seconds()*float64(dead)))
+					require.LessOrEqual(t, len(seen.pauses), dead)
+					for _, p := range seen.pauses {
+						require.LessOrEqual(t, p, onePause)
+					}
+				})
+			})
+		}
+	}
+}
+
+// A replica that waits and dies, every ten seconds.
+func TestDeadFirstInCrashLoop(t *testing.T) {
+	x := sorts()[0]
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		release := x.hold(t, join(t, s).Client)
+		seen := x.run(t, s, 3, 0, release, func() {
+			for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(10 * time.Second) {
+				m := join(t, s)
+				mark := m.rec.len()
+				m.begin(t, "l")
+				m.rec.waitFrom(t, mark, natslock.EventQueued, "l")
+				m.nc.Close()
+			}
+		})
+		t.Logf("%d grants in a minute, pauses %v", seen.grants, seen.pauses)
+		require.GreaterOrEqual(t, seen.grants, 6000*8/10)
+	})
+}
+
+// slowly joins a client whose writes and reads take the way to a server with a round trip.
+func slowly(t *testing.T, s *testutil.Server, roundTrip time.Duration) *member {
+	t.Helper()
+	m, f := joinFaulty(t, s)
+	f.OnSend(func(int, kvstore.Write) testutil.Fate { return testutil.Delay(roundTrip) })
+	f.FailReads(func(testutil.ReadOp, string) error { time.Sleep(roundTrip); return nil })
+	return m
+}
+
+// A waiter that lives behind a slow link takes two round trips to read a lock that is free and
+// to claim it, longer than the others wait for it. It loses its place for that, and is served
+// all the same: each time they wait for longer.
+func TestSlowLinkIsServed(t *testing.T) {
+	x := sorts()[0]
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		far := slowly(t, s, 700*time.Millisecond)
+		served := 0
+		seen := x.run(t, s, 3, 0, func() {}, func() {
+			for range 4 {
+				begun := time.Now()
+				l := mustLock(t, far.Client, "l")
+				t.Logf("after %v", time.Since(begun))
+				require.Less(t, time.Since(begun), 30*time.Second)
+				mustUnlock(t, l)
+				served++
+			}
+		})
+		require.Equal(t, 4, served)
+		require.Greater(t, seen.grants, 1000)
+	})
+}
+
+// oldPlaces shows places of one client as they were when it was first asked, like a replica
+// that lags or lies. The rest is current.
+type oldPlaces struct {
+	kvstore.KV
+	mu  sync.Mutex
+	of  string
+	old kvstore.Record
+}
+
+func (o *oldPlaces) List(ctx context.Context, pattern string, min uint64, opts ...kvstore.ListOption) (kvstore.Listing, error) {
+	l, err := o.KV.List(ctx, pattern, min, opts...)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for i, r := range l.Records {
+		if r.Key == o.of && o.old.Revision == 0 {
+			o.old = r
+		}
+		if r.Key == o.of {
+			l.Records[i] = o.old
+		}
+	}
+	return l, err
+}
+
+// A waiter that is granted the lock out of turn deletes the head's place as it has read it. An
+// owner that has renewed it since keeps it.
+func TestRenewedPlaceIsKept(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		r := newRaw(t, s.Connect())
+		stuck, f := joinFaulty(t, s)
+		lies := &oldPlaces{}
+		c := join(t, s, testutil.WrapStore(func(kv kvstore.KV) kvstore.KV {
+			lies.KV = kv
+			return lies
+		}))
+		holder := quietHolder(t, s)
+		first := stuck.await(t, "l")
+		lies.of = r.live("wait.l.*")[0]
+		w := c.await(t, "l")
+		time.Sleep(7 * time.Second) // the first renewal of the place
+		f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+			if history.Stage(w) == "lock take" {
+				return testutil.Drop
+			}
+			return testutil.Pass
+		})
+		require.Greater(t, r.get(lies.of).Sequence, lies.old.Revision)
+		free := time.Now()
+		mustUnlock(t, holder)
+		l := w.granted(t)
+		require.Less(t, w.at.Sub(free), onePause)
+		synctest.Wait()
+		require.Contains(t, r.live("wait.l.*"), lies.of)
+		f.OnSend(nil)
+		mustUnlock(t, l)
+		mustUnlock(t, first.granted(t))
+	})
+}
+
+// A waiter that reads old answers takes the lock for free and unchanged. Its claim is refused,
+// and without a grant it deletes no place.
+func TestNoEvictionWithoutGrant(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		r := newRaw(t, s.Connect())
+		a, first := join(t, s), join(t, s)
+		lies := &oldLock{}
+		c := join(t, s, testutil.WrapStore(func(kv kvstore.KV) kvstore.KV {
+			lies.KV = kv
+			return lies
+		}))
+		mustUnlock(t, mustLock(t, a.Client, "l"))
+		holder := mustLock(t, a.Client, "l")
+		w := first.await(t, "l")
+		places := r.live("wait.l.*")
+		last := c.await(t, "l")
+		lies.mu.Lock()
+		lies.lies = true
+		lies.mu.Unlock()
+		time.Sleep(time.Minute)
+		require.Positive(t, lies.told)
+		require.Contains(t, r.live("wait.l.*"), places[0])
+		require.False(t, last.over())
+		lies.mu.Lock()
+		lies.lies = false
+		lies.mu.Unlock()
+		mustUnlock(t, holder)
+		mustUnlock(t, w.granted(t))
+		mustUnlock(t, last.granted(t))
+	})
+}
+
+// oldLock shows a lock as free, from before it was taken.
+type oldLock struct {
+	kvstore.KV
+	mu   sync.Mutex
+	lies bool
+	told int
+}
+
+func (o *oldLock) List(ctx context.Context, pattern string, min uint64, opts ...kvstore.ListOption) (kvstore.Listing, error) {
+	l, err := o.KV.List(ctx, pattern, min, opts...)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.lies {
+		l.Beside = kvstore.Record{}
+		o.told++
+	}
+	return l, err
+}
