@@ -317,6 +317,76 @@ func TestNoEvictionWithoutGrant(t *testing.T) {
 	})
 }
 
+// A read without an answer begins the time anew for which a waiter has seen the lock free.
+func TestWindowAfterFailedRead(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		stuck := join(t, s)
+		c, f := joinFaulty(t, s)
+		holder := quietHolder(t, s)
+		first := stuck.await(t, "l")
+		w := c.await(t, "l")
+		time.Sleep(3 * time.Second)
+		looks := 0
+		f.FailReads(func(op testutil.ReadOp, what string) error {
+			if op != testutil.ReadList || what != "wait.l.*" {
+				return nil
+			}
+			if looks++; looks%2 == 0 {
+				return kvstore.ErrUnavailable
+			}
+			return nil
+		})
+		stuck.link.Blackhole(true)
+		mustUnlock(t, holder)
+		time.Sleep(5 * time.Second)
+		require.Greater(t, looks, 6)
+		require.False(t, w.over(), "it has seen the lock free for 0.6 s at most")
+		f.FailReads(nil)
+		mustUnlock(t, w.granted(t))
+		stuck.link.Blackhole(false)
+		mustUnlock(t, first.granted(t))
+	})
+}
+
+// In a queue that moves only the second waiter watches the lock beside the first one. It is
+// notified of each claim and each release, and claims nothing.
+func TestMessagesSecondWaiter(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		members := crowd(t, s, 7)
+		holder := mustLock(t, members[0].Client, "l")
+		var queue []*waiting
+		for _, m := range members[1:] {
+			queue = append(queue, m.await(t, "l"))
+		}
+		time.Sleep(5500 * time.Millisecond) // they have settled; the next timer is a while away
+		r := newRaw(t, s.Connect())
+		last := r.get("lock.l")
+		next := r.put("lock.l", []byte("another's"), time.Minute)
+		require.Greater(t, next, last.Sequence)
+		synctest.Wait()
+		var in, out []uint64
+		for _, m := range members {
+			in, out = append(in, m.nc.Stats().InMsgs), append(out, m.nc.Stats().OutMsgs)
+		}
+		r.put("lock.l", []byte("another's"), time.Minute)
+		synctest.Wait()
+		for i, m := range members[1:] {
+			got, sent := m.nc.Stats().InMsgs-in[i+1], m.nc.Stats().OutMsgs-out[i+1]
+			require.Zero(t, sent, "waiter %d", i)
+			if i < 2 {
+				require.EqualValues(t, 1, got, "waiter %d", i)
+			} else {
+				require.Zero(t, got, "waiter %d", i)
+			}
+		}
+		r.remove("lock.l")
+		_ = holder.Unlock(t.Context()) // it was lost
+		for _, w := range queue {
+			mustUnlock(t, w.granted(t))
+		}
+	})
+}
+
 // oldLock shows a lock as free, from before it was taken.
 type oldLock struct {
 	kvstore.KV

@@ -140,7 +140,7 @@ func (f *follower) notified() (result, bool) {
 	}
 	if recheck { // another server serves the subscription now, and nothing was seen meanwhile
 		f.proven = false
-		clear(f.windows) //safety:window-reconnect
+		f.anew()
 	}
 	// One that is alive takes the lock in a moment, and that is notified too.
 	if f.lookAt == 0 && f.freed.any() {
@@ -181,8 +181,8 @@ func (f *follower) read() (there bool) {
 	defer func() { f.readAt = b.Instant().Add(pause) }()
 	if err != nil {
 		a.heard(err)
-		clear(f.windows) //safety:window-unread
-		return true      // not known; the timers will try again
+		f.anew()
+		return true // not known; the timers will try again
 	}
 	// Another claim may have its key by now, behind all that have queued since.
 	if there = entry.Live() && entry.ID == f.pred.ID; !there {

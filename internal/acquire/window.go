@@ -78,6 +78,11 @@ func (w *window) patience() time.Duration {
 	return max(min(idleFor<<n, w.head.Record.TTL), idleFor) //safety:evicted-patience
 }
 
+// anew begins all windows anew: something may have gone unseen.
+func (f *follower) anew() {
+	clear(f.windows) //safety:window-anew
+}
+
 // over says whether nobody holds a key any more, or its time is over by the estimate of the
 // server's clock.
 func (f *follower) over(e record.Entry) bool {
@@ -98,7 +103,7 @@ func (f *follower) look() (result, bool) {
 	keys, queue, err := f.readAll()
 	now := b.Instant()
 	if err != nil {
-		clear(f.windows)
+		f.anew()
 		f.lookAt = now.Add(clock.OutageBackoff(f.failed))
 		f.failed++
 		return result{}, false
