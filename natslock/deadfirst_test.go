@@ -212,16 +212,15 @@ func TestSlowLinkIsServed(t *testing.T) {
 		far := slowly(t, s, 700*time.Millisecond)
 		served := 0
 		seen := x.run(t, s, 3, 0, func() {}, func() {
-			for range 4 {
+			for range 8 {
 				begun := time.Now()
 				l := mustLock(t, far.Client, "l")
-				t.Logf("after %v", time.Since(begun))
-				require.Less(t, time.Since(begun), 30*time.Second)
+				require.Less(t, time.Since(begun), 15*time.Second) // passed once, it notices by its renewal after 5 s
 				mustUnlock(t, l)
 				served++
 			}
 		})
-		require.Equal(t, 4, served)
+		require.Equal(t, 8, served)
 		require.Greater(t, seen.grants, 1000)
 	})
 }

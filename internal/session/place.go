@@ -35,11 +35,12 @@ func (p *Place) Gone() bool {
 	return cause != nil
 }
 
-// Deleted says whether the place has ended before its time.
+// Deleted says whether a place that is not there any more has ended before its time. Its
+// client may not have noticed yet.
 func (p *Place) Deleted() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.state == Lost && p.end.Sub(p.s.b.Instant()) > 0
+	return p.state == Held || p.state == Lost && p.cause.Why != unconfirmed
 }
 
 func (p *Place) automatic() bool                          { return true }
