@@ -74,8 +74,7 @@ func (w *window) saw(key, head record.Entry, at clock.Instant) {
 
 // patience is for how long the key has to stay free.
 func (w *window) patience() time.Duration {
-	n := min(max(w.head.Evictions, 0), mostDoublings)
-	return max(min(idleFor<<n, w.head.Record.TTL), idleFor) //safety:evicted-patience
+	return max(min(idleFor<<min(max(w.head.Evictions, 0), mostDoublings), w.head.Record.TTL), idleFor) //safety:evicted-patience
 }
 
 // anew begins all windows anew: something may have gone unseen.
@@ -142,11 +141,17 @@ func (f *follower) look() (result, bool) {
 		f.windows[best], f.lookAt = window{}, b.Instant().Add(lookAfter)
 	case best >= 0:
 		f.lookLate = 0
-		f.lookAt = min(max(sent.Add(lookEvery), now), f.takes(&f.windows[best]))
+		f.lookAt = max(sent.Add(lookEvery), now)
+		if at := f.takes(&f.windows[best]); at > now {
+			f.lookAt = min(f.lookAt, at)
+		}
 	case ends: // the server may remove it in a moment
 		f.lookAt = now.Add(f.lookLate.next())
 	default:
 		f.lookLate, f.lookAt = 0, 0
+		if f.freed.any() { // it was notified since the read
+			f.lookAt, f.hinted = now.Add(lookAfter), true
+		}
 	}
 	return result{}, false
 }
