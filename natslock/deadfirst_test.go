@@ -175,6 +175,41 @@ func TestDeadFirst(t *testing.T) {
 	}
 }
 
+// The pause begins when the lock is free, and not at a timed read: those who wait have waited
+// for long, and their timers are seconds apart. A waiter behind several dead ones watches the
+// lock once its predecessor has missed a renewal.
+func TestDeadFirstOfThoseThatWaitLong(t *testing.T) {
+	for _, x := range sorts() {
+		for _, dead := range []int{1, 3} {
+			t.Run(fmt.Sprint(x.name, " ", dead), func(t *testing.T) {
+				testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+					release := x.hold(t, join(t, s).Client)
+					for range dead {
+						x.dies(t, s)
+					}
+					m := join(t, s)
+					granted := make(chan time.Time, 1)
+					go func() {
+						l, err := x.take(t.Context(), m.Client)
+						granted <- time.Now()
+						if err != nil {
+							t.Error(err)
+							return
+						}
+						_ = l.Unlock(context.Background())
+					}()
+					m.rec.wait(t, natslock.EventQueued, "l")
+					time.Sleep(7 * time.Second) // a place lives for 15 s
+					free := time.Now()
+					release()
+					require.LessOrEqual(t, receive(t, granted, "a grant").Sub(free), onePause)
+					synctest.Wait()
+				})
+			})
+		}
+	}
+}
+
 // A replica that waits and dies, every ten seconds.
 func TestDeadFirstInCrashLoop(t *testing.T) {
 	x := sorts()[0]
