@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -137,7 +138,9 @@ func (x sort) run(t *testing.T, s *testutil.Server, clients int, d time.Duration
 	}
 	synctest.Wait()
 	time.Sleep(100 * time.Millisecond)
+	seen.mu.Lock()
 	seen.last = time.Now()
+	seen.mu.Unlock()
 	begin()
 	if trouble == nil {
 		time.Sleep(d)
@@ -297,7 +300,9 @@ func TestRenewedPlaceIsKept(t *testing.T) {
 		}))
 		holder := quietHolder(t, s)
 		first := stuck.await(t, "l")
+		lies.mu.Lock()
 		lies.of = r.live("wait.l.*")[0]
+		lies.mu.Unlock()
 		w := c.await(t, "l")
 		time.Sleep(7 * time.Second) // the first renewal of the place
 		f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
@@ -306,7 +311,10 @@ func TestRenewedPlaceIsKept(t *testing.T) {
 			}
 			return testutil.Pass
 		})
+		lies.mu.Lock()
+		require.NotZero(t, lies.old.Revision)
 		require.Greater(t, r.get(lies.of).Sequence, lies.old.Revision)
+		lies.mu.Unlock()
 		free := time.Now()
 		mustUnlock(t, holder)
 		l := w.granted(t)
@@ -339,10 +347,10 @@ func TestNoEvictionWithoutGrant(t *testing.T) {
 		lies.lies = true
 		lies.mu.Unlock()
 		time.Sleep(time.Minute)
-		require.Positive(t, lies.told)
 		require.Contains(t, r.live("wait.l.*"), places[0])
 		require.False(t, last.over())
 		lies.mu.Lock()
+		require.Positive(t, lies.told)
 		lies.lies = false
 		lies.mu.Unlock()
 		mustUnlock(t, holder)
@@ -360,12 +368,12 @@ func TestWindowAfterFailedRead(t *testing.T) {
 		first := stuck.await(t, "l")
 		w := c.await(t, "l")
 		time.Sleep(3 * time.Second)
-		looks := 0
+		var looks atomic.Int32
 		f.FailReads(func(op testutil.ReadOp, what string) error {
 			if op != testutil.ReadList || what != "wait.l.*" {
 				return nil
 			}
-			if looks++; looks%2 == 0 {
+			if looks.Add(1)%2 == 0 {
 				return kvstore.ErrUnavailable
 			}
 			return nil
@@ -373,7 +381,7 @@ func TestWindowAfterFailedRead(t *testing.T) {
 		stuck.link.Blackhole(true)
 		mustUnlock(t, holder)
 		time.Sleep(5 * time.Second)
-		require.Greater(t, looks, 6)
+		require.Greater(t, int(looks.Load()), 6)
 		require.False(t, w.over(), "it has seen the lock free for 0.6 s at most")
 		f.FailReads(nil)
 		mustUnlock(t, w.granted(t))
