@@ -102,6 +102,7 @@ func (f *follower) look() (result, bool) {
 	keys, queue, err := f.readAll()
 	now := b.Instant()
 	if err != nil {
+		a.heard(err)
 		f.anew()
 		f.lookAt = now.Add(clock.OutageBackoff(f.failed))
 		f.failed++
@@ -120,6 +121,7 @@ func (f *follower) look() (result, bool) {
 			f.lookAt = now.Add(lookAfter)
 			return f.claim(k, 0)
 		case e.Live() && !b.Overdue(a.ctx, e):
+			a.heard(nil)
 			a.saw(e)
 			*w = window{}
 			ends = ends || f.over(e)

@@ -56,6 +56,8 @@ var rules = []rule{
 	{"an overdue record is replaced at exactly its revision, by a server's clock", []string{"overdue", "overdue-asked"}},
 	{"nothing is claimed or deleted on the word of a notification", []string{"release-verified", "notification-verified"}},
 	{"a queue is listed as of the own ticket", []string{"queue-as-of", "first-by-leader"}},
+	{"a lock is taken out of turn after reads that leave nothing unseen", []string{"idle-lock", "window-gap", "window-unchanged", "window-head", "window-anew"}},
+	{"a place is deleted after an own grant, at the revision read, and only the head's", []string{"evicted-granted", "evicted-as-read", "evicted-entitled"}},
 	{"a client passes the queue for 100 ms at most", []string{"bypass-bounded", "bypass-repeated"}},
 	{"a subscription is proven by a refused write", []string{"probe-refused"}},
 	{"a reader joins only while no gate stands", []string{"join-guarded", "join-new-id"}},
