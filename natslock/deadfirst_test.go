@@ -250,7 +250,7 @@ func TestSlowLinkIsServed(t *testing.T) {
 		far := slowly(t, s, 700*time.Millisecond)
 		served := 0
 		seen := x.run(t, s, 3, 0, func() {}, func() {
-			for range 8 {
+			for range 4 {
 				begun := time.Now()
 				l := mustLock(t, far.Client, "l")
 				require.Less(t, time.Since(begun), 15*time.Second) // passed once, it notices by its renewal after 5 s
@@ -258,8 +258,8 @@ func TestSlowLinkIsServed(t *testing.T) {
 				served++
 			}
 		})
-		require.Equal(t, 8, served)
-		require.Greater(t, seen.grants, 1000)
+		require.Equal(t, 4, served)
+		require.Greater(t, seen.grants, 500)
 	})
 }
 

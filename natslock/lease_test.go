@@ -367,6 +367,7 @@ func TestLeaseReleaseTimeoutBlockedWrite(t *testing.T) {
 
 // A broken lock is deleted by its holder too, and that does not hold it up either.
 func TestBrokenReleaseBlockedWrite(t *testing.T) {
+	tier.Proof(t)
 	s := testutil.RunServer(t)
 	c := join(t, s, natslock.WithReleaseTimeout(500*time.Millisecond), natslock.WithWatchAfter(0))
 	l := mustLock(t, c.Client, "l", natslock.TTL(30*time.Second))

@@ -66,7 +66,7 @@ func (a *acquisition) enqueue(begun clock.Instant) result {
 	var expect uint64
 	if a.queueing == nil {
 		body := c.b.Body(record.StatusWaiting, a.req.Meta)
-		body.Mode, body.Permits, body.Evictions = uint8(a.req.Mode), uint16(a.req.Permits), a.bid.evictions
+		body.Mode, body.Permits, body.Evictions = uint8(a.req.Mode), uint16(a.req.Permits), uint16(a.bid.evictions)
 		if a.req.Patient { // every list of the queue would carry them //safety:patient-place
 			body.Meta = nil
 		}

@@ -74,7 +74,7 @@ func (w *window) saw(key, head record.Entry, at clock.Instant) {
 
 // patience is for how long the key has to stay free.
 func (w *window) patience() time.Duration {
-	return max(min(idleFor<<min(max(w.head.Evictions, 0), mostDoublings), w.head.Record.TTL), idleFor) //safety:evicted-patience
+	return max(min(idleFor<<min(w.head.Evictions, mostDoublings), w.head.Record.TTL), idleFor) //safety:evicted-patience
 }
 
 // anew begins all windows anew: something may have gone unseen.

@@ -1,6 +1,7 @@
 package acquire
 
 import (
+	"math"
 	"testing"
 	"time"
 
@@ -14,7 +15,7 @@ import (
 func placeOf(id string, evictions, permits int) record.Entry {
 	return record.Entry{
 		Record: kvstore.Record{Key: "wait.l." + id, Revision: 5, TTL: 15 * time.Second},
-		Body:   record.Body{ID: id, Status: record.StatusWaiting, Evictions: evictions, Permits: uint16(permits)},
+		Body:   record.Body{ID: id, Status: record.StatusWaiting, Evictions: uint16(evictions), Permits: uint16(permits)},
 	}
 }
 
@@ -66,8 +67,8 @@ func TestWindow(t *testing.T) {
 // place's TTL.
 func TestWindowPatience(t *testing.T) {
 	for evictions, want := range map[int]time.Duration{
-		-1: 1200 * time.Millisecond, 0: 1200 * time.Millisecond, 1: 2400 * time.Millisecond, 3: 9600 * time.Millisecond,
-		4: 15 * time.Second, 1 << 40: 15 * time.Second,
+		0: 1200 * time.Millisecond, 1: 2400 * time.Millisecond, 3: 9600 * time.Millisecond,
+		4: 15 * time.Second, math.MaxUint16: 15 * time.Second,
 	} {
 		w := window{head: placeOf("A", evictions, 0)}
 		require.Equal(t, want, w.patience(), "%d", evictions)

@@ -67,9 +67,6 @@ type Body struct {
 	// Size is how many goroutines the record stands for: those that wait at a place,
 	// and for a lock those that wait behind its holder too. 0 stands for 1.
 	Size int32 `msgpack:"n,omitempty"`
-	// Evictions is how often a waiter has queued again because another one had deleted its
-	// place.
-	Evictions int `msgpack:"e,omitempty"`
 	// ID is the claim's: 128 random bits, never used again.
 	ID string `msgpack:"id"`
 	// Client is the id of the client that made the claim.
@@ -98,7 +95,10 @@ type Body struct {
 	// revision of the last StatusTrying record that its client answers, or 1.
 	Lingers bool   `msgpack:"k,omitempty"`
 	Permits uint16 `msgpack:"q,omitempty"` // of the semaphore, as the claim knows; 0: another lock
-	InUse   uint64 `msgpack:"u,omitempty"`
+	// Evictions is how often a waiter has queued again because another one had deleted its
+	// place.
+	Evictions uint16 `msgpack:"e,omitempty"`
+	InUse     uint64 `msgpack:"u,omitempty"`
 
 	Owner   string   `msgpack:"o,omitempty"`
 	Host    string   `msgpack:"h,omitempty"`

@@ -18,6 +18,14 @@ func Part[T int | float64 | time.Duration](n T) T {
 	return n
 }
 
+// Quarter is a quarter of n under the race detector, and n without it.
+func Quarter[T int | float64 | time.Duration](n T) T {
+	if Race {
+		return n / 4
+	}
+	return n
+}
+
 // Half is half of n under the race detector, and n without it. It is for a test that
 // reaches its least counts in half of the time, and not in a quarter.
 func Half[T int | float64](n T) T {

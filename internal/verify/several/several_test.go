@@ -213,7 +213,7 @@ func TestLockAllHour(t *testing.T) {
 	history.InMemory(t, func(t *testing.T, m *kvstore.Memory) {
 		store := m.Open()
 		defer store.Close()
-		strollers(t, seed, machine.Part(time.Hour), inMemory(t, m), store)
+		strollers(t, seed, machine.Quarter(time.Hour), inMemory(t, m), store)
 	})
 }
 
@@ -224,7 +224,7 @@ func TestLockAllServer(t *testing.T) {
 	t.Logf("seed %d", seed)
 	long := 10 * time.Minute
 	if tier.IsProof() {
-		long = machine.Part(time.Hour)
+		long = machine.Quarter(time.Hour)
 	}
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		dial := onServer(s)

@@ -34,7 +34,7 @@ func TestSimRunsServer(t *testing.T) {
 	}
 	seeds(t, 1, func(seed uint64) plan {
 		p := crowdOf(seed|1, hours)
-		p.rounds = min(p.rounds, machine.Part(100))
+		p.rounds = min(p.rounds, machine.Quarter(100))
 		return p
 	}, leastInCrowd)
 }
@@ -114,14 +114,14 @@ func crowdOf(seed uint64, hours float64) plan {
 		seed: seed, hours: hours,
 		clients: 2 + rng.IntN(3), mutexes: 1 + rng.IntN(2),
 		ttl: pick(2*time.Second, 5*time.Second), watchAfter: pick(0, time.Second, -1),
-		crowd: 2 + rng.IntN(6), rounds: machine.Part(300),
+		crowd: 2 + rng.IntN(6), rounds: machine.Quarter(300),
 		turn: pick(0, natslock.DefaultTurn, natslock.DefaultTurn, 20*time.Millisecond),
 		lag:  pick(100*time.Microsecond, 250*time.Microsecond, 2*time.Millisecond),
 		hold: pick(time.Microsecond, 300*time.Microsecond, 5*time.Millisecond), think: pick(time.Microsecond, 3*time.Millisecond, 60*time.Millisecond),
 	}
 	p.think = min(p.think, 3*time.Millisecond+10*p.hold) // or hardly anybody waits
 	if seed%4 > 1 {
-		p.rws, p.rounds, p.crowd = 1, machine.Part(100), 3+p.crowd%2 // readers overlap: longer stretches take long to judge
+		p.rws, p.rounds, p.crowd = 1, machine.Quarter(100), 3+p.crowd%2 // readers overlap: longer stretches take long to judge
 	}
 	p.linger = pick(0, 0, 5*time.Millisecond, 10*time.Second)
 	if seed%2 == 0 {

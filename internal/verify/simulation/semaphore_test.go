@@ -18,7 +18,7 @@ import (
 // everything goes wrong that can there. Every third seed has clients that know of different
 // numbers of permits.
 func TestSimSemaphores(t *testing.T) {
-	hours := cmp.Or(*simHours, machine.Part(0.4))
+	hours := cmp.Or(*simHours, machine.Quarter(0.4))
 	seeds(t, 3, func(seed uint64) plan { return permitsOf(seed, hours).inMemory() }, leastPermits, happened...)
 }
 
@@ -31,11 +31,11 @@ func leastPermits(p plan) map[string]int {
 // TTLs, links are cut, and the bucket is re-created.
 func TestSimSemaphoresServer(t *testing.T) {
 	if tier.IsProof() {
-		hours := cmp.Or(*simHours, machine.Part(0.4))
+		hours := cmp.Or(*simHours, machine.Quarter(0.4))
 		seeds(t, 3, func(seed uint64) plan { return permitsOf(seed, hours) }, leastPermits, append(slices.Clip(happened), "crash")...)
 		return
 	}
-	hours := cmp.Or(*simHours, machine.Part(0.2))
+	hours := cmp.Or(*simHours, machine.Quarter(0.2))
 	seeds(t, 1, func(seed uint64) plan {
 		p := permitsOf(seed, hours)
 		p.outages, p.crashes, p.remakes = 2*time.Minute, 2*time.Minute, 1 // one plan has everything
@@ -73,7 +73,7 @@ func TestSimSemaphoresBriefServer(t *testing.T) {
 func testSemaphoresBrief(t *testing.T, memory bool) {
 	test := t.Name()
 	base := plan{
-		hours: machine.Part(0.02), clients: 5, workers: 4, sems: 1, ttl: 2 * time.Second, watchAfter: time.Second, turn: natslock.DefaultTurn,
+		hours: machine.Quarter(0.02), clients: 5, workers: 4, sems: 1, ttl: 2 * time.Second, watchAfter: time.Second, turn: natslock.DefaultTurn,
 		lag: 250 * time.Microsecond, hold: 20 * time.Millisecond, think: 50 * time.Millisecond,
 		permits: func(int, int) int { return 3 },
 	}
@@ -84,7 +84,7 @@ func testSemaphoresBrief(t *testing.T, memory bool) {
 		"disturbed": func(p *plan) {
 			// Each waiter has a place: with more of them the outages of those before it
 			// keep one waiting for longer than check 6 wants.
-			p.clients, p.workers, p.hours = 4, 2, machine.Part(0.1)
+			p.clients, p.workers, p.hours = 4, 2, machine.Quarter(0.1)
 			p.meddles, p.outages = time.Second, 20*time.Second
 			p.rates = testutil.Rates{Drop: 0.01, LoseAnswer: 0.02, DelayAnswer: 0.02, MaxDelay: 300 * time.Millisecond, DropEvent: 0.05}
 		},

@@ -116,7 +116,7 @@ var happened = []string{
 // everything goes wrong that can there. Each seed has its own number of clients and names,
 // leases, pace and rates of faults.
 func TestSim(t *testing.T) {
-	hours := cmp.Or(*simHours, machine.Part(1.))
+	hours := cmp.Or(*simHours, machine.Quarter(1.))
 	seeds(t, 6, func(seed uint64) plan {
 		p := planOf(seed, hours).inMemory()
 		// In half of the plans the bucket is some way off, so more is under way at a time.
@@ -140,11 +140,11 @@ func leastOf(p plan) map[string]int {
 // cut, and the bucket is re-created.
 func TestSimServer(t *testing.T) {
 	if tier.IsProof() {
-		hours := cmp.Or(*simHours, machine.Part(1.))
+		hours := cmp.Or(*simHours, machine.Quarter(1.))
 		seeds(t, 4, func(seed uint64) plan { return planOf(seed, hours) }, leastOf, append(slices.Clip(happened), "crash")...)
 		return
 	}
-	hours := cmp.Or(*simHours, machine.Part(0.5))
+	hours := cmp.Or(*simHours, machine.Quarter(0.5))
 	seeds(t, 1, func(seed uint64) plan {
 		p := planOf(seed, hours)
 		p.outages, p.crashes, p.remakes = 2*time.Minute, 5*time.Minute, 1 // one plan has everything
@@ -179,7 +179,7 @@ func planOf(seed uint64, hours float64) plan {
 // TestSimDay is a day of a few mutexes, mostly, on a real server.
 func TestSimDay(t *testing.T) {
 	tier.Proof(t)
-	hours := cmp.Or(*simHours, machine.Part(24.))
+	hours := cmp.Or(*simHours, machine.Quarter(24.))
 	// A shorter day has as many operators. At the pace of a whole day, one run of 6 hours in a
 	// hundred breaks no lease.
 	meddles := min(time.Duration(hours/24*float64(10*time.Minute)), 10*time.Minute)
