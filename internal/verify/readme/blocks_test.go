@@ -35,7 +35,7 @@ var notRun = []struct {
 	reason     string
 }{
 	{page: "README.md", line: "git clone https://github.com/natslock/locks && cd locks", instead: "cd locks", reason: "needs the network"},
-	{page: "README.md", line: "go test ./...                 # every test, each against a real nats-server", reason: "runs this test too"},
+	{page: "README.md", line: "go test ./...                 # two minutes, against a real nats-server", reason: "runs this test too"},
 	{page: "docs/guide/getting-started.md", line: "go install github.com/natslock/locks/cmd/lockctl@latest", reason: "needs the network"},
 	{page: "docs/guide/getting-started.md", line: "go get github.com/natslock/locks", reason: "needs the network"},
 	{page: "docs/guide/getting-started.md", line: "git clone https://github.com/natslock/locks && cd locks", instead: "cd locks", reason: "needs the network"},
