@@ -344,7 +344,7 @@ func hold(t *testing.T, s *testutil.Server, name string, flags ...string) (p *pr
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "pid")
 	args := append([]string{"run"}, flags...)
-	p = start(t, s, append(args, name, "--", "sh", "-c", "echo $$ > "+file+"; exec sleep 60")...)
+	p = start(t, s, append(args, name, "--", "sh", "-c", "echo $$ > "+file+"; exec sleep 600")...)
 	return p, int(number(t, file))
 }
 
