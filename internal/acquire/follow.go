@@ -32,10 +32,12 @@ type follower struct {
 	windows  []window // of each key of the lock
 	jitter   time.Duration
 	readAt   clock.Instant
-	lookAt   clock.Instant // 0: nothing is known to be free
-	hinted   bool          // by notifications only
-	lookLate lateness      // of the lock's record
-	failed   int           // looks in a row without an answer
+	lookAt   clock.Instant     // 0: nothing is known to be free
+	free     map[string]uint64 // the revisions of the keys that the last read has shown free
+	again    bool              // the next read is soon, and shows whether they still are
+	hinted   bool              // by notifications only
+	lookLate lateness          // of the lock's record
+	failed   int               // looks in a row without an answer
 }
 
 // follow waits behind the predecessor until it has gone, and then reads the queue
@@ -178,6 +180,9 @@ func (f *follower) read() (there bool) {
 		}
 	}
 	pause := f.back.after(err == nil)
+	if f.again {
+		pause = min(pause, readAgain)
+	}
 	defer func() { f.readAt = b.Instant().Add(pause) }()
 	if err != nil {
 		a.heard(err)
@@ -200,8 +205,9 @@ func (f *follower) read() (there bool) {
 	return true
 }
 
-// readBeside reads the predecessor's record, and the lock or some of the slots. What is free
-// there makes it look.
+// readBeside reads the predecessor's record, and the lock or some of the slots. A key that is
+// free there at the revision of the last read makes it look. One read alone may meet any
+// hand-over, and a look reads the whole queue: so it is repeated once, soon.
 func (f *follower) readBeside() (now record.Entry, err error) {
 	a, b := f.a, f.a.c.b
 	keys := []string{a.keys.Gate}
@@ -229,12 +235,22 @@ func (f *follower) readBeside() (now record.Entry, err error) {
 			return now, err
 		}
 	}
-	for _, e := range beside {
+	before, repeated := f.free, f.again
+	f.free, f.again = nil, false
+	for i, e := range beside {
 		switch {
 		case f.over(e) || a.bid.mine(e):
-			if f.lookAt == 0 {
-				f.lookAt, f.hinted = b.Instant().Add(lookAfter), false
+			revision, shown := before[keys[i]]
+			switch stays := shown && revision == e.Revision; {
+			case f.lookAt == 0 && (stays || a.bid.mine(e)):
+				f.lookAt, f.hinted = b.Instant(), false
+			case !stays:
+				f.again = !repeated
 			}
+			if f.free == nil {
+				f.free = make(map[string]uint64)
+			}
+			f.free[keys[i]] = e.Revision
 		case f.lock != nil:
 			f.lock.Track(e.Record)
 			fallthrough

@@ -44,6 +44,8 @@ const (
 	// lookAfter is how long it leaves a lock to the head before it reads at all: as long as
 	// nobody has died no waiter reads more than it would.
 	lookAfter = 50 * time.Millisecond
+	// readAgain is how soon a waiter reads again what it has read to be free.
+	readAgain = 20 * time.Millisecond
 	// lookJitter bounds by how much those behind the second waiter wait longer than it does.
 	lookJitter = 200 * time.Millisecond
 	// renewedLate is by how much a renewal may be late before a waiter watches the lock.
