@@ -197,7 +197,7 @@ const wan = 40 * time.Millisecond
 func gateway(t *testing.T) network {
 	s := start(t, wan, host{name: "east", file: "gateway-east.conf"}, host{name: "west", file: "gateway-west.conf"})
 	formed(t, s)
-	placed := natslock.WithBucketConfig(kvstore.Config{Placement: &jetstream.Placement{Cluster: "east"}})
+	placed := natslock.WithBucketConfig(kvstore.Config{Replicas: 1, Placement: &jetstream.Placement{Cluster: "east"}})
 	return network{
 		places: []place{one("east", s[0]), one("west", s[1])},
 		opts:   []natslock.Option{placed},
