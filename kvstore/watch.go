@@ -14,12 +14,20 @@ import (
 // the same pattern.
 type topic struct {
 	pattern string
-	keys    string    // the pattern of the keys
 	once    sync.Once // sets sub or err
+	cut     uint32    // where the pattern of the keys begins in it
 	sub     *nats.Subscription
 	err     error
 	watches []*watch // nearly always one; under Store.mu, and replaced, not changed
 }
+
+// topicOf is the topic of keys whose notifications have a prefix.
+func topicOf(prefix, keys string) *topic {
+	return &topic{pattern: prefix + keys, cut: uint32(len(prefix))}
+}
+
+// keys is the pattern of the keys.
+func (t *topic) keys() string { return t.pattern[t.cut:] }
 
 // subscribe returns when the subscription is on its way. It has one channel with all
 // others: a subscription costs no goroutine. While the connection is away the subscription
@@ -103,7 +111,7 @@ func (s *Store) Watch(pattern string, deliver func(Event)) (Watch, error) {
 	notify := s.seen.Load().notify // under mu: or move could miss it
 	t, found := s.topics[notify+pattern]
 	if !found {
-		t = &topic{pattern: notify + pattern, keys: pattern}
+		t = topicOf(notify, pattern)
 		s.topics[t.pattern] = t
 	}
 	w.topic = t
@@ -162,12 +170,12 @@ func (s *Store) move(to string) (moved bool) {
 	var changes []change
 	s.mu.Lock()
 	for pattern, old := range maps.Clone(s.topics) {
-		if pattern == to+old.keys {
+		if pattern == to+old.keys() {
 			continue
 		}
-		now := s.topics[to+old.keys]
+		now := s.topics[to+old.keys()]
 		if now == nil {
-			now = &topic{pattern: to + old.keys, keys: old.keys}
+			now = topicOf(to, old.keys())
 			s.topics[now.pattern] = now
 		}
 		now.watches = append(slices.Clip(now.watches), old.watches...)
