@@ -10,12 +10,22 @@ import (
 	"github.com/natslock/locks/kvstore"
 )
 
+// failed is why the last renewal was not confirmed, as far as is known.
+func (r *renewals) failed() error {
+	if r.failure == nil {
+		return nil
+	}
+	return *r.failure
+}
+
+func (r *renewals) fail(err error) { r.failure = &err }
+
 // why is what is known of a lack of confirmations, for the text of an error.
 func (r *renewals) why() string {
-	if r.failure == nil {
+	if r.failed() == nil {
 		return ""
 	}
-	return ": its renewal failed: " + r.failure.Error()
+	return ": its renewal failed: " + r.failed().Error()
 }
 
 // minRetry is the shortest time between two renewals of one record.
@@ -29,7 +39,7 @@ type renewals struct {
 	asked   clock.Instant
 	next    clock.Instant // when the next one is due
 	need    uint64        // one with at least this number is wanted at once
-	failure error         // why the last one was not confirmed, as far as is known; nil: not known
+	failure *error        // why the last one was not confirmed, as far as is known; nil: not known
 }
 
 // renewal is a renewal without an answer yet.
@@ -126,7 +136,7 @@ func (k *kept) renewed(n uint64, a kvstore.Answer) {
 	case errors.Is(a.Err, kvstore.ErrInFlight):
 		k.retries++
 		r.next = now.Add(clock.InFlightBackoff(int(k.retries)))
-		r.failure = cmp.Or(r.failure, a.Err)
+		r.fail(cmp.Or(r.failed(), a.Err))
 		k.moved()
 	default:
 		k.failed(a.Err)
@@ -139,8 +149,8 @@ func (k *kept) renewed(n uint64, a kvstore.Answer) {
 // warns once of a server that refuses to renew a lock, whatever the reason: a bucket that is
 // full or sealed, a size, a permission. An outage is none. Under mu.
 func (k *kept) failed(err error) {
-	r, before := &k.renewals, k.renewals.failure
-	r.failure = err
+	r, before := &k.renewals, k.renewals.failed()
+	r.fail(err)
 	if l, ok := k.of.(*Lease); ok && k.state == Held && !kvstore.Refused(before) && kvstore.Refused(err) {
 		l.refused(err)
 	}

@@ -223,7 +223,7 @@ func (r *renewer) atRisk() error {
 	var n int
 	var name, why string
 	r.held(func(k *kept) {
-		refused := k.isLock() && kvstore.Refused(k.renewals.failure)
+		refused := k.isLock() && kvstore.Refused(k.renewals.failed())
 		if k.renews() && (refused || k.end.Sub(now) < (k.terms.TTL-k.terms.Margin)/3) {
 			if n++; why == "" {
 				name, why = k.Name, k.renewals.why()
