@@ -197,9 +197,15 @@ const wan = 40 * time.Millisecond
 func gateway(t *testing.T) network {
 	s := start(t, wan, host{name: "east", file: "gateway-east.conf"}, host{name: "west", file: "gateway-west.conf"})
 	formed(t, s)
-	placed := natslock.WithBucketConfig(kvstore.Config{Replicas: 1, Placement: &jetstream.Placement{Cluster: "east"}})
+	east := one("east", s[0])
+	js, err := jetstream.New(east.connect())
+	require.NoError(t, err)
+	store, err := kvstore.Open(t.Context(), js, kvstore.Config{Replicas: 1}) // the cluster has one server
+	require.NoError(t, err)
+	store.Close()
+	placed := natslock.WithBucketConfig(kvstore.Config{Placement: &jetstream.Placement{Cluster: "east"}})
 	return network{
-		places: []place{one("east", s[0]), one("west", s[1])},
+		places: []place{east, one("west", s[1])},
 		opts:   []natslock.Option{placed},
 		slow:   2 * wan,
 	}
