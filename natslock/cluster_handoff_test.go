@@ -18,6 +18,7 @@ func TestClusterHandoff(t *testing.T) {
 	if testing.Short() {
 		t.Skip("a cluster takes seconds; -short was given")
 	}
+	t.Parallel()
 	cl := testutil.RunCluster(t, 3)
 	var clients []*natslock.Client
 	for range 3 {

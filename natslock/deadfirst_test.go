@@ -75,9 +75,9 @@ func (x sort) hold(t *testing.T, c *natslock.Client) (release func()) {
 }
 
 // dies has a client queue for the lock, and ends its connection.
-func (x sort) dies(t *testing.T, s *testutil.Server) {
+func (x sort) dies(t *testing.T, bucket *kvstore.Memory) {
 	t.Helper()
-	m := join(t, s)
+	m, line := joinInMemory(t, bucket)
 	mark := m.rec.len()
 	go func() {
 		l, err := x.dead(context.WithoutCancel(t.Context()), m.Client)
@@ -87,7 +87,7 @@ func (x sort) dies(t *testing.T, s *testutil.Server) {
 	}()
 	m.rec.waitFrom(t, mark, natslock.EventQueued, "l")
 	time.Sleep(time.Second)
-	m.nc.Close()
+	line.Cut()
 }
 
 // cycles counts the grants of clients that take the lock for 10 ms each, again and
@@ -111,14 +111,14 @@ func (x *cycles) count() {
 }
 
 // run runs clients for a time, while trouble goes on.
-func (x sort) run(t *testing.T, s *testutil.Server, clients int, d time.Duration, begin, trouble func()) *cycles {
+func (x sort) run(t *testing.T, bucket *kvstore.Memory, clients int, d time.Duration, begin, trouble func()) *cycles {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	seen := &cycles{}
 	var wg sync.WaitGroup
 	for range clients {
-		m := join(t, s)
+		m, _ := joinInMemory(t, bucket)
 		wg.Go(func() {
 			for ctx.Err() == nil {
 				l, err := x.take(ctx, m.Client)
@@ -156,13 +156,15 @@ func TestDeadFirst(t *testing.T) {
 	for _, x := range sorts() {
 		for _, dead := range []int{1, 5} {
 			t.Run(fmt.Sprint(x.name, " ", dead), func(t *testing.T) {
-				testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-					release := x.hold(t, join(t, s).Client)
+				t.Parallel()
+				history.InMemory(t, func(t *testing.T, bucket *kvstore.Memory) {
+					holder, _ := joinInMemory(t, bucket)
+					release := x.hold(t, holder.Client)
 					for range dead {
-						x.dies(t, s)
+						x.dies(t, bucket)
 					}
 					span := time.Duration(2*dead+3) * time.Second
-					seen := x.run(t, s, 3, span, release, nil)
+					seen := x.run(t, bucket, 3, span, release, nil)
 					t.Logf("%d grants in %v, pauses %v", seen.grants, span, seen.pauses)
 					rate := 100 // grants a second, without the dead
 					if x.all > 1 {
@@ -186,12 +188,14 @@ func TestDeadFirstOfThoseThatWaitLong(t *testing.T) {
 	for _, x := range sorts() {
 		for _, dead := range []int{1, 3} {
 			t.Run(fmt.Sprint(x.name, " ", dead), func(t *testing.T) {
-				testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-					release := x.hold(t, join(t, s).Client)
+				t.Parallel()
+				history.InMemory(t, func(t *testing.T, bucket *kvstore.Memory) {
+					holder, _ := joinInMemory(t, bucket)
+					release := x.hold(t, holder.Client)
 					for range dead {
-						x.dies(t, s)
+						x.dies(t, bucket)
 					}
-					m := join(t, s)
+					m, _ := joinInMemory(t, bucket)
 					granted := make(chan time.Time, 1)
 					go func() {
 						l, err := x.take(t.Context(), m.Client)
@@ -217,15 +221,16 @@ func TestDeadFirstOfThoseThatWaitLong(t *testing.T) {
 // A replica that waits and dies, every ten seconds.
 func TestDeadFirstInCrashLoop(t *testing.T) {
 	x := sorts()[0]
-	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		release := x.hold(t, join(t, s).Client)
-		seen := x.run(t, s, 3, 0, release, func() {
+	history.InMemory(t, func(t *testing.T, bucket *kvstore.Memory) {
+		holder, _ := joinInMemory(t, bucket)
+		release := x.hold(t, holder.Client)
+		seen := x.run(t, bucket, 3, 0, release, func() {
 			for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Second) {
-				m := join(t, s)
+				m, line := joinInMemory(t, bucket)
 				mark := m.rec.len()
 				m.begin(t, "l")
 				m.rec.waitFrom(t, mark, natslock.EventQueued, "l")
-				m.nc.Close()
+				line.Cut()
 			}
 		})
 		t.Logf("%d grants in half a minute, pauses %v", seen.grants, seen.pauses)
@@ -234,12 +239,12 @@ func TestDeadFirstInCrashLoop(t *testing.T) {
 }
 
 // slowly joins a client whose writes and reads take the way to a server with a round trip.
-func slowly(t *testing.T, s *testutil.Server, roundTrip time.Duration) *member {
+func slowly(t *testing.T, bucket *kvstore.Memory, roundTrip time.Duration) *natslock.Client {
 	t.Helper()
-	m, f := joinFaulty(t, s)
+	c, f := history.FaultyInMemory(t, bucket, 1)
 	f.OnSend(func(int, kvstore.Write) testutil.Fate { return testutil.Delay(roundTrip) })
 	f.FailReads(func(testutil.ReadOp, string) error { time.Sleep(roundTrip); return nil })
-	return m
+	return c
 }
 
 // A waiter that lives behind a slow link takes two round trips to read a lock that is free and
@@ -247,13 +252,13 @@ func slowly(t *testing.T, s *testutil.Server, roundTrip time.Duration) *member {
 // all the same: each time they wait for longer.
 func TestSlowLinkIsServed(t *testing.T) {
 	x := sorts()[0]
-	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		far := slowly(t, s, 700*time.Millisecond)
+	history.InMemory(t, func(t *testing.T, bucket *kvstore.Memory) {
+		far := slowly(t, bucket, 700*time.Millisecond)
 		served := 0
-		seen := x.run(t, s, 3, 0, func() {}, func() {
+		seen := x.run(t, bucket, 3, 0, func() {}, func() {
 			for range 4 {
 				begun := time.Now()
-				l := mustLock(t, far.Client, "l")
+				l := mustLock(t, far, "l")
 				require.Less(t, time.Since(begun), 15*time.Second) // passed once, it notices by its renewal after 5 s
 				mustUnlock(t, l)
 				served++

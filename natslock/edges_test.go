@@ -282,6 +282,7 @@ func (d *silentDialer) Dial(network, address string) (net.Conn, error) {
 // nats.go holds its mutex while it waits for a server that accepts connections and says
 // nothing. No call of the client waits for that.
 func TestSilentServer(t *testing.T) {
+	t.Parallel()
 	s := testutil.RunServer(t)
 	listener, err := net.ListenTCP("tcp", nil)
 	require.NoError(t, err)

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/internal/verify/history"
+	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
@@ -39,44 +40,91 @@ var fates = []struct {
 	{"answered 40s later", testutil.DelayAnswer(40 * time.Second)},
 }
 
-// TestFaultAtEveryStep repeats one scenario, each time with a fault in another write. A
-// takes a lock and keeps it over some renewals, and B queues for it. A releases the lock,
-// then B takes it and releases it. Whatever happens, the two never hold it together, B gets
-// in, and in the end nothing is left.
+// faultySteps are the writes that go wrong, in [faultAtSteps].
+var faultySteps = []struct {
+	stage string
+	ofB   bool
+	first int // which writes of that stage go wrong
+	last  int
+}{
+	{stage: "lock take", first: 1, last: 1},
+	{stage: "lock take", first: 1, last: 2},
+	{stage: "lock renew", first: 1, last: 1},
+	{stage: "lock renew", first: 2, last: 3},
+	{stage: "lock renew", first: 1, last: 1000},
+	{stage: "lock delete", first: 1, last: 1},
+	{stage: "lock delete", first: 1, last: 2},
+	{stage: "wait take", ofB: true, first: 1, last: 1},
+	{stage: "wait take", ofB: true, first: 1, last: 3},
+	{stage: "wait renew", ofB: true, first: 1, last: 2},
+	{stage: "wait renew", ofB: true, first: 1, last: 1000},
+	{stage: "wait delete", ofB: true, first: 1, last: 1},
+	{stage: "lock take", ofB: true, first: 1, last: 1},
+	{stage: "lock take", ofB: true, first: 2, last: 2},
+	{stage: "lock take", ofB: true, first: 3, last: 3},
+	{stage: "lock take", ofB: true, first: 2, last: 4},
+}
+
+// TestFaultAtEveryStep has each step meet each fate. The bucket is in memory, so the
+// scenarios run side by side.
 func TestFaultAtEveryStep(t *testing.T) {
-	for _, step := range []struct {
-		stage string
-		ofB   bool
-		first int // which writes of that stage go wrong
-		last  int
-	}{
-		{stage: "lock take", first: 1, last: 1},
-		{stage: "lock take", first: 1, last: 2},
-		{stage: "lock renew", first: 1, last: 1},
-		{stage: "lock renew", first: 2, last: 3},
-		{stage: "lock renew", first: 1, last: 1000},
-		{stage: "lock delete", first: 1, last: 1},
-		{stage: "lock delete", first: 1, last: 2},
-		{stage: "wait take", ofB: true, first: 1, last: 1},
-		{stage: "wait take", ofB: true, first: 1, last: 3},
-		{stage: "wait renew", ofB: true, first: 1, last: 2},
-		{stage: "wait renew", ofB: true, first: 1, last: 1000},
-		{stage: "wait delete", ofB: true, first: 1, last: 1},
-		{stage: "lock take", ofB: true, first: 1, last: 1},
-		{stage: "lock take", ofB: true, first: 2, last: 2},
-		{stage: "lock take", ofB: true, first: 3, last: 3},
-		{stage: "lock take", ofB: true, first: 2, last: 4},
-	} {
-		for _, f := range fates {
+	faultAtSteps(t, 1, func(t *testing.T, scenario func(*testing.T, faultyBucket)) {
+		t.Parallel()
+		history.InMemory(t, func(t *testing.T, m *kvstore.Memory) {
+			scenario(t, faultyBucket{
+				client: func(opts ...natslock.Option) (*natslock.Client, *testutil.Faults) {
+					return history.FaultyInMemory(t, m, 1, opts...)
+				},
+				left: func() []string { return history.KeysLeftInMemory(t, m) },
+			})
+		})
+	})
+}
+
+// TestFaultAtEveryStepServer is the same on a server: by default each step meets two fates.
+func TestFaultAtEveryStepServer(t *testing.T) {
+	apart := 6
+	if tier.IsProof() {
+		apart = 1
+	}
+	faultAtSteps(t, apart, func(t *testing.T, scenario func(*testing.T, faultyBucket)) {
+		testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+			scenario(t, faultyBucket{
+				client: func(opts ...natslock.Option) (*natslock.Client, *testutil.Faults) {
+					return history.Faulty(t, s.Connect(), 1, opts...)
+				},
+				left: func() []string { return history.KeysLeft(t, s.Connect()) },
+			})
+		})
+	})
+}
+
+// faultyBucket is where A and B meet: on a server, or in memory.
+type faultyBucket struct {
+	client func(opts ...natslock.Option) (*natslock.Client, *testutil.Faults)
+	left   func() []string // the keys of what is there
+}
+
+// faultAtSteps repeats one scenario, each time with a fault in another write. A takes a
+// lock and keeps it over some renewals, and B queues for it. A releases the lock, then B
+// takes it and releases it. Whatever happens, the two never hold it together, B gets in,
+// and in the end nothing is left.
+//
+// Of the fates each step meets those that are apart by so many; the next step meets others.
+func faultAtSteps(t *testing.T, apart int, in func(t *testing.T, scenario func(*testing.T, faultyBucket))) {
+	for i, step := range faultySteps {
+		for j, f := range fates {
+			if (i+j)%apart != 0 {
+				continue
+			}
 			who := "A"
 			if step.ofB {
 				who = "B"
 			}
 			t.Run(fmt.Sprintf("%s %s %d-%d/%s", who, step.stage, step.first, step.last, f.name), func(t *testing.T) {
-				testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-					nc := s.Connect()
-					a, fa := history.Faulty(t, nc, 1, natslock.WithTTL(5*time.Second), natslock.WithOwner("A"))
-					b, fb := history.Faulty(t, s.Connect(), 1, natslock.WithTTL(5*time.Second), natslock.WithOwner("B"))
+				in(t, func(t *testing.T, bucket faultyBucket) {
+					a, fa := bucket.client(natslock.WithTTL(5*time.Second), natslock.WithOwner("A"))
+					b, fb := bucket.client(natslock.WithTTL(5*time.Second), natslock.WithOwner("B"))
 					ref := history.NewRecorder()
 					target := fa
 					if step.ofB {
@@ -129,7 +177,7 @@ func TestFaultAtEveryStep(t *testing.T) {
 
 					time.Sleep(2 * time.Minute) // late writes land, and are deleted
 					ref.Check(t)
-					assert.Empty(t, history.KeysLeft(t, nc), "left in the bucket")
+					assert.Empty(t, bucket.left(), "left in the bucket")
 					for _, c := range []*natslock.Client{a, b} {
 						l, err := c.TryLock(t.Context(), "x")
 						require.NoError(t, err, "blocked by an own orphan")
@@ -438,9 +486,10 @@ func TestBreakAnswerLost(t *testing.T) {
 	for _, f := range fates {
 		for _, now := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s now=%v", f.name, now), func(t *testing.T) {
-				testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-					a, _ := history.Faulty(t, s.Connect(), 1, natslock.WithTTL(5*time.Second), natslock.WithWatchAfter(0))
-					b, fb := history.Faulty(t, s.Connect(), 1, natslock.WithTTL(5*time.Second))
+				t.Parallel()
+				history.InMemory(t, func(t *testing.T, bucket *kvstore.Memory) {
+					a, _ := history.FaultyInMemory(t, bucket, 1, natslock.WithTTL(5*time.Second), natslock.WithWatchAfter(0))
+					b, fb := history.FaultyInMemory(t, bucket, 1, natslock.WithTTL(5*time.Second))
 					la, err := a.Lock(t.Context(), "x")
 					require.NoError(t, err)
 					n := 0
@@ -458,7 +507,7 @@ func TestBreakAnswerLost(t *testing.T) {
 					require.ErrorIs(t, context.Cause(la.Context()), natslock.ErrBroken)
 					require.ErrorIs(t, la.Unlock(t.Context()), natslock.ErrBroken)
 					time.Sleep(time.Minute)
-					require.Empty(t, history.KeysLeft(t, s.Connect()))
+					require.Empty(t, history.KeysLeftInMemory(t, bucket))
 				})
 			})
 		}

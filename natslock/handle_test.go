@@ -50,11 +50,12 @@ func (j *journal) option() natslock.Option {
 
 // A handle that is dropped without Unlock is warned of and not renewed any more.
 func TestHandleDropped(t *testing.T) {
+	t.Parallel()
 	s := testutil.RunServer(t)
 	var log journal
 	other := join(t, s) // it makes the bucket, which is warned of
 	c := join(t, s, log.option())
-	kept := mustLock(t, c.Client, "kept", natslock.TTL(time.Second))
+	kept := mustLock(t, c.Client, "kept", natslock.TTL(3*time.Second))
 	token := func() uint64 {
 		l, err := c.Lock(t.Context(), "dropped", natslock.TTL(time.Second), natslock.EarlyWarning(time.Millisecond, func(*natslock.Lock) {}))
 		require.NoError(t, err)
@@ -197,6 +198,7 @@ func rejoin(t *testing.T, s *testutil.Server) *member {
 
 // A server restarted on its files keeps the leases that last so long.
 func TestHandleServerRestart(t *testing.T) {
+	t.Parallel()
 	s := testutil.RunServer(t)
 	c, other := join(t, s), join(t, s)
 	l := mustLock(t, c.Client, "l", natslock.TTL(30*time.Second))

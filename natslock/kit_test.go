@@ -48,6 +48,18 @@ func join(t testing.TB, s *testutil.Server, opts ...natslock.Option) *member {
 	return m
 }
 
+// joinInMemory is [join] to a bucket in memory: instead of a connection the member has a
+// line to it.
+func joinInMemory(t testing.TB, bucket *kvstore.Memory, opts ...natslock.Option) (*member, *history.Line) {
+	t.Helper()
+	m, line := &member{rec: newRecorder()}, history.NewLine(bucket)
+	c, err := line.NewClient(append([]natslock.Option{m.rec.option()}, opts...)...)
+	require.NoError(t, err)
+	t.Cleanup(func() { closeNow(c); line.Close() })
+	m.Client = c
+	return m, line
+}
+
 // crowd is n clients, to wait at a place each: the goroutines of one client may share one.
 func crowd(t testing.TB, s *testutil.Server, n int, opts ...natslock.Option) []*member {
 	t.Helper()

@@ -351,6 +351,7 @@ func TestLeaseReleaseTimeout(t *testing.T) {
 
 // Nor does a network write that blocks.
 func TestLeaseReleaseTimeoutBlockedWrite(t *testing.T) {
+	t.Parallel()
 	s := testutil.RunServer(t)
 	c := join(t, s, natslock.WithReleaseTimeout(500*time.Millisecond))
 	l := mustLock(t, c.Client, "l", natslock.TTL(30*time.Second))

@@ -336,6 +336,7 @@ func TestLingerDrivenOn(t *testing.T) {
 // TestLingerDropped: a handle that was dropped is noticed, also where it was a part in a
 // lease that had been idle. The lease is not idle again.
 func TestLingerDropped(t *testing.T) {
+	t.Parallel()
 	s := testutil.RunServer(t)
 	var log journal
 	other := join(t, s)

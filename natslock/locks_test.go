@@ -293,35 +293,43 @@ func TestLockAllZero(t *testing.T) {
 
 // Whatever becomes of a write, a LockAll gets its locks, and leaves nothing.
 func TestLockAllFaults(t *testing.T) {
-	for _, fate := range []testutil.Fate{testutil.Drop, testutil.LoseAnswer, testutil.Delay(3 * time.Second), testutil.DelayAnswer(20 * time.Second)} {
+	for name, fate := range map[string]testutil.Fate{
+		"lost on the way":    testutil.Drop,
+		"its answer is lost": testutil.LoseAnswer,
+		"late":               testutil.Delay(3 * time.Second),
+		"its answer is late": testutil.DelayAnswer(20 * time.Second),
+	} {
 		for nth := range 7 {
-			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-				other, c := join(t, s), (*member)(nil)
-				c, f := joinFaulty(t, s)
-				r := newRaw(t, s.Connect())
-				b := mustLock(t, other.Client, "b")
-				var mu sync.Mutex
-				n := 0
-				f.OnSend(func(int, kvstore.Write) testutil.Fate {
-					mu.Lock()
-					defer mu.Unlock()
-					if n++; n == nth+1 {
-						return fate
+			t.Run(fmt.Sprintf("write %d, %s", nth+1, name), func(t *testing.T) {
+				t.Parallel()
+				history.InMemory(t, func(t *testing.T, bucket *kvstore.Memory) {
+					other, _ := joinInMemory(t, bucket)
+					faulty, f := history.FaultyInMemory(t, bucket, 1)
+					c := &member{Client: faulty}
+					b := mustLock(t, other.Client, "b")
+					var mu sync.Mutex
+					n := 0
+					f.OnSend(func(int, kvstore.Write) testutil.Fate {
+						mu.Lock()
+						defer mu.Unlock()
+						if n++; n == nth+1 {
+							return fate
+						}
+						return testutil.Pass
+					})
+					g := c.gather(t, []string{"a", "b", "c"}, natslock.MaxWait(2*time.Minute))
+					time.Sleep(15 * time.Second)
+					mustUnlock(t, b)
+					l := g.granted(t)
+					for _, name := range l.Names() {
+						_, err := other.TryLock(t.Context(), name)
+						require.ErrorIs(t, err, natslock.ErrLocked)
 					}
-					return testutil.Pass
+					time.Sleep(time.Minute)
+					mustUnlockAll(t, l)
+					time.Sleep(time.Minute)
+					require.Empty(t, history.KeysLeftInMemory(t, bucket))
 				})
-				g := c.gather(t, []string{"a", "b", "c"}, natslock.MaxWait(2*time.Minute))
-				time.Sleep(15 * time.Second)
-				mustUnlock(t, b)
-				l := g.granted(t)
-				for _, name := range l.Names() {
-					_, err := other.TryLock(t.Context(), name)
-					require.ErrorIs(t, err, natslock.ErrLocked)
-				}
-				time.Sleep(time.Minute)
-				mustUnlockAll(t, l)
-				time.Sleep(time.Minute)
-				require.Emptyf(t, r.live(">"), "%v of write %d", fate, nth+1)
 			})
 		}
 	}

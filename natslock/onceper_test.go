@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/internal/bridge"
+	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/internal/verify/machine"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
@@ -54,14 +55,14 @@ func skewed(d time.Duration) natslock.Option {
 func TestOncePerDay(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
-	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+	history.InMemory(t, func(t *testing.T, bucket *kvstore.Memory) {
 		const period = time.Minute
 		var runs runs
 		var all sync.WaitGroup
 		first := time.Now().UTC().Truncate(period).Add(time.Hour)
 		last := first.Add(machine.Part(24 * time.Hour))
 		for i, skew := range []time.Duration{-time.Second, 0, time.Second} {
-			m := join(t, s, skewed(skew))
+			m, _ := joinInMemory(t, bucket, skewed(skew))
 			rng := rand.New(rand.NewPCG(seed, uint64(i)))
 			all.Go(func() {
 				for tick := first; !tick.After(last); tick = tick.Add(period) {
@@ -374,8 +375,8 @@ func TestOncePerInvalid(t *testing.T) {
 // Periods are those of UTC. A daily schedule in local time has two ticks in one of them when
 // summer time begins: of half a day it has not.
 func TestOncePerSummerTime(t *testing.T) {
-	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c := join(t, s)
+	history.InMemory(t, func(t *testing.T, bucket *kvstore.Memory) {
+		c, _ := joinInMemory(t, bucket)
 		day := time.Now().UTC().Truncate(24 * time.Hour).Add(24 * time.Hour)
 		for _, tick := range []time.Duration{30 * time.Minute, 23*time.Hour + 30*time.Minute, 47*time.Hour + 30*time.Minute} {
 			time.Sleep(time.Until(day.Add(tick)))

@@ -35,7 +35,8 @@ var bubbleBegins = time.Date(2026, time.January, 1, 0, 0, 0, 0, time.UTC)
 //     single keys work;
 //   - t.Parallel, t.Run (synctest's rules). The test that calls Bubble may not run in
 //     parallel with others that use NATS. nats.go shares a pool of timers in the
-//     process, and a timer cannot leave its bubble. Bubbles wait for one another;
+//     process, and a timer cannot leave its bubble. Bubbles wait for one another.
+//     Tests without a bubble may be parallel: they go on when the other tests are over;
 //   - blocking for long in something that synctest does not see, a mutex above
 //     all: the clock stands meanwhile.
 func Bubble(t *testing.T, fn func(t *testing.T, s *Server), opts ...ServerOption) {

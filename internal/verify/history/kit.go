@@ -35,12 +35,27 @@ func FaultyOver(t testing.TB, nc *nats.Conn, seed uint64, under func(kvstore.KV)
 	}))
 	c, err := natslock.New(t.Context(), nc, opts...)
 	require.NoError(t, err)
+	closeInTheEnd(t, c)
+	return c, f
+}
+
+// FaultyInMemory is [Faulty] on a bucket in memory.
+func FaultyInMemory(t testing.TB, m *kvstore.Memory, seed uint64, opts ...natslock.Option) (*natslock.Client, *testutil.Faults) {
+	t.Helper()
+	f := testutil.NewFaults(m.Open(), seed)
+	c, err := openOver(f, opts)
+	require.NoError(t, err)
+	closeInTheEnd(t, c)
+	return c, f
+}
+
+// closeInTheEnd closes a client when the test ends, without waiting for its locks.
+func closeInTheEnd(t testing.TB, c *natslock.Client) {
 	t.Cleanup(func() {
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()
 		_ = c.Close(ctx)
 	})
-	return c, f
 }
 
 // Keep keeps a handle until the test ends: a handle that is dropped is not renewed. Then
@@ -67,9 +82,21 @@ func OpenStore(t testing.TB, nc *nats.Conn) *kvstore.Store {
 // KeysLeft lists the keys of the bucket that have a live record.
 func KeysLeft(t testing.TB, nc *nats.Conn) []string {
 	t.Helper()
-	l, err := OpenStore(t, nc).List(context.Background(), ">", 0)
+	return live(t, OpenStore(t, nc))
+}
+
+// KeysLeftInMemory is [KeysLeft] of a bucket in memory.
+func KeysLeftInMemory(t testing.TB, m *kvstore.Memory) []string {
+	t.Helper()
+	store := m.Open()
+	defer store.Close()
+	return live(t, store)
+}
+
+func live(t testing.TB, store kvstore.KV) (keys []string) {
+	t.Helper()
+	l, err := store.List(context.Background(), ">", 0)
 	require.NoError(t, err)
-	var keys []string
 	for _, r := range l.Records {
 		if r.Remaining(time.Now()) != 0 { // else it is overdue: its server has forgotten it
 			keys = append(keys, r.Key)

@@ -16,8 +16,9 @@ import (
 var begins = time.Date(2026, time.January, 1, 0, 0, 0, 0, time.UTC)
 
 // InMemory runs fn with a bucket in memory, in a bubble of fake time without a server. It
-// is for simulations: they are several times as fast as in a testutil.Bubble. Connect
-// clients with [NewLine]. Nothing leaves the bubble, so several may run at a time.
+// is for simulations and tables of faults: they are several times as fast as in a
+// testutil.Bubble. Connect clients with [NewLine] or [FaultyInMemory]. Nothing leaves the
+// bubble, so several may run at a time.
 func InMemory(t *testing.T, fn func(t *testing.T, m *kvstore.Memory)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
