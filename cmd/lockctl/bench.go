@@ -138,10 +138,10 @@ func (i *interruption) Error() string { return i.signal.String() }
 
 // names chooses names that nobody else uses.
 func (b *bench) names() (err error) {
-	if b.name, err = ownName(b.Pattern, "bench"); err != nil {
+	if b.name, err = session.OwnName(b.Pattern, "bench"); err != nil {
 		return err
 	}
-	bare, err := ownName(b.Pattern, "bench")
+	bare, err := session.OwnName(b.Pattern, "bench")
 	if err != nil {
 		return err
 	}

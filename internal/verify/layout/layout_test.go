@@ -38,7 +38,7 @@ var floors = [][]string{
 	{"cmd/lockctl/internal/console"},
 	{"cmd/lockctl/internal/show"},
 	{"cmd/lockctl/internal/session"},
-	{"cmd/lockctl/internal/top"},
+	{"cmd/lockctl/internal/doctor", "cmd/lockctl/internal/top"},
 	{"cmd/*", "examples/*"},
 }
 
@@ -55,6 +55,7 @@ var only = map[string][]string{
 
 	"cmd/lockctl/internal/console": {"internal/tool"},
 	"cmd/lockctl/internal/show":    {"natslock", "kvstore", "internal/tool", "cmd/lockctl/internal/console"},
+	"cmd/lockctl/internal/doctor":  {"natslock", "rwlock", "kvstore", "internal/tool", "cmd/lockctl/internal/*"},
 	"cmd/lockctl/internal/top":     {"natslock", "kvstore", "internal/tool", "cmd/lockctl/internal/*"},
 	"cmd/lockctl/internal/session": {"natslock", "kvstore", "internal/tool", "cmd/lockctl/internal/console", "cmd/lockctl/internal/show"},
 	"examples/*":                   {"natslock", "rwlock", "semaphore", "election", "fence", "kvstore"},
@@ -77,10 +78,10 @@ var forTests = map[string][]string{
 var onlyTests = []string{"testutil", "locktest"}
 
 // needServer are the packages that may start a server.
-var needServer = []string{"testutil", verify + "example", verify + "history", verify + "proxy", "cmd/lockctl", "cmd/lockctl/internal/session", "cmd/lockctl/internal/top"}
+var needServer = []string{"testutil", verify + "example", verify + "history", verify + "proxy", "cmd/lockctl", "cmd/lockctl/internal/session", "cmd/lockctl/internal/doctor", "cmd/lockctl/internal/top"}
 
 // knowsNATS are the packages that speak to the server. All others know kvstore.KV.
-var knowsNATS = []string{"kvstore", "natslock", "fence", "testutil", "internal/tool", "cmd/*", "cmd/lockctl/internal/session", "examples/*", verify + "*"}
+var knowsNATS = []string{"kvstore", "natslock", "fence", "testutil", "internal/tool", "cmd/*", "cmd/lockctl/internal/session", "cmd/lockctl/internal/doctor", "examples/*", verify + "*"}
 
 type pkg struct {
 	ImportPath string
@@ -185,7 +186,7 @@ func TestJudge(t *testing.T) {
 		{"election", "kvstore"}, {"election", "rwlock"}, {"fence", "natslock"},
 		{"natslock", "testutil"}, {"natslock", "locktest"}, {"locktest", "testutil"}, {"locktest", "internal/session"}, {"cmd/lockctl", "internal/bridge"}, {"cmd/lockctl", "testutil"}, {"examples/new", "internal/record"},
 		{"natslock", "internal/tool"}, {"election", "internal/tool"}, {"examples/new", "internal/tool"}, {"internal/tool", "election"}, {"internal/tool", "internal/session"},
-		{"cmd/lockctl/internal/console", "natslock"}, {"cmd/lockctl/internal/console", "cmd/lockctl/internal/show"}, {"cmd/lockctl/internal/show", "cmd/lockctl/internal/session"}, {"cmd/lockctl/internal/session", "cmd/lockctl/internal/top"}, {"internal/tool", "cmd/lockctl/internal/console"},
+		{"cmd/lockctl/internal/console", "natslock"}, {"cmd/lockctl/internal/console", "cmd/lockctl/internal/show"}, {"cmd/lockctl/internal/show", "cmd/lockctl/internal/session"}, {"cmd/lockctl/internal/session", "cmd/lockctl/internal/top"}, {"cmd/lockctl/internal/top", "cmd/lockctl/internal/doctor"}, {"internal/tool", "cmd/lockctl/internal/console"},
 		{"natslock", "internal/verify/history"}, {"testutil", "internal/verify/ratios"}, {"internal/verify/model", "kvstore"},
 		{"internal/new", "kvstore"},
 	} {

@@ -1,9 +1,10 @@
-package main
+// Package doctor checks all that locks depend on: the servers, the bucket and its settings,
+// its history, and what the user may do. In the end it tries real locks.
+package doctor
 
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -21,14 +22,16 @@ import (
 	"github.com/natslock/locks/kvstore"
 )
 
-type doctorCmd struct {
+// Command is "lockctl doctor".
+type Command struct {
 	Pattern     string   `arg:"" optional:"" default:">" help:"Try it with a name that this matches, for users who have but some names."`
 	OtherDomain []string `placeholder:"NAME" help:"Search this JetStream domain too for a second bucket; can be repeated."`
 	Monitor     []string `placeholder:"URL" help:"Monitoring address of a server, as http://127.0.0.1:8222, to see how it writes to disk; can be repeated."`
 	JSON        bool     `name:"json" help:"Print an object."`
 }
 
-func (*doctorCmd) Help() string {
+// Help is the text of --help behind the flags.
+func (*Command) Help() string {
 	return `Checks everything that locks depend on. Each row has a finding and its repair.
 
 It checks the versions of the servers, the distance to them and their clocks. It
@@ -83,7 +86,7 @@ type diagnosis struct {
 
 // doctor is one visit.
 type doctor struct {
-	*doctorCmd
+	*Command
 	g   *session.Globals
 	s   *session.Session
 	cfg kvstore.Config
@@ -94,13 +97,15 @@ type doctor struct {
 	diagnosis
 }
 
-func (c *doctorCmd) Run(g *session.Globals) error {
-	name, err := ownName(c.Pattern, "doctor")
+// Run makes the checks and prints them. Its error has the exit code of the worst row, or says
+// why there are none.
+func (c *Command) Run(g *session.Globals) error {
+	name, err := session.OwnName(c.Pattern, "doctor")
 	if err != nil {
 		return err
 	}
-	rwName, _ := ownName(c.Pattern, "doctor")
-	d := &doctor{doctorCmd: c, g: g, name: name, rwName: rwName}
+	rwName, _ := session.OwnName(c.Pattern, "doctor")
+	d := &doctor{Command: c, g: g, name: name, rwName: rwName}
 	d.Bucket = g.Bucket
 	d.cfg = kvstore.Config{Bucket: g.Bucket, NoCreate: true, Logger: slog.New(slog.DiscardHandler)}
 	if _, err := d.cfg.StreamConfig(); err != nil {
@@ -119,22 +124,6 @@ func (c *doctorCmd) Run(g *session.Globals) error {
 		err = &tool.Error{Code: d.Code}
 	}
 	return err
-}
-
-// ownName is a name that the pattern matches and that nobody else uses, for what
-// lockctl tries itself.
-func ownName(pattern, command string) (string, error) {
-	tokens := strings.Split(pattern, ".")
-	own := false
-	for i, t := range tokens {
-		if t == "*" || t == ">" && i == len(tokens)-1 {
-			tokens[i], own = "lockctl/"+command+"/"+strings.ToLower(rand.Text()[:10]), true
-		}
-	}
-	if !own {
-		return "", tool.Usagef("the pattern %s matches one name only, whose lock is not for trying: end it in .> or have a *", show.Plain(pattern))
-	}
-	return strings.Join(tokens, "."), nil
 }
 
 // visit makes the checks, as far as one does not depend on another that failed.
