@@ -9,6 +9,7 @@ import (
 
 	"github.com/natslock/locks/cmd/lockctl/internal/console"
 	"github.com/natslock/locks/cmd/lockctl/internal/session"
+	"github.com/natslock/locks/cmd/lockctl/internal/supervise"
 	"github.com/natslock/locks/internal/tool"
 	"github.com/natslock/locks/natslock"
 )
@@ -48,7 +49,7 @@ func lookUp(con *console.Console, sub string, args []string) (command, error) {
 }
 
 // under returns the command with the lock in its environment.
-func (c command) under(lock held, name string, ttl time.Duration, s *session.Session) *exec.Cmd {
+func (c command) under(lock supervise.Held, name string, ttl time.Duration, s *session.Session) *exec.Cmd {
 	cmd := &exec.Cmd{
 		Path: c.path, Args: c.args,
 		Stdin: c.Stdin, Stdout: c.Out.W, Stderr: c.Stderr,
@@ -65,20 +66,20 @@ func (c command) under(lock held, name string, ttl time.Duration, s *session.Ses
 
 // outcome is lockctl's end after that of the command. The errors are those of its start
 // and of the release of its lock.
-func (c command) outcome(end ending, start, release error) error {
+func (c command) outcome(end supervise.Ending, start, release error) error {
 	switch {
 	case start != nil:
 		return cannotRun(c.args[0], start)
-	case end.lost != nil:
-		end.code = tool.ExitLost
+	case end.Lost != nil:
+		end.Code = tool.ExitLost
 	case errors.Is(release, natslock.ErrLost): // noticed only now
 		c.Complain("%v; the command had ended, but may not have been alone", release)
-		end.code = tool.ExitLost
+		end.Code = tool.ExitLost
 	case release != nil:
 		c.Complain("the lock was held to the end, but is free only when its TTL is over: %v", release)
 	}
-	if end.code != 0 {
-		return &tool.Error{Code: end.code}
+	if end.Code != 0 {
+		return &tool.Error{Code: end.Code}
 	}
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/natslock/locks/cmd/lockctl/internal/session"
 	"github.com/natslock/locks/cmd/lockctl/internal/show"
+	"github.com/natslock/locks/cmd/lockctl/internal/supervise"
 	"github.com/natslock/locks/election"
 	"github.com/natslock/locks/internal/tool"
 )
@@ -104,20 +105,20 @@ func (c *electCmd) campaign(g *session.Globals) error {
 		if stop(); ctx.Err() != nil {
 			return nil
 		}
-		w := supervisionOf(g.Console, c.TTL, c.KillAfter)
+		w := supervise.New(g.Console, c.TTL, c.KillAfter)
 		g.Complain("leads %s with token %d", show.Plain(c.Name), t.Token())
-		end, err := w.supervise(command.under(t, c.Name, w.ttl, s), t, signals, s)
-		if end.stuck { // a return would resign
+		end, err := w.Run(command.under(t, c.Name, w.TTL, s), t, signals, s)
+		if end.Stuck { // a return would resign
 			close(stuck)
 			select {}
 		}
 		outcome := command.outcome(end, err, t.Resign(context.Background()))
-		if c.Once || w.asked || err != nil {
+		if c.Once || w.Asked || err != nil {
 			last = outcome
 			cancel(errEnough)
 			return nil
 		}
-		g.Complain("the command has ended with exit code %d; campaigning for %s again", end.code, show.Plain(c.Name))
+		g.Complain("the command has ended with exit code %d; campaigning for %s again", end.Code, show.Plain(c.Name))
 		stop = endBySignal(signals, cancel)
 		return nil
 	}

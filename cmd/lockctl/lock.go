@@ -13,6 +13,7 @@ import (
 
 	"github.com/natslock/locks/cmd/lockctl/internal/session"
 	"github.com/natslock/locks/cmd/lockctl/internal/show"
+	"github.com/natslock/locks/cmd/lockctl/internal/supervise"
 	"github.com/natslock/locks/natslock"
 )
 
@@ -56,12 +57,12 @@ func (c *lockCmd) Run(g *session.Globals) error {
 		return err
 	}
 	defer s.End()
-	signals := forSignals()
+	signals := supervise.Signals()
 	lock, err := c.acquire(s, signals, c.kind(), c.Name, c.TTL, c.method(s.Client, c.Name, &c.taking))
 	if err != nil {
 		return err
 	}
-	announceOutages(s, lock)
+	supervise.AnnounceOutages(s, lock)
 	signal.Ignore(syscall.SIGPIPE) // a reader that has gone must not leave the lock to its TTL
 	if _, err := fmt.Fprintf(g.Out, "%s %d\n", show.Plain(c.Name), lock.Token()); err != nil {
 		return errors.Join(err, lock.Unlock(context.Background()))
@@ -97,7 +98,7 @@ func untilEnd(g *session.Globals, lock *natslock.Lock, signals <-chan os.Signal)
 			g.Complain("cannot read standard input: %v; holding lock %s until a signal comes", err, show.Plain(lock.Name()))
 			ended = nil
 		case sig := <-signals:
-			if slices.Contains(requests, sig) {
+			if slices.Contains(supervise.Requests, sig) {
 				return nil
 			}
 		case <-lock.Done():

@@ -39,6 +39,7 @@ import (
 	"github.com/natslock/locks/cmd/lockctl/internal/doctor"
 	"github.com/natslock/locks/cmd/lockctl/internal/session"
 	"github.com/natslock/locks/cmd/lockctl/internal/show"
+	"github.com/natslock/locks/cmd/lockctl/internal/supervise"
 	"github.com/natslock/locks/cmd/lockctl/internal/top"
 	"github.com/natslock/locks/internal/tool"
 )
@@ -71,9 +72,9 @@ type cli struct {
 	Top        top.Command               `cmd:"" help:"Show locks, holders and queues live, full screen."`
 
 	// Processes that lockctl starts of itself; of no use by hand.
-	Guard     guardCmd     `cmd:"" hidden:"" help:"End a process group when its lockctl dies."`
-	Reference referenceCmd `cmd:"" hidden:"" help:"Write the reference as Markdown."`
-	Victim    victimCmd    `cmd:"" hidden:"" help:"The demo's worker that gets killed."`
+	Guard     supervise.Guard `cmd:"" hidden:"" help:"End a process group when its lockctl dies."`
+	Reference referenceCmd    `cmd:"" hidden:"" help:"Write the reference as Markdown."`
+	Victim    victimCmd       `cmd:"" hidden:"" help:"The demo's worker that gets killed."`
 }
 
 const description = `Locks among processes, kept in a NATS JetStream key-value bucket.
@@ -89,7 +90,7 @@ Exit codes:
 
 func main() {
 	show.SetupColors()
-	os.Exit(mainCode(console.OfProcess(forSignals), os.Args[1:]))
+	os.Exit(mainCode(console.OfProcess(supervise.Signals), os.Args[1:]))
 }
 
 // ended is what the parser panics with after --help and --version, which end the run.

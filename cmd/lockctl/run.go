@@ -10,10 +10,9 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/nats-io/nats.go"
-
 	"github.com/natslock/locks/cmd/lockctl/internal/session"
 	"github.com/natslock/locks/cmd/lockctl/internal/show"
+	"github.com/natslock/locks/cmd/lockctl/internal/supervise"
 	"github.com/natslock/locks/internal/tool"
 	"github.com/natslock/locks/semaphore"
 )
@@ -116,13 +115,13 @@ func (c *runCmd) Run(g *session.Globals) error {
 	if err != nil {
 		return err
 	}
-	w := supervisionOf(g.Console, c.TTL, c.KillAfter)
-	cmd := command.under(lock, c.Name, w.ttl, s)
+	w := supervise.New(g.Console, c.TTL, c.KillAfter)
+	cmd := command.under(lock, c.Name, w.TTL, s)
 	if n, ok := semaphore.Slot(lock); ok {
 		cmd.Env = append(cmd.Env, "LOCK_SLOT="+strconv.Itoa(n))
 	}
-	end, err := w.supervise(cmd, lock, signals, s)
-	if end.stuck {
+	end, err := w.Run(cmd, lock, signals, s)
+	if end.Stuck {
 		return &tool.Error{Code: tool.ExitLost}
 	}
 	return command.outcome(end, err, lock.Unlock(context.Background()))
@@ -142,15 +141,4 @@ func cannotRun(name string, err error) error {
 		err = wrapped.Err
 	}
 	return tool.Exitf(code, "cannot run %s: %w", show.Plain(name), err)
-}
-
-// announceOutages prints when the connection goes and comes. The lock survives an outage,
-// but not for long.
-func announceOutages(s *session.Session, lock held) {
-	s.NC.SetDisconnectErrHandler(func(nc *nats.Conn, err error) {
-		if !nc.IsClosed() && lock.Remaining() > 0 {
-			s.Complain("connection lost (%v); the lock is lost in %s unless it comes back", err, show.Brief(lock.Remaining()))
-		}
-	})
-	s.NC.SetReconnectHandler(func(nc *nats.Conn) { s.Complain("connected again to %s", tool.WithoutCredentials(nc.ConnectedUrl())) })
 }

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/signal"
-	"slices"
 	"strconv"
 	"syscall"
 	"time"
@@ -144,21 +142,6 @@ func (c *taking) nested(ctx context.Context, s *session.Session, kind natslock.K
 		}
 	}
 	return nil
-}
-
-// requests are the signals that ask a process to end. The others that lockctl passes on
-// to a command are messages to it.
-var requests = append([]os.Signal{os.Interrupt, syscall.SIGTERM}, platformRequests...)
-
-// forSignals returns the signals that are for the command.
-func forSignals() <-chan os.Signal {
-	signals := make(chan os.Signal, 16)
-	for _, sig := range slices.Concat(requests, platformMessages) {
-		if !signal.Ignored(sig) { // nohup stays nohup, for the command as well
-			signal.Notify(signals, sig)
-		}
-	}
-	return signals
 }
 
 // signaled is the cause of a wait's end.

@@ -8,7 +8,6 @@ import (
 	"go/token"
 	"maps"
 	"os"
-	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -195,9 +194,6 @@ func function(root string, at place) (string, error) {
 	name := enclosing(fset, file, at.line)
 	if name == "" {
 		return "", fmt.Errorf("%s:%d: the label is in no declaration", at.file, at.line)
-	}
-	if file.Name.Name == "main" { // package main of lockctl
-		return path.Base(path.Dir(at.file)) + ": " + name, nil
 	}
 	return file.Name.Name + "." + name, nil
 }

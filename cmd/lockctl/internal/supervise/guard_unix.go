@@ -1,6 +1,6 @@
 //go:build unix
 
-package main
+package supervise
 
 import (
 	"bytes"
@@ -114,9 +114,13 @@ func (j *job) guardBy(o orders) bool {
 	return false
 }
 
-type guardCmd struct{}
+// Guard is the command of the guard, the second process that ends the group of a command when
+// its lockctl cannot. Its standard input has the orders.
+type Guard struct{}
 
-func (*guardCmd) Run(*session.Globals) error {
+// Run carries out the orders. It returns when the group was killed, or is gone after the end
+// of lockctl.
+func (*Guard) Run(*session.Globals) error {
 	if console.IsTerminal(os.Stdin) {
 		return tool.Usagef("guard is started by lockctl run")
 	}

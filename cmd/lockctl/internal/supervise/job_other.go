@@ -1,6 +1,6 @@
 //go:build !unix
 
-package main
+package supervise
 
 import (
 	"errors"
@@ -64,6 +64,8 @@ func (j *job) alive() bool {
 	}
 }
 
-type guardCmd struct{}
+// Guard is the command of a second process that this system has not.
+type Guard struct{}
 
-func (*guardCmd) Run(*session.Globals) error { return tool.Usagef("there is no guard on this system") }
+// Run returns an error of usage.
+func (*Guard) Run(*session.Globals) error { return tool.Usagef("there is no guard on this system") }

@@ -1,6 +1,6 @@
 //go:build unix && !linux
 
-package main
+package supervise
 
 // onlyZombies does not know: there is no portable way to ask.
 func onlyZombies(int) bool { return false }

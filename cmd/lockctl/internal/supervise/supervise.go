@@ -1,4 +1,6 @@
-package main
+// Package supervise runs a command under a lock: it passes signals on, and ends the command
+// in time when the lock is lost. A guard, a process of its own, does that when lockctl cannot.
+package supervise
 
 import (
 	"cmp"
@@ -9,9 +11,12 @@ import (
 	"slices"
 	"time"
 
+	"github.com/nats-io/nats.go"
+
 	"github.com/natslock/locks/cmd/lockctl/internal/console"
 	"github.com/natslock/locks/cmd/lockctl/internal/session"
 	"github.com/natslock/locks/cmd/lockctl/internal/show"
+	"github.com/natslock/locks/internal/tool"
 )
 
 const (
@@ -23,11 +28,11 @@ const (
 	afterKill = 2 * time.Second
 )
 
-// ending is how a command under a lock came to its end.
-type ending struct {
-	code  int
-	lost  error // why the lock was lost; nil: it was not
-	stuck bool  // the command is still there, so the lock must not be released
+// Ending is how a command under a lock came to its end.
+type Ending struct {
+	Code  int   // the exit code; 128 + N if signal N killed it
+	Lost  error // why the lock was lost; nil: it was not
+	Stuck bool  // the command is still there, so the lock must not be released
 }
 
 // orders say when the guard of a command acts, unless it gets others before. They
@@ -40,34 +45,36 @@ type orders struct {
 // errStopped is why a command was ended although its lock was held.
 var errStopped = errors.New("lockctl did not run until shortly before the end of the lock's validity")
 
-// supervision ends a command in time when its lock is lost.
-type supervision struct {
+// Supervision ends a command in time when its lock is lost.
+type Supervision struct {
 	*console.Console
-	ttl       time.Duration // the lease, as the server keeps it
+	TTL       time.Duration // the lease, as the server keeps it: in whole seconds
 	killAfter time.Duration // from TERM to KILL
-	asked     bool          // a signal from outside has asked the command to end
+	Asked     bool          // a signal from outside has asked the command to end
 }
 
-func supervisionOf(con *console.Console, ttl, killAfter time.Duration) *supervision {
-	return &supervision{Console: con, ttl: (ttl + time.Second - 1).Truncate(time.Second), killAfter: killAfter}
+// New returns the supervision of a command under a lock with a lease of ttl. killAfter is the
+// time from TERM to KILL, as far as the lease allows it.
+func New(con *console.Console, ttl, killAfter time.Duration) *Supervision {
+	return &Supervision{Console: con, TTL: (ttl + time.Second - 1).Truncate(time.Second), killAfter: killAfter}
 }
 
-// held is the lock or the term that a command runs under.
-type held interface {
+// Held is the lock or the term that a command runs under.
+type Held interface {
 	Token() uint64
 	Context() context.Context // it ends with the lock, and with nothing else
 	Err() error
 	Remaining() time.Duration
 }
 
-// supervise runs the command under the lock and returns how it ended, or why it
-// could not be started.
+// Run runs the command under the lock and returns how it ended, or why it could not be
+// started.
 //
 // One goroutine, this one, owns the job. While the lock is held it passes
 // signals on. Once the lock is lost it ends the whole group: TERM, then KILL.
 //
 // The KILL must come before another client can get the lock. The lock's validity ends a
-// margin before the server's lease (a tenth of the TTL, at most 1 s). supervise uses half
+// margin before the server's lease (a tenth of the TTL, at most 1 s). Run uses half
 // of the margin, and leaves the other half for clocks that run wrong.
 // A lock that was broken keeps the others out for at least as long. So a lock
 // that was lost by an outage leaves the command little time, one that was broken
@@ -75,15 +82,15 @@ type held interface {
 //
 // A lockctl that is stopped, or stuck, does none of this. Then its guard does, and
 // earlier: see orders.
-func (w *supervision) supervise(cmd *exec.Cmd, lock held, signals <-chan os.Signal, s *session.Session) (ending, error) {
-	announceOutages(s, lock)
+func (w *Supervision) Run(cmd *exec.Cmd, lock Held, signals <-chan os.Signal, s *session.Session) (Ending, error) {
+	AnnounceOutages(s, lock)
 	defer func() {
 		s.NC.SetDisconnectErrHandler(nil)
 		s.NC.SetReconnectHandler(nil)
 	}()
 	j, err := startJob(cmd, w.Complain)
 	if err != nil {
-		return ending{}, err
+		return Ending{}, err
 	}
 	defer j.close()
 
@@ -110,11 +117,11 @@ func (w *supervision) supervise(cmd *exec.Cmd, lock held, signals <-chan os.Sign
 		select {
 		case code := <-j.ended:
 			if !late && now() < acts {
-				return ending{code: code}, nil
+				return Ending{Code: code}, nil
 			}
 			lost := cmp.Or(lock.Err(), errStopped)
 			w.Complain("%v; the guard has ended the command", lost)
-			return ending{code: code, lost: lost}, nil
+			return Ending{Code: code, Lost: lost}, nil
 		case sig := <-signals:
 			w.pass(j, sig)
 		case sig := <-j.stopped:
@@ -128,22 +135,22 @@ func (w *supervision) supervise(cmd *exec.Cmd, lock held, signals <-chan os.Sign
 			lost := lock.Err()
 			w.Complain("%v; ending the command", lost)
 			code, gone := w.end(j, deadline, signals)
-			return ending{code, lost, !gone}, nil
+			return Ending{code, lost, !gone}, nil
 		}
 	}
 }
 
 // pass passes a signal on to the group.
-func (w *supervision) pass(j *job, sig os.Signal) {
+func (w *Supervision) pass(j *job, sig os.Signal) {
 	j.signal(sig)
-	w.asked = w.asked || slices.Contains(requests, sig)
+	w.Asked = w.Asked || slices.Contains(Requests, sig)
 }
 
 // margin is how long before the server's lease the validity of the lock ends.
-func (w *supervision) margin() time.Duration { return min(w.ttl/10, time.Second) }
+func (w *Supervision) margin() time.Duration { return min(w.TTL/10, time.Second) }
 
 // tick is how often the guard gets orders.
-func (w *supervision) tick() time.Duration { return max(w.ttl/10, 100*time.Millisecond) }
+func (w *Supervision) tick() time.Duration { return max(w.TTL/10, 100*time.Millisecond) }
 
 // orders are the guard's for a lock whose validity ends at end.
 //
@@ -153,9 +160,9 @@ func (w *supervision) tick() time.Duration { return max(w.ttl/10, 100*time.Milli
 // late. A lockctl that runs and cannot renew the lock ends the command itself, at the
 // end of the validity. So that the command gets no signal twice, it replaces the
 // orders in time by the KILL that it would send itself.
-func (w *supervision) orders(at, end instant) orders {
+func (w *Supervision) orders(at, end instant) orders {
 	kill := end.add(-w.margin()) //safety:guard-in-time
-	term := kill.add(-min(w.killAfter, w.ttl/5))
+	term := kill.add(-min(w.killAfter, w.TTL/5))
 	// A lockctl that runs gives its own signals: the guard comes after it.
 	if term.sub(at) < 2*w.tick() { //safety:guard-waits
 		term = end.add(w.margin() / 2)
@@ -166,7 +173,7 @@ func (w *supervision) orders(at, end instant) orders {
 
 // end ends the group. It returns the command's exit code, and whether all of the
 // group is gone.
-func (w *supervision) end(j *job, deadline instant, signals <-chan os.Signal) (code int, gone bool) {
+func (w *Supervision) end(j *job, deadline instant, signals <-chan os.Signal) (code int, gone bool) {
 	grace := max(min(w.killAfter, deadline.sub(now())), 0)
 	j.terminate()
 	kill := time.NewTimer(grace)
@@ -192,4 +199,15 @@ func (w *supervision) end(j *job, deadline instant, signals <-chan os.Signal) (c
 		}
 	}
 	return code, true
+}
+
+// AnnounceOutages prints when the connection goes and comes. The lock survives an outage,
+// but not for long.
+func AnnounceOutages(s *session.Session, lock Held) {
+	s.NC.SetDisconnectErrHandler(func(nc *nats.Conn, err error) {
+		if !nc.IsClosed() && lock.Remaining() > 0 {
+			s.Complain("connection lost (%v); the lock is lost in %s unless it comes back", err, show.Brief(lock.Remaining()))
+		}
+	})
+	s.NC.SetReconnectHandler(func(nc *nats.Conn) { s.Complain("connected again to %s", tool.WithoutCredentials(nc.ConnectedUrl())) })
 }

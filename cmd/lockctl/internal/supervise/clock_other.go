@@ -1,6 +1,6 @@
 //go:build unix && !linux && !netbsd
 
-package main
+package supervise
 
 import "golang.org/x/sys/unix"
 

@@ -1,4 +1,4 @@
-package main
+package supervise
 
 // machineClock is CLOCK_MONOTONIC, which x/sys has no name for.
 const machineClock = 3
