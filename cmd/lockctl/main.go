@@ -36,6 +36,7 @@ import (
 	kongcompletion "github.com/jotaen/kong-completion"
 
 	"github.com/natslock/locks/cmd/lockctl/internal/console"
+	"github.com/natslock/locks/cmd/lockctl/internal/demo"
 	"github.com/natslock/locks/cmd/lockctl/internal/doctor"
 	"github.com/natslock/locks/cmd/lockctl/internal/session"
 	"github.com/natslock/locks/cmd/lockctl/internal/show"
@@ -62,7 +63,7 @@ type cli struct {
 	Break  breakCmd       `cmd:"" help:"End another client's hold on a lock."`
 	Init   initCmd        `cmd:"" help:"Make the bucket, or repair the one there is."`
 	Doctor doctor.Command `cmd:"" help:"Check all that locks depend on."`
-	Demo   demoCmd        `cmd:"" help:"Show contention, a crash and a break on a server in this process."`
+	Demo   demo.Command   `cmd:"" help:"Show contention, a crash and a break on a server in this process."`
 	Perms  permsCmd       `cmd:"" help:"Print the NATS permissions that a user of locks needs."`
 	Server serverCmd      `cmd:"" help:"Run a server with JetStream for development."`
 
@@ -74,7 +75,7 @@ type cli struct {
 	// Processes that lockctl starts of itself; of no use by hand.
 	Guard     supervise.Guard `cmd:"" hidden:"" help:"End a process group when its lockctl dies."`
 	Reference referenceCmd    `cmd:"" hidden:"" help:"Write the reference as Markdown."`
-	Victim    victimCmd       `cmd:"" hidden:"" help:"The demo's worker that gets killed."`
+	Victim    demo.Victim     `cmd:"" hidden:"" help:"The demo's worker that gets killed."`
 }
 
 const description = `Locks among processes, kept in a NATS JetStream key-value bucket.

@@ -2,11 +2,10 @@ package main
 
 import (
 	"fmt"
+	"log/slog"
 	"os"
 	"os/signal"
 	"syscall"
-
-	"github.com/nats-io/nats-server/v2/server"
 
 	"github.com/natslock/locks/cmd/lockctl/internal/session"
 	"github.com/natslock/locks/internal/tool"
@@ -44,22 +43,18 @@ func (c *serverCmd) AfterApply() error {
 func (c *serverCmd) Run(g *session.Globals) error {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
-	port := c.Port
-	if port == 0 {
-		port = server.RANDOM_PORT
-	}
 	var e *session.Embedded
 	var err error
 	if c.Dir == "" {
-		e, err = session.StartCached(port)
+		e, err = session.StartCached(c.Port)
 	} else {
-		e, err = session.StartKept(c.Dir, port)
+		e, err = session.StartKept(c.Dir, c.Port)
 	}
 	if err != nil {
 		return err
 	}
 	g.Connection, g.Embedded, g.MayCreate = tool.Connection{Server: e.URL(), NoContext: true, Timeout: g.Timeout}, false, true
-	if s, err := g.Open(natslock.WithLogger(silent)); err == nil {
+	if s, err := g.Open(natslock.WithLogger(slog.New(slog.DiscardHandler))); err == nil {
 		s.End()
 	} else { // the server still serves other requests, such as a repair of the bucket
 		g.Complain("%v", err)

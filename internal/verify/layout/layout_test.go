@@ -38,7 +38,7 @@ var floors = [][]string{
 	{"cmd/lockctl/internal/console"},
 	{"cmd/lockctl/internal/show"},
 	{"cmd/lockctl/internal/session"},
-	{"cmd/lockctl/internal/doctor", "cmd/lockctl/internal/supervise", "cmd/lockctl/internal/top"},
+	{"cmd/lockctl/internal/demo", "cmd/lockctl/internal/doctor", "cmd/lockctl/internal/supervise", "cmd/lockctl/internal/top"},
 	{"cmd/*", "examples/*"},
 }
 
@@ -55,6 +55,7 @@ var only = map[string][]string{
 
 	"cmd/lockctl/internal/console":   {"internal/tool"},
 	"cmd/lockctl/internal/show":      {"natslock", "kvstore", "internal/tool", "cmd/lockctl/internal/console"},
+	"cmd/lockctl/internal/demo":      {"natslock", "internal/tool", "cmd/lockctl/internal/*"},
 	"cmd/lockctl/internal/doctor":    {"natslock", "rwlock", "kvstore", "internal/tool", "cmd/lockctl/internal/*"},
 	"cmd/lockctl/internal/top":       {"natslock", "kvstore", "internal/tool", "cmd/lockctl/internal/*"},
 	"cmd/lockctl/internal/supervise": {"internal/tool", "cmd/lockctl/internal/*"},
@@ -79,7 +80,7 @@ var forTests = map[string][]string{
 var onlyTests = []string{"testutil", "locktest"}
 
 // needServer are the packages that may start a server.
-var needServer = []string{"testutil", verify + "example", verify + "history", verify + "proxy", "cmd/lockctl", "cmd/lockctl/internal/session", "cmd/lockctl/internal/doctor", "cmd/lockctl/internal/supervise", "cmd/lockctl/internal/top"}
+var needServer = []string{"testutil", verify + "example", verify + "history", verify + "proxy", "cmd/lockctl", "cmd/lockctl/internal/session", "cmd/lockctl/internal/demo", "cmd/lockctl/internal/doctor", "cmd/lockctl/internal/supervise", "cmd/lockctl/internal/top"}
 
 // knowsNATS are the packages that speak to the server. All others know kvstore.KV.
 var knowsNATS = []string{"kvstore", "natslock", "fence", "testutil", "internal/tool", "cmd/*", "cmd/lockctl/internal/session", "cmd/lockctl/internal/doctor", "cmd/lockctl/internal/supervise", "examples/*", verify + "*"}

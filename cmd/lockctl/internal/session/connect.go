@@ -13,7 +13,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -147,7 +146,7 @@ func (g *Globals) Connect() (_ *Session, err error) {
 	}()
 	how := &g.Connection
 	if g.Embedded {
-		if s.Own, err = StartCached(server.RANDOM_PORT); err != nil {
+		if s.Own, err = StartCached(0); err != nil {
 			return nil, err
 		}
 		how = &tool.Connection{Server: s.Own.URL(), NoContext: true, Timeout: g.Timeout}

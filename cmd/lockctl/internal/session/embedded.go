@@ -21,15 +21,18 @@ const startLimit = 10 * time.Second
 // startPoll is the time between two looks at a server that starts.
 const startPoll = 10 * time.Millisecond
 
-// Embedded is a NATS server in this process, on a free port of the loopback
-// interface. It ends with the process.
+// ServerVersion is that of a server in this process.
+const ServerVersion = server.VERSION
+
+// Embedded is a NATS server in this process, on the loopback interface. It ends with the
+// process.
 type Embedded struct {
 	srv    *server.Server
 	unlock func()
 }
 
 // StartCached starts a server whose data survives the process, under the user's
-// cache directory.
+// cache directory. Port 0 is any free one.
 func StartCached(port int) (*Embedded, error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
@@ -40,7 +43,7 @@ func StartCached(port int) (*Embedded, error) {
 
 // StartKept starts a server whose data is kept under dir. One process at a time
 // can have it: the server does not protect its own directory, so a file lock
-// does.
+// does. Port 0 is any free one.
 func StartKept(dir string, port int) (*Embedded, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, tool.Exitf(tool.ExitUnavailable, "no place for the server's data: %w", err)
@@ -69,10 +72,10 @@ func StartKept(dir string, port int) (*Embedded, error) {
 	return e, nil
 }
 
-// StartServer starts a server with its data in dir.
+// StartServer starts a server with its data in dir. Port 0 is any free one.
 func StartServer(dir string, port int) (*Embedded, error) {
 	srv, err := server.NewServer(&server.Options{
-		Host: "127.0.0.1", Port: port,
+		Host: "127.0.0.1", Port: cmp.Or(port, server.RANDOM_PORT),
 		JetStream: true, StoreDir: dir,
 		NoSigs: true, NoLog: true, DisableJetStreamBanner: true,
 	})

@@ -1,21 +1,15 @@
-package main
+package demo
 
 import (
 	"fmt"
 	"io"
-	"log/slog"
 	"sync"
 	"time"
 
 	"github.com/jedib0t/go-pretty/v6/text"
-	"github.com/nats-io/nats-server/v2/server"
 
 	"github.com/natslock/locks/cmd/lockctl/internal/show"
 )
-
-const serverVersion = server.VERSION
-
-var silent = slog.New(slog.DiscardHandler)
 
 // stage is where the demo's workers meet. It knows the workers inside the lock, judges
 // the exclusion without asking the lock, and prints the events.

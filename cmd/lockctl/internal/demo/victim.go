@@ -1,4 +1,4 @@
-package main
+package demo
 
 import (
 	"bufio"
@@ -16,15 +16,16 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// victimCmd is the process that the demo kills: it takes the lock and keeps it.
+// Victim is the command of the process that the demo kills: it takes the lock and keeps it.
 // It ends by itself only when the demo does.
-type victimCmd struct {
+type Victim struct {
 	Lock string        `arg:""`
 	TTL  time.Duration `required:""`
 }
 
-// Run reports the events of the lock to the demo, over standard output.
-func (c *victimCmd) Run(g *session.Globals) error {
+// Run reports the events of the lock to the demo, over standard output. It returns when its
+// standard input ends, or when the lock is lost: then with the reason.
+func (c *Victim) Run(g *session.Globals) error {
 	events := make(chan string, 64)
 	s, err := g.Open(natslock.WithOwner("victim"), natslock.WithTTL(c.TTL),
 		natslock.WithObserver(func(_ context.Context, ev natslock.Event) {

@@ -1,14 +1,15 @@
-package main
+// Package demo is the play of "lockctl demo": workers, a process that gets killed, and an
+// operator contend for one lock on a server in this process. A stage judges them.
+package demo
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"slices"
 	"time"
-
-	"github.com/nats-io/nats-server/v2/server"
 
 	"github.com/natslock/locks/cmd/lockctl/internal/session"
 	"github.com/natslock/locks/cmd/lockctl/internal/show"
@@ -16,11 +17,13 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-type demoCmd struct {
+// Command is "lockctl demo".
+type Command struct {
 	TTL time.Duration `name:"ttl" default:"4s" placeholder:"DURATION" help:"Lease of the demo's lock (default ${default})."`
 }
 
-func (*demoCmd) Help() string {
+// Help is the text of --help behind the flags.
+func (*Command) Help() string {
 	return `Starts a server in this process, with its data in a temporary directory, and
 lets workers contend for one lock, each with a client and a connection of its
 own. One of them is a process that gets killed, another one's lock is broken.
@@ -36,7 +39,9 @@ const (
 
 var demoWorkers = []string{"amber", "blue", "coral", "dune"}
 
-func (c *demoCmd) Run(g *session.Globals) error {
+// Run plays it, for a minute at most, and prints what happens. Its error says what went wrong,
+// or that the lock did not exclude.
+func (c *Command) Run(g *session.Globals) error {
 	ctx, cancel := context.WithTimeout(context.Background(), demoLimit)
 	defer cancel()
 	dir, err := os.MkdirTemp("", "lockctl-demo-")
@@ -45,13 +50,13 @@ func (c *demoCmd) Run(g *session.Globals) error {
 	}
 	defer os.RemoveAll(dir)
 	st := newStage(g.Out)
-	srv, err := session.StartServer(dir, server.RANDOM_PORT)
+	srv, err := session.StartServer(dir, 0)
 	if err != nil {
 		return err
 	}
 	defer srv.Stop()
 	g.Connection, g.Embedded, g.Bucket, g.MayCreate = tool.Connection{Server: srv.URL(), NoContext: true, Timeout: g.Timeout}, false, "demo", true
-	st.say("server", "nats-server %s in this process, %s", serverVersion, srv.URL())
+	st.say("server", "nats-server %s in this process, %s", session.ServerVersion, srv.URL())
 
 	d := &demo{stage: st, g: g, ttl: c.TTL}
 	if err := d.hire(); err != nil {
@@ -82,7 +87,7 @@ type worker struct {
 }
 
 func (d *demo) hire() (err error) {
-	if d.boss, err = d.g.Open(natslock.WithOwner("operator"), natslock.WithLogger(silent)); err != nil {
+	if d.boss, err = d.g.Open(natslock.WithOwner("operator"), natslock.WithLogger(slog.New(slog.DiscardHandler))); err != nil {
 		return err
 	}
 	d.say("bucket", "%q made: leases of %v, renewed every %s; tokens are above those of any bucket before", d.g.Bucket, d.ttl, show.Brief(d.ttl/3))
