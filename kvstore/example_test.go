@@ -354,3 +354,13 @@ func ExampleRefused() {
 	// true true
 	// true false
 }
+
+// Room says whether a bucket on several servers leaves enough for renewals.
+func ExampleRoom() {
+	err := kvstore.Room(&jetstream.StreamInfo{
+		Config: jetstream.StreamConfig{Name: "KV_natslock", Replicas: 3, MaxBytes: 1 << 20},
+		State:  jetstream.StreamState{Bytes: 900_000, Msgs: 2800},
+	})
+	fmt.Println(errors.Is(err, kvstore.ErrFull))
+	// Output: true
+}

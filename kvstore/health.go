@@ -70,6 +70,7 @@ func (s *Store) answered(w sentWrite, a Answer) {
 	switch {
 	case a.Err == nil:
 		s.storing()
+		s.checkRoom(a.Revision)
 	case errors.Is(a.Err, ErrUnavailable):
 		s.mu.Lock()
 		if stored := h.stored.Load(); h.failed.n <= stored || w.n < h.failed.n {

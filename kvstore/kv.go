@@ -88,7 +88,8 @@ type KV interface {
 	// bucket that the store opened and it is safe. The error matches
 	// [ErrBucketConfig], [ErrNotFound] (deleted), [ErrRemade] (deleted and re-created),
 	// [ErrUnavailable], [ErrPermission], [ErrClosed] or ctx's error. It matches ErrRemade and
-	// ErrBucketConfig if the bucket was re-created unfit.
+	// ErrBucketConfig if the bucket was re-created unfit, and [ErrFull] if the bucket is safe
+	// and leaves too little room for renewals.
 	Verify(ctx context.Context) error
 
 	// OnConnection registers fn, which the store calls on changes of the connection,

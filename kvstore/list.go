@@ -122,7 +122,7 @@ func (s *Store) snapshot(ctx context.Context, pattern string, min uint64, what l
 		if l.Revision > 0 && l.Revision < what.reached { // the only server does not lag: there are others
 			min = max(min, what.reached) //safety:lag-noticed
 			s.crowded(s.seen.Load())
-			s.doubtRefusal()
+			s.doubtRefusal(doubtEvery)
 		}
 		// An older state need not contain the places that were taken since.
 		if err != nil || l.Revision >= min { //safety:list-as-of

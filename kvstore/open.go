@@ -25,6 +25,8 @@ const (
 	openGrace = 50 * time.Millisecond
 	// doubtEvery is the shortest time between two verifications because of refusals.
 	doubtEvery = 10 * time.Second
+	// doubtFullEvery is the shortest time between two because a record had no room.
+	doubtFullEvery = time.Second
 )
 
 // Open finds the bucket of cfg and verifies its settings. It creates a missing bucket,
@@ -158,6 +160,7 @@ const (
 	errCodeNoPeers   = 10005 // "no suitable peers for placement"
 	errCodeNoStore   = 10049 // "error creating store for stream"
 	errCodeNoCluster = 10074 // "replicas > 1 not supported in non-clustered mode"
+	errCodeNoRoom    = 10077 // "maximum bytes exceeded", and other failures of a store
 )
 
 // create creates the bucket. Another client may create it first: its bucket is then
@@ -311,6 +314,7 @@ func (s *Store) account(ctx context.Context) string {
 // adopt verifies a stream and remembers what the store needs to know of it, fit or not.
 func (s *Store) adopt(info *jetstream.StreamInfo) error {
 	warnings, err := verify(s.cfg, info)
+	s.roomUntil.Store(roomUntil(info))
 	s.seen.Store(&view{
 		warnings: warnings, direct: info.Config.AllowDirect, created: info.Created,
 		notify: notifies(info.Config, s.prefix+">"),
@@ -328,7 +332,7 @@ func single(info *jetstream.StreamInfo) bool {
 // Verify reads the bucket's settings again, because other users can change them or
 // delete the bucket. It logs settings that have become worse, and moves the watches where
 // the notifications have other subjects now. It returns nil, or an error matching
-// [ErrBucketConfig], [ErrNotFound] (the bucket is gone) or [ErrRemade]. The error of a
+// [ErrBucketConfig], [ErrNotFound] (the bucket is gone), [ErrRemade] or [ErrFull]. The error of a
 // bucket that was re-created unfit matches ErrRemade and ErrBucketConfig. Other errors match
 // [ErrUnavailable], [ErrPermission], [ErrClosed] or ctx's error.
 func (s *Store) Verify(ctx context.Context) error {
@@ -360,6 +364,9 @@ func (s *Store) Verify(ctx context.Context) error {
 			err = fmt.Errorf("%w, and is not safe: %w", err, unfit)
 		}
 		return err
+	}
+	if unfit == nil {
+		return Room(&info.StreamInfo)
 	}
 	return unfit
 }
@@ -426,9 +433,9 @@ func (s *Store) doubt() { s.callHooks(Doubtful) }
 
 // doubtRefusal has the bucket verified because of a refusal, now and then: it may have
 // another reason than the settings, and go on.
-func (s *Store) doubtRefusal() {
+func (s *Store) doubtRefusal(every time.Duration) {
 	now := time.Since(s.health.made)
-	if last := s.doubtedAt.Load(); now-time.Duration(last) >= doubtEvery && s.doubtedAt.CompareAndSwap(last, int64(now)) {
+	if last := s.doubtedAt.Load(); now-time.Duration(last) >= every && s.doubtedAt.CompareAndSwap(last, int64(now)) {
 		s.doubt()
 	}
 }

@@ -62,7 +62,7 @@ func (s *Store) read(ctx context.Context, key string) (Record, error) {
 		// An account that imports the bucket may not import this way of reading.
 		// Or an administrator has turned it off.
 		if l, err := s.leaderGet(ctx, key); err == nil || errors.Is(err, ErrNotFound) {
-			s.doubtRefusal()
+			s.doubtRefusal(doubtEvery)
 			return l, err
 		}
 	}

@@ -41,8 +41,9 @@ type Store struct {
 	leaderOff atomic.Bool                  // the leader's read is
 	clock     atomic.Pointer[clockReading] // the last reading of the server's time
 
-	doubtedAt  atomic.Int64 // when a refusal had the bucket verified, since the store was made
-	mirrorSeen atomic.Bool  // that a mirror answers reads, of which a single server does not inform
+	roomUntil  atomic.Uint64 // the revision up to which there is room for records
+	doubtedAt  atomic.Int64  // when a refusal had the bucket verified, since the store was made
+	mirrorSeen atomic.Bool   // that a mirror answers reads, of which a single server does not inform
 
 	start      sync.Once
 	startErr   error

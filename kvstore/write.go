@@ -152,10 +152,13 @@ func (s *Store) answer(w Write, m *nats.Msg) Answer {
 	case e.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant: //safety:in-flight
 		return Answer{Err: fmt.Errorf("write of %q: %w: %w", w.Key, ErrInFlight, e)}
 	case e.ErrorCode == errCodeMsgTooLarge:
-		s.doubtRefusal() // its limit may have been changed
+		s.doubtRefusal(doubtEvery) // its limit may have been changed
 		return Answer{Err: fmt.Errorf("write of %q: %w: %w", w.Key, ErrTooLarge, e)}
+	case e.ErrorCode == errCodeNoRoom:
+		s.doubtRefusal(doubtFullEvery) // whoever takes no more locks leaves the room to renewals
+		return Answer{Err: fmt.Errorf("%w: write of %q: %w", ErrUnavailable, w.Key, e)}
 	default: // the settings may forbid it
-		s.doubtRefusal()
+		s.doubtRefusal(doubtEvery)
 		return Answer{Err: fmt.Errorf("%w: write of %q: %w", ErrUnavailable, w.Key, e)}
 	}
 }

@@ -348,7 +348,8 @@ func (c *Client) Stats() Stats {
 // acknowledged none since: the bucket's stream may have no leader, have stopped or be full. The next acknowledgement ends that state. A minute without writes ends it
 // too, because an idle client knows nothing. A write that the server forbids this user
 // does not count. The error matches kvstore.ErrBucketConfig or kvstore.ErrNotFound when
-// another user has changed or deleted the bucket, and [ErrClosed] after Close.
+// another user has changed or deleted the bucket, kvstore.ErrFull while it is so full that
+// the client takes no new lock, and [ErrClosed] after Close.
 //
 // The client looks at the settings after each reconnect, every 2 minutes while it takes
 // locks, and every 5 minutes while it holds one or waits. While they are not safe it grants

@@ -3,11 +3,16 @@ package natslock_test
 import (
 	"context"
 	"fmt"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/history"
+	"github.com/natslock/locks/internal/verify/proxy"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
@@ -41,4 +46,60 @@ func TestFullBucket(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestFullReplicas: on several servers each renewal counts in full. Clients that fill a bucket
+// notice before it is full, take no further lock, and go on when there is room.
+func TestFullReplicas(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		const limit = 64 << 10
+		var used, asked atomic.Int64
+		js := proxy.JetStream(t, s, func(nc *nats.Conn, m *nats.Msg) bool {
+			return strings.Contains(m.Subject, ".STREAM.INFO.") && proxy.Rewrite(t, nc, m, func(info map[string]any) {
+				asReplica(info, "n1", false)
+				info["config"].(map[string]any)["num_replicas"] = 3
+				used.Store(int64(info["state"].(map[string]any)["bytes"].(float64)))
+				asked.Add(1)
+			})
+		})
+		join(t, s, natslock.WithBucketConfig(kvstore.Config{MaxBytes: limit})) // makes it
+		c := newClient(t, js.Conn(), natslock.WithJetStream(js), natslock.WithTTL(time.Hour))
+		first := mustLock(t, c, "first")
+		var held []*natslock.Lock
+		for i := 0; ; i++ {
+			l, err := c.TryLock(t.Context(), fmt.Sprint(i), natslock.Detached())
+			if err != nil {
+				require.ErrorIs(t, err, natslock.ErrUnavailable)
+				require.ErrorIs(t, err, kvstore.ErrFull)
+				break
+			}
+			history.Keep(t, l)
+			held = append(held, l)
+			time.Sleep(time.Millisecond) // the bucket is verified
+		}
+		require.Greater(t, used.Load(), int64(limit/4*3))
+		require.Less(t, used.Load(), int64(limit/8*7))
+		require.ErrorIs(t, c.Healthy(), kvstore.ErrFull)
+		require.Less(t, asked.Load(), int64(len(held)/4), "for %d locks", len(held))
+
+		require.NoError(t, first.Extend(t.Context(), 0), "what is held is renewed")
+		_, err := c.Lock(t.Context(), "next", natslock.MaxWait(10*time.Second))
+		require.ErrorIs(t, err, natslock.ErrTimeout)
+		require.ErrorIs(t, err, kvstore.ErrFull)
+		next := make(chan error, 1)
+		go func() {
+			l, err := c.Lock(t.Context(), "next")
+			if err == nil {
+				err = l.Unlock(t.Context())
+			}
+			next <- err
+		}()
+		for _, l := range held {
+			require.NoError(t, l.Unlock(t.Context()))
+		}
+		begun := time.Now()
+		require.NoError(t, <-next)
+		require.Less(t, time.Since(begun), 10*time.Second)
+		require.NoError(t, c.Healthy())
+	})
 }

@@ -307,6 +307,9 @@ func (cl *claim) try(ctx context.Context, expect uint64, blind bool) result {
 // send makes an attempt and returns its number.
 func (cl *claim) send(expect uint64) (int, error) {
 	b := cl.c.b
+	if err := b.Admits(); err != nil && !cl.adopts { // whose record is there already //safety:room-kept
+		return 0, err
+	}
 	t, err := cl.draft.terms(cl.c.s.Margin)
 	if err != nil {
 		return 0, err

@@ -47,6 +47,7 @@ type Bucket struct {
 	quit    context.CancelCauseFunc
 	grants  atomic.Pointer[granting]
 	refused atomic.Pointer[error]
+	full    atomic.Pointer[error]
 	closed  atomic.Bool
 }
 
@@ -120,6 +121,19 @@ func (b *Bucket) grantUntil(ended error) {
 func (b *Bucket) Refused() error {
 	if why := b.refused.Load(); why != nil {
 		return *why
+	}
+	return nil
+}
+
+// Admit lets claims and places into the bucket, or none while full says why. It ends nothing:
+// whoever waits goes on.
+func (b *Bucket) Admit(full error) { b.full.Store(&full) }
+
+// Admits returns nil, or why no claim and no place may be written. The error matches
+// [ErrUnavailable].
+func (b *Bucket) Admits() error {
+	if full := b.full.Load(); full != nil {
+		return *full
 	}
 	return nil
 }

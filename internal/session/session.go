@@ -150,15 +150,15 @@ func (s *Session) verifyAfter(d time.Duration) {
 }
 
 // Verify checks the bucket again. If another bucket has replaced it, the leases of the old
-// one are lost. While it is unfit, no lock is granted.
+// one are lost. While it is unfit or nearly full, no lock is granted.
 func (s *Session) Verify(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, s.TTL)
 	defer cancel()
 	s.verified.Store(int64(s.b.Instant()))
 	err := s.b.Verify(ctx)
-	remade, unfit := bucket.IsAny(err, kvstore.ErrRemade), bucket.IsAny(err, kvstore.ErrBucketConfig)
+	remade := bucket.IsAny(err, kvstore.ErrRemade)
 	switch {
-	case unfit:
+	case bucket.IsAny(err, kvstore.ErrBucketConfig, kvstore.ErrFull):
 		s.judged(err)
 	case err == nil || remade: // the new one was verified
 		s.judged(nil)
@@ -171,13 +171,19 @@ func (s *Session) Verify(ctx context.Context) {
 	}
 }
 
-// judged takes the verdict on the bucket: an error if it is unfit or gone. The holders of a
-// bucket that has become unfit are warned.
+// judged takes the verdict on the bucket: an error if it is unfit, gone or nearly full. The
+// holders of a bucket that has become unfit are warned.
 func (s *Session) judged(bad error) {
+	full := bucket.IsAny(bad, kvstore.ErrFull)
 	s.mu.Lock()
 	was := s.badBucket
 	s.badBucket = bad
 	unfit, wasUnfit := bucket.IsAny(bad, kvstore.ErrBucketConfig), bucket.IsAny(was, kvstore.ErrBucketConfig)
+	if full {
+		s.b.Admit(bad)
+	} else {
+		s.b.Admit(nil)
+	}
 	switch {
 	case unfit:
 		s.b.Refuse(bad) //safety:unfit-refused
@@ -194,6 +200,9 @@ func (s *Session) judged(bad error) {
 		s.Logger.Error("lock bucket is unfit: this client grants no lock until it is repaired",
 			"bucket", s.b.KV.Bucket(), "held", s.Held(), "error", bad)
 		s.renewer.warnAll(bad)
+	case full && !bucket.IsAny(was, kvstore.ErrFull):
+		s.Logger.Warn("lock bucket is nearly full: this client takes no new lock until there is room",
+			"bucket", s.b.KV.Bucket(), "held", s.Held(), "error", bad)
 	case wasUnfit && bad == nil:
 		s.Logger.Warn("lock bucket is fit again", "bucket", s.b.KV.Bucket())
 	}

@@ -252,6 +252,8 @@ var roomMutants = []mutant{
 		weak: "a view shows a release that the leader has not applied, and an acquire after it is refused"},
 	{label: "one-size", operator: "keep 2 of max", test: "natslock.TestFullBucket",
 		weak: "a renewal is larger than the claim, and a full bucket refuses it"},
+	{label: "room-kept", operator: "never", test: "natslock.TestFullReplicas",
+		weak: "new locks fill a bucket on several servers, and these refuse the renewals of those that are held"},
 	{label: "view-named", operator: "always", test: "natslock.TestViewsAreNamed",
 		weak: "a view lacks the readers that a replica lacks which catches up"},
 	{label: "break-complete", operator: "always 2", test: "natslock.TestReplicaThatCatchesUp",

@@ -1,0 +1,74 @@
+package kvstore
+
+import (
+	"fmt"
+	"math"
+	"strings"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// Room returns nil if a bucket may take new locks and waiters, and otherwise an error that
+// matches [ErrFull] and [ErrUnavailable]. It does no I/O.
+//
+// Servers that replicate a stream count a record in full until it has replaced the one before.
+// In a full bucket they refuse the renewals of the locks that are held. So on two replicas and
+// more the last quarter of max_bytes and of max_msgs is theirs. A single server takes each
+// replacement that is not larger, and has room for all renewals until it is full.
+func Room(info *jetstream.StreamInfo) error {
+	for _, l := range limits(info) {
+		if l.left() < 0 {
+			return fmt.Errorf("%w: bucket %q: %w: %d of %s %d are used, and the last quarter is for the renewals of the locks that are held: raise %[5]s",
+				ErrUnavailable, strings.TrimPrefix(info.Config.Name, streamName("")), ErrFull, l.used, l.setting, l.max)
+		}
+	}
+	return nil
+}
+
+// limit is one that new records must not reach.
+type limit struct {
+	setting string
+	used    uint64
+	max     int64
+	record  int64 // what a new record uses
+}
+
+// left is what new records may use.
+func (l limit) left() int64 { return l.max/4*3 - int64(l.used) }
+
+// limits returns the limits of a bucket on several servers.
+func limits(info *jetstream.StreamInfo) (all []limit) {
+	c, st := info.Config, info.State
+	if c.Replicas < 2 {
+		return nil
+	}
+	if c.MaxBytes > 0 {
+		average := int64(st.Bytes / max(st.Msgs, 1))
+		all = append(all, limit{"max_bytes", st.Bytes, c.MaxBytes, max(2*average, 512)})
+	}
+	if c.MaxMsgs > 0 {
+		all = append(all, limit{"max_msgs", st.Msgs, c.MaxMsgs, 1})
+	}
+	return all
+}
+
+// roomStep is after how many more writes the store asks again if it gets no answer.
+const roomStep = 256
+
+// roomUntil is the revision at which the bucket has used half of the room that is left,
+// whatever is written until then: each write is one record at most.
+func roomUntil(info *jetstream.StreamInfo) uint64 {
+	until := uint64(math.MaxUint64)
+	for _, l := range limits(info) {
+		until = min(until, info.State.LastSeq+uint64(max(l.left()/2, l.max/32)/l.record))
+	}
+	return until
+}
+
+// checkRoom has the bucket verified where so many writes have been acknowledged that they may
+// have filled it.
+func (s *Store) checkRoom(revision uint64) {
+	if until := s.roomUntil.Load(); revision > until && s.roomUntil.CompareAndSwap(until, revision+roomStep) {
+		s.doubt()
+	}
+}

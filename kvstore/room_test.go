@@ -1,0 +1,40 @@
+package kvstore_test
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/natslock/locks/kvstore"
+)
+
+// Room leaves the last quarter of each limit to renewals, where they count in full.
+func TestRoom(t *testing.T) {
+	for name, c := range map[string]struct {
+		replicas        int
+		bytes, msgs     uint64
+		maxBytes, maxes int64
+		full            bool
+	}{
+		"no limit":              {3, 1 << 40, 1 << 30, -1, -1, false},
+		"three quarters":        {3, 750, 1, 1000, 0, false},
+		"more":                  {3, 751, 1, 1000, 0, true},
+		"records":               {3, 1, 75, 0, 100, false},
+		"more records":          {3, 1, 76, 0, 100, true},
+		"the second limit":      {3, 1, 76, 1000, 100, true},
+		"one server":            {1, 1000, 100, 1000, 100, false},
+		"far above, five":       {5, 1 << 40, 1, 1000, 0, true},
+		"nothing in it":         {3, 0, 0, 1000, 100, false},
+		"a limit of one record": {3, 0, 0, 0, 1, false},
+	} {
+		info := &jetstream.StreamInfo{
+			Config: jetstream.StreamConfig{Name: "KV_b", Replicas: c.replicas, MaxBytes: c.maxBytes, MaxMsgs: c.maxes},
+			State:  jetstream.StreamState{Bytes: c.bytes, Msgs: c.msgs},
+		}
+		err := kvstore.Room(info)
+		if (err != nil) != c.full || c.full && !(errors.Is(err, kvstore.ErrFull) && errors.Is(err, kvstore.ErrUnavailable)) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
