@@ -10,6 +10,7 @@ import (
 
 	"github.com/natslock/locks/cmd/lockctl/internal/session"
 	"github.com/natslock/locks/internal/tool"
+	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 )
 
@@ -31,6 +32,8 @@ func (d *doctor) room() {
 	switch {
 	case full:
 		d.add("room", checkError, d.enlarge(), "%s: the bucket is full, and the server refuses new locks and places in queues", found)
+	case kvstore.Room(d.info) != nil:
+		d.add("room", checkError, d.enlarge(), "%s: clients take no new lock, because on several servers the last quarter is for the renewals of what is held", found)
 	case nearly(state.Msgs, c.MaxMsgs) || nearly(state.Bytes, c.MaxBytes):
 		d.add("room", checkWarning, d.enlarge(), "%s: a full bucket refuses new locks and places in queues", found)
 	default:
