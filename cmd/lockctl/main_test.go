@@ -242,9 +242,11 @@ func contents(t *testing.T, path string) string {
 	return strings.TrimSpace(text)
 }
 
+// number returns the number in a file, the last one where there are several.
 func number(t *testing.T, path string) int64 {
 	t.Helper()
-	n, err := strconv.ParseInt(contents(t, path), 10, 64)
+	all := strings.Fields(contents(t, path))
+	n, err := strconv.ParseInt(all[len(all)-1], 10, 64)
 	require.NoError(t, err)
 	return n
 }
@@ -360,15 +362,7 @@ func uintString(n uint64) string { return strconv.FormatUint(n, 10) }
 // test's end does that.
 func pause(t *testing.T, p *process) {
 	t.Helper()
-	require.True(t, stopped(t, p), "it has ended")
-}
-
-// stopped stops a process like pause, or says that it has ended before.
-func stopped(t *testing.T, p *process) bool {
-	t.Helper()
-	if p.cmd.Process.Signal(syscall.SIGSTOP) != nil {
-		return false
-	}
+	require.NoError(t, p.cmd.Process.Signal(syscall.SIGSTOP), "it has ended")
 	t.Cleanup(func() { _ = p.cmd.Process.Signal(syscall.SIGCONT) })
 	// The threads run on until one of them has taken the signal. A waiter can be granted a
 	// lock in that moment.
@@ -377,5 +371,6 @@ func stopped(t *testing.T, p *process) bool {
 	for errors.Is(err, syscall.EINTR) {
 		_, err = syscall.Wait4(p.cmd.Process.Pid, &status, syscall.WUNTRACED, nil)
 	}
-	return err == nil && status.Stopped()
+	require.NoError(t, err)
+	require.True(t, status.Stopped(), "it has ended")
 }

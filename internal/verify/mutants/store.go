@@ -109,13 +109,13 @@ var bucketMutants = []mutant{
 // lockctlMutants weaken how lockctl ends a command whose lock it loses, and which
 // bucket it takes.
 var lockctlMutants = []mutant{
-	{label: "guard-acts", operator: "drop", test: "cmd/lockctl.TestRunStopped",
+	{label: "guard-acts", operator: "drop", test: "cmd/lockctl.TestGuardLateOrders",
 		weak: "the guard of a stopped lockctl does nothing"},
-	{label: "guard-in-time", operator: "plus 3000000000", test: "cmd/lockctl.TestRunStopped",
+	{label: "guard-in-time", operator: "plus 3000000000", test: "cmd/lockctl/internal/supervise.TestOrders",
 		weak: "the guard of a stopped lockctl acts when the next holder may be in"},
 	{label: "guard-replaced", operator: "drop", test: "cmd/lockctl.TestGuardKilled",
 		weak: "a guard that was killed has no successor"},
-	{label: "guard-waits", operator: "never", test: "cmd/lockctl.TestRunOutageOneSignal",
+	{label: "guard-waits", operator: "never", test: "cmd/lockctl/internal/supervise.TestOrders",
 		weak: "the guard acts before a lockctl that runs"},
 	{label: "creation-asked", operator: "always", test: "cmd/lockctl.TestNoBucket",
 		weak: "lockctl makes a bucket whose name is mistyped"},

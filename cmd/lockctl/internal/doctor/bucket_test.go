@@ -4,9 +4,60 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/cmd/lockctl/internal/session"
+	"github.com/natslock/locks/testutil"
 )
+
+// A notification of a second bucket counts if it came in time, however late the doctor reads it.
+// Those of its own bucket do not, nor messages that no stream has sent.
+func TestSecondBucket(t *testing.T) {
+	t.Parallel()
+	nc := testutil.RunServer(t).Connect()
+	d := &doctor{g: &session.Globals{Bucket: "natslock"}, s: &session.Session{NC: nc}, info: &jetstream.StreamInfo{Config: jetstream.StreamConfig{
+		RePublish: &jetstream.RePublish{Destination: "natslock.natslock.own.>"}}}}
+	heard := d.listen()
+	word := func(bucket string, header nats.Header) {
+		t.Helper()
+		require.NoError(t, nc.PublishMsg(&nats.Msg{Subject: "natslock.natslock." + bucket + ".lock.x", Header: header}))
+		require.NoError(t, nc.Flush())
+	}
+	stored := nats.Header{"Nats-Sequence": {"1"}}
+	word("own", stored)
+	word("other", nil)
+	d.second(heard, time.Now())
+	require.Empty(t, d.Checks)
+	word("other", stored)
+	d.second(heard, time.Now().Add(-time.Hour))
+	require.Len(t, d.Checks, 1)
+	require.Equal(t, "notifications of a second bucket natslock have arrived meanwhile", d.Checks[0].Found)
+
+	done := make(chan struct{})
+	go func() { defer close(done); d.second(heard, time.Now().Add(time.Hour)) }()
+	word("own", stored)
+	word("other", stored)
+	<-done // long before its time is over
+	require.Len(t, d.Checks, 2)
+}
+
+// The link is slow if the median is: a busy machine is late once.
+func TestRoundTrip(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		rtts   []time.Duration
+		status string
+	}{
+		{[]time.Duration{time.Hour, slowLink, slowLink}, checkOK},
+		{[]time.Duration{slowLink + 1, 0, time.Hour}, checkWarning},
+	} {
+		d := &doctor{}
+		d.roundTrip(c.rtts)
+		require.Equal(t, c.status, d.Checks[0].Status, "%v", c.rtts)
+	}
+}
 
 // A replica counts when it could take over: those that a changed number of
 // replicas is still to bring do not.

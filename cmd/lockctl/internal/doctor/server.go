@@ -47,6 +47,11 @@ func (d *doctor) connection() {
 		}
 		rtts = append(rtts, rtt)
 	}
+	d.roundTrip(rtts)
+}
+
+// roundTrip judges the round trips to the server.
+func (d *doctor) roundTrip(rtts []time.Duration) {
 	slices.Sort(rtts)
 	median, longest := rtts[len(rtts)/2], rtts[len(rtts)-1]
 	status, repair := checkOK, ""

@@ -1,0 +1,32 @@
+package supervise
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// While lockctl renews the lock, the orders of its guard are not due before the next ones. Once it
+// has stopped, the group is dead a margin before the validity of the lock ends, and had its TERM
+// before that. When too little is left for that, lockctl gives the signals itself.
+func TestOrders(t *testing.T) {
+	t.Parallel()
+	const second = instant(time.Second)
+	for _, c := range []struct {
+		ttl, killAfter time.Duration
+		at, end        instant // of the validity, which the last renewal has made last a margin less than the TTL
+		term, kill     instant
+	}{
+		{15 * time.Second, 5 * time.Second, 0, 14 * second, 10 * second, 13 * second},
+		{15 * time.Second, time.Second, 0, 14 * second, 12 * second, 13 * second},
+		{15 * time.Second, 0, 0, 14 * second, 13 * second, 13 * second},
+		{5 * time.Second, 5 * time.Second, 0, 45 * second / 10, 3 * second, 4 * second},
+		{5 * time.Second, 5 * time.Second, 2 * second, 45 * second / 10, 3 * second, 4 * second},
+		{5 * time.Second, 5 * time.Second, 2*second + 1, 45 * second / 10, 475 * second / 100, 475 * second / 100},
+		{4100 * time.Millisecond, 5 * time.Second, 0, 45 * second / 10, 3 * second, 4 * second}, // the server's lease is 5 s
+	} {
+		w := New(nil, c.ttl, c.killAfter)
+		require.Equal(t, orders{c.term, c.kill, c.killAfter}, w.orders(c.at, c.end), "%+v", c)
+	}
+}
