@@ -16,9 +16,9 @@ import (
 // This file is the way of one Lock, top to bottom: Acquire, drive, atOnce, offer, try,
 // send, hold. A lock that nobody wants takes just this way, with one write to the server.
 
-// Acquire takes the lock that req names. It returns what is held, or an error that
-// matches [ErrLocked] (only with Once), [ErrTimeout] when the context or the maximum
-// wait ended the wait, or another sentinel.
+// Acquire takes the lock that req names. It returns what is held, or an error: a
+// [BusyError] (only with Once), a [WaitError] when the context or the maximum wait ended
+// the wait, or one that matches another sentinel.
 func (c *Client) Acquire(ctx context.Context, req Request) (Holding, error) {
 	a, err := c.begin(ctx, req)
 	if err != nil {

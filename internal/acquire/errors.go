@@ -29,7 +29,8 @@ var (
 	errOnceLimit = errors.New("no answer in time")
 )
 
-// BusyError says why a one-shot acquire got no lock. It matches [ErrLocked].
+// BusyError says why a one-shot acquire got no lock. Package natslock makes an error of it
+// that matches [ErrLocked].
 type BusyError struct {
 	Kind   record.Kind
 	Name   string
@@ -40,11 +41,8 @@ type BusyError struct {
 
 func (e *BusyError) Error() string { return fmt.Sprintf("lock %q is held", e.Name) }
 
-// Is makes the error match its sentinel.
-func (e *BusyError) Is(target error) bool { return target == ErrLocked }
-
-// WaitError says how a wait ended that was given up. It matches [ErrTimeout]
-// and the error that ended the wait.
+// WaitError says how a wait ended that was given up. Package natslock makes an error of it
+// that matches [ErrTimeout] and the cause.
 type WaitError struct {
 	Name     string
 	Waited   time.Duration
@@ -54,12 +52,6 @@ type WaitError struct {
 }
 
 func (e *WaitError) Error() string { return fmt.Sprintf("gave up waiting for lock %q", e.Name) }
-
-// Is makes the error match its sentinel.
-func (e *WaitError) Is(target error) bool { return target == ErrTimeout }
-
-// Unwrap makes the error match the cause of the wait's end.
-func (e *WaitError) Unwrap() error { return e.Cause }
 
 // failure is the error of an acquire that was not granted.
 func (a *acquisition) failure(r result) error {
