@@ -220,15 +220,9 @@ func (b Body) Fits(most int) (given, limit int, ok bool) {
 	return len(v), limit, err == nil && len(v) <= limit
 }
 
-// EncodeMsgpack writes the map that the tags above describe. The library's own way
-// costs as many allocations as there are fields, in every write of every lock.
-func (b *Body) EncodeMsgpack(enc *msgpack.Encoder) error {
-	var count fieldWriter
-	b.fields(&count)
-	return b.write(enc, count.n)
-}
-
-// write writes a map of n fields, without its padding.
+// write writes the map that the tags above describe, of n fields and without its padding.
+// The way of the msgpack library costs as many allocations as there are fields, in every
+// write of every lock.
 func (b *Body) write(enc *msgpack.Encoder, n int) error {
 	w := fieldWriter{enc: enc, err: enc.EncodeMapLen(n)}
 	b.fields(&w)
