@@ -3,6 +3,7 @@ package natslock_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -17,6 +18,7 @@ import (
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/rwlock"
+	"github.com/natslock/locks/semaphore"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -338,6 +340,55 @@ func TestOverdueDeletionUnanswered(t *testing.T) {
 // record for one, gets the lock all the same.
 func TestOverdueDeletionInFlight(t *testing.T) {
 	deletesOverdue(t, testutil.Refuse(kvstore.ErrInFlight), func(t *testing.T, err error) { require.NoError(t, err) })
+}
+
+// Only the leader says whether a record is overdue. Without its answer a one-shot acquire
+// neither gets the lock nor says that it is held.
+func TestOverdueUnasked(t *testing.T) {
+	permit := func(c *natslock.Client) take { return semaphore.New(c, "l", 1).Acquire }
+	for name, tc := range map[string]struct{ dead, first, try func(c *natslock.Client) take }{
+		"holder":         {mutexOf, nil, mutexTry},
+		"waiter":         {mutexOf, mutexOf, mutexTry},
+		"reader":         {readerOf, nil, writerTry},
+		"writer":         {writerOf, nil, readerTry},
+		"permit":         {permit, nil, func(c *natslock.Client) take { return semaphore.New(c, "l", 1).TryAcquire }},
+		"waiting permit": {permit, permit, func(c *natslock.Client) take { return semaphore.New(c, "l", 1).TryAcquire }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+				const ttl = 5 * time.Second
+				dead, holder := join(t, s, natslock.WithTTL(ttl)), join(t, s, natslock.WithTTL(ttl))
+				c, f := joinFaulty(t, s)
+				var l *natslock.Lock
+				if tc.first != nil {
+					var err error
+					l, err = tc.first(holder.Client)(t.Context())
+					require.NoError(t, err)
+				}
+				go func() { _, _ = tc.dead(dead.Client)(context.Background(), natslock.Detached()) }()
+				synctest.Wait()
+				dead.link.Cut()
+				forget(s)
+				time.Sleep(2 * ttl)
+				if l != nil {
+					mustUnlock(t, l)
+				}
+				f.FailReads(func(op testutil.ReadOp, _ string) error {
+					if op == testutil.ReadState {
+						return fmt.Errorf("%w: test", kvstore.ErrUnavailable)
+					}
+					return nil
+				})
+				_, err := tc.try(c.Client)(t.Context())
+				require.ErrorIs(t, err, natslock.ErrUnavailable)
+				require.NotErrorIs(t, err, natslock.ErrLocked)
+				f.FailReads(nil)
+				l, err = tc.try(c.Client)(t.Context())
+				require.NoError(t, err)
+				mustUnlock(t, l)
+			})
+		})
+	}
 }
 
 // deletesOverdue has a one-shot acquire meet an overdue record, and its deletion of that

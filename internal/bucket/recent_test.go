@@ -34,3 +34,32 @@ func TestVacanciesFade(t *testing.T) {
 	require.Zero(t, r.vacant)
 	require.Empty(t, r.places)
 }
+
+// A client that leaves very many locks at a time forgets none that it may still need a
+// moment later, and remembers new ones again when the old ones have expired. An older
+// tombstone never takes the place of a newer one: a claim that expects it would be refused.
+func TestRecentIsBounded(t *testing.T) {
+	now := clock.Instant(1)
+	r := &Recent{}
+	r.Left(now, "wait.l.a", true, 1)
+	for i := range recentMax - 1 {
+		r.Left(now, fmt.Sprintf("lock.%d", i), false, uint64(i+2))
+	}
+	r.Left(now, "lock.more", false, 10_000)
+	r.Left(now, "wait.l.b", true, 10_001)
+	require.Zero(t, r.Known(now, "lock.more"), "full: a read will do")
+	require.Len(t, r.m, recentMax-1)
+	require.Equal(t, 1, r.vacant)
+	require.EqualValues(t, 2, r.Known(now, "lock.0").Tombstone)
+
+	r.Left(now, "lock.0", false, 10_002)
+	require.EqualValues(t, 10_002, r.Known(now, "lock.0").Tombstone, "known already")
+	r.Left(now, "lock.0", false, 10_001)
+	require.EqualValues(t, 10_002, r.Known(now, "lock.0").Tombstone)
+
+	now = now.Add(TombstoneLife + time.Millisecond)
+	r.Left(now, "lock.new", false, 10_003)
+	require.EqualValues(t, 10_003, r.Known(now, "lock.new").Tombstone)
+	require.Len(t, r.m, 1, "the others have expired")
+	require.Zero(t, r.vacant)
+}

@@ -177,6 +177,38 @@ func FuzzPattern(f *testing.F) {
 	})
 }
 
+// A key that the library does not write is no key of a lock, whatever is in it.
+func TestParseForeignKey(t *testing.T) {
+	for _, key := range []string{"", "lock", "wait.a", "other.a.b", ".a", "LOCK.a"} {
+		if k, ok := ParseKey(key); ok {
+			t.Errorf("ParseKey(%q) = %+v", key, k)
+		}
+	}
+}
+
+// The patterns of the keys of locks are apart by what the keys are for. There is none for a
+// name that no lock can have.
+func TestKeyPatterns(t *testing.T) {
+	holders, readers, waiters, err := KeyPatterns("a b.>")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ got, want []string }{
+		{holders, []string{"lock.a=20b.>", "rw.a=20b.>", "sem.a=20b.*.>"}},
+		{readers, []string{"read.a=20b.*.>"}},
+		{waiters, []string{"wait.a=20b.*.>", "rwait.a=20b.*.>", "swait.a=20b.*.>"}},
+	} {
+		if !slices.Equal(c.got, c.want) {
+			t.Errorf("%q, want %q", c.got, c.want)
+		}
+	}
+	for _, pattern := range []string{"", strings.Repeat("x", 513)} {
+		if _, _, _, err := KeyPatterns(pattern); !errors.Is(err, ErrInvalidName) {
+			t.Errorf("KeyPatterns of %d bytes: %v", len(pattern), err)
+		}
+	}
+}
+
 // A key below the prefix of slots is a slot only with the number of one.
 func TestParseSlot(t *testing.T) {
 	for _, key := range []string{"sem.a", "sem.a.", "sem.a.x", "sem.a.256", "sem.a.-1", "sem.a.01", "sem.a.+1", "sem..1"} {

@@ -38,6 +38,8 @@ func hostile() map[string][]byte {
 		"map of four billion":    []byte("\xdf\xff\xff\xff\xff"),
 		"meta of four billion":   []byte(head + "\xa1d\xdf\xff\xff\xff\xff"),
 		"meta of thousands":      []byte(head + "\xa1d\xde\x20\x00" + strings.Repeat("\xa0\xa0", 7000)),
+		"meta with numbers":      []byte(head + "\xa1d\x81\x01\xa1v"),
+		"number for meta":        []byte(head + "\xa1d\x01"),
 		"meta in meta":           []byte(head + "\xa1d\x81\xa1k\x81\xa1k\xa1v"),
 		"string of four billion": []byte(head + "\xa1o\xdb\xff\xff\xff\xffabc"),
 		"bytes for a string":     []byte(head + "\xa1o\xc4\x02ab"),

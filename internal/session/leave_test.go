@@ -36,6 +36,24 @@ func TestCloseWaitsForLeave(t *testing.T) {
 	})
 }
 
+// What waits for the end of a lease is not called for one that has ended: it would wait for
+// ever.
+func TestOnEndOfEndedLease(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, srv *testutil.Server) {
+		b := connect(t, srv)
+		s := session.New(b, session.Config{})
+		l := s.Hold(claim(t, b, "l"), time.Time{})
+		calls := 0
+		for range 2 {
+			require.True(t, l.OnEnd(func() { calls++ }))
+		}
+		l.Leave(record.StatusGone)
+		require.False(t, l.OnEnd(func() { calls += 10 }))
+		s.Close(t.Context())
+		require.Equal(t, 2, calls)
+	})
+}
+
 // connect opens the bucket over a connection of its own.
 func connect(t *testing.T, srv *testutil.Server) *bucket.Bucket {
 	t.Helper()
