@@ -129,7 +129,10 @@ func (cfg config) client(kv kvstore.KV) *Client {
 // Lock returns the held lock, or an error and no lock. When the waiting ended, the
 // error is a *[TimeoutError], which matches [ErrTimeout], and ctx's error if ctx ended
 // the wait. It also matches [ErrUnavailable], and has the server's text, unless the server
-// has said last that the lock is held or the caller queued. When the bucket is gone or the
+// has said last that the lock is held or the caller queued. Its place in the queue is gone
+// by then, and no TryLock meets it any more. If the server is slow to confirm that, Lock
+// returns 100 ms after the end of the wait, and in an outage at once. Then the place goes
+// with the server's next answer, or with its TTL of 15 s at most. When the bucket is gone or the
 // connection is closed, the error matches [ErrUnavailable]. While the client knows that the
 // settings of the bucket are not safe any more, it grants nothing, and the error matches
 // kvstore.ErrBucketConfig; see [Client.Healthy]. It matches [ErrInvalidName] also for a name that this client uses for

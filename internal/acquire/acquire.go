@@ -250,12 +250,13 @@ func (b *bid) pause(d time.Duration, up <-chan struct{}) error {
 	}
 }
 
-// close gives up a claim that is not granted.
-func (b *bid) close() {
+// close gives up a claim that is not granted: see [claim.close].
+func (b *bid) close() (gone []<-chan struct{}) {
 	if b != nil && b.cur != nil {
-		b.cur.close(0)
+		gone = b.cur.close(0)
 		b.cur = nil
 	}
+	return gone
 }
 
 // mine says whether the record is that of an earlier attempt of the bid, which

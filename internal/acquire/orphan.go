@@ -18,12 +18,13 @@ import (
 // attempt expects. All of that is a courtesy to waiters; safety does not rest on it.
 
 // close ends the claim; n is the attempt that was granted, or 0. Answers that
-// are here already or still to come lead to deletions only.
-func (cl *claim) close(n int) {
+// are here already or still to come lead to deletions only. The channels are closed when the
+// deletions are over that a caller should wait for: see goneWithin.
+func (cl *claim) close(n int) (gone []<-chan struct{}) {
 	cl.mu.Lock()
 	if cl.over {
 		cl.mu.Unlock()
-		return
+		return nil
 	}
 	cl.over, cl.granted = true, n
 	replies := cl.replies
@@ -43,24 +44,30 @@ func (cl *claim) close(n int) {
 	cl.mu.Unlock()
 	for _, r := range replies {
 		if r.answer.Err == nil && r.n != n {
-			cl.c.s.Discard(cl.key, cl.id, r.answer.Revision)
+			gone = append(gone, cl.c.s.Discard(cl.key, cl.id, r.answer.Revision))
 		}
 	}
 	if adopted != nil {
 		adopted()
 	}
 	if len(open) > 0 {
-		cl.cleanUp(open, n == 0)
+		// An answer that has not come for so long does not come soon.
+		if taken := cl.cleanUp(open, n == 0); cl.c.b.Instant().Sub(open[0].sent) < goneWithin {
+			gone = append(gone, taken)
+		}
 	}
+	return gone
 }
 
 // cleanUp deals with attempts without an answer when the claim is over. When the claim was
-// given up, it takes away what they expect.
-func (cl *claim) cleanUp(open []attempt, givenUp bool) {
+// given up, it takes away what they expect. Then it closes the channel.
+func (cl *claim) cleanUp(open []attempt, givenUp bool) <-chan struct{} {
+	over := make(chan struct{})
 	for _, a := range open {
 		cl.c.s.Await(&session.Orphan{}, a.forget)
 	}
 	cl.c.s.Background(func(ctx context.Context) {
+		defer close(over)
 		if w, err := cl.c.b.Watch(cl.key, cl.appeared); err == nil {
 			cl.watchWhileOpen(w)
 		}
@@ -77,6 +84,7 @@ func (cl *claim) cleanUp(open []attempt, givenUp bool) {
 			}
 		}
 	})
+	return over
 }
 
 // watchWhileOpen keeps w until each attempt is settled, or for the life of an orphan.
@@ -152,7 +160,7 @@ func (cl *claim) takeAway(ctx context.Context, a attempt) {
 		}
 	}
 	for try := 0; ; try++ {
-		up := b.Online()
+		up, pause := b.Online(), clock.OutageBackoff(try)
 		err := b.Delete(ctx, cl.key, expect, cl.id)
 		var conflict *kvstore.ConflictError
 		switch {
@@ -171,13 +179,16 @@ func (cl *claim) takeAway(ctx context.Context, a attempt) {
 				}
 				return
 			}
-			if err == nil {
+			if err == nil && entry.Revision != expect {
 				expect, found = entry.Revision, entry.Attempt
+				continue
 			}
+		case errors.Is(err, kvstore.ErrInFlight):
+			pause = clock.InFlightBackoff(try)
 		case bucket.IsAny(err, bucket.ErrPermission, kvstore.ErrClosed):
 			return
 		}
-		if b.Sleep(ctx, clock.OutageBackoff(try), up) != nil {
+		if b.Sleep(ctx, pause, up) != nil {
 			return
 		}
 	}

@@ -17,6 +17,9 @@ const (
 	// waiter that lives outlasts the pauses of a busy machine.
 	minPlaceTTL = 5 * time.Second
 	maxPlaceTTL = 15 * time.Second
+	// goneWithin is how long a call that gives up waits until its records are gone. A few
+	// round trips are enough, and nobody notices more.
+	goneWithin = 100 * time.Millisecond
 )
 
 // wait queues for the lock until a result is final. A run that has a place goes on there.

@@ -104,15 +104,26 @@ func (a *acquisition) takeOver(from *acquisition) {
 	}
 }
 
-// withdraw gives up what the call has come to, when no other goes on with it.
+// withdraw gives up what the call has come to, when no other goes on with it. It waits until
+// its records are gone, so that nobody meets the place of a call that has returned.
 func (a *acquisition) withdraw() {
-	a.bid.close()
-	if a.queueing != nil {
-		a.queueing.close()
-	}
-	if a.place != nil {
+	left := append(a.bid.close(), a.queueing.close()...)
+	if a.place != nil { //safety:place-withdrawn
 		// Not as granted: the successor would take itself for the first, and it need not be.
-		a.place.Leave(record.StatusGone) //safety:place-left
+		gone := a.place.Leave(record.StatusGone) //safety:place-left
+		left = append(left, gone)
+	}
+	if a.c.b.Away() || a.outage != nil && a.outage != errUnheard { //safety:gone-awaited
+		return // no answer comes soon
+	}
+	ctx, cancel := context.WithTimeout(a.c.b.Life(), goneWithin) //safety:gone-bounded
+	defer cancel()
+	for _, gone := range left {
+		select {
+		case <-gone:
+		case <-ctx.Done():
+			return
+		}
 	}
 }
 

@@ -271,9 +271,11 @@ func (s *Session) Healthy() error {
 }
 
 // Discard deletes a record of a claim that is over, at exactly a revision: a courtesy,
-// so that nobody waits for its TTL.
-func (s *Session) Discard(key, id string, revision uint64) {
+// so that nobody waits for its TTL. The channel is closed when that is over.
+func (s *Session) Discard(key, id string, revision uint64) <-chan struct{} {
+	over := make(chan struct{})
 	s.Background(func(ctx context.Context) { // callers are goroutines of the store
+		defer close(over)
 		ctx, cancel := context.WithTimeout(ctx, orphanLife)
 		defer cancel()
 		for try := 0; ; try++ {
@@ -284,6 +286,7 @@ func (s *Session) Discard(key, id string, revision uint64) {
 			}
 		}
 	})
+	return over
 }
 
 // ClosedWithin says that an observer closes the client: Close does not wait for it.

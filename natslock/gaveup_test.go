@@ -1,0 +1,119 @@
+package natslock_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/internal/verify/history"
+	"github.com/natslock/locks/internal/verify/tier"
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/testutil"
+)
+
+// A call that gives up returns when nothing of it is in the bucket any more. So a TryLock
+// that follows does not meet the place of a caller that has gone.
+func TestGivenUpIsGone(t *testing.T) {
+	for name, tc := range map[string]struct {
+		stage string
+		fate  testutil.Fate
+		limit time.Duration
+		held  bool
+	}{
+		"a place":                       {"wait delete", testutil.Delay(30 * time.Millisecond), time.Second, true},
+		"a place without an answer":     {"wait take", testutil.DelayAnswer(30 * time.Millisecond), 10 * time.Millisecond, true},
+		"a claim without an answer":     {"lock take", testutil.DelayAnswer(30 * time.Millisecond), 10 * time.Millisecond, false},
+		"a place that is still to come": {"wait take", testutil.Delay(30 * time.Millisecond), 10 * time.Millisecond, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+				c, f := joinFaulty(t, s)
+				var holder *natslock.Lock
+				if tc.held {
+					holder = quietHolder(t, s)
+				}
+				onStage(f, tc.stage, tc.fate)
+				_, err := c.Lock(t.Context(), "l", natslock.MaxWait(tc.limit))
+				require.ErrorIs(t, err, natslock.ErrTimeout)
+				require.NotErrorIs(t, err, natslock.ErrLocked)
+				if tc.held {
+					mustUnlock(t, holder)
+				}
+				l, err := join(t, s).TryLock(t.Context(), "l")
+				require.NoError(t, err)
+				mustUnlock(t, l)
+			})
+		})
+	}
+}
+
+// A server that does not answer keeps a call that gives up for a tenth of a second, and a
+// connection that is down not at all. The place goes with the answer.
+func TestGivingUpInSilence(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c, _ := joinFaulty(t, s)
+		holder := quietHolder(t, s)
+		for name, late := range map[string]time.Duration{"silent": 100 * time.Millisecond, "away": 0} {
+			w := c.await(t, "l")
+			begun := time.Now()
+			if name == "silent" {
+				c.link.Blackhole(true)
+			} else {
+				c.link.Cut()
+			}
+			time.Sleep(time.Second)
+			w.cancel(nil)
+			require.ErrorIs(t, w.failed(t), natslock.ErrTimeout)
+			require.Equal(t, time.Second+late, time.Since(begun), name)
+			c.link.Heal()
+			time.Sleep(10 * time.Second)
+			require.Empty(t, newRaw(t, s.Connect()).live("wait.l.*"))
+		}
+		mustUnlock(t, holder)
+	})
+}
+
+// TestClusterGivenUp is TestGivenUpIsGone on three servers, where replicas lag: in 4 of 300
+// rounds a TryLock met the place of a call that had returned.
+func TestClusterGivenUp(t *testing.T) {
+	tier.Proof(t)
+	cl := testutil.RunCluster(t, 3)
+	var clients []*natslock.Client
+	for i := range 3 {
+		c, _ := history.Faulty(t, cl.ConnectTo(i), uint64(i), r3, natslock.WithTTL(6*time.Second), natslock.WithOwner(fmt.Sprint(i)))
+		clients = append(clients, c)
+	}
+	for name, wait := range map[string]func(c *natslock.Client) error{
+		"patience": func(c *natslock.Client) error {
+			_, err := c.Lock(t.Context(), "l", natslock.MaxWait(20*time.Millisecond))
+			return err
+		},
+		"cancelled": func(c *natslock.Client) error {
+			ctx, cancel := context.WithCancel(t.Context())
+			time.AfterFunc(20*time.Millisecond, cancel)
+			_, err := c.Lock(ctx, "l")
+			return err
+		},
+		"in flight": func(c *natslock.Client) error {
+			_, err := c.Lock(t.Context(), "l", natslock.MaxWait(1+time.Duration(rand.IntN(1500))*time.Microsecond))
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for i := range 300 {
+				holder, waiter, newcomer := clients[i%3], clients[(i+1)%3], clients[(i+2+i/3%2)%3]
+				l, err := holder.Lock(t.Context(), "l")
+				require.NoError(t, err)
+				require.ErrorIs(t, wait(waiter), natslock.ErrTimeout)
+				mustUnlock(t, l)
+				l, err = newcomer.TryLock(t.Context(), "l")
+				require.NoError(t, err, "round %d", i)
+				mustUnlock(t, l)
+			}
+		})
+	}
+}
