@@ -204,7 +204,6 @@ func TestAcquireWaits(t *testing.T) {
 	}{
 		{1, `lock "x" is held by`, []string{"-n", "x"}},
 		{1, `lock "x" is held by`, []string{"-w", "0", "x"}},
-		{1, "gave up after", []string{"--wait", "50ms", "x"}},
 		{99, "handed over and not adopted", []string{"-n", "-E", "99", "x"}},
 		{64, "exclude each other", []string{"-n", "-w", "1", "x"}},
 		{64, "not in 0 to 255", []string{"-E", "256", "x"}},
@@ -218,6 +217,10 @@ func TestAcquireWaits(t *testing.T) {
 		require.Empty(t, out)
 		require.Contains(t, errs, c.says, "%q", c.args)
 	}
+	code, out, errs := gaveUp(t, s, "acquire", "x")
+	require.Equal(t, 1, code, errs)
+	require.Empty(t, out)
+	require.Contains(t, errs, "gave up after")
 	p := start(t, s, "acquire", "x")
 	awaitQueue(t, s, "x", 1)
 	p.signal(syscall.SIGTERM)
@@ -226,7 +229,7 @@ func TestAcquireWaits(t *testing.T) {
 	awaitQueue(t, s, "x", 0)
 	p = start(t, s, "acquire", "--wait", "60", "x")
 	awaitQueue(t, s, "x", 1)
-	code, _, errs := run(t, s, "release", handle)
+	code, _, errs = run(t, s, "release", handle)
 	require.Zero(t, code, errs)
 	require.Zero(t, p.wait(), p.err)
 	word(t, s, "extend", strings.TrimSpace(p.out.String()))

@@ -185,6 +185,19 @@ func run(t *testing.T, s *testutil.Server, args ...string) (code int, stdout, st
 	return code, out.String(), errs.String()
 }
 
+// gaveUp runs a command that waits for a lock in vain. On a busy machine a short wait can end
+// before the server has answered, which is no conflict: then it waits for longer.
+func gaveUp(t *testing.T, s *testutil.Server, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	for wait := 100 * time.Millisecond; wait < patience; wait *= 4 {
+		code, stdout, stderr = run(t, s, slices.Insert(slices.Clone(args), 1, "--wait", wait.String())...)
+		if code != 69 {
+			break
+		}
+	}
+	return code, stdout, stderr
+}
+
 // inside says whether a command line can run inside the test's process: the command has no
 // signals, no terminal and no children.
 func inside(args []string) bool {
