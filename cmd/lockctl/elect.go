@@ -141,11 +141,9 @@ func (c *electCmd) campaign(g *session.Globals) error {
 // leaderJSON is what elect --json prints of a leader. Fields are added, never renamed. The
 // reference prints what the tags say.
 type leaderJSON struct {
-	Token uint64    `json:"token" doc:"fencing token of the term; below 2^53 until 2060"`
-	ID    string    `json:"id" doc:"of its claim; break takes it"`
-	Owner string    `json:"owner" doc:"the name that the client gave itself"`
-	Host  string    `json:"host" doc:"its machine"`
-	PID   int       `json:"pid" doc:"its process"`
+	Token uint64 `json:"token" doc:"fencing token of the term; below 2^53 until 2060"`
+	ID    string `json:"id" doc:"of its claim; break takes it"`
+	show.Client
 	Since time.Time `json:"since" doc:"when the term began, by the leader's own clock"`
 	Value string    `json:"value" doc:"its --value, or another one that it has proclaimed"`
 }
@@ -160,7 +158,7 @@ type changeJSON struct {
 func changeOf(name string, at time.Time, l election.Leader) changeJSON {
 	out := changeJSON{Time: at.UTC(), Name: name}
 	if !l.Vacant() {
-		out.Leader = &leaderJSON{l.Token, l.ID, l.Owner, l.Host, l.PID, l.Since.UTC(), string(l.Value)}
+		out.Leader = &leaderJSON{l.Token, l.ID, show.Client{Owner: l.Owner, Host: l.Host, PID: l.PID}, l.Since.UTC(), string(l.Value)}
 	}
 	return out
 }

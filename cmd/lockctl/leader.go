@@ -69,10 +69,11 @@ func (c *electCmd) leader(g *session.Globals, e *election.Election) error {
 }
 
 func (c *electCmd) print(g *session.Globals, l election.Leader) error {
-	if at := time.Now(); c.JSON {
-		return show.NewEncoder(g.Out).Encode(changeOf(c.Name, at, l))
-	} else {
-		_, err := fmt.Fprintln(g.Out, leaderLine(c.Name, at, l))
-		return err
+	at := time.Now()
+	line := leaderLine(c.Name, at, l)
+	if c.JSON {
+		line = show.OneLine(changeOf(c.Name, at, l))
 	}
+	_, err := fmt.Fprintln(g.Out, line)
+	return err
 }

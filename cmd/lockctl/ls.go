@@ -200,7 +200,7 @@ func (c *lsCmd) rows(info natslock.Info, both bool) (rows []table.Row) {
 		case permits:
 			mode = show.PermitsOf(info)
 		case show.AllIdle(held[first:]):
-			mode = show.IdleMode
+			mode = held[first].ModeName()
 		}
 		row(mode, show.ReaderNames(all), "-", show.Brief(time.Since(show.HeldSince(info))), show.LastEnd(all))
 		held = held[:first]

@@ -244,11 +244,8 @@ func fingerprint(info natslock.Info, both bool) string {
 
 func (d *changeLog) print(infos []natslock.Info, both map[string]bool) error {
 	if d.c.JSON {
-		enc := show.NewEncoder(d.g.Out)
 		for _, info := range infos {
-			l := show.ToJSON(info)
-			l.BothKinds = both[info.Name]
-			if err := enc.Encode(l); err != nil {
+			if _, err := fmt.Fprintln(d.g.Out, show.LockObject(info, both[info.Name])); err != nil {
 				return err
 			}
 		}

@@ -49,23 +49,18 @@ func writeReference(w io.Writer, app *kong.Application) {
 	}
 	p("## JSON\n\nFields are added, never renamed or removed. Times are RFC 3339 in UTC, durations are seconds.\n" +
 		"Times have fractions of a second, which the `fromdate` of jq refuses:\nwrite `sub(\"\\\\.[0-9]+\"; \"\") | fromdate`.\n")
-	for _, object := range []struct {
-		title string
-		of    any
-	}{
-		{"A lock, of ls and info", show.LockJSON{}},
-		{"A holder, a writer or a reader", show.HolderJSON{}},
-		{"Somebody waiting", show.WaiterJSON{}},
-		{"A break", show.BrokenJSON{}},
-		{"A handle, of acquire and extend", handleJSON{}},
-		{"A change of the leader, of elect", changeJSON{}},
-		{"A leader", leaderJSON{}},
-		{"A gap, of watch and history", show.GapJSON{}},
-	} {
-		p("### %s\n", object.title)
+	ofLocks, ofGap := show.Shapes()
+	for _, object := range append(ofLocks,
+		show.Shape{Title: "A handle, of acquire and extend", Of: handleJSON{}},
+		show.Shape{Title: "A change of the leader, of elect", Of: changeJSON{}},
+		show.Shape{Title: "A leader", Of: leaderJSON{}},
+		ofGap) {
+		p("### %s\n", object.Title)
 		p("| field | |\n|---|---|")
-		for f := range reflect.TypeOf(object.of).Fields() {
-			p("| `%s` | %s |", f.Tag.Get("json"), cell(f.Tag.Get("doc")))
+		for _, f := range reflect.VisibleFields(reflect.TypeOf(object.Of)) {
+			if !f.Anonymous {
+				p("| `%s` | %s |", f.Tag.Get("json"), cell(f.Tag.Get("doc")))
+			}
 		}
 		p("")
 	}

@@ -43,13 +43,7 @@ func (c *serverCmd) AfterApply() error {
 func (c *serverCmd) Run(g *session.Globals) error {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
-	var e *session.Embedded
-	var err error
-	if c.Dir == "" {
-		e, err = session.StartCached(c.Port)
-	} else {
-		e, err = session.StartKept(c.Dir, c.Port)
-	}
+	e, err := session.StartKept(c.Dir, c.Port)
 	if err != nil {
 		return err
 	}

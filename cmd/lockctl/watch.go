@@ -88,6 +88,9 @@ func (c *watchCmd) Run(g *session.Globals) error {
 	return f.Run(ctx)
 }
 
+// timeOfDay is the layout of the times.
+const timeOfDay = "15:04:05.000"
+
 // watchPrinter prints events, and what interrupts them on standard error.
 type watchPrinter struct {
 	c   *watchCmd
@@ -113,7 +116,7 @@ func (p *watchPrinter) event(ev natslock.Event) {
 	p.mu.Lock()
 	p.last = ev.Time
 	p.mu.Unlock()
-	line := show.EventLine(ev, show.TimeOfDay)
+	line := show.EventLine(ev, timeOfDay)
 	if p.c.JSON {
 		line = show.EventObject(ev)
 	}

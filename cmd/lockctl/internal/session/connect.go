@@ -146,7 +146,7 @@ func (g *Globals) Connect() (_ *Session, err error) {
 	}()
 	how := &g.Connection
 	if g.Embedded {
-		if s.Own, err = StartCached(0); err != nil {
+		if s.Own, err = StartKept("", 0); err != nil {
 			return nil, err
 		}
 		how = &tool.Connection{Server: s.Own.URL(), NoContext: true, Timeout: g.Timeout}

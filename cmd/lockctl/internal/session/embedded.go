@@ -31,20 +31,17 @@ type Embedded struct {
 	unlock func()
 }
 
-// StartCached starts a server whose data survives the process, under the user's
-// cache directory. Port 0 is any free one.
-func StartCached(port int) (*Embedded, error) {
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		return nil, tool.Exitf(tool.ExitUnavailable, "no place for the server's data: %w", err)
-	}
-	return StartKept(filepath.Join(cache, "lockctl"), port)
-}
-
-// StartKept starts a server whose data is kept under dir. One process at a time
-// can have it: the server does not protect its own directory, so a file lock
-// does. Port 0 is any free one.
+// StartKept starts a server whose data is kept under dir, by default under the user's cache
+// directory. One process at a time can have it: the server does not protect its own directory,
+// so a file lock does. Port 0 is any free one.
 func StartKept(dir string, port int) (*Embedded, error) {
+	if dir == "" {
+		cache, err := os.UserCacheDir()
+		if err != nil {
+			return nil, tool.Exitf(tool.ExitUnavailable, "no place for the server's data: %w", err)
+		}
+		dir = filepath.Join(cache, "lockctl")
+	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, tool.Exitf(tool.ExitUnavailable, "no place for the server's data: %w", err)
 	}

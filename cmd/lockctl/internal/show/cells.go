@@ -8,7 +8,8 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// ReaderNames names the readers.
+// ReaderNames names readers, or holders of permits, in a cell: the first one, and how many more
+// there are. There is at least one.
 func ReaderNames(readers []natslock.Holder) string {
 	if len(readers) == 1 {
 		return HolderName(readers[0])
@@ -28,7 +29,7 @@ func ReaderNames(readers []natslock.Holder) string {
 	return name
 }
 
-// LastEnd is when all of them are out if they are all dead.
+// LastEnd is when all holders are out if they are all dead, for a cell. There is at least one.
 func LastEnd(readers []natslock.Holder) string {
 	last := slices.MaxFunc(readers, func(a, b natslock.Holder) int {
 		if a.Expires.IsZero() != b.Expires.IsZero() { // never is last
@@ -39,7 +40,7 @@ func LastEnd(readers []natslock.Holder) string {
 	return Expiry(last)
 }
 
-// BreakQuestion says what a break would do.
+// BreakQuestion says what a break would do, at once if now is set, and asks for it.
 func BreakQuestion(h Holding, now bool) string {
 	kept, next := "Nobody", "The next one"
 	if h.Mode == natslock.Shared {
@@ -58,7 +59,7 @@ func BreakQuestion(h Holding, now bool) string {
 	if !h.Expires.IsZero() {
 		question += fmt.Sprintf(", in %v at the latest", h.TTL)
 	}
-	if h.WasIdle() {
+	if h.wasIdle() {
 		question += ". The lock was idle when last renewed: its client gives it to any other that asks"
 	}
 	return question

@@ -1,7 +1,6 @@
 package show
 
 import (
-	"encoding/json"
 	"fmt"
 	"strconv"
 	"strings"
@@ -10,10 +9,7 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// TimeOfDay is the layout of the times of a watch.
-const TimeOfDay = "15:04:05.000"
-
-// EventLine is an event for reading, with its time in a layout.
+// EventLine is an event for reading, with its time in a layout of package time.
 func EventLine(ev natslock.Event, layout string) string {
 	kind := ev.Kind.String()
 	if ev.Kind == natslock.KindRW {
@@ -35,7 +31,7 @@ func EventLine(ev natslock.Event, layout string) string {
 		paint(Faint, number+" "+strconv.FormatUint(ev.Token, 10)),
 	}
 	if h := ev.Holder; h != nil && h.Idle {
-		parts = append(parts, IdleMode)
+		parts = append(parts, idleMode)
 	}
 	if ev.Late > 0 {
 		parts = append(parts, Alarm.Sprintf("%s after the last time, TTL %v", Brief(ev.Late), ev.Holder.TTL))
@@ -105,16 +101,14 @@ type eventJSON struct {
 	Token      uint64            `json:"token,omitempty"`
 	Ticket     uint64            `json:"ticket,omitempty"` // of "queued" and "gave_up", instead of the token
 	ID         string            `json:"id"`
-	Owner      string            `json:"owner"` // "": not known
-	Host       string            `json:"host"`
-	PID        int               `json:"pid"`
+	Client                       // Owner is "": not known
 	Meta       map[string]string `json:"meta"`
 	TTL        *float64          `json:"ttl"`
 	Expires    *time.Time        `json:"expires"`
 	Waited     *float64          `json:"waited"`
 	Grants     uint64            `json:"grants"` // that the event reports
 	Held       *float64          `json:"held"`
-	Broken     *BrokenJSON       `json:"broken"`
+	Broken     *brokenJSON       `json:"broken"`
 	Unreadable bool              `json:"unreadable"`
 	Lingers    bool              `json:"lingers"`
 	Idle       bool              `json:"idle"`  // when the record was last written
@@ -135,7 +129,7 @@ func EventObject(ev natslock.Event) string {
 	}
 	if ev.Holder != nil {
 		h := holderToJSON(*ev.Holder)
-		out.Owner, out.Host, out.PID, out.Meta = h.Owner, h.Host, h.PID, h.Meta
+		out.Client, out.Meta = h.Client, h.Meta
 		out.Broken, out.Unreadable, out.Lingers, out.Idle = h.Broken, h.Unreadable, h.Lingers, h.Idle
 		out.Slot, out.Of = h.Slot, h.Of
 		switch ev.Type {
@@ -150,16 +144,7 @@ func EventObject(ev natslock.Event) string {
 		out.After = inSeconds(&ev.Late)
 	}
 	out.Waited, out.Held = inSeconds(waited), inSeconds(held)
-	return oneLine(out)
-}
-
-// oneLine is v as JSON.
-func oneLine(v any) string {
-	var b strings.Builder
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	_ = enc.Encode(v) // nothing in it can fail
-	return strings.TrimSuffix(b.String(), "\n")
+	return OneLine(out)
 }
 
 func inSeconds(d *time.Duration) *float64 {

@@ -9,9 +9,9 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// GapJSON is what --json prints where events are missing. Scripts depend on it: fields are
+// gapJSON is what --json prints where events are missing. Scripts depend on it: fields are
 // added, never renamed. The reference prints what the tags say.
-type GapJSON struct {
+type gapJSON struct {
 	Time   *time.Time `json:"time" doc:"the gap's begin, by the server's clock; null: there was nothing before"`
 	Event  string     `json:"event" doc:"gap"`
 	Until  time.Time  `json:"until" doc:"its end"`
@@ -19,9 +19,9 @@ type GapJSON struct {
 	Remade bool       `json:"remade" doc:"the bucket was deleted and re-created in the gap"`
 }
 
-// GapObject is a gap for scripts.
+// GapObject is a gap for scripts, in a line.
 func GapObject(ev natslock.Event) string {
-	out := GapJSON{Event: ev.Type.String(), Until: ev.Until.UTC(), Remade: errors.Is(ev.Cause, kvstore.ErrRemade)}
+	out := gapJSON{Event: ev.Type.String(), Until: ev.Until.UTC(), Remade: errors.Is(ev.Cause, kvstore.ErrRemade)}
 	if !ev.Time.IsZero() {
 		begin := ev.Time.UTC()
 		out.Time = &begin
@@ -29,10 +29,10 @@ func GapObject(ev natslock.Event) string {
 	if ev.Missed > 0 {
 		out.Missed = &ev.Missed
 	}
-	return oneLine(out)
+	return OneLine(out)
 }
 
-// GapLine is a gap for reading.
+// GapLine is a gap for reading, with its times in a layout of package time.
 func GapLine(ev natslock.Event, layout string) string {
 	until := ev.Until.Local().Format(layout)
 	text := "nothing before " + until + " is kept"

@@ -81,7 +81,7 @@ func waitsForReaders(info natslock.Info) bool {
 	return info.Kind == natslock.KindRW && info.Holder != nil && len(info.Readers) > 0
 }
 
-// Role is what to call it.
+// Role is what to call it: "holder", "writer" or "reader".
 func (h Holding) Role() string {
 	switch {
 	case h.Kind != natslock.KindRW:
@@ -92,7 +92,7 @@ func (h Holding) Role() string {
 	return "writer"
 }
 
-// Freed is what its end makes of the lock: where one reader leaves others may
+// Freed is what its end makes of the lock: "free", or "out" for a reader, because others may
 // remain.
 func (h Holding) Freed() string {
 	if h.Mode == natslock.Shared {
@@ -101,7 +101,7 @@ func (h Holding) Freed() string {
 	return "free"
 }
 
-// Name is that of the holder, with what is remarkable about it.
+// Name names the holder, as HolderName does, and says whether it waits for readers.
 func (h Holding) Name() string {
 	name := HolderName(h.Holder)
 	if h.Waits {
@@ -110,14 +110,15 @@ func (h Holding) Name() string {
 	return name
 }
 
-// WasIdle says whether no goroutine was inside when the client last renewed the lock.
-func (h Holding) WasIdle() bool { return h.Idle && h.Broken == nil && !h.Overdue }
+// wasIdle says whether no goroutine was inside when the client last renewed the lock.
+func (h Holding) wasIdle() bool { return h.Idle && h.Broken == nil && !h.Overdue }
 
-// ModeName is the mode for a cell of a table, or "idle", "resting" or "handed".
+// ModeName is the mode for a cell of a table, or "idle", "resting" or "handed", or the slot of a
+// semaphore.
 func (h Holding) ModeName() string {
 	switch {
-	case h.WasIdle():
-		return IdleMode
+	case h.wasIdle():
+		return idleMode
 	case h.rests():
 		return restingMode
 	case h.Left():
@@ -129,8 +130,8 @@ func (h Holding) ModeName() string {
 }
 
 const (
-	// IdleMode is the mode of a lock that nobody was inside when it was last renewed.
-	IdleMode    = "idle"
+	// idleMode is the mode of a lock that nobody was inside when it was last renewed.
+	idleMode    = "idle"
 	restingMode = "resting"
 	handedMode  = "handed"
 )
@@ -143,10 +144,10 @@ func (h Holding) Left() bool { return (h.Resting || h.HandedOver) && !h.Overdue 
 
 // AllIdle says whether all holders of a lock were idle when their clients last renewed it.
 func AllIdle(held []Holding) bool {
-	return len(held) > 0 && !slices.ContainsFunc(held, func(h Holding) bool { return !h.WasIdle() })
+	return len(held) > 0 && !slices.ContainsFunc(held, func(h Holding) bool { return !h.wasIdle() })
 }
 
-// BothKinds are the names of locks of several kinds: nearly always a mistake, because
+// BothKinds returns the names of locks of several kinds: nearly always a mistake, because
 // these do not exclude each other.
 func BothKinds(infos []natslock.Info) map[string]bool {
 	kind, both := make(map[string]natslock.Kind), make(map[string]bool)
@@ -159,9 +160,9 @@ func BothKinds(infos []natslock.Info) map[string]bool {
 	return both
 }
 
-// ModeOf is how a lock is held: "shared", "exclusive", or "free" when clients only
+// modeOf is how a lock is held: "shared", "exclusive", or "free" when clients only
 // wait for it.
-func ModeOf(info natslock.Info) string {
+func modeOf(info natslock.Info) string {
 	switch {
 	case len(Together(info)) > 0:
 		return natslock.Shared.String()
@@ -171,10 +172,10 @@ func ModeOf(info natslock.Info) string {
 	return "free"
 }
 
-// InWords is a small number in words.
+// InWords is a number in words, up to three.
 func InWords(n int) string { return [...]string{"no", "one", "two", "three"}[n] }
 
-// Count is a number of things.
+// Count is a number of things: "1 lock", "2 locks".
 func Count(n int, what string) string {
 	if n == 1 {
 		return "1 " + what
@@ -191,7 +192,7 @@ type LockID struct {
 // IDOf returns the id of a lock.
 func IDOf(info natslock.Info) LockID { return LockID{info.Name, info.Kind} }
 
-// Compare orders by name.
+// Compare orders by name, then by kind.
 func (id LockID) Compare(other LockID) int {
 	return cmp.Or(strings.Compare(id.Name, other.Name), cmp.Compare(id.Kind, other.Kind))
 }

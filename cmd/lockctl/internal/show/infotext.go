@@ -94,7 +94,7 @@ func PrintHolder(w io.Writer, h Holding) {
 		row("grants", fmt.Sprintf("%d, handed on inside its client", h.Grants))
 	}
 	switch {
-	case h.WasIdle():
+	case h.wasIdle():
 		row("lingers", "idle when last renewed: another client that asks gets it")
 	case h.Lingers:
 		row("lingers", "its client may keep it idle, until another client asks")

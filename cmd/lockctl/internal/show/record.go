@@ -13,28 +13,33 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// LockJSON is what --json prints of a lock. Scripts depend on it: fields are
+// lockJSON is what --json prints of a lock. Scripts depend on it: fields are
 // added, never renamed. Times are RFC 3339; durations are in seconds. The
 // reference prints what the tags say.
-type LockJSON struct {
+type lockJSON struct {
 	Kind        string       `json:"kind" doc:"mutex, rw or semaphore"`
 	Name        string       `json:"name" doc:"the name, any bytes"`
 	Mode        string       `json:"mode" doc:"how it is held: exclusive, shared, or free"`
-	Holder      *HolderJSON  `json:"holder" doc:"the holder or the writer; null: nobody, or readers"`
-	Readers     []HolderJSON `json:"readers" doc:"the readers, first come first"`
-	Permits     []HolderJSON `json:"permits" doc:"of a semaphore its holders, by their slots"`
-	Queue       []WaiterJSON `json:"queue" doc:"the waiters, first in line first"`
+	Holder      *holderJSON  `json:"holder" doc:"the holder or the writer; null: nobody, or readers"`
+	Readers     []holderJSON `json:"readers" doc:"the readers, first come first"`
+	Permits     []holderJSON `json:"permits" doc:"of a semaphore its holders, by their slots"`
+	Queue       []waiterJSON `json:"queue" doc:"the waiters, first in line first"`
 	WriterWaits bool         `json:"writer_waits" doc:"the writer in holder is not in yet: it lets no more readers in, and waits for those in readers to leave"`
 	BothKinds   bool         `json:"both_kinds" doc:"there is a lock of another kind of the same name; they do not exclude each other"`
 }
 
-// HolderJSON is a holder in the output of --json.
-type HolderJSON struct {
-	Token      uint64            `json:"token" doc:"fencing token; below 2^53 until 2060, so that jq and JavaScript read it exactly"`
-	ID         string            `json:"id" doc:"of this claim, never used again; break takes it"`
-	Owner      string            `json:"owner" doc:"the name that the client gave itself"`
-	Host       string            `json:"host" doc:"its machine"`
-	PID        int               `json:"pid" doc:"its process"`
+// Client is the client of a holder, a waiter or a leader in the output of --json.
+type Client struct {
+	Owner string `json:"owner" doc:"the name that the client gave itself"`
+	Host  string `json:"host" doc:"its machine"`
+	PID   int    `json:"pid" doc:"its process"`
+}
+
+// holderJSON is a holder in the output of --json.
+type holderJSON struct {
+	Token uint64 `json:"token" doc:"fencing token; below 2^53 until 2060, so that jq and JavaScript read it exactly"`
+	ID    string `json:"id" doc:"of this claim, never used again; break takes it"`
+	Client
 	Since      time.Time         `json:"since" doc:"when it took the lock, by its own clock"`
 	Held       float64           `json:"held" doc:"for how long it has been taken, by the clocks of its holder and of this machine"`
 	Waited     float64           `json:"waited" doc:"the time from the call to the grant; 0: it did not queue"`
@@ -44,7 +49,7 @@ type HolderJSON struct {
 	Expires    *time.Time        `json:"expires" doc:"when the lease ends unless it is renewed, by the server's clock; null: never"`
 	Overdue    bool              `json:"overdue" doc:"the lease has ended and the server has not removed the record: nobody holds the lock by it"`
 	Meta       map[string]string `json:"meta" doc:"the metadata of the lock"`
-	Broken     *BrokenJSON       `json:"broken" doc:"the break; null: not broken"`
+	Broken     *brokenJSON       `json:"broken" doc:"the break; null: not broken"`
 	Revision   uint64            `json:"revision" doc:"of the record as it was read"`
 	Unreadable bool              `json:"unreadable" doc:"the record is none of lockctl's, or of a later version: held by an unknown owner"`
 	Lingers    bool              `json:"lingers" doc:"its client may keep the lock idle, for goroutines of its own"`
@@ -55,20 +60,18 @@ type HolderJSON struct {
 	Of         int               `json:"of" doc:"of a semaphore: how many permits there are, as its client knows; 0: another lock"`
 }
 
-// BrokenJSON is the break of a holder there.
-type BrokenJSON struct {
+// brokenJSON is the break of a holder there.
+type brokenJSON struct {
 	By     string    `json:"by" doc:"the operator"`
 	Reason string    `json:"reason" doc:"why"`
 	At     time.Time `json:"at" doc:"when, by the operator's clock"`
 }
 
-// WaiterJSON is a waiter there.
-type WaiterJSON struct {
-	Ticket     uint64    `json:"ticket" doc:"the place: lower ones come first"`
-	ID         string    `json:"id" doc:"of this claim"`
-	Owner      string    `json:"owner" doc:"the name that the client gave itself"`
-	Host       string    `json:"host" doc:"its machine"`
-	PID        int       `json:"pid" doc:"its process"`
+// waiterJSON is a waiter there.
+type waiterJSON struct {
+	Ticket uint64 `json:"ticket" doc:"the place: lower ones come first"`
+	ID     string `json:"id" doc:"of this claim"`
+	Client
 	Since      time.Time `json:"since" doc:"since when it waits, by its own clock"`
 	Waited     float64   `json:"waited" doc:"for how long it has waited, by its clock and that of this machine"`
 	Mode       string    `json:"mode" doc:"exclusive or shared"`
@@ -77,11 +80,27 @@ type WaiterJSON struct {
 	Overdue    bool      `json:"overdue" doc:"the place has ended and the server has not removed the record: it keeps nobody waiting"`
 }
 
-// ToJSON returns what --json prints of a lock.
-func ToJSON(info natslock.Info) LockJSON {
-	out := LockJSON{
-		Kind: info.Kind.String(), Name: info.Name, Mode: ModeOf(info),
-		Readers: []HolderJSON{}, Permits: []HolderJSON{}, Queue: []WaiterJSON{}, WriterWaits: waitsForReaders(info),
+// Shape is an object in the output of --json. The doc tags of its fields describe them.
+type Shape struct {
+	Title string
+	Of    any // a zero value
+}
+
+// Shapes returns the objects of locks, of what is in them, and of gaps, in the order of the reference.
+func Shapes() (ofLocks []Shape, ofGap Shape) {
+	return []Shape{
+		{"A lock, of ls and info", lockJSON{}},
+		{"A holder, a writer or a reader", holderJSON{}},
+		{"Somebody waiting", waiterJSON{}},
+		{"A break", brokenJSON{}},
+	}, Shape{"A gap, of watch and history", gapJSON{}}
+}
+
+// lockObject is a lock for scripts. both says that there is one of another kind of its name.
+func lockObject(info natslock.Info, both bool) lockJSON {
+	out := lockJSON{
+		Kind: info.Kind.String(), Name: info.Name, Mode: modeOf(info), BothKinds: both,
+		Readers: []holderJSON{}, Permits: []holderJSON{}, Queue: []waiterJSON{}, WriterWaits: waitsForReaders(info),
 	}
 	if info.Holder != nil {
 		h := holderToJSON(*info.Holder)
@@ -94,17 +113,17 @@ func ToJSON(info natslock.Info) LockJSON {
 		out.Permits = append(out.Permits, holderToJSON(h))
 	}
 	for _, w := range info.Queue {
-		out.Queue = append(out.Queue, WaiterJSON{
-			Ticket: w.Ticket, ID: w.ID, Owner: w.Owner, Host: w.Host, PID: w.PID,
+		out.Queue = append(out.Queue, waiterJSON{
+			Ticket: w.Ticket, ID: w.ID, Client: Client{w.Owner, w.Host, w.PID},
 			Since: w.Since.UTC(), Waited: sinceSeconds(w.Since), Mode: w.Mode.String(), Goroutines: w.Goroutines, Of: w.Of, Overdue: w.Overdue,
 		})
 	}
 	return out
 }
 
-func holderToJSON(h natslock.Holder) HolderJSON {
-	out := HolderJSON{
-		Token: h.Token, ID: h.ID, Owner: h.Owner, Host: h.Host, PID: h.PID,
+func holderToJSON(h natslock.Holder) holderJSON {
+	out := holderJSON{
+		Token: h.Token, ID: h.ID, Client: Client{h.Owner, h.Host, h.PID},
 		Since: h.Since.UTC(), Held: sinceSeconds(h.Since), Waited: h.Waited.Seconds(), Grants: h.Grants, Waiting: h.Waiting, TTL: h.TTL.Seconds(), Overdue: h.Overdue, Meta: h.Meta,
 		Revision: h.Revision, Unreadable: h.Unreadable, Lingers: h.Lingers, Idle: h.Idle, Resting: h.Resting, HandedOver: h.HandedOver,
 		Slot: h.Slot, Of: h.Of,
@@ -117,7 +136,7 @@ func holderToJSON(h natslock.Holder) HolderJSON {
 		out.Expires = &e
 	}
 	if b := h.Broken; b != nil {
-		out.Broken = &BrokenJSON{By: b.By, Reason: b.Reason, At: b.At.UTC()}
+		out.Broken = &brokenJSON{By: b.By, Reason: b.Reason, At: b.At.UTC()}
 	}
 	return out
 }
@@ -127,27 +146,36 @@ func sinceSeconds(t time.Time) float64 {
 	return max(time.Since(t), 0).Round(time.Millisecond).Seconds()
 }
 
-// PrintJSON prints the locks as one array, also when there are none.
+// PrintJSON prints the locks as one array, also when there are none. The error is that of w.
 func PrintJSON(w io.Writer, infos []natslock.Info) error {
 	both := BothKinds(infos)
-	out := make([]LockJSON, 0, len(infos))
+	out := make([]lockJSON, 0, len(infos))
 	for _, i := range infos {
-		l := ToJSON(i)
-		l.BothKinds = both[i.Name]
-		out = append(out, l)
+		out = append(out, lockObject(i, both[i.Name]))
 	}
 	return WriteJSON(w, out)
 }
 
-// WriteJSON prints v for scripts and for people.
+// WriteJSON prints v for scripts and for people. The error is that of w.
 func WriteJSON(w io.Writer, v any) error {
-	enc := NewEncoder(w)
+	enc := newEncoder(w)
 	enc.SetIndent("", "  ")
 	return enc.Encode(v)
 }
 
-// NewEncoder returns an encoder of what --json prints.
-func NewEncoder(w io.Writer) *json.Encoder {
+// LockObject is a lock for scripts, in a line. both says that there is one of another kind of
+// its name.
+func LockObject(info natslock.Info, both bool) string { return OneLine(lockObject(info, both)) }
+
+// OneLine is v as JSON. Nothing in v may be of a type that JSON has not.
+func OneLine(v any) string {
+	var b strings.Builder
+	_ = newEncoder(&b).Encode(v)
+	return strings.TrimSuffix(b.String(), "\n")
+}
+
+// newEncoder returns an encoder of what --json prints.
+func newEncoder(w io.Writer) *json.Encoder {
 	enc := json.NewEncoder(w)
 	enc.SetEscapeHTML(false)
 	return enc
@@ -177,7 +205,7 @@ func HolderName(h natslock.Holder) string {
 	return name
 }
 
-// ExpiresIn is the time until a lease ends.
+// ExpiresIn is the time until a lease ends, "never" without a TTL.
 func ExpiresIn(h natslock.Holder) string {
 	if h.Expires.IsZero() {
 		return "never"
@@ -185,7 +213,7 @@ func ExpiresIn(h natslock.Holder) string {
 	return Brief(time.Until(h.Expires))
 }
 
-// Expiry is expiresIn for a cell of a table.
+// Expiry is ExpiresIn for a cell of a table, and "overdue" after the end.
 func Expiry(h natslock.Holder) string {
 	if h.Overdue {
 		return Alarm.Sprint("overdue")
@@ -193,7 +221,7 @@ func Expiry(h natslock.Holder) string {
 	return ExpiresIn(h)
 }
 
-// MetaList is the metadata of a lock, for reading.
+// MetaList is the metadata of a lock, for reading: key=value, by key.
 func MetaList(m map[string]string) string {
 	var parts []string
 	for _, k := range slices.Sorted(maps.Keys(m)) {

@@ -32,10 +32,11 @@ func SetupColors() {
 	}
 }
 
+// The colors of the texts. Without colors their Sprint changes nothing.
 const (
-	Alarm = text.FgRed
-	Faint = text.Faint
-	Bold  = text.Bold
+	Alarm = text.FgRed // what a user should look at
+	Faint = text.Faint // what is there for the sake of completeness
+	Bold  = text.Bold  // names and titles
 )
 
 // NewTable returns a table without frames: columns two blanks apart, which

@@ -24,6 +24,7 @@ type Command struct {
 	Reason  string `default:"broken with lockctl top" placeholder:"TEXT" help:"Reason of a break, shown to the holder and by lockctl info."`
 }
 
+// Help is the text of --help behind the flags.
 func (*Command) Help() string {
 	return `A live view of the locks, the most contended first. Each line has the holder, the time
 since the grant, and the end of the lease unless it is renewed. It has the length of the
@@ -74,6 +75,7 @@ func (c *Command) AfterApply() error {
 	return nil
 }
 
+// Run shows the screen until q or a signal ends it. Its error says why there is none any more.
 func (c *Command) Run(g *session.Globals) error {
 	if console.Terminal(g.Stdin) == nil || console.Terminal(g.Out.W) == nil || g.Getenv("TERM") == "dumb" {
 		return tool.Usagef("top needs a terminal; see lockctl ls and lockctl watch")

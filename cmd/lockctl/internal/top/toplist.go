@@ -159,9 +159,7 @@ func (m *top) mode(info natslock.Info) string {
 		return overdueMode
 	case !m.shot.held(info):
 		return unknownMode
-	case show.AllIdle(held):
-		return show.IdleMode
-	case held[0].Left():
+	case show.AllIdle(held), held[0].Left():
 		return held[0].ModeName()
 	case len(info.Permits) > 0:
 		return show.PermitsOf(info)
@@ -170,5 +168,5 @@ func (m *top) mode(info natslock.Info) string {
 	case info.Holder != nil:
 		return "excl" // the names need the room
 	}
-	return show.ModeOf(info)
+	return "free"
 }
