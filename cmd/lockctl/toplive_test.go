@@ -333,8 +333,8 @@ func TestTopHistory(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, l.Unlock(t.Context()))
 	}
-	v.until("200 events", func(text string) bool {
-		return !strings.Contains(text, "broken") && len(regexp.MustCompile(`granted +billing`).FindAllString(text, -1)) == 100 &&
+	v.until("200 events, and that the last read is as late", func(text string) bool {
+		return strings.Contains(text, "mutex x: free") && !strings.Contains(text, "broken") && len(regexp.MustCompile(`granted +billing`).FindAllString(text, -1)) == 100 &&
 			strings.Count(text, "released  billing") == 100
 	})
 	s.Stop()
