@@ -391,7 +391,8 @@ func (c *lockScope) operator(s lockState, j int8, to *steps[lockState]) {
 		if c.weak == brokenTooShort {
 			ttl = max(r.ttl-r.age-c.margin-1, 0)
 		}
-		if r.kind == handed { // no holder to wait for
+		early := c.weak == removedEarly && r.age+c.skew >= r.ttl
+		if r.kind == handed || c.overdue(r) || early { // no holder to wait for
 			ttl = 0
 		}
 		n.op[j] = operator{phase: 1, rev: r.rev, token: r.tokenOf(), ttl: ttl}

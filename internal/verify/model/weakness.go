@@ -66,6 +66,7 @@ const (
 	overdueByOtherTTL     weakness = "a record overdue by the TTL of another one"
 	overdueByAcquisition  weakness = "a renewed record overdue by the time of its acquisition"
 	overdueByReplaced     weakness = "a broken record overdue by the time of the record that it replaced"
+	removedEarly          weakness = "a record that an operator removes when its TTL is over by one server's clock"
 	overdueKey            weakness = "a key believed overdue, claimed at a later revision"
 	claimedOnNotification weakness = "a live record claimed on a notification"
 	brokenForTheRest      weakness = "a fixed lease broken for its rest exactly"
