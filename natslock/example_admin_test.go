@@ -82,6 +82,16 @@ func ExampleClient_List() {
 	// mutex orders.2
 }
 
+// Removes what a server has left behind that forgot TTLs over a restart.
+func ExampleClient_RemoveOverdue() {
+	locks, done := example.Client()
+	defer done()
+
+	removed, left, err := locks.RemoveOverdue(context.Background(), ">", 1000)
+	fmt.Println(removed, "removed,", left, "left,", err)
+	// Output: 0 removed, 0 left, <nil>
+}
+
 // List the locks at each mark, and nothing is missed between the list and the events.
 func ExampleClient_Watch() {
 	ctx := context.Background()

@@ -312,3 +312,27 @@ func (c *Client) List(ctx context.Context, pattern string) iter.Seq2[Info, error
 		}
 	}
 }
+
+// RemoveOverdue removes records of the locks whose names match a pattern (see [Client.List])
+// whose TTL has ended and that the server has not removed: after some restarts a server keeps
+// them for ever. Nobody holds or waits by them, and they keep nobody out: they only stand in
+// lists. [Holder.Overdue] and [Waiter.Overdue] show them. It removes limit of them at most,
+// which is at least 1, one after the other. "lockctl doctor --repair" calls it.
+//
+// It returns how many records are gone, and how many are still there, also with an error. A
+// record that its client has renewed meanwhile counts as still there, and is not touched: the
+// server compares revisions. The error matches [ErrInvalidName], [ErrInvalidOption],
+// [ErrUnavailable], [ErrPermission], [ErrClosed] or the context's.
+func (c *Client) RemoveOverdue(ctx context.Context, pattern string, limit int) (removed, left int, err error) {
+	if limit < 1 {
+		return 0, 0, fmt.Errorf("remove overdue records of locks %q: %w: a limit of %d", pattern, ErrInvalidOption, limit)
+	}
+	if err := c.readyFor(ctx); err != nil {
+		return 0, 0, fmt.Errorf("remove overdue records of locks %q: %w", pattern, err)
+	}
+	removed, left, err = c.admin.RemoveOverdue(ctx, pattern, limit)
+	if err != nil {
+		err = fmt.Errorf("remove overdue records of locks %q: %w", pattern, public(err))
+	}
+	return removed, left, err
+}

@@ -540,3 +540,75 @@ func TestOverduePlaceIsShown(t *testing.T) {
 		require.True(t, overdue())
 	})
 }
+
+// An operator removes all that is overdue, at most as many records as it says. It leaves
+// what lives alone, and the next grants have higher tokens.
+func TestRemoveOverdue(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		const ttl = 4 * time.Second
+		dead, live, op := join(t, s, natslock.WithTTL(ttl)), join(t, s), join(t, s)
+		was := mustLock(t, dead.Client, "a.mutex")
+		_, err := rwlock.New(dead.Client).Lock(t.Context(), "a.written", natslock.Detached())
+		require.NoError(t, err)
+		_, err = rwlock.New(dead.Client).RLock(t.Context(), "a.read", natslock.Detached())
+		require.NoError(t, err)
+		alive := mustLock(t, live.Client, "a.alive")
+		history.Keep(t, alive)
+		dead.await(t, "a.alive")
+		dead.link.Cut()
+		forget(s)
+		time.Sleep(2 * time.Second)
+		removed, left, err := op.RemoveOverdue(t.Context(), ">", 10)
+		require.NoError(t, err)
+		require.Zero(t, removed+left, "not overdue yet")
+		time.Sleep(10 * time.Second)
+
+		removed, left, err = op.RemoveOverdue(t.Context(), "b.>", 10)
+		require.NoError(t, err)
+		require.Zero(t, removed+left, "another pattern")
+		removed, left, err = op.RemoveOverdue(t.Context(), ">", 1)
+		require.NoError(t, err)
+		require.Equal(t, []int{1, 3}, []int{removed, left})
+		removed, left, err = op.RemoveOverdue(t.Context(), "a.>", 10)
+		require.NoError(t, err)
+		require.Equal(t, []int{3, 0}, []int{removed, left})
+		require.Equal(t, []string{"lock.a.alive"}, newRaw(t, s.Connect()).live(">"))
+		require.Equal(t, natslock.Held, alive.State())
+		next := mustLock(t, op.Client, "a.mutex")
+		require.Greater(t, next.Token(), was.Token())
+		mustUnlock(t, next)
+		mustUnlock(t, alive)
+		time.Sleep(2 * time.Second)
+		wantNothing(t, s)
+
+		_, _, err = op.RemoveOverdue(t.Context(), ">", 0)
+		require.ErrorIs(t, err, natslock.ErrInvalidOption)
+		_, _, err = op.RemoveOverdue(t.Context(), "", 1)
+		require.ErrorIs(t, err, natslock.ErrInvalidName)
+	})
+}
+
+// A holder that renews while an operator removes its record keeps it, also where the clock
+// that the operator is told is an hour ahead.
+func TestRemoveOverdueRenewed(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		holder := join(t, s, natslock.WithTTL(5*time.Second))
+		var f *testutil.Faults
+		op := join(t, s, testutil.WrapStore(func(kv kvstore.KV) kvstore.KV {
+			f = testutil.NewFaults(&hasty{&aheadBy{kv, time.Hour}}, 1)
+			return f
+		}))
+		l := mustLock(t, holder.Client, "l")
+		f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+			require.True(t, w.Delete)
+			require.NoError(t, l.Extend(context.Background(), 0))
+			return testutil.Pass
+		})
+		removed, left, err := op.RemoveOverdue(t.Context(), ">", 10)
+		require.NoError(t, err)
+		require.Equal(t, []int{0, 1}, []int{removed, left})
+		require.Equal(t, natslock.Held, l.State())
+		require.NoError(t, l.Extend(t.Context(), 0))
+		mustUnlock(t, l)
+	})
+}
