@@ -38,3 +38,40 @@ func TestOverdueIsShown(t *testing.T) {
 	require.Zero(t, code)
 	require.Equal(t, "ok", doctor(t, s).row(t, "expiry").Status)
 }
+
+// "doctor --repair" removes what is overdue of the locks that its pattern matches, and
+// leaves what lives alone.
+func TestDoctorRepairs(t *testing.T) {
+	t.Parallel()
+	s := serve(t)
+	c := client(t, s)
+	for _, name := range []string{"left.a", "left.b", "right"} {
+		take(t, c, name, natslock.TTL(time.Second), natslock.NoRenew())
+	}
+	s.Stop()
+	s.ForgetTTLs()
+	s.Restart()
+	hold(t, s, "held")
+	eventually(t, "all are overdue", func() bool {
+		n := 0
+		for _, l := range locks(t, s, "ls") {
+			if l.Holder.Overdue {
+				n++
+			}
+		}
+		return n == 3
+	})
+	row := doctor(t, s).row(t, "expiry")
+	require.Equal(t, "warning", row.Status)
+	require.Contains(t, row.Repair, "lockctl doctor --repair")
+	d := doctor(t, s, "--repair", "left.>")
+	require.Equal(t, "2 overdue records removed", d.row(t, "repair").Found)
+	require.Len(t, locks(t, s, "ls"), 2)
+	d = doctor(t, s, "--repair")
+	require.Equal(t, "1 overdue record removed", d.row(t, "repair").Found)
+	require.Equal(t, "ok", d.row(t, "expiry").Status)
+	require.Zero(t, d.ExitCode)
+	l := locks(t, s, "ls")
+	require.Len(t, l, 1)
+	require.Equal(t, "held", l[0].Name)
+}

@@ -27,6 +27,7 @@ type Command struct {
 	Pattern     string   `arg:"" optional:"" default:">" help:"Try it with a name that this matches, for users who have but some names."`
 	OtherDomain []string `placeholder:"NAME" help:"Search this JetStream domain too for a second bucket; can be repeated."`
 	Monitor     []string `placeholder:"URL" help:"Monitoring address of a server, as http://127.0.0.1:8222, to see how it writes to disk; can be repeated."`
+	Repair      bool     `help:"Remove records whose TTL has ended and that the server has not removed, 10,000 at most."`
 	JSON        bool     `name:"json" help:"Print an object."`
 }
 
@@ -40,7 +41,12 @@ every setting of the bucket, its room for more records, mirrors, a bucket of the
 in another domain, and the permissions of this user. If there is a history it checks that
 it keeps up. In the end the doctor takes, renews and releases real locks, under a name of
 its own, and waits for their notifications. It searches for records that never expire. It
-changes nothing and leaves nothing.
+changes nothing and leaves nothing, unless told to.
+
+A server can forget TTLs over a restart. Then records stay whose TTL has ended. They keep
+nobody out, and stand in "lockctl ls" until the lock is taken again. With --repair the
+doctor removes those of the locks that the pattern matches, and says how many are left.
+It touches no record of a client that lives.
 
 A row is ok, warning (locks are safe, and slower or riskier than need be), error, or
 unknown: what an ordinary user cannot see. Domains cannot be listed: name others with

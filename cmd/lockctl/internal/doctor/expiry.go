@@ -1,11 +1,38 @@
 package doctor
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"time"
 
 	"github.com/natslock/locks/cmd/lockctl/internal/show"
 	"github.com/natslock/locks/natslock"
 )
+
+// A visit removes so many records at most, and takes so long for that.
+const (
+	repairMost   = 10_000
+	repairWithin = time.Minute
+)
+
+// repair removes the records whose TTL has ended and that the server has not removed.
+func (d *doctor) repair() {
+	ctx, cancel := context.WithTimeout(context.Background(), repairWithin)
+	defer cancel()
+	d.removed(d.s.RemoveOverdue(ctx, d.Pattern, repairMost))
+}
+
+func (d *doctor) removed(removed, left int, err error) {
+	switch {
+	case err != nil && !errors.Is(err, context.DeadlineExceeded):
+		d.fail("repair", fmt.Errorf("%s removed, %d left: %w", show.Count(removed, "overdue record"), left, err), "run it again when the cause is gone")
+	case left > 0:
+		d.add("repair", checkWarning, "run \"lockctl doctor --repair\" again", "%s removed, %d left", show.Count(removed, "overdue record"), left)
+	default:
+		d.ok("repair", "%s removed", show.Count(removed, "overdue record"))
+	}
+}
 
 // expiry searches for records that the server should have removed, or never will.
 func (d *doctor) expiry() {
@@ -42,7 +69,7 @@ func (d *doctor) expiry() {
 			d.add("expiry", checkWarning, repair, "%s %s: %s", show.Count(len(records), "record"), why, records[0])
 		}
 	}
-	warn(overdue, "nothing to do: the next acquire of each lock replaces its record; \"lockctl break\" deletes that of a holder",
+	warn(overdue, "nothing has to be done: they keep nobody out, and the next acquire of each lock replaces its record; \"lockctl doctor --repair\" removes them",
 		"whose TTL has ended and that the server has not removed, because it forgot TTLs over a restart or is late")
 	warn(lasting, "\"lockctl break NAME\" frees the lock; then find the program that writes records without a TTL, no client of this library does",
 		"without a TTL, which keep others out for ever")

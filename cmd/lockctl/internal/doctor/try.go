@@ -130,6 +130,9 @@ func (d *doctor) locks() {
 	if d.mutex() {
 		d.readWrite()
 	}
+	if d.Repair {
+		d.repair()
+	}
 	d.expiry()
 }
 
