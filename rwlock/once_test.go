@@ -84,7 +84,7 @@ func TestTryLockLeavesNoGate(t *testing.T) {
 		deleted := false
 		b.f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
 			deleted = deleted || history.Stage(w) == "rw delete"
-			return testutil.Delay(100 * time.Millisecond)
+			return testutil.Delay(200 * time.Millisecond)
 		})
 		refused := make(chan error, 1)
 		go func() {
@@ -95,6 +95,25 @@ func TestTryLockLeavesNoGate(t *testing.T) {
 		l := take(t, a.RLock, "x")
 		require.NoError(t, heldBy(l, nil, receive(t, refused, "the refusal")))
 		require.True(t, deleted, "it has taken the gate")
+		require.NoError(t, freed(c.TryRLock(t.Context(), "x")))
+		unlock(t, l)
+	})
+}
+
+// A writer that gives up while it waits for the readers returns when its gate is gone: a
+// reader that tries then is not refused because of it.
+func TestGivenUpWriterLeavesNoGate(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a, b, c := newPeer(t, s.Connect(), 1), newPeer(t, s.Connect(), 2), newPeer(t, s.Connect(), 3)
+		l := take(t, a.RLock, "x")
+		b.f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+			if history.Stage(w) == "rw delete" {
+				return testutil.Delay(30 * time.Millisecond)
+			}
+			return testutil.Pass
+		})
+		_, err := b.Lock(t.Context(), "x", natslock.MaxWait(time.Second))
+		require.ErrorIs(t, err, natslock.ErrTimeout)
 		require.NoError(t, freed(c.TryRLock(t.Context(), "x")))
 		unlock(t, l)
 	})

@@ -212,12 +212,14 @@ func (m *member) leave() (withdraw func()) {
 	return func() {}
 }
 
-// unused releases a lease that has admitted nobody. A one-shot writer that is refused
-// returns when its gate is gone: it stalls no reader that comes then.
+// unused releases a lease that has admitted nobody. A writer returns when its gate is gone:
+// it stalls no reader that comes then. A one-shot writer, which has time, waits longer for that.
 func (a *acquisition) unused(gate *session.Lease) {
 	gone := gate.Leave(record.StatusGone)
 	if a.req.Once { //safety:refused-gate-gone
 		a.deleted(gone, bucket.AnswerTimeout)
+	} else {
+		a.leaves(gone) //safety:drained-gate-gone
 	}
 }
 

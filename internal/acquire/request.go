@@ -113,6 +113,12 @@ func (a *acquisition) withdraw() {
 		gone := a.place.Leave(record.StatusGone) //safety:place-left
 		left = append(left, gone)
 	}
+	a.leaves(left...)
+}
+
+// leaves waits until records that the call has given up are gone. The wait for the lock may
+// have ended, and does not bound this.
+func (a *acquisition) leaves(left ...<-chan struct{}) {
 	if a.c.b.Away() || a.outage != nil && a.outage != errUnheard { //safety:gone-awaited
 		return // no answer comes soon
 	}

@@ -340,6 +340,8 @@ var roomMutants = []mutant{
 		weak: "the place of a run stays when all its members have given up"},
 	{label: "refused-gate-gone", operator: "never", test: "rwlock.TestTryLockLeavesNoGate",
 		weak: "a one-shot writer that is refused returns before its gate is gone"},
+	{label: "drained-gate-gone", operator: "drop", test: "rwlock.TestGivenUpWriterLeavesNoGate",
+		weak: "a writer that gives up in its drain returns before its gate is gone"},
 	{label: "run-unused-released", operator: "is func() {}", test: "natslock.TestRunGrantedWithNobodyLeft",
 		weak: "a lease that was granted to nobody keeps others out"},
 	{label: "one-at-a-time", operator: "is nil", test: "natslock.TestRunHandleEndsItsOwnPart",
