@@ -77,7 +77,7 @@ func (a *acquisition) locked(holder record.Entry) error {
 	}
 	if a.queue != nil {
 		err.Queued = *a.queue
-	} else if queue, listErr := a.c.list(a.ctx, a.keys.Place("*"), a.asOf, 0); listErr == nil {
+	} else if queue, _, listErr := a.c.list(a.ctx, a.keys.Place("*"), a.asOf, 0); listErr == nil {
 		for _, e := range queue {
 			err.Queued += e.Goroutines()
 		}

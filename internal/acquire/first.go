@@ -20,10 +20,12 @@ type head struct {
 	due    clock.Instant // the next read: a notification, which can be forged, never puts it off
 }
 
-// first waits for the lock at the head of the queue.
-func (a *acquisition) first(place *session.Place) result {
+// first waits for the lock at the head of the queue. vacant is the tombstone of the lock, if
+// that was free when the queue was listed: a head that has given up leaves a free lock, and the
+// next one claims it at once.
+func (a *acquisition) first(place *session.Place, vacant uint64) result {
 	a.mailbox.turn(a.keys.Gate)
-	h := head{a: a, place: place, back: backstop{place: a.placeTTL()}, due: a.c.b.Instant()}
+	h := head{a: a, place: place, back: backstop{place: a.placeTTL()}, expect: vacant, due: a.c.b.Instant()}
 	if w, err := a.c.b.Watch(a.keys.Gate, a.mailbox.deliver); err == nil {
 		defer w.Stop()
 		w.Track(kvstore.Record{})

@@ -105,6 +105,7 @@ func (a *acquisition) stand(place *session.Place) (r result, first bool) {
 	pattern := a.keys.Place("*")
 	var further uint              // how often the part that was read was too short
 	var sure []kvstore.ListOption // the option of a list that shows nobody before this waiter
+	var vacant uint64             // the tombstone of the lock, as last listed
 	for try := 0; ; {
 		up := a.c.b.Online()
 		from, at := uint64(0), a.c.b.Instant()
@@ -114,8 +115,12 @@ func (a *acquisition) stand(place *session.Place) (r result, first bool) {
 		if sure == nil {
 			from = a.c.long.from(at, pattern, place.Ticket(), further)
 		}
+		opts := sure
+		if sure == nil && from == 0 && !a.counts() { // where one request reads both
+			opts = []kvstore.ListOption{kvstore.Beside(a.keys.Gate)}
+		}
 		// A state without the own place may lack earlier places too.
-		queue, err := a.c.list(a.ctx, pattern, place.Ticket(), from, sure...) //safety:queue-as-of
+		queue, tombstone, err := a.c.list(a.ctx, pattern, place.Ticket(), from, opts...) //safety:queue-as-of
 		if err != nil {
 			if bucket.IsAny(err, bucket.ErrPermission) {
 				return result{outcome: failed, err: err}, false
@@ -130,7 +135,9 @@ func (a *acquisition) stand(place *session.Place) (r result, first bool) {
 			try++
 			continue
 		}
-		try = 0
+		if try = 0; sure == nil {
+			vacant = tombstone //safety:vacant-claimed
+		}
 		a.member.run.listed(queue, from, at)
 		i := slices.IndexFunc(queue, func(e record.Entry) bool { return e.ID == place.ID() })
 		if i < 0 {
@@ -153,7 +160,7 @@ func (a *acquisition) stand(place *session.Place) (r result, first bool) {
 		switch {
 		case pred >= 0 && queue[pred].TokenOrTicket() >= from:
 			a.c.long.found(a.c.b.Instant(), pattern, place.Ticket()-queue[pred].TokenOrTicket(), n, from == 0)
-			further, sure = 0, nil
+			further, sure, vacant = 0, nil, 0
 			r = a.follow(place, queue[pred], pred == len(queue)-1, len(queue) == 1 && from == 0)
 			queue = nil // if it is the first now
 		case from > 0: // it is further back, if there is one //safety:part-of-queue
@@ -174,7 +181,7 @@ func (a *acquisition) stand(place *session.Place) (r result, first bool) {
 				return r, first
 			}
 		case r.outcome == compete:
-			return a.first(place), true
+			return a.first(place, vacant), true
 		}
 		if r.outcome != relist {
 			return r, false // out of turn, if at all

@@ -54,6 +54,7 @@ var rules = []rule{
 	{"a member has a third of the validity left", []string{"admitted-inside", "admitted-early"}},
 	{"an overdue record is replaced at exactly its revision, by a server's clock", []string{"overdue", "overdue-asked"}},
 	{"nothing is claimed or deleted on the word of a notification", []string{"release-verified", "notification-verified"}},
+	{"the first waiter claims at the revision of a tombstone, never of a live record", []string{"vacant-read"}},
 	{"a queue is listed as of the own ticket", []string{"queue-as-of", "first-by-leader"}},
 	{"a lock is taken out of turn after reads that leave nothing unseen", []string{"idle-lock", "window-gap", "window-unchanged", "window-head", "window-anew"}},
 	{"a place is deleted after an own grant, at the revision read, and only the head's", []string{"evicted-granted", "evicted-as-read", "evicted-entitled"}},

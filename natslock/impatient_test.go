@@ -1,0 +1,122 @@
+package natslock_test
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/internal/verify/history"
+	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/testutil"
+)
+
+// A head that gives up leaves the lock free, or held. Its successor lists the queue, and reads
+// the lock beside it: a free one it claims at once, and a held one it leaves alone.
+func TestHeadGivesUp(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		holder := join(t, s)
+		head, deaf := joinFaulty(t, s)
+		next, sends := joinFaulty(t, s)
+		l := mustLock(t, holder.Client, "l")
+		begun := time.Now()
+		first := head.begin(t, "l", natslock.MaxWait(300*time.Millisecond))
+		synctest.Wait()
+		second := next.begin(t, "l")
+		// Between their timers, which read 20, 120 and 620 ms after the begin, and the look of the
+		// second waiter at a lock that is free for 50 ms.
+		time.Sleep(200 * time.Millisecond)
+		deaf.DropAllEvents(true)
+		mustUnlock(t, l)
+		time.Sleep(75 * time.Millisecond)
+		var stages []string
+		sends.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+			stages = append(stages, history.Stage(w))
+			return testutil.Fate{}
+		})
+		out := next.nc.Stats().OutMsgs
+		require.ErrorIs(t, first.failed(t), natslock.ErrTimeout)
+		got := second.granted(t)
+		require.Equal(t, 300*time.Millisecond, second.at.Sub(begun))
+		time.Sleep(50 * time.Millisecond)
+		require.Equal(t, []string{"lock take", "wait delete"}, stages)
+		require.EqualValues(t, 3, next.nc.Stats().OutMsgs-out, "a list, a claim, and the end of the place")
+		mustUnlock(t, got)
+	})
+}
+
+// What a call costs that gives up: the attempt, a list for a newcomer, the place, a list for a
+// waiter, its subscription's proof, and the end of the place. The first waiter also reads the
+// holder. Longer waits read a few times more.
+func TestMessagesGivenUp(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		l := mustLock(t, join(t, s).Client, "l")
+		first, second := join(t, s), join(t, s)
+		gives := func(m *member, sent int) {
+			t.Helper()
+			out := m.nc.Stats().OutMsgs
+			require.ErrorIs(t, m.begin(t, "l", natslock.MaxWait(15*time.Millisecond)).failed(t), natslock.ErrTimeout)
+			time.Sleep(time.Millisecond)
+			require.EqualValues(t, sent, m.nc.Stats().OutMsgs-out)
+		}
+		gives(first, 7)
+		w := first.begin(t, "l")
+		synctest.Wait()
+		gives(second, 6)
+		mustUnlock(t, l)
+		mustUnlock(t, w.granted(t))
+	})
+}
+
+// A queue serves those first whose patience is nearly over, so impatient callers give up at its
+// head. Each of them costs the next one the round trips until it may claim, here of 1 ms: the end of
+// the place, a list, and the claim. With a claim that expects 0 and is read up on these are five, and
+// the grants are a twentieth of what patient callers get, not a seventh.
+func TestImpatientCallers(t *testing.T) {
+	const clients, roundTrip, section, d = 12, time.Millisecond, time.Millisecond, 3*time.Second
+	rate := func(t *testing.T, bucket *kvstore.Memory, impatient bool) (grants int64) {
+		var n, gaveUp atomic.Int64
+		var wg sync.WaitGroup
+		begun := time.Now()
+		for range clients {
+			c := slowly(t, bucket, roundTrip)
+			for range 2 {
+				wg.Go(func() {
+					for time.Since(begun) < d {
+						var opts []natslock.LockOption
+						if impatient {
+							opts = append(opts, natslock.MaxWait(10*time.Millisecond+rand.N(20*time.Millisecond)))
+						}
+						l, err := c.Lock(context.Background(), "l", opts...)
+						if errors.Is(err, natslock.ErrTimeout) {
+							gaveUp.Add(1)
+							continue
+						}
+						if err != nil {
+							t.Error(err)
+							return
+						}
+						n.Add(1)
+						time.Sleep(section)
+						_ = l.Unlock(context.Background())
+					}
+				})
+			}
+		}
+		wg.Wait()
+		t.Logf("%d grants, %d given up", n.Load(), gaveUp.Load())
+		return n.Load()
+	}
+	history.InMemory(t, func(t *testing.T, bucket *kvstore.Memory) {
+		patient := rate(t, bucket, false)
+		time.Sleep(2 * time.Second)
+		require.GreaterOrEqual(t, rate(t, bucket, true), patient/10)
+	})
+}
