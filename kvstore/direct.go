@@ -12,7 +12,7 @@ import (
 // directGet reads from any replica. The subject form of the request can be
 // granted per prefix.
 func (s *Store) directGet(ctx context.Context, key string) (Record, error) {
-	m, err := s.roundTrip(ctx, s.directSubject(key), nil, false)
+	m, err := s.roundTrip(ctx, s.directSubject(key), nil, own)
 	if err != nil {
 		return Record{}, err
 	}
@@ -54,8 +54,11 @@ func (s *Store) readAtOnce(ctx context.Context, keys []string) ([]Record, error)
 	}
 	ch := make(chan answer, len(keys))
 	for i, k := range keys {
-		forget, err := s.exchange(&nats.Msg{Subject: s.directSubject(k)}, sentWrite{}, false, func(m *nats.Msg) bool {
-			r, err := s.direct(k, m)
+		forget, err := s.exchange(newRequest(s.directSubject(k), nil, own), sentWrite{}, func(m *nats.Msg, err error) bool {
+			var r Record
+			if err == nil {
+				r, err = s.direct(k, m)
+			}
 			ch <- answer{i, r, err}
 			return false
 		})

@@ -364,3 +364,27 @@ func ExampleRoom() {
 	fmt.Println(errors.Is(err, kvstore.ErrFull))
 	// Output: true
 }
+
+// A write on a closed connection was certainly not sent. The server has answered the other one.
+func ExampleNotSent() {
+	ctx := context.Background()
+	nc, stop := example.Connect()
+	defer stop()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		log.Fatal(err)
+	}
+	store, err := kvstore.Open(ctx, js, kvstore.Config{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer store.Close()
+	_, err = store.Update(ctx, "a", nil, time.Minute, 7)
+	fmt.Println(errors.Is(err, kvstore.ErrConflict), kvstore.NotSent(err))
+	nc.Close()
+	_, err = store.Update(ctx, "a", nil, time.Minute, 7)
+	fmt.Println(errors.Is(err, kvstore.ErrUnavailable), kvstore.NotSent(err))
+	// Output:
+	// true false
+	// true true
+}

@@ -103,8 +103,10 @@ func (s *Store) orphan(id uint64) bool {
 		return false
 	}
 	h.orphans = append(h.orphans, id)
-	s.pending[id] = awaited{func(m *nats.Msg) bool {
-		s.answered(w, s.answer(Write{Key: w.key}, m))
+	s.pending[id] = awaited{func(m *nats.Msg, failure error) bool {
+		if failure == nil {
+			s.answered(w, s.answer(Write{Key: w.key}, m))
+		}
 		return false
 	}, w}
 	return true
@@ -160,8 +162,11 @@ func (s *Store) Healthy() error {
 	if s.away() {
 		return fmt.Errorf("%w: connection is reconnecting", ErrUnavailable)
 	}
-	if !s.nc.IsConnected() {
-		return fmt.Errorf("%w: connection is %s", ErrUnavailable, strings.ToLower(s.nc.Status().String()))
+	switch st, ok := fromConn(s.ctx, s, stuckAfter, s.nc.Status); {
+	case !ok && s.ctx.Err() == nil:
+		return fmt.Errorf("%w: connection is stuck: its network takes no bytes, or it is reconnecting", ErrUnavailable)
+	case ok && st != nats.CONNECTED && st != nats.DRAINING_SUBS && st != nats.DRAINING_PUBS:
+		return fmt.Errorf("%w: connection is %s", ErrUnavailable, strings.ToLower(st.String()))
 	}
 	for {
 		w, refusal, found := s.unanswered()

@@ -230,7 +230,10 @@ func (h *History) ask(req historyRequest) *historyAnswer {
 	finish := func(err error) bool { a.done <- err; return false }
 	body, err := json.Marshal(req)
 	if err == nil {
-		a.drop, err = h.s.exchange(&nats.Msg{Subject: a.subject, Data: body}, sentWrite{}, false, func(m *nats.Msg) bool {
+		a.drop, err = h.s.exchange(newRequest(a.subject, body, own), sentWrite{}, func(m *nats.Msg, failure error) bool {
+			if failure != nil {
+				return finish(failure)
+			}
 			switch status := statusOf(m); status {
 			case "":
 				e, err := h.entry(m)

@@ -14,12 +14,14 @@ type KV interface {
 	// Bucket returns the bucket's name.
 	Bucket() string
 
-	// Send publishes a conditional write and does not wait for its answer. It can block
-	// all the same, for a minute at most: nats.go holds a mutex while it writes to a
-	// network that accepts no bytes.
+	// Send has a conditional write published, in the order of the calls, and does not wait
+	// for that, nor for its answer. The value must not change until then.
 	//
-	// A non-nil error means that Send sent nothing, and done is not called. It matches
-	// [ErrInvalidKey], [ErrInvalidTTL], [ErrTooLarge], [ErrClosed] or [ErrUnavailable].
+	// A non-nil error means that Send sends nothing, and done is not called. It matches
+	// [ErrInvalidKey], [ErrInvalidTTL], [ErrTooLarge], [ErrClosed] or [ErrUnavailable]. What
+	// only the connection says, that it drains for example, comes as an Answer (see
+	// [NotSent]). So does a write that a stuck connection has not taken for a second: it is
+	// not sent, unless it is a tombstone.
 	//
 	// Otherwise the store calls done at most once, on a goroutine of its own, when an
 	// answer arrives, however late. done must not block. Without an answer the outcome is
@@ -72,7 +74,8 @@ type KV interface {
 	//
 	// The error matches [ErrNoWatch] for a bucket that does not publish its changes, and
 	// otherwise [ErrInvalidKey] or [ErrClosed]. For a closed connection it matches
-	// [ErrUnavailable] and the connection's error.
+	// [ErrUnavailable] and the connection's error. Watch waits for the connection for 100 ms
+	// at most: a subscription that takes longer is made all the same.
 	Watch(pattern string, deliver func(Event)) (Watch, error)
 
 	// State asks the stream's leader for its state and for the keys under

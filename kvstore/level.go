@@ -79,7 +79,7 @@ func (s *Store) oldServers(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, levelTimeout)
 	defer cancel()
 	var resp accountResponse
-	if err := s.api(ctx, "INFO", nil, &resp, false); err != nil || resp.API.Level >= minLevel { //safety:creating-server
+	if err := s.api(ctx, "INFO", nil, &resp, own); err != nil || resp.API.Level >= minLevel { //safety:creating-server
 		return nil
 	}
 	return &ConfigError{

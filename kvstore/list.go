@@ -267,8 +267,7 @@ func (s *Store) multiGet(ctx context.Context, subjects []string, what listing) (
 	if ctx.Err() != nil {
 		return Listing{}, ended(ctx)
 	}
-	// On a draining connection a request gets one answer only, see exchange.
-	if !s.seen.Load().direct || s.multiOff.Load() || s.away() || s.nc.Status() != nats.CONNECTED {
+	if !s.seen.Load().direct || s.multiOff.Load() {
 		return Listing{}, errIncomplete
 	}
 	request := multiRequest{Subjects: subjects, From: what.from, Batch: cmp.Or(what.atMost, batchMax), MaxBytes: multiBytes}
@@ -285,7 +284,10 @@ func (s *Store) multiGet(ctx context.Context, subjects []string, what listing) (
 	ch := make(chan error, 1)
 	finish := func(err error) bool { ch <- err; return false }
 	subject := s.apiPrefix + "DIRECT.GET." + s.stream
-	forget, err := s.exchange(&nats.Msg{Subject: subject, Data: body}, sentWrite{}, false, func(m *nats.Msg) bool {
+	forget, err := s.exchange(newRequest(subject, body, whole), sentWrite{}, func(m *nats.Msg, failure error) bool {
+		if failure != nil {
+			return finish(failure)
+		}
 		switch status := statusOf(m); status {
 		case "":
 			r, err := s.record(m.Header, m.Data)

@@ -129,7 +129,7 @@ func open(ctx context.Context, js jetstream.JetStream, cfg Config) (_ *Store, er
 			s.Close()
 		}
 	}()
-	info, err := s.ask(ctx, infoRequest{}, true)
+	info, err := s.ask(ctx, infoRequest{}, shared)
 	if errors.Is(err, ErrNotFound) {
 		if cfg.NoCreate {
 			return nil, fmt.Errorf("open bucket %q: %w, and creating it is not allowed: nobody has made it yet, or it %s", cfg.Bucket, err, s.elsewhere())
@@ -211,7 +211,7 @@ func (s *Store) createWith(ctx context.Context, cfg Config) (*infoResponse, erro
 	var apiErr *jetstream.APIError
 	for try := 0; ; try++ {
 		resp = new(infoResponse) // an answer without an error leaves the error of the previous answer
-		err = s.api(ctx, "STREAM.CREATE."+s.stream, body, resp, false)
+		err = s.api(ctx, "STREAM.CREATE."+s.stream, body, resp, own)
 		apiErr, _ = errors.AsType[*jetstream.APIError](err)
 		if apiErr == nil || apiErr.ErrorCode != errCodeNoStore || try == 8 {
 			break
@@ -229,7 +229,7 @@ func (s *Store) createWith(ctx context.Context, cfg Config) (*infoResponse, erro
 			"storage", resp.Config.Storage.String(), "replicas", resp.Config.Replicas)
 	case apiErr != nil && apiErr.ErrorCode == jetstream.JSErrCodeStreamNameInUse:
 		// In a cluster the name is taken before every server knows the stream.
-		for resp, err = s.ask(ctx, infoRequest{}, false); errors.Is(err, ErrNotFound); resp, err = s.ask(ctx, infoRequest{}, false) {
+		for resp, err = s.ask(ctx, infoRequest{}, own); errors.Is(err, ErrNotFound); resp, err = s.ask(ctx, infoRequest{}, own) {
 			if err := pause(ctx, 20*time.Millisecond); err != nil {
 				return nil, err
 			}
@@ -262,7 +262,7 @@ func (s *Store) domainOf(made *infoResponse) string {
 func (s *Store) awaitLeader(ctx context.Context, info *jetstream.StreamInfo) error {
 	for c := info.Cluster; c != nil && c.Name != "" && c.Leader == ""; { //safety:has-leader
 		if pause(ctx, leaderPoll) == nil {
-			if next, err := s.ask(ctx, infoRequest{}, false); err == nil {
+			if next, err := s.ask(ctx, infoRequest{}, own); err == nil {
 				c = next.Cluster
 			} else if ctx.Err() == nil {
 				return err
@@ -298,7 +298,7 @@ func (s *Store) settle(ctx context.Context, info *jetstream.StreamInfo) {
 func (s *Store) account(ctx context.Context) string {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	msg, err := s.roundTrip(ctx, "$SYS.REQ.USER.INFO", nil, false)
+	msg, err := s.roundTrip(ctx, "$SYS.REQ.USER.INFO", nil, own)
 	if err != nil {
 		return ""
 	}
@@ -336,7 +336,7 @@ func single(info *jetstream.StreamInfo) bool {
 // bucket that was re-created unfit matches ErrRemade and ErrBucketConfig. Other errors match
 // [ErrUnavailable], [ErrPermission], [ErrClosed] or ctx's error.
 func (s *Store) Verify(ctx context.Context) error {
-	info, err := s.ask(ctx, infoRequest{}, false)
+	info, err := s.ask(ctx, infoRequest{}, own)
 	if err != nil {
 		return fmt.Errorf("verify bucket %q: %w", s.cfg.Bucket, err)
 	}
@@ -399,7 +399,7 @@ func (r *infoResponse) apiError() *jetstream.APIError { return r.Error }
 // info asks the stream's leader about it. Each answer has the settings: if they are others
 // than those that were verified last, the store says so.
 func (s *Store) info(ctx context.Context, req infoRequest) (*infoResponse, error) {
-	resp, err := s.ask(ctx, req, false)
+	resp, err := s.ask(ctx, req, own)
 	if err == nil {
 		s.compare(&resp.StreamInfo)
 	}
@@ -440,15 +440,14 @@ func (s *Store) doubtRefusal(every time.Duration) {
 	}
 }
 
-// ask asks the stream's leader about it. first makes the request travel
-// through nats.go's own reply subscription; see exchange.
-func (s *Store) ask(ctx context.Context, req infoRequest, first bool) (*infoResponse, error) {
+// ask asks the stream's leader about it.
+func (s *Store) ask(ctx context.Context, req infoRequest, route route) (*infoResponse, error) {
 	var body []byte
 	if req != (infoRequest{}) {
 		body, _ = json.Marshal(req)
 	}
 	var resp infoResponse
-	if err := s.api(ctx, "STREAM.INFO."+s.stream, body, &resp, first); err != nil {
+	if err := s.api(ctx, "STREAM.INFO."+s.stream, body, &resp, route); err != nil {
 		return nil, err
 	}
 	s.clockRead(resp.TimeStamp)
@@ -459,8 +458,8 @@ func (s *Store) ask(ctx context.Context, req infoRequest, first bool) (*infoResp
 type apiReply interface{ apiError() *jetstream.APIError }
 
 // api does one request of the JetStream API and names what went wrong.
-func (s *Store) api(ctx context.Context, op string, body []byte, resp apiReply, first bool) error {
-	msg, err := s.roundTrip(ctx, s.apiPrefix+op, body, first)
+func (s *Store) api(ctx context.Context, op string, body []byte, resp apiReply, route route) error {
+	msg, err := s.roundTrip(ctx, s.apiPrefix+op, body, route)
 	if err != nil {
 		return err
 	}

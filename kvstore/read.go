@@ -160,7 +160,7 @@ func (s *Store) leaderGet(ctx context.Context, key string) (Record, error) {
 	}
 	body, _ := json.Marshal(map[string]string{"last_by_subj": s.prefix + key})
 	var resp msgGetResponse
-	if err := s.api(ctx, "STREAM.MSG.GET."+s.stream, body, &resp, false); err != nil {
+	if err := s.api(ctx, "STREAM.MSG.GET."+s.stream, body, &resp, own); err != nil {
 		if errors.Is(err, ErrPermission) {
 			s.leaderOff.Store(true)
 		}

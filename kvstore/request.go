@@ -33,22 +33,30 @@ func connError(err error) error {
 
 func (s *Store) onReply(m *nats.Msg) {
 	id, err := strconv.ParseUint(m.Subject[strings.LastIndexByte(m.Subject, '.')+1:], 36, 64)
-	if err != nil {
-		return
+	if err == nil {
+		s.deliver(id, m, nil)
 	}
+}
+
+// deliver hands an answer to who awaits it, or why there will be none.
+func (s *Store) deliver(id uint64, m *nats.Msg, failure error) {
 	s.mu.Lock()
 	done := s.pending[id].done
 	s.mu.Unlock()
-	if done != nil && !done(m) {
+	if done != nil && !done(m, failure) {
 		s.drop(id)
 	}
 }
 
 // awaited is an answer to come.
 type awaited struct {
-	done  func(*nats.Msg) (more bool)
+	done  answerTo
 	write sentWrite // zero for a request
 }
+
+// answerTo takes an answer, or why there will be none: see [NotSent]. It says whether it
+// awaits more of them.
+type answerTo func(m *nats.Msg, failure error) (more bool)
 
 func (s *Store) drop(id uint64) {
 	s.mu.Lock()
@@ -57,7 +65,7 @@ func (s *Store) drop(id uint64) {
 }
 
 // forget drops an answer that is no longer awaited. Whether a write is answered
-// the store itself still wants to know.
+// the store itself still wants to know. A request that still waits for the sender is not sent.
 func (s *Store) forget(id uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -66,86 +74,150 @@ func (s *Store) forget(id uint64) {
 	}
 }
 
-// exchange publishes msg and hands every answer to done until it returns false
-// or the answer is forgotten. It does not keep msg. write is zero for a request.
-//
-// Answers arrive on one subscription of the store. While the connection drains
-// that subscription is gone, but handlers may still hold locks: the exchange
-// then travels through nats.go's own reply subscription, which lives to the
-// end. mux asks for that from the start, so that it exists before draining.
-func (s *Store) exchange(msg *nats.Msg, write sentWrite, mux bool, done func(*nats.Msg) (more bool)) (forget func(), err error) {
-	st, err := s.connection(mux)
+// exchange has o sent and hands every answer to done until it returns false or the answer
+// is forgotten. It takes no mutex of the connection, unless it is for Open. write is zero for
+// a request.
+func (s *Store) exchange(o *outgoing, write sentWrite, done answerTo) (forget func(), err error) {
+	if err := s.down(); err != nil {
+		o.free()
+		return nil, unsent{err}
+	}
+	id := s.nextID.Add(1)
+	if o.s, o.id = s, id; o.send == nil { // it is new
+		o.send = func() { o.s.transmit(o) }
+	}
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		o.free()
+		return nil, ErrClosed
+	}
+	s.pending[id] = awaited{done: done, write: write}
+	s.mu.Unlock()
+	if o.route == shared { // Open, which starts nothing that stays, and bounds the wait itself
+		s.transmit(o)
+	} else {
+		s.sender.Add(o.send)
+	}
+	return func() { s.forget(id) }, nil
+}
+
+// down is why nothing can be sent now, as far as the store knows without asking the
+// connection.
+func (s *Store) down() error {
+	switch {
+	case s.away():
+		return errAway
+	case s.stuck():
+		return errStuck
+	case s.state.Load() == int32(nats.CLOSED):
+		return s.gone()
+	}
+	return nil
+}
+
+// gone is the error of a connection that was found closed, which it reports.
+func (s *Store) gone() error {
+	s.reportClosed()
+	return fmt.Errorf("%w: not sent: %w", ErrUnavailable, ErrConnectionClosed)
+}
+
+// transmit sends a message, unless nobody wants it any more: a claim that has queued for
+// longer than its caller waits for an answer would only have to be deleted. A tombstone is
+// wanted however late, also by a caller that has closed the store. It runs on the sender.
+func (s *Store) transmit(o *outgoing) {
+	defer o.free()
+	s.mu.Lock()
+	a, wanted := s.pending[o.id]
+	s.mu.Unlock()
+	if !wanted && !o.ends {
+		return
+	}
+	err := errStuck
+	if o.ends || a.write.n == 0 || s.health.now()-a.write.at <= stuckAfter {
+		err = s.publish(o)
+	}
 	if err != nil {
-		return nil, err
+		s.deliver(o.id, nil, unsent{err})
+		s.drop(o.id)
+	}
+}
+
+// publish hands a message to nats.go. It runs on the sender.
+func (s *Store) publish(o *outgoing) error {
+	st := s.nc.Status()
+	if o.route != shared && (st == nats.CONNECTED || st == nats.RECONNECTING) {
+		// From here on the store learns when the connection is back: callers that
+		// fail now wait for that.
+		if err := s.run(); err != nil {
+			return err
+		}
+		st = s.nc.Status()
 	}
 	switch st {
 	case nats.CONNECTED:
 	case nats.DRAINING_SUBS:
-		mux = true
+		if o.route == whole {
+			return errIncomplete
+		}
+		o.route = shared
 	case nats.RECONNECTING, nats.CONNECTING:
 		// Not handed to the client's reconnect buffer, which would send it at
 		// a time when nobody wants it any more.
-		return nil, errAway //safety:not-buffered
+		return errAway //safety:not-buffered
+	case nats.CLOSED:
+		return s.gone()
 	default:
-		if st == nats.CLOSED {
-			s.reportClosed()
-			return nil, fmt.Errorf("%w: not sent: %w", ErrUnavailable, ErrConnectionClosed)
-		}
-		return nil, fmt.Errorf("%w: not sent, connection is %s", ErrUnavailable, strings.ToLower(st.String()))
+		return fmt.Errorf("%w: not sent, connection is %s", ErrUnavailable, strings.ToLower(st.String()))
 	}
 	if st == nats.DRAINING_SUBS && s.nc.Opts.UseOldRequestStyle {
 		// No subscription for an answer is left, and none can be made. The message goes out
 		// before the connection is closed.
-		msg.Reply = ""
-		if err := s.nc.PublishMsg(msg); err != nil {
-			return nil, connError(err)
+		o.msg.Reply = ""
+		if err := s.nc.PublishMsg(&o.msg); err != nil {
+			return connError(err)
 		}
-		done(&nats.Msg{Header: nats.Header{hdrStatus: []string{statusUnanswerable}}})
-		return func() {}, nil
+		s.deliver(o.id, &nats.Msg{Header: nats.Header{hdrStatus: []string{statusUnanswerable}}}, nil)
+		return nil
 	}
-	if mux {
-		msg = copyOf(msg)
-		ctx, cancel := context.WithTimeout(s.ctx, lateAnswers)
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if s.closed {
-			cancel()
-			return nil, ErrClosed
-		}
-		s.wg.Go(func() {
-			defer cancel()
-			m, err := s.nc.RequestMsgWithContext(ctx, msg)
-			if errors.Is(err, nats.ErrNoResponders) {
-				m = &nats.Msg{Header: nats.Header{hdrStatus: []string{"503"}}}
-			} else if err != nil {
-				return
-			}
-			done(m)
-		})
-		return cancel, nil
+	if o.route == shared {
+		return s.request(o.id, copyOf(&o.msg))
 	}
-	if err := s.run(); err != nil {
-		return nil, err
-	}
-	id := s.nextID.Add(1)
 	var reply [64]byte
-	msg.Reply = string(strconv.AppendUint(append(append(reply[:0], s.inbox...), '.'), id, 36))
-	s.mu.Lock()
-	if s.closed {
-		s.mu.Unlock()
-		return nil, ErrClosed
-	}
-	s.pending[id] = awaited{done, write}
-	s.mu.Unlock()
-	if err := s.nc.PublishMsg(msg); err != nil {
-		s.drop(id)
+	o.msg.Reply = string(strconv.AppendUint(append(append(reply[:0], s.inbox...), '.'), o.id, 36))
+	if err := s.nc.PublishMsg(&o.msg); err != nil {
 		if errors.Is(err, nats.ErrMaxPayload) {
 			s.maxPayload.Store(s.nc.MaxPayload())
-			return nil, fmt.Errorf("%w: %s with %d bytes and its headers, the server takes %d: raise its max_payload", ErrTooLarge, msg.Subject, len(msg.Data), s.maxPayload.Load())
+			return fmt.Errorf("%w: %s with %d bytes and its headers, the server takes %d: raise its max_payload", ErrTooLarge, o.msg.Subject, len(o.msg.Data), s.maxPayload.Load())
 		}
-		return nil, connError(err)
+		return connError(err)
 	}
-	return func() { s.forget(id) }, nil
+	return nil
+}
+
+// request sends msg on the shared route, on a goroutine of its own.
+func (s *Store) request(id uint64, msg *nats.Msg) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return ErrClosed
+	}
+	s.wg.Go(func() {
+		ctx, cancel := context.WithTimeout(s.ctx, lateAnswers)
+		defer cancel()
+		m, err := s.nc.RequestMsgWithContext(ctx, msg)
+		switch {
+		case errors.Is(err, nats.ErrNoResponders):
+			m = &nats.Msg{Header: nats.Header{hdrStatus: []string{"503"}}}
+		case errors.Is(err, nats.ErrConnectionClosed):
+			s.deliver(id, nil, fmt.Errorf("%w: no answer: %w", ErrUnavailable, err))
+			return
+		case err != nil:
+			return
+		}
+		s.deliver(id, m, nil)
+	})
+	return nil
 }
 
 func copyOf(m *nats.Msg) *nats.Msg {
@@ -175,9 +247,13 @@ var errNoAnswer = fmt.Errorf("%w: no answer", ErrUnavailable)
 // replyTimeout. It repeats the request meanwhile: servers stay silent about a
 // stream that has no leader yet. So it is for requests that can be repeated.
 // Nothing is sent once ctx has ended.
-func (s *Store) roundTrip(ctx context.Context, subject string, body []byte, mux bool) (*nats.Msg, error) {
+func (s *Store) roundTrip(ctx context.Context, subject string, body []byte, route route) (*nats.Msg, error) {
 	const attempts = int(replyTimeout / repeatAfter)
-	ch := make(chan *nats.Msg, attempts)
+	type answer struct {
+		m       *nats.Msg
+		failure error
+	}
+	ch := make(chan answer, attempts)
 	for try := 1; ; try++ {
 		switch { // a request without a caller may still create a bucket
 		case ctx.Err() != nil && try == 1:
@@ -185,20 +261,23 @@ func (s *Store) roundTrip(ctx context.Context, subject string, body []byte, mux 
 		case ctx.Err() != nil:
 			return nil, fmt.Errorf("%w on %s: %w", errNoAnswer, subject, ended(ctx))
 		}
-		forget, err := s.exchange(&nats.Msg{Subject: subject, Data: body}, sentWrite{}, mux, func(m *nats.Msg) bool {
-			ch <- m
+		forget, err := s.exchange(newRequest(subject, body, route), sentWrite{}, func(m *nats.Msg, failure error) bool {
+			ch <- answer{m, failure}
 			return false
 		})
 		if err != nil {
 			return nil, err
 		}
 		defer forget()
-		m, err := await(ctx, s, ch, subject, repeatAfter)
+		a, err := await(ctx, s, ch, subject, repeatAfter)
+		m := a.m
 		switch {
 		case errors.Is(err, errNoAnswer) && try < attempts:
 			continue
 		case err != nil:
 			return nil, err
+		case a.failure != nil:
+			return nil, a.failure
 		case unanswerable(m) != nil:
 			return nil, unanswerable(m)
 		case noResponders(m):
@@ -235,11 +314,11 @@ func noResponders(m *nats.Msg) bool {
 // on the connection, not in an answer, and nats.go keeps only the last such error. An
 // old error does not concern this request, and an error that another one follows at
 // once is missed.
-func (s *Store) denied(subject string) error {
-	if s.away() { // the connection may not answer, and has sent nothing
+func (s *Store) denied(ctx context.Context, subject string) error {
+	if s.away() { // it has sent nothing
 		return nil
 	}
-	err := s.nc.LastError()
+	err, _ := fromConn(ctx, s, permissionPoll, s.nc.LastError)
 	if !errors.Is(err, nats.ErrPermissionViolation) {
 		return nil
 	}
@@ -291,10 +370,10 @@ func await[T any](ctx context.Context, s *Store, ch <-chan T, subject string, li
 		case <-s.ctx.Done():
 			return zero, ErrClosed
 		case <-poll.C:
-			if err := s.denied(subject); err != nil {
+			if err := s.denied(ctx, subject); err != nil {
 				return zero, err
 			}
-			if !s.away() && s.nc.IsClosed() {
+			if s.state.Load() == int32(nats.CLOSED) {
 				return zero, fmt.Errorf("%w: no answer on %s: %w", ErrUnavailable, subject, nats.ErrConnectionClosed)
 			}
 			if time.Since(begun) >= limit {

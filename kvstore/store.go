@@ -3,7 +3,6 @@ package kvstore
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -11,6 +10,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/natslock/locks/internal/worker"
 )
 
 const (
@@ -53,12 +54,12 @@ type Store struct {
 	events     chan *nats.Msg
 	status     chan nats.Status
 	maxPayload atomic.Int64 // of the server, as of the last connection
-	// subscribing is how many subscriptions wait for the mutex of a connection that is away.
-	subscribing atomic.Int32
-	state       atomic.Int32    // a nats.Status: the last one reported; DISCONNECTED: the store does not listen yet
-	ctx         context.Context // ends with the store
-	end         context.CancelFunc
-	wg          sync.WaitGroup
+	state      atomic.Int32 // a nats.Status: the last one reported; DISCONNECTED: the store does not listen yet
+	upSince    atomic.Int64 // when the connection came back the last time, since the store was made
+	sender     *worker.Worker
+	ctx        context.Context // ends with the store
+	end        context.CancelFunc
+	wg         sync.WaitGroup
 
 	mu      sync.Mutex // never held across I/O
 	closed  bool
@@ -91,6 +92,7 @@ func newStore(js jetstream.JetStream, cfg Config) *Store {
 		health:    health{made: time.Now()},
 		topics:    make(map[string]*topic),
 		conn:      make(map[int]func(ConnState)),
+		sender:    worker.New(),
 	}
 	s.ctx, s.end = context.WithCancel(context.Background())
 	opts := js.Options()
@@ -123,7 +125,7 @@ func newStore(js jetstream.JetStream, cfg Config) *Store {
 // Bucket returns the bucket's name.
 func (s *Store) Bucket() string { return s.cfg.Bucket }
 
-// run starts the reply subscription and the dispatcher, once.
+// run starts the reply subscription and the dispatcher, once. It runs on the sender.
 func (s *Store) run() error {
 	s.start.Do(func() {
 		s.inbox = s.nc.NewInbox()
@@ -154,75 +156,8 @@ func (s *Store) run() error {
 	return s.startErr
 }
 
-// listenWithin bounds the first request of a store on a connection that does not let it
-// listen: then the connection is about to be found away.
-const listenWithin = 250 * time.Millisecond
-
-// assumedAway is the state of a connection that has not let the store listen yet.
-const assumedAway = -1
-
-var errAway = fmt.Errorf("%w: not sent, connection is reconnecting", ErrUnavailable)
-
-// connection returns the state of the connection. nats.go holds its mutex while it tries to
-// connect, for its connect timeout each time. So once the store listens it asks only where
-// the connection is up as far as it knows: no call waits for one that is away. opening is
-// for the first request of Open, which does not make the store listen.
-func (s *Store) connection(opening bool) (nats.Status, error) {
-	st := nats.Status(s.state.Load())
-	switch {
-	case st == nats.DISCONNECTED && opening:
-		return s.nc.Status(), nil
-	case st == nats.DISCONNECTED:
-		return s.listen()
-	case s.away(), st == nats.CONNECTED && s.subscribing.Load() > 0:
-		return st, errAway
-	case st == nats.CONNECTED: // it may be draining
-		return s.nc.Status(), nil
-	}
-	return st, nil
-}
-
-// listen makes the store listen to a connection, and returns its state.
-func (s *Store) listen() (nats.Status, error) {
-	asked := make(chan nats.Status, 1)
-	go func() {
-		st := s.nc.Status()
-		// From here on the store learns when the connection is back: callers that
-		// fail now wait for that. It may be back already.
-		if st == nats.CONNECTED || st == nats.RECONNECTING {
-			_ = s.run()
-			st = s.nc.Status()
-		}
-		// Unless it listens: then it knows.
-		s.state.CompareAndSwap(assumedAway, int32(nats.DISCONNECTED))
-		asked <- st
-	}()
-	t := time.NewTimer(listenWithin)
-	defer t.Stop()
-	select {
-	case st := <-asked:
-		return st, nil
-	case <-t.C:
-		s.state.CompareAndSwap(int32(nats.DISCONNECTED), assumedAway)
-		return nats.RECONNECTING, errAway
-	}
-}
-
-// away says whether the connection is down, as far as the store knows without asking it.
-func (s *Store) away() bool {
-	st := s.state.Load()
-	return st == assumedAway || st == int32(nats.RECONNECTING)
-}
-
-// unlessAway runs fn, which takes the mutex of the connection: on a goroutine of its own
-// while the connection is away.
-func (s *Store) unlessAway(fn func()) {
-	if s.away() {
-		go fn()
-		return
-	}
-	fn()
-}
+// away says whether the connection is down, as far as it has told the store.
+func (s *Store) away() bool { return s.state.Load() == int32(nats.RECONNECTING) }
 
 // Close ends the store's watches, subscriptions and goroutines and waits for
 // the goroutines, so it must not be called from one of its callbacks. The
@@ -232,7 +167,7 @@ func (s *Store) Close() {
 	s.mu.Lock()
 	if s.closed {
 		s.mu.Unlock()
-		s.wg.Wait()
+		s.rest()
 		return
 	}
 	s.closed = true
@@ -247,7 +182,7 @@ func (s *Store) Close() {
 	replies, status := s.replies, s.status
 	s.mu.Unlock()
 	s.end()
-	s.unlessAway(func() {
+	s.sender.Add(func() {
 		if replies != nil {
 			_ = replies.Unsubscribe()
 		}
@@ -261,7 +196,23 @@ func (s *Store) Close() {
 	for _, w := range watches {
 		w.end()
 	}
-	s.wg.Wait()
+	s.rest()
+}
+
+// rest waits for the goroutines, unless the network holds them up.
+func (s *Store) rest() {
+	ctx, cancel := context.WithTimeout(context.Background(), stuckAfter)
+	defer cancel()
+	if s.stuck() {
+		cancel()
+	}
+	s.sender.Stop(ctx)
+	over := make(chan struct{})
+	go func() { s.wg.Wait(); close(over) }()
+	select {
+	case <-over:
+	case <-ctx.Done():
+	}
 }
 
 // OnConnection registers fn, which the store calls on changes of the connection; see

@@ -14,11 +14,10 @@ import (
 // the same pattern.
 type topic struct {
 	pattern string
-	once    sync.Once // sets sub or err
-	cut     uint32    // where the pattern of the keys begins in it
-	sub     *nats.Subscription
-	err     error
-	watches []*watch // nearly always one; under Store.mu, and replaced, not changed
+	cut     uint32             // where the pattern of the keys begins in it
+	over    bool               // the sender's
+	sub     *nats.Subscription // the sender's
+	watches []*watch           // nearly always one; under Store.mu, and replaced, not changed
 }
 
 // topicOf is the topic of keys whose notifications have a prefix.
@@ -29,33 +28,25 @@ func topicOf(prefix, keys string) *topic {
 // keys is the pattern of the keys.
 func (t *topic) keys() string { return t.pattern[t.cut:] }
 
-// subscribe returns when the subscription is on its way. It has one channel with all
-// others: a subscription costs no goroutine. While the connection is away the subscription
-// is made by itself as soon as the connection lets it, and nothing is sent before.
+// subscribe runs on the sender. The subscription has one channel with all others: a
+// subscription costs no goroutine.
 func (t *topic) subscribe(s *Store) error {
-	if !s.away() {
-		return t.make(s)
+	if t.sub != nil || t.over {
+		return nil
 	}
-	s.subscribing.Add(1)
-	go func() {
-		defer s.subscribing.Add(-1)
-		_ = t.make(s) // fails where the connection is closed, which ends all watches
-	}()
+	err := s.run()
+	if err != nil {
+		return err
+	}
+	if t.sub, err = s.nc.ChanSubscribe(t.pattern, s.events); err != nil {
+		return connError(err)
+	}
 	return nil
 }
 
-func (t *topic) make(s *Store) error {
-	t.once.Do(func() {
-		if t.sub, t.err = s.nc.ChanSubscribe(t.pattern, s.events); t.err != nil {
-			t.err = connError(t.err)
-		}
-	})
-	return t.err
-}
-
+// unsubscribe runs on the sender.
 func (t *topic) unsubscribe() {
-	t.once.Do(func() { t.err = ErrClosed }) // else once has returned
-	if t.sub != nil {
+	if t.over = true; t.sub != nil {
 		_ = t.sub.Unsubscribe()
 	}
 }
@@ -99,9 +90,6 @@ func (s *Store) Watch(pattern string, deliver func(Event)) (Watch, error) {
 	if s.seen.Load().notify == "" {
 		return nil, ErrNoWatch
 	}
-	if err := s.run(); err != nil {
-		return nil, err
-	}
 	w := &watch{s: s, tracking: tracking{deliver: deliver, now: s.Now}}
 	s.mu.Lock()
 	if s.closed {
@@ -117,27 +105,22 @@ func (s *Store) Watch(pattern string, deliver func(Event)) (Watch, error) {
 	w.topic = t
 	t.watches = append(slices.Clip(t.watches), w)
 	s.mu.Unlock()
-	if err := w.subscribe(); err != nil {
-		w.Stop()
-		return nil, err
+	made := make(chan error, 1)
+	s.sender.Add(func() { made <- t.subscribe(s) })
+	if s.away() || s.stuck() {
+		return w, nil
+	}
+	limit := time.NewTimer(subscribeWithin)
+	defer limit.Stop()
+	select {
+	case err := <-made:
+		if err != nil {
+			w.Stop()
+			return nil, err
+		}
+	case <-limit.C:
 	}
 	return w, nil
-}
-
-// subscribe subscribes to the topic that the watch has in the end: it may be moved meanwhile.
-func (w *watch) subscribe() error {
-	for {
-		t := w.at()
-		if err := t.subscribe(w.s); w.at() == t {
-			return err
-		}
-	}
-}
-
-func (w *watch) at() *topic {
-	w.s.mu.Lock()
-	defer w.s.mu.Unlock()
-	return w.topic
 }
 
 // Stop ends the watch; the last of its pattern ends the subscription.
@@ -155,7 +138,7 @@ func (w *watch) Stop() {
 	}
 	s.mu.Unlock()
 	if last {
-		s.unlessAway(t.unsubscribe)
+		s.sender.Add(t.unsubscribe)
 	}
 }
 
@@ -188,8 +171,10 @@ func (s *Store) move(to string) (moved bool) {
 	}
 	s.mu.Unlock()
 	for _, c := range changes {
-		c.old.unsubscribe()
-		_ = c.now.subscribe(s) // fails where the connection is closed, which ends all watches
+		s.sender.Add(func() {
+			c.old.unsubscribe()
+			_ = c.now.subscribe(s) // fails where the connection is closed, which ends all watches
+		})
 	}
 	return len(changes) > 0
 }
@@ -342,8 +327,10 @@ func (s *Store) connChanged(st nats.Status) {
 		return
 	}
 	s.state.Store(int32(st))
-	if st == nats.CONNECTED { // maybe to a server with another limit; not here, which never waits
-		go func() { s.maxPayload.Store(s.nc.MaxPayload()) }()
+	if st == nats.CONNECTED {
+		s.upSince.Store(int64(s.health.now()))
+		// Maybe to a server with another limit.
+		s.sender.Add(func() { s.maxPayload.Store(s.nc.MaxPayload()) })
 	}
 	s.callHooks(state)
 	// Notifications that were sent meanwhile are lost: each waiter has to check.

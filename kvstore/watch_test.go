@@ -62,8 +62,10 @@ func TestWatchesShareASubscription(t *testing.T) {
 	wantEvent(t, e2, kvstore.Put, "lock.a", rev)
 	equal(t, "events of a stopped watch", len(e1), 0)
 	w2.Stop()
+	check(t, s.Healthy()) // asked behind the end of the subscription
 	equal(t, "subscriptions", nc.NumSubscriptions(), before+1)
 	w3.Stop()
+	check(t, s.Healthy())
 	equal(t, "subscriptions", nc.NumSubscriptions(), before)
 
 	_, e4 := watch(t, s, "lock.a")
@@ -99,6 +101,7 @@ func TestWatchRaces(t *testing.T) {
 	for range n {
 		receive(t, done, "the watches")
 	}
+	check(t, s.Healthy()) // asked behind the ends of the subscriptions
 	equal(t, "subscriptions", nc.NumSubscriptions(), before)
 
 	for range n {

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -18,15 +17,16 @@ import (
 // Send publishes a conditional write; see [KV].
 func (s *Store) Send(w Write, done func(Answer)) (forget func(), err error) {
 	o := outgoings.Get().(*outgoing)
-	defer func() {
-		o.msg.Data = nil // not kept from the collector
-		outgoings.Put(o)
-	}()
 	if err := s.message(w, o); err != nil {
+		o.free()
 		return nil, err
 	}
 	watched, sent := s.watched(w.Key), s.sending(w.Key)
-	return s.exchange(&o.msg, sent, false, func(m *nats.Msg) bool {
+	return s.exchange(o, sent, func(m *nats.Msg, failure error) bool {
+		if failure != nil {
+			done(Answer{Err: failure})
+			return false
+		}
 		a := s.answer(w, m)
 		s.answered(sent, a)
 		if watched && a.Err == nil {
@@ -39,21 +39,12 @@ func (s *Store) Send(w Write, done func(Answer)) (forget func(), err error) {
 
 // Denied reports a recent refusal of writes to key; see [KV].
 func (s *Store) Denied(key string) error {
-	err := s.denied(s.putPrefix + key)
+	err := s.denied(s.ctx, s.putPrefix+key)
 	if err != nil {
 		s.refused(key)
 	}
 	return err
 }
-
-// outgoing is a message that is put together. nats.go has copied what it sends
-// when a publish returns, so its parts are used again.
-type outgoing struct {
-	msg    nats.Msg
-	values [4]string // of the headers
-}
-
-var outgoings = sync.Pool{New: func() any { return &outgoing{msg: nats.Msg{Header: make(nats.Header, 4)}} }}
 
 // message is the one place where the headers of a write are put together: the
 // server silently accepts a guard whose subject has a typo.
@@ -94,7 +85,7 @@ func (s *Store) message(w Write, o *outgoing) error {
 	if w.Delete {
 		set(hdrOperation, "DEL")
 	}
-	o.msg.Subject, o.msg.Reply, o.msg.Data = s.putPrefix+w.Key, "", w.Value
+	o.msg.Subject, o.msg.Reply, o.msg.Data, o.route, o.ends = s.putPrefix+w.Key, "", w.Value, own, w.Delete
 	return nil
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -312,6 +313,68 @@ func TestCloseEndsWaitingCalls(t *testing.T) {
 		wantErr(t, err, kvstore.ErrClosed)
 		_, err = s.Watch("lock.b", func(kvstore.Event) {})
 		wantErr(t, err, kvstore.ErrClosed)
+	})
+}
+
+// What a connection that takes no bytes has not taken for a second is not sent any more, unless
+// it is a tombstone, and nothing more is queued.
+func TestStuck(t *testing.T) {
+	nc, link := testutil.RunServer(t).ConnectLink()
+	t.Cleanup(func() { link.BlockWrites(false) })
+	s := open(t, nc, kvstore.Config{})
+	rev := create(t, s, "lock.a", "")
+	link.BlockWrites(true)
+	check(t, nc.Publish("x", nil))
+	for { // until the connection holds its mutex
+		free := make(chan struct{})
+		go func() { nc.Status(); close(free) }()
+		select {
+		case <-free:
+			continue
+		case <-time.After(50 * time.Millisecond):
+		}
+		break
+	}
+	claim, tombstone := make(chan kvstore.Answer, 1), make(chan kvstore.Answer, 1)
+	_, err := s.Send(kvstore.Write{Key: "lock.c", Expect: 1, TTL: ttl}, func(kvstore.Answer) {}) // the sender waits with this one
+	check(t, err)
+	_, err = s.Send(kvstore.Write{Key: "lock.b", TTL: ttl}, func(a kvstore.Answer) { claim <- a })
+	check(t, err)
+	_, err = s.Send(kvstore.Write{Key: "lock.a", Expect: rev, Delete: true}, func(a kvstore.Answer) { tombstone <- a })
+	check(t, err)
+	for { // until nothing more is queued, which is as long as a claim queues
+		if _, err = s.Send(kvstore.Write{Key: "lock.c", Expect: 1, TTL: ttl}, func(kvstore.Answer) {}); err != nil {
+			break
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	wantErr(t, err, kvstore.ErrUnavailable)
+	equal(t, "certainly not sent", kvstore.NotSent(err), true)
+	wantErr(t, s.Healthy(), kvstore.ErrUnavailable)
+	time.Sleep(200 * time.Millisecond) // the claim is as old by now
+	link.BlockWrites(false)
+	a := receive(t, claim, "what came of the claim")
+	wantErr(t, a.Err, kvstore.ErrUnavailable)
+	equal(t, "certainly not sent", kvstore.NotSent(a.Err), true)
+	check(t, receive(t, tombstone, "the answer to the tombstone").Err)
+	create(t, s, "lock.b", "")
+}
+
+// The same holds for the first write of a store, which does not know the connection yet.
+func TestDisconnectedFromTheStart(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, srv *testutil.Server) {
+		open(t, srv.Connect(), kvstore.Config{}) // makes the bucket
+		nc, link := srv.ConnectLink()
+		s := open(t, nc, kvstore.Config{})
+		link.Cut()
+		synctest.Wait()
+		equal(t, "status", nc.Status(), nats.RECONNECTING)
+		a := send(t, s, kvstore.Write{Key: "lock.a", TTL: ttl})
+		wantErr(t, a.Err, kvstore.ErrUnavailable)
+		equal(t, "certainly not sent", kvstore.NotSent(a.Err), true)
+		link.Heal()
+		time.Sleep(10 * time.Second)
+		create(t, s, "lock.a", "")
 	})
 }
 

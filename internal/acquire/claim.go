@@ -133,7 +133,7 @@ func (cl *claim) answered(n int, a kvstore.Answer) {
 	}
 	cl.mu.Lock()
 	// Other refusals than these do not say that the write will never be applied.
-	if a.Err == nil || bucket.IsAny(a.Err, kvstore.ErrConflict, kvstore.ErrInFlight, kvstore.ErrNoStream) {
+	if a.Err == nil || kvstore.NotSent(a.Err) || bucket.IsAny(a.Err, kvstore.ErrConflict, kvstore.ErrInFlight, kvstore.ErrNoStream) {
 		cl.attempts[n-1].answered, cl.attempts[n-1].acked = true, a.Err == nil
 		// A leader that was deposed refuses what its successor may apply.
 		cl.attempts[n-1].doubtful = !b.Alone() && !final(a.Err, cl.attempts[n-1].expect) //safety:refusal-doubted

@@ -9,6 +9,7 @@ import (
 	"github.com/natslock/locks/internal/bucket"
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/session"
+	"github.com/natslock/locks/internal/worker"
 )
 
 // Client is how one client gets locks. The session holds them.
@@ -82,7 +83,7 @@ func (c *Client) Close(ctx context.Context) []string {
 	}
 	c.mu.Unlock()
 	under := &c.closing
-	if bucket.Within() { // an observer, for which a Close would wait
+	if worker.Within() { // an observer, for which a Close would wait
 		c.s.ClosedWithin()
 	}
 	if !first {

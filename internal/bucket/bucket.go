@@ -42,7 +42,6 @@ type Bucket struct {
 	timers  sync.Pool
 	highest atomic.Uint64
 	conn    connection
-	postman *Worker
 	life    context.Context
 	quit    context.CancelCauseFunc
 	grants  atomic.Pointer[granting]
@@ -60,7 +59,7 @@ func New(kv kvstore.KV, owner string, now func() clock.Instant) *Bucket {
 	if now == nil {
 		now = clock.Now
 	}
-	b := &Bucket{KV: kv, Client: rand.Text(), clock: now, postman: NewWorker(), conn: connection{up: make(chan struct{}), gone: make(chan struct{})}}
+	b := &Bucket{KV: kv, Client: rand.Text(), clock: now, conn: connection{up: make(chan struct{}), gone: make(chan struct{})}}
 	host, _ := os.Hostname()
 	b.author = record.Body{Client: b.Client, Owner: owner, Host: host, PID: os.Getpid(), Started: processStart}
 	b.life, b.quit = context.WithCancelCause(context.Background())
@@ -147,9 +146,6 @@ func (b *Bucket) Quit() {
 // Closed says whether the client is closed. The cause of [Bucket.Life] does not: the
 // connection may have been closed before.
 func (b *Bucket) Closed() bool { return b.closed.Load() }
-
-// StopPosting refuses further posts and waits for those under way, until ctx ends.
-func (b *Bucket) StopPosting(ctx context.Context) { b.postman.Stop(ctx) }
 
 // Highest is the highest revision that the server has acknowledged to this client.
 func (b *Bucket) Highest() uint64 { return b.highest.Load() }

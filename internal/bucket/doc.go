@@ -13,6 +13,6 @@
 // # Ownership
 //
 // A Bucket owns the highest revision that the server has acknowledged to the client,
-// the state of the connection, and the context of all waiting ([Bucket.Life]). Its
-// only goroutine is that of the postman, which sends the writes of [Bucket.Post].
+// the state of the connection, and the context of all waiting ([Bucket.Life]). It has no
+// goroutine.
 package bucket

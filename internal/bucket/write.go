@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/natslock/locks/internal/clock"
@@ -127,50 +126,26 @@ func (b *Bucket) answer(ctx context.Context, ch <-chan kvstore.Answer, key strin
 	}
 }
 
-// Posted is a write that the postman sends, so that a network which takes no bytes
-// does not hold up the caller. nats.go holds a mutex while it writes, and no context
-// ends that.
+// Posted is a write whose answer is awaited in two steps.
 type Posted struct {
 	b       *Bucket
-	write   kvstore.Write
+	key     string
 	answers chan kvstore.Answer
-
-	mu     sync.Mutex
-	forget func() // set when the postman has sent it
-	over   bool   // nobody waits any more
+	forget  func() // nil: it was not sent
 }
 
 // Post has w sent.
 func (b *Bucket) Post(w kvstore.Write) *Posted {
-	p := &Posted{b: b, write: w, answers: make(chan kvstore.Answer, 1)}
-	if !b.postman.Add(p.send) {
-		p.answers <- kvstore.Answer{Err: ErrClosed}
+	p := &Posted{b: b, key: w.Key, answers: make(chan kvstore.Answer, 1)}
+	forget, err := b.Send(w, func(a kvstore.Answer) { p.answers <- a })
+	if err != nil {
+		p.answers <- kvstore.Answer{Err: err}
 	}
+	p.forget = forget
 	return p
 }
 
-func (p *Posted) send() {
-	p.mu.Lock()
-	over := p.over
-	p.mu.Unlock()
-	if over { // its caller sends for itself by now
-		return
-	}
-	forget, err := p.b.Send(p.write, func(a kvstore.Answer) { p.answers <- a })
-	if err != nil {
-		p.answers <- kvstore.Answer{Err: err} // there is room: a write that was not sent has no answer
-		return
-	}
-	p.mu.Lock()
-	p.forget = forget
-	over = p.over
-	p.mu.Unlock()
-	if over {
-		forget()
-	}
-}
-
-// Soon waits for the answer for d or until ctx ends, and does not touch the connection.
+// Soon waits for the answer for d or until ctx ends.
 func (p *Posted) Soon(ctx context.Context, d time.Duration) (a kvstore.Answer, answered bool) {
 	t := p.b.Timer(d)
 	defer p.b.TimerDone(t)
@@ -189,15 +164,9 @@ func (p *Posted) Soon(ctx context.Context, d time.Duration) (a kvstore.Answer, a
 
 // Wait waits for the answer, at most for d.
 func (p *Posted) Wait(ctx context.Context, d time.Duration) kvstore.Answer {
-	a, answered := p.b.answer(ctx, p.answers, p.write.Key, d)
-	if !answered {
-		p.mu.Lock()
-		p.over = true
-		forget := p.forget
-		p.mu.Unlock()
-		if forget != nil {
-			forget()
-		}
+	a, answered := p.b.answer(ctx, p.answers, p.key, d)
+	if !answered && p.forget != nil {
+		p.forget()
 	}
 	return a
 }

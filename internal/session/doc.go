@@ -23,9 +23,9 @@
 //
 // # Who does what
 //
-// One goroutine, the renewer's, has the times of all records and never does I/O. The
-// sender does it: a goroutine that the network may block without harm. The first write
-// of a release goes to one like it, the bucket's postman. Answers and notifications come
+// One goroutine, the renewer's, has the times of all records. Under their mutexes it only
+// notes which renewals are due, and another one puts them together. The store's sender
+// sends them: it alone waits for a network that is stuck. Answers and notifications come
 // on the store's goroutines, which only note them. Clean-up after a claim or a lease runs
 // in the background, bounded by the TTL, and Close waits for it.
 //

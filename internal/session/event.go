@@ -7,8 +7,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/natslock/locks/internal/bucket"
 	"github.com/natslock/locks/internal/record"
+	"github.com/natslock/locks/internal/worker"
 )
 
 // EventType says what happened to a claim of this client.
@@ -42,7 +42,7 @@ type Event struct {
 // notifier hands events to the observer, on a goroutine that delays nobody.
 type notifier struct {
 	observe func(context.Context, Event) // nil: nobody
-	worker  *bucket.Worker
+	worker  *worker.Worker
 	counts  [EventAtRisk + 1]atomic.Uint64
 }
 

@@ -22,8 +22,7 @@ type deletion struct {
 // deleteWithin deletes the record and waits for that at most for d, and until ctx ends; then
 // the deletion goes on in the background. It ends the work that its caller has begun.
 //
-// The postman sends the first write, because a network write that is stuck holds up
-// every goroutine that wants to write, and no context ends that.
+// Most releases are over with the first write, and need no goroutine.
 func (k *kept) deleteWithin(ctx context.Context, d time.Duration) (found *EndError, err error) {
 	s := k.s
 	w, err := k.closing(record.StatusGone, k.last, false)

@@ -25,8 +25,7 @@ const (
 
 // renewer renews every record of a client and ends those that are over.
 //
-// It is one goroutine with one timer for all records, and it does no I/O at all: the
-// session's sender does. A publish can block for a minute while the network is stuck.
+// It is one goroutine with one timer for all records, and it does no I/O at all.
 // The context of a lease has to end at its validity end whatever the network does.
 //
 // Its mutex is taken after that of a record, never before. It is held for a few

@@ -11,6 +11,7 @@ import (
 
 	"github.com/natslock/locks/internal/bucket"
 	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/internal/worker"
 	"github.com/natslock/locks/kvstore"
 )
 
@@ -47,7 +48,7 @@ type Session struct {
 	b        *bucket.Bucket
 	renewer  *renewer
 	orphans  orphans
-	sender   *bucket.Worker // I/O of the renewer, and the ends of watches
+	sender   *worker.Worker // renewals, and the ends of watches: what is due under a mutex that they take
 	notifier notifier
 	work     work
 
@@ -81,8 +82,8 @@ func New(b *bucket.Bucket, cfg Config) *Session {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	s := &Session{
-		Config: cfg, b: b, sender: bucket.NewWorker(),
-		notifier: notifier{observe: cfg.Observe, worker: bucket.NewWorker()},
+		Config: cfg, b: b, sender: worker.New(),
+		notifier: notifier{observe: cfg.Observe, worker: worker.New()},
 	}
 	s.work.ctx, s.work.end = context.WithCancel(context.Background())
 	s.renewer = newRenewer(s)
@@ -98,7 +99,7 @@ func (s *Session) Background(fn func(ctx context.Context)) { s.work.background(f
 // Working is the context of the clean-up work.
 func (s *Session) Working() context.Context { return s.work.ctx }
 
-// Send runs fn, which does I/O, on the goroutine of the renewals.
+// Send runs fn on the goroutine of the renewals: the caller has a mutex that fn may take.
 func (s *Session) Send(fn func()) { s.sender.Add(fn) }
 
 // Notify hands an event to the observer. ctx is the acquire's.
@@ -308,7 +309,6 @@ func (s *Session) Close(ctx context.Context) (left []string) {
 		}
 		s.sender.Stop(grace)
 		s.work.rest(grace)
-		s.b.StopPosting(grace)
 		s.work.cancel()
 		s.work.rest(context.Background())
 		s.orphans.close()

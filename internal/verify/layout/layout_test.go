@@ -25,6 +25,7 @@ const module = "github.com/natslock/locks"
 // of lower floors only: arrows between rooms run one way. A pattern is one of
 // [path.Match].
 var floors = [][]string{
+	{"internal/worker"},
 	{"kvstore"},
 	{"internal/clock"},
 	{"internal/record"},

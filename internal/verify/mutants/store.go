@@ -19,7 +19,7 @@ var storeMutants = []mutant{
 		weak: "a guard names a subject that has no record"},
 	{label: "guard-literal", operator: "never", test: "kvstore.TestCreateGuarded",
 		weak: "a guard may be a pattern"},
-	{label: "not-buffered", operator: "drop", test: "kvstore.TestDisconnected",
+	{label: "not-buffered", operator: "drop", test: "kvstore.TestDisconnectedFromTheStart",
 		weak: "a write waits in the client's reconnect buffer while the connection is down"},
 
 	{label: "acknowledged", operator: "always 2", test: "kvstore.TestAnswers",

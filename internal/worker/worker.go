@@ -1,10 +1,12 @@
-package bucket
+// Package worker runs functions one after the other on a goroutine of their own.
+package worker
 
 import (
 	"context"
 	"reflect"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -24,10 +26,14 @@ type Worker struct {
 	wg      sync.WaitGroup
 	own     chan struct{} // closed when a function of the worker stops it; see [Worker.StopWithin]
 	ownOnce sync.Once
+	made    time.Time
+	begun   atomic.Int64 // when it began with the functions that it runs, since made; 0: it runs none
 }
 
-// NewWorker returns a worker without work.
-func NewWorker() *Worker { return &Worker{wake: make(chan struct{}, 1), own: make(chan struct{})} }
+// New returns a worker without work.
+func New() *Worker {
+	return &Worker{wake: make(chan struct{}, 1), own: make(chan struct{}), made: time.Now()}
+}
 
 // Add queues fn. It returns false when the worker was stopped: then fn is not run.
 func (w *Worker) Add(fn func()) bool {
@@ -66,10 +72,14 @@ func (w *Worker) run() {
 			return
 		}
 		w.mu.Unlock()
+		if len(batch) > 0 {
+			w.begun.Store(int64(max(time.Since(w.made), 1)))
+		}
 		for i, fn := range batch {
 			fn()
 			batch[i] = nil
 		}
+		w.begun.Store(0)
 		if idle = false; len(batch) > 0 {
 			used = true
 			if cap(batch) > 1024 { // of a burst
@@ -84,6 +94,14 @@ func (w *Worker) run() {
 			timer.Reset(linger)
 		}
 	}
+}
+
+// Busy is how long the worker has been running the functions that it took last, or 0.
+func (w *Worker) Busy() time.Duration {
+	if begun := w.begun.Load(); begun != 0 {
+		return time.Since(w.made) - time.Duration(begun)
+	}
+	return 0
 }
 
 // Stop refuses new work and waits for what is queued, until ctx ends, or until one of the

@@ -1,0 +1,111 @@
+package kvstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+)
+
+// nats.go holds the mutex of a connection while it writes to the network, for a minute at
+// most (its FlusherTimeout), and while it tries to connect. No context ends the wait for
+// that mutex. So one goroutine, the sender, makes all calls that take it. Others queue
+// their calls, and wait as long as they like. Queued calls are made in order: a
+// subscription comes before a write that is sent later.
+
+const (
+	// stuckAfter is how long a call into the connection may take before the store counts it
+	// as stuck, and queues no more messages.
+	stuckAfter = time.Second
+	// subscribeWithin is how long a watch waits for its subscription, which is made all the
+	// same: it learns whether the connection is closed, or drains.
+	subscribeWithin = 100 * time.Millisecond
+)
+
+// stuck says whether the sender has been waiting for the connection for long. One that has
+// come back gets its time anew.
+func (s *Store) stuck() bool {
+	return s.sender.Busy() > stuckAfter && s.health.now()-time.Duration(s.upSince.Load()) > stuckAfter
+}
+
+// fromConn returns what fn, which calls the connection, returns on the sender. It waits
+// for d at most, and not longer than ctx.
+func fromConn[T any](ctx context.Context, s *Store, d time.Duration, fn func() T) (v T, ok bool) {
+	answer := make(chan T, 1)
+	if s.stuck() || !s.sender.Add(func() { answer <- fn() }) {
+		return v, false
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case v = <-answer:
+		return v, true
+	case <-ctx.Done():
+	case <-t.C:
+	}
+	return v, false
+}
+
+// unsent is the error of a message that was certainly not sent.
+type unsent struct{ error }
+
+func (u unsent) Unwrap() error { return u.error }
+
+// NotSent says whether err is that of a write which the connection has not taken and will
+// never send. The outcome of a write without an answer is unknown otherwise.
+func NotSent(err error) bool {
+	_, ok := errors.AsType[unsent](err)
+	return ok
+}
+
+var (
+	errAway  = fmt.Errorf("%w: not sent, connection is reconnecting", ErrUnavailable)
+	errStuck = fmt.Errorf("%w: not sent, connection has taken no message for %v: its network is stuck, or it is reconnecting", ErrUnavailable, stuckAfter)
+)
+
+// outgoing is a message that is put together. nats.go has copied what it sends
+// when a publish returns, so its parts are used again.
+type outgoing struct {
+	s      *Store
+	send   func() // transmits it
+	msg    nats.Msg
+	values [4]string // of the headers
+	id     uint64    // of the answer
+	route  route
+	ends   bool // a tombstone
+}
+
+// route is how a message and its answers travel.
+type route uint8
+
+const (
+	// own: the answers come on the subscription of the store. While the connection
+	// drains that subscription is gone, but handlers may still hold locks: the exchange then
+	// travels as with shared.
+	own route = iota
+	// whole is own for requests with several answers, which a connection that drains does
+	// not take.
+	whole
+	// shared: through nats.go's own reply subscription, which lives to the end and passes
+	// one answer. Open uses it, so that it exists before draining.
+	shared
+)
+
+var outgoings = sync.Pool{New: func() any { return &outgoing{msg: nats.Msg{Header: make(nats.Header, 4)}} }}
+
+// newRequest is a message without headers.
+func newRequest(subject string, body []byte, route route) *outgoing {
+	o := outgoings.Get().(*outgoing)
+	clear(o.msg.Header)
+	o.msg.Subject, o.msg.Reply, o.msg.Data, o.route, o.ends = subject, "", body, route, false
+	return o
+}
+
+// free gives o back.
+func (o *outgoing) free() {
+	o.s, o.msg.Data = nil, nil // not kept from the collector
+	outgoings.Put(o)
+}
