@@ -286,6 +286,7 @@ func TestCheck(t *testing.T) {
 			b.Stream[1].At = sec(4)
 			b.op("a", gate, Try, 4.5, 4.6, Refused).Token = tokenOf(10)
 		}},
+		{"refused by an attempt that landed after the release", nil, landsLate},
 		{"refused by one who had not begun", []int{4}, func(b *story) {
 			b.holds("a", mutex, false, 10, 3, 4)
 			b.op("b", mutex, Try, 1, 1.1, Refused).Token = tokenOf(10)
@@ -396,6 +397,15 @@ func TestCheck(t *testing.T) {
 			require.Equal(t, c.want, slices.Compact(got), "%v", found)
 		})
 	}
+}
+
+// landsLate: a has released the lock. Another attempt of its claim lands, and is broken.
+func landsLate(b *story) {
+	l := b.holds("a", mutex, false, 10, 0, 2)
+	b.put(mutex, l.hold.ID, 20, 8).Token = 0
+	b.op("b", mutex, Try, 8.5, 8.5, Refused).Token = tokenOf(20)
+	e := b.put(mutex, l.hold.ID, 21, 9)
+	e.Status, e.Token = statusBroken, tokenOf(20)
 }
 
 // breakNow: a is broken at 3 and notified at 4, and b is granted the lock in between.

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/anishathalye/porcupine"
+
+	"github.com/natslock/locks/internal/record"
 )
 
 // The model of one lock: its holders, the claim whose gate stands, and the highest tokens.
@@ -314,6 +316,7 @@ func (x *index) spans(lock string) (list []span, found []Violation) {
 		gate := gates.of[gates.claims[op.Token]]
 		switch {
 		case op.Outcome != Refused || op.Token == 0 || !op.acquires() || x.h.Lossy:
+		case !known[op.Token] && x.landedLate(lock, op.Token, frees[gate]):
 		case known[op.Token] || frees[gate].do != "":
 			gate = cmp.Or(gate, op.Token)
 			list = append(list, span{step{"refused", op.Shared, op.Token, gate, "is refused by"}, op.Client, recorded(op.Call), recorded(op.Return)})
@@ -324,6 +327,17 @@ func (x *index) spans(lock string) (list []span, found []Violation) {
 		// Otherwise the refusal names an attempt that was not granted, or a victim.
 	}
 	return list, found
+}
+
+// landedLate says whether a token is that of an attempt which came after its claim had been
+// granted by another one, and released. Its record keeps others out, and a break names it.
+func (x *index) landedLate(lock string, token uint64, freed span) bool {
+	for _, e := range x.keys[lock] {
+		if !e.Deleted && e.Token == 0 && record.TokenOrTicket(e.Key, e.Revision) == token {
+			return freed.do != "" && e.At > freed.from.at
+		}
+	}
+	return false
 }
 
 // gates are the claims of one lock.
