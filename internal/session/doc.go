@@ -24,7 +24,8 @@
 // # Who does what
 //
 // One goroutine, the renewer's, has the times of all records. Under their mutexes it only
-// notes which renewals are due, and another one puts them together. The store's sender
+// notes which renewals are due. Another one puts them together, in the order of the pace:
+// by the ends of the records, and not more than the answers allow. The store's sender
 // sends them: it alone waits for a network that is stuck. Answers and notifications come
 // on the store's goroutines, which only note them. Clean-up after a claim or a lease runs
 // in the background, bounded by the TTL, and Close waits for it.

@@ -50,6 +50,7 @@ type kept struct {
 	mu       sync.Mutex // guards the fields below, but for slot
 	state    State
 	capped   bool
+	together bool      // its next renewal is one of many; see renewer.renewAll
 	retries  int32     // of a renewal that met another write; here, a lease stays in its size class
 	cause    *EndError // of the end; nil while held
 	terms    clock.Terms
@@ -103,7 +104,7 @@ func (k *kept) init(s *Session, g Granted, of duties) {
 	k.terms, k.end, k.last, k.lastSent = g.Terms, g.Terms.End(g.Sent), g.Revision, g.Sent //safety:from-sending
 	k.renewals.want, k.renewals.asked = g.Terms, g.Sent
 	k.renewals.next = g.Terms.NextRenewal(g.Sent, s.RenewFraction)
-	k.slot.index = -1
+	k.slot.index, k.slot.ready = -1, notReady
 }
 
 // Status returns the state, what is left of the validity, and the cause of the end. It
@@ -169,7 +170,7 @@ func (k *kept) tick(now clock.Instant) {
 		k.of.perform(now)
 		if r := &k.renewals; k.renews() && !k.doubt.resolving && now >= r.next {
 			r.asked, r.next = now, now.Add(max(min(r.want.TTL, k.terms.TTL)/15, minRetry))
-			k.s.Send(k.renew)
+			k.s.renewer.want(k, k.end, r.enough())
 		}
 		k.moved()
 	}

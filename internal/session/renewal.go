@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"hash/maphash"
 	"time"
 
 	"github.com/natslock/locks/internal/clock"
@@ -28,6 +29,9 @@ func (r *renewals) why() string {
 	return ": its renewal failed: " + r.failed().Error()
 }
 
+// hashSeed makes the phases of two clients differ.
+var hashSeed = maphash.MakeSeed()
+
 // minRetry is the shortest time between two renewals of one record.
 const minRetry = 50 * time.Millisecond
 
@@ -48,14 +52,24 @@ type renewal struct {
 	at     clock.Instant
 	terms  clock.Terms
 	forget func()
+	paced  uint64 // its number among those of all records
 }
 
-// renew sends a renewal. It runs on the goroutine that sends.
-func (k *kept) renew() {
+// enough is a renewal without an answer that is the one that is wanted; zero: none is.
+func (r *renewals) enough() renewal {
+	if last := len(r.sent) - 1; last >= 0 && r.sent[last].n >= r.need {
+		return r.sent[last]
+	}
+	return renewal{}
+}
+
+// renew sends a renewal, which is number paced of all. It runs on the goroutine that sends,
+// and returns whether it has sent one.
+func (k *kept) renew(paced uint64) bool {
 	k.mu.Lock()
 	if !k.renews() || k.doubt.resolving {
 		k.mu.Unlock()
-		return
+		return false
 	}
 	r := &k.renewals
 	r.n++
@@ -64,7 +78,7 @@ func (k *kept) renew() {
 	body := k.Body
 	body.Renewal, body.TTL = n, int64(t.TTL/time.Second)
 	now := k.s.b.Instant()
-	r.sent = append(r.sent, renewal{n: n, at: now, terms: t})
+	r.sent = append(r.sent, renewal{n: n, at: now, terms: t, paced: paced})
 	r.asked = now
 	if end := t.End(now); end < k.end { //safety:shorter-at-once
 		// From here on the record may have the shorter life.
@@ -76,7 +90,7 @@ func (k *kept) renew() {
 	value, err := body.EncodeKept(expect)
 	var forget func()
 	if err == nil {
-		forget, err = k.s.b.Send(kvstore.Write{Key: k.Key, Value: value, Expect: expect, TTL: t.TTL}, func(a kvstore.Answer) { k.renewed(n, a) })
+		forget, err = k.s.b.Send(kvstore.Write{Key: k.Key, Value: value, Expect: expect, TTL: t.TTL}, func(a kvstore.Answer) { k.renewed(n, a, paced, now) })
 	}
 	denied := error(nil)
 	if silent { // the server does not answer a write that it forbids
@@ -97,18 +111,21 @@ func (k *kept) renew() {
 			} else {
 				r.sent[i].forget = forget
 			}
-			return
+			return err == nil
 		}
 	}
 	if forget != nil && k.state != Held {
 		k.s.Await(&Orphan{}, forget)
 	}
+	return err == nil
 }
 
-// renewed takes the answer to renewal n. It runs on a goroutine of the store.
-func (k *kept) renewed(n uint64, a kvstore.Answer) {
-	k.mu.Lock()
+// renewed takes the answer to renewal n, number paced of all, which was sent at sent. It runs
+// on a goroutine of the store.
+func (k *kept) renewed(n uint64, a kvstore.Answer, paced uint64, sent clock.Instant) {
 	now := k.s.b.Instant()
+	k.s.renewer.hear(paced, sent, now, kvstore.NotSent(a.Err))
+	k.mu.Lock()
 	var conflict *kvstore.ConflictError
 	var late lateConfirmation
 	r := &k.renewals
@@ -219,6 +236,11 @@ func (k *kept) prolong(i int, revision uint64) {
 	k.retries, r.failure = 0, nil
 	if s.n >= r.need {
 		r.next = s.terms.NextRenewal(s.at, k.s.RenewFraction)
+		if k.together {
+			k.together = false
+			part := float64(maphash.String(hashSeed, k.Key)>>32) / (1 << 32)
+			r.next = s.at.Add(time.Duration(part * float64(r.next.Sub(s.at))))
+		}
 		k.doubt.breaker = "" // the record is not broken, whatever a hint said
 	}
 	k.of.confirmed(s.n)

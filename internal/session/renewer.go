@@ -35,7 +35,8 @@ type renewer struct {
 
 	mu      sync.Mutex
 	due     dueHeap // all records that are held
-	locks   int     // how many of them are of holders
+	pace    pace
+	locks   int // how many of them are of holders
 	running bool
 	stopped bool
 	wake    chan struct{}
@@ -87,9 +88,59 @@ func (r *renewer) schedule(k *kept, due clock.Instant) {
 	defer r.mu.Unlock()
 	if k.slot.index >= 0 {
 		k.slot.due = due
-		heap.Fix(&r.due, k.slot.index)
+		heap.Fix(&r.due, int(k.slot.index))
 		r.nudge(due)
 	}
+}
+
+// want has a record renewed as soon as its turn comes. Its validity ends at end. under is a
+// renewal that is enough if its answer is still to come; zero: none is.
+func (r *renewer) want(k *kept, end clock.Instant, under renewal) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if k.slot.index >= 0 && !r.pace.underWay(under) {
+		r.pace.want(k, end)
+		r.pump()
+	}
+}
+
+// pump has the sender renew what is ready. Under mu.
+func (r *renewer) pump() {
+	if r.pace.resumes() {
+		r.pace.pumping = r.s.sender.Add(r.send)
+	}
+}
+
+// send renews what is ready. It runs on the goroutine that sends.
+func (r *renewer) send() {
+	for {
+		r.mu.Lock()
+		k, n := r.pace.next(r.s.b.Instant())
+		if k == nil {
+			r.pace.pumping = false
+			r.mu.Unlock()
+			return
+		}
+		r.mu.Unlock()
+		if !k.renew(n) {
+			r.mu.Lock()
+			r.pace.unsent()
+			r.mu.Unlock()
+		}
+	}
+}
+
+// hear takes the answer to renewal n of all, which was sent at sent, or that the connection
+// has not taken it.
+func (r *renewer) hear(n uint64, sent, now clock.Instant, refused bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if refused {
+		r.pace.refused(n)
+	} else {
+		r.pace.hear(n, now.Sub(sent), now)
+	}
+	r.pump()
 }
 
 // remove forgets a record that has ended.
@@ -99,7 +150,8 @@ func (r *renewer) remove(k *kept) {
 	if k.slot.index < 0 {
 		return
 	}
-	heap.Remove(&r.due, k.slot.index)
+	heap.Remove(&r.due, int(k.slot.index))
+	r.pace.drop(k)
 	if k.isLock() {
 		r.locks--
 	}
@@ -130,6 +182,8 @@ func (r *renewer) run() {
 			ripe[i] = nil
 		}
 		r.mu.Lock()
+		r.pace.roll(now)
+		r.pump()
 		if len(r.due) > 0 { //safety:bucket-verified
 			r.s.verifyAfter(verifyEvery)
 		}
@@ -171,11 +225,15 @@ func (r *renewer) held(fn func(k *kept)) {
 }
 
 // renewAll makes every renewal due now: the connection is back, and what was
-// on its way when it broke may be lost.
+// on its way when it broke is lost. The renewals after those are spread again.
 func (r *renewer) renewAll() {
 	now := r.s.b.Instant()
+	r.mu.Lock()
+	r.pace.reset()
+	r.mu.Unlock()
 	r.held(func(k *kept) {
 		if k.renews() {
+			k.together = true
 			k.renewNow(now)
 		} else {
 			k.suspect(k.last)
@@ -274,7 +332,8 @@ func (r *renewer) close(ctx context.Context) []string {
 // slot is a record's place in the heap. Under renewer.mu.
 type slot struct {
 	due   clock.Instant
-	index int // -1: not in it
+	index int32 // -1: not in it
+	ready int32 // in that of the pace
 }
 
 // dueHeap orders records by when the renewer has to come back to them.
@@ -284,11 +343,11 @@ func (h dueHeap) Len() int           { return len(h) }
 func (h dueHeap) Less(i, j int) bool { return h[i].slot.due < h[j].slot.due }
 func (h dueHeap) Swap(i, j int) {
 	h[i], h[j] = h[j], h[i]
-	h[i].slot.index, h[j].slot.index = i, j
+	h[i].slot.index, h[j].slot.index = int32(i), int32(j)
 }
 func (h *dueHeap) Push(x any) {
 	k := x.(*kept)
-	k.slot.index = len(*h)
+	k.slot.index = int32(len(*h))
 	*h = append(*h, k)
 }
 func (h *dueHeap) Pop() any {

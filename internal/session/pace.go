@@ -1,0 +1,191 @@
+package session
+
+import (
+	"container/heap"
+	"time"
+
+	"github.com/natslock/locks/internal/clock"
+)
+
+// pace decides which renewal is sent next, and when: plain data under the mutex of the renewer.
+//
+// A record waits here at most once, and the one whose validity ends first goes first. So a
+// service that is slower than the renewals are due loses no lock that it can carry. What is
+// under way without an answer is bounded by what is answered in the time of the fastest answer
+// and a quarter of a second: more would wait in the network, where nothing can be overtaken
+// or withdrawn, and hold up every other request of the connection.
+//
+// Renewals are numbered as they are sent. Their answers come in about that order, so one
+// says of those before it that theirs have come or never will.
+type pace struct {
+	ready    readyHeap
+	late     []*kept // those that an answer would reach too late
+	pumping  bool    // the sender is at it
+	sent     uint64  // the number of the last one
+	answered uint64  // the highest number that was answered
+	heard    clock.Instant
+	took     time.Duration // from the sending of the last one answered to its answer
+	least    time.Duration // the shortest such time on this connection; 0: not known
+
+	second clock.Instant // when the count of answers began
+	count  int           // of answers since then
+	before int           // of those in the second before
+}
+
+const (
+	// leastUnderWay is how many renewals are under way at a time whatever the answers.
+	leastUnderWay = 64
+	// backlog is how long what is under way may take longer than a single one.
+	backlog = 250 * time.Millisecond
+	// deaf is after how long without an answer those to come count as lost.
+	deaf = time.Second
+)
+
+// want has a record renewed; it does nothing if that waits already.
+func (p *pace) want(k *kept, end clock.Instant) {
+	if k.slot.ready == notReady {
+		p.ready = append(p.ready, waiting{k, end}) // heap.Push would allocate
+		k.slot.ready = int32(len(p.ready) - 1)
+		heap.Fix(&p.ready, len(p.ready)-1)
+	}
+}
+
+// drop forgets a record.
+func (p *pace) drop(k *kept) {
+	if k.slot.ready >= 0 {
+		p.remove(int(k.slot.ready))
+	}
+	k.slot.ready = notReady // also where it is late
+}
+
+// next returns the record to renew now, with the number of its renewal; nil: none.
+func (p *pace) next(now clock.Instant) (*kept, uint64) {
+	p.roll(now)
+	if p.sent-p.answered >= p.bound() {
+		return nil, 0
+	}
+	k := p.first(now)
+	if k == nil {
+		return nil, 0
+	}
+	if p.sent == p.answered {
+		p.heard = now // from here on silence counts
+	}
+	p.sent++
+	return k, p.sent
+}
+
+// first takes the record whose validity ends first. Those that an answer would reach too late,
+// if it takes as long as the last one, come after all others.
+func (p *pace) first(now clock.Instant) *kept {
+	for len(p.late) > 0 && p.late[0].slot.ready != isLate {
+		p.late = p.late[1:] // it has ended, as most of them do first
+	}
+	for len(p.ready) > 0 {
+		w := p.remove(0)
+		if w.end.Sub(now) > p.took {
+			return w.k
+		}
+		w.k.slot.ready = isLate
+		p.late = append(p.late, w.k)
+	}
+	for len(p.late) > 0 {
+		k := p.late[0]
+		p.late[0] = nil
+		if p.late = p.late[1:]; k.slot.ready == isLate {
+			k.slot.ready = notReady
+			return k
+		}
+	}
+	return nil
+}
+
+// bound is how many renewals may be under way.
+func (p *pace) bound() uint64 {
+	return uint64(max(leastUnderWay, time.Duration(max(p.count, p.before))*(p.least+backlog)/time.Second))
+}
+
+// resumes says whether the sender has to go on: many renewals at a time cost half as much.
+func (p *pace) resumes() bool {
+	return !p.pumping && len(p.ready)+len(p.late) > 0 && p.sent-p.answered <= p.bound()/2
+}
+
+// hear takes an answer to what was sent so long ago.
+func (p *pace) hear(n uint64, took time.Duration, now clock.Instant) {
+	p.roll(now)
+	p.count++
+	p.heard = now
+	if n > p.answered {
+		p.answered, p.took = n, took
+		if p.least == 0 || took < p.least {
+			p.least = max(took, 1)
+		}
+	}
+}
+
+// refused takes that a number is not under way: the connection has not taken it.
+func (p *pace) refused(n uint64) { p.answered = max(p.answered, n) }
+
+// unsent takes that the last one was not sent.
+func (p *pace) unsent() { p.sent--; p.answered = min(p.answered, p.sent) }
+
+// underWay says whether a renewal only waits for its answer: answers have come since it was
+// sent, to those before it. Silence is a loss.
+func (p *pace) underWay(s renewal) bool { return s.paced > p.answered && p.heard > s.at }
+
+// roll begins a new second, and gives up on answers that do not come.
+func (p *pace) roll(now clock.Instant) {
+	if p.sent == 0 { // instants may be negative
+		p.second, p.heard = now, now
+	}
+	if d := now.Sub(p.second); d >= time.Second {
+		p.before = p.count
+		if d >= 2*time.Second {
+			p.before = 0
+		}
+		p.second, p.count = now, 0
+	}
+	if now.Sub(p.heard) >= deaf {
+		p.answered, p.took, p.heard = p.sent, 0, now
+	}
+}
+
+// reset forgets what is under way, on a connection that has gone.
+func (p *pace) reset() { p.answered, p.took, p.least = p.sent, 0, 0 }
+
+// The places of a record in a [pace], beside those in its heap.
+const (
+	notReady int32 = -1
+	isLate   int32 = -2
+)
+
+// waiting is a record that waits for its renewal.
+type waiting struct {
+	k   *kept
+	end clock.Instant
+}
+
+// remove takes a record out of those that are ready.
+func (p *pace) remove(i int) waiting {
+	h, last := p.ready, len(p.ready)-1
+	h.Swap(i, last)
+	w := h[last]
+	h[last], p.ready = waiting{}, h[:last]
+	if i < last {
+		heap.Fix(&p.ready, i)
+	}
+	w.k.slot.ready = notReady
+	return w
+}
+
+// readyHeap orders records by the end of their validity.
+type readyHeap []waiting
+
+func (h readyHeap) Len() int           { return len(h) }
+func (h readyHeap) Less(i, j int) bool { return h[i].end < h[j].end }
+func (h readyHeap) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].k.slot.ready, h[j].k.slot.ready = int32(i), int32(j)
+}
+func (h readyHeap) Push(any) {} // not used
+func (h readyHeap) Pop() any { return nil }

@@ -1,0 +1,169 @@
+package session
+
+import (
+	"testing"
+	"time"
+
+	"github.com/natslock/locks/internal/clock"
+)
+
+// story is a pace, and records by their names.
+type story struct {
+	t *testing.T
+	pace
+	now clock.Instant
+	all map[byte]*kept
+}
+
+func tell(t *testing.T) *story { return &story{t: t, now: -5_000_000_000, all: map[byte]*kept{}} }
+
+// wants has records renewed whose validity ends so long from now.
+func (s *story) wants(names string, left time.Duration) {
+	for i := range len(names) {
+		k := s.all[names[i]]
+		if k == nil {
+			k = &kept{Granted: Granted{Name: names[i : i+1]}}
+			k.slot.ready = notReady
+			s.all[names[i]] = k
+		}
+		s.want(k, s.now.Add(left))
+	}
+}
+
+// sends checks which records are renewed now, in which order.
+func (s *story) sends(want string) {
+	s.t.Helper()
+	got := ""
+	for k, _ := s.next(s.now); k != nil; k, _ = s.next(s.now) {
+		got += k.Name
+	}
+	if got != want {
+		s.t.Fatalf("sent %q, not %q", got, want)
+	}
+}
+
+func (s *story) wait(d time.Duration) { s.now = s.now.Add(d) }
+
+func TestPaceOrder(t *testing.T) {
+	s := tell(t)
+	s.wants("c", 3*time.Second)
+	s.wants("a", time.Second)
+	s.wants("b", 2*time.Second)
+	s.wants("a", time.Hour) // waits already
+	s.sends("abc")
+	s.sends("")
+	s.wants("ab", time.Second)
+	s.drop(s.all['a'])
+	s.sends("b")
+}
+
+// What an answer would reach too late comes last, and is forgotten when it has ended.
+func TestPaceLate(t *testing.T) {
+	s := tell(t)
+	s.wants("x", time.Minute)
+	s.sends("x")
+	s.wait(700 * time.Millisecond)
+	s.hear(1, 700*time.Millisecond, s.now)
+	s.wants("abc", 600*time.Millisecond)
+	s.wants("d", 800*time.Millisecond)
+	s.drop(s.all['b'])
+	s.sends("dac")
+}
+
+// What is under way is bounded: by a number at first, and then by what is answered.
+func TestPaceBound(t *testing.T) {
+	s := tell(t)
+	many := func(n int) (sent int) {
+		for i := range n {
+			k := &kept{}
+			k.slot.ready = notReady
+			s.want(k, s.now.Add(time.Duration(i)+time.Minute))
+		}
+		for k, _ := s.next(s.now); k != nil; k, _ = s.next(s.now) {
+			sent++
+		}
+		return sent
+	}
+	equal := func(what string, got, want int) {
+		t.Helper()
+		if got != want {
+			t.Fatalf("%s: %d, not %d", what, got, want)
+		}
+	}
+	equal("at first", many(5000), leastUnderWay)
+	if s.resumes() {
+		t.Fatal("resumes without answers")
+	}
+	for n := range leastUnderWay / 2 {
+		if s.resumes() {
+			t.Fatal("resumes for few")
+		}
+		s.wait(time.Millisecond)
+		s.hear(uint64(n+1), 10*time.Millisecond, s.now)
+	}
+	if !s.resumes() {
+		t.Fatal("does not resume")
+	}
+	equal("half of them", many(0), leastUnderWay/2)
+	// 4,000 answers a second, of 10 ms each: 1,040 under way.
+	for s.sent < 4000 {
+		s.wait(time.Second / 4000)
+		s.hear(s.answered+1, 10*time.Millisecond, s.now)
+		many(1)
+	}
+	s.wait(time.Second)
+	s.hear(s.sent, 10*time.Millisecond, s.now)
+	if n := many(0); n < 700 || n > 1100 {
+		t.Fatalf("%d under way", n)
+	}
+	// Silence: after a second the answers count as lost.
+	equal("no more", many(0), 0)
+	s.wait(deaf)
+	if n := many(0); n < leastUnderWay {
+		t.Fatalf("%d after silence", n)
+	}
+}
+
+// A renewal that waits behind others is not repeated. One that others have overtaken is, and
+// so is one that nothing has been heard since.
+func TestPaceUnderWay(t *testing.T) {
+	s := tell(t)
+	s.wants("a", time.Minute)
+	s.wants("b", 2*time.Minute)
+	s.wants("c", 3*time.Minute)
+	s.sends("abc")
+	b := renewal{paced: 2, at: s.now}
+	check := func(want bool) {
+		t.Helper()
+		if s.underWay(b) != want {
+			t.Fatal(!want)
+		}
+	}
+	s.wait(100 * time.Millisecond)
+	check(false) // silence
+	s.hear(1, 100*time.Millisecond, s.now)
+	check(true)
+	s.hear(3, 100*time.Millisecond, s.now)
+	check(false)
+	check(false)
+	b = renewal{}
+	check(false)
+}
+
+// A renewal that could not be sent leaves its room to others, also after a reconnect.
+func TestPaceUnsent(t *testing.T) {
+	s := tell(t)
+	for range 3 * leastUnderWay {
+		s.wants("a", time.Minute)
+		if k, n := s.next(s.now); k == nil || n != 1 {
+			t.Fatal(n)
+		}
+		s.unsent()
+	}
+	s.wants("a", time.Minute)
+	s.sends("a")
+	s.reset()
+	s.unsent()
+	s.wants("a", time.Minute)
+	s.sends("a")
+}

@@ -1,0 +1,182 @@
+package load
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/internal/session"
+	"github.com/natslock/locks/internal/verify/history"
+	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/testutil"
+)
+
+func TestMain(m *testing.M) {
+	history.Quiet()
+	testutil.LeakCheck(m)
+}
+
+// link is a way to a bucket that carries so many writes a second, in their order, and keeps
+// what has to wait.
+type link struct {
+	mu    sync.Mutex
+	pause time.Duration // between two writes; 0: none
+	queue []func()
+	sent  int
+	wake  chan struct{}
+	end   chan struct{}
+}
+
+func newLink(t *testing.T) *link {
+	l := &link{wake: make(chan struct{}, 1), end: make(chan struct{})}
+	var wg sync.WaitGroup
+	wg.Go(l.run)
+	t.Cleanup(func() { close(l.end); wg.Wait() })
+	return l
+}
+
+// carry sets how many writes a second pass; 0: all.
+func (l *link) carry(rate int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.pause, l.sent = 0, 0
+	if rate > 0 {
+		l.pause = time.Second / time.Duration(rate)
+	}
+}
+
+// count returns how many writes have been sent since the last time.
+func (l *link) count() (n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n, l.sent = l.sent, 0
+	return n
+}
+
+func (l *link) run() {
+	for {
+		l.mu.Lock()
+		var next func()
+		if len(l.queue) > 0 {
+			next, l.queue = l.queue[0], l.queue[1:]
+		}
+		pause := l.pause
+		l.mu.Unlock()
+		if next == nil {
+			select {
+			case <-l.wake:
+				continue
+			case <-l.end:
+				return
+			}
+		}
+		select {
+		case <-time.After(pause):
+			next()
+		case <-l.end:
+			return
+		}
+	}
+}
+
+func (l *link) add(fn func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.queue, l.sent = append(l.queue, fn), l.sent+1
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
+}
+
+// over is a store behind a link.
+type over struct {
+	kvstore.KV
+	l *link
+}
+
+func (o over) Send(w kvstore.Write, done func(kvstore.Answer)) (forget func(), err error) {
+	w.Value = bytes.Clone(w.Value)
+	o.l.add(func() {
+		if _, err := o.KV.Send(w, done); err != nil {
+			done(kvstore.Answer{Err: err})
+		}
+	})
+	return func() {}, nil
+}
+
+// hold takes so many locks at a time, over a link that carries all.
+func hold(t *testing.T, m *kvstore.Memory, n int) (line *history.Line, l *link, held []*natslock.Lock) {
+	t.Helper()
+	l, line = newLink(t), history.NewLine(m)
+	c, err := line.NewClient(testutil.WrapStore(func(kv kvstore.KV) kvstore.KV { return over{kv, l} }))
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		l.carry(0)
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		_ = c.Close(ctx)
+	})
+	for i := range n {
+		h, err := c.TryLock(t.Context(), fmt.Sprint(i), natslock.Detached())
+		require.NoError(t, err)
+		history.Keep(t, h)
+		held = append(held, h)
+	}
+	return line, l, held
+}
+
+func alive(held []*natslock.Lock) (n int) {
+	for _, h := range held {
+		if h.State() == natslock.Held {
+			n++
+		}
+	}
+	return n
+}
+
+// TestNarrowLink holds 2,000 locks with the default TTL. Their client renews each every 5 s,
+// and 143 renewals a second are enough to keep them, so a link that carries half of what the
+// client wants loses none. A narrower one loses few more than it has to: a sixth at most.
+func TestNarrowLink(t *testing.T) {
+	const locks, validity = 2000, 14
+	for _, rate := range []int{280, 200, 120} {
+		t.Run(fmt.Sprint(rate), func(t *testing.T) {
+			history.InMemory(t, func(t *testing.T, m *kvstore.Memory) {
+				_, l, held := hold(t, m, locks)
+				l.carry(rate)
+				time.Sleep(45 * time.Second)
+				n := alive(held)
+				t.Logf("%d of %d are left, after %d writes", n, locks, l.count())
+				require.GreaterOrEqual(t, n, min(locks, rate*validity*85/100))
+			})
+		})
+	}
+}
+
+// TestReconnectSpreads: the renewals after a reconnect come at once, and those after them not.
+func TestReconnectSpreads(t *testing.T) {
+	history.InMemory(t, func(t *testing.T, m *kvstore.Memory) {
+		const locks = 3000
+		line, l, held := hold(t, m, locks)
+		time.Sleep(session.DefaultTTL) // the watches of the locks have begun, with a renewal
+		line.Cut()
+		line.Heal()
+		time.Sleep(session.DefaultTTL)
+		const parts = 10
+		most := 0
+		l.count()
+		for range parts {
+			time.Sleep(session.DefaultTTL / 3 / parts)
+			most = max(most, l.count())
+		}
+		require.Equal(t, locks, alive(held))
+		require.Less(t, most, 2*locks/parts, "renewals in a tenth of the time between two of one lock")
+	})
+}
