@@ -17,6 +17,9 @@ func (s *Store) Created() time.Time { return s.seen.Load().created }
 // Warnings returns what is worth repairing in the bucket, as it was read last.
 func (s *Store) Warnings() []string { return s.seen.Load().warnings }
 
+// Notifications is the prefix of the subjects to which the bucket copies its keys.
+func (s *Store) Notifications() string { return s.seen.Load().notify }
+
 // PassMany lets a store behind an API prefix ask for many records at once, for
 // tests whose prefix passes more than one answer.
 func (s *Store) PassMany() { s.multiOff.Store(false) }

@@ -266,8 +266,8 @@ const (
 	// a watch that tracks it. The server removes the record about now, and sends no
 	// message.
 	Expired
-	// Recheck: events may have been missed (the connection was lost and is
-	// back). The event names no key.
+	// Recheck: events may have been missed. The connection was lost and is back, or events
+	// came faster than they were delivered, and some were dropped. The event names no key.
 	Recheck
 )
 
@@ -280,6 +280,9 @@ type Event struct {
 	// It is set if this watch tracks records, has seen that record and has not
 	// delivered its end.
 	Before Record
+	// Since is, for a Recheck because of dropped events, the server's time before which none
+	// was dropped. It is zero if that is not known.
+	Since time.Time
 }
 
 // Watch is a running watch.

@@ -354,7 +354,7 @@ func (s *Store) Verify(ctx context.Context) error {
 			s.cfg.Logger.Warn("lock bucket was changed: its notifications have other subjects (republish). Those sent since then are lost: watches follow, and waiters check",
 				"bucket", s.cfg.Bucket, "subjects", now.notify+">")
 		}
-		s.recheck() // what was missed, and after a deletion nothing watched exists any more
+		s.recheck(time.Time{}) // what was missed, and after a deletion nothing watched exists any more
 	}
 	// Locks in a bucket that was deleted are over, whatever the new one holds and however it
 	// is set: it may be repaired before it is verified again.

@@ -68,6 +68,7 @@ type Store struct {
 	conn    map[int]func(ConnState)
 	connID  int
 
+	flood    flood
 	notified atomic.Bool            // a notification has arrived, or the store has warned that none does
 	silence  int                    // own writes without the notification that they should have caused
 	silentAt time.Time              // the last of them that counts
@@ -77,6 +78,14 @@ type Store struct {
 	deniedAt   time.Time
 
 	health health
+}
+
+// flood is what is known of notifications that come faster than they are delivered.
+type flood struct {
+	high    bool           // some may have been dropped. The dispatcher's, as the next two
+	since   time.Time      // the time of the record before which none was; zero: not known
+	left    int            // how many are delivered before a look at the counts
+	dropped map[*topic]int // those that were reported. The sender's
 }
 
 var _ KV = (*Store)(nil)

@@ -277,6 +277,7 @@ func (s *Store) dispatch() {
 			return
 		case m := <-s.events:
 			s.notify(m)
+			s.flooded(m)
 		case st, ok := <-s.status:
 			if !ok {
 				return
@@ -284,6 +285,51 @@ func (s *Store) dispatch() {
 			s.connChanged(st)
 		}
 	}
+}
+
+// flooded looks for notifications that nats.go has dropped, because their queue was full.
+// It looks when a queue that was more than half full has been worked off, or once over. Those
+// that are dropped are newer than all that wait then. It runs on the dispatcher.
+func (s *Store) flooded(m *nats.Msg) {
+	f := &s.flood
+	switch {
+	case !f.high && len(s.events) < notifications/2:
+	case !f.high:
+		f.high, f.left, f.since = true, notifications, time.Time{}
+		if r, err := s.record(m.Header, m.Data); err == nil {
+			f.since = r.Time
+		}
+	case len(s.events) > 0 && f.left > 0:
+		f.left--
+	default:
+		since := f.since
+		f.high = false
+		s.sender.Add(func() {
+			if s.dropped() {
+				s.recheck(since)
+			}
+		})
+	}
+}
+
+// dropped says whether notifications have been dropped since the last time. It runs on the
+// sender.
+func (s *Store) dropped() (some bool) {
+	s.mu.Lock()
+	topics := slices.Collect(maps.Values(s.topics))
+	s.mu.Unlock()
+	counts := make(map[*topic]int)
+	for _, t := range topics {
+		if t.sub == nil {
+			continue
+		}
+		if n, err := t.sub.Dropped(); err == nil && n > 0 {
+			counts[t] = n
+			some = some || n > s.flood.dropped[t]
+		}
+	}
+	s.flood.dropped = counts
+	return some
 }
 
 func (s *Store) notify(m *nats.Msg) {
@@ -335,7 +381,7 @@ func (s *Store) connChanged(st nats.Status) {
 	s.callHooks(state)
 	// Notifications that were sent meanwhile are lost: each waiter has to check.
 	if state == Connected || state == Closed { //safety:recheck
-		s.recheck()
+		s.recheck(time.Time{})
 	}
 }
 
@@ -359,7 +405,7 @@ func (s *Store) reportClosed() {
 }
 
 // recheck notifies all watches that they may have missed events.
-func (s *Store) recheck() {
+func (s *Store) recheck(since time.Time) {
 	var all []*watch
 	s.mu.Lock()
 	for _, t := range s.topics {
@@ -367,6 +413,6 @@ func (s *Store) recheck() {
 	}
 	s.mu.Unlock()
 	for _, w := range all {
-		w.deliver(Event{Kind: Recheck})
+		w.deliver(Event{Kind: Recheck, Since: since})
 	}
 }

@@ -301,3 +301,55 @@ func TestTrack(t *testing.T) {
 		}
 	})
 }
+
+// Notifications that come while a program does not run, or faster than it takes them, are
+// dropped by nats.go beyond 8,192. Watches are told so, and since when.
+func TestFlood(t *testing.T) {
+	srv := testutil.RunServer(t)
+	nc := srv.Connect()
+	s := open(t, nc, kvstore.Config{})
+	other := srv.Connect()
+	began, goOn, ended := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	marks := make(chan kvstore.Event, 8)
+	w, err := s.Watch("lock.*", func(ev kvstore.Event) {
+		switch {
+		case ev.Kind == kvstore.Recheck:
+			marks <- ev
+		case ev.Record.Key == "lock.first":
+			close(began)
+			<-goOn
+		case ev.Record.Key == "lock.last":
+			close(ended)
+		}
+	})
+	check(t, err)
+	t.Cleanup(w.Stop)
+	rev := create(t, s, "lock.first", "")
+	first, err := s.Get(t.Context(), "lock.first", rev)
+	check(t, err)
+	<-began
+	subject := s.Notifications() + "lock.other"
+	for range 10_000 {
+		check(t, other.Publish(subject, nil))
+	}
+	check(t, other.Flush())
+	check(t, nc.Flush()) // all have been delivered to the client
+	close(goOn)
+	mark := <-marks
+	if mark.Since.IsZero() || mark.Since.After(first.Time) {
+		t.Fatalf("since %v, after the last event that was delivered, of %v", mark.Since, first.Time)
+	}
+	// A second flood, which drops nothing, is none.
+	for range 5_000 {
+		check(t, other.Publish(subject, nil))
+	}
+	check(t, other.Flush())
+	check(t, nc.Flush())
+	last := create(t, s, "lock.last", "")
+	<-ended
+	_, err = s.Get(t.Context(), "lock.last", last) // the sender has looked at the counts before
+	check(t, err)
+	if len(marks) > 0 {
+		t.Fatalf("a mark that tells nothing new: %+v", <-marks)
+	}
+}

@@ -63,8 +63,9 @@ type watcher struct {
 	created time.Time     // the bucket's
 	checked time.Time     // by the server's clock: no change before was missed
 
-	mu    sync.Mutex
-	ended map[string]uint64 // during a read of the locks: the tombstones notified, by key
+	mu      sync.Mutex
+	ended   map[string]uint64 // during a read of the locks: the tombstones notified, by key
+	dropped time.Time         // no change before was dropped; zero: none was
 }
 
 // Watch calls deliver for every change of a lock whose name matches pattern.
@@ -102,7 +103,7 @@ func (a *Admin) watch(patterns []string, deliver func(Change), fail func(error))
 			if ev.Kind != kvstore.Recheck {
 				w.notified(ev)
 			} else if first { // all watches are notified
-				w.recheck()
+				w.recheck(ev.Since)
 			}
 		})
 		if err != nil {
@@ -132,7 +133,12 @@ func (w *watcher) stop() {
 	}
 }
 
-func (w *watcher) recheck() {
+func (w *watcher) recheck(since time.Time) {
+	w.mu.Lock()
+	if !since.IsZero() && (w.dropped.IsZero() || since.Before(w.dropped)) {
+		w.dropped = since
+	}
+	w.mu.Unlock()
 	select {
 	case w.missed <- struct{}{}:
 	default:
@@ -247,6 +253,12 @@ func (w *watcher) check(ctx context.Context, read bool) error {
 			return err
 		}
 	}
+	w.mu.Lock()
+	if !w.dropped.IsZero() && w.dropped.Before(since) {
+		since = w.dropped
+	}
+	w.dropped = time.Time{}
+	w.mu.Unlock()
 	w.deliver(Change{Type: EventWatching, Time: st.Time, Since: since})
 	w.read(ctx)
 	return nil
