@@ -34,7 +34,7 @@ const (
 )
 
 func TestMain(m *testing.M) {
-	roles := map[string]func(order []byte) error{"candidate": beCandidate, "courier": beCourier, "holder": beHolder, "server": beServer}
+	roles := map[string]func(order []byte) error{"candidate": beCandidate, "contender": beContender, "courier": beCourier, "holder": beHolder, "server": beServer}
 	if role := roles[os.Getenv(roleVar)]; role != nil {
 		if err := role([]byte(os.Getenv(orderVar))); err != nil {
 			fmt.Fprintln(os.Stderr, err)

@@ -245,6 +245,46 @@ func beCourier(text []byte) error {
 	return err
 }
 
+// contenderOrder is the task of a contender: to hold a mutex for a moment, again and again,
+// until its standard input ends.
+type contenderOrder struct {
+	URL, Owner, Name string
+	TTL              time.Duration
+}
+
+func beContender(text []byte) error {
+	var o contenderOrder
+	if err := json.Unmarshal(text, &o); err != nil {
+		return err
+	}
+	nc, err := nats.Connect(o.URL)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() {
+		defer cancel()
+		_, _ = io.Copy(io.Discard, os.Stdin)
+	}()
+	c, err := natslock.New(ctx, nc, natslock.WithOwner(o.Owner), natslock.WithTTL(o.TTL), natslock.WithCreate(false))
+	if err != nil {
+		return err
+	}
+	for {
+		l, err := c.Lock(ctx, o.Name)
+		if ctx.Err() != nil {
+			return c.Close(context.Background())
+		}
+		if err != nil {
+			return err
+		}
+		time.Sleep(10 * time.Millisecond)
+		if err := l.Unlock(ctx); err != nil {
+			return err
+		}
+	}
+}
+
 // serverOrder is the setup of a server process.
 type serverOrder struct {
 	Port     int // 0: a free one

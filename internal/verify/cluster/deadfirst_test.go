@@ -1,0 +1,175 @@
+//go:build unix
+
+package cluster_test
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/internal/verify/machine"
+	"github.com/natslock/locks/internal/verify/tier"
+	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/testutil"
+)
+
+// turns are the grants of a mutex, by the clock of the server, and for how long it was free
+// before each.
+type turns struct {
+	mu    sync.Mutex
+	freed time.Time // zero while it is held
+	all   []turn
+}
+
+type turn struct {
+	at   time.Time
+	free time.Duration
+}
+
+func tapTurns(t testing.TB, store *kvstore.Store, key string) *turns {
+	t.Helper()
+	x := &turns{}
+	watch, err := store.Watch(key, func(ev kvstore.Event) {
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		switch at := ev.Record.Time; {
+		case ev.Kind == kvstore.Deleted:
+			x.freed = at
+		case ev.Kind == kvstore.Put && !x.freed.IsZero():
+			x.all = append(x.all, turn{at, at.Sub(x.freed)})
+			x.freed = time.Time{}
+		}
+	})
+	require.NoError(t, err)
+	t.Cleanup(watch.Stop)
+	return x
+}
+
+// since are the turns that began in a span.
+func (x *turns) since(begin, end time.Time) (some []turn) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for _, u := range x.all {
+		if u.at.After(begin) && u.at.Before(end) {
+			some = append(some, u)
+		}
+	}
+	return some
+}
+
+// TestDeadFirstKilled kills processes that are the first in the queue of a mutex on three
+// servers, while processes behind them contend for it. The lock is given out of turn once for
+// each, and goes from hand to hand then as before, though the places of the dead would last
+// for seconds more. Behind two that have died lately, the next may learn of the free lock by
+// its timer only (docs/protocol.md, out of turn): so the first pause may be longer there.
+func TestDeadFirstKilled(t *testing.T) {
+	tier.Proof(t)
+	const (
+		ttl   = 15 * time.Second // of a place too
+		live  = 3
+		span  = 5 * time.Second
+		pause = 1500 * time.Millisecond // natslock: TestDeadFirst
+		// Nobody goes out of turn before 1.2 s. A hand-over takes some milliseconds.
+		least = time.Second
+		// The servers, the two processes that meet and this one share a machine.
+		slack = 500 * time.Millisecond
+		// A waiter reads each third of its place's TTL, and up to a thirtieth later.
+		timer = ttl/3 + ttl/30
+	)
+	cl := testutil.RunCluster(t, 3) // not beside other tests: it measures
+	first, second := newClient(t, cl.Connect(), r3), newClient(t, cl.Connect(), r3, natslock.WithOwner("second"))
+	mutex := which{Name: "l", Kind: natslock.KindMutex}
+	seen := tapTurns(t, openStore(t, cl.Connect()), mutex.key())
+	queue := func() (owners []string) {
+		info, err := first.Inspect(t.Context(), mutex.Kind, mutex.Name)
+		require.NoError(t, err)
+		for _, w := range info.Queue {
+			owners = append(owners, w.Owner)
+		}
+		return owners
+	}
+	contend := func(server int, owner string) *process {
+		return start(t, "contender", contenderOrder{URL: cl.Servers()[server%3].URL(), TTL: ttl, Owner: owner, Name: mutex.Name})
+	}
+	for i := range live {
+		contend(i, "live")
+	}
+
+	for _, x := range []struct {
+		dead int
+		ago  time.Duration // when they died before the lock is free
+		late time.Duration // by how much the first pause may be longer
+	}{
+		{dead: 1},
+		{dead: 5, late: timer},
+		{dead: 5, ago: 6 * time.Second}, // longer than a renewal takes
+	} {
+		passed := t.Run(fmt.Sprint(x.dead, " ", x.ago), func(t *testing.T) {
+			from := time.Now()
+			eventually(t, "the lock goes from hand to hand", func() bool { return len(seen.since(from, time.Now())) > 10*live })
+			late := machine.Lateness(t)
+			begun := time.Now()
+			time.Sleep(span)
+			before := len(seen.since(begun, begun.Add(span)))
+
+			// Those that die queue behind the second client, and all others behind them.
+			others := slices.Repeat([]string{"live"}, live)
+			waits := func(owners []string) {
+				eventually(t, fmt.Sprint(owners, " wait"), func() bool { return slices.Equal(queue(), owners) })
+			}
+			l := mustTake(t, first, mutex)
+			waits(others)
+			got := await(t, second, mutex)
+			order := append(slices.Clip(others), "second")
+			waits(order)
+			var dying []*process
+			for i := range x.dead {
+				dying = append(dying, contend(i, "dying"))
+			}
+			dead := slices.Repeat([]string{"dying"}, x.dead)
+			waits(append(order, dead...))
+			require.NoError(t, l.Unlock(t.Context()))
+			l = granted(t, got, "the second client's lock").l
+			order = append(dead, others...)
+			waits(order)
+			for _, p := range dying {
+				p.signal(syscall.SIGKILL)
+			}
+			for _, p := range dying {
+				p.kill()
+			}
+			time.Sleep(x.ago)
+			require.Equal(t, order, queue())
+
+			free := time.Now()
+			require.NoError(t, l.Unlock(t.Context()))
+			eventually(t, "nobody waits for the dead", func() bool { return !slices.Contains(queue(), "dying") })
+			begun = time.Now()
+			time.Sleep(span)
+			after := len(seen.since(begun, begun.Add(span)))
+			var pauses []time.Duration
+			for _, u := range seen.since(free, begun.Add(span)) {
+				if u.free > least {
+					pauses = append(pauses, u.free)
+				}
+			}
+			t.Logf("%d grants in %v before and %d after, pauses %v, the machine late by %v", before, span, after, pauses, late())
+			require.GreaterOrEqual(t, after, before*8/10)
+			require.NotEmpty(t, pauses)
+			require.LessOrEqual(t, len(pauses), x.dead)
+			pauses[0] -= x.late
+			for _, p := range pauses {
+				require.LessOrEqual(t, p, pause+slack+3*late())
+			}
+		})
+		if !passed {
+			return // the lock may be held
+		}
+	}
+}
