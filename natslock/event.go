@@ -89,7 +89,8 @@ type Event struct {
 	// before: the time between them. The client renews after a third, so a renewal was lost or
 	// delayed. It is 0 for any other event. [Client.Watch] and [Client.History] only.
 	Late time.Duration
-	// Since is of an [EventWatching] that follows an outage of the connection: events from
+	// Since is of an [EventWatching] that follows an outage of the connection, or events that
+	// came faster than they were taken: events from
 	// then on to Time may be missing. It is zero at the first one. Watch only.
 	Since time.Time
 	// Until and Missed are those of an [EventGap], which begins at Time: its end, and how

@@ -80,7 +80,7 @@ func TestMessagesGivenUp(t *testing.T) {
 // the place, a list, and the claim. With a claim that expects 0 and is read up on these are five, and
 // the grants are a twentieth of what patient callers get, not a seventh.
 func TestImpatientCallers(t *testing.T) {
-	const clients, roundTrip, section, d = 12, time.Millisecond, time.Millisecond, 3*time.Second
+	const clients, roundTrip, section, d = 12, time.Millisecond, time.Millisecond, 3 * time.Second
 	rate := func(t *testing.T, bucket *kvstore.Memory, impatient bool) (grants int64) {
 		var n, gaveUp atomic.Int64
 		var wg sync.WaitGroup

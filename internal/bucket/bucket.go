@@ -46,7 +46,7 @@ type Bucket struct {
 	quit    context.CancelCauseFunc
 	grants  atomic.Pointer[granting]
 	refused atomic.Pointer[error]
-	full    atomic.Pointer[error]
+	shut    [2]atomic.Pointer[error] // by Obstacle
 	closed  atomic.Bool
 }
 
@@ -124,15 +124,27 @@ func (b *Bucket) Refused() error {
 	return nil
 }
 
-// Admit lets claims and places into the bucket, or none while full says why. It ends nothing:
+// Obstacle is a reason why no claim and no place is written for a while. It ends nothing:
 // whoever waits goes on.
-func (b *Bucket) Admit(full error) { b.full.Store(&full) }
+type Obstacle uint8
+
+const (
+	// Full: the bucket is nearly full.
+	Full Obstacle = iota
+	// Behind: renewals of what is held come too late.
+	Behind
+)
+
+// Admit says why there is an obstacle, or with nil that there is none.
+func (b *Bucket) Admit(o Obstacle, why error) { b.shut[o].Store(&why) }
 
 // Admits returns nil, or why no claim and no place may be written. The error matches
 // [ErrUnavailable].
 func (b *Bucket) Admits() error {
-	if full := b.full.Load(); full != nil {
-		return *full
+	for i := range b.shut {
+		if why := b.shut[i].Load(); why != nil && *why != nil {
+			return *why
+		}
 	}
 	return nil
 }

@@ -170,7 +170,7 @@ func (k *kept) tick(now clock.Instant) {
 		k.of.perform(now)
 		if r := &k.renewals; k.renews() && !k.doubt.resolving && now >= r.next {
 			r.asked, r.next = now, now.Add(max(min(r.want.TTL, k.terms.TTL)/15, minRetry))
-			k.s.renewer.want(k, k.end, r.enough())
+			k.s.renewer.want(k, k.end.Add(-k.terms.Validity()/3), k.end, r.enough())
 		}
 		k.moved()
 	}
@@ -184,7 +184,11 @@ func (k *kept) expire() ending {
 	if k.capped && k.end >= k.until { //safety:planned-end
 		return k.lose(ErrEnded, "")
 	}
-	return k.lose(ErrLost, unconfirmed+k.renewals.why())
+	why := unconfirmed + k.renewals.why()
+	if k.s.renewer.waits(k) {
+		why += ": its renewal still waited, because the service answers fewer than are due"
+	}
+	return k.lose(ErrLost, why)
 }
 
 // lose ends a record that is held. The caller finishes the ending without the mutex.

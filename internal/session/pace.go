@@ -41,10 +41,11 @@ const (
 	deaf = time.Second
 )
 
-// want has a record renewed; it does nothing if that waits already.
-func (p *pace) want(k *kept, end clock.Instant) {
+// want has a record renewed, which is late from an instant before the end of its validity on.
+// It does nothing if that waits already.
+func (p *pace) want(k *kept, late, end clock.Instant) {
 	if k.slot.ready == notReady {
-		p.ready = append(p.ready, waiting{k, end}) // heap.Push would allocate
+		p.ready = append(p.ready, waiting{k, late, end}) // heap.Push would allocate
 		k.slot.ready = int32(len(p.ready) - 1)
 		heap.Fix(&p.ready, len(p.ready)-1)
 	}
@@ -133,6 +134,14 @@ func (p *pace) unsent() { p.sent--; p.answered = min(p.answered, p.sent) }
 // sent, to those before it. Silence is a loss.
 func (p *pace) underWay(s renewal) bool { return s.paced > p.answered && p.heard > s.at }
 
+// behind is how late the renewal is that comes next; 0: it is not.
+func (p *pace) behind(now clock.Instant) time.Duration {
+	if len(p.ready) == 0 {
+		return 0
+	}
+	return max(now.Sub(p.ready[0].late), 0)
+}
+
 // roll begins a new second, and gives up on answers that do not come.
 func (p *pace) roll(now clock.Instant) {
 	if p.sent == 0 { // instants may be negative
@@ -161,8 +170,8 @@ const (
 
 // waiting is a record that waits for its renewal.
 type waiting struct {
-	k   *kept
-	end clock.Instant
+	k         *kept
+	late, end clock.Instant
 }
 
 // remove takes a record out of those that are ready.

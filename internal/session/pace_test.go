@@ -26,7 +26,7 @@ func (s *story) wants(names string, left time.Duration) {
 			k.slot.ready = notReady
 			s.all[names[i]] = k
 		}
-		s.want(k, s.now.Add(left))
+		s.want(k, s.now.Add(left-left/3), s.now.Add(left))
 	}
 }
 
@@ -77,7 +77,7 @@ func TestPaceBound(t *testing.T) {
 		for i := range n {
 			k := &kept{}
 			k.slot.ready = notReady
-			s.want(k, s.now.Add(time.Duration(i)+time.Minute))
+			s.want(k, s.now, s.now.Add(time.Duration(i)+time.Minute))
 		}
 		for k, _ := s.next(s.now); k != nil; k, _ = s.next(s.now) {
 			sent++
@@ -166,4 +166,23 @@ func TestPaceUnsent(t *testing.T) {
 	s.unsent()
 	s.wants("a", time.Minute)
 	s.sends("a")
+}
+
+func TestPaceBehind(t *testing.T) {
+	s := tell(t)
+	check := func(want time.Duration) {
+		t.Helper()
+		if by := s.behind(s.now); by != want {
+			t.Fatal(by)
+		}
+	}
+	check(0)
+	s.wants("b", time.Hour)
+	s.wants("a", 3*time.Second)
+	s.wait(2 * time.Second)
+	check(0)
+	s.wait(500 * time.Millisecond)
+	check(500 * time.Millisecond)
+	s.drop(s.all['a'])
+	check(0)
 }

@@ -36,7 +36,8 @@ type renewer struct {
 	mu      sync.Mutex
 	due     dueHeap // all records that are held
 	pace    pace
-	locks   int // how many of them are of holders
+	behind  bool // renewals are late: no new lock is taken
+	locks   int  // how many of them are of holders
 	running bool
 	stopped bool
 	wake    chan struct{}
@@ -93,14 +94,45 @@ func (r *renewer) schedule(k *kept, due clock.Instant) {
 	}
 }
 
-// want has a record renewed as soon as its turn comes. Its validity ends at end. under is a
-// renewal that is enough if its answer is still to come; zero: none is.
-func (r *renewer) want(k *kept, end clock.Instant, under renewal) {
+// want has a record renewed as soon as its turn comes. Its validity ends at end, and it is late
+// from an instant before that on. under is a renewal that is enough if its answer is still to
+// come; zero: none is.
+func (r *renewer) want(k *kept, late, end clock.Instant, under renewal) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if k.slot.index >= 0 && !r.pace.underWay(under) {
-		r.pace.want(k, end)
+		r.pace.want(k, late, end)
 		r.pump()
+	}
+}
+
+// waits says whether the renewal of a record has not been sent yet.
+func (r *renewer) waits(k *kept) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return k.slot.ready != notReady
+}
+
+// admit lets nobody take a new lock while the renewals of those that are held are late, as
+// [renewer.atRisk] understands it: the service is slower than they are due. Under mu.
+func (r *renewer) admit(now clock.Instant) {
+	by := r.pace.behind(now)
+	if by == 0 && !r.behind {
+		return
+	}
+	var why error
+	if by > 0 {
+		why = fmt.Errorf("%w: the renewals of the locks that this client holds come first, and are behind by %v: %d wait",
+			bucket.ErrUnavailable, by.Round(time.Millisecond), len(r.pace.ready))
+	}
+	r.s.b.Admit(bucket.Behind, why)
+	switch begins := by > 0; {
+	case begins && !r.behind:
+		r.s.warn("renewals are late: the client takes no new lock until they are not", "bucket", r.s.b.KV.Bucket(), "held", r.locks, "error", why)
+		r.behind = true
+	case !begins:
+		r.s.warn("renewals are in time again", "bucket", r.s.b.KV.Bucket(), "held", r.locks)
+		r.behind = false
 	}
 }
 
@@ -184,6 +216,7 @@ func (r *renewer) run() {
 		r.mu.Lock()
 		r.pace.roll(now)
 		r.pump()
+		r.admit(now)
 		if len(r.due) > 0 { //safety:bucket-verified
 			r.s.verifyAfter(verifyEvery)
 		}

@@ -181,9 +181,9 @@ func (s *Session) judged(bad error) {
 	s.badBucket = bad
 	unfit, wasUnfit := bucket.IsAny(bad, kvstore.ErrBucketConfig), bucket.IsAny(was, kvstore.ErrBucketConfig)
 	if full {
-		s.b.Admit(bad)
+		s.b.Admit(bucket.Full, bad)
 	} else {
-		s.b.Admit(nil)
+		s.b.Admit(bucket.Full, nil)
 	}
 	switch {
 	case unfit:

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -112,7 +113,7 @@ func (o over) Send(w kvstore.Write, done func(kvstore.Answer)) (forget func(), e
 }
 
 // hold takes so many locks at a time, over a link that carries all.
-func hold(t *testing.T, m *kvstore.Memory, n int) (line *history.Line, l *link, held []*natslock.Lock) {
+func hold(t *testing.T, m *kvstore.Memory, n int) (c *natslock.Client, line *history.Line, l *link, held []*natslock.Lock) {
 	t.Helper()
 	l, line = newLink(t), history.NewLine(m)
 	c, err := line.NewClient(testutil.WrapStore(func(kv kvstore.KV) kvstore.KV { return over{kv, l} }))
@@ -129,7 +130,7 @@ func hold(t *testing.T, m *kvstore.Memory, n int) (line *history.Line, l *link, 
 		history.Keep(t, h)
 		held = append(held, h)
 	}
-	return line, l, held
+	return c, line, l, held
 }
 
 func alive(held []*natslock.Lock) (n int) {
@@ -141,6 +142,16 @@ func alive(held []*natslock.Lock) (n int) {
 	return n
 }
 
+// causes are why locks were lost.
+func causes(held []*natslock.Lock) (all string) {
+	for _, h := range held {
+		if err := h.Err(); err != nil {
+			all += err.Error() + "\n"
+		}
+	}
+	return all
+}
+
 // TestNarrowLink holds 2,000 locks with the default TTL. Their client renews each every 5 s,
 // and 143 renewals a second are enough to keep them, so a link that carries half of what the
 // client wants loses none. A narrower one loses few more than it has to: a sixth at most.
@@ -149,10 +160,19 @@ func TestNarrowLink(t *testing.T) {
 	for _, rate := range []int{280, 200, 120} {
 		t.Run(fmt.Sprint(rate), func(t *testing.T) {
 			history.InMemory(t, func(t *testing.T, m *kvstore.Memory) {
-				_, l, held := hold(t, m, locks)
+				c, _, l, held := hold(t, m, locks)
 				l.carry(rate)
 				time.Sleep(45 * time.Second)
 				n := alive(held)
+				_, err := c.TryLock(t.Context(), "one more")
+				if rate*validity*2/3 > locks {
+					require.NoError(t, err)
+				} else { // renewals come in the last third of the validity
+					require.ErrorIs(t, err, natslock.ErrUnavailable)
+					require.ErrorContains(t, err, "behind by")
+					require.ErrorContains(t, c.Healthy(), "overdue")
+				}
+				require.Equal(t, locks-n, strings.Count(causes(held), "still waited"))
 				t.Logf("%d of %d are left, after %d writes", n, locks, l.count())
 				require.GreaterOrEqual(t, n, min(locks, rate*validity*85/100))
 			})
@@ -164,7 +184,7 @@ func TestNarrowLink(t *testing.T) {
 func TestReconnectSpreads(t *testing.T) {
 	history.InMemory(t, func(t *testing.T, m *kvstore.Memory) {
 		const locks = 3000
-		line, l, held := hold(t, m, locks)
+		_, line, l, held := hold(t, m, locks)
 		time.Sleep(session.DefaultTTL) // the watches of the locks have begun, with a renewal
 		line.Cut()
 		line.Heal()
