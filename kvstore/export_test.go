@@ -20,6 +20,18 @@ func (s *Store) Warnings() []string { return s.seen.Load().warnings }
 // Notifications is the prefix of the subjects to which the bucket copies its keys.
 func (s *Store) Notifications() string { return s.seen.Load().notify }
 
+// OnSender has the sender run fn, as a call into the connection.
+func (s *Store) OnSender(fn func()) { s.sender.Add(fn) }
+
+// AwaitPending waits until a write waits for its answer.
+func (s *Store) AwaitPending() {
+	for n := 0; n == 0; time.Sleep(time.Millisecond) {
+		s.mu.Lock()
+		n = len(s.pending)
+		s.mu.Unlock()
+	}
+}
+
 // PassMany lets a store behind an API prefix ask for many records at once, for
 // tests whose prefix passes more than one answer.
 func (s *Store) PassMany() { s.multiOff.Store(false) }

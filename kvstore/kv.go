@@ -63,6 +63,10 @@ type KV interface {
 	// store knows without I/O. Then no read lags, whatever its min.
 	Alone() bool
 
+	// Room returns nil, or an error matching [ErrFull] and [ErrUnavailable]: as far as the
+	// store knows without I/O, the bucket may not take new locks and waiters.
+	Room() error
+
 	// Current says whether List shows each key as it was in a state that contains min,
 	// as far as the store knows without I/O. Otherwise List may miss a key that was
 	// deleted and written again.

@@ -324,6 +324,7 @@ func (s *memoryStore) Close() {
 func (s *memoryStore) Bucket() string                             { return s.m.bucket }
 func (s *memoryStore) Denied(string) error                        { return nil }
 func (s *memoryStore) MaxValue() int                              { return MaxRecord }
+func (s *memoryStore) Room() error                                { return nil }
 func (s *memoryStore) Alone() bool                                { return true }
 func (s *memoryStore) Current() bool                              { return true }
 func (s *memoryStore) Now() time.Time                             { return time.Now() }

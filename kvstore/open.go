@@ -319,6 +319,7 @@ func (s *Store) adopt(info *jetstream.StreamInfo) error {
 		warnings: warnings, direct: info.Config.AllowDirect, created: info.Created,
 		notify: notifies(info.Config, s.prefix+">"),
 		alone:  single(info),
+		room:   Room(info),
 		config: info.Config,
 	})
 	return err
@@ -366,7 +367,7 @@ func (s *Store) Verify(ctx context.Context) error {
 		return err
 	}
 	if unfit == nil {
-		return Room(&info.StreamInfo)
+		return now.room
 	}
 	return unfit
 }
@@ -376,6 +377,7 @@ type view struct {
 	notify   string // prefix of re-published subjects, with a dot; "": none
 	direct   bool
 	alone    bool // neither replicas nor mirrors
+	room     error
 	created  time.Time
 	warnings []string
 	config   jetstream.StreamConfig

@@ -25,6 +25,9 @@ func Room(info *jetstream.StreamInfo) error {
 	return nil
 }
 
+// Room is the verdict of the last verification on the room in the bucket; see [KV].
+func (s *Store) Room() error { return s.seen.Load().room }
+
 // limit is one that new records must not reach.
 type limit struct {
 	setting string

@@ -200,6 +200,7 @@ func (s *Store) write(ctx context.Context, w Write) (uint64, error) {
 	if ctx.Err() != nil {
 		return 0, ended(ctx)
 	}
+	w.Value = bytes.Clone(w.Value) // it may be sent when the caller has gone
 	ch := make(chan Answer, 1)
 	subject := s.putPrefix + w.Key
 	forget, err := s.Send(w, func(a Answer) { ch <- a })

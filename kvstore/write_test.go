@@ -485,3 +485,28 @@ func FuzzKey(f *testing.F) {
 		}
 	})
 }
+
+// A caller that has given up may use its buffer again, while its write waits for a network that
+// is stuck.
+func TestValueIsCopied(t *testing.T) {
+	s := open(t, testutil.RunServer(t).Connect(), kvstore.Config{})
+	create(t, s, "lock.first", "") // the store runs
+	stuck := make(chan struct{})
+	s.OnSender(func() { <-stuck })
+	ctx, cancel := context.WithCancel(t.Context())
+	value, over := []byte("given"), make(chan error)
+	go func() {
+		_, err := s.Create(ctx, "lock.a", value, ttl)
+		over <- err
+	}()
+	s.AwaitPending()
+	cancel()
+	wantErr(t, <-over, context.Canceled)
+	copy(value, "other")
+	close(stuck)
+	create(t, s, "lock.b", "")
+	r, err := s.Get(t.Context(), "lock.a", 0)
+	if err == nil { // it was sent
+		equal(t, "what was stored", string(r.Value), "given")
+	}
+}

@@ -308,8 +308,11 @@ func (cl *claim) try(ctx context.Context, expect uint64, blind bool) result {
 // send makes an attempt and returns its number.
 func (cl *claim) send(expect uint64) (int, error) {
 	b := cl.c.b
-	if err := b.Admits(); err != nil && !cl.adopts { // whose record is there already //safety:room-kept
-		return 0, err
+	// A claim that has a record already, or a place, which it frees, adds nothing.
+	if !cl.adopts && !cl.draft.queued && len(cl.attempts) == 0 {
+		if err := b.Admits(); err != nil { //safety:room-kept
+			return 0, err
+		}
 	}
 	t, err := cl.draft.terms(cl.c.s.Margin)
 	if err != nil {

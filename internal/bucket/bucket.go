@@ -35,19 +35,19 @@ const (
 // clock of the servers; [Bucket.Instant] reads the local one.
 type Bucket struct {
 	kvstore.KV
-	Client  string // the client's id, which its records name
-	Recent  Recent // the locks that the client has released
-	author  record.Body
-	clock   func() clock.Instant
-	timers  sync.Pool
-	highest atomic.Uint64
-	conn    connection
-	life    context.Context
-	quit    context.CancelCauseFunc
-	grants  atomic.Pointer[granting]
-	refused atomic.Pointer[error]
-	shut    [2]atomic.Pointer[error] // by Obstacle
-	closed  atomic.Bool
+	Client    string // the client's id, which its records name
+	Recent    Recent // the locks that the client has released
+	author    record.Body
+	clock     func() clock.Instant
+	timers    sync.Pool
+	highest   atomic.Uint64
+	conn      connection
+	life      context.Context
+	quit      context.CancelCauseFunc
+	grants    atomic.Pointer[granting]
+	refused   atomic.Pointer[error]
+	postponed atomic.Pointer[error]
+	closed    atomic.Bool
 }
 
 // processStart tells two processes with one pid apart.
@@ -124,29 +124,17 @@ func (b *Bucket) Refused() error {
 	return nil
 }
 
-// Obstacle is a reason why no claim and no place is written for a while. It ends nothing:
-// whoever waits goes on.
-type Obstacle uint8
+// Postpone says why no claim and no place is written for a while, or with nil that they are
+// again. It ends nothing: whoever waits goes on.
+func (b *Bucket) Postpone(why error) { b.postponed.Store(&why) }
 
-const (
-	// Full: the bucket is nearly full.
-	Full Obstacle = iota
-	// Behind: renewals of what is held come too late.
-	Behind
-)
-
-// Admit says why there is an obstacle, or with nil that there is none.
-func (b *Bucket) Admit(o Obstacle, why error) { b.shut[o].Store(&why) }
-
-// Admits returns nil, or why no claim and no place may be written. The error matches
+// Admits returns nil, or why no new claim and no place may be written. The error matches
 // [ErrUnavailable].
 func (b *Bucket) Admits() error {
-	for i := range b.shut {
-		if why := b.shut[i].Load(); why != nil && *why != nil {
-			return *why
-		}
+	if why := b.postponed.Load(); why != nil && *why != nil {
+		return *why
 	}
-	return nil
+	return b.Room()
 }
 
 // Quit ends [Bucket.Life]: the client is closed.

@@ -80,6 +80,7 @@ func (p *pace) next(now clock.Instant) (*kept, uint64) {
 // if it takes as long as the last one, come after all others.
 func (p *pace) first(now clock.Instant) *kept {
 	for len(p.late) > 0 && p.late[0].slot.ready != isLate {
+		p.late[0] = nil
 		p.late = p.late[1:] // it has ended, as most of them do first
 	}
 	for len(p.ready) > 0 {
@@ -131,8 +132,10 @@ func (p *pace) refused(n uint64) { p.answered = max(p.answered, n) }
 func (p *pace) unsent() { p.sent--; p.answered = min(p.answered, p.sent) }
 
 // underWay says whether a renewal only waits for its answer: answers have come since it was
-// sent, to those before it. Silence is a loss.
-func (p *pace) underWay(s renewal) bool { return s.paced > p.answered && p.heard > s.at }
+// sent, to those before it, and it has not taken much longer than they did. Else it is lost.
+func (p *pace) underWay(s renewal, now clock.Instant) bool {
+	return s.paced > p.answered && p.heard > s.at && now.Sub(s.at) <= 2*p.took+backlog
+}
 
 // behind is how late the renewal is that comes next; 0: it is not.
 func (p *pace) behind(now clock.Instant) time.Duration {

@@ -135,13 +135,18 @@ func TestPaceUnderWay(t *testing.T) {
 	b := renewal{paced: 2, at: s.now}
 	check := func(want bool) {
 		t.Helper()
-		if s.underWay(b) != want {
+		if s.underWay(b, s.now) != want {
 			t.Fatal(!want)
 		}
 	}
 	s.wait(100 * time.Millisecond)
 	check(false) // silence
 	s.hear(1, 100*time.Millisecond, s.now)
+	check(true)
+	s.wait(900 * time.Millisecond)
+	check(false) // it has taken much longer than the others
+	b.at = s.now
+	s.hear(1, 100*time.Millisecond, s.now+1)
 	check(true)
 	s.hear(3, 100*time.Millisecond, s.now)
 	check(false)

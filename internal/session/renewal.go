@@ -235,6 +235,7 @@ func (k *kept) prolong(i int, revision uint64) {
 	}
 	k.retries, r.failure = 0, nil
 	if s.n >= r.need {
+		k.s.renewer.renewed(k)
 		r.next = s.terms.NextRenewal(s.at, k.s.RenewFraction)
 		if k.together {
 			k.together = false

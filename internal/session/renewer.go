@@ -100,10 +100,17 @@ func (r *renewer) schedule(k *kept, due clock.Instant) {
 func (r *renewer) want(k *kept, late, end clock.Instant, under renewal) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if k.slot.index >= 0 && !r.pace.underWay(under) {
+	if k.slot.index >= 0 && !r.pace.underWay(under, r.s.b.Instant()) {
 		r.pace.want(k, late, end)
 		r.pump()
 	}
+}
+
+// renewed forgets that a record has to be renewed: it has been.
+func (r *renewer) renewed(k *kept) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.pace.drop(k)
 }
 
 // waits says whether the renewal of a record has not been sent yet.
@@ -125,7 +132,7 @@ func (r *renewer) admit(now clock.Instant) {
 		why = fmt.Errorf("%w: the renewals of the locks that this client holds come first, and are behind by %v: %d wait",
 			bucket.ErrUnavailable, by.Round(time.Millisecond), len(r.pace.ready))
 	}
-	r.s.b.Admit(bucket.Behind, why)
+	r.s.b.Postpone(why)
 	switch begins := by > 0; {
 	case begins && !r.behind:
 		r.s.warn("renewals are late: the client takes no new lock until they are not", "bucket", r.s.b.KV.Bucket(), "held", r.locks, "error", why)

@@ -72,7 +72,7 @@ const (
 	verifyBad = 5 * time.Second
 )
 
-// New returns a session on a bucket. It starts nothing.
+// New returns a session on a bucket. It starts nothing, unless the bucket is nearly full.
 func New(b *bucket.Bucket, cfg Config) *Session {
 	cfg.TTL = cmp.Or(cfg.TTL, DefaultTTL)
 	cfg.RenewFraction = cmp.Or(cfg.RenewFraction, DefaultRenewFraction)
@@ -89,6 +89,9 @@ func New(b *bucket.Bucket, cfg Config) *Session {
 	s.renewer = newRenewer(s)
 	s.verified.Store(int64(b.Instant())) // when it was opened
 	b.Notify(s.connectionChanged)
+	if full := b.Room(); full != nil {
+		s.judged(full)
+	}
 	return s
 }
 
@@ -180,11 +183,6 @@ func (s *Session) judged(bad error) {
 	was := s.badBucket
 	s.badBucket = bad
 	unfit, wasUnfit := bucket.IsAny(bad, kvstore.ErrBucketConfig), bucket.IsAny(was, kvstore.ErrBucketConfig)
-	if full {
-		s.b.Admit(bucket.Full, bad)
-	} else {
-		s.b.Admit(bucket.Full, nil)
-	}
 	switch {
 	case unfit:
 		s.b.Refuse(bad) //safety:unfit-refused

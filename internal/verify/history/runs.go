@@ -191,11 +191,12 @@ func (x *index) calls(lock string) (found []Violation) {
 	type waiter struct {
 		*Op
 		since time.Duration
+		place Entry
 	}
 	var waiting []waiter
 	for _, p := range x.places(lock) {
 		if p.number == len(p.op.Tickets)-1 {
-			waiting = append(waiting, waiter{p.op, max(p.op.Call.At, p.first.At)})
+			waiting = append(waiting, waiter{p.op, max(p.op.Call.At, p.first.At), p.first})
 		}
 	}
 	slices.SortStableFunc(waiting, func(a, b waiter) int { return cmp.Compare(a.since, b.since) })
@@ -216,6 +217,10 @@ func (x *index) calls(lock string) (found []Violation) {
 				break
 			}
 			if w.end() <= h.From.At {
+				continue
+			}
+			// One that gives up returns when its place is gone, or a little later.
+			if e, ok := x.before(w.place.Key, x.revisionAt(h.From.At)+1); w.Outcome != OK && (!ok || e.Deleted || e.ID != w.place.ID) {
 				continue
 			}
 			found = append(found, Violation{Check: 5, Lock: lock, At: h.From.At, What: fmt.Sprintf(
