@@ -1,6 +1,8 @@
 package natslock_test
 
 import (
+	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -9,6 +11,8 @@ import (
 
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/rwlock"
+	"github.com/natslock/locks/semaphore"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -96,8 +100,70 @@ func TestUnfitRefuses(t *testing.T) {
 	}
 }
 
-// An answer to a claim that comes when the client knows that the bucket is unfit grants
-// nothing, and its record is deleted.
+// A bucket that acknowledges nothing is unfit, and no request of an acquire is worth its wait
+// for an answer.
+func TestUnfitEndsRequests(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		holder := join(t, s)
+		r := newRaw(t, s.Connect())
+		mustLock(t, holder.Client, "l")
+		_, err := rwlock.New(holder.Client).RLock(t.Context(), "rw")
+		require.NoError(t, err)
+		_, err = semaphore.New(holder.Client, "s", 1).Acquire(t.Context())
+		require.NoError(t, err)
+		type wait func(ctx context.Context, c *natslock.Client) error
+		lock := func(ctx context.Context, c *natslock.Client) error { _, err := c.Lock(ctx, "l"); return err }
+		var clients []*member
+		type end struct {
+			i   int
+			err error
+			at  time.Time
+		}
+		ends := make(chan end, 10)
+		for i, w := range []wait{
+			lock, // the first
+			lock, // one behind it
+			func(ctx context.Context, c *natslock.Client) error {
+				_, err := rwlock.New(c).Lock(ctx, "rw")
+				return err
+			},
+			func(ctx context.Context, c *natslock.Client) error {
+				_, err := semaphore.New(c, "s", 1).Acquire(ctx)
+				return err
+			},
+		} {
+			c := join(t, s)
+			clients = append(clients, c)
+			go func() {
+				err := w(t.Context(), c.Client)
+				ends <- end{i, err, time.Now()}
+			}()
+			time.Sleep(time.Second)
+		}
+		r.reconfigure(func(c *jetstream.StreamConfig) { c.NoAck = true })
+		known := make([]time.Time, len(clients))
+		for _, c := range clients {
+			c.link.Cut()
+			c.link.Heal()
+		}
+		for left := len(clients); left > 0; time.Sleep(time.Millisecond) {
+			for i, c := range clients {
+				if known[i].IsZero() && errors.Is(c.Healthy(), kvstore.ErrBucketConfig) {
+					known[i] = time.Now()
+					left--
+				}
+			}
+		}
+		for range clients {
+			e := receive(t, ends, "the end of an acquire")
+			require.ErrorIs(t, e.err, kvstore.ErrBucketConfig, e.i)
+			require.LessOrEqual(t, e.at.Sub(known[e.i]), 100*time.Millisecond, e.i) // for its place
+		}
+	})
+}
+
+// A claim ends when the client knows that the bucket is unfit. An answer that comes later
+// grants nothing, and its record is deleted.
 func TestUnfitClaimUnderWay(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, faults := joinFaulty(t, s)
@@ -118,7 +184,51 @@ func TestUnfitClaimUnderWay(t *testing.T) {
 		time.Sleep(10 * time.Millisecond)
 		r.reconfigure(func(c *jetstream.StreamConfig) { c.Metadata["natslock.protocol"] = "3" })
 		c.reconnect(t)
-		eventually(t, "it is noticed", func() bool { return c.Healthy() != nil })
+		eventually(t, "it is noticed", func() bool { return errors.Is(c.Healthy(), kvstore.ErrBucketConfig) })
+		noticed := time.Now()
+		require.ErrorIs(t, receive(t, claimed, "the end of the claim"), kvstore.ErrBucketConfig)
+		require.LessOrEqual(t, time.Since(noticed), 100*time.Millisecond) // for its record
+		time.Sleep(time.Second)
+		require.Empty(t, r.live(">"))
+	})
+}
+
+// sender is a store whose Send returns when a claim has its answer and wait has returned.
+type sender struct {
+	kvstore.KV
+	wait func()
+}
+
+func (s *sender) Send(w kvstore.Write, answer func(kvstore.Answer)) (forget func(), err error) {
+	if w.Key != "lock.l" || w.Delete {
+		return s.KV.Send(w, answer)
+	}
+	answered := make(chan struct{})
+	forget, err = s.KV.Send(w, func(a kvstore.Answer) { answer(a); close(answered) })
+	<-answered
+	s.wait()
+	return forget, err
+}
+
+// An answer that has come before the client knows that the bucket is unfit grants nothing
+// either, when it is judged after that.
+func TestUnfitAfterTheAnswer(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		answered, known := make(chan struct{}), make(chan struct{})
+		c := join(t, s, testutil.WrapStore(func(kv kvstore.KV) kvstore.KV {
+			return &sender{kv, func() { close(answered); <-known }}
+		}))
+		r := newRaw(t, s.Connect())
+		claimed := make(chan error, 1)
+		go func() {
+			_, err := c.TryLock(t.Context(), "l")
+			claimed <- err
+		}()
+		receive(t, answered, "the answer")
+		r.reconfigure(func(c *jetstream.StreamConfig) { c.Metadata["natslock.protocol"] = "3" })
+		c.reconnect(t)
+		eventually(t, "it is noticed", func() bool { return errors.Is(c.Healthy(), kvstore.ErrBucketConfig) })
+		close(known)
 		require.ErrorIs(t, receive(t, claimed, "the end of the claim"), kvstore.ErrBucketConfig)
 		time.Sleep(time.Second)
 		require.Empty(t, r.live(">"))

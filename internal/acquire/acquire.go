@@ -79,9 +79,11 @@ func (a *acquisition) drive(r *run) result {
 	default:
 		res = a.behind(r)
 	}
-	switch {
-	case res.outcome == merged:
+	if res.outcome == merged || res.outcome == granted {
 		return res
+	}
+	defer a.whileGranting()()
+	switch {
 	case a.req.Once:
 		for {
 			if res = a.confirmed(res); res.outcome != busy {
@@ -280,6 +282,7 @@ func (cl *claim) try(ctx context.Context, expect uint64, blind bool) result {
 	pause, waited := bucket.DeniedAfter, bucket.DeniedAfter
 	timer := b.Timer(pause)
 	defer b.TimerDone(timer)
+	granting := b.Granting() //safety:unfit-ends-claims
 	for {
 		if r, decided := cl.decided(ctx, n, blind); decided {
 			return r
@@ -288,8 +291,8 @@ func (cl *claim) try(ctx context.Context, expect uint64, blind bool) result {
 		case <-cl.wake:
 		case <-ctx.Done():
 			return result{outcome: ended, err: context.Cause(ctx)}
-		case <-b.Life().Done():
-			return result{outcome: ended, err: context.Cause(b.Life())}
+		case <-granting.Done():
+			return result{outcome: ended, err: context.Cause(granting)}
 		case <-timer.C:
 			if err := b.Denied(cl.key); err != nil {
 				cl.denied(n)

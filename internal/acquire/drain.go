@@ -118,6 +118,7 @@ func (a *acquisition) drain(gate *session.Lease) result {
 	d := drain{a: a, gate: gate, mailbox: newMailbox(), back: backstop{place: a.placeTTL()}}
 	d.departed.gone, d.departed.notified = make(map[string]bool), make(map[string]uint64)
 	gate.OnEnd(d.mailbox.poke)
+	defer a.whileGranting()()
 	defer func() {
 		if d.watch != nil {
 			d.watch.Stop()
@@ -308,7 +309,6 @@ func (d *drain) wait(pause time.Duration) {
 	case <-d.mailbox.wake:
 	case <-timer.C:
 	case <-d.a.ctx.Done():
-	case <-d.a.c.b.Granting().Done():
 	}
 }
 

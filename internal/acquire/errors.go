@@ -61,8 +61,8 @@ func (a *acquisition) failure(r result) error {
 	case ended:
 		return a.gaveUp(r.err)
 	}
-	if a.ctx.Err() != nil && !bucket.IsAny(r.err, bucket.ErrPermission, errInvalidTTL, errSlowLink) {
-		return a.gaveUp(context.Cause(a.ctx)) // whatever it failed with meanwhile
+	if cause := a.over(); cause != nil && !bucket.IsAny(r.err, bucket.ErrPermission, errInvalidTTL, errSlowLink) {
+		return a.gaveUp(cause) // whatever it failed with meanwhile
 	}
 	return fmt.Errorf("acquire lock %q: %w", a.req.Name, r.err)
 }

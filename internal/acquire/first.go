@@ -79,8 +79,6 @@ func (h *head) await() result {
 			}
 		case <-a.ctx.Done():
 			r, decided = result{outcome: ended, err: a.over()}, true
-		case <-b.Granting().Done():
-			r, decided = result{outcome: ended, err: a.over()}, true
 		}
 		timer.Stop()
 		if decided {

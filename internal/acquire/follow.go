@@ -75,8 +75,6 @@ func (a *acquisition) follow(place *session.Place, pred record.Entry, next, seco
 			r, decided = f.due()
 		case <-a.ctx.Done():
 			r, decided = result{outcome: ended, err: a.over()}, true
-		case <-a.c.b.Granting().Done():
-			r, decided = result{outcome: ended, err: a.over()}, true
 		}
 		a.c.b.TimerDone(timer)
 		if decided {

@@ -39,6 +39,7 @@ func (a *acquisition) knock(blocker record.Entry) (now record.Entry, gone bool) 
 	case own && a.c.runs.holds(a.keys.Gate, blocker.ID): //safety:knock-own
 		return blocker, false
 	}
+	defer a.whileGranting()()
 	m := newMailbox()
 	m.turn(blocker.Key)
 	w, err := a.c.b.Watch(blocker.Key, m.deliver)
@@ -80,8 +81,6 @@ func (a *acquisition) knock(blocker record.Entry) (now record.Entry, gone bool) 
 		case <-timer.C:
 			late = true // the notification may have been lost
 		case <-a.ctx.Done():
-			return blocker, false
-		case <-a.c.b.Granting().Done():
 			return blocker, false
 		}
 	}

@@ -65,6 +65,7 @@ func (r *run) merge(host *run) {
 // inside. Behind readers inside a run may try as a newcomer does, behind all others it has
 // to queue.
 func (a *acquisition) behind(r *run) result {
+	defer a.whileGranting()()
 	l := r.line
 	if a.reads() && !a.req.Once {
 		if err := r.inOrder(a); err != nil {

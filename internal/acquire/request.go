@@ -228,6 +228,21 @@ func (a *acquisition) bound() (cancel func()) {
 	return cancel
 }
 
+// whileGranting has the requests of the call end with [bucket.Bucket.Granting], too, and not
+// only its waits: a bucket may be unfit because it answers no write. The caller ends it. A
+// lock that nobody wants goes without.
+func (a *acquisition) whileGranting() (end func()) {
+	outer, granting := a.ctx, a.c.b.Granting()
+	ctx, cancel := context.WithCancelCause(outer)
+	stop := context.AfterFunc(granting, func() { cancel(context.Cause(granting)) }) //safety:unfit-ends-requests
+	a.ctx = ctx
+	return func() {
+		stop()
+		cancel(nil)
+		a.ctx = outer
+	}
+}
+
 // outcome says what came of a step towards a lock.
 type outcome uint8
 

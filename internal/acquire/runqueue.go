@@ -73,8 +73,6 @@ func (r *run) inOrder(a *acquisition) error {
 		case <-settled:
 		case <-a.ctx.Done():
 			return a.over()
-		case <-a.c.b.Granting().Done():
-			return a.over()
 		}
 	}
 	return nil

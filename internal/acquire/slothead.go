@@ -174,8 +174,6 @@ func (h *slotHead) awaitSlot() (result, bool) {
 			again = true
 		case <-a.ctx.Done():
 			r, decided = result{outcome: ended, err: a.over()}, true
-		case <-b.Granting().Done():
-			r, decided = result{outcome: ended, err: a.over()}, true
 		}
 		b.TimerDone(timer)
 		if decided || again {
