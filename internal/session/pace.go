@@ -137,9 +137,10 @@ func (p *pace) underWay(s renewal, now clock.Instant) bool {
 	return s.paced > p.answered && p.heard > s.at && now.Sub(s.at) <= 2*p.took+backlog
 }
 
-// behind is how late the renewal is that comes next; 0: it is not.
+// behind is how late the renewal is that comes next, where it has to wait for answers; 0: it
+// is in time, or is about to be sent.
 func (p *pace) behind(now clock.Instant) time.Duration {
-	if len(p.ready) == 0 {
+	if len(p.ready) == 0 || p.sent-p.answered <= p.bound()/2 {
 		return 0
 	}
 	return max(now.Sub(p.ready[0].late), 0)
