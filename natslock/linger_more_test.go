@@ -393,6 +393,21 @@ func TestLingerBucketRemade(t *testing.T) {
 	})
 }
 
+// TestReplacedDoubtsBucket: a lease that another claim has replaced may have been in a bucket
+// that is gone. The other leases of that end as soon.
+func TestReplacedDoubtsBucket(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c, other := join(t, s), join(t, s)
+		short, long := mustLock(t, c.Client, "short"), mustLock(t, c.Client, "long", natslock.TTL(time.Hour))
+		time.Sleep(2 * time.Second)
+		history.RemakeBucket(t, s.Connect(), 0)
+		mustLock(t, other.Client, "short")
+		time.Sleep(6 * time.Second) // short was to be renewed
+		wantLost(t, short, natslock.ErrLost)
+		wantLost(t, long, natslock.ErrLost)
+	})
+}
+
 // TestLingerTryUnnotified: a TryLock that is not notified gets an idle lock after 250 ms.
 func TestLingerTryUnnotified(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {

@@ -426,7 +426,7 @@ var roomMutants = []mutant{
 		weak: "a TryLock is refused by the place of the client that keeps the lock idle"},
 	{label: "idle-unseen", operator: "drop", test: "natslock.TestLingerBucketRemade",
 		weak: "a client uses an idle lease until its next renewal after its bucket was re-created"},
-	{label: "bucket-doubted", operator: "drop", test: "natslock.TestLingerBucketRemade",
+	{label: "bucket-doubted", operator: "drop", test: "natslock.TestReplacedDoubtsBucket",
 		weak: "a client verifies its bucket only now and then after a record has gone"},
 	{label: "drain-remade", operator: "never", test: "rwlock.TestDrainBucketRemade",
 		weak: "a writer takes the readers of a re-created bucket for those behind its gate"},
