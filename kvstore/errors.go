@@ -36,8 +36,9 @@ var (
 	// ErrNoStream: no server accepts the write. The bucket is gone, or its stream has
 	// no leader right now. It comes with [ErrUnavailable].
 	ErrNoStream = errors.New("no stream takes the write")
-	// ErrFull: the bucket is nearly full; see [Room]. It comes with [ErrUnavailable].
-	ErrFull = errors.New("bucket is nearly full")
+	// ErrFull: the bucket has no room for another record, or leaves what it has to renewals and
+	// waiters; see [Room]. It comes with [ErrUnavailable].
+	ErrFull = errors.New("bucket is full")
 	// ErrPermission: the server refuses this user the subject.
 	ErrPermission = errors.New("permission denied")
 	// ErrNoWatch: the bucket does not publish its changes, so a watch is impossible.

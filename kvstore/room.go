@@ -14,12 +14,14 @@ import (
 // Servers that replicate a stream count a record in full until it has replaced the one before.
 // In a full bucket they refuse the renewals of the locks that are held. So on two replicas and
 // more the last quarter of max_bytes and of max_msgs is theirs. A single server takes each
-// replacement that is not larger, and has room for all renewals until it is full.
+// replacement that is not larger, and has room for all renewals until it is full. It keeps a
+// sixteenth, or some records, for the claims of those that wait: a new place in the room that
+// a holder leaves would keep all of them waiting for ever.
 func Room(info *jetstream.StreamInfo) error {
 	for _, l := range limits(info) {
 		if l.left() < 0 {
-			return fmt.Errorf("%w: bucket %q: %w: %d of %s %d are used, and the last quarter is for the renewals of the locks that are held: raise %[5]s",
-				ErrUnavailable, strings.TrimPrefix(info.Config.Name, streamName("")), ErrFull, l.used, l.setting, l.max)
+			return fmt.Errorf("%w: bucket %q: %w: %d of %s %d are used, and the last %d are for the renewals of what is held and for those that wait already: raise %[5]s",
+				ErrUnavailable, strings.TrimPrefix(info.Config.Name, streamName("")), ErrFull, l.used, l.setting, l.max, l.kept)
 		}
 	}
 	return nil
@@ -34,24 +36,28 @@ type limit struct {
 	used    uint64
 	max     int64
 	record  int64 // what a new record uses
+	kept    int64 // what new records must leave
 }
 
 // left is what new records may use.
-func (l limit) left() int64 { return l.max/4*3 - int64(l.used) }
+func (l limit) left() int64 { return l.max - l.kept - int64(l.used) }
 
-// limits returns the limits of a bucket on several servers.
+// limits returns the limits of a bucket.
 func limits(info *jetstream.StreamInfo) (all []limit) {
 	c, st := info.Config, info.State
-	if c.Replicas < 2 {
-		return nil
+	add := func(setting string, used uint64, most, record int64) {
+		if most <= 0 {
+			return
+		}
+		kept := most - most/4*3
+		if c.Replicas < 2 {
+			kept = min(kept, max(most/16, 4*record))
+		}
+		all = append(all, limit{setting, used, most, record, kept})
 	}
-	if c.MaxBytes > 0 {
-		average := int64(st.Bytes / max(st.Msgs, 1))
-		all = append(all, limit{"max_bytes", st.Bytes, c.MaxBytes, max(2*average, 512)})
-	}
-	if c.MaxMsgs > 0 {
-		all = append(all, limit{"max_msgs", st.Msgs, c.MaxMsgs, 1})
-	}
+	average := int64(st.Bytes / max(st.Msgs, 1))
+	add("max_bytes", st.Bytes, c.MaxBytes, max(2*average, 512))
+	add("max_msgs", st.Msgs, c.MaxMsgs, 1)
 	return all
 }
 

@@ -146,8 +146,12 @@ func (s *Store) answer(w Write, m *nats.Msg) Answer {
 		s.doubtRefusal(doubtEvery) // its limit may have been changed
 		return Answer{Err: fmt.Errorf("write of %q: %w: %w", w.Key, ErrTooLarge, e)}
 	case e.ErrorCode == errCodeNoRoom:
-		s.doubtRefusal(doubtFullEvery) // whoever takes no more locks leaves the room to renewals
-		return Answer{Err: fmt.Errorf("%w: write of %q: %w", ErrUnavailable, w.Key, e)}
+		// Whoever takes no more locks leaves the room to renewals.
+		s.doubtRefusal(doubtFullEvery)
+		if !strings.HasPrefix(e.Description, "maximum") { // its store has failed
+			return Answer{Err: fmt.Errorf("%w: write of %q: %w", ErrUnavailable, w.Key, e)}
+		}
+		return Answer{Err: fmt.Errorf("%w: write of %q: %w: %w", ErrUnavailable, w.Key, ErrFull, e)}
 	default: // the settings may forbid it
 		s.doubtRefusal(doubtEvery)
 		return Answer{Err: fmt.Errorf("%w: write of %q: %w", ErrUnavailable, w.Key, e)}

@@ -142,3 +142,37 @@ func TestFullOfWaiters(t *testing.T) {
 		require.NoError(t, <-got)
 	})
 }
+
+// TestFullOfPlaces: more clients than a bucket has room for want one lock at once, before any of
+// them knows how full the bucket is. The lock goes on from one to the next. A bucket on one server
+// that took a new place whenever a holder leaves would have no room for the claim of a waiter.
+func TestFullOfPlaces(t *testing.T) {
+	for round := range 4 { // which of the refused writes is repeated first is a matter of chance
+		t.Run(fmt.Sprint(round), func(t *testing.T) { testutil.Bubble(t, fullOfPlaces) })
+	}
+}
+
+func fullOfPlaces(t *testing.T, s *testutil.Server) {
+	const waiters = 60
+	join(t, s, natslock.WithBucketConfig(kvstore.Config{MaxBytes: 16 << 10})) // makes it
+	clients := make([]*natslock.Client, waiters)
+	for i := range clients {
+		clients[i] = newClient(t, s.Connect())
+	}
+	l := mustLock(t, clients[0], "l")
+	served := make(chan error, waiters)
+	for _, c := range clients {
+		go func() {
+			l, err := c.Lock(t.Context(), "l", natslock.MaxWait(2*time.Minute))
+			if err == nil {
+				err = l.Unlock(t.Context())
+			}
+			served <- err
+		}()
+	}
+	time.Sleep(time.Second) // as many as can have a place
+	require.NoError(t, l.Unlock(t.Context()))
+	for range waiters {
+		require.NoError(t, <-served)
+	}
+}

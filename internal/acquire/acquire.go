@@ -311,8 +311,8 @@ func (cl *claim) try(ctx context.Context, expect uint64, blind bool) result {
 // send makes an attempt and returns its number.
 func (cl *claim) send(expect uint64) (int, error) {
 	b := cl.c.b
-	// A claim that has a record already, or a place, which it frees, adds nothing.
-	if !cl.adopts && !cl.draft.queued && len(cl.attempts) == 0 {
+	// A claim that may have a record already, or has a place, which it frees, adds nothing.
+	if !cl.adopts && !cl.draft.queued && cl.unwritten() {
 		if err := b.Admits(); err != nil { //safety:room-kept
 			return 0, err
 		}

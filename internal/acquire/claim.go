@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -133,7 +134,7 @@ func (cl *claim) answered(n int, a kvstore.Answer) {
 	}
 	cl.mu.Lock()
 	// Other refusals than these do not say that the write will never be applied.
-	if a.Err == nil || kvstore.NotSent(a.Err) || bucket.IsAny(a.Err, kvstore.ErrConflict, kvstore.ErrInFlight, kvstore.ErrNoStream) {
+	if a.Err == nil || kvstore.NotSent(a.Err) || bucket.IsAny(a.Err, kvstore.ErrConflict, kvstore.ErrInFlight, kvstore.ErrNoStream, kvstore.ErrFull) {
 		cl.attempts[n-1].answered, cl.attempts[n-1].acked = true, a.Err == nil
 		// A leader that was deposed refuses what its successor may apply.
 		cl.attempts[n-1].doubtful = !b.Alone() && !final(a.Err, cl.attempts[n-1].expect) //safety:refusal-doubted
@@ -239,7 +240,14 @@ func final(err error, expect uint64) bool {
 	if errors.As(err, &conflict) {
 		return expect > 0 && conflict.Last > expect
 	}
-	return !errors.Is(err, kvstore.ErrInFlight)
+	return !bucket.IsAny(err, kvstore.ErrInFlight, kvstore.ErrFull)
+}
+
+// unwritten says whether no attempt can have left a record.
+func (cl *claim) unwritten() bool {
+	cl.mu.Lock()
+	defer cl.mu.Unlock()
+	return !slices.ContainsFunc(cl.attempts, func(a attempt) bool { return !a.answered || a.doubtful }) //safety:room-refused
 }
 
 // open says whether attempt n was made and may have been applied without an answer.

@@ -200,7 +200,7 @@ func (s *Session) judged(bad error) {
 			"bucket", s.b.KV.Bucket(), "held", s.Held(), "error", bad)
 		s.renewer.warnAll(bad)
 	case full && !bucket.IsAny(was, kvstore.ErrFull):
-		s.Logger.Warn("lock bucket is nearly full: this client takes no new lock until there is room",
+		s.Logger.Warn("lock bucket is full: this client takes no new lock until there is room",
 			"bucket", s.b.KV.Bucket(), "held", s.Held(), "error", bad)
 	case wasUnfit && bad == nil:
 		s.Logger.Warn("lock bucket is fit again", "bucket", s.b.KV.Bucket())

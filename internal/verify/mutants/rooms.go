@@ -270,6 +270,8 @@ var roomMutants = []mutant{
 		weak: "a renewal is larger than the claim, and a full bucket refuses it"},
 	{label: "room-kept", operator: "never", test: "natslock.TestFullReplicas",
 		weak: "new locks fill a bucket on several servers, and these refuse the renewals of those that are held"},
+	{label: "room-refused", operator: "never", test: "natslock.TestFullOfPlaces",
+		weak: "a place that was refused in a full bucket takes the room that a holder leaves"},
 	{label: "view-named", operator: "always", test: "natslock.TestViewsAreNamed",
 		weak: "a view lacks the readers that a replica lacks which catches up"},
 	{label: "break-complete", operator: "always 2", test: "natslock.TestReplicaThatCatchesUp",

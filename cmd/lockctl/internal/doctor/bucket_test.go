@@ -87,17 +87,17 @@ func TestMissingReplicas(t *testing.T) {
 	require.Equal(t, []string{"b is offline"}, missing(&jetstream.ClusterInfo{Replicas: replicas}, 3, caught))
 }
 
-// A bucket on several servers counts as full when clients take no new lock in it.
+// A bucket counts as full when clients take no new lock in it.
 func TestRoom(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		replicas int
 		used     uint64
 		want     string
-	}{{3, 750, checkOK}, {3, 800, checkError}, {1, 800, checkOK}, {1, 950, checkWarning}, {1, 1000, checkError}} {
+	}{{3, 75000, checkOK}, {3, 80000, checkError}, {1, 80000, checkOK}, {1, 92000, checkWarning}, {1, 95000, checkError}, {1, 100000, checkError}} {
 		d := &doctor{info: &jetstream.StreamInfo{
-			Config: jetstream.StreamConfig{Name: "KV_b", Replicas: tc.replicas, MaxBytes: 1000},
-			State:  jetstream.StreamState{Bytes: tc.used, Msgs: 3},
+			Config: jetstream.StreamConfig{Name: "KV_b", Replicas: tc.replicas, MaxBytes: 100000},
+			State:  jetstream.StreamState{Bytes: tc.used, Msgs: 300},
 		}}
 		d.room()
 		require.Equal(t, tc.want, d.Checks[0].Status, tc)

@@ -20,7 +20,6 @@ const (
 	errCodeServerFull  = 10023 // "insufficient resources"
 	errCodeMemoryFull  = 10028 // "insufficient memory resources available"
 	errCodeDiskFull    = 10047 // "insufficient storage resources available"
-	errCodeStreamFull  = 10077 // "maximum bytes exceeded", "maximum messages exceeded"
 )
 
 // room checks whether the limits of the bucket leave room for more records.
@@ -33,7 +32,7 @@ func (d *doctor) room() {
 	case full:
 		d.add("room", checkError, d.enlarge(), "%s: the bucket is full, and the server refuses new locks and places in queues", found)
 	case kvstore.Room(d.info) != nil:
-		d.add("room", checkError, d.enlarge(), "%s: clients take no new lock, because on several servers the last quarter is for the renewals of what is held", found)
+		d.add("room", checkError, d.enlarge(), "%s: clients take no new lock, because the rest is for the renewals of what is held and for those that wait already", found)
 	case nearly(state.Msgs, c.MaxMsgs) || nearly(state.Bytes, c.MaxBytes):
 		d.add("room", checkWarning, d.enlarge(), "%s: a full bucket refuses new locks and places in queues", found)
 	default:
@@ -59,7 +58,7 @@ func (d *doctor) refusedWrite(check string, err error) (again bool) {
 	refusal, _ := errors.AsType[*jetstream.APIError](err)
 	repair, again := "see the rows above", true
 	switch {
-	case refusal != nil && refusal.ErrorCode == errCodeStreamFull && d.enlarge() != "":
+	case errors.Is(err, kvstore.ErrFull) && d.enlarge() != "":
 		repair, again = d.enlarge(), false
 	case refusal != nil && refusal.ErrorCode == errCodeAccountFull:
 		repair, again = "the account is full: raise its limits, or delete streams that nobody needs", false
