@@ -167,6 +167,8 @@ type Waiter struct {
 	// Of is the number of permits that the semaphore has, as the waiter knows. It is 0 for
 	// other locks.
 	Of int
+	// TTL is the life of the place's record. The client renews it three times in that time.
+	TTL time.Duration
 	// Expires is the time, by the server's clock, at which the server removes the place
 	// unless the waiter renews it before. Zero means never.
 	Expires time.Time
@@ -242,10 +244,10 @@ func knownHolder(e record.Entry) *Holder {
 func waiterOf(e record.Entry) Waiter {
 	w := Waiter{
 		Ticket: e.TokenOrTicket(), Goroutines: e.Goroutines(), ID: e.ID, Owner: e.Owner, Host: e.Host, PID: e.PID,
-		Since: time.UnixMilli(e.Since), Mode: Mode(e.Mode), Of: int(e.Permits), Overdue: e.Overdue,
+		Since: time.UnixMilli(e.Since), Mode: Mode(e.Mode), Of: int(e.Permits), Overdue: e.Overdue, TTL: e.Record.TTL,
 	}
-	if e.Record.TTL > 0 {
-		w.Expires = e.Time.Add(e.Record.TTL)
+	if w.TTL > 0 {
+		w.Expires = e.Time.Add(w.TTL)
 	}
 	return w
 }

@@ -45,7 +45,7 @@ func TestInspect(t *testing.T) {
 			require.WithinDuration(t, renewed.Add(20*time.Second), h.Expires, 10*time.Millisecond)
 			require.Len(t, info.Queue, 2)
 			q := info.Queue[0]
-			require.Equal(t, natslock.Waiter{Ticket: q.Ticket, ID: q.ID, Owner: "bob", Host: host, PID: os.Getpid(), Since: q.Since, Mode: natslock.Exclusive, Goroutines: 1, Expires: q.Expires}, q)
+			require.Equal(t, natslock.Waiter{Ticket: q.Ticket, ID: q.ID, Owner: "bob", Host: host, PID: os.Getpid(), Since: q.Since, Mode: natslock.Exclusive, Goroutines: 1, TTL: 15 * time.Second, Expires: q.Expires}, q)
 			require.False(t, q.Expires.Before(q.Since.Add(15*time.Second)), "a renewal makes it later")
 			require.WithinDuration(t, asked, q.Since, time.Millisecond)
 			require.Equal(t, "alice", info.Queue[1].Owner)
