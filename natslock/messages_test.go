@@ -109,6 +109,23 @@ func TestMessagesHotPath(t *testing.T) {
 	})
 }
 
+// A held lock costs one message for each renewal, and two that come: the answer and the
+// notification of the client's own watch. Renewals are due every third of the TTL.
+func TestMessagesHeld(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c := join(t, s)
+		l := mustLock(t, c.Client, "l")
+		time.Sleep(20 * time.Second) // the watch has begun
+		stats, renewed := c.nc.Stats(), c.Stats().Renewed
+		time.Sleep(2 * time.Minute)
+		now, n := c.nc.Stats(), c.Stats().Renewed-renewed
+		require.InDelta(t, 24, n, 1, "12 in a minute")
+		require.Equal(t, n, now.OutMsgs-stats.OutMsgs)
+		require.Equal(t, 2*n, now.InMsgs-stats.InMsgs)
+		mustUnlock(t, l)
+	})
+}
+
 // A TryLock of a held lock leaves nothing in the bucket, and waits for nothing.
 func TestMessagesTryLockBusy(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
