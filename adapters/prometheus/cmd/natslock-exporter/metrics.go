@@ -61,12 +61,13 @@ var (
 	queuedDesc  = desc("natslock_bucket_queued", "Places in queues. The goroutines of a client share a place.", natslockprom.Label)
 	longestDesc = desc("natslock_bucket_longest_queue", "Places in the longest queue of one lock.", natslockprom.Label)
 	oldestDesc  = desc("natslock_bucket_oldest_hold_seconds", "Age of the oldest hold, 0 without a holder.", natslockprom.Label)
+	lagDesc     = desc("natslock_bucket_renewal_lag_seconds", "By how much the latest renewal of a held or idle lock is late, after a third of its TTL. 0: all are in time.", natslockprom.Label)
 	waitDesc    = desc("natslock_bucket_longest_wait_seconds", "Age of the longest wait, 0 without a waiter.", natslockprom.Label)
 )
 
 // Describe implements [prometheus.Collector].
 func (s *state) Describe(descs chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{upDesc, heldDesc, idleDesc, queuedDesc, longestDesc, oldestDesc, waitDesc} {
+	for _, d := range []*prometheus.Desc{upDesc, heldDesc, idleDesc, queuedDesc, longestDesc, oldestDesc, lagDesc, waitDesc} {
 		descs <- d
 	}
 	for _, c := range s.counters.all() {
@@ -77,7 +78,7 @@ func (s *state) Describe(descs chan<- *prometheus.Desc) {
 // totals are the gauges of one group.
 type totals struct {
 	held, idle, queued, longest int
-	oldest, wait                time.Duration
+	oldest, lag, wait           time.Duration
 }
 
 // totals sums the claims up, by label. It returns false while the state is not current.
@@ -95,6 +96,9 @@ func (s *state) totals() (map[string]*totals, bool) {
 	}
 	for _, c := range s.claims {
 		t := all[c.lock.group.label]
+		if !c.due.IsZero() {
+			t.lag = max(t.lag, now.Sub(c.due))
+		}
 		switch age := now.Sub(c.since); {
 		case c.idle:
 			t.idle++
@@ -127,6 +131,7 @@ func (s *state) Collect(metrics chan<- prometheus.Metric) {
 		gauge(queuedDesc, float64(t.queued), label)
 		gauge(longestDesc, float64(t.longest), label)
 		gauge(oldestDesc, t.oldest.Seconds(), label)
+		gauge(lagDesc, t.lag.Seconds(), label)
 		gauge(waitDesc, t.wait.Seconds(), label)
 	}
 	for _, c := range s.counters.all() {

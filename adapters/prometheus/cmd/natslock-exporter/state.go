@@ -55,6 +55,8 @@ type claim struct {
 	broken bool
 	since  time.Time // by the clock of its client
 	until  time.Time // the end of a hold that no event confirms or ends; zero: none
+	due    time.Time // when the next renewal of a hold is due; zero: none is to come
+	last   uint64    // the revision of its record
 	by     identity  // of a place
 	listed bool      // in the list that is being applied
 }
@@ -300,6 +302,13 @@ func (s *state) holds(l *lock, id string, h *natslock.Holder) *claim {
 		if h.TTL > 0 {
 			c.until = s.now().Add(h.TTL + overdue)
 		}
+		switch {
+		case h.Fixed || h.Unreadable || c.broken || h.TTL == 0:
+			c.due = time.Time{}
+		case c.last != h.Revision: // else a list shows what an event has shown before
+			c.due = s.now().Add(h.TTL / 3)
+		}
+		c.last = h.Revision
 	}
 	s.note(id)
 	return c

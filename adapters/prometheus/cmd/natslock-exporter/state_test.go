@@ -132,6 +132,52 @@ func TestListAndEvents(t *testing.T) {
 	require.Empty(t, s.locks)
 }
 
+// TestRenewalLag: a renewal is late from a third of the TTL on, until an event or a list shows
+// the next one. Records that no client renews are never late.
+func TestRenewalLag(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	s := newState(labeler(nil), func() bool { return true })
+	s.now = func() time.Time { return now }
+	holder := func(id string, revision uint64) *natslock.Holder {
+		return &natslock.Holder{ID: id, TTL: 15 * time.Second, Revision: revision}
+	}
+	list := func(holders ...*natslock.Holder) {
+		var infos []natslock.Info
+		for _, h := range holders {
+			infos = append(infos, natslock.Info{Name: h.ID + ".x", Holder: h})
+		}
+		s.listed(infos, s.listing())
+	}
+	lag := func(label string, want time.Duration) {
+		t.Helper()
+		all, _ := s.totals()
+		require.Equal(t, want, all[label].lag, label)
+	}
+	idle, fixed, broken := holder("idle", 1), holder("fixed", 2), holder("broken", 3)
+	idle.Idle, fixed.Fixed, broken.Broken = true, true, &natslock.Broken{}
+	list(holder("held", 4), idle, fixed, broken)
+	now = now.Add(5 * time.Second)
+	lag("held", 0)
+	now = now.Add(3 * time.Second)
+	lag("held", 3*time.Second)
+	lag("idle", 3*time.Second)
+	lag("fixed", 0)
+	lag("broken", 0)
+
+	list(holder("held", 4), idle, fixed, broken) // the same records
+	lag("held", 3*time.Second)
+	s.apply(natslock.Event{Type: natslock.EventRenewed, Name: "held.x", ID: "held", Holder: holder("held", 5)})
+	lag("held", 0)
+	now = now.Add(6 * time.Second)
+	lag("held", time.Second)
+	list(holder("held", 6), idle, fixed, broken) // whose event was missed
+	lag("held", 0)
+	lag("idle", 9*time.Second)
+	s.apply(natslock.Event{Type: natslock.EventReleased, Name: "idle.x", ID: "idle"})
+	lag("idle", 0)
+}
+
 // shape is what a list and the state have in common, of one lock.
 type shape struct{ held, queued int }
 

@@ -102,7 +102,7 @@ func TestAlerts(t *testing.T) {
 			require.Contains(t, string(page), "`"+r.Alert+"`", "monitoring.md does not explain it")
 		}
 	}
-	for _, about := range []string{"NatslockHeldTooLong", "NatslockQueueTooLong", "NatslockExpiries"} {
+	for _, about := range []string{"NatslockHeldTooLong", "NatslockQueueTooLong", "NatslockExpiries", "NatslockRenewalsLate"} {
 		require.Contains(t, alerts, about)
 	}
 }
