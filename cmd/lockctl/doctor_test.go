@@ -27,6 +27,13 @@ type diagnosis struct {
 	Status   string `json:"status"`
 	ExitCode int    `json:"exit_code"`
 	Checks   []checked
+	Renewals struct {
+		Records   int
+		Demand    float64 `json:"demand_per_second"`
+		Confirmed float64 `json:"confirmed_per_second"`
+		Late      int
+		Latest    float64 `json:"latest_seconds"`
+	}
 }
 
 type checked struct{ Check, Status, Found, Repair string }
@@ -115,7 +122,7 @@ func TestDoctorFindsNothing(t *testing.T) {
 		seen = append(seen, c.Check)
 	}
 	for _, want := range []string{"connection", "round trip", "server version", "jetstream", "bucket", "mirror", "max_msgs_per_subject", "allow_msg_ttl",
-		"republish", "mirrors", "history", "other domains", "room", "replicas", "expiry", "fsync", "permissions", "mutex", "clock", "watching", "reader-writer lock"} {
+		"republish", "mirrors", "history", "other domains", "room", "replicas", "expiry", "renewals", "fsync", "permissions", "mutex", "clock", "watching", "reader-writer lock"} {
 		require.Contains(t, seen, want)
 	}
 	require.Contains(t, d.row(t, "server version").Found, server.VERSION)
@@ -132,7 +139,7 @@ func TestDoctorFindsNothing(t *testing.T) {
 	require.Regexp(t, `(?m)^STATUS +CHECK +FOUND$`, out)
 	require.Regexp(t, `(?m)^ok +mutex +lockctl/doctor/\w+ taken in `, out)
 	require.Regexp(t, `(?m)^unknown +fsync `, out)
-	require.Regexp(t, `(?m)^natslock at .*: 45 checks, 0 warnings, 0 errors$`, out)
+	require.Regexp(t, `(?m)^natslock at .*: 46 checks, 0 warnings, 0 errors$`, out)
 
 	// The doctor believes the time in the server's answer. Here the answer is the server's
 	// own, with a time one hour late.

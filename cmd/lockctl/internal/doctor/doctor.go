@@ -43,6 +43,15 @@ it keeps up. In the end the doctor takes, renews and releases real locks, under 
 its own, and waits for their notifications. It searches for records that never expire. It
 changes nothing and leaves nothing, unless told to.
 
+The row "renewals" has two numbers. The first is the demand of the locks that the pattern
+matches: each record that a client renews, of a lock that is held or idle or of a place in
+a queue, needs three writes in its TTL. The second is the part of this demand that was
+confirmed in time: it leaves out the records whose last write is older than a third of
+their TTL and a second more. A tenth of the demand may be late: the doctor cannot tell
+a client that has died from one whose writes are slow. Both numbers come from one list of
+the locks. They do not show how much more the servers could do, because only load shows
+that. "How many locks" in docs/operate/many-locks.md has what to do.
+
 A server can forget TTLs over a restart. Then records stay whose TTL has ended. They keep
 nobody out, and stand in "lockctl ls" until the lock is taken again. With --repair the
 doctor removes those of the locks that the pattern matches, and says how many are left.
@@ -55,7 +64,9 @@ unknown: what an ordinary user cannot see. Domains cannot be listed: name others
 A user with permissions for some names gives them: lockctl doctor 'orders.>'
 
 With --json an object: "server", "bucket", "status" (the worst of the rows),
-"exit_code", and "checks", an array of objects with "check", "status", "found", "repair".
+"exit_code", "checks", an array of objects with "check", "status", "found", "repair", and
+"renewals", an object with "records", "demand_per_second", "confirmed_per_second", "late",
+how many records are, and "latest_seconds". It is null if the locks were not listed.
 
 Exit code 0: there are no warnings and no errors; a row may be unknown. 1: there are
 warnings. 69: no server or no JetStream. 77: the server refuses the user something that
@@ -88,6 +99,8 @@ type diagnosis struct {
 	Status string    `json:"status"`
 	Code   int       `json:"exit_code"`
 	Checks []finding `json:"checks"`
+
+	Renewals *renewals `json:"renewals"` // nil: the locks were not listed
 }
 
 // doctor is one visit.

@@ -34,12 +34,16 @@ func (d *doctor) removed(removed, left int, err error) {
 	}
 }
 
-// expiry searches for records that the server should have removed, or never will.
+// expiry searches for records that the server should have removed, or never will. It counts the
+// renewals that the others need by the same list: a visit costs a busy server no more.
 func (d *doctor) expiry() {
 	ctx, cancel := d.g.Bounded()
 	defer cancel()
 	var overdue, lasting, stuck []string
-	n := 0
+	n, r := 0, &renewals{}
+	if stream, err := d.s.JS.Stream(ctx, d.info.Config.Name); err == nil {
+		r.at = stream.CachedInfo().TimeStamp
+	}
 	for info, err := range d.s.List(ctx, d.Pattern) {
 		if err != nil {
 			d.add("expiry", checkUnknown, "", "the locks cannot be listed: %v", d.why(err))
@@ -47,6 +51,9 @@ func (d *doctor) expiry() {
 		}
 		n++
 		for _, h := range show.Holdings(info) {
+			if renewed(h.Holder) {
+				r.count(h.TTL, h.Expires, func() string { return fmt.Sprintf("the %s of %s lock %s", h.Title, info.Kind, show.Plain(info.Name)) })
+			}
 			switch name := fmt.Sprintf("%s lock %s", info.Kind, show.Plain(info.Name)); {
 			case h.Overdue:
 				overdue = append(overdue, "the "+h.Title+" of "+name)
@@ -55,6 +62,9 @@ func (d *doctor) expiry() {
 			}
 		}
 		for _, w := range info.Queue {
+			if !w.Overdue {
+				r.count(w.TTL, w.Expires, func() string { return placeName(info, w) })
+			}
 			if w.Overdue {
 				overdue = append(overdue, placeName(info, w))
 			} else if w.Expires.IsZero() {
@@ -78,6 +88,13 @@ func (d *doctor) expiry() {
 	if !bad {
 		d.ok("expiry", "no record of %s outlives its TTL", show.Count(n, "lock"))
 	}
+	if r.at.IsZero() {
+		d.add("renewals", checkUnknown, "", "the server's time is not known")
+		return
+	}
+	d.Renewals = r
+	status, found, repair := r.judge()
+	d.add("renewals", status, repair, "%s", found)
 }
 
 func placeName(info natslock.Info, w natslock.Waiter) string {

@@ -1,0 +1,76 @@
+package doctor
+
+import (
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/natslock/locks/cmd/lockctl/internal/show"
+	"github.com/natslock/locks/natslock"
+)
+
+// renewals are those that the records in the bucket need, and those that they got. Scripts
+// depend on it: fields are added, never renamed.
+type renewals struct {
+	Records   int     `json:"records"`              // that clients renew
+	Demand    float64 `json:"demand_per_second"`    // the sum of 3/TTL of these records
+	Confirmed float64 `json:"confirmed_per_second"` // that of those whose last write is recent enough
+	Late      int     `json:"late"`                 // the other ones
+	Latest    float64 `json:"latest_seconds"`       // by how much the latest of them is late
+
+	at   time.Time // the server's clock, before the records were read
+	name string    // of the latest record
+}
+
+// lateBy is how much later than after a third of its TTL a renewal may come without being late.
+// A client sends those that are due at about the same time together, and the server stores
+// them one after the other.
+const lateBy = time.Second
+
+// lateShare is the part of the demand that may be late without a warning: some clients crash.
+const lateShare = 0.1
+
+// count takes a record. The reading of many takes a while, and those that are renewed
+// meanwhile count as recent.
+func (r *renewals) count(ttl time.Duration, expires time.Time, name func() string) {
+	if ttl <= 0 {
+		return
+	}
+	r.Records++
+	demand := 3 / ttl.Seconds()
+	r.Demand += demand
+	late := r.at.Sub(expires.Add(-ttl)) - ttl/3
+	if late <= min(lateBy, ttl/3) {
+		r.Confirmed += demand
+		return
+	}
+	r.Late++
+	if late.Seconds() > r.Latest {
+		r.Latest, r.name = late.Seconds(), name()
+	}
+}
+
+// renewed says whether the client of a holder renews its record. It renews that of an idle lock
+// too, and leaves that of a broken one.
+func renewed(h natslock.Holder) bool {
+	return !h.Fixed && !h.Resting && !h.HandedOver && !h.Unreadable && !h.Overdue && h.Broken == nil
+}
+
+// judge returns the row.
+func (r *renewals) judge() (status, found, repair string) {
+	for _, v := range []*float64{&r.Demand, &r.Confirmed, &r.Latest} {
+		*v = math.Round(*v*1000) / 1000 // a sum of thirds is not exact
+	}
+	if r.Records == 0 {
+		return checkOK, "none needed: no client holds a lock that it renews, or waits", ""
+	}
+	found = fmt.Sprintf("%s to renew: a demand of %.1f a second, %.1f confirmed in time", show.Count(r.Records, "record"), r.Demand, r.Confirmed)
+	if r.Late > 0 {
+		found += fmt.Sprintf("; %d late, the latest by %s: %s", r.Late, show.Brief(time.Duration(r.Latest*float64(time.Second))), r.name)
+	}
+	if r.Demand-r.Confirmed <= lateShare*r.Demand {
+		return checkOK, found, ""
+	}
+	return checkWarning, found, "find clients that are dead, cut off, or renew later by WithRenewFraction. If most live, the servers or the way to them confirm too few writes: " +
+		"hold fewer locks or give them a longer TTL, see docs/operate/many-locks.md"
+}
