@@ -18,11 +18,6 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-func TestMain(m *testing.M) {
-	history.Quiet()
-	testutil.LeakCheck(m)
-}
-
 // link is a way to a bucket that carries so many writes a second, in their order, and keeps
 // what has to wait.
 type link struct {

@@ -1,0 +1,283 @@
+package load
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/internal/verify/history"
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/testutil"
+)
+
+// full has the tests of the proof tier run with the numbers of docs/evidence/performance.md.
+var full = flag.Bool("full", false, "the tests of the proof tier with their full numbers: some minutes")
+
+// either is one value by default, and another one with -full.
+func either[T any](usual, whole T) T {
+	if *full {
+		return whole
+	}
+	return usual
+}
+
+// roleVar says what this test binary is when it is not to run tests.
+const roleVar = "NATSLOCK_LOAD_ROLE"
+
+var roles = map[string]func(url string) error{"busy": beBusy}
+
+func TestMain(m *testing.M) {
+	history.Quiet()
+	role, url, _ := strings.Cut(os.Getenv(roleVar), " ")
+	if run := roles[role]; run != nil {
+		if err := run(url); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	testutil.LeakCheck(m)
+}
+
+// process starts the test binary in a role, which ends with its standard input. That is
+// closed at the end of the test, or of this process.
+func process(t *testing.T, role, url string) (cmd *exec.Cmd, in io.WriteCloser, out io.Reader) {
+	t.Helper()
+	cmd = exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), roleVar+"="+role+" "+url)
+	cmd.Stderr = os.Stderr
+	in, err := cmd.StdinPipe()
+	require.NoError(t, err)
+	out, err = cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	t.Cleanup(func() {
+		_ = in.Close()
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	return cmd, in, out
+}
+
+// beBusy keeps a core busy.
+func beBusy(string) error {
+	var over atomic.Bool
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		over.Store(true)
+	}()
+	for !over.Load() {
+	}
+	return nil
+}
+
+// busy keeps the machine busy until the end of the test: two processes for each core want it.
+func busy(t *testing.T) {
+	t.Helper()
+	for range 2 * runtime.NumCPU() {
+		process(t, "busy", "")
+	}
+}
+
+// join returns a client on a connection of its own.
+func join(t *testing.T, nc *nats.Conn, opts ...natslock.Option) *natslock.Client {
+	t.Helper()
+	c, err := natslock.New(t.Context(), nc, opts...)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		_ = c.Close(ctx)
+	})
+	return c
+}
+
+// takers is how many goroutines take locks at a time.
+const takers = 32
+
+// take takes so many locks, or until the client does not: it returns those that it got, in the
+// order of their names, and the refusals. Each name is tried once.
+func take(t *testing.T, c *natslock.Client, n int, until time.Time) (held []*natslock.Lock, refused int) {
+	t.Helper()
+	all := make([]*natslock.Lock, n)
+	var failed atomic.Int64
+	var wg sync.WaitGroup
+	for g := range takers {
+		wg.Go(func() {
+			for i := g; i < n && (until.IsZero() || time.Now().Before(until)); i += takers {
+				l, err := c.TryLock(context.Background(), fmt.Sprint(i), natslock.Detached())
+				switch {
+				case err == nil:
+					all[i] = l
+				case until.IsZero() || !errors.Is(err, natslock.ErrUnavailable):
+					t.Error(err)
+					return
+				default:
+					failed.Add(1)
+					time.Sleep(50 * time.Millisecond)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	held = slices.DeleteFunc(all, func(l *natslock.Lock) bool { return l == nil })
+	history.Keep(t, &held)
+	return held, int(failed.Load())
+}
+
+// meter follows a count.
+type meter struct {
+	mu      sync.Mutex
+	samples []sample
+}
+
+type sample struct {
+	at time.Time
+	n  int
+}
+
+// follow reads a count every 100 ms until the end of the test.
+func follow(t *testing.T, count func() int) *meter {
+	m := &meter{}
+	end := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for tick := time.NewTicker(100 * time.Millisecond); ; {
+			m.mu.Lock()
+			m.samples = append(m.samples, sample{time.Now(), count()})
+			m.mu.Unlock()
+			select {
+			case <-tick.C:
+			case <-end:
+				tick.Stop()
+				return
+			}
+		}
+	})
+	t.Cleanup(func() { close(end); wg.Wait() })
+	return m
+}
+
+// since are the samples from a time on.
+func (m *meter) since(begin time.Time) []sample {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	i, _ := slices.BinarySearchFunc(m.samples, begin, func(s sample, at time.Time) int { return s.at.Compare(at) })
+	return slices.Clone(m.samples[i:])
+}
+
+// windows returns the least and the most by which the count has grown in a time that long,
+// from begin on.
+func (m *meter) windows(begin time.Time, long time.Duration) (least, most int) {
+	all := m.since(begin)
+	least = -1
+	for i, j := 0, 0; j < len(all); j++ {
+		for all[j].at.Sub(all[i].at) >= long {
+			n := all[j].n - all[i].n
+			if most = max(most, n); least < 0 || n < least {
+				least = n
+			}
+			i++
+		}
+	}
+	return max(least, 0), most
+}
+
+// doomed is how many locks no order of renewals could have kept: the count says how many
+// renewals were answered from begin on, and ends are the ends of the validity of all then.
+// An answer is too late in the last second.
+func (m *meter) doomed(begin time.Time, ends []time.Time) (n int) {
+	all := m.since(begin)
+	slices.SortFunc(ends, time.Time.Compare)
+	for i, j := 0, 0; i < len(ends); i++ {
+		for j < len(all)-1 && all[j+1].at.Before(ends[i].Add(-time.Second)) {
+			j++
+		}
+		n = max(n, i+1-(all[j].n-all[0].n))
+	}
+	return n
+}
+
+// answers counts what a connection has received: an answer to each write, and the
+// notification of each that was stored.
+func answers(nc *nats.Conn) func() int {
+	return func() int { return int(nc.Stats().InMsgs / 2) }
+}
+
+// why counts the causes of what was lost, with the numbers and names in them left out.
+func why(held []*natslock.Lock) string {
+	counts := map[string]int{}
+	for _, l := range held {
+		if err := l.Err(); err != nil {
+			_, text, _ := strings.Cut(err.Error(), "): ")
+			counts[text]++
+		}
+	}
+	return fmt.Sprint(counts)
+}
+
+// quantile of some times.
+func quantile(took []time.Duration, q float64) time.Duration {
+	if len(took) == 0 {
+		return 0
+	}
+	took = slices.Sorted(slices.Values(took))
+	return took[min(int(float64(len(took))*q), len(took)-1)]
+}
+
+// other takes and releases a lock of another client over and over until the end of the test.
+type other struct {
+	mu   sync.Mutex
+	took []time.Duration
+}
+
+func beside(t *testing.T, nc *nats.Conn) *other {
+	t.Helper()
+	c, o := join(t, nc), &other{}
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for i := 0; ctx.Err() == nil; i++ {
+			begun := time.Now()
+			l, err := c.Lock(ctx, fmt.Sprint("other.", i%100))
+			if err != nil {
+				return
+			}
+			took := time.Since(begun)
+			_ = l.Unlock(context.Background())
+			o.mu.Lock()
+			o.took = append(o.took, took)
+			o.mu.Unlock()
+			select {
+			case <-time.After(5 * time.Millisecond):
+			case <-ctx.Done():
+			}
+		}
+	})
+	t.Cleanup(func() { cancel(); wg.Wait() })
+	return o
+}
+
+// times returns how long the grants took since the last call: their median, and the 99th of a
+// hundred.
+func (o *other) times() (p50, p99 time.Duration) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	p50, p99 = quantile(o.took, 0.5), quantile(o.took, 0.99)
+	o.took = nil
+	return p50, p99
+}

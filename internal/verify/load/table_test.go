@@ -1,0 +1,148 @@
+package load
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/internal/session"
+	"github.com/natslock/locks/internal/verify/machine"
+	"github.com/natslock/locks/internal/verify/proxy"
+	"github.com/natslock/locks/internal/verify/tier"
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/testutil"
+)
+
+// The tests of this file have real servers and links. What a service can carry is counted: the
+// writes that it takes in two thirds of a validity, because a lock is renewed in these, and in
+// the worst of such times. If that many are at least the locks, none is lost. If they are less,
+// at least as many locks are kept.
+const validity = session.DefaultTTL - time.Second
+
+// TestNarrowLinkTCP holds 5,000 locks over a link that carries 700 writes a second, or 1,300 on
+// a busy machine. 357 are enough, and the client wants 1,000.
+func TestNarrowLinkTCP(t *testing.T) {
+	tier.Proof(t)
+	const locks = 5000
+	for _, c := range []struct {
+		rate int
+		busy bool
+	}{{700, false}, {1300, true}} {
+		t.Run(fmt.Sprint(c.rate), func(t *testing.T) {
+			s := testutil.RunServer(t)
+			link := proxy.NewNarrow(t, s.URL())
+			nc, err := nats.Connect(link.URL())
+			require.NoError(t, err)
+			t.Cleanup(nc.Close)
+			client := join(t, nc)
+			held, _ := take(t, client, locks, time.Time{})
+			if c.busy {
+				busy(t)
+			}
+			passed := follow(t, link.Passed)
+			begun := time.Now()
+			link.Carry(c.rate)
+			time.Sleep(either(20*time.Second, 45*time.Second))
+			least, _ := passed.windows(begun, validity*2/3)
+			n := alive(held)
+			link.Carry(0)
+			t.Logf("%d of %d are left, %d writes in %v, at least %d in each %v", n, locks, link.Passed(), time.Since(begun), least, validity*2/3)
+			require.GreaterOrEqual(t, n, min(locks, least), "%s", why(held))
+		})
+	}
+}
+
+// TestRestartOfMany restarts the server under 50,000 locks on a busy machine.
+func TestRestartOfMany(t *testing.T) {
+	tier.Proof(t)
+	locks := either(30_000, 50_000)
+	s := testutil.RunServer(t)
+	nc := s.Connect()
+	c := join(t, nc)
+	held, _ := take(t, c, locks, time.Time{})
+	time.Sleep(2 * time.Second) // their watches begin, with a renewal of each
+	busy(t)
+	answered := follow(t, answers(nc))
+	time.Sleep(time.Second)
+	ends := make([]time.Time, locks)
+	begun := time.Now()
+	for i, l := range held {
+		ends[i] = l.ValidUntil()
+	}
+	s.Restart()
+	away := time.Since(begun)
+	time.Sleep(validity + either(4*time.Second, 15*time.Second))
+	doomed := answered.doomed(begun, ends)
+	least, most := answered.windows(begun.Add(away+2*time.Second), validity*2/3)
+	n := alive(held)
+	t.Logf("%d of %d are left after %v, no order keeps %d, %d to %d answers in each %v", n, locks, away, doomed, least, most, validity*2/3)
+	require.GreaterOrEqual(t, n, min(locks-doomed, least), "%s", why(held))
+}
+
+// TestMoreThanItCarries takes more locks on a busy machine than their link can renew: it carries
+// 4,000 writes a second. With -full the machine itself is the limit. The client takes no more
+// then, and loses none.
+func TestMoreThanItCarries(t *testing.T) {
+	tier.Proof(t)
+	ttl, locks, rate, during := 5*time.Second, 100_000, 4_000, 10*time.Second
+	if *full {
+		ttl, locks, rate, during = session.DefaultTTL, 150_000, 0, 2*time.Minute
+	}
+	valid := ttl - min(ttl/10, time.Second)
+	s := testutil.RunServer(t)
+	link := proxy.NewNarrow(t, s.URL())
+	nc, err := nats.Connect(link.URL())
+	require.NoError(t, err)
+	t.Cleanup(nc.Close)
+	c := join(t, nc, natslock.WithTTL(ttl))
+	busy(t)
+	passed := follow(t, link.Passed)
+	begun := time.Now()
+	link.Carry(rate)
+	held, refused := take(t, c, locks, begun.Add(during))
+	took := time.Since(begun)
+	time.Sleep(valid)
+	least, most := passed.windows(begun.Add(valid), valid*2/3)
+	n := alive(held)
+	link.Carry(0)
+	t.Logf("%d of %d are left, taken in %v, %d refusals, %d to %d writes in each %v", n, len(held), took, refused, least, most, valid*2/3)
+	require.Less(t, len(held), locks, "the service can carry all")
+	require.GreaterOrEqual(t, n, min(len(held), least), "%s", why(held))
+}
+
+// TestReconnectSpreadsTCP cuts the connection of 10,000 locks once. The renewals after it are
+// spread, and another client takes its locks as fast as before.
+func TestReconnectSpreadsTCP(t *testing.T) {
+	tier.Proof(t)
+	const locks, part = 10_000, 500 * time.Millisecond
+	s := testutil.RunServer(t)
+	nc, link := s.ConnectLink()
+	c := join(t, nc)
+	o := beside(t, s.Connect())
+	late := machine.Lateness(t)
+	held, _ := take(t, c, locks, time.Time{})
+	renewed := follow(t, func() int { return int(c.Stats().Renewed) })
+	time.Sleep(2 * time.Second)
+	o.times()
+	time.Sleep(session.DefaultTTL / 3)
+	before50, before99 := o.times()
+	cut := time.Now()
+	link.Cut()
+	link.Heal()
+	time.Sleep(session.DefaultTTL)
+	during50, during99 := o.times()
+	after := time.Now()
+	time.Sleep(2 * session.DefaultTTL / 3)
+	after50, after99 := o.times()
+	_, burst := renewed.windows(cut, part)
+	least, most := renewed.windows(after, part)
+	mean := locks * int(part) / int(session.DefaultTTL/3)
+	t.Logf("renewals in %v: %d at most after the cut, then %d to %d, %d in the mean", part, burst, least, most, mean)
+	t.Logf("the other client's p50 and p99: %v %v, for %v after the cut %v %v, then %v %v", before50, before99, session.DefaultTTL, during50, during99, after50, after99)
+	require.Equal(t, locks, alive(held))
+	require.Less(t, most, 2*mean+2*mean*int(late())/int(part)) // what a machine has delayed comes together
+	require.NoError(t, c.Healthy())
+}
