@@ -20,6 +20,8 @@ var (
 	ErrUnavailable = kvstore.ErrUnavailable
 	ErrPermission  = kvstore.ErrPermission
 	ErrClosed      = errors.New("client closed")
+	// ErrNoAnswer: the outcome of a write is unknown, and nobody has said why.
+	ErrNoAnswer = fmt.Errorf("%w: no answer", ErrUnavailable)
 )
 
 const (

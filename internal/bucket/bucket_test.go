@@ -92,25 +92,6 @@ func TestClearUnanswered(t *testing.T) {
 	})
 }
 
-// The answer to a write that nobody waits for any more is dropped. One that could not be sent
-// has none.
-func TestPostedTooLate(t *testing.T) {
-	inMemory(t, func(t *testing.T, kv *wrong, b *Bucket) {
-		forgotten := false
-		kv.send = func(kvstore.Write, func(kvstore.Answer)) (func(), error) {
-			return func() { forgotten = true }, nil
-		}
-		first := b.Post(kvstore.Write{Key: "lock.first", Delete: true})
-		require.ErrorIs(t, first.Wait(t.Context(), time.Second).Err, ErrUnavailable)
-		require.True(t, forgotten)
-
-		kv.send = nil
-		kv.Close()
-		late := b.Post(kvstore.Write{Key: "lock.late", Delete: true})
-		require.ErrorIs(t, late.Wait(t.Context(), time.Second).Err, kvstore.ErrClosed)
-	})
-}
-
 // Only a bucket on a server has a history.
 func TestHistoryOfNone(t *testing.T) {
 	inMemory(t, func(t *testing.T, _ *wrong, b *Bucket) {

@@ -20,7 +20,7 @@ func (b *Bucket) Write(ctx context.Context, w kvstore.Write) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	a, answered := b.answer(ctx, ch, w.Key, AnswerTimeout)
+	a, answered := b.Answer(ctx, ch, w.Key, AnswerTimeout)
 	if !answered {
 		forget()
 	}
@@ -95,8 +95,9 @@ func (b *Bucket) Probe(ctx context.Context, key string) (last uint64, err error)
 	return 0, err
 }
 
-// answer waits for the answer to a write of key, at most for d.
-func (b *Bucket) answer(ctx context.Context, ch <-chan kvstore.Answer, key string, d time.Duration) (a kvstore.Answer, answered bool) {
+// Answer waits on ch for the answer to a write of key, at most for d: then the error matches
+// [ErrNoAnswer].
+func (b *Bucket) Answer(ctx context.Context, ch <-chan kvstore.Answer, key string, d time.Duration) (a kvstore.Answer, answered bool) {
 	pause := min(DeniedAfter, d)
 	waited := pause
 	t := b.Timer(pause)
@@ -117,56 +118,11 @@ func (b *Bucket) answer(ctx context.Context, ch <-chan kvstore.Answer, key strin
 				return kvstore.Answer{Err: err}, false
 			}
 			if waited >= d {
-				return kvstore.Answer{Err: fmt.Errorf("%w: no answer within %v", ErrUnavailable, d)}, false
+				return kvstore.Answer{Err: fmt.Errorf("%w within %v", ErrNoAnswer, d)}, false
 			}
 			pause = min(2*pause, d-waited)
 			waited += pause
 			t.Reset(pause)
 		}
 	}
-}
-
-// Posted is a write whose answer is awaited in two steps.
-type Posted struct {
-	b       *Bucket
-	key     string
-	answers chan kvstore.Answer
-	forget  func() // nil: it was not sent
-}
-
-// Post has w sent.
-func (b *Bucket) Post(w kvstore.Write) *Posted {
-	p := &Posted{b: b, key: w.Key, answers: make(chan kvstore.Answer, 1)}
-	forget, err := b.Send(w, func(a kvstore.Answer) { p.answers <- a })
-	if err != nil {
-		p.answers <- kvstore.Answer{Err: err}
-	}
-	p.forget = forget
-	return p
-}
-
-// Soon waits for the answer for d or until ctx ends.
-func (p *Posted) Soon(ctx context.Context, d time.Duration) (a kvstore.Answer, answered bool) {
-	t := p.b.Timer(d)
-	defer p.b.TimerDone(t)
-	select {
-	case a = <-p.answers:
-		if a.Err == nil {
-			p.b.Acknowledged(a.Revision)
-		}
-		return a, true
-	case <-t.C:
-		return a, false
-	case <-ctx.Done():
-		return a, false
-	}
-}
-
-// Wait waits for the answer, at most for d.
-func (p *Posted) Wait(ctx context.Context, d time.Duration) kvstore.Answer {
-	a, answered := p.b.answer(ctx, p.answers, p.key, d)
-	if !answered && p.forget != nil {
-		p.forget()
-	}
-	return a
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/natslock/locks/internal/clock"
 )
 
-// pace decides which renewal is sent next, and when: plain data under the mutex of the renewer.
+// pace decides which write is sent next, and when: plain data under the mutex of the renewer.
 //
 // A record waits here at most once, and the one whose validity ends first goes first. So a
 // service that is slower than the renewals are due loses no lock that it can carry. What is
@@ -15,14 +15,20 @@ import (
 // and a quarter of a second: more would wait in the network, where nothing can be overtaken
 // or withdrawn, and hold up every other request of the connection.
 //
-// Renewals are numbered as they are sent. Their answers come in about that order, so one
+// The writes that end records count too, and take turns with the renewals while those are in
+// time. They wait in the order of their coming.
+//
+// Writes are numbered as they are sent. Their answers come in about that order, so one
 // says of those before it that theirs have come or never will.
 type pace struct {
 	ready    readyHeap
 	late     []*kept // those that an answer would reach too late
-	pumping  bool    // the sender is at it
-	sent     uint64  // the number of the last one
-	answered uint64  // the highest number that was answered
+	finals   []*final
+	turn     bool   // a final write went last
+	open     bool   // the client is closed: nothing waits
+	pumping  bool   // the sender is at it
+	sent     uint64 // the number of the last one
+	answered uint64 // the highest number that was answered
 	heard    clock.Instant
 	took     time.Duration // from the sending of the last one answered to its answer
 	least    time.Duration // the shortest such time on this connection; 0: not known
@@ -59,21 +65,67 @@ func (p *pace) drop(k *kept) {
 	k.slot.ready = notReady // also where it is late
 }
 
-// next returns the record to renew now, with the number of its renewal; nil: none.
-func (p *pace) next(now clock.Instant) (*kept, uint64) {
+// next returns the record to renew now, or the last write of one, with its number. Without
+// either there is none.
+func (p *pace) next(now clock.Instant) (k *kept, f *final, n uint64) {
 	p.roll(now)
-	if p.sent-p.answered >= p.bound() {
-		return nil, 0
+	if !p.room() {
+		return nil, nil, 0
 	}
-	k := p.first(now)
-	if k == nil {
-		return nil, 0
+	if f = p.final(now); f == nil {
+		if k = p.first(now); k == nil {
+			return nil, nil, 0
+		}
 	}
+	return k, f, p.number(now)
+}
+
+// take numbers a write that ends a record, if nothing has to be sent before it; 0: it waits.
+func (p *pace) take(now clock.Instant) (n uint64) {
+	p.roll(now)
+	if !p.room() || !p.open && p.waiting() > 0 {
+		return 0
+	}
+	return p.number(now)
+}
+
+// number counts one that is sent.
+func (p *pace) number(now clock.Instant) uint64 {
 	if p.sent == p.answered {
 		p.heard = now // from here on silence counts
 	}
 	p.sent++
-	return k, p.sent
+	return p.sent
+}
+
+// waiting is how many wait to be sent.
+func (p *pace) waiting() int { return len(p.ready) + len(p.late) + len(p.finals) }
+
+// room says whether one more may be under way.
+func (p *pace) room() bool { return p.open || p.sent-p.answered < p.bound() }
+
+// final takes the final write that has waited for longest, if it is its turn.
+func (p *pace) final(now clock.Instant) *final {
+	for len(p.finals) > 0 && p.finals[0].over {
+		p.dequeue()
+	}
+	if len(p.finals) == 0 {
+		return nil
+	}
+	if len(p.ready) > 0 && (p.turn || p.ready[0].late <= now) {
+		p.turn = false
+		return nil
+	}
+	p.turn = true
+	return p.dequeue()
+}
+
+func (p *pace) dequeue() *final {
+	f := p.finals[0]
+	p.finals[0] = nil
+	p.finals = p.finals[1:]
+	f.queued = false
+	return f
 }
 
 // first takes the record whose validity ends first. Those that an answer would reach too late,
@@ -102,14 +154,14 @@ func (p *pace) first(now clock.Instant) *kept {
 	return nil
 }
 
-// bound is how many renewals may be under way.
+// bound is how many may be under way.
 func (p *pace) bound() uint64 {
 	return uint64(max(leastUnderWay, time.Duration(max(p.count, p.before))*(p.least+backlog)/time.Second))
 }
 
 // resumes says whether the sender has to go on: many renewals at a time cost half as much.
 func (p *pace) resumes() bool {
-	return !p.pumping && len(p.ready)+len(p.late) > 0 && p.sent-p.answered <= p.bound()/2
+	return !p.pumping && p.waiting() > 0 && (p.open || p.sent-p.answered <= p.bound()/2)
 }
 
 // hear takes an answer to what was sent so long ago.
@@ -128,8 +180,14 @@ func (p *pace) hear(n uint64, took time.Duration, now clock.Instant) {
 // refused takes that a number is not under way: the connection has not taken it.
 func (p *pace) refused(n uint64) { p.answered = max(p.answered, n) }
 
-// unsent takes that the last one was not sent.
-func (p *pace) unsent() { p.sent--; p.answered = min(p.answered, p.sent) }
+// unsent takes that number n was not sent. Another one may have been taken since: its answer
+// says what there is to say.
+func (p *pace) unsent(n uint64) {
+	if n == p.sent {
+		p.sent--
+		p.answered = min(p.answered, p.sent)
+	}
+}
 
 // underWay says whether a renewal only waits for its answer: answers have come since it was
 // sent, to those before it, and it has not taken much longer than they did. Else it is lost.

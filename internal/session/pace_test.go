@@ -1,10 +1,12 @@
 package session
 
 import (
+	"container/heap"
 	"testing"
 	"time"
 
 	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/kvstore"
 )
 
 // story is a pace, and records by their names.
@@ -34,7 +36,7 @@ func (s *story) wants(names string, left time.Duration) {
 func (s *story) sends(want string) {
 	s.t.Helper()
 	got := ""
-	for k, _ := s.next(s.now); k != nil; k, _ = s.next(s.now) {
+	for k, _, _ := s.next(s.now); k != nil; k, _, _ = s.next(s.now) {
 		got += k.Name
 	}
 	if got != want {
@@ -79,7 +81,7 @@ func TestPaceBound(t *testing.T) {
 			k.slot.ready = notReady
 			s.want(k, s.now, s.now.Add(time.Duration(i)+time.Minute))
 		}
-		for k, _ := s.next(s.now); k != nil; k, _ = s.next(s.now) {
+		for k, _, _ := s.next(s.now); k != nil; k, _, _ = s.next(s.now) {
 			sent++
 		}
 		return sent
@@ -160,17 +162,74 @@ func TestPaceUnsent(t *testing.T) {
 	s := tell(t)
 	for range 3 * leastUnderWay {
 		s.wants("a", time.Minute)
-		if k, n := s.next(s.now); k == nil || n != 1 {
+		if k, _, n := s.next(s.now); k == nil || n != 1 {
 			t.Fatal(n)
 		}
-		s.unsent()
+		s.unsent(s.sent)
 	}
 	s.wants("a", time.Minute)
 	s.sends("a")
 	s.reset()
-	s.unsent()
+	s.unsent(s.sent)
 	s.wants("a", time.Minute)
 	s.sends("a")
+}
+
+// Writes that end records take turns with renewals that are in time, and come after those that
+// are late.
+func TestPaceFinals(t *testing.T) {
+	s := tell(t)
+	for range leastUnderWay {
+		if s.take(s.now) == 0 {
+			t.Fatal("waits for nothing")
+		}
+	}
+	if s.take(s.now) != 0 {
+		t.Fatal("more under way than are to be")
+	}
+	s.wants("ab", time.Minute)
+	s.wants("l", time.Minute)
+	s.ready[s.all['l'].slot.ready].late = s.now
+	s.ready[s.all['l'].slot.ready].end = s.now.Add(time.Second)
+	heap.Init(&s.ready)
+	for _, key := range []string{"1", "2", "3", "4", "5"} {
+		s.finals = append(s.finals, &final{w: kvstore.Write{Key: key}, queued: true, over: key == "2"})
+	}
+	s.reset() // there is room
+	if s.take(s.now) != 0 {
+		t.Fatal("overtakes those that wait")
+	}
+	got := ""
+	for k, f, n := s.next(s.now); n > 0; k, f, n = s.next(s.now) {
+		if k != nil {
+			got += k.Name
+		} else {
+			got += f.w.Key
+		}
+	}
+	if got != "l1a3b45" {
+		t.Fatal(got)
+	}
+	s.finals = append(s.finals, &final{w: kvstore.Write{Key: "6"}})
+	s.sent += 2 * leastUnderWay
+	s.open = true // the client is closed
+	if s.take(s.now) == 0 {
+		t.Fatal("waits on a client that is closed")
+	}
+}
+
+// A number that was not used is given again, unless another one was taken since.
+func TestPaceUnsentBefore(t *testing.T) {
+	s := tell(t)
+	s.wants("a", time.Minute)
+	_, _, n := s.next(s.now)
+	if s.take(s.now) != n+1 {
+		t.Fatal("not the next number")
+	}
+	s.unsent(n)
+	if s.sent != n+1 || s.answered > s.sent {
+		t.Fatal(s.sent, s.answered)
+	}
 }
 
 // Renewals are behind when they are late and wait for answers to others.

@@ -31,8 +31,8 @@ func (k *kept) deleteWithin(ctx context.Context, d time.Duration) (found *EndErr
 		return nil, err
 	}
 	begun := time.Now()
-	first := s.b.Post(w)
-	a, answered := first.Soon(ctx, min(bucket.DeniedAfter, d))
+	first := s.renewer.post(w)
+	a, answered := first.soon(ctx, min(bucket.DeniedAfter, d))
 	if answered && a.Err == nil {
 		k.closed(w, a.Revision)
 		s.work.done()
@@ -42,7 +42,7 @@ func (k *kept) deleteWithin(ctx context.Context, d time.Duration) (found *EndErr
 	go func() {
 		defer s.work.done()
 		if !answered {
-			a = first.Wait(s.work.ctx, max(min(d, bucket.AnswerTimeout)-time.Since(begun), 0))
+			a = first.wait(s.work.ctx, d-time.Since(begun))
 		}
 		r := k.delete(s.work.ctx, record.StatusGone, begun, d, &sent{w, a})
 		done <- r
@@ -155,10 +155,17 @@ func (k *kept) Leave(status record.Status) (deleted <-chan struct{}) {
 	}
 	gone := make(chan struct{})
 	over := sync.OnceFunc(func() { close(gone) })
+	n, now, room := s.renewer.take(nil)
+	if !room {
+		k.deleteAs(status, over)
+		answered()
+		return gone
+	}
 	late := time.AfterFunc(bucket.AnswerTimeout, func() { k.deleteAs(status, over); answered() }) // a lost write would keep others out for a TTL
 	o := &Orphan{}
 	forget, err := s.b.Send(kvstore.Write{Key: k.Key, Value: body, Expect: k.last, Delete: true}, func(a kvstore.Answer) {
 		s.Settle(o)
+		s.renewer.hear(n, now, s.b.Instant(), kvstore.NotSent(a.Err))
 		late.Stop()
 		if a.Err == nil {
 			k.deleted(a.Revision)
@@ -169,6 +176,7 @@ func (k *kept) Leave(status record.Status) (deleted <-chan struct{}) {
 		answered()
 	})
 	if err != nil {
+		s.renewer.hear(n, now, now, true)
 		late.Stop()
 		k.deleteAs(status, over)
 		answered()
@@ -310,8 +318,7 @@ func (k *kept) delete(ctx context.Context, status record.Status, begun time.Time
 			if err != nil {
 				return deletion{err: err}
 			}
-			revision, err := b.Write(ctx, w)
-			first = &sent{w, kvstore.Answer{Revision: revision, Err: err}}
+			first = &sent{w, k.s.renewer.post(w).wait(ctx, time.Until(end))}
 		}
 		w, answer := first.write, first.answer
 		first = nil
@@ -334,7 +341,7 @@ func (k *kept) delete(ctx context.Context, status record.Status, begun time.Time
 		case !errors.Is(err, kvstore.ErrInFlight) || !b.Alone():
 			last.unanswered = true
 		}
-		if ctx.Err() != nil && bucket.IsAny(err, context.DeadlineExceeded, context.Canceled) {
+		if ctx.Err() != nil && bucket.IsAny(err, context.DeadlineExceeded, context.Canceled, bucket.ErrNoAnswer) {
 			err = context.Cause(ctx)
 		}
 		if ctx.Err() != nil || bucket.IsAny(err, bucket.ErrPermission, kvstore.ErrClosed, kvstore.ErrConnectionClosed, kvstore.ErrDraining) {

@@ -59,10 +59,7 @@ func (r *renewer) add(k *kept) {
 	if k.isLock() {
 		r.locks++
 	}
-	if !stopped && !r.running {
-		r.running, r.sleep = true, due
-		r.wg.Go(r.run)
-	}
+	r.begin(due)
 	r.nudge(due)
 	r.mu.Unlock()
 	var lost ending
@@ -71,6 +68,14 @@ func (r *renewer) add(k *kept) {
 	}
 	k.mu.Unlock()
 	lost.finish()
+}
+
+// begin starts the goroutine, which has nothing to do before due. Under mu.
+func (r *renewer) begin(due clock.Instant) {
+	if !r.stopped && !r.running {
+		r.running, r.sleep = true, due
+		r.wg.Go(r.run)
+	}
 }
 
 // nudge wakes the goroutine if it would oversleep due. Under mu.
@@ -143,33 +148,36 @@ func (r *renewer) admit(now clock.Instant) {
 	}
 }
 
-// pump has the sender renew what is ready. Under mu.
+// pump has the sender send what is ready. Under mu.
 func (r *renewer) pump() {
 	if r.pace.resumes() {
 		r.pace.pumping = r.s.sender.Add(r.send)
 	}
 }
 
-// send renews what is ready. It runs on the goroutine that sends.
+// send sends what is ready. It runs on the goroutine that sends.
 func (r *renewer) send() {
 	for {
+		now := r.s.b.Instant()
 		r.mu.Lock()
-		k, n := r.pace.next(r.s.b.Instant())
-		if k == nil {
+		k, f, n := r.pace.next(now)
+		if n == 0 {
 			r.pace.pumping = false
 			r.mu.Unlock()
 			return
 		}
 		r.mu.Unlock()
-		if !k.renew(n) {
+		if f != nil {
+			f.send(n, now)
+		} else if !k.renew(n) {
 			r.mu.Lock()
-			r.pace.unsent()
+			r.pace.unsent(n)
 			r.mu.Unlock()
 		}
 	}
 }
 
-// hear takes the answer to renewal n of all, which was sent at sent, or that the connection
+// hear takes the answer to number n of all writes, which was sent at sent, or that the connection
 // has not taken it.
 func (r *renewer) hear(n uint64, sent, now clock.Instant, refused bool) {
 	r.mu.Lock()
@@ -228,10 +236,13 @@ func (r *renewer) run() {
 			r.s.verifyAfter(verifyEvery)
 		}
 		nap := napMax
-		if len(r.due) > 0 {
+		switch {
+		case len(r.due) > 0:
 			idle = false
 			nap = min(nap, r.due[0].slot.due.Sub(now))
-		} else {
+		case len(r.pace.finals) > 0 && !r.stopped:
+			idle = false
+		default:
 			if idle || r.stopped {
 				r.running = false
 				r.mu.Unlock()
@@ -358,7 +369,8 @@ func (r *renewer) close(ctx context.Context) []string {
 	}
 	r.mu.Lock()
 	r.empty = nil
-	r.stopped = true
+	r.stopped, r.pace.open = true, true
+	r.pump()
 	r.mu.Unlock()
 	left := r.endAll(bucket.ErrClosed, "")
 	r.mu.Lock()
