@@ -364,6 +364,18 @@ func (c *Client) Healthy() error {
 	return c.session.Healthy()
 }
 
+// RenewalLag returns by how much the latest renewal of a held or idle lock of this client is
+// late, without I/O. It counts from when the renewal was due, a third of the TTL after the last
+// write that the server has confirmed (see [WithRenewFraction]), and is 0 when all are in time.
+// A renewal on its way is late by its round trip. The time of a call grows with the number of
+// locks.
+func (c *Client) RenewalLag() time.Duration {
+	if c.ready() != nil {
+		return 0
+	}
+	return c.session.RenewalLag()
+}
+
 // Close takes no new locks, ends the waiters with [ErrClosed], and waits until the
 // holders have unlocked or ctx ends. Then it ends the contexts of the locks that are
 // left, with the cause [ErrClosed]. It leaves their records to the TTL, because their

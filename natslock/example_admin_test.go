@@ -166,6 +166,21 @@ func ExampleClient_Stats() {
 	// Output: 3 granted, 3 released, 0 lost, 0 held now
 }
 
+// A renewal that is late endangers no lock yet: two more fit into the TTL.
+func ExampleClient_RenewalLag() {
+	ctx := context.Background()
+	locks, done := example.Client()
+	defer done()
+	err := locks.Do(ctx, "orders.42", func(context.Context, *natslock.Lock) error {
+		fmt.Println("late by", locks.RenewalLag())
+		return nil
+	})
+	fmt.Println(err)
+	// Output:
+	// late by 0s
+	// <nil>
+}
+
 // Healthy does no I/O, so a probe may call it as often as it likes.
 func ExampleClient_Healthy() {
 	nc, stop := example.Connect()

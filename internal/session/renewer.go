@@ -344,6 +344,17 @@ func (r *renewer) atRisk() error {
 	return nil
 }
 
+// lag is by how much the latest renewal of a lock is late; 0: all are in time.
+func (r *renewer) lag() (late time.Duration) {
+	now := r.s.b.Instant()
+	r.held(func(k *kept) {
+		if k.isLock() && k.renews() {
+			late = max(late, now.Sub(k.terms.NextRenewal(k.lastSent, r.s.RenewFraction)))
+		}
+	})
+	return late
+}
+
 // count returns how many locks are held.
 func (r *renewer) count() int {
 	r.mu.Lock()

@@ -269,6 +269,9 @@ func (s *Session) Healthy() error {
 	return errors.Join(s.b.Healthy(), bad, s.renewer.atRisk())
 }
 
+// RenewalLag is by how much the latest renewal of a lock is late.
+func (s *Session) RenewalLag() time.Duration { return s.renewer.lag() }
+
 // Discard deletes a record of a claim that is over, at exactly a revision: a courtesy,
 // so that nobody waits for its TTL. The channel is closed when that is over.
 func (s *Session) Discard(key, id string, revision uint64) <-chan struct{} {
