@@ -43,6 +43,7 @@ type Collector struct {
 	held    *prometheus.GaugeVec
 	lost    *prometheus.CounterVec
 	waiting *prometheus.Desc
+	lag     *prometheus.Desc
 
 	mu      sync.Mutex
 	labels  map[string]*series
@@ -117,6 +118,7 @@ func New(opts ...Option) *Collector {
 			Name: "natslock_lost_total", Help: "Locks that ended without an unlock and before a planned end.",
 		}, []string{Label, "cause"}),
 		waiting: prometheus.NewDesc("natslock_waiting", "Acquires queued now, of all names.", nil, nil),
+		lag:     prometheus.NewDesc("natslock_renewal_lag_seconds", "By how much the latest renewal of a held or idle lock is late, of all names. 0: all are in time.", nil, nil),
 	}
 	for _, opt := range opts {
 		if opt != nil {
@@ -129,9 +131,9 @@ func New(opts ...Option) *Collector {
 	return c
 }
 
-// Add has the Collector read natslock_waiting from the client's Stats, and keeps the client
-// until the Collector itself is dropped. The metric is the sum over all clients, and is
-// missing while there are none.
+// Add has the Collector read natslock_waiting and natslock_renewal_lag_seconds from the client,
+// and keeps the client until the Collector itself is dropped. The metrics are the sum and the
+// maximum over all clients, and are missing while there are none.
 func (c *Collector) Add(locks *natslock.Client) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -215,6 +217,7 @@ func (c *Collector) Describe(descs chan<- *prometheus.Desc) {
 		m.Describe(descs)
 	}
 	descs <- c.waiting
+	descs <- c.lag
 }
 
 // Collect implements [prometheus.Collector]. It does no I/O.
@@ -228,9 +231,11 @@ func (c *Collector) Collect(metrics chan<- prometheus.Metric) {
 	if len(clients) == 0 {
 		return
 	}
-	waiting := 0
+	waiting, lag := 0, time.Duration(0)
 	for _, locks := range clients {
 		waiting += locks.Stats().Waiting
+		lag = max(lag, locks.RenewalLag())
 	}
 	metrics <- prometheus.MustNewConstMetric(c.waiting, prometheus.GaugeValue, float64(waiting))
+	metrics <- prometheus.MustNewConstMetric(c.lag, prometheus.GaugeValue, lag.Seconds())
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"flag"
+	"fmt"
 	"os"
 	"regexp"
 	"runtime"
@@ -178,6 +179,40 @@ func TestReadme(t *testing.T) {
 	require.Less(t, strings.Count(string(readme), "\n"), 60, "one screen")
 }
 
+// TestRenewalLag: a client that is cut off shows by how much its renewals are late, and the
+// latest of several clients counts.
+func TestRenewalLag(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, s *natstest.Server) {
+		metrics := natslockprom.New()
+		for _, cut := range []bool{true, false} {
+			nc, link := s.ConnectLink()
+			c, err := natslock.New(t.Context(), nc)
+			require.NoError(t, err)
+			metrics.Add(c)
+			l, err := c.Lock(t.Context(), fmt.Sprint("cut ", cut))
+			require.NoError(t, err)
+			t.Cleanup(func() {
+				link.Heal()
+				require.NoError(t, l.Unlock(context.Background()))
+				require.NoError(t, c.Close(context.Background()))
+			})
+			link.Blackhole(cut)
+		}
+		time.Sleep(8 * time.Second)
+		r := prometheus.NewPedanticRegistry()
+		require.NoError(t, r.Register(metrics))
+		families, err := r.Gather()
+		require.NoError(t, err)
+		for _, f := range families {
+			if f.GetName() == "natslock_renewal_lag_seconds" {
+				require.InDelta(t, 3, f.GetMetric()[0].GetGauge().GetValue(), 0.2)
+				return
+			}
+		}
+		require.Fail(t, "not served")
+	})
+}
+
 var errTest = errors.New("test")
 
 // TestUnknown: events of holders that the Collector has not seen granted change no gauge.
@@ -191,5 +226,5 @@ func TestUnknown(t *testing.T) {
 # TYPE natslock_held gauge
 natslock_held{lock="orders"} 0
 `), "natslock_held"))
-	require.Zero(t, testutil.CollectAndCount(metrics, "natslock_waiting"))
+	require.Zero(t, testutil.CollectAndCount(metrics, "natslock_waiting", "natslock_renewal_lag_seconds"))
 }

@@ -52,7 +52,7 @@ func ExampleCollector_Observe() {
 	// Output: 2 events
 }
 
-// The gauge of the waiters is the sum over the clients that were added.
+// The gauges of the waiters and the renewals are of the clients that were added.
 func ExampleCollector_Add() {
 	metrics := natslockprom.New()
 	locks := locktest.New(natslock.WithObserver(metrics.Observe))
@@ -65,7 +65,9 @@ func ExampleCollector_Add() {
 	for _, f := range families {
 		fmt.Println(f.GetName(), f.GetMetric()[0].GetGauge().GetValue())
 	}
-	// Output: natslock_waiting 0
+	// Output:
+	// natslock_renewal_lag_seconds 0
+	// natslock_waiting 0
 }
 
 // Names with series from the start: an alert on a rate sees the first loss.
