@@ -186,6 +186,9 @@ type Listing struct {
 	Beside Record
 	// More says that [AtMost] has left out records.
 	More bool
+	// Keys are those under the pattern, as the leader names them, where [InParts] had List
+	// read no records.
+	Keys []string
 }
 
 // ListOption is an option of [KV.List].
@@ -199,6 +202,8 @@ type listing struct {
 	atMost int
 	dead   bool // tombstones too
 	named  bool // by the leader
+	keys   []string
+	parts  bool
 
 	reached uint64 // a revision of the bucket
 }
@@ -232,7 +237,17 @@ func AtMost(n int) ListOption { return func(l *listing) { l.atMost = n } }
 // of one replica misses some while that replica catches up. First it removes the records
 // that the leader no longer has, and then it stores those that have replaced them
 // (nats-server 2.15, processSnapshotDeletes). With one replica Named has no effect.
-func Named() ListOption { return func(l *listing) { l.named = true } }
+//
+// Keys are those that it has named before (see [InParts]): List reads these only, each under
+// the pattern. It goes without other options then.
+func Named(keys ...string) ListOption {
+	return func(l *listing) { l.named, l.keys = true, keys }
+}
+
+// InParts has List read no records that one request cannot read, but only their keys: see
+// Listing.Keys. A list with [Named] reads them, so many at a time as the caller likes. It goes
+// without [Also] and [Beside].
+func InParts() ListOption { return func(l *listing) { l.parts = true } }
 
 // State is a server's view of the stream: the leader's, if it is complete.
 type State struct {

@@ -1,6 +1,7 @@
 package kvstore_test
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -133,6 +134,76 @@ func TestNamed(t *testing.T) {
 		}
 		if requests != want {
 			t.Fatalf("%d requests, not %d", requests, want)
+		}
+	}
+}
+
+// A key that the leader has named, and the replica asked lacks, is read by itself. One that has
+// ended since is left out.
+func TestNamedKeys(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, srv *testutil.Server) {
+		lacks := false
+		s := openProxied(t, srv, func(nc *nats.Conn, m *nats.Msg) bool {
+			if !lacks || !strings.Contains(string(m.Data), "multi_last") {
+				return false
+			}
+			r := status(m, "DIRECT.GET", "404")
+			r.Subject = m.Reply
+			check(t, nc.PublishMsg(r))
+			return true
+		})
+		create(t, s, "a.1", "1")
+		rev := create(t, s, "a.2", "2")
+		create(t, s, "b", "3")
+		named := func(want ...string) {
+			t.Helper()
+			l, err := s.List(t.Context(), ">", rev, kvstore.Named("a.1", "a.2", "a.3"))
+			check(t, err)
+			var got []string
+			for _, r := range l.Records {
+				got = append(got, r.Key)
+			}
+			equal(t, "keys", fmt.Sprint(got), fmt.Sprint(want))
+			if l.Revision < rev {
+				t.Errorf("a state of revision %d", l.Revision)
+			}
+		}
+		named("a.1", "a.2")
+		s.Replicated()
+		named("a.1", "a.2")
+		lacks = true
+		named("a.1", "a.2")
+		if _, err := s.List(t.Context(), ">", rev, kvstore.Named("a.*")); !errors.Is(err, kvstore.ErrInvalidKey) {
+			t.Error(err)
+		}
+	})
+}
+
+// What one request cannot read is named in parts.
+func TestInParts(t *testing.T) {
+	m := kvstore.NewMemory(kvstore.DefaultBucket).Open()
+	defer m.Close()
+	for _, s := range []kvstore.KV{m, open(t, testutil.RunServer(t).Connect(), kvstore.Config{})} {
+		last := uint64(0)
+		for i := range 1025 {
+			if i == 1024 {
+				l, err := s.List(t.Context(), "a.*", last, kvstore.InParts())
+				check(t, err)
+				if len(l.Keys) != 0 || len(l.Records) != i {
+					t.Fatalf("of %d: %d keys, %d records", i, len(l.Keys), len(l.Records))
+				}
+			}
+			last = create(t, s, fmt.Sprint("a.", i), "")
+		}
+		l, err := s.List(t.Context(), "a.*", last, kvstore.InParts())
+		check(t, err)
+		if len(l.Keys) != 1025 || len(l.Records) != 0 || l.Revision < last {
+			t.Fatalf("%d keys, %d records, revision %d", len(l.Keys), len(l.Records), l.Revision)
+		}
+		l, err = s.List(t.Context(), ">", last, kvstore.Named(l.Keys[:300]...))
+		check(t, err)
+		if len(l.Records) != 300 {
+			t.Fatalf("%d records", len(l.Records))
 		}
 	}
 }

@@ -50,13 +50,20 @@ func (s *Store) List(ctx context.Context, pattern string, min uint64, opts ...Li
 		return Listing{}, err
 	}
 	var l Listing
-	if what.named && what.also == nil && !s.Alone() {
+	switch {
+	case len(what.keys) > 0:
+		l, err = s.listNamed(ctx, what.keys, min)
+	case what.named && what.also == nil && !s.Alone():
 		err = errIncomplete
-	} else {
+	default:
 		l, err = s.snapshot(ctx, pattern, min, what)
 	}
 	switch {
 	case !errors.Is(err, errIncomplete):
+	case what.parts:
+		var st State
+		st, err = s.stateAt(ctx, pattern, min)
+		l = Listing{Revision: st.LastRevision, Keys: st.Keys}
 	case what.also != nil:
 		err = fmt.Errorf("%w: and %d other patterns: not in one request", ErrUnavailable, len(what.also))
 	default:
@@ -85,8 +92,12 @@ func asked(pattern string, opts []ListOption) (what listing, err error) {
 			return listing{}, err
 		}
 	}
+	keys := what.keys
 	if what.beside != "" {
-		if err := checkKey(what.beside); err != nil {
+		keys = append(keys, what.beside)
+	}
+	for _, k := range keys {
+		if err := checkKey(k); err != nil {
 			return listing{}, err
 		}
 	}
@@ -167,7 +178,7 @@ func (s *Store) listKeys(ctx context.Context, pattern string, min uint64) (Listi
 	l := Listing{Revision: st.LastRevision}
 	missing := st.Keys
 	for try := 0; ; try++ {
-		records, err := s.readKeys(ctx, missing)
+		records, _, err := s.readKeys(ctx, missing)
 		if err == nil {
 			records, err = s.doubted(ctx, records, min)
 		}
@@ -204,10 +215,33 @@ func (s *Store) listKeys(ctx context.Context, pattern string, min uint64) (Listi
 	}
 }
 
+// listNamed reads keys that the leader has named, as of a state that contains revision min.
+func (s *Store) listNamed(ctx context.Context, keys []string, min uint64) (Listing, error) {
+	records, shown, err := s.readKeys(ctx, keys)
+	if err == nil {
+		records, err = s.doubted(ctx, records, min)
+	}
+	if err != nil {
+		return Listing{}, err
+	}
+	l := Listing{Records: records, Revision: max(shown, min)}
+	if len(records) == len(keys) || s.Alone() {
+		return l, nil
+	}
+	// They have ended since, or the replica asked lacks them: the leader knows.
+	found := make(map[string]bool, len(records))
+	for _, r := range records {
+		found[r.Key] = true
+	}
+	missing := slices.DeleteFunc(slices.Clone(keys), func(k string) bool { return found[k] })
+	sure, err := s.readEach(ctx, missing, func(ctx context.Context, key string) (Record, error) { return s.Get(ctx, key, min) })
+	l.Records = append(l.Records, sure...)
+	return l, err
+}
+
 // readKeys reads keys, in portions where the multi-key read is possible. A key
-// that is not there is left out.
-func (s *Store) readKeys(ctx context.Context, keys []string) ([]Record, error) {
-	var records []Record
+// that is not there is left out. shown is the latest revision of a state that was read.
+func (s *Store) readKeys(ctx context.Context, keys []string) (records []Record, shown uint64, err error) {
 	for keys := range slices.Chunk(keys, multiMax) {
 		subjects := make([]string, len(keys))
 		for i, k := range keys {
@@ -218,11 +252,14 @@ func (s *Store) readKeys(ctx context.Context, keys []string) ([]Record, error) {
 			l.Records, err = s.readAtOnce(ctx, keys)
 		}
 		if err != nil {
-			return nil, err
+			return nil, 0, err
 		}
-		records = append(records, l.Records...)
+		records, shown = append(records, l.Records...), max(shown, l.Revision)
 	}
-	return records, nil
+	for _, r := range records { // where each was read by itself
+		shown = max(shown, r.Revision)
+	}
+	return records, shown, nil
 }
 
 // doubted reads again, from the leader, what a replica shows as deleted in a state

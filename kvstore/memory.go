@@ -244,8 +244,14 @@ func (s *memoryStore) List(ctx context.Context, pattern string, _ uint64, opts .
 	}
 	defer s.m.mu.Unlock()
 	l := Listing{Revision: s.m.last}
-	for _, r := range s.m.match(append([]string{pattern, what.beside}, what.also...)...) {
+	found := s.m.match(append([]string{pattern, what.beside}, what.also...)...)
+	if len(what.keys) > 0 {
+		found = s.m.match(what.keys...)
+	}
+	for _, r := range found {
 		switch {
+		case what.parts && len(found) > batchMax: // as on a server
+			l.Keys = append(l.Keys, r.Key)
 		case r.Revision < what.from && r.Key != what.beside:
 		case what.atMost > 0 && len(l.Records) == what.atMost:
 			l.More = true

@@ -302,15 +302,8 @@ func (c *Client) List(ctx context.Context, pattern string) iter.Seq2[Info, error
 			yield(Info{}, fmt.Errorf("list locks %q: %w", pattern, err))
 			return
 		}
-		views, err := c.admin.List(ctx, pattern)
-		if err != nil {
+		if err := c.admin.List(ctx, pattern, func(v admin.View) bool { return yield(infoOf(v), nil) }); err != nil {
 			yield(Info{}, fmt.Errorf("list locks %q: %w", pattern, public(err)))
-			return
-		}
-		for _, v := range views {
-			if !yield(infoOf(v), nil) {
-				return
-			}
 		}
 	}
 }

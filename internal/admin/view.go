@@ -173,53 +173,112 @@ func (a *Admin) read(ctx context.Context, gate string, revision uint64) (record.
 	return entry, err
 }
 
-// List reads all locks whose names match pattern, sorted by name.
-func (a *Admin) List(ctx context.Context, pattern string) ([]View, error) {
+// partMax is how many records List reads at a time: so many as one request can.
+const partMax = 256
+
+// stored is a record of a lock that List is to show.
+type stored struct {
+	kind   record.Kind
+	name   string
+	key    string
+	record kvstore.Record // zero: to be read
+}
+
+// List calls yield for each lock whose name matches pattern, sorted by name, until that
+// returns false. It reads the records of so many locks at a time as one request can.
+func (a *Admin) List(ctx context.Context, pattern string, yield func(View) bool) error {
 	encoded, err := record.EncodePattern(pattern)
 	if err != nil {
-		return nil, err
-	}
-	type lock struct {
-		kind record.Kind
-		name string
+		return err
 	}
 	min, server, err := a.newest(ctx)
 	if ctx.Err() != nil {
-		return nil, err
+		return err
 	}
 	// Without a leader, a list of what a replica has helps an operator more than none.
-	found, shown := make(map[lock]*View), uint64(0)
-	for _, prefix := range record.Prefixes {
-		l, err := a.b.List(ctx, record.Pattern(prefix, encoded), min, named(min)...)
-		if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
-			return nil, err
+	var all []stored
+	shown := uint64(0)
+	add := func(key string, r kvstore.Record) {
+		if k, ok := record.ParseKey(key); ok {
+			all = append(all, stored{k.Kind(), k.Name, key, r})
 		}
-		shown = max(shown, l.Revision)
+	}
+	for _, prefix := range record.Prefixes {
+		l, err := a.b.List(ctx, record.Pattern(prefix, encoded), min, append(named(min), kvstore.InParts())...)
+		if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
+			return err
+		}
+		if len(l.Keys) == 0 { // what is read later counts then
+			shown = max(shown, l.Revision)
+		}
+		for _, key := range l.Keys {
+			add(key, kvstore.Record{})
+		}
 		for _, r := range l.Records {
-			k, ok := record.ParseKey(r.Key)
-			if !ok {
-				continue
+			add(r.Key, r)
+		}
+	}
+	slices.SortFunc(all, func(a, b stored) int { return cmp.Or(cmp.Compare(a.name, b.name), cmp.Compare(a.kind, b.kind)) })
+	reached := min
+	for len(all) > 0 {
+		part, keys := 0, []string(nil)
+		for i, s := range all { // whole locks
+			if (i == 0 || s.name != all[i-1].name) && len(keys) >= partMax {
+				break
 			}
-			id := lock{k.Kind(), k.Name}
-			entry := entryAt(r, server)
-			if k.Waits() && (entry.Unreadable || entry.Status != record.StatusWaiting) {
-				continue // no waiter wrote it
+			if part = i + 1; s.record.Revision == 0 {
+				keys = append(keys, s.key)
 			}
-			v := found[id]
-			if v == nil {
-				v = &View{Kind: id.kind, Name: id.name}
-				found[id] = v
+		}
+		read := make(map[string]kvstore.Record, len(keys))
+		if len(keys) > 0 {
+			l, err := a.b.List(ctx, record.Pattern("", ">"), min, kvstore.Named(keys...))
+			if err != nil {
+				return err
+			}
+			shown = max(shown, l.Revision)
+			for _, r := range l.Records {
+				read[r.Key] = r
+			}
+		}
+		if err := a.reached(ctx, reached, shown); err != nil {
+			return err
+		}
+		if reached > 0 {
+			reached = max(reached, shown)
+		}
+		if !views(all[:part], read, server, yield) {
+			return nil
+		}
+		clear(all[:part])
+		all = all[part:]
+	}
+	return a.reached(ctx, reached, shown)
+}
+
+// views shows what is stored of some locks. read has what was not at hand. It returns false if
+// yield did.
+func views(all []stored, read map[string]kvstore.Record, server time.Time, yield func(View) bool) bool {
+	for len(all) > 0 {
+		v := View{Kind: all[0].kind, Name: all[0].name}
+		some := false
+		for len(all) > 0 && all[0].kind == v.Kind && all[0].name == v.Name {
+			s := all[0]
+			all = all[1:]
+			if s.record.Revision == 0 {
+				s.record = read[s.key]
+			}
+			entry := entryAt(s.record, server)
+			k, _ := record.ParseKey(s.key)
+			if s.record.Revision == 0 || k.Waits() && (entry.Unreadable || entry.Status != record.StatusWaiting) {
+				continue // it has gone, or no waiter wrote it
 			}
 			v.add(k, entry)
+			some = true
+		}
+		if v.sort(); some && !yield(v) {
+			return false
 		}
 	}
-	views := make([]View, 0, len(found))
-	for _, v := range found {
-		v.sort()
-		views = append(views, *v)
-	}
-	slices.SortFunc(views, func(a, b View) int {
-		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Kind, b.Kind))
-	})
-	return views, a.reached(ctx, min, shown)
+	return true
 }
