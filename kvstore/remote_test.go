@@ -3,12 +3,15 @@ package kvstore_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"net"
 	"net/url"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -144,6 +147,33 @@ func TestUnansweredRequestIsRepeated(t *testing.T) {
 			t.Fatalf("asked %d times in %v", asked.Load(), d)
 		}
 		exercise(t, s, "a")
+	})
+}
+
+// Many that wait for answers look for a refusal together: each look takes a turn of the sender.
+func TestManyWaitForAnswers(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, srv *testutil.Server) {
+		silent := false
+		s := openProxied(t, srv, func(*nats.Conn, *nats.Msg) bool { return silent })
+		silent = true
+		const n = 1000
+		ctx, cancel := context.WithTimeout(t.Context(), 900*time.Millisecond)
+		defer cancel()
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		var all sync.WaitGroup
+		for range n {
+			all.Go(func() {
+				if _, err := s.Get(ctx, "a", 0); !errors.Is(err, kvstore.ErrUnavailable) {
+					t.Error(err)
+				}
+			})
+		}
+		all.Wait()
+		runtime.ReadMemStats(&after)
+		if each := (after.Mallocs - before.Mallocs) / n; each > 100 {
+			t.Errorf("%d allocations for each that waited", each)
+		}
 	})
 }
 

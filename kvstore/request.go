@@ -23,6 +23,9 @@ const (
 	// permissionPoll is the time between two checks of a wait for a refusal: the
 	// server reports a forbidden subject on the connection, not in an answer.
 	permissionPoll = 25 * time.Millisecond
+	// lookEvery is for how long the last error of the connection counts as its last: many may
+	// wait for an answer, and each look at it takes a turn of the sender.
+	lookEvery = permissionPoll / 5
 )
 
 // connError makes a client-side failure to publish or subscribe match the
@@ -318,7 +321,7 @@ func (s *Store) denied(ctx context.Context, subject string) error {
 	if s.away() { // it has sent nothing
 		return nil
 	}
-	err, _ := fromConn(ctx, s, permissionPoll, s.nc.LastError)
+	err := s.lastError(ctx)
 	if !errors.Is(err, nats.ErrPermissionViolation) {
 		return nil
 	}
@@ -334,6 +337,26 @@ func (s *Store) denied(ctx context.Context, subject string) error {
 		return nil
 	}
 	return fmt.Errorf("%w: %w", ErrPermission, err)
+}
+
+// lastError is the last error that the server has reported on the connection.
+func (s *Store) lastError(ctx context.Context) error {
+	s.mu.Lock()
+	last, now := s.lastErr, time.Now()
+	if now.Sub(s.lookedAt) < lookEvery {
+		s.mu.Unlock()
+		return last
+	}
+	s.lookedAt = now
+	s.mu.Unlock()
+	err, ok := fromConn(ctx, s, permissionPoll, s.nc.LastError)
+	if !ok {
+		return nil
+	}
+	s.mu.Lock()
+	s.lastErr = err
+	s.mu.Unlock()
+	return err
 }
 
 // mapped returns the subject for which a server of the domain itself checks

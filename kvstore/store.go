@@ -74,6 +74,8 @@ type Store struct {
 	silentAt time.Time              // the last of them that counts
 	ackHead  atomic.Pointer[[]byte] // of acknowledgements, up to the sequence
 
+	lastErr    error     // of the connection, as of the last look
+	lookedAt   time.Time // when that began
 	lastDenied error
 	deniedAt   time.Time
 
