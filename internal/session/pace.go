@@ -13,7 +13,8 @@ import (
 // service that is slower than the renewals are due loses no lock that it can carry. What is
 // under way without an answer is bounded by what is answered in the time of the fastest answer
 // and a quarter of a second: more would wait in the network, where nothing can be overtaken
-// or withdrawn, and hold up every other request of the connection.
+// or withdrawn, and hold up every other request of the connection. What is always allowed is
+// enough for a service that begins to answer later and still carries all; see [part].
 //
 // The writes that end records count too, and take turns with the renewals while those are in
 // time. They wait in the order of their coming.
@@ -32,6 +33,7 @@ type pace struct {
 	heard    clock.Instant
 	took     time.Duration // from the sending of the last one answered to its answer
 	least    time.Duration // the shortest such time on this connection; 0: not known
+	parts    int64         // the sum of the parts of all records
 
 	second clock.Instant // when the count of answers began
 	count  int           // of answers since then
@@ -39,7 +41,7 @@ type pace struct {
 }
 
 const (
-	// leastUnderWay is how many renewals are under way at a time whatever the answers.
+	// leastUnderWay is how many renewals are under way at a time however few records there are.
 	leastUnderWay = 64
 	// backlog is how long what is under way may take longer than a single one.
 	backlog = 250 * time.Millisecond
@@ -156,13 +158,27 @@ func (p *pace) first(now clock.Instant) *kept {
 
 // bound is how many may be under way.
 func (p *pace) bound() uint64 {
-	return uint64(max(leastUnderWay, time.Duration(max(p.count, p.before))*(p.least+backlog)/time.Second))
+	answerable := time.Duration(max(p.count, p.before)) * (p.least + backlog) / time.Second
+	return uint64(max(leastUnderWay, answerable, time.Duration(p.parts/whole)))
 }
 
-// resumes says whether the sender has to go on: many renewals at a time cost half as much.
-func (p *pace) resumes() bool {
-	return !p.pumping && p.waiting() > 0 && (p.open || p.sent-p.answered <= p.bound()/2)
+// part is a record's part in what may always be under way: the renewals that it needs in a
+// fifteenth of its validity, or in a second. Answers that begin to take so long lose none:
+// without this, fewer and fewer would be under way.
+func part(k *kept) int64 {
+	v := k.Terms.Validity()
+	return int64(min(time.Second, v/15)) * whole / int64(v)
 }
+
+// whole is a part that is one renewal.
+const whole = 1_000_000_000
+
+// resumes says whether the sender has to go on.
+func (p *pace) resumes() bool { return !p.pumping && p.waiting() > 0 && (p.open || p.roomy()) }
+
+// roomy says whether a good number may be under way beside what is: many renewals at a time
+// cost half as much.
+func (p *pace) roomy() bool { return p.sent-p.answered+leastUnderWay/2 <= p.bound() }
 
 // hear takes an answer to what was sent so long ago.
 func (p *pace) hear(n uint64, took time.Duration, now clock.Instant) {
@@ -189,16 +205,21 @@ func (p *pace) unsent(n uint64) {
 	}
 }
 
-// underWay says whether a renewal only waits for its answer: answers have come since it was
-// sent, to those before it, and it has not taken much longer than they did. Else it is lost.
+// underWay says whether a renewal only waits for its answer: others are answered since it was
+// sent, and it has not taken much longer than they did, or none is, and it has not taken twice
+// as long as the last one. Else it is lost.
 func (p *pace) underWay(s renewal, now clock.Instant) bool {
-	return s.paced > p.answered && p.heard > s.at && now.Sub(s.at) <= 2*p.took+backlog
+	limit := 2 * p.took
+	if p.heard > s.at {
+		limit += backlog
+	}
+	return s.paced > p.answered && now.Sub(s.at) <= limit
 }
 
 // behind is how late the renewal is that comes next, where it has to wait for answers; 0: it
 // is in time, or is about to be sent.
 func (p *pace) behind(now clock.Instant) time.Duration {
-	if len(p.ready) == 0 || p.sent-p.answered <= p.bound()/2 {
+	if len(p.ready) == 0 || p.roomy() {
 		return 0
 	}
 	return max(now.Sub(p.ready[0].late), 0)

@@ -118,6 +118,11 @@ func TestPaceBound(t *testing.T) {
 	if n := many(0); n < 700 || n > 1100 {
 		t.Fatalf("%d under way", n)
 	}
+	s.parts = 3000 * whole
+	if n := many(0); n < 1900 || n > 2300 {
+		t.Fatalf("%d more under way for many records", n)
+	}
+	s.parts = 0
 	// Silence: after a second the answers count as lost.
 	equal("no more", many(0), 0)
 	s.wait(deaf)
@@ -150,8 +155,13 @@ func TestPaceUnderWay(t *testing.T) {
 	b.at = s.now
 	s.hear(1, 100*time.Millisecond, s.now+1)
 	check(true)
-	s.hear(3, 100*time.Millisecond, s.now)
+	s.wait(time.Millisecond)
+	b.at = s.now // silence again: twice as long as the last one is not too long
+	s.wait(200 * time.Millisecond)
+	check(true)
+	s.wait(1)
 	check(false)
+	s.hear(3, 100*time.Millisecond, s.now)
 	check(false)
 	b = renewal{}
 	check(false)

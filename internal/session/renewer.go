@@ -56,6 +56,7 @@ func (r *renewer) add(k *kept) {
 	stopped := r.stopped
 	k.slot.due = due
 	heap.Push(&r.due, k)
+	r.pace.parts += part(k)
 	if k.isLock() {
 		r.locks++
 	}
@@ -199,6 +200,7 @@ func (r *renewer) remove(k *kept) {
 	}
 	heap.Remove(&r.due, int(k.slot.index))
 	r.pace.drop(k)
+	r.pace.parts -= part(k)
 	if k.isLock() {
 		r.locks--
 	}

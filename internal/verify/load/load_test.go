@@ -23,6 +23,7 @@ import (
 type link struct {
 	mu    sync.Mutex
 	pause time.Duration // between two writes; 0: none
+	delay time.Duration // of each write
 	queue []func()
 	sent  int
 	wake  chan struct{}
@@ -45,6 +46,13 @@ func (l *link) carry(rate int) {
 	if rate > 0 {
 		l.pause = time.Second / time.Duration(rate)
 	}
+}
+
+// late delays each write.
+func (l *link) late(d time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.delay = d
 }
 
 // count returns how many writes have been sent since the last time.
@@ -99,6 +107,17 @@ type over struct {
 
 func (o over) Send(w kvstore.Write, done func(kvstore.Answer)) (forget func(), err error) {
 	w.Value = bytes.Clone(w.Value)
+	o.l.mu.Lock()
+	delay := o.l.delay
+	o.l.mu.Unlock()
+	if delay > 0 {
+		time.AfterFunc(delay, func() { _, _ = o.pass(w, done) })
+		return func() {}, nil
+	}
+	return o.pass(w, done)
+}
+
+func (o over) pass(w kvstore.Write, done func(kvstore.Answer)) (forget func(), err error) {
 	o.l.add(func() {
 		if _, err := o.KV.Send(w, done); err != nil {
 			done(kvstore.Answer{Err: err})
@@ -173,6 +192,25 @@ func TestNarrowLink(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestSlowAnswers has answers take 400 ms from some time on, however few writes are under way. All locks are kept, and new ones are taken.
+func TestSlowAnswers(t *testing.T) {
+	history.InMemory(t, func(t *testing.T, m *kvstore.Memory) {
+		const locks = 3000
+		c, _, l, held := hold(t, m, locks)
+		time.Sleep(session.DefaultTTL)
+		l.late(400 * time.Millisecond)
+		time.Sleep(2 * session.DefaultTTL)
+		require.Equal(t, locks, alive(held))
+		require.NoError(t, c.Healthy())
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		one, err := c.Lock(ctx, "one more", natslock.Detached())
+		require.NoError(t, err)
+		l.late(0)
+		require.NoError(t, one.Unlock(t.Context()))
+	})
 }
 
 // TestReconnectSpreads: the renewals after a reconnect come at once, and those after them not.
