@@ -36,7 +36,7 @@ type childConfig struct {
 	Sync   bool
 	Redis  string
 
-	// Of a holder, which is no server.
+	// Of a holder and of another client, which are no servers.
 	URLs []string
 	Lock string
 }
@@ -63,6 +63,8 @@ func runChild() {
 			err = runEtcd(c)
 		case "holder":
 			err = runHolder(c)
+		case "other":
+			err = runOther(c)
 		default:
 			err = fmt.Errorf("no such server: %q", c.Kind)
 		}

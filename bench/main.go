@@ -50,6 +50,7 @@ func run(ctx context.Context) (err error) {
 	redis := flag.String("redis", "redis-server", "the redis server's `program`")
 	dir := flag.String("dir", "", "`directory` for the servers' files, which are removed again (default a temporary one)")
 	again := flag.Bool("rewrite", false, "measure nothing, write the report of the raw numbers that are there")
+	held := flag.Int("beside", 0, "measure only what another client sees while a client holds so `many` locks")
 	flag.Parse()
 	if flag.NArg() > 0 {
 		return fmt.Errorf("unexpected argument %q", flag.Arg(0))
@@ -66,6 +67,13 @@ func run(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(data)) }()
+	if *held > 0 {
+		b, err := beside(ctx, data, *held, leaseTTL*2/3, 20*time.Second) // the locks are watched then, and renewed
+		if err == nil {
+			fmt.Println(b)
+		}
+		return err
+	}
 
 	result := newResult(p, *redis)
 	b := newBench(p)

@@ -174,3 +174,13 @@ func TestLingerTables(t *testing.T) {
 	require.NotContains(t, text, "Files")
 	require.Contains(t, r.askTable(), "| Memory | 900 µs | 600 µs | 500 µs | 1.20 | 700 µs | 60000 | 50000 | 1.20 |\n")
 }
+
+// TestBeside measures another client beside few locks for a moment.
+func TestBeside(t *testing.T) {
+	b, err := beside(t.Context(), t.TempDir(), 100, 0, 2*time.Second)
+	require.NoError(t, err)
+	require.Zero(t, b.Lost)
+	require.Positive(t, b.Renewals)
+	require.Positive(t, b.Other.P50)
+	t.Log(b)
+}
