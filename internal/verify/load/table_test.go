@@ -45,8 +45,9 @@ func TestNarrowLinkTCP(t *testing.T) {
 			passed := follow(t, link.Passed)
 			begun := time.Now()
 			link.Carry(c.rate)
-			time.Sleep(either(20*time.Second, 45*time.Second))
-			least, _ := passed.windows(begun, validity*2/3)
+			time.Sleep(validity)
+			least, _ := passed.windows(begun, validity*2/3) // later fewer may be wanted, where locks are lost
+			time.Sleep(either(20*time.Second, 45*time.Second) - validity)
 			n := alive(held)
 			link.Carry(0)
 			t.Logf("%d of %d are left, %d writes in %v, at least %d in each %v", n, locks, link.Passed(), time.Since(begun), least, validity*2/3)
@@ -74,11 +75,12 @@ func TestRestartOfMany(t *testing.T) {
 	}
 	s.Restart()
 	away := time.Since(begun)
-	time.Sleep(validity + either(4*time.Second, 15*time.Second))
+	time.Sleep(validity - away)
 	doomed := answered.doomed(begun, ends)
-	least, most := answered.windows(begun.Add(away+2*time.Second), validity*2/3)
+	least, most := answered.windows(begun.Add(away), validity*2/3) // later fewer may be wanted, where locks are lost
+	time.Sleep(5 * time.Second)
 	n := alive(held)
-	t.Logf("%d of %d are left after %v, no order keeps %d, %d to %d answers in each %v", n, locks, away, doomed, least, most, validity*2/3)
+	t.Logf("%d of %d are left after %v, no order keeps %d, %d to %d answers in each %v: %s", n, locks, away, doomed, least, most, validity*2/3, why(held))
 	require.GreaterOrEqual(t, n, min(locks-doomed, least), "%s", why(held))
 }
 
