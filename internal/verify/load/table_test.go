@@ -145,6 +145,6 @@ func TestReconnectSpreadsTCP(t *testing.T) {
 	t.Logf("renewals in %v: %d at most after the cut, then %d to %d, %d in the mean", part, burst, least, most, mean)
 	t.Logf("the other client's p50 and p99: %v %v, for %v after the cut %v %v, then %v %v", before50, before99, session.DefaultTTL, during50, during99, after50, after99)
 	require.Equal(t, locks, alive(held))
-	require.Less(t, most, 2*mean+2*mean*int(late())/int(part)) // what a machine has delayed comes together
+	require.Less(t, most, 3*mean+2*mean*int(late())/int(part)) // what a machine has delayed comes together
 	require.NoError(t, c.Healthy())
 }
