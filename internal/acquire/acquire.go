@@ -73,7 +73,7 @@ func (a *acquisition) drive(r *run) result {
 	res := result{outcome: busy}
 	switch {
 	case a.place != nil || a.queueing != nil: // the member that drove it before has come so far
-	case !r.behind:
+	case !r.Behind:
 		r.lingersNext(a)
 		res = a.atOnce()
 	default:
@@ -119,7 +119,7 @@ func (a *acquisition) atOnce() result {
 	a.named = 0
 	switch {
 	// After its own release the client skips a read of the queue only for as long as
-	// [bucket.Bypass]: nobody starves.
+	// [record.Bypass]: nobody starves.
 	case known.Tombstone == 0 || known.Until != 0: //safety:bypass-bounded
 		a.bid.blind, a.bid.until = true, known.Until
 		r := a.bid.offer(known.Tombstone)

@@ -52,13 +52,13 @@ func (c *Client) Adopt(ctx context.Context, req Request, from session.Handed) (H
 	a.bid.once = false // an attempt without an answer is repeated
 	a.bid.draft.adopts, a.bid.draft.body.Token = true, from.Token
 	m := &member{runs: &c.runs, a: a}
-	r := &run{driver: m}
-	a.member, m.run = m, r
+	a.member, a.want.Call, m.Want = m, m, &a.want
+	r := m.by()
 	res := a.adopt(from)
 	if res.outcome == granted {
 		l := a.hold(res.grant(a.bid.cur))
 		r.granted(m, l)
-		r.drained = true // by the holder that has handed it over
+		r.Drained = true // by the holder that has handed it over
 		if res = m.enter(r); res.outcome == granted {
 			m.a = nil
 			return m, nil

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/natslock/locks/internal/bucket"
+	"github.com/natslock/locks/internal/core"
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/session"
 	"github.com/natslock/locks/internal/worker"
@@ -40,8 +41,8 @@ type closing struct {
 // see [DefaultTurn]. The client keeps at most a number of idle leases.
 func New(b *bucket.Bucket, s *session.Session, turn time.Duration, lingering int) *Client {
 	c := &Client{b: b, s: s, idle: make(chan struct{})}
-	c.runs.c, c.runs.turn = c, turn
-	c.runs.idle.most = lingering
+	c.runs.c = c
+	c.runs.core = core.Client{ID: b.Client, Turn: turn, Most: lingering}
 	c.closing.cut, c.closing.over = make(chan struct{}), make(chan struct{})
 	return c
 }
@@ -95,7 +96,7 @@ func (c *Client) Close(ctx context.Context) []string {
 		}
 		return under.left
 	}
-	c.runs.recallAll()
+	c.runs.close()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	go func() { // ends with ctx, at the end of this function

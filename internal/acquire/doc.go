@@ -30,9 +30,9 @@
 // # Where to find it
 //
 // acquire.go is the way of one Lock, from the request (request.go) to the lease. claim.go
-// judges the answers, orphan.go cleans up after claims that are over. line.go has the runs
-// of a lock, run.go and member.go what goes on in one, and runqueue.go its place. readers.go
-// has the runs that read, others.go what is known of other clients. survey.go reads a
+// judges the answers, orphan.go cleans up after claims that are over. internal/core
+// decides about the runs of a lock: runs.go performs that, runqueue.go and member.go report to
+// it, and watch.go has it know other clients. idle.go has the leases that linger. survey.go reads a
 // lock and its queue before a claim. queue.go, follow.go and first.go are the wait,
 // mailbox.go and longqueue.go what they share. drain.go is the reader-writer lock's own.
 // once.go confirms the answers of a one-shot acquire.

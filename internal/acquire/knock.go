@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/internal/core"
 	"github.com/natslock/locks/internal/record"
 )
 
@@ -107,28 +108,14 @@ func (a *acquisition) unknock() {
 	}
 }
 
-// knockedAt answers another client that asks for the leases of the line. Under mu.
-func (l *line) knockedAt(e record.Entry) {
-	for _, r := range slices.Clone(l.all) {
-		switch {
-		case r.lease == nil || r.reads() && record.Mode(e.Mode) == record.Shared:
-		case e.Revision < r.lease.Revision: //safety:knock-older
-		case r.rest.idle != nil:
-			r.recall()
-		default:
-			r.lease.Answer(e.Revision)
-		}
-	}
-}
-
 // holds says whether a lease of the client goes on under a claim. Otherwise a record of that
 // claim is about to be deleted.
 func (rs *runs) holds(gate, id string) bool {
 	rs.mu.Lock()
-	defer rs.mu.Unlock()
+	defer rs.unlock()
 	if rs.alone[gate] != nil {
 		return true
 	}
 	l := rs.lines[gate]
-	return l != nil && slices.ContainsFunc(l.all, func(r *run) bool { return r.lease != nil && r.lease.ID() == id })
+	return l != nil && slices.ContainsFunc(l.Runs, func(r *core.Run) bool { return r.Leased() && ownerOf(r).lease.ID() == id })
 }

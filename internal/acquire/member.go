@@ -8,6 +8,7 @@ import (
 
 	"github.com/natslock/locks/internal/bucket"
 	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/internal/core"
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/session"
 )
@@ -32,20 +33,13 @@ type Holding interface {
 // member is one call of Acquire in its run, and what the call returns.
 type member struct {
 	session.Holder // once it is served
+	core.Member    // under runs.mu
 	runs           *runs
 	a              *acquisition // nil once it is served
 
 	// The following fields are under runs.mu.
-	run    *run          // nil: it holds the lock, and has no line
-	wake   chan struct{} // its part in the run has changed; nil: it has not waited
-	inside bool          // it is the holder, or is to be
-	late   bool          // it passes other clients: it joined in the turn, or too late for the claim
-	early  bool          // it was there before the run wrote a place
-	queued bool          // published to the observers as such
-	rests  bool          // its lease may rest after it
-
-	linger time.Duration // as it asked
-
+	wake     chan struct{} // its part in the run has changed; nil: it has not waited
+	rests    bool          // its lease may rest after it
 	turnEnds clock.Instant // of the run it had
 	gate     string        // of the lock it has alone
 
@@ -53,21 +47,30 @@ type member struct {
 	result   error // of the release
 }
 
+// run returns the run of the member; nil: it holds the lock, and has no line. Under mu, or on the
+// goroutine that drives the run.
+func (m *member) run() *run {
+	if m.Run == nil {
+		return nil
+	}
+	return ownerOf(m.Run)
+}
+
 // acquire waits for the lock.
 func (m *member) acquire() error {
 	for {
 		m.runs.mu.Lock()
-		r, inside, drives := m.run, m.inside, m.run.driver == m
+		r, inside, drives := m.run(), m.Inside, m.Run.Driver == &m.Member
 		if m.wake == nil && !inside && !drives {
 			m.wake = make(chan struct{}, 1)
 		}
-		m.runs.mu.Unlock()
+		m.runs.unlock()
 		var res result
 		switch {
 		case inside:
 			res = m.enter(r)
 		case drives:
-			if res = r.afterRecall(m.a); res.outcome != ended {
+			if res = m.a.afterRecall(r); res.outcome != ended {
 				res = m.a.drive(r)
 			}
 			switch res.outcome {
@@ -91,9 +94,9 @@ func (m *member) acquire() error {
 		switch res.outcome {
 		case granted:
 			m.runs.mu.Lock()
-			m.a, m.wake = nil, nil
+			m.a, m.Want, m.wake = nil, nil, nil
 			r.fold(m)
-			m.runs.mu.Unlock()
+			m.runs.unlock()
 			return nil
 		case lost:
 			m.again()
@@ -111,13 +114,13 @@ func (m *member) acquire() error {
 // no reader since: Admit sees to it that it stands.
 func (m *member) enter(r *run) result {
 	a, l := m.a, r.lease
-	if a.drains() && !r.drained {
+	if a.drains() && !r.Drained {
 		if res := a.drain(l); res.outcome != granted {
 			return res
 		}
 		m.runs.mu.Lock()
-		r.drained = true
-		m.runs.mu.Unlock()
+		r.Drained = true
+		m.runs.unlock()
 	}
 	for {
 		// Also a claim whose answer comes now, and a lease that another member leaves.
@@ -129,7 +132,7 @@ func (m *member) enter(r *run) result {
 		}
 		admitted, err := l.Admit(&m.Holder, session.Admission{
 			Parent: a.parent, Detached: a.req.Detached, Meta: a.req.Meta, Begun: a.begun, Queued: m.wake != nil,
-			Lingers: m.linger > 0, Least: a.req.MinHold, Warn: a.req.OnWarn, WarnBefore: a.req.WarnBefore,
+			Lingers: m.Linger > 0, Least: a.req.MinHold, Warn: a.req.OnWarn, WarnBefore: a.req.WarnBefore,
 		})
 		switch {
 		case err != nil:
@@ -144,30 +147,17 @@ func (m *member) enter(r *run) result {
 
 // again has the member wait on when the lease has ended before it was served.
 func (m *member) again() {
-	rs, r := m.runs, m.run
-	l := r.lease
+	rs, l := m.runs, m.run().lease
 	rs.mu.Lock()
-	m.inside = false
-	r.inside--
-	last := r.inside == 0 //safety:last-again
-	switch {
-	case r.line == nil:
-		r.lease, r.driver = nil, m
-	case !r.over:
-		r.members = slices.Insert(r.members, 0, m)
-		r.end()
-	// Ahead of those that waited behind it. A one-shot acquire does not wait with others.
-	case r.next != nil && !r.next.over && r.next.lease == nil && !m.a.req.Once && r.next.takes(m.a):
-		m.run, m.late, m.early = r.next, false, false
-		m.run.members = slices.Insert(m.run.members, 0, m)
-		m.run.resize()
-		if m.run.place != nil {
-			m.run.announce(m)
-		}
-	default:
-		r.next = rs.line(m.a.keys).open([]*member{m}) // readers that were to enter beside it follow
+	r := m.run()
+	last, opens := m.Lost(rs.c.b.Instant())
+	if r.line == nil {
+		r.lease = nil
 	}
-	rs.mu.Unlock()
+	if opens {
+		rs.line(m.a.keys).Reopen(&m.Member, rs.c.b.Instant())
+	}
+	rs.unlock()
 	if last {
 		l.Leave(record.StatusGone) // a broken record keeps others out until it is deleted
 	}
@@ -178,36 +168,29 @@ func (m *member) again() {
 func (m *member) leave() (withdraw func()) {
 	rs, a := m.runs, m.a
 	rs.mu.Lock()
-	defer rs.mu.Unlock()
-	r := m.run
+	defer rs.unlock()
+	r := m.run()
+	if r.line != nil {
+		r.line.see(rs.c.b.Instant())
+	}
 	a.seen, a.outage = m.seen(), r.outage()
-	if r.lease != nil && !m.inside { // of this client: the member waits behind its holder
+	if r.Leased() && !m.Inside { // of this client: the member waits behind its holder
 		a.outage = nil
 	}
-	if r.driver == m && a.bid != nil && a.bid.cur != nil {
+	if r.Driver == &m.Member && a.bid != nil && a.bid.cur != nil {
 		a.id = a.bid.cur.id
 	}
-	if m.inside { // and not served
-		if r.follow(rs.c.b.Instant()) {
-			return func() {}
-		}
-		return func() { a.unused(r.lease) } //safety:run-unused-released
-	}
-	if r.line == nil {
-		rs.setPlace(r, nil)
-		return a.withdraw
-	}
-	r.members = slices.DeleteFunc(r.members, func(x *member) bool { return x == m })
-	r.resize()
+	left, drives := m.GiveUp(rs.c.b.Instant())
 	switch {
-	case r.driver != m:
-	case len(r.members) == 0:
-		r.close()
-		return a.withdraw //safety:run-withdrawn
-	default:
-		r.driver = r.members[0]
-		r.driver.a.takeOver(a) //safety:run-driven-on
-		r.driver.poke()
+	case left == core.Unused:
+		return func() { a.unused(r.lease) }
+	case left == core.Withdrawn:
+		if r.line == nil {
+			rs.setPlace(r, nil)
+		}
+		return a.withdraw
+	case drives != nil:
+		callOf(drives).a.takeOver(a) //safety:run-driven-on
 	}
 	return func() {}
 }
@@ -239,15 +222,17 @@ func (m *member) Release(ctx context.Context) error {
 		rs := m.runs
 		now := rs.c.b.Instant()
 		rs.mu.Lock()
-		r := m.run
+		r, goesOn := m.run(), false
 		if r == nil {
 			delete(rs.alone, m.gate)
 		} else {
-			r.rest.linger = m.linger
-			m.unhint()
+			if r.line != nil {
+				delete(r.line.hints, &m.Member)
+				r.line.see(now)
+			}
+			goesOn = m.Member.Leave(now)
 		}
-		goesOn := r != nil && r.goesOn(now)
-		rs.mu.Unlock()
+		rs.unlock()
 		if !goesOn {
 			m.result = m.Holder.Release(ctx)
 			return
@@ -255,11 +240,12 @@ func (m *member) Release(ctx context.Context) error {
 		// First: the next holder may release at once, or end the lease by giving up.
 		m.result = m.Holder.Leave(now) //safety:one-at-a-time
 		rs.mu.Lock()
-		goesOn = r.follow(now)
-		rs.mu.Unlock()
+		r.line.see(now)
+		goesOn = r.Follow(now)
+		rs.unlock()
 		switch {
 		case goesOn:
-		case r.reads(): // the last one
+		case r.Reads(): // the last one
 			if err := r.lease.Release(ctx); m.result == nil {
 				m.result = err
 			}
@@ -291,32 +277,36 @@ func (m *member) Abandon() {
 
 // part ends the run of a lease that nobody else is to get.
 func (m *member) part() {
-	m.runs.mu.Lock()
-	defer m.runs.mu.Unlock()
-	switch r := m.run; {
-	case r == nil:
-		delete(m.runs.alone, m.gate)
-	case r.line != nil:
-		m.unhint()
-		r.end()
+	rs := m.runs
+	rs.mu.Lock()
+	defer rs.unlock()
+	r := m.run()
+	if r == nil {
+		delete(rs.alone, m.gate)
+		return
 	}
+	if r.line != nil {
+		delete(r.line.hints, &m.Member)
+	}
+	m.Part(rs.c.b.Instant())
 }
 
 // seen returns what the driver of the run has seen, with the position of the member in the
 // queue. Under mu.
 func (m *member) seen() *shown {
-	rs, r, s := m.runs, m.run, new(shown)
-	i := max(slices.Index(r.members, m), 0)
+	r, s := m.run(), new(shown)
+	now := m.runs.c.b.Instant()
+	i := max(slices.Index(r.Members, &m.Member), 0)
 	if r.shown != nil {
 		*s = *r.shown
 	}
-	if r.line != nil && !m.inside {
-		if r.lease != nil {
+	if r.line != nil && !m.Inside {
+		if r.Leased() {
 			return &shown{r.lease.Entry(), i + 1}
 		}
-		for _, x := range r.line.all {
-			if x.lease != nil && !x.lease.Ended(rs.c.b.Instant()) && !(r.reads() && x.reads()) { // it has not read that
-				s.holder = x.lease.Entry()
+		for _, x := range r.line.Runs {
+			if x.Leased() && !x.Ended(now) && !(r.Reads() && x.Reads()) { // it has not read that
+				s.holder = ownerOf(x).lease.Entry()
 			}
 		}
 	}

@@ -31,7 +31,7 @@ func (a *acquisition) wait() result {
 		if a.place == nil {
 			begun := a.c.b.Instant()
 			if a.queueing == nil {
-				if err := a.member.run.inOrder(a); err != nil {
+				if err := a.member.run().inOrder(a); err != nil {
 					return result{outcome: ended, err: err}
 				}
 			}
@@ -51,7 +51,7 @@ func (a *acquisition) wait() result {
 			}
 			a.place.Leave(record.StatusGone)
 			a.place = nil
-			a.member.run.queued(nil, a.member)
+			a.member.run().queued(nil, a.member)
 			continue
 		}
 		return r
@@ -77,14 +77,14 @@ func (a *acquisition) enqueue(begun clock.Instant) result {
 		if c.b.Current() { // a list may show what the key had before, otherwise //safety:key-used-again
 			a.queueing.draft.vacant, expect = c.b.Recent.Vacancy(c.b.Instant(), a.keys.Place(""))
 		}
-		a.member.run.queueing()
+		a.member.run().queueing()
 	}
 	for ; ; expect = 0 {
 		switch r := a.queueing.offer(expect); r.outcome {
 		case granted:
 			g := r.grant(a.queueing.cur)
 			a.queueing, a.place = nil, c.s.Queue(g, a.mailbox.poke)
-			a.member.run.queued(a.place, a.member)
+			a.member.run().queued(a.place, a.member)
 			a.heard(nil)
 			a.bid.draft.queued = true
 			return r
@@ -138,7 +138,7 @@ func (a *acquisition) stand(place *session.Place) (r result, first bool) {
 		if try = 0; sure == nil {
 			vacant = tombstone //safety:vacant-claimed
 		}
-		a.member.run.listed(queue, from, at)
+		a.member.run().listed(queue, from, at)
 		i := slices.IndexFunc(queue, func(e record.Entry) bool { return e.ID == place.ID() })
 		if i < 0 {
 			return result{outcome: requeue}, false

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/internal/core"
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/session"
 )
@@ -45,6 +46,7 @@ type acquisition struct {
 	asked  bool // it came to a request
 	bid    *bid // its own, or that of the member that drove the run before; nil: it has not driven
 	member *member
+	want   core.Want // what the runs know of it
 
 	// The state of the lock, as far as it is known.
 	seen   *shown // when it gave up; nil: nothing
@@ -70,7 +72,7 @@ func (a *acquisition) saw(holder record.Entry) {
 		a.bid.holder = holder
 		s = a.bid.shown
 	}
-	a.member.run.saw(s)
+	a.member.run().saw(s)
 }
 
 // heard notes what the last request has come to, for the error of a wait that is given up:
@@ -78,7 +80,7 @@ func (a *acquisition) saw(holder record.Entry) {
 // that the end of the wait has cut short says nothing.
 func (a *acquisition) heard(err error) {
 	if err == nil || a.over() == nil {
-		a.member.run.hears(err)
+		a.member.run().hears(err)
 	}
 }
 
@@ -152,7 +154,7 @@ func (c *Client) prepare(ctx context.Context, req Request) (*acquisition, error)
 		return nil, err
 	}
 	a := &acquisition{c: c, req: req, keys: record.KeysOf(req.Kind, encoded), parent: ctx, ctx: ctx, begun: c.b.Instant(), ttl: c.s.TTL}
-	if c.runs.idle.most == 0 {
+	if c.runs.core.Most == 0 {
 		a.req.Linger = 0
 	}
 	switch {
@@ -184,6 +186,7 @@ func (c *Client) prepare(ctx context.Context, req Request) (*acquisition, error)
 			return nil, fmt.Errorf("lock %q: %w: the metadata make a record larger than %d bytes: it has %d", req.Name, record.ErrInvalidOption, limit, given)
 		}
 	}
+	a.want = core.Want{TTL: a.ttl, Mode: a.req.Mode, Meta: a.req.Meta, Private: a.private(), Once: a.req.Once, Patient: a.req.Patient}
 	return a, nil
 }
 

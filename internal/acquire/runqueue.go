@@ -2,31 +2,92 @@ package acquire
 
 import (
 	"errors"
-	"slices"
 
 	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/internal/core"
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/session"
 	"github.com/natslock/locks/kvstore"
 )
 
-// writing is the first write of a record of a run, without an answer yet, or without the
-// list of the queue that follows the answer.
-type writing struct {
-	begun  clock.Instant // 0: none
-	news   uint64        // others.count by then
-	epoch  uint64        // others.epoch by then
-	place  bool          // not a claim
-	proves bool          // the subscription is older
+// This file has the events that the member which drives a run reports to the core: what it is
+// about to write, and what has come of that.
+
+// granted makes l the lease of the run, and admits its first member, or all that read. m
+// has driven it. It returns false if nobody is left that the claim was for.
+func (r *run) granted(m *member, l *session.Lease) bool {
+	rs := m.runs
+	rs.mu.Lock()
+	defer rs.unlock()
+	rs.setPlace(r, nil)
+	r.lease = l
+	now := rs.c.b.Instant()
+	lease := core.Lease{Revision: l.Revision}
+	lease.Until, lease.MayIdle = l.Standing(now)
+	if !r.Granted(&m.Member, lease, now) {
+		return false
+	}
+	if r.line == nil && m.Linger > 0 {
+		rs.keeps(r, m)
+	}
+	return true
 }
 
-// begin notes that a first write of a record is sent now. Under mu.
-func (r *run) begin() {
-	o := r.line.others
-	r.writing = writing{begun: r.line.c.b.Instant(), news: o.news()}
-	if o != nil && o.watch != nil {
-		r.writing.proves, r.writing.epoch = true, o.epoch
+// keeps gives a run that did not wait a line, so that it can linger. It cannot while other
+// goroutines of the client wait. Under mu.
+func (rs *runs) keeps(r *run, m *member) {
+	if l := rs.line(m.a.keys); len(l.Runs) == 0 {
+		m.turnEnds = rs.c.b.Instant()
+		l.head(r, m)
+		r.Keep()
 	}
+}
+
+// behind gets the lock for a run behind others of its client. Readers join the readers
+// inside. Behind readers inside a run may try as a newcomer does, behind all others it has
+// to queue.
+func (a *acquisition) behind(r *run) result {
+	defer a.whileGranting()()
+	l := r.line
+	if a.reads() && !a.req.Once {
+		if err := r.inOrder(a); err != nil {
+			return result{outcome: ended, err: err}
+		}
+	}
+	if unsure, _ := a.merges(r, false); unsure {
+		l.inform(a.ctx, true)
+	}
+	if _, merges := a.merges(r, true); merges {
+		return result{outcome: merged}
+	}
+	l.mu.Lock()
+	queues := r.Queues || l.Others.Writers(a.c.b.Instant())
+	l.unlock()
+	if queues && !a.req.Once {
+		return result{outcome: busy}
+	}
+	return a.atOnce()
+}
+
+// merges has the run join the readers inside, if no writer has come since their join. unsure
+// says that the client does not know that.
+func (a *acquisition) merges(r *run, joins bool) (unsure, merged bool) {
+	l := r.line
+	l.mu.Lock()
+	defer l.unlock()
+	now := a.c.b.Instant()
+	l.see(now)
+	h := r.Host(&a.want, now)
+	if h == nil {
+		return false, false
+	}
+	if !h.Joinable(now) {
+		return true, false
+	}
+	if joins {
+		r.Merge(h)
+	}
+	return false, joins
 }
 
 // queueing is called before a place is written, with a first answer or without.
@@ -36,19 +97,14 @@ func (r *run) queueing() {
 		return
 	}
 	l.mu.Lock()
-	shared := r.behind || len(l.all) > 1 || len(r.members) > 1
-	l.mu.Unlock()
+	shared := r.Shared()
+	l.unlock()
 	if shared { // before the write: its answer proves the subscription
 		l.subscribe() //safety:queue-subscribed
 	}
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	r.begin()
-	r.writing.place = true
-	for _, m := range r.members {
-		m.early = m.early || !r.placed
-	}
-	r.placed = true
+	defer l.unlock()
+	r.Queueing(l.c.b.Instant())
 }
 
 // inOrder waits until the run before has a record. A place that is sent while the claim of
@@ -56,19 +112,17 @@ func (r *run) queueing() {
 func (r *run) inOrder(a *acquisition) error {
 	for r.line != nil {
 		r.line.mu.Lock()
-		var before *run
-		if i := slices.Index(r.line.all, r); i > 0 {
-			before = r.line.all[i-1]
-		}
-		if before == nil || before.place != nil || before.lease != nil { //safety:run-in-order
-			r.line.mu.Unlock()
+		first := r.Before()
+		if first == nil {
+			r.line.unlock()
 			return nil
 		}
+		before := ownerOf(first)
 		if before.settled == nil {
 			before.settled = make(chan struct{})
 		}
 		settled := before.settled
-		r.line.mu.Unlock()
+		r.line.unlock()
 		select {
 		case <-settled:
 		case <-a.ctx.Done():
@@ -76,14 +130,6 @@ func (r *run) inOrder(a *acquisition) error {
 		}
 	}
 	return nil
-}
-
-// settle lets the run behind queue. Under mu.
-func (r *run) settle() {
-	if r.settled != nil {
-		close(r.settled)
-		r.settled = nil
-	}
 }
 
 // setPlace makes p the place of a run; nil: it has none any more. Under mu.
@@ -100,29 +146,22 @@ func (rs *runs) setPlace(r *run, p *session.Place) {
 
 // queued makes p the place of the run; nil: it has none any more.
 func (r *run) queued(p *session.Place, m *member) {
-	m.runs.mu.Lock()
-	defer m.runs.mu.Unlock()
-	m.runs.setPlace(r, p)
+	rs := m.runs
+	rs.mu.Lock()
+	defer rs.unlock()
+	rs.setPlace(r, p)
 	switch {
-	case p == nil:
-		r.writing = writing{}
-		if l := r.line; l != nil && !r.over { // it queues again behind the others
-			l.all = append(slices.DeleteFunc(l.all, func(x *run) bool { return x == r }), r) //safety:requeued-behind
-		}
-		return
+	case r.line == nil && p == nil:
+		r.Ticket = 0
 	case r.line == nil:
+		r.Ticket = p.Ticket()
+		m.Queued = true
 		r.announce(m)
-		return
+	case p == nil:
+		r.PlaceLost()
+	default:
+		r.PlaceAt(p.Ticket(), rs.c.b.Instant())
 	}
-	for _, m := range r.members {
-		r.announce(m)
-	}
-	// The first list is still to come: see listed.
-	if w, o := r.writing, r.line.others; o != nil && w.proves {
-		o.prove(r.line.c.b.Instant(), w.epoch)
-	}
-	r.settle()
-	r.resize()
 }
 
 // listed notes what a list of the queue has shown to the driver, from a revision on. The
@@ -133,21 +172,8 @@ func (r *run) listed(queue []record.Entry, from uint64, at clock.Instant) {
 	}
 	r.line.listed(queue, from, nil, at)
 	r.line.mu.Lock()
-	defer r.line.mu.Unlock()
-	r.writing = writing{}
-}
-
-// announce publishes that a member waits: with the ticket of the place, or behind the
-// holder of the lease. Under mu.
-func (r *run) announce(m *member) {
-	ev := session.Event{Type: session.EventQueued, Kind: m.a.req.Kind, Name: m.a.req.Name}
-	if r.place != nil {
-		ev.ID, ev.Token = r.place.ID(), r.place.Ticket()
-	} else {
-		ev.ID = r.lease.ID()
-	}
-	m.queued = true
-	m.runs.c.s.Notify(m.a.parent, ev)
+	defer r.line.unlock()
+	r.Shown()
 }
 
 // hears notes what the last request of the driver has come to: see [acquisition.heard]. That
@@ -155,7 +181,7 @@ func (r *run) announce(m *member) {
 func (r *run) hears(err error) {
 	if r.line != nil {
 		r.line.mu.Lock()
-		defer r.line.mu.Unlock()
+		defer r.line.unlock()
 	}
 	if (r.heard || r.trouble != nil) && errors.Is(err, kvstore.ErrInFlight) {
 		return
@@ -167,7 +193,7 @@ func (r *run) hears(err error) {
 func (r *run) saw(s shown) {
 	if r.line != nil {
 		r.line.mu.Lock()
-		defer r.line.mu.Unlock()
+		defer r.line.unlock()
 	}
 	r.shown = &s
 }

@@ -144,7 +144,7 @@ func (a *acquisition) surveySlots(revision uint64) result {
 		*a.queue += e.Goroutines()
 	}
 	low := lowest(queue) //safety:slots-left-by-newcomer
-	a.bid.until = at.Add(bucket.Bypass)
+	a.bid.until = at.Add(record.Bypass)
 	defer func() { a.bid.until = 0 }()
 	// A replica that lags may show an overdue record without the waiters for it, so a
 	// newcomer that can wait queues behind it.

@@ -1,7 +1,6 @@
 package acquire
 
 import (
-	"github.com/natslock/locks/internal/bucket"
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/kvstore"
 )
@@ -83,7 +82,7 @@ func (a *acquisition) survey(revision uint64) result {
 	if a.bid.mine(entry) { // an earlier attempt, to be adopted
 		r.entry = record.Entry{}
 	}
-	a.bid.until = at.Add(bucket.Bypass)
+	a.bid.until = at.Add(record.Bypass)
 	defer func() { a.bid.until = 0 }()
 	// There can be a newer tombstone: others may be quicker just now.
 	for {

@@ -3,21 +3,13 @@ package bucket
 import (
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/internal/record"
 )
 
-const (
-	// TombstoneLife is how long the server keeps a tombstone.
-	TombstoneLife = time.Second
-	// Bypass is for how long a client that has seen a queue empty may take the lock
-	// again without a read of the queue. So the hot path stays one round trip, and a
-	// new waiter waits at most that much longer.
-	Bypass = 100 * time.Millisecond
-	// recentMax bounds the memory of locks released a moment ago.
-	recentMax = 4096
-)
+// recentMax bounds the memory of locks released a moment ago.
+const recentMax = 4096
 
 // Recent remembers the tombstones this client has left. Taking a lock again needs no
 // read for a second. The next place in a queue has the key of the last one, so that
@@ -50,7 +42,7 @@ type vacancy struct {
 func (r *Recent) Left(now clock.Instant, key string, place bool, revision uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if len(r.m)+r.vacant >= recentMax && (r.swept == 0 || now.Sub(r.swept) > Bypass) {
+	if len(r.m)+r.vacant >= recentMax && (r.swept == 0 || now.Sub(r.swept) > record.Bypass) {
 		r.sweep(now)
 	}
 	full := len(r.m)+r.vacant >= recentMax
@@ -82,7 +74,7 @@ func (r *Recent) Left(now clock.Instant, key string, place bool, revision uint64
 func (r *Recent) sweep(now clock.Instant) {
 	r.swept = now
 	for k, t := range r.m {
-		if now.Sub(t.at) > TombstoneLife {
+		if now.Sub(t.at) > record.TombstoneLife {
 			delete(r.m, k)
 		}
 	}
@@ -96,7 +88,7 @@ func (r *Recent) sweep(now clock.Instant) {
 func (r *Recent) fade(queue string, now clock.Instant) {
 	all := r.places[queue]
 	n := 0
-	for n < len(all) && now.Sub(all[n].at) >= TombstoneLife {
+	for n < len(all) && now.Sub(all[n].at) >= record.TombstoneLife {
 		n++
 	}
 	r.vacant -= n
@@ -151,13 +143,13 @@ func (r *Recent) Known(now clock.Instant, key string) (k Known) {
 	if !ok {
 		return k
 	}
-	if now.Sub(t.at) >= TombstoneLife {
+	if now.Sub(t.at) >= record.TombstoneLife {
 		delete(r.m, key)
 		return k
 	}
 	k.Tombstone = t.tombstone
-	if t.empty != 0 && now.Sub(t.empty) < Bypass {
-		k.Until = t.empty.Add(Bypass)
+	if t.empty != 0 && now.Sub(t.empty) < record.Bypass {
+		k.Until = t.empty.Add(record.Bypass)
 	}
 	return k
 }

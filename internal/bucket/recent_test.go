@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/internal/record"
 )
 
 // TestVacanciesFade: a queue that is hot does not keep the places of its busiest
@@ -28,7 +29,7 @@ func TestVacanciesFade(t *testing.T) {
 	require.Equal(t, 1, r.vacant)
 	r.Left(now, "lock.other", false, 99_999)
 	require.EqualValues(t, 99_999, r.Known(now, "lock.other").Tombstone)
-	now = now.Add(TombstoneLife)
+	now = now.Add(record.TombstoneLife)
 	key, _ := r.Vacancy(now, "wait.hot.")
 	require.Empty(t, key)
 	require.Zero(t, r.vacant)
@@ -57,7 +58,7 @@ func TestRecentIsBounded(t *testing.T) {
 	r.Left(now, "lock.0", false, 10_001)
 	require.EqualValues(t, 10_002, r.Known(now, "lock.0").Tombstone)
 
-	now = now.Add(TombstoneLife + time.Millisecond)
+	now = now.Add(record.TombstoneLife + time.Millisecond)
 	r.Left(now, "lock.new", false, 10_003)
 	require.EqualValues(t, 10_003, r.Known(now, "lock.new").Tombstone)
 	require.Len(t, r.m, 1, "the others have expired")

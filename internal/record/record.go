@@ -426,6 +426,15 @@ func (e Entry) BrokenBecause() string { return fmt.Sprintf("by %s: %s", e.Broken
 // From says whether the claim with this id wrote the record.
 func (e Entry) From(id string) bool { return !e.Zero() && !e.Unreadable && e.ID == id }
 
+const (
+	// TombstoneLife is how long the server keeps a tombstone.
+	TombstoneLife = time.Second
+	// Bypass is for how long a client that has seen a queue empty may take the lock
+	// again without a read of the queue. So the hot path stays one round trip, and a
+	// new waiter waits at most that much longer.
+	Bypass = 100 * time.Millisecond
+)
+
 // OverdueSlack is how far apart the clocks of two servers may be: one has stamped the
 // record, another one reports the time.
 const OverdueSlack = 300 * time.Millisecond

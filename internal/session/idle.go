@@ -6,12 +6,15 @@ import (
 	"github.com/natslock/locks/internal/clock"
 )
 
-// MayIdle says whether the client may keep the lease while no holder is inside: the record
-// at the server says so too.
-func (l *Lease) MayIdle(now clock.Instant) bool {
+// Standing returns until when the lease holds, which is before any instant if it has ended, and
+// whether it may be idle now: the record says so to other clients.
+func (l *Lease) Standing(now clock.Instant) (until clock.Instant, mayIdle bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.holdsAt(now) && l.Body.Lingers && (l.marked == 0 || l.lastSent > l.marked) //safety:linger-shown
+	if l.state != Held || l.abandoned {
+		return math.MinInt64, false
+	}
+	return l.end, now < l.end && l.Body.Lingers && (l.marked == 0 || l.lastSent > l.marked) //safety:linger-shown
 }
 
 // used notes that an idle lease has a holder again. It is watched if the holder stays for

@@ -383,7 +383,7 @@ func (t *tombstoning) refused(ctx context.Context, last uint64) (over bool, foun
 	// A refusal that does not know what was acknowledged may come from a leader that
 	// was deposed. Its successor may have applied the refused write, or do so yet.
 	// Of an empty key a tombstone would show that for a second.
-	none := err == nil && entry.Zero() && time.Since(t.begun) < bucket.TombstoneLife
+	none := err == nil && entry.Zero() && time.Since(t.begun) < record.TombstoneLife
 	if last < t.revision && (entry.From(id) || !none && !b.Alone()) { //safety:release-deposed
 		t.unanswered = true
 	}

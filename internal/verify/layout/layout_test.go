@@ -29,6 +29,7 @@ var floors = [][]string{
 	{"kvstore"},
 	{"internal/clock"},
 	{"internal/record"},
+	{"internal/core"},
 	{"internal/bucket"},
 	{"internal/session"},
 	{"internal/acquire", "internal/admin"},

@@ -1,0 +1,225 @@
+package acquire
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/internal/core"
+	"github.com/natslock/locks/internal/record"
+	"github.com/natslock/locks/internal/session"
+	"github.com/natslock/locks/kvstore"
+)
+
+// This file is what the client does for leases that linger: see internal/core/linger.go. It lists
+// the queues of its idle leases now and then, so many with one request: a notification may be lost.
+
+const (
+	// rouseFor bounds how long a one-shot acquire waits for such a list.
+	rouseFor = 250 * time.Millisecond
+	// listTogetherMax is the number of queues that one request lists.
+	listTogetherMax = 128
+)
+
+// lingersNext is called before the claim of a run that is to linger. Its client subscribes
+// first: the answer to the claim proves the subscription. Then a TryLock of another client
+// has an answer from the first hold on. A member that goes on with the claim of another
+// one begins nothing: what has become known since that claim stays news.
+func (r *run) lingersNext(a *acquisition) {
+	l := r.line
+	if l == nil || a.req.Linger == 0 {
+		return
+	}
+	l.mu.Lock()
+	begins := l.Others == nil && a.bid.cur == nil
+	l.unlock()
+	l.listen(r.Reads())
+	l.mu.Lock()
+	defer l.unlock()
+	if begins { //safety:linger-begun
+		r.Claiming(l.c.b.Instant())
+	}
+}
+
+// rouse says whether the client has an idle lease that a one-shot acquire can use at once.
+// It gives up one that the acquire cannot use, and waits for that. It waits for a list
+// where one is still to come.
+func (rs *runs) rouse(a *acquisition) bool {
+	rs.mu.Lock()
+	l := rs.lines[a.keys.Gate]
+	if l == nil || l.Resting() == nil || !l.Resting().Idle() {
+		rs.unlock()
+		return false
+	}
+	now := rs.c.b.Instant()
+	r := l.Resting()
+	takes, informed := r.Takes(&a.want), r.Informed(now)
+	if !takes {
+		r.Recall(now)
+		rs.perform()
+	}
+	released := ownerOf(r).released
+	rs.unlock()
+	ctx, cancel := context.WithTimeout(a.ctx, rouseFor)
+	defer cancel()
+	switch {
+	case !takes:
+		select {
+		case <-released:
+		case <-ctx.Done():
+		}
+	case !informed:
+		l.inform(ctx, r.Reads()) //safety:rouse-listed
+	}
+	rs.mu.Lock()
+	defer rs.unlock()
+	return r.Idle()
+}
+
+// afterRecall waits for the release of the idle lease before the run: its record would
+// refuse the claim.
+func (a *acquisition) afterRecall(r *run) result {
+	if r.After == nil {
+		return result{}
+	}
+	select {
+	case <-ownerOf(r.After).released:
+		r.After = nil // or each run would keep all before it
+		return result{}
+	case <-a.ctx.Done():
+	case <-a.c.b.Granting().Done():
+	}
+	return result{outcome: ended, err: a.over()}
+}
+
+// setAlarm sets the alarm of the next round through the idle leases. Under mu.
+func (rs *runs) setAlarm(at clock.Instant) {
+	in := at.Sub(rs.c.b.Instant())
+	if rs.alarm == nil {
+		rs.alarm = time.AfterFunc(in, rs.tend)
+	} else {
+		rs.alarm.Reset(in)
+	}
+}
+
+// tend is a round through the idle leases.
+func (rs *runs) tend() {
+	rs.mu.Lock()
+	defer rs.unlock()
+	due := rs.core.Tend(rs.c.b.Instant())
+	if len(due) == 0 || rs.listing { // a round before lists
+		return
+	}
+	rs.listing = true
+	rs.c.s.Background(func(ctx context.Context) {
+		for due := range slices.Chunk(due, listTogetherMax) {
+			rs.listRuns(ctx, due)
+		}
+		rs.mu.Lock()
+		defer rs.unlock()
+		rs.listing = false
+	})
+}
+
+// listRuns lists the queues of idle runs: with one request, if that can answer. Otherwise no
+// run waits for the lists of the others.
+func (rs *runs) listRuns(ctx context.Context, due []*core.Run) {
+	if rs.listTogether(ctx, due) {
+		rs.mu.Lock()
+		defer rs.unlock()
+		for _, r := range due {
+			r.ListedBeside(rs.c.b.Instant())
+		}
+		return
+	}
+	var all sync.WaitGroup
+	for _, r := range due {
+		all.Go(func() { ownerOf(r).relist(ctx) })
+	}
+	all.Wait()
+}
+
+// relist lists the queue, from a subscription.
+func (r *run) relist(ctx context.Context) {
+	r.line.inform(ctx, r.Reads())
+	r.line.mu.Lock()
+	defer r.line.unlock()
+	r.Relisted(r.line.c.b.Instant())
+}
+
+// listTogether lists the queues of several locks, with their gates. It says whether it has
+// done so for all of them.
+func (rs *runs) listTogether(ctx context.Context, due []*core.Run) bool {
+	b := rs.c.b
+	queues, gates := make(map[string]*line, len(due)), make(map[string]*kvstore.Record, len(due))
+	unseen := make(map[string]*session.Lease, len(due))
+	unproven := make(map[*core.Others]uint64)
+	var patterns []string
+	rs.mu.Lock()
+	for _, state := range due {
+		r := ownerOf(state)
+		o := r.line.Others
+		switch {
+		case r.Over:
+			continue
+		case o == nil || !o.Queue || r.Reads() && !o.Gate: // its own list subscribes
+			rs.unlock()
+			return false
+		}
+		if proven, epoch := o.Proven(); !proven {
+			unproven[o] = epoch
+		}
+		queues[r.line.keys.Place("")], gates[r.line.keys.Gate] = r.line, new(kvstore.Record)
+		unseen[r.lease.Key] = r.lease
+		patterns = append(patterns, r.line.keys.Place("*"), r.line.keys.Gate)
+		if r.Reads() { // a replica names no state in which it has nothing
+			patterns = append(patterns, r.lease.Key)
+		}
+	}
+	rs.unlock()
+	if len(patterns) == 0 {
+		return true
+	}
+	if len(unproven) > 0 { // one answer proves all that were made before
+		if _, err := b.Probe(ctx, patterns[1]); err != nil {
+			return false
+		}
+		rs.mu.Lock()
+		for o, epoch := range unproven {
+			o.Prove(b.Instant(), epoch)
+		}
+		rs.unlock()
+	}
+	at, revision, err := rs.asOf(ctx)
+	if err != nil {
+		return false
+	}
+	got, err := b.ListSoon(ctx, patterns[0], revision, kvstore.Also(patterns[1:]...))
+	if err != nil {
+		rs.c.s.Logger.Debug("list the queues of idle locks", "locks", len(due), "error", err)
+		return false
+	}
+	places := make(map[*line][]kvstore.Record)
+	for _, rec := range got.Records {
+		if l := unseen[rec.Key]; l != nil {
+			if e := record.Of(rec); e.Live() && e.From(l.ID()) && e.Status == record.StatusHeld {
+				delete(unseen, rec.Key)
+			}
+		}
+		if g := gates[rec.Key]; g != nil {
+			*g = rec
+		} else if l := queues[rec.Key[:strings.LastIndexByte(rec.Key, '.')+1]]; l != nil {
+			places[l] = append(places[l], rec)
+		}
+	}
+	for _, l := range unseen { // broken, or gone with its bucket: nothing else shows that soon
+		l.Suspect() //safety:idle-unseen
+	}
+	for _, l := range queues {
+		l.listed(record.Queue(places[l]), 0, gates[l.keys.Gate], at)
+	}
+	return true
+}

@@ -1,0 +1,368 @@
+package acquire
+
+import (
+	"cmp"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/natslock/locks/internal/bucket"
+	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/internal/core"
+	"github.com/natslock/locks/internal/record"
+	"github.com/natslock/locks/internal/session"
+	"github.com/natslock/locks/kvstore"
+)
+
+const (
+	// DefaultTurn is for how long after its grant a run serves goroutines that came
+	// while other clients were queued.
+	DefaultTurn = time.Millisecond
+	// DefaultMaxLingering bounds the idle leases of a client.
+	DefaultMaxLingering = 10_000
+)
+
+// runs are the runs of a client: [core] decides about them, and this file performs what it
+// decides. The mutex guards the state of the core, and what this package keeps beside it. It is
+// not held across I/O, and it is taken before that of a record.
+type runs struct {
+	c *Client
+
+	mu      sync.Mutex
+	core    core.Client
+	lines   map[string]*line   // by gate
+	alone   map[string]*member // holders without a line, by gate
+	apart   int                // runs without a line that have a place
+	listing bool               // a round lists the queues of idle leases
+	alarm   *time.Timer        // of the next round; nil: no lease has been idle
+}
+
+// line is the runs of one lock.
+type line struct {
+	core.Line
+	*runs
+	keys        record.Keys
+	queue, gate kvstore.Watch                  // nil: not subscribed
+	hints       map[*core.Member]chan struct{} // holders that are to be notified of goroutines that wait
+
+	firstRun run // of most lines that is all there is
+}
+
+// run is what the client keeps of a run beside its state.
+type run struct {
+	*core.Run
+	line     *line // nil: a single member, which does not wait with others
+	place    *session.Place
+	lease    *session.Lease
+	settled  chan struct{}   // closed when it has a record, or is over; nil: nobody waits for that
+	released <-chan struct{} // closed when the release of its idle lease is over
+	timer    *time.Timer     // of its turn
+	heard    bool            // the server has said last that the lock is held, or the run queued
+	trouble  error           // what the last request has come to instead; nil: no answer, or heard
+	shown    *shown          // nil: nothing
+}
+
+// shown is what the driver has seen of the lock.
+type shown struct {
+	holder record.Entry // zero: not known
+	ahead  int          // goroutines in the queue before the run, and 1; 0: not known
+}
+
+func ownerOf(r *core.Run) *run { return r.Owner.(*run) }
+
+func callOf(m *core.Member) *member { return m.Want.Call.(*member) }
+
+// unlock performs what the events under the mutex have asked for, and releases it.
+func (rs *runs) unlock() {
+	if len(rs.core.Effects) > 0 {
+		rs.perform()
+	}
+	rs.mu.Unlock()
+}
+
+// perform performs the effects of the core. Under mu: none waits.
+func (rs *runs) perform() {
+	for i := 0; i < len(rs.core.Effects); i++ { // performing one may add others
+		e := rs.core.Effects[i]
+		var r *run
+		if e.Run != nil && e.Do != core.Open {
+			r = ownerOf(e.Run)
+		}
+		switch e.Do {
+		case core.Open:
+			e.Run.Line.Owner.(*line).opened(e.Run)
+		case core.Wake:
+			callOf(e.Member).poke()
+		case core.Announce:
+			r.announce(callOf(e.Member))
+		case core.Size:
+			if r.lease != nil {
+				r.lease.SetSize(int(e.N))
+			} else if r.place != nil {
+				r.place.SetSize(int(e.N))
+			}
+		case core.Settle:
+			if r.settled != nil {
+				close(r.settled)
+				r.settled = nil
+			}
+		case core.Watch:
+			if !r.lease.OnEnd(r.leaseEnded) {
+				r.LeaseEnded(rs.c.b.Instant())
+			}
+		case core.EndTurn:
+			r.timer = time.AfterFunc(e.At.Sub(rs.c.b.Instant()), r.turnOver)
+		case core.KeepTurn:
+			r.timer.Stop()
+		case core.Idle:
+			r.lease.Idle()
+		case core.Release:
+			r.released = r.lease.Drop()
+		case core.Answer:
+			r.lease.Answer(e.N)
+		case core.List:
+			rs.c.s.Background(e.Line.Owner.(*line).refresh)
+		case core.Relist:
+			rs.c.s.Background(r.relist)
+		case core.Alarm:
+			rs.setAlarm(e.At)
+		case core.Hint:
+			l := ownerOf(e.Member.Run).line
+			close(l.hints[e.Member])
+			delete(l.hints, e.Member)
+		case core.Close:
+			e.Line.Owner.(*line).close()
+		}
+	}
+	clear(rs.core.Effects)
+	rs.core.Effects = rs.core.Effects[:0]
+}
+
+// opened gives a run of the line what the client keeps of it.
+func (l *line) opened(c *core.Run) {
+	r := &l.firstRun
+	if r.Run != nil {
+		r = new(run)
+	}
+	r.Run, r.line, c.Owner = c, l, r
+}
+
+func (r *run) leaseEnded() {
+	r.line.mu.Lock()
+	defer r.line.unlock()
+	r.LeaseEnded(r.line.c.b.Instant())
+}
+
+func (r *run) turnOver() {
+	r.line.mu.Lock()
+	defer r.line.unlock()
+	r.TurnOver(r.line.c.b.Instant())
+}
+
+// announce publishes that a member waits: with the ticket of the place, or behind the
+// holder of the lease. Under mu.
+func (r *run) announce(m *member) {
+	ev := session.Event{Type: session.EventQueued, Kind: m.a.req.Kind, Name: m.a.req.Name}
+	if r.place != nil {
+		ev.ID, ev.Token = r.place.ID(), r.place.Ticket()
+	} else {
+		ev.ID = r.lease.ID()
+	}
+	m.runs.c.s.Notify(m.a.parent, ev)
+}
+
+// close ends the subscriptions of a line without runs, and forgets it. Under mu.
+func (l *line) close() {
+	if len(l.Runs) > 0 { // since then
+		return
+	}
+	if l.lines[l.keys.Gate] == l {
+		delete(l.lines, l.keys.Gate)
+	}
+	l.unwatch()
+}
+
+// see has the core know until when the leases of the line hold. Under mu.
+func (l *line) see(now clock.Instant) {
+	for _, r := range l.Runs {
+		if r.Leased() {
+			r.Lease.Until, r.Lease.MayIdle = ownerOf(r).lease.Standing(now)
+		}
+	}
+}
+
+// by gives a member a run of its own, without a line.
+func (m *member) by() *run {
+	own := &struct {
+		state core.Run
+		run   run
+	}{}
+	own.run.Run, own.state.Owner, own.state.Driver = &own.state, &own.run, &m.Member
+	m.Run = &own.state
+	return &own.run
+}
+
+// ask makes the caller a member of a run of its client.
+func (rs *runs) ask(a *acquisition) *member {
+	m := &member{runs: rs, a: a, rests: a.req.MinHold > 0}
+	a.member = m
+	a.want.Call = m
+	m.Want, m.Linger = &a.want, a.req.Linger
+	now := a.begun
+	if a.req.Once { // which may have waited for an idle lease
+		now = rs.c.b.Instant()
+	}
+	rs.mu.Lock()
+	defer rs.unlock()
+	l := rs.lines[a.keys.Gate]
+	if a.counts() || l == nil && a.req.Once && !a.reads() { // each by itself
+		m.by()
+		return m
+	}
+	if l == nil {
+		l = rs.line(a.keys)
+	}
+	l.see(now)
+	if !l.Ask(&m.Member, now) {
+		m.by()
+	}
+	return m
+}
+
+// line returns the line of a lock. It may be new. Under mu.
+func (rs *runs) line(keys record.Keys) *line {
+	l := rs.lines[keys.Gate]
+	if l != nil {
+		return l
+	}
+	l = &line{runs: rs, keys: keys}
+	l.Begin(&rs.core, l)
+	if rs.lines == nil {
+		rs.lines, rs.alone = make(map[string]*line), make(map[string]*member)
+	}
+	rs.lines[keys.Gate] = l
+	if m := rs.alone[keys.Gate]; m != nil {
+		delete(rs.alone, keys.Gate)
+		l.head(nil, m)
+	}
+	return l
+}
+
+// head makes the run, which m is inside of, the first of a line; nil: it has none yet. Under mu.
+func (l *line) head(own *run, m *member) {
+	var state *core.Run
+	if own != nil {
+		state = own.Run
+	}
+	state = l.Head(state, &m.Member, m.turnEnds)
+	if own == nil {
+		own = &l.firstRun
+		own.Run, own.lease, state.Owner = state, m.Holder.Lease(), own
+		state.Lease.Revision = own.lease.Revision
+	}
+	own.line = l
+	body := own.lease.Body
+	state.TTL, state.Mode, state.Private = own.lease.Terms.TTL, record.Mode(body.Mode), body.Fixed || m.rests
+	if state.Reads() { // it stays as it is
+		state.Meta = body.Meta
+	}
+	l.see(l.c.b.Instant())
+}
+
+// fold leaves the holder of a run that nobody else waits for without a line. Under mu.
+func (r *run) fold(m *member) {
+	turnEnds, alone := r.Alone()
+	if !alone || m.Linger > 0 {
+		return
+	}
+	rs := r.line.runs
+	delete(rs.lines, r.line.keys.Gate)
+	rs.alone[r.line.keys.Gate] = m
+	m.Run, m.turnEnds, m.gate = nil, turnEnds, r.line.keys.Gate
+}
+
+// close gives up all idle leases: the client closes.
+func (rs *runs) close() {
+	rs.mu.Lock()
+	defer rs.unlock()
+	rs.core.Close()
+	for _, l := range rs.lines {
+		l.GiveUpIdle(rs.c.b.Instant())
+	}
+}
+
+// counts are of goroutines and leases.
+type counts struct {
+	waiting int // goroutines that wait
+	beside  int // goroutines inside, but for one of each lease
+	idle    int // leases without a goroutine inside
+}
+
+func (rs *runs) count() (n counts) {
+	rs.mu.Lock()
+	defer rs.unlock()
+	n.idle, n.waiting = rs.core.IdleLeases(), rs.apart
+	now := rs.c.b.Instant()
+	for _, l := range rs.lines {
+		l.see(now)
+		for _, r := range l.Runs {
+			if r.Resting() && !r.Idle() {
+				n.idle++
+			}
+			// A lease that has ended counts for nobody, also before its run ends.
+			if r.Leased() && !r.Ended(now) {
+				n.beside += int(max(r.Inside-1, 0))
+			}
+			n.waiting += r.Waiting()
+		}
+	}
+	return n
+}
+
+// WaitingFor returns how many goroutines of the client wait for a lock: in its queue, or
+// behind a gate that readers have to leave.
+func (c *Client) WaitingFor(keys record.Keys) (n int) {
+	if keys.Kind == record.Semaphore { // each goroutine has a place of its own, and no run
+		return c.s.Places(keys)
+	}
+	c.runs.mu.Lock()
+	defer c.runs.unlock()
+	if l := c.runs.lines[keys.Gate]; l != nil {
+		for _, r := range l.Runs {
+			n += r.Waiting()
+			if r.Leased() && !r.Drained && !r.Reads() && keys.Kind == record.RW {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// errUnheard says that the server has given no usable answer to a call.
+var errUnheard = fmt.Errorf("%w: no usable answer by then", bucket.ErrUnavailable)
+
+// outage is why the server may be unavailable to a member that gives up; nil: it has said
+// last that the lock is held or the run queued. A run waits for those before it in its line:
+// what they have heard counts until it has asked for itself. Under mu.
+func (r *run) outage() error {
+	if r.heard || r.trouble != nil || r.line == nil {
+		return r.said()
+	}
+	err := error(errUnheard)
+	for _, x := range r.line.Runs {
+		if x == r.Run {
+			break
+		}
+		if err = ownerOf(x).said(); x.Leased() {
+			err = nil // this client has the lock
+		}
+	}
+	return err
+}
+
+func (r *run) said() error {
+	if r.heard {
+		return nil
+	}
+	return cmp.Or(r.trouble, errUnheard)
+}

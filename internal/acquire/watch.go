@@ -1,0 +1,259 @@
+package acquire
+
+import (
+	"context"
+
+	"github.com/natslock/locks/internal/bucket"
+	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/internal/core"
+	"github.com/natslock/locks/internal/record"
+	"github.com/natslock/locks/kvstore"
+)
+
+// This file has a client know the places of other clients in the queue of a lock: it subscribes to
+// the queue and lists it. What that shows is judged by [core.Others].
+
+// inform has the client know the queue of a lock, and the gate too if it reads.
+func (l *line) inform(ctx context.Context, reads bool) {
+	if o := l.listen(reads); o != nil {
+		l.list(ctx, o)
+	}
+}
+
+// listen subscribes to the queue of a lock, and to the gate too if the client reads. It
+// returns nil where that fails.
+func (l *line) listen(reads bool) *core.Others {
+	l.subscribe()
+	l.mu.Lock()
+	o := l.Others
+	gate := reads && o != nil && !o.GateAsked
+	if gate {
+		o.GateAsked = true
+	}
+	l.unlock()
+	if gate && !l.watch(o, l.keys.Gate, true) {
+		l.mu.Lock()
+		o.GateAsked = false
+		l.unlock()
+	}
+	l.mu.Lock()
+	defer l.unlock()
+	if o == nil || !o.Queue || reads && !o.Gate {
+		return nil
+	}
+	return o
+}
+
+// subscribe begins to watch the queue, when a second goroutine waits. The write of a place
+// that follows proves that the subscription is in place.
+func (l *line) subscribe() {
+	l.mu.Lock()
+	if l.Others != nil {
+		l.unlock()
+		return
+	}
+	o := &core.Others{}
+	l.Others = o
+	l.unlock()
+	if !l.watch(o, l.keys.Place("*"), false) {
+		l.mu.Lock()
+		l.Others = nil
+		l.unlock()
+	}
+}
+
+// watch subscribes to a part of what a client knows of others: the queue or the gate.
+func (l *line) watch(o *core.Others, pattern string, gate bool) bool {
+	w, err := l.c.b.Watch(pattern, func(ev kvstore.Event) { l.notified(o, ev) })
+	if err != nil {
+		return false
+	}
+	l.mu.Lock()
+	defer l.unlock()
+	if gate {
+		l.gate = w
+	} else {
+		l.queue = w
+	}
+	o.Subscribed(gate)
+	if len(l.Runs) == 0 {
+		l.unwatch()
+	}
+	return true
+}
+
+// unwatch ends the subscriptions, and forgets what they have shown. Under mu.
+func (l *line) unwatch() {
+	for _, w := range []*kvstore.Watch{&l.queue, &l.gate} {
+		if *w != nil {
+			l.c.s.Send((*w).Stop)
+			*w = nil
+		}
+	}
+	l.Others = nil
+}
+
+// notified takes a change in the queue.
+func (l *line) notified(o *core.Others, ev kvstore.Event) {
+	now := l.c.b.Instant()
+	var e record.Entry
+	if ev.Kind == kvstore.Put || ev.Record.Key == l.keys.Gate {
+		if e = record.Of(ev.Record); ev.Kind == kvstore.Put && e.Client == l.c.b.Client && e.Key != l.keys.Gate && e.Status != record.StatusTrying {
+			return
+		}
+	}
+	l.mu.Lock()
+	defer l.unlock()
+	switch {
+	case ev.Kind != kvstore.Recheck && ev.Record.Key == l.keys.Gate:
+		l.GateSeen(o, e, now)
+	case ev.Kind == kvstore.Put && e.Status == record.StatusTrying:
+		l.Knocked(e, now)
+	case ev.Kind == kvstore.Put:
+		l.PlaceSeen(o, e, now)
+	case ev.Kind == kvstore.Deleted:
+		o.PlaceGone(ev.Record.Key, ev.Record.Revision, now)
+	case ev.Kind == kvstore.Recheck: // another server serves the subscription now
+		o.Moved()
+	}
+}
+
+// listed notes what a list has shown of the queue from a revision on. A gate that is not
+// nil was listed beside it. The list was asked for at an instant.
+func (l *line) listed(queue []record.Entry, from uint64, gate *kvstore.Record, at clock.Instant) {
+	var entry *record.Entry
+	if gate != nil {
+		e := record.Of(*gate)
+		entry = &e
+	}
+	now, server := l.c.b.Instant(), l.c.b.Now()
+	l.mu.Lock()
+	defer l.unlock()
+	l.Listed(queue, from, entry, at, now, server)
+}
+
+// refresh lists the queue again, before the last list is too old to count.
+func (l *line) refresh(ctx context.Context) {
+	l.mu.Lock()
+	o := l.Others
+	l.unlock()
+	if o == nil {
+		return
+	}
+	l.list(ctx, o)
+	l.mu.Lock()
+	defer l.unlock()
+	o.Refreshed()
+}
+
+// list lists the queue as the leader has it, from a subscription that is in place, and the
+// gate beside it if the client has subscribed to that.
+func (l *line) list(ctx context.Context, o *core.Others) {
+	if err := l.tryList(ctx, o); err != nil { // the next run that is opened lists
+		l.c.s.Logger.Debug("list the queue", "key", l.keys.Gate, "error", err)
+	}
+}
+
+func (l *line) tryList(ctx context.Context, o *core.Others) error {
+	b := l.c.b
+	l.mu.Lock()
+	proven, epoch := o.Proven()
+	var opts []kvstore.ListOption
+	if o.Gate {
+		opts = append(opts, kvstore.Beside(l.keys.Gate))
+	}
+	l.unlock()
+	if !proven {
+		if _, err := b.Probe(ctx, l.keys.Gate); err != nil {
+			return err
+		}
+		l.mu.Lock()
+		o.Prove(b.Instant(), epoch)
+		l.unlock()
+	}
+	at, revision, err := l.asOf(ctx)
+	if err != nil {
+		return err
+	}
+	got, err := b.ListSoon(ctx, l.keys.Place("*"), revision, opts...)
+	if err != nil {
+		return err
+	}
+	var gate *kvstore.Record
+	if opts != nil {
+		gate = &got.Beside
+	}
+	l.listed(record.Queue(got.Records), 0, gate, at)
+	return nil
+}
+
+// asOf returns an instant, and a revision that a list has to contain which is asked for
+// then: another server than the leader may answer, and lag.
+func (rs *runs) asOf(ctx context.Context) (at clock.Instant, revision uint64, err error) {
+	b := rs.c.b
+	at = b.Instant()
+	if !b.Alone() { //safety:silence-of-leader
+		var st kvstore.State
+		st, err = b.Leader(ctx, bucket.AnswerTimeout)
+		revision = st.LastRevision
+	}
+	return at, revision, err
+}
+
+// Contended returns a channel that is closed when a goroutine or another client waits for
+// what the member holds. The first call has the client subscribe to the queue and list it,
+// in the background. The subscription ends with the lease.
+func (m *member) Contended() <-chan struct{} {
+	rs := m.runs
+	rs.mu.Lock()
+	defer rs.unlock()
+	hint, first := m.Hint()
+	now := rs.c.b.Instant()
+	if !first || m.Holder.Lease().Ended(now) {
+		return hint
+	}
+	r := m.lined()
+	switch {
+	case r == nil: // it has left
+	case r.line == nil || r.Contended(now): // or other goroutines wait
+		close(hint)
+	default:
+		if r.line.hints == nil {
+			r.line.hints = make(map[*core.Member]chan struct{})
+		}
+		r.line.hints[&m.Member] = hint
+		m.WantHint()
+		r.Listen()
+		rs.perform()
+		if !r.Over && !r.Informed(now) {
+			rs.c.s.Background(func(ctx context.Context) { r.line.inform(ctx, r.Reads()) })
+		}
+	}
+	return hint
+}
+
+// lined returns the run of a holder. It has a line, unless it is that of a one-shot acquire
+// and other goroutines wait. lined returns nil if the holder has left. Under mu.
+func (m *member) lined() *run {
+	rs := m.runs
+	encoded, err := record.EncodeName(m.Name())
+	if err != nil {
+		return nil
+	}
+	keys := record.KeysOf(m.Holder.Lease().Kind, encoded)
+	switch r := m.run(); {
+	case r == nil && rs.alone[keys.Gate] == m:
+		rs.line(keys)
+	case r == nil || r.line != nil || r.Inside == 0:
+	case keys.Kind == record.Semaphore: // each permit by itself
+		l := &line{runs: rs, keys: keys}
+		l.Begin(&rs.core, l)
+		l.head(r, m)
+	case rs.lines[keys.Gate] == nil:
+		rs.line(keys).head(r, m)
+	}
+	if m.Run == nil || m.Run.Over || m.Run.Inside == 0 {
+		return nil
+	}
+	return m.run()
+}

@@ -1,0 +1,36 @@
+// Package core decides how the goroutines of one client share a lock. It is plain data: it has no
+// goroutine, mutex, channel, timer, clock or I/O. Each method is an event, which comes with its
+// instant. It changes the state and appends effects to its [Client]; the package that calls it
+// performs these, and decides nothing.
+//
+// # Runs
+//
+// The goroutines of a client that want one lock wait together at their client. A run is one or more
+// of them that asked one after the other, with no other client's place between them as far as the
+// client knows. A run has one record at the server: a place while it waits, and then the lease.
+// Its members are served in order, by the client, without a message.
+//
+//	      Ask              Queued              Granted           last Leave, or Ended
+//	none -----> claims ------------> waits ------------> leased ----------------------> over
+//	              |                    |                  |  ^
+//	              +---- Granted -------|----------------->+  | Ask
+//	                                   | Unqueued         v  |
+//	                                   +-> claims        idle ---> over (Recall)
+//
+// One member drives a run that has no lease yet: it waits for answers and notifications on its own
+// goroutine. When it gives up, the first of the others drives on. The lease goes from member to
+// member. It ends when no member is left, or when the rest of them has to let another client in
+// first: see the turn, in run.go. Members of a run that reads are inside together: all have the
+// token of its join, and the last one that leaves releases the lease.
+//
+// # Other clients
+//
+// Whether a goroutine may join a run depends on what the client knows of the places of others:
+// others.go. It knows nothing unless it has subscribed to the queue, and what it knows counts for a
+// second after a list, because a notification may be lost. Safety does not rest on any of that: a
+// lock is granted by a conditional write. Order among clients does.
+//
+// # Idle leases
+//
+// A run lingers when its last member has left and has asked for that: linger.go.
+package core

@@ -1,0 +1,74 @@
+package core
+
+import (
+	"container/list"
+	"time"
+
+	"github.com/natslock/locks/internal/clock"
+)
+
+// Client is what the locks of one client have in common. The caller has it, and all of its
+// lines, under one mutex.
+type Client struct {
+	ID   string        // as records name it
+	Turn time.Duration // for how long after its grant a run serves goroutines that pass others
+	Most int           // the number of idle leases that it keeps
+	// Effects are what the events since have asked for, in order. The caller performs them
+	// before it lets go of its mutex, and empties them.
+	Effects []Effect
+
+	closed bool
+	idle   list.List     // of runs, the least recently used first
+	rings  clock.Instant // when the alarm does; 0: it is not set
+}
+
+// Effect is something that the caller has to do.
+type Effect struct {
+	Do     Action
+	Line   *Line
+	Run    *Run
+	Member *Member
+	At     clock.Instant
+	N      uint64
+}
+
+// Action says what an [Effect] is.
+type Action uint8
+
+const (
+	// Open: give Run what the caller keeps of a run. It comes before all others of the run.
+	Open Action = iota + 1
+	// Wake: the part of Member in its run has changed.
+	Wake
+	// Announce: publish that Member waits.
+	Announce
+	// Size: note N as the number of members in the record of Run.
+	Size
+	// Settle: Run has a record, or is over. The runs behind it may queue.
+	Settle
+	// Watch: call [Run.LeaseEnded] when the lease of Run has ended.
+	Watch
+	// EndTurn: call [Run.TurnOver] At.
+	EndTurn
+	// KeepTurn: do not call it any more.
+	KeepTurn
+	// Idle: nobody uses the lease of Run.
+	Idle
+	// Release: release the lease of Run, which nobody uses.
+	Release
+	// Answer: tell the one-shot acquire whose record has revision N that the lease of Run is in use.
+	Answer
+	// List: list the queue of Line; call [Line.Listed], and [Line.Refreshed] in any case.
+	List
+	// Relist: subscribe to the queue of Run's line and list it; call [Line.Listed], and
+	// [Run.Relisted] in any case.
+	Relist
+	// Alarm: call [Client.Tend] At, and not before.
+	Alarm
+	// Hint: notify Member, which holds the lock, that a goroutine or another client waits.
+	Hint
+	// Close: Line has had no run. If it has none now, end its subscriptions and forget it.
+	Close
+)
+
+func (c *Client) do(e Effect) { c.Effects = append(c.Effects, e) }

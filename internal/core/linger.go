@@ -1,0 +1,256 @@
+package core
+
+import (
+	"container/list"
+	"time"
+
+	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/internal/record"
+)
+
+// A run lingers when its last member has left and has asked for that: the client keeps the
+// lease, which is idle then. The next goroutine of the client that asks for the lock is
+// inside without a message. The client gives an idle lease up when anything asks that
+// cannot join it: another client, which queues, or a goroutine that wants another lease.
+//
+// A goroutine uses an idle lease only while a list of the queue counts, which has shown no
+// other client. Without one it waits for a list, and so do those that ask after it.
+//
+// An idle lease is never used again once its release is asked for: recall ends its run first.
+// A lease that the server has just granted is used once before it is given up, because a
+// run is idle only after a member has left it.
+
+const (
+	// freshFor is for how long a list of the queue counts that has shown no other client. If
+	// a notification is lost, its client waits no longer than that.
+	freshFor = 5 * time.Second
+	// listEvery is how often the client lists the queue of an idle lease.
+	listEvery = 4 * time.Second
+	// tendAgain is the shortest time between two rounds through the idle leases.
+	tendAgain = 10 * time.Millisecond
+)
+
+// rest is what a run has that lingers, or has done so.
+type rest struct {
+	idle    *list.Element // among those of the client; nil: it is not idle
+	waits   bool          // nobody is inside: its members wait for a list
+	listing bool          // a list of its own is under way
+	linger  time.Duration // of the member that left last; 0: none has left
+	ends    clock.Instant // of an idle run
+}
+
+// Resting says whether nobody uses the lease of the run.
+func (r *Run) Resting() bool { return r.rest.idle != nil || r.rest.waits }
+
+// Idle says whether the lease of the run can be used by the next goroutine.
+func (r *Run) Idle() bool { return r.rest.idle != nil }
+
+// Resting returns the run of the line whose lease nobody uses, if there is one.
+func (l *Line) Resting() *Run {
+	if l == nil {
+		return nil
+	}
+	for _, r := range l.Runs {
+		if r.Resting() {
+			return r
+		}
+	}
+	return nil
+}
+
+// lingers says whether the run keeps its lease although no member is left.
+func (r *Run) lingers(now clock.Instant) bool {
+	l := r.Line
+	return r.rest.linger > 0 && !l.c.closed && len(l.Runs) == 1 && !r.asked(now) && r.Lease.MayIdle
+}
+
+// Informed says whether the client would know of another client that waits.
+func (r *Run) Informed(now clock.Instant) bool {
+	o := r.Line.Others
+	return o != nil && o.Queue && o.from == 0 && o.fresh(o.listed, now, freshFor) && //safety:linger-informed
+		(!r.Reads() || o.Gate && o.fresh(o.gate.listed, now, freshFor))
+}
+
+// listedAt is when the client asked for the list that [Run.Informed] judges. It is 0 without
+// one.
+func (r *Run) listedAt() clock.Instant {
+	o := r.Line.Others
+	switch {
+	case o == nil:
+		return 0
+	case r.Reads():
+		return min(o.listed, o.gate.listed)
+	}
+	return o.listed
+}
+
+// asked says whether another client is known to wait for the lease.
+func (r *Run) asked(now clock.Instant) bool {
+	o := r.Line.Others
+	if o == nil {
+		return false
+	}
+	if r.Reads() && o.gate.revision > r.Lease.Revision && o.gate.stands(now) { //safety:gate-recalls
+		return true
+	}
+	return o.after(0, now, r.Reads()) //safety:place-recalls
+}
+
+// asked follows news of other clients: the idle lease of the line is given up when one
+// asks, and the holders are notified that want that.
+func (l *Line) asked(now clock.Instant) {
+	if r := l.Resting(); r != nil && r.asked(now) {
+		r.recall(now)
+	}
+	l.contend(now)
+}
+
+// idles makes the run idle.
+func (r *Run) idles(now clock.Instant) {
+	c := r.Line.c
+	r.rest.ends = now.Add(r.rest.linger)
+	r.rest.idle = c.idle.PushBack(r)
+	r.listen()
+	c.do(Effect{Do: Idle, Run: r})
+	relistAt := now.Add(listEvery)
+	if r.Informed(now) {
+		relistAt = r.listedAt().Add(listEvery) //safety:linger-relisted
+	} else {
+		r.relist()
+	}
+	c.tendAt(min(r.rest.ends, relistAt))
+	if c.idle.Len() > c.Most {
+		c.idle.Front().Value.(*Run).recall(now)
+	}
+}
+
+// Keep has a run linger that did not wait: see [Line.Head].
+func (r *Run) Keep() {
+	r.relist() // its subscription shows a TryLock elsewhere //safety:try-subscribed
+}
+
+// use takes an idle run for a goroutine that asks.
+func (r *Run) use() {
+	r.Line.c.idle.Remove(r.rest.idle)
+	r.rest.idle = nil
+}
+
+// take lets a goroutine that asks into an idle run, or has it wait for a list.
+func (r *Run) take(m *Member, now clock.Instant) {
+	r.use()
+	if !r.Informed(now) { //safety:idle-informed
+		r.rest.waits = true
+		r.relist()
+		r.Members = append(r.Members, m)
+		return
+	}
+	if now.Sub(r.listedAt()) >= listEvery {
+		r.relist() // before the list is too old
+	}
+	r.letIn(m)
+}
+
+// relist has the queue listed, from a subscription.
+func (r *Run) relist() {
+	if !r.rest.listing {
+		r.rest.listing = true
+		r.Line.c.do(Effect{Do: Relist, Run: r})
+	}
+}
+
+// Relisted ends a [Relist], whether or not the list has succeeded.
+func (r *Run) Relisted(now clock.Instant) {
+	r.rest.listing = false // first: a goroutine that waits from now on wants another list
+	r.ListedBeside(now)
+}
+
+// ListedBeside follows a list of the queue that was asked for together with those of others.
+func (r *Run) ListedBeside(now clock.Instant) {
+	switch {
+	case r.Over || !r.Resting():
+	case !r.Informed(now):
+		r.recall(now)
+	case !r.rest.waits:
+	case len(r.Members) > 0:
+		r.rest.waits = false
+		r.serve(nil)
+	default: // they have given up
+		r.recall(now)
+	}
+}
+
+// Recall gives up a lease that nobody uses, because something asks for the lock that cannot use it.
+func (r *Run) Recall(now clock.Instant) { r.recall(now) }
+
+// recall gives up a lease that nobody uses. Members that wait do so in a new run.
+func (r *Run) recall(now clock.Instant) {
+	r.end(now) //safety:recall-closes
+	r.Line.c.do(Effect{Do: Release, Run: r})
+}
+
+// Close has no run of the client linger any more.
+func (c *Client) Close() { c.closed = true }
+
+// GiveUpIdle gives up the lease of the line that nobody uses.
+func (l *Line) GiveUpIdle(now clock.Instant) {
+	if r := l.Resting(); r != nil {
+		r.recall(now)
+	}
+}
+
+// tendAt sets the alarm of the next round through the idle leases.
+func (c *Client) tendAt(at clock.Instant) {
+	if c.rings == 0 || at < c.rings {
+		c.rings = at
+		c.do(Effect{Do: Alarm, At: at})
+	}
+}
+
+// Tend gives up the idle leases whose time is over. When the list of a queue is old, it
+// returns that run and those whose lists are half as old, for the caller to list their queues.
+func (c *Client) Tend(now clock.Instant) (due []*Run) {
+	c.rings = 0
+	ends, relistAt := now.Add(listEvery), now.Add(listEvery)
+	for e := c.idle.Front(); e != nil; {
+		r := e.Value.(*Run)
+		e = e.Next()
+		if now >= r.rest.ends {
+			r.recall(now)
+			continue
+		}
+		ends = min(ends, r.rest.ends)
+		if !r.rest.listing {
+			at := r.listedAt().Add(listEvery)
+			if relistAt = min(relistAt, at); now >= at.Add(-listEvery/2) {
+				due = append(due, r)
+			}
+		}
+	}
+	if now < relistAt {
+		due = nil
+	} else {
+		relistAt = now.Add(listEvery / 2)
+	}
+	if c.idle.Len() > 0 {
+		c.tendAt(max(min(ends, relistAt), now.Add(tendAgain)))
+	}
+	return due
+}
+
+// IdleLeases is how many leases nobody uses.
+func (c *Client) IdleLeases() int { return c.idle.Len() }
+
+// Knocked answers a one-shot acquire of another client, which has written a record to ask for the
+// leases of the line: it is given up if it is idle, or its holder uses it.
+func (l *Line) Knocked(e record.Entry, now clock.Instant) {
+	for _, r := range append([]*Run(nil), l.Runs...) {
+		switch {
+		case !r.Leased() || r.Reads() && record.Mode(e.Mode) == record.Shared:
+		case e.Revision < r.Lease.Revision: //safety:knock-older
+		case r.Idle():
+			r.recall(now)
+		default:
+			l.c.do(Effect{Do: Answer, Run: r, N: e.Revision})
+		}
+	}
+}

@@ -1,0 +1,696 @@
+package core
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/internal/record"
+)
+
+// Line is the runs of one lock. It exists while a goroutine waits: most locks are held by
+// one goroutine, and no other one wants them.
+type Line struct {
+	Runs   []*Run  // in the order of their opening
+	Others *Others // nil: not subscribed to the queue
+	Owner  any     // the caller's
+
+	c      *Client
+	hinted []*Member // holders that are to be notified of goroutines that wait
+
+	// Of most lines that is all there is.
+	firstRun  Run
+	firstRuns [1]*Run
+}
+
+// Begin makes the line one of a client. owner is the caller's.
+func (l *Line) Begin(c *Client, owner any) { l.c, l.Owner, l.Runs = c, owner, l.firstRuns[:0] }
+
+// Want is what a goroutine asks for.
+type Want struct {
+	TTL     time.Duration
+	Mode    record.Mode
+	Meta    map[string]string
+	Private bool // the lease is for this goroutine only
+	Once    bool // it does not wait
+	Patient bool // it passes no other client
+	Call    any  // the caller's
+}
+
+// Member is a goroutine in its run: one that waits, or one that is inside.
+//
+// Under one run at a time, it is one of Members while it waits, and counted in Inside from
+// then on. Inside is true when the lease is its, which it may still have to enter.
+type Member struct {
+	Want   *Want // nil once it is served
+	Run    *Run  // nil: it holds the lock, and has no line
+	Linger time.Duration
+
+	Inside bool // it is the holder, or is to be
+	Queued bool // announced as such
+	late   bool // it passes other clients: it joined in the turn, or too late for the claim
+	early  bool // it was there before the run wrote a place
+}
+
+// Run is one or more goroutines that wait together; see the package's comment. A run without a line
+// has a single member, which does not wait with others.
+type Run struct {
+	Line  *Line
+	Owner any // what the caller keeps of it; see [Open]
+
+	TTL     time.Duration
+	Meta    map[string]string // of the readers
+	Mode    record.Mode
+	Private bool // nobody joins it
+	Behind  bool // it was not the first of its line
+	Queues  bool // a run before it waits or writes: it tries nothing before it has queued
+	Over    bool
+	Drained bool  // no reader is left behind its gate
+	Inside  int32 // of its members: one at a time, but for readers
+
+	Members []*Member // that wait, in order
+	Driver  *Member   // one of them; nil: the run has its lease
+	Ticket  uint64    // of its place; 0: it has none
+	Lease   Lease
+	After   *Run // whose lease is being released, which a claim has to wait for; nil: none
+	Next    *Run // where its members went when the lease had ended
+
+	placed   bool // it has written a place
+	watched  bool // the end of its lease
+	timed    bool // its turn: a goroutine has joined in it
+	writing  writing
+	turnEnds clock.Instant
+	rest     rest
+
+	firstMember [1]*Member
+}
+
+// Lease is what the core knows of the lease of a run. The caller sets Until and MayIdle before
+// an event that depends on them, since renewals move them.
+type Lease struct {
+	Revision uint64        // 0: there is none
+	Until    clock.Instant // it is valid until then
+	MayIdle  bool          // the record says that it lingers, for other clients to see
+}
+
+// writing is the first write of a record of a run, without an answer yet, or without the
+// list of the queue that follows the answer.
+type writing struct {
+	begun  clock.Instant // 0: none
+	news   uint64        // Others.count by then
+	epoch  uint64        // Others.epoch by then
+	place  bool          // not a claim
+	proves bool          // the subscription is older
+}
+
+// Reads says whether the members of the run are inside together.
+func (r *Run) Reads() bool { return r.Mode == record.Shared }
+
+// Leased says whether the run has its lease.
+func (r *Run) Leased() bool { return r.Lease.Revision != 0 }
+
+// Ended says whether the run has a lease that is not valid any more.
+func (r *Run) Ended(now clock.Instant) bool { return r.Leased() && now >= r.Lease.Until }
+
+// Takes says whether the record of the run can be that of another goroutine too. A record
+// has one TTL and one end, and that of readers who are inside together has one metadata.
+func (r *Run) Takes(w *Want) bool {
+	return !r.Private && !w.Private && r.TTL == w.TTL && //safety:run-own-record
+		r.Mode == w.Mode && (!r.Reads() || maps.Equal(r.Meta, w.Meta))
+}
+
+// Joinable says whether a goroutine that joins the run passes no other client that this
+// one knows of.
+func (r *Run) Joinable(now clock.Instant) bool {
+	o := r.Line.Others
+	switch {
+	case r.Resting(): // or it would have been recalled
+		return true
+	case r.writing.place && !r.writing.proves: //safety:run-unsubscribed
+		return false // other clients may have queued behind it, unnoticed
+	case r.writing.begun != 0 && now.Sub(r.writing.begun) < unanswered && o.news() == r.writing.news: //safety:run-unanswered
+		return true
+	case r.Leased() && r.Reads():
+		return o.unwritten(r.Lease.Revision, now)
+	case r.Leased():
+		// A client that was passed while it was paused may be queued with any ticket.
+		return o.known(0, now) && !o.after(0, now, false) //safety:run-grows
+	case r.Ticket != 0:
+		return o.known(r.Ticket, now) && !o.after(r.Ticket, now, r.Reads()) //safety:run-joined
+	}
+	return false
+}
+
+// Ask makes a goroutine a member: of the last run, where it may join that, or of a new one. It
+// says whether it has done so: a goroutine that asks once, and does not read, uses an idle lease or
+// waits with nobody.
+//
+// A goroutine that would pass another client joins the run all the same in its turn, which ends
+// at an instant after the grant: then those that are not served go to a run behind the others.
+func (l *Line) Ask(m *Member, now clock.Instant) (joined bool) {
+	w := m.Want
+	var recalled *Run
+	resting := l.Resting()
+	if r := resting; r != nil {
+		switch takes := r.Takes(w); {
+		case r.Idle() && r.Ended(now) || !takes && !w.Once:
+			r.recall(now)
+			recalled = r
+		case r.Idle() && w.Once && takes && r.Informed(now):
+			r.join(m, false, now)
+			return true
+		}
+	}
+	if w.Once && w.Mode != record.Shared {
+		return false
+	}
+	for i := 0; i < len(l.Runs); {
+		if r := l.Runs[i]; r.Ended(now) { // and its holder has not released it yet
+			r.end(now)
+		} else {
+			i++
+		}
+	}
+	if n := len(l.Runs); n > 0 {
+		r := l.Runs[n-1]
+		joins := r.Joinable(now) && !(w.Once && (!r.Leased() || r.Inside == 0))
+		passes := !joins && !r.Reads() && r.Leased() && now < r.turnEnds
+		if w.Patient { //safety:patient-turn
+			passes = false
+		}
+		if (joins || passes) && r.Takes(w) {
+			r.join(m, passes, now)
+			if resting == nil { // else the run lists the queue now and then
+				l.refresh(now)
+			}
+			return true
+		}
+		if !w.Once {
+			r.turnEnds = now
+			r.cut(now) // its late members are before this one //safety:turn-ended-early
+		}
+	}
+	if r := l.open([]*Member{m}, now); recalled != nil {
+		r.After = recalled
+	}
+	return true
+}
+
+// join adds a member, which may pass other clients in the turn of the run.
+func (r *Run) join(m *Member, passes bool, now clock.Instant) {
+	m.Run, m.late = r, passes
+	switch {
+	case r.Idle():
+		r.take(m, now)
+		return
+	case r.rest.waits:
+		r.Members = append(r.Members, m)
+		return
+	case r.Leased() && r.Reads():
+		r.letIn(m)
+		r.listen()
+		return
+	}
+	if !passes { // nor do those before it, any more
+		r.punctual()
+	}
+	r.Members = append(r.Members, m)
+	r.resize()
+	r.Line.contend(now)
+	if passes && !r.timed {
+		r.timed = true
+		r.Line.c.do(Effect{Do: EndTurn, Run: r, At: r.turnEnds})
+	}
+	r.listen()
+	if r.Ticket != 0 || r.Leased() { // else when it has one of them
+		r.announce(m)
+	}
+}
+
+// open adds a run of members that wait and want the same lease.
+func (l *Line) open(members []*Member, now clock.Instant) *Run {
+	r := &l.firstRun
+	if r.Line != nil {
+		r = new(Run)
+	}
+	w := members[0].Want
+	*r = Run{Line: l, TTL: w.TTL, Behind: len(l.Runs) > 0, Mode: w.Mode, Meta: w.Meta, Private: w.Private || w.Once}
+	r.Queues = slices.ContainsFunc(l.Runs, func(x *Run) bool { return !x.Reads() || !x.Leased() })
+	r.Members = append(r.firstMember[:0], members...)
+	for _, m := range members {
+		m.Run, m.late, m.early = r, false, false
+	}
+	l.Runs = append(l.Runs, r)
+	l.c.do(Effect{Do: Open, Run: r})
+	r.begin(now)
+	r.Driver = r.Members[0]
+	r.wake(r.Driver)
+	l.contend(now)
+	if x := l.Resting(); x != nil && x.Idle() { // or the run would wait for its end //safety:idle-before
+		x.recall(now)
+		r.After = x
+	}
+	return r
+}
+
+// Head makes the run that a member is inside of the first of a line that has none.
+func (l *Line) Head(r *Run, m *Member, turnEnds clock.Instant) *Run {
+	if r == nil {
+		r = &l.firstRun
+		r.Inside, r.Drained, r.turnEnds = 1, true, turnEnds
+	}
+	r.Line, m.Run = l, r
+	l.Runs = append(l.Runs, r)
+	return r
+}
+
+// Alone returns whether the holder of the run is the only one that the line is for, and the end
+// of its turn: then the line can be forgotten, and [Line.Head] makes it again.
+func (r *Run) Alone() (turnEnds clock.Instant, alone bool) {
+	l := r.Line
+	alone = l != nil && !r.Over && !r.watched && !r.timed && len(r.Members) == 0 && r.Inside <= 1 && len(l.Runs) == 1 && l.Others == nil
+	return r.turnEnds, alone
+}
+
+// punctual notes that no member passes another client any more.
+func (r *Run) punctual() {
+	for _, m := range r.Members {
+		m.late = false
+	}
+}
+
+// TurnOver sends the members that have joined in the turn, and are not served, to a run
+// behind the other clients.
+func (r *Run) TurnOver(now clock.Instant) { r.cut(now) }
+
+// cut opens a new run for the members that would pass other clients. Where nobody is
+// queued any more they pass nobody, and clients that come now are behind them.
+func (r *Run) cut(now clock.Instant) {
+	i := slices.IndexFunc(r.Members, func(m *Member) bool { return m.late })
+	if r.Over || i < 0 {
+		return
+	}
+	if r.Joinable(now) { //safety:turn-cut
+		r.punctual()
+		return
+	}
+	late := r.Members[i:]
+	r.Members = slices.Clone(r.Members[:i])
+	r.resize()
+	r.Line.open(late, now)
+}
+
+// listen has the run end with its lease.
+func (r *Run) listen() {
+	if r.Leased() && !r.watched {
+		r.watched = true
+		r.Line.c.do(Effect{Do: Watch, Run: r})
+	}
+}
+
+// Listen has the run end with its lease, which a caller wants to know.
+func (r *Run) Listen() { r.listen() }
+
+// LeaseEnded ends a run whose lease has ended. Its members wait on, in a new run.
+func (r *Run) LeaseEnded(now clock.Instant) {
+	if r.Resting() {
+		r.recall(now) // a broken record keeps others out until it is deleted
+		return
+	}
+	r.end(now)
+}
+
+// End ends the run of a lease that nobody else is to get.
+func (r *Run) End(now clock.Instant) { r.end(now) }
+
+func (r *Run) end(now clock.Instant) {
+	if r.Over {
+		return
+	}
+	if len(r.Members) > 0 {
+		r.Next = r.Line.open(r.Members, now)
+	}
+	r.close()
+}
+
+// close removes the run, which has no members any more.
+func (r *Run) close() {
+	if r.Over {
+		return
+	}
+	r.Over, r.Members, r.Driver = true, nil, nil
+	l := r.Line
+	l.c.do(Effect{Do: Settle, Run: r})
+	if r.timed {
+		l.c.do(Effect{Do: KeepTurn, Run: r})
+	}
+	if r.Idle() {
+		r.use()
+	}
+	l.Runs = slices.DeleteFunc(l.Runs, func(x *Run) bool { return x == r })
+	if len(l.Runs) == 0 {
+		l.c.do(Effect{Do: Close, Line: l})
+	}
+}
+
+// Shared says whether goroutines wait beside the driver of the run. Then the client subscribes
+// to the queue before it writes a place: the answer proves the subscription.
+func (r *Run) Shared() bool { return r.Behind || len(r.Line.Runs) > 1 || len(r.Members) > 1 }
+
+// begin notes that a first write of a record is sent now.
+func (r *Run) begin(now clock.Instant) {
+	o := r.Line.Others
+	r.writing = writing{begun: now, news: o.news()}
+	if o != nil && o.Queue {
+		r.writing.proves, r.writing.epoch = true, o.epoch
+	}
+}
+
+// Claiming notes that a claim is sent now, after a subscription that its answer proves.
+func (r *Run) Claiming(now clock.Instant) { r.begin(now) }
+
+// Queueing is called before a place is written, with a first answer or without.
+func (r *Run) Queueing(now clock.Instant) {
+	r.begin(now)
+	r.writing.place = true
+	for _, m := range r.Members {
+		m.early = m.early || !r.placed
+	}
+	r.placed = true
+}
+
+// Before returns the run that has to have a record before this one writes a place: a place that is
+// sent while the claim of an earlier run is not answered may get the earlier ticket. nil: none.
+func (r *Run) Before() *Run {
+	i := slices.Index(r.Line.Runs, r)
+	if i < 1 {
+		return nil
+	}
+	if before := r.Line.Runs[i-1]; before.Ticket == 0 && !before.Leased() { //safety:run-in-order
+		return before
+	}
+	return nil
+}
+
+// PlaceAt notes that the run has a place.
+func (r *Run) PlaceAt(ticket uint64, now clock.Instant) {
+	r.Ticket = ticket
+	for _, m := range r.Members {
+		r.announce(m)
+	}
+	// The first list is still to come: see Shown.
+	r.prove(now)
+	r.Line.c.do(Effect{Do: Settle, Run: r})
+	r.resize()
+}
+
+// PlaceLost notes that the place of the run has gone. It queues again behind the others.
+func (r *Run) PlaceLost() {
+	r.Ticket, r.writing = 0, writing{}
+	if l := r.Line; !r.Over {
+		l.Runs = append(slices.DeleteFunc(l.Runs, func(x *Run) bool { return x == r }), r) //safety:requeued-behind
+	}
+}
+
+// Shown notes that a list of the queue has contained the place of the run: see [Line.Listed].
+func (r *Run) Shown() { r.writing = writing{} }
+
+// prove notes the answer to the first write of a record.
+func (r *Run) prove(now clock.Instant) {
+	if w, o := r.writing, r.Line.Others; o != nil && w.proves {
+		o.Prove(now, w.epoch)
+	}
+}
+
+// Granted makes a lease that of the run, and admits its first member, or all that read. m has
+// driven it. It returns false if nobody is left that the claim was for.
+func (r *Run) Granted(m *Member, lease Lease, now clock.Instant) bool {
+	// A claim whose answer was lost is found late. The goroutines that joined the place of
+	// the run asked after other clients had queued behind the claim.
+	found := r.Ticket != 0 && lease.Revision < r.Ticket
+	r.Ticket, r.Lease, r.Driver, r.Drained = 0, lease, nil, false
+	r.rest.linger = 0
+	if r.Line == nil {
+		r.letIn(m)
+		return true
+	}
+	r.prove(now)
+	r.writing, r.Private = writing{}, m.Want.Private
+	r.Line.c.do(Effect{Do: Settle, Run: r})
+	if !r.Reads() {
+		r.turnEnds = now.Add(r.Line.c.Turn) //safety:turn-bounded
+	}
+	if found { //safety:claim-found
+		for _, m := range r.Members {
+			m.late = !m.early
+		}
+		r.cut(now)
+	}
+	if len(r.Members) == 0 {
+		r.close()
+		return false
+	}
+	r.serve(m)
+	return true
+}
+
+// serve admits the first member that waits, or all that read, and wakes all but the driver.
+func (r *Run) serve(driver *Member) {
+	for first := true; len(r.Members) > 0 && (first || r.Reads()); first = false {
+		if next := r.admit(); next != driver {
+			r.wake(next)
+		}
+	}
+	for _, m := range r.Members {
+		if !m.Queued {
+			r.announce(m)
+		}
+	}
+}
+
+// admit takes the first member out of those that wait: it is the next holder.
+func (r *Run) admit() *Member {
+	m := r.Members[0]
+	r.Members = slices.Delete(r.Members, 0, 1)
+	r.letIn(m)
+	r.resize()
+	if len(r.Members) > 0 {
+		r.listen()
+	}
+	return m
+}
+
+// letIn counts a member among those inside, which may still have to enter.
+func (r *Run) letIn(m *Member) {
+	m.Inside = true
+	r.Inside++
+}
+
+// Host returns the run before, if its lease can be that of the members of this run too:
+// both read.
+func (r *Run) Host(w *Want, now clock.Instant) *Run {
+	i := slices.Index(r.Line.Runs, r)
+	if i < 1 || !r.Reads() {
+		return nil
+	}
+	h := r.Line.Runs[i-1]
+	if !h.Reads() || !h.Leased() || h.Inside == 0 || h.Ended(now) || !h.Takes(w) {
+		return nil
+	}
+	return h
+}
+
+// Merge has the members of the run join those of another one, which are inside.
+func (r *Run) Merge(host *Run) {
+	for _, m := range r.Members {
+		m.Run = host
+		host.letIn(m)
+		r.wake(m)
+	}
+	r.close()
+	host.listen()
+}
+
+// Lost has a member wait on whose lease has ended before it was served. last says that nobody
+// else is to delete the record. opens says that it needs a new run, which [Line.Reopen] opens.
+func (m *Member) Lost(now clock.Instant) (last, opens bool) {
+	r := m.Run
+	m.Inside = false
+	r.Inside--
+	last = r.Inside == 0 //safety:last-again
+	switch {
+	case r.Line == nil:
+		r.Lease, r.Driver = Lease{}, m
+	case !r.Over:
+		r.Members = slices.Insert(r.Members, 0, m)
+		r.end(now)
+	// Ahead of those that waited behind it. A one-shot acquire does not wait with others.
+	case r.Next != nil && !r.Next.Over && !r.Next.Leased() && !m.Want.Once && r.Next.Takes(m.Want):
+		n := r.Next
+		m.Run, m.late, m.early = n, false, false
+		n.Members = slices.Insert(n.Members, 0, m)
+		n.resize()
+		if n.Ticket != 0 {
+			n.announce(m)
+		}
+	default:
+		opens = true
+	}
+	return last, opens
+}
+
+// Reopen opens a run for a member of another one that is over: readers that were to enter beside
+// it follow.
+func (l *Line) Reopen(m *Member, now clock.Instant) {
+	over := m.Run
+	over.Next = l.open([]*Member{m}, now)
+}
+
+// Left says what a member that gives up leaves behind.
+type Left uint8
+
+const (
+	// Nothing is left: others go on with what it has.
+	Nothing Left = iota
+	// Unused is a lease, which is to be released.
+	Unused
+	// Withdrawn is a run without a lease, whose claim and place are to be withdrawn.
+	Withdrawn
+)
+
+// GiveUp takes a member that is not served out of its run. If it has driven the run, the first
+// of the others drives on, and is returned.
+func (m *Member) GiveUp(now clock.Instant) (left Left, drives *Member) {
+	r := m.Run
+	if m.Inside {
+		if r.Follow(now) {
+			return Nothing, nil
+		}
+		return Unused, nil //safety:run-unused-released
+	}
+	if r.Line == nil {
+		return Withdrawn, nil
+	}
+	r.Members = slices.DeleteFunc(r.Members, func(x *Member) bool { return x == m })
+	r.resize()
+	switch {
+	case r.Driver != m:
+		return Nothing, nil
+	case len(r.Members) == 0:
+		r.close()
+		return Withdrawn, nil //safety:run-withdrawn
+	}
+	r.Driver = r.Members[0]
+	r.wake(r.Driver)
+	return Nothing, r.Driver
+}
+
+// Leave is called before a holder leaves. It says whether the run goes on: a member waits for its
+// lease, or reads beside others, or the lease lingers. Otherwise the lease is to be released.
+func (m *Member) Leave(now clock.Instant) (goesOn bool) {
+	r := m.Run
+	r.rest.linger = m.Linger
+	r.Line.unhint(m)
+	return r.goesOn(now)
+}
+
+func (r *Run) goesOn(now clock.Instant) bool {
+	switch {
+	// After the end of the lease too: the last one deletes a broken record.
+	case r.Reads() && r.Inside > 0: //safety:last-leaves
+		return true
+	case r.Line == nil || r.Over:
+		return false
+	}
+	if len(r.Members) > 0 && r.Members[0].late && now >= r.turnEnds { //safety:turn-ends
+		r.cut(now)
+	}
+	if len(r.Members) == 0 && !r.lingers(now) {
+		r.close()
+	}
+	return !r.Over
+}
+
+// Follow admits the member after one that has left, where one is inside at a time. It
+// says whether the run goes on.
+func (r *Run) Follow(now clock.Instant) bool {
+	r.Inside--
+	if !r.goesOn(now) {
+		return false
+	}
+	switch {
+	case len(r.Members) == 0 && r.Inside == 0:
+		r.idles(now)
+		return !r.Over
+	case !r.Reads():
+		r.wake(r.admit())
+	}
+	return true
+}
+
+// Part ends the run of a member whose lease nobody else is to get.
+func (m *Member) Part(now clock.Instant) {
+	if r := m.Run; r.Line != nil {
+		r.Line.unhint(m)
+		r.end(now)
+	}
+}
+
+func (r *Run) wake(m *Member) { r.Line.c.do(Effect{Do: Wake, Member: m}) }
+
+// announce publishes that a member waits.
+func (r *Run) announce(m *Member) {
+	m.Queued = true
+	r.Line.c.do(Effect{Do: Announce, Run: r, Member: m})
+}
+
+// resize notes the number of members in the record, for its next renewal.
+func (r *Run) resize() {
+	switch {
+	case r.Leased():
+		r.Line.c.do(Effect{Do: Size, Run: r, N: uint64(len(r.Members) + 1)})
+	case r.Ticket != 0:
+		r.Line.c.do(Effect{Do: Size, Run: r, N: uint64(len(r.Members))})
+	}
+}
+
+// Waiting is how many members of the run wait behind others.
+func (r *Run) Waiting() int {
+	if r.Ticket != 0 || r.Leased() || r.Behind {
+		return len(r.Members)
+	}
+	return 0
+}
+
+// Contended says whether a goroutine or another client waits for the lease of the run.
+// Readers keep only writers waiting.
+func (r *Run) Contended(now clock.Instant) bool {
+	return r.asked(now) || slices.ContainsFunc(r.Line.Runs, func(x *Run) bool { //safety:contended-asked
+		return len(x.Members) > 0 && !(r.Reads() && x.Reads())
+	})
+}
+
+// WantHint has a holder notified when its lease is contended: see [Hint].
+func (m *Member) WantHint() { m.Run.Line.hinted = append(m.Run.Line.hinted, m) }
+
+// contend notifies the holders that want to know whether a goroutine waits.
+func (l *Line) contend(now clock.Instant) {
+	if len(l.hinted) == 0 {
+		return
+	}
+	l.hinted = slices.DeleteFunc(l.hinted, func(m *Member) bool {
+		if !m.Run.Contended(now) {
+			return false
+		}
+		l.c.do(Effect{Do: Hint, Member: m})
+		return true
+	})
+}
+
+// unhint has the member notified no more.
+func (l *Line) unhint(m *Member) {
+	if l != nil {
+		l.hinted = slices.DeleteFunc(l.hinted, func(x *Member) bool { return x == m })
+	}
+}
