@@ -8,6 +8,7 @@ import (
 
 	"github.com/natslock/locks/internal/bucket"
 	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/internal/core"
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/session"
 	"github.com/natslock/locks/kvstore"
@@ -263,7 +264,7 @@ func (b *bid) close() (gone []<-chan struct{}) {
 
 // mine says whether the record is that of an earlier attempt of the bid, which
 // came to be applied late: the next attempt will adopt it.
-func (b *bid) mine(e record.Entry) bool { return b.cur != nil && e.Live() && e.From(b.cur.id) } //safety:own-record
+func (b *bid) mine(e record.Entry) bool { return b.cur != nil && e.Live() && e.From(b.cur.state.ID) } //safety:own-record
 
 // try makes one attempt and waits until it comes to something. A blind one does
 // not read the record it was refused for.
@@ -312,7 +313,11 @@ func (cl *claim) try(ctx context.Context, expect uint64, blind bool) result {
 func (cl *claim) send(expect uint64) (int, error) {
 	b := cl.c.b
 	// A claim that may have a record already, or has a place, which it frees, adds nothing.
-	if !cl.adopts && !cl.draft.queued && cl.unwritten() {
+	cl.mu.Lock()
+	adds := !cl.adopts && !cl.draft.queued && cl.state.Unwritten()
+	n := cl.state.Attempts() + 1
+	cl.mu.Unlock()
+	if adds {
 		if err := b.Admits(); err != nil { //safety:room-kept
 			return 0, err
 		}
@@ -321,18 +326,15 @@ func (cl *claim) send(expect uint64) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	cl.mu.Lock()
-	n := len(cl.attempts) + 1
-	cl.mu.Unlock()
 	body := cl.draft.body
-	body.ID, body.Attempt, body.TTL = cl.id, n, int64(t.TTL/time.Second)
+	body.ID, body.Attempt, body.TTL = cl.state.ID, n, int64(t.TTL/time.Second)
 	body.Since, body.Waited = time.Now().UnixMilli(), cl.draft.waited(b.Instant())
 	value, err := body.EncodeKept(expect)
 	if err != nil {
 		return 0, err
 	}
 	cl.mu.Lock()
-	cl.attempts = append(cl.attempts, attempt{n: n, expect: expect, terms: t, floor: b.Highest(), since: body.Since, waited: body.Waited, meta: body.Meta, sent: b.Instant()})
+	cl.state.Send(core.Attempt{Expect: expect, Terms: t, Floor: b.Highest(), Since: body.Since, Waited: body.Waited, Meta: body.Meta, Sent: b.Instant()})
 	cl.mu.Unlock()
 	// The expectation is about the guard, where there is one: the server refuses a reader
 	// that comes after the gate.
@@ -341,10 +343,10 @@ func (cl *claim) send(expect uint64) (int, error) {
 	cl.mu.Lock()
 	defer cl.mu.Unlock()
 	if err != nil {
-		cl.attempts = cl.attempts[:n-1] // never sent
+		cl.state.Unsend()
 		return 0, err
 	}
-	cl.attempts[n-1].forget = forget
+	cl.forgets = append(cl.forgets, forget)
 	return n, nil
 }
 

@@ -6,12 +6,12 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
 	"github.com/natslock/locks/internal/bucket"
 	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/internal/core"
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/session"
 	"github.com/natslock/locks/kvstore"
@@ -53,55 +53,24 @@ func (d *draft) waited(now clock.Instant) int64 {
 	return max(now.Sub(d.begun).Milliseconds(), 1)
 }
 
-// claim is one acquisition: the attempts made under one id, of which at most
-// one becomes a lease.
-//
-// Each attempt is judged alone, by its own expectation and its own sending,
-// until the claim is over: granted, given up, or found broken. From then on
-// the acknowledgement of another of its attempts only causes the deletion of
-// exactly that record, never a grant. So an answer that comes when the lock has
-// been given up cannot bring it back.
+// claim is one acquisition: what [core.Claim] needs around it. It sends the attempts, hands over the
+// answers, and reads what the judgement asks for.
 type claim struct {
 	c     *Client
 	draft *draft // the bid's: read on the goroutine of the acquire only
 	key   string
 	guard string
-	id    string
 
-	mu       sync.Mutex // guards what follows
-	attempts []attempt  // number n is attempts[n-1]
-	over     bool
-	adopts   bool
-	granted  int // the attempt that became the lease
-	replies  []reply
-	wake     chan struct{}
-	orphan   *session.Orphan // the watch for late records, until each attempt is settled
-	stop     func()          // ends it
+	mu      sync.Mutex // guards what follows
+	state   core.Claim
+	adopts  bool
+	forgets []func()      // of each attempt: its answer is not needed any more
+	errs    map[int]error // of the answers to be judged that are neither yes nor no
+	wake    chan struct{}
+	orphan  *session.Orphan // the watch for late records, until each attempt is settled
+	stop    func()          // ends it
 
-	// Of most claims that is all there is.
-	firstAttempt [1]attempt
-	firstReply   [1]reply
-}
-
-type attempt struct {
-	n        int
-	expect   uint64
-	terms    clock.Terms
-	sent     clock.Instant
-	since    int64 // the sending as the record has it, in unix milliseconds
-	waited   int64 // and of the wait before it
-	meta     map[string]string
-	floor    uint64 // highest revision known when it was sent
-	answered bool
-	acked    bool // acknowledged: the reply decides, as soon as it is judged
-	doubtful bool // refused, maybe by a leader that was deposed: another may have applied it
-	forget   func()
-}
-
-type reply struct {
-	n      int
-	answer kvstore.Answer
-	at     clock.Instant
+	firstForget [1]func() // of most claims that is all there is
 }
 
 // claim begins a claim of what the draft says.
@@ -110,19 +79,39 @@ func (b *bid) claim() *claim {
 	if cl.c != nil { // it may have answers to come
 		cl = new(claim)
 	}
-	cl.c, cl.draft, cl.guard, cl.adopts, cl.id, cl.wake = b.c, d, d.guard, d.adopts, rand.Text(), make(chan struct{}, 1)
+	id := rand.Text()
+	cl.c, cl.draft, cl.guard, cl.adopts, cl.wake = b.c, d, d.guard, d.adopts, make(chan struct{}, 1)
 	switch {
 	case d.vacant != "": // a key that was left serves one claim
 		cl.key, d.vacant = d.vacant, ""
 	case d.body.Status == record.StatusWaiting:
-		cl.key = d.keys.Place(cl.id)
+		cl.key = d.keys.Place(id)
 	case d.guard != "":
-		cl.key = d.keys.Reader(cl.id)
+		cl.key = d.keys.Reader(id)
 	default:
 		cl.key = cmp.Or(d.slot, d.keys.Gate)
 	}
-	cl.attempts, cl.replies = cl.firstAttempt[:0], cl.firstReply[:0]
+	cl.state.Begin(id)
+	cl.forgets = cl.firstForget[:0]
 	return cl
+}
+
+// answerOf says what an answer means for an attempt.
+func answerOf(a kvstore.Answer) core.Answer {
+	conflict, refused := errors.AsType[*kvstore.ConflictError](a.Err)
+	switch {
+	case a.Err == nil:
+		return core.Answer{Revision: a.Revision}
+	case refused:
+		return core.Answer{Refusal: core.Conflict, Last: conflict.Last}
+	case errors.Is(a.Err, kvstore.ErrInFlight):
+		return core.Answer{Refusal: core.InFlight}
+	case errors.Is(a.Err, kvstore.ErrFull):
+		return core.Answer{Refusal: core.Full}
+	case kvstore.NotSent(a.Err), errors.Is(a.Err, kvstore.ErrNoStream):
+		return core.Answer{Refusal: core.Never}
+	}
+	return core.Answer{Refusal: core.Unsure}
 }
 
 // answered takes an answer, however late. It runs on a goroutine of the store.
@@ -132,21 +121,17 @@ func (cl *claim) answered(n int, a kvstore.Answer) {
 	if a.Err == nil {
 		b.Acknowledged(a.Revision)
 	}
+	answer := answerOf(a)
 	cl.mu.Lock()
-	// Other refusals than these do not say that the write will never be applied.
-	if a.Err == nil || kvstore.NotSent(a.Err) || bucket.IsAny(a.Err, kvstore.ErrConflict, kvstore.ErrInFlight, kvstore.ErrNoStream, kvstore.ErrFull) {
-		cl.attempts[n-1].answered, cl.attempts[n-1].acked = true, a.Err == nil
-		// A leader that was deposed refuses what its successor may apply.
-		cl.attempts[n-1].doubtful = !b.Alone() && !final(a.Err, cl.attempts[n-1].expect) //safety:refusal-doubted
+	// The deletion begins before the wait for the answer ends: a Close waits for one of them.
+	if cl.state.Answered(core.Reply{N: n, Answer: answer, At: at}, b.Alone()) {
+		cl.c.s.Discard(cl.key, cl.state.ID, a.Revision)
 	}
-	late := cl.over
-	if !late {
-		cl.replies = append(cl.replies, reply{n: n, answer: a, at: at})
-	}
-	// Nobody would release the record of a claim that is over. The deletion begins before the
-	// wait for the answer ends: a Close waits for one of them.
-	if late && a.Err == nil && n != cl.granted { //safety:over-answered
-		cl.c.s.Discard(cl.key, cl.id, a.Revision)
+	if answer.Refusal > core.Conflict {
+		if cl.errs == nil {
+			cl.errs = make(map[int]error)
+		}
+		cl.errs[n] = a.Err
 	}
 	cl.mu.Unlock()
 	cl.endWatch()
@@ -156,23 +141,64 @@ func (cl *claim) answered(n int, a kvstore.Answer) {
 	}
 }
 
-// decided judges the answers that have come.
+// decided judges the answers that have come, until one decides.
 func (cl *claim) decided(ctx context.Context, newest int, blind bool) (result, bool) {
-	cl.mu.Lock()
-	var replies []reply
-	if len(cl.replies) > 0 {
-		replies, cl.replies = cl.replies, nil
-	}
-	cl.mu.Unlock()
-	for i, r := range replies {
-		if res, ok := cl.judge(ctx, r, newest, blind); ok {
-			cl.mu.Lock() // the later ones are for this claim too
-			cl.replies = append(replies[i+1:], cl.replies...)
+	for {
+		cl.mu.Lock()
+		r, more := cl.state.Next()
+		if !more {
 			cl.mu.Unlock()
-			return res, true
+			return result{}, false
+		}
+		v, err := cl.state.Judge(r, newest, cl.c.b.Instant()), cl.errs[r.N]
+		cl.mu.Unlock()
+		var entry record.Entry
+		switch {
+		case v.Outcome == core.Refused && blind:
+			entry.Revision = v.Revision
+			return result{outcome: unread, entry: entry}, true
+		case v.Outcome == core.Refused:
+			// A state older than the refusal does not have the record that the refusal names.
+			if entry, err = cl.c.b.Read(ctx, cl.refusedBy(), v.Revision); err != nil { //safety:refusal-read
+				return result{outcome: retry, err: err}, true
+			}
+			cl.mu.Lock()
+			v = cl.state.Found(entry, cl.c.b.Instant())
+			cl.mu.Unlock()
+		}
+		if v.Outcome != core.Undecided {
+			return cl.result(v, entry, err), true
 		}
 	}
-	return result{}, false
+}
+
+// refusedBy is the key whose record refuses the attempts.
+func (cl *claim) refusedBy() string { return cmp.Or(cl.guard, cl.key) }
+
+// outcomes are those of a verdict for the way of the acquire.
+var outcomes = [...]outcome{
+	core.Granted: granted, core.Again: retry, core.Free: free, core.Busy: busy, core.Lost: lost, core.Backwards: failed,
+}
+
+// result performs a verdict.
+func (cl *claim) result(v core.Verdict, entry record.Entry, err error) result {
+	if v.Delete != 0 {
+		cl.c.s.Discard(cl.key, cl.state.ID, v.Delete)
+	}
+	res := result{outcome: outcomes[v.Outcome], n: v.N, revision: v.Revision}
+	switch v.Outcome {
+	case core.Free, core.Busy:
+		res.entry = entry
+	case core.Again:
+		res.err = err
+	case core.Backwards:
+		cl.mu.Lock()
+		floor := cl.state.Attempt(v.N).Floor
+		cl.mu.Unlock()
+		res.err = fmt.Errorf(
+			"%w: fencing tokens went backwards, from revision %d to %d: the bucket was restored from a backup, or re-created by a client whose clock is behind. Re-create it with a higher first_seq", bucket.ErrUnavailable, floor, v.Revision)
+	}
+	return res
 }
 
 // denied settles an attempt that the server has refused to pass on. It leaves no
@@ -180,123 +206,22 @@ func (cl *claim) decided(ctx context.Context, newest int, blind bool) (result, b
 // refusals of others: the connection keeps the last one.
 func (cl *claim) denied(n int) {
 	cl.mu.Lock()
-	forget := cl.attempts[n-1].forget
-	cl.attempts[n-1].answered = true
+	forget := cl.forgets[n-1]
+	cl.state.Settle(n)
 	cl.mu.Unlock()
 	forget()
-}
-
-// judge decides by one reply; false: it decides nothing. newest is the number
-// of the attempt made last: the refusal of an older one is no news.
-func (cl *claim) judge(ctx context.Context, r reply, newest int, blind bool) (result, bool) {
-	err := r.answer.Err
-	conflict, refused := errors.AsType[*kvstore.ConflictError](err)
-	switch {
-	case err == nil:
-		return cl.take(r.n, r.answer.Revision, r.at), true
-	case r.n != newest:
-		return result{}, false
-	case !refused:
-		return result{outcome: retry, err: err}, true
-	case conflict.Last == 0:
-		return result{outcome: free}, true
-	case blind:
-		res := result{outcome: unread}
-		res.entry.Revision = conflict.Last
-		return res, true
-	}
-	key := cl.key
-	if cl.guard != "" {
-		key = cl.guard
-	}
-	// A state older than the refusal does not have the record that the refusal names.
-	entry, err := cl.c.b.Read(ctx, key, conflict.Last) //safety:refusal-read
-	switch {
-	case err != nil:
-		return result{outcome: retry, err: err}, true
-	case !entry.Live():
-		return result{outcome: free, entry: entry}, true
-	// The record of another claim is never adopted.
-	case !entry.From(cl.id): //safety:stranger
-		return result{outcome: busy, entry: entry}, true
-	case entry.Status == record.StatusBroken: //safety:broken-not-adopted
-		// Never adopted: an operator has decided against it.
-		cl.c.s.Discard(cl.key, cl.id, entry.Revision)
-		return result{outcome: lost}, true
-	case cl.acknowledged(entry.Attempt): //safety:acknowledged-first
-		return result{}, false // the refusal was quicker than that
-	case !cl.open(entry.Attempt):
-		return result{outcome: busy, entry: entry}, true // not written by this client
-	}
-	// An earlier attempt whose answer was lost: its own sending counts.
-	return cl.take(entry.Attempt, entry.Revision, cl.c.b.Instant()), true //safety:own-sending
-}
-
-// final says whether an answer settles an attempt, whichever server gave it. Several
-// servers may believe to lead. All of them refuse an attempt that expects a revision
-// which has been replaced.
-func final(err error, expect uint64) bool {
-	var conflict *kvstore.ConflictError
-	if errors.As(err, &conflict) {
-		return expect > 0 && conflict.Last > expect
-	}
-	return !bucket.IsAny(err, kvstore.ErrInFlight, kvstore.ErrFull)
-}
-
-// unwritten says whether no attempt can have left a record.
-func (cl *claim) unwritten() bool {
-	cl.mu.Lock()
-	defer cl.mu.Unlock()
-	return !slices.ContainsFunc(cl.attempts, func(a attempt) bool { return !a.answered || a.doubtful }) //safety:room-refused
-}
-
-// open says whether attempt n was made and may have been applied without an answer.
-// Where there are replicas, a refusal is no proof that it was not: a leader that was
-// deposed refuses a write that its successor applies. Such an attempt is adopted when
-// its record is met. It is not searched for when the claim is over.
-func (cl *claim) open(n int) bool {
-	cl.mu.Lock()
-	defer cl.mu.Unlock()
-	return n >= 1 && n <= len(cl.attempts) && (!cl.attempts[n-1].answered || cl.attempts[n-1].doubtful) //safety:attempt-open
-}
-
-// acknowledged says whether the server has acknowledged attempt n. Its reply is among those
-// that are still to be judged.
-func (cl *claim) acknowledged(n int) bool {
-	cl.mu.Lock()
-	defer cl.mu.Unlock()
-	return n >= 1 && n <= len(cl.attempts) && cl.attempts[n-1].acked
-}
-
-// take grants attempt n, stored at revision, when it became known in time.
-func (cl *claim) take(n int, revision uint64, at clock.Instant) result {
-	cl.mu.Lock()
-	a := cl.attempts[n-1]
-	cl.mu.Unlock()
-	// The record may have ended since, and another client may hold the lock.
-	if now := cl.c.b.Instant(); max(at, now) >= a.terms.End(a.sent) { //safety:late-answer
-		cl.c.s.Discard(cl.key, cl.id, revision)
-		return result{outcome: lost}
-	}
-	// A resource that checks tokens has to see them rise.
-	if revision <= a.floor { //safety:tokens-forward
-		cl.c.s.Discard(cl.key, cl.id, revision)
-		return result{outcome: failed, err: fmt.Errorf(
-			"%w: fencing tokens went backwards, from revision %d to %d: the bucket was restored from a backup, or re-created by a client whose clock is behind. Re-create it with a higher first_seq", bucket.ErrUnavailable, a.floor, revision)}
-	}
-	return result{outcome: granted, n: n, revision: revision}
 }
 
 // grant ends the claim that r has granted, and returns what it has become.
 func (r result) grant(cl *claim) session.Granted {
 	cl.close(r.n)
 	cl.mu.Lock()
-	a := cl.attempts[r.n-1]
+	a := cl.state.Attempt(r.n)
 	cl.mu.Unlock()
 	body := cl.draft.body
-	body.ID, body.Since, body.Waited, body.Meta = cl.id, a.since, a.waited, a.meta
+	body.ID, body.Since, body.Waited, body.Meta = cl.state.ID, a.Since, a.Waited, a.Meta
 	return session.Granted{
 		Kind: cl.draft.keys.Kind, Name: cl.draft.name, Key: cl.key, Once: cl.guard != "", Revision: r.revision,
-		Body: body, Terms: a.terms, Sent: a.sent,
+		Body: body, Terms: a.Terms, Sent: a.Sent,
 	}
 }

@@ -30,7 +30,8 @@
 // # Where to find it
 //
 // acquire.go is the way of one Lock, from the request (request.go) to the lease. claim.go
-// judges the answers, orphan.go cleans up after claims that are over. internal/core
+// sends the attempts of a claim and has internal/core judge the answers, orphan.go cleans up after
+// claims that are over. internal/core
 // decides about the runs of a lock: runs.go performs that, runqueue.go and member.go report to
 // it, and watch.go has it know other clients. idle.go has the leases that linger. survey.go reads a
 // lock and its queue before a claim. queue.go, follow.go and first.go are the wait,

@@ -178,7 +178,7 @@ func (m *member) leave() (withdraw func()) {
 		a.outage = nil
 	}
 	if r.Driver == &m.Member && a.bid != nil && a.bid.cur != nil {
-		a.id = a.bid.cur.id
+		a.id = a.bid.cur.state.ID
 	}
 	left, drives := m.GiveUp(rs.c.b.Instant())
 	switch {

@@ -3,10 +3,10 @@ package acquire
 import (
 	"context"
 	"errors"
-	"slices"
 
 	"github.com/natslock/locks/internal/bucket"
 	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/internal/core"
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/session"
 	"github.com/natslock/locks/kvstore"
@@ -22,37 +22,17 @@ import (
 // deletions are over that a caller should wait for: see goneWithin.
 func (cl *claim) close(n int) (gone []<-chan struct{}) {
 	cl.mu.Lock()
-	if cl.over {
-		cl.mu.Unlock()
-		return nil
-	}
-	cl.over, cl.granted = true, n
-	replies := cl.replies
-	cl.replies = nil
-	var open []attempt
-	var adopted func() // found, so its answer is no longer needed
-	for i, a := range cl.attempts {
-		switch {
-		case a.answered || a.forget == nil:
-		case i+1 == n:
-			adopted = a.forget
-			cl.attempts[i].answered = true // by the record
-		default:
-			open = append(open, a)
-		}
-	}
+	unwanted, open, found := cl.state.Close(n)
 	cl.mu.Unlock()
-	for _, r := range replies {
-		if r.answer.Err == nil && r.n != n {
-			gone = append(gone, cl.c.s.Discard(cl.key, cl.id, r.answer.Revision))
-		}
+	for _, revision := range unwanted {
+		gone = append(gone, cl.c.s.Discard(cl.key, cl.state.ID, revision))
 	}
-	if adopted != nil {
-		adopted()
+	if found {
+		cl.forgets[n-1]()
 	}
 	if len(open) > 0 {
 		// An answer that has not come for so long does not come soon.
-		if taken := cl.cleanUp(open, n == 0); cl.c.b.Instant().Sub(open[0].sent) < goneWithin {
+		if taken := cl.cleanUp(open, n == 0); cl.c.b.Instant().Sub(open[0].Sent) < goneWithin {
 			gone = append(gone, taken)
 		}
 	}
@@ -61,10 +41,10 @@ func (cl *claim) close(n int) (gone []<-chan struct{}) {
 
 // cleanUp deals with attempts without an answer when the claim is over. When the claim was
 // given up, it takes away what they expect. Then it closes the channel.
-func (cl *claim) cleanUp(open []attempt, givenUp bool) <-chan struct{} {
+func (cl *claim) cleanUp(open []core.Attempt, givenUp bool) <-chan struct{} {
 	over := make(chan struct{})
 	for _, a := range open {
-		cl.c.s.Await(&session.Orphan{}, a.forget)
+		cl.c.s.Await(&session.Orphan{}, cl.forgets[a.N-1])
 	}
 	cl.c.s.Background(func(ctx context.Context) {
 		defer close(over)
@@ -74,12 +54,12 @@ func (cl *claim) cleanUp(open []attempt, givenUp bool) <-chan struct{} {
 		if !givenUp { //safety:expectation-taken
 			return
 		}
-		ctx, cancel := context.WithTimeout(ctx, open[len(open)-1].terms.TTL)
+		ctx, cancel := context.WithTimeout(ctx, open[len(open)-1].Terms.TTL)
 		defer cancel()
 		taken := make(map[uint64]bool)
 		for _, a := range open {
-			if !taken[a.expect] {
-				taken[a.expect] = true
+			if !taken[a.Expect] {
+				taken[a.Expect] = true
 				cl.takeAway(ctx, a)
 			}
 		}
@@ -90,7 +70,7 @@ func (cl *claim) cleanUp(open []attempt, givenUp bool) <-chan struct{} {
 // watchWhileOpen keeps w until each attempt is settled, or for the life of an orphan.
 func (cl *claim) watchWhileOpen(w kvstore.Watch) {
 	cl.mu.Lock()
-	settled := cl.settled()
+	settled := cl.state.Settled()
 	if !settled {
 		cl.orphan, cl.stop = &session.Orphan{}, w.Stop
 		cl.c.s.Await(cl.orphan, w.Stop)
@@ -105,9 +85,7 @@ func (cl *claim) watchWhileOpen(w kvstore.Watch) {
 // been and its record is deleted.
 func (cl *claim) settle(n int) {
 	cl.mu.Lock()
-	if n >= 1 && n <= len(cl.attempts) {
-		cl.attempts[n-1].answered = true
-	}
+	cl.state.Settle(n)
 	cl.mu.Unlock()
 	cl.endWatch()
 }
@@ -116,7 +94,7 @@ func (cl *claim) settle(n int) {
 func (cl *claim) endWatch() {
 	cl.mu.Lock()
 	var orphan *session.Orphan
-	if cl.orphan != nil && cl.settled() {
+	if cl.orphan != nil && cl.state.Settled() {
 		orphan, cl.orphan = cl.orphan, nil
 	}
 	cl.mu.Unlock()
@@ -126,17 +104,12 @@ func (cl *claim) endWatch() {
 	}
 }
 
-// settled says whether each attempt has an answer. Under mu.
-func (cl *claim) settled() bool {
-	return !slices.ContainsFunc(cl.attempts, func(a attempt) bool { return !a.answered })
-}
-
 // takeAway puts a tombstone where the attempt expects none, or finds its
 // record and deletes it. For an expectation above 0 that settles the attempt
 // for ever; for 0 as long as the tombstone lasts.
-func (cl *claim) takeAway(ctx context.Context, a attempt) {
+func (cl *claim) takeAway(ctx context.Context, a core.Attempt) {
 	b := cl.c.b
-	expect, found := a.expect, 0     // found: the attempt whose record is there
+	expect, found := a.Expect, 0     // found: the attempt whose record is there
 	if cl.guard != "" || cl.adopts { //safety:adopt-leaves
 		// Its expectation is about the gate, or a lock that another client may adopt: nothing
 		// to take away. The record that it may have written is here.
@@ -144,9 +117,9 @@ func (cl *claim) takeAway(ctx context.Context, a attempt) {
 		if err != nil {
 			return
 		}
-		if !entry.Live() || !entry.From(cl.id) {
+		if !entry.Live() || !entry.From(cl.state.ID) {
 			// The server may have answered the read before it stored the claim.
-			cl.awaitAnswer(ctx, a.n) //safety:guarded-awaited
+			cl.awaitAnswer(ctx, a.N) //safety:guarded-awaited
 			return
 		}
 		expect, found = entry.Revision, entry.Attempt
@@ -155,13 +128,13 @@ func (cl *claim) takeAway(ctx context.Context, a attempt) {
 		if found > 0 { // it was applied, and its record is gone
 			cl.settle(found)
 		}
-		if a.expect > 0 && cl.guard == "" { // a later revision kills it for ever
-			cl.settle(a.n)
+		if a.Expect > 0 && cl.guard == "" { // a later revision kills it for ever
+			cl.settle(a.N)
 		}
 	}
 	for try := 0; ; try++ {
 		up, pause := b.Online(), clock.OutageBackoff(try)
-		err := b.Delete(ctx, cl.key, expect, cl.id)
+		err := b.Delete(ctx, cl.key, expect, cl.state.ID)
 		var conflict *kvstore.ConflictError
 		switch {
 		case err == nil:
@@ -173,8 +146,8 @@ func (cl *claim) takeAway(ctx context.Context, a attempt) {
 			}
 			entry, err := b.Read(ctx, cl.key, conflict.Last)
 			// Another claim's record is not this claim's to delete.
-			if err == nil && !(entry.From(cl.id) && entry.Live()) { //safety:only-own-taken
-				if final(conflict, expect) {
+			if err == nil && !(entry.From(cl.state.ID) && entry.Live()) { //safety:only-own-taken
+				if answerOf(kvstore.Answer{Err: conflict}).Final(expect) {
 					over()
 				}
 				return
@@ -201,7 +174,7 @@ func (cl *claim) awaitAnswer(ctx context.Context, n int) {
 	defer cancel()
 	for {
 		cl.mu.Lock()
-		answered := cl.attempts[n-1].answered
+		answered := cl.state.IsSettled(n)
 		cl.mu.Unlock()
 		if answered {
 			return
@@ -234,14 +207,13 @@ func (cl *claim) appeared(ev kvstore.Event) {
 	}
 	entry := record.Of(ev.Record)
 	cl.mu.Lock()
-	unwanted := cl.over && entry.From(cl.id) && entry.Renewal == 0 && entry.Attempt != cl.granted && //safety:over-notified
-		(entry.Status == record.StatusHeld || entry.Status == record.StatusWaiting)
+	unwanted := cl.state.Unwanted(entry)
 	cl.mu.Unlock()
 	if unwanted {
 		// Anybody may forge a notification: the record itself has to say so.
 		cl.c.s.Background(func(ctx context.Context) {
-			if e, err := cl.c.b.Read(ctx, cl.key, ev.Record.Revision); err == nil && e.From(cl.id) && e.Live() && e.Renewal == 0 && e.Attempt != cl.granted { //safety:notification-verified
-				cl.c.s.Discard(cl.key, cl.id, e.Revision)
+			if e, err := cl.c.b.Read(ctx, cl.key, ev.Record.Revision); err == nil && cl.state.Strays(e) { //safety:notification-verified
+				cl.c.s.Discard(cl.key, cl.state.ID, e.Revision)
 			}
 		})
 	}

@@ -118,7 +118,7 @@ func (rs *runs) perform() {
 			r.lease.Idle()
 		case core.Release:
 			r.released = r.lease.Drop()
-		case core.Answer:
+		case core.InUse:
 			r.lease.Answer(e.N)
 		case core.List:
 			rs.c.s.Background(e.Line.Owner.(*line).refresh)

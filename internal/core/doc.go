@@ -23,6 +23,11 @@
 // first: see the turn, in run.go. Members of a run that reads are inside together: all have the
 // token of its join, and the last one that leaves releases the lease.
 //
+// # Claims
+//
+// A run gets its record by a claim: conditional writes whose answers may be lost or late. claim.go
+// judges each of them, and says which records are to be deleted.
+//
 // # Other clients
 //
 // Whether a goroutine may join a run depends on what the client knows of the places of others:

@@ -250,7 +250,7 @@ func (l *Line) Knocked(e record.Entry, now clock.Instant) {
 		case r.Idle():
 			r.recall(now)
 		default:
-			l.c.do(Effect{Do: Answer, Run: r, N: e.Revision})
+			l.c.do(Effect{Do: InUse, Run: r, N: e.Revision})
 		}
 	}
 }
