@@ -18,7 +18,7 @@ import (
 )
 
 // The tests of runs have names that begin with TestRun. A run is one or more goroutines
-// of a client that wait together: see internal/acquire/run.go.
+// of a client that wait together: see internal/core/run.go.
 
 // siblings has a goroutine of the client hold a lock, and n others wait in one run.
 func siblings(t *testing.T, c *member, n int, opts ...natslock.LockOption) (holder *natslock.Lock, waits []*waiting) {

@@ -266,6 +266,14 @@ func (b *bid) close() (gone []<-chan struct{}) {
 // came to be applied late: the next attempt will adopt it.
 func (b *bid) mine(e record.Entry) bool { return b.cur != nil && e.Live() && e.From(b.cur.state.ID) } //safety:own-record
 
+// own is the id of the claim under way; "": there is none.
+func (b *bid) own() string {
+	if b.cur == nil {
+		return ""
+	}
+	return b.cur.state.ID
+}
+
 // try makes one attempt and waits until it comes to something. A blind one does
 // not read the record it was refused for.
 func (cl *claim) try(ctx context.Context, expect uint64, blind bool) result {

@@ -60,7 +60,7 @@ func (c *Client) Adopt(ctx context.Context, req Request, from session.Handed) (H
 		r.granted(m, l)
 		r.Drained = true // by the holder that has handed it over
 		if res = m.enter(r); res.outcome == granted {
-			m.a = nil
+			m.a, m.Want = nil, nil
 			return m, nil
 		}
 		l.Leave(record.StatusGone)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/natslock/locks/internal/bucket"
 	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/internal/core"
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/session"
 	"github.com/natslock/locks/kvstore"
@@ -103,7 +104,7 @@ type drain struct {
 	mailbox  *mailbox
 	watch    kvstore.Watch // nil: not yet
 	back     backstop
-	late     lateness
+	late     core.Lateness
 
 	first   answer // of a proof by two: no reader was in it
 	renewed uint64 // a gate write sent since; 0: none yet
@@ -298,7 +299,7 @@ func (d *drain) pause(readers []record.Entry, answered bool) time.Duration {
 		d.late = 0
 		return pause
 	}
-	return min(pause, d.late.next())
+	return min(pause, d.late.Next())
 }
 
 // wait waits for a notification, at most for a pause.

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/internal/core"
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/session"
 	"github.com/natslock/locks/kvstore"
@@ -15,7 +16,7 @@ type head struct {
 	place  *session.Place
 	watch  kvstore.Watch // nil: the timers remain
 	back   backstop
-	late   lateness
+	late   core.Lateness
 	expect uint64        // the expectation of the last claim
 	due    clock.Instant // the next read: a notification, which can be forged, never puts it off
 }
@@ -93,9 +94,9 @@ func (h *head) schedule(left time.Duration) time.Duration {
 	now := h.a.c.b.Instant()
 	switch {
 	case left == 0 && h.due <= now:
-		h.due = now.Add(h.late.next())
+		h.due = now.Add(h.late.Next())
 	case left == 0 && h.late == 0:
-		h.due = min(h.due, now.Add(h.late.next()))
+		h.due = min(h.due, now.Add(h.late.Next()))
 	case left == 0:
 	default:
 		h.late = 0

@@ -1,57 +1,41 @@
 package acquire
 
 import (
+	"context"
+	"errors"
 	"math/rand/v2"
 	"slices"
-	"time"
+	"sync"
 
 	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/internal/core"
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/session"
 	"github.com/natslock/locks/kvstore"
 )
 
-// follower is a waiter behind its predecessor. It reads by its timers (readAt). When the lock
-// seems to be free it looks (lookAt): it reads the lock and the whole queue, again and again,
-// until somebody has taken the lock or its own window is over; see window.go.
+// follower is a waiter behind its predecessor: it reads and claims what [core.Follower] asks for.
 type follower struct {
+	core.Follower
 	a      *acquisition
 	place  *session.Place
-	pred   record.Entry
 	watch  kvstore.Watch // nil: the timers remain
-	proven bool          // the subscription is in place
 	back   backstop
-	late   lateness // of the predecessor's place
-	next   bool     // nobody is between the two
-	second bool     // the predecessor is the head of the queue
-	near   bool     // the predecessor seems to be dead
-
-	heard    clock.Instant // when the predecessor wrote last, as far as is known
-	lock     kvstore.Watch // of the lock; nil: not watched
-	freed    freed
-	windows  []window // of each key of the lock
-	jitter   time.Duration
-	readAt   clock.Instant
-	lookAt   clock.Instant     // 0: nothing is known to be free
-	free     map[string]uint64 // the revisions of the keys that the last read has shown free
-	again    bool              // the next read is soon, and shows whether they still are
-	hinted   bool              // by notifications only
-	lookLate lateness          // of the lock's record
-	failed   int               // looks in a row without an answer
+	lock   kvstore.Watch // of the lock; nil: not watched
+	freed  freed
+	failed int // looks in a row without an answer
 }
 
 // follow waits behind the predecessor until it has gone, and then reads the queue
 // again (relist) or is the first (compete). second says that nobody is before the predecessor.
 func (a *acquisition) follow(place *session.Place, pred record.Entry, next, second bool) result {
 	a.mailbox.turn(pred.Key)
-	f := follower{a: a, place: place, pred: pred, next: next, second: second, back: backstop{place: a.placeTTL()}}
+	f := follower{a: a, place: place, back: backstop{place: a.placeTTL()}, Follower: core.Follower{
+		ID: place.ID(), Pred: pred, Next: next, Second: second, Reads: a.req.Kind == record.RW, Counts: a.counts(),
+	}}
 	f.freed.box = a.mailbox
-	f.windows = make([]window, 1)
-	if a.counts() {
-		f.windows = make([]window, a.req.Permits)
-	}
 	if !second { // which goes first, if it lives
-		f.jitter = lookJitter/4 + rand.N(lookJitter*3/4)
+		f.Jitter = core.LookJitter/4 + rand.N(core.LookJitter*3/4)
 	}
 	if w, err := a.c.b.Watch(pred.Key, a.mailbox.deliver); err == nil {
 		defer w.Stop()
@@ -63,10 +47,9 @@ func (a *acquisition) follow(place *session.Place, pred record.Entry, next, seco
 			f.lock.Stop()
 		}
 	}()
-	f.readAt = a.c.b.Instant()
-	f.heard = f.written(pred)
+	f.Begin(max(a.req.Permits, 1), f.written(pred), a.c.b.Instant())
 	for {
-		timer := a.c.b.Timer(f.pause())
+		timer := a.c.b.Timer(f.At().Sub(a.c.b.Instant()))
 		r, decided := result{}, false
 		select {
 		case <-a.mailbox.wake:
@@ -83,40 +66,20 @@ func (a *acquisition) follow(place *session.Place, pred record.Entry, next, seco
 	}
 }
 
-// pause is how long to wait for notifications.
-func (f *follower) pause() time.Duration {
-	at := f.readAt
-	if f.lookAt != 0 {
-		at = min(at, f.lookAt)
-	}
-	if !f.near {
-		at = min(at, f.silentAt())
-	}
-	return at.Sub(f.a.c.b.Instant())
-}
-
 // due does what is due.
 func (f *follower) due() (result, bool) {
 	b := f.a.c.b
 	if f.place.Gone() {
 		return result{outcome: requeue}, true
 	}
-	now := b.Instant()
-	if !f.near && f.silentAt() <= now {
-		f.near, f.readAt = true, now
+	reads, watches := f.Due(b.Instant())
+	if watches && f.lock == nil {
+		f.watchLock()
 	}
-	if f.readAt <= now {
-		// The second waiter, and one whose predecessor seems to be dead, may be the first of
-		// those that live. It watches the lock from its second read on: of a lock that goes
-		// from hand to hand it is the first before that.
-		if f.lock == nil && f.proven && (f.second || f.near) {
-			f.watchLock()
-		}
-		if !f.read() {
-			return result{outcome: relist}, true
-		}
+	if reads && !f.read() {
+		return result{outcome: relist}, true
 	}
-	if f.lookAt == 0 || f.lookAt > b.Instant() {
+	if !f.Looks(b.Instant()) {
 		return result{}, false
 	}
 	return f.look()
@@ -130,82 +93,65 @@ func (f *follower) notified() (result, bool) {
 	case f.place.Gone():
 		return result{outcome: requeue}, true
 	case ev.Kind == kvstore.Deleted:
-		return result{outcome: f.after(ev.Record)}, true
-	case ev.Kind == kvstore.Put && record.Of(ev.Record).ID != f.pred.ID:
+		if body, err := record.Decode(ev.Record.Value); err == nil && f.First(body) {
+			return result{outcome: compete}, true
+		}
+		return result{outcome: relist}, true
+	case ev.Kind == kvstore.Put && record.Of(ev.Record).ID != f.Pred.ID:
 		return result{outcome: relist}, true // its tombstone was overtaken
 	case ev.Kind == kvstore.Put:
-		f.heard = now
+		f.Wrote(now)
 	case ev.Kind == kvstore.Expired || recheck:
-		f.readAt = now
+		f.Doubt(now)
 	}
-	if recheck { // another server serves the subscription now, and nothing was seen meanwhile
-		f.proven = false
-		f.anew()
+	if recheck {
+		f.Moved()
 	}
-	// One that is alive takes the lock in a moment, and that is notified too.
-	if f.lookAt == 0 && f.freed.any() {
-		f.lookAt, f.hinted = now.Add(lookAfter), true
+	if f.freed.any() {
+		f.Freed(now)
 	}
 	return result{}, false
 }
 
-// after is what follows the tombstone of the predecessor. The tombstone of a first waiter
-// that was granted makes its successor the first. It does not where another waiter is
-// between the two, nor among readers, of which several can be granted at once.
-func (f *follower) after(tombstone kvstore.Record) outcome {
-	body, err := record.Decode(tombstone.Value)
-	if err == nil && body.Status == record.StatusGranted && body.ID == f.pred.ID && f.a.req.Kind != record.RW && f.next { //safety:no-shortcut
-		return compete
-	}
-	return relist
-}
-
 // read reads the predecessor's record, and the lock beside it once the subscription is
-// proven. It says whether the predecessor is there, and notes when to read again.
+// proven. It says whether the predecessor is there.
 func (f *follower) read() (there bool) {
 	a, b := f.a, f.a.c.b
 	var entry record.Entry
 	var err error
-	if f.proven {
+	if f.Proven {
 		entry, err = f.readBeside()
 	} else {
 		// As the leader has it, from a state no older than the subscription.
 		var last uint64
-		last, err = b.Probe(a.ctx, f.pred.Key)
-		f.proven = err == nil
-		if entry = f.pred; f.proven && last != f.pred.Revision {
-			entry, err = b.Read(a.ctx, f.pred.Key, last)
+		last, err = b.Probe(a.ctx, f.Pred.Key)
+		f.Proven = err == nil
+		if entry = f.Pred; f.Proven && last != f.Pred.Revision {
+			entry, err = b.Read(a.ctx, f.Pred.Key, last)
 		}
 	}
 	pause := f.back.after(err == nil)
-	if f.again {
-		pause = min(pause, readAgain)
-	}
-	defer func() { f.readAt = b.Instant().Add(pause) }()
 	if err != nil {
 		a.heard(err)
-		f.anew()
+		f.Failed(b.Instant(), pause)
 		return true // not known; the timers will try again
 	}
-	// Another claim may have its key by now, behind all that have queued since.
-	if there = entry.Live() && entry.ID == f.pred.ID; !there {
+	there, over := f.Read(entry, f.written(entry), b.Instant(), entry.Remaining(b.Now()), pause)
+	if !there {
 		return false
 	}
 	a.heard(nil)
-	if f.heard = max(f.heard, f.written(entry)); entry.Remaining(b.Now()) == 0 {
-		pause = f.late.next()
+	if over {
 		rest, err := b.Clear(a.ctx, []record.Entry{entry})
 		return err != nil || len(rest) > 0
 	}
-	if f.late = 0; f.watch != nil {
+	if f.watch != nil {
 		f.watch.Track(entry.Record)
 	}
 	return true
 }
 
-// readBeside reads the predecessor's record, and the lock or some of the slots. A key that is
-// free there at the revision of the last read makes it look. One read alone may meet any
-// hand-over, and a look reads the whole queue: so it is repeated once, soon.
+// readBeside reads the predecessor's record, and the lock or some of the slots.
 func (f *follower) readBeside() (now record.Entry, err error) {
 	a, b := f.a, f.a.c.b
 	keys := []string{a.keys.Gate}
@@ -216,7 +162,7 @@ func (f *follower) readBeside() (now record.Entry, err error) {
 			keys = append(keys, a.keys.Slot((begin+i)%a.req.Permits))
 		}
 		var l kvstore.Listing
-		if l, err = b.ListSoon(a.ctx, f.pred.Key, f.pred.Revision, kvstore.Also(keys...), kvstore.Tombstones()); err == nil {
+		if l, err = b.ListSoon(a.ctx, f.Pred.Key, f.Pred.Revision, kvstore.Also(keys...), kvstore.Tombstones()); err == nil {
 			beside = make([]record.Entry, len(keys))
 			for _, r := range l.Records {
 				if i := slices.Index(keys, r.Key); i >= 0 {
@@ -229,32 +175,15 @@ func (f *follower) readBeside() (now record.Entry, err error) {
 	}
 	if beside == nil { // or this user may not read them with one request
 		beside = make([]record.Entry, 1)
-		if now, beside[0], err = b.ReadBeside(a.ctx, f.pred, keys[0]); err != nil {
+		if now, beside[0], err = b.ReadBeside(a.ctx, f.Pred, keys[0]); err != nil {
 			return now, err
 		}
 	}
-	before, repeated := f.free, f.again
-	f.free, f.again = nil, false
-	for i, e := range beside {
-		switch {
-		case f.over(e) || a.bid.mine(e):
-			revision, shown := before[keys[i]]
-			switch stays := shown && revision == e.Revision; {
-			case f.lookAt == 0 && (stays || a.bid.mine(e)):
-				f.lookAt, f.hinted = b.Instant(), false
-			case !stays:
-				f.again = !repeated
-			}
-			if f.free == nil {
-				f.free = make(map[string]uint64)
-			}
-			f.free[keys[i]] = e.Revision
-		case f.lock != nil:
-			f.lock.Track(e.Record)
-			fallthrough
-		default:
-			a.saw(e)
+	for _, i := range f.ReadBeside(keys, beside, a.bid.own(), b.Now(), b.Instant()) {
+		if f.lock != nil {
+			f.lock.Track(beside[i].Record)
 		}
+		a.saw(beside[i])
 	}
 	return now, nil
 }
@@ -263,12 +192,6 @@ func (f *follower) readBeside() (now record.Entry, err error) {
 func (f *follower) written(pred record.Entry) clock.Instant {
 	b := f.a.c.b
 	return b.Instant().Add(-max(b.Now().Sub(pred.Time), 0))
-}
-
-// silentAt is when the predecessor has not renewed its place for longer than those that live
-// do. It proves nothing: the waiter watches the lock then, no more.
-func (f *follower) silentAt() clock.Instant {
-	return f.heard.Add(f.pred.Record.TTL/3 + renewedLate)
 }
 
 // watchLock subscribes to the lock.
@@ -281,4 +204,131 @@ func (f *follower) watchLock() {
 		w.Track(kvstore.Record{})
 		f.lock = w
 	}
+}
+
+// look reads the lock and the queue, and takes the lock out of turn when its window is over.
+// false: that decides nothing.
+func (f *follower) look() (result, bool) {
+	a, b := f.a, f.a.c.b
+	if !f.Look(f.freed.any()) {
+		return result{}, false
+	}
+	f.freed.forget()
+	v := core.View{Sent: b.Instant()}
+	var err error
+	v.Keys, v.Queue, err = f.readAll()
+	if err != nil {
+		a.heard(err)
+		f.LookFailed(b.Instant(), clock.OutageBackoff(f.failed))
+		f.failed++
+		return result{}, false
+	}
+	f.failed = 0
+	v.Own, v.Server, v.Overdue, v.Freed = a.bid.own(), b.Now(), make([]bool, len(v.Keys)), f.freed.any()
+	for k, e := range v.Keys {
+		switch {
+		case !e.Live() || a.bid.mine(e):
+		case b.Overdue(a.ctx, e):
+			v.Overdue[k] = true
+		default:
+			a.heard(nil)
+			a.saw(e)
+			if f.lock != nil {
+				f.lock.Track(e.Record)
+			}
+		}
+	}
+	switch d, k, revision := f.Looked(v, b.Instant()); d {
+	case core.ListAgain:
+		return result{outcome: relist}, true
+	case core.Take:
+		return f.take(k, revision)
+	}
+	return result{}, false
+}
+
+// take claims key k out of turn. false: another client was quicker.
+func (f *follower) take(k int, revision uint64) (result, bool) {
+	a := f.a
+	if a.counts() {
+		a.aim(k)
+	}
+	r := a.bid.offer(revision)
+	now := a.c.b.Instant()
+	switch r.outcome {
+	case free, busy:
+		f.Missed(k, now)
+		return r, false
+	case granted:
+		if head, evicts := f.Evicts(k, now); evicts {
+			a.passed = head
+		}
+	}
+	return r, true
+}
+
+// readAll reads the keys of the lock, and the queue, in one state that has the own place.
+func (f *follower) readAll() (keys []record.Entry, queue []record.Entry, err error) {
+	a := f.a
+	if a.counts() {
+		all, places, _, err := a.readSlots(f.place.Ticket(), a.keys.Place("*"))
+		return all, record.Queue(places), err
+	}
+	l, err := a.c.b.ListSoon(a.ctx, a.keys.Place("*"), f.place.Ticket(), kvstore.Beside(a.keys.Gate))
+	var gate record.Entry
+	if l.Beside.Revision != 0 {
+		gate = record.Of(l.Beside)
+	}
+	return []record.Entry{gate}, record.Queue(l.Records), err
+}
+
+// evict deletes the place of the head that the acquire has passed, as it was read.
+func (a *acquisition) evict() {
+	head := a.passed
+	if a.passed = (record.Entry{}); head.Zero() {
+		return
+	}
+	a.c.s.Background(func(ctx context.Context) {
+		err := a.c.b.Delete(ctx, head.Key, head.Revision, head.ID) //safety:evicted-as-read
+		if err != nil && !errors.Is(err, kvstore.ErrConflict) {
+			a.c.s.Logger.Debug("delete the place of a waiter that was passed", "lock", a.req.Name, "error", err)
+		}
+	})
+}
+
+// freed are the keys of a lock that have become free by their notifications. These are hints:
+// they make a waiter read, no more.
+type freed struct {
+	box *mailbox // to be poked
+
+	mu   sync.Mutex
+	keys map[string]bool
+}
+
+func (f *freed) deliver(ev kvstore.Event) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	switch {
+	case ev.Kind == kvstore.Put:
+		delete(f.keys, ev.Record.Key)
+	case ev.Kind == kvstore.Recheck: // the predecessor's watch has it too
+	default:
+		if f.keys == nil {
+			f.keys = make(map[string]bool)
+		}
+		f.keys[ev.Record.Key] = true
+		f.box.poke()
+	}
+}
+
+func (f *freed) any() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.keys) > 0
+}
+
+func (f *freed) forget() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	clear(f.keys)
 }

@@ -50,12 +50,12 @@ func (r *run) lingersNext(a *acquisition) {
 func (rs *runs) rouse(a *acquisition) bool {
 	rs.mu.Lock()
 	l := rs.lines[a.keys.Gate]
-	if l == nil || l.Resting() == nil || !l.Resting().Idle() {
+	if l == nil || l.Spare() == nil || !l.Spare().Idle() {
 		rs.unlock()
 		return false
 	}
 	now := rs.c.b.Instant()
-	r := l.Resting()
+	r := l.Spare()
 	takes, informed := r.Takes(&a.want), r.Informed(now)
 	if !takes {
 		r.Recall(now)
@@ -82,12 +82,12 @@ func (rs *runs) rouse(a *acquisition) bool {
 // afterRecall waits for the release of the idle lease before the run: its record would
 // refuse the claim.
 func (a *acquisition) afterRecall(r *run) result {
-	if r.After == nil {
+	if r.Awaits == nil {
 		return result{}
 	}
 	select {
-	case <-ownerOf(r.After).released:
-		r.After = nil // or each run would keep all before it
+	case <-ownerOf(r.Awaits).released:
+		r.Awaits = nil // or each run would keep all before it
 		return result{}
 	case <-a.ctx.Done():
 	case <-a.c.b.Granting().Done():
@@ -131,7 +131,7 @@ func (rs *runs) listRuns(ctx context.Context, due []*core.Run) {
 		rs.mu.Lock()
 		defer rs.unlock()
 		for _, r := range due {
-			r.ListedBeside(rs.c.b.Instant())
+			r.ListedTogether(rs.c.b.Instant())
 		}
 		return
 	}

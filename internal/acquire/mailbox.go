@@ -89,20 +89,3 @@ func (b *backstop) after(answered bool) time.Duration {
 	b.silent++
 	return min(pause, clock.OutageBackoff(b.silent-1))
 }
-
-// lateness yields the pauses after which a waiter checks a record whose TTL is over
-// by the estimate of the server's clock. They are short while the server may only be
-// a moment late. They are longer when the server has not removed an overdue record,
-// and no claim has got it either.
-type lateness int
-
-func (o *lateness) next() time.Duration {
-	*o++
-	switch {
-	case *o <= 15: // 300 ms in all, which is record.OverdueSlack
-		return 20 * time.Millisecond
-	case *o <= 25:
-		return 100 * time.Millisecond
-	}
-	return time.Second
-}

@@ -220,8 +220,8 @@ func (m *member) poke() {
 func (m *member) Release(ctx context.Context) error {
 	m.released.Do(func() {
 		rs := m.runs
-		now := rs.c.b.Instant()
 		rs.mu.Lock()
+		now := rs.c.b.Instant()
 		r, goesOn := m.run(), false
 		if r == nil {
 			delete(rs.alone, m.gate)

@@ -97,7 +97,7 @@ func (r *run) queueing() {
 		return
 	}
 	l.mu.Lock()
-	shared := r.Shared()
+	shared := r.Several()
 	l.unlock()
 	if shared { // before the write: its answer proves the subscription
 		l.subscribe() //safety:queue-subscribed

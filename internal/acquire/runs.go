@@ -106,7 +106,7 @@ func (rs *runs) perform() {
 				close(r.settled)
 				r.settled = nil
 			}
-		case core.Watch:
+		case core.OnEnd:
 			if !r.lease.OnEnd(r.leaseEnded) {
 				r.LeaseEnded(rs.c.b.Instant())
 			}
@@ -117,7 +117,10 @@ func (rs *runs) perform() {
 		case core.Idle:
 			r.lease.Idle()
 		case core.Release:
-			r.released = r.lease.Drop()
+			// An event may ask again before the lease is gone. Nobody may see the channel change.
+			if released := r.lease.Drop(); r.released == nil {
+				r.released = released
+			}
 		case core.InUse:
 			r.lease.Answer(e.N)
 		case core.List:
@@ -208,12 +211,9 @@ func (rs *runs) ask(a *acquisition) *member {
 	a.member = m
 	a.want.Call = m
 	m.Want, m.Linger = &a.want, a.req.Linger
-	now := a.begun
-	if a.req.Once { // which may have waited for an idle lease
-		now = rs.c.b.Instant()
-	}
 	rs.mu.Lock()
 	defer rs.unlock()
+	now := rs.c.b.Instant()
 	l := rs.lines[a.keys.Gate]
 	if a.counts() || l == nil && a.req.Once && !a.reads() { // each by itself
 		m.by()
@@ -261,7 +261,7 @@ func (l *line) head(own *run, m *member) {
 		state.Lease.Revision = own.lease.Revision
 	}
 	own.line = l
-	body := own.lease.Body
+	body := &own.lease.Body // a copy would read what a renewal changes
 	state.TTL, state.Mode, state.Private = own.lease.Terms.TTL, record.Mode(body.Mode), body.Fixed || m.rests
 	if state.Reads() { // it stays as it is
 		state.Meta = body.Meta
@@ -306,7 +306,7 @@ func (rs *runs) count() (n counts) {
 	for _, l := range rs.lines {
 		l.see(now)
 		for _, r := range l.Runs {
-			if r.Resting() && !r.Idle() {
+			if r.Spare() && !r.Idle() {
 				n.idle++
 			}
 			// A lease that has ended counts for nobody, also before its run ends.

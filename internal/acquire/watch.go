@@ -38,7 +38,7 @@ func (l *line) listen(reads bool) *core.Others {
 	}
 	l.mu.Lock()
 	defer l.unlock()
-	if o == nil || !o.Queue || reads && !o.Gate {
+	if o == nil || o != l.Others || !o.Queue || reads && !o.Gate {
 		return nil
 	}
 	return o
@@ -48,7 +48,7 @@ func (l *line) listen(reads bool) *core.Others {
 // that follows proves that the subscription is in place.
 func (l *line) subscribe() {
 	l.mu.Lock()
-	if l.Others != nil {
+	if l.Others != nil || len(l.Runs) == 0 { // or nobody waits any more
 		l.unlock()
 		return
 	}

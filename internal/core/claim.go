@@ -240,7 +240,7 @@ func (c *Claim) acknowledged(n int) bool {
 
 // Unwritten says whether no attempt can have left a record.
 func (c *Claim) Unwritten() bool {
-	return !slices.ContainsFunc(c.attempts, func(a Attempt) bool { return !a.answered || a.doubtful }) //safety:room-refused
+	return !slices.ContainsFunc(c.attempts, func(a Attempt) bool { return !a.answered || a.acked || a.doubtful }) //safety:room-refused
 }
 
 // Close ends the claim: attempt n was granted, or none if it is 0. The records at unwanted are to be

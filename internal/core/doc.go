@@ -10,18 +10,23 @@
 // client knows. A run has one record at the server: a place while it waits, and then the lease.
 // Its members are served in order, by the client, without a message.
 //
-//	      Ask              Queued              Granted           last Leave, or Ended
+//	      Ask              PlaceAt             Granted           last Leave, or Ended
 //	none -----> claims ------------> waits ------------> leased ----------------------> over
 //	              |                    |                  |  ^
 //	              +---- Granted -------|----------------->+  | Ask
-//	                                   | Unqueued         v  |
-//	                                   +-> claims        idle ---> over (Recall)
+//	                                   | PlaceLost        v  |
+//	                                   +-> claims        spare ---> over (Recall)
+//
+// Ticket and Lease of a run say which of these it is in; a lease is spare while nobody uses it.
 //
 // One member drives a run that has no lease yet: it waits for answers and notifications on its own
 // goroutine. When it gives up, the first of the others drives on. The lease goes from member to
 // member. It ends when no member is left, or when the rest of them has to let another client in
 // first: see the turn, in run.go. Members of a run that reads are inside together: all have the
-// token of its join, and the last one that leaves releases the lease.
+// token of its join, and the last one that leaves releases the lease. A goroutine that reads joins
+// them while the client knows that no writer has come since the join: from subscriptions to the
+// queue and to the gate, and from a list of both of the last second. A single reader pays for none
+// of that. The second one subscribes and lists.
 //
 // # Claims
 //

@@ -46,8 +46,8 @@ const (
 	Size
 	// Settle: Run has a record, or is over. The runs behind it may queue.
 	Settle
-	// Watch: call [Run.LeaseEnded] when the lease of Run has ended.
-	Watch
+	// OnEnd: call [Run.LeaseEnded] when the lease of Run has ended.
+	OnEnd
 	// EndTurn: call [Run.TurnOver] At.
 	EndTurn
 	// KeepTurn: do not call it any more.
@@ -67,7 +67,8 @@ const (
 	Alarm
 	// Hint: notify Member, which holds the lock, that a goroutine or another client waits.
 	Hint
-	// Close: Line has had no run. If it has none now, end its subscriptions and forget it.
+	// Close: Line has had no run. If it has none now, end its subscriptions and forget it. An event
+	// may empty a line and fill it again: then it keeps what it knows of other clients.
 	Close
 )
 

@@ -30,8 +30,8 @@ const (
 	tendAgain = 10 * time.Millisecond
 )
 
-// rest is what a run has that lingers, or has done so.
-type rest struct {
+// spare is what a run has that lingers, or has done so.
+type spare struct {
 	idle    *list.Element // among those of the client; nil: it is not idle
 	waits   bool          // nobody is inside: its members wait for a list
 	listing bool          // a list of its own is under way
@@ -39,19 +39,19 @@ type rest struct {
 	ends    clock.Instant // of an idle run
 }
 
-// Resting says whether nobody uses the lease of the run.
-func (r *Run) Resting() bool { return r.rest.idle != nil || r.rest.waits }
+// Spare says whether nobody uses the lease of the run.
+func (r *Run) Spare() bool { return r.spare.idle != nil || r.spare.waits }
 
 // Idle says whether the lease of the run can be used by the next goroutine.
-func (r *Run) Idle() bool { return r.rest.idle != nil }
+func (r *Run) Idle() bool { return r.spare.idle != nil }
 
-// Resting returns the run of the line whose lease nobody uses, if there is one.
-func (l *Line) Resting() *Run {
+// Spare returns the run of the line whose lease nobody uses, if there is one.
+func (l *Line) Spare() *Run {
 	if l == nil {
 		return nil
 	}
 	for _, r := range l.Runs {
-		if r.Resting() {
+		if r.Spare() {
 			return r
 		}
 	}
@@ -61,7 +61,7 @@ func (l *Line) Resting() *Run {
 // lingers says whether the run keeps its lease although no member is left.
 func (r *Run) lingers(now clock.Instant) bool {
 	l := r.Line
-	return r.rest.linger > 0 && !l.c.closed && len(l.Runs) == 1 && !r.asked(now) && r.Lease.MayIdle
+	return r.spare.linger > 0 && !l.c.closed && len(l.Runs) == 1 && !r.asked(now) && r.Lease.MayIdle
 }
 
 // Informed says whether the client would know of another client that waits.
@@ -99,7 +99,7 @@ func (r *Run) asked(now clock.Instant) bool {
 // asked follows news of other clients: the idle lease of the line is given up when one
 // asks, and the holders are notified that want that.
 func (l *Line) asked(now clock.Instant) {
-	if r := l.Resting(); r != nil && r.asked(now) {
+	if r := l.Spare(); r != nil && r.asked(now) {
 		r.recall(now)
 	}
 	l.contend(now)
@@ -108,8 +108,8 @@ func (l *Line) asked(now clock.Instant) {
 // idles makes the run idle.
 func (r *Run) idles(now clock.Instant) {
 	c := r.Line.c
-	r.rest.ends = now.Add(r.rest.linger)
-	r.rest.idle = c.idle.PushBack(r)
+	r.spare.ends = now.Add(r.spare.linger)
+	r.spare.idle = c.idle.PushBack(r)
 	r.listen()
 	c.do(Effect{Do: Idle, Run: r})
 	relistAt := now.Add(listEvery)
@@ -118,7 +118,7 @@ func (r *Run) idles(now clock.Instant) {
 	} else {
 		r.relist()
 	}
-	c.tendAt(min(r.rest.ends, relistAt))
+	c.tendAt(min(r.spare.ends, relistAt))
 	if c.idle.Len() > c.Most {
 		c.idle.Front().Value.(*Run).recall(now)
 	}
@@ -131,15 +131,15 @@ func (r *Run) Keep() {
 
 // use takes an idle run for a goroutine that asks.
 func (r *Run) use() {
-	r.Line.c.idle.Remove(r.rest.idle)
-	r.rest.idle = nil
+	r.Line.c.idle.Remove(r.spare.idle)
+	r.spare.idle = nil
 }
 
 // take lets a goroutine that asks into an idle run, or has it wait for a list.
 func (r *Run) take(m *Member, now clock.Instant) {
 	r.use()
 	if !r.Informed(now) { //safety:idle-informed
-		r.rest.waits = true
+		r.spare.waits = true
 		r.relist()
 		r.Members = append(r.Members, m)
 		return
@@ -152,27 +152,27 @@ func (r *Run) take(m *Member, now clock.Instant) {
 
 // relist has the queue listed, from a subscription.
 func (r *Run) relist() {
-	if !r.rest.listing {
-		r.rest.listing = true
+	if !r.spare.listing {
+		r.spare.listing = true
 		r.Line.c.do(Effect{Do: Relist, Run: r})
 	}
 }
 
 // Relisted ends a [Relist], whether or not the list has succeeded.
 func (r *Run) Relisted(now clock.Instant) {
-	r.rest.listing = false // first: a goroutine that waits from now on wants another list
-	r.ListedBeside(now)
+	r.spare.listing = false // first: a goroutine that waits from now on wants another list
+	r.ListedTogether(now)
 }
 
-// ListedBeside follows a list of the queue that was asked for together with those of others.
-func (r *Run) ListedBeside(now clock.Instant) {
+// ListedTogether follows a list of the queue that was asked for together with those of others.
+func (r *Run) ListedTogether(now clock.Instant) {
 	switch {
-	case r.Over || !r.Resting():
+	case r.Over || !r.Spare():
 	case !r.Informed(now):
 		r.recall(now)
-	case !r.rest.waits:
+	case !r.spare.waits:
 	case len(r.Members) > 0:
-		r.rest.waits = false
+		r.spare.waits = false
 		r.serve(nil)
 	default: // they have given up
 		r.recall(now)
@@ -193,7 +193,7 @@ func (c *Client) Close() { c.closed = true }
 
 // GiveUpIdle gives up the lease of the line that nobody uses.
 func (l *Line) GiveUpIdle(now clock.Instant) {
-	if r := l.Resting(); r != nil {
+	if r := l.Spare(); r != nil {
 		r.recall(now)
 	}
 }
@@ -214,12 +214,12 @@ func (c *Client) Tend(now clock.Instant) (due []*Run) {
 	for e := c.idle.Front(); e != nil; {
 		r := e.Value.(*Run)
 		e = e.Next()
-		if now >= r.rest.ends {
+		if now >= r.spare.ends {
 			r.recall(now)
 			continue
 		}
-		ends = min(ends, r.rest.ends)
-		if !r.rest.listing {
+		ends = min(ends, r.spare.ends)
+		if !r.spare.listing {
 			at := r.listedAt().Add(listEvery)
 			if relistAt = min(relistAt, at); now >= at.Add(-listEvery/2) {
 				due = append(due, r)

@@ -73,21 +73,21 @@ type Run struct {
 	Driver  *Member   // one of them; nil: the run has its lease
 	Ticket  uint64    // of its place; 0: it has none
 	Lease   Lease
-	After   *Run // whose lease is being released, which a claim has to wait for; nil: none
-	Next    *Run // where its members went when the lease had ended
+	Awaits  *Run // whose lease is being released, which a claim has to wait for; nil: none
+	MovedTo *Run // where its members went when the lease had ended
 
 	placed   bool // it has written a place
 	watched  bool // the end of its lease
 	timed    bool // its turn: a goroutine has joined in it
 	writing  writing
 	turnEnds clock.Instant
-	rest     rest
+	spare    spare
 
 	firstMember [1]*Member
 }
 
-// Lease is what the core knows of the lease of a run. The caller sets Until and MayIdle before
-// an event that depends on them, since renewals move them.
+// Lease is what the core knows of the lease of a run. Renewals move Until and MayIdle, so the caller
+// sets them before [Line.Ask], [Run.Host], [Member.Leave], [Run.Follow] and [Member.GiveUp].
 type Lease struct {
 	Revision uint64        // 0: there is none
 	Until    clock.Instant // it is valid until then
@@ -125,7 +125,7 @@ func (r *Run) Takes(w *Want) bool {
 func (r *Run) Joinable(now clock.Instant) bool {
 	o := r.Line.Others
 	switch {
-	case r.Resting(): // or it would have been recalled
+	case r.Spare(): // or it would have been recalled
 		return true
 	case r.writing.place && !r.writing.proves: //safety:run-unsubscribed
 		return false // other clients may have queued behind it, unnoticed
@@ -151,8 +151,8 @@ func (r *Run) Joinable(now clock.Instant) bool {
 func (l *Line) Ask(m *Member, now clock.Instant) (joined bool) {
 	w := m.Want
 	var recalled *Run
-	resting := l.Resting()
-	if r := resting; r != nil {
+	spare := l.Spare()
+	if r := spare; r != nil {
 		switch takes := r.Takes(w); {
 		case r.Idle() && r.Ended(now) || !takes && !w.Once:
 			r.recall(now)
@@ -181,7 +181,7 @@ func (l *Line) Ask(m *Member, now clock.Instant) (joined bool) {
 		}
 		if (joins || passes) && r.Takes(w) {
 			r.join(m, passes, now)
-			if resting == nil { // else the run lists the queue now and then
+			if spare == nil { // else the run lists the queue now and then
 				l.refresh(now)
 			}
 			return true
@@ -192,7 +192,7 @@ func (l *Line) Ask(m *Member, now clock.Instant) (joined bool) {
 		}
 	}
 	if r := l.open([]*Member{m}, now); recalled != nil {
-		r.After = recalled
+		r.Awaits = recalled
 	}
 	return true
 }
@@ -204,7 +204,7 @@ func (r *Run) join(m *Member, passes bool, now clock.Instant) {
 	case r.Idle():
 		r.take(m, now)
 		return
-	case r.rest.waits:
+	case r.spare.waits:
 		r.Members = append(r.Members, m)
 		return
 	case r.Leased() && r.Reads():
@@ -247,19 +247,21 @@ func (l *Line) open(members []*Member, now clock.Instant) *Run {
 	r.Driver = r.Members[0]
 	r.wake(r.Driver)
 	l.contend(now)
-	if x := l.Resting(); x != nil && x.Idle() { // or the run would wait for its end //safety:idle-before
+	if x := l.Spare(); x != nil && x.Idle() { // or the run would wait for its end //safety:idle-before
 		x.recall(now)
-		r.After = x
+		r.Awaits = x
 	}
 	return r
 }
 
-// Head makes the run that a member is inside of the first of a line that has none.
+// Head makes a run whose lease a member is inside of the only one of a line that has none; nil makes
+// a new one, which has no [Open]. The caller says what the lease is.
 func (l *Line) Head(r *Run, m *Member, turnEnds clock.Instant) *Run {
 	if r == nil {
 		r = &l.firstRun
-		r.Inside, r.Drained, r.turnEnds = 1, true, turnEnds
+		r.Inside, r.Drained = 1, true
 	}
+	r.turnEnds = turnEnds
 	r.Line, m.Run = l, r
 	l.Runs = append(l.Runs, r)
 	return r
@@ -305,7 +307,7 @@ func (r *Run) cut(now clock.Instant) {
 func (r *Run) listen() {
 	if r.Leased() && !r.watched {
 		r.watched = true
-		r.Line.c.do(Effect{Do: Watch, Run: r})
+		r.Line.c.do(Effect{Do: OnEnd, Run: r})
 	}
 }
 
@@ -314,7 +316,7 @@ func (r *Run) Listen() { r.listen() }
 
 // LeaseEnded ends a run whose lease has ended. Its members wait on, in a new run.
 func (r *Run) LeaseEnded(now clock.Instant) {
-	if r.Resting() {
+	if r.Spare() {
 		r.recall(now) // a broken record keeps others out until it is deleted
 		return
 	}
@@ -329,7 +331,7 @@ func (r *Run) end(now clock.Instant) {
 		return
 	}
 	if len(r.Members) > 0 {
-		r.Next = r.Line.open(r.Members, now)
+		r.MovedTo = r.Line.open(r.Members, now)
 	}
 	r.close()
 }
@@ -354,9 +356,9 @@ func (r *Run) close() {
 	}
 }
 
-// Shared says whether goroutines wait beside the driver of the run. Then the client subscribes
+// Several says whether goroutines wait beside the driver of the run. Then the client subscribes
 // to the queue before it writes a place: the answer proves the subscription.
-func (r *Run) Shared() bool { return r.Behind || len(r.Line.Runs) > 1 || len(r.Members) > 1 }
+func (r *Run) Several() bool { return r.Behind || len(r.Line.Runs) > 1 || len(r.Members) > 1 }
 
 // begin notes that a first write of a record is sent now.
 func (r *Run) begin(now clock.Instant) {
@@ -430,7 +432,7 @@ func (r *Run) Granted(m *Member, lease Lease, now clock.Instant) bool {
 	// the run asked after other clients had queued behind the claim.
 	found := r.Ticket != 0 && lease.Revision < r.Ticket
 	r.Ticket, r.Lease, r.Driver, r.Drained = 0, lease, nil, false
-	r.rest.linger = 0
+	r.spare.linger = 0
 	if r.Line == nil {
 		r.letIn(m)
 		return true
@@ -526,8 +528,8 @@ func (m *Member) Lost(now clock.Instant) (last, opens bool) {
 		r.Members = slices.Insert(r.Members, 0, m)
 		r.end(now)
 	// Ahead of those that waited behind it. A one-shot acquire does not wait with others.
-	case r.Next != nil && !r.Next.Over && !r.Next.Leased() && !m.Want.Once && r.Next.Takes(m.Want):
-		n := r.Next
+	case r.MovedTo != nil && !r.MovedTo.Over && !r.MovedTo.Leased() && !m.Want.Once && r.MovedTo.Takes(m.Want):
+		n := r.MovedTo
 		m.Run, m.late, m.early = n, false, false
 		n.Members = slices.Insert(n.Members, 0, m)
 		n.resize()
@@ -544,7 +546,7 @@ func (m *Member) Lost(now clock.Instant) (last, opens bool) {
 // it follow.
 func (l *Line) Reopen(m *Member, now clock.Instant) {
 	over := m.Run
-	over.Next = l.open([]*Member{m}, now)
+	over.MovedTo = l.open([]*Member{m}, now)
 }
 
 // Left says what a member that gives up leaves behind.
@@ -586,11 +588,11 @@ func (m *Member) GiveUp(now clock.Instant) (left Left, drives *Member) {
 	return Nothing, r.Driver
 }
 
-// Leave is called before a holder leaves. It says whether the run goes on: a member waits for its
+// Leave is called before a holder leaves, and [Run.Follow] when it has left. It says whether the run goes on: a member waits for its
 // lease, or reads beside others, or the lease lingers. Otherwise the lease is to be released.
 func (m *Member) Leave(now clock.Instant) (goesOn bool) {
 	r := m.Run
-	r.rest.linger = m.Linger
+	r.spare.linger = m.Linger
 	r.Line.unhint(m)
 	return r.goesOn(now)
 }
@@ -612,7 +614,7 @@ func (r *Run) goesOn(now clock.Instant) bool {
 	return !r.Over
 }
 
-// Follow admits the member after one that has left, where one is inside at a time. It
+// Follow admits the member after one that has left ([Member.Leave]), where one is inside at a time. It
 // says whether the run goes on.
 func (r *Run) Follow(now clock.Instant) bool {
 	r.Inside--

@@ -116,7 +116,6 @@ type simClient struct {
 	id   string
 	core Client
 	line *Line
-	free []*Member // goroutines that want nothing
 	all  []*simCall
 }
 
@@ -395,7 +394,7 @@ func (c *simClient) perform() {
 			d := &simRun{c: c, r: e.Run}
 			e.Run.Owner = d
 			s.send(c.id+" drives a run", false, d.begin)
-		case Watch:
+		case OnEnd:
 			d.watched = true
 		case EndTurn:
 			d.turn = e.At
@@ -487,7 +486,7 @@ func (c *simClient) tick() {
 	if c.core.rings != 0 && s.now >= c.core.rings {
 		for _, r := range c.core.Tend(s.now) {
 			c.list(r.Line)
-			r.ListedBeside(s.now)
+			r.ListedTogether(s.now)
 		}
 		c.perform()
 	}
@@ -526,7 +525,7 @@ func (d *simRun) enqueue() {
 		d.later(10*time.Millisecond, d.enqueue)
 		return
 	}
-	if d.r.Shared() {
+	if d.r.Several() {
 		d.c.subscribe(d.r.Line)
 	}
 	d.newClaim("", true)

@@ -1,4 +1,4 @@
-package acquire
+package core
 
 import (
 	"math"
@@ -79,8 +79,8 @@ func TestWindowPatience(t *testing.T) {
 // A key belongs to the earliest waiter that knows of it.
 func TestWindowOwner(t *testing.T) {
 	queue := []record.Entry{placeOf("A", 0, 1), placeOf("B", 0, 3), placeOf("C", 0, 3)}
-	require.Equal(t, "A", owner(queue, 0, true).ID)
-	require.Equal(t, "B", owner(queue, 2, true).ID, "A does not know of slot 2")
-	require.Zero(t, owner(queue, 3, true).ID)
-	require.Equal(t, "A", owner(queue, 0, false).ID)
+	require.Equal(t, "A", (&Follower{Counts: true}).owner(queue, 0).ID)
+	require.Equal(t, "B", (&Follower{Counts: true}).owner(queue, 2).ID, "A does not know of slot 2")
+	require.Zero(t, (&Follower{Counts: true}).owner(queue, 3).ID)
+	require.Equal(t, "A", (&Follower{}).owner(queue, 0).ID)
 }

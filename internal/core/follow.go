@@ -1,0 +1,363 @@
+package core
+
+import (
+	"slices"
+	"time"
+
+	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/internal/record"
+)
+
+// A waiter that is not first watches its predecessor's place, and reads it now and then: a
+// notification may be lost. It takes a lock out of turn that stays free, and deletes the place of
+// the head, which should have taken it. So a first waiter that has died, or is stopped, costs one
+// pause, and not one for each hand-over until its place ends.
+//
+// Silence of a place proves nothing: waiters that live renew their places only now and then.
+// What shows that the head is dead is the lock that it is entitled to, free and unclaimed. So
+// the waiter goes from the free lock to the deletion by these steps:
+//
+//   - Its own successful reads, never a notification, have seen the key free and unchanged for
+//     the patience, and all of them with the same head in place. Two answers in a row are less
+//     than a second apart: a tombstone lives for a second, so no cycle in between can hide. A
+//     read that fails, a new connection, a suspension and a longer gap begin the window anew.
+//   - Its claim at what it has read is acknowledged, soon after the last read.
+//   - It deletes the head's place by a write that expects the revision that it has read.
+//     A place that was renewed since stays.
+//
+// Exclusion does not rest on that: a lock is granted by its own conditional write. A head that
+// lives, and was too slow, finds its place gone and queues again. Until it does it may think
+// that it is the first, as its successor does: their claims are conditional. Its new place
+// says how often that has happened, and others watch twice as long before they pass it, each
+// time.
+
+const (
+	// idleFor is how long a waiter sees a lock free before it takes it out of turn.
+	idleFor = 1200 * time.Millisecond
+	// lookEvery is how often it reads meanwhile.
+	lookEvery = 600 * time.Millisecond
+	// lookGap is the time between two answers within which no change goes unseen.
+	lookGap = time.Second
+	// lookAfter is how long it leaves a lock to the head before it reads at all: as long as
+	// nobody has died no waiter reads more than it would.
+	lookAfter = 50 * time.Millisecond
+	// readAgain is how soon a waiter reads again what it has read to be free.
+	readAgain = 20 * time.Millisecond
+	// LookJitter bounds by how much those behind the second waiter wait longer than it does.
+	LookJitter = 200 * time.Millisecond
+	// renewedLate is by how much a renewal may be late before a waiter watches the lock.
+	renewedLate = 500 * time.Millisecond
+	// mostDoublings is enough for the longest TTL of a place.
+	mostDoublings = 4
+)
+
+// Follower is a waiter behind its predecessor. It reads the predecessor's place by its timers
+// (readAt). When the lock seems to be free it looks (lookAt): it reads the lock and the whole queue,
+// again and again, until another client has taken the lock or its own window is over.
+type Follower struct {
+	ID     string // of the claim of its place
+	Pred   record.Entry
+	Next   bool          // nobody is between the two
+	Second bool          // the predecessor is the head of the queue
+	Reads  bool          // several waiters can be granted at once
+	Counts bool          // of a semaphore
+	Jitter time.Duration // by how much it waits longer than the second waiter
+	Proven bool          // the subscription to the predecessor's place is in place
+
+	near     bool          // the predecessor seems to be dead
+	heard    clock.Instant // when the predecessor wrote last, as far as is known
+	late     Lateness      // of the predecessor's place
+	windows  []window      // of each key of the lock
+	readAt   clock.Instant
+	lookAt   clock.Instant     // 0: nothing is known to be free
+	free     map[string]uint64 // the revisions of the keys that the last read has shown free
+	again    bool              // the next read is soon, and shows whether they still are
+	hinted   bool              // by notifications only
+	lookLate Lateness          // of the lock's record
+}
+
+// window is for how long a waiter has seen a key free.
+type window struct {
+	since, last clock.Instant // of the first and the last answer; 0: it was not free
+	revision    uint64        // of the tombstone or the overdue record; 0: there is nothing
+	head        record.Entry  // the place that the key belongs to, as read last
+}
+
+// saw takes a successful read of the key and of the queue.
+func (w *window) saw(key, head record.Entry, at clock.Instant) {
+	anew := w.since == 0 || at.Sub(w.last) >= lookGap //safety:window-gap
+	anew = anew || w.head.ID != head.ID               //safety:window-head
+	if key.Revision != 0 && key.Revision != w.revision {
+		anew = true //safety:window-unchanged
+	}
+	if anew {
+		w.since = at
+	}
+	w.last, w.revision, w.head = at, key.Revision, head
+}
+
+// patience is for how long the key has to stay free.
+func (w *window) patience() time.Duration {
+	return max(min(idleFor<<min(w.head.Evictions, mostDoublings), w.head.Record.TTL), idleFor) //safety:evicted-patience
+}
+
+// Begin begins the wait for a lock of so many keys. The predecessor wrote last at heard.
+func (f *Follower) Begin(keys int, heard, now clock.Instant) {
+	f.windows, f.heard, f.readAt = make([]window, keys), heard, now
+}
+
+// At is when the waiter reads or looks next.
+func (f *Follower) At() clock.Instant {
+	at := f.readAt
+	if f.lookAt != 0 {
+		at = min(at, f.lookAt)
+	}
+	if !f.near {
+		at = min(at, f.silentAt())
+	}
+	return at
+}
+
+// silentAt is when the predecessor has not renewed its place for longer than those that live
+// do. It proves nothing: the waiter watches the lock then, no more.
+func (f *Follower) silentAt() clock.Instant {
+	return f.heard.Add(f.Pred.Record.TTL/3 + renewedLate)
+}
+
+// Due says whether to read the predecessor's place now, and whether to watch the lock from now on.
+//
+// The second waiter, and one whose predecessor seems to be dead, may be the first of those that live.
+// It watches the lock from its second read on: of a lock that goes from hand to hand it is the first
+// before that.
+func (f *Follower) Due(now clock.Instant) (reads, watches bool) {
+	if !f.near && f.silentAt() <= now {
+		f.near, f.readAt = true, now
+	}
+	reads = f.readAt <= now
+	return reads, reads && f.Proven && (f.Second || f.near)
+}
+
+// Wrote notes that the predecessor has renewed its place.
+func (f *Follower) Wrote(now clock.Instant) { f.heard = now }
+
+// Doubt has the waiter read the predecessor's place now.
+func (f *Follower) Doubt(now clock.Instant) { f.readAt = now }
+
+// Moved notes that another server serves the subscription now: nothing was seen meanwhile.
+func (f *Follower) Moved() {
+	f.Proven = false
+	f.anew()
+}
+
+// anew begins all windows anew: something may have gone unseen.
+func (f *Follower) anew() {
+	clear(f.windows) //safety:window-anew
+}
+
+// Freed notes that the lock has become free by its notifications. A head that is alive takes it in a
+// moment, and that is notified too.
+func (f *Follower) Freed(now clock.Instant) {
+	if f.lookAt == 0 {
+		f.lookAt, f.hinted = now.Add(lookAfter), true
+	}
+}
+
+// First says whether the tombstone of the predecessor makes the waiter the first. That of a first
+// waiter that was granted makes its successor the first. It does not where another waiter is
+// between the two, nor among readers, of which several can be granted at once.
+func (f *Follower) First(tombstone record.Body) bool {
+	return tombstone.Status == record.StatusGranted && tombstone.ID == f.Pred.ID && !f.Reads && f.Next //safety:no-shortcut
+}
+
+// Failed notes that a read has had no answer. The next one is after a pause.
+func (f *Follower) Failed(now clock.Instant, pause time.Duration) {
+	f.anew()
+	f.readNext(now, pause)
+}
+
+func (f *Follower) readNext(now clock.Instant, pause time.Duration) {
+	if f.again {
+		pause = min(pause, readAgain)
+	}
+	f.readAt = now.Add(pause)
+}
+
+// Read takes the predecessor's place, as it was read, and written at an instant. left is what its
+// TTL has left by the estimate of the server's clock. It says whether the predecessor is there, and
+// if its record is over. Another claim may have its key by now, behind all that have queued since.
+func (f *Follower) Read(e record.Entry, written, now clock.Instant, left, pause time.Duration) (there, over bool) {
+	f.readNext(now, pause)
+	if !e.Live() || e.ID != f.Pred.ID {
+		return false, false
+	}
+	if f.heard = max(f.heard, written); left == 0 {
+		f.readAt = now.Add(f.late.Next())
+		return true, true
+	}
+	f.late = 0
+	return true, false
+}
+
+// ReadBeside takes keys of the lock that were read beside the predecessor's place. own is the id of
+// the waiter's own claim of the lock; "": there is none. A key that is free at the revision of the
+// last read makes it look. One read alone may meet any hand-over, and a look reads the whole queue:
+// so it is repeated once, soon. It returns the keys that are held.
+func (f *Follower) ReadBeside(keys []string, beside []record.Entry, own string, server time.Time, now clock.Instant) (held []int) {
+	before, repeated := f.free, f.again
+	f.free, f.again = nil, false
+	for i, e := range beside {
+		mine := isOwn(e, own)
+		if !mine && !isOver(e, server) {
+			held = append(held, i)
+			continue
+		}
+		revision, shown := before[keys[i]]
+		switch stays := shown && revision == e.Revision; {
+		case f.lookAt == 0 && (stays || mine):
+			f.lookAt, f.hinted = now, false
+		case !stays:
+			f.again = !repeated
+		}
+		if f.free == nil {
+			f.free = make(map[string]uint64)
+		}
+		f.free[keys[i]] = e.Revision
+	}
+	return held
+}
+
+// isOver says whether nobody holds a key any more, or its time is over by the server's clock.
+func isOver(e record.Entry, server time.Time) bool { return !e.Live() || e.Remaining(server) == 0 }
+
+// isOwn says whether a record is that of an attempt of the own claim.
+func isOwn(e record.Entry, own string) bool { return own != "" && e.Live() && e.From(own) }
+
+// Looks says whether to look now: see [Follower.Looked].
+func (f *Follower) Looks(now clock.Instant) bool { return f.lookAt != 0 && f.lookAt <= now }
+
+// Look begins a look. freed says that notifications show the lock free. If that was all that made it
+// look, and the head has taken the lock as was to be expected, there is nothing to look at.
+func (f *Follower) Look(freed bool) bool {
+	if f.hinted && !freed {
+		f.lookAt, f.hinted = 0, false
+		return false
+	}
+	f.hinted = false
+	return true
+}
+
+// LookFailed notes that a look has had no answer. The next one is after a pause.
+func (f *Follower) LookFailed(now clock.Instant, pause time.Duration) {
+	f.anew()
+	f.lookAt = now.Add(pause)
+}
+
+// View is what a look has shown, in one state that has the own place.
+type View struct {
+	Keys    []record.Entry // of the lock; tombstones included, zero: nothing
+	Overdue []bool         // of Keys: live, and its TTL is over for certain
+	Queue   []record.Entry
+	Sent    clock.Instant // when the read was sent
+	Server  time.Time     // by the estimate of the server's clock
+	Own     string        // the id of the own claim of the lock; "": there is none
+	Freed   bool          // notifications since then show the lock free
+}
+
+// Decision says what follows from a look.
+type Decision uint8
+
+const (
+	// Stay: the lock is held, or left to the head for now.
+	Stay Decision = iota
+	// ListAgain: the predecessor has gone, or the own place.
+	ListAgain
+	// Take: claim key K at the revision.
+	Take
+)
+
+// Looked takes what a look has shown. It returns whether to claim a key out of turn.
+func (f *Follower) Looked(v View, now clock.Instant) (d Decision, k int, revision uint64) {
+	i := slices.IndexFunc(v.Queue, func(e record.Entry) bool { return e.ID == f.ID })
+	if i < 0 || !slices.ContainsFunc(v.Queue[:i], func(e record.Entry) bool { return e.ID == f.Pred.ID }) {
+		return ListAgain, 0, 0
+	}
+	best, ends := -1, false
+	for k, e := range v.Keys {
+		w := &f.windows[k]
+		switch {
+		case isOwn(e, v.Own): // an earlier attempt, to be adopted
+			f.lookAt = now.Add(lookAfter)
+			return Take, k, 0
+		case e.Live() && !v.Overdue[k]:
+			*w = window{}
+			ends = ends || isOver(e, v.Server)
+			continue
+		}
+		w.saw(e, f.owner(v.Queue[:i], k), now)
+		if best < 0 || f.takesAt(w) < f.takesAt(&f.windows[best]) { //safety:slot-longest
+			best = k
+		}
+	}
+	switch {
+	case best >= 0 && f.takesAt(&f.windows[best]) <= now: //safety:idle-lock
+		return Take, best, f.windows[best].revision
+	case best >= 0:
+		f.lookLate = 0
+		f.lookAt = max(v.Sent.Add(lookEvery), now)
+		if at := f.takesAt(&f.windows[best]); at > now {
+			f.lookAt = min(f.lookAt, at)
+		}
+	case ends: // the server may remove it in a moment
+		f.lookAt = now.Add(f.lookLate.Next())
+	default:
+		f.lookLate, f.lookAt = 0, 0
+		if v.Freed { // it was notified since the read
+			f.Freed(now)
+		}
+	}
+	return Stay, 0, 0
+}
+
+// takesAt is when the waiter takes the key that a window is about.
+func (f *Follower) takesAt(w *window) clock.Instant { return w.since.Add(w.patience() + f.Jitter) }
+
+// Missed notes that another client was quicker to claim key k.
+func (f *Follower) Missed(k int, now clock.Instant) {
+	f.windows[k], f.lookAt = window{}, now.Add(lookAfter)
+}
+
+// Evicts returns the place of the head that a grant of key k has passed, which the waiter deletes as
+// it was read. false: it is too long since the last read.
+func (f *Follower) Evicts(k int, now clock.Instant) (head record.Entry, evicts bool) {
+	w := f.windows[k]
+	return w.head, now.Sub(w.last) < lookGap //safety:evicted-granted
+}
+
+// owner is the place among those before the own one that key k belongs to: the head. A slot
+// belongs to the earliest waiter that knows of it.
+func (f *Follower) owner(before []record.Entry, k int) record.Entry {
+	for _, e := range before {
+		if !f.Counts || int(e.Permits) > k { //safety:evicted-entitled
+			return e
+		}
+	}
+	return record.Entry{}
+}
+
+// Lateness yields the pauses after which a waiter checks a record whose TTL is over
+// by the estimate of the server's clock. They are short while the server may only be
+// a moment late. They are longer when the server has not removed an overdue record,
+// and no claim has got it either.
+type Lateness int
+
+// Next returns the next pause.
+func (o *Lateness) Next() time.Duration {
+	*o++
+	switch {
+	case *o <= 15: // 300 ms in all, which is record.OverdueSlack
+		return 20 * time.Millisecond
+	case *o <= 25:
+		return 100 * time.Millisecond
+	}
+	return time.Second
+}
