@@ -242,15 +242,15 @@ func (m *member) Release(ctx context.Context) error {
 		rs.mu.Lock()
 		r.line.see(now)
 		goesOn = r.Follow(now)
+		rs.perform()
+		dropped := r.released != nil // an idle lease that was given up at once
 		rs.unlock()
-		switch {
-		case goesOn:
-		case r.Reads(): // the last one
+		// The last reader; or those that waited have gone meanwhile, or the lease has ended. A caller
+		// that is told that it has released the lock can rely on that.
+		if !goesOn && !dropped {
 			if err := r.lease.Release(ctx); m.result == nil {
 				m.result = err
 			}
-		default: // they have given up meanwhile, or the lease has ended
-			r.lease.Leave(record.StatusGone)
 		}
 	})
 	return m.result
