@@ -1,6 +1,6 @@
 // Mutants shows that the tests can fail where it matters. It weakens one line of the
-// library at a time, and requires that the test named for the line fails. An argument for
-// safety, or for getting in, rests on each of these lines.
+// library at a time, and requires that the test named for the line fails, and the one beside the
+// line where it names one. An argument for safety, or for getting in, rests on each of these lines.
 //
 //	go run ./internal/verify/mutants             # all of them
 //	go run ./internal/verify/mutants -run '^guard' -v
@@ -77,7 +77,7 @@ func tryAll(ctx context.Context, pattern string, parallel int, verbose bool) err
 		return err
 	}
 	begun := time.Now()
-	if err := baseline(ctx, root, chosen, parallel); err != nil {
+	if err := baseline(ctx, root, places, chosen, parallel); err != nil {
 		return err
 	}
 	fmt.Printf("without mutants all their tests pass (%v)\n\n", time.Since(begun).Round(time.Second))
@@ -92,7 +92,7 @@ func tryAll(ctx context.Context, pattern string, parallel int, verbose bool) err
 		if verdict != caught {
 			bad++
 		}
-		fmt.Printf("%-12s %-32s %5.1fs  %s\n%14s%s\n", verdict, m.name(), time.Since(begun).Seconds(), m.test, "", m.weak)
+		fmt.Printf("%-12s %-32s %5.1fs  %s %s\n%14s%s\n", verdict, m.name(), time.Since(begun).Seconds(), m.test, m.beside, "", m.weak)
 		if verbose || verdict != caught {
 			fmt.Println(output)
 		}

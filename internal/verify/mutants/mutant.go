@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -15,6 +16,7 @@ type mutant struct {
 	operator string // applied to the line
 	weak     string // the behaviour of the weakened library
 	test     string // the test that has to fail: package directory, dot, test, as go test names it
+	beside   string // a test in the directory of the line, without a server, that has to fail too
 }
 
 // name is the unique name of the mutant.
@@ -46,8 +48,15 @@ func (m mutant) apply(root string, labels map[string]place) (file string, text [
 	return at.file, text, nil
 }
 
-// target splits the name of the test: the package's directory, the test.
-func (m mutant) target() (dir, test string) {
-	dir, test, _ = strings.Cut(m.test, ".")
-	return dir, test
+// named is a test: the package's directory, the name.
+type named struct{ dir, test string }
+
+// tests are those that have to fail.
+func (m mutant) tests(labels map[string]place) []named {
+	dir, test, _ := strings.Cut(m.test, ".")
+	all := []named{{dir, test}}
+	if m.beside != "" {
+		all = append(all, named{path.Dir(labels[m.label].file), m.beside})
+	}
+	return all
 }

@@ -14,13 +14,14 @@ import (
 )
 
 // TestMutantsFit holds the table to the tree: each mutant's label stands once, its
-// operator applies there, and the test named for it is there. Each label has a mutant.
-// Whether the test catches the mutant is for make mutants to say.
+// operator applies there, and the tests named for it are there. Each label has a mutant, and each one
+// of the runs of the core a test beside it. Whether the tests catch the mutant is for make mutants
+// to say.
 func TestMutantsFit(t *testing.T) {
 	const root = "../../.."
 	places, err := labels(root)
 	require.NoError(t, err)
-	names, used := map[string]bool{}, map[string]bool{}
+	names, used, core := map[string]bool{}, map[string]bool{}, map[string]bool{}
 	tests := map[string][]string{}
 	for _, m := range mutants {
 		name := m.name()
@@ -30,15 +31,21 @@ func TestMutantsFit(t *testing.T) {
 		require.NotEmpty(t, m.weak, name)
 		_, _, err := m.apply(root, places)
 		assert.NoError(t, err, name)
-		dir, test := m.target()
-		top, _, _ := strings.Cut(test, "/")
-		if tests[dir] == nil {
-			tests[dir] = testsIn(t, filepath.Join(root, dir))
+		for _, n := range m.tests(places) {
+			top, _, _ := strings.Cut(n.test, "/")
+			if tests[n.dir] == nil {
+				tests[n.dir] = testsIn(t, filepath.Join(root, n.dir))
+			}
+			require.Contains(t, tests[n.dir], top, "%s names a test that is not there", name)
+			core[m.label] = core[m.label] || n.dir == "internal/core"
 		}
-		require.Contains(t, tests[dir], top, "%s names a test that is not there", name)
 	}
 	for label, at := range places {
 		assert.True(t, used[label], "%s:%d: no mutant is about the label %s", at.file, at.line, label)
+		switch at.file {
+		case "internal/core/run.go", "internal/core/others.go", "internal/core/linger.go": // their scripts need no server
+			assert.True(t, core[label], "%s:%d: no mutant names a test beside the label %s", at.file, at.line, label)
+		}
 	}
 	require.GreaterOrEqual(t, len(mutants), 140, "some were lost")
 }

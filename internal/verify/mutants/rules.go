@@ -87,8 +87,8 @@ const (
 # The rules and the lines that keep them
 
 A comment like ` + "`//safety:late-answer`" + ` labels a line that carries a rule. A mutant in
-` + "`internal/verify/mutants`" + ` names the label and weakens the line, and ` + "`make mutants`" + ` requires that the
-test beside it fails by an assertion. [The ledger](ledger.md#lines-without-a-mutant) lists the lines
+` + "`internal/verify/mutants`" + ` names the label and weakens the line, and ` + "`make mutants`" + ` requires that
+each test of the last column fails by an assertion. [The ledger](ledger.md#lines-without-a-mutant) lists the lines
 that carry a rule and have no mutant, and says why.
 
 ## Rules of the protocol
@@ -134,7 +134,7 @@ func page(root string, places map[string]place) (string, error) {
 			listed[label] = true
 			labels = append(labels, "`safety:"+label+"`")
 			where = append(where, functions[label])
-			tests = append(tests, testsOf(of[label])...)
+			tests = append(tests, testsOf(of[label], places)...)
 		}
 		row(&b, r.text, distinct(labels), distinct(where), distinct(tests))
 	}
@@ -151,7 +151,7 @@ func page(root string, places map[string]place) (string, error) {
 		for _, m := range of[label] {
 			weak = append(weak, m.weak)
 		}
-		row(&b, "`safety:"+label+"`", functions[label], strings.Join(weak, "; "), distinct(testsOf(of[label])))
+		row(&b, "`safety:"+label+"`", functions[label], strings.Join(weak, "; "), distinct(testsOf(of[label], places)))
 	}
 	return b.String(), nil
 }
@@ -176,10 +176,11 @@ func distinct(texts []string) string {
 }
 
 // testsOf names the tests of mutants as documents do.
-func testsOf(of []mutant) (names []string) {
+func testsOf(of []mutant, places map[string]place) (names []string) {
 	for _, m := range of {
-		dir, test := m.target()
-		names = append(names, fmt.Sprintf("`%s: %s`", dir, test))
+		for _, n := range m.tests(places) {
+			names = append(names, fmt.Sprintf("`%s: %s`", n.dir, n.test))
+		}
 	}
 	return names
 }

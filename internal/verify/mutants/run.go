@@ -111,12 +111,13 @@ func pattern(tests []string) string {
 }
 
 // baseline runs every test that is named, once, without a mutant.
-func baseline(ctx context.Context, root string, all []mutant, parallel int) error {
+func baseline(ctx context.Context, root string, labels map[string]place, all []mutant, parallel int) error {
 	tests := map[string][]string{}
 	for _, m := range all {
-		dir, test := m.target()
-		if !slices.Contains(tests[dir], test) {
-			tests[dir] = append(tests[dir], test)
+		for _, n := range m.tests(labels) {
+			if !slices.Contains(tests[n.dir], n.test) {
+				tests[n.dir] = append(tests[n.dir], n.test)
+			}
 		}
 	}
 	var dirs []string
@@ -141,7 +142,8 @@ func baseline(ctx context.Context, root string, all []mutant, parallel int) erro
 // assertion is how a failed assertion begins: the test's file and line.
 var assertion = regexp.MustCompile(`(?m)^\s+\w+\.go:\d+: `)
 
-// try runs the test of one mutant with the weakened file in place of the real one.
+// try runs the tests of one mutant with the weakened file in place of the real one. The verdict is
+// that of the first test that does not catch it.
 func try(ctx context.Context, root, tmp string, labels map[string]place, m mutant) (verdict, string) {
 	file, text, err := m.apply(root, labels)
 	if err != nil {
@@ -156,8 +158,20 @@ func try(ctx context.Context, root, tmp string, labels map[string]place, m mutan
 	if err != nil {
 		return misfit, err.Error()
 	}
-	dir, test := m.target()
-	r, err := goTest(ctx, root, dir, []string{test}, overlay, "-failfast")
+	var output string
+	for _, n := range m.tests(labels) {
+		v, text := fails(ctx, root, n, overlay)
+		if v != caught {
+			return v, text
+		}
+		output += text
+	}
+	return caught, output
+}
+
+// fails says whether a test fails, as it should.
+func fails(ctx context.Context, root string, n named, overlay string) (verdict, string) {
+	r, err := goTest(ctx, root, n.dir, []string{n.test}, overlay, "-failfast")
 	switch {
 	case err != nil:
 		return hung, err.Error()
@@ -167,9 +181,9 @@ func try(ctx context.Context, root, tmp string, labels map[string]place, m mutan
 		return hung, r.output
 	case strings.Contains(r.output, "panic:") && !assertion.MatchString(r.output):
 		return panicked, r.output
-	case r.ended[test] == "pass":
+	case r.ended[n.test] == "pass":
 		return survived, r.output
-	case !r.started[test] || r.ended[test] == "skip":
+	case !r.started[n.test] || r.ended[n.test] == "skip":
 		return notRun, r.output
 	}
 	return caught, r.output
