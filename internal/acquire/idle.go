@@ -156,7 +156,7 @@ func (rs *runs) listTogether(ctx context.Context, due []*core.Run) bool {
 	b := rs.c.b
 	queues, gates := make(map[string]*line, len(due)), make(map[string]*kvstore.Record, len(due))
 	unseen := make(map[string]*session.Lease, len(due))
-	unproven := make(map[*core.Others]uint64)
+	unproven := make(map[*core.Others]uint32)
 	var patterns []string
 	rs.mu.Lock()
 	for _, state := range due {

@@ -227,7 +227,6 @@ func (m *member) Release(ctx context.Context) error {
 			delete(rs.alone, m.gate)
 		} else {
 			if r.line != nil {
-				delete(r.line.hints, &m.Member)
 				r.line.see(now)
 			}
 			goesOn = m.Member.Leave(now)
@@ -280,13 +279,9 @@ func (m *member) part() {
 	rs := m.runs
 	rs.mu.Lock()
 	defer rs.unlock()
-	r := m.run()
-	if r == nil {
+	if m.Run == nil {
 		delete(rs.alone, m.gate)
 		return
-	}
-	if r.line != nil {
-		delete(r.line.hints, &m.Member)
 	}
 	m.Part(rs.c.b.Instant())
 }
@@ -297,8 +292,8 @@ func (m *member) seen() *shown {
 	r, s := m.run(), new(shown)
 	now := m.runs.c.b.Instant()
 	i := max(slices.Index(r.Members, &m.Member), 0)
-	if r.shown != nil {
-		*s = *r.shown
+	if shown := r.waited().shown; shown != nil {
+		*s = *shown
 	}
 	if r.line != nil && !m.Inside {
 		if r.Leased() {

@@ -23,7 +23,7 @@ func (r *run) granted(m *member, l *session.Lease) bool {
 	r.lease = l
 	now := rs.c.b.Instant()
 	lease := core.Lease{Revision: l.Revision}
-	lease.Until, lease.MayIdle = l.Standing(now)
+	lease.Until, r.MayIdle = l.Standing(now)
 	if !r.Granted(&m.Member, lease, now) {
 		return false
 	}
@@ -118,7 +118,7 @@ func (r *run) inOrder(a *acquisition) error {
 			return nil
 		}
 		before := ownerOf(first)
-		if before.settled == nil {
+		if before.waiting().settled == nil {
 			before.settled = make(chan struct{})
 		}
 		settled := before.settled
@@ -183,10 +183,11 @@ func (r *run) hears(err error) {
 		r.line.mu.Lock()
 		defer r.line.unlock()
 	}
-	if (r.heard || r.trouble != nil) && errors.Is(err, kvstore.ErrInFlight) {
+	if w := r.waited(); (w.heard || w.trouble != nil) && errors.Is(err, kvstore.ErrInFlight) {
 		return
 	}
-	r.heard, r.trouble = err == nil, err
+	w := r.waiting()
+	w.heard, w.trouble = err == nil, err
 }
 
 // saw notes what the driver has seen of the lock.
@@ -195,5 +196,5 @@ func (r *run) saw(s shown) {
 		r.line.mu.Lock()
 		defer r.line.unlock()
 	}
-	r.shown = &s
+	r.waiting().shown = &s
 }

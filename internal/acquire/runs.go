@@ -42,8 +42,7 @@ type line struct {
 	core.Line
 	*runs
 	keys        record.Keys
-	queue, gate kvstore.Watch                  // nil: not subscribed
-	hints       map[*core.Member]chan struct{} // holders that are to be notified of goroutines that wait
+	queue, gate kvstore.Watch // nil: not subscribed
 
 	firstRun run // of most lines that is all there is
 }
@@ -54,12 +53,33 @@ type run struct {
 	line     *line // nil: a single member, which does not wait with others
 	place    *session.Place
 	lease    *session.Lease
-	settled  chan struct{}   // closed when it has a record, or is over; nil: nobody waits for that
 	released <-chan struct{} // closed when the release of its idle lease is over
-	timer    *time.Timer     // of its turn
-	heard    bool            // the server has said last that the lock is held, or the run queued
-	trouble  error           // what the last request has come to instead; nil: no answer, or heard
-	shown    *shown          // nil: nothing
+	*waits                   // nil: nothing of that
+}
+
+// waits is what a run has while goroutines wait: most leases are held, or idle, without it.
+type waits struct {
+	settled chan struct{} // closed when it has a record, or is over; nil: nobody waits for that
+	timer   *time.Timer   // of its turn
+	heard   bool          // the server has said last that the lock is held, or the run queued
+	trouble error         // what the last request has come to instead; nil: no answer, or heard
+	shown   *shown        // nil: nothing
+}
+
+// waiting returns that, to be set. Under mu, or on the goroutine that drives the run.
+func (r *run) waiting() *waits {
+	if r.waits == nil {
+		r.waits = new(waits)
+	}
+	return r.waits
+}
+
+// waited is that, to be read.
+func (r *run) waited() waits {
+	if r.waits == nil {
+		return waits{}
+	}
+	return *r.waits
 }
 
 // shown is what the driver has seen of the lock.
@@ -102,7 +122,7 @@ func (rs *runs) perform() {
 				r.place.SetSize(int(e.N))
 			}
 		case core.Settle:
-			if r.settled != nil {
+			if r.waits != nil && r.settled != nil {
 				close(r.settled)
 				r.settled = nil
 			}
@@ -111,7 +131,7 @@ func (rs *runs) perform() {
 				r.LeaseEnded(rs.c.b.Instant())
 			}
 		case core.EndTurn:
-			r.timer = time.AfterFunc(e.At.Sub(rs.c.b.Instant()), r.turnOver)
+			r.waiting().timer = time.AfterFunc(e.At.Sub(rs.c.b.Instant()), r.turnOver)
 		case core.KeepTurn:
 			r.timer.Stop()
 		case core.Idle:
@@ -130,9 +150,7 @@ func (rs *runs) perform() {
 		case core.Alarm:
 			rs.setAlarm(e.At)
 		case core.Hint:
-			l := ownerOf(e.Member.Run).line
-			close(l.hints[e.Member])
-			delete(l.hints, e.Member)
+			close(e.How.(chan struct{}))
 		case core.Close:
 			e.Line.Owner.(*line).close()
 		}
@@ -189,7 +207,7 @@ func (l *line) close() {
 func (l *line) see(now clock.Instant) {
 	for _, r := range l.Runs {
 		if r.Leased() {
-			r.Lease.Until, r.Lease.MayIdle = ownerOf(r).lease.Standing(now)
+			r.Lease.Until, r.MayIdle = ownerOf(r).lease.Standing(now)
 		}
 	}
 }
@@ -345,7 +363,7 @@ var errUnheard = fmt.Errorf("%w: no usable answer by then", bucket.ErrUnavailabl
 // last that the lock is held or the run queued. A run waits for those before it in its line:
 // what they have heard counts until it has asked for itself. Under mu.
 func (r *run) outage() error {
-	if r.heard || r.trouble != nil || r.line == nil {
+	if w := r.waited(); w.heard || w.trouble != nil || r.line == nil {
 		return r.said()
 	}
 	err := error(errUnheard)
@@ -361,8 +379,9 @@ func (r *run) outage() error {
 }
 
 func (r *run) said() error {
-	if r.heard {
+	w := r.waited()
+	if w.heard {
 		return nil
 	}
-	return cmp.Or(r.trouble, errUnheard)
+	return cmp.Or(w.trouble, errUnheard)
 }

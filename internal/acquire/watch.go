@@ -218,11 +218,7 @@ func (m *member) Contended() <-chan struct{} {
 	case r.line == nil || r.Contended(now): // or other goroutines wait
 		close(hint)
 	default:
-		if r.line.hints == nil {
-			r.line.hints = make(map[*core.Member]chan struct{})
-		}
-		r.line.hints[&m.Member] = hint
-		m.WantHint()
+		m.WantHint(hint)
 		r.Listen()
 		rs.perform()
 		if !r.Over && !r.Informed(now) {

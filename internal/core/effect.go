@@ -1,7 +1,6 @@
 package core
 
 import (
-	"container/list"
 	"time"
 
 	"github.com/natslock/locks/internal/clock"
@@ -18,8 +17,11 @@ type Client struct {
 	Effects []Effect
 
 	closed bool
-	idle   list.List     // of runs, the least recently used first
-	rings  clock.Instant // when the alarm does; 0: it is not set
+	idle   struct { // the runs whose leases are idle
+		oldest, newest *Run // the least and the most recently used one
+		n              int
+	}
+	rings clock.Instant // when the alarm does; 0: it is not set
 }
 
 // Effect is something that the caller has to do.
@@ -30,6 +32,7 @@ type Effect struct {
 	Member *Member
 	At     clock.Instant
 	N      uint64
+	How    any // of a Hint: what the caller has given
 }
 
 // Action says what an [Effect] is.

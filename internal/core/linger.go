@@ -1,7 +1,6 @@
 package core
 
 import (
-	"container/list"
 	"time"
 
 	"github.com/natslock/locks/internal/clock"
@@ -32,18 +31,19 @@ const (
 
 // spare is what a run has that lingers, or has done so.
 type spare struct {
-	idle    *list.Element // among those of the client; nil: it is not idle
-	waits   bool          // nobody is inside: its members wait for a list
-	listing bool          // a list of its own is under way
-	linger  time.Duration // of the member that left last; 0: none has left
-	ends    clock.Instant // of an idle run
+	linger       time.Duration // of the member that left last; 0: none has left
+	ends         clock.Instant // of an idle run
+	older, newer *Run          // among the idle ones of the client
+	idle         bool
+	waits        bool // nobody is inside: its members wait for a list
+	listing      bool // a list of its own is under way
 }
 
 // Spare says whether nobody uses the lease of the run.
-func (r *Run) Spare() bool { return r.spare.idle != nil || r.spare.waits }
+func (r *Run) Spare() bool { return r.spare.idle || r.spare.waits }
 
 // Idle says whether the lease of the run can be used by the next goroutine.
-func (r *Run) Idle() bool { return r.spare.idle != nil }
+func (r *Run) Idle() bool { return r.spare.idle }
 
 // Spare returns the run of the line whose lease nobody uses, if there is one.
 func (l *Line) Spare() *Run {
@@ -61,7 +61,7 @@ func (l *Line) Spare() *Run {
 // lingers says whether the run keeps its lease although no member is left.
 func (r *Run) lingers(now clock.Instant) bool {
 	l := r.Line
-	return r.spare.linger > 0 && !l.c.closed && len(l.Runs) == 1 && !r.asked(now) && r.Lease.MayIdle
+	return r.spare.linger > 0 && !l.c.closed && len(l.Runs) == 1 && !r.asked(now) && r.MayIdle
 }
 
 // Informed says whether the client would know of another client that waits.
@@ -109,7 +109,7 @@ func (l *Line) asked(now clock.Instant) {
 func (r *Run) idles(now clock.Instant) {
 	c := r.Line.c
 	r.spare.ends = now.Add(r.spare.linger)
-	r.spare.idle = c.idle.PushBack(r)
+	c.keep(r)
 	r.listen()
 	c.do(Effect{Do: Idle, Run: r})
 	relistAt := now.Add(listEvery)
@@ -119,9 +119,21 @@ func (r *Run) idles(now clock.Instant) {
 		r.relist()
 	}
 	c.tendAt(min(r.spare.ends, relistAt))
-	if c.idle.Len() > c.Most {
-		c.idle.Front().Value.(*Run).recall(now)
+	if c.idle.n > c.Most {
+		c.idle.oldest.recall(now)
 	}
+}
+
+// keep makes r the idle run that was used last.
+func (c *Client) keep(r *Run) {
+	r.spare.idle, r.spare.older = true, c.idle.newest
+	if r.spare.older == nil {
+		c.idle.oldest = r
+	} else {
+		r.spare.older.spare.newer = r
+	}
+	c.idle.newest = r
+	c.idle.n++
 }
 
 // Keep has a run linger that did not wait: see [Line.Head].
@@ -131,8 +143,19 @@ func (r *Run) Keep() {
 
 // use takes an idle run for a goroutine that asks.
 func (r *Run) use() {
-	r.Line.c.idle.Remove(r.spare.idle)
-	r.spare.idle = nil
+	c, older, newer := r.Line.c, r.spare.older, r.spare.newer
+	if older == nil {
+		c.idle.oldest = newer
+	} else {
+		older.spare.newer = newer
+	}
+	if newer == nil {
+		c.idle.newest = older
+	} else {
+		newer.spare.older = older
+	}
+	r.spare.idle, r.spare.older, r.spare.newer = false, nil, nil
+	c.idle.n--
 }
 
 // take lets a goroutine that asks into an idle run, or has it wait for a list.
@@ -211,9 +234,9 @@ func (c *Client) tendAt(at clock.Instant) {
 func (c *Client) Tend(now clock.Instant) (due []*Run) {
 	c.rings = 0
 	ends, relistAt := now.Add(listEvery), now.Add(listEvery)
-	for e := c.idle.Front(); e != nil; {
-		r := e.Value.(*Run)
-		e = e.Next()
+	for next := c.idle.oldest; next != nil; {
+		r := next
+		next = r.spare.newer
 		if now >= r.spare.ends {
 			r.recall(now)
 			continue
@@ -231,14 +254,14 @@ func (c *Client) Tend(now clock.Instant) (due []*Run) {
 	} else {
 		relistAt = now.Add(listEvery / 2)
 	}
-	if c.idle.Len() > 0 {
+	if c.idle.n > 0 {
 		c.tendAt(max(min(ends, relistAt), now.Add(tendAgain)))
 	}
 	return due
 }
 
 // IdleLeases is how many leases nobody uses.
-func (c *Client) IdleLeases() int { return c.idle.Len() }
+func (c *Client) IdleLeases() int { return c.idle.n }
 
 // Knocked answers a one-shot acquire of another client, which has written a record to ask for the
 // leases of the line: it is given up if it is idle, or its holder uses it.

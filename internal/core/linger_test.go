@@ -170,7 +170,7 @@ func TestNotIdle(t *testing.T) {
 		"another client waits":            func(s *script) { s.queues("x", 11) },
 		"another run waits":               func(s *script) { s.asks("B", wants(time.Second)) },
 		"the client closes":               func(s *script) { s.client.Close() },
-		"its record does not say that":    func(s *script) { s.run(1).Lease.MayIdle = false },
+		"its record does not say that":    func(s *script) { s.run(1).MayIdle = false },
 		"its last member wants otherwise": func(s *script) { s.asks("B").leaves("A") },
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -31,11 +31,11 @@ type Others struct {
 	GateAsked bool // for that subscription
 
 	proven  clock.Instant // since when the subscription is known to be in place; 0: it is not
-	epoch   uint64        // how often another server has taken it over
+	epoch   uint32        // how often another server has taken it over
 	listed  clock.Instant // when the queue was last listed; 0: never
 	from    uint64        // the list was of the places from this revision on
 	listing bool
-	count   uint64 // of the places and gates that have become known
+	count   uint32 // of the places and gates that have become known
 	gate    gate
 
 	places map[string]seat
@@ -87,14 +87,14 @@ func (o *Others) Moved() {
 
 // Prove notes that the subscriptions are in place, since an instant at the latest, unless
 // another server has taken them over since epoch.
-func (o *Others) Prove(since clock.Instant, epoch uint64) {
+func (o *Others) Prove(since clock.Instant, epoch uint32) {
 	if o.proven == 0 && o.epoch == epoch {
 		o.proven = since
 	}
 }
 
 // Proven returns whether the subscriptions are known to be in place, and the epoch for [Others.Prove].
-func (o *Others) Proven() (proven bool, epoch uint64) { return o.proven != 0, o.epoch }
+func (o *Others) Proven() (proven bool, epoch uint32) { return o.proven != 0, o.epoch }
 
 // known says whether the places from a ticket on are known: no notification has been
 // missed since they were listed, and the list is not old.
@@ -109,7 +109,7 @@ func (o *Others) fresh(at, now clock.Instant, age time.Duration) bool {
 }
 
 // news counts the places and the gates that have become known.
-func (o *Others) news() uint64 {
+func (o *Others) news() uint32 {
 	if o == nil {
 		return 0
 	}

@@ -17,7 +17,7 @@ type Line struct {
 	Owner  any     // the caller's
 
 	c      *Client
-	hinted []*Member // holders that are to be notified of goroutines that wait
+	hinted *[]hint // holders that are to be notified of goroutines that wait; nil: none has asked
 
 	// Of most lines that is all there is.
 	firstRun  Run
@@ -67,6 +67,7 @@ type Run struct {
 	Queues  bool // a run before it waits or writes: it tries nothing before it has queued
 	Over    bool
 	Drained bool  // no reader is left behind its gate
+	MayIdle bool  // the record says that its lease lingers, for other clients to see
 	Inside  int32 // of its members: one at a time, but for readers
 
 	Members []*Member // that wait, in order
@@ -86,20 +87,19 @@ type Run struct {
 	firstMember [1]*Member
 }
 
-// Lease is what the core knows of the lease of a run. Renewals move Until and MayIdle, so the caller
-// sets them before [Line.Ask], [Run.Host], [Member.Leave], [Run.Follow] and [Member.GiveUp].
+// Lease is what the core knows of the lease of a run. Renewals move Until, and MayIdle of the run, so
+// the caller sets them before [Line.Ask], [Run.Host], [Member.Leave], [Run.Follow] and [Member.GiveUp].
 type Lease struct {
 	Revision uint64        // 0: there is none
 	Until    clock.Instant // it is valid until then
-	MayIdle  bool          // the record says that it lingers, for other clients to see
 }
 
 // writing is the first write of a record of a run, without an answer yet, or without the
 // list of the queue that follows the answer.
 type writing struct {
 	begun  clock.Instant // 0: none
-	news   uint64        // Others.count by then
-	epoch  uint64        // Others.epoch by then
+	news   uint32        // Others.count by then
+	epoch  uint32        // Others.epoch by then
 	place  bool          // not a claim
 	proves bool          // the subscription is older
 }
@@ -322,9 +322,6 @@ func (r *Run) LeaseEnded(now clock.Instant) {
 	}
 	r.end(now)
 }
-
-// End ends the run of a lease that nobody else is to get.
-func (r *Run) End(now clock.Instant) { r.end(now) }
 
 func (r *Run) end(now clock.Instant) {
 	if r.Over {
@@ -673,26 +670,38 @@ func (r *Run) Contended(now clock.Instant) bool {
 	})
 }
 
-// WantHint has a holder notified when its lease is contended: see [Hint].
-func (m *Member) WantHint() { m.Run.Line.hinted = append(m.Run.Line.hinted, m) }
+// hint is a holder that is to be notified, with what the caller needs for that.
+type hint struct {
+	m   *Member
+	how any
+}
+
+// WantHint has a holder notified when its lease is contended, which is how a [Hint] then says.
+func (m *Member) WantHint(how any) {
+	l := m.Run.Line
+	if l.hinted == nil {
+		l.hinted = new([]hint)
+	}
+	*l.hinted = append(*l.hinted, hint{m, how})
+}
 
 // contend notifies the holders that want to know whether a goroutine waits.
 func (l *Line) contend(now clock.Instant) {
-	if len(l.hinted) == 0 {
+	if l.hinted == nil {
 		return
 	}
-	l.hinted = slices.DeleteFunc(l.hinted, func(m *Member) bool {
-		if !m.Run.Contended(now) {
+	*l.hinted = slices.DeleteFunc(*l.hinted, func(h hint) bool {
+		if !h.m.Run.Contended(now) {
 			return false
 		}
-		l.c.do(Effect{Do: Hint, Member: m})
+		l.c.do(Effect{Do: Hint, Member: h.m, How: h.how})
 		return true
 	})
 }
 
 // unhint has the member notified no more.
 func (l *Line) unhint(m *Member) {
-	if l != nil {
-		l.hinted = slices.DeleteFunc(l.hinted, func(x *Member) bool { return x == m })
+	if l != nil && l.hinted != nil {
+		*l.hinted = slices.DeleteFunc(*l.hinted, func(h hint) bool { return h.m == m })
 	}
 }

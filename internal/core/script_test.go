@@ -123,7 +123,8 @@ func (s *script) asks(name string, options ...option) *script {
 // left that it was for.
 func (s *script) granted(name string, revision uint64) *script {
 	m := s.event().members[name]
-	lease := Lease{Revision: revision, Until: s.now.Add(m.Run.TTL - margin), MayIdle: m.Linger > 0}
+	lease := Lease{Revision: revision, Until: s.now.Add(m.Run.TTL - margin)}
+	m.Run.MayIdle = m.Linger > 0
 	if !m.Run.Granted(m, lease, s.now) {
 		s.says("nobody")
 	}
@@ -263,7 +264,7 @@ func (s *script) turnOver(run int) *script {
 
 // wantsHint: the holder wants to be notified when somebody waits.
 func (s *script) wantsHint(name string) *script {
-	s.event().members[name].WantHint()
+	s.event().members[name].WantHint(nil)
 	return s
 }
 

@@ -346,7 +346,7 @@ func (c *simClient) see() {
 		return
 	}
 	for _, r := range c.line.Runs {
-		r.Lease.MayIdle = r.Leased() && c.s.now < r.Lease.Until
+		r.MayIdle = r.Leased() && c.s.now < r.Lease.Until
 	}
 }
 
@@ -618,7 +618,7 @@ func (d *simRun) follow(v Verdict, e record.Entry) {
 		}
 		d.claim = nil
 		m := d.r.Driver
-		if d.r.Over || m == nil || !d.r.Granted(m, Lease{Revision: v.Revision, Until: a.Terms.End(a.Sent), MayIdle: true}, s.now) {
+		if d.r.Over || m == nil || !d.r.Granted(m, Lease{Revision: v.Revision, Until: a.Terms.End(a.Sent)}, s.now) {
 			s.release(d, v.Revision)
 			break
 		}
