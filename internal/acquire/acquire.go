@@ -14,8 +14,9 @@ import (
 	"github.com/natslock/locks/kvstore"
 )
 
-// This file is the way of one Lock, top to bottom: Acquire, drive, atOnce, offer, try,
-// send, hold. A lock that nobody wants takes just this way, with one write to the server.
+// This file drives one claim: Acquire, drive, atOnce, offer, try, send. member.acquire calls drive,
+// hold and enter; claim.go hands the answers to core/claim.go, which judges them. A lock that nobody
+// wants takes just this way, with one write to the server.
 
 // Acquire takes the lock that req names. It returns what is held, or an error: a
 // [BusyError] (only with Once), a [WaitError] when the context or the maximum wait ended
@@ -218,6 +219,9 @@ func (b *bid) offer(expect uint64) (decided result) {
 			}
 		case busy:
 			b.a.heard(nil)
+			return r
+		case failed: // a claim that has deleted its record is over, whichever member goes on
+			b.close()
 			return r
 		default:
 			return r

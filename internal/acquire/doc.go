@@ -14,6 +14,7 @@
 // write with its own number, expectation and sending time, until one is granted or
 // the claim is given up. Any answer may be lost or late, so every attempt is judged
 // by itself. Acknowledged before its own validity would have ended, it is a grant.
+// Acknowledged later, it is lost: the record is deleted, and a new claim begins.
 // Found in the bucket under its own number, it is a grant as of its own sending.
 // Acknowledged when the claim is over, it leads to the deletion of exactly its own
 // record.
@@ -26,6 +27,11 @@
 // however many there are. After subscribing the waiter sends a write that the
 // stream's leader refuses: that answer proves that the subscription is in place.
 // Timers back up every notification: losing one costs time, never the lock.
+//
+// # When somebody dies
+//
+// The holder: first.go, by the end of its TTL. The predecessor of a waiter: follow.go, by the end of
+// its place. The head of the queue: core/follow.go, by a lock that stays free.
 //
 // # Where to find it
 //

@@ -56,7 +56,9 @@ func (a *acquisition) first(place *session.Place, vacant uint64) result {
 	}
 }
 
-// await waits until the lock may be free: the entry has the revision to expect.
+// await waits until the lock may be free: the entry has the revision to expect. That a holder has
+// died shows by the end of its TTL, notified (Expired) or by the timer: then the claim at 0, or at the
+// revision of the overdue record, decides.
 func (h *head) await() result {
 	a, b := h.a, h.a.c.b
 	for {

@@ -101,7 +101,7 @@ func (m *member) acquire() error {
 		case lost:
 			m.again()
 		default:
-			withdraw := m.leave()
+			withdraw := m.giveUp()
 			err := m.a.failure(res)
 			withdraw()
 			return err
@@ -163,9 +163,9 @@ func (m *member) again() {
 	}
 }
 
-// leave takes the member out of its run. When it was the last one, withdraw takes the
+// giveUp takes the member out of its run. When it was the last one, withdraw takes the
 // record of the run along.
-func (m *member) leave() (withdraw func()) {
+func (m *member) giveUp() (withdraw func()) {
 	rs, a := m.runs, m.a
 	rs.mu.Lock()
 	defer rs.unlock()
@@ -240,7 +240,7 @@ func (m *member) Release(ctx context.Context) error {
 		m.result = m.Holder.Leave(now) //safety:one-at-a-time
 		rs.mu.Lock()
 		r.line.see(now)
-		goesOn = r.Follow(now)
+		goesOn = r.Next(now)
 		rs.perform()
 		dropped := r.released != nil // an idle lease that was given up at once
 		rs.unlock()

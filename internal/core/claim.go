@@ -24,7 +24,7 @@ import (
 // Where there are replicas, a refusal is doubtful: a leader that was deposed refuses a write
 // that its successor applies. Such an attempt is granted all the same when its record is found.
 //
-// When the claim is over (granted, given up, or found broken), an acknowledgement of another of its
+// When the claim is over (granted, given up, lost by a late answer, or found broken), an acknowledgement of another of its
 // attempts only causes the deletion of exactly that record, never a grant. So an answer that comes
 // when the lock has been given up cannot bring it back.
 type Claim struct {
@@ -183,6 +183,7 @@ func (c *Claim) Next() (r Reply, ok bool) {
 func (c *Claim) Judge(r Reply, newest int, now clock.Instant) Verdict {
 	switch {
 	case r.Answer.Refusal == Acknowledged:
+		// Judged late is late, too: the lease would begin when it is over already.
 		return c.take(r.N, r.Answer.Revision, max(r.At, now))
 	case r.N != newest:
 		return Verdict{}

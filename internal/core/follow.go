@@ -64,7 +64,7 @@ type Follower struct {
 	Jitter time.Duration // by how much it waits longer than the second waiter
 	Proven bool          // the subscription to the predecessor's place is in place
 
-	near     bool          // the predecessor seems to be dead
+	silent   bool          // the predecessor seems to be dead
 	heard    clock.Instant // when the predecessor wrote last, as far as is known
 	late     Lateness      // of the predecessor's place
 	windows  []window      // of each key of the lock
@@ -112,7 +112,7 @@ func (f *Follower) At() clock.Instant {
 	if f.lookAt != 0 {
 		at = min(at, f.lookAt)
 	}
-	if !f.near {
+	if !f.silent {
 		at = min(at, f.silentAt())
 	}
 	return at
@@ -130,11 +130,11 @@ func (f *Follower) silentAt() clock.Instant {
 // It watches the lock from its second read on: of a lock that goes from hand to hand it is the first
 // before that.
 func (f *Follower) Due(now clock.Instant) (reads, watches bool) {
-	if !f.near && f.silentAt() <= now {
-		f.near, f.readAt = true, now
+	if !f.silent && f.silentAt() <= now {
+		f.silent, f.readAt = true, now
 	}
 	reads = f.readAt <= now
-	return reads, reads && f.Proven && (f.Second || f.near)
+	return reads, reads && f.Proven && (f.Second || f.silent)
 }
 
 // Wrote notes that the predecessor has renewed its place.

@@ -88,7 +88,7 @@ type Run struct {
 }
 
 // Lease is what the core knows of the lease of a run. Renewals move Until, and MayIdle of the run, so
-// the caller sets them before [Line.Ask], [Run.Host], [Member.Leave], [Run.Follow] and [Member.GiveUp].
+// the caller sets them before [Line.Ask], [Run.Host], [Member.Leave], [Run.Next] and [Member.GiveUp].
 type Lease struct {
 	Revision uint64        // 0: there is none
 	Until    clock.Instant // it is valid until then
@@ -563,7 +563,7 @@ const (
 func (m *Member) GiveUp(now clock.Instant) (left Left, drives *Member) {
 	r := m.Run
 	if m.Inside {
-		if r.Follow(now) {
+		if r.Next(now) {
 			return Nothing, nil
 		}
 		return Unused, nil //safety:run-unused-released
@@ -585,7 +585,7 @@ func (m *Member) GiveUp(now clock.Instant) (left Left, drives *Member) {
 	return Nothing, r.Driver
 }
 
-// Leave is called before a holder leaves, and [Run.Follow] when it has left. It says whether the run goes on: a member waits for its
+// Leave is called before a holder leaves, and [Run.Next] when it has left. It says whether the run goes on: a member waits for its
 // lease, or reads beside others, or the lease lingers. Otherwise the lease is to be released.
 func (m *Member) Leave(now clock.Instant) (goesOn bool) {
 	r := m.Run
@@ -611,9 +611,9 @@ func (r *Run) goesOn(now clock.Instant) bool {
 	return !r.Over
 }
 
-// Follow admits the member after one that has left ([Member.Leave]), where one is inside at a time. It
+// Next admits the member after one that has left ([Member.Leave]), where one is inside at a time. It
 // says whether the run goes on.
-func (r *Run) Follow(now clock.Instant) bool {
+func (r *Run) Next(now clock.Instant) bool {
 	r.Inside--
 	if !r.goesOn(now) {
 		return false

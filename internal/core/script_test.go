@@ -209,7 +209,7 @@ func (s *script) leaves(name string) *script {
 	m := s.event().members[name]
 	r := m.Run
 	delete(s.members, name)
-	if !m.Leave(s.now) || !r.Follow(s.now) {
+	if !m.Leave(s.now) || !r.Next(s.now) {
 		s.says("%s releases %d", name, s.runs[r])
 	}
 	return s

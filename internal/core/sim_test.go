@@ -372,7 +372,7 @@ func (g *simCall) leaves() {
 	goesOn := g.m.Leave(c.s.now)
 	g.gone = true
 	if goesOn {
-		goesOn = r.Follow(c.s.now)
+		goesOn = r.Next(c.s.now)
 	}
 	if !goesOn {
 		r.Owner.(*simRun).release()

@@ -298,7 +298,7 @@ func (l *Lease) Drop() (deleted <-chan struct{}) {
 	return done
 }
 
-// delete removes a record that has ended, or has it rest, whatever became of its
+// delete ends a record at the server, by a tombstone or by a record that rests or is handed over, whatever became of its
 // last renewals. It tries until the server has confirmed that or limit has passed
 // since begun. first is a first write, made at begun; nil: there was none.
 func (k *kept) delete(ctx context.Context, status record.Status, begun time.Time, limit time.Duration, first *sent) deletion {

@@ -277,8 +277,10 @@ func (r *renewer) held(fn func(k *kept)) {
 	}
 }
 
-// renewAll makes every renewal due now: the connection is back, and what was
-// on its way when it broke is lost. The renewals after those are spread again.
+// renewAll makes every renewal due now: the connection is back, and what was on its way when it
+// broke is lost. None waits longer: a server that has lost records over its restart refuses the
+// renewals of locks that another client may get now. The pace bounds how many are under way at once,
+// and the renewals after those are spread again.
 func (r *renewer) renewAll() {
 	now := r.s.b.Instant()
 	r.mu.Lock()

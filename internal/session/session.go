@@ -272,8 +272,8 @@ func (s *Session) Healthy() error {
 // RenewalLag is by how much the latest renewal of a lock is late.
 func (s *Session) RenewalLag() time.Duration { return s.renewer.lag() }
 
-// Discard deletes a record of a claim that is over, at exactly a revision: a courtesy,
-// so that nobody waits for its TTL. The channel is closed when that is over.
+// Discard deletes a record that this client has written and does not believe in, of a claim, a
+// renewal or a question, at exactly a revision: a courtesy, so that nobody waits for its TTL. The channel is closed when that is over.
 func (s *Session) Discard(key, id string, revision uint64) <-chan struct{} {
 	over := make(chan struct{})
 	s.Background(func(ctx context.Context) { // callers are goroutines of the store
