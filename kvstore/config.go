@@ -23,12 +23,10 @@ const (
 	minMsgSize = MaxRecord + 4<<10
 	// protocol is the version of the protocol of keys, records and headers that
 	// this release knows. A bucket's metadata names the version that its records
-	// follow. A bucket without an entry follows the first, whose fencing tokens are
-	// plain revisions.
-	protocol      = "2"
-	firstProtocol = "1"
-	metaProtocol  = "natslock.protocol"
-	metaID        = "natslock.id"
+	// follow. A bucket without an entry is refused.
+	protocol     = "2"
+	metaProtocol = "natslock.protocol"
+	metaID       = "natslock.id"
 	// tick is the unit of a bucket's first sequence.
 	tick = 10 * time.Microsecond
 	// lowFirstSeq separates sequences that started as a time from those that started at
@@ -43,8 +41,7 @@ var epoch = time.Date(2016, time.January, 1, 0, 0, 0, 0, time.UTC)
 // firstSeq is the first sequence of a bucket that is made at a time: the ticks since
 // epoch. The revisions of a bucket that stores fewer than 100,000 records a second stay
 // below the ticks of the present. So they go on rising when the bucket is deleted and
-// re-created. A fencing token is 64 times its revision: those of new buckets are above
-// the revisions that were the tokens of the first protocol, and below 2^53 until 2060.
+// re-created. A fencing token is 64 times its revision, and below 2^53 until 2060.
 func firstSeq(at time.Time) uint64 {
 	return uint64(max(at.Sub(epoch)/tick, 1)) // a clock from before the epoch has no ticks
 }

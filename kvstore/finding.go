@@ -79,11 +79,8 @@ func Examine(cfg Config, info *jetstream.StreamInfo) ([]Finding, error) {
 		"older servers skip the conditions of writes, so that two hold a lock", byServer)
 	spoken, named := c.Metadata[metaProtocol]
 	value, repair := fmt.Sprintf("%.32q", spoken), byRelease
-	if !named {
-		spoken, value = firstProtocol, "unset"
-	}
-	if spoken == firstProtocol { // no update changes the records
-		repair = byRecords
+	if !named { // and no update changes records
+		value, repair = "unset", byRecords
 	}
 	judge(spoken == protocol, Unfit, "metadata."+metaProtocol, value, strconv.Quote(protocol), //safety:protocol
 		"clients of different protocols do not exclude each other", repair)

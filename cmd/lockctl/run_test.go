@@ -94,7 +94,7 @@ func TestRunEnvironmentAndStdin(t *testing.T) {
 	require.Equal(t, []string{"a.b c", "15", "kept"}, fields[:3], "a TTL is rounded up to seconds")
 	token, err := strconv.ParseUint(fields[3], 10, 63)
 	require.NoError(t, err)
-	require.Greater(t, token, uint64(2e15), "above those of the first protocol")
+	require.Greater(t, token, uint64(2e15), "64 times a revision")
 	require.Contains(t, lines[2], `"token": `+fields[3])
 	require.Contains(t, lines[2], `"a": "1,2"`)
 	require.Contains(t, lines[2], `"b": "x=y"`)
