@@ -18,7 +18,7 @@ var semaphoreMutants = []mutant{
 		weak: "a newcomer goes on claiming a slot after others may have queued"},
 	{label: "slot-newcomer", operator: "never", test: "semaphore.TestNewcomerOnReplica",
 		weak: "a newcomer that reads a replica claims what the server names, past those that queued"},
-	{label: "slot-longest", operator: "never", test: "semaphore.TestIdleSlotBesideUsedOne",
+	{label: "slot-longest", operator: "never", test: "semaphore.TestIdleSlotBesideUsedOne", beside: "TestFollowerSlots",
 		weak: "a waiter stays with a slot that others use, and another one stays free"},
 	{label: "slots-subscribed", operator: "always", test: "semaphore.TestHeadProves",
 		weak: "the first waiter reads the slots before its subscription is proven"},
@@ -26,6 +26,6 @@ var semaphoreMutants = []mutant{
 		weak: "the queue that is read apart may be older than the slots"},
 	{label: "slot-queue-rule", operator: "is true", test: "semaphore.TestNumbersPass",
 		weak: "a waiter that knows of fewer slots holds up the others"},
-	{label: "no-shortcut", operator: "always 4", test: "semaphore.TestNumbersBetween",
+	{label: "no-shortcut", operator: "always 4", test: "semaphore.TestNumbersBetween", beside: "TestFollowerFirst",
 		weak: "a waiter takes itself for the first although another is between it and its predecessor"},
 }

@@ -1,0 +1,236 @@
+package core
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/internal/record"
+)
+
+// waiter is a story of a waiter "me" behind the place of "B", and of the head "A" before it.
+type waiter struct {
+	t *testing.T
+	Follower
+	now   clock.Instant
+	queue []record.Entry
+}
+
+const (
+	followBegun = clock.Instant(-time.Hour) // instants have no sign that means something
+	placeTTL    = 15 * time.Second
+)
+
+func newWaiter(t *testing.T, keys int, f Follower) *waiter {
+	w := &waiter{t: t, Follower: f, now: followBegun}
+	w.queue = []record.Entry{placeOf("A", 0, keys), placeOf("B", 0, keys), placeOf("me", 0, keys)}
+	w.ID, w.Pred, w.Counts = "me", w.queue[1], keys > 1
+	w.Begin(keys, w.now, w.now)
+	return w
+}
+
+// looks takes a look at keys, of which those that are zero are free, some time later.
+func (w *waiter) looks(after time.Duration, keys ...record.Entry) (d Decision, k int, revision uint64) {
+	w.now = w.now.Add(after)
+	return w.Looked(View{Keys: keys, Overdue: make([]bool, len(keys)), Queue: w.queue, Sent: w.now}, w.now)
+}
+
+// stays: a look leaves the lock alone.
+func (w *waiter) stays(after time.Duration, keys ...record.Entry) *waiter {
+	w.t.Helper()
+	d, _, _ := w.looks(after, keys...)
+	require.Equal(w.t, Stay, d, "after %v", w.now.Sub(followBegun))
+	return w
+}
+
+// takes: a look has the waiter claim key k at a revision.
+func (w *waiter) takes(after time.Duration, k int, revision uint64, keys ...record.Entry) *waiter {
+	w.t.Helper()
+	d, got, at := w.looks(after, keys...)
+	require.Equal(w.t, Take, d, "after %v", w.now.Sub(followBegun))
+	require.Equal(w.t, k, got)
+	require.Equal(w.t, revision, at)
+	return w
+}
+
+func heldAt(revision uint64) record.Entry {
+	e := stored(revision, "holder", 1, record.StatusHeld)
+	e.Record.TTL = time.Hour
+	return e
+}
+
+// A waiter takes a lock that its own reads have seen free for the patience of the head, at what it
+// has read, and deletes the place of the head as it was read.
+func TestFollowerTakesAnIdleLock(t *testing.T) {
+	w := newWaiter(t, 1, Follower{})
+	w.stays(0, freeAt(7)).stays(600*time.Millisecond, freeAt(7)).stays(599*time.Millisecond, freeAt(7))
+	w.takes(time.Millisecond, 0, 7, freeAt(7))
+	head, evicts := w.Evicts(0, w.now.Add(lookGap-1))
+	require.True(t, evicts)
+	require.Equal(t, "A", head.ID)
+	_, evicts = w.Evicts(0, w.now.Add(lookGap))
+	require.False(t, evicts, "the head may have come back since")
+}
+
+// What ends the wait for an idle lock: the head takes it, another client is quicker, a look fails.
+func TestFollowerBeginsAnew(t *testing.T) {
+	begun := func(t *testing.T) *waiter {
+		return newWaiter(t, 1, Follower{}).stays(0, freeAt(7)).stays(600*time.Millisecond, freeAt(7))
+	}
+	for name, between := range map[string]func(w *waiter){
+		"the head has it":           func(w *waiter) { w.stays(0, heldAt(9)) },
+		"another tombstone":         func(w *waiter) { w.stays(0, freeAt(8)) },
+		"a look fails":              func(w *waiter) { w.LookFailed(w.now, time.Second) },
+		"a read fails":              func(w *waiter) { w.Failed(w.now, time.Second) },
+		"another server serves it":  func(w *waiter) { w.Moved() },
+		"another claim was quicker": func(w *waiter) { w.Missed(0, w.now) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := begun(t)
+			between(w)
+			w.stays(600*time.Millisecond, freeAt(9))
+			w.stays(600*time.Millisecond, freeAt(9)).takes(600*time.Millisecond, 0, 9, freeAt(9))
+		})
+	}
+	begun(t).takes(600*time.Millisecond, 0, 7, freeAt(7)) // else
+}
+
+// Those behind the second waiter leave the lock to it.
+func TestFollowerJitter(t *testing.T) {
+	w := newWaiter(t, 1, Follower{Jitter: 100 * time.Millisecond})
+	w.stays(0, freeAt(7)).stays(600*time.Millisecond, freeAt(7)).stays(600*time.Millisecond, freeAt(7))
+	w.takes(100*time.Millisecond, 0, 7, freeAt(7))
+}
+
+// Of several free slots it takes the one that has been free for longest.
+func TestFollowerSlots(t *testing.T) {
+	w := newWaiter(t, 3, Follower{})
+	w.stays(0, heldAt(3), freeAt(7), heldAt(5))
+	w.stays(600*time.Millisecond, freeAt(8), freeAt(7), heldAt(5))
+	w.takes(600*time.Millisecond, 1, 7, freeAt(8), freeAt(7), heldAt(5))
+}
+
+// An own claim without an answer, which turns up, is adopted at once. A queue without the predecessor,
+// or without the own place, is listed again.
+func TestFollowerQueue(t *testing.T) {
+	w := newWaiter(t, 1, Follower{})
+	d, k, revision := w.Looked(View{Keys: []record.Entry{stored(9, "claim", 1, record.StatusHeld)}, Overdue: make([]bool, 1), Queue: w.queue, Own: "claim"}, w.now)
+	require.Equal(t, []any{Take, 0, uint64(0)}, []any{d, k, revision})
+	for name, queue := range map[string][]record.Entry{
+		"the predecessor has gone": {w.queue[0], w.queue[2]},
+		"the own place has gone":   w.queue[:2],
+		"it queues behind":         {w.queue[2], w.queue[1]},
+	} {
+		d, _, _ := w.Looked(View{Keys: []record.Entry{{}}, Overdue: make([]bool, 1), Queue: queue}, w.now)
+		require.Equal(t, ListAgain, d, name)
+	}
+}
+
+// An overdue record counts as free. One whose time is over by the estimate only is looked at soon.
+func TestFollowerOverdue(t *testing.T) {
+	w := newWaiter(t, 1, Follower{})
+	over := heldAt(9)
+	over.Record.TTL = time.Second
+	server := over.Record.Time.Add(time.Minute)
+	d, _, _ := w.Looked(View{Keys: []record.Entry{over}, Overdue: []bool{false}, Queue: w.queue, Server: server}, w.now)
+	require.Equal(t, Stay, d)
+	require.True(t, w.Looks(w.now.Add(20*time.Millisecond)))
+	for range 3 {
+		d, _, _ = w.Looked(View{Keys: []record.Entry{over}, Overdue: []bool{true}, Queue: w.queue, Server: server}, w.now)
+		w.now = w.now.Add(600 * time.Millisecond)
+	}
+	require.Equal(t, Take, d)
+}
+
+// The tombstone of a first waiter that was granted makes its successor the first, and no other one.
+func TestFollowerFirst(t *testing.T) {
+	granted := record.Body{ID: "B", Status: record.StatusGranted}
+	first := func(f Follower, tombstone record.Body) bool {
+		w := newWaiter(t, 1, f)
+		return w.First(tombstone)
+	}
+	require.True(t, first(Follower{Next: true}, granted))
+	require.False(t, first(Follower{Next: true, Reads: true}, granted), "several readers are granted at once")
+	require.False(t, first(Follower{}, granted), "another waiter is between the two")
+	require.False(t, first(Follower{Next: true}, record.Body{ID: "C", Status: record.StatusGranted}), "of another place")
+	require.False(t, first(Follower{Next: true}, record.Body{ID: "B", Status: record.StatusGone}), "it has given up")
+	require.False(t, first(Follower{Next: true}, record.Body{ID: "B", Status: record.StatusPassed}), "out of turn")
+}
+
+// A waiter reads by its timers. It watches the lock from its second read on if it is the second, and
+// else when the predecessor has been silent for longer than those that live are.
+func TestFollowerTimers(t *testing.T) {
+	for _, second := range []bool{true, false} {
+		w := newWaiter(t, 1, Follower{Second: second})
+		reads, watches := w.Due(w.now)
+		require.True(t, reads)
+		require.False(t, watches, "the subscription is not proven")
+		w.Proven = true
+		there, over := w.Read(w.Pred, w.now, w.now, placeTTL, time.Minute)
+		require.True(t, there)
+		require.False(t, over)
+		silent := w.now.Add(placeTTL/3 + renewedLate)
+		require.Equal(t, silent, w.At())
+		reads, _ = w.Due(silent - 1)
+		require.False(t, reads)
+		w.Wrote(w.now.Add(time.Second))
+		require.Equal(t, silent.Add(time.Second), w.At(), "it has renewed its place")
+		reads, watches = w.Due(silent.Add(time.Second))
+		require.True(t, reads)
+		require.True(t, watches)
+		w.Doubt(w.now)
+		_, watches = w.Due(w.now)
+		require.True(t, watches, "it has been silent")
+		there, _ = w.Read(record.Entry{}, w.now, w.now, 0, time.Minute)
+		require.False(t, there)
+		there, over = w.Read(w.Pred, w.now, w.now, 0, time.Minute)
+		require.True(t, there && over, "its time is over")
+		require.Equal(t, w.now.Add(20*time.Millisecond), w.At())
+	}
+}
+
+// A key that is free in two reads in a row makes the waiter look, and one read alone does not: that
+// may meet any hand-over. A notification makes it look after a pause, unless the head is quicker.
+func TestFollowerLooks(t *testing.T) {
+	server := time.Now()
+	keys := []string{"lock.l"}
+	w := newWaiter(t, 1, Follower{})
+	require.Equal(t, []int{0}, w.ReadBeside(keys, []record.Entry{heldAt(6)}, "", time.Time{}, w.now))
+	require.Empty(t, w.ReadBeside(keys, []record.Entry{freeAt(7)}, "", server, w.now))
+	w.Read(w.Pred, w.now, w.now, placeTTL, time.Minute)
+	require.Equal(t, w.now.Add(readAgain), w.At(), "soon again")
+	require.False(t, w.Looks(w.now))
+	w.ReadBeside(keys, []record.Entry{freeAt(9)}, "", server, w.now)
+	w.Read(w.Pred, w.now, w.now, placeTTL, time.Minute)
+	require.False(t, w.Looks(w.now), "from hand to hand")
+	require.Greater(t, w.At(), w.now.Add(time.Second), "and once only")
+	w.ReadBeside(keys, []record.Entry{freeAt(9)}, "", server, w.now)
+	require.True(t, w.Looks(w.now))
+	require.True(t, w.Look(false), "by its own reads")
+
+	w = newWaiter(t, 1, Follower{})
+	w.Freed(w.now)
+	require.False(t, w.Looks(w.now))
+	require.True(t, w.Looks(w.now.Add(lookAfter)))
+	require.True(t, w.Look(true), "it is free still")
+	w.stays(0, heldAt(9))
+	w.Freed(w.now)
+	require.False(t, w.Look(false), "the head has it")
+	require.False(t, w.Looks(w.now.Add(time.Hour)))
+}
+
+// The pauses of Lateness are short for as long as the clocks of two servers may differ.
+func TestLateness(t *testing.T) {
+	var l Lateness
+	var all time.Duration
+	for range 15 {
+		all += l.Next()
+	}
+	require.Equal(t, record.OverdueSlack, all)
+	for range 10 {
+		require.Equal(t, 100*time.Millisecond, l.Next())
+	}
+	require.Equal(t, time.Second, l.Next())
+}
