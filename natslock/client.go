@@ -342,8 +342,9 @@ func (c *Client) Stats() Stats {
 }
 
 // Healthy returns nil when the client can take and keep locks, and otherwise says what
-// is wrong with the connection, the bucket or the renewals. It is for probes and does
-// no I/O: it knows the answers to the client's last requests.
+// is wrong with the connection, the bucket or the renewals. It does no I/O: it knows the
+// answers to the client's last requests. It is for probes of readiness, not of liveness: a
+// restart repairs nothing of that, and loses the locks that are held.
 //
 // The error matches [ErrUnavailable] without a connection, and when the renewal of a
 // held lock is overdue or was refused: the error says why. It also does when a write has
