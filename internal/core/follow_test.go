@@ -79,19 +79,22 @@ func TestFollowerBeginsAnew(t *testing.T) {
 	begun := func(t *testing.T) *waiter {
 		return newWaiter(t, 1, Follower{}).stays(0, freeAt(7)).stays(600*time.Millisecond, freeAt(7))
 	}
-	for name, between := range map[string]func(w *waiter){
-		"the head has it":           func(w *waiter) { w.stays(0, heldAt(9)) },
-		"another tombstone":         func(w *waiter) { w.stays(0, freeAt(8)) },
-		"a look fails":              func(w *waiter) { w.LookFailed(w.now, time.Second) },
-		"a read fails":              func(w *waiter) { w.Failed(w.now, time.Second) },
-		"another server serves it":  func(w *waiter) { w.Moved() },
-		"another claim was quicker": func(w *waiter) { w.Missed(0, w.now) },
+	for name, c := range map[string]struct {
+		between func(w *waiter)
+		then    uint64 // the revision of the tombstone
+	}{
+		"the head has it":           {func(w *waiter) { w.stays(0, heldAt(8)) }, 9},
+		"another tombstone":         {func(w *waiter) { w.stays(0, freeAt(8)) }, 9},
+		"a look fails":              {func(w *waiter) { w.LookFailed(w.now, time.Second) }, 7},
+		"a read fails":              {func(w *waiter) { w.Failed(w.now, time.Second) }, 7},
+		"another server serves it":  {func(w *waiter) { w.Moved() }, 7},
+		"another claim was quicker": {func(w *waiter) { w.Missed(0, w.now) }, 7},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := begun(t)
-			between(w)
-			w.stays(600*time.Millisecond, freeAt(9))
-			w.stays(600*time.Millisecond, freeAt(9)).takes(600*time.Millisecond, 0, 9, freeAt(9))
+			c.between(w)
+			w.stays(600*time.Millisecond, freeAt(c.then)).stays(600*time.Millisecond, freeAt(c.then))
+			w.takes(600*time.Millisecond, 0, c.then, freeAt(c.then))
 		})
 	}
 	begun(t).takes(600*time.Millisecond, 0, 7, freeAt(7)) // else
