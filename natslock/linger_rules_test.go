@@ -256,7 +256,7 @@ func TestLingerQueued(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, f := joinFaulty(t, s)
 		mustUnlock(t, mustLock(t, c.Client, "l", lingers))
-		time.Sleep(time.Minute)
+		time.Sleep(time.Minute + time.Second) // between two lists of the idle lease
 		deaf(f)
 		w := join(t, s).await(t, "l")
 		begun := time.Now()
