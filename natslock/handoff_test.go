@@ -337,6 +337,7 @@ func TestAdoptGivenUp(t *testing.T) {
 		})
 		_, err := adopter.Adopt(t.Context(), h)
 		require.Equal(t, "Unavailable", matched(err), err)
+		time.Sleep(time.Second) // what it does in the background
 		next, err := join(t, s).Adopt(t.Context(), h)
 		require.NoError(t, err, "the first one has not taken it away")
 		mustUnlock(t, next)
