@@ -119,8 +119,8 @@ func TestTerminal(t *testing.T) {
 
 	// In a pipeline the other programs need the terminal. The command of lockctl does not
 	// get it, but lockctl passes the signals of the keys on to it.
-	term.send("$lockctl run x -- sleep 60 | cat\n")
-	eventually(t, "the lock", func() bool { return len(locks(t, s, "ls")) == 1 })
+	term.send("$lockctl run x -- sh -c 'echo rea''dy; exec sleep 60' | cat\n")
+	term.expect("ready") // the lock alone does not say that the command runs
 	term.send("\x1a")
 	term.expect("Stopped")
 	term.expect("$ ")
