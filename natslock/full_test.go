@@ -147,23 +147,37 @@ func TestFullOfWaiters(t *testing.T) {
 // them knows how full the bucket is. The lock goes on from one to the next. A bucket on one server
 // that took a new place whenever a holder leaves would have no room for the claim of a waiter.
 func TestFullOfPlaces(t *testing.T) {
-	for round := range 4 { // which of the refused writes is repeated first is a matter of chance
-		t.Run(fmt.Sprint(round), func(t *testing.T) { testutil.Bubble(t, fullOfPlaces) })
+	for _, x := range sorts() {
+		if x.name == "readers behind writers" {
+			// The record of a reader has a longer key than the gate that the writer leaves, so in a
+			// bucket filled to the last byte it does not fit. docs/operate/bucket.md says so.
+			t.Logf("left out: %s stand still in a bucket that is filled to the last byte", x.name)
+			continue
+		}
+		rounds := 1
+		if x.name == "mutex" { // which of the refused writes is repeated first is a matter of chance
+			rounds = 4
+		}
+		for round := range rounds {
+			t.Run(fmt.Sprint(x.name, " ", round), func(t *testing.T) { testutil.Bubble(t, x.fullOfPlaces) })
+		}
 	}
 }
 
-func fullOfPlaces(t *testing.T, s *testutil.Server) {
+func (x sort) fullOfPlaces(t *testing.T, s *testutil.Server) {
 	const waiters = 60
 	join(t, s, natslock.WithBucketConfig(kvstore.Config{MaxBytes: 16 << 10})) // makes it
 	clients := make([]*natslock.Client, waiters)
 	for i := range clients {
 		clients[i] = newClient(t, s.Connect())
 	}
-	l := mustLock(t, clients[0], "l")
+	release := x.hold(t, clients[0])
 	served := make(chan error, waiters)
 	for _, c := range clients {
 		go func() {
-			l, err := c.Lock(t.Context(), "l", natslock.MaxWait(2*time.Minute))
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+			defer cancel()
+			l, err := x.take(ctx, c)
 			if err == nil {
 				err = l.Unlock(t.Context())
 			}
@@ -171,7 +185,7 @@ func fullOfPlaces(t *testing.T, s *testutil.Server) {
 		}()
 	}
 	time.Sleep(time.Second) // as many as can have a place
-	require.NoError(t, l.Unlock(t.Context()))
+	release()
 	for range waiters {
 		require.NoError(t, <-served)
 	}
