@@ -148,12 +148,6 @@ func TestFullOfWaiters(t *testing.T) {
 // that took a new place whenever a holder leaves would have no room for the claim of a waiter.
 func TestFullOfPlaces(t *testing.T) {
 	for _, x := range sorts() {
-		if x.name == "readers behind writers" {
-			// The record of a reader has a longer key than the gate that the writer leaves, so in a
-			// bucket filled to the last byte it does not fit. docs/operate/bucket.md says so.
-			t.Logf("left out: %s stand still in a bucket that is filled to the last byte", x.name)
-			continue
-		}
 		rounds := 1
 		if x.name == "mutex" { // which of the refused writes is repeated first is a matter of chance
 			rounds = 4

@@ -157,7 +157,9 @@ type bid struct {
 const noStreamFor = 15 * time.Second
 
 // offer bids for the key at the expected revision. It returns granted, free
-// with a tombstone, busy, unread, failed or ended.
+// with a tombstone, busy, unread, failed or ended; and requeue where the bucket has no room for the
+// claim of a waiter. Then its place is the room that there is: it gives that up, and is admitted to
+// the queue again when the bucket has room.
 func (b *bid) offer(expect uint64) (decided result) {
 	if b.begun == 0 {
 		b.begun = b.c.b.Instant()
@@ -207,6 +209,9 @@ func (b *bid) offer(expect uint64) (decided result) {
 				b.close() // a join without an answer is repeated under a new id
 			}
 			switch {
+			case errors.Is(r.err, kvstore.ErrFull) && b == b.a.bid && b.a.place != nil: //safety:place-makes-room
+				b.close()
+				return result{outcome: requeue, err: r.err}
 			case bucket.IsAny(r.err, bucket.ErrPermission, kvstore.ErrTooLarge), b.once && !errors.Is(r.err, kvstore.ErrInFlight),
 				errors.Is(r.err, kvstore.ErrNoStream) && b.c.b.Instant().Sub(b.begun) > noStreamFor:
 				return result{outcome: failed, err: r.err}
