@@ -138,8 +138,8 @@ func (c *queueScope) settled(s *queueState, w *waiter) bool {
 	return c.weak != evictsAnyRevision && (p.place == 0 || p.ticket != w.read) && s.revives == 0
 }
 
-// The same in the queue of a semaphore, where a slot belongs to the earliest waiter that knows
-// of it, and the claim and its answer are steps of their own.
+// The same in the queue of a semaphore, where the claim and its answer are steps of their own. A
+// free slot that the head does not know of is no evidence against it.
 
 // entitled says whether a client waits, runs, and does its part when its turn comes. It may
 // have missed a notification, of the queue or of slot k.
@@ -148,29 +148,35 @@ func (c *semScope) entitled(s *semState, i, k int8) bool {
 	if w.paused == 1 || w.place != 1 || !w.waits() || w.answer == semGranted {
 		return false
 	}
-	if w.phase == heading && c.able(i, w)&(1<<k) != 0 { // then it knows of the slot, or will
+	if w.phase == heading && c.able(i)&(1<<k) != 0 { // then it knows of the slot, or will
 		return w.lost&(1<<k) == 0 && s.slots[k].quiet == 0 || w.notes != 0 || w.hasRead == 0 || w.claims != 0
 	}
 	return w.follows == 0 || w.note != nothing || s.c[w.follows-1].place == 1 && s.c[w.follows-1].ticket == w.behind
 }
 
-// marks notes the place that i will delete: that of the earliest waiter that knows of slot k.
-func (c *semScope) marks(n *semState, i, k int8) {
-	w := &n.c[i]
-	w.evicts, w.read, w.wrongs = 0, w.ticket, 0
+// head returns who has the earliest place before that of i, and that place's ticket.
+func (c *semScope) head(s *semState, i int8) (who, ticket int8) {
+	who, ticket = -1, s.c[i].ticket
 	for j := range int8(len(c.numbers)) {
-		p := &n.c[j]
-		if c.weak == evictsBehind && (j+1 != w.follows || p.ticket != w.behind) || c.weak != evictsStranger && c.number(j) <= k {
-			continue
-		}
-		if j != i && p.place != 0 && p.ticket < w.read {
-			w.evicts, w.read = j+1, p.ticket
+		if w := s.c[j]; j != i && w.place != 0 && w.ticket < ticket {
+			who, ticket = j, w.ticket
 		}
 	}
-	switch {
-	case w.evicts == 0:
-		w.read = 0
-	case c.entitled(n, w.evicts-1, k):
+	return who, ticket
+}
+
+// marks notes the place that i will delete: that of the head.
+func (c *semScope) marks(n *semState, i, k int8) {
+	w := &n.c[i]
+	who, ticket := c.head(n, i)
+	if c.weak == evictsBehind {
+		who, ticket = w.follows-1, w.behind
+	}
+	if w.evicts, w.read, w.wrongs = 0, 0, 0; who < 0 {
+		return
+	}
+	w.evicts, w.read = who+1, ticket
+	if c.entitled(n, who, k) {
 		w.wrongs = 1
 	}
 }
@@ -194,7 +200,11 @@ func (c *semScope) passing(s semState, i int8, do doSem) {
 	if c.prompt || c.acts(&s) && c.weak != evictsAtOnce {
 		return
 	}
+	head, _ := c.head(&s, i)
 	for k := range c.number(i) {
+		if head >= 0 && c.number(head) <= k && c.weak != evictsStranger {
+			continue
+		}
 		if c.claimable(&s)&(1<<k) != 0 {
 			do(step, func(n *semState, w *semWaiter) {
 				c.marks(n, i, k)

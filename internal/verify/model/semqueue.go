@@ -40,10 +40,8 @@ const (
 // semWaiter is a client. Its masks have a bit for each slot.
 type semWaiter struct {
 	phase, ticket, place int8
-	floor                int8 // the lowest slot that it may claim
-	follows              int8 // 1 + the client before it that it waits for
+	follows              int8 // 1 + the client right before it, for which it waits
 	behind               int8 // the ticket of that client's place
-	next                 int8 // 1: that place is right before its own
 	note                 int8
 	subscribed, hasRead  int8
 	notes                int8 // tombstones that it is to be notified of
@@ -125,7 +123,7 @@ func (c *semScope) canon(s *semState) {
 			w.ticket = 0
 		}
 		if w.follows == 0 {
-			w.behind, w.next, w.note, w.unnotified = 0, 0, 0, 0
+			w.behind, w.note, w.unnotified = 0, 0, 0
 		}
 		if j := w.evicts - 1; j >= 0 && (s.c[j].place == 0 || s.c[j].ticket != w.read) {
 			w.evicts, w.read, w.wrongs = 0, 0, 0
@@ -139,10 +137,8 @@ func (x semSlot) isFree() bool { return x.kind == none || x.kind == tombstone }
 
 func (w *semWaiter) waits() bool { return w.phase >= queued && w.phase <= heading }
 
-// able is the slots that a waiter may claim in its turn.
-func (c *semScope) able(i int8, w *semWaiter) int8 {
-	return (1<<c.number(i) - 1) &^ (1<<w.floor - 1)
-}
+// able is the slots that a client may claim: those below its number.
+func (c *semScope) able(i int8) int8 { return 1<<c.number(i) - 1 }
 
 // acts says whether a client that runs is about to do something without a timer.
 func (c *semScope) acts(s *semState) bool {
@@ -154,7 +150,7 @@ func (c *semScope) acts(s *semState) bool {
 		case w.paused == 1:
 		case w.phase == queued, w.phase == arriving, w.phase == won, w.claims != 0,
 			w.waits() && (w.note != nothing || w.place != 1),
-			w.phase == heading && (w.subscribed == 0 || w.hasRead == 0 || w.notes != 0 || w.free&c.able(i, w) != 0):
+			w.phase == heading && (w.subscribed == 0 || w.hasRead == 0 || w.notes != 0 || w.free&c.able(i) != 0):
 			return true
 		}
 	}
@@ -189,8 +185,8 @@ func (c *semScope) broken(s semState) string {
 }
 
 // unclaimed says whether a waiter could have the free slot k, and no client knows it.
-// Exempt is a waiter behind a client that does not run, behind a place that has ended, and
-// behind a lost notification.
+// Exempt is a waiter behind one that knows of fewer slots, behind a client that does not run,
+// behind a place that has ended, and behind a lost notification.
 func (c *semScope) unclaimed(s *semState, k int8) bool {
 	for i := range int8(len(c.numbers)) {
 		if c.number(i) <= k || !s.c[i].waits() {
@@ -202,7 +198,7 @@ func (c *semScope) unclaimed(s *semState, k int8) bool {
 			if w.place == 0 && !w.waits() || w.ticket > s.c[i].ticket {
 				continue
 			}
-			if !w.waits() || w.place != 1 || w.paused == 1 || w.unnotified == 1 || w.lost&(1<<k) != 0 {
+			if !w.waits() || w.place != 1 || w.paused == 1 || w.unnotified == 1 || w.lost&(1<<k) != 0 || c.number(int8(j)) <= k {
 				excused = true
 			}
 		}
@@ -234,12 +230,12 @@ func (s *semState) change(k, kind int8) {
 }
 
 // passes says whether i passes a waiter that runs by taking slot k. That waiter came before
-// it, could have the slot, and had a place when the slot became free.
+// it, and had a place when the slot became free. It may know of fewer slots.
 func (c *semScope) passes(s *semState, i, k int8) bool {
 	me := &s.c[i]
 	for j := range int8(len(c.numbers)) {
 		w := &s.c[j]
-		if j == i || w.place != 1 || w.paused == 1 || !w.waits() || c.number(j) <= k || w.answer == semGranted {
+		if j == i || w.place != 1 || w.paused == 1 || !w.waits() || w.answer == semGranted {
 			continue
 		}
 		if me.phase == arriving && w.ticket < s.slots[k].freed || me.phase != arriving && w.ticket < me.ticket {
@@ -249,48 +245,31 @@ func (c *semScope) passes(s *semState, i, k int8) bool {
 	return false
 }
 
-// lowest returns the floor of i in the queue as of a state with the revisions below upTo:
-// the largest number that an earlier waiter has passed.
-func (c *semScope) lowest(s *semState, i, upTo int8) (floor int8) {
+// last returns the latest place before a ticket, and its ticket: that of the waiter right before i.
+func (c *semScope) last(s *semState, i, before int8) (who, ticket int8) {
+	who = -1
 	for j := range int8(len(c.numbers)) {
-		if w := s.c[j]; j != i && w.place != 0 && w.ticket < upTo {
-			floor = max(floor, c.number(j))
+		w := s.c[j]
+		if c.weak == semByNumber && c.number(j) < c.number(i) {
+			continue
+		}
+		if j != i && w.place != 0 && w.ticket < before && w.ticket > ticket {
+			who, ticket = j, w.ticket
 		}
 	}
-	return floor
+	return who, ticket
 }
 
-// relist has a waiter list the queue, and follow the place that it has to wait for.
+// relist has a waiter list the queue, and follow the place right before its own.
 func (c *semScope) relist(i int8) func(n *semState, w *semWaiter) {
 	return func(n *semState, w *semWaiter) {
-		before := w.floor
-		w.note, w.unnotified, w.follows, w.next = nothing, 0, 0, 0
-		w.floor = c.lowest(n, i, w.ticket)
-		least := min(w.floor, c.number(i)) // the smallest number of a waiter that it may follow
-		latest, last := int8(0), int8(0)
-		for j := range int8(len(c.numbers)) {
-			if p := n.c[j]; j != i && p.place != 0 && p.ticket < w.ticket {
-				last = max(last, p.ticket)
-				if w.floor > 0 && c.number(j) >= least && p.ticket > latest {
-					w.follows, latest = j+1, p.ticket
-				}
-			}
-		}
-		if w.behind = latest; latest == last && latest > 0 {
-			w.next = 1
-		}
-		if w.floor >= c.number(i) && c.weak != semFloorIgnored || w.follows != 0 && c.weak == semHeldUp {
-			w.phase, w.floor = following, maxSlots
+		w.note, w.unnotified = nothing, 0
+		who, ticket := c.last(n, i, w.ticket)
+		w.follows, w.behind, w.phase = who+1, ticket, heading
+		if who >= 0 {
+			w.phase = following
 			w.leaveSlots()
-			return
 		}
-		if c.weak == semFloorIgnored && w.floor > 0 && w.floor < c.number(i) {
-			w.floor = 0
-		}
-		if w.phase == heading && w.floor < before && c.weak != semFloorUnread {
-			w.hasRead = 0
-		}
-		w.phase = heading
 	}
 }
 
@@ -306,7 +285,7 @@ func (w *semWaiter) headAtOnce() {
 		w.leaveSlots()
 	}
 	w.hasRead = 0
-	w.phase, w.note, w.follows, w.floor = heading, nothing, 0, 0
+	w.phase, w.note, w.follows = heading, nothing, 0
 }
 
 // end notifies the waiters that follow i of the end of its place.

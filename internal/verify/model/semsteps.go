@@ -57,7 +57,7 @@ func (c *semScope) client(s semState, i int8, do doSem) {
 		}
 		do(step, func(n *semState, w *semWaiter) {
 			note := wasLeft
-			if w.floor == 0 && w.early == 0 || c.weak == semShortcutAny {
+			if w.early == 0 || c.weak == semShortcutAny {
 				note = wasGranted
 			}
 			if w.place != 0 {
@@ -129,7 +129,7 @@ func (c *semScope) givesUp(s semState, i int8, do doSem) {
 func (c *semScope) notified(s semState, i, k int8, do doSem) {
 	do(step, func(n *semState, w *semWaiter) {
 		bit := int8(1) << k
-		if w.notes &^= bit; c.able(i, w)&bit == 0 {
+		if w.notes &^= bit; c.able(i)&bit == 0 {
 			return // of no use to it now
 		}
 		w.free |= bit
@@ -149,11 +149,8 @@ func (c *semScope) arrives(s semState, i int8, do doSem) {
 			w.phase = arriving
 		}, words, k)
 	}
-	floor := c.lowest(&s, i, everything)
-	if c.weak == semBlind {
-		floor = 0
-	}
-	for k := c.number(i) - 1; k >= floor; k-- {
+	first, _ := c.last(&s, i, everything)
+	for k := c.number(i) - 1; k >= 0 && (first < 0 || c.weak == semBlind); k-- {
 		if s.slots[k].isFree() {
 			claim(k, step, "sees no waiter for slot %d, and claims it")
 			break
@@ -164,7 +161,8 @@ func (c *semScope) arrives(s semState, i int8, do doSem) {
 		if s.slots[k].kind != tombstone {
 			upTo = 1
 		}
-		if x := s.slots[k]; s.stale > 0 && x.isFree() && c.lowest(&s, i, upTo) <= k && (x.kind == tombstone || c.weak == semBehind) {
+		first, _ := c.last(&s, i, upTo)
+		if x := s.slots[k]; s.stale > 0 && x.isFree() && first < 0 && (x.kind == tombstone || c.weak == semBehind) {
 			claim(k, fault, "sees no waiter for slot %d, by a replica behind, and claims it")
 		}
 	}
@@ -192,7 +190,7 @@ func (c *semScope) claimable(s *semState) (slots int8) {
 func (c *semScope) reads(i int8) func(n *semState, w *semWaiter) {
 	return func(n *semState, w *semWaiter) {
 		w.hasRead, w.old, w.lost = 1, 0, 0
-		w.free = c.claimable(n) & c.able(i, w)
+		w.free = c.claimable(n) & c.able(i)
 		if c.weak == semReadForgets {
 			w.free, w.notes = w.free&^w.notes, 0
 		}
@@ -211,8 +209,8 @@ func (c *semScope) stands(s semState, i int8, do doSem) {
 	}
 	c.givesUp(s, i, do)
 	switch {
-	case w.note == wasGranted && (w.next == 1 || c.weak == semShortcutFar):
-		do(step, func(_ *semState, w *semWaiter) { w.headAtOnce() }, "sees that the waiter right before it was granted as the first: is first")
+	case w.note == wasGranted:
+		do(step, func(_ *semState, w *semWaiter) { w.headAtOnce() }, "sees that the waiter before it was granted as the first: is first")
 	case w.note != nothing:
 		do(step, c.relist(i), "lists the queue again, its predecessor has gone")
 		if c.weak == semPlaceBehind {
@@ -236,13 +234,13 @@ func (c *semScope) stands(s semState, i int8, do doSem) {
 			}, "deletes the overdue place before it, by its timer")
 		}
 	}
-	if w.phase == heading && w.hasRead == 1 && c.claimable(&s)&c.able(i, &w)&^(w.free&^w.old) != 0 {
+	if w.phase == heading && w.hasRead == 1 && c.claimable(&s)&c.able(i)&^(w.free&^w.old) != 0 {
 		do(step, c.reads(i), "reads the slots again, by its timer")
 	}
 	c.passing(s, i, do)
 }
 
-// heads takes what a waiter does that may claim slots.
+// heads takes what the first waiter does.
 func (c *semScope) heads(s semState, i int8, do doSem) {
 	w := s.c[i]
 	for k := range int8(maxSlots) {
@@ -266,7 +264,7 @@ func (c *semScope) heads(s semState, i int8, do doSem) {
 		return
 	}
 	for k := range int8(maxSlots) {
-		if w.free&c.able(i, &w)&(1<<k) != 0 {
+		if w.free&c.able(i)&(1<<k) != 0 {
 			do(step, sends(k, 0), "claims slot %d", k)
 		}
 	}
