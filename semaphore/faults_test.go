@@ -309,7 +309,7 @@ func TestOverdue(t *testing.T) {
 }
 
 // A waiter that cannot read the slots waits for its timers. Meanwhile the record of a holder
-// ends that it has seen, of a slot that it leaves to an earlier waiter.
+// ends that it has seen, and the waiter before it does not get that slot.
 func TestReadsFailBehindAnother(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		h, dead := join(t, s, natslock.WithTTL(time.Hour)), join(t, s, natslock.WithTTL(5*time.Second))
@@ -335,8 +335,8 @@ func TestReadsFailBehindAnother(t *testing.T) {
 		time.Sleep(20 * time.Second)
 		require.Less(t, reads.Load(), int64(100))
 		a.f.OnSend(nil)
-		b.f.FailReads(nil)
 		zero := w1.granted(t)
+		b.f.FailReads(nil)
 		unlock(t, one)
 		unlock(t, w2.granted(t), zero)
 	})

@@ -15,8 +15,8 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// A waiter whose own slots are taken does not hold up those that know of more, and they
-// leave its slots to it.
+// One queue for clients of all numbers, strictly first come, first served: a waiter whose own slots
+// are taken holds up those that know of more, and newcomers queue.
 func TestNumbers(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		ctx := t.Context()
@@ -24,41 +24,32 @@ func TestNumbers(t *testing.T) {
 		two, four := semaphore.New(a.Client, "s", 2), semaphore.New(b.Client, "s", 4)
 		one := must(t, two)
 		zero := must(t, two)
-		w2 := a.await(t, two)
-
+		_, err := two.TryAcquire(ctx)
+		require.ErrorIs(t, err, natslock.ErrLocked)
 		three := must(t, four)
-		require.Equal(t, 3, slot(t, three))
-		x, err := four.TryAcquire(ctx)
-		require.NoError(t, err)
-		require.Equal(t, 2, slot(t, x))
-		_, err = four.TryAcquire(ctx)
-		require.ErrorIs(t, err, natslock.ErrLocked)
-		_, err = two.TryAcquire(ctx)
-		require.ErrorIs(t, err, natslock.ErrLocked)
+		require.Equal(t, 3, slot(t, three), "the highest")
 
+		w2 := a.await(t, two)
+		_, err = four.TryAcquire(ctx)
+		require.ErrorIs(t, err, natslock.ErrLocked, "slot 2 is free, and a client waits")
 		w4 := b.await(t, four)
 		late := c.await(t, semaphore.New(c.Client, "s", 2))
-		synctest.Wait()
+		time.Sleep(10 * time.Minute)
+		require.False(t, w2.over(), "it does not know of that slot")
+		require.False(t, w4.over(), "behind it")
+		require.False(t, late.over(), "behind both")
+
 		unlock(t, one)
 		got := w2.granted(t)
 		require.Equal(t, 1, slot(t, got))
-		synctest.Wait()
-		require.False(t, w4.over())
-		require.False(t, late.over())
-		_, err = four.TryAcquire(ctx)
-		require.ErrorIs(t, err, natslock.ErrLocked)
-
-		unlock(t, zero) // the client with four has waited for longer
-		lowest := w4.granted(t)
-		require.Zero(t, slot(t, lowest))
-		synctest.Wait()
-		require.False(t, late.over())
+		x := w4.granted(t)
+		require.Equal(t, 2, slot(t, x), "no other waiter is before it now")
 		unlock(t, three)
 		synctest.Wait()
 		require.False(t, late.over(), "it does not know of that slot")
-		_, err = two.TryAcquire(ctx)
+		_, err = four.TryAcquire(ctx)
 		require.ErrorIs(t, err, natslock.ErrLocked)
-		unlock(t, lowest)
+		unlock(t, zero)
 		last := late.granted(t)
 		require.Zero(t, slot(t, last))
 		unlock(t, last, got, x)
@@ -67,28 +58,59 @@ func TestNumbers(t *testing.T) {
 	})
 }
 
-// A waiter passes an earlier one at once where a slot is free that this one does not know of.
-func TestNumbersPass(t *testing.T) {
+// The first waiter knows of fewer slots and has died. A slot that it does not know of stays free until
+// its place has ended, and says nothing about it. A slot of its own shows that it is dead.
+func TestNumbersDeadFirst(t *testing.T) {
+	for name, c := range map[string]struct {
+		frees int // the lock that is released
+		least time.Duration
+		most  time.Duration
+	}{
+		"a slot that it does not know of": {0, 5 * time.Second, 15*time.Second + 500*time.Millisecond}, // slot 1
+		"a slot of its own":               {1, time.Second, 2 * time.Second},                           // slot 0
+	} {
+		t.Run(name, func(t *testing.T) {
+			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+				a, b, h := join(t, s), join(t, s), join(t, s)
+				all := semaphore.New(h.Client, "s", 2)
+				held := []*natslock.Lock{must(t, all), must(t, all)}
+				w1 := a.await(t, semaphore.New(a.Client, "s", 1))
+				w2 := b.await(t, semaphore.New(b.Client, "s", 2))
+				time.Sleep(time.Second)
+				a.link.Cut()
+				begun := time.Now()
+				unlock(t, held[c.frees])
+				l := w2.granted(t)
+				require.Greater(t, time.Since(begun), c.least)
+				require.Less(t, time.Since(begun), c.most)
+				require.Equal(t, 1-c.frees, slot(t, l))
+				unlock(t, l, held[1-c.frees])
+				w1.cancel()
+				<-w1.done
+			})
+		})
+	}
+}
+
+// A newcomer whose claim of a slot without a record gets lost queues behind those that have queued
+// meanwhile, which know of fewer slots.
+func TestNumbersLost(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b, h := join(t, s), join(t, s), join(t, s)
-		all := semaphore.New(h.Client, "s", 3)
-		held := []*natslock.Lock{must(t, all), must(t, all), must(t, all)}
-		w2 := a.await(t, semaphore.New(a.Client, "s", 2))
-		w3 := b.await(t, semaphore.New(b.Client, "s", 3))
-		time.Sleep(time.Second)
-		unlock(t, held[0])
-		begun := time.Now()
-		l := w3.granted(t)
-		require.Less(t, time.Since(begun), 100*time.Millisecond)
-		require.Equal(t, 2, slot(t, l))
-		require.False(t, w2.over())
-		unlock(t, held[1])
-		unlock(t, w2.granted(t), held[2], l)
+		l := must(t, semaphore.New(h.Client, "s", 1))
+		b.bend("sem take", 1, 2, testutil.Drop)
+		later := begin(t, semaphore.New(b.Client, "s", 2)) // slot 1
+		synctest.Wait()
+		first := a.await(t, semaphore.New(a.Client, "s", 1))
+		time.Sleep(time.Minute)
+		require.False(t, later.over())
+		unlock(t, l)
+		l = first.granted(t)
+		unlock(t, later.granted(t), l)
 	})
 }
 
-// A waiter that others were to go before of takes their slots too when they have given up,
-// and when they have died.
+// A waiter takes the slots of those before it when they have given up, and when they have died.
 func TestNumbersGivenUp(t *testing.T) {
 	for name, leave := range map[string]func(p *peer, w *waiting){
 		"gives up": func(_ *peer, w *waiting) { w.cancel() },
@@ -113,89 +135,6 @@ func TestNumbersGivenUp(t *testing.T) {
 			})
 		})
 	}
-}
-
-// Newcomers and later waiters leave a free slot to an earlier waiter that knows of it, while
-// its claim is on the way.
-func TestNumbersLeft(t *testing.T) {
-	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a, b, h := join(t, s), join(t, s), join(t, s)
-		all := semaphore.New(h.Client, "s", 4)
-		held := []*natslock.Lock{must(t, all), must(t, all), must(t, all), must(t, all)}
-		w2 := a.await(t, semaphore.New(a.Client, "s", 2))
-		w4 := b.await(t, semaphore.New(b.Client, "s", 4))
-		time.Sleep(time.Second)
-		a.bend("sem take", 1, 1, testutil.Delay(500*time.Millisecond))
-		unlock(t, held[3]) // slot 0
-		time.Sleep(100 * time.Millisecond)
-		_, err := semaphore.New(h.Client, "s", 4).TryAcquire(t.Context())
-		require.ErrorIs(t, err, natslock.ErrLocked)
-		require.False(t, w4.over())
-		l := w2.granted(t)
-		require.Zero(t, slot(t, l))
-		unlock(t, l)
-		unlock(t, w4.granted(t))
-		unlock(t, held[:3]...)
-	})
-}
-
-// A claim without an answer is given up when earlier waiters know of its slot. Its next attempt
-// would pass them once the lease of the first attempt is over.
-func TestNumbersUnanswered(t *testing.T) {
-	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a, b, h := join(t, s), join(t, s), join(t, s)
-		all := semaphore.New(h.Client, "s", 3)
-		held := []*natslock.Lock{must(t, all), must(t, all), must(t, all)}
-		unlock(t, held[1])
-		takes := 0
-		b.f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
-			if w.Key != "sem.s.1" || w.Delete {
-				return testutil.Pass
-			}
-			switch takes++; takes {
-			case 1:
-				return testutil.LoseAnswer
-			case 2:
-				return testutil.Drop
-			}
-			return testutil.Pass
-		})
-		later := begin(t, semaphore.New(b.Client, "s", 3), natslock.TTL(2*time.Second))
-		synctest.Wait()
-		a.bend("sem take", 1, 1, testutil.Delay(2*time.Second))
-		first := a.await(t, semaphore.New(a.Client, "s", 2))
-		l := first.granted(t)
-		require.Equal(t, 1, slot(t, l))
-		require.False(t, later.over())
-		unlock(t, held[0]) // slot 2
-		got := later.granted(t)
-		require.Equal(t, 2, slot(t, got))
-		unlock(t, held[2], l, got)
-	})
-}
-
-// A waiter behind one that was granted is not the first where another one is between them.
-func TestNumbersBetween(t *testing.T) {
-	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a, b, c, h := join(t, s), join(t, s), join(t, s), join(t, s)
-		two := semaphore.New(h.Client, "s", 2)
-		one, zero := must(t, two), must(t, two)
-		first := a.await(t, semaphore.New(a.Client, "s", 2))
-		between := b.await(t, semaphore.New(b.Client, "s", 1))
-		last := c.await(t, semaphore.New(c.Client, "s", 2))
-		time.Sleep(time.Second)
-		b.bend("sem take", 1, 1, testutil.Delay(500*time.Millisecond))
-		unlock(t, one)
-		l := first.granted(t)
-		time.Sleep(100 * time.Millisecond)
-		unlock(t, zero)
-		time.Sleep(100 * time.Millisecond)
-		require.False(t, last.over())
-		got := between.granted(t)
-		require.Zero(t, slot(t, got))
-		unlock(t, got)
-		unlock(t, last.granted(t), l)
-	})
 }
 
 // A newcomer whose claim is refused when others may have queued does not follow the slot: it

@@ -25,8 +25,8 @@
 // # Order
 //
 // Every goroutine that waits has a place of its own in one queue, and the first one takes
-// the next slot that is free. So a slot goes to the goroutine that has waited longest. The
-// exceptions are those of package natslock: after a crash or a pause the order can change.
+// the next slot that is free. So a slot goes to the goroutine that has waited longest, and
+// nobody is granted a permit past it, whatever numbers of permits they pass. The exceptions are those of package natslock: after a crash or a pause the order can change.
 // A slot that is released wakes one waiter.
 //
 // # Different numbers
@@ -34,9 +34,13 @@
 // All clients should pass the same number of permits. The number is not stored: each client
 // goes by its own. A client with number n takes slots below n only, so at most n holders have
 // asked with n or less. Where slots are free, a newcomer takes the highest that it knows of.
-// A waiter whose own slots are all taken does not hold up those that know of more. To change
-// the number, restart the clients with the new one: until the last client has it, the
-// greater of the two bounds all holders together.
+// The queue is one for all numbers: a first waiter with a smaller number waits for a slot
+// below it, and those behind it wait too, also while a higher slot is free.
+//
+// To change the number, restart the clients with the new one. Until the last client has it,
+// the greater of the two bounds all holders together, and fewer permits are in use. A lasting
+// mismatch costs that for as long: with half of twelve busy clients at four permits and half at two, 3.5
+// are in use on average, and 2.2 with eleven of them at two.
 //
 // # Tokens
 //

@@ -173,7 +173,7 @@ func (b *bid) offer(expect uint64) (decided result) {
 	// it is over, attempts from before it may turn up and be lost.
 	silent, losses, flights := 0, 0, 0
 	for try := 0; ; try++ {
-		if try > 0 && expect != 0 && b.until != 0 && b.c.b.Instant() >= b.until { //safety:bypass-repeated
+		if try > 0 && b.bypasses(expect) && b.c.b.Instant() >= b.until { //safety:bypass-repeated
 			return result{outcome: free}
 		}
 		up := b.c.b.Online()
@@ -231,13 +231,23 @@ func (b *bid) offer(expect uint64) (decided result) {
 		default:
 			return r
 		}
-		if expect != 0 && b.until != 0 { // it queues then, and not later
+		if b.bypasses(expect) { // it queues then, and not later
 			pause = min(pause, max(b.until.Sub(b.c.b.Instant()), time.Millisecond))
 		}
 		if err := b.pause(pause, up); err != nil {
 			return result{outcome: ended, err: err}
 		}
 	}
+}
+
+// bypasses says whether a claim may pass goroutines that have queued since the queue was seen empty. A
+// mutex without a record has no queue: its first waiter would have taken it. A slot can have one,
+// whose first waiter knows of fewer slots.
+func (b *bid) bypasses(expect uint64) bool {
+	if b.draft.slot != "" { //safety:slot-bypass-empty
+		return b.until != 0
+	}
+	return b.until != 0 && expect != 0
 }
 
 // pause waits for d or a connection that has come back (up is [bucket.Bucket.Online]

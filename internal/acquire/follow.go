@@ -27,12 +27,11 @@ type follower struct {
 }
 
 // follow waits behind the predecessor until it has gone, and then reads the queue
-// again (relist) or is the first (compete). next says that no other place is between the two,
-// second that nobody is before the predecessor.
-func (a *acquisition) follow(place *session.Place, pred record.Entry, next, second bool) result {
+// again (relist) or is the first (compete). second says that nobody is before the predecessor.
+func (a *acquisition) follow(place *session.Place, pred record.Entry, second bool) result {
 	a.mailbox.turn(pred.Key)
 	f := follower{a: a, place: place, back: backstop{place: a.placeTTL()}, Follower: core.Follower{
-		ID: place.ID(), Pred: pred, Next: next, Second: second, Reads: a.req.Kind == record.RW, Counts: a.counts(),
+		ID: place.ID(), Pred: pred, Second: second, Reads: a.req.Kind == record.RW, Counts: a.counts(),
 	}}
 	f.freed.box = a.mailbox
 	if !second { // which goes first, if it lives

@@ -161,8 +161,7 @@ func (a *acquisition) stand(place *session.Place) (r result, first bool) {
 		case pred >= 0 && queue[pred].TokenOrTicket() >= from:
 			a.c.long.found(a.c.b.Instant(), pattern, place.Ticket()-queue[pred].TokenOrTicket(), n, from == 0)
 			further, sure, vacant = 0, nil, 0
-			r = a.follow(place, queue[pred], pred == len(queue)-1, len(queue) == 1 && from == 0)
-			queue = nil // if it is the first now
+			r = a.follow(place, queue[pred], len(queue) == 1 && from == 0)
 		case from > 0: // it is further back, if there is one //safety:part-of-queue
 			further++
 			continue
@@ -176,10 +175,7 @@ func (a *acquisition) stand(place *session.Place) (r result, first bool) {
 		}
 		switch {
 		case r.outcome == compete && a.counts():
-			first := len(queue) == 0 // else those before it do not want what it wants
-			if r = a.firstOfSlots(place, queue); r.outcome != relist {
-				return r, first
-			}
+			return a.firstOfSlots(place), true
 		case r.outcome == compete:
 			return a.first(place, vacant), true
 		}
@@ -191,9 +187,6 @@ func (a *acquisition) stand(place *session.Place) (r result, first bool) {
 
 // blocks says whether a waiter that came earlier has to go first.
 func (a *acquisition) blocks(earlier record.Entry) bool {
-	if a.counts() {
-		return int(earlier.Permits) >= a.req.Permits //safety:slot-queue-rule
-	}
 	return !a.reads() || record.Mode(earlier.Mode) == record.Exclusive //safety:queue-rule
 }
 

@@ -41,42 +41,26 @@ func (c *changes) take() (m map[string]kvstore.Event, recheck bool) {
 	return m, recheck
 }
 
-// slotHead is the first waiter for the slots from low on.
+// slotHead is the first waiter for the slots.
 type slotHead struct {
 	head
-	low    int
-	before record.Entry // an earlier waiter, which knows of fewer slots; zero: there is none
 	all    slots
 	events changes
 	proven bool // the subscription is in place
 }
 
-// firstOfSlots waits for a slot that no earlier waiter knows of. It returns relist if one of
-// them has gone.
-func (a *acquisition) firstOfSlots(place *session.Place, earlier []record.Entry) result {
+// firstOfSlots waits for a slot at the head of the queue.
+func (a *acquisition) firstOfSlots(place *session.Place) result {
 	h := slotHead{
 		head: head{a: a, place: place, back: backstop{place: a.placeTTL()}, due: a.c.b.Instant()},
-		low:  lowest(earlier), //safety:slots-left-by-waiter
 		all:  make(slots, a.req.Permits),
 	}
 	h.events.box = a.mailbox
 	a.mailbox.turn("")
-	for _, e := range earlier {
-		if int(e.Permits) == h.low {
-			h.before = e
-		}
-	}
-	for _, pattern := range []string{a.keys.Slots(), h.before.Key} {
-		if pattern == "" {
-			continue
-		}
-		if w, err := a.c.b.Watch(pattern, h.events.deliver); err == nil {
-			defer w.Stop()
-			w.Track(h.before.Record)
-			if pattern == a.keys.Slots() {
-				h.watch = w
-			}
-		}
+	if w, err := a.c.b.Watch(a.keys.Slots(), h.events.deliver); err == nil {
+		defer w.Stop()
+		w.Track(kvstore.Record{})
+		h.watch = w
 	}
 	for {
 		if r, decided := h.readAll(); decided {
@@ -94,12 +78,8 @@ func (h *slotHead) readAll() (result, bool) {
 	revision, err := h.prove()
 	if err == nil {
 		var all slots
-		var rest []kvstore.Record
-		if all, rest, _, err = a.readSlots(revision, h.before.Key); err == nil {
+		if all, _, _, err = a.readSlots(revision, ""); err == nil {
 			h.all, h.proven = all, true
-			if !h.before.Zero() && !h.stands(rest) {
-				return result{outcome: relist}, true
-			}
 		}
 	}
 	h.answered(err == nil)
@@ -113,27 +93,17 @@ func (h *slotHead) readAll() (result, bool) {
 		a.c.s.Logger.Debug("read the slots", "semaphore", a.req.Name, "error", err)
 		return result{}, false
 	}
-	r, decided := h.take(a.seize(h.all, h.low, true))
+	r, decided := h.take(a.seize(h.all, true))
 	for k := range h.all {
 		h.track(k)
 	}
 	return r, decided
 }
 
-// stands says whether the waiter before is among the records read.
-func (h *slotHead) stands(read []kvstore.Record) bool {
-	if len(read) == 0 || record.Of(read[0]).ID != h.before.ID {
-		return false
-	}
-	h.before = record.Of(read[0])
-	rest, err := h.a.c.b.Clear(h.a.ctx, []record.Entry{h.before})
-	return err != nil || len(rest) > 0
-}
-
 // track has the end of the record of slot k notified. An end that has come is checked by the
 // timers.
 func (h *slotHead) track(k int) {
-	if e := h.all[k]; h.watch != nil && e.Live() && k >= h.low && e.Remaining(h.a.c.b.Now()) > 0 {
+	if e := h.all[k]; h.watch != nil && e.Live() && e.Remaining(h.a.c.b.Now()) > 0 {
 		h.watch.Track(e.Record)
 	}
 }
@@ -187,7 +157,7 @@ func (h *slotHead) awaitSlot() (result, bool) {
 func (h *slotHead) shortest() (left time.Duration) {
 	now := h.a.c.b.Now()
 	left = -1
-	for _, e := range h.all[h.low:] {
+	for _, e := range h.all {
 		if !e.Live() {
 			continue
 		}
@@ -197,9 +167,6 @@ func (h *slotHead) shortest() (left time.Duration) {
 		}
 	}
 	h.a.saw(h.a.bid.holder)
-	if h.before.Live() && h.before.Remaining(now) == 0 {
-		return 0
-	}
 	return left
 }
 
@@ -216,17 +183,7 @@ func (h *slotHead) notifiedOfSlots() (r result, decided, again bool) {
 	}
 	for key, ev := range events {
 		k, ok := record.ParseKey(key)
-		switch {
-		case !ok:
-			continue
-		case k.Prefix != record.SlotPrefix:
-			if entry := record.Of(ev.Record); ev.Kind == kvstore.Put && entry.ID == h.before.ID {
-				h.before = entry
-			} else {
-				again = true // it has gone, it seems
-			}
-			continue
-		case k.Slot < h.low || k.Slot >= len(h.all):
+		if !ok || k.Slot >= len(h.all) {
 			continue
 		}
 		expect := uint64(0)

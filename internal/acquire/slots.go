@@ -14,11 +14,11 @@ import (
 // and a claim of a slot is like that of a mutex: the server refuses a second holder. So no
 // number of clients, and no fault, makes more holders than there are slots.
 //
-// The queue is one for all slots. Clients may know of different numbers of permits. A slot
-// belongs to the earliest waiter that knows of it. So a waiter is blocked by every earlier
-// one that knows of as many slots or more. Of the other earlier ones it leaves alone what
-// they know of: the slots below the greatest of their numbers. Newcomers do so too, and
-// claim the highest free slot, so that waiters that know of fewer find theirs.
+// The queue is one for all slots, and strictly first come, first served: only the first waiter
+// claims slots, and newcomers queue behind whoever waits. Clients may know of different numbers
+// of permits. A client claims slots below its own number only. The first waiter waits for one of
+// those, and all others wait behind it, also while a slot is free that it does not know of.
+// Newcomers claim the highest free slot, so that waiters that know of fewer find theirs.
 //
 // Each goroutine has a place of its own: runs hand a lease on, and here several leases of
 // a client go on at once.
@@ -143,41 +143,30 @@ func (a *acquisition) surveySlots(revision uint64) result {
 	for _, e := range queue {
 		*a.queue += e.Goroutines()
 	}
-	low := lowest(queue) //safety:slots-left-by-newcomer
+	if len(queue) > 0 { //safety:slot-newcomer-queues
+		a.heard(nil)
+		return result{outcome: busy}
+	}
 	a.bid.until = at.Add(record.Bypass)
 	defer func() { a.bid.until = 0 }()
 	// A replica that lags may show an overdue record without the waiters for it, so a
 	// newcomer that can wait queues behind it.
-	return a.seize(all, low, a.req.Once && (b.Alone() || a.asOf > 0))
+	return a.seize(all, a.req.Once && (b.Alone() || a.asOf > 0))
 }
 
-// lowest is the lowest slot that none of the waiters knows of.
-func lowest(queue []record.Entry) (low int) {
-	for _, e := range queue {
-		low = max(low, int(e.Permits))
-	}
-	return low
-}
-
-// seize claims a free slot from low on, the highest first. It gives up an own claim of a lower
-// slot that had no answer before the waiters came that know of that slot. It returns busy with
-// a holder if all of them are held. It returns free if one was free, and another client has
-// been quicker: then a new read shows whether that was the last one. Overdue records count as
-// free if expired says so.
-func (a *acquisition) seize(all slots, low int, expired bool) result {
+// seize claims a free slot, the highest first. It returns busy with a holder if all of them are
+// held. It returns free if one was free, and another client has been quicker: then a new read
+// shows whether that was the last one. Overdue records count as free if expired says so.
+func (a *acquisition) seize(all slots, expired bool) result {
 	for k, e := range all {
-		switch {
-		case !a.bid.mine(e):
-		case k < low: //safety:slot-own-left
-			a.bid.close() // its next attempt could pass the waiters that know of the slot
-		default: // an earlier attempt, to be adopted
+		if a.bid.mine(e) { // an earlier attempt, to be adopted
 			if r := a.claimSlot(all, k, 0); r.outcome != free && r.outcome != busy {
 				return r
 			}
 		}
 	}
 	res := result{outcome: busy}
-	for k := len(all) - 1; k >= low; k-- {
+	for k := len(all) - 1; k >= 0; k-- {
 		if a.stale() {
 			return result{outcome: free}
 		}
@@ -214,8 +203,9 @@ func (a *acquisition) stale() bool { return a.bid.until != 0 && a.c.b.Instant() 
 // go on: the place has gone, or the read that the claim rests on is too old.
 //
 // A newcomer may have read a replica that lags, and has not seen the queue of now. A slot
-// that nobody has claimed since that state has no queue: each waiter would have taken it.
-// So the newcomer's claim at what it read passes nobody, and it makes no other.
+// that nobody has claimed since that state has no queue, since its first waiter would have taken
+// it, unless that knows of fewer slots. So the newcomer's claim at what it read passes nobody
+// else, and it makes no other.
 func (a *acquisition) claimSlot(all slots, k int, expect uint64) result {
 	a.aim(k)
 	for {

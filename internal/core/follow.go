@@ -57,7 +57,6 @@ const (
 type Follower struct {
 	ID     string // of the claim of its place
 	Pred   record.Entry
-	Next   bool          // nobody is between the two
 	Second bool          // the predecessor is the head of the queue
 	Reads  bool          // several waiters can be granted at once
 	Counts bool          // of a semaphore
@@ -163,10 +162,10 @@ func (f *Follower) Freed(now clock.Instant) {
 }
 
 // First says whether the tombstone of the predecessor makes the waiter the first. That of a first
-// waiter that was granted makes its successor the first. It does not where another waiter is
-// between the two, nor among readers, of which several can be granted at once.
+// waiter that was granted makes its successor the first. It does not among readers: several of them
+// can be granted at once, and others can be between the two places.
 func (f *Follower) First(tombstone record.Body) bool {
-	return tombstone.Status == record.StatusGranted && tombstone.ID == f.Pred.ID && !f.Reads && f.Next //safety:no-shortcut
+	return tombstone.Status == record.StatusGranted && tombstone.ID == f.Pred.ID && !f.Reads //safety:no-shortcut
 }
 
 // Failed notes that a read has had no answer. The next one is after a pause.
@@ -281,7 +280,7 @@ func (f *Follower) Looked(v View, now clock.Instant) (d Decision, k int, revisio
 	if i < 0 || !slices.ContainsFunc(v.Queue[:i], func(e record.Entry) bool { return e.ID == f.Pred.ID }) {
 		return ListAgain, 0, 0
 	}
-	best, ends := -1, false
+	best, ends, head := -1, false, v.Queue[0]
 	for k, e := range v.Keys {
 		w := &f.windows[k]
 		switch {
@@ -292,8 +291,11 @@ func (f *Follower) Looked(v View, now clock.Instant) (d Decision, k int, revisio
 			*w = window{}
 			ends = ends || isOver(e, v.Server)
 			continue
+		case f.Counts && k >= int(head.Permits): //safety:evicted-entitled
+			*w = window{} // the head does not know of the slot: it leaves that free, dead or alive
+			continue
 		}
-		w.saw(e, f.owner(v.Queue[:i], k), now)
+		w.saw(e, head, now)
 		if best < 0 || f.takesAt(w) < f.takesAt(&f.windows[best]) { //safety:slot-longest
 			best = k
 		}
@@ -331,17 +333,6 @@ func (f *Follower) Missed(k int, now clock.Instant) {
 func (f *Follower) Evicts(k int, now clock.Instant) (head record.Entry, evicts bool) {
 	w := f.windows[k]
 	return w.head, now.Sub(w.last) < lookGap //safety:evicted-granted
-}
-
-// owner is the place among those before the own one that key k belongs to: the head. A slot
-// belongs to the earliest waiter that knows of it.
-func (f *Follower) owner(before []record.Entry, k int) record.Entry {
-	for _, e := range before {
-		if !f.Counts || int(e.Permits) > k { //safety:evicted-entitled
-			return e
-		}
-	}
-	return record.Entry{}
 }
 
 // Lateness yields the pauses after which a waiter checks a record whose TTL is over

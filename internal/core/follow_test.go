@@ -115,6 +115,43 @@ func TestFollowerSlots(t *testing.T) {
 	w.takes(600*time.Millisecond, 1, 7, freeAt(8), freeAt(7), heldAt(5))
 }
 
+// A free slot at or above the number of the head says nothing about the head: it is not taken, has no
+// window, and its head keeps its place. What the head knows of is taken as ever.
+func TestFollowerHeadOfFewer(t *testing.T) {
+	for name, c := range map[string]struct {
+		head, own int
+		keys      []record.Entry
+		takes     int // -1: none
+	}{
+		"a free slot above":         {1, 3, []record.Entry{heldAt(3), freeAt(7), {}}, -1},
+		"free slots above and here": {2, 3, []record.Entry{heldAt(3), freeAt(8), freeAt(7)}, 1},
+		"the head knows of more":    {4, 2, []record.Entry{heldAt(3), freeAt(7)}, 1},
+		"as many":                   {3, 3, []record.Entry{heldAt(3), heldAt(5), freeAt(7)}, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWaiter(t, c.own, Follower{})
+			w.Counts, w.queue[0] = true, placeOf("A", 0, c.head)
+			w.stays(0, c.keys...).stays(600*time.Millisecond, c.keys...)
+			if c.takes < 0 {
+				w.stays(600*time.Millisecond, c.keys...).stays(time.Minute, c.keys...)
+				require.Equal(t, make([]window, c.own), w.windows)
+				require.Zero(t, w.lookAt, "it looks no more until something shows")
+				return
+			}
+			w.takes(600*time.Millisecond, c.takes, c.keys[c.takes].Revision, c.keys...)
+			head, evicts := w.Evicts(c.takes, w.now)
+			require.True(t, evicts)
+			require.Equal(t, "A", head.ID)
+		})
+	}
+
+	// A slot that was the evidence against one head is none against the next, which knows of fewer.
+	w := newWaiter(t, 2, Follower{})
+	w.stays(0, heldAt(3), freeAt(7)).stays(600*time.Millisecond, heldAt(3), freeAt(7))
+	w.queue[0] = placeOf("C", 0, 1)
+	w.stays(600*time.Millisecond, heldAt(3), freeAt(7)).stays(600*time.Millisecond, heldAt(3), freeAt(7))
+}
+
 // An own claim without an answer, which turns up, is adopted at once. A queue without the predecessor,
 // or without the own place, is listed again.
 func TestFollowerQueue(t *testing.T) {
@@ -154,12 +191,11 @@ func TestFollowerFirst(t *testing.T) {
 		w := newWaiter(t, 1, f)
 		return w.First(tombstone)
 	}
-	require.True(t, first(Follower{Next: true}, granted))
-	require.False(t, first(Follower{Next: true, Reads: true}, granted), "several readers are granted at once")
-	require.False(t, first(Follower{}, granted), "another waiter is between the two")
-	require.False(t, first(Follower{Next: true}, record.Body{ID: "C", Status: record.StatusGranted}), "of another place")
-	require.False(t, first(Follower{Next: true}, record.Body{ID: "B", Status: record.StatusGone}), "it has given up")
-	require.False(t, first(Follower{Next: true}, record.Body{ID: "B", Status: record.StatusPassed}), "out of turn")
+	require.True(t, first(Follower{}, granted))
+	require.False(t, first(Follower{Reads: true}, granted), "several readers are granted at once")
+	require.False(t, first(Follower{}, record.Body{ID: "C", Status: record.StatusGranted}), "of another place")
+	require.False(t, first(Follower{}, record.Body{ID: "B", Status: record.StatusGone}), "it has given up")
+	require.False(t, first(Follower{}, record.Body{ID: "B", Status: record.StatusPassed}), "out of turn")
 }
 
 // A waiter reads by its timers. It watches the lock from its second read on if it is the second, and

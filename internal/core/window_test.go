@@ -75,12 +75,3 @@ func TestWindowPatience(t *testing.T) {
 	}
 	require.Equal(t, idleFor, (&window{}).patience(), "no head")
 }
-
-// A key belongs to the earliest waiter that knows of it.
-func TestWindowOwner(t *testing.T) {
-	queue := []record.Entry{placeOf("A", 0, 1), placeOf("B", 0, 3), placeOf("C", 0, 3)}
-	require.Equal(t, "A", (&Follower{Counts: true}).owner(queue, 0).ID)
-	require.Equal(t, "B", (&Follower{Counts: true}).owner(queue, 2).ID, "A does not know of slot 2")
-	require.Zero(t, (&Follower{Counts: true}).owner(queue, 3).ID)
-	require.Equal(t, "A", (&Follower{}).owner(queue, 0).ID)
-}

@@ -55,8 +55,8 @@
 //
 // Each slot of a semaphore is judged as a lock of its own, so there are never more holders
 // than slots. Check 1 wants each holder in a slot below its number of permits. Checks 5
-// and 6 are about all slots. A slot goes to the earliest waiter that knows of it. A waiter
-// stays out only while all slots that it knows of are taken.
+// and 6 are about all slots. A slot goes to the earliest waiter. A waiter stays out only while all
+// slots are taken that all clients know of.
 //
 // # Exceptions
 //

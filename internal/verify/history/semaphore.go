@@ -3,6 +3,7 @@ package history
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -56,8 +57,8 @@ func (x *index) semaphores() (found []Violation) {
 	return found
 }
 
-// slotOrder finds grants of slots that passed a goroutine which had waited longer and knows
-// of the slot. It excuses the same grants as [index.order].
+// slotOrder finds grants of slots that passed a goroutine which had waited longer, whatever
+// slots that knows of. It excuses the same grants as [index.order].
 func (x *index) slotOrder(s string, ops []*Op) (found []Violation) {
 	var places []place
 	for _, op := range ops {
@@ -69,8 +70,7 @@ func (x *index) slotOrder(s string, ops []*Op) (found []Violation) {
 	}
 	slices.SortFunc(places, func(a, b place) int { return cmp.Compare(a.first.Revision, b.first.Revision) })
 	for _, op := range ops {
-		slot, ok := slotOf(op.Lock)
-		if !ok || !op.acquires() || op.Outcome != OK {
+		if _, ok := slotOf(op.Lock); !ok || !op.acquires() || op.Outcome != OK {
 			continue
 		}
 		at := record.TokenRevision(op.Token)
@@ -92,7 +92,7 @@ func (x *index) slotOrder(s string, ops []*Op) (found []Violation) {
 		newcomer := !ok || granted.Since+time.Millisecond < queued.At
 		for _, p := range places {
 			switch {
-			case p.first.Revision >= ticket.Ticket || p.op == op || slot >= p.op.Permits:
+			case p.first.Revision >= ticket.Ticket || p.op == op:
 				continue
 			case newcomer && p.first.At >= granted.Since-bypass:
 				continue
@@ -109,8 +109,8 @@ func (x *index) slotOrder(s string, ops []*Op) (found []Violation) {
 }
 
 // slotWaits finds acquires that nothing disturbed and that missed a free slot. Either one
-// slot that they know of stayed free for longer than the TTL and a second, or some slot
-// was free for twice as long. The second limit is longer because each grant of a slot to
+// slot that all clients know of stayed free for longer than the TTL and a second, or some of
+// these slots was free for twice as long. The second limit is longer because each grant of a slot to
 // another waiter restarts the waiter's timer for that slot; see [index.waits].
 func (x *index) slotWaits(s string, ops []*Op) (found []Violation) {
 	limit := max(x.h.TTL, shortest) + time.Second
@@ -119,12 +119,18 @@ func (x *index) slotWaits(s string, ops []*Op) (found []Violation) {
 	}
 	var slots [][]interval              // when each slot was taken
 	taken := map[int][]interval{0: nil} // when all slots below a number were taken
+	known := math.MaxInt                // the slots below that
+	for _, op := range ops {
+		if op.Permits > 0 {
+			known = min(known, op.Permits)
+		}
+	}
 	for _, op := range ops {
 		from, until := op.Call.At, min(op.end(), x.h.Ended)
 		if op.Do != Lock || op.Client == "" || until-from <= limit {
 			continue
 		}
-		for n := len(slots); n < op.Permits; n++ {
+		for n := len(slots); n < min(known, op.Permits); n++ {
 			slots = append(slots, x.busy(slotKey(s, n)))
 			taken[n+1] = slots[n]
 			if n > 0 {
@@ -144,13 +150,13 @@ func (x *index) slotWaits(s string, ops []*Op) (found []Violation) {
 		report := func(gap interval, which string) {
 			found = append(found, Violation{Check: 6, Lock: s, At: gap.until, What: fmt.Sprintf(
 				"%s waited from %v to %v, undisturbed, for one of %d slots, of which %s was free (called at %v)",
-				op.Client, gap.from, gap.until, op.Permits, which, op.Call.At)})
+				op.Client, gap.from, gap.until, known, which, op.Call.At)})
 		}
-		if gap, ok := longer(limit*2, from, until, taken[op.Permits], disturbed); ok {
+		if gap, ok := longer(limit*2, from, until, taken[min(known, op.Permits)], disturbed); ok {
 			report(gap, "one or another")
 			continue
 		}
-		for n := range op.Permits {
+		for n := range min(known, op.Permits) {
 			if gap, ok := longer(limit, from, until, slots[n], disturbed); ok {
 				report(gap, "slot "+strconv.Itoa(n))
 				break

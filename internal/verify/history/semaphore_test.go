@@ -49,7 +49,7 @@ func TestSemaphoreCheck(t *testing.T) {
 			passed(b)
 			b.Lossy, b.Stream = true, b.Stream[:len(b.Stream)-1]
 		}},
-		{"past a waiter that does not know of the slot", nil, func(b *story) {
+		{"past a waiter that does not know of the slot", []int{5}, func(b *story) {
 			of(b.holds("z", s+".0", false, 5, 0, 4.3), 1)
 			of(b.holds("a", s+".1", false, 10, 0, 4), 2)
 			b.queues(of(b.holds("c", s+".1", false, 20, 4, 4.3), 2).take, 12, 2, 4)
@@ -62,6 +62,12 @@ func TestSemaphoreCheck(t *testing.T) {
 		}},
 		{"kept out of one slot and not of the other", []int{6}, func(b *story) {
 			of(b.holds("a", s+".0", false, 10, 0, 4), 2)
+			b.op("b", s, Lock, 1, 30, GaveUp).Permits = 2
+		}},
+		{"kept out by a waiter that does not know of the free slot", nil, func(b *story) {
+			for i := range 8 {
+				of(b.holds("a", s+".0", false, uint64(10+10*i), float64(4*i), float64(4*i+4)), 1)
+			}
 			b.op("b", s, Lock, 1, 30, GaveUp).Permits = 2
 		}},
 		{"kept out by all slots that it knows of", nil, func(b *story) {
