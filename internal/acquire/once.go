@@ -109,26 +109,3 @@ func (a *acquisition) currentReader() (record.Entry, bool) {
 	}
 	return readers[0], true
 }
-
-// readerInside returns one of the readers that an answer has shown behind the gate
-// of a one-shot writer: it was there after the gate's write, so during this call.
-func (a *acquisition) readerInside(r answer, d *departures) (record.Entry, bool) {
-	for _, shown := range r.readers {
-		if shown.Zero() { // listed, and not to be read: it has just ended, or a replica lags
-			continue
-		}
-		if a.c.b.Alone() {
-			return shown, true
-		}
-		key := shown.Record.Key
-		switch entry, err := a.c.b.Read(a.ctx, key, r.revision); {
-		case err == nil && entry.Live():
-			return entry, true
-		case err == nil && entry.Deleted:
-			d.gone[key] = true
-		case bucket.IsAny(err, bucket.ErrPermission): // the leader's word is withheld from this user
-			return shown, true
-		}
-	}
-	return record.Entry{}, false
-}

@@ -1,7 +1,7 @@
 // Package core decides how the goroutines of one client share a lock. It is plain data: it has no
 // goroutine, mutex, channel, timer, clock or I/O. Each method is an event, which comes with its
 // instant and changes the state. Runs append effects to their [Client]; the package that calls them
-// performs these, and decides nothing. A [Claim] and a [Follower] return verdicts instead.
+// performs these, and decides nothing. A [Claim], a [Follower] and a [Drain] return verdicts instead.
 //
 // # Runs
 //
@@ -37,6 +37,10 @@
 //
 // A waiter behind a predecessor: when it reads, when it doubts that the head lives, and when it takes
 // the lock out of turn: follow.go. The first waiter is in package acquire.
+//
+// # Writers behind their gate
+//
+// What proves to a writer that no reader is left, and what it does until then: drain.go.
 //
 // # Other clients
 //

@@ -1,0 +1,436 @@
+package core
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/internal/record"
+	"github.com/natslock/locks/kvstore"
+)
+
+// writer is a story of a writer behind its gate. A test is a list of events, each with what the writer
+// does then:
+//
+//	w := shuts(t, 1, 12)
+//	w.names(12, "R").then("read R")
+//	w.reads("R", 11).then("watch")
+//
+// Instants are the time since the gate was sent, which is acknowledged at once.
+type writer struct {
+	t *testing.T
+	Drain
+	list ReaderList // the next answer
+	step DrainStep
+}
+
+const (
+	gateSent  = clock.Instant(-time.Hour)
+	readerTTL = 5 * time.Second
+	drainWait = 4 * time.Second // between two questions
+)
+
+var drainTime = time.Unix(1_000_000, 0) // of the server, always
+
+// shuts: the gate of the writer is stored, on a bucket of so many replicas.
+func shuts(t *testing.T, replicas int, gate uint64) *writer {
+	return &writer{t: t, list: ReaderList{
+		Complete: true, Replicas: replicas, Alone: replicas == 1, Created: drainTime.Add(-time.Hour), Time: drainTime,
+		At: gateSent, Gate: gate, Sent: gateSent,
+	}}
+}
+
+// names: an answer of a server that has applied a revision names readers.
+func (w *writer) names(last uint64, readers ...string) *writer {
+	w.list.Last, w.list.Keys = last, readers
+	w.step = w.Answered(w.list, NoFailure)
+	return w
+}
+
+// namesAt is names, at an instant.
+func (w *writer) namesAt(at time.Duration, last uint64, readers ...string) *writer {
+	w.list.At = gateSent.Add(at)
+	return w.names(last, readers...)
+}
+
+// fails: there is no answer.
+func (w *writer) fails(f Failure) *writer {
+	w.step = w.Answered(ReaderList{}, f)
+	return w
+}
+
+func (w *writer) record(key string, revision uint64) record.Entry {
+	return record.Entry{
+		Record: kvstore.Record{Key: key, Revision: revision, Time: drainTime, TTL: readerTTL},
+		Body:   record.Body{Status: record.StatusHeld, ID: key, Mode: uint8(record.Shared)},
+	}
+}
+
+// reads: the record of the reader is live.
+func (w *writer) reads(key string, revision uint64) *writer {
+	w.step = w.Read(w.record(key, revision), NoFailure)
+	return w
+}
+
+// readsOver: the TTL of the record has been over for some time.
+func (w *writer) readsOver(key string, revision uint64, ago time.Duration) *writer {
+	e := w.record(key, revision)
+	e.Time = drainTime.Add(-readerTTL - ago)
+	w.step = w.Read(e, NoFailure)
+	return w
+}
+
+// readsGone: it is a tombstone.
+func (w *writer) readsGone(key string, revision uint64) *writer {
+	e := w.record(key, revision)
+	e.Deleted = true
+	w.step = w.Read(e, NoFailure)
+	return w
+}
+
+// readsNothing: there is neither, or the request has failed.
+func (w *writer) readsNothing(f Failure) *writer {
+	w.step = w.Read(record.Entry{}, f)
+	return w
+}
+
+// deletes: the deletion of an overdue reader is acknowledged, or not.
+func (w *writer) deletes(acknowledged bool) *writer {
+	w.step = w.Deleted(acknowledged)
+	return w
+}
+
+// renews: the gate is written once more, at an instant, and stored at a revision.
+func (w *writer) renews(at time.Duration, revision uint64) *writer {
+	w.list.Gate, w.list.Sent = revision, gateSent.Add(at)
+	w.step = w.Confirmed(true)
+	return w
+}
+
+// renewsUnanswered: that has no answer.
+func (w *writer) renewsUnanswered() *writer {
+	w.step = w.Confirmed(false)
+	return w
+}
+
+// watches: the subscription is in place.
+func (w *writer) watches() *writer {
+	w.step = w.Watched(true)
+	return w
+}
+
+// waits: the writer waits until it asks again.
+func (w *writer) waits() *writer {
+	w.Pause(drainWait, drainTime)
+	w.step = DrainStep{}
+	return w
+}
+
+// then requires what the writer does next.
+func (w *writer) then(want string) *writer {
+	w.t.Helper()
+	s := w.step
+	got := map[DrainAction]string{
+		AskReaders:     "ask",
+		ReadReader:     "read " + s.Key,
+		DeleteReader:   fmt.Sprintf("delete %s at %d", s.Entry.Key, s.Entry.Revision),
+		ConfirmGate:    "renew the gate",
+		WatchReaders:   "watch",
+		AwaitReaders:   "wait",
+		GateRemade:     "verify",
+		Drained:        "drained",
+		ReaderInside:   fmt.Sprintf("no: %s at %d", s.Entry.Key, s.Entry.Revision),
+		LinkTooSlow:    "too slow",
+		DrainForbidden: "forbidden",
+	}[s.Do]
+	switch {
+	case s.Revision > 0:
+		got += fmt.Sprintf(" as of %d", s.Revision)
+	case s.Probes:
+		got += " and probe"
+	case s.Knows:
+		got += " for readers"
+	}
+	require.Equal(w.t, want, got)
+	return w
+}
+
+// The sequence of docs/protocol.md: a writer waits for the reader before its gate, and is notified that
+// this has gone. Its tombstone, as read, is what counts.
+func TestDrain(t *testing.T) {
+	shuts(t, 1, 12).names(12).then("drained")
+
+	w := shuts(t, 1, 12)
+	w.names(12, "R").then("read R").reads("R", 11).then("watch")
+	w.watches().then("ask")
+	w.names(12, "R").then("read R").reads("R", 11).then("wait for readers")
+	require.Equal(t, []record.Entry{w.record("R", 11)}, w.Left)
+	w.Departed("R", 13)
+	w.waits().names(13, "R").then("read R as of 13").readsGone("R", 13).then("drained")
+}
+
+// Each reader counts until its own tombstone is read. That is for ever.
+func TestDrainSeveral(t *testing.T) {
+	w := shuts(t, 1, 12)
+	w.watches().names(12, "Q", "R", "S").then("read Q").readsGone("Q", 10).then("read R")
+	w.reads("R", 11).then("read S").readsGone("S", 9).then("wait for readers")
+	w.waits().names(13, "Q", "R", "S").then("read R").readsGone("R", 13).then("drained")
+}
+
+// Each answer is good but for one thing, so that it proves nothing.
+func TestDrainNoProof(t *testing.T) {
+	for name, test := range map[string]struct {
+		answer func(w *writer)
+		then   string
+	}{
+		"older than the gate by one": {func(w *writer) { w.names(11) }, "wait"},
+		"of the gate":                {func(w *writer) { w.names(12) }, "drained"},
+		"without a leader": {func(w *writer) {
+			w.list.Complete = false
+			w.names(12)
+		}, "wait"},
+		"of a bucket with replicas":    {func(w *writer) { w.list.Replicas = 3; w.names(12) }, "renew the gate"},
+		"a failure":                    {func(w *writer) { w.fails(NoAnswer) }, "wait"},
+		"a permission is lacking":      {func(w *writer) { w.fails(NotPermitted) }, "forbidden"},
+		"named":                        {func(w *writer) { w.names(12, "R").reads("R", 11) }, "wait for readers"},
+		"named, and not found":         {func(w *writer) { w.names(12, "R").readsNothing(NoFailure) }, "wait for readers"},
+		"named, and not to be read":    {func(w *writer) { w.names(12, "R").readsNothing(NoAnswer) }, "wait"},
+		"named, and forbidden":         {func(w *writer) { w.names(12, "R").readsNothing(NotPermitted) }, "forbidden"},
+		"named, and notified only":     {func(w *writer) { w.Departed("R", 13); w.names(13, "R").reads("R", 11) }, "wait for readers"},
+		"one not to be read, one gone": {func(w *writer) { w.names(12, "Q", "R").reads("Q", 10).readsNothing(NoAnswer) }, "wait"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := shuts(t, 1, 12)
+			w.watches()
+			test.answer(w)
+			w.then(test.then)
+			if test.then == "wait" {
+				require.Empty(t, w.Left, "it is not known who is left")
+			}
+		})
+	}
+}
+
+// On several replicas a proof takes two answers, with a gate write between them. The second one
+// arrives within 800 ms from the sending of the gate write that the first one contains.
+func TestDrainTwoAnswers(t *testing.T) {
+	const ms = time.Millisecond
+	shuts(t, 3, 12).names(12).then("renew the gate").renews(0, 13).then("ask").names(13).then("drained")
+
+	w := shuts(t, 3, 12)
+	w.namesAt(400*ms, 12).then("renew the gate").renews(400*ms, 13)
+	w.namesAt(800*ms-1, 13).then("drained")
+
+	w = shuts(t, 3, 12)
+	w.namesAt(400*ms, 12).then("renew the gate").renews(400*ms, 13)
+	w.namesAt(800*ms, 13).then("renew the gate").renews(800*ms, 14) // the second is the first of another proof
+	w.namesAt(1200*ms-1, 14).then("drained")
+
+	w = shuts(t, 3, 12) // a renewal was sent before the answer: its time counts, and no earlier one
+	w.namesAt(500*ms, 12).then("renew the gate").renews(500*ms, 13)
+	w.namesAt(900*ms, 13).then("renew the gate").renews(900*ms, 14)
+	w.namesAt(1300*ms, 14).then("renew the gate")
+
+	w = shuts(t, 3, 12) // a reader comes between the two, as another server knows
+	w.watches().names(12).renews(0, 13)
+	w.names(13, "R").then("read R").reads("R", 11).then("wait for readers").waits()
+	w.names(14).then("renew the gate")
+}
+
+// A server goes on answering, and the gate writes of the writer have no answer: nothing lies between
+// two of its answers. That is no slow link, however often.
+func TestDrainCutOff(t *testing.T) {
+	w := shuts(t, 3, 12)
+	for range 3 * drainTries {
+		w.names(12).then("renew the gate").renewsUnanswered().then("ask")
+	}
+	w.names(12).renews(0, 13).then("ask")
+	w.names(13).then("drained")
+
+	w = shuts(t, 3, 12) // the write that lies between two answers lies before the next two
+	w.namesAt(0, 12).renews(100*time.Millisecond, 13)
+	w.namesAt(ProofWindow, 13).then("renew the gate").renewsUnanswered()
+	w.namesAt(ProofWindow, 13).then("renew the gate").renews(ProofWindow, 14)
+	w.namesAt(ProofWindow, 14).then("drained")
+}
+
+// When no two answers ever fit into the window, the link is too slow. What is no answer of a leader
+// about nobody says nothing of the link.
+func TestDrainTooSlow(t *testing.T) {
+	proof := func(w *writer) *writer {
+		w.namesAt(w.list.At.Sub(gateSent)+ProofWindow, w.list.Gate)
+		return w
+	}
+	again := func(w *writer) { w.then("renew the gate").renews(w.list.At.Sub(gateSent), w.list.Gate+1).then("ask") }
+	slow := func(t *testing.T, n int) *writer { // so many proofs take too long
+		w := shuts(t, 3, 12)
+		w.watches()
+		again(proof(w))
+		for range n {
+			again(proof(w))
+		}
+		return w
+	}
+	proof(slow(t, drainTries)).then("too slow")
+
+	for name, between := range map[string]func(*writer){
+		"a reader":         func(w *writer) { w.names(w.list.Gate, "R").reads("R", 11) },
+		"a failure":        func(w *writer) { w.fails(NoAnswer) },
+		"an older answer":  func(w *writer) { w.names(w.list.Gate - 1) },
+		"another bucket's": func(w *writer) { w.list.Created = drainTime; w.names(12); w.list.Created = drainTime.Add(-time.Hour) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := slow(t, drainTries)
+			between(w)
+			again(proof(w.waits())) // the first of a new proof
+			again(proof(w))
+		})
+	}
+
+	// A one-shot acquire has not so much time.
+	for n, want := range []bool{false, false, true} {
+		w := slow(t, n)
+		require.False(t, w.Slow(), "it waits")
+		w.Once = true
+		require.Equal(t, want, w.Slow(), n)
+		require.False(t, w.waits().Slow())
+	}
+}
+
+// A server may have forgotten to remove a reader whose TTL is over. The writer deletes it as it was read.
+// Only an answer from after the deletion is a proof.
+func TestDrainOverdue(t *testing.T) {
+	w := shuts(t, 1, 12)
+	w.names(12, "Q", "R").readsGone("Q", 10).readsOver("R", 11, record.OverdueSlack).then("delete R at 11")
+	w.deletes(true).then("ask")
+	w.names(13, "R").then("drained") // that names its tombstone
+
+	w = shuts(t, 1, 12) // it has renewed in time, as another server says
+	w.watches().names(12, "R").readsOver("R", 11, record.OverdueSlack).then("delete R at 11")
+	w.deletes(false).then("wait for readers").waits()
+	w.names(12, "R").then("read R")
+
+	w = shuts(t, 1, 12) // it may be the clocks of two servers
+	w.watches().names(12, "R").readsOver("R", 11, record.OverdueSlack-1).then("wait for readers")
+
+	w = shuts(t, 1, 12)
+	w.names(12, "Q", "R").readsOver("Q", 11, time.Second).deletes(true).then("read R")
+	w.reads("R", 10).then("ask")
+	w.names(12, "Q", "R").then("read R")
+}
+
+// A writer whose bucket was re-created has lost its gate: the readers of the new one are none of its
+// business, and nobody there is no proof.
+func TestDrainRemade(t *testing.T) {
+	w := shuts(t, 1, 12)
+	w.watches().names(12, "R").reads("R", 11).then("wait for readers").waits()
+	w.list.Created = drainTime
+	w.names(1_000).then("verify")
+	w.names(1_000, "S").then("verify")
+	require.Empty(t, w.Left)
+}
+
+// The revision of a tombstone that was notified may be forged. A read waits for it once.
+func TestDrainForgedDeparture(t *testing.T) {
+	w := shuts(t, 3, 12)
+	w.watches().Departed("R", 1_000_000)
+	w.names(12, "R").then("read R as of 1000000").readsNothing(NoAnswer).then("wait").waits()
+	w.names(12, "R").then("read R").reads("R", 11).then("wait for readers").waits()
+	w.Departed("R", 13)
+	w.names(13, "R").then("read R as of 13")
+}
+
+// The writer subscribes when it has met a reader, or no leader, and asks again: a departure before that
+// was not notified. Where the answer may come from another server than serves the subscription, a probe
+// proves it.
+func TestDrainWatches(t *testing.T) {
+	w := shuts(t, 3, 12)
+	w.fails(NoAnswer).then("wait").waits()
+	w.names(11).then("watch and probe")
+	w.step = w.Watched(false)
+	w.then("wait").waits()
+	w.names(12, "R").reads("R", 11).then("watch and probe")
+	w.step = w.Watched(false)
+	w.then("wait for readers").waits()
+	w.names(12, "R").reads("R", 11).then("watch and probe").watches().then("ask")
+	w.names(12, "R").reads("R", 11).then("wait for readers")
+}
+
+// A one-shot writer that meets a reader behind its gate does not get the lock, if the reader was inside
+// during the call: a state that contains the gate's write shows that.
+func TestDrainOnce(t *testing.T) {
+	once := func(replicas int) *writer {
+		w := shuts(t, replicas, 12)
+		w.Once = true
+		return w
+	}
+	once(1).names(12, "Q", "R").readsGone("Q", 10).reads("R", 11).then("no: R at 11")
+
+	w := once(3)
+	w.names(12, "R").then("read R").reads("R", 11).then("read R as of 12").reads("R", 13).then("no: R at 13")
+
+	w = once(3) // the replica has lagged
+	w.names(12, "Q", "R").reads("Q", 10).then("read Q as of 12").readsGone("Q", 11).then("read R")
+	w.reads("R", 9).then("read R as of 12").readsGone("R", 12).then("renew the gate")
+
+	w = once(3) // the leader's word is withheld from this user
+	w.names(12, "R").reads("R", 11).then("read R as of 12").readsNothing(NotPermitted).then("no: R at 11")
+	once(3).names(12, "R").readsNothing(NotPermitted).then("forbidden")
+
+	w = once(3) // nothing is known of it: the next answer decides, without a subscription
+	w.names(12, "R").reads("R", 11).then("read R as of 12").readsNothing(NoAnswer).then("wait").waits()
+	w.names(12, "R").then("read R").readsNothing(NoFailure).then("wait for readers").waits()
+	w.names(11).then("watch and probe")
+
+	w = once(1)
+	w.names(12, "R").readsOver("R", 11, time.Second).then("delete R at 11").deletes(true).then("ask")
+}
+
+// A writer waits for the notification of each end. Without a subscription it asks again when the first
+// reader's TTL is over, and soon again while that is a moment late.
+func TestDrainPause(t *testing.T) {
+	const soon = 20 * time.Millisecond
+	for name, test := range map[string]struct {
+		watched bool
+		left    time.Duration // of the reader; negative: it has no end
+		pause   time.Duration
+		tracked bool
+	}{
+		"notified":             {true, time.Second, drainWait, true},
+		"unnotified":           {false, time.Second, time.Second, true},
+		"later than the pause": {false, time.Minute, drainWait, true},
+		"without an end":       {false, -1, drainWait, true},
+		"over":                 {true, 0, soon, false},
+		"over, and unnotified": {false, 0, soon, false},
+	} {
+		w := shuts(t, 1, 12)
+		w.watched = test.watched
+		e := w.record("R", 11)
+		if e.Record.TTL = max(test.left, 0); test.left == 0 {
+			e.Record.TTL, e.Time = time.Second, drainTime.Add(-time.Second)
+		}
+		w.names(12, "R").step = w.Read(e, NoFailure)
+		require.Equal(t, test.pause, w.Pause(drainWait, drainTime), name)
+		require.Equal(t, test.tracked, len(w.Left) == 1, name)
+	}
+
+	w := shuts(t, 1, 12) // named, and not found
+	w.watches().names(12, "Q", "R").reads("Q", 10).readsNothing(NoFailure)
+	var all time.Duration
+	for range 15 {
+		w.names(12, "R").readsNothing(NoFailure)
+		all += w.Pause(drainWait, drainTime)
+	}
+	require.Equal(t, 15*soon, all)
+	w.names(12, "R").readsNothing(NoFailure)
+	require.Equal(t, 100*time.Millisecond, w.Pause(drainWait, drainTime), "later")
+	w.names(12, "R").readsNothing(NoFailure)
+	require.Equal(t, time.Millisecond, w.Pause(time.Millisecond, drainTime), "not longer than without it")
+	w.names(12, "R").reads("R", 11)
+	require.Equal(t, drainWait, w.Pause(drainWait, drainTime))
+	w.names(12, "R").readsNothing(NoFailure)
+	require.Equal(t, soon, w.Pause(drainWait, drainTime), "anew")
+}
