@@ -2,6 +2,7 @@ package natslock_test
 
 import (
 	"fmt"
+	"runtime"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -247,6 +248,7 @@ func TestRunWaitersAreCountedOnce(t *testing.T) {
 				return
 			default:
 				n = max(n, c.Stats().Waiting)
+				runtime.Gosched() // a raced test has one processor
 			}
 		}
 	}()
