@@ -2,7 +2,6 @@ package natslock_test
 
 import (
 	"fmt"
-	"runtime"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -248,7 +247,7 @@ func TestRunWaitersAreCountedOnce(t *testing.T) {
 				return
 			default:
 				n = max(n, c.Stats().Waiting)
-				runtime.Gosched() // a raced test has one processor
+				time.Sleep(time.Microsecond) // a raced test has one processor
 			}
 		}
 	}()
