@@ -19,6 +19,7 @@ import (
 	"github.com/natslock/locks/internal/acquire"
 	"github.com/natslock/locks/internal/admin"
 	"github.com/natslock/locks/internal/bucket"
+	"github.com/natslock/locks/internal/call"
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/session"
 	"github.com/natslock/locks/kvstore"
@@ -187,11 +188,11 @@ func (c *Client) take(ctx context.Context, cfg lockConfig) (*Lock, error) {
 	if cfg.req.Once {
 		cfg.req.MaxWait = 0
 	}
-	return cfg.handle(func(req acquire.Request) (acquire.Holding, error) { return c.locks.Acquire(ctx, req) })
+	return cfg.handle(func(req call.Request) (acquire.Holding, error) { return c.locks.Acquire(ctx, req) })
 }
 
 // handle returns the handle of a lock that get has got.
-func (c *lockConfig) handle(get func(acquire.Request) (acquire.Holding, error)) (*Lock, error) {
+func (c *lockConfig) handle(get func(call.Request) (acquire.Holding, error)) (*Lock, error) {
 	var warns *warning
 	if c.warn != nil {
 		warns = &warning{fn: c.warn, ready: make(chan struct{})}

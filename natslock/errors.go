@@ -6,8 +6,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/natslock/locks/internal/acquire"
 	"github.com/natslock/locks/internal/bucket"
+	"github.com/natslock/locks/internal/call"
 	"github.com/natslock/locks/internal/clock"
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/session"
@@ -18,13 +18,13 @@ import (
 var (
 	// ErrLocked: a one-shot acquire found the lock held, or other clients queued for
 	// it. The error is a *[LockedError].
-	ErrLocked = acquire.ErrLocked
+	ErrLocked = call.ErrLocked
 	// ErrTimeout: the client gave up waiting, because the context ended or [MaxWait]
 	// passed. The error is a *[TimeoutError], and matches the context's error if the
 	// context ended the wait. It also matches [ErrUnavailable] in an outage: unless the
 	// server has said last that the lock is held or the caller queued. A one-shot acquire
 	// waits only for the server's answers: no answer in time is an outage to it.
-	ErrTimeout = acquire.ErrTimeout
+	ErrTimeout = call.ErrTimeout
 	// ErrLost: the lock ended without an Unlock, before a planned end.
 	ErrLost = session.ErrLost
 	// ErrBroken: an operator ended the lock. It matches [ErrLost] too.
@@ -38,7 +38,7 @@ var (
 	// ErrHandedOff: the holder has handed the lock over by [Lock.Handoff].
 	ErrHandedOff = session.ErrHandedOff
 	// ErrNotHandedOver: there is nothing to adopt with the handle; see [Client.Adopt].
-	ErrNotHandedOver = acquire.ErrNotHandedOver
+	ErrNotHandedOver = call.ErrNotHandedOver
 	// ErrClosed: the client was closed.
 	ErrClosed = bucket.ErrClosed
 	// ErrInvalidName: the name is empty or too long, or this client uses it for a lock
@@ -145,10 +145,10 @@ func (e *TimeoutError) Unwrap() error { return e.cause }
 
 // public turns the errors of the machinery into those documented here.
 func public(err error) error {
-	if busy, ok := errors.AsType[*acquire.BusyError](err); ok {
+	if busy, ok := errors.AsType[*call.BusyError](err); ok {
 		return &LockedError{Name: busy.Name, Holder: knownHolder(busy.Holder), Own: busy.Own, Queued: busy.Queued, unknown: busy.Holder.Unreadable, permits: busy.Kind == record.Semaphore}
 	}
-	if wait, ok := errors.AsType[*acquire.WaitError](err); ok {
+	if wait, ok := errors.AsType[*call.WaitError](err); ok {
 		return &TimeoutError{Name: wait.Name, Waited: wait.Waited, Holder: knownHolder(wait.Holder), Position: wait.Position, cause: wait.Cause}
 	}
 	switch {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/natslock/locks/internal/acquire"
+	"github.com/natslock/locks/internal/call"
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/session"
 )
@@ -134,5 +135,5 @@ func (c *Client) Adopt(ctx context.Context, h Handle, opts ...LockOption) (*Lock
 	}
 	cfg.req.MaxWait = 0
 	from := session.Handed{Kind: record.Kind(h.Kind), Name: h.Name, ID: h.ID, Token: h.Token, TTL: h.TTL}
-	return cfg.handle(func(req acquire.Request) (acquire.Holding, error) { return c.locks.Adopt(ctx, req, from) })
+	return cfg.handle(func(req call.Request) (acquire.Holding, error) { return c.locks.Adopt(ctx, req, from) })
 }

@@ -5,7 +5,7 @@ import (
 	"maps"
 	"time"
 
-	"github.com/natslock/locks/internal/acquire"
+	"github.com/natslock/locks/internal/call"
 	"github.com/natslock/locks/internal/clock"
 )
 
@@ -13,7 +13,7 @@ import (
 type LockOption func(*lockConfig) error
 
 type lockConfig struct {
-	req  acquire.Request
+	req  call.Request
 	warn func(*Lock)
 }
 

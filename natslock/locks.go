@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/natslock/locks/internal/acquire"
+	"github.com/natslock/locks/internal/call"
 	"github.com/natslock/locks/internal/record"
 )
 
@@ -67,7 +67,7 @@ func (c *Client) LockAll(ctx context.Context, names []string, opts ...LockOption
 	maxWait := g.cfg.req.MaxWait
 	if g.cfg.req.MaxWait = 0; maxWait > 0 {
 		var cancel context.CancelFunc
-		g.wait, cancel = context.WithTimeoutCause(g.wait, maxWait, acquire.ErrMaxWait)
+		g.wait, cancel = context.WithTimeoutCause(g.wait, maxWait, call.ErrMaxWait)
 		defer cancel()
 	}
 	return g.result(g.lock())

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/natslock/locks/internal/bucket"
+	"github.com/natslock/locks/internal/call"
 	"github.com/natslock/locks/internal/core"
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/session"
@@ -18,7 +19,7 @@ type Client struct {
 	b     *bucket.Bucket
 	s     *session.Session
 	kinds kinds
-	long  longQueues
+	calls *call.Client
 	runs  runs
 
 	mu        sync.Mutex
@@ -40,8 +41,8 @@ type closing struct {
 // New returns the acquires of a client. It starts nothing. turn is the turn of its runs:
 // see [DefaultTurn]. The client keeps at most a number of idle leases.
 func New(b *bucket.Bucket, s *session.Session, turn time.Duration, lingering int) *Client {
-	c := &Client{b: b, s: s, idle: make(chan struct{})}
-	c.runs.c = c
+	c := &Client{b: b, s: s, calls: call.NewClient(b, s, lingering > 0), idle: make(chan struct{})}
+	c.runs.b, c.runs.s, c.runs.calls = b, s, c.calls
 	c.runs.core = core.Client{ID: b.Client, Turn: turn, Most: lingering}
 	c.closing.cut, c.closing.over = make(chan struct{}), make(chan struct{})
 	return c

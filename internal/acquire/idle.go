@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/natslock/locks/internal/call"
 	"github.com/natslock/locks/internal/clock"
 	"github.com/natslock/locks/internal/core"
 	"github.com/natslock/locks/internal/record"
@@ -28,42 +29,42 @@ const (
 // first: the answer to the claim proves the subscription. Then a TryLock of another client
 // has an answer from the first hold on. A member that goes on with the claim of another
 // one begins nothing: what has become known since that claim stays news.
-func (r *run) lingersNext(a *acquisition) {
+func (r *run) lingersNext(a *call.Call) {
 	l := r.line
-	if l == nil || a.req.Linger == 0 {
+	if l == nil || a.Req.Linger == 0 {
 		return
 	}
 	l.mu.Lock()
-	begins := l.Others == nil && a.bid.cur == nil
+	begins := l.Others == nil && !a.Claims()
 	l.unlock()
 	l.listen(r.Reads())
 	l.mu.Lock()
 	defer l.unlock()
 	if begins { //safety:linger-begun
-		r.Claiming(l.c.b.Instant())
+		r.Claiming(l.b.Instant())
 	}
 }
 
 // rouse says whether the client has an idle lease that a one-shot acquire can use at once.
 // It gives up one that the acquire cannot use, and waits for that. It waits for a list
 // where one is still to come.
-func (rs *runs) rouse(a *acquisition) bool {
+func (rs *runs) rouse(a *call.Call) bool {
 	rs.mu.Lock()
-	l := rs.lines[a.keys.Gate]
+	l := rs.lines[a.Keys.Gate]
 	if l == nil || l.Spare() == nil || !l.Spare().Idle() {
 		rs.unlock()
 		return false
 	}
-	now := rs.c.b.Instant()
+	now := rs.b.Instant()
 	r := l.Spare()
-	takes, informed := r.Takes(&a.want), r.Informed(now)
+	takes, informed := r.Takes(&a.Want), r.Informed(now)
 	if !takes {
 		r.Recall(now)
 		rs.perform()
 	}
 	released := ownerOf(r).released
 	rs.unlock()
-	ctx, cancel := context.WithTimeout(a.ctx, rouseFor)
+	ctx, cancel := context.WithTimeout(a.Context(), rouseFor)
 	defer cancel()
 	switch {
 	case !takes:
@@ -79,25 +80,9 @@ func (rs *runs) rouse(a *acquisition) bool {
 	return r.Idle()
 }
 
-// afterRecall waits for the release of the idle lease before the run: its record would
-// refuse the claim.
-func (a *acquisition) afterRecall(r *run) result {
-	if r.Awaits == nil {
-		return result{}
-	}
-	select {
-	case <-ownerOf(r.Awaits).released:
-		r.Awaits = nil // or each run would keep all before it
-		return result{}
-	case <-a.ctx.Done():
-	case <-a.c.b.Granting().Done():
-	}
-	return result{outcome: ended, err: a.over()}
-}
-
 // setAlarm sets the alarm of the next round through the idle leases. Under mu.
 func (rs *runs) setAlarm(at clock.Instant) {
-	in := at.Sub(rs.c.b.Instant())
+	in := at.Sub(rs.b.Instant())
 	if rs.alarm == nil {
 		rs.alarm = time.AfterFunc(in, rs.tend)
 	} else {
@@ -109,12 +94,12 @@ func (rs *runs) setAlarm(at clock.Instant) {
 func (rs *runs) tend() {
 	rs.mu.Lock()
 	defer rs.unlock()
-	due := rs.core.Tend(rs.c.b.Instant())
+	due := rs.core.Tend(rs.b.Instant())
 	if len(due) == 0 || rs.listing { // a round before lists
 		return
 	}
 	rs.listing = true
-	rs.c.s.Background(func(ctx context.Context) {
+	rs.s.Background(func(ctx context.Context) {
 		for due := range slices.Chunk(due, listTogetherMax) {
 			rs.listRuns(ctx, due)
 		}
@@ -131,7 +116,7 @@ func (rs *runs) listRuns(ctx context.Context, due []*core.Run) {
 		rs.mu.Lock()
 		defer rs.unlock()
 		for _, r := range due {
-			r.ListedTogether(rs.c.b.Instant())
+			r.ListedTogether(rs.b.Instant())
 		}
 		return
 	}
@@ -147,13 +132,13 @@ func (r *run) relist(ctx context.Context) {
 	r.line.inform(ctx, r.Reads())
 	r.line.mu.Lock()
 	defer r.line.unlock()
-	r.Relisted(r.line.c.b.Instant())
+	r.Relisted(r.line.b.Instant())
 }
 
 // listTogether lists the queues of several locks, with their gates. It says whether it has
 // done so for all of them.
 func (rs *runs) listTogether(ctx context.Context, due []*core.Run) bool {
-	b := rs.c.b
+	b := rs.b
 	queues, gates := make(map[string]*line, len(due)), make(map[string]*kvstore.Record, len(due))
 	unseen := make(map[string]*session.Lease, len(due))
 	unproven := make(map[*core.Others]uint32)
@@ -193,13 +178,13 @@ func (rs *runs) listTogether(ctx context.Context, due []*core.Run) bool {
 		}
 		rs.unlock()
 	}
-	at, revision, err := rs.asOf(ctx)
+	at, revision, err := rs.calls.AsOf(ctx)
 	if err != nil {
 		return false
 	}
 	got, err := b.ListSoon(ctx, patterns[0], revision, kvstore.Also(patterns[1:]...))
 	if err != nil {
-		rs.c.s.Logger.Debug("list the queues of idle locks", "locks", len(due), "error", err)
+		rs.s.Logger.Debug("list the queues of idle locks", "locks", len(due), "error", err)
 		return false
 	}
 	places := make(map[*line][]kvstore.Record)

@@ -3,11 +3,9 @@ package acquire
 import (
 	"context"
 	"slices"
-	"sync"
 	"time"
 
-	"github.com/natslock/locks/internal/bucket"
-	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/internal/call"
 	"github.com/natslock/locks/internal/core"
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/session"
@@ -30,132 +28,17 @@ type Holding interface {
 	Abandon()
 }
 
-// member is one call of Acquire in its run, and what the call returns.
-type member struct {
-	session.Holder // once it is served
-	core.Member    // under runs.mu
-	runs           *runs
-	a              *acquisition // nil once it is served
-
-	// The following fields are under runs.mu.
-	wake     chan struct{} // its part in the run has changed; nil: it has not waited
-	rests    bool          // its lease may rest after it
-	turnEnds clock.Instant // of the run it had
-	gate     string        // of the lock it has alone
-
-	released sync.Once
-	result   error // of the release
-}
-
-// run returns the run of the member; nil: it holds the lock, and has no line. Under mu, or on the
-// goroutine that drives the run.
-func (m *member) run() *run {
-	if m.Run == nil {
-		return nil
-	}
-	return ownerOf(m.Run)
-}
-
-// acquire waits for the lock.
-func (m *member) acquire() error {
-	for {
-		m.runs.mu.Lock()
-		r, inside, drives := m.run(), m.Inside, m.Run.Driver == &m.Member
-		if m.wake == nil && !inside && !drives {
-			m.wake = make(chan struct{}, 1)
-		}
-		m.runs.unlock()
-		var res result
-		switch {
-		case inside:
-			res = m.enter(r)
-		case drives:
-			if res = m.a.afterRecall(r); res.outcome != ended {
-				res = m.a.drive(r)
-			}
-			switch res.outcome {
-			case granted:
-				if l := m.a.hold(res.grant(m.a.bid.cur)); !r.granted(m, l) {
-					l.Leave(record.StatusGone) //safety:claim-unwanted
-				}
-				continue
-			case merged:
-				continue
-			}
-		default:
-			select {
-			case <-m.wake:
-				continue
-			case <-m.a.ctx.Done():
-			case <-m.a.c.b.Granting().Done():
-			}
-			res = result{outcome: ended, err: m.a.over()}
-		}
-		switch res.outcome {
-		case granted:
-			m.runs.mu.Lock()
-			m.a, m.Want, m.wake = nil, nil, nil
-			r.fold(m)
-			m.runs.unlock()
-			return nil
-		case lost:
-			m.again()
-		default:
-			withdraw := m.giveUp()
-			err := m.a.failure(res)
-			withdraw()
-			return err
-		}
-	}
-}
-
-// enter makes the member a holder of its run's lease. The first member of a run that
-// writes drains the readers. Those after it enter behind the same gate, which has admitted
-// no reader since: Admit sees to it that it stands.
-func (m *member) enter(r *run) result {
-	a, l := m.a, r.lease
-	if a.drains() && !r.Drained {
-		if res := a.drain(l); res.outcome != granted {
-			return res
-		}
-		m.runs.mu.Lock()
-		r.Drained = true
-		m.runs.unlock()
-	}
-	for {
-		// Also a claim whose answer comes now, and a lease that another member leaves.
-		if err := a.unfit(); err != nil { //safety:unfit-grants-none
-			return result{outcome: ended, err: err}
-		}
-		if cause := a.over(); cause != nil && (r.line != nil || !a.req.Once) {
-			return result{outcome: ended, err: cause}
-		}
-		admitted, err := l.Admit(&m.Holder, session.Admission{
-			Parent: a.parent, Detached: a.req.Detached, Meta: a.req.Meta, Begun: a.begun, Queued: m.wake != nil,
-			Lingers: m.Linger > 0, Least: a.req.MinHold, Warn: a.req.OnWarn, WarnBefore: a.req.WarnBefore,
-		})
-		switch {
-		case err != nil:
-			return result{outcome: lost}
-		case !admitted:
-			_ = l.Renewed(a.ctx) // an error shows in the next try
-			continue
-		}
-		return result{outcome: granted}
-	}
-}
-
 // again has the member wait on when the lease has ended before it was served.
 func (m *member) again() {
 	rs, l := m.runs, m.run().lease
 	rs.mu.Lock()
 	r := m.run()
-	last, opens := m.Lost(rs.c.b.Instant())
+	last, opens := m.Lost(rs.b.Instant())
 	if r.line == nil {
 		r.lease = nil
 	}
 	if opens {
-		rs.line(m.a.keys).Reopen(&m.Member, rs.c.b.Instant())
+		rs.line(m.a.Keys).Reopen(&m.Member, rs.b.Instant())
 	}
 	rs.unlock()
 	if last {
@@ -171,47 +54,26 @@ func (m *member) giveUp() (withdraw func()) {
 	defer rs.unlock()
 	r := m.run()
 	if r.line != nil {
-		r.line.see(rs.c.b.Instant())
+		r.line.see(rs.b.Instant())
 	}
-	a.seen, a.outage = m.seen(), r.outage()
+	outage := r.outage()
 	if r.Leased() && !m.Inside { // of this client: the member waits behind its holder
-		a.outage = nil
+		outage = nil
 	}
-	if r.Driver == &m.Member && a.bid != nil && a.bid.cur != nil {
-		a.id = a.bid.cur.state.ID
-	}
-	left, drives := m.GiveUp(rs.c.b.Instant())
+	a.GivesUp(m.seen(), outage, r.Driver == &m.Member)
+	left, drives := m.GiveUp(rs.b.Instant())
 	switch {
 	case left == core.Unused:
-		return func() { a.unused(r.lease) }
+		return func() { a.Unused(r.lease) }
 	case left == core.Withdrawn:
 		if r.line == nil {
 			rs.setPlace(r, nil)
 		}
-		return a.withdraw
+		return a.Withdraw
 	case drives != nil:
-		callOf(drives).a.takeOver(a) //safety:run-driven-on
+		callOf(drives).a.TakeOver(a) //safety:run-driven-on
 	}
 	return func() {}
-}
-
-// unused releases a lease that has admitted nobody. A writer returns when its gate is gone:
-// it stalls no reader that comes then. A one-shot writer, which has time, waits longer for that.
-func (a *acquisition) unused(gate *session.Lease) {
-	gone := gate.Leave(record.StatusGone)
-	if a.req.Once { //safety:refused-gate-gone
-		a.deleted(gone, bucket.AnswerTimeout)
-	} else {
-		a.leaves(gone) //safety:drained-gate-gone
-	}
-}
-
-// poke wakes the member after a change of its part in the run. Under mu.
-func (m *member) poke() {
-	select {
-	case m.wake <- struct{}{}:
-	default:
-	}
 }
 
 // Release ends the member's part in the lease. The next member is admitted, the other
@@ -221,7 +83,7 @@ func (m *member) Release(ctx context.Context) error {
 	m.released.Do(func() {
 		rs := m.runs
 		rs.mu.Lock()
-		now := rs.c.b.Instant()
+		now := rs.b.Instant()
 		r, goesOn := m.run(), false
 		if r == nil {
 			delete(rs.alone, m.gate)
@@ -283,33 +145,87 @@ func (m *member) part() {
 		delete(rs.alone, m.gate)
 		return
 	}
-	m.Part(rs.c.b.Instant())
+	m.Part(rs.b.Instant())
 }
 
 // seen returns what the driver of the run has seen, with the position of the member in the
 // queue. Under mu.
-func (m *member) seen() *shown {
-	r, s := m.run(), new(shown)
-	now := m.runs.c.b.Instant()
+func (m *member) seen() *call.Shown {
+	r, s := m.run(), new(call.Shown)
+	now := m.runs.b.Instant()
 	i := max(slices.Index(r.Members, &m.Member), 0)
 	if shown := r.waited().shown; shown != nil {
 		*s = *shown
 	}
 	if r.line != nil && !m.Inside {
 		if r.Leased() {
-			return &shown{r.lease.Entry(), i + 1}
+			return &call.Shown{Holder: r.lease.Entry(), Ahead: i + 1}
 		}
 		for _, x := range r.line.Runs {
 			if x.Leased() && !x.Ended(now) && !(r.Reads() && x.Reads()) { // it has not read that
-				s.holder = ownerOf(x).lease.Entry()
+				s.Holder = ownerOf(x).lease.Entry()
 			}
 		}
 	}
-	if s.ahead > 0 {
-		s.ahead += i
-		if s.holder.Live() && s.holder.Status == record.StatusHeld { // those behind it in its run
-			s.ahead += s.holder.Goroutines() - 1
+	if s.Ahead > 0 {
+		s.Ahead += i
+		if s.Holder.Live() && s.Holder.Status == record.StatusHeld { // those behind it in its run
+			s.Ahead += s.Holder.Goroutines() - 1
 		}
 	}
 	return s
+}
+
+// Contended returns a channel that is closed when a goroutine or another client waits for
+// what the member holds. The first call has the client subscribe to the queue and list it,
+// in the background. The subscription ends with the lease.
+func (m *member) Contended() <-chan struct{} {
+	rs := m.runs
+	rs.mu.Lock()
+	defer rs.unlock()
+	hint, first := m.Hint()
+	now := rs.b.Instant()
+	if !first || m.Holder.Lease().Ended(now) {
+		return hint
+	}
+	r := m.lined()
+	switch {
+	case r == nil: // it has left
+	case r.line == nil || r.Contended(now): // or other goroutines wait
+		close(hint)
+	default:
+		m.WantHint(hint)
+		r.Listen()
+		rs.perform()
+		if !r.Over && !r.Informed(now) {
+			rs.s.Background(func(ctx context.Context) { r.line.inform(ctx, r.Reads()) })
+		}
+	}
+	return hint
+}
+
+// lined returns the run of a holder. It has a line, unless it is that of a one-shot acquire
+// and other goroutines wait. lined returns nil if the holder has left. Under mu.
+func (m *member) lined() *run {
+	rs := m.runs
+	encoded, err := record.EncodeName(m.Name())
+	if err != nil {
+		return nil
+	}
+	keys := record.KeysOf(m.Holder.Lease().Kind, encoded)
+	switch r := m.run(); {
+	case r == nil && rs.alone[keys.Gate] == m:
+		rs.line(keys)
+	case r == nil || r.line != nil || r.Inside == 0:
+	case keys.Kind == record.Semaphore: // each permit by itself
+		l := &line{runs: rs, keys: keys}
+		l.Begin(&rs.core, l)
+		l.head(r, m)
+	case rs.lines[keys.Gate] == nil:
+		rs.line(keys).head(r, m)
+	}
+	if m.Run == nil || m.Run.Over || m.Run.Inside == 0 {
+		return nil
+	}
+	return m.run()
 }

@@ -3,6 +3,8 @@ package acquire
 import (
 	"errors"
 
+	"github.com/natslock/locks/internal/call"
+	"github.com/natslock/locks/internal/claim"
 	"github.com/natslock/locks/internal/clock"
 	"github.com/natslock/locks/internal/core"
 	"github.com/natslock/locks/internal/record"
@@ -21,7 +23,7 @@ func (r *run) granted(m *member, l *session.Lease) bool {
 	defer rs.unlock()
 	rs.setPlace(r, nil)
 	r.lease = l
-	now := rs.c.b.Instant()
+	now := rs.b.Instant()
 	lease := core.Lease{Revision: l.Revision}
 	lease.Until, r.MayIdle = l.Standing(now)
 	if !r.Granted(&m.Member, lease, now) {
@@ -36,8 +38,8 @@ func (r *run) granted(m *member, l *session.Lease) bool {
 // keeps gives a run that did not wait a line, so that it can linger. It cannot while other
 // goroutines of the client wait. Under mu.
 func (rs *runs) keeps(r *run, m *member) {
-	if l := rs.line(m.a.keys); len(l.Runs) == 0 {
-		m.turnEnds = rs.c.b.Instant()
+	if l := rs.line(m.a.Keys); len(l.Runs) == 0 {
+		m.turnEnds = rs.b.Instant()
 		l.head(r, m)
 		r.Keep()
 	}
@@ -46,38 +48,38 @@ func (rs *runs) keeps(r *run, m *member) {
 // behind gets the lock for a run behind others of its client. Readers join the readers
 // inside. Behind readers inside a run may try as a newcomer does, behind all others it has
 // to queue.
-func (a *acquisition) behind(r *run) result {
-	defer a.whileGranting()()
-	l := r.line
-	if a.reads() && !a.req.Once {
-		if err := r.inOrder(a); err != nil {
-			return result{outcome: ended, err: err}
+func (m *member) behind(r *run) (res claim.Result, merged bool) {
+	a, l := m.a, r.line
+	defer a.WhileGranting()()
+	if a.Reads() && !a.Req.Once {
+		if err := m.InOrder(); err != nil {
+			return claim.Result{Outcome: claim.Ended, Err: err}, false
 		}
 	}
-	if unsure, _ := a.merges(r, false); unsure {
-		l.inform(a.ctx, true)
+	if unsure, _ := m.merges(r, false); unsure {
+		l.inform(a.Context(), true)
 	}
-	if _, merges := a.merges(r, true); merges {
-		return result{outcome: merged}
+	if _, merges := m.merges(r, true); merges {
+		return res, true
 	}
 	l.mu.Lock()
-	queues := r.Queues || l.Others.Writers(a.c.b.Instant())
+	queues := r.Queues || l.Others.Writers(l.b.Instant())
 	l.unlock()
-	if queues && !a.req.Once {
-		return result{outcome: busy}
+	if queues && !a.Req.Once {
+		return claim.Result{Outcome: claim.Busy}, false
 	}
-	return a.atOnce()
+	return a.AtOnce(), false
 }
 
 // merges has the run join the readers inside, if no writer has come since their join. unsure
 // says that the client does not know that.
-func (a *acquisition) merges(r *run, joins bool) (unsure, merged bool) {
+func (m *member) merges(r *run, joins bool) (unsure, merged bool) {
 	l := r.line
 	l.mu.Lock()
 	defer l.unlock()
-	now := a.c.b.Instant()
+	now := l.b.Instant()
 	l.see(now)
-	h := r.Host(&a.want, now)
+	h := r.Host(&m.a.Want, now)
 	if h == nil {
 		return false, false
 	}
@@ -90,8 +92,9 @@ func (a *acquisition) merges(r *run, joins bool) (unsure, merged bool) {
 	return false, joins
 }
 
-// queueing is called before a place is written, with a first answer or without.
-func (r *run) queueing() {
+// Queueing is of [call.Run].
+func (m *member) Queueing() {
+	r := m.run()
 	l := r.line
 	if l == nil {
 		return
@@ -104,12 +107,13 @@ func (r *run) queueing() {
 	}
 	l.mu.Lock()
 	defer l.unlock()
-	r.Queueing(l.c.b.Instant())
+	r.Queueing(l.b.Instant())
 }
 
-// inOrder waits until the run before has a record. A place that is sent while the claim of
+// InOrder waits until the run before has a record. A place that is sent while the claim of
 // an earlier run is not answered may get the earlier ticket.
-func (r *run) inOrder(a *acquisition) error {
+func (m *member) InOrder() error {
+	r := m.run()
 	for r.line != nil {
 		r.line.mu.Lock()
 		first := r.Before()
@@ -125,8 +129,8 @@ func (r *run) inOrder(a *acquisition) error {
 		r.line.unlock()
 		select {
 		case <-settled:
-		case <-a.ctx.Done():
-			return a.over()
+		case <-m.a.Context().Done():
+			return m.a.Over()
 		}
 	}
 	return nil
@@ -144,9 +148,9 @@ func (rs *runs) setPlace(r *run, p *session.Place) {
 	r.place = p
 }
 
-// queued makes p the place of the run; nil: it has none any more.
-func (r *run) queued(p *session.Place, m *member) {
-	rs := m.runs
+// Queued makes p the place of the run; nil: it has none any more.
+func (m *member) Queued(p *session.Place) {
+	rs, r := m.runs, m.run()
 	rs.mu.Lock()
 	defer rs.unlock()
 	rs.setPlace(r, p)
@@ -155,18 +159,19 @@ func (r *run) queued(p *session.Place, m *member) {
 		r.Ticket = 0
 	case r.line == nil:
 		r.Ticket = p.Ticket()
-		m.Queued = true
+		m.Member.Queued = true
 		r.announce(m)
 	case p == nil:
 		r.PlaceLost()
 	default:
-		r.PlaceAt(p.Ticket(), rs.c.b.Instant())
+		r.PlaceAt(p.Ticket(), rs.b.Instant())
 	}
 }
 
-// listed notes what a list of the queue has shown to the driver, from a revision on. The
+// Listed notes what a list of the queue has shown to the driver, from a revision on. The
 // list contains the place of the run, and was asked for at an instant.
-func (r *run) listed(queue []record.Entry, from uint64, at clock.Instant) {
+func (m *member) Listed(queue []record.Entry, from uint64, at clock.Instant) {
+	r := m.run()
 	if r.line == nil {
 		return
 	}
@@ -176,9 +181,10 @@ func (r *run) listed(queue []record.Entry, from uint64, at clock.Instant) {
 	r.Shown()
 }
 
-// hears notes what the last request of the driver has come to: see [acquisition.heard]. That
+// Heard notes what the last request of the driver has come to. That
 // another write is being replicated is neither an outage nor the end of one.
-func (r *run) hears(err error) {
+func (m *member) Heard(err error) {
+	r := m.run()
 	if r.line != nil {
 		r.line.mu.Lock()
 		defer r.line.unlock()
@@ -190,8 +196,9 @@ func (r *run) hears(err error) {
 	w.heard, w.trouble = err == nil, err
 }
 
-// saw notes what the driver has seen of the lock.
-func (r *run) saw(s shown) {
+// Saw notes what the driver has seen of the lock.
+func (m *member) Saw(s call.Shown) {
+	r := m.run()
 	if r.line != nil {
 		r.line.mu.Lock()
 		defer r.line.unlock()

@@ -2,11 +2,12 @@ package acquire
 
 import (
 	"cmp"
-	"fmt"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/natslock/locks/internal/bucket"
+	"github.com/natslock/locks/internal/call"
 	"github.com/natslock/locks/internal/clock"
 	"github.com/natslock/locks/internal/core"
 	"github.com/natslock/locks/internal/record"
@@ -26,7 +27,9 @@ const (
 // decides. The mutex guards the state of the core, and what this package keeps beside it. It is
 // not held across I/O, and it is taken before that of a record.
 type runs struct {
-	c *Client
+	b     *bucket.Bucket
+	s     *session.Session
+	calls *call.Client
 
 	mu      sync.Mutex
 	core    core.Client
@@ -63,7 +66,7 @@ type waits struct {
 	timer   *time.Timer   // of its turn
 	heard   bool          // the server has said last that the lock is held, or the run queued
 	trouble error         // what the last request has come to instead; nil: no answer, or heard
-	shown   *shown        // nil: nothing
+	shown   *call.Shown   // nil: nothing
 }
 
 // waiting returns that, to be set. Under mu, or on the goroutine that drives the run.
@@ -82,10 +85,38 @@ func (r *run) waited() waits {
 	return *r.waits
 }
 
-// shown is what the driver has seen of the lock.
-type shown struct {
-	holder record.Entry // zero: not known
-	ahead  int          // goroutines in the queue before the run, and 1; 0: not known
+// member is one call of Acquire in its run, and what the call returns.
+type member struct {
+	session.Holder // once it is served
+	core.Member    // under runs.mu
+	runs           *runs
+	a              *call.Call // nil once it is served
+
+	// The following fields are under runs.mu.
+	wake     chan struct{} // its part in the run has changed; nil: it has not waited
+	rests    bool          // its lease may rest after it
+	turnEnds clock.Instant // of the run it had
+	gate     string        // of the lock it has alone
+
+	released sync.Once
+	result   error // of the release
+}
+
+// run returns the run of the member; nil: it holds the lock, and has no line. Under mu, or on the
+// goroutine that drives the run.
+func (m *member) run() *run {
+	if m.Run == nil {
+		return nil
+	}
+	return ownerOf(m.Run)
+}
+
+// poke wakes the member after a change of its part in the run. Under mu.
+func (m *member) poke() {
+	select {
+	case m.wake <- struct{}{}:
+	default:
+	}
 }
 
 func ownerOf(r *core.Run) *run { return r.Owner.(*run) }
@@ -128,10 +159,10 @@ func (rs *runs) perform() {
 			}
 		case core.OnEnd:
 			if !r.lease.OnEnd(r.leaseEnded) {
-				r.LeaseEnded(rs.c.b.Instant())
+				r.LeaseEnded(rs.b.Instant())
 			}
 		case core.EndTurn:
-			r.waiting().timer = time.AfterFunc(e.At.Sub(rs.c.b.Instant()), r.turnOver)
+			r.waiting().timer = time.AfterFunc(e.At.Sub(rs.b.Instant()), r.turnOver)
 		case core.KeepTurn:
 			r.timer.Stop()
 		case core.Idle:
@@ -144,9 +175,9 @@ func (rs *runs) perform() {
 		case core.InUse:
 			r.lease.Answer(e.N)
 		case core.List:
-			rs.c.s.Background(e.Line.Owner.(*line).refresh)
+			rs.s.Background(e.Line.Owner.(*line).refresh)
 		case core.Relist:
-			rs.c.s.Background(r.relist)
+			rs.s.Background(r.relist)
 		case core.Alarm:
 			rs.setAlarm(e.At)
 		case core.Hint:
@@ -171,25 +202,25 @@ func (l *line) opened(c *core.Run) {
 func (r *run) leaseEnded() {
 	r.line.mu.Lock()
 	defer r.line.unlock()
-	r.LeaseEnded(r.line.c.b.Instant())
+	r.LeaseEnded(r.line.b.Instant())
 }
 
 func (r *run) turnOver() {
 	r.line.mu.Lock()
 	defer r.line.unlock()
-	r.TurnOver(r.line.c.b.Instant())
+	r.TurnOver(r.line.b.Instant())
 }
 
 // announce publishes that a member waits: with the ticket of the place, or behind the
 // holder of the lease. Under mu.
 func (r *run) announce(m *member) {
-	ev := session.Event{Type: session.EventQueued, Kind: m.a.req.Kind, Name: m.a.req.Name}
+	ev := session.Event{Type: session.EventQueued, Kind: m.a.Req.Kind, Name: m.a.Req.Name}
 	if r.place != nil {
 		ev.ID, ev.Token = r.place.ID(), r.place.Ticket()
 	} else {
 		ev.ID = r.lease.ID()
 	}
-	m.runs.c.s.Notify(m.a.parent, ev)
+	m.runs.s.Notify(m.a.Parent, ev)
 }
 
 // close ends the subscriptions of a line without runs, and forgets it. Under mu.
@@ -224,21 +255,21 @@ func (m *member) by() *run {
 }
 
 // ask makes the caller a member of a run of its client.
-func (rs *runs) ask(a *acquisition) *member {
-	m := &member{runs: rs, a: a, rests: a.req.MinHold > 0}
-	a.member = m
-	a.want.Call = m
-	m.Want, m.Linger = &a.want, a.req.Linger
+func (rs *runs) ask(a *call.Call) *member {
+	m := &member{runs: rs, a: a, rests: a.Req.MinHold > 0}
+	a.In(m)
+	a.Want.Call = m
+	m.Want, m.Linger = &a.Want, a.Req.Linger
 	rs.mu.Lock()
 	defer rs.unlock()
-	now := rs.c.b.Instant()
-	l := rs.lines[a.keys.Gate]
-	if a.counts() || l == nil && a.req.Once && !a.reads() { // each by itself
+	now := rs.b.Instant()
+	l := rs.lines[a.Keys.Gate]
+	if a.Counts() || l == nil && a.Req.Once && !a.Reads() { // each by itself
 		m.by()
 		return m
 	}
 	if l == nil {
-		l = rs.line(a.keys)
+		l = rs.line(a.Keys)
 	}
 	l.see(now)
 	if !l.Ask(&m.Member, now) {
@@ -284,7 +315,7 @@ func (l *line) head(own *run, m *member) {
 	if state.Reads() { // it stays as it is
 		state.Meta = body.Meta
 	}
-	l.see(l.c.b.Instant())
+	l.see(l.b.Instant())
 }
 
 // fold leaves the holder of a run that nobody else waits for without a line. Under mu.
@@ -305,7 +336,7 @@ func (rs *runs) close() {
 	defer rs.unlock()
 	rs.core.Close()
 	for _, l := range rs.lines {
-		l.GiveUpIdle(rs.c.b.Instant())
+		l.GiveUpIdle(rs.b.Instant())
 	}
 }
 
@@ -320,7 +351,7 @@ func (rs *runs) count() (n counts) {
 	rs.mu.Lock()
 	defer rs.unlock()
 	n.idle, n.waiting = rs.core.IdleLeases(), rs.apart
-	now := rs.c.b.Instant()
+	now := rs.b.Instant()
 	for _, l := range rs.lines {
 		l.see(now)
 		for _, r := range l.Runs {
@@ -356,9 +387,6 @@ func (c *Client) WaitingFor(keys record.Keys) (n int) {
 	return n
 }
 
-// errUnheard says that the server has given no usable answer to a call.
-var errUnheard = fmt.Errorf("%w: no usable answer by then", bucket.ErrUnavailable)
-
 // outage is why the server may be unavailable to a member that gives up; nil: it has said
 // last that the lock is held or the run queued. A run waits for those before it in its line:
 // what they have heard counts until it has asked for itself. Under mu.
@@ -366,7 +394,7 @@ func (r *run) outage() error {
 	if w := r.waited(); w.heard || w.trouble != nil || r.line == nil {
 		return r.said()
 	}
-	err := error(errUnheard)
+	err := error(call.ErrUnheard)
 	for _, x := range r.line.Runs {
 		if x == r.Run {
 			break
@@ -383,5 +411,18 @@ func (r *run) said() error {
 	if w.heard {
 		return nil
 	}
-	return cmp.Or(w.trouble, errUnheard)
+	return cmp.Or(w.trouble, call.ErrUnheard)
+}
+
+// Holds says whether a lease of the client goes on under a claim. Otherwise a record of that
+// claim is about to be deleted.
+func (m *member) Holds(claim string) bool {
+	rs, gate := m.runs, m.a.Keys.Gate
+	rs.mu.Lock()
+	defer rs.unlock()
+	if rs.alone[gate] != nil {
+		return true
+	}
+	l := rs.lines[gate]
+	return l != nil && slices.ContainsFunc(l.Runs, func(r *core.Run) bool { return r.Leased() && ownerOf(r).lease.ID() == claim })
 }

@@ -3,7 +3,6 @@ package acquire
 import (
 	"context"
 
-	"github.com/natslock/locks/internal/bucket"
 	"github.com/natslock/locks/internal/clock"
 	"github.com/natslock/locks/internal/core"
 	"github.com/natslock/locks/internal/record"
@@ -64,7 +63,7 @@ func (l *line) subscribe() {
 
 // watch subscribes to a part of what a client knows of others: the queue or the gate.
 func (l *line) watch(o *core.Others, pattern string, gate bool) bool {
-	w, err := l.c.b.Watch(pattern, func(ev kvstore.Event) { l.notified(o, ev) })
+	w, err := l.b.Watch(pattern, func(ev kvstore.Event) { l.notified(o, ev) })
 	if err != nil {
 		return false
 	}
@@ -86,7 +85,7 @@ func (l *line) watch(o *core.Others, pattern string, gate bool) bool {
 func (l *line) unwatch() {
 	for _, w := range []*kvstore.Watch{&l.queue, &l.gate} {
 		if *w != nil {
-			l.c.s.Send((*w).Stop)
+			l.s.Send((*w).Stop)
 			*w = nil
 		}
 	}
@@ -95,10 +94,10 @@ func (l *line) unwatch() {
 
 // notified takes a change in the queue.
 func (l *line) notified(o *core.Others, ev kvstore.Event) {
-	now := l.c.b.Instant()
+	now := l.b.Instant()
 	var e record.Entry
 	if ev.Kind == kvstore.Put || ev.Record.Key == l.keys.Gate {
-		if e = record.Of(ev.Record); ev.Kind == kvstore.Put && e.Client == l.c.b.Client && e.Key != l.keys.Gate && e.Status != record.StatusTrying {
+		if e = record.Of(ev.Record); ev.Kind == kvstore.Put && e.Client == l.b.Client && e.Key != l.keys.Gate && e.Status != record.StatusTrying {
 			return
 		}
 	}
@@ -126,7 +125,7 @@ func (l *line) listed(queue []record.Entry, from uint64, gate *kvstore.Record, a
 		e := record.Of(*gate)
 		entry = &e
 	}
-	now, server := l.c.b.Instant(), l.c.b.Now()
+	now, server := l.b.Instant(), l.b.Now()
 	l.mu.Lock()
 	defer l.unlock()
 	l.Listed(queue, from, entry, at, now, server)
@@ -150,12 +149,12 @@ func (l *line) refresh(ctx context.Context) {
 // gate beside it if the client has subscribed to that.
 func (l *line) list(ctx context.Context, o *core.Others) {
 	if err := l.tryList(ctx, o); err != nil { // the next run that is opened lists
-		l.c.s.Logger.Debug("list the queue", "key", l.keys.Gate, "error", err)
+		l.s.Logger.Debug("list the queue", "key", l.keys.Gate, "error", err)
 	}
 }
 
 func (l *line) tryList(ctx context.Context, o *core.Others) error {
-	b := l.c.b
+	b := l.b
 	l.mu.Lock()
 	proven, epoch := o.Proven()
 	var opts []kvstore.ListOption
@@ -171,7 +170,7 @@ func (l *line) tryList(ctx context.Context, o *core.Others) error {
 		o.Prove(b.Instant(), epoch)
 		l.unlock()
 	}
-	at, revision, err := l.asOf(ctx)
+	at, revision, err := l.calls.AsOf(ctx)
 	if err != nil {
 		return err
 	}
@@ -185,71 +184,4 @@ func (l *line) tryList(ctx context.Context, o *core.Others) error {
 	}
 	l.listed(record.Queue(got.Records), 0, gate, at)
 	return nil
-}
-
-// asOf returns an instant, and a revision that a list has to contain which is asked for
-// then: another server than the leader may answer, and lag.
-func (rs *runs) asOf(ctx context.Context) (at clock.Instant, revision uint64, err error) {
-	b := rs.c.b
-	at = b.Instant()
-	if !b.Alone() { //safety:silence-of-leader
-		var st kvstore.State
-		st, err = b.Leader(ctx, bucket.AnswerTimeout)
-		revision = st.LastRevision
-	}
-	return at, revision, err
-}
-
-// Contended returns a channel that is closed when a goroutine or another client waits for
-// what the member holds. The first call has the client subscribe to the queue and list it,
-// in the background. The subscription ends with the lease.
-func (m *member) Contended() <-chan struct{} {
-	rs := m.runs
-	rs.mu.Lock()
-	defer rs.unlock()
-	hint, first := m.Hint()
-	now := rs.c.b.Instant()
-	if !first || m.Holder.Lease().Ended(now) {
-		return hint
-	}
-	r := m.lined()
-	switch {
-	case r == nil: // it has left
-	case r.line == nil || r.Contended(now): // or other goroutines wait
-		close(hint)
-	default:
-		m.WantHint(hint)
-		r.Listen()
-		rs.perform()
-		if !r.Over && !r.Informed(now) {
-			rs.c.s.Background(func(ctx context.Context) { r.line.inform(ctx, r.Reads()) })
-		}
-	}
-	return hint
-}
-
-// lined returns the run of a holder. It has a line, unless it is that of a one-shot acquire
-// and other goroutines wait. lined returns nil if the holder has left. Under mu.
-func (m *member) lined() *run {
-	rs := m.runs
-	encoded, err := record.EncodeName(m.Name())
-	if err != nil {
-		return nil
-	}
-	keys := record.KeysOf(m.Holder.Lease().Kind, encoded)
-	switch r := m.run(); {
-	case r == nil && rs.alone[keys.Gate] == m:
-		rs.line(keys)
-	case r == nil || r.line != nil || r.Inside == 0:
-	case keys.Kind == record.Semaphore: // each permit by itself
-		l := &line{runs: rs, keys: keys}
-		l.Begin(&rs.core, l)
-		l.head(r, m)
-	case rs.lines[keys.Gate] == nil:
-		rs.line(keys).head(r, m)
-	}
-	if m.Run == nil || m.Run.Over || m.Run.Inside == 0 {
-		return nil
-	}
-	return m.run()
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/natslock/locks/internal/acquire"
 	"github.com/natslock/locks/internal/bucket"
+	"github.com/natslock/locks/internal/call"
 	"github.com/natslock/locks/internal/clock"
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/session"
@@ -52,13 +53,13 @@ func newTestClient(t *testing.T, nc *nats.Conn, ttl time.Duration, now func() cl
 // two are two requests that exclude each other.
 type two struct {
 	name          string
-	first, second acquire.Request
+	first, second call.Request
 }
 
 var conflicts = []two{
-	{"mutex", acquire.Request{Name: "x"}, acquire.Request{Name: "x"}},
-	{"writer before reader", acquire.Request{Name: "x", Kind: record.RW}, acquire.Request{Name: "x", Kind: record.RW, Mode: record.Shared}},
-	{"reader before writer", acquire.Request{Name: "x", Kind: record.RW, Mode: record.Shared}, acquire.Request{Name: "x", Kind: record.RW}},
+	{"mutex", call.Request{Name: "x"}, call.Request{Name: "x"}},
+	{"writer before reader", call.Request{Name: "x", Kind: record.RW}, call.Request{Name: "x", Kind: record.RW, Mode: record.Shared}},
+	{"reader before writer", call.Request{Name: "x", Kind: record.RW, Mode: record.Shared}, call.Request{Name: "x", Kind: record.RW}},
 }
 
 // next is the holding that gets the lock after the first, with the time of its grant.
@@ -68,7 +69,7 @@ type next struct {
 }
 
 // await queues for the lock.
-func await(t *testing.T, e *acquire.Client, req acquire.Request) <-chan next {
+func await(t *testing.T, e *acquire.Client, req call.Request) <-chan next {
 	got := make(chan next, 1)
 	go func() {
 		l, err := e.Acquire(context.Background(), req)
@@ -247,7 +248,7 @@ func TestClockAsksAgain(t *testing.T) {
 func TestClockCountsSuspend(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		e := newTestClient(t, s.Connect(), 10*time.Second, nil)
-		l, err := e.Acquire(t.Context(), acquire.Request{Name: "x", Fixed: true})
+		l, err := e.Acquire(t.Context(), call.Request{Name: "x", Fixed: true})
 		require.NoError(t, err)
 		clock.Nap(8500 * time.Millisecond)
 		state, left, _ := l.Status()
@@ -261,7 +262,7 @@ func TestClockCountsSuspend(t *testing.T) {
 
 		// The context ends also when no caller asks for the status. Timers do not run
 		// during a nap.
-		l, err = e.Acquire(t.Context(), acquire.Request{Name: "y", Fixed: true})
+		l, err = e.Acquire(t.Context(), call.Request{Name: "y", Fixed: true})
 		require.NoError(t, err)
 		time.Sleep(2 * time.Second) // the renewer has nothing to do before the end
 		clock.Nap(time.Hour)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/natslock/locks/internal/acquire"
 	"github.com/natslock/locks/internal/bucket"
+	"github.com/natslock/locks/internal/call"
 	"github.com/natslock/locks/internal/clock"
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/session"
@@ -62,7 +63,7 @@ func TestSuspended(t *testing.T) {
 				e := newClient(t, f, session.Config{TTL: ttl, WatchAfter: -1}, func() clock.Instant {
 					return clock.Now().Add(time.Duration(asleep.Load()))
 				})
-				l, err := e.Acquire(t.Context(), acquire.Request{Name: "x"})
+				l, err := e.Acquire(t.Context(), call.Request{Name: "x"})
 				require.NoError(t, err)
 				time.Sleep(tc.at)
 				state, _, _ := l.Status()
@@ -122,7 +123,7 @@ func TestSuspendedIdle(t *testing.T) {
 		for _, nap := range []time.Duration{0, time.Second, 9 * time.Second} {
 			time.Sleep(100 * time.Millisecond)
 			asleep.Add(int64(nap))
-			l, err := e.Acquire(t.Context(), acquire.Request{Name: "x", Linger: time.Hour})
+			l, err := e.Acquire(t.Context(), call.Request{Name: "x", Linger: time.Hour})
 			require.NoError(t, err)
 			state, left, _ := l.Status()
 			require.Equal(t, session.Held, state)

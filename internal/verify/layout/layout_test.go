@@ -32,7 +32,9 @@ var floors = [][]string{
 	{"internal/core"},
 	{"internal/bucket"},
 	{"internal/session"},
-	{"internal/acquire", "internal/admin"},
+	{"internal/claim", "internal/admin"},
+	{"internal/call"},
+	{"internal/acquire"},
 	{"internal/bridge"},
 	{"natslock"},
 	{"rwlock", "semaphore", "election", "fence", "testutil", "locktest"},
@@ -46,14 +48,17 @@ var floors = [][]string{
 
 // only narrows what a package imports of the floors below it.
 var only = map[string][]string{
-	"rwlock":        {"natslock", "kvstore", "internal/bridge"},
-	"semaphore":     {"natslock", "internal/bridge"},
-	"election":      {"natslock", "internal/bridge", "internal/clock"},
-	"fence":         {"kvstore", "internal/clock"},
-	"testutil":      {"natslock", "kvstore", "internal/bridge"},
-	"locktest":      {"natslock", "kvstore", "internal/record", "internal/bridge"},
-	"internal/tool": {"natslock", "kvstore"},
-	"cmd/*":         {"natslock", "rwlock", "semaphore", "election", "kvstore", "internal/tool", "cmd/lockctl/internal/*"},
+	"internal/admin":   {"internal/session", "internal/bucket", "internal/record", "internal/clock", "internal/worker", "kvstore"},
+	"internal/call":    {"internal/claim", "internal/session", "internal/bucket", "internal/core", "internal/record", "internal/clock", "kvstore"},
+	"internal/acquire": {"internal/call", "internal/claim", "internal/session", "internal/bucket", "internal/core", "internal/record", "internal/clock", "internal/worker", "kvstore"},
+	"rwlock":           {"natslock", "kvstore", "internal/bridge"},
+	"semaphore":        {"natslock", "internal/bridge"},
+	"election":         {"natslock", "internal/bridge", "internal/clock"},
+	"fence":            {"kvstore", "internal/clock"},
+	"testutil":         {"natslock", "kvstore", "internal/bridge"},
+	"locktest":         {"natslock", "kvstore", "internal/record", "internal/bridge"},
+	"internal/tool":    {"natslock", "kvstore"},
+	"cmd/*":            {"natslock", "rwlock", "semaphore", "election", "kvstore", "internal/tool", "cmd/lockctl/internal/*"},
 
 	"cmd/lockctl/internal/console":   {"internal/tool"},
 	"cmd/lockctl/internal/show":      {"natslock", "kvstore", "internal/tool", "cmd/lockctl/internal/console"},
@@ -184,7 +189,7 @@ func TestImports(t *testing.T) {
 // TestJudge shows that the rule refuses the arrows that must not be.
 func TestJudge(t *testing.T) {
 	for _, arrow := range [][2]string{
-		{"internal/session", "internal/acquire"}, {"internal/admin", "internal/acquire"}, {"internal/acquire", "internal/admin"},
+		{"internal/session", "internal/acquire"}, {"internal/admin", "internal/acquire"}, {"internal/claim", "internal/admin"}, {"internal/call", "internal/acquire"}, {"internal/claim", "internal/call"}, {"internal/call", "internal/admin"},
 		{"internal/bucket", "internal/session"}, {"internal/record", "internal/bucket"}, {"internal/clock", "internal/record"},
 		{"kvstore", "internal/clock"}, {"internal/bridge", "natslock"}, {"rwlock", "internal/session"}, {"natslock", "rwlock"},
 		{"election", "kvstore"}, {"election", "rwlock"}, {"fence", "natslock"},
@@ -197,7 +202,7 @@ func TestJudge(t *testing.T) {
 		require.Error(t, judge(arrow[0], arrow[1]), "%s -> %s", arrow[0], arrow[1])
 	}
 	for _, arrow := range [][2]string{
-		{"internal/acquire", "internal/session"}, {"internal/admin", "internal/session"}, {"internal/record", "kvstore"},
+		{"internal/acquire", "internal/call"}, {"internal/call", "internal/claim"}, {"internal/claim", "internal/session"}, {"internal/admin", "internal/session"}, {"internal/record", "kvstore"},
 		{"natslock", "internal/acquire"}, {"natslock", "internal/bridge"}, {"rwlock", "internal/bridge"}, {"cmd/lockctl", "rwlock"},
 		{"cmd/lockctl", "internal/tool"}, {"internal/tool", "natslock"},
 		{"election", "internal/bridge"}, {"election", "natslock"}, {"fence", "internal/clock"},

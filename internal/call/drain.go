@@ -1,4 +1,4 @@
-package acquire
+package call
 
 import (
 	"context"
@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/natslock/locks/internal/bucket"
+	"github.com/natslock/locks/internal/claim"
 	"github.com/natslock/locks/internal/core"
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/session"
@@ -33,7 +34,7 @@ var errSlowLink = errors.New("the link to the server is too slow")
 // drain is a writer's wait behind its gate.
 type drain struct {
 	core.Drain
-	a       *acquisition
+	a       *Call
 	gate    *session.Lease
 	mailbox *mailbox
 	watch   kvstore.Watch // nil: not yet
@@ -44,12 +45,12 @@ type drain struct {
 	departed map[string]uint64 // the revisions of tombstones, as notified, that the core does not know yet
 }
 
-// drain waits until no reader is left behind the gate. It returns granted when the lock is
+// Drain waits until no reader is left behind the gate. It returns granted when the lock is
 // the writer's, lost when the gate is gone.
-func (a *acquisition) drain(gate *session.Lease) result {
-	d := drain{a: a, gate: gate, mailbox: newMailbox(), back: backstop{place: a.placeTTL()}, Drain: core.Drain{Once: a.req.Once}}
+func (a *Call) Drain(gate *session.Lease) claim.Result {
+	d := drain{a: a, gate: gate, mailbox: newMailbox(), back: backstop{place: a.placeTTL()}, Drain: core.Drain{Once: a.Req.Once}}
 	gate.OnEnd(d.mailbox.poke)
-	defer a.whileGranting()()
+	defer a.WhileGranting()()
 	defer func() {
 		if d.watch != nil {
 			d.watch.Stop()
@@ -58,23 +59,23 @@ func (a *acquisition) drain(gate *session.Lease) result {
 	for s := d.ask(); ; {
 		// Readers may join now, and the server admits no writer to a gate that has ended.
 		if _, _, cause := gate.Status(); cause != nil {
-			return result{outcome: lost}
+			return result{Outcome: lost}
 		}
 		switch s.Do {
 		case core.Drained:
-			return result{outcome: granted}
+			return result{Outcome: granted}
 		case core.ReaderInside:
-			return result{outcome: busy, entry: s.Entry}
+			return result{Outcome: busy, Entry: s.Entry}
 		case core.DrainForbidden:
-			return result{outcome: failed, err: d.err}
+			return result{Outcome: failed, Err: d.err}
 		case core.LinkTooSlow:
 			return tooSlow()
 		}
-		if cause := a.over(); cause != nil {
+		if cause := a.Over(); cause != nil {
 			if d.Slow() {
 				return tooSlow()
 			}
-			return result{outcome: ended, err: cause}
+			return result{Outcome: ended, Err: cause}
 		}
 		switch s.Do {
 		case core.AskReaders:
@@ -95,7 +96,7 @@ func (d *drain) ask() core.DrainStep {
 	ctx, cancel := context.WithTimeout(a.ctx, 2*bucket.AnswerTimeout)
 	defer cancel()
 	sent, gate := d.gate.Confirmation()
-	st, err := b.State(ctx, a.keys.Reader("*"))
+	st, err := b.State(ctx, a.Keys.Reader("*"))
 	at := b.Instant()
 	d.hears()
 	s := d.Answered(core.ReaderList{
@@ -125,7 +126,7 @@ func (d *drain) ask() core.DrainStep {
 		a.saw(d.Left[0])
 	}
 	if err != nil || len(d.Left) > 0 {
-		a.heard(err)
+		a.Heard(err)
 	}
 	d.err = err
 	return s
@@ -152,7 +153,7 @@ func (d *drain) confirm() core.DrainStep {
 func (d *drain) subscribe(probes bool) core.DrainStep {
 	b := d.a.c.b
 	d.departed = make(map[string]uint64)
-	w, err := b.Watch(d.a.keys.Reader("*"), func(ev kvstore.Event) {
+	w, err := b.Watch(d.a.Keys.Reader("*"), func(ev kvstore.Event) {
 		switch ev.Kind {
 		case kvstore.Put:
 			return
@@ -167,7 +168,7 @@ func (d *drain) subscribe(probes bool) core.DrainStep {
 		d.watch = w
 		w.Track(kvstore.Record{})
 		if probes {
-			_, _ = b.Probe(d.a.ctx, d.a.keys.Gate)
+			_, _ = b.Probe(d.a.ctx, d.a.Keys.Gate)
 		}
 	}
 	return d.Watched(err == nil)
@@ -203,5 +204,5 @@ func (d *drain) wait(answered bool) core.DrainStep {
 }
 
 func tooSlow() result {
-	return result{outcome: failed, err: fmt.Errorf("%w: %w: two writes and two answers have to fit into %v", bucket.ErrUnavailable, errSlowLink, core.ProofWindow)}
+	return result{Outcome: failed, Err: fmt.Errorf("%w: %w: two writes and two answers have to fit into %v", bucket.ErrUnavailable, errSlowLink, core.ProofWindow)}
 }

@@ -1,4 +1,4 @@
-package acquire
+package call
 
 import (
 	"time"
@@ -12,7 +12,7 @@ import (
 
 // head is the first waiter of a queue.
 type head struct {
-	a      *acquisition
+	a      *Call
 	place  *session.Place
 	watch  kvstore.Watch // nil: the timers remain
 	back   backstop
@@ -24,10 +24,10 @@ type head struct {
 // first waits for the lock at the head of the queue. vacant is the tombstone of the lock, if
 // that was free when the queue was listed: a head that has given up leaves a free lock, and the
 // next one claims it at once.
-func (a *acquisition) first(place *session.Place, vacant uint64) result {
-	a.mailbox.turn(a.keys.Gate)
+func (a *Call) first(place *session.Place, vacant uint64) result {
+	a.mailbox.turn(a.Keys.Gate)
 	h := head{a: a, place: place, back: backstop{place: a.placeTTL()}, expect: vacant, due: a.c.b.Instant()}
-	if w, err := a.c.b.Watch(a.keys.Gate, a.mailbox.deliver); err == nil {
+	if w, err := a.c.b.Watch(a.Keys.Gate, a.mailbox.deliver); err == nil {
 		defer w.Stop()
 		w.Track(kvstore.Record{})
 		h.watch = w
@@ -35,24 +35,24 @@ func (a *acquisition) first(place *session.Place, vacant uint64) result {
 	for {
 		// Refused while the lock is held. Sent after subscribing, so the leader's
 		// answer proves that the subscription is in place.
-		r := a.bid.offer(h.expect)
-		switch r.outcome {
+		r := a.bid.Offer(a.ctx, h.expect)
+		switch r.Outcome {
 		case free:
 			if place.Gone() {
-				return result{outcome: requeue}
+				return result{Outcome: requeue}
 			}
 		case busy:
-			a.saw(r.entry)
-			if a.c.b.Overdue(a.ctx, r.entry) {
+			a.saw(r.Entry)
+			if a.c.b.Overdue(a.ctx, r.Entry) {
 				break
 			}
-			if r = h.await(); r.outcome != free {
+			if r = h.await(); r.Outcome != free {
 				return r
 			}
 		default:
 			return r
 		}
-		h.expect = r.entry.Revision
+		h.expect = r.Entry.Revision
 	}
 }
 
@@ -62,9 +62,9 @@ func (a *acquisition) first(place *session.Place, vacant uint64) result {
 func (h *head) await() result {
 	a, b := h.a, h.a.c.b
 	for {
-		left := a.bid.holder.Remaining(b.Now())
+		left := a.known.Holder.Remaining(b.Now())
 		if left != 0 && h.watch != nil {
-			h.watch.Track(a.bid.holder.Record)
+			h.watch.Track(a.known.Holder.Record)
 		}
 		timer := time.NewTimer(h.schedule(left))
 		r, decided := result{}, false
@@ -74,14 +74,14 @@ func (h *head) await() result {
 		case <-timer.C:
 			switch {
 			case h.place.Gone():
-				r, decided = result{outcome: requeue}, true
-			case left == 0 && !a.bid.holder.OverdueAt(b.Now()):
-				r, decided = result{outcome: free}, true // a claim decides
+				r, decided = result{Outcome: requeue}, true
+			case left == 0 && !a.known.Holder.OverdueAt(b.Now()):
+				r, decided = result{Outcome: free}, true // a claim decides
 			default:
 				r, decided = h.read(0)
 			}
 		case <-a.ctx.Done():
-			r, decided = result{outcome: ended, err: a.over()}, true
+			r, decided = result{Outcome: ended, Err: a.Over()}, true
 		}
 		timer.Stop()
 		if decided {
@@ -127,20 +127,20 @@ func (h *head) notified() (result, bool) {
 	ev, recheck := a.mailbox.take()
 	switch {
 	case h.place.Gone():
-		return result{outcome: requeue}, true
+		return result{Outcome: requeue}, true
 	case ev.Kind == kvstore.Deleted:
 		// Any client may forge that: a claim at the revision of a live
 		// record would overwrite it.
 		return h.read(ev.Record.Revision)
 	case ev.Kind == kvstore.Expired:
-		return result{outcome: free}, true
+		return result{Outcome: free}, true
 	case ev.Kind == kvstore.Put:
 		a.saw(record.Of(ev.Record))
-		r := result{outcome: free} // to be adopted: the next attempt is refused like the last one
-		r.entry.Revision = h.expect
-		return r, a.bid.mine(a.bid.holder)
+		r := result{Outcome: free} // to be adopted: the next attempt is refused like the last one
+		r.Entry.Revision = h.expect
+		return r, a.bid.Mine(a.known.Holder)
 	case recheck: // the answer to a claim proves the subscription again
-		return result{outcome: free}, true
+		return result{Outcome: free}, true
 	}
 	return result{}, false
 }
@@ -148,20 +148,20 @@ func (h *head) notified() (result, bool) {
 // read reads the lock, as of a state that contains revision; false: it is held.
 func (h *head) read(revision uint64) (result, bool) {
 	a := h.a
-	entry, err := a.c.b.Read(a.ctx, a.keys.Gate, revision)
+	entry, err := a.c.b.Read(a.ctx, a.Keys.Gate, revision)
 	h.answered(err == nil)
 	switch {
 	case err != nil:
-		a.heard(err)
+		a.Heard(err)
 		return result{}, false
 	// A claim at a revision rests on this read, never on a notification.
 	case !entry.Live(): //safety:release-verified
-		return result{outcome: free, entry: entry}, true
+		return result{Outcome: free, Entry: entry}, true
 	}
-	a.heard(nil)
+	a.Heard(nil)
 	a.saw(entry)
 	if a.c.b.Overdue(a.ctx, entry) {
-		return result{outcome: free, entry: entry}, true
+		return result{Outcome: free, Entry: entry}, true
 	}
-	return result{outcome: free}, a.bid.mine(entry)
+	return result{Outcome: free}, a.bid.Mine(entry)
 }

@@ -1,29 +1,22 @@
-package acquire
+package call
 
 import (
 	"slices"
-	"time"
 
 	"github.com/natslock/locks/internal/bucket"
+	"github.com/natslock/locks/internal/claim"
 	"github.com/natslock/locks/internal/clock"
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/session"
 	"github.com/natslock/locks/kvstore"
 )
 
-const (
-	// A place in a queue lives as long as the lock's own TTL, within these bounds. A
-	// waiter that dies does not hold up those behind it for long. The place of a
-	// waiter that lives outlasts the pauses of a busy machine.
-	minPlaceTTL = 5 * time.Second
-	maxPlaceTTL = 15 * time.Second
-	// goneWithin is how long a call that gives up waits until its records are gone. A few
-	// round trips are enough, and nobody notices more.
-	goneWithin = 100 * time.Millisecond
-)
-
-// wait queues for the lock until a result is final. A run that has a place goes on there.
-func (a *acquisition) wait() result {
+// Wait queues for the lock until a result is final. A run that has a place goes on there. holder is what
+// is known of the lock.
+func (a *Call) Wait(holder record.Entry) claim.Result {
+	if !holder.Zero() {
+		a.saw(holder)
+	}
 	if a.mailbox == nil {
 		a.mailbox = newMailbox()
 	}
@@ -31,69 +24,66 @@ func (a *acquisition) wait() result {
 		if a.place == nil {
 			begun := a.c.b.Instant()
 			if a.queueing == nil {
-				if err := a.member.run().inOrder(a); err != nil {
-					return result{outcome: ended, err: err}
+				if err := a.run.InOrder(); err != nil {
+					return result{Outcome: ended, Err: err}
 				}
 			}
-			if r := a.enqueue(begun); r.outcome != granted {
+			if r := a.enqueue(begun); r.Outcome != granted {
 				return r
 			}
 		}
 		r, first := a.stand(a.place)
 		switch a.placeStatus = record.StatusGone; {
-		case r.outcome == granted && first:
+		case r.Outcome == granted && first:
 			a.placeStatus = record.StatusGranted
-		case r.outcome == granted:
+		case r.Outcome == granted:
 			a.placeStatus = record.StatusPassed
-		case r.outcome == requeue:
+		case r.Outcome == requeue || r.Outcome == noRoom:
 			if a.place.Deleted() { // by a waiter that has passed it
-				a.bid.evictions++ //safety:evictions-counted
+				a.evictions++ //safety:evictions-counted
 			}
 			a.place.Leave(record.StatusGone)
 			a.place = nil
-			a.member.run().queued(nil, a.member)
+			a.run.Queued(nil)
 			continue
 		}
 		return r
 	}
 }
 
-// placeTTL is the TTL of a place in the queue.
-func (a *acquisition) placeTTL() time.Duration { return min(max(a.ttl, minPlaceTTL), maxPlaceTTL) }
-
 // enqueue writes a place under a new id, at the tombstone of a place that this client
 // has left or under a key of its own. Its revision is the ticket. The client has wanted to
 // write since begun.
-func (a *acquisition) enqueue(begun clock.Instant) result {
+func (a *Call) enqueue(begun clock.Instant) result {
 	c := a.c
 	var expect uint64
 	if a.queueing == nil {
-		body := c.b.Body(record.StatusWaiting, a.req.Meta)
-		body.Mode, body.Permits, body.Evictions = uint8(a.req.Mode), uint16(a.req.Permits), uint16(a.bid.evictions)
-		if a.req.Patient { // every list of the queue would carry them //safety:patient-place
+		body := c.b.Body(record.StatusWaiting, a.Req.Meta)
+		body.Mode, body.Permits, body.Evictions = uint8(a.Req.Mode), uint16(a.Req.Permits), uint16(a.evictions)
+		if a.Req.Patient { // every list of the queue would carry them //safety:patient-place
 			body.Meta = nil
 		}
-		a.queueing = &bid{c: c, a: a, begun: begun, draft: draft{name: a.req.Name, keys: a.keys, body: body, ttl: a.placeTTL()}}
+		a.queueing = &claim.Bid{B: c.b, S: c.s, Caller: a, Begun: begun, Draft: claim.Draft{Name: a.Req.Name, Keys: a.Keys, Body: body, TTL: a.placeTTL()}}
 		if c.b.Current() { // a list may show what the key had before, otherwise //safety:key-used-again
-			a.queueing.draft.vacant, expect = c.b.Recent.Vacancy(c.b.Instant(), a.keys.Place(""))
+			a.queueing.Draft.Vacant, expect = c.b.Recent.Vacancy(c.b.Instant(), a.Keys.Place(""))
 		}
-		a.member.run().queueing()
+		a.run.Queueing()
 	}
 	for ; ; expect = 0 {
-		switch r := a.queueing.offer(expect); r.outcome {
+		switch r := a.queueing.Offer(a.ctx, expect); r.Outcome {
 		case granted:
-			g := r.grant(a.queueing.cur)
+			g := a.queueing.Grant(r)
 			a.queueing, a.place = nil, c.s.Queue(g, a.mailbox.poke)
-			a.member.run().queued(a.place, a.member)
-			a.heard(nil)
-			a.bid.draft.queued = true
+			a.run.Queued(a.place)
+			a.Heard(nil)
+			a.bid.Draft.Queued = true
 			return r
 		case free, busy: // another client deleted it, or wrote under it: never used again
-			a.queueing.close()
+			a.queueing.Close()
 		case ended: // another member of the run may wait on
 			return r
 		default:
-			a.queueing.close()
+			a.queueing.Close()
 			return r
 		}
 	}
@@ -101,8 +91,8 @@ func (a *acquisition) enqueue(begun clock.Instant) result {
 
 // stand waits at a place in the queue. It returns a final result and whether
 // the place was the first, or requeue when the place has gone.
-func (a *acquisition) stand(place *session.Place) (r result, first bool) {
-	pattern := a.keys.Place("*")
+func (a *Call) stand(place *session.Place) (r result, first bool) {
+	pattern := a.Keys.Place("*")
 	var further uint              // how often the part that was read was too short
 	var sure []kvstore.ListOption // the option of a list that shows nobody before this waiter
 	var vacant uint64             // the tombstone of the lock, as last listed
@@ -116,21 +106,21 @@ func (a *acquisition) stand(place *session.Place) (r result, first bool) {
 			from = a.c.long.from(at, pattern, place.Ticket(), further)
 		}
 		opts := sure
-		if sure == nil && from == 0 && !a.counts() { // where one request reads both
-			opts = []kvstore.ListOption{kvstore.Beside(a.keys.Gate)}
+		if sure == nil && from == 0 && !a.Counts() { // where one request reads both
+			opts = []kvstore.ListOption{kvstore.Beside(a.Keys.Gate)}
 		}
 		// A state without the own place may lack earlier places too.
 		queue, tombstone, err := a.c.list(a.ctx, pattern, place.Ticket(), from, opts...) //safety:queue-as-of
 		if err != nil {
 			if bucket.IsAny(err, bucket.ErrPermission) {
-				return result{outcome: failed, err: err}, false
+				return result{Outcome: failed, Err: err}, false
 			}
-			a.heard(err)
-			if err := a.bid.pause(clock.OutageBackoff(try), up); err != nil {
-				return result{outcome: ended, err: err}, false
+			a.Heard(err)
+			if err := a.bid.Pause(a.ctx, clock.OutageBackoff(try), up); err != nil {
+				return result{Outcome: ended, Err: err}, false
 			}
 			if place.Gone() { // and queueing again will say what is wrong
-				return result{outcome: requeue}, false
+				return result{Outcome: requeue}, false
 			}
 			try++
 			continue
@@ -138,12 +128,12 @@ func (a *acquisition) stand(place *session.Place) (r result, first bool) {
 		if try = 0; sure == nil {
 			vacant = tombstone //safety:vacant-claimed
 		}
-		a.member.run().listed(queue, from, at)
+		a.run.Listed(queue, from, at)
 		i := slices.IndexFunc(queue, func(e record.Entry) bool { return e.ID == place.ID() })
 		if i < 0 {
-			return result{outcome: requeue}, false
+			return result{Outcome: requeue}, false
 		}
-		a.heard(nil)
+		a.Heard(nil)
 		n := len(queue)
 		queue = a.clearBefore(queue[:i])
 		pred := len(queue) - 1
@@ -151,11 +141,11 @@ func (a *acquisition) stand(place *session.Place) (r result, first bool) {
 			pred--
 		}
 		if from == 0 {
-			a.bid.ahead = 1
+			a.known.Ahead = 1
 			for _, e := range queue {
-				a.bid.ahead += e.Goroutines()
+				a.known.Ahead += e.Goroutines()
 			}
-			a.saw(a.bid.holder)
+			a.saw(a.known.Holder)
 		}
 		switch {
 		case pred >= 0 && queue[pred].TokenOrTicket() >= from:
@@ -171,35 +161,50 @@ func (a *acquisition) stand(place *session.Place) (r result, first bool) {
 			sure = []kvstore.ListOption{kvstore.Named()}
 			continue
 		default:
-			r = result{outcome: compete}
+			r = result{Outcome: compete}
 		}
 		switch {
-		case r.outcome == compete && a.counts():
+		case r.Outcome == compete && a.Counts():
 			return a.firstOfSlots(place), true
-		case r.outcome == compete:
+		case r.Outcome == compete:
 			return a.first(place, vacant), true
 		}
-		if r.outcome != relist {
+		if r.Outcome != relist {
 			return r, false // out of turn, if at all
 		}
 	}
 }
 
 // blocks says whether a waiter that came earlier has to go first.
-func (a *acquisition) blocks(earlier record.Entry) bool {
-	return !a.reads() || record.Mode(earlier.Mode) == record.Exclusive //safety:queue-rule
+func (a *Call) blocks(earlier record.Entry) bool {
+	return !a.Reads() || record.Mode(earlier.Mode) == record.Exclusive //safety:queue-rule
 }
 
 // clearBefore returns the places before the own one, without the overdue ones right
 // before it. The others are deleted by the waiters behind them.
-func (a *acquisition) clearBefore(queue []record.Entry) []record.Entry {
+func (a *Call) clearBefore(queue []record.Entry) []record.Entry {
 	first, estimate := len(queue), a.c.b.Now()
 	for first > 0 && queue[first-1].OverdueAt(estimate) {
 		first--
 	}
 	rest, err := a.c.b.Clear(a.ctx, queue[first:])
 	if err != nil { // the timers will try again
-		a.c.s.Logger.Debug("delete overdue places", "lock", a.req.Name, "error", err)
+		a.c.s.Logger.Debug("delete overdue places", "lock", a.Req.Name, "error", err)
 	}
 	return append(queue[:first], rest...)
+}
+
+// Hold makes the lease of a granted claim. The place it was granted from has done its
+// duty.
+func (a *Call) Hold(r claim.Result) *session.Lease {
+	l := a.c.s.Hold(a.bid.Grant(r), a.Req.Until)
+	if a.place != nil {
+		a.evict()
+		left := a.place.Leave(a.placeStatus)
+		if a.Counts() {
+			a.await(left, l) //safety:place-awaited
+		}
+	}
+	a.place = nil
+	return l
 }

@@ -1,4 +1,4 @@
-package acquire
+package call
 
 import (
 	"context"
@@ -17,7 +17,7 @@ import (
 // follower is a waiter behind its predecessor: it reads and claims what [core.Follower] asks for.
 type follower struct {
 	core.Follower
-	a      *acquisition
+	a      *Call
 	place  *session.Place
 	watch  kvstore.Watch // nil: the timers remain
 	back   backstop
@@ -28,10 +28,10 @@ type follower struct {
 
 // follow waits behind the predecessor until it has gone, and then reads the queue
 // again (relist) or is the first (compete). second says that nobody is before the predecessor.
-func (a *acquisition) follow(place *session.Place, pred record.Entry, second bool) result {
+func (a *Call) follow(place *session.Place, pred record.Entry, second bool) result {
 	a.mailbox.turn(pred.Key)
 	f := follower{a: a, place: place, back: backstop{place: a.placeTTL()}, Follower: core.Follower{
-		ID: place.ID(), Pred: pred, Second: second, Reads: a.req.Kind == record.RW, Counts: a.counts(),
+		ID: place.ID(), Pred: pred, Second: second, Reads: a.Req.Kind == record.RW, Counts: a.Counts(),
 	}}
 	f.freed.box = a.mailbox
 	if !second { // which goes first, if it lives
@@ -47,7 +47,7 @@ func (a *acquisition) follow(place *session.Place, pred record.Entry, second boo
 			f.lock.Stop()
 		}
 	}()
-	f.Begin(max(a.req.Permits, 1), f.written(pred), a.c.b.Instant())
+	f.Begin(max(a.Req.Permits, 1), f.written(pred), a.c.b.Instant())
 	for {
 		timer := a.c.b.Timer(f.At().Sub(a.c.b.Instant()))
 		r, decided := result{}, false
@@ -57,7 +57,7 @@ func (a *acquisition) follow(place *session.Place, pred record.Entry, second boo
 		case <-timer.C:
 			r, decided = f.due()
 		case <-a.ctx.Done():
-			r, decided = result{outcome: ended, err: a.over()}, true
+			r, decided = result{Outcome: ended, Err: a.Over()}, true
 		}
 		a.c.b.TimerDone(timer)
 		if decided {
@@ -70,14 +70,14 @@ func (a *acquisition) follow(place *session.Place, pred record.Entry, second boo
 func (f *follower) due() (result, bool) {
 	b := f.a.c.b
 	if f.place.Gone() {
-		return result{outcome: requeue}, true
+		return result{Outcome: requeue}, true
 	}
 	reads, watches := f.Due(b.Instant())
 	if watches && f.lock == nil {
 		f.watchLock()
 	}
 	if reads && !f.read() {
-		return result{outcome: relist}, true
+		return result{Outcome: relist}, true
 	}
 	if !f.Looks(b.Instant()) {
 		return result{}, false
@@ -91,14 +91,14 @@ func (f *follower) notified() (result, bool) {
 	ev, recheck := f.a.mailbox.take()
 	switch {
 	case f.place.Gone():
-		return result{outcome: requeue}, true
+		return result{Outcome: requeue}, true
 	case ev.Kind == kvstore.Deleted:
 		if body, err := record.Decode(ev.Record.Value); err == nil && f.First(body) {
-			return result{outcome: compete}, true
+			return result{Outcome: compete}, true
 		}
-		return result{outcome: relist}, true
+		return result{Outcome: relist}, true
 	case ev.Kind == kvstore.Put && record.Of(ev.Record).ID != f.Pred.ID:
-		return result{outcome: relist}, true // its tombstone was overtaken
+		return result{Outcome: relist}, true // its tombstone was overtaken
 	case ev.Kind == kvstore.Put:
 		f.Wrote(now)
 	case ev.Kind == kvstore.Expired || recheck:
@@ -132,7 +132,7 @@ func (f *follower) read() (there bool) {
 	}
 	pause := f.back.after(err == nil)
 	if err != nil {
-		a.heard(err)
+		a.Heard(err)
 		f.Failed(b.Instant(), pause)
 		return true // not known; the timers will try again
 	}
@@ -140,7 +140,7 @@ func (f *follower) read() (there bool) {
 	if !there {
 		return false
 	}
-	a.heard(nil)
+	a.Heard(nil)
 	if over {
 		rest, err := b.Clear(a.ctx, []record.Entry{entry})
 		return err != nil || len(rest) > 0
@@ -154,12 +154,12 @@ func (f *follower) read() (there bool) {
 // readBeside reads the predecessor's record, and the lock or some of the slots.
 func (f *follower) readBeside() (now record.Entry, err error) {
 	a, b := f.a, f.a.c.b
-	keys := []string{a.keys.Gate}
+	keys := []string{a.Keys.Gate}
 	var beside []record.Entry
-	if a.counts() {
+	if a.Counts() {
 		keys = keys[:0]
-		for i, begin := 0, rand.IntN(a.req.Permits); i < min(enough, a.req.Permits); i++ {
-			keys = append(keys, a.keys.Slot((begin+i)%a.req.Permits))
+		for i, begin := 0, rand.IntN(a.Req.Permits); i < min(enough, a.Req.Permits); i++ {
+			keys = append(keys, a.Keys.Slot((begin+i)%a.Req.Permits))
 		}
 		var l kvstore.Listing
 		if l, err = b.ListSoon(a.ctx, f.Pred.Key, f.Pred.Revision, kvstore.Also(keys...), kvstore.Tombstones()); err == nil {
@@ -179,7 +179,7 @@ func (f *follower) readBeside() (now record.Entry, err error) {
 			return now, err
 		}
 	}
-	for _, i := range f.ReadBeside(keys, beside, a.bid.own(), b.Now(), b.Instant()) {
+	for _, i := range f.ReadBeside(keys, beside, a.bid.Own(), b.Now(), b.Instant()) {
 		if f.lock != nil {
 			f.lock.Track(beside[i].Record)
 		}
@@ -196,9 +196,9 @@ func (f *follower) written(pred record.Entry) clock.Instant {
 
 // watchLock subscribes to the lock.
 func (f *follower) watchLock() {
-	pattern := f.a.keys.Gate
-	if f.a.counts() {
-		pattern = f.a.keys.Slots()
+	pattern := f.a.Keys.Gate
+	if f.a.Counts() {
+		pattern = f.a.Keys.Slots()
 	}
 	if w, err := f.a.c.b.Watch(pattern, f.freed.deliver); err == nil {
 		w.Track(kvstore.Record{})
@@ -218,20 +218,20 @@ func (f *follower) look() (result, bool) {
 	var err error
 	v.Keys, v.Queue, err = f.readAll()
 	if err != nil {
-		a.heard(err)
+		a.Heard(err)
 		f.LookFailed(b.Instant(), clock.OutageBackoff(f.failed))
 		f.failed++
 		return result{}, false
 	}
 	f.failed = 0
-	v.Own, v.Server, v.Overdue, v.Freed = a.bid.own(), b.Now(), make([]bool, len(v.Keys)), f.freed.any()
+	v.Own, v.Server, v.Overdue, v.Freed = a.bid.Own(), b.Now(), make([]bool, len(v.Keys)), f.freed.any()
 	for k, e := range v.Keys {
 		switch {
-		case !e.Live() || a.bid.mine(e):
+		case !e.Live() || a.bid.Mine(e):
 		case b.Overdue(a.ctx, e):
 			v.Overdue[k] = true
 		default:
-			a.heard(nil)
+			a.Heard(nil)
 			a.saw(e)
 			if f.lock != nil {
 				f.lock.Track(e.Record)
@@ -240,7 +240,7 @@ func (f *follower) look() (result, bool) {
 	}
 	switch d, k, revision := f.Looked(v, b.Instant()); d {
 	case core.ListAgain:
-		return result{outcome: relist}, true
+		return result{Outcome: relist}, true
 	case core.Take:
 		return f.take(k, revision)
 	}
@@ -250,12 +250,12 @@ func (f *follower) look() (result, bool) {
 // take claims key k out of turn. false: another client was quicker.
 func (f *follower) take(k int, revision uint64) (result, bool) {
 	a := f.a
-	if a.counts() {
-		a.aim(k)
+	if a.Counts() {
+		a.bid.Aim(a.Keys.Slot(k))
 	}
-	r := a.bid.offer(revision)
+	r := a.bid.Offer(a.ctx, revision)
 	now := a.c.b.Instant()
-	switch r.outcome {
+	switch r.Outcome {
 	case free, busy:
 		f.Missed(k, now)
 		return r, false
@@ -270,11 +270,11 @@ func (f *follower) take(k int, revision uint64) (result, bool) {
 // readAll reads the keys of the lock, and the queue, in one state that has the own place.
 func (f *follower) readAll() (keys []record.Entry, queue []record.Entry, err error) {
 	a := f.a
-	if a.counts() {
-		all, places, _, err := a.readSlots(f.place.Ticket(), a.keys.Place("*"))
+	if a.Counts() {
+		all, places, _, err := a.readSlots(f.place.Ticket(), a.Keys.Place("*"))
 		return all, record.Queue(places), err
 	}
-	l, err := a.c.b.ListSoon(a.ctx, a.keys.Place("*"), f.place.Ticket(), kvstore.Beside(a.keys.Gate))
+	l, err := a.c.b.ListSoon(a.ctx, a.Keys.Place("*"), f.place.Ticket(), kvstore.Beside(a.Keys.Gate))
 	var gate record.Entry
 	if l.Beside.Revision != 0 {
 		gate = record.Of(l.Beside)
@@ -283,7 +283,7 @@ func (f *follower) readAll() (keys []record.Entry, queue []record.Entry, err err
 }
 
 // evict deletes the place of the head that the acquire has passed, as it was read.
-func (a *acquisition) evict() {
+func (a *Call) evict() {
 	head := a.passed
 	if a.passed = (record.Entry{}); head.Zero() {
 		return
@@ -291,7 +291,7 @@ func (a *acquisition) evict() {
 	a.c.s.Background(func(ctx context.Context) {
 		err := a.c.b.Delete(ctx, head.Key, head.Revision, head.ID) //safety:evicted-as-read
 		if err != nil && !errors.Is(err, kvstore.ErrConflict) {
-			a.c.s.Logger.Debug("delete the place of a waiter that was passed", "lock", a.req.Name, "error", err)
+			a.c.s.Logger.Debug("delete the place of a waiter that was passed", "lock", a.Req.Name, "error", err)
 		}
 	})
 }

@@ -1,8 +1,9 @@
-package acquire
+package claim
 
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/natslock/locks/internal/bucket"
 	"github.com/natslock/locks/internal/clock"
@@ -12,6 +13,10 @@ import (
 	"github.com/natslock/locks/kvstore"
 )
 
+// GoneWithin is how long a call that gives up waits until its records are gone. A few
+// round trips are enough, and nobody notices more.
+const GoneWithin = 100 * time.Millisecond
+
 // An orphaned write is an attempt without an answer whose claim is over. The server may
 // still apply it, and then its record keeps others out for a TTL. So the client goes on
 // waiting for the answer, watches the key for the record, and takes away what the
@@ -19,20 +24,20 @@ import (
 
 // close ends the claim; n is the attempt that was granted, or 0. Answers that
 // are here already or still to come lead to deletions only. The channels are closed when the
-// deletions are over that a caller should wait for: see goneWithin.
+// deletions are over that a caller should wait for: see [GoneWithin].
 func (cl *claim) close(n int) (gone []<-chan struct{}) {
 	cl.mu.Lock()
 	unwanted, open, found := cl.state.Close(n)
 	cl.mu.Unlock()
 	for _, revision := range unwanted {
-		gone = append(gone, cl.c.s.Discard(cl.key, cl.state.ID, revision))
+		gone = append(gone, cl.s.Discard(cl.key, cl.state.ID, revision))
 	}
 	if found {
 		cl.forgets[n-1]()
 	}
 	if len(open) > 0 {
 		// An answer that has not come for so long does not come soon.
-		if taken := cl.cleanUp(open, n == 0); cl.c.b.Instant().Sub(open[0].Sent) < goneWithin {
+		if taken := cl.cleanUp(open, n == 0); cl.b.Instant().Sub(open[0].Sent) < GoneWithin {
 			gone = append(gone, taken)
 		}
 	}
@@ -44,11 +49,11 @@ func (cl *claim) close(n int) (gone []<-chan struct{}) {
 func (cl *claim) cleanUp(open []core.Attempt, givenUp bool) <-chan struct{} {
 	over := make(chan struct{})
 	for _, a := range open {
-		cl.c.s.Await(&session.Orphan{}, cl.forgets[a.N-1])
+		cl.s.Await(&session.Orphan{}, cl.forgets[a.N-1])
 	}
-	cl.c.s.Background(func(ctx context.Context) {
+	cl.s.Background(func(ctx context.Context) {
 		defer close(over)
-		if w, err := cl.c.b.Watch(cl.key, cl.appeared); err == nil {
+		if w, err := cl.b.Watch(cl.key, cl.appeared); err == nil {
 			cl.watchWhileOpen(w)
 		}
 		if !givenUp { //safety:expectation-taken
@@ -73,7 +78,7 @@ func (cl *claim) watchWhileOpen(w kvstore.Watch) {
 	settled := cl.state.Settled()
 	if !settled {
 		cl.orphan, cl.stop = &session.Orphan{}, w.Stop
-		cl.c.s.Await(cl.orphan, w.Stop)
+		cl.s.Await(cl.orphan, w.Stop)
 	}
 	cl.mu.Unlock()
 	if settled {
@@ -99,8 +104,8 @@ func (cl *claim) endWatch() {
 	}
 	cl.mu.Unlock()
 	if orphan != nil {
-		cl.c.s.Settle(orphan)
-		cl.c.s.Send(cl.stop)
+		cl.s.Settle(orphan)
+		cl.s.Send(cl.stop)
 	}
 }
 
@@ -108,7 +113,7 @@ func (cl *claim) endWatch() {
 // record and deletes it. For an expectation above 0 that settles the attempt
 // for ever; for 0 as long as the tombstone lasts.
 func (cl *claim) takeAway(ctx context.Context, a core.Attempt) {
-	b := cl.c.b
+	b := cl.b
 	expect, found := a.Expect, 0     // found: the attempt whose record is there
 	if cl.guard != "" || cl.adopts { //safety:adopt-leaves
 		// Its expectation is about the gate, or a lock that another client may adopt: nothing
@@ -189,7 +194,7 @@ func (cl *claim) awaitAnswer(ctx context.Context, n int) {
 
 // readOwn reads the claim's own key, again and again while the server is away.
 func (cl *claim) readOwn(ctx context.Context) (record.Entry, error) {
-	b := cl.c.b
+	b := cl.b
 	for try := 0; ; try++ {
 		up := b.Online()
 		entry, err := b.Read(ctx, cl.key, 1)
@@ -211,9 +216,9 @@ func (cl *claim) appeared(ev kvstore.Event) {
 	cl.mu.Unlock()
 	if unwanted {
 		// Anybody may forge a notification: the record itself has to say so.
-		cl.c.s.Background(func(ctx context.Context) {
-			if e, err := cl.c.b.Read(ctx, cl.key, ev.Record.Revision); err == nil && cl.state.Strays(e) { //safety:notification-verified
-				cl.c.s.Discard(cl.key, cl.state.ID, e.Revision)
+		cl.s.Background(func(ctx context.Context) {
+			if e, err := cl.b.Read(ctx, cl.key, ev.Record.Revision); err == nil && cl.state.Strays(e) { //safety:notification-verified
+				cl.s.Discard(cl.key, cl.state.ID, e.Revision)
 			}
 		})
 	}

@@ -1,13 +1,10 @@
-package acquire
+package call
 
 import (
-	"context"
 	"sync"
 	"time"
 
 	"github.com/natslock/locks/internal/clock"
-	"github.com/natslock/locks/internal/record"
-	"github.com/natslock/locks/kvstore"
 )
 
 // longQueues are the queues that are too long to be read whole by each waiter. The cost
@@ -15,17 +12,6 @@ import (
 type longQueues struct {
 	mu sync.Mutex
 	m  map[string]reach // by pattern
-}
-
-// list lists the queue under a pattern, as of a state that contains a revision: all of it,
-// or the records from a revision on. vacant is the tombstone of the lock, where that was read
-// beside the queue and is free.
-func (c *Client) list(ctx context.Context, pattern string, revision, from uint64, opts ...kvstore.ListOption) (queue []record.Entry, vacant uint64, err error) {
-	l, err := c.b.ListSoon(ctx, pattern, revision, append(opts, kvstore.From(from))...)
-	if l.Beside.Deleted { // a claim at a live record would replace it //safety:vacant-read
-		vacant = l.Beside.Revision
-	}
-	return record.Queue(l.Records), vacant, err
 }
 
 // reach is how far before a ticket its predecessor was, and for how long that

@@ -1,12 +1,9 @@
-package acquire
+package call
 
 import (
 	"math"
-	"slices"
 	"time"
 
-	"github.com/natslock/locks/internal/clock"
-	"github.com/natslock/locks/internal/core"
 	"github.com/natslock/locks/internal/record"
 )
 
@@ -18,16 +15,9 @@ import (
 // knockFor is how long a one-shot acquire waits for the answer.
 const knockFor = 250 * time.Millisecond
 
-// knock is the record that a one-shot acquire has written.
-type knock struct {
-	key, id  string
-	revision uint64
-	until    clock.Instant // of the wait for answers
-}
-
-// knock asks the client of the blocker for its lease. It says whether the blocker has gone,
+// Knock asks the client of the blocker for its lease. It says whether the blocker has gone,
 // or else what the record says now.
-func (a *acquisition) knock(blocker record.Entry) (now record.Entry, gone bool) {
+func (a *Call) Knock(blocker record.Entry) (now record.Entry, gone bool) {
 	// The client of an idle lease may have a place that it is about to delete. Where it has a
 	// goroutine that waits, it answers, or gives the lease up.
 	if a.apart > 0 { //safety:knock-unqueued
@@ -37,10 +27,10 @@ func (a *acquisition) knock(blocker record.Entry) (now record.Entry, gone bool) 
 	switch {
 	case !blocker.Lingers || blocker.Unreadable || blocker.Status != record.StatusHeld:
 		return blocker, false
-	case own && a.c.runs.holds(a.keys.Gate, blocker.ID): //safety:knock-own
+	case own && a.run.Holds(blocker.ID): //safety:knock-own
 		return blocker, false
 	}
-	defer a.whileGranting()()
+	defer a.WhileGranting()()
 	m := newMailbox()
 	m.turn(blocker.Key)
 	w, err := a.c.b.Watch(blocker.Key, m.deliver)
@@ -51,12 +41,12 @@ func (a *acquisition) knock(blocker record.Entry) (now record.Entry, gone bool) 
 	answer, until := uint64(math.MaxUint64), a.c.b.Instant().Add(knockFor)
 	var least uint64
 	if own { // its release is on the way
-		least, err = a.c.b.Probe(a.ctx, a.keys.Gate)
+		least, err = a.c.b.Probe(a.ctx, a.Keys.Gate)
 	} else if least, err = a.knocks(); err == nil {
 		answer, until = a.knocked.revision, a.knocked.until
 	}
 	if err != nil { // else the answer proves the subscription
-		a.c.s.Logger.Debug("ask for an idle lease", "lock", a.req.Name, "error", err)
+		a.c.s.Logger.Debug("ask for an idle lease", "lock", a.Req.Name, "error", err)
 		return blocker, false
 	}
 	timer := time.NewTimer(until.Sub(a.c.b.Instant()))
@@ -88,12 +78,12 @@ func (a *acquisition) knock(blocker record.Entry) (now record.Entry, gone bool) 
 }
 
 // knocks writes the record, once, and returns a revision that the bucket has reached.
-func (a *acquisition) knocks() (revision uint64, err error) {
+func (a *Call) knocks() (revision uint64, err error) {
 	if a.knocked != nil {
-		return a.c.b.Probe(a.ctx, a.keys.Gate)
+		return a.c.b.Probe(a.ctx, a.Keys.Gate)
 	}
 	k := &knock{}
-	if k.key, k.id, k.revision, err = a.c.b.Try(a.ctx, a.keys, a.req.Mode); err != nil {
+	if k.key, k.id, k.revision, err = a.c.b.Try(a.ctx, a.Keys, a.Req.Mode); err != nil {
 		return 0, err
 	}
 	k.until = a.c.b.Instant().Add(knockFor)
@@ -101,21 +91,9 @@ func (a *acquisition) knocks() (revision uint64, err error) {
 	return k.revision, nil
 }
 
-// unknock deletes the record.
-func (a *acquisition) unknock() {
+// Unknock deletes the record.
+func (a *Call) Unknock() {
 	if k := a.knocked; k != nil {
 		a.c.s.Discard(k.key, k.id, k.revision)
 	}
-}
-
-// holds says whether a lease of the client goes on under a claim. Otherwise a record of that
-// claim is about to be deleted.
-func (rs *runs) holds(gate, id string) bool {
-	rs.mu.Lock()
-	defer rs.unlock()
-	if rs.alone[gate] != nil {
-		return true
-	}
-	l := rs.lines[gate]
-	return l != nil && slices.ContainsFunc(l.Runs, func(r *core.Run) bool { return r.Leased() && ownerOf(r).lease.ID() == id })
 }

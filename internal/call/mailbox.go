@@ -1,4 +1,4 @@
-package acquire
+package call
 
 import (
 	"math/rand/v2"

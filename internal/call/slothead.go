@@ -1,4 +1,4 @@
-package acquire
+package call
 
 import (
 	"sync"
@@ -50,14 +50,14 @@ type slotHead struct {
 }
 
 // firstOfSlots waits for a slot at the head of the queue.
-func (a *acquisition) firstOfSlots(place *session.Place) result {
+func (a *Call) firstOfSlots(place *session.Place) result {
 	h := slotHead{
 		head: head{a: a, place: place, back: backstop{place: a.placeTTL()}, due: a.c.b.Instant()},
-		all:  make(slots, a.req.Permits),
+		all:  make(slots, a.Req.Permits),
 	}
 	h.events.box = a.mailbox
 	a.mailbox.turn("")
-	if w, err := a.c.b.Watch(a.keys.Slots(), h.events.deliver); err == nil {
+	if w, err := a.c.b.Watch(a.Keys.Slots(), h.events.deliver); err == nil {
 		defer w.Stop()
 		w.Track(kvstore.Record{})
 		h.watch = w
@@ -85,12 +85,12 @@ func (h *slotHead) readAll() (result, bool) {
 	h.answered(err == nil)
 	switch {
 	case bucket.IsAny(err, bucket.ErrPermission):
-		return result{outcome: failed, err: err}, true
+		return result{Outcome: failed, Err: err}, true
 	case h.place.Gone():
-		return result{outcome: requeue}, true
+		return result{Outcome: requeue}, true
 	case err != nil: // the timers will try again
-		a.heard(err)
-		a.c.s.Logger.Debug("read the slots", "semaphore", a.req.Name, "error", err)
+		a.Heard(err)
+		a.c.s.Logger.Debug("read the slots", "semaphore", a.Req.Name, "error", err)
 		return result{}, false
 	}
 	r, decided := h.take(a.seize(h.all, true))
@@ -114,8 +114,8 @@ func (h *slotHead) prove() (revision uint64, err error) {
 	if h.proven { //safety:slots-subscribed
 		return 0, nil
 	}
-	if _, err = h.a.c.b.Probe(h.a.ctx, h.a.keys.Slot(0)); err == nil {
-		_, revision, err = h.a.c.runs.asOf(h.a.ctx)
+	if _, err = h.a.c.b.Probe(h.a.ctx, h.a.Keys.Slot(0)); err == nil {
+		_, revision, err = h.a.c.AsOf(h.a.ctx)
 	}
 	return revision, err
 }
@@ -123,10 +123,10 @@ func (h *slotHead) prove() (revision uint64, err error) {
 // take judges what came of claims; false: the slots are held.
 func (h *slotHead) take(r result) (result, bool) {
 	switch {
-	case r.outcome != free && r.outcome != busy:
+	case r.Outcome != free && r.Outcome != busy:
 		return r, true
 	case h.place.Gone():
-		return result{outcome: requeue}, true
+		return result{Outcome: requeue}, true
 	}
 	return result{}, false
 }
@@ -143,7 +143,7 @@ func (h *slotHead) awaitSlot() (result, bool) {
 		case <-timer.C:
 			again = true
 		case <-a.ctx.Done():
-			r, decided = result{outcome: ended, err: a.over()}, true
+			r, decided = result{Outcome: ended, Err: a.Over()}, true
 		}
 		b.TimerDone(timer)
 		if decided || again {
@@ -163,10 +163,10 @@ func (h *slotHead) shortest() (left time.Duration) {
 		}
 		if d := e.Remaining(now); left < 0 || d >= 0 && d < left {
 			left = d
-			h.a.bid.holder = e
+			h.a.known.Holder = e
 		}
 	}
-	h.a.saw(h.a.bid.holder)
+	h.a.saw(h.a.known.Holder)
 	return left
 }
 
@@ -175,7 +175,7 @@ func (h *slotHead) notifiedOfSlots() (r result, decided, again bool) {
 	a := h.a
 	events, recheck := h.events.take()
 	if h.place.Gone() {
-		return result{outcome: requeue}, true, false
+		return result{Outcome: requeue}, true, false
 	}
 	if recheck { // another server serves the subscription now
 		h.proven = false
@@ -193,7 +193,7 @@ func (h *slotHead) notifiedOfSlots() (r result, decided, again bool) {
 			if entry.Revision > h.all[k.Slot].Revision {
 				h.all[k.Slot] = entry
 			}
-			if !a.bid.mine(entry) {
+			if !a.bid.Mine(entry) {
 				continue
 			}
 		case kvstore.Deleted:

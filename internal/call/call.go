@@ -1,0 +1,354 @@
+package call
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/natslock/locks/internal/bucket"
+	"github.com/natslock/locks/internal/claim"
+	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/internal/core"
+	"github.com/natslock/locks/internal/record"
+	"github.com/natslock/locks/internal/session"
+	"github.com/natslock/locks/kvstore"
+)
+
+const (
+	// A place in a queue lives as long as the lock's own TTL, within these bounds. A
+	// waiter that dies does not hold up those behind it for long. The place of a
+	// waiter that lives outlasts the pauses of a busy machine.
+	minPlaceTTL = 5 * time.Second
+	maxPlaceTTL = 15 * time.Second
+)
+
+// Call is one call under way.
+type Call struct {
+	Req    Request
+	Keys   record.Keys
+	Want   core.Want // what the runs know of it
+	Begun  clock.Instant
+	Asked  bool            // it came to a request
+	Parent context.Context // the caller's
+
+	c   *Client
+	run Run
+	ttl time.Duration
+	ctx context.Context // ends the waiting
+	bid *claim.Bid      // its own, or that of the call that drove the run before; nil: it has not driven
+
+	// The state of the lock, as far as it is known.
+	known     Shown
+	evictions int    // how often other waiters have deleted its place
+	queue     *int   // the length of the queue when it came; nil: not known
+	apart     int    // of those, the places of clients that do not hold the lock
+	asOf      uint64 // a revision that the bucket had reached during this call; 0: not asked for
+	named     uint64 // by the leader, during this call, as the last revision of the gate; 0: nothing
+
+	// When it gave up.
+	seen   *Shown // nil: nothing
+	outage error  // the word of the server then; nil: that the lock is held, or the run queued
+	id     string // of the claim that it gave up
+
+	knocked     *knock         // nil: it has not asked for an idle lease
+	mailbox     *mailbox       // of the record that it waits for
+	queueing    *claim.Bid     // for a place that has no answer yet
+	place       *session.Place // in the queue
+	placeStatus record.Status  // for the tombstone of the place
+	passed      record.Entry   // the place at the head, of a claim that was granted out of turn
+}
+
+// knock is the record that a one-shot acquire has written.
+type knock struct {
+	key, id  string
+	revision uint64
+	until    clock.Instant // of the wait for answers
+}
+
+// Shown is what a call has seen of the lock.
+type Shown struct {
+	Holder record.Entry // zero: not known
+	Ahead  int          // goroutines in the queue before the run, and 1; 0: not known
+}
+
+// Run is the run that a call is a member of, as far as the call has to tell it what it does. See
+// internal/core.
+type Run interface {
+	// InOrder waits until the run before has a record.
+	InOrder() error
+	// Queueing is called before a place is written, with a first answer or without.
+	Queueing()
+	// Queued takes the place of the run; nil: it has none any more.
+	Queued(*session.Place)
+	// Listed takes what a list of the queue has shown from a revision on. The list contains the place
+	// of the run, and was asked for at an instant.
+	Listed(queue []record.Entry, from uint64, at clock.Instant)
+	// Saw takes what is known of the lock, and Heard what the last request has come to.
+	Saw(Shown)
+	Heard(error)
+	// Holds says whether a lease of this client goes on under a claim.
+	Holds(claim string) bool
+}
+
+// New checks a request, before any I/O.
+func (c *Client) New(ctx context.Context, req Request) (*Call, error) {
+	encoded, err := record.EncodeName(req.Name)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkPermits(req); err != nil {
+		return nil, err
+	}
+	a := &Call{c: c, Req: req, Keys: record.KeysOf(req.Kind, encoded), Parent: ctx, ctx: ctx, Begun: c.b.Instant(), ttl: c.s.TTL}
+	if !c.lingers {
+		a.Req.Linger = 0
+	}
+	switch {
+	case !req.Until.IsZero():
+		a.Req.Fixed = true
+		t, err := clock.TermsUntil(time.Until(req.Until), c.s.Margin)
+		if err != nil {
+			return nil, fmt.Errorf("lock %q until %v: %w", req.Name, req.Until.Format(time.RFC3339), err)
+		}
+		a.ttl = t.TTL
+	case req.TTL != 0:
+		if a.ttl, err = clock.RoundTTL(req.TTL, req.Fixed); err != nil {
+			return nil, fmt.Errorf("lock %q: %w", req.Name, err)
+		}
+	}
+	if req.MinHold > 0 { // also if the client crashes
+		t, err := clock.TermsUntil(req.MinHold, c.s.Margin)
+		if err != nil {
+			return nil, fmt.Errorf("lock %q: minimum hold: %w", req.Name, err)
+		}
+		a.ttl = max(a.ttl, t.TTL) //safety:min-hold-crash
+	}
+	if validity := clock.NewTerms(a.ttl, c.s.Margin).Validity(); req.OnWarn != nil && req.Until.IsZero() && req.WarnBefore >= validity {
+		return nil, fmt.Errorf("lock %q: %w: EarlyWarning: %v is not shorter than the validity of a lease of %v, which is %v: it would warn after every confirmation",
+			req.Name, record.ErrInvalidOption, req.WarnBefore, a.ttl, validity)
+	}
+	if len(req.Meta) > 0 { // the rest of a record always fits
+		if given, limit, ok := a.body().Fits(c.b.MaxValue()); !ok {
+			return nil, fmt.Errorf("lock %q: %w: the metadata make a record larger than %d bytes: it has %d", req.Name, record.ErrInvalidOption, limit, given)
+		}
+	}
+	a.Want = core.Want{TTL: a.ttl, Mode: a.Req.Mode, Meta: a.Req.Meta, Private: a.private(), Once: a.Req.Once, Patient: a.Req.Patient}
+	return a, nil
+}
+
+// Context ends the wait of the call.
+func (a *Call) Context() context.Context { return a.ctx }
+
+// In makes the call one of a run.
+func (a *Call) In(run Run) { a.run = run }
+
+// Driven says whether the call, or the one that has driven its run before, has come as far as the queue.
+func (a *Call) Driven() bool { return a.place != nil || a.queueing != nil }
+
+// Claims says whether a claim is under way.
+func (a *Call) Claims() bool { return a.bid != nil && a.bid.Own() != "" }
+
+// saw notes the holder of the lock, as far as it is known.
+func (a *Call) saw(holder record.Entry) {
+	s := Shown{Holder: holder}
+	if a.bid != nil { // else another member has driven the run
+		a.known.Holder = holder
+		s = a.known
+	}
+	a.run.Saw(s)
+}
+
+// Heard notes what the last request has come to, for the error of a wait that is given up:
+// nil where the server has said that the lock is held, or that the run is queued. A request
+// that the end of the wait has cut short says nothing.
+func (a *Call) Heard(err error) {
+	if err == nil || a.Over() == nil {
+		a.run.Heard(err)
+	}
+}
+
+// waited is how long the call has waited.
+func (a *Call) waited() time.Duration { return a.c.b.Instant().Sub(a.Begun) }
+
+// TakeOver makes what another call has come to that of this one, which drives the run on.
+func (a *Call) TakeOver(from *Call) {
+	a.bid, a.queueing, a.place, a.mailbox = from.bid, from.queueing, from.place, from.mailbox
+	a.known, a.evictions = from.known, from.evictions
+	if a.bid == nil {
+		return
+	}
+	body := a.body()
+	body.Lingers, body.InUse = a.bid.Draft.Body.Lingers, a.bid.Draft.Body.InUse // as the claim says
+	a.bid.Caller, a.bid.Once, a.bid.Draft.Body, a.bid.Draft.Begun = a, a.Req.Once, body, a.Begun
+	// A second join under the same id would overwrite the first one. The late
+	// acknowledgement of either has the client delete the record of the other.
+	if a.Reads() { //safety:join-driven-on
+		a.bid.Close()
+	}
+	if a.queueing != nil {
+		a.queueing.Caller = a
+	}
+}
+
+// GivesUp notes what was known when the call gave up; drives says that it has driven its run.
+func (a *Call) GivesUp(seen *Shown, outage error, drives bool) {
+	a.seen, a.outage = seen, outage
+	if drives && a.bid != nil {
+		a.id = a.bid.Own()
+	}
+}
+
+// Withdraw gives up what the call has come to, when no other goes on with it. It waits until
+// its records are gone, so that nobody meets the place of a call that has returned.
+func (a *Call) Withdraw() {
+	left := append(a.bid.Close(), a.queueing.Close()...)
+	if a.place != nil { //safety:place-withdrawn
+		// Not as granted: the successor would take itself for the first, and it need not be.
+		gone := a.place.Leave(record.StatusGone) //safety:place-left
+		left = append(left, gone)
+	}
+	a.leaves(left...)
+}
+
+// Unused releases a lease that has admitted nobody. A writer returns when its gate is gone:
+// it stalls no reader that comes then. A one-shot writer, which has time, waits longer for that.
+func (a *Call) Unused(gate *session.Lease) {
+	gone := gate.Leave(record.StatusGone)
+	if a.Req.Once { //safety:refused-gate-gone
+		a.deleted(gone, bucket.AnswerTimeout)
+	} else {
+		a.leaves(gone) //safety:drained-gate-gone
+	}
+}
+
+// leaves waits until records that the call has given up are gone. The wait for the lock may
+// have ended, and does not bound this.
+func (a *Call) leaves(left ...<-chan struct{}) {
+	if a.c.b.Away() || a.outage != nil && a.outage != ErrUnheard { //safety:gone-awaited
+		return // no answer comes soon
+	}
+	ctx, cancel := context.WithTimeout(a.c.b.Life(), claim.GoneWithin) //safety:gone-bounded
+	defer cancel()
+	for _, gone := range left {
+		select {
+		case <-gone:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// private says whether the lease is for this call only. A lease that rests after its
+// holder serves no other goroutine.
+func (a *Call) private() bool { return a.Req.Fixed || a.Req.MinHold > 0 } //safety:rest-private
+
+// Reads says whether the call is for a reader.
+func (a *Call) Reads() bool { return a.Req.Mode == record.Shared }
+
+// Drains says whether the lock is granted behind a gate that readers have to leave.
+func (a *Call) Drains() bool { return a.Req.Kind == record.RW && !a.Reads() }
+
+// body is what the record of a claim says.
+func (a *Call) body() record.Body {
+	body := a.c.b.Body(record.StatusHeld, a.Req.Meta)
+	body.Fixed, body.Mode, body.Permits = a.Req.Fixed, uint8(a.Req.Mode), uint16(a.Req.Permits)
+	if a.Req.Linger > 0 {
+		body.Lingers, body.InUse = true, 1
+	}
+	return body
+}
+
+// Prepare makes the bid of a call that drives its run. The others need none.
+func (a *Call) Prepare() {
+	if a.bid != nil {
+		return
+	}
+	a.bid = &claim.Bid{B: a.c.b, S: a.c.s, Caller: a, Once: a.Req.Once, Draft: claim.Draft{
+		Name: a.Req.Name, Keys: a.Keys, Body: a.body(), TTL: a.ttl, Until: a.Req.Until, Begun: a.Begun,
+	}}
+	if a.Reads() { // each claim is a reader of its own, which the gate must admit
+		a.bid.Draft.Guard = a.Keys.Gate
+	}
+}
+
+// Bound bounds the wait by the request. The caller ends it.
+func (a *Call) Bound() (cancel func()) {
+	cancel = func() {}
+	if !a.Req.Until.IsZero() {
+		a.ctx, cancel = context.WithDeadlineCause(a.ctx, a.Req.Until, errUntilOver)
+	}
+	limit, reason := a.Req.MaxWait, ErrMaxWait
+	if a.Req.Once {
+		limit, reason = min(a.ttl, session.DefaultReleaseTimeout), errOnceLimit
+	}
+	if limit > 0 {
+		outer := cancel
+		ctx, inner := context.WithTimeoutCause(a.ctx, limit, reason)
+		a.ctx, cancel = ctx, func() { inner(); outer() }
+	}
+	return cancel
+}
+
+// WhileGranting has the requests of the call end with [bucket.Bucket.Granting], too, and not
+// only its waits: a bucket may be unfit because it answers no write. The caller ends it. A
+// lock that nobody wants goes without.
+func (a *Call) WhileGranting() (end func()) {
+	outer, granting := a.ctx, a.c.b.Granting()
+	ctx, cancel := context.WithCancelCause(outer)
+	stop := context.AfterFunc(granting, func() { cancel(context.Cause(granting)) }) //safety:unfit-ends-requests
+	a.ctx = ctx
+	return func() {
+		stop()
+		cancel(nil)
+		a.ctx = outer
+	}
+}
+
+// ask has the leader name a revision that the bucket has reached.
+func (a *Call) ask() error {
+	st, err := a.c.b.Leader(a.ctx, 2*bucket.AnswerTimeout)
+	a.asOf = max(a.asOf, st.LastRevision)
+	return err
+}
+
+// noAnswer is the result of a failed request: the end of the wait, if that has come.
+func (a *Call) noAnswer(err error) result {
+	if cause := a.Over(); cause != nil {
+		return result{Outcome: ended, Err: cause}
+	}
+	return result{Outcome: failed, Err: err}
+}
+
+// Over is the cause of the end of the wait, if that has come.
+func (a *Call) Over() error {
+	if a.ctx.Err() != nil {
+		return context.Cause(a.ctx)
+	}
+	return context.Cause(a.c.b.Granting())
+}
+
+// Unfit is why the bucket is unfit, if the client knows that.
+func (a *Call) Unfit() error {
+	if err := context.Cause(a.c.b.Granting()); errors.Is(err, kvstore.ErrBucketConfig) {
+		return err
+	}
+	return nil
+}
+
+// Counts says whether the call is for a semaphore.
+func (a *Call) Counts() bool { return a.Req.Kind == record.Semaphore }
+
+// deleted waits for the end of a record that the acquire leaves, for a time at most.
+func (a *Call) deleted(gone <-chan struct{}, within time.Duration) {
+	timer := time.NewTimer(within)
+	defer timer.Stop()
+	select {
+	case <-gone:
+	case <-timer.C:
+	case <-a.ctx.Done():
+	}
+}
+
+// placeTTL is the TTL of a place in the queue.
+func (a *Call) placeTTL() time.Duration { return min(max(a.ttl, minPlaceTTL), maxPlaceTTL) }

@@ -1,0 +1,25 @@
+// Package call is how one call of Lock gets its lock at the server: by a claim at once, or from a place
+// in the queue. It knows of the other goroutines of its client only what it tells their [Run].
+//
+// # The queue
+//
+// A lock that is not free has a queue: records in the order of their tickets, the
+// revisions at which they were first written. The first waiter watches the lock,
+// every other waiter watches its predecessor, so one release wakes one waiter
+// however many there are. After subscribing the waiter sends a write that the
+// stream's leader refuses: that answer proves that the subscription is in place.
+// Timers back up every notification: losing one costs time, never the lock.
+//
+// # When somebody dies
+//
+// The holder: first.go, by the end of its TTL. The predecessor of a waiter: follow.go, by the end of
+// its place. The head of the queue: core/follow.go, by a lock that stays free.
+//
+// # Where to find it
+//
+// request.go and call.go are what is asked for, and what is known of that on the way. survey.go reads a
+// lock and its queue before a claim. queue.go, follow.go and first.go are the wait,
+// mailbox.go and longqueue.go what they share. drain.go is the reader-writer lock's own, slots.go the
+// semaphore's. once.go confirms the answers of a one-shot call, and knock.go asks for a lease that
+// lingers. adopt.go takes a lock that was handed over. failure.go says how a call has failed.
+package call

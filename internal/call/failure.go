@@ -1,0 +1,102 @@
+package call
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/natslock/locks/internal/bucket"
+	"github.com/natslock/locks/internal/record"
+	"github.com/natslock/locks/internal/session"
+	"github.com/natslock/locks/kvstore"
+)
+
+// Failure is the error of an acquire that was not granted.
+func (a *Call) Failure(r result) error {
+	switch r.Outcome {
+	case free, busy:
+		return a.Locked(r.Entry)
+	case ended:
+		return a.GaveUp(r.Err)
+	}
+	if cause := a.Over(); cause != nil && !bucket.IsAny(r.Err, bucket.ErrPermission, errInvalidTTL, errSlowLink) {
+		return a.GaveUp(cause) // whatever it failed with meanwhile
+	}
+	return fmt.Errorf("acquire lock %q: %w", a.Req.Name, r.Err)
+}
+
+// Locked is the answer to a one-shot acquire of a lock that is held or queued
+// for.
+func (a *Call) Locked(holder record.Entry) error {
+	err := &BusyError{Kind: a.Req.Kind, Name: a.Req.Name}
+	if holder.Live() {
+		err.Holder = holder
+		err.Own = holder.Client == a.c.b.Client
+	}
+	if a.queue != nil {
+		err.Queued = *a.queue
+	} else if queue, _, listErr := a.c.list(a.ctx, a.Keys.Place("*"), a.asOf, 0); listErr == nil {
+		for _, e := range queue {
+			err.Queued += e.Goroutines()
+		}
+	}
+	return err
+}
+
+// unavailable is why a call that gives up may be one in an outage; nil: it is none. Its error
+// matches that of no context: what it names was ended by this client.
+func (a *Call) unavailable() error {
+	err := a.outage
+	switch {
+	case !a.Asked:
+		return nil
+	case err == nil && a.Req.Once: // it waits for nothing but answers
+		return ErrUnheard
+	case err == nil && a.c.b.Away():
+		return fmt.Errorf("%w: the connection is down", bucket.ErrUnavailable)
+	case bucket.IsAny(err, context.DeadlineExceeded, context.Canceled):
+		return fmt.Errorf("%w: %v", bucket.ErrUnavailable, err)
+	case err != nil:
+		return bucket.Unavailable(err)
+	}
+	return nil
+}
+
+func (a *Call) GaveUp(cause error) error {
+	waited := a.waited()
+	if cause == nil { // the bucket is fit again already
+		cause = a.c.b.Refused()
+	}
+	var err error
+	switch {
+	case errors.Is(cause, bucket.ErrClosed), a.c.b.Life().Err() != nil && errors.Is(cause, bucket.ErrUnavailable):
+		err = fmt.Errorf("acquire lock %q: %w", a.Req.Name, cause)
+	case errors.Is(cause, kvstore.ErrBucketConfig):
+		err = fmt.Errorf("acquire lock %q: refused, and so is every other lock until the bucket is repaired: %w", a.Req.Name, cause)
+	case errors.Is(cause, errOnceLimit):
+		err = fmt.Errorf("acquire lock %q: %w: no answer within %v", a.Req.Name, bucket.ErrUnavailable, waited.Round(time.Millisecond))
+	default:
+		w := &WaitError{Name: a.Req.Name, Waited: waited}
+		if a.seen != nil {
+			w.Holder, w.Position = a.seen.Holder, a.seen.Ahead
+		}
+		if !errors.Is(cause, ErrMaxWait) {
+			w.Cause = cause
+			if a.Parent.Err() != nil {
+				w.Cause = bucket.EndOf(a.Parent)
+			}
+		}
+		switch outage := a.unavailable(); {
+		case outage == nil:
+		case w.Cause == nil:
+			w.Cause = outage
+		default:
+			w.Cause = fmt.Errorf("%w: %w", w.Cause, outage)
+		}
+		err = w
+	}
+	ev := session.Event{Type: session.EventGaveUp, Kind: a.Req.Kind, Name: a.Req.Name, Waited: waited, Cause: err, ID: a.id}
+	a.c.s.Notify(a.Parent, ev)
+	return err
+}

@@ -1,0 +1,262 @@
+package claim
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/natslock/locks/internal/bucket"
+	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/internal/core"
+	"github.com/natslock/locks/internal/record"
+	"github.com/natslock/locks/internal/session"
+	"github.com/natslock/locks/kvstore"
+)
+
+// claim is one acquisition: what [core.Claim] needs around it. It sends the attempts, hands over the
+// answers, and reads what the judgement asks for.
+type claim struct {
+	b     *bucket.Bucket
+	s     *session.Session
+	draft *Draft // the bid's: read on the goroutine of the acquire only
+	key   string
+	guard string
+
+	mu      sync.Mutex // guards what follows
+	state   core.Claim
+	adopts  bool
+	forgets []func()      // of each attempt: its answer is not needed any more
+	errs    map[int]error // of the answers to be judged that are neither yes nor no
+	wake    chan struct{}
+	orphan  *session.Orphan // the watch for late records, until each attempt is settled
+	stop    func()          // ends it
+
+	firstForget [1]func() // of most claims that is all there is
+}
+
+// claim begins a claim of what the draft says.
+func (b *Bid) claim() *claim {
+	d, cl := &b.Draft, &b.firstClaim
+	if cl.b != nil { // it may have answers to come
+		cl = new(claim)
+	}
+	id := rand.Text()
+	cl.b, cl.s, cl.draft, cl.guard, cl.adopts, cl.wake = b.B, b.S, d, d.Guard, d.Adopts, make(chan struct{}, 1)
+	switch {
+	case d.Vacant != "": // a key that was left serves one claim
+		cl.key, d.Vacant = d.Vacant, ""
+	case d.Body.Status == record.StatusWaiting:
+		cl.key = d.Keys.Place(id)
+	case d.Guard != "":
+		cl.key = d.Keys.Reader(id)
+	default:
+		cl.key = cmp.Or(d.Slot, d.Keys.Gate)
+	}
+	cl.state.Begin(id)
+	cl.forgets = cl.firstForget[:0]
+	return cl
+}
+
+// answerOf says what an answer means for an attempt.
+func answerOf(a kvstore.Answer) core.Answer {
+	conflict, refused := errors.AsType[*kvstore.ConflictError](a.Err)
+	switch {
+	case a.Err == nil:
+		return core.Answer{Revision: a.Revision}
+	case refused:
+		return core.Answer{Refusal: core.Conflict, Last: conflict.Last}
+	case errors.Is(a.Err, kvstore.ErrInFlight):
+		return core.Answer{Refusal: core.InFlight}
+	case errors.Is(a.Err, kvstore.ErrFull):
+		return core.Answer{Refusal: core.Full}
+	case kvstore.NotSent(a.Err), errors.Is(a.Err, kvstore.ErrNoStream):
+		return core.Answer{Refusal: core.Never}
+	}
+	return core.Answer{Refusal: core.Unsure}
+}
+
+// answered takes an answer, however late. It runs on a goroutine of the store.
+func (cl *claim) answered(n int, a kvstore.Answer) {
+	b := cl.b
+	at := b.Instant()
+	if a.Err == nil {
+		b.Acknowledged(a.Revision)
+	}
+	answer := answerOf(a)
+	cl.mu.Lock()
+	// The deletion begins before the wait for the answer ends: a Close waits for one of them.
+	if cl.state.Answered(core.Reply{N: n, Answer: answer, At: at}, b.Alone()) {
+		cl.s.Discard(cl.key, cl.state.ID, a.Revision)
+	}
+	if answer.Refusal > core.Conflict {
+		if cl.errs == nil {
+			cl.errs = make(map[int]error)
+		}
+		cl.errs[n] = a.Err
+	}
+	cl.mu.Unlock()
+	cl.endWatch()
+	select {
+	case cl.wake <- struct{}{}:
+	default:
+	}
+}
+
+// decided judges the answers that have come, until one decides.
+func (cl *claim) decided(ctx context.Context, newest int, blind bool) (Result, bool) {
+	for {
+		cl.mu.Lock()
+		r, more := cl.state.Next()
+		if !more {
+			cl.mu.Unlock()
+			return Result{}, false
+		}
+		v, err := cl.state.Judge(r, newest, cl.b.Instant()), cl.errs[r.N]
+		cl.mu.Unlock()
+		var entry record.Entry
+		switch {
+		case v.Outcome == core.Refused && blind:
+			entry.Revision = v.Revision
+			return Result{Outcome: Unread, Entry: entry}, true
+		case v.Outcome == core.Refused:
+			// A state older than the refusal does not have the record that the refusal names.
+			if entry, err = cl.b.Read(ctx, cl.refusedBy(), v.Revision); err != nil { //safety:refusal-read
+				return Result{Outcome: Retry, Err: err}, true
+			}
+			cl.mu.Lock()
+			v = cl.state.Found(entry, cl.b.Instant())
+			cl.mu.Unlock()
+		}
+		if v.Outcome != core.Undecided {
+			return cl.result(v, entry, err), true
+		}
+	}
+}
+
+// refusedBy is the key whose record refuses the attempts.
+func (cl *claim) refusedBy() string { return cmp.Or(cl.guard, cl.key) }
+
+// outcomes are those of a verdict for the way of the acquire.
+var outcomes = [...]Outcome{
+	core.Granted: Granted, core.Again: Retry, core.Free: Free, core.Busy: Busy, core.Lost: Lost, core.Backwards: Failed,
+}
+
+// result performs a verdict.
+func (cl *claim) result(v core.Verdict, entry record.Entry, err error) Result {
+	if v.Delete != 0 {
+		cl.s.Discard(cl.key, cl.state.ID, v.Delete)
+	}
+	res := Result{Outcome: outcomes[v.Outcome], n: v.N, revision: v.Revision}
+	switch v.Outcome {
+	case core.Free, core.Busy:
+		res.Entry = entry
+	case core.Again:
+		res.Err = err
+	case core.Backwards:
+		cl.mu.Lock()
+		floor := cl.state.Attempt(v.N).Floor
+		cl.mu.Unlock()
+		res.Err = fmt.Errorf(
+			"%w: fencing tokens went backwards, from revision %d to %d: the bucket was restored from a backup, or re-created by a client whose clock is behind. Re-create it with a higher first_seq", bucket.ErrUnavailable, floor, v.Revision)
+	}
+	return res
+}
+
+// denied settles an attempt that the server has refused to pass on. It leaves no
+// orphan, and cleaning up after it would only be refused again, hiding the
+// refusals of others: the connection keeps the last one.
+func (cl *claim) denied(n int) {
+	cl.mu.Lock()
+	forget := cl.forgets[n-1]
+	cl.state.Settle(n)
+	cl.mu.Unlock()
+	forget()
+}
+
+// try makes one attempt and waits until it comes to something. A blind one does
+// not read the record it was refused for.
+func (cl *claim) try(ctx context.Context, expect uint64, blind bool) Result {
+	b := cl.b
+	n, err := cl.send(expect)
+	switch {
+	case err == nil:
+	case b.Life().Err() != nil: // also where the server could not be reached
+		return Result{Outcome: Ended, Err: context.Cause(b.Life())}
+	case bucket.IsAny(err, kvstore.ErrInvalidKey, clock.ErrInvalidTTL, kvstore.ErrClosed) || !errors.Is(err, bucket.ErrUnavailable):
+		return Result{Outcome: Failed, Err: err}
+	default:
+		return Result{Outcome: Retry, Err: err}
+	}
+	pause, waited := bucket.DeniedAfter, bucket.DeniedAfter
+	timer := b.Timer(pause)
+	defer b.TimerDone(timer)
+	granting := b.Granting() //safety:unfit-ends-claims
+	for {
+		if r, decided := cl.decided(ctx, n, blind); decided {
+			return r
+		}
+		select {
+		case <-cl.wake:
+		case <-ctx.Done():
+			return Result{Outcome: Ended, Err: context.Cause(ctx)}
+		case <-granting.Done():
+			return Result{Outcome: Ended, Err: context.Cause(granting)}
+		case <-timer.C:
+			if err := b.Denied(cl.key); err != nil {
+				cl.denied(n)
+				return Result{Outcome: Failed, Err: err}
+			}
+			if waited >= bucket.AnswerTimeout {
+				return Result{Outcome: Retry, Err: fmt.Errorf("%w: no answer within %v", bucket.ErrUnavailable, waited)}
+			}
+			pause = min(2*pause, bucket.AnswerTimeout-waited)
+			waited += pause
+			timer.Reset(pause)
+		}
+	}
+}
+
+// send makes an attempt and returns its number.
+func (cl *claim) send(expect uint64) (int, error) {
+	b := cl.b
+	// A claim that may have a record already, or has a place, which it frees, adds nothing.
+	cl.mu.Lock()
+	adds := !cl.adopts && !cl.draft.Queued && cl.state.Unwritten()
+	n := cl.state.Attempts() + 1
+	cl.mu.Unlock()
+	if adds {
+		if err := b.Admits(); err != nil { //safety:room-kept
+			return 0, err
+		}
+	}
+	t, err := cl.draft.terms(cl.s.Margin)
+	if err != nil {
+		return 0, err
+	}
+	body := cl.draft.Body
+	body.ID, body.Attempt, body.TTL = cl.state.ID, n, int64(t.TTL/time.Second)
+	body.Since, body.Waited = time.Now().UnixMilli(), cl.draft.waited(b.Instant())
+	value, err := body.EncodeKept(expect)
+	if err != nil {
+		return 0, err
+	}
+	cl.mu.Lock()
+	cl.state.Send(core.Attempt{Expect: expect, Terms: t, Floor: b.Highest(), Since: body.Since, Waited: body.Waited, Meta: body.Meta, Sent: b.Instant()})
+	cl.mu.Unlock()
+	// The expectation is about the guard, where there is one: the server refuses a reader
+	// that comes after the gate.
+	forget, err := b.Send(kvstore.Write{Key: cl.key, Value: value, Expect: expect, Guard: cl.guard, TTL: t.TTL}, //safety:join-guarded
+		func(a kvstore.Answer) { cl.answered(n, a) })
+	cl.mu.Lock()
+	defer cl.mu.Unlock()
+	if err != nil {
+		cl.state.Unsend()
+		return 0, err
+	}
+	cl.forgets = append(cl.forgets, forget)
+	return n, nil
+}
