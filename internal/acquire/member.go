@@ -84,17 +84,17 @@ func (m *member) Release(ctx context.Context) error {
 		rs := m.runs
 		rs.mu.Lock()
 		now := rs.b.Instant()
-		r, goesOn := m.run(), false
+		r, left := m.run(), core.Unused
 		if r == nil {
 			delete(rs.alone, m.gate)
 		} else {
 			if r.line != nil {
 				r.line.see(now)
 			}
-			goesOn = m.Member.Leave(now)
+			left = m.Member.Leave(now)
 		}
 		rs.unlock()
-		if !goesOn {
+		if left == core.Unused {
 			m.result = m.Holder.Release(ctx)
 			return
 		}
@@ -102,13 +102,9 @@ func (m *member) Release(ctx context.Context) error {
 		m.result = m.Holder.Leave(now) //safety:one-at-a-time
 		rs.mu.Lock()
 		r.line.see(now)
-		goesOn = r.Next(now)
-		rs.perform()
-		dropped := r.released != nil // an idle lease that was given up at once
+		left = r.Next(now)
 		rs.unlock()
-		// The last reader; or those that waited have gone meanwhile, or the lease has ended. A caller
-		// that is told that it has released the lock can rely on that.
-		if !goesOn && !dropped {
+		if left == core.Unused { // a caller that is told that it has released the lock can rely on that
 			if err := r.lease.Release(ctx); m.result == nil {
 				m.result = err
 			}

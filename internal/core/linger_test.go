@@ -136,6 +136,11 @@ func TestIdleEnds(t *testing.T) {
 	b.is("idle")
 	s.is()
 
+	s = begin(t) // a client that has none gives the lease up itself
+	s.client.Most = 0
+	s.asks("A", lingers(time.Minute)).subscribes().claims("A").granted("A", 10).lists()
+	s.leaves("A").then("on end 1", "idle 1", "alarm at 4s", "settle 1", "close", "release 1").is()
+
 	s = begin(t) // the least recently used one is given up
 	s.client.Most = 2
 	s.idles("A")

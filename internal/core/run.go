@@ -546,13 +546,13 @@ func (l *Line) Reopen(m *Member, now clock.Instant) {
 	over.MovedTo = l.open([]*Member{m}, now)
 }
 
-// Left says what a member that gives up leaves behind.
+// Left says what a member leaves behind.
 type Left uint8
 
 const (
-	// Nothing is left: others go on with what it has.
+	// Nothing is left to the caller: others go on with what it has, or its lease is idle.
 	Nothing Left = iota
-	// Unused is a lease, which is to be released.
+	// Unused is a lease, whose release the caller of the member waits for.
 	Unused
 	// Withdrawn is a run without a lease, whose claim and place are to be withdrawn.
 	Withdrawn
@@ -563,10 +563,7 @@ const (
 func (m *Member) GiveUp(now clock.Instant) (left Left, drives *Member) {
 	r := m.Run
 	if m.Inside {
-		if r.Next(now) {
-			return Nothing, nil
-		}
-		return Unused, nil //safety:run-unused-released
+		return r.Next(now), nil
 	}
 	if r.Line == nil {
 		return Withdrawn, nil
@@ -585,13 +582,16 @@ func (m *Member) GiveUp(now clock.Instant) (left Left, drives *Member) {
 	return Nothing, r.Driver
 }
 
-// Leave is called before a holder leaves, and [Run.Next] when it has left. It says whether the run goes on: a member waits for its
-// lease, or reads beside others, or the lease lingers. Otherwise the lease is to be released.
-func (m *Member) Leave(now clock.Instant) (goesOn bool) {
+// Leave is called before a holder leaves. It returns Nothing if the run goes on: a member waits for its
+// lease, or reads beside others, or the lease lingers. Then [Run.Next] is called when it has left.
+func (m *Member) Leave(now clock.Instant) Left {
 	r := m.Run
 	r.spare.linger = m.Linger
 	r.Line.unhint(m)
-	return r.goesOn(now)
+	if r.goesOn(now) {
+		return Nothing
+	}
+	return Unused
 }
 
 func (r *Run) goesOn(now clock.Instant) bool {
@@ -611,21 +611,21 @@ func (r *Run) goesOn(now clock.Instant) bool {
 	return !r.Over
 }
 
-// Next admits the member after one that has left ([Member.Leave]), where one is inside at a time. It
-// says whether the run goes on.
-func (r *Run) Next(now clock.Instant) bool {
+// Next admits the member after one that has left ([Member.Leave]), where one is inside at a time. Those
+// that waited may have gone meanwhile, or the lease has ended: then it is left Unused, as by the last
+// reader. A lease that is idle is released by its own effect, also if that is at once.
+func (r *Run) Next(now clock.Instant) Left {
 	r.Inside--
 	if !r.goesOn(now) {
-		return false
+		return Unused //safety:run-unused-released
 	}
 	switch {
 	case len(r.Members) == 0 && r.Inside == 0:
 		r.idles(now)
-		return !r.Over
 	case !r.Reads():
 		r.wake(r.admit())
 	}
-	return true
+	return Nothing
 }
 
 // Part ends the run of a member whose lease nobody else is to get.

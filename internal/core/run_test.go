@@ -239,6 +239,39 @@ func TestRunGrantedInVain(t *testing.T) {
 	s.leaves("A").then("settle 1", "close", "A releases 1").is()
 }
 
+// A holder leaves in two steps, since the next one may end the lease at once. When those that waited
+// have gone between the two, its caller waits until the lease is released, as that of a lone holder.
+func TestRunWaitersGoneMeanwhile(t *testing.T) {
+	s := begin(t)
+	s.asks("A").asks("B").granted("A", 10)
+	left := s.leaving("A")
+	s.thenNothing().givesUp("B").then("size 1 is 1").event()
+	left().then("settle 1", "close", "A releases 1").is()
+
+	s = begin(t) // it has been alone from the start
+	s.asks("A").granted("A", 10)
+	require.Nil(t, s.leaving("A"), "it ends the lease at once")
+	s.then("settle 1", "close", "A releases 1").is()
+
+	s = begin(t) // another one has come
+	s.asks("A").asks("B").granted("A", 10).informed()
+	left = s.leaving("A")
+	s.givesUp("B").asks("C").event()
+	left().then("size 1 is 1", "wake C").is("[C]")
+
+	s = begin(t) // the lease has ended
+	s.asks("A").asks("B").granted("A", 10)
+	left = s.leaving("A")
+	s.ends(1).then("open 2", "wake B", "settle 1").event()
+	left().then("A releases 1").is("B")
+
+	s = begin(t) // nobody is left, and the lease is kept
+	s.asks("A", lingers(time.Minute)).subscribes().claims("A").granted("A", 10).lists().asks("B")
+	left = s.leaving("A")
+	s.givesUp("B").event()
+	left().then("idle 1", "alarm at 4s").is("idle")
+}
+
 // When a lease ends, those that wait for it go on in a new run. A holder is on its own then.
 func TestRunEndsWithItsLease(t *testing.T) {
 	s := begin(t)

@@ -206,13 +206,32 @@ func (s *script) merges(name string) *script {
 
 // leaves: a holder leaves. The core returns "A releases 1" if the lease ends with it.
 func (s *script) leaves(name string) *script {
-	m := s.event().members[name]
-	r := m.Run
-	delete(s.members, name)
-	if !m.Leave(s.now) || !r.Next(s.now) {
-		s.says("%s releases %d", name, s.runs[r])
+	if left := s.leaving(name); left != nil {
+		left()
 	}
 	return s
+}
+
+// leaving is the first half of leaves, and returns the other one; nil: there is none. Events may come
+// between the two.
+func (s *script) leaving(name string) (left func() *script) {
+	m := s.event().members[name]
+	r := m.Run
+	says := func(l Left) *script {
+		if l == Unused {
+			s.says("%s releases %d", name, s.runs[r])
+		}
+		return s
+	}
+	if l := m.Leave(s.now); l == Unused {
+		says(l)
+		delete(s.members, name)
+		return nil
+	}
+	return func() *script {
+		delete(s.members, name)
+		return says(r.Next(s.now))
+	}
 }
 
 // givesUp: one that waits, or has not entered, gives up.

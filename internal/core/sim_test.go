@@ -369,12 +369,12 @@ func (g *simCall) leaves() {
 	c, r := g.c, g.m.Run
 	c.s.log("%s leaves", c.id)
 	c.see()
-	goesOn := g.m.Leave(c.s.now)
+	left := g.m.Leave(c.s.now)
 	g.gone = true
-	if goesOn {
-		goesOn = r.Next(c.s.now)
+	if left == Nothing {
+		left = r.Next(c.s.now)
 	}
-	if !goesOn {
+	if left == Unused {
 		r.Owner.(*simRun).release()
 	}
 	c.perform()

@@ -354,7 +354,7 @@ var roomMutants = []mutant{
 		weak: "a one-shot writer that is refused returns before its gate is gone"},
 	{label: "drained-gate-gone", operator: "drop", test: "rwlock.TestGivenUpWriterLeavesNoGate",
 		weak: "a writer that gives up in its drain returns before its gate is gone"},
-	{label: "run-unused-released", operator: "is 0, nil", test: "natslock.TestRunGrantedWithNobodyLeft", beside: "TestRunGrantedInVain",
+	{label: "run-unused-released", operator: "is 0", test: "natslock.TestRunGrantedWithNobodyLeft", beside: "TestRunGrantedInVain",
 		weak: "a lease that was granted to nobody keeps others out"},
 	{label: "one-at-a-time", operator: "is nil", test: "natslock.TestRunHandleEndsItsOwnPart",
 		weak: "the next member is served before its predecessor has left"},
