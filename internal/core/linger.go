@@ -68,7 +68,7 @@ func (r *Run) lingers(now clock.Instant) bool {
 func (r *Run) Informed(now clock.Instant) bool {
 	o := r.Line.Others
 	return o != nil && o.Queue && o.from == 0 && o.fresh(o.listed, now, freshFor) && //safety:linger-informed
-		(!r.Reads() || o.Gate && o.fresh(o.gate.listed, now, freshFor))
+		(!r.Reads() || o.fresh(o.gate.listed, now, freshFor))
 }
 
 // listedAt is when the client asked for the list that [Run.Informed] judges. It is 0 without

@@ -34,6 +34,9 @@ func TestIdleUsed(t *testing.T) {
 	s.leaves("B").then("size 1 is 1", "wake C").is("[C]")
 	s.leaves("C").then("settle 1", "close", "C releases 1").is()
 	require.Zero(t, s.client.IdleLeases())
+
+	s = idle(t) // the list for that counts for longer than one for those that wait
+	s.passes(silence / 2).asks("B").thenNothing().is("[B]")
 }
 
 // A goroutine uses an idle lease only while a list of the last 5 s has shown nobody. Without one it
@@ -161,6 +164,19 @@ func TestIdleListedTogether(t *testing.T) {
 	s.passes(time.Second).tends().then("alarm at 6s", "list 1", "list 2")
 }
 
+// Readers count on a list of the queue and on one of the gate, and the older of the two has them listed.
+func TestIdleReadersListedTogether(t *testing.T) {
+	s := idle(t, reads)
+	s.passes(3*time.Second).event().line.Listed(nil, 0, nil, s.now, s.now, s.server()) // without the gate
+	s.passes(time.Second).tends().then("alarm at 6s", "list 1")
+
+	s = idle(t, reads)
+	begun := s.now
+	s.passes(3 * time.Second).lists()
+	s.event().line.Listed(nil, 0, nil, begun, s.now, s.server()) // an answer that was slow
+	s.passes(time.Second).tends().then("alarm at 6s", "list 1")
+}
+
 // A use of an idle lease does not put off the next list.
 func TestIdleListedAgain(t *testing.T) {
 	s := idle(t)
@@ -212,6 +228,13 @@ func TestIdleBehindATry(t *testing.T) {
 	s := idle(t, reads)
 	s.asks("B", reads, once, wants(time.Second)).then("open 2", "wake B", "settle 1", "release 1").is("B")
 	require.Same(t, s.run(1), s.run(2).Awaits)
+
+	s = idle(t, reads) // or that waits for no list
+	s.passes(freshFor).asks("B", reads, once).then("open 2", "wake B", "settle 1", "release 1").is("B")
+
+	s = idle(t, reads)
+	s.passes(freshFor).asks("B", reads).is("idle? B")
+	s.asks("C", reads, once).then("open 2", "wake C").is("idle? B", "C")
 }
 
 // A one-shot acquire that has the lock gets a line, so that it can linger. The client subscribes.

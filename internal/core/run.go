@@ -174,7 +174,7 @@ func (l *Line) Ask(m *Member, now clock.Instant) (joined bool) {
 	}
 	if n := len(l.Runs); n > 0 {
 		r := l.Runs[n-1]
-		joins := r.Joinable(now) && !(w.Once && (!r.Leased() || r.Inside == 0))
+		joins := r.Joinable(now) && !(w.Once && r.Inside == 0)
 		passes := !joins && !r.Reads() && r.Leased() && now < r.turnEnds
 		if w.Patient { //safety:patient-turn
 			passes = false
@@ -289,8 +289,11 @@ func (r *Run) TurnOver(now clock.Instant) { r.cut(now) }
 // cut opens a new run for the members that would pass other clients. Where nobody is
 // queued any more they pass nobody, and clients that come now are behind them.
 func (r *Run) cut(now clock.Instant) {
-	i := slices.IndexFunc(r.Members, func(m *Member) bool { return m.late })
-	if r.Over || i < 0 {
+	i := len(r.Members)
+	for i > 0 && r.Members[i-1].late { // they joined last
+		i--
+	}
+	if r.Over || i == len(r.Members) {
 		return
 	}
 	if r.Joinable(now) { //safety:turn-cut
@@ -429,7 +432,6 @@ func (r *Run) Granted(m *Member, lease Lease, now clock.Instant) bool {
 	// the run asked after other clients had queued behind the claim.
 	found := r.Ticket != 0 && lease.Revision < r.Ticket
 	r.Ticket, r.Lease, r.Driver, r.Drained = 0, lease, nil, false
-	r.spare.linger = 0
 	if r.Line == nil {
 		r.letIn(m)
 		return true
@@ -527,7 +529,7 @@ func (m *Member) Lost(now clock.Instant) (last, opens bool) {
 	// Ahead of those that waited behind it. A one-shot acquire does not wait with others.
 	case r.MovedTo != nil && !r.MovedTo.Over && !r.MovedTo.Leased() && !m.Want.Once && r.MovedTo.Takes(m.Want):
 		n := r.MovedTo
-		m.Run, m.late, m.early = n, false, false
+		m.Run, m.late, m.early = n, false, true
 		n.Members = slices.Insert(n.Members, 0, m)
 		n.resize()
 		if n.Ticket != 0 {
@@ -602,7 +604,7 @@ func (r *Run) goesOn(now clock.Instant) bool {
 	case r.Line == nil || r.Over:
 		return false
 	}
-	if len(r.Members) > 0 && r.Members[0].late && now >= r.turnEnds { //safety:turn-ends
+	if now >= r.turnEnds { //safety:turn-ends
 		r.cut(now)
 	}
 	if len(r.Members) == 0 && !r.lingers(now) {

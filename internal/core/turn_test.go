@@ -57,6 +57,11 @@ func TestTurnEndsWithASection(t *testing.T) {
 	s := behindAStranger(t)
 	s.asks("B").passes(turn).leaves("A")
 	s.then("size 1 is 1", "open 2", "wake B", "settle 1", "keep turn 1", "A releases 1").is("B")
+
+	s = begin(t) // nor does it keep one from queueing behind the stranger
+	s.asks("A").granted("A", 10)
+	s.informed().asks("B").queues("x", 11).asks("C").is("[A] B C")
+	s.passes(turn).leaves("A").then("size 1 is 2", "open 2", "wake C", "size 1 is 1", "wake B").is("[B]", "C")
 }
 
 // A goroutine that cannot join the run ends its turn: it would pass those that have joined in it.
@@ -102,6 +107,12 @@ func TestClaimFound(t *testing.T) {
 
 	s = at(t)
 	s.goes("x", 13).granted("A", 10).is("[A] B C") // there is nobody to pass
+
+	s = begin(t) // D has asked before all of them, and has lost its lease
+	s.asks("D").asks("A").granted("D", 8).ends(1).is("A")
+	s.subscribes().queues("x", 11).writes("A").queued("A", 12).shown("A").loses("D").is("D A")
+	s.passes(ms).asks("C").givesUp("A").is("D C")
+	s.granted("D", 10).is("[D]", "C")
 
 	s = at(t)
 	s.givesUp("A").givesUp("B").then("size 1 is 1", "wake C", "C drives")
