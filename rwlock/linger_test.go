@@ -119,6 +119,20 @@ func TestLingerBehindATry(t *testing.T) {
 	})
 }
 
+// A one-shot writer meets a reader of its own client whose lease is to linger. The reader is inside: the
+// writer need not ask for the lease.
+func TestLingerTryBesideAReader(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a := newPeer(t, s.Connect(), 1)
+		l, err := a.RLock(t.Context(), "x", natslock.Linger(time.Hour))
+		require.NoError(t, err)
+		_, err = a.TryLock(t.Context(), "x")
+		require.NoError(t, heldBy(l, nil, err))
+		unlock(t, l)
+		soon(t, a.TryLock, time.Second)
+	})
+}
+
 // replicated is a store with replicas. It counts the lists.
 type replicated struct {
 	kvstore.KV

@@ -25,6 +25,7 @@ func (c *Client) Acquire(ctx context.Context, req call.Request) (Holding, error)
 	defer a.Bound()()
 	defer a.Unknock()
 	if req.Once && !c.runs.rouse(a) && a.Drains() {
+		a.In(&member{runs: &c.runs, a: a}) // of no run yet
 		// Before the gate is taken: a one-shot writer stalls no reader.
 		for reader, ok := a.CurrentReader(); ok; reader, ok = a.CurrentReader() {
 			if now, gone := a.Knock(reader); !gone {
