@@ -1,11 +1,10 @@
 package call
 
 import (
-	"slices"
-
 	"github.com/natslock/locks/internal/bucket"
 	"github.com/natslock/locks/internal/claim"
 	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/internal/core"
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/session"
 	"github.com/natslock/locks/kvstore"
@@ -93,24 +92,19 @@ func (a *Call) enqueue(begun clock.Instant) result {
 // the place was the first, or requeue when the place has gone.
 func (a *Call) stand(place *session.Place) (r result, first bool) {
 	pattern := a.Keys.Place("*")
-	var further uint              // how often the part that was read was too short
-	var sure []kvstore.ListOption // the option of a list that shows nobody before this waiter
-	var vacant uint64             // the tombstone of the lock, as last listed
+	p := core.Place{ID: place.ID(), Ticket: place.Ticket(), Reads: a.Reads()}
 	for try := 0; ; {
 		up := a.c.b.Online()
 		from, at := uint64(0), a.c.b.Instant()
-		if sure == nil && !a.c.b.Current() { // a list reads each key anyway
-			sure = []kvstore.ListOption{kvstore.Named()}
-		}
-		if sure == nil {
-			from = a.c.long.from(at, pattern, place.Ticket(), further)
-		}
-		opts := sure
-		if sure == nil && from == 0 && !a.Counts() { // where one request reads both
-			opts = []kvstore.ListOption{kvstore.Beside(a.Keys.Gate)}
+		p.Named = p.Named || !a.c.b.Current() // a list reads each key anyway
+		var opts []kvstore.ListOption
+		if p.Named {
+			opts = append(opts, kvstore.Named())
+		} else if from = a.c.long.from(at, pattern, p.Ticket, p.Further); from == 0 && !a.Counts() { // one request reads both
+			opts = append(opts, kvstore.Beside(a.Keys.Gate))
 		}
 		// A state without the own place may lack earlier places too.
-		queue, tombstone, err := a.c.list(a.ctx, pattern, place.Ticket(), from, opts...) //safety:queue-as-of
+		queue, vacant, err := a.c.list(a.ctx, pattern, p.Ticket, from, opts...) //safety:queue-as-of
 		if err != nil {
 			if bucket.IsAny(err, bucket.ErrPermission) {
 				return result{Outcome: failed, Err: err}, false
@@ -125,73 +119,44 @@ func (a *Call) stand(place *session.Place) (r result, first bool) {
 			try++
 			continue
 		}
-		if try = 0; sure == nil {
-			vacant = tombstone //safety:vacant-claimed
-		}
+		try = 0
 		a.run.Listed(queue, from, at)
-		i := slices.IndexFunc(queue, func(e record.Entry) bool { return e.ID == place.ID() })
-		if i < 0 {
+		before, over, there := p.Shown(queue, vacant, a.c.b.Now())
+		if !there {
 			return result{Outcome: requeue}, false
 		}
 		a.Heard(nil)
-		n := len(queue)
-		queue = a.clearBefore(queue[:i])
-		pred := len(queue) - 1
-		for pred >= 0 && !a.blocks(queue[pred]) { //safety:earlier-first
-			pred--
+		rest, err := a.c.b.Clear(a.ctx, before[over:])
+		if err != nil { // the timers will try again
+			a.c.s.Logger.Debug("delete overdue places", "lock", a.Req.Name, "error", err)
 		}
+		before = append(before[:over], rest...)
 		if from == 0 {
 			a.known.Ahead = 1
-			for _, e := range queue {
+			for _, e := range before {
 				a.known.Ahead += e.Goroutines()
 			}
 			a.saw(a.known.Holder)
 		}
-		switch {
-		case pred >= 0 && queue[pred].TokenOrTicket() >= from:
-			a.c.long.found(a.c.b.Instant(), pattern, place.Ticket()-queue[pred].TokenOrTicket(), n, from == 0)
-			further, sure, vacant = 0, nil, 0
-			r = a.follow(place, queue[pred], len(queue) == 1 && from == 0)
-		case from > 0: // it is further back, if there is one //safety:part-of-queue
-			further++
+		switch standing, pred, second := p.Judge(before, from, a.c.b.Alone()); standing {
+		case core.ListOn:
 			continue
-		case sure == nil && !a.c.b.Alone(): //safety:first-by-leader
-			// A replica that catches up first removes what was overwritten, and stores later
-			// what has overwritten it: it lacks the places that were renewed.
-			sure = []kvstore.ListOption{kvstore.Named()}
-			continue
-		default:
-			r = result{Outcome: compete}
-		}
-		switch {
-		case r.Outcome == compete && a.Counts():
-			return a.firstOfSlots(place), true
-		case r.Outcome == compete:
-			return a.first(place, vacant), true
+		case core.Behind:
+			a.c.long.found(a.c.b.Instant(), pattern, p.Ticket-pred.TokenOrTicket(), len(queue), from == 0)
+			if r = a.follow(place, pred, second); r.Outcome != compete {
+				break
+			}
+			fallthrough
+		case core.Foremost:
+			if a.Counts() {
+				return a.firstOfSlots(place), true
+			}
+			return a.first(place, p.Vacant), true
 		}
 		if r.Outcome != relist {
 			return r, false // out of turn, if at all
 		}
 	}
-}
-
-// blocks says whether a waiter that came earlier has to go first.
-func (a *Call) blocks(earlier record.Entry) bool {
-	return !a.Reads() || record.Mode(earlier.Mode) == record.Exclusive //safety:queue-rule
-}
-
-// clearBefore returns the places before the own one, without the overdue ones right
-// before it. The others are deleted by the waiters behind them.
-func (a *Call) clearBefore(queue []record.Entry) []record.Entry {
-	first, estimate := len(queue), a.c.b.Now()
-	for first > 0 && queue[first-1].OverdueAt(estimate) {
-		first--
-	}
-	rest, err := a.c.b.Clear(a.ctx, queue[first:])
-	if err != nil { // the timers will try again
-		a.c.s.Logger.Debug("delete overdue places", "lock", a.Req.Name, "error", err)
-	}
-	return append(queue[:first], rest...)
 }
 
 // Hold makes the lease of a granted claim. The place it was granted from has done its

@@ -1,0 +1,83 @@
+package core
+
+import (
+	"slices"
+	"time"
+
+	"github.com/natslock/locks/internal/record"
+)
+
+// Place is a waiter's place in a queue: it lists the queue until it knows whom it waits for. A long queue
+// is listed in part, from a revision on.
+//
+//	list --> part: further back --> list
+//	     --> a predecessor: follow.go, until that has gone --> list
+//	     --> nobody: once more, by a list that lacks no live record --> the first
+type Place struct {
+	ID     string // of the claim of the place
+	Ticket uint64
+	Reads  bool
+
+	Named   bool   // the next list has to have each place that the leader names
+	Further uint   // how often the part that was read was too short
+	Vacant  uint64 // the tombstone of the lock, as last listed; 0: none
+}
+
+// Standing says what follows from a list.
+type Standing uint8
+
+const (
+	// ListOn: list once more, as Named and Further say.
+	ListOn Standing = iota
+	// Behind: wait for the predecessor.
+	Behind
+	// Foremost: nobody is before this waiter.
+	Foremost
+)
+
+// Shown takes a list, in a state that contains the ticket, with the tombstone of the lock that was read
+// beside it. It returns the places before the own one. Those from index over on are right before it and
+// overdue by an estimate of the server's clock: the waiter deletes them, if the leader agrees. The others
+// are deleted by the waiters behind them. there is false if the own place has gone.
+func (p *Place) Shown(queue []record.Entry, vacant uint64, estimate time.Time) (before []record.Entry, over int, there bool) {
+	if !p.Named { // else the lock was not read
+		p.Vacant = vacant //safety:vacant-claimed
+	}
+	i := slices.IndexFunc(queue, func(e record.Entry) bool { return e.ID == p.ID })
+	if i < 0 {
+		return nil, 0, false
+	}
+	before, over = queue[:i], i
+	for over > 0 && before[over-1].OverdueAt(estimate) {
+		over--
+	}
+	return before, over, true
+}
+
+// Judge decides by the places before the own one that are left, of a list from a revision on. alone says
+// that one server only may have answered. second says that nobody is before the predecessor.
+func (p *Place) Judge(before []record.Entry, from uint64, alone bool) (s Standing, pred record.Entry, second bool) {
+	i := len(before) - 1
+	for i >= 0 && !p.blocks(before[i]) { //safety:earlier-first
+		i--
+	}
+	switch {
+	case i >= 0 && before[i].TokenOrTicket() >= from:
+		p.Named, p.Further, p.Vacant = false, 0, 0
+		return Behind, before[i], len(before) == 1 && from == 0
+	case from > 0: // it is further back, if there is one //safety:part-of-queue
+		p.Further++
+		return ListOn, pred, false
+	case !p.Named && !alone: //safety:first-by-leader
+		// A replica that catches up first removes what was overwritten, and stores later
+		// what has overwritten it: it lacks the places that were renewed.
+		p.Named = true
+		return ListOn, pred, false
+	}
+	return Foremost, pred, false
+}
+
+// blocks says whether a waiter that came earlier has to go first.
+func (p *Place) blocks(earlier record.Entry) bool {
+	return !p.Reads || record.Mode(earlier.Mode) == record.Exclusive //safety:queue-rule
+}

@@ -1,0 +1,112 @@
+package core
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/internal/record"
+)
+
+// listed is a place "me" with the ticket 50, in a queue behind others. A letter is a writer, or a waiter
+// for a mutex; one after a dash reads.
+func listed(others ...string) (queue []record.Entry) {
+	for i, id := range append(others, "me") {
+		e := stored(uint64(10*(i+1)), id, 1, record.StatusWaiting)
+		e.Mode = uint8(record.Exclusive)
+		if id[0] == '-' {
+			e.Mode = uint8(record.Shared)
+		}
+		e.Key, e.Record.TTL, e.Time = record.WaitPrefix+"l."+id, placeTTL, serverNow
+		queue = append(queue, e)
+	}
+	return queue
+}
+
+var serverNow = time.Unix(1000, 0)
+
+// TestPlace: a waiter lists the queue, and waits for the last one before it that has to go first.
+func TestPlace(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		reads  bool
+		from   uint64
+		queue  []record.Entry
+		alone  bool
+		want   Standing
+		pred   string
+		second bool
+	}{
+		{"alone in the queue of one server", false, 0, listed(), true, Foremost, "", false},
+		{"behind a head", false, 0, listed("A"), true, Behind, "A", true},
+		{"behind two", false, 0, listed("A", "B"), true, Behind, "B", false},
+		{"a writer waits for readers", false, 0, listed("A", "-b"), true, Behind, "-b", false},
+		{"a reader passes readers", true, 0, listed("A", "-b"), true, Behind, "A", false},
+		{"a reader waits for no reader", true, 0, listed("-a", "-b"), true, Foremost, "", false},
+		{"in a part of a long queue", false, 15, listed("A", "B"), true, Behind, "B", false},
+		{"of which the part shows no writer", true, 15, listed("-a", "-b"), true, ListOn, "", false},
+		{"nor one from there on", true, 15, listed("A", "-b"), true, ListOn, "", false},
+		{"nobody, by one of several servers", false, 0, listed(), false, ListOn, "", false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p := Place{ID: "me", Ticket: 50, Reads: c.reads}
+			before, over, there := p.Shown(c.queue, 0, serverNow)
+			require.True(t, there)
+			require.Equal(t, len(before), over)
+			s, pred, second := p.Judge(before, c.from, c.alone)
+			require.Equal(t, c.want, s)
+			require.Equal(t, c.pred, pred.ID)
+			require.Equal(t, c.second, second)
+		})
+	}
+}
+
+// TestPlaceOfReplica: that nobody is before it a waiter believes of a list that lacks no live record.
+func TestPlaceOfReplica(t *testing.T) {
+	p := Place{ID: "me", Ticket: 50}
+	before, _, _ := p.Shown(listed(), 7, serverNow)
+	s, _, _ := p.Judge(before, 0, false)
+	require.Equal(t, ListOn, s)
+	require.True(t, p.Named)
+	before, _, _ = p.Shown(listed(), 0, serverNow) // without the lock beside it
+	s, _, _ = p.Judge(before, 0, false)
+	require.Equal(t, Foremost, s)
+	require.EqualValues(t, 7, p.Vacant, "the tombstone that the list before has shown")
+}
+
+// TestPlaceInParts: each list that is too short has the next one reach further back.
+func TestPlaceInParts(t *testing.T) {
+	p := Place{ID: "me", Ticket: 50}
+	for n := range uint(3) {
+		before, _, _ := p.Shown(listed(), 0, serverNow)
+		s, _, _ := p.Judge(before, 45, true)
+		require.Equal(t, ListOn, s)
+		require.Equal(t, n+1, p.Further)
+	}
+	before, _, _ := p.Shown(listed("A"), 9, serverNow)
+	s, _, _ := p.Judge(before, 0, true)
+	require.Equal(t, Behind, s)
+	require.Zero(t, p.Further)
+	require.Zero(t, p.Vacant, "once the predecessor has gone, the lock may be another's")
+}
+
+// TestPlaceGone: a list that contains the ticket lacks the own place: it has ended.
+func TestPlaceGone(t *testing.T) {
+	p := Place{ID: "you", Ticket: 50}
+	_, _, there := p.Shown(listed("A"), 0, serverNow)
+	require.False(t, there)
+}
+
+// TestPlaceBehindTheDead: a waiter deletes the overdue places right before its own. Those further
+// ahead have waiters that do.
+func TestPlaceBehindTheDead(t *testing.T) {
+	q := listed("A", "B", "C", "D")
+	for _, i := range []int{0, 2, 3} {
+		q[i].Time = serverNow.Add(-time.Hour)
+	}
+	p := Place{ID: "me", Ticket: 50}
+	before, over, _ := p.Shown(q, 0, serverNow)
+	require.Len(t, before, 4)
+	require.Equal(t, 2, over)
+}
