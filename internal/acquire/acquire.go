@@ -6,6 +6,7 @@ import (
 
 	"github.com/natslock/locks/internal/call"
 	"github.com/natslock/locks/internal/claim"
+	"github.com/natslock/locks/internal/core"
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/session"
 )
@@ -80,13 +81,13 @@ func (m *member) acquire() error {
 			res = m.enter(r)
 		case drives:
 			merged := false
-			if res = m.afterRecall(r); res.Outcome != claim.Ended {
+			if res = m.afterRecall(r); res.Outcome != core.Ended {
 				res, merged = m.drive(r)
 			}
 			switch {
 			case merged:
 				continue
-			case res.Outcome == claim.Granted:
+			case res.Outcome == core.Granted:
 				if l := m.a.Hold(res); !r.granted(m, l) {
 					l.Leave(record.StatusGone) //safety:claim-unwanted
 				}
@@ -99,16 +100,16 @@ func (m *member) acquire() error {
 			case <-m.a.Context().Done():
 			case <-m.runs.b.Granting().Done():
 			}
-			res = claim.Result{Outcome: claim.Ended, Err: m.a.Over()}
+			res = claim.Result{Outcome: core.Ended, Err: m.a.Over()}
 		}
 		switch res.Outcome {
-		case claim.Granted:
+		case core.Granted:
 			m.runs.mu.Lock()
 			m.a, m.Want, m.wake = nil, nil, nil
 			r.fold(m)
 			m.runs.unlock()
 			return nil
-		case claim.Lost:
+		case core.Lost:
 			m.again()
 		default:
 			withdraw := m.giveUp()
@@ -132,14 +133,14 @@ func (m *member) afterRecall(r *run) claim.Result {
 	case <-m.a.Context().Done():
 	case <-m.runs.b.Granting().Done():
 	}
-	return claim.Result{Outcome: claim.Ended, Err: m.a.Over()}
+	return claim.Result{Outcome: core.Ended, Err: m.a.Over()}
 }
 
 // drive gets the lock for a run. merged says that the members of the run are those of another one now.
 func (m *member) drive(r *run) (res claim.Result, merged bool) {
 	a := m.a
 	a.Prepare()
-	res.Outcome = claim.Busy
+	res.Outcome = core.Busy
 	switch {
 	case a.Driven(): // by the member before, which has come so far
 	case r.Behind:
@@ -148,14 +149,14 @@ func (m *member) drive(r *run) (res claim.Result, merged bool) {
 		r.lingersNext(a)
 		res = a.AtOnce()
 	}
-	if merged || res.Outcome == claim.Granted {
+	if merged || res.Outcome == core.Granted {
 		return res, merged
 	}
 	defer a.WhileGranting()()
 	switch {
 	case a.Req.Once:
 		res = a.OneShot(res)
-	case res.Outcome == claim.Free || res.Outcome == claim.Busy:
+	case res.Outcome == core.Free || res.Outcome == core.Busy:
 		res = a.Wait(res.Entry)
 	}
 	return res, false
@@ -167,7 +168,7 @@ func (m *member) drive(r *run) (res claim.Result, merged bool) {
 func (m *member) enter(r *run) claim.Result {
 	a, l := m.a, r.lease
 	if a.Drains() && !r.Drained {
-		if res := a.Drain(l); res.Outcome != claim.Granted {
+		if res := a.Drain(l); res.Outcome != core.Granted {
 			return res
 		}
 		m.runs.mu.Lock()
@@ -177,10 +178,10 @@ func (m *member) enter(r *run) claim.Result {
 	for {
 		// Also a claim whose answer comes now, and a lease that another member leaves.
 		if err := a.Unfit(); err != nil { //safety:unfit-grants-none
-			return claim.Result{Outcome: claim.Ended, Err: err}
+			return claim.Result{Outcome: core.Ended, Err: err}
 		}
 		if cause := a.Over(); cause != nil && (r.line != nil || !a.Req.Once) {
-			return claim.Result{Outcome: claim.Ended, Err: cause}
+			return claim.Result{Outcome: core.Ended, Err: cause}
 		}
 		admitted, err := l.Admit(&m.Holder, session.Admission{
 			Parent: a.Parent, Detached: a.Req.Detached, Meta: a.Req.Meta, Begun: a.Begun, Queued: m.wake != nil,
@@ -188,11 +189,11 @@ func (m *member) enter(r *run) claim.Result {
 		})
 		switch {
 		case err != nil:
-			return claim.Result{Outcome: claim.Lost}
+			return claim.Result{Outcome: core.Lost}
 		case !admitted:
 			_ = l.Renewed(a.Context()) // an error shows in the next try
 			continue
 		}
-		return claim.Result{Outcome: claim.Granted}
+		return claim.Result{Outcome: core.Granted}
 	}
 }

@@ -6,7 +6,7 @@ import (
 	"fmt"
 
 	"github.com/natslock/locks/internal/call"
-	"github.com/natslock/locks/internal/claim"
+	"github.com/natslock/locks/internal/core"
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/session"
 )
@@ -51,16 +51,16 @@ func (c *Client) Adopt(ctx context.Context, req call.Request, from session.Hande
 	a.Want.Call, m.Want = m, &a.Want
 	r := m.by()
 	res := a.Adopt(from)
-	if res.Outcome == claim.Granted {
+	if res.Outcome == core.Granted {
 		l := a.Hold(res)
 		r.granted(m, l)
 		r.Drained = true // by the holder that has handed it over
-		if res = m.enter(r); res.Outcome == claim.Granted {
+		if res = m.enter(r); res.Outcome == core.Granted {
 			m.a, m.Want = nil, nil
 			return m, nil
 		}
 		l.Leave(record.StatusGone)
-		if res.Outcome == claim.Ended {
+		if res.Outcome == core.Ended {
 			return nil, a.GaveUp(res.Err)
 		}
 		return nil, fmt.Errorf("adopt lock %q: %w: its lease has ended", req.Name, session.ErrLost)

@@ -53,7 +53,7 @@ func (m *member) behind(r *run) (res claim.Result, merged bool) {
 	defer a.WhileGranting()()
 	if a.Reads() && !a.Req.Once {
 		if err := m.InOrder(); err != nil {
-			return claim.Result{Outcome: claim.Ended, Err: err}, false
+			return claim.Result{Outcome: core.Ended, Err: err}, false
 		}
 	}
 	if unsure, _ := m.merges(r, false); unsure {
@@ -66,7 +66,7 @@ func (m *member) behind(r *run) (res claim.Result, merged bool) {
 	queues := r.Queues || l.Others.Writers(l.b.Instant())
 	l.unlock()
 	if queues && !a.Req.Once {
-		return claim.Result{Outcome: claim.Busy}, false
+		return claim.Result{Outcome: core.Busy}, false
 	}
 	return a.AtOnce(), false
 }

@@ -264,7 +264,7 @@ func (a *Call) Prepare() {
 	if a.bid != nil {
 		return
 	}
-	a.bid = &claim.Bid{B: a.c.b, S: a.c.s, Caller: a, Once: a.Req.Once, Draft: claim.Draft{
+	a.bid = &claim.Bid{B: a.c.b, S: a.c.s, Caller: a, Bid: core.Bid{Once: a.Req.Once}, Draft: claim.Draft{
 		Name: a.Req.Name, Keys: a.Keys, Body: a.body(), TTL: a.ttl, Until: a.Req.Until, Begun: a.Begun,
 	}}
 	if a.Reads() { // each claim is a reader of its own, which the gate must admit

@@ -62,7 +62,7 @@ func (a *Call) enqueue(begun clock.Instant) result {
 		if a.Req.Patient { // every list of the queue would carry them //safety:patient-place
 			body.Meta = nil
 		}
-		a.queueing = &claim.Bid{B: c.b, S: c.s, Caller: a, Begun: begun, Draft: claim.Draft{Name: a.Req.Name, Keys: a.Keys, Body: body, TTL: a.placeTTL()}}
+		a.queueing = &claim.Bid{B: c.b, S: c.s, Caller: a, Bid: core.Bid{Begun: begun}, Draft: claim.Draft{Name: a.Req.Name, Keys: a.Keys, Body: body, TTL: a.placeTTL()}}
 		if c.b.Current() { // a list may show what the key had before, otherwise //safety:key-used-again
 			a.queueing.Draft.Vacant, expect = c.b.Recent.Vacancy(c.b.Instant(), a.Keys.Place(""))
 		}

@@ -1,24 +1,27 @@
 package call
 
-import "github.com/natslock/locks/internal/claim"
+import (
+	"github.com/natslock/locks/internal/claim"
+	"github.com/natslock/locks/internal/core"
+)
 
 // result is what came of a step of a call: an outcome of its claims, or one of its wait.
 type result = claim.Result
 
 const (
-	granted = claim.Granted // of a drain: no reader is left
-	free    = claim.Free
-	unread  = claim.Unread
-	busy    = claim.Busy
-	lost    = claim.Lost
-	noRoom  = claim.NoRoom
-	failed  = claim.Failed
-	ended   = claim.Ended
+	granted = core.Granted // of a drain: no reader is left
+	free    = core.Free
+	unread  = core.Refused
+	busy    = core.Busy
+	lost    = core.Lost
+	noRoom  = core.NoRoom
+	failed  = core.Failed
+	ended   = core.Ended
 )
 
 const (
 	// relist: the predecessor has gone; the queue is to be read again.
-	relist = claim.Further + iota
+	relist = core.Further + iota
 	// compete: the place is the first of the queue.
 	compete
 	// requeue: the place in the queue has gone.

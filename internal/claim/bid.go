@@ -8,42 +8,17 @@ import (
 
 	"github.com/natslock/locks/internal/bucket"
 	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/internal/core"
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/session"
 	"github.com/natslock/locks/kvstore"
 )
 
-// Outcome says what came of a step towards a lock.
-type Outcome uint8
-
-const (
-	// Granted: acknowledged, or found, in time.
-	Granted Outcome = iota + 1
-	// Free: refused, but nobody holds the key: a tombstone, or nothing.
-	Free
-	// Unread: refused, by a record that was not read; the entry has its revision.
-	Unread
-	// Busy: refused, and another claim has the key; or others are queued.
-	Busy
-	// Retry: not sent, refused for a passing reason, or without an answer.
-	Retry
-	// Lost: the claim is over without a grant; a new one may be made.
-	Lost
-	// NoRoom: the bucket has no room for the record.
-	NoRoom
-	// Failed: another try will not help.
-	Failed
-	// Ended: the wait is over.
-	Ended
-	// Further is the first outcome that a caller may add.
-	Further
-)
-
 // Result is an outcome with what belongs to it.
 type Result struct {
-	Outcome  Outcome
-	Entry    record.Entry // Free and Busy: the record; Unread: its revision
-	Err      error        // Retry and Failed: why; Ended: the cause
+	Outcome  core.Outcome
+	Entry    record.Entry // Free and Busy: the record; Refused: its revision
+	Err      error        // Again and Failed: why; Ended: the cause
 	n        int          // Granted: the attempt
 	revision uint64       // Granted: the record's
 }
@@ -91,118 +66,85 @@ func (d *Draft) waited(now clock.Instant) int64 {
 	return max(now.Sub(d.Begun).Milliseconds(), 1)
 }
 
-// Bid repeats attempts, under new claims where one is lost, until something decides.
+// Bid repeats attempts, under new claims where one is lost, until something decides: see [core.Bid].
 type Bid struct {
+	core.Bid
 	B      *bucket.Bucket
 	S      *session.Session
 	Caller Caller
-	Once   bool // an unavailable server is an answer
 	Blind  bool // the record that has refused an attempt is not read
 	Draft  Draft
-	Until  clock.Instant // when its claims begin to pass goroutines that may have queued; 0: they pass none
-	Begun  clock.Instant // of the offer under way, which another member may go on with; 0: none
 
 	cur        *claim
 	firstClaim claim // of most bids that is all there is
 }
 
-// noStreamFor is how long a bid endures a stream without a leader, electing
-// one having been measured to take 4 to 9 s. Silence and a connection that is
-// down are waited out: they pass, or the wait's context ends.
-const noStreamFor = 15 * time.Second
-
 // Offer bids for the key at the expected revision. It returns Granted, Free with a tombstone, Busy,
-// Unread, Failed or Ended; and NoRoom where the bucket has no room for the claim of a waiter. Then its
+// Refused, Failed or Ended; and NoRoom where the bucket has no room for the claim of a waiter. Then its
 // place is the room that there is: it gives that up, and is admitted to the queue again when the
 // bucket has room.
-func (b *Bid) Offer(ctx context.Context, expect uint64) (decided Result) {
-	if b.Begun == 0 {
-		b.Begun = b.B.Instant()
-	}
-	defer func() {
-		if decided.Outcome != Ended && decided.Outcome != Failed {
+func (b *Bid) Offer(ctx context.Context, expect uint64) Result {
+	b.Guarded, b.Slot, b.Queued, b.Adopts = b.Draft.Guard != "", b.Draft.Slot != "", b.Draft.Queued, b.Draft.Adopts
+	b.Begin(b.B.Instant())
+	for {
+		if b.Passed(expect, b.B.Instant()) {
 			b.Begun = 0
-		}
-	}()
-	// The backoff of an outage counts the tries in a row that were not answered: when
-	// it is over, attempts from before it may turn up and be lost.
-	silent, losses, flights := 0, 0, 0
-	for try := 0; ; try++ {
-		if try > 0 && b.bypasses(expect) && b.B.Instant() >= b.Until { //safety:bypass-repeated
-			return Result{Outcome: Free}
+			return Result{Outcome: core.Free}
 		}
 		up := b.B.Online()
 		if err := context.Cause(b.B.Granting()); err != nil {
-			return Result{Outcome: Ended, Err: err}
+			return Result{Outcome: core.Ended, Err: err}
 		}
 		if b.cur == nil {
 			b.cur = b.claim()
 		}
 		r := b.cur.try(ctx, expect, b.Blind)
-		var pause time.Duration
 		switch r.Outcome {
-		case Free:
-			if r.Entry.Revision != 0 || b.Draft.Adopts { // nothing is left to adopt //safety:adopt-never-free
-				return r
-			}
-			expect = 0 // the tombstone has expired
-			if try < 3 {
-				continue
-			}
-			pause = clock.ShortBackoff(try)
-		case Lost:
-			// An answer to an earlier attempt may have arrived: it must not become a grant.
-			b.Close() //safety:over-closed
-			silent = 0
-			if losses++; losses <= 3 {
-				continue
-			}
-			pause = clock.OutageBackoff(losses)
-		case Retry:
+		case core.Again:
 			b.Caller.Heard(r.Err)
-			if b.cur.guard != "" && !errors.Is(r.Err, kvstore.ErrInFlight) { //safety:join-new-id
-				b.Close() // a join without an answer is repeated under a new id
-			}
-			switch {
-			case errors.Is(r.Err, kvstore.ErrFull) && b.Draft.Queued: //safety:place-makes-room
-				b.Close()
-				return Result{Outcome: NoRoom, Err: r.Err}
-			case bucket.IsAny(r.Err, bucket.ErrPermission, kvstore.ErrTooLarge), b.Once && !errors.Is(r.Err, kvstore.ErrInFlight),
-				errors.Is(r.Err, kvstore.ErrNoStream) && b.B.Instant().Sub(b.Begun) > noStreamFor:
-				return Result{Outcome: Failed, Err: r.Err}
-			case errors.Is(r.Err, kvstore.ErrInFlight):
-				pause = clock.InFlightBackoff(flights)
-				flights++
-			default:
-				pause = clock.OutageBackoff(silent)
-				silent++
-			}
-		case Busy:
+		case core.Busy:
 			b.Caller.Heard(nil)
-			return r
-		case Failed: // a claim that has deleted its record is over, whichever member goes on
+		case core.Free:
+			expect = 0
+		}
+		next := b.Came(r.Outcome, troubleOf(r.Err), r.Entry.Revision, b.B.Instant())
+		if next.Closes {
 			b.Close()
-			return r
-		default:
+		}
+		if next.Decided != core.Undecided {
+			r.Outcome = next.Decided
 			return r
 		}
-		if b.bypasses(expect) { // it queues then, and not later
+		if next.Backoff == core.None {
+			continue
+		}
+		pause := backoffs[next.Backoff](next.N)
+		if b.Bypasses(expect) { // it queues then, and not later
 			pause = min(pause, max(b.Until.Sub(b.B.Instant()), time.Millisecond))
 		}
 		if err := b.Pause(ctx, pause, up); err != nil {
-			return Result{Outcome: Ended, Err: err}
+			return Result{Outcome: core.Ended, Err: err}
 		}
 	}
 }
 
-// bypasses says whether a claim may pass goroutines that have queued since the queue was seen empty. A
-// mutex without a record has no queue: its first waiter would have taken it. A slot can have one,
-// whose first waiter knows of fewer slots.
-func (b *Bid) bypasses(expect uint64) bool {
-	if b.Draft.Slot != "" { //safety:slot-bypass-empty
-		return b.Until != 0
+var backoffs = [...]func(int) time.Duration{
+	core.Short: clock.ShortBackoff, core.Outage: clock.OutageBackoff, core.Flight: clock.InFlightBackoff,
+}
+
+// troubleOf says what the error of an attempt means.
+func troubleOf(err error) core.Trouble {
+	switch {
+	case errors.Is(err, kvstore.ErrFull):
+		return core.Crowded
+	case bucket.IsAny(err, bucket.ErrPermission, kvstore.ErrTooLarge):
+		return core.Hopeless
+	case errors.Is(err, kvstore.ErrInFlight):
+		return core.Replicating
+	case errors.Is(err, kvstore.ErrNoStream):
+		return core.Leaderless
 	}
-	return b.Until != 0 && expect != 0
+	return core.Silence
 }
 
 // Pause waits for d or a connection that has come back (up is [bucket.Bucket.Online]

@@ -121,11 +121,11 @@ func (cl *claim) decided(ctx context.Context, newest int, blind bool) (Result, b
 		switch {
 		case v.Outcome == core.Refused && blind:
 			entry.Revision = v.Revision
-			return Result{Outcome: Unread, Entry: entry}, true
+			return Result{Outcome: core.Refused, Entry: entry}, true
 		case v.Outcome == core.Refused:
 			// A state older than the refusal does not have the record that the refusal names.
 			if entry, err = cl.b.Read(ctx, cl.refusedBy(), v.Revision); err != nil { //safety:refusal-read
-				return Result{Outcome: Retry, Err: err}, true
+				return Result{Outcome: core.Again, Err: err}, true
 			}
 			cl.mu.Lock()
 			v = cl.state.Found(entry, cl.b.Instant())
@@ -140,23 +140,19 @@ func (cl *claim) decided(ctx context.Context, newest int, blind bool) (Result, b
 // refusedBy is the key whose record refuses the attempts.
 func (cl *claim) refusedBy() string { return cmp.Or(cl.guard, cl.key) }
 
-// outcomes are those of a verdict for the way of the acquire.
-var outcomes = [...]Outcome{
-	core.Granted: Granted, core.Again: Retry, core.Free: Free, core.Busy: Busy, core.Lost: Lost, core.Backwards: Failed,
-}
-
 // result performs a verdict.
 func (cl *claim) result(v core.Verdict, entry record.Entry, err error) Result {
 	if v.Delete != 0 {
 		cl.s.Discard(cl.key, cl.state.ID, v.Delete)
 	}
-	res := Result{Outcome: outcomes[v.Outcome], n: v.N, revision: v.Revision}
+	res := Result{Outcome: v.Outcome, n: v.N, revision: v.Revision}
 	switch v.Outcome {
 	case core.Free, core.Busy:
 		res.Entry = entry
 	case core.Again:
 		res.Err = err
 	case core.Backwards:
+		res.Outcome = core.Failed
 		cl.mu.Lock()
 		floor := cl.state.Attempt(v.N).Floor
 		cl.mu.Unlock()
@@ -185,11 +181,11 @@ func (cl *claim) try(ctx context.Context, expect uint64, blind bool) Result {
 	switch {
 	case err == nil:
 	case b.Life().Err() != nil: // also where the server could not be reached
-		return Result{Outcome: Ended, Err: context.Cause(b.Life())}
+		return Result{Outcome: core.Ended, Err: context.Cause(b.Life())}
 	case bucket.IsAny(err, kvstore.ErrInvalidKey, clock.ErrInvalidTTL, kvstore.ErrClosed) || !errors.Is(err, bucket.ErrUnavailable):
-		return Result{Outcome: Failed, Err: err}
+		return Result{Outcome: core.Failed, Err: err}
 	default:
-		return Result{Outcome: Retry, Err: err}
+		return Result{Outcome: core.Again, Err: err}
 	}
 	pause, waited := bucket.DeniedAfter, bucket.DeniedAfter
 	timer := b.Timer(pause)
@@ -202,16 +198,16 @@ func (cl *claim) try(ctx context.Context, expect uint64, blind bool) Result {
 		select {
 		case <-cl.wake:
 		case <-ctx.Done():
-			return Result{Outcome: Ended, Err: context.Cause(ctx)}
+			return Result{Outcome: core.Ended, Err: context.Cause(ctx)}
 		case <-granting.Done():
-			return Result{Outcome: Ended, Err: context.Cause(granting)}
+			return Result{Outcome: core.Ended, Err: context.Cause(granting)}
 		case <-timer.C:
 			if err := b.Denied(cl.key); err != nil {
 				cl.denied(n)
-				return Result{Outcome: Failed, Err: err}
+				return Result{Outcome: core.Failed, Err: err}
 			}
 			if waited >= bucket.AnswerTimeout {
-				return Result{Outcome: Retry, Err: fmt.Errorf("%w: no answer within %v", bucket.ErrUnavailable, waited)}
+				return Result{Outcome: core.Again, Err: fmt.Errorf("%w: no answer within %v", bucket.ErrUnavailable, waited)}
 			}
 			pause = min(2*pause, bucket.AnswerTimeout-waited)
 			waited += pause

@@ -109,7 +109,7 @@ type Verdict struct {
 	Delete   uint64 // the record of the claim at this revision is to be deleted; 0: none
 }
 
-// Outcome says what a [Verdict] is.
+// Outcome says what came of a step towards a lock.
 type Outcome uint8
 
 const (
@@ -119,16 +119,24 @@ const (
 	Granted
 	// Again: not sent, refused for a passing reason, or without an answer.
 	Again
-	// Free: refused, but nobody holds the key.
+	// Free: refused, but nobody holds the key: a tombstone, or nothing.
 	Free
 	// Refused: by a record that was not read.
 	Refused
-	// Busy: another claim has the key.
+	// Busy: refused, and another claim has the key; or others are queued.
 	Busy
 	// Lost: the claim is over without a grant; a new one may be made.
 	Lost
 	// Backwards: the bucket has given a lower revision than one that is known.
 	Backwards
+	// NoRoom: the bucket has no room for the record.
+	NoRoom
+	// Failed: another try will not help.
+	Failed
+	// Ended: the wait is over.
+	Ended
+	// Further is the first outcome that a caller may add.
+	Further
 )
 
 // Begin gives a claim its id.

@@ -1,7 +1,7 @@
 // Package core decides how the goroutines of one client share a lock. It is plain data: it has no
 // goroutine, mutex, channel, timer, clock or I/O. Each method is an event, which comes with its
 // instant and changes the state. Runs append effects to their [Client]; the package that calls them
-// performs these, and decides nothing. A [Claim], a [Follower] and a [Drain] return verdicts instead.
+// performs these, and decides nothing. A [Claim], a [Bid], a [Place], a [Follower] and a [Drain] return verdicts instead.
 //
 // # Runs
 //
@@ -31,11 +31,11 @@
 // # Claims
 //
 // A run gets its record by a claim: conditional writes whose answers may be lost or late. claim.go
-// judges each of them, and says which records are to be deleted.
+// judges each of them, and says which records are to be deleted. How they are repeated: bid.go.
 //
 // # Waiters
 //
-// A waiter behind a predecessor: when it reads, when it doubts that the head lives, and when it takes
+// Whom a waiter waits for: queue.go. A waiter behind a predecessor: when it reads, when it doubts that the head lives, and when it takes
 // the lock out of turn: follow.go. The first waiter is in package acquire.
 //
 // # Writers behind their gate

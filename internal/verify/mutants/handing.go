@@ -22,7 +22,7 @@ var handMutants = []mutant{
 		weak: "a client adopts a lock that its owner keeps"},
 	{label: "adopt-handed", operator: "always 3", test: "natslock.TestAdoptRefused/another_token",
 		weak: "a client adopts a lock with another token"},
-	{label: "adopt-never-free", operator: "never 2", test: "natslock.TestAdoptNeverClaims",
+	{label: "adopt-never-free", operator: "always 3", test: "natslock.TestAdoptNeverClaims", beside: "TestBid/what_was_handed_over_has_gone",
 		weak: "a client that adopts claims a lock that is free by now"},
 	{label: "adopt-confirmed", operator: "always", test: "natslock.TestAdoptBehindAMirror",
 		weak: "a client refuses to adopt a lock by the word of a mirror that lags"},

@@ -10,7 +10,7 @@ var semaphoreMutants = []mutant{
 		weak: "a claim of one slot goes on when its client has turned to another"},
 	{label: "slot-newcomer-queues", operator: "never", test: "semaphore.TestNumbers",
 		weak: "a newcomer takes a free slot past a waiter that does not know of it"},
-	{label: "slot-bypass-empty", operator: "never", test: "semaphore.TestNumbersLost",
+	{label: "slot-bypass-empty", operator: "never", test: "semaphore.TestNumbersLost", beside: "TestBidPasses/of_a_slot_without_a_record",
 		weak: "a newcomer repeats its claim of a slot without a record long after others may have queued"},
 	{label: "slot-bypass", operator: "never 3", test: "semaphore.TestNewcomerQueues",
 		weak: "a newcomer goes on claiming a slot after others may have queued"},

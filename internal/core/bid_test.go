@@ -1,0 +1,108 @@
+package core
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/internal/clock"
+)
+
+// TestBid: what an attempt has come to decides the bid, or says how it is repeated.
+func TestBid(t *testing.T) {
+	type came struct {
+		outcome   Outcome
+		why       Trouble
+		tombstone uint64
+	}
+	again := func(why Trouble) came { return came{Again, why, 0} }
+	for _, c := range []struct {
+		name string
+		bid  Bid
+		came came
+		want Repeat
+	}{
+		{"granted", Bid{}, came{Granted, 0, 0}, Repeat{Decided: Granted}},
+		{"held", Bid{}, came{Busy, 0, 0}, Repeat{Decided: Busy}},
+		{"refused by a record that was not read", Bid{}, came{Refused, 0, 7}, Repeat{Decided: Refused}},
+		{"a tombstone to claim at", Bid{}, came{Free, 0, 7}, Repeat{Decided: Free}},
+		{"the expected tombstone has expired", Bid{}, came{Free, 0, 0}, Repeat{}},
+		{"what was handed over has gone", Bid{Adopts: true}, came{Free, 0, 0}, Repeat{Decided: Free}},
+		{"a late answer", Bid{}, came{Lost, 0, 0}, Repeat{Closes: true}},
+		{"a record below a known revision", Bid{}, came{Failed, 0, 0}, Repeat{Decided: Failed, Closes: true}},
+		{"no answer", Bid{}, again(Silence), Repeat{Backoff: Outage}},
+		{"no answer, to one who asks once", Bid{Once: true}, again(Silence), Repeat{Decided: Failed}},
+		{"no answer to a join", Bid{Guarded: true}, again(Silence), Repeat{Backoff: Outage, Closes: true}},
+		{"another write in flight", Bid{Once: true}, again(Replicating), Repeat{Backoff: Flight}},
+		{"another write in flight, of a join", Bid{Guarded: true}, again(Replicating), Repeat{Backoff: Flight}},
+		{"no permission", Bid{}, again(Hopeless), Repeat{Decided: Failed}},
+		{"no room for a newcomer", Bid{}, again(Crowded), Repeat{Backoff: Outage}},
+		{"no room for a waiter", Bid{Queued: true}, again(Crowded), Repeat{Decided: NoRoom, Closes: true}},
+		{"no leader", Bid{}, again(Leaderless), Repeat{Backoff: Outage}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			b := c.bid
+			b.Begin(followBegun)
+			require.False(t, b.Passed(7, followBegun))
+			require.Equal(t, c.want, b.Came(c.came.outcome, c.came.why, c.came.tombstone, followBegun))
+		})
+	}
+}
+
+// TestBidLeaderless: a stream without a leader is endured for a time, which goes on where another
+// member of the run makes the next offer.
+func TestBidLeaderless(t *testing.T) {
+	var b Bid
+	at := followBegun
+	b.Begin(at)
+	at = at.Add(noStreamFor)
+	require.Equal(t, Outage, b.Came(Again, Leaderless, 0, at).Backoff)
+	b.Begin(at)
+	at = at.Add(time.Millisecond)
+	require.Equal(t, Failed, b.Came(Again, Leaderless, 0, at).Decided)
+	b.Came(Busy, 0, 0, at)
+	require.Zero(t, b.Begun, "an answer ends that time")
+}
+
+// TestBidBackoffs: tries in a row that have no answer are further and further apart. An attempt that was
+// acknowledged too late is repeated at once, but not for ever.
+func TestBidBackoffs(t *testing.T) {
+	var b Bid
+	b.Begin(followBegun)
+	for n := range 3 {
+		require.Equal(t, Repeat{Backoff: Outage, N: n}, b.Came(Again, Silence, 0, followBegun))
+	}
+	for range 3 {
+		require.Equal(t, Repeat{Closes: true}, b.Came(Lost, 0, 0, followBegun))
+	}
+	require.Equal(t, Repeat{Closes: true, Backoff: Outage, N: 4}, b.Came(Lost, 0, 0, followBegun))
+	require.Equal(t, Repeat{Backoff: Outage}, b.Came(Again, Silence, 0, followBegun), "the silence is a new one")
+	require.Equal(t, Repeat{Backoff: Flight}, b.Came(Again, Replicating, 0, followBegun))
+	require.Equal(t, Repeat{Backoff: Flight, N: 1}, b.Came(Again, Replicating, 0, followBegun))
+}
+
+// TestBidPasses: a claim that rests on a look at the queue is not repeated once that look is too old. A
+// mutex without a record has no queue; a slot may have one.
+func TestBidPasses(t *testing.T) {
+	until := followBegun.Add(100 * time.Millisecond)
+	for _, c := range []struct {
+		name   string
+		bid    Bid
+		expect uint64
+		at     clock.Instant
+		want   bool
+	}{
+		{"in time", Bid{Until: until}, 7, until - 1, false},
+		{"too late", Bid{Until: until}, 7, until, true},
+		{"at no record", Bid{Until: until}, 0, until, false},
+		{"of a slot without a record", Bid{Until: until, Slot: true}, 0, until, true},
+		{"from the head of the queue", Bid{}, 7, until, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			c.bid.Begin(followBegun)
+			require.False(t, c.bid.Passed(c.expect, c.at), "who makes the offer has looked just now")
+			require.Equal(t, c.want, c.bid.Passed(c.expect, c.at))
+		})
+	}
+}
