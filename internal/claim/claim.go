@@ -22,18 +22,20 @@ import (
 type claim struct {
 	b     *bucket.Bucket
 	s     *session.Session
-	draft *Draft // the bid's: read on the goroutine of the acquire only
 	key   string
 	guard string
 
-	mu      sync.Mutex // guards what follows
-	state   core.Claim
-	adopts  bool
-	forgets []func()      // of each attempt: its answer is not needed any more
-	errs    map[int]error // of the answers to be judged that are neither yes nor no
-	wake    chan struct{}
-	orphan  *session.Orphan // the watch for late records, until each attempt is settled
-	stop    func()          // ends it
+	// Used on the goroutine of the acquire only.
+	draft   *Draft   // the bid's
+	forgets []func() // of each attempt: its answer is not needed any more
+
+	mu     sync.Mutex // guards what follows
+	state  core.Claim
+	adopts bool
+	errs   map[int]error // of the answers to be judged that are neither yes nor no
+	wake   chan struct{}
+	orphan *session.Orphan // the watch for late records, until each attempt is settled
+	stop   func()          // ends it
 
 	firstForget [1]func() // of most claims that is all there is
 }
@@ -98,8 +100,9 @@ func (cl *claim) answered(n int, a kvstore.Answer) {
 		}
 		cl.errs[n] = a.Err
 	}
+	settled := cl.settled()
 	cl.mu.Unlock()
-	cl.endWatch()
+	cl.endWatch(settled)
 	select {
 	case cl.wake <- struct{}{}:
 	default:
@@ -167,10 +170,9 @@ func (cl *claim) result(v core.Verdict, entry record.Entry, err error) Result {
 // refusals of others: the connection keeps the last one.
 func (cl *claim) denied(n int) {
 	cl.mu.Lock()
-	forget := cl.forgets[n-1]
 	cl.state.Settle(n)
 	cl.mu.Unlock()
-	forget()
+	cl.forgets[n-1]()
 }
 
 // try makes one attempt and waits until it comes to something. A blind one does
@@ -218,17 +220,7 @@ func (cl *claim) try(ctx context.Context, expect uint64, blind bool) Result {
 
 // send makes an attempt and returns its number.
 func (cl *claim) send(expect uint64) (int, error) {
-	b := cl.b
-	// A claim that may have a record already, or has a place, which it frees, adds nothing.
-	cl.mu.Lock()
-	adds := !cl.adopts && !cl.draft.Queued && cl.state.Unwritten()
-	n := cl.state.Attempts() + 1
-	cl.mu.Unlock()
-	if adds {
-		if err := b.Admits(); err != nil { //safety:room-kept
-			return 0, err
-		}
-	}
+	b, n := cl.b, cl.state.Attempts()+1
 	t, err := cl.draft.terms(cl.s.Margin)
 	if err != nil {
 		return 0, err
@@ -240,19 +232,33 @@ func (cl *claim) send(expect uint64) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	cl.mu.Lock()
-	cl.state.Send(core.Attempt{Expect: expect, Terms: t, Floor: b.Highest(), Since: body.Since, Waited: body.Waited, Meta: body.Meta, Sent: b.Instant()})
-	cl.mu.Unlock()
+	if err := cl.sends(core.Attempt{Expect: expect, Terms: t, Floor: b.Highest(), Since: body.Since, Waited: body.Waited, Meta: body.Meta, Sent: b.Instant()}); err != nil {
+		return 0, err
+	}
 	// The expectation is about the guard, where there is one: the server refuses a reader
 	// that comes after the gate.
 	forget, err := b.Send(kvstore.Write{Key: cl.key, Value: value, Expect: expect, Guard: cl.guard, TTL: t.TTL}, //safety:join-guarded
 		func(a kvstore.Answer) { cl.answered(n, a) })
-	cl.mu.Lock()
-	defer cl.mu.Unlock()
 	if err != nil {
+		cl.mu.Lock()
+		defer cl.mu.Unlock()
 		cl.state.Unsend()
 		return 0, err
 	}
 	cl.forgets = append(cl.forgets, forget)
 	return n, nil
+}
+
+// sends notes an attempt that is sent now. The error says why the bucket takes no record more.
+func (cl *claim) sends(a core.Attempt) error {
+	cl.mu.Lock()
+	defer cl.mu.Unlock()
+	// A claim that may have a record already, or has a place, which it frees, adds nothing.
+	if !cl.adopts && !cl.draft.Queued && cl.state.Unwritten() {
+		if err := cl.b.Admits(); err != nil { //safety:room-kept
+			return err
+		}
+	}
+	cl.state.Send(a)
+	return nil
 }

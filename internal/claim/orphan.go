@@ -91,20 +91,23 @@ func (cl *claim) watchWhileOpen(w kvstore.Watch) {
 func (cl *claim) settle(n int) {
 	cl.mu.Lock()
 	cl.state.Settle(n)
+	settled := cl.settled()
 	cl.mu.Unlock()
-	cl.endWatch()
+	cl.endWatch(settled)
 }
 
-// endWatch ends the watch for late records when each attempt is settled.
-func (cl *claim) endWatch() {
-	cl.mu.Lock()
-	var orphan *session.Orphan
+// settled returns the watch for late records when each attempt is settled, once. Under mu.
+func (cl *claim) settled() (watch *session.Orphan) {
 	if cl.orphan != nil && cl.state.Settled() {
-		orphan, cl.orphan = cl.orphan, nil
+		watch, cl.orphan = cl.orphan, nil
 	}
-	cl.mu.Unlock()
-	if orphan != nil {
-		cl.s.Settle(orphan)
+	return watch
+}
+
+// endWatch ends the watch for late records; nil: there is none to end.
+func (cl *claim) endWatch(watch *session.Orphan) {
+	if watch != nil {
+		cl.s.Settle(watch)
 		cl.s.Send(cl.stop)
 	}
 }
