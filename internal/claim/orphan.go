@@ -2,7 +2,6 @@ package claim
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/natslock/locks/internal/bucket"
@@ -16,11 +15,6 @@ import (
 // GoneWithin is how long a call that gives up waits until its records are gone. A few
 // round trips are enough, and nobody notices more.
 const GoneWithin = 100 * time.Millisecond
-
-// An orphaned write is an attempt without an answer whose claim is over. The server may
-// still apply it, and then its record keeps others out for a TTL. So the client goes on
-// waiting for the answer, watches the key for the record, and takes away what the
-// attempt expects. All of that is a courtesy to waiters; safety does not rest on it.
 
 // close ends the claim; n is the attempt that was granted, or 0. Answers that
 // are here already or still to come lead to deletions only. The channels are closed when the
@@ -61,12 +55,8 @@ func (cl *claim) cleanUp(open []core.Attempt, givenUp bool) <-chan struct{} {
 		}
 		ctx, cancel := context.WithTimeout(ctx, open[len(open)-1].Terms.TTL)
 		defer cancel()
-		taken := make(map[uint64]bool)
-		for _, a := range open {
-			if !taken[a.Expect] {
-				taken[a.Expect] = true
-				cl.takeAway(ctx, a)
-			}
+		for _, t := range core.Takings(cl.state.ID, open, cl.guard != "", cl.adopts) {
+			cl.takeAway(ctx, &t)
 		}
 	})
 	return over
@@ -112,65 +102,51 @@ func (cl *claim) endWatch(watch *session.Orphan) {
 	}
 }
 
-// takeAway puts a tombstone where the attempt expects none, or finds its
-// record and deletes it. For an expectation above 0 that settles the attempt
-// for ever; for 0 as long as the tombstone lasts.
-func (cl *claim) takeAway(ctx context.Context, a core.Attempt) {
+// takeAway takes away what an attempt without an answer expects.
+func (cl *claim) takeAway(ctx context.Context, t *core.Taking) {
 	b := cl.b
-	expect, found := a.Expect, 0     // found: the attempt whose record is there
-	if cl.guard != "" || cl.adopts { //safety:adopt-leaves
-		// Its expectation is about the gate, or a lock that another client may adopt: nothing
-		// to take away. The record that it may have written is here.
-		entry, err := cl.readOwn(ctx)
-		if err != nil {
-			return
-		}
-		if !entry.Live() || !entry.From(cl.state.ID) {
-			// The server may have answered the read before it stored the claim.
-			cl.awaitAnswer(ctx, a.N) //safety:guarded-awaited
-			return
-		}
-		expect, found = entry.Revision, entry.Attempt
-	}
-	over := func() {
-		if found > 0 { // it was applied, and its record is gone
-			cl.settle(found)
-		}
-		if a.Expect > 0 && cl.guard == "" { // a later revision kills it for ever
-			cl.settle(a.N)
-		}
-	}
-	for try := 0; ; try++ {
-		up, pause := b.Online(), clock.OutageBackoff(try)
-		err := b.Delete(ctx, cl.key, expect, cl.state.ID)
-		var conflict *kvstore.ConflictError
-		switch {
-		case err == nil:
-			over()
-			return
-		case errors.As(err, &conflict):
-			if conflict.Last == 0 {
+	var refusal core.Answer
+	up := b.Online()
+	for next, try := t.Begin(), 0; ; {
+		var settled []int
+		switch next {
+		case core.Delete:
+			up = b.Online() // from before a failure
+			err := b.Delete(ctx, cl.key, t.Expect, cl.state.ID)
+			if bucket.IsAny(err, bucket.ErrPermission, kvstore.ErrClosed) {
 				return
 			}
-			entry, err := b.Read(ctx, cl.key, conflict.Last)
-			// Another claim's record is not this claim's to delete.
-			if err == nil && !(entry.From(cl.state.ID) && entry.Live()) { //safety:only-own-taken
-				if answerOf(kvstore.Answer{Err: conflict}).Final(expect) {
-					over()
-				}
+			refusal = answerOf(kvstore.Answer{Err: err})
+			next, settled = t.Deleted(refusal)
+		case core.ReadLast:
+			entry, err := b.Read(ctx, cl.key, refusal.Last)
+			if next = core.Retry; err == nil {
+				next, settled = t.Last(entry, refusal)
+			}
+		case core.ReadOwn:
+			entry, err := cl.readOwn(ctx)
+			if err != nil {
 				return
 			}
-			if err == nil && entry.Revision != expect {
-				expect, found = entry.Revision, entry.Attempt
-				continue
+			next = t.Own(entry)
+		case core.Await:
+			cl.awaitAnswer(ctx, t.Attempt.N) //safety:guarded-awaited
+			return
+		case core.Taken:
+			return
+		case core.RetrySoon, core.Retry:
+			pause := clock.OutageBackoff(try)
+			if next == core.RetrySoon {
+				pause = clock.InFlightBackoff(try)
 			}
-		case errors.Is(err, kvstore.ErrInFlight):
-			pause = clock.InFlightBackoff(try)
-		case bucket.IsAny(err, bucket.ErrPermission, kvstore.ErrClosed):
-			return
+			if b.Sleep(ctx, pause, up) != nil {
+				return
+			}
+			try++
+			next = core.Delete
 		}
-		if b.Sleep(ctx, pause, up) != nil {
-			return
+		for _, n := range settled {
+			cl.settle(n)
 		}
 	}
 }

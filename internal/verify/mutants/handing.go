@@ -26,7 +26,7 @@ var handMutants = []mutant{
 		weak: "a client that adopts claims a lock that is free by now"},
 	{label: "adopt-confirmed", operator: "always", test: "natslock.TestAdoptBehindAMirror",
 		weak: "a client refuses to adopt a lock by the word of a mirror that lags"},
-	{label: "adopt-leaves", operator: "never 2", test: "natslock.TestAdoptGivenUp",
+	{label: "adopt-leaves", operator: "never 2", test: "natslock.TestAdoptGivenUp", beside: "TestTakingAdopted",
 		weak: "an adoption that is given up deletes what another client may adopt"},
 	{label: "handoff-context-first", operator: "drop", test: "natslock.TestHandoffAnswers/handoff/lost",
 		weak: "the context of a lock that was handed over goes on"},

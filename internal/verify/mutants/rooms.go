@@ -66,7 +66,7 @@ var roomMutants = []mutant{
 		weak: "a read that was answered too early ends the clean-up after a reader's claim"},
 	{label: "expectation-taken", operator: "always", test: "natslock.TestGivenUpDoesNotLand",
 		weak: "an attempt that was given up can be applied later"},
-	{label: "only-own-taken", operator: "never", test: "natslock.TestForgedRecord",
+	{label: "only-own-taken", operator: "never", test: "natslock.TestForgedRecord", beside: "TestTakingOfAnothers",
 		weak: "a claim that was given up deletes the record of another claim"},
 	{label: "over-notified", operator: "never", test: "internal/core.TestClaimUnwanted/held",
 		weak: "the notification of a record of a claim that is over is ignored"},
