@@ -1,167 +1,174 @@
 package call
 
 import (
-	"time"
+	"strings"
 
-	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/internal/bucket"
 	"github.com/natslock/locks/internal/core"
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/session"
 	"github.com/natslock/locks/kvstore"
 )
 
-// head is the first waiter of a queue.
-type head struct {
-	a      *Call
-	place  *session.Place
-	watch  kvstore.Watch // nil: the timers remain
-	back   backstop
-	late   core.Lateness
-	expect uint64        // the expectation of the last claim
-	due    clock.Instant // the next read: a notification, which can be forged, never puts it off
+// first is the first waiter of a queue: it takes the steps that [core.First] asks for.
+type first struct {
+	core.First
+	a     *Call
+	watch kvstore.Watch // nil: the timers remain
+	back  backstop
 }
 
 // first waits for the lock at the head of the queue. vacant is the tombstone of the lock, if
 // that was free when the queue was listed: a head that has given up leaves a free lock, and the
 // next one claims it at once.
 func (a *Call) first(place *session.Place, vacant uint64) result {
-	a.mailbox.turn(a.Keys.Gate)
-	h := head{a: a, place: place, back: backstop{place: a.placeTTL()}, expect: vacant, due: a.c.b.Instant()}
-	if w, err := a.c.b.Watch(a.Keys.Gate, a.mailbox.deliver); err == nil {
+	b, pattern := a.c.b, a.pattern()
+	h := first{a: a, back: backstop{place: a.placeTTL()}, First: core.First{Counts: a.Counts()}}
+	a.mailbox.turn(strings.TrimSuffix(pattern, "*"))
+	if w, err := b.Watch(pattern, a.mailbox.deliver); err == nil {
 		defer w.Stop()
 		w.Track(kvstore.Record{})
-		h.watch = w
+		h.watch, h.Watched = w, true
 	}
+	h.Begin(max(a.Req.Permits, 1), vacant, b.Instant())
 	for {
-		// Refused while the lock is held. Sent after subscribing, so the leader's
-		// answer proves that the subscription is in place.
-		r := a.bid.Offer(a.ctx, h.expect)
-		switch r.Outcome {
-		case free:
-			if place.Gone() {
-				return result{Outcome: requeue}
-			}
-		case busy:
-			a.saw(r.Entry)
-			if a.c.b.Overdue(a.ctx, r.Entry) {
-				break
-			}
-			if r = h.await(); r.Outcome != free {
-				return r
-			}
+		if place.Gone() {
+			return result{Outcome: requeue}
+		}
+		var r result
+		switch do, k, revision := h.Next(); do {
+		case core.Adopt, core.Take:
+			r = h.claim(k, revision)
+		case core.Verify:
+			r = h.read(k, revision)
+		case core.Prove:
+			r = h.prove()
+		case core.ReadAll:
+			r = h.readAll(revision)
 		default:
+			r = h.stay()
+		}
+		if r.Outcome != 0 {
 			return r
 		}
-		h.expect = r.Entry.Revision
 	}
 }
 
-// await waits until the lock may be free: the entry has the revision to expect. That a holder has
-// died shows by the end of its TTL, notified (Expired) or by the timer: then the claim at 0, or at the
-// revision of the overdue record, decides.
-func (h *head) await() result {
+// claim claims key k. It is refused while that is held. It is sent after subscribing, so the leader's
+// answer proves that the subscription is in place.
+func (h *first) claim(k int, revision uint64) result {
+	h.a.aim(k)
+	r := h.a.bid.Offer(h.a.ctx, revision)
+	if r.Outcome != free && r.Outcome != busy {
+		return r
+	}
+	h.found(k, r.Entry, "")
+	return result{}
+}
+
+// found reports the record of key k.
+func (h *first) found(k int, e record.Entry, own string) {
 	a, b := h.a, h.a.c.b
-	for {
-		left := a.known.Holder.Remaining(b.Now())
-		if left != 0 && h.watch != nil {
-			h.watch.Track(a.known.Holder.Record)
-		}
-		timer := time.NewTimer(h.schedule(left))
-		r, decided := result{}, false
-		select {
-		case <-a.mailbox.wake:
-			r, decided = h.notified()
-		case <-timer.C:
-			switch {
-			case h.place.Gone():
-				r, decided = result{Outcome: requeue}, true
-			case left == 0 && !a.known.Holder.OverdueAt(b.Now()):
-				r, decided = result{Outcome: free}, true // a claim decides
-			default:
-				r, decided = h.read(0)
-			}
-		case <-a.ctx.Done():
-			r, decided = result{Outcome: ended, Err: a.Over()}, true
-		}
-		timer.Stop()
-		if decided {
-			return r
-		}
+	h.Found(k, e, e.Live() && b.Overdue(a.ctx, e), own)
+	if h.Tracks(k, b.Now()) {
+		h.watch.Track(e.Record)
 	}
 }
 
-// schedule returns how long to wait for notifications before the next read. left is
-// what the holder's record has left by the estimate of the server's clock.
-func (h *head) schedule(left time.Duration) time.Duration {
-	now := h.a.c.b.Instant()
+// read reads key k.
+func (h *first) read(k int, revision uint64) result {
+	e, err := h.a.c.b.Read(h.a.ctx, h.a.key(k), revision)
 	switch {
-	case left == 0 && h.due <= now:
-		h.due = now.Add(h.late.Next())
-	case left == 0 && h.late == 0:
-		h.due = min(h.due, now.Add(h.late.Next()))
-	case left == 0:
-	default:
-		h.late = 0
-		if h.due <= now {
-			h.due = now.Add(h.back.next())
-		}
-		if h.watch == nil && left > 0 {
-			h.due = min(h.due, now.Add(left))
-		}
+	case err == nil:
+		h.answered()
+		h.found(k, e, h.a.bid.Own())
+	case !h.Unread():
+		return h.failed(err)
 	}
-	return h.due.Sub(now)
+	return result{}
 }
 
-// answered notes whether a read got an answer. One that got none is repeated soon.
-func (h *head) answered(yes bool) {
-	if yes {
-		h.back.silent = 0
-		return
+// prove has the leader confirm the subscription to the slots, and name a revision that a list has to
+// contain which misses nothing from before.
+func (h *first) prove() result {
+	_, err := h.a.c.b.Probe(h.a.ctx, h.a.Keys.Slot(0))
+	var revision uint64
+	if err == nil {
+		_, revision, err = h.a.c.AsOf(h.a.ctx)
 	}
-	h.due = h.a.c.b.Instant().Add(h.back.after(false))
+	if err != nil {
+		return h.failed(err)
+	}
+	h.Proved(revision)
+	return result{}
 }
 
-// notified judges a notification; false: it decides nothing.
-func (h *head) notified() (result, bool) {
+// readAll reads all slots.
+func (h *first) readAll(revision uint64) result {
+	all, _, _, err := h.a.readSlots(revision, "")
+	if err != nil {
+		return h.failed(err)
+	}
+	h.answered()
+	h.FoundAll()
+	for k, e := range all {
+		h.found(k, e, h.a.bid.Own())
+	}
+	return result{}
+}
+
+func (h *first) answered() {
+	h.a.Heard(nil)
+	h.back.silent = 0
+}
+
+// failed reports a read without an answer. It is repeated soon.
+func (h *first) failed(err error) result {
 	a := h.a
-	ev, recheck := a.mailbox.take()
-	switch {
-	case h.place.Gone():
-		return result{Outcome: requeue}, true
-	case ev.Kind == kvstore.Deleted:
-		// Any client may forge that: a claim at the revision of a live
-		// record would overwrite it.
-		return h.read(ev.Record.Revision)
-	case ev.Kind == kvstore.Expired:
-		return result{Outcome: free}, true
-	case ev.Kind == kvstore.Put:
-		a.saw(record.Of(ev.Record))
-		r := result{Outcome: free} // to be adopted: the next attempt is refused like the last one
-		r.Entry.Revision = h.expect
-		return r, a.bid.Mine(a.known.Holder)
-	case recheck: // the answer to a claim proves the subscription again
-		return result{Outcome: free}, true
+	if h.Counts && bucket.IsAny(err, bucket.ErrPermission) {
+		return result{Outcome: failed, Err: err}
 	}
-	return result{}, false
+	a.Heard(err)
+	a.c.s.Logger.Debug("read a lock at the head of its queue", "lock", a.Req.Name, "error", err)
+	h.Failed(a.c.b.Instant(), h.back.after(false))
+	return result{}
 }
 
-// read reads the lock, as of a state that contains revision; false: it is held.
-func (h *head) read(revision uint64) (result, bool) {
-	a := h.a
-	entry, err := a.c.b.Read(a.ctx, a.Keys.Gate, revision)
-	h.answered(err == nil)
-	switch {
-	case err != nil:
-		a.Heard(err)
-		return result{}, false
-	// A claim at a revision rests on this read, never on a notification.
-	case !entry.Live(): //safety:release-verified
-		return result{Outcome: free, Entry: entry}, true
+// stay waits for notifications and for the next read.
+func (h *first) stay() result {
+	a, b := h.a, h.a.c.b
+	if k, _ := h.Shortest(b.Now()); k >= 0 {
+		a.saw(h.Record(k))
 	}
-	a.Heard(nil)
-	a.saw(entry)
-	if a.c.b.Overdue(a.ctx, entry) {
-		return result{Outcome: free, Entry: entry}, true
+	timer := b.Timer(h.At(b.Instant(), b.Now(), h.back.next).Sub(b.Instant()))
+	defer b.TimerDone(timer)
+	select {
+	case <-a.mailbox.wake:
+		h.notified()
+	case <-timer.C:
+		h.Due(b.Now())
+	case <-a.ctx.Done():
+		return result{Outcome: ended, Err: a.Over()}
 	}
-	return result{Outcome: free}, a.bid.Mine(entry)
+	return result{}
+}
+
+// notified reports the notifications that have come.
+func (h *first) notified() {
+	events, recheck := h.a.mailbox.take()
+	for _, ev := range events {
+		key, ok := record.ParseKey(ev.Record.Key)
+		switch {
+		case !ok || !h.Has(key.Slot):
+		case ev.Kind == kvstore.Put:
+			h.Put(key.Slot, record.Of(ev.Record), h.a.bid.Own())
+		case ev.Kind == kvstore.Deleted:
+			h.Deleted(key.Slot, ev.Record.Revision)
+		case ev.Kind == kvstore.Expired:
+			h.Expired(key.Slot)
+		}
+	}
+	if recheck {
+		h.Moved()
+	}
 }

@@ -88,7 +88,7 @@ func (f *follower) due() (result, bool) {
 // notified judges the notifications that have come.
 func (f *follower) notified() (result, bool) {
 	now := f.a.c.b.Instant()
-	ev, recheck := f.a.mailbox.take()
+	ev, recheck := f.a.mailbox.one()
 	switch {
 	case f.place.Gone():
 		return result{Outcome: requeue}, true
@@ -196,11 +196,7 @@ func (f *follower) written(pred record.Entry) clock.Instant {
 
 // watchLock subscribes to the lock.
 func (f *follower) watchLock() {
-	pattern := f.a.Keys.Gate
-	if f.a.Counts() {
-		pattern = f.a.Keys.Slots()
-	}
-	if w, err := f.a.c.b.Watch(pattern, f.freed.deliver); err == nil {
+	if w, err := f.a.c.b.Watch(f.a.pattern(), f.freed.deliver); err == nil {
 		w.Track(kvstore.Record{})
 		f.lock = w
 	}
@@ -250,9 +246,7 @@ func (f *follower) look() (result, bool) {
 // take claims key k out of turn. false: another client was quicker.
 func (f *follower) take(k int, revision uint64) (result, bool) {
 	a := f.a
-	if a.Counts() {
-		a.bid.Aim(a.Keys.Slot(k))
-	}
+	a.aim(k)
 	r := a.bid.Offer(a.ctx, revision)
 	now := a.c.b.Instant()
 	switch r.Outcome {

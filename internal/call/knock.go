@@ -67,7 +67,7 @@ func (a *Call) Knock(blocker record.Entry) (now record.Entry, gone bool) {
 		blocker = entry
 		select {
 		case <-m.wake:
-			ev, _ := m.take()
+			ev, _ := m.one()
 			least = max(least, ev.Record.Revision) // a notification can be forged: a read decides
 		case <-timer.C:
 			late = true // the notification may have been lost

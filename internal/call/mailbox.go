@@ -2,6 +2,8 @@ package call
 
 import (
 	"math/rand/v2"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -9,7 +11,7 @@ import (
 	"github.com/natslock/locks/kvstore"
 )
 
-// mailbox is a waiter's view of the key it watches: the newest event that it has not
+// mailbox is a waiter's view of the keys it watches: the newest event of each that it has not
 // taken yet, and a wake channel. Wake-ups coalesce. Transitions do not get lost,
 // because tombstones and ends are newer than the records they end. That holds for one
 // key. The end of a record is an event at the revision of its last write, which may
@@ -17,28 +19,31 @@ import (
 // those taken: a forged one may name any revision.
 type mailbox struct {
 	mu      sync.Mutex
-	key     string
-	ev      kvstore.Event
+	prefix  string          // of the keys
+	events  []kvstore.Event // in the order in which the keys have changed first
 	recheck bool
 	wake    chan struct{}
 }
 
 func newMailbox() *mailbox { return &mailbox{wake: make(chan struct{}, 1)} }
 
-// turn begins to watch key and forgets what was seen of another.
-func (m *mailbox) turn(key string) {
+// turn begins to watch the keys with a prefix, and forgets what was seen of others.
+func (m *mailbox) turn(prefix string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.key, m.ev, m.recheck = key, kvstore.Event{}, false
+	m.prefix, m.events, m.recheck = prefix, nil, false
 }
 
 func (m *mailbox) deliver(ev kvstore.Event) {
 	m.mu.Lock()
+	i := slices.IndexFunc(m.events, func(old kvstore.Event) bool { return old.Record.Key == ev.Record.Key })
 	switch {
 	case ev.Kind == kvstore.Recheck:
 		m.recheck = true
-	case ev.Record.Key == m.key && ev.Record.Revision >= m.ev.Record.Revision:
-		m.ev = ev
+	case i < 0 && strings.HasPrefix(ev.Record.Key, m.prefix):
+		m.events = append(m.events, ev)
+	case i >= 0 && ev.Record.Revision >= m.events[i].Record.Revision:
+		m.events[i] = ev
 	default:
 		m.mu.Unlock()
 		return
@@ -54,11 +59,20 @@ func (m *mailbox) poke() {
 	}
 }
 
-func (m *mailbox) take() (ev kvstore.Event, recheck bool) {
+func (m *mailbox) take() (events []kvstore.Event, recheck bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	ev, recheck = m.ev, m.recheck
-	m.ev, m.recheck = kvstore.Event{}, false
+	events, recheck = m.events, m.recheck
+	m.events, m.recheck = nil, false
+	return events, recheck
+}
+
+// one is take for the watch of one key.
+func (m *mailbox) one() (ev kvstore.Event, recheck bool) {
+	events, recheck := m.take()
+	if len(events) > 0 {
+		ev = events[0]
+	}
 	return ev, recheck
 }
 

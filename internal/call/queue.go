@@ -148,9 +148,6 @@ func (a *Call) stand(place *session.Place) (r result, first bool) {
 			}
 			fallthrough
 		case core.Foremost:
-			if a.Counts() {
-				return a.firstOfSlots(place), true
-			}
 			return a.first(place, p.Vacant), true
 		}
 		if r.Outcome != relist {

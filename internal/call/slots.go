@@ -28,6 +28,29 @@ func (a *Call) await(left <-chan struct{}, l *session.Lease) {
 	a.deleted(left, min(bucket.AnswerTimeout, validity/4)) //safety:place-wait
 }
 
+// key is key k of the lock.
+func (a *Call) key(k int) string {
+	if a.Counts() {
+		return a.Keys.Slot(k)
+	}
+	return a.Keys.Gate
+}
+
+// aim has the next claim be of key k.
+func (a *Call) aim(k int) {
+	if a.Counts() {
+		a.bid.Aim(a.Keys.Slot(k))
+	}
+}
+
+// pattern is that of the keys of the lock.
+func (a *Call) pattern() string {
+	if a.Counts() {
+		return a.Keys.Slots()
+	}
+	return a.Keys.Gate
+}
+
 // slots are the records of the slots that an acquire knows of, tombstones included. The
 // record of a slot that has none is zero.
 type slots []record.Entry
@@ -114,13 +137,13 @@ func (a *Call) surveySlots(revision uint64) result {
 	return a.seize(all, a.Req.Once && (b.Alone() || a.asOf > 0))
 }
 
-// seize claims a free slot, the highest first. It returns busy with a holder if all of them are
+// seize claims a free slot for a newcomer, the highest first. It returns busy with a holder if all of them are
 // held. It returns free if one was free, and another client has been quicker: then a new read
 // shows whether that was the last one. Overdue records count as free if expired says so.
 func (a *Call) seize(all slots, expired bool) result {
 	for k, e := range all {
 		if a.bid.Mine(e) { // an earlier attempt, to be adopted
-			if r := a.claimSlot(all, k, 0); r.Outcome != free && r.Outcome != busy {
+			if r := a.claimSlot(k, 0); r.Outcome != free && r.Outcome != busy {
 				return r
 			}
 		}
@@ -144,7 +167,7 @@ func (a *Call) seize(all slots, expired bool) result {
 			res.Entry = e
 			continue
 		}
-		if r := a.claimSlot(all, k, e.Revision); r.Outcome != free && r.Outcome != busy {
+		if r := a.claimSlot(k, e.Revision); r.Outcome != free && r.Outcome != busy {
 			return r
 		}
 		res.Outcome = free
@@ -156,32 +179,28 @@ func (a *Call) seize(all slots, expired bool) result {
 }
 
 // stale says whether the read that the claims rest on is too old: others may have queued.
-func (a *Call) stale() bool { return a.bid.Until != 0 && a.c.b.Instant() >= a.bid.Until }
+func (a *Call) stale() bool { return a.c.b.Instant() >= a.bid.Until }
 
-// claimSlot claims slot k at an expected revision, and at the tombstones that the server
-// names, until the slot is held: all has its record then. It returns free when it may not
-// go on: the place has gone, or the read that the claim rests on is too old.
+// claimSlot claims slot k for a newcomer at an expected revision, and at the tombstones that the
+// server names, until the slot is held or the read that the claim rests on is too old.
 //
-// A newcomer may have read a replica that lags, and has not seen the queue of now. A slot
+// That read may be of a replica that lags, which has not seen the queue of now. A slot
 // that nobody has claimed since that state has no queue, since its first waiter would have taken
 // it, unless that knows of fewer slots. So the newcomer's claim at what it read passes nobody
 // else, and it makes no other.
-func (a *Call) claimSlot(all slots, k int, expect uint64) result {
-	a.bid.Aim(a.Keys.Slot(k))
+func (a *Call) claimSlot(k int, expect uint64) result {
+	a.aim(k)
 	for {
 		r := a.bid.Offer(a.ctx, expect)
-		switch r.Outcome {
-		case free, busy:
-			all[k], expect = r.Entry, r.Entry.Revision
-		default:
+		switch {
+		case r.Outcome != free:
+			return r
+		case a.asOf == 0 && !a.c.b.Alone(): //safety:slot-newcomer
+			return r
+		case a.stale(): //safety:slot-bypass
 			return r
 		}
-		if a.place == nil && a.asOf == 0 && !a.c.b.Alone() { //safety:slot-newcomer
-			return r
-		}
-		if r.Outcome == busy || a.place != nil && a.place.Gone() || a.stale() { //safety:slot-bypass
-			return r
-		}
+		expect = r.Entry.Revision
 	}
 }
 

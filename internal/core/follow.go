@@ -262,7 +262,7 @@ type View struct {
 	Freed   bool          // notifications since then show the lock free
 }
 
-// Decision says what follows from a look.
+// Decision says what a waiter does next.
 type Decision uint8
 
 const (
@@ -272,6 +272,15 @@ const (
 	ListAgain
 	// Take: claim key K at the revision.
 	Take
+	// Adopt: claim key K at 0. It has a record of an earlier attempt of the own claim. That comes before
+	// the claims of other keys, which would end the own one.
+	Adopt
+	// Verify: read key K as of the revision.
+	Verify
+	// Prove: have the leader refuse a write, and name a revision that it has reached since.
+	Prove
+	// ReadAll: read all keys, in one state that contains the revision.
+	ReadAll
 )
 
 // Looked takes what a look has shown. It returns whether to claim a key out of turn.

@@ -198,7 +198,7 @@ var roomMutants = []mutant{
 		weak: "the deletion of the head's place expects another revision than the one read"},
 	{label: "waiter-reads", operator: "plus 3600000000000", test: "natslock.TestReleaseUnnotified",
 		weak: "a waiter without a notification does not read by itself"},
-	{label: "release-verified", operator: "always", test: "natslock.TestForgedTombstone",
+	{label: "release-verified", operator: "always", test: "natslock.TestForgedTombstone", beside: "TestFirstForged",
 		weak: "a notification makes a waiter claim at the revision of a live record"},
 	{label: "own-record", operator: "never", test: "natslock.TestOwnAttemptLandsWhileWaiting",
 		weak: "a waiter waits for its own late record"},

@@ -68,7 +68,7 @@ var rules = []rule{
 	{"the queue rule of readers", []string{"queue-rule"}},
 	{"a newcomer to a semaphore queues behind any waiter, whatever slots that knows of", []string{"slot-newcomer-queues", "slot-bypass-empty"}},
 	{"a claim of one slot is over before that of another begins", []string{"slot-claim-closed"}},
-	{"a slot is claimed at a revision that was read and holds nobody", []string{"slot-held", "slot-release-verified"}},
+	{"a slot is claimed at a revision that was read and holds nobody", []string{"slot-held"}},
 	{"an idle lease is used only while a list of 5 s counts", []string{"linger-informed", "recall-closes"}},
 	{"a rest or a hand-over ends the context first", []string{"handoff-context-first", "rest-kept"}},
 	{"only a record that was handed over is adopted", []string{"adopt-handed", "adopt-never-free"}},

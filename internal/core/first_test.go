@@ -1,0 +1,258 @@
+package core
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/internal/record"
+)
+
+// head is a story of the first waiter of a queue.
+type head struct {
+	t *testing.T
+	First
+	now    clock.Instant
+	server time.Time
+	pauses int // how often the time to the next read was asked for
+}
+
+const ownClaim = "me"
+
+var firstBegun = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// newHead begins the wait for a lock with so many keys; of 0 it is a mutex whose tombstone is at 7.
+func newHead(t *testing.T, permits int) *head {
+	h := &head{t: t, now: followBegun, server: firstBegun, First: First{Counts: permits > 0, Watched: true}}
+	h.Begin(max(permits, 1), 7, h.now)
+	return h
+}
+
+// does: the next step is this one.
+func (h *head) does(do Decision, k int, revision uint64) *head {
+	h.t.Helper()
+	got, gotK, at := h.Next()
+	require.Equal(h.t, []any{do, k, revision}, []any{got, gotK, at})
+	return h
+}
+
+// stays: there is no step to take before this long has passed, and then the timer fires.
+func (h *head) stays(d time.Duration) *head {
+	h.t.Helper()
+	h.does(Stay, 0, 0)
+	at := h.At(h.now, h.server, func() time.Duration { h.pauses++; return 5 * time.Second })
+	require.Equal(h.t, d, at.Sub(h.now))
+	h.now, h.server = at, h.server.Add(d)
+	h.Due(h.server)
+	return h
+}
+
+func (h *head) found(k int, e record.Entry) *head {
+	h.Found(k, e, false, ownClaim)
+	return h
+}
+
+// read begins with all slots read.
+func (h *head) read(keys ...record.Entry) *head {
+	h.t.Helper()
+	h.does(Prove, 0, 0)
+	h.Proved(9)
+	h.does(ReadAll, 0, 9)
+	return h.foundAll(keys...)
+}
+
+func (h *head) foundAll(keys ...record.Entry) *head {
+	h.FoundAll()
+	for k, e := range keys {
+		h.found(k, e)
+	}
+	return h
+}
+
+// heldFor is a record of another claim, which has so long left.
+func heldFor(revision uint64, left time.Duration) record.Entry {
+	e := stored(revision, "holder", 1, record.StatusHeld)
+	e.Record.Time, e.Record.TTL = firstBegun, left
+	return e
+}
+
+func heldLong(revision uint64) record.Entry { return heldFor(revision, time.Hour) }
+
+// mine is a record of the own claim.
+func mine(revision uint64) record.Entry { return stored(revision, ownClaim, 1, record.StatusHeld) }
+
+// The first waiter of a mutex claims at once, at the tombstone that was read beside the queue: the
+// answer proves its subscription. After a release it reads, and claims what it has read.
+func TestFirstMutex(t *testing.T) {
+	h := newHead(t, 0).does(Take, 0, 7).found(0, heldLong(8)).does(Stay, 0, 0)
+	h.Deleted(0, 9)
+	h.does(Verify, 0, 9).found(0, freeAt(9)).does(Take, 0, 9)
+	h.found(0, freeAt(11)).does(Take, 0, 11) // another client was quicker, and has left
+	h.found(0, record.Entry{}).does(Take, 0, 0)
+}
+
+// Nothing is claimed on the word of a notification: it may be forged. Only a claim that expects nothing
+// may follow from one, which the server refuses while there is a record.
+func TestFirstForged(t *testing.T) {
+	h := newHead(t, 0).does(Take, 0, 7).found(0, heldLong(8))
+	h.Deleted(0, 99)
+	h.does(Verify, 0, 99).found(0, heldLong(8)).does(Stay, 0, 0)
+	h.Expired(0)
+	h.does(Take, 0, 0).found(0, heldLong(8)).does(Stay, 0, 0)
+	h.Put(0, heldFor(1<<62, time.Second), ownClaim)
+	h.does(Stay, 0, 0)
+	h.found(0, heldLong(8))
+	require.EqualValues(t, 8, h.Record(0).Revision, "what was read counts")
+
+	h = newHead(t, 2).read(heldLong(5), heldLong(6))
+	h.Deleted(1, 99)
+	h.does(Verify, 1, 99).found(1, heldLong(6)).does(Stay, 0, 0)
+	require.False(t, h.Has(2), "other clients know of more slots")
+}
+
+// An own record that turns up is adopted by a claim that expects nothing. One that its claim has not
+// taken for its own is not tried again before something happens.
+func TestFirstAdopts(t *testing.T) {
+	for _, permits := range []int{0, 1} {
+		h := newHead(t, permits)
+		if permits == 0 {
+			h.does(Take, 0, 7)
+		} else {
+			h.does(Prove, 0, 0).Proved(0)
+			h.does(ReadAll, 0, 0).FoundAll()
+		}
+		h.found(0, mine(8)).does(Adopt, 0, 0)
+		h.Found(0, mine(8), false, "") // the refusal of that claim
+		h.does(Stay, 0, 0)
+		h.Put(0, mine(9), ownClaim)
+		h.does(Adopt, 0, 0)
+		h.Found(0, mine(9), false, "")
+		h.Put(0, mine(10), "")
+		h.does(Stay, 0, 0)
+	}
+}
+
+// The end of a record is tried by claims that expect nothing, in short pauses while the server may only
+// be late. A record that is overdue is read, and claimed at its revision.
+func TestFirstExpired(t *testing.T) {
+	h := newHead(t, 0).does(Take, 0, 7).found(0, heldFor(8, time.Second))
+	require.True(t, h.Tracks(0, h.server))
+	h.stays(5 * time.Second)
+	h.server = firstBegun.Add(time.Second)
+	require.False(t, h.Tracks(0, h.server), "its end has come: the timers check it")
+	h.does(Verify, 0, 0).found(0, heldFor(8, time.Second))
+	for range 15 {
+		h.stays(20 * time.Millisecond)
+		if h.server.Before(firstBegun.Add(time.Second + record.OverdueSlack)) {
+			h.does(Take, 0, 0).found(0, heldFor(8, time.Second))
+		}
+	}
+	h.does(Verify, 0, 0).found(0, heldFor(8, time.Second))
+	h.At(h.now, h.server, nil) // a notification came
+	for range 2 {
+		h.stays(100*time.Millisecond).does(Verify, 0, 0).found(0, heldFor(8, time.Second))
+	}
+	h.stays(100*time.Millisecond).does(Verify, 0, 0)
+	h.Found(0, heldFor(8, time.Second), true, ownClaim)
+	h.does(Take, 0, 8)
+	h.found(0, heldFor(9, time.Hour)).stays(5 * time.Second) // it was renewed
+	h.does(Verify, 0, 0).found(0, heldFor(9, time.Hour))
+	require.Equal(t, 2, h.pauses)
+	h.server = firstBegun.Add(time.Hour)
+	h.stays(20*time.Millisecond).does(Take, 0, 0)
+}
+
+// The timers: a notification never puts a read off, a claim does as it shows the same. Without a watch
+// the end of a record is one of the times.
+func TestFirstTimers(t *testing.T) {
+	pause := func() time.Duration { return 5 * time.Second }
+	h := newHead(t, 0).does(Take, 0, 7).found(0, heldLong(8))
+	require.Equal(t, h.now.Add(5*time.Second), h.At(h.now, h.server, pause))
+	h.Put(0, heldLong(9), ownClaim)
+	h.Put(0, heldLong(7), ownClaim)
+	require.EqualValues(t, 9, h.Record(0).Revision, "it was renewed")
+	require.Equal(t, h.now.Add(5*time.Second), h.At(h.now.Add(time.Second), h.server, pause))
+	h.Expired(0)
+	h.does(Take, 0, 0).found(0, heldLong(10))
+	require.Equal(t, h.now.Add(11*time.Second), h.At(h.now.Add(6*time.Second), h.server, pause), "it was due while the claim was under way")
+	h.Failed(h.now, 50*time.Millisecond)
+	require.Equal(t, h.now.Add(50*time.Millisecond), h.At(h.now, h.server, pause))
+
+	h = newHead(t, 0).does(Take, 0, 7).found(0, heldFor(8, time.Second))
+	h.Watched = false
+	require.Equal(t, h.now.Add(time.Second), h.At(h.now, h.server, pause))
+	require.False(t, h.Tracks(0, h.server))
+	h.Failed(h.now, 0)
+	h.found(0, heldFor(9, 0)) // without an end
+	require.Equal(t, h.now.Add(5*time.Second), h.At(h.now, h.server, pause))
+
+	h = newHead(t, 0).does(Take, 0, 7).found(0, heldFor(8, time.Second))
+	h.At(h.now, h.server, pause)
+	require.Equal(t, h.now.Add(20*time.Millisecond), h.At(h.now, h.server.Add(time.Second), pause), "its time is over")
+}
+
+// The first waiter of a semaphore reads the slots when its subscription is in place, from a state that
+// the leader has named since. It claims what is free, the highest first, and takes an own record first.
+func TestFirstSlots(t *testing.T) {
+	h := newHead(t, 4).read(freeAt(7), heldLong(5), record.Entry{}, heldLong(6))
+	h.does(Take, 2, 0).found(2, heldLong(11)).does(Take, 0, 7).found(0, freeAt(12)).does(Take, 0, 12).found(0, heldLong(13))
+	h.stays(5*time.Second).does(ReadAll, 0, 0)
+	h.foundAll(heldLong(13), freeAt(14), mine(8), freeAt(15)).does(Adopt, 2, 0).does(Take, 3, 15).does(Take, 1, 14)
+
+	h = newHead(t, 2).does(Prove, 0, 0)
+	h.Failed(h.now, time.Second)
+	h.stays(time.Second).does(Prove, 0, 0)
+	h.Proved(9)
+	h.does(ReadAll, 0, 9)
+	h.Failed(h.now, time.Second)
+	h.stays(time.Second).does(ReadAll, 0, 9)
+	h.foundAll(heldLong(5), heldLong(6))
+	h.Deleted(0, 20)
+	h.does(Verify, 0, 20)
+	require.True(t, h.Unread(), "the notification does not come again")
+	h.does(ReadAll, 0, 0).foundAll(freeAt(20), heldLong(6)).does(Take, 0, 20)
+
+	h = newHead(t, 0).does(Take, 0, 7).found(0, heldLong(8))
+	h.Deleted(0, 9)
+	h.does(Verify, 0, 9)
+	require.False(t, h.Unread(), "of one key that would be the same read")
+}
+
+// When another server serves the subscription, that is proven again, and all keys are read.
+func TestFirstMoved(t *testing.T) {
+	h := newHead(t, 2).read(heldLong(5), heldLong(6)).does(Stay, 0, 0)
+	h.Moved()
+	h.read(heldLong(5), freeAt(7)).does(Take, 1, 7)
+
+	h = newHead(t, 0).does(Take, 0, 7).found(0, heldLong(8)).does(Stay, 0, 0)
+	h.Moved()
+	h.does(Take, 0, 0)
+}
+
+// Of several holders the one whose time ends first decides when to read.
+func TestFirstShortest(t *testing.T) {
+	forever := heldLong(9)
+	forever.Record.TTL = 0
+	for name, c := range map[string]struct {
+		keys []record.Entry
+		k    int
+		left time.Duration
+	}{
+		"nobody":       {[]record.Entry{{}, freeAt(7)}, -1, -1},
+		"the shortest": {[]record.Entry{heldFor(5, time.Minute), heldFor(6, time.Second), freeAt(7)}, 1, time.Second},
+		"no TTL":       {[]record.Entry{forever, heldFor(6, time.Minute)}, 1, time.Minute},
+		"no TTL later": {[]record.Entry{heldFor(6, time.Minute), forever}, 0, time.Minute},
+		"none ends":    {[]record.Entry{forever}, 0, -1},
+	} {
+		h := newHead(t, len(c.keys)).read(c.keys...)
+		k, left := h.Shortest(h.server)
+		require.Equal(t, c.k, k, name)
+		if c.left >= 0 {
+			require.Equal(t, c.left, left, name)
+		} else {
+			require.Negative(t, left, name)
+		}
+	}
+}
