@@ -212,7 +212,7 @@ func (f *follower) look() (result, bool) {
 	f.freed.forget()
 	v := core.View{Sent: b.Instant()}
 	var err error
-	v.Keys, v.Queue, err = f.readAll()
+	v.Keys, v.Queue, _, err = a.readAll(f.place.Ticket())
 	if err != nil {
 		a.Heard(err)
 		f.LookFailed(b.Instant(), clock.OutageBackoff(f.failed))
@@ -259,21 +259,6 @@ func (f *follower) take(k int, revision uint64) (result, bool) {
 		}
 	}
 	return r, true
-}
-
-// readAll reads the keys of the lock, and the queue, in one state that has the own place.
-func (f *follower) readAll() (keys []record.Entry, queue []record.Entry, err error) {
-	a := f.a
-	if a.Counts() {
-		all, places, _, err := a.readSlots(f.place.Ticket(), a.Keys.Place("*"))
-		return all, record.Queue(places), err
-	}
-	l, err := a.c.b.ListSoon(a.ctx, a.Keys.Place("*"), f.place.Ticket(), kvstore.Beside(a.Keys.Gate))
-	var gate record.Entry
-	if l.Beside.Revision != 0 {
-		gate = record.Of(l.Beside)
-	}
-	return []record.Entry{gate}, record.Queue(l.Records), err
 }
 
 // evict deletes the place of the head that the acquire has passed, as it was read.

@@ -2,92 +2,139 @@ package call
 
 import (
 	"github.com/natslock/locks/internal/claim"
+	"github.com/natslock/locks/internal/core"
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/kvstore"
 )
 
-// Survey reads the lock and its queue, from a state that contains revision, and
-// takes the lock if it is free and nobody is queued.
+// enough is how many records a newcomer reads of a lock and its queue to see that
+// it has to queue.
+const enough = 16
+
+// survey reads the lock and its queue, from a state that contains revision, and
+// claims what is free if nobody is queued. It returns busy with a holder if all keys are held. It
+// returns free if one was free, and another client has been quicker: then a new read shows whether
+// that was the last one.
 func (a *Call) survey(revision uint64) result {
-	if a.Counts() {
-		return a.surveySlots(revision)
-	}
 	b := a.c.b
 	at := b.Instant()
 	a.queue = nil
 	// Free a moment ago: waiters go first. A state that contains the
 	// tombstone has every waiter that queued before it. Where no replica can lag,
 	// no proof is needed. It would cost a request for an empty queue.
-	opts := []kvstore.ListOption{kvstore.Beside(a.Keys.Gate), kvstore.Reached(revision)}
+	opts := []kvstore.ListOption{kvstore.Reached(revision)}
 	if b.Alone() { //safety:newcomer-as-of
 		revision = 0
 	}
 	if !a.Req.Once { // else the length is reported
-		opts = append(opts, kvstore.AtMost(enough))
+		opts = append(opts, kvstore.AtMost(a.Req.Permits+enough))
 	}
-	l, err := b.ListSoon(a.ctx, a.Keys.Place("*"), revision, opts...)
+	keys, queue, more, err := a.readAll(revision, opts...)
 	if err != nil {
 		a.Heard(err)
 		if !a.Req.Once {
 			return result{Outcome: busy} // for all that is known
+		}
+		if a.Counts() {
+			return a.noAnswer(err)
 		}
 		if entry, e := b.Read(a.ctx, a.Keys.Gate, revision); e == nil && entry.Live() && !a.bid.Mine(entry) {
 			return result{Outcome: busy, Entry: entry} // the queue is not known
 		}
 		return a.noAnswer(err)
 	}
-	if l.More {
+	if more {
 		a.c.long.isLong(at, a.Keys.Place("*"))
+		if a.Counts() { // some slots are not known either
+			a.Heard(nil)
+			return result{Outcome: busy}
+		}
 	}
-	var entry record.Entry
-	if l.Beside.Revision != 0 {
-		entry = record.Of(l.Beside)
-	}
-	queue, err := b.Clear(a.ctx, record.Queue(l.Records))
+	queue, err = b.Clear(a.ctx, queue)
 	a.queue, a.apart = new(0), 0
 	for _, e := range queue {
 		*a.queue += e.Goroutines()
-		if !entry.Live() || e.Client != entry.Client { //safety:knock-own-place
+		if !keys[0].Live() || e.Client != keys[0].Client { //safety:knock-own-place
 			a.apart++
 		}
 	}
-	// A claim at the revision of a live record would replace it.
-	held := entry.Live() && !a.bid.Mine(entry) //safety:newcomer-held
+	v := core.Arrival{Keys: keys, Overdue: make([]bool, len(keys)), Waiting: len(queue), More: more, Own: a.bid.Own()}
 	// An overdue record is older than the queue: a replica that lags may show it
 	// without the waiters, so a newcomer queues behind it.
-	if held && err == nil && a.Req.Once && (b.Alone() || a.asOf > 0) {
-		var overdue bool
-		overdue, err = b.AskOverdue(a.ctx, entry)
-		held = !overdue
+	if a.Req.Once && (b.Alone() || a.asOf > 0) {
+		for k, e := range keys {
+			if err == nil && e.Live() && !a.bid.Mine(e) {
+				v.Overdue[k], err = b.AskOverdue(a.ctx, e)
+			}
+		}
 	}
 	switch {
 	case err != nil && a.Req.Once: // an overdue record neither holds nor queues
 		return a.noAnswer(err)
 	case err != nil:
 		a.c.s.Logger.Debug("delete overdue places", "lock", a.Req.Name, "error", err)
-		return result{Outcome: busy, Entry: entry}
-	case held:
-		a.Heard(nil)
-		return result{Outcome: busy, Entry: entry}
-	// The waiters go first, and a part of the queue does not show all of them.
-	case len(queue) > 0 || l.More: //safety:newcomer-queues
-		a.Heard(nil)
-		return result{Outcome: busy}
+		v.More = true
 	}
-	a.c.b.Recent.Unqueued(a.Keys.Gate, at)
-	r := result{Outcome: free, Entry: entry}
-	if a.bid.Mine(entry) { // an earlier attempt, to be adopted
-		r.Entry = record.Entry{}
+	claims, holder := v.Claims()
+	if len(claims) == 0 {
+		if err == nil {
+			a.Heard(nil)
+		}
+		return result{Outcome: busy, Entry: holder}
 	}
+	b.Recent.Unqueued(a.Keys.Gate, at)
 	a.bid.Until = at.Add(record.Bypass)
 	defer func() { a.bid.Until = 0 }()
-	// There can be a newer tombstone: others may be quicker just now.
-	for {
-		r = a.bid.Offer(a.ctx, r.Entry.Revision)
-		if r.Outcome != free || b.Instant() >= a.bid.Until {
+	for i, c := range claims {
+		if i > 0 && a.stale() {
+			break
+		}
+		if r := a.claimKey(c.K, c.Expect); r.Outcome != free && r.Outcome != busy || len(keys) == 1 {
 			return r
 		}
 	}
+	return result{Outcome: free}
+}
+
+// stale says whether the read that the claims rest on is too old: others may have queued.
+func (a *Call) stale() bool { return a.c.b.Instant() >= a.bid.Until }
+
+// claimKey claims key k for a newcomer at an expected revision, and at the tombstones that the
+// server names, since others may be quicker just now, until the key is held or the read that the claim
+// rests on is too old.
+//
+// The read of slots may be of a replica that lags, which has not seen the queue of now. A slot
+// that nobody has claimed since that state has no queue, since its first waiter would have taken
+// it, unless that knows of fewer slots. So the newcomer's claim at what it read passes nobody
+// else, and it makes no other.
+func (a *Call) claimKey(k int, expect uint64) result {
+	a.aim(k)
+	for {
+		r := a.bid.Offer(a.ctx, expect)
+		switch {
+		case r.Outcome != free:
+			return r
+		case a.Counts() && a.asOf == 0 && !a.c.b.Alone(): //safety:slot-newcomer
+			return r
+		case a.stale(): //safety:slot-bypass
+			return r
+		}
+		expect = r.Entry.Revision
+	}
+}
+
+// readAll reads the keys of the lock, and the queue, in one state that contains a revision.
+func (a *Call) readAll(revision uint64, opts ...kvstore.ListOption) (keys, queue []record.Entry, more bool, err error) {
+	if a.Counts() {
+		keys, places, more, err := a.readSlots(revision, a.Keys.Place("*"), opts...)
+		return keys, record.Queue(places), more, err
+	}
+	l, err := a.c.b.ListSoon(a.ctx, a.Keys.Place("*"), revision, append(opts, kvstore.Beside(a.Keys.Gate))...)
+	keys = make([]record.Entry, 1)
+	if l.Beside.Revision != 0 {
+		keys[0] = record.Of(l.Beside)
+	}
+	return keys, record.Queue(l.Records), l.More, err
 }
 
 // AtOnce tries to take the lock without queueing. That is one write if the client knows

@@ -1,7 +1,7 @@
 // Package core decides how the goroutines of one client share a lock. It is plain data: it has no
 // goroutine, mutex, channel, timer, clock or I/O. Each method is an event, which comes with its
 // instant and changes the state. Runs append effects to their [Client]; the package that calls them
-// performs these, and decides nothing. A [Claim], a [Bid], a [Place], a [Follower], a [First]
+// performs these, and decides nothing. A [Claim], a [Bid], an [Arrival], a [Place], a [Follower], a [First]
 // and a [Drain] return verdicts instead.
 //
 // # Runs
@@ -36,7 +36,7 @@
 //
 // # Waiters
 //
-// Whom a waiter waits for: queue.go. A waiter behind a predecessor: when it reads, when it doubts that
+// What a newcomer claims: survey.go. Whom a waiter waits for: queue.go. A waiter behind a predecessor: when it reads, when it doubts that
 // the head lives, and when it takes the lock out of turn: follow.go. The first waiter: which keys it reads
 // and claims, and when: first.go.
 //

@@ -2,14 +2,10 @@ package main
 
 // semaphoreMutants weaken how a client gets a permit of a semaphore.
 var semaphoreMutants = []mutant{
-	{label: "slot-held", operator: "never", test: "semaphore.TestPermits",
-		weak: "a newcomer claims a slot at the revision of a live record"},
 	{label: "release-verified", operator: "always 1", test: "semaphore.TestForged", beside: "TestFirstForged",
 		weak: "a waiter claims a slot on a forged notification of its release"},
 	{label: "slot-claim-closed", operator: "never", test: "semaphore.TestLateClaim",
 		weak: "a claim of one slot goes on when its client has turned to another"},
-	{label: "slot-newcomer-queues", operator: "never", test: "semaphore.TestNumbers",
-		weak: "a newcomer takes a free slot past a waiter that does not know of it"},
 	{label: "slot-bypass-empty", operator: "never", test: "semaphore.TestNumbersLost", beside: "TestBidPasses/of_a_slot_without_a_record",
 		weak: "a newcomer repeats its claim of a slot without a record long after others may have queued"},
 	{label: "slot-bypass", operator: "never", test: "semaphore.TestNewcomerQueues",
