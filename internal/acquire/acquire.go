@@ -11,7 +11,7 @@ import (
 	"github.com/natslock/locks/internal/session"
 )
 
-// A lock that nobody wants takes the way of this file: Acquire, member.acquire, drive, and in package
+// A lock that nobody else wants takes the way of this file: Acquire, member.acquire, drive, and in package
 // call AtOnce, with one write to the server.
 
 // Acquire takes the lock that req names. It returns what is held, or an error: a

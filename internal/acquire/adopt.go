@@ -48,7 +48,7 @@ func (c *Client) Adopt(ctx context.Context, req call.Request, from session.Hande
 	defer a.Bound()()
 	m := &member{runs: &c.runs, a: a}
 	a.In(m)
-	a.Want.Call, m.Want = m, &a.Want
+	a.Want.Owner, m.Want = m, &a.Want
 	r := m.by()
 	res := a.Adopt(from)
 	if res.Outcome == core.Granted {

@@ -71,7 +71,7 @@ func (m *member) giveUp() (withdraw func()) {
 		}
 		return a.Withdraw
 	case drives != nil:
-		callOf(drives).a.TakeOver(a) //safety:run-driven-on
+		memberOf(drives).a.TakeOver(a) //safety:run-driven-on
 	}
 	return func() {}
 }

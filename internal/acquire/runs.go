@@ -121,7 +121,7 @@ func (m *member) poke() {
 
 func ownerOf(r *core.Run) *run { return r.Owner.(*run) }
 
-func callOf(m *core.Member) *member { return m.Want.Call.(*member) }
+func memberOf(m *core.Member) *member { return m.Want.Owner.(*member) }
 
 // unlock performs what the events under the mutex have asked for, and releases it.
 func (rs *runs) unlock() {
@@ -143,9 +143,9 @@ func (rs *runs) perform() {
 		case core.Open:
 			e.Run.Line.Owner.(*line).opened(e.Run)
 		case core.Wake:
-			callOf(e.Member).poke()
+			memberOf(e.Member).poke()
 		case core.Announce:
-			r.announce(callOf(e.Member))
+			r.announce(memberOf(e.Member))
 		case core.Size:
 			if r.lease != nil {
 				r.lease.SetSize(int(e.N))
@@ -258,7 +258,7 @@ func (m *member) by() *run {
 func (rs *runs) ask(a *call.Call) *member {
 	m := &member{runs: rs, a: a, rests: a.Req.MinHold > 0}
 	a.In(m)
-	a.Want.Call = m
+	a.Want.Owner = m
 	m.Want, m.Linger = &a.Want, a.Req.Linger
 	rs.mu.Lock()
 	defer rs.unlock()

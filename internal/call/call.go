@@ -72,8 +72,7 @@ type Shown struct {
 	Ahead  int          // goroutines in the queue before the run, and 1; 0: not known
 }
 
-// Run is the run that a call is a member of, as far as the call has to tell it what it does. See
-// internal/core.
+// Run is what a call tells its run, and asks it: see internal/core. Package acquire's member is one.
 type Run interface {
 	// InOrder waits until the run before has a record.
 	InOrder() error
@@ -140,7 +139,7 @@ func (c *Client) New(ctx context.Context, req Request) (*Call, error) {
 // Context ends the wait of the call.
 func (a *Call) Context() context.Context { return a.ctx }
 
-// In makes the call one of a run.
+// In says to whom the call tells what it does.
 func (a *Call) In(run Run) { a.run = run }
 
 // Driven says whether the call, or the one that has driven its run before, has come as far as the queue.
@@ -292,7 +291,7 @@ func (a *Call) Bound() (cancel func()) {
 
 // WhileGranting has the requests of the call end with [bucket.Bucket.Granting], too, and not
 // only its waits: a bucket may be unfit because it answers no write. The caller ends it. A
-// lock that nobody wants goes without.
+// lock that nobody else wants goes without.
 func (a *Call) WhileGranting() (end func()) {
 	outer, granting := a.ctx, a.c.b.Granting()
 	ctx, cancel := context.WithCancelCause(outer)
@@ -339,7 +338,7 @@ func (a *Call) Unfit() error {
 // Counts says whether the call is for a semaphore.
 func (a *Call) Counts() bool { return a.Req.Kind == record.Semaphore }
 
-// deleted waits for the end of a record that the acquire leaves, for a time at most.
+// deleted waits for the end of a record that the call leaves, for a time at most.
 func (a *Call) deleted(gone <-chan struct{}, within time.Duration) {
 	timer := time.NewTimer(within)
 	defer timer.Stop()

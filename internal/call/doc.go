@@ -1,5 +1,8 @@
 // Package call is how one call of Lock gets its lock at the server: by a claim at once, or from a place
-// in the queue. It knows of the other goroutines of its client only what it tells their [Run].
+// in the queue. The waits and the drain take the steps that internal/core decides. What a one-shot call
+// and one that adopts a lock make of a read is decided here: once.go, knock.go, adopt.go.
+//
+// A call does not know the other goroutines of its client. It tells its [Run] what it does.
 //
 // # The queue
 //
@@ -13,7 +16,8 @@
 // # When somebody dies
 //
 // The holder: first.go, by the end of its TTL. The predecessor of a waiter: follow.go, by the end of
-// its place. The head of the queue: core/follow.go, by a lock that stays free.
+// its place. The first waiter, as those behind it see it: follow.go, by a lock that stays free
+// (core/follow.go decides).
 //
 // # Where to find it
 //

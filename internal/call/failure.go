@@ -63,6 +63,7 @@ func (a *Call) unavailable() error {
 	return nil
 }
 
+// GaveUp is the error of a call that gave up for a cause, which is published, too.
 func (a *Call) GaveUp(cause error) error {
 	waited := a.waited()
 	if cause == nil { // the bucket is fit again already

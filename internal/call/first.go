@@ -18,35 +18,35 @@ type first struct {
 	back  backstop
 }
 
-// first waits for the lock at the head of the queue. vacant is the tombstone of the lock, if
+// first waits for the lock, where nobody is before it that it has to wait for. vacant is the tombstone of the lock, if
 // that was free when the queue was listed: a head that has given up leaves a free lock, and the
 // next one claims it at once.
 func (a *Call) first(place *session.Place, vacant uint64) result {
 	b, pattern := a.c.b, a.pattern()
-	h := first{a: a, back: backstop{place: a.placeTTL()}, First: core.First{Counts: a.Counts()}}
+	f := first{a: a, back: backstop{place: a.placeTTL()}, First: core.First{Counts: a.Counts()}}
 	a.mailbox.turn(strings.TrimSuffix(pattern, "*"))
 	if w, err := b.Watch(pattern, a.mailbox.deliver); err == nil {
 		defer w.Stop()
 		w.Track(kvstore.Record{})
-		h.watch, h.Watched = w, true
+		f.watch, f.Watched = w, true
 	}
-	h.Begin(max(a.Req.Permits, 1), vacant, b.Instant())
+	f.Begin(max(a.Req.Permits, 1), vacant, b.Instant())
 	for {
 		if place.Gone() {
 			return result{Outcome: requeue}
 		}
 		var r result
-		switch do, k, revision := h.Next(); do {
-		case core.Adopt, core.Take:
-			r = h.claim(k, revision)
+		switch do, k, revision := f.Next(); do {
+		case core.Reclaim, core.Take:
+			r = f.claim(k, revision)
 		case core.Verify:
-			r = h.read(k, revision)
+			r = f.read(k, revision)
 		case core.Prove:
-			r = h.prove()
+			r = f.prove()
 		case core.ReadAll:
-			r = h.readAll(revision)
+			r = f.readAll(revision)
 		default:
-			r = h.stay()
+			r = f.stay()
 		}
 		if r.Outcome != 0 {
 			return r
@@ -56,97 +56,97 @@ func (a *Call) first(place *session.Place, vacant uint64) result {
 
 // claim claims key k. It is refused while that is held. It is sent after subscribing, so the leader's
 // answer proves that the subscription is in place.
-func (h *first) claim(k int, revision uint64) result {
-	h.a.aim(k)
-	r := h.a.bid.Offer(h.a.ctx, revision)
+func (f *first) claim(k int, revision uint64) result {
+	f.a.aim(k)
+	r := f.a.bid.Offer(f.a.ctx, revision)
 	if r.Outcome != free && r.Outcome != busy {
 		return r
 	}
-	h.found(k, r.Entry, "")
+	f.found(k, r.Entry, "")
 	return result{}
 }
 
 // found reports the record of key k.
-func (h *first) found(k int, e record.Entry, own string) {
-	a, b := h.a, h.a.c.b
-	h.Found(k, e, e.Live() && b.Overdue(a.ctx, e), own)
-	if h.Tracks(k, b.Now()) {
-		h.watch.Track(e.Record)
+func (f *first) found(k int, e record.Entry, own string) {
+	a, b := f.a, f.a.c.b
+	f.Found(k, e, e.Live() && b.Overdue(a.ctx, e), own)
+	if f.Tracks(k, b.Now()) {
+		f.watch.Track(e.Record)
 	}
 }
 
 // read reads key k.
-func (h *first) read(k int, revision uint64) result {
-	e, err := h.a.c.b.Read(h.a.ctx, h.a.key(k), revision)
+func (f *first) read(k int, revision uint64) result {
+	e, err := f.a.c.b.Read(f.a.ctx, f.a.key(k), revision)
 	switch {
 	case err == nil:
-		h.answered()
-		h.found(k, e, h.a.bid.Own())
-	case !h.Unread():
-		return h.failed(err)
+		f.answered()
+		f.found(k, e, f.a.bid.Own())
+	case !f.Unread():
+		return f.failed(err)
 	}
 	return result{}
 }
 
 // prove has the leader confirm the subscription to the slots, and name a revision that a list has to
 // contain which misses nothing from before.
-func (h *first) prove() result {
-	_, err := h.a.c.b.Probe(h.a.ctx, h.a.Keys.Slot(0))
+func (f *first) prove() result {
+	_, err := f.a.c.b.Probe(f.a.ctx, f.a.Keys.Slot(0))
 	var revision uint64
 	if err == nil {
-		_, revision, err = h.a.c.AsOf(h.a.ctx)
+		_, revision, err = f.a.c.AsOf(f.a.ctx)
 	}
 	if err != nil {
-		return h.failed(err)
+		return f.failed(err)
 	}
-	h.Proved(revision)
+	f.Proved(revision)
 	return result{}
 }
 
 // readAll reads all slots.
-func (h *first) readAll(revision uint64) result {
-	all, _, _, err := h.a.readSlots(revision, "")
+func (f *first) readAll(revision uint64) result {
+	all, _, _, err := f.a.readSlots(revision, "")
 	if err != nil {
-		return h.failed(err)
+		return f.failed(err)
 	}
-	h.answered()
-	h.FoundAll()
+	f.answered()
+	f.FoundAll()
 	for k, e := range all {
-		h.found(k, e, h.a.bid.Own())
+		f.found(k, e, f.a.bid.Own())
 	}
 	return result{}
 }
 
-func (h *first) answered() {
-	h.a.Heard(nil)
-	h.back.silent = 0
+func (f *first) answered() {
+	f.a.Heard(nil)
+	f.back.silent = 0
 }
 
 // failed reports a read without an answer. It is repeated soon.
-func (h *first) failed(err error) result {
-	a := h.a
-	if h.Counts && bucket.IsAny(err, bucket.ErrPermission) {
+func (f *first) failed(err error) result {
+	a := f.a
+	if f.Counts && bucket.IsAny(err, bucket.ErrPermission) {
 		return result{Outcome: failed, Err: err}
 	}
 	a.Heard(err)
 	a.c.s.Logger.Debug("read a lock at the head of its queue", "lock", a.Req.Name, "error", err)
-	h.Failed(a.c.b.Instant(), h.back.after(false))
+	f.Failed(a.c.b.Instant(), f.back.after(false))
 	return result{}
 }
 
 // stay waits for notifications and for the next read.
-func (h *first) stay() result {
-	a, b := h.a, h.a.c.b
-	if k, _ := h.Shortest(b.Now()); k >= 0 {
-		a.saw(h.Record(k))
+func (f *first) stay() result {
+	a, b := f.a, f.a.c.b
+	if k, _ := f.Shortest(b.Now()); k >= 0 {
+		a.saw(f.Record(k))
 	}
-	timer := b.Timer(h.At(b.Instant(), b.Now(), h.back.next).Sub(b.Instant()))
+	timer := b.Timer(f.At(b.Instant(), b.Now(), f.back.next).Sub(b.Instant()))
 	defer b.TimerDone(timer)
 	select {
 	case <-a.mailbox.wake:
-		h.notified()
+		f.notified()
 	case <-timer.C:
-		h.Due(b.Now())
+		f.Due(b.Now())
 	case <-a.ctx.Done():
 		return result{Outcome: ended, Err: a.Over()}
 	}
@@ -154,21 +154,21 @@ func (h *first) stay() result {
 }
 
 // notified reports the notifications that have come.
-func (h *first) notified() {
-	events, recheck := h.a.mailbox.take()
+func (f *first) notified() {
+	events, recheck := f.a.mailbox.take()
 	for _, ev := range events {
 		key, ok := record.ParseKey(ev.Record.Key)
 		switch {
-		case !ok || !h.Has(key.Slot):
+		case !ok || !f.Has(key.Slot):
 		case ev.Kind == kvstore.Put:
-			h.Put(key.Slot, record.Of(ev.Record), h.a.bid.Own())
+			f.Put(key.Slot, record.Of(ev.Record), f.a.bid.Own())
 		case ev.Kind == kvstore.Deleted:
-			h.Deleted(key.Slot, ev.Record.Revision)
+			f.Deleted(key.Slot, ev.Record.Revision)
 		case ev.Kind == kvstore.Expired:
-			h.Expired(key.Slot)
+			f.Expired(key.Slot)
 		}
 	}
 	if recheck {
-		h.Moved()
+		f.Moved()
 	}
 }

@@ -261,7 +261,7 @@ func (f *follower) take(k int, revision uint64) (result, bool) {
 	return r, true
 }
 
-// evict deletes the place of the head that the acquire has passed, as it was read.
+// evict deletes the place of the head that the call has passed, as it was read.
 func (a *Call) evict() {
 	head := a.passed
 	if a.passed = (record.Entry{}); head.Zero() {

@@ -92,19 +92,19 @@ func (a *Call) enqueue(begun clock.Instant) result {
 // the place was the first, or requeue when the place has gone.
 func (a *Call) stand(place *session.Place) (r result, first bool) {
 	pattern := a.Keys.Place("*")
-	p := core.Place{ID: place.ID(), Ticket: place.Ticket(), Reads: a.Reads()}
+	w := core.Waiter{ID: place.ID(), Ticket: place.Ticket(), Reads: a.Reads()}
 	for try := 0; ; {
 		up := a.c.b.Online()
 		from, at := uint64(0), a.c.b.Instant()
-		p.Named = p.Named || !a.c.b.Current() // a list reads each key anyway
+		w.Named = w.Named || !a.c.b.Current() // a list reads each key anyway
 		var opts []kvstore.ListOption
-		if p.Named {
+		if w.Named {
 			opts = append(opts, kvstore.Named())
-		} else if from = a.c.long.from(at, pattern, p.Ticket, p.Further); from == 0 && !a.Counts() { // one request reads both
+		} else if from = a.c.long.from(at, pattern, w.Ticket, w.Further); from == 0 && !a.Counts() { // one request reads both
 			opts = append(opts, kvstore.Beside(a.Keys.Gate))
 		}
 		// A state without the own place may lack earlier places too.
-		queue, vacant, err := a.c.list(a.ctx, pattern, p.Ticket, from, opts...) //safety:queue-as-of
+		queue, vacant, err := a.c.list(a.ctx, pattern, w.Ticket, from, opts...) //safety:queue-as-of
 		if err != nil {
 			if bucket.IsAny(err, bucket.ErrPermission) {
 				return result{Outcome: failed, Err: err}, false
@@ -121,7 +121,7 @@ func (a *Call) stand(place *session.Place) (r result, first bool) {
 		}
 		try = 0
 		a.run.Listed(queue, from, at)
-		before, over, there := p.Shown(queue, vacant, a.c.b.Now())
+		before, over, there := w.Shown(queue, vacant, a.c.b.Now())
 		if !there {
 			return result{Outcome: requeue}, false
 		}
@@ -138,17 +138,17 @@ func (a *Call) stand(place *session.Place) (r result, first bool) {
 			}
 			a.saw(a.known.Holder)
 		}
-		switch standing, pred, second := p.Judge(before, from, a.c.b.Alone()); standing {
+		switch standing, pred, second := w.Judge(before, from, a.c.b.Alone()); standing {
 		case core.ListOn:
 			continue
 		case core.Behind:
-			a.c.long.found(a.c.b.Instant(), pattern, p.Ticket-pred.TokenOrTicket(), len(queue), from == 0)
+			a.c.long.found(a.c.b.Instant(), pattern, w.Ticket-pred.TokenOrTicket(), len(queue), from == 0)
 			if r = a.follow(place, pred, second); r.Outcome != compete {
 				break
 			}
 			fallthrough
 		case core.Foremost:
-			return a.first(place, p.Vacant), true
+			return a.first(place, w.Vacant), true
 		}
 		if r.Outcome != relist {
 			return r, false // out of turn, if at all

@@ -11,7 +11,7 @@ type result = claim.Result
 const (
 	granted = core.Granted // of a drain: no reader is left
 	free    = core.Free
-	unread  = core.Refused
+	refused = core.Refused
 	busy    = core.Busy
 	lost    = core.Lost
 	noRoom  = core.NoRoom

@@ -156,7 +156,7 @@ func (a *Call) AtOnce() claim.Result {
 		a.bid.Blind, a.bid.Until = true, known.Until
 		r := a.bid.Offer(a.ctx, known.Tombstone)
 		a.bid.Blind, a.bid.Until = false, 0
-		if r.Outcome != unread {
+		if r.Outcome != refused {
 			return r
 		}
 		revision, a.named = r.Entry.Revision, r.Entry.Revision

@@ -25,7 +25,7 @@ type claim struct {
 	key   string
 	guard string
 
-	// Used on the goroutine of the acquire only.
+	// Used on the goroutine of the bid only.
 	draft   *Draft   // the bid's
 	forgets []func() // of each attempt: its answer is not needed any more
 

@@ -1,8 +1,9 @@
-// Package core decides how the goroutines of one client share a lock. It is plain data: it has no
+// Package core is what claim, call and acquire decide, as plain data: how the goroutines of a client
+// share a lock, what an answer means for a claim, whom a waiter waits for, when no reader is left. It has no
 // goroutine, mutex, channel, timer, clock or I/O. Each method is an event, which comes with its
-// instant and changes the state. Runs append effects to their [Client]; the package that calls them
-// performs these, and decides nothing. A [Claim], a [Bid], an [Arrival], a [Place], a [Follower], a [First]
-// and a [Drain] return verdicts instead.
+// instant and changes the state. Runs append effects to their [Client], which package acquire performs.
+// The others return what is to be done next: a [Claim], a [Bid] and a [Taking] to package claim, an
+// [Arrival], a [Waiter], a [Follower], a [First] and a [Drain] to package call.
 //
 // # Runs
 //
@@ -32,7 +33,8 @@
 // # Claims
 //
 // A run gets its record by a claim: conditional writes whose answers may be lost or late. claim.go
-// judges each of them, and says which records are to be deleted. How they are repeated: bid.go.
+// judges each of them, and says which records are to be deleted. How they are repeated: bid.go. What is
+// taken away after a claim: orphan.go.
 //
 // # Waiters
 //

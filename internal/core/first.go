@@ -60,7 +60,7 @@ func (f *First) reread(vacant uint64) {
 
 // Next returns the next step. The driver takes it at once.
 func (f *First) Next() (do Decision, k int, revision uint64) {
-	for _, do := range [...]Decision{Adopt, Take, Verify} {
+	for _, do := range [...]Decision{Reclaim, Take, Verify} {
 		for k := len(f.keys) - 1; k >= 0; k-- { // the highest, so that those that know of fewer find theirs
 			if x := &f.keys[k]; x.do == do {
 				x.do = Stay
@@ -86,7 +86,7 @@ func (f *First) Found(k int, e record.Entry, overdue bool, own string) {
 	switch {
 	case !e.Live(): //safety:release-verified
 	case isOwn(e, own):
-		x.do, x.at = Adopt, 0
+		x.do, x.at = Reclaim, 0
 	case overdue:
 	default:
 		x.do = Stay
@@ -118,7 +118,7 @@ func (f *First) Put(k int, e record.Entry, own string) {
 		x.Entry = e
 	}
 	if isOwn(e, own) {
-		x.do, x.at = Adopt, 0
+		x.do, x.at = Reclaim, 0
 	}
 }
 
@@ -139,9 +139,9 @@ func (f *First) Due(server time.Time) {
 	case f.Counts:
 		f.all = true
 	case left == 0 && !f.keys[0].OverdueAt(server):
-		f.Expired(0)
+		f.keys[0].do, f.keys[0].at = Take, 0
 	default:
-		f.Deleted(0, 0)
+		f.keys[0].do, f.keys[0].at = Verify, 0
 	}
 }
 

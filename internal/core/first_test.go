@@ -123,11 +123,11 @@ func TestFirstAdopts(t *testing.T) {
 			h.does(Prove, 0, 0).Proved(0)
 			h.does(ReadAll, 0, 0).FoundAll()
 		}
-		h.found(0, mine(8)).does(Adopt, 0, 0)
+		h.found(0, mine(8)).does(Reclaim, 0, 0)
 		h.Found(0, mine(8), false, "") // the refusal of that claim
 		h.does(Stay, 0, 0)
 		h.Put(0, mine(9), ownClaim)
-		h.does(Adopt, 0, 0)
+		h.does(Reclaim, 0, 0)
 		h.Found(0, mine(9), false, "")
 		h.Put(0, mine(10), "")
 		h.does(Stay, 0, 0)
@@ -199,7 +199,7 @@ func TestFirstSlots(t *testing.T) {
 	h := newHead(t, 4).read(freeAt(7), heldLong(5), record.Entry{}, heldLong(6))
 	h.does(Take, 2, 0).found(2, heldLong(11)).does(Take, 0, 7).found(0, freeAt(12)).does(Take, 0, 12).found(0, heldLong(13))
 	h.stays(5*time.Second).does(ReadAll, 0, 0)
-	h.foundAll(heldLong(13), freeAt(14), mine(8), freeAt(15)).does(Adopt, 2, 0).does(Take, 3, 15).does(Take, 1, 14)
+	h.foundAll(heldLong(13), freeAt(14), mine(8), freeAt(15)).does(Reclaim, 2, 0).does(Take, 3, 15).does(Take, 1, 14)
 
 	h = newHead(t, 2).does(Prove, 0, 0)
 	h.Failed(h.now, time.Second)

@@ -262,27 +262,6 @@ type View struct {
 	Freed   bool          // notifications since then show the lock free
 }
 
-// Decision says what a waiter does next.
-type Decision uint8
-
-const (
-	// Stay: the lock is held, or left to the head for now.
-	Stay Decision = iota
-	// ListAgain: the predecessor has gone, or the own place.
-	ListAgain
-	// Take: claim key K at the revision.
-	Take
-	// Adopt: claim key K at 0. It has a record of an earlier attempt of the own claim. That comes before
-	// the claims of other keys, which would end the own one.
-	Adopt
-	// Verify: read key K as of the revision.
-	Verify
-	// Prove: have the leader refuse a write, and name a revision that it has reached since.
-	Prove
-	// ReadAll: read all keys, in one state that contains the revision.
-	ReadAll
-)
-
 // Looked takes what a look has shown. It returns whether to claim a key out of turn.
 func (f *Follower) Looked(v View, now clock.Instant) (d Decision, k int, revision uint64) {
 	i := slices.IndexFunc(v.Queue, func(e record.Entry) bool { return e.ID == f.ID })

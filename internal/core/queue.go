@@ -7,13 +7,13 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// Place is a waiter's place in a queue: it lists the queue until it knows whom it waits for. A long queue
+// Waiter is a waiter that lists the queue until it knows whom it waits for. A long queue
 // is listed in part, from a revision on.
 //
 //	list --> part: further back --> list
 //	     --> a predecessor: follow.go, until that has gone --> list
 //	     --> nobody: once more, by a list that lacks no live record --> the first
-type Place struct {
+type Waiter struct {
 	ID     string // of the claim of the place
 	Ticket uint64
 	Reads  bool
@@ -39,11 +39,11 @@ const (
 // beside it. It returns the places before the own one. Those from index over on are right before it and
 // overdue by an estimate of the server's clock: the waiter deletes them, if the leader agrees. The others
 // are deleted by the waiters behind them. there is false if the own place has gone.
-func (p *Place) Shown(queue []record.Entry, vacant uint64, estimate time.Time) (before []record.Entry, over int, there bool) {
-	if !p.Named { // else the lock was not read
-		p.Vacant = vacant //safety:vacant-claimed
+func (w *Waiter) Shown(queue []record.Entry, vacant uint64, estimate time.Time) (before []record.Entry, over int, there bool) {
+	if !w.Named { // else the lock was not read
+		w.Vacant = vacant //safety:vacant-claimed
 	}
-	i := slices.IndexFunc(queue, func(e record.Entry) bool { return e.ID == p.ID })
+	i := slices.IndexFunc(queue, func(e record.Entry) bool { return e.ID == w.ID })
 	if i < 0 {
 		return nil, 0, false
 	}
@@ -56,28 +56,28 @@ func (p *Place) Shown(queue []record.Entry, vacant uint64, estimate time.Time) (
 
 // Judge decides by the places before the own one that are left, of a list from a revision on. alone says
 // that one server only may have answered. second says that nobody is before the predecessor.
-func (p *Place) Judge(before []record.Entry, from uint64, alone bool) (s Standing, pred record.Entry, second bool) {
+func (w *Waiter) Judge(before []record.Entry, from uint64, alone bool) (s Standing, pred record.Entry, second bool) {
 	i := len(before) - 1
-	for i >= 0 && !p.blocks(before[i]) { //safety:earlier-first
+	for i >= 0 && !w.blocks(before[i]) { //safety:earlier-first
 		i--
 	}
 	switch {
 	case i >= 0 && before[i].TokenOrTicket() >= from:
-		p.Named, p.Further, p.Vacant = false, 0, 0
+		w.Named, w.Further, w.Vacant = false, 0, 0
 		return Behind, before[i], len(before) == 1 && from == 0
 	case from > 0: // it is further back, if there is one //safety:part-of-queue
-		p.Further++
+		w.Further++
 		return ListOn, pred, false
-	case !p.Named && !alone: //safety:first-by-leader
+	case !w.Named && !alone: //safety:first-by-leader
 		// A replica that catches up first removes what was overwritten, and stores later
 		// what has overwritten it: it lacks the places that were renewed.
-		p.Named = true
+		w.Named = true
 		return ListOn, pred, false
 	}
 	return Foremost, pred, false
 }
 
 // blocks says whether a waiter that came earlier has to go first.
-func (p *Place) blocks(earlier record.Entry) bool {
-	return !p.Reads || record.Mode(earlier.Mode) == record.Exclusive //safety:queue-rule
+func (w *Waiter) blocks(earlier record.Entry) bool {
+	return !w.Reads || record.Mode(earlier.Mode) == record.Exclusive //safety:queue-rule
 }

@@ -26,8 +26,8 @@ func listed(others ...string) (queue []record.Entry) {
 
 var serverNow = time.Unix(1000, 0)
 
-// TestPlace: a waiter lists the queue, and waits for the last one before it that has to go first.
-func TestPlace(t *testing.T) {
+// TestWaiter: a waiter lists the queue, and waits for the last one before it that has to go first.
+func TestWaiter(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		reads  bool
@@ -50,11 +50,11 @@ func TestPlace(t *testing.T) {
 		{"nobody, by one of several servers", false, 0, listed(), false, ListOn, "", false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			p := Place{ID: "me", Ticket: 50, Reads: c.reads}
-			before, over, there := p.Shown(c.queue, 0, serverNow)
+			w := Waiter{ID: "me", Ticket: 50, Reads: c.reads}
+			before, over, there := w.Shown(c.queue, 0, serverNow)
 			require.True(t, there)
 			require.Equal(t, len(before), over)
-			s, pred, second := p.Judge(before, c.from, c.alone)
+			s, pred, second := w.Judge(before, c.from, c.alone)
 			require.Equal(t, c.want, s)
 			require.Equal(t, c.pred, pred.ID)
 			require.Equal(t, c.second, second)
@@ -62,51 +62,51 @@ func TestPlace(t *testing.T) {
 	}
 }
 
-// TestPlaceOfReplica: that nobody is before it a waiter believes of a list that lacks no live record.
-func TestPlaceOfReplica(t *testing.T) {
-	p := Place{ID: "me", Ticket: 50}
-	before, _, _ := p.Shown(listed(), 7, serverNow)
-	s, _, _ := p.Judge(before, 0, false)
+// TestWaiterOfReplica: that nobody is before it a waiter believes of a list that lacks no live record.
+func TestWaiterOfReplica(t *testing.T) {
+	w := Waiter{ID: "me", Ticket: 50}
+	before, _, _ := w.Shown(listed(), 7, serverNow)
+	s, _, _ := w.Judge(before, 0, false)
 	require.Equal(t, ListOn, s)
-	require.True(t, p.Named)
-	before, _, _ = p.Shown(listed(), 0, serverNow) // without the lock beside it
-	s, _, _ = p.Judge(before, 0, false)
+	require.True(t, w.Named)
+	before, _, _ = w.Shown(listed(), 0, serverNow) // without the lock beside it
+	s, _, _ = w.Judge(before, 0, false)
 	require.Equal(t, Foremost, s)
-	require.EqualValues(t, 7, p.Vacant, "the tombstone that the list before has shown")
+	require.EqualValues(t, 7, w.Vacant, "the tombstone that the list before has shown")
 }
 
-// TestPlaceInParts: each list that is too short has the next one reach further back.
-func TestPlaceInParts(t *testing.T) {
-	p := Place{ID: "me", Ticket: 50}
+// TestWaiterInParts: each list that is too short has the next one reach further back.
+func TestWaiterInParts(t *testing.T) {
+	w := Waiter{ID: "me", Ticket: 50}
 	for n := range uint(3) {
-		before, _, _ := p.Shown(listed(), 0, serverNow)
-		s, _, _ := p.Judge(before, 45, true)
+		before, _, _ := w.Shown(listed(), 0, serverNow)
+		s, _, _ := w.Judge(before, 45, true)
 		require.Equal(t, ListOn, s)
-		require.Equal(t, n+1, p.Further)
+		require.Equal(t, n+1, w.Further)
 	}
-	before, _, _ := p.Shown(listed("A"), 9, serverNow)
-	s, _, _ := p.Judge(before, 0, true)
+	before, _, _ := w.Shown(listed("A"), 9, serverNow)
+	s, _, _ := w.Judge(before, 0, true)
 	require.Equal(t, Behind, s)
-	require.Zero(t, p.Further)
-	require.Zero(t, p.Vacant, "once the predecessor has gone, the lock may be another's")
+	require.Zero(t, w.Further)
+	require.Zero(t, w.Vacant, "once the predecessor has gone, the lock may be another's")
 }
 
-// TestPlaceGone: a list that contains the ticket lacks the own place: it has ended.
-func TestPlaceGone(t *testing.T) {
-	p := Place{ID: "you", Ticket: 50}
-	_, _, there := p.Shown(listed("A"), 0, serverNow)
+// TestWaiterGone: a list that contains the ticket lacks the own place: it has ended.
+func TestWaiterGone(t *testing.T) {
+	w := Waiter{ID: "you", Ticket: 50}
+	_, _, there := w.Shown(listed("A"), 0, serverNow)
 	require.False(t, there)
 }
 
-// TestPlaceBehindTheDead: a waiter deletes the overdue places right before its own. Those further
+// TestWaiterBehindTheDead: a waiter deletes the overdue places right before its own. Those further
 // ahead have waiters that do.
-func TestPlaceBehindTheDead(t *testing.T) {
+func TestWaiterBehindTheDead(t *testing.T) {
 	q := listed("A", "B", "C", "D")
 	for _, i := range []int{0, 2, 3} {
 		q[i].Time = serverNow.Add(-time.Hour)
 	}
-	p := Place{ID: "me", Ticket: 50}
-	before, over, _ := p.Shown(q, 0, serverNow)
+	w := Waiter{ID: "me", Ticket: 50}
+	before, over, _ := w.Shown(q, 0, serverNow)
 	require.Len(t, before, 4)
 	require.Equal(t, 2, over)
 }

@@ -35,7 +35,7 @@ type Want struct {
 	Private bool // the lease is for this goroutine only
 	Once    bool // it does not wait
 	Patient bool // it passes no other client
-	Call    any  // the caller's
+	Owner   any  // the caller's
 }
 
 // Member is a goroutine in its run: one that waits, or one that is inside.

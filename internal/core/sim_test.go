@@ -329,7 +329,7 @@ func (c *simClient) asks(lingers bool) {
 		c.line.Begin(&c.core, c)
 	}
 	g := &simCall{c: c, want: Want{TTL: simTTL}}
-	g.want.Call, g.m.Want = g, &g.want
+	g.want.Owner, g.m.Want = g, &g.want
 	if lingers {
 		g.m.Linger = 2 * time.Second
 	}
