@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
@@ -247,5 +248,22 @@ func TestReadApart(t *testing.T) {
 		require.Len(t, seen.least, 1)
 		require.GreaterOrEqual(t, seen.least[0], l.Token()>>6)
 		unlock(t, l, got)
+	})
+}
+
+// A place without a number of permits could never be served. It is none, and holds up nobody.
+func TestPlaceWithoutNumber(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a := join(t, s)
+		two := semaphore.New(a.Client, "s", 2)
+		held := []*natslock.Lock{must(t, two), must(t, two)}
+		body := record.Body{Version: 1, Status: record.StatusWaiting, ID: "x", Client: "faulty", Attempt: 1}
+		value, err := body.Encode()
+		require.NoError(t, err)
+		_, err = a.nc.Request("$KV.natslock.swait.s.x", value, patience)
+		require.NoError(t, err)
+		w := a.await(t, two)
+		unlock(t, held...)
+		unlock(t, w.granted(t), must(t, two))
 	})
 }

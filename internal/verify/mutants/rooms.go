@@ -204,6 +204,8 @@ var roomMutants = []mutant{
 		weak: "a waiter waits for its own late record"},
 	{label: "place-readable", operator: "always", test: "natslock.TestCorruptQueue",
 		weak: "a record that cannot be read has a place in the queue"},
+	{label: "place-numbered", operator: "never", test: "semaphore.TestPlaceWithoutNumber",
+		weak: "the place of a faulty client, which no slot can serve, holds up a semaphore for ever"},
 	{label: "bypass-bounded", operator: "always", test: "natslock.TestFIFOReacquireStarvesNobody",
 		weak: "a client takes its own lock again past the waiters"},
 	{label: "newcomer-as-of", operator: "always", test: "rwlock.TestNewcomer/lagging",
