@@ -63,24 +63,6 @@ func (b *Bid) claim() *claim {
 	return cl
 }
 
-// answerOf says what an answer means for an attempt.
-func answerOf(a kvstore.Answer) core.Answer {
-	conflict, refused := errors.AsType[*kvstore.ConflictError](a.Err)
-	switch {
-	case a.Err == nil:
-		return core.Answer{Revision: a.Revision}
-	case refused:
-		return core.Answer{Refusal: core.Conflict, Last: conflict.Last}
-	case errors.Is(a.Err, kvstore.ErrInFlight):
-		return core.Answer{Refusal: core.InFlight}
-	case errors.Is(a.Err, kvstore.ErrFull):
-		return core.Answer{Refusal: core.Full}
-	case kvstore.NotSent(a.Err), errors.Is(a.Err, kvstore.ErrNoStream):
-		return core.Answer{Refusal: core.Never}
-	}
-	return core.Answer{Refusal: core.Unsure}
-}
-
 // answered takes an answer, however late. It runs on a goroutine of the store.
 func (cl *claim) answered(n int, a kvstore.Answer) {
 	b := cl.b
@@ -88,7 +70,7 @@ func (cl *claim) answered(n int, a kvstore.Answer) {
 	if a.Err == nil {
 		b.Acknowledged(a.Revision)
 	}
-	answer := answerOf(a)
+	answer := bucket.AnswerOf(a)
 	cl.mu.Lock()
 	// The deletion begins before the wait for the answer ends: a Close waits for one of them.
 	if cl.state.Answered(core.Reply{N: n, Answer: answer, At: at}, b.Alone()) {

@@ -116,7 +116,7 @@ func (cl *claim) takeAway(ctx context.Context, t *core.Taking) {
 			if bucket.IsAny(err, bucket.ErrPermission, kvstore.ErrClosed) {
 				return
 			}
-			refusal = answerOf(kvstore.Answer{Err: err})
+			refusal = bucket.AnswerOf(kvstore.Answer{Err: err})
 			next, settled = t.Deleted(refusal)
 		case core.ReadLast:
 			entry, err := b.Read(ctx, cl.key, refusal.Last)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/natslock/locks/internal/bucket"
 	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/internal/core"
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/kvstore"
 )
@@ -304,7 +305,7 @@ func (l *Lease) Drop() (deleted <-chan struct{}) {
 func (k *kept) delete(ctx context.Context, status record.Status, begun time.Time, limit time.Duration, first *sent) deletion {
 	b := k.s.b
 	end := begun.Add(limit)
-	last := tombstoning{k: k, begun: begun, revision: k.last}
+	last := core.Removal{ID: k.Body.ID, HandsOff: k.handing(), Revision: k.last}
 	for try := 0; ; try++ {
 		// The first write is hardly ever not the last, and ends by itself.
 		if try == 1 || try == 0 && time.Until(end) < bucket.AnswerTimeout {
@@ -314,7 +315,7 @@ func (k *kept) delete(ctx context.Context, status record.Status, begun time.Time
 		}
 		up := b.Online()
 		if first == nil {
-			w, err := k.closing(status, last.revision, last.broken != nil)
+			w, err := k.closing(status, last.Revision, last.Broken != nil)
 			if err != nil {
 				return deletion{err: err}
 			}
@@ -323,23 +324,30 @@ func (k *kept) delete(ctx context.Context, status record.Status, begun time.Time
 		w, answer := first.write, first.answer
 		first = nil
 		err := answer.Err
-		conflict, refused := errors.AsType[*kvstore.ConflictError](err)
-		switch {
-		case err == nil:
+		refusal := bucket.AnswerOf(answer)
+		next := last.Wrote(refusal, b.Alone())
+		if next == core.ReadRecord {
+			var entry record.Entry
+			// As of a state that contains the last write known: a leader that was
+			// deposed refuses as well, and may have removed what was renewed since.
+			entry, err = b.Read(ctx, k.Key, max(refusal.Last, last.Revision)) //safety:release-read
+			if next = last.Found(entry, err != nil, refusal.Last, b.Alone(), time.Since(begun)); err == nil {
+				err = errBehind
+			}
+		} else if next == core.Removed {
 			k.closed(w, answer.Revision)
-			return deletion{found: last.broken}
-		case refused:
-			var over bool
-			var found *EndError
-			if over, found, err = last.refused(ctx, conflict.Last); over {
-				return deletion{found: found}
+		}
+		switch next {
+		case core.Removed:
+			return deletion{found: k.brokenBy(last.Broken)}
+		case core.LostBefore:
+			why := "its record was gone when it was to be released"
+			if last.HandsOff {
+				why = "its record was gone when it was to be handed over"
 			}
-			if err == nil {
-				continue
-			}
-		// A deposed leader refuses so while its successor applies the write.
-		case !errors.Is(err, kvstore.ErrInFlight) || !b.Alone():
-			last.unanswered = true
+			return deletion{found: &EndError{Name: k.Name, Token: k.Body.Token, Kind: ErrLost, Why: why}}
+		case core.WriteAgain:
+			continue
 		}
 		if ctx.Err() != nil && bucket.IsAny(err, context.DeadlineExceeded, context.Canceled, bucket.ErrNoAnswer) {
 			err = context.Cause(ctx)
@@ -348,7 +356,7 @@ func (k *kept) delete(ctx context.Context, status record.Status, begun time.Time
 			return deletion{err: bucket.Unavailable(err)}
 		}
 		pause := clock.OutageBackoff(try)
-		if errors.Is(err, kvstore.ErrInFlight) {
+		if next == core.WriteSoon {
 			pause = clock.InFlightBackoff(try)
 		}
 		if b.Sleep(ctx, pause, up) != nil {
@@ -360,55 +368,10 @@ func (k *kept) delete(ctx context.Context, status record.Status, begun time.Time
 // errBehind: a server has shown an older record than the one it acknowledged.
 var errBehind = fmt.Errorf("%w: the server that answered lags behind", bucket.ErrUnavailable)
 
-// tombstoning is what is known of a record while it is deleted.
-type tombstoning struct {
-	k          *kept
-	begun      time.Time
-	revision   uint64    // expected by the next write
-	unanswered bool      // a try may have been applied
-	broken     *EndError // the record was broken
-}
-
-// refused reads the record after a write that the server has refused, naming the
-// revision last. It says whether the deletion is over, and with what; otherwise, without
-// an error, the next write has another expectation.
-func (t *tombstoning) refused(ctx context.Context, last uint64) (over bool, found *EndError, err error) {
-	b, id := t.k.s.b, t.k.Body.ID
-	// As of a state that contains the last write known: a leader that was
-	// deposed refuses as well, and may have removed what was renewed since.
-	entry, err := b.Read(ctx, t.k.Key, max(last, t.revision)) //safety:release-read
-	if err == nil && !entry.Zero() && entry.Revision < t.revision && !b.Alone() {
-		err = errBehind
+// brokenBy is the end of a lease whose record an operator has broken; nil: none has.
+func (k *kept) brokenBy(e *record.Entry) *EndError {
+	if e == nil {
+		return nil
 	}
-	// A refusal that does not know what was acknowledged may come from a leader that
-	// was deposed. Its successor may have applied the refused write, or do so yet.
-	// Of an empty key a tombstone would show that for a second.
-	none := err == nil && entry.Zero() && time.Since(t.begun) < record.TombstoneLife
-	if last < t.revision && (entry.From(id) || !none && !b.Alone()) { //safety:release-deposed
-		t.unanswered = true
-	}
-	switch {
-	case err != nil:
-		return false, nil, err
-	// An earlier try that was applied and is gone has left nothing to adopt.
-	case t.k.handing() && t.broken == nil && (!entry.From(id) || entry.Deleted && entry.Status != record.StatusBroken): //safety:handed-gone
-		return true, &EndError{Name: t.k.Name, Token: t.k.Body.Token, Kind: ErrLost, Why: "its record was gone when it was to be handed over"}, nil
-	case !entry.From(id) && (t.unanswered || t.broken != nil): //safety:release-unanswered
-		return true, t.broken, nil // deleted by an earlier try, and taken since
-	// The next holder's record stays.
-	case !entry.From(id): //safety:release-own
-		return true, &EndError{Name: t.k.Name, Token: t.k.Body.Token, Kind: ErrLost, Why: "its record was gone when it was to be released"}, nil
-	case entry.Deleted && entry.Status == record.StatusBroken:
-		return true, t.brokenBy(entry), nil
-	case entry.Deleted, entry.Left():
-		return true, t.broken, nil // an own write of the release whose answer was lost
-	case entry.Status == record.StatusBroken:
-		t.broken = t.brokenBy(entry)
-	}
-	t.revision = entry.Revision // a renewal that was still on its way
-	return false, nil, nil
-}
-
-func (t *tombstoning) brokenBy(entry record.Entry) *EndError {
-	return &EndError{Name: t.k.Name, Token: t.k.Body.Token, Kind: ErrBroken, Why: entry.BrokenBecause()}
+	return &EndError{Name: k.Name, Token: k.Body.Token, Kind: ErrBroken, Why: e.BrokenBecause()}
 }

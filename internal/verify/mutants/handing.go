@@ -30,7 +30,7 @@ var handMutants = []mutant{
 		weak: "an adoption that is given up deletes what another client may adopt"},
 	{label: "handoff-context-first", operator: "drop", test: "natslock.TestHandoffAnswers/handoff/lost",
 		weak: "the context of a lock that was handed over goes on"},
-	{label: "handed-gone", operator: "never", test: "natslock.TestHandoffGone",
+	{label: "handed-gone", operator: "never", test: "natslock.TestHandoffGone", beside: "TestRemovalFound/an_own_tombstone,_where_it_hands_over_and_an_answer_was_lost",
 		weak: "a lock counts as handed over although its record is gone"},
 	{label: "contended-asked", operator: "never 1", test: "natslock.TestContended/lock,_stranger_after", beside: "TestContended",
 		weak: "a holder is not notified of the clients that wait"},

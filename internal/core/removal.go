@@ -1,0 +1,96 @@
+package core
+
+import (
+	"time"
+
+	"github.com/natslock/locks/internal/record"
+)
+
+// Removal is the end of a record that the client has kept: a tombstone at the revision that it has, or
+// the record of a lock that rests or is handed over. A renewal may still be on its way, and any answer may
+// be lost, so a write that is refused is followed by a read:
+//
+//	write --> acknowledged: over
+//	      --> refused --> read --> own, and newer: write at that revision
+//	                          --> an own end: over, an earlier write was applied
+//	                          --> another's: over. It is lost, unless an earlier write may have been applied
+//	      --> no answer: it may have been applied; write again
+type Removal struct {
+	ID       string // of the claim
+	HandsOff bool   // what is written is a lock that another client may adopt
+	Revision uint64 // what the next write expects
+
+	Broken     *record.Entry // the record, which an operator had broken; nil: not as far as is known
+	unanswered bool          // a write may have been applied
+}
+
+// RemovalStep says what is done next.
+type RemovalStep uint8
+
+const (
+	// Removed: the record has ended, broken or not.
+	Removed RemovalStep = iota
+	// LostBefore: it had ended before, by its TTL or an operator, and the lock may be another's.
+	LostBefore
+	// WriteAgain: write at Revision.
+	WriteAgain
+	// ReadRecord: read it as of the revision that the refusal names, and of Revision.
+	ReadRecord
+	// WriteSoon: write again, when the write that is being replicated is stored.
+	WriteSoon
+	// WriteLater: write again, after a pause as of an outage.
+	WriteLater
+)
+
+// Wrote takes the answer to a write. alone says that one server only may answer.
+func (r *Removal) Wrote(a Answer, alone bool) RemovalStep {
+	switch {
+	case a.Refusal == Acknowledged:
+		return Removed
+	case a.Refusal == Conflict:
+		return ReadRecord
+	// A deposed leader refuses so while its successor applies the write.
+	case a.Refusal != InFlight || !alone:
+		r.unanswered = true
+	}
+	if a.Refusal == InFlight {
+		return WriteSoon
+	}
+	return WriteLater
+}
+
+// Found takes the record after a refusal that has named a revision, so long after the first write. unread
+// says that the read had no answer.
+func (r *Removal) Found(e record.Entry, unread bool, named uint64, alone bool, since time.Duration) RemovalStep {
+	own := e.From(r.ID)
+	// A server has shown an older record than the one that was acknowledged: it lags.
+	unread = unread || !e.Zero() && e.Revision < r.Revision && !alone
+	// A refusal that does not know what was acknowledged may come from a leader that
+	// was deposed. Its successor may have applied the refused write, or do so yet.
+	// Of an empty key a tombstone would show that for a second.
+	none := !unread && e.Zero() && since < record.TombstoneLife
+	if named < r.Revision && (own || !none && !alone) { //safety:release-deposed
+		r.unanswered = true
+	}
+	switch {
+	case unread:
+		return WriteLater
+	// An earlier write that was applied and is gone has left nothing to adopt.
+	case r.HandsOff && r.Broken == nil && (!own || e.Deleted && e.Status != record.StatusBroken): //safety:handed-gone
+		return LostBefore
+	case !own && (r.unanswered || r.Broken != nil): //safety:release-unanswered
+		return Removed // by an earlier write, and taken since
+	// The next holder's record stays.
+	case !own: //safety:release-own
+		return LostBefore
+	case e.Deleted && e.Status == record.StatusBroken:
+		r.Broken = &e
+		return Removed
+	case e.Deleted, e.Left():
+		return Removed // an own write whose answer was lost
+	case e.Status == record.StatusBroken:
+		r.Broken = &e
+	}
+	r.Revision = e.Revision // a renewal that was still on its way
+	return WriteAgain
+}

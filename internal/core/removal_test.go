@@ -1,0 +1,106 @@
+package core
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/internal/record"
+)
+
+// removal ends the record of "me", which was acknowledged at revision 10.
+func removal() *Removal { return &Removal{ID: "me", Revision: 10} }
+
+func ended(revision uint64, id string, status record.Status) record.Entry {
+	e := stored(revision, id, 1, status)
+	e.Deleted = true
+	return e
+}
+
+// TestRemovalWrote: what an answer to the write means.
+func TestRemovalWrote(t *testing.T) {
+	for _, c := range []struct {
+		refusal    Refusal
+		alone      bool
+		want       RemovalStep
+		unanswered bool
+	}{
+		{Acknowledged, true, Removed, false},
+		{Conflict, true, ReadRecord, false},
+		{InFlight, true, WriteSoon, false},
+		{InFlight, false, WriteSoon, true}, // a leader that was deposed refuses so, too
+		{Unsure, true, WriteLater, true},
+	} {
+		r := removal()
+		require.Equal(t, c.want, r.Wrote(Answer{Refusal: c.refusal}, c.alone))
+		require.Equal(t, c.unanswered, r.unanswered)
+	}
+}
+
+// TestRemovalFound: what the record says that has refused the write, at revision 11.
+func TestRemovalFound(t *testing.T) {
+	type found struct {
+		entry  record.Entry
+		named  uint64
+		alone  bool
+		unread bool
+	}
+	at := func(e record.Entry) found { return found{entry: e, named: 11, alone: true} }
+	handing := func(r *Removal) { r.HandsOff = true }
+	lost := func(r *Removal) { r.Wrote(Answer{Refusal: Unsure}, true) }
+	for _, c := range []struct {
+		name  string
+		is    func(*Removal)
+		found found
+		want  RemovalStep
+	}{
+		{"a renewal of its own", nil, at(stored(11, "me", 1, record.StatusHeld)), WriteAgain},
+		{"the next holder's", nil, at(stored(11, "you", 1, record.StatusHeld)), LostBefore},
+		{"nothing", nil, at(record.Entry{}), LostBefore},
+		{"the next holder's, where an answer was lost", lost, at(stored(11, "you", 1, record.StatusHeld)), Removed},
+		{"its own tombstone", nil, at(ended(11, "me", record.StatusGone)), Removed},
+		{"its own rest", nil, at(stored(11, "me", 1, record.StatusResting)), Removed},
+		{"what it hands over", handing, at(stored(11, "me", 1, record.StatusHanded)), Removed},
+		{"another's, where it hands over", handing, at(stored(11, "you", 1, record.StatusHeld)), LostBefore},
+		{"an own tombstone, where it hands over and an answer was lost", func(r *Removal) { handing(r); lost(r) }, at(ended(11, "me", record.StatusGone)), LostBefore},
+		{"no answer", nil, found{named: 11, alone: true, unread: true}, WriteLater},
+		{"an older record, of a server that lags", nil, found{entry: stored(9, "me", 1, record.StatusHeld), named: 11}, WriteLater},
+		// A refusal that does not know the acknowledged revision is of a leader that was deposed.
+		{"another's, by a deposed leader", nil, found{entry: stored(12, "you", 1, record.StatusHeld), named: 9}, Removed},
+		{"another's, by the only server", nil, found{entry: stored(12, "you", 1, record.StatusHeld), named: 9, alone: true}, LostBefore},
+		{"nothing yet, by a deposed leader", nil, found{named: 9}, LostBefore},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := removal()
+			if c.is != nil {
+				c.is(r)
+			}
+			require.Equal(t, c.want, r.Found(c.found.entry, c.found.unread, c.found.named, c.found.alone, 0))
+		})
+	}
+}
+
+// TestRemovalOfRenewed: the next write expects the renewal that was still on its way.
+func TestRemovalOfRenewed(t *testing.T) {
+	r := removal()
+	r.Found(stored(11, "me", 1, record.StatusHeld), false, 11, true, 0)
+	require.EqualValues(t, 11, r.Revision)
+}
+
+// TestRemovalBroken: the operator's word stays, whatever is found after it. It is deleted, not handed over.
+func TestRemovalBroken(t *testing.T) {
+	r := removal()
+	r.HandsOff = true
+	require.Equal(t, WriteAgain, r.Found(stored(11, "me", 1, record.StatusBroken), false, 11, true, 0))
+	require.NotNil(t, r.Broken)
+	require.Equal(t, Removed, r.Found(stored(12, "you", 1, record.StatusHeld), false, 12, true, 0))
+	r = removal()
+	require.Equal(t, Removed, r.Found(ended(11, "me", record.StatusBroken), false, 11, true, 0))
+	require.NotNil(t, r.Broken)
+}
+
+// TestRemovalLate: an empty key shows no tombstone for longer than a second, so one may have been there.
+func TestRemovalLate(t *testing.T) {
+	require.Equal(t, Removed, removal().Found(record.Entry{}, false, 9, false, 2*time.Second))
+}
