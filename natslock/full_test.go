@@ -2,15 +2,19 @@ package natslock_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/alecthomas/assert/v2"
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/internal/verify/proxy"
 	"github.com/natslock/locks/kvstore"
@@ -183,4 +187,115 @@ func (x sort) fullOfPlaces(t *testing.T, s *testutil.Server) {
 	for range waiters {
 		require.NoError(t, <-served)
 	}
+}
+
+// errFull is the refusal of a full bucket.
+var errFull = fmt.Errorf("%w: %w: maximum bytes exceeded", kvstore.ErrUnavailable, kvstore.ErrFull)
+
+// TestNoRoom: a waiter whose claim has no room repeats it, and gives up its place at times, which nobody
+// has deleted. It takes its time for both.
+func TestNoRoom(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		l := mustLock(t, join(t, s).Client, "l")
+		m, f := joinFaulty(t, s)
+		w := m.await(t, "l")
+		time.Sleep(time.Second)
+		var mu sync.Mutex
+		refused, places := 0, 0
+		f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case w.Key == "lock.l" && !w.Delete && refused < 12:
+				refused++
+				return testutil.Refuse(errFull)
+			case strings.HasPrefix(w.Key, "wait.l.") && !w.Delete:
+				b, err := record.Decode(w.Value)
+				assert.NoError(t, err)
+				assert.Zero(t, b.Evictions)
+				if b.Renewal == 0 {
+					places++
+				}
+			}
+			return testutil.Fate{}
+		})
+		begun := time.Now()
+		mustUnlock(t, l)
+		mustUnlock(t, w.granted(t))
+		mu.Lock()
+		defer mu.Unlock()
+		require.Equal(t, 3, places, "one for each four refusals")
+		require.Greater(t, time.Since(begun), 500*time.Millisecond)
+	})
+}
+
+// TestNoRoomForTheNext: a member that drives its run on waits for room, as the one before it did.
+func TestNoRoomForTheNext(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		l := mustLock(t, join(t, s).Client, "l")
+		m, f := joinFaulty(t, s)
+		f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+			if w.Key == "lock.l" {
+				return testutil.Delay(100 * time.Millisecond)
+			}
+			return testutil.Fate{}
+		})
+		one := m.begin(t, "l")
+		time.Sleep(10 * time.Millisecond)
+		two := m.begin(t, "l") // joins its run, whose claim has no answer yet
+		time.Sleep(time.Second)
+		var full atomic.Bool
+		full.Store(true)
+		f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+			if full.Load() && !w.Delete && w.Expect != kvstore.NoRevision {
+				if b, err := record.Decode(w.Value); err == nil && b.Renewal == 0 {
+					return testutil.Refuse(errFull)
+				}
+			}
+			return testutil.Fate{}
+		})
+		time.Sleep(time.Second)
+		other := m.begin(t, "l", natslock.TTL(20*time.Second)) // a run of its own, which gets no place
+		time.Sleep(time.Second)
+		mustUnlock(t, l)
+		time.Sleep(time.Second)
+		one.cancel(errors.New("gave up"))
+		require.ErrorIs(t, one.failed(t), kvstore.ErrFull)
+		time.Sleep(10 * time.Second)
+		require.False(t, two.over())
+		full.Store(false)
+		time.Sleep(10 * time.Second)
+		first, second := two, other
+		if other.over() {
+			first, second = other, two
+		}
+		mustUnlock(t, first.granted(t))
+		mustUnlock(t, second.granted(t))
+	})
+}
+
+// TestNoRoomOnce: a waiter that has given up its place takes the room of that again, also in a bucket that
+// has none for newcomers.
+func TestNoRoomOnce(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		l := mustLock(t, join(t, s, natslock.WithBucketConfig(kvstore.Config{MaxBytes: 64 << 10})).Client, "l")
+		m, f := joinFaulty(t, s)
+		w := m.await(t, "l")
+		r := newRaw(t, s.Connect())
+		for i := range 100 { // the locks of others: 62 of 64 KiB
+			_, err := r.js.Publish(t.Context(), fmt.Sprintf("%slock.fill.%d", subjects, i), make([]byte, 575))
+			require.NoError(t, err)
+		}
+		time.Sleep(10 * time.Minute) // verified
+		require.ErrorIs(t, m.Healthy(), kvstore.ErrFull)
+		var refused atomic.Int32
+		f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+			if w.Key == "lock.l" && !w.Delete && refused.Add(1) <= 5 {
+				return testutil.Refuse(errFull)
+			}
+			return testutil.Fate{}
+		})
+		mustUnlock(t, l)
+		mustUnlock(t, w.granted(t))
+	})
 }

@@ -2,6 +2,8 @@ package semaphore_test
 
 import (
 	"context"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -266,4 +268,92 @@ func TestPlaceWithoutNumber(t *testing.T) {
 		unlock(t, held...)
 		unlock(t, w.granted(t), must(t, two))
 	})
+}
+
+// lists is a store that lists late, and counts what is asked of the leader before the first claim.
+type lists struct {
+	kvstore.KV
+	late          time.Duration
+	asked, claims atomic.Int64
+}
+
+func (s *lists) List(ctx context.Context, pattern string, revision uint64, opts ...kvstore.ListOption) (kvstore.Listing, error) {
+	l, err := s.KV.List(ctx, pattern, revision, opts...)
+	if strings.HasPrefix(pattern, "sem.") {
+		time.Sleep(s.late)
+	}
+	return l, err
+}
+
+func (s *lists) State(ctx context.Context, pattern string) (kvstore.State, error) {
+	if s.claims.Load() == 0 {
+		s.asked.Add(1)
+	}
+	return s.KV.State(ctx, pattern)
+}
+
+func (s *lists) Send(w kvstore.Write, done func(kvstore.Answer)) (func(), error) {
+	if strings.HasPrefix(w.Key, "sem.") && w.Expect != kvstore.NoRevision {
+		s.claims.Add(1)
+	}
+	return s.KV.Send(w, done)
+}
+
+// on makes a client on the store.
+func (s *lists) on(t *testing.T, server *testutil.Server) *peer {
+	p := &peer{queued: make(chan natslock.Event, 10)}
+	c, err := natslock.New(t.Context(), server.Connect(), natslock.WithObserver(p.observe),
+		testutil.WrapStore(func(kv kvstore.KV) kvstore.KV { s.KV = kv; return s }))
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = c.Close(context.Background()) })
+	p.Client = c
+	return p
+}
+
+// A newcomer whose list came late queues behind those that have queued since.
+func TestNewcomerListsLate(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a, h := join(t, s), join(t, s)
+		b := (&lists{late: 300 * time.Millisecond}).on(t, s)
+		l := must(t, semaphore.New(h.Client, "s", 1))
+		later := begin(t, semaphore.New(b.Client, "s", 2)) // slot 1 is free
+		time.Sleep(50 * time.Millisecond)
+		first := a.await(t, semaphore.New(a.Client, "s", 1))
+		time.Sleep(time.Second)
+		passed := later.over()
+		unlock(t, l)
+		l = first.granted(t)
+		unlock(t, later.granted(t), l)
+		require.False(t, passed)
+	})
+}
+
+// However many slots are overdue, one question for the server's time shows it.
+func TestOverdueAskedOnce(t *testing.T) {
+	for name, once := range map[string]bool{"acquire": false, "try": true} {
+		t.Run(name, func(t *testing.T) {
+			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+				h := join(t, s)
+				for range 16 {
+					must(t, semaphore.New(h.Client, "s", 16), natslock.TTL(5*time.Second))
+				}
+				h.link.Cut()
+				s.Stop()
+				s.ForgetTTLs()
+				s.Restart()
+				time.Sleep(30 * time.Second)
+				kv := &lists{}
+				sem := semaphore.New(kv.on(t, s).Client, "s", 16)
+				before := kv.asked.Load()
+				take := sem.Acquire
+				if once {
+					take = sem.TryAcquire
+				}
+				l, err := take(t.Context())
+				require.NoError(t, err)
+				require.EqualValues(t, 1, kv.asked.Load()-before)
+				unlock(t, l)
+			})
+		})
+	}
 }

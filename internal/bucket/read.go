@@ -105,14 +105,25 @@ func (b *Bucket) leader(parent context.Context, within time.Duration, revision u
 //   - The write that replaces the record expects exactly the revision that was
 //     judged. A renewal, or another claim, makes the server refuse it.
 
-// AskOverdue says whether a server's clock shows that the entry, which was read, is
-// overdue. It asks for the time only where the estimate of that clock says so.
-func (b *Bucket) AskOverdue(ctx context.Context, entry record.Entry) (bool, error) {
-	if !entry.OverdueAt(b.Now()) {
-		return false, nil
+// AskAllOverdue says which of the entries, which were read, a server's clock shows to be
+// overdue. It asks for the time, once, only where the estimate of that clock says that one is.
+func (b *Bucket) AskAllOverdue(ctx context.Context, entries []record.Entry) (overdue []bool, err error) {
+	overdue = make([]bool, len(entries))
+	estimate := b.Now()
+	if !slices.ContainsFunc(entries, func(e record.Entry) bool { return e.OverdueAt(estimate) }) {
+		return overdue, nil
 	}
 	st, err := b.Leader(ctx, AnswerTimeout)
-	return err == nil && entry.OverdueAt(st.Time), err //safety:overdue-asked
+	for i, e := range entries {
+		overdue[i] = err == nil && e.OverdueAt(st.Time) //safety:overdue-asked
+	}
+	return overdue, err
+}
+
+// AskOverdue is [Bucket.AskAllOverdue] for one entry.
+func (b *Bucket) AskOverdue(ctx context.Context, entry record.Entry) (bool, error) {
+	overdue, err := b.AskAllOverdue(ctx, []record.Entry{entry})
+	return overdue[0], err
 }
 
 // Overdue is [Bucket.AskOverdue] for a waiter, which asks again.

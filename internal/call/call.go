@@ -41,6 +41,7 @@ type Call struct {
 	// The state of the lock, as far as it is known.
 	known     Shown
 	evictions int    // how often other waiters have deleted its place
+	crowded   int    // how often it has given up its place for want of room
 	queue     *int   // the length of the queue when it came; nil: not known
 	apart     int    // of those, the places of clients that do not hold the lock
 	asOf      uint64 // a revision that the bucket had reached during this call; 0: not asked for
@@ -173,7 +174,7 @@ func (a *Call) waited() time.Duration { return a.c.b.Instant().Sub(a.Begun) }
 // TakeOver makes what another call has come to that of this one, which drives the run on.
 func (a *Call) TakeOver(from *Call) {
 	a.bid, a.queueing, a.place, a.mailbox = from.bid, from.queueing, from.place, from.mailbox
-	a.known, a.evictions = from.known, from.evictions
+	a.known, a.evictions, a.crowded = from.known, from.evictions, from.crowded
 	if a.bid == nil {
 		return
 	}

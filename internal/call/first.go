@@ -62,18 +62,19 @@ func (f *first) claim(k int, revision uint64) result {
 	if r.Outcome != free && r.Outcome != busy {
 		return r
 	}
-	f.found(k, r.Entry, "")
+	f.found(k, r.Entry, f.overdue(r.Entry), "")
 	return result{}
 }
 
 // found reports the record of key k.
-func (f *first) found(k int, e record.Entry, own string) {
-	a, b := f.a, f.a.c.b
-	f.Found(k, e, e.Live() && b.Overdue(a.ctx, e), own)
-	if f.Tracks(k, b.Now()) {
+func (f *first) found(k int, e record.Entry, overdue bool, own string) {
+	f.Found(k, e, overdue, own)
+	if f.Tracks(k, f.a.c.b.Now()) {
 		f.watch.Track(e.Record)
 	}
 }
+
+func (f *first) overdue(e record.Entry) bool { return f.a.c.b.Overdue(f.a.ctx, e) }
 
 // read reads key k.
 func (f *first) read(k int, revision uint64) result {
@@ -81,7 +82,7 @@ func (f *first) read(k int, revision uint64) result {
 	switch {
 	case err == nil:
 		f.answered()
-		f.found(k, e, f.a.bid.Own())
+		f.found(k, e, f.overdue(e), f.a.bid.Own())
 	case !f.Unread():
 		return f.failed(err)
 	}
@@ -111,8 +112,9 @@ func (f *first) readAll(revision uint64) result {
 	}
 	f.answered()
 	f.FoundAll()
+	overdue, _ := f.a.c.b.AskAllOverdue(f.a.ctx, all)
 	for k, e := range all {
-		f.found(k, e, f.a.bid.Own())
+		f.found(k, e, overdue[k], f.a.bid.Own())
 	}
 	return result{}
 }

@@ -220,12 +220,11 @@ func (f *follower) look() (result, bool) {
 		return result{}, false
 	}
 	f.failed = 0
-	v.Own, v.Server, v.Overdue, v.Freed = a.bid.Own(), b.Now(), make([]bool, len(v.Keys)), f.freed.any()
+	v.Own, v.Server, v.Freed = a.bid.Own(), b.Now(), f.freed.any()
+	v.Overdue, _ = b.AskAllOverdue(a.ctx, v.Keys)
 	for k, e := range v.Keys {
 		switch {
-		case !e.Live() || a.bid.Mine(e):
-		case b.Overdue(a.ctx, e):
-			v.Overdue[k] = true
+		case !e.Live() || a.bid.Mine(e) || v.Overdue[k]:
 		default:
 			a.Heard(nil)
 			a.saw(e)

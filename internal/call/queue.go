@@ -31,19 +31,29 @@ func (a *Call) Wait(holder record.Entry) claim.Result {
 				return r
 			}
 		}
+		a.bid.Placed = true
 		r, first := a.stand(a.place)
+		a.bid.Placed = false
 		switch a.placeStatus = record.StatusGone; {
 		case r.Outcome == granted && first:
 			a.placeStatus = record.StatusGranted
 		case r.Outcome == granted:
 			a.placeStatus = record.StatusPassed
 		case r.Outcome == requeue || r.Outcome == noRoom:
-			if a.place.Deleted() { // by a waiter that has passed it
+			if r.Outcome == requeue && a.place.Deleted() { // by a waiter that has passed it
 				a.evictions++ //safety:evictions-counted
 			}
 			a.place.Leave(record.StatusGone)
 			a.place = nil
 			a.run.Queued(nil)
+			if r.Outcome == requeue {
+				continue
+			}
+			// The room that its place had may be enough for others. It takes that again, later and later.
+			a.crowded++
+			if err := a.bid.Pause(a.ctx, clock.OutageBackoff(a.crowded), a.c.b.Online()); err != nil {
+				return result{Outcome: ended, Err: err}
+			}
 			continue
 		}
 		return r
@@ -62,7 +72,9 @@ func (a *Call) enqueue(begun clock.Instant) result {
 		if a.Req.Patient { // every list of the queue would carry them //safety:patient-place
 			body.Meta = nil
 		}
-		a.queueing = &claim.Bid{B: c.b, S: c.s, Caller: a, Bid: core.Bid{Begun: begun}, Draft: claim.Draft{Name: a.Req.Name, Keys: a.Keys, Body: body, TTL: a.placeTTL()}}
+		a.queueing = &claim.Bid{B: c.b, S: c.s, Caller: a, Bid: core.Bid{Begun: begun}, Draft: claim.Draft{
+			Name: a.Req.Name, Keys: a.Keys, Body: body, TTL: a.placeTTL(), Returns: a.crowded > 0,
+		}}
 		if c.b.Current() { // a list may show what the key had before, otherwise //safety:key-used-again
 			a.queueing.Draft.Vacant, expect = c.b.Recent.Vacancy(c.b.Instant(), a.Keys.Place(""))
 		}

@@ -59,24 +59,22 @@ func (a *Call) survey(revision uint64) result {
 		}
 	}
 	v := core.Arrival{Keys: keys, Overdue: make([]bool, len(keys)), Waiting: len(queue), More: more, Own: a.bid.Own()}
-	// An overdue record is older than the queue: a replica that lags may show it
-	// without the waiters, so a newcomer queues behind it.
-	if a.Req.Once && (b.Alone() || a.asOf > 0) {
-		for k, e := range keys {
-			if err == nil && e.Live() && !a.bid.Mine(e) {
-				v.Overdue[k], err = b.AskOverdue(a.ctx, e)
-			}
-		}
-	}
 	switch {
 	case err != nil && a.Req.Once: // an overdue record neither holds nor queues
 		return a.noAnswer(err)
 	case err != nil:
 		a.c.s.Logger.Debug("delete overdue places", "lock", a.Req.Name, "error", err)
 		v.More = true
+	// An overdue record is older than the queue: a replica that lags may show it
+	// without the waiters, so a newcomer queues behind it.
+	case a.Req.Once && (b.Alone() || a.asOf > 0):
+		v.Overdue, err = b.AskAllOverdue(a.ctx, keys)
 	}
 	claims, holder := v.Claims()
 	if len(claims) == 0 {
+		if err != nil && a.Req.Once {
+			return a.noAnswer(err)
+		}
 		if err == nil {
 			a.Heard(nil)
 		}
@@ -85,8 +83,8 @@ func (a *Call) survey(revision uint64) result {
 	b.Recent.Unqueued(a.Keys.Gate, at)
 	a.bid.Until = at.Add(record.Bypass)
 	defer func() { a.bid.Until = 0 }()
-	for i, c := range claims {
-		if i > 0 && a.stale() {
+	for _, c := range claims {
+		if a.Counts() && !a.bid.Mine(keys[c.K]) && a.stale() { // a waiter that has come since may know of fewer slots
 			break
 		}
 		if r := a.claimKey(c.K, c.Expect); r.Outcome != free && r.Outcome != busy || len(keys) == 1 {

@@ -18,7 +18,7 @@ import (
 type Result struct {
 	Outcome  core.Outcome
 	Entry    record.Entry // Free and Busy: the record; Refused: its revision
-	Err      error        // Again and Failed: why; Ended: the cause
+	Err      error        // Again, NoRoom and Failed: why; Ended: the cause
 	n        int          // Granted: the attempt
 	revision uint64       // Granted: the record's
 }
@@ -32,17 +32,18 @@ type Caller interface {
 
 // Draft is what the claims of a bid have in common.
 type Draft struct {
-	Name   string // the lock's
-	Keys   record.Keys
-	Vacant string // the key of the next claim; "": its own
-	Slot   string // the key of a semaphore that is claimed; "": its gate is
-	Guard  string // the literal key that the expectation is about; "": the own
-	Body   record.Body
-	TTL    time.Duration
-	Until  time.Time // a given end of the lease; zero: none
-	Begun  clock.Instant
-	Queued bool // it had to, at least once
-	Adopts bool // a lock that was handed over
+	Name    string // the lock's
+	Keys    record.Keys
+	Vacant  string // the key of the next claim; "": its own
+	Slot    string // the key of a semaphore that is claimed; "": its gate is
+	Guard   string // the literal key that the expectation is about; "": the own
+	Body    record.Body
+	TTL     time.Duration
+	Until   time.Time // a given end of the lease; zero: none
+	Begun   clock.Instant
+	Queued  bool // it had to, at least once
+	Returns bool // it takes the room of a record that this call has given up
+	Adopts  bool // a lock that was handed over
 }
 
 // terms are those of an attempt made now: what is left until a given end shrinks
@@ -80,11 +81,9 @@ type Bid struct {
 }
 
 // Offer bids for the key at the expected revision. It returns Granted, Free with a tombstone, Busy,
-// Refused, Failed or Ended; and NoRoom where the bucket has no room for the claim of a waiter. Then its
-// place is the room that there is: it gives that up, and is admitted to the queue again when the
-// bucket has room.
+// Refused, Failed or Ended; and NoRoom where the bucket has no room for the claim of a waiter (Placed).
 func (b *Bid) Offer(ctx context.Context, expect uint64) Result {
-	b.Guarded, b.Slot, b.Queued, b.Adopts = b.Draft.Guard != "", b.Draft.Slot != "", b.Draft.Queued, b.Draft.Adopts
+	b.Guarded, b.Slot, b.Adopts = b.Draft.Guard != "", b.Draft.Slot != "", b.Draft.Adopts
 	b.Begin(b.B.Instant())
 	for {
 		if b.Passed(expect, b.B.Instant()) {

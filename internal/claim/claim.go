@@ -236,7 +236,7 @@ func (cl *claim) sends(a core.Attempt) error {
 	cl.mu.Lock()
 	defer cl.mu.Unlock()
 	// A claim that may have a record already, or has a place, which it frees, adds nothing.
-	if !cl.adopts && !cl.draft.Queued && cl.state.Unwritten() {
+	if !cl.adopts && !cl.draft.Queued && !cl.draft.Returns && cl.state.Unwritten() {
 		if err := cl.b.Admits(); err != nil { //safety:room-kept
 			return err
 		}

@@ -11,7 +11,7 @@ type Bid struct {
 	Once    bool // an unavailable server is an answer
 	Guarded bool // a join
 	Slot    bool // a permit of a semaphore
-	Queued  bool // by a waiter that has had a place
+	Placed  bool // by a waiter that has a place
 	Adopts  bool // a lock that was handed over
 
 	Until clock.Instant // when its claims begin to pass goroutines that may have queued; 0: they pass none
@@ -28,6 +28,10 @@ type Bid struct {
 // one having been measured to take 4 to 9 s. Silence and a connection that is
 // down are waited out: they pass, or the wait's context ends.
 const noStreamFor = 15 * time.Second
+
+// crowdedTries is how often a waiter repeats a claim for which the bucket has no room before it gives up
+// its place. Others may leave meanwhile.
+const crowdedTries = 3
 
 // Trouble is why an attempt is made again.
 type Trouble uint8
@@ -76,7 +80,7 @@ func (b *Bid) Begin(now clock.Instant) {
 }
 
 // Passed says whether the next attempt, at an expectation, could pass goroutines that have queued since the
-// queue was seen empty. The first one of an offer was checked by who makes the offer.
+// queue was seen empty. The first one of an offer is left to who makes the offer.
 func (b *Bid) Passed(expect uint64, now clock.Instant) bool {
 	b.tries++
 	return b.tries > 1 && b.Bypasses(expect) && now >= b.Until //safety:bypass-repeated
@@ -123,7 +127,7 @@ func (b *Bid) Came(o Outcome, why Trouble, tombstone uint64, now clock.Instant) 
 		r.Closes = true
 	}
 	switch {
-	case why == Crowded && b.Queued: // its place is the room that there is //safety:place-makes-room
+	case why == Crowded && b.Placed && b.silent >= crowdedTries: // its place is the room that there is //safety:place-makes-room
 		return Repeat{Decided: NoRoom, Closes: true}
 	case why == Hopeless, b.Once && why != Replicating, why == Leaderless && now.Sub(b.Begun) > noStreamFor:
 		r.Decided = Failed

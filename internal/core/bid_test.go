@@ -38,7 +38,7 @@ func TestBid(t *testing.T) {
 		{"another write in flight, of a join", Bid{Guarded: true}, again(Replicating), Repeat{Backoff: Flight}},
 		{"no permission", Bid{}, again(Hopeless), Repeat{Decided: Failed}},
 		{"no room for a newcomer", Bid{}, again(Crowded), Repeat{Backoff: Outage}},
-		{"no room for a waiter", Bid{Queued: true}, again(Crowded), Repeat{Decided: NoRoom, Closes: true}},
+		{"no room for a waiter, at first", Bid{Placed: true}, again(Crowded), Repeat{Backoff: Outage}},
 		{"no leader", Bid{}, again(Leaderless), Repeat{Backoff: Outage}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -47,6 +47,21 @@ func TestBid(t *testing.T) {
 			require.False(t, b.Passed(7, followBegun))
 			require.Equal(t, c.want, b.Came(c.came.outcome, c.came.why, c.came.tombstone, followBegun))
 		})
+	}
+}
+
+// TestBidCrowded: a waiter whose claim has no room again and again gives up its place, which makes some.
+func TestBidCrowded(t *testing.T) {
+	b := Bid{Placed: true}
+	b.Begin(followBegun)
+	for n := range crowdedTries {
+		require.Equal(t, Repeat{Backoff: Outage, N: n}, b.Came(Again, Crowded, 0, followBegun))
+	}
+	require.Equal(t, Repeat{Decided: NoRoom, Closes: true}, b.Came(Again, Crowded, 0, followBegun))
+	b = Bid{}
+	b.Begin(followBegun)
+	for n := range 2 * crowdedTries {
+		require.Equal(t, Repeat{Backoff: Outage, N: n}, b.Came(Again, Crowded, 0, followBegun), "it has no place")
 	}
 }
 

@@ -79,7 +79,7 @@ type Follower struct {
 type window struct {
 	since, last clock.Instant // of the first and the last answer; 0: it was not free
 	revision    uint64        // of the tombstone or the overdue record; 0: there is nothing
-	head        record.Entry  // the place that the key belongs to, as read last
+	head        record.Entry  // the head, as read last
 }
 
 // saw takes a successful read of the key and of the queue.

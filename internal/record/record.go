@@ -382,7 +382,7 @@ type Entry struct {
 // Of reads the record r.
 func Of(r kvstore.Record) Entry {
 	b, err := Decode(r.Value)
-	if err == nil && b.Permits == 0 && strings.HasPrefix(r.Key, SWaitPrefix) { // it could wait for ever, and all others behind it //safety:place-numbered
+	if err == nil && b.Status == StatusWaiting && b.Permits == 0 && strings.HasPrefix(r.Key, SWaitPrefix) { // it could wait for ever, and all others behind it //safety:place-numbered
 		err = errUnreadable
 	}
 	return Entry{Record: r, Body: b, Unreadable: err != nil} //safety:unknown-owner

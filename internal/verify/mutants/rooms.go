@@ -274,7 +274,7 @@ var roomMutants = []mutant{
 		weak: "new locks fill a bucket on several servers, and these refuse the renewals of those that are held"},
 	{label: "room-refused", operator: "never", test: "internal/core.TestClaimUnwritten/full",
 		weak: "a place that was refused in a full bucket takes the room that a holder leaves"},
-	{label: "place-makes-room", operator: "never", test: "natslock.TestFullOfPlaces/readers_behind_writers_0", beside: "TestBid/no_room_for_a_waiter",
+	{label: "place-makes-room", operator: "never", test: "natslock.TestFullOfPlaces/readers_behind_writers_0", beside: "TestBidCrowded",
 		weak: "in a bucket that is filled to the last byte waiters keep the room that their claims need, and stand still"},
 	{label: "view-named", operator: "always", test: "natslock.TestViewsAreNamed",
 		weak: "a view lacks the readers that a replica lacks which catches up"},

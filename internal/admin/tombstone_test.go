@@ -1,0 +1,27 @@
+package admin
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/internal/record"
+	"github.com/natslock/locks/kvstore"
+)
+
+// The deletion of an overdue place, whose end was reported, is no change. Its tombstone says so, also that
+// of a semaphore, which names no number of permits.
+func TestTombstoneOfPlace(t *testing.T) {
+	for _, kind := range []record.Kind{record.Mutex, record.RW, record.Semaphore} {
+		t.Run(fmt.Sprint(kind), func(t *testing.T) {
+			body := record.Body{Status: record.StatusGone, ID: "A", Client: "c"}
+			value, err := body.Encode()
+			require.NoError(t, err)
+			e := record.Of(kvstore.Record{Key: record.KeysOf(kind, "l").Place("A"), Revision: 7, Value: value, Deleted: true})
+			_, changed := changeOf(step{kind: kvstore.Deleted, entry: e})
+			require.False(t, changed)
+			require.True(t, e.From("A"))
+		})
+	}
+}
