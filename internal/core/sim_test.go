@@ -94,6 +94,7 @@ const (
 	simMargin = time.Second
 	simGate   = "lock.l"
 	simRetry  = 700 * time.Millisecond // an attempt without an answer is repeated
+	simRenew  = 1500 * time.Millisecond
 )
 
 type sim struct {
@@ -142,6 +143,81 @@ type simRun struct {
 	turn    clock.Instant // 0: no timer
 	again   func()        // what it does at due; nil: nothing
 	due     clock.Instant
+
+	// Of its lease.
+	lease    string // the claim
+	valid    Validity
+	last     uint64 // the last revision known
+	renewals map[uint64]clock.Instant
+	renewAt  clock.Instant
+	ended    bool // somebody has seen it ended
+}
+
+var simTerms = clock.Terms{TTL: simTTL, Margin: simMargin}
+
+// holds begins the lease of a claim, acknowledged at a revision.
+func (d *simRun) holds(id string, a Attempt, revision uint64) Lease {
+	d.lease, d.valid, d.last = id, ValidFrom(a.Sent, a.Terms), revision
+	d.renewals, d.renewAt = map[uint64]clock.Instant{}, d.c.s.now.Add(simRenew)
+	d.writes("v := ValidFrom(%d, terms)", a.Sent)
+	return Lease{Revision: revision, Until: d.valid.End}
+}
+
+// writes adds to the script of the claim.
+func (d *simRun) writes(format string, args ...any) {
+	if s := d.c.s; s.tell {
+		s.script[d.lease] = append(s.script[d.lease], fmt.Sprintf(format, args...))
+	}
+}
+
+// renew sends a renewal.
+func (d *simRun) renew() {
+	s := d.c.s
+	n, expect, sent := uint64(len(d.renewals)+1), d.last, s.now
+	d.renewals[n], d.renewAt = sent, sent.Add(simRenew)
+	d.valid.Renewing(sent, simTerms)
+	e := record.Entry{}
+	e.ID, e.Client, e.Renewal, e.Status = d.lease, d.c.id, n, record.StatusHeld
+	s.send(fmt.Sprintf("the server gets renewal %d of %s, which expects %d", n, e.ID, expect), true, func() {
+		a := s.server.write(simGate, e, expect, simTTL, s.now)
+		s.send(fmt.Sprintf("%s gets the answer to renewal %d of %s: %+v", d.c.id, n, e.ID, a), true, func() { d.renewed(n, a) })
+	})
+}
+
+// renewed takes the answer to a renewal.
+func (d *simRun) renewed(n uint64, a Answer) {
+	s := d.c.s
+	if d.r.Over || !d.r.Leased() { // released, and deleted by that
+		return
+	}
+	revision := a.Revision
+	if a.Refusal == Conflict {
+		if a.Last <= d.last {
+			return
+		}
+		e := s.server.read(simGate, s.now)
+		if !e.From(d.lease) || !e.Live() || e.Status != record.StatusHeld || e.Renewal == 0 {
+			if e.From(d.lease) && e.Live() {
+				d.last = e.Revision // broken: its release deletes that
+			}
+			d.loses()
+			return
+		}
+		n, revision = e.Renewal, e.Revision // a renewal whose answer was lost
+	}
+	d.writes("v.InTime(%d) // %t, of what was sent at %d", s.now, d.valid.InTime(s.now), d.renewals[n])
+	if !d.valid.InTime(s.now) {
+		d.loses()
+		return
+	}
+	d.valid.Renewed(d.renewals[n], simTerms)
+	d.last = max(d.last, revision)
+	d.r.Lease.Until = d.valid.End
+}
+
+func (d *simRun) loses() {
+	d.valid.End = min(d.valid.End, d.c.s.now)
+	d.r.Lease.Until = d.valid.End
 }
 
 // later has the run do something by its timer.
@@ -213,6 +289,10 @@ func (s *sim) step() {
 func (s *sim) deliver(i int) {
 	p := s.net[i]
 	s.net = slices.Delete(s.net, i, i+1)
+	if s.of(8) == 7 { // the process stands still, and what is due waits
+		s.pass(time.Duration(s.of(3000)) * time.Millisecond)
+		s.check()
+	}
 	s.log("%s", p.what)
 	p.do()
 }
@@ -265,6 +345,13 @@ func (s *sim) check() {
 	inside := ""
 	for _, c := range s.clients {
 		for _, g := range c.all {
+			if g.m.Run != nil && g.m.Run.Leased() {
+				d := g.m.Run.Owner.(*simRun)
+				if d.ended && !d.r.Ended(s.now) {
+					s.fail("a lease that has ended is valid again")
+				}
+				d.ended = d.r.Ended(s.now)
+			}
 			if !g.entered || g.gone || g.m.Run.Ended(s.now) {
 				continue
 			}
@@ -474,6 +561,9 @@ func (c *simClient) tick() {
 			d.watched = false
 			r.LeaseEnded(s.now)
 		}
+		if r.Leased() && s.now >= d.renewAt && !d.valid.Over(s.now) {
+			d.renew()
+		}
 		if d.claim != nil && !d.claim.Over && s.now >= d.resend {
 			d.attempt()
 		}
@@ -618,7 +708,7 @@ func (d *simRun) follow(v Verdict, e record.Entry) {
 		}
 		d.claim = nil
 		m := d.r.Driver
-		if d.r.Over || m == nil || !d.r.Granted(m, Lease{Revision: v.Revision, Until: a.Terms.End(a.Sent)}, s.now) {
+		if d.r.Over || m == nil || !d.r.Granted(m, d.holds(cl.ID, a, v.Revision), s.now) {
 			s.release(d, v.Revision)
 			break
 		}
@@ -719,7 +809,7 @@ func (d *simRun) leavePlace() {
 
 func (d *simRun) release() {
 	if d.r.Leased() {
-		d.c.s.release(d, d.r.Lease.Revision)
+		d.c.s.release(d, d.last)
 	}
 }
 

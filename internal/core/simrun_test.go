@@ -96,6 +96,10 @@ func TestOfScripts(t *testing.T) {
 		c.Answered(Reply{N: 2, Answer: Answer{Refusal: 1, Revision: 0, Last: 120}, At: 702000001}, true)
 		require.Equal(t, Verdict{Outcome: Lost, Delete: 120}, c.Found(stored(120, "c118", 1, record.StatusBroken), 702000001))
 	})
+	t.Run("a late renewal", func(t *testing.T) { // of what was sent at 1623000001
+		v := ValidFrom(1, terms)
+		require.False(t, v.InTime(5205000001))
+	})
 	t.Run("an attempt that counts from its own sending", func(t *testing.T) {
 		var c Claim
 		c.Begin("b147")

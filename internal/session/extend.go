@@ -40,7 +40,7 @@ func (h *Holder) Extend(ctx context.Context, ttl time.Duration) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("extend lock %q: not asked for: %w", l.kept.Name, bucket.EndOf(ctx))
 	}
-	if l.capped { // set once, before the lease was shared
+	if l.valid.Bounded() { // set once, before the lease was shared
 		return fmt.Errorf("%w: lock %q was taken until a given time and cannot be extended", clock.ErrInvalidTTL, l.kept.Name)
 	}
 	if ttl != 0 {

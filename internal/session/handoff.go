@@ -33,7 +33,7 @@ func (h *Holder) MayHandOff() error {
 		return fmt.Errorf("hand off lock %q: %w: it is held for reading", l.kept.Name, record.ErrInvalidOption)
 	case l.Kind == record.Semaphore:
 		return fmt.Errorf("hand off lock %q: %w: it is a permit of a semaphore", l.kept.Name, record.ErrInvalidOption)
-	case l.capped:
+	case l.valid.Bounded():
 		return fmt.Errorf("hand off lock %q: %w: it was taken until a given time", l.kept.Name, record.ErrInvalidOption)
 	case h.asked != nil && h.asked.least > 0:
 		return fmt.Errorf("hand off lock %q: %w: it has a minimum hold", l.kept.Name, record.ErrInvalidOption)

@@ -89,7 +89,7 @@ func (l *Lease) Admit(h *Holder, a Admission) (admitted bool, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := l.s.b.Instant()
-	if l.state == Held && now >= l.end {
+	if l.state == Held && l.valid.Over(now) {
 		lost = l.expire()
 	}
 	switch {
@@ -154,7 +154,7 @@ var errAbandoned = errors.New("the handle of its holder was dropped")
 // mu.
 func (l *Lease) admits(now clock.Instant) bool {
 	// A holder that begins needs time to work in.
-	if l.end.Sub(now) < (l.terms.TTL-l.terms.Margin)/3 { //safety:admitted-early
+	if l.valid.End.Sub(now) < (l.terms.TTL-l.terms.Margin)/3 { //safety:admitted-early
 		return false
 	}
 	// A renewal's revision would put a reader above the writer after it.
@@ -270,7 +270,7 @@ func (h *Holder) Left() time.Duration {
 	l := h.lease
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	end := l.end
+	end := l.valid.End
 	if h.left != 0 {
 		end = h.left
 	}
@@ -284,7 +284,7 @@ func (h *Holder) Leave(now clock.Instant) error {
 	l := h.lease
 	l.mu.Lock()
 	var lost ending
-	if l.state == Held && now >= l.end { //safety:leave-judged
+	if l.state == Held && l.valid.Over(now) { //safety:leave-judged
 		lost = l.expire()
 	}
 	cause := h.cause

@@ -14,7 +14,7 @@ func (l *Lease) Standing(now clock.Instant) (until clock.Instant, mayIdle bool) 
 	if l.state != Held || l.abandoned {
 		return math.MinInt64, false
 	}
-	return l.end, now < l.end && l.Body.Lingers && (l.marked == 0 || l.lastSent > l.marked) //safety:linger-shown
+	return l.valid.End, !l.valid.Over(now) && l.Body.Lingers && (l.marked == 0 || l.lastSent > l.marked) //safety:linger-shown
 }
 
 // used notes that an idle lease has a holder again. It is watched if the holder stays for

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/internal/core"
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/kvstore"
 )
@@ -48,14 +49,12 @@ type kept struct {
 	of duties
 
 	mu       sync.Mutex // guards the fields below, but for slot
+	valid    core.Validity
 	state    State
-	capped   bool
 	together bool      // its next renewal is one of many; see renewer.renewAll
 	retries  int32     // of a renewal that met another write; here, a lease stays in its size class
 	cause    *EndError // of the end; nil while held
 	terms    clock.Terms
-	end      clock.Instant
-	until    clock.Instant // the latest end, where capped
 	last     uint64        // the last revision known
 	lastSent clock.Instant // when the write at last was sent
 	renewals renewals
@@ -101,7 +100,7 @@ func (k *kept) init(s *Session, g Granted, of duties) {
 	if k.Body.Token == 0 { // else it was adopted //safety:adopted-token
 		k.Body.Token = record.TokenOrTicket(g.Key, g.Revision)
 	}
-	k.terms, k.end, k.last, k.lastSent = g.Terms, g.Terms.End(g.Sent), g.Revision, g.Sent //safety:from-sending
+	k.terms, k.valid, k.last, k.lastSent = g.Terms, core.ValidFrom(g.Sent, g.Terms), g.Revision, g.Sent
 	k.renewals.want, k.renewals.asked = g.Terms, g.Sent
 	k.renewals.next = g.Terms.NextRenewal(g.Sent, s.RenewFraction)
 	k.slot.index, k.slot.ready = -1, notReady
@@ -113,7 +112,7 @@ func (k *kept) init(s *Session, g Granted, of duties) {
 func (k *kept) Status() (State, time.Duration, error) {
 	k.mu.Lock()
 	var lost ending
-	left := k.end.Sub(k.s.b.Instant())
+	left := k.valid.End.Sub(k.s.b.Instant())
 	if k.state == Held && left <= 0 { //safety:state-by-clock
 		lost = k.expire()
 	}
@@ -142,7 +141,7 @@ func (k *kept) renews() bool { return k.state == Held && k.of.automatic() }
 // due is when the renewer has to come back to the record. Under mu.
 func (k *kept) due() clock.Instant {
 	// At the end of the validity the context ends, whether the server answers or not.
-	due := k.end //safety:due-at-end
+	due := k.valid.End //safety:due-at-end
 	if k.renews() && !k.doubt.resolving {
 		due = min(due, k.renewals.next)
 	}
@@ -164,13 +163,13 @@ func (k *kept) tick(now clock.Instant) {
 		return
 	}
 	var lost ending
-	if now >= k.end {
+	if k.valid.Over(now) {
 		lost = k.expire()
 	} else {
 		k.of.perform(now)
 		if r := &k.renewals; k.renews() && !k.doubt.resolving && now >= r.next {
 			r.asked, r.next = now, now.Add(max(min(r.want.TTL, k.terms.TTL)/15, minRetry))
-			k.s.renewer.want(k, k.end.Add(-k.terms.Validity()/3), k.end, r.enough())
+			k.s.renewer.want(k, k.valid.End.Add(-k.terms.Validity()/3), k.valid.End, r.enough())
 		}
 		k.moved()
 	}
@@ -181,7 +180,7 @@ func (k *kept) tick(now clock.Instant) {
 // expire ends a record whose validity is over: as planned, if it was taken until that
 // time. Under mu.
 func (k *kept) expire() ending {
-	if k.capped && k.end >= k.until { //safety:planned-end
+	if k.valid.Planned() {
 		return k.lose(ErrEnded, "")
 	}
 	why := unconfirmed + k.renewals.why()
@@ -228,7 +227,7 @@ func (k *kept) release(kind error) ending {
 
 // stop ends the validity and takes what is to be ended with it. Under mu.
 func (k *kept) stop(event EventType, cause *EndError) ending {
-	k.end = min(k.end, k.s.b.Instant())
+	k.valid.End = min(k.valid.End, k.s.b.Instant())
 	k.cause = cause
 	k.s.renewer.remove(k)
 	e := ending{k: k, event: event, cause: cause, left: k.of.leave(), sent: k.renewals.sent}

@@ -45,8 +45,7 @@ func (s *Session) Hold(g Granted, until time.Time) *Lease {
 	l := &Lease{}
 	l.init(s, g, l)
 	if !until.IsZero() {
-		l.until, l.capped = s.b.Instant().Add(time.Until(until)), true
-		l.end = min(l.end, l.until)
+		l.valid.Bound(s.b.Instant().Add(time.Until(until)))
 	}
 	l.usedSince = s.b.Instant()
 	l.watchAt, l.watching = l.usedSince.Add(s.WatchAfter), s.WatchAfter < 0
@@ -64,7 +63,7 @@ func (l *Lease) nextDuty(due clock.Instant) clock.Instant {
 	}
 	for h := l.holders; h != nil; h = h.next {
 		if h.asked != nil && h.asked.warnBefore > 0 && !h.warned {
-			due = min(due, l.end.Add(-h.asked.warnBefore))
+			due = min(due, l.valid.End.Add(-h.asked.warnBefore))
 		}
 	}
 	return due
@@ -83,7 +82,7 @@ func (l *Lease) perform(now clock.Instant) {
 		l.s.Send(l.startWatch)
 	}
 	for h := l.holders; h != nil; h = h.next {
-		if h.asked != nil && h.asked.warnBefore > 0 && now >= l.end.Add(-h.asked.warnBefore) {
+		if h.asked != nil && h.asked.warnBefore > 0 && now >= l.valid.End.Add(-h.asked.warnBefore) {
 			h.warn()
 		}
 	}
@@ -115,7 +114,7 @@ func (l *Lease) refused(err error) {
 		l.s.Notify(h.parent, h.event(EventAtRisk, err))
 	}
 	l.s.warn(`the server refuses to renew a lock, which is lost unless a later renewal is accepted; "lockctl doctor" shows what is wrong`, "lock", l.kept.Name, "token", l.Body.Token,
-		"left", l.end.Sub(l.s.b.Instant()).Round(time.Millisecond), "error", err)
+		"left", l.valid.End.Sub(l.s.b.Instant()).Round(time.Millisecond), "error", err)
 }
 
 // confirmed is part of [duties].
@@ -195,7 +194,7 @@ func (l *Lease) Ended(now clock.Instant) bool {
 
 // holdsAt says whether the lease goes on at an instant. Under mu.
 func (l *Lease) holdsAt(now clock.Instant) bool {
-	return l.state == Held && !l.abandoned && now < l.end
+	return l.state == Held && !l.abandoned && !l.valid.Over(now)
 }
 
 // OnEnd has fn called when the lease ends; false when it has ended already.

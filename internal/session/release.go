@@ -222,10 +222,10 @@ func (l *Lease) finish(ctx context.Context, deletes bool) error {
 	l.released = make(chan struct{})
 	defer close(l.released)
 	var lost ending
-	if l.s.b.Instant() >= l.end { //safety:release-judged
+	if l.valid.Over(l.s.b.Instant()) { //safety:release-judged
 		lost = l.expire()
 	}
-	was, end := l.state, l.end
+	was, end := l.state, l.valid.End
 	released := l.release(ErrReleased)
 	cause := l.cause
 	for h := l.holders; h != nil; h = h.next {

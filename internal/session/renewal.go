@@ -80,9 +80,7 @@ func (k *kept) renew(paced uint64) bool {
 	now := k.s.b.Instant()
 	r.sent = append(r.sent, renewal{n: n, at: now, terms: t, paced: paced})
 	r.asked = now
-	if end := t.End(now); end < k.end { //safety:shorter-at-once
-		// From here on the record may have the shorter life.
-		k.end = end
+	if k.valid.Renewing(now, t) {
 		k.moved()
 	}
 	k.mu.Unlock()
@@ -195,7 +193,7 @@ func (k *kept) confirmed(n, revision uint64, now clock.Instant) lateConfirmation
 	switch {
 	case k.state == Released:
 		return lateConfirmation{} // the release deletes whatever there is
-	case k.state == Held && now < k.end: //safety:late-renewal
+	case k.state == Held && k.valid.InTime(now):
 		for i, s := range k.renewals.sent {
 			if s.n == n {
 				k.prolong(i, revision)
@@ -228,11 +226,7 @@ func (k *kept) prolong(i int, revision uint64) {
 		k.last, k.lastSent = revision, s.at
 	}
 	k.terms = s.terms
-	k.end = max(k.end, s.terms.End(s.at)) //safety:renewal-from-sending
-	// The renewals of a gate must not outlast the time that its lock was taken until.
-	if k.capped { //safety:until-kept
-		k.end = min(k.end, k.until)
-	}
+	k.valid.Renewed(s.at, s.terms)
 	k.retries, r.failure = 0, nil
 	if s.n >= r.need {
 		k.s.renewer.renewed(k)

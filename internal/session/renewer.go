@@ -336,7 +336,7 @@ func (r *renewer) atRisk() error {
 	var name, why string
 	r.held(func(k *kept) {
 		refused := k.isLock() && kvstore.Refused(k.renewals.failed())
-		if k.renews() && (refused || k.end.Sub(now) < (k.terms.TTL-k.terms.Margin)/3) {
+		if k.renews() && (refused || k.valid.End.Sub(now) < (k.terms.TTL-k.terms.Margin)/3) {
 			if n++; why == "" {
 				name, why = k.Name, k.renewals.why()
 			}

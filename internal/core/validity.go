@@ -1,0 +1,57 @@
+package core
+
+import (
+	"math"
+
+	"github.com/natslock/locks/internal/clock"
+)
+
+// Validity is until when a client believes in a record that it keeps alive. A write counts from its sending,
+// and ends a margin before its TTL does. A confirmation that arrives after the current end counts for
+// nothing: what was done under the record has been told to stop.
+type Validity struct {
+	End   clock.Instant
+	Until clock.Instant // the latest end; [Unbounded]: there is none
+}
+
+// Unbounded is the latest end of a record that is renewed for as long as it is held.
+const Unbounded = clock.Instant(math.MaxInt64)
+
+// ValidFrom is the validity by a write that was sent at an instant.
+func ValidFrom(sent clock.Instant, t clock.Terms) Validity {
+	return Validity{End: t.End(sent), Until: Unbounded} //safety:from-sending
+}
+
+// Bound bounds it.
+func (v *Validity) Bound(until clock.Instant) { v.Until, v.End = until, min(v.End, until) }
+
+// Bounded says whether it has a latest end.
+func (v Validity) Bounded() bool { return v.Until != Unbounded }
+
+// Over says whether it has ended.
+func (v Validity) Over(now clock.Instant) bool { return now >= v.End }
+
+// Planned says whether it ends as it was to.
+func (v Validity) Planned() bool { return v.Bounded() && v.End >= v.Until } //safety:planned-end
+
+// Renewing notes that a renewal is sent: from here on the record may have its life, which may be shorter. It
+// says whether that is so.
+func (v *Validity) Renewing(sent clock.Instant, t clock.Terms) (shorter bool) {
+	if end := t.End(sent); end < v.End { //safety:shorter-at-once
+		v.End = end
+		return true
+	}
+	return false
+}
+
+// InTime says whether a confirmation counts that arrives now.
+func (v Validity) InTime(now clock.Instant) bool { return now < v.End } //safety:late-renewal
+
+// Renewed takes the confirmation, in time, of a renewal.
+func (v *Validity) Renewed(sent clock.Instant, t clock.Terms) {
+	v.End = max(v.End, t.End(sent)) //safety:renewal-from-sending
+	// The renewals of a gate must not outlast the time that its lock was taken until.
+	if v.Bounded() { //safety:until-kept
+		v.End = min(v.End, v.Until)
+	}
+}
