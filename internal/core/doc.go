@@ -34,7 +34,7 @@
 //
 // A run gets its record by a claim: conditional writes whose answers may be lost or late. claim.go
 // judges each of them, and says which records are to be deleted. How they are repeated: bid.go. Until when a
-// record counts that is kept alive: validity.go. What is taken away after a claim: orphan.go. How a record is ended that the client has kept: removal.go.
+// record counts that is kept alive: validity.go. What is found under its key: finding.go. What is taken away after a claim: orphan.go. How a record is ended that the client has kept: removal.go.
 //
 // # Waiters
 //

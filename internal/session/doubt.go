@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/internal/core"
 	"github.com/natslock/locks/internal/record"
 )
 
@@ -81,13 +82,10 @@ func (k *kept) judge(entry record.Entry, revision uint64) {
 	d.resolving = false
 	var lost ending
 	var late lateConfirmation
-	own := entry.From(k.Body.ID)
-	// A broken record is the claim's own too, and ends the lease. That of a place says
-	// that it waits, before its renewals and after them.
-	current := own && entry.Live() && entry.Status == k.Body.Status //safety:found-current
+	found, current := core.Find(entry, k.Body.ID, k.Body.Status, k.last, r.n)
 	switch {
 	case k.state != Held:
-	case current && entry.Revision <= k.last:
+	case found == core.AsKnown:
 		k.moved() // as it should be
 		hint := d.suspected
 		d.suspected = 0
@@ -96,8 +94,7 @@ func (k *kept) judge(entry record.Entry, revision uint64) {
 		} else {
 			d.breaker = "" // the record is not broken, whatever a hint said
 		}
-	case current && entry.Renewal > 0 && entry.Renewal <= r.n:
-		// A renewal whose answer was lost. Its own sending counts.
+	case found == core.Confirms:
 		late = k.confirmed(entry.Renewal, entry.Revision, k.s.b.Instant()) //safety:found-sending
 		if late.k == nil {
 			if entry.Renewal < r.need { // the refused one was asked for
@@ -105,19 +102,14 @@ func (k *kept) judge(entry record.Entry, revision uint64) {
 			}
 			k.moved()
 		}
-	// The broken record keeps the others out until the holder has stopped.
-	case own && entry.Status == record.StatusBroken: //safety:found-broken
+	case found == core.FoundBroken:
 		k.last = entry.Revision // its release deletes the broken record
 		lost = k.lose(ErrBroken, entry.BrokenBecause())
-	case own && entry.Live():
-		// An acquisition record: an attempt from before the grant that landed
-		// after the granted record had gone.
+	case found == core.FoundEarlier:
 		late = lateConfirmation{k.lose(ErrLost, "its record is gone"), k, entry.Revision}
-	case entry.Live():
-		// Another claim has been granted.
+	case found == core.FoundReplaced:
 		lost = k.lose(ErrLost, fmt.Sprintf("its record was replaced at revision %d", entry.Revision)) //safety:found-replaced
 	default:
-		// Nothing keeps the others out any more.
 		lost = k.lose(ErrLost, "its record was deleted") //safety:found-deleted
 	}
 	k.mu.Unlock()
