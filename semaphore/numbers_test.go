@@ -357,3 +357,15 @@ func TestOverdueAskedOnce(t *testing.T) {
 		})
 	}
 }
+
+// One that does not wait takes a free permit over a slow link, too.
+func TestTryListsLate(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		h := join(t, s)
+		b := (&lists{late: 300 * time.Millisecond}).on(t, s)
+		l := must(t, semaphore.New(h.Client, "s", 2))
+		got, err := semaphore.New(b.Client, "s", 2).TryAcquire(t.Context())
+		require.NoError(t, err)
+		unlock(t, l, got)
+	})
+}

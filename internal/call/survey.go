@@ -84,7 +84,8 @@ func (a *Call) survey(revision uint64) result {
 	a.bid.Until = at.Add(record.Bypass)
 	defer func() { a.bid.Until = 0 }()
 	for _, c := range claims {
-		if a.Counts() && !a.bid.Mine(keys[c.K]) && a.stale() { // a waiter that has come since may know of fewer slots
+		// A waiter that has come since may know of fewer slots. A one-shot call has nowhere to queue.
+		if a.Counts() && !a.Req.Once && !a.bid.Mine(keys[c.K]) && a.stale() {
 			break
 		}
 		if r := a.claimKey(c.K, c.Expect); r.Outcome != free && r.Outcome != busy || len(keys) == 1 {
