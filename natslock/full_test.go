@@ -299,3 +299,59 @@ func TestNoRoomOnce(t *testing.T) {
 		mustUnlock(t, w.granted(t))
 	})
 }
+
+// TestNoRoomPause: a member that drives its run on while that has no place queues, and does not claim past
+// others. Nor does it keep the later runs of its client from queueing.
+func TestNoRoomPause(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		l := mustLock(t, join(t, s).Client, "l")
+		m, f := joinFaulty(t, s)
+		f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+			if w.Key == "lock.l" {
+				return testutil.Delay(100 * time.Millisecond)
+			}
+			return testutil.Fate{}
+		})
+		one := m.begin(t, "l")
+		time.Sleep(10 * time.Millisecond)
+		two := m.begin(t, "l") // joins its run, whose claim has no answer yet
+		time.Sleep(time.Second)
+		var mu sync.Mutex
+		full, refused, places := true, 0, 0
+		fourth := make(chan struct{})
+		f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case w.Key == "lock.l" && !w.Delete && w.Expect != kvstore.NoRevision && full:
+				if refused++; refused == 4 {
+					close(fourth)
+				}
+				return testutil.Refuse(errFull)
+			case strings.HasPrefix(w.Key, "wait.l.") && !w.Delete:
+				if b, err := record.Decode(w.Value); err == nil && b.Renewal == 0 {
+					places++
+				}
+			}
+			return testutil.Fate{}
+		})
+		mustUnlock(t, l)
+		<-fourth
+		time.Sleep(5 * time.Millisecond) // it has given up its place
+		one.cancel(errors.New("gave up"))
+		_ = one.failed(t)
+		three := m.begin(t, "l", natslock.TTL(20*time.Second)) // a run of its own
+		time.Sleep(12 * time.Second)
+		mu.Lock()
+		require.GreaterOrEqual(t, places, 2, "one for each run")
+		full = false
+		mu.Unlock()
+		time.Sleep(10 * time.Second)
+		first, second := two, three
+		if three.over() {
+			first, second = three, two
+		}
+		mustUnlock(t, first.granted(t))
+		mustUnlock(t, second.granted(t))
+	})
+}

@@ -118,14 +118,18 @@ func wait(t *testing.T, watcher *natslock.Client, kind natslock.Kind, name strin
 	t.Helper()
 	w := &awaited{done: make(chan struct{})}
 	ctx := timeout(t)
+	queued := func() int {
+		info, err := watcher.Inspect(ctx, kind, name)
+		require.NoError(t, err)
+		return len(info.Queue)
+	}
+	before := queued() // or a client that has just released the lock could take it again meanwhile
 	go func() {
 		defer close(w.done)
 		w.lock, w.err = acquire(ctx, name)
 	}()
 	eventually(t, "a waiter for "+name, func() bool {
-		info, err := watcher.Inspect(ctx, kind, name)
-		require.NoError(t, err)
-		return len(info.Queue) > 0
+		return queued() > before
 	})
 	return w
 }

@@ -42,6 +42,8 @@ type Call struct {
 	known     Shown
 	evictions int    // how often other waiters have deleted its place
 	crowded   int    // how often it has given up its place for want of room
+	queues    bool   // it has had a place, and is to have another one
+	returns   bool   // the last place was given up for want of room, and the next one takes that
 	queue     *int   // the length of the queue when it came; nil: not known
 	apart     int    // of those, the places of clients that do not hold the lock
 	asOf      uint64 // a revision that the bucket had reached during this call; 0: not asked for
@@ -144,7 +146,7 @@ func (a *Call) Context() context.Context { return a.ctx }
 func (a *Call) In(run Run) { a.run = run }
 
 // Driven says whether the call, or the one that has driven its run before, has come as far as the queue.
-func (a *Call) Driven() bool { return a.place != nil || a.queueing != nil }
+func (a *Call) Driven() bool { return a.place != nil || a.queueing != nil || a.queues }
 
 // Claims says whether a claim is under way.
 func (a *Call) Claims() bool { return a.bid != nil && a.bid.Own() != "" }
@@ -174,7 +176,7 @@ func (a *Call) waited() time.Duration { return a.c.b.Instant().Sub(a.Begun) }
 // TakeOver makes what another call has come to that of this one, which drives the run on.
 func (a *Call) TakeOver(from *Call) {
 	a.bid, a.queueing, a.place, a.mailbox = from.bid, from.queueing, from.place, from.mailbox
-	a.known, a.evictions, a.crowded = from.known, from.evictions, from.crowded
+	a.known, a.evictions, a.crowded, a.queues, a.returns = from.known, from.evictions, from.crowded, from.queues, from.returns
 	if a.bid == nil {
 		return
 	}

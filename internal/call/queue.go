@@ -44,9 +44,9 @@ func (a *Call) Wait(holder record.Entry) claim.Result {
 				a.evictions++ //safety:evictions-counted
 			}
 			a.place.Leave(record.StatusGone)
-			a.place = nil
+			a.place, a.queues, a.returns = nil, true, r.Outcome == noRoom
 			a.run.Queued(nil)
-			if r.Outcome == requeue {
+			if !a.returns {
 				continue
 			}
 			// The room that its place had may be enough for others. It takes that again, later and later.
@@ -73,7 +73,7 @@ func (a *Call) enqueue(begun clock.Instant) result {
 			body.Meta = nil
 		}
 		a.queueing = &claim.Bid{B: c.b, S: c.s, Caller: a, Bid: core.Bid{Begun: begun}, Draft: claim.Draft{
-			Name: a.Req.Name, Keys: a.Keys, Body: body, TTL: a.placeTTL(), Returns: a.crowded > 0,
+			Name: a.Req.Name, Keys: a.Keys, Body: body, TTL: a.placeTTL(), Returns: a.returns,
 		}}
 		if c.b.Current() { // a list may show what the key had before, otherwise //safety:key-used-again
 			a.queueing.Draft.Vacant, expect = c.b.Recent.Vacancy(c.b.Instant(), a.Keys.Place(""))
@@ -85,6 +85,7 @@ func (a *Call) enqueue(begun clock.Instant) result {
 		case granted:
 			g := a.queueing.Grant(r)
 			a.queueing, a.place = nil, c.s.Queue(g, a.mailbox.poke)
+			a.queues, a.returns = false, false
 			a.run.Queued(a.place)
 			a.Heard(nil)
 			a.bid.Draft.Queued = true

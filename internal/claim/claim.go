@@ -29,7 +29,7 @@ type claim struct {
 	draft   *Draft   // the bid's
 	forgets []func() // of each attempt: its answer is not needed any more
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards what follows; the goroutine of the bid alone adds attempts
 	state  core.Claim
 	adopts bool
 	errs   map[int]error // of the answers to be judged that are neither yes nor no

@@ -58,6 +58,12 @@ func TestBidCrowded(t *testing.T) {
 		require.Equal(t, Repeat{Backoff: Outage, N: n}, b.Came(Again, Crowded, 0, followBegun))
 	}
 	require.Equal(t, Repeat{Decided: NoRoom, Closes: true}, b.Came(Again, Crowded, 0, followBegun))
+	b = Bid{Placed: true}
+	b.Begin(followBegun)
+	for range crowdedTries {
+		b.Came(Again, Silence, 0, followBegun)
+	}
+	require.Equal(t, Undecided, b.Came(Again, Crowded, 0, followBegun).Decided, "an outage is no want of room")
 	b = Bid{}
 	b.Begin(followBegun)
 	for n := range 2 * crowdedTries {

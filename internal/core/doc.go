@@ -1,8 +1,8 @@
-// Package core is what claim, call and acquire decide, as plain data: how the goroutines of a client
+// Package core is what session, claim, call and acquire decide, as plain data: how the goroutines of a client
 // share a lock, what an answer means for a claim, whom a waiter waits for, when no reader is left. It has no
 // goroutine, mutex, channel, timer, clock or I/O. Each method is an event, which comes with its
 // instant and changes the state. Runs append effects to their [Client], which package acquire performs.
-// The others return what is to be done next: a [Claim], a [Bid] and a [Taking] to package claim, a [Validity] and a [Removal] to package session, an
+// The others return what is to be done next: a [Claim], a [Bid] and a [Taking] to package claim, a [Validity], a [Removal] and [Find] to package session, an
 // [Arrival], a [Waiter], a [Follower], a [First] and a [Drain] to package call.
 //
 // # Runs

@@ -176,6 +176,7 @@ func (d *simRun) renew() {
 	n, expect, sent := uint64(len(d.renewals)+1), d.last, s.now
 	d.renewals[n], d.renewAt = sent, sent.Add(simRenew)
 	d.valid.Renewing(sent, simTerms)
+	d.writes("v.Renewing(%d, terms)", sent)
 	e := record.Entry{}
 	e.ID, e.Client, e.Renewal, e.Status = d.lease, d.c.id, n, record.StatusHeld
 	s.send(fmt.Sprintf("the server gets renewal %d of %s, which expects %d", n, e.ID, expect), true, func() {
@@ -211,6 +212,7 @@ func (d *simRun) renewed(n uint64, a Answer) {
 		return
 	}
 	d.valid.Renewed(d.renewals[n], simTerms)
+	d.writes("v.Renewed(%d, terms)", d.renewals[n])
 	d.last = max(d.last, revision)
 	d.r.Lease.Until = d.valid.End
 }

@@ -25,14 +25,14 @@ func ValidFrom(sent clock.Instant, t clock.Terms) Validity {
 // Bound bounds it.
 func (v *Validity) Bound(until clock.Instant) { v.Until, v.End = until, min(v.End, until) }
 
-// Bounded says whether it has a latest end.
-func (v Validity) Bounded() bool { return v.Until != Unbounded }
+// Bounded says whether it has a latest end, which is set before others know of it, and stays.
+func (v *Validity) Bounded() bool { return v.Until != Unbounded }
 
 // Over says whether it has ended.
 func (v Validity) Over(now clock.Instant) bool { return now >= v.End }
 
 // Planned says whether it ends as it was to.
-func (v Validity) Planned() bool { return v.Bounded() && v.End >= v.Until } //safety:planned-end
+func (v *Validity) Planned() bool { return v.Bounded() && v.End >= v.Until } //safety:planned-end
 
 // Renewing notes that a renewal is sent: from here on the record may have its life, which may be shorter. It
 // says whether that is so.

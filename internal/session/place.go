@@ -1,6 +1,7 @@
 package session
 
 import (
+	"strings"
 	"time"
 
 	"github.com/natslock/locks/internal/clock"
@@ -40,7 +41,7 @@ func (p *Place) Gone() bool {
 func (p *Place) Deleted() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.state == Held || p.state == Lost && p.cause.Why != unconfirmed
+	return p.state == Held || p.state == Lost && !strings.HasPrefix(p.cause.Why, unconfirmed)
 }
 
 func (p *Place) automatic() bool                          { return true }
