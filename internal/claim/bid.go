@@ -178,7 +178,7 @@ func (b *Bid) Close() (gone []<-chan struct{}) {
 
 // Mine says whether the record is that of an earlier attempt of the bid, which
 // came to be applied late: the next attempt will adopt it.
-func (b *Bid) Mine(e record.Entry) bool { return b.cur != nil && e.Live() && e.From(b.cur.state.ID) } //safety:own-record
+func (b *Bid) Mine(e record.Entry) bool { return b.cur != nil && e.Live() && e.From(b.cur.state.ID) }
 
 // Own is the id of the claim under way; "": there is none.
 func (b *Bid) Own() string {

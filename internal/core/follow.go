@@ -229,7 +229,7 @@ func (f *Follower) ReadBeside(keys []string, beside []record.Entry, own string, 
 func isOver(e record.Entry, server time.Time) bool { return !e.Live() || e.Remaining(server) == 0 }
 
 // isOwn says whether a record is that of an attempt of the own claim.
-func isOwn(e record.Entry, own string) bool { return own != "" && e.Live() && e.From(own) }
+func isOwn(e record.Entry, own string) bool { return own != "" && e.Live() && e.From(own) } //safety:own-record
 
 // Looks says whether to look now: see [Follower.Looked].
 func (f *Follower) Looks(now clock.Instant) bool { return f.lookAt != 0 && f.lookAt <= now }

@@ -200,7 +200,7 @@ var roomMutants = []mutant{
 		weak: "a waiter without a notification does not read by itself"},
 	{label: "release-verified", operator: "always", test: "natslock.TestForgedTombstone", beside: "TestFirstForged",
 		weak: "a notification makes a waiter claim at the revision of a live record"},
-	{label: "own-record", operator: "never", test: "natslock.TestOwnAttemptLandsWhileWaiting",
+	{label: "own-record", operator: "never", test: "natslock.TestOwnAttemptLandsWhileWaiting", beside: "TestArrival/an_earlier_attempt",
 		weak: "a waiter waits for its own late record"},
 	{label: "place-readable", operator: "always", test: "natslock.TestCorruptQueue",
 		weak: "a record that cannot be read has a place in the queue"},
