@@ -229,21 +229,27 @@ func TestNoRoom(t *testing.T) {
 	})
 }
 
+// twoOfOneRun has two goroutines wait for the lock "l" in one place.
+func twoOfOneRun(t *testing.T, m *member, f *testutil.Faults) (one, two *waiting) {
+	f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+		if w.Key == "lock.l" {
+			return testutil.Delay(100 * time.Millisecond)
+		}
+		return testutil.Fate{}
+	})
+	one = m.begin(t, "l")
+	time.Sleep(10 * time.Millisecond)
+	two = m.begin(t, "l") // joins its run, whose claim has no answer yet
+	time.Sleep(time.Second)
+	return one, two
+}
+
 // TestNoRoomForTheNext: a member that drives its run on waits for room, as the one before it did.
 func TestNoRoomForTheNext(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		l := mustLock(t, join(t, s).Client, "l")
 		m, f := joinFaulty(t, s)
-		f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
-			if w.Key == "lock.l" {
-				return testutil.Delay(100 * time.Millisecond)
-			}
-			return testutil.Fate{}
-		})
-		one := m.begin(t, "l")
-		time.Sleep(10 * time.Millisecond)
-		two := m.begin(t, "l") // joins its run, whose claim has no answer yet
-		time.Sleep(time.Second)
+		one, two := twoOfOneRun(t, m, f)
 		var full atomic.Bool
 		full.Store(true)
 		f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
@@ -306,16 +312,7 @@ func TestNoRoomPause(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		l := mustLock(t, join(t, s).Client, "l")
 		m, f := joinFaulty(t, s)
-		f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
-			if w.Key == "lock.l" {
-				return testutil.Delay(100 * time.Millisecond)
-			}
-			return testutil.Fate{}
-		})
-		one := m.begin(t, "l")
-		time.Sleep(10 * time.Millisecond)
-		two := m.begin(t, "l") // joins its run, whose claim has no answer yet
-		time.Sleep(time.Second)
+		one, two := twoOfOneRun(t, m, f)
 		var mu sync.Mutex
 		full, refused, places := true, 0, 0
 		fourth := make(chan struct{})
