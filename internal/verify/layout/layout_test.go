@@ -78,6 +78,7 @@ const verify = "internal/verify/"
 var forTests = map[string][]string{
 	verify + "example": {"natslock"},
 	verify + "proxy":   {"testutil"},
+	verify + "explore": {"internal/clock"},
 	verify + "machine": {verify + "tier"},
 	verify + "mutants": {verify + "tier"},
 	verify + "history": {"natslock", "rwlock", "semaphore", "kvstore", "testutil", "internal/bridge", "internal/record"},

@@ -1,0 +1,324 @@
+package explore
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/internal/clock"
+)
+
+// The toy is a lock of the kind that the package is for: a server with one record, clients that write it at
+// a revision and let it expire, and messages that may get lost.
+type toy struct {
+	Now     clock.Instant
+	Server  toyServer
+	Clients []*toyClient
+	Sent    []toyWrite
+}
+
+type toyServer struct {
+	Revision uint64
+	Holder   *toyClient
+	Until    clock.Instant
+	Last     uint64 // revision of the stream
+}
+
+type toyClient struct {
+	ID    int
+	Until clock.Instant // it believes so
+	Waits bool
+	Knows uint64
+	Tries int
+	In    int
+}
+
+type toyWrite struct {
+	From   *toyClient
+	Expect uint64
+	Sent   clock.Instant
+}
+
+const (
+	toyTick = iota
+	toySend
+	toyArrive
+	toyLose
+)
+
+const toyTTL = 3
+
+type toyRules struct {
+	clients, tries int
+	loses          bool
+	late           bool // the defect: the lease counts from the answer
+	sticky         bool // the defect: a record never expires
+}
+
+func (r toyRules) model() Model[toy] {
+	f := new(Form)
+	f.Revision(toyServer{}, "Revision", "Last")
+	f.Revision(toyClient{}, "Knows")
+	f.Revision(toyWrite{}, "Expect")
+	f.Unordered(toy{}, "Sent")
+	f.Horizon(toyTTL)
+	return Model[toy]{
+		Name: "toy",
+		Form: f,
+		Init: func() *toy {
+			w := &toy{Now: 100}
+			for i := range r.clients {
+				w.Clients = append(w.Clients, &toyClient{ID: i, Waits: true})
+			}
+			return w
+		},
+		Now: func(w *toy) clock.Instant { return w.Now },
+		Moves: func(w *toy, to []Move) []Move {
+			to = append(to, Move{Kind: toyTick})
+			for i, c := range w.Clients {
+				if c.Waits && c.Tries < r.tries && !slices.ContainsFunc(w.Sent, func(x toyWrite) bool { return x.From == c }) {
+					to = append(to, Move{Kind: toySend, A: int32(i)})
+				}
+			}
+			for i := range w.Sent {
+				to = append(to, Move{Kind: toyArrive, A: int32(i)})
+				if r.loses {
+					to = append(to, Move{Kind: toyLose, A: int32(i), Fault: true})
+				}
+			}
+			return to
+		},
+		Take: func(w *toy, m Move) { r.take(w, m) },
+		Broken: func(w *toy) string {
+			inside := 0
+			for _, c := range w.Clients {
+				if c.Until > w.Now {
+					inside++
+				}
+			}
+			if inside > 1 {
+				return "one at a time"
+			}
+			return ""
+		},
+		Goal: func(w *toy) bool { return !slices.ContainsFunc(w.Clients, func(c *toyClient) bool { return c.Waits }) },
+		Say: func(w *toy, m Move) string {
+			return [...]string{"a second passes", "a client sends", "a write arrives", "a write is lost"}[m.Kind]
+		},
+		Show: func(w *toy) string {
+			if w.Server.Holder == nil {
+				return "free"
+			}
+			return "held"
+		},
+	}
+}
+
+func (r toyRules) take(w *toy, m Move) {
+	s := &w.Server
+	switch m.Kind {
+	case toyTick:
+		w.Now++
+		if s.Holder != nil && w.Now >= s.Until && !r.sticky {
+			s.Last++
+			s.Holder, s.Revision = nil, s.Last
+		}
+	case toySend:
+		c := w.Clients[m.A]
+		c.Tries++
+		w.Sent = append(w.Sent, toyWrite{c, c.Knows, w.Now})
+	case toyArrive:
+		x := w.Sent[m.A]
+		w.Sent = slices.Delete(w.Sent, int(m.A), int(m.A)+1)
+		if s.Holder != nil || s.Revision != x.Expect {
+			x.From.Tries--
+			x.From.Knows = s.Revision
+			return
+		}
+		s.Last++
+		s.Holder, s.Revision, s.Until = x.From, s.Last, w.Now+toyTTL
+		x.From.Until = x.Sent + toyTTL
+		if r.late {
+			x.From.Until = w.Now + toyTTL + 1
+		}
+		x.From.Waits = false
+	case toyLose:
+		w.Sent = slices.Delete(w.Sent, int(m.A), int(m.A)+1)
+	}
+}
+
+func TestExploreToTheEnd(t *testing.T) {
+	res := Explore(toyRules{clients: 2, tries: 1}.model(), Limits{})
+	require.Empty(t, res.Violated)
+	require.Empty(t, res.Story)
+	require.True(t, res.Exhausted)
+	require.Equal(t, countByHand(toyRules{clients: 2, tries: 1}), res.States)
+	again := Explore(toyRules{clients: 2, tries: 1}.model(), Limits{})
+	require.Equal(t, []int{res.States, res.Transitions, res.Depth}, []int{again.States, again.Transitions, again.Depth})
+}
+
+// countByHand counts the states of the toy with a form that is written for it, and without copies.
+func countByHand(r toyRules) int {
+	m := r.model()
+	code := func(w *toy) string {
+		revisions := []uint64{w.Server.Revision, w.Server.Last}
+		for _, c := range w.Clients {
+			revisions = append(revisions, c.Knows)
+		}
+		for _, x := range w.Sent {
+			revisions = append(revisions, x.Expect)
+		}
+		slices.Sort(revisions)
+		revisions = slices.Compact(append([]uint64{0}, revisions...))
+		rank := func(v uint64) int { return slices.Index(revisions, v) }
+		ago := func(at clock.Instant) string {
+			if at == 0 {
+				return "never"
+			}
+			return fmt.Sprint(min(w.Now-at, toyTTL+1))
+		}
+		holder := -1
+		if w.Server.Holder != nil {
+			holder = w.Server.Holder.ID
+		}
+		text := fmt.Sprint(holder, rank(w.Server.Revision), rank(w.Server.Last), ago(w.Server.Until))
+		for _, c := range w.Clients {
+			text += fmt.Sprint(" client ", ago(c.Until), c.Waits, rank(c.Knows), c.Tries, c.In)
+		}
+		var sent []string
+		for _, x := range w.Sent {
+			sent = append(sent, fmt.Sprint(" write ", x.From.ID, rank(x.Expect), ago(x.Sent)))
+		}
+		slices.Sort(sent)
+		return text + strings.Join(sent, "")
+	}
+	ways, met := [][]Move{nil}, map[string]bool{code(m.Init()): true}
+	replay := func(way []Move) *toy {
+		w := m.Init()
+		for _, mv := range way {
+			m.Take(w, mv)
+		}
+		return w
+	}
+	for ; len(ways) > 0; ways = ways[1:] {
+		for _, mv := range m.Moves(replay(ways[0]), nil) {
+			way := append(slices.Clone(ways[0]), mv)
+			if c := code(replay(way)); !met[c] {
+				met[c] = true
+				ways = append(ways, way)
+			}
+		}
+	}
+	return len(met)
+}
+
+// counter is a world whose number of states can be counted by hand.
+type counter struct{ A, B int }
+
+func TestExploreCounts(t *testing.T) {
+	m := Model[counter]{
+		Name: "counter", Init: func() *counter { return new(counter) },
+		Moves: func(w *counter, to []Move) []Move {
+			if w.A < 9 {
+				to = append(to, Move{Kind: 1})
+			}
+			if w.B < 4 {
+				to = append(to, Move{Kind: 2})
+			}
+			return to
+		},
+		Take: func(w *counter, m Move) {
+			if m.Kind == 1 {
+				w.A++
+			} else {
+				w.B++
+			}
+		},
+		Broken: func(*counter) string { return "" },
+		Goal:   func(w *counter) bool { return w.A == 9 && w.B == 4 },
+		Now:    func(*counter) clock.Instant { return 0 },
+		Say:    func(*counter, Move) string { return "" }, Show: func(*counter) string { return "" },
+	}
+	res := Explore(m, Limits{})
+	require.Equal(t, Result{Name: "counter", States: 50, Transitions: 9*5 + 10*4, Depth: 13, Exhausted: true, Took: res.Took}, res)
+
+	limited := Explore(m, Limits{States: 20})
+	require.False(t, limited.Exhausted)
+	require.GreaterOrEqual(t, limited.States, 20)
+	require.Less(t, limited.States, 25)
+
+	m.Canon = func(w *counter) { w.B = 0 } // moves read it, so that the ways differ
+	require.Panics(t, func() {
+		m.Broken = func(w *counter) string {
+			if w.A == 3 {
+				return "three"
+			}
+			return ""
+		}
+		m.Take = func(w *counter, m Move) { w.A += 1 + w.B; w.B = 1 }
+		Explore(m, Limits{})
+	})
+}
+
+func TestExploreTellsTheShortestStory(t *testing.T) {
+	res := Explore(toyRules{clients: 2, tries: 1, late: true}.model(), Limits{})
+	require.Equal(t, "one at a time", res.Violated)
+	require.False(t, res.Exhausted)
+	for _, line := range res.Story {
+		t.Log(line)
+	}
+	// One is inside for a second longer than its record lives: it sends, it arrives, three seconds, and the other one
+	// learns the new revision and gets in.
+	require.Len(t, res.Story, 9)
+	require.Len(t, res.Moves, 9)
+	require.Regexp(t, `^3ns +a client sends +\| free$`, res.Story[7])
+	require.Empty(t, Explore(toyRules{clients: 2, tries: 1, late: true}.model(), Limits{Only: Stuck}).Violated)
+}
+
+func TestExploreFindsWhereNoGoalIsReached(t *testing.T) {
+	res := Explore(toyRules{clients: 2, tries: 1, loses: true}.model(), Limits{})
+	require.Equal(t, Stuck, res.Violated)
+	require.True(t, res.Exhausted)
+	require.Len(t, res.Story, 2, "the only try is lost")
+	require.Contains(t, res.Story[1], "!a write is lost")
+
+	res = Explore(toyRules{clients: 2, tries: 2, sticky: true}.model(), Limits{})
+	require.Equal(t, Stuck, res.Violated)
+	require.Empty(t, res.Story, "the first one keeps it, so that the other one is stuck from the beginning")
+	require.Empty(t, Explore(toyRules{clients: 2, tries: 2, sticky: true}.model(), Limits{Only: "one at a time"}).Violated)
+}
+
+func TestExplorePanics(t *testing.T) {
+	m := toyRules{clients: 1, tries: 1}.model()
+	take := m.Take
+	m.Take = func(w *toy, mv Move) {
+		if mv.Kind == toyArrive && w.Now > 101 {
+			panic("late")
+		}
+		take(w, mv)
+	}
+	res := Explore(m, Limits{})
+	require.Equal(t, "no panic: late", res.Violated)
+	require.Len(t, res.Story, 4)
+	require.Equal(t, uint8(toyArrive), res.Moves[3].Kind)
+
+	calls := 0
+	m.Take = func(w *toy, mv Move) { take(w, mv); calls++; w.Clients[0].In = calls }
+	require.PanicsWithValue(t, "explore: toy: {Kind:0 Fault:false A:0 B:0 C:0} does not do again what it did: it depends on more than the world", func() { Explore(m, Limits{}) })
+
+	m = toyRules{clients: 1, tries: 1}.model()
+	moves := m.Moves
+	m.Moves = func(w *toy, to []Move) []Move { w.Clients[0].In++; return moves(w, to) }
+	require.Panics(t, func() { Explore(m, Limits{}) }, "it has changed the world")
+}
+
+func BenchmarkExplore(b *testing.B) {
+	for b.Loop() {
+		res := Explore(toyRules{clients: 3, tries: 2, loses: true}.model(), Limits{Only: "one at a time"})
+		b.ReportMetric(float64(res.Transitions)/res.Took.Seconds(), "transitions/s")
+		b.ReportMetric(float64(res.States), "states")
+	}
+}
