@@ -79,6 +79,41 @@ func TestCopyKeepsIdentity(t *testing.T) {
 	require.Equal(t, []int{1, 2, 3, 4}, array)
 }
 
+// TestCopyOfSlices: a slice that is met as a pointer first, or as a shorter one, is copied in its whole length, and has
+// no room behind it.
+func TestCopyOfSlices(t *testing.T) {
+	type world struct {
+		Early  *box
+		Chain  *knot
+		First  *box
+		Short  []box
+		Long   []box
+		Plain  any
+		Number *int
+		Behind [2][]int
+	}
+	w := &world{Long: make([]box, 3, 8), Plain: new(int), Number: new(int), Behind: [2][]int{make([]int, 1, 8), {7}}}
+	w.Long[2].K = &knot{Next: &knot{Name: "last"}}
+	late := make([]box, 2)
+	late[1].K = &knot{Name: "late"}
+	w.Early, w.Chain = &late[0], &knot{Next: &knot{Boxes: late}}
+	w.First, w.Short = &w.Long[0], w.Long[:2]
+	c := Copy(w)
+	require.Same(t, c.First, &c.Long[0])
+	require.Same(t, &c.Short[1], &c.Long[1])
+	require.Equal(t, "last", c.Long[2].K.Next.Name)
+	require.NotSame(t, w.Long[2].K.Next, c.Long[2].K.Next)
+	require.Same(t, c.Early, &c.Chain.Next.Boxes[0])
+	require.Equal(t, "late", c.Chain.Next.Boxes[1].K.Name)
+	require.Equal(t, 3, cap(c.Long))
+	require.Equal(t, 3, cap(c.Short), "as before, it shows a part of the array")
+	require.NotSame(t, w.Plain, c.Plain)
+	_ = append(c.Behind[0], 1)
+	require.Equal(t, []int{7}, c.Behind[1])
+	*c.Number = 5
+	require.Zero(t, *w.Number)
+}
+
 // TestCopyRefuses: what is no data is copied only if the form says how.
 func TestCopyRefuses(t *testing.T) {
 	type inner struct{ On func() }
@@ -87,6 +122,15 @@ func TestCopyRefuses(t *testing.T) {
 		func() { Copy(&outer{}) })
 	f := new(Form)
 	f.Share(inner{}, "On", "it has no state")
+	type held struct {
+		Part struct{ In inner }
+		N    int
+	}
+	whole := new(Form)
+	whole.Ignore(held{}, "Part", "a test")
+	require.NotPanics(t, func() { CopyAs(whole, &held{}) })
+	require.Equal(t, Encode(whole, &held{N: 1}, 0, nil), Encode(whole, &held{N: 1, Part: struct{ In inner }{inner{func() {}}}}, 0, nil))
+
 	called := 0
 	c := CopyAs(f, &outer{In: []inner{{func() { called++ }}}})
 	c.In[0].On()

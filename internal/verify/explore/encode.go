@@ -79,7 +79,7 @@ func (e *encoder) begin(now clock.Instant, to []byte) {
 	e.kept = e.kept[:0]
 }
 
-// rank replaces the revisions by their ranks.
+// rank replaces the revisions by their ranks. Equal ones have the same.
 func (e *encoder) rank() {
 	if len(e.revisions) == 0 {
 		return
@@ -89,7 +89,6 @@ func (e *encoder) rank() {
 		e.values = append(e.values, r.v)
 	}
 	slices.Sort(e.values)
-	e.values = slices.Compact(e.values)
 	for _, r := range e.revisions {
 		i, _ := slices.BinarySearch(e.values, r.v)
 		binary.BigEndian.PutUint64(e.buf[r.off:], uint64(i)+1)

@@ -245,6 +245,17 @@ func TestExploreCounts(t *testing.T) {
 	res := Explore(m, Limits{})
 	require.Equal(t, Result{Name: "counter", States: 50, Transitions: 9*5 + 10*4, Depth: 13, Exhausted: true, Took: res.Took}, res)
 
+	moves := m.Moves
+	m.Moves = func(w *counter, to []Move) []Move { // the last one is a fault
+		for _, mv := range moves(w, nil) {
+			mv.Fault = w.A == 8 && mv.Kind == 1
+			to = append(to, mv)
+		}
+		return to
+	}
+	require.Equal(t, Stuck, Explore(m, Limits{}).Violated)
+	m.Moves = moves
+
 	limited := Explore(m, Limits{States: 20})
 	require.False(t, limited.Exhausted)
 	require.GreaterOrEqual(t, limited.States, 20)
@@ -312,7 +323,7 @@ func TestExplorePanics(t *testing.T) {
 	m = toyRules{clients: 1, tries: 1}.model()
 	moves := m.Moves
 	m.Moves = func(w *toy, to []Move) []Move { w.Clients[0].In++; return moves(w, to) }
-	require.Panics(t, func() { Explore(m, Limits{}) }, "it has changed the world")
+	require.PanicsWithValue(t, "explore: toy: a function that only reads changes the world, or a copy shares something", func() { Explore(m, Limits{}) })
 }
 
 func BenchmarkExplore(b *testing.B) {

@@ -298,7 +298,22 @@ func TestEncodeBags(t *testing.T) {
 		require.NotEqual(t, code(list, 0, 1, 2, 3, 4), code(list, order...))
 	}
 	require.NotEqual(t, want, code(bags, 0, 1, 2, 3, 3))
+	require.NotEqual(t, code(bags, 2, 3), code(bags, 2, 4), "what only the bag leads to")
 	require.NotEqual(t, code(bags, 0, 0), code(bags, 0))
+}
+
+func TestEncodeBagsOfValues(t *testing.T) {
+	type value struct {
+		Name string
+		At   uint64
+	}
+	type world struct{ Bag []value }
+	f := new(Form)
+	f.Unordered(world{}, "Bag")
+	f.Revision(value{}, "At")
+	code := func(bag ...value) string { return string(Encode(f, &world{bag}, 0, nil)) }
+	require.Equal(t, code(value{"a", 1}, value{"b", 9}, value{"a", 2}), code(value{"a", 20}, value{"b", 90}, value{"a", 10}))
+	require.NotEqual(t, code(value{"a", 1}, value{"b", 2}), code(value{"a", 2}, value{"b", 1}))
 }
 
 // TestEncodeIdentity: which pointers are equal is a part of the world.
@@ -315,12 +330,30 @@ func TestEncodeIdentity(t *testing.T) {
 	require.NotEqual(t, code(&knot{Held: 1}), code(&knot{Held: int64(1)}))
 	require.Equal(t, code(&knot{Held: 1000}), code(&knot{Held: 500 + len(make([]int, 500))}))
 	require.Equal(t, code(&knot{ByName: map[string]int{}, Boxes: []box{}}), code(&knot{}))
+	type texts struct{ A, B string }
+	require.NotEqual(t, Encode(f, &texts{"ab", "c"}, 0, nil), Encode(f, &texts{"a", "bc"}, 0, nil))
+	type cell struct{ N int }
+	type rows struct {
+		At map[string]struct{ L []cell }
+		To *cell
+	}
+	row := func() []byte {
+		w := &rows{At: map[string]struct{ L []cell }{}, To: new(cell)}
+		for i := range 5 {
+			w.At[fmt.Sprint(i)] = struct{ L []cell }{[]cell{{N: i}}}
+		}
+		return Encode(f, w, 0, nil)
+	}
 	named := func(x, y string) *knot { // values of maps that are numbered
 		k := &knot{Named: map[string]*knot{x: {Name: x}, y: {Name: y}}}
 		k.Named[x].Next = k.Named[y]
 		return k
 	}
-	require.Equal(t, code(named("a", "b")), code(named("a", "b")))
+	first := row()
+	for range 20 { // maps have no order
+		require.Equal(t, code(named("a", "b")), code(named("a", "b")))
+		require.Equal(t, first, row())
+	}
 	require.NotEqual(t, code(named("a", "b")), code(named("b", "a")))
 }
 
