@@ -54,8 +54,12 @@ vuln: ## known vulnerabilities; needs https://vuln.go.dev
 	GOWORK=off go tool -modfile=tools/go.mod govulncheck ./...
 
 .PHONY: mutants
-mutants: ## every weakened variant is caught by its test, ten minutes
+mutants: ## every weakened variant is caught by the test that is nearest to it, a quarter of an hour
 	go run ./internal/verify/mutants
+
+.PHONY: mutants-all
+mutants-all: ## every weakened variant is caught by each test that it names, half an hour
+	go run ./internal/verify/mutants -all
 
 .PHONY: bench
 bench: ## the hot paths beside bare publishes

@@ -1,8 +1,13 @@
 // Mutants shows that the tests can fail where it matters. It weakens one line of the
-// library at a time, and requires that the test named for the line fails, and the one beside the
-// line where it names one. An argument for safety, or for getting in, rests on each of these lines.
+// library at a time, and requires that the test named for the line fails. An argument for safety, or for
+// getting in, rests on each of these lines.
 //
-//	go run ./internal/verify/mutants             # all of them
+// A line of the core has a table test beside it, which needs no server: that one decides. The test from
+// outside, through a server, shows what the line is for. It has to pass without the mutants, and with -all it
+// has to fail too.
+//
+//	go run ./internal/verify/mutants             # all mutants
+//	go run ./internal/verify/mutants -all        # with all tests that are named
 //	go run ./internal/verify/mutants -run '^guard' -v
 //	go run ./internal/verify/mutants -rules      # the page of the rules
 //
@@ -18,6 +23,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"flag"
 	"fmt"
@@ -32,6 +38,7 @@ import (
 func main() {
 	run := flag.String("run", "", "only the mutants whose names match this regular expression")
 	parallel := flag.Int("parallel", 2, "how many to try at a time")
+	outer := flag.Bool("all", false, "try a mutant with the test from outside too where one beside the line decides")
 	verbose := flag.Bool("v", false, "print how each test failed")
 	write := flag.Bool("rules", false, "try nothing, and write "+rulesPage)
 	flag.Parse()
@@ -44,7 +51,7 @@ func main() {
 			err = writeRules(root)
 		}
 	} else {
-		err = tryAll(ctx, *run, *parallel, *verbose)
+		err = tryAll(ctx, *run, *parallel, *outer, *verbose)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "mutants:", err)
@@ -54,7 +61,7 @@ func main() {
 
 // tryAll tries the mutants whose names match, after it has seen their tests pass
 // without them. The error is nil when each is caught.
-func tryAll(ctx context.Context, pattern string, parallel int, verbose bool) error {
+func tryAll(ctx context.Context, pattern string, parallel int, outer, verbose bool) error {
 	names, err := regexp.Compile(pattern)
 	if err != nil {
 		return err
@@ -63,6 +70,9 @@ func tryAll(ctx context.Context, pattern string, parallel int, verbose bool) err
 	if len(chosen) == 0 {
 		return fmt.Errorf("no mutant is named like %q", pattern)
 	}
+	slices.SortStableFunc(chosen, func(x, y mutant) int { // the fast ones first
+		return cmp.Compare(min(len(y.beside), 1), min(len(x.beside), 1))
+	})
 	dir, err := os.MkdirTemp("", "mutants")
 	if err != nil {
 		return err
@@ -86,13 +96,14 @@ func tryAll(ctx context.Context, pattern string, parallel int, verbose bool) err
 	bad := 0
 	each(parallel, chosen, func(m mutant) {
 		begun := time.Now()
-		verdict, output := try(ctx, root, dir, places, m)
+		tests := m.judges(places, outer)
+		verdict, output := try(ctx, root, dir, places, m, tests)
 		mu.Lock()
 		defer mu.Unlock()
 		if verdict != caught {
 			bad++
 		}
-		fmt.Printf("%-12s %-32s %5.1fs  %s %s\n%14s%s\n", verdict, m.name(), time.Since(begun).Seconds(), m.test, m.beside, "", m.weak)
+		fmt.Printf("%-12s %-32s %5.1fs  %v\n%14s%s\n", verdict, m.name(), time.Since(begun).Seconds(), tests, "", m.weak)
 		if verbose || verdict != caught {
 			fmt.Println(output)
 		}

@@ -16,7 +16,7 @@ type mutant struct {
 	operator string // applied to the line
 	weak     string // the behaviour of the weakened library
 	test     string // the test that has to fail: package directory, dot, test, as go test names it
-	beside   string // a test in the directory of the line, without a server, that has to fail too
+	beside   string // a test in the directory of the line, without a server, that has to fail and decides
 }
 
 // name is the unique name of the mutant.
@@ -49,14 +49,29 @@ func (m mutant) apply(root string, labels map[string]place) (file string, text [
 }
 
 // named is a test: the package's directory, the name.
-type named struct{ dir, test string }
+type named struct {
+	dir, test string
+	beside    bool // it is in the package of the line
+}
 
-// tests are those that have to fail.
+func (n named) String() string { return n.dir + "." + n.test }
+
+// tests are all that the mutant names.
 func (m mutant) tests(labels map[string]place) []named {
 	dir, test, _ := strings.Cut(m.test, ".")
-	all := []named{{dir, test}}
+	all := []named{{dir, test, false}}
 	if m.beside != "" {
-		all = append(all, named{path.Dir(labels[m.label].file), m.beside})
+		all = append(all, named{path.Dir(labels[m.label].file), m.beside, true})
 	}
 	return all
+}
+
+// judges are the tests that have to fail: the one beside the line, and with all the other one too.
+func (m mutant) judges(labels map[string]place, all bool) []named {
+	tests := m.tests(labels)
+	slices.Reverse(tests) // the fast one first
+	if m.beside != "" && !all {
+		return tests[:1]
+	}
+	return tests
 }

@@ -49,6 +49,20 @@ func TestMutantsFit(t *testing.T) {
 	require.GreaterOrEqual(t, len(mutants), 140, "some were lost")
 }
 
+// TestJudges: a test beside the line decides alone, unless all are wanted.
+func TestJudges(t *testing.T) {
+	places := map[string]place{"one": {file: "internal/core/x.go"}}
+	outer := mutant{label: "one", test: "natslock.TestX/y"}
+	both := outer
+	both.beside = "TestZ"
+	for _, all := range []bool{false, true} {
+		require.Equal(t, []named{{"natslock", "TestX/y", false}}, outer.judges(places, all))
+	}
+	require.Equal(t, []named{{"internal/core", "TestZ", true}}, both.judges(places, false))
+	require.Equal(t, []named{{"internal/core", "TestZ", true}, {"natslock", "TestX/y", false}}, both.judges(places, true))
+	require.Len(t, both.tests(places), 2, "both have to pass without the mutant")
+}
+
 // TestLabels: a label that stands twice, or is not the end of its line, is an error.
 func TestLabels(t *testing.T) {
 	for text, wrong := range map[string]string{

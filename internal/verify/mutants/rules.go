@@ -87,7 +87,7 @@ const (
 # The rules and the lines that keep them
 
 A comment like ` + "`//safety:late-answer`" + ` labels a line that carries a rule. A mutant in
-` + "`internal/verify/mutants`" + ` names the label and weakens the line, and ` + "`make mutants`" + ` requires that
+` + "`internal/verify/mutants`" + ` names the label and weakens the line, and ` + "`make mutants-all`" + ` requires that
 each test of the last column fails by an assertion. [The ledger](ledger.md#lines-without-a-mutant) lists the lines
 that carry a rule and have no mutant, and says why.
 

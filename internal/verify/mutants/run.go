@@ -144,7 +144,7 @@ var assertion = regexp.MustCompile(`(?m)^\s+\w+\.go:\d+: `)
 
 // try runs the tests of one mutant with the weakened file in place of the real one. The verdict is
 // that of the first test that does not catch it.
-func try(ctx context.Context, root, tmp string, labels map[string]place, m mutant) (verdict, string) {
+func try(ctx context.Context, root, tmp string, labels map[string]place, m mutant, tests []named) (verdict, string) {
 	file, text, err := m.apply(root, labels)
 	if err != nil {
 		return misfit, err.Error()
@@ -159,7 +159,7 @@ func try(ctx context.Context, root, tmp string, labels map[string]place, m mutan
 		return misfit, err.Error()
 	}
 	var output string
-	for _, n := range m.tests(labels) {
+	for _, n := range tests {
 		v, text := fails(ctx, root, n, overlay)
 		if v != caught {
 			return v, text
@@ -171,7 +171,11 @@ func try(ctx context.Context, root, tmp string, labels map[string]place, m mutan
 
 // fails says whether a test fails, as it should.
 func fails(ctx context.Context, root string, n named, overlay string) (verdict, string) {
-	r, err := goTest(ctx, root, n.dir, []string{n.test}, overlay, "-failfast")
+	flags := []string{"-failfast"}
+	if n.beside { // a package that runs for milliseconds: the compiler takes the time
+		flags = append(flags, "-gcflags=-N -l")
+	}
+	r, err := goTest(ctx, root, n.dir, []string{n.test}, overlay, flags...)
 	switch {
 	case err != nil:
 		return hung, err.Error()
