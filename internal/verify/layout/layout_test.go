@@ -80,6 +80,7 @@ var forTests = map[string][]string{
 	verify + "proxy":   {"testutil"},
 	verify + "explore": {"internal/clock"},
 	verify + "machine": {verify + "tier"},
+	verify + "fleet":   {verify + "explore", "internal/core", "internal/record", "internal/clock", "kvstore"},
 	verify + "mutants": {verify + "tier"},
 	verify + "history": {"natslock", "rwlock", "semaphore", "kvstore", "testutil", "internal/bridge", "internal/record"},
 }

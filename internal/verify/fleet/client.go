@@ -1,0 +1,577 @@
+package fleet
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/internal/core"
+	"github.com/natslock/locks/internal/record"
+)
+
+// client is what packages acquire and session keep of a client: it brings events to the core, and performs
+// the effects.
+type client struct {
+	ID      string
+	Index   int
+	Crashed bool
+	Paused  bool
+	Lags    bool // its reads are of a server that lags
+
+	Core   core.Client
+	Line   *core.Line // nil: nobody wants the lock
+	Calls  []*call
+	Runs   []*run // those that are driven, or have a lease
+	Claims []*claim
+	Kept   []*kept
+	Lists  []listing
+	Alarm  clock.Instant // 0: none
+
+	Asks, Reads int8
+	Highest     uint64 // the highest revision acknowledged
+
+	// What it remembers of the lock that it has left.
+	Tombstone  uint64
+	LeftAt     clock.Instant
+	UnqueuedAt clock.Instant
+}
+
+// listing is a list of a queue that the core has asked for.
+type listing struct {
+	Line *core.Line
+	Run  *core.Run // nil: a [core.List]
+}
+
+// call is a goroutine that wants the lock, or has it.
+type call struct {
+	C       *client
+	Want    core.Want
+	M       core.Member
+	Asked   clock.Instant
+	Entered bool
+	Lease   *kept // of its grant
+	Drain   *drain
+}
+
+// run is what a client keeps of a run, and how far the member that drives it has come.
+type run struct {
+	C *client
+	R *core.Run
+
+	At     byte // what it waits for
+	Then   byte // what the claim of the lock was made by
+	Bid    bid
+	Queue  bid   // of the place
+	Place  *kept // nil: it has none
+	Queues bool  // it has had a place
+	Lease  *kept
+	Claims []core.KeyAt
+
+	Evicted  int // how often others have deleted its place
+	Waiter   core.Waiter
+	Follower *core.Follower
+	First    *core.First
+	Mail     []stored // the newest notification of each key
+	Freed    bool     // by notifications
+	Tries    int      // reads by the timers
+	Passed   stored   // the head's place that a grant out of turn has passed
+	Watched  bool     // the end of its lease
+	TurnAt   clock.Instant
+}
+
+func ownerOf(r *core.Run) *run { return r.Owner.(*run) }
+
+// line returns the line of the lock. It may be new.
+func (c *client) line() *core.Line {
+	if c.Line == nil {
+		c.Line = &core.Line{}
+		c.Line.Begin(&c.Core, nil)
+	}
+	return c.Line
+}
+
+// see has the core know until when leases hold.
+func (c *client) see(w *World) {
+	if c.Line == nil {
+		return
+	}
+	for _, r := range c.Line.Runs {
+		if r.Leased() {
+			ownerOf(r).see(w)
+		}
+	}
+}
+
+func (r *run) see(w *World) {
+	l := r.Lease
+	r.R.Lease.Until = l.Valid.End
+	r.R.MayIdle = l.holds(w.Now) && l.Lingers
+}
+
+// asks has a goroutine ask for the lock, and keep its lease idle afterwards.
+func (c *client) asks(w *World, lingers bool) {
+	if c.Asks > 0 {
+		c.Asks--
+	}
+	g := &call{C: c, Want: core.Want{TTL: w.Scope.TTL}, Asked: w.Now}
+	if c.Reads > 0 {
+		c.Reads--
+		g.Want.Mode = record.Shared
+	}
+	g.Want.Owner, g.M.Want = g, &g.Want
+	if lingers {
+		g.M.Linger = w.Scope.Linger
+	}
+	c.Calls = append(c.Calls, g)
+	if w.Scope.Kind == record.Semaphore {
+		c.alone(g)
+		return
+	}
+	l := c.line()
+	c.see(w)
+	if !l.Ask(&g.M, w.Now) {
+		c.alone(g)
+	}
+	c.perform(w)
+}
+
+// alone gives a goroutine a run without a line.
+func (c *client) alone(g *call) {
+	r := &run{C: c, R: &core.Run{Driver: &g.M}}
+	r.R.Owner, g.M.Run = r, r.R
+	c.Runs = append(c.Runs, r)
+}
+
+func (c *client) forget(g *call) {
+	c.Calls = slices.DeleteFunc(c.Calls, func(x *call) bool { return x == g })
+}
+
+// givesUp takes a goroutine out of its run.
+func (g *call) givesUp(w *World) {
+	c, r := g.C, ownerOf(g.M.Run)
+	c.see(w)
+	left, drives := g.M.GiveUp(w.Now)
+	switch {
+	case left == core.Unused:
+		r.Lease.leave(w, record.StatusGone)
+	case left == core.Withdrawn:
+		r.withdraw(w)
+	case drives != nil:
+		r.At = atStart
+		if r.Reads() {
+			r.Bid.close(w)
+		}
+	}
+	c.forget(g)
+	c.perform(w)
+}
+
+// Reads says whether the run is of readers.
+func (r *run) Reads() bool { return r.R.Reads() }
+
+// unlocks ends a goroutine's part in the lease.
+func (g *call) unlocks(w *World) {
+	c, r := g.C, ownerOf(g.M.Run)
+	c.see(w)
+	left := g.M.Leave(w.Now)
+	c.forget(g)
+	if left == core.Nothing {
+		c.see(w)
+		left = r.R.Next(w.Now)
+	}
+	if left == core.Unused {
+		r.Lease.leave(w, record.StatusGone)
+	}
+	c.perform(w)
+}
+
+// perform performs the effects of the core.
+func (c *client) perform(w *World) {
+	for i := 0; i < len(c.Core.Effects); i++ {
+		e := c.Core.Effects[i]
+		var r *run
+		if e.Run != nil && e.Do != core.Open {
+			r = ownerOf(e.Run)
+		}
+		switch e.Do {
+		case core.Open:
+			r = &run{C: c, R: e.Run}
+			e.Run.Owner = r
+			c.Runs = append(c.Runs, r)
+		case core.OnEnd:
+			if r.Watched = r.Lease.State == isHeld; !r.Watched {
+				e.Run.LeaseEnded(w.Now)
+			}
+		case core.EndTurn:
+			r.TurnAt = e.At
+		case core.KeepTurn:
+			r.TurnAt = 0
+		case core.Release:
+			r.Lease.leave(w, record.StatusGone)
+		case core.List:
+			c.Lists = append(c.Lists, listing{Line: e.Line})
+		case core.Relist:
+			c.Lists = append(c.Lists, listing{e.Line, e.Run})
+			if e.Line == nil {
+				c.Lists[len(c.Lists)-1].Line = e.Run.Line
+			}
+		case core.Alarm:
+			c.Alarm = e.At
+		case core.Close:
+			if len(e.Line.Runs) == 0 {
+				e.Line.Others = nil
+				if c.Line == e.Line {
+					c.Line = nil
+				}
+			}
+		}
+	}
+	clear(c.Core.Effects)
+	c.Core.Effects = c.Core.Effects[:0]
+}
+
+// subscribe subscribes to the queue, and to the gate.
+func subscribe(l *core.Line, gate bool) {
+	if l.Others == nil {
+		l.Others = &core.Others{}
+		l.Others.Subscribed(false)
+	}
+	if gate && !l.Others.Gate {
+		l.Others.Subscribed(true)
+	}
+}
+
+// lists performs a list of the queue, from a subscription that a probe proves.
+func (c *client) lists(w *World, x listing) {
+	l := x.Line
+	if x.Run == nil && l.Others == nil || x.Run != nil && x.Run.Over && len(l.Runs) == 0 {
+		return
+	}
+	if x.Run != nil {
+		subscribe(l, x.Run.Reads())
+	}
+	o := l.Others
+	if proven, epoch := o.Proven(); !proven {
+		o.Prove(w.Now, epoch)
+	}
+	queue, _, _ := c.queue(w, w.Server.Seq)
+	var gate *record.Entry
+	if o.Gate {
+		e := w.leader(gateKey)
+		gate = &e
+	}
+	l.Listed(queue, 0, gate, w.Now, w.Now, wall(w.Now))
+	if x.Run == nil {
+		o.Refreshed()
+	} else {
+		x.Run.Relisted(w.Now)
+	}
+}
+
+func (w *World) leader(key string) record.Entry {
+	r := w.Server.get(key)
+	return r.entry(w.Scope.Permits)
+}
+
+// reads is the server that a read of a client is of, which has to contain a revision.
+func (c *client) reads(w *World, asOf uint64) *server {
+	if c.Lags && w.Old != nil && w.Old.Seq >= asOf {
+		return w.Old
+	}
+	return &w.Server
+}
+
+func (c *client) read(w *World, key string, asOf uint64) record.Entry {
+	r := c.reads(w, asOf).get(key)
+	return r.entry(w.Scope.Permits)
+}
+
+// queue lists the queue and the keys of the lock, in one state that contains a revision.
+func (c *client) queue(w *World, asOf uint64) (queue, keys []record.Entry, at *server) {
+	s := c.reads(w, asOf)
+	for _, r := range s.list(placePrefix) {
+		if r.live() && r.Status == record.StatusWaiting {
+			queue = append(queue, r.entry(w.Scope.Permits))
+		}
+	}
+	record.SortByTicket(queue)
+	if w.Scope.Kind != record.Semaphore {
+		r := s.get(gateKey)
+		return queue, []record.Entry{r.entry(0)}, s
+	}
+	for k := range w.Scope.Permits {
+		r := s.get(slotKey(k))
+		keys = append(keys, r.entry(w.Scope.Permits))
+	}
+	return queue, keys, s
+}
+
+func slotKey(k int) string { return fmt.Sprint(slotPrefix, k) }
+
+// key is key k of the lock.
+func (w *World) key(k int) string {
+	if w.Scope.Kind == record.Semaphore {
+		return slotKey(k)
+	}
+	return gateKey
+}
+
+// slot is the number of a key of the lock.
+func slot(key string) int {
+	if k, ok := strings.CutPrefix(key, slotPrefix); ok {
+		return int(k[0] - '0')
+	}
+	return 0
+}
+
+// clear deletes the places that are overdue by the leader's clock, and returns the others.
+func (c *client) clear(w *World, places []record.Entry) (rest []record.Entry) {
+	for _, e := range places {
+		if !e.OverdueAt(wall(w.Now)) || w.tombstone(e.Key, e.Revision, e.ID, record.StatusGone).Refusal != core.Acknowledged {
+			rest = append(rest, e)
+		}
+	}
+	return rest
+}
+
+// watches says whether the client is notified of a key.
+func (c *client) watches(key string) bool {
+	if c.Line != nil && c.Line.Others != nil && (strings.HasPrefix(key, placePrefix) && c.Line.Others.Queue || key == gateKey && c.Line.Others.Gate) {
+		return true
+	}
+	if slices.ContainsFunc(c.Kept, func(k *kept) bool { return k.Key == key && !k.Waits && k.State == isHeld }) {
+		return true
+	}
+	if strings.HasPrefix(key, readPrefix) {
+		return slices.ContainsFunc(c.Calls, func(g *call) bool { return g.Drain != nil && g.Drain.Watches })
+	}
+	return slices.ContainsFunc(c.Runs, func(r *run) bool { return r.watches(key) })
+}
+
+func (r *run) watches(key string) bool {
+	switch {
+	case r.First != nil:
+		return isLock(key)
+	case r.Follower != nil:
+		return key == r.Follower.Pred.Key || isLock(key)
+	}
+	return false
+}
+
+// hears takes a notification.
+func (c *client) hears(w *World, s stored) {
+	e := s.entry(w.Scope.Permits)
+	if l := c.Line; l != nil && l.Others != nil {
+		switch o := l.Others; {
+		case s.Key == gateKey && o.Gate:
+			l.GateSeen(o, e, w.Now)
+		case !strings.HasPrefix(s.Key, placePrefix) || !o.Queue:
+		case s.Deleted:
+			o.PlaceGone(s.Key, s.Revision, w.Now)
+		case s.Client != c.ID:
+			l.PlaceSeen(o, e, w.Now)
+		}
+		c.perform(w)
+	}
+	for _, k := range c.Kept {
+		// A hint of another's write has the record renewed, which proves that.
+		if k.Key == s.Key && !k.Waits && k.State == isHeld && s.Revision > k.Last && !(s.ID == k.ID && s.Status == record.StatusHeld && s.Renewal > 0) {
+			k.Next = min(k.Next, w.Now)
+		}
+	}
+	for _, r := range c.Runs {
+		if r.watches(s.Key) {
+			i := slices.IndexFunc(r.Mail, func(x stored) bool { return x.Key == s.Key })
+			switch {
+			case i < 0:
+				r.Mail = append(r.Mail, s)
+			case s.Revision >= r.Mail[i].Revision:
+				r.Mail[i] = s
+			}
+		}
+	}
+	for _, g := range c.Calls {
+		if d := g.Drain; d != nil && d.Watches && strings.HasPrefix(s.Key, readPrefix) && s.Deleted {
+			d.D.Departed(s.Key, s.Revision)
+			d.Woken = true
+		}
+	}
+}
+
+// answered takes an answer, however late.
+func (c *client) answered(w *World, m message) {
+	if m.Answer.Refusal == core.Acknowledged {
+		c.Highest = max(c.Highest, m.Answer.Revision)
+	}
+	switch m.From {
+	case fromClaim:
+		for _, cl := range c.Claims {
+			if cl.C.ID == m.What.ID {
+				cl.answered(w, m)
+			}
+		}
+	case fromRenewal:
+		for _, k := range c.Kept {
+			if k.ID == m.What.ID {
+				k.renewed(w, m.N, m.Answer)
+			}
+		}
+	case fromRemoval:
+		for _, k := range c.Kept {
+			if k.ID == m.What.ID {
+				k.wrote(w, m.N, m.Answer)
+			}
+		}
+	}
+}
+
+// step does one thing that the client can do, and says whether there was one.
+func (c *client) step(w *World) bool {
+	if len(c.Lists) > 0 {
+		x := c.Lists[0]
+		c.Lists = slices.Delete(c.Lists, 0, 1)
+		c.lists(w, x)
+		c.perform(w)
+		return true
+	}
+	for _, k := range c.Kept {
+		if k.step(w, c) {
+			c.perform(w)
+			return true
+		}
+	}
+	for _, r := range c.Runs {
+		if r.step(w) {
+			c.perform(w)
+			return true
+		}
+	}
+	for _, g := range c.Calls {
+		if g.step(w) {
+			c.perform(w)
+			return true
+		}
+	}
+	if c.Alarm != 0 && w.Now >= c.Alarm {
+		c.Alarm = 0
+		for _, r := range c.Core.Tend(w.Now) {
+			c.Lists = append(c.Lists, listing{r.Line, r})
+		}
+		c.perform(w)
+		return true
+	}
+	c.sweep(w)
+	return false
+}
+
+// sweep forgets what nothing refers to any more.
+func (c *client) sweep(w *World) {
+	c.Runs = slices.DeleteFunc(c.Runs, func(r *run) bool {
+		return !(r.R.Driver != nil && !r.R.Over) && (r.R.Over || r.Lease == nil || r.Lease.State != isHeld) &&
+			!slices.ContainsFunc(c.Calls, func(g *call) bool { return g.M.Run == r.R })
+	})
+	c.Claims = slices.DeleteFunc(c.Claims, func(cl *claim) bool {
+		return cl.C.Over && (cl.C.Settled() || !slices.ContainsFunc(w.Net, func(m message) bool {
+			return m.Client == c.Index && m.From == fromClaim && m.What.ID == cl.C.ID
+		}))
+	})
+	c.Kept = slices.DeleteFunc(c.Kept, func(k *kept) bool {
+		return k.State != isHeld && k.Removal == nil &&
+			!slices.ContainsFunc(c.Runs, func(r *run) bool { return r.Lease == k || r.Place == k }) &&
+			!slices.ContainsFunc(c.Calls, func(g *call) bool { return g.Lease == k }) &&
+			!slices.ContainsFunc(w.Net, func(m message) bool { return m.Client == c.Index && m.From == fromRenewal && m.What.ID == k.ID })
+	})
+	if c.Tombstone != 0 && w.Now.Sub(c.LeftAt) >= record.TombstoneLife {
+		c.Tombstone, c.LeftAt, c.UnqueuedAt = 0, 0, 0
+	}
+}
+
+// due is when the client has to do something.
+func (c *client) due() clock.Instant {
+	at := never
+	if c.Alarm != 0 {
+		at = c.Alarm
+	}
+	for _, k := range c.Kept {
+		at = min(at, k.due())
+	}
+	for _, r := range c.Runs {
+		at = min(at, r.due())
+	}
+	for _, g := range c.Calls {
+		at = min(at, g.due())
+	}
+	return at
+}
+
+// step lets a goroutine in whose turn it is.
+func (g *call) step(w *World) bool {
+	if g.Entered || !g.M.Inside {
+		return false
+	}
+	c, r := g.C, ownerOf(g.M.Run)
+	l := r.Lease
+	l.judgeEnd(w)
+	if l.State != isHeld {
+		g.again(w, r)
+		return true
+	}
+	if g.Want.Mode != record.Shared && w.Scope.Kind == record.RW && !r.R.Drained {
+		return g.drains(w, r)
+	}
+	if g.Drain = nil; l.Grants > 0 && l.Valid.End.Sub(w.Now) < l.Terms.Validity()/3 {
+		if g.Asked != never && l.Next > w.Now && len(l.Sent) == 0 { // it waits for a renewal
+			l.Next = w.Now
+			return true
+		}
+		return false
+	}
+	l.Grants++
+	l.Lingers = l.Lingers || g.M.Linger > 0
+	g.Entered, g.Lease = true, l
+	w.entered(g, l)
+	_ = c
+	return true
+}
+
+// again has a goroutine wait on when the lease has ended before it was served.
+func (g *call) again(w *World, r *run) {
+	g.Drain = nil
+	l := r.Lease
+	last, opens := g.M.Lost(w.Now)
+	if r.R.Line == nil {
+		r.Lease, r.At = nil, atStart
+	}
+	if opens {
+		g.C.line().Reopen(&g.M, w.Now)
+	}
+	if last {
+		l.leave(w, record.StatusGone)
+	}
+}
+
+func (g *call) due() clock.Instant {
+	if g.Drain != nil {
+		return g.Drain.At
+	}
+	return never
+}
+
+// entered notes that a goroutine is inside, and checks the order of the queue.
+func (w *World) entered(g *call, l *kept) {
+	w.Grants++
+	if !w.Scope.Fifo || w.Failed {
+		return
+	}
+	for _, c := range w.Clients {
+		for _, h := range c.Calls {
+			if h == g || h.Entered || h.M.Inside || h.M.Run == nil || h.M.Run.Ticket == 0 {
+				continue
+			}
+			if p := ownerOf(h.M.Run).Place; p != nil && g.Asked > p.Granted.Add(record.Bypass) && !(g.Want.Mode == record.Shared && h.Want.Mode == record.Shared) {
+				w.fail("a goroutine passes one that had queued before it asked")
+			}
+		}
+	}
+}

@@ -1,0 +1,72 @@
+package fleet
+
+import (
+	"reflect"
+	"time"
+
+	"github.com/natslock/locks/internal/core"
+	"github.com/natslock/locks/internal/record"
+	"github.com/natslock/locks/internal/verify/explore"
+	"github.com/natslock/locks/kvstore"
+)
+
+// inside is a value of the type that a field of a struct leads to, which its package does not export.
+func inside(of any, fields ...string) any {
+	t := reflect.TypeOf(of)
+	for _, name := range fields {
+		f, ok := t.FieldByName(name)
+		if !ok {
+			panic("fleet: " + t.String() + " has no field " + name)
+		}
+		t = f.Type
+		for t.Kind() != reflect.Struct {
+			t = t.Elem()
+		}
+	}
+	return reflect.Zero(t).Interface()
+}
+
+// ofCore declares what the numbers in the core are, and for how long its instants matter.
+func ofCore(f *explore.Form, s Scope) {
+	f.Revision(core.Answer{}, "Revision", "Last")
+	f.Revision(core.Attempt{}, "Expect")
+	f.Revision(core.Run{}, "Ticket")
+	f.Revision(core.Lease{}, "Revision")
+	f.Revision(core.Waiter{}, "Ticket", "Vacant")
+	f.Revision(core.Removal{}, "Revision")
+	f.Revision(core.KeyAt{}, "Expect")
+	f.Revision(core.Drain{}, "notified")
+	f.Revision(core.DrainStep{}, "Revision")
+	f.Revision(core.ReaderList{}, "Last", "Gate")
+	f.Revision(core.First{}, "asOf")
+	f.Revision(inside(core.First{}, "keys"), "at")
+	f.Revision(core.Follower{}, "free")
+	f.Revision(inside(core.Follower{}, "windows"), "revision")
+	f.Revision(core.Others{}, "from")
+	f.Revision(inside(core.Others{}, "gate"), "revision")
+	f.Revision(inside(core.Others{}, "places"), "ticket")
+	f.Revision(inside(core.Others{}, "gone"), "revision")
+	f.Revision(kvstore.Record{}, "Revision")
+	for _, field := range []string{"Attempt", "Renewal", "Token", "Size"} {
+		f.Ignore(record.Body{}, field, "nothing reads it of a record that the core has kept")
+	}
+
+	const past = 1
+	lists := pick(s.Linger > 0, 6*time.Second, 1500*time.Millisecond)
+	f.HorizonOf(core.Run{}, past, "turnEnds")
+	f.HorizonOf(inside(core.Run{}, "writing"), time.Second, "begun")
+	f.HorizonOf(inside(core.Run{}, "spare"), past, "ends")
+	f.HorizonOf(core.Bid{}, past, "Until")
+	f.HorizonOf(core.Validity{}, past, "End")
+	f.HorizonOf(core.Lease{}, past, "Until")
+	f.HorizonOf(core.Others{}, lists, "listed", "proven", "swept")
+	f.HorizonOf(inside(core.Others{}, "gate"), lists, "listed", "at")
+	f.HorizonOf(inside(core.Others{}, "gate"), past, "until")
+	f.HorizonOf(inside(core.Others{}, "places"), past, "until")
+	f.HorizonOf(inside(core.Others{}, "gone"), lists, "at")
+	f.HorizonOf(inside(core.Follower{}, "windows"), time.Second, "last")
+	f.HorizonOf(core.Follower{}, past, "readAt", "lookAt")
+	f.HorizonOf(core.First{}, past, "due")
+	f.Ignore(core.Attempt{}, "Floor", "the server never goes back")
+	f.Ignore(core.Bid{}, "Begun", "streams have a leader")
+}

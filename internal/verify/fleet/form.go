@@ -1,0 +1,192 @@
+package fleet
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/internal/core"
+	"github.com/natslock/locks/internal/record"
+	"github.com/natslock/locks/internal/verify/explore"
+)
+
+// Model is the exploration of a scope.
+func Model(s Scope) explore.Model[World] {
+	return explore.Model[World]{
+		Name: s.Name, Init: func() *World { return New(s) }, Moves: Moves, Take: Take, Goal: Goal, Canon: canon,
+		Broken: func(w *World) string { return w.Wrong }, Now: func(w *World) clock.Instant { return w.Now },
+		Say: Say, Show: Show, Form: form(s),
+	}
+}
+
+// form is the canonical form of a world: which numbers are revisions, and what is not looked at.
+func form(s Scope) *explore.Form {
+	f := &explore.Form{Wall: wall}
+	f.Horizon(max(s.TTL, s.Place, 5*time.Second) + time.Second)
+	f.Revision(server{}, "Seq")
+	f.Revision(stored{}, "Revision", "Token")
+	f.Revision(message{}, "Expect")
+	f.Revision(kept{}, "Token", "Last", "ResolveAt")
+	f.Revision(bid{}, "Expect")
+	f.Revision(client{}, "Tombstone")
+	f.Ignore(client{}, "Highest", "the server never goes back")
+	f.Revision(World{}, "Granted", "Broken")
+	f.Unordered(World{}, "Net")
+	f.Ignore(World{}, "Scope", "it never changes")
+	f.Ignore(World{}, "Grants", "it only counts")
+	f.HorizonOf(kept{}, 1, "Next")
+	f.HorizonOf(bid{}, 1, "At")
+	f.HorizonOf(client{}, time.Second, "LeftAt")
+	f.HorizonOf(client{}, record.Bypass, "UnqueuedAt")
+	f.HorizonOf(removal{}, 1, "At")
+	ofCore(f, s)
+	return f
+}
+
+// canon clears what no later move reads.
+func canon(w *World) {
+	for _, c := range w.Clients {
+		if c.Crashed {
+			continue
+		}
+		c.sweep(w)
+		for _, g := range c.Calls {
+			if w.Failed || !w.Scope.Fifo || g.Entered {
+				g.Asked = 0
+			}
+		}
+		for _, k := range c.Kept {
+			k.canon(w, c)
+		}
+		for _, r := range c.Runs {
+			if f := r.Follower; f != nil && f.Proven {
+				f.Pred.Time = time.Time{}
+			}
+			if r.At != atStand {
+				r.Waiter.Named, r.Waiter.Vacant = false, 0
+			}
+			if r.Place == nil {
+				r.Waiter = core.Waiter{}
+			}
+			if r.At != atBid {
+				r.Then = 0
+			}
+			if r.R.Leased() {
+				r.see(w)
+			}
+			if r.R.Over {
+				r.R.Lease = core.Lease{Revision: 1}
+				r.R.MayIdle, r.Evicted, r.Tries, r.Queues = false, 0, 0, false
+			}
+			if r.Bid.Cur == nil && r.At != atBid && r.At != atFirst {
+				r.Bid = bid{}
+			}
+		}
+	}
+	live := func(revision uint64) bool {
+		return slices.ContainsFunc(w.Server.Records, func(r stored) bool { return r.Revision == revision }) ||
+			slices.ContainsFunc(w.Net, func(m message) bool { return m.Answer.Revision == revision || m.Answer.Last == revision })
+	}
+	w.Broken = slices.DeleteFunc(w.Broken, func(revision uint64) bool { return !live(revision) })
+}
+
+// canon forgets how often a record has been renewed that has no write on its way.
+func (k *kept) canon(w *World, c *client) {
+	if w.Failed || !w.Scope.Fifo || !k.Waits {
+		k.Granted = 0
+	}
+	if w.Scope.Kind != record.RW {
+		k.LastSent, k.Confirmed = 0, 0
+	}
+	if k.State != isHeld {
+		k.Terms, k.Next, k.LastSent, k.Granted = clock.Terms{TTL: k.Terms.TTL}, 0, 0, 0
+	}
+	if k.State != isHeld || len(k.Sent) != 0 || k.Resolving || slices.ContainsFunc(w.Net, func(m message) bool { return m.What.ID == k.ID }) ||
+		slices.ContainsFunc(c.Claims, func(cl *claim) bool { return cl.C.ID == k.ID }) {
+		return
+	}
+	for _, s := range []*server{&w.Server, w.Old} {
+		if s == nil {
+			continue
+		}
+		for i := range s.Records {
+			if r := &s.Records[i]; r.ID == k.ID && !r.Deleted {
+				r.Attempt, r.Renewal, r.Token = 0, 1, k.Token
+			}
+		}
+	}
+	k.N = 1
+}
+
+// Say is a move in words.
+func Say(w *World, m explore.Move) string {
+	a := int(m.A)
+	if m.Kind <= mvDeposed {
+		return fmt.Sprintf("%s: %s", verbs[m.Kind], w.Net[a].say(w))
+	}
+	name := ""
+	if a < len(w.Clients) {
+		name = w.Clients[a].ID
+	}
+	switch m.Kind {
+	case mvUnlock, mvGiveUp:
+		return fmt.Sprintf("%s: goroutine %d %s", name, m.B, verbs[m.Kind])
+	case mvPass:
+		return fmt.Sprintf("%v pass", time.Duration(m.A)*time.Millisecond)
+	case mvBreak, mvForget:
+		r := w.Server.Records[a]
+		return fmt.Sprintf("%s %s of %s at %d", verbs[m.Kind], r.Key, r.ID, r.Revision)
+	}
+	return fmt.Sprintf("%s %s", name, verbs[m.Kind])
+}
+
+var verbs = [...]string{
+	mvDeliver: "arrives", mvLose: "lost", mvExpire: "lost", mvUnanswered: "arrives, and the answer is lost", mvLateAnswer: "arrives, and the answer is late",
+	mvLate: "is late", mvMissed: "arrives, and a notification is lost", mvRepeat: "is repeated", mvDeposed: "a deposed leader answers",
+	mvAsk: "asks", mvUnlock: "unlocks", mvGiveUp: "gives up", mvPass: "pass", mvBreak: "an operator breaks", mvCrash: "crashes",
+	mvPause: "stands still", mvResume: "goes on", mvForget: "the server forgets the TTL of", mvLag: "reads from a replica that lags",
+	mvCatchUp: "reads from the leader", mvCut: "the leader is deposed, and does not know it",
+}
+
+func (m *message) say(w *World) string {
+	what := "the claim"
+	switch {
+	case m.From == fromRenewal:
+		what = "the renewal"
+	case m.What.Deleted:
+		what = "the deletion"
+	}
+	name := fmt.Sprintf("%s %s of %s", what, m.What.Key, m.What.ID)
+	switch m.To {
+	case toServer:
+		return fmt.Sprintf("%s, number %d, expecting %d", name, m.N, m.Expect)
+	case toClient:
+		return fmt.Sprintf("the answer to %s, number %d: %+v", name, m.N, m.Answer)
+	}
+	return fmt.Sprintf("for %s, the notification of %s at %d", w.Clients[m.Client].ID, m.What.Key, m.What.Revision)
+}
+
+// Show is what the server has, and who is inside.
+func Show(w *World) string {
+	var b strings.Builder
+	for _, r := range w.Server.Records {
+		fmt.Fprintf(&b, "%s@%d:%s", r.Key, r.Revision, pick(r.Deleted, "-", r.ID))
+		if !r.Deleted {
+			fmt.Fprintf(&b, "/%d", r.Status)
+		}
+		b.WriteByte(' ')
+	}
+	for _, c := range w.Clients {
+		for i, g := range c.Calls {
+			if g.Entered {
+				fmt.Fprintf(&b, "[%s.%d in %d, until %v] ", c.ID, i, g.Lease.Token, g.Lease.Valid.End.Sub(w.Now))
+			}
+		}
+	}
+	if w.Wrong != "" {
+		b.WriteString("WRONG: " + w.Wrong)
+	}
+	return b.String()
+}

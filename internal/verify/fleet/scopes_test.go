@@ -1,0 +1,83 @@
+package fleet
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/internal/record"
+	"github.com/natslock/locks/internal/verify/explore"
+	"github.com/natslock/locks/internal/verify/tier"
+)
+
+// scope is one of the explorer. The parameters that change leaves alone are small.
+func scope(name string, change func(s *Scope)) Scope {
+	s := Scope{
+		Name: name, Kind: record.Mutex, Clients: 2, Asks: [4]int8{1, 1}, Most: 2, Renewals: -1, Prompt: true,
+		TTL: 3 * time.Second, Margin: time.Second, Early: time.Second, Place: 3 * time.Second, Tick: time.Second,
+	}
+	s.Faults.All = -1
+	change(&s)
+	return s
+}
+
+// twoTwo has two clients of two goroutines, which act while nothing is on its way.
+func twoTwo(s *Scope) { s.Asks, s.Ways = [4]int8{2, 2}, 1 }
+
+// small are the scopes of each run of the tests.
+func small() []Scope {
+	return []Scope{
+		scope("mutex 1+1: a lost answer, a crash, an expiry", func(s *Scope) { s.Faults.Unanswered, s.Faults.Crashes, s.Faults.Expiries = 1, 1, 1 }),
+		scope("mutex 2+1: in order", func(s *Scope) { s.Asks, s.Fifo = [4]int8{2, 1}, true }),
+		scope("mutex 2+2", twoTwo),
+		scope("lingering 1+1: a lost answer, a crash, an expiry", func(s *Scope) {
+			s.Linger = 2 * time.Second
+			s.Faults.Unanswered, s.Faults.Crashes, s.Faults.Expiries = 1, 1, 1
+		}),
+		scope("lingering 2+1: in order", func(s *Scope) { s.Asks, s.Ways, s.Linger, s.Fifo = [4]int8{2, 1}, 1, 2*time.Second, true }),
+	}
+}
+
+// large are those of the proof tier.
+func large() []Scope {
+	return []Scope{
+		scope("mutex 2+2: a lost answer, a crash, an expiry", func(s *Scope) {
+			twoTwo(s)
+			s.Faults.Unanswered, s.Faults.Crashes, s.Faults.Expiries = 1, 1, 1
+		}),
+		scope("lingering 2+1: a lost notification", func(s *Scope) { s.Asks, s.Linger, s.Faults.Missed = [4]int8{2, 1}, 2*time.Second, 1 }),
+		scope("lingering 2+2: a crash, an expiry", func(s *Scope) {
+			twoTwo(s)
+			s.Linger, s.Faults.Crashes, s.Faults.Expiries = 2*time.Second, 1, 1
+		}),
+	}
+}
+
+// explored requires that a scope is explored to its end, and that nothing is violated.
+func explored(t *testing.T, s Scope) {
+	t.Helper()
+	r := explore.Explore(Model(s), explore.Limits{States: 5_000_000})
+	if r.Violated != "" {
+		t.Fatalf("violates: %s\n%s\n%s", r.Violated, strings.Join(r.Story, "\n"), Script(r.Moves))
+	}
+	require.True(t, r.Exhausted, "explored to its end: %d states", r.States)
+	t.Logf("%d states, %d moves, %d deep, %v", r.States, r.Transitions, r.Depth, r.Took.Round(100*time.Millisecond))
+}
+
+// TestScopes explores the small scopes to their end.
+func TestScopes(t *testing.T) {
+	t.Parallel()
+	for _, s := range small() {
+		t.Run(s.Name, func(t *testing.T) { explored(t, s) })
+	}
+}
+
+// TestLargeScopes explores the large ones.
+func TestLargeScopes(t *testing.T) {
+	tier.Proof(t)
+	for _, s := range large() {
+		t.Run(s.Name, func(t *testing.T) { explored(t, s) })
+	}
+}

@@ -1,0 +1,600 @@
+package fleet
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/internal/core"
+	"github.com/natslock/locks/internal/record"
+	"github.com/natslock/locks/internal/verify/explore"
+	"github.com/natslock/locks/kvstore"
+)
+
+// Scope is how much of the world is played, and what may go wrong in it.
+type Scope struct {
+	Name    string
+	Kind    record.Kind
+	Permits int // of a semaphore
+	Clients int
+	Asks    [4]int8 // of each client; -1: for ever
+	Reads   [4]int8 // so many of its first asks are of readers
+	Most    int     // goroutines of a client at a time
+	Linger  time.Duration
+	Turn    time.Duration
+
+	TTL, Margin time.Duration
+	Early       time.Duration // by how much a server removes records too early
+	Place       time.Duration // the TTL of a place
+	Tick        time.Duration // time passes to multiples of it; 0: to any instant
+	// Prompt: whatever can be done is done before time passes, unless a fault delays it. A write is
+	// answered, and notified, as soon as it is stored.
+	Prompt   bool
+	Ways     int  // goroutines act only while fewer writes are on their way; 0: always
+	Renewals int8 // of each lease; -1: for ever
+	Several  bool // servers
+	Fifo     bool // the order of the queue is checked, as long as nothing has gone wrong
+
+	Faults Faults
+}
+
+// Faults are how often what may still go wrong.
+type Faults struct {
+	All                                                   int8 // of any kind
+	Lost, Unanswered, Late, Missed                        int8 // a write, an answer, either; a notification
+	Expiries                                              int8 // a renewal is lost
+	Crashes, Pauses, Breaks, GiveUps, Forgets, Lags, Cuts int8
+}
+
+// World is everything that there is: plain data.
+type World struct {
+	Scope   Scope
+	Now     clock.Instant
+	Server  server
+	Old     *server // what a replica shows that lags, or a leader that was deposed; nil: there is none
+	Deposed bool
+	Net     []message
+	Clients []*client
+	Left    Faults
+	Wrong   string // the first invariant that was violated
+
+	Granted uint64 // the highest revision of a grant that excludes others
+	Broken  []uint64
+	Failed  bool // something has gone wrong
+	Grants  int
+}
+
+// server is a sequence, and the newest record of each key.
+type server struct {
+	Seq     uint64
+	Records []stored // by key
+}
+
+// stored is a record, or a write on its way.
+type stored struct {
+	Key, ID, Client string
+	Status          record.Status
+	Mode            record.Mode
+	Attempt         int
+	Renewal         uint64
+	Token           uint64
+	Evictions       uint16
+	Revision        uint64
+	At              clock.Instant
+	TTL             time.Duration
+	Deleted         bool
+	Forgotten       bool // the server never removes it
+}
+
+func (s *stored) live() bool { return s.Revision != 0 && !s.Deleted }
+
+func (s *stored) entry(permits int) (e record.Entry) {
+	if s.Revision == 0 {
+		return e
+	}
+	e.Record = kvstore.Record{Key: s.Key, Revision: s.Revision, Time: wall(s.At), TTL: s.TTL, Deleted: s.Deleted}
+	e.Body = record.Body{
+		Status: s.Status, Mode: uint8(s.Mode), ID: s.ID, Client: s.Client, Attempt: s.Attempt, Renewal: s.Renewal,
+		Token: s.Token, Evictions: s.Evictions, Permits: uint16(permits), TTL: int64(s.TTL / time.Second),
+	}
+	return e
+}
+
+// wall is the servers' clock at an instant.
+func wall(at clock.Instant) time.Time { return time.Unix(0, int64(at)).UTC() }
+
+func (s *server) find(key string) (int, bool) {
+	return slices.BinarySearchFunc(s.Records, key, func(r stored, key string) int { return strings.Compare(r.Key, key) })
+}
+
+// get returns the record under a key; zero: there is none.
+func (s *server) get(key string) stored {
+	if i, ok := s.find(key); ok {
+		return s.Records[i]
+	}
+	return stored{}
+}
+
+// expire removes what has ended.
+func (s *server) expire(now clock.Instant, early time.Duration) {
+	s.Records = slices.DeleteFunc(s.Records, func(r stored) bool { return !r.Forgotten && now >= r.ends(early) })
+}
+
+// ends is when the server removes the record.
+func (s *stored) ends(early time.Duration) clock.Instant {
+	if s.Deleted {
+		early = 0
+	}
+	return s.At.Add(s.TTL - early)
+}
+
+// list returns the records under a prefix, tombstones included.
+func (s *server) list(prefix string) (all []stored) {
+	for _, r := range s.Records {
+		if strings.HasPrefix(r.Key, prefix) {
+			all = append(all, r)
+		}
+	}
+	return all
+}
+
+// message is on its way.
+type message struct {
+	To     byte // toServer, toClient, toWatch
+	Late   bool // time may pass before it arrives
+	Client int  // who has sent it, or gets it
+	What   stored
+	Expect uint64
+	Guard  string // the key that Expect is about; "": that of the record
+	From   byte   // who waits for the answer
+	N      uint64 // of the attempt or the renewal
+	Answer core.Answer
+}
+
+const (
+	toServer byte = iota + 1
+	toClient
+	toWatch
+)
+
+const (
+	fromNobody byte = iota
+	fromClaim
+	fromRenewal
+	fromRemoval
+)
+
+const (
+	gateKey     = "lock"
+	placePrefix = "wait."
+	readPrefix  = "read."
+	slotPrefix  = "slot."
+)
+
+func isLock(key string) bool { return key == gateKey || strings.HasPrefix(key, slotPrefix) }
+
+// kinds of moves
+const (
+	mvDeliver uint8 = iota
+	mvLose
+	mvExpire
+	mvUnanswered // stored, and the answer is lost
+	mvLateAnswer // stored, and the answer is late
+	mvLate
+	mvMissed // stored, and client B misses the notification
+	mvRepeat
+	mvDeposed // the leader that was deposed answers
+	mvAsk
+	mvUnlock
+	mvGiveUp
+	mvPass
+	mvBreak
+	mvCrash
+	mvPause
+	mvResume
+	mvForget
+	mvLag
+	mvCatchUp
+	mvCut
+)
+
+// New makes the world of a scope.
+func New(s Scope) *World {
+	w := &World{Scope: s, Now: clock.Instant(100 * time.Second), Left: s.Faults, Server: server{Seq: 100}}
+	for i := range s.Clients {
+		c := &client{Index: i, ID: string(rune('A' + i)), Asks: s.Asks[i], Reads: s.Reads[i]}
+		c.Core = core.Client{ID: c.ID, Turn: s.Turn, Most: 2}
+		w.Clients = append(w.Clients, c)
+	}
+	return w
+}
+
+// Moves appends what may happen next.
+func Moves(w *World, to []explore.Move) []explore.Move {
+	if w.Wrong != "" {
+		return to
+	}
+	add := func(fault bool, left int8, kind uint8, a, b int) {
+		if !fault || left != 0 && w.Left.All != 0 {
+			to = append(to, explore.Move{Kind: kind, Fault: fault, A: int32(a), B: int32(b)})
+		}
+	}
+	f, ways := &w.Left, 0
+	for i := range w.Net {
+		m := &w.Net[i]
+		if m.To != toServer && w.Clients[m.Client].Crashed {
+			continue
+		}
+		if !m.Late {
+			ways++
+		}
+		add(false, 0, mvDeliver, i, 0)
+		add(true, f.Lost, mvLose, i, 0)
+		if m.To == toServer && m.From == fromRenewal {
+			add(true, f.Expiries, mvExpire, i, 0)
+		}
+		if !m.Late {
+			add(true, f.Late, mvLate, i, 0)
+		}
+		if m.To == toServer {
+			if m.From != fromNobody && w.Scope.Prompt {
+				if m.From != fromRenewal { // that is an expiry
+					add(true, f.Unanswered, mvUnanswered, i, 0)
+				}
+				add(true, f.Late, mvLateAnswer, i, 0)
+			}
+			if w.Deposed && m.From != fromNobody {
+				add(false, 0, mvDeposed, i, 0)
+			}
+			for j, c := range w.Clients {
+				if w.Scope.Prompt && c.watches(m.What.Key) {
+					add(true, f.Missed, mvMissed, i, j)
+				}
+			}
+		}
+	}
+	acts := w.Scope.Ways == 0 || ways < w.Scope.Ways
+	asked := w.Grants > 0 || slices.ContainsFunc(w.Clients, func(c *client) bool { return len(c.Calls) > 0 })
+	for i, c := range w.Clients {
+		if c.Crashed {
+			continue
+		}
+		if c.Paused {
+			add(false, 0, mvResume, i, 0)
+			continue
+		}
+		if acts && c.Asks != 0 && len(c.Calls) < w.Scope.Most && (i == 0 || asked || !w.Scope.Prompt) { // else two clients change their names
+			add(false, 0, mvAsk, i, pick(w.Scope.Linger > 0, 1, 0))
+		}
+		for j, g := range c.Calls {
+			if g.Entered {
+				if !acts {
+					continue
+				}
+				add(false, 0, mvUnlock, i, j)
+			} else {
+				add(true, f.GiveUps, mvGiveUp, i, j)
+			}
+		}
+		add(true, f.Crashes, mvCrash, i, 0)
+		add(true, f.Pauses, mvPause, i, 0)
+		switch {
+		case c.Lags:
+			add(false, 0, mvCatchUp, i, 0)
+		default:
+			add(true, f.Lags, mvLag, i, 0)
+		}
+	}
+	for i := range w.Server.Records {
+		r := &w.Server.Records[i]
+		if r.live() && r.Status == record.StatusHeld && (isLock(r.Key) || strings.HasPrefix(r.Key, readPrefix)) {
+			add(true, f.Breaks, mvBreak, i, 0)
+		}
+		if r.live() && !r.Forgotten {
+			add(true, f.Forgets, mvForget, i, 0)
+		}
+	}
+	if w.Scope.Several && w.Old == nil {
+		add(true, f.Cuts, mvCut, 0, 0)
+	}
+	if !w.Scope.Prompt || ways == 0 {
+		if at := w.next(); at != never {
+			add(false, 0, mvPass, int(at.Sub(w.Now)/time.Millisecond), 0)
+		}
+	}
+	return to
+}
+
+const never = core.Unbounded
+
+// next is when time is to pass to.
+func (w *World) next() clock.Instant {
+	at := never
+	for _, r := range w.Server.Records {
+		switch end := r.ends(w.Scope.Early); {
+		case !r.Forgotten:
+			at = min(at, end)
+		case end.Add(record.OverdueSlack) > w.Now:
+			at = min(at, end.Add(record.OverdueSlack))
+		}
+	}
+	for _, c := range w.Clients {
+		if !c.Crashed {
+			at = min(at, c.due())
+		}
+	}
+	if at == never {
+		return at
+	}
+	if t := clock.Instant(w.Scope.Tick); t > 0 {
+		at = (at + t - 1) / t * t
+		return max(at, (w.Now/t+1)*t)
+	}
+	return max(at, w.Now.Add(time.Millisecond))
+}
+
+// Take makes a move.
+func Take(w *World, m explore.Move) {
+	a, b := int(m.A), int(m.B)
+	if m.Fault {
+		w.Failed = true
+		spend(&w.Left.All)
+	}
+	switch m.Kind {
+	case mvDeliver:
+		w.deliver(a, 0, -1)
+	case mvUnanswered, mvLateAnswer:
+		spend(pick(m.Kind == mvUnanswered, &w.Left.Unanswered, &w.Left.Late))
+		w.deliver(a, m.Kind, -1)
+	case mvMissed:
+		w.deliver(a, 0, b)
+	case mvDeposed:
+		w.deposedAnswers(w.Net[a])
+	case mvLose:
+		spend(&w.Left.Lost)
+		w.remove(a)
+	case mvExpire:
+		spend(&w.Left.Expiries)
+		w.remove(a)
+	case mvLate:
+		spend(&w.Left.Late)
+		w.Net[a].Late = true
+	case mvRepeat:
+		w.Net = append(w.Net, w.Net[a])
+	case mvAsk:
+		w.Clients[a].asks(w, b == 1)
+	case mvUnlock:
+		w.Clients[a].Calls[b].unlocks(w)
+	case mvGiveUp:
+		spend(&w.Left.GiveUps)
+		w.Clients[a].Calls[b].givesUp(w)
+	case mvPass:
+		w.Now = w.Now.Add(time.Duration(m.A) * time.Millisecond)
+		w.Server.expire(w.Now, w.Scope.Early)
+		if w.Old != nil && w.Deposed {
+			w.Old.expire(w.Now, w.Scope.Early)
+		}
+	case mvBreak:
+		spend(&w.Left.Breaks)
+		w.breaks(w.Server.Records[a])
+	case mvCrash:
+		spend(&w.Left.Crashes)
+		w.crash(w.Clients[a])
+	case mvPause:
+		spend(&w.Left.Pauses)
+		w.Clients[a].Paused = true
+	case mvResume:
+		w.Clients[a].Paused = false
+	case mvForget:
+		spend(&w.Left.Forgets)
+		w.Server.Records[a].Forgotten = true
+	case mvLag:
+		spend(&w.Left.Lags)
+		w.Clients[a].Lags = true
+		if w.Old == nil {
+			w.Old = w.Server.copy()
+		}
+	case mvCatchUp:
+		w.Clients[a].Lags = false
+		if !w.Deposed && !slices.ContainsFunc(w.Clients, func(c *client) bool { return c.Lags }) {
+			w.Old = nil
+		}
+	case mvCut:
+		spend(&w.Left.Cuts)
+		w.Old, w.Deposed = w.Server.copy(), true
+	}
+	w.settle()
+}
+
+func (s *server) copy() *server { return &server{s.Seq, slices.Clone(s.Records)} }
+
+func spend(n *int8) {
+	if *n > 0 {
+		*n--
+	}
+}
+
+func pick[T any](first bool, a, b T) T {
+	if first {
+		return a
+	}
+	return b
+}
+
+// settle lets each client do what it can.
+func (w *World) settle() {
+	for i, again := 0, true; again && w.Wrong == ""; i++ {
+		again = false
+		for _, c := range w.Clients {
+			for !c.Crashed && !c.Paused && c.step(w) {
+				if i > 100 { // a client that reads again and again meets a replica that has caught up
+					c.Lags = false
+				}
+				if again = true; i > 300 {
+					w.fail("a client does something for ever")
+					return
+				}
+				i++
+			}
+		}
+	}
+	w.check()
+}
+
+func (w *World) fail(format string, args ...any) {
+	if w.Wrong == "" {
+		w.Wrong = fmt.Sprintf(format, args...)
+	}
+}
+
+func (w *World) remove(i int) message {
+	m := w.Net[i]
+	w.Net = slices.Delete(w.Net, i, i+1)
+	return m
+}
+
+func (w *World) send(m message) { w.Net = append(w.Net, m) }
+
+// deliver delivers a message. how says what becomes of the answer to a write, and missed is a client that
+// gets no notification of it; negative: none.
+func (w *World) deliver(i int, how uint8, missed int) {
+	m := w.remove(i)
+	c := w.Clients[m.Client]
+	switch m.To {
+	case toServer:
+		a := w.write(m.What, m.Expect, m.Guard, missed)
+		if m.From == fromNobody {
+			return
+		}
+		m.To, m.Answer, m.Late = toClient, a, how == mvLateAnswer
+		switch {
+		case how == mvUnanswered || c.Crashed:
+		case how == mvLateAnswer || !w.Scope.Prompt:
+			w.send(m)
+		default:
+			c.answered(w, m)
+		}
+	case toClient:
+		c.answered(w, m)
+	case toWatch:
+		c.hears(w, m.What)
+	}
+}
+
+// deposedAnswers has a leader answer a write that was deposed and does not know it: it can store nothing.
+func (w *World) deposedAnswers(m message) {
+	if a, stores := w.Old.judge(m.What, m.Expect, m.Guard); !stores {
+		m.To, m.Answer = toClient, a
+		w.Clients[m.Client].answered(w, m)
+	}
+}
+
+// judge compares the expectation of a write.
+func (s *server) judge(r stored, expect uint64, guard string) (a core.Answer, stores bool) {
+	key := r.Key
+	if guard != "" {
+		key = guard
+	}
+	if last := s.get(key).Revision; last != expect {
+		return core.Answer{Refusal: core.Conflict, Last: last}, false
+	}
+	return a, true
+}
+
+// write has the leader judge a write, and store it.
+func (w *World) write(r stored, expect uint64, guard string, missed int) core.Answer {
+	s := &w.Server
+	a, stores := s.judge(r, expect, guard)
+	if !stores {
+		return a
+	}
+	s.Seq++
+	r.Revision, r.At = s.Seq, w.Now
+	i, there := s.find(r.Key)
+	if there {
+		s.Records[i] = r
+	} else {
+		s.Records = slices.Insert(s.Records, i, r)
+	}
+	for j, c := range w.Clients {
+		switch {
+		case j == missed:
+			spend(&w.Left.Missed)
+		case c.Crashed || !c.watches(r.Key):
+		case w.Scope.Prompt && !c.Paused:
+			c.hears(w, r)
+		default:
+			w.send(message{To: toWatch, Client: j, What: r, Late: true})
+		}
+	}
+	return core.Answer{Revision: s.Seq}
+}
+
+// tombstone has the leader put a tombstone.
+func (w *World) tombstone(key string, expect uint64, id string, status record.Status) core.Answer {
+	return w.write(stored{Key: key, ID: id, Status: status, Deleted: true, TTL: record.TombstoneLife}, expect, "", -1)
+}
+
+// breaks has an operator break a holder: the record lives on for the rest of its TTL at least.
+func (w *World) breaks(r stored) {
+	expect := r.Revision
+	r.Status = record.StatusBroken
+	if a := w.write(r, expect, "", -1); a.Refusal == core.Acknowledged {
+		w.Broken = append(w.Broken, a.Revision)
+	}
+}
+
+// crash ends a client. What it has sent is still on its way.
+func (w *World) crash(c *client) {
+	w.Clients[c.Index] = &client{Index: c.Index, ID: c.ID, Crashed: true}
+	w.Net = slices.DeleteFunc(w.Net, func(m message) bool { return m.To != toServer && m.Client == c.Index })
+}
+
+// check holds the promises.
+func (w *World) check() {
+	var inside []*call
+	for _, c := range w.Clients {
+		for _, g := range c.Calls {
+			if l := g.Lease; g.Entered && l != nil && l.holds(w.Now) {
+				inside = append(inside, g)
+			}
+			if l := g.Lease; g.Entered && l != nil {
+				if l.Seen && l.holds(w.Now) {
+					w.fail("a lease that has ended is valid again")
+				}
+				l.Seen = l.Seen || !l.holds(w.Now)
+			}
+		}
+	}
+	leases := 0
+	for i, g := range inside {
+		if i == 0 || !slices.ContainsFunc(inside[:i], func(x *call) bool { return x.Lease == g.Lease }) {
+			leases++
+		}
+		for _, h := range inside[:i] {
+			switch {
+			case w.Scope.Kind == record.Semaphore:
+			case g.Want.Mode == record.Shared && h.Want.Mode == record.Shared:
+			default:
+				w.fail("two goroutines are inside")
+			}
+		}
+	}
+	if w.Scope.Kind == record.Semaphore && leases > w.Scope.Permits {
+		w.fail("more goroutines are inside than there are permits")
+	}
+}
+
+// Goal says whether nobody waits.
+func Goal(w *World) bool {
+	for _, c := range w.Clients {
+		for _, g := range c.Calls {
+			if !g.Entered {
+				return false
+			}
+		}
+	}
+	return true
+}
