@@ -54,11 +54,11 @@ vuln: ## known vulnerabilities; needs https://vuln.go.dev
 	GOWORK=off go tool -modfile=tools/go.mod govulncheck ./...
 
 .PHONY: mutants
-mutants: ## every weakened variant is caught by the test that is nearest to it, a quarter of an hour
+mutants: ## every weakened variant is caught by the test that is nearest to it, five minutes
 	go run ./internal/verify/mutants
 
 .PHONY: mutants-all
-mutants-all: ## every weakened variant is caught by each test that it names, half an hour
+mutants-all: ## every weakened variant is caught by each test that it names, a minute more
 	go run ./internal/verify/mutants -all
 
 .PHONY: bench

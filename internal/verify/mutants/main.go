@@ -15,8 +15,9 @@
 // mutant names the label and an operator, such as "never" for a condition that never
 // holds. operator.go has them all.
 //
-// The tree is not touched: the weakened file is laid over the real one (go test
-// -overlay). A mutant is an error if its label is missing or stands twice, if it does
+// The tree is not touched: weakened files are laid over the real ones (go test
+// -overlay). They have all mutants at once, of which the environment chooses one, so that each
+// package of tests is built once. A mutant is an error if its label is missing or stands twice, if it does
 // not build, or if its test does not run. It is an error too if the test fails without
 // it, or fails by anything but an assertion. A panic or a test that hangs may have
 // nothing to do with the weakened line.
@@ -87,7 +88,8 @@ func tryAll(ctx context.Context, pattern string, parallel int, outer, verbose bo
 		return err
 	}
 	begun := time.Now()
-	if err := baseline(ctx, root, places, chosen, parallel); err != nil {
+	b, err := baseline(ctx, root, dir, places, chosen, outer, parallel)
+	if err != nil {
 		return err
 	}
 	fmt.Printf("without mutants all their tests pass (%v)\n\n", time.Since(begun).Round(time.Second))
@@ -97,7 +99,7 @@ func tryAll(ctx context.Context, pattern string, parallel int, outer, verbose bo
 	each(parallel, chosen, func(m mutant) {
 		begun := time.Now()
 		tests := m.judges(places, outer)
-		verdict, output := try(ctx, root, dir, places, m, tests)
+		verdict, output := try(ctx, root, dir, b, places, m, tests)
 		mu.Lock()
 		defer mu.Unlock()
 		if verdict != caught {

@@ -49,19 +49,16 @@ func (m mutant) apply(root string, labels map[string]place) (file string, text [
 }
 
 // named is a test: the package's directory, the name.
-type named struct {
-	dir, test string
-	beside    bool // it is in the package of the line
-}
+type named struct{ dir, test string }
 
 func (n named) String() string { return n.dir + "." + n.test }
 
 // tests are all that the mutant names.
 func (m mutant) tests(labels map[string]place) []named {
 	dir, test, _ := strings.Cut(m.test, ".")
-	all := []named{{dir, test, false}}
+	all := []named{{dir, test}}
 	if m.beside != "" {
-		all = append(all, named{path.Dir(labels[m.label].file), m.beside, true})
+		all = append(all, named{path.Dir(labels[m.label].file), m.beside})
 	}
 	return all
 }

@@ -6,12 +6,15 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/natslock/locks/internal/verify/tier"
@@ -57,26 +60,52 @@ func moduleRoot(ctx context.Context) (string, error) {
 
 // goTest runs tests of one package. The error is nil whether they pass or not.
 func goTest(ctx context.Context, root, dir string, tests []string, overlay string, flags ...string) (result, error) {
-	timeout := testTimeout + time.Duration(len(tests))*testShare
-	ctx, cancel := context.WithTimeout(ctx, timeout+buildTimeout)
-	defer cancel()
+	timeout := timeoutOf(tests)
 	args := append([]string{"test", "-json", "-count=1", "-vet=off", "-timeout", timeout.String(), "-run", pattern(tests)}, flags...)
-	cmd := exec.CommandContext(ctx, "go", append(args, "./"+dir)...)
+	cmd := exec.Command("go", append(args, "./"+dir)...)
 	cmd.Dir = root
 	cmd.Env = append(os.Environ(), tier.Variable+"=proof")
 	if overlay != "" { // in the environment, for tests that build a program
 		cmd.Env = append(cmd.Env, "GOFLAGS="+os.Getenv("GOFLAGS")+" -overlay="+overlay)
 	}
-	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
-	out, err := cmd.Output()
+	return run(ctx, cmd, timeout)
+}
+
+// test runs tests of one package, of which there is a binary, with a mutant of the batch. 0: with none.
+func (b *batch) test(ctx context.Context, root, dir, binary string, tests []string, number int, flags ...string) (result, error) {
+	timeout := timeoutOf(tests)
+	args := append([]string{"tool", "test2json", "-t", binary, "-test.v=test2json", "-test.paniconexit0", "-test.count=1",
+		"-test.timeout=" + timeout.String(), "-test.run=" + pattern(tests)}, flags...)
+	cmd := exec.Command("go", args...)
+	cmd.Dir = filepath.Join(root, dir)
+	cmd.Env = append(os.Environ(), tier.Variable+"=proof", chosenMutant+"="+strconv.Itoa(number),
+		"GOFLAGS="+os.Getenv("GOFLAGS")+" -overlay="+b.overlay, "PWD="+cmd.Dir)
+	return run(ctx, cmd, timeout)
+}
+
+func timeoutOf(tests []string) time.Duration {
+	return testTimeout + time.Duration(len(tests))*testShare
+}
+
+// run runs a command that prints the events of tests.
+func run(ctx context.Context, cmd *exec.Cmd, timeout time.Duration) (result, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout+buildTimeout)
+	defer cancel()
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	err := cmd.Start()
+	if err == nil {
+		stop := context.AfterFunc(ctx, func() { _ = cmd.Process.Kill() })
+		err = cmd.Wait()
+		stop()
+	}
 	var exit *exec.ExitError
 	if ctx.Err() != nil || err != nil && !errors.As(err, &exit) {
 		return result{}, fmt.Errorf("go test: %w", errors.Join(err, ctx.Err()))
 	}
 	r := result{started: map[string]bool{}, ended: map[string]string{}}
 	var text strings.Builder
-	for line := range bytes.Lines(out) {
+	for line := range bytes.Lines(stdout.Bytes()) {
 		var ev struct{ Action, Test, Output, FailedBuild string }
 		if json.Unmarshal(line, &ev) != nil {
 			text.Write(line)
@@ -110,25 +139,45 @@ func pattern(tests []string) string {
 	return strings.Join(all, "|")
 }
 
-// baseline runs every test that is named, once, without a mutant.
-func baseline(ctx context.Context, root string, labels map[string]place, all []mutant, parallel int) error {
-	tests := map[string][]string{}
+// baseline builds the batch, and runs every test that is named, once, without a mutant. Where no test of a
+// package decides, the tests run as they are, because the packages above the mutants need not be built for them.
+func baseline(ctx context.Context, root, tmp string, labels map[string]place, all []mutant, outer bool, parallel int) (*batch, error) {
+	b, err := newBatch(root, tmp, labels, all)
+	if err != nil {
+		return nil, err
+	}
+	tests, decides := map[string][]string{}, map[string]bool{}
 	for _, m := range all {
 		for _, n := range m.tests(labels) {
 			if !slices.Contains(tests[n.dir], n.test) {
 				tests[n.dir] = append(tests[n.dir], n.test)
 			}
 		}
+		for _, n := range m.judges(labels, outer) {
+			decides[n.dir] = decides[n.dir] || b.numbers[m.name()] != 0
+		}
 	}
-	var dirs []string
-	for dir := range tests {
-		dirs = append(dirs, dir)
-	}
-	slices.Sort(dirs)
+	dirs := slices.Sorted(maps.Keys(tests))
 	failed := make([]error, len(dirs))
+	var mu sync.Mutex
 	each(parallel, dirs, func(dir string) {
 		i := slices.Index(dirs, dir)
-		r, err := goTest(ctx, root, dir, tests[dir], "")
+		var r result
+		var err error
+		var binary string
+		if decides[dir] {
+			if binary, err = b.build(ctx, root, tmp, dir); err != nil { // maybe because of one of them
+				fmt.Printf("each mutant is built by itself: %v\n", err)
+			}
+		}
+		if binary != "" {
+			mu.Lock()
+			b.binaries[dir] = binary
+			mu.Unlock()
+			r, err = b.test(ctx, root, dir, binary, tests[dir], 0)
+		} else {
+			r, err = goTest(ctx, root, dir, tests[dir], "")
+		}
 		failed[i] = err
 		for _, t := range tests[dir] {
 			if err == nil && r.ended[t] != "pass" {
@@ -136,7 +185,7 @@ func baseline(ctx context.Context, root string, labels map[string]place, all []m
 			}
 		}
 	})
-	return errors.Join(failed...)
+	return b, errors.Join(failed...)
 }
 
 // assertion is how a failed assertion begins: the test's file and line.
@@ -144,7 +193,7 @@ var assertion = regexp.MustCompile(`(?m)^\s+\w+\.go:\d+: `)
 
 // try runs the tests of one mutant with the weakened file in place of the real one. The verdict is
 // that of the first test that does not catch it.
-func try(ctx context.Context, root, tmp string, labels map[string]place, m mutant, tests []named) (verdict, string) {
+func try(ctx context.Context, root, tmp string, b *batch, labels map[string]place, m mutant, tests []named) (verdict, string) {
 	file, text, err := m.apply(root, labels)
 	if err != nil {
 		return misfit, err.Error()
@@ -158,9 +207,15 @@ func try(ctx context.Context, root, tmp string, labels map[string]place, m mutan
 	if err != nil {
 		return misfit, err.Error()
 	}
+	number := b.numbers[m.name()]
 	var output string
 	for _, n := range tests {
-		v, text := fails(ctx, root, n, overlay)
+		v, text := fails(n, func() (result, error) {
+			if binary := b.binaries[n.dir]; binary != "" && number != 0 {
+				return b.test(ctx, root, n.dir, binary, []string{n.test}, number, "-test.failfast")
+			}
+			return goTest(ctx, root, n.dir, []string{n.test}, overlay, "-failfast")
+		})
 		if v != caught {
 			return v, text
 		}
@@ -170,12 +225,8 @@ func try(ctx context.Context, root, tmp string, labels map[string]place, m mutan
 }
 
 // fails says whether a test fails, as it should.
-func fails(ctx context.Context, root string, n named, overlay string) (verdict, string) {
-	flags := []string{"-failfast"}
-	if n.beside { // a package that runs for milliseconds: the compiler takes the time
-		flags = append(flags, "-gcflags=-N -l")
-	}
-	r, err := goTest(ctx, root, n.dir, []string{n.test}, overlay, flags...)
+func fails(n named, test func() (result, error)) (verdict, string) {
+	r, err := test()
 	switch {
 	case err != nil:
 		return hung, err.Error()
