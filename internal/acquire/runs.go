@@ -311,7 +311,7 @@ func (l *line) head(own *run, m *member) {
 	}
 	own.line = l
 	body := &own.lease.Body // a copy would read what a renewal changes
-	state.TTL, state.Mode, state.Private = own.lease.Terms.TTL, record.Mode(body.Mode), body.Fixed || m.rests
+	state.TTL, state.Mode, state.Private = own.lease.Granted.TTL, record.Mode(body.Mode), body.Fixed || m.rests
 	if state.Reads() { // it stays as it is
 		state.Meta = body.Meta
 	}

@@ -104,50 +104,21 @@ func (cl *claim) endWatch(watch *session.Orphan) {
 
 // takeAway takes away what an attempt without an answer expects.
 func (cl *claim) takeAway(ctx context.Context, t *core.Taking) {
-	b := cl.b
-	var refusal core.Answer
-	up := b.Online()
-	for next, try := t.Begin(), 0; ; {
-		var settled []int
-		switch next {
-		case core.Delete:
-			up = b.Online() // from before a failure
-			err := b.Delete(ctx, cl.key, t.Expect, cl.state.ID)
-			if bucket.IsAny(err, bucket.ErrPermission, kvstore.ErrClosed) {
-				return
-			}
-			refusal = bucket.AnswerOf(kvstore.Answer{Err: err})
-			next, settled = t.Deleted(refusal)
-		case core.ReadLast:
-			entry, err := b.Read(ctx, cl.key, refusal.Last)
-			if next = core.Retry; err == nil {
-				next, settled = t.Last(entry, refusal)
-			}
-		case core.ReadOwn:
-			entry, err := cl.readOwn(ctx)
-			if err != nil {
-				return
-			}
-			next = t.Own(entry)
-		case core.Await:
+	if t.OnlyOwn {
+		entry, err := cl.readOwn(ctx)
+		if err != nil {
+			return
+		}
+		if !t.Own(entry) {
 			cl.awaitAnswer(ctx, t.Attempt.N) //safety:guarded-awaited
 			return
-		case core.Taken:
-			return
-		case core.RetrySoon, core.Retry:
-			pause := clock.OutageBackoff(try)
-			if next == core.RetrySoon {
-				pause = clock.InFlightBackoff(try)
-			}
-			if b.Sleep(ctx, pause, up) != nil {
-				return
-			}
-			try++
-			next = core.Delete
 		}
-		for _, n := range settled {
-			cl.settle(n)
-		}
+	}
+	if cl.s.Remove(ctx, cl.key, &t.Removal) != nil {
+		return
+	}
+	for _, n := range t.Settled() {
+		cl.settle(n)
 	}
 }
 

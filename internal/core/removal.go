@@ -6,9 +6,10 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// Removal is the end of a record that the client has kept: a tombstone at the revision that it has, or
-// the record of a lock that rests or is handed over. A renewal may still be on its way, and any answer may
-// be lost, so a write that is refused is followed by a read:
+// Removal is the end of a record of one claim, by a conditional write: a tombstone at the revision that it has,
+// or, of one that the client has kept, the record of a lock that rests or is handed over. An attempt or a
+// renewal may still be on its way, and any answer may be lost, so a write that is refused is followed by a
+// read:
 //
 //	write --> acknowledged: over
 //	      --> refused --> read --> own, and newer: write at that revision
@@ -18,10 +19,13 @@ import (
 type Removal struct {
 	ID       string // of the claim
 	HandsOff bool   // what is written is a lock that another client may adopt
+	Exact    bool   // no other record than the one at Revision is meant
 	Revision uint64 // what the next write expects
 
 	Broken     *record.Entry // the record, which an operator had broken; nil: not as far as is known
 	unanswered bool          // a write may have been applied
+	attempt    int           // whose record was found, and is to be removed; 0: none
+	final      bool          // what expects Revision, or an earlier one, cannot be applied any more
 }
 
 // RemovalStep says what is done next.
@@ -46,7 +50,10 @@ const (
 func (r *Removal) Wrote(a Answer, alone bool) RemovalStep {
 	switch {
 	case a.Refusal == Acknowledged:
+		r.final = true
 		return Removed
+	case a.Refusal == Conflict && r.Exact:
+		return Removed // it is gone, or not the one that is meant
 	case a.Refusal == Conflict:
 		return ReadRecord
 	// A deposed leader refuses so while its successor applies the write.
@@ -72,6 +79,7 @@ func (r *Removal) Found(e record.Entry, unread bool, named uint64, alone bool, s
 	if named < r.Revision && (own || !none && !alone) { //safety:release-deposed
 		r.unanswered = true
 	}
+	r.final = r.final || r.Revision > 0 && named > r.Revision && !unread && (!own || !e.Live())
 	switch {
 	case unread:
 		return WriteLater
@@ -88,9 +96,12 @@ func (r *Removal) Found(e record.Entry, unread bool, named uint64, alone bool, s
 		return Removed
 	case e.Deleted, e.Left():
 		return Removed // an own write whose answer was lost
+	case e.Revision == r.Revision:
+		return WriteSoon // by a leader that was deposed, which does not know that one
 	case e.Status == record.StatusBroken:
 		r.Broken = &e
 	}
-	r.Revision = e.Revision // a renewal that was still on its way
+	// A renewal that was still on its way, or an attempt.
+	r.Revision, r.attempt = e.Revision, e.Attempt
 	return WriteAgain
 }

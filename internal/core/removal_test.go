@@ -64,6 +64,7 @@ func TestRemovalFound(t *testing.T) {
 		{"what it hands over", handing, at(stored(11, "me", 1, record.StatusHanded)), Removed},
 		{"another's, where it hands over", handing, at(stored(11, "you", 1, record.StatusHeld)), LostBefore},
 		{"an own tombstone, where it hands over and an answer was lost", func(r *Removal) { handing(r); lost(r) }, at(ended(11, "me", record.StatusGone)), LostBefore},
+		{"its record, by a leader that does not know it", nil, found{entry: stored(10, "me", 1, record.StatusHeld), named: 9}, WriteSoon},
 		{"no answer", nil, found{named: 11, alone: true, unread: true}, WriteLater},
 		{"an older record, of a server that lags", nil, found{entry: stored(9, "me", 1, record.StatusHeld), named: 11}, WriteLater},
 		// A refusal that does not know the acknowledged revision is of a leader that was deposed.
@@ -103,4 +104,12 @@ func TestRemovalBroken(t *testing.T) {
 // TestRemovalLate: an empty key shows no tombstone for longer than a second, so one may have been there.
 func TestRemovalLate(t *testing.T) {
 	require.Equal(t, Removed, removal().Found(record.Entry{}, false, 9, false, 2*time.Second))
+}
+
+// TestRemovalExact: another record than the one that is meant stays.
+func TestRemovalExact(t *testing.T) {
+	r := removal()
+	r.Exact = true
+	require.Equal(t, Removed, r.Wrote(refusedBy(11), true))
+	require.Equal(t, WriteLater, r.Wrote(Answer{Refusal: Unsure}, true))
 }

@@ -40,13 +40,13 @@ func (h *Holder) Extend(ctx context.Context, ttl time.Duration) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("extend lock %q: not asked for: %w", l.kept.Name, bucket.EndOf(ctx))
 	}
-	if l.valid.Bounded() { // set once, before the lease was shared
+	if l.Valid.Bounded() { // set once, before the lease was shared
 		return fmt.Errorf("%w: lock %q was taken until a given time and cannot be extended", clock.ErrInvalidTTL, l.kept.Name)
 	}
 	if ttl != 0 {
 		l.mu.Lock()
 		if h.cause == nil {
-			h.asks().terms = t
+			h.asks().Terms = t
 			l.wanted()
 		}
 		l.mu.Unlock()
@@ -74,7 +74,7 @@ func (h *Holder) SetMeta(ctx context.Context, meta map[string]string) error {
 		if x := h.asks(); x.stored == nil {
 			x.stored = &stored{meta: l.Body.Meta}
 		}
-		h.asked.stored.after = l.renewals.n
+		h.asked.stored.after = l.Renewal()
 		l.Body.Meta = maps.Clone(meta)
 	}
 	l.mu.Unlock()
@@ -104,8 +104,8 @@ func (l *Lease) tooLarge(err error) {
 		for _, x := range l.waiting {
 			x.done <- fmt.Errorf("renew lock %q: %w", l.kept.Name, err)
 		}
-		l.waiting = nil
-		l.renewNow(l.s.b.Instant())
+		l.waiting, l.Waiting = nil, 0
+		l.RenewNow(l.s.b.Instant())
 	}
 }
 

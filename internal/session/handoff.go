@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/natslock/locks/internal/bucket"
+	"github.com/natslock/locks/internal/core"
 	"github.com/natslock/locks/internal/record"
 )
 
@@ -33,9 +34,9 @@ func (h *Holder) MayHandOff() error {
 		return fmt.Errorf("hand off lock %q: %w: it is held for reading", l.kept.Name, record.ErrInvalidOption)
 	case l.Kind == record.Semaphore:
 		return fmt.Errorf("hand off lock %q: %w: it is a permit of a semaphore", l.kept.Name, record.ErrInvalidOption)
-	case l.valid.Bounded():
+	case l.Valid.Bounded():
 		return fmt.Errorf("hand off lock %q: %w: it was taken until a given time", l.kept.Name, record.ErrInvalidOption)
-	case h.asked != nil && h.asked.least > 0:
+	case h.asked != nil && h.asked.Least > 0:
 		return fmt.Errorf("hand off lock %q: %w: it has a minimum hold", l.kept.Name, record.ErrInvalidOption)
 	}
 	return nil
@@ -52,7 +53,7 @@ func (h *Holder) HandOff(ctx context.Context) (handed Handed, err error) {
 		return Handed{}, fmt.Errorf("hand off lock %q: %w", l.kept.Name, bucket.ErrClosed)
 	}
 	l.mu.Lock()
-	if l.state != Held || l.released != nil {
+	if l.State != Held || l.released != nil {
 		cause := l.cause
 		l.mu.Unlock()
 		s.work.done()
@@ -60,7 +61,7 @@ func (h *Holder) HandOff(ctx context.Context) (handed Handed, err error) {
 	}
 	l.released = make(chan struct{})
 	defer close(l.released)
-	ended := l.release(ErrHandedOff)
+	ended := l.release(core.EndHandedOff)
 	l.mu.Unlock()
 	ended.finish() //safety:handoff-context-first
 
@@ -71,7 +72,7 @@ func (h *Holder) HandOff(ctx context.Context) (handed Handed, err error) {
 	done := make(chan deletion, 1)
 	go func() {
 		defer s.work.done()
-		done <- l.delete(working, record.StatusGone, time.Now(), limit, nil)
+		done <- l.delete(working, l.removal(record.StatusGone), time.Now(), limit, nil)
 	}()
 	stuck := time.NewTimer(limit + limit/10)
 	defer stuck.Stop()
@@ -87,11 +88,9 @@ func (h *Holder) HandOff(ctx context.Context) (handed Handed, err error) {
 	}
 	switch {
 	case d.found != nil:
-		l.result = d.found
+		return Handed{}, l.results(d.found)
 	case d.err != nil:
-		l.result = fmt.Errorf("hand off lock %q (token %d): %w; it is free when its TTL of %v has passed", l.kept.Name, h.token, d.err, l.terms.TTL)
-	default:
-		return Handed{Kind: l.Kind, Name: l.kept.Name, ID: l.Body.ID, Token: h.token, TTL: l.Granted.Terms.TTL}, nil
+		return Handed{}, l.results(fmt.Errorf("hand off lock %q (token %d): %w; it is free when its TTL of %v has passed", l.kept.Name, h.token, d.err, l.Terms.TTL))
 	}
-	return Handed{}, l.result
+	return Handed{Kind: l.Kind, Name: l.kept.Name, ID: l.Body.ID, Token: h.token, TTL: l.Granted.TTL}, nil
 }

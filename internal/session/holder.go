@@ -3,20 +3,11 @@ package session
 import (
 	"context"
 	"errors"
-	"maps"
 	"strconv"
 	"time"
 
 	"github.com/natslock/locks/internal/clock"
-	"github.com/natslock/locks/internal/record"
-)
-
-const (
-	// renewAhead is the grant on one revision that asks for the next revision, so that
-	// it is there when the numbers of this one run out.
-	renewAhead = record.GrantsPerRevision / 2
-	// showEvery is how often at most a lease is renewed only to show its holder.
-	showEvery = 100 * time.Millisecond
+	"github.com/natslock/locks/internal/core"
 )
 
 // Admission is what a caller brings to a lease.
@@ -57,9 +48,7 @@ type Holder struct {
 // asked is what a holder has asked of its lease. Most holders ask for nothing, and a lease
 // stays in its size class. Under the lease's mu.
 type asked struct {
-	terms      clock.Terms   // by Extend; zero: those of the grant
-	least      time.Duration // of the hold; 0: as long as the holder wants
-	since      clock.Instant // the beginning of that
+	core.Wish
 	warnBefore time.Duration // 0: no early warning
 	onWarn     func()
 	hint       chan struct{} // see Hint; nil: none yet
@@ -84,127 +73,65 @@ func (l *Lease) Admit(h *Holder, a Admission) (admitted bool, err error) {
 	if a.Detached {
 		base = context.WithoutCancel(a.Parent)
 	}
-	var lost ending
-	defer func() { lost.finish() }()
+	var over ending
+	defer func() { over.finish() }()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := l.s.b.Instant()
-	if l.state == Held && l.valid.Over(now) {
-		lost = l.expire()
-	}
-	switch {
-	case l.state != Held: //safety:admitted-inside
+	waited := now.Sub(a.Begun)
+	entrant := core.Entrant{Waited: waited, Queued: a.Queued, Lingers: a.Lingers, Meta: a.Meta, Wall: time.Now().UnixMilli()}
+	switch admission, u := l.use.Admit(&l.Kept, entrant, now, l.s.WatchAfter); admission {
+	case core.NotHeld:
+		if u.End != core.NoEnd {
+			over = l.follow(u, "")
+		}
 		return false, l.cause
-	case l.abandoned:
+	case core.RunsOut:
 		return false, errAbandoned
-	case l.grants > 0 && !l.admits(now):
+	case core.ConfirmFirst:
 		return false, nil
 	}
-	l.grants++
-	h.lease, h.number, h.token, h.parent = l, l.grants, l.Body.Token, a.Parent
-	waiting := now.Sub(a.Begun)
-	if l.grants > 1 {
-		waited := int64(0)
-		if a.Queued {
-			waited = max(waiting.Milliseconds(), 1)
-		}
-		l.Body.Grants, l.Body.Waits = l.grants, l.Body.Waits+waited
-		if !l.shared() { // the record of readers says since when there are any
-			l.Body.Since, l.Body.Waited = time.Now().UnixMilli(), waited
-		}
-	}
+	h.lease, h.number, h.token, h.parent = l, l.use.Grants, l.Body.Token, a.Parent
 	h.ctx, h.cancel = context.WithCancelCause(base)
 	h.next, l.holders = l.holders, h
 	if a.Least > 0 {
-		h.asks().least, h.asks().since = a.Least, now
+		h.asks().Least, h.asks().Since = a.Least, now
 	}
-	if a.Lingers && !l.Body.Lingers {
-		l.Body.Lingers, l.marked = true, now
-		l.renewSoon()
-	}
-	if l.Body.Lingers {
-		l.Body.InUse = max(l.Body.InUse, 1)
-	}
-	if l.idle {
-		l.used(now)
-	}
-	// The attempt that was granted may have been another caller's. A lease that lingers is
-	// taken often, and an ordinary renewal shows its holder.
-	if l.grants > 1 && !l.shared() && !l.Body.Lingers || !maps.Equal(l.Body.Meta, a.Meta) {
-		l.show(a)
-	}
-	l.wanted()
 	if a.Warn != nil {
 		h.asks().warnBefore, h.asks().onWarn = a.WarnBefore, a.Warn
-		l.moved()
 	}
+	l.wanted()
 	ev := h.event(EventGranted, nil)
-	ev.Waited = waiting
+	ev.Waited = waited
 	l.s.Notify(h.parent, ev) // before an event of its end
 	return true, nil
 }
 
 // shared says whether the lease is that of readers, who are inside together.
-func (l *Lease) shared() bool { return record.Mode(l.Body.Mode) == record.Shared }
+func (l *Lease) shared() bool { return l.Shared() }
 
 // errAbandoned says that a lease runs out, since the handle of a holder was dropped.
 var errAbandoned = errors.New("the handle of its holder was dropped")
-
-// admits says whether the lease can have another holder now, and numbers its grant. Under
-// mu.
-func (l *Lease) admits(now clock.Instant) bool {
-	// A holder that begins needs time to work in.
-	if l.valid.End.Sub(now) < (l.terms.TTL-l.terms.Margin)/3 { //safety:admitted-early
-		return false
-	}
-	// A renewal's revision would put a reader above the writer after it.
-	if l.shared() { //safety:token-of-readers
-		return true
-	}
-	revision, n := record.TokenRevision(l.Body.Token), record.TokenGrant(l.Body.Token)
-	switch {
-	// Only an acknowledged revision is above all tokens granted on the ones before.
-	case l.last > revision: //safety:token-revision
-		revision, n = l.last, 0
-	case n+1 == record.GrantsPerRevision: //safety:token-full
-		return false
-	default:
-		n++ //safety:token-number
-	}
-	l.Body.Token = record.Token(revision, n)
-	if n == renewAhead {
-		l.renewNow(now)
-	}
-	return true
-}
-
-// show has the next renewal show the holder, and that renewal come soon. Under mu.
-func (l *Lease) show(a Admission) {
-	l.Body.Meta = a.Meta
-	l.renewSoon()
-}
-
-// renewSoon has a renewal show what has changed, but not too often. Under mu.
-func (l *Lease) renewSoon() { l.renewNow(max(l.s.b.Instant(), l.renewals.asked.Add(showEvery))) }
 
 // wanted has the lease renewed at once when its holders want another TTL: the longest one
 // counts, and that of an Extend ends with its holder. Under mu.
 func (l *Lease) wanted() {
 	var longest clock.Terms
 	for h := l.holders; h != nil; h = h.next {
-		t := l.kept.Terms
-		// The TTL that covers a minimum hold stays: the holder may crash.
-		if x := h.asked; x != nil && x.terms.TTL != 0 && (x.least == 0 || x.terms.TTL > t.TTL) { //safety:rest-covered
-			t = x.terms
-		}
-		if t.TTL > longest.TTL { //safety:readers-lengthen
-			longest = t
-		}
+		longest = h.wish().Longer(longest, l.Granted)
 	}
-	if r := &l.renewals; l.holders != nil && r.want != longest { //safety:extend-ends
-		r.want = longest
-		l.renewNow(l.s.b.Instant())
+	if l.holders != nil {
+		l.WantTerms(longest, l.s.b.Instant())
 	}
+	l.moved()
+}
+
+// wish is what the holder has asked of the lease; nil: nothing. Under mu.
+func (h *Holder) wish() *core.Wish {
+	if h.asked == nil {
+		return nil
+	}
+	return &h.asked.Wish
 }
 
 func (h *Holder) event(t EventType, cause error) Event {
@@ -234,7 +161,7 @@ func (h *Holder) Hint() (hint chan struct{}, first bool) {
 func (h *Holder) Name() string { return h.lease.kept.Name }
 
 // Key returns the key of the lease.
-func (h *Holder) Key() string { return h.lease.Granted.Key }
+func (h *Holder) Key() string { return h.lease.kept.Key }
 
 // ID returns the holder's id: that of the claim for its first holder, with a number for
 // the next ones.
@@ -270,7 +197,7 @@ func (h *Holder) Left() time.Duration {
 	l := h.lease
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	end := l.valid.End
+	end := l.Valid.End
 	if h.left != 0 {
 		end = h.left
 	}
@@ -284,9 +211,7 @@ func (h *Holder) Leave(now clock.Instant) error {
 	l := h.lease
 	l.mu.Lock()
 	var lost ending
-	if l.state == Held && l.valid.Over(now) { //safety:leave-judged
-		lost = l.expire()
-	}
+	lost = l.check(now) //safety:leave-judged
 	cause := h.cause
 	if cause == nil {
 		h.cause = &EndError{Name: l.kept.Name, Token: h.token, Kind: ErrReleased}

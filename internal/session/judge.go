@@ -14,7 +14,7 @@ import (
 // change. The lease of a writer that waits for readers is none: nobody is inside.
 func (s *Session) Judge(name string) (ends []func(change func(key string) kvstore.Record)) {
 	s.renewer.held(func(k *kept) {
-		if l, ok := k.of.(*Lease); ok && k.Name == name && (l.holders != nil || l.idle) {
+		if l, ok := k.of.(*Lease); ok && k.Name == name && (l.holders != nil || l.use.Idle) {
 			ends = append(ends, l.endBy)
 		}
 	})

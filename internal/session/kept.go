@@ -1,9 +1,11 @@
 package session
 
 import (
+	"fmt"
 	"sync"
 	"time"
 
+	"github.com/natslock/locks/internal/bucket"
 	"github.com/natslock/locks/internal/clock"
 	"github.com/natslock/locks/internal/core"
 	"github.com/natslock/locks/internal/record"
@@ -11,17 +13,14 @@ import (
 )
 
 // State is the state of a lease or a place.
-type State uint8
+type State = core.State
 
+// The states: see [core.State].
 const (
-	// Held: inside its validity.
-	Held State = iota
-	// Lost: over without a release.
-	Lost
-	// Released by its holder.
-	Released
-	// Ended: over at the time it was taken until.
-	Ended
+	Held     = core.StateHeld
+	Lost     = core.StateLost
+	Released = core.StateReleased
+	Ended    = core.StateEnded
 )
 
 // Granted is a claim that the server has granted: what a lease or a place begins as.
@@ -37,38 +36,34 @@ type Granted struct {
 }
 
 // kept is a record of this client that is kept alive: of a lease or of a place in a
-// queue. Its times obey three rules:
-//
-//   - a write counts from its sending and ends a margin before its TTL does;
-//   - a confirmation that arrives after the current end counts for nothing;
-//   - a renewal expects the last revision known, never 0, so it can neither
-//     bring back a record that has gone nor overwrite a stranger's.
+// queue. Its state and its rules are those of [core.Kept]; kept performs what they ask for.
 type kept struct {
-	Granted
 	s  *Session
 	of duties
 
-	mu       sync.Mutex // guards the fields below, but for slot
-	valid    core.Validity
-	state    State
-	together bool      // its next renewal is one of many; see renewer.renewAll
-	retries  int32     // of a renewal that met another write; here, a lease stays in its size class
-	cause    *EndError // of the end; nil while held
-	terms    clock.Terms
-	last     uint64        // the last revision known
-	lastSent clock.Instant // when the write at last was sent
-	renewals renewals
-	doubt    doubt
+	Name     string
+	Key      string
+	Revision uint64 // the first one
+
+	mu sync.Mutex // guards the fields below, but for slot
+	core.Kept
+	cause    *EndError     // of the end; nil while held
+	failure  *error        // why the last renewal was not confirmed, as far as is known; nil: not known
+	flights  []flight      // renewals without an answer
 	released chan struct{} // closed when the release is over; nil: it has not begun
 
 	slot slot // the renewer's, under its mutex
 }
 
+// flight is a renewal without an answer. forget ends the wait for that.
+type flight struct {
+	n      uint64
+	forget func()
+}
+
 // duties are what a lease and a place do beside being renewed. All but over are
 // called under kept.mu.
 type duties interface {
-	// automatic says whether the renewer is to renew the record.
-	automatic() bool
 	// nextDuty is due, or the time of an earlier duty.
 	nextDuty(due clock.Instant) clock.Instant
 	// perform does the duties that are due.
@@ -95,14 +90,8 @@ type leavings struct {
 
 // init makes k the record of g. of is the lease or the place that k is a part of.
 func (k *kept) init(s *Session, g Granted, of duties) {
-	k.Granted, k.s, k.of = g, s, of
-	k.Body.Attempt = 0
-	if k.Body.Token == 0 { // else it was adopted //safety:adopted-token
-		k.Body.Token = record.TokenOrTicket(g.Key, g.Revision)
-	}
-	k.terms, k.valid, k.last, k.lastSent = g.Terms, core.ValidFrom(g.Sent, g.Terms), g.Revision, g.Sent
-	k.renewals.want, k.renewals.asked = g.Terms, g.Sent
-	k.renewals.next = g.Terms.NextRenewal(g.Sent, s.RenewFraction)
+	k.s, k.of, k.Kind, k.Once, k.Name, k.Key, k.Revision = s, of, g.Kind, g.Once, g.Name, g.Key, g.Revision
+	k.Begin(g.Body, g.Key, g.Revision, g.Terms, g.Sent, s.RenewFraction)
 	k.slot.index, k.slot.ready = -1, notReady
 }
 
@@ -111,159 +100,172 @@ func (k *kept) init(s *Session, g Granted, of duties) {
 // goroutine has not run yet.
 func (k *kept) Status() (State, time.Duration, error) {
 	k.mu.Lock()
-	var lost ending
-	left := k.valid.End.Sub(k.s.b.Instant())
-	if k.state == Held && left <= 0 { //safety:state-by-clock
-		lost = k.expire()
-	}
-	state, cause := k.state, k.cause
+	now := k.s.b.Instant()
+	over := k.check(now)
+	state, left, cause := k.State, k.Valid.End.Sub(now), k.cause
 	k.mu.Unlock()
-	lost.finish()
+	over.finish()
 	if cause != nil {
 		return state, 0, cause
 	}
 	return state, left, nil
 }
 
-const unconfirmed = "its lease ended without a confirmation from the server"
+// check ends the record if its validity is over. Under mu.
+func (k *kept) check(now clock.Instant) (over ending) {
+	if u := k.Check(now); u.End != core.NoEnd {
+		over = k.follow(u, "")
+	}
+	return over
+}
 
 // Confirmation returns when the last write that the server has acknowledged was
 // sent, and at which revision it is stored.
 func (k *kept) Confirmation() (sent clock.Instant, revision uint64) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.lastSent, k.last
-}
-
-// renews says whether the renewer is to renew the record. Under mu.
-func (k *kept) renews() bool { return k.state == Held && k.of.automatic() }
-
-// due is when the renewer has to come back to the record. Under mu.
-func (k *kept) due() clock.Instant {
-	// At the end of the validity the context ends, whether the server answers or not.
-	due := k.valid.End //safety:due-at-end
-	if k.renews() && !k.doubt.resolving {
-		due = min(due, k.renewals.next)
-	}
-	return k.of.nextDuty(due)
+	return k.LastSent, k.Last
 }
 
 // moved has the renewer come at the right time after a change. Under mu.
 func (k *kept) moved() {
-	if k.state == Held {
-		k.s.renewer.schedule(k, k.due())
+	if k.State == Held {
+		k.s.renewer.schedule(k, k.of.nextDuty(k.Due()))
 	}
 }
 
 // tick does what is due.
 func (k *kept) tick(now clock.Instant) {
 	k.mu.Lock()
-	if k.state != Held {
+	if k.State != Held {
 		k.mu.Unlock()
 		return
 	}
-	var lost ending
-	if k.valid.Over(now) {
-		lost = k.expire()
-	} else {
+	u, renew := k.Tick(now)
+	if k.State == Held {
 		k.of.perform(now)
-		if r := &k.renewals; k.renews() && !k.doubt.resolving && now >= r.next {
-			r.asked, r.next = now, now.Add(max(min(r.want.TTL, k.terms.TTL)/15, minRetry))
-			k.s.renewer.want(k, k.valid.End.Add(-k.terms.Validity()/3), k.valid.End, r.enough())
-		}
-		k.moved()
 	}
+	if renew {
+		k.s.renewer.want(k, k.Late(), k.Valid.End, k.Enough())
+	}
+	over := k.follow(u, "")
 	k.mu.Unlock()
-	lost.finish()
+	over.finish()
 }
 
-// expire ends a record whose validity is over: as planned, if it was taken until that
-// time. Under mu.
-func (k *kept) expire() ending {
-	if k.valid.Planned() {
-		return k.lose(ErrEnded, "")
+// follow does what an event asks for. why is the reason of an end, if the caller knows it. The
+// caller finishes the ending without the mutex. Under mu.
+func (k *kept) follow(u core.Upshot, why string) (over ending) {
+	if u.Confirmed > 0 {
+		k.forget(u.Confirmed)
+		k.failure = nil
+		if u.Enough {
+			k.s.renewer.renewed(k)
+		}
+		k.of.confirmed(u.Confirmed)
 	}
-	why := unconfirmed + k.renewals.why()
-	if k.s.renewer.waits(k) {
-		why += ": its renewal still waited, because the service answers fewer than are due"
+	if u.Soon {
+		k.RenewAfter(k.s.b.Instant().Add(clock.InFlightBackoff(int(k.Retries))))
 	}
-	return k.lose(ErrLost, why)
+	if u.End != core.NoEnd {
+		over = k.end(u.End, why)
+	}
+	if u.Discard > 0 && u.Discards(k.of.rest(k.s.b.Instant())) {
+		over.k, over.discard = k, u.Discard
+	}
+	if u.Read > 0 {
+		k.s.resolveLater(k, u.Read, u.Proven)
+	}
+	k.moved()
+	return over
 }
 
-// lose ends a record that is held. The caller finishes the ending without the mutex.
-// Under mu.
-func (k *kept) lose(kind error, why string) ending {
-	if k.state != Held {
-		return ending{}
-	}
-	if k.doubt.breaker != "" && (kind == ErrLost || kind == ErrEnded) {
-		// Broken so that others got in at once: by now the record is theirs.
-		kind, why = ErrBroken, k.doubt.breaker
-	}
-	state, event := Lost, EventLost
-	switch kind {
-	case ErrBroken:
-		event = EventBroken
-	case ErrEnded:
-		state, event = Ended, EventEnded
-	}
-	k.state = state
-	return k.stop(event, &EndError{Name: k.Name, Token: k.Body.Token, Kind: kind, Why: why})
+// lose ends a record that is held. Under mu.
+func (k *kept) lose(end core.End, why string) ending {
+	return k.follow(k.Lose(end, core.NoReason, k.s.b.Instant()), why)
 }
 
-// release ends the record by its holder, with kind as its cause. Under mu.
-func (k *kept) release(kind error) ending {
-	event := EventType(0)
-	if k.state == Held {
-		event = EventReleased
-	}
-	k.state = Released
-	cause := k.cause
-	if cause == nil {
-		cause = &EndError{Name: k.Name, Token: k.Body.Token, Kind: kind}
-	}
-	return k.stop(event, cause)
+// release ends the record by its holder, with end as its cause. Under mu.
+func (k *kept) release(end core.End) ending {
+	return k.end(k.Release(end, k.s.b.Instant()).End, "")
 }
 
-// stop ends the validity and takes what is to be ended with it. Under mu.
-func (k *kept) stop(event EventType, cause *EndError) ending {
-	k.valid.End = min(k.valid.End, k.s.b.Instant())
-	k.cause = cause
+// sentinels of the ends.
+var sentinels = [...]error{
+	core.EndLost: ErrLost, core.EndBroken: ErrBroken, core.EndPlanned: ErrEnded, core.EndClosed: bucket.ErrClosed,
+	core.EndReleased: ErrReleased, core.EndHandedOff: ErrHandedOff,
+}
+
+// events of the ends.
+var events = [...]EventType{
+	core.EndLost: EventLost, core.EndBroken: EventBroken, core.EndPlanned: EventEnded, core.EndClosed: EventLost,
+	core.EndReleased: EventReleased, core.EndHandedOff: EventReleased,
+}
+
+// end takes what is to be ended with the record, whose cause comes from end if it has none yet. Under mu.
+func (k *kept) end(end core.End, why string) ending {
+	if k.cause == nil {
+		if why == "" {
+			why = k.reason()
+		}
+		k.cause = &EndError{Name: k.Name, Token: k.Body.Token, Kind: sentinels[end], Why: why}
+	}
 	k.s.renewer.remove(k)
-	e := ending{k: k, event: event, cause: cause, left: k.of.leave(), sent: k.renewals.sent}
-	k.renewals.sent = nil
-	return e
+	over := ending{k: k, ended: true, event: events[end], cause: k.cause, left: k.of.leave(), flights: k.flights}
+	k.flights = nil
+	return over
+}
+
+// reason is the evidence for the end, in words. Under mu.
+func (k *kept) reason() string {
+	switch k.Why {
+	case core.Unconfirmed:
+		why := "its lease ended without a confirmation from the server" + k.failed()
+		if k.s.renewer.waits(k) {
+			why += ": its renewal still waited, because the service answers fewer than are due"
+		}
+		return why
+	case core.ConfirmedLate:
+		return "the confirmation of its renewal came after its validity had ended"
+	case core.RecordGone:
+		return "its record is gone"
+	case core.RecordDeleted:
+		return "its record was deleted"
+	case core.BreakHinted:
+		return *k.Break
+	}
+	return ""
 }
 
 // ending is the end of a record that is still to be published. The zero value is
 // none.
 type ending struct {
-	k     *kept
-	event EventType // 0: none
-	cause *EndError
-	left  leavings
-	sent  []renewal
+	k       *kept
+	ended   bool
+	event   EventType // 0: none
+	cause   *EndError
+	left    leavings
+	flights []flight
+	discard uint64 // a record that nobody believes in; 0: there is none
 }
 
-// finish publishes the end. Without the mutex.
+// finish publishes the end, and deletes the record that nobody believes in, so that nobody has to
+// wait for it. Without the mutex.
 func (e ending) finish() {
 	if e.k == nil {
 		return
 	}
-	for _, r := range e.sent {
-		if r.forget != nil { // its answer may still have a record to delete
-			e.k.s.Await(&Orphan{}, r.forget)
+	for _, f := range e.flights {
+		if f.forget != nil { // its answer may still have a record to delete
+			e.k.s.Await(&Orphan{}, f.forget)
 		}
 	}
-	e.k.of.over(e.left, e.event, e.cause)
-}
-
-// tombstone is the value of the record's tombstone.
-func (k *kept) tombstone(status record.Status) ([]byte, error) {
-	k.mu.Lock()
-	body := k.Body // goroutines may still join the run of a place that is left
-	k.mu.Unlock()
-	return k.s.b.Tombstone(status, body)
+	if e.ended {
+		e.k.of.over(e.left, e.event, e.cause)
+	}
+	if e.discard > 0 {
+		e.k.s.Discard(e.k.Key, e.k.Body.ID, e.discard)
+	}
 }
 
 // SetSize sets how many goroutines the record stands for. The next renewal writes it.
@@ -273,5 +275,10 @@ func (k *kept) SetSize(n int) {
 	k.Body.Size = int32(n)
 }
 
-// isLock says whether the record is that of a holder, and not of a waiter.
-func (k *kept) isLock() bool { return k.Body.Status == record.StatusHeld }
+// failed is what is known of a lack of confirmations, for the text of an error. Under mu.
+func (k *kept) failed() string {
+	if k.failure == nil {
+		return ""
+	}
+	return fmt.Sprintf(": its renewal failed: %v", *k.failure)
+}

@@ -3,11 +3,11 @@ package session
 import (
 	"context"
 	"fmt"
-	"math"
 	"time"
 
 	"github.com/natslock/locks/internal/bucket"
 	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/internal/core"
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/kvstore"
 )
@@ -18,19 +18,13 @@ type Lease struct {
 	kept
 
 	// The following fields are under kept.mu.
-	abandoned bool          // the handle of a holder was dropped
-	watching  bool          // the watch has begun, or never will
-	idle      bool          // it lingers, and nobody has been inside since then
-	holders   *Holder       // the newest of those inside, or inside when it ended; nil: nobody
-	grants    uint64        // how many holders there have been
-	watchAt   clock.Instant // when to begin it; math.MaxInt64: not while it is idle
-	usedSince clock.Instant // since it was idle last
-	watch     kvstore.Watch
-	waiting   []extension
-	onEnd     func()        // called once; may be nil
-	marked    clock.Instant // when its record came to linger; 0: from the claim on
+	use     core.Use
+	holders *Holder // the newest of those inside, or inside when it ended; nil: nobody
+	watch   kvstore.Watch
+	waiting []extension
+	onEnd   func() // called once; may be nil
 
-	result error // of the release, when released is closed
+	result *error // of the release, when released is closed; nil: it has none
 }
 
 // extension waits for the confirmation of a renewal later than number after.
@@ -45,25 +39,19 @@ func (s *Session) Hold(g Granted, until time.Time) *Lease {
 	l := &Lease{}
 	l.init(s, g, l)
 	if !until.IsZero() {
-		l.valid.Bound(s.b.Instant().Add(time.Until(until)))
+		l.Valid.Bound(s.b.Instant().Add(time.Until(until)))
 	}
-	l.usedSince = s.b.Instant()
-	l.watchAt, l.watching = l.usedSince.Add(s.WatchAfter), s.WatchAfter < 0
+	l.use.Begin(s.b.Instant(), s.WatchAfter)
 	s.renewer.add(&l.kept)
 	return l
 }
 
-// automatic is part of [duties]. A fixed lease is renewed only on demand.
-func (l *Lease) automatic() bool { return !l.abandoned && (!l.Body.Fixed || len(l.waiting) > 0) }
-
 // nextDuty is part of [duties]: a lease is watched from some age on, and warns early.
 func (l *Lease) nextDuty(due clock.Instant) clock.Instant {
-	if !l.watching {
-		due = min(due, l.watchAt)
-	}
+	due = min(due, l.use.WatchDue())
 	for h := l.holders; h != nil; h = h.next {
 		if h.asked != nil && h.asked.warnBefore > 0 && !h.warned {
-			due = min(due, l.valid.End.Add(-h.asked.warnBefore))
+			due = min(due, l.Valid.End.Add(-h.asked.warnBefore))
 		}
 	}
 	return due
@@ -71,18 +59,11 @@ func (l *Lease) nextDuty(due clock.Instant) clock.Instant {
 
 // perform is part of [duties].
 func (l *Lease) perform(now clock.Instant) {
-	switch {
-	case l.watching || now < l.watchAt:
-	case l.idle:
-		l.watchAt = math.MaxInt64
-	case now < l.usedSince.Add(l.s.WatchAfter): // it was idle meanwhile
-		l.watchAt = l.usedSince.Add(l.s.WatchAfter)
-	default:
-		l.watching = true
+	if l.use.Watch(now, l.s.WatchAfter) {
 		l.s.Send(l.startWatch)
 	}
 	for h := l.holders; h != nil; h = h.next {
-		if h.asked != nil && h.asked.warnBefore > 0 && now >= l.valid.End.Add(-h.asked.warnBefore) {
+		if h.asked != nil && h.asked.warnBefore > 0 && now >= l.Valid.End.Add(-h.asked.warnBefore) {
 			h.warn()
 		}
 	}
@@ -114,7 +95,7 @@ func (l *Lease) refused(err error) {
 		l.s.Notify(h.parent, h.event(EventAtRisk, err))
 	}
 	l.s.warn(`the server refuses to renew a lock, which is lost unless a later renewal is accepted; "lockctl doctor" shows what is wrong`, "lock", l.kept.Name, "token", l.Body.Token,
-		"left", l.valid.End.Sub(l.s.b.Instant()).Round(time.Millisecond), "error", err)
+		"left", l.Valid.End.Sub(l.s.b.Instant()).Round(time.Millisecond), "error", err)
 }
 
 // confirmed is part of [duties].
@@ -127,7 +108,7 @@ func (l *Lease) confirmed(n uint64) {
 			waiting = append(waiting, x)
 		}
 	}
-	l.waiting = waiting
+	l.waiting, l.Waiting = waiting, int32(len(waiting))
 	l.s.notifier.counts[EventRenewed].Add(1) // once, however many are inside
 	for h := l.holders; h != nil; h = h.next {
 		l.s.Notify(h.parent, h.event(EventRenewed, nil))
@@ -138,13 +119,11 @@ func (l *Lease) confirmed(n uint64) {
 	}
 }
 
-// rest is part of [duties]: what is left of the minimum hold. The holder's clock may run
-// fast by the margin of the time that it has measured.
+// rest is part of [duties]: what is left of the minimum hold.
 func (l *Lease) rest(now clock.Instant) (left time.Duration) {
 	for h := l.holders; h != nil; h = h.next {
-		if h.asked != nil && h.asked.least > 0 {
-			held := now.Sub(h.asked.since)
-			left = max(left, h.asked.least-held+clock.NewTerms(held, l.s.Margin).Margin) //safety:rest-margin
+		if h.asked != nil {
+			left = max(left, h.asked.Rest(now, l.s.Margin))
 		}
 	}
 	return left
@@ -155,10 +134,10 @@ func (l *Lease) leave() leavings {
 	left := leavings{holders: l.holders, watch: l.watch, waiting: l.waiting, onEnd: l.onEnd}
 	for h := l.holders; h != nil; h = h.next {
 		if h.cause == nil {
-			h.cause, h.state = l.cause, l.state
+			h.cause, h.state = l.cause, l.State
 		}
 	}
-	l.watch, l.waiting, l.onEnd, l.watching = nil, nil, nil, true
+	l.watch, l.waiting, l.onEnd, l.use.Watching = nil, nil, nil, true
 	return left
 }
 
@@ -194,14 +173,14 @@ func (l *Lease) Ended(now clock.Instant) bool {
 
 // holdsAt says whether the lease goes on at an instant. Under mu.
 func (l *Lease) holdsAt(now clock.Instant) bool {
-	return l.state == Held && !l.abandoned && !l.valid.Over(now)
+	return l.State == Held && !l.Abandoned && !l.Valid.Over(now)
 }
 
 // OnEnd has fn called when the lease ends; false when it has ended already.
 func (l *Lease) OnEnd(fn func()) (held bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.state != Held {
+	if l.State != Held {
 		return false
 	}
 	if before := l.onEnd; before != nil {
@@ -216,8 +195,8 @@ func (l *Lease) OnEnd(fn func()) (held bool) {
 // that nobody will ever release it.
 func (l *Lease) Abandon() {
 	l.mu.Lock()
-	l.abandoned = true
-	held, ttl, token := l.state == Held, l.terms.TTL, l.Body.Token
+	l.Abandoned = true
+	held, ttl, token := l.State == Held, l.Terms.TTL, l.Body.Token
 	l.moved()
 	l.mu.Unlock()
 	if held {
@@ -242,18 +221,20 @@ func (l *Lease) Renewed(ctx context.Context) error {
 // confirm waits for a confirmation: of a renewal that is sent from now on, or of any.
 func (l *Lease) confirm(ctx context.Context, fresh bool) error {
 	l.mu.Lock()
-	if l.state != Held {
+	if l.State != Held {
 		cause := l.cause
 		l.mu.Unlock()
 		return cause
 	}
 	x := extension{done: make(chan error, 1)}
 	if fresh {
-		x.after = l.renewals.n
+		x.after = l.Renewal()
 	}
 	l.waiting = append(l.waiting, x)
-	if fresh || len(l.renewals.sent) == 0 {
-		l.renewNow(l.s.b.Instant())
+	l.Waiting++
+	if fresh || !l.Unanswered() {
+		l.RenewNow(l.s.b.Instant())
+		l.moved()
 	}
 	l.mu.Unlock()
 	select {
@@ -266,19 +247,20 @@ func (l *Lease) confirm(ctx context.Context, fresh bool) error {
 	for i := range l.waiting {
 		if l.waiting[i].done == x.done {
 			l.waiting = append(l.waiting[:i], l.waiting[i+1:]...)
+			l.Waiting--
 			break
 		}
 	}
 	l.moved()
-	return fmt.Errorf("renew lock %q: %w: not confirmed%s: %w", l.kept.Name, bucket.ErrUnavailable, l.renewals.why(), bucket.EndOf(ctx))
+	return fmt.Errorf("renew lock %q: %w: not confirmed%s: %w", l.kept.Name, bucket.ErrUnavailable, l.failed(), bucket.EndOf(ctx))
 }
 
 // Suspect has the server confirm the lease, whose record a list has not shown.
 func (l *Lease) Suspect() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.state == Held {
-		l.suspect(l.last)
+	if l.State == Held {
+		l.follow(l.kept.Suspect(l.Last, l.s.b.Instant()), "") // which ends nothing
 	}
 }
 
@@ -291,9 +273,9 @@ func (l *Lease) startWatch() {
 		return // the next renewal shows a break
 	}
 	l.mu.Lock()
-	if l.state == Held && l.watching && l.watch == nil {
+	if l.State == Held && l.use.Watching && l.watch == nil {
 		l.watch = w
-		l.suspect(l.last)
+		l.follow(l.kept.Suspect(l.Last, l.s.b.Instant()), "")
 		w = nil
 	}
 	l.mu.Unlock()
@@ -308,7 +290,7 @@ func (l *Lease) notified(ev kvstore.Event) {
 		return
 	}
 	l.mu.Lock()
-	old := l.state != Held || ev.Record.Revision <= l.last
+	old := l.Old(ev.Record.Revision)
 	l.mu.Unlock()
 	if old { // most are: of an own renewal whose answer was quicker
 		return
@@ -316,27 +298,16 @@ func (l *Lease) notified(ev kvstore.Event) {
 	entry := record.Of(ev.Record)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	// Only what a renewal has proven since is old: the rest may be a break.
-	if l.state != Held || ev.Record.Revision <= l.last { //safety:break-notified
-		return
-	}
-	own := entry.From(l.Body.ID)
-	if own && entry.Status == record.StatusBroken {
-		l.doubt.breaker = entry.BrokenBecause()
-	}
-	if own && entry.Live() && entry.Status == record.StatusHeld && entry.Renewal > 0 && entry.Renewal <= l.renewals.n {
-		return // the own renewal; its answer is on the way
-	}
-	l.suspect(ev.Record.Revision)
+	l.follow(l.kept.Notified(entry, l.s.b.Instant()), "") // which ends nothing
 }
 
 // Entry returns the record as the client knows it, for errors and views.
 func (l *Lease) Entry() record.Entry {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	age := l.s.b.Instant().Sub(l.lastSent)
+	age := l.s.b.Instant().Sub(l.LastSent)
 	return record.Entry{
-		Record: kvstore.Record{Key: l.Key, Revision: l.last, TTL: l.terms.TTL, Time: l.s.b.Now().Add(-age)},
+		Record: kvstore.Record{Key: l.Key, Revision: l.Last, TTL: l.Terms.TTL, Time: l.s.b.Now().Add(-age)},
 		Body:   l.Body,
 	}
 }

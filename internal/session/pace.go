@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/internal/core"
 )
 
 // pace decides which write is sent next, and when: plain data under the mutex of the renewer.
@@ -208,12 +209,12 @@ func (p *pace) unsent(n uint64) {
 // underWay says whether a renewal only waits for its answer: others are answered since it was
 // sent, and it has not taken much longer than they did, or none is, and it has not taken twice
 // as long as the last one. Else it is lost.
-func (p *pace) underWay(s renewal, now clock.Instant) bool {
+func (p *pace) underWay(s core.Renewal, now clock.Instant) bool {
 	limit := 2 * p.took
-	if p.heard > s.at {
+	if p.heard > s.At {
 		limit += backlog
 	}
-	return s.paced > p.answered && now.Sub(s.at) <= limit
+	return s.Paced > p.answered && now.Sub(s.At) <= limit
 }
 
 // behind is how late the renewal is that comes next, where it has to wait for answers; 0: it

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/internal/core"
 	"github.com/natslock/locks/kvstore"
 )
 
@@ -24,7 +25,7 @@ func (s *story) wants(names string, left time.Duration) {
 	for i := range len(names) {
 		k := s.all[names[i]]
 		if k == nil {
-			k = &kept{Granted: Granted{Name: names[i : i+1]}}
+			k = &kept{Name: names[i : i+1]}
 			k.slot.ready = notReady
 			s.all[names[i]] = k
 		}
@@ -139,7 +140,7 @@ func TestPaceUnderWay(t *testing.T) {
 	s.wants("b", 2*time.Minute)
 	s.wants("c", 3*time.Minute)
 	s.sends("abc")
-	b := renewal{paced: 2, at: s.now}
+	b := core.Renewal{Paced: 2, At: s.now}
 	check := func(want bool) {
 		t.Helper()
 		if s.underWay(b, s.now) != want {
@@ -152,18 +153,18 @@ func TestPaceUnderWay(t *testing.T) {
 	check(true)
 	s.wait(900 * time.Millisecond)
 	check(false) // it has taken much longer than the others
-	b.at = s.now
+	b.At = s.now
 	s.hear(1, 100*time.Millisecond, s.now+1)
 	check(true)
 	s.wait(time.Millisecond)
-	b.at = s.now // silence again: twice as long as the last one is not too long
+	b.At = s.now // silence again: twice as long as the last one is not too long
 	s.wait(200 * time.Millisecond)
 	check(true)
 	s.wait(1)
 	check(false)
 	s.hear(3, 100*time.Millisecond, s.now)
 	check(false)
-	b = renewal{}
+	b = core.Renewal{}
 	check(false)
 }
 

@@ -1,10 +1,10 @@
 package session
 
 import (
-	"strings"
 	"time"
 
 	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/internal/core"
 )
 
 // Place is a place of this client in the queue of a lock: the record that is kept
@@ -41,10 +41,9 @@ func (p *Place) Gone() bool {
 func (p *Place) Deleted() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.state == Held || p.state == Lost && !strings.HasPrefix(p.cause.Why, unconfirmed)
+	return p.State == Held || p.State == Lost && p.Why != core.Unconfirmed
 }
 
-func (p *Place) automatic() bool                          { return true }
 func (p *Place) nextDuty(due clock.Instant) clock.Instant { return due }
 func (p *Place) perform(clock.Instant)                    {}
 func (p *Place) confirmed(uint64)                         {}

@@ -2,9 +2,7 @@ package session
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/natslock/locks/internal/bucket"
@@ -14,10 +12,157 @@ import (
 	"github.com/natslock/locks/kvstore"
 )
 
+// removal is a record that is ended at the server: one that the client has kept, or one that it
+// has written and does not believe in. Whatever becomes of its writes, they go on until the server
+// has confirmed the end, or their time is over.
+type removal struct {
+	*core.Removal
+	key     string
+	write   func(r *core.Removal) (kvstore.Write, error) // the next one
+	removed func(w kvstore.Write, revision uint64)       // follows its acknowledgement
+}
+
+// remove ends a record until limit has passed since begun. first is a write that was posted at
+// begun; nil: there was none. The error is nil if the step is the last one.
+func (s *Session) remove(ctx context.Context, r *removal, begun time.Time, limit time.Duration, first *final) (core.RemovalStep, error) {
+	b, end := s.b, begun.Add(limit)
+	for try := 0; ; try++ {
+		// The first write is hardly ever not the last, and ends by itself.
+		if try == 1 || try == 0 && time.Until(end) < bucket.AnswerTimeout {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithDeadlineCause(ctx, end, fmt.Errorf("%w: no answer within %v", bucket.ErrUnavailable, limit))
+			defer cancel()
+		}
+		up := b.Online()
+		if first == nil {
+			w, err := r.write(r.Removal)
+			if err != nil {
+				return core.WriteLater, err
+			}
+			first = s.renewer.post(w)
+		}
+		w, answer := first.w, first.wait(ctx, time.Until(end))
+		first = nil
+		err, refusal := answer.Err, bucket.AnswerOf(answer)
+		next := r.Wrote(refusal, b.Alone())
+		if next == core.ReadRecord {
+			var entry record.Entry
+			// As of a state that contains the last write known: a leader that was
+			// deposed refuses as well, and may have removed what was renewed since.
+			entry, err = b.Read(ctx, r.key, max(refusal.Last, r.Revision)) //safety:release-read
+			if next = r.Found(entry, err != nil, refusal.Last, b.Alone(), time.Since(begun)); err == nil {
+				err = errBehind
+			}
+		}
+		switch next {
+		case core.Removed, core.LostBefore:
+			if answer.Err == nil {
+				r.removed(w, answer.Revision)
+			}
+			return next, nil
+		case core.WriteAgain:
+			continue
+		}
+		if ctx.Err() != nil && bucket.IsAny(err, context.DeadlineExceeded, context.Canceled, bucket.ErrNoAnswer) {
+			err = context.Cause(ctx)
+		}
+		if ctx.Err() != nil || bucket.IsAny(err, bucket.ErrPermission, kvstore.ErrClosed, kvstore.ErrConnectionClosed, kvstore.ErrDraining) {
+			return next, bucket.Unavailable(err)
+		}
+		pause := clock.OutageBackoff(try)
+		if next == core.WriteSoon {
+			pause = clock.InFlightBackoff(try)
+		}
+		if b.Sleep(ctx, pause, up) != nil {
+			return next, bucket.Unavailable(err)
+		}
+	}
+}
+
+// errBehind: a server has shown an older record than the one it acknowledged.
+var errBehind = fmt.Errorf("%w: the server that answered lags behind", bucket.ErrUnavailable)
+
+// Remove deletes a record of a claim by tombstones, until the server has confirmed that or ctx ends.
+func (s *Session) Remove(ctx context.Context, key string, r *core.Removal) error {
+	d := removal{Removal: r, key: key, removed: func(kvstore.Write, uint64) {}, write: func(r *core.Removal) (w kvstore.Write, err error) {
+		w = kvstore.Write{Key: key, Expect: r.Revision, Delete: true}
+		w.Value, err = s.b.Tombstone(record.StatusGone, record.Body{ID: r.ID})
+		return w, err
+	}}
+	_, err := s.remove(ctx, &d, time.Now(), orphanLife, nil)
+	return err
+}
+
+// Discard deletes a record that this client has written and does not believe in, of a claim, a
+// renewal or a question, at exactly a revision: a courtesy, so that nobody waits for its TTL. The
+// channel is closed when that is over.
+func (s *Session) Discard(key, id string, revision uint64) <-chan struct{} {
+	over := make(chan struct{})
+	s.Background(func(ctx context.Context) { // callers are goroutines of the store
+		defer close(over)
+		_ = s.Remove(ctx, key, &core.Removal{ID: id, Revision: revision, Exact: true})
+	})
+	return over
+}
+
+// removal is that of the record. Under mu, or after the end.
+func (k *kept) removal(status record.Status) *removal {
+	return &removal{
+		Removal: &core.Removal{ID: k.Body.ID, HandsOff: k.Cause == core.EndHandedOff, Revision: k.Last},
+		key:     k.Key,
+		write:   func(r *core.Removal) (kvstore.Write, error) { return k.closing(status, r) },
+		removed: func(w kvstore.Write, revision uint64) {
+			if w.Delete && !k.Once { // for the next claim of the key
+				k.s.b.Recent.Left(k.s.b.Instant(), k.Key, !k.IsLock(), revision)
+			}
+		},
+	}
+}
+
+// closing is the write that ends the record.
+func (k *kept) closing(status record.Status, r *core.Removal) (w kvstore.Write, err error) {
+	k.mu.Lock()
+	body, deletes := k.Closing(k.of.rest(k.s.b.Instant()), r.Broken != nil)
+	k.mu.Unlock()
+	w = kvstore.Write{Key: k.Key, Expect: r.Revision, Delete: deletes}
+	if deletes {
+		w.Value, err = k.s.b.Tombstone(status, body)
+	} else {
+		w.TTL = time.Duration(body.TTL) * time.Second
+		w.Value, err = body.EncodeKept(r.Revision)
+	}
+	return w, err
+}
+
 // deletion is what came of deleting a record.
 type deletion struct {
 	found *EndError // the record was not the claim's own any more; nil otherwise
 	err   error     // it may be there still
+}
+
+// delete ends the record at the server.
+func (k *kept) delete(ctx context.Context, r *removal, begun time.Time, limit time.Duration, first *final) (d deletion) {
+	step, err := k.s.remove(ctx, r, begun, limit, first)
+	switch {
+	case err != nil:
+		d.err = err
+	case step == core.LostBefore && r.HandsOff:
+		d.found = &EndError{Name: k.Name, Token: k.Body.Token, Kind: ErrLost, Why: "its record was gone when it was to be handed over"}
+	case step == core.LostBefore:
+		d.found = &EndError{Name: k.Name, Token: k.Body.Token, Kind: ErrLost, Why: "its record was gone when it was to be released"}
+	case r.Broken != nil:
+		d.found = &EndError{Name: k.Name, Token: k.Body.Token, Kind: ErrBroken, Why: r.Broken.BrokenBecause()}
+	}
+	return d
+}
+
+// deleteLater deletes the record in the background, for as long as it can last.
+func (k *kept) deleteLater() {
+	if !k.s.b.Gone() { // else nothing will reach the server
+		k.s.Background(func(ctx context.Context) {
+			k.delete(ctx, k.removal(record.StatusGone), time.Now(), k.Terms.TTL, nil)
+		})
+	}
 }
 
 // deleteWithin deletes the record and waits for that at most for d, and until ctx ends; then
@@ -25,29 +170,28 @@ type deletion struct {
 //
 // Most releases are over with the first write, and need no goroutine.
 func (k *kept) deleteWithin(ctx context.Context, d time.Duration) (found *EndError, err error) {
-	s := k.s
-	w, err := k.closing(record.StatusGone, k.last, false)
+	s, r := k.s, k.removal(record.StatusGone)
+	w, err := r.write(r.Removal)
 	if err != nil {
 		s.work.done()
 		return nil, err
 	}
 	begun := time.Now()
 	first := s.renewer.post(w)
-	a, answered := first.soon(ctx, min(bucket.DeniedAfter, d))
-	if answered && a.Err == nil {
-		k.closed(w, a.Revision)
-		s.work.done()
-		return nil, nil
+	if a, answered := first.soon(ctx, min(bucket.DeniedAfter, d)); answered {
+		if a.Err == nil {
+			r.removed(w, a.Revision)
+			s.work.done()
+			return nil, nil
+		}
+		first.answers <- a
 	}
 	done := make(chan deletion, 1)
 	go func() {
 		defer s.work.done()
-		if !answered {
-			a = first.wait(s.work.ctx, d-time.Since(begun))
-		}
-		r := k.delete(s.work.ctx, record.StatusGone, begun, d, &sent{w, a})
-		done <- r
-		if r.err != nil {
+		del := k.delete(s.work.ctx, r, begun, d, first)
+		done <- del
+		if del.err != nil {
 			k.deleteLater() //safety:release-goes-on
 		}
 	}()
@@ -63,70 +207,6 @@ func (k *kept) deleteWithin(ctx context.Context, d time.Duration) (found *EndErr
 	}
 }
 
-// sent is a write of a release, with its answer.
-type sent struct {
-	write  kvstore.Write
-	answer kvstore.Answer
-}
-
-// closing is the write that ends the record at a revision. It is a tombstone, or the record
-// of a lock that is handed over or rests for its minimum hold. A broken record is deleted:
-// the operator has decided.
-func (k *kept) closing(status record.Status, expect uint64, broken bool) (w kvstore.Write, err error) {
-	k.mu.Lock()
-	rest := k.of.rest(k.s.b.Instant())
-	broken = broken || k.cause != nil && errors.Is(k.cause.Kind, ErrBroken)
-	left := record.StatusResting
-	if k.handing() {
-		left, rest = record.StatusHanded, k.Granted.Terms.TTL
-	}
-	body := k.Body // goroutines may still join the run of a place that is left
-	body.Renewal = k.renewals.n + 1
-	k.mu.Unlock()
-	w = kvstore.Write{Key: k.Key, Expect: expect}
-	if rest <= 0 || broken { //safety:rest-kept
-		w.Delete = true
-		w.Value, err = k.s.b.Tombstone(status, body)
-		return w, err
-	}
-	w.TTL = clock.CeilSecond(rest)
-	body.Status, body.Fixed, body.Lingers, body.InUse, body.TTL = left, true, false, 0, int64(w.TTL/time.Second)
-	w.Value, err = body.EncodeKept(expect)
-	return w, err
-}
-
-// handing says whether the holder hands the lock over. Under mu, or after the end.
-func (k *kept) handing() bool { return k.cause != nil && k.cause.Kind == ErrHandedOff }
-
-// closed follows the acknowledgement of w.
-func (k *kept) closed(w kvstore.Write, revision uint64) {
-	if w.Delete {
-		k.deleted(revision)
-	}
-}
-
-// deleted remembers the tombstone, for the next claim of the key.
-func (k *kept) deleted(revision uint64) {
-	if !k.Once {
-		k.s.b.Recent.Left(k.s.b.Instant(), k.Key, !k.isLock(), revision)
-	}
-}
-
-// deleteLater deletes the record in the background, for as long as it can last.
-func (k *kept) deleteLater() { k.deleteAs(record.StatusGone, func() {}) }
-
-// deleteAs is deleteLater with a status for the tombstone. It calls done when that is over.
-func (k *kept) deleteAs(status record.Status, done func()) {
-	if k.s.b.Gone() { // nothing will reach the server
-		done()
-		return
-	}
-	k.s.Background(func(ctx context.Context) {
-		defer done()
-		k.delete(ctx, status, time.Now(), k.terms.TTL, nil)
-	})
-}
-
 // Leave ends a place in a queue, or a lock that was not handed out, without
 // waiting for the answer. The tombstone's body says to a successor in the queue,
 // and only to it, whether it is first now. The channel is closed when the record is gone, and
@@ -140,50 +220,29 @@ func (k *kept) Leave(status record.Status) (deleted <-chan struct{}) {
 	}
 	k.released = make(chan struct{})
 	close(k.released)
-	// Before the record ends, and until the answer has come, for a while: the write may be
-	// refused because a renewal was on its way. A Close must not come before the second try.
-	answered := func() {}
+	// Before the record ends, and until the record is gone: the write may be refused because a
+	// renewal was on its way. A Close must not come before the second try.
+	working := false
 	if s.work.begin() { //safety:leave-awaited
-		answered = sync.OnceFunc(s.work.done)
+		working = true
 	}
-	released := k.release(ErrReleased)
+	released := k.release(core.EndReleased)
 	k.mu.Unlock()
 	released.finish()
-	body, err := k.tombstone(status)
-	if err != nil {
-		answered()
-		return k.released
-	}
+	r, begun := k.removal(status), time.Now()
 	gone := make(chan struct{})
-	over := sync.OnceFunc(func() { close(gone) })
-	n, now, room := s.renewer.take(nil)
-	if !room {
-		k.deleteAs(status, over)
-		answered()
+	var first *final
+	if w, err := r.write(r.Removal); err == nil {
+		first = s.renewer.post(w) // now, before what the caller sends next
+	}
+	if !working {
 		return gone
 	}
-	late := time.AfterFunc(bucket.AnswerTimeout, func() { k.deleteAs(status, over); answered() }) // a lost write would keep others out for a TTL
-	o := &Orphan{}
-	forget, err := s.b.Send(kvstore.Write{Key: k.Key, Value: body, Expect: k.last, Delete: true}, func(a kvstore.Answer) {
-		s.Settle(o)
-		s.renewer.hear(n, now, s.b.Instant(), kvstore.NotSent(a.Err))
-		late.Stop()
-		if a.Err == nil {
-			k.deleted(a.Revision)
-			over()
-		} else {
-			k.deleteAs(status, over)
-		}
-		answered()
-	})
-	if err != nil {
-		s.renewer.hear(n, now, now, true)
-		late.Stop()
-		k.deleteAs(status, over)
-		answered()
-		return gone
-	}
-	s.Await(o, forget)
+	go func() {
+		defer s.work.done()
+		defer close(gone)
+		k.delete(s.work.ctx, r, begun, k.Terms.TTL, first)
+	}()
 	return gone
 }
 
@@ -217,16 +276,17 @@ func (l *Lease) finish(ctx context.Context, deletes bool) error {
 			l.s.work.done()
 		}
 		<-done
-		return l.result
+		if l.result == nil {
+			return nil
+		}
+		return *l.result
 	}
 	l.released = make(chan struct{})
 	defer close(l.released)
 	var lost ending
-	if l.valid.Over(l.s.b.Instant()) { //safety:release-judged
-		lost = l.expire()
-	}
-	was, end := l.state, l.valid.End
-	released := l.release(ErrReleased)
+	lost = l.check(l.s.b.Instant()) //safety:release-judged
+	was, end := l.State, l.Valid.End
+	released := l.release(core.EndReleased)
 	cause := l.cause
 	for h := l.holders; h != nil; h = h.next {
 		h.state = Released
@@ -235,45 +295,44 @@ func (l *Lease) finish(ctx context.Context, deletes bool) error {
 	lost.finish()
 	released.finish() //safety:context-first
 
-	if !deletes {
-		if was != Held {
-			l.result = cause
-		}
+	var result error
+	switch held := was == Held; {
+	case !deletes || !working:
 		if working {
 			l.s.work.done()
+		} else if held && deletes {
+			result = fmt.Errorf("release lock %q: %w", l.kept.Name, bucket.ErrClosed)
 		}
-		return l.result
-	}
-	switch {
-	case was != Held && !working:
-		l.result = cause
-		return l.result
-	case !working:
-		l.result = fmt.Errorf("release lock %q: %w", l.kept.Name, bucket.ErrClosed)
-		return l.result
-	case was != Held && (!errors.Is(cause.Kind, ErrBroken) || l.s.b.Away()):
+	case !held && (cause.Kind != ErrBroken || l.s.b.Away()):
 		// The caller is not kept waiting for what is most likely gone. A broken
 		// record is there, and keeps others out until it is deleted.
 		l.deleteLater()
 		l.s.work.done()
-		l.result = cause
-		return l.result
+	default:
+		if ctx.Err() != nil { // now that the lease's own context has ended
+			ctx = context.Background()
+		}
+		switch found, err := l.deleteWithin(ctx, l.s.ReleaseTimeout); {
+		case found != nil && (found.Kind == ErrBroken || l.s.b.Instant() < end):
+			result = found
+		case found != nil:
+			// Refused after the validity end: it has simply expired since.
+		case err != nil:
+			result = fmt.Errorf("release lock %q (token %d): %w; it is free when its TTL of %v has passed at the latest", l.kept.Name, l.Body.Token, err, l.Terms.TTL)
+		}
 	}
-	if ctx.Err() != nil { // now that the lease's own context has ended
-		ctx = context.Background()
+	if was != Held {
+		result = cause
 	}
-	found, err := l.deleteWithin(ctx, l.s.ReleaseTimeout)
-	switch {
-	case was != Held:
-		l.result = cause
-	case found != nil && (errors.Is(found, ErrBroken) || l.s.b.Instant() < end):
-		l.result = found
-	case found != nil:
-		// Refused after the validity end: it has simply expired since.
-	case err != nil:
-		l.result = fmt.Errorf("release lock %q (token %d): %w; it is free when its TTL of %v has passed at the latest", l.kept.Name, l.Body.Token, err, l.terms.TTL)
+	return l.results(result)
+}
+
+// results keeps the result of the release, for those who wait for it.
+func (l *Lease) results(err error) error {
+	if err != nil {
+		l.result = &err
 	}
-	return l.result
+	return err
 }
 
 // Drop ends a lease without a holder, without waiting for anything. Its record is deleted
@@ -287,91 +346,14 @@ func (l *Lease) Drop() (deleted <-chan struct{}) {
 	done := make(chan struct{})
 	l.released = done
 	working := l.s.work.begin() // before the lease ends: see Leave
-	released := l.release(ErrReleased)
+	released := l.release(core.EndReleased)
 	if working {
 		go func() {
 			defer l.s.work.done()
 			defer close(done)
 			released.finish()
-			l.delete(l.s.work.ctx, record.StatusGone, time.Now(), l.terms.TTL, nil)
+			l.delete(l.s.work.ctx, l.removal(record.StatusGone), time.Now(), l.Terms.TTL, nil)
 		}()
 	}
 	return done
-}
-
-// delete ends a record at the server, by a tombstone or by a record that rests or is handed over, whatever became of its
-// last renewals. It tries until the server has confirmed that or limit has passed
-// since begun. first is a first write, made at begun; nil: there was none.
-func (k *kept) delete(ctx context.Context, status record.Status, begun time.Time, limit time.Duration, first *sent) deletion {
-	b := k.s.b
-	end := begun.Add(limit)
-	last := core.Removal{ID: k.Body.ID, HandsOff: k.handing(), Revision: k.last}
-	for try := 0; ; try++ {
-		// The first write is hardly ever not the last, and ends by itself.
-		if try == 1 || try == 0 && time.Until(end) < bucket.AnswerTimeout {
-			var cancel context.CancelFunc
-			ctx, cancel = context.WithDeadlineCause(ctx, end, fmt.Errorf("%w: no answer within %v", bucket.ErrUnavailable, limit))
-			defer cancel()
-		}
-		up := b.Online()
-		if first == nil {
-			w, err := k.closing(status, last.Revision, last.Broken != nil)
-			if err != nil {
-				return deletion{err: err}
-			}
-			first = &sent{w, k.s.renewer.post(w).wait(ctx, time.Until(end))}
-		}
-		w, answer := first.write, first.answer
-		first = nil
-		err := answer.Err
-		refusal := bucket.AnswerOf(answer)
-		next := last.Wrote(refusal, b.Alone())
-		if next == core.ReadRecord {
-			var entry record.Entry
-			// As of a state that contains the last write known: a leader that was
-			// deposed refuses as well, and may have removed what was renewed since.
-			entry, err = b.Read(ctx, k.Key, max(refusal.Last, last.Revision)) //safety:release-read
-			if next = last.Found(entry, err != nil, refusal.Last, b.Alone(), time.Since(begun)); err == nil {
-				err = errBehind
-			}
-		} else if next == core.Removed {
-			k.closed(w, answer.Revision)
-		}
-		switch next {
-		case core.Removed:
-			return deletion{found: k.brokenBy(last.Broken)}
-		case core.LostBefore:
-			why := "its record was gone when it was to be released"
-			if last.HandsOff {
-				why = "its record was gone when it was to be handed over"
-			}
-			return deletion{found: &EndError{Name: k.Name, Token: k.Body.Token, Kind: ErrLost, Why: why}}
-		case core.WriteAgain:
-			continue
-		}
-		if ctx.Err() != nil && bucket.IsAny(err, context.DeadlineExceeded, context.Canceled, bucket.ErrNoAnswer) {
-			err = context.Cause(ctx)
-		}
-		if ctx.Err() != nil || bucket.IsAny(err, bucket.ErrPermission, kvstore.ErrClosed, kvstore.ErrConnectionClosed, kvstore.ErrDraining) {
-			return deletion{err: bucket.Unavailable(err)}
-		}
-		pause := clock.OutageBackoff(try)
-		if next == core.WriteSoon {
-			pause = clock.InFlightBackoff(try)
-		}
-		if b.Sleep(ctx, pause, up) != nil {
-			return deletion{err: bucket.Unavailable(err)}
-		}
-	}
-}
-
-// errBehind: a server has shown an older record than the one it acknowledged.
-var errBehind = fmt.Errorf("%w: the server that answered lags behind", bucket.ErrUnavailable)
-
-// brokenBy is the end of a lease whose record an operator has broken; nil: none has.
-func (k *kept) brokenBy(e *record.Entry) *EndError {
-	if e == nil {
-		return nil
-	}
-	return &EndError{Name: k.Name, Token: k.Body.Token, Kind: ErrBroken, Why: e.BrokenBecause()}
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/natslock/locks/internal/bucket"
 	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/internal/core"
 	"github.com/natslock/locks/kvstore"
 )
 
@@ -51,13 +52,13 @@ func newRenewer(s *Session) *renewer { return &renewer{s: s, wake: make(chan str
 // add takes charge of a record that was just granted.
 func (r *renewer) add(k *kept) {
 	k.mu.Lock()
-	due := k.due()
+	due := k.of.nextDuty(k.Due())
 	r.mu.Lock()
 	stopped := r.stopped
 	k.slot.due = due
 	heap.Push(&r.due, k)
 	r.pace.parts += part(k)
-	if k.isLock() {
+	if k.IsLock() {
 		r.locks++
 	}
 	r.begin(due)
@@ -65,7 +66,7 @@ func (r *renewer) add(k *kept) {
 	r.mu.Unlock()
 	var lost ending
 	if stopped { // granted while the client was closed: nobody would renew it
-		lost = k.lose(bucket.ErrClosed, "")
+		lost = k.lose(core.EndClosed, "")
 	}
 	k.mu.Unlock()
 	lost.finish()
@@ -103,7 +104,7 @@ func (r *renewer) schedule(k *kept, due clock.Instant) {
 // want has a record renewed as soon as its turn comes. Its validity ends at end, and it is late
 // from an instant before that on. under is a renewal that is enough if its answer is still to
 // come; zero: none is.
-func (r *renewer) want(k *kept, late, end clock.Instant, under renewal) {
+func (r *renewer) want(k *kept, late, end clock.Instant, under core.Renewal) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if k.slot.index >= 0 && !r.pace.underWay(under, r.s.b.Instant()) {
@@ -201,7 +202,7 @@ func (r *renewer) remove(k *kept) {
 	heap.Remove(&r.due, int(k.slot.index))
 	r.pace.drop(k)
 	r.pace.parts -= part(k)
-	if k.isLock() {
+	if k.IsLock() {
 		r.locks--
 	}
 	if r.empty != nil && r.locks == 0 {
@@ -270,7 +271,7 @@ func (r *renewer) held(fn func(k *kept)) {
 	r.mu.Unlock()
 	for _, k := range all {
 		k.mu.Lock()
-		if k.state == Held {
+		if k.State == Held {
 			fn(k)
 		}
 		k.mu.Unlock()
@@ -287,12 +288,7 @@ func (r *renewer) renewAll() {
 	r.pace.reset()
 	r.mu.Unlock()
 	r.held(func(k *kept) {
-		if k.renews() {
-			k.together = true
-			k.renewNow(now)
-		} else {
-			k.suspect(k.last)
-		}
+		k.follow(k.Reconnected(now, k.phase()), "") // which ends nothing
 	})
 }
 
@@ -312,15 +308,15 @@ func (r *renewer) warnAll(why error) {
 }
 
 // loseAll ends every record: the bucket they were in is gone.
-func (r *renewer) loseAll(why string) { r.endAll(ErrLost, why) }
+func (r *renewer) loseAll(why string) { r.endAll(core.EndLost, why) }
 
-func (r *renewer) endAll(kind error, why string) (locks []string) {
+func (r *renewer) endAll(end core.End, why string) (locks []string) {
 	var all []ending
 	r.held(func(k *kept) {
-		if k.isLock() {
+		if k.IsLock() {
 			locks = append(locks, k.Name)
 		}
-		all = append(all, k.lose(kind, why))
+		all = append(all, k.lose(end, why))
 	})
 	for _, e := range all {
 		e.finish()
@@ -335,10 +331,10 @@ func (r *renewer) atRisk() error {
 	var n int
 	var name, why string
 	r.held(func(k *kept) {
-		refused := k.isLock() && kvstore.Refused(k.renewals.failed())
-		if k.renews() && (refused || k.valid.End.Sub(now) < (k.terms.TTL-k.terms.Margin)/3) {
+		refused := k.IsLock() && k.Renews() && k.failure != nil && kvstore.Refused(*k.failure)
+		if refused || k.AtRisk(now) {
 			if n++; why == "" {
-				name, why = k.Name, k.renewals.why()
+				name, why = k.Name, k.failed()
 			}
 		}
 	})
@@ -352,8 +348,8 @@ func (r *renewer) atRisk() error {
 func (r *renewer) lag() (late time.Duration) {
 	now := r.s.b.Instant()
 	r.held(func(k *kept) {
-		if k.isLock() && k.renews() {
-			late = max(late, now.Sub(k.terms.NextRenewal(k.lastSent, r.s.RenewFraction)))
+		if k.IsLock() {
+			late = max(late, k.Lag(now))
 		}
 	})
 	return late
@@ -387,7 +383,7 @@ func (r *renewer) close(ctx context.Context) []string {
 	r.stopped, r.pace.open = true, true
 	r.pump()
 	r.mu.Unlock()
-	left := r.endAll(bucket.ErrClosed, "")
+	left := r.endAll(core.EndClosed, "")
 	r.mu.Lock()
 	r.sleep = clock.Instant(1<<63 - 1)
 	r.nudge(0)

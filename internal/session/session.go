@@ -11,6 +11,7 @@ import (
 
 	"github.com/natslock/locks/internal/bucket"
 	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/internal/core"
 	"github.com/natslock/locks/internal/worker"
 	"github.com/natslock/locks/kvstore"
 )
@@ -251,7 +252,7 @@ func (s *Session) loseAbsent(ctx context.Context, why string) {
 			continue
 		}
 		k.mu.Lock()
-		lost := k.lose(ErrLost, why)
+		lost := k.lose(core.EndLost, why)
 		k.mu.Unlock()
 		lost.finish()
 	}
@@ -271,25 +272,6 @@ func (s *Session) Healthy() error {
 
 // RenewalLag is by how much the latest renewal of a lock is late.
 func (s *Session) RenewalLag() time.Duration { return s.renewer.lag() }
-
-// Discard deletes a record that this client has written and does not believe in, of a claim, a
-// renewal or a question, at exactly a revision: a courtesy, so that nobody waits for its TTL. The channel is closed when that is over.
-func (s *Session) Discard(key, id string, revision uint64) <-chan struct{} {
-	over := make(chan struct{})
-	s.Background(func(ctx context.Context) { // callers are goroutines of the store
-		defer close(over)
-		ctx, cancel := context.WithTimeout(ctx, orphanLife)
-		defer cancel()
-		for try := 0; ; try++ {
-			up := s.b.Online()
-			err := s.b.Delete(ctx, key, revision, id)
-			if err == nil || bucket.IsAny(err, kvstore.ErrConflict, bucket.ErrPermission, kvstore.ErrClosed, kvstore.ErrConnectionClosed) || s.b.Sleep(ctx, clock.OutageBackoff(try), up) != nil {
-				return
-			}
-		}
-	})
-	return over
-}
 
 // ClosedWithin says that an observer closes the client: Close does not wait for it.
 func (s *Session) ClosedWithin() { s.notifier.worker.StopWithin() }

@@ -210,8 +210,8 @@ func (b *bid) end(w *World, n int) {
 	}
 	if n == 0 {
 		for _, t := range core.Takings(cl.C.ID, open, cl.Guard != "", false) {
-			if t.Begin() == core.Delete {
-				w.discard(c, cl.Key, cl.C.ID, t.Expect)
+			if !t.OnlyOwn {
+				w.discard(c, cl.Key, cl.C.ID, t.Revision)
 			}
 		}
 	}

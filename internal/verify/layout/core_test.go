@@ -59,7 +59,7 @@ func active(fset *token.FileSet, file *ast.File) (findings []string) {
 			if !ok || pkg.Obj != nil {
 				return true
 			}
-			clocks := pkg.Name == "clock" && !slices.Contains([]string{"Instant", "Terms", "MinTTL"}, n.Sel.Name)
+			clocks := pkg.Name == "clock" && !slices.Contains([]string{"Instant", "Terms", "MinTTL", "NewTerms", "CeilSecond"}, n.Sel.Name)
 			times := pkg.Name == "time" && slices.Contains([]string{"Now", "Since", "Until", "Sleep", "After", "AfterFunc", "NewTimer", "NewTicker", "Tick"}, n.Sel.Name)
 			if clocks || times {
 				add(n, "calls "+pkg.Name+"."+n.Sel.Name)

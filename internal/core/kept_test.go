@@ -1,0 +1,449 @@
+package core
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/internal/record"
+)
+
+// keptTerms are those of the records here: valid for 12 s, renewed every 4 s.
+var keptTerms = clock.Terms{TTL: 15 * time.Second, Margin: 3 * time.Second}
+
+func at(s float64) clock.Instant { return clock.Instant(s * float64(time.Second)) }
+
+// kept is a lease of the claim "me", granted at revision 10 by what was sent at 0 s.
+func kept() *Kept {
+	k := &Kept{}
+	k.Begin(record.Body{ID: "me", Status: record.StatusHeld}, "lock.l", 10, keptTerms, at(0), 4.0/15)
+	return k
+}
+
+// fixed is one that is not renewed.
+func fixed() *Kept {
+	k := kept()
+	k.Body.Fixed = true
+	return k
+}
+
+// renewing has sent a renewal at 4 s. The next one is due much later.
+func renewing() *Kept {
+	k := kept()
+	k.Send(at(4), 1)
+	k.RenewAfter(at(9))
+	return k
+}
+
+// renewalOf is the record of a renewal of the claim "me".
+func renewalOf(revision, n uint64) record.Entry {
+	e := stored(revision, "me", 0, record.StatusHeld)
+	e.Renewal = n
+	return e
+}
+
+func acked(revision uint64) Answer { return Answer{Revision: revision} }
+
+// TestKeptToken: the first token comes from the revision, and that of an adopted lock stays.
+func TestKeptToken(t *testing.T) {
+	require.Equal(t, record.Token(10, 0), kept().Body.Token)
+	k := &Kept{}
+	k.Begin(record.Body{Token: record.Token(3, 7), Attempt: 2}, "lock.l", 10, keptTerms, at(0), 1)
+	require.Equal(t, record.Token(3, 7), k.Body.Token)
+	require.Zero(t, k.Body.Attempt)
+}
+
+// TestKeptTick: a record is renewed in time, again and again without an answer, and ends with its validity.
+func TestKeptTick(t *testing.T) {
+	k := kept()
+	next := k.Due()
+	require.InDelta(t, 4, next.Sub(at(0)).Seconds(), 0.2)
+	for _, due := range []struct {
+		at    clock.Instant
+		renew bool
+	}{{next - 1, false}, {next, true}, {next + 1, false}, {next.Add(time.Second), true}, {next.Add(1500 * time.Millisecond), false}} {
+		u, renew := k.Tick(due.at)
+		require.Zero(t, u)
+		require.Equal(t, due.renew, renew, due.at)
+	}
+	u, renew := k.Tick(at(12))
+	require.Equal(t, Upshot{End: EndLost}, u)
+	require.False(t, renew)
+	require.Equal(t, StateLost, k.State)
+	require.Equal(t, Unconfirmed, k.Why)
+	u, _ = k.Tick(at(13))
+	require.Zero(t, u, "once")
+}
+
+// TestKeptDue: the caller comes back at the end of the validity, whatever else is due.
+func TestKeptDue(t *testing.T) {
+	require.Equal(t, at(12), fixed().Due())
+	k := kept()
+	k.RenewAfter(at(100))
+	require.Equal(t, at(12), k.Due())
+	k.Resolving = true
+	k.RenewAfter(at(1))
+	require.Equal(t, at(12), k.Due(), "a read decides, not a renewal")
+}
+
+// TestKeptCheck: whoever looks sees the end, at that very instant.
+func TestKeptCheck(t *testing.T) {
+	k := kept()
+	require.Zero(t, k.Check(at(12)-1))
+	require.Equal(t, EndLost, k.Check(at(12)).End)
+	k = kept()
+	k.Valid.Bound(at(6))
+	require.Equal(t, EndPlanned, k.Check(at(6)).End)
+	require.Equal(t, StateEnded, k.State)
+}
+
+// TestKeptRenewed: a confirmation in time counts from the sending of its own renewal.
+func TestKeptRenewed(t *testing.T) {
+	k := kept()
+	for i, sent := range []float64{4, 5, 6} {
+		n, shorter := k.Send(at(sent), uint64(i))
+		require.EqualValues(t, i+1, n)
+		require.False(t, shorter)
+	}
+	require.Equal(t, Upshot{Confirmed: 2, Enough: true}, k.Answered(2, acked(12), at(7)))
+	require.Equal(t, at(17), k.Valid.End)
+	require.EqualValues(t, 12, k.Last)
+	require.Equal(t, at(5), k.LastSent)
+	require.Zero(t, k.Answered(1, acked(11), at(8)), "older than what is confirmed")
+	require.EqualValues(t, 12, k.Last)
+	require.True(t, k.Unanswered())
+	k.Unsent(3)
+	require.False(t, k.Unanswered())
+}
+
+// TestKeptLate: a confirmation that comes after the end counts for nothing, and its record is deleted. Not so where
+// the work may still be stopping, or while a minimum hold lasts.
+func TestKeptLate(t *testing.T) {
+	k := renewing()
+	u := k.Answered(1, acked(11), at(12))
+	require.Equal(t, EndLost, u.End)
+	require.EqualValues(t, 11, u.Discard)
+	require.Equal(t, ConfirmedLate, k.Why)
+	require.True(t, u.Discards(0))
+	require.False(t, u.Discards(time.Second))
+
+	k = renewing()
+	k.Lose(EndLost, NoReason, at(5))
+	require.EqualValues(t, 11, k.Answered(1, acked(11), at(6)).Discard)
+	for _, end := range []End{EndClosed, EndBroken} {
+		k = renewing()
+		k.Lose(end, NoReason, at(5))
+		require.Zero(t, k.Answered(1, acked(11), at(6)))
+	}
+	k = renewing()
+	k.Release(EndReleased, at(5))
+	require.Zero(t, k.Answered(1, acked(11), at(6)), "the release deletes what there is")
+}
+
+// TestKeptRefused: a refused renewal ends nothing. It leads to a read of a state that contains the last
+// confirmation, or to another renewal.
+func TestKeptRefused(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		last uint64
+		want Upshot
+	}{
+		{"by a newer record", 11, Upshot{Read: 11, Proven: true}},
+		{"by an empty key", 0, Upshot{Read: 10, Proven: true}},
+		{"by a leader that was deposed", 9, Upshot{}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			k := renewing()
+			require.Equal(t, c.want, k.Answered(1, refusedBy(c.last), at(5)))
+			require.Equal(t, StateHeld, k.State)
+			require.Equal(t, c.want.Read > 0, k.Resolving)
+			require.Zero(t, k.Answered(1, refusedBy(c.last), at(5)), "one read at a time")
+		})
+	}
+	k := renewing()
+	k.Send(at(5), 2)
+	k.Answered(1, acked(11), at(5.1))
+	require.Zero(t, k.Answered(2, refusedBy(11), at(5.2)))
+	require.Equal(t, at(5.2), k.Due(), "it met the one before it")
+	k = renewing()
+	require.Equal(t, Upshot{Soon: true}, k.Answered(1, Answer{Refusal: InFlight}, at(5)))
+	require.EqualValues(t, 1, k.Retries)
+	require.Zero(t, k.Answered(1, Answer{Refusal: Unsure}, at(5)))
+}
+
+// TestKeptJudged: what is found under its key means for a record.
+func TestKeptJudged(t *testing.T) {
+	earlier := stored(12, "me", 2, record.StatusHeld)
+	broken := stored(12, "me", 0, record.StatusBroken)
+	for _, c := range []struct {
+		name  string
+		found record.Entry
+		want  Upshot
+		why   Why
+	}{
+		{"as known", stored(10, "me", 1, record.StatusHeld), Upshot{}, NoReason},
+		{"a renewal without an answer", renewalOf(12, 1), Upshot{Confirmed: 1, Enough: true}, NoReason},
+		{"broken", broken, Upshot{End: EndBroken, Doubted: true}, RecordBroken},
+		{"an attempt from before the grant", earlier, Upshot{End: EndLost, Discard: 12}, RecordGone},
+		{"another claim's", stored(12, "you", 1, record.StatusHeld), Upshot{End: EndLost, Doubted: true}, RecordReplaced},
+		{"nothing", record.Entry{}, Upshot{End: EndLost, Doubted: true}, RecordDeleted},
+		{"a tombstone", ended(12, "you", record.StatusGone), Upshot{End: EndLost, Doubted: true}, RecordDeleted},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			k := renewing()
+			k.Resolving = true
+			require.Equal(t, c.want, k.Judge(c.found, 12, at(6)))
+			require.Equal(t, c.why, k.Why)
+			require.False(t, k.Resolving)
+			if c.why == RecordBroken {
+				require.EqualValues(t, 12, k.Last, "its release deletes the broken record")
+			}
+		})
+	}
+	require.True(t, renewing().Judge(earlier, 12, at(6)).Discards(time.Second), "nobody believes in it")
+	k := renewing()
+	k.Send(at(5), 2)
+	k.Judge(renewalOf(11, 1), 11, at(6))
+	require.Equal(t, at(16), k.Valid.End, "from its own sending")
+	k = renewing()
+	require.EqualValues(t, 11, k.Judge(renewalOf(11, 1), 11, at(12)).Discard, "found too late")
+}
+
+// TestKeptSuspected: a hint leads to a renewal, or to a read of a record that is not renewed. It ends nothing.
+func TestKeptSuspected(t *testing.T) {
+	k := renewing()
+	require.Zero(t, k.Suspect(11, at(5)))
+	require.Equal(t, at(5), k.Due())
+	_, renew := k.Tick(at(5))
+	require.True(t, renew)
+	require.Zero(t, k.Suspect(12, at(5)))
+	require.Equal(t, at(5).Add(MinRetry/2), k.Due(), "a flood of hints is answered slowly")
+
+	k = fixed()
+	require.Equal(t, Upshot{Read: 11}, k.Suspect(11, at(5)))
+	require.Zero(t, k.Suspect(13, at(5.1)), "one read at a time")
+	require.Equal(t, Upshot{Read: 13}, k.Judge(stored(10, "me", 1, record.StatusHeld), 11, at(5.2)), "it came during the read")
+	require.Zero(t, k.Judge(stored(10, "me", 1, record.StatusHeld), 13, at(5.3)))
+	k.Suspect(14, at(6))
+	k.Trust()
+	require.Equal(t, Upshot{Read: 15}, k.Suspect(15, at(7)))
+}
+
+// TestKeptNotified: what a notification of its own record means.
+func TestKeptNotified(t *testing.T) {
+	k := renewing()
+	require.Zero(t, k.Notified(renewalOf(11, 1), at(4.1)))
+	require.NotEqual(t, at(4.1), k.Due(), "its answer is on the way")
+	require.True(t, k.Old(10))
+	require.False(t, k.Old(11))
+	broken := stored(11, "me", 0, record.StatusBroken)
+	k.Notified(broken, at(5))
+	require.Equal(t, at(5), k.Due(), "a renewal is to prove it")
+	require.NotNil(t, k.Break)
+	u, _ := k.Tick(at(12))
+	require.Equal(t, EndBroken, u.End, "lost, and the hint says why")
+	k = renewing()
+	k.Notified(broken, at(5))
+	k.Answered(1, acked(12), at(5))
+	require.NotNil(t, k.Break, "it was sent before")
+	n, _ := k.Send(at(5), 2)
+	k.Answered(n, acked(13), at(5.5))
+	require.Nil(t, k.Break, "a renewal that was sent since is confirmed")
+	require.Equal(t, Upshot{Read: 14}, fixed().Notified(stored(14, "you", 1, record.StatusHeld), at(5)))
+}
+
+// TestKeptReconnected: all records are renewed at once, and later ones are spread.
+func TestKeptReconnected(t *testing.T) {
+	k := renewing()
+	require.Zero(t, k.Reconnected(at(5), 0.5))
+	require.Equal(t, at(5), k.Due())
+	n, _ := k.Send(at(5), 2)
+	require.Equal(t, n, k.Enough().N)
+	k.Answered(n, acked(11), at(5.1))
+	require.InDelta(t, 7, k.Due().Sub(at(0)).Seconds(), 0.1, "half of the time between two")
+	n, _ = k.Send(at(7), 3)
+	k.Answered(n, acked(12), at(7.1))
+	require.InDelta(t, 11, k.Due().Sub(at(0)).Seconds(), 0.2)
+	require.Equal(t, Upshot{Read: 10}, fixed().Reconnected(at(5), 0.5))
+}
+
+// TestKeptEnough: a renewal on its way is not enough where a later change is to be confirmed.
+func TestKeptEnough(t *testing.T) {
+	k := renewing()
+	require.EqualValues(t, 1, k.Enough().N)
+	k.RenewNow(at(5))
+	require.Zero(t, k.Enough())
+	require.Equal(t, Upshot{Confirmed: 1}, k.Answered(1, acked(11), at(5)))
+	require.Equal(t, at(5), k.Due(), "it is still due")
+}
+
+// TestKeptClosing: what a holder leaves.
+func TestKeptClosing(t *testing.T) {
+	status := func(end End, rest time.Duration, broken bool) (record.Status, int64, bool) {
+		k := renewing()
+		k.Release(end, at(5))
+		body, deletes := k.Closing(rest, broken)
+		require.EqualValues(t, 2, body.Renewal)
+		return body.Status, body.TTL, deletes
+	}
+	_, _, deletes := status(EndReleased, 0, false)
+	require.True(t, deletes)
+	left, ttl, deletes := status(EndReleased, 1500*time.Millisecond, false)
+	require.Equal(t, record.StatusResting, left)
+	require.EqualValues(t, 2, ttl)
+	require.False(t, deletes)
+	_, _, deletes = status(EndReleased, time.Second, true)
+	require.True(t, deletes, "the operator has decided")
+	left, ttl, deletes = status(EndHandedOff, 0, false)
+	require.Equal(t, record.StatusHanded, left)
+	require.EqualValues(t, 15, ttl)
+	require.False(t, deletes)
+	k := renewing()
+	k.Lose(EndBroken, NoReason, at(5))
+	k.Release(EndReleased, at(5))
+	_, deletes = k.Closing(time.Second, false)
+	require.True(t, deletes)
+}
+
+// TestUseAdmits: a member is let in inside the validity only, with a third of it left, and with a number of its own.
+func TestUseAdmits(t *testing.T) {
+	admit := func(k *Kept, l *Use, s float64) Admission {
+		a, _ := l.Admit(k, Entrant{}, at(s), time.Second)
+		return a
+	}
+	k, l := kept(), &Use{}
+	require.Equal(t, Admitted, admit(k, l, 11), "the first one at any time: the server has granted it")
+	require.Equal(t, ConfirmFirst, admit(k, l, 8.1))
+	require.Equal(t, Admitted, admit(k, l, 8))
+	require.Equal(t, record.Token(10, 1), k.Body.Token)
+	require.EqualValues(t, 2, k.Body.Grants)
+	k.Abandoned = true
+	require.Equal(t, RunsOut, admit(k, l, 8))
+
+	a, u := (&Use{}).Admit(kept(), Entrant{}, at(12), time.Second)
+	require.Equal(t, NotHeld, a)
+	require.Equal(t, EndLost, u.End)
+	k = kept()
+	k.Lose(EndBroken, NoReason, at(1))
+	require.Equal(t, NotHeld, admit(k, &Use{}, 2))
+}
+
+// TestUseTokens: tokens rise from grant to grant, begin anew with each confirmed revision, and end before they would
+// be those of the next one.
+func TestUseTokens(t *testing.T) {
+	k := kept()
+	last := k.Body.Token
+	for n := 1; n < record.GrantsPerRevision; n++ {
+		require.True(t, k.admits(at(1)))
+		require.Greater(t, k.Body.Token, last)
+		last = k.Body.Token
+	}
+	require.Less(t, last, record.Token(11, 0))
+	require.Equal(t, at(1), k.Due(), "the next revision was asked for in time")
+	require.False(t, k.admits(at(1)))
+	n, _ := k.Send(at(1), 1)
+	k.Answered(n, acked(12), at(1.1))
+	require.True(t, k.admits(at(1.2)))
+	require.Equal(t, record.Token(12, 0), k.Body.Token)
+	k.Body.Mode = uint8(record.Shared)
+	require.True(t, k.admits(at(1.3)))
+	require.Equal(t, record.Token(12, 0), k.Body.Token, "readers share theirs")
+}
+
+// TestUseShown: what the record shows of its holders.
+func TestUseShown(t *testing.T) {
+	k, l := kept(), &Use{}
+	l.Admit(k, Entrant{Lingers: true}, at(1), time.Second)
+	require.True(t, k.Body.Lingers)
+	require.EqualValues(t, 1, k.Body.InUse)
+	until, idle := l.Standing(k, at(1))
+	require.Equal(t, at(12), until)
+	require.False(t, idle, "the record does not say so yet")
+	n, _ := k.Send(at(1), 1)
+	k.Answered(n, acked(11), at(1.1))
+	_, idle = l.Standing(k, at(1.2))
+	require.False(t, idle, "sent at the same instant")
+	n, _ = k.Send(at(2), 2)
+	k.Answered(n, acked(12), at(2.1))
+	_, idle = l.Standing(k, at(2.2))
+	require.True(t, idle)
+	_, idle = l.Standing(k, at(14))
+	require.False(t, idle)
+	k.Abandoned = true
+	until, _ = l.Standing(k, at(2.2))
+	require.EqualValues(t, math.MinInt64, until)
+
+	k, l = kept(), &Use{}
+	l.Admit(k, Entrant{Meta: map[string]string{"a": "b"}}, at(1), time.Second)
+	require.Equal(t, "b", k.Body.Meta["a"])
+	require.Equal(t, at(1), k.Due(), "shown soon")
+	k = kept()
+	k.Answer(7, at(1))
+	require.Zero(t, k.Body.InUse, "nobody asks a lease that does not linger")
+	k.Body.Lingers = true
+	k.Answer(7, at(1))
+	require.EqualValues(t, 7, k.Body.InUse)
+}
+
+// TestUseWatched: a lease is watched when a holder has stayed for a second, and not while it is idle.
+func TestUseWatched(t *testing.T) {
+	k, l := kept(), &Use{}
+	l.Begin(at(0), time.Second)
+	require.Equal(t, at(1), l.WatchDue())
+	require.False(t, l.Watch(at(0.9), time.Second))
+	require.True(t, l.Watch(at(1), time.Second))
+	require.False(t, l.Watch(at(2), time.Second), "once")
+	require.True(t, l.Unused(k, at(3), time.Second))
+	require.Equal(t, never, l.WatchDue())
+	require.False(t, l.Unused(k, at(3), time.Second))
+	l.Admit(k, Entrant{}, at(4), time.Second)
+	require.False(t, l.Watch(at(4.9), time.Second))
+	require.True(t, l.Watch(at(5), time.Second), "a second after it was used again")
+
+	l = &Use{}
+	l.Begin(at(0), time.Second)
+	l.Unused(k, at(0.5), time.Second)
+	l.Admit(k, Entrant{}, at(0.6), time.Second)
+	require.False(t, l.Watch(at(1), time.Second))
+	require.Equal(t, at(1.6), l.WatchDue())
+	l.Unused(k, at(1.2), time.Second)
+	require.False(t, l.Watch(at(1.6), time.Second))
+	require.Equal(t, never, l.WatchDue())
+	l = &Use{}
+	l.Begin(at(0), -1)
+	require.Equal(t, never, l.WatchDue())
+}
+
+// TestWish: the longest TTL that a holder wants counts, and a TTL that covers a minimum hold stays.
+func TestWish(t *testing.T) {
+	of := func(s int) clock.Terms { return clock.Terms{TTL: time.Duration(s) * time.Second} }
+	var none *Wish
+	require.Equal(t, of(15), none.Longer(clock.Terms{}, of(15)))
+	require.Equal(t, of(5), (&Wish{Terms: of(5)}).Longer(clock.Terms{}, of(15)))
+	require.Equal(t, of(15), (&Wish{Terms: of(5)}).Longer(of(15), of(15)), "a reader shortens no lease of others")
+	require.Equal(t, of(60), (&Wish{Terms: of(60)}).Longer(of(15), of(15)))
+	require.Equal(t, of(15), (&Wish{Terms: of(5), Least: time.Second}).Longer(clock.Terms{}, of(15)))
+	require.Equal(t, of(60), (&Wish{Terms: of(60), Least: time.Second}).Longer(clock.Terms{}, of(15)))
+
+	k := kept()
+	k.WantTerms(keptTerms, at(1))
+	require.NotEqual(t, at(1), k.Due())
+	k.WantTerms(of(60), at(1))
+	require.Equal(t, at(1), k.Due())
+	k.Send(at(1), 1)
+	k.RenewAfter(at(9))
+	(&Use{}).Unused(k, at(2), time.Second)
+	require.Equal(t, keptTerms, k.Want, "an idle lease has the TTL of its grant")
+	require.Equal(t, at(2), k.Due())
+}
+
+// TestWishRest: a minimum hold counts by a clock that may be fast.
+func TestWishRest(t *testing.T) {
+	w := &Wish{Least: 10 * time.Second, Since: at(1)}
+	require.Equal(t, 6*time.Second+clock.NewTerms(4*time.Second, 0.1).Margin, w.Rest(at(5), 0.1))
+	require.Negative(t, w.Rest(at(20), 0.1))
+	require.Zero(t, (&Wish{}).Rest(at(5), 0.1))
+}

@@ -1,0 +1,233 @@
+package core
+
+import (
+	"maps"
+	"math"
+	"time"
+
+	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/internal/record"
+)
+
+// Use is how the goroutines of the client use a lease: one after the other, readers beside each other, or, for
+// a while, nobody.
+type Use struct {
+	Grants uint64 // how many holders there have been
+	Idle   bool   // it lingers, and nobody has been inside since then
+
+	// The record of a lease is watched from some age on, which spares short critical sections a subscription.
+	// That of an idle lease is not: the next goroutine to ask, or the next renewal, shows a break.
+	Watching bool          // the watch has begun, or never will
+	watchAt  clock.Instant // when to begin it; [never]: not while the lease is idle
+	since    clock.Instant // since it was idle last
+
+	marked clock.Instant // when its record came to linger; 0: from the claim on
+}
+
+const never = clock.Instant(math.MaxInt64)
+
+// Entrant is a goroutine that wants to be let into a lease.
+type Entrant struct {
+	Waited  time.Duration // for the lock
+	Queued  bool          // it has waited behind another holder
+	Lingers bool          // the client may keep the lease idle afterwards
+	Meta    map[string]string
+	Wall    int64 // the time, in unix milliseconds
+}
+
+// Admission says what becomes of an [Entrant].
+type Admission uint8
+
+const (
+	// NotHeld: the lease has ended.
+	NotHeld Admission = iota
+	// RunsOut: the handle of one of its holders was dropped, so it is not renewed any more.
+	RunsOut
+	// ConfirmFirst: it has to be confirmed before it can have another holder.
+	ConfirmFirst
+	// Admitted: it is a holder.
+	Admitted
+)
+
+// Begin begins the use of a lease. It is watched after some time; negative: never.
+func (l *Use) Begin(now clock.Instant, watchAfter time.Duration) {
+	l.since = now
+	l.watchAt, l.Watching = now.Add(watchAfter), watchAfter < 0
+}
+
+// Admit makes a goroutine a holder of the lease. The server has granted it to the first one. The next ones are
+// admitted without a message.
+func (l *Use) Admit(k *Kept, e Entrant, now clock.Instant, watchAfter time.Duration) (Admission, Upshot) {
+	u := k.Check(now)
+	switch {
+	case k.State != StateHeld: //safety:admitted-inside
+		return NotHeld, u
+	case k.Abandoned:
+		return RunsOut, u
+	case l.Grants > 0 && !k.admits(now):
+		return ConfirmFirst, u
+	}
+	l.Grants++
+	body := &k.Body
+	if l.Grants > 1 {
+		waited := int64(0)
+		if e.Queued {
+			waited = max(e.Waited.Milliseconds(), 1)
+		}
+		body.Grants, body.Waits = l.Grants, body.Waits+waited
+		if !k.Shared() { // the record of readers says since when there are any
+			body.Since, body.Waited = e.Wall, waited
+		}
+	}
+	if e.Lingers && !body.Lingers {
+		body.Lingers, l.marked = true, now
+		k.RenewSoon(now)
+	}
+	if body.Lingers {
+		body.InUse = max(body.InUse, 1)
+	}
+	if l.Idle {
+		l.used(now, watchAfter)
+	}
+	// The attempt that was granted may have been another caller's. A lease that lingers is taken often, and an
+	// ordinary renewal shows its holder.
+	if l.Grants > 1 && !k.Shared() && !body.Lingers || !maps.Equal(body.Meta, e.Meta) {
+		body.Meta = e.Meta
+		k.RenewSoon(now)
+	}
+	return Admitted, u
+}
+
+// Shared says whether the record is that of readers, who are inside together.
+func (k *Kept) Shared() bool { return record.Mode(k.Body.Mode) == record.Shared }
+
+// renewAhead is the grant on one revision that asks for the next revision, so that it is there when the numbers
+// of this one run out.
+const renewAhead = record.GrantsPerRevision / 2
+
+// admits says whether the lease can have another holder now, and numbers its grant.
+func (k *Kept) admits(now clock.Instant) bool {
+	// A holder that begins needs time to work in.
+	if k.Valid.End.Sub(now) < k.Terms.Validity()/3 { //safety:admitted-early
+		return false
+	}
+	// A renewal's revision would put a reader above the writer after it.
+	if k.Shared() { //safety:token-of-readers
+		return true
+	}
+	revision, n := record.TokenRevision(k.Body.Token), record.TokenGrant(k.Body.Token)
+	switch {
+	// Only an acknowledged revision is above all tokens granted on the ones before.
+	case k.Last > revision: //safety:token-revision
+		revision, n = k.Last, 0
+	case n+1 == record.GrantsPerRevision: //safety:token-full
+		return false
+	default:
+		n++ //safety:token-number
+	}
+	k.Body.Token = record.Token(revision, n)
+	if n == renewAhead {
+		k.RenewNow(now)
+	}
+	return true
+}
+
+// used takes that an idle lease has a holder again. It is watched if the holder stays for as long as that of
+// another lease that is watched. Most leave sooner, and take no time of the client.
+func (l *Use) used(now clock.Instant, watchAfter time.Duration) {
+	l.Idle, l.since = false, now
+	if !l.Watching && l.watchAt == never {
+		l.watchAt = now.Add(watchAfter) //safety:use-watched
+	}
+}
+
+// Unused takes that no holder is inside, or about to be. The TTL of an Extend has ended, and so has the watch: it
+// says whether that was due.
+func (l *Use) Unused(k *Kept, now clock.Instant, watchAfter time.Duration) (unwatch bool) {
+	l.Idle = true
+	if unwatch = l.Watching && watchAfter >= 0; unwatch {
+		l.Watching, l.watchAt = false, never
+	}
+	if k.State == StateHeld { //safety:extend-ends-idle
+		k.WantTerms(k.Granted, now)
+	}
+	return unwatch
+}
+
+// WatchDue is when [Use.Watch] has to be called.
+func (l *Use) WatchDue() clock.Instant {
+	if l.Watching {
+		return never
+	}
+	return l.watchAt
+}
+
+// Watch says whether the watch of the record begins now.
+func (l *Use) Watch(now clock.Instant, watchAfter time.Duration) bool {
+	switch {
+	case l.Watching || now < l.watchAt:
+	case l.Idle:
+		l.watchAt = never
+	case now < l.since.Add(watchAfter): // it was idle meanwhile
+		l.watchAt = l.since.Add(watchAfter)
+	default:
+		l.Watching = true
+		return true
+	}
+	return false
+}
+
+// Standing returns until when the lease holds, which is before any instant if it has ended, and whether it may be
+// idle now: the record says so to other clients.
+func (l *Use) Standing(k *Kept, now clock.Instant) (until clock.Instant, mayIdle bool) {
+	if k.State != StateHeld || k.Abandoned {
+		return math.MinInt64, false
+	}
+	return k.Valid.End, !k.Valid.Over(now) && k.Body.Lingers && (l.marked == 0 || k.LastSent > l.marked) //safety:linger-shown
+}
+
+// Answer has a renewal say soon, to the record at a revision, that the lease is in use.
+func (k *Kept) Answer(revision uint64, now clock.Instant) {
+	if k.Body.Lingers {
+		k.Body.InUse = max(k.Body.InUse, revision)
+		k.RenewSoon(now)
+	}
+}
+
+// Wish is what a holder has asked of its lease.
+type Wish struct {
+	Terms clock.Terms   // by Extend; zero: those of the grant
+	Least time.Duration // of the hold; 0: as long as the holder wants
+	Since clock.Instant // the beginning of that
+}
+
+// Rest is what is left of the minimum hold. The holder's clock may run fast by the margin of the time that it has
+// measured, which is a fraction of it.
+func (w *Wish) Rest(now clock.Instant, margin float64) time.Duration {
+	if w.Least == 0 {
+		return 0
+	}
+	held := now.Sub(w.Since)
+	return w.Least - held + clock.NewTerms(held, margin).Margin //safety:rest-margin
+}
+
+// Longer is the longer of two terms: those that others want, and those that this holder wants; nil: it has no wish.
+func (w *Wish) Longer(others, granted clock.Terms) clock.Terms {
+	t := granted
+	// The TTL that covers a minimum hold stays: the holder may crash.
+	if w != nil && w.Terms.TTL != 0 && (w.Least == 0 || w.Terms.TTL > t.TTL) { //safety:rest-covered
+		t = w.Terms
+	}
+	if t.TTL > others.TTL { //safety:readers-lengthen
+		return t
+	}
+	return others
+}
+
+// WantTerms has the next renewals have terms: at once, if they are others.
+func (k *Kept) WantTerms(t clock.Terms, now clock.Instant) {
+	if k.Want != t { //safety:extend-ends
+		k.Want = t
+		k.RenewNow(now)
+	}
+}
