@@ -7,11 +7,12 @@ import (
 
 	"github.com/natslock/locks/internal/bucket"
 	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/internal/core"
 	"github.com/natslock/locks/kvstore"
 )
 
 // final is the last write of a record: nearly always a tombstone. It is sent at once, or in its
-// turn where as many writes wait for their answers as the [pace] allows. So an answer comes
+// turn where as many writes wait for their answers as the [core.Pace] allows. So an answer comes
 // soon after the sending: one that has not come is lost. To send a write again that only waits
 // at the server would make all those behind it wait for longer.
 type final struct {
@@ -20,36 +21,29 @@ type final struct {
 	answers chan kvstore.Answer
 	forget  func()        // nil: it was not sent
 	turn    chan struct{} // closed when it has been sent; nil: it was sent at once
-	queued  bool          // waits for its turn. Under renewer.mu, as the next one
-	over    bool          // nobody waits for it any more
+	place   core.Turn     // under renewer.mu
 }
 
-// post has w sent.
+// Turn is part of [core.Final].
+func (f *final) Turn() *core.Turn { return &f.place }
+
+// post has w sent: now, if it may be, and otherwise in its turn.
 func (r *renewer) post(w kvstore.Write) *final {
 	f := &final{r: r, w: w, answers: make(chan kvstore.Answer, 1)}
-	n, now, room := r.take(f)
-	if room {
-		f.send(n, now)
-	}
-	return f
-}
-
-// take numbers a write that ends a record and may be sent now. Otherwise f waits for its turn,
-// unless it is nil.
-func (r *renewer) take(f *final) (n uint64, now clock.Instant, room bool) {
-	now = r.s.b.Instant()
+	now := r.s.b.Instant()
 	r.mu.Lock()
-	defer r.mu.Unlock()
-	if n = r.pace.take(now); n > 0 {
-		return n, now, true
-	}
-	if f != nil {
-		f.turn, f.queued = make(chan struct{}), true
-		r.pace.finals = append(r.pace.finals, f)
+	n := r.pace.Take(now)
+	if n == 0 {
+		f.turn = make(chan struct{})
+		r.pace.Queue(f)
 		r.begin(now.Add(napMax))
 		r.pump()
 	}
-	return 0, now, false
+	r.mu.Unlock()
+	if n > 0 {
+		f.send(n, now)
+	}
+	return f
 }
 
 // send sends f, which is number n of all writes.
@@ -120,6 +114,5 @@ func (f *final) wait(ctx context.Context, d time.Duration) kvstore.Answer {
 func (f *final) withdraw() (waited int, was bool) {
 	f.r.mu.Lock()
 	defer f.r.mu.Unlock()
-	f.over = true
-	return len(f.r.pace.finals), f.queued
+	return f.r.pace.Withdraw(f)
 }

@@ -92,7 +92,7 @@ type leavings struct {
 func (k *kept) init(s *Session, g Granted, of duties) {
 	k.s, k.of, k.Kind, k.Once, k.Name, k.Key, k.Revision = s, of, g.Kind, g.Once, g.Name, g.Key, g.Revision
 	k.Begin(g.Body, g.Key, g.Revision, g.Terms, g.Sent, s.RenewFraction)
-	k.slot.index, k.slot.ready = -1, notReady
+	k.slot.index, k.slot.ready = -1, core.NotReady
 }
 
 // Status returns the state, what is left of the validity, and the cause of the end. It

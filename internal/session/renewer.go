@@ -36,7 +36,7 @@ type renewer struct {
 
 	mu      sync.Mutex
 	due     dueHeap // all records that are held
-	pace    pace
+	pace    core.Pace[*kept, *final]
 	behind  bool // renewals are late: no new lock is taken
 	locks   int  // how many of them are of holders
 	running bool
@@ -57,7 +57,7 @@ func (r *renewer) add(k *kept) {
 	stopped := r.stopped
 	k.slot.due = due
 	heap.Push(&r.due, k)
-	r.pace.parts += part(k)
+	r.pace.Add(k.Granted)
 	if k.IsLock() {
 		r.locks++
 	}
@@ -107,8 +107,8 @@ func (r *renewer) schedule(k *kept, due clock.Instant) {
 func (r *renewer) want(k *kept, late, end clock.Instant, under core.Renewal) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if k.slot.index >= 0 && !r.pace.underWay(under, r.s.b.Instant()) {
-		r.pace.want(k, late, end)
+	if k.slot.index >= 0 && !r.pace.UnderWay(under, r.s.b.Instant()) {
+		r.pace.Want(k, late, end)
 		r.pump()
 	}
 }
@@ -117,27 +117,27 @@ func (r *renewer) want(k *kept, late, end clock.Instant, under core.Renewal) {
 func (r *renewer) renewed(k *kept) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.pace.drop(k)
+	r.pace.Drop(k)
 }
 
 // waits says whether the renewal of a record has not been sent yet.
 func (r *renewer) waits(k *kept) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return k.slot.ready != notReady
+	return k.slot.ready != core.NotReady
 }
 
 // admit lets nobody take a new lock while the renewals of those that are held are late, as
 // [renewer.atRisk] understands it: the service is slower than they are due. Under mu.
 func (r *renewer) admit(now clock.Instant) {
-	by := r.pace.behind(now)
+	by := r.pace.Behind(now)
 	if by == 0 && !r.behind {
 		return
 	}
 	var why error
 	if by > 0 {
 		why = fmt.Errorf("%w: the renewals of the locks that this client holds come first, and are behind by %v: %d wait",
-			bucket.ErrUnavailable, by.Round(time.Millisecond), len(r.pace.ready))
+			bucket.ErrUnavailable, by.Round(time.Millisecond), r.pace.Ready())
 	}
 	r.s.b.Postpone(why)
 	switch begins := by > 0; {
@@ -152,8 +152,8 @@ func (r *renewer) admit(now clock.Instant) {
 
 // pump has the sender send what is ready. Under mu.
 func (r *renewer) pump() {
-	if r.pace.resumes() {
-		r.pace.pumping = r.s.sender.Add(r.send)
+	if r.pace.Resumes() {
+		r.pace.Pumping = r.s.sender.Add(r.send)
 	}
 }
 
@@ -162,9 +162,9 @@ func (r *renewer) send() {
 	for {
 		now := r.s.b.Instant()
 		r.mu.Lock()
-		k, f, n := r.pace.next(now)
+		k, f, n := r.pace.Next(now)
 		if n == 0 {
-			r.pace.pumping = false
+			r.pace.Pumping = false
 			r.mu.Unlock()
 			return
 		}
@@ -173,7 +173,7 @@ func (r *renewer) send() {
 			f.send(n, now)
 		} else if !k.renew(n) {
 			r.mu.Lock()
-			r.pace.unsent(n)
+			r.pace.Unsent(n)
 			r.mu.Unlock()
 		}
 	}
@@ -185,9 +185,9 @@ func (r *renewer) hear(n uint64, sent, now clock.Instant, refused bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if refused {
-		r.pace.refused(n)
+		r.pace.Refused(n)
 	} else {
-		r.pace.hear(n, now.Sub(sent), now)
+		r.pace.Hear(n, now.Sub(sent), now)
 	}
 	r.pump()
 }
@@ -200,8 +200,7 @@ func (r *renewer) remove(k *kept) {
 		return
 	}
 	heap.Remove(&r.due, int(k.slot.index))
-	r.pace.drop(k)
-	r.pace.parts -= part(k)
+	r.pace.Remove(k, k.Granted)
 	if k.IsLock() {
 		r.locks--
 	}
@@ -232,7 +231,7 @@ func (r *renewer) run() {
 			ripe[i] = nil
 		}
 		r.mu.Lock()
-		r.pace.roll(now)
+		r.pace.Roll(now)
 		r.pump()
 		r.admit(now)
 		if len(r.due) > 0 { //safety:bucket-verified
@@ -243,7 +242,7 @@ func (r *renewer) run() {
 		case len(r.due) > 0:
 			idle = false
 			nap = min(nap, r.due[0].slot.due.Sub(now))
-		case len(r.pace.finals) > 0 && !r.stopped:
+		case r.pace.Finals() > 0 && !r.stopped:
 			idle = false
 		default:
 			if idle || r.stopped {
@@ -285,7 +284,7 @@ func (r *renewer) held(fn func(k *kept)) {
 func (r *renewer) renewAll() {
 	now := r.s.b.Instant()
 	r.mu.Lock()
-	r.pace.reset()
+	r.pace.Reset()
 	r.mu.Unlock()
 	r.held(func(k *kept) {
 		k.follow(k.Reconnected(now, k.phase()), "") // which ends nothing
@@ -380,7 +379,7 @@ func (r *renewer) close(ctx context.Context) []string {
 	}
 	r.mu.Lock()
 	r.empty = nil
-	r.stopped, r.pace.open = true, true
+	r.stopped, r.pace.Open = true, true
 	r.pump()
 	r.mu.Unlock()
 	left := r.endAll(core.EndClosed, "")
@@ -398,6 +397,9 @@ type slot struct {
 	index int32 // -1: not in it
 	ready int32 // in that of the pace
 }
+
+// Slot is part of [core.Paced].
+func (k *kept) Slot() *int32 { return &k.slot.ready }
 
 // dueHeap orders records by when the renewer has to come back to them.
 type dueHeap []*kept

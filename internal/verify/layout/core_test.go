@@ -42,7 +42,7 @@ func active(fset *token.FileSet, file *ast.File) (findings []string) {
 		findings = append(findings, filepath.Base(at.Filename)+":"+strconv.Itoa(at.Line)+" "+what)
 	}
 	for _, i := range file.Imports {
-		allowed := []string{`"container/list"`, `"maps"`, `"math"`, `"slices"`, `"time"`, `"cmp"`, `"errors"`, `"fmt"`,
+		allowed := []string{`"container/heap"`, `"container/list"`, `"maps"`, `"math"`, `"slices"`, `"time"`, `"cmp"`, `"errors"`, `"fmt"`,
 			strconv.Quote(module + "/internal/clock"), strconv.Quote(module + "/internal/record")}
 		if !slices.Contains(allowed, i.Path.Value) {
 			add(i, "imports "+i.Path.Value)

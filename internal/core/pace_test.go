@@ -1,4 +1,4 @@
-package session
+package core
 
 import (
 	"container/heap"
@@ -6,30 +6,44 @@ import (
 	"time"
 
 	"github.com/natslock/locks/internal/clock"
-	"github.com/natslock/locks/internal/core"
-	"github.com/natslock/locks/kvstore"
 )
+
+// pacedRecord is a record that is renewed, and pacedFinal a write that ends one.
+type pacedRecord struct {
+	name string
+	slot int32
+}
+
+func (r *pacedRecord) Slot() *int32 { return &r.slot }
+
+type pacedFinal struct {
+	name string
+	turn Turn
+}
+
+func (f *pacedFinal) Turn() *Turn { return &f.turn }
 
 // story is a pace, and records by their names.
 type story struct {
 	t *testing.T
-	pace
+	Pace[*pacedRecord, *pacedFinal]
 	now clock.Instant
-	all map[byte]*kept
+	all map[byte]*pacedRecord
 }
 
-func tell(t *testing.T) *story { return &story{t: t, now: -5_000_000_000, all: map[byte]*kept{}} }
+func tell(t *testing.T) *story {
+	return &story{t: t, now: -5_000_000_000, all: map[byte]*pacedRecord{}}
+}
 
 // wants has records renewed whose validity ends so long from now.
 func (s *story) wants(names string, left time.Duration) {
 	for i := range len(names) {
 		k := s.all[names[i]]
 		if k == nil {
-			k = &kept{Name: names[i : i+1]}
-			k.slot.ready = notReady
+			k = &pacedRecord{names[i : i+1], NotReady}
 			s.all[names[i]] = k
 		}
-		s.want(k, s.now.Add(left-left/3), s.now.Add(left))
+		s.Want(k, s.now.Add(left-left/3), s.now.Add(left))
 	}
 }
 
@@ -37,8 +51,8 @@ func (s *story) wants(names string, left time.Duration) {
 func (s *story) sends(want string) {
 	s.t.Helper()
 	got := ""
-	for k, _, _ := s.next(s.now); k != nil; k, _, _ = s.next(s.now) {
-		got += k.Name
+	for k, _, _ := s.Next(s.now); k != nil; k, _, _ = s.Next(s.now) {
+		got += k.name
 	}
 	if got != want {
 		s.t.Fatalf("sent %q, not %q", got, want)
@@ -56,7 +70,7 @@ func TestPaceOrder(t *testing.T) {
 	s.sends("abc")
 	s.sends("")
 	s.wants("ab", time.Second)
-	s.drop(s.all['a'])
+	s.Drop(s.all['a'])
 	s.sends("b")
 }
 
@@ -66,10 +80,10 @@ func TestPaceLate(t *testing.T) {
 	s.wants("x", time.Minute)
 	s.sends("x")
 	s.wait(700 * time.Millisecond)
-	s.hear(1, 700*time.Millisecond, s.now)
+	s.Hear(1, 700*time.Millisecond, s.now)
 	s.wants("abc", 600*time.Millisecond)
 	s.wants("d", 800*time.Millisecond)
-	s.drop(s.all['b'])
+	s.Drop(s.all['b'])
 	s.sends("dac")
 }
 
@@ -78,11 +92,10 @@ func TestPaceBound(t *testing.T) {
 	s := tell(t)
 	many := func(n int) (sent int) {
 		for i := range n {
-			k := &kept{}
-			k.slot.ready = notReady
-			s.want(k, s.now, s.now.Add(time.Duration(i)+time.Minute))
+			k := &pacedRecord{slot: NotReady}
+			s.Want(k, s.now, s.now.Add(time.Duration(i)+time.Minute))
 		}
-		for k, _, _ := s.next(s.now); k != nil; k, _, _ = s.next(s.now) {
+		for k, _, _ := s.Next(s.now); k != nil; k, _, _ = s.Next(s.now) {
 			sent++
 		}
 		return sent
@@ -94,28 +107,28 @@ func TestPaceBound(t *testing.T) {
 		}
 	}
 	equal("at first", many(5000), leastUnderWay)
-	if s.resumes() {
+	if s.Resumes() {
 		t.Fatal("resumes without answers")
 	}
 	for n := range leastUnderWay / 2 {
-		if s.resumes() {
+		if s.Resumes() {
 			t.Fatal("resumes for few")
 		}
 		s.wait(time.Millisecond)
-		s.hear(uint64(n+1), 10*time.Millisecond, s.now)
+		s.Hear(uint64(n+1), 10*time.Millisecond, s.now)
 	}
-	if !s.resumes() {
+	if !s.Resumes() {
 		t.Fatal("does not resume")
 	}
 	equal("half of them", many(0), leastUnderWay/2)
 	// 4,000 answers a second, of 10 ms each: 1,040 under way.
 	for s.sent < 4000 {
 		s.wait(time.Second / 4000)
-		s.hear(s.answered+1, 10*time.Millisecond, s.now)
+		s.Hear(s.answered+1, 10*time.Millisecond, s.now)
 		many(1)
 	}
 	s.wait(time.Second)
-	s.hear(s.sent, 10*time.Millisecond, s.now)
+	s.Hear(s.sent, 10*time.Millisecond, s.now)
 	if n := many(0); n < 700 || n > 1100 {
 		t.Fatalf("%d under way", n)
 	}
@@ -140,21 +153,21 @@ func TestPaceUnderWay(t *testing.T) {
 	s.wants("b", 2*time.Minute)
 	s.wants("c", 3*time.Minute)
 	s.sends("abc")
-	b := core.Renewal{Paced: 2, At: s.now}
+	b := Renewal{Paced: 2, At: s.now}
 	check := func(want bool) {
 		t.Helper()
-		if s.underWay(b, s.now) != want {
+		if s.UnderWay(b, s.now) != want {
 			t.Fatal(!want)
 		}
 	}
 	s.wait(100 * time.Millisecond)
 	check(false) // silence
-	s.hear(1, 100*time.Millisecond, s.now)
+	s.Hear(1, 100*time.Millisecond, s.now)
 	check(true)
 	s.wait(900 * time.Millisecond)
 	check(false) // it has taken much longer than the others
 	b.At = s.now
-	s.hear(1, 100*time.Millisecond, s.now+1)
+	s.Hear(1, 100*time.Millisecond, s.now+1)
 	check(true)
 	s.wait(time.Millisecond)
 	b.At = s.now // silence again: twice as long as the last one is not too long
@@ -162,9 +175,9 @@ func TestPaceUnderWay(t *testing.T) {
 	check(true)
 	s.wait(1)
 	check(false)
-	s.hear(3, 100*time.Millisecond, s.now)
+	s.Hear(3, 100*time.Millisecond, s.now)
 	check(false)
-	b = core.Renewal{}
+	b = Renewal{}
 	check(false)
 }
 
@@ -173,15 +186,15 @@ func TestPaceUnsent(t *testing.T) {
 	s := tell(t)
 	for range 3 * leastUnderWay {
 		s.wants("a", time.Minute)
-		if k, _, n := s.next(s.now); k == nil || n != 1 {
+		if k, _, n := s.Next(s.now); k == nil || n != 1 {
 			t.Fatal(n)
 		}
-		s.unsent(s.sent)
+		s.Unsent(s.sent)
 	}
 	s.wants("a", time.Minute)
 	s.sends("a")
-	s.reset()
-	s.unsent(s.sent)
+	s.Reset()
+	s.Unsent(s.sent)
 	s.wants("a", time.Minute)
 	s.sends("a")
 }
@@ -191,40 +204,40 @@ func TestPaceUnsent(t *testing.T) {
 func TestPaceFinals(t *testing.T) {
 	s := tell(t)
 	for range leastUnderWay {
-		if s.take(s.now) == 0 {
+		if s.Take(s.now) == 0 {
 			t.Fatal("waits for nothing")
 		}
 	}
-	if s.take(s.now) != 0 {
+	if s.Take(s.now) != 0 {
 		t.Fatal("more under way than are to be")
 	}
 	s.wants("ab", time.Minute)
 	s.wants("l", time.Minute)
-	s.ready[s.all['l'].slot.ready].late = s.now
-	s.ready[s.all['l'].slot.ready].end = s.now.Add(time.Second)
+	s.ready[s.all['l'].slot].late = s.now
+	s.ready[s.all['l'].slot].end = s.now.Add(time.Second)
 	heap.Init(&s.ready)
 	for _, key := range []string{"1", "2", "3", "4", "5"} {
-		s.finals = append(s.finals, &final{w: kvstore.Write{Key: key}, queued: true, over: key == "2"})
+		s.finals = append(s.finals, &pacedFinal{key, Turn{Queued: true, Over: key == "2"}})
 	}
-	s.reset() // there is room
-	if s.take(s.now) != 0 {
+	s.Reset() // there is room
+	if s.Take(s.now) != 0 {
 		t.Fatal("overtakes those that wait")
 	}
 	got := ""
-	for k, f, n := s.next(s.now); n > 0; k, f, n = s.next(s.now) {
+	for k, f, n := s.Next(s.now); n > 0; k, f, n = s.Next(s.now) {
 		if k != nil {
-			got += k.Name
+			got += k.name
 		} else {
-			got += f.w.Key
+			got += f.name
 		}
 	}
 	if got != "l1a3b45" {
 		t.Fatal(got)
 	}
-	s.finals = append(s.finals, &final{w: kvstore.Write{Key: "6"}})
+	s.finals = append(s.finals, &pacedFinal{name: "6"})
 	s.sent += 2 * leastUnderWay
-	s.open = true // the client is closed
-	if s.take(s.now) == 0 {
+	s.Open = true // the client is closed
+	if s.Take(s.now) == 0 {
 		t.Fatal("waits on a client that is closed")
 	}
 }
@@ -233,11 +246,11 @@ func TestPaceFinals(t *testing.T) {
 func TestPaceUnsentBefore(t *testing.T) {
 	s := tell(t)
 	s.wants("a", time.Minute)
-	_, _, n := s.next(s.now)
-	if s.take(s.now) != n+1 {
+	_, _, n := s.Next(s.now)
+	if s.Take(s.now) != n+1 {
 		t.Fatal("not the next number")
 	}
-	s.unsent(n)
+	s.Unsent(n)
 	if s.sent != n+1 || s.answered > s.sent {
 		t.Fatal(s.sent, s.answered)
 	}
@@ -248,7 +261,7 @@ func TestPaceBehind(t *testing.T) {
 	s := tell(t)
 	check := func(want time.Duration) {
 		t.Helper()
-		if by := s.behind(s.now); by != want {
+		if by := s.Behind(s.now); by != want {
 			t.Fatal(by)
 		}
 	}
@@ -259,6 +272,6 @@ func TestPaceBehind(t *testing.T) {
 	check(0) // it is about to be sent
 	s.sent += leastUnderWay
 	check(500 * time.Millisecond)
-	s.drop(s.all['a'])
+	s.Drop(s.all['a'])
 	check(0)
 }
