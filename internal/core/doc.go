@@ -2,7 +2,7 @@
 // share a lock, what an answer means for a claim, whom a waiter waits for, when no reader is left. It has no
 // goroutine, mutex, channel, timer, clock or I/O. Each method is an event, which comes with its
 // instant and changes the state. Runs append effects to their [Client], which package acquire performs.
-// The others return what is to be done next: a [Claim], a [Bid] and a [Taking] to package claim, a [Validity], a [Removal] and [Find] to package session, an
+// The others return what is to be done next: a [Claim], a [Bid] and a [Taking] to package claim, a [Kept], a [Use], a [Pace] and a [Removal] to package session, an
 // [Arrival], a [Waiter], a [Follower], a [First] and a [Drain] to package call.
 //
 // # Runs
@@ -33,8 +33,13 @@
 // # Claims
 //
 // A run gets its record by a claim: conditional writes whose answers may be lost or late. claim.go
-// judges each of them, and says which records are to be deleted. How they are repeated: bid.go. Until when a
-// record counts that is kept alive: validity.go. What is found under its key: finding.go. What is taken away after a claim: orphan.go. How a record is ended that the client has kept: removal.go.
+// judges each of them, and says which records are to be deleted. How they are repeated: bid.go. What is taken away after a claim: orphan.go.
+//
+// # Records that are kept alive
+//
+// The states of a lease or a place, its renewals, and what ends it: kept.go. Until when it counts: validity.go. What
+// is found under its key: finding.go. Who is inside a lease, with which token and which TTL: use.go. Which renewal
+// is sent next, and which has to wait: pace.go. How its record is ended: removal.go.
 //
 // # Waiters
 //

@@ -13,14 +13,6 @@
 // therefore never show two holders at once. An answer that comes after the validity it
 // would prolong counts for nothing: by then the server may have accepted another write.
 //
-// # States
-//
-//	       validity over, refused, broken
-//	Held ---------------------------------> Lost
-//	  |                                      |
-//	  |  Release                             |  Release
-//	  +-----------------> Released <---------+
-//
 // # Who does what
 //
 // One goroutine, the renewer's, has the times of all records. Under their mutexes it only
@@ -30,7 +22,9 @@
 // on the store's goroutines, which only note them. Clean-up after a claim or a lease runs
 // in the background, bounded by the TTL, and Close waits for it.
 //
-// Each record has a mutex of its own, the renewer has one, and the first is taken before
-// the second. That of the runs (package acquire) comes before both. None is held across
-// I/O or a call of user code.
+// What a record's events mean is decided by the core: [core.Kept] has the states, [core.Use] who
+// is inside, [core.Pace] what is sent next, [core.Removal] how a record ends. This package performs that.
+//
+// One mutex guards all records of a client. That of the runs (package acquire) comes before it.
+// Neither is held across I/O or a call of user code.
 package session

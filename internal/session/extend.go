@@ -24,12 +24,12 @@ func (h *Holder) Extend(ctx context.Context, ttl time.Duration) error {
 			return fmt.Errorf("extend lock %q: %w", l.kept.Name, err)
 		}
 		t = clock.NewTerms(rounded, l.s.Margin)
-		l.mu.Lock()
+		l.s.mu.Lock()
 		warn := time.Duration(0)
 		if h.asked != nil {
 			warn = h.asked.warnBefore
 		}
-		l.mu.Unlock()
+		l.s.mu.Unlock()
 		if warn >= t.Validity() {
 			return fmt.Errorf("extend lock %q: %w: a lease of %v is valid for %v, which is not longer than the early warning of %v", l.kept.Name, clock.ErrInvalidTTL, rounded, t.Validity(), warn)
 		}
@@ -44,12 +44,12 @@ func (h *Holder) Extend(ctx context.Context, ttl time.Duration) error {
 		return fmt.Errorf("%w: lock %q was taken until a given time and cannot be extended", clock.ErrInvalidTTL, l.kept.Name)
 	}
 	if ttl != 0 {
-		l.mu.Lock()
+		l.s.mu.Lock()
 		if h.cause == nil {
 			h.asks().Terms = t
 			l.wanted()
 		}
-		l.mu.Unlock()
+		l.s.mu.Unlock()
 	}
 	return h.confirm(ctx)
 }
@@ -69,7 +69,7 @@ func (h *Holder) SetMeta(ctx context.Context, meta map[string]string) error {
 		return fmt.Errorf("set the metadata of lock %q: %w: the metadata make a record larger than %d bytes: it has %d", l.kept.Name, record.ErrInvalidOption, limit, given)
 	}
 	asked := ctx.Err() == nil
-	l.mu.Lock()
+	l.s.mu.Lock()
 	if asked && h.cause == nil { //safety:meta-of-holder
 		if x := h.asks(); x.stored == nil {
 			x.stored = &stored{meta: l.Body.Meta}
@@ -77,7 +77,7 @@ func (h *Holder) SetMeta(ctx context.Context, meta map[string]string) error {
 		h.asked.stored.after = l.Renewal()
 		l.Body.Meta = maps.Clone(meta)
 	}
-	l.mu.Unlock()
+	l.s.mu.Unlock()
 	switch _, _, cause := h.Status(); {
 	case cause != nil:
 		return cause

@@ -21,7 +21,7 @@ type final struct {
 	answers chan kvstore.Answer
 	forget  func()        // nil: it was not sent
 	turn    chan struct{} // closed when it has been sent; nil: it was sent at once
-	place   core.Turn     // under renewer.mu
+	place   core.Turn     // under the session's mutex
 }
 
 // Turn is part of [core.Final].
@@ -31,7 +31,7 @@ func (f *final) Turn() *core.Turn { return &f.place }
 func (r *renewer) post(w kvstore.Write) *final {
 	f := &final{r: r, w: w, answers: make(chan kvstore.Answer, 1)}
 	now := r.s.b.Instant()
-	r.mu.Lock()
+	r.s.mu.Lock()
 	n := r.pace.Take(now)
 	if n == 0 {
 		f.turn = make(chan struct{})
@@ -39,7 +39,7 @@ func (r *renewer) post(w kvstore.Write) *final {
 		r.begin(now.Add(napMax))
 		r.pump()
 	}
-	r.mu.Unlock()
+	r.s.mu.Unlock()
 	if n > 0 {
 		f.send(n, now)
 	}
@@ -112,7 +112,7 @@ func (f *final) wait(ctx context.Context, d time.Duration) kvstore.Answer {
 // withdraw gives up a write that has not been sent, and says how many waited. It returns false
 // where f is sent.
 func (f *final) withdraw() (waited int, was bool) {
-	f.r.mu.Lock()
-	defer f.r.mu.Unlock()
+	f.r.s.mu.Lock()
+	defer f.r.s.mu.Unlock()
 	return f.r.pace.Withdraw(f)
 }

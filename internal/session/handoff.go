@@ -27,8 +27,8 @@ func (h *Holder) MayHandOff() error {
 	if _, _, cause := h.Status(); cause != nil {
 		return cause
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.s.mu.Lock()
+	defer l.s.mu.Unlock()
 	switch {
 	case l.shared():
 		return fmt.Errorf("hand off lock %q: %w: it is held for reading", l.kept.Name, record.ErrInvalidOption)
@@ -52,17 +52,17 @@ func (h *Holder) HandOff(ctx context.Context) (handed Handed, err error) {
 	if !s.work.begin() {
 		return Handed{}, fmt.Errorf("hand off lock %q: %w", l.kept.Name, bucket.ErrClosed)
 	}
-	l.mu.Lock()
+	l.s.mu.Lock()
 	if l.State != Held || l.released != nil {
 		cause := l.cause
-		l.mu.Unlock()
+		l.s.mu.Unlock()
 		s.work.done()
 		return Handed{}, cause
 	}
 	l.released = make(chan struct{})
 	defer close(l.released)
 	ended := l.release(core.EndHandedOff)
-	l.mu.Unlock()
+	l.s.mu.Unlock()
 	ended.finish() //safety:handoff-context-first
 
 	limit := s.ReleaseTimeout

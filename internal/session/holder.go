@@ -36,7 +36,7 @@ type Holder struct {
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 
-	// The following fields are under the lease's mu.
+	// The following fields are under the session's mutex.
 	next   *Holder // of those inside
 	asked  *asked  // nil: nothing
 	state  State
@@ -46,7 +46,7 @@ type Holder struct {
 }
 
 // asked is what a holder has asked of its lease. Most holders ask for nothing, and a lease
-// stays in its size class. Under the lease's mu.
+// stays in its size class. Under mu.
 type asked struct {
 	core.Wish
 	warnBefore time.Duration // 0: no early warning
@@ -55,7 +55,7 @@ type asked struct {
 	stored     *stored       // beside other metadata on their way; nil: there are none
 }
 
-// asks returns what the holder has asked for, to be changed. Under the lease's mu.
+// asks returns what the holder has asked for, to be changed. Under mu.
 func (h *Holder) asks() *asked {
 	if h.asked == nil {
 		h.asked = &asked{}
@@ -75,8 +75,8 @@ func (l *Lease) Admit(h *Holder, a Admission) (admitted bool, err error) {
 	}
 	var over ending
 	defer func() { over.finish() }()
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.s.mu.Lock()
+	defer l.s.mu.Unlock()
 	now := l.s.b.Instant()
 	waited := now.Sub(a.Begun)
 	entrant := core.Entrant{Waited: waited, Queued: a.Queued, Lingers: a.Lingers, Meta: a.Meta, Wall: time.Now().UnixMilli()}
@@ -148,8 +148,8 @@ func (h *Holder) Lease() *Lease { return h.lease }
 
 // Hint returns a channel that stays the holder's, and whether no call has done so before.
 func (h *Holder) Hint() (hint chan struct{}, first bool) {
-	h.lease.mu.Lock()
-	defer h.lease.mu.Unlock()
+	h.lease.s.mu.Lock()
+	defer h.lease.s.mu.Unlock()
 	x := h.asks()
 	if first = x.hint == nil; first {
 		x.hint = make(chan struct{})
@@ -184,8 +184,8 @@ func (h *Holder) Context() context.Context { return h.ctx }
 func (h *Holder) Status() (State, time.Duration, error) {
 	l := h.lease
 	_, left, _ := l.Status()
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.s.mu.Lock()
+	defer l.s.mu.Unlock()
 	if h.cause != nil {
 		return h.state, 0, h.cause
 	}
@@ -195,8 +195,8 @@ func (h *Holder) Status() (State, time.Duration, error) {
 // Left returns how much of the validity is left, negative when it has ended.
 func (h *Holder) Left() time.Duration {
 	l := h.lease
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.s.mu.Lock()
+	defer l.s.mu.Unlock()
 	end := l.Valid.End
 	if h.left != 0 {
 		end = h.left
@@ -209,9 +209,8 @@ func (h *Holder) Left() time.Duration {
 // inside the validity, and otherwise the cause of the end.
 func (h *Holder) Leave(now clock.Instant) error {
 	l := h.lease
-	l.mu.Lock()
-	var lost ending
-	lost = l.check(now) //safety:leave-judged
+	l.s.mu.Lock()
+	lost := l.check(now) //safety:leave-judged
 	cause := h.cause
 	if cause == nil {
 		h.cause = &EndError{Name: l.kept.Name, Token: h.token, Kind: ErrReleased}
@@ -227,7 +226,7 @@ func (h *Holder) Leave(now clock.Instant) error {
 		l.wanted()
 	}
 	h.state = Released
-	l.mu.Unlock()
+	l.s.mu.Unlock()
 	lost.finish()
 	if cause != nil {
 		return cause

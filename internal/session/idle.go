@@ -5,15 +5,15 @@ import "github.com/natslock/locks/internal/clock"
 // Standing returns until when the lease holds, which is before any instant if it has ended, and
 // whether it may be idle now: the record says so to other clients.
 func (l *Lease) Standing(now clock.Instant) (until clock.Instant, mayIdle bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.s.mu.Lock()
+	defer l.s.mu.Unlock()
 	return l.use.Standing(&l.Kept, now)
 }
 
 // Idle notes that no holder is inside, or about to be.
 func (l *Lease) Idle() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.s.mu.Lock()
+	defer l.s.mu.Unlock()
 	if l.use.Unused(&l.Kept, l.s.b.Instant(), l.s.WatchAfter) {
 		if l.watch != nil {
 			l.s.Send(l.watch.Stop)
@@ -25,8 +25,8 @@ func (l *Lease) Idle() {
 
 // Answer has a renewal say soon, to the record at a revision, that the lease is in use.
 func (l *Lease) Answer(revision uint64) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.s.mu.Lock()
+	defer l.s.mu.Unlock()
 	l.kept.Answer(revision, l.s.b.Instant())
 	l.moved()
 }

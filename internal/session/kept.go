@@ -2,7 +2,6 @@ package session
 
 import (
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/natslock/locks/internal/bucket"
@@ -45,14 +44,14 @@ type kept struct {
 	Key      string
 	Revision uint64 // the first one
 
-	mu sync.Mutex // guards the fields below, but for slot
+	// The following fields are under the session's mutex.
 	core.Kept
 	cause    *EndError     // of the end; nil while held
 	failure  *error        // why the last renewal was not confirmed, as far as is known; nil: not known
 	flights  []flight      // renewals without an answer
 	released chan struct{} // closed when the release is over; nil: it has not begun
 
-	slot slot // the renewer's, under its mutex
+	slot slot // the renewer's
 }
 
 // flight is a renewal without an answer. forget ends the wait for that.
@@ -62,7 +61,7 @@ type flight struct {
 }
 
 // duties are what a lease and a place do beside being renewed. All but over are
-// called under kept.mu.
+// called under the mutex.
 type duties interface {
 	// nextDuty is due, or the time of an earlier duty.
 	nextDuty(due clock.Instant) clock.Instant
@@ -99,11 +98,11 @@ func (k *kept) init(s *Session, g Granted, of duties) {
 // does no I/O, and it reads the clock itself: it is right also where the renewer's
 // goroutine has not run yet.
 func (k *kept) Status() (State, time.Duration, error) {
-	k.mu.Lock()
+	k.s.mu.Lock()
 	now := k.s.b.Instant()
 	over := k.check(now)
 	state, left, cause := k.State, k.Valid.End.Sub(now), k.cause
-	k.mu.Unlock()
+	k.s.mu.Unlock()
 	over.finish()
 	if cause != nil {
 		return state, 0, cause
@@ -122,8 +121,8 @@ func (k *kept) check(now clock.Instant) (over ending) {
 // Confirmation returns when the last write that the server has acknowledged was
 // sent, and at which revision it is stored.
 func (k *kept) Confirmation() (sent clock.Instant, revision uint64) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
+	k.s.mu.Lock()
+	defer k.s.mu.Unlock()
 	return k.LastSent, k.Last
 }
 
@@ -136,9 +135,9 @@ func (k *kept) moved() {
 
 // tick does what is due.
 func (k *kept) tick(now clock.Instant) {
-	k.mu.Lock()
+	k.s.mu.Lock()
 	if k.State != Held {
-		k.mu.Unlock()
+		k.s.mu.Unlock()
 		return
 	}
 	u, renew := k.Tick(now)
@@ -149,7 +148,7 @@ func (k *kept) tick(now clock.Instant) {
 		k.s.renewer.want(k, k.Late(), k.Valid.End, k.Enough())
 	}
 	over := k.follow(u, "")
-	k.mu.Unlock()
+	k.s.mu.Unlock()
 	over.finish()
 }
 
@@ -160,7 +159,7 @@ func (k *kept) follow(u core.Upshot, why string) (over ending) {
 		k.forget(u.Confirmed)
 		k.failure = nil
 		if u.Enough {
-			k.s.renewer.renewed(k)
+			k.s.renewer.pace.Drop(k) // it does not wait for its turn any more
 		}
 		k.of.confirmed(u.Confirmed)
 	}
@@ -221,7 +220,7 @@ func (k *kept) reason() string {
 	switch k.Why {
 	case core.Unconfirmed:
 		why := "its lease ended without a confirmation from the server" + k.failed()
-		if k.s.renewer.waits(k) {
+		if k.slot.ready != core.NotReady {
 			why += ": its renewal still waited, because the service answers fewer than are due"
 		}
 		return why
@@ -270,8 +269,8 @@ func (e ending) finish() {
 
 // SetSize sets how many goroutines the record stands for. The next renewal writes it.
 func (k *kept) SetSize(n int) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
+	k.s.mu.Lock()
+	defer k.s.mu.Unlock()
 	k.Body.Size = int32(n)
 }
 

@@ -17,7 +17,7 @@ import (
 type Lease struct {
 	kept
 
-	// The following fields are under kept.mu.
+	// The following fields are under the session's mutex.
 	use     core.Use
 	holders *Holder // the newest of those inside, or inside when it ended; nil: nobody
 	watch   kvstore.Watch
@@ -70,7 +70,7 @@ func (l *Lease) perform(now clock.Instant) {
 }
 
 // warn gives the early warning, once per confirmation, on a goroutine of its own: behind an
-// observer, or behind the warning of another lock, it would come too late. Under the lease's
+// observer, or behind the warning of another lock, it would come too late. Under
 // mu.
 func (h *Holder) warn() {
 	if h.asked != nil && h.asked.onWarn != nil && !h.warned {
@@ -166,8 +166,8 @@ func (l *Lease) ID() string { return l.Body.ID }
 
 // Ended says whether the lease has ended, or is to run out.
 func (l *Lease) Ended(now clock.Instant) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.s.mu.Lock()
+	defer l.s.mu.Unlock()
 	return !l.holdsAt(now)
 }
 
@@ -178,8 +178,8 @@ func (l *Lease) holdsAt(now clock.Instant) bool {
 
 // OnEnd has fn called when the lease ends; false when it has ended already.
 func (l *Lease) OnEnd(fn func()) (held bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.s.mu.Lock()
+	defer l.s.mu.Unlock()
 	if l.State != Held {
 		return false
 	}
@@ -194,11 +194,11 @@ func (l *Lease) OnEnd(fn func()) (held bool) {
 // Abandon stops the renewals of a lease of which a holder has lost its handle, so
 // that nobody will ever release it.
 func (l *Lease) Abandon() {
-	l.mu.Lock()
+	l.s.mu.Lock()
 	l.Abandoned = true
 	held, ttl, token := l.State == Held, l.Terms.TTL, l.Body.Token
 	l.moved()
-	l.mu.Unlock()
+	l.s.mu.Unlock()
 	if held {
 		// Not by warn: this goroutine is the runtime's, and may be outside of a bubble.
 		l.s.Logger.Warn("a held lock was dropped without Unlock; it is renewed no more and ends by its TTL",
@@ -220,10 +220,10 @@ func (l *Lease) Renewed(ctx context.Context) error {
 
 // confirm waits for a confirmation: of a renewal that is sent from now on, or of any.
 func (l *Lease) confirm(ctx context.Context, fresh bool) error {
-	l.mu.Lock()
+	l.s.mu.Lock()
 	if l.State != Held {
 		cause := l.cause
-		l.mu.Unlock()
+		l.s.mu.Unlock()
 		return cause
 	}
 	x := extension{done: make(chan error, 1)}
@@ -236,14 +236,14 @@ func (l *Lease) confirm(ctx context.Context, fresh bool) error {
 		l.RenewNow(l.s.b.Instant())
 		l.moved()
 	}
-	l.mu.Unlock()
+	l.s.mu.Unlock()
 	select {
 	case err := <-x.done:
 		return err
 	case <-ctx.Done():
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.s.mu.Lock()
+	defer l.s.mu.Unlock()
 	for i := range l.waiting {
 		if l.waiting[i].done == x.done {
 			l.waiting = append(l.waiting[:i], l.waiting[i+1:]...)
@@ -257,8 +257,8 @@ func (l *Lease) confirm(ctx context.Context, fresh bool) error {
 
 // Suspect has the server confirm the lease, whose record a list has not shown.
 func (l *Lease) Suspect() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.s.mu.Lock()
+	defer l.s.mu.Unlock()
 	if l.State == Held {
 		l.follow(l.kept.Suspect(l.Last, l.s.b.Instant()), "") // which ends nothing
 	}
@@ -272,13 +272,13 @@ func (l *Lease) startWatch() {
 	if err != nil {
 		return // the next renewal shows a break
 	}
-	l.mu.Lock()
+	l.s.mu.Lock()
 	if l.State == Held && l.use.Watching && l.watch == nil {
 		l.watch = w
 		l.follow(l.kept.Suspect(l.Last, l.s.b.Instant()), "")
 		w = nil
 	}
-	l.mu.Unlock()
+	l.s.mu.Unlock()
 	if w != nil {
 		w.Stop()
 	}
@@ -289,22 +289,22 @@ func (l *Lease) notified(ev kvstore.Event) {
 	if ev.Kind != kvstore.Put && ev.Kind != kvstore.Deleted {
 		return
 	}
-	l.mu.Lock()
+	l.s.mu.Lock()
 	old := l.Old(ev.Record.Revision)
-	l.mu.Unlock()
+	l.s.mu.Unlock()
 	if old { // most are: of an own renewal whose answer was quicker
 		return
 	}
 	entry := record.Of(ev.Record)
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.s.mu.Lock()
+	defer l.s.mu.Unlock()
 	l.follow(l.kept.Notified(entry, l.s.b.Instant()), "") // which ends nothing
 }
 
 // Entry returns the record as the client knows it, for errors and views.
 func (l *Lease) Entry() record.Entry {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.s.mu.Lock()
+	defer l.s.mu.Unlock()
 	age := l.s.b.Instant().Sub(l.LastSent)
 	return record.Entry{
 		Record: kvstore.Record{Key: l.Key, Revision: l.Last, TTL: l.Terms.TTL, Time: l.s.b.Now().Add(-age)},

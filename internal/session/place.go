@@ -39,8 +39,8 @@ func (p *Place) Gone() bool {
 // Deleted says whether a place that is not there any more has ended before its time. Its
 // client may not have noticed yet.
 func (p *Place) Deleted() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	p.s.mu.Lock()
+	defer p.s.mu.Unlock()
 	return p.State == Held || p.State == Lost && p.Why != core.Unconfirmed
 }
 

@@ -121,9 +121,9 @@ func (k *kept) removal(status record.Status) *removal {
 
 // closing is the write that ends the record.
 func (k *kept) closing(status record.Status, r *core.Removal) (w kvstore.Write, err error) {
-	k.mu.Lock()
+	k.s.mu.Lock()
 	body, deletes := k.Closing(k.of.rest(k.s.b.Instant()), r.Broken != nil)
-	k.mu.Unlock()
+	k.s.mu.Unlock()
 	w = kvstore.Write{Key: k.Key, Expect: r.Revision, Delete: deletes}
 	if deletes {
 		w.Value, err = k.s.b.Tombstone(status, body)
@@ -213,9 +213,9 @@ func (k *kept) deleteWithin(ctx context.Context, d time.Duration) (found *EndErr
 // may stay open if the client is closed before.
 func (k *kept) Leave(status record.Status) (deleted <-chan struct{}) {
 	s := k.s
-	k.mu.Lock()
+	k.s.mu.Lock()
 	if k.released != nil {
-		k.mu.Unlock()
+		k.s.mu.Unlock()
 		return k.released
 	}
 	k.released = make(chan struct{})
@@ -227,7 +227,7 @@ func (k *kept) Leave(status record.Status) (deleted <-chan struct{}) {
 		working = true
 	}
 	released := k.release(core.EndReleased)
-	k.mu.Unlock()
+	k.s.mu.Unlock()
 	released.finish()
 	r, begun := k.removal(status), time.Now()
 	gone := make(chan struct{})
@@ -268,10 +268,10 @@ func (l *Lease) Retire() error { return l.finish(context.Background(), false) }
 func (l *Lease) finish(ctx context.Context, deletes bool) error {
 	// Before the lease ends: a Close that waits for it must wait for what follows.
 	working := l.s.work.begin()
-	l.mu.Lock()
+	l.s.mu.Lock()
 	if l.released != nil {
 		done := l.released
-		l.mu.Unlock()
+		l.s.mu.Unlock()
 		if working {
 			l.s.work.done()
 		}
@@ -283,15 +283,14 @@ func (l *Lease) finish(ctx context.Context, deletes bool) error {
 	}
 	l.released = make(chan struct{})
 	defer close(l.released)
-	var lost ending
-	lost = l.check(l.s.b.Instant()) //safety:release-judged
+	lost := l.check(l.s.b.Instant()) //safety:release-judged
 	was, end := l.State, l.Valid.End
 	released := l.release(core.EndReleased)
 	cause := l.cause
 	for h := l.holders; h != nil; h = h.next {
 		h.state = Released
 	}
-	l.mu.Unlock()
+	l.s.mu.Unlock()
 	lost.finish()
 	released.finish() //safety:context-first
 
@@ -338,8 +337,8 @@ func (l *Lease) results(err error) error {
 // Drop ends a lease without a holder, without waiting for anything. Its record is deleted
 // in the background. The channel is closed when that is over.
 func (l *Lease) Drop() (deleted <-chan struct{}) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.s.mu.Lock()
+	defer l.s.mu.Unlock()
 	if l.released != nil {
 		return l.released
 	}

@@ -24,11 +24,11 @@ func (k *kept) phase() float32 { return float32(maphash.String(hashSeed, k.Key)>
 // renew sends a renewal, which is number paced of all. It runs on the goroutine that sends,
 // and returns whether it has sent one.
 func (k *kept) renew(paced uint64) bool {
-	k.mu.Lock()
+	k.s.mu.Lock()
 	now, silent := k.s.b.Instant(), k.Unanswered()
 	n, shorter := k.Send(now, paced)
 	if n == 0 {
-		k.mu.Unlock()
+		k.s.mu.Unlock()
 		return false
 	}
 	body, t, expect := k.Body, k.Want, k.Last
@@ -36,7 +36,7 @@ func (k *kept) renew(paced uint64) bool {
 	if shorter {
 		k.moved()
 	}
-	k.mu.Unlock()
+	k.s.mu.Unlock()
 
 	body.Renewal, body.TTL = n, int64(t.TTL/time.Second)
 	value, err := body.EncodeKept(expect)
@@ -48,8 +48,8 @@ func (k *kept) renew(paced uint64) bool {
 	if silent { // the server does not answer a write that it forbids
 		denied = k.s.b.Denied(k.Key)
 	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
+	k.s.mu.Lock()
+	defer k.s.mu.Unlock()
 	if failure := cmp.Or(err, denied); failure != nil {
 		k.fails(failure)
 	}
@@ -85,7 +85,7 @@ func (k *kept) renewed(n uint64, a kvstore.Answer, paced uint64, sent clock.Inst
 		k.s.b.Acknowledged(a.Revision)
 	}
 	answer := bucket.AnswerOf(a)
-	k.mu.Lock()
+	k.s.mu.Lock()
 	if k.State == Held {
 		switch {
 		case errors.Is(a.Err, kvstore.ErrTooLarge):
@@ -98,7 +98,7 @@ func (k *kept) renewed(n uint64, a kvstore.Answer, paced uint64, sent clock.Inst
 		}
 	}
 	over := k.follow(k.Answered(n, answer, now), "")
-	k.mu.Unlock()
+	k.s.mu.Unlock()
 	over.finish()
 }
 
@@ -156,10 +156,10 @@ func (k *kept) resolve(ctx context.Context, revision uint64, proven bool) {
 			return
 		}
 		if !proven && try >= 3 || ctx.Err() != nil {
-			k.mu.Lock()
+			k.s.mu.Lock()
 			k.Trust()
 			k.moved()
-			k.mu.Unlock()
+			k.s.mu.Unlock()
 			return
 		}
 		if clock.Sleep(ctx, clock.ShortBackoff(try)) != nil {
@@ -171,7 +171,7 @@ func (k *kept) resolve(ctx context.Context, revision uint64, proven bool) {
 // judge decides by the record under the key, read as of a state that contains
 // revision.
 func (k *kept) judge(entry record.Entry, revision uint64) {
-	k.mu.Lock()
+	k.s.mu.Lock()
 	u := k.Judge(entry, revision, k.s.b.Instant())
 	why := ""
 	switch k.Why {
@@ -181,7 +181,7 @@ func (k *kept) judge(entry record.Entry, revision uint64) {
 		why = fmt.Sprintf("its record was replaced at revision %d", entry.Revision)
 	}
 	over := k.follow(u, why)
-	k.mu.Unlock()
+	k.s.mu.Unlock()
 	if u.Doubted {
 		k.s.doubtBucket()
 	}

@@ -29,12 +29,11 @@ const (
 // It is one goroutine with one timer for all records, and it does no I/O at all.
 // The context of a lease has to end at its validity end whatever the network does.
 //
-// Its mutex is taken after that of a record, never before. It is held for a few
-// instructions at a time and never across I/O or a call of a record.
+// What it has is under the session's mutex, which it holds for a few instructions at a time.
 type renewer struct {
 	s *Session
 
-	mu      sync.Mutex
+	// The following fields are under the session's mutex.
 	due     dueHeap // all records that are held
 	pace    core.Pace[*kept, *final]
 	behind  bool // renewals are late: no new lock is taken
@@ -51,9 +50,8 @@ func newRenewer(s *Session) *renewer { return &renewer{s: s, wake: make(chan str
 
 // add takes charge of a record that was just granted.
 func (r *renewer) add(k *kept) {
-	k.mu.Lock()
+	k.s.mu.Lock()
 	due := k.of.nextDuty(k.Due())
-	r.mu.Lock()
 	stopped := r.stopped
 	k.slot.due = due
 	heap.Push(&r.due, k)
@@ -63,12 +61,11 @@ func (r *renewer) add(k *kept) {
 	}
 	r.begin(due)
 	r.nudge(due)
-	r.mu.Unlock()
 	var lost ending
 	if stopped { // granted while the client was closed: nobody would renew it
 		lost = k.lose(core.EndClosed, "")
 	}
-	k.mu.Unlock()
+	k.s.mu.Unlock()
 	lost.finish()
 }
 
@@ -90,10 +87,8 @@ func (r *renewer) nudge(due clock.Instant) {
 	}
 }
 
-// schedule sets when to come back to a record that is held.
+// schedule sets when to come back to a record that is held. Under mu.
 func (r *renewer) schedule(k *kept, due clock.Instant) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	if k.slot.index >= 0 {
 		k.slot.due = due
 		heap.Fix(&r.due, int(k.slot.index))
@@ -103,28 +98,12 @@ func (r *renewer) schedule(k *kept, due clock.Instant) {
 
 // want has a record renewed as soon as its turn comes. Its validity ends at end, and it is late
 // from an instant before that on. under is a renewal that is enough if its answer is still to
-// come; zero: none is.
+// come; zero: none is. Under mu.
 func (r *renewer) want(k *kept, late, end clock.Instant, under core.Renewal) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	if k.slot.index >= 0 && !r.pace.UnderWay(under, r.s.b.Instant()) {
 		r.pace.Want(k, late, end)
 		r.pump()
 	}
-}
-
-// renewed forgets that a record has to be renewed: it has been.
-func (r *renewer) renewed(k *kept) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.pace.Drop(k)
-}
-
-// waits says whether the renewal of a record has not been sent yet.
-func (r *renewer) waits(k *kept) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return k.slot.ready != core.NotReady
 }
 
 // admit lets nobody take a new lock while the renewals of those that are held are late, as
@@ -161,20 +140,20 @@ func (r *renewer) pump() {
 func (r *renewer) send() {
 	for {
 		now := r.s.b.Instant()
-		r.mu.Lock()
+		r.s.mu.Lock()
 		k, f, n := r.pace.Next(now)
 		if n == 0 {
 			r.pace.Pumping = false
-			r.mu.Unlock()
+			r.s.mu.Unlock()
 			return
 		}
-		r.mu.Unlock()
+		r.s.mu.Unlock()
 		if f != nil {
 			f.send(n, now)
 		} else if !k.renew(n) {
-			r.mu.Lock()
+			r.s.mu.Lock()
 			r.pace.Unsent(n)
-			r.mu.Unlock()
+			r.s.mu.Unlock()
 		}
 	}
 }
@@ -182,8 +161,8 @@ func (r *renewer) send() {
 // hear takes the answer to number n of all writes, which was sent at sent, or that the connection
 // has not taken it.
 func (r *renewer) hear(n uint64, sent, now clock.Instant, refused bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	r.s.mu.Lock()
+	defer r.s.mu.Unlock()
 	if refused {
 		r.pace.Refused(n)
 	} else {
@@ -192,10 +171,8 @@ func (r *renewer) hear(n uint64, sent, now clock.Instant, refused bool) {
 	r.pump()
 }
 
-// remove forgets a record that has ended.
+// remove forgets a record that has ended. Under mu.
 func (r *renewer) remove(k *kept) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	if k.slot.index < 0 {
 		return
 	}
@@ -216,7 +193,7 @@ func (r *renewer) run() {
 	idle := false
 	var ripe []*kept
 	for {
-		r.mu.Lock()
+		r.s.mu.Lock()
 		now := r.s.b.Instant()
 		ripe = ripe[:0]
 		for len(r.due) > 0 && r.due[0].slot.due <= now {
@@ -225,12 +202,12 @@ func (r *renewer) run() {
 			k.slot.due = now.Add(napMax) // until its tick sets it
 			heap.Fix(&r.due, 0)
 		}
-		r.mu.Unlock()
+		r.s.mu.Unlock()
 		for i, k := range ripe {
 			k.tick(now)
 			ripe[i] = nil
 		}
-		r.mu.Lock()
+		r.s.mu.Lock()
 		r.pace.Roll(now)
 		r.pump()
 		r.admit(now)
@@ -247,14 +224,14 @@ func (r *renewer) run() {
 		default:
 			if idle || r.stopped {
 				r.running = false
-				r.mu.Unlock()
+				r.s.mu.Unlock()
 				return
 			}
 			idle = true
 			nap = renewerLinger
 		}
 		r.sleep = now.Add(nap)
-		r.mu.Unlock()
+		r.s.mu.Unlock()
 		timer.Reset(max(nap, 0))
 		select {
 		case <-timer.C:
@@ -263,17 +240,17 @@ func (r *renewer) run() {
 	}
 }
 
-// held calls fn for every record that is held, under that record's mutex.
+// held calls fn for every record that is held, under the mutex, and lets go of it in between.
 func (r *renewer) held(fn func(k *kept)) {
-	r.mu.Lock()
+	r.s.mu.Lock()
 	all := slices.Clone(r.due)
-	r.mu.Unlock()
+	r.s.mu.Unlock()
 	for _, k := range all {
-		k.mu.Lock()
+		r.s.mu.Lock()
 		if k.State == Held {
 			fn(k)
 		}
-		k.mu.Unlock()
+		r.s.mu.Unlock()
 	}
 }
 
@@ -283,9 +260,9 @@ func (r *renewer) held(fn func(k *kept)) {
 // and the renewals after those are spread again.
 func (r *renewer) renewAll() {
 	now := r.s.b.Instant()
-	r.mu.Lock()
+	r.s.mu.Lock()
 	r.pace.Reset()
-	r.mu.Unlock()
+	r.s.mu.Unlock()
 	r.held(func(k *kept) {
 		k.follow(k.Reconnected(now, k.phase()), "") // which ends nothing
 	})
@@ -356,42 +333,42 @@ func (r *renewer) lag() (late time.Duration) {
 
 // count returns how many locks are held.
 func (r *renewer) count() int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	r.s.mu.Lock()
+	defer r.s.mu.Unlock()
 	return r.locks
 }
 
 // close waits for the locks to be released until ctx ends, then ends the
 // contexts of the rest and returns their names.
 func (r *renewer) close(ctx context.Context) []string {
-	r.mu.Lock()
+	r.s.mu.Lock()
 	var empty chan struct{}
 	if r.locks > 0 {
 		empty = make(chan struct{})
 		r.empty = empty
 	}
-	r.mu.Unlock()
+	r.s.mu.Unlock()
 	if empty != nil {
 		select {
 		case <-empty:
 		case <-ctx.Done():
 		}
 	}
-	r.mu.Lock()
+	r.s.mu.Lock()
 	r.empty = nil
 	r.stopped, r.pace.Open = true, true
 	r.pump()
-	r.mu.Unlock()
+	r.s.mu.Unlock()
 	left := r.endAll(core.EndClosed, "")
-	r.mu.Lock()
+	r.s.mu.Lock()
 	r.sleep = clock.Instant(1<<63 - 1)
 	r.nudge(0)
-	r.mu.Unlock()
+	r.s.mu.Unlock()
 	r.wg.Wait()
 	return left
 }
 
-// slot is a record's place in the heap. Under renewer.mu.
+// slot is a record's place in the heap. Under the mutex.
 type slot struct {
 	due   clock.Instant
 	index int32 // -1: not in it

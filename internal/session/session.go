@@ -55,6 +55,8 @@ type Session struct {
 
 	verified atomic.Int64 // the instant of the last verification of the bucket
 
+	// mu guards the records that are kept alive, their holders, the renewer, and the verdict on the bucket. It
+	// is taken after that of the runs (package acquire), and not held across I/O or a call of user code.
 	mu        sync.Mutex
 	badBucket error // the result of Verify
 	again     bool  // a bad bucket is verified again and again
@@ -251,9 +253,9 @@ func (s *Session) loseAbsent(ctx context.Context, why string) {
 		if err == nil && entry.Live() && entry.From(k.Body.ID) { //safety:bucket-new
 			continue
 		}
-		k.mu.Lock()
+		k.s.mu.Lock()
 		lost := k.lose(core.EndLost, why)
-		k.mu.Unlock()
+		k.s.mu.Unlock()
 		lost.finish()
 	}
 }
