@@ -50,7 +50,14 @@ const Stuck = "every waiter can still get in"
 type Limits struct {
 	States int    // at most about so many; 0: as many as there are
 	Only   string // the one invariant that counts; "": all
+	// Recheck has every so many-th world that is a state met before compared with the one of that state: the
+	// same moves have to lead from both to the same states, or the form leaves out what matters. What matters to the form
+	// alone counts too: an age that no move reads any more wants a shorter horizon, or Canon. 0: none.
+	Recheck int
 }
+
+// Alike is the name of the violated invariant where two worlds of one state do not go on alike.
+const Alike = "two worlds of one state go on alike"
 
 // Result is the result of an exploration.
 type Result struct {
@@ -65,7 +72,7 @@ type Result struct {
 	Moves       []Move   // of the story
 }
 
-// state is a state that was met. Its world is not kept: it is made again from that of the parent.
+// state is a state that was met.
 type state struct {
 	hash   [2]uint64
 	parent uint32
@@ -125,18 +132,29 @@ func (x *seen) add(s state) (int, bool) {
 type visit[W any] struct {
 	state int
 	w     *W
-	arena arena
+	arena *arena
 }
+
+// mostWorlds is how many worlds of states that are still to be expanded are kept, of some kilobytes each. Those of
+// others are made again from the beginning.
+var mostWorlds = 1 << 16
 
 // explorer explores a model.
 type explorer[W any] struct {
-	m    Model[W]
-	met  *seen
-	way  []*visit[W] // by depth
-	buf  []byte
-	todo []int
-	step arena // of the world after the move that is being tried
+	m       Model[W]
+	met     *seen
+	kept    map[int]visit[W] // the worlds of states that are still to be expanded, as many as there is room for
+	way     way[W]           // to a state whose world is not kept
+	step    *arena           // of the world after the move that is being tried
+	free    []*arena
+	other   way[W] // to the state that a world is compared with
+	compare arena
+	buf     []byte
+	todo    []int
 }
+
+// way has the worlds on the way to a state, by depth.
+type way[W any] []*visit[W]
 
 // Explore visits the states of a model breadth first until an invariant is violated, all have been seen, or the
 // limit is reached. It panics if what a move does depends on more than the world.
@@ -176,24 +194,30 @@ func (x *explorer[W]) explore(lim Limits, epoch int) (res Result, same bool) {
 		m.Canon(first)
 	}
 	x.met.add(state{hash: x.hash(first)})
-	x.way = []*visit[W]{{w: first}}
+	x.way, x.other = way[W]{{w: first}}, way[W]{{w: first}}
+	x.kept, x.step = map[int]visit[W]{}, new(arena)
 	judge(first, 0)
 	if m.Form.epoch != epoch {
 		return res, false
 	}
 	var moves []Move
+	merged, difference := 0, ""
 	from, level := 0, 1 // level is where the states of the next depth begin
 	for ; from < x.met.n && where < 0 && (lim.States == 0 || x.met.n < lim.States); from++ {
 		if from == level {
 			res.Depth++
 			level = x.met.n
 		}
-		w := x.world(from, res.Depth)
+		v, known := x.kept[from]
+		w := v.w
+		if !known || from < 1000 { // a kept one is made again to see that it can be
+			w = x.world(&x.way, from, res.Depth)
+		}
 		moves = m.Moves(w, moves[:0])
 		for _, mv := range moves {
 			res.Transitions++
 			x.step.reset()
-			n := copyInto(m.Form, &x.step, w)
+			n := copyInto(m.Form, x.step, w)
 			if v := x.take(n, mv); v != "" {
 				if lim.Only == "" && where < 0 {
 					violated, where, last = v, from, &mv
@@ -204,6 +228,19 @@ func (x *explorer[W]) explore(lim Limits, epoch int) (res Result, same bool) {
 			g.edge(from, i, mv.Fault)
 			if fresh {
 				judge(n, i)
+				if len(x.kept) < mostWorlds {
+					x.kept[i] = visit[W]{i, n, x.step}
+					x.step = new(arena)
+					if last := len(x.free) - 1; last >= 0 {
+						x.step, x.free = x.free[last], x.free[:last]
+					}
+				}
+				continue
+			}
+			if merged++; lim.Recheck > 0 && merged%lim.Recheck == 0 && where < 0 && (lim.Only == "" || lim.Only == Alike) {
+				if difference = x.unlike(n, i); difference != "" {
+					violated, where, last = Alike, from, &mv
+				}
 			}
 		}
 		if from < 1000 && x.hash(w) != x.met.at(from).hash {
@@ -211,6 +248,10 @@ func (x *explorer[W]) explore(lim Limits, epoch int) (res Result, same bool) {
 		}
 		if m.Form.epoch != epoch {
 			return res, false
+		}
+		if known {
+			delete(x.kept, from)
+			x.free = append(x.free, v.arena)
 		}
 	}
 	res.Exhausted = where < 0 && from == x.met.n
@@ -222,6 +263,9 @@ func (x *explorer[W]) explore(lim Limits, epoch int) (res Result, same bool) {
 	res.States, res.Violated = x.met.n, violated
 	if where >= 0 {
 		res.Story, res.Moves = x.story(where, last)
+		if difference != "" {
+			res.Story = append(res.Story, difference)
+		}
 	}
 	return res, true
 }
@@ -246,29 +290,72 @@ func (x *explorer[W]) hash(w *W) [2]uint64 {
 	return [2]uint64{binary.LittleEndian.Uint64(sum[:]), binary.LittleEndian.Uint64(sum[8:])}
 }
 
-// world makes the world of a state again. States that are expanded one after the other have most of their
-// ways in common, so that it takes a move or two.
-func (x *explorer[W]) world(i, depth int) *W {
-	for len(x.way) <= depth {
-		x.way = append(x.way, &visit[W]{state: -1})
+// world makes the world of a state again, from the last state on its way that is on the given one too.
+func (x *explorer[W]) world(to *way[W], i, depth int) *W {
+	for len(*to) <= depth {
+		*to = append(*to, &visit[W]{state: -1, arena: new(arena)})
 	}
-	todo, at := x.todo[:0], depth
-	for s := i; x.way[at].state != s; s = int(x.met.at(s).parent) {
+	todo, at, way := x.todo[:0], depth, *to
+	for s := i; way[at].state != s; s = int(x.met.at(s).parent) {
 		todo = append(todo, s)
 		at--
 	}
 	x.todo = todo
 	for k := len(todo) - 1; k >= 0; k-- {
 		at++
-		v := x.way[at]
+		v := way[at]
 		v.arena.reset()
-		v.w, v.state = copyInto(x.m.Form, &v.arena, x.way[at-1].w), todo[k]
+		v.w, v.state = copyInto(x.m.Form, v.arena, way[at-1].w), todo[k]
 		s := x.met.at(todo[k])
 		if x.take(v.w, s.move) != "" || x.hash(v.w) != s.hash {
 			panic(fmt.Sprintf("explore: %s: %+v does not do again what it did: it depends on more than the world", x.m.Name, s.move))
 		}
 	}
-	return x.way[depth].w
+	return way[depth].w
+}
+
+// unlike compares a world with the one of a state that has its encoding. It tells a difference: "": there is none.
+func (x *explorer[W]) unlike(w *W, i int) string {
+	depth := 0
+	for s := i; s != 0; s = int(x.met.at(s).parent) {
+		depth++
+	}
+	before := x.world(&x.other, i, depth)
+	alike := func(but string) string {
+		how, _ := x.story(i, nil)
+		return "That is the state after\n" + strings.Join(how, "\n") + "\nbut " + but
+	}
+	if x.m.Broken(w) != x.m.Broken(before) {
+		return alike("not the same is violated")
+	}
+	if x.m.Goal != nil && x.m.Goal(w) != x.m.Goal(before) {
+		return alike("only one of them is a goal")
+	}
+	here, there := x.next(w), x.next(before)
+	for h, mv := range here {
+		if _, ok := there[h]; !ok {
+			return alike("only the first one goes on like that with: " + x.m.Say(w, mv))
+		}
+	}
+	for h, mv := range there {
+		if _, ok := here[h]; !ok {
+			return alike("only the second one goes on like that with: " + x.m.Say(before, mv))
+		}
+	}
+	return ""
+}
+
+// next returns the moves from a world, by the states that they lead to.
+func (x *explorer[W]) next(w *W) map[[2]uint64]Move {
+	all := map[[2]uint64]Move{}
+	for _, mv := range x.m.Moves(w, nil) {
+		x.compare.reset()
+		n := copyInto(x.m.Form, &x.compare, w)
+		if x.take(n, mv) == "" {
+			all[x.hash(n)] = mv
+		}
+	}
+	return all
 }
 
 // story takes the moves to a state again, from the beginning, without clearing anything.

@@ -64,7 +64,8 @@ func (r toyRules) model() Model[toy] {
 	f.Revision(toyClient{}, "Knows")
 	f.Revision(toyWrite{}, "Expect")
 	f.Unordered(toy{}, "Sent")
-	f.Horizon(toyTTL)
+	f.Horizon(toyTTL + 1)
+	f.HorizonOf(toyClient{}, 1, "Until") // a write that is as old as the horizon makes one that is over for longer
 	return Model[toy]{
 		Name: "toy",
 		Form: f,
@@ -158,6 +159,12 @@ func TestExploreToTheEnd(t *testing.T) {
 	require.Equal(t, countByHand(toyRules{clients: 2, tries: 1}), res.States)
 	again := Explore(toyRules{clients: 2, tries: 1}.model(), Limits{})
 	require.Equal(t, []int{res.States, res.Transitions, res.Depth}, []int{again.States, again.Transitions, again.Depth})
+
+	defer func(n int) { mostWorlds = n }(mostWorlds)
+	for _, mostWorlds = range []int{0, 1, 10} {
+		again := Explore(toyRules{clients: 2, tries: 1}.model(), Limits{})
+		require.Equal(t, []int{res.States, res.Transitions, res.Depth}, []int{again.States, again.Transitions, again.Depth})
+	}
 }
 
 // countByHand counts the states of the toy with a form that is written for it, and without copies.
@@ -174,23 +181,23 @@ func countByHand(r toyRules) int {
 		slices.Sort(revisions)
 		revisions = slices.Compact(append([]uint64{0}, revisions...))
 		rank := func(v uint64) int { return slices.Index(revisions, v) }
-		ago := func(at clock.Instant) string {
+		ago := func(at, horizon clock.Instant) string {
 			if at == 0 {
 				return "never"
 			}
-			return fmt.Sprint(min(w.Now-at, toyTTL+1))
+			return fmt.Sprint(min(w.Now-at, horizon+1))
 		}
 		holder := -1
 		if w.Server.Holder != nil {
 			holder = w.Server.Holder.ID
 		}
-		text := fmt.Sprint(holder, rank(w.Server.Revision), rank(w.Server.Last), ago(w.Server.Until))
+		text := fmt.Sprint(holder, rank(w.Server.Revision), rank(w.Server.Last), ago(w.Server.Until, toyTTL+1))
 		for _, c := range w.Clients {
-			text += fmt.Sprint(" client ", ago(c.Until), c.Waits, rank(c.Knows), c.Tries, c.In)
+			text += fmt.Sprint(" client ", ago(c.Until, 1), c.Waits, rank(c.Knows), c.Tries, c.In)
 		}
 		var sent []string
 		for _, x := range w.Sent {
-			sent = append(sent, fmt.Sprint(" write ", x.From.ID, rank(x.Expect), ago(x.Sent)))
+			sent = append(sent, fmt.Sprint(" write ", x.From.ID, rank(x.Expect), ago(x.Sent, toyTTL+1)))
 		}
 		slices.Sort(sent)
 		return text + strings.Join(sent, "")
@@ -300,6 +307,24 @@ func TestExploreFindsWhereNoGoalIsReached(t *testing.T) {
 	require.Equal(t, Stuck, res.Violated)
 	require.Empty(t, res.Story, "the first one keeps it, so that the other one is stuck from the beginning")
 	require.Empty(t, Explore(toyRules{clients: 2, tries: 2, sticky: true}.model(), Limits{Only: "one at a time"}).Violated)
+}
+
+// TestExploreRechecks: a form that leaves out what matters is found.
+func TestExploreRechecks(t *testing.T) {
+	rules := toyRules{clients: 2, tries: 1}
+	require.Empty(t, strings.Join(Explore(rules.model(), Limits{Recheck: 1}).Story, "\n"))
+	for field, of := range map[string]any{"Until": toyServer{}, "Knows": toyClient{}} {
+		m := rules.model()
+		m.Form.Ignore(of, field, "a mistake")
+		res := Explore(m, Limits{Recheck: 1})
+		require.Equal(t, Alike, res.Violated, field)
+		require.Contains(t, res.Story[len(res.Story)-1], "That is the state after\n")
+		require.False(t, res.Exhausted)
+		require.Empty(t, Explore(m, Limits{Only: "one at a time", Recheck: 1}).Violated, field)
+	}
+	m := rules.model()
+	m.Form.Horizon(1)
+	require.Equal(t, Alike, Explore(m, Limits{Recheck: 1}).Violated)
 }
 
 func TestExplorePanics(t *testing.T) {
