@@ -1,6 +1,7 @@
 package explore
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
@@ -50,6 +51,9 @@ const Stuck = "every waiter can still get in"
 type Limits struct {
 	States int    // at most about so many; 0: as many as there are
 	Only   string // the one invariant that counts; "": all
+	// Worlds is how many worlds of states that are still to be expanded are kept, of some ten kilobytes each. Those of
+	// others are made again from the beginning, which takes as many moves as they are deep. 0: 65,536.
+	Worlds int
 	// Recheck has every so many-th world that is a state met before compared with the one of that state: the
 	// same moves have to lead from both to the same states, or the form leaves out what matters. What matters to the form
 	// alone counts too: an age that no move reads any more wants a shorter horizon, or Canon. 0: none.
@@ -135,10 +139,6 @@ type visit[W any] struct {
 	arena *arena
 }
 
-// mostWorlds is how many worlds of states that are still to be expanded are kept, of some kilobytes each. Those of
-// others are made again from the beginning.
-var mostWorlds = 1 << 16
-
 // explorer explores a model.
 type explorer[W any] struct {
 	m       Model[W]
@@ -200,6 +200,7 @@ func (x *explorer[W]) explore(lim Limits, epoch int) (res Result, same bool) {
 	if m.Form.epoch != epoch {
 		return res, false
 	}
+	worlds := cmp.Or(lim.Worlds, 1<<16)
 	var moves []Move
 	merged, difference := 0, ""
 	from, level := 0, 1 // level is where the states of the next depth begin
@@ -228,7 +229,7 @@ func (x *explorer[W]) explore(lim Limits, epoch int) (res Result, same bool) {
 			g.edge(from, i, mv.Fault)
 			if fresh {
 				judge(n, i)
-				if len(x.kept) < mostWorlds {
+				if len(x.kept) < worlds {
 					x.kept[i] = visit[W]{i, n, x.step}
 					x.step = new(arena)
 					if last := len(x.free) - 1; last >= 0 {

@@ -159,12 +159,21 @@ func TestExploreToTheEnd(t *testing.T) {
 	require.Equal(t, countByHand(toyRules{clients: 2, tries: 1}), res.States)
 	again := Explore(toyRules{clients: 2, tries: 1}.model(), Limits{})
 	require.Equal(t, []int{res.States, res.Transitions, res.Depth}, []int{again.States, again.Transitions, again.Depth})
+}
 
-	defer func(n int) { mostWorlds = n }(mostWorlds)
-	for _, mostWorlds = range []int{0, 1, 10} {
-		again := Explore(toyRules{clients: 2, tries: 1}.model(), Limits{})
-		require.Equal(t, []int{res.States, res.Transitions, res.Depth}, []int{again.States, again.Transitions, again.Depth})
+// TestExploreKeepsWorlds: which worlds are kept, and which are made again, changes nothing.
+func TestExploreKeepsWorlds(t *testing.T) {
+	count := func(worlds int) []int {
+		res := Explore(toyRules{clients: 3, tries: 1}.model(), Limits{Worlds: worlds})
+		require.True(t, res.Exhausted, res.Violated)
+		return []int{res.States, res.Transitions, res.Depth}
 	}
+	all := count(0)
+	require.Greater(t, all[0], 5000, "the first thousand are made again anyway")
+	for _, worlds := range []int{-1, 1, 100} {
+		require.Equal(t, all, count(worlds))
+	}
+	require.Empty(t, Explore(toyRules{clients: 3, tries: 1}.model(), Limits{Recheck: 20}).Violated)
 }
 
 // countByHand counts the states of the toy with a form that is written for it, and without copies.
@@ -225,8 +234,8 @@ func countByHand(r toyRules) int {
 // counter is a world whose number of states can be counted by hand.
 type counter struct{ A, B int }
 
-func TestExploreCounts(t *testing.T) {
-	m := Model[counter]{
+func counting() Model[counter] {
+	return Model[counter]{
 		Name: "counter", Init: func() *counter { return new(counter) },
 		Moves: func(w *counter, to []Move) []Move {
 			if w.A < 9 {
@@ -249,6 +258,10 @@ func TestExploreCounts(t *testing.T) {
 		Now:    func(*counter) clock.Instant { return 0 },
 		Say:    func(*counter, Move) string { return "" }, Show: func(*counter) string { return "" },
 	}
+}
+
+func TestExploreCounts(t *testing.T) {
+	m := counting()
 	res := Explore(m, Limits{})
 	require.Equal(t, Result{Name: "counter", States: 50, Transitions: 9*5 + 10*4, Depth: 13, Exhausted: true, Took: res.Took}, res)
 
@@ -325,6 +338,35 @@ func TestExploreRechecks(t *testing.T) {
 	m := rules.model()
 	m.Form.Horizon(1)
 	require.Equal(t, Alike, Explore(m, Limits{Recheck: 1}).Violated)
+
+	for _, only := range []int{0, 1} { // one of the two worlds has another move
+		one := counting()
+		one.Goal, one.Form = nil, new(Form)
+		one.Form.Ignore(counter{}, "B", "a mistake")
+		one.Moves = func(w *counter, to []Move) []Move {
+			if w.B == only && w.A == 0 {
+				to = append(to, Move{Kind: 1})
+			}
+			return append(to, Move{Kind: 2})
+		}
+		require.Equal(t, Alike, Explore(one, Limits{Recheck: 1}).Violated)
+	}
+
+	two := counting() // what only an invariant reads, or a goal
+	two.Form = new(Form)
+	two.Form.Ignore(counter{}, "B", "no move reads it")
+	two.Moves = func(w *counter, to []Move) []Move { return append(to, Move{Kind: 2}) }
+	two.Goal = func(w *counter) bool { return w.B > 0 }
+	require.Equal(t, Alike, Explore(two, Limits{Recheck: 1}).Violated)
+	two.Goal = nil
+	require.Empty(t, Explore(two, Limits{Recheck: 1}).Violated)
+	two.Broken = func(w *counter) string {
+		if w.B > 0 {
+			return "none"
+		}
+		return ""
+	}
+	require.Equal(t, Alike, Explore(two, Limits{Recheck: 1}).Violated)
 }
 
 func TestExplorePanics(t *testing.T) {
