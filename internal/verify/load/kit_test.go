@@ -110,8 +110,8 @@ func join(t *testing.T, nc *nats.Conn, opts ...natslock.Option) *natslock.Client
 const takers = 32
 
 // take takes so many locks, or until the client does not: it returns those that it got, in the
-// order of their names, and the refusals. Each name is tried once.
-func take(t *testing.T, c *natslock.Client, n int, until time.Time) (held []*natslock.Lock, refused int) {
+// order of their names, and the refusals. Each name, which begins with a prefix, is tried once.
+func take(t *testing.T, c *natslock.Client, n int, prefix string, until time.Time) (held []*natslock.Lock, refused int) {
 	t.Helper()
 	all := make([]*natslock.Lock, n)
 	var failed atomic.Int64
@@ -119,7 +119,7 @@ func take(t *testing.T, c *natslock.Client, n int, until time.Time) (held []*nat
 	for g := range takers {
 		wg.Go(func() {
 			for i := g; i < n && (until.IsZero() || time.Now().Before(until)); i += takers {
-				l, err := c.TryLock(context.Background(), fmt.Sprint(i), natslock.Detached())
+				l, err := c.TryLock(context.Background(), prefix+fmt.Sprint(i), natslock.Detached())
 				switch {
 				case err == nil:
 					all[i] = l

@@ -38,7 +38,7 @@ func TestNarrowLinkTCP(t *testing.T) {
 			require.NoError(t, err)
 			t.Cleanup(nc.Close)
 			client := join(t, nc)
-			held, _ := take(t, client, locks, time.Time{})
+			held, _ := take(t, client, locks, "", time.Time{})
 			if c.busy {
 				busy(t)
 			}
@@ -63,7 +63,7 @@ func TestRestartOfMany(t *testing.T) {
 	s := testutil.RunServer(t)
 	nc := s.Connect()
 	c := join(t, nc)
-	held, _ := take(t, c, locks, time.Time{})
+	held, _ := take(t, c, locks, "", time.Time{})
 	time.Sleep(2 * time.Second) // their watches begin, with a renewal of each
 	busy(t)
 	answered := follow(t, answers(nc))
@@ -104,7 +104,7 @@ func TestMoreThanItCarries(t *testing.T) {
 	passed := follow(t, link.Passed)
 	begun := time.Now()
 	link.Carry(rate)
-	held, refused := take(t, c, locks, begun.Add(during))
+	held, refused := take(t, c, locks, "", begun.Add(during))
 	took := time.Since(begun)
 	time.Sleep(valid)
 	least, most := passed.windows(begun.Add(valid), valid*2/3)
@@ -113,6 +113,50 @@ func TestMoreThanItCarries(t *testing.T) {
 	t.Logf("%d of %d are left, taken in %v, %d refusals, %d to %d writes in each %v", n, len(held), took, refused, least, most, valid*2/3)
 	require.Less(t, len(held), locks, "the service can carry all")
 	require.GreaterOrEqual(t, n, min(len(held), least), "%s", why(held))
+}
+
+// TestHeldByFour has four clients hold 100,000 locks with -full, and a fifth of that without. Each lock is renewed in
+// every third of its TTL, and none is lost.
+func TestHeldByFour(t *testing.T) {
+	tier.Proof(t)
+	const clients, every = 4, session.DefaultTTL / 3
+	locks := either(20_000, 100_000)
+	s := testutil.RunServer(t)
+	var held []*natslock.Lock
+	var all []*natslock.Client
+	var conns []*nats.Conn
+	for range clients {
+		nc := s.Connect()
+		c := join(t, nc)
+		l, _ := take(t, c, locks/clients, fmt.Sprintf("%d.", len(all)), time.Time{})
+		held, all, conns = append(held, l...), append(all, c), append(conns, nc)
+	}
+	time.Sleep(2*time.Second + every) // their watches begin, with a renewal of each
+	answered := func() (n int) {
+		for _, nc := range conns {
+			n += answers(nc)()
+		}
+		return n
+	}
+	o := beside(t, s.Connect())
+	begun, before := time.Now(), answered()
+	var lag time.Duration
+	for time.Since(begun) < either(3*every, 12*every) {
+		time.Sleep(every / 10)
+		for _, c := range all {
+			lag = max(lag, c.RenewalLag())
+		}
+	}
+	renewals := float64(answered()-before) / time.Since(begun).Seconds()
+	wanted := float64(locks) / every.Seconds()
+	p50, p99 := o.times()
+	t.Logf("%d of %d are left; %.0f renewals a second, wanted %.0f; at most %v late; a grant of another client takes %v, 99 of 100 within %v",
+		alive(held), locks, renewals, wanted, lag, p50, p99)
+	require.Equal(t, locks, alive(held), "%s", why(held))
+	require.InDelta(t, wanted, renewals, wanted/10)
+	for _, c := range all {
+		require.NoError(t, c.Healthy())
+	}
 }
 
 // TestReconnectSpreadsTCP cuts the connection of 10,000 locks once. The renewals after it are
@@ -125,7 +169,7 @@ func TestReconnectSpreadsTCP(t *testing.T) {
 	c := join(t, nc)
 	o := beside(t, s.Connect())
 	late := machine.Lateness(t)
-	held, _ := take(t, c, locks, time.Time{})
+	held, _ := take(t, c, locks, "", time.Time{})
 	renewed := follow(t, func() int { return int(c.Stats().Renewed) })
 	time.Sleep(2 * time.Second)
 	o.times()

@@ -164,7 +164,7 @@ func TestStoppedWatcher(t *testing.T) {
 	w := startWatcher(t, s)
 	w.signal(syscall.SIGSTOP)
 	stopped := time.Now()
-	take(t, c, locks, time.Time{})
+	take(t, c, locks, "", time.Time{})
 	time.Sleep(stop - time.Since(stopped))
 	w.signal(syscall.SIGCONT)
 	end := w.until("it knows all locks", func(s seen) bool { return s.Known == locks })
@@ -182,7 +182,7 @@ func TestWatcherKeepsUp(t *testing.T) {
 	s := testutil.RunServer(t)
 	c := join(t, s.Connect(), natslock.WithTTL(ttl))
 	w := startWatcher(t, s)
-	take(t, c, locks, time.Time{})
+	take(t, c, locks, "", time.Time{})
 	time.Sleep(ttl)
 	delay := machine.Lateness(t)
 	before, renewed := w.report(), c.Stats().Renewed
