@@ -2,12 +2,12 @@ package admin
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
 	"github.com/natslock/locks/internal/bucket"
 	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/internal/core"
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/session"
 	"github.com/natslock/locks/kvstore"
@@ -36,10 +36,7 @@ type BreakRequest struct {
 // Another claim than the one named is never broken: the error then matches
 // [session.ErrReleased]. Breaking a broken record again changes nothing.
 //
-// A replica or a mirror that lags may answer the first read. Where it shows the claim, the
-// conditional write is the proof. That the claim is gone, or broken already, only a
-// leader's state proves that contains what the leader had stored during this call.
-// While nobody leads, the error matches [bucket.ErrUnavailable].
+// While nobody leads, the error matches [bucket.ErrUnavailable]. [core.Break] has the states.
 func (a *Admin) Break(ctx context.Context, req BreakRequest) error {
 	encoded, err := record.EncodeName(req.Name)
 	if err != nil {
@@ -51,76 +48,59 @@ func (a *Admin) Break(ctx context.Context, req BreakRequest) error {
 	if req.ID == "" {
 		return fmt.Errorf("break lock %q: %w: the request names no claim", req.Name, record.ErrInvalidOption)
 	}
-	atLeast := uint64(0) // a revision that the leader has named
-	sent, confirmed, shownBroken, lingers := false, false, false, false
+	br := core.Break{ID: req.ID, Immediately: req.Immediately}
 	for try := 0; ; try++ {
 		if err := ctx.Err(); err != nil {
 			return fmt.Errorf("break lock %q: %w", req.Name, bucket.EndOf(ctx))
 		}
-		key, listed, err := a.claimKey(ctx, record.KeysOf(req.Kind, encoded), req.ID, atLeast)
+		key, listed, err := a.claimKey(ctx, record.KeysOf(req.Kind, encoded), req.ID, br.AsOf)
 		if err != nil {
 			return fmt.Errorf("break lock %q: %w", req.Name, err)
 		}
-		// The server's time before the break is sent, minus the record's own,
-		// is an age the record certainly has.
 		st, err := a.b.State(ctx, key)
 		if err != nil {
 			return fmt.Errorf("break lock %q: %w", req.Name, err)
 		}
-		entry, err := a.b.Read(ctx, key, atLeast)
-		if len(st.Keys) == 0 && st.Complete && st.LastRevision >= max(atLeast, entry.Revision) { //safety:break-complete
-			entry = record.Entry{} // a replica has not removed it yet
-		}
-		gone := !entry.Live() || entry.ClaimID() != req.ID                                              //safety:break-shown
-		broken := !gone && entry.Status == record.StatusBroken && !entry.Unreadable && !req.Immediately //safety:break-once
-		lingers = lingers || !gone && entry.Lingers
+		entry, err := a.b.Read(ctx, key, br.AsOf)
 		switch {
-		case bucket.IsAny(err, bucket.ErrPermission) && shownBroken:
+		case bucket.IsAny(err, bucket.ErrPermission) && br.Shown:
 			return nil // the leader's word is withheld from this user
 		case err != nil:
 			return fmt.Errorf("break lock %q: %w", req.Name, err)
-		case (gone || broken) && !confirmed: //safety:break-confirmed
-			atLeast, confirmed, shownBroken = max(atLeast, st.LastRevision), true, broken
-			continue
-		case gone:
+		}
+		none := len(st.Keys) == 0 && st.Complete //safety:break-led
+		next := br.Found(entry, none, st.LastRevision)
+		if next == core.BreakGone || next == core.BreakTaken {
 			if err := a.reached(ctx, st.LastRevision, max(listed, entry.Revision)); err != nil {
 				return fmt.Errorf("break lock %q: %w", req.Name, err)
 			}
 		}
-		switch {
-		case broken, gone && sent && entry.Deleted && entry.Status == record.StatusBroken && entry.From(req.ID):
-			a.rouse(ctx, req.Kind, encoded, lingers) // also where the answer to an earlier try was lost
+		var pause time.Duration
+		if next == core.BreakWrite {
+			w, err := a.breaking(entry, &br, req, st.Time)
+			if err != nil {
+				return fmt.Errorf("break lock %q: %w", req.Name, err)
+			}
+			revision, err := a.b.Write(ctx, w)
+			answer := bucket.AnswerOf(kvstore.Answer{Revision: revision, Err: err})
+			if next = br.Wrote(answer, entry.Revision, st.LastRevision); next != core.BreakDone && (bucket.IsAny(err, bucket.ErrPermission, kvstore.ErrClosed) || try == breakTries) {
+				return fmt.Errorf("break lock %q: %w", req.Name, err)
+			}
+			if answer.Refusal > core.Conflict { // the next read shows the outcome
+				pause = clock.ShortBackoff(try + 2)
+			}
+		}
+		switch next {
+		case core.BreakDone:
+			a.rouse(ctx, req.Kind, encoded, br.Lingers)
 			return nil
-		case gone && entry.Live():
+		case core.BreakTaken:
 			return fmt.Errorf("break lock %q: the claim %.64q is gone, %.64q holds it now: %w", req.Name, req.ID, entry.ClaimID(), session.ErrReleased)
-		case gone:
+		case core.BreakGone:
 			return fmt.Errorf("break lock %q: the claim %.64q is gone: %w", req.Name, req.ID, session.ErrReleased)
 		}
-		w, err := a.breaking(entry, req, st.Time)
-		if err != nil {
-			return fmt.Errorf("break lock %q: %w", req.Name, err)
-		}
-		sent = true
-		_, err = a.b.Write(ctx, w)
-		var conflict *kvstore.ConflictError
-		if errors.As(err, &conflict) {
-			named := conflict.Last
-			if named <= entry.Revision { // nothing is there any more, or a deposed leader has answered
-				named = st.LastRevision
-			}
-			atLeast, confirmed = max(atLeast, named), true
-		}
-		switch {
-		case err == nil:
-			a.rouse(ctx, req.Kind, encoded, lingers)
-			return nil
-		case bucket.IsAny(err, bucket.ErrPermission, kvstore.ErrClosed), try == breakTries:
-			return fmt.Errorf("break lock %q: %w", req.Name, err)
-		case conflict == nil:
-			// In flight, or unknown: the next read shows the outcome.
-			if clock.Sleep(ctx, clock.ShortBackoff(try+2)) != nil {
-				return fmt.Errorf("break lock %q: %w", req.Name, bucket.EndOf(ctx))
-			}
+		if pause > 0 && clock.Sleep(ctx, pause) != nil {
+			return fmt.Errorf("break lock %q: %w", req.Name, bucket.EndOf(ctx))
 		}
 	}
 }
@@ -166,29 +146,15 @@ func (a *Admin) claimKey(ctx context.Context, keys record.Keys, id string, revis
 }
 
 // breaking is the write that breaks entry.
-func (a *Admin) breaking(entry record.Entry, req BreakRequest, serverTime time.Time) (kvstore.Write, error) {
+func (a *Admin) breaking(entry record.Entry, br *core.Break, req BreakRequest, server time.Time) (kvstore.Write, error) {
 	b := entry.Body
 	if entry.Unreadable {
 		b = record.Body{ID: entry.ClaimID(), Owner: "unknown"}
 	}
 	b.Token = entry.TokenOrTicket()
 	b.Status, b.BrokenBy, b.Reason, b.BrokenAt = record.StatusBroken, a.b.Owner(), req.Reason, time.Now().UnixMilli()
-	// Not shorter than what it replaces: its holder may not have noticed yet.
-	ttl := entry.Record.TTL //safety:broken-outlasts
-	if ttl == 0 {           // not a record of this library: no holder to wait for
-		ttl = a.s.TTL
-	}
-	if entry.Fixed && !entry.Unreadable {
-		// The clock of the server that has stamped the record may be ahead.
-		age := max(serverTime.Sub(entry.Time)-record.OverdueSlack, 0) //safety:broken-age
-		ttl = max(clock.CeilSecond(ttl-age), time.Second)             //safety:broken-rest
-	}
+	ttl := br.BrokenFor(entry, server, a.s.TTL)
 	b.TTL = int64(ttl / time.Second)
 	value, err := b.Encode()
-	w := kvstore.Write{Key: entry.Key, Value: value, Expect: entry.Revision, TTL: ttl}
-	// An overdue record has no holder to wait for, nor has one that a holder has left.
-	if req.Immediately || entry.OverdueAt(serverTime) || entry.Left() { //safety:break-waits
-		w.Delete, w.TTL = true, 0
-	}
-	return w, err
+	return kvstore.Write{Key: entry.Key, Value: value, Expect: entry.Revision, TTL: ttl, Delete: ttl == 0}, err
 }

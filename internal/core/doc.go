@@ -1,4 +1,4 @@
-// Package core is what session, claim, call and acquire decide, as plain data: how the goroutines of a client
+// Package core is what session, claim, call, acquire and admin decide, as plain data: how the goroutines of a client
 // share a lock, what an answer means for a claim, whom a waiter waits for, when no reader is left. It has no
 // goroutine, mutex, channel, timer, clock or I/O. Each method is an event, which comes with its
 // instant and changes the state. Runs append effects to their [Client], which package acquire performs.
@@ -40,6 +40,10 @@
 // The states of a lease or a place, its renewals, and what ends it: kept.go. Until when it counts: validity.go. What
 // is found under its key: finding.go. Who is inside a lease, with which token and which TTL: use.go. Which renewal
 // is sent next, and which has to wait: pace.go. How its record is ended: removal.go.
+//
+// # Operators
+//
+// Which record a break meets, what proves that there is none, and how long a broken record keeps others out: break.go.
 //
 // # Waiters
 //

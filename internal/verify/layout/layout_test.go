@@ -48,7 +48,7 @@ var floors = [][]string{
 
 // only narrows what a package imports of the floors below it.
 var only = map[string][]string{
-	"internal/admin":   {"internal/session", "internal/bucket", "internal/record", "internal/clock", "internal/worker", "kvstore"},
+	"internal/admin":   {"internal/session", "internal/bucket", "internal/core", "internal/record", "internal/clock", "internal/worker", "kvstore"},
 	"internal/call":    {"internal/claim", "internal/session", "internal/bucket", "internal/core", "internal/record", "internal/clock", "kvstore"},
 	"internal/acquire": {"internal/call", "internal/claim", "internal/session", "internal/bucket", "internal/core", "internal/record", "internal/clock", "internal/worker", "kvstore"},
 	"rwlock":           {"natslock", "kvstore", "internal/bridge"},

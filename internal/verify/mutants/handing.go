@@ -36,6 +36,6 @@ var handMutants = []mutant{
 		weak: "a holder is not notified of the clients that wait"},
 	{label: "contended-asked", operator: "never 2", test: "natslock.TestContended/lock,_sibling_after", beside: "TestContended",
 		weak: "a holder is not notified of the goroutines of its client that wait"},
-	{label: "break-waits", operator: "never 3", test: "natslock.TestMinHoldBroken",
+	{label: "break-waits", operator: "never 3", test: "natslock.TestMinHoldBroken", beside: "TestBrokenFor",
 		weak: "a break does not free a lock that rests"},
 }
