@@ -6,6 +6,7 @@ import (
 
 	"github.com/natslock/locks/internal/bucket"
 	"github.com/natslock/locks/internal/claim"
+	"github.com/natslock/locks/internal/core"
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/session"
 )
@@ -13,17 +14,20 @@ import (
 // ErrNotHandedOver says that there is nothing to adopt. Package natslock documents it.
 var ErrNotHandedOver = errors.New("lock not handed over")
 
-// Adopt claims the record of a lock that was handed over. It returns granted, failed or
-// ended. Where a replica or a mirror lags, its answer may lack the hand-over, so a refusal
-// needs a state that contains what the leader had stored during this call.
+// Adopt claims the record of a lock that was handed over: see [core.Adopting]. It returns granted, failed or ended.
 func (a *Call) Adopt(from session.Handed) claim.Result {
 	a.Prepare()
 	a.bid.Once = false // an attempt without an answer is repeated
 	a.bid.Draft.Adopts, a.bid.Draft.Body.Token = true, from.Token
+	adopting := core.Adopting{ID: from.ID, Token: from.Token}
 	entry, err := a.c.b.Read(a.ctx, a.Keys.Gate, 0)
-	for confirmed := false; err == nil; {
-		refusal := a.refusal(from, entry)
-		if refusal == nil {
+	for err == nil {
+		found, again := adopting.Found(entry)
+		refusal := refusals[found](entry)
+		if found == core.Adoptable {
+			if a.c.b.Overdue(a.ctx, entry) {
+				return result{Outcome: failed, Err: fmt.Errorf("%w: %w: its record has expired", ErrNotHandedOver, session.ErrLost)}
+			}
 			r := a.bid.Offer(a.ctx, entry.Revision)
 			if r.Outcome != free && r.Outcome != busy {
 				return r
@@ -31,7 +35,7 @@ func (a *Call) Adopt(from session.Handed) claim.Result {
 			entry = r.Entry
 			continue
 		}
-		if confirmed { //safety:adopt-confirmed
+		if !again {
 			return result{Outcome: failed, Err: refusal}
 		}
 		if err = a.ask(); err == nil {
@@ -40,27 +44,23 @@ func (a *Call) Adopt(from session.Handed) claim.Result {
 		if bucket.IsAny(err, bucket.ErrPermission) { // the leader's word is withheld from this user
 			return result{Outcome: failed, Err: refusal}
 		}
-		confirmed = true
 	}
 	return a.noAnswer(err)
 }
 
-// refusal says why the record is not to be adopted: it is not that of the lock that was
-// handed over.
-func (a *Call) refusal(from session.Handed, e record.Entry) error {
-	own := e.From(from.ID)
-	switch {
-	case own && e.Status == record.StatusBroken:
+// refusals are the errors of an adoption.
+var refusals = [...]func(record.Entry) error{
+	core.Adoptable: func(record.Entry) error { return nil },
+	core.AdoptBroken: func(e record.Entry) error {
 		return fmt.Errorf("%w: %w %s", ErrNotHandedOver, session.ErrBroken, e.BrokenBecause())
-	case !e.Live():
+	},
+	core.AdoptGone: func(record.Entry) error {
 		return fmt.Errorf("%w: %w: its record is gone", ErrNotHandedOver, session.ErrLost)
-	case own && e.Status == record.StatusHanded && e.TokenOrTicket() == from.Token: //safety:adopt-handed
-		if a.c.b.Overdue(a.ctx, e) {
-			return fmt.Errorf("%w: %w: its record has expired", ErrNotHandedOver, session.ErrLost)
-		}
-		return nil
-	case own:
+	},
+	core.AdoptKept: func(record.Entry) error {
 		return fmt.Errorf("%w: %w: its owner keeps it", ErrNotHandedOver, ErrLocked)
-	}
-	return fmt.Errorf("%w: %w: another claim has taken it", ErrNotHandedOver, ErrLocked)
+	},
+	core.AdoptTaken: func(record.Entry) error {
+		return fmt.Errorf("%w: %w: another claim has taken it", ErrNotHandedOver, ErrLocked)
+	},
 }

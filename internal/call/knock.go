@@ -4,6 +4,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/natslock/locks/internal/core"
 	"github.com/natslock/locks/internal/record"
 )
 
@@ -18,16 +19,8 @@ const knockFor = 250 * time.Millisecond
 // Knock asks the client of the blocker for its lease. It says whether the blocker has gone,
 // or else what the record says now.
 func (a *Call) Knock(blocker record.Entry) (now record.Entry, gone bool) {
-	// The client of an idle lease may have a place that it is about to delete. Where it has a
-	// goroutine that waits, it answers, or gives the lease up.
-	if a.apart > 0 { //safety:knock-unqueued
-		return blocker, false
-	}
 	own := blocker.Client == a.c.b.Client
-	switch {
-	case !blocker.Lingers || blocker.Unreadable || blocker.Status != record.StatusHeld:
-		return blocker, false
-	case own && a.run.Holds(blocker.ID): //safety:knock-own
+	if !core.Knocks(blocker, a.apart, own, own && a.run.Holds(blocker.ID)) {
 		return blocker, false
 	}
 	defer a.WhileGranting()()
@@ -53,15 +46,14 @@ func (a *Call) Knock(blocker record.Entry) (now record.Entry, gone bool) {
 	defer timer.Stop()
 	for late := false; ; {
 		entry, err := a.c.b.Read(a.ctx, blocker.Key, least)
-		switch {
-		case err != nil:
+		if err != nil {
 			return blocker, false
-		case !entry.Live() || entry.ID != blocker.ID:
+		}
+		switch core.KnockFound(entry, blocker.ID, answer, late) {
+		case core.KnockGone:
 			a.asOf = max(a.asOf, entry.Revision)
 			return entry, true
-		case entry.InUse >= answer: //safety:knock-answered
-			return entry, false
-		case late:
+		case core.KnockRefused:
 			return entry, false
 		}
 		blocker = entry

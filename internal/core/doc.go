@@ -43,7 +43,8 @@
 //
 // # Operators
 //
-// Which record a break meets, what proves that there is none, and how long a broken record keeps others out: break.go.
+// Which record a break meets, what proves that there is none, and how long a broken record keeps others out: break.go. What a client
+// may adopt: adopt.go. Whom a one-shot acquire asks for an idle lease, and what the answer means: knock.go.
 //
 // # Waiters
 //
