@@ -109,15 +109,15 @@ func (r *run) see(w *World) {
 	r.R.MayIdle = l.holds(w.Now) && l.Lingers
 }
 
-// asks has a goroutine ask for the lock, and keep its lease idle afterwards.
-func (c *client) asks(w *World, lingers bool) {
+// asks has a goroutine ask for the lock: it may keep its lease idle afterwards, and read.
+func (c *client) asks(w *World, lingers, reads bool) {
 	if c.Asks > 0 {
 		c.Asks--
 	}
 	g := &call{C: c, Want: core.Want{TTL: w.Scope.TTL}, Asked: w.Now}
-	if c.Reads > 0 {
-		c.Reads--
+	if reads && w.Scope.Kind == record.RW {
 		g.Want.Mode = record.Shared
+		spend(&c.Reads)
 	}
 	g.Want.Owner, g.M.Want = g, &g.Want
 	if lingers {

@@ -67,6 +67,11 @@ func ofCore(f *explore.Form, s Scope) {
 	f.HorizonOf(inside(core.Follower{}, "windows"), time.Second, "last")
 	f.HorizonOf(core.Follower{}, past, "readAt", "lookAt")
 	f.HorizonOf(core.First{}, past, "due")
+	for _, field := range []string{"Time", "Created"} {
+		f.Ignore(core.ReaderList{}, field, "a list is judged at once")
+	}
+	f.HorizonOf(core.ReaderList{}, pick(s.Several, core.ProofWindow, past), "At", "Sent")
+	f.HorizonOf(core.Drain{}, core.ProofWindow, "first")
 	f.Ignore(core.Attempt{}, "Floor", "the server never goes back")
 	f.Ignore(core.Bid{}, "Begun", "streams have a leader")
 }

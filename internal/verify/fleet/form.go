@@ -41,6 +41,7 @@ func form(s Scope) *explore.Form {
 	f.HorizonOf(client{}, time.Second, "LeftAt")
 	f.HorizonOf(client{}, record.Bypass, "UnqueuedAt")
 	f.HorizonOf(removal{}, 1, "At")
+	f.HorizonOf(drain{}, 1, "At")
 	ofCore(f, s)
 	return f
 }
@@ -55,6 +56,9 @@ func canon(w *World) {
 		for _, g := range c.Calls {
 			if w.Failed || !w.Scope.Fifo || g.Entered {
 				g.Asked = 0
+			}
+			if g.Entered {
+				g.Drain = nil
 			}
 		}
 		for _, k := range c.Kept {
@@ -92,32 +96,60 @@ func canon(w *World) {
 	w.Broken = slices.DeleteFunc(w.Broken, func(revision uint64) bool { return !live(revision) })
 }
 
-// canon forgets how often a record has been renewed that has no write on its way.
+// canon forgets how often a record has been renewed.
 func (k *kept) canon(w *World, c *client) {
 	if w.Failed || !w.Scope.Fifo || !k.Waits {
 		k.Granted = 0
 	}
-	if w.Scope.Kind != record.RW {
+	if w.Scope.Kind != record.RW || !w.Scope.Several {
 		k.LastSent, k.Confirmed = 0, 0
 	}
 	if k.State != isHeld {
 		k.Terms, k.Next, k.LastSent, k.Granted = clock.Terms{TTL: k.Terms.TTL}, 0, 0, 0
 	}
-	if k.State != isHeld || len(k.Sent) != 0 || k.Resolving || slices.ContainsFunc(w.Net, func(m message) bool { return m.What.ID == k.ID }) ||
-		slices.ContainsFunc(c.Claims, func(cl *claim) bool { return cl.C.ID == k.ID }) {
-		return
+	// Of the numbers of its renewals only the order matters. That of the attempt is read as long as its claim is there.
+	numbers := []*uint64{&k.N, &k.Confirmed}
+	for i := range k.Sent {
+		numbers = append(numbers, &k.Sent[i].N)
 	}
-	for _, s := range []*server{&w.Server, w.Old} {
-		if s == nil {
-			continue
-		}
-		for i := range s.Records {
-			if r := &s.Records[i]; r.ID == k.ID && !r.Deleted {
-				r.Attempt, r.Renewal, r.Token = 0, 1, k.Token
+	for i := range w.Net {
+		if m := &w.Net[i]; m.What.ID == k.ID && (m.From == fromRenewal || m.From == fromNobody) {
+			numbers = append(numbers, &m.What.Renewal)
+			if m.From == fromRenewal {
+				numbers = append(numbers, &m.N)
 			}
 		}
 	}
-	k.N = 1
+	claims := slices.ContainsFunc(c.Claims, func(cl *claim) bool { return cl.C.ID == k.ID })
+	for _, s := range []*server{&w.Server, w.Old} {
+		for i := 0; s != nil && i < len(s.Records); i++ {
+			r := &s.Records[i]
+			if r.Revision == k.Last && r.ID == k.ID && !claims && !r.Deleted {
+				k.N = max(k.N, 1)
+				r.Renewal, r.Token = k.N, k.Token
+			}
+			if r.ID == k.ID {
+				if !claims {
+					r.Attempt = 0
+				}
+				numbers = append(numbers, &r.Renewal)
+			}
+		}
+	}
+	var values []uint64
+	for _, n := range numbers {
+		if *n != 0 {
+			values = append(values, *n)
+		}
+	}
+	slices.Sort(values)
+	values = slices.Compact(values)
+	for _, n := range numbers {
+		if *n != 0 {
+			i, _ := slices.BinarySearch(values, *n)
+			*n = uint64(i) + 1
+		}
+	}
 }
 
 // Say is a move in words.

@@ -543,4 +543,7 @@ func (r *run) withdraw(w *World) {
 		r.Place.leave(w, record.StatusGone)
 		r.Place = nil
 	}
+	if r.R.Line == nil { // nobody else is there to drive it
+		r.R.Driver = nil
+	}
 }

@@ -26,32 +26,55 @@ func scope(name string, change func(s *Scope)) Scope {
 // twoTwo has two clients of two goroutines, which act while nothing is on its way.
 func twoTwo(s *Scope) { s.Asks, s.Ways = [4]int8{2, 2}, 1 }
 
+// trouble is a lost answer, a crash and an expiry; most bounds how many of them there are.
+func trouble(s *Scope, most int8) {
+	s.Faults = Faults{All: most, Unanswered: 1, Crashes: 1, Expiries: 1}
+}
+
+// two makes the lock a semaphore of two.
+func two(s *Scope) { s.Kind, s.Permits = record.Semaphore, 2 }
+
+// reads makes it a reader-writer lock, which so many goroutines of each client read.
+func reads(s *Scope, a, b int8) { s.Kind, s.Reads = record.RW, [4]int8{a, b} }
+
 // small are the scopes of each run of the tests.
 func small() []Scope {
 	return []Scope{
-		scope("mutex 1+1: a lost answer, a crash, an expiry", func(s *Scope) { s.Faults.Unanswered, s.Faults.Crashes, s.Faults.Expiries = 1, 1, 1 }),
+		scope("mutex 1+1: a lost answer, a crash, an expiry", func(s *Scope) { trouble(s, 3) }),
+		scope("mutex 1+1: one other fault", func(s *Scope) {
+			s.Faults = Faults{All: 1, Breaks: 1, Late: 1, Pauses: 1, Missed: 1, GiveUps: 1, Forgets: 1}
+		}),
 		scope("mutex 2+1: in order", func(s *Scope) { s.Asks, s.Fifo = [4]int8{2, 1}, true }),
 		scope("mutex 2+2", twoTwo),
 		scope("lingering 1+1: a lost answer, a crash, an expiry", func(s *Scope) {
+			trouble(s, 3)
 			s.Linger = 2 * time.Second
-			s.Faults.Unanswered, s.Faults.Crashes, s.Faults.Expiries = 1, 1, 1
 		}),
 		scope("lingering 2+1: in order", func(s *Scope) { s.Asks, s.Ways, s.Linger, s.Fifo = [4]int8{2, 1}, 1, 2*time.Second, true }),
+		scope("semaphore of two 2+2", func(s *Scope) { twoTwo(s); two(s) }),
+		scope("readers and writers 1+1: a lost answer, a crash, an expiry", func(s *Scope) { trouble(s, 3); reads(s, 0, 1) }),
+		scope("readers and writers 2+2", func(s *Scope) { twoTwo(s); reads(s, 2, 0) }),
 	}
 }
 
 // large are those of the proof tier.
 func large() []Scope {
 	return []Scope{
-		scope("mutex 2+2: a lost answer, a crash, an expiry", func(s *Scope) {
+		scope("mutex 2+2: a lost answer, a crash, an expiry", func(s *Scope) { twoTwo(s); trouble(s, 3) }),
+		scope("mutex 2+2: at any time", func(s *Scope) { s.Asks = [4]int8{2, 2} }),
+		scope("lingering 2+2: a lost answer, a crash, an expiry: one of them", func(s *Scope) {
 			twoTwo(s)
-			s.Faults.Unanswered, s.Faults.Crashes, s.Faults.Expiries = 1, 1, 1
+			trouble(s, 1)
+			s.Linger = time.Second
 		}),
 		scope("lingering 2+1: a lost notification", func(s *Scope) { s.Asks, s.Linger, s.Faults.Missed = [4]int8{2, 1}, 2*time.Second, 1 }),
-		scope("lingering 2+2: a crash, an expiry", func(s *Scope) {
-			twoTwo(s)
-			s.Linger, s.Faults.Crashes, s.Faults.Expiries = 2*time.Second, 1, 1
+		scope("semaphore of two 2+2: a lost answer, a crash, an expiry", func(s *Scope) { twoTwo(s); two(s); trouble(s, 3) }),
+		scope("readers and writers 2+1: a lost answer, a crash, an expiry", func(s *Scope) {
+			s.Asks, s.Ways = [4]int8{2, 1}, 1
+			trouble(s, 3)
+			reads(s, 2, 0)
 		}),
+		scope("readers and writers 2+2: a lost answer, a crash, an expiry: two of them", func(s *Scope) { twoTwo(s); trouble(s, 2); reads(s, 2, 0) }),
 	}
 }
 

@@ -81,7 +81,9 @@ func (r *Run) step(c *Choices) {
 	client := w.Clients[x]
 	switch {
 	case k < 17:
-		if n > 0 {
+		if n > 0 && w.Deposed && w.Net[0].From != fromNobody && w.Net[0].To == toServer && c.of(3) == 0 {
+			r.take(mvDeposed, 0, 0)
+		} else if n > 0 {
 			r.take(mvDeliver, 0, 0)
 		}
 	case k < 21:
@@ -126,7 +128,7 @@ func (r *Run) acts(c *Choices, x int) {
 		}
 		return
 	}
-	r.take(mvAsk, x, pick(c.of(3) == 0, 1, 0))
+	r.take(mvAsk, x, c.of(6)/4+2*c.of(2))
 }
 
 // trouble is what goes wrong now and then.

@@ -50,6 +50,16 @@ func TestSimMutex(t *testing.T) { simulate(t, wild(func(s *Scope) {}), 1000) }
 // TestSimSeveral is the same with replicas that lag and leaders that are deposed.
 func TestSimSeveral(t *testing.T) { simulate(t, wild(func(s *Scope) { s.Several = true }), 500) }
 
+// TestSimSemaphore is the same for a semaphore of two.
+func TestSimSemaphore(t *testing.T) {
+	simulate(t, wild(func(s *Scope) { s.Kind, s.Permits = record.Semaphore, 2 }), 500)
+}
+
+// TestSimReaders is the same for readers and writers.
+func TestSimReaders(t *testing.T) {
+	simulate(t, wild(func(s *Scope) { s.Kind = record.RW }), 500)
+}
+
 // TestSimReplays: a seed is the run, bit for bit.
 func TestSimReplays(t *testing.T) {
 	t.Parallel()

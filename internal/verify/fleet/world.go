@@ -20,7 +20,7 @@ type Scope struct {
 	Permits int // of a semaphore
 	Clients int
 	Asks    [4]int8 // of each client; -1: for ever
-	Reads   [4]int8 // so many of its first asks are of readers
+	Reads   [4]int8 // so many of its asks are of readers, before the others
 	Most    int     // goroutines of a client at a time
 	Linger  time.Duration
 	Turn    time.Duration
@@ -40,12 +40,18 @@ type Scope struct {
 	Faults Faults
 }
 
+// like says whether client i is like an earlier one.
+func (s *Scope) like(i int) bool {
+	return i > 0 && s.Asks[i] == s.Asks[i-1] && s.Reads[i] == s.Reads[i-1]
+}
+
 // Faults are how often what may still go wrong.
 type Faults struct {
 	All                                                   int8 // of any kind
 	Lost, Unanswered, Late, Missed                        int8 // a write, an answer, either; a notification
 	Expiries                                              int8 // a renewal is lost
 	Crashes, Pauses, Breaks, GiveUps, Forgets, Lags, Cuts int8
+	Refused                                               int8 // by a leader that was deposed
 }
 
 // World is everything that there is: plain data.
@@ -246,7 +252,7 @@ func Moves(w *World, to []explore.Move) []explore.Move {
 				add(true, f.Late, mvLateAnswer, i, 0)
 			}
 			if w.Deposed && m.From != fromNobody {
-				add(false, 0, mvDeposed, i, 0)
+				add(true, f.Refused, mvDeposed, i, 0)
 			}
 			for j, c := range w.Clients {
 				if w.Scope.Prompt && c.watches(m.What.Key) {
@@ -265,8 +271,15 @@ func Moves(w *World, to []explore.Move) []explore.Move {
 			add(false, 0, mvResume, i, 0)
 			continue
 		}
-		if acts && c.Asks != 0 && len(c.Calls) < w.Scope.Most && (i == 0 || asked || !w.Scope.Prompt) { // else two clients change their names
-			add(false, 0, mvAsk, i, pick(w.Scope.Linger > 0, 1, 0))
+		// The first one who asks is client A: others that are like it only have another name.
+		if acts && c.Asks != 0 && len(c.Calls) < w.Scope.Most && (asked || !w.Scope.Prompt || !w.Scope.like(i)) {
+			lingers := pick(w.Scope.Linger > 0, 1, 0)
+			if c.Reads != c.Asks {
+				add(false, 0, mvAsk, i, lingers)
+			}
+			if c.Reads > 0 {
+				add(false, 0, mvAsk, i, lingers+2)
+			}
 		}
 		for j, g := range c.Calls {
 			if g.Entered {
@@ -351,6 +364,7 @@ func Take(w *World, m explore.Move) {
 	case mvMissed:
 		w.deliver(a, 0, b)
 	case mvDeposed:
+		spend(&w.Left.Refused)
 		w.deposedAnswers(w.Net[a])
 	case mvLose:
 		spend(&w.Left.Lost)
@@ -364,7 +378,7 @@ func Take(w *World, m explore.Move) {
 	case mvRepeat:
 		w.Net = append(w.Net, w.Net[a])
 	case mvAsk:
-		w.Clients[a].asks(w, b == 1)
+		w.Clients[a].asks(w, b%2 == 1, b >= 2)
 	case mvUnlock:
 		w.Clients[a].Calls[b].unlocks(w)
 	case mvGiveUp:
@@ -523,7 +537,7 @@ func (w *World) write(r stored, expect uint64, guard string, missed int) core.An
 		case j == missed:
 			spend(&w.Left.Missed)
 		case c.Crashed || !c.watches(r.Key):
-		case w.Scope.Prompt && !c.Paused:
+		case w.Scope.Prompt:
 			c.hears(w, r)
 		default:
 			w.send(message{To: toWatch, Client: j, What: r, Late: true})
