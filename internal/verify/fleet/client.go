@@ -48,7 +48,7 @@ type call struct {
 	C       *client
 	Want    core.Want
 	M       core.Member
-	Asked   clock.Instant
+	Asked   uint64 // the revision of the bucket then
 	Entered bool
 	Lease   *kept // of its grant
 	Drain   *drain
@@ -114,7 +114,7 @@ func (c *client) asks(w *World, lingers, reads bool) {
 	if c.Asks > 0 {
 		c.Asks--
 	}
-	g := &call{C: c, Want: core.Want{TTL: w.Scope.TTL}, Asked: w.Now}
+	g := &call{C: c, Want: core.Want{TTL: w.Scope.TTL}, Asked: w.Server.Seq}
 	if reads && w.Scope.Kind == record.RW {
 		g.Want.Mode = record.Shared
 		spend(&c.Reads)
@@ -521,7 +521,7 @@ func (g *call) step(w *World) bool {
 		return g.drains(w, r)
 	}
 	if g.Drain = nil; l.Grants > 0 && l.Valid.End.Sub(w.Now) < l.Terms.Validity()/3 {
-		if g.Asked != never && l.Next > w.Now && len(l.Sent) == 0 { // it waits for a renewal
+		if l.Next > w.Now && len(l.Sent) == 0 { // it waits for a renewal
 			l.Next = w.Now
 			return true
 		}
@@ -564,12 +564,20 @@ func (w *World) entered(g *call, l *kept) {
 	if !w.Scope.Fifo || w.Failed {
 		return
 	}
+	for _, h := range g.C.Calls {
+		if h == g { // those after it have asked later
+			break
+		}
+		if g.M.Run.Line != nil && !h.Entered && !h.M.Inside && !(g.Want.Mode == record.Shared && h.Want.Mode == record.Shared) {
+			w.fail("a goroutine passes one of its client that asked before it")
+		}
+	}
 	for _, c := range w.Clients {
 		for _, h := range c.Calls {
 			if h == g || h.Entered || h.M.Inside || h.M.Run == nil || h.M.Run.Ticket == 0 {
 				continue
 			}
-			if p := ownerOf(h.M.Run).Place; p != nil && g.Asked > p.Granted.Add(record.Bypass) && !(g.Want.Mode == record.Shared && h.Want.Mode == record.Shared) {
+			if p := ownerOf(h.M.Run).Place; p != nil && g.Asked >= p.Token && !(g.Want.Mode == record.Shared && h.Want.Mode == record.Shared) {
 				w.fail("a goroutine passes one that had queued before it asked")
 			}
 		}

@@ -55,7 +55,11 @@ func ofCore(f *explore.Form, s Scope) {
 	lists := pick(s.Linger > 0, 6*time.Second, 1500*time.Millisecond)
 	f.HorizonOf(core.Run{}, past, "turnEnds")
 	f.HorizonOf(inside(core.Run{}, "writing"), time.Second, "begun")
-	f.HorizonOf(inside(core.Run{}, "spare"), past, "ends")
+	if s.Linger == Forever {
+		f.Ignore(inside(core.Run{}, "spare"), "ends", "it never comes")
+	} else {
+		f.HorizonOf(inside(core.Run{}, "spare"), past, "ends")
+	}
 	f.HorizonOf(core.Bid{}, past, "Until")
 	f.HorizonOf(core.Validity{}, past, "End")
 	f.HorizonOf(core.Lease{}, past, "Until")

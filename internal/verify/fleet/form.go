@@ -33,6 +33,7 @@ func form(s Scope) *explore.Form {
 	f.Revision(client{}, "Tombstone")
 	f.Ignore(client{}, "Highest", "the server never goes back")
 	f.Revision(World{}, "Granted", "Broken")
+	f.Revision(call{}, "Asked")
 	f.Unordered(World{}, "Net")
 	f.Ignore(World{}, "Scope", "it never changes")
 	f.Ignore(World{}, "Grants", "it only counts")

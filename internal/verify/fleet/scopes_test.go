@@ -45,15 +45,19 @@ func small() []Scope {
 			s.Faults = Faults{All: 1, Breaks: 1, Late: 1, Pauses: 1, Missed: 1, GiveUps: 1, Forgets: 1}
 		}),
 		scope("mutex 2+1: in order", func(s *Scope) { s.Asks, s.Fifo = [4]int8{2, 1}, true }),
-		scope("mutex 2+2", twoTwo),
+		scope("mutex 2+2: in order", func(s *Scope) { twoTwo(s); s.Fifo = true }),
 		scope("lingering 1+1: a lost answer, a crash, an expiry", func(s *Scope) {
 			trouble(s, 3)
-			s.Linger = 2 * time.Second
+			s.Linger = Forever
 		}),
-		scope("lingering 2+1: in order", func(s *Scope) { s.Asks, s.Ways, s.Linger, s.Fifo = [4]int8{2, 1}, 1, 2*time.Second, true }),
-		scope("semaphore of two 2+2", func(s *Scope) { twoTwo(s); two(s) }),
+		scope("lingering 2+1: in order", func(s *Scope) { s.Asks, s.Ways, s.Linger, s.Fifo = [4]int8{2, 1}, 1, Forever, true }),
+		scope("lingering readers and writers 2+1: in order", func(s *Scope) {
+			s.Asks, s.Ways, s.Linger, s.Fifo = [4]int8{2, 1}, 1, Forever, true
+			reads(s, 1, 0)
+		}),
+		scope("semaphore of two 2+2: in order", func(s *Scope) { twoTwo(s); two(s); s.Fifo = true }),
 		scope("readers and writers 1+1: a lost answer, a crash, an expiry", func(s *Scope) { trouble(s, 3); reads(s, 0, 1) }),
-		scope("readers and writers 2+2", func(s *Scope) { twoTwo(s); reads(s, 2, 0) }),
+		scope("readers and writers 2+2: in order", func(s *Scope) { twoTwo(s); reads(s, 2, 0); s.Fifo = true }),
 	}
 }
 
@@ -65,16 +69,17 @@ func large() []Scope {
 		scope("lingering 2+2: a lost answer, a crash, an expiry: one of them", func(s *Scope) {
 			twoTwo(s)
 			trouble(s, 1)
-			s.Linger = time.Second
+			s.Linger = Forever
 		}),
-		scope("lingering 2+1: a lost notification", func(s *Scope) { s.Asks, s.Linger, s.Faults.Missed = [4]int8{2, 1}, 2*time.Second, 1 }),
+		scope("lingering 2+1: a lost notification", func(s *Scope) { s.Asks, s.Linger, s.Faults.Missed = [4]int8{2, 1}, Forever, 1 }),
 		scope("semaphore of two 2+2: a lost answer, a crash, an expiry", func(s *Scope) { twoTwo(s); two(s); trouble(s, 3) }),
 		scope("readers and writers 2+1: a lost answer, a crash, an expiry", func(s *Scope) {
 			s.Asks, s.Ways = [4]int8{2, 1}, 1
 			trouble(s, 3)
 			reads(s, 2, 0)
 		}),
-		scope("readers and writers 2+2: a lost answer, a crash, an expiry: two of them", func(s *Scope) { twoTwo(s); trouble(s, 2); reads(s, 2, 0) }),
+		scope("readers and writers 2+2: a lost answer", func(s *Scope) { twoTwo(s); reads(s, 2, 0); s.Faults.Unanswered = 1 }),
+		scope("readers and writers 2+2: a crash, an expiry", func(s *Scope) { twoTwo(s); reads(s, 2, 0); s.Faults.Crashes, s.Faults.Expiries = 1, 1 }),
 	}
 }
 

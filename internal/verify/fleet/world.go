@@ -45,6 +45,9 @@ func (s *Scope) like(i int) bool {
 	return i > 0 && s.Asks[i] == s.Asks[i-1] && s.Reads[i] == s.Reads[i-1]
 }
 
+// Forever is for how long an idle lease is kept where only others end that.
+const Forever = 10_000 * time.Hour
+
 // Faults are how often what may still go wrong.
 type Faults struct {
 	All                                                   int8 // of any kind
