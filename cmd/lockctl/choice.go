@@ -43,8 +43,10 @@ func (c *choice) kind() natslock.Kind {
 
 // method returns the method that takes the lock of a name.
 func (c *choice) method(client *natslock.Client, name string, how *taking) lockFunc {
+	how.nesting.shared = c.Read
 	switch rw := rwlock.New(client); {
 	case c.Permits != nil:
+		how.nesting.permits = *c.Permits
 		sem := semaphore.New(client, name, *c.Permits)
 		return func(ctx context.Context, _ string, opts ...natslock.LockOption) (*natslock.Lock, error) {
 			if how.once() {
@@ -55,7 +57,7 @@ func (c *choice) method(client *natslock.Client, name string, how *taking) lockF
 	case c.Read && how.once():
 		return unqueued(client, natslock.KindRW, rw.TryRLock)
 	case c.Read:
-		return rw.RLock
+		return how.nesting.reads(client, rw.TryRLock, rw.RLock)
 	}
 	return how.exclusive(client, c.Write)
 }

@@ -56,7 +56,8 @@ func (c command) under(lock supervise.Held, name string, ttl time.Duration, s *s
 		Env: append(slices.Clone(c.Environ),
 			"LOCK_NAME="+name,
 			"LOCK_TOKEN="+strconv.FormatUint(lock.Token(), 10),
-			"LOCK_TTL="+strconv.Itoa(int(ttl.Seconds()))),
+			"LOCK_TTL="+strconv.Itoa(int(ttl.Seconds())),
+			envHeld+"="+withHeld(c.Console, name, lock.Token())),
 	}
 	if s.Own != nil { // for a lockctl or a service inside the command
 		cmd.Env = append(cmd.Env, "NATS_URL="+s.URL)

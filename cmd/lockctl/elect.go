@@ -11,6 +11,7 @@ import (
 	"github.com/natslock/locks/cmd/lockctl/internal/supervise"
 	"github.com/natslock/locks/election"
 	"github.com/natslock/locks/internal/tool"
+	"github.com/natslock/locks/natslock"
 )
 
 type electCmd struct {
@@ -95,6 +96,10 @@ func (c *electCmd) campaign(g *session.Globals) error {
 	}
 	defer s.End()
 
+	around := nesting{around: tokensAround(g.Console, c.Name)}
+	if err := around.check(context.Background(), s, natslock.KindMutex, c.Name); err != nil {
+		return err
+	}
 	signals := g.Signals()
 	ctx, cancel := context.WithCancelCause(context.Background())
 	stop := endBySignal(signals, cancel)

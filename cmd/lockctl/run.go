@@ -40,8 +40,9 @@ that is unset.
 
 After a second lockctl says on standard error that it waits, for whom, and at which place
 in the queue. On a terminal that line changes with the queue, and goes when the lock is
-granted. Inside the command lockctl refuses to wait for the same lock: it would wait for
-itself.
+granted. Inside the command, at any depth, lockctl refuses to wait for the same lock: it
+would wait for itself. It does not refuse a lock for reading inside one for reading, unless
+a writer waits, nor a permit while those around leave one.
 
 Others see the user, the machine, the process id and the name of the command as the
 holder, or the text of --owner. lockctl never shows the arguments of the command, which
@@ -52,7 +53,8 @@ every holder before) and LOCK_TTL (seconds) in its environment. With --permits i
 also finds LOCK_SLOT, the number of its permit from 0. The token is then greater than
 that of every holder of this slot before. It runs in a
 process group of its own, in the foreground if lockctl is. lockctl passes INT,
-TERM, HUP, QUIT, USR1 and USR2 on to the group.
+TERM, HUP, QUIT, USR1 and USR2 on to the group. LOCKCTL_HELD has the locks around, for a
+lockctl inside.
 
 When the lock is lost, by an outage or a break, the whole group gets TERM. It gets
 KILL after --kill-after or before the lease ends on the server, whichever is

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strconv"
 	"syscall"
 	"time"
 
@@ -23,6 +22,7 @@ type taking struct {
 	ConflictExitCode int               `short:"E" default:"1" placeholder:"CODE" help:"Exit code of such a failure (default ${default})."`
 	Meta             map[string]string `mapsep:"none" placeholder:"KEY=VALUE" help:"Metadata of the lock, which lockctl info shows; may be repeated."`
 	Create           bool              `help:"Make the bucket if it is not there, with three replicas on a cluster."`
+	nesting          nesting           `kong:"-"`
 }
 
 // check checks what kong cannot.
@@ -122,26 +122,14 @@ func (c *taking) acquire(s *session.Session, signals <-chan os.Signal, kind nats
 	return lock, err
 }
 
-// nested returns an error where the command that this process is a part of holds the lock: it
-// would wait for itself. The token tells the lock from one of that name elsewhere. Permits
-// of a semaphore can be taken one after the other.
+// nested returns an error where the command that this process is a part of holds the lock, so
+// that it would wait for itself.
 func (c *taking) nested(ctx context.Context, s *session.Session, kind natslock.Kind, name string) error {
-	token, err := strconv.ParseUint(s.Getenv("LOCK_TOKEN"), 10, 64)
-	if err != nil || s.Getenv("LOCK_NAME") != name || kind == natslock.KindSemaphore || c.once() {
+	if c.once() {
 		return nil
 	}
-	reading, cancel := context.WithTimeout(ctx, queueLimit)
-	defer cancel()
-	info, err := s.Inspect(reading, kind, name)
-	if err != nil {
-		return nil // to take the lock says what is wrong
-	}
-	for _, h := range show.Holdings(info) {
-		if h.Token == token {
-			return tool.Usagef("lock %s is held for the command that this one is a part of (LOCK_TOKEN=%d). It would wait for itself: run it without lockctl, or take another lock", show.Plain(name), token)
-		}
-	}
-	return nil
+	c.nesting.around = tokensAround(s.Console, name)
+	return c.nesting.check(ctx, s, kind, name)
 }
 
 // signaled is the cause of a wait's end.

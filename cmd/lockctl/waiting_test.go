@@ -134,9 +134,24 @@ func TestRunNested(t *testing.T) {
 		require.Equal(t, 64, code, "%q: %s", c, errs)
 		require.Contains(t, errs, "lock x "+refused, "%q", c)
 	}
+	// Other locks in between hide nothing.
+	for _, c := range [][2][]string{
+		{{"x"}, {"run", "y", "--", binary, "run", "x", "--", "true"}},
+		{{"x"}, {"run", "y", "--", binary, "acquire", "x"}},
+		{{"x"}, {"elect", "y", "--once", "--", binary, "elect", "x", "--", "true"}},
+		{{"--read", "x"}, {"run", "x", "--", binary, "run", "--write", "x", "--", "true"}},
+		{{"--permits", "1", "x"}, {"run", "--permits", "1", "x", "--", "true"}},
+		{{"--permits", "2", "x"}, {"run", "--permits", "2", "x", "--", binary, "run", "--permits", "2", "x", "--", "true"}},
+	} {
+		code, errs := nested(c[0], c[1])
+		require.Equal(t, 64, code, "%q: %s", c, errs)
+		require.Contains(t, errs, "It would wait for itself", "%q", c)
+	}
 	for _, c := range [][2][]string{
 		{{"x"}, {"run", "y", "--", "true"}},
 		{{"x"}, {"run", "--write", "x", "--", "true"}},
+		{{"--read", "x"}, {"run", "--read", "x", "--", "true"}},
+		{{"--permits", "2", "x"}, {"run", "y", "--", binary, "run", "--permits", "2", "x", "--", "true"}},
 		{{"x"}, {"-s", other.URL(), "run", "x", "--", "true"}},
 		{{"--permits", "2", "x"}, {"run", "--permits", "2", "x", "--", "true"}},
 	} {

@@ -1,0 +1,132 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/natslock/locks/cmd/lockctl/internal/console"
+	"github.com/natslock/locks/cmd/lockctl/internal/session"
+	"github.com/natslock/locks/cmd/lockctl/internal/show"
+	"github.com/natslock/locks/internal/tool"
+	"github.com/natslock/locks/natslock"
+)
+
+// envHeld names the variable with the locks that a command and those around it run under, the
+// outermost first: "TOKEN:NAME TOKEN:NAME", the names escaped as in a URL's path.
+const envHeld = "LOCKCTL_HELD"
+
+// withHeld is the value of envHeld for a command that runs under one more lock.
+func withHeld(con *console.Console, name string, token uint64) string {
+	return strings.TrimSpace(con.Getenv(envHeld) + " " + strconv.FormatUint(token, 10) + ":" + url.PathEscape(name))
+}
+
+// tokensAround returns the tokens of the locks of a name that the environment says this process
+// runs under. LOCK_NAME and LOCK_TOKEN count too: another program may have set them.
+func tokensAround(con *console.Console, name string) (tokens []uint64) {
+	add := func(token, of string) {
+		if n, err := strconv.ParseUint(token, 10, 64); err == nil && of == name && !slices.Contains(tokens, n) {
+			tokens = append(tokens, n)
+		}
+	}
+	for _, entry := range strings.Fields(con.Getenv(envHeld)) {
+		token, escaped, _ := strings.Cut(entry, ":")
+		if of, err := url.PathUnescape(escaped); err == nil {
+			add(token, of)
+		}
+	}
+	add(con.Getenv("LOCK_TOKEN"), con.Getenv("LOCK_NAME"))
+	return tokens
+}
+
+// nesting is what a command wants of a lock, and the tokens of the locks of that name that it
+// runs under itself.
+type nesting struct {
+	shared  bool // it wants to read
+	permits int  // of a semaphore: how many there are
+	around  []uint64
+}
+
+// refuse returns an error if the command would wait for itself: for the end of a command that
+// does not end before this one. A token tells a lock from one of that name elsewhere. A claim
+// that is broken or overdue ends of itself.
+//
+// A reader lets another one in, unless a writer comes first: that one waits for the reader
+// around. A semaphore makes a command wait for itself if it holds all of the slots that the
+// command knows of, or that one who queues before it does.
+func (n nesting) refuse(info natslock.Info) error {
+	var mine []show.Holding
+	for _, h := range show.Holdings(info) {
+		if slices.Contains(n.around, h.Token) && h.Broken == nil && !h.Overdue {
+			mine = append(mine, h)
+		}
+	}
+	const advice = "It would wait for itself: run it without lockctl, or take another lock"
+	switch name := show.Plain(info.Name); {
+	case len(mine) == 0:
+	case info.Kind == natslock.KindSemaphore:
+		numbers := []int{n.permits}
+		for _, w := range info.Queue {
+			if !w.Overdue && w.Of > 0 {
+				numbers = append(numbers, w.Of)
+			}
+		}
+		for _, of := range numbers {
+			mineOf := 0
+			for _, h := range mine {
+				if h.Slot < of {
+					mineOf++
+				}
+			}
+			if mineOf >= of {
+				return tool.Usagef("semaphore %s has %s, held for the commands that this one is a part of. %s", name, show.Count(of, "permit"), advice)
+			}
+		}
+	case n.shared && mine[0].Mode == natslock.Shared:
+		writes := func(w natslock.Waiter) bool { return w.Mode == natslock.Exclusive && !w.Overdue }
+		if info.Holder != nil && !info.Holder.Overdue || slices.ContainsFunc(info.Queue, writes) {
+			return tool.Usagef("lock %s is held for reading for the command that this one is a part of (LOCK_TOKEN=%d), and a writer waits for the end of that. %s", name, mine[0].Token, advice)
+		}
+	default:
+		return tool.Usagef("lock %s is held for the command that this one is a part of (LOCK_TOKEN=%d). %s", name, mine[0].Token, advice)
+	}
+	return nil
+}
+
+// check is refuse for the lock as it is now.
+func (n nesting) check(ctx context.Context, s *session.Session, kind natslock.Kind, name string) error {
+	if len(n.around) == 0 {
+		return nil
+	}
+	reading, cancel := context.WithTimeout(ctx, queueLimit)
+	defer cancel()
+	info, err := s.Inspect(reading, kind, name)
+	if err != nil {
+		return nil // to take the lock says what is wrong
+	}
+	return n.refuse(info)
+}
+
+// reads returns the method by which a command takes a lock for reading that it may be a reader
+// of already. It does not queue behind a writer that has come since the check.
+func (n *nesting) reads(client *natslock.Client, try, wait lockFunc) lockFunc {
+	return func(ctx context.Context, name string, opts ...natslock.LockOption) (*natslock.Lock, error) {
+		if len(n.around) > 0 {
+			lock, err := try(ctx, name, opts...)
+			if !errors.Is(err, natslock.ErrLocked) {
+				return lock, err
+			}
+			reading, cancel := context.WithTimeout(ctx, queueLimit)
+			defer cancel()
+			if info, err := client.Inspect(reading, natslock.KindRW, name); err == nil {
+				if err := n.refuse(info); err != nil {
+					return nil, err
+				}
+			}
+		}
+		return wait(ctx, name, opts...)
+	}
+}

@@ -1,0 +1,97 @@
+package main
+
+import (
+	"io"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/cmd/lockctl/internal/console"
+	"github.com/natslock/locks/natslock"
+)
+
+// A command waits for itself only where the locks around it leave it no way: plain data, all
+// kinds of locks.
+func TestNestingRefuse(t *testing.T) {
+	t.Parallel()
+	holder := func(token uint64) *natslock.Holder { return &natslock.Holder{Token: token} }
+	slots := func(of int, tokens ...uint64) natslock.Info {
+		info := natslock.Info{Kind: natslock.KindSemaphore, Name: "x"}
+		for i, token := range tokens {
+			if token > 0 { // 0: a free slot
+				info.Permits = append(info.Permits, natslock.Holder{Token: token, Slot: i, Of: of})
+			}
+		}
+		return info
+	}
+	queued := func(info natslock.Info, waiters ...natslock.Waiter) natslock.Info {
+		info.Queue = waiters
+		return info
+	}
+	readers := natslock.Info{Kind: natslock.KindRW, Name: "x", Readers: []natslock.Holder{*holder(1), *holder(9)}}
+	gated := readers
+	gated.Holder = holder(7)
+	left := readers
+	left.Holder = &natslock.Holder{Token: 7, Overdue: true}
+	mutex := natslock.Info{Name: "x", Holder: holder(1)}
+	for name, c := range map[string]struct {
+		n       nesting
+		info    natslock.Info
+		refused string
+	}{
+		"mutex":                       {nesting{around: []uint64{1}}, mutex, "LOCK_TOKEN=1"},
+		"mutex, not the innermost":    {nesting{around: []uint64{5, 1, 6}}, mutex, "LOCK_TOKEN=1"},
+		"mutex elsewhere":             {nesting{around: []uint64{2}}, mutex, ""},
+		"mutex broken":                {nesting{around: []uint64{1}}, natslock.Info{Holder: &natslock.Holder{Token: 1, Broken: &natslock.Broken{}}}, ""},
+		"mutex overdue":               {nesting{around: []uint64{1}}, natslock.Info{Holder: &natslock.Holder{Token: 1, Overdue: true}}, ""},
+		"free":                        {nesting{around: []uint64{1}}, natslock.Info{}, ""},
+		"write in write":              {nesting{around: []uint64{1}}, natslock.Info{Kind: natslock.KindRW, Holder: holder(1)}, "LOCK_TOKEN=1"},
+		"read in write":               {nesting{around: []uint64{1}, shared: true}, natslock.Info{Kind: natslock.KindRW, Holder: holder(1)}, "LOCK_TOKEN=1"},
+		"write in read":               {nesting{around: []uint64{1}}, readers, "LOCK_TOKEN=1"},
+		"read in read":                {nesting{around: []uint64{1}, shared: true}, readers, ""},
+		"read in read, a gate":        {nesting{around: []uint64{1}, shared: true}, gated, "a writer waits"},
+		"read in read, an old gate":   {nesting{around: []uint64{1}, shared: true}, left, ""},
+		"read in read, a writer":      {nesting{around: []uint64{1}, shared: true}, queued(readers, natslock.Waiter{Mode: natslock.Exclusive}), "a writer waits"},
+		"read in read, a reader":      {nesting{around: []uint64{1}, shared: true}, queued(readers, natslock.Waiter{Mode: natslock.Shared}), ""},
+		"read in read, a dead one":    {nesting{around: []uint64{1}, shared: true}, queued(readers, natslock.Waiter{Mode: natslock.Exclusive, Overdue: true}), ""},
+		"read beside others":          {nesting{around: []uint64{2}, shared: true}, gated, ""},
+		"the only permit":             {nesting{around: []uint64{1}, permits: 1}, slots(1, 1), "semaphore x has 1 permit"},
+		"all permits":                 {nesting{around: []uint64{1, 2}, permits: 2}, slots(2, 2, 1), "semaphore x has 2 permits"},
+		"one of two":                  {nesting{around: []uint64{1}, permits: 2}, slots(2, 1), ""},
+		"one of two, another's":       {nesting{around: []uint64{1}, permits: 2}, slots(2, 1, 9), ""},
+		"a slot beyond":               {nesting{around: []uint64{1}, permits: 1}, slots(2, 0, 1), ""},
+		"fewer permits":               {nesting{around: []uint64{1}, permits: 1}, slots(2, 1), "semaphore x has 1 permit,"},
+		"behind one who waits for it": {nesting{around: []uint64{1}, permits: 2}, queued(slots(2, 1), natslock.Waiter{Of: 1}), "semaphore x has 1 permit,"},
+		"behind one who does not":     {nesting{around: []uint64{1}, permits: 2}, queued(slots(2, 1, 9), natslock.Waiter{Of: 2}), ""},
+	} {
+		err := c.n.refuse(c.info)
+		if c.refused == "" {
+			require.NoError(t, err, name)
+		} else {
+			require.ErrorContains(t, err, c.refused, name)
+		}
+	}
+}
+
+// The environment carries locks of any name through any depth.
+func TestTokensAround(t *testing.T) {
+	t.Parallel()
+	con := func(env ...string) *console.Console {
+		return console.New(env, strings.NewReader(""), io.Discard, io.Discard)
+	}
+	c := con()
+	names := []string{"deploy", "a b:c%20\n=\x00ü", "\xff ", "", "deploy"}
+	for i, name := range names {
+		c = con(envHeld + "=" + withHeld(c, name, uint64(i+1)))
+	}
+	require.Equal(t, []uint64{1, 5}, tokensAround(c, "deploy"))
+	for i, name := range names[1:4] {
+		require.Equal(t, []uint64{uint64(i + 2)}, tokensAround(c, name), "%q", name)
+	}
+	require.Empty(t, tokensAround(c, "other"))
+	require.NotContains(t, c.Getenv(envHeld), "\x00")
+	// Another program has made the environment, or spoilt it.
+	require.Equal(t, []uint64{3, 7}, tokensAround(con("LOCK_NAME=x", "LOCK_TOKEN=7", envHeld+"=1 :x y:x 2:%zz  3:x"), "x"))
+	require.Empty(t, tokensAround(con("LOCK_NAME=x"), "x"))
+}
