@@ -130,7 +130,7 @@ func (b *bid) send(w *World, c *client) {
 	cl, terms := b.Cur, w.terms(b.Waits)
 	b.Newest = cl.C.Send(core.Attempt{Expect: b.Expect, Terms: terms, Sent: w.Now, Floor: c.Highest})
 	b.Sends, b.At = false, w.Now.Add(answerWithin)
-	s := stored{Key: cl.Key, ID: cl.C.ID, Client: c.ID, Status: record.StatusHeld, Attempt: b.Newest, TTL: terms.TTL, Evictions: uint16(b.Evicted)}
+	s := stored{Key: cl.Key, ID: cl.C.ID, Client: c.ID, Status: record.StatusHeld, Attempt: b.Newest, TTL: terms.TTL, Evictions: uint16(b.Evicted), Permits: uint16(c.Permits)}
 	if b.Waits {
 		s.Status = record.StatusWaiting
 	}

@@ -29,6 +29,7 @@ type client struct {
 	Alarm  clock.Instant // 0: none
 
 	Asks, Reads int8
+	Permits     int8   // of the semaphore, as it knows
 	Highest     uint64 // the highest revision acknowledged
 
 	// What it remembers of the lock that it has left.
@@ -143,7 +144,9 @@ func (c *client) alone(g *call) {
 	c.Runs = append(c.Runs, r)
 }
 
+// forget forgets a goroutine. A run may still have it.
 func (c *client) forget(g *call) {
+	g.Asked, g.Lease, g.Drain = 0, nil, nil
 	c.Calls = slices.DeleteFunc(c.Calls, func(x *call) bool { return x == g })
 }
 
@@ -271,7 +274,7 @@ func (c *client) lists(w *World, x listing) {
 
 func (w *World) leader(key string) record.Entry {
 	r := w.Server.get(key)
-	return r.entry(w.Scope.Permits)
+	return r.entry()
 }
 
 // reads is the server that a read of a client is of, which has to contain a revision.
@@ -284,7 +287,7 @@ func (c *client) reads(w *World, asOf uint64) *server {
 
 func (c *client) read(w *World, key string, asOf uint64) record.Entry {
 	r := c.reads(w, asOf).get(key)
-	return r.entry(w.Scope.Permits)
+	return r.entry()
 }
 
 // queue lists the queue and the keys of the lock, in one state that contains a revision.
@@ -292,17 +295,17 @@ func (c *client) queue(w *World, asOf uint64) (queue, keys []record.Entry, at *s
 	s := c.reads(w, asOf)
 	for _, r := range s.list(placePrefix) {
 		if r.live() && r.Status == record.StatusWaiting {
-			queue = append(queue, r.entry(w.Scope.Permits))
+			queue = append(queue, r.entry())
 		}
 	}
 	record.SortByTicket(queue)
 	if w.Scope.Kind != record.Semaphore {
 		r := s.get(gateKey)
-		return queue, []record.Entry{r.entry(0)}, s
+		return queue, []record.Entry{r.entry()}, s
 	}
-	for k := range w.Scope.Permits {
+	for k := range int(c.Permits) {
 		r := s.get(slotKey(k))
-		keys = append(keys, r.entry(w.Scope.Permits))
+		keys = append(keys, r.entry())
 	}
 	return queue, keys, s
 }
@@ -361,7 +364,7 @@ func (r *run) watches(key string) bool {
 
 // hears takes a notification.
 func (c *client) hears(w *World, s stored) {
-	e := s.entry(w.Scope.Permits)
+	e := s.entry()
 	if l := c.Line; l != nil && l.Others != nil {
 		switch o := l.Others; {
 		case s.Key == gateKey && o.Gate:
@@ -380,6 +383,7 @@ func (c *client) hears(w *World, s stored) {
 			k.Next = min(k.Next, w.Now)
 		}
 	}
+	s.Attempt, s.Renewal, s.Token = 0, 0, 0 // a waiter does not read them
 	for _, r := range c.Runs {
 		if r.watches(s.Key) {
 			i := slices.IndexFunc(r.Mail, func(x stored) bool { return x.Key == s.Key })
@@ -461,15 +465,22 @@ func (c *client) step(w *World) bool {
 		c.perform(w)
 		return true
 	}
-	c.sweep(w)
 	return false
 }
 
 // sweep forgets what nothing refers to any more.
 func (c *client) sweep(w *World) {
+	if c.Crashed {
+		return
+	}
 	c.Runs = slices.DeleteFunc(c.Runs, func(r *run) bool {
-		return !(r.R.Driver != nil && !r.R.Over) && (r.R.Over || r.Lease == nil || r.Lease.State != isHeld) &&
+		gone := !(r.R.Driver != nil && !r.R.Over) && (r.R.Over || r.Lease == nil || r.Lease.State != isHeld) &&
 			!slices.ContainsFunc(c.Calls, func(g *call) bool { return g.M.Run == r.R })
+		if gone { // a line may still have it
+			*r = run{C: c, R: r.R, Lease: r.Lease}
+			r.R.Lease, r.R.MayIdle = core.Lease{Revision: 1}, false
+		}
+		return gone
 	})
 	c.Claims = slices.DeleteFunc(c.Claims, func(cl *claim) bool {
 		return cl.C.Over && (cl.C.Settled() || !slices.ContainsFunc(w.Net, func(m message) bool {
@@ -477,10 +488,14 @@ func (c *client) sweep(w *World) {
 		}))
 	})
 	c.Kept = slices.DeleteFunc(c.Kept, func(k *kept) bool {
-		return k.State != isHeld && k.Removal == nil &&
+		gone := k.State != isHeld && k.Removal == nil &&
 			!slices.ContainsFunc(c.Runs, func(r *run) bool { return r.Lease == k || r.Place == k }) &&
 			!slices.ContainsFunc(c.Calls, func(g *call) bool { return g.Lease == k }) &&
 			!slices.ContainsFunc(w.Net, func(m message) bool { return m.Client == c.Index && m.From == fromRenewal && m.What.ID == k.ID })
+		if gone { // a run may still have it
+			*k = kept{State: isReleased}
+		}
+		return gone
 	})
 	if c.Tombstone != 0 && w.Now.Sub(c.LeftAt) >= record.TombstoneLife {
 		c.Tombstone, c.LeftAt, c.UnqueuedAt = 0, 0, 0

@@ -74,7 +74,12 @@ func ofCore(f *explore.Form, s Scope) {
 	for _, field := range []string{"Time", "Created"} {
 		f.Ignore(core.ReaderList{}, field, "a list is judged at once")
 	}
-	f.HorizonOf(core.ReaderList{}, pick(s.Several, core.ProofWindow, past), "At", "Sent")
+	f.HorizonOf(core.ReaderList{}, pick(s.Several, core.ProofWindow, past), "At")
+	if s.Several {
+		f.HorizonOf(core.ReaderList{}, core.ProofWindow, "Sent")
+	} else {
+		f.Ignore(core.ReaderList{}, "Sent", "one answer is a proof")
+	}
 	f.HorizonOf(core.Drain{}, core.ProofWindow, "first")
 	f.Ignore(core.Attempt{}, "Floor", "the server never goes back")
 	f.Ignore(core.Bid{}, "Begun", "streams have a leader")

@@ -53,7 +53,6 @@ func canon(w *World) {
 		if c.Crashed {
 			continue
 		}
-		c.sweep(w)
 		for _, g := range c.Calls {
 			if w.Failed || !w.Scope.Fifo || g.Entered {
 				g.Asked = 0
@@ -63,7 +62,7 @@ func canon(w *World) {
 			}
 		}
 		for _, k := range c.Kept {
-			k.canon(w, c)
+			k.canon(w)
 		}
 		for _, r := range c.Runs {
 			if f := r.Follower; f != nil && f.Proven {
@@ -86,10 +85,13 @@ func canon(w *World) {
 				r.R.MayIdle, r.Evicted, r.Tries, r.Queues = false, 0, 0, false
 			}
 			if r.Bid.Cur == nil && r.At != atBid && r.At != atFirst {
-				r.Bid = bid{}
+				b := bid{Joins: r.Bid.Joins}
+				b.B.Guarded, b.B.Slot = r.Bid.B.Guarded, r.Bid.B.Slot
+				r.Bid = b
 			}
 		}
 	}
+	w.forgetNumbers()
 	live := func(revision uint64) bool {
 		return slices.ContainsFunc(w.Server.Records, func(r stored) bool { return r.Revision == revision }) ||
 			slices.ContainsFunc(w.Net, func(m message) bool { return m.Answer.Revision == revision || m.Answer.Last == revision })
@@ -97,8 +99,47 @@ func canon(w *World) {
 	w.Broken = slices.DeleteFunc(w.Broken, func(revision uint64) bool { return !live(revision) })
 }
 
+// forgetNumbers forgets the numbers of attempts and renewals that nobody reads.
+func (w *World) forgetNumbers() {
+	claimed := func(id string) bool {
+		return slices.ContainsFunc(w.Clients, func(c *client) bool {
+			return slices.ContainsFunc(c.Claims, func(cl *claim) bool { return cl.C.ID == id })
+		})
+	}
+	read := func(id string, revision uint64) bool {
+		return slices.ContainsFunc(w.Clients, func(c *client) bool {
+			return slices.ContainsFunc(c.Kept, func(k *kept) bool { return k.ID == id && k.State == isHeld && revision > k.Last })
+		})
+	}
+	for _, s := range []*server{&w.Server, w.Old} {
+		for i := 0; s != nil && i < len(s.Records); i++ {
+			r := &s.Records[i]
+			if r.Deleted {
+				continue
+			}
+			if r.Token == 0 {
+				r.Token = r.Revision
+			}
+			attempt := claimed(r.ID)
+			if !attempt {
+				r.Attempt = 0
+			}
+			if (r.Renewal > 0 || !attempt) && !read(r.ID, r.Revision) {
+				r.Renewal = 1
+			}
+		}
+	}
+	for i := range w.Net {
+		if m := &w.Net[i]; m.What.Renewal > 1 && !read(m.What.ID, never64) {
+			m.What.Renewal, m.N = 1, 1
+		}
+	}
+}
+
+const never64 = 1 << 63
+
 // canon forgets how often a record has been renewed.
-func (k *kept) canon(w *World, c *client) {
+func (k *kept) canon(w *World) {
 	if w.Failed || !w.Scope.Fifo || !k.Waits {
 		k.Granted = 0
 	}
@@ -106,9 +147,13 @@ func (k *kept) canon(w *World, c *client) {
 		k.LastSent, k.Confirmed = 0, 0
 	}
 	if k.State != isHeld {
-		k.Terms, k.Next, k.LastSent, k.Granted = clock.Terms{TTL: k.Terms.TTL}, 0, 0, 0
+		k.Terms, k.Next, k.LastSent, k.Granted, k.N, k.Confirmed = clock.Terms{TTL: k.Terms.TTL}, 0, 0, 0, 0, 0
 	}
-	// Of the numbers of its renewals only the order matters. That of the attempt is read as long as its claim is there.
+	if k.State != isHeld {
+		return
+	}
+	// Of the numbers of its renewals only the order matters.
+	k.N = max(k.N, 1)
 	numbers := []*uint64{&k.N, &k.Confirmed}
 	for i := range k.Sent {
 		numbers = append(numbers, &k.Sent[i].N)
@@ -121,18 +166,9 @@ func (k *kept) canon(w *World, c *client) {
 			}
 		}
 	}
-	claims := slices.ContainsFunc(c.Claims, func(cl *claim) bool { return cl.C.ID == k.ID })
 	for _, s := range []*server{&w.Server, w.Old} {
 		for i := 0; s != nil && i < len(s.Records); i++ {
-			r := &s.Records[i]
-			if r.Revision == k.Last && r.ID == k.ID && !claims && !r.Deleted {
-				k.N = max(k.N, 1)
-				r.Renewal, r.Token = k.N, k.Token
-			}
-			if r.ID == k.ID {
-				if !claims {
-					r.Attempt = 0
-				}
+			if r := &s.Records[i]; r.ID == k.ID && r.Revision > k.Last && !r.Deleted {
 				numbers = append(numbers, &r.Renewal)
 			}
 		}

@@ -133,7 +133,7 @@ func (k *kept) renew(w *World, c *client) {
 	k.Next = w.Now.Add(max(k.Terms.TTL/15, 50*time.Millisecond))
 	k.Valid.Renewing(w.Now, k.Terms)
 	w.send(message{To: toServer, Client: c.Index, Expect: k.Last, From: fromRenewal, N: k.N, What: stored{
-		Key: k.Key, ID: k.ID, Client: c.ID, Status: k.status(), Mode: k.Mode, Renewal: k.N, Token: k.Token, Evictions: uint16(k.Evicted), TTL: k.Terms.TTL,
+		Key: k.Key, ID: k.ID, Client: c.ID, Status: k.status(), Mode: k.Mode, Renewal: k.N, Token: k.Token, Evictions: uint16(k.Evicted), Permits: uint16(c.Permits), TTL: k.Terms.TTL,
 	}})
 }
 

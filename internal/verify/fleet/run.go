@@ -343,7 +343,7 @@ func (r *run) stand(w *World) {
 		if !second {
 			r.Follower.Jitter = core.LookJitter / 2
 		}
-		r.Follower.Begin(max(w.Scope.Permits, 1), written(pred), w.Now)
+		r.Follower.Begin(max(int(r.C.Permits), 1), written(pred), w.Now)
 		r.At = atFollow
 	case core.Foremost:
 		r.foremost(w, r.Waiter.Vacant)
@@ -354,7 +354,7 @@ func (r *run) stand(w *World) {
 func (r *run) foremost(w *World, vacant uint64) {
 	r.Follower, r.Mail, r.Freed = nil, nil, false
 	r.First = &core.First{Counts: r.counts(w)}
-	r.First.Begin(max(w.Scope.Permits, 1), vacant, w.Now)
+	r.First.Begin(max(int(r.C.Permits), 1), vacant, w.Now)
 	r.At, r.Bid.At = atFirst, 0
 }
 
@@ -518,7 +518,7 @@ func (r *run) stays(w *World) bool {
 			case s.Deleted:
 				f.Deleted(k, s.Revision)
 			default:
-				f.Put(k, s.entry(w.Scope.Permits), r.own())
+				f.Put(k, s.entry(), r.own())
 			}
 		}
 		r.Mail, r.Bid.At = nil, 0

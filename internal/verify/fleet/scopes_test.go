@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"math/rand/v2"
 	"strings"
 	"testing"
 	"time"
@@ -32,7 +33,7 @@ func trouble(s *Scope, most int8) {
 }
 
 // two makes the lock a semaphore of two.
-func two(s *Scope) { s.Kind, s.Permits = record.Semaphore, 2 }
+func two(s *Scope) { s.Kind, s.Permits = record.Semaphore, [4]int8{2, 2, 2} }
 
 // reads makes it a reader-writer lock, which so many goroutines of each client read.
 func reads(s *Scope, a, b int8) { s.Kind, s.Reads = record.RW, [4]int8{a, b} }
@@ -55,6 +56,10 @@ func small() []Scope {
 			s.Asks, s.Ways, s.Linger, s.Fifo = [4]int8{2, 1}, 1, Forever, true
 			reads(s, 1, 0)
 		}),
+		scope("semaphore of one and two 1+2: in order", func(s *Scope) {
+			two(s)
+			s.Permits, s.Asks, s.Ways, s.Fifo = [4]int8{1, 2}, [4]int8{1, 2}, 1, true
+		}),
 		scope("semaphore of two 2+2: in order", func(s *Scope) { twoTwo(s); two(s); s.Fifo = true }),
 		scope("readers and writers 1+1: a lost answer, a crash, an expiry", func(s *Scope) { trouble(s, 3); reads(s, 0, 1) }),
 		scope("readers and writers 2+2: in order", func(s *Scope) { twoTwo(s); reads(s, 2, 0); s.Fifo = true }),
@@ -73,6 +78,17 @@ func large() []Scope {
 		}),
 		scope("lingering 2+1: a lost notification", func(s *Scope) { s.Asks, s.Linger, s.Faults.Missed = [4]int8{2, 1}, Forever, 1 }),
 		scope("semaphore of two 2+2: a lost answer, a crash, an expiry", func(s *Scope) { twoTwo(s); two(s); trouble(s, 3) }),
+		scope("semaphore of one and two 1+1+1: a crash, an expiry", func(s *Scope) {
+			two(s)
+			s.Clients, s.Asks, s.Permits, s.Ways, s.Faults.Crashes, s.Faults.Expiries = 3, [4]int8{1, 1, 1}, [4]int8{1, 2, 2}, 1, 1, 1
+		}),
+		scope("mutex 2+1: a turn, for ever, one gives up", func(s *Scope) {
+			s.Asks, s.Ways, s.Turn, s.Faults.GiveUps = [4]int8{-1, 1}, 1, time.Millisecond, 1
+		}),
+		scope("mutex 2+2: a break, a late write, a pause, a lost notification, one gives up: one of them", func(s *Scope) {
+			twoTwo(s)
+			s.Faults = Faults{All: 1, Breaks: 1, Late: 1, Pauses: 1, Missed: 1, GiveUps: 1, Forgets: 1}
+		}),
 		scope("readers and writers 2+1: a lost answer, a crash, an expiry", func(s *Scope) {
 			s.Asks, s.Ways = [4]int8{2, 1}, 1
 			trouble(s, 3)
@@ -92,6 +108,32 @@ func explored(t *testing.T, s Scope) {
 	}
 	require.True(t, r.Exhausted, "explored to its end: %d states", r.States)
 	t.Logf("%d states, %d moves, %d deep, %v", r.States, r.Transitions, r.Depth, r.Took.Round(100*time.Millisecond))
+}
+
+// TestCanon: what the canonical form forgets changes nothing that happens later.
+func TestCanon(t *testing.T) {
+	t.Parallel()
+	for _, s := range append(small(), large()...) {
+		m := Model(s)
+		for seed := range uint64(40) {
+			draw := rand.New(rand.NewPCG(seed, 2))
+			plain, forgets := m.Init(), m.Init()
+			var moves []explore.Move
+			for range 60 {
+				if moves = Moves(plain, moves[:0]); len(moves) == 0 {
+					break
+				}
+				move := moves[draw.IntN(len(moves))]
+				Take(plain, move)
+				Take(forgets, move)
+				m.Canon(forgets)
+				c := explore.CopyAs(m.Form, plain)
+				m.Canon(c)
+				want, got := explore.Encode(m.Form, c, c.Now, nil), explore.Encode(m.Form, forgets, forgets.Now, nil)
+				require.Equal(t, want, got, "%s, seed %d: %s", s.Name, seed, Say(plain, explore.Move{Kind: mvPass}))
+			}
+		}
+	}
 }
 
 // TestScopes explores the small scopes to their end.

@@ -50,9 +50,9 @@ func TestSimMutex(t *testing.T) { simulate(t, wild(func(s *Scope) {}), 1000) }
 // TestSimSeveral is the same with replicas that lag and leaders that are deposed.
 func TestSimSeveral(t *testing.T) { simulate(t, wild(func(s *Scope) { s.Several = true }), 500) }
 
-// TestSimSemaphore is the same for a semaphore of two.
+// TestSimSemaphore is the same for a semaphore of two, of which one client knows one permit only.
 func TestSimSemaphore(t *testing.T) {
-	simulate(t, wild(func(s *Scope) { s.Kind, s.Permits = record.Semaphore, 2 }), 500)
+	simulate(t, wild(func(s *Scope) { s.Kind, s.Permits = record.Semaphore, [4]int8{1, 2, 2} }), 500)
 }
 
 // TestSimReaders is the same for readers and writers.

@@ -17,7 +17,7 @@ import (
 type Scope struct {
 	Name    string
 	Kind    record.Kind
-	Permits int // of a semaphore
+	Permits [4]int8 // of a semaphore, as each client knows
 	Clients int
 	Asks    [4]int8 // of each client; -1: for ever
 	Reads   [4]int8 // so many of its asks are of readers, before the others
@@ -90,6 +90,7 @@ type stored struct {
 	Renewal         uint64
 	Token           uint64
 	Evictions       uint16
+	Permits         uint16
 	Revision        uint64
 	At              clock.Instant
 	TTL             time.Duration
@@ -99,14 +100,14 @@ type stored struct {
 
 func (s *stored) live() bool { return s.Revision != 0 && !s.Deleted }
 
-func (s *stored) entry(permits int) (e record.Entry) {
+func (s *stored) entry() (e record.Entry) {
 	if s.Revision == 0 {
 		return e
 	}
 	e.Record = kvstore.Record{Key: s.Key, Revision: s.Revision, Time: wall(s.At), TTL: s.TTL, Deleted: s.Deleted}
 	e.Body = record.Body{
 		Status: s.Status, Mode: uint8(s.Mode), ID: s.ID, Client: s.Client, Attempt: s.Attempt, Renewal: s.Renewal,
-		Token: s.Token, Evictions: s.Evictions, Permits: uint16(permits), TTL: int64(s.TTL / time.Second),
+		Token: s.Token, Evictions: s.Evictions, Permits: s.Permits, TTL: int64(s.TTL / time.Second),
 	}
 	return e
 }
@@ -213,7 +214,7 @@ const (
 func New(s Scope) *World {
 	w := &World{Scope: s, Now: clock.Instant(100 * time.Second), Left: s.Faults, Server: server{Seq: 100}}
 	for i := range s.Clients {
-		c := &client{Index: i, ID: string(rune('A' + i)), Asks: s.Asks[i], Reads: s.Reads[i]}
+		c := &client{Index: i, ID: string(rune('A' + i)), Asks: s.Asks[i], Reads: s.Reads[i], Permits: s.Permits[i]}
 		c.Core = core.Client{ID: c.ID, Turn: s.Turn, Most: 2}
 		w.Clients = append(w.Clients, c)
 	}
@@ -457,6 +458,9 @@ func (w *World) settle() {
 			}
 		}
 	}
+	for _, c := range w.Clients {
+		c.sweep(w)
+	}
 	w.check()
 }
 
@@ -599,7 +603,7 @@ func (w *World) check() {
 			}
 		}
 	}
-	if w.Scope.Kind == record.Semaphore && leases > w.Scope.Permits {
+	if w.Scope.Kind == record.Semaphore && leases > int(slices.Max(w.Scope.Permits[:])) {
 		w.fail("more goroutines are inside than there are permits")
 	}
 }
