@@ -94,8 +94,10 @@ type Event struct {
 	// then on to Time may be missing. It is zero at the first one. Watch only.
 	Since time.Time
 	// Until and Missed are those of an [EventGap], which begins at Time: its end, and how
-	// many writes to the bucket are missing, or 0 if that is not known. The writes may be of
-	// any lock.
+	// many writes to the bucket are missing, or 0 if that is not known. Without a Name the
+	// writes may be of any lock. With one they are grants and ends of that lock, which its
+	// later records show to be missing: at least so many. They are among those that a gap
+	// without a Name counts.
 	Until  time.Time
 	Missed uint64
 	// Cause is the reason why a lock or a wait ended. Observers only. Of a gap it is

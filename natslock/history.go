@@ -17,7 +17,9 @@ import (
 //
 // A history is not complete. An [EventGap] stands wherever writes are missing: before the
 // history begins, where the server could not copy a write in time, and where the history
-// is behind the bucket. The end of a holder in a gap may be missing, or show as expired.
+// is behind the bucket. It counts the writes of all locks. Another EventGap with a name stands
+// where a lock's own records show that a grant or an end of it is missing. The end of a holder
+// in a gap may be missing, or show as expired, and a hold in a gap may have left nothing.
 //
 // The sequence ends with the events at the time of the call. An error ends it too. It
 // matches kvstore.ErrNoHistory for a bucket without a history, and [ErrInvalidName],

@@ -19,7 +19,7 @@ import (
 type historyCmd struct {
 	Pattern string        `arg:"" predictor:"lock" help:"Name of a lock, or a pattern: \"*\" stands for a token, a last \">\" for all that follow."`
 	Since   time.Duration `placeholder:"DURATION" help:"Show the time from this long ago on, as 1h or 7d (default all that is kept)."`
-	Verbose bool          `short:"v" help:"Print renewals too."`
+	Verbose bool          `short:"v" help:"Print renewals too, and each gap."`
 	JSON    bool          `name:"json" help:"Print one object per line."`
 }
 
@@ -28,13 +28,15 @@ func (*historyCmd) Help() string {
 watch" with the date. "lockctl init --history 7d" makes the history: the server copies
 each write to the bucket into a stream beside it. Before that there is none.
 
-Where writes are missing, a line "gap" says so, and how many: a history that hides its
-gaps is worse than none. The missing writes may be of other locks. There are three causes:
-nothing so old is kept; the server could not copy a record before another one replaced it;
-the history is behind the bucket. The first happens once, at the top. The second happens
-where one lock is taken thousands of times a second, or while the history has no leader.
-The end of a holder may be in the gap: then it is missing, or shown as "expired". Of a
-holder whose grant is missing, the next renewal is printed instead.
+Where a record shows that a grant or an end of its lock is missing, a line "gap" says so: a
+history that hides its gaps is worse than none. The last line sums up the other writes to
+the bucket that are missing. They are of other locks, or a hold that left no trace. With -v
+each gap has a line. There are three causes: nothing so old is kept; the server could not
+copy a record before another one replaced it; the history is behind the bucket. The first
+happens once, at the top. The second happens where one lock is taken thousands of times a
+second, or while the history has no leader. The end of a holder may be in the gap: then it
+is missing, or shown as "expired". Of a holder whose grant is missing, the next renewal is
+printed instead.
 
 An event takes about 265 bytes: the default size of 256 MiB holds a million. On a busy
 machine with two cores, 64 goroutines with a lock each made 6,700 cycles of lock and unlock
@@ -49,9 +51,10 @@ history that has caught up after an outage shows the time of that.
   lockctl history deploy --since 1h
   lockctl history 'orders.>' --json | jq 'select(.event == "expired")'
 
-With --json the lines are those of "lockctl watch --json". A gap has the event "gap", and
-its begin and end in time and until. Missed is the number of writes, or null if that is not
-known. Remade is true if the bucket was re-created there.
+With --json the lines are those of "lockctl watch --json", and each gap has one with the
+event "gap", and its begin and end in time and until. Missed is the number of writes of any
+locks, or null if that is not known. Remade is true if the bucket was re-created there. A gap
+with a name is one that the lock's records show: missed counts its events, at least.
 
 Exit codes:
   0 also when nothing has happened
@@ -109,6 +112,12 @@ func (c *historyCmd) Run(g *session.Globals) error {
 // print prints the events, and returns how many there were.
 func (c *historyCmd) print(all iter.Seq2[natslock.Event, error], out *bufio.Writer) (events int, err error) {
 	holders := make(map[string]bool) // whose grant was printed, or a renewal in its place
+	var others show.Gaps
+	defer func() {
+		if line := others.Line(dateAndTime); line != "" && err == nil {
+			_, err = out.WriteString(line + "\n")
+		}
+	}()
 	for ev, err := range all {
 		var line string
 		known := holders[ev.ID]
@@ -125,6 +134,8 @@ func (c *historyCmd) print(all iter.Seq2[natslock.Event, error], out *bufio.Writ
 			continue
 		case gap && c.JSON:
 			line = show.GapObject(ev)
+		case gap && !c.Verbose && others.Add(ev):
+			continue
 		case gap:
 			line = show.GapLine(ev, dateAndTime)
 		case c.JSON:

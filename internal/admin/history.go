@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"container/heap"
 	"context"
 	"iter"
@@ -11,7 +12,9 @@ import (
 	"github.com/natslock/locks/kvstore"
 )
 
-// EventGap is a mark among the changes: some between its Time and its Until are missing.
+// EventGap is a mark among the changes: some between its Time and its Until are missing. Without
+// a name they are writes to the bucket, of any lock. With one they are those that the lock's own
+// records show to be missing.
 const EventGap = EventWatching + 1
 
 // historyLead is how long before the first change that is asked for a history is read:
@@ -61,8 +64,15 @@ type replay struct {
 	ends  ends
 	held  []*Change // by their time; an end can be found out later than the next change
 	last  time.Time
-	done  bool // nobody wants more
+	// missing are the revisions between which writes are missing, and revision is that of the
+	// last write.
+	missing  []span
+	revision uint64
+	done     bool // nobody wants more
 }
+
+// span is what lies between two revisions, neither of them included.
+type span struct{ after, before uint64 }
 
 // next takes the next write. It returns false when nobody wants more.
 func (r *replay) next(h kvstore.HistoryRecord) bool {
@@ -71,7 +81,9 @@ func (r *replay) next(h kvstore.HistoryRecord) bool {
 	if h.Key == "" {
 		return !r.done
 	}
+	r.revision = h.Revision
 	s := step{kind: kvstore.Put, entry: record.Of(h.Record), before: r.live[h.Key]}
+	r.lost(s)
 	switch {
 	case h.Deleted:
 		s.kind = kvstore.Deleted
@@ -99,12 +111,57 @@ func (r *replay) next(h kvstore.HistoryRecord) bool {
 
 // gap notes what is missing before a write.
 func (r *replay) gap(h kvstore.HistoryRecord) {
+	if r.last.IsZero() {
+		r.last = h.After
+	}
 	if h.Remade {
 		clear(r.live) // an end that nobody saw is none
+		r.missing = nil
+	}
+	if h.Missed > 0 {
+		// Before the first write is one that may not have been asked for.
+		r.missing = append(r.missing, span{max(r.revision, h.Revision-min(h.Revision, h.Missed+1)), h.Revision})
 	}
 	if h.Remade || h.Missed > 0 {
 		r.add(Change{Type: EventGap, Time: h.After, Until: h.Time, Missed: h.Missed, Remade: h.Remade})
 	}
+}
+
+// lost notes what the lock of a write has lost, as far as the write proves it. A token names the
+// revision of the write that it rests on: one between writes that are there is missing. A claim
+// that has taken the place of another one, whose TTL was not over, has come after its deletion.
+//
+// A claim that has left nothing proves nothing, and a record whose TTL ends behind a gap may have
+// been deleted in it.
+func (r *replay) lost(s step) {
+	if len(r.missing) == 0 || s.entry.Unreadable {
+		return
+	}
+	k, ok := record.ParseKey(s.entry.Key)
+	if !ok || s.before.From(s.entry.ID) {
+		return
+	}
+	n := uint64(0)
+	origin := s.entry.Body.Token
+	if !k.Waits() {
+		origin = record.TokenRevision(origin)
+	}
+	if r.lacks(origin, origin) {
+		n++
+	}
+	if b := s.before; b.Live() && !b.Left() && !b.Unreadable && b.Record.TTL > 0 && r.lacks(b.Revision+1, s.entry.Revision-1) &&
+		b.Time.Add(b.Record.TTL).After(s.entry.Time.Add(record.OverdueSlack)) {
+		n++
+	}
+	if n > 0 {
+		r.add(Change{Type: EventGap, Kind: k.Kind(), Name: k.Name, Time: r.last, Until: s.entry.Time, Missed: n})
+	}
+}
+
+// lacks says whether writes between two revisions are missing.
+func (r *replay) lacks(from, to uint64) bool {
+	i, _ := slices.BinarySearchFunc(r.missing, from, func(m span, rev uint64) int { return cmp.Compare(m.before, rev+1) })
+	return i < len(r.missing) && r.missing[i].after < to
 }
 
 // expire ends the records whose TTL is over by a time, but that under key: the write to it

@@ -44,7 +44,8 @@ type Change struct {
 	// been missed.
 	Since time.Time
 	// Of an [EventGap], which begins at Time: its end, and how many writes to the bucket
-	// are missing, 0 if nobody knows. Remade says that the bucket was re-created.
+	// are missing, 0 if nobody knows; of one with a name how many of that lock, at least.
+	// Remade says that the bucket was re-created.
 	Until  time.Time
 	Missed uint64
 	Remade bool

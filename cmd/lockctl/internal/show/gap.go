@@ -15,8 +15,10 @@ type gapJSON struct {
 	Time   *time.Time `json:"time" doc:"the gap's begin, by the server's clock; null: there was nothing before"`
 	Event  string     `json:"event" doc:"gap"`
 	Until  time.Time  `json:"until" doc:"its end"`
-	Missed *uint64    `json:"missed" doc:"how many writes to the bucket are missing, of any lock; null: not known"`
+	Missed *uint64    `json:"missed" doc:"how many writes to the bucket are missing, of any lock; with a name, how many events of that lock at least; null: not known"`
 	Remade bool       `json:"remade" doc:"the bucket was deleted and re-created in the gap"`
+	Kind   *string    `json:"kind" doc:"of the lock whose own records show that events of it are missing; null: any locks"`
+	Name   *string    `json:"name" doc:"its name, any bytes; null: any locks"`
 }
 
 // GapObject is a gap for scripts, in a line.
@@ -29,6 +31,10 @@ func GapObject(ev natslock.Event) string {
 	if ev.Missed > 0 {
 		out.Missed = &ev.Missed
 	}
+	if ev.Name != "" {
+		kind := ev.Kind.String()
+		out.Kind, out.Name = &kind, &ev.Name
+	}
 	return OneLine(out)
 }
 
@@ -39,6 +45,9 @@ func GapLine(ev natslock.Event, layout string) string {
 	switch {
 	case errors.Is(ev.Cause, kvstore.ErrRemade):
 		text = "the bucket was deleted and re-created; events until " + until + " may be missing"
+	case ev.Name != "":
+		kind := padded(ev.Kind.String(), 12)
+		text = fmt.Sprintf("%s  %s  %s of it missing until %s", kind, Plain(ev.Name), atLeast(ev.Missed), until)
 	case ev.Missed > 0:
 		text = fmt.Sprintf("%s to the bucket missing until %s, of these locks or others", Count(int(ev.Missed), "write"), until)
 	}
@@ -46,4 +55,37 @@ func GapLine(ev natslock.Event, layout string) string {
 		return Faint.Sprint(text)
 	}
 	return Faint.Sprintf("%s  %-8s  %s", ev.Time.Local().Format(layout), ev.Type, text)
+}
+
+// atLeast is a number of events that a lock has lost.
+func atLeast(n uint64) string { return "at least " + Count(int(n), "event") }
+
+// Gaps are the gaps of which nobody knows the locks. A history of one lock has mostly those of
+// others: they are summed up.
+type Gaps struct {
+	from, until time.Time
+	missed      uint64
+	n           int
+}
+
+// Add takes a gap. It returns false for one that says more than how many writes are missing.
+func (g *Gaps) Add(ev natslock.Event) bool {
+	if ev.Name != "" || ev.Missed == 0 || ev.Cause != nil {
+		return false
+	}
+	if g.n++; g.n == 1 {
+		g.from = ev.Time
+	}
+	g.until, g.missed = ev.Until, g.missed+ev.Missed
+	return true
+}
+
+// Line is the sum for reading, with its times in a layout of package time. It is empty if there
+// were none.
+func (g *Gaps) Line(layout string) string {
+	if g.n == 0 {
+		return ""
+	}
+	return Faint.Sprintf("%s to the bucket missing in %s from %s to %s: of other locks, or of events that left no trace here; -v shows where",
+		Count(int(g.missed), "write"), Count(g.n, "gap"), g.from.Local().Format(layout), g.until.Local().Format(layout))
 }
