@@ -61,7 +61,7 @@ func TestDoctorHistory(t *testing.T) {
 	d = doctor(t, s)
 	require.Equal(t, []string{"warning history"}, d.troubles())
 	require.Contains(t, d.row(t, "history").Found, "it is too small for 7d, and reaches back ")
-	repair := regexp.MustCompile(`^"lockctl (init --history 7d --history-size \d+)" or more$`).FindStringSubmatch(d.row(t, "history").Repair)
+	repair := regexp.MustCompile(`^"lockctl (init --history 7d --history-size \d+)" or more: `).FindStringSubmatch(d.row(t, "history").Repair)
 	require.NotNil(t, repair, d.row(t, "history").Repair)
 	code, _, errs := run(t, s, append(strings.Fields(repair[1]), "-f")...)
 	require.Zero(t, code, errs)

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -150,10 +152,24 @@ func (h *kept) judge() (status, found, repair string) {
 	case h.missing >= lostMany && h.missing > h.all/4 || h.Behind >= lostMany:
 		return checkWarning, found, "nothing brings them back: keep the servers of the history up, and take a lock less often than a thousand times a second"
 	case nearly(size, c.MaxBytes) && reach < c.MaxAge/10*9:
-		return checkWarning, fmt.Sprintf("%s: it is too small for %s, and reaches back %s", found, ageOf(c), show.Brief(reach)),
-			fmt.Sprintf("\"lockctl init --history %s --history-size %d\" or more", ageOf(c), 2*c.MaxBytes)
+		return checkWarning, fmt.Sprintf("%s: it is too small for %s, and reaches back %s", found, ageOf(c), show.Brief(reach)), enough(c, size, reach)
 	}
 	return checkOK, found, ""
+}
+
+// enough is the repair of a history that is too small: the size that its age asks for at the rate
+// of the writes that it has, with a quarter to spare, or the age that its size is enough for.
+func enough(c jetstream.StreamConfig, size uint64, reach time.Duration) string {
+	rate := float64(size) / max(reach, time.Second).Seconds()
+	need := min(rate*c.MaxAge.Seconds()*5/4, 1<<62)
+	text := fmt.Sprintf("\"lockctl init --history %s --history-size %d\" or more: %s a second are written, which makes %s, a quarter of it to spare",
+		ageOf(c), int64(math.Ceil(need/(1<<20)))<<20, bytesOf(uint64(rate)), bytesOf(uint64(need)))
+	for _, unit := range []time.Duration{24 * time.Hour, time.Hour, time.Minute} {
+		if short := reach.Truncate(unit); short > 0 {
+			return fmt.Sprintf("%s. Or \"lockctl init --history %s\", for which the size is enough", text, ageOf(jetstream.StreamConfig{MaxAge: short}))
+		}
+	}
+	return text
 }
 
 // ageOf is the age of a history as a flag of init.
@@ -164,5 +180,11 @@ func ageOf(c jetstream.StreamConfig) string {
 	case days*24*time.Hour == c.MaxAge:
 		return fmt.Sprintf("%dd", days)
 	}
-	return c.MaxAge.String()
+	text := c.MaxAge.String()
+	for _, zero := range []string{"m0s", "h0m"} {
+		if strings.HasSuffix(text, zero) {
+			text = text[:len(text)-len("0s")]
+		}
+	}
+	return text
 }

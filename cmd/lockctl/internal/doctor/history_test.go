@@ -77,7 +77,20 @@ func TestDoctorHistoryRows(t *testing.T) {
 		require.Equal(t, c.found, found, name)
 		require.NotEmpty(t, repair, name)
 	}
-	for age, flag := range map[time.Duration]string{0: "7d", 7 * day: "7d", 36 * time.Hour: "36h0m0s"} {
+	// The size and the age of the repair are those that the rate of the writes asks for.
+	for _, c := range []struct {
+		size   uint64
+		reach  time.Duration
+		repair string
+	}{
+		{255 << 20, 30 * time.Minute, `"lockctl init --history 7d --history-size 112302489600" or more: 145.1 KiB a second are written, which makes 104.6 GiB, a quarter of it to spare. Or "lockctl init --history 30m", for which the size is enough`},
+		{255 << 20, 5*day + 3*time.Hour, `"lockctl init --history 7d --history-size 457179136" or more: 603 B a second are written, which makes 435.4 MiB, a quarter of it to spare. Or "lockctl init --history 5d", for which the size is enough`},
+		{255 << 20, 90 * time.Minute, `"lockctl init --history 7d --history-size 37434163200" or more: 48.4 KiB a second are written, which makes 34.9 GiB, a quarter of it to spare. Or "lockctl init --history 1h", for which the size is enough`},
+		{1 << 40, 0, `"lockctl init --history 7d --history-size 831230790598656000" or more: 1024.0 GiB a second are written, which makes 774144000.0 GiB, a quarter of it to spare`},
+	} {
+		require.Equal(t, c.repair, enough(state(func(*kept) {}).info.Config, c.size, c.reach))
+	}
+	for age, flag := range map[time.Duration]string{0: "7d", 7 * day: "7d", 36 * time.Hour: "36h"} {
 		require.Equal(t, flag, ageOf(jetstream.StreamConfig{MaxAge: age}))
 	}
 }
