@@ -102,9 +102,6 @@ func New(b *bucket.Bucket, cfg Config) *Session {
 // gives up on it.
 func (s *Session) Background(fn func(ctx context.Context)) { s.work.background(fn) }
 
-// Working is the context of the clean-up work.
-func (s *Session) Working() context.Context { return s.work.ctx }
-
 // Send runs fn on the goroutine of the renewals: the caller has a mutex that fn may take.
 func (s *Session) Send(fn func()) { s.sender.Add(fn) }
 
