@@ -70,7 +70,7 @@ func (a *Admin) Break(ctx context.Context, req BreakRequest) error {
 		}
 		none := len(st.Keys) == 0 && st.Complete //safety:break-led
 		next := br.Found(entry, none, st.LastRevision)
-		if next == core.BreakGone || next == core.BreakTaken {
+		if next == core.BreakGone || next == core.BreakTaken || next == core.BreakDone && entry.Deleted {
 			if err := a.reached(ctx, st.LastRevision, max(listed, entry.Revision)); err != nil {
 				return fmt.Errorf("break lock %q: %w", req.Name, err)
 			}

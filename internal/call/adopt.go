@@ -23,11 +23,11 @@ func (a *Call) Adopt(from session.Handed) claim.Result {
 	entry, err := a.c.b.Read(a.ctx, a.Keys.Gate, 0)
 	for err == nil {
 		found, again := adopting.Found(entry)
+		if found == core.Adoptable && a.c.b.Overdue(a.ctx, entry) {
+			found, again = adopting.Expired()
+		}
 		refusal := refusals[found](entry)
 		if found == core.Adoptable {
-			if a.c.b.Overdue(a.ctx, entry) {
-				return result{Outcome: failed, Err: fmt.Errorf("%w: %w: its record has expired", ErrNotHandedOver, session.ErrLost)}
-			}
 			r := a.bid.Offer(a.ctx, entry.Revision)
 			if r.Outcome != free && r.Outcome != busy {
 				return r
@@ -59,6 +59,9 @@ var refusals = [...]func(record.Entry) error{
 	},
 	core.AdoptKept: func(record.Entry) error {
 		return fmt.Errorf("%w: %w: its owner keeps it", ErrNotHandedOver, ErrLocked)
+	},
+	core.AdoptExpired: func(record.Entry) error {
+		return fmt.Errorf("%w: %w: its record has expired", ErrNotHandedOver, session.ErrLost)
 	},
 	core.AdoptTaken: func(record.Entry) error {
 		return fmt.Errorf("%w: %w: another claim has taken it", ErrNotHandedOver, ErrLocked)

@@ -16,7 +16,7 @@ type Adopting struct {
 type Adoption uint8
 
 const (
-	// Adoptable: claim it at its revision, unless it is overdue.
+	// Adoptable: claim it at its revision, unless it is overdue: see [Adopting.Expired].
 	Adoptable Adoption = iota
 	// AdoptBroken: an operator has broken it.
 	AdoptBroken
@@ -26,6 +26,8 @@ const (
 	AdoptKept
 	// AdoptTaken: another claim has it.
 	AdoptTaken
+	// AdoptExpired: its time is over.
+	AdoptExpired
 )
 
 // Found takes the record under the key. again says that it has to be read once more, as of what the leader has
@@ -44,7 +46,14 @@ func (a *Adopting) Found(e record.Entry) (found Adoption, again bool) {
 	default:
 		found = AdoptTaken
 	}
-	again = !a.Confirmed //safety:adopt-confirmed
+	return a.refused(found)
+}
+
+// Expired takes that the record which was found is overdue.
+func (a *Adopting) Expired() (found Adoption, again bool) { return a.refused(AdoptExpired) }
+
+func (a *Adopting) refused(found Adoption) (Adoption, bool) {
+	again := !a.Confirmed //safety:adopt-confirmed
 	a.Confirmed = true
 	return found, again
 }

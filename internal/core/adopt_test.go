@@ -39,3 +39,13 @@ func TestAdopting(t *testing.T) {
 		})
 	}
 }
+
+// TestAdoptingExpired: that the time of the record is over is a refusal like others.
+func TestAdoptingExpired(t *testing.T) {
+	a := &Adopting{ID: "me", Token: 640}
+	for i := range 2 {
+		found, again := a.Expired()
+		require.Equal(t, AdoptExpired, found)
+		require.Equal(t, i == 0, again)
+	}
+}

@@ -92,7 +92,7 @@ func (f *final) wait(ctx context.Context, d time.Duration) kvstore.Answer {
 		case <-f.turn:
 		case <-t.C:
 			if n, was := f.withdraw(); was {
-				return kvstore.Answer{Err: fmt.Errorf("%w: not sent yet, because the service answers slowly: %d releases of this client wait", bucket.ErrUnavailable, n)}
+				return kvstore.Answer{Err: fmt.Errorf("%w: not sent yet, because the service answers slowly: %d deletions of this client wait", bucket.ErrUnavailable, n)}
 			}
 		case <-ctx.Done():
 			if _, was := f.withdraw(); was {

@@ -73,8 +73,14 @@ func (l *Lease) Admit(h *Holder, a Admission) (admitted bool, err error) {
 	if a.Detached {
 		base = context.WithoutCancel(a.Parent)
 	}
+	ctx, cancel := context.WithCancelCause(base) // which calls methods of a context that may be the user's
 	var over ending
-	defer func() { over.finish() }()
+	defer func() {
+		over.finish()
+		if !admitted {
+			cancel(nil)
+		}
+	}()
 	l.s.mu.Lock()
 	defer l.s.mu.Unlock()
 	now := l.s.b.Instant()
@@ -92,7 +98,7 @@ func (l *Lease) Admit(h *Holder, a Admission) (admitted bool, err error) {
 		return false, nil
 	}
 	h.lease, h.number, h.token, h.parent = l, l.use.Grants, l.Body.Token, a.Parent
-	h.ctx, h.cancel = context.WithCancelCause(base)
+	h.ctx, h.cancel = ctx, cancel
 	h.next, l.holders = l.holders, h
 	if a.Least > 0 {
 		h.asks().Least, h.asks().Since = a.Least, now

@@ -156,7 +156,8 @@ func (k *kept) tick(now clock.Instant) {
 // caller finishes the ending without the mutex. Under mu.
 func (k *kept) follow(u core.Upshot, why string) (over ending) {
 	if u.Confirmed > 0 {
-		k.forget(u.Confirmed)
+		over.answered = k.forget(u.Confirmed)
+		over.k = k
 		k.failure = nil
 		if u.Enough {
 			k.s.renewer.pace.Drop(k) // it does not wait for its turn any more
@@ -204,7 +205,7 @@ var events = [...]EventType{
 // end takes what is to be ended with the record, whose cause comes from end if it has none yet. Under mu.
 func (k *kept) end(end core.End, why string) ending {
 	if k.cause == nil {
-		if why == "" {
+		if why == "" || k.Why == core.BreakHinted {
 			why = k.reason()
 		}
 		k.cause = &EndError{Name: k.Name, Token: k.Body.Token, Kind: sentinels[end], Why: why}
@@ -245,7 +246,9 @@ type ending struct {
 	cause   *EndError
 	left    leavings
 	flights []flight
-	discard uint64 // a record that nobody believes in; 0: there is none
+	// answered are renewals whose answers nobody waits for any more.
+	answered []flight
+	discard  uint64 // a record that nobody believes in; 0: there is none
 }
 
 // finish publishes the end, and deletes the record that nobody believes in, so that nobody has to
@@ -253,6 +256,11 @@ type ending struct {
 func (e ending) finish() {
 	if e.k == nil {
 		return
+	}
+	for _, f := range e.answered {
+		if f.forget != nil {
+			f.forget()
+		}
 	}
 	for _, f := range e.flights {
 		if f.forget != nil { // its answer may still have a record to delete

@@ -1,12 +1,33 @@
 package session
 
 import (
+	"context"
 	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/internal/bucket"
+	"github.com/natslock/locks/internal/clock"
 	"github.com/natslock/locks/internal/core"
 	"github.com/natslock/locks/internal/record"
+	"github.com/natslock/locks/kvstore"
 )
+
+// held is a lease of a session in memory.
+func held(t *testing.T) *Lease {
+	b := bucket.New(kvstore.NewMemory(kvstore.DefaultBucket).Open(), "", nil)
+	s := New(b, Config{})
+	t.Cleanup(func() {
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		s.Close(ctx)
+	})
+	return s.Hold(Granted{
+		Name: "l", Key: "lock.l", Revision: 1, Body: record.Body{ID: "me", Status: record.StatusHeld},
+		Terms: clock.NewTerms(time.Minute, clock.DefaultMargin), Sent: b.Instant(),
+	}, time.Time{})
+}
 
 // Goroutines join the run of a place until its driver has noted the grant. The race
 // detector judges.
@@ -22,4 +43,46 @@ func TestTombstoneOfARunThatGrows(t *testing.T) {
 		t.Error(err)
 	}
 	<-done
+}
+
+// asking is a context of a user, whose methods ask for the state of a lock.
+type asking struct {
+	context.Context
+	l *Lease
+}
+
+func (a asking) Value(key any) any {
+	_, _, _ = a.l.Status()
+	return a.Context.Value(key)
+}
+
+// TestAdmitCallsUsersOutside: a context may be of any type, and its methods are called without the mutex.
+func TestAdmitCallsUsersOutside(t *testing.T) {
+	l := held(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_, _ = l.Admit(&Holder{}, Admission{Parent: asking{ctx, l}})
+	}()
+	select {
+	case <-done:
+	case <-time.After(10 * time.Second):
+		t.Fatal("the client is deadlocked")
+	}
+}
+
+// TestLostAfterABreak: what has ended a lock that was broken is the break, whatever shows that it has.
+func TestLostAfterABreak(t *testing.T) {
+	l := held(t)
+	why := "by an operator: it hung"
+	l.s.mu.Lock()
+	l.Break = &why
+	over := l.lose(core.EndLost, "the bucket is gone")
+	l.s.mu.Unlock()
+	over.finish()
+	_, _, cause := l.Status()
+	require.ErrorIs(t, cause, ErrBroken)
+	require.ErrorContains(t, cause, why)
 }

@@ -70,7 +70,7 @@ func (s *Session) remove(ctx context.Context, r *removal, begun time.Time, limit
 			return next, bucket.Unavailable(err)
 		}
 		pause := clock.OutageBackoff(try)
-		if next == core.WriteSoon {
+		if next == core.WriteSoon && try < soonTries {
 			pause = clock.InFlightBackoff(try)
 		}
 		if b.Sleep(ctx, pause, up) != nil {
@@ -78,6 +78,9 @@ func (s *Session) remove(ctx context.Context, r *removal, begun time.Time, limit
 		}
 	}
 }
+
+// soonTries is how often a removal meets another write of its key before it takes that for an outage.
+const soonTries = 20
 
 // errBehind: a server has shown an older record than the one it acknowledged.
 var errBehind = fmt.Errorf("%w: the server that answered lags behind", bucket.ErrUnavailable)

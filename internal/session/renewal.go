@@ -102,19 +102,19 @@ func (k *kept) renewed(n uint64, a kvstore.Answer, paced uint64, sent clock.Inst
 	over.finish()
 }
 
-// forget ends the waits for the answers up to that to renewal n: those before expect a revision that is no
-// longer the last. Under mu.
-func (k *kept) forget(n uint64) {
+// forget takes the renewals up to n, which are answered or expect a revision that is no longer the last. The
+// caller ends the waits for their answers, without the mutex. Under mu.
+func (k *kept) forget(n uint64) (answered []flight) {
 	left := k.flights[:0]
 	for _, f := range k.flights {
-		switch {
-		case f.n > n:
+		if f.n > n {
 			left = append(left, f)
-		case f.forget != nil:
-			f.forget()
+		} else {
+			answered = append(answered, f)
 		}
 	}
 	k.flights = left
+	return answered
 }
 
 // fails notes why a renewal will not be confirmed. The next one is tried as ever. The client

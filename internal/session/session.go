@@ -55,11 +55,13 @@ type Session struct {
 
 	verified atomic.Int64 // the instant of the last verification of the bucket
 
-	// mu guards the records that are kept alive, their holders, the renewer, and the verdict on the bucket. It
+	// mu guards the records that are kept alive, their holders, and the renewer. It
 	// is taken after that of the runs (package acquire), and not held across I/O or a call of user code.
-	mu        sync.Mutex
-	badBucket error // the result of Verify
-	again     bool  // a bad bucket is verified again and again
+	mu sync.Mutex
+
+	verdict   sync.Mutex // guards the following fields
+	badBucket error      // the result of Verify
+	again     bool       // a bad bucket is verified again and again
 
 	doubted atomic.Bool // a verification of the bucket is under way
 }
@@ -179,7 +181,7 @@ func (s *Session) Verify(ctx context.Context) {
 // holders of a bucket that has become unfit are warned.
 func (s *Session) judged(bad error) {
 	full := bucket.IsAny(bad, kvstore.ErrFull)
-	s.mu.Lock()
+	s.verdict.Lock()
 	was := s.badBucket
 	s.badBucket = bad
 	unfit, wasUnfit := bucket.IsAny(bad, kvstore.ErrBucketConfig), bucket.IsAny(was, kvstore.ErrBucketConfig)
@@ -193,7 +195,7 @@ func (s *Session) judged(bad error) {
 	if begins {
 		s.again = true
 	}
-	s.mu.Unlock()
+	s.verdict.Unlock()
 	switch {
 	case unfit && (!wasUnfit || bad.Error() != was.Error()):
 		s.Logger.Error("lock bucket is unfit: this client grants no lock until it is repaired",
@@ -214,13 +216,13 @@ func (s *Session) judged(bad error) {
 func (s *Session) verifyAgain(ctx context.Context) {
 	for {
 		_ = s.b.Sleep(s.b.Life(), verifyBad, nil)
-		s.mu.Lock()
+		s.verdict.Lock()
 		if s.badBucket == nil || s.b.Life().Err() != nil {
 			s.again = false
-			s.mu.Unlock()
+			s.verdict.Unlock()
 			return
 		}
-		s.mu.Unlock()
+		s.verdict.Unlock()
 		s.Verify(ctx)
 	}
 }
@@ -263,9 +265,9 @@ func (s *Session) Healthy() error {
 	if s.b.Closed() {
 		return bucket.ErrClosed
 	}
-	s.mu.Lock()
+	s.verdict.Lock()
 	bad := s.badBucket
-	s.mu.Unlock()
+	s.verdict.Unlock()
 	return errors.Join(s.b.Healthy(), bad, s.renewer.atRisk())
 }
 
