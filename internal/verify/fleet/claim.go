@@ -155,7 +155,7 @@ func (w *World) free(c *client, kind string) string {
 		if slices.ContainsFunc(w.Server.Records, has) || w.Old != nil && slices.ContainsFunc(w.Old.Records, has) ||
 			slices.ContainsFunc(w.Net, func(m message) bool { return has(m.What) }) ||
 			slices.ContainsFunc(c.Claims, func(cl *claim) bool { return cl.C.ID == id }) ||
-			slices.ContainsFunc(c.Kept, func(k *kept) bool { return k.ID == id }) {
+			slices.ContainsFunc(c.Kept, func(k *kept) bool { return k.Body.ID == id }) {
 			return true
 		}
 		for _, x := range w.Clients {
@@ -228,14 +228,13 @@ func (b *bid) grant(w *World, r result) *kept {
 	a := cl.C.Attempt(r.N)
 	b.end(w, r.N)
 	c := w.owner(cl)
-	k := &kept{
-		ID: cl.C.ID, Key: cl.Key, Waits: b.Waits, Evicted: b.Evicted, Token: r.Revision, Last: r.Revision, Terms: a.Terms,
-		Valid: core.ValidFrom(a.Sent, a.Terms), Granted: w.Now, Left: w.Scope.Renewals,
-	}
+	k := &kept{Key: cl.Key, Token: r.Revision, Granted: w.Now, Left: w.Scope.Renewals}
+	body := record.Body{ID: cl.C.ID, Status: pick(b.Waits, record.StatusWaiting, record.StatusHeld), Evictions: uint16(b.Evicted)}
 	if b.Joins {
-		k.Mode = record.Shared
+		body.Mode = uint8(record.Shared)
 	}
-	k.Next = w.renewal(a.Sent, a.Terms)
+	k.Begin(body, cl.Key, r.Revision, a.Terms, a.Sent, 1.0/3)
+	k.U.Begin(w.Now, -1)
 	c.Kept = append(c.Kept, k)
 	switch {
 	case w.Now >= a.Terms.End(a.Sent):
@@ -250,6 +249,3 @@ func (b *bid) grant(w *World, r result) *kept {
 	}
 	return k
 }
-
-// renewal is when a write is followed by a renewal.
-func (w *World) renewal(sent clock.Instant, t clock.Terms) clock.Instant { return sent.Add(t.TTL / 3) }

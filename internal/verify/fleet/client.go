@@ -106,8 +106,7 @@ func (c *client) see(w *World) {
 
 func (r *run) see(w *World) {
 	l := r.Lease
-	r.R.Lease.Until = l.Valid.End
-	r.R.MayIdle = l.holds(w.Now) && l.Lingers
+	r.R.Lease.Until, r.R.MayIdle = l.U.Standing(&l.Kept, w.Now)
 }
 
 // asks has a goroutine ask for the lock: it may keep its lease idle afterwards, and read.
@@ -203,7 +202,7 @@ func (c *client) perform(w *World) {
 			e.Run.Owner = r
 			c.Runs = append(c.Runs, r)
 		case core.OnEnd:
-			if r.Watched = r.Lease.State == isHeld; !r.Watched {
+			if r.Watched = r.Lease.State == core.StateHeld; !r.Watched {
 				e.Run.LeaseEnded(w.Now)
 			}
 		case core.EndTurn:
@@ -343,7 +342,7 @@ func (c *client) watches(key string) bool {
 	if c.Line != nil && c.Line.Others != nil && (strings.HasPrefix(key, placePrefix) && c.Line.Others.Queue || key == gateKey && c.Line.Others.Gate) {
 		return true
 	}
-	if slices.ContainsFunc(c.Kept, func(k *kept) bool { return k.Key == key && !k.Waits && k.State == isHeld }) {
+	if slices.ContainsFunc(c.Kept, func(k *kept) bool { return k.Key == key && !k.waits() && k.State == core.StateHeld }) {
 		return true
 	}
 	if strings.HasPrefix(key, readPrefix) {
@@ -378,9 +377,8 @@ func (c *client) hears(w *World, s stored) {
 		c.perform(w)
 	}
 	for _, k := range c.Kept {
-		// A hint of another's write has the record renewed, which proves that.
-		if k.Key == s.Key && !k.Waits && k.State == isHeld && s.Revision > k.Last && !(s.ID == k.ID && s.Status == record.StatusHeld && s.Renewal > 0) {
-			k.Next = min(k.Next, w.Now)
+		if k.Key == s.Key && !k.waits() {
+			k.follow(w, k.Notified(e, w.Now))
 		}
 	}
 	s.Attempt, s.Renewal, s.Token = 0, 0, 0 // a waiter does not read them
@@ -417,13 +415,13 @@ func (c *client) answered(w *World, m message) {
 		}
 	case fromRenewal:
 		for _, k := range c.Kept {
-			if k.ID == m.What.ID {
+			if k.Body.ID == m.What.ID {
 				k.renewed(w, m.N, m.Answer)
 			}
 		}
 	case fromRemoval:
 		for _, k := range c.Kept {
-			if k.ID == m.What.ID {
+			if k.Body.ID == m.What.ID {
 				k.wrote(w, m.N, m.Answer)
 			}
 		}
@@ -474,7 +472,7 @@ func (c *client) sweep(w *World) {
 		return
 	}
 	c.Runs = slices.DeleteFunc(c.Runs, func(r *run) bool {
-		gone := !(r.R.Driver != nil && !r.R.Over) && (r.R.Over || r.Lease == nil || r.Lease.State != isHeld) &&
+		gone := !(r.R.Driver != nil && !r.R.Over) && (r.R.Over || r.Lease == nil || r.Lease.State != core.StateHeld) &&
 			!slices.ContainsFunc(c.Calls, func(g *call) bool { return g.M.Run == r.R })
 		if gone { // a line may still have it
 			*r = run{C: c, R: r.R, Lease: r.Lease}
@@ -488,12 +486,13 @@ func (c *client) sweep(w *World) {
 		}))
 	})
 	c.Kept = slices.DeleteFunc(c.Kept, func(k *kept) bool {
-		gone := k.State != isHeld && k.Removal == nil &&
+		gone := k.State != core.StateHeld && k.Removal == nil &&
 			!slices.ContainsFunc(c.Runs, func(r *run) bool { return r.Lease == k || r.Place == k }) &&
 			!slices.ContainsFunc(c.Calls, func(g *call) bool { return g.Lease == k }) &&
-			!slices.ContainsFunc(w.Net, func(m message) bool { return m.Client == c.Index && m.From == fromRenewal && m.What.ID == k.ID })
+			!slices.ContainsFunc(w.Net, func(m message) bool { return m.Client == c.Index && m.From == fromRenewal && m.What.ID == k.Body.ID })
 		if gone { // a run may still have it
-			*k = kept{State: isReleased}
+			*k = kept{}
+			k.State = core.StateReleased
 		}
 		return gone
 	})
@@ -528,22 +527,21 @@ func (g *call) step(w *World) bool {
 	c, r := g.C, ownerOf(g.M.Run)
 	l := r.Lease
 	l.judgeEnd(w)
-	if l.State != isHeld {
+	if l.State != core.StateHeld {
 		g.again(w, r)
 		return true
 	}
 	if g.Want.Mode != record.Shared && w.Scope.Kind == record.RW && !r.R.Drained {
 		return g.drains(w, r)
 	}
-	if g.Drain = nil; l.Grants > 0 && l.Valid.End.Sub(w.Now) < l.Terms.Validity()/3 {
-		if l.Next > w.Now && len(l.Sent) == 0 { // it waits for a renewal
-			l.Next = w.Now
-			return true
+	g.Drain = nil
+	if admission, _ := l.U.Admit(&l.Kept, core.Entrant{Lingers: g.M.Linger > 0}, w.Now, -1); admission != core.Admitted { // it waits for a renewal
+		if l.Left == 0 || l.Due() <= w.Now || l.Unanswered() {
+			return false
 		}
-		return false
+		l.RenewNow(w.Now)
+		return true
 	}
-	l.Grants++
-	l.Lingers = l.Lingers || g.M.Linger > 0
 	g.Entered, g.Lease = true, l
 	w.entered(g, l)
 	_ = c

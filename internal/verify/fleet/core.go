@@ -62,6 +62,13 @@ func ofCore(f *explore.Form, s Scope) {
 	}
 	f.HorizonOf(core.Bid{}, past, "Until")
 	f.HorizonOf(core.Validity{}, past, "End")
+	f.Revision(core.Kept{}, "Last", "suspected")
+	f.HorizonOf(core.Kept{}, past, "next")
+	f.HorizonOf(core.Kept{}, 100*time.Millisecond, "asked")
+	f.Ignore(core.Kept{}, "Break", "it is only told")
+	f.Ignore(core.Use{}, "since", "no lease is watched")
+	f.Ignore(core.Use{}, "watchAt", "no lease is watched")
+	f.HorizonOf(core.Use{}, past, "marked")
 	f.HorizonOf(core.Lease{}, past, "Until")
 	f.HorizonOf(core.Others{}, lists, "listed", "proven", "swept")
 	f.HorizonOf(inside(core.Others{}, "gate"), lists, "listed", "at")

@@ -47,8 +47,8 @@ func (g *call) drains(w *World, r *run) bool {
 	case core.ConfirmGate:
 		switch {
 		case d.At == never:
-			d.At, d.Asked = w.Now.Add(answerWithin), l.N
-			l.Next = w.Now
+			d.At, d.Asked = w.Now.Add(answerWithin), l.Renewal()
+			l.RenewNow(w.Now)
 		case l.Confirmed > d.Asked:
 			d.At, d.Step = never, d.D.Confirmed(true)
 		case w.Now >= d.At:

@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -28,7 +29,7 @@ func form(s Scope) *explore.Form {
 	f.Revision(server{}, "Seq")
 	f.Revision(stored{}, "Revision", "Token")
 	f.Revision(message{}, "Expect")
-	f.Revision(kept{}, "Token", "Last", "ResolveAt")
+	f.Revision(kept{}, "Token", "ReadAt")
 	f.Revision(bid{}, "Expect")
 	f.Revision(client{}, "Tombstone")
 	f.Ignore(client{}, "Highest", "the server never goes back")
@@ -37,7 +38,6 @@ func form(s Scope) *explore.Form {
 	f.Unordered(World{}, "Net")
 	f.Ignore(World{}, "Scope", "it never changes")
 	f.Ignore(World{}, "Grants", "it only counts")
-	f.HorizonOf(kept{}, 1, "Next")
 	f.HorizonOf(bid{}, 1, "At")
 	f.HorizonOf(client{}, time.Second, "LeftAt")
 	f.HorizonOf(client{}, record.Bypass, "UnqueuedAt")
@@ -108,7 +108,7 @@ func (w *World) forgetNumbers() {
 	}
 	read := func(id string, revision uint64) bool {
 		return slices.ContainsFunc(w.Clients, func(c *client) bool {
-			return slices.ContainsFunc(c.Kept, func(k *kept) bool { return k.ID == id && k.State == isHeld && revision > k.Last })
+			return slices.ContainsFunc(c.Kept, func(k *kept) bool { return k.Body.ID == id && k.State == core.StateHeld && revision > k.Last })
 		})
 	}
 	for _, s := range []*server{&w.Server, w.Old} {
@@ -138,28 +138,39 @@ func (w *World) forgetNumbers() {
 
 const never64 = 1 << 63
 
-// canon forgets how often a record has been renewed.
+// canon forgets how often a record has been renewed, and of a record that has ended what it was.
 func (k *kept) canon(w *World) {
-	if w.Failed || !w.Scope.Fifo || !k.Waits {
+	if w.Failed || !w.Scope.Fifo || !k.waits() {
 		k.Granted = 0
 	}
 	if w.Scope.Kind != record.RW || !w.Scope.Several {
 		k.LastSent, k.Confirmed = 0, 0
 	}
-	if k.State != isHeld {
-		k.Terms, k.Next, k.LastSent, k.Granted, k.N, k.Confirmed = clock.Terms{TTL: k.Terms.TTL}, 0, 0, 0, 0, 0
-	}
-	if k.State != isHeld {
+	n, need := field[uint64](&k.Kept, "n"), field[uint64](&k.Kept, "need")
+	if k.State != core.StateHeld {
+		ended := core.Kept{State: k.State, Cause: k.Cause, Why: k.Why, Last: k.Last, Terms: clock.Terms{TTL: k.Terms.TTL}}
+		ended.Body.ID, ended.Body.Status, ended.Valid.End = k.Body.ID, k.Body.Status, k.Valid.End
+		k.Kept, k.U, k.Granted, k.Confirmed, k.ReadAt = ended, core.Use{}, 0, 0, 0
 		return
 	}
-	// Of the numbers of its renewals only the order matters.
-	k.N = max(k.N, 1)
-	numbers := []*uint64{&k.N, &k.Confirmed}
-	for i := range k.Sent {
-		numbers = append(numbers, &k.Sent[i].N)
+	k.U.Grants = min(k.U.Grants, 1)
+	k.Body.Grants, k.Body.Waits, k.Body.Since, k.Body.Waited = 0, 0, 0, 0 // they are only shown
+	if !k.Resolving {
+		k.ReadAt = 0
+	}
+	// Of the numbers of its renewals only the order matters, and that of the one that is needed where it is to be sent yet.
+	next := *need > *n
+	*n = max(*n, 1)
+	sent := *field[[]core.Renewal](&k.Kept, "sent")
+	if !next && (len(sent) == 0 || *need <= sent[0].N) {
+		*need = 0
+	}
+	numbers := []*uint64{n, &k.Confirmed}
+	for i := range sent {
+		numbers = append(numbers, &sent[i].N)
 	}
 	for i := range w.Net {
-		if m := &w.Net[i]; m.What.ID == k.ID && (m.From == fromRenewal || m.From == fromNobody) {
+		if m := &w.Net[i]; m.What.ID == k.Body.ID && (m.From == fromRenewal || m.From == fromNobody) {
 			numbers = append(numbers, &m.What.Renewal)
 			if m.From == fromRenewal {
 				numbers = append(numbers, &m.N)
@@ -168,10 +179,13 @@ func (k *kept) canon(w *World) {
 	}
 	for _, s := range []*server{&w.Server, w.Old} {
 		for i := 0; s != nil && i < len(s.Records); i++ {
-			if r := &s.Records[i]; r.ID == k.ID && r.Revision > k.Last && !r.Deleted {
+			if r := &s.Records[i]; r.ID == k.Body.ID && r.Revision > k.Last && !r.Deleted {
 				numbers = append(numbers, &r.Renewal)
 			}
 		}
+	}
+	if *need != 0 && !next {
+		numbers = append(numbers, need)
 	}
 	var values []uint64
 	for _, n := range numbers {
@@ -187,6 +201,18 @@ func (k *kept) canon(w *World) {
 			*n = uint64(i) + 1
 		}
 	}
+	if next {
+		*need = *n + 1
+	}
+}
+
+// field is a field that a package does not export.
+func field[F, T any](of *T, name string) *F {
+	f := reflect.ValueOf(of).Elem().FieldByName(name)
+	if f.Type() != reflect.TypeFor[F]() {
+		panic("fleet: the field " + name + " has another type")
+	}
+	return (*F)(f.Addr().UnsafePointer())
 }
 
 // Say is a move in words.

@@ -35,7 +35,7 @@ func (r *run) step(w *World) bool {
 		r.R.TurnOver(w.Now)
 		return true
 	}
-	if l := r.Lease; r.Watched && l.State != isHeld {
+	if l := r.Lease; r.Watched && l.State != core.StateHeld {
 		r.Watched = false
 		r.R.LeaseEnded(w.Now)
 		return true
@@ -269,8 +269,8 @@ func (r *run) granted(w *World, res result) {
 		}
 	}
 	r.Place, r.Passed, r.Lease, r.First, r.Follower, r.Mail, r.Freed, r.At, r.Tries = nil, stored{}, l, nil, nil, nil, false, atStart, 0
-	l.Lingers = r.R.Driver.Linger > 0
-	r.R.MayIdle = l.Lingers
+	l.Body.Lingers = r.R.Driver.Linger > 0
+	r.R.MayIdle = l.Body.Lingers
 	if !r.R.Granted(r.R.Driver, core.Lease{Revision: l.Token, Until: l.Valid.End}, w.Now) {
 		l.leave(w, record.StatusGone)
 	}
@@ -300,7 +300,7 @@ func (r *run) queued(w *World, res result) {
 		p := r.Queue.grant(w, res)
 		p.Left = -1
 		r.Place, r.Queues, r.Queue, r.At = p, false, bid{}, atStand
-		r.Waiter = core.Waiter{ID: p.ID, Ticket: p.Token, Reads: r.Reads()}
+		r.Waiter = core.Waiter{ID: p.Body.ID, Ticket: p.Token, Reads: r.Reads()}
 		if r.R.Line == nil {
 			r.R.Ticket = p.Token
 		} else {
@@ -339,7 +339,7 @@ func (r *run) stand(w *World) {
 	r.First, r.Follower, r.Mail, r.Freed = nil, nil, nil, false
 	switch standing, pred, second := r.Waiter.Judge(before, 0, !w.Scope.Several); standing {
 	case core.Behind:
-		r.Follower = &core.Follower{ID: p.ID, Pred: pred, Second: second, Reads: w.Scope.Kind == record.RW, Counts: r.counts(w)}
+		r.Follower = &core.Follower{ID: p.Body.ID, Pred: pred, Second: second, Reads: w.Scope.Kind == record.RW, Counts: r.counts(w)}
 		if !second {
 			r.Follower.Jitter = core.LookJitter / 2
 		}
@@ -360,7 +360,7 @@ func (r *run) foremost(w *World, vacant uint64) {
 
 // requeue has the run queue again: its place has gone.
 func (r *run) requeue(w *World) {
-	if p := r.Place; p.State == isHeld || p.State == isLost && !p.Valid.Over(w.Now) {
+	if p := r.Place; p.State == core.StateHeld || p.State == core.StateLost && p.Why != core.Unconfirmed {
 		r.Evicted++
 	}
 	r.Place.leave(w, record.StatusGone)
@@ -373,7 +373,7 @@ func (r *run) requeue(w *World) {
 }
 
 // gone says whether the place has ended.
-func (r *run) gone() bool { return r.Place.State != isHeld }
+func (r *run) gone() bool { return r.Place.State != core.StateHeld }
 
 // pause is the time to the next read by the timers.
 func (r *run) pause(w *World) time.Duration {
