@@ -72,7 +72,7 @@ func (h *Holder) HandOff(ctx context.Context) (handed Handed, err error) {
 	done := make(chan deletion, 1)
 	go func() {
 		defer s.work.done()
-		done <- l.delete(working, l.removal(record.StatusGone), time.Now(), limit, nil)
+		done <- l.delete(working, record.StatusGone, time.Now(), limit, nil)
 	}()
 	stuck := time.NewTimer(limit + limit/10)
 	defer stuck.Stop()

@@ -39,7 +39,7 @@ func TestTombstoneOfARunThatGrows(t *testing.T) {
 		defer close(done)
 		k.SetSize(2)
 	}()
-	if _, err := k.closing(record.StatusGranted, &core.Removal{}); err != nil {
+	if _, err := k.closing(record.StatusGranted, 1, false); err != nil {
 		t.Error(err)
 	}
 	<-done

@@ -17,9 +17,19 @@ import (
 // has confirmed the end, or their time is over.
 type removal struct {
 	*core.Removal
-	key     string
-	write   func(r *core.Removal) (kvstore.Write, error) // the next one
-	removed func(w kvstore.Write, revision uint64)       // follows its acknowledgement
+	key    string
+	k      *kept // nil: it was not kept
+	status record.Status
+}
+
+// write is the next write.
+func (s *Session) write(r *removal) (w kvstore.Write, err error) {
+	if r.k != nil {
+		return r.k.closing(r.status, r.Revision, r.Broken != nil)
+	}
+	w = kvstore.Write{Key: r.key, Expect: r.Revision, Delete: true}
+	w.Value, err = s.b.Tombstone(record.StatusGone, record.Body{ID: r.ID})
+	return w, err
 }
 
 // remove ends a record until limit has passed since begun. first is a write that was posted at
@@ -35,7 +45,7 @@ func (s *Session) remove(ctx context.Context, r *removal, begun time.Time, limit
 		}
 		up := b.Online()
 		if first == nil {
-			w, err := r.write(r.Removal)
+			w, err := s.write(r)
 			if err != nil {
 				return core.WriteLater, err
 			}
@@ -56,8 +66,8 @@ func (s *Session) remove(ctx context.Context, r *removal, begun time.Time, limit
 		}
 		switch next {
 		case core.Removed, core.LostBefore:
-			if answer.Err == nil {
-				r.removed(w, answer.Revision)
+			if answer.Err == nil && r.k != nil {
+				r.k.deleted(w, answer.Revision)
 			}
 			return next, nil
 		case core.WriteAgain:
@@ -87,12 +97,7 @@ var errBehind = fmt.Errorf("%w: the server that answered lags behind", bucket.Er
 
 // Remove deletes a record of a claim by tombstones, until the server has confirmed that or ctx ends.
 func (s *Session) Remove(ctx context.Context, key string, r *core.Removal) error {
-	d := removal{Removal: r, key: key, removed: func(kvstore.Write, uint64) {}, write: func(r *core.Removal) (w kvstore.Write, err error) {
-		w = kvstore.Write{Key: key, Expect: r.Revision, Delete: true}
-		w.Value, err = s.b.Tombstone(record.StatusGone, record.Body{ID: r.ID})
-		return w, err
-	}}
-	_, err := s.remove(ctx, &d, time.Now(), orphanLife, nil)
+	_, err := s.remove(ctx, &removal{Removal: r, key: key}, time.Now(), orphanLife, nil)
 	return err
 }
 
@@ -108,33 +113,26 @@ func (s *Session) Discard(key, id string, revision uint64) <-chan struct{} {
 	return over
 }
 
-// removal is that of the record. Under mu, or after the end.
-func (k *kept) removal(status record.Status) *removal {
-	return &removal{
-		Removal: &core.Removal{ID: k.Body.ID, HandsOff: k.Cause == core.EndHandedOff, Revision: k.Last},
-		key:     k.Key,
-		write:   func(r *core.Removal) (kvstore.Write, error) { return k.closing(status, r) },
-		removed: func(w kvstore.Write, revision uint64) {
-			if w.Delete && !k.Once { // for the next claim of the key
-				k.s.b.Recent.Left(k.s.b.Instant(), k.Key, !k.IsLock(), revision)
-			}
-		},
-	}
-}
-
-// closing is the write that ends the record.
-func (k *kept) closing(status record.Status, r *core.Removal) (w kvstore.Write, err error) {
+// closing is the write that ends the record at a revision, broken or not.
+func (k *kept) closing(status record.Status, expect uint64, broken bool) (w kvstore.Write, err error) {
 	k.s.mu.Lock()
-	body, deletes := k.Closing(k.of.rest(k.s.b.Instant()), r.Broken != nil)
+	body, deletes := k.Closing(k.of.rest(k.s.b.Instant()), broken)
 	k.s.mu.Unlock()
-	w = kvstore.Write{Key: k.Key, Expect: r.Revision, Delete: deletes}
+	w = kvstore.Write{Key: k.Key, Expect: expect, Delete: deletes}
 	if deletes {
 		w.Value, err = k.s.b.Tombstone(status, body)
 	} else {
 		w.TTL = time.Duration(body.TTL) * time.Second
-		w.Value, err = body.EncodeKept(r.Revision)
+		w.Value, err = body.EncodeKept(expect)
 	}
 	return w, err
+}
+
+// deleted follows the acknowledgement of the write: it remembers a tombstone, for the next claim of the key.
+func (k *kept) deleted(w kvstore.Write, revision uint64) {
+	if w.Delete && !k.Once {
+		k.s.b.Recent.Left(k.s.b.Instant(), k.Key, !k.IsLock(), revision)
+	}
 }
 
 // deletion is what came of deleting a record.
@@ -143,9 +141,10 @@ type deletion struct {
 	err   error     // it may be there still
 }
 
-// delete ends the record at the server.
-func (k *kept) delete(ctx context.Context, r *removal, begun time.Time, limit time.Duration, first *final) (d deletion) {
-	step, err := k.s.remove(ctx, r, begun, limit, first)
+// delete ends the record, which has ended here, at the server.
+func (k *kept) delete(ctx context.Context, status record.Status, begun time.Time, limit time.Duration, first *final) (d deletion) {
+	r := core.Removal{ID: k.Body.ID, HandsOff: k.Cause == core.EndHandedOff, Revision: k.Last}
+	step, err := k.s.remove(ctx, &removal{Removal: &r, key: k.Key, k: k, status: status}, begun, limit, first)
 	switch {
 	case err != nil:
 		d.err = err
@@ -163,7 +162,7 @@ func (k *kept) delete(ctx context.Context, r *removal, begun time.Time, limit ti
 func (k *kept) deleteLater() {
 	if !k.s.b.Gone() { // else nothing will reach the server
 		k.s.Background(func(ctx context.Context) {
-			k.delete(ctx, k.removal(record.StatusGone), time.Now(), k.Terms.TTL, nil)
+			k.delete(ctx, record.StatusGone, time.Now(), k.Terms.TTL, nil)
 		})
 	}
 }
@@ -173,8 +172,8 @@ func (k *kept) deleteLater() {
 //
 // Most releases are over with the first write, and need no goroutine.
 func (k *kept) deleteWithin(ctx context.Context, d time.Duration) (found *EndError, err error) {
-	s, r := k.s, k.removal(record.StatusGone)
-	w, err := r.write(r.Removal)
+	s := k.s
+	w, err := k.closing(record.StatusGone, k.Last, false)
 	if err != nil {
 		s.work.done()
 		return nil, err
@@ -183,7 +182,7 @@ func (k *kept) deleteWithin(ctx context.Context, d time.Duration) (found *EndErr
 	first := s.renewer.post(w)
 	if a, answered := first.soon(ctx, min(bucket.DeniedAfter, d)); answered {
 		if a.Err == nil {
-			r.removed(w, a.Revision)
+			k.deleted(w, a.Revision)
 			s.work.done()
 			return nil, nil
 		}
@@ -192,7 +191,7 @@ func (k *kept) deleteWithin(ctx context.Context, d time.Duration) (found *EndErr
 	done := make(chan deletion, 1)
 	go func() {
 		defer s.work.done()
-		del := k.delete(s.work.ctx, r, begun, d, first)
+		del := k.delete(s.work.ctx, record.StatusGone, begun, d, first)
 		done <- del
 		if del.err != nil {
 			k.deleteLater() //safety:release-goes-on
@@ -232,10 +231,10 @@ func (k *kept) Leave(status record.Status) (deleted <-chan struct{}) {
 	released := k.release(core.EndReleased)
 	k.s.mu.Unlock()
 	released.finish()
-	r, begun := k.removal(status), time.Now()
+	begun := time.Now()
 	gone := make(chan struct{})
 	var first *final
-	if w, err := r.write(r.Removal); err == nil {
+	if w, err := k.closing(status, k.Last, false); err == nil {
 		first = s.renewer.post(w) // now, before what the caller sends next
 	}
 	if !working {
@@ -244,7 +243,7 @@ func (k *kept) Leave(status record.Status) (deleted <-chan struct{}) {
 	go func() {
 		defer s.work.done()
 		defer close(gone)
-		k.delete(s.work.ctx, r, begun, k.Terms.TTL, first)
+		k.delete(s.work.ctx, status, begun, k.Terms.TTL, first)
 	}()
 	return gone
 }
@@ -354,7 +353,7 @@ func (l *Lease) Drop() (deleted <-chan struct{}) {
 			defer l.s.work.done()
 			defer close(done)
 			released.finish()
-			l.delete(l.s.work.ctx, l.removal(record.StatusGone), time.Now(), l.Terms.TTL, nil)
+			l.delete(l.s.work.ctx, record.StatusGone, time.Now(), l.Terms.TTL, nil)
 		}()
 	}
 	return done
