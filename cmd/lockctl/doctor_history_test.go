@@ -53,7 +53,7 @@ func TestDoctorHistory(t *testing.T) {
 	copied(t, s)
 	d := doctor(t, s)
 	require.Zero(t, d.ExitCode, d.troubles())
-	require.Regexp(t, `^since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d, [\d.]+ K?i?B of 256\.0 MiB of size$`, d.row(t, "history").Found)
+	require.Regexp(t, `^since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d(Z|[+-]\d\d:\d\d), [\d.]+ K?i?B of 256\.0 MiB of size$`, d.row(t, "history").Found)
 
 	// It is too small.
 	used := int64(historyInfo(t, js).State.Bytes)

@@ -170,7 +170,7 @@ func changeOf(name string, at time.Time, l election.Leader) changeJSON {
 
 // leaderLine is a change for reading.
 func leaderLine(name string, at time.Time, l election.Leader) string {
-	line := show.Faint.Sprint(at.Local().Format("15:04:05.000")) + "  " + show.Bold.Sprint(show.Plain(name)) + "  "
+	line := show.Faint.Sprint(show.ClockMillis(at)) + "  " + show.Bold.Sprint(show.Plain(name)) + "  "
 	if l.Vacant() {
 		return line + show.Alarm.Sprint("no leader")
 	}

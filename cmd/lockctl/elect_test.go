@@ -308,7 +308,7 @@ func TestElectShown(t *testing.T) {
 	s := serve(t)
 	code, out, errs := run(t, s, "elect", "x", "--once")
 	require.Equal(t, 1, code)
-	require.Regexp(t, `^\d\d:\d\d:\d\d\.\d{3}  x  no leader\n$`, out)
+	require.Regexp(t, `^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}(Z|[+-]\d\d:\d\d)  x  no leader\n$`, out)
 	require.Empty(t, errs)
 	code, out, _ = run(t, s, "elect", "--json", "--once", "x")
 	require.Equal(t, 1, code)
@@ -322,7 +322,7 @@ func TestElectShown(t *testing.T) {
 	line := `led by \S+:` + uintString(uint64(p.cmd.Process.Pid)) + ` sh for \S+  value "10\.0\.0\.7:80\\x1b\[2J"  token ` + token + `\n`
 	code, out, errs = run(t, s, "elect", "x", "--once")
 	require.Zero(t, code, errs)
-	require.Regexp(t, `^\S+  x  `+line+`$`, out)
+	require.Regexp(t, `^\S+ \S+  x  `+line+`$`, out)
 	require.NotContains(t, out, "\x1b")
 	_, out, _ = run(t, s, "elect", "x", "--once", "--json")
 	var c change
@@ -332,7 +332,7 @@ func TestElectShown(t *testing.T) {
 	p.signal(syscall.SIGTERM)
 	require.Equal(t, 7, p.wait())
 	eventually(t, "the end of the term", func() bool { return strings.Count(text.out.String(), "no leader") == 2 })
-	require.Regexp(t, `(?s)no leader\n\S+  x  `+line+`\S+  x  no leader\n$`, text.out.String())
+	require.Regexp(t, `(?s)no leader\n\S+ \S+  x  `+line+`\S+ \S+  x  no leader\n$`, text.out.String())
 	text.signal(syscall.SIGINT)
 	require.Zero(t, text.wait())
 }

@@ -25,7 +25,7 @@ type historyCmd struct {
 
 func (*historyCmd) Help() string {
 	return `Prints what has happened to a lock, the oldest event first, in the lines of "lockctl
-watch" with the date. "lockctl init --history 7d" makes the history: the server copies
+watch". "lockctl init --history 7d" makes the history: the server copies
 each write to the bucket into a stream beside it. Before that there is none.
 
 Where a record shows that a grant or an end of its lock is missing, a line "gap" says so: a
@@ -73,9 +73,6 @@ func (c *historyCmd) AfterApply() error {
 	return nil
 }
 
-// dateAndTime is the layout of the times.
-const dateAndTime = "2006-01-02 15:04:05.000"
-
 func (c *historyCmd) Run(g *session.Globals) error {
 	s, err := g.Open()
 	if err != nil {
@@ -114,7 +111,7 @@ func (c *historyCmd) print(all iter.Seq2[natslock.Event, error], out *bufio.Writ
 	holders := make(map[string]bool) // whose grant was printed, or a renewal in its place
 	var others show.Gaps
 	defer func() {
-		if line := others.Line(dateAndTime); line != "" && err == nil {
+		if line := others.Line(); line != "" && err == nil {
 			_, err = out.WriteString(line + "\n")
 		}
 	}()
@@ -137,11 +134,11 @@ func (c *historyCmd) print(all iter.Seq2[natslock.Event, error], out *bufio.Writ
 		case gap && !c.Verbose && others.Add(ev):
 			continue
 		case gap:
-			line = show.GapLine(ev, dateAndTime)
+			line = show.GapLine(ev)
 		case c.JSON:
 			events, line = events+1, show.EventObject(ev)
 		default:
-			events, line = events+1, show.EventLine(ev, dateAndTime)
+			events, line = events+1, show.EventLine(ev)
 		}
 		if _, err := out.WriteString(line + "\n"); err != nil {
 			return events, err

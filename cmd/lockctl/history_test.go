@@ -201,10 +201,10 @@ func TestHistory(t *testing.T) {
 	code, out, errs := run(t, s, "history", "none")
 	require.Zero(t, code)
 	require.Contains(t, errs, "nothing has happened to none")
-	require.Regexp(t, `^nothing before \d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} is kept\n$`, out)
+	require.Regexp(t, `^nothing before \d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}(Z|[+-]\d\d:\d\d) is kept\n$`, out)
 	code, out, errs = run(t, s, "history", "orders.2")
 	require.Zero(t, code, errs)
-	require.Regexp(t, `\n\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}  granted   rw shared +orders\.2  reports on \S+:\d+  token \d{16}(  waited \S+s)?\n`, out)
+	require.Regexp(t, `\n\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}(Z|[+-]\d\d:\d\d)  granted   rw shared +orders\.2  reports on \S+:\d+  token \d{16}(  waited \S+s)?\n`, out)
 }
 
 // A cluster keeps a history as well as the bucket.

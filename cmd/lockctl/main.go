@@ -43,6 +43,7 @@ import (
 	"github.com/natslock/locks/cmd/lockctl/internal/supervise"
 	"github.com/natslock/locks/cmd/lockctl/internal/top"
 	"github.com/natslock/locks/internal/tool"
+	"github.com/natslock/locks/natslock"
 )
 
 // cli is the whole command line. The globals come before or after the command.
@@ -134,13 +135,26 @@ func mainCode(con *console.Console, args []string) (code int) {
 		if parse, ok := errors.AsType[*kong.ParseError](err); ok && parse.Context != nil && parse.Context.Selected() != nil {
 			help = "lockctl " + parse.Context.Selected().Name + " --help"
 		}
-		return con.Report(tool.Usagef("%w; see %s", err, help))
+		return con.Report(tool.Usagef("%w; see %s", ofArgument(err), help))
 	}
 	c.Parsed(ctx)
 	if err := c.Verify(); err != nil {
 		return con.Report(err)
 	}
 	return con.Report(con.End(ctx.Run(&c.Globals)))
+}
+
+// ofArgument is an error of the parser without the parser's name for a handle. A handle is the
+// only argument that the library reads.
+func ofArgument(err error) error {
+	why, ok := strings.CutPrefix(err.Error(), "<handle>: ")
+	if !ok {
+		return err
+	}
+	if _, text, ok := strings.Cut(why, natslock.ErrInvalidOption.Error()+": "); ok {
+		why = text + ": a handle is the word that \"lockctl acquire\" or \"lockctl extend\" has printed, and begins with natslock-handle-"
+	}
+	return errors.New(why)
 }
 
 // newParser makes the parser that fills c, for a run on con.

@@ -256,8 +256,8 @@ func (v *screen) written() int {
 
 var (
 	someTime  = regexp.MustCompile(` *\b(\d+(\.\d+)?m?s|\d+m\d\ds|\d+h\d\dm)`)
-	someClock = regexp.MustCompile(`\d{4}-\d\d-\d\d \d\d:\d\d:\d\d`)
-	someRate  = regexp.MustCompile(`\d+\.\d/s`)
+	someClock = regexp.MustCompile(`\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(Z|[+-]\d\d:\d\d)`)
+	someRate  = regexp.MustCompile(`\d+(\.\d)?/s`)
 	someShare = regexp.MustCompile(` +(\d+(\.\d)?/s|-)$`)
 	someToken = regexp.MustCompile(`\b(\d{16}|\d{14})\b`)
 	someID    = regexp.MustCompile(`\b[A-Z2-7]{26}\b`)

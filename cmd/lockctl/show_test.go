@@ -182,13 +182,47 @@ func TestHostileName(t *testing.T) {
 	require.Equal(t, "a\x1b[2Jb *>", locks(t, s, "ls")[0].Name)
 }
 
+// A message about a server that does not answer names what has named the server.
+func TestUnavailableSource(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	require.NoError(t, os.MkdirAll(filepath.Join(dir, "nats", "context"), 0o700))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "nats", "context", "prod.json"), []byte(`{"url": "nats://127.0.0.1:1"}`), 0o600))
+	for _, c := range []struct {
+		env, args []string
+		says      string
+	}{
+		{nil, []string{"-s", "nats://127.0.0.1:1"}, "1; --server names it"},
+		{nil, []string{"-s", "nats://127.0.0.1:1", "--context", "prod"}, "1 (context prod); --server names it"},
+		{[]string{"NATS_URL=nats://127.0.0.1:1"}, nil, "1; NATS_URL names it"},
+		{nil, []string{"--context", "prod"}, "1; context prod names it"},
+		{[]string{"NATS_CONTEXT=prod"}, nil, "1; context prod names it"},
+	} {
+		p := startWith(t, nil, "", append(c.env, "XDG_CONFIG_HOME="+dir), append(c.args, "ls")...)
+		require.Equal(t, 69, p.wait(), c.says)
+		require.Equal(t, "lockctl: no server at nats://127.0.0.1:"+c.says+": start that server, or name another one\n", p.err.String())
+	}
+}
+
+// What is no handle is said to be none, with what one looks like.
+func TestNoHandle(t *testing.T) {
+	t.Parallel()
+	for _, command := range []string{"release", "extend"} {
+		code, _, errs := run(t, nil, command, "xyz")
+		require.Equal(t, 64, code)
+		require.Equal(t, `lockctl: "xyz" is not the text of a handle: a handle is the word that "lockctl acquire" or "lockctl extend" has printed, and begins with natslock-handle-; see lockctl `+command+" --help\n", errs)
+		_, _, errs = run(t, nil, command, "")
+		require.Contains(t, errs, "lockctl: the handle is empty")
+	}
+}
+
 func TestUnavailable(t *testing.T) {
 	t.Parallel()
 	began := time.Now()
 	for _, args := range [][]string{{"ls"}, {"info", "x"}, {"break", "-f", "x"}, {"run", "x", "--", "true"}} {
 		code, _, errs := run(t, nil, append([]string{"--server", "nats://u:secret@127.0.0.1:1"}, args...)...)
 		require.Equal(t, 69, code)
-		require.Equal(t, "lockctl: no server at nats://127.0.0.1:1; start one with \"lockctl server\", or try --embedded\n", errs)
+		require.Equal(t, "lockctl: no server at nats://127.0.0.1:1; --server names it: start that server, or name another one\n", errs)
 	}
 	within(t, 4*time.Second, time.Since(began))
 

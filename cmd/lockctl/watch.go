@@ -88,9 +88,6 @@ func (c *watchCmd) Run(g *session.Globals) error {
 	return f.Run(ctx)
 }
 
-// timeOfDay is the layout of the times.
-const timeOfDay = "15:04:05.000"
-
 // watchPrinter prints events, and what interrupts them on standard error.
 type watchPrinter struct {
 	c   *watchCmd
@@ -116,7 +113,7 @@ func (p *watchPrinter) event(ev natslock.Event) {
 	p.mu.Lock()
 	p.last = ev.Time
 	p.mu.Unlock()
-	line := show.EventLine(ev, timeOfDay)
+	line := show.EventLine(ev)
 	if p.c.JSON {
 		line = show.EventObject(ev)
 	}

@@ -141,7 +141,7 @@ func TestWatch(t *testing.T) {
 	require.Equal(t, l.Holder.Token, stopped.Token)
 	require.Equal(t, []string{"rw", "orders.2", "shared"}, []string{reader.Kind, reader.Name, reader.Mode})
 
-	const clock, who = `^\d\d:\d\d:\d\d\.\d{3}  `, `  \S+:\d+ \w+  `
+	const clock, who = `^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}(Z|[+-]\d\d:\d\d)  `, `  \S+:\d+ \w+  `
 	for i, line := range linesOf(t, text, 7) {
 		require.Regexp(t, clock+[]string{
 			`queued    mutex +orders\.1` + who + `ticket \d{14}\n$`,

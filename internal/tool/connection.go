@@ -38,7 +38,8 @@ type Connection struct {
 	APIPrefix   string        `name:"js-api-prefix" placeholder:"PREFIX" help:"Subjects of the JetStream API begin so."`
 	Timeout     time.Duration `env:"NATS_TIMEOUT" default:"5s" placeholder:"DURATION" help:"Limit for connecting and for single requests (default ${default})."`
 
-	given map[string]bool // flags on the command line, by name
+	given  map[string]bool // flags on the command line, by name
+	source string          // what has named the servers of the last Dial; "": nothing
 }
 
 // Parsed notes which flags the command line has, unlike those that the environment sets.
@@ -152,7 +153,8 @@ func (c *Connection) Verify() error {
 // servers returns the URLs of the servers, and the layer that they come from. Those of the
 // context are in o.
 func (c *Connection) servers(o *nats.Options) (urls []string, from layer, err error) {
-	from, source := c.layer("server", c.Server), "--server"
+	from = c.layer("server", c.Server)
+	source := "--server"
 	list := c.Server
 	switch {
 	case from == fromFlag:
@@ -162,8 +164,9 @@ func (c *Connection) servers(o *nats.Options) (urls []string, from layer, err er
 		from, source = fromContext, c.contextTitle()
 		list = strings.Join(o.Servers, ",")
 	default:
-		list = nats.DefaultURL
+		list, source = nats.DefaultURL, ""
 	}
+	c.source = source
 	for raw := range strings.SplitSeq(list, ",") {
 		if raw = strings.TrimSpace(raw); raw != "" {
 			urls = append(urls, raw)

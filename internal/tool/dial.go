@@ -38,12 +38,12 @@ func (c *Connection) Dial(opts ...nats.Option) (nc *nats.Conn, servers string, s
 }
 
 // ConnectError explains an error of [Connection.Dial] with the servers that it returned. The
-// remedy is for the case that no server answers.
+// remedy is for the case that no server answers and nothing has named one.
 func (c *Connection) ConnectError(servers string, err error, remedy string) error {
 	if _, ok := errors.AsType[*Error](err); ok {
 		return err
 	}
-	if c.Context != "" && !c.NoContext {
+	if c.Context != "" && !c.NoContext && c.source != c.contextTitle() {
 		servers += fmt.Sprintf(" (context %s)", Plain(c.Context))
 	}
 	if _, ok := errors.AsType[*url.Error](err); ok { // those of the servers and of flags are checked before
@@ -56,6 +56,9 @@ func (c *Connection) ConnectError(servers string, err error, remedy string) erro
 	case errors.As(err, &authority):
 		return Exitf(ExitUnavailable, "cannot trust %s: %w; name the authority's certificate with --tlsca", servers, err)
 	case errors.Is(err, nats.ErrNoServers), errors.Is(err, nats.ErrTimeout), errors.Is(err, context.DeadlineExceeded):
+		if c.source != "" {
+			remedy = fmt.Sprintf("%s names it: start that server, or name another one", c.source)
+		}
 		return Exitf(ExitUnavailable, "no server at %s; %s", servers, remedy)
 	}
 	return Exitf(ExitUnavailable, "cannot connect to %s: %w", servers, err)

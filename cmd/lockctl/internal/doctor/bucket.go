@@ -38,7 +38,7 @@ func (d *doctor) bucket() bool {
 	if info.Domain != "" {
 		where = ", domain " + info.Domain
 	}
-	d.ok("bucket", "%s, made %s, %s of %s storage%s", info.Config.Name, info.Created.Local().Format(time.DateTime),
+	d.ok("bucket", "%s, made %s, %s of %s storage%s", info.Config.Name, show.Clock(info.Created),
 		show.Count(info.Config.Replicas, "replica"), strings.ToLower(info.Config.Storage.String()), where)
 	return true
 }
@@ -110,7 +110,7 @@ func (d *doctor) domains() {
 		default:
 			if other := stream.CachedInfo(); !other.Created.Equal(d.info.Created) {
 				d.add("other domains", checkWarning, "delete one, or give it another name: locks in one exclude nobody in the other",
-					"a second bucket %s is in %s, made %s", d.g.Bucket, domain, other.Created.Local().Format(time.DateTime))
+					"a second bucket %s is in %s, made %s", d.g.Bucket, domain, show.Clock(other.Created))
 			}
 		}
 	}

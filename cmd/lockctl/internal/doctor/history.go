@@ -133,7 +133,7 @@ func (h *kept) source() jetstream.StreamSourceInfo {
 // judge returns the row of a history that copies.
 func (h *kept) judge() (status, found, repair string) {
 	c, size, source := h.info.Config, h.info.State.Bytes, h.source()
-	found = fmt.Sprintf("since %s, %s of size", h.Begin.Local().Format(time.DateTime), used(size, c.MaxBytes, bytesOf))
+	found = fmt.Sprintf("since %s, %s of size", show.Clock(h.Begin), used(size, c.MaxBytes, bytesOf))
 	behind := h.Behind > 0 && (source.Lag > 0 || source.Active < 0) || source.Active > unfed
 	if h.missing > 0 {
 		found += fmt.Sprintf("; of %s in the last hour %d missing", show.Count(int(h.all), "write"), h.missing)

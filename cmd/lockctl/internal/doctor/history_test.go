@@ -7,6 +7,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/cmd/lockctl/internal/show"
 	"github.com/natslock/locks/kvstore"
 )
 
@@ -52,7 +53,7 @@ func TestDoctorHistoryRows(t *testing.T) {
 		require.Empty(t, broken, name)
 		status, found, repair := h.judge()
 		require.Equal(t, c.status, status, name)
-		require.Contains(t, found, "since "+h.Begin.Local().Format(time.DateTime), name)
+		require.Contains(t, found, "since "+show.Clock(h.Begin), name)
 		require.Regexp(t, c.found+"$", found, name)
 		require.Equal(t, status != checkOK, repair != "", name)
 	}

@@ -127,7 +127,7 @@ func IsAPIError(err error, code jetstream.ErrorCode) bool {
 
 // NoJetStream is the error of a server that answers no request of JetStream.
 func (s *Session) NoJetStream() error {
-	return tool.Exitf(tool.ExitUnavailable, "no JetStream at %s; start a server that has it with \"lockctl server\" or \"nats-server -js\", name the --js-domain it is in, or try --embedded", s.URL)
+	return tool.Exitf(tool.ExitUnavailable, "no JetStream at %s; switch it on there, as \"nats-server -js\" does, or name the --js-domain it is in", s.URL)
 }
 
 // Bounded is the context of a single request.
@@ -198,7 +198,7 @@ func (g *Globals) connectError(servers string, err error) error {
 	if _, ok := errors.AsType[*tool.Error](err); !ok && g.Embedded {
 		return tool.Exitf(tool.ExitUnavailable, "cannot connect to the embedded server: %w", err)
 	}
-	return g.ConnectError(servers, err, "start one with \"lockctl server\", or try --embedded")
+	return g.ConnectError(servers, err, "name another one with --server, NATS_URL or --context, start one with \"lockctl server\", or try --embedded")
 }
 
 // End leaves locks still held to their TTL.

@@ -12,6 +12,22 @@ import (
 	"github.com/alecthomas/kong"
 )
 
+// Clock is a time for reading, also on another day and another machine: with its date and the
+// offset of its zone.
+func Clock(t time.Time) string { return t.Local().Format("2006-01-02 15:04:05Z07:00") }
+
+// ClockMillis is a time as Clock has it, with milliseconds.
+func ClockMillis(t time.Time) string { return t.Local().Format("2006-01-02 15:04:05.000Z07:00") }
+
+// ClockOn is a time for a screen that is read at once: without the date if it is of the day of now.
+func ClockOn(t, now time.Time) string {
+	t, now = t.Local(), now.Local()
+	if t.Format(time.DateOnly) == now.Format(time.DateOnly) {
+		return t.Format("15:04:05.000")
+	}
+	return t.Format("2006-01-02 15:04:05.000")
+}
+
 // Durations lets every flag that is a duration be a number of seconds too, as for flock and
 // timeout. A duration may begin with a number of days.
 var Durations = kong.TypeMapper(reflect.TypeFor[time.Duration](), kong.MapperFunc(func(ctx *kong.DecodeContext, target reflect.Value) error {

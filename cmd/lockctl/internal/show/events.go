@@ -9,8 +9,8 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// EventLine is an event for reading, with its time in a layout of package time.
-func EventLine(ev natslock.Event, layout string) string {
+// EventLine is an event for reading.
+func EventLine(ev natslock.Event) string {
 	kind := ev.Kind.String()
 	if ev.Kind == natslock.KindRW {
 		kind += " " + ev.Mode.String()
@@ -23,7 +23,7 @@ func EventLine(ev natslock.Event, layout string) string {
 		kind += fmt.Sprint(" ", ev.Holder.Slot)
 	}
 	parts := []string{
-		paint(Faint, ev.Time.Local().Format(layout)),
+		paint(Faint, ClockMillis(ev.Time)),
 		EventType(ev.Type, eventName(ev)),
 		padded(kind, 12),
 		paint(Bold, Plain(ev.Name)),

@@ -38,9 +38,9 @@ func GapObject(ev natslock.Event) string {
 	return OneLine(out)
 }
 
-// GapLine is a gap for reading, with its times in a layout of package time.
-func GapLine(ev natslock.Event, layout string) string {
-	until := ev.Until.Local().Format(layout)
+// GapLine is a gap for reading.
+func GapLine(ev natslock.Event) string {
+	until := ClockMillis(ev.Until)
 	text := "nothing before " + until + " is kept"
 	switch {
 	case errors.Is(ev.Cause, kvstore.ErrRemade):
@@ -54,7 +54,7 @@ func GapLine(ev natslock.Event, layout string) string {
 	if ev.Time.IsZero() {
 		return Faint.Sprint(text)
 	}
-	return Faint.Sprintf("%s  %-8s  %s", ev.Time.Local().Format(layout), ev.Type, text)
+	return Faint.Sprintf("%s  %-8s  %s", ClockMillis(ev.Time), ev.Type, text)
 }
 
 // atLeast is a number of events that a lock has lost.
@@ -80,12 +80,11 @@ func (g *Gaps) Add(ev natslock.Event) bool {
 	return true
 }
 
-// Line is the sum for reading, with its times in a layout of package time. It is empty if there
-// were none.
-func (g *Gaps) Line(layout string) string {
+// Line is the sum for reading. It is empty if there were none.
+func (g *Gaps) Line() string {
 	if g.n == 0 {
 		return ""
 	}
 	return Faint.Sprintf("%s to the bucket missing in %s from %s to %s: of other locks, or of events that left no trace here; -v shows where",
-		Count(int(g.missed), "write"), Count(g.n, "gap"), g.from.Local().Format(layout), g.until.Local().Format(layout))
+		Count(int(g.missed), "write"), Count(g.n, "gap"), ClockMillis(g.from), ClockMillis(g.until))
 }

@@ -18,17 +18,17 @@ func TestGaps(t *testing.T) {
 		return natslock.Event{Type: natslock.EventGap, Time: at(s), Until: at(s + 1), Missed: missed}
 	}
 	var g Gaps
-	require.Empty(t, g.Line(time.TimeOnly))
+	require.Empty(t, g.Line())
 	named, remade := gap(0, 1), gap(0, 0)
 	named.Name, remade.Cause = "x", kvstore.ErrRemade
 	for _, ev := range []natslock.Event{named, remade, gap(0, 0)} {
 		require.False(t, g.Add(ev))
 	}
 	require.True(t, g.Add(gap(1, 1)))
-	require.Contains(t, g.Line(time.TimeOnly), "1 write to the bucket missing in 1 gap from 12:00:01 to 12:00:02: of other locks, or")
+	require.Contains(t, g.Line(), "1 write to the bucket missing in 1 gap from "+ClockMillis(at(1))+" to "+ClockMillis(at(2))+": of other locks, or")
 	require.True(t, g.Add(gap(5, 196)))
-	require.Contains(t, g.Line(time.TimeOnly), "197 writes to the bucket missing in 2 gaps from 12:00:01 to 12:00:06: ")
-	require.Contains(t, GapLine(named, time.TimeOnly), "12:00:00  gap       mutex         x  at least 1 event of it missing until 12:00:01")
+	require.Contains(t, g.Line(), "197 writes to the bucket missing in 2 gaps from "+ClockMillis(at(1))+" to "+ClockMillis(at(6))+": ")
+	require.Contains(t, GapLine(named), ClockMillis(at(0))+"  gap       mutex         x  at least 1 event of it missing until "+ClockMillis(at(1)))
 	require.Contains(t, GapObject(named), `"missed":1,"remade":false,"kind":"mutex","name":"x"`)
 	require.Contains(t, GapObject(gap(0, 1)), `"kind":null,"name":null`)
 }

@@ -81,7 +81,7 @@ func PrintHolder(w io.Writer, h Holding) {
 		row("permits", fmt.Sprintf("%d, as its client knows", h.Of))
 	}
 	row("token", h.Token)
-	since := fmt.Sprintf("%s, since %s", Brief(time.Since(h.Since)), h.Since.Local().Format("2006-01-02 15:04:05"))
+	since := fmt.Sprintf("%s, since %s", Brief(time.Since(h.Since)), Clock(h.Since))
 	if h.Waits {
 		row("waits", since+", for the readers to leave")
 	} else {

@@ -71,7 +71,7 @@ func (h *history) missed(from, until time.Time) {
 	if len(h.gaps) == historyGaps {
 		h.gaps = slices.Delete(h.gaps, 0, 1)
 	}
-	h.gaps = append(h.gaps, past{until, show.Alarm.Sprintf("events since %s were missed", from.Local().Format("15:04:05.000"))})
+	h.gaps = append(h.gaps, past{until, show.Alarm.Sprintf("events since %s were missed", show.ClockOn(from, until))})
 }
 
 // of returns the events of a lock and the outages, latest first.

@@ -129,11 +129,8 @@ func (m *top) cells(info natslock.Info) []string {
 	if since := show.WaitsSince(info); !since.IsZero() {
 		wait = show.Brief(time.Since(since))
 	}
-	switch rate := m.shot.grants[show.IDOf(info)].rate(time.Now()); {
-	case rate >= 10:
-		grants = fmt.Sprintf("%.0f/s", rate)
-	case rate >= minRate:
-		grants = fmt.Sprintf("%.1f/s", rate)
+	if rate := m.shot.grants[show.IDOf(info)].rate(time.Now()); rate >= minRate {
+		grants = perSecond(rate)
 	}
 	mode := m.mode(info)
 	if mode == unknownMode {

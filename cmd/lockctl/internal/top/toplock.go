@@ -3,6 +3,7 @@ package top
 import (
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/charmbracelet/x/ansi"
 
@@ -43,10 +44,12 @@ func (m *top) lockLines() []string {
 	if m.shot.both[info.Name] {
 		b.WriteString(show.Alarm.Sprint("there is a lock of another kind of this name: they do not exclude each other") + "\n")
 	}
-	b.WriteString("  events since " + m.begun.Local().Format("15:04:05") + ", latest first\n")
+	now := time.Now()
+	begun, _, _ := strings.Cut(show.ClockOn(m.begun, now), ".")
+	b.WriteString("  events since " + begun + ", latest first\n")
 	events := m.p.history(m.opened)
 	for _, e := range events {
-		b.WriteString("    " + show.Faint.Sprint(e.at.Local().Format("15:04:05.000")) + "  " + e.text + "\n")
+		b.WriteString("    " + show.Faint.Sprint(show.ClockOn(e.at, now)) + "  " + e.text + "\n")
 	}
 	if len(events) == 0 {
 		b.WriteString("    none\n")

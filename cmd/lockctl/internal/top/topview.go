@@ -84,8 +84,16 @@ func (m *top) counts(now time.Time) string {
 	if !m.totals.waits.IsZero() {
 		longest = show.Brief(now.Sub(m.totals.waits))
 	}
-	return fmt.Sprintf("locks %d  held %d  waiting %d  grants %.1f/s  hand-overs %.1f/s  longest wait %s",
-		m.totals.locks, m.totals.held, m.totals.waiting, m.shot.rates.grants.rate(now), m.shot.rates.handovers.rate(now), longest)
+	return fmt.Sprintf("locks %d  held %d  waiting %d  longest wait %s  grants %s  hand-overs %s",
+		m.totals.locks, m.totals.held, m.totals.waiting, longest, perSecond(m.shot.rates.grants.rate(now)), perSecond(m.shot.rates.handovers.rate(now)))
+}
+
+// perSecond is a rate, a great one without decimals: 80 columns have room for all counts.
+func perSecond(rate float64) string {
+	if rate >= 10 {
+		return fmt.Sprintf("%.0f/s", rate)
+	}
+	return fmt.Sprintf("%.1f/s", rate)
 }
 
 // between puts right at the end of the line, left before it as far as it goes.

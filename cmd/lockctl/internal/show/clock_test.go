@@ -1,0 +1,21 @@
+package show
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A printed time says its date and its zone. A screen shows the date of another day only.
+func TestClock(t *testing.T) {
+	t.Parallel()
+	at := time.Date(2026, 11, 23, 12, 0, 1, 234e6, time.Local)
+	for layout, text := range map[string]string{"2006-01-02 15:04:05Z07:00": Clock(at), "2006-01-02 15:04:05.000Z07:00": ClockMillis(at)} {
+		parsed, err := time.ParseInLocation(layout, text, time.FixedZone("elsewhere", 3600))
+		require.NoError(t, err)
+		require.Equal(t, at.Unix(), parsed.Unix(), "the same instant elsewhere")
+	}
+	require.Equal(t, "12:00:01.234", ClockOn(at, at.Add(time.Hour)))
+	require.Equal(t, "2026-11-23 12:00:01.234", ClockOn(at, at.Add(24*time.Hour)))
+}
