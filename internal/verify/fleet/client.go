@@ -28,6 +28,7 @@ type client struct {
 	Lists  []listing
 	Alarm  clock.Instant // 0: none
 
+	Known       []string // the ids of places and writers of others that it has been notified of
 	Asks, Reads int8
 	Permits     int8   // of the semaphore, as it knows
 	Highest     uint64 // the highest revision acknowledged
@@ -49,7 +50,8 @@ type call struct {
 	C       *client
 	Want    core.Want
 	M       core.Member
-	Asked   uint64 // the revision of the bucket then
+	Asked   uint64   // the revision of the bucket then
+	Known   []string // then, by its client
 	Entered bool
 	Lease   *kept // of its grant
 	Drain   *drain
@@ -73,11 +75,12 @@ type run struct {
 	Waiter   core.Waiter
 	Follower *core.Follower
 	First    *core.First
-	Mail     []stored // the newest notification of each key
-	Freed    bool     // by notifications
-	Tries    int      // reads by the timers
-	Passed   stored   // the head's place that a grant out of turn has passed
-	Watched  bool     // the end of its lease
+	Mail     []stored      // the newest notification of each key
+	Freed    bool          // by notifications
+	Tries    int           // reads by the timers
+	Since    clock.Instant // when it began to wait for what it waits for, if it is untimed
+	Passed   stored        // the head's place that a grant out of turn has passed
+	Watched  bool          // the end of its lease
 	TurnAt   clock.Instant
 }
 
@@ -114,7 +117,7 @@ func (c *client) asks(w *World, lingers, reads bool) {
 	if c.Asks > 0 {
 		c.Asks--
 	}
-	g := &call{C: c, Want: core.Want{TTL: w.Scope.TTL}, Asked: w.Server.Seq}
+	g := &call{C: c, Want: core.Want{TTL: w.Scope.TTL}, Asked: w.Server.Seq, Known: slices.Clone(c.Known)}
 	if reads && w.Scope.Kind == record.RW {
 		g.Want.Mode = record.Shared
 		spend(&c.Reads)
@@ -145,7 +148,7 @@ func (c *client) alone(g *call) {
 
 // forget forgets a goroutine. A run may still have it.
 func (c *client) forget(g *call) {
-	g.Asked, g.Lease, g.Drain = 0, nil, nil
+	g.Asked, g.Known, g.Lease, g.Drain = 0, nil, nil, nil
 	c.Calls = slices.DeleteFunc(c.Calls, func(x *call) bool { return x == g })
 }
 
@@ -361,9 +364,25 @@ func (r *run) watches(key string) bool {
 	return false
 }
 
+// learns notes a place or a writer of another client, for the check of the order.
+func (c *client) learns(w *World, s stored) {
+	if !w.Scope.Fifo || w.Failed {
+		c.Known = nil
+		return
+	}
+	if o := c.Line; o == nil || o.Others == nil || s.Client == c.ID || s.Deleted || s.Key == gateKey && (w.Scope.Kind != record.RW || s.Renewal > 0) {
+		return
+	}
+	if (s.Key == gateKey || strings.HasPrefix(s.Key, placePrefix)) && !slices.Contains(c.Known, s.ID) {
+		c.Known = append(c.Known, s.ID)
+		slices.Sort(c.Known)
+	}
+}
+
 // hears takes a notification.
 func (c *client) hears(w *World, s stored) {
 	e := s.entry()
+	c.learns(w, s)
 	if l := c.Line; l != nil && l.Others != nil {
 		switch o := l.Others; {
 		case s.Key == gateKey && o.Gate:
@@ -471,6 +490,11 @@ func (c *client) sweep(w *World) {
 	if c.Crashed {
 		return
 	}
+	gone := func(id string) bool { return w.Failed || !w.holds(id) } // and may be used again
+	c.Known = slices.DeleteFunc(c.Known, gone)
+	for _, g := range c.Calls {
+		g.Known = slices.DeleteFunc(g.Known, gone)
+	}
 	c.Runs = slices.DeleteFunc(c.Runs, func(r *run) bool {
 		gone := !(r.R.Driver != nil && !r.R.Over) && (r.R.Over || r.Lease == nil || r.Lease.State != core.StateHeld) &&
 			!slices.ContainsFunc(c.Calls, func(g *call) bool { return g.M.Run == r.R })
@@ -502,7 +526,7 @@ func (c *client) sweep(w *World) {
 }
 
 // due is when the client has to do something.
-func (c *client) due() clock.Instant {
+func (c *client) due(w *World) clock.Instant {
 	at := never
 	if c.Alarm != 0 {
 		at = c.Alarm
@@ -511,7 +535,7 @@ func (c *client) due() clock.Instant {
 		at = min(at, k.due())
 	}
 	for _, r := range c.Runs {
-		at = min(at, r.due())
+		at = min(at, r.due(w))
 	}
 	for _, g := range c.Calls {
 		at = min(at, g.due())
@@ -585,12 +609,17 @@ func (w *World) entered(g *call, l *kept) {
 			w.fail("a goroutine passes one of its client that asked before it")
 		}
 	}
+	known := func(k *kept) bool { return slices.Contains(g.Known, k.Body.ID) || !w.Scope.Slow && g.Asked >= k.Token }
 	for _, c := range w.Clients {
 		for _, h := range c.Calls {
-			if h == g || h.Entered || h.M.Inside || h.M.Run == nil || h.M.Run.Ticket == 0 {
+			if h == g || h.Entered || h.M.Run == nil || g.Want.Mode == record.Shared && h.Want.Mode == record.Shared {
 				continue
 			}
-			if p := ownerOf(h.M.Run).Place; p != nil && g.Asked >= p.Token && !(g.Want.Mode == record.Shared && h.Want.Mode == record.Shared) {
+			r := ownerOf(h.M.Run)
+			switch {
+			case g.Want.Mode == record.Shared && h.M.Inside && known(r.Lease):
+				w.fail("a reader passes a writer that had the gate before it asked")
+			case !h.M.Inside && h.M.Run.Ticket != 0 && r.Place != nil && known(r.Place):
 				w.fail("a goroutine passes one that had queued before it asked")
 			}
 		}

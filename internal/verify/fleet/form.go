@@ -43,6 +43,7 @@ func form(s Scope) *explore.Form {
 	f.HorizonOf(client{}, record.Bypass, "UnqueuedAt")
 	f.HorizonOf(removal{}, 1, "At")
 	f.HorizonOf(drain{}, 1, "At")
+	f.HorizonOf(run{}, 1, "Since")
 	ofCore(f, s)
 	return f
 }
@@ -55,7 +56,7 @@ func canon(w *World) {
 		}
 		for _, g := range c.Calls {
 			if w.Failed || !w.Scope.Fifo || g.Entered {
-				g.Asked = 0
+				g.Asked, g.Known = 0, nil
 			}
 			if g.Entered {
 				g.Drain = nil
@@ -77,6 +78,9 @@ func canon(w *World) {
 			if r.At != atBid {
 				r.Then = 0
 			}
+			if !w.Scope.Untimed || r.First == nil && r.Follower == nil {
+				r.Since = 0
+			}
 			if r.R.Leased() {
 				r.see(w)
 			}
@@ -97,6 +101,12 @@ func canon(w *World) {
 			slices.ContainsFunc(w.Net, func(m message) bool { return m.Answer.Revision == revision || m.Answer.Last == revision })
 	}
 	w.Broken = slices.DeleteFunc(w.Broken, func(revision uint64) bool { return !live(revision) })
+}
+
+// holds says whether there is a record of an id, or a write of one.
+func (w *World) holds(id string) bool {
+	return slices.ContainsFunc(w.Server.Records, func(r stored) bool { return r.ID == id && !r.Deleted }) ||
+		slices.ContainsFunc(w.Net, func(m message) bool { return m.What.ID == id })
 }
 
 // forgetNumbers forgets the numbers of attempts and renewals that nobody reads.
@@ -170,11 +180,8 @@ func (k *kept) canon(w *World) {
 		numbers = append(numbers, &sent[i].N)
 	}
 	for i := range w.Net {
-		if m := &w.Net[i]; m.What.ID == k.Body.ID && (m.From == fromRenewal || m.From == fromNobody) {
-			numbers = append(numbers, &m.What.Renewal)
-			if m.From == fromRenewal {
-				numbers = append(numbers, &m.N)
-			}
+		if m := &w.Net[i]; m.What.ID == k.Body.ID && m.From == fromRenewal {
+			numbers = append(numbers, &m.What.Renewal, &m.N)
 		}
 	}
 	for _, s := range []*server{&w.Server, w.Old} {

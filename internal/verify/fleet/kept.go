@@ -126,6 +126,9 @@ func (k *kept) leave(w *World, status record.Status) {
 	if k.State == core.StateReleased {
 		return
 	}
+	if k.holds(w.Now) && slices.ContainsFunc(w.clientOf(k.Body.ID).Calls, func(g *call) bool { return g.Entered && g.Lease == k }) {
+		w.fail("a lease is released while a goroutine is inside")
+	}
 	k.Release(core.EndReleased, w.Now)
 	k.Removal = &removal{R: core.Removal{ID: k.Body.ID, Revision: k.Last}, Status: status, Begun: w.Now, Sends: true, At: w.Now}
 }

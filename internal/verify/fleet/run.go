@@ -70,7 +70,7 @@ func (r *run) step(w *World) bool {
 }
 
 // due is when the run goes on by itself.
-func (r *run) due() clock.Instant {
+func (r *run) due(w *World) clock.Instant {
 	at := never
 	if r.TurnAt != 0 {
 		at = r.TurnAt
@@ -84,9 +84,9 @@ func (r *run) due() clock.Instant {
 	case atQueue:
 		at = min(at, r.Queue.At)
 	case atFollow:
-		at = min(at, r.Follower.At())
+		at = min(at, r.timer(w, r.Follower.At()))
 	case atFirst:
-		at = min(at, r.Bid.At)
+		at = min(at, r.timer(w, r.Bid.At))
 	}
 	return at
 }
@@ -344,7 +344,7 @@ func (r *run) stand(w *World) {
 			r.Follower.Jitter = core.LookJitter / 2
 		}
 		r.Follower.Begin(max(int(r.C.Permits), 1), written(pred), w.Now)
-		r.At = atFollow
+		r.At, r.Since = atFollow, w.Now
 	case core.Foremost:
 		r.foremost(w, r.Waiter.Vacant)
 	}
@@ -355,7 +355,7 @@ func (r *run) foremost(w *World, vacant uint64) {
 	r.Follower, r.Mail, r.Freed = nil, nil, false
 	r.First = &core.First{Counts: r.counts(w)}
 	r.First.Begin(max(int(r.C.Permits), 1), vacant, w.Now)
-	r.At, r.Bid.At = atFirst, 0
+	r.At, r.Bid.At, r.Since = atFirst, 0, w.Now
 }
 
 // requeue has the run queue again: its place has gone.
@@ -387,12 +387,20 @@ func (r *run) pause(w *World) time.Duration {
 
 func written(e record.Entry) clock.Instant { return clock.Instant(e.Time.UnixNano()) }
 
+// timer is when the run goes on by a timer that is due at an instant.
+func (r *run) timer(w *World, at clock.Instant) clock.Instant {
+	if w.Scope.Untimed && at > r.Since {
+		return never
+	}
+	return at
+}
+
 // follows goes on behind the predecessor.
 func (r *run) follows(w *World) bool {
 	f := r.Follower
 	mail := r.Mail
 	r.Mail = nil
-	if len(mail) == 0 && w.Now < f.At() && !r.gone() {
+	if len(mail) == 0 && w.Now < r.timer(w, f.At()) && !r.gone() {
 		return false
 	}
 	if r.gone() {
@@ -416,7 +424,7 @@ func (r *run) follows(w *World) bool {
 	if r.Freed {
 		f.Freed(w.Now)
 	}
-	if w.Now < f.At() {
+	if w.Now < r.timer(w, f.At()) {
 		return true
 	}
 	reads, _ := f.Due(w.Now)
@@ -527,7 +535,7 @@ func (r *run) stays(w *World) bool {
 	if r.Bid.At == 0 {
 		r.Bid.At = f.At(w.Now, wall(w.Now), func() time.Duration { return r.pause(w) })
 	}
-	if w.Now < r.Bid.At {
+	if w.Now < r.timer(w, r.Bid.At) {
 		return false
 	}
 	f.Due(wall(w.Now))

@@ -46,7 +46,7 @@ func small() []Scope {
 			s.Faults = Faults{All: 1, Breaks: 1, Late: 1, Pauses: 1, Missed: 1, GiveUps: 1, Forgets: 1}
 		}),
 		scope("mutex 2+1: in order", func(s *Scope) { s.Asks, s.Fifo = [4]int8{2, 1}, true }),
-		scope("mutex 2+2: in order", func(s *Scope) { twoTwo(s); s.Fifo = true }),
+		scope("mutex 2+2: in order, by notifications", func(s *Scope) { twoTwo(s); s.Fifo, s.Untimed = true, true }),
 		scope("lingering 1+1: a lost answer, a crash, an expiry", func(s *Scope) {
 			trouble(s, 3)
 			s.Linger = Forever
@@ -60,9 +60,9 @@ func small() []Scope {
 			two(s)
 			s.Permits, s.Asks, s.Ways, s.Fifo = [4]int8{1, 2}, [4]int8{1, 2}, 1, true
 		}),
-		scope("semaphore of two 2+2: in order", func(s *Scope) { twoTwo(s); two(s); s.Fifo = true }),
+		scope("semaphore of two 2+2: in order, by notifications", func(s *Scope) { twoTwo(s); two(s); s.Fifo, s.Untimed = true, true }),
 		scope("readers and writers 1+1: a lost answer, a crash, an expiry", func(s *Scope) { trouble(s, 3); reads(s, 0, 1) }),
-		scope("readers and writers 2+2: in order", func(s *Scope) { twoTwo(s); reads(s, 2, 0); s.Fifo = true }),
+		scope("readers and writers 2+2: in order, by notifications", func(s *Scope) { twoTwo(s); reads(s, 2, 0); s.Fifo, s.Untimed = true, true }),
 	}
 }
 
@@ -77,17 +77,22 @@ func large() []Scope {
 			s.Linger = Forever
 		}),
 		scope("lingering 2+1: a lost notification", func(s *Scope) { s.Asks, s.Linger, s.Faults.Missed = [4]int8{2, 1}, Forever, 1 }),
+		scope("mutex 2+1: in order, slow notifications", func(s *Scope) { s.Asks, s.Ways, s.Fifo, s.Slow = [4]int8{2, 1}, 2, true, true }),
+		scope("readers and a writer 2+1: in order, slow notifications", func(s *Scope) {
+			s.Asks, s.Ways, s.Fifo, s.Slow = [4]int8{2, 1}, 2, true, true
+			reads(s, 2, 0)
+		}),
+		scope("lingering readers and a writer 2+1: in order, slow notifications", func(s *Scope) {
+			s.Asks, s.Ways, s.Fifo, s.Slow, s.Linger = [4]int8{2, 1}, 1, true, true, Forever
+			reads(s, 2, 0)
+		}),
 		scope("semaphore of two 2+2: a lost answer, a crash, an expiry", func(s *Scope) { twoTwo(s); two(s); trouble(s, 3) }),
 		scope("semaphore of one and two 1+1+1: a crash, an expiry", func(s *Scope) {
 			two(s)
 			s.Clients, s.Asks, s.Permits, s.Ways, s.Faults.Crashes, s.Faults.Expiries = 3, [4]int8{1, 1, 1}, [4]int8{1, 2, 2}, 1, 1, 1
 		}),
-		scope("mutex 2+1: a turn, for ever, one gives up", func(s *Scope) {
-			s.Asks, s.Ways, s.Turn, s.Faults.GiveUps = [4]int8{-1, 1}, 1, time.Millisecond, 1
-		}),
-		scope("mutex 2+2: a break, a late write, a pause, a lost notification, one gives up: one of them", func(s *Scope) {
-			twoTwo(s)
-			s.Faults = Faults{All: 1, Breaks: 1, Late: 1, Pauses: 1, Missed: 1, GiveUps: 1, Forgets: 1}
+		scope("mutex 3+1: a turn, a crash, one gives up", func(s *Scope) {
+			s.Asks, s.Ways, s.Turn, s.Faults.GiveUps, s.Faults.Crashes = [4]int8{3, 1}, 1, time.Millisecond, 1, 1
 		}),
 		scope("readers and writers 2+1: a lost answer, a crash, an expiry", func(s *Scope) {
 			s.Asks, s.Ways = [4]int8{2, 1}, 1

@@ -35,6 +35,8 @@ type Scope struct {
 	Ways     int  // goroutines act only while fewer writes are on their way; 0: always
 	Renewals int8 // of each lease; -1: for ever
 	Several  bool // servers
+	Slow     bool // notifications come later
+	Untimed  bool // waiters read by notifications only
 	Fifo     bool // the order of the queue is checked, as long as nothing has gone wrong
 
 	Faults Faults
@@ -231,13 +233,14 @@ func Moves(w *World, to []explore.Move) []explore.Move {
 			to = append(to, explore.Move{Kind: kind, Fault: fault, A: int32(a), B: int32(b)})
 		}
 	}
-	f, ways := &w.Left, 0
+	f, ways, waits := &w.Left, 0, false
 	for i := range w.Net {
 		m := &w.Net[i]
 		if m.To != toServer && w.Clients[m.Client].Crashed {
 			continue
 		}
-		if !m.Late {
+		waits = waits || !m.Late
+		if !m.Late && m.To != toWatch {
 			ways++
 		}
 		add(false, 0, mvDeliver, i, 0)
@@ -266,7 +269,7 @@ func Moves(w *World, to []explore.Move) []explore.Move {
 		}
 	}
 	acts := w.Scope.Ways == 0 || ways < w.Scope.Ways
-	asked := w.Grants > 0 || slices.ContainsFunc(w.Clients, func(c *client) bool { return len(c.Calls) > 0 })
+	asked := slices.ContainsFunc(w.Clients, func(c *client) bool { return c.Crashed || c.Asks != w.Scope.Asks[c.Index] || c.Asks < 0 })
 	for i, c := range w.Clients {
 		if c.Crashed {
 			continue
@@ -316,7 +319,7 @@ func Moves(w *World, to []explore.Move) []explore.Move {
 	if w.Scope.Several && w.Old == nil {
 		add(true, f.Cuts, mvCut, 0, 0)
 	}
-	if !w.Scope.Prompt || ways == 0 {
+	if !w.Scope.Prompt || !waits {
 		if at := w.next(); at != never {
 			add(false, 0, mvPass, int(at.Sub(w.Now)/time.Millisecond), 0)
 		}
@@ -339,7 +342,7 @@ func (w *World) next() clock.Instant {
 	}
 	for _, c := range w.Clients {
 		if !c.Crashed {
-			at = min(at, c.due())
+			at = min(at, c.due(w))
 		}
 	}
 	if at == never {
@@ -539,15 +542,19 @@ func (w *World) write(r stored, expect uint64, guard string, missed int) core.An
 	} else {
 		s.Records = slices.Insert(s.Records, i, r)
 	}
+	note := r // nobody reads more of it
+	if note.Attempt, note.Renewal = 0, min(r.Renewal, 1); note.Token == 0 {
+		note.Token = r.Revision
+	}
 	for j, c := range w.Clients {
 		switch {
 		case j == missed:
 			spend(&w.Left.Missed)
 		case c.Crashed || !c.watches(r.Key):
-		case w.Scope.Prompt:
-			c.hears(w, r)
+		case w.Scope.Prompt && !w.Scope.Slow:
+			c.hears(w, note)
 		default:
-			w.send(message{To: toWatch, Client: j, What: r, Late: true})
+			w.send(message{To: toWatch, Client: j, What: note, Late: !w.Scope.Slow})
 		}
 	}
 	return core.Answer{Revision: s.Seq}
