@@ -48,6 +48,19 @@ func init() {
 		k, ok := record.ParseKey(held.Key())
 		return k.Slot, ok && k.Prefix == record.SlotPrefix
 	}
+	bridge.Leave = func(l *Lock) (key string, err error) {
+		if held, ok := l.holding().(interface{ Key() string }); ok {
+			key = held.Key()
+		}
+		return key, l.retire()
+	}
+	bridge.Admin = func(ctx context.Context, c *Client) (*admin.Admin, error) { return c.admin, c.readyFor(ctx) }
+	bridge.Process = func(pid int) Option {
+		return func(c *config) error {
+			c.pid = pid
+			return nil
+		}
+	}
 	bridge.Drop = func(l *Lock) {
 		l.cleanup.Stop()
 		l.holding().Abandon()

@@ -117,6 +117,9 @@ func (cfg config) client(kv kvstore.KV) *Client {
 		cfg.session.Observe = func(ctx context.Context, ev session.Event) { observe(ctx, observed(ev)) }
 	}
 	b := bucket.New(kv, cfg.owner, nil)
+	if cfg.pid != 0 {
+		b.StandFor(cfg.pid)
+	}
 	held := session.New(b, cfg.session)
 	return &Client{session: held, locks: acquire.New(b, held, cfg.turn, cfg.lingering), admin: admin.New(b, held), bucket: b, now: cfg.now}
 }

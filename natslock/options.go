@@ -27,6 +27,7 @@ type config struct {
 	turn      time.Duration
 	lingering int
 	owner     string
+	pid       int // that the records name; 0: that of this process
 	observe   func(context.Context, Event)
 	wrap      func(kvstore.KV) kvstore.KV
 	now       func() time.Time

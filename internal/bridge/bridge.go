@@ -38,6 +38,21 @@ var (
 	//
 	//	func(l *natslock.Lock) (n int, ok bool)
 	Slot any
+	// Leave ends a lock that the client does not renew, and leaves its record in the bucket until
+	// its TTL ends. It says under which key. It is for package script:
+	//
+	//	func(l *natslock.Lock) (key string, err error)
+	Leave any
+	// Admin is a client's view of the locks of all clients, for package script. The error is that
+	// of a client that was closed, or of a nil context:
+	//
+	//	func(ctx context.Context, c *natslock.Client) (*admin.Admin, error)
+	Admin any
+	// Process has the records of a client name another process than the client's, for package
+	// script:
+	//
+	//	func(pid int) natslock.Option
+	Process any
 	// WrapStore puts something between a client and its store, for package testutil:
 	//
 	//	func(wrap func(kvstore.KV) kvstore.KV) natslock.Option

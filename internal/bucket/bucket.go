@@ -69,6 +69,9 @@ func New(kv kvstore.KV, owner string, now func() clock.Instant) *Bucket {
 	return b
 }
 
+// StandFor has the records name another process of this machine, for which the client takes locks.
+func (b *Bucket) StandFor(pid int) { b.author.PID, b.author.Started = pid, 0 }
+
 // Owner is what the records of the client say of it.
 func (b *Bucket) Owner() string { return b.author.Owner }
 

@@ -51,6 +51,9 @@ func (a *Call) Drain(gate *session.Lease) claim.Result {
 	d := drain{a: a, gate: gate, mailbox: newMailbox(), back: backstop{place: a.placeTTL()}, Drain: core.Drain{Once: a.Req.Once}}
 	gate.OnEnd(d.mailbox.poke)
 	defer a.WhileGranting()()
+	if a.Req.Fixed && a.Req.Until.IsZero() { // its TTL is for the work
+		defer gate.Keep()() //safety:drain-kept
+	}
 	defer func() {
 		if d.watch != nil {
 			d.watch.Stop()

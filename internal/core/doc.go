@@ -52,6 +52,11 @@
 // the head lives, and when it takes the lock out of turn: follow.go. The first waiter: which keys it reads
 // and claims, and when: first.go.
 //
+// # Locks of scripts
+//
+// How a process that has nothing but a handle extends a lock which nobody renews: extending.go. Its release is
+// that of removal.go.
+//
 // # Writers behind their gate
 //
 // What proves to a writer that no reader is left, and what it does until then: drain.go.

@@ -99,6 +99,9 @@ type Body struct {
 	// place.
 	Evictions uint16 `msgpack:"e,omitempty"`
 	InUse     uint64 `msgpack:"u,omitempty"`
+	// By is of a renewal by a process that has nothing but the lock's handle: it counts only if
+	// the server stored it before, in unix milliseconds of the servers. 0: it always does.
+	By int64 `msgpack:"by,omitempty"`
 
 	Owner   string   `msgpack:"o,omitempty"`
 	Host    string   `msgpack:"h,omitempty"`
@@ -254,6 +257,7 @@ func (b *Body) fields(w *fieldWriter) {
 		w.err = w.enc.EncodeBool(true)
 	}
 	w.grows("u", b.InUse)
+	w.grows("by", uint64(b.By))
 	w.text("o", b.Owner)
 	w.text("h", b.Host)
 	w.number("p", int64(b.PID))
@@ -425,6 +429,9 @@ func (e Entry) ClaimID() string {
 
 // BrokenBecause names the operator that broke the record, and the reason.
 func (e Entry) BrokenBecause() string { return fmt.Sprintf("by %s: %s", e.BrokenBy, e.Reason) }
+
+// StoredLate says whether the record is a renewal that the server stored when it did not count any more.
+func (e Entry) StoredLate() bool { return e.By != 0 && e.Time.UnixMilli() >= e.By }
 
 // From says whether the claim with this id wrote the record.
 func (e Entry) From(id string) bool { return !e.Zero() && !e.Unreadable && e.ID == id }

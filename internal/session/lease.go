@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/natslock/locks/internal/bucket"
@@ -218,6 +219,31 @@ func (l *Lease) Renewed(ctx context.Context) error {
 	return l.confirm(ctx, false)
 }
 
+// Keep has the lease renewed in time, also a fixed one, until stop is called.
+func (l *Lease) Keep() (stop func()) {
+	l.s.mu.Lock()
+	defer l.s.mu.Unlock()
+	x := extension{after: math.MaxUint64, done: make(chan error, 1)} // which no renewal ends
+	l.waiting = append(l.waiting, x)
+	l.Waiting++
+	l.moved()
+	return func() { l.forget(x) }
+}
+
+// forget ends a wait for a confirmation.
+func (l *Lease) forget(x extension) {
+	l.s.mu.Lock()
+	defer l.s.mu.Unlock()
+	for i := range l.waiting {
+		if l.waiting[i].done == x.done {
+			l.waiting = append(l.waiting[:i], l.waiting[i+1:]...)
+			l.Waiting--
+			break
+		}
+	}
+	l.moved()
+}
+
 // confirm waits for a confirmation: of a renewal that is sent from now on, or of any.
 func (l *Lease) confirm(ctx context.Context, fresh bool) error {
 	l.s.mu.Lock()
@@ -242,16 +268,9 @@ func (l *Lease) confirm(ctx context.Context, fresh bool) error {
 		return err
 	case <-ctx.Done():
 	}
+	l.forget(x)
 	l.s.mu.Lock()
 	defer l.s.mu.Unlock()
-	for i := range l.waiting {
-		if l.waiting[i].done == x.done {
-			l.waiting = append(l.waiting[:i], l.waiting[i+1:]...)
-			l.Waiting--
-			break
-		}
-	}
-	l.moved()
 	return fmt.Errorf("renew lock %q: %w: not confirmed%s: %w", l.kept.Name, bucket.ErrUnavailable, l.failed(), bucket.EndOf(ctx))
 }
 

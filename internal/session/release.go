@@ -18,7 +18,8 @@ import (
 type removal struct {
 	*core.Removal
 	key    string
-	k      *kept // nil: it was not kept
+	k      *kept        // nil: it was not kept
+	body   *record.Body // of a record that was not kept, for its tombstone; nil: it was never granted
 	status record.Status
 }
 
@@ -27,8 +28,12 @@ func (s *Session) write(r *removal) (w kvstore.Write, err error) {
 	if r.k != nil {
 		return r.k.closing(r.status, r.Revision, r.Broken != nil)
 	}
+	body := record.Body{ID: r.ID}
+	if r.body != nil {
+		body = *r.body
+	}
 	w = kvstore.Write{Key: r.key, Expect: r.Revision, Delete: true}
-	w.Value, err = s.b.Tombstone(record.StatusGone, record.Body{ID: r.ID})
+	w.Value, err = s.b.Tombstone(record.StatusGone, body)
 	return w, err
 }
 
@@ -99,6 +104,12 @@ var errBehind = fmt.Errorf("%w: the server that answered lags behind", bucket.Er
 func (s *Session) Remove(ctx context.Context, key string, r *core.Removal) error {
 	_, err := s.remove(ctx, &removal{Removal: r, key: key}, time.Now(), orphanLife, nil)
 	return err
+}
+
+// End is [Session.Remove] for a claim that was granted, whose record has a body, and not for longer than limit. The
+// step is the last one if the error is nil.
+func (s *Session) End(ctx context.Context, key string, body *record.Body, r *core.Removal, limit time.Duration) (core.RemovalStep, error) {
+	return s.remove(ctx, &removal{Removal: r, key: key, body: body}, time.Now(), limit, nil)
 }
 
 // Discard deletes a record that this client has written and does not believe in, of a claim, a

@@ -38,7 +38,7 @@ var floors = [][]string{
 	{"internal/bridge"},
 	{"natslock"},
 	{"rwlock", "semaphore", "election", "fence", "testutil", "locktest"},
-	{"internal/tool"},
+	{"internal/tool", "internal/script"},
 	{"cmd/lockctl/internal/console"},
 	{"cmd/lockctl/internal/show"},
 	{"cmd/lockctl/internal/session"},
@@ -58,7 +58,8 @@ var only = map[string][]string{
 	"testutil":         {"natslock", "kvstore", "internal/bridge"},
 	"locktest":         {"natslock", "kvstore", "internal/record", "internal/bridge"},
 	"internal/tool":    {"natslock", "kvstore"},
-	"cmd/*":            {"natslock", "rwlock", "semaphore", "election", "kvstore", "internal/tool", "cmd/lockctl/internal/*"},
+	"internal/script":  {"natslock", "internal/bridge", "internal/admin", "internal/record", "internal/clock"},
+	"cmd/*":            {"natslock", "rwlock", "semaphore", "election", "kvstore", "internal/tool", "internal/script", "cmd/lockctl/internal/*"},
 
 	"cmd/lockctl/internal/console":   {"internal/tool"},
 	"cmd/lockctl/internal/show":      {"natslock", "kvstore", "internal/tool", "cmd/lockctl/internal/console"},

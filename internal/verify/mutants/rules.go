@@ -72,6 +72,7 @@ var rules = []rule{
 	{"an idle lease is used only while a list of 5 s counts", []string{"linger-informed", "recall-closes"}},
 	{"a rest or a hand-over ends the context first", []string{"handoff-context-first", "rest-kept"}},
 	{"only a record that was handed over is adopted", []string{"adopt-handed", "adopt-never-free"}},
+	{"a lock that no process renews is extended inside its validity, by its handle, and for no less than it had", []string{"extend-own", "extend-late", "extend-in-time", "extend-never-shorter"}},
 	{"a break meets only the claim that its request names", []string{"break-shown"}},
 	{"a broken record lives as long as the lease that it ends", []string{"broken-outlasts", "broken-age"}},
 	{"a re-created bucket ends every lease", []string{"re-created", "bucket-gone"}},

@@ -1,0 +1,163 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/natslock/locks/internal/bucket"
+	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/internal/core"
+	"github.com/natslock/locks/internal/record"
+	"github.com/natslock/locks/internal/session"
+	"github.com/natslock/locks/kvstore"
+)
+
+// Left names a lock whose client has left its record in the bucket and holds it on: later
+// processes extend and release it.
+type Left struct {
+	Key   string // of the record
+	ID    string // of the claim
+	Token uint64
+}
+
+// Extended is what an [Admin.Extend] has confirmed.
+type Extended struct {
+	TTL   time.Duration
+	Valid time.Duration // from now on: what is left of the validity
+	Free  time.Duration // from now on: when nobody has extended it by then, the server frees it no sooner
+}
+
+// Extend gives the lock a TTL from now on, and at least what it had. The error matches
+// [session.ErrLost] if the lock was lost, and [session.ErrBroken] if an operator broke it. If it
+// matches [bucket.ErrUnavailable] or ctx's, nobody knows whether the server has extended the lock.
+// [core.Extending] has the states.
+func (a *Admin) Extend(ctx context.Context, l Left, ttl time.Duration) (Extended, error) {
+	name := l.name()
+	ttl, err := clock.RoundTTL(ttl, true)
+	if err != nil {
+		return Extended{}, fmt.Errorf("extend lock %q: %w", name, err)
+	}
+	x := core.Extending{ID: l.ID, Token: l.Token, TTL: ttl}
+	var failed error // the last request that had no answer
+	for try := 0; ; try++ {
+		step, e, err := a.found(ctx, &x, l)
+		if err == nil && step == core.ExtendWrite {
+			step, err = a.extend(ctx, &x, e)
+		}
+		switch {
+		case err != nil:
+			failed = err
+		case step == core.ExtendDone:
+			if left := x.Valid.Sub(a.b.Instant()); left > 0 {
+				return Extended{TTL: x.Terms.TTL, Valid: left, Free: left + x.Terms.Margin}, nil
+			}
+			return Extended{}, l.ended(core.ExtendLate, e)
+		case step != core.ExtendRead:
+			return Extended{}, l.ended(step, e)
+		}
+		if err := a.pause(ctx, try, failed); err != nil {
+			return Extended{}, fmt.Errorf("extend lock %q (token %d): not confirmed: %w", name, l.Token, err)
+		}
+	}
+}
+
+// pause precedes another try. It returns an error where there is to be none; failed is that of the
+// last request.
+func (a *Admin) pause(ctx context.Context, try int, failed error) error {
+	err := failed
+	if !bucket.IsAny(failed, bucket.ErrPermission, kvstore.ErrClosed, kvstore.ErrConnectionClosed, kvstore.ErrDraining) {
+		if err = clock.Sleep(ctx, clock.ShortBackoff(try)); err == nil {
+			return nil
+		}
+		err = bucket.EndOf(ctx)
+		if failed != nil {
+			err = fmt.Errorf("%w: %w", failed, err)
+		}
+	}
+	return bucket.Unavailable(err)
+}
+
+// found reads the record of l as of what the leader has stored.
+func (a *Admin) found(ctx context.Context, x *core.Extending, l Left) (core.ExtendStep, record.Entry, error) {
+	asked := a.b.Instant()
+	st, err := a.b.Leader(ctx, bucket.AnswerTimeout)
+	if err != nil {
+		return core.ExtendRead, record.Entry{}, err
+	}
+	e, err := a.read(ctx, l.Key, max(x.AsOf, st.LastRevision)) //safety:extend-as-of
+	if err != nil {
+		return core.ExtendRead, record.Entry{}, err
+	}
+	return x.Found(e, st.Time, asked, a.s.Margin), e, nil
+}
+
+// extend writes the record that was found again.
+func (a *Admin) extend(ctx context.Context, x *core.Extending, e record.Entry) (core.ExtendStep, error) {
+	b := e.Body
+	b.Token, b.Attempt, b.Renewal, b.Fixed = e.TokenOrTicket(), 0, b.Renewal+1, true
+	b.TTL, b.By = int64(x.Terms.TTL/time.Second), x.By.UnixMilli()
+	value, err := b.EncodeKept(e.Revision)
+	if err != nil {
+		return core.ExtendRead, err
+	}
+	w := kvstore.Write{Key: e.Key, Value: value, Expect: e.Revision, TTL: x.Terms.TTL} //safety:extend-expects
+	sent := a.b.Instant()
+	revision, err := a.b.Write(ctx, w)
+	step := x.Wrote(bucket.AnswerOf(kvstore.Answer{Revision: revision, Err: err}), e.Revision, sent, a.b.Instant())
+	return step, err
+}
+
+// Release ends the lock. It returns nil if the lock was held until then. Otherwise the error is
+// that of [Admin.Extend]; a record of the lock that is there is deleted all the same.
+func (a *Admin) Release(ctx context.Context, l Left) error {
+	x := core.Extending{ID: l.ID, Token: l.Token, TTL: clock.MinTTL}
+	for try := 0; ; try++ {
+		step, e, err := a.found(ctx, &x, l)
+		switch {
+		case err != nil:
+			if err = a.pause(ctx, try, err); err != nil {
+				return fmt.Errorf("release lock %q (token %d): not confirmed: %w; it is free when its TTL has passed", l.name(), l.Token, err)
+			}
+			continue
+		case !e.Live() || step == core.ExtendTaken:
+			return l.ended(step, e)
+		}
+		b := e.Body
+		b.Token = e.TokenOrTicket()
+		r := core.Removal{ID: l.ID, Revision: e.Revision}
+		last, err := a.s.End(ctx, l.Key, &b, &r, a.s.ReleaseTimeout)
+		switch {
+		case err != nil:
+			return fmt.Errorf("release lock %q (token %d): %w; it is free when its TTL has passed", l.name(), l.Token, err)
+		case r.Broken != nil:
+			return l.ended(core.ExtendBroken, *r.Broken)
+		case last == core.LostBefore:
+			return l.ended(core.ExtendGone, e)
+		case step != core.ExtendWrite: // broken, or late
+			return l.ended(step, e)
+		}
+		return nil
+	}
+}
+
+func (l Left) name() string {
+	k, _ := record.ParseKey(l.Key)
+	return k.Name
+}
+
+// ended is the error of a lock that is not held any more.
+func (l Left) ended(step core.ExtendStep, e record.Entry) error {
+	end := session.EndError{Name: l.name(), Token: l.Token, Kind: session.ErrLost}
+	switch step {
+	case core.ExtendBroken:
+		end.Kind, end.Why = session.ErrBroken, e.BrokenBecause()
+	case core.ExtendTaken:
+		end.Why = "another claim has its record"
+	case core.ExtendLate:
+		end.Why = "its validity is over"
+	default:
+		end.Why = "its record is gone"
+	}
+	return &end
+}

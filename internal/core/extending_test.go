@@ -1,0 +1,130 @@
+package core
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/internal/record"
+)
+
+// left is a record that no process renews, at a revision, so long after the begin. by is when the server had to
+// have stored it, so long after the begin; 0: at any time.
+func left(revision uint64, ttl, at, by time.Duration) record.Entry {
+	e := stored(revision, "me", 0, record.StatusHeld)
+	e.Token, e.Fixed, e.Record.TTL, e.Time = 640, true, ttl, time.Unix(1_000, 0).Add(at)
+	if by > 0 {
+		e.By = time.Unix(1_000, 0).Add(by).UnixMilli()
+	}
+	return e
+}
+
+const second = time.Second
+
+// TestExtending: the races of an extension. The first record has a TTL of 10 s, so a margin of 1 s, and revision
+// 10; the handle has its token, and 10 s are wanted.
+func TestExtending(t *testing.T) {
+	type act struct {
+		found record.Entry // as of the leader, whose clock shows at; asked at that instant too
+		at    time.Duration
+		want  ExtendStep
+
+		answer   Answer // to the write, sent at that instant
+		answered time.Duration
+		then     ExtendStep
+	}
+	mine := left(10, 10*second, 0, 0)
+	taken := mine
+	taken.ID = "you"
+	older := mine
+	older.Token = 641
+	handed := mine
+	handed.Status = record.StatusHanded
+	unreadable := mine
+	unreadable.Unreadable = true
+	yes := Answer{Revision: 11}
+	write := func(at time.Duration, a Answer, answered time.Duration, then ExtendStep) act {
+		return act{mine, at, ExtendWrite, a, answered, then}
+	}
+	for _, c := range []struct {
+		name  string
+		acts  []act
+		valid time.Duration // its end; 0: not extended
+	}{
+		{"at once", []act{write(4*second, yes, 5*second, ExtendDone)}, 13 * second},
+		{"gone", []act{{at: second, want: ExtendGone}}, 0},
+		{"released", []act{{found: ended(11, "me", record.StatusGone), at: second, want: ExtendGone}}, 0},
+		{"taken", []act{{found: taken, at: second, want: ExtendTaken}}, 0},
+		{"unreadable", []act{{found: unreadable, at: second, want: ExtendTaken}}, 0},
+		{"handed over", []act{{found: handed, at: second, want: ExtendTaken}}, 0},
+		{"another token", []act{{found: older, at: second, want: ExtendTaken}}, 0},
+		{"broken", []act{{found: stored(11, "me", 0, record.StatusBroken), at: second, want: ExtendBroken}}, 0},
+		{"broken at once", []act{{found: ended(11, "me", record.StatusBroken), at: second, want: ExtendBroken}}, 0},
+		{"its validity is over", []act{{found: mine, at: 9 * second, want: ExtendLate}}, 0},
+		{"overdue", []act{{found: mine, at: 11 * second, want: ExtendLate}}, 0},
+		{"extended before", []act{{left(11, 10*second, 8*second, 9*second), 9 * second, ExtendWrite, Answer{Revision: 12}, 9 * second, ExtendDone}}, 18 * second},
+		{"stored too late", []act{{found: left(11, 10*second, 9*second, 9*second), at: 10 * second, want: ExtendLate}}, 0},
+		{"by another process", []act{write(2*second, refusedBy(11), 3*second, ExtendRead),
+			{found: left(11, 10*second, 2*second, 9*second), at: 4 * second, want: ExtendDone}}, 11 * second},
+		{"by another process, for less", []act{write(2*second, refusedBy(11), 3*second, ExtendRead),
+			{left(11, 5*second, 2*second, 9*second), 4 * second, ExtendWrite, Answer{Revision: 12}, 4 * second, ExtendDone}}, 13 * second},
+		{"released meanwhile", []act{write(2*second, refusedBy(11), 3*second, ExtendRead), {found: ended(11, "me", record.StatusGone), at: 3 * second, want: ExtendGone}}, 0},
+		{"broken meanwhile", []act{write(2*second, refusedBy(11), 3*second, ExtendRead), {found: stored(11, "me", 0, record.StatusBroken), at: 3 * second, want: ExtendBroken}}, 0},
+		{"removed meanwhile", []act{write(8*second, refusedBy(0), 9*second, ExtendRead), {at: 10 * second, want: ExtendGone}}, 0},
+		{"refused by a deposed leader", []act{write(2*second, refusedBy(9), 2*second, ExtendRead), write(3*second, yes, 3*second, ExtendDone)}, 12 * second},
+		{"the answer was lost", []act{write(2*second, Answer{Refusal: Unsure}, 3*second, ExtendRead),
+			{found: left(11, 10*second, 2*second, 9*second), at: 3 * second, want: ExtendDone}}, 11 * second},
+		{"the write was lost", []act{write(2*second, Answer{Refusal: Unsure}, 3*second, ExtendRead), write(3*second, yes, 3*second, ExtendDone)}, 12 * second},
+		{"the answer came late", []act{write(2*second, yes, 9*second, ExtendRead),
+			{found: left(11, 10*second, 2*second, 9*second), at: 10 * second, want: ExtendDone}}, 11 * second},
+		{"it was stored late, and the answer came late", []act{write(8*second, yes, 10*second, ExtendRead),
+			{found: left(11, 10*second, 9*second, 9*second), at: 10 * second, want: ExtendLate}}, 0},
+		{"another write is in flight", []act{write(2*second, Answer{Refusal: InFlight}, 2*second, ExtendRead), write(2*second, yes, 2*second, ExtendDone)}, 11 * second},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			x := &Extending{ID: "me", Token: 640, TTL: 10 * second}
+			at := func(d time.Duration) clock.Instant { return clock.Instant(0).Add(d) }
+			for i, a := range c.acts {
+				require.Equal(t, a.want, x.Found(a.found, time.Unix(1_000, 0).Add(a.at), at(a.at), clock.DefaultMargin), i)
+				if a.want == ExtendWrite {
+					require.Equal(t, a.then, x.Wrote(a.answer, a.found.Revision, at(a.at), at(a.answered)), i)
+				}
+				if a.then == ExtendRead && a.want == ExtendWrite {
+					require.GreaterOrEqual(t, x.AsOf, max(a.found.Revision, a.answer.Last, a.answer.Revision))
+				}
+			}
+			require.Equal(t, at(c.valid), x.Valid)
+		})
+	}
+}
+
+// TestExtendingTerms: an extension ends no sooner than what it replaces, and counts if it is stored inside its
+// validity.
+func TestExtendingTerms(t *testing.T) {
+	begin := time.Unix(1_000, 0)
+	for _, c := range []struct {
+		ttl, at, wanted, want time.Duration
+	}{
+		{10 * second, 4 * second, 10 * second, 10 * second},
+		{10 * second, 4 * second, 20 * second, 20 * second},
+		{60 * second, 4500 * time.Millisecond, 10 * second, 56 * second},
+		{60 * second, 52 * second, 10 * second, 10 * second},
+	} {
+		x := &Extending{ID: "me", Token: 640, TTL: c.wanted}
+		e := left(10, c.ttl, 0, 0)
+		require.Equal(t, ExtendWrite, x.Found(e, begin.Add(c.at), 0, clock.DefaultMargin))
+		require.Equal(t, clock.NewTerms(c.want, clock.DefaultMargin), x.Terms)
+		require.Equal(t, begin.Add(clock.NewTerms(c.ttl, clock.DefaultMargin).Validity()), x.By)
+	}
+}
+
+// TestExtendingShort: a confirmation counts inside the validity that it gives, too.
+func TestExtendingShort(t *testing.T) {
+	x := &Extending{ID: "me", Token: 640, TTL: second}
+	require.Equal(t, ExtendWrite, x.Found(left(10, 3*second, 0, 0), time.Unix(1_002, 0), 0, clock.DefaultMargin))
+	end := x.Terms.End(0)
+	require.Equal(t, ExtendRead, x.Wrote(Answer{Revision: 11}, 10, -clock.Instant(second), end))
+	require.EqualValues(t, 11, x.AsOf)
+}

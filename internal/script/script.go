@@ -1,0 +1,122 @@
+// Package script has the locks that lockctl takes for scripts. No process renews such a lock. Its record
+// stays in the bucket when the process that took it has ended, with the status held, and the
+// processes of the script extend and release it with its handle.
+package script
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/natslock/locks/internal/admin"
+	"github.com/natslock/locks/internal/bridge"
+	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/internal/record"
+	"github.com/natslock/locks/natslock"
+)
+
+// Handle names a lock of a script. It goes from process to process as text, and is good as often
+// as the script wants. It is no secret: each client that may write the lock's record can use it.
+type Handle struct {
+	admin.Left
+	TTL time.Duration // that was asked for when the lock was taken
+}
+
+// Lasts says how long the lock is held unless it is extended: see the fields.
+type Lasts = admin.Extended
+
+// handleText is the beginning of a handle's text.
+const handleText = "natslock-script-1"
+
+// Kind is that of the lock.
+func (h Handle) Kind() natslock.Kind { return natslock.Kind(h.key().Kind()) }
+
+// Name is that of the lock.
+func (h Handle) Name() string { return h.key().Name }
+
+// Mode is how the lock is held.
+func (h Handle) Mode() natslock.Mode {
+	if h.key().Prefix == record.ReaderPrefix {
+		return natslock.Shared
+	}
+	return natslock.Exclusive
+}
+
+// Slot is the number of the permit of a semaphore.
+func (h Handle) Slot() (n int, ok bool) { return h.key().Slot, h.key().Prefix == record.SlotPrefix }
+
+func (h Handle) key() record.Key {
+	k, _ := record.ParseKey(h.Key)
+	return k
+}
+
+// MarshalText returns the handle as one word of printable characters.
+func (h Handle) MarshalText() ([]byte, error) {
+	return fmt.Appendf(nil, "%s:%s:%s:%d:%d", handleText, h.Key, h.ID, h.Token, int64(h.TTL/time.Second)), nil
+}
+
+// UnmarshalText reads the text of a handle. The error matches natslock.ErrInvalidOption, and h is
+// unchanged then.
+func (h *Handle) UnmarshalText(text []byte) error {
+	fields := strings.Split(string(text), ":")
+	switch {
+	case strings.HasPrefix(string(text), "natslock-handle-1:"):
+		return fmt.Errorf("handle: %w: this one is of a program that has handed its lock over (Lock.Handoff), and only a program can adopt it", natslock.ErrInvalidOption)
+	case len(fields) != 5 || fields[0] != handleText:
+		return fmt.Errorf("handle: %w: %.64q is not the text of a handle", natslock.ErrInvalidOption, text)
+	}
+	k, known := record.ParseKey(fields[1])
+	token, err := strconv.ParseUint(fields[3], 10, 64)
+	seconds, err2 := strconv.ParseUint(fields[4], 10, 31)
+	ttl, err3 := clock.RoundTTL(time.Duration(seconds)*time.Second, true)
+	if !known || k.Waits() || fields[2] == "" || token == 0 || err != nil || err2 != nil || err3 != nil {
+		return fmt.Errorf("handle: %w: %.64q cannot be read", natslock.ErrInvalidOption, text)
+	}
+	*h = Handle{admin.Left{Key: fields[1], ID: fields[2], Token: token}, ttl}
+	return nil
+}
+
+// For has the locks of a client name the script's process as their holder.
+func For(pid int) natslock.Option { return bridge.Process.(func(int) natslock.Option)(pid) }
+
+// Leave ends a lock that the client does not renew, and leaves its record to those that have the
+// handle. ttl is that of the lock. The error matches natslock.ErrLost if the lock was lost before.
+func Leave(l *natslock.Lock, ttl time.Duration) (Handle, Lasts, error) {
+	t := clock.NewTerms(clock.CeilSecond(ttl), clock.DefaultMargin)
+	h := Handle{admin.Left{ID: l.ID(), Token: l.Token()}, t.TTL}
+	valid := l.Remaining() // before it ends here
+	key, err := bridge.Leave.(func(*natslock.Lock) (string, error))(l)
+	if err != nil {
+		return Handle{}, Lasts{}, err
+	}
+	h.Key = key
+	return h, Lasts{TTL: t.TTL, Valid: valid, Free: valid + t.Margin}, nil
+}
+
+// Extend gives the lock a TTL from now on, that of the handle if ttl is 0, and at least what it
+// had. The error matches natslock.ErrLost if the lock was lost.
+func (h Handle) Extend(ctx context.Context, c *natslock.Client, ttl time.Duration) (Lasts, error) {
+	a, err := adminOf(ctx, c)
+	if err != nil {
+		return Lasts{}, err
+	}
+	if ttl == 0 {
+		ttl = h.TTL
+	}
+	return a.Extend(ctx, h.Left, ttl)
+}
+
+// Release ends the lock. The error matches natslock.ErrLost if the lock was lost before.
+func (h Handle) Release(ctx context.Context, c *natslock.Client) error {
+	a, err := adminOf(ctx, c)
+	if err != nil {
+		return err
+	}
+	return a.Release(ctx, h.Left)
+}
+
+func adminOf(ctx context.Context, c *natslock.Client) (*admin.Admin, error) {
+	return bridge.Admin.(func(context.Context, *natslock.Client) (*admin.Admin, error))(ctx, c)
+}
