@@ -4,29 +4,34 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"strconv"
 	"time"
 
 	"github.com/natslock/locks/cmd/lockctl/internal/session"
 	"github.com/natslock/locks/cmd/lockctl/internal/show"
+	"github.com/natslock/locks/internal/script"
 	"github.com/natslock/locks/internal/tool"
 	"github.com/natslock/locks/natslock"
 )
 
 type acquireCmd struct {
-	Write  bool          `help:"Take the reader-writer lock of that name for writing."`
-	TTL    time.Duration `default:"1m" placeholder:"DURATION" help:"How long the lock stays taken, unless \"lockctl extend\" is called (default ${default}, whole seconds)."`
+	choice `embed:""`
+	TTL    time.Duration `default:"1m" placeholder:"DURATION" help:"How long the lock stays taken, unless \"lockctl extend\" is called (default ${default}, whole seconds, at most 366 days)."`
 	taking `embed:""`
+	Owner  string `placeholder:"TEXT" help:"Name that others see as the holder's (default USER@HOST:PID, where PID is that of the process that calls lockctl: the script)."`
 	JSON   bool   `name:"json" help:"Print an object with the handle, the fencing token and the end."`
 	Name   string `arg:"" predictor:"lock" help:"The lock's name."`
 }
 
 func (*acquireCmd) Help() string {
 	return `Waits for the lock as "lockctl run" does, takes it, prints its handle and ends. The
+script holds the lock from then on, until it releases it or the TTL has passed. The
 handle is one word. Later commands need it, on this machine or another one:
 
   H=$(lockctl acquire jobs --ttl 60s) || exit
   first-part
-  H=$(lockctl extend "$H") || exit
+  lockctl extend "$H" >/dev/null || exit
   second-part
   lockctl release "$H"
 
@@ -35,15 +40,22 @@ still works. Prefer "lockctl run", which renews the lock and ends the command in
 Otherwise choose a TTL that is longer than each part of the script, and call extend
 between the parts. A script that was killed leaves the lock to its TTL.
 
-A handle is good once: extend prints the next one. It is no secret: each client that may
-write the lock's record can use it. A lock that is held for reading cannot be handed over.
+The handle stays the same until the release, and is good as often as the script wants. It
+is no secret: each client that may write the lock's record can use it.
 
-With --json, this prints an object with "handle", "kind", "name", "token", "ttl", "since"
-and "expires". The script passes the token on to the resource that the lock protects: a
-resource that refuses smaller tokens is safe from a script that took too long. The token
-stays the same until the release.
+Without --read, --write or --permits this takes the mutex of that name, as "lockctl run"
+does. Others see the user, the machine and the script's process id as the holder, or the
+text of --owner. An operator's break keeps others out until the script releases the lock
+or the TTL has passed. The next extend or release tells the script of it.
+
+With --json, this prints an object with "handle", "kind", "mode", "name", "slot", "id",
+"token", "ttl", "valid", "valid_until" and "expires". The script is alone until
+"valid_until", which is a margin before the lock is free. It passes the token on to the
+resource that the lock protects: a resource that refuses smaller tokens is safe from a
+script that took too long. The token stays the same until the release.
 
   lockctl acquire -n nightly || exit 0
+  lockctl acquire --permits 5 exports --ttl 10m
   lockctl acquire reports --json | jq -r '.handle, .token'
 
 Exit code: 0, or 128 + N if signal N ended the waiting.
@@ -53,44 +65,28 @@ Exit code: 0, or 128 + N if signal N ended the waiting.
 }
 
 // AfterApply checks what kong cannot.
-func (c *acquireCmd) AfterApply() error { return c.check() }
+func (c *acquireCmd) AfterApply() error { return errors.Join(c.choice.check(), c.taking.check()) }
 
 func (c *acquireCmd) Run(g *session.Globals) error {
 	g.MayCreate = c.Create
-	s, err := g.Open(natslock.WithTTL(c.TTL))
+	caller := os.Getppid()
+	owner := c.Owner
+	if owner == "" {
+		owner = fmt.Sprintf("%s:%d", session.Operator(), caller)
+	}
+	s, err := g.Open(natslock.WithOwner(owner), script.For(caller))
 	if err != nil {
 		return err
 	}
 	defer s.End()
-	kind := natslock.KindMutex
-	if c.Write {
-		kind = natslock.KindRW
-	}
-	lock, err := c.acquire(s, g.Signals(), kind, c.Name, c.TTL, c.exclusive(s.Client, c.Write))
+	method := c.method(s.Client, c.Name, &c.taking)
+	lock, err := c.acquire(s, g.Signals(), c.kind(), c.Name, c.TTL, func(ctx context.Context, name string, opts ...natslock.LockOption) (*natslock.Lock, error) {
+		return method(ctx, name, append(opts, natslock.NoRenew())...)
+	})
 	if err != nil {
 		return err
 	}
-	return handOver(g, lock, c.JSON)
-}
-
-// handleJSON is what acquire --json and extend --json print. Fields are added, never
-// renamed. The reference prints what the tags say.
-type handleJSON struct {
-	Handle  string    `json:"handle" doc:"for lockctl extend or release, once"`
-	Kind    string    `json:"kind" doc:"mutex or rw"`
-	Name    string    `json:"name" doc:"the lock's name, any bytes"`
-	Token   uint64    `json:"token" doc:"fencing token, which extend keeps; below 2^53 until 2060"`
-	TTL     float64   `json:"ttl" doc:"the lease"`
-	Since   time.Time `json:"since" doc:"when the lock was taken or last extended, by the clock of this machine"`
-	Expires time.Time `json:"expires" doc:"when the lock is free unless it is extended or released, by the clock of this machine"`
-}
-
-// handOver leaves the lock in the bucket and prints its handle.
-func handOver(g *session.Globals, lock *natslock.Lock, asJSON bool) error {
-	ctx, cancel := g.Bounded()
-	defer cancel()
-	since := time.Now()
-	h, err := lock.Handoff(ctx)
+	h, lasts, err := script.Leave(lock, c.TTL)
 	if err != nil {
 		return err
 	}
@@ -98,19 +94,57 @@ func handOver(g *session.Globals, lock *natslock.Lock, asJSON bool) error {
 	if err != nil {
 		return err
 	}
-	if asJSON {
-		err = show.WriteJSON(g.Out, handleJSON{string(text), h.Kind.String(), h.Name, h.Token, h.TTL.Seconds(), since.UTC(), since.Add(h.TTL).UTC()})
-	} else {
-		_, err = fmt.Fprintln(g.Out, string(text))
-	}
-	if err != nil {
-		return tool.Exitf(tool.ExitInternal, "cannot print the handle of lock %s: %w; the lock is free when its TTL of %v has passed", show.Plain(h.Name), err, h.TTL)
+	if err := printHeld(g, h, lasts, string(text), c.JSON); err != nil {
+		return tool.Exitf(tool.ExitInternal, "cannot print the handle of lock %s: %w; the lock is free when its TTL of %v has passed", show.Plain(c.Name), err, h.TTL)
 	}
 	return nil
 }
 
+// handleJSON is what acquire --json and extend --json print. Fields are added, never
+// renamed. The reference prints what the tags say.
+type handleJSON struct {
+	Handle     string    `json:"handle" doc:"for lockctl extend and release, as often as the script wants"`
+	Kind       string    `json:"kind" doc:"mutex, rw or semaphore"`
+	Mode       string    `json:"mode" doc:"exclusive or shared"`
+	Name       string    `json:"name" doc:"the lock's name, any bytes"`
+	Slot       *int      `json:"slot" doc:"number of the permit of a semaphore, from 0; null for other locks"`
+	ID         string    `json:"id" doc:"of the claim, for lockctl break --id"`
+	Token      uint64    `json:"token" doc:"fencing token, which extend keeps; below 2^53 until 2060"`
+	TTL        float64   `json:"ttl" doc:"the lease"`
+	Valid      float64   `json:"valid" doc:"for how long the script is alone, from now on"`
+	ValidUntil time.Time `json:"valid_until" doc:"until when the script is alone, by the clock of this machine"`
+	Expires    time.Time `json:"expires" doc:"when the lock is free unless it is extended or released, by the clock of this machine"`
+}
+
+// printHeld prints text, or an object.
+func printHeld(g *session.Globals, h script.Handle, lasts script.Lasts, text string, asJSON bool) error {
+	if !asJSON {
+		_, err := fmt.Fprintln(g.Out, text)
+		return err
+	}
+	word, err := h.MarshalText()
+	if err != nil {
+		return err
+	}
+	now := time.Now().UTC()
+	out := handleJSON{string(word), h.Kind().String(), h.Mode().String(), h.Name(), nil, h.ID, h.Token, lasts.TTL.Seconds(), lasts.Valid.Seconds(), now.Add(lasts.Valid), now.Add(lasts.Free)}
+	if n, ok := h.Slot(); ok {
+		out.Slot = &n
+	}
+	return show.WriteJSON(g.Out, out)
+}
+
+// inSeconds is a validity for a shell: in whole seconds, which are fewer, or below one second
+// with its milliseconds.
+func inSeconds(d time.Duration) string {
+	if d >= time.Second {
+		return strconv.FormatInt(int64(d/time.Second), 10)
+	}
+	return fmt.Sprintf("0.%03d", max(d.Milliseconds(), 1))
+}
+
 // handle is a handle on the command line.
-type handle struct{ natslock.Handle }
+type handle struct{ script.Handle }
 
 // UnmarshalText implements encoding.TextUnmarshaler, for kong.
 func (h *handle) UnmarshalText(text []byte) error {
@@ -120,44 +154,34 @@ func (h *handle) UnmarshalText(text []byte) error {
 	return h.Handle.UnmarshalText(text)
 }
 
-// adopt takes the lock of a handle, with its metadata.
-func (h *handle) adopt(g *session.Globals, s *session.Session, opts ...natslock.LockOption) (*natslock.Lock, error) {
-	ctx, cancel := g.Bounded()
-	defer cancel()
-	info, err := s.Inspect(ctx, h.Kind, h.Name)
-	if err != nil {
-		return nil, err
-	}
-	if holder := info.Holder; holder != nil && len(holder.Meta) > 0 {
-		opts = append(opts, natslock.Meta(holder.Meta))
-	}
-	lock, err := s.Adopt(ctx, h.Handle, append(opts, natslock.Detached())...)
-	if errors.Is(err, natslock.ErrNotHandedOver) {
-		return nil, h.refused(ctx, s, err)
-	}
-	return lock, err
-}
-
-// refused says what has become of the lock of a handle, and what to do.
+// refused says what has become of the lock of a handle that is not held any more.
 func (h *handle) refused(ctx context.Context, s *session.Session, err error) error {
-	name := show.Plain(h.Name)
-	if errors.Is(err, natslock.ErrBroken) {
-		return tool.Exitf(tool.ExitLost, "%w", err)
+	if !errors.Is(err, natslock.ErrLost) || errors.Is(err, natslock.ErrBroken) {
+		return err
 	}
-	info, unknown := s.Inspect(ctx, h.Kind, h.Name)
+	info, unknown := s.Inspect(ctx, h.Kind(), h.Name())
 	if unknown != nil {
-		return unknown
+		return err
 	}
 	now := "it is free now"
-	switch holder := info.Holder; {
-	case holder != nil && holder.Token == h.Token:
-		return tool.Exitf(tool.ExitConflict, "this handle of lock %s was used before: use the handle that the last \"lockctl extend\" printed. Without that handle the lock is free in %s",
-			name, show.ExpiresIn(*holder))
-	case holder != nil && !holder.Overdue:
-		now = fmt.Sprintf("%s has it now (token %d)", show.HolderName(*holder), holder.Token)
-	case len(info.Readers) > 0:
-		now = "there are readers inside now"
+	for _, held := range show.Holdings(info) {
+		switch {
+		case held.Overdue:
+			continue
+		case held.ID == h.ID:
+			now = "it is free in " + show.ExpiresIn(held.Holder)
+			continue
+		}
+		now = fmt.Sprintf("%s has it now (token %d)", show.HolderName(held.Holder), held.Token)
+		if slot, ok := h.Slot(); ok && slot != held.Slot {
+			now = "its permit is free now"
+			continue
+		}
+		if held.Mode == natslock.Shared {
+			now = "there are readers inside now"
+		}
+		break
 	}
-	return tool.Exitf(tool.ExitLost, "lock %s is not taken by this handle any more, and %s. Its TTL of %v has passed, or it was broken or released. Work after that was not protected",
-		name, now, h.TTL)
+	return tool.Exitf(tool.ExitLost, "lock %s is not held by this handle any more, and %s. Its TTL has passed, or it was broken or released. Work after that was not protected: %w",
+		show.Plain(h.Name()), now, err)
 }

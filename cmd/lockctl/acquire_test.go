@@ -3,11 +3,14 @@
 package main_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -16,18 +19,21 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/internal/verify/tier"
+	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
 )
 
 // aHandle is well formed, and of no lock.
-const aHandle = "natslock-handle-1:mutex:x:244ZE2GGPYRAYNQN3QQRZTACUM:2200133660454592:60"
+const aHandle = "natslock-script-1:lock.x:244ZE2GGPYRAYNQN3QQRZTACUM:2200133660454592:60"
 
-// handed is what acquire --json and extend --json print.
-type handed struct {
-	Handle, Kind, Name string
-	Token              uint64
-	TTL                float64
-	Since, Expires     time.Time
+// scripted is what acquire --json and extend --json print.
+type scripted struct {
+	Handle, Kind, Mode, Name, ID string
+	Slot                         *int
+	Token                        uint64
+	TTL, Valid                   float64
+	ValidUntil                   time.Time `json:"valid_until"`
+	Expires                      time.Time
 }
 
 // word runs a command that prints a handle.
@@ -36,8 +42,18 @@ func word(t *testing.T, s *testutil.Server, args ...string) string {
 	code, out, errs := run(t, s, args...)
 	require.Zero(t, code, errs)
 	require.Empty(t, errs)
-	require.Regexp(t, `^natslock-handle-1:\S+\n$`, out)
+	require.Regexp(t, `^natslock-script-1:\S+\n$`, out)
 	return strings.TrimSpace(out)
+}
+
+// extend extends the lock of a handle, and returns for how many seconds the script is alone.
+func extend(t *testing.T, s *testutil.Server, handle string, flags ...string) int {
+	t.Helper()
+	code, out, errs := run(t, s, append([]string{"extend", handle}, flags...)...)
+	require.Zero(t, code, errs)
+	seconds, err := strconv.Atoi(strings.TrimSpace(out))
+	require.NoError(t, err, "whole seconds, for timeout(1)")
+	return seconds
 }
 
 // refused runs a command that has a bad handle.
@@ -49,77 +65,168 @@ func refused(t *testing.T, s *testutil.Server, code int, says, command, handle s
 	require.Contains(t, errs, says)
 }
 
-const (
-	usedUp   = "was used before: use the handle that the last"
-	notTaken = "is not taken by this handle any more, and "
-)
+const notHeld = "is not held by this handle any more, and "
 
-// A lock goes through the commands of a script, each in a process of its own, with its token
-// and its metadata. Nobody else gets it before the release, and each handle is good once.
+// sort is a sort of lock that a script takes, and the flags of those that it keeps out.
+type sort struct {
+	name, kind, mode string
+	flags, others    []string
+}
+
+func sorts() []sort {
+	return []sort{
+		{"mutex", "mutex", "exclusive", nil, nil},
+		{"writer", "rw", "exclusive", []string{"--write"}, []string{"--read"}},
+		{"reader", "rw", "shared", []string{"--read"}, []string{"--write"}},
+		{"permit", "semaphore", "exclusive", []string{"--permits", "1"}, []string{"--permits", "1"}},
+	}
+}
+
+// heldBy is the holder whose claim a handle names; zero: it is none.
+func heldBy(t *testing.T, s *testutil.Server, name, handle string) holder {
+	t.Helper()
+	for _, l := range locks(t, s, "info", name) {
+		all := append(slices.Clone(l.Readers), l.Permits...)
+		if l.Holder != nil {
+			all = append(all, *l.Holder)
+		}
+		for _, h := range all {
+			if h.ID == strings.Split(handle, ":")[2] {
+				return h
+			}
+		}
+	}
+	return holder{}
+}
+
+// behind starts a command that the holder of a lock keeps out, and waits until it waits.
+func (k sort) behind(t *testing.T, s *testutil.Server, name, line string) *process {
+	t.Helper()
+	p := start(t, s, slices.Concat([]string{"run"}, k.others, []string{name, "-c", line})...)
+	await(t, s, name, "a waiter", func(l lock) bool { return len(l.Queue) == 1 || l.WriterWaits })
+	return p
+}
+
+// A script holds its lock by the handle over commands that are processes of their own, with the
+// token, the metadata and the owner of the acquire. Nobody else gets it before the release.
 func TestAcquire(t *testing.T) {
 	t.Parallel()
-	for _, kind := range []string{"mutex", "rw"} {
-		t.Run(kind, func(t *testing.T) {
+	for _, k := range sorts() {
+		t.Run(k.name, func(t *testing.T) {
 			t.Parallel()
 			s := serve(t)
-			flags, wait := []string{"acquire", "a b", "--meta", "k=v"}, []string{"run", "a b"}
-			if kind == "rw" {
-				flags, wait = append(flags, "--write"), []string{"run", "--read", "a b"}
-			}
-			first := word(t, s, append(flags, "--ttl", "10m")...)
-			l := locks(t, s, "info", "a b")[0]
-			token := l.Holder.Token
-			require.Equal(t, kind, l.Kind)
-			require.True(t, l.Holder.HandedOver)
-			require.Equal(t, 600.0, l.Holder.TTL)
-			waiter := start(t, s, append(wait, "--", "sh", "-c", "echo $LOCK_TOKEN")...)
-			awaitQueue(t, s, "a b", 1)
+			h := word(t, s, append([]string{"acquire", "a b", "--meta", "k=v", "--ttl", "10m"}, k.flags...)...)
+			begun := heldBy(t, s, "a b", h)
+			require.Equal(t, k.kind, locks(t, s, "info", "a b")[0].Kind)
+			require.False(t, begun.HandedOver)
+			require.Equal(t, 600.0, begun.TTL)
+			waiter := k.behind(t, s, "a b", "echo $LOCK_TOKEN")
 
-			second := word(t, s, "extend", first)
-			refused(t, s, 1, usedUp, "extend", first)
-			refused(t, s, 1, usedUp, "release", first)
-			third := word(t, s, "extend", "--ttl", "1h", second)
-			refused(t, s, 1, usedUp, "release", second)
-			l = locks(t, s, "info", "a b")[0]
-			require.Equal(t, token, l.Holder.Token)
-			require.Equal(t, 3600.0, l.Holder.TTL)
-			require.Equal(t, map[string]string{"k": "v"}, l.Holder.Meta)
+			require.InDelta(t, 595, extend(t, s, h), 4)
+			require.InDelta(t, 3592, extend(t, s, h, "--ttl", "1h"), 4)
+			require.GreaterOrEqual(t, extend(t, s, h), 3580, "it keeps a later end")
+			code, out, errs := run(t, s, "extend", "--json", h)
+			require.Zero(t, code, errs)
+			var printed scripted
+			require.NoError(t, json.Unmarshal([]byte(out), &printed))
+			require.Equal(t, []any{h, k.kind, k.mode, "a b", begun.ID, begun.Token}, []any{printed.Handle, printed.Kind, printed.Mode, printed.Name, printed.ID, printed.Token})
+			require.Equal(t, k.kind == "semaphore", printed.Slot != nil)
+			held := heldBy(t, s, "a b", h)
+			require.Equal(t, []any{begun.ID, begun.Token, begun.Since, begun.Owner, begun.PID, begun.Meta}, []any{held.ID, held.Token, held.Since, held.Owner, held.PID, held.Meta})
+			require.Equal(t, map[string]string{"k": "v"}, held.Meta)
 			require.Empty(t, waiter.out.String(), "beside the script")
-			code, out, errs := run(t, s, "release", third)
+			code, out, errs = run(t, s, "check", "--held", "1ms")
+			require.Equal(t, 1, code, errs)
+			require.Contains(t, out, "was held for")
+
+			code, out, errs = run(t, s, "release", h)
 			require.Zero(t, code, errs)
 			require.Empty(t, out+errs)
 			require.Zero(t, waiter.wait())
-			require.Greater(t, strings.TrimSpace(waiter.out.String()), uintString(token))
-			for _, handle := range []string{first, second, third} {
-				refused(t, s, 75, notTaken+"it is free now", "release", handle)
-				refused(t, s, 75, notTaken, "extend", handle)
-			}
+			require.Greater(t, strings.TrimSpace(waiter.out.String()), uintString(begun.Token))
+			refused(t, s, 75, notHeld+"it is free now", "release", h)
+			refused(t, s, 75, notHeld, "extend", h)
 		})
 	}
 }
 
-// A lock that an operator breaks between two commands of a script is lost, and the next
-// command says so.
-func TestAcquireBroken(t *testing.T) {
+// Others see the script as the holder, and not the lockctl that has ended.
+func TestAcquireOwner(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
-	for _, command := range []string{"extend", "release"} {
-		broken := word(t, s, "acquire", "x", "--ttl", "10m")
-		code, _, errs := run(t, s, "break", "-f", "--reason", "it hangs", "x")
-		require.Zero(t, code, errs)
-		code, _, errs = run(t, s, command, broken)
-		require.Equal(t, 75, code)
-		require.Regexp(t, `it hangs|`+notTaken, errs, "the reason is kept for a second")
-		require.Empty(t, locks(t, s, "ls"), "a break of what nobody holds frees it at once")
+	p := startScript(t, s, `H=$("$lockctl" acquire x) && echo "$H"`)
+	require.Zero(t, p.wait(), p.out)
+	h := heldBy(t, s, "x", strings.TrimSpace(p.out.String()))
+	host, _ := os.Hostname()
+	require.Equal(t, p.cmd.Process.Pid, h.PID)
+	require.Equal(t, host, h.Host)
+	require.Regexp(t, fmt.Sprintf("^.+@%s:%d$", host, p.cmd.Process.Pid), h.Owner)
+	code, out, errs := run(t, s, "ls")
+	require.Zero(t, code, errs)
+	require.Contains(t, out, h.Owner)
+}
 
-		taken := word(t, s, "acquire", "x", "--ttl", "10m")
-		code, _, errs = run(t, s, "break", "-f", "x")
-		require.Zero(t, code, errs)
-		holder, _ := hold(t, s, "x")
-		refused(t, s, 75, fmt.Sprintf("%d sh has it now (token ", holder.cmd.Process.Pid), command, taken)
-		holder.signal(syscall.SIGTERM)
-		holder.wait()
+// An operator's break of a lock that a script holds lets nobody in before the script has released
+// it, or its TTL has passed. The script's next command tells it. A break with --now does not wait.
+func TestAcquireBroken(t *testing.T) {
+	t.Parallel()
+	for _, k := range sorts() {
+		t.Run(k.name, func(t *testing.T) {
+			t.Parallel()
+			s := serve(t)
+			flags := strings.Join(k.flags, " ")
+			dir := t.TempDir()
+			file := func(name string) string { return filepath.Join(dir, name) }
+			// A works until it is told to go on.
+			a := startScript(t, s, `H=$("$lockctl" acquire x --ttl 30s `+flags+`) || exit
+				echo "$H" > `+file("handle")+`
+				until [ -e `+file("go")+` ]; do sleep 0.05; done
+				"$lockctl" extend "$H"; echo "extend $?"
+				[ -e `+file("in")+` ] && echo "two are in"
+				"$lockctl" release "$H"; echo "release $?"`)
+			h := contents(t, file("handle"))
+			b := k.behind(t, s, "x", "echo in > "+file("in"))
+			operator := startScript(t, s, `"$lockctl" break -f --reason "it hangs" --id `+strings.Split(h, ":")[2]+` x`)
+			require.Zero(t, operator.wait(), operator.out)
+			require.Regexp(t, `broken: (free|out) when the (holder|writer|reader) has stopped, in (2\d|30)s at the latest`, operator.out.String())
+			require.Equal(t, "it hangs", heldBy(t, s, "x", h).Broken.Reason)
+			require.NoError(t, os.WriteFile(file("go"), nil, 0o600))
+			a.wait()
+			require.Regexp(t, `(?s)it hangs.*extend 75.*it hangs.*release 75`, a.out.String())
+			require.NotContains(t, a.out.String(), "two are in")
+			require.Zero(t, b.wait(), b.err)
+
+			h = word(t, s, append([]string{"acquire", "x", "--ttl", "30s"}, k.flags...)...)
+			code, out, errs := run(t, s, "break", "-f", "--now", "x")
+			require.Zero(t, code, errs)
+			require.Contains(t, out, "may still be at work")
+			holder, _ := hold(t, s, "x", k.others...)
+			refused(t, s, 75, "", "extend", h)
+			refused(t, s, 75, "", "release", h)
+			holder.signal(syscall.SIGTERM)
+			holder.wait()
+		})
 	}
+}
+
+// A lock that a program has handed over has no holder. Its break frees it at once, and says so.
+func TestBreakHandedOver(t *testing.T) {
+	t.Parallel()
+	s := serve(t)
+	c, err := natslock.New(t.Context(), s.Connect())
+	require.NoError(t, err)
+	defer c.Close(context.Background())
+	l, err := c.Lock(t.Context(), "x", natslock.TTL(time.Hour))
+	require.NoError(t, err)
+	h, err := l.Handoff(t.Context())
+	require.NoError(t, err)
+	text, err := h.MarshalText()
+	require.NoError(t, err)
+	refused(t, s, 64, "only a program can adopt it", "extend", string(text))
+	code, out, errs := run(t, s, "break", "-f", "x")
+	require.Zero(t, code, errs)
+	require.Contains(t, out, "broken: free now, whether the program that has left it has stopped or not")
+	require.Empty(t, locks(t, s, "ls"))
 }
 
 // A lock that expires between two commands of a script is lost, and the next command says so.
@@ -131,17 +238,17 @@ func TestAcquireLost(t *testing.T) {
 		expired := word(t, s, "acquire", "x", "--ttl", "3s")
 		code, out, errs := run(t, s, "run", "x", "--", "sh", "-c", "echo $LOCK_TOKEN")
 		require.Zero(t, code, errs)
-		require.Greater(t, strings.TrimSpace(out), strings.Split(expired, ":")[4], "a fencing token above that of the script")
-		refused(t, s, 75, notTaken+"it is free now. Its TTL of 3s has passed", command, expired)
+		require.Greater(t, strings.TrimSpace(out), strings.Split(expired, ":")[3], "a fencing token above that of the script")
+		refused(t, s, 75, notHeld+"it is free now. Its TTL has passed", command, expired)
 
 		taken := word(t, s, "acquire", "x", "--ttl", "3s")
 		holder, _ := hold(t, s, "x")
 		refused(t, s, 75, fmt.Sprintf("%d sh has it now (token ", holder.cmd.Process.Pid), command, taken)
 		holder.signal(syscall.SIGTERM)
 		holder.wait()
-		read := word(t, s, "acquire", "--write", "x", "--ttl", "3s")
+		written := word(t, s, "acquire", "--write", "x", "--ttl", "3s")
 		reader, _ := hold(t, s, "x", "--read")
-		refused(t, s, 75, "readers inside now", command, read)
+		refused(t, s, 75, "readers inside now", command, written)
 		reader.signal(syscall.SIGTERM)
 		reader.wait()
 	}
@@ -160,7 +267,7 @@ func TestAcquireRace(t *testing.T) {
 			for i in %s; do
 				H=$("$lockctl" acquire x --ttl 10m)
 				mkdir %s
-				H=$("$lockctl" extend "$H")
+				"$lockctl" extend "$H"
 				rmdir %[2]s
 				"$lockctl" release "$H"
 				echo round >> %s
@@ -188,8 +295,8 @@ func TestAcquireKilled(t *testing.T) {
 	code, out, errs := run(t, s, "run", "x", "--", "sh", "-c", "echo $LOCK_TOKEN")
 	require.Zero(t, code, errs)
 	require.Greater(t, time.Since(asked), 3*time.Second, "before the TTL had passed")
-	require.Greater(t, strings.TrimSpace(out), strings.Split(handle, ":")[4])
-	refused(t, s, 75, notTaken, "release", handle)
+	require.Greater(t, strings.TrimSpace(out), strings.Split(handle, ":")[3])
+	refused(t, s, 75, notHeld, "release", handle)
 }
 
 // acquire waits, and gives up, as run does.
@@ -204,11 +311,12 @@ func TestAcquireWaits(t *testing.T) {
 	}{
 		{1, `lock "x" is held by`, []string{"-n", "x"}},
 		{1, `lock "x" is held by`, []string{"-w", "0", "x"}},
-		{99, "handed over and not adopted", []string{"-n", "-E", "99", "x"}},
+		{99, `lock "x" is held by`, []string{"-n", "-E", "99", "x"}},
 		{64, "exclude each other", []string{"-n", "-w", "1", "x"}},
 		{64, "not in 0 to 255", []string{"-E", "256", "x"}},
 		{64, "invalid TTL", []string{"--ttl", "0s", "x"}},
-		{64, "unknown flag --read", []string{"--read", "x"}},
+		{64, "exclude each other", []string{"--read", "--write", "x"}},
+		{64, "not in 1 to 256", []string{"--permits", "0", "x"}},
 		{64, "invalid lock name", []string{""}},
 		{64, "expected", nil},
 	} {
@@ -232,7 +340,7 @@ func TestAcquireWaits(t *testing.T) {
 	code, _, errs = run(t, s, "release", handle)
 	require.Zero(t, code, errs)
 	require.Zero(t, p.wait(), p.err)
-	word(t, s, "extend", strings.TrimSpace(p.out.String()))
+	extend(t, s, strings.TrimSpace(p.out.String()))
 }
 
 // Only handles are taken for handles, and the message says why one is missing.
@@ -244,7 +352,7 @@ func TestAcquireBadHandles(t *testing.T) {
 		refused(t, s, 64, `"jobs" is not the text of a handle`, command, "jobs")
 		refused(t, s, 64, "cannot be read", command, aHandle+"x")
 		refused(t, s, 64, `"\x9b2J" is not UTF-8`, command, "\x9b2J")
-		refused(t, s, 75, notTaken+"it is free now", command, aHandle)
+		refused(t, s, 75, notHeld+"it is free now", command, aHandle)
 	}
 	code, _, errs := run(t, s, "extend", "--ttl", "0s", aHandle)
 	require.Equal(t, 64, code)
@@ -261,20 +369,21 @@ func TestAcquireJSON(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
 	began := time.Now()
-	code, out, errs := run(t, s, "acquire", "a:b", "--ttl", "90s", "--json")
+	code, out, errs := run(t, s, "acquire", "a:b", "--ttl", "90s", "--json", "--owner", "nightly")
 	require.Zero(t, code, errs)
-	var first, second handed
+	var first, second scripted
 	require.NoError(t, json.Unmarshal([]byte(out), &first))
-	holder := locks(t, s, "info", "a:b")[0].Holder
-	require.Equal(t, handed{first.Handle, "mutex", "a:b", holder.Token, 90, first.Since, first.Since.Add(90 * time.Second)}, first)
-	require.WithinRange(t, first.Since, began, time.Now())
+	holder := heldBy(t, s, "a:b", first.Handle)
+	require.Equal(t, "nightly", holder.Owner)
+	require.Equal(t, scripted{first.Handle, "mutex", "exclusive", "a:b", holder.ID, nil, holder.Token, 90, first.Valid, first.ValidUntil, first.ValidUntil.Add(time.Second)}, first)
+	require.WithinRange(t, first.Expires, began.Add(90*time.Second), time.Now().Add(90*time.Second))
 	require.False(t, holder.Expires.Before(first.Expires.Truncate(time.Second)), "the server frees it no sooner: %v", holder.Expires)
 	code, out, errs = run(t, s, "extend", "--json", first.Handle)
 	require.Zero(t, code, errs)
 	require.NoError(t, json.Unmarshal([]byte(out), &second))
-	require.NotEqual(t, first.Handle, second.Handle)
+	require.Equal(t, first.Handle, second.Handle)
 	require.Equal(t, first.Token, second.Token)
-	require.True(t, second.Since.After(first.Since))
+	require.True(t, second.ValidUntil.After(first.ValidUntil))
 
 	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
 	if err != nil {

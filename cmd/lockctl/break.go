@@ -37,6 +37,11 @@ their JSON show. --id takes the beginning of one, as far as it is unambiguous. A
 script that gives the id breaks that claim and never a later one. A record that
 lockctl cannot read has an id too, made of its revision.
 
+A lock of "lockctl acquire" has no process to notify. It is free when the script releases
+it, or when its TTL has passed, and the script's next extend or release fails. A lock of
+the mode "handed" has no holder: a program has left it to another one that was to adopt it
+(Lock.Handoff). Its break frees it at once, and waits for neither. Nor has one that rests.
+
 Of a reader-writer lock this breaks the writer or one reader, of a semaphore one
 holder; the others go on. Where several could be meant they are listed and nothing is broken: choose
 with --kind or --id. A writer that still waits for readers to leave gives way and
@@ -191,6 +196,10 @@ func (c *breakCmd) outcome(g *session.Globals, s *session.Session, broken show.H
 	switch {
 	case c.Now:
 		return fmt.Sprintf("broken: %s now; the %s is notified, and may still be at work", broken.Freed(), broken.Role())
+	case broken.HandedOver && broken.Left():
+		return "broken: free now, whether the program that has left it has stopped or not; nobody can adopt it any more"
+	case broken.Left():
+		return "broken: nobody held it, the lock was freed"
 	case broken.Waits:
 		return "broken: the writer gives way, and queues again if it was still waiting"
 	}

@@ -1,70 +1,72 @@
 package main
 
 import (
-	"context"
 	"time"
 
 	"github.com/natslock/locks/cmd/lockctl/internal/session"
-	"github.com/natslock/locks/natslock"
 )
 
 type extendCmd struct {
-	TTL    *time.Duration `placeholder:"DURATION" help:"New lease, from now on (default that of the handle, whole seconds)."`
+	TTL    *time.Duration `placeholder:"DURATION" help:"New lease, from now on (default that of lockctl acquire, whole seconds)."`
 	JSON   bool           `name:"json" help:"Print an object with the handle, the fencing token and the end."`
-	Handle handle         `arg:"" help:"The handle that acquire or extend has printed."`
+	Handle handle         `arg:"" help:"The handle that acquire has printed."`
 }
 
 func (*extendCmd) Help() string {
-	return `Gives a lock that "lockctl acquire" took a whole TTL from now on, and prints its next
-handle. The handle before it cannot be used again. The fencing token and the metadata
-stay, and nobody gets the lock in between.
-
-If extend fails, the script has no handle that is good. With an exit code other than 75
-the lock may still be taken. It is free when the TTL has passed.
+	return `Gives a lock that "lockctl acquire" took a whole TTL from now on, and prints for how many
+seconds the script is alone: the TTL less a margin. The handle stays good. The fencing
+token and the metadata stay, and nobody gets the lock in between. A lock that lasts for
+longer already keeps its end.
 
   H=$(lockctl acquire jobs) || exit
-  H=$(lockctl extend "$H") || exit
-  H=$(lockctl extend "$H" --ttl 10m) || exit
+  lockctl extend "$H" >/dev/null || exit
+  lockctl extend "$H" --ttl 10m >/dev/null || exit
+  left=$(lockctl extend "$H") && timeout "$left" ./second-part
+
+If extend fails with another exit code than 75, nobody knows whether the server has
+extended the lock. The script is alone as long as it was before, and can try again.
 
 Exit code:
-  1 the handle was used before, and the lock is still held by a later one
   64 usage, or not a handle   69 no server
-  75 the lock was lost: its TTL had passed, or an operator broke it. Or it was released
+  75 the lock was lost: its validity was over, or an operator broke it. Or it was released
   77 no permission   78 no bucket, or one not fit for locks`
 }
 
 func (c *extendCmd) Run(g *session.Globals) error {
-	var opts []natslock.LockOption
+	var ttl time.Duration
 	if c.TTL != nil {
-		opts = append(opts, natslock.TTL(*c.TTL))
+		if ttl = *c.TTL; ttl == 0 {
+			ttl = -1 // which no lease has; 0 stands for that of the handle
+		}
 	}
 	s, err := g.Open()
 	if err != nil {
 		return err
 	}
 	defer s.End()
-	lock, err := c.Handle.adopt(g, s, opts...)
+	ctx, cancel := g.Bounded()
+	defer cancel()
+	lasts, err := c.Handle.Extend(ctx, s.Client, ttl)
 	if err != nil {
-		return err
+		return c.Handle.refused(ctx, s, err)
 	}
-	return handOver(g, lock, c.JSON)
+	return printHeld(g, c.Handle.Handle, lasts, inSeconds(lasts.Valid), c.JSON)
 }
 
 type releaseCmd struct {
-	Handle handle `arg:"" help:"The handle that acquire or extend has printed."`
+	Handle handle `arg:"" help:"The handle that acquire has printed."`
 }
 
 func (*releaseCmd) Help() string {
 	return `Ends a lock that "lockctl acquire" took: the next waiter gets it at once. Exit
-code 0 says that nobody else had the lock since the handle was printed.
+code 0 says that the lock was held until then: nobody else had it since the acquire.
 
   lockctl release "$H"
   H=$(lockctl acquire jobs) && trap 'lockctl release "$H"' EXIT
 
 Exit code:
-  1 the handle was used before, and the lock is still held by a later one
   64 usage, or not a handle   69 no server: the TTL frees the lock
-  75 the lock was lost: its TTL had passed, or an operator broke it. Or it was released
+  75 the lock was lost: its validity was over, or an operator broke it. Or it was released
   77 no permission   78 no bucket, or one not fit for locks`
 }
 
@@ -74,9 +76,7 @@ func (c *releaseCmd) Run(g *session.Globals) error {
 		return err
 	}
 	defer s.End()
-	lock, err := c.Handle.adopt(g, s)
-	if err != nil {
-		return err
-	}
-	return lock.Unlock(context.Background())
+	ctx, cancel := g.Bounded()
+	defer cancel()
+	return c.Handle.refused(ctx, s, c.Handle.Release(ctx, s.Client))
 }

@@ -19,7 +19,8 @@
 // a lock that was not free in time, and 64 and above as in sysexits.h. The help of each
 // command lists them.
 //
-// It reaches locks through the public packages only, so a service can do all that it does.
+// It reaches locks through the public packages, so a service can do what it does. The locks of
+// scripts, which no process renews, are in package internal/script.
 package main
 
 import (

@@ -299,6 +299,7 @@ type lock struct {
 	Mode    string
 	Holder  *holder
 	Readers []holder
+	Permits []holder
 	Queue   []struct {
 		Ticket uint64
 		PID    int
@@ -312,7 +313,7 @@ type holder struct {
 	Token, Revision uint64
 	ID              string
 	PID             int
-	Owner           string
+	Owner, Host     string
 	Since           time.Time
 	TTL             float64
 	Expires         *time.Time

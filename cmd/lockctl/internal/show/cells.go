@@ -52,6 +52,9 @@ func BreakQuestion(h Holding, now bool) string {
 	if now {
 		return fmt.Sprintf("Break it NOW? %s gets in while the %s may still be at work", next, h.Role())
 	}
+	if h.Left() && h.HandedOver {
+		return "Break it? Nobody holds it (handed): the next one gets in at once, without a wait for the program that has left it or the one that is to adopt it"
+	}
 	if h.Left() {
 		return "Break it? Nobody holds it (" + h.ModeName() + "): the next one gets in at once"
 	}
