@@ -153,7 +153,7 @@ func ofArgument(err error) error {
 		return err
 	}
 	if _, text, ok := strings.Cut(why, natslock.ErrInvalidOption.Error()+": "); ok {
-		why = text + ": a handle is the word that \"lockctl acquire\" or \"lockctl extend\" has printed, and begins with natslock-handle-"
+		why = text + ": a handle is the word that \"lockctl acquire\" has printed, and begins with natslock-script-"
 	}
 	return errors.New(why)
 }

@@ -210,7 +210,7 @@ func TestNoHandle(t *testing.T) {
 	for _, command := range []string{"release", "extend"} {
 		code, _, errs := run(t, nil, command, "xyz")
 		require.Equal(t, 64, code)
-		require.Equal(t, `lockctl: "xyz" is not the text of a handle: a handle is the word that "lockctl acquire" or "lockctl extend" has printed, and begins with natslock-handle-; see lockctl `+command+" --help\n", errs)
+		require.Equal(t, `lockctl: "xyz" is not the text of a handle: a handle is the word that "lockctl acquire" has printed, and begins with natslock-script-; see lockctl `+command+" --help\n", errs)
 		_, _, errs = run(t, nil, command, "")
 		require.Contains(t, errs, "lockctl: the handle is empty")
 	}
