@@ -48,6 +48,9 @@ func startJob(cmd *exec.Cmd, complain func(format string, args ...any)) (*job, e
 	j.tty, _ = os.OpenFile("/dev/tty", os.O_RDWR, 0)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if j.interactive() {
+		if runtime.GOMAXPROCS(0) == 1 {
+			runtime.GOMAXPROCS(2) // see awaitStart
+		}
 		cmd.SysProcAttr.Foreground, cmd.SysProcAttr.Ctty = true, int(j.tty.Fd())
 		j.given = true
 	}
@@ -74,7 +77,7 @@ func startJob(cmd *exec.Cmd, complain func(format string, args ...any)) (*job, e
 			_ = cmd.Process.Release()
 		}
 	}()
-	if err := <-started; err != nil {
+	if err := j.awaitStart(started); err != nil {
 		j.close()
 		return nil, err
 	}
@@ -84,6 +87,32 @@ func startJob(cmd *exec.Cmd, complain func(format string, args ...any)) (*job, e
 		}
 	}()
 	return j, nil
+}
+
+// startPoll is the time between two looks at a command that has not started.
+const startPoll = 20 * time.Millisecond
+
+// awaitStart returns when the command runs, or cannot.
+//
+// Before that it is a copy of lockctl that has the terminal already, and ^Z stops it. Nobody waits
+// for it yet: the thread that starts it stands still until it executes the command, and keeps its
+// processor. So another thread continues the group that has the terminal. That ^Z is lost.
+func (j *job) awaitStart(started <-chan error) error {
+	if !j.given {
+		return <-started
+	}
+	poll := time.NewTicker(startPoll)
+	defer poll.Stop()
+	for {
+		select {
+		case err := <-started:
+			return err
+		case <-poll.C:
+			if pgrp, err := unix.IoctlGetInt(int(j.tty.Fd()), unix.TIOCGPGRP); err == nil && pgrp > 1 && pgrp != syscall.Getpgrp() {
+				_ = syscall.Kill(-pgrp, syscall.SIGCONT)
+			}
+		}
+	}
 }
 
 // wait reports the child's stops and its end.
