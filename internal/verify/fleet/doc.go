@@ -14,8 +14,11 @@
 // Both check in every state: whoever is inside is alone there, but for readers beside readers, and at most as
 // many as a semaphore has permits; a lease that has ended never becomes valid again; nothing is granted
 // after the end of its validity, nor by a record that an operator has broken; the revisions of grants
-// rise. The explorer also checks that from every state all who wait can still get in without another
-// fault, and in some scopes that nobody passes a waiter that had queued before.
+// rise; no lease is released while a goroutine is inside. The explorer also checks that from every state all who
+// wait can still get in without another fault. In the scopes named "in order" nothing goes wrong, and nobody
+// passes a waiter whose place was stored before it asked, nor a goroutine of its client that asked before. Where
+// notifications are slow, that is about the places that its client knew. In those "by notifications" waiters
+// have no timers: each release wakes one.
 //
 // # What is abstracted
 //

@@ -133,7 +133,7 @@ func (r *Run) acts(c *Choices, x int) {
 
 // trouble is what goes wrong now and then.
 func (r *Run) trouble(c *Choices, x int) {
-	w, client := r.World, r.World.Clients[x]
+	w, who := r.World, r.World.Clients[x]
 	records := w.Server.Records
 	switch k := c.of(12); {
 	case k < 6 && len(records) > 0:
@@ -145,21 +145,19 @@ func (r *Run) trouble(c *Choices, x int) {
 		if i := c.of(len(records)); records[i].live() {
 			r.take(mvForget, i, 0)
 		}
-	case client.Crashed:
+	case who.Crashed:
 	case k < 9:
 		if w.Scope.Several {
-			r.take(pick(client.Lags, mvCatchUp, mvLag), x, 0)
+			r.take(pick(who.Lags, mvCatchUp, mvLag), x, 0)
 		}
 	case k == 9:
-		if live := slices.DeleteFunc(slices.Clone(w.Clients), func(c *clientOf) bool { return c.Crashed }); len(live) > 2 {
+		if live := slices.DeleteFunc(slices.Clone(w.Clients), func(c *client) bool { return c.Crashed }); len(live) > 2 {
 			r.take(mvCrash, x, 0)
 		}
 	case k == 10 && w.Scope.Several:
 		r.take(mvCut, 0, 0)
 	}
 }
-
-type clientOf = client
 
 // calm lets everything go its way.
 func (r *Run) calm() {

@@ -29,7 +29,9 @@ func simulate(t *testing.T, s Scope, seeds uint64) {
 	t.Helper()
 	t.Parallel()
 	grants, moves := 0, 0
+	several := s.Several
 	for seed := range seeds {
+		s.Several = several || s.Kind != record.Mutex && seed%2 == 1
 		c := Seeded(seed)
 		r := Play(s, c, simSteps, false)
 		if grants, moves = grants+r.World.Grants, moves+len(r.Moves); r.World.Wrong == "" {
@@ -50,12 +52,12 @@ func TestSimMutex(t *testing.T) { simulate(t, wild(func(s *Scope) {}), 1000) }
 // TestSimSeveral is the same with replicas that lag and leaders that are deposed.
 func TestSimSeveral(t *testing.T) { simulate(t, wild(func(s *Scope) { s.Several = true }), 500) }
 
-// TestSimSemaphore is the same for a semaphore of two, of which one client knows one permit only.
+// TestSimSemaphore is the same for a semaphore of two, of which one client knows one permit only, every other time with replicas.
 func TestSimSemaphore(t *testing.T) {
 	simulate(t, wild(func(s *Scope) { s.Kind, s.Permits = record.Semaphore, [4]int8{1, 2, 2} }), 500)
 }
 
-// TestSimReaders is the same for readers and writers.
+// TestSimReaders is the same for readers and writers, every other time with replicas.
 func TestSimReaders(t *testing.T) {
 	simulate(t, wild(func(s *Scope) { s.Kind = record.RW }), 500)
 }
