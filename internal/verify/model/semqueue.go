@@ -7,7 +7,7 @@ import (
 
 // semScope is how much of the queue of a semaphore is explored, and which of its rules is
 // left out. A claim of a slot is three steps: its sending, its check by the server, and its
-// answer. How long a client holds is the subject of slots.go. Time is abstract, as in
+// answer. Package fleet has the time for which a client holds. Time is abstract, as in
 // queue.go.
 type semScope struct {
 	name    string

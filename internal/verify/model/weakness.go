@@ -146,5 +146,4 @@ const (
 	semPlaceBehind    weakness = "a predecessor's place read from a replica behind"
 	semReadForgets    weakness = "slots read in place of what notifications have said since"
 	semRefusalForgets weakness = "a refused claim that forgets what a notification has said since"
-	slotShared        weakness = "one claim for several slots"
 )
