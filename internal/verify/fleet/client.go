@@ -548,7 +548,7 @@ func (g *call) step(w *World) bool {
 	if g.Entered || !g.M.Inside {
 		return false
 	}
-	c, r := g.C, ownerOf(g.M.Run)
+	r := ownerOf(g.M.Run)
 	l := r.Lease
 	l.judgeEnd(w)
 	if l.State != core.StateHeld {
@@ -566,9 +566,17 @@ func (g *call) step(w *World) bool {
 		l.RenewNow(w.Now)
 		return true
 	}
+	if w.Scope.Kind != record.Semaphore { // readers are beside each other
+		if token := l.Body.Token; token <= w.Top || !l.Shared() && token <= w.TopRead {
+			w.fail("fencing tokens do not rise")
+		} else if l.Shared() {
+			w.TopRead = max(w.TopRead, token)
+		} else {
+			w.Top = token
+		}
+	}
 	g.Entered, g.Lease = true, l
 	w.entered(g, l)
-	_ = c
 	return true
 }
 

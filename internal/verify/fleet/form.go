@@ -38,6 +38,8 @@ func form(s Scope) *explore.Form {
 	f.Unordered(World{}, "Net")
 	f.Ignore(World{}, "Scope", "it never changes")
 	f.Ignore(World{}, "Grants", "it only counts")
+	f.Ignore(World{}, "Top", "the order of tokens is the simulator's")
+	f.Ignore(World{}, "TopRead", "the order of tokens is the simulator's")
 	f.HorizonOf(bid{}, 1, "At")
 	f.HorizonOf(client{}, time.Second, "LeftAt")
 	f.HorizonOf(client{}, record.Bypass, "UnqueuedAt")

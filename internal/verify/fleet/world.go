@@ -72,6 +72,8 @@ type World struct {
 	Wrong   string // the first invariant that was violated
 
 	Granted uint64 // the highest revision of a grant that excludes others
+	Top     uint64 // the highest fencing token of those that exclude others
+	TopRead uint64 // and of readers
 	Broken  []uint64
 	Failed  bool // something has gone wrong
 	Grants  int
