@@ -77,10 +77,11 @@ func TestLogin(t *testing.T) {
 		{0, []string{home}, []string{"--context", "wrong", "--nkey", nkey}, ""},
 		{0, []string{home, "NATS_CONTEXT=away"}, []string{"--user", "ada", "--password", "s3cret"}, ""},
 		{77, nil, nil, "refuses the login"},
-		{77, nil, []string{"--token", "s3cret"}, "refuses the login"},
-		{77, []string{home, "NATS_CONTEXT=wrong"}, nil, "(context wrong) refuses the login"},
-		{77, []string{"NATS_USER=ada", "NATS_PASSWORD=s3cret"}, []string{"--password", "wrong"}, "refuses the login"},
-		{69, []string{home, "NATS_URL="}, []string{"--context", "away"}, "no server at nats://127.0.0.1:1 (context away)"},
+		{77, nil, []string{"--token", "s3cret"}, "refuses the login that --token gives"},
+		{77, []string{home, "NATS_CONTEXT=wrong"}, nil, " refuses the login that context wrong gives"},
+		{77, []string{"NATS_USER=ada", "NATS_PASSWORD=s3cret"}, []string{"--password", "wrong"}, "refuses the login that --user gives"},
+		{77, []string{"NATS_USER=ada", "NATS_PASSWORD=wrong"}, nil, "refuses the login that NATS_USER gives"},
+		{69, []string{home, "NATS_URL="}, []string{"--context", "away"}, "no server at nats://127.0.0.1:1; context away names it"},
 		{64, []string{home}, []string{"--context", "nosuch"}, `unknown context "nosuch"`},
 	} {
 		code, out, errs := withEnv(t, s, c.env, append(c.args, "run", "x", "--", "echo", "inside")...)

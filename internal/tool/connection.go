@@ -40,6 +40,7 @@ type Connection struct {
 
 	given  map[string]bool // flags on the command line, by name
 	source string          // what has named the servers of the last Dial; "": nothing
+	by     string          // what has given its login; "": nothing
 }
 
 // Parsed notes which flags the command line has, unlike those that the environment sets.
@@ -189,6 +190,18 @@ func (c *Connection) override(o *nats.Options) error {
 	if err != nil {
 		return err
 	}
+	inURL := slices.ContainsFunc(urls, func(u string) bool { return strings.Contains(u, "@") })
+	c.by = ""
+	switch {
+	case login.layer == fromFlag:
+		c.by = login.name
+	case login.layer == fromEnvironment:
+		c.by = "NATS_" + strings.ToUpper(strings.TrimPrefix(login.name, "--"))
+	case inURL:
+		c.by = c.source
+	case o.User != "" || o.Token != "" || o.Nkey != "" || o.UserJWT != nil:
+		c.by = c.contextTitle()
+	}
 	switch {
 	case login.layer > nowhere:
 		user := o.User
@@ -204,7 +217,7 @@ func (c *Connection) override(o *nats.Options) error {
 				urls[i] = WithoutCredentials(u)
 			}
 		}
-	case from > fromContext && slices.ContainsFunc(urls, func(u string) bool { return strings.Contains(u, "@") }):
+	case from > fromContext && inURL:
 		noLogin(o)
 	}
 	o.Servers = urls

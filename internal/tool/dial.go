@@ -43,7 +43,8 @@ func (c *Connection) ConnectError(servers string, err error, remedy string) erro
 	if _, ok := errors.AsType[*Error](err); ok {
 		return err
 	}
-	if c.Context != "" && !c.NoContext && c.source != c.contextTitle() {
+	plain := servers
+	if c.Context != "" && !c.NoContext {
 		servers += fmt.Sprintf(" (context %s)", Plain(c.Context))
 	}
 	if _, ok := errors.AsType[*url.Error](err); ok { // those of the servers and of flags are checked before
@@ -51,11 +52,16 @@ func (c *Connection) ConnectError(servers string, err error, remedy string) erro
 	}
 	var authority x509.UnknownAuthorityError
 	switch {
+	case CodeOf(err) == ExitPermission && c.by != "":
+		return Exitf(ExitPermission, "%s refuses the login that %s gives: %w; correct it, or choose another with --user, --creds, --nkey, --token or --context", plain, c.by, err)
 	case CodeOf(err) == ExitPermission:
 		return Exitf(ExitPermission, "%s refuses the login: %w; log in with --user, --creds, --nkey or --token, or choose a --context", servers, err)
 	case errors.As(err, &authority):
 		return Exitf(ExitUnavailable, "cannot trust %s: %w; name the authority's certificate with --tlsca", servers, err)
 	case errors.Is(err, nats.ErrNoServers), errors.Is(err, nats.ErrTimeout), errors.Is(err, context.DeadlineExceeded):
+		if c.source == c.contextTitle() {
+			servers = plain
+		}
 		if c.source != "" {
 			remedy = fmt.Sprintf("%s names it: start that server, or name another one", c.source)
 		}

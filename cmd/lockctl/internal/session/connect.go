@@ -74,6 +74,8 @@ func (s *Session) Open(g *Globals, opts ...natslock.Option) error {
 			show.Plain(g.Bucket), s.Where()), err}}
 	case errors.Is(err, natslock.ErrPermission) && tool.RefusedAnswers(s.NC, s.NC.LastError()):
 		return tool.Exitf(tool.ExitPermission, "%w; the answers to this user need subjects that it may subscribe to: name their prefix with --inbox-prefix", err)
+	case errors.Is(err, natslock.ErrPermission):
+		return tool.Exitf(tool.ExitPermission, "%w; \"lockctl perms\" prints what a user of locks needs", err)
 	}
 	return err
 }
