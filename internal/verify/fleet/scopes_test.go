@@ -71,10 +71,13 @@ func large() []Scope {
 	return []Scope{
 		scope("mutex 2+2: a lost answer, a crash, an expiry", func(s *Scope) { twoTwo(s); trouble(s, 3) }),
 		scope("mutex 2+2: at any time", func(s *Scope) { s.Asks = [4]int8{2, 2} }),
-		scope("lingering 2+2: a lost answer, a crash, an expiry: one of them", func(s *Scope) {
+		scope("lingering 2+2: a crash, an expiry: one of them", func(s *Scope) {
 			twoTwo(s)
-			trouble(s, 1)
-			s.Linger = Forever
+			s.Linger, s.Faults = Forever, Faults{All: 1, Crashes: 1, Expiries: 1}
+		}),
+		scope("lingering 2+1: a lost answer, a crash, an expiry", func(s *Scope) {
+			s.Asks, s.Ways, s.Linger = [4]int8{2, 1}, 1, Forever
+			trouble(s, 3)
 		}),
 		scope("lingering 2+1: a lost notification", func(s *Scope) { s.Asks, s.Linger, s.Faults.Missed = [4]int8{2, 1}, Forever, 1 }),
 		scope("mutex 2+1: in order, slow notifications", func(s *Scope) { s.Asks, s.Ways, s.Fifo, s.Slow = [4]int8{2, 1}, 2, true, true }),
