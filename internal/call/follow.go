@@ -76,8 +76,10 @@ func (f *follower) due() (result, bool) {
 	if watches && f.lock == nil {
 		f.watchLock()
 	}
-	if reads && !f.read() {
-		return result{Outcome: relist}, true
+	if reads {
+		if now, there := f.read(); !there {
+			return result{Outcome: relist, Entry: now}, true
+		}
 	}
 	if !f.Looks(b.Instant()) {
 		return result{}, false
@@ -96,7 +98,7 @@ func (f *follower) notified() (result, bool) {
 		if body, err := record.Decode(ev.Record.Value); err == nil && f.First(body) {
 			return result{Outcome: compete}, true
 		}
-		return result{Outcome: relist}, true
+		return result{Outcome: relist}, true // a notification may be forged, and so may its revision
 	case ev.Kind == kvstore.Put && record.Of(ev.Record).ID != f.Pred.ID:
 		return result{Outcome: relist}, true // its tombstone was overtaken
 	case ev.Kind == kvstore.Put:
@@ -114,10 +116,9 @@ func (f *follower) notified() (result, bool) {
 }
 
 // read reads the predecessor's record, and the lock beside it once the subscription is
-// proven. It says whether the predecessor is there.
-func (f *follower) read() (there bool) {
+// proven. It says whether the predecessor is there, and what is there now.
+func (f *follower) read() (entry record.Entry, there bool) {
 	a, b := f.a, f.a.c.b
-	var entry record.Entry
 	var err error
 	if f.Proven {
 		entry, err = f.readBeside()
@@ -134,21 +135,21 @@ func (f *follower) read() (there bool) {
 	if err != nil {
 		a.Heard(err)
 		f.Failed(b.Instant(), pause)
-		return true // not known; the timers will try again
+		return entry, true // not known; the timers will try again
 	}
 	there, over := f.Read(entry, f.written(entry), b.Instant(), entry.Remaining(b.Now()), pause)
 	if !there {
-		return false
+		return entry, false
 	}
 	a.Heard(nil)
 	if over {
 		rest, err := b.Clear(a.ctx, []record.Entry{entry})
-		return err != nil || len(rest) > 0
+		return entry, err != nil || len(rest) > 0
 	}
 	if f.watch != nil {
 		f.watch.Track(entry.Record)
 	}
-	return true
+	return entry, true
 }
 
 // readBeside reads the predecessor's record, and the lock or some of the slots.

@@ -106,6 +106,7 @@ func (a *Call) enqueue(begun clock.Instant) result {
 func (a *Call) stand(place *session.Place) (r result, first bool) {
 	pattern := a.Keys.Place("*")
 	w := core.Waiter{ID: place.ID(), Ticket: place.Ticket(), Reads: a.Reads()}
+	w.Gone(0)
 	for try := 0; ; {
 		up := a.c.b.Online()
 		from, at := uint64(0), a.c.b.Instant()
@@ -117,7 +118,7 @@ func (a *Call) stand(place *session.Place) (r result, first bool) {
 			opts = append(opts, kvstore.Beside(a.Keys.Gate))
 		}
 		// A state without the own place may lack earlier places too.
-		queue, vacant, err := a.c.list(a.ctx, pattern, w.Ticket, from, opts...) //safety:queue-as-of
+		queue, vacant, err := a.c.list(a.ctx, pattern, w.AsOf, from, opts...) //safety:queue-as-of
 		if err != nil {
 			if bucket.IsAny(err, bucket.ErrPermission) {
 				return result{Outcome: failed, Err: err}, false
@@ -166,6 +167,7 @@ func (a *Call) stand(place *session.Place) (r result, first bool) {
 		if r.Outcome != relist {
 			return r, false // out of turn, if at all
 		}
+		w.Gone(r.Entry.Revision)
 	}
 }
 

@@ -18,6 +18,7 @@ type Waiter struct {
 	Ticket uint64
 	Reads  bool
 
+	AsOf    uint64 // what the next list has to contain: the own place, and what has shown that a predecessor is gone
 	Named   bool   // the next list has to have each place that the leader names
 	Further uint   // how often the part that was read was too short
 	Vacant  uint64 // the tombstone of the lock, as last listed; 0: none
@@ -35,7 +36,11 @@ const (
 	Foremost
 )
 
-// Shown takes a list, in a state that contains the ticket, with the tombstone of the lock that was read
+// Gone takes that the predecessor has gone, which a state shows that contains a revision; 0: not known. A replica
+// that lags would show it in the next list again.
+func (w *Waiter) Gone(revision uint64) { w.AsOf = max(w.AsOf, w.Ticket, revision) }
+
+// Shown takes a list, as of AsOf, with the tombstone of the lock that was read
 // beside it. It returns the places before the own one. Those from index over on are right before it and
 // overdue by an estimate of the server's clock: the waiter deletes them, if the leader agrees. The others
 // are deleted by the waiters behind them. there is false if the own place has gone.

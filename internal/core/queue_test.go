@@ -110,3 +110,13 @@ func TestWaiterBehindTheDead(t *testing.T) {
 	require.Len(t, before, 4)
 	require.Equal(t, 2, over)
 }
+
+// TestWaiterAsOf: the next list contains what has shown that the predecessor is gone.
+func TestWaiterAsOf(t *testing.T) {
+	w := Waiter{ID: "me", Ticket: 7}
+	w.Gone(0)
+	require.EqualValues(t, 7, w.AsOf)
+	w.Gone(12)
+	w.Gone(0)
+	require.EqualValues(t, 12, w.AsOf)
+}
