@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"io"
 	"strings"
 	"testing"
@@ -9,6 +10,8 @@ import (
 
 	"github.com/natslock/locks/cmd/lockctl/internal/console"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/rwlock"
+	"github.com/natslock/locks/testutil"
 )
 
 // A command waits for itself only where the locks around it leave it no way: plain data, all
@@ -94,4 +97,49 @@ func TestTokensAround(t *testing.T) {
 	// Another program has made the environment, or spoilt it.
 	require.Equal(t, []uint64{3, 7}, tokensAround(con("LOCK_NAME=x", "LOCK_TOKEN=7", envHeld+"=1 :x y:x 2:%zz  3:x"), "x"))
 	require.Empty(t, tokensAround(con("LOCK_NAME=x"), "x"))
+}
+
+// A reader inside a reader does not queue behind a writer that has come since the check.
+func TestNestingReads(t *testing.T) {
+	t.Parallel()
+	s := testutil.RunServer(t)
+	var clients [3]*natslock.Client
+	for i := range clients {
+		c, err := natslock.New(t.Context(), s.Connect(), natslock.WithCreate(true))
+		require.NoError(t, err)
+		clients[i] = c
+		t.Cleanup(func() { _ = c.Close(t.Context()) }) // it has ended: what is held is left
+	}
+	around, err := rwlock.New(clients[0]).RLock(t.Context(), "x")
+	require.NoError(t, err)
+	n := &nesting{shared: true, around: []uint64{around.Token()}}
+	inside := rwlock.New(clients[1])
+	never := func(context.Context, string, ...natslock.LockOption) (*natslock.Lock, error) {
+		t.Error("it waits for itself")
+		return nil, context.Canceled
+	}
+	lock, err := n.reads(clients[1], inside.TryRLock, never)(t.Context(), "x")
+	require.NoError(t, err)
+	require.NoError(t, lock.Unlock(t.Context()))
+
+	waiting, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	events := clients[2].Watch(waiting, "x")
+	go func() {
+		_, err := rwlock.New(clients[2]).Lock(waiting, "x")
+		ended <- err
+	}()
+	for _, err := range events {
+		require.NoError(t, err)
+		info, err := clients[1].Inspect(t.Context(), natslock.KindRW, "x")
+		require.NoError(t, err)
+		if info.Holder != nil || len(info.Queue) > 0 {
+			break
+		}
+	}
+	_, err = n.reads(clients[1], inside.TryRLock, never)(t.Context(), "x")
+	require.ErrorContains(t, err, "a writer waits for the end of that")
+	cancel()
+	require.ErrorIs(t, <-ended, context.Canceled)
+	require.NoError(t, around.Unlock(t.Context()))
 }
