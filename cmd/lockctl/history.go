@@ -33,8 +33,9 @@ history that hides its gaps is worse than none. The last line sums up the other 
 the bucket that are missing. They are of other locks, or a hold that left no trace. With -v
 each gap has a line. There are three causes: nothing so old is kept; the server could not
 copy a record before another one replaced it; the history is behind the bucket. The first
-happens once, at the top. The second happens where one lock is taken thousands of times a
-second, or while the history has no leader. The end of a holder may be in the gap: then it
+happens once, at the top. The second happens where two writes of one lock are about a
+millisecond apart, because the bucket keeps the last one only, or while the history has no
+leader. The end of a holder may be in the gap: then it
 is missing, or shown as "expired". Of a holder whose grant is missing, the next renewal is
 printed instead.
 
