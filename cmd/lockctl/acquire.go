@@ -1,11 +1,14 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os"
+	"os/signal"
 	"strconv"
+	"syscall"
 	"time"
 
 	"github.com/natslock/locks/cmd/lockctl/internal/session"
@@ -69,7 +72,7 @@ func (c *acquireCmd) AfterApply() error { return errors.Join(c.choice.check(), c
 
 func (c *acquireCmd) Run(g *session.Globals) error {
 	g.MayCreate = c.Create
-	caller := os.Getppid()
+	caller := cmp.Or(os.Getppid(), os.Getpid()) // 0: the parent is outside of the container
 	owner := c.Owner
 	if owner == "" {
 		owner = fmt.Sprintf("%s:%d", session.Operator(), caller)
@@ -94,10 +97,23 @@ func (c *acquireCmd) Run(g *session.Globals) error {
 	if err != nil {
 		return err
 	}
-	if err := printHeld(g, h, lasts, string(text), c.JSON); err != nil {
-		return tool.Exitf(tool.ExitInternal, "cannot print the handle of lock %s: %w; the lock is free when its TTL of %v has passed", show.Plain(c.Name), err, h.TTL)
+	signal.Ignore(syscall.SIGPIPE) // a reader that has gone must not leave the lock to its TTL
+	select {
+	case sig := <-g.Signals(): // nobody reads the handle any more
+		err = tool.Exitf(tool.ExitSignal+int(sig.(syscall.Signal)), "released lock %s: signal: %v", show.Plain(c.Name), sig)
+	default:
+		if err = printHeld(g, h, lasts, string(text), c.JSON); err != nil {
+			err = tool.Exitf(tool.ExitInternal, "cannot print the handle of lock %s: %w", show.Plain(c.Name), err)
+		}
 	}
-	return nil
+	if err != nil {
+		ctx, cancel := g.Bounded()
+		defer cancel()
+		if failed := h.Release(ctx, s.Client); failed != nil {
+			err = fmt.Errorf("%w; the lock is not released: %w", err, failed)
+		}
+	}
+	return err
 }
 
 // handleJSON is what acquire --json and extend --json print. Fields are added, never
@@ -126,8 +142,8 @@ func printHeld(g *session.Globals, h script.Handle, lasts script.Lasts, text str
 	if err != nil {
 		return err
 	}
-	now := time.Now().UTC()
-	out := handleJSON{string(word), h.Kind().String(), h.Mode().String(), h.Name(), nil, h.ID, h.Token, lasts.TTL.Seconds(), lasts.Valid.Seconds(), now.Add(lasts.Valid), now.Add(lasts.Free)}
+	now, valid := time.Now().UTC(), lasts.Valid()
+	out := handleJSON{string(word), h.Kind().String(), h.Mode().String(), h.Name(), nil, h.ID, h.Token, lasts.TTL.Seconds(), valid.Seconds(), now.Add(valid), now.Add(valid + lasts.Margin)}
 	if n, ok := h.Slot(); ok {
 		out.Slot = &n
 	}

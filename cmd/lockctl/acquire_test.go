@@ -384,19 +384,31 @@ func TestAcquireJSON(t *testing.T) {
 	require.Equal(t, first.Handle, second.Handle)
 	require.Equal(t, first.Token, second.Token)
 	require.True(t, second.ValidUntil.After(first.ValidUntil))
+}
 
-	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
-	if err != nil {
-		t.Skip("no /dev/full: ", err)
+// A handle that nobody can read keeps nobody out.
+func TestAcquireUnread(t *testing.T) {
+	t.Parallel()
+	s := serve(t)
+	r, gone, err := os.Pipe()
+	require.NoError(t, err)
+	require.NoError(t, r.Close())
+	defer gone.Close()
+	outputs := map[string]*os.File{"reader": gone}
+	if full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0); err == nil {
+		defer full.Close()
+		outputs["disk"] = full
 	}
-	defer full.Close()
-	cmd := exec.Command(binary, "-s", s.URL(), "acquire", "y")
-	cmd.Env = append(cleanEnv(), "XDG_CONFIG_HOME="+t.TempDir())
-	cmd.Stdout, cmd.Stderr = full, &buffer{}
-	require.Error(t, cmd.Run())
-	require.Equal(t, 70, cmd.ProcessState.ExitCode())
-	require.Contains(t, fmt.Sprint(cmd.Stderr), "cannot print the handle of lock y")
-	require.Contains(t, fmt.Sprint(cmd.Stderr), "free when its TTL of 1m0s has passed")
+	for name, out := range outputs {
+		cmd := exec.Command(binary, "-s", s.URL(), "acquire", name)
+		cmd.Env = append(cleanEnv(), "XDG_CONFIG_HOME="+t.TempDir())
+		cmd.Stdout, cmd.Stderr = out, &buffer{}
+		require.Error(t, cmd.Run())
+		require.Equal(t, 70, cmd.ProcessState.ExitCode(), name)
+		require.Contains(t, fmt.Sprint(cmd.Stderr), "cannot print the handle of lock "+name)
+		code, _, errs := run(t, s, "run", "-n", name, "--", "true")
+		require.Zero(t, code, errs)
+	}
 }
 
 // script is a shell that runs lockctl.

@@ -4,6 +4,8 @@ import (
 	"time"
 
 	"github.com/natslock/locks/cmd/lockctl/internal/session"
+	"github.com/natslock/locks/cmd/lockctl/internal/show"
+	"github.com/natslock/locks/internal/tool"
 )
 
 type extendCmd struct {
@@ -50,7 +52,11 @@ func (c *extendCmd) Run(g *session.Globals) error {
 	if err != nil {
 		return c.Handle.refused(ctx, s, err)
 	}
-	return printHeld(g, c.Handle.Handle, lasts, inSeconds(lasts.Valid), c.JSON)
+	s.End() // before the validity is read: it may take a while
+	if lasts.Valid() <= 0 {
+		return tool.Exitf(tool.ExitLost, "lock %s was extended, and the time of that is over", show.Plain(c.Handle.Name()))
+	}
+	return printHeld(g, c.Handle.Handle, lasts, inSeconds(lasts.Valid()), c.JSON)
 }
 
 type releaseCmd struct {

@@ -87,7 +87,7 @@ func (n nesting) refuse(info natslock.Info) error {
 		}
 	case n.shared && mine[0].Mode == natslock.Shared:
 		writes := func(w natslock.Waiter) bool { return w.Mode == natslock.Exclusive && !w.Overdue }
-		if info.Holder != nil && !info.Holder.Overdue || slices.ContainsFunc(info.Queue, writes) {
+		if info.Holder != nil && !info.Holder.Overdue && info.Holder.Broken == nil || slices.ContainsFunc(info.Queue, writes) {
 			return tool.Usagef("lock %s is held for reading for the command that this one is a part of (LOCK_TOKEN=%d), and a writer waits for the end of that. %s", name, mine[0].Token, advice)
 		}
 	default:

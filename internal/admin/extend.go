@@ -23,10 +23,16 @@ type Left struct {
 
 // Extended is what an [Admin.Extend] has confirmed.
 type Extended struct {
-	TTL   time.Duration
-	Valid time.Duration // from now on: what is left of the validity
-	Free  time.Duration // from now on: when nobody has extended it by then, the server frees it no sooner
+	TTL    time.Duration
+	Margin time.Duration // between the end of the validity and that of the TTL
+	Until  clock.Instant // the end of the validity
 }
+
+// Valid is what is left of the validity, now.
+func (e Extended) Valid() time.Duration { return e.Until.Sub(clock.Now()) }
+
+// Free is in how long the server frees the lock at the soonest, where nobody extends it.
+func (e Extended) Free() time.Duration { return e.Valid() + e.Margin }
 
 // Extend gives the lock a TTL from now on, and at least what it had. The error matches
 // [session.ErrLost] if the lock was lost, and [session.ErrBroken] if an operator broke it. If it
@@ -45,12 +51,12 @@ func (a *Admin) Extend(ctx context.Context, l Left, ttl time.Duration) (Extended
 		if err == nil && step == core.ExtendWrite {
 			step, err = a.extend(ctx, &x, e)
 		}
+		failed = err
 		switch {
 		case err != nil:
-			failed = err
 		case step == core.ExtendDone:
-			if left := x.Valid.Sub(a.b.Instant()); left > 0 {
-				return Extended{TTL: x.Terms.TTL, Valid: left, Free: left + x.Terms.Margin}, nil
+			if x.Valid > a.b.Instant() {
+				return Extended{TTL: x.Terms.TTL, Margin: x.Terms.Margin, Until: x.Valid}, nil
 			}
 			return Extended{}, l.ended(core.ExtendLate, e)
 		case step != core.ExtendRead:
@@ -66,7 +72,7 @@ func (a *Admin) Extend(ctx context.Context, l Left, ttl time.Duration) (Extended
 // last request.
 func (a *Admin) pause(ctx context.Context, try int, failed error) error {
 	err := failed
-	if !bucket.IsAny(failed, bucket.ErrPermission, kvstore.ErrClosed, kvstore.ErrConnectionClosed, kvstore.ErrDraining) {
+	if !bucket.IsAny(failed, bucket.ErrPermission, kvstore.ErrInvalidKey, kvstore.ErrTooLarge, kvstore.ErrClosed, kvstore.ErrConnectionClosed, kvstore.ErrDraining) {
 		if err = clock.Sleep(ctx, clock.ShortBackoff(try)); err == nil {
 			return nil
 		}
@@ -85,7 +91,13 @@ func (a *Admin) found(ctx context.Context, x *core.Extending, l Left) (core.Exte
 	if err != nil {
 		return core.ExtendRead, record.Entry{}, err
 	}
-	e, err := a.read(ctx, l.Key, max(x.AsOf, st.LastRevision)) //safety:extend-as-of
+	e, err := a.b.Read(ctx, l.Key, max(x.AsOf, st.LastRevision)) //safety:extend-as-of
+	if bucket.IsAny(err, bucket.ErrPermission) {                 // the leader's read is withheld, but not a write that it refuses
+		var last uint64
+		if last, err = a.b.Probe(ctx, l.Key); err == nil && last > 0 {
+			e, err = a.b.Read(ctx, l.Key, max(x.AsOf, last))
+		}
+	}
 	if err != nil {
 		return core.ExtendRead, record.Entry{}, err
 	}

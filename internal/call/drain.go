@@ -51,8 +51,10 @@ func (a *Call) Drain(gate *session.Lease) claim.Result {
 	d := drain{a: a, gate: gate, mailbox: newMailbox(), back: backstop{place: a.placeTTL()}, Drain: core.Drain{Once: a.Req.Once}}
 	gate.OnEnd(d.mailbox.poke)
 	defer a.WhileGranting()()
+	settled := func() bool { return true }
 	if a.Req.Fixed && a.Req.Until.IsZero() { // its TTL is for the work
-		defer gate.Keep()() //safety:drain-kept
+		settled = gate.Keep() //safety:drain-kept
+		defer settled()
 	}
 	defer func() {
 		if d.watch != nil {
@@ -66,7 +68,15 @@ func (a *Call) Drain(gate *session.Lease) claim.Result {
 		}
 		switch s.Do {
 		case core.Drained:
-			return result{Outcome: granted}
+			// A process without memory may extend the gate later. It would take a renewal that is stored only
+			// then for a proof that nobody could get in before.
+			if settled() {
+				return result{Outcome: granted}
+			}
+			if err := gate.Confirm(a.ctx); err != nil {
+				a.Heard(err)
+			}
+			s = core.DrainStep{}
 		case core.ReaderInside:
 			return result{Outcome: busy, Entry: s.Entry}
 		case core.DrainForbidden:

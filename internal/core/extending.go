@@ -81,7 +81,7 @@ func (x *Extending) Found(e record.Entry, server time.Time, asked clock.Instant,
 		x.first = e.Revision
 	}
 	// What was believed of the record so far stays true, also where less is wanted now.
-	ttl := max(x.TTL, clock.CeilSecond(left+t.Margin)) //safety:extend-never-shorter
+	ttl := max(x.TTL, clock.CeilSecond(min(left+t.Margin, e.Record.TTL))) //safety:extend-never-shorter
 	x.Terms = clock.NewTerms(ttl, margin)
 	x.By, x.deadline = by, asked.Add(left)
 	return ExtendWrite

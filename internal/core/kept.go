@@ -221,6 +221,9 @@ func (k *Kept) Enough() Renewal {
 	return Renewal{}
 }
 
+// Wanted says whether a renewal is wanted that has not been sent.
+func (k *Kept) Wanted() bool { return k.n < k.need }
+
 // Unanswered says whether a renewal is on its way.
 func (k *Kept) Unanswered() bool { return len(k.sent) > 0 }
 

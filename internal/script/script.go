@@ -92,7 +92,7 @@ func Leave(l *natslock.Lock, ttl time.Duration) (Handle, Lasts, error) {
 		return Handle{}, Lasts{}, err
 	}
 	h.Key = key
-	return h, Lasts{TTL: t.TTL, Valid: valid, Free: valid + t.Margin}, nil
+	return h, Lasts{TTL: t.TTL, Margin: t.Margin, Until: clock.Now().Add(valid)}, nil
 }
 
 // Extend gives the lock a TTL from now on, that of the handle if ttl is 0, and at least what it

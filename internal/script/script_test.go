@@ -122,7 +122,9 @@ func heldByHandle(t *testing.T, s *testutil.Server, k kind) {
 	h, lasts, err := script.Leave(l, ttl)
 	require.NoError(t, err)
 	require.Equal(t, before.Sends+1, f.Counts().Sends, "one write")
-	require.Equal(t, script.Lasts{TTL: ttl, Valid: 9 * time.Second, Free: ttl}, lasts)
+	require.Equal(t, ttl, lasts.TTL)
+	require.Equal(t, 9*time.Second, lasts.Valid())
+	require.Equal(t, ttl, lasts.Free())
 	exit(taker)
 
 	text, err := h.MarshalText()
@@ -151,7 +153,7 @@ func heldByHandle(t *testing.T, s *testutil.Server, k kind) {
 		c, _ := process(t, s)
 		lasts, err := again.Extend(t.Context(), c, 0)
 		require.NoError(t, err, i)
-		require.Equal(t, script.Lasts{TTL: ttl, Valid: 9 * time.Second, Free: ttl}, lasts)
+		require.Equal(t, []time.Duration{ttl, 9 * time.Second, ttl}, []time.Duration{lasts.TTL, lasts.Valid(), lasts.Free()})
 		held := holderOf(t, c, h)
 		require.Equal(t, []any{h.Token, begun.Since, true, false, ttl}, []any{held.Token, held.Since, held.Fixed, held.HandedOver, held.TTL})
 		exit(c)
@@ -160,7 +162,7 @@ func heldByHandle(t *testing.T, s *testutil.Server, k kind) {
 	c, _ := process(t, s)
 	lasts, err = h.Extend(t.Context(), c, time.Second)
 	require.NoError(t, err)
-	require.GreaterOrEqual(t, lasts.Free, ttl-time.Second)
+	require.GreaterOrEqual(t, lasts.Free(), ttl-time.Second)
 	lasts, err = h.Extend(t.Context(), c, time.Minute)
 	require.NoError(t, err)
 	require.Equal(t, time.Minute, lasts.TTL)
@@ -268,7 +270,7 @@ func TestExtendAnswers(t *testing.T) {
 					return
 				}
 				require.NoError(t, err)
-				end := time.Since(begun) + lasts.Valid
+				end := time.Since(begun) + lasts.Valid()
 				require.LessOrEqual(t, end, c.valid)
 				require.GreaterOrEqual(t, end, c.valid-1100*time.Millisecond)
 				other, _ := process(t, s)
@@ -337,8 +339,8 @@ func TestExtendTogether(t *testing.T) {
 		_, err = h.Extend(t.Context(), other, 0)
 		require.NoError(t, err)
 		lasts := <-said
-		require.LessOrEqual(t, lasts.Valid, 9*time.Second-300*time.Millisecond)
-		require.GreaterOrEqual(t, lasts.Valid, 9*time.Second-400*time.Millisecond)
+		require.LessOrEqual(t, lasts.Valid(), 9*time.Second-300*time.Millisecond)
+		require.GreaterOrEqual(t, lasts.Valid(), 9*time.Second-400*time.Millisecond)
 		require.Equal(t, 1, f.Counts().Delayed)
 	})
 }

@@ -86,3 +86,24 @@ func TestLostAfterABreak(t *testing.T) {
 	require.ErrorIs(t, cause, ErrBroken)
 	require.ErrorContains(t, cause, why)
 }
+
+// TestKeepSettles: what is renewed for others to go on with is left when no renewal is on its way.
+func TestKeepSettles(t *testing.T) {
+	l := held(t)
+	l.Body.Fixed = true
+	stop := l.Keep()
+	now := l.s.b.Instant()
+	l.s.mu.Lock()
+	require.True(t, l.Renews())
+	n, _ := l.Send(now, 1)
+	l.s.mu.Unlock()
+	require.False(t, stop())
+	l.s.mu.Lock()
+	require.True(t, l.Renews())
+	l.Answered(n, core.Answer{Revision: 2}, now)
+	l.s.mu.Unlock()
+	require.True(t, stop())
+	l.s.mu.Lock()
+	defer l.s.mu.Unlock()
+	require.False(t, l.Renews())
+}

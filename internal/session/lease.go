@@ -219,21 +219,26 @@ func (l *Lease) Renewed(ctx context.Context) error {
 	return l.confirm(ctx, false)
 }
 
-// Keep has the lease renewed in time, also a fixed one, until stop is called.
-func (l *Lease) Keep() (stop func()) {
+// Keep has the lease renewed in time, also a fixed one, until stop is called. stop does nothing, and returns
+// false, while the answer to a renewal is still to come: that may be stored when nobody knows of it any more.
+func (l *Lease) Keep() (stop func() (stopped bool)) {
 	l.s.mu.Lock()
 	defer l.s.mu.Unlock()
 	x := extension{after: math.MaxUint64, done: make(chan error, 1)} // which no renewal ends
 	l.waiting = append(l.waiting, x)
 	l.Waiting++
 	l.moved()
-	return func() { l.forget(x) }
+	return func() bool { return l.forget(x, true) }
 }
 
-// forget ends a wait for a confirmation.
-func (l *Lease) forget(x extension) {
+// forget ends a wait for a confirmation. settled says that it does not while the lease is held and the answer
+// to a renewal is still to come: then it returns false.
+func (l *Lease) forget(x extension, settled bool) bool {
 	l.s.mu.Lock()
 	defer l.s.mu.Unlock()
+	if settled && l.State == Held && l.Unanswered() { //safety:kept-settled
+		return false
+	}
 	for i := range l.waiting {
 		if l.waiting[i].done == x.done {
 			l.waiting = append(l.waiting[:i], l.waiting[i+1:]...)
@@ -241,7 +246,11 @@ func (l *Lease) forget(x extension) {
 			break
 		}
 	}
+	if !l.Renews() && l.Wanted() { // a hint that was to be followed by a renewal is followed by a read
+		l.follow(l.kept.Suspect(l.Last, l.s.b.Instant()), "")
+	}
 	l.moved()
+	return true
 }
 
 // confirm waits for a confirmation: of a renewal that is sent from now on, or of any.
@@ -268,7 +277,7 @@ func (l *Lease) confirm(ctx context.Context, fresh bool) error {
 		return err
 	case <-ctx.Done():
 	}
-	l.forget(x)
+	l.forget(x, false)
 	l.s.mu.Lock()
 	defer l.s.mu.Unlock()
 	return fmt.Errorf("renew lock %q: %w: not confirmed%s: %w", l.kept.Name, bucket.ErrUnavailable, l.failed(), bucket.EndOf(ctx))

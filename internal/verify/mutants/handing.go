@@ -50,6 +50,8 @@ var handMutants = []mutant{
 		weak: "a lock counts as lost by the word of a replica that lags"},
 	{label: "extend-expects", operator: "zero Expect", test: "internal/script.TestHeldByHandle/mutex",
 		weak: "an extension expects another revision than the one that was read"},
+	{label: "kept-settled", operator: "never", test: "internal/session.TestKeepSettles",
+		weak: "a renewal of a gate is stored when a process without memory extends it"},
 	{label: "drain-kept", operator: "drop", test: "internal/script.TestWriterDrains",
 		weak: "the gate of a fixed lease ends while readers are before it"},
 	{label: "contended-asked", operator: "never 1", test: "natslock.TestContended/lock,_stranger_after", beside: "TestContended",
