@@ -85,8 +85,10 @@ func (s *Session) remove(ctx context.Context, r *removal, begun time.Time, limit
 			return next, bucket.Unavailable(err)
 		}
 		pause := clock.OutageBackoff(try)
-		if next == core.WriteSoon && try < soonTries {
-			pause = clock.InFlightBackoff(try)
+		if next == core.WriteSoon {
+			if pause = clock.InFlightBackoff(try); try >= soonTries {
+				pause = clock.OutageBackoff(try - soonTries)
+			}
 		}
 		if b.Sleep(ctx, pause, up) != nil {
 			return next, bucket.Unavailable(err)
