@@ -71,7 +71,10 @@ func (h *Handle) UnmarshalText(text []byte) error {
 	token, err := strconv.ParseUint(fields[3], 10, 64)
 	seconds, err2 := strconv.ParseUint(fields[4], 10, 31)
 	ttl, err3 := clock.RoundTTL(time.Duration(seconds)*time.Second, true)
-	if !known || k.Waits() || fields[2] == "" || token == 0 || err != nil || err2 != nil || err3 != nil {
+	foreign := func(c rune) bool {
+		return c > 'z' || !strings.ContainsRune("-_/=.", c) && !('0' <= c && c <= '9' || 'A' <= c && c <= 'Z' || 'a' <= c)
+	}
+	if !known || k.Waits() || strings.ContainsFunc(fields[1], foreign) || fields[2] == "" || token == 0 || err != nil || err2 != nil || err3 != nil {
 		return fmt.Errorf("handle: %w: %.64q cannot be read", natslock.ErrInvalidOption, text)
 	}
 	*h = Handle{admin.Left{Key: fields[1], ID: fields[2], Token: token}, ttl}

@@ -408,6 +408,7 @@ func TestHandleText(t *testing.T) {
 	require.Equal(t, []any{natslock.KindMutex, "x", natslock.Exclusive, time.Minute}, []any{h.Kind(), h.Name(), h.Mode(), h.TTL})
 	for _, bad := range []string{
 		"", "x", strings.Replace(good, "script-1", "script-2", 1), good + ":1", strings.Replace(good, "lock.x", "wait.x.A", 1), strings.Replace(good, "lock.x", "lock.=", 1),
+		strings.Replace(good, "lock.x", "read.x.*", 1), strings.Replace(good, "lock.x", "read.x.a b", 1), strings.Replace(good, "lock.x", "read.x.\u00e9", 1),
 		strings.Replace(good, ":A:", "::", 1), strings.Replace(good, "640", "0", 1), strings.Replace(good, "640", "-1", 1),
 		strings.Replace(good, ":60", ":0", 1), strings.Replace(good, ":60", ":31622401", 1), "natslock-handle-1:mutex:x:A:640:60",
 	} {
