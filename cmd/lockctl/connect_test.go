@@ -121,6 +121,8 @@ func TestDomain(t *testing.T) {
 	for _, args := range [][]string{{"--js-domain", "other"}, {"--js-api-prefix", "$JS.other.API"}, {"--context", wrong}} {
 		code, _, errs := run(t, s, append(args, "ls")...)
 		require.Equal(t, 69, code, "%q: %s", args, errs)
+		require.Contains(t, errs, "check the --js-domain or --js-api-prefix")
+		require.Contains(t, errs, s.URL())
 	}
 }
 

@@ -2,7 +2,6 @@ package tool
 
 import (
 	"net/url"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -26,8 +25,10 @@ type Connection struct {
 	User        string        `env:"NATS_USER" placeholder:"USER" help:"User; a token, if there is no password."`
 	Password    string        `env:"NATS_PASSWORD" placeholder:"PASSWORD" help:"The user's password."`
 	Token       string        `env:"NATS_TOKEN" placeholder:"TOKEN" help:"Token."`
-	Creds       string        `env:"NATS_CREDS" type:"path" placeholder:"FILE" help:"Credentials file."`
-	Nkey        string        `env:"NATS_NKEY" type:"path" placeholder:"FILE" help:"File with the seed of an nkey."`
+	Creds       string        `env:"NATS_CREDS" placeholder:"FILE" help:"Credentials file."`
+	Nkey        string        `env:"NATS_NKEY" placeholder:"FILE" help:"File with the seed of an nkey."`
+	JWT         string        `name:"jwt" env:"NATS_JWT" placeholder:"FILE" help:"File with the JWT of a user, whose nkey is --seed."`
+	Seed        string        `env:"NATS_SEED" placeholder:"FILE" help:"File with the seed of that nkey."`
 	TLSCert     string        `name:"tlscert" env:"NATS_CERT" type:"path" placeholder:"FILE" help:"TLS certificate of this client."`
 	TLSKey      string        `name:"tlskey" env:"NATS_KEY" type:"path" placeholder:"FILE" help:"Key of that certificate."`
 	TLSCA       string        `name:"tlsca" env:"NATS_CA" type:"path" placeholder:"FILE" help:"TLS certificates of the authorities to trust."`
@@ -89,8 +90,9 @@ type login struct {
 func (c *Connection) login() (best login, err error) {
 	ways := []login{
 		{"--user", max(c.layer("user", c.User), c.layer("password", c.Password)), c.applyUser},
-		{"--creds", c.layer("creds", c.Creds), c.applyCreds},
-		{"--nkey", c.layer("nkey", c.Nkey), c.applyNkey},
+		{"--creds", c.layer("creds", c.Creds), func(o *nats.Options) error { return applyCreds("--creds", c.Creds, o) }},
+		{"--nkey", c.layer("nkey", c.Nkey), func(o *nats.Options) error { return applyNkey("--nkey", c.Nkey, o) }},
+		{"--jwt", c.layer("jwt", c.JWT), func(o *nats.Options) error { return applyJWT("--jwt", c.JWT, "--seed", c.Seed, o) }},
 		{"--token", c.layer("token", c.Token), func(o *nats.Options) error { o.Token = c.Token; return nil }},
 	}
 	for _, w := range ways {
@@ -113,27 +115,6 @@ func (c *Connection) applyUser(o *nats.Options) error {
 	return nil
 }
 
-func (c *Connection) applyCreds(o *nats.Options) error {
-	if _, err := os.Stat(c.Creds); err != nil {
-		return Usagef("--creds: %w", err)
-	}
-	return nats.UserCredentials(c.Creds)(o)
-}
-
-func (c *Connection) applyNkey(o *nats.Options) error {
-	opt, err := nats.NkeyOptionFromSeed(c.Nkey)
-	if err != nil {
-		return Usagef("--nkey %s: %w", c.Nkey, err)
-	}
-	return opt(o)
-}
-
-// noLogin forgets how to log in.
-func noLogin(o *nats.Options) {
-	o.User, o.Password, o.Token, o.Nkey = "", "", "", ""
-	o.UserInfo, o.TokenHandler, o.UserJWT, o.SignatureCB = nil, nil, nil, nil
-}
-
 // Verify returns an error if settings of flags and environment contradict each other, whatever
 // the context says.
 func (c *Connection) Verify() error {
@@ -144,6 +125,8 @@ func (c *Connection) Verify() error {
 		return Usagef("--context and --no-context exclude each other")
 	case (c.TLSCert == "") != (c.TLSKey == ""):
 		return Usagef("--tlscert and --tlskey go together")
+	case c.Seed != "" && c.JWT == "":
+		return Usagef("--seed goes with --jwt")
 	case c.Domain != "" && c.APIPrefix != "":
 		return Usagef("--js-domain and --js-api-prefix exclude each other")
 	}
@@ -151,9 +134,8 @@ func (c *Connection) Verify() error {
 	return err
 }
 
-// servers returns the URLs of the servers, and the layer that they come from. Those of the
-// context are in o.
-func (c *Connection) servers(o *nats.Options) (urls []string, from layer, err error) {
+// servers returns the URLs of the servers, and the layer that they come from.
+func (c *Connection) servers(of Context) (urls []string, from layer, err error) {
 	from = c.layer("server", c.Server)
 	source := "--server"
 	list := c.Server
@@ -161,9 +143,9 @@ func (c *Connection) servers(o *nats.Options) (urls []string, from layer, err er
 	case from == fromFlag:
 	case from == fromEnvironment:
 		source = "NATS_URL"
-	case len(o.Servers) > 0:
+	case of.URL != "":
 		from, source = fromContext, c.contextTitle()
-		list = strings.Join(o.Servers, ",")
+		list = of.URL
 	default:
 		list, source = nats.DefaultURL, ""
 	}
@@ -179,14 +161,14 @@ func (c *Connection) servers(o *nats.Options) (urls []string, from layer, err er
 	return urls, from, nil
 }
 
-// override puts the settings of flags and environment over those of the context,
-// which are in o already.
-func (c *Connection) override(o *nats.Options) error {
+// settle puts the settings of flags and environment, and those of the context below them, in
+// the options.
+func (c *Connection) settle(of Context, o *nats.Options) error {
 	login, err := c.login()
 	if err != nil {
 		return err
 	}
-	urls, from, err := c.servers(o)
+	urls, from, err := c.servers(of)
 	if err != nil {
 		return err
 	}
@@ -199,33 +181,41 @@ func (c *Connection) override(o *nats.Options) error {
 		c.by = "NATS_" + strings.ToUpper(strings.TrimPrefix(login.name, "--"))
 	case inURL:
 		c.by = c.source
-	case o.User != "" || o.Token != "" || o.Nkey != "" || o.UserJWT != nil:
+	case of.login() != "":
 		c.by = c.contextTitle()
 	}
 	switch {
 	case login.layer > nowhere:
-		user := o.User
-		noLogin(o)
 		if err := login.apply(o); err != nil {
 			return err
 		}
 		if o.User == "" && o.Password != "" { // a password for the context's user
-			o.User = user
+			o.User = of.User
 		}
 		if login.layer > from {
 			for i, u := range urls {
 				urls[i] = WithoutCredentials(u)
 			}
 		}
-	case from > fromContext && inURL:
-		noLogin(o)
+	case from <= fromContext || !inURL:
+		if err := of.applyLogin(o); err != nil {
+			return c.ofContext(err)
+		}
 	}
 	o.Servers = urls
-	return c.overrideTransport(o)
+	below, err := of.transport(c)
+	if err == nil {
+		err = below.applyTransport(o, "socks_proxy")
+	}
+	if err != nil {
+		return c.ofContext(err)
+	}
+	return c.applyTransport(o, "--socks-proxy")
 }
 
-// overrideTransport is override for what is below the login.
-func (c *Connection) overrideTransport(o *nats.Options) error {
+// applyTransport puts what is below the login in the options. An error names the setting of the
+// proxy.
+func (c *Connection) applyTransport(o *nats.Options, proxy string) error {
 	var opts []nats.Option
 	if c.TLSCert != "" {
 		opts = append(opts, nats.ClientCert(c.TLSCert, c.TLSKey))
@@ -242,7 +232,7 @@ func (c *Connection) overrideTransport(o *nats.Options) error {
 	if c.SocksProxy != "" {
 		dialer, err := socks(c.SocksProxy)
 		if err != nil {
-			return Usagef("--socks-proxy: %w", err)
+			return Usagef("%s: %w", proxy, err)
 		}
 		opts = append(opts, nats.SetCustomDialer(dialer))
 	}

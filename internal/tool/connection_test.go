@@ -1,6 +1,7 @@
 package tool
 
 import (
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"os"
@@ -79,6 +80,34 @@ func TestConnectionSettings(t *testing.T) {
 	context("keyed", fmt.Sprintf(`{"url": "nats://u:p@keyed:1", "nkey": %q}`, nkey))
 	context("open", `{"url": "nats://open:1,nats://open:2", "user": "ada"}`)
 	context("bad", `{`)
+	data := func(text string) string { return "data:;base64," + base64.StdEncoding.EncodeToString([]byte(text)) }
+	seed, err := os.ReadFile(nkey)
+	require.NoError(t, err)
+	both := data("-----BEGIN NATS USER JWT-----\njwt\n------END NATS USER JWT------\n-----BEGIN USER NKEY SEED-----\n" + string(seed) + "\n------END USER NKEY SEED------\n")
+	jwt := filepath.Join(t.TempDir(), "user.jwt")
+	require.NoError(t, os.WriteFile(jwt, []byte("jwt\n"), 0o600))
+	context("embedded", fmt.Sprintf(`{"creds": %q}`, both))
+	context("embeddedkey", fmt.Sprintf(`{"nkey": %q}`, data(string(seed))))
+	context("broken", `{"creds": "data:;base64,s3cret"}`)
+	context("ofenv", `{"creds": "env://NATS_TEST_CREDS"}`)
+	context("ofvault", `{"creds": "op://vault/item/field"}`)
+	context("file", fmt.Sprintf(`{"creds": "file://%s"}`, creds))
+	context("variable", `{"creds": "$NATS_TEST_DIR/user.creds"}`)
+	context("home~", `{"creds": "~/user.creds"}`)
+	context("jwt", fmt.Sprintf(`{"user_jwt": "jwt", "user_seed": %q}`, seed))
+	context("jwtfiles", fmt.Sprintf(`{"user_jwt": %q, "user_seed": %q}`, jwt, nkey))
+	context("jwtgone", fmt.Sprintf(`{"user_jwt": "%s.gone"}`, jwt))
+	context("bearer", fmt.Sprintf(`{"user_jwt": %q}`, data("jwt")))
+	context("literals", `{"user": "ada", "password": "env://NATS_TEST_WORD"}`)
+	context("plain", `{"user": "ada", "password": "data://x"}`)
+	context("nsc", `{"nsc": "O/A/U"}`)
+	context("nscurl", `{"url": "nats://mine:1", "creds": "nsc://O/A/U"}`)
+	context("store", `{"windows_cert_store": "user"}`)
+	context("half", `{"cert": "x"}`)
+	context("certdata", fmt.Sprintf(`{"ca": %q}`, data("x")))
+	nsc := filepath.Join(t.TempDir(), "nsc")
+	require.NoError(t, os.WriteFile(nsc, fmt.Appendf(nil, "#!/bin/sh\n[ \"$*\" = 'generate profile nsc://O/A/U' ] || exit 3\necho '{\"user_creds\": \"%s\", \"operator\": {\"service\": [\"nats://nsc:1\", \"nats://nsc:2\"]}}'\n", creds), 0o700))
+	withNSC := map[string]string{"PATH": filepath.Dir(nsc) + ":/bin:/usr/bin"}
 	selected := filepath.Join(dir, "nats", "context.txt")
 	file := filepath.Join(t.TempDir(), "elsewhere.json")
 	require.NoError(t, os.WriteFile(file, []byte(`{"url": "nats://file:1"}`), 0o600))
@@ -123,6 +152,36 @@ func TestConnectionSettings(t *testing.T) {
 		{name: "no context, whatever the environment names", env: env{"NATS_CONTEXT": "open"}, args: "--no-context", want: "nats://127.0.0.1:4222"},
 		{name: "a login does not drop the scheme", env: env{"NATS_URL": "tls://x:y@env:1"}, args: "--token t", want: "tls://env:1 token=t"},
 
+		{name: "JWT and seed", env: env{"NATS_JWT": jwt, "NATS_SEED": nkey}, want: "nats://127.0.0.1:4222 creds"},
+		{name: "references in the environment", env: env{"NATS_CREDS": both}, want: "nats://127.0.0.1:4222 creds"},
+		{name: "an nkey in the environment", env: env{"NATS_NKEY": "env://NATS_TEST_SEED", "NATS_TEST_SEED": string(seed)}, want: "nats://127.0.0.1:4222 nkey"},
+		{name: "embedded credentials", args: "--context embedded", want: "nats://127.0.0.1:4222 creds"},
+		{name: "embedded nkey", args: "--context embeddedkey", want: "nats://127.0.0.1:4222 nkey"},
+		{name: "credentials in a variable", env: env{"NATS_TEST_CREDS": "x"}, args: "--context ofenv", want: "nats://127.0.0.1:4222 creds"},
+		{name: "credentials of a URL", args: "--context file", want: "nats://127.0.0.1:4222 creds"},
+		{name: "variables in a path", env: env{"NATS_TEST_DIR": filepath.Dir(creds)}, args: "--context variable", want: "nats://127.0.0.1:4222 creds"},
+		{name: "~ in a path", env: env{"HOME": filepath.Dir(creds)}, args: "--context home~", want: "nats://127.0.0.1:4222 creds"},
+		{name: "context's JWT", args: "--context jwt", want: "nats://127.0.0.1:4222 creds"},
+		{name: "files of the context's JWT", args: "--context jwtfiles", want: "nats://127.0.0.1:4222 creds"},
+		{name: "a bearer token", args: "--context bearer", want: "nats://127.0.0.1:4222 creds"},
+		{name: "a password in a variable", env: env{"NATS_TEST_WORD": "s"}, args: "--context literals", want: "nats://127.0.0.1:4222 user=ada password=s"},
+		{name: "nsc, as in older contexts", env: withNSC, args: "--context nsc", want: "nats://nsc:1,nats://nsc:2 creds"},
+		{name: "nsc for the credentials only", env: withNSC, args: "--context nscurl", want: "nats://mine:1 creds"},
+		{name: "a login over one that is not there", args: "--context jwtgone --token t", want: "nats://127.0.0.1:4222 token=t"},
+
+		{name: "no base64", args: "--context broken", fails: "context broken: creds: the data: has no valid base64"},
+		{name: "no base64 in the environment", env: env{"NATS_CREDS": "data:;base64,s3cret"}, fails: "--creds: the data: has no valid base64"},
+		{name: "no variable", args: "--context ofenv", fails: "context ofenv: creds: env://NATS_TEST_CREDS: the variable is not set"},
+		{name: "no vault", env: env{"PATH": ""}, args: "--context ofvault", fails: `context ofvault: creds: op read op://vault/item/field: exec: "op"`},
+		{name: "no nsc", env: env{"PATH": ""}, args: "--context nsc", fails: `context nsc: nsc generate profile nsc://O/A/U: exec: "nsc"`},
+		{name: "no JWT", args: "--context jwtgone", fails: "context jwtgone: user_jwt: open "},
+		{name: "a scheme that is none", args: "--context plain", fails: "context plain: password: the data: has no valid base64"},
+		{name: "the certificates of Windows", args: "--context store", fails: "context store: windows_cert_store is not supported"},
+		{name: "half a certificate of the context", args: "--context half", fails: "context half: cert and key go together"},
+		{name: "an embedded certificate", args: "--context certdata", fails: "context certdata: data: a certificate and its key have to be in files"},
+		{name: "seed without its JWT", env: env{"NATS_SEED": nkey}, fails: "--seed goes with --jwt"},
+		{name: "a path for a name", args: "--context ../x", fails: `invalid name "../x"`},
+
 		{name: "two logins", args: "--creds " + creds + " --token t", fails: "--creds and --token exclude each other"},
 		{name: "half a certificate", env: env{"NATS_CERT": creds}, fails: "--tlscert and --tlskey go together"},
 		{name: "no certificate", args: "--tlscert " + creds + " --tlskey " + creds, fails: "client certificate"},
@@ -141,6 +200,7 @@ func TestConnectionSettings(t *testing.T) {
 			o, err := dialled(t, dir, c.env, strings.Fields(c.args)...)
 			if c.fails != "" {
 				require.ErrorContains(t, err, c.fails)
+				require.NotContains(t, err.Error(), "s3cret")
 				coded, ok := errors.AsType[*Error](err)
 				require.True(t, ok)
 				require.Equal(t, ExitUsage, coded.Code)

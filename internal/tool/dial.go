@@ -5,36 +5,33 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"net/url"
 	"os"
-	"path/filepath"
 	"strings"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"github.com/synadia-io/orbit.go/natscontext"
 )
 
 // Dial connects, with opts over everything else. It returns the servers that it tried, without
 // credentials, and the context's settings for [Connection.JetStream].
-func (c *Connection) Dial(opts ...nats.Option) (nc *nats.Conn, servers string, s natscontext.Settings, err error) {
-	tried := false
-	opts = append([]nats.Option{c.override, func(o *nats.Options) error {
-		tried, servers = true, Plain(WithoutCredentials(strings.Join(o.Servers, ",")))
+func (c *Connection) Dial(opts ...nats.Option) (nc *nats.Conn, servers string, of Context, err error) {
+	if !c.NoContext {
+		if of, err = readContext(c.Context); err != nil {
+			return nil, "", of, c.ofContext(err)
+		}
+	}
+	settle := func(o *nats.Options) error { return c.settle(of, o) }
+	tried := func(o *nats.Options) error {
+		servers = Plain(WithoutCredentials(strings.Join(o.Servers, ",")))
 		return nil
-	}}, opts...)
-	if c.NoContext {
-		nc, err = nats.Connect("", opts...)
-	} else {
-		nc, s, err = natscontext.Connect(c.contextName(), opts...)
 	}
-	if err == nil || tried {
-		return nc, servers, s, err
-	}
-	if _, ok := errors.AsType[*Error](err); ok {
-		return nil, "", s, err
-	}
-	return nil, "", s, Usagef("%s: %w; choose one with --context, or --no-context", c.contextTitle(), err)
+	nc, err = nats.Connect("", append([]nats.Option{settle, tried}, opts...)...)
+	return nc, servers, of, err
+}
+
+// ofContext says that an error is one of the context.
+func (c *Connection) ofContext(err error) error {
+	return Usagef("%s: %w; choose one with --context, or --no-context", c.contextTitle(), err)
 }
 
 // ConnectError explains an error of [Connection.Dial] with the servers that it returned. The
@@ -46,9 +43,6 @@ func (c *Connection) ConnectError(servers string, err error, remedy string) erro
 	plain := servers
 	if c.Context != "" && !c.NoContext {
 		servers += fmt.Sprintf(" (context %s)", Plain(c.Context))
-	}
-	if _, ok := errors.AsType[*url.Error](err); ok { // those of the servers and of flags are checked before
-		return Usagef("%s: a URL in it is not valid; choose one with --context, or --no-context", c.contextTitle())
 	}
 	var authority x509.UnknownAuthorityError
 	switch {
@@ -78,17 +72,6 @@ func (c *Connection) contextTitle() string {
 	return "context " + Plain(c.Context)
 }
 
-// contextName is what the library knows the context by: it takes files by their
-// absolute name only.
-func (c *Connection) contextName() string {
-	if strings.HasSuffix(c.Context, ".json") {
-		if abs, err := filepath.Abs(c.Context); err == nil && isFile(abs) {
-			return abs
-		}
-	}
-	return c.Context
-}
-
 func isFile(path string) bool {
 	info, err := os.Stat(path)
 	return err == nil && info.Mode().IsRegular()
@@ -96,10 +79,10 @@ func isFile(path string) bool {
 
 // JetStream returns the JetStream that flags, environment or context name. A domain is a prefix
 // of its API, so a flag for one of the two overrides the other one of the context.
-func (c *Connection) JetStream(nc *nats.Conn, s natscontext.Settings) (js jetstream.JetStream, err error) {
+func (c *Connection) JetStream(nc *nats.Conn, of Context) (js jetstream.JetStream, err error) {
 	domain, prefix := c.Domain, c.APIPrefix
 	if domain == "" && prefix == "" {
-		domain, prefix = s.JSDomain, s.JSAPIPrefix
+		domain, prefix = of.Domain, of.APIPrefix
 	}
 	switch {
 	case prefix != "":

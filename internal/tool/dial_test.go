@@ -30,7 +30,7 @@ func TestConnectError(t *testing.T) {
 		{Connection{Server: "a:port"}, ExitUsage, `NATS_URL: a:port: invalid port ":port" after host`},
 		{Connection{Server: "a:1\x1b[2J"}, ExitUsage, `NATS_URL: "a:1\x1b[2J": net/url: invalid control character in URL`},
 		{Connection{SocksProxy: "socks5://ada:s3cret#@a:1"}, ExitUsage, "--socks-proxy: not a valid URL"},
-		{Connection{Context: context}, ExitUsage, "proxied.json: a URL in it is not valid"},
+		{Connection{Context: context}, ExitUsage, "proxied.json: socks_proxy: not a valid URL"},
 	} {
 		c.connection.NoContext, c.connection.Timeout = c.connection.Context == "", 5*time.Second
 		_, servers, _, err := c.connection.Dial()

@@ -1,0 +1,151 @@
+package tool
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/nats-io/nats.go"
+)
+
+// Context has the settings of a context of the nats command that reach a server. Login and
+// files are references: see [secret].
+type Context struct {
+	URL         string `json:"url"`
+	User        string `json:"user"`
+	Password    string `json:"password"`
+	Creds       string `json:"creds"`
+	Nkey        string `json:"nkey"`
+	JWT         string `json:"user_jwt"`
+	Seed        string `json:"user_seed"`
+	Token       string `json:"token"`
+	NSC         string `json:"nsc"` // of older contexts: creds and url are those of nsc
+	Cert        string `json:"cert"`
+	Key         string `json:"key"`
+	CA          string `json:"ca"`
+	CertStore   string `json:"windows_cert_store"`
+	TLSFirst    bool   `json:"tls_first"`
+	SocksProxy  string `json:"socks_proxy"`
+	InboxPrefix string `json:"inbox_prefix"`
+	Domain      string `json:"jetstream_domain"`
+	APIPrefix   string `json:"jetstream_api_prefix"`
+}
+
+// readContext reads the context of a name, of a file whose name ends with .json, or the selected
+// one. It is empty if none is selected.
+func readContext(name string) (c Context, err error) {
+	file := name
+	if abs, err := filepath.Abs(name); !strings.HasSuffix(name, ".json") || err != nil || !isFile(abs) {
+		dir, err := configDir()
+		if err != nil {
+			return c, err
+		}
+		if name == "" {
+			selected, err := os.ReadFile(filepath.Join(dir, "context.txt"))
+			if name = strings.TrimSpace(string(selected)); name == "" && (err == nil || errors.Is(err, fs.ErrNotExist)) {
+				return c, nil
+			} else if err != nil {
+				return c, err
+			}
+		}
+		if strings.Contains(name, "..") || strings.ContainsAny(name, `/\`) {
+			return c, fmt.Errorf("invalid name %q", name)
+		}
+		file = filepath.Join(dir, "context", name+".json")
+	}
+	text, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return c, fmt.Errorf("unknown context %q: there is no file %s", name, file)
+	} else if err != nil {
+		return c, err
+	}
+	if err := json.Unmarshal(text, &c); err != nil {
+		return c, fmt.Errorf("%s: %w", file, err)
+	}
+	if c.NSC != "" && (c.URL == "" || c.login() == "nsc") {
+		p, err := nscProfile(c.NSC)
+		if err != nil {
+			return c, err
+		}
+		c.URL, c.Creds = cmp.Or(c.URL, strings.Join(p.Operator.Service, ",")), cmp.Or(c.Creds, p.Creds)
+	}
+	return c, nil
+}
+
+// configDir returns the directory of the nats command's settings.
+func configDir() (string, error) {
+	parent := os.Getenv("XDG_CONFIG_HOME")
+	if parent == "" {
+		home, err := os.UserHomeDir()
+		if err != nil {
+			return "", err
+		}
+		parent = filepath.Join(home, ".config")
+	}
+	return filepath.Join(parent, "nats"), nil
+}
+
+// login names the context's way to log in, or is empty. The order is that of the nats command.
+func (c *Context) login() string {
+	for _, way := range []struct{ name, value string }{
+		{"user", c.User}, {"creds", c.Creds}, {"nsc", c.NSC}, {"nkey", c.Nkey}, {"user_jwt", c.JWT}, {"token", c.Token},
+	} {
+		if way.value != "" {
+			return way.name
+		}
+	}
+	return ""
+}
+
+// applyLogin has the context's way to log in in the options.
+func (c *Context) applyLogin(o *nats.Options) (err error) {
+	switch c.login() {
+	case "user":
+		o.User = c.User
+		o.Password, err = literal("password", c.Password)
+	case "creds", "nsc":
+		err = applyCreds("creds", c.Creds, o)
+	case "nkey":
+		err = applyNkey("nkey", c.Nkey, o)
+	case "user_jwt":
+		err = applyJWT("user_jwt", c.JWT, "user_seed", c.Seed, o)
+	}
+	if err == nil && c.Token != "" {
+		o.Token, err = literal("token", c.Token)
+	}
+	return err
+}
+
+// transport returns the context's settings below the login that c does not override. It refuses
+// what it cannot honour.
+func (c *Context) transport(over *Connection) (below Connection, err error) {
+	if over.TLSCert == "" {
+		switch {
+		case c.CertStore != "":
+			return below, errors.New("windows_cert_store is not supported; name files with --tlscert and --tlskey")
+		case (c.Cert == "") != (c.Key == ""):
+			return below, errors.New("cert and key go together")
+		}
+		below.TLSCert, below.TLSKey = c.Cert, c.Key
+	}
+	if over.TLSCA == "" {
+		below.TLSCA = c.CA
+	}
+	for _, file := range []*string{&below.TLSCert, &below.TLSKey, &below.TLSCA} {
+		kind, path := reference(*file)
+		if kind != "" {
+			return below, fmt.Errorf("%s a certificate and its key have to be in files", kind)
+		}
+		*file = path
+	}
+	if over.SocksProxy == "" {
+		below.SocksProxy = c.SocksProxy
+	}
+	below.TLSFirst, below.InboxPrefix = c.TLSFirst, c.InboxPrefix
+	return below, nil
+}

@@ -1,0 +1,191 @@
+package tool
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nkeys"
+)
+
+// A reference says where a credential is. The nats command has these: a file, by its path or as
+// file://, with ~ and variables; env://NAME, a variable; data:;base64,TEXT, the credential
+// itself, as "nats context add --embed" writes it; nsc://OPERATOR/ACCOUNT/USER, of the command
+// nsc; and op://VAULT/ITEM/FIELD, of the command op. Errors never quote one of data:.
+
+// reference returns the kind of a reference, "" for a file, and the file's path or what follows
+// the kind.
+func reference(ref string) (kind, rest string) {
+	for _, kind := range []string{"file://", "env://", "nsc://", "op://", "data:"} {
+		if len(ref) >= len(kind) && strings.EqualFold(ref[:len(kind)], kind) {
+			if kind == "file://" {
+				return "", expanded(ref[len(kind):])
+			}
+			return kind, ref[len(kind):]
+		}
+	}
+	return "", expanded(ref)
+}
+
+// expanded is a path without variables and ~.
+func expanded(path string) string {
+	path = os.ExpandEnv(path)
+	if rest, ok := strings.CutPrefix(path, "~"); ok && (rest == "" || os.IsPathSeparator(rest[0])) {
+		if home, err := os.UserHomeDir(); err == nil {
+			return filepath.Join(home, rest)
+		}
+	}
+	return path
+}
+
+// secret reads what a reference points to.
+func secret(ref string) ([]byte, error) {
+	kind, rest := reference(ref)
+	switch kind {
+	case "env://":
+		value := os.Getenv(rest)
+		if value == "" {
+			return nil, fmt.Errorf("%s: the variable is not set", Plain(ref))
+		}
+		return []byte(value), nil
+	case "data:":
+		_, payload, ok := strings.Cut(rest, ";base64,")
+		text, err := base64.StdEncoding.DecodeString(payload)
+		if !ok || err != nil {
+			return nil, errors.New("the data: has no valid base64; write it with \"nats context add --embed\"")
+		}
+		return text, nil
+	case "nsc://":
+		p, err := nscProfile(rest)
+		if err != nil {
+			return nil, err
+		}
+		return os.ReadFile(p.Creds)
+	case "op://":
+		return output("op", "read", "op://"+rest)
+	}
+	return os.ReadFile(rest)
+}
+
+// literal is the text of a setting that may be a reference, but to no file: the text itself is
+// the usual case.
+func literal(setting, text string) (string, error) {
+	if kind, _ := reference(text); kind == "" && !strings.HasPrefix(strings.ToLower(text), "file://") {
+		return text, nil
+	}
+	value, err := secret(text)
+	if err != nil {
+		return "", Usagef("%s: %w", setting, err)
+	}
+	return strings.TrimRight(string(value), "\r\n"), nil
+}
+
+// nscOutput is what "nsc generate profile" prints.
+type nscOutput struct {
+	Creds    string `json:"user_creds"`
+	Operator struct {
+		Service []string `json:"service"`
+	} `json:"operator"`
+}
+
+func nscProfile(user string) (p nscOutput, err error) {
+	text, err := output("nsc", "generate", "profile", "nsc://"+strings.TrimPrefix(user, "nsc://"))
+	if err != nil {
+		return p, err
+	}
+	if err = json.Unmarshal(text, &p); err == nil && p.Creds == "" {
+		err = errors.New("no user_creds in it")
+	}
+	if err != nil {
+		return p, fmt.Errorf("the output of nsc generate profile: %w", err)
+	}
+	return p, nil
+}
+
+// output runs another command for a credential.
+func output(name string, args ...string) ([]byte, error) {
+	cmd := exec.Command(name, args...)
+	var said bytes.Buffer
+	cmd.Stderr = &said
+	out, err := cmd.Output()
+	if err != nil {
+		err = fmt.Errorf("%s: %w", Plain(strings.Join(append([]string{name}, args...), " ")), err)
+		if text := strings.TrimSpace(said.String()); text != "" {
+			err = fmt.Errorf("%w: %s", err, Plain(text))
+		}
+	}
+	return out, err
+}
+
+// applyCreds logs in by credentials. A file is read again at each connection.
+func applyCreds(setting, ref string, o *nats.Options) error {
+	kind, path := reference(ref)
+	if kind == "" {
+		if _, err := os.Stat(path); err != nil {
+			return Usagef("%s: %w", setting, err)
+		}
+		return nats.UserCredentials(path)(o)
+	}
+	text, err := secret(ref)
+	if err != nil {
+		return Usagef("%s: %w", setting, err)
+	}
+	return nats.UserCredentialBytes(text)(o)
+}
+
+func applyNkey(setting, ref string, o *nats.Options) error {
+	text, err := secret(ref)
+	if err != nil {
+		return Usagef("%s: %w", setting, err)
+	}
+	key, err := nkeys.ParseDecoratedNKey(text)
+	if err != nil {
+		return Usagef("%s: no seed of an nkey in it: %w", setting, err)
+	}
+	public, err := key.PublicKey()
+	if err != nil {
+		return Usagef("%s: %w", setting, err)
+	}
+	return nats.Nkey(public, key.Sign)(o)
+}
+
+// applyJWT logs in by a token of a user and the seed of its nkey, each a reference or the text
+// itself. A bearer token needs no seed.
+func applyJWT(setting, jwt, seedSetting, seed string, o *nats.Options) error {
+	token, err := fileOrLiteral(setting, jwt)
+	if err != nil {
+		return err
+	}
+	sign := func([]byte) ([]byte, error) { return nil, nil }
+	if seed != "" {
+		text, err := fileOrLiteral(seedSetting, seed)
+		if err != nil {
+			return err
+		}
+		key, err := nkeys.ParseDecoratedNKey([]byte(text))
+		if err != nil {
+			return Usagef("%s: no seed of an nkey in it: %w", seedSetting, err)
+		}
+		sign = key.Sign
+	}
+	return nats.UserJWT(func() (string, error) { return token, nil }, sign)(o)
+}
+
+func fileOrLiteral(setting, text string) (string, error) {
+	if kind, path := reference(text); kind == "" {
+		if value, err := os.ReadFile(path); err == nil {
+			return strings.TrimSpace(string(value)), nil
+		} else if strings.ContainsAny(text, `/\`) || errors.Is(err, fs.ErrPermission) {
+			return "", Usagef("%s: %w", setting, err)
+		}
+	}
+	return literal(setting, text)
+}
