@@ -5,14 +5,9 @@ import (
 
 	"github.com/natslock/locks/internal/bucket"
 	"github.com/natslock/locks/internal/claim"
+	"github.com/natslock/locks/internal/core"
 	"github.com/natslock/locks/internal/record"
 )
-
-// A one-shot acquire returns what a list or a read has shown. Where there are
-// replicas, the server that answers may lag. It may show a holder, a reader or a
-// waiter that has left. A yes is safe, since the server checks the write. The leader
-// confirms a no: the record that was shown has to be of a revision that the bucket
-// reached during the call.
 
 // OneShot returns what a one-shot acquire comes to that had a first result.
 func (a *Call) OneShot(res claim.Result) claim.Result {
@@ -33,26 +28,26 @@ func (a *Call) OneShot(res claim.Result) claim.Result {
 // true.
 func (a *Call) confirmed(r result) result {
 	b := a.c.b
-	sure := b.Alone()
+	d := core.Denial{Leader: b.Alone(), Named: a.named}
 	for r.Outcome == free || r.Outcome == busy {
-		held := r.Entry.Live() && (sure || a.named > 0 && r.Entry.Revision >= a.named)
-		if held && !sure {
+		queued := a.queue != nil && *a.queue > 0
+		doubt := d.Found(r.Outcome == busy, r.Entry, queued)
+		if doubt == core.AskClock {
 			overdue, err := b.AskOverdue(a.ctx, r.Entry)
 			if err != nil {
 				return a.noAnswer(err)
 			}
-			held = !overdue
+			doubt = d.Clock(overdue)
 		}
-		queued := a.queue != nil && *a.queue > 0 && sure
-		if r.Outcome == busy && (held || queued) {
+		if doubt == core.NoDoubt {
 			return r
 		}
 		if err := a.ask(); err != nil {
 			return a.noAnswer(err)
 		}
 		shown, queue := r, a.queue
-		r, sure = a.survey(a.asOf), true
-		if r.Outcome == failed && bucket.IsAny(r.Err, bucket.ErrPermission) && (shown.Entry.Live() || queue != nil && *queue > 0) {
+		r, d.Leader = a.survey(a.asOf), true
+		if r.Outcome == failed && bucket.IsAny(r.Err, bucket.ErrPermission) && (shown.Entry.Live() || queued) {
 			a.queue = queue
 			return shown // the leader's word is withheld from this user
 		}
