@@ -39,15 +39,12 @@ type Call struct {
 	bid *claim.Bid      // its own, or that of the call that drove the run before; nil: it has not driven
 
 	// The state of the lock, as far as it is known.
-	known     Shown
-	evictions int    // how often other waiters have deleted its place
-	crowded   int    // how often it has given up its place for want of room
-	queues    bool   // it has had a place, and is to have another one
-	returns   bool   // the last place was given up for want of room, and the next one takes that
-	queue     *int   // the length of the queue when it came; nil: not known
-	apart     int    // of those, the places of clients that do not hold the lock
-	asOf      uint64 // a revision that the bucket had reached during this call; 0: not asked for
-	named     uint64 // by the leader, during this call, as the last revision of the gate; 0: nothing
+	known  Shown
+	places core.Places
+	queue  *int   // the length of the queue when it came; nil: not known
+	apart  int    // of those, the places of clients that do not hold the lock
+	asOf   uint64 // a revision that the bucket had reached during this call; 0: not asked for
+	named  uint64 // by the leader, during this call, as the last revision of the gate; 0: nothing
 
 	// When it gave up.
 	seen   *Shown // nil: nothing
@@ -146,7 +143,7 @@ func (a *Call) Context() context.Context { return a.ctx }
 func (a *Call) In(run Run) { a.run = run }
 
 // Driven says whether the call, or the one that has driven its run before, has come as far as the queue.
-func (a *Call) Driven() bool { return a.place != nil || a.queueing != nil || a.queues }
+func (a *Call) Driven() bool { return a.place != nil || a.queueing != nil || a.places.Again }
 
 // Claims says whether a claim is under way.
 func (a *Call) Claims() bool { return a.bid != nil && a.bid.Own() != "" }
@@ -176,7 +173,7 @@ func (a *Call) waited() time.Duration { return a.c.b.Instant().Sub(a.Begun) }
 // TakeOver makes what another call has come to that of this one, which drives the run on.
 func (a *Call) TakeOver(from *Call) {
 	a.bid, a.queueing, a.place, a.mailbox = from.bid, from.queueing, from.place, from.mailbox
-	a.known, a.evictions, a.crowded, a.queues, a.returns = from.known, from.evictions, from.crowded, from.queues, from.returns
+	a.known, a.places = from.known, from.places
 	if a.bid == nil {
 		return
 	}

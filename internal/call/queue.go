@@ -34,29 +34,19 @@ func (a *Call) Wait(holder record.Entry) claim.Result {
 		a.bid.Placed = true
 		r, first := a.stand(a.place)
 		a.bid.Placed = false
-		switch a.placeStatus = record.StatusGone; {
-		case r.Outcome == granted && first:
-			a.placeStatus = record.StatusGranted
-		case r.Outcome == granted:
-			a.placeStatus = record.StatusPassed
-		case r.Outcome == requeue || r.Outcome == noRoom:
-			if r.Outcome == requeue && a.place.Deleted() { // by a waiter that has passed it
-				a.evictions++ //safety:evictions-counted
-			}
-			a.place.Leave(record.StatusGone)
-			a.place, a.queues, a.returns = nil, true, r.Outcome == noRoom
-			a.run.Queued(nil)
-			if !a.returns {
-				continue
-			}
-			// The room that its place had may be enough for others. It takes that again, later and later.
-			a.crowded++
-			if err := a.bid.Pause(a.ctx, clock.OutageBackoff(a.crowded), a.c.b.Online()); err != nil {
+		var pause int
+		a.placeStatus, pause = a.places.Had(r.Outcome, r.Outcome == requeue, a.place.Deleted(), first)
+		if !a.places.Again {
+			return r
+		}
+		a.place.Leave(a.placeStatus)
+		a.place = nil
+		a.run.Queued(nil)
+		if pause > 0 {
+			if err := a.bid.Pause(a.ctx, clock.OutageBackoff(pause), a.c.b.Online()); err != nil {
 				return result{Outcome: ended, Err: err}
 			}
-			continue
 		}
-		return r
 	}
 }
 
@@ -68,12 +58,12 @@ func (a *Call) enqueue(begun clock.Instant) result {
 	var expect uint64
 	if a.queueing == nil {
 		body := c.b.Body(record.StatusWaiting, a.Req.Meta)
-		body.Mode, body.Permits, body.Evictions = uint8(a.Req.Mode), uint16(a.Req.Permits), uint16(a.evictions)
+		body.Mode, body.Permits, body.Evictions = uint8(a.Req.Mode), uint16(a.Req.Permits), uint16(a.places.Evictions)
 		if a.Req.Patient { // every list of the queue would carry them //safety:patient-place
 			body.Meta = nil
 		}
 		a.queueing = &claim.Bid{B: c.b, S: c.s, Caller: a, Bid: core.Bid{Begun: begun}, Draft: claim.Draft{
-			Name: a.Req.Name, Keys: a.Keys, Body: body, TTL: a.placeTTL(), Returns: a.returns,
+			Name: a.Req.Name, Keys: a.Keys, Body: body, TTL: a.placeTTL(), Returns: a.places.Returns,
 		}}
 		if c.b.Current() { // a list may show what the key had before, otherwise //safety:key-used-again
 			a.queueing.Draft.Vacant, expect = c.b.Recent.Vacancy(c.b.Instant(), a.Keys.Place(""))
@@ -85,7 +75,7 @@ func (a *Call) enqueue(begun clock.Instant) result {
 		case granted:
 			g := a.queueing.Grant(r)
 			a.queueing, a.place = nil, c.s.Queue(g, a.mailbox.poke)
-			a.queues, a.returns = false, false
+			a.places.Has()
 			a.run.Queued(a.place)
 			a.Heard(nil)
 			a.bid.Draft.Queued = true

@@ -86,3 +86,34 @@ func (w *Waiter) Judge(before []record.Entry, from uint64, alone bool) (s Standi
 func (w *Waiter) blocks(earlier record.Entry) bool {
 	return !w.Reads || record.Mode(earlier.Mode) == record.Exclusive //safety:queue-rule
 }
+
+// Places is what a waiter remembers of the places that it has had.
+type Places struct {
+	Evictions int  // how often other waiters have deleted its place
+	Again     bool // it has had a place, and is to have another one
+	Returns   bool // the last place was given up for want of room, and the next one takes that room
+	crowded   int  // how often it was given up so
+}
+
+// Had takes how the wait at a place has ended: gone says that the place has gone, evicted that it is deleted,
+// and first that it was the first. It returns what the tombstone of the place is to say, and the number of the
+// pause before the next place, which is later and later for want of room: the room that its place had may be
+// enough for others. 0: at once.
+func (p *Places) Had(o Outcome, gone, evicted, first bool) (left record.Status, pause int) {
+	switch {
+	case o == Granted && first:
+		return record.StatusGranted, 0
+	case o == Granted:
+		return record.StatusPassed, 0
+	case gone && evicted: // by a waiter that has passed it
+		p.Evictions++ //safety:evictions-counted
+	case o == NoRoom:
+		p.crowded++
+		pause = p.crowded
+	}
+	p.Again, p.Returns = gone || o == NoRoom, o == NoRoom
+	return record.StatusGone, pause
+}
+
+// Has takes that the waiter has a place again.
+func (p *Places) Has() { p.Again, p.Returns = false, false }
