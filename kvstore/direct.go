@@ -69,8 +69,12 @@ func (s *Store) readAtOnce(ctx context.Context, keys []string) ([]Record, error)
 	}
 	var records []Record
 	left := slices.Clone(keys)
+	last := len(left) - 1
 	for range keys {
-		a, err := await(ctx, s, ch, s.directSubject(keys[0]), repeatAfter)
+		for last > 0 && left[last] == "" { // of several refusals the connection shows that of the last request
+			last--
+		}
+		a, err := await(ctx, s, ch, s.directSubject(keys[last]), repeatAfter)
 		if errors.Is(err, errNoAnswer) {
 			break
 		}

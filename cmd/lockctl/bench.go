@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -286,7 +287,7 @@ func (b *bench) handOver(ctx context.Context, bar bar) error {
 		select {
 		case <-b.queue:
 		case g := <-granted:
-			return errors.Join(g.err, errors.New("granted while it was held"))
+			return cmp.Or(g.err, errors.New("granted while it was held"))
 		}
 		time.Sleep(settle)
 		begun := time.Now()

@@ -20,7 +20,9 @@ func TestRefusedUser(t *testing.T) {
 		"quiet": block(t, "orders.>", "--inbox-prefix", "_INBOX_quiet.a"),
 	})))
 	withBucket(t, s, "--user", "root", "--password", "p")
-	hold(t, s, "users", "--user", "root", "--password", "p")
+	for _, name := range []string{"users", "orders.1", "items", "zebras"} { // the refused ones are neither first nor alone
+		hold(t, s, name, "--user", "root", "--password", "p")
+	}
 	for _, c := range []struct {
 		args []string
 		said string

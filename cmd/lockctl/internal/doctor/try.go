@@ -42,6 +42,9 @@ func (d *doctor) permissions() {
 	}
 	d.subject = set.Subscribe[0].Subject // of the mutex
 	repair := "give the user what \"lockctl perms '" + show.Plain(d.Pattern) + "'\" prints"
+	if d.Pattern == ">" {
+		repair += "; if it is to have some locks only, name them: lockctl doctor 'orders.>'"
+	}
 	allowed := 0
 	for _, p := range all.Publish {
 		refused, err := d.tryPublish(p.Subject)

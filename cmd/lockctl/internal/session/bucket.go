@@ -88,7 +88,7 @@ func (s *Session) NotDone(err error) error {
 	case errors.Is(err, natslock.ErrPermission):
 		return err
 	case errors.Is(err, context.Canceled) && errors.Is(denied, nats.ErrPermissionViolation):
-		return tool.Exitf(tool.ExitPermission, "%w; see \"lockctl perms --role admin\"", denied)
+		return tool.Exitf(tool.ExitPermission, "%w; \"lockctl perms --role admin\" prints what an administrator needs, with --history what the history needs too", denied)
 	case errors.Is(err, nats.ErrNoResponders):
 		return s.NoJetStream()
 	case IsAPIError(err, errCodeNoCluster):

@@ -173,7 +173,7 @@ func (g *Globals) Connect() (_ *Session, err error) {
 				}
 			}
 			switch {
-			case doneWithout(err):
+			case doneWithout(err, g.Bucket):
 			case errors.Is(err, nats.ErrPermissionViolation):
 				g.Refused.Add(err)
 			default:
@@ -190,12 +190,13 @@ func (g *Globals) Connect() (_ *Session, err error) {
 	return s, err
 }
 
-// doneWithout says whether an error is the refusal of a request that the library
-// has another way for: see natslock.Access.ReadAll.
-func doneWithout(err error) bool {
+// doneWithout says whether an error is the refusal of a request that the library has another way
+// for (see natslock.Access.ReadAll), or that it makes of a new bucket only.
+func doneWithout(err error, bucket string) bool {
 	text := err.Error()
 	return errors.Is(err, nats.ErrPermissionViolation) &&
-		(strings.Contains(text, ".STREAM.MSG.GET.") || strings.Contains(text, ".DIRECT.GET.") && !strings.Contains(text, "$KV."))
+		(strings.Contains(text, ".STREAM.MSG.GET.") || strings.Contains(text, ".DIRECT.GET.") && !strings.Contains(text, "$KV.") ||
+			strings.Contains(text, "$KV."+bucket+`.probe"`))
 }
 
 // connectError says what a user can do about a connection that was not made.
