@@ -8,6 +8,7 @@ import (
 	"crypto/rand"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/base64"
 	"encoding/pem"
 	"fmt"
 	"math/big"
@@ -49,6 +50,9 @@ func TestLogin(t *testing.T) {
 	dir := t.TempDir()
 	nkey := filepath.Join(dir, "user.nk")
 	require.NoError(t, os.WriteFile(nkey, seed, 0o600))
+	expired := filepath.Join(dir, "user.creds")
+	require.NoError(t, os.WriteFile(expired, fmt.Appendf(nil, "-----BEGIN NATS USER JWT-----\nx.%s.y\n------END NATS USER JWT------\n-----BEGIN USER NKEY SEED-----\n%s\n------END USER NKEY SEED------\n",
+		base64.RawURLEncoding.EncodeToString([]byte(`{"exp": 1700000000}`)), seed), 0o600))
 	s := testutil.RunServer(t, testutil.WithConfigText(fmt.Sprintf(`authorization { users: [ { user: ada, password: s3cret }, { nkey: %s } ] }`, public)))
 	withBucket(t, s, "--nkey", nkey)
 	contexts := filepath.Join(dir, "nats", "context")
@@ -81,6 +85,7 @@ func TestLogin(t *testing.T) {
 		{77, []string{home, "NATS_CONTEXT=wrong"}, nil, " refuses the login that context wrong gives"},
 		{77, []string{"NATS_USER=ada", "NATS_PASSWORD=s3cret"}, []string{"--password", "wrong"}, "refuses the login that --user gives"},
 		{77, []string{"NATS_USER=ada", "NATS_PASSWORD=wrong"}, nil, "refuses the login that NATS_USER gives"},
+		{77, []string{"NATS_CREDS=" + expired}, nil, "the credentials that NATS_CREDS gives have expired at 2023-11-14T22:13:20Z: get new ones"},
 		{69, []string{home, "NATS_URL="}, []string{"--context", "away"}, "no server at nats://127.0.0.1:1; context away names it"},
 		{64, []string{home}, []string{"--context", "nosuch"}, `unknown context "nosuch"`},
 	} {
@@ -134,6 +139,14 @@ func TestTLS(t *testing.T) {
 	authority := newAuthority(t, dir)
 	serverCert, serverKey := authority.issue("server")
 	cert, key := authority.issue("client")
+	expiredCert, expiredKey := authority.issue("client-expired", func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Minute) })
+	lateCert, lateKey := authority.issue("server-expired", func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Minute) })
+	late := testutil.RunServer(t, testutil.WithConfigText(fmt.Sprintf(`tls { cert_file: %q, key_file: %q }`, lateCert, lateKey)))
+	otherCert, otherKey := authority.issue("server-elsewhere", func(c *x509.Certificate) { c.IPAddresses, c.DNSNames = nil, []string{"elsewhere.example"} })
+	other := testutil.RunServer(t, testutil.WithConfigText(fmt.Sprintf(`tls { cert_file: %q, key_file: %q }`, otherCert, otherKey)))
+	bare := testutil.RunServer(t)
+	foreign := newAuthority(t, t.TempDir())
+	foreignCert, foreignKey := foreign.issue("client")
 	tls := fmt.Sprintf(`tls { cert_file: %q, key_file: %q, ca_file: %q, verify: true }`, serverCert, serverKey, authority.file)
 	s := testutil.RunServer(t, testutil.WithConfigText(tls))
 	context := filepath.Join(dir, "tls.json")
@@ -150,7 +163,14 @@ func TestTLS(t *testing.T) {
 		{0, []string{"NATS_CERT=" + cert, "NATS_KEY=" + key, "NATS_CA=" + authority.file}, nil, ""},
 		{0, nil, []string{"--context", context}, ""},
 		{69, nil, []string{"--tlscert", cert, "--tlskey", key}, "--tlsca"},
-		{69, nil, []string{"--tlsca", authority.file}, "tls"},
+		{69, nil, []string{"--tlscert", cert, "--tlskey", key, "--tlsca", foreign.file}, "--tlsca"},
+		{69, nil, []string{"--tlsca", authority.file}, "the server wants a certificate of this client"},
+		{69, nil, []string{"--tlsca", authority.file, "--tlscert", foreignCert, "--tlskey", foreignKey}, "the server wants a certificate of this client"},
+		{69, nil, []string{"--tlsca", authority.file, "--tlscert", expiredCert, "--tlskey", expiredKey}, "the server wants a certificate of this client that is valid"},
+		{69, nil, []string{"-s", late.URL(), "--tlsca", authority.file}, "the server needs a new certificate"},
+		{69, nil, []string{"-s", other.URL(), "--tlsca", authority.file}, "name the server by a name or an address that is in its certificate"},
+		{69, nil, []string{"-s", bare.URL(), "--tlsca", authority.file}, "the server has no TLS"},
+		{69, nil, append([]string{"--tlsfirst"}, all...), "leave --tlsfirst"},
 		{64, nil, []string{"--tlscert", cert, "--tlskey", serverKey}, "private key does not match"},
 	} {
 		code, _, errs := withEnv(t, s, c.env, append(c.args, "run", "x", "--", "true")...)
@@ -186,17 +206,20 @@ func newAuthority(t *testing.T, dir string) *authority {
 }
 
 // issue returns the files of a certificate and its key.
-func (a *authority) issue(name string) (cert, key string) {
+func (a *authority) issue(name string, set ...func(*x509.Certificate)) (cert, key string) {
 	return a.write(name, &x509.Certificate{
 		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name},
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-	})
+	}, set...)
 }
 
-func (a *authority) write(name string, template *x509.Certificate) (cert, key string) {
+func (a *authority) write(name string, template *x509.Certificate, set ...func(*x509.Certificate)) (cert, key string) {
 	a.t.Helper()
 	template.NotBefore, template.NotAfter = time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
+	for _, set := range set {
+		set(template)
+	}
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(a.t, err)
 	if a.cert == nil {

@@ -1,6 +1,7 @@
 package tool
 
 import (
+	"fmt"
 	"net/url"
 	"slices"
 	"strings"
@@ -39,9 +40,10 @@ type Connection struct {
 	APIPrefix   string        `name:"js-api-prefix" placeholder:"PREFIX" help:"Subjects of the JetStream API begin so."`
 	Timeout     time.Duration `env:"NATS_TIMEOUT" default:"5s" placeholder:"DURATION" help:"Limit for connecting and for single requests (default ${default})."`
 
-	given  map[string]bool // flags on the command line, by name
-	source string          // what has named the servers of the last Dial; "": nothing
-	by     string          // what has given its login; "": nothing
+	given   map[string]bool // flags on the command line, by name
+	source  string          // what has named the servers of the last Dial; "": nothing
+	by      string          // what has given its login; "": nothing
+	expired string          // that the token of its login is no longer valid, and what to do; "": it is
 }
 
 // Parsed notes which flags the command line has, unlike those that the environment sets.
@@ -203,6 +205,14 @@ func (c *Connection) settle(of Context, o *nats.Options) error {
 		}
 	}
 	o.Servers = urls
+	c.expired = ""
+	if o.UserJWT != nil {
+		if token, err := o.UserJWT(); err == nil {
+			if end := jwtEnd(token); !end.IsZero() && end.Before(time.Now()) {
+				c.expired = fmt.Sprintf("the credentials that %s gives have expired at %s: get new ones", c.by, end.UTC().Format(time.RFC3339))
+			}
+		}
+	}
 	below, err := of.transport(c)
 	if err == nil {
 		err = below.applyTransport(o, "socks_proxy")

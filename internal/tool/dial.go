@@ -2,9 +2,11 @@ package tool
 
 import (
 	"context"
+	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"strings"
 
@@ -44,6 +46,12 @@ func (c *Connection) ConnectError(servers string, err error, remedy string) erro
 	if c.Context != "" && !c.NoContext {
 		servers += fmt.Sprintf(" (context %s)", Plain(c.Context))
 	}
+	if c.expired != "" && CodeOf(err) == ExitPermission {
+		return Exitf(ExitPermission, "%s refuses the login: %w; %s", servers, err, c.expired)
+	}
+	if why := tlsRemedy(err); why != "" {
+		return Exitf(ExitUnavailable, "cannot connect to %s: %w; %s", servers, err, why)
+	}
 	var authority x509.UnknownAuthorityError
 	switch {
 	case CodeOf(err) == ExitPermission && c.by != "":
@@ -62,6 +70,28 @@ func (c *Connection) ConnectError(servers string, err error, remedy string) erro
 		return Exitf(ExitUnavailable, "no server at %s; %s", servers, remedy)
 	}
 	return Exitf(ExitUnavailable, "cannot connect to %s: %w", servers, err)
+}
+
+// tlsRemedy says what to do about an error of TLS; "" for those of which the error says all.
+func tlsRemedy(err error) string {
+	var name x509.HostnameError
+	var invalid x509.CertificateInvalidError
+	var header tls.RecordHeaderError
+	alert, ok := errors.AsType[*net.OpError](err)
+	refused := ok && alert.Op == "remote error" && strings.Contains(alert.Err.Error(), "certificate") // an alert of the server
+	switch {
+	case errors.As(err, &name):
+		return "name the server by a name or an address that is in its certificate"
+	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
+		return "the server needs a new certificate, or the clock of this machine is wrong"
+	case errors.As(err, &header):
+		return "the server sends its greeting before the handshake: leave --tlsfirst, or tls_first of the context, out"
+	case errors.Is(err, nats.ErrSecureConnWanted):
+		return "the server has no TLS: leave out tls:// and the certificates, or name another one"
+	case refused, errors.Is(err, nats.ErrTLS) && strings.Contains(err.Error(), "after TLS handshake"): // with the alert lost
+		return "the server wants a certificate of this client that is valid, and by an authority that it trusts: --tlscert and --tlskey"
+	}
+	return ""
 }
 
 // contextTitle names the context in a message.

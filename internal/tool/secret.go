@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nkeys"
@@ -177,6 +178,20 @@ func applyJWT(setting, jwt, seedSetting, seed string, o *nats.Options) error {
 		sign = key.Sign
 	}
 	return nats.UserJWT(func() (string, error) { return token, nil }, sign)(o)
+}
+
+// jwtEnd returns when a token ends. The time is zero if it never ends, or is no token.
+func jwtEnd(token string) time.Time {
+	var claims struct {
+		Expires int64 `json:"exp"`
+	}
+	_, rest, _ := strings.Cut(token, ".")
+	body, _, _ := strings.Cut(rest, ".")
+	text, err := base64.RawURLEncoding.DecodeString(body)
+	if err != nil || json.Unmarshal(text, &claims) != nil || claims.Expires == 0 {
+		return time.Time{}
+	}
+	return time.Unix(claims.Expires, 0)
 }
 
 func fileOrLiteral(setting, text string) (string, error) {
