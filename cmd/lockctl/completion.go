@@ -2,7 +2,9 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"io"
+	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -19,6 +21,42 @@ import (
 // completionLimit is how long a shell waits for the names of locks, unless a
 // timeout is set: nobody waits longer for a key to do something.
 const completionLimit = time.Second
+
+// completionCmd is the command of the library for bash and zsh, which complete paths where lockctl
+// offers nothing. For fish it has a script that does the same, and completes the command behind
+// a "--".
+type completionCmd struct {
+	kongcompletion.Completion `embed:""`
+}
+
+// Run prints what the shell is to read.
+func (c *completionCmd) Run(ctx *kong.Context) error {
+	if c.Shell != "fish" || !c.Code {
+		return c.Completion.Run(ctx)
+	}
+	bin, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(ctx.Stdout, fishCode, "'"+strings.NewReplacer(`\`, `\\`, `'`, `\'`).Replace(bin)+"'")
+	return err
+}
+
+const fishCode = `function __complete_lockctl
+    set -lx COMP_LINE (commandline -cp)
+    test -z (commandline -ct)
+    and set COMP_LINE "$COMP_LINE "
+    set -l answers (%s)
+    if set -q answers[1]
+        printf '%%s\n' $answers
+    else if string match -q -- '* -- *' "$COMP_LINE"
+        complete -C (string replace -r -- '^.*? -- ' '' "$COMP_LINE")
+    else
+        __fish_complete_path (commandline -ct)
+    end
+end
+complete -f -c lockctl -a "(__complete_lockctl)"
+`
 
 // completed answers a shell that asks how a command line may go on, and says
 // whether it was asked. It writes nothing but answers: what goes wrong must not

@@ -3,6 +3,7 @@
 package main_test
 
 import (
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -11,8 +12,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/charmbracelet/x/ansi"
+	"github.com/creack/pty"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -119,6 +123,61 @@ func TestCompletionInBash(t *testing.T) {
 		code, out, errs := run(t, nil, "completion", "-c", shell)
 		require.Zero(t, code, errs)
 		require.Contains(t, out, binary)
+	}
+}
+
+// A tab in each shell completes commands, flags, values and names, and what is the shell's own
+// behind them.
+func TestCompletionByTab(t *testing.T) {
+	t.Parallel()
+	s := testutil.RunServer(t)
+	take(t, client(t, s), "orders.42", natslock.TTL(time.Hour))
+	dir := t.TempDir()
+	require.NoError(t, os.Symlink(binary, filepath.Join(dir, "lockctl")))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "deploy-script"), nil, 0o700))
+	for shell, c := range map[string]struct{ args, setup string }{
+		"bash": {"--norc -i", "source <(lockctl completion -c bash)"},
+		"zsh":  {"-f -i", "autoload -U compinit && compinit -u && source <(lockctl completion -c zsh)"},
+		"fish": {"--no-config -i", "lockctl completion -c fish | source"},
+	} {
+		t.Run(shell, func(t *testing.T) {
+			t.Parallel()
+			path, err := exec.LookPath(shell)
+			if err != nil {
+				t.Skip("no " + shell)
+			}
+			cmd := exec.Command(path, strings.Fields(c.args)...)
+			cmd.Dir = dir
+			cmd.Env = append(cleanEnv(), "PATH="+dir+":"+os.Getenv("PATH"), "HOME="+dir, "TERM=xterm", "NATS_URL="+s.URL(), "NATS_TIMEOUT=20s")
+			terminal, err := pty.StartWithSize(cmd, &pty.Winsize{Rows: 40, Cols: 120})
+			require.NoError(t, err)
+			defer func() {
+				_ = cmd.Process.Kill()
+				_ = cmd.Wait()
+				_ = terminal.Close()
+			}()
+			var out buffer
+			go func() { _, _ = io.Copy(&out, terminal) }()
+			// types types, and waits for what the shell makes of it.
+			types := func(text, want string) {
+				t.Helper()
+				before := len(out.String())
+				_, err := terminal.WriteString(text)
+				require.NoError(t, err)
+				eventually(t, shell+" completes "+text, func() bool { return strings.Contains(ansi.Strip(out.String()[before:]), want) })
+			}
+			types(c.setup+" && echo set''up\r", "setup")
+			for _, tab := range []struct{ text, want string }{
+				{"lockctl inf", "info "},
+				{"lockctl info or", "orders.42 "},
+				{"lockctl ls --sor", "--sort "},
+				{"lockctl ls --sort hel", "held "},
+				{"lockctl run orders.42 -- ./dep", "./deploy-script "},
+			} {
+				types(tab.text+"\t", tab.want)
+				types("\x15", "") // empties the line
+			}
+		})
 	}
 }
 

@@ -34,7 +34,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/alecthomas/kong"
-	kongcompletion "github.com/jotaen/kong-completion"
 
 	"github.com/natslock/locks/cmd/lockctl/internal/console"
 	"github.com/natslock/locks/cmd/lockctl/internal/demo"
@@ -69,10 +68,10 @@ type cli struct {
 	Perms  permsCmd       `cmd:"" help:"Print the NATS permissions that a user of locks needs."`
 	Server serverCmd      `cmd:"" help:"Run a server with JetStream for development."`
 
-	Completion kongcompletion.Completion `cmd:"" help:"Let the shell complete commands, flags and the names of locks."`
-	Watch      watchCmd                  `cmd:"" help:"Print the events of locks as they happen."`
-	History    historyCmd                `cmd:"" help:"Show what has happened to a lock."`
-	Top        top.Command               `cmd:"" help:"Show locks, holders and queues live, full screen."`
+	Completion completionCmd `cmd:"" help:"Let the shell complete commands, flags and the names of locks."`
+	Watch      watchCmd      `cmd:"" help:"Print the events of locks as they happen."`
+	History    historyCmd    `cmd:"" help:"Show what has happened to a lock."`
+	Top        top.Command   `cmd:"" help:"Show locks, holders and queues live, full screen."`
 
 	// Processes that lockctl starts of itself; of no use by hand.
 	Guard     supervise.Guard `cmd:"" hidden:"" help:"End a process group when its lockctl dies."`
