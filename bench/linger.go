@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/rwlock"
 )
 
@@ -49,8 +50,8 @@ func lingerSteps(d time.Duration) []step {
 		}},
 		{title: stepIdle, named: true, run: func(ctx context.Context, o *opened, name string) (Figures, error) {
 			var queued atomic.Pointer[time.Time]
-			asker, err := openNatslock(ctx, o.servers, natslock.WithObserver(func(_ context.Context, ev natslock.Event) {
-				if ev.Type == natslock.EventQueued {
+			asker, err := openNatslock(ctx, o.servers, admin.WithObserver(func(_ context.Context, ev admin.Event) {
+				if ev.Type == admin.EventQueued {
 					queued.Store(&ev.Time)
 				}
 			}))

@@ -21,9 +21,9 @@ var natslockSide = Side{
 
 var exactSide = Side{
 	Name: "natslock, no turn", Server: "nats", Only: []string{stepContention},
-	Setup: "the same with `WithTurn(0)`: goroutines of all clients get in as they came",
+	Setup: "the same with `Tuning{Turn: -1}`: goroutines of all clients get in as they came",
 	Open: func(ctx context.Context, s *Servers) (Client, error) {
-		return openNatslock(ctx, s, natslock.WithTurn(0))
+		return openNatslock(ctx, s, natslock.WithTuning(natslock.Tuning{Turn: -1}))
 	},
 }
 

@@ -16,6 +16,7 @@ import (
 
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/rwlock"
 )
 
@@ -242,7 +243,7 @@ func joined(ctx context.Context, s *Servers, n int, d time.Duration) (*Joined, e
 
 // breaks breaks watched locks, and waits until the contexts of their holders end.
 func breaks(ctx context.Context, s *Servers, n int) (Spread, error) {
-	c, err := openNatslock(ctx, s, natslock.WithWatchAfter(0))
+	c, err := openNatslock(ctx, s, natslock.WithTuning(natslock.Tuning{WatchAfter: 1}))
 	if err != nil {
 		return Spread{}, err
 	}
@@ -260,11 +261,11 @@ func breaks(ctx context.Context, s *Servers, n int) (Spread, error) {
 		}
 		time.Sleep(50 * time.Millisecond) // the watch follows the grant, and hints in a row are answered slowly
 		begun := time.Now()
-		if err := operator.Break(ctx, natslock.BreakRequest{Kind: natslock.KindMutex, Name: l.Name(), ID: l.ID(), Reason: "measured"}); err != nil {
+		if err := admin.New(operator.Client).Break(ctx, admin.BreakRequest{Kind: admin.KindMutex, Name: l.Name(), ID: l.ID(), Reason: "measured"}); err != nil {
 			return Spread{}, err
 		}
 		select {
-		case <-l.Done():
+		case <-l.Context().Done():
 		case <-time.After(patience):
 			return Spread{}, errors.New("a holder was never notified")
 		}

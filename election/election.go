@@ -46,6 +46,7 @@ import (
 
 	"github.com/natslock/locks/internal/bridge"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 )
 
 // MaxValue is how many bytes a leader's value may have.
@@ -58,11 +59,11 @@ var (
 	connectionClosed = bridge.ConnectionClosed.(func(error) bool)
 
 	patient = bridge.Patient.(func() natslock.LockOption)
-	holder  = bridge.Holder.(func(context.Context, *natslock.Client, string) (*natslock.Holder, uint64, error))
+	holder  = bridge.Holder.(func(context.Context, *natslock.Client, string) (*admin.Holder, uint64, error))
 )
 
 // Election is an election by name. [New] makes it: the methods of a zero Election that
-// return errors return one matching [natslock.ErrInvalidOption]. It is safe for concurrent
+// return errors return one matching [natslock.ErrInvalid]. It is safe for concurrent
 // use.
 type Election struct {
 	c        *natslock.Client
@@ -79,7 +80,7 @@ type Option func(*Election) error
 
 // Value sets what a leader's record shows of it from the beginning of each term, an
 // address for example. [Term.Proclaim] replaces it for the rest of a term. It has at most
-// [MaxValue] bytes, or the methods of the Election return [natslock.ErrInvalidOption].
+// [MaxValue] bytes, or the methods of the Election return [natslock.ErrInvalid].
 // Every reader of the bucket can see it. By default there is none.
 func Value(v []byte) Option {
 	v = bytes.Clone(v)
@@ -91,13 +92,13 @@ func Value(v []byte) Option {
 
 func checkValue(v []byte) error {
 	if len(v) > MaxValue {
-		return fmt.Errorf("%w: the value has %d bytes, at most %d fit", natslock.ErrInvalidOption, len(v), MaxValue)
+		return fmt.Errorf("%w: the value has %d bytes, at most %d fit", natslock.ErrInvalid, len(v), MaxValue)
 	}
 	return nil
 }
 
 // TTL sets the lease of a term instead of the client's. It has the limits of
-// [natslock.TTL], or a campaign returns [natslock.ErrInvalidTTL]. A leader that crashes
+// [natslock.TTL], or a campaign returns [natslock.ErrInvalid]. A leader that crashes
 // leaves a vacancy for one TTL and half a second at most. All candidates should have the
 // same one.
 func TTL(d time.Duration) Option {
@@ -110,11 +111,11 @@ func TTL(d time.Duration) Option {
 // OnChange has [Election.Run] call fn with the leader, and again with each change of it:
 // see [Election.Observe]. The calls come one after the other, on a goroutine of their
 // own. Run returns when the last of them has. A nil fn makes the methods of the Election
-// return [natslock.ErrInvalidOption].
+// return [natslock.ErrInvalid].
 func OnChange(fn func(Leader)) Option {
 	return func(e *Election) error {
 		if fn == nil {
-			return fmt.Errorf("%w: OnChange: the function is nil", natslock.ErrInvalidOption)
+			return fmt.Errorf("%w: OnChange: the function is nil", natslock.ErrInvalid)
 		}
 		e.onChange = fn
 		return nil
@@ -127,13 +128,13 @@ func OnChange(fn func(Leader)) Option {
 func New(c *natslock.Client, name string, opts ...Option) *Election {
 	e := &Election{c: c, name: name}
 	if c == nil {
-		e.err = fmt.Errorf("%w: no client", natslock.ErrInvalidOption)
+		e.err = fmt.Errorf("%w: no client", natslock.ErrInvalid)
 	}
 	for _, opt := range opts {
 		switch {
 		case e.err != nil:
 		case opt == nil:
-			e.err = fmt.Errorf("%w: an option is nil", natslock.ErrInvalidOption)
+			e.err = fmt.Errorf("%w: an option is nil", natslock.ErrInvalid)
 		default:
 			e.err = opt(e)
 		}
@@ -145,7 +146,7 @@ func New(c *natslock.Client, name string, opts ...Option) *Election {
 func (e *Election) ready() error {
 	switch {
 	case e == nil || e.c == nil && e.err == nil:
-		return fmt.Errorf("%w: an election.Election made without New", natslock.ErrInvalidOption)
+		return fmt.Errorf("%w: an election.Election made without New", natslock.ErrInvalid)
 	case e.err != nil:
 		return fmt.Errorf("election %q: %w", e.name, e.err)
 	}
@@ -235,7 +236,7 @@ func metaOf(value []byte) map[string]string {
 // leaderOf returns the leader that a record shows. One that an operator has deposed leads
 // no more, although the record still keeps the next one out. Nor does the holder of the
 // mutex that has left it to rest, or handed it over.
-func leaderOf(h *natslock.Holder) Leader {
+func leaderOf(h *admin.Holder) Leader {
 	if h == nil || h.Overdue || h.Broken != nil || h.Resting || h.HandedOver { //safety:leader-deposed
 		return Leader{}
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -43,7 +44,7 @@ func TestElection(t *testing.T) {
 		require.Equal(t, token, l.Token)
 		require.Equal(t, "a", l.Owner)
 		require.True(t, time.Now().Equal(l.Since))
-		info, err := b.Inspect(t.Context(), natslock.KindMutex, name)
+		info, err := admin.New(b.Client).Inspect(t.Context(), admin.KindMutex, name)
 		require.NoError(t, err)
 		require.Equal(t, "one", info.Holder.Meta["value"])
 		require.Equal(t, info.Holder.ID, l.ID)
@@ -73,7 +74,7 @@ func TestElection(t *testing.T) {
 		require.Equal(t, "two", string(l.Value))
 
 		// An operator deposes the leader. It leads no more, although it has not stopped yet.
-		require.NoError(t, a.Break(t.Context(), natslock.BreakRequest{Name: name, ID: l.ID, Reason: "enough"}))
+		require.NoError(t, admin.New(a.Client).Break(t.Context(), admin.BreakRequest{Name: name, ID: l.ID, Reason: "enough"}))
 		_, err = reader.Leader(t.Context())
 		require.ErrorIs(t, err, election.ErrNoLeader)
 		time.Sleep(10 * time.Second)
@@ -103,43 +104,43 @@ func TestRefused(t *testing.T) {
 			"function is nil":  election.New(c.Client, name, election.OnChange(nil)),
 		} {
 			_, err := e.Campaign(t.Context())
-			require.ErrorIs(t, err, natslock.ErrInvalidOption)
+			require.ErrorIs(t, err, natslock.ErrInvalid)
 			require.ErrorContains(t, err, why)
-			require.ErrorIs(t, e.Run(t.Context(), lead), natslock.ErrInvalidOption)
+			require.ErrorIs(t, e.Run(t.Context(), lead), natslock.ErrInvalid)
 			_, err = e.Leader(t.Context())
-			require.ErrorIs(t, err, natslock.ErrInvalidOption)
+			require.ErrorIs(t, err, natslock.ErrInvalid)
 			n := 0
 			for _, err := range e.Observe(t.Context()) {
-				require.ErrorIs(t, err, natslock.ErrInvalidOption)
+				require.ErrorIs(t, err, natslock.ErrInvalid)
 				n++
 			}
 			require.Equal(t, 1, n)
 			_, ok := e.IsLeader()
 			require.False(t, ok)
 		}
-		require.ErrorIs(t, c.elect("").Run(t.Context(), nil), natslock.ErrInvalidOption)
+		require.ErrorIs(t, c.elect("").Run(t.Context(), nil), natslock.ErrInvalid)
 		for _, ttl := range []time.Duration{0, 25 * time.Hour} {
-			require.ErrorIs(t, c.elect("", election.TTL(ttl)).Run(t.Context(), lead), natslock.ErrInvalidTTL)
+			require.ErrorIs(t, c.elect("", election.TTL(ttl)).Run(t.Context(), lead), natslock.ErrInvalid)
 		}
 		long := election.New(c.Client, strings.Repeat("x", 1000))
-		require.ErrorIs(t, long.Run(t.Context(), lead), natslock.ErrInvalidName)
+		require.ErrorIs(t, long.Run(t.Context(), lead), natslock.ErrInvalid)
 		for _, err := range long.Observe(t.Context()) {
-			require.ErrorIs(t, err, natslock.ErrInvalidName)
+			require.ErrorIs(t, err, natslock.ErrInvalid)
 		}
 		require.Equal(t, sent, c.nc.Stats().OutMsgs)
 		for _, none := range []*election.Term{nil, {}} {
 			require.Zero(t, none.Token())
 			require.Error(t, none.Context().Err())
-			require.ErrorIs(t, none.Err(), natslock.ErrInvalidOption)
+			require.ErrorIs(t, none.Err(), natslock.ErrInvalid)
 			require.Zero(t, none.Remaining())
-			require.ErrorIs(t, none.Proclaim(t.Context(), nil), natslock.ErrInvalidOption)
-			require.ErrorIs(t, none.Resign(t.Context()), natslock.ErrInvalidOption)
+			require.ErrorIs(t, none.Proclaim(t.Context(), nil), natslock.ErrInvalid)
+			require.ErrorIs(t, none.Resign(t.Context()), natslock.ErrInvalid)
 		}
 
 		// The largest value that fits goes all the way.
 		e := c.elect(string(large[1:]))
 		term := campaign(t, e)
-		require.ErrorIs(t, term.Proclaim(t.Context(), large), natslock.ErrInvalidOption)
+		require.ErrorIs(t, term.Proclaim(t.Context(), large), natslock.ErrInvalid)
 		l, err := e.Leader(t.Context())
 		require.NoError(t, err)
 		require.Equal(t, large[1:], l.Value)
@@ -223,7 +224,7 @@ func TestResignMessages(t *testing.T) {
 func TestResignedGoesToTheBack(t *testing.T) {
 	t.Run("turn", func(t *testing.T) {
 		testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-			c, other := join(t, s, natslock.WithTurn(time.Second)), join(t, s)
+			c, other := join(t, s, natslock.WithTuning(natslock.Tuning{Turn: time.Second})), join(t, s)
 			a := campaign(t, c.elect("a"))
 			b := begin(t, c.elect("b"))
 			synctest.Wait()

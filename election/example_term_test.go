@@ -10,6 +10,7 @@ import (
 	"github.com/natslock/locks/election"
 	"github.com/natslock/locks/internal/verify/example"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 )
 
 // The context of a term is for the work of the leader. Its cause is that of a lock.
@@ -111,7 +112,7 @@ func ExampleTTL() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	info, err := locks.Inspect(ctx, natslock.KindMutex, "scheduler") // an election is a mutex
+	info, err := admin.New(locks).Inspect(ctx, admin.KindMutex, "scheduler") // an election is a mutex
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/natslock/locks/internal/bridge"
 	"github.com/natslock/locks/internal/clock"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 )
 
 // refreshAfter is how long an observer goes without news before it reads the leader: a
@@ -31,7 +32,7 @@ const (
 // was still there: by then it has gone, or is overdue.
 const settleAfter = 500 * time.Millisecond
 
-var watchHolder = bridge.WatchHolder.(func(context.Context, *natslock.Client, string) iter.Seq2[natslock.Event, error])
+var watchHolder = bridge.WatchHolder.(func(context.Context, *natslock.Client, string) iter.Seq2[admin.Event, error])
 
 // Observe yields the leader, and then each change: another leader, another value, and
 // each vacancy as a zero Leader, until ctx ends. The first one is the state at the
@@ -49,7 +50,7 @@ var watchHolder = bridge.WatchHolder.(func(context.Context, *natslock.Client, st
 // The sequence ends without an error when ctx ends, or when the caller stops. The error
 // of any other end matches [natslock.ErrUnavailable] and nats.ErrConnectionClosed if the
 // connection was closed for good, and otherwise [natslock.ErrClosed], [natslock.ErrPermission],
-// [natslock.ErrInvalidName] or [natslock.ErrInvalidOption].
+// [natslock.ErrInvalid].
 func (e *Election) Observe(ctx context.Context) iter.Seq2[Leader, error] {
 	return func(yield func(Leader, error) bool) {
 		if err := e.ready(); err != nil {
@@ -60,7 +61,7 @@ func (e *Election) Observe(ctx context.Context) iter.Seq2[Leader, error] {
 		defer following.Wait()
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
-		events := make(chan natslock.Event)
+		events := make(chan admin.Event)
 		following.Go(func() { e.follow(ctx, events) })
 		timer := time.NewTimer(0)
 		defer timer.Stop()
@@ -77,7 +78,7 @@ func (e *Election) Observe(ctx context.Context) iter.Seq2[Leader, error] {
 					timer.Reset(left)
 					continue
 				}
-				if ev.Type == natslock.EventExpired {
+				if ev.Type == admin.EventExpired {
 					pause = settleAfter
 				}
 			case <-timer.C:
@@ -123,7 +124,7 @@ func (e *Election) Observe(ctx context.Context) iter.Seq2[Leader, error] {
 
 // follow passes on the changes of the leader's record. After the end of a watch it passes
 // on an event without a type, and begins another watch.
-func (e *Election) follow(ctx context.Context, events chan<- natslock.Event) {
+func (e *Election) follow(ctx context.Context, events chan<- admin.Event) {
 	for failed := 0; ; {
 		for ev, err := range watchHolder(ctx, e.c, e.name) {
 			if err == nil {
@@ -166,14 +167,14 @@ const (
 // notified takes a change of the leader's record. Such notifications can be lost and
 // forged: what would be news is read before it is believed, and no other state follows from
 // one, not even how new the last one was.
-func (o *observer) notified(ev natslock.Event) news {
+func (o *observer) notified(ev admin.Event) news {
 	if !o.known {
 		return doubt
 	}
 	switch ev.Type {
-	case natslock.EventGranted, natslock.EventRenewed, natslock.EventBroken:
+	case admin.EventGranted, admin.EventRenewed, admin.EventBroken:
 		if h := ev.Holder; h != nil && ev.ID != "" {
-			old := h.Revision <= o.revision && ev.Type != natslock.EventBroken //safety:observed-in-order
+			old := h.Revision <= o.revision && ev.Type != admin.EventBroken //safety:observed-in-order
 			switch {
 			case old:
 				return stale

@@ -11,6 +11,7 @@ import (
 	"github.com/natslock/locks/election"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -43,7 +44,7 @@ func TestObserve(t *testing.T) {
 		ofA = campaign(t, a.elect("a"))
 		synctest.Wait()
 		l, _ = o.last()
-		require.NoError(t, c.Break(t.Context(), natslock.BreakRequest{Name: name, ID: l.ID}))
+		require.NoError(t, admin.New(c.Client).Break(t.Context(), admin.BreakRequest{Name: name, ID: l.ID}))
 		synctest.Wait()
 		l, at = o.last()
 		require.True(t, l.Vacant())
@@ -140,7 +141,7 @@ func TestObserveCrash(t *testing.T) {
 		term := campaign(t, a.elect("a"))
 		time.Sleep(30 * time.Second)
 		a.link.Cut()
-		info, err := c.Inspect(t.Context(), natslock.KindMutex, name)
+		info, err := admin.New(c.Client).Inspect(t.Context(), admin.KindMutex, name)
 		require.NoError(t, err)
 		time.Sleep(20 * time.Second)
 		require.Equal(t, []string{"-", "a", "-"}, o.values())
@@ -175,7 +176,7 @@ func TestLeaderOverdue(t *testing.T) {
 		_, err = e.Leader(t.Context())
 		require.ErrorIs(t, err, election.ErrNoLeader)
 		require.Equal(t, []string{"-", "a", "-"}, o.values())
-		info, err := c.Inspect(t.Context(), natslock.KindMutex, name)
+		info, err := admin.New(c.Client).Inspect(t.Context(), admin.KindMutex, name)
 		require.NoError(t, err)
 		require.True(t, info.Holder.Overdue)
 		a.link.Heal()

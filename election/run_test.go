@@ -16,6 +16,7 @@ import (
 
 	"github.com/natslock/locks/election"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -146,7 +147,7 @@ func TestRunFaults(t *testing.T) {
 				}
 			case 5:
 				if l, err := operator.elect("").Leader(t.Context()); err == nil {
-					_ = operator.Break(t.Context(), natslock.BreakRequest{Name: name, ID: l.ID})
+					_ = admin.New(operator.Client).Break(t.Context(), admin.BreakRequest{Name: name, ID: l.ID})
 				}
 			}
 			if undo != nil {

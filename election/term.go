@@ -48,7 +48,7 @@ func (t *Term) held() *natslock.Lock {
 // The next term begins with the [Value] of its own Election again.
 //
 // The value has at most [MaxValue] bytes, or the error matches
-// [natslock.ErrInvalidOption], and nothing was sent. If the term has ended, the error is
+// [natslock.ErrInvalid], and nothing was sent. If the term has ended, the error is
 // the cause. If ctx ends first, the outcome is unknown, and the leader's next renewal
 // stores the value in any case: see [natslock.Lock.SetMeta].
 func (t *Term) Proclaim(ctx context.Context, value []byte) error {
@@ -98,7 +98,7 @@ const (
 // Run returns an error in every case. It matches ctx's error and cause when ctx has
 // ended. It matches [natslock.ErrUnavailable] and nats.ErrConnectionClosed when the
 // connection was closed for good. It matches [natslock.ErrClosed], [natslock.ErrPermission],
-// [natslock.ErrInvalidName], [natslock.ErrInvalidTTL] or [natslock.ErrInvalidOption] when
+// [natslock.ErrInvalid] when
 // another campaign would fail in the same way, or [OnChange] cannot go on. When Run
 // returns, this candidate has resigned. So end ctx before [natslock.Client.Close].
 func (e *Election) Run(ctx context.Context, lead func(ctx context.Context, t *Term) error) error {
@@ -106,7 +106,7 @@ func (e *Election) Run(ctx context.Context, lead func(ctx context.Context, t *Te
 		return err
 	}
 	if lead == nil {
-		return fmt.Errorf("election %q: %w: the function to run is nil", e.name, natslock.ErrInvalidOption)
+		return fmt.Errorf("election %q: %w: the function to run is nil", e.name, natslock.ErrInvalid)
 	}
 	parent := ctx
 	ctx, stop := e.report(parent)
@@ -160,7 +160,7 @@ func isFinal(err error) bool {
 	if connectionClosed(err) {
 		return true
 	}
-	for _, final := range []error{natslock.ErrClosed, natslock.ErrPermission, natslock.ErrInvalidName, natslock.ErrInvalidTTL, natslock.ErrInvalidOption} {
+	for _, final := range []error{natslock.ErrClosed, natslock.ErrPermission, natslock.ErrInvalid, natslock.ErrInvalid, natslock.ErrInvalid} {
 		if errors.Is(err, final) {
 			return true
 		}

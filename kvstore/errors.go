@@ -18,12 +18,14 @@ var (
 	ErrInFlight = errors.New("a write is in flight")
 	// ErrNotFound: there is no record under the key, or no bucket.
 	ErrNotFound = errors.New("key not found")
-	// ErrInvalidKey: the key is not valid. The store sent nothing.
-	ErrInvalidKey = errors.New("invalid key")
-	// ErrInvalidTTL: the TTL is zero, negative or above 366 days. The store sent nothing.
-	ErrInvalidTTL = errors.New("invalid TTL")
-	// ErrInvalidOption: an option is nil, or out of its range. The store sent nothing.
-	ErrInvalidOption = errors.New("invalid option")
+	// ErrInvalid: an argument is not valid. The store sent nothing. The errors of the next lines match it.
+	ErrInvalid = errors.New("invalid argument")
+	// ErrInvalidKey: the key is not valid.
+	ErrInvalidKey error = invalid("invalid key")
+	// ErrInvalidTTL: the TTL is zero, negative or above 366 days.
+	ErrInvalidTTL error = invalid("invalid TTL")
+	// ErrInvalidOption: an option is nil, or out of its range.
+	ErrInvalidOption error = invalid("invalid option")
 	// ErrTooLarge: the record is larger than the server (max_payload), the bucket
 	// (max_msg_size) or the protocol ([MaxRecord]) takes. Nothing was written. It matches
 	// [ErrInvalidOption].
@@ -99,3 +101,11 @@ func (e *ConfigError) Error() string {
 
 // Is makes the error match [ErrBucketConfig].
 func (e *ConfigError) Is(target error) bool { return target == ErrBucketConfig }
+
+// invalid is an error that matches [ErrInvalid].
+type invalid string
+
+func (e invalid) Error() string { return string(e) }
+
+// Is makes the error match [ErrInvalid].
+func (e invalid) Is(target error) bool { return target == ErrInvalid }

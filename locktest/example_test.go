@@ -9,6 +9,7 @@ import (
 
 	"github.com/natslock/locks/locktest"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/rwlock"
 )
 
@@ -86,10 +87,10 @@ func ExampleLocker_Lock() {
 	locks := locktest.New()
 	defer locks.Close()
 	l, err := locks.Lock(ctx, "report")
-	fmt.Println(l.State(), err)
+	fmt.Println(l.Name(), err)
 	fmt.Println(l.Unlock(ctx))
 	// Output:
-	// held <nil>
+	// report <nil>
 	// <nil>
 }
 
@@ -124,9 +125,9 @@ func ExampleLocker_Client() {
 	defer locks.Close()
 	index := rwlock.New(locks.Client())
 	l, err := index.RLock(ctx, "index")
-	fmt.Println(l.State(), err)
+	fmt.Println(l.Name(), err)
 	_ = l.Unlock(ctx)
-	// Output: held <nil>
+	// Output: index <nil>
 }
 
 // Each client stands for a process.
@@ -174,7 +175,7 @@ func ExampleLocker_Inspect() {
 	defer locks.Close()
 	release := locks.Hold("report")
 	defer release()
-	info := locks.Inspect(natslock.KindMutex, "report")
+	info := locks.Inspect(admin.KindMutex, "report")
 	fmt.Println(info.Holder.Owner, len(info.Queue))
 	// Output: locktest 0
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/natslock/locks/election"
 	"github.com/natslock/locks/locktest"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/semaphore"
 )
 
@@ -24,7 +25,7 @@ func TestSemaphoreInMemory(t *testing.T) {
 		require.NoError(t, err)
 		_, err = other.TryAcquire(t.Context())
 		require.ErrorIs(t, err, natslock.ErrLocked)
-		require.Len(t, locks.Inspect(natslock.KindSemaphore, "pool").Permits, 2)
+		require.Len(t, locks.Inspect(admin.KindSemaphore, "pool").Permits, 2)
 
 		granted := make(chan *natslock.Lock, 1)
 		go func() {
@@ -73,7 +74,7 @@ func TestLockAllInMemory(t *testing.T) {
 		release := locks.Hold("b")
 		_, err := locks.Client().TryLockAll(t.Context(), []string{"a", "b", "c"})
 		require.ErrorIs(t, err, natslock.ErrLocked)
-		got := make(chan *natslock.Locks, 1)
+		got := make(chan *natslock.LockSet, 1)
 		go func() {
 			l, _ := locks.Client().LockAll(context.Background(), []string{"a", "b", "c"})
 			got <- l

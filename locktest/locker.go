@@ -11,6 +11,7 @@ import (
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 )
 
 // These functions of package natslock are for this package alone.
@@ -128,8 +129,8 @@ func (l *Locker) Lose(name string) (held bool) {
 func (l *Locker) Break(name, reason string) (held bool) {
 	return l.change(name, func(entry record.Entry) {
 		key, _ := record.ParseKey(entry.Key)
-		_ = l.other.Break(context.Background(), natslock.BreakRequest{ // refused: the claim has ended
-			Kind: natslock.Kind(key.Kind()), Name: name, ID: entry.ClaimID(), Reason: reason,
+		_ = admin.New(l.other).Break(context.Background(), admin.BreakRequest{ // refused: the claim has ended
+			Kind: admin.Kind(key.Kind()), Name: name, ID: entry.ClaimID(), Reason: reason,
 		})
 	})
 }
@@ -191,8 +192,8 @@ func (l *Locker) Fail(err error) { l.faults.fail(err) }
 
 // Inspect returns the state of a lock: the holder, the readers and the queue. It is what
 // natslock.Client.Inspect returns, and no fault concerns it. It panics if the name is invalid.
-func (l *Locker) Inspect(kind natslock.Kind, name string) natslock.Info {
-	info, err := l.other.Inspect(context.Background(), kind, name)
+func (l *Locker) Inspect(kind admin.Kind, name string) admin.Info {
+	info, err := admin.New(l.other).Inspect(context.Background(), kind, name)
 	if err != nil {
 		panic(fmt.Sprintf("locktest: %v", err))
 	}

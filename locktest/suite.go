@@ -146,9 +146,8 @@ func (t *trial) grant() {
 		t.check(err == nil && l != nil, "a free lock: %v, %v", l, err)
 		t.check(l.Name() == "grant", "the name is %q", l.Name())
 		t.check(l.ID() != "" && l.Token() > 0, "ID %q, token %d", l.ID(), l.Token())
-		t.check(l.State() == natslock.Held && l.Err() == nil, "a granted lock is %v, and its error %v", l.State(), l.Err())
+		t.check(l.Remaining() > 0 && l.Err() == nil, "the error of a granted lock is %v", l.Err())
 		t.check(l.Remaining() > 0 && l.Remaining() < 20*time.Second, "%v of a TTL of 20s remain", l.Remaining())
-		t.check(time.Until(l.ValidUntil()) > 0, "it is valid until %v", l.ValidUntil())
 		t.check(l.Context().Value(key{}) == "value", "its context lacks a value of the acquire's")
 		t.release(l)
 	}
@@ -160,10 +159,10 @@ func (t *trial) unlock() {
 	cancel()
 	t.check(l.Unlock(ended) == nil, "Unlock with an ended context fails")
 	t.check(l.Unlock(t.Context()) == nil, "the second Unlock has another result")
-	await(t, l.Done(), "the end of the context")
+	await(t, l.Context().Done(), "the end of the context")
 	t.matches("cause", context.Cause(l.Context()), natslock.ErrReleased)
 	t.matches("Err", l.Err(), natslock.ErrReleased)
-	t.check(l.State() == natslock.Released && l.Remaining() == 0, "a released lock is %v, and %v remain", l.State(), l.Remaining())
+	t.check(errors.Is(l.Err(), natslock.ErrReleased) && l.Remaining() == 0, "the error of a released lock is %v, and %v remain", l.Err(), l.Remaining())
 	t.matches("Extend", l.Extend(t.Context(), 0), natslock.ErrReleased)
 	next := t.lock("unlock")
 	t.check(next.ID() != l.ID(), "two acquires have the ID %q", l.ID())
@@ -177,24 +176,24 @@ func (t *trial) do() {
 		var under *natslock.Lock
 		err := t.locks.Do(t.Context(), "do", func(ctx context.Context, l *natslock.Lock) error {
 			under = l
-			t.check(l.State() == natslock.Held && ctx.Err() == nil, "the lock is %v under Do, and the context's error %v", l.State(), ctx.Err())
+			t.check(l.Remaining() > 0 && ctx.Err() == nil, "the error of the lock is %v under Do, and the context's error %v", l.Err(), ctx.Err())
 			t.check(ctx == l.Context(), "the function gets another context than the lock's")
 			return want
 		})
 		t.check(under != nil, "the function has not run: %v", err)
 		t.check(errors.Is(err, want), "Do returns %v after %v", err, want)
-		t.check(under.State() == natslock.Released, "the lock is %v after Do", under.State())
+		t.check(errors.Is(under.Err(), natslock.ErrReleased), "the error of the lock is %v after Do", under.Err())
 	}
 	func() {
 		defer func() { t.check(recover() == failure, "Do swallows a panic") }()
 		_ = t.locks.Do(t.Context(), "do", func(context.Context, *natslock.Lock) error { panic(failure) })
 	}()
 	t.free("do")
-	t.matches("Do of nil", t.locks.Do(t.Context(), "do", nil), natslock.ErrInvalidOption)
+	t.matches("Do of nil", t.locks.Do(t.Context(), "do", nil), natslock.ErrInvalid)
 	t.matches("Do of no name", t.locks.Do(t.Context(), "", func(context.Context, *natslock.Lock) error {
 		t.Error("the function runs without a lock")
 		return nil
-	}), natslock.ErrInvalidName)
+	}), natslock.ErrInvalid)
 }
 
 func (t *trial) context() {
@@ -205,9 +204,9 @@ func (t *trial) context() {
 	detached, err := t.locks.Lock(ctx, "detached", natslock.Detached())
 	t.check(err == nil, "Lock: %v", err)
 	cancel(why)
-	await(t, l.Done(), "the end of the context")
+	await(t, l.Context().Done(), "the end of the context")
 	t.matches("cause", context.Cause(l.Context()), why)
-	t.check(l.State() == natslock.Held, "the lock is %v after the end of its parent context", l.State())
+	t.check(l.Remaining() > 0, "the error of the lock is %v after the end of its parent context", l.Err())
 	t.check(detached.Context().Err() == nil, "the context of a detached lock ends with its parent")
 	t.release(l)
 	t.release(detached)
@@ -218,7 +217,7 @@ func (t *trial) extend() {
 	t.check(l.Extend(t.Context(), time.Minute) == nil, "Extend fails")
 	t.check(l.Remaining() > 20*time.Second, "%v remain of a minute", l.Remaining())
 	t.check(l.Extend(t.Context(), 0) == nil, "Extend with the same TTL fails")
-	t.matches("Extend", l.Extend(t.Context(), time.Nanosecond), natslock.ErrInvalidTTL)
+	t.matches("Extend", l.Extend(t.Context(), time.Nanosecond), natslock.ErrInvalid)
 	t.release(l)
 }
 
@@ -242,19 +241,19 @@ func (t *trial) refusals() {
 		opts []natslock.LockOption
 		want error
 	}{
-		{"an empty name", "", nil, natslock.ErrInvalidName},
-		{"a name that is too long", strings.Repeat("x", 513), nil, natslock.ErrInvalidName},
-		{"a nil option", "a", []natslock.LockOption{nil}, natslock.ErrInvalidOption},
-		{"no TTL", "a", []natslock.LockOption{natslock.TTL(0)}, natslock.ErrInvalidTTL},
-		{"a TTL of 25 h", "a", []natslock.LockOption{natslock.TTL(25 * time.Hour)}, natslock.ErrInvalidTTL},
-		{"no MaxWait", "a", []natslock.LockOption{natslock.MaxWait(0)}, natslock.ErrInvalidOption},
-		{"Until no time", "a", []natslock.LockOption{natslock.Until(time.Time{})}, natslock.ErrInvalidTTL},
-		{"Until a past time", "a", []natslock.LockOption{natslock.Until(time.Now().Add(-time.Second))}, natslock.ErrInvalidTTL},
-		{"Until and TTL", "a", []natslock.LockOption{natslock.Until(time.Now().Add(time.Hour)), natslock.TTL(time.Minute)}, natslock.ErrInvalidOption},
-		{"Linger and NoRenew", "a", []natslock.LockOption{natslock.Linger(time.Second), natslock.NoRenew()}, natslock.ErrInvalidOption},
-		{"Linger for too long", "a", []natslock.LockOption{natslock.Linger(2 * natslock.MaxLinger)}, natslock.ErrInvalidOption},
-		{"an early warning of nothing", "a", []natslock.LockOption{natslock.EarlyWarning(time.Second, nil)}, natslock.ErrInvalidOption},
-		{"too much metadata", "a", []natslock.LockOption{natslock.Meta(map[string]string{"k": strings.Repeat("x", 15<<10)})}, natslock.ErrInvalidOption},
+		{"an empty name", "", nil, natslock.ErrInvalid},
+		{"a name that is too long", strings.Repeat("x", 513), nil, natslock.ErrInvalid},
+		{"a nil option", "a", []natslock.LockOption{nil}, natslock.ErrInvalid},
+		{"no TTL", "a", []natslock.LockOption{natslock.TTL(0)}, natslock.ErrInvalid},
+		{"a TTL of 25 h", "a", []natslock.LockOption{natslock.TTL(25 * time.Hour)}, natslock.ErrInvalid},
+		{"no MaxWait", "a", []natslock.LockOption{natslock.MaxWait(0)}, natslock.ErrInvalid},
+		{"Until no time", "a", []natslock.LockOption{natslock.Until(time.Time{})}, natslock.ErrInvalid},
+		{"Until a past time", "a", []natslock.LockOption{natslock.Until(time.Now().Add(-time.Second))}, natslock.ErrInvalid},
+		{"Until and TTL", "a", []natslock.LockOption{natslock.Until(time.Now().Add(time.Hour)), natslock.TTL(time.Minute)}, natslock.ErrInvalid},
+		{"Linger and NoRenew", "a", []natslock.LockOption{natslock.Linger(time.Second), natslock.NoRenew()}, natslock.ErrInvalid},
+		{"Linger for too long", "a", []natslock.LockOption{natslock.Linger(2 * time.Hour)}, natslock.ErrInvalid},
+		{"an early warning of nothing", "a", []natslock.LockOption{natslock.EarlyWarning(time.Second, nil)}, natslock.ErrInvalid},
+		{"too much metadata", "a", []natslock.LockOption{natslock.Meta(map[string]string{"k": strings.Repeat("x", 15<<10)})}, natslock.ErrInvalid},
 	} {
 		for _, take := range []func(context.Context, string, ...natslock.LockOption) (*natslock.Lock, error){t.locks.Lock, t.locks.TryLock} {
 			l, err := take(t.Context(), c.name, c.opts...)
@@ -279,27 +278,27 @@ func (t *trial) ended() {
 // leases tests at the same time three leases that end, or do not.
 func (t *trial) leases() {
 	renewed := t.lock("renewed", natslock.TTL(6*time.Second))
-	before := renewed.ValidUntil()
+	before := time.Now().Add(renewed.Remaining())
 	lost := t.lock("lost", natslock.TTL(time.Second), natslock.NoRenew())
 	until, err := t.locks.Lock(t.Context(), "until", natslock.Until(time.Now().Add(1500*time.Millisecond)))
 	t.check(err == nil, "Lock until a time: %v", err)
 
-	await(t, lost.Done(), "the end of a lease without renewals")
+	await(t, lost.Context().Done(), "the end of a lease without renewals")
 	t.matches("cause", context.Cause(lost.Context()), natslock.ErrLost)
-	t.check(lost.State() == natslock.Lost, "the lock is %v", lost.State())
+	t.check(errors.Is(lost.Err(), natslock.ErrLost), "the error of the lock is %v", lost.Err())
 	next := t.lock("lost")
 	t.check(next.Token() > lost.Token(), "token %d after %d", next.Token(), lost.Token())
 	t.matches("Unlock", lost.Unlock(t.Context()), natslock.ErrLost)
-	t.check(next.State() == natslock.Held, "the Unlock of a lost lock ends the next one")
+	t.check(next.Remaining() > 0, "the Unlock of a lost lock ends the next one")
 	t.release(next)
 
-	await(t, until.Done(), "the planned end")
+	await(t, until.Context().Done(), "the planned end")
 	t.matches("cause", context.Cause(until.Context()), natslock.ErrEnded)
-	t.check(until.State() == natslock.Ended, "the lock is %v", until.State())
+	t.check(errors.Is(until.Err(), natslock.ErrEnded), "the error of the lock is %v", until.Err())
 	t.matches("Extend", until.Extend(t.Context(), 0), natslock.ErrEnded)
 	t.matches("Unlock", until.Unlock(t.Context()), natslock.ErrEnded)
 
-	for begun := time.Now(); renewed.ValidUntil().Before(before.Add(time.Second)); time.Sleep(10 * time.Millisecond) {
+	for begun := time.Now(); time.Now().Add(renewed.Remaining()).Before(before.Add(time.Second)); time.Sleep(10 * time.Millisecond) {
 		t.check(renewed.Err() == nil, "a lock that is to be renewed ends: %v", renewed.Err())
 		t.check(time.Since(begun) < patience, "no renewal comes")
 	}

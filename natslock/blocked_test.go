@@ -14,6 +14,7 @@ import (
 
 	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -88,7 +89,7 @@ func blockedCalls(t *testing.T, within time.Duration) (returned map[string]time.
 	nc, err := nats.Connect(r.url)
 	require.NoError(t, err)
 	t.Cleanup(nc.Close)
-	c := newClient(t, nc, natslock.WithReleaseTimeout(20*time.Second))
+	c := newClient(t, nc, natslock.WithTuning(natslock.Tuning{ReleaseTimeout: 20 * time.Second}))
 	held, other := mustLock(t, c, "l", natslock.TTL(time.Hour)), join(t, s)
 	require.NoError(t, nc.Flush())
 
@@ -119,12 +120,12 @@ func blockedCalls(t *testing.T, within time.Duration) (returned map[string]time.
 		{"Lock", func(ctx context.Context) error { _, err := c.Lock(ctx, "m"); return err }},
 		{"TryLock", func(ctx context.Context) error { _, err := c.TryLock(ctx, "m"); return err }},
 		{"Watch", func(ctx context.Context) error {
-			for _, err := range c.Watch(ctx, ">") {
+			for _, err := range admin.New(c).Watch(ctx, ">") {
 				return err
 			}
 			return ctx.Err()
 		}},
-		{"Inspect", func(ctx context.Context) error { _, err := c.Inspect(ctx, natslock.KindMutex, "l"); return err }},
+		{"Inspect", func(ctx context.Context) error { _, err := admin.New(c).Inspect(ctx, admin.KindMutex, "l"); return err }},
 		{"Unlock", held.Unlock},
 		{"Lock again", func(ctx context.Context) error { _, err := c.Lock(ctx, "m"); return err }},
 		{"Healthy", func(context.Context) error { return c.Healthy() }},

@@ -3,18 +3,18 @@ package natslock
 import (
 	"context"
 	"errors"
-	"iter"
 	"time"
 
 	"github.com/natslock/locks/internal/admin"
 	"github.com/natslock/locks/internal/bridge"
 	"github.com/natslock/locks/internal/record"
+	"github.com/natslock/locks/internal/session"
 	"github.com/natslock/locks/kvstore"
 )
 
 // Other packages of this module need these functions, and users do not.
 func init() {
-	bridge.Acquire = func(ctx context.Context, c *Client, kind Kind, mode Mode, wait bool, name string, opts []LockOption) (*Lock, error) {
+	bridge.Acquire = func(ctx context.Context, c *Client, kind record.Kind, mode record.Mode, wait bool, name string, opts []LockOption) (*Lock, error) {
 		return c.acquire(ctx, kind, mode, wait, name, opts)
 	}
 	bridge.Patient = func() LockOption {
@@ -23,16 +23,19 @@ func init() {
 			return nil
 		}
 	}
-	bridge.Holder = func(ctx context.Context, c *Client, name string) (*Holder, uint64, error) {
-		if err := c.readyFor(ctx); err != nil {
-			return nil, 0, err
-		}
-		e, revision, err := c.admin.Holder(ctx, name)
-		return holderOf(e), revision, public(err)
-	}
 	bridge.ConnectionClosed = func(err error) bool { return errors.Is(err, kvstore.ErrConnectionClosed) }
-	bridge.WatchHolder = func(ctx context.Context, c *Client, name string) iter.Seq2[Event, error] {
-		return c.watch(ctx, name, (*admin.Admin).WatchHolder)
+	bridge.Public, bridge.HolderOf = public, holderOf
+	bridge.Observe = func(fn func(context.Context, session.Event)) Option {
+		return func(c *config) error {
+			if fn == nil {
+				return invalid("WithObserver", "nil")
+			}
+			c.session.Observe = func(ctx context.Context, ev session.Event) {
+				ev.Cause = public(ev.Cause)
+				fn(ctx, ev)
+			}
+			return nil
+		}
 	}
 	bridge.Permits = func(n int) LockOption {
 		return func(c *lockConfig) error {
@@ -54,7 +57,12 @@ func init() {
 		}
 		return key, l.retire()
 	}
-	bridge.Admin = func(ctx context.Context, c *Client) (*admin.Admin, error) { return c.admin, c.readyFor(ctx) }
+	bridge.Admin = func(ctx context.Context, c *Client) (*admin.Admin, error) {
+		if err := c.readyFor(ctx); err != nil {
+			return nil, err
+		}
+		return c.admin, nil
+	}
 	bridge.Process = func(pid int) Option {
 		return func(c *config) error {
 			c.pid = pid
@@ -65,6 +73,7 @@ func init() {
 		l.cleanup.Stop()
 		l.holding().Abandon()
 	}
+	bridge.Left = func(l *Lock) time.Duration { return l.holding().Left() }
 	bridge.WrapStore = func(wrap func(kvstore.KV) kvstore.KV) Option {
 		return func(c *config) error {
 			if wrap == nil {

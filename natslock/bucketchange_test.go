@@ -10,6 +10,7 @@ import (
 	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -28,7 +29,7 @@ func TestBucketMadeAgainUnfit(t *testing.T) {
 		sc.Metadata["natslock.protocol"] = "3"
 		_, err = r.js.CreateStream(t.Context(), sc)
 		require.NoError(t, err)
-		receiveIn(t, 6*time.Second, fixed.Done(), "the end of the lease")
+		receiveIn(t, 6*time.Second, fixed.Context().Done(), "the end of the lease")
 		wantLost(t, fixed, natslock.ErrLost)
 		require.ErrorIs(t, c.Healthy(), kvstore.ErrBucketConfig)
 
@@ -92,15 +93,15 @@ func TestRepublishChanged(t *testing.T) {
 		r := newRaw(t, s.Connect())
 		f := follow(t, viewer, ">")
 		l := mustLock(t, a.Client, "l", natslock.TTL(24*time.Hour))
-		f.next(natslock.EventGranted)
+		f.next(admin.EventGranted)
 		w := b.await(t, "l")
-		f.next(natslock.EventQueued)
+		f.next(admin.EventQueued)
 		time.Sleep(3 * time.Second)
 		applied, err := kvstore.Config{}.StreamConfig()
 		require.NoError(t, err)
 		r.reconfigure(func(c *jetstream.StreamConfig) { c.RePublish, c.Metadata = applied.RePublish, applied.Metadata })
 		changed := time.Now()
-		f.next(natslock.EventWatching) // the events of a while are missing
+		f.next(admin.EventWatching) // the events of a while are missing
 		require.LessOrEqual(t, time.Since(changed), 11*time.Second)
 		for w.over() || len(log.String()) == 0 {
 			time.Sleep(time.Second)

@@ -16,6 +16,7 @@ import (
 	"github.com/natslock/locks/internal/verify/proxy"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/rwlock"
 	"github.com/natslock/locks/semaphore"
 	"github.com/natslock/locks/testutil"
@@ -74,10 +75,10 @@ func TestReplicaThatCatchesUp(t *testing.T) {
 				history.Keep(t, permit)
 				handed, err := mustLock(t, owner, "handed").Handoff(ctx)
 				require.NoError(t, err)
-				requests := []natslock.BreakRequest{
-					{Kind: natslock.KindMutex, Name: "mutex", ID: mustLock(t, owner, "mutex").ID(), Reason: "test"},
-					{Kind: natslock.KindRW, Name: "rw", ID: reader.ID(), Reason: "test"},
-					{Kind: natslock.KindSemaphore, Name: "permits", ID: permit.ID(), Reason: "test"},
+				requests := []admin.BreakRequest{
+					{Kind: admin.KindMutex, Name: "mutex", ID: mustLock(t, owner, "mutex").ID(), Reason: "test"},
+					{Kind: admin.KindRW, Name: "rw", ID: reader.ID(), Reason: "test"},
+					{Kind: admin.KindSemaphore, Name: "permits", ID: permit.ID(), Reason: "test"},
 				}
 				var catchesUp atomic.Int32
 				js := replicaOf(t, srv, leader, &catchesUp)
@@ -85,10 +86,10 @@ func TestReplicaThatCatchesUp(t *testing.T) {
 
 				catchesUp.Store(readsToo)
 				for _, r := range requests {
-					err := c.Break(ctx, r)
+					err := admin.New(c).Break(ctx, r)
 					require.ErrorIs(t, err, natslock.ErrUnavailable, "break a %v", r.Kind)
 					require.NotErrorIs(t, err, natslock.ErrReleased, "break a %v", r.Kind)
-					_, err = c.Inspect(ctx, r.Kind, r.Name)
+					_, err = admin.New(c).Inspect(ctx, r.Kind, r.Name)
 					require.ErrorIs(t, err, natslock.ErrUnavailable, "inspect a %v", r.Kind)
 				}
 				_, err = election.New(c, "mutex").Leader(ctx)
@@ -101,11 +102,11 @@ func TestReplicaThatCatchesUp(t *testing.T) {
 				catchesUp.Store(infos)
 				_, err = election.New(c, "mutex").Leader(ctx)
 				require.ErrorIs(t, err, natslock.ErrUnavailable, "what was read may be of long ago")
-				require.NoError(t, c.Break(ctx, requests[0]), "a read shows the record")
+				require.NoError(t, admin.New(c).Break(ctx, requests[0]), "a read shows the record")
 
 				catchesUp.Store(caughtUp)
 				for _, r := range requests[1:] {
-					require.NoError(t, c.Break(ctx, r), "break a %v", r.Kind)
+					require.NoError(t, admin.New(c).Break(ctx, r), "break a %v", r.Kind)
 				}
 				adopted, err := c.Adopt(ctx, handed)
 				require.NoError(t, err)
@@ -138,15 +139,15 @@ func TestViewsAreNamed(t *testing.T) {
 		require.NoError(t, err)
 		history.Keep(t, reader)
 		c := newClient(t, s.Connect(), testutil.WrapStore(func(kv kvstore.KV) kvstore.KV { return unnamed{kv} }))
-		info, err := c.Inspect(ctx, natslock.KindRW, "x")
+		info, err := admin.New(c).Inspect(ctx, admin.KindRW, "x")
 		require.NoError(t, err)
 		require.Len(t, info.Readers, 1)
 		listed := 0
-		for info, err := range c.List(ctx, ">") {
+		for info, err := range admin.New(c).List(ctx, ">") {
 			require.NoError(t, err)
 			listed += len(info.Readers)
 		}
 		require.Equal(t, 1, listed)
-		require.NoError(t, c.Break(ctx, natslock.BreakRequest{Kind: natslock.KindRW, Name: "x", ID: reader.ID(), Reason: "test"}))
+		require.NoError(t, admin.New(c).Break(ctx, admin.BreakRequest{Kind: admin.KindRW, Name: "x", ID: reader.ID(), Reason: "test"}))
 	})
 }

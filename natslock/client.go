@@ -27,7 +27,7 @@ import (
 
 // Client takes locks in one bucket. One per connection is enough. [New] makes it:
 // the methods of a zero Client that return errors return one matching
-// [ErrInvalidOption], the others zero values.
+// [ErrInvalid], the others zero values.
 type Client struct {
 	session *session.Session
 	locks   *acquire.Client
@@ -36,7 +36,7 @@ type Client struct {
 	now     func() time.Time // the wall clock
 }
 
-var errNoClient = fmt.Errorf("%w: a natslock.Client made without New", ErrInvalidOption)
+var errNoClient = fmt.Errorf("%w: a natslock.Client made without New", ErrInvalid)
 
 // ready refuses a client that New has not made.
 func (c *Client) ready() error {
@@ -46,7 +46,7 @@ func (c *Client) ready() error {
 	return nil
 }
 
-var errNoContext = fmt.Errorf("%w: the context is nil", ErrInvalidOption)
+var errNoContext = fmt.Errorf("%w: the context is nil", ErrInvalid)
 
 // readyFor refuses a client that New has not made, and a nil context.
 func (c *Client) readyFor(ctx context.Context) error {
@@ -64,7 +64,7 @@ func (c *Client) readyFor(ctx context.Context) error {
 // the server for 10 s at most, also for a connection that is not there yet (see
 // nats.RetryOnFailedConnect) or is away.
 //
-// The error matches [ErrInvalidOption], [ErrInvalidTTL], [ErrPermission], or
+// The error matches [ErrInvalid], [ErrPermission], or
 // kvstore.ErrInvalidKey when no bucket can have the name. It matches [ErrUnavailable]
 // when JetStream is off or does not answer, when the bucket has no leader, or when there is
 // no connection. It matches
@@ -86,7 +86,7 @@ func New(ctx context.Context, nc *nats.Conn, opts ...Option) (*Client, error) {
 	}
 	if cfg.js == nil {
 		if nc == nil {
-			return nil, fmt.Errorf("natslock: %w: no connection", ErrInvalidOption)
+			return nil, fmt.Errorf("natslock: %w: no connection", ErrInvalid)
 		}
 		js, err := jetstream.New(nc)
 		if err != nil {
@@ -95,6 +95,7 @@ func New(ctx context.Context, nc *nats.Conn, opts ...Option) (*Client, error) {
 		cfg.js = js
 	}
 	cfg.store.Bucket = cmp.Or(cfg.bucket, cfg.store.Bucket)
+	cfg.store.Replicas = cmp.Or(cfg.replicas, cfg.store.Replicas)
 	cfg.store.NoCreate = cfg.store.NoCreate || !cfg.create
 	cfg.store.Logger = cmp.Or(cfg.store.Logger, cfg.session.Logger)
 	store, err := kvstore.Open(ctx, cfg.js, cfg.store)
@@ -112,9 +113,6 @@ func (cfg config) client(kv kvstore.KV) *Client {
 	if cfg.owner == "" {
 		host, _ := os.Hostname()
 		cfg.owner = fmt.Sprintf("%s:%d", host, os.Getpid())
-	}
-	if observe := cfg.observe; observe != nil {
-		cfg.session.Observe = func(ctx context.Context, ev session.Event) { observe(ctx, observed(ev)) }
 	}
 	b := bucket.New(kv, cfg.owner, nil)
 	if cfg.pid != 0 {
@@ -139,15 +137,13 @@ func (cfg config) client(kv kvstore.KV) *Client {
 // with the server's next answer, or with its TTL of 15 s at most. When the bucket is gone or the
 // connection is closed, the error matches [ErrUnavailable]. While the client knows that the
 // settings of the bucket are not safe any more, it grants nothing, and the error matches
-// kvstore.ErrBucketConfig; see [Client.Healthy]. It matches [ErrInvalidName] also for a name that this client uses for
-// a lock of another kind. Otherwise it matches [ErrInvalidTTL], [ErrInvalidOption],
-// [ErrPermission] or [ErrClosed].
+// kvstore.ErrBucketConfig; see [Client.Healthy]. Otherwise it matches [ErrInvalid], [ErrPermission] or [ErrClosed].
 //
 // Lock can outlive ctx in one case. While the network accepts no bytes and has not
 // failed yet, nats.go blocks every write, for a minute at most. The contexts of held
 // locks end in time even then.
 func (c *Client) Lock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
-	return c.acquire(ctx, KindMutex, Exclusive, true, name, opts)
+	return c.acquire(ctx, record.Mutex, record.Exclusive, true, name, opts)
 }
 
 // TryLock takes the mutex if it is free and has no queue. It never queues. It waits
@@ -166,12 +162,12 @@ func (c *Client) Lock(ctx context.Context, name string, opts ...LockOption) (*Lo
 // ended before the answer. The other errors are those of [Client.Lock]. A deadline on
 // ctx ends the work under the lock too: see [Client.Lock].
 func (c *Client) TryLock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
-	return c.acquire(ctx, KindMutex, Exclusive, false, name, opts)
+	return c.acquire(ctx, record.Mutex, record.Exclusive, false, name, opts)
 }
 
 // acquire is behind [Client.Lock], [Client.TryLock] and the methods of package
-// rwlock. A mutex knows no mode but [Exclusive].
-func (c *Client) acquire(ctx context.Context, kind Kind, mode Mode, wait bool, name string, opts []LockOption) (*Lock, error) {
+// rwlock. A mutex knows no mode but exclusive.
+func (c *Client) acquire(ctx context.Context, kind record.Kind, mode record.Mode, wait bool, name string, opts []LockOption) (*Lock, error) {
 	if err := c.readyFor(ctx); err != nil {
 		return nil, fmt.Errorf("lock %q: %w", name, err)
 	}
@@ -179,10 +175,10 @@ func (c *Client) acquire(ctx context.Context, kind Kind, mode Mode, wait bool, n
 	if err != nil {
 		return nil, fmt.Errorf("lock %q: %w", name, err)
 	}
-	if cfg.req.MinHold > 0 && mode == Shared {
+	if cfg.req.MinHold > 0 && mode == record.Shared {
 		return nil, fmt.Errorf("lock %q: %w", name, invalid("MinHold", "does not go with a lock that is read"))
 	}
-	cfg.req.Kind, cfg.req.Mode, cfg.req.Name, cfg.req.Once = record.Kind(kind), record.Mode(mode), name, !wait
+	cfg.req.Kind, cfg.req.Mode, cfg.req.Name, cfg.req.Once = kind, mode, name, !wait
 	return c.take(ctx, cfg)
 }
 
@@ -232,7 +228,7 @@ func (w *warning) give() {
 		return
 	}
 	defer w.given.Store(false)
-	if l.State() == Held { // a holder that has left needs no warning
+	if l.Remaining() > 0 { // a holder that has left needs no warning
 		w.fn(l)
 	}
 }
@@ -245,7 +241,7 @@ func (w *warning) give() {
 // run, Do returns the error of the acquire. Otherwise it returns fn's error joined with
 // the error of [Lock.Unlock]. If the result matches [ErrLost], fn may not have been
 // alone. If it matches [ErrEnded], fn went on after the planned end of an [Until] lock,
-// without protection. Do refuses a nil fn with [ErrInvalidOption].
+// without protection. Do refuses a nil fn with [ErrInvalid].
 func (c *Client) Do(ctx context.Context, name string, fn func(ctx context.Context, l *Lock) error, opts ...LockOption) error {
 	if fn == nil {
 		return fmt.Errorf("lock %q: %w", name, errNoFunc)
@@ -272,47 +268,6 @@ func (c *Client) TryDo(ctx context.Context, name string, fn func(ctx context.Con
 	return l.Do(fn)
 }
 
-// BreakRequest says which claim [Client.Break] ends, and why.
-type BreakRequest struct {
-	// Kind and Name are those of the lock.
-	Kind Kind
-	Name string
-	// ID is that of the claim: the [Holder.ID] of a holder, or of one reader, as
-	// [Client.Inspect] and [Client.List] return it.
-	ID string
-	// Reason is shown to the holder, and by [Client.Inspect], [Client.List] and
-	// [Client.Watch]. It has at most 1024 bytes.
-	Reason string
-	// Immediately lets the next client in at once, while the broken holder may still
-	// be working. This is an exception to mutual exclusion: two clients can work at
-	// the same time, and only resources that check fencing tokens stay safe. The broken
-	// holder's lock ends with a cause that matches [ErrBroken] if its client read or was
-	// notified of the break (see [WithWatchAfter]) before the next client had the lock.
-	// Otherwise its next renewal shows that another client has the lock, and the cause
-	// matches [ErrLost] alone: a lock that is known to be another's ends without delay.
-	Immediately bool
-}
-
-// Break ends one claim to a lock: the holder's, or one reader's. It breaks the claim
-// that req names and never another one. The holder is notified and cannot renew its
-// lease any more. Nobody gets in before the holder has unlocked or its lease would
-// have ended anyway, so mutual exclusion holds. With Immediately it does not.
-//
-// It returns nil when the claim is broken, even if an earlier call broke it. The error
-// matches [ErrReleased] when the claim is gone, whether or not another client holds the
-// lock now. It matches [ErrInvalidName], or [ErrInvalidOption] for a request without
-// an ID or with a Reason that is too long. Then nothing was sent. It matches
-// [ErrUnavailable], [ErrPermission] or ctx's error when the client does not know whether
-// the claim is broken.
-func (c *Client) Break(ctx context.Context, req BreakRequest) error {
-	if err := c.readyFor(ctx); err != nil {
-		return fmt.Errorf("break lock %q: %w", req.Name, err)
-	}
-	return public(c.admin.Break(ctx, admin.BreakRequest{
-		Kind: record.Kind(req.Kind), Name: req.Name, ID: req.ID, Reason: req.Reason, Immediately: req.Immediately,
-	}))
-}
-
 // Stats counts what a client has and has had.
 type Stats struct {
 	Held    int // locks held now
@@ -326,12 +281,17 @@ type Stats struct {
 	Ended    uint64 // [Until] locks held to their planned end
 	Broken   uint64 // locks that an operator ended
 	GaveUp   uint64 // acquires that their context, MaxWait or Until ended
+
+	// RenewalLag is by how much the latest renewal of a held or idle lock is late. It counts from when
+	// the renewal was due, a third of the TTL after the last write that the server has confirmed (see
+	// [Tuning]), and is 0 when all are in time. A renewal on its way is late by its round trip.
+	RenewalLag time.Duration
 }
 
 // Stats returns the counts since New, without I/O. Each reader counts, also of a lease that
 // several share. A renewal of such a lease counts once. A lock that lingers counts in Granted
 // and Released each time that a goroutine takes and unlocks it. The end of an idle lock
-// counts nowhere.
+// counts nowhere. The time of a call grows with the number of locks.
 func (c *Client) Stats() Stats {
 	if c.ready() != nil {
 		return Stats{}
@@ -342,6 +302,7 @@ func (c *Client) Stats() Stats {
 		Lost: e.Count(session.EventLost), Ended: e.Count(session.EventEnded), Broken: e.Count(session.EventBroken), GaveUp: e.Count(session.EventGaveUp),
 	}
 	s.Held, s.Waiting, s.Idle = c.locks.Held()
+	s.RenewalLag = e.RenewalLag()
 	return s
 }
 
@@ -361,7 +322,7 @@ func (c *Client) Stats() Stats {
 //
 // The client looks at the settings after each reconnect, every 2 minutes while it takes
 // locks, and every 5 minutes while it holds one or waits. While they are not safe it grants
-// no lock, warns its holders ([EventAtRisk], [EarlyWarning]), and looks every 5 s.
+// no lock, warns its holders ([EarlyWarning]), and looks every 5 s.
 func (c *Client) Healthy() error {
 	if err := c.ready(); err != nil {
 		return err
@@ -369,30 +330,18 @@ func (c *Client) Healthy() error {
 	return c.session.Healthy()
 }
 
-// RenewalLag returns by how much the latest renewal of a held or idle lock of this client is
-// late, without I/O. It counts from when the renewal was due, a third of the TTL after the last
-// write that the server has confirmed (see [WithRenewFraction]), and is 0 when all are in time.
-// A renewal on its way is late by its round trip. The time of a call grows with the number of
-// locks.
-func (c *Client) RenewalLag() time.Duration {
-	if c.ready() != nil {
-		return 0
-	}
-	return c.session.RenewalLag()
-}
-
 // Close takes no new locks, ends the waiters with [ErrClosed], and waits until the
 // holders have unlocked or ctx ends. Then it ends the contexts of the locks that are
 // left, with the cause [ErrClosed]. It leaves their records to the TTL, because their
 // work may still be stopping. If ctx never ends, Close waits as long as a lock is held.
 //
-// Close waits for the calls of an observer ([WithObserver]) that are due, for a release
+// Close waits for the calls of an observer that are due, for a release
 // timeout at most. A Close that an observer or an [EarlyWarning] calls does not wait for
 // them, nor does another one that is under way then.
 //
 // It returns nil when no lock was left. Otherwise the error matches ctx's and names up
 // to ten of the locks. Further calls name the same. The connection stays open. A nil ctx is
-// refused with [ErrInvalidOption], and closes nothing.
+// refused with [ErrInvalid], and closes nothing.
 func (c *Client) Close(ctx context.Context) error {
 	if err := c.readyFor(ctx); err != nil {
 		return err

@@ -15,6 +15,7 @@ import (
 	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -46,7 +47,6 @@ func TestCloseWithHolderAtWork(t *testing.T) {
 		require.NotContains(t, err.Error(), "done")
 		require.ErrorIs(t, context.Cause(l.Context()), natslock.ErrClosed)
 		require.ErrorIs(t, l.Err(), natslock.ErrClosed)
-		require.Equal(t, natslock.Lost, l.State())
 		require.Zero(t, l.Remaining())
 
 		renewed := r.get("lock.busy").Time
@@ -161,14 +161,14 @@ func TestCloseRefusesAll(t *testing.T) {
 	require.ErrorIs(t, c.Do(ctx, "l", fn), natslock.ErrClosed)
 	require.ErrorIs(t, c.TryDo(ctx, "l", fn), natslock.ErrClosed)
 	require.ErrorIs(t, c.Healthy(), natslock.ErrClosed)
-	_, err = c.Inspect(ctx, natslock.KindMutex, "l")
+	_, err = admin.New(c.Client).Inspect(ctx, admin.KindMutex, "l")
 	require.ErrorIs(t, err, natslock.ErrClosed)
-	require.ErrorIs(t, c.Break(ctx, natslock.BreakRequest{Kind: natslock.KindMutex, Name: "l", ID: "A"}), natslock.ErrClosed)
-	for _, err := range c.List(ctx, ">") {
+	require.ErrorIs(t, admin.New(c.Client).Break(ctx, admin.BreakRequest{Kind: admin.KindMutex, Name: "l", ID: "A"}), natslock.ErrClosed)
+	for _, err := range admin.New(c.Client).List(ctx, ">") {
 		require.ErrorIs(t, err, natslock.ErrClosed)
 	}
 	n := 0
-	for _, err := range c.Watch(ctx, ">") {
+	for _, err := range admin.New(c.Client).Watch(ctx, ">") {
 		require.ErrorIs(t, err, natslock.ErrClosed)
 		n++
 	}
@@ -198,7 +198,7 @@ func TestCloseRaces(t *testing.T) {
 				}
 			})
 		}
-		c.rec.wait(t, natslock.EventReleased, "l")
+		c.rec.wait(t, admin.EventReleased, "l")
 		for range 2 {
 			wg.Go(func() {
 				if err := c.Close(context.Background()); err != nil {
@@ -235,7 +235,7 @@ func TestCloseDrain(t *testing.T) {
 				case <-ctx.Done():
 					return context.Cause(ctx)
 				}
-				if l.State() != natslock.Held {
+				if l.Remaining() == 0 {
 					return errors.New("not held")
 				}
 				// Also a new one, from inside the drain.
@@ -265,7 +265,7 @@ func TestCloseDrain(t *testing.T) {
 		w.granted(t)
 		require.Less(t, time.Since(ended), 100*time.Millisecond, "unlocked, from inside the drain")
 		require.Zero(t, c.Stats().Lost)
-		require.Equal(t, natslock.Released, l.State())
+		require.ErrorIs(t, l.Err(), natslock.ErrReleased)
 		eventually(t, "the drain is over", c.nc.IsClosed)
 	})
 }
@@ -282,7 +282,7 @@ func TestCloseOfConnection(t *testing.T) {
 		w := c.await(t, "theirs")
 		next := other.await(t, "l")
 		time.Sleep(7 * time.Second)
-		until := l.ValidUntil()
+		until := history.ValidUntil(l)
 		closed := time.Now()
 		c.nc.Close()
 		err := w.failed(t)
@@ -290,7 +290,7 @@ func TestCloseOfConnection(t *testing.T) {
 		require.NotErrorIs(t, err, natslock.ErrTimeout)
 		left := receive(t, warned, "the warning")
 		require.Greater(t, left, 5*time.Second, "at once")
-		require.ErrorIs(t, c.rec.wait(t, natslock.EventAtRisk, "l").Cause, natslock.ErrUnavailable)
+		require.ErrorIs(t, c.rec.wait(t, admin.EventAtRisk, "l").Cause, natslock.ErrUnavailable)
 		require.ErrorIs(t, c.Healthy(), natslock.ErrUnavailable)
 		require.Zero(t, time.Since(closed).Round(10*time.Millisecond))
 		wantHeld(t, l)
@@ -307,7 +307,7 @@ func TestCloseOfConnection(t *testing.T) {
 		time.Sleep(time.Until(until) - 10*time.Millisecond)
 		wantHeld(t, l)
 		require.False(t, next.over())
-		receive(t, l.Done(), "the end")
+		receive(t, l.Context().Done(), "the end")
 		require.WithinDuration(t, until, time.Now(), 10*time.Millisecond)
 		wantLost(t, l, natslock.ErrLost)
 		next.granted(t)
@@ -320,7 +320,7 @@ func TestCloseLeavesNothing(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		nc := s.Connect()
 		// Quiet while it holds: no observer, no watch, no renewal.
-		holder := newClient(t, s.Connect(), natslock.WithWatchAfter(-1), natslock.WithTTL(time.Hour))
+		holder := newClient(t, s.Connect(), natslock.WithTuning(natslock.Tuning{WatchAfter: -1}), natslock.WithTTL(time.Hour))
 		mustLock(t, holder, "theirs")
 		// The connection's own reply subscription and its goroutine.
 		_, err := natslock.New(t.Context(), nc)
@@ -354,7 +354,7 @@ func TestCloseLeavesNothing(t *testing.T) {
 			ctx, stop := context.WithCancel(t.Context())
 			go func() {
 				defer close(watched)
-				for range c.Watch(ctx, ">") {
+				for range admin.New(c).Watch(ctx, ">") {
 				}
 			}()
 			for _, l := range locks {

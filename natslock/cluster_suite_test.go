@@ -16,6 +16,7 @@ import (
 	"github.com/natslock/locks/internal/verify/machine"
 	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -26,7 +27,7 @@ func TestClusterSuite(t *testing.T) {
 	cl := testutil.RunCluster(t, 3)
 	var clients []*natslock.Client
 	for i := range 3 {
-		c, _ := history.Faulty(t, cl.ConnectTo(i), uint64(i), r3, natslock.WithTTL(6*time.Second), natslock.WithOwner(fmt.Sprint(i)), natslock.WithWatchAfter(0))
+		c, _ := history.Faulty(t, cl.ConnectTo(i), uint64(i), r3, natslock.WithTTL(6*time.Second), natslock.WithOwner(fmt.Sprint(i)), natslock.WithTuning(natslock.Tuning{WatchAfter: 1}))
 		clients = append(clients, c)
 	}
 	a, b, c := clients[0], clients[1], clients[2]
@@ -56,7 +57,7 @@ func TestClusterSuite(t *testing.T) {
 			wg.Go(func() {
 				for range 15 {
 					assert.NoError(t, clients[i%3].Do(ctx, "count", func(_ context.Context, l *natslock.Lock) error {
-						ref.Granted(natslock.KindMutex, natslock.Exclusive, l)
+						ref.Granted(admin.KindMutex, admin.Exclusive, l)
 						count++
 						return nil
 					}))
@@ -96,7 +97,7 @@ func TestClusterSuite(t *testing.T) {
 		require.NoError(t, err)
 		// The server, the waiter and this test may each be held up once.
 		require.Less(t, time.Since(cut), 2500*time.Millisecond+3*late())
-		require.Equal(t, natslock.Lost, l.State())
+		require.ErrorIs(t, l.Err(), natslock.ErrLost)
 		require.ErrorIs(t, context.Cause(l.Context()), natslock.ErrLost)
 		require.Greater(t, next.Token(), l.Token())
 		require.NoError(t, next.Unlock(ctx))
@@ -106,11 +107,11 @@ func TestClusterSuite(t *testing.T) {
 	t.Run("breaking", func(t *testing.T) {
 		l, err := a.Lock(ctx, "broken")
 		require.NoError(t, err)
-		require.ErrorIs(t, b.Break(ctx, natslock.BreakRequest{Kind: natslock.KindMutex, Name: "broken", ID: l.ID()[1:], Reason: "wrong id"}), natslock.ErrReleased)
+		require.ErrorIs(t, admin.New(b).Break(ctx, admin.BreakRequest{Kind: admin.KindMutex, Name: "broken", ID: l.ID()[1:], Reason: "wrong id"}), natslock.ErrReleased)
 		require.NoError(t, l.Err())
 		broken := time.Now()
-		require.NoError(t, b.Break(ctx, natslock.BreakRequest{Kind: natslock.KindMutex, Name: "broken", ID: l.ID(), Reason: "suite"}))
-		<-l.Done()
+		require.NoError(t, admin.New(b).Break(ctx, admin.BreakRequest{Kind: admin.KindMutex, Name: "broken", ID: l.ID(), Reason: "suite"}))
+		<-l.Context().Done()
 		require.Less(t, time.Since(broken), time.Second)
 		require.ErrorIs(t, context.Cause(l.Context()), natslock.ErrBroken)
 		_, err = c.TryLock(ctx, "broken")
@@ -118,10 +119,10 @@ func TestClusterSuite(t *testing.T) {
 		require.ErrorIs(t, l.Unlock(ctx), natslock.ErrBroken)
 		next, err := c.Lock(ctx, "broken")
 		require.NoError(t, err)
-		require.NoError(t, b.Break(ctx, natslock.BreakRequest{Kind: natslock.KindMutex, Name: "broken", ID: next.ID(), Reason: "suite", Immediately: true}))
+		require.NoError(t, admin.New(b).Break(ctx, admin.BreakRequest{Kind: admin.KindMutex, Name: "broken", ID: next.ID(), Reason: "suite", Immediately: true}))
 		last, err := b.Lock(ctx, "broken")
 		require.NoError(t, err)
-		<-next.Done()
+		<-next.Context().Done()
 		require.ErrorIs(t, next.Unlock(ctx), natslock.ErrLost)
 		require.NoError(t, last.Unlock(ctx))
 	})
@@ -185,7 +186,7 @@ func TestClusterSuite(t *testing.T) {
 		require.Greater(t, l.Remaining(), 15*time.Second)
 		require.NoError(t, l.Extend(ctx, time.Second))
 		require.Less(t, l.Remaining(), time.Second)
-		<-l.Done()
+		<-l.Context().Done()
 		require.ErrorIs(t, l.Unlock(ctx), natslock.ErrLost)
 	})
 
@@ -196,10 +197,10 @@ func TestClusterSuite(t *testing.T) {
 		var locked *natslock.LockedError
 		require.ErrorAs(t, err, &locked)
 		require.Nil(t, locked.Holder)
-		info, err := b.Inspect(ctx, natslock.KindMutex, "foreign")
+		info, err := admin.New(b).Inspect(ctx, admin.KindMutex, "foreign")
 		require.NoError(t, err)
 		require.True(t, info.Holder.Unreadable)
-		require.NoError(t, b.Break(ctx, natslock.BreakRequest{Kind: natslock.KindMutex, Name: "foreign", ID: info.Holder.ID, Reason: "suite", Immediately: true}))
+		require.NoError(t, admin.New(b).Break(ctx, admin.BreakRequest{Kind: admin.KindMutex, Name: "foreign", ID: info.Holder.ID, Reason: "suite", Immediately: true}))
 		l, err := a.Lock(ctx, "foreign")
 		require.NoError(t, err)
 		require.NoError(t, l.Unlock(ctx))

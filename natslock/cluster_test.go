@@ -13,12 +13,12 @@ import (
 
 	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/internal/verify/tier"
-	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
 )
 
-var r3 = natslock.WithBucketConfig(kvstore.Config{Replicas: 3})
+var r3 = natslock.WithReplicas(3)
 
 // TestClusterStepDowns hammers a few names on three replicas while the stream's
 // leader steps down again and again: no update is lost, no lease either.
@@ -46,7 +46,7 @@ func TestClusterStepDowns(t *testing.T) {
 				if !assert.NoError(t, err) {
 					return
 				}
-				ref.Granted(natslock.KindMutex, natslock.Exclusive, l)
+				ref.Granted(admin.KindMutex, admin.Exclusive, l)
 				counters[n%names]++ // unguarded but by the lock
 				assert.NoError(t, l.Err())
 				err = l.Unlock(context.Background())
@@ -88,7 +88,7 @@ func TestClusterLeaderKilled(t *testing.T) {
 	ref := history.NewRecorder()
 	la, err := a.Lock(t.Context(), "x")
 	require.NoError(t, err)
-	ref.Granted(natslock.KindMutex, natslock.Exclusive, la)
+	ref.Granted(admin.KindMutex, admin.Exclusive, la)
 	got := make(chan *natslock.Lock, 1)
 	go func() {
 		l, err := b.Lock(context.Background(), "x")
@@ -108,7 +108,7 @@ func TestClusterLeaderKilled(t *testing.T) {
 	require.NoError(t, la.Unlock(t.Context()))
 	lb := <-got
 	require.NotNil(t, lb)
-	ref.Granted(natslock.KindMutex, natslock.Exclusive, lb)
+	ref.Granted(admin.KindMutex, admin.Exclusive, lb)
 	ref.Check(t)
 	require.Less(t, time.Since(released), 16*time.Second)
 	require.NoError(t, lb.Unlock(t.Context()))
@@ -134,7 +134,7 @@ func TestClusterFIFO(t *testing.T) {
 			}))
 		})
 		require.Eventually(t, func() bool {
-			info, err := holder.Inspect(t.Context(), natslock.KindMutex, "x")
+			info, err := admin.New(holder).Inspect(t.Context(), admin.KindMutex, "x")
 			return err == nil && len(info.Queue) == i+1
 		}, 10*time.Second, 5*time.Millisecond)
 	}

@@ -86,7 +86,7 @@ func TestContendedByNobody(t *testing.T) {
 		for _, lost := range []bool{false, true} {
 			t.Run(name+map[bool]string{false: ", unlocked", true: ", lost"}[lost], func(t *testing.T) {
 				testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-					c, other := join(t, s, natslock.WithWatchAfter(-1)), join(t, s)
+					c, other := join(t, s, natslock.WithTuning(natslock.Tuning{WatchAfter: -1})), join(t, s)
 					l, err := held(c.Client)(t.Context(), natslock.TTL(ttl))
 					require.NoError(t, err)
 					subs, out := c.nc.NumSubscriptions(), c.nc.Stats().OutMsgs
@@ -183,7 +183,7 @@ func TestContendedSoon(t *testing.T) {
 	s := testutil.RunServer(t)
 	// The holder watches no lease. A busy machine takes longer than the second after which a
 	// client does, and the test counts subscriptions.
-	holder, waiter := join(t, s, natslock.WithWatchAfter(-1)), join(t, s)
+	holder, waiter := join(t, s, natslock.WithTuning(natslock.Tuning{WatchAfter: -1})), join(t, s)
 	written := make(chan time.Time, 100)
 	nc := s.Connect()
 	_, err := nc.Subscribe(subjects+"wait.>", func(m *nats.Msg) {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -75,7 +76,7 @@ func TestCorruptRecord(t *testing.T) {
 			require.Equal(t, record.Token(rev, 0), info.Holder.Token)
 			require.Zero(t, info.Holder.Expires)
 			n := 0
-			for info, err := range operator.List(t.Context(), ">") {
+			for info, err := range admin.New(operator.Client).List(t.Context(), ">") {
 				require.NoError(t, err)
 				require.Equal(t, "l", info.Name)
 				require.True(t, info.Holder.Unreadable)
@@ -123,15 +124,15 @@ func TestCorruptRecordIsBroken(t *testing.T) {
 			rev := r.put("lock.l", value, 0)
 			require.Equal(t, id(rev), inspect(t, operator.Client, "l").Holder.ID)
 			w := c.await(t, "l")
-			require.ErrorIs(t, operator.Break(ctx, natslock.BreakRequest{Kind: natslock.KindMutex, Name: "l", ID: id(rev - 1)}), natslock.ErrReleased)
+			require.ErrorIs(t, admin.New(operator.Client).Break(ctx, admin.BreakRequest{Kind: admin.KindMutex, Name: "l", ID: id(rev - 1)}), natslock.ErrReleased)
 			begun := time.Now()
-			require.NoError(t, operator.Break(ctx, natslock.BreakRequest{Kind: natslock.KindMutex, Name: "l", ID: id(rev), Reason: "rubbish"}), what)
+			require.NoError(t, admin.New(operator.Client).Break(ctx, admin.BreakRequest{Kind: admin.KindMutex, Name: "l", ID: id(rev), Reason: "rubbish"}), what)
 			h := inspect(t, operator.Client, "l").Holder
 			require.NotNil(t, h.Broken, what)
 			require.Equal(t, "rubbish", h.Broken.Reason)
 			require.Equal(t, record.Token(rev, 0), h.Token)
 			require.Equal(t, id(rev), h.ID, "it stays what it was called")
-			require.NoError(t, operator.Break(ctx, natslock.BreakRequest{Kind: natslock.KindMutex, Name: "l", ID: id(rev), Reason: "again"}))
+			require.NoError(t, admin.New(operator.Client).Break(ctx, admin.BreakRequest{Kind: admin.KindMutex, Name: "l", ID: id(rev), Reason: "again"}))
 			w.granted(t)
 			require.LessOrEqual(t, w.at.Sub(begun), 20500*time.Millisecond, "it has an end now")
 			mustUnlock(t, w.lock)
@@ -140,7 +141,7 @@ func TestCorruptRecordIsBroken(t *testing.T) {
 			rev = r.put("lock.l", value, time.Hour)
 			w = c.await(t, "l")
 			begun = time.Now()
-			require.NoError(t, operator.Break(ctx, natslock.BreakRequest{Kind: natslock.KindMutex, Name: "l", ID: id(rev), Reason: "rubbish", Immediately: true}), what)
+			require.NoError(t, admin.New(operator.Client).Break(ctx, admin.BreakRequest{Kind: admin.KindMutex, Name: "l", ID: id(rev), Reason: "rubbish", Immediately: true}), what)
 			w.granted(t)
 			require.Less(t, w.at.Sub(begun), 50*time.Millisecond)
 			mustUnlock(t, w.lock)
@@ -178,7 +179,7 @@ func TestCorruptQueue(t *testing.T) {
 		require.NoError(t, err, "nor does it queue")
 		mustUnlock(t, got)
 		synctest.Wait()
-		for info, err := range c.List(t.Context(), ">") {
+		for info, err := range admin.New(c.Client).List(t.Context(), ">") {
 			require.NoError(t, err)
 			t.Errorf("listed: %+v", info)
 		}
@@ -198,7 +199,7 @@ func TestCorruptKeys(t *testing.T) {
 			r.put(k, []byte("?"), 0)
 		}
 		n := 0
-		for info, err := range c.List(t.Context(), ">") {
+		for info, err := range admin.New(c.Client).List(t.Context(), ">") {
 			require.NoError(t, err)
 			require.Equal(t, "l", info.Name)
 			n++

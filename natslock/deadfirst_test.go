@@ -14,6 +14,7 @@ import (
 	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/rwlock"
 	"github.com/natslock/locks/semaphore"
 	"github.com/natslock/locks/testutil"
@@ -85,7 +86,7 @@ func (x sort) dies(t *testing.T, bucket *kvstore.Memory) {
 			_ = l.Unlock(context.Background())
 		}
 	}()
-	m.rec.waitFrom(t, mark, natslock.EventQueued, "l")
+	m.rec.waitFrom(t, mark, admin.EventQueued, "l")
 	time.Sleep(time.Second)
 	line.Cut()
 }
@@ -206,7 +207,7 @@ func TestDeadFirstOfThoseThatWaitLong(t *testing.T) {
 						}
 						_ = l.Unlock(context.Background())
 					}()
-					m.rec.wait(t, natslock.EventQueued, "l")
+					m.rec.wait(t, admin.EventQueued, "l")
 					time.Sleep(7 * time.Second) // a place lives for 15 s
 					free := time.Now()
 					release()
@@ -254,7 +255,7 @@ func TestDeadFirstInCrashLoop(t *testing.T) {
 						_ = l.Unlock(context.Background())
 					}
 				}()
-				m.rec.wait(t, natslock.EventQueued, "l")
+				m.rec.wait(t, admin.EventQueued, "l")
 				line.Cut()
 			})
 			t.Logf("%d grants in half a minute, %d without deaths, pauses %v", seen.grants, calm.grants, seen.pauses)

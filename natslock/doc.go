@@ -2,26 +2,30 @@
 // account. A lock has a name and lives in a JetStream key-value bucket. Waiters
 // queue, the client renews leases in the background, and every grant has a fencing
 // token. Packages rwlock and semaphore add reader-writer locks and semaphores on the same
-// client, and package election adds elections.
+// client, and package election adds elections. Package natslock/admin shows and breaks the
+// locks of all clients.
 //
 // # Usage
 //
-// A [Client] takes locks over one connection. [Client.Do] runs a function under a
-// lock, and unlocks when the function returns:
-//
-//	locks, err := natslock.New(ctx, nc)
+//	locks, err := natslock.New(ctx, nc) // one for each connection
 //	...
+//	defer locks.Close(ctx) // before nc.Close: it waits for the holders
+//
 //	err = locks.Do(ctx, "orders.42", func(ctx context.Context, l *natslock.Lock) error {
 //		return update(ctx, l.Token())
 //	}, natslock.MaxWait(time.Minute))
 //
-// [Client.Lock] and [Client.TryLock] return a [Lock], and the caller unlocks it. Run
-// the work with [Lock.Context]: it ends when the lock ends. Pass [Lock.Token] to the
-// resource that the work changes.
+// [Client.Do] runs a function under a lock, and unlocks when the function returns. The context of
+// the function ends when the lock does. [Client.Lock] and [Client.TryLock] return a [Lock], and the
+// caller unlocks it and runs the work with [Lock.Context]. Pass [Lock.Token] to the resource that
+// the work changes.
 //
 // The context of an acquire bounds the waiting, and it is also the parent of the
 // lock's context. A deadline on it therefore ends the work too. [MaxWait] bounds the
 // waiting alone. [Detached] separates the lock's context from the end of its parent.
+//
+// [Lock.Err] says whether the lock is still held, and [Lock.Remaining] for how long it is
+// certain without another confirmation by the server.
 //
 // # Outcomes
 //
@@ -35,7 +39,7 @@
 //     connection is closed.
 //   - [ErrPermission]: the server refuses the user a subject that the lock needs.
 //   - [ErrClosed]: the client is closed.
-//   - [ErrInvalidName], [ErrInvalidTTL], [ErrInvalidOption]: the client sent nothing.
+//   - [ErrInvalid]: a name, a TTL, an option or another argument. The client sent nothing.
 //
 // [Lock.Unlock] returns nil when the lock was valid until the call. An error that
 // matches [ErrLost] or [ErrBroken] means that the work may not have been alone. One that
@@ -61,8 +65,8 @@
 //     the client expects. Reads, notifications and timers only hint when to try.
 //   - No client takes over a live record. It waits until the server removes the record
 //     at the end of its lease, or until the owner deletes it. If the server fails to
-//     remove it, a waiter may replace it 300 ms after the end. [Client.Break] marks the
-//     record, and the mark stays until the holder unlocks or the lease ends.
+//     remove it, a waiter may replace it 300 ms after the end. A break by an operator marks
+//     the record, and the mark stays until the holder unlocks or the lease ends.
 //   - A holder trusts its lease for less time than the server does. A confirmation
 //     that arrives after the end of the validity does not count.
 //
@@ -81,14 +85,14 @@
 // The goroutines of one client that want the same lock wait together. They have one
 // place in the queue, and hand the lease on without a message. Each has a token of its
 // own. They pass other clients only in the first millisecond after a grant by the
-// server: see [WithTurn]. A goroutine with its own [TTL], [NoRenew], [Until] or [MinHold]
+// server: see [Tuning]. A goroutine with its own [TTL], [NoRenew], [Until] or [MinHold]
 // has a place of its own, unless others ask with the same TTL.
 //
 // Locks are not reentrant: a client that takes a lock twice waits for itself.
 //
 // [Client.LockAll] and [Client.TryLockAll] take several mutexes, all or none. They take
 // them in one order for all clients, so calls that want the same names in other orders do
-// not wait for each other for ever. [Locks] has one context, which ends with the first loss.
+// not wait for each other for ever. [LockSet] has one context, which ends with the first loss.
 //
 // # Locks that linger
 //
@@ -101,14 +105,14 @@
 // once when another client waits for it, or asks with TryLock. A lost notification delays
 // that by 5 s at most. The price is that of a crash: an idle lock of a client that has
 // crashed keeps others out until its TTL ends, as a held lock does. See [Linger],
-// [WithMaxLingering] and [Stats].
+// [Tuning] and [Stats].
 //
 // # Locks that outlast their holder
 //
 // With [MinHold] a lock keeps others out for a while after the grant, however early its
 // holder unlocks: replicas whose clocks differ run a short job once. [Lock.Handoff] leaves
 // a lock in the bucket for another process, which takes it with [Client.Adopt] and keeps
-// its token. Nobody holds such a record, so [Client.Break] frees it at once.
+// its token. Nobody holds such a record, so an operator frees it at once.
 // [Lock.Contended] notifies a holder when a goroutine or another client waits.
 //
 // # What is not promised
@@ -127,4 +131,11 @@
 //
 // Clients and locks are safe for concurrent use. One goroutine keeps the leases of all
 // locks of a client. A lock needs no goroutine, and a waiter only the caller's.
+//
+// # Limits
+//
+// A name has any bytes, and up to 512 of them: a letter, a digit, '-', '_', '/' and a dot between tokens count
+// once, most others three times. [Join] makes a name from any parts. A TTL is 1 s to 24 h, [Until] and
+// [NoRenew] leases last up to 366 days, a minimum hold 12 h, a lingering lease 1 h. [Client.LockAll] takes
+// up to 256 names. Metadata and the name of the owner have up to 14 KiB together.
 package natslock

@@ -15,6 +15,7 @@ import (
 
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -58,7 +59,7 @@ func TestUnlockContext(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, other := join(t, s), join(t, s)
 		l := mustLock(t, c.Client, "l", natslock.TTL(time.Hour))
-		var all *natslock.Locks
+		var all *natslock.LockSet
 		all, err := c.LockAll(t.Context(), []string{"x", "y"})
 		require.NoError(t, err)
 		c.link.Blackhole(true)
@@ -72,7 +73,7 @@ func TestUnlockContext(t *testing.T) {
 			require.ErrorIs(t, err, context.DeadlineExceeded, name)
 			require.NotErrorIs(t, err, natslock.ErrLost, name)
 		}
-		require.Equal(t, natslock.Released, l.State())
+		require.ErrorIs(t, l.Err(), natslock.ErrReleased)
 		c.link.Blackhole(false)
 		for _, name := range []string{"l", "x", "y"} {
 			mustLock(t, other.Client, name)
@@ -143,8 +144,8 @@ func TestCloseInObserver(t *testing.T) {
 			var c *natslock.Client
 			entered, go_ := make(chan struct{}), make(chan struct{})
 			closed := make(chan time.Duration, 1)
-			c = newClient(t, s.Connect(), natslock.WithObserver(func(_ context.Context, ev natslock.Event) {
-				if ev.Type != natslock.EventReleased {
+			c = newClient(t, s.Connect(), admin.WithObserver(func(_ context.Context, ev admin.Event) {
+				if ev.Type != admin.EventReleased {
 					return
 				}
 				close(entered)
@@ -194,16 +195,16 @@ func TestNilContext(t *testing.T) {
 		add(c.Do(none, "x", func(context.Context, *natslock.Lock) error { return nil }))
 		_, err = c.OncePer(none, "x", time.Hour, func(context.Context, time.Time, *natslock.Lock) error { return nil })
 		add(err)
-		add(c.Break(none, natslock.BreakRequest{Name: "l", ID: l.ID()}))
-		_, err = c.Inspect(none, natslock.KindMutex, "l")
+		add(admin.New(c.Client).Break(none, admin.BreakRequest{Name: "l", ID: l.ID()}))
+		_, err = admin.New(c.Client).Inspect(none, admin.KindMutex, "l")
 		add(err)
-		for _, err := range c.List(none, ">") {
+		for _, err := range admin.New(c.Client).List(none, ">") {
 			add(err)
 		}
-		for _, err := range c.Watch(none, ">") {
+		for _, err := range admin.New(c.Client).Watch(none, ">") {
 			add(err)
 		}
-		for _, err := range c.History(none, ">", time.Time{}) {
+		for _, err := range admin.New(c.Client).History(none, ">", time.Time{}) {
 			add(err)
 		}
 		add(l.Extend(none, 0))
@@ -216,7 +217,7 @@ func TestNilContext(t *testing.T) {
 		add(err)
 		require.Len(t, errs, 16)
 		for i, err := range errs {
-			require.ErrorIs(t, err, natslock.ErrInvalidOption, "number %d", i)
+			require.ErrorIs(t, err, natslock.ErrInvalid, "number %d", i)
 		}
 		wantHeld(t, l)
 		mustUnlock(t, l)
@@ -289,7 +290,7 @@ func TestSilentServer(t *testing.T) {
 	defer listener.Close()
 	d := &silentDialer{asked: make(chan struct{}, 1)}
 	nc := s.Connect(nats.SetCustomDialer(d), nats.Timeout(time.Minute), nats.MaxReconnects(-1))
-	c := newClient(t, nc, natslock.WithReleaseTimeout(time.Second))
+	c := newClient(t, nc, natslock.WithTuning(natslock.Tuning{ReleaseTimeout: time.Second}))
 	fresh := newClient(t, nc) // it has not sent anything yet
 	held, idle := mustLock(t, c, "held", natslock.TTL(time.Hour)), mustLock(t, c, "idle", natslock.TTL(time.Hour))
 	theirs := mustLock(t, join(t, s).Client, "theirs", natslock.TTL(time.Hour))
@@ -325,9 +326,9 @@ func TestSilentServer(t *testing.T) {
 	for name, c := range map[string]*natslock.Client{"used": c, "fresh": fresh} {
 		require.ErrorIs(t, within(name+": Lock", soon(), func(ctx context.Context) error { _, err := c.Lock(ctx, "l"); return err }), context.DeadlineExceeded)
 		require.ErrorIs(t, within(name+": TryLock", soon(), func(ctx context.Context) error { _, err := c.TryLock(ctx, "l"); return err }), natslock.ErrUnavailable)
-		require.ErrorIs(t, within(name+": Inspect", soon(), func(ctx context.Context) error { _, err := c.Inspect(ctx, natslock.KindMutex, "l"); return err }), natslock.ErrUnavailable)
+		require.ErrorIs(t, within(name+": Inspect", soon(), func(ctx context.Context) error { _, err := admin.New(c).Inspect(ctx, admin.KindMutex, "l"); return err }), natslock.ErrUnavailable)
 		require.ErrorIs(t, within(name+": Break", soon(), func(ctx context.Context) error {
-			return c.Break(ctx, natslock.BreakRequest{Name: "l", ID: "x"})
+			return admin.New(c).Break(ctx, admin.BreakRequest{Name: "l", ID: "x"})
 		}), natslock.ErrUnavailable)
 	}
 	require.ErrorIs(t, within("Healthy", soon(), func(context.Context) error { return c.Healthy() }), natslock.ErrUnavailable)
@@ -366,7 +367,7 @@ func TestMaxPayload(t *testing.T) {
 				"SetMeta": l.SetMeta(t.Context(), meta(3000)),
 				"Lock":    func() error { _, err := c.Lock(t.Context(), "m", natslock.Meta(meta(3000))); return err }(),
 			} {
-				require.ErrorIs(t, err, natslock.ErrInvalidOption, what)
+				require.ErrorIs(t, err, natslock.ErrInvalid, what)
 				require.NotErrorIs(t, err, natslock.ErrUnavailable, what)
 			}
 			require.Less(t, time.Since(begun), time.Second)

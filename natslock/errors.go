@@ -8,7 +8,6 @@ import (
 
 	"github.com/natslock/locks/internal/bucket"
 	"github.com/natslock/locks/internal/call"
-	"github.com/natslock/locks/internal/clock"
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/session"
 	"github.com/natslock/locks/kvstore"
@@ -29,8 +28,8 @@ var (
 	ErrLost = session.ErrLost
 	// ErrBroken: an operator ended the lock. It matches [ErrLost] too.
 	ErrBroken = session.ErrBroken
-	// ErrReleased: the lock was unlocked, or the claim that [Client.Break] was to end
-	// is gone.
+	// ErrReleased: the lock was unlocked, or the claim that an operator was to
+	// break is gone.
 	ErrReleased = session.ErrReleased
 	// ErrEnded: an [Until] lock was held to its planned end. It does not match
 	// [ErrLost].
@@ -41,14 +40,10 @@ var (
 	ErrNotHandedOver = call.ErrNotHandedOver
 	// ErrClosed: the client was closed.
 	ErrClosed = bucket.ErrClosed
-	// ErrInvalidName: the name is empty or too long, or this client uses it for a lock
-	// of another kind. The client sent nothing.
-	ErrInvalidName = record.ErrInvalidName
-	// ErrInvalidTTL: a lease cannot have this TTL or this end. The client sent nothing.
-	ErrInvalidTTL = clock.ErrInvalidTTL
-	// ErrInvalidOption: an option or an argument has an invalid value. The client sent
-	// nothing.
-	ErrInvalidOption = record.ErrInvalidOption
+	// ErrInvalid: a name, a TTL, an option or another argument is invalid, and the error says which and
+	// why. A name is also invalid for a lock of another kind than the one that this client uses it for.
+	// The client sent nothing.
+	ErrInvalid = kvstore.ErrInvalid
 	// ErrUnavailable: the server gave no usable answer. The error matches the context's
 	// error too if, and only if, the context of the call ended before the answer.
 	ErrUnavailable = bucket.ErrUnavailable
@@ -72,8 +67,8 @@ type LockedError struct {
 	// Queued is the number of waiters.
 	Queued int
 
-	unknown bool // held, by a record that cannot be read
-	permits bool // of a semaphore: the holder is one of several
+	entry   record.Entry // of the holder
+	permits bool         // of a semaphore: the holder is one of several
 }
 
 func (e *LockedError) Error() string {
@@ -84,11 +79,11 @@ func (e *LockedError) Error() string {
 		fmt.Fprintf(&b, "lock %q is held by ", e.Name)
 	}
 	switch {
-	case e.Own && e.Holder != nil && !e.Holder.Resting && !e.Holder.HandedOver:
+	case e.Own && e.Holder != nil && e.entry.Status != record.StatusResting && e.entry.Status != record.StatusHanded:
 		fmt.Fprintf(&b, "this client itself (token %d)", e.Holder.Token)
 	case e.Holder != nil:
-		b.WriteString(e.Holder.describe())
-	case e.Queued > 0 && !e.unknown:
+		b.WriteString(describe(e.entry))
+	case e.Queued > 0 && !e.entry.Unreadable:
 		b.Reset()
 		fmt.Fprintf(&b, "lock %q has a queue", e.Name)
 	default:
@@ -116,6 +111,7 @@ type TimeoutError struct {
 	// is 0 if the client was not queued, or did not count a long queue.
 	Position int
 
+	entry record.Entry // of the holder
 	cause error
 }
 
@@ -126,7 +122,7 @@ func (e *TimeoutError) Error() string {
 		fmt.Fprintf(&b, " at place %d of the queue", e.Position)
 	}
 	if e.Holder != nil {
-		fmt.Fprintf(&b, ", held by %s", e.Holder.describe())
+		fmt.Fprintf(&b, ", held by %s", describe(e.entry))
 	}
 	if e.cause != nil {
 		fmt.Fprintf(&b, ": %s", strings.ReplaceAll(e.cause.Error(), "\n", ": "))
@@ -146,10 +142,10 @@ func (e *TimeoutError) Unwrap() error { return e.cause }
 // public turns the errors of the machinery into those documented here.
 func public(err error) error {
 	if busy, ok := errors.AsType[*call.BusyError](err); ok {
-		return &LockedError{Name: busy.Name, Holder: knownHolder(busy.Holder), Own: busy.Own, Queued: busy.Queued, unknown: busy.Holder.Unreadable, permits: busy.Kind == record.Semaphore}
+		return &LockedError{Name: busy.Name, Holder: knownHolder(busy.Holder), Own: busy.Own, Queued: busy.Queued, entry: busy.Holder, permits: busy.Kind == record.Semaphore}
 	}
 	if wait, ok := errors.AsType[*call.WaitError](err); ok {
-		return &TimeoutError{Name: wait.Name, Waited: wait.Waited, Holder: knownHolder(wait.Holder), Position: wait.Position, cause: wait.Cause}
+		return &TimeoutError{Name: wait.Name, Waited: wait.Waited, Holder: knownHolder(wait.Holder), Position: wait.Position, entry: wait.Holder, cause: wait.Cause}
 	}
 	switch {
 	case errors.Is(err, kvstore.ErrClosed) && !errors.Is(err, ErrClosed):

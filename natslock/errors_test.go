@@ -12,6 +12,7 @@ import (
 
 	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/natslock"
+	lockadmin "github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/rwlock"
 	"github.com/natslock/locks/testutil"
 )
@@ -20,10 +21,10 @@ import (
 // tables below.
 var sentinels = map[string]error{
 	"Locked": natslock.ErrLocked, "Timeout": natslock.ErrTimeout, "Lost": natslock.ErrLost, "Broken": natslock.ErrBroken,
-	"Released": natslock.ErrReleased, "Closed": natslock.ErrClosed, "InvalidName": natslock.ErrInvalidName,
+	"Released": natslock.ErrReleased, "Closed": natslock.ErrClosed, "Invalid": natslock.ErrInvalid,
 	"HandedOff": natslock.ErrHandedOff, "NotHandedOver": natslock.ErrNotHandedOver,
-	"InvalidTTL": natslock.ErrInvalidTTL, "InvalidOption": natslock.ErrInvalidOption, "Unavailable": natslock.ErrUnavailable,
-	"Permission": natslock.ErrPermission, "canceled": context.Canceled, "deadline": context.DeadlineExceeded,
+	"Unavailable": natslock.ErrUnavailable,
+	"Permission":  natslock.ErrPermission, "canceled": context.Canceled, "deadline": context.DeadlineExceeded,
 }
 
 // matched names the sentinels that err matches.
@@ -58,7 +59,7 @@ func (s subject) take(ctx context.Context, acquire acquireFunc, name string) err
 	return err
 }
 
-func (s subject) takeAll(l *natslock.Locks, err error) error {
+func (s subject) takeAll(l *natslock.LockSet, err error) error {
 	if err == nil {
 		err = errors.Join(errors.New("granted"), l.Unlock(context.Background()))
 	}
@@ -98,14 +99,14 @@ var entryPoints = []struct {
 		return err
 	}},
 	{"Break", "ask", func(ctx context.Context, s subject) error {
-		return s.Break(ctx, natslock.BreakRequest{Kind: natslock.KindMutex, Name: "held", ID: s.held.ID(), Reason: "test"})
+		return lockadmin.New(s.member.Client).Break(ctx, lockadmin.BreakRequest{Kind: lockadmin.KindMutex, Name: "held", ID: s.held.ID(), Reason: "test"})
 	}},
 	{"Inspect", "ask", func(ctx context.Context, s subject) error {
-		_, err := s.Inspect(ctx, natslock.KindMutex, "held")
+		_, err := lockadmin.New(s.member.Client).Inspect(ctx, lockadmin.KindMutex, "held")
 		return err
 	}},
 	{"List", "ask", func(ctx context.Context, s subject) error {
-		for _, err := range s.List(ctx, ">") {
+		for _, err := range lockadmin.New(s.member.Client).List(ctx, ">") {
 			if err != nil {
 				return err
 			}
@@ -113,7 +114,7 @@ var entryPoints = []struct {
 		return nil
 	}},
 	{"Watch", "watch", func(ctx context.Context, s subject) error {
-		for _, err := range s.Watch(ctx, ">") {
+		for _, err := range lockadmin.New(s.member.Client).Watch(ctx, ">") {
 			if err != nil {
 				return err
 			}
@@ -221,33 +222,29 @@ func TestErrorKindsOfBadInput(t *testing.T) {
 		ctx := t.Context()
 		out := c.nc.Stats().OutMsgs
 		for name, acquire := range map[string]acquireFunc{"Lock": c.Lock, "TryLock": c.TryLock, "rw Lock": rw.Lock, "rw TryLock": rw.TryLock, "RLock": rw.RLock, "TryRLock": rw.TryRLock} {
-			for want, do := range map[string]func() error{
-				"InvalidName": func() error { _, err := acquire(ctx, ""); return err },
-				"InvalidTTL":  func() error { _, err := acquire(ctx, "x", natslock.TTL(-1)); return err },
-				"InvalidOption": func() error {
-					_, err := acquire(ctx, "x", natslock.TTL(time.Second), natslock.Until(time.Now().Add(time.Hour)))
-					return err
-				},
-			} {
-				require.Equal(t, want, matched(do()), name)
-			}
+			_, err := acquire(ctx, "")
+			require.Equal(t, "Invalid", matched(err), name)
+			_, err = acquire(ctx, "x", natslock.TTL(-1))
+			require.Equal(t, "Invalid", matched(err), name)
+			_, err = acquire(ctx, "x", natslock.TTL(time.Second), natslock.Until(time.Now().Add(time.Hour)))
+			require.Equal(t, "Invalid", matched(err), name)
 		}
-		_, err := c.Inspect(ctx, natslock.KindMutex, "")
-		require.Equal(t, "InvalidName", matched(err))
-		for _, err := range c.List(ctx, "") {
-			require.Equal(t, "InvalidName", matched(err))
+		_, err := lockadmin.New(c.Client).Inspect(ctx, lockadmin.KindMutex, "")
+		require.Equal(t, "Invalid", matched(err))
+		for _, err := range lockadmin.New(c.Client).List(ctx, "") {
+			require.Equal(t, "Invalid", matched(err))
 		}
-		for _, err := range c.Watch(ctx, "") {
-			require.Equal(t, "InvalidName", matched(err))
+		for _, err := range lockadmin.New(c.Client).Watch(ctx, "") {
+			require.Equal(t, "Invalid", matched(err))
 		}
-		require.Equal(t, "InvalidName", matched(c.Break(ctx, natslock.BreakRequest{Kind: natslock.KindMutex, Name: "", ID: "A", Reason: "test"})))
-		require.Equal(t, "InvalidOption", matched(c.Break(ctx, natslock.BreakRequest{Kind: natslock.KindMutex, Name: "x", ID: "A", Reason: strings.Repeat("x", 2000)})))
-		require.Equal(t, "InvalidTTL", matched(held.Extend(ctx, -1)))
+		require.Equal(t, "Invalid", matched(lockadmin.New(c.Client).Break(ctx, lockadmin.BreakRequest{Kind: lockadmin.KindMutex, Name: "", ID: "A", Reason: "test"})))
+		require.Equal(t, "Invalid", matched(lockadmin.New(c.Client).Break(ctx, lockadmin.BreakRequest{Kind: lockadmin.KindMutex, Name: "x", ID: "A", Reason: strings.Repeat("x", 2000)})))
+		require.Equal(t, "Invalid", matched(held.Extend(ctx, -1)))
 		require.Equal(t, out, c.nc.Stats().OutMsgs, "nothing was sent")
 		_, err = natslock.New(ctx, nil)
-		require.Equal(t, "InvalidOption", matched(err))
+		require.Equal(t, "Invalid", matched(err))
 		_, err = natslock.New(ctx, c.nc, natslock.WithTTL(-1))
-		require.Equal(t, "InvalidTTL", matched(err))
+		require.Equal(t, "Invalid", matched(err))
 	})
 }
 
@@ -264,7 +261,7 @@ func TestErrorKindsOfPermission(t *testing.T) {
 		require.Equalf(t, "Permission", matched(err), "%s: %v", name, err)
 		require.ErrorContains(t, err, `lock "free `+name+`"`)
 	}
-	require.Equal(t, "Permission", matched(c.Break(t.Context(), natslock.BreakRequest{Kind: natslock.KindMutex, Name: "held", ID: held.ID(), Reason: "test"})))
+	require.Equal(t, "Permission", matched(lockadmin.New(c).Break(t.Context(), lockadmin.BreakRequest{Kind: lockadmin.KindMutex, Name: "held", ID: held.ID(), Reason: "test"})))
 	_, err := natslock.New(t.Context(), s.Connect(as("mute")...))
 	require.Equal(t, "Permission", matched(err))
 	mustUnlock(t, held)

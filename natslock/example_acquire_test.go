@@ -9,6 +9,7 @@ import (
 
 	"github.com/natslock/locks/internal/verify/example"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 )
 
 // A process needs one client for each connection.
@@ -56,9 +57,9 @@ func ExampleMaxWait() {
 	}
 
 	_, err = locks.Lock(ctx, "orders.42", natslock.MaxWait(50*time.Millisecond))
-	fmt.Println(errors.Is(err, natslock.ErrTimeout), l.State())
+	fmt.Println(errors.Is(err, natslock.ErrTimeout), l.Err())
 	_ = l.Unlock(ctx)
-	// Output: true held
+	// Output: true <nil>
 }
 
 // A deadline on the context given to Lock ends the work, too. Detached keeps it from
@@ -77,13 +78,13 @@ func ExampleDetached() {
 	}
 
 	cancel()
-	fmt.Println(child.State(), child.Context().Err())
-	fmt.Println(detached.State(), detached.Context().Err())
+	fmt.Println(child.Remaining() > 0, child.Err())
+	fmt.Println(detached.Remaining() > 0, detached.Err())
 	_ = child.Unlock(ctx) // works with a context that has ended
 	_ = detached.Unlock(ctx)
 	// Output:
-	// held context canceled
-	// held <nil>
+	// true context canceled
+	// true <nil>
 }
 
 // Until takes a lock for the rest of a period. It is never renewed, so that nobody else
@@ -98,9 +99,9 @@ func ExampleUntil() {
 	if err != nil {
 		log.Fatal(err) // errors.Is(err, natslock.ErrLocked): another process runs it
 	}
-	<-l.Done()
-	fmt.Println(l.State(), errors.Is(l.Err(), natslock.ErrEnded), errors.Is(l.Err(), natslock.ErrLost))
-	// Output: ended true false
+	<-l.Context().Done()
+	fmt.Println(errors.Is(l.Err(), natslock.ErrEnded), errors.Is(l.Err(), natslock.ErrLost))
+	// Output: true false
 }
 
 // A lock that lingers stays with its client after the last Unlock. The next Lock of that
@@ -131,11 +132,11 @@ func ExampleLinger() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	fmt.Println("idle:", locks.Stats().Idle, "and with the other client:", l.State())
+	fmt.Println("idle:", locks.Stats().Idle, "and with the other client:", l.Err() == nil)
 	_ = l.Unlock(ctx)
 	// Output:
 	// idle: 1
-	// idle: 0 and with the other client: held
+	// idle: 0 and with the other client: true
 }
 
 // MinHold keeps replicas whose clocks differ from running a short job twice: here the second
@@ -154,7 +155,7 @@ func ExampleMinHold() {
 	fmt.Println(report())
 	time.Sleep(10 * time.Millisecond)
 	fmt.Println("left to the other:", errors.Is(report(), natslock.ErrLocked))
-	info, err := locks.Inspect(ctx, natslock.KindMutex, "report.hourly")
+	info, err := admin.New(locks).Inspect(ctx, admin.KindMutex, "report.hourly")
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -211,12 +212,12 @@ func ExampleClient_Adopt() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	fmt.Println(adopted.State(), adopted.Token() == l.Token())
+	fmt.Println(adopted.Err(), adopted.Token() == l.Token())
 	_, err = locks.Adopt(ctx, handle)
 	fmt.Println("again:", errors.Is(err, natslock.ErrNotHandedOver))
 	_ = adopted.Unlock(ctx)
 	// Output:
-	// held true
+	// <nil> true
 	// again: true
 }
 
@@ -323,13 +324,13 @@ func ExampleLock_Do() {
 		log.Fatal(err)
 	}
 	err = l.Do(func(ctx context.Context, l *natslock.Lock) error {
-		fmt.Println(l.State())
+		fmt.Println("under", l.Name())
 		return ctx.Err()
 	})
-	fmt.Println(l.State(), err)
+	fmt.Println(errors.Is(l.Err(), natslock.ErrReleased), err)
 	// Output:
-	// held
-	// released <nil>
+	// under orders.42
+	// true <nil>
 }
 
 // A resource that refuses tokens lower than the greatest it has seen is safe from

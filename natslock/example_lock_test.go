@@ -9,26 +9,8 @@ import (
 
 	"github.com/natslock/locks/internal/verify/example"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 )
-
-// Done is for a select: here the work ends when the lock does.
-func ExampleLock_Done() {
-	ctx := context.Background()
-	locks, done := example.Client()
-	defer done()
-	l, err := locks.Lock(ctx, "orders.42")
-	if err != nil {
-		log.Fatal(err)
-	}
-
-	go l.Unlock(ctx)
-	select {
-	case <-l.Done():
-		fmt.Println("the lock has ended:", errors.Is(l.Err(), natslock.ErrReleased))
-	case <-time.After(time.Hour): // the next part of the work
-	}
-	// Output: the lock has ended: true
-}
 
 // Err returns nil while the lock is held, and then the cause of its end.
 func ExampleLock_Err() {
@@ -53,24 +35,6 @@ func ExampleLock_Err() {
 	// released
 }
 
-// State reads the clock and needs no I/O.
-func ExampleLock_State() {
-	ctx := context.Background()
-	locks, done := example.Client()
-	defer done()
-	l, err := locks.Lock(ctx, "orders.42")
-	if err != nil {
-		log.Fatal(err)
-	}
-
-	fmt.Println(l.State(), l.State() == natslock.Held)
-	_ = l.Unlock(ctx)
-	fmt.Println(l.State())
-	// Output:
-	// held true
-	// released
-}
-
 // Remaining says whether a step still fits into the validity that the server has confirmed.
 func ExampleLock_Remaining() {
 	ctx := context.Background()
@@ -89,24 +53,6 @@ func ExampleLock_Remaining() {
 	// 0s
 }
 
-// ValidUntil is for logs. Code that compares times uses Remaining.
-func ExampleLock_ValidUntil() {
-	ctx := context.Background()
-	locks, done := example.Client()
-	defer done()
-	l, err := locks.Lock(ctx, "orders.42")
-	if err != nil {
-		log.Fatal(err)
-	}
-
-	fmt.Println(l.ValidUntil().After(time.Now()))
-	_ = l.Unlock(ctx)
-	fmt.Println(l.ValidUntil().After(time.Now()))
-	// Output:
-	// true
-	// false
-}
-
 // The ID finds a holder in logs, in the bucket and in the output of lockctl.
 func ExampleLock_ID() {
 	ctx := context.Background()
@@ -116,7 +62,7 @@ func ExampleLock_ID() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	info, err := locks.Inspect(ctx, natslock.KindMutex, first.Name())
+	info, err := admin.New(locks).Inspect(ctx, admin.KindMutex, first.Name())
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -170,7 +116,7 @@ func ExampleHandle_MarshalText() {
 		log.Fatal(err)
 	}
 	fmt.Println(received.Name, received == handle)
-	fmt.Println(errors.Is(received.UnmarshalText([]byte("build.7")), natslock.ErrInvalidOption))
+	fmt.Println(errors.Is(received.UnmarshalText([]byte("build.7")), natslock.ErrInvalid))
 	// Output:
 	// build.7 true
 	// true

@@ -22,7 +22,7 @@ func ExampleClient_LockAll() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	err = all.Do(func(ctx context.Context, l *natslock.Locks) error {
+	err = all.Do(func(ctx context.Context, l *natslock.LockSet) error {
 		fmt.Println(l.Names(), ctx.Err())
 		return nil
 	})

@@ -14,6 +14,7 @@ import (
 	"github.com/natslock/locks/internal/verify/example"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 )
 
 // Meta shows other clients and operators what the holder does.
@@ -26,7 +27,7 @@ func ExampleMeta() {
 		log.Fatal(err)
 	}
 
-	info, err := locks.Inspect(ctx, natslock.KindMutex, "orders.42")
+	info, err := admin.New(locks).Inspect(ctx, admin.KindMutex, "orders.42")
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -44,9 +45,9 @@ func ExampleNoRenew() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	<-l.Done()
-	fmt.Println(l.State(), errors.Is(l.Err(), natslock.ErrLost))
-	// Output: lost true
+	<-l.Context().Done()
+	fmt.Println(errors.Is(l.Err(), natslock.ErrLost))
+	// Output: true
 }
 
 // A TTL of 1.5 s is 2 s: the server counts whole seconds.
@@ -58,14 +59,14 @@ func ExampleTTL() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	info, err := locks.Inspect(ctx, natslock.KindMutex, "orders.42")
+	info, err := admin.New(locks).Inspect(ctx, admin.KindMutex, "orders.42")
 	if err != nil {
 		log.Fatal(err)
 	}
 	fmt.Println(info.Holder.TTL)
 	_ = l.Unlock(ctx)
 	_, err = locks.Lock(ctx, "orders.42", natslock.TTL(48*time.Hour))
-	fmt.Println(errors.Is(err, natslock.ErrInvalidTTL))
+	fmt.Println(errors.Is(err, natslock.ErrInvalid))
 	// Output:
 	// 2s
 	// true
@@ -87,11 +88,11 @@ func ExampleWithBucket() {
 			log.Fatal(err)
 		}
 		defer l.Unlock(ctx)
-		fmt.Println(tenant, l.State())
+		fmt.Println(tenant, l.Err())
 	}
 	// Output:
-	// tenant-a held
-	// tenant-b held
+	// tenant-a <nil>
+	// tenant-b <nil>
 }
 
 // A service without the permission to create streams needs a bucket that exists.
@@ -129,7 +130,7 @@ func ExampleWithOwner() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	info, err := locks.Inspect(ctx, natslock.KindMutex, "orders.42")
+	info, err := admin.New(locks).Inspect(ctx, admin.KindMutex, "orders.42")
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -11,7 +11,7 @@ import (
 )
 
 // accounts locks two accounts on a server that is started for an example.
-func accounts() (all *natslock.Locks, done func()) {
+func accounts() (all *natslock.LockSet, done func()) {
 	locks, done := example.Client()
 	all, err := locks.LockAll(context.Background(), []string{"account.9", "account.4", "account.9"})
 	if err != nil {
@@ -21,11 +21,11 @@ func accounts() (all *natslock.Locks, done func()) {
 }
 
 // Do runs a function under locks that are held already, and unlocks them.
-func ExampleLocks_Do() {
+func ExampleLockSet_Do() {
 	all, done := accounts() // Client.LockAll
 	defer done()
 
-	err := all.Do(func(ctx context.Context, l *natslock.Locks) error {
+	err := all.Do(func(ctx context.Context, l *natslock.LockSet) error {
 		fmt.Println("both are held:", l.Err() == nil)
 		return ctx.Err()
 	})
@@ -36,7 +36,7 @@ func ExampleLocks_Do() {
 }
 
 // Unlock releases all locks at once. Its errors name the locks that were lost.
-func ExampleLocks_Unlock() {
+func ExampleLockSet_Unlock() {
 	all, done := accounts()
 	defer done()
 	switch err := all.Unlock(context.Background()); {
@@ -49,7 +49,7 @@ func ExampleLocks_Unlock() {
 }
 
 // The context of several locks ends with the first of them.
-func ExampleLocks_Context() {
+func ExampleLockSet_Context() {
 	all, done := accounts()
 	defer done()
 	work := all.Context()
@@ -62,7 +62,7 @@ func ExampleLocks_Context() {
 }
 
 // Err returns nil while all locks are held, and then the cause of the first end.
-func ExampleLocks_Err() {
+func ExampleLockSet_Err() {
 	all, done := accounts()
 	defer done()
 	fmt.Println(all.Err())
@@ -74,7 +74,7 @@ func ExampleLocks_Err() {
 }
 
 // Each name comes once, in the order in which every client takes them.
-func ExampleLocks_Names() {
+func ExampleLockSet_Names() {
 	all, done := accounts()
 	defer done()
 	fmt.Println(all.Names())
@@ -83,7 +83,7 @@ func ExampleLocks_Names() {
 }
 
 // Each lock has a fencing token of its own.
-func ExampleLocks_Token() {
+func ExampleLockSet_Token() {
 	all, done := accounts()
 	defer done()
 	for _, name := range all.Names() {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/natslock/locks/internal/verify/example"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 )
 
 // Do runs a function under a lock. Its context ends when the lock is lost, so
@@ -40,14 +41,14 @@ func ExampleClient_Lock() {
 	if err != nil {
 		log.Fatal(err) // errors.Is(err, natslock.ErrTimeout) after a minute
 	}
-	fmt.Println(l.State(), l.Remaining() > 8*time.Second)
+	fmt.Println(l.Err(), l.Remaining() > 8*time.Second)
 	if err := l.Unlock(ctx); err != nil {
 		log.Print(err) // errors.Is(err, natslock.ErrLost): it had been lost
 	}
-	fmt.Println(l.State())
+	fmt.Println(errors.Is(l.Err(), natslock.ErrReleased))
 	// Output:
-	// held true
-	// released
+	// <nil> true
+	// true
 }
 
 // TryLock does not wait. Its error says who holds the lock.
@@ -97,7 +98,7 @@ func Example_fencing() {
 		log.Fatal(err)
 	}
 	// An operator takes it for dead.
-	if err := locks.Break(ctx, natslock.BreakRequest{Kind: natslock.KindMutex, Name: "ledger", ID: slow.ID(), Reason: "it hangs", Immediately: true}); err != nil {
+	if err := admin.New(locks).Break(ctx, admin.BreakRequest{Kind: admin.KindMutex, Name: "ledger", ID: slow.ID(), Reason: "it hangs", Immediately: true}); err != nil {
 		log.Fatal(err)
 	}
 	next, err := locks.Lock(ctx, "ledger")

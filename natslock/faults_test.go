@@ -17,6 +17,7 @@ import (
 	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -143,7 +144,7 @@ func faultAtSteps(t *testing.T, apart int, in func(t *testing.T, scenario func(*
 
 					la, err := a.Lock(t.Context(), "x")
 					require.NoError(t, err)
-					ref.Granted(natslock.KindMutex, natslock.Exclusive, la)
+					ref.Granted(admin.KindMutex, admin.Exclusive, la)
 					time.Sleep(time.Second)
 					gotB := make(chan time.Time, 1)
 					go func() {
@@ -152,14 +153,14 @@ func faultAtSteps(t *testing.T, apart int, in func(t *testing.T, scenario func(*
 							close(gotB)
 							return
 						}
-						ref.Granted(natslock.KindMutex, natslock.Exclusive, lb)
+						ref.Granted(admin.KindMutex, admin.Exclusive, lb)
 						gotB <- time.Now()
 						time.Sleep(2 * time.Second)
 						assert.NoError(t, lb.Unlock(context.Background()))
 					}()
 					select {
 					case <-time.After(11 * time.Second):
-					case <-la.Done():
+					case <-la.Context().Done():
 					}
 					lost := la.Err() != nil
 					released := time.Now()
@@ -181,7 +182,7 @@ func faultAtSteps(t *testing.T, apart int, in func(t *testing.T, scenario func(*
 					for _, c := range []*natslock.Client{a, b} {
 						l, err := c.TryLock(t.Context(), "x")
 						require.NoError(t, err, "blocked by an own orphan")
-						ref.Granted(natslock.KindMutex, natslock.Exclusive, l)
+						ref.Granted(admin.KindMutex, admin.Exclusive, l)
 						require.NoError(t, l.Unlock(t.Context()))
 						require.NoError(t, c.Close(t.Context()))
 					}
@@ -236,7 +237,7 @@ func TestClaimAtZeroLandsLate(t *testing.T) {
 
 				lb, err := b.Lock(t.Context(), "x")
 				require.NoError(t, err)
-				ref.Granted(natslock.KindMutex, natslock.Exclusive, lb)
+				ref.Granted(admin.KindMutex, admin.Exclusive, lb)
 				require.NoError(t, lb.Unlock(t.Context()))
 				time.Sleep(3 * time.Second)
 				require.Empty(t, history.KeysLeft(t, s.Connect()), "the key is empty again")
@@ -259,7 +260,7 @@ func TestClaimAtZeroLandsLate(t *testing.T) {
 				began := time.Now()
 				lb, err = b.Lock(t.Context(), "x")
 				require.NoError(t, err)
-				ref.Granted(natslock.KindMutex, natslock.Exclusive, lb)
+				ref.Granted(admin.KindMutex, admin.Exclusive, lb)
 				waited := time.Since(began)
 				if tc.alive {
 					// The claimant deletes its late record.
@@ -289,18 +290,18 @@ func TestLateRenewalDoesNotRevive(t *testing.T) {
 		})
 		l, err := a.Lock(t.Context(), "x")
 		require.NoError(t, err)
-		end := l.ValidUntil()
-		<-l.Done()
+		end := history.ValidUntil(l)
+		<-l.Context().Done()
 		require.False(t, time.Now().After(end), "the context ended %v after the validity", time.Since(end))
 		require.ErrorIs(t, context.Cause(l.Context()), natslock.ErrLost)
-		require.Equal(t, natslock.Lost, l.State())
+		require.ErrorIs(t, l.Err(), natslock.ErrLost)
 		// The server has been renewed meanwhile, so the record is still there ...
 		require.Equal(t, []string{"lock.x"}, history.KeysLeft(t, s.Connect()))
 		// ... until the late confirmation comes, which deletes it: well before the
 		// end of its TTL, 6 s after the start.
 		time.Sleep(time.Second)
 		require.Empty(t, history.KeysLeft(t, s.Connect()))
-		require.Equal(t, natslock.Lost, l.State())
+		require.ErrorIs(t, l.Err(), natslock.ErrLost)
 		require.Zero(t, l.Remaining())
 		require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrLost)
 	})
@@ -334,16 +335,16 @@ func TestValidityCountsFromSending(t *testing.T) {
 					})
 					la, err := a.Lock(t.Context(), "x")
 					require.NoError(t, err)
-					ref.Granted(natslock.KindMutex, natslock.Exclusive, la)
+					ref.Granted(admin.KindMutex, admin.Exclusive, la)
 					lb, err := b.Lock(t.Context(), "x")
 					require.NoError(t, err)
-					ref.Granted(natslock.KindMutex, natslock.Exclusive, lb)
-					require.Equal(t, natslock.Lost, la.State())
-					<-la.Done()
+					ref.Granted(admin.KindMutex, admin.Exclusive, lb)
+					require.ErrorIs(t, la.Err(), natslock.ErrLost)
+					<-la.Context().Done()
 					ref.Check(t)
 					require.True(t, hit)
 					// 5 s of lease, 10% of them margin.
-					require.WithinDuration(t, sent.Add(4500*time.Millisecond), la.ValidUntil(), 10*time.Millisecond)
+					require.WithinDuration(t, sent.Add(4500*time.Millisecond), history.ValidUntil(la), 10*time.Millisecond)
 					require.WithinDuration(t, sent.Add(5*time.Second), time.Now(), 500*time.Millisecond)
 				})
 			})
@@ -368,7 +369,7 @@ func TestFirstAnswerTooLate(t *testing.T) {
 		begun := time.Now()
 		l, err := a.Lock(t.Context(), "x")
 		require.NoError(t, err)
-		require.Equal(t, natslock.Held, l.State(), "granted when it was over")
+		require.Positive(t, l.Remaining(), "granted when it was over")
 		require.GreaterOrEqual(t, time.Since(begun), 4700*time.Millisecond)
 		require.Greater(t, l.Remaining(), 4*time.Second, "granted by a new write")
 		require.NoError(t, l.Unlock(t.Context()))
@@ -409,7 +410,7 @@ func TestBreakAgainstStaleRenewal(t *testing.T) {
 		ref := history.NewRecorder()
 		la, err := a.Lock(t.Context(), "x")
 		require.NoError(t, err)
-		ref.Granted(natslock.KindMutex, natslock.Exclusive, la)
+		ref.Granted(admin.KindMutex, admin.Exclusive, la)
 		held := make(chan struct{}, 100)
 		fa.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
 			if history.Stage(w) == "lock renew" {
@@ -419,14 +420,14 @@ func TestBreakAgainstStaleRenewal(t *testing.T) {
 			return testutil.Pass
 		})
 		<-held
-		require.NoError(t, b.Break(t.Context(), natslock.BreakRequest{Kind: natslock.KindMutex, Name: "x", ID: la.ID(), Reason: "test"}))
+		require.NoError(t, admin.New(b).Break(t.Context(), admin.BreakRequest{Kind: admin.KindMutex, Name: "x", ID: la.ID(), Reason: "test"}))
 		fa.OnSend(nil)
 		synctest.Wait() // the channel reports the renewal before it is held
 		require.Positive(t, fa.ReleaseHeld())
-		<-la.Done()
+		<-la.Context().Done()
 		require.ErrorIs(t, context.Cause(la.Context()), natslock.ErrBroken)
 		require.ErrorContains(t, context.Cause(la.Context()), "test")
-		info, err := b.Inspect(t.Context(), natslock.KindMutex, "x")
+		info, err := admin.New(b).Inspect(t.Context(), admin.KindMutex, "x")
 		require.NoError(t, err)
 		require.NotNil(t, info.Holder)
 		require.NotNil(t, info.Holder.Broken, "a renewal has undone the break")
@@ -436,7 +437,7 @@ func TestBreakAgainstStaleRenewal(t *testing.T) {
 		require.ErrorIs(t, la.Unlock(t.Context()), natslock.ErrBroken)
 		lb, err := b.TryLock(t.Context(), "x")
 		require.NoError(t, err)
-		ref.Granted(natslock.KindMutex, natslock.Exclusive, lb)
+		ref.Granted(admin.KindMutex, admin.Exclusive, lb)
 		ref.Check(t)
 		require.NoError(t, lb.Unlock(t.Context()))
 	})
@@ -467,11 +468,11 @@ func TestBreakAgainstLateAnswer(t *testing.T) {
 			done <- result{l, err}
 		}()
 		time.Sleep(100 * time.Millisecond)
-		info, err := b.Inspect(t.Context(), natslock.KindMutex, "x")
+		info, err := admin.New(b).Inspect(t.Context(), admin.KindMutex, "x")
 		require.NoError(t, err)
 		require.NotNil(t, info.Holder)
 		first := info.Holder.Token
-		require.NoError(t, b.Break(t.Context(), natslock.BreakRequest{Kind: natslock.KindMutex, Name: "x", ID: info.Holder.ID, Reason: "test"}))
+		require.NoError(t, admin.New(b).Break(t.Context(), admin.BreakRequest{Kind: admin.KindMutex, Name: "x", ID: info.Holder.ID, Reason: "test"}))
 		r := <-done
 		require.NoError(t, r.err)
 		// The claim that was granted in the end is another, made after the broken one.
@@ -488,7 +489,7 @@ func TestBreakAnswerLost(t *testing.T) {
 			t.Run(fmt.Sprintf("%s now=%v", f.name, now), func(t *testing.T) {
 				t.Parallel()
 				history.InMemory(t, func(t *testing.T, bucket *kvstore.Memory) {
-					a, _ := history.FaultyInMemory(t, bucket, 1, natslock.WithTTL(5*time.Second), natslock.WithWatchAfter(0))
+					a, _ := history.FaultyInMemory(t, bucket, 1, natslock.WithTTL(5*time.Second), natslock.WithTuning(natslock.Tuning{WatchAfter: 1}))
 					b, fb := history.FaultyInMemory(t, bucket, 1, natslock.WithTTL(5*time.Second))
 					la, err := a.Lock(t.Context(), "x")
 					require.NoError(t, err)
@@ -499,11 +500,11 @@ func TestBreakAnswerLost(t *testing.T) {
 						}
 						return testutil.Pass
 					})
-					if err := b.Break(t.Context(), natslock.BreakRequest{Kind: natslock.KindMutex, Name: "x", ID: la.ID(), Reason: "test", Immediately: now}); err != nil {
+					if err := admin.New(b).Break(t.Context(), admin.BreakRequest{Kind: admin.KindMutex, Name: "x", ID: la.ID(), Reason: "test", Immediately: now}); err != nil {
 						// A lost answer may find the holder gone already.
 						require.ErrorIs(t, err, natslock.ErrReleased)
 					}
-					<-la.Done()
+					<-la.Context().Done()
 					require.ErrorIs(t, context.Cause(la.Context()), natslock.ErrBroken)
 					require.ErrorIs(t, la.Unlock(t.Context()), natslock.ErrBroken)
 					time.Sleep(time.Minute)

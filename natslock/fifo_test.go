@@ -16,6 +16,7 @@ import (
 	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -30,7 +31,7 @@ func TestFIFOOrder(t *testing.T) {
 	}
 	info := inspect(t, c.Client, "l")
 	require.Len(t, info.Queue, n)
-	require.True(t, slices.IsSortedFunc(info.Queue, func(a, b natslock.Waiter) int { return int(a.Ticket) - int(b.Ticket) }))
+	require.True(t, slices.IsSortedFunc(info.Queue, func(a, b admin.Waiter) int { return int(a.Ticket) - int(b.Ticket) }))
 
 	token := holder.Token()
 	mustUnlock(t, holder)
@@ -340,7 +341,7 @@ func TestFIFOReacquireStarvesNobodyTCP(t *testing.T) {
 			}
 		}
 	})
-	greedy.rec.wait(t, natslock.EventReleased, "l")
+	greedy.rec.wait(t, admin.EventReleased, "l")
 	for range 5 {
 		begun := time.Now()
 		mustUnlock(t, mustLock(t, other.Client, "l"))
@@ -441,7 +442,7 @@ func TestFIFOManyWaiters(t *testing.T) {
 func TestLongQueue(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := join(t, s)
-		often := join(t, s, natslock.WithRenewFraction(0.07)) // of 5 s
+		often := join(t, s, natslock.WithTuning(natslock.Tuning{RenewFraction: 0.07})) // of 5 s
 		r := newRaw(t, s.Connect())
 		holder := quietHolder(t, s)
 		waiters := []*waiting{often.await(t, "l", natslock.TTL(time.Second), natslock.NoRenew())}

@@ -12,6 +12,7 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -63,9 +64,9 @@ func FuzzStored(f *testing.F) {
 		defer put(t, "wait.x.A", "", "DEL")
 		put(t, "lock.x", string(value), operation)
 		defer put(t, "lock.x", "", "DEL")
-		info, err := c.Inspect(ctx, natslock.KindMutex, "x")
+		info, err := admin.New(c).Inspect(ctx, admin.KindMutex, "x")
 		require.NoError(t, err)
-		for got, err := range c.List(ctx, ">") {
+		for got, err := range admin.New(c).List(ctx, ">") {
 			require.NoError(t, err)
 			require.Equal(t, "x", got.Name)
 			require.Equal(t, info, got)
@@ -77,13 +78,13 @@ func FuzzStored(f *testing.F) {
 		require.NotZero(t, info.Holder.Token)
 		_, err = c.TryLock(ctx, "x")
 		if err == nil {
-			now, err := other.Inspect(ctx, natslock.KindMutex, "x")
+			now, err := admin.New(other).Inspect(ctx, admin.KindMutex, "x")
 			require.NoError(t, err)
 			t.Fatalf("%+v was overwritten: %+v", info, now)
 		}
 		require.ErrorIs(t, err, natslock.ErrLocked)
 		require.Less(t, len(err.Error()), 4096+4*len(value))
-		if err := c.Break(ctx, natslock.BreakRequest{Kind: natslock.KindMutex, Name: "x", ID: info.Holder.ID, Reason: "fuzz"}); err != nil && !errors.Is(err, natslock.ErrReleased) {
+		if err := admin.New(c).Break(ctx, admin.BreakRequest{Kind: admin.KindMutex, Name: "x", ID: info.Holder.ID, Reason: "fuzz"}); err != nil && !errors.Is(err, natslock.ErrReleased) {
 			// The record can be so large that the fields of a break do not fit.
 			require.True(t, strings.Contains(err.Error(), "bytes") && len(value) > 8<<10, "%v", err)
 		}

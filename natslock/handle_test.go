@@ -17,6 +17,7 @@ import (
 	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -59,7 +60,7 @@ func TestHandleDropped(t *testing.T) {
 	token := func() uint64 {
 		l, err := c.Lock(t.Context(), "dropped", natslock.TTL(time.Second), natslock.EarlyWarning(time.Millisecond, func(*natslock.Lock) {}))
 		require.NoError(t, err)
-		c.rec.wait(t, natslock.EventRenewed, "dropped")
+		c.rec.wait(t, admin.EventRenewed, "dropped")
 		return l.Token()
 	}()
 	require.Empty(t, log.String())
@@ -116,7 +117,7 @@ func TestHandleBucketDeleted(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		require.NoError(t, r.js.DeleteStream(t.Context(), streamName))
 		deleted := time.Now()
-		<-l.Done()
+		<-l.Context().Done()
 		require.LessOrEqual(t, time.Since(deleted), 15*time.Second)
 		wantLost(t, l, natslock.ErrLost)
 		time.Sleep(6 * time.Minute)
@@ -205,9 +206,9 @@ func TestHandleServerRestart(t *testing.T) {
 	fixed := mustLock(t, c.Client, "fixed", natslock.TTL(time.Minute), natslock.NoRenew())
 	w := other.await(t, "l")
 	for range 3 {
-		renewed := c.rec.count(natslock.EventRenewed, "l")
+		renewed := c.rec.count(admin.EventRenewed, "l")
 		s.Restart()
-		eventually(t, "it is confirmed", func() bool { return c.rec.count(natslock.EventRenewed, "l") > renewed })
+		eventually(t, "it is confirmed", func() bool { return c.rec.count(admin.EventRenewed, "l") > renewed })
 		wantHeld(t, l)
 		wantHeld(t, fixed)
 		require.False(t, w.over())
@@ -228,7 +229,7 @@ func TestHandleServerAway(t *testing.T) {
 		l := mustLock(t, c.Client, "l", natslock.TTL(10*time.Second))
 		kept := mustLock(t, c.Client, "kept", natslock.TTL(time.Minute))
 		s.Stop()
-		receive(t, l.Done(), "the end")
+		receive(t, l.Context().Done(), "the end")
 		wantLost(t, l, natslock.ErrLost)
 		w := c.begin(t, "l") // an outage is waited out
 		time.Sleep(20 * time.Second)

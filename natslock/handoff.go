@@ -18,47 +18,48 @@ import (
 // [Lock.Handoff], and goes to another process as text. It is no secret: each client that may
 // write the lock's record can adopt the lock.
 type Handle struct {
-	Kind  Kind          // of the lock
 	Name  string        // of the lock
 	ID    string        // of the claim that was handed over, as [Holder.ID] shows it
 	Token uint64        // the fencing token, which the adopted lock has too
 	TTL   time.Duration // for how long the lock can be adopted, and the TTL of the adopted lock
+
+	kind record.Kind
 }
 
 // handleText is the beginning of a handle's text.
 const handleText = "natslock-handle-1"
 
 // MarshalText returns the handle as one word of printable characters. The error matches
-// [ErrInvalidOption] for a handle that no Handoff has made.
+// [ErrInvalid] for a handle that no Handoff has made.
 func (h Handle) MarshalText() ([]byte, error) {
 	if err := h.check(); err != nil {
 		return nil, err
 	}
 	encoded, err := record.EncodeName(h.Name)
 	if err != nil {
-		return nil, fmt.Errorf("handle: %w: %w", ErrInvalidOption, err)
+		return nil, fmt.Errorf("handle: %w: %w", ErrInvalid, err)
 	}
-	return fmt.Appendf(nil, "%s:%s:%s:%s:%d:%d", handleText, h.Kind, encoded, h.ID, h.Token, int64(h.TTL/time.Second)), nil
+	return fmt.Appendf(nil, "%s:%s:%s:%s:%d:%d", handleText, h.kind, encoded, h.ID, h.Token, int64(h.TTL/time.Second)), nil
 }
 
-// UnmarshalText reads the text of a handle. The error matches [ErrInvalidOption], and h is
+// UnmarshalText reads the text of a handle. The error matches [ErrInvalid], and h is
 // unchanged then.
 func (h *Handle) UnmarshalText(text []byte) error {
 	fields := strings.Split(string(text), ":")
 	if len(fields) != 6 || fields[0] != handleText {
-		return fmt.Errorf("handle: %w: %.64q is not the text of a handle", ErrInvalidOption, text)
+		return fmt.Errorf("handle: %w: %.64q is not the text of a handle", ErrInvalid, text)
 	}
 	read := Handle{ID: fields[3]}
 	prefix := record.LockPrefix
-	if fields[1] == KindRW.String() {
-		read.Kind, prefix = KindRW, record.GatePrefix
+	if fields[1] == record.RW.String() {
+		read.kind, prefix = record.RW, record.GatePrefix
 	}
 	key, known := record.ParseKey(prefix + fields[2])
 	token, err := strconv.ParseUint(fields[4], 10, 64)
 	seconds, err2 := strconv.ParseUint(fields[5], 10, 31)
 	read.Name, read.Token, read.TTL = key.Name, token, time.Duration(seconds)*time.Second
-	if !known || err != nil || err2 != nil || read.Kind.String() != fields[1] || read.check() != nil {
-		return fmt.Errorf("handle: %w: %.64q cannot be read", ErrInvalidOption, text)
+	if !known || err != nil || err2 != nil || read.kind.String() != fields[1] || read.check() != nil {
+		return fmt.Errorf("handle: %w: %.64q cannot be read", ErrInvalid, text)
 	}
 	*h = read
 	return nil
@@ -66,8 +67,8 @@ func (h *Handle) UnmarshalText(text []byte) error {
 
 // check refuses a handle that no Handoff has made.
 func (h Handle) check() error {
-	if h.Kind != KindMutex && h.Kind != KindRW || h.Name == "" || h.ID == "" || strings.Contains(h.ID, ":") || h.Token == 0 || h.TTL < time.Second {
-		return fmt.Errorf("handle: %w: no Handoff has made it", ErrInvalidOption)
+	if h.kind != record.Mutex && h.kind != record.RW || h.Name == "" || h.ID == "" || strings.Contains(h.ID, ":") || h.Token == 0 || h.TTL < time.Second {
+		return fmt.Errorf("handle: %w: no Handoff has made it", ErrInvalid)
 	}
 	return nil
 }
@@ -81,13 +82,13 @@ func (h Handle) check() error {
 // It returns the handle when the server has confirmed the record. An [Lock.Unlock] after
 // that does nothing and returns nil. Otherwise the error says what has become of the lock:
 //
-//   - [ErrInvalidOption]: a lock with [Until] or [MinHold], one that is read, or a permit of
+//   - [ErrInvalid]: a lock with [Until] or [MinHold], one that is read, or a permit of
 //     a semaphore, cannot be handed over. It is still held.
 //   - ctx's error alone: ctx had ended before the call. The lock is still held.
 //   - [ErrReleased], [ErrHandedOff], [ErrEnded], [ErrLost] or [ErrBroken]: the lock had
 //     ended, or an operator broke it meanwhile.
 //   - [ErrUnavailable]: the server did not confirm the record before ctx ended or the
-//     release timeout passed ([WithReleaseTimeout]). The lock has ended here, there is
+//     release timeout passed ([Tuning]). The lock has ended here, there is
 //     no handle, and the TTL frees the lock. The error matches ctx's if that ended.
 //   - [ErrClosed]: the client was closed.
 func (l *Lock) Handoff(ctx context.Context) (Handle, error) {
@@ -101,7 +102,7 @@ func (l *Lock) Handoff(ctx context.Context) (Handle, error) {
 		return Handle{}, public(err)
 	}
 	l.cleanup.Stop()
-	return Handle{Kind: Kind(handed.Kind), Name: handed.Name, ID: handed.ID, Token: handed.Token, TTL: handed.TTL}, nil
+	return Handle{kind: handed.Kind, Name: handed.Name, ID: handed.ID, Token: handed.Token, TTL: handed.TTL}, nil
 }
 
 // Adopt takes the lock that its holder has handed over by [Lock.Handoff]. The lock has the
@@ -117,7 +118,7 @@ func (l *Lock) Handoff(ctx context.Context) (Handle, error) {
 // reason. If the error matches [ErrUnavailable] or ctx's error, the server may have applied
 // the request. The lock is free after its TTL at the latest. Other errors are those of [Client.TryLock].
 //
-// [Until], [Linger] and [MinHold] are refused with [ErrInvalidOption], and so is a handle
+// [Until], [Linger] and [MinHold] are refused with [ErrInvalid], and so is a handle
 // that no Handoff has made. [MaxWait] has no effect.
 func (c *Client) Adopt(ctx context.Context, h Handle, opts ...LockOption) (*Lock, error) {
 	if err := c.readyFor(ctx); err != nil {
@@ -134,6 +135,6 @@ func (c *Client) Adopt(ctx context.Context, h Handle, opts ...LockOption) (*Lock
 		return nil, fmt.Errorf("adopt lock %q: %w", h.Name, err)
 	}
 	cfg.req.MaxWait = 0
-	from := session.Handed{Kind: record.Kind(h.Kind), Name: h.Name, ID: h.ID, Token: h.Token, TTL: h.TTL}
+	from := session.Handed{Kind: h.kind, Name: h.Name, ID: h.ID, Token: h.Token, TTL: h.TTL}
 	return cfg.handle(func(req call.Request) (acquire.Holding, error) { return c.locks.Adopt(ctx, req, from) })
 }

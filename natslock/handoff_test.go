@@ -14,6 +14,7 @@ import (
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/rwlock"
 	"github.com/natslock/locks/testutil"
 )
@@ -65,19 +66,23 @@ func TestHandoff(t *testing.T) {
 						l, _ := wait(c.Client)(context.WithoutCancel(t.Context()))
 						ch <- l
 					}()
-					c.rec.waitFrom(t, mark, natslock.EventQueued, "l")
+					c.rec.waitFrom(t, mark, admin.EventQueued, "l")
 					waiters = append(waiters, ch)
 				}
 				h := handOff(t, l)
 				require.Equal(t, l.Token(), h.Token)
 				require.Equal(t, handTTL, h.TTL)
-				require.Equal(t, natslock.Released, l.State())
+				require.ErrorIs(t, l.Err(), natslock.ErrReleased)
 				require.ErrorIs(t, l.Err(), natslock.ErrHandedOff)
 				require.ErrorIs(t, context.Cause(l.Context()), natslock.ErrHandedOff)
 				require.NoError(t, l.Unlock(t.Context()))
 				_, err = l.Handoff(t.Context())
 				require.ErrorIs(t, err, natslock.ErrHandedOff)
-				info, err := stranger.Inspect(t.Context(), h.Kind, "l")
+				kind := admin.KindMutex
+				if name == "writer" {
+					kind = admin.KindRW
+				}
+				info, err := admin.New(stranger.Client).Inspect(t.Context(), kind, "l")
 				require.NoError(t, err)
 				require.True(t, info.Holder.HandedOver)
 				require.Equal(t, h.ID, info.Holder.ID)
@@ -241,11 +246,11 @@ func TestAdoptRefused(t *testing.T) {
 		}},
 		"broken": {"Broken Lost NotHandedOver", func(t *testing.T, s *testutil.Server, owner *member, l *natslock.Lock) natslock.Handle {
 			h := handOff(t, l)
-			require.NoError(t, owner.Break(t.Context(), natslock.BreakRequest{Name: "l", ID: h.ID, Reason: "test"}))
+			require.NoError(t, admin.New(owner.Client).Break(t.Context(), admin.BreakRequest{Name: "l", ID: h.ID, Reason: "test"}))
 			return h
 		}},
 		"broken holder": {"Broken Lost NotHandedOver", func(t *testing.T, s *testutil.Server, owner *member, l *natslock.Lock) natslock.Handle {
-			require.NoError(t, owner.Break(t.Context(), natslock.BreakRequest{Name: "l", ID: l.ID(), Reason: "test"}))
+			require.NoError(t, admin.New(owner.Client).Break(t.Context(), admin.BreakRequest{Name: "l", ID: l.ID(), Reason: "test"}))
 			return natslock.Handle{Name: "l", ID: l.ID(), Token: l.Token(), TTL: handTTL}
 		}},
 		"expired": {"Lost NotHandedOver", func(t *testing.T, s *testutil.Server, owner *member, l *natslock.Lock) natslock.Handle {
@@ -392,7 +397,7 @@ func TestHandoffUnconfirmed(t *testing.T) {
 // may have stored that record. Nor is the Handoff of a lock that an operator has broken.
 func TestHandoffGone(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		owner, f := joinFaulty(t, s, natslock.WithWatchAfter(-1))
+		owner, f := joinFaulty(t, s, natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
 		for _, broken := range []bool{false, true} {
 			l := mustLock(t, owner.Client, "l")
 			n := 0
@@ -406,7 +411,7 @@ func TestHandoffGone(t *testing.T) {
 			want := "Lost"
 			if broken {
 				want = "Broken Lost"
-				require.NoError(t, join(t, s).Break(t.Context(), natslock.BreakRequest{Name: "l", ID: l.ID(), Reason: "test"}))
+				require.NoError(t, admin.New(join(t, s).Client).Break(t.Context(), admin.BreakRequest{Name: "l", ID: l.ID(), Reason: "test"}))
 			} else {
 				time.AfterFunc(500*time.Millisecond, func() { newRaw(t, s.Connect()).remove("lock.l") })
 			}
@@ -455,11 +460,11 @@ func TestHandoffRefused(t *testing.T) {
 			ctx  context.Context
 			want string
 		}{
-			"until":    {mustLock(t, c.Client, "until", natslock.Until(time.Now().Add(time.Hour))), t.Context(), "InvalidOption"},
-			"min hold": {mustLock(t, c.Client, "min", natslock.MinHold(time.Second)), t.Context(), "InvalidOption"},
-			"read":     {read, t.Context(), "InvalidOption"},
+			"until":    {mustLock(t, c.Client, "until", natslock.Until(time.Now().Add(time.Hour))), t.Context(), "Invalid"},
+			"min hold": {mustLock(t, c.Client, "min", natslock.MinHold(time.Second)), t.Context(), "Invalid"},
+			"read":     {read, t.Context(), "Invalid"},
 			"ended":    {plain, ended, "canceled"},
-			"zero":     {new(natslock.Lock), t.Context(), "InvalidOption"},
+			"zero":     {new(natslock.Lock), t.Context(), "Invalid"},
 		} {
 			_, err := tc.l.Handoff(tc.ctx)
 			require.Equal(t, tc.want, matched(err), name)
@@ -475,12 +480,12 @@ func TestHandoffRefused(t *testing.T) {
 			"until": natslock.Until(time.Now().Add(time.Hour)), "linger": natslock.Linger(1), "min hold": natslock.MinHold(1), "nil": nil,
 		} {
 			_, err = c.Adopt(t.Context(), h, opt)
-			require.Equal(t, "InvalidOption", matched(err), name)
+			require.Equal(t, "Invalid", matched(err), name)
 		}
 		_, err = c.Adopt(t.Context(), natslock.Handle{})
-		require.Equal(t, "InvalidOption", matched(err))
-		_, err = c.Adopt(t.Context(), h, natslock.TTL(natslock.MaxMinHold*3))
-		require.Equal(t, "InvalidTTL", matched(err))
+		require.Equal(t, "Invalid", matched(err))
+		_, err = c.Adopt(t.Context(), h, natslock.TTL((12*time.Hour)*3))
+		require.Equal(t, "Invalid", matched(err))
 		_, err = c.Adopt(ended, h)
 		require.Equal(t, "Timeout canceled", matched(err))
 		l, err := c.Adopt(t.Context(), h, natslock.TTL(time.Hour), natslock.NoRenew(), natslock.Meta(map[string]string{"by": "me"}))
@@ -507,7 +512,9 @@ func TestAdoptBehindAMirror(t *testing.T) {
 
 // The text of a handle has no name that would not come back, and no other text is one.
 func TestHandleText(t *testing.T) {
-	h := natslock.Handle{Kind: natslock.KindRW, Name: "a:b \n.ü", ID: "X", Token: 1 << 52, TTL: time.Minute}
+	var h natslock.Handle
+	require.NoError(t, h.UnmarshalText([]byte("natslock-handle-1:rw:a:X:1:60")))
+	h.Name, h.Token = "a:b \n.ü", 1<<52
 	text, err := h.MarshalText()
 	require.NoError(t, err)
 	require.Regexp(t, `^[!-~]+$`, string(text))
@@ -517,11 +524,11 @@ func TestHandleText(t *testing.T) {
 	for _, bad := range []string{"", "x", string(text) + ":", string(text[1:]), "natslock-handle-1:mutex:a:X:1:0", "natslock-handle-1:mutex:a:X:0:1",
 		"natslock-handle-1:mutex:a::1:1", "natslock-handle-1:mutex::X:1:1", "natslock-handle-1:sem:a:X:1:1", "natslock-handle-1:mutex:a b:X:1:1",
 		"natslock-handle-2:mutex:a:X:1:1", "natslock-handle-1:mutex:a:X:-1:1", fmt.Sprintf("natslock-handle-1:mutex:a:X:1:%d", int64(1)<<40)} {
-		require.ErrorIs(t, read.UnmarshalText([]byte(bad)), natslock.ErrInvalidOption, bad)
+		require.ErrorIs(t, read.UnmarshalText([]byte(bad)), natslock.ErrInvalid, bad)
 		require.Equal(t, h, read)
 	}
 	_, err = natslock.Handle{}.MarshalText()
-	require.True(t, errors.Is(err, natslock.ErrInvalidOption))
+	require.True(t, errors.Is(err, natslock.ErrInvalid))
 }
 
 // The watch reports a hand-over as a release, and an adoption as a grant.
@@ -531,14 +538,14 @@ func TestHandoffWatched(t *testing.T) {
 		w := follow(t, join(t, s), "l")
 		for _, adopted := range []bool{true, false} {
 			h := handOff(t, mustLock(t, c.Client, "l"))
-			w.next(natslock.EventGranted)
-			require.Equal(t, h.Token, w.next(natslock.EventReleased).Token)
+			w.next(admin.EventGranted)
+			require.Equal(t, h.Token, w.next(admin.EventReleased).Token)
 			if adopted {
 				l, err := c.Adopt(t.Context(), h)
 				require.NoError(t, err)
-				require.Equal(t, h.Token, w.next(natslock.EventGranted).Token)
+				require.Equal(t, h.Token, w.next(admin.EventGranted).Token)
 				mustUnlock(t, l)
-				w.next(natslock.EventReleased)
+				w.next(admin.EventReleased)
 			}
 			time.Sleep(time.Minute)
 			w.nothing()

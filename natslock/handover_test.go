@@ -12,6 +12,7 @@ import (
 
 	"github.com/natslock/locks/internal/verify/machine"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -20,7 +21,7 @@ import (
 // context.
 func TestGivingUpAtHandOver(t *testing.T) {
 	s := testutil.RunServer(t)
-	c, operator := join(t, s, natslock.WithTurn(time.Second)), join(t, s)
+	c, operator := join(t, s, natslock.WithTuning(natslock.Tuning{Turn: time.Second})), join(t, s)
 	rounds := machine.Part(1000)
 	gaveUp := 0
 	for range rounds {
@@ -40,9 +41,9 @@ func TestGivingUpAtHandOver(t *testing.T) {
 		require.False(t, t.Failed())
 		require.ErrorIs(t, holder.Err(), natslock.ErrReleased)
 		claim, _, _ := strings.Cut(l.ID(), ".")
-		require.NoError(t, operator.Break(t.Context(), natslock.BreakRequest{Kind: natslock.KindMutex, Name: "l", ID: claim}))
+		require.NoError(t, admin.New(operator.Client).Break(t.Context(), admin.BreakRequest{Kind: admin.KindMutex, Name: "l", ID: claim}))
 		require.ErrorIs(t, l.Extend(t.Context(), 0), natslock.ErrBroken)
-		receive(t, l.Done(), "the end of the context")
+		receive(t, l.Context().Done(), "the end of the context")
 		require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrBroken)
 	}
 	t.Logf("%d of %d gave up", gaveUp, rounds)

@@ -34,24 +34,24 @@ func TestHealthyAfterUnansweredRelease(t *testing.T) {
 func TestRenewalLag(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := join(t, s)
-		require.Zero(t, c.RenewalLag())
+		require.Zero(t, c.Stats().RenewalLag)
 		fixed := mustLock(t, c.Client, "fixed", natslock.NoRenew(), natslock.TTL(2*time.Minute))
 		long := mustLock(t, c.Client, "long", natslock.TTL(time.Minute))
 		l := mustLock(t, c.Client, "l")
 		time.Sleep(time.Minute)
-		require.Zero(t, c.RenewalLag().Round(100*time.Millisecond))
+		require.Zero(t, c.Stats().RenewalLag.Round(100*time.Millisecond))
 		due := time.Now().Add(l.Remaining() - 9*time.Second) // 14 s after the last write, its validity ends
 		c.link.Blackhole(true)
 		time.Sleep(8 * time.Second)
-		require.InDelta(t, time.Since(due), c.RenewalLag(), float64(200*time.Millisecond))
+		require.InDelta(t, time.Since(due), c.Stats().RenewalLag, float64(200*time.Millisecond))
 		c.link.Heal()
 		time.Sleep(2 * time.Second)
-		require.Zero(t, c.RenewalLag())
+		require.Zero(t, c.Stats().RenewalLag)
 		for _, held := range []*natslock.Lock{fixed, long, l} {
 			mustUnlock(t, held)
 		}
 		require.NoError(t, c.Close(t.Context()))
-		require.Zero(t, c.RenewalLag())
+		require.Zero(t, c.Stats().RenewalLag)
 	})
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -21,7 +22,7 @@ func TestInspect(t *testing.T) {
 		a, b := join(t, s, natslock.WithOwner("alice")), join(t, s, natslock.WithOwner("bob"))
 		host, _ := os.Hostname()
 		info := inspect(t, a.Client, "l")
-		require.Equal(t, natslock.Info{Kind: natslock.KindMutex, Name: "l"}, info, "nobody's")
+		require.Equal(t, admin.Info{Kind: admin.KindMutex, Name: "l"}, info, "nobody's")
 
 		time.Sleep(time.Second)
 		meta := map[string]string{"build": "17"}
@@ -37,28 +38,25 @@ func TestInspect(t *testing.T) {
 			info = inspect(t, b.Client, "l")
 			h := info.Holder
 			require.NotNil(t, h)
-			require.Equal(t, natslock.Holder{
-				Token: l.Token(), ID: l.ID(), Owner: "alice", Host: host, PID: os.Getpid(), Since: h.Since, Grants: 1, TTL: 20 * time.Second,
-				Expires: h.Expires, Meta: map[string]string{"build": "17"}, Revision: h.Revision,
-			}, *h)
+			require.Equal(t, admin.Holder{Holder: natslock.Holder{Token: l.Token(), ID: l.ID(), Owner: "alice", Host: host, PID: os.Getpid(), Since: h.Since, Expires: h.Expires, Meta: map[string]string{"build": "17"}}, Grants: 1, TTL: 20 * time.Second, Revision: h.Revision}, *h)
 			require.WithinDuration(t, took, h.Since, time.Millisecond)
 			require.WithinDuration(t, renewed.Add(20*time.Second), h.Expires, 10*time.Millisecond)
 			require.Len(t, info.Queue, 2)
 			q := info.Queue[0]
-			require.Equal(t, natslock.Waiter{Ticket: q.Ticket, ID: q.ID, Owner: "bob", Host: host, PID: os.Getpid(), Since: q.Since, Mode: natslock.Exclusive, Goroutines: 1, TTL: 15 * time.Second, Expires: q.Expires}, q)
+			require.Equal(t, admin.Waiter{Ticket: q.Ticket, ID: q.ID, Owner: "bob", Host: host, PID: os.Getpid(), Since: q.Since, Mode: admin.Exclusive, Goroutines: 1, TTL: 15 * time.Second, Expires: q.Expires}, q)
 			require.False(t, q.Expires.Before(q.Since.Add(15*time.Second)), "a renewal makes it later")
 			require.WithinDuration(t, asked, q.Since, time.Millisecond)
 			require.Equal(t, "alice", info.Queue[1].Owner)
 			require.Greater(t, info.Queue[1].Ticket, q.Ticket)
 			require.Empty(t, info.Readers)
 		}
-		check(a.rec.wait(t, natslock.EventRenewed, "l").Time) // the watch begins with one
+		check(a.rec.wait(t, admin.EventRenewed, "l").Time) // the watch begins with one
 		ticket := info.Queue[0].Ticket
-		time.Sleep(time.Until(a.rec.wait(t, natslock.EventRenewed, "l").Time.Add(21300 * time.Millisecond)))
-		renewals := a.rec.count(natslock.EventRenewed, "l")
-		var last natslock.Event
+		time.Sleep(time.Until(a.rec.wait(t, admin.EventRenewed, "l").Time.Add(21300 * time.Millisecond)))
+		renewals := a.rec.count(admin.EventRenewed, "l")
+		var last admin.Event
 		for _, ev := range a.rec.all() {
-			if ev.Type == natslock.EventRenewed {
+			if ev.Type == admin.EventRenewed {
 				last = ev
 			}
 		}
@@ -66,10 +64,10 @@ func TestInspect(t *testing.T) {
 		check(last.Time)
 		require.Equal(t, ticket, info.Queue[0].Ticket, "it stays that of the first record")
 
-		info, err := a.Inspect(t.Context(), natslock.KindRW, "l")
+		info, err := admin.New(a.Client).Inspect(t.Context(), admin.KindRW, "l")
 		require.NoError(t, err)
-		require.Equal(t, natslock.Info{Kind: natslock.KindRW, Name: "l"}, info, "another lock")
-		require.Equal(t, "mutex", natslock.KindMutex.String())
+		require.Equal(t, admin.Info{Kind: admin.KindRW, Name: "l"}, info, "another lock")
+		require.Equal(t, "mutex", admin.KindMutex.String())
 	})
 }
 
@@ -86,8 +84,8 @@ func TestInspectQueueOrder(t *testing.T) {
 			time.Sleep(700 * time.Millisecond)
 			want := inspect(t, a.Client, "l").Queue
 			require.Len(t, want, 7)
-			require.True(t, slices.IsSortedFunc(want, func(a, b natslock.Waiter) int { return int(a.Ticket) - int(b.Ticket) }))
-			for info, err := range a.List(t.Context(), ">") {
+			require.True(t, slices.IsSortedFunc(want, func(a, b admin.Waiter) int { return int(a.Ticket) - int(b.Ticket) }))
+			for info, err := range admin.New(a.Client).List(t.Context(), ">") {
 				require.NoError(t, err)
 				require.Equal(t, want, info.Queue)
 			}
@@ -184,7 +182,7 @@ func TestInspectList(t *testing.T) {
 		"orders.2.\x00": nil,
 	} {
 		var got []string
-		for info, err := range c.List(t.Context(), pattern) {
+		for info, err := range admin.New(c.Client).List(t.Context(), pattern) {
 			require.NoError(t, err, pattern)
 			got = append(got, info.Name)
 			require.NotNil(t, info.Holder, "%s: %s", pattern, info.Name)
@@ -194,13 +192,13 @@ func TestInspectList(t *testing.T) {
 		require.Equal(t, want, got, pattern)
 	}
 	// It can be left early.
-	for range c.List(t.Context(), ">") {
+	for range admin.New(c.Client).List(t.Context(), ">") {
 		break
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	n := 0
-	for _, err := range c.List(ctx, ">") {
+	for _, err := range admin.New(c.Client).List(ctx, ">") {
 		require.ErrorIs(t, err, context.Canceled)
 		n++
 	}
@@ -217,7 +215,7 @@ func TestInspectListMany(t *testing.T) {
 		defer l.Unlock(t.Context())
 	}
 	var names []string
-	for info, err := range c.List(t.Context(), "many.*") {
+	for info, err := range admin.New(c.Client).List(t.Context(), "many.*") {
 		require.NoError(t, err)
 		names = append(names, info.Name)
 	}
@@ -236,10 +234,10 @@ func watchStory(t testing.TB, m *member, ctx context.Context, pattern string) *s
 	s := &story{lines: make(chan string, 1000), done: make(chan struct{})}
 	go func() {
 		defer close(s.done)
-		for ev, err := range m.Watch(ctx, pattern) {
+		for ev, err := range admin.New(m.Client).Watch(ctx, pattern) {
 			if err != nil {
 				s.lines <- err.Error()
-			} else if ev.Type != natslock.EventRenewed && ev.Type != natslock.EventWatching {
+			} else if ev.Type != admin.EventRenewed && ev.Type != admin.EventWatching {
 				s.lines <- fmt.Sprintf("%v %s", ev.Type, ev.Name)
 			}
 		}
@@ -311,10 +309,10 @@ func TestInspectWatch(t *testing.T) {
 func TestInspectWatchDetails(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, viewer := join(t, s, natslock.WithOwner("alice")), join(t, s)
-		events := make(chan natslock.Event, 100)
+		events := make(chan admin.Event, 100)
 		ended := make(chan error, 1)
 		go func() {
-			for ev, err := range viewer.Watch(context.Background(), "l") {
+			for ev, err := range admin.New(viewer.Client).Watch(context.Background(), "l") {
 				if err != nil {
 					ended <- err
 					return
@@ -322,11 +320,11 @@ func TestInspectWatchDetails(t *testing.T) {
 				events <- ev
 			}
 		}()
-		require.Equal(t, natslock.EventWatching, receive(t, events, "the mark").Type)
+		require.Equal(t, admin.EventWatching, receive(t, events, "the mark").Type)
 		l := mustLock(t, a.Client, "l", natslock.Meta(map[string]string{"k": "v"}))
 		ev := receive(t, events, "an event")
-		require.Equal(t, natslock.EventGranted, ev.Type)
-		require.Equal(t, natslock.KindMutex, ev.Kind)
+		require.Equal(t, admin.EventGranted, ev.Type)
+		require.Equal(t, admin.KindMutex, ev.Kind)
 		require.Equal(t, l.Token(), ev.Token)
 		require.Equal(t, l.ID(), ev.ID)
 		require.Equal(t, "alice", ev.Holder.Owner)
@@ -334,11 +332,11 @@ func TestInspectWatchDetails(t *testing.T) {
 		require.WithinDuration(t, time.Now(), ev.Time, time.Second)
 		time.Sleep(1500 * time.Millisecond)
 		ev = receive(t, events, "an event")
-		require.Equal(t, natslock.EventRenewed, ev.Type)
+		require.Equal(t, admin.EventRenewed, ev.Type)
 		require.Equal(t, l.Token(), ev.Token)
 		breakNow(t, viewer.Client, l, "why")
 		ev = receive(t, events, "an event")
-		require.Equal(t, natslock.EventBroken, ev.Type)
+		require.Equal(t, admin.EventBroken, ev.Type)
 		require.Equal(t, l.Token(), ev.Token)
 		require.Equal(t, "why", ev.Holder.Broken.Reason)
 		closeNow(viewer.Client)
@@ -358,7 +356,7 @@ func TestInspectStats(t *testing.T) {
 		w.cancel(nil)
 		w.failed(t)
 		require.Equal(t, natslock.Stats{GaveUp: 1}, b.Stats())
-		<-l2.Done()
+		<-l2.Context().Done()
 		synctest.Wait()
 		require.Equal(t, natslock.Stats{Held: 1, Granted: 2, Renewed: 1, Lost: 1}, a.Stats())
 		breakLock(t, b.Client, l, "")
@@ -408,7 +406,7 @@ func TestInspectObserver(t *testing.T) {
 			defer cancel()
 			got, _ = b.Lock(ctx, "l", natslock.Detached())
 		}()
-		b.rec.wait(t, natslock.EventQueued, "l")
+		b.rec.wait(t, admin.EventQueued, "l")
 		time.Sleep(800 * time.Millisecond)
 		mustUnlock(t, l)
 		<-begun
@@ -419,7 +417,7 @@ func TestInspectObserver(t *testing.T) {
 		for i, ev := range b.rec.all() {
 			types = append(types, ev.Type.String())
 			require.Equal(t, "l", ev.Name)
-			require.Equal(t, natslock.KindMutex, ev.Kind)
+			require.Equal(t, admin.KindMutex, ev.Kind)
 			require.NotEmpty(t, ev.ID)
 			require.Nil(t, ev.Holder)
 			b.rec.mu.Lock()
@@ -428,11 +426,11 @@ func TestInspectObserver(t *testing.T) {
 			require.Equal(t, "mine", ctx.Value(key{}), "the acquire's values")
 			require.NoError(t, ctx.Err(), "and not its end")
 			switch ev.Type {
-			case natslock.EventGranted:
+			case admin.EventGranted:
 				require.Equal(t, 800*time.Millisecond, ev.Waited.Round(time.Millisecond))
 				require.Equal(t, got.ID(), ev.ID)
 				fallthrough
-			case natslock.EventRenewed, natslock.EventReleased:
+			case admin.EventRenewed, admin.EventReleased:
 				require.Equal(t, got.Token(), ev.Token)
 				require.NoError(t, ev.Cause)
 			}
@@ -463,7 +461,7 @@ func TestInspectObserverBlocks(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		release := make(chan struct{})
 		defer close(release)
-		c := newClient(t, s.Connect(), natslock.WithObserver(func(context.Context, natslock.Event) { <-release }))
+		c := newClient(t, s.Connect(), admin.WithObserver(func(context.Context, admin.Event) { <-release }))
 		l := mustLock(t, c, "l")
 		time.Sleep(time.Minute)
 		wantHeld(t, l)
@@ -484,7 +482,7 @@ func TestInspectIsCurrent(t *testing.T) {
 		require.Equal(t, l.Token(), info.Holder.Token)
 		require.Len(t, info.Queue, 1)
 		n := 0
-		for info, err := range b.List(t.Context(), ">") {
+		for info, err := range admin.New(b).List(t.Context(), ">") {
 			require.NoError(t, err)
 			require.NotNil(t, info.Holder)
 			require.Len(t, info.Queue, 1)

@@ -16,6 +16,7 @@ import (
 	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -125,7 +126,7 @@ func (m *member) await(t testing.TB, name string, opts ...natslock.LockOption) *
 	t.Helper()
 	mark := m.rec.len()
 	w := m.begin(t, name, opts...)
-	m.rec.waitFrom(t, mark, natslock.EventQueued, name)
+	m.rec.waitFrom(t, mark, admin.EventQueued, name)
 	return w
 }
 
@@ -209,7 +210,7 @@ func quickly(t testing.TB, limit time.Duration, what string, fn func() error) er
 // recorder keeps the events that an observer gets.
 type recorder struct {
 	mu     sync.Mutex
-	events []natslock.Event
+	events []admin.Event
 	ctxs   []context.Context
 	more   chan struct{} // closed and replaced with every event
 }
@@ -217,7 +218,7 @@ type recorder struct {
 func newRecorder() *recorder { return &recorder{more: make(chan struct{})} }
 
 func (r *recorder) option() natslock.Option {
-	return natslock.WithObserver(func(ctx context.Context, ev natslock.Event) {
+	return admin.WithObserver(func(ctx context.Context, ev admin.Event) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		r.events = append(r.events, ev)
@@ -233,13 +234,13 @@ func (r *recorder) len() int {
 	return len(r.events)
 }
 
-func (r *recorder) all() []natslock.Event {
+func (r *recorder) all() []admin.Event {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Clone(r.events)
 }
 
-func (r *recorder) count(typ natslock.EventType, name string) int {
+func (r *recorder) count(typ admin.EventType, name string) int {
 	n := 0
 	for _, ev := range r.all() {
 		if ev.Type == typ && ev.Name == name {
@@ -250,12 +251,12 @@ func (r *recorder) count(typ natslock.EventType, name string) int {
 }
 
 // wait returns the first event of the kind, now or later.
-func (r *recorder) wait(t testing.TB, typ natslock.EventType, name string) natslock.Event {
+func (r *recorder) wait(t testing.TB, typ admin.EventType, name string) admin.Event {
 	t.Helper()
 	return r.waitFrom(t, 0, typ, name)
 }
 
-func (r *recorder) waitFrom(t testing.TB, from int, typ natslock.EventType, name string) natslock.Event {
+func (r *recorder) waitFrom(t testing.TB, from int, typ admin.EventType, name string) admin.Event {
 	t.Helper()
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
@@ -386,9 +387,9 @@ func (r *raw) live(pattern string) []string {
 	return keys
 }
 
-func inspect(t testing.TB, c *natslock.Client, name string) natslock.Info {
+func inspect(t testing.TB, c *natslock.Client, name string) admin.Info {
 	t.Helper()
-	info, err := c.Inspect(context.Background(), natslock.KindMutex, name)
+	info, err := admin.New(c).Inspect(context.Background(), admin.KindMutex, name)
 	require.NoError(t, err)
 	return info
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -19,19 +20,19 @@ func TestWatchLateRenewal(t *testing.T) {
 	}{"in time": {0, false}, "before two thirds": {8 * time.Second, false}, "after two thirds": {10 * time.Second, true}} {
 		t.Run(name, func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-				a, faults := joinFaulty(t, s, natslock.WithTTL(15*time.Second), natslock.WithWatchAfter(-1))
+				a, faults := joinFaulty(t, s, natslock.WithTTL(15*time.Second), natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
 				viewer := join(t, s)
-				events := make(chan natslock.Event, 100)
+				events := make(chan admin.Event, 100)
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
 				go func() {
-					for ev, err := range viewer.Watch(ctx, "x") {
+					for ev, err := range admin.New(viewer.Client).Watch(ctx, "x") {
 						if err == nil {
 							events <- ev
 						}
 					}
 				}()
-				require.Equal(t, natslock.EventWatching, receive(t, events, "the watch").Type)
+				require.Equal(t, admin.EventWatching, receive(t, events, "the watch").Type)
 				begun := time.Now()
 				renewals(faults, func(int) testutil.Fate {
 					if time.Since(begun) < of.silent {
@@ -41,10 +42,10 @@ func TestWatchLateRenewal(t *testing.T) {
 				})
 				l := mustLock(t, a.Client, "x")
 				granted := receive(t, events, "the grant")
-				require.Equal(t, natslock.EventGranted, granted.Type)
+				require.Equal(t, admin.EventGranted, granted.Type)
 				for i := range 2 {
 					ev := receive(t, events, "a renewal")
-					require.Equal(t, natslock.EventRenewed, ev.Type)
+					require.Equal(t, admin.EventRenewed, ev.Type)
 					if of.late && i == 0 {
 						require.Equal(t, ev.Time.Sub(granted.Time), ev.Late)
 						require.Greater(t, ev.Late, 10*time.Second)

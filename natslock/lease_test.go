@@ -9,34 +9,32 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/internal/verify/machine"
 	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
 )
 
 // wantLost checks everything that shows a lock as lost.
 func wantLost(t testing.TB, l *natslock.Lock, cause error) {
 	t.Helper()
-	require.Equal(t, natslock.Lost, l.State())
+	require.ErrorIs(t, l.Err(), natslock.ErrLost)
 	require.Zero(t, l.Remaining())
-	require.False(t, l.ValidUntil().After(time.Now()))
 	require.ErrorIs(t, l.Err(), cause)
 	require.ErrorIs(t, context.Cause(l.Context()), cause)
 	require.Error(t, l.Context().Err())
 	require.ErrorIs(t, l.Unlock(context.Background()), cause)
 	require.ErrorIs(t, l.Unlock(context.Background()), cause, "again")
-	require.Equal(t, natslock.Lost.String(), "lost")
 	require.NotErrorIs(t, l.Err(), natslock.ErrEnded)
 }
 
 // wantEnded checks everything that shows a lock as held to its planned end.
 func wantEnded(t testing.TB, l *natslock.Lock) {
 	t.Helper()
-	require.Equal(t, natslock.Ended, l.State())
-	require.Equal(t, "ended", l.State().String())
+	require.ErrorIs(t, l.Err(), natslock.ErrEnded)
 	require.Zero(t, l.Remaining())
-	require.False(t, l.ValidUntil().After(time.Now()))
 	for _, err := range []error{l.Err(), context.Cause(l.Context()), l.Unlock(context.Background()), l.Unlock(context.Background())} {
 		require.ErrorIs(t, err, natslock.ErrEnded)
 		require.NotErrorIs(t, err, natslock.ErrLost)
@@ -47,9 +45,9 @@ func wantEnded(t testing.TB, l *natslock.Lock) {
 // wantHeld checks everything that shows a lock as held.
 func wantHeld(t testing.TB, l *natslock.Lock) {
 	t.Helper()
-	require.Equal(t, natslock.Held, l.State())
 	require.Positive(t, l.Remaining())
-	require.True(t, l.ValidUntil().After(time.Now()))
+	require.Positive(t, l.Remaining())
+	require.True(t, history.ValidUntil(l).After(time.Now()))
 	require.NoError(t, l.Err())
 	require.NoError(t, l.Context().Err())
 }
@@ -65,12 +63,12 @@ func TestLeaseHolderCutOff(t *testing.T) {
 				time.Sleep(5 * time.Second)
 				var renewed time.Time
 				for _, ev := range holder.rec.all() {
-					if ev.Type == natslock.EventRenewed {
+					if ev.Type == admin.EventRenewed {
 						renewed = ev.Time
 					}
 				}
 				require.False(t, renewed.IsZero())
-				until := l.ValidUntil()
+				until := history.ValidUntil(l)
 				require.WithinDuration(t, renewed.Add(ttl-time.Second), until, time.Millisecond, "the last renewal and the TTL without the margin")
 				if how == "cut" {
 					holder.link.Cut()
@@ -79,7 +77,7 @@ func TestLeaseHolderCutOff(t *testing.T) {
 				}
 				time.Sleep(time.Until(until) - time.Millisecond)
 				wantHeld(t, l)
-				receive(t, l.Done(), "the end")
+				receive(t, l.Context().Done(), "the end")
 				require.WithinDuration(t, until, time.Now(), time.Millisecond)
 				require.False(t, w.over())
 				begun := time.Now()
@@ -88,7 +86,7 @@ func TestLeaseHolderCutOff(t *testing.T) {
 				require.NotErrorIs(t, l.Err(), natslock.ErrBroken)
 				require.EqualValues(t, 1, holder.Stats().Lost)
 				require.Zero(t, holder.Stats().Held)
-				ev := holder.rec.wait(t, natslock.EventExpired, "l")
+				ev := holder.rec.wait(t, admin.EventExpired, "l")
 				require.ErrorIs(t, ev.Cause, natslock.ErrLost)
 
 				next := w.granted(t)
@@ -117,13 +115,13 @@ func TestLeaseBlockedWrite(t *testing.T) {
 	slow := mustLock(t, holder.Client, "slow", natslock.TTL(2*time.Second))
 	holder.link.BlockWrites(true)
 	defer holder.link.BlockWrites(false) // before the client is closed
-	until := l.ValidUntil()
-	receive(t, l.Done(), "the end")
+	until := history.ValidUntil(l)
+	receive(t, l.Context().Done(), "the end")
 	require.WithinDuration(t, until, time.Now(), 700*time.Millisecond)
 	wantLost(t, l, natslock.ErrLost)
 	require.WithinDuration(t, until, time.Now(), 900*time.Millisecond, "nor is Unlock of a lost lock delayed")
 	wantHeld(t, slow)
-	receive(t, slow.Done(), "the end")
+	receive(t, slow.Context().Done(), "the end")
 	wantLost(t, slow, natslock.ErrLost)
 }
 
@@ -164,7 +162,7 @@ func TestLeaseShortCut(t *testing.T) {
 
 func TestLeaseRenewals(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c := join(t, s, natslock.WithWatchAfter(-1))
+		c := join(t, s, natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
 		p := newTap(t, s.Connect(), ">")
 		l := mustLock(t, c.Client, "l", natslock.TTL(9*time.Second))
 		require.Len(t, p.take(t, c.nc), 1)
@@ -181,7 +179,7 @@ func TestLeaseRenewals(t *testing.T) {
 		require.Equal(t, token, l.Token(), "renewals do not change the token")
 
 		before := c.nc // the server may acknowledge a write before it has passed it on
-		c = join(t, s, natslock.WithWatchAfter(-1), natslock.WithRenewFraction(0.6))
+		c = join(t, s, natslock.WithTuning(natslock.Tuning{WatchAfter: -1}), natslock.WithTuning(natslock.Tuning{RenewFraction: 0.6}))
 		l = mustLock(t, c.Client, "l", natslock.TTL(10*time.Second))
 		p.take(t, before, c.nc)
 		time.Sleep(5900 * time.Millisecond)
@@ -195,7 +193,7 @@ func TestLeaseRenewals(t *testing.T) {
 		wantHeld(t, l)
 
 		// Never so late that a renewal could come too late, though.
-		c = join(t, s, natslock.WithWatchAfter(-1), natslock.WithRenewFraction(0.999))
+		c = join(t, s, natslock.WithTuning(natslock.Tuning{WatchAfter: -1}), natslock.WithTuning(natslock.Tuning{RenewFraction: 0.999}))
 		l = mustLock(t, c.Client, "m", natslock.TTL(2*time.Second))
 		time.Sleep(time.Minute)
 		wantHeld(t, l)
@@ -218,7 +216,7 @@ func TestLeaseWatchAfter(t *testing.T) {
 		synctest.Wait()
 		require.Equal(t, before, subs(c))
 
-		c = join(t, s, natslock.WithWatchAfter(0))
+		c = join(t, s, natslock.WithTuning(natslock.Tuning{WatchAfter: 1}))
 		mustUnlock(t, mustLock(t, c.Client, "warm"))
 		synctest.Wait()
 		before = subs(c)
@@ -227,7 +225,7 @@ func TestLeaseWatchAfter(t *testing.T) {
 		require.Equal(t, before+1, subs(c))
 		mustUnlock(t, l)
 
-		c = join(t, s, natslock.WithWatchAfter(-1))
+		c = join(t, s, natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
 		mustLock(t, c.Client, "l")
 		before = subs(c)
 		time.Sleep(time.Hour)
@@ -267,11 +265,11 @@ func TestLeaseSafetyMargin(t *testing.T) {
 			{0.01, 10 * time.Second, 9900 * time.Millisecond},
 			{0.1, time.Hour, time.Hour - 3600*time.Millisecond}, // never less than a thousandth
 		} {
-			m := join(t, s, natslock.WithSafetyMargin(c.fraction))
+			m := join(t, s, natslock.WithTuning(natslock.Tuning{SafetyMargin: c.fraction}))
 			l := mustLock(t, m.Client, fmt.Sprintf("%v/%v", c.fraction, c.ttl), natslock.TTL(c.ttl), natslock.NoRenew())
 			require.InDelta(t, c.want, l.Remaining(), float64(time.Millisecond), "%+v", c)
 			begun := time.Now()
-			<-l.Done()
+			<-l.Context().Done()
 			require.InDelta(t, c.want, time.Since(begun), float64(2*time.Millisecond), "%+v", c)
 		}
 	})
@@ -330,7 +328,7 @@ func TestLeaseUnlockAfterTheEnd(t *testing.T) {
 // release timeout.
 func TestLeaseReleaseTimeout(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, other := join(t, s, natslock.WithReleaseTimeout(2*time.Second)), join(t, s)
+		c, other := join(t, s, natslock.WithTuning(natslock.Tuning{ReleaseTimeout: 2 * time.Second})), join(t, s)
 		l := mustLock(t, c.Client, "l", natslock.TTL(30*time.Second))
 		c.link.Blackhole(true)
 		begun := time.Now()
@@ -338,7 +336,7 @@ func TestLeaseReleaseTimeout(t *testing.T) {
 		require.Equal(t, 2*time.Second, time.Since(begun).Round(10*time.Millisecond))
 		require.ErrorIs(t, err, natslock.ErrUnavailable)
 		require.NotErrorIs(t, err, natslock.ErrLost, "it was valid to the end")
-		require.Equal(t, natslock.Released, l.State())
+		require.ErrorIs(t, l.Err(), natslock.ErrReleased)
 		require.ErrorIs(t, l.Err(), natslock.ErrReleased)
 		require.Equal(t, err, l.Unlock(t.Context()), "the first result")
 		require.Equal(t, 2*time.Second, time.Since(begun).Round(10*time.Millisecond))
@@ -353,7 +351,7 @@ func TestLeaseReleaseTimeout(t *testing.T) {
 func TestLeaseReleaseTimeoutBlockedWrite(t *testing.T) {
 	t.Parallel()
 	s := testutil.RunServer(t)
-	c := join(t, s, natslock.WithReleaseTimeout(500*time.Millisecond))
+	c := join(t, s, natslock.WithTuning(natslock.Tuning{ReleaseTimeout: 500 * time.Millisecond}))
 	l := mustLock(t, c.Client, "l", natslock.TTL(30*time.Second))
 	block(t, c)
 	done := make(chan error, 1)
@@ -370,10 +368,10 @@ func TestLeaseReleaseTimeoutBlockedWrite(t *testing.T) {
 func TestBrokenReleaseBlockedWrite(t *testing.T) {
 	tier.Proof(t)
 	s := testutil.RunServer(t)
-	c := join(t, s, natslock.WithReleaseTimeout(500*time.Millisecond), natslock.WithWatchAfter(0))
+	c := join(t, s, natslock.WithTuning(natslock.Tuning{ReleaseTimeout: 500 * time.Millisecond}), natslock.WithTuning(natslock.Tuning{WatchAfter: 1}))
 	l := mustLock(t, c.Client, "l", natslock.TTL(30*time.Second))
-	require.NoError(t, join(t, s).Break(t.Context(), natslock.BreakRequest{Kind: natslock.KindMutex, Name: "l", ID: l.ID(), Reason: "a test"}))
-	<-l.Done()
+	require.NoError(t, admin.New(join(t, s).Client).Break(t.Context(), admin.BreakRequest{Kind: admin.KindMutex, Name: "l", ID: l.ID(), Reason: "a test"}))
+	<-l.Context().Done()
 	block(t, c)
 	done := make(chan error, 2)
 	go func() { done <- l.Unlock(context.Background()) }()

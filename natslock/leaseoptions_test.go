@@ -14,6 +14,7 @@ import (
 	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -26,7 +27,7 @@ func TestLeaseNoRenew(t *testing.T) {
 		time.Sleep(8 * time.Second)
 		require.Len(t, p.take(t, c.nc), 1, "not renewed")
 		wantHeld(t, l)
-		receive(t, l.Done(), "the end")
+		receive(t, l.Context().Done(), "the end")
 		require.Equal(t, 9*time.Second, time.Since(begun).Round(time.Millisecond))
 		wantLost(t, l, natslock.ErrLost)
 
@@ -45,7 +46,7 @@ func TestLeaseNoRenew(t *testing.T) {
 		require.NoError(t, l.Extend(t.Context(), 2*time.Second))
 		require.Equal(t, 1800*time.Millisecond, l.Remaining().Round(time.Millisecond))
 		begun = time.Now()
-		receive(t, l.Done(), "the end")
+		receive(t, l.Context().Done(), "the end")
 		require.Equal(t, 1800*time.Millisecond, time.Since(begun).Round(time.Millisecond))
 		time.Sleep(500 * time.Millisecond)
 		kept, err := c.TryLock(t.Context(), "l")
@@ -56,7 +57,7 @@ func TestLeaseNoRenew(t *testing.T) {
 
 func TestLeaseExtend(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c := join(t, s, natslock.WithWatchAfter(-1))
+		c := join(t, s, natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
 		r := newRaw(t, s.Connect())
 		p := newTap(t, s.Connect(), ">")
 		l := mustLock(t, c.Client, "l", natslock.TTL(10*time.Second))
@@ -75,14 +76,14 @@ func TestLeaseExtend(t *testing.T) {
 		wantHeld(t, l)
 
 		for _, ttl := range []time.Duration{-1, time.Millisecond, time.Second - 1, 25 * time.Hour} {
-			require.ErrorIs(t, l.Extend(t.Context(), ttl), natslock.ErrInvalidTTL)
+			require.ErrorIs(t, l.Extend(t.Context(), ttl), natslock.ErrInvalid)
 		}
 		require.Empty(t, p.take(t, c.nc))
 		wantHeld(t, l)
 
 		// An Extend that is not answered: the lock is as valid as before.
 		require.NoError(t, l.Extend(t.Context(), 10*time.Second))
-		until := l.ValidUntil()
+		until := history.ValidUntil(l)
 		c.link.Blackhole(true)
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 		defer cancel()
@@ -90,7 +91,7 @@ func TestLeaseExtend(t *testing.T) {
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		require.NotErrorIs(t, err, natslock.ErrLost)
 		wantHeld(t, l)
-		require.Equal(t, until.UnixMilli(), l.ValidUntil().UnixMilli())
+		require.Equal(t, until.UnixMilli(), history.ValidUntil(l).UnixMilli())
 		// Or shorter, if that was asked for: the server may have taken it.
 		ctx, cancel = context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
@@ -114,7 +115,7 @@ func TestLeaseExtend(t *testing.T) {
 // one is refused, and is tried again at once.
 func TestLeaseExtendMeetsRenewal(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, f := history.Faulty(t, s.Connect(), 1, natslock.WithWatchAfter(-1))
+		c, f := history.Faulty(t, s.Connect(), 1, natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
 		for i := range 100 {
 			l := mustLock(t, c, fmt.Sprint("l", i), natslock.TTL(3*time.Second))
 			extended := make(chan error, 1)
@@ -147,9 +148,9 @@ func TestLeaseUntil(t *testing.T) {
 			name := fmt.Sprint("l", i)
 			end := time.Now().Add(d)
 			l := mustLock(t, c.Client, name, natslock.Until(end))
-			require.Equal(t, end.UnixMilli(), l.ValidUntil().UnixMilli())
-			require.ErrorIs(t, l.Extend(t.Context(), 0), natslock.ErrInvalidTTL)
-			require.ErrorIs(t, l.Extend(t.Context(), time.Hour), natslock.ErrInvalidTTL)
+			require.Equal(t, end.UnixMilli(), history.ValidUntil(l).UnixMilli())
+			require.ErrorIs(t, l.Extend(t.Context(), 0), natslock.ErrInvalid)
+			require.ErrorIs(t, l.Extend(t.Context(), time.Hour), natslock.ErrInvalid)
 			require.Len(t, p.take(t, c.nc), 1)
 			if d > time.Hour { // a waiter would renew its place all the while
 				mustUnlock(t, l)
@@ -162,7 +163,7 @@ func TestLeaseUntil(t *testing.T) {
 			wantHeld(t, l)
 			require.False(t, w.over())
 			require.Equal(t, record.TokenRevision(l.Token()), r.get("lock."+name).Sequence, "not renewed")
-			<-l.Done()
+			<-l.Context().Done()
 			require.Equal(t, end.UnixMilli(), time.Now().UnixMilli())
 			wantEnded(t, l)
 			<-w.done
@@ -205,12 +206,12 @@ func TestLeaseUntilEnds(t *testing.T) {
 		err := c.Do(t.Context(), "l", work(11*time.Second), until())
 		require.ErrorIs(t, err, natslock.ErrEnded)
 		require.NotErrorIs(t, err, natslock.ErrLost)
-		ev := c.rec.wait(t, natslock.EventEnded, "l")
+		ev := c.rec.wait(t, admin.EventEnded, "l")
 		require.ErrorIs(t, ev.Cause, natslock.ErrEnded)
 		require.Equal(t, "ended", ev.Type.String())
 		synctest.Wait()
 		require.Equal(t, natslock.Stats{Granted: 2, Released: 1, Ended: 1}, c.Stats())
-		require.Zero(t, c.rec.count(natslock.EventExpired, "l"))
+		require.Zero(t, c.rec.count(admin.EventExpired, "l"))
 
 		// An end before that is a loss, or a break.
 		l := mustLock(t, c.Client, "l", until())
@@ -237,12 +238,12 @@ func TestLeaseUntilRefused(t *testing.T) {
 		{natslock.Until(time.Now().Add(367 * 24 * time.Hour))},
 	} {
 		_, err := c.Lock(t.Context(), "l", opts...)
-		require.ErrorIs(t, err, natslock.ErrInvalidTTL)
+		require.ErrorIs(t, err, natslock.ErrInvalid)
 		_, err = c.TryLock(t.Context(), "l", opts...)
-		require.ErrorIs(t, err, natslock.ErrInvalidTTL)
+		require.ErrorIs(t, err, natslock.ErrInvalid)
 	}
 	_, err := c.Lock(t.Context(), "l", natslock.Until(time.Now().Add(time.Hour)), natslock.NoRenew())
-	require.ErrorIs(t, err, natslock.ErrInvalidOption)
+	require.ErrorIs(t, err, natslock.ErrInvalid)
 	require.Equal(t, before, c.nc.Stats().OutMsgs)
 }
 
@@ -275,14 +276,14 @@ func TestLeaseEarlyWarning(t *testing.T) {
 		}
 		c.link.Blackhole(true)
 		w := receive(t, warnings, "a warning")
-		receive(t, l.Done(), "the end")
+		receive(t, l.Context().Done(), "the end")
 		require.Equal(t, 4*time.Second, time.Since(w.at).Round(10*time.Millisecond), "so long before the end")
 		require.Empty(t, warnings)
 
 		_, err := c.Lock(t.Context(), "x", natslock.EarlyWarning(0, func(*natslock.Lock) {}))
-		require.ErrorIs(t, err, natslock.ErrInvalidOption)
+		require.ErrorIs(t, err, natslock.ErrInvalid)
 		_, err = c.Lock(t.Context(), "x", natslock.EarlyWarning(1, nil))
-		require.ErrorIs(t, err, natslock.ErrInvalidOption)
+		require.ErrorIs(t, err, natslock.ErrInvalid)
 	})
 }
 
@@ -290,8 +291,8 @@ func TestLeaseEarlyWarning(t *testing.T) {
 func TestLeaseEarlyWarningIsDue(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		const ttl, before = 10 * time.Second, 4 * time.Second
-		slow := func(context.Context, natslock.Event) { time.Sleep(10 * time.Millisecond) }
-		c, release := join(t, s, natslock.WithObserver(slow)), make(chan struct{})
+		slow := func(context.Context, admin.Event) { time.Sleep(10 * time.Millisecond) }
+		c, release := join(t, s, admin.WithObserver(slow)), make(chan struct{})
 		defer close(release)
 		warned := make(chan time.Duration, 10)
 		warning := func(fn func()) natslock.LockOption {
@@ -316,10 +317,10 @@ func TestLeaseEarlyWarningIsDue(t *testing.T) {
 func TestLeaseEarlyWarningAfterUnlock(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		blocked := make(chan struct{})
-		c := join(t, s, natslock.WithObserver(func(context.Context, natslock.Event) { <-blocked }))
+		c := join(t, s, admin.WithObserver(func(context.Context, admin.Event) { <-blocked }))
 		var late atomic.Int32
 		l := mustLock(t, c.Client, "l", natslock.TTL(10*time.Second), natslock.EarlyWarning(4*time.Second, func(l *natslock.Lock) {
-			if l.State() != natslock.Held {
+			if l.Remaining() == 0 {
 				late.Add(1)
 			}
 		}))
@@ -343,7 +344,7 @@ func TestLeaseEarlyWarningBlocks(t *testing.T) {
 			natslock.EarlyWarning(8*time.Second, func(*natslock.Lock) { <-release }))
 		kept := mustLock(t, c.Client, "kept", natslock.TTL(3*time.Second))
 		begun := time.Now()
-		receive(t, l.Done(), "the end")
+		receive(t, l.Context().Done(), "the end")
 		require.Equal(t, 9*time.Second, time.Since(begun).Round(10*time.Millisecond))
 		wantHeld(t, kept)
 		mustUnlock(t, kept)

@@ -18,6 +18,7 @@ import (
 	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -28,12 +29,12 @@ import (
 func TestForgedRecord(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		nc := s.Connect()
-		a, _ := history.Faulty(t, nc, 1, natslock.WithWatchAfter(-1))
+		a, _ := history.Faulty(t, nc, 1, natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
 		b, fb := history.Faulty(t, s.Connect(), 1)
 		ref := history.NewRecorder()
 		la, err := a.Lock(t.Context(), "x")
 		require.NoError(t, err)
-		ref.Granted(natslock.KindMutex, natslock.Exclusive, la)
+		ref.Granted(admin.KindMutex, admin.Exclusive, la)
 		var claim struct {
 			ID string `msgpack:"id"`
 		}
@@ -58,7 +59,7 @@ func TestForgedRecord(t *testing.T) {
 		time.Sleep(time.Second)
 		_, err = b.TryLock(t.Context(), "x")
 		require.ErrorIs(t, err, natslock.ErrLocked)
-		require.Equal(t, natslock.Held, la.State())
+		require.Positive(t, la.Remaining())
 		ref.Check(t)
 	})
 }
@@ -95,7 +96,7 @@ func TestOwnAttemptLandsWhileWaiting(t *testing.T) {
 				// attempt lands.
 				fb.DropEvents(func(kvstore.Event) bool { return true })
 				fb.FailReads(func(testutil.ReadOp, string) error { return kvstore.ErrUnavailable })
-				require.NoError(t, a.Break(t.Context(), natslock.BreakRequest{Kind: natslock.KindMutex, Name: "x", ID: la.ID(), Reason: "test", Immediately: true}))
+				require.NoError(t, admin.New(a).Break(t.Context(), admin.BreakRequest{Kind: admin.KindMutex, Name: "x", ID: la.ID(), Reason: "test", Immediately: true}))
 				r := newRaw(t, s.Connect())
 				for r.get("lock.x") != nil { // servers are some tenths of a second late
 					time.Sleep(100 * time.Millisecond)
@@ -109,7 +110,7 @@ func TestOwnAttemptLandsWhileWaiting(t *testing.T) {
 				landed := time.Now()
 				l := <-got
 				require.Less(t, time.Since(landed), 5*time.Second, "waited for its own record")
-				require.Equal(t, natslock.Held, l.State())
+				require.Positive(t, l.Remaining())
 				require.NoError(t, l.Unlock(t.Context()))
 			})
 		})
@@ -188,7 +189,7 @@ func TestBucketGoneUnderWaiter(t *testing.T) {
 // TTL is asked for.
 func TestRenewFractionBeyondValidity(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, _ := history.Faulty(t, s.Connect(), 1, natslock.WithRenewFraction(0.99), natslock.WithSafetyMargin(0.5), natslock.WithTTL(2*time.Second))
+		c, _ := history.Faulty(t, s.Connect(), 1, natslock.WithTuning(natslock.Tuning{RenewFraction: 0.99}), natslock.WithTuning(natslock.Tuning{SafetyMargin: 0.5}), natslock.WithTTL(2*time.Second))
 		l, err := c.Lock(t.Context(), "x")
 		require.NoError(t, err)
 		time.Sleep(time.Minute)
@@ -207,7 +208,7 @@ func TestHealthyAfterRemake(t *testing.T) {
 		link.Cut()
 		history.RemakeBucket(t, s.Connect(), record.TokenRevision(l.Token())+1000)
 		link.Heal()
-		<-l.Done()
+		<-l.Context().Done()
 		require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrLost)
 		time.Sleep(time.Second)
 		require.NoError(t, c.Healthy())
@@ -256,17 +257,17 @@ func TestSecondClose(t *testing.T) {
 // waiter must not overwrite that record. Found by TestSim (check 1, seed 7).
 func TestForgedTombstone(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a, _ := history.Faulty(t, s.Connect(), 1, natslock.WithWatchAfter(-1))
+		a, _ := history.Faulty(t, s.Connect(), 1, natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
 		b, fb := history.Faulty(t, s.Connect(), 1)
 		ref := history.NewRecorder()
 		la, err := a.Lock(t.Context(), "x")
 		require.NoError(t, err)
-		ref.Granted(natslock.KindMutex, natslock.Exclusive, la)
+		ref.Granted(admin.KindMutex, admin.Exclusive, la)
 		got := make(chan *natslock.Lock, 1)
 		go func() {
 			l, err := b.Lock(context.Background(), "x")
 			assert.NoError(t, err)
-			ref.Granted(natslock.KindMutex, natslock.Exclusive, l)
+			ref.Granted(admin.KindMutex, admin.Exclusive, l)
 			got <- l
 		}()
 		time.Sleep(time.Second)
@@ -284,7 +285,7 @@ func TestForgedTombstone(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 		require.Empty(t, got)
-		require.Equal(t, natslock.Held, la.State())
+		require.Positive(t, la.Remaining())
 		require.NoError(t, la.Unlock(t.Context()))
 		released := time.Now()
 		lb := <-got
@@ -298,7 +299,7 @@ func TestForgedTombstone(t *testing.T) {
 // handles the notifications that come after it all the same.
 func TestForgedRevisionDeafensNobody(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a, _ := history.Faulty(t, s.Connect(), 1, natslock.WithWatchAfter(-1))
+		a, _ := history.Faulty(t, s.Connect(), 1, natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
 		b, fb := history.Faulty(t, s.Connect(), 1)
 		la, err := a.Lock(t.Context(), "x")
 		require.NoError(t, err)
@@ -325,7 +326,7 @@ func TestForgedRevisionDeafensNobody(t *testing.T) {
 // 100, by its time).
 func TestForgedHintOnFixedLease(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, f := history.Faulty(t, s.Connect(), 1, natslock.WithWatchAfter(0))
+		c, f := history.Faulty(t, s.Connect(), 1, natslock.WithTuning(natslock.Tuning{WatchAfter: 1}))
 		l, err := c.Lock(t.Context(), "x", natslock.TTL(time.Hour), natslock.NoRenew())
 		require.NoError(t, err)
 		time.Sleep(time.Second) // it is watched

@@ -14,6 +14,7 @@ import (
 	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -173,7 +174,7 @@ func TestLingerTryGivesUp(t *testing.T) {
 // TestLingerNone: a client that keeps no idle lease does not say that it may.
 func TestLingerNone(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, other := join(t, s, natslock.WithMaxLingering(0)), join(t, s)
+		c, other := join(t, s, natslock.WithTuning(natslock.Tuning{MaxLingering: -1})), join(t, s)
 		before := c.nc.Stats().OutMsgs
 		l := mustLock(t, c.Client, "l", lingers)
 		require.LessOrEqual(t, c.nc.Stats().OutMsgs-before, uint64(1))
@@ -211,7 +212,7 @@ func TestLingerBreak(t *testing.T) {
 						require.NoError(t, err)
 						require.Zero(t, c.Stats().Granted%2, "of the same lease")
 						time.Sleep(2 * time.Second)
-						require.NoError(t, operator.Break(t.Context(), natslock.BreakRequest{Name: "l", ID: inspect(t, operator.Client, "l").Holder.ID, Immediately: immediately}))
+						require.NoError(t, admin.New(operator.Client).Break(t.Context(), admin.BreakRequest{Name: "l", ID: inspect(t, operator.Client, "l").Holder.ID, Immediately: immediately}))
 						time.Sleep(time.Second)
 						wantLost(t, l, natslock.ErrBroken)
 					}
@@ -256,7 +257,7 @@ func TestLingerIdleBroken(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				defer cancel()
 				id := inspect(t, operator.Client, "l").Holder.ID
-				err := operator.Break(ctx, natslock.BreakRequest{Name: "l", ID: id, Immediately: how == "immediately"})
+				err := admin.New(operator.Client).Break(ctx, admin.BreakRequest{Name: "l", ID: id, Immediately: how == "immediately"})
 				if how == "unanswered" && err != nil { // the client has deleted the broken record by then
 					require.ErrorIs(t, err, natslock.ErrReleased)
 				} else {
@@ -309,7 +310,7 @@ func TestLingerCrowd(t *testing.T) {
 // does not let others join that claim again.
 func TestLingerDrivenOn(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, f := joinFaulty(t, s, natslock.WithTurn(0))
+		c, f := joinFaulty(t, s, natslock.WithTuning(natslock.Tuning{Turn: -1}))
 		other := join(t, s)
 		onStage(f, "lock take", testutil.LoseAnswer)
 		first := c.begin(t, "l", lingers, natslock.MaxWait(500*time.Millisecond))
@@ -450,7 +451,7 @@ func TestLingerTryBehindAPlace(t *testing.T) {
 // TestLingerTryEvicted: a TryLock gets a lock whose idle lease its own client is giving up.
 func TestLingerTryEvicted(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, f := joinFaulty(t, s, natslock.WithMaxLingering(1))
+		c, f := joinFaulty(t, s, natslock.WithTuning(natslock.Tuning{MaxLingering: 1}))
 		f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
 			if w.Delete {
 				return testutil.Delay(20 * time.Millisecond)

@@ -13,6 +13,7 @@ import (
 	"github.com/natslock/locks/internal/verify/machine"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -113,7 +114,7 @@ func TestLingerWaits(t *testing.T) {
 					require.NoError(t, closeNow(c.Client))
 					require.ErrorIs(t, w.failed(t), natslock.ErrClosed)
 				case "break":
-					require.NoError(t, other.Break(t.Context(), natslock.BreakRequest{Name: "l", ID: l.ID()}))
+					require.NoError(t, admin.New(other.Client).Break(t.Context(), admin.BreakRequest{Name: "l", ID: l.ID()}))
 					mustUnlock(t, w.granted(t))
 					require.Greater(t, w.lock.Token(), l.Token()+64, "another lease")
 				case "outage":

@@ -10,6 +10,7 @@ import (
 
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -172,7 +173,7 @@ func TestLingerTryLock(t *testing.T) {
 // The least recently used lock is given up at the bound.
 func TestLingerEvicted(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c := join(t, s, natslock.WithMaxLingering(2))
+		c := join(t, s, natslock.WithTuning(natslock.Tuning{MaxLingering: 2}))
 		for _, name := range []string{"a", "b", "a", "c"} {
 			mustUnlock(t, mustLock(t, c.Client, name, lingers))
 		}
@@ -198,7 +199,7 @@ func TestLingerBroken(t *testing.T) {
 				c.link.Blackhole(true)
 			}
 			begun := time.Now()
-			require.NoError(t, other.Break(t.Context(), natslock.BreakRequest{Name: "l", ID: h.ID}))
+			require.NoError(t, admin.New(other.Client).Break(t.Context(), admin.BreakRequest{Name: "l", ID: h.ID}))
 			mustUnlock(t, mustLock(t, other.Client, "l"))
 			if !crashed {
 				require.Less(t, time.Since(begun), 10*time.Millisecond)
@@ -254,9 +255,7 @@ func TestLingerInvalid(t *testing.T) {
 			{natslock.Linger(time.Second), natslock.Until(time.Now().Add(time.Minute))},
 		} {
 			_, err := c.Lock(t.Context(), "l", opts...)
-			require.ErrorIs(t, err, natslock.ErrInvalidOption)
+			require.ErrorIs(t, err, natslock.ErrInvalid)
 		}
-		_, err := natslock.New(t.Context(), c.nc, natslock.WithMaxLingering(-1))
-		require.ErrorIs(t, err, natslock.ErrInvalidOption)
 	})
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -20,7 +21,7 @@ func TestLingerTrySeenByNobody(t *testing.T) {
 		asker, viewer := join(t, s), join(t, s)
 		w := follow(t, viewer, ">")
 		mustLock(t, c.Client, "l", natslock.Linger(time.Hour))
-		w.next(natslock.EventGranted)
+		w.next(admin.EventGranted)
 		f.DropEvents(func(kvstore.Event) bool { return true }) // no answer
 		for _, crashes := range []bool{false, true} {
 			tried := make(chan error, 1)
@@ -37,7 +38,7 @@ func TestLingerTrySeenByNobody(t *testing.T) {
 			info := inspect(t, viewer.Client, "l")
 			require.Zero(t, info.Waiting())
 			require.Empty(t, info.Queue)
-			for listed, err := range viewer.List(t.Context(), ">") {
+			for listed, err := range admin.New(viewer.Client).List(t.Context(), ">") {
 				require.NoError(t, err)
 				require.Empty(t, listed.Queue)
 			}
@@ -53,8 +54,8 @@ func TestLingerTrySeenByNobody(t *testing.T) {
 			require.Error(t, <-tried)
 			time.Sleep(3 * time.Second)
 			for _, w := range []*follower{w, begun} {
-				w.next(natslock.EventQueued)
-				w.next(natslock.EventGaveUp)
+				w.next(admin.EventQueued)
+				w.next(admin.EventGaveUp)
 				w.nothing()
 			}
 		}
@@ -67,18 +68,18 @@ func TestLingerWatched(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, viewer := join(t, s, natslock.WithOwner("alice")), join(t, s)
 		plain := mustLock(t, c.Client, "plain")
-		events := make(chan natslock.Event, 1000)
+		events := make(chan admin.Event, 1000)
 		go func() {
-			for ev, err := range viewer.Watch(t.Context(), "l") {
+			for ev, err := range admin.New(viewer.Client).Watch(t.Context(), "l") {
 				if err == nil {
 					events <- ev
 				}
 			}
 		}()
-		next := func(typ natslock.EventType, idle bool) {
+		next := func(typ admin.EventType, idle bool) {
 			t.Helper()
 			ev := receive(t, events, typ.String())
-			for typ == natslock.EventReleased && ev.Type == natslock.EventRenewed {
+			for typ == admin.EventReleased && ev.Type == admin.EventRenewed {
 				require.True(t, ev.Holder.Idle)
 				ev = receive(t, events, typ.String())
 			}
@@ -87,19 +88,19 @@ func TestLingerWatched(t *testing.T) {
 			require.Equal(t, idle, ev.Holder.Idle)
 			require.Equal(t, "alice", ev.Holder.Owner)
 		}
-		require.Equal(t, natslock.EventWatching, receive(t, events, "the watch").Type)
+		require.Equal(t, admin.EventWatching, receive(t, events, "the watch").Type)
 		l := mustLock(t, c.Client, "l", natslock.Linger(12*time.Second))
-		next(natslock.EventGranted, false)
+		next(admin.EventGranted, false)
 		h := inspect(t, viewer.Client, "l").Holder
 		require.True(t, h.Lingers && !h.Idle)
 		mustUnlock(t, l)
 		synctest.Wait()
 		require.False(t, inspect(t, viewer.Client, "l").Holder.Idle, "the record is older")
 		require.Equal(t, 1, c.Stats().Idle)
-		next(natslock.EventRenewed, true)
+		next(admin.EventRenewed, true)
 		h = inspect(t, viewer.Client, "l").Holder
 		require.True(t, h.Lingers && h.Idle)
-		next(natslock.EventReleased, true)
+		next(admin.EventReleased, true)
 		h = inspect(t, viewer.Client, "plain").Holder
 		require.False(t, h.Lingers || h.Idle)
 		mustUnlock(t, plain)
@@ -117,7 +118,7 @@ func TestLingerObserved(t *testing.T) {
 			},
 			"a break": func(_, other *member) {
 				h := inspect(t, other.Client, "l").Holder
-				require.NoError(t, other.Break(t.Context(), natslock.BreakRequest{Name: "l", ID: h.ID}))
+				require.NoError(t, admin.New(other.Client).Break(t.Context(), admin.BreakRequest{Name: "l", ID: h.ID}))
 			},
 			"a cut": func(c, _ *member) { c.link.Blackhole(true) },
 			"Close": func(c, _ *member) { require.NoError(t, c.Client.Close(t.Context())) },
@@ -139,7 +140,7 @@ func TestLingerObserved(t *testing.T) {
 				want = append(want, "granted "+id, "released "+id)
 			}
 			for _, ev := range c.rec.all() {
-				if ev.Type != natslock.EventRenewed {
+				if ev.Type != admin.EventRenewed {
 					got = append(got, ev.Type.String()+" "+ev.ID)
 				}
 			}

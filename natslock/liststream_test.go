@@ -12,6 +12,7 @@ import (
 	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/rwlock"
 	"github.com/natslock/locks/testutil"
 )
@@ -49,7 +50,7 @@ func TestListInParts(t *testing.T) {
 		c := newClient(t, srv.Connect(), testutil.WrapStore(func(kv kvstore.KV) kvstore.KV { return counted{kv, &lists} }))
 		var names []string
 		readers := 0
-		for info, err := range c.List(ctx, "many.*") {
+		for info, err := range admin.New(c).List(ctx, "many.*") {
 			require.NoError(t, err)
 			readers += len(info.Readers)
 			names = append(names, info.Name)
@@ -75,7 +76,7 @@ func TestListInParts(t *testing.T) {
 		require.Equal(t, int64(7+(n+part-1)/part), lists.Load())
 
 		lists.Store(0)
-		for _, err := range c.List(ctx, "many.*") {
+		for _, err := range admin.New(c).List(ctx, "many.*") {
 			require.NoError(t, err)
 			break
 		}

@@ -11,48 +11,18 @@ import (
 	"github.com/natslock/locks/internal/session"
 )
 
-// State is the state of a [Lock].
-type State int
-
-const (
-	// Held: the lock is inside its validity.
-	Held State = iota + 1
-	// Lost: the lock ended without an Unlock.
-	Lost
-	// Released: the lock was unlocked, or handed over.
-	Released
-	// Ended: the time of an [Until] lock was over before it was unlocked.
-	Ended
-)
-
-func (s State) String() string {
-	switch s {
-	case 0:
-		return "none" // of a zero Lock
-	case Held:
-		return "held"
-	case Lost:
-		return "lost"
-	case Released:
-		return "released"
-	case Ended:
-		return "ended"
-	}
-	return fmt.Sprintf("State(%d)", int(s))
-}
-
 // Lock is a lock that was granted. Its holder must unlock it. When a Lock is dropped
 // without Unlock, the client logs a warning and no longer renews the lease, which then
 // ends.
 //
 // A zero Lock holds nothing: its methods that return errors return one matching
-// [ErrInvalidOption], its context has ended, and the others return zero values.
+// [ErrInvalid], its context has ended, and the others return zero values.
 type Lock struct {
 	lease   acquire.Holding
 	cleanup runtime.Cleanup
 }
 
-var errNoLock = fmt.Errorf("%w: a natslock.Lock that no acquire has returned", ErrInvalidOption)
+var errNoLock = fmt.Errorf("%w: a natslock.Lock that no acquire has returned", ErrInvalid)
 
 // noLock is what a zero Lock holds.
 type noLock struct{}
@@ -108,9 +78,6 @@ func (l *Lock) Token() uint64 { return l.holding().Token() }
 // [ErrClosed]. If the parent ended, it returns the parent's cause, and the lock is still held.
 func (l *Lock) Context() context.Context { return l.holding().Context() }
 
-// Done returns the Done channel of the lock's context.
-func (l *Lock) Done() <-chan struct{} { return l.holding().Context().Done() }
-
 // Err returns nil while the lock is held and its context has not ended. Then it returns
 // the cause.
 func (l *Lock) Err() error {
@@ -118,26 +85,6 @@ func (l *Lock) Err() error {
 		return cause
 	}
 	return context.Cause(l.holding().Context())
-}
-
-// State returns the state of the lock. It reads the clock and does no I/O.
-func (l *Lock) State() State {
-	h := l.holding()
-	if h == (noLock{}) {
-		return 0
-	}
-	s, _, _ := h.Status()
-	return Held + State(s)
-}
-
-// ValidUntil returns the end of the validity as wall-clock time, for logs. A renewal
-// moves it. Once the lock has ended, the time is in the past.
-func (l *Lock) ValidUntil() time.Time {
-	h := l.holding()
-	if h == (noLock{}) {
-		return time.Time{}
-	}
-	return time.Now().Add(h.Left())
 }
 
 // Remaining returns how much of the validity is left, or 0 once the lock has ended. Its
@@ -156,7 +103,7 @@ func (l *Lock) Remaining() time.Duration {
 //
 // It returns nil when the server has confirmed the lock within the validity. The
 // validity then counts from the sending of this call's request. The error matches
-// [ErrInvalidTTL] for a ttl that no lease can have, for one whose validity is not longer
+// [ErrInvalid] for a ttl that no lease can have, for one whose validity is not longer
 // than the [EarlyWarning] of this lock, and for an [Until] lock: then nothing was sent. If the lock has ended, the error is the cause (see [Lock.Context]).
 //
 // If ctx had ended before the call, the error matches ctx's, and nothing was sent. If
@@ -173,13 +120,13 @@ func (l *Lock) Extend(ctx context.Context, ttl time.Duration) error {
 }
 
 // SetMeta replaces the lock's metadata ([Meta]) by m, which has the size limit of [Meta].
-// An empty m removes them. [Client.Inspect] and [Client.List] show m when SetMeta has
-// returned nil, and [Client.Watch] reports it as [EventRenewed]. The next holder has the
+// An empty m removes them. Package admin shows m when SetMeta has
+// returned nil. The next holder has the
 // metadata of its own acquire. If ctx never ends, SetMeta waits until the validity ends.
 //
 // It returns nil when the server has stored m within the validity, which the write
 // renews. If the lock has ended, the error is the cause (see [Lock.Context]). The error
-// matches [ErrInvalidOption] if m is too large, and for a lock taken with [Until] or
+// matches [ErrInvalid] if m is too large, and for a lock taken with [Until] or
 // [NoRenew]. It also does for a reader's lock, because the readers of a client share a
 // record. Then nothing was sent, or the server has refused it for its size, and the lock is
 // held with the metadata that it had.
@@ -218,7 +165,7 @@ func (l *Lock) Contended() <-chan struct{} {
 }
 
 // Unlock ends the lock's context and deletes its record. It waits for the server until
-// the client's release timeout passes ([WithReleaseTimeout], 5 s by default), or until ctx
+// the client's release timeout passes (5 s by default, see [Tuning]), or until ctx
 // ends if that is earlier: the release then goes on in the background. Unlock ignores a ctx
 // that is nil or had ended before the call, and the lock's own context. So a deferred Unlock
 // works after ctx has ended. Further calls return the result of the first.
@@ -254,7 +201,7 @@ func (l *Lock) retire() error {
 
 // Do runs fn with the lock's context, and unlocks when fn returns or panics. It returns
 // fn's error joined with the error of [Lock.Unlock]. It refuses a nil fn with
-// [ErrInvalidOption], and the lock stays held.
+// [ErrInvalid], and the lock stays held.
 func (l *Lock) Do(fn func(ctx context.Context, l *Lock) error) error {
 	if l.holding() == (noLock{}) {
 		return errNoLock

@@ -43,11 +43,11 @@ func lockConfigOf(opts []LockOption) (lockConfig, error) {
 
 // TTL sets the lease of this lock instead of the client's: 1 s to 24 h, rounded up
 // to whole seconds; see [WithTTL]. With [NoRenew] it may last up to 366 days.
-// Anything else is refused with [ErrInvalidTTL].
+// Anything else is refused with [ErrInvalid].
 func TTL(d time.Duration) LockOption {
 	return func(c *lockConfig) error {
 		if d < clock.MinTTL {
-			return fmt.Errorf("%w: TTL: %v is less than %v", ErrInvalidTTL, d, clock.MinTTL)
+			return fmt.Errorf("%w: TTL: %v is less than %v", clock.ErrInvalidTTL, d, clock.MinTTL)
 		}
 		c.req.TTL = d
 		return nil
@@ -58,7 +58,7 @@ func TTL(d time.Duration) LockOption {
 // end the work under the lock. When it passes, the acquire returns [ErrTimeout], which
 // matches [ErrUnavailable] too in an outage: see [TimeoutError]. By
 // default only the context bounds the waiting. MaxWait must be positive, or the acquire
-// returns [ErrInvalidOption]. [Client.TryLock] does not wait and ignores it.
+// returns [ErrInvalid]. [Client.TryLock] does not wait and ignores it.
 func MaxWait(d time.Duration) LockOption {
 	return func(c *lockConfig) error {
 		if d <= 0 {
@@ -71,7 +71,7 @@ func MaxWait(d time.Duration) LockOption {
 
 // Meta attaches data to the lock. [Lock.SetMeta] replaces it. Every reader of the bucket
 // can see it. The data and the owner must fit into 14 KiB, and into the server's max_payload
-// (1 MiB by default) less 416 bytes, or the acquire returns [ErrInvalidOption].
+// (1 MiB by default) less 416 bytes, or the acquire returns [ErrInvalid].
 func Meta(m map[string]string) LockOption {
 	m = maps.Clone(m)
 	return func(c *lockConfig) error {
@@ -84,15 +84,15 @@ func Meta(m map[string]string) LockOption {
 // renewed: for jobs that may run once per period. The wait for it ends at t, too.
 // The server frees it up to 2 s after t, or a thousandth of its length if that is more,
 // or at Unlock. A t that is past or too far ahead makes the acquire return
-// [ErrInvalidTTL], Until together with [TTL] or [NoRenew] [ErrInvalidOption].
+// [ErrInvalid], and so does Until together with [TTL] or [NoRenew].
 //
 // A lock that is held to t has ended as planned, and is not lost. Its context ends with
 // a cause that matches [ErrEnded], and an Unlock after t returns such an error.
-// [Lock.Extend] does not move t: it returns [ErrInvalidTTL].
+// [Lock.Extend] does not move t: it returns [ErrInvalid].
 func Until(t time.Time) LockOption {
 	return func(c *lockConfig) error {
 		if t.IsZero() {
-			return fmt.Errorf("%w: Until needs a time", ErrInvalidTTL)
+			return fmt.Errorf("%w: Until needs a time", clock.ErrInvalidTTL)
 		}
 		c.req.Until = t.Round(0) // the wall clock counts suspend, the other may not
 		return nil
@@ -108,8 +108,10 @@ func NoRenew() LockOption {
 	}
 }
 
-// MaxLinger is the longest time that [Linger] takes.
-const MaxLinger = time.Hour
+const (
+	maxLinger  = time.Hour
+	maxMinHold = 12 * time.Hour
+)
 
 // Linger has the client keep the lock for up to d when the last of its goroutines has
 // unlocked it. The next Lock of this client then costs no message, which suits a service
@@ -121,20 +123,17 @@ const MaxLinger = time.Hour
 // was lost keeps it for 5 s more. An idle lock costs a renewal every third of its TTL,
 // and every 4 s a part of a read: one shows the queues of 128 locks. [Stats.Idle] counts
 // the idle locks, and [Holder.Idle] shows one to other clients. d is positive and at most
-// [MaxLinger], or the acquire returns [ErrInvalidOption], and so does Linger together with
+// one hour, or the acquire returns [ErrInvalid], and so does Linger together with
 // [Until] or [NoRenew].
 func Linger(d time.Duration) LockOption {
 	return func(c *lockConfig) error {
-		if d <= 0 || d > MaxLinger {
-			return invalid("Linger", "%v is not in (0, %v]", d, MaxLinger)
+		if d <= 0 || d > maxLinger {
+			return invalid("Linger", "%v is not in (0, %v]", d, maxLinger)
 		}
 		c.req.Linger = d
 		return nil
 	}
 }
-
-// MaxMinHold is the longest time that [MinHold] takes.
-const MaxMinHold = 12 * time.Hour
 
 // MinHold keeps others out for d after the grant, by the server's clock, however early the
 // holder unlocks. It is for a short job that several replicas start at the same time, by
@@ -152,13 +151,13 @@ const MaxMinHold = 12 * time.Hour
 // [Lock.Extend] does not make the TTL shorter. The goroutines of the client do not hand
 // the lock on to each other.
 //
-// d is positive and at most [MaxMinHold], or the acquire returns [ErrInvalidOption]. It
+// d is positive and at most 12 hours, or the acquire returns [ErrInvalid]. It
 // also does for MinHold together with [Until] or [Linger], for one that reads a
 // reader-writer lock, and for one of several locks ([Client.LockAll]).
 func MinHold(d time.Duration) LockOption {
 	return func(c *lockConfig) error {
-		if d <= 0 || d > MaxMinHold {
-			return invalid("MinHold", "%v is not in (0, %v]", d, MaxMinHold)
+		if d <= 0 || d > maxMinHold {
+			return invalid("MinHold", "%v is not in (0, %v]", d, maxMinHold)
 		}
 		c.req.MinHold = d
 		return nil
@@ -185,10 +184,10 @@ func Detached() LockOption {
 // warnings do. It does not begin after the end of the lock, by an Unlock or a loss, nor for a
 // lock whose handle was dropped. While it runs, the same lock gives no further warning, and
 // [Client.Close] does not wait for it. A d that is not positive, or a nil fn, makes the acquire return
-// [ErrInvalidOption].
+// [ErrInvalid].
 // So does a d that is not shorter than the validity of a new lease, its TTL less the margin
-// ([WithSafetyMargin]): fn would be called after every confirmation. [Lock.Extend] refuses
-// such a TTL with [ErrInvalidTTL].
+// ([Tuning]): fn would be called after every confirmation. [Lock.Extend] refuses
+// such a TTL with [ErrInvalid].
 func EarlyWarning(d time.Duration, fn func(*Lock)) LockOption {
 	return func(c *lockConfig) error {
 		if d <= 0 || fn == nil {

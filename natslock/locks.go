@@ -14,30 +14,30 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// MaxLockAll is the largest number of names that [Client.LockAll] and [Client.TryLockAll]
+// maxLockAll is the largest number of names that [Client.LockAll] and [Client.TryLockAll]
 // take.
-const MaxLockAll = 256
+const maxLockAll = 256
 
 // giveBackWait is how long an acquire of several locks waits, before it fails, until the
 // server has confirmed the release of those that it got.
 const giveBackWait = 250 * time.Millisecond
 
-// Locks are several mutexes that [Client.LockAll] or [Client.TryLockAll] has granted. The
+// LockSet is several mutexes that [Client.LockAll] or [Client.TryLockAll] has granted. The
 // holder must unlock them. Dropped without Unlock, they end as a dropped [Lock] does.
 //
-// A zero Locks holds nothing: its methods that return errors return one matching
-// [ErrInvalidOption], its context has ended, and the others return zero values.
-type Locks struct {
+// A zero LockSet holds nothing: its methods that return errors return one matching
+// [ErrInvalid], its context has ended, and the others return zero values.
+type LockSet struct {
 	all    []*Lock // in the order of their encoded names
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 }
 
-var errNoLocks = fmt.Errorf("%w: a natslock.Locks that no acquire has returned", ErrInvalidOption)
+var errNoLocks = fmt.Errorf("%w: a natslock.LockSet that no acquire has returned", ErrInvalid)
 
 // LockAll takes the mutexes with these names and holds each until it has all of them. It
 // waits like [Client.Lock]: until ctx ends or [MaxWait] passes, which bounds the whole
-// call. ctx is also the parent of the one context of all locks: see [Locks.Context].
+// call. ctx is also the parent of the one context of all locks: see [LockSet.Context].
 //
 // Calls that want the same names in another order do not deadlock. LockAll takes the names
 // in one order for all clients, that of the bytes in the bucket's keys, and a name that
@@ -53,13 +53,13 @@ var errNoLocks = fmt.Errorf("%w: a natslock.Locks that no acquire has returned",
 // idle that LockAll releases, and gives each up when another client asks.
 //
 // LockAll returns all locks, or an error and no lock. Then it has released those that it
-// got, which observers and [Stats] count. It waits for the server's confirmation of that
+// got, which [Stats] counts. It waits for the server's confirmation of that
 // for 250 ms at most. If a lock is lost
 // or broken while LockAll waits for another one, the error matches [ErrLost] or the other
-// cause in [Lock.Context], and names both locks. It matches [ErrInvalidOption] for no names,
-// for more than [MaxLockAll], and for [MinHold]. The other errors are those of [Client.Lock], and name the
+// cause in [Lock.Context], and names both locks. It matches [ErrInvalid] for no names,
+// for more than 256, and for [MinHold]. The other errors are those of [Client.Lock], and name the
 // lock. Nothing is sent if a name or an option is invalid.
-func (c *Client) LockAll(ctx context.Context, names []string, opts ...LockOption) (*Locks, error) {
+func (c *Client) LockAll(ctx context.Context, names []string, opts ...LockOption) (*LockSet, error) {
 	g, err := c.gather(ctx, names, opts)
 	if err != nil {
 		return nil, err
@@ -81,7 +81,7 @@ func (c *Client) LockAll(ctx context.Context, names []string, opts ...LockOption
 // [Client.TryLock] for the first name, in the order of [Client.LockAll], that it did not
 // get. If that is held or has a queue, the error is a *[LockedError]. The limits, the
 // options and the other errors are those of [Client.LockAll]. [MaxWait] has no effect.
-func (c *Client) TryLockAll(ctx context.Context, names []string, opts ...LockOption) (*Locks, error) {
+func (c *Client) TryLockAll(ctx context.Context, names []string, opts ...LockOption) (*LockSet, error) {
 	g, err := c.gather(ctx, names, opts)
 	if err != nil {
 		return nil, err
@@ -104,7 +104,7 @@ type gathering struct {
 	names []string // in the order in which they are taken
 	begun time.Time
 	got   []*Lock // for each name; nil: not held
-	held  *Locks
+	held  *LockSet
 
 	wait context.Context // of the acquires
 	stop context.CancelCauseFunc
@@ -125,8 +125,8 @@ func (c *Client) gather(ctx context.Context, names []string, opts []LockOption) 
 	if cfg.req.MinHold != 0 { // or a lock that is given back would rest //safety:all-no-rest
 		return fail(invalid("MinHold", "does not go with several locks"))
 	}
-	if len(names) == 0 || len(names) > MaxLockAll {
-		return fail(invalid("names", "there are %d, not 1 to %d", len(names), MaxLockAll))
+	if len(names) == 0 || len(names) > maxLockAll {
+		return fail(invalid("names", "there are %d, not 1 to %d", len(names), maxLockAll))
 	}
 	ordered, err := inOrder(names)
 	if err != nil {
@@ -135,7 +135,7 @@ func (c *Client) gather(ctx context.Context, names []string, opts []LockOption) 
 	if err := c.locks.Check(record.Mutex, ordered...); err != nil {
 		return fail(err)
 	}
-	g := &gathering{c: c, cfg: cfg, names: ordered, begun: time.Now(), got: make([]*Lock, len(ordered)), held: &Locks{}}
+	g := &gathering{c: c, cfg: cfg, names: ordered, begun: time.Now(), got: make([]*Lock, len(ordered)), held: &LockSet{}}
 	base := ctx
 	if cfg.req.Detached {
 		base = context.WithoutCancel(ctx)
@@ -255,7 +255,7 @@ func (g *gathering) giveBack(n int) <-chan struct{} {
 }
 
 // result is that of the acquire, which err has ended or nothing.
-func (g *gathering) result(err error) (*Locks, error) {
+func (g *gathering) result(err error) (*LockSet, error) {
 	if err == nil {
 		if err = g.failure(g.names[len(g.names)-1], nil); err == nil {
 			g.stop(nil)
@@ -290,7 +290,7 @@ func (g *gathering) failure(name string, err error) error {
 
 // Names returns the names of the locks, each once, in the order in which LockAll takes
 // them.
-func (l *Locks) Names() []string {
+func (l *LockSet) Names() []string {
 	if l == nil {
 		return nil
 	}
@@ -302,9 +302,9 @@ func (l *Locks) Names() []string {
 }
 
 // Token returns the fencing token of the lock with a name: see [Lock.Token]. It returns 0
-// for a name that is not among [Locks.Names]. Each lock has its own token, and a resource
+// for a name that is not among [LockSet.Names]. Each lock has its own token, and a resource
 // compares tokens of one lock only.
-func (l *Locks) Token(name string) uint64 {
+func (l *LockSet) Token(name string) uint64 {
 	if l == nil {
 		return 0
 	}
@@ -320,7 +320,7 @@ func (l *Locks) Token(name string) uint64 {
 // ends, at the latest with its validity, when Unlock is called, or when its parent ends.
 // context.Cause returns the error of the lock that ended first, as [Lock.Context] does. If
 // the parent ended, it returns the parent's cause, and the locks are still held.
-func (l *Locks) Context() context.Context {
+func (l *LockSet) Context() context.Context {
 	if l == nil || l.ctx == nil {
 		return noContext
 	}
@@ -329,7 +329,7 @@ func (l *Locks) Context() context.Context {
 
 // Err returns nil while all locks are held and their context has not ended. Then it
 // returns the cause: of a lock that has ended, or else of the context.
-func (l *Locks) Err() error {
+func (l *LockSet) Err() error {
 	if l == nil || l.ctx == nil {
 		return errNoLocks
 	}
@@ -349,14 +349,14 @@ func (l *Locks) Err() error {
 }
 
 // Unlock ends the context and releases all locks at once. Like [Lock.Unlock] it waits for
-// the server until the client's release timeout passes ([WithReleaseTimeout], 5 s by
-// default), or until ctx ends if that is earlier, and ignores a ctx that had ended before.
+// the server until the client's release timeout passes (5 s by
+// default, see [Tuning]), or until ctx ends if that is earlier, and ignores a ctx that had ended before.
 // Further calls return the result of the first.
 //
 // It returns nil if the call came inside the validity of all locks and nothing contradicts
 // that. Otherwise it returns the errors of [Lock.Unlock], joined, each of which names its
 // lock.
-func (l *Locks) Unlock(ctx context.Context) error {
+func (l *LockSet) Unlock(ctx context.Context) error {
 	if l == nil || l.ctx == nil {
 		return errNoLocks
 	}
@@ -377,9 +377,9 @@ func (l *Locks) Unlock(ctx context.Context) error {
 }
 
 // Do runs fn with the context of the locks, and unlocks them when fn returns or panics. It
-// returns fn's error joined with the error of [Locks.Unlock]. It refuses a nil fn with
-// [ErrInvalidOption], and the locks stay held.
-func (l *Locks) Do(fn func(ctx context.Context, l *Locks) error) error {
+// returns fn's error joined with the error of [LockSet.Unlock]. It refuses a nil fn with
+// [ErrInvalid], and the locks stay held.
+func (l *LockSet) Do(fn func(ctx context.Context, l *LockSet) error) error {
 	if l == nil || l.ctx == nil {
 		return errNoLocks
 	}

@@ -15,29 +15,30 @@ import (
 	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
+	lockadmin "github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
 )
 
 // A LockAll that loses a lock while it waits for another one fails at once. It keeps
 // nothing, and its error names both.
 func TestLockAllLosesWhileWaiting(t *testing.T) {
-	for what, lose := range map[string]func(t *testing.T, r *raw, by *natslock.Client, l natslock.Holder) error{
-		"broken": func(t *testing.T, _ *raw, by *natslock.Client, h natslock.Holder) error {
-			require.NoError(t, by.Break(t.Context(), natslock.BreakRequest{Kind: natslock.KindMutex, Name: "a", ID: h.ID, Reason: "test"}))
+	for what, lose := range map[string]func(t *testing.T, r *raw, by *natslock.Client, l lockadmin.Holder) error{
+		"broken": func(t *testing.T, _ *raw, by *natslock.Client, h lockadmin.Holder) error {
+			require.NoError(t, lockadmin.New(by).Break(t.Context(), lockadmin.BreakRequest{Kind: lockadmin.KindMutex, Name: "a", ID: h.ID, Reason: "test"}))
 			return natslock.ErrBroken
 		},
-		"deleted": func(_ *testing.T, r *raw, _ *natslock.Client, _ natslock.Holder) error {
+		"deleted": func(_ *testing.T, r *raw, _ *natslock.Client, _ lockadmin.Holder) error {
 			r.remove("lock.a")
 			return natslock.ErrLost
 		},
 	} {
 		t.Run(what, func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-				holder, c := join(t, s), join(t, s, natslock.WithWatchAfter(0))
+				holder, c := join(t, s), join(t, s, natslock.WithTuning(natslock.Tuning{WatchAfter: 1}))
 				r := newRaw(t, s.Connect())
 				b := mustLock(t, holder.Client, "b")
 				g := c.gather(t, []string{"a", "b"})
-				c.rec.wait(t, natslock.EventQueued, "b")
+				c.rec.wait(t, lockadmin.EventQueued, "b")
 				time.Sleep(2 * time.Second)
 				begun := time.Now()
 				want := lose(t, r, holder.Client, *inspect(t, holder.Client, "a").Holder)
@@ -78,15 +79,15 @@ func TestLockAllNoRenew(t *testing.T) {
 // names the lost one.
 func TestLockAllContext(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		admin, c := join(t, s), join(t, s, natslock.WithWatchAfter(0))
+		admin, c := join(t, s), join(t, s, natslock.WithTuning(natslock.Tuning{WatchAfter: 1}))
 		r := newRaw(t, s.Connect())
 		l, err := c.LockAll(t.Context(), []string{"a", "b", "c"})
 		require.NoError(t, err)
 		time.Sleep(time.Second)
 		require.NoError(t, l.Err())
 		require.NoError(t, l.Context().Err())
-		require.NoError(t, admin.Break(t.Context(), natslock.BreakRequest{
-			Kind: natslock.KindMutex, Name: "b", ID: inspect(t, admin.Client, "b").Holder.ID, Reason: "test",
+		require.NoError(t, lockadmin.New(admin.Client).Break(t.Context(), lockadmin.BreakRequest{
+			Kind: lockadmin.KindMutex, Name: "b", ID: inspect(t, admin.Client, "b").Holder.ID, Reason: "test",
 		}))
 		receive(t, l.Context().Done(), "the end of the context")
 		cause := context.Cause(l.Context())
@@ -225,7 +226,7 @@ func TestLockAllClose(t *testing.T) {
 		held, err := c.LockAll(t.Context(), []string{"x", "y"})
 		require.NoError(t, err)
 		g := c.gather(t, []string{"a", "b"})
-		c.rec.wait(t, natslock.EventQueued, "b")
+		c.rec.wait(t, lockadmin.EventQueued, "b")
 		closed := make(chan error, 1)
 		go func() { closed <- c.Close(context.Background()) }()
 		err = g.failed(t)
@@ -236,7 +237,7 @@ func TestLockAllClose(t *testing.T) {
 		mustUnlockAll(t, held)
 		require.NoError(t, receive(t, closed, "the end of Close"))
 		mustUnlock(t, b)
-		for _, acquire := range []func(context.Context, []string, ...natslock.LockOption) (*natslock.Locks, error){c.LockAll, c.TryLockAll} {
+		for _, acquire := range []func(context.Context, []string, ...natslock.LockOption) (*natslock.LockSet, error){c.LockAll, c.TryLockAll} {
 			_, err = acquire(t.Context(), []string{"a", "b"})
 			require.ErrorIs(t, err, natslock.ErrClosed)
 		}
@@ -253,8 +254,8 @@ func TestLockAllDropped(t *testing.T) {
 	ctx := func() context.Context {
 		l, err := c.LockAll(t.Context(), []string{"a", "b"}, natslock.TTL(3*time.Second))
 		require.NoError(t, err)
-		c.rec.wait(t, natslock.EventRenewed, "a")
-		c.rec.wait(t, natslock.EventRenewed, "b")
+		c.rec.wait(t, lockadmin.EventRenewed, "a")
+		c.rec.wait(t, lockadmin.EventRenewed, "b")
 		require.NoError(t, l.Err())
 		return l.Context()
 	}()

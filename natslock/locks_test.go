@@ -18,6 +18,7 @@ import (
 	"github.com/natslock/locks/internal/verify/machine"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/rwlock"
 	"github.com/natslock/locks/testutil"
 )
@@ -26,7 +27,7 @@ import (
 type gathering struct {
 	done   chan struct{}
 	cancel context.CancelCauseFunc
-	locks  *natslock.Locks
+	locks  *natslock.LockSet
 	err    error
 	at     time.Time
 }
@@ -43,7 +44,7 @@ func (m *member) gather(t testing.TB, names []string, opts ...natslock.LockOptio
 	return g
 }
 
-func (g *gathering) granted(t testing.TB) *natslock.Locks {
+func (g *gathering) granted(t testing.TB) *natslock.LockSet {
 	t.Helper()
 	receive(t, g.done, "a grant of all")
 	require.NoError(t, g.err)
@@ -66,7 +67,7 @@ func (g *gathering) over() bool {
 	}
 }
 
-func mustUnlockAll(t testing.TB, l *natslock.Locks) {
+func mustUnlockAll(t testing.TB, l *natslock.LockSet) {
 	t.Helper()
 	require.NoError(t, l.Unlock(context.Background()))
 }
@@ -81,7 +82,7 @@ func slow(f *testutil.Faults, d time.Duration) {
 func TestLockAllMessages(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		const n, rtt = 20, 50 * time.Millisecond
-		c, f := joinFaulty(t, s, natslock.WithWatchAfter(-1))
+		c, f := joinFaulty(t, s, natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
 		names := func(prefix string) (names []string) {
 			for i := range n {
 				names = append(names, fmt.Sprint(prefix, i))
@@ -105,10 +106,10 @@ func TestLockAllMessages(t *testing.T) {
 				defer runtime.KeepAlive(l)
 			}
 		})
-		for what, acquire := range map[string]func(context.Context, []string, ...natslock.LockOption) (*natslock.Locks, error){
+		for what, acquire := range map[string]func(context.Context, []string, ...natslock.LockOption) (*natslock.LockSet, error){
 			"TryLockAll": c.TryLockAll, "LockAll": c.LockAll,
 		} {
-			var l *natslock.Locks
+			var l *natslock.LockSet
 			var err error
 			measure(what, n, 1, func() {
 				l, err = acquire(t.Context(), names(what))
@@ -158,7 +159,7 @@ func TestLockAllCrossing(t *testing.T) {
 			c[1].gather(t, []string{"b", "a"}, natslock.MaxWait(time.Minute)),
 		}
 		for _, m := range c {
-			m.rec.wait(t, natslock.EventQueued, "a")
+			m.rec.wait(t, admin.EventQueued, "a")
 		}
 		synctest.Wait()
 		require.Len(t, r.live("wait.a.*"), 2)
@@ -192,12 +193,12 @@ func TestLockAllKeepsSmaller(t *testing.T) {
 		r := newRaw(t, s.Connect())
 		b := mustLock(t, holder.Client, "b")
 		g := c.gather(t, []string{"d", "c", "b", "a"})
-		c.rec.wait(t, natslock.EventQueued, "b")
+		c.rec.wait(t, admin.EventQueued, "b")
 		synctest.Wait()
 		require.Equal(t, []string{"lock.a", "lock.b"}, r.live("lock.*"))
 		d := mustLock(t, other.Client, "d")
 		mustUnlock(t, b)
-		c.rec.wait(t, natslock.EventQueued, "d")
+		c.rec.wait(t, admin.EventQueued, "d")
 		synctest.Wait()
 		require.Equal(t, []string{"lock.a", "lock.b", "lock.c", "lock.d"}, r.live("lock.*"))
 		require.False(t, g.over())
@@ -235,7 +236,7 @@ func TestLockAllInvalid(t *testing.T) {
 		rw, err := rwlock.New(c.Client).RLock(t.Context(), "shared")
 		require.NoError(t, err)
 		defer rw.Unlock(t.Context())
-		many := make([]string, natslock.MaxLockAll+1)
+		many := make([]string, 256+1)
 		for i := range many {
 			many[i] = fmt.Sprint(i)
 		}
@@ -246,19 +247,19 @@ func TestLockAllInvalid(t *testing.T) {
 			err   error
 			text  string
 		}{
-			"no names":   {nil, nil, natslock.ErrInvalidOption, "there are 0"},
-			"many":       {many, nil, natslock.ErrInvalidOption, "there are 257"},
-			"empty":      {[]string{"a", ""}, nil, natslock.ErrInvalidName, `name 2, ""`},
-			"long":       {[]string{"a", strings.Repeat("x", 600)}, nil, natslock.ErrInvalidName, "name 2"},
-			"kind":       {[]string{"fresh", "shared"}, nil, natslock.ErrInvalidName, `"shared"`},
-			"nil option": {[]string{"a", "b"}, []natslock.LockOption{nil}, natslock.ErrInvalidOption, "nil"},
-			"TTL":        {[]string{"a", "b"}, []natslock.LockOption{natslock.TTL(48 * time.Hour)}, natslock.ErrInvalidTTL, `"a"`},
-			"MaxWait":    {[]string{"a", "b"}, []natslock.LockOption{natslock.MaxWait(-1)}, natslock.ErrInvalidOption, "MaxWait"},
-			"Until":      {[]string{"a", "b"}, []natslock.LockOption{natslock.Until(time.Now()), natslock.NoRenew()}, natslock.ErrInvalidOption, "Until"},
-			"MinHold":    {[]string{"a", "b"}, []natslock.LockOption{natslock.MinHold(time.Second)}, natslock.ErrInvalidOption, "MinHold"},
-			"Meta":       {[]string{"a", "b"}, []natslock.LockOption{natslock.Meta(map[string]string{"x": strings.Repeat("x", 1<<15)})}, natslock.ErrInvalidOption, `"a"`},
+			"no names":   {nil, nil, natslock.ErrInvalid, "there are 0"},
+			"many":       {many, nil, natslock.ErrInvalid, "there are 257"},
+			"empty":      {[]string{"a", ""}, nil, natslock.ErrInvalid, `name 2, ""`},
+			"long":       {[]string{"a", strings.Repeat("x", 600)}, nil, natslock.ErrInvalid, "name 2"},
+			"kind":       {[]string{"fresh", "shared"}, nil, natslock.ErrInvalid, `"shared"`},
+			"nil option": {[]string{"a", "b"}, []natslock.LockOption{nil}, natslock.ErrInvalid, "nil"},
+			"TTL":        {[]string{"a", "b"}, []natslock.LockOption{natslock.TTL(48 * time.Hour)}, natslock.ErrInvalid, `"a"`},
+			"MaxWait":    {[]string{"a", "b"}, []natslock.LockOption{natslock.MaxWait(-1)}, natslock.ErrInvalid, "MaxWait"},
+			"Until":      {[]string{"a", "b"}, []natslock.LockOption{natslock.Until(time.Now()), natslock.NoRenew()}, natslock.ErrInvalid, "Until"},
+			"MinHold":    {[]string{"a", "b"}, []natslock.LockOption{natslock.MinHold(time.Second)}, natslock.ErrInvalid, "MinHold"},
+			"Meta":       {[]string{"a", "b"}, []natslock.LockOption{natslock.Meta(map[string]string{"x": strings.Repeat("x", 1<<15)})}, natslock.ErrInvalid, `"a"`},
 		} {
-			for _, acquire := range []func(context.Context, []string, ...natslock.LockOption) (*natslock.Locks, error){c.LockAll, c.TryLockAll} {
+			for _, acquire := range []func(context.Context, []string, ...natslock.LockOption) (*natslock.LockSet, error){c.LockAll, c.TryLockAll} {
 				l, err := acquire(t.Context(), x.names, x.opts...)
 				require.ErrorIs(t, err, x.err, what)
 				require.ErrorContains(t, err, x.text, what)
@@ -275,13 +276,13 @@ func TestLockAllInvalid(t *testing.T) {
 // A zero Locks holds nothing, and a client made without New takes none.
 func TestLockAllZero(t *testing.T) {
 	ctx := t.Context()
-	for _, l := range []*natslock.Locks{nil, {}} {
+	for _, l := range []*natslock.LockSet{nil, {}} {
 		require.Empty(t, l.Names())
 		require.Zero(t, l.Token("a"))
 		refused(t, l.Err(), "no acquire has returned")
 		refused(t, context.Cause(l.Context()), "no acquire has returned")
 		refused(t, l.Unlock(ctx), "no acquire has returned")
-		refused(t, l.Do(func(context.Context, *natslock.Locks) error { panic("it runs") }), "no acquire has returned")
+		refused(t, l.Do(func(context.Context, *natslock.LockSet) error { panic("it runs") }), "no acquire has returned")
 	}
 	for _, c := range []*natslock.Client{nil, {}} {
 		_, err := c.LockAll(ctx, []string{"a"})
@@ -402,7 +403,7 @@ func TestLockAllLingers(t *testing.T) {
 		other := join(t, s)
 		b := mustLock(t, other.Client, "b")
 		g := c.gather(t, names, natslock.Linger(time.Minute))
-		c.rec.wait(t, natslock.EventQueued, "b")
+		c.rec.wait(t, admin.EventQueued, "b")
 		time.Sleep(time.Second)
 		l, err := other.TryLock(t.Context(), "c")
 		require.NoError(t, err)
@@ -424,7 +425,7 @@ func TestLockAllDo(t *testing.T) {
 		require.NoError(t, err)
 		refused(t, l.Do(nil), "nil")
 		require.NoError(t, l.Err())
-		require.ErrorIs(t, l.Do(func(ctx context.Context, in *natslock.Locks) error {
+		require.ErrorIs(t, l.Do(func(ctx context.Context, in *natslock.LockSet) error {
 			assert.Same(t, l, in)
 			assert.NoError(t, ctx.Err())
 			return fault
@@ -432,7 +433,7 @@ func TestLockAllDo(t *testing.T) {
 		require.Empty(t, r.live(">"))
 		l, err = c.LockAll(t.Context(), []string{"a", "b"})
 		require.NoError(t, err)
-		require.Panics(t, func() { _ = l.Do(func(context.Context, *natslock.Locks) error { panic("test") }) })
+		require.Panics(t, func() { _ = l.Do(func(context.Context, *natslock.LockSet) error { panic("test") }) })
 		require.Empty(t, r.live(">"))
 	})
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -26,7 +27,7 @@ func TestLossIsLogged(t *testing.T) {
 		}},
 		{name: "broken", says: "the host is gone", end: func(t *testing.T, s *testutil.Server, _ *member, l *natslock.Lock) {
 			other := newClient(t, s.Connect())
-			require.NoError(t, other.Break(t.Context(), natslock.BreakRequest{Name: l.Name(), ID: l.ID(), Reason: "the host is gone"}))
+			require.NoError(t, admin.New(other).Break(t.Context(), admin.BreakRequest{Name: l.Name(), ID: l.ID(), Reason: "the host is gone"}))
 		}},
 		{name: "without its bucket", says: "the bucket is gone", end: func(t *testing.T, s *testutil.Server, _ *member, _ *natslock.Lock) {
 			history.DeleteBucket(t, s.Connect())
@@ -47,7 +48,7 @@ func TestLossIsLogged(t *testing.T) {
 				l := mustLock(t, m.Client, "l", opts...)
 				time.Sleep(2 * time.Second)
 				c.end(t, s, m, l)
-				receive(t, l.Done(), "the end")
+				receive(t, l.Context().Done(), "the end")
 				synctest.Wait()
 				if c.says == "" {
 					require.Empty(t, log.String())
@@ -78,7 +79,7 @@ func TestLoggerBlocks(t *testing.T) {
 			return testutil.Pass
 		})
 		begun := time.Now()
-		receive(t, lost.Done(), "the end")
+		receive(t, lost.Context().Done(), "the end")
 		require.Less(t, time.Since(begun), 3*time.Second)
 		time.Sleep(time.Minute)
 		wantHeld(t, kept)
@@ -107,7 +108,7 @@ func TestDefaultLogger(t *testing.T) {
 			m := join(t, s, opts...)
 			l := mustLock(t, m.Client, "l", natslock.TTL(time.Second))
 			m.link.Blackhole(true)
-			receive(t, l.Done(), "the end")
+			receive(t, l.Context().Done(), "the end")
 			synctest.Wait()
 			m.link.Heal()
 			closeNow(m.Client)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -40,7 +41,7 @@ func TestNamesAreKeptApart(t *testing.T) {
 		held[name] = l
 	}
 	var listed []string
-	for info, err := range other.List(t.Context(), ">") {
+	for info, err := range admin.New(other.Client).List(t.Context(), ">") {
 		require.NoError(t, err)
 		require.NotNil(t, info.Holder)
 		require.Equal(t, held[info.Name].Token(), info.Holder.Token)
@@ -60,7 +61,7 @@ func TestNamesAreKeptApart(t *testing.T) {
 		mustUnlock(t, l)
 		mustUnlock(t, w.granted(t))
 	}
-	for info, err := range other.List(t.Context(), ">") {
+	for info, err := range admin.New(other.Client).List(t.Context(), ">") {
 		require.NoError(t, err)
 		t.Errorf("%q is left", info.Name)
 	}
@@ -72,19 +73,19 @@ func TestNamesRefused(t *testing.T) {
 	before := c.nc.Stats().OutMsgs
 	for _, name := range []string{"", strings.Repeat("x", 513), strings.Repeat("x", 2000), strings.Repeat("é", 100), strings.Repeat(" ", 200)} {
 		_, err := c.Lock(t.Context(), name)
-		require.ErrorIs(t, err, natslock.ErrInvalidName)
+		require.ErrorIs(t, err, natslock.ErrInvalid)
 		require.Less(t, len(err.Error()), 200)
 		_, err = c.TryLock(t.Context(), name)
-		require.ErrorIs(t, err, natslock.ErrInvalidName)
-		require.ErrorIs(t, c.Do(t.Context(), name, func(context.Context, *natslock.Lock) error { return nil }), natslock.ErrInvalidName)
-		_, err = c.Inspect(t.Context(), natslock.KindMutex, name)
-		require.ErrorIs(t, err, natslock.ErrInvalidName)
-		require.ErrorIs(t, c.Break(t.Context(), natslock.BreakRequest{Kind: natslock.KindMutex, Name: name, ID: "A"}), natslock.ErrInvalidName)
-		for _, err := range c.List(t.Context(), name) {
-			require.ErrorIs(t, err, natslock.ErrInvalidName)
+		require.ErrorIs(t, err, natslock.ErrInvalid)
+		require.ErrorIs(t, c.Do(t.Context(), name, func(context.Context, *natslock.Lock) error { return nil }), natslock.ErrInvalid)
+		_, err = admin.New(c.Client).Inspect(t.Context(), admin.KindMutex, name)
+		require.ErrorIs(t, err, natslock.ErrInvalid)
+		require.ErrorIs(t, admin.New(c.Client).Break(t.Context(), admin.BreakRequest{Kind: admin.KindMutex, Name: name, ID: "A"}), natslock.ErrInvalid)
+		for _, err := range admin.New(c.Client).List(t.Context(), name) {
+			require.ErrorIs(t, err, natslock.ErrInvalid)
 		}
-		for _, err := range c.Watch(t.Context(), name) {
-			require.ErrorIs(t, err, natslock.ErrInvalidName)
+		for _, err := range admin.New(c.Client).Watch(t.Context(), name) {
+			require.ErrorIs(t, err, natslock.ErrInvalid)
 		}
 	}
 	require.Equal(t, before, c.nc.Stats().OutMsgs, "nothing is sent")
@@ -96,30 +97,31 @@ func TestNamesTTLRefused(t *testing.T) {
 	before := c.nc.Stats().OutMsgs
 	for _, ttl := range []time.Duration{0, -1, -time.Hour, 1, time.Second - 1, 24*time.Hour + 1, 25 * time.Hour} {
 		_, err := c.Lock(t.Context(), "l", natslock.TTL(ttl))
-		require.ErrorIs(t, err, natslock.ErrInvalidTTL)
+		require.ErrorIs(t, err, natslock.ErrInvalid)
 		_, err = c.TryLock(t.Context(), "l", natslock.TTL(ttl))
-		require.ErrorIs(t, err, natslock.ErrInvalidTTL)
+		require.ErrorIs(t, err, natslock.ErrInvalid)
 		_, err = natslock.New(t.Context(), c.nc, natslock.WithTTL(ttl))
-		require.ErrorIs(t, err, natslock.ErrInvalidTTL)
+		require.ErrorIs(t, err, natslock.ErrInvalid)
 	}
 	_, err := c.Lock(t.Context(), "l", natslock.TTL(367*24*time.Hour), natslock.NoRenew())
-	require.ErrorIs(t, err, natslock.ErrInvalidTTL)
+	require.ErrorIs(t, err, natslock.ErrInvalid)
 	for name, opt := range map[string]natslock.Option{
-		"fraction 0": natslock.WithRenewFraction(0), "fraction 1": natslock.WithRenewFraction(1),
-		"margin 0": natslock.WithSafetyMargin(0), "margin 0.6": natslock.WithSafetyMargin(0.6),
-		"release timeout": natslock.WithReleaseTimeout(0), "release timeout for ever": natslock.WithReleaseTimeout(math.MaxInt64),
-		"replicas": natslock.WithBucketConfig(kvstore.Config{Replicas: -1}), "many replicas": natslock.WithBucketConfig(kvstore.Config{Replicas: 7}),
+		"fraction -1": natslock.WithTuning(natslock.Tuning{RenewFraction: -1}), "fraction 1": natslock.WithTuning(natslock.Tuning{RenewFraction: 1}),
+		"no margin": natslock.WithTuning(natslock.Tuning{SafetyMargin: math.NaN()}), "margin 0.6": natslock.WithTuning(natslock.Tuning{SafetyMargin: 0.6}),
+		"release timeout": natslock.WithTuning(natslock.Tuning{ReleaseTimeout: -1}), "release timeout for ever": natslock.WithTuning(natslock.Tuning{ReleaseTimeout: math.MaxInt64}),
+		"turn": natslock.WithTuning(natslock.Tuning{Turn: 2 * time.Second}), "no replicas": natslock.WithReplicas(0), "even more replicas": natslock.WithReplicas(7),
+		"replicas": natslock.WithBucketConfig(kvstore.Config{Replicas: -1}), "many replicas": natslock.WithReplicas(7),
 		"bytes": natslock.WithBucketConfig(kvstore.Config{MaxBytes: -2}), "storage": natslock.WithBucketConfig(kvstore.Config{Storage: 7}),
 		"bucket": natslock.WithBucket(""), "owner": natslock.WithOwner(strings.Repeat("x", 2000)),
-		"logger": natslock.WithLogger(nil), "observer": natslock.WithObserver(nil), "js": natslock.WithJetStream(nil), "store": testutil.WrapStore(nil),
+		"logger": natslock.WithLogger(nil), "observer": admin.WithObserver(nil), "js": natslock.WithJetStream(nil), "store": testutil.WrapStore(nil),
 	} {
 		_, err := natslock.New(t.Context(), c.nc, opt)
-		require.ErrorIs(t, err, natslock.ErrInvalidOption, name)
+		require.ErrorIs(t, err, natslock.ErrInvalid, name)
 	}
 	_, err = natslock.New(t.Context(), nil)
-	require.ErrorIs(t, err, natslock.ErrInvalidOption)
+	require.ErrorIs(t, err, natslock.ErrInvalid)
 	_, err = c.Lock(t.Context(), "l", natslock.Meta(map[string]string{"k": strings.Repeat("x", 17<<10)}))
-	require.ErrorIs(t, err, natslock.ErrInvalidOption)
+	require.ErrorIs(t, err, natslock.ErrInvalid)
 	require.ErrorContains(t, err, "metadata")
 	require.Equal(t, before, c.nc.Stats().OutMsgs, "nothing is sent")
 
@@ -133,7 +135,7 @@ func TestNamesTTLRefused(t *testing.T) {
 // A fraction that is next to nothing is next to nothing, and floods no server.
 func TestTinyRenewFraction(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c := join(t, s, natslock.WithRenewFraction(1e-9))
+		c := join(t, s, natslock.WithTuning(natslock.Tuning{RenewFraction: 1e-9}))
 		l := mustLock(t, c.Client, "l", natslock.TTL(time.Second))
 		time.Sleep(10 * time.Second)
 		wantHeld(t, l)
@@ -145,7 +147,7 @@ func TestTinyRenewFraction(t *testing.T) {
 // Values without a sensible meaning are refused, or have the effect of the nearest one.
 func TestOddValues(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c := join(t, s, natslock.WithWatchAfter(math.MaxInt64), natslock.WithReleaseTimeout(natslock.MaxReleaseTimeout))
+		c := join(t, s, natslock.WithTuning(natslock.Tuning{WatchAfter: math.MaxInt64}), natslock.WithTuning(natslock.Tuning{ReleaseTimeout: time.Hour}))
 		tap := newTap(t, s.Connect(), ">")
 		warned := 0
 		warn := func(*natslock.Lock) { warned++ }
@@ -156,12 +158,12 @@ func TestOddValues(t *testing.T) {
 			{natslock.EarlyWarning(15*time.Second, warn)},
 		} {
 			_, err := c.TryLock(t.Context(), "l", opts...)
-			require.ErrorIs(t, err, natslock.ErrInvalidOption)
+			require.ErrorIs(t, err, natslock.ErrInvalid)
 			require.ErrorContains(t, err, "EarlyWarning")
 		}
 		require.Empty(t, tap.take(t, c.nc))
 		l := mustLock(t, c.Client, "l", natslock.TTL(9*time.Second), natslock.EarlyWarning(3*time.Second, warn), natslock.MaxWait(math.MaxInt64))
-		require.ErrorIs(t, l.Extend(t.Context(), 3*time.Second), natslock.ErrInvalidTTL)
+		require.ErrorIs(t, l.Extend(t.Context(), 3*time.Second), natslock.ErrInvalid)
 		time.Sleep(time.Minute)
 		require.Zero(t, warned)
 		wantHeld(t, l)
@@ -187,7 +189,7 @@ func TestNamesJoin(t *testing.T) {
 	}
 	require.Equal(t, "orders.42", natslock.Join("orders", "42"), "plain parts stay readable")
 	var found []string
-	for info, err := range c.List(t.Context(), "tenant.*") {
+	for info, err := range admin.New(c.Client).List(t.Context(), "tenant.*") {
 		require.NoError(t, err)
 		found = append(found, info.Name)
 	}

@@ -36,7 +36,7 @@ const (
 // call in the last second before a period counts for that period. For periods below 10 s it
 // is the last tenth. begin is the beginning of the period, in UTC: use it instead of the
 // time of day. The lock has the name of the job followed by begin, as in
-// "reports.daily.20261122T000000Z". [Client.Inspect] shows it as held until after the
+// "reports.daily.20261122T000000Z". Package admin shows it as held until after the
 // period, also when fn has returned.
 //
 // OncePer returns true if fn ran, with fn's error. It returns false and no error if another
@@ -55,12 +55,12 @@ const (
 //
 // The promise is at most once, under three conditions. The bucket keeps what it has
 // acknowledged, and the clocks of its servers agree to 5 s. Nobody calls [Lock.Unlock] on
-// l. No operator breaks the lock with [BreakRequest.Immediately] or deletes its record. It
+// l. No operator breaks the lock at once or deletes its record. It
 // is no promise that fn runs. A period in which no caller gets an answer is left out, and a
 // lost answer or a crash can use a period up.
 //
 // [Meta], [Detached] and [EarlyWarning] are options of the lock. [TTL], [NoRenew], [Until],
-// [Linger] and [MinHold] are refused with [ErrInvalidOption], and so are a nil fn and
+// [Linger] and [MinHold] are refused with [ErrInvalid], and so are a nil fn and
 // another period. [MaxWait] has no effect.
 func (c *Client) OncePer(ctx context.Context, name string, period time.Duration, fn func(ctx context.Context, begin time.Time, l *Lock) error, opts ...LockOption) (ran bool, err error) {
 	cfg, err := c.onceConfig(name, period, fn, opts)

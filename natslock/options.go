@@ -2,7 +2,6 @@ package natslock
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"log/slog"
 	"time"
@@ -11,6 +10,7 @@ import (
 
 	"github.com/natslock/locks/internal/acquire"
 	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/session"
 	"github.com/natslock/locks/kvstore"
 )
@@ -23,12 +23,12 @@ type config struct {
 	bucket    string
 	store     kvstore.Config
 	create    bool
+	replicas  int
 	session   session.Config
 	turn      time.Duration
 	lingering int
 	owner     string
 	pid       int // that the records name; 0: that of this process
-	observe   func(context.Context, Event)
 	wrap      func(kvstore.KV) kvstore.KV
 	now       func() time.Time
 }
@@ -49,12 +49,12 @@ func configOf(opts []Option) (config, error) {
 }
 
 func invalid(option, format string, args ...any) error {
-	return fmt.Errorf("%w: %s: %s", ErrInvalidOption, option, fmt.Sprintf(format, args...))
+	return fmt.Errorf("%w: %s: %s", record.ErrInvalidOption, option, fmt.Sprintf(format, args...))
 }
 
 var (
-	errNilOption = fmt.Errorf("%w: an option is nil", ErrInvalidOption)
-	errNoFunc    = fmt.Errorf("%w: the function to run is nil", ErrInvalidOption)
+	errNilOption = fmt.Errorf("%w: an option is nil", ErrInvalid)
+	errNoFunc    = fmt.Errorf("%w: the function to run is nil", ErrInvalid)
 )
 
 // WithJetStream reaches the bucket through js: a JetStream domain
@@ -83,11 +83,23 @@ func WithBucket(name string) Option {
 	}
 }
 
-// WithBucketConfig sets how [New] creates a missing bucket: replicas, storage, limits.
-// By default the bucket has three replicas on a cluster and one elsewhere, in files, without
-// a limit. New never changes an
-// existing bucket. A bucket name in cfg has the effect of [WithBucket], which takes
-// precedence.
+// WithReplicas sets on how many servers [New] creates a missing bucket: 1, 3 or 5. The default is
+// three on a cluster, where locks then outlive the loss of a server, and one elsewhere. New never
+// changes an existing bucket. Other replicas make New return [ErrInvalid].
+func WithReplicas(n int) Option {
+	return func(c *config) error {
+		if n < 1 {
+			return invalid("WithReplicas", "%d: use 1, 3 or 5", n)
+		}
+		c.replicas = n
+		return nil
+	}
+}
+
+// WithBucketConfig says more of how [New] creates a missing bucket than [WithReplicas], which takes
+// precedence: storage, limits, placement. The default is a bucket in files, without a limit. New never
+// changes an existing bucket. A bucket name in cfg has the effect of [WithBucket], which takes
+// precedence too.
 func WithBucketConfig(cfg kvstore.Config) Option {
 	return func(c *config) error {
 		c.store = cfg
@@ -106,7 +118,7 @@ func WithCreate(allowed bool) Option {
 
 // WithTTL sets the lease of locks that do not ask for their own: 1 s to 24 h,
 // rounded up to whole seconds; 15 s by default. Anything else is refused with
-// [ErrInvalidTTL]. The TTL bounds how long a crashed holder keeps others out, and
+// [ErrInvalid]. The TTL bounds how long a crashed holder keeps others out, and
 // how long a holder survives without the server.
 func WithTTL(d time.Duration) Option {
 	return func(c *config) (err error) {
@@ -124,97 +136,6 @@ func WithOwner(owner string) Option {
 			return invalid("WithOwner", "%d bytes, at most 1024 fit", len(owner))
 		}
 		c.owner = owner
-		return nil
-	}
-}
-
-// WithRenewFraction sets after which part of its TTL the client renews a lease, in (0,
-// 1), or [New] returns [ErrInvalidOption]. The default of a third leaves time for two more
-// tries. The client renews a lease after a twentieth of its TTL at the earliest, and after
-// four fifths of its validity at the latest: an f beyond that counts as these.
-func WithRenewFraction(f float64) Option {
-	return func(c *config) error {
-		if !(f > 0 && f < 1) {
-			return invalid("WithRenewFraction", "%v is not in (0, 1)", f)
-		}
-		c.session.RenewFraction = f
-		return nil
-	}
-}
-
-// WithSafetyMargin sets how long before its TTL the validity of a lease ends, as a part
-// of the TTL in (0, 0.5]. The default is 0.1. The margin is at most 1 s, and at least a
-// thousandth of the TTL. The client's clock may run wrong by less than the margin.
-func WithSafetyMargin(f float64) Option {
-	return func(c *config) error {
-		if !(f > 0 && f <= 0.5) {
-			return invalid("WithSafetyMargin", "%v is not in (0, 0.5]", f)
-		}
-		c.session.Margin = f
-		return nil
-	}
-}
-
-// MaxReleaseTimeout is the longest time that [WithReleaseTimeout] takes.
-const MaxReleaseTimeout = time.Hour
-
-// WithReleaseTimeout bounds how long [Lock.Unlock] waits for the server if its context does
-// not end before. The default is 5 s. d is positive and at most [MaxReleaseTimeout], or
-// [New] returns [ErrInvalidOption].
-func WithReleaseTimeout(d time.Duration) Option {
-	return func(c *config) error {
-		if d <= 0 || d > MaxReleaseTimeout {
-			return invalid("WithReleaseTimeout", "%v is not in (0, %v]", d, MaxReleaseTimeout)
-		}
-		c.session.ReleaseTimeout = d
-		return nil
-	}
-}
-
-// WithWatchAfter sets how long the client holds a lock before it watches the record.
-// The default of 1 s spares short critical sections the subscription. A client that
-// watches learns of a break at once, and otherwise at the next renewal. 0 watches from
-// the start, and a negative duration never. More than 366 days, which no lease lasts, is
-// never, too.
-func WithWatchAfter(d time.Duration) Option {
-	return func(c *config) error {
-		if d > clock.MaxFixedTTL { // or the end of the sum would be before its beginning
-			d = -1
-		}
-		c.session.WatchAfter = d
-		return nil
-	}
-}
-
-// DefaultTurn is the default of [WithTurn].
-const DefaultTurn = acquire.DefaultTurn
-
-// WithTurn sets for how long after a grant by the server the client hands the lock to
-// goroutines of its own that asked after other clients. Goroutines of one client that
-// want one lock wait together, and pass it on without a message: that is a hundred times
-// faster than a hand-over between clients. The others wait longer by one turn of each
-// client before them. The default is 1 ms, and 0 keeps the exact order of arrival. d is
-// at most 1 s, or [New] returns [ErrInvalidOption]. Goroutines that read a reader-writer
-// lock have no turn.
-func WithTurn(d time.Duration) Option {
-	return func(c *config) error {
-		if d < 0 || d > time.Second {
-			return invalid("WithTurn", "%v is not in [0, 1s]", d)
-		}
-		c.turn = d
-		return nil
-	}
-}
-
-// WithMaxLingering bounds the locks that the client keeps idle for [Linger]. One more has
-// the client give up the least recently used. The default is 10,000, and 0 keeps none. A
-// negative n makes [New] return [ErrInvalidOption].
-func WithMaxLingering(n int) Option {
-	return func(c *config) error {
-		if n < 0 {
-			return invalid("WithMaxLingering", "%d is negative", n)
-		}
-		c.lingering = n
 		return nil
 	}
 }
@@ -238,15 +159,75 @@ func WithLogger(l *slog.Logger) Option {
 	}
 }
 
-// WithObserver calls fn for every transition of this client's locks, for metrics and
-// traces. The calls come one after the other, in order, on a goroutine that delays no
-// lock. Their context has the values of the acquire's context.
-func WithObserver(fn func(context.Context, Event)) Option {
+// Tuning has the settings that hardly any service needs to change. The zero value of each field keeps the
+// default. One that is out of its range makes [New] return [ErrInvalid].
+type Tuning struct {
+	// Turn is for how long after a grant by the server the client hands the lock to
+	// goroutines of its own that asked after other clients. Goroutines of one client that
+	// want one lock wait together, and pass it on without a message: that is a hundred times
+	// faster than a hand-over between clients. The others wait longer by one turn of each
+	// client before them. The default is 1 ms, and a negative Turn keeps the exact order of
+	// arrival. It is at most 1 s. Goroutines that read a reader-writer lock have no turn.
+	Turn time.Duration
+	// WatchAfter is how long the client holds a lock before it watches the record. The
+	// default of 1 s spares short critical sections the subscription. A client that
+	// watches learns of a break at once, and otherwise at the next renewal. Less than a
+	// millisecond watches from the start, and a negative duration never.
+	WatchAfter time.Duration
+	// ReleaseTimeout bounds how long [Lock.Unlock] waits for the server if its context does
+	// not end before. The default is 5 s, and the most 1 h.
+	ReleaseTimeout time.Duration
+	// MaxLingering bounds the locks that the client keeps idle for [Linger]. One more has
+	// the client give up the least recently used. The default is 10,000. A negative number
+	// keeps none.
+	MaxLingering int
+	// RenewFraction is after which part of its TTL the client renews a lease, in (0, 1).
+	// The default of a third leaves time for two more tries. The client renews a lease after a
+	// twentieth of its TTL at the earliest, and after four fifths of its validity at the latest:
+	// a fraction beyond that counts as these.
+	RenewFraction float64
+	// SafetyMargin is how long before its TTL the validity of a lease ends, as a part of the
+	// TTL in (0, 0.5]. The default is 0.1. The margin is at most 1 s, and at least a
+	// thousandth of the TTL. The client's clock may run wrong by less than the margin.
+	SafetyMargin float64
+}
+
+const (
+	maxTurn           = time.Second
+	maxReleaseTimeout = time.Hour
+)
+
+// WithTuning changes what t has other than zero.
+func WithTuning(t Tuning) Option {
 	return func(c *config) error {
-		if fn == nil {
-			return invalid("WithObserver", "nil")
+		switch {
+		case t.Turn > maxTurn:
+			return invalid("Turn", "%v is more than %v", t.Turn, maxTurn)
+		case t.ReleaseTimeout < 0 || t.ReleaseTimeout > maxReleaseTimeout:
+			return invalid("ReleaseTimeout", "%v is not in (0, %v]", t.ReleaseTimeout, maxReleaseTimeout)
+		case t.RenewFraction != 0 && !(t.RenewFraction > 0 && t.RenewFraction < 1):
+			return invalid("RenewFraction", "%v is not in (0, 1)", t.RenewFraction)
+		case t.SafetyMargin != 0 && !(t.SafetyMargin > 0 && t.SafetyMargin <= 0.5):
+			return invalid("SafetyMargin", "%v is not in (0, 0.5]", t.SafetyMargin)
 		}
-		c.observe = fn
+		c.session.ReleaseTimeout = cmp.Or(t.ReleaseTimeout, c.session.ReleaseTimeout)
+		c.session.RenewFraction = cmp.Or(t.RenewFraction, c.session.RenewFraction)
+		c.session.Margin = cmp.Or(t.SafetyMargin, c.session.Margin)
+		if t.Turn != 0 {
+			c.turn = max(t.Turn, 0)
+		}
+		if t.MaxLingering != 0 {
+			c.lingering = max(t.MaxLingering, 0)
+		}
+		switch {
+		case t.WatchAfter > clock.MaxFixedTTL: // no lease lasts as long, and the end of the sum would be before its beginning
+			c.session.WatchAfter = -1
+		case t.WatchAfter != 0:
+			c.session.WatchAfter = t.WatchAfter.Truncate(time.Millisecond)
+			if t.WatchAfter < 0 {
+				c.session.WatchAfter = -1
+			}
+		}
 		return nil
 	}
 }

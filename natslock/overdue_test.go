@@ -17,6 +17,7 @@ import (
 	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/rwlock"
 	"github.com/natslock/locks/semaphore"
 	"github.com/natslock/locks/testutil"
@@ -218,7 +219,7 @@ func TestOverdueForged(t *testing.T) {
 		for _, msg := range tapped.take(t, c.nc) {
 			require.Equal(t, "0", msg.Header.Get("Nats-Expected-Last-Subject-Sequence"))
 		}
-		require.Equal(t, natslock.Held, holder.State())
+		require.Positive(t, holder.Remaining())
 		mustUnlock(t, holder)
 		mustUnlock(t, w.granted(t))
 	})
@@ -236,7 +237,7 @@ func TestOverdueBreak(t *testing.T) {
 		time.Sleep(ttl + overdueNot - time.Since(written))
 		info := inspect(t, op.Client, "l")
 		require.True(t, info.Holder.Overdue)
-		require.NoError(t, op.Break(t.Context(), natslock.BreakRequest{Kind: natslock.KindMutex, Name: "l", ID: l.ID(), Reason: "left behind"}))
+		require.NoError(t, admin.New(op.Client).Break(t.Context(), admin.BreakRequest{Kind: admin.KindMutex, Name: "l", ID: l.ID(), Reason: "left behind"}))
 		require.Nil(t, inspect(t, op.Client, "l").Holder, "there is no holder to wait for")
 		fresh, err := op.TryLock(t.Context(), "l")
 		require.NoError(t, err)
@@ -256,7 +257,7 @@ func TestOverdueBreakOfFixedLease(t *testing.T) {
 		l := mustLock(t, holder.Client, "l", natslock.TTL(ttl), natslock.NoRenew())
 		begun := time.Now()
 		time.Sleep(30*time.Second - 100*time.Millisecond)
-		require.NoError(t, op.Break(t.Context(), natslock.BreakRequest{Kind: natslock.KindMutex, Name: "l", ID: l.ID(), Reason: "enough"}))
+		require.NoError(t, admin.New(op.Client).Break(t.Context(), admin.BreakRequest{Kind: admin.KindMutex, Name: "l", ID: l.ID(), Reason: "enough"}))
 		broken := newRaw(t, s.Connect()).get("lock.l")
 		rest, err := time.ParseDuration(broken.Header.Get("Nats-TTL"))
 		require.NoError(t, err)
@@ -528,7 +529,7 @@ func TestOverduePlaceIsShown(t *testing.T) {
 		mustLock(t, a.Client, "l")
 		dead.await(t, "l")
 		overdue := func() bool {
-			info, err := a.Inspect(t.Context(), natslock.KindMutex, "l")
+			info, err := admin.New(a.Client).Inspect(t.Context(), admin.KindMutex, "l")
 			require.NoError(t, err)
 			require.Len(t, info.Queue, 1)
 			return info.Queue[0].Overdue
@@ -558,22 +559,22 @@ func TestRemoveOverdue(t *testing.T) {
 		dead.link.Cut()
 		forget(s)
 		time.Sleep(2 * time.Second)
-		removed, left, err := op.RemoveOverdue(t.Context(), ">", 10)
+		removed, left, err := admin.New(op.Client).RemoveOverdue(t.Context(), ">", 10)
 		require.NoError(t, err)
 		require.Zero(t, removed+left, "not overdue yet")
 		time.Sleep(10 * time.Second)
 
-		removed, left, err = op.RemoveOverdue(t.Context(), "b.>", 10)
+		removed, left, err = admin.New(op.Client).RemoveOverdue(t.Context(), "b.>", 10)
 		require.NoError(t, err)
 		require.Zero(t, removed+left, "another pattern")
-		removed, left, err = op.RemoveOverdue(t.Context(), ">", 1)
+		removed, left, err = admin.New(op.Client).RemoveOverdue(t.Context(), ">", 1)
 		require.NoError(t, err)
 		require.Equal(t, []int{1, 3}, []int{removed, left})
-		removed, left, err = op.RemoveOverdue(t.Context(), "a.>", 10)
+		removed, left, err = admin.New(op.Client).RemoveOverdue(t.Context(), "a.>", 10)
 		require.NoError(t, err)
 		require.Equal(t, []int{3, 0}, []int{removed, left})
 		require.Equal(t, []string{"lock.a.alive"}, newRaw(t, s.Connect()).live(">"))
-		require.Equal(t, natslock.Held, alive.State())
+		require.Positive(t, alive.Remaining())
 		next := mustLock(t, op.Client, "a.mutex")
 		require.Greater(t, next.Token(), was.Token())
 		mustUnlock(t, next)
@@ -581,10 +582,10 @@ func TestRemoveOverdue(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		wantNothing(t, s)
 
-		_, _, err = op.RemoveOverdue(t.Context(), ">", 0)
-		require.ErrorIs(t, err, natslock.ErrInvalidOption)
-		_, _, err = op.RemoveOverdue(t.Context(), "", 1)
-		require.ErrorIs(t, err, natslock.ErrInvalidName)
+		_, _, err = admin.New(op.Client).RemoveOverdue(t.Context(), ">", 0)
+		require.ErrorIs(t, err, natslock.ErrInvalid)
+		_, _, err = admin.New(op.Client).RemoveOverdue(t.Context(), "", 1)
+		require.ErrorIs(t, err, natslock.ErrInvalid)
 	})
 }
 
@@ -604,10 +605,10 @@ func TestRemoveOverdueRenewed(t *testing.T) {
 			require.NoError(t, l.Extend(context.Background(), 0))
 			return testutil.Pass
 		})
-		removed, left, err := op.RemoveOverdue(t.Context(), ">", 10)
+		removed, left, err := admin.New(op.Client).RemoveOverdue(t.Context(), ">", 10)
 		require.NoError(t, err)
 		require.Equal(t, []int{0, 1}, []int{removed, left})
-		require.Equal(t, natslock.Held, l.State())
+		require.Positive(t, l.Remaining())
 		require.NoError(t, l.Extend(t.Context(), 0))
 		mustUnlock(t, l)
 	})

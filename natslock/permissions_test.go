@@ -12,6 +12,7 @@ import (
 
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
+	lockadmin "github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -49,7 +50,7 @@ func TestPermissionDenied(t *testing.T) {
 		}
 		require.Equal(t, l.Token(), inspect(t, c, "l").Holder.Token, "it may read")
 		err := quickly(t, time.Second, "Break", func() error {
-			return c.Break(ctx, natslock.BreakRequest{Kind: natslock.KindMutex, Name: "l", ID: l.ID()})
+			return lockadmin.New(c).Break(ctx, lockadmin.BreakRequest{Kind: lockadmin.KindMutex, Name: "l", ID: l.ID()})
 		})
 		require.ErrorIs(t, err, natslock.ErrPermission)
 		wantHeld(t, l)
@@ -64,7 +65,7 @@ func TestPermissionForSomeNames(t *testing.T) {
 		ctx := t.Context()
 		c := &member{rec: newRecorder()}
 		c.nc = s.Connect(as("orders")...)
-		c.Client = newClient(t, c.nc, c.rec.option(), natslock.WithWatchAfter(0))
+		c.Client = newClient(t, c.nc, c.rec.option(), natslock.WithTuning(natslock.Tuning{WatchAfter: 1}))
 		l := mustLock(t, admin, "orders.1")
 		w := c.await(t, "orders.1")
 		begun := time.Now()
@@ -187,13 +188,13 @@ func TestPermissionNoAnswer(t *testing.T) {
 
 // A role that there is none of has no permissions, least of all a user's.
 func TestPermissionsOfNoRole(t *testing.T) {
-	for _, role := range []natslock.Role{-1, natslock.RoleAdmin + 1} {
-		p, err := natslock.Permissions(natslock.Access{Role: role})
-		require.ErrorIs(t, err, natslock.ErrInvalidOption)
+	for _, role := range []lockadmin.Role{-1, lockadmin.RoleAdmin + 1} {
+		p, err := lockadmin.Permissions(lockadmin.Access{Role: role})
+		require.ErrorIs(t, err, natslock.ErrInvalid)
 		require.Empty(t, p)
 	}
-	for _, role := range []natslock.Role{natslock.RoleUser, natslock.RoleObserver, natslock.RoleOperator, natslock.RoleAdmin} {
-		_, err := natslock.Permissions(natslock.Access{Role: role})
+	for _, role := range []lockadmin.Role{lockadmin.RoleUser, lockadmin.RoleObserver, lockadmin.RoleOperator, lockadmin.RoleAdmin} {
+		_, err := lockadmin.Permissions(lockadmin.Access{Role: role})
 		require.NoError(t, err)
 	}
 }
@@ -203,19 +204,19 @@ func TestPermissionsOfNoRole(t *testing.T) {
 func TestPermissionsOfObserver(t *testing.T) {
 	const any, leader, history = "$JS.API.DIRECT.GET.KV_natslock", "$JS.API.STREAM.MSG.GET.KV_natslock", "$JS.API.DIRECT.GET.HISTORY_natslock"
 	for _, c := range []struct {
-		access natslock.Access
+		access lockadmin.Access
 		wider  []string
 	}{
-		{natslock.Access{}, []string{any, leader, history}},
-		{natslock.Access{Pattern: ">"}, []string{any, leader, history}},
-		{natslock.Access{Pattern: "orders.>"}, nil},
-		{natslock.Access{Pattern: "*"}, nil},
-		{natslock.Access{Pattern: "orders.>", ReadAll: true}, []string{any, leader}},
-		{natslock.Access{Pattern: "orders.>", History: true}, []string{history}},
-		{natslock.Access{Domain: "hub"}, []string{"$JS.hub.API.DIRECT.GET.KV_natslock", "$JS.hub.API.STREAM.MSG.GET.KV_natslock", "$JS.hub.API.DIRECT.GET.HISTORY_natslock"}},
+		{lockadmin.Access{}, []string{any, leader, history}},
+		{lockadmin.Access{Pattern: ">"}, []string{any, leader, history}},
+		{lockadmin.Access{Pattern: "orders.>"}, nil},
+		{lockadmin.Access{Pattern: "*"}, nil},
+		{lockadmin.Access{Pattern: "orders.>", ReadAll: true}, []string{any, leader}},
+		{lockadmin.Access{Pattern: "orders.>", History: true}, []string{history}},
+		{lockadmin.Access{Domain: "hub"}, []string{"$JS.hub.API.DIRECT.GET.KV_natslock", "$JS.hub.API.STREAM.MSG.GET.KV_natslock", "$JS.hub.API.DIRECT.GET.HISTORY_natslock"}},
 	} {
-		c.access.Role = natslock.RoleObserver
-		p, err := natslock.Permissions(c.access)
+		c.access.Role = lockadmin.RoleObserver
+		p, err := lockadmin.Permissions(c.access)
 		require.NoError(t, err)
 		var wider []string
 		for _, perm := range p.Publish {
@@ -226,5 +227,5 @@ func TestPermissionsOfObserver(t *testing.T) {
 		}
 		require.Equal(t, c.wider, wider, "%+v", c.access)
 	}
-	require.Equal(t, "observer", natslock.RoleObserver.String())
+	require.Equal(t, "observer", lockadmin.RoleObserver.String())
 }

@@ -22,7 +22,7 @@ import (
 // from another client.
 func quietHolder(t *testing.T, s *testutil.Server) *natslock.Lock {
 	t.Helper()
-	return mustLock(t, join(t, s, natslock.WithWatchAfter(-1)).Client, "l", natslock.TTL(time.Hour), natslock.NoRenew())
+	return mustLock(t, join(t, s, natslock.WithTuning(natslock.Tuning{WatchAfter: -1})).Client, "l", natslock.TTL(time.Hour), natslock.NoRenew())
 }
 
 // A waiter that gives up notifies its successor that it has gone, not that the successor is
@@ -48,7 +48,7 @@ func TestGivingUpMakesNobodyFirst(t *testing.T) {
 func TestOutOfTurnMakesNobodyFirst(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		paused := join(t, s)
-		jumper, f := joinFaulty(t, s, natslock.WithWatchAfter(-1))
+		jumper, f := joinFaulty(t, s, natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
 		last, blind := joinFaulty(t, s)
 		holder := mustLock(t, jumper.Client, "l")
 		paused.await(t, "l")

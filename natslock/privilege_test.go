@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/internal/verify/tier"
-	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -22,11 +22,11 @@ import (
 // machine.
 func TestLeastPrivilegeHandOver(t *testing.T) {
 	tier.Proof(t)
-	least, err := natslock.Permissions(natslock.Access{})
+	least, err := admin.Permissions(admin.Access{})
 	require.NoError(t, err)
 	cluster := testutil.RunCluster(t, 3, testutil.WithConfigText(fmt.Sprintf(
 		"authorization { users: [ { user: all, password: p }, { user: least, password: p, %s } ] }", least)))
-	newClient(t, cluster.Connect(as("all")...), natslock.WithBucketConfig(kvstore.Config{Replicas: 3}))
+	newClient(t, cluster.Connect(as("all")...), natslock.WithReplicas(3))
 	for _, user := range []string{"all", "least"} {
 		var refused atomic.Int32
 		var clients [2]*member

@@ -16,6 +16,7 @@ import (
 
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -74,7 +75,7 @@ func TestRefusedRenewal(t *testing.T) {
 				}
 				fail(true)
 				time.Sleep(4500 * time.Millisecond)
-				require.ErrorContains(t, m.rec.wait(t, natslock.EventAtRisk, "l").Cause, c.says)
+				require.ErrorContains(t, m.rec.wait(t, admin.EventAtRisk, "l").Cause, c.says)
 				err := m.Healthy()
 				require.ErrorIs(t, err, natslock.ErrUnavailable)
 				require.ErrorContains(t, err, c.says)
@@ -93,11 +94,11 @@ func TestRefusedRenewal(t *testing.T) {
 
 				log.Reset()
 				fail(true)
-				receive(t, l.Done(), "the end")
+				receive(t, l.Context().Done(), "the end")
 				cause := context.Cause(l.Context())
 				require.ErrorIs(t, cause, natslock.ErrLost)
 				require.ErrorContains(t, cause, c.says)
-				require.ErrorContains(t, m.rec.wait(t, natslock.EventExpired, "l").Cause, c.says)
+				require.ErrorContains(t, m.rec.wait(t, admin.EventExpired, "l").Cause, c.says)
 				require.Equal(t, 1, strings.Count(log.String(), "refuses to renew"), "once: %s", log.String())
 				fail(false)
 			})
@@ -141,7 +142,7 @@ func TestRevokedPermission(t *testing.T) {
 		revoked := options.Clone()
 		revoked.Users = user(&server.Permissions{Publish: &server.SubjectPermission{Deny: []string{"$KV.>"}}})
 		require.NoError(t, s.Server().ReloadOptions(revoked))
-		receive(t, l.Done(), "the end")
+		receive(t, l.Context().Done(), "the end")
 		require.ErrorContains(t, context.Cause(l.Context()), "Permissions Violation")
 		synctest.Wait()
 		require.Contains(t, log.String(), "refuses to renew")

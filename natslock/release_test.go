@@ -110,7 +110,7 @@ func TestReleaseShownAnOldRecord(t *testing.T) {
 // A record that was really gone is a loss on replicas too.
 func TestUnlockOfGoneOnReplicas(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a, _ := history.FaultyOver(t, s.Connect(), 1, overReplicas, natslock.WithWatchAfter(-1))
+		a, _ := history.FaultyOver(t, s.Connect(), 1, overReplicas, natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
 		for _, stays := range []time.Duration{0, 2 * time.Second} { // its tombstone ends after 1 s
 			l, err := a.Lock(t.Context(), "x")
 			require.NoError(t, err)

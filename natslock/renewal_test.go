@@ -14,6 +14,7 @@ import (
 	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -34,7 +35,7 @@ func renewals(f *testutil.Faults, fate func(n int) testutil.Fate) {
 // nothing is the loss.
 func TestGoneIsNotWrittenAgain(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a, _ := history.Faulty(t, s.Connect(), 1, natslock.WithTTL(30*time.Second), natslock.WithWatchAfter(-1))
+		a, _ := history.Faulty(t, s.Connect(), 1, natslock.WithTTL(30*time.Second), natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
 		r := newRaw(t, s.Connect())
 		l, err := a.Lock(t.Context(), "x")
 		require.NoError(t, err)
@@ -43,7 +44,7 @@ func TestGoneIsNotWrittenAgain(t *testing.T) {
 		require.NoError(t, err)
 		time.Sleep(2 * time.Second)
 		require.Nil(t, r.get("lock.x"), "its tombstone has ended")
-		receive(t, l.Done(), "the end")
+		receive(t, l.Context().Done(), "the end")
 		require.Less(t, time.Since(granted), 11*time.Second, "by the first renewal")
 		require.ErrorIs(t, l.Err(), natslock.ErrLost)
 		time.Sleep(time.Minute)
@@ -54,7 +55,7 @@ func TestGoneIsNotWrittenAgain(t *testing.T) {
 // Nor is its release a success: another client may have held the lock meanwhile.
 func TestUnlockOfGone(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a, _ := history.Faulty(t, s.Connect(), 1, natslock.WithWatchAfter(-1))
+		a, _ := history.Faulty(t, s.Connect(), 1, natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
 		r := newRaw(t, s.Connect())
 		for _, stays := range []time.Duration{0, 2 * time.Second} { // its tombstone ends after 1 s
 			l, err := a.Lock(t.Context(), "x")
@@ -72,7 +73,7 @@ func TestUnlockOfGone(t *testing.T) {
 // A release that the server does not get in time goes on behind its caller.
 func TestReleaseGoesOn(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a, fa := history.Faulty(t, s.Connect(), 1, natslock.WithTTL(time.Minute), natslock.WithReleaseTimeout(2*time.Second))
+		a, fa := history.Faulty(t, s.Connect(), 1, natslock.WithTTL(time.Minute), natslock.WithTuning(natslock.Tuning{ReleaseTimeout: 2 * time.Second}))
 		l, err := a.Lock(t.Context(), "x")
 		require.NoError(t, err)
 		fa.OnSend(func(int, kvstore.Write) testutil.Fate { return testutil.Drop })
@@ -88,7 +89,7 @@ func TestReleaseGoesOn(t *testing.T) {
 // counts from its own sending.
 func TestFoundRenewalCountsFromItsOwnSending(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a, fa := history.Faulty(t, s.Connect(), 1, natslock.WithTTL(9*time.Second), natslock.WithWatchAfter(-1))
+		a, fa := history.Faulty(t, s.Connect(), 1, natslock.WithTTL(9*time.Second), natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
 		var sent []time.Time
 		renewals(fa, func(n int) testutil.Fate {
 			sent = append(sent, time.Now())
@@ -102,7 +103,7 @@ func TestFoundRenewalCountsFromItsOwnSending(t *testing.T) {
 		})
 		l, err := a.Lock(t.Context(), "x")
 		require.NoError(t, err)
-		receive(t, l.Done(), "the end")
+		receive(t, l.Context().Done(), "the end")
 		ended := time.Now()
 		synctest.Wait()
 		require.Greater(t, sent[1].Sub(sent[0]), 500*time.Millisecond)
@@ -115,7 +116,7 @@ func TestFoundRenewalCountsFromItsOwnSending(t *testing.T) {
 // looks like that renewal, and is the end of the lease.
 func TestBreakOfUnseenRenewal(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a, fa := history.Faulty(t, s.Connect(), 1, natslock.WithTTL(9*time.Second), natslock.WithWatchAfter(-1))
+		a, fa := history.Faulty(t, s.Connect(), 1, natslock.WithTTL(9*time.Second), natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
 		b, _ := history.Faulty(t, s.Connect(), 1)
 		renewals(fa, func(n int) testutil.Fate {
 			if n == 1 {
@@ -127,9 +128,9 @@ func TestBreakOfUnseenRenewal(t *testing.T) {
 		require.NoError(t, err)
 		time.Sleep(3200 * time.Millisecond)
 		require.Equal(t, 1, fa.Counts().AnswersLost)
-		require.NoError(t, b.Break(t.Context(), natslock.BreakRequest{Kind: natslock.KindMutex, Name: "x", ID: l.ID(), Reason: "test"}))
+		require.NoError(t, admin.New(b).Break(t.Context(), admin.BreakRequest{Kind: admin.KindMutex, Name: "x", ID: l.ID(), Reason: "test"}))
 		broken := time.Now()
-		receive(t, l.Done(), "the end")
+		receive(t, l.Context().Done(), "the end")
 		require.ErrorIs(t, l.Err(), natslock.ErrBroken)
 		require.Less(t, time.Since(broken), 2*time.Second, "by the next renewal")
 		time.Sleep(2 * time.Second)
@@ -143,7 +144,7 @@ func TestBreakOfUnseenRenewal(t *testing.T) {
 func TestCloseMeetsRenewal(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		const ttl = 9 * time.Second
-		a, fa := history.Faulty(t, s.Connect(), 1, natslock.WithTTL(ttl), natslock.WithWatchAfter(-1))
+		a, fa := history.Faulty(t, s.Connect(), 1, natslock.WithTTL(ttl), natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
 		l, err := a.Lock(t.Context(), "x", natslock.Detached())
 		require.NoError(t, err)
 		other, err := a.Lock(t.Context(), "y", natslock.NoRenew())
@@ -186,7 +187,7 @@ func TestRenewalsGoTogether(t *testing.T) {
 	for ttl, span := range map[time.Duration]time.Duration{15 * time.Second: 100 * time.Millisecond, time.Second: 11 * time.Millisecond} {
 		t.Run(ttl.String(), func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-				a, f := history.Faulty(t, s.Connect(), 1, natslock.WithTTL(ttl), natslock.WithWatchAfter(-1))
+				a, f := history.Faulty(t, s.Connect(), 1, natslock.WithTTL(ttl), natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
 				sent := map[string][]time.Time{} // and the instant each was taken
 				var times []time.Time
 				f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {

@@ -13,7 +13,7 @@ import (
 
 	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/kvstore"
-	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -70,7 +70,7 @@ func TestFirstOnReplica(t *testing.T) {
 		l := mustLock(t, holder.Client, "l")
 		first := waiter.await(t, "l")
 		synctest.Wait()
-		store.lacks = "wait.l." + waiter.rec.wait(t, natslock.EventQueued, "l").ID
+		store.lacks = "wait.l." + waiter.rec.wait(t, admin.EventQueued, "l").ID
 		second := behind.await(t, "l")
 		synctest.Wait()
 		require.Empty(t, store.lacks, "it has read the replica")

@@ -12,6 +12,7 @@ import (
 
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -220,9 +221,9 @@ func TestRunStats(t *testing.T) {
 		require.Zero(t, st.Waiting)
 		require.Zero(t, st.Held)
 		require.Zero(t, st.Lost)
-		require.Equal(t, 5, c.rec.count(natslock.EventQueued, "l"))
-		require.Equal(t, 5, c.rec.count(natslock.EventGranted, "l"))
-		require.Equal(t, 5, c.rec.count(natslock.EventReleased, "l"))
+		require.Equal(t, 5, c.rec.count(admin.EventQueued, "l"))
+		require.Equal(t, 5, c.rec.count(admin.EventGranted, "l"))
+		require.Equal(t, 5, c.rec.count(admin.EventReleased, "l"))
 		ids := map[string]bool{holder.ID(): true, l.ID(): true}
 		for _, l := range locks {
 			ids[l.ID()] = true

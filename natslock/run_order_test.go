@@ -1,6 +1,7 @@
 package natslock_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -33,7 +34,7 @@ func TestRunOrderOfArrival(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 				clients := make([]*member, 4)
 				for i := range clients {
-					clients[i] = join(t, s, natslock.WithTurn(turn))
+					clients[i] = join(t, s, natslock.WithTuning(natslock.Tuning{Turn: cmp.Or(turn, -1)}))
 				}
 				var mu sync.Mutex
 				var got, want []int
@@ -114,7 +115,7 @@ func TestRunTurn(t *testing.T) {
 // queue later are behind it.
 func TestRunTurnEndsWithNobodyBehind(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, other := join(t, s, natslock.WithTurn(5*time.Millisecond)), join(t, s)
+		c, other := join(t, s, natslock.WithTuning(natslock.Tuning{Turn: 5 * time.Millisecond})), join(t, s)
 		holder, waits := siblings(t, c, 2)
 		leaves := other.follow(t)
 		mustUnlock(t, holder)
@@ -136,7 +137,7 @@ func TestRunAfterTheTurn(t *testing.T) {
 	for turn, passes := range map[time.Duration]bool{0: false, time.Millisecond: false, 5 * time.Millisecond: true} {
 		t.Run(fmt.Sprint(turn), func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-				c, other := join(t, s, natslock.WithTurn(turn)), join(t, s)
+				c, other := join(t, s, natslock.WithTuning(natslock.Tuning{Turn: cmp.Or(turn, -1)})), join(t, s)
 				holder := quietHolder(t, s)
 				first := c.follow(t)
 				stranger := other.follow(t)
@@ -160,7 +161,7 @@ func TestRunTurnEndsWithASection(t *testing.T) {
 	const turn = 5 * time.Millisecond
 	for range 20 {
 		testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-			c, other := join(t, s, natslock.WithTurn(turn)), join(t, s)
+			c, other := join(t, s, natslock.WithTuning(natslock.Tuning{Turn: turn})), join(t, s)
 			holder := quietHolder(t, s)
 			first := c.follow(t)
 			stranger := other.follow(t)
@@ -177,7 +178,7 @@ func TestRunTurnEndsWithASection(t *testing.T) {
 func TestRunBehindAStranger(t *testing.T) {
 	for _, granted := range []bool{false, true} {
 		testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-			c, other := join(t, s, natslock.WithTurn(0)), join(t, s)
+			c, other := join(t, s, natslock.WithTuning(natslock.Tuning{Turn: -1})), join(t, s)
 			holder, waits := siblings(t, c, 2)
 			if granted {
 				mustUnlock(t, holder)
@@ -199,7 +200,7 @@ func TestRunBehindAStranger(t *testing.T) {
 func TestRunLostNotification(t *testing.T) {
 	for _, granted := range []bool{false, true} {
 		testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-			c, f := joinFaulty(t, s, natslock.WithTurn(0))
+			c, f := joinFaulty(t, s, natslock.WithTuning(natslock.Tuning{Turn: -1}))
 			other := join(t, s)
 			holder, waits := siblings(t, c, 2)
 			if granted {
@@ -219,7 +220,7 @@ func TestRunLostNotification(t *testing.T) {
 // A forged tombstone hides the place of another client until the next list only.
 func TestRunForgedDeparture(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, f := joinFaulty(t, s, natslock.WithTurn(0))
+		c, f := joinFaulty(t, s, natslock.WithTuning(natslock.Tuning{Turn: -1}))
 		holder, waits := siblings(t, c, 1)
 		stranger := join(t, s).follow(t)
 		place := inspect(t, c.Client, "l").Queue[1]
@@ -242,7 +243,7 @@ func TestRunForgedDeparture(t *testing.T) {
 // nobody joins before the next list.
 func TestRunAnotherServerServes(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, f := joinFaulty(t, s, natslock.WithTurn(0))
+		c, f := joinFaulty(t, s, natslock.WithTuning(natslock.Tuning{Turn: -1}))
 		other := join(t, s)
 		holder, waits := siblings(t, c, 2)
 		dropPlaces(f)
@@ -257,7 +258,7 @@ func TestRunAnotherServerServes(t *testing.T) {
 // Another client may have queued behind that place, even while it has no answer.
 func TestRunPlaceWithoutASubscription(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, f := joinFaulty(t, s, natslock.WithTurn(0))
+		c, f := joinFaulty(t, s, natslock.WithTuning(natslock.Tuning{Turn: -1}))
 		other := join(t, s)
 		holder := quietHolder(t, s)
 		onStage(f, "wait take", testutil.DelayAnswer(100*time.Millisecond))
@@ -276,7 +277,7 @@ func TestRunPlaceWithoutASubscription(t *testing.T) {
 // A list from before the subscription does not show the places that came in between.
 func TestRunListedBeforeTheSubscription(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, f := joinFaulty(t, s, natslock.WithTurn(0))
+		c, f := joinFaulty(t, s, natslock.WithTuning(natslock.Tuning{Turn: -1}))
 		other := join(t, s)
 		holder := quietHolder(t, s)
 		first := c.follow(t) // lists the queue, and does not subscribe
@@ -301,7 +302,7 @@ func TestRunListedBeforeTheSubscription(t *testing.T) {
 // goroutine out of a run.
 func TestRunGrowsAfterStrangersHaveLeft(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, other := join(t, s, natslock.WithTurn(0)), join(t, s)
+		c, other := join(t, s, natslock.WithTuning(natslock.Tuning{Turn: -1})), join(t, s)
 		holder := quietHolder(t, s)
 		stranger := other.follow(t)
 		first := c.follow(t)
@@ -322,7 +323,7 @@ func TestRunGrowsAfterStrangersHaveLeft(t *testing.T) {
 func TestRunUnanswered(t *testing.T) {
 	t.Run("until a notification", func(t *testing.T) {
 		testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-			c, f := joinFaulty(t, s, natslock.WithTurn(0))
+			c, f := joinFaulty(t, s, natslock.WithTuning(natslock.Tuning{Turn: -1}))
 			other := join(t, s)
 			holder := mustLock(t, c.Client, "l")
 			onStage(f, "wait take", testutil.DelayAnswer(500*time.Millisecond))
@@ -337,7 +338,7 @@ func TestRunUnanswered(t *testing.T) {
 	})
 	t.Run("for a second", func(t *testing.T) {
 		testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-			c, f := joinFaulty(t, s, natslock.WithTurn(0))
+			c, f := joinFaulty(t, s, natslock.WithTuning(natslock.Tuning{Turn: -1}))
 			onStage(f, "lock take", testutil.DelayAnswer(1900*time.Millisecond))
 			first := c.begin(t, "l")
 			synctest.Wait()
@@ -349,7 +350,7 @@ func TestRunUnanswered(t *testing.T) {
 	})
 	t.Run("for a second from its read of the queue", func(t *testing.T) {
 		testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-			c, f := joinFaulty(t, s, natslock.WithTurn(0))
+			c, f := joinFaulty(t, s, natslock.WithTuning(natslock.Tuning{Turn: -1}))
 			other, g := joinFaulty(t, s)
 			var takes atomic.Int32
 			g.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
@@ -425,7 +426,7 @@ func claimFoundAtItsPlace(t *testing.T, givenUp bool) {
 // Goroutines that ask after that join it, and pass nobody.
 func TestRunQueuesAgain(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c := join(t, s, natslock.WithTurn(0))
+		c := join(t, s, natslock.WithTuning(natslock.Tuning{Turn: -1}))
 		holder := quietHolder(t, s)
 		first := c.follow(t)
 		second := c.follow(t)
@@ -473,7 +474,7 @@ func TestRunLaggingReplica(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		var f *testutil.Faults
 		other := join(t, s)
-		c := join(t, s, natslock.WithTurn(0), testutil.WrapStore(func(kv kvstore.KV) kvstore.KV {
+		c := join(t, s, natslock.WithTuning(natslock.Tuning{Turn: -1}), testutil.WrapStore(func(kv kvstore.KV) kvstore.KV {
 			f = testutil.NewFaults(&stayed{KV: kv}, 1)
 			return f
 		}))

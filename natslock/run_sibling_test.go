@@ -15,7 +15,7 @@ import (
 // joined in the turn asked earlier.
 func TestRunTurnEndsEarly(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, other := join(t, s, natslock.WithTurn(100*time.Millisecond)), join(t, s)
+		c, other := join(t, s, natslock.WithTuning(natslock.Tuning{Turn: 100 * time.Millisecond})), join(t, s)
 		holder := mustLock(t, other.Client, "l")
 		time.Sleep(10 * time.Millisecond) // longer than its turn
 		first := c.follow(t)

@@ -14,6 +14,7 @@ import (
 	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -138,7 +139,7 @@ func TestRunFirstGivesUp(t *testing.T) {
 				}
 				if holder == nil {
 					holder = second.granted(t)
-					require.Less(t, c.rec.wait(t, natslock.EventGranted, "l").Waited, late+time.Millisecond)
+					require.Less(t, c.rec.wait(t, admin.EventGranted, "l").Waited, late+time.Millisecond)
 					unlockAll(t, holder, third)
 				} else {
 					time.Sleep(2 * time.Second)

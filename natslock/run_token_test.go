@@ -156,7 +156,7 @@ func TestRunTokensAcrossRenewals(t *testing.T) {
 // The record follows the member that is inside, with at most one renewal in 100 ms.
 func TestRunShowsItsHolder(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, other := join(t, s, natslock.WithWatchAfter(-1)), join(t, s)
+		c, other := join(t, s, natslock.WithTuning(natslock.Tuning{WatchAfter: -1})), join(t, s)
 		holder := mustLock(t, c.Client, "l")
 		time.Sleep(10 * time.Millisecond)
 		names := []string{"a", "b", "c"}

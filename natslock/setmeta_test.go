@@ -14,6 +14,7 @@ import (
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/rwlock"
 	"github.com/natslock/locks/testutil"
 )
@@ -32,9 +33,9 @@ func shownMeta(t testing.TB, c *natslock.Client, name string) map[string]string 
 func TestSetMeta(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, other := join(t, s), join(t, s)
-		events := make(chan natslock.Event, 100)
+		events := make(chan admin.Event, 100)
 		go func() {
-			for ev := range other.Watch(t.Context(), "l") {
+			for ev := range admin.New(other.Client).Watch(t.Context(), "l") {
 				events <- ev
 			}
 		}()
@@ -53,9 +54,9 @@ func TestSetMeta(t *testing.T) {
 		time.Sleep(time.Minute)
 		require.Equal(t, meta("second"), shownMeta(t, other.Client, "l"))
 		synctest.Wait()
-		var last natslock.Event
+		var last admin.Event
 		for len(events) > 0 {
-			if ev := <-events; ev.Type == natslock.EventRenewed {
+			if ev := <-events; ev.Type == admin.EventRenewed {
 				last = ev
 			}
 		}
@@ -104,7 +105,7 @@ func TestSetMetaEnded(t *testing.T) {
 		released, lost, broken := mustLock(t, c.Client, "released"), mustLock(t, c.Client, "lost"), mustLock(t, c.Client, "broken")
 		mustUnlock(t, released)
 		require.ErrorIs(t, released.SetMeta(t.Context(), meta("x")), natslock.ErrReleased)
-		require.NoError(t, other.Break(t.Context(), natslock.BreakRequest{Name: "broken", ID: broken.ID()}))
+		require.NoError(t, admin.New(other.Client).Break(t.Context(), admin.BreakRequest{Name: "broken", ID: broken.ID()}))
 		require.ErrorIs(t, broken.SetMeta(t.Context(), meta("x")), natslock.ErrBroken, "the write finds it broken")
 		require.Empty(t, shownMeta(t, other.Client, "broken"))
 		c.link.Cut()

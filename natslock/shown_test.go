@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -23,7 +24,7 @@ func TestRunShown(t *testing.T) {
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
-			for ev, err := range viewer.Watch(ctx, "l") {
+			for ev, err := range admin.New(viewer.Client).Watch(ctx, "l") {
 				if err != nil {
 					return
 				}

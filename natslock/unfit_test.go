@@ -11,6 +11,7 @@ import (
 
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/rwlock"
 	"github.com/natslock/locks/semaphore"
 	"github.com/natslock/locks/testutil"
@@ -60,7 +61,7 @@ func TestUnfitRefuses(t *testing.T) {
 			a.reconnect(t)
 			b.reconnect(t)
 			require.Same(t, held, receiveIn(t, time.Second, warned, "the early warning"))
-			ev := a.rec.wait(t, natslock.EventAtRisk, "held")
+			ev := a.rec.wait(t, admin.EventAtRisk, "held")
 			require.ErrorIs(t, ev.Cause, kvstore.ErrBucketConfig)
 			require.ErrorContains(t, ev.Cause, setting)
 			require.Contains(t, log.String(), setting)
@@ -71,7 +72,7 @@ func TestUnfitRefuses(t *testing.T) {
 				require.ErrorContains(t, w.err, `acquire lock "held"`)
 				require.ErrorContains(t, w.err, setting)
 			}
-			require.ErrorIs(t, b.rec.wait(t, natslock.EventGaveUp, "held").Cause, kvstore.ErrBucketConfig)
+			require.ErrorIs(t, b.rec.wait(t, admin.EventGaveUp, "held").Cause, kvstore.ErrBucketConfig)
 
 			tap := newTap(t, s.Connect(), ">")
 			time.Sleep(2 * time.Second) // the places are gone

@@ -37,7 +37,7 @@ func TestWarningDoesNotBeginAfterTheEnd(t *testing.T) {
 		<-done
 		l.cleanup.Stop()
 		if given != want {
-			t.Errorf("a lock in state %v was warned %d times, not %d", l.State(), given, want)
+			t.Errorf("a lock in state %v was warned %d times, not %d", state, given, want)
 		}
 	}
 }

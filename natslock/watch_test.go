@@ -9,37 +9,38 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
 )
 
 // follower takes the events of a Watch one by one, renewals left out.
 type follower struct {
 	t      *testing.T
-	events chan natslock.Event
+	events chan admin.Event
 	ended  chan error
 }
 
 func follow(t *testing.T, m *member, pattern string) *follower {
-	f := &follower{t: t, events: make(chan natslock.Event, 1000), ended: make(chan error, 1)}
+	f := &follower{t: t, events: make(chan admin.Event, 1000), ended: make(chan error, 1)}
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
 	go func() {
-		for ev, err := range m.Watch(ctx, pattern) {
+		for ev, err := range admin.New(m.Client).Watch(ctx, pattern) {
 			if err != nil {
 				f.ended <- err
 				return
 			}
-			if ev.Type != natslock.EventRenewed {
+			if ev.Type != admin.EventRenewed {
 				f.events <- ev
 			}
 		}
 		f.ended <- nil
 	}()
-	f.next(natslock.EventWatching)
+	f.next(admin.EventWatching)
 	return f
 }
 
-func (f *follower) next(typ natslock.EventType) natslock.Event {
+func (f *follower) next(typ admin.EventType) admin.Event {
 	f.t.Helper()
 	ev := receive(f.t, f.events, typ.String())
 	require.Equal(f.t, typ, ev.Type)
@@ -62,40 +63,40 @@ func TestWatchTellsWho(t *testing.T) {
 		begun := time.Now()
 		f := follow(t, viewer, ">")
 		gone := c.await(t, "l")
-		ev := f.next(natslock.EventQueued)
+		ev := f.next(admin.EventQueued)
 		require.Equal(t, "carol", ev.Holder.Owner)
 		time.Sleep(40 * time.Second) // past many renewals
 		gone.cancel(nil)
 		gone.failed(t)
-		ev = f.next(natslock.EventGaveUp)
+		ev = f.next(admin.EventGaveUp)
 		require.Equal(t, "carol", ev.Holder.Owner)
 		require.Equal(t, 40*time.Second, ev.Waited.Round(100*time.Millisecond))
 
 		mustUnlock(t, l)
 		next := w.granted(t)
-		ev = f.next(natslock.EventReleased)
+		ev = f.next(admin.EventReleased)
 		require.Equal(t, "alice", ev.Holder.Owner)
 		require.Equal(t, map[string]string{"k": "v"}, ev.Holder.Meta)
 		require.Equal(t, l.Token(), ev.Token)
 		require.Equal(t, l.Token(), ev.Holder.Token)
 		require.WithinDuration(t, begun, ev.Holder.Since, time.Second)
 		require.WithinDuration(t, time.Now(), ev.Time, time.Second)
-		ev = f.next(natslock.EventGranted)
+		ev = f.next(admin.EventGranted)
 		require.Equal(t, "bob", ev.Holder.Owner)
 		require.Equal(t, 40*time.Second, ev.Waited.Round(100*time.Millisecond))
-		info, err := viewer.Inspect(t.Context(), natslock.KindMutex, "l")
+		info, err := admin.New(viewer.Client).Inspect(t.Context(), admin.KindMutex, "l")
 		require.NoError(t, err)
 		require.Equal(t, ev.Waited, info.Holder.Waited)
 
 		time.Sleep(30 * time.Second) // renewed, it still says so
-		info, err = viewer.Inspect(t.Context(), natslock.KindMutex, "l")
+		info, err = admin.New(viewer.Client).Inspect(t.Context(), admin.KindMutex, "l")
 		require.NoError(t, err)
 		require.Equal(t, ev.Waited, info.Holder.Waited)
 		mustUnlock(t, next)
-		f.next(natslock.EventReleased)
+		f.next(admin.EventReleased)
 		mustUnlock(t, mustLock(t, a.Client, "l"))
-		require.Zero(t, f.next(natslock.EventGranted).Waited)
-		f.next(natslock.EventReleased)
+		require.Zero(t, f.next(admin.EventGranted).Waited)
+		f.next(admin.EventReleased)
 		f.nothing()
 	})
 }
@@ -110,7 +111,7 @@ func TestWatchExpiryFromBefore(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		f := follow(t, viewer, ">")
 		a.link.Cut()
-		ev := f.next(natslock.EventExpired)
+		ev := f.next(admin.EventExpired)
 		require.Equal(t, l.Token(), ev.Token)
 		require.Equal(t, "alice", ev.Holder.Owner)
 		require.WithinDuration(t, begun.Add(20*time.Second), ev.Time, 100*time.Millisecond, "the end, not the last renewal")
@@ -132,18 +133,18 @@ func TestWatchExpiryBeforeNextGrant(t *testing.T) {
 		a.link.Cut()
 		time.Sleep(time.Second)
 		viewer.link.Blackhole(false)
-		f.next(natslock.EventGranted)
+		f.next(admin.EventGranted)
 		w := b.await(t, "l")
-		f.next(natslock.EventQueued)
+		f.next(admin.EventQueued)
 		next := w.granted(t)
 		require.Less(t, time.Since(begun), 4*time.Second, "before the watcher's clock ends the lease")
-		ev := f.next(natslock.EventExpired)
+		ev := f.next(admin.EventExpired)
 		require.Equal(t, l.Token(), ev.Token)
 		require.Equal(t, "alice", ev.Holder.Owner)
 		require.WithinDuration(t, begun.Add(3*time.Second), ev.Time, 100*time.Millisecond)
-		require.Equal(t, next.Token(), f.next(natslock.EventGranted).Token)
+		require.Equal(t, next.Token(), f.next(admin.EventGranted).Token)
 		mustUnlock(t, next)
-		f.next(natslock.EventReleased)
+		f.next(admin.EventReleased)
 		time.Sleep(time.Minute)
 		f.nothing()
 	})
@@ -156,14 +157,14 @@ func TestWatchMissedRelease(t *testing.T) {
 		a, b, viewer := join(t, s), join(t, s), join(t, s)
 		f := follow(t, viewer, ">")
 		l := mustLock(t, a.Client, "l")
-		f.next(natslock.EventGranted)
+		f.next(admin.EventGranted)
 		viewer.link.Blackhole(true)
 		mustUnlock(t, l)
 		viewer.link.Cut()
 		viewer.link.Heal()
-		f.next(natslock.EventWatching)
+		f.next(admin.EventWatching)
 		mustLock(t, b.Client, "l")
-		f.next(natslock.EventGranted)
+		f.next(admin.EventGranted)
 		f.nothing()
 	})
 }
@@ -174,17 +175,17 @@ func TestWatchMarksOutage(t *testing.T) {
 		a, viewer := join(t, s, natslock.WithOwner("alice")), join(t, s)
 		f := follow(t, viewer, ">")
 		mustUnlock(t, mustLock(t, a.Client, "l"))
-		f.next(natslock.EventGranted)
-		f.next(natslock.EventReleased)
+		f.next(admin.EventGranted)
+		f.next(admin.EventReleased)
 		viewer.link.Cut()
 		l := mustLock(t, a.Client, "l")
 		time.Sleep(30 * time.Second)
 		f.nothing()
 		viewer.link.Heal()
-		f.next(natslock.EventWatching)
+		f.next(admin.EventWatching)
 		synctest.Wait()
 		mustUnlock(t, l)
-		require.Equal(t, "alice", f.next(natslock.EventReleased).Holder.Owner, "known from the look")
+		require.Equal(t, "alice", f.next(admin.EventReleased).Holder.Owner, "known from the look")
 		time.Sleep(time.Minute)
 		f.nothing()
 	})
@@ -206,8 +207,8 @@ func TestWatchOfRemadeBucket(t *testing.T) {
 		require.ErrorContains(t, err, "re-created")
 		f = follow(t, viewer, ">")
 		mustUnlock(t, mustLock(t, a.Client, "l"))
-		f.next(natslock.EventGranted)
-		f.next(natslock.EventReleased)
+		f.next(admin.EventGranted)
+		f.next(admin.EventReleased)
 
 		require.NoError(t, js.DeleteStream(streamName))
 		err = receive(t, f.ended, "the end of the watch")
@@ -228,14 +229,14 @@ func TestWatchGrantedOutOfTurn(t *testing.T) {
 		paused.link.Blackhole(true)
 		mustUnlock(t, holder)
 		l := w.granted(t)
-		f.next(natslock.EventReleased)
-		ev := f.next(natslock.EventGranted)
+		f.next(admin.EventReleased)
+		ev := f.next(admin.EventGranted)
 		require.Equal(t, "carol", ev.Holder.Owner)
 		synctest.Wait()
 		mustUnlock(t, l)
 		// Of the two waiters the other one has left: its place was deleted.
-		f.next(natslock.EventGaveUp)
-		f.next(natslock.EventReleased)
+		f.next(admin.EventGaveUp)
+		f.next(admin.EventReleased)
 		f.nothing()
 	})
 }

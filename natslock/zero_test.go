@@ -8,13 +8,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
 )
 
 // refused checks that err says what was made in the wrong way.
 func refused(t *testing.T, err error, text string) {
 	t.Helper()
-	require.ErrorIs(t, err, natslock.ErrInvalidOption)
+	require.ErrorIs(t, err, natslock.ErrInvalid)
 	require.ErrorContains(t, err, text)
 }
 
@@ -30,17 +31,17 @@ func TestZeroClient(t *testing.T) {
 		}
 		refused(t, c.Do(ctx, "x", run), "made without New")
 		refused(t, c.TryDo(ctx, "x", run), "made without New")
-		refused(t, c.Break(ctx, natslock.BreakRequest{Kind: natslock.KindMutex, Name: "x", ID: "A"}), "made without New")
+		refused(t, admin.New(c).Break(ctx, admin.BreakRequest{Kind: admin.KindMutex, Name: "x", ID: "A"}), "made without New")
 		_, err := c.Adopt(ctx, natslock.Handle{Name: "x"})
 		refused(t, err, "made without New")
-		_, err = c.Inspect(ctx, natslock.KindMutex, "x")
+		_, err = admin.New(c).Inspect(ctx, admin.KindMutex, "x")
 		refused(t, err, "made without New")
 		n := 0
-		for _, err := range c.List(ctx, ">") {
+		for _, err := range admin.New(c).List(ctx, ">") {
 			refused(t, err, "made without New")
 			n++
 		}
-		for _, err := range c.Watch(ctx, ">") {
+		for _, err := range admin.New(c).Watch(ctx, ">") {
 			refused(t, err, "made without New")
 			n++
 		}
@@ -58,12 +59,8 @@ func TestZeroLock(t *testing.T) {
 		require.Zero(t, l.Name())
 		require.Zero(t, l.ID())
 		require.Zero(t, l.Token())
-		require.Zero(t, l.State())
-		require.NotEqual(t, natslock.Held, l.State())
-		require.Equal(t, "none", l.State().String())
 		require.Zero(t, l.Remaining())
-		require.Zero(t, l.ValidUntil())
-		receive(t, l.Done(), "the end of no lock")
+		receive(t, l.Context().Done(), "the end of no lock")
 		refused(t, context.Cause(l.Context()), "no acquire has returned")
 		refused(t, l.Err(), "no acquire has returned")
 		refused(t, l.Extend(ctx, 0), "no acquire has returned")

@@ -16,6 +16,7 @@ import (
 	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -61,31 +62,31 @@ func heldBy(l *natslock.Lock, got *natslock.Lock, err error) error {
 var answerKinds = map[string]func(t *testing.T, a, b, c *peer, name string) error{
 	"Break of a holder": func(t *testing.T, a, b, _ *peer, name string) error {
 		l := take(t, a.c.Lock, name)
-		err := b.c.Break(t.Context(), natslock.BreakRequest{Kind: natslock.KindMutex, Name: name, ID: l.ID(), Reason: "test"})
+		err := admin.New(b.c).Break(t.Context(), admin.BreakRequest{Kind: admin.KindMutex, Name: name, ID: l.ID(), Reason: "test"})
 		return errors.Join(err, end(l, err == nil))
 	},
 	"Break of a reader": func(t *testing.T, a, b, _ *peer, name string) error {
 		l := take(t, a.RLock, name)
-		err := b.c.Break(t.Context(), natslock.BreakRequest{Kind: natslock.KindRW, Name: name, ID: l.ID(), Reason: "test"})
+		err := admin.New(b.c).Break(t.Context(), admin.BreakRequest{Kind: admin.KindRW, Name: name, ID: l.ID(), Reason: "test"})
 		return errors.Join(err, end(l, err == nil))
 	},
 	"Break of a writer": func(t *testing.T, a, b, _ *peer, name string) error {
 		l := take(t, a.Lock, name)
-		err := b.c.Break(t.Context(), natslock.BreakRequest{Kind: natslock.KindRW, Name: name, ID: l.ID(), Reason: "test"})
+		err := admin.New(b.c).Break(t.Context(), admin.BreakRequest{Kind: admin.KindRW, Name: name, ID: l.ID(), Reason: "test"})
 		return errors.Join(err, end(l, err == nil))
 	},
 	"Break after the unlock of a broken lock": func(t *testing.T, a, b, _ *peer, name string) error {
 		l := take(t, a.c.Lock, name)
-		if err := errors.Join(a.c.Break(t.Context(), natslock.BreakRequest{Kind: natslock.KindMutex, Name: name, ID: l.ID(), Reason: "test"}), end(l, true)); err != nil {
+		if err := errors.Join(admin.New(a.c).Break(t.Context(), admin.BreakRequest{Kind: admin.KindMutex, Name: name, ID: l.ID(), Reason: "test"}), end(l, true)); err != nil {
 			return err
 		}
-		return want(b.c.Break(t.Context(), natslock.BreakRequest{Kind: natslock.KindMutex, Name: name, ID: l.ID(), Reason: "test"}), natslock.ErrReleased)
+		return want(admin.New(b.c).Break(t.Context(), admin.BreakRequest{Kind: admin.KindMutex, Name: name, ID: l.ID(), Reason: "test"}), natslock.ErrReleased)
 	},
 	"Break of an earlier holder": func(t *testing.T, a, b, c *peer, name string) error {
 		before := take(t, c.c.Lock, name)
 		unlock(t, before)
 		l := take(t, a.c.Lock, name)
-		err := want(b.c.Break(t.Context(), natslock.BreakRequest{Kind: natslock.KindMutex, Name: name, ID: before.ID(), Reason: "test"}), natslock.ErrReleased)
+		err := want(admin.New(b.c).Break(t.Context(), admin.BreakRequest{Kind: admin.KindMutex, Name: name, ID: before.ID(), Reason: "test"}), natslock.ErrReleased)
 		return errors.Join(err, end(l, false))
 	},
 	"TryLock after Unlock": func(t *testing.T, a, b, _ *peer, name string) error {
@@ -103,7 +104,7 @@ var answerKinds = map[string]func(t *testing.T, a, b, c *peer, name string) erro
 		gaveUp(t, a, func(ctx context.Context) error {
 			_, err := c.c.Lock(ctx, name)
 			return err
-		}, natslock.KindMutex, name)
+		}, admin.KindMutex, name)
 		unlock(t, l)
 		return freed(b.c.TryLock(t.Context(), name))
 	},
@@ -111,10 +112,10 @@ var answerKinds = map[string]func(t *testing.T, a, b, c *peer, name string) erro
 		l := take(t, a.c.Lock, name)
 		done := make(chan error, 1)
 		go func() { done <- freed(c.c.Lock(t.Context(), name)) }()
-		queued(t, a, natslock.KindMutex, name, 1)
+		queued(t, a, admin.KindMutex, name, 1)
 		unlock(t, l)
 		require.NoError(t, receive(t, done, "the waiter"))
-		queued(t, a, natslock.KindMutex, name, 0)
+		queued(t, a, admin.KindMutex, name, 0)
 		return freed(b.c.TryLock(t.Context(), name))
 	},
 	"write TryLock after RUnlock": func(t *testing.T, a, b, _ *peer, name string) error {
@@ -144,7 +145,7 @@ var answerKinds = map[string]func(t *testing.T, a, b, c *peer, name string) erro
 		gaveUp(t, a, func(ctx context.Context) error {
 			_, err := c.Lock(ctx, name)
 			return err
-		}, natslock.KindRW, name)
+		}, admin.KindRW, name)
 		err := freed(b.TryRLock(t.Context(), name))
 		return errors.Join(err, end(l, false))
 	},
@@ -155,12 +156,12 @@ var answerKinds = map[string]func(t *testing.T, a, b, c *peer, name string) erro
 	},
 	"Inspect after Lock and Unlock": func(t *testing.T, a, b, _ *peer, name string) error {
 		l := take(t, a.c.Lock, name)
-		info, err := b.c.Inspect(t.Context(), natslock.KindMutex, name)
+		info, err := admin.New(b.c).Inspect(t.Context(), admin.KindMutex, name)
 		if err == nil && (info.Holder == nil || info.Holder.Token != l.Token()) {
 			err = fmt.Errorf("inspected holder %+v, must have token %d", info.Holder, l.Token())
 		}
 		unlock(t, l)
-		info, again := b.c.Inspect(t.Context(), natslock.KindMutex, name)
+		info, again := admin.New(b.c).Inspect(t.Context(), admin.KindMutex, name)
 		if again == nil && info.Holder != nil {
 			again = fmt.Errorf("inspected holder with token %d, must be none", info.Holder.Token)
 		}
@@ -186,25 +187,25 @@ func end(l *natslock.Lock, broken bool) error {
 }
 
 // queued waits until n are queued, by the word of client p.
-func queued(t *testing.T, p *peer, kind natslock.Kind, name string, n int) {
+func queued(t *testing.T, p *peer, kind admin.Kind, name string, n int) {
 	t.Helper()
 	eventually(t, fmt.Sprintf("%d queued", n), func() bool {
-		info, err := p.c.Inspect(t.Context(), kind, name)
-		return err == nil && len(info.Queue) == n && (kind == natslock.KindMutex || info.Holder == nil || n > 0)
+		info, err := admin.New(p.c).Inspect(t.Context(), kind, name)
+		return err == nil && len(info.Queue) == n && (kind == admin.KindMutex || info.Holder == nil || n > 0)
 	})
 }
 
 // gaveUp has a client queue and give up. When it returns, the server has deleted
 // what was left, by the word of client p.
-func gaveUp(t *testing.T, p *peer, lock func(context.Context) error, kind natslock.Kind, name string) {
+func gaveUp(t *testing.T, p *peer, lock func(context.Context) error, kind admin.Kind, name string) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	done := make(chan error, 1)
 	go func() { done <- lock(ctx) }()
 	eventually(t, "a waiter", func() bool {
-		info, err := p.c.Inspect(t.Context(), kind, name)
-		return err == nil && (len(info.Queue) == 1 || kind == natslock.KindRW && info.Holder != nil)
+		info, err := admin.New(p.c).Inspect(t.Context(), kind, name)
+		return err == nil && (len(info.Queue) == 1 || kind == admin.KindRW && info.Holder != nil)
 	})
 	cancel()
 	require.ErrorIs(t, receive(t, done, "the waiter"), natslock.ErrTimeout)
@@ -271,18 +272,18 @@ func (s *lateLeader) State(ctx context.Context, pattern string) (kvstore.State, 
 func TestViewsWaitForLeader(t *testing.T) {
 	holder := func(p *peer) acquireFunc { return p.c.Lock }
 	reader := func(p *peer) acquireFunc { return p.RLock }
-	inspect := func(kind natslock.Kind) func(context.Context, *natslock.Client, *natslock.Lock) error {
+	inspect := func(kind admin.Kind) func(context.Context, *natslock.Client, *natslock.Lock) error {
 		return func(ctx context.Context, c *natslock.Client, _ *natslock.Lock) error {
-			info, err := c.Inspect(ctx, kind, "x")
+			info, err := admin.New(c).Inspect(ctx, kind, "x")
 			if err == nil && (info.Holder != nil || len(info.Readers) > 0) {
 				return errors.New("it shows the lock as held")
 			}
 			return err
 		}
 	}
-	breaks := func(kind natslock.Kind) func(context.Context, *natslock.Client, *natslock.Lock) error {
+	breaks := func(kind admin.Kind) func(context.Context, *natslock.Client, *natslock.Lock) error {
 		return func(ctx context.Context, c *natslock.Client, l *natslock.Lock) error {
-			err := c.Break(ctx, natslock.BreakRequest{Kind: kind, Name: "x", ID: l.ID(), Reason: "test"})
+			err := admin.New(c).Break(ctx, admin.BreakRequest{Kind: kind, Name: "x", ID: l.ID(), Reason: "test"})
 			if ctx.Err() != nil {
 				return err
 			}
@@ -293,12 +294,12 @@ func TestViewsWaitForLeader(t *testing.T) {
 		take func(*peer) acquireFunc
 		view func(context.Context, *natslock.Client, *natslock.Lock) error
 	}{
-		"Inspect of a holder": {holder, inspect(natslock.KindMutex)},
-		"Inspect of a reader": {reader, inspect(natslock.KindRW)},
-		"Break of a holder":   {holder, breaks(natslock.KindMutex)},
-		"Break of a reader":   {reader, breaks(natslock.KindRW)},
+		"Inspect of a holder": {holder, inspect(admin.KindMutex)},
+		"Inspect of a reader": {reader, inspect(admin.KindRW)},
+		"Break of a holder":   {holder, breaks(admin.KindMutex)},
+		"Break of a reader":   {reader, breaks(admin.KindRW)},
 		"List": {holder, func(ctx context.Context, c *natslock.Client, _ *natslock.Lock) error {
-			for info, err := range c.List(ctx, ">") {
+			for info, err := range admin.New(c).List(ctx, ">") {
 				if err != nil {
 					return err
 				}
@@ -307,7 +308,7 @@ func TestViewsWaitForLeader(t *testing.T) {
 			return nil
 		}},
 		"the holder alone": {holder, func(ctx context.Context, c *natslock.Client, _ *natslock.Lock) error {
-			h, _, err := bridge.Holder.(func(context.Context, *natslock.Client, string) (*natslock.Holder, uint64, error))(ctx, c, "x")
+			h, _, err := bridge.Holder.(func(context.Context, *natslock.Client, string) (*admin.Holder, uint64, error))(ctx, c, "x")
 			if h != nil {
 				return fmt.Errorf("it shows %v", h)
 			}

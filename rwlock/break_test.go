@@ -7,6 +7,7 @@ import (
 
 	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -16,12 +17,12 @@ import (
 func TestBreakByLaggingReplica(t *testing.T) {
 	for _, c := range []struct {
 		name string
-		kind natslock.Kind
+		kind admin.Kind
 		take func(*peer) acquireFunc
 	}{
-		{"holder", natslock.KindMutex, func(p *peer) acquireFunc { return p.c.Lock }},
-		{"writer", natslock.KindRW, func(p *peer) acquireFunc { return p.Lock }},
-		{"reader", natslock.KindRW, func(p *peer) acquireFunc { return p.RLock }},
+		{"holder", admin.KindMutex, func(p *peer) acquireFunc { return p.c.Lock }},
+		{"writer", admin.KindRW, func(p *peer) acquireFunc { return p.Lock }},
+		{"reader", admin.KindRW, func(p *peer) acquireFunc { return p.RLock }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
@@ -32,8 +33,8 @@ func TestBreakByLaggingReplica(t *testing.T) {
 				r.Lag()
 				unlock(t, old)
 				l := take(t, c.take(a), "x")
-				require.ErrorIs(t, b.c.Break(t.Context(), natslock.BreakRequest{Kind: c.kind, Name: "x", ID: old.ID(), Reason: "test"}), natslock.ErrReleased)
-				require.NoError(t, b.c.Break(t.Context(), natslock.BreakRequest{Kind: c.kind, Name: "x", ID: l.ID(), Reason: "test"}))
+				require.ErrorIs(t, admin.New(b.c).Break(t.Context(), admin.BreakRequest{Kind: c.kind, Name: "x", ID: old.ID(), Reason: "test"}), natslock.ErrReleased)
+				require.NoError(t, admin.New(b.c).Break(t.Context(), admin.BreakRequest{Kind: c.kind, Name: "x", ID: l.ID(), Reason: "test"}))
 				require.NoError(t, end(l, true))
 			})
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
@@ -41,11 +42,11 @@ func TestBreakByLaggingReplica(t *testing.T) {
 				r := history.NewReplica(t, s.Connect())
 				a, b := newPeerOver(t, s.Connect(), 1, r.Over), newPeerOver(t, s.Connect(), 2, r.Over)
 				l := take(t, c.take(a), "x")
-				require.NoError(t, a.c.Break(t.Context(), natslock.BreakRequest{Kind: c.kind, Name: "x", ID: l.ID(), Reason: "test"}))
+				require.NoError(t, admin.New(a.c).Break(t.Context(), admin.BreakRequest{Kind: c.kind, Name: "x", ID: l.ID(), Reason: "test"}))
 				r.Lag()
-				require.NoError(t, b.c.Break(t.Context(), natslock.BreakRequest{Kind: c.kind, Name: "x", ID: l.ID(), Reason: "test"}), "it is broken")
+				require.NoError(t, admin.New(b.c).Break(t.Context(), admin.BreakRequest{Kind: c.kind, Name: "x", ID: l.ID(), Reason: "test"}), "it is broken")
 				require.NoError(t, end(l, true))
-				require.ErrorIs(t, b.c.Break(t.Context(), natslock.BreakRequest{Kind: c.kind, Name: "x", ID: l.ID(), Reason: "test"}), natslock.ErrReleased)
+				require.ErrorIs(t, admin.New(b.c).Break(t.Context(), admin.BreakRequest{Kind: c.kind, Name: "x", ID: l.ID(), Reason: "test"}), natslock.ErrReleased)
 			})
 		})
 	}

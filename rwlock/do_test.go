@@ -27,7 +27,7 @@ func TestTryDo(t *testing.T) {
 			ran := 0
 			err := c.do(t.Context(), "x", func(ctx context.Context, l *natslock.Lock) error {
 				ran++
-				require.Equal(t, natslock.Held, l.State())
+				require.Positive(t, l.Remaining())
 				require.NoError(t, ctx.Err())
 				if c.beside != nil {
 					require.NoError(t, c.beside(ctx, "x", func(context.Context, *natslock.Lock) error { ran++; return nil }))
@@ -52,7 +52,7 @@ func TestZeroRWLock(t *testing.T) {
 	ctx := t.Context()
 	refused := func(err error) {
 		t.Helper()
-		require.ErrorIs(t, err, natslock.ErrInvalidOption)
+		require.ErrorIs(t, err, natslock.ErrInvalid)
 	}
 	run := func(context.Context, *natslock.Lock) error { panic("no lock was granted") }
 	for _, rw := range []*rwlock.RWLock{nil, {}, rwlock.New(nil), rwlock.New(&natslock.Client{})} {

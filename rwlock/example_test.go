@@ -72,10 +72,10 @@ func ExampleRWLock_RLock() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	fmt.Println(first.State(), second.State())
+	fmt.Println(first.Err(), second.Err())
 	_ = first.Unlock(ctx)
 	_ = second.Unlock(ctx)
-	// Output: held held
+	// Output: <nil> <nil>
 }
 
 // TryLock does not wait for readers.
@@ -168,12 +168,12 @@ func ExampleRWLock_RLocker() {
 
 	for _, side := range []natslock.Locker{rw.RLocker(), rw} {
 		l, err := side.Lock(ctx, "index")
-		fmt.Println(l.State(), err)
+		fmt.Println(l.Err(), err)
 		_ = l.Unlock(ctx)
 	}
 	// Output:
-	// held <nil>
-	// held <nil>
+	// <nil> <nil>
+	// <nil> <nil>
 }
 
 // TryRDo reads beside other readers, and leaves the work when a writer is inside.

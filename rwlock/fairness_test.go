@@ -16,6 +16,7 @@ import (
 	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -43,7 +44,7 @@ func newCrowd(t *testing.T, u *history.Recorder, peers []*peer, each int, writes
 					if !assert.NoError(t, err) {
 						return
 					}
-					u.Granted(natslock.KindRW, modeOf(writes), l)
+					u.Granted(admin.KindRW, modeOf(writes), l)
 					c.grants.Add(1)
 					time.Sleep(time.Duration(20+rng.IntN(60)) * time.Millisecond)
 					assert.NoError(t, l.Unlock(context.Background()))
@@ -68,7 +69,7 @@ func (c *crowd) outsider(t *testing.T, u *history.Recorder, p *peer, writes bool
 		l, err := take(t.Context(), "x")
 		require.NoError(t, err)
 		most, longest = max(most, c.grants.Load()-before), max(longest, time.Since(begun))
-		u.Granted(natslock.KindRW, modeOf(writes), l)
+		u.Granted(admin.KindRW, modeOf(writes), l)
 		time.Sleep(5 * time.Millisecond)
 		unlock(t, l)
 	}
@@ -153,7 +154,7 @@ func TestLine(t *testing.T) {
 		}
 		first, err := peers[0].Lock(t.Context(), "x")
 		require.NoError(t, err)
-		u.Granted(natslock.KindRW, natslock.Exclusive, first)
+		u.Granted(admin.KindRW, admin.Exclusive, first)
 		const line = "RRWRWWWRRRRWRWW"
 		grants := make(chan grant, len(line))
 		for i, mode := range line {
@@ -166,7 +167,7 @@ func TestLine(t *testing.T) {
 			time.Sleep(20 * time.Millisecond)
 		}
 		synctest.Wait()
-		info, err := peers[0].c.Inspect(t.Context(), natslock.KindRW, "x")
+		info, err := admin.New(peers[0].c).Inspect(t.Context(), admin.KindRW, "x")
 		require.NoError(t, err)
 		require.Len(t, info.Queue, len(line))
 		time.Sleep(20 * time.Second) // over some renewals of their places
@@ -183,7 +184,7 @@ func TestLine(t *testing.T) {
 				want = append(want, fmt.Sprint(at+i))
 				g := <-grants
 				require.NoError(t, g.err)
-				u.Granted(natslock.KindRW, modeOf(line[at] == 'W'), g.l)
+				u.Granted(admin.KindRW, modeOf(line[at] == 'W'), g.l)
 				got, in = append(got, g.who), append(in, g.l)
 			}
 			require.ElementsMatch(t, want, got)

@@ -16,6 +16,7 @@ import (
 	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -174,11 +175,11 @@ func faultStory(t *testing.T, name string, peers map[string]*peer) {
 			if !assert.NoError(t, err, "%s: %s", name, who) {
 				return
 			}
-			u.Granted(natslock.KindRW, modeOf(writes), l)
+			u.Granted(admin.KindRW, modeOf(writes), l)
 			p.granted(who)
 			select {
 			case <-time.After(hold):
-			case <-l.Done():
+			case <-l.Context().Done():
 			}
 			letGo(who, l)
 		})
@@ -189,7 +190,7 @@ func faultStory(t *testing.T, name string, peers map[string]*peer) {
 		if !assert.NoError(t, err, "%s: A", name) {
 			return
 		}
-		u.Granted(natslock.KindRW, natslock.Shared, l)
+		u.Granted(admin.KindRW, admin.Shared, l)
 		own = append(own, l)
 	}
 	time.Sleep(time.Second)
@@ -211,13 +212,13 @@ func faultStory(t *testing.T, name string, peers map[string]*peer) {
 		if !assert.NoError(t, err, "%s: %s is blocked by an orphan", name, who) {
 			continue
 		}
-		u.Granted(natslock.KindRW, natslock.Exclusive, l)
+		u.Granted(admin.KindRW, admin.Exclusive, l)
 		assert.NoError(t, l.Unlock(context.Background()))
 		l, err = p.TryRLock(t.Context(), name)
 		if !assert.NoError(t, err, "%s: %s is blocked by an orphan", name, who) {
 			continue
 		}
-		u.Granted(natslock.KindRW, natslock.Shared, l)
+		u.Granted(admin.KindRW, admin.Shared, l)
 		assert.NoError(t, l.Unlock(context.Background()))
 		assert.NoError(t, p.c.Close(t.Context()))
 	}
@@ -227,12 +228,12 @@ func faultStory(t *testing.T, name string, peers map[string]*peer) {
 // TestFailedReadIsRepeatedSoon has the read fail with which a waiter follows the notification
 // of a release. No second notification comes, so the waiter reads again before its timers.
 func TestFailedReadIsRepeatedSoon(t *testing.T) {
-	for _, holds := range []natslock.Mode{natslock.Shared, natslock.Exclusive} {
+	for _, holds := range []admin.Mode{admin.Shared, admin.Exclusive} {
 		t.Run(holds.String(), func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 				holder, waiter := newPeer(t, s.Connect(), 1), newPeer(t, s.Connect(), 2)
 				take := holder.RLock
-				if holds == natslock.Exclusive {
+				if holds == admin.Exclusive {
 					take = holder.Lock
 				}
 				h, err := take(t.Context(), "x")
@@ -379,7 +380,7 @@ func TestDeposedLeaderRefuses(t *testing.T) {
 				_, err = store.Delete(t.Context(), list.Records[0].Key, list.Records[0].Revision)
 				require.NoError(t, err)
 				gone := time.Now()
-				<-l.Done()
+				<-l.Context().Done()
 				require.ErrorIs(t, context.Cause(l.Context()), natslock.ErrLost)
 				require.Less(t, time.Since(gone), 2500*time.Millisecond)
 				require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrLost)

@@ -13,6 +13,7 @@ import (
 	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -94,7 +95,7 @@ func TestGateLostInTheDrain(t *testing.T) {
 		})
 		l, err := b.Lock(t.Context(), "x")
 		require.NoError(t, err)
-		require.Equal(t, natslock.Held, l.State())
+		require.Positive(t, l.Remaining())
 		require.Positive(t, b.f.Counts().Dropped)
 		unlock(t, l)
 	})
@@ -194,7 +195,7 @@ func TestDrainBucketRemade(t *testing.T) {
 		grants := make(chan grant, 1)
 		a.write("a", grants)
 		eventually(t, "the gate stands", func() bool {
-			info, err := b.c.Inspect(t.Context(), natslock.KindRW, "x")
+			info, err := admin.New(b.c).Inspect(t.Context(), admin.KindRW, "x")
 			return err == nil && info.Holder != nil
 		})
 		time.Sleep(2 * time.Second) // the time of its creation tells buckets apart

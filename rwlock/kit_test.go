@@ -11,6 +11,7 @@ import (
 	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/rwlock"
 	"github.com/natslock/locks/testutil"
 )
@@ -47,11 +48,11 @@ func newPeerOver(t testing.TB, nc *nats.Conn, seed uint64, under func(kvstore.KV
 }
 
 // modeOf is how a writer, or else a reader, wants the lock.
-func modeOf(writes bool) natslock.Mode {
+func modeOf(writes bool) admin.Mode {
 	if writes {
-		return natslock.Exclusive
+		return admin.Exclusive
 	}
-	return natslock.Shared
+	return admin.Shared
 }
 
 // claimOf is the id of the claim behind a lock: readers of a client share it.

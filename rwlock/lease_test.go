@@ -14,6 +14,7 @@ import (
 	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -80,7 +81,7 @@ func TestReleasedIsNotShared(t *testing.T) {
 		require.Greater(t, again.Token(), guest.Token())
 		require.NoError(t, <-released)
 		a.f.OnSend(nil)
-		require.Equal(t, natslock.Held, again.State())
+		require.Positive(t, again.Remaining())
 		grants := make(chan grant, 1)
 		unlock(t, first)
 		b.write("w", grants)
@@ -115,33 +116,33 @@ func TestReadersTogether(t *testing.T) {
 		}
 		reason := errors.New("the request is over")
 		cancel(reason)
-		<-host.Done()
+		<-host.Context().Done()
 		require.ErrorIs(t, host.Err(), reason)
-		require.Equal(t, natslock.Held, host.State(), "its context ended, not the lock")
+		require.Positive(t, host.Remaining(), "its context ended, not the lock")
 		require.NoError(t, guest.Err())
 		require.NoError(t, detached.Err())
 		require.Equal(t, "v", detached.Context().Value(key{}))
 		unlock(t, host)
-		require.Equal(t, natslock.Released, host.State())
+		require.ErrorIs(t, host.Err(), natslock.ErrReleased)
 		require.ErrorIs(t, host.Extend(t.Context(), 0), natslock.ErrReleased, "a reader that has left speaks for nobody")
-		require.False(t, host.ValidUntil().After(time.Now()))
+		require.False(t, history.ValidUntil(host).After(time.Now()))
 		require.Zero(t, host.Remaining())
-		require.Equal(t, natslock.Held, guest.State())
-		require.True(t, guest.ValidUntil().After(time.Now()))
+		require.Positive(t, guest.Remaining())
+		require.True(t, history.ValidUntil(guest).After(time.Now()))
 
 		time.Sleep(time.Minute) // renewed for the remaining readers
 		require.NoError(t, guest.Err())
 		link.Cut()
-		<-guest.Done()
-		<-detached.Done()
+		<-guest.Context().Done()
+		<-detached.Context().Done()
 		lost := time.Now()
 		time.Sleep(10 * time.Second)
 		for _, l := range []*natslock.Lock{guest, detached} {
 			require.ErrorIs(t, context.Cause(l.Context()), natslock.ErrLost)
-			require.Equal(t, natslock.Lost, l.State())
+			require.ErrorIs(t, l.Err(), natslock.ErrLost)
 			require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrLost)
 			require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrLost, "as before")
-			require.False(t, l.ValidUntil().After(lost), "not until it was released")
+			require.False(t, history.ValidUntil(l).After(lost), "not until it was released")
 		}
 	})
 }
@@ -165,8 +166,8 @@ func TestUntilBehindReplicas(t *testing.T) {
 		l, err := a.Lock(t.Context(), "x", natslock.Until(until))
 		require.NoError(t, err)
 		require.Positive(t, renewed)
-		require.Equal(t, until.UnixMilli(), l.ValidUntil().UnixMilli())
-		<-l.Done()
+		require.Equal(t, until.UnixMilli(), history.ValidUntil(l).UnixMilli())
+		<-l.Context().Done()
 		require.Equal(t, until.UnixMilli(), time.Now().UnixMilli())
 		require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrEnded)
 	})
@@ -188,7 +189,7 @@ func TestLeaseOptions(t *testing.T) {
 			require.NoError(t, err)
 			next, err := other(t.Context(), "x")
 			require.NoError(t, err)
-			require.Equal(t, natslock.Ended, l.State())
+			require.ErrorIs(t, l.Err(), natslock.ErrEnded)
 			require.GreaterOrEqual(t, time.Since(begun), 10*time.Second)
 			require.Less(t, time.Since(begun), 12500*time.Millisecond)
 			unlock(t, next)
@@ -200,7 +201,7 @@ func TestLeaseOptions(t *testing.T) {
 			require.NoError(t, err)
 			time.Sleep(4 * time.Second)
 			require.NoError(t, l.Extend(t.Context(), 8*time.Second))
-			<-l.Done()
+			<-l.Context().Done()
 			require.WithinDuration(t, begun.Add(4*time.Second+7200*time.Millisecond), time.Now(), 50*time.Millisecond)
 			require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrLost)
 			synctest.Wait()
@@ -208,7 +209,7 @@ func TestLeaseOptions(t *testing.T) {
 			// Meta is shown.
 			l, err = in(t.Context(), "x", natslock.Meta(map[string]string{"job": "42"}))
 			require.NoError(t, err)
-			info, err := b.c.Inspect(t.Context(), natslock.KindRW, "x")
+			info, err := admin.New(b.c).Inspect(t.Context(), admin.KindRW, "x")
 			require.NoError(t, err)
 			holders := info.Readers
 			if writes {
@@ -232,7 +233,7 @@ func TestLeaseOptions(t *testing.T) {
 			require.NotNil(t, timeout.Holder)
 			require.Equal(t, l.Token(), timeout.Holder.Token)
 			synctest.Wait()
-			info, err = b.c.Inspect(t.Context(), natslock.KindRW, "x")
+			info, err = admin.New(b.c).Inspect(t.Context(), admin.KindRW, "x")
 			require.NoError(t, err)
 			require.Empty(t, info.Queue)
 			require.Equal(t, writes, info.Holder != nil)
@@ -249,7 +250,7 @@ func TestLeaseOptions(t *testing.T) {
 			bound, err := a.RLock(ctx, "y")
 			require.NoError(t, err)
 			cancel()
-			<-bound.Done()
+			<-bound.Context().Done()
 			require.NoError(t, l.Err())
 			unlock(t, l, bound)
 		}
@@ -265,7 +266,7 @@ func TestDo(t *testing.T) {
 		for what, do := range map[string]func(context.Context, string, func(context.Context, *natslock.Lock) error, ...natslock.LockOption) error{"Do": a.Do, "RDo": a.RDo} {
 			require.ErrorIs(t, do(t.Context(), "x", func(ctx context.Context, l *natslock.Lock) error {
 				require.NoError(t, ctx.Err())
-				require.Equal(t, natslock.Held, l.State())
+				require.Positive(t, l.Remaining())
 				_, err := b.TryLock(ctx, "x")
 				require.ErrorIs(t, err, natslock.ErrLocked)
 				r, err := b.TryRLock(ctx, "x")
@@ -288,7 +289,7 @@ func TestDo(t *testing.T) {
 			}
 			require.ErrorIs(t, do(t.Context(), "x", never, natslock.MaxWait(time.Second)), natslock.ErrTimeout)
 			asked := time.Now()
-			require.ErrorIs(t, do(t.Context(), "x", nil, natslock.MaxWait(time.Second)), natslock.ErrInvalidOption)
+			require.ErrorIs(t, do(t.Context(), "x", nil, natslock.MaxWait(time.Second)), natslock.ErrInvalid)
 			require.Zero(t, time.Since(asked), "refused before the wait")
 			unlock(t, l)
 		}
@@ -301,12 +302,12 @@ func TestSeen(t *testing.T) {
 		a, b := newPeer(t, s.Connect(), 1, natslock.WithOwner("alice")), newPeer(t, s.Connect(), 2, natslock.WithOwner("bob"))
 		ctx, cancel := context.WithCancel(t.Context())
 		var mu sync.Mutex
-		var events []natslock.Event
+		var events []admin.Event
 		var watching sync.WaitGroup
 		watching.Go(func() {
-			for ev, err := range b.c.Watch(ctx, ">") {
+			for ev, err := range admin.New(b.c).Watch(ctx, ">") {
 				assert.NoError(t, err)
-				if ev.Type == natslock.EventWatching {
+				if ev.Type == admin.EventWatching {
 					continue
 				}
 				mu.Lock()
@@ -335,14 +336,14 @@ func TestSeen(t *testing.T) {
 		time.Sleep(10 * time.Millisecond)
 		synctest.Wait()
 
-		seen := map[string]natslock.Info{}
-		for info, err := range a.c.List(t.Context(), ">") {
+		seen := map[string]admin.Info{}
+		for info, err := range admin.New(a.c).List(t.Context(), ">") {
 			require.NoError(t, err)
 			seen[info.Kind.String()+" "+info.Name] = info
 		}
 		require.Len(t, seen, 2)
 		require.Equal(t, m.Token(), seen["mutex m"].Holder.Token)
-		info, err := a.c.Inspect(t.Context(), natslock.KindRW, "orders.7")
+		info, err := admin.New(a.c).Inspect(t.Context(), admin.KindRW, "orders.7")
 		require.NoError(t, err)
 		require.Equal(t, info, seen["rw orders.7"])
 		require.Equal(t, "bob", info.Holder.Owner, "the writer at the gate")
@@ -350,14 +351,14 @@ func TestSeen(t *testing.T) {
 		require.Equal(t, []string{"alice", "bob"}, []string{info.Readers[0].Owner, info.Readers[1].Owner})
 		require.Equal(t, []uint64{r1.Token(), r2.Token()}, []uint64{info.Readers[0].Token, info.Readers[1].Token})
 		require.Len(t, info.Queue, 1)
-		require.Equal(t, natslock.Shared, info.Queue[0].Mode)
+		require.Equal(t, admin.Shared, info.Queue[0].Mode)
 		require.Equal(t, "alice", info.Queue[0].Owner)
-		mutex, err := a.c.Inspect(t.Context(), natslock.KindMutex, "orders.7")
+		mutex, err := admin.New(a.c).Inspect(t.Context(), admin.KindMutex, "orders.7")
 		require.NoError(t, err)
 		require.Nil(t, mutex.Holder, "another lock")
-		for info, err := range a.c.List(t.Context(), "orders.*") {
+		for info, err := range admin.New(a.c).List(t.Context(), "orders.*") {
 			require.NoError(t, err)
-			require.Equal(t, natslock.KindRW, info.Kind)
+			require.Equal(t, admin.KindRW, info.Kind)
 		}
 
 		unlock(t, r1, r2)
@@ -371,9 +372,9 @@ func TestSeen(t *testing.T) {
 		cancel()
 		watching.Wait()
 		type key struct {
-			typ   natslock.EventType
-			kind  natslock.Kind
-			mode  natslock.Mode
+			typ   admin.EventType
+			kind  admin.Kind
+			mode  admin.Mode
 			name  string
 			token uint64
 		}
@@ -382,17 +383,17 @@ func TestSeen(t *testing.T) {
 			count[key{ev.Type, ev.Kind, ev.Mode, ev.Name, ev.Token}]++
 		}
 		for _, want := range []key{
-			{natslock.EventGranted, natslock.KindMutex, natslock.Exclusive, "m", m.Token()},
-			{natslock.EventReleased, natslock.KindMutex, natslock.Exclusive, "m", m.Token()},
-			{natslock.EventGranted, natslock.KindRW, natslock.Shared, "orders.7", r1.Token()},
-			{natslock.EventGranted, natslock.KindRW, natslock.Shared, "orders.7", r2.Token()},
-			{natslock.EventReleased, natslock.KindRW, natslock.Shared, "orders.7", r1.Token()},
-			{natslock.EventReleased, natslock.KindRW, natslock.Shared, "orders.7", r2.Token()},
-			{natslock.EventGranted, natslock.KindRW, natslock.Exclusive, "orders.7", w.l.Token()},
-			{natslock.EventReleased, natslock.KindRW, natslock.Exclusive, "orders.7", w.l.Token()},
-			{natslock.EventQueued, natslock.KindRW, natslock.Shared, "orders.7", info.Queue[0].Ticket},
-			{natslock.EventGranted, natslock.KindRW, natslock.Shared, "orders.7", r.l.Token()},
-			{natslock.EventReleased, natslock.KindRW, natslock.Shared, "orders.7", r.l.Token()},
+			{admin.EventGranted, admin.KindMutex, admin.Exclusive, "m", m.Token()},
+			{admin.EventReleased, admin.KindMutex, admin.Exclusive, "m", m.Token()},
+			{admin.EventGranted, admin.KindRW, admin.Shared, "orders.7", r1.Token()},
+			{admin.EventGranted, admin.KindRW, admin.Shared, "orders.7", r2.Token()},
+			{admin.EventReleased, admin.KindRW, admin.Shared, "orders.7", r1.Token()},
+			{admin.EventReleased, admin.KindRW, admin.Shared, "orders.7", r2.Token()},
+			{admin.EventGranted, admin.KindRW, admin.Exclusive, "orders.7", w.l.Token()},
+			{admin.EventReleased, admin.KindRW, admin.Exclusive, "orders.7", w.l.Token()},
+			{admin.EventQueued, admin.KindRW, admin.Shared, "orders.7", info.Queue[0].Ticket},
+			{admin.EventGranted, admin.KindRW, admin.Shared, "orders.7", r.l.Token()},
+			{admin.EventReleased, admin.KindRW, admin.Shared, "orders.7", r.l.Token()},
 		} {
 			require.Equal(t, 1, count[want], "%v", want)
 			delete(count, want)
@@ -435,7 +436,7 @@ func TestCloseWithReaders(t *testing.T) {
 		require.ErrorContains(t, err, `"x"`)
 		for _, i := range []int{0, 2} {
 			require.ErrorIs(t, context.Cause(readers[i].Context()), natslock.ErrClosed)
-			require.Equal(t, natslock.Lost, readers[i].State())
+			require.ErrorIs(t, readers[i].Err(), natslock.ErrClosed)
 		}
 		over := time.Now()
 		g := <-grants
@@ -497,7 +498,7 @@ func TestForeignReader(t *testing.T) {
 		r, err := a.RLock(t.Context(), "x")
 		require.NoError(t, err)
 		unlock(t, r)
-		info, err := a.c.Inspect(t.Context(), natslock.KindRW, "x")
+		info, err := admin.New(a.c).Inspect(t.Context(), admin.KindRW, "x")
 		require.NoError(t, err)
 		require.Len(t, info.Readers, 1)
 		require.True(t, info.Readers[0].Unreadable)

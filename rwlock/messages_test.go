@@ -121,7 +121,7 @@ func TestGoroutines(t *testing.T) {
 		require.InDelta(t, few, many, 2, "goroutines of 10 and of 1000 readers")
 		time.Sleep(5 * time.Minute)
 		for _, l := range locks {
-			require.Equal(t, natslock.Held, l.State())
+			require.Positive(t, l.Remaining())
 		}
 		unlock(t, locks...)
 		require.Empty(t, history.KeysLeft(t, s.Connect()))

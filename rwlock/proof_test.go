@@ -15,6 +15,7 @@ import (
 	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -195,7 +196,7 @@ func TestDeposedLeader(t *testing.T) {
 	} {
 		t.Run(fmt.Sprintf("%v %v", tc.reader, tc.writer), func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-				a := newPeer(t, s.Connect(), 1, natslock.WithTTL(tc.reader), natslock.WithRenewFraction(0.7), natslock.WithWatchAfter(-1))
+				a := newPeer(t, s.Connect(), 1, natslock.WithTTL(tc.reader), natslock.WithTuning(natslock.Tuning{RenewFraction: 0.7}), natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
 				store := history.OpenStore(t, s.Connect())
 				r, err := a.RLock(t.Context(), "x")
 				require.NoError(t, err)
@@ -228,7 +229,7 @@ func TestDeposedLeader(t *testing.T) {
 					}
 					return nil
 				}}
-				b := liedTo(t, s, liar, natslock.WithTTL(tc.writer), natslock.WithWatchAfter(-1))
+				b := liedTo(t, s, liar, natslock.WithTTL(tc.writer), natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
 				time.Sleep(tc.gate)
 				grants := make(chan grant, 1)
 				b.write("w", grants)
@@ -236,7 +237,7 @@ func TestDeposedLeader(t *testing.T) {
 					nobody(t, grants, "on the word of a deposed leader")
 				}
 				require.Positive(t, lies, "it was not asked at the time")
-				require.Equal(t, natslock.Held, r.State())
+				require.Positive(t, r.Remaining())
 				truth.Store(true)
 				unlock(t, r)
 				g := <-grants
@@ -354,17 +355,17 @@ func TestBehindIsNotSlow(t *testing.T) {
 // but its tombstone, or the end of its record, makes it a dead one.
 func TestBrokenReaderIsListed(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a, b := newPeer(t, s.Connect(), 1, natslock.WithWatchAfter(-1)), newPeer(t, s.Connect(), 2)
+		a, b := newPeer(t, s.Connect(), 1, natslock.WithTuning(natslock.Tuning{WatchAfter: -1})), newPeer(t, s.Connect(), 2)
 		r, err := a.RLock(t.Context(), "x")
 		require.NoError(t, err)
-		require.NoError(t, b.c.Break(t.Context(), natslock.BreakRequest{Kind: natslock.KindRW, Name: "x", ID: r.ID(), Reason: "test"}))
+		require.NoError(t, admin.New(b.c).Break(t.Context(), admin.BreakRequest{Kind: admin.KindRW, Name: "x", ID: r.ID(), Reason: "test"}))
 		broken := time.Now()
-		require.Equal(t, natslock.Held, r.State(), "it has not noticed yet")
+		require.Positive(t, r.Remaining(), "it has not noticed yet")
 		_, err = b.TryLock(t.Context(), "x")
 		require.ErrorIs(t, err, natslock.ErrLocked)
 		l, err := b.Lock(t.Context(), "x")
 		require.NoError(t, err)
-		require.Equal(t, natslock.Lost, r.State())
+		require.ErrorIs(t, r.Err(), natslock.ErrLost)
 		require.GreaterOrEqual(t, time.Since(broken), 15*time.Second)
 		unlock(t, l)
 	})

@@ -16,6 +16,7 @@ import (
 	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -76,7 +77,7 @@ func (p *peer) refused(t *testing.T, why string) {
 // come later. A writer waits for those that are inside, and for no others.
 func TestRunReaders(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a, b := newPeer(t, s.Connect(), 1, natslock.WithWatchAfter(-1)), newPeer(t, s.Connect(), 2)
+		a, b := newPeer(t, s.Connect(), 1, natslock.WithTuning(natslock.Tuning{WatchAfter: -1})), newPeer(t, s.Connect(), 2)
 		writes := a.tally("read take") // so that all ask before it is answered
 		locks := granted(t, a.readAll(100), 100)
 		require.Equal(t, map[string]int{"read take": 1}, writes())
@@ -224,7 +225,7 @@ func TestRunReadersWait(t *testing.T) {
 			t.Helper()
 			time.Sleep(10 * time.Millisecond)
 			synctest.Wait()
-			info, err := c.c.Inspect(t.Context(), natslock.KindRW, "x")
+			info, err := admin.New(c.c).Inspect(t.Context(), admin.KindRW, "x")
 			require.NoError(t, err)
 			require.Len(t, info.Queue, n)
 		}
@@ -265,19 +266,19 @@ func TestRunReadersWait(t *testing.T) {
 // keeps writers out until the last reader has stopped.
 func TestRunReadersBroken(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a, b := newPeer(t, s.Connect(), 1, natslock.WithWatchAfter(0)), newPeer(t, s.Connect(), 2)
+		a, b := newPeer(t, s.Connect(), 1, natslock.WithTuning(natslock.Tuning{WatchAfter: 1})), newPeer(t, s.Connect(), 2)
 		readers := granted(t, a.readAll(3), 3)
 		time.Sleep(100 * time.Millisecond)
 		synctest.Wait()
 		grants := make(chan grant, 1)
 		b.write("w", grants)
 		broken := time.Now()
-		require.NoError(t, b.c.Break(t.Context(), natslock.BreakRequest{Kind: natslock.KindRW, Name: "x", ID: claimOf(readers[0]), Reason: "test"}))
+		require.NoError(t, admin.New(b.c).Break(t.Context(), admin.BreakRequest{Kind: admin.KindRW, Name: "x", ID: claimOf(readers[0]), Reason: "test"}))
 		for i, l := range readers {
-			<-l.Done()
+			<-l.Context().Done()
 			require.Less(t, time.Since(broken), 20*time.Millisecond)
 			require.ErrorIs(t, context.Cause(l.Context()), natslock.ErrBroken)
-			require.Equal(t, natslock.Lost, l.State())
+			require.ErrorIs(t, l.Err(), natslock.ErrLost)
 			if i > 0 {
 				require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrBroken)
 			}
@@ -328,7 +329,7 @@ func TestRunReadersDropped(t *testing.T) {
 		require.NoError(t, err)
 		require.NotEqual(t, claimOf(readers[1]), claimOf(l))
 		unlock(t, l, readers[1])
-		<-readers[2].Done()
+		<-readers[2].Context().Done()
 		require.ErrorIs(t, readers[2].Err(), natslock.ErrLost)
 		require.Less(t, time.Since(dropped), ttl)
 		w, err := b.Lock(t.Context(), "x")
@@ -381,7 +382,7 @@ func TestRunReadersMerge(t *testing.T) {
 // readers before it once. When the member that drains gives up, the next member goes on.
 func TestRunWriters(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a, b := newPeer(t, s.Connect(), 1, natslock.WithWatchAfter(-1)), newPeer(t, s.Connect(), 2)
+		a, b := newPeer(t, s.Connect(), 1, natslock.WithTuning(natslock.Tuning{WatchAfter: -1})), newPeer(t, s.Connect(), 2)
 		r, err := b.RLock(t.Context(), "x")
 		require.NoError(t, err)
 		writes := a.tally("rw take")
@@ -407,7 +408,7 @@ func TestRunWriters(t *testing.T) {
 		}
 		nobody(t, grants, "over a reader")
 		gate := func() string {
-			info, err := b.c.Inspect(t.Context(), natslock.KindRW, "x")
+			info, err := admin.New(b.c).Inspect(t.Context(), admin.KindRW, "x")
 			require.NoError(t, err)
 			return info.Holder.ID
 		}
@@ -456,7 +457,7 @@ func TestRunWritersLoseTheGate(t *testing.T) {
 		})
 		r, err := b.RLock(t.Context(), "x")
 		require.NoError(t, err)
-		require.Equal(t, natslock.Lost, l.State())
+		require.ErrorIs(t, l.Err(), natslock.ErrLost)
 		nobody(t, grants, "over a reader")
 		a.f.OnSend(nil)
 		require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrLost)
@@ -499,7 +500,7 @@ func TestRunOfEachMode(t *testing.T) {
 // one its record.
 func TestRunReadersDrivenOn(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a, b := newPeer(t, s.Connect(), 1, natslock.WithWatchAfter(-1)), newPeer(t, s.Connect(), 2)
+		a, b := newPeer(t, s.Connect(), 1, natslock.WithTuning(natslock.Tuning{WatchAfter: -1})), newPeer(t, s.Connect(), 2)
 		a.tally("read take")
 		ctx, cancel := context.WithCancel(t.Context())
 		first, second := make(chan error, 1), make(chan grant, 1)
@@ -527,7 +528,7 @@ func TestRunReadersDrivenOn(t *testing.T) {
 // gate. A goroutine that reads does not join that run.
 func TestRunReadersUnansweredBehindAGate(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a, b := newPeer(t, s.Connect(), 1, natslock.WithWatchAfter(-1)), newPeer(t, s.Connect(), 2)
+		a, b := newPeer(t, s.Connect(), 1, natslock.WithTuning(natslock.Tuning{WatchAfter: -1})), newPeer(t, s.Connect(), 2)
 		var readers []*natslock.Lock
 		for range 2 { // the client has subscribed from here on
 			l, err := a.RLock(t.Context(), "x")
@@ -578,7 +579,7 @@ func TestRunReadersEndTogether(t *testing.T) {
 				readers = append(readers, l)
 			}
 			require.Equal(t, n, a.c.Stats().Held)
-			<-readers[n-1].Done() // the newest reader ends first
+			<-readers[n-1].Context().Done() // the newest reader ends first
 			require.Zero(t, a.c.Stats().Held)
 			for _, l := range readers {
 				require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrLost)
@@ -618,7 +619,7 @@ func TestRunReadersTryAgain(t *testing.T) {
 		}()
 		synctest.Wait()
 		b.write("w", writes)
-		<-readers[0].Done()
+		<-readers[0].Context().Done()
 		lost := time.Now()
 		require.Zero(t, a.c.Stats().Held)
 		require.ErrorIs(t, receive(t, tries, "an answer"), natslock.ErrLocked)
@@ -636,7 +637,7 @@ func TestRunReadersTryAgain(t *testing.T) {
 // others have joined. None of those gets in before the writer.
 func TestRunReadersClaimFound(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a, b := newPeer(t, s.Connect(), 1, natslock.WithWatchAfter(-1)), newPeer(t, s.Connect(), 2)
+		a, b := newPeer(t, s.Connect(), 1, natslock.WithTuning(natslock.Tuning{WatchAfter: -1})), newPeer(t, s.Connect(), 2)
 		a.tally("read take", "rwait take")
 		ctx, cancel := context.WithCancel(t.Context())
 		first := make(chan error, 1)
@@ -668,7 +669,7 @@ func TestRunReadersClaimFound(t *testing.T) {
 func TestRunReadersBrokenBeforeEntry(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		const ttl = 15 * time.Second
-		a, b := newPeer(t, s.Connect(), 1, natslock.WithTTL(ttl), natslock.WithWatchAfter(-1)), newPeer(t, s.Connect(), 2)
+		a, b := newPeer(t, s.Connect(), 1, natslock.WithTTL(ttl), natslock.WithTuning(natslock.Tuning{WatchAfter: -1})), newPeer(t, s.Connect(), 2)
 		a.slow("read renew", ttl*2/5)
 		var readers []*natslock.Lock
 		for range 2 {
@@ -680,9 +681,9 @@ func TestRunReadersBrokenBeforeEntry(t *testing.T) {
 		joins, writes := make(chan grant, 1), make(chan grant, 1)
 		a.read("r", joins)
 		nobody(t, joins, "before a renewal")
-		require.NoError(t, b.c.Break(t.Context(), natslock.BreakRequest{Kind: natslock.KindRW, Name: "x", ID: claimOf(readers[0]), Reason: "test"}))
+		require.NoError(t, admin.New(b.c).Break(t.Context(), admin.BreakRequest{Kind: admin.KindRW, Name: "x", ID: claimOf(readers[0]), Reason: "test"}))
 		b.write("w", writes)
-		<-readers[0].Done()
+		<-readers[0].Context().Done()
 		nobody(t, writes, "over broken readers that have not stopped")
 		for _, l := range readers {
 			require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrBroken)
@@ -719,7 +720,7 @@ func TestRunReadersTimeout(t *testing.T) {
 		writes := make(chan grant, 1)
 		b.write("w", writes)
 		time.Sleep(10 * time.Millisecond)
-		info, err := b.c.Inspect(t.Context(), natslock.KindRW, "x")
+		info, err := admin.New(b.c).Inspect(t.Context(), admin.KindRW, "x")
 		require.NoError(t, err)
 		_, err = a.RLock(t.Context(), "x", natslock.MaxWait(100*time.Millisecond))
 		var timeout *natslock.TimeoutError
@@ -747,7 +748,7 @@ func TestRunReadersLost(t *testing.T) {
 		require.Equal(t, 4, a.c.Stats().Held)
 		a.f.OnSend(func(int, kvstore.Write) testutil.Fate { return testutil.Drop })
 		for _, l := range locks {
-			<-l.Done()
+			<-l.Context().Done()
 		}
 		synctest.Wait()
 		require.Zero(t, a.c.Stats().Held)

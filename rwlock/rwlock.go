@@ -55,12 +55,13 @@ import (
 	"fmt"
 
 	"github.com/natslock/locks/internal/bridge"
+	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/natslock"
 )
 
 // RWLock takes reader-writer locks with a client. [New] makes it: the methods of a
 // zero RWLock, or of one made with a nil client, return an error matching
-// [natslock.ErrInvalidOption].
+// [natslock.ErrInvalid].
 type RWLock struct {
 	c *natslock.Client
 }
@@ -70,14 +71,14 @@ type RWLock struct {
 func New(c *natslock.Client) *RWLock { return &RWLock{c: c} }
 
 // acquire is natslock's: only this package acquires locks that are no mutexes.
-var acquire = bridge.Acquire.(func(context.Context, *natslock.Client, natslock.Kind, natslock.Mode, bool, string, []natslock.LockOption) (*natslock.Lock, error))
+var acquire = bridge.Acquire.(func(context.Context, *natslock.Client, record.Kind, record.Mode, bool, string, []natslock.LockOption) (*natslock.Lock, error))
 
 // acquire is behind all methods.
-func (rw *RWLock) acquire(ctx context.Context, mode natslock.Mode, wait bool, name string, opts []natslock.LockOption) (*natslock.Lock, error) {
+func (rw *RWLock) acquire(ctx context.Context, mode record.Mode, wait bool, name string, opts []natslock.LockOption) (*natslock.Lock, error) {
 	if rw == nil || rw.c == nil {
-		return nil, fmt.Errorf("lock %q: %w: a rwlock.RWLock made without New, or without a client", name, natslock.ErrInvalidOption)
+		return nil, fmt.Errorf("lock %q: %w: a rwlock.RWLock made without New, or without a client", name, natslock.ErrInvalid)
 	}
-	return acquire(ctx, rw.c, natslock.KindRW, mode, wait, name, opts)
+	return acquire(ctx, rw.c, record.RW, mode, wait, name, opts)
 }
 
 var _ natslock.Locker = (*RWLock)(nil) // for writing
@@ -108,17 +109,17 @@ func (r *reader) Do(ctx context.Context, name string, fn func(ctx context.Contex
 //
 // On a bucket with replicas, two writes and two answers have to fit into 800 ms. On a
 // slower link a writer can never enter, and the error matches
-// [natslock.ErrUnavailable]. The error matches [natslock.ErrInvalidName] for a name
+// [natslock.ErrUnavailable]. The error matches [natslock.ErrInvalid] for a name
 // that this client uses as a mutex: the two are different locks.
 func (rw *RWLock) Lock(ctx context.Context, name string, opts ...natslock.LockOption) (*natslock.Lock, error) {
-	return rw.acquire(ctx, natslock.Exclusive, true, name, opts)
+	return rw.acquire(ctx, record.Exclusive, true, name, opts)
 }
 
 // TryLock takes the lock for writing if nobody holds it or waits for it, and never
 // queues. It asks for idle locks as [natslock.Client.TryLock] does. Otherwise the error
 // matches [natslock.ErrLocked]. Other errors are those of [natslock.Client.TryLock].
 func (rw *RWLock) TryLock(ctx context.Context, name string, opts ...natslock.LockOption) (*natslock.Lock, error) {
-	return rw.acquire(ctx, natslock.Exclusive, false, name, opts)
+	return rw.acquire(ctx, record.Exclusive, false, name, opts)
 }
 
 // RLock takes the lock for reading. It waits in line like [RWLock.Lock], and returns
@@ -131,14 +132,14 @@ func (rw *RWLock) TryLock(ctx context.Context, name string, opts ...natslock.Loc
 // can only lengthen the lease. A lock with [natslock.Until] or [natslock.NoRenew], or with
 // another TTL or other metadata than the goroutines before it, has a lease of its own.
 func (rw *RWLock) RLock(ctx context.Context, name string, opts ...natslock.LockOption) (*natslock.Lock, error) {
-	return rw.acquire(ctx, natslock.Shared, true, name, opts)
+	return rw.acquire(ctx, record.Shared, true, name, opts)
 }
 
 // TryRLock takes the lock for reading if no writer holds it and nobody waits for it,
 // and never queues. It asks for idle locks as [natslock.Client.TryLock] does. Otherwise the error matches [natslock.ErrLocked]. Other errors are
 // those of [natslock.Client.TryLock].
 func (rw *RWLock) TryRLock(ctx context.Context, name string, opts ...natslock.LockOption) (*natslock.Lock, error) {
-	return rw.acquire(ctx, natslock.Shared, false, name, opts)
+	return rw.acquire(ctx, record.Shared, false, name, opts)
 }
 
 // Do runs fn under the write lock; see [natslock.Client.Do]. Errors of the acquire
@@ -173,7 +174,7 @@ func under(ctx context.Context, take func(context.Context, string, ...natslock.L
 	name string, fn func(ctx context.Context, l *natslock.Lock) error, opts []natslock.LockOption,
 ) error {
 	if fn == nil {
-		return fmt.Errorf("lock %q: %w: the function to run is nil", name, natslock.ErrInvalidOption)
+		return fmt.Errorf("lock %q: %w: the function to run is nil", name, natslock.ErrInvalid)
 	}
 	l, err := take(ctx, name, opts...)
 	if err != nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -66,10 +67,10 @@ func TestReadersAndWriters(t *testing.T) {
 		u.Tap(t, s.Connect())
 		r1, err := a.RLock(t.Context(), "x")
 		require.NoError(t, err)
-		u.Granted(natslock.KindRW, natslock.Shared, r1)
+		u.Granted(admin.KindRW, admin.Shared, r1)
 		r2, err := b.RLock(t.Context(), "x")
 		require.NoError(t, err, "readers do not exclude each other")
-		u.Granted(natslock.KindRW, natslock.Shared, r2)
+		u.Granted(admin.KindRW, admin.Shared, r2)
 		_, err = c.TryLock(t.Context(), "x")
 		require.ErrorIs(t, err, natslock.ErrLocked)
 		var locked *natslock.LockedError
@@ -92,15 +93,15 @@ func TestReadersAndWriters(t *testing.T) {
 		_, err = a.TryLock(t.Context(), "x")
 		require.ErrorIs(t, err, natslock.ErrLocked)
 
-		info, err := a.c.Inspect(t.Context(), natslock.KindRW, "x")
+		info, err := admin.New(a.c).Inspect(t.Context(), admin.KindRW, "x")
 		require.NoError(t, err)
 		require.NotNil(t, info.Holder, "the gate")
 		require.Len(t, info.Readers, 2)
-		var modes []natslock.Mode
+		var modes []admin.Mode
 		for _, q := range info.Queue {
 			modes = append(modes, q.Mode)
 		}
-		require.Equal(t, []natslock.Mode{natslock.Shared, natslock.Shared, natslock.Exclusive, natslock.Shared}, modes)
+		require.Equal(t, []admin.Mode{admin.Shared, admin.Shared, admin.Exclusive, admin.Shared}, modes)
 
 		unlock(t, r1)
 		nobody(t, grants, "a writer over the last reader")
@@ -110,23 +111,23 @@ func TestReadersAndWriters(t *testing.T) {
 		require.Equal(t, "w1", w1.who)
 		require.NoError(t, w1.err)
 		require.Less(t, w1.at.Sub(began), 50*time.Millisecond)
-		u.Granted(natslock.KindRW, natslock.Exclusive, w1.l)
+		u.Granted(admin.KindRW, admin.Exclusive, w1.l)
 		nobody(t, grants, "beside a writer")
 		unlock(t, w1.l)
 		first, second := <-grants, <-grants
 		require.ElementsMatch(t, []string{"r3", "r4"}, []string{first.who, second.who}, "consecutive readers enter together")
-		u.Granted(natslock.KindRW, natslock.Shared, first.l)
-		u.Granted(natslock.KindRW, natslock.Shared, second.l)
+		u.Granted(admin.KindRW, admin.Shared, first.l)
+		u.Granted(admin.KindRW, admin.Shared, second.l)
 		nobody(t, grants, "over readers")
 		unlock(t, first.l, second.l)
 		w2 := <-grants
 		require.Equal(t, "w2", w2.who)
-		u.Granted(natslock.KindRW, natslock.Exclusive, w2.l)
+		u.Granted(admin.KindRW, admin.Exclusive, w2.l)
 		nobody(t, grants, "beside a writer")
 		unlock(t, w2.l)
 		r5 := <-grants
 		require.Equal(t, "r5", r5.who)
-		u.Granted(natslock.KindRW, natslock.Shared, r5.l)
+		u.Granted(admin.KindRW, admin.Shared, r5.l)
 		unlock(t, r5.l)
 		u.Check(t)
 		n := u.History().Counts()
@@ -297,7 +298,7 @@ func TestSharing(t *testing.T) {
 		unlock(t, shared[:50]...)
 		for _, l := range shared[:50] {
 			require.ErrorIs(t, context.Cause(l.Context()), natslock.ErrReleased)
-			require.Equal(t, natslock.Released, l.State())
+			require.ErrorIs(t, l.Err(), natslock.ErrReleased)
 		}
 		require.Equal(t, before, nc.Stats().OutMsgs)
 		require.NoError(t, shared[99].Err())
@@ -325,7 +326,7 @@ func TestSharing(t *testing.T) {
 func TestSharingGoesOn(t *testing.T) {
 	for _, fraction := range []float64{1. / 3, 0.8} { // when the renewal comes
 		testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-			a := newPeer(t, s.Connect(), 1, natslock.WithTTL(9*time.Second), natslock.WithWatchAfter(-1), natslock.WithRenewFraction(fraction))
+			a := newPeer(t, s.Connect(), 1, natslock.WithTTL(9*time.Second), natslock.WithTuning(natslock.Tuning{WatchAfter: -1}), natslock.WithTuning(natslock.Tuning{RenewFraction: fraction}))
 			first, err := a.RLock(t.Context(), "x")
 			require.NoError(t, err)
 			readers := []*natslock.Lock{first}
@@ -363,10 +364,10 @@ func TestMixedKinds(t *testing.T) {
 	l, err := a.c.Lock(t.Context(), "m")
 	require.NoError(t, err)
 	_, err = a.RLock(t.Context(), "m")
-	require.ErrorIs(t, err, natslock.ErrInvalidName)
+	require.ErrorIs(t, err, natslock.ErrInvalid)
 	require.ErrorContains(t, err, "different locks")
 	_, err = a.TryLock(t.Context(), "m")
-	require.ErrorIs(t, err, natslock.ErrInvalidName)
+	require.ErrorIs(t, err, natslock.ErrInvalid)
 	unlock(t, l)
 }
 
@@ -377,17 +378,17 @@ func TestBreakReader(t *testing.T) {
 		t.Run(fmt.Sprintf("stops %v", stops), func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 				u := history.NewRecorder()
-				a := newPeer(t, s.Connect(), 1, natslock.WithTTL(6*time.Second), natslock.WithWatchAfter(0))
+				a := newPeer(t, s.Connect(), 1, natslock.WithTTL(6*time.Second), natslock.WithTuning(natslock.Tuning{WatchAfter: 1}))
 				b := newPeer(t, s.Connect(), 2, natslock.WithTTL(6*time.Second))
 				r, err := a.RLock(t.Context(), "x")
 				require.NoError(t, err)
-				u.Granted(natslock.KindRW, natslock.Shared, r)
+				u.Granted(admin.KindRW, admin.Shared, r)
 				grants := make(chan grant, 1)
 				b.write("w", grants)
 				nobody(t, grants, "over a reader")
 				broken := time.Now()
-				require.NoError(t, b.c.Break(t.Context(), natslock.BreakRequest{Kind: natslock.KindRW, Name: "x", ID: r.ID(), Reason: "test"}))
-				<-r.Done()
+				require.NoError(t, admin.New(b.c).Break(t.Context(), admin.BreakRequest{Kind: admin.KindRW, Name: "x", ID: r.ID(), Reason: "test"}))
+				<-r.Context().Done()
 				require.Less(t, time.Since(broken), 20*time.Millisecond)
 				require.ErrorIs(t, context.Cause(r.Context()), natslock.ErrBroken)
 				nobody(t, grants, "a broken reader is a live one")
@@ -395,7 +396,7 @@ func TestBreakReader(t *testing.T) {
 					require.ErrorIs(t, r.Unlock(t.Context()), natslock.ErrBroken)
 				}
 				g := <-grants
-				u.Granted(natslock.KindRW, natslock.Exclusive, g.l)
+				u.Granted(admin.KindRW, admin.Exclusive, g.l)
 				if !stops {
 					require.GreaterOrEqual(t, g.at.Sub(broken), 6*time.Second)
 				}

@@ -13,6 +13,7 @@ import (
 	"github.com/natslock/locks/internal/verify/machine"
 	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/semaphore"
 	"github.com/natslock/locks/testutil"
 )
@@ -25,7 +26,7 @@ func TestClusterSuite(t *testing.T) {
 	cl := testutil.RunCluster(t, 3)
 	var clients []*natslock.Client
 	for i := range 3 {
-		c, _ := history.Faulty(t, cl.ConnectTo(i), uint64(i), r3, natslock.WithTTL(6*time.Second), natslock.WithOwner(fmt.Sprint(i)), natslock.WithWatchAfter(0))
+		c, _ := history.Faulty(t, cl.ConnectTo(i), uint64(i), r3, natslock.WithTTL(6*time.Second), natslock.WithOwner(fmt.Sprint(i)), natslock.WithTuning(natslock.Tuning{WatchAfter: 1}))
 		clients = append(clients, c)
 	}
 	a, b, c := clients[0], clients[1], clients[2]
@@ -61,7 +62,7 @@ func TestClusterSuite(t *testing.T) {
 		// The server, the waiter and this test may each be held up once.
 		require.Less(t, time.Since(cut), 2500*time.Millisecond+3*late())
 		require.Equal(t, slot(t, l), slot(t, next))
-		require.Equal(t, natslock.Lost, l.State())
+		require.ErrorIs(t, l.Err(), natslock.ErrLost)
 		require.Greater(t, next.Token(), l.Token())
 		unlock(t, next, other)
 		link.Heal()
@@ -70,8 +71,8 @@ func TestClusterSuite(t *testing.T) {
 	t.Run("breaking", func(t *testing.T) {
 		one, zero := must(t, semaphore.New(a, "broken", 2)), must(t, semaphore.New(a, "broken", 2))
 		w := begin(t, semaphore.New(c, "broken", 2))
-		require.NoError(t, b.Break(ctx, natslock.BreakRequest{Kind: natslock.KindSemaphore, Name: "broken", ID: zero.ID()}))
-		receive(t, zero.Done(), "the end of the lock")
+		require.NoError(t, admin.New(b).Break(ctx, admin.BreakRequest{Kind: admin.KindSemaphore, Name: "broken", ID: zero.ID()}))
+		receive(t, zero.Context().Done(), "the end of the lock")
 		require.ErrorIs(t, context.Cause(zero.Context()), natslock.ErrBroken)
 		require.ErrorIs(t, zero.Unlock(ctx), natslock.ErrBroken)
 		l := w.granted(t)

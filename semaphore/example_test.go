@@ -43,10 +43,10 @@ func ExampleSemaphore_Acquire() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	fmt.Println(first.State(), second.State())
+	fmt.Println(first.Err(), second.Err())
 	_ = first.Unlock(ctx)
 	_ = second.Unlock(ctx)
-	// Output: held held
+	// Output: <nil> <nil>
 }
 
 // TryAcquire does not wait for a permit.

@@ -15,6 +15,7 @@ import (
 	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/semaphore"
 	"github.com/natslock/locks/testutil"
 )
@@ -146,7 +147,7 @@ func TestFaultAtEveryStep(t *testing.T) {
 				rec.Tap(t, nc)
 				var all sync.WaitGroup
 				for fate, f := range fates {
-					name := history.Want{Kind: natslock.KindSemaphore, Name: natslock.Join(fate), Permits: 2}
+					name := history.Want{Kind: admin.KindSemaphore, Name: natslock.Join(fate), Permits: 2}
 					var clients []*history.Client
 					for i := range who {
 						p := join(t, s, natslock.WithTTL(5*time.Second), rec.Option())

@@ -46,7 +46,7 @@ func TestHandoffRefused(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		l := must(t, semaphore.New(join(t, s).Client, "s", 2))
 		_, err := l.Handoff(t.Context())
-		require.ErrorIs(t, err, natslock.ErrInvalidOption)
+		require.ErrorIs(t, err, natslock.ErrInvalid)
 		require.ErrorContains(t, err, "permit of a semaphore")
 		require.NoError(t, l.Err())
 		unlock(t, l)

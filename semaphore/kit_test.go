@@ -10,6 +10,7 @@ import (
 
 	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/semaphore"
 	"github.com/natslock/locks/testutil"
 )
@@ -29,20 +30,20 @@ type peer struct {
 	nc     *nats.Conn
 	link   *testutil.Link
 	f      *testutil.Faults
-	queued chan natslock.Event
+	queued chan admin.Event
 }
 
 // join makes a peer on a connection of its own.
 func join(t testing.TB, s *testutil.Server, opts ...natslock.Option) *peer {
 	t.Helper()
-	p := &peer{queued: make(chan natslock.Event, 1000)}
+	p := &peer{queued: make(chan admin.Event, 1000)}
 	p.nc, p.link = s.ConnectLink(nats.MaxReconnects(-1), nats.ReconnectWait(100*time.Millisecond))
-	p.Client, p.f = history.Faulty(t, p.nc, 1, append([]natslock.Option{natslock.WithObserver(p.observe)}, opts...)...)
+	p.Client, p.f = history.Faulty(t, p.nc, 1, append([]natslock.Option{admin.WithObserver(p.observe)}, opts...)...)
 	return p
 }
 
-func (p *peer) observe(_ context.Context, ev natslock.Event) {
-	if ev.Type == natslock.EventQueued {
+func (p *peer) observe(_ context.Context, ev admin.Event) {
+	if ev.Type == admin.EventQueued {
 		select {
 		case p.queued <- ev:
 		default:

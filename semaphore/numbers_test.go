@@ -14,6 +14,7 @@ import (
 	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/semaphore"
 	"github.com/natslock/locks/testutil"
 )
@@ -169,8 +170,8 @@ func TestNewcomerOnReplica(t *testing.T) {
 		join(t, s) // which makes the bucket
 		r := history.NewReplica(t, s.Connect())
 		over := func() *peer {
-			p := &peer{nc: s.Connect(), queued: make(chan natslock.Event, 1000)}
-			p.Client, p.f = history.FaultyOver(t, p.nc, 1, r.Over, natslock.WithObserver(p.observe))
+			p := &peer{nc: s.Connect(), queued: make(chan admin.Event, 1000)}
+			p.Client, p.f = history.FaultyOver(t, p.nc, 1, r.Over, admin.WithObserver(p.observe))
 			return p
 		}
 		holder, waiter, newcomer := over(), over(), over()
@@ -301,8 +302,8 @@ func (s *lists) Send(w kvstore.Write, done func(kvstore.Answer)) (func(), error)
 
 // on makes a client on the store.
 func (s *lists) on(t *testing.T, server *testutil.Server) *peer {
-	p := &peer{queued: make(chan natslock.Event, 10)}
-	c, err := natslock.New(t.Context(), server.Connect(), natslock.WithObserver(p.observe),
+	p := &peer{queued: make(chan admin.Event, 10)}
+	c, err := natslock.New(t.Context(), server.Connect(), admin.WithObserver(p.observe),
 		testutil.WrapStore(func(kv kvstore.KV) kvstore.KV { s.KV = kv; return s }))
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = c.Close(context.Background()) })

@@ -61,6 +61,7 @@ import (
 	"fmt"
 
 	"github.com/natslock/locks/internal/bridge"
+	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/natslock"
 )
 
@@ -68,7 +69,7 @@ import (
 const MaxPermits = 256
 
 // Semaphore is a semaphore of one name. [New] makes it: the methods of a zero Semaphore, or
-// of one made with a nil client, return an error matching [natslock.ErrInvalidOption].
+// of one made with a nil client, return an error matching [natslock.ErrInvalid].
 type Semaphore struct {
 	c    *natslock.Client
 	name string
@@ -86,16 +87,16 @@ func New(c *natslock.Client, name string, permits int, opts ...natslock.LockOpti
 var (
 	withPermits = bridge.Permits.(func(int) natslock.LockOption)
 	slotOf      = bridge.Slot.(func(*natslock.Lock) (int, bool))
-	acquire     = bridge.Acquire.(func(context.Context, *natslock.Client, natslock.Kind, natslock.Mode, bool, string, []natslock.LockOption) (*natslock.Lock, error))
+	acquire     = bridge.Acquire.(func(context.Context, *natslock.Client, record.Kind, record.Mode, bool, string, []natslock.LockOption) (*natslock.Lock, error))
 )
 
 // acquire is behind all methods.
 func (s *Semaphore) acquire(ctx context.Context, wait bool, opts []natslock.LockOption) (*natslock.Lock, error) {
 	if s == nil || s.c == nil {
-		return nil, fmt.Errorf("semaphore: %w: a semaphore.Semaphore made without New, or without a client", natslock.ErrInvalidOption)
+		return nil, fmt.Errorf("semaphore: %w: a semaphore.Semaphore made without New, or without a client", natslock.ErrInvalid)
 	}
 	all := append(append(make([]natslock.LockOption, 0, len(s.opts)+len(opts)), s.opts...), opts...)
-	return acquire(ctx, s.c, natslock.KindSemaphore, natslock.Exclusive, wait, s.name, all)
+	return acquire(ctx, s.c, record.Semaphore, record.Exclusive, wait, s.name, all)
 }
 
 // Slot returns the number of the permit that l is, from 0. It is false if l is not a lock
@@ -109,9 +110,9 @@ func Slot(l *natslock.Lock) (n int, ok bool) { return slotOf(l) }
 // the waiting with MaxWait.
 //
 // The Holder of a [natslock.TimeoutError] is one of the holders. The error matches
-// [natslock.ErrInvalidOption] for a number of permits that is not in 1 to [MaxPermits], and
+// [natslock.ErrInvalid] for a number of permits that is not in 1 to [MaxPermits], and
 // for [natslock.Linger]: a permit does not linger. The other options mean what they mean for
-// a mutex. The error matches [natslock.ErrInvalidName] for a name that this client uses for
+// a mutex. The error matches [natslock.ErrInvalid] for a name that this client uses for
 // another kind of lock.
 func (s *Semaphore) Acquire(ctx context.Context, opts ...natslock.LockOption) (*natslock.Lock, error) {
 	return s.acquire(ctx, true, opts)
@@ -142,7 +143,7 @@ func (s *Semaphore) TryDo(ctx context.Context, fn func(ctx context.Context, l *n
 // under runs fn with a permit.
 func (s *Semaphore) under(ctx context.Context, wait bool, fn func(ctx context.Context, l *natslock.Lock) error, opts []natslock.LockOption) error {
 	if fn == nil {
-		return fmt.Errorf("semaphore: %w: the function to run is nil", natslock.ErrInvalidOption)
+		return fmt.Errorf("semaphore: %w: the function to run is nil", natslock.ErrInvalid)
 	}
 	l, err := s.acquire(ctx, wait, opts)
 	if err != nil {

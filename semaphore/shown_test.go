@@ -9,13 +9,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/semaphore"
 	"github.com/natslock/locks/testutil"
 )
 
-func inspect(t testing.TB, c *natslock.Client, name string) natslock.Info {
+func inspect(t testing.TB, c *natslock.Client, name string) admin.Info {
 	t.Helper()
-	info, err := c.Inspect(context.Background(), natslock.KindSemaphore, name)
+	info, err := admin.New(c).Inspect(context.Background(), admin.KindSemaphore, name)
 	require.NoError(t, err)
 	return info
 }
@@ -31,7 +32,7 @@ func TestShown(t *testing.T) {
 		}
 		w := b.await(t, semaphore.New(b.Client, "s.1", 5, natslock.Meta(map[string]string{"k": "v"})))
 		info := inspect(t, b.Client, "s.1")
-		require.Equal(t, natslock.KindSemaphore, info.Kind)
+		require.Equal(t, admin.KindSemaphore, info.Kind)
 		require.Nil(t, info.Holder)
 		require.Len(t, info.Permits, 12)
 		for i, h := range info.Permits {
@@ -45,7 +46,7 @@ func TestShown(t *testing.T) {
 		require.Equal(t, 5, info.Queue[0].Of)
 		require.Equal(t, 1, info.Waiting())
 		n := 0
-		for listed, err := range b.List(t.Context(), "s.*") {
+		for listed, err := range admin.New(b.Client).List(t.Context(), "s.*") {
 			require.NoError(t, err)
 			require.Equal(t, info, listed)
 			n++
@@ -56,7 +57,7 @@ func TestShown(t *testing.T) {
 		unlock(t, held...)
 		synctest.Wait()
 		require.Empty(t, inspect(t, b.Client, "s.1").Permits)
-		for l := range b.List(t.Context(), ">") {
+		for l := range admin.New(b.Client).List(t.Context(), ">") {
 			t.Errorf("%+v", l)
 		}
 	})
@@ -66,18 +67,18 @@ func TestShown(t *testing.T) {
 func TestBreak(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		ctx := t.Context()
-		a, b := join(t, s, natslock.WithWatchAfter(0)), join(t, s)
+		a, b := join(t, s, natslock.WithTuning(natslock.Tuning{WatchAfter: 1})), join(t, s)
 		sem := semaphore.New(a.Client, "s", 2)
 		one, zero := must(t, sem), must(t, sem)
 		w := b.await(t, semaphore.New(b.Client, "s", 2))
-		req := natslock.BreakRequest{Kind: natslock.KindSemaphore, Name: "s", ID: "another"}
-		require.ErrorIs(t, b.Break(ctx, req), natslock.ErrReleased)
+		req := admin.BreakRequest{Kind: admin.KindSemaphore, Name: "s", ID: "another"}
+		require.ErrorIs(t, admin.New(b.Client).Break(ctx, req), natslock.ErrReleased)
 		req.ID = zero.ID()
-		require.NoError(t, b.Break(ctx, req))
-		receive(t, zero.Done(), "the end of the lock")
+		require.NoError(t, admin.New(b.Client).Break(ctx, req))
+		receive(t, zero.Context().Done(), "the end of the lock")
 		require.ErrorIs(t, zero.Err(), natslock.ErrBroken)
 		require.NoError(t, one.Err())
-		require.NoError(t, b.Break(ctx, req), "again")
+		require.NoError(t, admin.New(b.Client).Break(ctx, req), "again")
 		time.Sleep(3 * time.Second)
 		require.False(t, w.over(), "its holder has not stopped")
 		require.NotNil(t, inspect(t, b.Client, "s").Permits[0].Broken)
@@ -86,7 +87,7 @@ func TestBreak(t *testing.T) {
 		require.Zero(t, slot(t, l))
 
 		req.ID, req.Immediately = l.ID(), true
-		require.NoError(t, a.Break(ctx, req))
+		require.NoError(t, admin.New(a.Client).Break(ctx, req))
 		next := must(t, sem)
 		require.Zero(t, slot(t, next))
 		require.Greater(t, next.Token(), l.Token())
@@ -100,25 +101,25 @@ func TestWatch(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		ctx, cancel := context.WithCancel(t.Context())
 		a, b := join(t, s), join(t, s)
-		events, over := make(chan natslock.Event, 100), make(chan struct{})
+		events, over := make(chan admin.Event, 100), make(chan struct{})
 		go func() {
 			defer close(over)
-			for ev, err := range b.Watch(ctx, "s") {
+			for ev, err := range admin.New(b.Client).Watch(ctx, "s") {
 				if err == nil {
 					events <- ev
 				}
 			}
 		}()
-		require.Equal(t, natslock.EventWatching, receive(t, events, "the mark").Type)
+		require.Equal(t, admin.EventWatching, receive(t, events, "the mark").Type)
 		sem := semaphore.New(a.Client, "s", 1)
 		l := must(t, sem)
 		w := a.await(t, sem)
 		unlock(t, l)
 		unlock(t, w.granted(t))
-		for _, want := range []natslock.EventType{natslock.EventGranted, natslock.EventQueued, natslock.EventReleased, natslock.EventGranted, natslock.EventReleased} {
+		for _, want := range []admin.EventType{admin.EventGranted, admin.EventQueued, admin.EventReleased, admin.EventGranted, admin.EventReleased} {
 			ev := receive(t, events, "an event")
 			require.Equal(t, want, ev.Type)
-			require.Equal(t, natslock.KindSemaphore, ev.Kind)
+			require.Equal(t, admin.KindSemaphore, ev.Kind)
 			require.Equal(t, 1, ev.Holder.Of)
 		}
 		cancel()

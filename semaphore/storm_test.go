@@ -15,8 +15,8 @@ import (
 
 	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/internal/verify/tier"
-	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -64,13 +64,13 @@ func TestStorm(t *testing.T) {
 		rec := history.NewRecorder()
 		operator := join(t, s)
 		rec.Tap(t, s.Connect())
-		want := history.Want{Kind: natslock.KindSemaphore, Name: "storm", Permits: permits}
+		want := history.Want{Kind: admin.KindSemaphore, Name: "storm", Permits: permits}
 		ctx, stop := context.WithTimeout(context.Background(), 10*time.Minute)
 		defer stop()
 		var wg sync.WaitGroup
 		var peers []*peer
 		for i := range clients {
-			p := join(t, s, natslock.WithTTL(3*time.Second), rec.Option(), natslock.WithWatchAfter(0))
+			p := join(t, s, natslock.WithTTL(3*time.Second), rec.Option(), natslock.WithTuning(natslock.Tuning{WatchAfter: 1}))
 			p.f.Random(testutil.Rates{Drop: 0.01, LoseAnswer: 0.02, Delay: 0.02, DelayAnswer: 0.02, DropEvent: 0.05, MaxDelay: 5 * time.Second})
 			peers = append(peers, p)
 			c := rec.Client(fmt.Sprint("c", i), p.Client)
@@ -116,7 +116,7 @@ func TestStorm(t *testing.T) {
 			boss := rec.Client("operator", operator.Client)
 			for ctx.Err() == nil {
 				time.Sleep(time.Duration(rng.IntN(5000)) * time.Millisecond)
-				info, err := operator.Inspect(ctx, want.Kind, want.Name)
+				info, err := admin.New(operator.Client).Inspect(ctx, want.Kind, want.Name)
 				if err == nil && len(info.Permits) > 0 {
 					_ = boss.Break(context.Background(), want.Kind, want.Name, info.Permits[rng.IntN(len(info.Permits))], false)
 				}
@@ -136,7 +136,7 @@ func TestStorm(t *testing.T) {
 	history.Verify(t, h, history.Options{Least: map[string]int{"grants": 500, "expired": 3, "break ok": 20, "queued": 100}})
 }
 
-var r3 = natslock.WithBucketConfig(kvstore.Config{Replicas: 3})
+var r3 = natslock.WithReplicas(3)
 
 func needCluster(t *testing.T) {
 	t.Helper()
@@ -153,7 +153,7 @@ func TestClusterStorm(t *testing.T) {
 	needCluster(t)
 	cl := testutil.RunCluster(t, 3)
 	const clients, permits = 20, 3
-	want := history.Want{Kind: natslock.KindSemaphore, Name: "storm", Permits: permits}
+	want := history.Want{Kind: admin.KindSemaphore, Name: "storm", Permits: permits}
 	rec := history.NewRecorder()
 	var in inside
 	var links []*testutil.Link
@@ -162,7 +162,7 @@ func TestClusterStorm(t *testing.T) {
 	for i := range clients {
 		nc, link := cl.ConnectLink(nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond))
 		links = append(links, link)
-		c, f := history.Faulty(t, nc, uint64(i), r3, natslock.WithTTL(3*time.Second), rec.Option(), natslock.WithWatchAfter(0))
+		c, f := history.Faulty(t, nc, uint64(i), r3, natslock.WithTTL(3*time.Second), rec.Option(), natslock.WithTuning(natslock.Tuning{WatchAfter: 1}))
 		f.Random(testutil.Rates{LoseAnswer: 0.005, DelayAnswer: 0.005, MaxDelay: 2 * time.Second})
 		members = append(members, rec.Client(fmt.Sprint("c", i), c))
 		if operator == nil {
@@ -203,7 +203,7 @@ func TestClusterStorm(t *testing.T) {
 		boss := rec.Client("operator", operator)
 		for ctx.Err() == nil {
 			time.Sleep(300 * time.Millisecond)
-			info, err := operator.Inspect(ctx, want.Kind, want.Name)
+			info, err := admin.New(operator).Inspect(ctx, want.Kind, want.Name)
 			if err == nil && len(info.Permits) > 0 {
 				_ = boss.Break(context.Background(), want.Kind, want.Name, info.Permits[0], false)
 			}

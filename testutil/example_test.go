@@ -33,7 +33,7 @@ func ExampleRunCluster() {
 	// In a test:
 	_ = func(t *testing.T) {
 		c := testutil.RunCluster(t, 3)
-		locks, err := natslock.New(t.Context(), c.Connect(), natslock.WithBucketConfig(kvstore.Config{Replicas: 3}))
+		locks, err := natslock.New(t.Context(), c.Connect(), natslock.WithReplicas(3))
 		require.NoError(t, err)
 		defer locks.Close(context.Background())
 		l, err := locks.Lock(t.Context(), "orders.42")
@@ -58,7 +58,7 @@ func ExampleLink() {
 			l, err := locks.Lock(t.Context(), "orders.42")
 			require.NoError(t, err)
 			link.Cut()
-			<-l.Done()
+			<-l.Context().Done()
 			require.ErrorIs(t, l.Err(), natslock.ErrLost)
 			link.Heal()
 		})

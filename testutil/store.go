@@ -10,5 +10,5 @@ var wrapStore = bridge.WrapStore.(func(func(kvstore.KV) kvstore.KV) natslock.Opt
 
 // WrapStore is an option of natslock.New: the client uses what wrap returns instead of
 // its store, such as a [Faults]. The client closes it. A nil wrap is refused with
-// natslock.ErrInvalidOption.
+// natslock.ErrInvalid.
 func WrapStore(wrap func(kvstore.KV) kvstore.KV) natslock.Option { return wrapStore(wrap) }

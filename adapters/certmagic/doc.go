@@ -29,5 +29,5 @@
 //     is taken again then: see [Storage.RenewLockLease]. Certmagic reads the storage after
 //     that, and does not ask the issuer if another instance has the certificate already.
 //
-// [natslock.WithObserver] and [natslock.WithLogger] report a loss as it happens.
+// [admin.WithObserver] and [natslock.WithLogger] report a loss as it happens.
 package certmagiclock

@@ -23,6 +23,7 @@ import (
 
 	certmagiclock "github.com/natslock/locks/adapters/certmagic"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -105,7 +106,7 @@ type instance struct {
 
 // join starts an instance that shares the directory with others.
 func join(t *testing.T, nc *nats.Conn, dir string, issuer certmagic.Issuer) *instance {
-	locks, err := natslock.New(t.Context(), nc, natslock.WithWatchAfter(0))
+	locks, err := natslock.New(t.Context(), nc, natslock.WithTuning(natslock.Tuning{WatchAfter: 1}))
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -125,8 +126,8 @@ func join(t *testing.T, nc *nats.Conn, dir string, issuer certmagic.Issuer) *ins
 // immediately.
 func breakLock(t *testing.T, locks *natslock.Client, name string, immediately bool) {
 	t.Helper()
-	info, err := locks.Inspect(t.Context(), natslock.KindMutex, certmagiclock.Prefix+name)
+	info, err := admin.New(locks).Inspect(t.Context(), admin.KindMutex, certmagiclock.Prefix+name)
 	require.NoError(t, err)
 	require.NotNil(t, info.Holder)
-	require.NoError(t, locks.Break(t.Context(), natslock.BreakRequest{Name: info.Name, ID: info.Holder.ID, Reason: "test", Immediately: immediately}))
+	require.NoError(t, admin.New(locks).Break(t.Context(), admin.BreakRequest{Name: info.Name, ID: info.Holder.ID, Reason: "test", Immediately: immediately}))
 }

@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -46,14 +47,14 @@ func TestObtainOnce(t *testing.T) {
 func watchQueue(t *testing.T, ctx context.Context, locks *natslock.Client, name string) <-chan struct{} {
 	watching, queued := make(chan struct{}), make(chan struct{})
 	go func() {
-		for ev, err := range locks.Watch(ctx, ">") {
+		for ev, err := range admin.New(locks).Watch(ctx, ">") {
 			switch {
 			case err != nil:
 				t.Errorf("watch: %v", err)
 				return
-			case ev.Type == natslock.EventWatching:
+			case ev.Type == admin.EventWatching:
 				close(watching)
-			case ev.Type == natslock.EventQueued && ev.Name == name:
+			case ev.Type == admin.EventQueued && ev.Name == name:
 				close(queued)
 				return
 			}

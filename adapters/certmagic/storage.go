@@ -130,7 +130,7 @@ func (s *Storage) RenewLockLease(ctx context.Context, name string, _ time.Durati
 	if old == nil {
 		return notLocked(name)
 	}
-	if err := old.Extend(ctx, 0); old.State() == natslock.Held {
+	if err := old.Extend(ctx, 0); old.Remaining() > 0 {
 		return err
 	}
 	lost := old.Unlock(ctx) // the record of a broken lock stays until then

@@ -15,6 +15,7 @@ import (
 
 	certmagiclock "github.com/natslock/locks/adapters/certmagic"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -217,7 +218,7 @@ func TestUnlockDuringRenew(t *testing.T) {
 		require.ErrorIs(t, a.storage.Unlock(day, "x"), natslock.ErrLost)
 		require.NoError(t, b.storage.Unlock(day, "x"))
 		require.ErrorIs(t, <-renewed, natslock.ErrReleased)
-		info, err := b.locks.Inspect(day, natslock.KindMutex, "certmagic.x")
+		info, err := admin.New(b.locks).Inspect(day, admin.KindMutex, "certmagic.x")
 		require.NoError(t, err)
 		require.Nil(t, info.Holder)
 	})
@@ -243,7 +244,7 @@ func TestOptions(t *testing.T) {
 	defer locks.Close(context.Background())
 	storage := certmagiclock.New(&certmagic.FileStorage{Path: t.TempDir()}, locks, natslock.TTL(time.Hour), natslock.Meta(map[string]string{"site": "eu"}))
 	require.NoError(t, storage.Lock(t.Context(), "x"))
-	info, err := locks.Inspect(t.Context(), natslock.KindMutex, "certmagic.x")
+	info, err := admin.New(locks).Inspect(t.Context(), admin.KindMutex, "certmagic.x")
 	require.NoError(t, err)
 	require.Equal(t, time.Hour, info.Holder.TTL)
 	require.Equal(t, "eu", info.Holder.Meta["site"])
@@ -251,9 +252,9 @@ func TestOptions(t *testing.T) {
 
 	storage = certmagiclock.New(&certmagic.FileStorage{Path: t.TempDir()}, locks, natslock.TTL(time.Millisecond))
 	for range 2 {
-		require.ErrorIs(t, storage.Lock(t.Context(), "x"), natslock.ErrInvalidTTL)
+		require.ErrorIs(t, storage.Lock(t.Context(), "x"), natslock.ErrInvalid)
 		ok, err := storage.TryLock(t.Context(), "x")
 		require.False(t, ok)
-		require.True(t, errors.Is(err, natslock.ErrInvalidTTL))
+		require.True(t, errors.Is(err, natslock.ErrInvalid))
 	}
 }

@@ -21,7 +21,7 @@ type Option func(*job)
 // [natslock.MinHold]. The default is [DefaultMinHold], and 0 turns it off. A job that runs
 // more often than every 10 s needs a smaller one: its lock would not be free at the next
 // tick. If natslock refuses d, the job never runs, and [OnError] gets
-// [natslock.ErrInvalidOption].
+// [natslock.ErrInvalid].
 func MinHold(d time.Duration) Option {
 	return func(j *job) { j.minHold = d }
 }
@@ -90,7 +90,7 @@ func Once(locks natslock.Locker, name string, opts ...Option) cron.JobWrapper {
 // tick. It does no I/O. The lock has the name, which belongs to one job.
 //
 // Without locks or without fn the job never runs, and OnError gets an error that matches
-// [natslock.ErrInvalidOption]. A nil option has no effect.
+// [natslock.ErrInvalid]. A nil option has no effect.
 //
 // ctx ends when the lock does, or the parent that [Context] sets. fn then has to return,
 // because another replica may get the lock. The error of fn goes to [OnError].
@@ -125,7 +125,7 @@ type job struct {
 // Run runs one tick, if no other replica has it.
 func (j *job) Run() {
 	if j.locks == nil || j.fn == nil {
-		j.onError(fmt.Errorf("job with lock %q: %w: it has no locks or no function", j.name, natslock.ErrInvalidOption))
+		j.onError(fmt.Errorf("job with lock %q: %w: it has no locks or no function", j.name, natslock.ErrInvalid))
 		return
 	}
 	lock, err := j.locks.TryLock(j.ctx, j.name, j.opts...)
@@ -137,10 +137,9 @@ func (j *job) Run() {
 	reported, watched := false, make(chan struct{})
 	stop := context.AfterFunc(lock.Context(), func() {
 		defer close(watched)
-		switch lock.State() {
-		case natslock.Lost, natslock.Ended: // and not the end of the parent
+		if err := lock.Err(); lock.Remaining() == 0 && !errors.Is(err, natslock.ErrReleased) { // nor the end of the parent
 			reported = true
-			j.onError(lock.Err())
+			j.onError(err)
 		}
 	})
 	err = lock.Do(func(ctx context.Context, l *natslock.Lock) error {

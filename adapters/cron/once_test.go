@@ -18,6 +18,7 @@ import (
 	cronlock "github.com/natslock/locks/adapters/cron"
 	"github.com/natslock/locks/locktest"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -56,7 +57,7 @@ func join(t *testing.T, s *testutil.Server) *replica {
 	t.Helper()
 	r := &replica{}
 	nc, link := s.ConnectLink()
-	c, err := natslock.New(t.Context(), nc, natslock.WithReleaseTimeout(time.Second))
+	c, err := natslock.New(t.Context(), nc, natslock.WithTuning(natslock.Tuning{ReleaseTimeout: time.Second}))
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithCancel(context.Background())
@@ -161,9 +162,8 @@ func TestOncePerTick(t *testing.T) {
 		require.Len(t, replicas[1].failed(), ticks/2)
 		require.Len(t, replicas[2].failed(), ticks)
 		for _, err := range replicas[2].failed() {
-			var locked *natslock.LockedError
-			require.ErrorAs(t, err, &locked)
-			require.True(t, locked.Holder.Resting)
+			require.ErrorIs(t, err, natslock.ErrLocked)
+			require.ErrorContains(t, err, "minimum hold")
 		}
 	})
 }
@@ -243,9 +243,9 @@ func TestBroken(t *testing.T) {
 		}, cronlock.OnError(r.fail)))
 		untilTick()
 		time.Sleep(time.Second) // the client watches a lock that is held for longer
-		info, err := operator.Inspect(t.Context(), natslock.KindMutex, name)
+		info, err := admin.New(operator.Client).Inspect(t.Context(), admin.KindMutex, name)
 		require.NoError(t, err)
-		require.NoError(t, operator.Break(t.Context(), natslock.BreakRequest{Name: name, ID: info.Holder.ID, Reason: "it hangs"}))
+		require.NoError(t, admin.New(operator.Client).Break(t.Context(), admin.BreakRequest{Name: name, ID: info.Holder.ID, Reason: "it hangs"}))
 		synctest.Wait()
 		errs := r.failed()
 		require.Len(t, errs, 2)
@@ -273,8 +273,8 @@ func TestOnError(t *testing.T) {
 			{want: why, ran: true, err: why},
 			{want: natslock.ErrUnavailable, blackhole: 1},
 			{want: natslock.ErrUnavailable, blackhole: 2, ran: true},
-			{want: natslock.ErrInvalidOption, opts: []cronlock.Option{cronlock.MinHold(-1)}},
-			{want: natslock.ErrInvalidOption, opts: []cronlock.Option{cronlock.LockOptions(natslock.Linger(time.Second))}},
+			{want: natslock.ErrInvalid, opts: []cronlock.Option{cronlock.MinHold(-1)}},
+			{want: natslock.ErrInvalid, opts: []cronlock.Option{cronlock.LockOptions(natslock.Linger(time.Second))}},
 		} {
 			r, ran := join(t, s), false
 			job := cronlock.OnceFunc(r, fmt.Sprintf("%s.%p", name, &c), func(context.Context, *natslock.Lock) error {
@@ -322,14 +322,14 @@ func TestContext(t *testing.T) {
 		r.schedule(t, 0, cronlock.OnceFunc(r, name, func(ctx context.Context, l *natslock.Lock) error {
 			runs++
 			<-ctx.Done()
-			require.Equal(t, natslock.Held, l.State())
+			require.Positive(t, l.Remaining())
 			return nil
 		}, cronlock.Context(ctx), cronlock.MinHold(0), cronlock.OnError(r.fail)))
 		untilTick()
 		stop()
 		synctest.Wait()
 		require.Empty(t, r.failed())
-		info, err := r.Inspect(t.Context(), natslock.KindMutex, name)
+		info, err := admin.New(r.Client).Inspect(t.Context(), admin.KindMutex, name)
 		require.NoError(t, err)
 		require.Nil(t, info.Holder)
 		untilTick()
@@ -346,7 +346,7 @@ func TestPanic(t *testing.T) {
 		r := join(t, s)
 		job := cronlock.Once(r, name, cronlock.MinHold(0), cronlock.OnError(r.fail))(cron.FuncJob(func() { panic("it breaks") }))
 		require.PanicsWithValue(t, "it breaks", job.Run)
-		info, err := r.Inspect(t.Context(), natslock.KindMutex, name)
+		info, err := admin.New(r.Client).Inspect(t.Context(), admin.KindMutex, name)
 		require.NoError(t, err)
 		require.Nil(t, info.Holder)
 		require.Empty(t, r.failed())
@@ -359,7 +359,7 @@ func TestLockOptions(t *testing.T) {
 		r, ran := join(t, s), false
 		cronlock.OnceFunc(r, name, func(ctx context.Context, l *natslock.Lock) error {
 			ran = true
-			info, err := r.Inspect(ctx, natslock.KindMutex, l.Name())
+			info, err := admin.New(r.Client).Inspect(ctx, admin.KindMutex, l.Name())
 			require.NoError(t, err)
 			require.Equal(t, time.Minute, info.Holder.TTL)
 			require.Equal(t, "it", info.Holder.Meta["job"])
@@ -388,6 +388,6 @@ func TestNil(t *testing.T) {
 	cronlock.Once(locks, name, report)(nil).Run()
 	require.Len(t, got, 3)
 	for _, err := range got {
-		require.ErrorIs(t, err, natslock.ErrInvalidOption)
+		require.ErrorIs(t, err, natslock.ErrInvalid)
 	}
 }

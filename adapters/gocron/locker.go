@@ -2,6 +2,7 @@ package gocronlock
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -22,7 +23,7 @@ type Option func(*Locker)
 // returns: see [natslock.MinHold]. The default is [DefaultMinHold], and 0 turns it off. A
 // job that runs more often than every 10 s needs a smaller one: its lock would not be free
 // at the next tick, and gocron would skip that. If natslock refuses d, each Lock returns
-// [natslock.ErrInvalidOption].
+// [natslock.ErrInvalid].
 func MinHold(d time.Duration) Option {
 	return func(l *Locker) { l.minHold = d }
 }
@@ -96,11 +97,11 @@ func NewLocker(locks natslock.Locker, opts ...Option) *Locker {
 // It returns the lock, or an error, and then gocron skips the run. The error matches
 // [natslock.ErrLocked] when another run of the job is under way anywhere, or began less
 // than the minimum hold ago. A run counts for this Locker until it ends, also if it has lost
-// its lock. The error matches [natslock.ErrInvalidOption] if NewLocker got no locks. The
+// its lock. The error matches [natslock.ErrInvalid] if NewLocker got no locks. The
 // other errors are those of [natslock.Client.TryLock].
 func (l *Locker) Lock(ctx context.Context, key string) (gocron.Lock, error) {
 	if l.locks == nil {
-		return nil, fmt.Errorf("lock %q: %w: the Locker was made without locks", key, natslock.ErrInvalidOption)
+		return nil, fmt.Errorf("lock %q: %w: the Locker was made without locks", key, natslock.ErrInvalid)
 	}
 	if !l.begin(key) {
 		return nil, fmt.Errorf("lock %q: the last run of the job in this process has not ended: %w", key, natslock.ErrLocked)
@@ -162,10 +163,9 @@ func newRun(l *Locker, lock *natslock.Lock) *run {
 	reported, watched := false, make(chan struct{})
 	stop := context.AfterFunc(lock.Context(), func() {
 		defer close(watched)
-		switch lock.State() {
-		case natslock.Lost, natslock.Ended: // and not the end of the job's context
+		if err := lock.Err(); lock.Remaining() == 0 && !errors.Is(err, natslock.ErrReleased) { // nor the end of the job's context
 			reported = true
-			l.onError(lock.Name(), lock.Err())
+			l.onError(lock.Name(), err)
 		}
 	})
 	return &run{lock, sync.OnceValue(func() error {

@@ -14,6 +14,7 @@ import (
 	gocronlock "github.com/natslock/locks/adapters/gocron"
 	"github.com/natslock/locks/locktest"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -57,9 +58,8 @@ func TestOncePerTick(t *testing.T) {
 		for _, r := range replicas {
 			require.Empty(t, r.reported())
 			for _, err := range r.skips() {
-				var locked *natslock.LockedError
-				require.ErrorAs(t, err, &locked)
-				require.True(t, locked.Holder.Resting)
+				require.ErrorIs(t, err, natslock.ErrLocked)
+				require.ErrorContains(t, err, "minimum hold")
 			}
 		}
 	})
@@ -115,16 +115,16 @@ func TestUnlockAfterShutdown(t *testing.T) {
 				<-ctx.Done()
 				<-lock.Context().Done()
 				stopped = lock.Context().Err()
-				require.Equal(t, natslock.Held, lock.State())
+				require.Positive(t, lock.Remaining())
 			})
 			untilTick()
-			info, err := other.Inspect(t.Context(), natslock.KindMutex, name)
+			info, err := admin.New(other.Client).Inspect(t.Context(), admin.KindMutex, name)
 			require.NoError(t, err)
 			require.NotNil(t, info.Holder)
 
 			require.NoError(t, r.scheduler.Shutdown())
 			require.ErrorIs(t, stopped, context.Canceled)
-			info, err = other.Inspect(t.Context(), natslock.KindMutex, name)
+			info, err = admin.New(other.Client).Inspect(t.Context(), admin.KindMutex, name)
 			require.NoError(t, err)
 			if hold == 0 {
 				require.Nil(t, info.Holder)
@@ -211,9 +211,9 @@ func TestBroken(t *testing.T) {
 		})
 		untilTick()
 		time.Sleep(time.Second) // the client watches a lock that is held for longer
-		info, err := operator.Inspect(t.Context(), natslock.KindMutex, name)
+		info, err := admin.New(operator.Client).Inspect(t.Context(), admin.KindMutex, name)
 		require.NoError(t, err)
-		require.NoError(t, operator.Break(t.Context(), natslock.BreakRequest{Name: name, ID: info.Holder.ID, Reason: "it hangs"}))
+		require.NoError(t, admin.New(operator.Client).Break(t.Context(), admin.BreakRequest{Name: name, ID: info.Holder.ID, Reason: "it hangs"}))
 		synctest.Wait()
 		require.ErrorIs(t, <-ended, natslock.ErrBroken)
 		require.Len(t, r.reported(), 1)
@@ -225,7 +225,7 @@ func TestBroken(t *testing.T) {
 // The release of a run is not confirmed: it is reported, and is no loss.
 func TestUnlockUnconfirmed(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		r := join(t, s, 0, natslock.WithReleaseTimeout(time.Second))
+		r := join(t, s, 0, natslock.WithTuning(natslock.Tuning{ReleaseTimeout: time.Second}))
 		locker := gocronlock.NewLocker(r, gocronlock.OnError(r.report))
 		r.schedule(t, gocron.WithDistributedLocker(locker), func() { r.link.Blackhole(true) })
 		untilTick()
@@ -246,8 +246,8 @@ func TestSkips(t *testing.T) {
 			opt  gocronlock.Option
 		}{
 			{natslock.ErrUnavailable, gocronlock.LockOptions(natslock.TTL(30 * time.Second))},
-			{natslock.ErrInvalidOption, gocronlock.MinHold(-time.Second)},
-			{natslock.ErrInvalidOption, gocronlock.LockOptions(natslock.Linger(time.Second))},
+			{natslock.ErrInvalid, gocronlock.MinHold(-time.Second)},
+			{natslock.ErrInvalid, gocronlock.LockOptions(natslock.Linger(time.Second))},
 		} {
 			r, ran := join(t, s, 0), false
 			r.schedule(t, gocron.WithDistributedLocker(gocronlock.NewLocker(r, c.opt)), func() { ran = true })
@@ -272,7 +272,7 @@ func TestLockOptions(t *testing.T) {
 			gocronlock.LockOptions(natslock.TTL(time.Minute)), gocronlock.LockOptions(natslock.Meta(map[string]string{"job": "it"})))
 		lock, err := locker.Lock(t.Context(), name)
 		require.NoError(t, err)
-		info, err := r.Inspect(t.Context(), natslock.KindMutex, name)
+		info, err := admin.New(r.Client).Inspect(t.Context(), admin.KindMutex, name)
 		require.NoError(t, err)
 		require.Equal(t, time.Minute, info.Holder.TTL)
 		require.Equal(t, "it", info.Holder.Meta["job"])
@@ -298,7 +298,7 @@ func TestPanic(t *testing.T) {
 		scheduler.Start()
 		require.Equal(t, "it breaks", <-recovered)
 		require.NoError(t, scheduler.Shutdown())
-		info, err := r.Inspect(t.Context(), natslock.KindMutex, name)
+		info, err := admin.New(r.Client).Inspect(t.Context(), admin.KindMutex, name)
 		require.NoError(t, err)
 		require.Nil(t, info.Holder)
 	})
@@ -318,5 +318,5 @@ func TestNil(t *testing.T) {
 	require.True(t, locks.Lose(name))
 	require.ErrorIs(t, run.Unlock(t.Context()), natslock.ErrLost, "which it reports to nobody")
 	_, err = gocronlock.NewLocker(nil).Lock(t.Context(), name)
-	require.ErrorIs(t, err, natslock.ErrInvalidOption)
+	require.ErrorIs(t, err, natslock.ErrInvalid)
 }

@@ -13,6 +13,7 @@ import (
 
 	gooselock "github.com/natslock/locks/adapters/goose"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -133,10 +134,10 @@ func begin(t *testing.T, ctx context.Context, p *goose.Provider) *up {
 // has unlocked.
 func breakLock(t *testing.T, c *natslock.Client, atOnce bool) {
 	t.Helper()
-	info, err := c.Inspect(t.Context(), natslock.KindMutex, name)
+	info, err := admin.New(c).Inspect(t.Context(), admin.KindMutex, name)
 	require.NoError(t, err)
 	require.NotNil(t, info.Holder)
-	require.NoError(t, c.Break(t.Context(), natslock.BreakRequest{Name: name, ID: info.Holder.ID, Reason: "it hangs", Immediately: atOnce}))
+	require.NoError(t, admin.New(c).Break(t.Context(), admin.BreakRequest{Name: name, ID: info.Holder.ID, Reason: "it hangs", Immediately: atOnce}))
 }
 
 func locker(m *member, opts ...natslock.LockOption) goose.ProviderOption {

@@ -78,7 +78,7 @@ func (l *Locker) begin(ctx context.Context) error {
 	select {
 	case l.turn <- t:
 		return nil
-	case <-held.Done():
+	case <-held.Context().Done():
 		err = context.Cause(held.Context())
 	case <-ctx.Done():
 		err = context.Cause(ctx)
@@ -121,9 +121,8 @@ func watch(ctx context.Context, held *natslock.Lock) (stop func()) {
 	ended := make(chan struct{})
 	cancel := context.AfterFunc(held.Context(), func() {
 		defer close(ended)
-		switch held.State() {
-		case natslock.Lost, natslock.Ended: // and not the end of a context between
-			end(held.Err())
+		if err := held.Err(); held.Remaining() == 0 && !errors.Is(err, natslock.ErrReleased) { // nor the end of a context between
+			end(err)
 		}
 	})
 	return func() {

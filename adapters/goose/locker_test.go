@@ -15,6 +15,7 @@ import (
 
 	gooselock "github.com/natslock/locks/adapters/goose"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -94,7 +95,7 @@ func TestEachMigrationOnce(t *testing.T) {
 // not begin the next one. The next replica then applies the rest.
 func TestUntilLost(t *testing.T) {
 	s, path := testutil.RunServer(t), database(t)
-	m, next, operator := join(t, s, natslock.WithWatchAfter(0)), join(t, s), join(t, s)
+	m, next, operator := join(t, s, natslock.WithTuning(natslock.Tuning{WatchAfter: 1})), join(t, s), join(t, s)
 	begun, cause, hangs := make(chan struct{}), make(chan error, 1), true
 	migrations := []*goose.Migration{
 		migration(1, func(ctx context.Context, tx *sql.Tx) error {
@@ -169,7 +170,7 @@ func TestUntilLostInterrupts(t *testing.T) {
 // results have what was applied. The next Up of the same Locker waits for its end.
 func TestLostUnnoticed(t *testing.T) {
 	s, path := testutil.RunServer(t), database(t)
-	m, operator := join(t, s, natslock.WithWatchAfter(0)), join(t, s)
+	m, operator := join(t, s, natslock.WithTuning(natslock.Tuning{WatchAfter: 1})), join(t, s)
 	j, begun, proceed := &journal{}, make(chan struct{}), make(chan struct{})
 	migrations := []*goose.Migration{migration(1, func(context.Context, *sql.Tx) error {
 		defer j.begin(1)()
@@ -218,7 +219,7 @@ func TestUnlockAfterCancel(t *testing.T) {
 	_, err := p.Up(ctx)
 	require.ErrorIs(t, err, context.Canceled)
 	require.NotErrorIs(t, err, natslock.ErrLost)
-	info, err := m.Inspect(t.Context(), natslock.KindMutex, name)
+	info, err := admin.New(m.Client).Inspect(t.Context(), admin.KindMutex, name)
 	require.NoError(t, err)
 	require.Nil(t, info.Holder)
 }
@@ -277,6 +278,6 @@ func TestRefused(t *testing.T) {
 	l := gooselock.NewLocker(m, name)
 	require.ErrorIs(t, l.Unlock(t.Context(), nil), natslock.ErrReleased)
 	require.ErrorIs(t, l.SessionUnlock(t.Context(), nil), natslock.ErrReleased)
-	require.ErrorIs(t, gooselock.NewLocker(m, "").Lock(t.Context(), nil), natslock.ErrInvalidName)
-	require.ErrorIs(t, gooselock.NewLocker(m, name, natslock.MaxWait(-1)).Lock(t.Context(), nil), natslock.ErrInvalidOption)
+	require.ErrorIs(t, gooselock.NewLocker(m, "").Lock(t.Context(), nil), natslock.ErrInvalid)
+	require.ErrorIs(t, gooselock.NewLocker(m, name, natslock.MaxWait(-1)).Lock(t.Context(), nil), natslock.ErrInvalid)
 }

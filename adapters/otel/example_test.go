@@ -13,6 +13,7 @@ import (
 	"github.com/natslock/locks/internal/verify/example"
 	"github.com/natslock/locks/locktest"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 )
 
 // A service gives the observer to its client. Trace has the record of a lock carry the span,
@@ -26,7 +27,7 @@ func ExampleNew() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	locks, err := natslock.New(ctx, nc, natslock.WithObserver(telemetry.Observe))
+	locks, err := natslock.New(ctx, nc, admin.WithObserver(telemetry.Observe))
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -48,7 +49,7 @@ func ExampleObserver_Observe() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	locks := locktest.New(natslock.WithObserver(telemetry.Observe))
+	locks := locktest.New(admin.WithObserver(telemetry.Observe))
 
 	ctx, span := provider.Tracer("service").Start(context.Background(), "POST /orders")
 	l, err := locks.Lock(ctx, "orders.42")
@@ -74,7 +75,7 @@ func ExampleObserver_Add() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	locks := locktest.New(natslock.WithObserver(telemetry.Observe))
+	locks := locktest.New(admin.WithObserver(telemetry.Observe))
 	defer locks.Close()
 	telemetry.Add(locks.Client())
 	fmt.Println(locks.Client().Stats().Waiting)
@@ -91,7 +92,7 @@ func ExampleTrace() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	meta := locks.Inspect(natslock.KindMutex, "orders.42").Holder.Meta
+	meta := locks.Inspect(admin.KindMutex, "orders.42").Holder.Meta
 	_ = l.Unlock(ctx)
 	fmt.Println(meta["version"], strings.Contains(meta["traceparent"], span.SpanContext().TraceID().String()))
 	// Output: 1.2 true

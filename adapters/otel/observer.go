@@ -16,6 +16,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 )
 
 // scope is the name of the instrumentation.
@@ -65,7 +66,7 @@ type Observer struct {
 }
 
 type lockID struct {
-	kind natslock.Kind
+	kind admin.Kind
 	name string
 }
 
@@ -88,7 +89,7 @@ type hold struct {
 //
 //	telemetry, err := natslockotel.New()
 //	...
-//	locks, err := natslock.New(ctx, nc, natslock.WithObserver(telemetry.Observe))
+//	locks, err := natslock.New(ctx, nc, admin.WithObserver(telemetry.Observe))
 //	...
 //	telemetry.Add(locks)
 //
@@ -145,30 +146,30 @@ func (o *Observer) waiting(_ context.Context, to metric.Int64Observer) error {
 	return nil
 }
 
-// Observe follows one event. It is the function for natslock.WithObserver. The span in ctx,
+// Observe follows one event. It is the function for admin.WithObserver. The span in ctx,
 // which has the values of the acquire's context, is the parent of the spans.
-func (o *Observer) Observe(ctx context.Context, ev natslock.Event) {
+func (o *Observer) Observe(ctx context.Context, ev admin.Event) {
 	switch ev.Type {
-	case natslock.EventQueued:
+	case admin.EventQueued:
 		o.queued(ctx, ev)
-	case natslock.EventGranted:
+	case admin.EventGranted:
 		o.acquired(ctx, ev, "granted")
 		o.granted(ctx, ev)
-	case natslock.EventGaveUp:
+	case admin.EventGaveUp:
 		o.acquired(ctx, ev, "gave_up")
-	case natslock.EventReleased:
+	case admin.EventReleased:
 		o.ended(ctx, ev, "released", nil)
-	case natslock.EventEnded:
+	case admin.EventEnded:
 		o.ended(ctx, ev, "ended", nil)
-	case natslock.EventBroken:
+	case admin.EventBroken:
 		o.ended(ctx, ev, "broken", ev.Cause)
-	case natslock.EventExpired:
+	case admin.EventExpired:
 		end := "expired"
 		if errors.Is(ev.Cause, natslock.ErrClosed) {
 			end = "closed"
 		}
 		o.ended(ctx, ev, end, ev.Cause)
-	case natslock.EventAtRisk:
+	case admin.EventAtRisk:
 		if h := o.holdOf(ev); h != nil {
 			h.span.AddEvent("natslock.at_risk", trace.WithTimestamp(ev.Time), trace.WithAttributes(attribute.String("natslock.reason", text(fmt.Sprint(ev.Cause)))))
 		}
@@ -179,24 +180,24 @@ func (o *Observer) Observe(ctx context.Context, ev natslock.Event) {
 func text(name string) string { return strings.ToValidUTF8(name, "\uFFFD") }
 
 // labelOf is the attribute of metrics.
-func (o *Observer) labelOf(ev natslock.Event) attribute.KeyValue {
+func (o *Observer) labelOf(ev admin.Event) attribute.KeyValue {
 	return LockKey.String(text(o.label(ev.Name)))
 }
 
 // attributes are those of both spans.
-func attributes(ev natslock.Event) []attribute.KeyValue {
+func attributes(ev admin.Event) []attribute.KeyValue {
 	return []attribute.KeyValue{NameKey.String(text(ev.Name)), KindKey.String(ev.Kind.String())}
 }
 
-func lockOf(ev natslock.Event) lockID { return lockID{ev.Kind, ev.Name} }
+func lockOf(ev admin.Event) lockID { return lockID{ev.Kind, ev.Name} }
 
-func waitOf(ctx context.Context, ev natslock.Event) waitID {
+func waitOf(ctx context.Context, ev admin.Event) waitID {
 	asked := trace.SpanContextFromContext(ctx)
 	return waitID{lockOf(ev), asked.TraceID(), asked.SpanID()}
 }
 
 // queued notes the holds in the way of an acquire.
-func (o *Observer) queued(ctx context.Context, ev natslock.Event) {
+func (o *Observer) queued(ctx context.Context, ev admin.Event) {
 	links := o.inTheWay(ctx, ev)
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -209,7 +210,7 @@ func (o *Observer) queued(ctx context.Context, ev natslock.Event) {
 
 // inTheWay returns links to the holds of a lock: those that this Observer has seen, or else
 // those whose records carry a trace.
-func (o *Observer) inTheWay(ctx context.Context, ev natslock.Event) (links []trace.Link) {
+func (o *Observer) inTheWay(ctx context.Context, ev admin.Event) (links []trace.Link) {
 	o.mu.Lock()
 	for _, h := range o.holds[lockOf(ev)] {
 		links = append(links, trace.Link{SpanContext: h.span.SpanContext()})
@@ -226,11 +227,11 @@ func (o *Observer) inTheWay(ctx context.Context, ev natslock.Event) (links []tra
 }
 
 // read returns links to the holds whose records carry a trace.
-func (o *Observer) read(ctx context.Context, client *natslock.Client, ev natslock.Event) (links []trace.Link) {
+func (o *Observer) read(ctx context.Context, client *natslock.Client, ev admin.Event) (links []trace.Link) {
 	asking := trace.SpanContextFromContext(ctx)
 	ctx, cancel := context.WithTimeout(ctx, readTime)
 	defer cancel()
-	info, err := client.Inspect(ctx, ev.Kind, ev.Name)
+	info, err := admin.New(client).Inspect(ctx, ev.Kind, ev.Name)
 	if err != nil {
 		o.mu.Lock()
 		defer o.mu.Unlock()
@@ -251,7 +252,7 @@ func (o *Observer) read(ctx context.Context, client *natslock.Client, ev natsloc
 }
 
 // acquired makes the span of an acquire that has ended.
-func (o *Observer) acquired(ctx context.Context, ev natslock.Event, outcome string) {
+func (o *Observer) acquired(ctx context.Context, ev admin.Event, outcome string) {
 	o.mu.Lock()
 	id := waitOf(ctx, ev)
 	var links []trace.Link
@@ -265,7 +266,7 @@ func (o *Observer) acquired(ctx context.Context, ev natslock.Event, outcome stri
 	_, span := o.tracer.Start(ctx, "natslock.acquire", trace.WithTimestamp(ev.Time.Add(-ev.Waited)), trace.WithLinks(links...),
 		trace.WithAttributes(append(attributes(ev), OutcomeKey.String(outcome))...))
 	measured := []attribute.KeyValue{o.labelOf(ev), OutcomeKey.String(outcome)}
-	if ev.Type == natslock.EventGaveUp {
+	if ev.Type == admin.EventGaveUp {
 		why := "timeout"
 		if errors.Is(ev.Cause, context.Canceled) {
 			why = "canceled"
@@ -279,7 +280,7 @@ func (o *Observer) acquired(ctx context.Context, ev natslock.Event, outcome stri
 }
 
 // granted begins the span of a hold.
-func (o *Observer) granted(ctx context.Context, ev natslock.Event) {
+func (o *Observer) granted(ctx context.Context, ev admin.Event) {
 	_, span := o.tracer.Start(ctx, "natslock.hold", trace.WithTimestamp(ev.Time),
 		trace.WithAttributes(append(attributes(ev), IDKey.String(ev.ID), TokenKey.Int64(int64(ev.Token)))...))
 	o.held.Add(ctx, 1, metric.WithAttributes(o.labelOf(ev)))
@@ -290,7 +291,7 @@ func (o *Observer) granted(ctx context.Context, ev natslock.Event) {
 }
 
 // holdOf returns the hold of an event, or nil.
-func (o *Observer) holdOf(ev natslock.Event) *hold {
+func (o *Observer) holdOf(ev admin.Event) *hold {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for _, h := range o.holds[lockOf(ev)] {
@@ -302,7 +303,7 @@ func (o *Observer) holdOf(ev natslock.Event) *hold {
 }
 
 // ended ends the span of a hold. cause is nil unless the lock was lost.
-func (o *Observer) ended(ctx context.Context, ev natslock.Event, end string, cause error) {
+func (o *Observer) ended(ctx context.Context, ev admin.Event, end string, cause error) {
 	h := o.holdOf(ev)
 	if h == nil { // granted before the Observer followed the client
 		return

@@ -27,6 +27,7 @@ import (
 	natslockotel "github.com/natslock/locks/adapters/otel"
 	"github.com/natslock/locks/locktest"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -75,7 +76,7 @@ func (b *backend) begin(ctx context.Context, name string) (context.Context, trac
 func (b *backend) process(t *testing.T, s *testutil.Server) *natslock.Client {
 	t.Helper()
 	o := b.observer(t)
-	c, err := natslock.New(t.Context(), s.Connect(), natslock.WithObserver(o.Observe), natslock.WithOwner("web"))
+	c, err := natslock.New(t.Context(), s.Connect(), admin.WithObserver(o.Observe), natslock.WithOwner("web"))
 	require.NoError(t, err)
 	o.Add(c)
 	t.Cleanup(func() { closeNow(c) })
@@ -195,7 +196,7 @@ func TestHandOverInside(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		b := newBackend()
 		o := b.observer(t)
-		c, err := natslock.New(t.Context(), s.Connect(), natslock.WithObserver(o.Observe))
+		c, err := natslock.New(t.Context(), s.Connect(), admin.WithObserver(o.Observe))
 		require.NoError(t, err)
 		defer closeNow(c)
 		handOver(t, b, untraced, c, c)
@@ -212,10 +213,10 @@ func TestEnds(t *testing.T) {
 
 		lost, err := c.Lock(ctx, "lost", natslock.TTL(5*time.Second), natslock.NoRenew())
 		require.NoError(t, err)
-		<-lost.Done()
+		<-lost.Context().Done()
 		ended, err := c.Lock(ctx, "ended", natslock.Until(time.Now().Add(4*time.Second)))
 		require.NoError(t, err)
-		<-ended.Done()
+		<-ended.Context().Done()
 		broken, err := c.Lock(ctx, "broken")
 		require.NoError(t, err)
 		time.Sleep(2 * time.Second)
@@ -225,8 +226,8 @@ func TestEnds(t *testing.T) {
 		time.AfterFunc(time.Second, leave)
 		_, err = other.Lock(leaving, "broken")
 		require.ErrorIs(t, err, context.Canceled)
-		require.NoError(t, other.Break(ctx, natslock.BreakRequest{Name: "broken", ID: broken.ID(), Reason: "test"}))
-		<-broken.Done()
+		require.NoError(t, admin.New(other).Break(ctx, admin.BreakRequest{Name: "broken", ID: broken.ID(), Reason: "test"}))
+		<-broken.Context().Done()
 		require.ErrorIs(t, broken.Unlock(ctx), natslock.ErrBroken)
 		closed, err := c.Lock(ctx, "closed")
 		require.NoError(t, err)
@@ -278,7 +279,7 @@ func measured(all []metricdata.Metrics) string {
 func TestWaiting(t *testing.T) {
 	b := newBackend()
 	o := b.observer(t)
-	locks := locktest.New(natslock.WithObserver(o.Observe))
+	locks := locktest.New(admin.WithObserver(o.Observe))
 	defer locks.Close()
 	o.Add(locks.Client())
 	release := locks.Hold("orders.1")
@@ -304,7 +305,7 @@ func TestSuite(t *testing.T) {
 	locktest.TestLocker(t, func(t *testing.T) natslock.Locker {
 		b := newBackend()
 		o := b.observer(t)
-		locks := locktest.New(natslock.WithObserver(o.Observe))
+		locks := locktest.New(admin.WithObserver(o.Observe))
 		o.Add(locks.Client())
 		t.Cleanup(locks.Close)
 		return locks
@@ -328,7 +329,7 @@ func TestTrace(t *testing.T) {
 		given := map[string]string{"k": "v"}
 		l, err := locks.Lock(t.Context(), "orders.1", natslockotel.Trace(c.ctx, given))
 		require.NoError(t, err)
-		require.Equal(t, c.want, locks.Inspect(natslock.KindMutex, "orders.1").Holder.Meta)
+		require.Equal(t, c.want, locks.Inspect(admin.KindMutex, "orders.1").Holder.Meta)
 		require.NoError(t, l.Unlock(t.Context()))
 		require.Len(t, given, 1)
 	}
@@ -338,9 +339,9 @@ func TestTrace(t *testing.T) {
 func TestNames(t *testing.T) {
 	b := newBackend()
 	o := b.observer(t)
-	o.Observe(t.Context(), natslock.Event{Type: natslock.EventGranted, Name: "\xff.1", ID: "1", Time: time.Now()})
-	o.Observe(t.Context(), natslock.Event{Type: natslock.EventReleased, Name: "\xff.1", ID: "1", Time: time.Now()})
-	o.Observe(t.Context(), natslock.Event{Type: natslock.EventReleased, Name: "never granted", ID: "2", Time: time.Now()})
+	o.Observe(t.Context(), admin.Event{Type: admin.EventGranted, Name: "\xff.1", ID: "1", Time: time.Now()})
+	o.Observe(t.Context(), admin.Event{Type: admin.EventReleased, Name: "\xff.1", ID: "1", Time: time.Now()})
+	o.Observe(t.Context(), admin.Event{Type: admin.EventReleased, Name: "never granted", ID: "2", Time: time.Now()})
 	spans := b.spans.GetSpans()
 	require.Len(t, spans, 2)
 	text, err := json.Marshal(spans[0].Attributes)

@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 )
 
 // The buckets of the histograms, in seconds: from a round trip on, to the wait and the hold
@@ -53,7 +54,7 @@ type Collector struct {
 
 // holderID names a hold. The ID of a lock is never used again.
 type holderID struct {
-	kind     natslock.Kind
+	kind     admin.Kind
 	name, id string
 }
 
@@ -95,7 +96,7 @@ func Labels(label func(name string) string) Option {
 // observer, and register it with Prometheus:
 //
 //	metrics := natslockprom.New()
-//	locks, err := natslock.New(ctx, nc, natslock.WithObserver(metrics.Observe))
+//	locks, err := natslock.New(ctx, nc, admin.WithObserver(metrics.Observe))
 //	...
 //	metrics.Add(locks)
 //	prometheus.MustRegister(metrics)
@@ -140,11 +141,11 @@ func (c *Collector) Add(locks *natslock.Client) {
 	c.clients = append(c.clients, locks)
 }
 
-// Observe follows one event. It is the function for natslock.WithObserver. Several clients
+// Observe follows one event. It is the function for admin.WithObserver. Several clients
 // can share a Collector. It does no I/O and keeps nothing of ctx.
-func (c *Collector) Observe(_ context.Context, ev natslock.Event) {
+func (c *Collector) Observe(_ context.Context, ev admin.Event) {
 	switch ev.Type {
-	case natslock.EventQueued, natslock.EventRenewed, natslock.EventAtRisk:
+	case admin.EventQueued, admin.EventRenewed, admin.EventAtRisk:
 		return
 	}
 	label := c.labelOf(ev.Name)
@@ -152,22 +153,22 @@ func (c *Collector) Observe(_ context.Context, ev natslock.Event) {
 	defer c.mu.Unlock()
 	s, id := c.series(label), holderID{ev.Kind, ev.Name, ev.ID}
 	switch ev.Type {
-	case natslock.EventGranted:
+	case admin.EventGranted:
 		s.granted.Observe(ev.Waited.Seconds())
 		s.held.Inc()
 		c.holders[id] = holder{s, ev.Time}
-	case natslock.EventGaveUp:
+	case admin.EventGaveUp:
 		s.gaveUp.Observe(ev.Waited.Seconds())
-	case natslock.EventReleased, natslock.EventEnded:
+	case admin.EventReleased, admin.EventEnded:
 		c.ended(id, ev.Time)
-	case natslock.EventExpired:
+	case admin.EventExpired:
 		if errors.Is(ev.Cause, natslock.ErrClosed) {
 			s.closed.Inc()
 		} else {
 			s.expired.Inc()
 		}
 		c.ended(id, ev.Time)
-	case natslock.EventBroken:
+	case admin.EventBroken:
 		s.broken.Inc()
 		c.ended(id, ev.Time)
 	}
@@ -234,7 +235,7 @@ func (c *Collector) Collect(metrics chan<- prometheus.Metric) {
 	waiting, lag := 0, time.Duration(0)
 	for _, locks := range clients {
 		waiting += locks.Stats().Waiting
-		lag = max(lag, locks.RenewalLag())
+		lag = max(lag, locks.Stats().RenewalLag)
 	}
 	metrics <- prometheus.MustNewConstMetric(c.waiting, prometheus.GaugeValue, float64(waiting))
 	metrics <- prometheus.MustNewConstMetric(c.lag, prometheus.GaugeValue, lag.Seconds())

@@ -20,6 +20,7 @@ import (
 	natslockprom "github.com/natslock/locks/adapters/prometheus"
 	"github.com/natslock/locks/locktest"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	natstest "github.com/natslock/locks/testutil"
 )
 
@@ -61,7 +62,7 @@ func TestMetrics(t *testing.T) {
 		ctx := t.Context()
 		metrics := natslockprom.New(natslockprom.Names("orders.1", "stock"))
 		connect := func() *natslock.Client {
-			c, err := natslock.New(ctx, s.Connect(), natslock.WithObserver(metrics.Observe))
+			c, err := natslock.New(ctx, s.Connect(), admin.WithObserver(metrics.Observe))
 			require.NoError(t, err)
 			metrics.Add(c)
 			t.Cleanup(func() {
@@ -88,19 +89,19 @@ func TestMetrics(t *testing.T) {
 		require.NoError(t, <-done)
 		_, err = a.Lock(ctx, "orders.1", natslock.MaxWait(7*time.Second))
 		require.ErrorIs(t, err, natslock.ErrTimeout)
-		<-second.Done() // a tenth of the TTL before its end
+		<-second.Context().Done() // a tenth of the TTL before its end
 		require.ErrorIs(t, second.Err(), natslock.ErrLost)
 
 		broken, err := a.Lock(ctx, "reports.daily", natslock.TTL(5*time.Second))
 		require.NoError(t, err)
 		time.Sleep(3 * time.Second)
-		require.NoError(t, b.Break(ctx, natslock.BreakRequest{Name: "reports.daily", ID: broken.ID()}))
-		<-broken.Done()
+		require.NoError(t, admin.New(b).Break(ctx, admin.BreakRequest{Name: "reports.daily", ID: broken.ID()}))
+		<-broken.Context().Done()
 		require.ErrorIs(t, broken.Unlock(ctx), natslock.ErrBroken)
 
 		until, err := a.Lock(ctx, "orders.2", natslock.Until(time.Now().Add(10*time.Second)))
 		require.NoError(t, err)
-		<-until.Done()
+		<-until.Context().Done()
 		require.ErrorIs(t, until.Err(), natslock.ErrEnded)
 
 		held, err := a.Lock(ctx, "orders.3")
@@ -122,7 +123,7 @@ func TestMetrics(t *testing.T) {
 // TestClosed: a lock that is held when its client is closed is lost for that reason.
 func TestClosed(t *testing.T) {
 	metrics := natslockprom.New()
-	locks := locktest.New(natslock.WithObserver(metrics.Observe))
+	locks := locktest.New(admin.WithObserver(metrics.Observe))
 	defer locks.Close()
 	l, err := locks.Lock(t.Context(), "orders.1")
 	require.NoError(t, err)
@@ -147,7 +148,7 @@ natslock_held{lock="orders"} 0
 func TestFewLabels(t *testing.T) {
 	metrics := natslockprom.New(natslockprom.Labels(func(name string) string { return name }))
 	for i := range 3 * natslockprom.MaxLabels {
-		metrics.Observe(t.Context(), natslock.Event{Type: natslock.EventGranted, Name: strings.Repeat("x", i+1), ID: "1", Time: time.Now()})
+		metrics.Observe(t.Context(), admin.Event{Type: admin.EventGranted, Name: strings.Repeat("x", i+1), ID: "1", Time: time.Now()})
 	}
 	require.Equal(t, natslockprom.MaxLabels+1, testutil.CollectAndCount(metrics, "natslock_held"))
 	require.NoError(t, testutil.CollectAndCompare(natslockprom.New(), strings.NewReader(""), "natslock_held"))
@@ -157,7 +158,7 @@ func TestFewLabels(t *testing.T) {
 func TestSuite(t *testing.T) {
 	locktest.TestLocker(t, func(t *testing.T) natslock.Locker {
 		metrics := natslockprom.New()
-		locks := locktest.New(natslock.WithObserver(metrics.Observe))
+		locks := locktest.New(admin.WithObserver(metrics.Observe))
 		metrics.Add(locks.Client())
 		t.Cleanup(locks.Close)
 		return locks
@@ -218,9 +219,9 @@ var errTest = errors.New("test")
 // TestUnknown: events of holders that the Collector has not seen granted change no gauge.
 func TestUnknown(t *testing.T) {
 	metrics := natslockprom.New(natslockprom.Names("orders"))
-	metrics.Observe(t.Context(), natslock.Event{Type: natslock.EventExpired, Name: "orders", ID: "1", Cause: errTest})
-	metrics.Observe(t.Context(), natslock.Event{Type: natslock.EventReleased, Name: "orders", ID: "1"})
-	metrics.Observe(t.Context(), natslock.Event{Type: natslock.EventRenewed, Name: "stock", ID: "1"})
+	metrics.Observe(t.Context(), admin.Event{Type: admin.EventExpired, Name: "orders", ID: "1", Cause: errTest})
+	metrics.Observe(t.Context(), admin.Event{Type: admin.EventReleased, Name: "orders", ID: "1"})
+	metrics.Observe(t.Context(), admin.Event{Type: admin.EventRenewed, Name: "stock", ID: "1"})
 	require.NoError(t, testutil.CollectAndCompare(metrics, strings.NewReader(`
 # HELP natslock_held Locks held now.
 # TYPE natslock_held gauge

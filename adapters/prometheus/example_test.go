@@ -12,6 +12,7 @@ import (
 	"github.com/natslock/locks/internal/verify/example"
 	"github.com/natslock/locks/locktest"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 )
 
 // A service gives the collector to its client, and registers it.
@@ -21,7 +22,7 @@ func ExampleNew() {
 	defer stop()
 
 	metrics := natslockprom.New(natslockprom.Names("orders"))
-	locks, err := natslock.New(ctx, nc, natslock.WithObserver(metrics.Observe))
+	locks, err := natslock.New(ctx, nc, admin.WithObserver(metrics.Observe))
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -38,7 +39,7 @@ func ExampleNew() {
 func ExampleCollector_Observe() {
 	metrics := natslockprom.New()
 	events := 0
-	locks := locktest.New(natslock.WithObserver(func(ctx context.Context, ev natslock.Event) {
+	locks := locktest.New(admin.WithObserver(func(ctx context.Context, ev admin.Event) {
 		metrics.Observe(ctx, ev)
 		events++
 	}))
@@ -55,7 +56,7 @@ func ExampleCollector_Observe() {
 // The gauges of the waiters and the renewals are of the clients that were added.
 func ExampleCollector_Add() {
 	metrics := natslockprom.New()
-	locks := locktest.New(natslock.WithObserver(metrics.Observe))
+	locks := locktest.New(admin.WithObserver(metrics.Observe))
 	defer locks.Close()
 	metrics.Add(locks.Client())
 

@@ -110,9 +110,9 @@ func (l *lock) Lock(ctx context.Context, requestUnlock func()) error {
 func (h *held) watch(requestUnlock func()) {
 	select {
 	case <-h.Contended():
-	case <-h.Done():
+	case <-h.Context().Done():
 	}
-	ended := h.State() == natslock.Released
+	ended := errors.Is(h.Err(), natslock.ErrReleased)
 	close(h.watched) // before the call, which may unlock
 	if !ended {
 		requestUnlock()

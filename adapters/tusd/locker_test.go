@@ -16,6 +16,7 @@ import (
 
 	tusdlock "github.com/natslock/locks/adapters/tusd"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -26,7 +27,7 @@ func TestMain(m *testing.M) { testutil.LeakCheck(m) }
 // join returns a client as a server of tusd has one.
 func join(t *testing.T, nc *nats.Conn) *natslock.Client {
 	t.Helper()
-	locks, err := natslock.New(t.Context(), nc, natslock.WithWatchAfter(0))
+	locks, err := natslock.New(t.Context(), nc, natslock.WithTuning(natslock.Tuning{WatchAfter: 1}))
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -51,10 +52,10 @@ func never(t *testing.T) func() {
 // breakLock ends the lock of an upload, and lets others in at once.
 func breakLock(t *testing.T, locks *natslock.Client, id string) {
 	t.Helper()
-	info, err := locks.Inspect(t.Context(), natslock.KindMutex, tusdlock.Prefix+id)
+	info, err := admin.New(locks).Inspect(t.Context(), admin.KindMutex, tusdlock.Prefix+id)
 	require.NoError(t, err)
 	require.NotNil(t, info.Holder)
-	require.NoError(t, locks.Break(t.Context(), natslock.BreakRequest{Name: info.Name, ID: info.Holder.ID, Reason: "test", Immediately: true}))
+	require.NoError(t, admin.New(locks).Break(t.Context(), admin.BreakRequest{Name: info.Name, ID: info.Holder.ID, Reason: "test", Immediately: true}))
 }
 
 // A lock that nobody waits for calls no requestUnlock, and can be taken again.
@@ -190,7 +191,7 @@ func TestErrors(t *testing.T) {
 		cancel()
 		require.Equal(t, handler.ErrLockTimeout, newLock(t, locks, "x").Lock(ended, never(t)))
 		require.Equal(t, handler.ErrLockTimeout, newLock(t, locks, "y").Lock(ended, never(t)))
-		require.ErrorIs(t, newLock(t, locks, "y", natslock.TTL(-1)).Lock(t.Context(), never(t)), natslock.ErrInvalidTTL)
+		require.ErrorIs(t, newLock(t, locks, "y", natslock.TTL(-1)).Lock(t.Context(), never(t)), natslock.ErrInvalid)
 		require.NoError(t, holder.Unlock())
 		nc, link := s.ConnectLink()
 		away := join(t, nc)

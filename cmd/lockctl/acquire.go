@@ -16,6 +16,7 @@ import (
 	"github.com/natslock/locks/internal/script"
 	"github.com/natslock/locks/internal/tool"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 )
 
 type acquireCmd struct {
@@ -175,7 +176,7 @@ func (h *handle) refused(ctx context.Context, s *session.Session, err error) err
 	if !errors.Is(err, natslock.ErrLost) || errors.Is(err, natslock.ErrBroken) {
 		return err
 	}
-	info, unknown := s.Inspect(ctx, h.Kind(), h.Name())
+	info, unknown := admin.New(s.Client).Inspect(ctx, h.Kind(), h.Name())
 	if unknown != nil {
 		return err
 	}
@@ -193,7 +194,7 @@ func (h *handle) refused(ctx context.Context, s *session.Session, err error) err
 			now = "its permit is free now"
 			continue
 		}
-		if held.Mode == natslock.Shared {
+		if held.Mode == admin.Shared {
 			now = "there are readers inside now"
 		}
 		break

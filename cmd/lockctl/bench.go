@@ -23,6 +23,7 @@ import (
 	"github.com/natslock/locks/internal/tool"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 )
 
 type benchCmd struct {
@@ -146,7 +147,7 @@ func (b *bench) names() (err error) {
 	if err != nil {
 		return err
 	}
-	set, err := natslock.Permissions(natslock.Access{Pattern: bare, Bucket: b.g.Bucket})
+	set, err := admin.Permissions(admin.Access{Pattern: bare, Bucket: b.g.Bucket})
 	if err != nil {
 		return err
 	}
@@ -155,15 +156,15 @@ func (b *bench) names() (err error) {
 }
 
 func (b *bench) open() (err error) {
-	queued := natslock.WithObserver(func(_ context.Context, ev natslock.Event) {
-		if ev.Type == natslock.EventQueued {
+	queued := admin.WithObserver(func(_ context.Context, ev admin.Event) {
+		if ev.Type == admin.EventQueued {
 			select {
 			case b.queue <- struct{}{}:
 			default:
 			}
 		}
 	})
-	opts := []natslock.Option{natslock.WithOwner("lockctl bench"), natslock.WithWatchAfter(-1), queued}
+	opts := []natslock.Option{natslock.WithOwner("lockctl bench"), natslock.WithTuning(natslock.Tuning{WatchAfter: -1}), queued}
 	b.a, err = b.g.Open(opts...)
 	if err != nil {
 		return err

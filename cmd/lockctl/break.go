@@ -14,6 +14,7 @@ import (
 	"github.com/natslock/locks/cmd/lockctl/internal/show"
 	"github.com/natslock/locks/internal/tool"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 )
 
 type breakCmd struct {
@@ -57,7 +58,7 @@ the answer was no.`
 // AfterApply checks what kong cannot.
 func (c *breakCmd) AfterApply() error {
 	switch {
-	case c.Kind != "" && c.Kind != natslock.KindMutex.String() && c.Kind != natslock.KindRW.String() && c.Kind != natslock.KindSemaphore.String():
+	case c.Kind != "" && c.Kind != admin.KindMutex.String() && c.Kind != admin.KindRW.String() && c.Kind != admin.KindSemaphore.String():
 		return fmt.Errorf("--kind %q: not mutex, rw or semaphore", c.Kind)
 	case c.ID != nil && *c.ID == "": // an unset variable, and it would match any
 		return errors.New("--id: the id is empty")
@@ -86,7 +87,7 @@ func (c *breakCmd) Run(g *session.Globals) error {
 	}
 	ctx, cancel := g.Bounded()
 	defer cancel()
-	err = s.Break(ctx, natslock.BreakRequest{Kind: target.Kind, Name: c.Name, ID: target.ID, Reason: c.Reason, Immediately: c.Now})
+	err = admin.New(s.Client).Break(ctx, admin.BreakRequest{Kind: target.Kind, Name: c.Name, ID: target.ID, Reason: c.Reason, Immediately: c.Now})
 	if errors.Is(err, natslock.ErrReleased) {
 		return tool.Exitf(tool.ExitConflict, "%w", err)
 	}
@@ -205,7 +206,7 @@ func (c *breakCmd) outcome(g *session.Globals, s *session.Session, broken show.H
 	}
 	ctx, cancel := g.Bounded()
 	defer cancel()
-	info, err := s.Inspect(ctx, broken.Kind, c.Name)
+	info, err := admin.New(s.Client).Inspect(ctx, broken.Kind, c.Name)
 	if err != nil {
 		return fmt.Sprintf("broken: %s when the %s has stopped, in %v at the latest", broken.Freed(), broken.Role(), broken.TTL)
 	}
@@ -214,10 +215,10 @@ func (c *breakCmd) outcome(g *session.Globals, s *session.Session, broken show.H
 			return fmt.Sprintf("broken: %s when the %s has stopped, in %s at the latest", broken.Freed(), broken.Role(), show.ExpiresIn(h.Holder))
 		}
 	}
-	if broken.Mode == natslock.Shared {
+	if broken.Mode == admin.Shared {
 		return "broken: the reader has stopped and is out"
 	}
-	if broken.Kind == natslock.KindSemaphore {
+	if broken.Kind == admin.KindSemaphore {
 		return "broken: the holder has stopped, its permit was freed"
 	}
 	return fmt.Sprintf("broken: the %s has stopped, the lock was freed", broken.Role())

@@ -9,7 +9,7 @@ import (
 	"github.com/natslock/locks/cmd/lockctl/internal/session"
 	"github.com/natslock/locks/cmd/lockctl/internal/show"
 	"github.com/natslock/locks/internal/tool"
-	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 )
 
 type checkCmd struct {
@@ -47,7 +47,7 @@ nothing is known.`
 
 // excess is what is beyond a limit.
 type excess struct {
-	info natslock.Info
+	info admin.Info
 	text string
 	by   float64 // times the limit
 }
@@ -75,7 +75,7 @@ func (c *checkCmd) Run(g *session.Globals) error {
 	}
 	slices.SortStableFunc(found, func(a, b excess) int { return cmp.Compare(b.by, a.by) })
 	if c.JSON {
-		reported := make([]natslock.Info, 0, len(found))
+		reported := make([]admin.Info, 0, len(found))
 		for _, e := range found {
 			reported = append(reported, e.info)
 		}
@@ -106,7 +106,7 @@ func (c *checkCmd) print(g *session.Globals, found []excess, checked int) {
 }
 
 // judge returns by which limit a lock is furthest beyond.
-func (c *checkCmd) judge(info natslock.Info, now time.Time) (worst excess, beyond bool) {
+func (c *checkCmd) judge(info admin.Info, now time.Time) (worst excess, beyond bool) {
 	worst.info = info
 	note := func(by float64, format string, args ...any) {
 		if by > worst.by {
@@ -146,7 +146,7 @@ func (c *checkCmd) judge(info natslock.Info, now time.Time) (worst excess, beyon
 
 // late is by how much the next renewal of a lease is later than planned: a client renews
 // after a third of the TTL.
-func late(h natslock.Holder, now time.Time) time.Duration {
+func late(h admin.Holder, now time.Time) time.Duration {
 	if h.Fixed || h.Unreadable || h.Resting || h.HandedOver || h.Overdue || h.Broken != nil || h.Expires.IsZero() {
 		return 0
 	}

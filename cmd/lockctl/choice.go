@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/rwlock"
 	"github.com/natslock/locks/semaphore"
 )
@@ -31,14 +32,14 @@ func (c *choice) check() error {
 }
 
 // kind is that of the lock.
-func (c *choice) kind() natslock.Kind {
+func (c *choice) kind() admin.Kind {
 	switch {
 	case c.Permits != nil:
-		return natslock.KindSemaphore
+		return admin.KindSemaphore
 	case c.Read || c.Write:
-		return natslock.KindRW
+		return admin.KindRW
 	}
-	return natslock.KindMutex
+	return admin.KindMutex
 }
 
 // method returns the method that takes the lock of a name.
@@ -55,7 +56,7 @@ func (c *choice) method(client *natslock.Client, name string, how *taking) lockF
 			return sem.Acquire(ctx, opts...)
 		}
 	case c.Read && how.once():
-		return unqueued(client, natslock.KindRW, rw.TryRLock)
+		return unqueued(client, admin.KindRW, rw.TryRLock)
 	case c.Read:
 		return how.nesting.reads(client, rw.TryRLock, rw.RLock)
 	}

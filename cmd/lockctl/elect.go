@@ -11,7 +11,7 @@ import (
 	"github.com/natslock/locks/cmd/lockctl/internal/supervise"
 	"github.com/natslock/locks/election"
 	"github.com/natslock/locks/internal/tool"
-	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 )
 
 type electCmd struct {
@@ -97,7 +97,7 @@ func (c *electCmd) campaign(g *session.Globals) error {
 	defer s.End()
 
 	around := nesting{around: tokensAround(g.Console, c.Name)}
-	if err := around.check(context.Background(), s, natslock.KindMutex, c.Name); err != nil {
+	if err := around.check(context.Background(), s, admin.KindMutex, c.Name); err != nil {
 		return err
 	}
 	signals := g.Signals()

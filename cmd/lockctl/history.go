@@ -14,6 +14,7 @@ import (
 	"github.com/natslock/locks/internal/tool"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 )
 
 type historyCmd struct {
@@ -88,7 +89,7 @@ func (c *historyCmd) Run(g *session.Globals) error {
 	// small beside the memory of a machine.
 	defer debug.SetGCPercent(debug.SetGCPercent(800))
 	out := bufio.NewWriterSize(g.Out, 64<<10)
-	events, err := c.print(s.History(context.Background(), c.Pattern, since), out)
+	events, err := c.print(admin.New(s.Client).History(context.Background(), c.Pattern, since), out)
 	if flushed := out.Flush(); flushed != nil && err == nil {
 		return flushed
 	}
@@ -108,7 +109,7 @@ func (c *historyCmd) Run(g *session.Globals) error {
 }
 
 // print prints the events, and returns how many there were.
-func (c *historyCmd) print(all iter.Seq2[natslock.Event, error], out *bufio.Writer) (events int, err error) {
+func (c *historyCmd) print(all iter.Seq2[admin.Event, error], out *bufio.Writer) (events int, err error) {
 	holders := make(map[string]bool) // whose grant was printed, or a renewal in its place
 	var others show.Gaps
 	defer func() {
@@ -120,15 +121,15 @@ func (c *historyCmd) print(all iter.Seq2[natslock.Event, error], out *bufio.Writ
 		var line string
 		known := holders[ev.ID]
 		switch ev.Type {
-		case natslock.EventGranted, natslock.EventRenewed:
+		case admin.EventGranted, admin.EventRenewed:
 			holders[ev.ID] = true
-		case natslock.EventReleased, natslock.EventExpired:
+		case admin.EventReleased, admin.EventExpired:
 			delete(holders, ev.ID)
 		}
-		switch gap := ev.Type == natslock.EventGap; {
+		switch gap := ev.Type == admin.EventGap; {
 		case err != nil:
 			return events, err
-		case ev.Type == natslock.EventRenewed && ev.Late == 0 && known && !c.Verbose:
+		case ev.Type == admin.EventRenewed && ev.Late == 0 && known && !c.Verbose:
 			continue
 		case gap && c.JSON:
 			line = show.GapObject(ev)

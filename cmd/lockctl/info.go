@@ -5,7 +5,7 @@ import (
 
 	"github.com/natslock/locks/cmd/lockctl/internal/session"
 	"github.com/natslock/locks/cmd/lockctl/internal/show"
-	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 )
 
 type infoCmd struct {
@@ -54,7 +54,7 @@ func (c *infoCmd) Run(g *session.Globals) error {
 }
 
 // inspect returns what there is of each kind.
-func (c *infoCmd) inspect(g *session.Globals) ([]natslock.Info, error) {
+func (c *infoCmd) inspect(g *session.Globals) ([]admin.Info, error) {
 	s, err := g.Open()
 	if err != nil {
 		return nil, err

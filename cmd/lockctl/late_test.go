@@ -22,7 +22,7 @@ func TestLateRenewal(t *testing.T) {
 	// Others expect its renewal after 5 s, and a renewal after 10 s is late. The lease is valid
 	// for 14 s. The client renews it after 1 s, when it begins to watch the lock, and 11 s later.
 	// The limit leaves several seconds for a check before the late renewal, and for one after it.
-	c, err := natslock.New(t.Context(), s.Connect(), natslock.WithTTL(15*time.Second), natslock.WithRenewFraction(0.8))
+	c, err := natslock.New(t.Context(), s.Connect(), natslock.WithTTL(15*time.Second), natslock.WithTuning(natslock.Tuning{RenewFraction: 0.8}))
 	require.NoError(t, err)
 	l, err := c.Lock(t.Context(), "x")
 	require.NoError(t, err)

@@ -52,7 +52,7 @@ func (c *lockCmd) AfterApply() error { return errors.Join(c.choice.check(), c.ta
 
 func (c *lockCmd) Run(g *session.Globals) error {
 	g.MayCreate = c.Create
-	s, err := g.Open(natslock.WithTTL(c.TTL), natslock.WithWatchAfter(0), c.as("lockctl lock"))
+	s, err := g.Open(natslock.WithTTL(c.TTL), natslock.WithTuning(natslock.Tuning{WatchAfter: 1}), c.as("lockctl lock"))
 	if err != nil {
 		return err
 	}
@@ -101,7 +101,7 @@ func untilEnd(g *session.Globals, lock *natslock.Lock, signals <-chan os.Signal)
 			if slices.Contains(supervise.Requests, sig) {
 				return nil
 			}
-		case <-lock.Done():
+		case <-lock.Context().Done():
 			return lock.Err()
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/natslock/locks/cmd/lockctl/internal/show"
 	"github.com/natslock/locks/internal/tool"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 )
 
 type lsCmd struct {
@@ -85,7 +86,7 @@ func (c *lsCmd) Run(g *session.Globals) error {
 }
 
 // find reads the locks.
-func (c *lsCmd) find(g *session.Globals) ([]natslock.Info, error) {
+func (c *lsCmd) find(g *session.Globals) ([]admin.Info, error) {
 	s, err := g.Open()
 	if err != nil {
 		return nil, err
@@ -94,11 +95,11 @@ func (c *lsCmd) find(g *session.Globals) ([]natslock.Info, error) {
 	return c.list(g, s)
 }
 
-func (c *lsCmd) list(g *session.Globals, s *session.Session) ([]natslock.Info, error) {
+func (c *lsCmd) list(g *session.Globals, s *session.Session) ([]admin.Info, error) {
 	ctx, cancel := g.Bounded()
 	defer cancel()
-	var infos []natslock.Info
-	for info, err := range s.List(ctx, c.Pattern) {
+	var infos []admin.Info
+	for info, err := range admin.New(s.Client).List(ctx, c.Pattern) {
 		if errors.Is(err, natslock.ErrPermission) {
 			return nil, tool.Exitf(tool.ExitPermission, "%w; list the names that this user may read, such as \"orders.>\"", err)
 		}
@@ -113,8 +114,8 @@ func (c *lsCmd) list(g *session.Globals, s *session.Session) ([]natslock.Info, e
 }
 
 // sort sorts the locks, which come in the order of their names.
-func (c *lsCmd) sort(infos []natslock.Info) {
-	first := func(info natslock.Info, of func(show.Holding) time.Time) time.Time { // zero: nobody holds it
+func (c *lsCmd) sort(infos []admin.Info) {
+	first := func(info admin.Info, of func(show.Holding) time.Time) time.Time { // zero: nobody holds it
 		var first time.Time
 		for _, h := range show.Holdings(info) {
 			if at := of(h); !at.IsZero() && (first.IsZero() || at.Before(first)) {
@@ -124,7 +125,7 @@ func (c *lsCmd) sort(infos []natslock.Info) {
 		return first
 	}
 	by := func(of func(show.Holding) time.Time) {
-		slices.SortStableFunc(infos, func(a, b natslock.Info) int {
+		slices.SortStableFunc(infos, func(a, b admin.Info) int {
 			at, bt := first(a, of), first(b, of)
 			if at.IsZero() != bt.IsZero() {
 				return map[bool]int{true: 1, false: -1}[at.IsZero()]
@@ -138,7 +139,7 @@ func (c *lsCmd) sort(infos []natslock.Info) {
 	case "expires":
 		by(func(h show.Holding) time.Time { return h.Expires })
 	case "queue":
-		slices.SortStableFunc(infos, func(a, b natslock.Info) int { return cmp.Compare(b.Waiting(), a.Waiting()) })
+		slices.SortStableFunc(infos, func(a, b admin.Info) int { return cmp.Compare(b.Waiting(), a.Waiting()) })
 	}
 }
 
@@ -175,9 +176,9 @@ func (c *lsCmd) table(w io.Writer, widths ...int) table.Writer {
 
 // rows returns the rows of a lock: one for all readers or permits, unless the table is wide,
 // and one for the holder or the writer. Only the first row has the columns of the lock itself.
-func (c *lsCmd) rows(info natslock.Info, both bool) (rows []table.Row) {
+func (c *lsCmd) rows(info admin.Info, both bool) (rows []table.Row) {
 	readers, queue, note := "-", fmt.Sprint(info.Waiting()), ""
-	if info.Kind == natslock.KindRW {
+	if info.Kind == admin.KindRW {
 		readers = fmt.Sprint(len(info.Readers))
 	}
 	if both {
@@ -192,10 +193,10 @@ func (c *lsCmd) rows(info natslock.Info, both bool) (rows []table.Row) {
 		readers, queue, note = "", "", ""
 	}
 	held := show.Holdings(info)
-	permits := info.Kind == natslock.KindSemaphore && len(held) > 0
+	permits := info.Kind == admin.KindSemaphore && len(held) > 0
 	if all := show.Together(info); !c.Wide && (len(all) > 1 || permits) {
 		first := len(held) - len(all) // they come after the writer
-		mode := natslock.Shared.String()
+		mode := admin.Shared.String()
 		switch {
 		case permits:
 			mode = show.PermitsOf(info)

@@ -172,7 +172,7 @@ func TestListIsFast(t *testing.T) {
 	tier.Proof(t)
 	t.Parallel()
 	s := serve(t)
-	take(t, client(t, s, natslock.WithWatchAfter(-1)), "many.00000", natslock.TTL(time.Hour))
+	take(t, client(t, s, natslock.WithTuning(natslock.Tuning{WatchAfter: -1})), "many.00000", natslock.TTL(time.Hour))
 	nc := s.Connect()
 	js, err := jetstream.New(nc, jetstream.WithPublishAsyncMaxPending(20_000))
 	require.NoError(t, err)

@@ -19,6 +19,7 @@ import (
 	"github.com/natslock/locks/cmd/lockctl/internal/show"
 	"github.com/natslock/locks/internal/tool"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 )
 
 const (
@@ -34,7 +35,7 @@ const (
 // display shows the locks again and again. trouble is why they may be out of
 // date, or empty.
 type display interface {
-	show(infos []natslock.Info, trouble string) error
+	show(infos []admin.Info, trouble string) error
 }
 
 // watch lists, and lists again after every change. It always shows a list, and never the
@@ -65,7 +66,7 @@ func (c *lsCmd) watch(g *session.Globals) error {
 	s.NC.SetClosedHandler(func(nc *nats.Conn) { lost <- nc.LastError() })
 	defer s.NC.SetClosedHandler(nil)
 
-	var infos []natslock.Info
+	var infos []admin.Info
 	follows := false
 	for {
 		began := time.Now()
@@ -102,11 +103,11 @@ func (c *lsCmd) watch(g *session.Globals) error {
 // follow calls change after each change of the locks, until ctx ends.
 func (c *lsCmd) follow(ctx context.Context, s *session.Session, change func()) {
 	for ctx.Err() == nil {
-		for ev, err := range s.Watch(ctx, c.Pattern) {
+		for ev, err := range admin.New(s.Client).Watch(ctx, c.Pattern) {
 			if errors.Is(err, natslock.ErrClosed) {
 				return
 			}
-			if err != nil || ev.Type != natslock.EventRenewed {
+			if err != nil || ev.Type != admin.EventRenewed {
 				change()
 			}
 		}
@@ -115,7 +116,7 @@ func (c *lsCmd) follow(ctx context.Context, s *session.Session, change func()) {
 }
 
 // listAgain lists. It opens the bucket with the first list.
-func (c *lsCmd) listAgain(g *session.Globals, s *session.Session) ([]natslock.Info, error) {
+func (c *lsCmd) listAgain(g *session.Globals, s *session.Session) ([]admin.Info, error) {
 	away := fmt.Errorf("no connection to %s", s.URL)
 	if !s.NC.IsConnected() {
 		return nil, away
@@ -152,7 +153,7 @@ type screen struct {
 	drawn bool
 }
 
-func (d *screen) show(infos []natslock.Info, trouble string) error {
+func (d *screen) show(infos []admin.Info, trouble string) error {
 	columns, lines := console.TerminalSize(d.f)
 	title := fmt.Sprintf("%s at %s, %s", show.Count(len(infos), "lock"), d.url, time.Now().Format("15:04:05"))
 	both := show.BothKinds(infos)
@@ -192,7 +193,7 @@ type changeLog struct {
 	trouble string
 }
 
-func (d *changeLog) show(infos []natslock.Info, trouble string) error {
+func (d *changeLog) show(infos []admin.Info, trouble string) error {
 	if trouble != "" {
 		if d.trouble == "" {
 			d.g.Complain("%s; trying again", trouble)
@@ -206,7 +207,7 @@ func (d *changeLog) show(infos []natslock.Info, trouble string) error {
 	d.trouble = ""
 	both := show.BothKinds(infos)
 	now := make(map[show.LockID]string, len(infos))
-	var news []natslock.Info
+	var news []admin.Info
 	for _, info := range infos {
 		id := show.IDOf(info)
 		now[id] = fingerprint(info, both[info.Name])
@@ -214,13 +215,13 @@ func (d *changeLog) show(infos []natslock.Info, trouble string) error {
 			news = append(news, info)
 		}
 	}
-	var freed []natslock.Info
+	var freed []admin.Info
 	for id := range d.shown {
 		if _, there := now[id]; !there {
-			freed = append(freed, natslock.Info{Kind: id.Kind, Name: id.Name})
+			freed = append(freed, admin.Info{Kind: id.Kind, Name: id.Name})
 		}
 	}
-	slices.SortFunc(freed, func(a, b natslock.Info) int { return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Kind, b.Kind)) })
+	slices.SortFunc(freed, func(a, b admin.Info) int { return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Kind, b.Kind)) })
 	d.shown = now
 	if !d.begun && len(infos) == 0 && !d.empty && !d.c.JSON {
 		d.g.Complain("no locks")
@@ -230,7 +231,7 @@ func (d *changeLog) show(infos []natslock.Info, trouble string) error {
 }
 
 // fingerprint tells two states of a lock apart that are worth a line.
-func fingerprint(info natslock.Info, both bool) string {
+func fingerprint(info admin.Info, both bool) string {
 	var b strings.Builder
 	fmt.Fprint(&b, both)
 	for _, h := range show.Holdings(info) {
@@ -242,7 +243,7 @@ func fingerprint(info natslock.Info, both bool) string {
 	return b.String()
 }
 
-func (d *changeLog) print(infos []natslock.Info, both map[string]bool) error {
+func (d *changeLog) print(infos []admin.Info, both map[string]bool) error {
 	if d.c.JSON {
 		for _, info := range infos {
 			if _, err := fmt.Fprintln(d.g.Out, show.LockObject(info, both[info.Name])); err != nil {

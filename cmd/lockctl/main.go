@@ -151,7 +151,7 @@ func ofArgument(err error) error {
 	if !ok {
 		return err
 	}
-	if _, text, ok := strings.Cut(why, natslock.ErrInvalidOption.Error()+": "); ok {
+	if _, text, ok := strings.Cut(why, natslock.ErrInvalid.Error()+": "); ok {
 		why = text + ": a handle is the word that \"lockctl acquire\" has printed, and begins with natslock-script-"
 	}
 	return errors.New(why)

@@ -13,6 +13,7 @@ import (
 	"github.com/natslock/locks/cmd/lockctl/internal/show"
 	"github.com/natslock/locks/internal/tool"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 )
 
 // envHeld names the variable with the locks that a command and those around it run under, the
@@ -57,7 +58,7 @@ type nesting struct {
 // A reader lets another one in, unless a writer comes first: that one waits for the reader
 // around. A semaphore makes a command wait for itself if it holds all of the slots that the
 // command knows of, or that one who queues before it does.
-func (n nesting) refuse(info natslock.Info) error {
+func (n nesting) refuse(info admin.Info) error {
 	var mine []show.Holding
 	for _, h := range show.Holdings(info) {
 		if slices.Contains(n.around, h.Token) && h.Broken == nil && !h.Overdue {
@@ -67,7 +68,7 @@ func (n nesting) refuse(info natslock.Info) error {
 	const advice = "It would wait for itself: run it without lockctl, or take another lock"
 	switch name := show.Plain(info.Name); {
 	case len(mine) == 0:
-	case info.Kind == natslock.KindSemaphore:
+	case info.Kind == admin.KindSemaphore:
 		numbers := []int{n.permits}
 		for _, w := range info.Queue {
 			if !w.Overdue && w.Of > 0 {
@@ -85,8 +86,8 @@ func (n nesting) refuse(info natslock.Info) error {
 				return tool.Usagef("semaphore %s has %s, held for the commands that this one is a part of. %s", name, show.Count(of, "permit"), advice)
 			}
 		}
-	case n.shared && mine[0].Mode == natslock.Shared:
-		writes := func(w natslock.Waiter) bool { return w.Mode == natslock.Exclusive && !w.Overdue }
+	case n.shared && mine[0].Mode == admin.Shared:
+		writes := func(w admin.Waiter) bool { return w.Mode == admin.Exclusive && !w.Overdue }
 		if info.Holder != nil && !info.Holder.Overdue && info.Holder.Broken == nil || slices.ContainsFunc(info.Queue, writes) {
 			return tool.Usagef("lock %s is held for reading for the command that this one is a part of (LOCK_TOKEN=%d), and a writer waits for the end of that. %s", name, mine[0].Token, advice)
 		}
@@ -97,13 +98,13 @@ func (n nesting) refuse(info natslock.Info) error {
 }
 
 // check is refuse for the lock as it is now.
-func (n nesting) check(ctx context.Context, s *session.Session, kind natslock.Kind, name string) error {
+func (n nesting) check(ctx context.Context, s *session.Session, kind admin.Kind, name string) error {
 	if len(n.around) == 0 {
 		return nil
 	}
 	reading, cancel := context.WithTimeout(ctx, queueLimit)
 	defer cancel()
-	info, err := s.Inspect(reading, kind, name)
+	info, err := admin.New(s.Client).Inspect(reading, kind, name)
 	if err != nil {
 		return nil // to take the lock says what is wrong
 	}
@@ -121,7 +122,7 @@ func (n *nesting) reads(client *natslock.Client, try, wait lockFunc) lockFunc {
 			}
 			reading, cancel := context.WithTimeout(ctx, queueLimit)
 			defer cancel()
-			if info, err := client.Inspect(reading, natslock.KindRW, name); err == nil {
+			if info, err := admin.New(client).Inspect(reading, admin.KindRW, name); err == nil {
 				if err := n.refuse(info); err != nil {
 					return nil, err
 				}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/natslock/locks/cmd/lockctl/internal/console"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/rwlock"
 	"github.com/natslock/locks/testutil"
 )
@@ -18,46 +19,46 @@ import (
 // kinds of locks.
 func TestNestingRefuse(t *testing.T) {
 	t.Parallel()
-	holder := func(token uint64) *natslock.Holder { return &natslock.Holder{Token: token} }
-	slots := func(of int, tokens ...uint64) natslock.Info {
-		info := natslock.Info{Kind: natslock.KindSemaphore, Name: "x"}
+	holder := func(token uint64) *admin.Holder { return &admin.Holder{Holder: natslock.Holder{Token: token}} }
+	slots := func(of int, tokens ...uint64) admin.Info {
+		info := admin.Info{Kind: admin.KindSemaphore, Name: "x"}
 		for i, token := range tokens {
 			if token > 0 { // 0: a free slot
-				info.Permits = append(info.Permits, natslock.Holder{Token: token, Slot: i, Of: of})
+				info.Permits = append(info.Permits, admin.Holder{Holder: natslock.Holder{Token: token}, Slot: i, Of: of})
 			}
 		}
 		return info
 	}
-	queued := func(info natslock.Info, waiters ...natslock.Waiter) natslock.Info {
+	queued := func(info admin.Info, waiters ...admin.Waiter) admin.Info {
 		info.Queue = waiters
 		return info
 	}
-	readers := natslock.Info{Kind: natslock.KindRW, Name: "x", Readers: []natslock.Holder{*holder(1), *holder(9)}}
+	readers := admin.Info{Kind: admin.KindRW, Name: "x", Readers: []admin.Holder{*holder(1), *holder(9)}}
 	gated := readers
 	gated.Holder = holder(7)
 	left := readers
-	left.Holder = &natslock.Holder{Token: 7, Overdue: true}
-	mutex := natslock.Info{Name: "x", Holder: holder(1)}
+	left.Holder = &admin.Holder{Holder: natslock.Holder{Token: 7}, Overdue: true}
+	mutex := admin.Info{Name: "x", Holder: holder(1)}
 	for name, c := range map[string]struct {
 		n       nesting
-		info    natslock.Info
+		info    admin.Info
 		refused string
 	}{
 		"mutex":                       {nesting{around: []uint64{1}}, mutex, "LOCK_TOKEN=1"},
 		"mutex, not the innermost":    {nesting{around: []uint64{5, 1, 6}}, mutex, "LOCK_TOKEN=1"},
 		"mutex elsewhere":             {nesting{around: []uint64{2}}, mutex, ""},
-		"mutex broken":                {nesting{around: []uint64{1}}, natslock.Info{Holder: &natslock.Holder{Token: 1, Broken: &natslock.Broken{}}}, ""},
-		"mutex overdue":               {nesting{around: []uint64{1}}, natslock.Info{Holder: &natslock.Holder{Token: 1, Overdue: true}}, ""},
-		"free":                        {nesting{around: []uint64{1}}, natslock.Info{}, ""},
-		"write in write":              {nesting{around: []uint64{1}}, natslock.Info{Kind: natslock.KindRW, Holder: holder(1)}, "LOCK_TOKEN=1"},
-		"read in write":               {nesting{around: []uint64{1}, shared: true}, natslock.Info{Kind: natslock.KindRW, Holder: holder(1)}, "LOCK_TOKEN=1"},
+		"mutex broken":                {nesting{around: []uint64{1}}, admin.Info{Holder: &admin.Holder{Holder: natslock.Holder{Token: 1}, Broken: &admin.Broken{}}}, ""},
+		"mutex overdue":               {nesting{around: []uint64{1}}, admin.Info{Holder: &admin.Holder{Holder: natslock.Holder{Token: 1}, Overdue: true}}, ""},
+		"free":                        {nesting{around: []uint64{1}}, admin.Info{}, ""},
+		"write in write":              {nesting{around: []uint64{1}}, admin.Info{Kind: admin.KindRW, Holder: holder(1)}, "LOCK_TOKEN=1"},
+		"read in write":               {nesting{around: []uint64{1}, shared: true}, admin.Info{Kind: admin.KindRW, Holder: holder(1)}, "LOCK_TOKEN=1"},
 		"write in read":               {nesting{around: []uint64{1}}, readers, "LOCK_TOKEN=1"},
 		"read in read":                {nesting{around: []uint64{1}, shared: true}, readers, ""},
 		"read in read, a gate":        {nesting{around: []uint64{1}, shared: true}, gated, "a writer waits"},
 		"read in read, an old gate":   {nesting{around: []uint64{1}, shared: true}, left, ""},
-		"read in read, a writer":      {nesting{around: []uint64{1}, shared: true}, queued(readers, natslock.Waiter{Mode: natslock.Exclusive}), "a writer waits"},
-		"read in read, a reader":      {nesting{around: []uint64{1}, shared: true}, queued(readers, natslock.Waiter{Mode: natslock.Shared}), ""},
-		"read in read, a dead one":    {nesting{around: []uint64{1}, shared: true}, queued(readers, natslock.Waiter{Mode: natslock.Exclusive, Overdue: true}), ""},
+		"read in read, a writer":      {nesting{around: []uint64{1}, shared: true}, queued(readers, admin.Waiter{Mode: admin.Exclusive}), "a writer waits"},
+		"read in read, a reader":      {nesting{around: []uint64{1}, shared: true}, queued(readers, admin.Waiter{Mode: admin.Shared}), ""},
+		"read in read, a dead one":    {nesting{around: []uint64{1}, shared: true}, queued(readers, admin.Waiter{Mode: admin.Exclusive, Overdue: true}), ""},
 		"read beside others":          {nesting{around: []uint64{2}, shared: true}, gated, ""},
 		"the only permit":             {nesting{around: []uint64{1}, permits: 1}, slots(1, 1), "semaphore x has 1 permit"},
 		"all permits":                 {nesting{around: []uint64{1, 2}, permits: 2}, slots(2, 2, 1), "semaphore x has 2 permits"},
@@ -65,8 +66,8 @@ func TestNestingRefuse(t *testing.T) {
 		"one of two, another's":       {nesting{around: []uint64{1}, permits: 2}, slots(2, 1, 9), ""},
 		"a slot beyond":               {nesting{around: []uint64{1}, permits: 1}, slots(2, 0, 1), ""},
 		"fewer permits":               {nesting{around: []uint64{1}, permits: 1}, slots(2, 1), "semaphore x has 1 permit,"},
-		"behind one who waits for it": {nesting{around: []uint64{1}, permits: 2}, queued(slots(2, 1), natslock.Waiter{Of: 1}), "semaphore x has 1 permit,"},
-		"behind one who does not":     {nesting{around: []uint64{1}, permits: 2}, queued(slots(2, 1, 9), natslock.Waiter{Of: 2}), ""},
+		"behind one who waits for it": {nesting{around: []uint64{1}, permits: 2}, queued(slots(2, 1), admin.Waiter{Of: 1}), "semaphore x has 1 permit,"},
+		"behind one who does not":     {nesting{around: []uint64{1}, permits: 2}, queued(slots(2, 1, 9), admin.Waiter{Of: 2}), ""},
 	} {
 		err := c.n.refuse(c.info)
 		if c.refused == "" {
@@ -124,14 +125,14 @@ func TestNestingReads(t *testing.T) {
 
 	waiting, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	events := clients[2].Watch(waiting, "x")
+	events := admin.New(clients[2]).Watch(waiting, "x")
 	go func() {
 		_, err := rwlock.New(clients[2]).Lock(waiting, "x")
 		ended <- err
 	}()
 	for _, err := range events {
 		require.NoError(t, err)
-		info, err := clients[1].Inspect(t.Context(), natslock.KindRW, "x")
+		info, err := admin.New(clients[1]).Inspect(t.Context(), admin.KindRW, "x")
 		require.NoError(t, err)
 		if info.Holder != nil || len(info.Queue) > 0 {
 			break

@@ -7,7 +7,7 @@ import (
 	"github.com/natslock/locks/cmd/lockctl/internal/session"
 	"github.com/natslock/locks/cmd/lockctl/internal/show"
 	"github.com/natslock/locks/internal/tool"
-	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 )
 
 type permsCmd struct {
@@ -70,22 +70,22 @@ type permissionJSON struct {
 	Leaks   string `json:"leaks"` // empty: nothing
 }
 
-var roles = map[string]natslock.Role{
-	natslock.RoleUser.String(): natslock.RoleUser, natslock.RoleObserver.String(): natslock.RoleObserver,
-	natslock.RoleOperator.String(): natslock.RoleOperator, natslock.RoleAdmin.String(): natslock.RoleAdmin,
+var roles = map[string]admin.Role{
+	admin.RoleUser.String(): admin.RoleUser, admin.RoleObserver.String(): admin.RoleObserver,
+	admin.RoleOperator.String(): admin.RoleOperator, admin.RoleAdmin.String(): admin.RoleAdmin,
 }
 
 func (c *permsCmd) Run(g *session.Globals) error {
 	role, pattern := roles[c.Role], ">"
 	switch {
-	case c.Pattern == nil && role == natslock.RoleUser:
+	case c.Pattern == nil && role == admin.RoleUser:
 		return tool.Usagef("name the locks of the user by a pattern; all names are \">\"")
 	case c.Pattern != nil && *c.Pattern == "": // an unset variable, and it would mean all
 		return tool.Usagef("the pattern is empty; all names are \">\"")
 	case c.Pattern != nil:
 		pattern = *c.Pattern
 	}
-	set, err := natslock.Permissions(natslock.Access{
+	set, err := admin.Permissions(admin.Access{
 		Pattern: pattern, Role: role, Bucket: g.Bucket, ReadAll: c.ReadAll, History: c.History,
 		Domain: g.Domain, APIPrefix: g.APIPrefix, InboxPrefix: g.InboxPrefix,
 	})
@@ -104,7 +104,7 @@ func (c *permsCmd) Run(g *session.Globals) error {
 	return nil
 }
 
-func permissionsJSON(all []natslock.Permission) []permissionJSON {
+func permissionsJSON(all []admin.Permission) []permissionJSON {
 	out := make([]permissionJSON, len(all))
 	for i, p := range all {
 		out[i] = permissionJSON(p)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/rwlock"
 	"github.com/natslock/locks/semaphore"
 	"github.com/natslock/locks/testutil"
@@ -36,7 +37,7 @@ func observed(t *testing.T) (s *testutil.Server, root *guest, first *natslock.Lo
 	js := jetStream(t, s, asRoot...)
 	eventually(t, "a history that copies", func() bool { return historyInfo(t, js).Sources[0].Active >= 0 })
 	root = enter(t, s, "root")
-	a, b := root.client(t, natslock.WithWatchAfter(-1)), root.client(t, natslock.WithWatchAfter(-1))
+	a, b := root.client(t, natslock.WithTuning(natslock.Tuning{WatchAfter: -1})), root.client(t, natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
 	take(t, a, "users.1", natslock.TTL(time.Hour))
 	first = take(t, a, "orders.1", natslock.TTL(time.Hour))
 	_, err := rwlock.New(a).RLock(t.Context(), "orders.2", natslock.TTL(time.Hour), natslock.Detached())
@@ -46,12 +47,12 @@ func observed(t *testing.T) (s *testutil.Server, root *guest, first *natslock.Lo
 	_, err = semaphore.New(a, "orders.3", 1).Acquire(t.Context(), natslock.TTL(time.Hour), natslock.Detached())
 	require.NoError(t, err)
 	for name, c := range map[string]struct {
-		kind    natslock.Kind
+		kind    admin.Kind
 		acquire func(context.Context, string, ...natslock.LockOption) (*natslock.Lock, error)
 	}{
-		"orders.1": {natslock.KindMutex, b.Lock},
-		"orders.4": {natslock.KindRW, rwlock.New(b).Lock},
-		"orders.3": {natslock.KindSemaphore, func(ctx context.Context, _ string, opts ...natslock.LockOption) (*natslock.Lock, error) {
+		"orders.1": {admin.KindMutex, b.Lock},
+		"orders.4": {admin.KindRW, rwlock.New(b).Lock},
+		"orders.3": {admin.KindSemaphore, func(ctx context.Context, _ string, opts ...natslock.LockOption) (*natslock.Lock, error) {
 			return semaphore.New(b, "orders.3", 1).Acquire(ctx, opts...)
 		}},
 	} {
@@ -137,7 +138,7 @@ func TestPermsOfObserver(t *testing.T) {
 		g := enter(t, s, user, opts...)
 		c := g.client(t)
 		n := 0
-		for _, err := range c.List(t.Context(), "orders.>") {
+		for _, err := range admin.New(c).List(t.Context(), "orders.>") {
 			require.NoError(t, err)
 			n++
 		}

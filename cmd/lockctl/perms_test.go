@@ -21,6 +21,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/rwlock"
 	"github.com/natslock/locks/semaphore"
 	"github.com/natslock/locks/testutil"
@@ -96,7 +97,7 @@ func (g *guest) wantUnnotified(t *testing.T, subject string) {
 
 func (g *guest) client(t *testing.T, opts ...natslock.Option) *natslock.Client {
 	t.Helper()
-	c, err := natslock.New(timeout(t), g.Conn, append([]natslock.Option{natslock.WithWatchAfter(0)}, opts...)...)
+	c, err := natslock.New(timeout(t), g.Conn, append([]natslock.Option{natslock.WithTuning(natslock.Tuning{WatchAfter: 1})}, opts...)...)
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		ended, cancel := context.WithCancel(context.Background())
@@ -114,12 +115,12 @@ type awaited struct {
 }
 
 // wait starts an acquire and returns when another client sees it queue.
-func wait(t *testing.T, watcher *natslock.Client, kind natslock.Kind, name string, acquire func(context.Context, string, ...natslock.LockOption) (*natslock.Lock, error)) *awaited {
+func wait(t *testing.T, watcher *natslock.Client, kind admin.Kind, name string, acquire func(context.Context, string, ...natslock.LockOption) (*natslock.Lock, error)) *awaited {
 	t.Helper()
 	w := &awaited{done: make(chan struct{})}
 	ctx := timeout(t)
 	queued := func() int {
-		info, err := watcher.Inspect(ctx, kind, name)
+		info, err := admin.New(watcher).Inspect(ctx, kind, name)
 		require.NoError(t, err)
 		return len(info.Queue)
 	}
@@ -153,14 +154,14 @@ func useLocks(t *testing.T, a, b *natslock.Client, name string) {
 	require.NoError(t, l.Extend(ctx, 0))
 	_, err = b.TryLock(ctx, name)
 	require.ErrorIs(t, err, natslock.ErrLocked)
-	w := wait(t, a, natslock.KindMutex, name, b.Lock) // contended
-	w2 := wait(t, a, natslock.KindMutex, name, a.Lock)
+	w := wait(t, a, admin.KindMutex, name, b.Lock) // contended
+	w2 := wait(t, a, admin.KindMutex, name, a.Lock)
 	unlock(l)
 	unlock(w.granted(t))
 	l = w2.granted(t)
-	w = wait(t, a, natslock.KindMutex, name, b.Lock) // broken
-	require.NoError(t, b.Break(ctx, natslock.BreakRequest{Kind: natslock.KindMutex, Name: name, ID: l.ID(), Reason: "test"}))
-	<-l.Done()
+	w = wait(t, a, admin.KindMutex, name, b.Lock) // broken
+	require.NoError(t, admin.New(b).Break(ctx, admin.BreakRequest{Kind: admin.KindMutex, Name: name, ID: l.ID(), Reason: "test"}))
+	<-l.Context().Done()
 	require.ErrorIs(t, l.Err(), natslock.ErrBroken)
 	require.ErrorIs(t, l.Unlock(ctx), natslock.ErrLost)
 	unlock(w.granted(t))
@@ -180,13 +181,13 @@ func useLocks(t *testing.T, a, b *natslock.Client, name string) {
 		writer.lock, writer.err = ra.Lock(ctx, rwName)
 	}()
 	eventually(t, "the writer's gate", func() bool {
-		info, err := b.Inspect(ctx, natslock.KindRW, rwName)
+		info, err := admin.New(b).Inspect(ctx, admin.KindRW, rwName)
 		require.NoError(t, err)
 		return info.Holder != nil && len(info.Readers) == 2
 	})
-	reader := wait(t, b, natslock.KindRW, rwName, rb.RLock)
-	require.NoError(t, a.Break(ctx, natslock.BreakRequest{Kind: natslock.KindRW, Name: rwName, ID: r2.ID(), Reason: "test"}))
-	<-r2.Done()
+	reader := wait(t, b, admin.KindRW, rwName, rb.RLock)
+	require.NoError(t, admin.New(a).Break(ctx, admin.BreakRequest{Kind: admin.KindRW, Name: rwName, ID: r2.ID(), Reason: "test"}))
+	<-r2.Context().Done()
 	require.ErrorIs(t, r2.Unlock(ctx), natslock.ErrLost)
 	unlock(r1)
 	unlock(writer.granted(t))
@@ -198,11 +199,11 @@ func useLocks(t *testing.T, a, b *natslock.Client, name string) {
 	require.NoError(t, err)
 	p2, err := sb.TryAcquire(ctx)
 	require.NoError(t, err)
-	w = wait(t, b, natslock.KindSemaphore, permits, func(ctx context.Context, _ string, opts ...natslock.LockOption) (*natslock.Lock, error) {
+	w = wait(t, b, admin.KindSemaphore, permits, func(ctx context.Context, _ string, opts ...natslock.LockOption) (*natslock.Lock, error) {
 		return sa.Acquire(ctx, opts...)
 	})
-	require.NoError(t, a.Break(ctx, natslock.BreakRequest{Kind: natslock.KindSemaphore, Name: permits, ID: p2.ID(), Reason: "test"}))
-	<-p2.Done()
+	require.NoError(t, admin.New(a).Break(ctx, admin.BreakRequest{Kind: admin.KindSemaphore, Name: permits, ID: p2.ID(), Reason: "test"}))
+	<-p2.Context().Done()
 	require.ErrorIs(t, p2.Unlock(ctx), natslock.ErrLost)
 	unlock(w.granted(t))
 	unlock(p1)
@@ -245,7 +246,7 @@ func TestPermsOfUser(t *testing.T) {
 		within(t, 10*time.Second, time.Since(begun))
 		one.wantUnrefused(t, c.withheld...)
 		two.wantUnrefused(t, c.withheld...)
-		for _, err := range a.List(t.Context(), "orders.>") {
+		for _, err := range admin.New(a).List(t.Context(), "orders.>") {
 			require.NoError(t, err)
 		}
 		_, err := a.TryLock(t.Context(), "elsewhere")
@@ -296,7 +297,7 @@ func TestPermsRefuse(t *testing.T) {
 		"operator": block(t, "orders.>", "--role", "operator"),
 	})))
 	root := enter(t, s, "root")
-	rootClient := root.client(t, natslock.WithWatchAfter(-1)) // no writes of its own accord
+	rootClient := root.client(t, natslock.WithTuning(natslock.Tuning{WatchAfter: -1})) // no writes of its own accord
 	js, err := jetstream.New(root.Conn)
 	require.NoError(t, err)
 	var held []*natslock.Lock
@@ -344,7 +345,7 @@ func TestPermsRefuse(t *testing.T) {
 	require.NoError(t, err)
 	r, err := rwlock.New(holder).RLock(t.Context(), "orders.2")
 	require.NoError(t, err)
-	waiting := wait(t, holder, natslock.KindMutex, "orders.1", holder.Lock)
+	waiting := wait(t, holder, admin.KindMutex, "orders.1", holder.Lock)
 	g := enter(t, s, "operator")
 	c := g.client(t)
 	broken := make(chan struct{})
@@ -353,9 +354,9 @@ func TestPermsRefuse(t *testing.T) {
 	defer stop()
 	go func() {
 		var once sync.Once
-		for ev, err := range c.Watch(ctx, "orders.>") {
+		for ev, err := range admin.New(c).Watch(ctx, "orders.>") {
 			once.Do(func() { close(watching) })
-			if err == nil && ev.Type == natslock.EventBroken && ev.Name == "orders.1" {
+			if err == nil && ev.Type == admin.EventBroken && ev.Name == "orders.1" {
 				close(broken)
 				return
 			}
@@ -371,15 +372,15 @@ func TestPermsRefuse(t *testing.T) {
 		}
 	})
 	var names []string
-	for info, err := range c.List(ctx, "orders.>") {
+	for info, err := range admin.New(c).List(ctx, "orders.>") {
 		require.NoError(t, err)
 		names = append(names, fmt.Sprint(info.Kind, info.Name, len(info.Queue), len(info.Readers)))
 	}
 	require.Equal(t, []string{"mutexorders.11 0", "rworders.20 1"}, names)
-	require.NoError(t, c.Break(ctx, natslock.BreakRequest{Kind: natslock.KindMutex, Name: "orders.1", ID: l.ID()}))
-	require.NoError(t, c.Break(ctx, natslock.BreakRequest{Kind: natslock.KindRW, Name: "orders.2", ID: r.ID()}))
+	require.NoError(t, admin.New(c).Break(ctx, admin.BreakRequest{Kind: admin.KindMutex, Name: "orders.1", ID: l.ID()}))
+	require.NoError(t, admin.New(c).Break(ctx, admin.BreakRequest{Kind: admin.KindRW, Name: "orders.2", ID: r.ID()}))
 	<-broken
-	<-l.Done()
+	<-l.Context().Done()
 	require.ErrorIs(t, l.Unlock(ctx), natslock.ErrLost)
 	g.wantUnrefused(t)
 	waiting.granted(t)

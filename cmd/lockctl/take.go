@@ -12,6 +12,7 @@ import (
 	"github.com/natslock/locks/cmd/lockctl/internal/show"
 	"github.com/natslock/locks/internal/tool"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/rwlock"
 )
 
@@ -48,11 +49,11 @@ type lockFunc func(context.Context, string, ...natslock.LockOption) (*natslock.L
 func (c *taking) exclusive(client *natslock.Client, write bool) lockFunc {
 	switch rw := rwlock.New(client); {
 	case write && c.once():
-		return unqueued(client, natslock.KindRW, rw.TryLock)
+		return unqueued(client, admin.KindRW, rw.TryLock)
 	case write:
 		return rw.Lock
 	case c.once():
-		return unqueued(client, natslock.KindMutex, client.TryLock)
+		return unqueued(client, admin.KindMutex, client.TryLock)
 	}
 	return client.Lock
 }
@@ -64,11 +65,11 @@ const queueLimit = 5 * time.Second
 // tries with one write, which the server accepts whenever nobody holds it. So a waiter that
 // is stopped would keep lockctl out for a second after each release only, while the server
 // keeps the tombstone.
-func unqueued(client *natslock.Client, kind natslock.Kind, try lockFunc) lockFunc {
+func unqueued(client *natslock.Client, kind admin.Kind, try lockFunc) lockFunc {
 	return func(ctx context.Context, name string, opts ...natslock.LockOption) (*natslock.Lock, error) {
 		reading, cancel := context.WithTimeout(ctx, queueLimit)
 		defer cancel()
-		info, err := client.Inspect(reading, kind, name)
+		info, err := admin.New(client).Inspect(reading, kind, name)
 		switch {
 		case errors.Is(err, natslock.ErrPermission): // the server may allow the write alone
 		case err != nil:
@@ -90,7 +91,7 @@ func unqueued(client *natslock.Client, kind natslock.Kind, try lockFunc) lockFun
 
 // acquire waits for the lock. A signal ends the wait with the exit code that it
 // would have had without a handler.
-func (c *taking) acquire(s *session.Session, signals <-chan os.Signal, kind natslock.Kind, name string, ttl time.Duration, take lockFunc) (*natslock.Lock, error) {
+func (c *taking) acquire(s *session.Session, signals <-chan os.Signal, kind admin.Kind, name string, ttl time.Duration, take lockFunc) (*natslock.Lock, error) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	stop := endBySignal(signals, cancel)
 	// Detached: what ends the waiting is not to end the lock.
@@ -124,7 +125,7 @@ func (c *taking) acquire(s *session.Session, signals <-chan os.Signal, kind nats
 
 // nested returns an error where the command that this process is a part of holds the lock, so
 // that it would wait for itself.
-func (c *taking) nested(ctx context.Context, s *session.Session, kind natslock.Kind, name string) error {
+func (c *taking) nested(ctx context.Context, s *session.Session, kind admin.Kind, name string) error {
 	if c.once() {
 		return nil
 	}

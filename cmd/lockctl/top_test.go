@@ -392,7 +392,7 @@ func TestTopTenThousand(t *testing.T) {
 	tier.Proof(t)
 	t.Parallel()
 	s := serve(t)
-	c := locker(t, s, "billing-service-1", natslock.WithWatchAfter(-1))
+	c := locker(t, s, "billing-service-1", natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
 	const n = 10_000
 	held := make([]*natslock.Lock, n)
 	begun := time.Now()

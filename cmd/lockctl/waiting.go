@@ -9,7 +9,7 @@ import (
 	"github.com/natslock/locks/cmd/lockctl/internal/console"
 	"github.com/natslock/locks/cmd/lockctl/internal/session"
 	"github.com/natslock/locks/cmd/lockctl/internal/show"
-	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 )
 
 // waitNotice is how long lockctl waits for a lock before it says so, and how often it
@@ -19,7 +19,7 @@ const waitNotice = time.Second
 // noticed says that lockctl waits, for whom and at which place, when that takes a while:
 // on a terminal in a line that is kept up to date, elsewhere once. stop ends that, and
 // removes the line, before lockctl goes on.
-func noticed(ctx context.Context, s *session.Session, kind natslock.Kind, name string) (stop func()) {
+func noticed(ctx context.Context, s *session.Session, kind admin.Kind, name string) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan struct{})
 	live := console.OnForeground(s.Stderr) && s.Getenv("TERM") != "dumb"
@@ -34,7 +34,7 @@ func noticed(ctx context.Context, s *session.Session, kind natslock.Kind, name s
 			case <-ctx.Done():
 				return
 			}
-			info, err := s.Inspect(ctx, kind, name)
+			info, err := admin.New(s.Client).Inspect(ctx, kind, name)
 			if ctx.Err() != nil {
 				return
 			}
@@ -60,7 +60,7 @@ func noticed(ctx context.Context, s *session.Session, kind natslock.Kind, name s
 }
 
 // waitText is what this process waits for, and its place in the queue.
-func waitText(info natslock.Info, err error) (blocked, place string) {
+func waitText(info admin.Info, err error) (blocked, place string) {
 	if err != nil {
 		return err.Error(), ""
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/natslock/locks/cmd/lockctl/internal/session"
 	"github.com/natslock/locks/cmd/lockctl/internal/show"
 	"github.com/natslock/locks/kvstore"
-	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 )
 
 type watchCmd struct {
@@ -102,12 +102,12 @@ type watchPrinter struct {
 	last    time.Time // of the last event
 }
 
-func (p *watchPrinter) event(ev natslock.Event) {
+func (p *watchPrinter) event(ev admin.Event) {
 	switch {
-	case ev.Type == natslock.EventWatching:
+	case ev.Type == admin.EventWatching:
 		p.watching(ev)
 		return
-	case ev.Type == natslock.EventRenewed && ev.Late == 0 && !p.c.Verbose:
+	case ev.Type == admin.EventRenewed && ev.Late == 0 && !p.c.Verbose:
 		return
 	}
 	p.mu.Lock()
@@ -127,13 +127,13 @@ func (p *watchPrinter) print(line string) {
 }
 
 // watching says that a watch begins, and marks the gap before it.
-func (p *watchPrinter) watching(ev natslock.Event) {
+func (p *watchPrinter) watching(ev admin.Event) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	again := ""
 	if p.began {
 		again = " again; events in between were missed"
-		gap := natslock.Event{Type: natslock.EventGap, Time: ev.Since, Until: ev.Time}
+		gap := admin.Event{Type: admin.EventGap, Time: ev.Since, Until: ev.Time}
 		if gap.Time.IsZero() { // another watch
 			gap.Time = p.last
 		}

@@ -243,7 +243,7 @@ func (s *service) fail(w http.ResponseWriter, r *http.Request, err error) {
 		status = http.StatusForbidden
 	case errors.Is(err, jetstream.ErrKeyNotFound):
 		status = http.StatusNotFound
-	case errors.Is(err, natslock.ErrInvalidName), errors.Is(err, jetstream.ErrInvalidKey):
+	case errors.Is(err, natslock.ErrInvalid), errors.Is(err, jetstream.ErrInvalidKey):
 		status = http.StatusBadRequest
 	case errors.Is(err, fence.ErrSuperseded), errors.Is(err, jetstream.ErrKeyExists):
 		status = http.StatusConflict

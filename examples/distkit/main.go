@@ -35,6 +35,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/rwlock"
 )
 
@@ -47,7 +48,7 @@ func main() {
 	options := []natslock.Option{natslock.WithTTL(30 * time.Second), natslock.WithOwner("billing-1")}
 	locks := must(natslock.New(ctx, nc, options...))
 	_, err := natslock.New(ctx, nc, natslock.WithTTL(-time.Second))
-	fmt.Println("invalid TTL:", errors.Is(err, natslock.ErrInvalidTTL))
+	fmt.Println("invalid TTL:", errors.Is(err, natslock.ErrInvalid))
 	mutex(ctx, locks, natslock.Join("distkit", fmt.Sprint(os.Getpid()), "invoice"))
 	other := must(natslock.New(ctx, nc, options...)) // another process, most likely
 	readersAndWriters(ctx, rwlock.New(locks), rwlock.New(other), natslock.Join("distkit", fmt.Sprint(os.Getpid()), "prices"))
@@ -64,13 +65,13 @@ func mutex(ctx context.Context, locks *natslock.Client, name string) {
 	if timeout, ok := errors.AsType[*natslock.TimeoutError](err); ok {
 		fmt.Println("timed out after 50 ms:", timeout.Waited >= 50*time.Millisecond)
 	}
-	fmt.Println("guard:", guard.State(), guard.Unlock(ctx), guard.State())
+	fmt.Println("guard:", guard.Err(), guard.Unlock(ctx), guard.Remaining())
 
 	guard = must(locks.TryLock(ctx, name))
-	info := must(locks.Inspect(ctx, natslock.KindMutex, name))
-	must(0, locks.Break(ctx, natslock.BreakRequest{Name: name, ID: info.Holder.ID, Reason: "the next part of the example"}))
-	<-guard.Done()
-	fmt.Println("guard:", guard.State(), "and no longer the owner:", errors.Is(guard.Unlock(ctx), natslock.ErrLost))
+	info := must(admin.New(locks).Inspect(ctx, admin.KindMutex, name))
+	must(0, admin.New(locks).Break(ctx, admin.BreakRequest{Name: name, ID: info.Holder.ID, Reason: "the next part of the example"}))
+	<-guard.Context().Done()
+	fmt.Println("guard:", guard.Remaining(), "and no longer the owner:", errors.Is(guard.Unlock(ctx), natslock.ErrLost))
 }
 
 func readersAndWriters(ctx context.Context, here, there *rwlock.RWLock, name string) {

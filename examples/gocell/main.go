@@ -38,6 +38,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 )
 
 const ttl = 10 * time.Second
@@ -72,10 +73,10 @@ func main() {
 	ctx := context.Background()
 	nc := must(nats.Connect(*server, nats.MaxReconnects(-1)))
 	defer nc.Close()
-	_, err := natslock.New(ctx, nc, natslock.WithRenewFraction(1.5))
-	fmt.Println("a renewal after the end is refused:", errors.Is(err, natslock.ErrInvalidOption))
-	client := must(natslock.New(ctx, nc, natslock.WithRenewFraction(0.5),
-		natslock.WithSafetyMargin(0.01), natslock.WithReleaseTimeout(5*time.Second)))
+	_, err := natslock.New(ctx, nc, natslock.WithTuning(natslock.Tuning{RenewFraction: 1.5}))
+	fmt.Println("a renewal after the end is refused:", errors.Is(err, natslock.ErrInvalid))
+	client := must(natslock.New(ctx, nc, natslock.WithTuning(natslock.Tuning{RenewFraction: 0.5}),
+		natslock.WithTuning(natslock.Tuning{SafetyMargin: 0.01}), natslock.WithTuning(natslock.Tuning{ReleaseTimeout: 5 * time.Second})))
 	var locks locker = adapter{client}
 	before := runtime.NumGoroutine()
 
@@ -90,8 +91,8 @@ func main() {
 	fmt.Println("released with a context that has ended:", child.release())
 
 	lost := must(locks.acquire(ctx, "gocell.stock", ttl))
-	info := must(client.Inspect(ctx, natslock.KindMutex, "gocell.stock"))
-	err = client.Break(ctx, natslock.BreakRequest{Name: info.Name, ID: info.Holder.ID, Reason: "its cell hangs"})
+	info := must(admin.New(client).Inspect(ctx, admin.KindMutex, "gocell.stock"))
+	err = admin.New(client).Break(ctx, admin.BreakRequest{Name: info.Name, ID: info.Holder.ID, Reason: "its cell hangs"})
 	<-lost.Done()
 	fmt.Println("broken:", err, "and", ending(lost))
 

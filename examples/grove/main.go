@@ -96,7 +96,7 @@ func run(ctx context.Context, server string) error {
 
 	fmt.Println("extended by the first:", errors.Is(first.Extend(ctx, 0), natslock.ErrLost))
 	fmt.Println("released by the first:", errors.Is(first.Unlock(ctx), natslock.ErrLost))
-	fmt.Println("held by the second:", second.State(), first.ID() != second.ID())
+	fmt.Println("held by the second:", second.Err() == nil, first.ID() != second.ID())
 
 	js, err := jetstream.New(nc)
 	if err != nil {

@@ -87,7 +87,7 @@ func run(ctx context.Context, server string) error {
 	if err != nil {
 		return err
 	}
-	fmt.Println("freed in time:", time.Now().After(end), first.State(), second.State(), second.Unlock(ctx))
+	fmt.Println("freed in time:", time.Now().After(end), errors.Is(first.Err(), natslock.ErrEnded), second.Err() == nil, second.Unlock(ctx))
 	return periodic(ctx, workers[:], time.Second)
 }
 

@@ -20,6 +20,7 @@ import (
 
 	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -27,8 +28,8 @@ import (
 func accounts(t *testing.T, s *testutil.Server) {
 	locks, err := natslock.New(t.Context(), s.Connect())
 	require.NoError(t, err)
-	held := func(id string) natslock.Info {
-		info, err := locks.Inspect(t.Context(), natslock.KindMutex, natslock.Join("accounts", id))
+	held := func(id string) admin.Info {
+		info, err := admin.New(locks).Inspect(t.Context(), admin.KindMutex, natslock.Join("accounts", id))
 		require.NoError(t, err)
 		return info
 	}

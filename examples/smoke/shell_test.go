@@ -13,6 +13,7 @@ import (
 
 	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -60,7 +61,7 @@ func TestShell(t *testing.T) {
 	require.NoError(t, err)
 	late := cron(s.URL(), "20261122T05", reports)
 	require.Eventually(t, func() bool {
-		info, err := locks.Inspect(t.Context(), natslock.KindMutex, "report")
+		info, err := admin.New(locks).Inspect(t.Context(), admin.KindMutex, "report")
 		return err == nil && len(info.Queue) == 1
 	}, patience, 5*time.Millisecond)
 	require.Empty(t, made("20261122T05"))

@@ -64,7 +64,7 @@ func machinery(t *testing.T, s *testutil.Server) {
 	reports := says(t, s, "machinery",
 		"locked already: true",
 		"locked after 3 retries: true",
-		"freed in time: true ended held <nil>",
+		"freed in time: true true true <nil>",
 	)
 	seen := map[string]bool{}
 	for _, r := range reports {
@@ -86,7 +86,7 @@ func grove(t *testing.T, s *testutil.Server) {
 		"acquired with more: <nil>",
 		"extended by the first: true",
 		"released by the first: true",
-		"held by the second: held true",
+		"held by the second: true true",
 		"its key is there: <nil>",
 		"released by the owner: <nil>",
 		"its key is gone: true",
@@ -99,8 +99,8 @@ func distkit(t *testing.T, s *testutil.Server) {
 		"invalid TTL: true",
 		"not acquired, it is held by billing-1",
 		"timed out after 50 ms: true",
-		"guard: held <nil> released",
-		"guard: lost and no longer the owner: true",
+		"guard: <nil> <nil> 0s",
+		"guard: 0s and no longer the owner: true",
 		"one-shot write beside a reader is refused: true",
 		"one-shot read after that: <nil>",
 		"one-shot read past a writer that waits is refused: true",

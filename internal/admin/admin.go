@@ -3,6 +3,8 @@
 package admin
 
 import (
+	"context"
+
 	"github.com/natslock/locks/internal/bucket"
 	"github.com/natslock/locks/internal/session"
 )
@@ -15,3 +17,6 @@ type Admin struct {
 
 // New returns an operator's view of the bucket of a session.
 func New(b *bucket.Bucket, s *session.Session) *Admin { return &Admin{b: b, s: s} }
+
+// Life ends when the client is closed.
+func (a *Admin) Life() context.Context { return a.b.Life() }

@@ -6,7 +6,7 @@ package bridge
 var (
 	// Acquire takes a lock of any kind in any mode, for packages rwlock and semaphore:
 	//
-	//	func(ctx context.Context, c *natslock.Client, kind natslock.Kind, mode natslock.Mode, wait bool, name string, opts []natslock.LockOption) (*natslock.Lock, error)
+	//	func(ctx context.Context, c *natslock.Client, kind record.Kind, mode record.Mode, wait bool, name string, opts []natslock.LockOption) (*natslock.Lock, error)
 	Acquire any
 	// Patient has an acquire pass no other client, neither in a turn nor after its own
 	// release, and shows its metadata in the record of the holder only. It is for package
@@ -18,17 +18,17 @@ var (
 	// It is nil if the mutex is free. No change up to the revision is newer. It is for
 	// package election:
 	//
-	//	func(ctx context.Context, c *natslock.Client, name string) (h *natslock.Holder, revision uint64, err error)
+	//	func(ctx context.Context, c *natslock.Client, name string) (h *admin.Holder, revision uint64, err error)
 	Holder any
 	// ConnectionClosed says whether an error means that the connection was closed for good,
 	// for package election:
 	//
 	//	func(err error) bool
 	ConnectionClosed any
-	// WatchHolder is Client.Watch for the holder of one mutex, without its queue. It is for
+	// WatchHolder is Admin.Watch for the holder of one mutex, without its queue. It is for
 	// package election:
 	//
-	//	func(ctx context.Context, c *natslock.Client, name string) iter.Seq2[natslock.Event, error]
+	//	func(ctx context.Context, c *natslock.Client, name string) iter.Seq2[admin.Event, error]
 	WatchHolder any
 	// Permits says how many permits a semaphore has, for package semaphore:
 	//
@@ -43,11 +43,23 @@ var (
 	//
 	//	func(l *natslock.Lock) (key string, err error)
 	Leave any
-	// Admin is a client's view of the locks of all clients, for package script. The error is that
+	// Admin is a client's view of the locks of all clients, for packages natslock/admin and script. The error is that
 	// of a client that was closed, or of a nil context:
 	//
 	//	func(ctx context.Context, c *natslock.Client) (*admin.Admin, error)
 	Admin any
+	// Public turns an error of the machinery into one that users know, for package natslock/admin:
+	//
+	//	func(err error) error
+	Public any
+	// HolderOf returns the holder that a record shows, for package natslock/admin:
+	//
+	//	func(e record.Entry) *natslock.Holder
+	HolderOf any
+	// Observe has a client call fn for what its locks do, for package natslock/admin:
+	//
+	//	func(fn func(context.Context, session.Event)) natslock.Option
+	Observe any
 	// Process has the records of a client name another process than the client's, for package
 	// script:
 	//
@@ -57,6 +69,10 @@ var (
 	//
 	//	func(wrap func(kvstore.KV) kvstore.KV) natslock.Option
 	WrapStore any
+	// Left returns how long the validity of a lock lasts, negative after its end, for tests:
+	//
+	//	func(l *natslock.Lock) time.Duration
+	Left any
 	// Drop does what happens to a lock whose handle is dropped, for tests in fake time:
 	//
 	//	func(l *natslock.Lock)

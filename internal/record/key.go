@@ -1,14 +1,20 @@
 package record
 
 import (
-	"errors"
 	"fmt"
 	"strconv"
 	"strings"
+
+	"github.com/natslock/locks/kvstore"
 )
 
-// ErrInvalidName says that a string cannot name a lock.
-var ErrInvalidName = errors.New("invalid lock name")
+// ErrInvalidName says that a string cannot name a lock. It matches [kvstore.ErrInvalid].
+var ErrInvalidName error = invalidName{}
+
+type invalidName struct{}
+
+func (invalidName) Error() string        { return "invalid lock name" }
+func (invalidName) Is(target error) bool { return target == kvstore.ErrInvalid }
 
 // Kind is a kind of lock. Locks of different kinds are different locks, also
 // under one name.
@@ -22,6 +28,18 @@ const (
 	// Semaphore is the lock that several hold at a time, each with a permit.
 	Semaphore
 )
+
+func (k Kind) String() string {
+	switch k {
+	case Mutex:
+		return "mutex"
+	case RW:
+		return "rw"
+	case Semaphore:
+		return "semaphore"
+	}
+	return fmt.Sprintf("Kind(%d)", uint8(k))
+}
 
 // MaxPermits is the greatest number of permits of a semaphore. One request can read so
 // many slots, and the queue beside them.

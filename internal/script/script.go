@@ -15,6 +15,7 @@ import (
 	"github.com/natslock/locks/internal/clock"
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/natslock"
+	lockadmin "github.com/natslock/locks/natslock/admin"
 )
 
 // Handle names a lock of a script. It goes from process to process as text, and is good as often
@@ -31,17 +32,17 @@ type Lasts = admin.Extended
 const handleText = "natslock-script-1"
 
 // Kind is that of the lock.
-func (h Handle) Kind() natslock.Kind { return natslock.Kind(h.key().Kind()) }
+func (h Handle) Kind() lockadmin.Kind { return lockadmin.Kind(h.key().Kind()) }
 
 // Name is that of the lock.
 func (h Handle) Name() string { return h.key().Name }
 
 // Mode is how the lock is held.
-func (h Handle) Mode() natslock.Mode {
+func (h Handle) Mode() lockadmin.Mode {
 	if h.key().Prefix == record.ReaderPrefix {
-		return natslock.Shared
+		return lockadmin.Shared
 	}
-	return natslock.Exclusive
+	return lockadmin.Exclusive
 }
 
 // Slot is the number of the permit of a semaphore.
@@ -57,15 +58,15 @@ func (h Handle) MarshalText() ([]byte, error) {
 	return fmt.Appendf(nil, "%s:%s:%s:%d:%d", handleText, h.Key, h.ID, h.Token, int64(h.TTL/time.Second)), nil
 }
 
-// UnmarshalText reads the text of a handle. The error matches natslock.ErrInvalidOption, and h is
+// UnmarshalText reads the text of a handle. The error matches natslock.ErrInvalid, and h is
 // unchanged then.
 func (h *Handle) UnmarshalText(text []byte) error {
 	fields := strings.Split(string(text), ":")
 	switch {
 	case strings.HasPrefix(string(text), "natslock-handle-1:"):
-		return fmt.Errorf("handle: %w: this one is of a program that has handed its lock over (Lock.Handoff), and only a program can adopt it", natslock.ErrInvalidOption)
+		return fmt.Errorf("handle: %w: this one is of a program that has handed its lock over (Lock.Handoff), and only a program can adopt it", natslock.ErrInvalid)
 	case len(fields) != 5 || fields[0] != handleText:
-		return fmt.Errorf("handle: %w: %.64q is not the text of a handle", natslock.ErrInvalidOption, text)
+		return fmt.Errorf("handle: %w: %.64q is not the text of a handle", natslock.ErrInvalid, text)
 	}
 	k, known := record.ParseKey(fields[1])
 	token, err := strconv.ParseUint(fields[3], 10, 64)
@@ -75,7 +76,7 @@ func (h *Handle) UnmarshalText(text []byte) error {
 		return c > 'z' || !strings.ContainsRune("-_/=.", c) && !('0' <= c && c <= '9' || 'A' <= c && c <= 'Z' || 'a' <= c)
 	}
 	if !known || k.Waits() || strings.ContainsFunc(fields[1], foreign) || fields[2] == "" || token == 0 || err != nil || err2 != nil || err3 != nil {
-		return fmt.Errorf("handle: %w: %.64q cannot be read", natslock.ErrInvalidOption, text)
+		return fmt.Errorf("handle: %w: %.64q cannot be read", natslock.ErrInvalid, text)
 	}
 	*h = Handle{admin.Left{Key: fields[1], ID: fields[2], Token: token}, ttl}
 	return nil

@@ -15,6 +15,7 @@ import (
 	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/rwlock"
 	"github.com/natslock/locks/semaphore"
 	"github.com/natslock/locks/testutil"
@@ -49,7 +50,7 @@ func exit(c *natslock.Client) {
 // kind is a kind of lock in a mode.
 type kind struct {
 	name  string
-	kind  natslock.Kind
+	kind  admin.Kind
 	take  func(ctx context.Context, c *natslock.Client, opts ...natslock.LockOption) (*natslock.Lock, error)
 	other func(ctx context.Context, c *natslock.Client, opts ...natslock.LockOption) (*natslock.Lock, error) // which it excludes
 }
@@ -68,8 +69,8 @@ func kinds() []kind {
 		return semaphore.New(c, "x", 1).Acquire(ctx, opts...)
 	}
 	return []kind{
-		{"mutex", natslock.KindMutex, mutex, mutex}, {"writer", natslock.KindRW, write, read},
-		{"reader", natslock.KindRW, read, write}, {"permit", natslock.KindSemaphore, permit, permit},
+		{"mutex", admin.KindMutex, mutex, mutex}, {"writer", admin.KindRW, write, read},
+		{"reader", admin.KindRW, read, write}, {"permit", admin.KindSemaphore, permit, permit},
 	}
 }
 
@@ -85,9 +86,9 @@ func left(t *testing.T, s *testutil.Server, k kind) script.Handle {
 	return h
 }
 
-func holderOf(t *testing.T, c *natslock.Client, h script.Handle) *natslock.Holder {
+func holderOf(t *testing.T, c *natslock.Client, h script.Handle) *admin.Holder {
 	t.Helper()
-	i, err := c.Inspect(t.Context(), h.Kind(), h.Name())
+	i, err := admin.New(c).Inspect(t.Context(), h.Kind(), h.Name())
 	require.NoError(t, err)
 	for _, held := range append(append(i.Permits, i.Readers...), deref(i.Holder)...) {
 		if held.ID == h.ID {
@@ -97,11 +98,11 @@ func holderOf(t *testing.T, c *natslock.Client, h script.Handle) *natslock.Holde
 	return nil
 }
 
-func deref(h *natslock.Holder) []natslock.Holder {
+func deref(h *admin.Holder) []admin.Holder {
 	if h == nil {
 		return nil
 	}
-	return []natslock.Holder{*h}
+	return []admin.Holder{*h}
 }
 
 // A lock is held by its handle from the acquire, which is one write, over the extends to the
@@ -201,7 +202,7 @@ func brokenByHandle(t *testing.T, s *testutil.Server, k kind) {
 		h, begun := left(t, s, k), time.Now()
 		c, _ := process(t, s)
 		time.Sleep(3 * time.Second)
-		require.NoError(t, c.Break(t.Context(), natslock.BreakRequest{Kind: k.kind, Name: "x", ID: h.ID, Reason: "it hangs"}))
+		require.NoError(t, admin.New(c).Break(t.Context(), admin.BreakRequest{Kind: k.kind, Name: "x", ID: h.ID, Reason: "it hangs"}))
 		_, err := h.Extend(t.Context(), c, 0)
 		require.ErrorIs(t, err, natslock.ErrBroken)
 		require.ErrorContains(t, err, "it hangs")
@@ -218,7 +219,7 @@ func brokenByHandle(t *testing.T, s *testutil.Server, k kind) {
 		require.NoError(t, next.Unlock(t.Context()))
 
 		h = left(t, s, k)
-		require.NoError(t, c.Break(t.Context(), natslock.BreakRequest{Kind: k.kind, Name: "x", ID: h.ID, Immediately: true}))
+		require.NoError(t, admin.New(c).Break(t.Context(), admin.BreakRequest{Kind: k.kind, Name: "x", ID: h.ID, Immediately: true}))
 		_, err = h.Extend(t.Context(), c, 0)
 		require.ErrorIs(t, err, natslock.ErrBroken)
 		next, err = k.other(t.Context(), c)
@@ -386,7 +387,7 @@ func TestWriterDrains(t *testing.T) {
 			done <- l
 		}()
 		time.Sleep(time.Second)
-		i, err := reads.Inspect(t.Context(), natslock.KindRW, "x")
+		i, err := admin.New(reads).Inspect(t.Context(), admin.KindRW, "x")
 		require.NoError(t, err)
 		token := i.Holder.Token
 		time.Sleep(3 * ttl)
@@ -405,7 +406,7 @@ func TestHandleText(t *testing.T) {
 	const good = "natslock-script-1:lock.x:A:640:60"
 	var h script.Handle
 	require.NoError(t, h.UnmarshalText([]byte(good)))
-	require.Equal(t, []any{natslock.KindMutex, "x", natslock.Exclusive, time.Minute}, []any{h.Kind(), h.Name(), h.Mode(), h.TTL})
+	require.Equal(t, []any{admin.KindMutex, "x", admin.Exclusive, time.Minute}, []any{h.Kind(), h.Name(), h.Mode(), h.TTL})
 	for _, bad := range []string{
 		"", "x", strings.Replace(good, "script-1", "script-2", 1), good + ":1", strings.Replace(good, "lock.x", "wait.x.A", 1), strings.Replace(good, "lock.x", "lock.=", 1),
 		strings.Replace(good, "lock.x", "read.x.*", 1), strings.Replace(good, "lock.x", "read.x.a b", 1), strings.Replace(good, "lock.x", "read.x.\u00e9", 1),
@@ -413,7 +414,7 @@ func TestHandleText(t *testing.T) {
 		strings.Replace(good, ":60", ":0", 1), strings.Replace(good, ":60", ":31622401", 1), "natslock-handle-1:mutex:x:A:640:60",
 	} {
 		before := h
-		require.ErrorIs(t, h.UnmarshalText([]byte(bad)), natslock.ErrInvalidOption, bad)
+		require.ErrorIs(t, h.UnmarshalText([]byte(bad)), natslock.ErrInvalid, bad)
 		require.Equal(t, before, h)
 	}
 	for key, want := range map[string]string{"rw.x": "rw exclusive -", "read.x.A": "rw shared -", "sem.x.7": "semaphore exclusive 7"} {

@@ -65,7 +65,7 @@ var (
 	ErrReleased = errors.New("lock released")
 	ErrEnded    = errors.New("lock ended as planned")
 
-	ErrHandedOff = errors.New("lock handed off")
+	ErrHandedOff = fmt.Errorf("handed off: %w", ErrReleased)
 )
 
 // EndError is the cause of a lease's end. It matches [ErrLost], [ErrBroken],

@@ -22,7 +22,7 @@ func TestCodeOf(t *testing.T) {
 		{nil, 0},
 		{Usagef("wrong: %w", natslock.ErrPermission), ExitUsage},
 		{fmt.Errorf("deeper: %w", &Error{Code: ExitConflict}), ExitConflict},
-		{natslock.ErrInvalidTTL, ExitUsage},
+		{natslock.ErrInvalid, ExitUsage},
 		{fmt.Errorf("%w: %w", natslock.ErrUnavailable, nats.ErrPermissionViolation), ExitPermission},
 		{kvstore.ErrNoWatch, ExitConfig},
 		{context.DeadlineExceeded, ExitUnavailable},

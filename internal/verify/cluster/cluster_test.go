@@ -17,14 +17,15 @@ import (
 	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
 )
 
-var r3 = natslock.WithBucketConfig(kvstore.Config{Replicas: 3})
+var r3 = natslock.WithReplicas(3)
 
 // patient lets a release outlast an election. By default Unlock says after 5 s that
 // it is not confirmed.
-var patient = natslock.WithReleaseTimeout(patience)
+var patient = natslock.WithTuning(natslock.Tuning{ReleaseTimeout: patience})
 
 // runCluster starts three servers. The tests of clusters run beside each other:
 // most of what they do is waiting for elections.
@@ -135,7 +136,7 @@ func TestLeaderPartitioned(t *testing.T) {
 		waits = append(waits, await(t, outside, w.against()))
 	}
 	// A client releases it on the other side when this side is cut off.
-	gone := which{Name: "gone", Kind: natslock.KindMutex}
+	gone := which{Name: "gone", Kind: admin.KindMutex}
 	lg := mustTake(t, long, gone)
 	ref.granted(gone, lg)
 	cl.Isolate(old)
@@ -144,7 +145,7 @@ func TestLeaderPartitioned(t *testing.T) {
 	// The old leader still believes to lead. It accepts the claim, and never acknowledges
 	// it.
 	claim := make(chan error, 1)
-	fresh := which{Name: "fresh", Kind: natslock.KindMutex}
+	fresh := which{Name: "fresh", Kind: admin.KindMutex}
 	go func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 		defer cancel()
@@ -185,14 +186,14 @@ func TestLeaderPartitioned(t *testing.T) {
 	for i, l := range held {
 		g := granted(t, waits[i], "the next holder")
 		ref.granted(oneOfEach[i].against(), g.l)
-		require.Equal(t, natslock.Lost, l.State())
+		require.ErrorIs(t, l.Err(), natslock.ErrLost)
 		require.Greater(t, g.l.Token(), l.Token())
-		receive(t, l.Done(), "the end of a lock")
+		receive(t, l.Context().Done(), "the end of a lock")
 		require.ErrorIs(t, context.Cause(l.Context()), natslock.ErrLost)
 	}
 
 	cl.Rejoin(old)
-	require.Equal(t, natslock.Held, fl.State())
+	require.Positive(t, fl.Remaining())
 	require.NoError(t, fl.Extend(t.Context(), 0))
 	l := mustTake(t, inside, gone)
 	ref.granted(gone, l)

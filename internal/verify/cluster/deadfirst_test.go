@@ -16,6 +16,7 @@ import (
 	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -84,10 +85,10 @@ func TestDeadFirstKilled(t *testing.T) {
 	)
 	cl := testutil.RunCluster(t, 3) // not beside other tests: it measures
 	first, second := newClient(t, cl.Connect(), r3), newClient(t, cl.Connect(), r3, natslock.WithOwner("second"))
-	mutex := which{Name: "l", Kind: natslock.KindMutex}
+	mutex := which{Name: "l", Kind: admin.KindMutex}
 	seen := tapTurns(t, openStore(t, cl.Connect()), mutex.key())
 	queue := func() (owners []string) {
-		info, err := first.Inspect(t.Context(), mutex.Kind, mutex.Name)
+		info, err := admin.New(first).Inspect(t.Context(), mutex.Kind, mutex.Name)
 		require.NoError(t, err)
 		for _, w := range info.Queue {
 			owners = append(owners, w.Owner)

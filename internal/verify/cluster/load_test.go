@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 )
 
 // load is clients that contend for a few locks of both kinds. In turn they raise counters
@@ -29,11 +30,11 @@ type load struct {
 }
 
 var contended = []which{
-	{Name: "a", Kind: natslock.KindMutex},
-	{Name: "b", Kind: natslock.KindMutex},
-	{Name: "c", Kind: natslock.KindRW},
-	{Name: "c", Kind: natslock.KindRW, Mode: natslock.Shared},
-	{Name: "c", Kind: natslock.KindRW, Mode: natslock.Shared},
+	{Name: "a", Kind: admin.KindMutex},
+	{Name: "b", Kind: admin.KindMutex},
+	{Name: "c", Kind: admin.KindRW},
+	{Name: "c", Kind: admin.KindRW, Mode: admin.Shared},
+	{Name: "c", Kind: admin.KindRW, Mode: admin.Shared},
 }
 
 func startLoad(t *testing.T, clients int, connect func() *nats.Conn, opts ...natslock.Option) *load {
@@ -63,7 +64,7 @@ func (ld *load) work(ctx context.Context, c *natslock.Client, rng *rand.Rand) {
 		}
 		ld.ref.granted(w, l)
 		count := ld.counters[w.Name]
-		if w.Mode == natslock.Exclusive {
+		if w.Mode == admin.Exclusive {
 			*count++
 			time.Sleep(2 * time.Millisecond)
 			ld.mu.Lock()

@@ -19,6 +19,7 @@ import (
 	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/rwlock"
 	"github.com/natslock/locks/testutil"
 )
@@ -48,16 +49,16 @@ func TestMain(m *testing.M) {
 // which is one lock, and how it is held.
 type which struct {
 	Name string
-	Kind natslock.Kind
-	Mode natslock.Mode
+	Kind admin.Kind
+	Mode admin.Mode
 }
 
 func (w which) take(ctx context.Context, c *natslock.Client, opts ...natslock.LockOption) (*natslock.Lock, error) {
 	take, rw := c.Lock, rwlock.New(c)
 	switch {
-	case w.Mode == natslock.Shared:
+	case w.Mode == admin.Shared:
 		take = rw.RLock
-	case w.Kind == natslock.KindRW:
+	case w.Kind == admin.KindRW:
 		take = rw.Lock
 	}
 	return take(ctx, w.Name, append([]natslock.LockOption{natslock.Detached()}, opts...)...)
@@ -65,9 +66,9 @@ func (w which) take(ctx context.Context, c *natslock.Client, opts ...natslock.Lo
 
 func (w which) String() string {
 	switch {
-	case w.Kind == natslock.KindMutex:
+	case w.Kind == admin.KindMutex:
 		return "mutex " + w.Name
-	case w.Mode == natslock.Shared:
+	case w.Mode == admin.Shared:
 		return "read " + w.Name
 	}
 	return "write " + w.Name
@@ -76,9 +77,9 @@ func (w which) String() string {
 // key matches the key of a holder that has the lock this way.
 func (w which) key() string {
 	switch {
-	case w.Kind == natslock.KindMutex:
+	case w.Kind == admin.KindMutex:
 		return "lock." + w.Name
-	case w.Mode == natslock.Shared:
+	case w.Mode == admin.Shared:
 		return "read." + w.Name + ".*"
 	}
 	return "rw." + w.Name
@@ -86,15 +87,15 @@ func (w which) key() string {
 
 // oneOfEach is every way to hold a lock, each with a name of its own.
 var oneOfEach = []which{
-	{Name: "m", Kind: natslock.KindMutex},
-	{Name: "w", Kind: natslock.KindRW},
-	{Name: "r", Kind: natslock.KindRW, Mode: natslock.Shared},
+	{Name: "m", Kind: admin.KindMutex},
+	{Name: "w", Kind: admin.KindRW},
+	{Name: "r", Kind: admin.KindRW, Mode: admin.Shared},
 }
 
 // against is how another client asks for the lock that w holds: as a writer where there
 // are readers.
 func (w which) against() which {
-	w.Mode = natslock.Exclusive
+	w.Mode = admin.Exclusive
 	return w
 }
 
@@ -143,11 +144,11 @@ func await(t testing.TB, c *natslock.Client, w which) <-chan grant {
 		if len(got) > 0 || c.Stats().Waiting > before {
 			return true
 		}
-		if w.Kind == natslock.KindMutex || w.Mode == natslock.Shared {
+		if w.Kind == admin.KindMutex || w.Mode == admin.Shared {
 			return false
 		}
 		// A writer behind readers only has its gate.
-		info, err := c.Inspect(context.Background(), natslock.KindRW, w.Name)
+		info, err := admin.New(c).Inspect(context.Background(), admin.KindRW, w.Name)
 		return err == nil && info.Holder != nil && len(info.Readers) > 0
 	})
 	return got
@@ -319,12 +320,12 @@ func (r *referee) granted(w which, l *natslock.Lock) {
 	if r.in[name] == nil {
 		r.in[name] = map[*natslock.Lock]bool{}
 	}
-	reads, readers := w.Mode == natslock.Shared, 0
+	reads, readers := w.Mode == admin.Shared, 0
 	for other, otherReads := range r.in[name] {
 		switch {
-		case other.State() != natslock.Held:
+		case other.Remaining() == 0:
 			delete(r.in[name], other)
-		case !(reads && otherReads) && l.State() == natslock.Held:
+		case !(reads && otherReads) && l.Remaining() > 0:
 			r.fouls = append(r.fouls, fmt.Sprintf("%v: %d beside %d", w, l.Token(), other.Token()))
 		case otherReads:
 			readers++

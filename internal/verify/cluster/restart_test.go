@@ -15,6 +15,7 @@ import (
 
 	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 )
 
 // TestForgottenTTLs stops a server and kills it soon after its start. nats-server
@@ -29,7 +30,7 @@ func TestForgottenTTLs(t *testing.T) {
 	a := newClient(t, s.connect(), natslock.WithTTL(ttl))
 	var locks []which
 	for i := range names {
-		locks = append(locks, which{Name: fmt.Sprint("n", i), Kind: natslock.Kind(i % 2), Mode: natslock.Mode(i / 2 % 2 * (i % 2))})
+		locks = append(locks, which{Name: fmt.Sprint("n", i), Kind: admin.Kind(i % 2), Mode: admin.Mode(i / 2 % 2 * (i % 2))})
 	}
 	tokens := map[string]uint64{}
 	cycle := func(w which) {
@@ -49,7 +50,7 @@ func TestForgottenTTLs(t *testing.T) {
 	s.start()
 	store := openStore(t, s.connect())
 	eventually(t, "the tombstones are gone", func() bool {
-		cycle(which{Name: "other", Kind: natslock.KindMutex})
+		cycle(which{Name: "other", Kind: admin.KindMutex})
 		state, err := store.State(t.Context(), ">")
 		return err == nil && len(state.Keys) < names/10
 	})

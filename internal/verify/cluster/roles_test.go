@@ -70,7 +70,7 @@ func beHolder(text []byte) error {
 	if err != nil {
 		return err
 	}
-	c, err := natslock.New(ctx, nc, natslock.WithTTL(o.TTL), natslock.WithRenewFraction(o.Renew), natslock.WithCreate(false))
+	c, err := natslock.New(ctx, nc, natslock.WithTTL(o.TTL), natslock.WithTuning(natslock.Tuning{RenewFraction: o.Renew}), natslock.WithCreate(false))
 	if err != nil {
 		return err
 	}
@@ -134,7 +134,7 @@ func (s *shift) atWork() bool {
 func (s *shift) careful() {
 	for {
 		at := time.Now()
-		if s.l.State() != natslock.Held {
+		if s.l.Remaining() == 0 {
 			return
 		}
 		s.note(func(r *report) { r.Checked = at })
@@ -161,7 +161,7 @@ func (s *shift) careless() {
 }
 
 func (s *shift) watch() {
-	<-s.l.Done()
+	<-s.l.Context().Done()
 	at := time.Now()
 	s.note(func(r *report) { r.DoneAt, r.Cause = at, fmt.Sprint(context.Cause(s.l.Context())) })
 }
@@ -169,10 +169,10 @@ func (s *shift) watch() {
 func (s *shift) poll() {
 	for ; ; time.Sleep(time.Millisecond) {
 		at := time.Now()
-		state := s.l.State()
+		held := s.l.Remaining() > 0
 		s.note(func(r *report) {
 			switch {
-			case state == natslock.Held:
+			case held:
 				r.Revived = r.Revived || !r.LostAt.IsZero()
 			case r.LostAt.IsZero():
 				r.LostAt = at

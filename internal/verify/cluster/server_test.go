@@ -17,6 +17,7 @@ import (
 	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 )
 
 // serverProcess is a nats-server of its own process, on a fixed port.
@@ -110,7 +111,7 @@ func TestServerKilledOnFile(t *testing.T) {
 	for i, l := range kept {
 		require.NoError(t, l.Extend(t.Context(), 0))
 		require.Equal(t, tokens[i], l.Token())
-		require.Equal(t, natslock.Held, l.State())
+		require.Positive(t, l.Remaining())
 	}
 	require.Empty(t, next)
 	for _, l := range kept {
@@ -145,10 +146,10 @@ func TestServerKilledInMemory(t *testing.T) {
 	}
 	s.crash()
 	for _, l := range held {
-		receive(t, l.Done(), "the end of a lock")
+		receive(t, l.Context().Done(), "the end of a lock")
 		require.ErrorIs(t, context.Cause(l.Context()), natslock.ErrLost)
 		require.ErrorContains(t, context.Cause(l.Context()), "bucket")
-		require.Equal(t, natslock.Lost, l.State())
+		require.ErrorIs(t, l.Err(), natslock.ErrLost)
 		require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrLost)
 	}
 	require.ErrorIs(t, holder.Healthy(), kvstore.ErrNotFound)
@@ -179,8 +180,8 @@ func TestDeletedComesBack(t *testing.T) {
 	s := startServer(t)
 	a, b := newClient(t, s.connect(), natslock.WithTTL(ttl)), newClient(t, s.connect(), natslock.WithTTL(ttl))
 	store := openStore(t, s.connect())
-	long := which{Name: "long", Kind: natslock.KindMutex}
-	older := mustTake(t, a, which{Name: "older", Kind: natslock.KindMutex}, natslock.TTL(time.Hour), natslock.NoRenew())
+	long := which{Name: "long", Kind: admin.KindMutex}
+	older := mustTake(t, a, which{Name: "older", Kind: admin.KindMutex}, natslock.TTL(time.Hour), natslock.NoRenew())
 	released := map[string]*natslock.Lock{}
 	for _, w := range oneOfEach {
 		released[w.Name] = mustTake(t, a, w)
@@ -211,12 +212,12 @@ func TestDeletedComesBack(t *testing.T) {
 	var locked *natslock.LockedError
 	require.ErrorAs(t, err, &locked)
 	require.Equal(t, released["long"].Token(), locked.Holder.Token)
-	require.NoError(t, b.Break(t.Context(), natslock.BreakRequest{Kind: natslock.KindMutex, Name: "long", ID: locked.Holder.ID, Reason: "released long ago", Immediately: true}))
+	require.NoError(t, admin.New(b).Break(t.Context(), admin.BreakRequest{Kind: admin.KindMutex, Name: "long", ID: locked.Holder.ID, Reason: "released long ago", Immediately: true}))
 	for _, w := range append(oneOfEach[:3:3], long) {
 		l := mustTake(t, b, w.against())
 		require.Less(t, time.Since(at), ttl+5*time.Second, "%v", w)
 		require.Greater(t, l.Token(), released[w.Name].Token())
-		require.Equal(t, natslock.Released, released[w.Name].State())
+		require.ErrorIs(t, released[w.Name].Err(), natslock.ErrReleased)
 		require.NoError(t, l.Unlock(t.Context()))
 	}
 	require.NoError(t, older.Extend(t.Context(), 0))

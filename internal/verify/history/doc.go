@@ -10,7 +10,7 @@
 //	rec.Tap(t, s.Connect())
 //	c, err := natslock.New(ctx, nc, rec.Option())
 //	a := rec.Client("a", c)
-//	held, err := a.Acquire(ctx, history.Want{Kind: natslock.KindMutex, Name: "x"})
+//	held, err := a.Acquire(ctx, history.Want{Kind: admin.KindMutex, Name: "x"})
 //	...
 //	held.Unlock(ctx)
 //	history.Verify(t, rec.History(), history.Options{})

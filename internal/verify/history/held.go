@@ -29,7 +29,7 @@ func (h *Held) Unlock(ctx context.Context) error {
 	h.rec.end(op, outcomeOf(err), err)
 	h.rec.mu.Lock()
 	defer h.rec.mu.Unlock()
-	h.hold.Until = h.rec.at(h.lock.ValidUntil())
+	h.hold.Until = h.rec.at(ValidUntil(h.lock))
 	h.hold.Unlocked, h.hold.Released = op.Return, err == nil
 	delete(h.rec.open, h)
 	return err
@@ -40,7 +40,13 @@ func (h *Held) Drop() { drop(h.lock) }
 
 // drop ends a lock whose handle is dropped. In a bubble the garbage collector cannot do
 // that.
-var drop = bridge.Drop.(func(*natslock.Lock))
+var (
+	drop = bridge.Drop.(func(*natslock.Lock))
+	left = bridge.Left.(func(*natslock.Lock) time.Duration)
+)
+
+// ValidUntil returns the end of the validity of a lock, also when that is over.
+func ValidUntil(l *natslock.Lock) time.Time { return time.Now().Add(left(l)) }
 
 // Extend confirms the lock now.
 func (h *Held) Extend(ctx context.Context, ttl time.Duration) error {

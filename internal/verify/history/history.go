@@ -5,7 +5,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 )
 
 // Moment is a point in a history. Seq orders the moments of one time.
@@ -233,11 +233,11 @@ type History struct {
 }
 
 // gateKey is the key that names a lock.
-func gateKey(kind natslock.Kind, name string) string {
+func gateKey(kind admin.Kind, name string) string {
 	switch kind {
-	case natslock.KindRW:
+	case admin.KindRW:
 		return "rw." + name
-	case natslock.KindSemaphore:
+	case admin.KindSemaphore:
 		return "sem." + name
 	}
 	return "lock." + name

@@ -10,6 +10,7 @@ import (
 
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -20,14 +21,14 @@ func TestTapsAgree(t *testing.T) {
 		ctx := context.Background()
 		var clients []*Client
 		for _, name := range []string{"a", "b"} {
-			c, err := newClient(natslock.WithTTL(2*time.Second), natslock.WithTurn(0), rec.Option())
+			c, err := newClient(natslock.WithTTL(2*time.Second), natslock.WithTuning(natslock.Tuning{Turn: -1}), rec.Option())
 			require.NoError(t, err)
 			t.Cleanup(func() { require.NoError(t, c.Close(ctx)) })
 			clients = append(clients, rec.Client(name, c))
 		}
 		for _, w := range []Want{
-			{Kind: natslock.KindMutex, Name: "m"}, {Kind: natslock.KindRW, Name: "w"},
-			{Kind: natslock.KindRW, Name: "w", Mode: natslock.Shared}, {Kind: natslock.KindSemaphore, Name: "s", Permits: 1},
+			{Kind: admin.KindMutex, Name: "m"}, {Kind: admin.KindRW, Name: "w"},
+			{Kind: admin.KindRW, Name: "w", Mode: admin.Shared}, {Kind: admin.KindSemaphore, Name: "s", Permits: 1},
 		} {
 			first, err := clients[0].Acquire(ctx, w)
 			require.NoError(t, err)
@@ -46,7 +47,7 @@ func TestTapsAgree(t *testing.T) {
 			require.NoError(t, second.Unlock(ctx))
 			time.Sleep(5 * time.Second) // the tombstones have ended
 		}
-		lost, err := clients[0].Acquire(ctx, Want{Kind: natslock.KindMutex, Name: "lost"}, natslock.NoRenew())
+		lost, err := clients[0].Acquire(ctx, Want{Kind: admin.KindMutex, Name: "lost"}, natslock.NoRenew())
 		require.NoError(t, err)
 		time.Sleep(5 * time.Second)
 		require.ErrorIs(t, lost.Unlock(ctx), natslock.ErrLost)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/rwlock"
 	"github.com/natslock/locks/semaphore"
 )
@@ -35,7 +36,7 @@ type acceptance struct{ any, exclusive uint64 }
 func NewRecorder() *Recorder {
 	r := &Recorder{began: time.Now(), open: map[*Held]struct{}{}, accepted: map[string]acceptance{}, known: map[string]*knowledge{}}
 	r.h.Began, r.h.Faults = r.began, map[string]int{}
-	r.h.Turn = natslock.DefaultTurn + time.Second // a busy machine may record a grant late
+	r.h.Turn = time.Millisecond + time.Second // a busy machine may record a grant late
 	return r
 }
 
@@ -94,7 +95,7 @@ type pending struct {
 // Option lets the recorder see tickets and renewals. Every client that is
 // wrapped needs it; it takes the place of an observer.
 func (r *Recorder) Option() natslock.Option {
-	return natslock.WithObserver(func(ctx context.Context, ev natslock.Event) {
+	return admin.WithObserver(func(ctx context.Context, ev admin.Event) {
 		p, ok := ctx.Value(opKey{}).(*pending)
 		if !ok {
 			return
@@ -102,9 +103,9 @@ func (r *Recorder) Option() natslock.Option {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		switch ev.Type {
-		case natslock.EventQueued:
+		case admin.EventQueued:
 			p.op.Tickets = append(p.op.Tickets, Ticket{ID: ev.ID, Ticket: ev.Token, At: time.Since(r.began)})
-		case natslock.EventRenewed:
+		case admin.EventRenewed:
 			if p.held != nil {
 				r.confirmed(p.held)
 			}
@@ -114,7 +115,7 @@ func (r *Recorder) Option() natslock.Option {
 
 // confirmed records the validity end as the holder sees it. Under mu.
 func (r *Recorder) confirmed(h *Held) {
-	c := Confirmation{At: time.Since(r.began), Until: r.at(h.lock.ValidUntil())}
+	c := Confirmation{At: time.Since(r.began), Until: r.at(ValidUntil(h.lock))}
 	if c.Until > c.At {
 		h.hold.Confirmed = append(h.hold.Confirmed, c)
 	}
@@ -136,9 +137,9 @@ func (r *Recorder) Client(name string, c *natslock.Client) *Client {
 
 // Want says what to acquire.
 type Want struct {
-	Kind natslock.Kind
+	Kind admin.Kind
 	Name string
-	Mode natslock.Mode
+	Mode admin.Mode
 	Try  bool // do not wait
 	// Permits is the number of permits of a semaphore.
 	Permits int
@@ -146,7 +147,7 @@ type Want struct {
 
 // Acquire takes a lock, by the method that users would call.
 func (c *Client) Acquire(ctx context.Context, w Want, opts ...natslock.LockOption) (*Held, error) {
-	op := Op{Client: c.Name, Lock: gateKey(w.Kind, w.Name), Shared: w.Mode == natslock.Shared, Permits: w.Permits, Do: Lock, Bounded: ctx.Done() != nil}
+	op := Op{Client: c.Name, Lock: gateKey(w.Kind, w.Name), Shared: w.Mode == admin.Shared, Permits: w.Permits, Do: Lock, Bounded: ctx.Done() != nil}
 	if w.Try {
 		op.Do = Try
 	}
@@ -154,15 +155,15 @@ func (c *Client) Acquire(ctx context.Context, w Want, opts ...natslock.LockOptio
 	ctx = context.WithValue(ctx, opKey{}, p)
 	take := c.rw.RLock
 	switch {
-	case w.Kind == natslock.KindSemaphore:
+	case w.Kind == admin.KindSemaphore:
 		take = c.permit(w)
-	case w.Kind == natslock.KindMutex && w.Try:
+	case w.Kind == admin.KindMutex && w.Try:
 		take = c.c.TryLock
-	case w.Kind == natslock.KindMutex:
+	case w.Kind == admin.KindMutex:
 		take = c.c.Lock
-	case w.Mode == natslock.Exclusive && w.Try:
+	case w.Mode == admin.Exclusive && w.Try:
 		take = c.rw.TryLock
-	case w.Mode == natslock.Exclusive:
+	case w.Mode == admin.Exclusive:
 		take = c.rw.Lock
 	case w.Try:
 		take = c.rw.TryRLock
@@ -240,22 +241,22 @@ func (r *Recorder) granted(c *Client, p *pending, l *natslock.Lock) *Held {
 
 // Granted records the grant of a lock that was not acquired through the recorder.
 // It must be called right after the acquire has returned.
-func (r *Recorder) Granted(kind natslock.Kind, mode natslock.Mode, l *natslock.Lock) {
-	op := r.begin(Op{Lock: gateKey(kind, l.Name()), Shared: mode == natslock.Shared, Do: Lock, Bounded: true})
+func (r *Recorder) Granted(kind admin.Kind, mode admin.Mode, l *natslock.Lock) {
+	op := r.begin(Op{Lock: gateKey(kind, l.Name()), Shared: mode == admin.Shared, Do: Lock, Bounded: true})
 	r.granted(nil, &pending{op: op}, l)
 }
 
 // Break breaks a holder that was read.
-func (c *Client) Break(ctx context.Context, kind natslock.Kind, name string, h natslock.Holder, now bool) error {
+func (c *Client) Break(ctx context.Context, kind admin.Kind, name string, h admin.Holder, now bool) error {
 	op := Op{Client: c.Name, Lock: gateKey(kind, name), Do: Break, Token: h.Token, ID: h.ID}
-	if kind == natslock.KindSemaphore {
+	if kind == admin.KindSemaphore {
 		op.Lock = slotKey(op.Lock, h.Slot)
 	}
 	if now {
 		op.Do = BreakNow
 	}
 	o := c.rec.begin(op)
-	err := c.c.Break(ctx, natslock.BreakRequest{Kind: kind, Name: name, ID: h.ID, Reason: "recorded", Immediately: now})
+	err := admin.New(c.c).Break(ctx, admin.BreakRequest{Kind: kind, Name: name, ID: h.ID, Reason: "recorded", Immediately: now})
 	c.rec.end(o, outcomeOf(err), err)
 	return err
 }
@@ -327,7 +328,7 @@ func (r *Recorder) History() *History {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for h := range r.open {
-		h.hold.Until = r.at(h.lock.ValidUntil())
+		h.hold.Until = r.at(ValidUntil(h.lock))
 	}
 	h := r.h
 	h.Ended = time.Since(r.began)

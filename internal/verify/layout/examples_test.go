@@ -15,14 +15,15 @@ import (
 
 // entryPoints are the types whose methods users call, by package.
 var entryPoints = map[string][]string{
-	"natslock":  {"Client", "Lock", "Locks"},
-	"rwlock":    {"RWLock"},
-	"semaphore": {"Semaphore"},
-	"election":  {"Election", "Term"},
-	"fence":     {"Fence", "KV"},
-	"kvstore":   nil,
-	"testutil":  nil,
-	"locktest":  {"Locker"},
+	"natslock":       {"Client", "Lock", "LockSet"},
+	"natslock/admin": {"Admin"},
+	"rwlock":         {"RWLock"},
+	"semaphore":      {"Semaphore"},
+	"election":       {"Election", "Term"},
+	"fence":          {"Fence", "KV"},
+	"kvstore":        nil,
+	"testutil":       nil,
+	"locktest":       {"Locker"},
 }
 
 // TestExamples finds an example of each entry point: the functions of the public

@@ -37,6 +37,7 @@ var floors = [][]string{
 	{"internal/acquire"},
 	{"internal/bridge"},
 	{"natslock"},
+	{"natslock/admin"},
 	{"rwlock", "semaphore", "election", "fence", "testutil", "locktest"},
 	{"internal/tool", "internal/script"},
 	{"cmd/lockctl/internal/console"},
@@ -51,24 +52,25 @@ var only = map[string][]string{
 	"internal/admin":   {"internal/session", "internal/bucket", "internal/core", "internal/record", "internal/clock", "internal/worker", "kvstore"},
 	"internal/call":    {"internal/claim", "internal/session", "internal/bucket", "internal/core", "internal/record", "internal/clock", "kvstore"},
 	"internal/acquire": {"internal/call", "internal/claim", "internal/session", "internal/bucket", "internal/core", "internal/record", "internal/clock", "internal/worker", "kvstore"},
-	"rwlock":           {"natslock", "kvstore", "internal/bridge"},
-	"semaphore":        {"natslock", "internal/bridge"},
-	"election":         {"natslock", "internal/bridge", "internal/clock"},
+	"natslock/admin":   {"natslock", "internal/bridge", "internal/admin", "internal/session", "internal/record", "kvstore"},
+	"rwlock":           {"natslock", "kvstore", "internal/bridge", "internal/record"},
+	"semaphore":        {"natslock", "internal/bridge", "internal/record"},
+	"election":         {"natslock", "natslock/admin", "internal/bridge", "internal/clock"},
 	"fence":            {"kvstore", "internal/clock"},
 	"testutil":         {"natslock", "kvstore", "internal/bridge"},
-	"locktest":         {"natslock", "kvstore", "internal/record", "internal/bridge"},
+	"locktest":         {"natslock", "natslock/admin", "kvstore", "internal/record", "internal/bridge"},
 	"internal/tool":    {"natslock", "kvstore"},
-	"internal/script":  {"natslock", "internal/bridge", "internal/admin", "internal/record", "internal/clock"},
-	"cmd/*":            {"natslock", "rwlock", "semaphore", "election", "kvstore", "internal/tool", "internal/script", "cmd/lockctl/internal/*"},
+	"internal/script":  {"natslock", "natslock/admin", "internal/bridge", "internal/admin", "internal/record", "internal/clock"},
+	"cmd/*":            {"natslock", "natslock/admin", "rwlock", "semaphore", "election", "kvstore", "internal/tool", "internal/script", "cmd/lockctl/internal/*"},
 
 	"cmd/lockctl/internal/console":   {"internal/tool"},
-	"cmd/lockctl/internal/show":      {"natslock", "kvstore", "internal/tool", "cmd/lockctl/internal/console"},
-	"cmd/lockctl/internal/demo":      {"natslock", "internal/tool", "cmd/lockctl/internal/*"},
-	"cmd/lockctl/internal/doctor":    {"natslock", "rwlock", "kvstore", "internal/tool", "cmd/lockctl/internal/*"},
-	"cmd/lockctl/internal/top":       {"natslock", "kvstore", "internal/tool", "cmd/lockctl/internal/*"},
+	"cmd/lockctl/internal/show":      {"natslock", "natslock/admin", "kvstore", "internal/tool", "cmd/lockctl/internal/console"},
+	"cmd/lockctl/internal/demo":      {"natslock", "natslock/admin", "internal/tool", "cmd/lockctl/internal/*"},
+	"cmd/lockctl/internal/doctor":    {"natslock", "natslock/admin", "rwlock", "kvstore", "internal/tool", "cmd/lockctl/internal/*"},
+	"cmd/lockctl/internal/top":       {"natslock", "natslock/admin", "kvstore", "internal/tool", "cmd/lockctl/internal/*"},
 	"cmd/lockctl/internal/supervise": {"internal/tool", "cmd/lockctl/internal/*"},
-	"cmd/lockctl/internal/session":   {"natslock", "kvstore", "internal/tool", "cmd/lockctl/internal/console", "cmd/lockctl/internal/show"},
-	"examples/*":                     {"natslock", "rwlock", "semaphore", "election", "fence", "kvstore"},
+	"cmd/lockctl/internal/session":   {"natslock", "natslock/admin", "kvstore", "internal/tool", "cmd/lockctl/internal/console", "cmd/lockctl/internal/show"},
+	"examples/*":                     {"natslock", "natslock/admin", "rwlock", "semaphore", "election", "fence", "kvstore"},
 }
 
 // verify is where everything stands that only tests need, and forTests is what each
@@ -83,7 +85,7 @@ var forTests = map[string][]string{
 	verify + "machine": {verify + "tier"},
 	verify + "fleet":   {verify + "explore", "internal/core", "internal/record", "internal/clock", "kvstore"},
 	verify + "mutants": {verify + "tier"},
-	verify + "history": {"natslock", "rwlock", "semaphore", "kvstore", "testutil", "internal/bridge", "internal/record"},
+	verify + "history": {"natslock", "natslock/admin", "rwlock", "semaphore", "kvstore", "testutil", "internal/bridge", "internal/record"},
 }
 
 // onlyTests are the packages that are for tests, of users too.
@@ -93,7 +95,7 @@ var onlyTests = []string{"testutil", "locktest"}
 var needServer = []string{"testutil", verify + "example", verify + "history", verify + "proxy", "cmd/lockctl", "cmd/lockctl/internal/session", "cmd/lockctl/internal/demo", "cmd/lockctl/internal/doctor", "cmd/lockctl/internal/supervise", "cmd/lockctl/internal/top"}
 
 // knowsNATS are the packages that speak to the server. All others know kvstore.KV.
-var knowsNATS = []string{"kvstore", "natslock", "fence", "testutil", "internal/tool", "cmd/*", "cmd/lockctl/internal/session", "cmd/lockctl/internal/doctor", "cmd/lockctl/internal/supervise", "examples/*", verify + "*"}
+var knowsNATS = []string{"kvstore", "natslock", "natslock/admin", "fence", "testutil", "internal/tool", "cmd/*", "cmd/lockctl/internal/session", "cmd/lockctl/internal/doctor", "cmd/lockctl/internal/supervise", "examples/*", verify + "*"}
 
 type pkg struct {
 	ImportPath string

@@ -149,7 +149,7 @@ func hold(t *testing.T, m *kvstore.Memory, n int) (c *natslock.Client, line *his
 
 func alive(held []*natslock.Lock) (n int) {
 	for _, h := range held {
-		if h.State() == natslock.Held {
+		if h.Remaining() > 0 {
 			n++
 		}
 	}

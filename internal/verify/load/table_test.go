@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/internal/session"
+	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/internal/verify/machine"
 	"github.com/natslock/locks/internal/verify/proxy"
 	"github.com/natslock/locks/internal/verify/tier"
@@ -71,7 +72,7 @@ func TestRestartOfMany(t *testing.T) {
 	ends := make([]time.Time, locks)
 	begun := time.Now()
 	for i, l := range held {
-		ends[i] = l.ValidUntil()
+		ends[i] = history.ValidUntil(l)
 	}
 	s.Restart()
 	away := time.Since(begun)
@@ -144,7 +145,7 @@ func TestHeldByFour(t *testing.T) {
 	for time.Since(begun) < either(3*every, 12*every) {
 		time.Sleep(every / 10)
 		for _, c := range all {
-			lag = max(lag, c.RenewalLag())
+			lag = max(lag, c.Stats().RenewalLag)
 		}
 	}
 	renewals := float64(answered()-before) / time.Since(begun).Seconds()

@@ -19,6 +19,7 @@ import (
 	"github.com/natslock/locks/internal/verify/machine"
 	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -58,7 +59,7 @@ func beWatcher(url string) error {
 	}
 	go func() {
 		for range list {
-			for info, err := range c.List(ctx, ">") {
+			for info, err := range admin.New(c).List(ctx, ">") {
 				if err != nil {
 					fail(err)
 					break
@@ -70,7 +71,7 @@ func beWatcher(url string) error {
 		}
 	}()
 	go func() {
-		for ev, err := range c.Watch(ctx, ">") {
+		for ev, err := range admin.New(c).Watch(ctx, ">") {
 			if err != nil {
 				fail(err)
 				return
@@ -78,20 +79,20 @@ func beWatcher(url string) error {
 			mu.Lock()
 			s.Events++
 			switch ev.Type {
-			case natslock.EventWatching:
+			case admin.EventWatching:
 				s.Marks++
 				s.Since = ev.Since
 				select {
 				case list <- struct{}{}:
 				default:
 				}
-			case natslock.EventGranted:
+			case admin.EventGranted:
 				s.Grants++
 				known[ev.Name] = true
-			case natslock.EventRenewed:
+			case admin.EventRenewed:
 				s.Renewals++
 			}
-			if ev.Type != natslock.EventWatching {
+			if ev.Type != admin.EventWatching {
 				s.Late = max(s.Late, time.Since(ev.Time))
 			}
 			mu.Unlock()

@@ -17,6 +17,7 @@ import (
 	"github.com/natslock/locks/fence"
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/rwlock"
 	"github.com/natslock/locks/semaphore"
 	"github.com/natslock/locks/testutil"
@@ -102,7 +103,7 @@ func TestHandOver(t *testing.T) {
 		return place
 	}
 	require.EqualValues(t, 5, ended().number("s"), "the locker's place ends as granted")
-	info, err := second.Inspect(t.Context(), natslock.KindMutex, "x")
+	info, err := admin.New(second).Inspect(t.Context(), admin.KindMutex, "x")
 	require.NoError(t, err)
 	require.Equal(t, h.id, info.Holder.ID)
 	require.Equal(t, h.token, info.Holder.Token)
@@ -294,7 +295,7 @@ func TestBreaks(t *testing.T) {
 	h := l.lock("x", func(uint64) {})
 	changes := l.watch("lock.x")
 	l.probe("lock.x")
-	require.NoError(t, c.Break(t.Context(), natslock.BreakRequest{Kind: natslock.KindMutex, Name: "x", ID: h.id, Reason: "it hangs"}))
+	require.NoError(t, admin.New(c).Break(t.Context(), admin.BreakRequest{Kind: admin.KindMutex, Name: "x", ID: h.id, Reason: "it hangs"}))
 	seen := l.next(changes)
 	require.EqualValues(t, 3, seen.number("s"))
 	require.Equal(t, h.id, seen.text("id"))
@@ -409,7 +410,7 @@ func TestHandedOver(t *testing.T) {
 
 	at, _, ok = l.write("lock.x", l.record(8, id, fields{"r": 1, "t": handle.Token, "f": true}), at, lease)
 	require.True(t, ok, "the locker hands it back")
-	b, err := c.Adopt(t.Context(), natslock.Handle{Kind: natslock.KindMutex, Name: "x", ID: id, Token: handle.Token, TTL: time.Minute})
+	b, err := c.Adopt(t.Context(), natslock.Handle{Name: "x", ID: id, Token: handle.Token, TTL: time.Minute})
 	require.NoError(t, err)
 	require.Equal(t, handle.Token, b.Token())
 	require.Greater(t, l.read("lock.x").revision, at)

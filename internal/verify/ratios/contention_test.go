@@ -139,7 +139,7 @@ func TestLocalGrants(t *testing.T) {
 func TestTwoClients(t *testing.T) {
 	tier.Proof(t)
 	url := Server(t)
-	exact := natslock.WithTurn(0)
+	exact := natslock.WithTuning(natslock.Tuning{Turn: -1})
 	turns := []counted{countedClient(t, url), countedClient(t, url)}
 	exacts := []counted{countedClient(t, url, exact), countedClient(t, url, exact)}
 	p := NewPublisher(Connect(t, url), "bare")

@@ -13,7 +13,7 @@ import (
 
 	"github.com/natslock/locks/internal/verify/machine"
 	"github.com/natslock/locks/internal/verify/tier"
-	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 )
 
 // burnVar makes a test binary a busy loop.
@@ -90,8 +90,8 @@ const (
 func newCrowd(ctx context.Context, t testing.TB, url string, n int) *crowd {
 	c := &crowd{queued: make(chan struct{}, 4*n+4), begin: make(chan struct{}), over: make(chan turn)}
 	for range n + 1 {
-		c.clients = append(c.clients, countedClient(t, url, natslock.WithObserver(func(_ context.Context, ev natslock.Event) {
-			if ev.Type == natslock.EventQueued {
+		c.clients = append(c.clients, countedClient(t, url, admin.WithObserver(func(_ context.Context, ev admin.Event) {
+			if ev.Type == admin.EventQueued {
 				c.queued <- struct{}{}
 			}
 		})))

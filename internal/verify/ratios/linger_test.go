@@ -18,6 +18,7 @@ import (
 	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/rwlock"
 )
 
@@ -108,8 +109,8 @@ func TestLingerHandOver(t *testing.T) {
 	late := machine.Lateness(t)
 	url := Server(t)
 	var queued atomic.Int64
-	owner, asker := countedClient(t, url), countedClient(t, url, natslock.WithObserver(func(_ context.Context, ev natslock.Event) {
-		if ev.Type == natslock.EventQueued {
+	owner, asker := countedClient(t, url), countedClient(t, url, admin.WithObserver(func(_ context.Context, ev admin.Event) {
+		if ev.Type == admin.EventQueued {
 			queued.Store(ev.Time.UnixNano())
 		}
 	}))
@@ -263,7 +264,7 @@ func TestIdleMemory(t *testing.T) {
 	const n = 9_000
 	// A shorter interval has 6,000 renewals a second, and on a busy machine hundreds of them
 	// are under way at each moment.
-	c := speedClient(t, Server(t), natslock.WithRenewFraction(0.3))
+	c := speedClient(t, Server(t), natslock.WithTuning(natslock.Tuning{RenewFraction: 0.3}))
 	lingering(t, c.Lock, "first")()
 	before, begun, routines := Heap(), c.Stats().Renewed, runtime.NumGoroutine()
 	var wg sync.WaitGroup

@@ -16,6 +16,7 @@ import (
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 )
 
 // last is the last record of the bucket under a key; nil: there is none.
@@ -58,16 +59,16 @@ func TestInsiderReplySubject(t *testing.T) {
 		insider.send(t, "$JS.API.STREAM.INFO.KV_natslock", "$KV.natslock.lock.users.1")
 		ended(t, l)
 		require.ErrorIs(t, l.Err(), natslock.ErrLost)
-		info, err := next.Inspect(t.Context(), natslock.KindMutex, "users.1")
+		info, err := admin.New(next.Client).Inspect(t.Context(), admin.KindMutex, "users.1")
 		require.NoError(t, err)
 		require.True(t, info.Holder.Unreadable)
 		_, err = bounded(t, next.Lock, "users.1", natslock.MaxWait(time.Second))
 		require.ErrorIs(t, err, natslock.ErrTimeout, "no client gets in by it")
-		require.NoError(t, a.as("operator").Break(t.Context(), natslock.BreakRequest{Kind: natslock.KindMutex, Name: "users.1", ID: info.Holder.ID, Reason: "forged", Immediately: true}))
+		require.NoError(t, admin.New(a.as("operator").Client).Break(t.Context(), admin.BreakRequest{Kind: admin.KindMutex, Name: "users.1", ID: info.Holder.ID, Reason: "forged", Immediately: true}))
 		unlock(t, must(t, next.Lock, "users.1"))
 	})
 	t.Run("a tombstone", func(t *testing.T) {
-		victim, next := a.as(all, natslock.WithWatchAfter(-1)), a.as(all)
+		victim, next := a.as(all, natslock.WithTuning(natslock.Tuning{WatchAfter: -1})), a.as(all)
 		l := must(t, victim.Lock, "users.2")
 		ended := func(key string) {
 			eventually(t, "a tombstone under "+key, func() bool {
@@ -136,10 +137,10 @@ func TestInsiderOwnNames(t *testing.T) {
 	insider.send(t, "$KV.natslock.lock.orders.1", "") // no owner, no TTL
 	_, err := bounded(t, user.Lock, "orders.1", natslock.MaxWait(time.Second))
 	require.ErrorIs(t, err, natslock.ErrTimeout)
-	info, err := op.Inspect(t.Context(), natslock.KindMutex, "orders.1")
+	info, err := admin.New(op.Client).Inspect(t.Context(), admin.KindMutex, "orders.1")
 	require.NoError(t, err)
 	require.True(t, info.Holder.Unreadable)
-	require.NoError(t, op.Break(t.Context(), natslock.BreakRequest{Kind: natslock.KindMutex, Name: "orders.1", ID: info.Holder.ID, Reason: "rubbish", Immediately: true}))
+	require.NoError(t, admin.New(op.Client).Break(t.Context(), admin.BreakRequest{Kind: admin.KindMutex, Name: "orders.1", ID: info.Holder.ID, Reason: "rubbish", Immediately: true}))
 	l := must(t, user.Lock, "orders.1")
 	// Nothing obliges the user to write with a condition. The holder learns of the write.
 	insider.send(t, "$KV.natslock.lock.orders.1", "")
@@ -240,7 +241,7 @@ func TestInsiderForgesAnswers(t *testing.T) {
 	// All of them came before an answer that comes from the server. On a busy machine they
 	// still wait in the victim's subscription, and meet the requests of this loop.
 	require.Eventually(t, func() bool {
-		_, err := victim.Inspect(t.Context(), natslock.KindMutex, "orders.1")
+		_, err := admin.New(victim.Client).Inspect(t.Context(), admin.KindMutex, "orders.1")
 		return err == nil
 	}, patience, time.Millisecond)
 	_, err = bounded(t, victim.TryLock, "orders.1")

@@ -150,7 +150,7 @@ func (a *account) try(user string, opts ...natslock.Option) (*person, error) {
 func (a *account) use(p *person, user string, opts ...natslock.Option) error {
 	ctx, cancel := context.WithTimeout(a.t.Context(), patience)
 	defer cancel()
-	c, err := natslock.New(ctx, p.nc, append([]natslock.Option{natslock.WithOwner(user), natslock.WithWatchAfter(0),
+	c, err := natslock.New(ctx, p.nc, append([]natslock.Option{natslock.WithOwner(user), natslock.WithTuning(natslock.Tuning{WatchAfter: 1}),
 		natslock.WithLogger(slog.New(slog.NewTextHandler(p.log, &slog.HandlerOptions{Level: slog.LevelDebug})))}, opts...)...)
 	if err != nil {
 		return err
@@ -250,7 +250,7 @@ func ended(t *testing.T, l *natslock.Lock) {
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
 	select {
-	case <-l.Done():
+	case <-l.Context().Done():
 	case <-timer.C:
 		t.Fatal("the lock never ended")
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
+	lockadmin "github.com/natslock/locks/natslock/admin"
 )
 
 // queued takes a lock that is held, whose holder releases it when a client waits.
@@ -52,31 +53,31 @@ func TestRoleUser(t *testing.T) {
 	l := must(t, other.Lock, "orders.1")
 	_, err := bounded(t, u.TryLock, "orders.1")
 	require.ErrorIs(t, err, natslock.ErrLocked)
-	info, err := u.Inspect(t.Context(), natslock.KindMutex, "orders.1")
+	info, err := lockadmin.New(u.Client).Inspect(t.Context(), lockadmin.KindMutex, "orders.1")
 	require.NoError(t, err)
 	require.Equal(t, l.Token(), info.Holder.Token)
-	require.NoError(t, u.Break(t.Context(), natslock.BreakRequest{Kind: natslock.KindMutex, Name: "orders.1", ID: l.ID(), Reason: "within its names"}))
+	require.NoError(t, lockadmin.New(u.Client).Break(t.Context(), lockadmin.BreakRequest{Kind: lockadmin.KindMutex, Name: "orders.1", ID: l.ID(), Reason: "within its names"}))
 	ended(t, l)
 	require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrBroken)
 	// Others have written since, and the leader's own read would show any key.
 	unlock(t, must(t, other.Lock, "orders.9"))
 	gate := must(t, other.rw.Lock, "orders.4")
 	unlock(t, must(t, other.Lock, "orders.9"))
-	info, err = u.Inspect(t.Context(), natslock.KindRW, "orders.4")
+	info, err = lockadmin.New(u.Client).Inspect(t.Context(), lockadmin.KindRW, "orders.4")
 	require.NoError(t, err)
 	require.Equal(t, gate.Token(), info.Holder.Token)
 	unlock(t, gate)
 	permit := must(t, other.acquire, "orders.5")
-	info, err = u.Inspect(t.Context(), natslock.KindSemaphore, "orders.5")
+	info, err = lockadmin.New(u.Client).Inspect(t.Context(), lockadmin.KindSemaphore, "orders.5")
 	require.NoError(t, err)
 	require.Len(t, info.Permits, 1)
-	gone := natslock.BreakRequest{Kind: natslock.KindSemaphore, Name: "orders.5", ID: "another"}
-	require.ErrorIs(t, u.Break(t.Context(), gone), natslock.ErrReleased)
-	require.NoError(t, u.Break(t.Context(), natslock.BreakRequest{Kind: natslock.KindSemaphore, Name: "orders.5", ID: permit.ID()}))
+	gone := lockadmin.BreakRequest{Kind: lockadmin.KindSemaphore, Name: "orders.5", ID: "another"}
+	require.ErrorIs(t, lockadmin.New(u.Client).Break(t.Context(), gone), natslock.ErrReleased)
+	require.NoError(t, lockadmin.New(u.Client).Break(t.Context(), lockadmin.BreakRequest{Kind: lockadmin.KindSemaphore, Name: "orders.5", ID: permit.ID()}))
 	ended(t, permit)
 	require.ErrorIs(t, permit.Unlock(t.Context()), natslock.ErrBroken)
 	r := must(t, other.rw.RLock, "orders.2")
-	info, err = u.Inspect(t.Context(), natslock.KindRW, "orders.2")
+	info, err = lockadmin.New(u.Client).Inspect(t.Context(), lockadmin.KindRW, "orders.2")
 	require.NoError(t, err)
 	require.Len(t, info.Readers, 1)
 	unlock(t, r)
@@ -191,7 +192,7 @@ func TestRoleObserver(t *testing.T) {
 	l := must(t, user.Lock, "orders.1")
 	r := must(t, user.rw.RLock, "orders.2")
 	require.Equal(t, 2, o.list(t))
-	eventually(t, "it has seen the grant", func() bool { return seen(natslock.EventGranted) })
+	eventually(t, "it has seen the grant", func() bool { return seen(lockadmin.EventGranted) })
 	unlock(t, l)
 	unlock(t, r)
 	l = must(t, user.Lock, "orders.1")
@@ -215,7 +216,7 @@ func TestRoleObserver(t *testing.T) {
 			require.NotEmpty(t, o.complaints())
 		},
 		"$JS.API.DIRECT.GET.KV_natslock.>": func(user string) {
-			_, err := a.as(user).Inspect(t.Context(), natslock.KindMutex, "orders.1")
+			_, err := lockadmin.New(a.as(user).Client).Inspect(t.Context(), lockadmin.KindMutex, "orders.1")
 			require.ErrorIs(t, err, natslock.ErrPermission)
 		},
 		"$JS.API.STREAM.INFO.HISTORY_natslock": without,
@@ -226,7 +227,7 @@ func TestRoleObserver(t *testing.T) {
 			require.NoError(t, o.nc.Flush())
 			require.True(t, o.denied(t, `Subscription to "natslock.natslock.`))
 			require.Equal(t, 1, o.list(t))
-			require.False(t, seen(natslock.EventGranted))
+			require.False(t, seen(lockadmin.EventGranted))
 		},
 		"_INBOX_observer.>": func(user string) {
 			_, err := a.try(user)
@@ -235,7 +236,7 @@ func TestRoleObserver(t *testing.T) {
 	})
 	forbidden(t, o.Lock, "orders.1")
 	forbidden(t, o.rw.RLock, "orders.2")
-	err := o.Break(t.Context(), natslock.BreakRequest{Kind: natslock.KindMutex, Name: "orders.1", ID: l.ID()})
+	err := lockadmin.New(o.Client).Break(t.Context(), lockadmin.BreakRequest{Kind: lockadmin.KindMutex, Name: "orders.1", ID: l.ID()})
 	require.ErrorIs(t, err, natslock.ErrPermission)
 	require.NoError(t, l.Err())
 	unlock(t, l)
@@ -256,7 +257,7 @@ func (a *account) history() jetstream.Stream {
 // history reads the history.
 func (p *person) history(t *testing.T) error {
 	t.Helper()
-	for _, err := range p.History(t.Context(), ">", time.Time{}) {
+	for _, err := range lockadmin.New(p.Client).History(t.Context(), ">", time.Time{}) {
 		if err != nil {
 			return err
 		}
@@ -267,7 +268,7 @@ func (p *person) history(t *testing.T) error {
 // list counts the locks that are listed.
 func (p *person) list(t *testing.T) (n int) {
 	t.Helper()
-	for info, err := range p.List(t.Context(), ">") {
+	for info, err := range lockadmin.New(p.Client).List(t.Context(), ">") {
 		require.NoError(t, err)
 		require.True(t, info.Holder != nil || len(info.Readers) > 0)
 		n++
@@ -277,14 +278,14 @@ func (p *person) list(t *testing.T) (n int) {
 
 // watch returns when the subscription is in place. Its result says whether an event was
 // seen since the call.
-func (p *person) watch(t *testing.T) (seen func(natslock.EventType) bool) {
+func (p *person) watch(t *testing.T) (seen func(lockadmin.EventType) bool) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	events := make(chan natslock.EventType, 100)
+	events := make(chan lockadmin.EventType, 100)
 	done := make(chan struct{})
 	before := p.nc.NumSubscriptions()
 	go func() {
 		defer close(done)
-		for ev, err := range p.Watch(ctx, ">") {
+		for ev, err := range lockadmin.New(p.Client).Watch(ctx, ">") {
 			if err == nil {
 				events <- ev.Type
 			}
@@ -293,8 +294,8 @@ func (p *person) watch(t *testing.T) (seen func(natslock.EventType) bool) {
 	t.Cleanup(func() { cancel(); <-done })
 	eventually(t, "it watches", func() bool { return p.nc.NumSubscriptions() >= before+5 })
 	require.NoError(t, p.nc.Flush())
-	have := map[natslock.EventType]bool{}
-	return func(typ natslock.EventType) bool {
+	have := map[lockadmin.EventType]bool{}
+	return func(typ lockadmin.EventType) bool {
 		for len(events) > 0 {
 			have[<-events] = true
 		}
@@ -308,19 +309,19 @@ func TestRoleOperator(t *testing.T) {
 	a.as("admin")
 	user, op := a.as("orders"), a.as("operator")
 	takes := map[string]struct {
-		kind natslock.Kind
+		kind lockadmin.Kind
 		take taking
 	}{
-		"$KV.natslock.lock.>": {natslock.KindMutex, user.Lock},
-		"$KV.natslock.rw.>":   {natslock.KindRW, user.rw.Lock},
-		"$KV.natslock.read.>": {natslock.KindRW, user.rw.RLock},
-		"$KV.natslock.sem.>":  {natslock.KindSemaphore, user.acquire},
+		"$KV.natslock.lock.>": {lockadmin.KindMutex, user.Lock},
+		"$KV.natslock.rw.>":   {lockadmin.KindRW, user.rw.Lock},
+		"$KV.natslock.read.>": {lockadmin.KindRW, user.rw.RLock},
+		"$KV.natslock.sem.>":  {lockadmin.KindSemaphore, user.acquire},
 	}
-	names := map[natslock.Kind]string{natslock.KindMutex: "orders.1", natslock.KindRW: "orders.2", natslock.KindSemaphore: "orders.3"}
+	names := map[lockadmin.Kind]string{lockadmin.KindMutex: "orders.1", lockadmin.KindRW: "orders.2", lockadmin.KindSemaphore: "orders.3"}
 	breaking := func(by *person, permission string) (*natslock.Lock, error) {
 		x := takes[permission]
 		l := must(t, x.take, names[x.kind])
-		return l, by.Break(t.Context(), natslock.BreakRequest{Kind: x.kind, Name: names[x.kind], ID: l.ID(), Reason: "a test"})
+		return l, lockadmin.New(by.Client).Break(t.Context(), lockadmin.BreakRequest{Kind: x.kind, Name: names[x.kind], ID: l.ID(), Reason: "a test"})
 	}
 	expect := map[string]func(string){
 		"$JS.API.STREAM.INFO.KV_natslock": func(user string) {
@@ -486,9 +487,9 @@ func TestRolesAreRefusedTheRest(t *testing.T) {
 		forbidden(t, u.TryLock, name)
 		forbidden(t, u.rw.Lock, "rw."+name)
 		forbidden(t, u.rw.TryRLock, "free.rw."+name)
-		_, err := u.Inspect(t.Context(), natslock.KindMutex, name)
+		_, err := lockadmin.New(u.Client).Inspect(t.Context(), lockadmin.KindMutex, name)
 		require.ErrorIs(t, err, natslock.ErrPermission)
-		require.ErrorIs(t, u.Break(t.Context(), natslock.BreakRequest{Kind: natslock.KindMutex, Name: name, ID: "A"}), natslock.ErrPermission)
+		require.ErrorIs(t, lockadmin.New(u.Client).Break(t.Context(), lockadmin.BreakRequest{Kind: lockadmin.KindMutex, Name: name, ID: "A"}), natslock.ErrPermission)
 	}
 }
 

@@ -19,6 +19,7 @@ import (
 	"github.com/natslock/locks/election"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/rwlock"
 	"github.com/natslock/locks/semaphore"
 	"github.com/natslock/locks/testutil"
@@ -63,8 +64,8 @@ func join(t *testing.T, s *testutil.Server) *client {
 	c.nc, c.link = s.ConnectLink()
 	var err error
 	c.Client, err = natslock.New(t.Context(), c.nc, natslock.WithLogger(slog.New(slog.NewTextHandler(&c.log, nil))),
-		natslock.WithObserver(func(_ context.Context, ev natslock.Event) {
-			if ev.Type == natslock.EventAtRisk {
+		admin.WithObserver(func(_ context.Context, ev admin.Event) {
+			if ev.Type == admin.EventAtRisk {
 				c.mu.Lock()
 				defer c.mu.Unlock()
 				c.atRisk[ev.Name] = ev.Cause
@@ -219,10 +220,10 @@ func TestChanges(t *testing.T) {
 					next[kind] <- err
 				}()
 			}
-			events, watchEnds := make(chan natslock.Event, 1000), make(chan error, 1)
+			events, watchEnds := make(chan admin.Event, 1000), make(chan error, 1)
 			go func() {
 				var last error
-				for ev, err := range a.Watch(t.Context(), ">") {
+				for ev, err := range admin.New(a.Client).Watch(t.Context(), ">") {
 					if last = err; err == nil {
 						events <- ev
 					}
@@ -329,12 +330,12 @@ func TestChanges(t *testing.T) {
 				}
 			} else {
 				time.Sleep(time.Second) // the last events arrive
-				seen := map[natslock.EventType]int{}
+				seen := map[admin.EventType]int{}
 				for range len(events) {
 					seen[(<-events).Type]++
 				}
-				require.GreaterOrEqual(t, seen[natslock.EventWatching], 2, ch.setting)
-				require.GreaterOrEqual(t, seen[natslock.EventReleased], len(kinds), ch.setting)
+				require.GreaterOrEqual(t, seen[admin.EventWatching], 2, ch.setting)
+				require.GreaterOrEqual(t, seen[admin.EventReleased], len(kinds), ch.setting)
 			}
 			t.Logf("%-28s goes on", ch.setting)
 		})
@@ -349,7 +350,7 @@ func TestNoticed(t *testing.T) {
 	}{
 		"watches": {10 * time.Second, func(t *testing.T, c *client) {
 			go func() {
-				for range c.Watch(t.Context(), ">") {
+				for range admin.New(c.Client).Watch(t.Context(), ">") {
 					continue
 				}
 			}()

@@ -45,7 +45,7 @@ func (r *register) note(event string) {
 }
 
 // enter notes that the holder of locks begins to work.
-func (r *register) enter(l *natslock.Locks, waited time.Duration) {
+func (r *register) enter(l *natslock.LockSet, waited time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.grants++
@@ -144,7 +144,7 @@ func (m *stroller) stroll(t *testing.T, names int) {
 		crashed.Reset(time.Duration(m.rng.IntN(40_000)) * time.Millisecond)
 	}
 	begun := time.Now()
-	var l *natslock.Locks
+	var l *natslock.LockSet
 	var err error
 	if m.rng.IntN(5) == 0 {
 		l, err = m.TryLockAll(ctx, set)

@@ -58,7 +58,7 @@ func testRunsBrief(t *testing.T, memory bool) {
 	const us = time.Microsecond
 	base := plan{
 		hours: 1, clients: 3, crowd: 4, rounds: 100, mutexes: 1, ttl: 2 * time.Second, watchAfter: time.Second,
-		turn: natslock.DefaultTurn, lag: 250 * us, hold: 300 * us, think: us,
+		turn: time.Millisecond, lag: 250 * us, hold: 300 * us, think: us,
 	}
 	for name, change := range map[string]func(p *plan){
 		"in turns": func(p *plan) {},
@@ -115,7 +115,7 @@ func crowdOf(seed uint64, hours float64) plan {
 		clients: 2 + rng.IntN(3), mutexes: 1 + rng.IntN(2),
 		ttl: pick(2*time.Second, 5*time.Second), watchAfter: pick(0, time.Second, -1),
 		crowd: 2 + rng.IntN(6), rounds: machine.Quarter(300),
-		turn: pick(0, natslock.DefaultTurn, natslock.DefaultTurn, 20*time.Millisecond),
+		turn: pick(0, time.Millisecond, time.Millisecond, 20*time.Millisecond),
 		lag:  pick(100*time.Microsecond, 250*time.Microsecond, 2*time.Millisecond),
 		hold: pick(time.Microsecond, 300*time.Microsecond, 5*time.Millisecond), think: pick(time.Microsecond, 3*time.Millisecond, 60*time.Millisecond),
 	}
@@ -180,7 +180,7 @@ func (m *sim) press(rng *rand.Rand, c *client) {
 	if err != nil {
 		ok := errors.Is(err, natslock.ErrTimeout) && bounded || w.Try && errors.Is(err, natslock.ErrLocked) ||
 			!m.calm && (errors.Is(err, natslock.ErrClosed) || errors.Is(err, natslock.ErrUnavailable) && w.Try) ||
-			len(opts) > 0 && (errors.Is(err, natslock.ErrInvalidTTL) || errors.Is(err, natslock.ErrTimeout))
+			len(opts) > 0 && (errors.Is(err, natslock.ErrInvalid) || errors.Is(err, natslock.ErrTimeout))
 		assert.True(m.t, ok, "%v: %v", w, err)
 		if errors.Is(err, natslock.ErrClosed) {
 			time.Sleep(100 * time.Millisecond) // another client takes its place

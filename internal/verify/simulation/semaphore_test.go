@@ -10,7 +10,7 @@ import (
 	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/internal/verify/machine"
 	"github.com/natslock/locks/internal/verify/tier"
-	"github.com/natslock/locks/natslock"
+
 	"github.com/natslock/locks/testutil"
 )
 
@@ -73,7 +73,7 @@ func TestSimSemaphoresBriefServer(t *testing.T) {
 func testSemaphoresBrief(t *testing.T, memory bool) {
 	test := t.Name()
 	base := plan{
-		hours: machine.Quarter(0.02), clients: 5, workers: 4, sems: 1, ttl: 2 * time.Second, watchAfter: time.Second, turn: natslock.DefaultTurn,
+		hours: machine.Quarter(0.02), clients: 5, workers: 4, sems: 1, ttl: 2 * time.Second, watchAfter: time.Second, turn: time.Millisecond,
 		lag: 250 * time.Microsecond, hold: 20 * time.Millisecond, think: 50 * time.Millisecond,
 		permits: func(int, int) int { return 3 },
 	}

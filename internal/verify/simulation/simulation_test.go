@@ -22,6 +22,7 @@ import (
 	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -167,7 +168,7 @@ func planOf(seed uint64, hours float64) plan {
 		outages: pick(300, 1200), meddles: pick(30, 120), forge: pick(10, 60), remakes: rng.IntN(3),
 	}
 	p.crashes = []time.Duration{3 * time.Minute, 12 * time.Minute}[rand.New(rand.NewPCG(seed, 4)).IntN(2)]
-	p.turn = []time.Duration{0, natslock.DefaultTurn}[rand.New(rand.NewPCG(seed, 6)).IntN(2)]
+	p.turn = []time.Duration{0, time.Millisecond}[rand.New(rand.NewPCG(seed, 6)).IntN(2)]
 	bad := 0.5 + rng.Float64()
 	p.rates = testutil.Rates{
 		Drop: 0.02 * bad, LoseAnswer: 0.03 * bad, Delay: 0.03 * bad, DelayAnswer: 0.03 * bad, Refuse: 0.02 * bad, NotSent: 0.01 * bad,
@@ -186,7 +187,7 @@ func TestSimDay(t *testing.T) {
 	p := plan{
 		seed: firstSeed(), hours: hours, clients: 4, workers: 2, mutexes: 3, rws: 1,
 		ttl: 5 * time.Second, think: 90 * time.Second, hold: 8 * time.Second, watchAfter: time.Second,
-		turn: natslock.DefaultTurn, outages: 20 * time.Minute, meddles: meddles, forge: 10 * time.Minute, crashes: time.Hour, remakes: 2,
+		turn: time.Millisecond, outages: 20 * time.Minute, meddles: meddles, forge: 10 * time.Minute, crashes: time.Hour, remakes: 2,
 		rates: testutil.Rates{
 			Drop: 0.02, LoseAnswer: 0.04, Delay: 0.03, DelayAnswer: 0.03, Refuse: 0.02, NotSent: 0.01,
 			MaxDelay: 30 * time.Second, DropEvent: 0.05,
@@ -259,8 +260,8 @@ func (m *sim) open() {
 func (m *sim) connect(c *client, i int) error {
 	name, seed := fmt.Sprint("c", i), m.seed+uint64(i)
 	var f *testutil.Faults
-	made, err := c.link.client(m.t.Context(), natslock.WithTTL(m.ttl), natslock.WithOwner(name), natslock.WithWatchAfter(m.watchAfter),
-		natslock.WithTurn(m.turn), m.rec.Option(), testutil.WrapStore(func(kv kvstore.KV) kvstore.KV {
+	made, err := c.link.client(m.t.Context(), natslock.WithTTL(m.ttl), natslock.WithOwner(name), natslock.WithTuning(natslock.Tuning{WatchAfter: cmp.Or(m.watchAfter, 1)}),
+		natslock.WithTuning(natslock.Tuning{Turn: cmp.Or(m.turn, -1)}), m.rec.Option(), testutil.WrapStore(func(kv kvstore.KV) kvstore.KV {
 			if m.lag > 0 {
 				kv = &wire{KV: kv, lag: m.lag}
 			}
@@ -392,20 +393,20 @@ func (m *sim) want(rng *rand.Rand, c *client) history.Want {
 	n := rng.IntN(m.mutexes + m.rws + m.sems)
 	switch {
 	case n < m.mutexes:
-		return history.Want{Kind: natslock.KindMutex, Name: fmt.Sprint("m", n)}
+		return history.Want{Kind: admin.KindMutex, Name: fmt.Sprint("m", n)}
 	case n >= m.mutexes+m.rws:
 		return m.permit(c, n-m.mutexes-m.rws)
 	}
-	w := history.Want{Kind: natslock.KindRW, Name: fmt.Sprint("w", n-m.mutexes)}
+	w := history.Want{Kind: admin.KindRW, Name: fmt.Sprint("w", n-m.mutexes)}
 	if rng.IntN(3) > 0 {
-		w.Mode = natslock.Shared
+		w.Mode = admin.Shared
 	}
 	return w
 }
 
 // permit is a permit of a semaphore, as a client knows that.
 func (m *sim) permit(c *client, n int) history.Want {
-	return history.Want{Kind: natslock.KindSemaphore, Name: fmt.Sprint("s", n), Permits: m.permits(slices.Index(m.clients, c), n)}
+	return history.Want{Kind: admin.KindSemaphore, Name: fmt.Sprint("s", n), Permits: m.permits(slices.Index(m.clients, c), n)}
 }
 
 // contend does one thing a client may do with a lock.
@@ -479,7 +480,7 @@ func (m *sim) meddle(rng *rand.Rand, c *client) {
 	w := m.want(rng, c)
 	ctx := context.Background()
 	operator, nl, _ := c.now()
-	info, err := nl.Inspect(ctx, w.Kind, w.Name)
+	info, err := admin.New(nl).Inspect(ctx, w.Kind, w.Name)
 	if err != nil {
 		return
 	}
@@ -494,10 +495,10 @@ func (m *sim) meddle(rng *rand.Rand, c *client) {
 	switch rng.IntN(4) {
 	case 0:
 		key := "lock." + w.Name
-		if w.Kind == natslock.KindSemaphore {
+		if w.Kind == admin.KindSemaphore {
 			key = fmt.Sprintf("sem.%s.%d", w.Name, victim.Slot)
 		}
-		if w.Kind == natslock.KindRW {
+		if w.Kind == admin.KindRW {
 			key = "rw." + w.Name
 			if info.Holder == nil || victim.Token != info.Holder.Token {
 				key = "read." + w.Name + "." + victim.ID
@@ -566,9 +567,9 @@ func (m *sim) close() {
 			}
 		}
 		for n := range m.mutexes + m.rws {
-			w := history.Want{Kind: natslock.KindMutex, Name: fmt.Sprint("m", n), Try: true}
+			w := history.Want{Kind: admin.KindMutex, Name: fmt.Sprint("m", n), Try: true}
 			if n >= m.mutexes {
-				w = history.Want{Kind: natslock.KindRW, Name: fmt.Sprint("w", n-m.mutexes), Try: true}
+				w = history.Want{Kind: admin.KindRW, Name: fmt.Sprint("w", n-m.mutexes), Try: true}
 			}
 			h, err := c.Acquire(ctx, w)
 			if assert.NoError(m.t, err, "%s cannot have %v: blocked by an orphan record", c.Name, w) {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -43,8 +44,8 @@ func testLingerSteps(t *testing.T, ownerLag, askerLag, wantPlaced, wantTried tim
 			return c
 		}
 		owner := join(ownerLag)
-		asker := join(askerLag, natslock.WithObserver(func(_ context.Context, ev natslock.Event) {
-			if ev.Type == natslock.EventQueued {
+		asker := join(askerLag, admin.WithObserver(func(_ context.Context, ev admin.Event) {
+			if ev.Type == admin.EventQueued {
 				queued = ev.Time
 			}
 		}))

@@ -16,6 +16,7 @@ import (
 
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/rwlock"
 	"github.com/natslock/locks/testutil"
 )
@@ -58,7 +59,7 @@ func at(t *testing.T, p place, opts ...natslock.Option) *user {
 	t.Helper()
 	u := &user{nc: p.connect(), rec: &recorder{more: make(chan struct{})}, log: &logged{}}
 	all := append(p.options(t, u.nc),
-		natslock.WithOwner(p.name), natslock.WithWatchAfter(0), natslock.WithObserver(u.rec.observe),
+		natslock.WithOwner(p.name), natslock.WithTuning(natslock.Tuning{WatchAfter: 1}), admin.WithObserver(u.rec.observe),
 		natslock.WithLogger(slog.New(slog.NewTextHandler(u.log, nil))),
 		testutil.WrapStore(func(kv kvstore.KV) kvstore.KV {
 			u.io = &traffic{KV: kv}
@@ -152,11 +153,11 @@ func (e *traffic) patient(t *testing.T, kind, name string) {
 // recorder keeps the events of a client's observer.
 type recorder struct {
 	mu     sync.Mutex
-	events []natslock.Event
+	events []admin.Event
 	more   chan struct{}
 }
 
-func (r *recorder) observe(_ context.Context, ev natslock.Event) {
+func (r *recorder) observe(_ context.Context, ev admin.Event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.events = append(r.events, ev)
@@ -165,7 +166,7 @@ func (r *recorder) observe(_ context.Context, ev natslock.Event) {
 }
 
 // wait returns when the observer has got n events of the kind about the lock.
-func (r *recorder) wait(t *testing.T, typ natslock.EventType, name string, n int) {
+func (r *recorder) wait(t *testing.T, typ admin.EventType, name string, n int) {
 	t.Helper()
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
@@ -225,9 +226,9 @@ func (r *referee) granted(l *natslock.Lock, alone bool) {
 	r.grants++
 	for other, otherAlone := range r.in {
 		switch {
-		case other.State() != natslock.Held:
+		case other.Remaining() == 0:
 			delete(r.in, other)
-		case (alone || otherAlone) && l.State() == natslock.Held:
+		case (alone || otherAlone) && l.Remaining() > 0:
 			r.fouls = append(r.fouls, fmt.Sprintf("tokens %d and %d are both inside their validity", other.Token(), l.Token()))
 		}
 	}
@@ -271,7 +272,7 @@ func (u *user) await(t *testing.T, take taking, name string) *attempt {
 		a.lock, a.err = take(ctx, name, natslock.Detached())
 		a.at = time.Now()
 	}()
-	u.rec.wait(t, natslock.EventQueued, name, 1)
+	u.rec.wait(t, admin.EventQueued, name, 1)
 	return a
 }
 
@@ -321,7 +322,7 @@ func ended(t *testing.T, l *natslock.Lock) {
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
 	select {
-	case <-l.Done():
+	case <-l.Context().Done():
 	case <-timer.C:
 		t.Fatal("the lock never ended")
 	}

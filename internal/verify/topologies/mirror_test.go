@@ -15,6 +15,7 @@ import (
 
 	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 )
 
 // mirror makes the documented mirror of the bucket.
@@ -72,11 +73,11 @@ func TestMirrorOfTheDead(t *testing.T) {
 
 	for range 20 {
 		for i := range locks {
-			info, err := u.Inspect(t.Context(), natslock.KindMutex, fmt.Sprint("dead", i))
+			info, err := admin.New(u.Client).Inspect(t.Context(), admin.KindMutex, fmt.Sprint("dead", i))
 			require.NoError(t, err)
 			require.Nil(t, info.Holder)
 			require.Empty(t, info.Queue)
-			info, err = u.Inspect(t.Context(), natslock.KindRW, fmt.Sprint("dead_rw", i))
+			info, err = admin.New(u.Client).Inspect(t.Context(), admin.KindRW, fmt.Sprint("dead_rw", i))
 			require.NoError(t, err)
 			require.Empty(t, info.Readers)
 		}

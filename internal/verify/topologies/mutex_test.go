@@ -14,6 +14,7 @@ import (
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 )
 
 // handedOver bounds a hand-over with a notification. Without one, a waiter that has
@@ -114,7 +115,7 @@ func boundedWait(t *testing.T, n network) {
 	}
 	require.Less(t, timeout.Waited, 10*time.Second)
 	eventually(t, "it has left the queue", func() bool {
-		info, err := near.Inspect(t.Context(), natslock.KindMutex, "bound")
+		info, err := admin.New(near.Client).Inspect(t.Context(), admin.KindMutex, "bound")
 		return err == nil && len(info.Queue) == 0
 	})
 	unlock(t, l)
@@ -127,7 +128,7 @@ func breaking(t *testing.T, n network) {
 	l := must(t, holder.Lock, "broken")
 	holder.listening(t, n)
 	begun := time.Now()
-	require.NoError(t, operator.Break(t.Context(), natslock.BreakRequest{Kind: natslock.KindMutex, Name: "broken", ID: l.ID(), Reason: "a story"}))
+	require.NoError(t, admin.New(operator.Client).Break(t.Context(), admin.BreakRequest{Kind: admin.KindMutex, Name: "broken", ID: l.ID(), Reason: "a story"}))
 	ended(t, l)
 	took := time.Since(begun)
 	t.Logf("notified in %v", took)
@@ -189,7 +190,7 @@ func gone(t *testing.T, n network) {
 	took := w.at.Sub(closed)
 	t.Logf("after %v", took)
 	require.Less(t, took, deadFor)
-	require.Equal(t, natslock.Lost, l.State())
+	require.ErrorIs(t, l.Err(), natslock.ErrLost)
 	unlock(t, got)
 	ref.check(t, 2)
 }
@@ -203,14 +204,14 @@ func renewing(t *testing.T, n network) {
 	r := must(t, u.rw.RLock, "kept_reading", natslock.TTL(ttl))
 	begun := time.Now()
 	select {
-	case <-l.Done():
+	case <-l.Context().Done():
 		t.Fatalf("after %v: %v", time.Since(begun), l.Err())
-	case <-r.Done():
+	case <-r.Context().Done():
 		t.Fatalf("after %v: %v", time.Since(begun), r.Err())
 	case <-time.After(3 * ttl):
 	}
-	u.rec.wait(t, natslock.EventRenewed, "kept", 3)
-	u.rec.wait(t, natslock.EventRenewed, "kept_reading", 3)
+	u.rec.wait(t, admin.EventRenewed, "kept", 3)
+	u.rec.wait(t, admin.EventRenewed, "kept_reading", 3)
 	unlock(t, l)
 	unlock(t, r)
 	if n.silent {
@@ -226,10 +227,10 @@ func inspecting(t *testing.T, n network) {
 	defer cancel()
 	near, far := at(t, n.places[0], n.opts...), at(t, n.last(), n.opts...)
 	var mu sync.Mutex
-	seen := map[natslock.EventType]int{}
+	seen := map[admin.EventType]int{}
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		for ev, err := range far.Watch(ctx, "seen") {
+		for ev, err := range admin.New(far.Client).Watch(ctx, "seen") {
 			if !assert.NoError(t, err) {
 				return
 			}
@@ -240,7 +241,7 @@ func inspecting(t *testing.T, n network) {
 	})
 	defer wg.Wait()
 	defer cancel()
-	saw := func(typ natslock.EventType) bool {
+	saw := func(typ admin.EventType) bool {
 		mu.Lock()
 		defer mu.Unlock()
 		return seen[typ] > 0
@@ -249,27 +250,27 @@ func inspecting(t *testing.T, n network) {
 		// Watch does not say when it has begun.
 		eventually(t, "the watch is on", func() bool {
 			unlock(t, must(t, near.Lock, "seen"))
-			return saw(natslock.EventGranted) && saw(natslock.EventReleased)
+			return saw(admin.EventGranted) && saw(admin.EventReleased)
 		})
 	}
 	l := must(t, near.Lock, "seen", natslock.Meta(map[string]string{"job": "j"}))
 	w := near.await(t, near.Lock, "seen")
 	read := must(t, near.rw.RLock, "seen_rw")
 
-	var info natslock.Info
+	var info admin.Info
 	eventually(t, "its holder", func() (there bool) { // within a second, on an idle machine
 		var err error
-		info, err = far.Inspect(ctx, natslock.KindMutex, "seen")
+		info, err = admin.New(far.Client).Inspect(ctx, admin.KindMutex, "seen")
 		return err == nil && info.Holder != nil && info.Holder.Token == l.Token()
 	})
 	require.Equal(t, "j", info.Holder.Meta["job"])
 	eventually(t, "its queue", func() bool { // a replica may lag
-		info, err := far.Inspect(ctx, natslock.KindMutex, "seen")
+		info, err := admin.New(far.Client).Inspect(ctx, admin.KindMutex, "seen")
 		return err == nil && len(info.Queue) == 1
 	})
 	eventually(t, "both are listed", func() bool {
 		found := 0
-		for info, err := range far.List(ctx, "*") {
+		for info, err := range admin.New(far.Client).List(ctx, "*") {
 			require.NoError(t, err)
 			switch info.Name {
 			case "seen":
@@ -284,7 +285,7 @@ func inspecting(t *testing.T, n network) {
 	unlock(t, w.granted(t))
 	unlock(t, read)
 	if !n.silent {
-		eventually(t, "the watch reports the queue", func() bool { return saw(natslock.EventQueued) })
+		eventually(t, "the watch reports the queue", func() bool { return saw(admin.EventQueued) })
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 )
 
 // readingAndWriting: readers are in together, at all places. A writer waits for all of
@@ -33,7 +34,7 @@ func readingAndWriting(t *testing.T, n network) {
 		writer.at = time.Now()
 	}()
 	eventually(t, "the gate stands", func() bool {
-		info, err := r1.Inspect(t.Context(), natslock.KindRW, "doc")
+		info, err := admin.New(r1.Client).Inspect(t.Context(), admin.KindRW, "doc")
 		return err == nil && info.Holder != nil
 	})
 	for _, p := range n.places { // a guard that is named wrongly is no guard
@@ -80,7 +81,7 @@ func readerGone(t *testing.T, n network) {
 	took := time.Since(closed)
 	t.Logf("after %v", took)
 	require.Less(t, took, deadFor)
-	require.Equal(t, natslock.Lost, r.State())
+	require.ErrorIs(t, r.Err(), natslock.ErrLost)
 	unlock(t, l)
 	ref.check(t, 2)
 }

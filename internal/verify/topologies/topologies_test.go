@@ -120,7 +120,7 @@ func single(t *testing.T) network {
 	return network{places: []place{one("n1", s[0])}}
 }
 
-var threeReplicas = natslock.WithBucketConfig(kvstore.Config{Replicas: 3})
+var threeReplicas = natslock.WithReplicas(3)
 
 func cluster(t *testing.T) network {
 	s := start(t, 0, host{name: "n1", file: "cluster-1.conf"}, host{name: "n2", file: "cluster-2.conf"}, host{name: "n3", file: "cluster-3.conf"})

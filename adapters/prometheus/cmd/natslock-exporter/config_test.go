@@ -9,16 +9,16 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
-	"github.com/natslock/locks/natslock"
+	lockadmin "github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
 )
 
 func natsUser(name string) nats.Option { return nats.UserInfo(name, "secret") }
 
 // observer are the permissions that "lockctl perms --role observer" prints.
-func observer(t *testing.T, pattern string) natslock.PermissionSet {
+func observer(t *testing.T, pattern string) lockadmin.PermissionSet {
 	t.Helper()
-	p, err := natslock.Permissions(natslock.Access{Role: natslock.RoleObserver, Pattern: pattern})
+	p, err := lockadmin.Permissions(lockadmin.Access{Role: lockadmin.RoleObserver, Pattern: pattern})
 	require.NoError(t, err)
 	return p
 }
@@ -26,7 +26,7 @@ func observer(t *testing.T, pattern string) natslock.PermissionSet {
 // permissions are the users of TestRefused.
 func permissions(t *testing.T) string {
 	t.Helper()
-	admin, err := natslock.Permissions(natslock.Access{Role: natslock.RoleAdmin})
+	admin, err := lockadmin.Permissions(lockadmin.Access{Role: lockadmin.RoleAdmin})
 	require.NoError(t, err)
 	reader := observer(t, ">")
 	deaf := reader
@@ -44,7 +44,7 @@ func permissions(t *testing.T) string {
 		}
 	}
 	var users strings.Builder
-	for name, set := range map[string]natslock.PermissionSet{
+	for name, set := range map[string]lockadmin.PermissionSet{
 		"admin": admin, "reader": reader, "deaf": deaf, "blind": blind, "narrow": observer(t, "orders.>"),
 	} {
 		fmt.Fprintf(&users, "{user: %s, password: secret, %s}\n", name, set)

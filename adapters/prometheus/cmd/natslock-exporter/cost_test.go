@@ -47,7 +47,7 @@ func TestCost(t *testing.T) {
 	}
 	s := testutil.RunServer(t)
 	renewed := 3 * time.Second * time.Duration(2*l.locks) / time.Duration(l.rate) // the TTL: renewals come each third
-	holder, _ := client(t, s, natslock.WithTTL(max(renewed, 3*time.Second)), natslock.WithWatchAfter(-1))
+	holder, _ := client(t, s, natslock.WithTTL(max(renewed, 3*time.Second)), natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
 	var held sync.Map
 	var taking sync.WaitGroup
 	for i := range 50 {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/natslock/locks/internal/tool"
 	"github.com/natslock/locks/natslock"
+	lockadmin "github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -90,7 +91,7 @@ func TestMetrics(t *testing.T) {
 	waiter := later(t, a, "orders.1")
 
 	broken := hold(t, a, "reports.daily")
-	require.NoError(t, b.Break(t.Context(), natslock.BreakRequest{Name: "reports.daily", ID: broken.ID(), Reason: "test"}))
+	require.NoError(t, lockadmin.New(b).Break(t.Context(), lockadmin.BreakRequest{Name: "reports.daily", ID: broken.ID(), Reason: "test"}))
 	p.shows(`natslock_bucket_breaks_total{lock="reports.*"} 1`)
 	require.ErrorIs(t, broken.Unlock(context.Background()), natslock.ErrBroken)
 

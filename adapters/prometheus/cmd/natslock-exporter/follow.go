@@ -16,6 +16,7 @@ import (
 	"github.com/natslock/locks/internal/tool"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 )
 
 const (
@@ -199,11 +200,11 @@ func (f *follower) watch(ctx context.Context, begun *bool) error {
 	})
 	defer lists.Wait()
 	defer end(nil)
-	for ev, err := range locks.Watch(ctx, f.c.Names) {
+	for ev, err := range admin.New(locks).Watch(ctx, f.c.Names) {
 		switch {
 		case err != nil:
 			return err
-		case ev.Type != natslock.EventWatching:
+		case ev.Type != admin.EventWatching:
 			f.state.apply(ev)
 		default:
 			select {
@@ -243,8 +244,8 @@ func (f *follower) list(ctx context.Context, locks *natslock.Client) error {
 	defer cancel()
 	followed, gap := f.state.watching(), f.state.listing()
 	begun := time.Now()
-	var infos []natslock.Info
-	for info, err := range locks.List(ctx, f.c.Names) {
+	var infos []admin.Info
+	for info, err := range admin.New(locks).List(ctx, f.c.Names) {
 		if err != nil {
 			return err
 		}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/natslock/locks/internal/script"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -41,7 +42,7 @@ func TestScriptsLock(t *testing.T) {
 	p.shows(`natslock_bucket_held{lock="job"} 0`, `natslock_bucket_grants_total{lock="job"} 2`, `natslock_bucket_expiries_total{lock="job"} 1`)
 
 	h = left(time.Hour)
-	require.NoError(t, c.Break(context.Background(), natslock.BreakRequest{Name: "job", ID: h.ID, Reason: "test"}))
+	require.NoError(t, admin.New(c).Break(context.Background(), admin.BreakRequest{Name: "job", ID: h.ID, Reason: "test"}))
 	require.ErrorIs(t, h.Release(t.Context(), c), natslock.ErrBroken)
 	p.shows(`natslock_bucket_held{lock="job"} 0`, `natslock_bucket_grants_total{lock="job"} 3`, `natslock_bucket_breaks_total{lock="job"} 1`, `natslock_bucket_expiries_total{lock="job"} 1`)
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	natslockprom "github.com/natslock/locks/adapters/prometheus"
-	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 )
 
 // state is what the records of the bucket say, as of the last event. It is also the
@@ -32,7 +32,7 @@ type state struct {
 
 // lockID names a lock: those of different kinds are different locks.
 type lockID struct {
-	kind natslock.Kind
+	kind admin.Kind
 	name string
 }
 
@@ -66,7 +66,7 @@ type claim struct {
 type identity struct {
 	owner, host string
 	pid         int
-	mode        natslock.Mode
+	mode        admin.Mode
 }
 
 // group is all locks with one label, with its counters.
@@ -135,7 +135,7 @@ func (s *state) listing() (gap uint64) {
 
 // listed replaces the claims by those of a list that began after a gap, but for those of
 // events since. It keeps the counters.
-func (s *state) listed(infos []natslock.Info, gap uint64) {
+func (s *state) listed(infos []admin.Info, gap uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	changed := s.changed
@@ -171,7 +171,7 @@ func (s *state) listed(infos []natslock.Info, gap uint64) {
 }
 
 // apply follows one event.
-func (s *state) apply(ev natslock.Event) {
+func (s *state) apply(ev admin.Event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	l := s.lock(lockID{ev.Kind, ev.Name})
@@ -181,9 +181,9 @@ func (s *state) apply(ev natslock.Event) {
 		l.group.waited.Add(max(ev.Waited, 0).Seconds())
 	}
 	switch ev.Type {
-	case natslock.EventQueued:
+	case admin.EventQueued:
 		s.waits(l, ev.ID, sinceOf(ev), identityOf(ev))
-	case natslock.EventGranted:
+	case admin.EventGranted:
 		if !l.freed.IsZero() {
 			l.group.handover.Observe(max(ev.Time.Sub(l.freed), 0).Seconds())
 			l.freed = time.Time{}
@@ -192,9 +192,9 @@ func (s *state) apply(ev natslock.Event) {
 			s.leaves(l, identityOf(ev), sinceOf(ev).Add(-ev.Waited))
 		}
 		s.holds(l, ev.ID, ev.Holder).since = sinceOf(ev)
-	case natslock.EventRenewed:
+	case admin.EventRenewed:
 		s.holds(l, ev.ID, ev.Holder).since = sinceOf(ev)
-	case natslock.EventGaveUp:
+	case admin.EventGaveUp:
 		l.group.gaveUp.Inc()
 		if s.claims[ev.ID] != nil {
 			s.remove(ev.ID)
@@ -204,14 +204,14 @@ func (s *state) apply(ev natslock.Event) {
 		if len(l.queue) == 0 {
 			l.freed = time.Time{} // nobody is left to hand the lock to
 		}
-	case natslock.EventReleased:
+	case admin.EventReleased:
 		s.ended(l, ev)
-	case natslock.EventExpired:
+	case admin.EventExpired:
 		if c := s.claims[ev.ID]; c == nil || !c.broken { // else the break was its end
 			l.group.expiries.Inc()
 		}
 		s.ended(l, ev)
-	case natslock.EventBroken:
+	case admin.EventBroken:
 		c := s.claims[ev.ID]
 		if c == nil || !c.broken {
 			l.group.breaks.Inc()
@@ -228,22 +228,22 @@ func (s *state) apply(ev natslock.Event) {
 }
 
 // ended follows the end of a hold. Under mu.
-func (s *state) ended(l *lock, ev natslock.Event) {
+func (s *state) ended(l *lock, ev admin.Event) {
 	s.remove(ev.ID)
-	if len(l.queue) > 0 && (l.held == 0 || l.id.kind == natslock.KindSemaphore) {
+	if len(l.queue) > 0 && (l.held == 0 || l.id.kind == admin.KindSemaphore) {
 		l.freed = ev.Time
 	}
 }
 
 // sinceOf is when a holder got the lock, or a waiter asked for it.
-func sinceOf(ev natslock.Event) time.Time {
+func sinceOf(ev admin.Event) time.Time {
 	if ev.Holder == nil || ev.Holder.Since.IsZero() {
 		return ev.Time
 	}
 	return ev.Holder.Since
 }
 
-func identityOf(ev natslock.Event) identity {
+func identityOf(ev admin.Event) identity {
 	if ev.Holder == nil {
 		return identity{}
 	}
@@ -283,7 +283,7 @@ func (s *state) expire() {
 }
 
 // holds makes a claim a holder. h may be nil. Under mu.
-func (s *state) holds(l *lock, id string, h *natslock.Holder) *claim {
+func (s *state) holds(l *lock, id string, h *admin.Holder) *claim {
 	c := s.claims[id]
 	if c == nil || c.lock != l || !c.holds {
 		s.remove(id)
@@ -291,7 +291,7 @@ func (s *state) holds(l *lock, id string, h *natslock.Holder) *claim {
 		s.claims[id] = c
 		l.held++
 	}
-	if l.id.kind == natslock.KindMutex && l.mutex != c {
+	if l.id.kind == admin.KindMutex && l.mutex != c {
 		if l.mutex != nil { // its end was missed: a mutex has one holder
 			s.remove(l.mutex.id)
 		}

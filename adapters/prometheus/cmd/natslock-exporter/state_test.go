@@ -15,6 +15,7 @@ import (
 
 	natslockprom "github.com/natslock/locks/adapters/prometheus"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/rwlock"
 	"github.com/natslock/locks/semaphore"
 	natstest "github.com/natslock/locks/testutil"
@@ -52,7 +53,7 @@ func TestMatchesAsList(t *testing.T) {
 	}
 	for _, pattern := range []string{">", "*", "a", "a.>", "a.*", "*.b", "*.*.c", "*.>", "a.b.c"} {
 		listed := map[string]bool{}
-		for info, err := range c.List(t.Context(), pattern) {
+		for info, err := range admin.New(c).List(t.Context(), pattern) {
 			require.NoError(t, err)
 			listed[info.Name] = true
 		}
@@ -67,13 +68,13 @@ func TestLabelsAreFew(t *testing.T) {
 	t.Parallel()
 	s := newState(labeler(nil), func() bool { return true })
 	s.listed(nil, 0)
-	s.apply(natslock.Event{Type: natslock.EventQueued, Name: "\xff.2", ID: "more bytes"})
-	s.apply(natslock.Event{Type: natslock.EventGaveUp, Name: "\xff.2", ID: "more bytes"})
+	s.apply(admin.Event{Type: admin.EventQueued, Name: "\xff.2", ID: "more bytes"})
+	s.apply(admin.Event{Type: admin.EventGaveUp, Name: "\xff.2", ID: "more bytes"})
 	for i := range 2 * natslockprom.MaxLabels {
-		s.apply(natslock.Event{Type: natslock.EventGranted, Name: fmt.Sprint("id-", i), ID: fmt.Sprint(i), Grants: 1})
+		s.apply(admin.Event{Type: admin.EventGranted, Name: fmt.Sprint("id-", i), ID: fmt.Sprint(i), Grants: 1})
 	}
-	s.apply(natslock.Event{Type: natslock.EventGranted, Name: "\xff.1", ID: "bytes", Grants: 1}) // no UTF-8
-	s.apply(natslock.Event{Type: natslock.EventReleased, Name: "\xff.1", ID: "bytes"})
+	s.apply(admin.Event{Type: admin.EventGranted, Name: "\xff.1", ID: "bytes", Grants: 1}) // no UTF-8
+	s.apply(admin.Event{Type: admin.EventReleased, Name: "\xff.1", ID: "bytes"})
 	totals, current := s.totals()
 	require.True(t, current)
 	require.Len(t, totals, natslockprom.MaxLabels+1)
@@ -86,22 +87,22 @@ func TestLabelsAreFew(t *testing.T) {
 func TestListAndEvents(t *testing.T) {
 	t.Parallel()
 	s := newState(labeler(nil), func() bool { return true })
-	holder := func(id string) *natslock.Holder {
-		return &natslock.Holder{ID: id, Owner: "web", Since: time.Now(), TTL: time.Second}
+	holder := func(id string) *admin.Holder {
+		return &admin.Holder{Holder: natslock.Holder{ID: id, Owner: "web", Since: time.Now()}, TTL: time.Second}
 	}
-	event := func(typ natslock.EventType, name, id string) natslock.Event {
-		return natslock.Event{Type: typ, Name: name, ID: id, Time: time.Now(), Holder: holder(id)}
+	event := func(typ admin.EventType, name, id string) admin.Event {
+		return admin.Event{Type: typ, Name: name, ID: id, Time: time.Now(), Holder: holder(id)}
 	}
 	gap := s.listing()
-	list := []natslock.Info{
+	list := []admin.Info{
 		{Name: "released", Holder: holder("1")},
-		{Name: "held", Holder: holder("2"), Queue: []natslock.Waiter{{ID: "3"}, {ID: "4"}, {ID: "5", Overdue: true}}},
-		{Name: "rests", Holder: &natslock.Holder{ID: "6", Resting: true}},
-		{Name: "read", Kind: natslock.KindRW, Readers: []natslock.Holder{*holder("7"), *holder("8")}},
+		{Name: "held", Holder: holder("2"), Queue: []admin.Waiter{{ID: "3"}, {ID: "4"}, {ID: "5", Overdue: true}}},
+		{Name: "rests", Holder: &admin.Holder{Holder: natslock.Holder{ID: "6"}, Resting: true}},
+		{Name: "read", Kind: admin.KindRW, Readers: []admin.Holder{*holder("7"), *holder("8")}},
 	}
-	s.apply(event(natslock.EventReleased, "released", "1"))
-	s.apply(event(natslock.EventGaveUp, "held", "3"))
-	s.apply(event(natslock.EventGranted, "new", "9"))
+	s.apply(event(admin.EventReleased, "released", "1"))
+	s.apply(event(admin.EventGaveUp, "held", "3"))
+	s.apply(event(admin.EventGranted, "new", "9"))
 	s.missed()
 	s.listed(list, gap)
 	require.False(t, s.watching())
@@ -116,15 +117,15 @@ func TestListAndEvents(t *testing.T) {
 	require.Equal(t, 2, all["held"].queued)
 
 	// A mutex has one holder: a grant ends a hold whose end was missed.
-	s.apply(event(natslock.EventGranted, "held", "10"))
+	s.apply(event(admin.EventGranted, "held", "10"))
 	all, _ = s.totals()
 	require.Equal(t, 1, all["held"].held)
 
 	// A break is one, and its end is no expiry.
-	broken := event(natslock.EventBroken, "held", "10")
+	broken := event(admin.EventBroken, "held", "10")
 	s.apply(broken)
 	s.apply(broken)
-	s.apply(event(natslock.EventExpired, "held", "10"))
+	s.apply(event(admin.EventExpired, "held", "10"))
 	require.Equal(t, 1.0, testutil.ToFloat64(s.breaks.WithLabelValues("held")))
 	require.Equal(t, 0.0, testutil.ToFloat64(s.expiries.WithLabelValues("held")))
 	s.listed(nil, s.listing())
@@ -139,13 +140,13 @@ func TestRenewalLag(t *testing.T) {
 	now := time.Now()
 	s := newState(labeler(nil), func() bool { return true })
 	s.now = func() time.Time { return now }
-	holder := func(id string, revision uint64) *natslock.Holder {
-		return &natslock.Holder{ID: id, TTL: 15 * time.Second, Revision: revision}
+	holder := func(id string, revision uint64) *admin.Holder {
+		return &admin.Holder{Holder: natslock.Holder{ID: id}, TTL: 15 * time.Second, Revision: revision}
 	}
-	list := func(holders ...*natslock.Holder) {
-		var infos []natslock.Info
+	list := func(holders ...*admin.Holder) {
+		var infos []admin.Info
 		for _, h := range holders {
-			infos = append(infos, natslock.Info{Name: h.ID + ".x", Holder: h})
+			infos = append(infos, admin.Info{Name: h.ID + ".x", Holder: h})
 		}
 		s.listed(infos, s.listing())
 	}
@@ -155,7 +156,7 @@ func TestRenewalLag(t *testing.T) {
 		require.Equal(t, want, all[label].lag, label)
 	}
 	idle, fixed, broken := holder("idle", 1), holder("fixed", 2), holder("broken", 3)
-	idle.Idle, fixed.Fixed, broken.Broken = true, true, &natslock.Broken{}
+	idle.Idle, fixed.Fixed, broken.Broken = true, true, &admin.Broken{}
 	list(holder("held", 4), idle, fixed, broken)
 	now = now.Add(5 * time.Second)
 	lag("held", 0)
@@ -167,14 +168,14 @@ func TestRenewalLag(t *testing.T) {
 
 	list(holder("held", 4), idle, fixed, broken) // the same records
 	lag("held", 3*time.Second)
-	s.apply(natslock.Event{Type: natslock.EventRenewed, Name: "held.x", ID: "held", Holder: holder("held", 5)})
+	s.apply(admin.Event{Type: admin.EventRenewed, Name: "held.x", ID: "held", Holder: holder("held", 5)})
 	lag("held", 0)
 	now = now.Add(6 * time.Second)
 	lag("held", time.Second)
 	list(holder("held", 6), idle, fixed, broken) // whose event was missed
 	lag("held", 0)
 	lag("idle", 9*time.Second)
-	s.apply(natslock.Event{Type: natslock.EventReleased, Name: "idle.x", ID: "idle"})
+	s.apply(admin.Event{Type: admin.EventReleased, Name: "idle.x", ID: "idle"})
 	lag("idle", 0)
 }
 
@@ -195,11 +196,11 @@ func TestFollowsList(t *testing.T) {
 	defer watch.Wait()
 	defer end()
 	watch.Go(func() {
-		for ev, err := range watcher.Watch(watching, ">") {
+		for ev, err := range admin.New(watcher).Watch(watching, ">") {
 			switch {
 			case err != nil:
 				t.Errorf("watch: %v", err)
-			case ev.Type == natslock.EventWatching:
+			case ev.Type == admin.EventWatching:
 				st.listed(nil, st.listing())
 				close(began)
 			default:
@@ -245,14 +246,14 @@ func TestFollowsList(t *testing.T) {
 						held[i] = append(held[i], l) // until the pause
 						continue
 					case 1:
-						kind := natslock.KindMutex
+						kind := admin.KindMutex
 						if strings.HasPrefix(l.Name(), "rw.") {
-							kind = natslock.KindRW
+							kind = admin.KindRW
 						} else if strings.HasPrefix(l.Name(), "sem.") {
-							kind = natslock.KindSemaphore
+							kind = admin.KindSemaphore
 						}
 						id, _, _ := strings.Cut(l.ID(), ".") // the claim of a run
-						_ = clients[0].Break(t.Context(), natslock.BreakRequest{Kind: kind, Name: l.Name(), ID: id, Reason: "test", Immediately: r.IntN(2) == 0})
+						_ = admin.New(clients[0]).Break(t.Context(), admin.BreakRequest{Kind: kind, Name: l.Name(), ID: id, Reason: "test", Immediately: r.IntN(2) == 0})
 					}
 					_ = l.Unlock(context.Background())
 				}
@@ -279,7 +280,7 @@ func same(t *testing.T, c *natslock.Client, st *state) {
 	t.Helper()
 	listed := func() map[lockID]shape {
 		shapes := map[lockID]shape{}
-		for info, err := range c.List(t.Context(), ">") {
+		for info, err := range admin.New(c).List(t.Context(), ">") {
 			require.NoError(t, err)
 			sh := shape{len(info.Readers) + len(info.Permits), len(info.Queue)}
 			if info.Holder != nil {

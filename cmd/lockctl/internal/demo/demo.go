@@ -15,6 +15,7 @@ import (
 	"github.com/natslock/locks/cmd/lockctl/internal/show"
 	"github.com/natslock/locks/internal/tool"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 )
 
 // Command is "lockctl demo".
@@ -92,7 +93,7 @@ func (d *demo) hire() (err error) {
 	}
 	d.say("bucket", "%q made: leases of %v, renewed every %s; tokens are above those of any bucket before", d.g.Bucket, d.ttl, show.Brief(d.ttl/3))
 	for _, name := range demoWorkers {
-		s, err := d.g.Open(natslock.WithOwner(name), natslock.WithTTL(d.ttl), natslock.WithWatchAfter(0))
+		s, err := d.g.Open(natslock.WithOwner(name), natslock.WithTTL(d.ttl), natslock.WithTuning(natslock.Tuning{WatchAfter: 1}))
 		if err != nil {
 			return err
 		}
@@ -138,7 +139,7 @@ func (d *demo) turn(ctx context.Context, w *worker) error {
 // queued is how many wait now, besides a claim that was just granted and may not
 // have left the queue yet.
 func (d *demo) queued(ctx context.Context, besides string) int {
-	info, err := d.boss.Inspect(ctx, natslock.KindMutex, demoLock)
+	info, err := admin.New(d.boss.Client).Inspect(ctx, admin.KindMutex, demoLock)
 	if err != nil {
 		return -1
 	}
@@ -231,11 +232,11 @@ func (d *demo) breaking(ctx context.Context) error {
 		return err
 	}
 	at := time.Now()
-	if err := d.boss.Break(ctx, natslock.BreakRequest{Kind: natslock.KindMutex, Name: demoLock, ID: l.ID(), Reason: "it hangs"}); err != nil {
+	if err := admin.New(d.boss.Client).Break(ctx, admin.BreakRequest{Kind: admin.KindMutex, Name: demoLock, ID: l.ID(), Reason: "it hangs"}); err != nil {
 		return err
 	}
 	select {
-	case <-l.Done():
+	case <-l.Context().Done():
 	case <-ctx.Done():
 		return ctx.Err()
 	}

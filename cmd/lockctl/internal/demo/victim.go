@@ -14,6 +14,7 @@ import (
 
 	"github.com/natslock/locks/cmd/lockctl/internal/session"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 )
 
 // Victim is the command of the process that the demo kills: it takes the lock and keeps it.
@@ -28,7 +29,7 @@ type Victim struct {
 func (c *Victim) Run(g *session.Globals) error {
 	events := make(chan string, 64)
 	s, err := g.Open(natslock.WithOwner("victim"), natslock.WithTTL(c.TTL),
-		natslock.WithObserver(func(_ context.Context, ev natslock.Event) {
+		admin.WithObserver(func(_ context.Context, ev admin.Event) {
 			select {
 			case events <- fmt.Sprintln(ev.Type, ev.Token):
 			default:
@@ -50,7 +51,7 @@ func (c *Victim) Run(g *session.Globals) error {
 			fmt.Print(line)
 		case <-ended:
 			return l.Unlock(context.Background())
-		case <-l.Done():
+		case <-l.Context().Done():
 			return l.Err()
 		}
 	}
@@ -91,7 +92,7 @@ func (d *demo) startVictim() (*victim, error) {
 }
 
 // await returns the token of the next event of a type.
-func (v *victim) await(want natslock.EventType) (token uint64, err error) {
+func (v *victim) await(want admin.EventType) (token uint64, err error) {
 	for v.lines.Scan() {
 		var typ string
 		if _, err := fmt.Sscan(v.lines.Text(), &typ, &token); err == nil && typ == want.String() {
@@ -101,9 +102,9 @@ func (v *victim) await(want natslock.EventType) (token uint64, err error) {
 	return 0, errors.Join(fmt.Errorf("the victim ended before it was killed"), v.lines.Err())
 }
 
-func (v *victim) granted() (uint64, error) { return v.await(natslock.EventGranted) }
+func (v *victim) granted() (uint64, error) { return v.await(admin.EventGranted) }
 
-func (v *victim) renewed() error { _, err := v.await(natslock.EventRenewed); return err }
+func (v *victim) renewed() error { _, err := v.await(admin.EventRenewed); return err }
 
 // kill kills it and returns when it was certainly dead.
 func (v *victim) kill() (time.Time, error) {

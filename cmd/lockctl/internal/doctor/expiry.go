@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/natslock/locks/cmd/lockctl/internal/show"
-	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 )
 
 // A visit removes so many records at most, and takes so long for that.
@@ -20,7 +20,7 @@ const (
 func (d *doctor) repair() {
 	ctx, cancel := context.WithTimeout(context.Background(), repairWithin)
 	defer cancel()
-	d.removed(d.s.RemoveOverdue(ctx, d.Pattern, repairMost))
+	d.removed(admin.New(d.s.Client).RemoveOverdue(ctx, d.Pattern, repairMost))
 }
 
 func (d *doctor) removed(removed, left int, err error) {
@@ -44,7 +44,7 @@ func (d *doctor) expiry() {
 	if stream, err := d.s.JS.Stream(ctx, d.info.Config.Name); err == nil {
 		r.at = stream.CachedInfo().TimeStamp
 	}
-	for info, err := range d.s.List(ctx, d.Pattern) {
+	for info, err := range admin.New(d.s.Client).List(ctx, d.Pattern) {
 		if err != nil {
 			d.add("expiry", checkUnknown, "", "the locks cannot be listed: %v", d.why(err))
 			return
@@ -97,6 +97,6 @@ func (d *doctor) expiry() {
 	d.add("renewals", status, repair, "%s", found)
 }
 
-func placeName(info natslock.Info, w natslock.Waiter) string {
+func placeName(info admin.Info, w admin.Waiter) string {
 	return fmt.Sprintf("place %s of %s lock %s", show.Plain(w.ID), info.Kind, show.Plain(info.Name))
 }

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/natslock/locks/cmd/lockctl/internal/show"
-	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 )
 
 // renewals are those that the records in the bucket need, and those that they got. Scripts
@@ -52,7 +52,7 @@ func (r *renewals) count(ttl time.Duration, expires time.Time, name func() strin
 
 // renewed says whether the client of a holder renews its record. It renews that of an idle lock
 // too, and leaves that of a broken one.
-func renewed(h natslock.Holder) bool {
+func renewed(h admin.Holder) bool {
 	return !h.Fixed && !h.Resting && !h.HandedOver && !h.Unreadable && !h.Overdue && h.Broken == nil
 }
 
@@ -71,6 +71,6 @@ func (r *renewals) judge() (status, found, repair string) {
 	if r.Demand-r.Confirmed <= lateShare*r.Demand {
 		return checkOK, found, ""
 	}
-	return checkWarning, found, "find clients that are dead, cut off, or renew later by WithRenewFraction. If most live, the servers or the way to them confirm too few writes: " +
+	return checkWarning, found, "find clients that are dead, cut off, or renew later by Tuning.RenewFraction. If most live, the servers or the way to them confirm too few writes: " +
 		"hold fewer locks or give them a longer TTL, see docs/operate/many-locks.md"
 }

@@ -6,7 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 )
 
 // A renewal is late a second after a third of the TTL, and a tenth of the demand may be late.
@@ -52,9 +52,9 @@ func TestRenewals(t *testing.T) {
 // Records that no client renews need nothing.
 func TestRenewed(t *testing.T) {
 	t.Parallel()
-	require.True(t, renewed(natslock.Holder{}))
-	require.True(t, renewed(natslock.Holder{Lingers: true, Idle: true}))
-	for _, h := range []natslock.Holder{{Fixed: true}, {Resting: true}, {HandedOver: true}, {Unreadable: true}, {Overdue: true}, {Broken: &natslock.Broken{}}} {
+	require.True(t, renewed(admin.Holder{}))
+	require.True(t, renewed(admin.Holder{Lingers: true, Idle: true}))
+	for _, h := range []admin.Holder{{Fixed: true}, {Resting: true}, {HandedOver: true}, {Unreadable: true}, {Overdue: true}, {Broken: &admin.Broken{}}} {
 		require.False(t, renewed(h), "%+v", h)
 	}
 }

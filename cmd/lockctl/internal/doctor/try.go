@@ -14,6 +14,7 @@ import (
 	"github.com/natslock/locks/cmd/lockctl/internal/show"
 	"github.com/natslock/locks/internal/tool"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/rwlock"
 )
 
@@ -25,17 +26,17 @@ const wordAfter = 2 * time.Second
 // nothing: the server reports a refusal before it answers a ping.
 func (d *doctor) permissions() {
 	o := d.s.JS.Options()
-	access := natslock.Access{Pattern: d.name, Bucket: d.g.Bucket, Domain: o.Domain, InboxPrefix: d.s.NC.Opts.InboxPrefix}
+	access := admin.Access{Pattern: d.name, Bucket: d.g.Bucket, Domain: o.Domain, InboxPrefix: d.s.NC.Opts.InboxPrefix}
 	if o.Domain == "" && o.APIPrefix != "$JS.API." && o.APIPrefix != "" {
 		access.APIPrefix = o.APIPrefix
 	}
-	set, err := natslock.Permissions(access)
+	set, err := admin.Permissions(access)
 	if err != nil {
 		d.fail("permissions", err, "")
 		return
 	}
 	access.ReadAll = true
-	all, err := natslock.Permissions(access)
+	all, err := admin.Permissions(access)
 	if err != nil {
 		d.fail("permissions", err, "")
 		return
@@ -54,7 +55,7 @@ func (d *doctor) permissions() {
 			return
 		case refused == nil:
 			allowed++
-		case slices.ContainsFunc(set.Publish, func(q natslock.Permission) bool { return q.Subject == p.Subject }):
+		case slices.ContainsFunc(set.Publish, func(q admin.Permission) bool { return q.Subject == p.Subject }):
 			d.add("permissions", checkError, repair, "refused to %s: publish to %s", p.For, p.Subject)
 			d.Checks[len(d.Checks)-1].code = tool.ExitPermission
 		default:
@@ -125,7 +126,7 @@ func (d *doctor) refusal(try func() error) (refused, err error) {
 // it.
 func (d *doctor) locks() {
 	err := d.s.Open(d.g, natslock.WithBucketConfig(d.cfg), natslock.WithOwner("lockctl doctor"), natslock.WithTTL(5*time.Second),
-		natslock.WithWatchAfter(-1), natslock.WithLogger(slog.New(slog.DiscardHandler)))
+		natslock.WithTuning(natslock.Tuning{WatchAfter: -1}), natslock.WithLogger(slog.New(slog.DiscardHandler)))
 	if err != nil {
 		d.fail("mutex", err, "see the rows above")
 		return
@@ -155,7 +156,7 @@ func (d *doctor) mutex() (stored bool) {
 	if err != nil {
 		return d.refusedWrite("mutex", err)
 	}
-	info, inspectErr := d.s.Inspect(ctx, natslock.KindMutex, d.name)
+	info, inspectErr := admin.New(d.s.Client).Inspect(ctx, admin.KindMutex, d.name)
 	renewing := time.Now()
 	err = l.Extend(ctx, 0)
 	releasing := time.Now()

@@ -16,6 +16,7 @@ import (
 	"github.com/natslock/locks/internal/tool"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 )
 
 // Bucket returns the bucket's stream, also of a bucket that is not fit for locks.
@@ -103,12 +104,12 @@ func (s *Session) NotDone(err error) error {
 
 // Find reads the locks of a name, of all kinds, without those that are free
 // and not waited for.
-func (s *Session) Find(g *Globals, name string) ([]natslock.Info, error) {
+func (s *Session) Find(g *Globals, name string) ([]admin.Info, error) {
 	ctx, cancel := g.Bounded()
 	defer cancel()
-	var infos []natslock.Info
-	for _, kind := range []natslock.Kind{natslock.KindMutex, natslock.KindRW, natslock.KindSemaphore} {
-		info, err := s.Inspect(ctx, kind, name)
+	var infos []admin.Info
+	for _, kind := range []admin.Kind{admin.KindMutex, admin.KindRW, admin.KindSemaphore} {
+		info, err := admin.New(s.Client).Inspect(ctx, kind, name)
 		if err != nil {
 			return nil, err
 		}

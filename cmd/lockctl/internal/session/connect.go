@@ -60,7 +60,7 @@ func (s *Session) Open(g *Globals, opts ...natslock.Option) error {
 	opts = append([]natslock.Option{natslock.WithBucket(g.Bucket), natslock.WithJetStream(s.JS), natslock.WithLogger(slog.New(warner{Console: s.Console})),
 		natslock.WithCreate(g.MayCreate || s.Own != nil)}, opts...) //safety:creation-asked
 	err := s.Replicated(func(replicas int) (err error) {
-		made := natslock.WithBucketConfig(kvstore.Config{Replicas: replicas})
+		made := natslock.WithReplicas(replicas)
 		s.Client, err = natslock.New(ctx, s.NC, append([]natslock.Option{made}, opts...)...)
 		return err
 	})
@@ -191,7 +191,7 @@ func (g *Globals) Connect() (_ *Session, err error) {
 }
 
 // doneWithout says whether an error is the refusal of a request that the library has another way
-// for (see natslock.Access.ReadAll), or that it makes of a new bucket only.
+// for (see admin.Access.ReadAll), or that it makes of a new bucket only.
 func doneWithout(err error, bucket string) bool {
 	text := err.Error()
 	return errors.Is(err, nats.ErrPermissionViolation) &&

@@ -13,6 +13,7 @@ import (
 	"github.com/natslock/locks/internal/tool"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 )
 
 // BucketWait is the time between two searches for a bucket that was deleted.
@@ -26,7 +27,7 @@ type Feed struct {
 	Session *Session // connected; the client is the feed's
 	Pattern string
 
-	Event        func(natslock.Event)
+	Event        func(admin.Event)
 	Disconnected func()
 	Absent       func(why error) // no bucket any more, or no answer
 
@@ -90,7 +91,7 @@ func (f *Feed) Run(ctx context.Context) error {
 
 // listen passes events on until there are none any more.
 func (f *Feed) listen(ctx context.Context) error {
-	for ev, err := range f.Session.Watch(ctx, f.Pattern) {
+	for ev, err := range admin.New(f.Session.Client).Watch(ctx, f.Pattern) {
 		if err != nil {
 			return err
 		}

@@ -5,12 +5,12 @@ import (
 	"slices"
 	"time"
 
-	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 )
 
 // ReaderNames names readers, or holders of permits, in a cell: the first one, and how many more
 // there are. There is at least one.
-func ReaderNames(readers []natslock.Holder) string {
+func ReaderNames(readers []admin.Holder) string {
 	if len(readers) == 1 {
 		return HolderName(readers[0])
 	}
@@ -30,8 +30,8 @@ func ReaderNames(readers []natslock.Holder) string {
 }
 
 // LastEnd is when all holders are out if they are all dead, for a cell. There is at least one.
-func LastEnd(readers []natslock.Holder) string {
-	last := slices.MaxFunc(readers, func(a, b natslock.Holder) int {
+func LastEnd(readers []admin.Holder) string {
+	last := slices.MaxFunc(readers, func(a, b admin.Holder) int {
 		if a.Expires.IsZero() != b.Expires.IsZero() { // never is last
 			return map[bool]int{true: 1, false: -1}[a.Expires.IsZero()]
 		}
@@ -43,10 +43,10 @@ func LastEnd(readers []natslock.Holder) string {
 // BreakQuestion says what a break would do, at once if now is set, and asks for it.
 func BreakQuestion(h Holding, now bool) string {
 	kept, next := "Nobody", "The next one"
-	if h.Mode == natslock.Shared {
+	if h.Mode == admin.Shared {
 		kept, next = "No writer", "A writer"
 	}
-	if h.Kind == natslock.KindSemaphore {
+	if h.Kind == admin.KindSemaphore {
 		kept, next = "Nobody with its permit", "The next one"
 	}
 	if now {
@@ -70,7 +70,7 @@ func BreakQuestion(h Holding, now bool) string {
 
 // HeldSince is the time of the first grant among the present holders. It is zero if
 // there is none.
-func HeldSince(info natslock.Info) (t time.Time) {
+func HeldSince(info admin.Info) (t time.Time) {
 	for _, h := range Holdings(info) {
 		if t.IsZero() || h.Since.Before(t) {
 			t = h.Since
@@ -80,7 +80,7 @@ func HeldSince(info natslock.Info) (t time.Time) {
 }
 
 // WaitsSince is when the longest waiter came; zero when nobody waits.
-func WaitsSince(info natslock.Info) (t time.Time) {
+func WaitsSince(info admin.Info) (t time.Time) {
 	for _, w := range info.Queue {
 		if t.IsZero() || w.Since.Before(t) {
 			t = w.Since

@@ -6,20 +6,20 @@ import (
 	"strings"
 	"time"
 
-	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 )
 
 // EventLine is an event for reading.
-func EventLine(ev natslock.Event) string {
+func EventLine(ev admin.Event) string {
 	kind := ev.Kind.String()
-	if ev.Kind == natslock.KindRW {
+	if ev.Kind == admin.KindRW {
 		kind += " " + ev.Mode.String()
 	}
 	number := "token"
 	switch {
-	case ev.Type == natslock.EventQueued || ev.Type == natslock.EventGaveUp:
+	case ev.Type == admin.EventQueued || ev.Type == admin.EventGaveUp:
 		number = "ticket"
-	case ev.Kind == natslock.KindSemaphore && ev.Holder != nil:
+	case ev.Kind == admin.KindSemaphore && ev.Holder != nil:
 		kind += fmt.Sprint(" ", ev.Holder.Slot)
 	}
 	parts := []string{
@@ -41,14 +41,14 @@ func EventLine(ev natslock.Event) string {
 	} else if waited != nil && *waited > 0 {
 		parts = append(parts, "waited "+Brief(*waited))
 	}
-	if h := ev.Holder; h != nil && ev.Type == natslock.EventBroken && h.Broken != nil {
+	if h := ev.Holder; h != nil && ev.Type == admin.EventBroken && h.Broken != nil {
 		parts = append(parts, Alarm.Sprintf("by %s: %s", Plain(h.Broken.By), Plain(h.Broken.Reason)))
 	}
 	return strings.Join(parts, "  ")
 }
 
 // eventName is the type of the event, and "late" for a late renewal.
-func eventName(ev natslock.Event) string {
+func eventName(ev admin.Event) string {
 	if ev.Late > 0 {
 		return "late"
 	}
@@ -56,7 +56,7 @@ func eventName(ev natslock.Event) string {
 }
 
 // EventWho is the holder or the waiter of an event.
-func EventWho(ev natslock.Event) string {
+func EventWho(ev admin.Event) string {
 	switch h := ev.Holder; {
 	case h == nil || h.Owner == "" && h.Host == "" && !h.Unreadable:
 		return "unknown"
@@ -69,19 +69,19 @@ func EventWho(ev natslock.Event) string {
 
 // EventTimes returns for how long the holder had waited and held the lock. A time is nil
 // if it does not apply or is not known.
-func EventTimes(ev natslock.Event) (waited, held *time.Duration) {
+func EventTimes(ev admin.Event) (waited, held *time.Duration) {
 	h := ev.Holder
 	if h == nil {
 		return nil, nil
 	}
 	switch ev.Type {
-	case natslock.EventGranted:
+	case admin.EventGranted:
 		return &ev.Waited, nil
-	case natslock.EventGaveUp:
+	case admin.EventGaveUp:
 		if !h.Since.IsZero() {
 			return &ev.Waited, nil
 		}
-	case natslock.EventRenewed, natslock.EventReleased, natslock.EventExpired, natslock.EventBroken:
+	case admin.EventRenewed, admin.EventReleased, admin.EventExpired, admin.EventBroken:
 		if !h.Since.IsZero() && !h.Unreadable && !h.Idle {
 			d := max(ev.Time.Sub(h.Since), 0)
 			return nil, &d
@@ -118,13 +118,13 @@ type eventJSON struct {
 }
 
 // EventObject is an event for scripts, in a line.
-func EventObject(ev natslock.Event) string {
+func EventObject(ev admin.Event) string {
 	out := eventJSON{
 		Time: ev.Time.UTC(), Event: strings.ReplaceAll(eventName(ev), " ", "_"),
 		Kind: ev.Kind.String(), Name: ev.Name, Mode: ev.Mode.String(), ID: ev.ID, Token: ev.Token,
 		Meta: map[string]string{}, Grants: ev.Grants,
 	}
-	if ev.Type == natslock.EventQueued || ev.Type == natslock.EventGaveUp {
+	if ev.Type == admin.EventQueued || ev.Type == admin.EventGaveUp {
 		out.Token, out.Ticket = 0, ev.Token
 	}
 	if ev.Holder != nil {
@@ -133,7 +133,7 @@ func EventObject(ev natslock.Event) string {
 		out.Broken, out.Unreadable, out.Lingers, out.Idle = h.Broken, h.Unreadable, h.Lingers, h.Idle
 		out.Slot, out.Of = h.Slot, h.Of
 		switch ev.Type {
-		case natslock.EventQueued, natslock.EventGranted, natslock.EventRenewed, natslock.EventBroken:
+		case admin.EventQueued, admin.EventGranted, admin.EventRenewed, admin.EventBroken:
 			if h.Expires != nil {
 				out.TTL, out.Expires = &h.TTL, h.Expires
 			}

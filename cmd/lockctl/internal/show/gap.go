@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/natslock/locks/kvstore"
-	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 )
 
 // gapJSON is what --json prints where events are missing. Scripts depend on it: fields are
@@ -22,7 +22,7 @@ type gapJSON struct {
 }
 
 // GapObject is a gap for scripts, in a line.
-func GapObject(ev natslock.Event) string {
+func GapObject(ev admin.Event) string {
 	out := gapJSON{Event: ev.Type.String(), Until: ev.Until.UTC(), Remade: errors.Is(ev.Cause, kvstore.ErrRemade)}
 	if !ev.Time.IsZero() {
 		begin := ev.Time.UTC()
@@ -39,7 +39,7 @@ func GapObject(ev natslock.Event) string {
 }
 
 // GapLine is a gap for reading.
-func GapLine(ev natslock.Event) string {
+func GapLine(ev admin.Event) string {
 	until := ClockMillis(ev.Until)
 	text := "nothing before " + until + " is kept"
 	switch {
@@ -69,7 +69,7 @@ type Gaps struct {
 }
 
 // Add takes a gap. It returns false for one that says more than how many writes are missing.
-func (g *Gaps) Add(ev natslock.Event) bool {
+func (g *Gaps) Add(ev admin.Event) bool {
 	if ev.Name != "" || ev.Missed == 0 || ev.Cause != nil {
 		return false
 	}

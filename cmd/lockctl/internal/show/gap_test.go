@@ -7,21 +7,21 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/kvstore"
-	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 )
 
 // Gaps of which nobody knows the lock are one line, and those that say more are none of it.
 func TestGaps(t *testing.T) {
 	t.Parallel()
 	at := func(s int) time.Time { return time.Date(2026, 11, 23, 12, 0, s, 0, time.Local) }
-	gap := func(s int, missed uint64) natslock.Event {
-		return natslock.Event{Type: natslock.EventGap, Time: at(s), Until: at(s + 1), Missed: missed}
+	gap := func(s int, missed uint64) admin.Event {
+		return admin.Event{Type: admin.EventGap, Time: at(s), Until: at(s + 1), Missed: missed}
 	}
 	var g Gaps
 	require.Empty(t, g.Line())
 	named, remade := gap(0, 1), gap(0, 0)
 	named.Name, remade.Cause = "x", kvstore.ErrRemade
-	for _, ev := range []natslock.Event{named, remade, gap(0, 0)} {
+	for _, ev := range []admin.Event{named, remade, gap(0, 0)} {
 		require.False(t, g.Add(ev))
 	}
 	require.True(t, g.Add(gap(1, 1)))

@@ -6,51 +6,51 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 )
 
 // Holding is a claim that was granted, and what it is to its lock.
 type Holding struct {
-	natslock.Holder
-	Kind  natslock.Kind
-	Mode  natslock.Mode
+	admin.Holder
+	Kind  admin.Kind
+	Mode  admin.Mode
 	Waits bool   // a writer that nobody passes any more, but that readers are still before
 	Title string // "holder", "writer", "reader 2" or "slot 2"
 }
 
 // Holdings returns the holders of a lock, the readers after the writer.
-func Holdings(info natslock.Info) []Holding {
+func Holdings(info admin.Info) []Holding {
 	var all []Holding
 	if info.Holder != nil {
-		h := Holding{Holder: *info.Holder, Kind: info.Kind, Mode: natslock.Exclusive, Waits: waitsForReaders(info)}
+		h := Holding{Holder: *info.Holder, Kind: info.Kind, Mode: admin.Exclusive, Waits: waitsForReaders(info)}
 		h.Title = h.Role()
 		all = append(all, h)
 	}
 	for i, r := range info.Readers {
-		all = append(all, Holding{Holder: r, Kind: info.Kind, Mode: natslock.Shared, Title: fmt.Sprintf("reader %d", i+1)})
+		all = append(all, Holding{Holder: r, Kind: info.Kind, Mode: admin.Shared, Title: fmt.Sprintf("reader %d", i+1)})
 	}
 	for _, h := range info.Permits {
-		all = append(all, Holding{Holder: h, Kind: info.Kind, Mode: natslock.Exclusive, Title: fmt.Sprintf("slot %d", h.Slot)})
+		all = append(all, Holding{Holder: h, Kind: info.Kind, Mode: admin.Exclusive, Title: fmt.Sprintf("slot %d", h.Slot)})
 	}
 	return all
 }
 
 // Together are those that hold a lock with others: readers, or holders of permits.
-func Together(info natslock.Info) []natslock.Holder {
-	if info.Kind == natslock.KindSemaphore {
+func Together(info admin.Info) []admin.Holder {
+	if info.Kind == admin.KindSemaphore {
 		return info.Permits
 	}
 	return info.Readers
 }
 
 // IsFree says whether nobody holds the lock or waits for it.
-func IsFree(info natslock.Info) bool {
+func IsFree(info admin.Info) bool {
 	return info.Holder == nil && len(Together(info)) == 0 && len(info.Queue) == 0
 }
 
 // PermitsOf is how many permits of a semaphore are taken, and of how many. Clients that do
 // not agree about that are all named.
-func PermitsOf(info natslock.Info) string {
+func PermitsOf(info admin.Info) string {
 	var numbers []int
 	for _, h := range info.Permits {
 		numbers = append(numbers, h.Of)
@@ -70,23 +70,23 @@ func PermitsOf(info natslock.Info) string {
 
 // InOrder sorts readers by when they came. The bucket has them by when they have
 // renewed.
-func InOrder(readers []natslock.Holder) {
-	slices.SortFunc(readers, func(a, b natslock.Holder) int { return cmp.Compare(a.Token, b.Token) })
+func InOrder(readers []admin.Holder) {
+	slices.SortFunc(readers, func(a, b admin.Holder) int { return cmp.Compare(a.Token, b.Token) })
 }
 
 // waitsForReaders says whether the writer is not in yet. It takes the lock's gate
 // first, so that no more readers come, and gets in when those inside have left:
 // until then both are seen.
-func waitsForReaders(info natslock.Info) bool {
-	return info.Kind == natslock.KindRW && info.Holder != nil && len(info.Readers) > 0
+func waitsForReaders(info admin.Info) bool {
+	return info.Kind == admin.KindRW && info.Holder != nil && len(info.Readers) > 0
 }
 
 // Role is what to call it: "holder", "writer" or "reader".
 func (h Holding) Role() string {
 	switch {
-	case h.Kind != natslock.KindRW:
+	case h.Kind != admin.KindRW:
 		return "holder"
-	case h.Mode == natslock.Shared:
+	case h.Mode == admin.Shared:
 		return "reader"
 	}
 	return "writer"
@@ -95,7 +95,7 @@ func (h Holding) Role() string {
 // Freed is what its end makes of the lock: "free", or "out" for a reader, because others may
 // remain.
 func (h Holding) Freed() string {
-	if h.Mode == natslock.Shared {
+	if h.Mode == admin.Shared {
 		return "out"
 	}
 	return "free"
@@ -123,7 +123,7 @@ func (h Holding) ModeName() string {
 		return restingMode
 	case h.Left():
 		return handedMode
-	case h.Kind == natslock.KindSemaphore:
+	case h.Kind == admin.KindSemaphore:
 		return h.Title
 	}
 	return h.Mode.String()
@@ -149,8 +149,8 @@ func AllIdle(held []Holding) bool {
 
 // BothKinds returns the names of locks of several kinds: nearly always a mistake, because
 // these do not exclude each other.
-func BothKinds(infos []natslock.Info) map[string]bool {
-	kind, both := make(map[string]natslock.Kind), make(map[string]bool)
+func BothKinds(infos []admin.Info) map[string]bool {
+	kind, both := make(map[string]admin.Kind), make(map[string]bool)
 	for _, info := range infos {
 		if k, found := kind[info.Name]; found && k != info.Kind {
 			both[info.Name] = true
@@ -162,12 +162,12 @@ func BothKinds(infos []natslock.Info) map[string]bool {
 
 // modeOf is how a lock is held: "shared", "exclusive", or "free" when clients only
 // wait for it.
-func modeOf(info natslock.Info) string {
+func modeOf(info admin.Info) string {
 	switch {
 	case len(Together(info)) > 0:
-		return natslock.Shared.String()
+		return admin.Shared.String()
 	case info.Holder != nil:
-		return natslock.Exclusive.String()
+		return admin.Exclusive.String()
 	}
 	return "free"
 }
@@ -186,11 +186,11 @@ func Count(n int, what string) string {
 // LockID names a lock of a kind.
 type LockID struct {
 	Name string
-	Kind natslock.Kind
+	Kind admin.Kind
 }
 
 // IDOf returns the id of a lock.
-func IDOf(info natslock.Info) LockID { return LockID{info.Name, info.Kind} }
+func IDOf(info admin.Info) LockID { return LockID{info.Name, info.Kind} }
 
 // Compare orders by name, then by kind.
 func (id LockID) Compare(other LockID) int {

@@ -7,11 +7,11 @@ import (
 
 	"github.com/jedib0t/go-pretty/v6/table"
 
-	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 )
 
 // PrintInfo prints everything about a lock, for reading.
-func PrintInfo(w io.Writer, info natslock.Info) {
+func PrintInfo(w io.Writer, info admin.Info) {
 	held := Holdings(info)
 	fmt.Fprintf(w, "%s %s: %s\n", info.Kind, Bold.Sprint(Plain(info.Name)), StateOf(info, held))
 	for _, h := range held {
@@ -33,7 +33,7 @@ func PrintInfo(w io.Writer, info natslock.Info) {
 			name += fmt.Sprintf(", %d goroutines", q.Goroutines)
 		}
 		mode := q.Mode.String()
-		if info.Kind == natslock.KindSemaphore {
+		if info.Kind == admin.KindSemaphore {
 			mode = fmt.Sprintf("one of %d", q.Of)
 		}
 		t.AppendRow(table.Row{"    ", position, name, mode, "waits " + Brief(time.Since(q.Since)),
@@ -44,7 +44,7 @@ func PrintInfo(w io.Writer, info natslock.Info) {
 }
 
 // StateOf is the lock's state in a few words.
-func StateOf(info natslock.Info, held []Holding) string {
+func StateOf(info admin.Info, held []Holding) string {
 	readers, idle := Count(len(info.Readers), "reader"), ""
 	if AllIdle(held) {
 		idle = ", idle when last renewed"
@@ -52,7 +52,7 @@ func StateOf(info natslock.Info, held []Holding) string {
 	switch {
 	case len(held) == 0:
 		return "free, waited for"
-	case info.Kind == natslock.KindSemaphore:
+	case info.Kind == admin.KindSemaphore:
 		return PermitsOf(info) + " permits taken"
 	case waitsForReaders(info):
 		return "held by " + readers + ", a writer waits for them to leave"
@@ -66,7 +66,7 @@ func StateOf(info natslock.Info, held []Holding) string {
 		return "resting: nobody holds it, and it keeps others out until its minimum hold is over"
 	case held[0].Left():
 		return "handed over: nobody holds it until a client adopts it"
-	case info.Kind == natslock.KindRW:
+	case info.Kind == admin.KindRW:
 		return "held by a writer" + idle
 	}
 	return "held" + idle

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 )
 
 // lockJSON is what --json prints of a lock. Scripts depend on it: fields are
@@ -97,7 +97,7 @@ func Shapes() (ofLocks []Shape, ofGap Shape) {
 }
 
 // lockObject is a lock for scripts. both says that there is one of another kind of its name.
-func lockObject(info natslock.Info, both bool) lockJSON {
+func lockObject(info admin.Info, both bool) lockJSON {
 	out := lockJSON{
 		Kind: info.Kind.String(), Name: info.Name, Mode: modeOf(info), BothKinds: both,
 		Readers: []holderJSON{}, Permits: []holderJSON{}, Queue: []waiterJSON{}, WriterWaits: waitsForReaders(info),
@@ -121,7 +121,7 @@ func lockObject(info natslock.Info, both bool) lockJSON {
 	return out
 }
 
-func holderToJSON(h natslock.Holder) holderJSON {
+func holderToJSON(h admin.Holder) holderJSON {
 	out := holderJSON{
 		Token: h.Token, ID: h.ID, Client: Client{h.Owner, h.Host, h.PID},
 		Since: h.Since.UTC(), Held: sinceSeconds(h.Since), Waited: h.Waited.Seconds(), Grants: h.Grants, Waiting: h.Waiting, TTL: h.TTL.Seconds(), Overdue: h.Overdue, Meta: h.Meta,
@@ -147,7 +147,7 @@ func sinceSeconds(t time.Time) float64 {
 }
 
 // PrintJSON prints the locks as one array, also when there are none. The error is that of w.
-func PrintJSON(w io.Writer, infos []natslock.Info) error {
+func PrintJSON(w io.Writer, infos []admin.Info) error {
 	both := BothKinds(infos)
 	out := make([]lockJSON, 0, len(infos))
 	for _, i := range infos {
@@ -165,7 +165,7 @@ func WriteJSON(w io.Writer, v any) error {
 
 // LockObject is a lock for scripts, in a line. both says that there is one of another kind of
 // its name.
-func LockObject(info natslock.Info, both bool) string { return OneLine(lockObject(info, both)) }
+func LockObject(info admin.Info, both bool) string { return OneLine(lockObject(info, both)) }
 
 // OneLine is v as JSON. Nothing in v may be of a type that JSON has not.
 func OneLine(v any) string {
@@ -194,7 +194,7 @@ func Who(owner, host string, pid int) string {
 }
 
 // HolderName names a holder, or says why it has no name.
-func HolderName(h natslock.Holder) string {
+func HolderName(h admin.Holder) string {
 	if h.Unreadable {
 		return Alarm.Sprint("unknown (unreadable record)")
 	}
@@ -206,7 +206,7 @@ func HolderName(h natslock.Holder) string {
 }
 
 // ExpiresIn is the time until a lease ends, "never" without a TTL.
-func ExpiresIn(h natslock.Holder) string {
+func ExpiresIn(h admin.Holder) string {
 	if h.Expires.IsZero() {
 		return "never"
 	}
@@ -214,7 +214,7 @@ func ExpiresIn(h natslock.Holder) string {
 }
 
 // Expiry is ExpiresIn for a cell of a table, and "overdue" after the end.
-func Expiry(h natslock.Holder) string {
+func Expiry(h admin.Holder) string {
 	if h.Overdue {
 		return Alarm.Sprint("overdue")
 	}

@@ -18,7 +18,7 @@ import (
 
 	"github.com/natslock/locks/cmd/lockctl/internal/console"
 	"github.com/natslock/locks/internal/tool"
-	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 )
 
 // SetupColors allows colours when standard output is a terminal that can show
@@ -129,14 +129,14 @@ func Brief(d time.Duration) string {
 
 // EventType is the column of an event's type, in a color that shows grants, waits and lost
 // locks at a glance.
-func EventType(t natslock.EventType, name string) string {
+func EventType(t admin.EventType, name string) string {
 	name = padded(name, 8)
 	switch t {
-	case natslock.EventGranted:
+	case admin.EventGranted:
 		return paint(text.FgGreen, name)
-	case natslock.EventExpired, natslock.EventBroken:
+	case admin.EventExpired, admin.EventBroken:
 		return paint(Alarm, name)
-	case natslock.EventQueued, natslock.EventGaveUp:
+	case admin.EventQueued, admin.EventGaveUp:
 		return paint(text.FgYellow, name)
 	}
 	return name

@@ -12,6 +12,7 @@ import (
 	"github.com/natslock/locks/cmd/lockctl/internal/show"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 )
 
 const (
@@ -44,15 +45,15 @@ type picture struct {
 	news chan struct{} // there is something to draw
 
 	mu        sync.Mutex
-	locks     map[show.LockID]natslock.Info // values are never changed in place
-	places    places                        // that grants took lately
-	freed     map[show.LockID]time.Time     // when those became free that are shown as free
+	locks     map[show.LockID]admin.Info // values are never changed in place
+	places    places                     // that grants took lately
+	freed     map[show.LockID]time.Time  // when those became free that are shown as free
 	dirty     map[show.LockID]bool
-	all       bool             // everything is to be read
-	listing   bool             // that is under way
-	nextList  time.Time        // not before
-	reading   bool             // everything, or some
-	meanwhile []natslock.Event // since that began
+	all       bool          // everything is to be read
+	listing   bool          // that is under way
+	nextList  time.Time     // not before
+	reading   bool          // everything, or some
+	meanwhile []admin.Event // since that began
 	version   int
 	listed    bool // there was a list
 	rates     rates
@@ -74,21 +75,21 @@ type outage struct {
 
 func newPicture() *picture {
 	return &picture{
-		wake: make(chan struct{}, 1), news: make(chan struct{}, 1), locks: make(map[show.LockID]natslock.Info), places: make(places),
+		wake: make(chan struct{}, 1), news: make(chan struct{}, 1), locks: make(map[show.LockID]admin.Info), places: make(places),
 		freed: make(map[show.LockID]time.Time), dirty: make(map[show.LockID]bool), grants: make(map[show.LockID]meter), past: newHistory(),
 	}
 }
 
-func (p *picture) event(ev natslock.Event) {
+func (p *picture) event(ev admin.Event) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if ev.Type == natslock.EventWatching {
+	if ev.Type == admin.EventWatching {
 		p.watchingLocked(ev.Time)
 		return
 	}
 	id := show.LockID{Name: ev.Name, Kind: ev.Kind}
 	p.countLocked(id, ev)
-	if ev.Type != natslock.EventRenewed {
+	if ev.Type != admin.EventRenewed {
 		p.past.add(id, ev)
 	}
 	if p.outage.why != "" { // by this machine's clock alone; the next mark asks for all
@@ -104,7 +105,7 @@ func (p *picture) event(ev natslock.Event) {
 	_, known := p.locks[id]
 	p.applyLocked(ev)
 	// A renewal is believed. One of an unknown lock is in the list that is on its way.
-	if ev.Type == natslock.EventRenewed && (p.all || p.listing || known && holds(p.locks[id], ev.ID)) {
+	if ev.Type == admin.EventRenewed && (p.all || p.listing || known && holds(p.locks[id], ev.ID)) {
 		return
 	}
 	p.dirty[id] = true
@@ -124,7 +125,7 @@ func (p *picture) watchingLocked(server time.Time) {
 }
 
 // countLocked counts the grants of an event.
-func (p *picture) countLocked(id show.LockID, ev natslock.Event) {
+func (p *picture) countLocked(id show.LockID, ev admin.Event) {
 	if ev.Grants == 0 {
 		return
 	}
@@ -132,7 +133,7 @@ func (p *picture) countLocked(id show.LockID, ev natslock.Event) {
 	p.grants[id] = p.grants[id].add(ev.Grants, now)
 	p.rates.grants = p.rates.grants.add(ev.Grants, now)
 	queued := ev.Waited > 0
-	if ev.Type != natslock.EventGranted { // inside a client: nearly all on an idle lock, if it lingers
+	if ev.Type != admin.EventGranted { // inside a client: nearly all on an idle lock, if it lingers
 		queued = ev.Holder == nil || !ev.Holder.Lingers
 	}
 	if queued {
@@ -141,17 +142,17 @@ func (p *picture) countLocked(id show.LockID, ev natslock.Event) {
 }
 
 // applyLocked changes a lock by an event.
-func (p *picture) applyLocked(ev natslock.Event) {
+func (p *picture) applyLocked(ev admin.Event) {
 	id := show.LockID{Name: ev.Name, Kind: ev.Kind}
 	info, found := p.locks[id]
 	if !found {
-		info = natslock.Info{Name: ev.Name, Kind: ev.Kind}
+		info = admin.Info{Name: ev.Name, Kind: ev.Kind}
 	}
 	p.putLocked(p.places.applied(info, ev))
 }
 
 // putLocked sets the state of a lock.
-func (p *picture) putLocked(info natslock.Info) {
+func (p *picture) putLocked(info admin.Info) {
 	id := show.IDOf(info)
 	if !show.IsFree(info) {
 		p.locks[id] = info
@@ -269,10 +270,10 @@ func (p *picture) read() {
 	if !all && len(dirty) == 0 {
 		return
 	}
-	found := make(map[show.LockID]natslock.Info)
+	found := make(map[show.LockID]admin.Info)
 	err := p.f.With(readTimes*p.f.Globals.Timeout, func(ctx context.Context, c *natslock.Client) error {
 		if all {
-			for info, err := range c.List(ctx, p.f.Pattern) {
+			for info, err := range admin.New(c).List(ctx, p.f.Pattern) {
 				if err != nil {
 					return err
 				}
@@ -282,7 +283,7 @@ func (p *picture) read() {
 			return nil
 		}
 		for id := range dirty {
-			info, err := c.Inspect(ctx, id.Kind, id.Name)
+			info, err := admin.New(c).Inspect(ctx, id.Kind, id.Name)
 			if err != nil {
 				return err
 			}
@@ -315,18 +316,18 @@ func (p *picture) read() {
 
 // foundLocked puts what a read has found: all locks, or some. A place whose grant is known
 // is not shown, and its lock is read again: the place may belong to another waiter.
-func (p *picture) foundLocked(found map[show.LockID]natslock.Info, all bool) {
+func (p *picture) foundLocked(found map[show.LockID]admin.Info, all bool) {
 	if all {
 		for id := range p.locks {
 			if _, there := found[id]; !there {
-				found[id] = natslock.Info{Name: id.Name, Kind: id.Kind}
+				found[id] = admin.Info{Name: id.Name, Kind: id.Kind}
 			}
 		}
 	}
 	taken := p.places.ids()
 	for id, info := range found {
 		waiters := len(info.Queue)
-		info.Queue = slices.DeleteFunc(info.Queue, func(w natslock.Waiter) bool { return taken[w.ID] })
+		info.Queue = slices.DeleteFunc(info.Queue, func(w admin.Waiter) bool { return taken[w.ID] })
 		if len(info.Queue) < waiters {
 			p.dirty[id] = true
 			p.poke()

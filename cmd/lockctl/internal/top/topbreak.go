@@ -12,6 +12,7 @@ import (
 
 	"github.com/natslock/locks/cmd/lockctl/internal/show"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 )
 
 // breakOrder is a break that is asked about.
@@ -27,7 +28,7 @@ type brokenMsg struct {
 }
 
 // ask begins a break: of the holder, or of one of them that is chosen first.
-func (m *top) ask(info natslock.Info, now bool) {
+func (m *top) ask(info admin.Info, now bool) {
 	held := show.Holdings(info)
 	m.opened = show.IDOf(info)
 	switch len(held) {
@@ -75,7 +76,7 @@ func (m *top) answered(yes bool) tea.Cmd {
 	}
 	return func() tea.Msg {
 		return brokenMsg{order, m.p.f.With(m.p.f.Globals.Timeout, func(ctx context.Context, c *natslock.Client) error {
-			return c.Break(ctx, natslock.BreakRequest{Kind: order.h.Kind, Name: order.name, ID: order.h.ID, Reason: m.c.Reason, Immediately: order.now})
+			return admin.New(c).Break(ctx, admin.BreakRequest{Kind: order.h.Kind, Name: order.name, ID: order.h.ID, Reason: m.c.Reason, Immediately: order.now})
 		})}
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/natslock/locks/cmd/lockctl/internal/show"
-	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 )
 
 const (
@@ -46,7 +46,7 @@ type pasts struct {
 
 func newHistory() *history { return &history{locks: make(map[show.LockID]*list.Element)} }
 
-func (h *history) add(id show.LockID, ev natslock.Event) {
+func (h *history) add(id show.LockID, ev admin.Event) {
 	e, found := h.locks[id]
 	if !found {
 		e = h.recent.PushFront(&pasts{id: id})
@@ -86,12 +86,12 @@ func (h *history) of(id show.LockID) []past {
 }
 
 // pastText is an event as the screen of its lock shows it.
-func pastText(ev natslock.Event) string {
+func pastText(ev admin.Event) string {
 	parts := []string{show.EventType(ev.Type, ev.Type.String()), show.EventWho(ev)}
-	if ev.Kind == natslock.KindRW {
+	if ev.Kind == admin.KindRW {
 		parts = append(parts, ev.Mode.String())
 	}
-	if ev.Type != natslock.EventQueued && ev.Type != natslock.EventGaveUp {
+	if ev.Type != admin.EventQueued && ev.Type != admin.EventGaveUp {
 		parts = append(parts, show.Faint.Sprintf("token %d", ev.Token))
 	}
 	switch waited, held := show.EventTimes(ev); {
@@ -100,7 +100,7 @@ func pastText(ev natslock.Event) string {
 	case waited != nil && *waited > 0:
 		parts = append(parts, "waited "+show.Brief(*waited))
 	}
-	if h := ev.Holder; h != nil && ev.Type == natslock.EventBroken && h.Broken != nil {
+	if h := ev.Holder; h != nil && ev.Type == admin.EventBroken && h.Broken != nil {
 		parts = append(parts, show.Alarm.Sprintf("by %s: %s", show.Plain(h.Broken.By), show.Plain(h.Broken.Reason)))
 	}
 	return strings.Join(parts, "  ")

@@ -10,7 +10,7 @@ import (
 	"github.com/charmbracelet/x/ansi"
 
 	"github.com/natslock/locks/cmd/lockctl/internal/show"
-	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 )
 
 // columns are the columns of the list.
@@ -96,7 +96,7 @@ func mark(line string, selected bool) string {
 }
 
 // nameOf is the name of a lock as the list shows it.
-func (m *top) nameOf(info natslock.Info) string {
+func (m *top) nameOf(info admin.Info) string {
 	name := show.Plain(info.Name)
 	if m.shot.both[info.Name] {
 		name = show.Alarm.Sprint("!") + name
@@ -105,10 +105,10 @@ func (m *top) nameOf(info natslock.Info) string {
 }
 
 // kinds are the names of the kinds that need a short one.
-var kinds = map[natslock.Kind]string{natslock.KindSemaphore: "sem"}
+var kinds = map[admin.Kind]string{admin.KindSemaphore: "sem"}
 
 // cells are what the list says of a lock, one for each of columns.
-func (m *top) cells(info natslock.Info) []string {
+func (m *top) cells(info admin.Info) []string {
 	kind, held, expires, wait, grants := cmp.Or(kinds[info.Kind], info.Kind.String()), "-", "-", "-", "-"
 	if since := show.HeldSince(info); m.shot.held(info) {
 		held = show.Brief(time.Since(since))
@@ -147,7 +147,7 @@ const (
 )
 
 // mode is how a lock is held.
-func (m *top) mode(info natslock.Info) string {
+func (m *top) mode(info admin.Info) string {
 	held := show.Holdings(info)
 	overdue := func(h show.Holding) bool { return h.Overdue }
 	switch {

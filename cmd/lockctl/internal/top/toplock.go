@@ -8,11 +8,11 @@ import (
 	"github.com/charmbracelet/x/ansi"
 
 	"github.com/natslock/locks/cmd/lockctl/internal/show"
-	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 )
 
 // state is the state of a lock for its own screen.
-func (m *top) state(info natslock.Info) string {
+func (m *top) state(info admin.Info) string {
 	state := show.StateOf(info, show.Holdings(info))
 	if m.mode(info) == unknownMode {
 		state = show.Alarm.Sprint("unknown, its lease has ended")

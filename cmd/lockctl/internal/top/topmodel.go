@@ -13,7 +13,7 @@ import (
 	"github.com/charmbracelet/x/ansi"
 
 	"github.com/natslock/locks/cmd/lockctl/internal/show"
-	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 )
 
 const (
@@ -77,7 +77,7 @@ type top struct {
 
 // topRow is a lock of the list.
 type topRow struct {
-	natslock.Info
+	admin.Info
 	rank *rank
 }
 
@@ -156,7 +156,7 @@ func (m *top) say(failure bool, format string, args ...any) {
 func (m *top) rerank() { m.ranked = time.Time{} }
 
 // rank returns the rank of a lock, and makes it if there is none.
-func (m *top) rank(info natslock.Info, now time.Time) *rank {
+func (m *top) rank(info admin.Info, now time.Time) *rank {
 	id := show.IDOf(info)
 	r, found := m.ranks[id]
 	if !found {
@@ -212,10 +212,10 @@ func (m *top) move(by int) {
 }
 
 // find returns a lock of the shot; the zero Info of that name when it is free.
-func (m *top) find(id show.LockID) natslock.Info {
-	i, found := slices.BinarySearchFunc(m.shot.locks, natslock.Info{Name: id.Name, Kind: id.Kind}, byName)
+func (m *top) find(id show.LockID) admin.Info {
+	i, found := slices.BinarySearchFunc(m.shot.locks, admin.Info{Name: id.Name, Kind: id.Kind}, byName)
 	if !found {
-		return natslock.Info{Name: id.Name, Kind: id.Kind}
+		return admin.Info{Name: id.Name, Kind: id.Kind}
 	}
 	return m.shot.locks[i]
 }

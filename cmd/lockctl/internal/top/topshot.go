@@ -6,13 +6,13 @@ import (
 	"time"
 
 	"github.com/natslock/locks/cmd/lockctl/internal/show"
-	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 )
 
 // shot is the picture at one moment.
 type shot struct {
 	version int
-	locks   []natslock.Info // by name; free ones that were held a moment ago too
+	locks   []admin.Info // by name; free ones that were held a moment ago too
 	both    map[string]bool
 	grants  map[show.LockID]meter
 	rates   rates
@@ -44,7 +44,7 @@ func (p *picture) changed(version int) (shot, bool) {
 	p.mu.Unlock()
 	s.both = show.BothKinds(s.locks)
 	for _, id := range free {
-		s.locks = append(s.locks, natslock.Info{Name: id.Name, Kind: id.Kind})
+		s.locks = append(s.locks, admin.Info{Name: id.Name, Kind: id.Kind})
 	}
 	slices.SortFunc(s.locks, byName)
 	return s, true
@@ -59,13 +59,13 @@ func (p *picture) history(id show.LockID) []past {
 
 // over says whether a lease has ended by the server's clock. Its holder has lost the lock,
 // or has renewed it and top does not know.
-func (s shot) over(h natslock.Holder) bool {
+func (s shot) over(h admin.Holder) bool {
 	return h.Overdue || !h.Expires.IsZero() && !time.Now().Add(s.ahead).Before(h.Expires)
 }
 
 // held says whether a lease of the lock goes on.
-func (s shot) held(info natslock.Info) bool {
-	goesOn := func(h natslock.Holder) bool { return !s.over(h) }
+func (s shot) held(info admin.Info) bool {
+	goesOn := func(h admin.Holder) bool { return !s.over(h) }
 	return info.Holder != nil && goesOn(*info.Holder) || slices.ContainsFunc(show.Together(info), goesOn)
 }
 
@@ -91,4 +91,4 @@ func (s shot) totals() (t totals) {
 	return t
 }
 
-func byName(a, b natslock.Info) int { return show.IDOf(a).Compare(show.IDOf(b)) }
+func byName(a, b admin.Info) int { return show.IDOf(a).Compare(show.IDOf(b)) }

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/natslock/locks/cmd/lockctl/internal/show"
-	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 )
 
 // rankFor is how long a lock keeps its place among the others. Its line could not be read
@@ -23,7 +23,7 @@ type rank struct {
 	owner                string
 }
 
-func rankOf(info natslock.Info, grants float64) *rank {
+func rankOf(info admin.Info, grants float64) *rank {
 	return &rank{
 		id: show.IDOf(info), waiting: info.Waiting(), readers: len(info.Readers), waits: show.WaitsSince(info), held: show.HeldSince(info),
 		expires: endsFirst(info), grants: math.Round(10*grants) / 10, owner: ownerOf(info),
@@ -64,7 +64,7 @@ func soonest(a, b time.Time) int {
 }
 
 // endsFirst is when the first of the leases ends.
-func endsFirst(info natslock.Info) (t time.Time) {
+func endsFirst(info admin.Info) (t time.Time) {
 	for _, h := range show.Holdings(info) {
 		if t.IsZero() || !h.Expires.IsZero() && h.Expires.Before(t) {
 			t = h.Expires
@@ -73,7 +73,7 @@ func endsFirst(info natslock.Info) (t time.Time) {
 	return t
 }
 
-func ownerOf(info natslock.Info) string {
+func ownerOf(info admin.Info) string {
 	for _, h := range show.Holdings(info) {
 		return h.Owner
 	}

@@ -1,4 +1,4 @@
-package natslock
+package admin
 
 import (
 	"cmp"
@@ -65,10 +65,10 @@ type Access struct {
 	// ReadAll allows a user the two requests that read any record in the bucket,
 	// whatever its name. Operators and admins always have them, and so has an observer
 	// of all names. Without them the library lists queues more slowly. If a replica that
-	// lags answers its reads, it can return [ErrPermission] instead of asking the leader.
+	// lags answers its reads, it can return [natslock.ErrPermission] instead of asking the leader.
 	ReadAll bool
 	// History allows reading the history of the bucket, whatever the name of the lock: see
-	// [Client.History]. An observer of all names always may. An admin may also make it,
+	// [Admin.History]. An observer of all names always may. An admin may also make it,
 	// change it and delete it.
 	History bool
 }
@@ -89,15 +89,15 @@ type PermissionSet struct {
 
 // Permissions returns the subjects that a NATS user needs for locks. The server can
 // refuse every other subject, and a call that needs a refused one returns
-// [ErrPermission].
+// [natslock.ErrPermission].
 //
 // Permissions keep names apart, not people: a user of a lock can also delete its record
 // or write a false one. Within one account, a user that may publish any request can
 // name a foreign key as its reply subject, and the server then stores the answer there.
 // Give users that do not trust each other accounts of their own.
 //
-// The error matches [ErrInvalidName] for a pattern that cannot match a name, and
-// [ErrInvalidOption] or kvstore.ErrInvalidKey for other fields of a.
+// The error matches [natslock.ErrInvalid] for a pattern that cannot match a name and for other
+// fields of a, or kvstore.ErrInvalidKey for a bucket.
 func Permissions(a Access) (PermissionSet, error) {
 	var p PermissionSet
 	holders, readers, waiters, err := record.KeyPatterns(cmp.Or(a.Pattern, ">"))
@@ -109,12 +109,12 @@ func Permissions(a Access) (PermissionSet, error) {
 		return p, err
 	}
 	if a.Role < RoleUser || a.Role > RoleAdmin {
-		return p, invalid("Access", "there is no %v", a.Role)
+		return p, fmt.Errorf("%w: Access: there is no %v", record.ErrInvalidOption, a.Role)
 	}
 	api := "$JS.API."
 	switch {
 	case a.Domain != "" && a.APIPrefix != "":
-		return p, invalid("Access", "a domain and an API prefix exclude each other")
+		return p, fmt.Errorf("%w: Access: a domain and an API prefix exclude each other", record.ErrInvalidOption)
 	case a.Domain != "":
 		api = "$JS." + a.Domain + ".API."
 	case a.APIPrefix != "":
@@ -123,7 +123,7 @@ func Permissions(a Access) (PermissionSet, error) {
 	inbox := cmp.Or(strings.TrimSuffix(a.InboxPrefix, "."), strings.TrimSuffix(nats.InboxPrefix, "."))
 	for what, subject := range map[string]string{"domain": a.Domain, "API prefix": a.APIPrefix, "inbox prefix": a.InboxPrefix} {
 		if strings.ContainsAny(subject, " \t\r\n*>\"\\") || what == "domain" && strings.Contains(subject, ".") {
-			return p, invalid("Access", "%s %q cannot be one", what, subject)
+			return p, fmt.Errorf("%w: Access: %s %q cannot be one", record.ErrInvalidOption, what, subject)
 		}
 	}
 

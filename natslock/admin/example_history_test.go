@@ -1,4 +1,4 @@
-package natslock_test
+package admin_test
 
 import (
 	"context"
@@ -11,10 +11,11 @@ import (
 	"github.com/natslock/locks/internal/verify/example"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 )
 
 // The history of a bucket says what has happened to a lock, and where it has a gap.
-func ExampleClient_History() {
+func ExampleAdmin_History() {
 	ctx := context.Background()
 	nc, stop := example.Connect()
 	defer stop()
@@ -42,11 +43,11 @@ func ExampleClient_History() {
 			log.Fatal(err)
 		}
 		_ = l.Unlock(ctx)
-		for ev, err := range locks.History(ctx, "deploy", time.Now().Add(-time.Hour)) {
+		for ev, err := range admin.New(locks).History(ctx, "deploy", time.Now().Add(-time.Hour)) {
 			if err != nil {
 				log.Fatal(err) // errors.Is(err, kvstore.ErrNoHistory): there is none
 			}
-			if ev.Type == natslock.EventReleased {
+			if ev.Type == admin.EventReleased {
 				fmt.Println(ev.Name, ev.Type)
 				released = true
 				break

@@ -1,4 +1,4 @@
-package natslock
+package admin
 
 import (
 	"context"
@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// History yields the events of all locks whose names match pattern (see [Client.List]) that
+// History yields the events of all locks whose names match pattern (see [Admin.List]) that
 // the history of the bucket has kept, in their order, from since on. The zero time is that
 // of the first one. "lockctl init --history" makes the history; see kvstore.HistoryStream.
 //
-// The events are those of [Client.Watch]. Their times are those at which the server copied
+// The events are those of [Admin.Watch]. Their times are those at which the server copied
 // the writes into the history, a moment after them. Of a holder that took the lock more than
 // an hour before since and has not renewed it in that hour, the end has no name.
 //
@@ -22,15 +22,16 @@ import (
 // in a gap may be missing, or show as expired, and a hold in a gap may have left nothing.
 //
 // The sequence ends with the events at the time of the call. An error ends it too. It
-// matches kvstore.ErrNoHistory for a bucket without a history, and [ErrInvalidName],
-// [ErrUnavailable], [ErrPermission], [ErrClosed] or ctx's error.
-func (c *Client) History(ctx context.Context, pattern string, since time.Time) iter.Seq2[Event, error] {
+// matches kvstore.ErrNoHistory for a bucket without a history, and [natslock.ErrInvalid],
+// [natslock.ErrUnavailable], [natslock.ErrPermission], [natslock.ErrClosed] or ctx's error.
+func (a *Admin) History(ctx context.Context, pattern string, since time.Time) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
-		if err := c.readyFor(ctx); err != nil {
+		in, err := inside(ctx, a.client())
+		if err != nil {
 			yield(Event{}, fmt.Errorf("history of locks %q: %w", pattern, err))
 			return
 		}
-		for ch, err := range c.admin.History(ctx, pattern, since) {
+		for ch, err := range in.History(ctx, pattern, since) {
 			if err != nil {
 				yield(Event{}, fmt.Errorf("history of locks %q: %w", pattern, public(err)))
 				return

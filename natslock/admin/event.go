@@ -1,15 +1,14 @@
-package natslock
+package admin
 
 import (
 	"context"
 	"fmt"
-	"iter"
-	"sync"
 	"time"
 
-	"github.com/natslock/locks/internal/admin"
+	view "github.com/natslock/locks/internal/admin"
 	"github.com/natslock/locks/internal/session"
 	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/natslock"
 )
 
 // EventType says what happened to a lock.
@@ -23,13 +22,13 @@ const (
 	// EventRenewed: the server confirmed a lease for longer.
 	EventRenewed
 	// EventReleased: the holder unlocked. To Watch: the client released the lock, which it
-	// may have kept idle for a while (see [Linger]).
+	// may have kept idle for a while (see [natslock.Linger]).
 	EventReleased
 	// EventExpired: a lease ended, and its client neither renewed nor released it.
 	// To an observer: this client lost the lock, and the event's Cause says why. Watch
-	// also reports the planned end of an [Until] lock so: the bucket shows no difference.
+	// also reports the planned end of an [natslock.Until] lock so: the bucket shows no difference.
 	EventExpired
-	// EventEnded: an [Until] lock was held to its planned end. Observers only.
+	// EventEnded: an [natslock.Until] lock was held to its planned end. Observers only.
 	EventEnded
 	// EventBroken: an operator broke the lock.
 	EventBroken
@@ -43,10 +42,10 @@ const (
 	// noticed yet may not be kept out. Observers only.
 	EventAtRisk
 	// EventWatching: events follow from here on. Earlier changes are in a list only.
-	// It is the first event of [Client.Watch], and comes again after each outage of the
+	// It is the first event of [Admin.Watch], and comes again after each outage of the
 	// connection. Watch only.
 	EventWatching
-	// EventGap: events between Time and Until are missing. [Client.History] only.
+	// EventGap: events between Time and Until are missing. [Admin.History] only.
 	EventGap
 )
 
@@ -60,10 +59,10 @@ func (t EventType) String() string {
 }
 
 // Event is a transition of a lock: of this client's locks for an observer, of any
-// client's for [Client.Watch].
+// client's for [Admin.Watch].
 //
 // An observer gets a grant and an end for each goroutine, also of a lock that lingers. The
-// renewals, a break and the end of an idle lock are no events to an observer. [Client.Watch]
+// renewals, a break and the end of an idle lock are no events to an observer. [Admin.Watch]
 // reports the record: one grant and one end, and renewals between them. The Holder of these
 // events says whether the lock lingers and was idle.
 type Event struct {
@@ -72,7 +71,7 @@ type Event struct {
 	// Mode is that of the holder or waiter. Watch only.
 	Mode Mode
 	Name string
-	ID   string // of the claim; an observer gets the [Lock.ID]
+	ID   string // of the claim; an observer gets the [natslock.Lock.ID]
 	// Token is the fencing token of a holder, or the ticket of a waiter. It is 0 for a
 	// goroutine that waits behind another one of its client, which holds the lock.
 	Token uint64
@@ -87,7 +86,7 @@ type Event struct {
 	Grants uint64
 	// Late is of an [EventRenewed] that came more than two thirds of the TTL after the write
 	// before: the time between them. The client renews after a third, so a renewal was lost or
-	// delayed. It is 0 for any other event. [Client.Watch] and [Client.History] only.
+	// delayed. It is 0 for any other event. [Admin.Watch] and [Admin.History] only.
 	Late time.Duration
 	// Since is of an [EventWatching] that follows an outage of the connection, or events that
 	// came faster than they were taken: events from
@@ -112,7 +111,7 @@ type Event struct {
 var eventTypes = map[session.EventType]EventType{
 	session.EventQueued: EventQueued, session.EventGranted: EventGranted, session.EventRenewed: EventRenewed,
 	session.EventReleased: EventReleased, session.EventLost: EventExpired, session.EventEnded: EventEnded, session.EventBroken: EventBroken,
-	session.EventGaveUp: EventGaveUp, session.EventAtRisk: EventAtRisk, admin.EventWatching: EventWatching, admin.EventGap: EventGap,
+	session.EventGaveUp: EventGaveUp, session.EventAtRisk: EventAtRisk, view.EventWatching: EventWatching, view.EventGap: EventGap,
 }
 
 func observed(ev session.Event) Event {
@@ -122,70 +121,7 @@ func observed(ev session.Event) Event {
 	}
 }
 
-// maxUnread bounds the events that a slow reader of Watch leaves unread.
-const maxUnread = 1 << 16
-
-// Watch yields the changes of all locks whose names match pattern (see [Client.List]),
-// whichever client holds them, until ctx ends.
-//
-// The first event has the type [EventWatching] and no name: events begin here. There
-// is no initial state, so list the locks when it arrives. The list and the events
-// after the mark miss nothing between them. Another mark follows each time the
-// connection was away, because events can be missed then: list again. Its Since says from
-// when on.
-//
-// Events are hints. They come from the bucket's notifications, and every user that may
-// publish there can forge them. An end without a notification is yielded when the lease
-// is over, also that of a lock held from before.
-//
-// The sequence ends without an error when ctx ends, or when the caller stops. The error
-// of any other end matches [ErrInvalidName], [ErrClosed], or kvstore.ErrNoWatch for a
-// bucket that does not publish its changes. It matches [ErrUnavailable] when the
-// connection was closed, when the bucket was deleted or re-created, or when the caller
-// left more than 65,536 events unread. A user that may not subscribe to the
-// notifications gets no events and no error.
-func (c *Client) Watch(ctx context.Context, pattern string) iter.Seq2[Event, error] {
-	return c.watch(ctx, pattern, (*admin.Admin).Watch)
-}
-
-// watch yields the changes that begin delivers.
-func (c *Client) watch(ctx context.Context, pattern string, begin func(*admin.Admin, string, func(admin.Change), func(error)) (func(), error)) iter.Seq2[Event, error] {
-	return func(yield func(Event, error) bool) {
-		if err := c.readyFor(ctx); err != nil {
-			yield(Event{}, fmt.Errorf("watch locks %q: %w", pattern, err))
-			return
-		}
-		q := unread{wake: make(chan struct{}, 1)}
-		stop, err := begin(c.admin, pattern, func(ch admin.Change) { q.add(changed(ch)) }, q.fail)
-		if err != nil {
-			yield(Event{}, fmt.Errorf("watch locks %q: %w", pattern, public(err)))
-			return
-		}
-		defer stop()
-		for {
-			select {
-			case <-q.wake:
-			case <-ctx.Done():
-				return
-			case <-c.bucket.Life().Done():
-				yield(Event{}, fmt.Errorf("watch locks %q: %w", pattern, context.Cause(c.bucket.Life())))
-				return
-			}
-			events, err := q.take()
-			for _, ev := range events {
-				if !yield(ev, nil) {
-					return
-				}
-			}
-			if err != nil {
-				yield(Event{}, fmt.Errorf("watch locks %q: %w", pattern, public(err)))
-				return
-			}
-		}
-	}
-}
-
-func changed(ch admin.Change) Event {
+func changed(ch view.Change) Event {
 	ev := Event{Type: eventTypes[ch.Type], Kind: Kind(ch.Kind), Mode: Mode(ch.Mode), Name: ch.Name, ID: ch.Entry.ID,
 		Token: ch.Entry.TokenOrTicket(), Time: ch.Time, Holder: holderOf(ch.Entry), Grants: ch.Grants, Waited: ch.Waited,
 		Late: ch.Late, Since: ch.Since, Until: ch.Until, Missed: ch.Missed}
@@ -199,45 +135,13 @@ func changed(ch admin.Change) Event {
 	return ev
 }
 
-// unread holds the events that the reader of a watch has not taken yet.
-type unread struct {
-	mu     sync.Mutex
-	events []Event
-	err    error // after the events
-	wake   chan struct{}
-}
-
-func (q *unread) add(ev Event) {
-	q.mu.Lock()
-	switch {
-	case q.err != nil:
-	case len(q.events) < maxUnread:
-		q.events = append(q.events, ev)
-	default:
-		q.err = fmt.Errorf("%w: more than %d events unread", ErrUnavailable, maxUnread)
+// WithObserver calls fn for every transition of the client's own locks, for metrics and
+// traces. The calls come one after the other, in order, on a goroutine that delays no
+// lock. Their context has the values of the acquire's context. A nil fn has natslock.New return
+// [natslock.ErrInvalid].
+func WithObserver(fn func(context.Context, Event)) natslock.Option {
+	if fn == nil {
+		return observe(nil)
 	}
-	q.mu.Unlock()
-	q.poke()
-}
-
-func (q *unread) fail(err error) {
-	q.mu.Lock()
-	q.err = err
-	q.mu.Unlock()
-	q.poke()
-}
-
-func (q *unread) poke() {
-	select {
-	case q.wake <- struct{}{}:
-	default:
-	}
-}
-
-func (q *unread) take() ([]Event, error) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	events := q.events
-	q.events = nil
-	return events, q.err
+	return observe(func(ctx context.Context, ev session.Event) { fn(ctx, observed(ev)) })
 }

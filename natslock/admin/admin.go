@@ -1,0 +1,175 @@
+// Package admin shows the locks of all clients of a bucket, and breaks them, for operators' tools and for
+// monitoring: lockctl and natslock-exporter are made of it. A service that takes locks does not need it.
+//
+//	locks := admin.New(client) // client is a *natslock.Client
+//	for lock, err := range locks.List(ctx, "orders.>") {
+//		...
+//	}
+//
+// [Admin.List] and [Admin.Inspect] read, [Admin.Watch] yields what happens, and [Admin.History] what has happened, where
+// the bucket has a history. [Admin.Break] ends a claim. [Permissions] returns the subjects that a NATS user
+// needs. [WithObserver] has a client report what its own locks do.
+package admin
+
+import (
+	"context"
+	"fmt"
+	"iter"
+
+	view "github.com/natslock/locks/internal/admin"
+	"github.com/natslock/locks/internal/bridge"
+	"github.com/natslock/locks/internal/record"
+	"github.com/natslock/locks/internal/session"
+	"github.com/natslock/locks/natslock"
+)
+
+var (
+	inside  = bridge.Admin.(func(context.Context, *natslock.Client) (*view.Admin, error))
+	public  = bridge.Public.(func(error) error)
+	claimOf = bridge.HolderOf.(func(record.Entry) *natslock.Holder)
+	observe = bridge.Observe.(func(func(context.Context, session.Event)) natslock.Option)
+)
+
+// Package election needs these functions, and users do not.
+func init() {
+	bridge.Holder = func(ctx context.Context, c *natslock.Client, name string) (*Holder, uint64, error) {
+		in, err := inside(ctx, c)
+		if err != nil {
+			return nil, 0, err
+		}
+		e, revision, err := in.Holder(ctx, name)
+		return holderOf(e), revision, public(err)
+	}
+	bridge.WatchHolder = func(ctx context.Context, c *natslock.Client, name string) iter.Seq2[Event, error] {
+		return watch(ctx, c, name, (*view.Admin).WatchHolder)
+	}
+}
+
+// Admin reads, watches and breaks the locks of a bucket, those of other clients too. [New] makes it: the
+// methods of a zero Admin, or of one made with a nil client, return an error matching
+// [natslock.ErrInvalid].
+type Admin struct {
+	c *natslock.Client
+}
+
+// New returns the view of the bucket that a client is open on. It does no I/O, and needs no closing: it ends
+// with the client.
+func New(c *natslock.Client) *Admin { return &Admin{c: c} }
+
+func (a *Admin) client() *natslock.Client {
+	if a == nil {
+		return nil
+	}
+	return a.c
+}
+
+// Inspect reads one lock. If nobody holds the lock or waits for it, the Info has
+// neither holder nor queue, and that is no error.
+//
+// The Info contains every write that the server acknowledged before the call, and none
+// that the stream's leader has not applied. So an acquire that follows meets what the Info
+// shows, or a later state. On a bucket with replicas that needs a leader and the reads of
+// [Access.ReadAll]. Without the reads, or if the leader has not caught up with a follower
+// within a second, a record is as the replica that answers has it. If no leader answers
+// within a second, the error matches [natslock.ErrUnavailable].
+//
+// The error matches [natslock.ErrInvalid], [natslock.ErrUnavailable], [natslock.ErrPermission], [natslock.ErrClosed] or
+// the context's.
+func (a *Admin) Inspect(ctx context.Context, kind Kind, name string) (Info, error) {
+	in, err := inside(ctx, a.client())
+	if err != nil {
+		return Info{}, fmt.Errorf("inspect lock %q: %w", name, err)
+	}
+	v, err := in.Inspect(ctx, record.Kind(kind), name)
+	if err != nil {
+		return Info{}, fmt.Errorf("inspect lock %q: %w", name, public(err))
+	}
+	return infoOf(v), nil
+}
+
+// List reads the locks of all kinds whose names match a pattern and that are held or
+// waited for, in the order of the names. A token of the pattern may be "*", and the last
+// one ">" for the rest of the name: ">" lists all locks. List reads the locks one after
+// the other, not at one moment. While the stream has no leader, they are those that the
+// replica has which answers. An error ends the sequence: it matches [natslock.ErrInvalid]
+// for a pattern that matches no name, [natslock.ErrUnavailable], [natslock.ErrPermission], [natslock.ErrClosed] or
+// the context's.
+func (a *Admin) List(ctx context.Context, pattern string) iter.Seq2[Info, error] {
+	return func(yield func(Info, error) bool) {
+		in, err := inside(ctx, a.client())
+		if err != nil {
+			yield(Info{}, fmt.Errorf("list locks %q: %w", pattern, err))
+			return
+		}
+		if err := in.List(ctx, pattern, func(v view.View) bool { return yield(infoOf(v), nil) }); err != nil {
+			yield(Info{}, fmt.Errorf("list locks %q: %w", pattern, public(err)))
+		}
+	}
+}
+
+// RemoveOverdue removes records of the locks whose names match a pattern (see [Admin.List])
+// whose TTL has ended and that the server has not removed: after some restarts a server keeps
+// them for ever. Nobody holds or waits by them, and they keep nobody out: they only stand in
+// lists. [Holder.Overdue] and [Waiter.Overdue] show them. It removes limit of them at most,
+// which is at least 1, one after the other. "lockctl doctor --repair" calls it.
+//
+// It returns how many records are gone, and how many are still there, also with an error. A
+// record that its client has renewed meanwhile counts as still there, and is not touched: the
+// server compares revisions. The error matches [natslock.ErrInvalid],
+// [natslock.ErrUnavailable], [natslock.ErrPermission], [natslock.ErrClosed] or the context's.
+func (a *Admin) RemoveOverdue(ctx context.Context, pattern string, limit int) (removed, left int, err error) {
+	if limit < 1 {
+		return 0, 0, fmt.Errorf("remove overdue records of locks %q: %w: a limit of %d", pattern, record.ErrInvalidOption, limit)
+	}
+	in, err := inside(ctx, a.client())
+	if err != nil {
+		return 0, 0, fmt.Errorf("remove overdue records of locks %q: %w", pattern, err)
+	}
+	removed, left, err = in.RemoveOverdue(ctx, pattern, limit)
+	if err != nil {
+		err = fmt.Errorf("remove overdue records of locks %q: %w", pattern, public(err))
+	}
+	return removed, left, err
+}
+
+// BreakRequest says which claim [Admin.Break] ends, and why.
+type BreakRequest struct {
+	// Kind and Name are those of the lock.
+	Kind Kind
+	Name string
+	// ID is that of the claim: the [Holder.ID] of a holder, or of one reader, as
+	// [Admin.Inspect] and [Admin.List] return it.
+	ID string
+	// Reason is shown to the holder, and by [Admin.Inspect], [Admin.List] and
+	// [Admin.Watch]. It has at most 1024 bytes.
+	Reason string
+	// Immediately lets the next client in at once, while the broken holder may still
+	// be working. This is an exception to mutual exclusion: two clients can work at
+	// the same time, and only resources that check fencing tokens stay safe. The broken
+	// holder's lock ends with a cause that matches [natslock.ErrBroken] if its client read or was
+	// notified of the break (see [natslock.Tuning]) before the next client had the lock.
+	// Otherwise its next renewal shows that another client has the lock, and the cause
+	// matches [natslock.ErrLost] alone: a lock that is known to be another's ends without delay.
+	Immediately bool
+}
+
+// Break ends one claim to a lock: the holder's, or one reader's. It breaks the claim
+// that req names and never another one. The holder is notified and cannot renew its
+// lease any more. Nobody gets in before the holder has unlocked or its lease would
+// have ended anyway, so mutual exclusion holds. With Immediately it does not.
+//
+// It returns nil when the claim is broken, even if an earlier call broke it. The error
+// matches [natslock.ErrReleased] when the claim is gone, whether or not another client holds the
+// lock now. It matches [natslock.ErrInvalid], also for a request without
+// an ID or with a Reason that is too long. Then nothing was sent. It matches
+// [natslock.ErrUnavailable], [natslock.ErrPermission] or ctx's error when the client does not know whether
+// the claim is broken.
+func (a *Admin) Break(ctx context.Context, req BreakRequest) error {
+	in, err := inside(ctx, a.client())
+	if err != nil {
+		return fmt.Errorf("break lock %q: %w", req.Name, err)
+	}
+	return public(in.Break(ctx, view.BreakRequest{
+		Kind: record.Kind(req.Kind), Name: req.Name, ID: req.ID, Reason: req.Reason, Immediately: req.Immediately,
+	}))
+}

@@ -1,0 +1,202 @@
+package admin
+
+import (
+	"fmt"
+	"time"
+
+	view "github.com/natslock/locks/internal/admin"
+	"github.com/natslock/locks/internal/record"
+	"github.com/natslock/locks/natslock"
+)
+
+// Kind is a kind of lock. Two locks of different kinds are different locks, even with
+// the same name.
+type Kind int
+
+const (
+	// KindMutex is the mutual exclusion lock of package natslock.
+	KindMutex Kind = iota
+	// KindRW is the reader-writer lock of package rwlock.
+	KindRW
+	// KindSemaphore is the semaphore of package semaphore.
+	KindSemaphore
+)
+
+// String returns "mutex", "rw" or "semaphore".
+func (k Kind) String() string { return record.Kind(k).String() }
+
+// Mode is how a client holds a lock, or waits to hold it.
+type Mode int
+
+const (
+	// Exclusive: alone, as the holder of a mutex and as a writer.
+	Exclusive Mode = iota
+	// Shared: together with other readers.
+	Shared
+)
+
+// String returns "exclusive" or "shared".
+func (m Mode) String() string {
+	switch m {
+	case Exclusive:
+		return "exclusive"
+	case Shared:
+		return "shared"
+	}
+	return fmt.Sprintf("Mode(%d)", int(m))
+}
+
+// Info is the state of one lock at one moment. The lock can change before the caller
+// reads the Info.
+type Info struct {
+	Kind Kind
+	Name string
+	// Holder is the holder, or the writer of a reader-writer lock. It is nil if
+	// there is none.
+	Holder *Holder
+	// Readers hold a reader-writer lock together.
+	Readers []Holder
+	// Permits are the holders of a semaphore, each with a permit, in the order of their
+	// slots.
+	Permits []Holder
+	// Queue holds the waiters, the first in line first.
+	Queue []Waiter
+}
+
+// Waiting returns how many goroutines wait for the lock: at the places of the queue, and
+// at the holder's client behind the holder.
+func (i Info) Waiting() int {
+	n := 0
+	if i.Holder != nil {
+		n = i.Holder.Waiting
+	}
+	for _, w := range i.Queue {
+		n += w.Goroutines
+	}
+	return n
+}
+
+// Holder is a claim that was granted.
+type Holder struct {
+	natslock.Holder
+	// Waited is the time from the call to the grant, in milliseconds. It is 0 if
+	// the holder did not queue.
+	Waited time.Duration
+	// Lingers says that the client may keep the lock idle: see [natslock.Linger]. Idle says that no
+	// goroutine of the client was inside when the client wrote the record, at the grant or
+	// at its last renewal. One may be inside by now.
+	Lingers, Idle bool
+	// Resting says that the holder has unlocked the lock before its minimum hold was over:
+	// see [natslock.MinHold]. Nobody holds the lock, and it keeps others out until Expires.
+	Resting bool
+	// HandedOver says that the holder has handed the lock over: see [natslock.Lock.Handoff]. Nobody
+	// holds the lock until a client adopts it, and it keeps others out until Expires.
+	HandedOver bool
+	// Fixed says that the client does not renew the lease by itself: see [natslock.NoRenew] and
+	// [natslock.Until].
+	Fixed bool
+	// Waiting is how many goroutines of the holder's client waited behind the holder
+	// when the record was written.
+	Waiting int
+	// Grants is how many holders the claim had had by then, this one included. The
+	// goroutines of a client hand a lock on under one claim, and take an idle lock again.
+	Grants uint64
+	TTL    time.Duration
+	// Overdue says that the record's TTL has ended by a server's clock and the
+	// server has not removed the record. Nobody holds the lock by it, and the next
+	// acquire replaces it.
+	Overdue bool
+	// Broken holds the operator's name and reason if an operator broke the lock.
+	// The holder may still be stopping.
+	Broken *Broken
+	// Slot is the number of the permit of a semaphore, from 0. Of is the number of permits
+	// that the semaphore has, as the holder's client knows. Of is 0 for other locks.
+	Slot, Of int
+	// Revision is the revision of the record that the client read.
+	Revision uint64
+	// Unreadable marks a record that this version of the library cannot read. An
+	// unknown owner holds the lock.
+	Unreadable bool
+}
+
+// Broken describes a break: the operator, the reason and the time.
+type Broken struct {
+	By, Reason string
+	At         time.Time // by the operator's clock
+}
+
+// Waiter is a place in a queue.
+type Waiter struct {
+	// Ticket is the place: lower ones come first.
+	Ticket uint64
+	// Goroutines is how many goroutines of the client waited at the place when its
+	// record was written, at least 1.
+	Goroutines int
+	ID         string
+	Owner      string
+	Host       string
+	PID        int
+	Since      time.Time // by the waiter's own clock
+	Mode       Mode
+	// Of is the number of permits that the semaphore has, as the waiter knows. It is 0 for
+	// other locks.
+	Of int
+	// TTL is the life of the place's record. The client renews it three times in that time.
+	TTL time.Duration
+	// Expires is the time, by the server's clock, at which the server removes the place
+	// unless the waiter renews it before. Zero means never.
+	Expires time.Time
+	// Overdue says that the place's TTL has ended by a server's clock and the server has
+	// not removed the record. It keeps nobody waiting.
+	Overdue bool
+}
+
+func holderOf(e record.Entry) *Holder {
+	if e.Zero() {
+		return nil
+	}
+	h := &Holder{Holder: *claimOf(e), Revision: e.Revision, Unreadable: e.Unreadable, Overdue: e.Overdue, Of: int(e.Permits)}
+	if k, ok := record.ParseKey(e.Key); ok {
+		h.Slot = k.Slot
+	}
+	if !e.Deleted { // the TTL of a tombstone is its own
+		h.TTL = e.Record.TTL
+	}
+	if e.Unreadable {
+		return h
+	}
+	h.Waited = time.Duration(e.Waited) * time.Millisecond
+	h.Waiting, h.Grants = e.Goroutines()-1, e.Granted()
+	h.Resting, h.HandedOver = e.Status == record.StatusResting, e.Status == record.StatusHanded
+	h.Fixed = e.Fixed
+	h.Lingers, h.Idle = e.Lingers, e.Lingers && e.InUse == 0
+	if e.Status == record.StatusBroken {
+		h.Broken = &Broken{By: e.BrokenBy, Reason: e.Reason, At: time.UnixMilli(e.BrokenAt)}
+	}
+	return h
+}
+
+func waiterOf(e record.Entry) Waiter {
+	w := Waiter{
+		Ticket: e.TokenOrTicket(), Goroutines: e.Goroutines(), ID: e.ID, Owner: e.Owner, Host: e.Host, PID: e.PID,
+		Since: time.UnixMilli(e.Since), Mode: Mode(e.Mode), Of: int(e.Permits), Overdue: e.Overdue, TTL: e.Record.TTL,
+	}
+	if w.TTL > 0 {
+		w.Expires = e.Time.Add(w.TTL)
+	}
+	return w
+}
+
+func infoOf(v view.View) Info {
+	i := Info{Kind: Kind(v.Kind), Name: v.Name, Holder: holderOf(v.Holder)}
+	for _, r := range v.Readers {
+		i.Readers = append(i.Readers, *holderOf(r))
+	}
+	for _, h := range v.Slots {
+		i.Permits = append(i.Permits, *holderOf(h))
+	}
+	for _, w := range v.Queue {
+		i.Queue = append(i.Queue, waiterOf(w))
+	}
+	return i
+}

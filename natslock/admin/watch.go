@@ -1,0 +1,118 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"sync"
+
+	view "github.com/natslock/locks/internal/admin"
+	"github.com/natslock/locks/natslock"
+)
+
+// maxUnread bounds the events that a slow reader of Watch leaves unread.
+const maxUnread = 1 << 16
+
+// Watch yields the changes of all locks whose names match pattern (see [Admin.List]),
+// whichever client holds them, until ctx ends.
+//
+// The first event has the type [EventWatching] and no name: events begin here. There
+// is no initial state, so list the locks when it arrives. The list and the events
+// after the mark miss nothing between them. Another mark follows each time the
+// connection was away, because events can be missed then: list again. Its Since says from
+// when on.
+//
+// Events are hints. They come from the bucket's notifications, and every user that may
+// publish there can forge them. An end without a notification is yielded when the lease
+// is over, also that of a lock held from before.
+//
+// The sequence ends without an error when ctx ends, or when the caller stops. The error
+// of any other end matches [natslock.ErrInvalid], [natslock.ErrClosed], or kvstore.ErrNoWatch for a
+// bucket that does not publish its changes. It matches [natslock.ErrUnavailable] when the
+// connection was closed, when the bucket was deleted or re-created, or when the caller
+// left more than 65,536 events unread. A user that may not subscribe to the
+// notifications gets no events and no error.
+func (a *Admin) Watch(ctx context.Context, pattern string) iter.Seq2[Event, error] {
+	return watch(ctx, a.client(), pattern, (*view.Admin).Watch)
+}
+
+// watch yields the changes that begin delivers.
+func watch(ctx context.Context, c *natslock.Client, pattern string, begin func(*view.Admin, string, func(view.Change), func(error)) (func(), error)) iter.Seq2[Event, error] {
+	return func(yield func(Event, error) bool) {
+		in, err := inside(ctx, c)
+		if err != nil {
+			yield(Event{}, fmt.Errorf("watch locks %q: %w", pattern, err))
+			return
+		}
+		q := unread{wake: make(chan struct{}, 1)}
+		stop, err := begin(in, pattern, func(ch view.Change) { q.add(changed(ch)) }, q.fail)
+		if err != nil {
+			yield(Event{}, fmt.Errorf("watch locks %q: %w", pattern, public(err)))
+			return
+		}
+		defer stop()
+		for {
+			select {
+			case <-q.wake:
+			case <-ctx.Done():
+				return
+			case <-in.Life().Done():
+				yield(Event{}, fmt.Errorf("watch locks %q: %w", pattern, context.Cause(in.Life())))
+				return
+			}
+			events, err := q.take()
+			for _, ev := range events {
+				if !yield(ev, nil) {
+					return
+				}
+			}
+			if err != nil {
+				yield(Event{}, fmt.Errorf("watch locks %q: %w", pattern, public(err)))
+				return
+			}
+		}
+	}
+}
+
+// unread holds the events that the reader of a watch has not taken yet.
+type unread struct {
+	mu     sync.Mutex
+	events []Event
+	err    error // after the events
+	wake   chan struct{}
+}
+
+func (q *unread) add(ev Event) {
+	q.mu.Lock()
+	switch {
+	case q.err != nil:
+	case len(q.events) < maxUnread:
+		q.events = append(q.events, ev)
+	default:
+		q.err = fmt.Errorf("%w: more than %d events unread", natslock.ErrUnavailable, maxUnread)
+	}
+	q.mu.Unlock()
+	q.poke()
+}
+
+func (q *unread) fail(err error) {
+	q.mu.Lock()
+	q.err = err
+	q.mu.Unlock()
+	q.poke()
+}
+
+func (q *unread) poke() {
+	select {
+	case q.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (q *unread) take() ([]Event, error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	events := q.events
+	q.events = nil
+	return events, q.err
+}

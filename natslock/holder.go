@@ -1,0 +1,81 @@
+package natslock
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/natslock/locks/internal/record"
+)
+
+// Holder is who holds a lock, as errors name it. Package admin shows more.
+type Holder struct {
+	// Token is the fencing token. That of a record that cannot be read is made of its
+	// revision.
+	Token uint64
+	// ID names the claim. It is never used again. That of a record that cannot be read is
+	// made of its revision.
+	ID string
+	// Owner is the name that the client gave itself; see [WithOwner].
+	Owner string
+	Host  string
+	PID   int
+	// Since is the time of the grant, by the holder's own clock.
+	Since time.Time
+	// Expires is the time, by the server's clock, at which the server removes the
+	// record unless the holder renews it before. Zero means never.
+	Expires time.Time
+	Meta    map[string]string // see [Meta]
+}
+
+// holderOf returns the holder that a record shows; nil: none.
+func holderOf(e record.Entry) *Holder {
+	if e.Zero() {
+		return nil
+	}
+	h := &Holder{Token: e.TokenOrTicket()}
+	if !e.Deleted && e.Record.TTL > 0 { // the TTL of a tombstone is its own
+		h.Expires = e.Time.Add(e.Record.TTL)
+	}
+	if e.Unreadable {
+		h.Since = e.Time
+		if !e.Deleted {
+			h.ID = e.ClaimID()
+		}
+		return h
+	}
+	h.ID, h.Owner, h.Host, h.PID, h.Meta = e.ID, e.Owner, e.Host, e.PID, e.Meta
+	if e.Since != 0 {
+		h.Since = time.UnixMilli(e.Since)
+	}
+	return h
+}
+
+// knownHolder is holderOf for errors, where an unknown holder is nil.
+func knownHolder(e record.Entry) *Holder {
+	if e.Unreadable {
+		return nil
+	}
+	return holderOf(e)
+}
+
+// describe names the holder that a record shows, for the text of an error.
+func describe(e record.Entry) string {
+	if e.Unreadable {
+		return fmt.Sprintf("an unknown owner (revision %d)", e.Revision)
+	}
+	s := e.Owner
+	if !strings.Contains(s, e.Host) { // the default owner names the host
+		s += " on " + e.Host
+	}
+	s += fmt.Sprintf(" (token %d)", e.TokenOrTicket())
+	switch e.Status {
+	case record.StatusBroken:
+		s += ", broken by " + e.BrokenBy
+	case record.StatusHanded:
+		s += ", handed over and not adopted"
+	case record.StatusResting:
+		s += ", unlocked before its minimum hold was over"
+	}
+	return s
+}
