@@ -35,6 +35,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"github.com/natslock/locks/cmd/lockctl/internal/bench"
 	"github.com/natslock/locks/cmd/lockctl/internal/console"
 	"github.com/natslock/locks/cmd/lockctl/internal/demo"
 	"github.com/natslock/locks/cmd/lockctl/internal/doctor"
@@ -59,7 +60,7 @@ type cli struct {
 
 	Ls     lsCmd          `cmd:"" aliases:"list" help:"List the locks that are held or waited for."`
 	Info   infoCmd        `cmd:"" help:"Show everything about one lock."`
-	Bench  benchCmd       `cmd:"" help:"Measure the locks of the server."`
+	Bench  bench.Command  `cmd:"" help:"Measure the locks of the server."`
 	Check  checkCmd       `cmd:"" help:"Compare locks with limits, for a monitoring system."`
 	Break  breakCmd       `cmd:"" help:"End another client's hold on a lock."`
 	Init   initCmd        `cmd:"" help:"Make the bucket, or repair the one there is."`

@@ -1,4 +1,5 @@
-package main
+// Package bench measures the locks of a server: cycles, bare publishes and hand-overs.
+package bench
 
 import (
 	"cmp"
@@ -26,14 +27,16 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-type benchCmd struct {
+// Command is "lockctl bench".
+type Command struct {
 	Pattern  string        `arg:"" optional:"" default:">" help:"Use names that this matches, for users who have but some names."`
 	Duration time.Duration `short:"d" default:"3s" placeholder:"DURATION" help:"How long to measure (default ${default})."`
 	Count    int           `short:"c" placeholder:"N" help:"Measure N of each instead, however long that takes."`
 	JSON     bool          `name:"json" help:"Print an object."`
 }
 
-func (*benchCmd) Help() string {
+// Help is the text of --help.
+func (*Command) Help() string {
 	return `Measures the locks of the server it is connected to, with one caller at a time:
 
   cycle      an uncontended lock and unlock: two writes
@@ -53,7 +56,7 @@ names; 78 no bucket, or one not fit for locks; 130 interrupted.`
 }
 
 // AfterApply checks what kong cannot.
-func (c *benchCmd) AfterApply() error {
+func (c *Command) AfterApply() error {
 	switch {
 	case c.Duration <= 0:
 		return fmt.Errorf("--duration %v: must be positive", c.Duration)
@@ -70,9 +73,9 @@ type figures struct {
 	P99 float64 `json:"p99"`
 }
 
-// benchJSON is what --json prints. Scripts depend on it: fields are added, never
+// output is what --json prints. Scripts depend on it: fields are added, never
 // renamed.
-type benchJSON struct {
+type output struct {
 	Server      string  `json:"server"`
 	Bucket      string  `json:"bucket"`
 	Interrupted bool    `json:"interrupted"`
@@ -84,7 +87,7 @@ type benchJSON struct {
 
 // bench is one run.
 type bench struct {
-	*benchCmd
+	*Command
 	g     *session.Globals
 	a, b  *session.Session
 	store *kvstore.Store
@@ -95,11 +98,12 @@ type bench struct {
 	cycles, bares, handOvers []time.Duration
 }
 
-func (c *benchCmd) Run(g *session.Globals) error {
+// Run measures, and prints the figures.
+func (c *Command) Run(g *session.Globals) error {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer signal.Stop(signals)
-	b := &bench{benchCmd: c, g: g, queue: make(chan struct{}, 1)}
+	b := &bench{Command: c, g: g, queue: make(chan struct{}, 1)}
 	if err := b.names(); err != nil {
 		return err
 	}
@@ -354,7 +358,7 @@ func (p bar) stop() {
 }
 
 func (b *bench) report(interrupted bool) error {
-	out := benchJSON{
+	out := output{
 		Server: b.a.URL, Bucket: b.g.Bucket, Interrupted: interrupted,
 		Cycle: figuresOf(b.cycles), Bare: figuresOf(b.bares), HandOver: figuresOf(b.handOvers),
 	}
