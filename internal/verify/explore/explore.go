@@ -308,7 +308,8 @@ func (x *explorer[W]) world(to *way[W], i, depth int) *W {
 		v.arena.reset()
 		v.w, v.state = copyInto(x.m.Form, v.arena, way[at-1].w), todo[k]
 		s := x.met.at(todo[k])
-		if x.take(v.w, s.move) != "" || x.hash(v.w) != s.hash {
+		// Of those on the way a wrong one shows at the end.
+		if x.take(v.w, s.move) != "" || k == 0 && x.hash(v.w) != s.hash {
 			panic(fmt.Sprintf("explore: %s: %+v does not do again what it did: it depends on more than the world", x.m.Name, s.move))
 		}
 	}

@@ -31,6 +31,9 @@ type bid struct {
 	Slot    int
 	Blind   bool
 	Evicted int
+	TTL     time.Duration // of a lease
+	Token   uint64        // of a lock that is adopted
+	Lingers bool
 
 	Sends  bool // an attempt is to be sent, at At; else its answer is awaited until then
 	Expect uint64
@@ -128,6 +131,9 @@ func (b *bid) send(w *World, c *client) {
 		c.Claims = append(c.Claims, b.Cur)
 	}
 	cl, terms := b.Cur, w.terms(b.Waits)
+	if !b.Waits {
+		terms.TTL = b.TTL
+	}
 	b.Newest = cl.C.Send(core.Attempt{Expect: b.Expect, Terms: terms, Sent: w.Now, Floor: c.Highest})
 	b.Sends, b.At = false, w.Now.Add(answerWithin)
 	s := stored{Key: cl.Key, ID: cl.C.ID, Client: c.ID, Status: record.StatusHeld, Attempt: b.Newest, TTL: terms.TTL, Evictions: uint16(b.Evicted), Permits: uint16(c.Permits)}
@@ -136,6 +142,9 @@ func (b *bid) send(w *World, c *client) {
 	}
 	if b.Joins {
 		s.Mode = record.Shared
+	}
+	if s.Token = b.Token; b.Lingers && w.Scope.knocks() {
+		s.Lingers, s.InUse = true, 1
 	}
 	w.send(message{To: toServer, Client: c.Index, What: s, Expect: b.Expect, Guard: cl.Guard, From: fromClaim, N: uint64(b.Newest)})
 }
@@ -209,7 +218,7 @@ func (b *bid) end(w *World, n int) {
 		w.discard(c, cl.Key, cl.C.ID, revision)
 	}
 	if n == 0 {
-		for _, t := range core.Takings(cl.C.ID, open, cl.Guard != "", false) {
+		for _, t := range core.Takings(cl.C.ID, open, cl.Guard != "", b.Token != 0) {
 			if !t.OnlyOwn {
 				w.discard(c, cl.Key, cl.C.ID, t.Revision)
 			}
@@ -228,11 +237,12 @@ func (b *bid) grant(w *World, r result) *kept {
 	a := cl.C.Attempt(r.N)
 	b.end(w, r.N)
 	c := w.owner(cl)
-	k := &kept{Key: cl.Key, Token: r.Revision, Granted: w.Now, Left: w.Scope.Renewals}
+	k := &kept{Key: cl.Key, Token: r.Revision, Left: w.Scope.Renewals}
 	body := record.Body{ID: cl.C.ID, Status: pick(b.Waits, record.StatusWaiting, record.StatusHeld), Evictions: uint16(b.Evicted)}
 	if b.Joins {
 		body.Mode = uint8(record.Shared)
 	}
+	body.Token = b.Token
 	k.Begin(body, cl.Key, r.Revision, a.Terms, a.Sent, 1.0/3)
 	k.U.Begin(w.Now, -1)
 	c.Kept = append(c.Kept, k)

@@ -52,9 +52,12 @@ type call struct {
 	M       core.Member
 	Asked   uint64   // the revision of the bucket then
 	Known   []string // then, by its client
+	Blind   bool     // it has joined a first claim without an answer: nobody knew then who had come since
 	Entered bool
 	Lease   *kept // of its grant
 	Drain   *drain
+	Holds   bool      // for a minimum
+	Wish    core.Wish // of its lease
 }
 
 // run is what a client keeps of a run, and how far the member that drives it has come.
@@ -68,8 +71,11 @@ type run struct {
 	Queue  bid   // of the place
 	Place  *kept // nil: it has none
 	Queues bool  // it has had a place
+	Queued bool  // it has a place, or was granted from one
 	Lease  *kept
 	Claims []core.KeyAt
+	Adopts *core.Adopting // nil: it waits for the lock
+	Knock  *knock         // of a goroutine that asks once; nil: it has met nobody
 
 	Evicted  int // how often others have deleted its place
 	Waiter   core.Waiter
@@ -112,22 +118,29 @@ func (r *run) see(w *World) {
 	r.R.Lease.Until, r.R.MayIdle = l.U.Standing(&l.Kept, w.Now)
 }
 
-// asks has a goroutine ask for the lock: it may keep its lease idle afterwards, and read.
-func (c *client) asks(w *World, lingers, reads bool) {
+// asks has a goroutine ask for the lock.
+func (c *client) asks(w *World, how int) {
 	if c.Asks > 0 {
 		c.Asks--
 	}
 	g := &call{C: c, Want: core.Want{TTL: w.Scope.TTL}, Asked: w.Server.Seq, Known: slices.Clone(c.Known)}
-	if reads && w.Scope.Kind == record.RW {
+	if how&asksReading != 0 && w.Scope.Kind == record.RW {
 		g.Want.Mode = record.Shared
 		spend(&c.Reads)
 	}
 	g.Want.Owner, g.M.Want = g, &g.Want
-	if lingers {
+	if how&asksLingering != 0 {
 		g.M.Linger = w.Scope.Linger
 	}
+	if how&asksHolding != 0 && w.Scope.Kind != record.Semaphore && g.Want.Mode != record.Shared {
+		g.Holds, g.Want.Private, g.Want.TTL, g.M.Linger = true, true, max(w.Scope.TTL, w.Scope.Least+w.Scope.Margin), 0
+	}
+	if g.Want.Once = how&asksOnce != 0 && w.Scope.Kind == record.Mutex; g.Want.Once {
+		g.M.Linger = 0
+		c.rouse(w, g)
+	}
 	c.Calls = append(c.Calls, g)
-	if w.Scope.Kind == record.Semaphore {
+	if w.Scope.Kind == record.Semaphore || g.Want.Once && c.Line == nil {
 		c.alone(g)
 		return
 	}
@@ -137,18 +150,21 @@ func (c *client) asks(w *World, lingers, reads bool) {
 		c.alone(g)
 	}
 	c.perform(w)
+	r := ownerOf(g.M.Run)
+	g.Blind = w.Scope.Delayed && r.At == atBid && !r.R.Behind
 }
 
 // alone gives a goroutine a run without a line.
-func (c *client) alone(g *call) {
+func (c *client) alone(g *call) *run {
 	r := &run{C: c, R: &core.Run{Driver: &g.M}}
 	r.R.Owner, g.M.Run = r, r.R
 	c.Runs = append(c.Runs, r)
+	return r
 }
 
 // forget forgets a goroutine. A run may still have it.
 func (c *client) forget(g *call) {
-	g.Asked, g.Known, g.Lease, g.Drain = 0, nil, nil, nil
+	g.Asked, g.Known, g.Blind, g.Lease, g.Drain, g.Wish = 0, nil, false, nil, nil, core.Wish{}
 	c.Calls = slices.DeleteFunc(c.Calls, func(x *call) bool { return x == g })
 }
 
@@ -179,6 +195,7 @@ func (r *run) Reads() bool { return r.R.Reads() }
 func (g *call) unlocks(w *World) {
 	c, r := g.C, ownerOf(g.M.Run)
 	c.see(w)
+	l, wish := r.Lease, g.Wish
 	left := g.M.Leave(w.Now)
 	c.forget(g)
 	if left == core.Nothing {
@@ -187,7 +204,9 @@ func (g *call) unlocks(w *World) {
 	}
 	if left == core.Unused {
 		r.Lease.leave(w, record.StatusGone)
+		r.Lease.rests(wish)
 	}
+	l.wanted(w)
 	c.perform(w)
 }
 
@@ -214,6 +233,10 @@ func (c *client) perform(w *World) {
 			r.TurnAt = 0
 		case core.Release:
 			r.Lease.leave(w, record.StatusGone)
+		case core.Idle:
+			r.Lease.U.Unused(&r.Lease.Kept, w.Now, -1)
+		case core.InUse:
+			r.Lease.Answer(e.N, w.Now)
 		case core.List:
 			c.Lists = append(c.Lists, listing{Line: e.Line})
 		case core.Relist:
@@ -360,6 +383,8 @@ func (r *run) watches(key string) bool {
 		return isLock(key)
 	case r.Follower != nil:
 		return key == r.Follower.Pred.Key || isLock(key)
+	case r.Knock != nil:
+		return key == gateKey
 	}
 	return false
 }
@@ -370,7 +395,7 @@ func (c *client) learns(w *World, s stored) {
 		c.Known = nil
 		return
 	}
-	if o := c.Line; o == nil || o.Others == nil || s.Client == c.ID || s.Deleted || s.Key == gateKey && (w.Scope.Kind != record.RW || s.Renewal > 0) {
+	if o := c.Line; o == nil || o.Others == nil || s.Client == c.ID || s.Deleted || s.Status == record.StatusTrying || s.Key == gateKey && (w.Scope.Kind != record.RW || s.Renewal > 0) {
 		return
 	}
 	if (s.Key == gateKey || strings.HasPrefix(s.Key, placePrefix)) && !slices.Contains(c.Known, s.ID) {
@@ -390,6 +415,8 @@ func (c *client) hears(w *World, s stored) {
 		case !strings.HasPrefix(s.Key, placePrefix) || !o.Queue:
 		case s.Deleted:
 			o.PlaceGone(s.Key, s.Revision, w.Now)
+		case s.Status == record.StatusTrying:
+			l.Knocked(e, w.Now)
 		case s.Client != c.ID:
 			l.PlaceSeen(o, e, w.Now)
 		}
@@ -400,7 +427,7 @@ func (c *client) hears(w *World, s stored) {
 			k.follow(w, k.Notified(e, w.Now))
 		}
 	}
-	s.Attempt, s.Renewal, s.Token = 0, 0, 0 // a waiter does not read them
+	s.Attempt, s.Renewal, s.Token, s.Lingers, s.InUse = 0, 0, 0, false, 0 // a waiter does not read them
 	for _, r := range c.Runs {
 		if r.watches(s.Key) {
 			i := slices.IndexFunc(r.Mail, func(x stored) bool { return x.Key == s.Key })
@@ -567,7 +594,9 @@ func (g *call) step(w *World) bool {
 		return true
 	}
 	if w.Scope.Kind != record.Semaphore { // readers are beside each other
-		if token := l.Body.Token; token <= w.Top || !l.Shared() && token <= w.TopRead {
+		if token := l.Body.Token; r.Adopts != nil && token != w.Top {
+			w.fail("another token than that of the holder who has handed the lock over")
+		} else if r.Adopts == nil && token <= w.Top || !l.Shared() && token <= w.TopRead {
 			w.fail("fencing tokens do not rise")
 		} else if l.Shared() {
 			w.TopRead = max(w.TopRead, token)
@@ -576,6 +605,13 @@ func (g *call) step(w *World) bool {
 		}
 	}
 	g.Entered, g.Lease = true, l
+	if g.Holds {
+		g.Wish.Least, g.Wish.Since = w.Scope.Least, w.Now
+		if s := w.Server.get(l.Key); s.ID == l.Body.ID && s.Status == record.StatusHeld { // it counts from then, by the server's clock
+			w.Rests = s.At.Add(w.Scope.Least - w.Scope.Early)
+		}
+	}
+	l.wanted(w)
 	w.entered(g, l)
 	return true
 }
@@ -617,7 +653,8 @@ func (w *World) entered(g *call, l *kept) {
 			w.fail("a goroutine passes one of its client that asked before it")
 		}
 	}
-	known := func(k *kept) bool { return slices.Contains(g.Known, k.Body.ID) || !w.Scope.Slow && g.Asked >= k.Token }
+	blind := w.Scope.Slow || g.Blind && !ownerOf(g.M.Run).Queued
+	known := func(k *kept) bool { return slices.Contains(g.Known, k.Body.ID) || !blind && g.Asked >= k.Token }
 	for _, c := range w.Clients {
 		for _, h := range c.Calls {
 			if h == g || h.Entered || h.M.Run == nil || g.Want.Mode == record.Shared && h.Want.Mode == record.Shared {

@@ -34,6 +34,7 @@ func ofCore(f *explore.Form, s Scope) {
 	f.Revision(core.Lease{}, "Revision")
 	f.Revision(core.Waiter{}, "Ticket", "Vacant")
 	f.Revision(core.Removal{}, "Revision")
+	f.Ignore(core.Removal{}, "attempt", "only a Taking reads it")
 	f.Revision(core.KeyAt{}, "Expect")
 	f.Revision(core.Drain{}, "notified")
 	f.Revision(core.DrainStep{}, "Revision")
@@ -47,8 +48,15 @@ func ofCore(f *explore.Form, s Scope) {
 	f.Revision(inside(core.Others{}, "places"), "ticket")
 	f.Revision(inside(core.Others{}, "gone"), "revision")
 	f.Revision(kvstore.Record{}, "Revision")
-	for _, field := range []string{"Attempt", "Renewal", "Token", "Size"} {
+	f.Revision(record.Body{}, "InUse")
+	f.Revision(core.Adopting{}, "Token")
+	for _, field := range []string{"Attempt", "Renewal", "Size"} {
 		f.Ignore(record.Body{}, field, "nothing reads it of a record that the core has kept")
+	}
+	if s.travels() {
+		f.Revision(record.Body{}, "Token")
+	} else {
+		f.Ignore(record.Body{}, "Token", "only who adopts the lock reads it")
 	}
 
 	const past = 1

@@ -27,10 +27,10 @@ func form(s Scope) *explore.Form {
 	f := &explore.Form{Wall: wall}
 	f.Horizon(max(s.TTL, s.Place, 5*time.Second) + time.Second)
 	f.Revision(server{}, "Seq")
-	f.Revision(stored{}, "Revision", "Token")
+	f.Revision(stored{}, "Revision", "Token", "InUse")
 	f.Revision(message{}, "Expect")
 	f.Revision(kept{}, "Token", "ReadAt")
-	f.Revision(bid{}, "Expect")
+	f.Revision(bid{}, "Expect", "Token")
 	f.Revision(client{}, "Tombstone")
 	f.Ignore(client{}, "Highest", "the server never goes back")
 	f.Revision(World{}, "Granted", "Broken")
@@ -38,7 +38,11 @@ func form(s Scope) *explore.Form {
 	f.Unordered(World{}, "Net")
 	f.Ignore(World{}, "Scope", "it never changes")
 	f.Ignore(World{}, "Grants", "it only counts")
-	f.Ignore(World{}, "Top", "the order of tokens is the simulator's")
+	if s.travels() {
+		f.Revision(World{}, "Top")
+	} else {
+		f.Ignore(World{}, "Top", "the order of tokens is the simulator's")
+	}
 	f.Ignore(World{}, "TopRead", "the order of tokens is the simulator's")
 	f.HorizonOf(bid{}, 1, "At")
 	f.HorizonOf(client{}, time.Second, "LeftAt")
@@ -46,6 +50,9 @@ func form(s Scope) *explore.Form {
 	f.HorizonOf(removal{}, 1, "At")
 	f.HorizonOf(drain{}, 1, "At")
 	f.HorizonOf(run{}, 1, "Since")
+	f.HorizonOf(knock{}, 1, "At")
+	f.Revision(knock{}, "Revision")
+	f.HorizonOf(World{}, 1, "Rests")
 	ofCore(f, s)
 	return f
 }
@@ -58,7 +65,7 @@ func canon(w *World) {
 		}
 		for _, g := range c.Calls {
 			if w.Failed || !w.Scope.Fifo || g.Entered {
-				g.Asked, g.Known = 0, nil
+				g.Asked, g.Known, g.Blind = 0, nil, false
 			}
 			if g.Entered {
 				g.Drain = nil
@@ -130,7 +137,7 @@ func (w *World) forgetNumbers() {
 				continue
 			}
 			if r.Token == 0 {
-				r.Token = r.Revision
+				r.Token = w.tokenOf(r)
 			}
 			attempt := claimed(r.ID)
 			if !attempt {
@@ -152,9 +159,6 @@ const never64 = 1 << 63
 
 // canon forgets how often a record has been renewed, and of a record that has ended what it was.
 func (k *kept) canon(w *World) {
-	if w.Failed || !w.Scope.Fifo || !k.waits() {
-		k.Granted = 0
-	}
 	if w.Scope.Kind != record.RW || !w.Scope.Several {
 		k.LastSent, k.Confirmed = 0, 0
 	}
@@ -162,7 +166,10 @@ func (k *kept) canon(w *World) {
 	if k.State != core.StateHeld {
 		ended := core.Kept{State: k.State, Cause: k.Cause, Why: k.Why, Last: k.Last, Terms: clock.Terms{TTL: k.Terms.TTL}}
 		ended.Body.ID, ended.Body.Status, ended.Valid.End = k.Body.ID, k.Body.Status, k.Valid.End
-		k.Kept, k.U, k.Granted, k.Confirmed, k.ReadAt = ended, core.Use{}, 0, 0, 0
+		if k.Cause == core.EndHandedOff && k.Removal != nil {
+			ended.Granted.TTL, ended.Body.Token = k.Granted.TTL, k.Body.Token
+		}
+		k.Kept, k.U, k.Confirmed, k.ReadAt = ended, core.Use{}, 0, 0
 		return
 	}
 	k.U.Grants = min(k.U.Grants, 1)
@@ -235,10 +242,14 @@ func Say(w *World, m explore.Move) string {
 		name = w.Clients[a].ID
 	}
 	switch m.Kind {
-	case mvUnlock, mvGiveUp:
+	case mvUnlock, mvGiveUp, mvExtend, mvHandOff:
 		return fmt.Sprintf("%s: goroutine %d %s", name, m.B, verbs[m.Kind])
 	case mvPass:
 		return fmt.Sprintf("%v pass", time.Duration(m.A)*time.Millisecond)
+	case mvAdopt:
+		return fmt.Sprintf("%s adopts the lock of %s", w.Clients[m.B].ID, w.Server.Records[a].ID)
+	case mvAsk:
+		return fmt.Sprintf("%s asks (%d)", name, m.B)
 	case mvBreak, mvForget:
 		r := w.Server.Records[a]
 		return fmt.Sprintf("%s %s of %s at %d", verbs[m.Kind], r.Key, r.ID, r.Revision)
@@ -252,6 +263,7 @@ var verbs = [...]string{
 	mvAsk: "asks", mvUnlock: "unlocks", mvGiveUp: "gives up", mvPass: "pass", mvBreak: "an operator breaks", mvCrash: "crashes",
 	mvPause: "stands still", mvResume: "goes on", mvForget: "the server forgets the TTL of", mvLag: "reads from a replica that lags",
 	mvCatchUp: "reads from the leader", mvCut: "the leader is deposed, and does not know it",
+	mvExtend: "extends", mvHandOff: "hands the lock over", mvAdopt: "adopts",
 }
 
 func (m *message) say(w *World) string {

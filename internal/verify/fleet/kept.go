@@ -15,9 +15,8 @@ type kept struct {
 	core.Kept
 	U core.Use // of a lease
 
-	Key     string
-	Token   uint64 // the first revision
-	Granted clock.Instant
+	Key   string
+	Token uint64 // the first revision
 
 	Seen      bool   // it was seen ended
 	Left      int8   // renewals; -1: for ever
@@ -35,6 +34,8 @@ type removal struct {
 	N      uint64 // of the write
 	Sends  bool   // a write is to be sent, at At; else its answer is awaited until then
 	At     clock.Instant
+	Wish   core.Wish // of the last holder
+	Leaves bool      // the write is no tombstone
 }
 
 // waits says whether it is a place.
@@ -56,7 +57,7 @@ func (k *kept) follow(w *World, u core.Upshot) {
 	if u.End != core.NoEnd {
 		w.Failed = true
 	}
-	if u.Discards(0) {
+	if u.Discards(k.rest(w)) {
 		w.discard(w.clientOf(k.Body.ID), k.Key, k.Body.ID, u.Discard)
 	}
 	if u.Read > 0 {
@@ -108,10 +109,17 @@ func (k *kept) renew(w *World, c *client) {
 	if k.Left > 0 {
 		k.Left--
 	}
-	w.send(message{To: toServer, Client: c.Index, Expect: k.Last, From: fromRenewal, N: n, What: stored{
+	s := stored{
 		Key: k.Key, ID: k.Body.ID, Client: c.ID, Status: k.Body.Status, Mode: record.Mode(k.Body.Mode), Renewal: n, Token: k.Token,
-		Evictions: k.Body.Evictions, Permits: uint16(c.Permits), TTL: k.Terms.TTL,
-	}})
+		Evictions: k.Body.Evictions, Permits: uint16(c.Permits), TTL: k.Want.TTL,
+	}
+	if w.Scope.travels() && !k.waits() {
+		s.Token = k.Body.Token
+	}
+	if w.Scope.knocks() {
+		s.Lingers, s.InUse = k.Body.Lingers, k.Body.InUse
+	}
+	w.send(message{To: toServer, Client: c.Index, Expect: k.Last, From: fromRenewal, N: n, What: s})
 }
 
 // renewed takes the answer to a renewal.
@@ -129,8 +137,12 @@ func (k *kept) leave(w *World, status record.Status) {
 	if k.holds(w.Now) && slices.ContainsFunc(w.clientOf(k.Body.ID).Calls, func(g *call) bool { return g.Entered && g.Lease == k }) {
 		w.fail("a lease is released while a goroutine is inside")
 	}
-	k.Release(core.EndReleased, w.Now)
-	k.Removal = &removal{R: core.Removal{ID: k.Body.ID, Revision: k.Last}, Status: status, Begun: w.Now, Sends: true, At: w.Now}
+	k.ends(w, core.EndReleased, status)
+}
+
+func (k *kept) ends(w *World, end core.End, status record.Status) {
+	k.Release(end, w.Now)
+	k.Removal = &removal{R: core.Removal{ID: k.Body.ID, Revision: k.Last, HandsOff: end == core.EndHandedOff}, Status: status, Begun: w.Now, Sends: true, At: w.Now}
 }
 
 // remove goes on with the release.
@@ -144,9 +156,13 @@ func (k *kept) remove(w *World, c *client) bool {
 	case m.Sends:
 		m.N++
 		m.Sends, m.At = false, w.Now.Add(answerWithin)
-		w.send(message{To: toServer, Client: c.Index, Expect: m.R.Revision, From: fromRemoval, N: m.N, What: stored{
-			Key: k.Key, ID: k.Body.ID, Client: c.ID, Status: m.Status, Deleted: true, TTL: record.TombstoneLife,
-		}})
+		s := stored{Key: k.Key, ID: k.Body.ID, Client: c.ID, Status: m.Status, Deleted: true, TTL: record.TombstoneLife}
+		body, deletes := k.Closing(m.Wish.Rest(w.Now, 0), m.R.Broken != nil)
+		if m.Leaves = !deletes; m.Leaves {
+			s.Status, s.Renewal, s.Deleted, s.TTL = body.Status, 1, false, time.Duration(body.TTL)*time.Second
+			s.Token = pick(m.R.HandsOff, body.Token, 0) // nobody adopts others
+		}
+		w.send(message{To: toServer, Client: c.Index, Expect: m.R.Revision, From: fromRemoval, N: m.N, What: s})
 		if k.waits() && w.Scope.Prompt {
 			w.deliver(len(w.Net)-1, 0, -1)
 		}
@@ -169,7 +185,7 @@ func (k *kept) wrote(w *World, n uint64, a core.Answer) {
 	}
 	switch next {
 	case core.Removed, core.LostBefore:
-		if k.Removal = nil; a.Refusal == core.Acknowledged && k.Key == gateKey {
+		if k.Removal = nil; a.Refusal == core.Acknowledged && k.Key == gateKey && !m.Leaves {
 			c.Tombstone, c.LeftAt = a.Revision, w.Now
 		}
 	case core.WriteAgain:

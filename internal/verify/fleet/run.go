@@ -18,6 +18,8 @@ const (
 	atStand       // a list of the queue
 	atFollow      // the predecessor
 	atFirst       // the lock
+	atAdopt       // the record of a lock that was handed over
+	atKnock       // the client of an idle lease
 )
 
 // who has made a claim of the lock
@@ -26,6 +28,7 @@ const (
 	bySurvey
 	byFollower
 	byFirst
+	byAdopt
 )
 
 // step goes on with a run, or says that it waits.
@@ -65,6 +68,10 @@ func (r *run) step(w *World) bool {
 		return true
 	case atFollow:
 		return r.follows(w)
+	case atAdopt:
+		return r.adopts(w)
+	case atKnock:
+		return r.knocks(w)
 	}
 	return r.firsts(w)
 }
@@ -87,6 +94,8 @@ func (r *run) due(w *World) clock.Instant {
 		at = min(at, r.timer(w, r.Follower.At()))
 	case atFirst:
 		at = min(at, r.timer(w, r.Bid.At))
+	case atKnock:
+		at = min(at, r.Knock.At)
 	}
 	return at
 }
@@ -105,6 +114,8 @@ func (r *run) begin(w *World) bool {
 	r.Bid.Joins, r.Bid.B.Guarded, r.Bid.B.Slot = r.Reads(), r.Reads(), r.counts(w)
 	l := r.R.Line
 	switch {
+	case r.Adopts != nil:
+		r.At = atAdopt
 	case r.Place != nil:
 		r.At = atStand
 	case r.Queue.Cur != nil:
@@ -184,6 +195,7 @@ func (r *run) claim(w *World, by byte, k int, expect uint64) {
 		b.Slot = k
 	}
 	r.At, r.Then = atBid, by
+	b.TTL, b.Lingers = r.R.Driver.Want.TTL, r.R.Driver.Linger > 0
 	b.offer(w, expect)
 }
 
@@ -193,7 +205,12 @@ func (r *run) survey(w *World, asOf uint64) {
 	queue, keys, _ := c.queue(w, asOf)
 	queue = c.clear(w, queue)
 	v := core.Arrival{Keys: keys, Overdue: make([]bool, len(keys)), Waiting: len(queue), Own: r.own()}
-	r.Claims, _ = v.Claims()
+	var holder record.Entry
+	r.Claims, holder = v.Claims()
+	if len(r.Claims) == 0 && r.R.Driver.Want.Once {
+		r.knock(w, holder, queue)
+		return
+	}
 	if len(r.Claims) > 0 {
 		if c.Tombstone != 0 {
 			c.UnqueuedAt = w.Now
@@ -224,6 +241,10 @@ func (r *run) own() string {
 
 // waits has the run queue.
 func (r *run) waits() {
+	if r.R.Driver.Want.Once { // it reads again
+		r.Bid.B.Until, r.At, r.Knock = 0, atKnock, &knock{Again: true}
+		return
+	}
 	r.Claims, r.Bid.B.Until, r.At = nil, 0, atOrder
 }
 
@@ -241,6 +262,8 @@ func (r *run) claimed(w *World, res result) {
 		r.survey(w, res.Entry.Revision)
 	case !nobody:
 		w.fail("a claim ends with outcome %d", res.Outcome)
+	case r.Then == byAdopt:
+		r.At = atAdopt
 	case r.Then == byGuess:
 		r.waits()
 	case r.Then == bySurvey && res.Outcome == core.Free && w.Now < b.B.Until && !(r.counts(w) && w.Scope.Several):
@@ -269,6 +292,7 @@ func (r *run) granted(w *World, res result) {
 		}
 	}
 	r.Place, r.Passed, r.Lease, r.First, r.Follower, r.Mail, r.Freed, r.At, r.Tries = nil, stored{}, l, nil, nil, nil, false, atStart, 0
+	r.unknock(w)
 	l.Body.Lingers = r.R.Driver.Linger > 0
 	r.R.MayIdle = l.Body.Lingers
 	if !r.R.Granted(r.R.Driver, core.Lease{Revision: l.Token, Until: l.Valid.End}, w.Now) {
@@ -300,6 +324,7 @@ func (r *run) queued(w *World, res result) {
 		p := r.Queue.grant(w, res)
 		p.Left = -1
 		r.Place, r.Queues, r.Queue, r.At = p, false, bid{}, atStand
+		r.Queued = w.Scope.Delayed
 		r.Waiter = core.Waiter{ID: p.Body.ID, Ticket: p.Token, Reads: r.Reads()}
 		if r.R.Line == nil {
 			r.R.Ticket = p.Token
@@ -551,6 +576,7 @@ func (r *run) withdraw(w *World) {
 		r.Place.leave(w, record.StatusGone)
 		r.Place = nil
 	}
+	r.unknock(w)
 	if r.R.Line == nil { // nobody else is there to drive it
 		r.R.Driver = nil
 	}

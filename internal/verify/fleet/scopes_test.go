@@ -32,6 +32,17 @@ func trouble(s *Scope, most int8) {
 	s.Faults = Faults{All: most, Unanswered: 1, Crashes: 1, Expiries: 1}
 }
 
+// holds has one goroutine ask for a minimum hold, which a server is on time with, and a holder for another TTL.
+func holds(s *Scope) {
+	s.Ways, s.Least, s.Extend, s.Early = 1, 5*time.Second, 6*time.Second, 0
+	s.Faults = Faults{All: -1, Holds: 1, Extends: 2, Expiries: 1, Crashes: 1}
+}
+
+// travels has a holder hand the lock over, and goroutines adopt it.
+func travels(s *Scope) {
+	s.Ways, s.Faults = 1, Faults{All: 4, Hands: 1, Adopts: 2, Unanswered: 1, Breaks: 1, Crashes: 1}
+}
+
 // two makes the lock a semaphore of two.
 func two(s *Scope) { s.Kind, s.Permits = record.Semaphore, [4]int8{2, 2, 2} }
 
@@ -46,12 +57,19 @@ func small() []Scope {
 			s.Faults = Faults{All: 1, Breaks: 1, Late: 1, Pauses: 1, Missed: 1, GiveUps: 1, Forgets: 1}
 		}),
 		scope("mutex 2+1: in order", func(s *Scope) { s.Asks, s.Fifo = [4]int8{2, 1}, true }),
+		scope("mutex 3+1: in order", func(s *Scope) { s.Asks, s.Most, s.Ways, s.Fifo = [4]int8{3, 1}, 3, 1, true }),
+		scope("mutex 1+1: a minimum hold, an Extend, an expiry, a crash", func(s *Scope) { holds(s) }),
+		scope("mutex 1+1: handed over, adopted twice, a lost answer, a break, a crash", func(s *Scope) { travels(s) }),
+		scope("mutex 2+1: handed over, adopted", func(s *Scope) {
+			s.Asks, s.Ways, s.Turn, s.Faults = [4]int8{2, 1}, 1, time.Millisecond, Faults{All: 2, Hands: 1, Adopts: 1}
+		}),
 		scope("mutex 2+2: in order, by notifications", func(s *Scope) { twoTwo(s); s.Fifo, s.Untimed = true, true }),
 		scope("lingering 1+1: a lost answer, a crash, an expiry", func(s *Scope) {
 			trouble(s, 3)
 			s.Linger = Forever
 		}),
 		scope("lingering 2+1: in order", func(s *Scope) { s.Asks, s.Ways, s.Linger, s.Fifo = [4]int8{2, 1}, 1, Forever, true }),
+		scope("lingering 2+1: two ask once", func(s *Scope) { s.Asks, s.Ways, s.Linger, s.Faults.Tries = [4]int8{2, 1}, 1, Forever, 2 }),
 		scope("lingering readers and writers 2+1: in order", func(s *Scope) {
 			s.Asks, s.Ways, s.Linger, s.Fifo = [4]int8{2, 1}, 1, Forever, true
 			reads(s, 1, 0)
@@ -62,6 +80,16 @@ func small() []Scope {
 		}),
 		scope("semaphore of two 2+2: in order, by notifications", func(s *Scope) { twoTwo(s); two(s); s.Fifo, s.Untimed = true, true }),
 		scope("readers and writers 1+1: a lost answer, a crash, an expiry", func(s *Scope) { trouble(s, 3); reads(s, 0, 1) }),
+		scope("readers and a writer 2+1: in order, slow answers", func(s *Scope) {
+			s.Asks, s.Ways, s.Fifo, s.Delayed = [4]int8{2, 1}, 2, true, true
+			reads(s, 2, 0)
+		}),
+		scope("readers and a writer 2+1: an Extend, an expiry", func(s *Scope) {
+			s.Asks, s.Ways, s.Extend, s.Faults = [4]int8{2, 1}, 1, 6*time.Second, Faults{All: 3, Extends: 2, Expiries: 1}
+			reads(s, 2, 0)
+		}),
+		scope("readers and a writer 1+1: a minimum hold, an Extend, an expiry, a crash", func(s *Scope) { holds(s); reads(s, 0, 1) }),
+		scope("readers and a writer 1+1: handed over, adopted twice, a lost answer, a break, a crash", func(s *Scope) { travels(s); reads(s, 0, 1) }),
 		scope("readers and writers 2+2: in order, by notifications", func(s *Scope) { twoTwo(s); reads(s, 2, 0); s.Fifo, s.Untimed = true, true }),
 	}
 }
@@ -69,20 +97,29 @@ func small() []Scope {
 // large are those of the proof tier.
 func large() []Scope {
 	return []Scope{
+		scope("lingering 2+2: a lost answer, a crash, an expiry", func(s *Scope) { twoTwo(s); trouble(s, 3); s.Linger = Forever }),
+		scope("readers and writers 2+2: a lost answer, a crash, an expiry", func(s *Scope) { twoTwo(s); trouble(s, 3); reads(s, 2, 0) }),
 		scope("mutex 2+2: a lost answer, a crash, an expiry", func(s *Scope) { twoTwo(s); trouble(s, 3) }),
 		scope("mutex 2+2: at any time", func(s *Scope) { s.Asks = [4]int8{2, 2} }),
-		scope("lingering 2+2: a crash, an expiry: one of them", func(s *Scope) {
-			twoTwo(s)
-			s.Linger, s.Faults = Forever, Faults{All: 1, Crashes: 1, Expiries: 1}
+		scope("lingering 2+1: in order, slow answers", func(s *Scope) {
+			s.Asks, s.Ways, s.Linger, s.Fifo, s.Delayed = [4]int8{2, 1}, 2, Forever, true, true
 		}),
-		scope("lingering 2+1: a lost answer, a crash, an expiry", func(s *Scope) {
-			s.Asks, s.Ways, s.Linger = [4]int8{2, 1}, 1, Forever
-			trouble(s, 3)
+		scope("lingering 2+2: one asks once", func(s *Scope) { twoTwo(s); s.Linger, s.Faults.Tries = Forever, 1 }),
+		scope("mutex 2+2: in order, slow answers", func(s *Scope) { twoTwo(s); s.Ways, s.Fifo, s.Delayed = 2, true, true }),
+		scope("mutex 3+2: in order", func(s *Scope) { s.Asks, s.Most, s.Ways, s.Fifo = [4]int8{3, 2}, 3, 1, true }),
+		scope("mutex 1+1: handed over, adopted, a late message", func(s *Scope) { s.Ways, s.Faults = 1, Faults{All: 3, Hands: 1, Adopts: 1, Late: 1} }),
+		scope("mutex 1+1: a minimum hold, a late message, a break", func(s *Scope) {
+			holds(s)
+			s.Renewals, s.Faults = 1, Faults{All: 2, Holds: 1, Late: 1, Breaks: 1}
 		}),
 		scope("lingering 2+1: a lost notification", func(s *Scope) { s.Asks, s.Linger, s.Faults.Missed = [4]int8{2, 1}, Forever, 1 }),
 		scope("mutex 2+1: in order, slow notifications", func(s *Scope) { s.Asks, s.Ways, s.Fifo, s.Slow = [4]int8{2, 1}, 2, true, true }),
 		scope("readers and a writer 2+1: in order, slow notifications", func(s *Scope) {
 			s.Asks, s.Ways, s.Fifo, s.Slow = [4]int8{2, 1}, 2, true, true
+			reads(s, 2, 0)
+		}),
+		scope("lingering readers and a writer 2+1: in order, slow answers", func(s *Scope) {
+			s.Asks, s.Ways, s.Linger, s.Fifo, s.Delayed = [4]int8{2, 1}, 2, Forever, true, true
 			reads(s, 2, 0)
 		}),
 		scope("lingering readers and a writer 2+1: in order, slow notifications", func(s *Scope) {
@@ -97,20 +134,14 @@ func large() []Scope {
 		scope("mutex 3+1: a turn, a crash, one gives up", func(s *Scope) {
 			s.Asks, s.Ways, s.Turn, s.Faults.GiveUps, s.Faults.Crashes = [4]int8{3, 1}, 1, time.Millisecond, 1, 1
 		}),
-		scope("readers and writers 2+1: a lost answer, a crash, an expiry", func(s *Scope) {
-			s.Asks, s.Ways = [4]int8{2, 1}, 1
-			trouble(s, 3)
-			reads(s, 2, 0)
-		}),
-		scope("readers and writers 2+2: a lost answer", func(s *Scope) { twoTwo(s); reads(s, 2, 0); s.Faults.Unanswered = 1 }),
-		scope("readers and writers 2+2: a crash, an expiry", func(s *Scope) { twoTwo(s); reads(s, 2, 0); s.Faults.Crashes, s.Faults.Expiries = 1, 1 }),
 	}
 }
 
-// explored requires that a scope is explored to its end, and that nothing is violated.
-func explored(t *testing.T, s Scope) {
+// explored requires that a scope is explored to its end, and that nothing is violated. Every so many-th world that is a
+// state met before has to go on as that state does.
+func explored(t *testing.T, s Scope, recheck int) {
 	t.Helper()
-	r := explore.Explore(Model(s), explore.Limits{States: 5_000_000})
+	r := explore.Explore(Model(s), explore.Limits{States: 12_000_000, Recheck: recheck})
 	if r.Violated != "" {
 		t.Fatalf("violates: %s\n%s\n%s", r.Violated, strings.Join(r.Story, "\n"), Script(r.Moves))
 	}
@@ -148,7 +179,7 @@ func TestCanon(t *testing.T) {
 func TestScopes(t *testing.T) {
 	t.Parallel()
 	for _, s := range small() {
-		t.Run(s.Name, func(t *testing.T) { explored(t, s) })
+		t.Run(s.Name, func(t *testing.T) { explored(t, s, 50) })
 	}
 }
 
@@ -156,6 +187,9 @@ func TestScopes(t *testing.T) {
 func TestLargeScopes(t *testing.T) {
 	tier.Proof(t)
 	for _, s := range large() {
-		t.Run(s.Name, func(t *testing.T) { explored(t, s) })
+		t.Run(s.Name, func(t *testing.T) {
+			t.Parallel()
+			explored(t, s, 10_000)
+		})
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/verify/explore"
 )
 
@@ -121,6 +120,10 @@ func (r *Run) acts(c *Choices, x int) {
 	}
 	if i := c.of(r.World.Scope.Most); i < len(client.Calls) {
 		switch {
+		case client.Calls[i].Entered && c.of(8) == 0:
+			r.take(mvExtend, x, i)
+		case client.Calls[i].Entered && c.of(8) == 0 && client.Calls[i].hands(r.World):
+			r.take(mvHandOff, x, i)
 		case client.Calls[i].Entered:
 			r.take(mvUnlock, x, i)
 		case c.of(4) == 0:
@@ -128,7 +131,19 @@ func (r *Run) acts(c *Choices, x int) {
 		}
 		return
 	}
-	r.take(mvAsk, x, c.of(6)/4+2*c.of(2))
+	how := c.of(6)/4*asksLingering + c.of(2)*asksReading
+	switch records := r.World.Server.Records; c.of(8) {
+	case 0:
+		how |= asksOnce
+	case 1:
+		how |= asksHolding
+	case 2:
+		if i := slices.IndexFunc(records, func(s stored) bool { return s.Key == gateKey && s.live() && s.holds() }); i >= 0 {
+			r.take(mvAdopt, i, x)
+			return
+		}
+	}
+	r.take(mvAsk, x, how)
 }
 
 // trouble is what goes wrong now and then.
@@ -138,7 +153,7 @@ func (r *Run) trouble(c *Choices, x int) {
 	switch k := c.of(12); {
 	case k < 6 && len(records) > 0:
 		i := c.of(len(records))
-		if s := &records[i]; s.live() && s.Status == record.StatusHeld {
+		if s := &records[i]; s.live() && s.holds() {
 			r.take(mvBreak, i, 0)
 		}
 	case k == 6 && len(records) > 0:

@@ -17,7 +17,7 @@ func wild(change func(s *Scope)) Scope {
 	s := Scope{
 		Kind: record.Mutex, Clients: 3, Asks: [4]int8{-1, -1, -1, -1}, Most: 3, Turn: time.Millisecond, Linger: 2 * time.Second,
 		TTL: 6 * time.Second, Margin: time.Second, Early: time.Second, Place: 15 * time.Second, Renewals: -1,
-		Faults: Faults{All: -1},
+		Least: 4 * time.Second, Extend: 3 * time.Second, Faults: Faults{All: -1, Tries: -1, Hands: -1},
 	}
 	change(&s)
 	return s

@@ -24,6 +24,8 @@ type Scope struct {
 	Most    int     // goroutines of a client at a time
 	Linger  time.Duration
 	Turn    time.Duration
+	Least   time.Duration // the minimum hold of those who ask for one
+	Extend  time.Duration // the TTL that an Extend asks for
 
 	TTL, Margin time.Duration
 	Early       time.Duration // by how much a server removes records too early
@@ -36,6 +38,7 @@ type Scope struct {
 	Renewals int8 // of each lease; -1: for ever
 	Several  bool // servers
 	Slow     bool // notifications come later
+	Delayed  bool // answers do
 	Untimed  bool // waiters read by notifications only
 	Fifo     bool // the order of the queue is checked, as long as nothing has gone wrong
 
@@ -50,13 +53,16 @@ func (s *Scope) like(i int) bool {
 // Forever is for how long an idle lease is kept where only others end that.
 const Forever = 10_000 * time.Hour
 
-// Faults are how often what may still go wrong.
+// Faults are how often what may still go wrong, or be done.
 type Faults struct {
 	All                                                   int8 // of any kind
 	Lost, Unanswered, Late, Missed                        int8 // a write, an answer, either; a notification
 	Expiries                                              int8 // a renewal is lost
 	Crashes, Pauses, Breaks, GiveUps, Forgets, Lags, Cuts int8
 	Refused                                               int8 // by a leader that was deposed
+
+	Tries, Holds           int8 // asks once, asks with a minimum hold
+	Extends, Hands, Adopts int8 // of holders: for another TTL, to others; of others
 }
 
 // World is everything that there is: plain data.
@@ -75,7 +81,8 @@ type World struct {
 	Top     uint64 // the highest fencing token of those that exclude others
 	TopRead uint64 // and of readers
 	Broken  []uint64
-	Failed  bool // something has gone wrong
+	Rests   clock.Instant // until then nobody else gets in
+	Failed  bool          // something has gone wrong
 	Grants  int
 }
 
@@ -95,6 +102,8 @@ type stored struct {
 	Token           uint64
 	Evictions       uint16
 	Permits         uint16
+	Lingers         bool
+	InUse           uint64
 	Revision        uint64
 	At              clock.Instant
 	TTL             time.Duration
@@ -104,6 +113,16 @@ type stored struct {
 
 func (s *stored) live() bool { return s.Revision != 0 && !s.Deleted }
 
+// tokenOf is the token or the ticket of a record that was not renewed.
+func (w *World) tokenOf(s *stored) uint64 {
+	return pick(isLock(s.Key) && w.Scope.travels(), record.Token(s.Revision, 0), s.Revision)
+}
+
+// holds says whether the record keeps others out, and is not broken.
+func (s *stored) holds() bool {
+	return s.Status == record.StatusHeld || s.Status == record.StatusHanded || s.Status == record.StatusResting
+}
+
 func (s *stored) entry() (e record.Entry) {
 	if s.Revision == 0 {
 		return e
@@ -112,6 +131,7 @@ func (s *stored) entry() (e record.Entry) {
 	e.Body = record.Body{
 		Status: s.Status, Mode: uint8(s.Mode), ID: s.ID, Client: s.Client, Attempt: s.Attempt, Renewal: s.Renewal,
 		Token: s.Token, Evictions: s.Evictions, Permits: s.Permits, TTL: int64(s.TTL / time.Second),
+		Lingers: s.Lingers, InUse: s.InUse,
 	}
 	return e
 }
@@ -212,6 +232,17 @@ const (
 	mvLag
 	mvCatchUp
 	mvCut
+	mvExtend
+	mvHandOff
+	mvAdopt
+)
+
+// how a goroutine asks
+const (
+	asksLingering = 1 << iota
+	asksReading
+	asksOnce
+	asksHolding
 )
 
 // New makes the world of a scope.
@@ -282,12 +313,14 @@ func Moves(w *World, to []explore.Move) []explore.Move {
 		}
 		// The first one who asks is client A: others that are like it only have another name.
 		if acts && c.Asks != 0 && len(c.Calls) < w.Scope.Most && (asked || !w.Scope.Prompt || !w.Scope.like(i)) {
-			lingers := pick(w.Scope.Linger > 0, 1, 0)
+			lingers := pick(w.Scope.Linger > 0, asksLingering, 0)
 			if c.Reads != c.Asks {
 				add(false, 0, mvAsk, i, lingers)
+				add(true, f.Tries, mvAsk, i, asksOnce)
+				add(true, f.Holds, mvAsk, i, asksHolding)
 			}
 			if c.Reads > 0 {
-				add(false, 0, mvAsk, i, lingers+2)
+				add(false, 0, mvAsk, i, lingers|asksReading)
 			}
 		}
 		for j, g := range c.Calls {
@@ -296,6 +329,10 @@ func Moves(w *World, to []explore.Move) []explore.Move {
 					continue
 				}
 				add(false, 0, mvUnlock, i, j)
+				add(true, f.Extends, mvExtend, i, j)
+				if g.hands(w) {
+					add(true, f.Hands, mvHandOff, i, j)
+				}
 			} else {
 				add(true, f.GiveUps, mvGiveUp, i, j)
 			}
@@ -311,8 +348,13 @@ func Moves(w *World, to []explore.Move) []explore.Move {
 	}
 	for i := range w.Server.Records {
 		r := &w.Server.Records[i]
-		if r.live() && r.Status == record.StatusHeld && (isLock(r.Key) || strings.HasPrefix(r.Key, readPrefix)) {
+		if r.live() && r.holds() {
 			add(true, f.Breaks, mvBreak, i, 0)
+			for j, c := range w.Clients {
+				if acts && !c.Crashed && !c.Paused && r.Key == gateKey && len(c.Calls) < w.Scope.Most {
+					add(true, f.Adopts, mvAdopt, i, j)
+				}
+			}
 		}
 		if r.live() && !r.Forgotten {
 			add(true, f.Forgets, mvForget, i, 0)
@@ -361,8 +403,8 @@ func (w *World) next() clock.Instant {
 func Take(w *World, m explore.Move) {
 	a, b := int(m.A), int(m.B)
 	if m.Fault {
-		w.Failed = true
 		spend(&w.Left.All)
+		w.Failed = w.Failed || m.Kind != mvAsk || m.B&asksOnce == 0
 	}
 	switch m.Kind {
 	case mvDeliver:
@@ -387,7 +429,9 @@ func Take(w *World, m explore.Move) {
 	case mvRepeat:
 		w.Net = append(w.Net, w.Net[a])
 	case mvAsk:
-		w.Clients[a].asks(w, b%2 == 1, b >= 2)
+		spend(pick(b&asksOnce != 0, &w.Left.Tries, new(int8)))
+		spend(pick(b&asksHolding != 0, &w.Left.Holds, new(int8)))
+		w.Clients[a].asks(w, b)
 	case mvUnlock:
 		w.Clients[a].Calls[b].unlocks(w)
 	case mvGiveUp:
@@ -427,6 +471,15 @@ func Take(w *World, m explore.Move) {
 	case mvCut:
 		spend(&w.Left.Cuts)
 		w.Old, w.Deposed = w.Server.copy(), true
+	case mvExtend:
+		spend(&w.Left.Extends)
+		w.Clients[a].Calls[b].extends(w)
+	case mvHandOff:
+		spend(&w.Left.Hands)
+		w.Clients[a].Calls[b].handsOff(w)
+	case mvAdopt:
+		spend(&w.Left.Adopts)
+		w.Clients[b].adopts(w, w.Server.Records[a])
 	}
 	w.settle()
 }
@@ -491,13 +544,16 @@ func (w *World) deliver(i int, how uint8, missed int) {
 	switch m.To {
 	case toServer:
 		a := w.write(m.What, m.Expect, m.Guard, missed)
+		if m.From == fromClaim && m.What.Status == record.StatusHeld && a.Refusal == core.Acknowledged && w.Now < w.Rests {
+			w.fail("a claim is stored before a minimum hold is over")
+		}
 		if m.From == fromNobody {
 			return
 		}
 		m.To, m.Answer, m.Late = toClient, a, how == mvLateAnswer
 		switch {
 		case how == mvUnanswered || c.Crashed:
-		case how == mvLateAnswer || !w.Scope.Prompt:
+		case how == mvLateAnswer || !w.Scope.Prompt || w.Scope.Delayed:
 			w.send(m)
 		default:
 			c.answered(w, m)
@@ -537,7 +593,9 @@ func (w *World) write(r stored, expect uint64, guard string, missed int) core.An
 		return a
 	}
 	s.Seq++
-	r.Revision, r.At = s.Seq, w.Now
+	if r.Revision, r.At = s.Seq, w.Now; r.Token == 0 && w.Scope.travels() {
+		r.Token = w.tokenOf(&r)
+	}
 	i, there := s.find(r.Key)
 	if there {
 		s.Records[i] = r
@@ -546,7 +604,7 @@ func (w *World) write(r stored, expect uint64, guard string, missed int) core.An
 	}
 	note := r // nobody reads more of it
 	if note.Attempt, note.Renewal = 0, min(r.Renewal, 1); note.Token == 0 {
-		note.Token = r.Revision
+		note.Token = w.tokenOf(&r)
 	}
 	for j, c := range w.Clients {
 		switch {
@@ -567,10 +625,20 @@ func (w *World) tombstone(key string, expect uint64, id string, status record.St
 	return w.write(stored{Key: key, ID: id, Status: status, Deleted: true, TTL: record.TombstoneLife}, expect, "", -1)
 }
 
-// breaks has an operator break a holder: the record lives on for the rest of its TTL at least.
+// breaks has an operator break a holder, or free what one has left.
 func (w *World) breaks(r stored) {
 	expect := r.Revision
-	r.Status = record.StatusBroken
+	r.TTL = (&core.Break{ID: r.ID}).BrokenFor(r.entry(), wall(w.Now), w.Scope.TTL)
+	if r.Token == 0 {
+		r.Token = w.tokenOf(&r)
+	}
+	r.Attempt, r.Renewal = 0, 0 // nobody reads them of a broken record
+	if r.Status = record.StatusBroken; r.TTL == 0 {
+		r.Deleted, r.TTL = true, record.TombstoneLife
+	}
+	if isLock(r.Key) {
+		w.Rests = 0 // the operator has decided
+	}
 	if a := w.write(r, expect, "", -1); a.Refusal == core.Acknowledged {
 		w.Broken = append(w.Broken, a.Revision)
 	}
