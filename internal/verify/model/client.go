@@ -26,7 +26,7 @@ func (c *lockScope) discard(n *lockState, i, rev int8) {
 // end ends the claim or the lease. The messages and the record that it leaves behind
 // stay in the state.
 func (x *client) end() {
-	*x = client{phase: idle, made: x.made, behind: x.behind, rested: x.rested}
+	*x = client{phase: idle, made: x.made, behind: x.behind}
 }
 
 func (c *lockScope) grant(n *lockState, i, number, rev, age int8) string {
@@ -36,20 +36,10 @@ func (c *lockScope) grant(n *lockState, i, number, rev, age int8) string {
 	}
 	x.phase, x.granted, x.token, x.last, x.left = holding, number, rev, rev, c.ttl-c.margin-age
 	x.renewals, x.reads = 0, 0
-	c.keeps(n, i, rev)
-	if adopted := x.attempts[number-1].token; adopted != 0 {
-		if x.token = adopted; adopted != n.token { // no client has held it in between
-			n.wrong = 1
-		}
-		return "holds the lock that it has adopted"
-	}
 	if rev <= n.token {
 		n.wrong = 1
 	}
-	if n.token = max(n.token, rev); i == 0 && n.hands > 0 {
-		n.handle = x.claim
-	}
-	c.count(n, i, token{rev: rev})
+	n.token = max(n.token, rev)
 	return "holds"
 }
 
@@ -61,7 +51,7 @@ func (c *lockScope) answered(n *lockState, a lockAnswer) string {
 		if x.phase == trying && x.claim == a.claim {
 			return c.judged(n, a)
 		}
-		if a.code != acked || x.holds(a.claim) && a.n == x.granted || x.rested == a.claim && c.weak != grantedWhenOver {
+		if a.code != acked || x.holds(a.claim) && a.n == x.granted {
 			return "nothing new"
 		}
 		if c.weak == grantedWhenOver && (x.phase == idle || x.phase == holding && x.claim == a.claim && x.attempts[a.n-1].age < c.ttl-c.margin) {
@@ -84,8 +74,6 @@ func (c *lockScope) answered(n *lockState, a lockAnswer) string {
 			return "reads the record"
 		}
 		return "old news"
-	case handLock:
-		return c.handedOver(n, a)
 	default:
 		if x.phase != leaving || x.claim != a.claim {
 			return "nothing to do"
@@ -130,10 +118,7 @@ func (c *lockScope) found(n *lockState, i int8, r lockRecord) string {
 	x.reads = 0
 	own := r.client == i && r.claim == x.claim && r.live()
 	switch x.phase {
-	case handing:
-		return c.foundHanding(n, i, r, own)
 	case trying:
-		own = own || c.weak == adoptionShared && r.kind == held && x.attempts[0].token != 0 && r.token == x.attempts[0].token
 		switch {
 		case !own:
 			return "not its own"
@@ -171,12 +156,10 @@ func (c *lockScope) found(n *lockState, i int8, r lockRecord) string {
 		x.end()
 		return "gone: lost"
 	case leaving:
-		if own && r.kind != resting {
+		if own {
 			x.last = r.rev
-			w := c.closing(x, r.kind == broken)
-			w.client = i
-			c.send(n, w)
-			return "still its own: ends it"
+			c.send(n, lockWrite{verb: deleteLock, client: i, claim: x.claim, expect: r.rev})
+			return "still its own: deletes it"
 		}
 		x.end()
 		return "gone: released"
@@ -188,17 +171,14 @@ func (c *lockScope) found(n *lockState, i int8, r lockRecord) string {
 func (c *lockScope) confirmed(n *lockState, i, number, rev int8) string {
 	x := &n.c[i]
 	if x.left <= 0 && c.weak != lateAnswer {
-		if x.due == 0 || c.weak == restDiscarded {
-			c.discard(n, i, rev)
-		}
+		c.discard(n, i, rev)
 		x.end()
-		return "too late: lost, deletes it unless it is to rest"
+		return "too late: lost, deletes it"
 	}
 	age := x.renewed[number-1]
 	if c.weak == validityFromAnswer {
 		age = 0
 	}
-	c.recount(x, rev)
 	x.last = max(x.last, rev)
 	x.left = max(x.left, x.asked[number-1]-c.margin-age)
 	return "extended"
@@ -232,7 +212,7 @@ func (c *lockScope) client(s lockState, i int8, to *steps[lockState]) {
 		for _, e := range c.expects(&s) {
 			do(step, lockWrite{verb: claimLock, claim: claim, n: x.n + 1, expect: e, ttl: c.ttl}, func(n *lockState, x *client) {
 				if x.phase == idle {
-					*x = client{phase: trying, claim: claim, made: x.made + 1, behind: x.behind, rested: x.rested}
+					*x = client{phase: trying, claim: claim, made: x.made + 1, behind: x.behind}
 				}
 				x.attempts[x.n] = attempt{expect: e, open: 1}
 				x.n++
@@ -244,17 +224,14 @@ func (c *lockScope) client(s lockState, i int8, to *steps[lockState]) {
 	case idle:
 		if claim := c.fresh(s, i); claim != 0 {
 			attempts(claim, "claims")
-			c.adopts(s, i, claim, do)
 		}
 	case trying:
-		if adopting := x.attempts[0].token != 0; adopting && x.n < c.attempts[i] {
-			c.adoptsAgain(x, do)
-		} else if x.n < c.attempts[i] {
+		if x.n < c.attempts[i] {
 			attempts(x.claim, "tries again")
 		}
 		do(step, lockWrite{}, func(n *lockState, x *client) {
 			for _, a := range x.attempts {
-				if a.open == 1 && a.token == 0 { // the server refuses it after this deletion
+				if a.open == 1 { // the server refuses it after this deletion
 					c.discard(n, i, a.expect)
 				}
 			}
@@ -270,20 +247,15 @@ func (c *lockScope) client(s lockState, i int8, to *steps[lockState]) {
 		do(step, w, func(n *lockState, x *client) { x.end() }, "has stopped")
 	case leaving:
 		do(step, lockWrite{}, func(n *lockState, x *client) { x.end() }, "waits for its deletion no more")
-	case handing:
-		do(step, lockWrite{}, func(n *lockState, x *client) { x.end() }, "waits for its hand-over no more")
 	}
 }
 
 // holder takes what a client does while it holds.
 func (c *lockScope) holder(s lockState, i int8, do func(kind, lockWrite, func(*lockState, *client), string)) {
 	x := s.c[i]
-	c.serves(s, i, do)
 	if x.left <= 0 {
 		do(step, lockWrite{}, func(n *lockState, x *client) { x.end() }, "its validity has ended: lost")
-		w := c.closing(&x, false)
-		w.claim = 0
-		do(step, w, func(n *lockState, x *client) { x.end() }, "its validity has ended: lost, and unlocked")
+		do(step, lockWrite{verb: deleteLock, expect: x.last}, func(n *lockState, x *client) { x.end() }, "its validity has ended: lost, and unlocked")
 		return
 	}
 	if c.fixed && x.reads == 0 {
@@ -294,9 +266,6 @@ func (c *lockScope) holder(s lockState, i int8, do func(kind, lockWrite, func(*l
 			do(step, lockWrite{verb: renewLock, claim: x.claim, n: x.renewals + 1, expect: expect, token: x.token, ttl: ttl}, func(n *lockState, x *client) {
 				x.renewed[x.renewals], x.asked[x.renewals] = 0, ttl
 				x.renewals++
-				if c.weak == tokenSent {
-					x.counted.n = 0
-				}
 				if c.weak != shorterNotHeeded {
 					x.left = min(x.left, ttl-c.margin)
 				}
@@ -310,10 +279,7 @@ func (c *lockScope) holder(s lockState, i int8, do func(kind, lockWrite, func(*l
 			renew(c.ttl, 0)
 		}
 	}
-	do(step, c.closing(&x, false), func(n *lockState, x *client) { x.phase, x.reads = leaving, 0 }, "unlocks")
-	if s.hands > 0 && i == 0 {
-		c.handsOver(x, do)
-	}
+	do(step, lockWrite{verb: deleteLock, claim: x.claim, expect: x.last}, func(n *lockState, x *client) { x.phase, x.reads = leaving, 0 }, "unlocks")
 	if s.cl > 0 && i == 0 {
 		w := lockWrite{}
 		if c.weak == closeDeletes {
@@ -331,8 +297,6 @@ func (c *lockScope) unwanted(x client, i int8, r lockRecord) bool {
 	switch {
 	case c.weak == notificationBelieved && r.client != i:
 		return true
-	case x.rested == r.claim: // it was granted, and may be to rest
-		return false
 	case x.phase == trying:
 		return r.claim != x.claim
 	case x.holds(r.claim):
@@ -382,7 +346,7 @@ func (c *lockScope) operator(s lockState, j int8, to *steps[lockState]) {
 	o := s.op[j]
 	r := s.rec
 	again := o.phase == 2 && o.token == r.tokenOf() && o.rev != r.rev
-	if (r.kind == held && r.client == 0 || r.kind == handed) && (o.phase == 0 || again) {
+	if r.kind == held && r.client == 0 && (o.phase == 0 || again) {
 		n := s
 		ttl := r.ttl
 		if c.rest {
@@ -392,7 +356,7 @@ func (c *lockScope) operator(s lockState, j int8, to *steps[lockState]) {
 			ttl = max(r.ttl-r.age-c.margin-1, 0)
 		}
 		early := c.weak == removedEarly && r.age+c.skew >= r.ttl
-		if r.kind == handed || c.overdue(r) || early { // no holder to wait for
+		if c.overdue(r) || early { // no holder to wait for
 			ttl = 0
 		}
 		n.op[j] = operator{phase: 1, rev: r.rev, token: r.tokenOf(), ttl: ttl}
@@ -419,7 +383,7 @@ func (c *lockScope) records(s lockState) string {
 		if r.renewal > 0 {
 			what = fmt.Sprintf("renewal %d.%d", r.claim, r.renewal)
 		}
-		return fmt.Sprintf("#%d %c %s, %s, age %d of %d", r.rev, 'A'+r.client, what, [...]string{held: "held", broken: "broken", handed: "handed over", resting: "resting"}[r.kind], r.age, r.ttl)
+		return fmt.Sprintf("#%d %c %s, %s, age %d of %d", r.rev, 'A'+r.client, what, [...]string{held: "held", broken: "broken"}[r.kind], r.age, r.ttl)
 	}
 	text := "lock: " + show(s.rec)
 	if s.flight.verb != 0 {

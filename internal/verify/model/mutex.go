@@ -25,9 +25,6 @@ type lockScope struct {
 	now         bool // breaks let the next client in at once: an exception to exclusion
 	servers          // how servers treat ended records
 	tombs       bool // a restart may bring back a tombstone, too
-	least       int8 // the minimum hold of each grant; 0: there is none
-	hands       int8 // how often the first client hands its lock over
-	grants      int8 // how many grants of a run may be counted on a revision; 0: there are no runs
 	weak        weakness
 }
 
@@ -37,11 +34,9 @@ const (
 	renewLock
 	deleteLock
 	breakLock
-	handLock
-	restLock
 )
 
-var lockVerbs = [...]string{"", "attempt", "renewal", "deletion", "break", "hand-over", "rest"}
+var lockVerbs = [...]string{"", "attempt", "renewal", "deletion", "break"}
 
 // lockRecord is the record under the key. Of an acquisition it has the attempt, of
 // a renewal the number and the token. since is the time that variants of the rule
@@ -49,7 +44,7 @@ var lockVerbs = [...]string{"", "attempt", "renewal", "deletion", "break", "hand
 type lockRecord struct{ rev, kind, client, claim, attempt, renewal, token, age, ttl, since int8 }
 
 func (r lockRecord) live() bool {
-	return r.kind == held || r.kind == broken || r.kind == handed || r.kind == resting
+	return r.kind == held || r.kind == broken
 }
 
 func (r lockRecord) tokenOf() int8 {
@@ -71,9 +66,8 @@ func (a lockAnswer) compare(b lockAnswer) int {
 	return compareAll([]int8{a.verb, a.client, a.claim, a.n, a.code, a.rev}, []int8{b.verb, b.client, b.claim, b.n, b.code, b.rev})
 }
 
-// attempt of a claim. Its age counts from its sending, by the client's clock. An attempt to
-// adopt a lock has the token of that lock.
-type attempt struct{ expect, age, open, token int8 }
+// attempt of a claim. Its age counts from its sending, by the client's clock.
+type attempt struct{ expect, age, open int8 }
 
 type client struct {
 	phase, claim, made int8
@@ -85,9 +79,6 @@ type client struct {
 	renewed, asked     [2]int8 // age and TTL of each renewal
 	reads, least       int8    // 1: it reads the record, in a state that contains the revision least
 	behind             int8    // by how much its clock may still fall behind
-	counted            token   // of its last grant
-	due                int8    // the rest of its minimum hold, by its clock
-	rested             int8    // the claim that was granted last with a minimum hold
 }
 
 type operator struct{ phase, rev, token, ttl int8 }
@@ -106,10 +97,7 @@ type lockState struct {
 	c               [2]client
 	op              [2]operator
 	cuts, crash, cl int8
-	hands, handle   int8  // handle: the claim that the first client has handed over
-	kept            int8  // the rest of the minimum hold, by the server's clock
-	top             token // the highest of all grants
-	wrong           int8  // a step has violated an invariant: its number in lockWrongs
+	wrong           int8 // a step has violated an invariant: its number in lockWrongs
 }
 
 const (
@@ -117,10 +105,10 @@ const (
 	superseded = "no renewal lands behind another's grant"
 )
 
-var lockWrongs = [...]string{"", tokensGrow, strangers, ownDeletion, breakKept, superseded, servedInTime, keptOut}
+var lockWrongs = [...]string{"", tokensGrow, strangers, ownDeletion, breakKept, superseded}
 
 func (c *lockScope) system() system[lockState] {
-	init := lockState{next: 1, cuts: c.cuts, crash: c.crashes, cl: c.closes, hands: c.hands, revives: c.revives}
+	init := lockState{next: 1, cuts: c.cuts, crash: c.crashes, cl: c.closes, revives: c.revives}
 	for i := range init.c {
 		init.c[i].behind = c.slow
 	}
@@ -132,12 +120,12 @@ func (c *lockScope) system() system[lockState] {
 }
 
 func (x *client) inside() bool {
-	return (x.phase == holding || x.phase == stopping || x.phase == handing) && x.left > 0
+	return (x.phase == holding || x.phase == stopping) && x.left > 0
 }
 
 // holds says whether claim is the lease, or a lease that is ending.
 func (x *client) holds(claim int8) bool {
-	return x.claim == claim && (x.phase == holding || x.phase == stopping || x.phase == leaving || x.phase == handing)
+	return x.claim == claim && (x.phase == holding || x.phase == stopping || x.phase == leaving)
 }
 
 func (c *lockScope) broken(s lockState) string {
@@ -186,7 +174,6 @@ func (c *lockScope) time(s lockState, to *steps[lockState]) {
 				continue
 			}
 			down(&x.left)
-			down(&x.due)
 			for j := range x.attempts {
 				x.attempts[j].age = min(x.attempts[j].age+1, c.ttl-c.margin)
 				x.renewed[j] = min(x.renewed[j]+1, c.ttl-c.margin)
@@ -200,7 +187,6 @@ func (c *lockScope) time(s lockState, to *steps[lockState]) {
 				r.age = c.older(r.age, r.ttl)
 			}
 		}
-		down(&n.kept)
 		if n.flight.verb != 0 {
 			n.flightAge = min(n.flightAge+1, c.ttl)
 		}
@@ -299,17 +285,13 @@ func (c *lockScope) store(n *lockState, w lockWrite, age int8) {
 	rev := n.next
 	n.next++
 	x := &n.c[w.client]
-	adopted := w.verb == claimLock && w.token != 0 && old.kind == handed
-	if old.live() && w.verb != breakLock && !adopted && old.client != w.client && !c.past(old.age, old.ttl) {
+	if old.live() && w.verb != breakLock && old.client != w.client && !c.past(old.age, old.ttl) {
 		n.wrong = 2
 	}
 	c.ended(n)
-	if w.verb == claimLock && n.kept > 0 {
-		n.wrong = 7
-	}
 	switch w.verb {
 	case claimLock:
-		n.rec = lockRecord{rev: rev, kind: held, client: w.client, claim: w.claim, attempt: w.n, token: w.token, ttl: w.ttl, age: age}
+		n.rec = lockRecord{rev: rev, kind: held, client: w.client, claim: w.claim, attempt: w.n, ttl: w.ttl, age: age}
 	case renewLock:
 		if old.kind == broken {
 			n.wrong = 4
@@ -323,12 +305,7 @@ func (c *lockScope) store(n *lockState, w lockWrite, age int8) {
 			n.wrong = 3
 		}
 		n.rec = lockRecord{rev: rev, kind: tombstone, client: w.client, ttl: 1, age: min(age, 1)}
-	case handLock:
-		n.rec = lockRecord{rev: rev, kind: handed, client: w.client, claim: w.claim, token: w.token, ttl: w.ttl, age: age}
-	case restLock:
-		n.rec = lockRecord{rev: rev, kind: resting, client: w.client, claim: w.claim, ttl: w.ttl, age: age}
 	case breakLock:
-		n.kept = 0 // the operator has decided
 		if c.now || w.ttl == 0 {
 			n.rec = lockRecord{rev: rev, kind: tombstone, ttl: 1, age: min(age, 1)}
 			return
@@ -349,10 +326,8 @@ func (c *lockScope) canon(s *lockState) {
 			idle = !bids && (a.code != acked || s.rec.rev != a.rev && c.weak != grantedWhenOver) || bids && a.code != acked && a.n != x.n
 		case renewLock:
 			idle = !(x.phase == holding && x.claim == a.claim)
-		case deleteLock, restLock:
+		case deleteLock:
 			idle = !(x.phase == leaving && x.claim == a.claim)
-		case handLock:
-			idle = !(x.phase == handing && x.claim == a.claim)
 		}
 		return idle || x.phase == over
 	})
@@ -360,19 +335,14 @@ func (c *lockScope) canon(s *lockState) {
 		x := &s.c[i]
 		switch x.phase {
 		case idle, over:
-			*x = client{phase: x.phase, made: x.made, behind: x.behind, rested: x.rested}
+			*x = client{phase: x.phase, made: x.made, behind: x.behind}
 		case holding:
 			if c.weak != grantedWhenOver {
 				x.n, x.attempts = 0, [2]attempt{}
 			}
 		case stopping:
-			x.counted = token{}
 			x.n, x.attempts, x.renewals, x.renewed, x.asked, x.token = 0, [2]attempt{}, 0, [2]int8{}, [2]int8{}, 0
-		case handing:
-			x.counted = token{}
-			x.n, x.attempts, x.renewals, x.renewed, x.asked = 0, [2]attempt{}, 0, [2]int8{}, [2]int8{}
 		case leaving:
-			x.counted = token{}
 			x.n, x.attempts, x.renewals, x.renewed, x.asked, x.token, x.left = 0, [2]attempt{}, 0, [2]int8{}, [2]int8{}, 0, 0
 		}
 		if x.reads == 0 {
@@ -398,9 +368,6 @@ func (c *lockScope) canon(s *lockState) {
 	if s.crash == 0 && s.c[0].phase == over && c.cuts == 0 {
 		s.cl = 0
 	}
-	if s.c[0].phase == over && s.c[1].phase == over {
-		s.handle = 0
-	}
 	if s.revives == 0 {
 		s.past = lockRecord{}
 	}
@@ -409,11 +376,9 @@ func (c *lockScope) canon(s *lockState) {
 		&s.ways[0].expect, &s.ways[1].expect, &s.ways[2].expect, &s.ways[3].expect,
 		&s.ways[0].token, &s.ways[1].token, &s.ways[2].token, &s.ways[3].token,
 		&s.answers[0].rev, &s.answers[1].rev, &s.answers[2].rev,
-		&s.c[0].attempts[0].token, &s.c[0].attempts[1].token, &s.c[1].attempts[0].token, &s.c[1].attempts[1].token,
 		&s.c[0].attempts[0].expect, &s.c[0].attempts[1].expect, &s.c[0].token, &s.c[0].last, &s.c[0].least,
 		&s.c[1].attempts[0].expect, &s.c[1].attempts[1].expect, &s.c[1].token, &s.c[1].last, &s.c[1].least,
 		&s.op[0].rev, &s.op[0].token, &s.op[1].rev, &s.op[1].token,
-		&s.top.rev, &s.c[0].counted.rev, &s.c[1].counted.rev,
 	}
 	s.next = renumber(revs[:]...)
 }
