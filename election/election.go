@@ -23,7 +23,7 @@
 // in which the candidates asked.
 //
 // A candidate costs what a waiter of a mutex costs. `lockctl info`, `watch`, `break` and
-// `run` work on an election by its name, and so do the methods of [natslock.Client].
+// `run` work on an election by its name, and so do the methods of [admin.Admin].
 // Breaking the leader's claim ends its term.
 //
 // # What it does not promise
@@ -41,6 +41,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync/atomic"
 	"time"
 
@@ -57,6 +58,7 @@ var ErrNoLeader = errors.New("no leader")
 
 var (
 	connectionClosed = bridge.ConnectionClosed.(func(error) bool)
+	logger           = bridge.Logger.(func(*natslock.Client) *slog.Logger)
 
 	patient = bridge.Patient.(func() natslock.LockOption)
 	holder  = bridge.Holder.(func(context.Context, *natslock.Client, string) (*admin.Holder, uint64, error))
@@ -104,6 +106,33 @@ func checkValue(v []byte) error {
 func TTL(d time.Duration) Option {
 	return func(e *Election) error {
 		e.opts = append(e.opts, natslock.TTL(d))
+		return nil
+	}
+}
+
+// Detached has a term go on when the context of its campaign ends: the term's context ends with
+// the term alone, when the leader resigns, loses its lease or is broken. A service that is stopped can so
+// finish the item that it is working on and still learn of a loss:
+//
+//	err := e.Run(ctx, func(term context.Context, t *election.Term) error {
+//		for {
+//			select {
+//			case item := <-items:
+//				if err := process(term, item); err != nil {
+//					return err
+//				}
+//			case <-ctx.Done(): // SIGTERM: resign
+//				return nil
+//			case <-term.Done(): // lost
+//				return term.Err()
+//			}
+//		}
+//	})
+//
+// The term's context keeps the values of the campaign's.
+func Detached() Option {
+	return func(e *Election) error {
+		e.opts = append(e.opts, natslock.Detached())
 		return nil
 	}
 }
@@ -156,7 +185,7 @@ func (e *Election) ready() error {
 // Campaign waits until this candidate leads, in the order in which the candidates asked,
 // and returns the term. It waits over outages of the server too.
 //
-// ctx is also the parent of the term's context: when ctx ends, so does the work. The
+// ctx is also the parent of the term's context: when ctx ends, so does the work, unless [Detached] is given. The
 // leader keeps the others out until it resigns. An Election keeps its term: it ends when
 // the leader resigns or loses its lease, or when the Election is dropped. A campaign of
 // an Election that leads waits for the end of its own term.
@@ -252,7 +281,7 @@ func leaderOf(h *admin.Holder) Leader {
 // of its client is shown within 100 ms.
 //
 // The error matches [ErrNoLeader] if nobody leads, also when an operator has broken the
-// leader's claim. The other errors are those of [natslock.Client.Inspect].
+// leader's claim. The other errors are those of [admin.Admin.Inspect].
 func (e *Election) Leader(ctx context.Context) (Leader, error) {
 	if err := e.ready(); err != nil {
 		return Leader{}, err

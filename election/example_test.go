@@ -193,3 +193,32 @@ func ExampleNew() {
 	// Output:
 	// the leader is at 10.0.0.7:8080
 }
+
+// A service that is stopped finishes the item that it is working on, and resigns then. A loss ends the
+// work at once.
+func ExampleDetached() {
+	ctx, stop := context.WithCancel(context.Background()) // signal.NotifyContext
+	locks, done := example.Client()
+	defer done()
+	items := make(chan string, 1)
+	items <- "order 42"
+
+	e := election.New(locks, "scheduler", election.Detached())
+	err := e.Run(ctx, func(term context.Context, t *election.Term) error {
+		for {
+			select {
+			case item := <-items:
+				stop() // in the middle of it
+				fmt.Println("finished:", item, term.Err())
+			case <-ctx.Done():
+				return nil
+			case <-term.Done():
+				return t.Err()
+			}
+		}
+	})
+	fmt.Println("stopped:", errors.Is(err, context.Canceled))
+	// Output:
+	// finished: order 42 <nil>
+	// stopped: true
+}

@@ -1,10 +1,13 @@
 package election_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -367,5 +370,85 @@ func TestClosedConnection(t *testing.T) {
 				require.ErrorIs(t, err, nats.ErrConnectionClosed, what)
 			}
 		}
+	})
+}
+
+// A term that is detached goes on when Run's context ends: the leader finishes what it is doing, keeps the
+// others out meanwhile, and still learns of a loss.
+func TestRunDetached(t *testing.T) {
+	for _, lost := range []bool{false, true} {
+		t.Run(fmt.Sprint("lost ", lost), func(t *testing.T) {
+			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+				m, next := join(t, s), join(t, s)
+				ctx, stop := context.WithCancel(t.Context())
+				e := m.elect("a", election.Detached())
+				leads, ends, done := make(chan *election.Term, 1), make(chan struct{}), make(chan error, 1)
+				go func() {
+					done <- e.Run(ctx, func(term context.Context, t *election.Term) error {
+						leads <- t
+						select {
+						case <-ends:
+							return nil
+						case <-term.Done():
+							return t.Err()
+						}
+					})
+				}()
+				term := receive(t, leads, "the lead")
+				follows := run(t, next.elect("b"), newReign(), "b")
+				stop()
+				time.Sleep(time.Minute)
+				require.NoError(t, term.Err(), "the item is not finished")
+				require.Empty(t, done)
+				_, ok := follows.IsLeader()
+				require.False(t, ok)
+				if lost {
+					m.link.Cut()
+					require.ErrorIs(t, receive(t, done, "the end of Run"), context.Canceled)
+					require.ErrorIs(t, term.Err(), natslock.ErrLost)
+					return
+				}
+				close(ends)
+				require.ErrorIs(t, receive(t, done, "the end of Run"), context.Canceled)
+				synctest.Wait()
+				_, ok = follows.IsLeader()
+				require.True(t, ok, "it has resigned")
+			})
+		})
+	}
+}
+
+// The error of a lead is warned of, and comes with that of Run. The end of the term's own context is none.
+func TestRunErrorOfLead(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		var log bytes.Buffer
+		m := join(t, s, natslock.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+		failure := errors.New("no disk")
+		ctx, stop := context.WithCancelCause(t.Context())
+		defer stop(nil)
+		n := 0
+		err := m.elect("a").Run(ctx, func(ctx context.Context, _ *election.Term) error {
+			switch n++; n {
+			case 1:
+				return failure
+			case 2:
+				stop(errors.New("SIGTERM"))
+				return fmt.Errorf("stopped: %w", context.Cause(ctx))
+			}
+			return nil
+		})
+		require.ErrorIs(t, err, context.Canceled)
+		require.NotErrorIs(t, err, failure, "of an earlier lead")
+		require.Equal(t, 1, strings.Count(log.String(), "the leader's work failed"), log.String())
+		require.Contains(t, log.String(), `election=the.election token=`)
+		require.Contains(t, log.String(), `error="no disk"`)
+
+		ctx, stop = context.WithCancelCause(t.Context())
+		err = m.elect("a").Run(ctx, func(context.Context, *election.Term) error {
+			stop(nil)
+			return failure
+		})
+		require.ErrorIs(t, err, context.Canceled)
+		require.ErrorIs(t, err, failure)
 	})
 }

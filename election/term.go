@@ -92,14 +92,18 @@ const (
 //
 // When lead returns within 10 s, with an error or without, Run pauses before it campaigns
 // again. The pause is 100 ms at most after the first time, and up to 10 s when that
-// repeats. There is no pause after a term that was lost. Run drops the errors of lead, so
-// report them there.
+// repeats. There is no pause after a term that was lost.
 //
-// Run returns an error in every case. It matches ctx's error and cause when ctx has
-// ended. It matches [natslock.ErrUnavailable] and nats.ErrConnectionClosed when the
-// connection was closed for good. It matches [natslock.ErrClosed], [natslock.ErrPermission],
-// [natslock.ErrInvalid] when
-// another campaign would fail in the same way, or [OnChange] cannot go on. When Run
+// The client's logger gets a warning with each error of lead ([natslock.WithLogger]), but for
+// that of a context of the term that had ended.
+//
+// A term ends with ctx, and so does lead's context. With [Detached] it goes on until lead
+// returns, so that a service that is stopped can finish what it is doing.
+//
+// Run returns an error in every case. It is joined with that of the last lead, if that was one to
+// warn of. It matches ctx's error and cause when ctx has ended. It matches [natslock.ErrUnavailable] and nats.ErrConnectionClosed when the
+// connection was closed for good. It matches [natslock.ErrClosed], [natslock.ErrPermission] or
+// [natslock.ErrInvalid] when another campaign would fail in the same way, or [OnChange] cannot go on. When Run
 // returns, this candidate has resigned. So end ctx before [natslock.Client.Close].
 func (e *Election) Run(ctx context.Context, lead func(ctx context.Context, t *Term) error) error {
 	if err := e.ready(); err != nil {
@@ -111,6 +115,7 @@ func (e *Election) Run(ctx context.Context, lead func(ctx context.Context, t *Te
 	parent := ctx
 	ctx, stop := e.report(parent)
 	defer stop()
+	var led error // of the last lead
 	for short, failed := 0, 0; ; {
 		var pause time.Duration
 		t, err := e.Campaign(ctx)
@@ -118,7 +123,12 @@ func (e *Election) Run(ctx context.Context, lead func(ctx context.Context, t *Te
 		case err == nil:
 			failed = 0
 			begun := time.Now()
-			switch lost := t.serve(lead); {
+			var lost bool
+			lost, led = t.serve(lead)
+			if led != nil {
+				logger(e.c).Warn("the leader's work failed", "election", e.name, "token", t.Token(), "error", led)
+			}
+			switch {
 			case lost:
 			case time.Since(begun) >= shortTerm:
 				short = 0
@@ -128,7 +138,7 @@ func (e *Election) Run(ctx context.Context, lead func(ctx context.Context, t *Te
 			}
 		case ctx.Err() != nil:
 		case isFinal(err):
-			return err
+			return errors.Join(err, led)
 		default:
 			pause = backoff(failed)
 			failed++
@@ -136,21 +146,26 @@ func (e *Election) Run(ctx context.Context, lead func(ctx context.Context, t *Te
 		switch {
 		case ctx.Err() == nil && clock.Sleep(ctx, pause) == nil:
 		case parent.Err() == nil: // OnChange cannot go on
-			return context.Cause(ctx)
+			return errors.Join(context.Cause(ctx), led)
 		default:
-			return fmt.Errorf("election %q: %w", e.name, endOf(parent))
+			return errors.Join(fmt.Errorf("election %q: %w", e.name, endOf(parent)), led)
 		}
 	}
 }
 
-// serve leads for a term, and resigns. It says whether the term was lost before.
-func (t *Term) serve(lead func(context.Context, *Term) error) (lost bool) {
+// serve leads for a term, and resigns. It says whether the term was lost before, and returns the error of
+// lead, unless that is the end of the term's context.
+func (t *Term) serve(lead func(context.Context, *Term) error) (lost bool, err error) {
+	ctx := t.Context()
 	defer func() {
+		if errors.Is(err, ctx.Err()) || errors.Is(err, context.Cause(ctx)) {
+			err = nil
+		}
 		lost = errors.Is(t.lock.Err(), natslock.ErrLost)
-		_ = t.Resign(t.Context()) // the next candidate waits for the TTL at most
+		_ = t.Resign(ctx) // the next candidate waits for the TTL at most
 	}()
-	if t.Context().Err() == nil {
-		_ = lead(t.Context(), t)
+	if ctx.Err() == nil {
+		err = lead(ctx, t)
 	}
 	return
 }
@@ -160,7 +175,7 @@ func isFinal(err error) bool {
 	if connectionClosed(err) {
 		return true
 	}
-	for _, final := range []error{natslock.ErrClosed, natslock.ErrPermission, natslock.ErrInvalid, natslock.ErrInvalid, natslock.ErrInvalid} {
+	for _, final := range []error{natslock.ErrClosed, natslock.ErrPermission, natslock.ErrInvalid} {
 		if errors.Is(err, final) {
 			return true
 		}

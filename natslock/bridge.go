@@ -3,6 +3,7 @@ package natslock
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"time"
 
 	"github.com/natslock/locks/internal/admin"
@@ -23,6 +24,7 @@ func init() {
 			return nil
 		}
 	}
+	bridge.Logger = func(c *Client) *slog.Logger { return c.session.Logger }
 	bridge.ConnectionClosed = func(err error) bool { return errors.Is(err, kvstore.ErrConnectionClosed) }
 	bridge.Public, bridge.HolderOf = public, holderOf
 	bridge.Observe = func(fn func(context.Context, session.Event)) Option {

@@ -351,3 +351,27 @@ func TestDoctorOnCluster(t *testing.T) {
 		return slices.Contains(d.troubles(), "warning replicas") && strings.Contains(d.row(t, "replicas").Found, "offline")
 	})
 }
+
+// An account that imports the bucket needs no more of JetStream than the locks do.
+func TestDoctorThroughImport(t *testing.T) {
+	t.Parallel()
+	s := testutil.RunServer(t, testutil.WithConfigText(`accounts {
+		OWNER { jetstream: enabled, users: [ { user: owner, password: p } ], exports: [
+			{ service: "$JS.API.STREAM.INFO.KV_natslock" }, { service: "$JS.API.DIRECT.GET.KV_natslock.>" },
+			{ service: "$KV.natslock.>" }, { stream: "natslock.natslock.>" } ] }
+		APP { users: [ { user: app, password: p } ], imports: [
+			{ service: { account: OWNER, subject: "$JS.API.STREAM.INFO.KV_natslock" }, to: "locks.API.STREAM.INFO.KV_natslock" }
+			{ service: { account: OWNER, subject: "$JS.API.DIRECT.GET.KV_natslock.>" }, to: "locks.API.DIRECT.GET.KV_natslock.>" }
+			{ service: { account: OWNER, subject: "$KV.natslock.>" }, to: "locks.API.$KV.natslock.>" }
+			{ stream: { account: OWNER, subject: "natslock.natslock.>" } } ] } }`))
+	withBucket(t, s, "--user", "owner", "--password", "p")
+	app := func(args ...string) (code int, out, errs string) {
+		return run(t, s, append([]string{"--user", "app", "--password", "p", "--js-api-prefix", "locks.API"}, args...)...)
+	}
+	code, out, errs := app("doctor")
+	require.Zero(t, code, out+errs)
+	require.Regexp(t, `unknown +jetstream .*nobody answers on locks\.API\.INFO`, out)
+	code, _, errs = app("init", "-f", "--max-bytes", "100000000")
+	require.Equal(t, 69, code, errs)
+	require.Contains(t, errs, "what another account does not export, only its own users can do")
+}

@@ -243,7 +243,7 @@ func exporter(t *testing.T, s *testutil.Server) func() map[string]int {
 	build.Dir = "../../adapters/prometheus"
 	out, err := build.CombinedOutput()
 	require.NoError(t, err, string(out))
-	cmd := exec.Command(path, "--listen=127.0.0.1:0", "--server="+s.URL(), "--pattern=storm.>")
+	cmd := exec.Command(path, "--listen=127.0.0.1:0", "--no-page", "--server="+s.URL(), "--pattern=storm.>")
 	cmd.Env = append(cleanEnv(), "XDG_CONFIG_HOME="+t.TempDir())
 	log := &buffer{}
 	cmd.Stderr = log

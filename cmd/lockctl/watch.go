@@ -60,8 +60,8 @@ of are the permit of a semaphore and the number of permits. After is the time si
 last renewal of one that is late, or null. Times are RFC 3339,
 durations seconds. Fields are added, never renamed.
 
-When the watch begins again after an outage, a line has the event "gap": events between
-its time and its until may be missing. Its remade is true if the bucket was deleted and
+When the watch begins again after an outage, or because its reader has left 65,536 events
+unread, a line has the event "gap": events between its time and its until may be missing. Its remade is true if the bucket was deleted and
 re-created. Its missed is null: the number is not known.
 
 Exit code: 0 when it is ended by INT or TERM, or nobody reads any more.

@@ -25,6 +25,10 @@ var (
 	//
 	//	func(err error) bool
 	ConnectionClosed any
+	// Logger is that of a client, for package election:
+	//
+	//	func(c *natslock.Client) *slog.Logger
+	Logger any
 	// WatchHolder is Admin.Watch for the holder of one mutex, without its queue. It is for
 	// package election:
 	//

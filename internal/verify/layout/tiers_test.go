@@ -27,7 +27,7 @@ func TestProofTierIsListed(t *testing.T) {
 			continue
 		}
 		pkg := ""
-		for _, m := range regexp.MustCompile("`(?:([\\w/]+): )?(Test\\w+)`").FindAllStringSubmatch(cells[1], -1) {
+		for _, m := range regexp.MustCompile("`(?:([\\w/-]+): )?(Test\\w+)`").FindAllStringSubmatch(cells[1], -1) {
 			if m[1] != "" {
 				pkg = m[1]
 			}

@@ -1,17 +1,25 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"flag"
 	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
 	"regexp"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/machine"
+	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
 )
@@ -45,30 +53,27 @@ func TestCost(t *testing.T) {
 	if *full {
 		l, bound = load{locks: 10_000, rate: 1000, lasts: time.Minute, scrape: 15 * time.Second}, costPerEvent
 	}
+	measure(t, l, bound, mostMemory, nil, "--no-page")
+}
+
+// measure runs an exporter beside a load. looks has browsers follow its page, if it is not nil.
+func measure(t *testing.T, l load, bound time.Duration, mostMemory uint64, looks func(*process), args ...string) {
+	t.Helper()
 	s := testutil.RunServer(t)
 	renewed := 3 * time.Second * time.Duration(2*l.locks) / time.Duration(l.rate) // the TTL: renewals come each third
 	holder, _ := client(t, s, natslock.WithTTL(max(renewed, 3*time.Second)), natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
-	var held sync.Map
-	var taking sync.WaitGroup
-	for i := range 50 {
-		taking.Go(func() {
-			for n := i; n < l.locks; n += 50 {
-				lock, err := holder.Lock(context.WithoutCancel(t.Context()), fmt.Sprintf("held.%d.%d", n%100, n))
-				if err != nil {
-					t.Errorf("lock %d: %v", n, err)
-				}
-				held.Store(n, lock)
-			}
-		})
-	}
-	taking.Wait()
-	defer held.Clear()
+	holdMany(t, holder, l.locks)
 
 	started := time.Now()
-	p := follow(t, s)
+	p := follow(t, s, args...)
 	p.shows(fmt.Sprintf(`natslock_bucket_held{lock="held"} %d`, l.locks))
 	cpu, memory := p.usage()
 	t.Logf("reading %d locks took %v of a processor, and the process has %d MiB", l.locks, cpu, memory>>20)
+	if looks != nil {
+		looks(p)
+		cpu, memory = p.usage()
+		t.Logf("with those who look: %v and %d MiB", cpu, memory>>20)
+	}
 
 	worker, _ := client(t, s)
 	before, begun := holder.Stats().Renewed, time.Now()
@@ -103,8 +108,55 @@ func TestCost(t *testing.T) {
 		return
 	}
 	require.Less(t, each, bound)
-	require.Less(t, most, uint64(mostMemory))
+	require.Less(t, most, mostMemory)
 }
+
+// TestPageCost is TestCost beside browsers: three that follow the table, one that follows a lock,
+// and one that reads nothing.
+func TestPageCost(t *testing.T) {
+	tier.Proof(t)
+	l := load{locks: 10_000, rate: 1000, lasts: machine.Part(time.Minute), scrape: 5 * time.Second}
+	var reading sync.WaitGroup
+	var received, updates atomic.Int64
+	var open []io.Closer
+	measure(t, l, costPerEvent, mostMemoryOfPage, func(p *process) {
+		for _, query := range []string{"", "", "", "?kind=mutex&name=cycle.1"} {
+			answer, err := http.Get(p.page() + "live" + query)
+			require.NoError(t, err)
+			open = append(open, answer.Body)
+			body := bufio.NewReaderSize(answer.Body, 1<<20)
+			first, err := body.ReadBytes('\n')
+			require.NoError(t, err)
+			t.Logf("the first update has %d KiB", len(first)>>10)
+			reading.Go(func() {
+				for {
+					text, err := body.ReadSlice('\n')
+					received.Add(int64(len(text)))
+					updates.Add(1)
+					if err != nil && err != bufio.ErrBufferFull {
+						return
+					}
+				}
+			})
+		}
+		at, err := url.Parse(p.page())
+		require.NoError(t, err)
+		stuck, err := net.Dial("tcp", at.Host)
+		require.NoError(t, err)
+		open = append(open, stuck)
+		_, err = io.WriteString(stuck, "GET /live HTTP/1.1\r\nHost: localhost\r\n\r\n")
+		require.NoError(t, err)
+	})
+	for _, c := range open {
+		_ = c.Close()
+	}
+	reading.Wait()
+	http.DefaultClient.CloseIdleConnections()
+	t.Logf("the browsers have received %d KiB in %d updates", received.Load()>>10, updates.Load()/2)
+}
+
+// mostMemoryOfPage bounds the resident memory with a page that browsers follow.
+const mostMemoryOfPage = 160 << 20
 
 var (
 	cpuLine    = regexp.MustCompile(`(?m)^process_cpu_seconds_total (\S+)$`)

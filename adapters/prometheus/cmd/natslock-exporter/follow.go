@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/natslock/locks/adapters/prometheus/cmd/natslock-exporter/internal/page"
 	"github.com/natslock/locks/internal/tool"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
@@ -41,9 +42,12 @@ type follower struct {
 	url     string     // without credentials
 	refused chan error // the refusal of a subscription
 
+	hub *page.Hub // nil: there is no page
+
 	mu      sync.Mutex
-	why     error       // nothing is followed; nil while the state is current
-	restart func(error) // ends the watch under way, which begins again
+	locks   *natslock.Client // of the watch under way, or nil
+	why     error            // nothing is followed; nil while the state is current
+	restart func(error)      // ends the watch under way, which begins again
 }
 
 // connect connects to the server. The caller closes the connection. Errors name the server
@@ -188,9 +192,8 @@ func (f *follower) watch(ctx context.Context, begun *bool) error {
 	}
 	defer locks.Close(context.WithoutCancel(ctx)) // it holds no locks
 	ctx, end := context.WithCancelCause(ctx)
-	f.mu.Lock()
-	f.restart = end
-	f.mu.Unlock()
+	f.begin(locks, end)
+	defer f.begin(nil, end)
 	marks := make(chan struct{}, 1)
 	var lists sync.WaitGroup
 	lists.Go(func() {
@@ -206,7 +209,11 @@ func (f *follower) watch(ctx context.Context, begun *bool) error {
 			return err
 		case ev.Type != admin.EventWatching:
 			f.state.apply(ev)
+			if f.hub != nil {
+				f.hub.Event(ev)
+			}
 		default:
+			f.state.clock(ev.Time)
 			select {
 			case marks <- struct{}{}:
 			default: // the list to come is late enough
@@ -214,6 +221,13 @@ func (f *follower) watch(ctx context.Context, begun *bool) error {
 		}
 	}
 	return context.Cause(ctx)
+}
+
+// begin notes the client of a watch, and how to end the watch.
+func (f *follower) begin(locks *natslock.Client, end func(error)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.locks, f.restart = locks, end
 }
 
 // lists reads all locks at each mark, since only a list shows what happened before it. It

@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"context"
+	"fmt"
 	"io"
 	"net/http"
 	"os"
@@ -52,7 +53,7 @@ type process struct {
 func launch(t testing.TB, args ...string) *process {
 	t.Helper()
 	p := &process{t: t, done: make(chan struct{}), more: make(chan struct{})}
-	p.cmd = exec.Command(os.Args[0], append([]string{"--listen=127.0.0.1:0"}, args...)...)
+	p.cmd = exec.Command(os.Args[0], append([]string{"--listen=127.0.0.1:0", "--page=127.0.0.1:0"}, args...)...)
 	p.cmd.Env = []string{childVar + "=1", "HOME=" + t.TempDir(), "XDG_CONFIG_HOME=" + t.TempDir(), "GOCOVERDIR=" + t.TempDir()}
 	r, w, err := os.Pipe()
 	require.NoError(t, err)
@@ -133,6 +134,61 @@ func follow(t testing.TB, s *testutil.Server, args ...string) *process {
 
 var serving = regexp.MustCompile(`url=(http://[^/]+)/metrics`)
 
+var servingPage = regexp.MustCompile(`page=(http://\S+)`)
+
+// page is the address of the page.
+func (p *process) page() string {
+	p.t.Helper()
+	p.says("serving the page", 1)
+	return servingPage.FindStringSubmatch(p.text())[1]
+}
+
+// holdMany has a client hold locks, until the test ends.
+func holdMany(t testing.TB, holder *natslock.Client, n int) {
+	t.Helper()
+	var held sync.Map
+	var taking sync.WaitGroup
+	for i := range 50 {
+		taking.Go(func() {
+			for n, all := i, n; n < all; n += 50 {
+				lock, err := holder.Lock(context.WithoutCancel(t.Context()), fmt.Sprintf("held.%d.%d", n%100, n))
+				if err != nil {
+					t.Errorf("lock %d: %v", n, err)
+				}
+				held.Store(n, lock)
+			}
+		})
+	}
+	taking.Wait()
+	t.Cleanup(held.Clear)
+}
+
+// cycle takes and releases locks until ctx ends, so many in a second. The returned function waits for
+// that, and says how many there were.
+func cycle(ctx context.Context, t testing.TB, s *testutil.Server, rate int) func() int {
+	t.Helper()
+	worker, _ := client(t, s)
+	ctx, end := context.WithCancel(ctx)
+	n := 0
+	var working sync.WaitGroup
+	working.Go(func() {
+		pace := time.NewTicker(time.Second / time.Duration(rate))
+		defer pace.Stop()
+		for ; ctx.Err() == nil; n++ {
+			err := worker.Do(t.Context(), fmt.Sprint("cycle.", n%64), func(context.Context, *natslock.Lock) error { return nil })
+			if err != nil {
+				t.Errorf("cycle %d: %v", n, err)
+				return
+			}
+			select {
+			case <-pace.C:
+			case <-ctx.Done():
+			}
+		}
+	})
+	return func() int { end(); working.Wait(); return n }
+}
+
 // get requests a page.
 func (p *process) get(path string) (status int, body string) {
 	p.t.Helper()
@@ -203,6 +259,12 @@ func later(t testing.TB, c *natslock.Client, name string) <-chan *natslock.Lock 
 		got <- l
 	}()
 	return got
+}
+
+// hostName is that of this machine, which a client adds to an owner that does not have it.
+func hostName() string {
+	name, _ := os.Hostname()
+	return name
 }
 
 func unlock(t testing.TB, l *natslock.Lock) {

@@ -1,15 +1,21 @@
 // Command natslock-exporter serves Prometheus metrics of all locks of a bucket, whichever
-// client holds them. It reads the locks once, and follows them by one watch.
+// client holds them, and a page to look at them. It reads the locks once, and follows them by
+// one watch.
 //
 //	natslock-exporter                                     the bucket natslock
 //	natslock-exporter --pattern 'orders.>' --pattern '>'  two series instead of one per first token
-//	natslock-exporter --listen 127.0.0.1:9622             only for this machine
+//	natslock-exporter --listen 127.0.0.1:9622             metrics only for this machine
+//	natslock-exporter --no-page                           metrics only
 //
 // It finds its server by flags, NATS_* variables and contexts, as lockctl and the nats
 // command do. It takes no locks and writes nothing.
 //
 // /metrics has the metrics. /healthz answers 200 while the exporter follows the bucket, and
 // otherwise 503 with the reason.
+//
+// The page has an address of its own, because a scraper comes from elsewhere, and names, owners
+// and metadata are not for everybody: 127.0.0.1:9623 unless --page says otherwise. It is
+// read-only, and has no login. It shows what this user may read, to whoever reaches the address.
 //
 // # What it knows
 //
@@ -39,16 +45,22 @@ import (
 
 // cli is the whole command line.
 type cli struct {
-	Bucket  string   `env:"LOCKCTL_BUCKET" default:"natslock" placeholder:"NAME" help:"Bucket that holds the locks (default ${default})."`
-	Names   string   `default:">" placeholder:"PATTERN" help:"Locks to count: \"*\" stands for one token, a last \">\" for all that follow (default all)."`
-	Pattern []string `sep:"none" placeholder:"PATTERN" help:"Count the locks that match under this label; repeat it, and the first that matches counts. Other locks get the label \"other\". Without patterns the label is the first token of the name."`
-	Listen  string   `env:"NATSLOCK_EXPORTER_LISTEN" default:":9622" placeholder:"ADDRESS" help:"Address to serve /metrics and /healthz at (default ${default})."`
+	Bucket   string   `env:"LOCKCTL_BUCKET" default:"natslock" placeholder:"NAME" help:"Bucket that holds the locks (default ${default})."`
+	Names    string   `default:">" placeholder:"PATTERN" help:"Locks to count: \"*\" stands for one token, a last \">\" for all that follow (default all)."`
+	Pattern  []string `sep:"none" placeholder:"PATTERN" help:"Count the locks that match under this label; repeat it, and the first that matches counts. Other locks get the label \"other\". Without patterns the label is the first token of the name."`
+	Listen   string   `env:"NATSLOCK_EXPORTER_LISTEN" default:":9622" placeholder:"ADDRESS" help:"Address to serve /metrics and /healthz at (default ${default})."`
+	Page     string   `env:"NATSLOCK_EXPORTER_PAGE" default:"127.0.0.1:9623" placeholder:"ADDRESS" help:"Address to serve a read-only page of the locks at (default ${default}). It has no login."`
+	PageHost []string `placeholder:"NAME" help:"Name by which browsers reach the page, as that of a proxy; repeat it. IP addresses and localhost need none."`
+	NoPage   bool     `help:"Serve no page."`
 
 	tool.Connection `embed:"" group:"connection"`
 	Version         kong.VersionFlag `help:"Print the version."`
 }
 
-const description = `Serves Prometheus metrics of all locks of a bucket.
+// defaultPage is the address of the page unless the user names one.
+const defaultPage = "127.0.0.1:9623"
+
+const description = `Serves Prometheus metrics of all locks of a bucket, and a page to look at them.
 
 Exit codes:
   64 usage   69 no server   77 no permission   78 no bucket, or one not fit for locks

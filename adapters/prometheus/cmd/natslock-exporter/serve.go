@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,12 +15,15 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/natslock/locks/adapters/prometheus/cmd/natslock-exporter/internal/page"
 	"github.com/natslock/locks/internal/tool"
 )
 
 const (
 	headerTime   = 10 * time.Second // bounds reading the header of a request
 	shutdownTime = 5 * time.Second  // bounds the end of requests under way
+	idleTime     = time.Minute      // bounds a connection without a request
+	maxHeader    = 16 << 10         // bounds the header of a request
 )
 
 // run serves the metrics and follows the bucket until ctx ends, and returns nil then.
@@ -43,35 +47,93 @@ func (c *cli) run(ctx context.Context, log *slog.Logger) error {
 			f.state.register(label)
 		}
 	}
-	listener, err := net.Listen("tcp", c.Listen)
+	metrics, err := net.Listen("tcp", c.Listen)
 	if err != nil {
 		return tool.Usagef("--listen %s: %w", tool.Plain(c.Listen), err)
 	}
-	log.Info("serving", "url", fmt.Sprintf("http://%s/metrics", listener.Addr()))
-	return serve(ctx, listener, f)
+	sites := []site{{"metrics", metrics, handler(f)}}
+	log.Info("serving", "url", fmt.Sprintf("http://%s/metrics", metrics.Addr()))
+	looks, err := c.listenPage(log)
+	if err != nil {
+		_ = metrics.Close()
+		return err
+	}
+	if looks != nil {
+		f.state.show()
+		f.hub = page.NewHub(shown{f}, page.About{Bucket: c.Bucket, Names: c.Names, Server: f.url})
+		sites = append(sites, site{"page", looks, page.Handler(f.hub, c.pageHosts())})
+		log.Info("serving the page", "page", fmt.Sprintf("http://%s/", looks.Addr()))
+	}
+	return serve(ctx, sites, f)
+}
+
+// listenPage listens for browsers. It returns nil if there is to be no page.
+func (c *cli) listenPage(log *slog.Logger) (net.Listener, error) {
+	if c.NoPage {
+		return nil, nil
+	}
+	looks, err := net.Listen("tcp", c.Page)
+	switch {
+	case err == nil:
+		return looks, nil
+	case c.Page == defaultPage: // of another exporter on this machine, mostly: the metrics matter more
+		log.Warn("serving no page; --page takes another address, and --no-page none", "page", c.Page, "error", err)
+		return nil, nil
+	}
+	return nil, tool.Usagef("--page %s: %w", tool.Plain(c.Page), err)
+}
+
+// pageHosts are the names that the page is reached by: those that the user gives, and the one
+// that it listens at.
+func (c *cli) pageHosts() []string {
+	hosts := slices.Clone(c.PageHost)
+	if host, _, err := net.SplitHostPort(c.Page); err == nil && host != "" {
+		hosts = append(hosts, host)
+	}
+	return hosts
+}
+
+// site is an address with what it serves.
+type site struct {
+	what     string
+	listener net.Listener
+	handler  http.Handler
 }
 
 // serve answers requests while the follower runs, and ends with it.
-func serve(ctx context.Context, listener net.Listener, f *follower) error {
+func serve(ctx context.Context, sites []site, f *follower) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	server := &http.Server{Handler: handler(f), ReadHeaderTimeout: headerTime}
 	var serving sync.WaitGroup
-	var failed error // of the HTTP server, before ctx ends
-	serving.Go(func() {
-		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-			failed = fmt.Errorf("serve the metrics at %s: %w", listener.Addr(), err)
-			cancel()
-		}
-	})
+	failed := make([]error, len(sites)) // of the HTTP servers, before ctx ends
+	var servers []*http.Server
+	for i, s := range sites {
+		server := &http.Server{Handler: s.handler, ReadHeaderTimeout: headerTime, IdleTimeout: idleTime, MaxHeaderBytes: maxHeader}
+		servers = append(servers, server)
+		serving.Go(func() {
+			if err := server.Serve(s.listener); !errors.Is(err, http.ErrServerClosed) {
+				failed[i] = fmt.Errorf("serve the %s at %s: %w", s.what, s.listener.Addr(), err)
+				cancel()
+			}
+		})
+	}
+	if f.hub != nil {
+		serving.Go(func() { f.hub.Run(ctx) })
+	}
 	err := f.run(ctx)
+	cancel()
+	if f.hub != nil {
+		f.hub.End(cmp.Or(err, errors.New("the exporter was stopped")).Error())
+	}
 	ending, end := context.WithTimeout(context.WithoutCancel(ctx), shutdownTime)
 	defer end()
-	if server.Shutdown(ending) != nil {
-		_ = server.Close()
+	for _, server := range servers {
+		if server.Shutdown(ending) != nil {
+			_ = server.Close()
+		}
 	}
 	serving.Wait()
-	return errors.Join(err, failed)
+	return errors.Join(append([]error{err}, failed...)...)
 }
 
 func handler(f *follower) http.Handler {

@@ -26,6 +26,9 @@ type state struct {
 	claims  map[string]*claim   // by the claim's ID, which is never used again
 	groups  map[string]*group   // by label
 	changed map[string]struct{} // the claims of events during a list: those are newer than it
+	lefts   map[*lock]struct{}  // those with a record that is left
+	viewed  map[lockID]struct{} // the locks that have changed since the page asked; nil: there is no page
+	ahead   time.Duration       // of the server's clock, of this machine's
 
 	counters
 }
@@ -40,10 +43,11 @@ type lockID struct {
 type lock struct {
 	id    lockID
 	group *group
-	held  int
+	held  []*claim  // the holders
 	queue []*claim  // in the order of the events
 	mutex *claim    // the holder, of a mutex
 	freed time.Time // the end of the last hold, while a waiter is to follow; zero otherwise
+	left  []leaving // the records that keep others out, and that nobody holds the lock by; for the page
 }
 
 // claim is a record in the bucket: that of a holder, or a place in a queue.
@@ -59,6 +63,10 @@ type claim struct {
 	last   uint64    // the revision of its record
 	by     identity  // of a place
 	listed bool      // in the list that is being applied
+
+	mode   admin.Mode    // of a holder
+	holder *admin.Holder // for the page; nil: not known
+	waiter *admin.Waiter // for the page
 }
 
 // identity is what a place and the lock that it was granted have in common: the two records
@@ -81,6 +89,7 @@ func newState(label func(string) string, online func() bool) *state {
 	return &state{
 		label: label, now: time.Now, online: online, counters: newCounters(),
 		locks: make(map[lockID]*lock), claims: make(map[string]*claim), groups: make(map[string]*group),
+		lefts: make(map[*lock]struct{}),
 	}
 }
 
@@ -140,6 +149,7 @@ func (s *state) listed(infos []admin.Info, gap uint64) {
 	defer s.mu.Unlock()
 	changed := s.changed
 	s.changed = nil
+	s.forgetLeft(changed)
 	for _, info := range infos {
 		l := s.lock(lockID{info.Kind, info.Name})
 		holders := slices.Concat(info.Permits, info.Readers)
@@ -148,14 +158,23 @@ func (s *state) listed(infos []admin.Info, gap uint64) {
 		}
 		for _, h := range holders {
 			_, newer := changed[h.ID]
-			if !newer && !h.Overdue && !h.Resting && !h.HandedOver { // else nobody holds the lock by it
+			switch {
+			case newer || h.Overdue:
+			case h.Resting || h.HandedOver: // nobody holds the lock by it
+				s.leave(l, &h)
+			default:
 				c := s.holds(l, h.ID, &h)
-				c.since, c.listed = h.Since, true
+				c.since, c.listed, c.mode = h.Since, true, admin.Exclusive
+				if info.Kind == admin.KindRW && (info.Holder == nil || info.Holder.ID != h.ID) {
+					c.mode = admin.Shared
+				}
 			}
 		}
 		for _, w := range info.Queue {
 			if _, newer := changed[w.ID]; !newer && !w.Overdue {
-				s.waits(l, w.ID, w.Since, identity{w.Owner, w.Host, w.PID, w.Mode}).listed = true
+				c := s.waits(l, w.ID, w.Since, identity{w.Owner, w.Host, w.PID, w.Mode})
+				c.listed = true
+				s.shows(c, w)
 			}
 		}
 		s.drop(l)
@@ -182,7 +201,7 @@ func (s *state) apply(ev admin.Event) {
 	}
 	switch ev.Type {
 	case admin.EventQueued:
-		s.waits(l, ev.ID, sinceOf(ev), identityOf(ev))
+		s.shows(s.waits(l, ev.ID, sinceOf(ev), identityOf(ev)), waiterOf(ev))
 	case admin.EventGranted:
 		if !l.freed.IsZero() {
 			l.group.handover.Observe(max(ev.Time.Sub(l.freed), 0).Seconds())
@@ -191,9 +210,9 @@ func (s *state) apply(ev admin.Event) {
 		if ev.Waited > 0 {
 			s.leaves(l, identityOf(ev), sinceOf(ev).Add(-ev.Waited))
 		}
-		s.holds(l, ev.ID, ev.Holder).since = sinceOf(ev)
+		s.took(l, ev)
 	case admin.EventRenewed:
-		s.holds(l, ev.ID, ev.Holder).since = sinceOf(ev)
+		s.took(l, ev)
 	case admin.EventGaveUp:
 		l.group.gaveUp.Inc()
 		if s.claims[ev.ID] != nil {
@@ -221,16 +240,25 @@ func (s *state) apply(ev admin.Event) {
 		if ev.Holder == nil || ev.Holder.TTL == 0 {
 			s.ended(l, ev)
 		} else {
-			c = s.holds(l, ev.ID, ev.Holder)
-			c.since, c.broken = sinceOf(ev), true
+			s.took(l, ev).broken = true
 		}
 	}
+}
+
+// took makes the claim of an event a holder. Under mu.
+func (s *state) took(l *lock, ev admin.Event) *claim {
+	c := s.holds(l, ev.ID, ev.Holder)
+	c.since, c.mode = sinceOf(ev), ev.Mode
+	return c
 }
 
 // ended follows the end of a hold. Under mu.
 func (s *state) ended(l *lock, ev admin.Event) {
 	s.remove(ev.ID)
-	if len(l.queue) > 0 && (l.held == 0 || l.id.kind == admin.KindSemaphore) {
+	if h := ev.Holder; h != nil && ev.Type == admin.EventReleased && (h.Resting || h.HandedOver) {
+		s.leave(l, h)
+	}
+	if len(l.queue) > 0 && (len(l.held) == 0 || l.id.kind == admin.KindSemaphore) {
 		l.freed = ev.Time
 	}
 }
@@ -257,12 +285,13 @@ func (s *state) lock(id lockID) *lock {
 		l = &lock{id: id, group: s.groupOf(s.label(id.name))}
 		s.locks[id] = l
 	}
+	s.view(l)
 	return l
 }
 
 // drop forgets a lock without claims. Under mu.
 func (s *state) drop(l *lock) {
-	if l.held == 0 && len(l.queue) == 0 {
+	if len(l.held) == 0 && len(l.queue) == 0 && len(l.left) == 0 {
 		delete(s.locks, l.id)
 	}
 }
@@ -274,6 +303,7 @@ const overdue = time.Second
 // expire forgets the holds that are over without an event. Under mu.
 func (s *state) expire() {
 	now := s.now()
+	s.expireLeft(now)
 	for id, c := range s.claims {
 		if c.holds && !c.until.IsZero() && now.After(c.until) {
 			s.remove(id)
@@ -289,8 +319,9 @@ func (s *state) holds(l *lock, id string, h *admin.Holder) *claim {
 		s.remove(id)
 		c = &claim{id: id, lock: l, holds: true}
 		s.claims[id] = c
-		l.held++
+		l.held = append(l.held, c)
 	}
+	s.stays(l, id)
 	if l.id.kind == admin.KindMutex && l.mutex != c {
 		if l.mutex != nil { // its end was missed: a mutex has one holder
 			s.remove(l.mutex.id)
@@ -309,6 +340,9 @@ func (s *state) holds(l *lock, id string, h *admin.Holder) *claim {
 			c.due = s.now().Add(h.TTL / 3)
 		}
 		c.last = h.Revision
+		if s.viewed != nil {
+			c.holder = h
+		}
 	}
 	s.note(id)
 	return c
@@ -367,12 +401,15 @@ func (s *state) remove(id string) {
 		if i := slices.Index(l.queue, c); i >= 0 {
 			l.queue = slices.Delete(l.queue, i, i+1)
 		}
-	case l.mutex == c:
-		l.mutex = nil
-		l.held--
 	default:
-		l.held--
+		if l.mutex == c {
+			l.mutex = nil
+		}
+		if i := slices.Index(l.held, c); i >= 0 {
+			l.held = slices.Delete(l.held, i, i+1)
+		}
 	}
+	s.view(l)
 }
 
 // note notes that a claim has changed during a list. Under mu.

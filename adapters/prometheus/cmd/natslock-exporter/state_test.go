@@ -296,7 +296,7 @@ func same(t *testing.T, c *natslock.Client, st *state) {
 		defer st.mu.Unlock()
 		shapes := map[lockID]shape{}
 		for id, l := range st.locks {
-			shapes[id] = shape{l.held, len(l.queue)}
+			shapes[id] = shape{len(l.held), len(l.queue)}
 		}
 		return shapes
 	}

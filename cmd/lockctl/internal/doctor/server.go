@@ -114,8 +114,13 @@ func (d *doctor) jetStream() bool {
 	ctx, cancel := d.quietly()
 	defer cancel()
 	acc, err := d.s.JS.AccountInfo(ctx)
+	o := d.s.JS.Options()
+	silent := errors.Is(err, jetstream.ErrJetStreamNotEnabled) || errors.Is(err, nats.ErrNoResponders)
 	switch {
-	case errors.Is(err, jetstream.ErrJetStreamNotEnabled), errors.Is(err, jetstream.ErrJetStreamNotEnabledForAccount), errors.Is(err, nats.ErrNoResponders):
+	case silent && o.Domain == "" && o.APIPrefix != "": // the bucket needs no such import
+		d.add("jetstream", checkUnknown, "", "the account's limits cannot be seen: nobody answers on %s.INFO", strings.TrimSuffix(o.APIPrefix, "."))
+		return true
+	case silent, errors.Is(err, jetstream.ErrJetStreamNotEnabledForAccount):
 		d.fail("jetstream", d.s.NoJetStream(), "turn JetStream on for this server and account, or name the domain with --js-domain")
 		return false
 	case err != nil:

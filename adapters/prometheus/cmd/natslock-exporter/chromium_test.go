@@ -1,0 +1,213 @@
+//go:build unix
+
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os/exec"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/internal/verify/tier"
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
+	"github.com/natslock/locks/rwlock"
+	"github.com/natslock/locks/semaphore"
+	"github.com/natslock/locks/testutil"
+)
+
+var shots = flag.String("shots", "", "directory for pictures of the page, of TestPageInChromium")
+
+func ownGroup(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} }
+
+func killGroup(cmd *exec.Cmd) { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+
+// evil is a name, an owner and a value that would run code if a page took it for markup.
+const evil = `<img src=x onerror="document.title='run'">`
+
+// TestPageInChromium looks at the page as a browser shows it: locks of all kinds, names that
+// would be markup, a lock's own page, sorting and the filter, an outage, and the end of the
+// exporter.
+func TestPageInChromium(t *testing.T) {
+	tier.Proof(t)
+	b := chromium(t)
+	s := testutil.RunServer(t)
+	client(t, s) // makes the bucket
+	p := follow(t, s)
+	page := p.page()
+	table := b.open(page, desktop)
+	scene(t, s)
+	if *shots != "" {
+		pictures(t, b, s, page)
+	}
+	hold(t, named(t, s, evil), evil, natslock.Meta(map[string]string{evil: evil}))
+	hold(t, named(t, s, "web-1"), "odd.\xff\n\u202e"+evil)
+	hold(t, named(t, s, "web-1"), "\xff\x00")
+
+	table.until(`document.querySelectorAll("#rows tr").length >= 13 && document.getElementById("live").textContent === "live"`)
+	table.until(`document.querySelectorAll("#events li").length > 5`)
+	require.Equal(t, `"orders.eu.4711"`, table.eval(`document.querySelector("#rows tr a").textContent`), "the longest queue is first")
+	require.Contains(t, table.eval(`document.getElementById("rows").innerText`), "<img src=x")
+	require.Equal(t, `"Locks"`, table.eval(`document.title`))
+	require.Equal(t, "0", table.eval(`document.querySelectorAll("img").length`))
+	table.shot("odd-names")
+	small := b.open(page, phone)
+	small.until(`document.querySelectorAll("#rows tr").length >= 12`)
+	require.Equal(t, "true", small.eval(`document.documentElement.scrollWidth <= innerWidth`), "a phone scrolls in one direction")
+	small.shot("odd-names-phone")
+	small.close()
+
+	// Sorting by the keyboard and the filter.
+	table.eval(`document.querySelector("[data-sort=name] button").focus()`)
+	for _, kind := range []string{"keyDown", "keyUp"} {
+		table.do("Input.dispatchKeyEvent", map[string]any{"type": kind, "key": "Enter", "code": "Enter", "windowsVirtualKeyCode": 13, "text": "\r"}, nil)
+	}
+	table.until(`document.querySelector("[data-sort=name]").getAttribute("aria-sort") === "ascending"`)
+	require.Contains(t, table.eval(`document.querySelector("#rows tr a").textContent`), "\\\\xff", "an odd name is first")
+	table.do("Input.dispatchKeyEvent", map[string]any{"type": "keyDown", "key": "/", "text": "/"}, nil)
+	table.do("Input.insertText", map[string]any{"text": "rw CACHE"}, nil)
+	table.until(`document.querySelectorAll("#rows tr").length === 1`)
+	require.Contains(t, table.eval(`document.querySelector("#rows tr").innerText`), "cache.index")
+
+	// The page of a lock with an odd name, by its link.
+	odd := b.open(page+"?q=odd", desktop)
+	odd.until(`document.querySelectorAll("#rows tr").length === 1`)
+	odd.eval(`document.querySelector("#rows a").click()`)
+	odd.until(`document.getElementById("state")?.textContent === "held"`)
+	require.Contains(t, odd.eval(`document.getElementById("name").textContent`), "<img src=x")
+	require.Contains(t, odd.eval(`document.title`), "lock")
+	odd.close()
+
+	// The page of a lock, with and without a history.
+	lock := b.open(page+"lock?kind=mutex&name=orders.eu.4711", desktop)
+	lock.until(`document.querySelectorAll("#queue tr").length === 4`)
+	lock.until(`document.querySelectorAll("#chart rect").length > 3`)
+	dark := b.open(page+"lock?kind=rw&name=cache.index", phone)
+	dark.until(`document.querySelectorAll("#holders article").length === 4`)
+	dark.shot("lock-phone")
+
+	// The server goes and comes back.
+	s.Stop()
+	table.until(`document.getElementById("trouble").textContent.startsWith("Lost the connection to nats://")`)
+	table.until(`document.getElementById("age").textContent.includes("old")`)
+	table.shot("server-gone")
+	s.Restart()
+	table.until(`document.getElementById("banner").hidden && document.getElementById("live").textContent === "live"`)
+	b.quiet()
+
+	// The exporter goes.
+	require.Equal(t, 0, p.stop())
+	table.until(`document.getElementById("trouble").textContent.startsWith("The exporter")`)
+	table.shot("exporter-gone")
+}
+
+// TestPageOfTenThousand has a browser show 10,000 locks, and measures for how long the page is
+// stuck at most.
+func TestPageOfTenThousand(t *testing.T) {
+	tier.Proof(t)
+	b := chromium(t)
+	s := testutil.RunServer(t)
+	holder, _ := client(t, s, natslock.WithTTL(time.Minute), natslock.WithTuning(natslock.Tuning{WatchAfter: -1}), natslock.WithOwner("importer"))
+	holdMany(t, holder, 10_000)
+	p := follow(t, s)
+	tab := b.open(p.page(), desktop)
+	tab.until(`document.getElementById("sums").textContent.startsWith("10,000 locks")`)
+	ended, end := context.WithCancel(t.Context())
+	defer end()
+	cycled := cycle(ended, t, s, 250)
+	longest := tab.eval(`new Promise((done) => {
+		let longest = 0, last = performance.now();
+		const step = setInterval(() => { const now = performance.now(); longest = Math.max(longest, now - last); last = now; }, 10);
+		const keys = ["name", "holder", "since", "queue"];
+		let n = 0;
+		const sort = setInterval(() => document.querySelector("[data-sort=" + keys[n++ % 4] + "] button").click(), 300);
+		const type = setInterval(() => { const f = document.getElementById("filter"); f.value = n % 2 ? "77" : ""; f.dispatchEvent(new Event("input")); }, 450);
+		setTimeout(() => { [step, sort, type].forEach(clearInterval); done(Math.round(longest)); }, 8000);
+	})`)
+	t.Logf("the page was stuck for %s ms at most, while it was sorted and filtered, beside %d events", longest, 2*cycled())
+	tab.shot("ten-thousand")
+	var most int
+	_, err := fmt.Sscan(longest, &most)
+	require.NoError(t, err)
+	require.Less(t, most, 1000)
+	require.Equal(t, "100", tab.eval(`document.querySelectorAll("#rows tr").length`))
+	b.quiet()
+}
+
+// pictures keeps pictures of a scene for the documentation, when it has times to show.
+func pictures(t *testing.T, b *browser, s *testutil.Server, page string) {
+	t.Helper()
+	busy := named(t, s, "worker-3")
+	for i := range 45 {
+		time.Sleep(time.Second)
+		if i%6 == 0 {
+			unlock(t, hold(t, busy, fmt.Sprint("orders.us.", 100+i)))
+		}
+	}
+	for name, l := range map[string]look{"table": desktop, "table-dark": night, "table-phone": phone} {
+		tab := b.open(page, l)
+		tab.until(`document.querySelectorAll("#events li").length > 5 && document.querySelectorAll("#rows tr").length >= 10`)
+		tab.shot(name)
+		tab.close()
+	}
+	tab := b.open(page+"lock?kind=mutex&name=orders.eu.4711", desktop)
+	tab.until(`document.querySelectorAll("#chart rect").length > 3`)
+	tab.shot("lock")
+	tab.close()
+	tab = b.open(page+"lock?kind=mutex&name=orders.eu.4711", look{width: 1280, height: 1400, dark: true})
+	tab.until(`document.querySelectorAll("#chart rect").length > 3`)
+	tab.shot("lock-dark")
+	tab.close()
+}
+
+func named(t *testing.T, s *testutil.Server, owner string) *natslock.Client {
+	t.Helper()
+	c, _ := client(t, s, natslock.WithOwner(owner))
+	return c
+}
+
+// scene has locks of all kinds, with queues and a break.
+func scene(t *testing.T, s *testutil.Server) {
+	t.Helper()
+	must := func(err error) {
+		t.Helper()
+		require.NoError(t, err)
+	}
+	web, worker, ops := named(t, s, "web-1"), named(t, s, "worker-7"), named(t, s, "ops")
+	ctx := context.WithoutCancel(t.Context())
+
+	for i := range 6 {
+		l := hold(t, worker, "orders.eu.4711", natslock.TTL(20*time.Second))
+		time.Sleep(time.Duration(60+30*i) * time.Millisecond) // for the time line
+		unlock(t, l)
+	}
+	hold(t, web, "orders.eu.4711", natslock.Meta(map[string]string{"request": "b7f3-22", "reason": "settle the invoice"}))
+	for i := range 4 {
+		later(t, named(t, s, fmt.Sprintf("worker-%d", i+1)), "orders.eu.4711")
+	}
+	for _, name := range []string{"orders.eu.4712", "orders.us.98", "tenants.acme.migrate", "reports.daily", "deploy.shop", "mail.digest"} {
+		hold(t, map[bool]*natslock.Client{true: web, false: worker}[strings.HasPrefix(name, "o")], name)
+	}
+	later(t, named(t, s, "web-2"), "reports.daily")
+
+	broken := hold(t, worker, "backup.nightly", natslock.TTL(time.Hour))
+	must(admin.New(ops).Break(ctx, admin.BreakRequest{Name: "backup.nightly", ID: broken.ID(), Reason: "hangs since the upgrade"}))
+	for i := range 3 {
+		l, err := rwlock.New(named(t, s, fmt.Sprintf("search-%d", i+1))).RLock(ctx, "cache.index")
+		must(err)
+		t.Cleanup(func() { runtime.KeepAlive(l) })
+	}
+	go func() { _, _ = rwlock.New(worker).Lock(ctx, "cache.index", natslock.MaxWait(patience)) }()
+	for i := range 3 {
+		l, err := semaphore.New(named(t, s, fmt.Sprintf("encoder-%d", i+1)), "gpu", 4).Acquire(ctx)
+		must(err)
+		t.Cleanup(func() { runtime.KeepAlive(l) })
+	}
+}

@@ -1,0 +1,68 @@
+package page
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
+)
+
+const (
+	// mostHistories bounds the histories that are read at once.
+	mostHistories = 2
+	// historyTime bounds reading one.
+	historyTime = 10 * time.Second
+)
+
+// tell reads the history of a lock.
+func (s *server) tell(ctx context.Context, lock ID, ago time.Duration) story {
+	now := time.Now()
+	t := newTeller(lock.Kind, now.Add(-ago), now)
+	locks := s.hub.src.Admin()
+	if locks == nil {
+		return t.without(errors.New("the exporter does not follow the bucket"), s.hub.about)
+	}
+	select {
+	case s.histories <- struct{}{}:
+		defer func() { <-s.histories }()
+	case <-ctx.Done():
+		return t.without(errors.New("other histories are being read; try again"), s.hub.about)
+	}
+	for ev, err := range locks.History(ctx, lock.Name, t.from) {
+		if errors.Is(err, kvstore.ErrNoHistory) || errors.Is(err, natslock.ErrPermission) {
+			seen := newTeller(lock.Kind, t.from, t.to)
+			for _, ev := range s.hub.seen(lock, t.from) {
+				seen.add(ev)
+			}
+			return seen.without(err, s.hub.about)
+		}
+		if err != nil {
+			return t.without(err, s.hub.about)
+		}
+		if ev.Type == admin.EventGap && ev.Name == "" || ev.Kind == lock.Kind && ev.Name == lock.Name { // a name may be a pattern
+			t.add(ev)
+		}
+	}
+	return t.story()
+}
+
+// without is the story so far, and why there is no more of it.
+func (t *teller) without(err error, about About) story {
+	out := t.story()
+	out.Why = err.Error()
+	switch {
+	case errors.Is(err, kvstore.ErrNoHistory):
+		out.Why = "Bucket " + about.Bucket + " keeps no history."
+		out.Remedy = fmt.Sprintf("lockctl init --bucket %s --history 7d", about.Bucket)
+	case errors.Is(err, natslock.ErrPermission):
+		out.Why = "The user of this exporter may not read the history: " + out.Why + ". Its entry in the server's configuration needs what this prints:"
+		out.Remedy = fmt.Sprintf("lockctl perms '%s' --role observer --history --bucket %s", about.Names, about.Bucket)
+	case errors.Is(err, context.DeadlineExceeded):
+		out.Why = "Reading the history took longer than " + historyTime.String() + ": choose a shorter time."
+	}
+	return out
+}

@@ -1,0 +1,214 @@
+package page
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"embed"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"mime"
+	"net"
+	"net/http"
+	"net/url"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/natslock/locks/natslock/admin"
+)
+
+// writeTime bounds the time in which a viewer takes a part of an update.
+const writeTime = 10 * time.Second
+
+// part is such a part.
+const part = 32 << 10
+
+// policy has a browser load and run nothing that is not of this page.
+const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
+	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
+
+//go:embed web
+var web embed.FS
+
+// server answers requests.
+type server struct {
+	hub       *Hub
+	hosts     []string // names of this page, beside addresses and localhost
+	histories chan struct{}
+	writeTime time.Duration
+}
+
+// Handler serves the page of a hub. hosts are names that it is reached by, beside IP
+// addresses and localhost: a page of another name that has the address of this one, by DNS
+// rebinding, may not read it.
+func Handler(h *Hub, hosts []string) http.Handler {
+	return (&server{hub: h, hosts: hosts, histories: make(chan struct{}, mostHistories), writeTime: writeTime}).handler()
+}
+
+func (s *server) handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("GET /{$}", file("index.html"))
+	mux.Handle("GET /lock", file("lock.html"))
+	entries, err := web.ReadDir("web")
+	if err != nil {
+		panic(err) // it is in the program
+	}
+	for _, e := range entries {
+		if path.Ext(e.Name()) != ".html" {
+			mux.Handle("GET /"+e.Name(), file(e.Name()))
+		}
+	}
+	mux.HandleFunc("GET /live", s.live)
+	mux.HandleFunc("GET /history", s.history)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		for name, value := range map[string]string{
+			"Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY",
+			"Referrer-Policy": "no-referrer", "Cross-Origin-Opener-Policy": "same-origin", "Cross-Origin-Resource-Policy": "same-origin",
+			"Cache-Control": "no-store",
+		} {
+			w.Header().Set(name, value)
+		}
+		switch {
+		case r.Method != http.MethodGet && r.Method != http.MethodHead:
+			w.Header().Set("Allow", "GET, HEAD")
+			http.Error(w, "this page is read-only: GET and HEAD", http.StatusMethodNotAllowed)
+		case !s.named(r.Host):
+			http.Error(w, fmt.Sprintf("%q is not a name of this page; --page-host allows one", r.Host), http.StatusForbidden)
+		case foreign(r):
+			http.Error(w, "a page of another site may not read this one", http.StatusForbidden)
+		default:
+			mux.ServeHTTP(w, r)
+		}
+	})
+}
+
+// named says whether a request is for this page, by its Host.
+func (s *server) named(host string) bool {
+	name := host
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		name = h
+	}
+	name = strings.ToLower(strings.TrimSuffix(strings.Trim(name, "[]"), "."))
+	return net.ParseIP(name) != nil || name == "localhost" ||
+		slices.ContainsFunc(s.hosts, func(h string) bool { return strings.EqualFold(h, name) })
+}
+
+// foreign says whether a page of another site asks, as browsers report it. A link to this page
+// is none.
+func foreign(r *http.Request) bool {
+	if origin := r.Header.Get("Origin"); origin != "" {
+		u, err := url.Parse(origin)
+		return err != nil || !strings.EqualFold(u.Host, r.Host)
+	}
+	switch r.Header.Get("Sec-Fetch-Site") {
+	case "", "same-origin", "none":
+		return false
+	}
+	return r.Header.Get("Sec-Fetch-Mode") != "navigate" || r.Header.Get("Sec-Fetch-Dest") != "document"
+}
+
+// file serves a file of the page.
+func file(name string) http.Handler {
+	text, err := web.ReadFile("web/" + name)
+	if err != nil {
+		panic(err) // it is in the program
+	}
+	sum := sha256.Sum256(text)
+	tag, kind := `"`+hex.EncodeToString(sum[:8])+`"`, mime.TypeByExtension(path.Ext(name))
+	switch path.Ext(name) { // whatever the machine thinks of these
+	case ".js":
+		kind = "text/javascript; charset=utf-8"
+	case ".svg":
+		kind = "image/svg+xml"
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", kind)
+		w.Header().Set("ETag", tag)
+		w.Header().Set("Cache-Control", "no-cache")
+		http.ServeContent(w, r, name, time.Time{}, bytes.NewReader(text))
+	})
+}
+
+// lockOf is the lock that a request names, nil if it names none.
+func lockOf(r *http.Request) (*ID, error) {
+	q, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return nil, err
+	}
+	if !q.Has("kind") && !q.Has("name") {
+		return nil, nil
+	}
+	for _, kind := range []admin.Kind{admin.KindMutex, admin.KindRW, admin.KindSemaphore} {
+		if q.Get("kind") == kind.String() && q.Get("name") != "" {
+			return &ID{kind, q.Get("name")}, nil
+		}
+	}
+	return nil, fmt.Errorf("no such kind of lock: %q", q.Get("kind"))
+}
+
+// live streams the updates of the table, or of one lock, as server-sent events.
+func (s *server) live(w http.ResponseWriter, r *http.Request) {
+	lock, err := lockOf(r)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	head := func() {
+		w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
+		w.Header().Set("X-Accel-Buffering", "no") // to nginx
+		w.Header().Set("Connection", "close")     // the deadlines below are those of the connection
+		w.WriteHeader(http.StatusOK)
+	}
+	if r.Method == http.MethodHead {
+		head()
+		return
+	}
+	v, err := s.hub.watch(lock)
+	if err != nil {
+		w.Header().Set("Retry-After", "10")
+		http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		return
+	}
+	defer v.leave()
+	head()
+	to := http.NewResponseController(w)
+	for last := false; !last; {
+		var text []byte
+		text, last = v.receive(r.Context())
+		for chunk := range slices.Chunk(text, part) {
+			if to.SetWriteDeadline(time.Now().Add(s.writeTime)) != nil {
+				return
+			}
+			if _, err := w.Write(chunk); err != nil {
+				return
+			}
+			if to.Flush() != nil {
+				return
+			}
+		}
+	}
+}
+
+// history answers what has happened to a lock.
+func (s *server) history(w http.ResponseWriter, r *http.Request) {
+	lock, err := lockOf(r)
+	if err != nil || lock == nil {
+		http.Error(w, "name a kind and a lock", http.StatusBadRequest)
+		return
+	}
+	ago, err := time.ParseDuration(r.URL.Query().Get("for"))
+	if err != nil || ago <= 0 {
+		http.Error(w, "for: a duration such as 1h", http.StatusBadRequest)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if r.Method == http.MethodHead {
+		return
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), historyTime)
+	defer cancel()
+	_ = json.NewEncoder(w).Encode(s.tell(ctx, *lock, ago))
+}

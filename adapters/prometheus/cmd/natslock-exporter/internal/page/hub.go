@@ -1,0 +1,442 @@
+package page
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/natslock/locks/natslock/admin"
+)
+
+const (
+	// pace is the time between two updates.
+	pace = 500 * time.Millisecond
+	// beat is the time after which a viewer hears that nothing has changed.
+	beat = 5 * time.Second
+	// mostEvents bounds the events of an update, and those that wait for it.
+	mostEvents, mostPending = 20, 4000
+	// mostQueued bounds the updates that a viewer has not taken.
+	mostQueued = 4
+	// recent is how many earlier events a viewer gets at first.
+	recent = 100
+)
+
+// MostViewers bounds the browsers that follow the page, a tab each.
+const MostViewers = 32
+
+// errFull refuses a viewer.
+var errFull = errors.New("too many browsers follow this page already; close one, or try again later")
+
+// Source is what a page shows.
+type Source interface {
+	// Changes returns the locks that have changed since the last call, or all locks, and by
+	// how much the clock of the server is ahead. A lock that has gone has neither holder nor
+	// queue.
+	Changes(all bool) ([]admin.Info, time.Duration)
+	// Lock returns one lock.
+	Lock(ID) (admin.Info, time.Duration)
+	// Healthy returns nil while the source follows the bucket, and otherwise why it does not.
+	Healthy() error
+	// Admin returns what reads a history, or nil.
+	Admin() *admin.Admin
+}
+
+// About says which locks a page shows.
+type About struct {
+	Bucket string `json:"bucket"`
+	Names  string `json:"names"`  // the pattern
+	Server string `json:"server"` // without credentials
+}
+
+// health is whether the source follows the bucket.
+type health struct {
+	Why  string `json:"why,omitempty"`  // it does not
+	AsOf int64  `json:"asOf,omitempty"` // when it last did; 0: never
+}
+
+// update is a message to a viewer.
+type update struct {
+	Now    int64      `json:"now"` // by the clock of the exporter, whose times all others are
+	Ahead  int64      `json:"ahead,omitempty"`
+	Health health     `json:"health"`
+	All    bool       `json:"all,omitempty"` // what follows replaces all before
+	About  *About     `json:"about,omitempty"`
+	Rows   []row      `json:"rows,omitempty"`
+	Due    [][2]int64 `json:"due,omitempty"`  // rows of which only Expires has changed
+	Gone   []uint64   `json:"gone,omitempty"` // rows
+	Lock   *detail    `json:"lock,omitempty"`
+	Lines  []line     `json:"lines,omitempty"`
+	Left   int        `json:"left,omitempty"` // events that are left out
+	Bye    string     `json:"bye,omitempty"`  // why nothing follows
+}
+
+// Hub makes the updates of all viewers.
+type Hub struct {
+	src   Source
+	about About
+	done  chan struct{}
+
+	mu      sync.Mutex
+	bye     string // nothing follows; under mu, before done is closed
+	viewers map[*viewer]struct{}
+	rows    map[ID]row // as the viewers have them; nil without viewers
+	next    uint64     // the id of a new row
+	all     []byte     // all rows; nil: not encoded since the last update
+	ahead   time.Duration
+	health  health
+	events  ring
+	pending []admin.Event // since the last update
+	dropped int           // of these
+	spoke   time.Time     // the last update of the table
+}
+
+// NewHub returns a hub. Its Run makes the updates.
+func NewHub(src Source, about About) *Hub {
+	return &Hub{src: src, about: about, done: make(chan struct{}), viewers: make(map[*viewer]struct{})}
+}
+
+// Event takes an event of the bucket. It does not block.
+func (h *Hub) Event(ev admin.Event) {
+	if !isShown(ev) {
+		return
+	}
+	if ev.Holder != nil && ev.Holder.Meta != nil { // it may be large, and is not shown
+		holder := *ev.Holder
+		holder.Meta = nil
+		ev.Holder = &holder
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.events.add(ev)
+	switch {
+	case len(h.viewers) == 0:
+	case len(h.pending) < mostPending:
+		h.pending = append(h.pending, ev)
+	default:
+		h.dropped++
+	}
+}
+
+// Run makes updates until ctx ends.
+func (h *Hub) Run(ctx context.Context) {
+	tick := time.NewTicker(pace)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			h.update(time.Now())
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// End says to all viewers why nothing follows, and refuses new ones.
+func (h *Hub) End(why string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.bye == "" {
+		h.bye = why
+		close(h.done)
+	}
+}
+
+// update makes one update for all viewers.
+func (h *Hub) update(now time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.check(now)
+	if len(h.viewers) == 0 {
+		h.rows, h.all, h.pending, h.dropped = nil, nil, nil, 0
+		h.src.Changes(false) // and forgets them
+		return
+	}
+	before := h.health
+	h.all = nil // it has the time in it
+	infos, up := h.changes(now)
+	h.check(now)
+	events := h.pending
+	picked, left := pick(events, mostEvents)
+	up.Lines, up.Left = lines(picked), left+h.dropped
+	dropped := h.dropped
+	h.pending, h.dropped = nil, 0
+	if len(up.Rows)+len(up.Due)+len(up.Gone)+len(up.Lines) > 0 || before.Why != h.health.Why || now.Sub(h.spoke) >= beat {
+		h.spoke = now
+		text := encode(up)
+		for v := range h.viewers {
+			if v.lock == nil {
+				v.put(text)
+			}
+		}
+	}
+	h.updateLocks(now, infos, events, dropped)
+}
+
+// check notes whether the source follows the bucket. Under mu.
+func (h *Hub) check(now time.Time) {
+	if err := h.src.Healthy(); err != nil {
+		h.health.Why = err.Error()
+	} else {
+		h.health = health{AsOf: now.UnixMilli()}
+	}
+}
+
+// changes asks the source, and brings the rows up to date. Under mu.
+func (h *Hub) changes(now time.Time) (map[ID]admin.Info, update) {
+	if h.rows == nil { // of all viewers none has any
+		h.reload()
+	}
+	infos, ahead := h.src.Changes(false)
+	h.ahead = ahead
+	up := h.head(now)
+	changed := make(map[ID]admin.Info, len(infos))
+	for _, info := range infos {
+		id := ID{info.Kind, info.Name}
+		changed[id] = info
+		old, known := h.rows[id]
+		if isFree(info) {
+			if known {
+				delete(h.rows, id)
+				up.Gone = append(up.Gone, old.ID)
+			}
+			continue
+		}
+		r := h.row(info)
+		switch same := old; {
+		case known && old == r:
+			continue
+		case known:
+			same.Expires = r.Expires
+			if same == r {
+				up.Due = append(up.Due, [2]int64{int64(r.ID), r.Expires})
+				break
+			}
+			fallthrough
+		default:
+			up.Rows = append(up.Rows, r)
+		}
+		h.rows[id] = r
+	}
+	return changed, up
+}
+
+// reload reads all rows. Under mu.
+func (h *Hub) reload() {
+	var infos []admin.Info
+	infos, h.ahead = h.src.Changes(true)
+	h.rows, h.all = make(map[ID]row, len(infos)), nil
+	for _, info := range infos {
+		if !isFree(info) {
+			h.rows[ID{info.Kind, info.Name}] = h.row(info)
+		}
+	}
+}
+
+// row is the row of a lock, which keeps its id. Under mu.
+func (h *Hub) row(info admin.Info) row {
+	r := rowOf(info, h.ahead)
+	if old, known := h.rows[ID{info.Kind, info.Name}]; known {
+		r.ID = old.ID
+	} else {
+		h.next++
+		r.ID = h.next
+	}
+	return r
+}
+
+// updateLocks makes the updates for the viewers of single locks. Under mu.
+func (h *Hub) updateLocks(now time.Time, infos map[ID]admin.Info, events []admin.Event, dropped int) {
+	made := make(map[ID][]byte)
+	for v := range h.viewers {
+		if v.lock == nil {
+			continue
+		}
+		text, found := made[*v.lock]
+		if !found {
+			text = h.lockUpdate(now, *v.lock, infos, events, dropped)
+			made[*v.lock] = text
+		}
+		switch {
+		case text != nil:
+			v.put(text)
+			v.spoke = now
+		case now.Sub(v.spoke) >= beat:
+			v.put(encode(h.head(now)))
+			v.spoke = now
+		}
+	}
+}
+
+// lockUpdate is the update of one lock, nil if nothing has changed. Under mu.
+func (h *Hub) lockUpdate(now time.Time, id ID, infos map[ID]admin.Info, events []admin.Event, dropped int) []byte {
+	info, changed := infos[id]
+	var own []admin.Event
+	for _, ev := range events {
+		if ev.Kind == id.Kind && ev.Name == id.Name {
+			own = append(own, ev)
+		}
+	}
+	if !changed && len(own) == 0 {
+		return nil
+	}
+	if !changed {
+		info, _ = h.src.Lock(id)
+	}
+	up := h.head(now)
+	d := detailOf(info, h.ahead)
+	up.Lock = &d
+	own, up.Left = pick(own, mostEvents)
+	up.Lines, up.Left = lines(own), up.Left+dropped
+	return encode(up)
+}
+
+// head is an update without news. Under mu.
+func (h *Hub) head(now time.Time) update {
+	return update{Now: now.UnixMilli(), Ahead: h.ahead.Milliseconds(), Health: h.health}
+}
+
+// begin is the first update of a viewer, and the one after updates that it has missed. Under
+// mu.
+func (h *Hub) begin(v *viewer, now time.Time) []byte {
+	h.check(now)
+	if v.lock != nil {
+		info, ahead := h.src.Lock(*v.lock)
+		h.ahead = ahead
+		up := h.head(now)
+		d := detailOf(info, ahead)
+		up.All, up.About, up.Lock = true, &h.about, &d
+		up.Lines = h.earlier(func(ev admin.Event) bool { return ev.Kind == v.lock.Kind && ev.Name == v.lock.Name })
+		return encode(up)
+	}
+	if h.rows == nil {
+		h.reload()
+	}
+	if h.all == nil {
+		up := h.head(now)
+		up.All, up.About, up.Rows = true, &h.about, make([]row, 0, len(h.rows))
+		for _, r := range h.rows {
+			up.Rows = append(up.Rows, r)
+		}
+		up.Lines = h.earlier(func(admin.Event) bool { return true })
+		h.all = encode(up)
+	}
+	return h.all
+}
+
+// earlier are the latest events that match, without those that the next update brings. Under mu.
+func (h *Hub) earlier(match func(admin.Event) bool) []line {
+	return lines(h.events.last(recent, len(h.pending)+h.dropped, match))
+}
+
+// seen are the latest events of a lock from a time on.
+func (h *Hub) seen(id ID, from time.Time) []admin.Event {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.events.last(mostLines, 0, func(ev admin.Event) bool {
+		return ev.Kind == id.Kind && ev.Name == id.Name && ev.Time.After(from)
+	})
+}
+
+// encode is an update as a server-sent event.
+func encode(up update) []byte {
+	text, err := json.Marshal(up) // one line
+	if err != nil {
+		panic(err) // no type of an update can fail
+	}
+	return append(append([]byte("data: "), text...), "\n\n"...)
+}
+
+// viewer is a browser that follows the table, or one lock.
+type viewer struct {
+	hub  *Hub
+	lock *ID // nil: the table
+	wake chan struct{}
+
+	// All under the mutex of the hub.
+	behind bool     // it has to begin anew
+	queue  [][]byte // updates that all viewers share
+	spoke  time.Time
+}
+
+// watch adds a viewer, until its leave. It returns an error if there are too many.
+func (h *Hub) watch(lock *ID) (*viewer, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.bye != "" {
+		return nil, errors.New(h.bye)
+	}
+	if len(h.viewers) >= MostViewers {
+		return nil, errFull
+	}
+	v := &viewer{hub: h, lock: lock, wake: make(chan struct{}, 1), behind: true}
+	h.viewers[v] = struct{}{}
+	return v, nil
+}
+
+func (v *viewer) leave() {
+	v.hub.mu.Lock()
+	defer v.hub.mu.Unlock()
+	delete(v.hub.viewers, v)
+}
+
+// put queues an update. A viewer that has too many begins anew instead. Under mu.
+func (v *viewer) put(text []byte) {
+	switch {
+	case v.behind:
+	case len(v.queue) < mostQueued:
+		v.queue = append(v.queue, text)
+	default:
+		v.behind, v.queue = true, nil
+	}
+	select {
+	case v.wake <- struct{}{}:
+	default:
+	}
+}
+
+// take returns what is queued, nil if nothing is.
+func (v *viewer) take() []byte {
+	v.hub.mu.Lock()
+	defer v.hub.mu.Unlock()
+	if v.behind {
+		v.behind, v.spoke = false, time.Now()
+		return v.hub.begin(v, v.spoke)
+	}
+	if len(v.queue) == 0 {
+		return nil
+	}
+	text := v.queue[0]
+	v.queue = v.queue[1:]
+	return text
+}
+
+// receive returns the next update. last says that nothing follows.
+func (v *viewer) receive(ctx context.Context) (text []byte, last bool) {
+	for {
+		select {
+		case <-v.hub.done:
+			return v.hub.farewell(), true
+		default:
+		}
+		if text := v.take(); text != nil {
+			return text, false
+		}
+		select {
+		case <-v.wake:
+		case <-v.hub.done:
+		case <-ctx.Done():
+			return nil, true
+		}
+	}
+}
+
+// farewell is the last update.
+func (h *Hub) farewell() []byte {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	up := h.head(time.Now())
+	up.Bye = h.bye
+	return encode(up)
+}

@@ -1,0 +1,314 @@
+package page
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/natslock/admin"
+)
+
+// source is a source whose locks a test sets.
+type source struct {
+	mu      sync.Mutex
+	locks   map[ID]admin.Info
+	changed map[ID]bool
+	err     error
+	asked   int // Changes
+}
+
+func newSource() *source { return &source{locks: map[ID]admin.Info{}, changed: map[ID]bool{}} }
+
+func (s *source) set(name string, h *admin.Holder) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	id := ID{Name: name}
+	s.locks[id], s.changed[id] = admin.Info{Name: name, Holder: h}, true
+	if h == nil {
+		delete(s.locks, id)
+	}
+}
+
+func (s *source) fail(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.err = err
+}
+
+func (s *source) Changes(all bool) (infos []admin.Info, _ time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.asked++
+	if all {
+		for _, info := range s.locks {
+			infos = append(infos, info)
+		}
+	} else {
+		for id := range s.changed {
+			infos = append(infos, s.get(id))
+		}
+	}
+	clear(s.changed)
+	return infos, 0
+}
+
+func (s *source) get(id ID) admin.Info {
+	if info, found := s.locks[id]; found {
+		return info
+	}
+	return admin.Info{Kind: id.Kind, Name: id.Name}
+}
+
+func (s *source) Lock(id ID) (admin.Info, time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.get(id), 0
+}
+
+func (s *source) Healthy() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.err
+}
+
+func (s *source) Admin() *admin.Admin { return nil }
+
+// running is a hub that runs until the test ends.
+func running(t *testing.T, s *source) *Hub {
+	t.Helper()
+	h := NewHub(s, About{Bucket: "natslock", Names: ">"})
+	ctx, end := context.WithCancel(t.Context())
+	var run sync.WaitGroup
+	run.Go(func() { h.Run(ctx) })
+	t.Cleanup(func() { end(); run.Wait() })
+	return h
+}
+
+func follows(t *testing.T, h *Hub, lock *ID) *viewer {
+	t.Helper()
+	v, err := h.watch(lock)
+	require.NoError(t, err)
+	t.Cleanup(v.leave)
+	return v
+}
+
+// next is the next update.
+func next(t *testing.T, v *viewer) (up update) {
+	t.Helper()
+	text, last := v.receive(t.Context())
+	require.Equal(t, "data: ", string(text[:6]))
+	require.Equal(t, "\n\n", string(text[len(text)-2:]))
+	require.NoError(t, json.Unmarshal(text[6:], &up))
+	require.Equal(t, last, up.Bye != "")
+	return up
+}
+
+func names(rows []row) map[string]uint64 {
+	all := map[string]uint64{}
+	for _, r := range rows {
+		all[r.Name] = r.ID
+	}
+	return all
+}
+
+// TestUpdates: a viewer gets all, and then what has changed, at most twice a second.
+func TestUpdates(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSource()
+		a, b := held("web"), held("worker")
+		s.set("a", &a)
+		s.set("b", &b)
+		h := running(t, s)
+		h.Event(event(admin.EventGranted, "before", 0))
+		v := follows(t, h, nil)
+		begun := time.Now()
+		first := next(t, v)
+		require.True(t, first.All)
+		require.Equal(t, &About{Bucket: "natslock", Names: ">"}, first.About)
+		require.Len(t, first.Rows, 2)
+		require.Len(t, first.Lines, 1)
+		ids := names(first.Rows)
+
+		// A renewal is a number, what is as it was is nothing, and a release is an id.
+		later := a
+		later.Expires = later.Expires.Add(time.Minute)
+		s.set("a", &later)
+		s.set("b", nil)
+		s.set("c", nil) // nobody knows it
+		second := next(t, v)
+		require.Equal(t, pace, time.Since(begun))
+		require.False(t, second.All)
+		require.Empty(t, second.Rows)
+		require.Equal(t, [][2]int64{{int64(ids["a"]), later.Expires.UnixMilli()}}, second.Due)
+		require.Equal(t, []uint64{ids["b"]}, second.Gone)
+
+		// A thousand events are an update, which counts what it leaves out.
+		for i := range 1000 {
+			h.Event(event(admin.EventGranted, fmt.Sprint(i), 0))
+			s.set("b", &b)
+		}
+		s.set("a", &later)
+		third := next(t, v)
+		require.Len(t, third.Rows, 1)
+		require.NotEqual(t, ids["b"], third.Rows[0].ID, "an id is not used again")
+		require.Empty(t, third.Due)
+		require.Len(t, third.Lines, mostEvents)
+		require.Equal(t, 1000-mostEvents, third.Left)
+
+		// Without news the viewer hears that there are none.
+		quiet := time.Now()
+		fourth := next(t, v)
+		require.Equal(t, beat, time.Since(quiet))
+		require.Empty(t, fourth.Rows)
+		require.Equal(t, time.Now().UnixMilli(), fourth.Now)
+
+		// A viewer that comes now begins with all, and has the events before once.
+		h.Event(event(admin.EventExpired, "pending", 0))
+		w := follows(t, h, nil)
+		require.Len(t, next(t, w).Lines, recent)
+		require.Equal(t, "expired", next(t, w).Lines[0].Event)
+	})
+}
+
+// TestOrder: each viewer has the updates in their order, whoever else reads.
+func TestOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSource()
+		h := running(t, s)
+		var reading sync.WaitGroup
+		for range 3 {
+			v := follows(t, h, nil)
+			next(t, v)
+			reading.Go(func() {
+				for want := range 20 {
+					up := next(t, v)
+					if len(up.Rows) != 1 || up.Rows[0].Name != fmt.Sprint(want) {
+						t.Errorf("update %d: %+v", want, up.Rows)
+					}
+				}
+			})
+		}
+		time.Sleep(pace / 2) // not when the hub asks
+		for i := range 20 {
+			one := held("web")
+			s.set(fmt.Sprint(i), &one)
+			time.Sleep(pace)
+		}
+		reading.Wait()
+	})
+}
+
+// TestSlowViewer: a viewer that does not read holds nobody up, has few updates queued, and
+// begins anew when it reads again.
+func TestSlowViewer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSource()
+		h := running(t, s)
+		slow, quick := follows(t, h, nil), follows(t, h, nil)
+		next(t, slow)
+		next(t, quick)
+		for i := range 50 {
+			one := held("web")
+			s.set(fmt.Sprint(i), &one)
+			require.Len(t, next(t, quick).Rows, 1)
+			h.mu.Lock()
+			require.LessOrEqual(t, len(slow.queue), mostQueued)
+			h.mu.Unlock()
+		}
+		up := next(t, slow)
+		require.True(t, up.All)
+		require.Len(t, up.Rows, 50)
+		s.set("0", nil)
+		require.Len(t, next(t, slow).Gone, 1)
+	})
+}
+
+// TestLockViewer follows one lock.
+func TestLockViewer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSource()
+		h := running(t, s)
+		v := follows(t, h, &ID{Name: "a"})
+		require.Equal(t, "free", next(t, v).Lock.State)
+		one, two := held("web"), held("worker")
+		s.set("b", &two)
+		s.set("a", &one)
+		other := event(admin.EventGranted, "2", 0)
+		other.Name = "b"
+		h.Event(other)
+		h.Event(event(admin.EventGranted, "1", 0))
+		up := next(t, v)
+		require.Equal(t, "held", up.Lock.State)
+		require.Len(t, up.Lines, 1)
+		begun := time.Now()
+		s.set("b", nil)
+		require.Nil(t, next(t, v).Lock)
+		require.Equal(t, beat, time.Since(begun), "another lock is no news")
+		require.Len(t, h.seen(ID{Name: "a"}, noon.Add(-time.Second)), 1)
+	})
+}
+
+// TestHealth: an update says why and since when the rest is not current.
+func TestHealth(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSource()
+		h := running(t, s)
+		v := follows(t, h, nil)
+		require.Empty(t, next(t, v).Health.Why)
+		require.Empty(t, next(t, v).Health.Why)
+		time.Sleep(time.Millisecond)
+		current := time.Now().Add(-time.Millisecond).UnixMilli()
+		s.fail(errors.New("lost the connection"))
+		up := next(t, v)
+		require.Equal(t, health{"lost the connection", current}, up.Health)
+		require.Equal(t, current, next(t, v).Health.AsOf)
+		s.fail(nil)
+		up = next(t, v)
+		require.Equal(t, health{AsOf: up.Now}, up.Health)
+	})
+}
+
+// TestNobodyLooks: a hub without viewers reads no lock, and forgets what has changed.
+func TestNobodyLooks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSource()
+		h := running(t, s)
+		v, err := h.watch(nil)
+		require.NoError(t, err)
+		next(t, v)
+		v.leave()
+		one := held("web")
+		s.set("a", &one)
+		h.Event(event(admin.EventGranted, "1", 0))
+		time.Sleep(2 * pace)
+		s.mu.Lock()
+		require.Empty(t, s.changed)
+		s.mu.Unlock()
+		h.mu.Lock()
+		require.Nil(t, h.rows)
+		require.Empty(t, h.pending)
+		h.mu.Unlock()
+		require.Len(t, next(t, follows(t, h, nil)).Rows, 1)
+	})
+}
+
+// TestEnd says why nothing follows.
+func TestEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := running(t, newSource())
+		v := follows(t, h, nil)
+		next(t, v)
+		h.End("the exporter was stopped")
+		h.End("again")
+		require.Equal(t, "the exporter was stopped", next(t, v).Bye)
+		_, err := h.watch(nil)
+		require.EqualError(t, err, "the exporter was stopped")
+	})
+}

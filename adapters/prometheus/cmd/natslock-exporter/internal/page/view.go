@@ -1,0 +1,322 @@
+package page
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/natslock/locks/internal/tool"
+	"github.com/natslock/locks/natslock/admin"
+)
+
+// ID names a lock: those of different kinds are different locks.
+type ID struct {
+	Kind admin.Kind
+	Name string
+}
+
+// row is a lock in the table. Times are milliseconds by the clock of the exporter, and 0 is
+// none.
+type row struct {
+	ID      uint64 `json:"id"` // of the row
+	Kind    string `json:"kind"`
+	Name    string `json:"name"`          // for reading
+	Key     string `json:"key,omitempty"` // for a URL, if it is not Name
+	State   string `json:"state"`
+	Alarm   bool   `json:"alarm,omitempty"` // somebody should look at it
+	Holder  string `json:"holder,omitempty"`
+	Since   int64  `json:"since,omitempty"`   // the first grant of the present holders
+	Expires int64  `json:"expires,omitempty"` // when all are out if they are dead
+	Queue   int    `json:"queue,omitempty"`   // goroutines
+	Wait    int64  `json:"wait,omitempty"`    // since when the longest waiter waits
+}
+
+// isFree says whether nobody has to do with a lock.
+func isFree(info admin.Info) bool {
+	return info.Holder == nil && len(info.Readers) == 0 && len(info.Permits) == 0 && len(info.Queue) == 0
+}
+
+// rowOf is a lock in the table. ahead is by how much the clock of the server is ahead.
+func rowOf(info admin.Info, ahead time.Duration) row {
+	r := row{Kind: info.Kind.String(), Name: tool.Plain(info.Name), Queue: info.Waiting()}
+	if r.Name != info.Name {
+		r.Key = url.QueryEscape(info.Name)
+	}
+	r.State, r.Alarm = stateOf(info)
+	held := holders(info)
+	if len(held) > 0 {
+		r.Holder = who(held[0].Owner, held[0].Host, held[0].PID)
+		if held[0].Unreadable {
+			r.Holder = "unknown (unreadable record)"
+		}
+		if len(held) > 1 {
+			r.Holder += fmt.Sprintf(" and %d more", len(held)-1)
+		}
+	}
+	never := false
+	for _, h := range held {
+		if t := millis(h.Since); r.Since == 0 || t != 0 && t < r.Since {
+			r.Since = t
+		}
+		never = never || h.Expires.IsZero()
+		r.Expires = max(r.Expires, serverMillis(h.Expires, ahead))
+	}
+	if never {
+		r.Expires = 0
+	}
+	for _, w := range info.Queue {
+		if t := millis(w.Since); r.Wait == 0 || t != 0 && t < r.Wait {
+			r.Wait = t
+		}
+	}
+	return r
+}
+
+// holders are the holders of a lock, those that are inside before a writer that waits for
+// them.
+func holders(info admin.Info) []admin.Holder {
+	all := slices.Concat(info.Readers, info.Permits)
+	if info.Holder != nil {
+		all = append(all, *info.Holder)
+	}
+	return all
+}
+
+// stateOf is how a lock is held, in the words of lockctl top. alarm says that it needs a look.
+func stateOf(info admin.Info) (state string, alarm bool) {
+	held := holders(info)
+	broken := slices.ContainsFunc(held, func(h admin.Holder) bool { return h.Broken != nil })
+	unreadable := slices.ContainsFunc(held, func(h admin.Holder) bool { return h.Unreadable })
+	alarm = broken || unreadable
+	idle := !slices.ContainsFunc(held, func(h admin.Holder) bool { return !h.Idle || h.Broken != nil })
+	switch {
+	case len(held) == 0:
+		return "free", false
+	case info.Kind == admin.KindSemaphore:
+		state = permitsOf(info)
+	case len(info.Readers) > 0:
+		state = fmt.Sprintf("shared %d", len(info.Readers))
+		if info.Holder != nil {
+			state += ", writer next"
+		}
+	case held[0].Broken != nil:
+		return "broken", true
+	case held[0].Resting:
+		return "resting", alarm
+	case held[0].HandedOver:
+		return "handed", alarm
+	case idle:
+		return "idle", alarm
+	default:
+		return "exclusive", alarm
+	}
+	switch {
+	case broken:
+		state += ", broken"
+	case idle:
+		state += ", idle"
+	}
+	return state, alarm
+}
+
+// permitsOf is how many permits of a semaphore are taken, and of how many. Clients that do
+// not agree about that are all named.
+func permitsOf(info admin.Info) string {
+	var numbers []int
+	for _, h := range info.Permits {
+		numbers = append(numbers, h.Of)
+	}
+	for _, w := range info.Queue {
+		numbers = append(numbers, w.Of)
+	}
+	slices.Sort(numbers)
+	var of []string
+	for _, n := range slices.Compact(numbers) {
+		if n > 0 { // an unreadable record names none
+			of = append(of, strconv.Itoa(n))
+		}
+	}
+	return fmt.Sprintf("%d of %s", len(info.Permits), cmp.Or(strings.Join(of, " or "), "?"))
+}
+
+// most bounds the holders and the waiters that the page of a lock has.
+const most = 200
+
+// detail is a lock on its own page.
+type detail struct {
+	Kind    string   `json:"kind"`
+	Name    string   `json:"name"`
+	State   string   `json:"state"` // a sentence
+	Alarm   bool     `json:"alarm,omitempty"`
+	Holders []holder `json:"holders"`
+	Queue   []waiter `json:"queue"`
+	Waiting int      `json:"waiting"`        // goroutines, in the queue and behind the holder
+	More    [2]int   `json:"more,omitempty"` // holders and places that are left out
+}
+
+// holder is a holder there.
+type holder struct {
+	Title   string      `json:"title"` // "holder", "writer", "reader 2" or "slot 2"
+	Who     string      `json:"who"`
+	Since   int64       `json:"since"`
+	Expires int64       `json:"expires,omitempty"` // 0: never
+	Facts   [][2]string `json:"facts"`             // what and its value
+	Meta    [][2]string `json:"meta,omitempty"`    // by key
+	Broken  string      `json:"broken,omitempty"`  // by whom and why
+}
+
+// waiter is a place there.
+type waiter struct {
+	Position int    `json:"position"` // of its first goroutine
+	Who      string `json:"who"`
+	Mode     string `json:"mode"`
+	Since    int64  `json:"since"`
+	Ticket   string `json:"ticket"`
+}
+
+// detailOf is a lock on its own page.
+func detailOf(info admin.Info, ahead time.Duration) detail {
+	d := detail{Kind: info.Kind.String(), Name: tool.Plain(info.Name), State: sentence(info), Holders: []holder{}, Queue: []waiter{}, Waiting: info.Waiting()}
+	_, d.Alarm = stateOf(info)
+	if info.Holder != nil {
+		title := "holder"
+		if info.Kind == admin.KindRW {
+			title = "writer"
+		}
+		d.add(title, *info.Holder, ahead)
+	}
+	for i, r := range info.Readers {
+		d.add(fmt.Sprintf("reader %d", i+1), r, ahead)
+	}
+	for _, h := range info.Permits {
+		d.add(fmt.Sprintf("slot %d", h.Slot), h, ahead)
+	}
+	position := 1
+	for _, w := range info.Queue {
+		if len(d.Queue) == most {
+			d.More[1]++
+			continue
+		}
+		name := who(w.Owner, w.Host, w.PID)
+		if w.Goroutines > 1 {
+			name += fmt.Sprintf(", %d goroutines", w.Goroutines)
+		}
+		mode := w.Mode.String()
+		if info.Kind == admin.KindSemaphore {
+			mode = fmt.Sprintf("one of %d", w.Of)
+		}
+		d.Queue = append(d.Queue, waiter{position, name, mode, millis(w.Since), strconv.FormatUint(w.Ticket, 10)})
+		position += max(w.Goroutines, 1)
+	}
+	return d
+}
+
+// add adds a holder.
+func (d *detail) add(title string, h admin.Holder, ahead time.Duration) {
+	if len(d.Holders) == most {
+		d.More[0]++
+		return
+	}
+	out := holder{Title: title, Who: who(h.Owner, h.Host, h.PID), Since: millis(h.Since), Expires: serverMillis(h.Expires, ahead)}
+	if h.Unreadable {
+		out.Who = "unknown (unreadable record)"
+	}
+	fact := func(what, value string) { out.Facts = append(out.Facts, [2]string{what, value}) }
+	fact("token", strconv.FormatUint(h.Token, 10))
+	if h.Of > 0 {
+		fact("permits", fmt.Sprintf("%d, as its client knows", h.Of))
+	}
+	if h.TTL > 0 {
+		fact("TTL", h.TTL.String())
+	}
+	if h.Waited > 0 {
+		fact("waited", h.Waited.Round(time.Millisecond).String()+" for it")
+	}
+	if h.Grants > 1 {
+		fact("grants", fmt.Sprintf("%d, handed on inside its client", h.Grants))
+	}
+	switch {
+	case h.Idle && h.Broken == nil:
+		fact("lingers", "idle when last renewed: another client that asks gets it")
+	case h.Lingers:
+		fact("lingers", "its client may keep it idle, until another client asks")
+	}
+	if h.Fixed {
+		fact("renewals", "none: the lease is fixed")
+	}
+	if h.Waiting > 0 {
+		fact("behind it", fmt.Sprintf("%d goroutines of its client", h.Waiting))
+	}
+	fact("id", tool.Plain(h.ID))
+	for _, k := range slices.Sorted(maps.Keys(h.Meta)) {
+		out.Meta = append(out.Meta, [2]string{tool.Plain(k), tool.Plain(h.Meta[k])})
+	}
+	if b := h.Broken; b != nil {
+		out.Broken = "by " + tool.Plain(b.By) + ": " + tool.Plain(b.Reason)
+	}
+	d.Holders = append(d.Holders, out)
+}
+
+// sentence is the state of a lock as lockctl info has it.
+func sentence(info admin.Info) string {
+	readers := "1 reader"
+	if n := len(info.Readers); n != 1 {
+		readers = fmt.Sprintf("%d readers", n)
+	}
+	h := info.Holder
+	switch {
+	case isFree(info):
+		return "free"
+	case len(holders(info)) == 0:
+		return "free, waited for"
+	case info.Kind == admin.KindSemaphore:
+		return permitsOf(info) + " permits taken"
+	case len(info.Readers) > 0 && h != nil:
+		return "held by " + readers + ", a writer waits for them to leave"
+	case h == nil:
+		return "held by " + readers
+	case h.Broken != nil:
+		return "broken, its holder may still be stopping"
+	case h.Resting:
+		return "resting: nobody holds it, and it keeps others out until its minimum hold is over"
+	case h.HandedOver:
+		return "handed over: nobody holds it until a client adopts it"
+	case h.Idle:
+		return "held, idle when last renewed"
+	case info.Kind == admin.KindRW:
+		return "held by a writer"
+	}
+	return "held"
+}
+
+// who names a holder or a waiter in a few words, as lockctl does.
+func who(owner, host string, pid int) string {
+	owner = cmp.Or(owner, "unnamed")
+	switch {
+	case strings.Contains(owner, host):
+		return tool.Plain(owner)
+	case pid != 0:
+		return tool.Plain(owner + " on " + host + ":" + strconv.Itoa(pid))
+	}
+	return tool.Plain(owner + " on " + host)
+}
+
+func millis(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixMilli()
+}
+
+// serverMillis is a time of the server by the clock of the exporter.
+func serverMillis(t time.Time, ahead time.Duration) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.Add(-ahead).UnixMilli()
+}

@@ -1,0 +1,195 @@
+package main
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/natslock/locks/adapters/prometheus/cmd/natslock-exporter/internal/page"
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
+)
+
+// leaving is a record that keeps others out although nobody holds the lock by it.
+type leaving struct {
+	holder admin.Holder
+	until  time.Time // zero: without an end
+}
+
+// show has the state keep what the page shows. It precedes the first event.
+func (s *state) show() { s.viewed = make(map[lockID]struct{}) }
+
+// view notes that a lock has changed. Under mu.
+func (s *state) view(l *lock) {
+	if s.viewed != nil {
+		s.viewed[l.id] = struct{}{}
+	}
+}
+
+// shows keeps what the page shows of a waiter. Under mu.
+func (s *state) shows(c *claim, w admin.Waiter) {
+	if s.viewed != nil {
+		c.waiter = &w
+	}
+}
+
+// leave keeps a record that nobody holds the lock by. Under mu.
+func (s *state) leave(l *lock, h *admin.Holder) {
+	if s.viewed == nil {
+		return
+	}
+	s.stays(l, h.ID)
+	var until time.Time
+	if !h.Expires.IsZero() {
+		until = h.Expires.Add(overdue - s.ahead)
+	}
+	l.left = append(l.left, leaving{*h, until})
+	s.lefts[l] = struct{}{}
+}
+
+// stays forgets the records that were left before a hold. Under mu.
+func (s *state) stays(l *lock, id string) {
+	if len(l.left) == 0 {
+		return
+	}
+	s.keepLeft(l, func(r leaving) bool { return l.id.kind != admin.KindMutex && r.holder.ID != id })
+}
+
+// forgetLeft forgets the records that were left, but for those of events during a list. Under
+// mu.
+func (s *state) forgetLeft(changed map[string]struct{}) {
+	for l := range s.lefts {
+		s.keepLeft(l, func(r leaving) bool { _, newer := changed[r.holder.ID]; return newer })
+		s.drop(l)
+	}
+}
+
+// expireLeft forgets those that are over. Under mu.
+func (s *state) expireLeft(now time.Time) {
+	for l := range s.lefts {
+		s.keepLeft(l, func(r leaving) bool { return r.until.IsZero() || now.Before(r.until) })
+		s.drop(l)
+	}
+}
+
+// keepLeft keeps some of the records that were left. Under mu.
+func (s *state) keepLeft(l *lock, keep func(leaving) bool) {
+	before := len(l.left)
+	l.left = slices.DeleteFunc(l.left, func(r leaving) bool { return !keep(r) })
+	if len(l.left) == 0 {
+		delete(s.lefts, l)
+	}
+	if len(l.left) != before {
+		s.view(l)
+	}
+}
+
+// clock notes the time of the server.
+func (s *state) clock(server time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ahead = server.Sub(s.now())
+}
+
+// changes returns the locks that have changed since the last call, or all of them, and by how
+// much the clock of the server is ahead. A lock without claims has gone.
+func (s *state) changes(all bool) ([]admin.Info, time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.expire()
+	var infos []admin.Info
+	if all {
+		infos = make([]admin.Info, 0, len(s.locks))
+		for _, l := range s.locks {
+			infos = append(infos, l.info())
+		}
+	} else {
+		for id := range s.viewed {
+			infos = append(infos, s.infoOf(id))
+		}
+	}
+	clear(s.viewed)
+	return infos, s.ahead
+}
+
+// one returns a lock.
+func (s *state) one(id lockID) (admin.Info, time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.infoOf(id), s.ahead
+}
+
+// infoOf returns a lock, without claims if it has gone. Under mu.
+func (s *state) infoOf(id lockID) admin.Info {
+	if l := s.locks[id]; l != nil {
+		return l.info()
+	}
+	return admin.Info{Kind: id.kind, Name: id.name}
+}
+
+// info is the lock as a list of the bucket has it. Under mu of the state.
+func (l *lock) info() admin.Info {
+	info := admin.Info{Kind: l.id.kind, Name: l.id.name}
+	for _, c := range l.held {
+		h := admin.Holder{Holder: natslock.Holder{ID: c.id}}
+		if c.holder != nil {
+			h = *c.holder
+		}
+		h.Since = c.since
+		info = with(info, h, c.mode)
+	}
+	for _, r := range l.left {
+		info = with(info, r.holder, admin.Exclusive)
+	}
+	for _, c := range l.queue {
+		if c.waiter != nil {
+			info.Queue = append(info.Queue, *c.waiter)
+		}
+	}
+	slices.SortStableFunc(info.Queue, func(a, b admin.Waiter) int { return cmp.Compare(a.Ticket, b.Ticket) })
+	slices.SortStableFunc(info.Readers, func(a, b admin.Holder) int { return cmp.Compare(a.Token, b.Token) })
+	slices.SortStableFunc(info.Permits, func(a, b admin.Holder) int { return cmp.Compare(a.Slot, b.Slot) })
+	return info
+}
+
+// with is a lock with one holder more.
+func with(info admin.Info, h admin.Holder, mode admin.Mode) admin.Info {
+	switch {
+	case info.Kind == admin.KindSemaphore:
+		info.Permits = append(info.Permits, h)
+	case mode == admin.Shared:
+		info.Readers = append(info.Readers, h)
+	default:
+		info.Holder = &h
+	}
+	return info
+}
+
+// waiterOf is the waiter of an event.
+func waiterOf(ev admin.Event) admin.Waiter {
+	w := admin.Waiter{Ticket: ev.Token, ID: ev.ID, Mode: ev.Mode, Since: sinceOf(ev), Goroutines: 1}
+	if h := ev.Holder; h != nil {
+		w.Owner, w.Host, w.PID, w.TTL, w.Expires, w.Of, w.Goroutines = h.Owner, h.Host, h.PID, h.TTL, h.Expires, h.Of, h.Waiting+1
+	}
+	return w
+}
+
+// shown is what the page sees of the exporter: a [page.Source].
+type shown struct{ f *follower }
+
+func (s shown) Changes(all bool) ([]admin.Info, time.Duration) { return s.f.state.changes(all) }
+
+func (s shown) Lock(id page.ID) (admin.Info, time.Duration) {
+	return s.f.state.one(lockID{id.Kind, id.Name})
+}
+
+func (s shown) Healthy() error { return s.f.healthy() }
+
+func (s shown) Admin() *admin.Admin {
+	s.f.mu.Lock()
+	defer s.f.mu.Unlock()
+	if s.f.locks == nil {
+		return nil
+	}
+	return admin.New(s.f.locks)
+}
