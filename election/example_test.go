@@ -17,12 +17,15 @@ func ExampleElection_Run() {
 	locks, done := example.Client()
 	defer done()
 
-	e := election.New(locks, "scheduler", election.Value([]byte("10.0.0.7:8080")))
-	err := e.Run(ctx, func(ctx context.Context, t *election.Term) error {
-		fmt.Println("leads:", t.Token() > 0)
+	schedule := func(ctx context.Context, token uint64) error {
+		fmt.Println("leads:", token > 0)
 		stop() // a service stops on a signal
 		<-ctx.Done()
 		return nil
+	}
+	e := election.New(locks, "scheduler", election.Value([]byte("10.0.0.7:8080")))
+	err := e.Run(ctx, func(ctx context.Context, t *election.Term) error {
+		return schedule(ctx, t.Token()) // ctx ends when the term does
 	})
 	fmt.Println("stopped:", errors.Is(err, context.Canceled))
 	// Output:
@@ -77,7 +80,7 @@ func ExampleElection_Leader() {
 
 // An observer receives the leader, and each change of it.
 func ExampleElection_Observe() {
-	ctx := context.Background()
+	ctx, stop := context.WithCancel(context.Background())
 	locks, done := example.Client()
 	defer done()
 	e := election.New(locks, "scheduler", election.Value([]byte("10.0.0.7:8080")))
@@ -85,17 +88,23 @@ func ExampleElection_Observe() {
 	if err != nil {
 		log.Fatal(err)
 	}
+	show := func(leader string) {
+		fmt.Println(leader)
+		if leader == "nobody leads" {
+			stop()
+		}
+		_ = term.Resign(ctx)
+	}
 
 	for l, err := range e.Observe(ctx) {
 		switch {
 		case err != nil:
 			log.Fatal(err)
 		case l.Vacant():
-			fmt.Println("nobody leads")
-			return
+			show("nobody leads")
+		default:
+			show("the leader is at " + string(l.Value))
 		}
-		fmt.Printf("the leader is at %s\n", l.Value)
-		_ = term.Resign(ctx)
 	}
 	// Output:
 	// the leader is at 10.0.0.7:8080

@@ -236,19 +236,22 @@ func ExampleLock_Contended() {
 	go func() {
 		next <- locks.Do(ctx, "compaction", func(context.Context, *natslock.Lock) error { return nil })
 	}()
-	for parts := 1; ; parts++ {
-		select {
-		case <-l.Contended():
-			fmt.Println("another goroutine waits")
-			_ = l.Unlock(ctx)
-			fmt.Println(<-next)
-			return
-		case <-time.After(time.Millisecond): // a part of the job
+	compact := func(ctx context.Context, l *natslock.Lock) error {
+		for {
+			select {
+			case <-l.Contended():
+				fmt.Println("another goroutine waits")
+				return nil // the lock is unlocked, and the next one gets it
+			case <-time.After(time.Millisecond): // a part of the job
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
 		}
 	}
+	fmt.Println(l.Do(compact), <-next)
 	// Output:
 	// another goroutine waits
-	// <nil>
+	// <nil> <nil>
 }
 
 // A lease that is not renewed ends by itself, unless it is extended.

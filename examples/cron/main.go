@@ -16,6 +16,7 @@ import (
 	"log"
 	"os"
 	"os/signal"
+	"syscall"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -29,7 +30,7 @@ func main() {
 	times := flag.Int("times", 0, "end after so many periods; 0: never")
 	flag.Parse()
 	log.SetFlags(log.Lmicroseconds)
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := run(ctx, *server, *period, *times); err != nil {
 		log.Fatal(err)
@@ -46,6 +47,7 @@ func run(ctx context.Context, server string, period time.Duration, times int) er
 	if err != nil {
 		return err
 	}
+	defer locks.Close(context.Background()) // before nc.Close
 	for n := 0; times == 0 || n < times; n++ {
 		begin := time.Now().Truncate(period).Add(period)
 		select {

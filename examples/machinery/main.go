@@ -69,6 +69,7 @@ func run(ctx context.Context, server string) error {
 		if err != nil {
 			return err
 		}
+		defer locks.Close(ctx)
 		workers[i] = lock{locks, 3, 100 * time.Millisecond}
 	}
 

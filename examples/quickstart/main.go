@@ -11,6 +11,8 @@ import (
 	"flag"
 	"log"
 	"os"
+	"os/signal"
+	"syscall"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -22,13 +24,15 @@ func main() {
 	server := flag.String("server", cmp.Or(os.Getenv("NATS_URL"), nats.DefaultURL), "NATS `URL`")
 	flag.Parse()
 	log.SetFlags(log.Lmicroseconds)
-	if err := run(context.Background(), *server); err != nil {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, *server); err != nil {
 		log.Fatal(err)
 	}
 }
 
 func run(ctx context.Context, server string) error {
-	nc, err := nats.Connect(server)
+	nc, err := nats.Connect(server, nats.MaxReconnects(-1)) // do not give up in an outage
 	if err != nil {
 		return err
 	}
@@ -37,6 +41,7 @@ func run(ctx context.Context, server string) error {
 	if err != nil {
 		return err
 	}
+	defer locks.Close(context.Background()) // before nc.Close: others get in at once
 	return locks.Do(ctx, "reports.daily", func(ctx context.Context, l *natslock.Lock) error {
 		return makeReport(ctx, l.Token()) // ctx ends when the lock does
 	}, natslock.MaxWait(time.Minute))

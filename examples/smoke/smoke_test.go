@@ -29,9 +29,13 @@ import (
 // smokes has a test for each example.
 var smokes = map[string]func(t *testing.T, s *testutil.Server){
 	"accounts": accounts,
+	"cache":    cache,
 	"cron":     cron,
+	"exports":  exports,
 	"failover": failover,
 	"mutex":    mutex,
+	"orders":   orders,
+	"worker":   worker,
 
 	"quickstart": quickstart,
 	"singleton":  singleton,

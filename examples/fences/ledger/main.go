@@ -58,6 +58,7 @@ func run(ctx context.Context, server, file string, times int) error {
 	if err != nil {
 		return err
 	}
+	defer locks.Close(context.Background()) // before nc.Close
 	l, err := locks.Lock(ctx, "accounts.shared")
 	if err != nil {
 		return err

@@ -1,0 +1,51 @@
+// Command cache reads a file that other processes rewrite. Any number of processes read it at
+// a time, and none while one rewrites it.
+//
+//	nats-server -js &
+//	for i in 1 2 3; do go run ./examples/cache -file /tmp/index & done; wait
+package main
+
+import (
+	"cmp"
+	"context"
+	"flag"
+	"log"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/rwlock"
+)
+
+func main() {
+	file := flag.String("file", "index", "`path` of the cache")
+	age := flag.Duration("age", 2*time.Second, "rewrite it when it is older")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	nc, err := nats.Connect(cmp.Or(os.Getenv("NATS_URL"), nats.DefaultURL), nats.MaxReconnects(-1))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer nc.Close()
+	locks, err := natslock.New(ctx, nc)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer locks.Close(context.Background())
+	c := cache{rwlock.New(locks), *file, *age}
+	for tick := time.NewTicker(100 * time.Millisecond); ; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			if err := c.use(ctx); err != nil {
+				log.Print(err) // an outage, or the end: try again at the next tick
+			}
+		}
+	}
+}

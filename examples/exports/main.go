@@ -1,0 +1,56 @@
+// Command exports runs exports, at most two at a time in all processes together.
+//
+//	nats-server -js &
+//	for i in 1 2 3; do go run ./examples/exports & done; wait
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/semaphore"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	nc, err := nats.Connect(cmp.Or(os.Getenv("NATS_URL"), nats.DefaultURL), nats.MaxReconnects(-1))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer nc.Close()
+	locks, err := natslock.New(ctx, nc)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer locks.Close(context.Background())
+	permits := semaphore.New(locks, "exports", 2)
+	for n := 1; ctx.Err() == nil; n++ {
+		// SIGTERM ends the wait for a permit, and not the export that has one.
+		err := permits.Do(ctx, func(ctx context.Context, l *natslock.Lock) error { return export(ctx, l, n) }, natslock.Detached())
+		if err != nil && !errors.Is(err, context.Canceled) {
+			log.Print(err)
+		}
+	}
+}
+
+func export(ctx context.Context, l *natslock.Lock, n int) error {
+	slot, _ := semaphore.Slot(l)
+	log.Printf("begins export %d with permit %d", n, slot)
+	select {
+	case <-time.After(500 * time.Millisecond):
+		log.Printf("ends export %d with permit %d", n, slot)
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

@@ -1,0 +1,54 @@
+// Command orders is an HTTP service that pays each order once at a time, in however many
+// replicas. It answers 423 when others hold the order, 503 when the server of the locks is
+// away, and on SIGTERM it finishes the requests that it has.
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/natslock/locks/natslock"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	nc, err := nats.Connect(cmp.Or(os.Getenv("NATS_URL"), nats.DefaultURL), nats.MaxReconnects(-1))
+	if err != nil {
+		log.Fatal(err)
+	}
+	locks, err := natslock.New(ctx, nc)
+	if err != nil {
+		log.Fatal(err)
+	}
+	web := &http.Server{Handler: routes(locks), ReadHeaderTimeout: 5 * time.Second}
+	l, err := net.Listen("tcp", cmp.Or(os.Getenv("LISTEN"), "127.0.0.1:8080"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	log.Printf("serves http://%s", l.Addr())
+	go web.Serve(l)
+
+	<-ctx.Done()
+	log.Print("ends")
+	end, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	err = errors.Join(
+		web.Shutdown(end), // no new request, and those at work finish
+		locks.Close(end),  // their locks are free for the other replicas
+		nc.Drain(),        // the connection goes last
+	)
+	if err != nil {
+		log.Fatal(err)
+	}
+}

@@ -1,0 +1,59 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"log"
+	"net/http"
+	"time"
+
+	"github.com/natslock/locks/natslock"
+)
+
+func routes(locks *natslock.Client) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /orders/{id}/pay", func(w http.ResponseWriter, r *http.Request) {
+		l, err := locks.Lock(r.Context(), natslock.Join("orders", r.PathValue("id")), natslock.MaxWait(2*time.Second))
+		if err != nil {
+			http.Error(w, err.Error(), status(err)) // nothing has been done
+			return
+		}
+		err = pay(l.Context(), r.PathValue("id"), l.Token())
+		if unlock := l.Unlock(r.Context()); errors.Is(unlock, natslock.ErrLost) {
+			err = errors.Join(err, unlock) // the payment may not have been alone
+		}
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+		}
+	})
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		if err := locks.Healthy(); err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		}
+	})
+	mux.HandleFunc("GET /livez", func(http.ResponseWriter, *http.Request) {})
+	return mux
+}
+
+// status is the answer to a request whose lock was not granted.
+func status(err error) int {
+	switch {
+	case errors.Is(err, natslock.ErrUnavailable), errors.Is(err, natslock.ErrClosed):
+		return http.StatusServiceUnavailable // ask first: in an outage a wait matches ErrTimeout too
+	case errors.Is(err, natslock.ErrTimeout), errors.Is(err, natslock.ErrLocked):
+		return http.StatusLocked
+	default:
+		return http.StatusInternalServerError
+	}
+}
+
+// pay stands for the work. It passes the token on and stops when ctx ends.
+func pay(ctx context.Context, id string, token uint64) error {
+	log.Printf("pays order %s, token %d", id, token)
+	select {
+	case <-time.After(time.Second):
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

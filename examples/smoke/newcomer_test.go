@@ -1,0 +1,236 @@
+//go:build unix
+
+package smoke_test
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/internal/verify/tier"
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/testutil"
+)
+
+// TestNewcomer follows three paths of a reader who knows only the README and the guide: the
+// first lock, the end of a process by SIGTERM, and an outage.
+func TestNewcomer(t *testing.T) {
+	tier.Proof(t)
+	t.Run("first lock", firstLock)
+	t.Run("SIGTERM", orderedEnd)
+	t.Run("outage", orderedOutage)
+}
+
+// firstLock pastes the Go block of the README into a module of its own, writes what the block
+// leaves out, and runs it twice at once, against the server of "lockctl server".
+func firstLock(t *testing.T) {
+	root, err := filepath.Abs("../..")
+	require.NoError(t, err)
+	readme, err := os.ReadFile(filepath.Join(root, "README.md"))
+	require.NoError(t, err)
+	block := regexp.MustCompile("(?s)```go\n(func run.*?)```").FindSubmatch(readme)
+	require.NotNil(t, block, "the README has no function run")
+
+	dir := t.TempDir()
+	sums, err := os.ReadFile(filepath.Join(root, "go.sum"))
+	require.NoError(t, err)
+	requires, err := os.ReadFile(filepath.Join(root, "go.mod"))
+	require.NoError(t, err)
+	mod := regexp.MustCompile(`(?m)^module .*$`).ReplaceAllString(string(requires), "module example.com/first")
+	mod += fmt.Sprintf("\nrequire github.com/natslock/locks v0.0.0\nreplace github.com/natslock/locks => %s\n", root)
+	program := `package main
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"os"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/natslock/locks/natslock"
+)
+
+func main() {
+	if err := run(context.Background(), os.Getenv("NATS_URL")); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func makeReport(_ context.Context, token uint64) error {
+	_, err := fmt.Println("report with token", token)
+	return err
+}
+
+` + string(block[1])
+	for name, text := range map[string]string{"go.mod": mod, "go.sum": string(sums), "main.go": program} {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
+	}
+	build := exec.Command("go", "build", "-mod=mod", "-o", filepath.Join(dir, "first"), ".")
+	build.Dir, build.Env = dir, append(os.Environ(), "GOFLAGS=", "GOWORK=off")
+	out, err := build.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	out, err = exec.Command("go", "build", "-o", dir, "../../cmd/lockctl").CombinedOutput()
+	require.NoError(t, err, "%s", out)
+
+	server := startCommand(t, exec.Command(filepath.Join(dir, "lockctl"), "server", "--port", "0", "--dir", filepath.Join(dir, "store")))
+	url := server.await(`nats://\S+`)[0]
+	var both []*process
+	for range 2 {
+		first := exec.Command(filepath.Join(dir, "first"))
+		first.Env = append(os.Environ(), "NATS_URL="+url)
+		both = append(both, startCommand(t, first))
+	}
+	for _, p := range both {
+		p.mustEnd()
+		require.Len(t, p.find(`report with token \d+`), 1)
+	}
+	require.NotEqual(t, both[0].out.String(), both[1].out.String())
+	server.terminate()
+}
+
+// order starts a replica of the service and returns the address that it serves.
+func order(t *testing.T, url string) (*process, string) {
+	t.Helper()
+	cmd := exec.Command(filepath.Join(binaries, "orders"))
+	cmd.Env = append(os.Environ(), "NATS_URL="+url, "LISTEN=127.0.0.1:0")
+	p := startCommand(t, cmd)
+	return p, p.await(`serves (http://\S+)`)[1]
+}
+
+// status is the status of the answer to a request.
+func status(t *testing.T, method, url string) int {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), method, url, nil)
+	require.NoError(t, err)
+	answer, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Logf("%s %s: %v", method, url, err)
+		return 0
+	}
+	defer answer.Body.Close()
+	_, _ = io.Copy(io.Discard, answer.Body)
+	return answer.StatusCode
+}
+
+// orderedEnd: after SIGTERM a replica finishes the request that it has, ends without an error,
+// and the next one gets the order at once and not after the TTL.
+func orderedEnd(t *testing.T) { orders(t, testutil.RunServer(t)) }
+
+func orders(t *testing.T, s *testutil.Server) {
+	a, first := order(t, s.URL())
+	_, second := order(t, s.URL())
+	require.Equal(t, http.StatusOK, status(t, http.MethodGet, first+"/readyz"))
+
+	paid := make(chan int, 1)
+	go func() { paid <- status(t, http.MethodPost, first+"/orders/7/pay") }()
+	a.await(`pays order 7`)
+	require.NoError(t, a.cmd.Process.Signal(syscall.SIGTERM))
+	a.await(`ends`)
+	begin := time.Now()
+	require.Equal(t, http.StatusOK, status(t, http.MethodPost, second+"/orders/7/pay"))
+	require.Less(t, time.Since(begin), 10*time.Second, "the TTL is 15 s")
+	require.Equal(t, http.StatusOK, <-paid)
+	a.mustEnd()
+	require.Zero(t, status(t, http.MethodGet, first+"/livez"))
+
+	// Who holds an order for longer than a request waits makes it 423.
+	locks, err := natslock.New(t.Context(), s.Connect())
+	require.NoError(t, err)
+	l, err := locks.Lock(t.Context(), "orders.8")
+	require.NoError(t, err)
+	require.Equal(t, http.StatusLocked, status(t, http.MethodPost, second+"/orders/8/pay"))
+	require.NoError(t, l.Unlock(t.Context()))
+	require.NoError(t, locks.Close(t.Context()))
+}
+
+// orderedOutage: while the server is away a request is answered with 503, the replica is not
+// ready and lives, and all of that ends with the outage, without a restart of the replica.
+func orderedOutage(t *testing.T) {
+	s := testutil.RunServer(t)
+	p, url := order(t, s.URL())
+	require.Equal(t, http.StatusOK, status(t, http.MethodPost, url+"/orders/7/pay"))
+	s.Stop()
+	require.Equal(t, http.StatusServiceUnavailable, status(t, http.MethodPost, url+"/orders/7/pay"))
+	require.Equal(t, http.StatusServiceUnavailable, status(t, http.MethodGet, url+"/readyz"))
+	require.Equal(t, http.StatusOK, status(t, http.MethodGet, url+"/livez"))
+	s.Restart()
+	require.Eventually(t, func() bool { return status(t, http.MethodGet, url+"/readyz") == http.StatusOK }, patience, 50*time.Millisecond)
+	require.Equal(t, http.StatusOK, status(t, http.MethodPost, url+"/orders/7/pay"))
+	p.terminate()
+}
+
+// exports: three processes use the two permits that there are, and SIGTERM lets each export end.
+func exports(t *testing.T, s *testutil.Server) {
+	var all []*process
+	for range 3 {
+		all = append(all, start(t, s, "exports"))
+	}
+	all[0].await(`ends export 2`)
+	for _, p := range all {
+		p.terminate()
+		require.Len(t, p.find(`ends export`), len(p.find(`begins export`)))
+	}
+	permits := map[string]bool{}
+	for _, p := range all {
+		for _, m := range p.find(`with permit (\d+)`) {
+			permits[m[1]] = true
+		}
+	}
+	require.Equal(t, map[string]bool{"0": true, "1": true}, permits)
+}
+
+// cache: two processes rewrite a file and read it, and none reads half of it.
+func cache(t *testing.T, s *testutil.Server) {
+	file := filepath.Join(t.TempDir(), "index")
+	a, b := start(t, s, "cache", "-file", file, "-age", "300ms"), start(t, s, "cache", "-file", file, "-age", "300ms")
+	a.await(`(?s)(writes, token .*){3}`)
+	b.await(`writes, token`)
+	a.terminate()
+	b.terminate()
+	for _, p := range []*process{a, b} {
+		require.NotContains(t, p.out.String(), "parsing time", "a read met a write")
+	}
+}
+
+// worker: jobs of one customer run one at a time in two workers, a worker finishes the job
+// that it has after SIGTERM, and no job is left.
+func worker(t *testing.T, s *testutil.Server) {
+	a, b := start(t, s, "worker"), start(t, s, "worker")
+	nc := s.Connect()
+	require.Eventually(t, func() bool {
+		_, err := nc.Request("jobs.alice", []byte("job 0"), time.Second)
+		return err == nil
+	}, patience, 50*time.Millisecond)
+	for i := range 4 {
+		_, err := nc.Request("jobs.alice", fmt.Appendf(nil, "job %d", i+1), patience)
+		require.NoError(t, err)
+	}
+	a.await(`begins job`)
+	a.terminate()
+	b.await(`(?s)is done with job.*is done with job`)
+	said := func() string { return a.out.String() + b.out.String() }
+	require.Eventually(t, func() bool {
+		for i := range 5 {
+			if !strings.Contains(said(), fmt.Sprintf("is done with job %d", i)) {
+				return false
+			}
+		}
+		return true
+	}, 2*patience, 50*time.Millisecond)
+	b.terminate()
+	for _, p := range []*process{a, b} {
+		require.Len(t, p.find(`is done with`), len(p.find(`begins job`)))
+	}
+}

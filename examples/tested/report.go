@@ -1,0 +1,37 @@
+// Package tested is code that takes a lock, with the tests that need no server: the lock is
+// held, the server is away, the lock is lost in the middle.
+package tested
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/natslock/locks/natslock"
+)
+
+// Report makes the report of a day, unless another process makes it. It takes a Locker, and
+// a service passes its *natslock.Client.
+func Report(ctx context.Context, locks natslock.Locker, day string, steps ...func(context.Context) error) (string, error) {
+	l, err := locks.TryLock(ctx, natslock.Join("report", day))
+	switch {
+	case errors.Is(err, natslock.ErrUnavailable):
+		return "later", nil
+	case errors.Is(err, natslock.ErrLocked):
+		return "left to others", nil
+	case err != nil:
+		return "", err
+	}
+	err = l.Do(func(ctx context.Context, _ *natslock.Lock) error {
+		for i, step := range steps {
+			if err := step(ctx); err != nil {
+				return fmt.Errorf("step %d: %w", i+1, err)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return "", err
+	}
+	return "made", nil
+}

@@ -1,0 +1,59 @@
+// Command worker takes jobs from a stream, however many processes run. Jobs of one customer
+// run one at a time, and those of different customers side by side. On SIGTERM a worker
+// finishes the job that it has.
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/natslock/locks/natslock"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	nc, err := nats.Connect(cmp.Or(os.Getenv("NATS_URL"), nats.DefaultURL), nats.MaxReconnects(-1))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer nc.Close()
+	locks, err := natslock.New(ctx, nc)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer locks.Close(context.Background())
+	jobs, err := consume(ctx, nc)
+	if err != nil {
+		log.Fatal(err)
+	}
+	context.AfterFunc(ctx, jobs.Stop) // take no more jobs
+	for {
+		job, err := jobs.Next()
+		if errors.Is(err, jetstream.ErrMsgIteratorClosed) {
+			return
+		} else if err != nil {
+			log.Print(err) // the server is away: Next goes on when it is back
+			continue
+		}
+		// The signal ends the wait for the lock, and Detached keeps it from ending the work.
+		err = locks.Do(ctx, job.Subject(), func(ctx context.Context, _ *natslock.Lock) error {
+			return work(ctx, string(job.Data()))
+		}, natslock.Detached(), natslock.MaxWait(10*time.Second))
+		if err != nil {
+			log.Print(err)
+			_ = job.NakWithDelay(time.Second) // not done, or not alone: do it again
+		} else if err := job.DoubleAck(context.Background()); err != nil {
+			log.Print(err) // it comes again
+		}
+	}
+}
