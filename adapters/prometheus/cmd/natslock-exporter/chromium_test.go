@@ -108,6 +108,24 @@ func TestPageInChromium(t *testing.T) {
 	table.shot("exporter-gone")
 }
 
+// TestPageWithoutRights looks at a lock as a user sees it who may not read the history.
+func TestPageWithoutRights(t *testing.T) {
+	tier.Proof(t)
+	b := chromium(t)
+	s := testutil.RunServer(t, testutil.WithConfigText(permissions(t)))
+	c := clientOn(t, s.Connect(natsUser("root")))
+	p := follow(t, s, "--user=narrow", "--password=secret", "--names=orders.>")
+	hold(t, c, "orders.1")
+	hold(t, c, "stock.1")
+	table := b.open(p.page(), desktop)
+	table.until(`document.querySelectorAll("#rows tr").length === 1 && document.getElementById("names").textContent === "only orders.>"`)
+	tab := b.open(p.page()+"lock?kind=mutex&name=orders.1", desktop)
+	tab.until(`document.getElementById("note").textContent.includes("HISTORY_natslock")`)
+	tab.until(`document.getElementById("remedy").textContent.endsWith("lockctl perms 'orders.>' --role observer --history --bucket natslock")`)
+	tab.shot("no-rights")
+	b.quiet()
+}
+
 // TestPageOfTenThousand has a browser show 10,000 locks, and measures for how long the page is
 // stuck at most.
 func TestPageOfTenThousand(t *testing.T) {

@@ -161,13 +161,10 @@ func (s *state) listed(infos []admin.Info, gap uint64) {
 			switch {
 			case newer || h.Overdue:
 			case h.Resting || h.HandedOver: // nobody holds the lock by it
-				s.leave(l, &h)
+				s.leave(l, &h, modeOf(info, h))
 			default:
 				c := s.holds(l, h.ID, &h)
-				c.since, c.listed, c.mode = h.Since, true, admin.Exclusive
-				if info.Kind == admin.KindRW && (info.Holder == nil || info.Holder.ID != h.ID) {
-					c.mode = admin.Shared
-				}
+				c.since, c.listed, c.mode = h.Since, true, modeOf(info, h)
 			}
 		}
 		for _, w := range info.Queue {
@@ -256,7 +253,7 @@ func (s *state) took(l *lock, ev admin.Event) *claim {
 func (s *state) ended(l *lock, ev admin.Event) {
 	s.remove(ev.ID)
 	if h := ev.Holder; h != nil && ev.Type == admin.EventReleased && (h.Resting || h.HandedOver) {
-		s.leave(l, h)
+		s.leave(l, h, ev.Mode)
 	}
 	if len(l.queue) > 0 && (len(l.held) == 0 || l.id.kind == admin.KindSemaphore) {
 		l.freed = ev.Time

@@ -13,6 +13,7 @@ import (
 // leaving is a record that keeps others out although nobody holds the lock by it.
 type leaving struct {
 	holder admin.Holder
+	mode   admin.Mode
 	until  time.Time // zero: without an end
 }
 
@@ -34,7 +35,7 @@ func (s *state) shows(c *claim, w admin.Waiter) {
 }
 
 // leave keeps a record that nobody holds the lock by. Under mu.
-func (s *state) leave(l *lock, h *admin.Holder) {
+func (s *state) leave(l *lock, h *admin.Holder, mode admin.Mode) {
 	if s.viewed == nil {
 		return
 	}
@@ -43,7 +44,7 @@ func (s *state) leave(l *lock, h *admin.Holder) {
 	if !h.Expires.IsZero() {
 		until = h.Expires.Add(overdue - s.ahead)
 	}
-	l.left = append(l.left, leaving{*h, until})
+	l.left = append(l.left, leaving{*h, mode, until})
 	s.lefts[l] = struct{}{}
 }
 
@@ -139,7 +140,9 @@ func (l *lock) info() admin.Info {
 		info = with(info, h, c.mode)
 	}
 	for _, r := range l.left {
-		info = with(info, r.holder, admin.Exclusive)
+		if info.Holder == nil || r.mode == admin.Shared || l.id.kind == admin.KindSemaphore { // else another has it since
+			info = with(info, r.holder, r.mode)
+		}
 	}
 	for _, c := range l.queue {
 		if c.waiter != nil {
@@ -150,6 +153,14 @@ func (l *lock) info() admin.Info {
 	slices.SortStableFunc(info.Readers, func(a, b admin.Holder) int { return cmp.Compare(a.Token, b.Token) })
 	slices.SortStableFunc(info.Permits, func(a, b admin.Holder) int { return cmp.Compare(a.Slot, b.Slot) })
 	return info
+}
+
+// modeOf is the mode of a holder in a list.
+func modeOf(info admin.Info, h admin.Holder) admin.Mode {
+	if info.Kind == admin.KindRW && (info.Holder == nil || info.Holder.ID != h.ID) {
+		return admin.Shared
+	}
+	return admin.Exclusive
 }
 
 // with is a lock with one holder more.

@@ -49,12 +49,7 @@ func lineOf(ev admin.Event) line {
 	if h == nil {
 		return l
 	}
-	switch {
-	case h.Unreadable:
-		l.Who = "unknown (unreadable record)"
-	case h.Owner != "" || h.Host != "":
-		l.Who = who(h.Owner, h.Host, h.PID)
-	}
+	l.Who = holderName(*h)
 	switch ev.Type {
 	case admin.EventGranted, admin.EventGaveUp:
 		l.Waited = ev.Waited.Milliseconds()

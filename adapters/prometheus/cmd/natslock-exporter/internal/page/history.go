@@ -57,10 +57,10 @@ func (t *teller) without(err error, about About) story {
 	switch {
 	case errors.Is(err, kvstore.ErrNoHistory):
 		out.Why = "Bucket " + about.Bucket + " keeps no history."
-		out.Remedy = fmt.Sprintf("lockctl init --bucket %s --history 7d", about.Bucket)
+		out.Remedy = fmt.Sprintf("# makes one, which begins then:\nlockctl init --bucket %s --history 7d", about.Bucket)
 	case errors.Is(err, natslock.ErrPermission):
-		out.Why = "The user of this exporter may not read the history: " + out.Why + ". Its entry in the server's configuration needs what this prints:"
-		out.Remedy = fmt.Sprintf("lockctl perms '%s' --role observer --history --bucket %s", about.Names, about.Bucket)
+		out.Why = "The user of this exporter may not read the history: " + out.Why + "."
+		out.Remedy = fmt.Sprintf("# prints what the user needs in the server's configuration:\nlockctl perms '%s' --role observer --history --bucket %s", about.Names, about.Bucket)
 	case errors.Is(err, context.DeadlineExceeded):
 		out.Why = "Reading the history took longer than " + historyTime.String() + ": choose a shorter time."
 	}

@@ -8,9 +8,9 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"mime"
 	"net"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"path"
 	"slices"
@@ -71,6 +71,8 @@ func (s *server) handler() http.Handler {
 		} {
 			w.Header().Set(name, value)
 		}
+		// A stream sets its own. Nobody reads an answer for ever.
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(historyTime + s.writeTime))
 		switch {
 		case r.Method != http.MethodGet && r.Method != http.MethodHead:
 			w.Header().Set("Allow", "GET, HEAD")
@@ -92,7 +94,8 @@ func (s *server) named(host string) bool {
 		name = h
 	}
 	name = strings.ToLower(strings.TrimSuffix(strings.Trim(name, "[]"), "."))
-	return net.ParseIP(name) != nil || name == "localhost" ||
+	_, err := netip.ParseAddr(name)
+	return err == nil || name == "localhost" ||
 		slices.ContainsFunc(s.hosts, func(h string) bool { return strings.EqualFold(h, name) })
 }
 
@@ -110,6 +113,11 @@ func foreign(r *http.Request) bool {
 	return r.Header.Get("Sec-Fetch-Mode") != "navigate" || r.Header.Get("Sec-Fetch-Dest") != "document"
 }
 
+// kinds are those of the files, whatever the machine thinks of them.
+var kinds = map[string]string{
+	".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml",
+}
+
 // file serves a file of the page.
 func file(name string) http.Handler {
 	text, err := web.ReadFile("web/" + name)
@@ -117,13 +125,7 @@ func file(name string) http.Handler {
 		panic(err) // it is in the program
 	}
 	sum := sha256.Sum256(text)
-	tag, kind := `"`+hex.EncodeToString(sum[:8])+`"`, mime.TypeByExtension(path.Ext(name))
-	switch path.Ext(name) { // whatever the machine thinks of these
-	case ".js":
-		kind = "text/javascript; charset=utf-8"
-	case ".svg":
-		kind = "image/svg+xml"
-	}
+	tag, kind := `"`+hex.EncodeToString(sum[:8])+`"`, kinds[path.Ext(name)]
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", kind)
 		w.Header().Set("ETag", tag)

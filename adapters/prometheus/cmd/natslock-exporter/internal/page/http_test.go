@@ -66,7 +66,7 @@ func TestRequests(t *testing.T) {
 		{"GET", "/history?kind=mutex&name=a&for=1h", nil, 200, "does not follow the bucket"},
 		{"POST", "/", nil, 405, "read-only"}, {"PUT", "/live", nil, 405, "read-only"}, {"DELETE", "/nowhere", nil, 405, "read-only"}, {"OPTIONS", "/", nil, 405, "read-only"},
 
-		{"GET", "/", host("localhost:9623"), 200, ""}, {"GET", "/", host("[::1]:9623"), 200, ""}, {"GET", "/", host("::1"), 200, ""}, {"GET", "/", host("10.1.2.3"), 200, ""},
+		{"GET", "/", host("localhost:9623"), 200, ""}, {"GET", "/", host("[::1]:9623"), 200, ""}, {"GET", "/", host("[fe80::1%25eth0]:9623"), 200, ""}, {"GET", "/", host("::1"), 200, ""}, {"GET", "/", host("10.1.2.3"), 200, ""},
 		{"GET", "/", host("Locks.Example.org:443"), 200, ""}, {"GET", "/", host("locks.example.org."), 200, ""},
 		{"GET", "/", host("evil.example.org"), 403, "--page-host"}, {"GET", "/live", host("evil.example.org:9623"), 403, "--page-host"},
 		{"GET", "/", host("localhost.evil.org"), 403, "--page-host"}, {"GET", "/", host(""), 403, "--page-host"},

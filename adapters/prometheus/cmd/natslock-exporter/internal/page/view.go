@@ -50,10 +50,7 @@ func rowOf(info admin.Info, ahead time.Duration) row {
 	r.State, r.Alarm = stateOf(info)
 	held := holders(info)
 	if len(held) > 0 {
-		r.Holder = who(held[0].Owner, held[0].Host, held[0].PID)
-		if held[0].Unreadable {
-			r.Holder = "unknown (unreadable record)"
-		}
+		r.Holder = holderName(held[0])
 		if len(held) > 1 {
 			r.Holder += fmt.Sprintf(" and %d more", len(held)-1)
 		}
@@ -222,10 +219,7 @@ func (d *detail) add(title string, h admin.Holder, ahead time.Duration) {
 		d.More[0]++
 		return
 	}
-	out := holder{Title: title, Who: who(h.Owner, h.Host, h.PID), Since: millis(h.Since), Expires: serverMillis(h.Expires, ahead)}
-	if h.Unreadable {
-		out.Who = "unknown (unreadable record)"
-	}
+	out := holder{Title: title, Who: holderName(h), Since: millis(h.Since), Expires: serverMillis(h.Expires, ahead)}
 	fact := func(what, value string) { out.Facts = append(out.Facts, [2]string{what, value}) }
 	fact("token", strconv.FormatUint(h.Token, 10))
 	if h.Of > 0 {
@@ -292,6 +286,17 @@ func sentence(info admin.Info) string {
 		return "held by a writer"
 	}
 	return "held"
+}
+
+// holderName names a holder, or says why it has no name.
+func holderName(h admin.Holder) string {
+	switch {
+	case h.Unreadable:
+		return "unknown (unreadable record)"
+	case h.Owner == "" && h.Host == "":
+		return "unknown"
+	}
+	return who(h.Owner, h.Host, h.PID)
 }
 
 // who names a holder or a waiter in a few words, as lockctl does.

@@ -65,6 +65,9 @@ func TestRow(t *testing.T) {
 			row{Kind: "rw", Name: "a", State: "shared 1, writer next", Holder: "one on vm:7 and 1 more", Since: at, Expires: end}},
 		{"permits", admin.Info{Kind: admin.KindSemaphore, Name: "a", Permits: []admin.Holder{held("one", of(0, 3)), held("two", of(2, 4), broken)}},
 			row{Kind: "semaphore", Name: "a", State: "2 of 3 or 4, broken", Alarm: true, Holder: "one on vm:7 and 1 more", Since: at, Expires: end}},
+		{"one of them never ends", admin.Info{Kind: admin.KindSemaphore, Name: "a", Permits: []admin.Holder{held("one", of(0, 2)), held("two", of(1, 2), endless)}},
+			row{Kind: "semaphore", Name: "a", State: "2 of 2", Holder: "one on vm:7 and 1 more", Since: at}},
+		{"a holder that no event has named", admin.Info{Name: "a", Holder: &admin.Holder{}}, row{Kind: "mutex", Name: "a", State: "exclusive", Holder: "unknown"}},
 		{"odd bytes", admin.Info{Name: "a\xff\n<b> c", Queue: queued.Queue[1:]}, row{Kind: "mutex", Name: `"a\xff\n<b> c"`, Key: "a%FF%0A%3Cb%3E+c", State: "free", Queue: 1, Wait: at}},
 	} {
 		require.Equal(t, c.want, rowOf(c.info, time.Second), c.name)

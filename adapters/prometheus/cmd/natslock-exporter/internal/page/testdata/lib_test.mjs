@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { brief, clock, href, merge, messages, ordered, sums, whole } from "./lib.mjs";
+import { brief, clock, follow, href, merge, messages, ordered, sums, whole } from "./lib.mjs";
 
 for (const [ms, want] of [[0, "0ms"], [999, "999ms"], [1500, "1.5s"], [42_000, "42s"], [184_000, "3m04s"], [7_380_000, "2h03m"], [273_600_000, "3d04h"], [-5, "0ms"]]) assert.equal(brief(ms), want);
 for (const [ms, want] of [[-1, "0s"], [9999, "9s"], [60_000, "1m00s"]]) assert.equal(whole(ms), want);
@@ -40,3 +40,29 @@ merge(rows, { all: true, rows: Array.from({ length: 10_000 }, (_, i) => ({ id: i
 const sorted = ordered(rows, "n.", "queue");
 assert.equal(sorted.length, 10_000);
 assert.equal(sorted[0].queue, 2);
+
+const seen = [];
+
+// A stream that comes in any parts, that ends with a reason, and that is refused.
+const parts = ['data: {"now":1}\n', '\n', 'data: {"no', 'w":2', '}\n\ndata: {"now":3}\n\n', 'data: {"bye":"the exporter was stopped"}\n\n'];
+const stream = () => {
+  const left = [...parts];
+  return new ReadableStream({
+    async pull(c) {
+      // Nothing follows the first message until it was seen.
+      while (left.length === parts.length - 2 && !seen.length) await new Promise((done) => setTimeout(done, 1));
+      if (left.length) c.enqueue(new TextEncoder().encode(left.shift()));
+      else c.close();
+    },
+  }, { highWaterMark: 0 });
+};
+const answers = [() => new Response(stream()), () => new Response("too many browsers\n", { status: 503 }), () => Promise.reject(new TypeError("fetch failed"))];
+globalThis.document = { hidden: false, addEventListener() {} };
+globalThis.fetch = async () => answers.shift()();
+setTimeout(() => assert.fail(`after 20 s: ${seen}`), 20_000);
+await new Promise((done) => {
+  const note = (what) => seen.push(what) === 6 && done();
+  follow("live", { message: (m) => note(m.now), lost: note });
+});
+assert.deepEqual(seen, [1, 2, 3, "The exporter was stopped", "Too many browsers", "The exporter does not answer"]);
+process.exit(0); // it would follow for ever

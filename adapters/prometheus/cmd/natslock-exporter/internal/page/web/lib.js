@@ -115,8 +115,9 @@ export function follow(address, on) {
         const { value, done } = await reader.read();
         if (done) throw new Error("the exporter has ended the connection");
         last = Date.now();
+        const seam = (parts.at(-1) ?? "").slice(-1) + value;
         parts.push(value);
-        if (!value.endsWith("\n\n") && !value.includes("\n\n")) continue; // a part of a long message
+        if (!seam.includes("\n\n")) continue; // a part of a long message
         const [all, rest] = messages(parts.join(""));
         parts = rest ? [rest] : [];
         for (const message of all) {

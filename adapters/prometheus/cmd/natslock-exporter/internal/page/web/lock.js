@@ -4,22 +4,31 @@ const by = (id) => document.getElementById(id);
 const asked = new URLSearchParams(location.search);
 const query = location.search.slice(1).split("&").filter((p) => p.startsWith("kind=") || p.startsWith("name=")).join("&"); // as it was escaped
 const says = status(by("panel"));
-let lock, live = [], left = 0, story, fresh = false;
+let lock, drawn, live = [], left = 0, story, fresh = false;
 
 function pairs(dl, list) {
   for (const [what, value] of list) dl.append(element("dt", "", what), element("dd", "mono", value));
 }
 
 // counting elements are [element, time, how]: their text grows by itself.
-let counting = [];
+let counting = [], ending = [];
 
 function drawLock() {
+  // What only is renewed is not drawn anew: somebody may be about to copy it.
+  const shape = JSON.stringify(lock, (key, value) => (key === "expires" ? undefined : value));
+  if (shape === drawn) {
+    lock.holders.forEach((h, i) => (ending[i][1] = h.expires));
+    tick();
+    return;
+  }
+  drawn = shape;
   put(by("name"), lock.name);
   document.title = `${lock.name} – lock`;
   put(by("kind"), lock.kind);
   put(by("state"), lock.state);
   by("state").classList.toggle("bad", lock.alarm ?? false);
   counting = [];
+  ending = [];
   by("holders").replaceChildren(...lock.holders.map((h) => {
     const card = element("article", h.broken ? "card bad" : "card");
     const dl = element("dl"), held = element("dd", "mono"), ends = element("dd", "mono");
@@ -27,7 +36,7 @@ function drawLock() {
     if (h.broken) card.append(element("p", "broken", `broken ${h.broken}`));
     dl.append(element("dt", "", "held"), held, element("dt", "", "TTL left"), ends);
     counting.push([held, h.since, (t, now) => `${whole(now - t)}, since ${clock(t, now, false)}`]);
-    counting.push([ends, h.expires, (t, now) => (!t ? "never ends" : t < now ? "ended, unless renewed since" : `${whole(t - now + 999)} unless renewed`)]);
+    ending.push([ends, h.expires, (t, now) => (!t ? "never ends" : t < now ? "ended, unless renewed since" : `${whole(t - now + 999)} unless renewed`)]);
     pairs(dl, h.facts);
     card.append(dl);
     if (h.meta) {
@@ -54,7 +63,7 @@ function drawLock() {
 
 function tick() {
   const now = says.now();
-  for (const [e, t, text] of counting) put(e, text(t, now));
+  for (const [e, t, text] of [...counting, ...ending]) put(e, text(t, now));
 }
 
 const svg = (tag, attributes) => {

@@ -16,8 +16,11 @@ let orderedAt = 0;
 let dirty = true; // the order is to be made anew
 const says = status(by("panel"));
 
-// busy says whether somebody points at the rows: they keep their places then.
-const busy = () => by("rows").matches(":hover") || by("rows").contains(document.activeElement);
+// busy says whether somebody is at work on the rows: they keep their places then.
+const hovers = matchMedia("(hover: hover)");
+let moved = 0;
+for (const what of ["pointermove", "focusin", "keydown"]) by("rows").addEventListener(what, () => (moved = Date.now()));
+const busy = () => Date.now() - moved < 15_000 && ((hovers.matches && by("rows").matches(":hover")) || by("rows").contains(document.activeElement));
 
 function reorder(force) {
   if (!force && (!dirty || busy() || Date.now() - orderedAt < 2000)) return;
