@@ -255,6 +255,7 @@ func TestOrder(t *testing.T) {
 				require.Less(t, waited, time.Second, name)
 			}
 		}
+		time.Sleep(time.Minute) // nats.go drains on a goroutine of its own
 	})
 }
 
