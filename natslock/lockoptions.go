@@ -122,7 +122,7 @@ const (
 // A client that crashes keeps an idle lock until its TTL, and a client whose notification
 // was lost keeps it for 5 s more. An idle lock costs a renewal every third of its TTL,
 // and every 4 s a part of a read: one shows the queues of 128 locks. [Stats.Idle] counts
-// the idle locks, and [Holder.Idle] shows one to other clients. d is positive and at most
+// the idle locks, and package admin shows them. d is positive and at most
 // one hour, or the acquire returns [ErrInvalid], and so does Linger together with
 // [Until] or [NoRenew].
 func Linger(d time.Duration) LockOption {
@@ -142,9 +142,9 @@ func Linger(d time.Duration) LockOption {
 // An Unlock before d ends the lock's context, and leaves the record in the bucket until d,
 // rounded up to whole seconds. The lock rests: nobody holds it. Other clients and the
 // goroutines of this client wait for it as for a lock that is held. They get it when d is
-// over, up to 1 s later and a little more, or when [Client.Break] frees it. Unlock
+// over, up to 1 s later and a little more, or when an operator frees it. Unlock
 // returns nil when the server has confirmed that record. An Unlock after d releases the
-// lock as always. [Holder.Resting] shows a lock that rests.
+// lock as always. Package admin shows a lock that rests.
 //
 // The TTL of the lock is at least d and the margin. So others stay out for d if the client
 // crashes or loses the lock too, and stay out longer than by a shorter [TTL].

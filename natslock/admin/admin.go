@@ -137,7 +137,7 @@ type BreakRequest struct {
 	// Kind and Name are those of the lock.
 	Kind Kind
 	Name string
-	// ID is that of the claim: the [Holder.ID] of a holder, or of one reader, as
+	// ID is that of the claim: the [natslock.Holder.ID] of a holder, or of one reader, as
 	// [Admin.Inspect] and [Admin.List] return it.
 	ID string
 	// Reason is shown to the holder, and by [Admin.Inspect], [Admin.List] and
