@@ -266,7 +266,7 @@ func metaOf(value []byte) map[string]string {
 // no more, although the record still keeps the next one out. Nor does the holder of the
 // mutex that has left it to rest, or handed it over.
 func leaderOf(h *admin.Holder) Leader {
-	if h == nil || h.Overdue || h.Broken != nil || h.Resting || h.HandedOver { //safety:leader-deposed
+	if h == nil || h.Overdue || h.Broken != nil || h.Cooldown || h.HandedOver { //safety:leader-deposed
 		return Leader{}
 	}
 	l := Leader{Token: h.Token, ID: h.ID, Owner: h.Owner, Host: h.Host, PID: h.PID, Since: h.Since}

@@ -178,7 +178,7 @@ func (s *Store) Close() {
 	s.mu.Lock()
 	if s.closed {
 		s.mu.Unlock()
-		s.rest()
+		s.awaitGoroutines()
 		return
 	}
 	s.closed = true
@@ -207,11 +207,11 @@ func (s *Store) Close() {
 	for _, w := range watches {
 		w.end()
 	}
-	s.rest()
+	s.awaitGoroutines()
 }
 
-// rest waits for the goroutines, unless the network holds them up.
-func (s *Store) rest() {
+// awaitGoroutines waits for them, unless the network holds them up.
+func (s *Store) awaitGoroutines() {
 	ctx, cancel := context.WithTimeout(context.Background(), stuckAfter)
 	defer cancel()
 	if s.stuck() {

@@ -159,12 +159,12 @@ func ExampleMinHold() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	fmt.Println("resting:", info.Holder.Resting)
+	fmt.Println("cooldown:", info.Holder.Cooldown)
 	// Output:
 	// the report is written
 	// <nil>
 	// left to the other: true
-	// resting: true
+	// cooldown: true
 }
 
 // Handoff leaves a lock in the bucket for another process, which adopts it with the handle.

@@ -74,7 +74,7 @@ func describe(e record.Entry) string {
 		s += ", broken by " + e.BrokenBy
 	case record.StatusHanded:
 		s += ", handed over and not adopted"
-	case record.StatusResting:
+	case record.StatusCooldown:
 		s += ", unlocked before its minimum hold was over"
 	}
 	return s

@@ -122,7 +122,7 @@ func (c *Client) gather(ctx context.Context, names []string, opts []LockOption) 
 	if err != nil {
 		return fail(err)
 	}
-	if cfg.req.MinHold != 0 { // or a lock that is given back would rest //safety:all-no-rest
+	if cfg.req.MinHold != 0 { // or a lock that is given back would stay taken //safety:all-no-cooldown
 		return fail(invalid("MinHold", "does not go with several locks"))
 	}
 	if len(names) == 0 || len(names) > maxLockAll {

@@ -23,7 +23,7 @@ const minHold = 5 * time.Second
 // rests says whether w writes the record of a lock that rests.
 func rests(w kvstore.Write) bool {
 	body, err := record.Decode(w.Value)
-	return err == nil && !w.Delete && body.Status == record.StatusResting
+	return err == nil && !w.Delete && body.Status == record.StatusCooldown
 }
 
 // Replicas start a job of 10 ms at the same time, by clocks that are a second apart. It
@@ -145,7 +145,7 @@ func TestMinHoldAgainstRenewal(t *testing.T) {
 				receive(t, sent, "a renewal")
 				mustUnlock(t, l)
 				info := inspect(t, other.Client, "l")
-				require.True(t, info.Holder.Resting)
+				require.True(t, info.Holder.Cooldown)
 				require.False(t, info.Holder.Expires.Before(granted.Add(minHold)))
 				time.Sleep(time.Until(granted.Add(minHold)) - time.Millisecond)
 				_, err := other.TryLock(t.Context(), "l")
@@ -166,7 +166,7 @@ func TestMinHoldOver(t *testing.T) {
 		mustUnlock(t, l)
 		info := inspect(t, other.Client, "l")
 		require.NotNil(t, info.Holder, "the client's clock may be fast")
-		require.True(t, info.Holder.Resting)
+		require.True(t, info.Holder.Cooldown)
 		time.Sleep(time.Until(info.Holder.Expires) + 300*time.Millisecond)
 		l = mustLock(t, c.Client, "l", natslock.MinHold(2*time.Second))
 		time.Sleep(2300 * time.Millisecond)

@@ -62,7 +62,7 @@ func onSlowRoute(kv kvstore.KV) kvstore.KV { return &slowRoute{KV: kv} }
 
 // A waiter is notified of its predecessor's end, though nothing but its probe has made its
 // subscription known in the cluster.
-func TestFollowerProbes(t *testing.T) {
+func TestSuccessorProbes(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := join(t, s, testutil.WrapStore(onSlowRoute))
 		holder := quietHolder(t, s)

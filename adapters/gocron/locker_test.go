@@ -35,7 +35,7 @@ func launch(t *testing.T, s *testutil.Server, l *ledger, opts ...gocronlock.Opti
 }
 
 // Replicas whose clocks differ run a short job once per tick, also when the first of them
-// shuts down. The others are refused because the lock rests. Tokens rise.
+// shuts down. The others are refused because the lock is in cooldown. Tokens rise.
 func TestOncePerTick(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		l := newLedger()
@@ -129,7 +129,7 @@ func TestUnlockAfterShutdown(t *testing.T) {
 			if hold == 0 {
 				require.Nil(t, info.Holder)
 			} else {
-				require.True(t, info.Holder.Resting)
+				require.True(t, info.Holder.Cooldown)
 			}
 			require.Empty(t, r.reported())
 			require.Zero(t, locker.Held(name).Token())

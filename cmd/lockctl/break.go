@@ -41,7 +41,7 @@ lockctl cannot read has an id too, made of its revision.
 A lock of "lockctl acquire" has no process to notify. It is free when the script releases
 it, or when its TTL has passed, and the script's next extend or release fails. A lock of
 the mode "handed" has no holder: a program has left it to another one that was to adopt it
-(Lock.Handoff). Its break frees it at once, and waits for neither. Nor has one that rests.
+(Lock.Handoff). Its break frees it at once, and waits for neither. Nor has one in cooldown.
 
 Of a reader-writer lock this breaks the writer or one reader, of a semaphore one
 holder; the others go on. Where several could be meant they are listed and nothing is broken: choose

@@ -235,7 +235,7 @@ func fingerprint(info admin.Info, both bool) string {
 	var b strings.Builder
 	fmt.Fprint(&b, both)
 	for _, h := range show.Holdings(info) {
-		fmt.Fprint(&b, " ", h.Mode, h.Token, h.Broken != nil, h.Waits, h.Unreadable, h.Idle, h.Resting, h.HandedOver)
+		fmt.Fprint(&b, " ", h.Mode, h.Token, h.Broken != nil, h.Waits, h.Unreadable, h.Idle, h.Cooldown, h.HandedOver)
 	}
 	for _, w := range info.Queue {
 		fmt.Fprint(&b, " ", w.ID)

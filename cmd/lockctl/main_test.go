@@ -322,7 +322,7 @@ type holder struct {
 	Unreadable      bool
 	Overdue         bool
 	Lingers, Idle   bool
-	Resting         bool
+	Cooldown        bool
 	HandedOver      bool `json:"handed_over"`
 }
 

@@ -296,7 +296,7 @@ func TestDemo(t *testing.T) {
 	require.Empty(t, errs)
 }
 
-// ls, info and their JSON show a lock that rests, and break frees it at once.
+// ls, info and their JSON show a lock in cooldown, and break frees it at once.
 func TestLookAtRestingLock(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
@@ -304,13 +304,13 @@ func TestLookAtRestingLock(t *testing.T) {
 	c := client(t, s, natslock.WithOwner("scheduler"))
 	l, err := c.Lock(timeout(t), "job", natslock.MinHold(time.Hour))
 	require.NoError(t, err)
-	require.False(t, locks(t, s, "ls")[0].Holder.Resting)
+	require.False(t, locks(t, s, "ls")[0].Holder.Cooldown)
 	require.NoError(t, l.Unlock(timeout(t)))
-	require.True(t, locks(t, s, "ls")[0].Holder.Resting)
+	require.True(t, locks(t, s, "ls")[0].Holder.Cooldown)
 	_, out, _ := run(t, s, "ls")
-	require.Regexp(t, `(?m)^mutex +job +resting +scheduler on .* 59m`, out)
+	require.Regexp(t, `(?m)^mutex +job +cooldown +scheduler on .* 59m`, out)
 	_, out, _ = run(t, s, "info", "job")
-	require.Contains(t, out, "mutex job: resting: nobody holds it")
+	require.Contains(t, out, "mutex job: cooldown: nobody holds it")
 	require.Regexp(t, `free +in 59m\d\ds, or at once by lockctl break`, out)
 	code, out, errs := run(t, s, "break", "-f", "job")
 	require.Zero(t, code, errs)

@@ -24,12 +24,12 @@ func (c *Client) Acquire(ctx context.Context, req call.Request) (Holding, error)
 	}
 	defer c.leave()
 	defer a.Bound()()
-	defer a.Unknock()
-	if req.Once && !c.runs.rouse(a) && a.Drains() {
+	defer a.EndRecallRequest()
+	if req.Once && !c.runs.readyIdle(a) && a.Drains() {
 		a.In(&member{runs: &c.runs, a: a}) // of no run yet
 		// Before the gate is taken: a one-shot writer stalls no reader.
 		for reader, ok := a.CurrentReader(); ok; reader, ok = a.CurrentReader() {
-			if now, gone := a.Knock(reader); !gone {
+			if now, gone := a.RequestRecall(reader); !gone {
 				return nil, a.Locked(now)
 			}
 		}

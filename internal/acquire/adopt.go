@@ -49,7 +49,7 @@ func (c *Client) Adopt(ctx context.Context, req call.Request, from session.Hande
 	m := &member{runs: &c.runs, a: a}
 	a.In(m)
 	a.Want.Owner, m.Want = m, &a.Want
-	r := m.by()
+	r := m.ownRun()
 	res := a.Adopt(from)
 	if res.Outcome == core.Granted {
 		l := a.Hold(res)

@@ -133,7 +133,7 @@ func (c *Client) Held() (locks, waiting, idle int) {
 }
 
 // kinds remembers the kind under which this client uses a name: using one as two kinds
-// would look like one lock and be two.
+// would be two locks under one name.
 type kinds struct {
 	mu sync.Mutex
 	m  map[string]record.Kind

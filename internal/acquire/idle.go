@@ -20,7 +20,7 @@ import (
 
 const (
 	// rouseFor bounds how long a one-shot acquire waits for such a list.
-	rouseFor = 250 * time.Millisecond
+	readyWithin = 250 * time.Millisecond
 	// listTogetherMax is the number of queues that one request lists.
 	listTogetherMax = 128
 )
@@ -45,10 +45,10 @@ func (r *run) lingersNext(a *call.Call) {
 	}
 }
 
-// rouse says whether the client has an idle lease that a one-shot acquire can use at once.
+// readyIdle says whether the client has an idle lease that a one-shot acquire can use at once.
 // It gives up one that the acquire cannot use, and waits for that. It waits for a list
 // where one is still to come.
-func (rs *runs) rouse(a *call.Call) bool {
+func (rs *runs) readyIdle(a *call.Call) bool {
 	rs.mu.Lock()
 	l := rs.lines[a.Keys.Gate]
 	if l == nil || l.Spare() == nil || !l.Spare().Idle() {
@@ -64,7 +64,7 @@ func (rs *runs) rouse(a *call.Call) bool {
 	}
 	released := ownerOf(r).released
 	rs.unlock()
-	ctx, cancel := context.WithTimeout(a.Context(), rouseFor)
+	ctx, cancel := context.WithTimeout(a.Context(), readyWithin)
 	defer cancel()
 	switch {
 	case !takes:
@@ -73,7 +73,7 @@ func (rs *runs) rouse(a *call.Call) bool {
 		case <-ctx.Done():
 		}
 	case !informed:
-		l.inform(ctx, r.Reads()) //safety:rouse-listed
+		l.inform(ctx, r.Reads()) //safety:idle-listed
 	}
 	rs.mu.Lock()
 	defer rs.unlock()
@@ -84,17 +84,17 @@ func (rs *runs) rouse(a *call.Call) bool {
 func (rs *runs) setAlarm(at clock.Instant) {
 	in := at.Sub(rs.b.Instant())
 	if rs.alarm == nil {
-		rs.alarm = time.AfterFunc(in, rs.tend)
+		rs.alarm = time.AfterFunc(in, rs.sweep)
 	} else {
 		rs.alarm.Reset(in)
 	}
 }
 
-// tend is a round through the idle leases.
-func (rs *runs) tend() {
+// sweep is a round through the idle leases.
+func (rs *runs) sweep() {
 	rs.mu.Lock()
 	defer rs.unlock()
-	due := rs.core.Tend(rs.b.Instant())
+	due := rs.core.Sweep(rs.b.Instant())
 	if len(due) == 0 || rs.listing { // a round before lists
 		return
 	}

@@ -54,7 +54,7 @@ func (m *member) giveUp() (withdraw func()) {
 	defer rs.unlock()
 	r := m.run()
 	if r.line != nil {
-		r.line.see(rs.b.Instant())
+		r.line.updateLeases(rs.b.Instant())
 	}
 	outage := r.outage()
 	if r.Leased() && !m.Inside { // of this client: the member waits behind its holder
@@ -89,7 +89,7 @@ func (m *member) Release(ctx context.Context) error {
 			delete(rs.alone, m.gate)
 		} else {
 			if r.line != nil {
-				r.line.see(now)
+				r.line.updateLeases(now)
 			}
 			left = m.Member.Leave(now)
 		}
@@ -101,7 +101,7 @@ func (m *member) Release(ctx context.Context) error {
 		// First: the next holder may release at once, or end the lease by giving up.
 		m.result = m.Holder.Leave(now) //safety:one-at-a-time
 		rs.mu.Lock()
-		r.line.see(now)
+		r.line.updateLeases(now)
 		left = r.Next(now)
 		rs.unlock()
 		if left == core.Unused { // a caller that is told that it has released the lock can rely on that

@@ -25,7 +25,7 @@ func (r *run) granted(m *member, l *session.Lease) bool {
 	r.lease = l
 	now := rs.b.Instant()
 	lease := core.Lease{Revision: l.Revision}
-	lease.Until, r.MayIdle = l.Standing(now)
+	lease.Until, r.MayIdle = l.Validity(now)
 	if !r.Granted(&m.Member, lease, now) {
 		return false
 	}
@@ -78,7 +78,7 @@ func (m *member) merges(r *run, joins bool) (unsure, merged bool) {
 	l.mu.Lock()
 	defer l.unlock()
 	now := l.b.Instant()
-	l.see(now)
+	l.updateLeases(now)
 	h := r.Host(&m.a.Want, now)
 	if h == nil {
 		return false, false
@@ -181,23 +181,23 @@ func (m *member) Listed(queue []record.Entry, from uint64, at clock.Instant) {
 	r.Shown()
 }
 
-// Heard notes what the last request of the driver has come to. That
+// Answered notes what the last request of the driver has come to. That
 // another write is being replicated is neither an outage nor the end of one.
-func (m *member) Heard(err error) {
+func (m *member) Answered(err error) {
 	r := m.run()
 	if r.line != nil {
 		r.line.mu.Lock()
 		defer r.line.unlock()
 	}
-	if w := r.waited(); (w.heard || w.trouble != nil) && errors.Is(err, kvstore.ErrInFlight) {
+	if w := r.waited(); (w.answered || w.trouble != nil) && errors.Is(err, kvstore.ErrInFlight) {
 		return
 	}
 	w := r.waiting()
-	w.heard, w.trouble = err == nil, err
+	w.answered, w.trouble = err == nil, err
 }
 
-// Saw notes what the driver has seen of the lock.
-func (m *member) Saw(s call.Shown) {
+// HolderSeen notes what the driver has seen of the lock.
+func (m *member) HolderSeen(s call.Shown) {
 	r := m.run()
 	if r.line != nil {
 		r.line.mu.Lock()

@@ -62,11 +62,11 @@ type run struct {
 
 // waits is what a run has while goroutines wait: most leases are held, or idle, without it.
 type waits struct {
-	settled chan struct{} // closed when it has a record, or is over; nil: nobody waits for that
-	timer   *time.Timer   // of its turn
-	heard   bool          // the server has said last that the lock is held, or the run queued
-	trouble error         // what the last request has come to instead; nil: no answer, or heard
-	shown   *call.Shown   // nil: nothing
+	settled  chan struct{} // closed when it has a record, or is over; nil: nobody waits for that
+	timer    *time.Timer   // of its turn
+	answered bool          // the server has said last that the lock is held, or the run queued
+	trouble  error         // what the last request has come to instead; nil: no answer yet, or answered
+	shown    *call.Shown   // nil: nothing
 }
 
 // waiting returns that, to be set. Under mu, or on the goroutine that drives the run.
@@ -93,10 +93,10 @@ type member struct {
 	a              *call.Call // nil once it is served
 
 	// The following fields are under runs.mu.
-	wake     chan struct{} // its part in the run has changed; nil: it has not waited
-	rests    bool          // its lease may rest after it
-	turnEnds clock.Instant // of the run it had
-	gate     string        // of the lock it has alone
+	wake      chan struct{} // its part in the run has changed; nil: it has not waited
+	coolsDown bool          // its lease may have a cooldown after it
+	turnEnds  clock.Instant // of the run it had
+	gate      string        // of the lock it has alone
 
 	released sync.Once
 	result   error // of the release
@@ -111,8 +111,8 @@ func (m *member) run() *run {
 	return ownerOf(m.Run)
 }
 
-// poke wakes the member after a change of its part in the run. Under mu.
-func (m *member) poke() {
+// signal wakes the member after a change of its part in the run. Under mu.
+func (m *member) signal() {
 	select {
 	case m.wake <- struct{}{}:
 	default:
@@ -143,7 +143,7 @@ func (rs *runs) perform() {
 		case core.Open:
 			e.Run.Line.Owner.(*line).opened(e.Run)
 		case core.Wake:
-			memberOf(e.Member).poke()
+			memberOf(e.Member).signal()
 		case core.Announce:
 			r.announce(memberOf(e.Member))
 		case core.Size:
@@ -234,17 +234,17 @@ func (l *line) close() {
 	l.unwatch()
 }
 
-// see has the core know until when the leases of the line hold. Under mu.
-func (l *line) see(now clock.Instant) {
+// updateLeases has the core know until when the leases of the line hold. Under mu.
+func (l *line) updateLeases(now clock.Instant) {
 	for _, r := range l.Runs {
 		if r.Leased() {
-			r.Lease.Until, r.MayIdle = ownerOf(r).lease.Standing(now)
+			r.Lease.Until, r.MayIdle = ownerOf(r).lease.Validity(now)
 		}
 	}
 }
 
-// by gives a member a run of its own, without a line.
-func (m *member) by() *run {
+// ownRun gives a member a run of its own, without a line.
+func (m *member) ownRun() *run {
 	own := &struct {
 		state core.Run
 		run   run
@@ -256,7 +256,7 @@ func (m *member) by() *run {
 
 // ask makes the caller a member of a run of its client.
 func (rs *runs) ask(a *call.Call) *member {
-	m := &member{runs: rs, a: a, rests: a.Req.MinHold > 0}
+	m := &member{runs: rs, a: a, coolsDown: a.Req.MinHold > 0}
 	a.In(m)
 	a.Want.Owner = m
 	m.Want, m.Linger = &a.Want, a.Req.Linger
@@ -265,15 +265,15 @@ func (rs *runs) ask(a *call.Call) *member {
 	now := rs.b.Instant()
 	l := rs.lines[a.Keys.Gate]
 	if a.Counts() || l == nil && a.Req.Once && !a.Reads() { // each by itself
-		m.by()
+		m.ownRun()
 		return m
 	}
 	if l == nil {
 		l = rs.line(a.Keys)
 	}
-	l.see(now)
+	l.updateLeases(now)
 	if !l.Ask(&m.Member, now) {
-		m.by()
+		m.ownRun()
 	}
 	return m
 }
@@ -311,11 +311,11 @@ func (l *line) head(own *run, m *member) {
 	}
 	own.line = l
 	body := &own.lease.Body // a copy would read what a renewal changes
-	state.TTL, state.Mode, state.Private = own.lease.Granted.TTL, record.Mode(body.Mode), body.Fixed || m.rests
+	state.TTL, state.Mode, state.Private = own.lease.Granted.TTL, record.Mode(body.Mode), body.Fixed || m.coolsDown
 	if state.Reads() { // it stays as it is
 		state.Meta = body.Meta
 	}
-	l.see(l.b.Instant())
+	l.updateLeases(l.b.Instant())
 }
 
 // fold leaves the holder of a run that nobody else waits for without a line. Under mu.
@@ -353,7 +353,7 @@ func (rs *runs) count() (n counts) {
 	n.idle, n.waiting = rs.core.IdleLeases(), rs.apart
 	now := rs.b.Instant()
 	for _, l := range rs.lines {
-		l.see(now)
+		l.updateLeases(now)
 		for _, r := range l.Runs {
 			if r.Spare() && !r.Idle() {
 				n.idle++
@@ -389,12 +389,12 @@ func (c *Client) WaitingFor(keys record.Keys) (n int) {
 
 // outage is why the server may be unavailable to a member that gives up; nil: it has said
 // last that the lock is held or the run queued. A run waits for those before it in its line:
-// what they have heard counts until it has asked for itself. Under mu.
+// what they were answered counts until it has asked for itself. Under mu.
 func (r *run) outage() error {
-	if w := r.waited(); w.heard || w.trouble != nil || r.line == nil {
+	if w := r.waited(); w.answered || w.trouble != nil || r.line == nil {
 		return r.said()
 	}
-	err := error(call.ErrUnheard)
+	err := error(call.ErrUnanswered)
 	for _, x := range r.line.Runs {
 		if x == r.Run {
 			break
@@ -408,10 +408,10 @@ func (r *run) outage() error {
 
 func (r *run) said() error {
 	w := r.waited()
-	if w.heard {
+	if w.answered {
 		return nil
 	}
-	return cmp.Or(w.trouble, call.ErrUnheard)
+	return cmp.Or(w.trouble, call.ErrUnanswered)
 }
 
 // Holds says whether a lease of the client goes on under a claim. Otherwise a record of that

@@ -107,7 +107,7 @@ func (l *line) notified(o *core.Others, ev kvstore.Event) {
 	case ev.Kind != kvstore.Recheck && ev.Record.Key == l.keys.Gate:
 		l.GateSeen(o, e, now)
 	case ev.Kind == kvstore.Put && e.Status == record.StatusTrying:
-		l.Knocked(e, now)
+		l.RecallRequested(e, now)
 	case ev.Kind == kvstore.Put:
 		l.PlaceSeen(o, e, now)
 	case ev.Kind == kvstore.Deleted:

@@ -51,16 +51,16 @@ type Call struct {
 	outage error  // the word of the server then; nil: that the lock is held, or the run queued
 	id     string // of the claim that it gave up
 
-	knocked     *knock         // nil: it has not asked for an idle lease
-	mailbox     *mailbox       // of the record that it waits for
-	queueing    *claim.Bid     // for a place that has no answer yet
-	place       *session.Place // in the queue
-	placeStatus record.Status  // for the tombstone of the place
-	passed      record.Entry   // the place at the head, of a claim that was granted out of turn
+	recallRequest *recallRequest // nil: it has not asked for an idle lease
+	mailbox       *mailbox       // of the record that it waits for
+	queueing      *claim.Bid     // for a place that has no answer yet
+	place         *session.Place // in the queue
+	placeStatus   record.Status  // for the tombstone of the place
+	passed        record.Entry   // the place at the head, of a claim that was granted out of turn
 }
 
-// knock is the record that a one-shot acquire has written.
-type knock struct {
+// recallRequest is the record that a one-shot acquire has written.
+type recallRequest struct {
 	key, id  string
 	revision uint64
 	until    clock.Instant // of the wait for answers
@@ -83,9 +83,9 @@ type Run interface {
 	// Listed takes what a list of the queue has shown from a revision on. The list contains the place
 	// of the run, and was asked for at an instant.
 	Listed(queue []record.Entry, from uint64, at clock.Instant)
-	// Saw takes what is known of the lock, and Heard what the last request has come to.
-	Saw(Shown)
-	Heard(error)
+	// HolderSeen takes what is known of the lock, and Answered what the last request has come to.
+	HolderSeen(Shown)
+	Answered(error)
 	// Holds says whether a lease of this client goes on under a claim.
 	Holds(claim string) bool
 }
@@ -148,22 +148,22 @@ func (a *Call) Driven() bool { return a.place != nil || a.queueing != nil || a.p
 // Claims says whether a claim is under way.
 func (a *Call) Claims() bool { return a.bid != nil && a.bid.Own() != "" }
 
-// saw notes the holder of the lock, as far as it is known.
-func (a *Call) saw(holder record.Entry) {
+// holderSeen notes the holder of the lock, as far as it is known.
+func (a *Call) holderSeen(holder record.Entry) {
 	s := Shown{Holder: holder}
 	if a.bid != nil { // else another member has driven the run
 		a.known.Holder = holder
 		s = a.known
 	}
-	a.run.Saw(s)
+	a.run.HolderSeen(s)
 }
 
-// Heard notes what the last request has come to, for the error of a wait that is given up:
+// Answered notes what the last request has come to, for the error of a wait that is given up:
 // nil where the server has said that the lock is held, or that the run is queued. A request
 // that the end of the wait has cut short says nothing.
-func (a *Call) Heard(err error) {
+func (a *Call) Answered(err error) {
 	if err == nil || a.Over() == nil {
-		a.run.Heard(err)
+		a.run.Answered(err)
 	}
 }
 
@@ -224,7 +224,7 @@ func (a *Call) Unused(gate *session.Lease) {
 // leaves waits until records that the call has given up are gone. The wait for the lock may
 // have ended, and does not bound this.
 func (a *Call) leaves(left ...<-chan struct{}) {
-	if a.c.b.Away() || a.outage != nil && a.outage != ErrUnheard { //safety:gone-awaited
+	if a.c.b.Away() || a.outage != nil && a.outage != ErrUnanswered { //safety:gone-awaited
 		return // no answer comes soon
 	}
 	ctx, cancel := context.WithTimeout(a.c.b.Life(), claim.GoneWithin) //safety:gone-bounded
@@ -238,9 +238,9 @@ func (a *Call) leaves(left ...<-chan struct{}) {
 	}
 }
 
-// private says whether the lease is for this call only. A lease that rests after its
+// private says whether the lease is for this call only. A lease that has a cooldown after its
 // holder serves no other goroutine.
-func (a *Call) private() bool { return a.Req.Fixed || a.Req.MinHold > 0 } //safety:rest-private
+func (a *Call) private() bool { return a.Req.Fixed || a.Req.MinHold > 0 } //safety:cooldown-private
 
 // Reads says whether the call is for a reader.
 func (a *Call) Reads() bool { return a.Req.Mode == record.Shared }

@@ -1,6 +1,6 @@
 // Package call is how one call of Lock gets its lock at the server: by a claim at once, or from a place
 // in the queue. The waits and the drain take the steps that internal/core decides. What a one-shot call
-// and one that adopts a lock make of a read is decided here: once.go, knock.go, adopt.go.
+// and one that adopts a lock make of a read is decided here: once.go, recall.go, adopt.go.
 //
 // A call does not know the other goroutines of its client. It tells its [Run] what it does.
 //
@@ -15,15 +15,15 @@
 //
 // # When somebody dies
 //
-// The holder: first.go, by the end of its TTL. The predecessor of a waiter: follow.go, by the end of
-// its place. The first waiter, as those behind it see it: follow.go, by a lock that stays free
-// (core/follow.go decides).
+// The holder: first.go, by the end of its TTL. The predecessor of a waiter: successor.go, by the end of
+// its place. The first waiter, as those behind it see it: successor.go, by a lock that stays free
+// (core/successor.go decides).
 //
 // # Where to find it
 //
 // request.go and call.go are what is asked for, and what is known of that on the way. survey.go reads a
-// lock and its queue before a claim. queue.go, follow.go and first.go are the wait,
+// lock and its queue before a claim. queue.go, successor.go and first.go are the wait,
 // mailbox.go and longqueue.go what they share. drain.go is the reader-writer lock's own, slots.go the
-// semaphore's. once.go confirms the answers of a one-shot call, and knock.go asks for a lease that
+// semaphore's. once.go confirms the answers of a one-shot call, and recall.go asks for a lease that
 // lingers. adopt.go takes a lock that was handed over. failure.go says how a call has failed.
 package call

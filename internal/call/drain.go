@@ -49,7 +49,7 @@ type drain struct {
 // the writer's, lost when the gate is gone.
 func (a *Call) Drain(gate *session.Lease) claim.Result {
 	d := drain{a: a, gate: gate, mailbox: newMailbox(), back: backstop{place: a.placeTTL()}, Drain: core.Drain{Once: a.Req.Once}}
-	gate.OnEnd(d.mailbox.poke)
+	gate.OnEnd(d.mailbox.signal)
 	defer a.WhileGranting()()
 	settled := func() bool { return true }
 	if a.Req.Fixed && a.Req.Until.IsZero() { // its TTL is for the work
@@ -74,7 +74,7 @@ func (a *Call) Drain(gate *session.Lease) claim.Result {
 				return result{Outcome: granted}
 			}
 			if err := gate.Confirm(a.ctx); err != nil {
-				a.Heard(err)
+				a.Answered(err)
 			}
 			s = core.DrainStep{}
 		case core.ReaderInside:
@@ -111,7 +111,7 @@ func (d *drain) ask() core.DrainStep {
 	sent, gate := d.gate.Confirmation()
 	st, err := b.State(ctx, a.Keys.Reader("*"))
 	at := b.Instant()
-	d.hears()
+	d.takeDepartures()
 	s := d.Answered(core.ReaderList{
 		Keys: st.Keys, Last: st.LastRevision, Complete: st.Complete, Replicas: st.Replicas, Created: st.Created, Time: st.Time,
 		At: at, Gate: gate, Sent: sent, Alone: b.Alone(),
@@ -128,7 +128,7 @@ func (d *drain) ask() core.DrainStep {
 		} else if errors.Is(err, kvstore.ErrNotFound) {
 			err = nil
 		}
-		d.hears()
+		d.takeDepartures()
 		s = d.Read(entry, failureOf(err))
 	}
 	if s.Do == core.GateRemade {
@@ -136,10 +136,10 @@ func (d *drain) ask() core.DrainStep {
 		err = kvstore.ErrRemade
 	}
 	if len(d.Left) > 0 {
-		a.saw(d.Left[0])
+		a.holderSeen(d.Left[0])
 	}
 	if err != nil || len(d.Left) > 0 {
-		a.Heard(err)
+		a.Answered(err)
 	}
 	d.err = err
 	return s
@@ -175,7 +175,7 @@ func (d *drain) subscribe(probes bool) core.DrainStep {
 			d.departed[ev.Record.Key] = ev.Record.Revision
 			d.mu.Unlock()
 		}
-		d.mailbox.poke()
+		d.mailbox.signal()
 	})
 	if err == nil {
 		d.watch = w
@@ -187,8 +187,8 @@ func (d *drain) subscribe(probes bool) core.DrainStep {
 	return d.Watched(err == nil)
 }
 
-// hears has the core know the departures that were notified.
-func (d *drain) hears() {
+// takeDepartures has the core know the departures that were notified.
+func (d *drain) takeDepartures() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for key, revision := range d.departed {

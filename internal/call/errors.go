@@ -51,4 +51,4 @@ type WaitError struct {
 func (e *WaitError) Error() string { return fmt.Sprintf("gave up waiting for lock %q", e.Name) }
 
 // ErrUnheard says that the server has given no usable answer to a call.
-var ErrUnheard = fmt.Errorf("%w: no usable answer by then", bucket.ErrUnavailable)
+var ErrUnanswered = fmt.Errorf("%w: no usable answer by then", bucket.ErrUnavailable)

@@ -52,7 +52,7 @@ func (a *Call) unavailable() error {
 	case !a.Asked:
 		return nil
 	case err == nil && a.Req.Once: // it waits for nothing but answers
-		return ErrUnheard
+		return ErrUnanswered
 	case err == nil && a.c.b.Away():
 		return fmt.Errorf("%w: the connection is down", bucket.ErrUnavailable)
 	case bucket.IsAny(err, context.DeadlineExceeded, context.Canceled):

@@ -120,7 +120,7 @@ func (f *first) readAll(revision uint64) result {
 }
 
 func (f *first) answered() {
-	f.a.Heard(nil)
+	f.a.Answered(nil)
 	f.back.silent = 0
 }
 
@@ -130,7 +130,7 @@ func (f *first) failed(err error) result {
 	if f.Counts && bucket.IsAny(err, bucket.ErrPermission) {
 		return result{Outcome: failed, Err: err}
 	}
-	a.Heard(err)
+	a.Answered(err)
 	a.c.s.Logger.Debug("read a lock at the head of its queue", "lock", a.Req.Name, "error", err)
 	f.Failed(a.c.b.Instant(), f.back.after(false))
 	return result{}
@@ -140,7 +140,7 @@ func (f *first) failed(err error) result {
 func (f *first) stay() result {
 	a, b := f.a, f.a.c.b
 	if k, _ := f.Shortest(b.Now()); k >= 0 {
-		a.saw(f.Record(k))
+		a.holderSeen(f.Record(k))
 	}
 	timer := b.Timer(f.At(b.Instant(), b.Now(), f.back.next).Sub(b.Instant()))
 	defer b.TimerDone(timer)

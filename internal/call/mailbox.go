@@ -49,10 +49,10 @@ func (m *mailbox) deliver(ev kvstore.Event) {
 		return
 	}
 	m.mu.Unlock()
-	m.poke()
+	m.signal()
 }
 
-func (m *mailbox) poke() {
+func (m *mailbox) signal() {
 	select {
 	case m.wake <- struct{}{}:
 	default:

@@ -15,7 +15,7 @@ func (a *Call) OneShot(res claim.Result) claim.Result {
 		if res = a.confirmed(res); res.Outcome != busy {
 			return res
 		}
-		now, gone := a.Knock(res.Entry)
+		now, gone := a.RequestRecall(res.Entry)
 		if !gone {
 			res.Entry = now
 			return res

@@ -14,7 +14,7 @@ import (
 // is known of the lock.
 func (a *Call) Wait(holder record.Entry) claim.Result {
 	if !holder.Zero() {
-		a.saw(holder)
+		a.holderSeen(holder)
 	}
 	if a.mailbox == nil {
 		a.mailbox = newMailbox()
@@ -32,7 +32,7 @@ func (a *Call) Wait(holder record.Entry) claim.Result {
 			}
 		}
 		a.bid.Placed = true
-		r, first := a.stand(a.place)
+		r, first := a.waitInQueue(a.place)
 		a.bid.Placed = false
 		var pause int
 		a.placeStatus, pause = a.places.Had(r.Outcome, r.Outcome == requeue, a.place.Deleted(), first)
@@ -74,10 +74,10 @@ func (a *Call) enqueue(begun clock.Instant) result {
 		switch r := a.queueing.Offer(a.ctx, expect); r.Outcome {
 		case granted:
 			g := a.queueing.Grant(r)
-			a.queueing, a.place = nil, c.s.Queue(g, a.mailbox.poke)
+			a.queueing, a.place = nil, c.s.Queue(g, a.mailbox.signal)
 			a.places.Has()
 			a.run.Queued(a.place)
-			a.Heard(nil)
+			a.Answered(nil)
 			a.bid.Draft.Queued = true
 			return r
 		case free, busy: // another client deleted it, or wrote under it: never used again
@@ -91,9 +91,9 @@ func (a *Call) enqueue(begun clock.Instant) result {
 	}
 }
 
-// stand waits at a place in the queue. It returns a final result and whether
+// waitInQueue waits at a place in the queue. It returns a final result and whether
 // the place was the first, or requeue when the place has gone.
-func (a *Call) stand(place *session.Place) (r result, first bool) {
+func (a *Call) waitInQueue(place *session.Place) (r result, first bool) {
 	pattern := a.Keys.Place("*")
 	w := core.Waiter{ID: place.ID(), Ticket: place.Ticket(), Reads: a.Reads()}
 	w.Gone(0)
@@ -113,7 +113,7 @@ func (a *Call) stand(place *session.Place) (r result, first bool) {
 			if bucket.IsAny(err, bucket.ErrPermission) {
 				return result{Outcome: failed, Err: err}, false
 			}
-			a.Heard(err)
+			a.Answered(err)
 			if err := a.bid.Pause(a.ctx, clock.OutageBackoff(try), up); err != nil {
 				return result{Outcome: ended, Err: err}, false
 			}
@@ -129,7 +129,7 @@ func (a *Call) stand(place *session.Place) (r result, first bool) {
 		if !there {
 			return result{Outcome: requeue}, false
 		}
-		a.Heard(nil)
+		a.Answered(nil)
 		rest, err := a.c.b.Clear(a.ctx, before[over:])
 		if err != nil { // the timers will try again
 			a.c.s.Logger.Debug("delete overdue places", "lock", a.Req.Name, "error", err)
@@ -140,14 +140,14 @@ func (a *Call) stand(place *session.Place) (r result, first bool) {
 			for _, e := range before {
 				a.known.Ahead += e.Goroutines()
 			}
-			a.saw(a.known.Holder)
+			a.holderSeen(a.known.Holder)
 		}
 		switch standing, pred, second := w.Judge(before, from, a.c.b.Alone()); standing {
 		case core.ListOn:
 			continue
 		case core.Behind:
 			a.c.long.found(a.c.b.Instant(), pattern, w.Ticket-pred.TokenOrTicket(), len(queue), from == 0)
-			if r = a.follow(place, pred, second); r.Outcome != compete {
+			if r = a.awaitPredecessor(place, pred, second); r.Outcome != compete {
 				break
 			}
 			fallthrough

@@ -31,7 +31,7 @@ func (a *Call) survey(revision uint64) result {
 	}
 	keys, queue, more, err := a.readAll(revision, opts...)
 	if err != nil {
-		a.Heard(err)
+		a.Answered(err)
 		if !a.Req.Once {
 			return result{Outcome: busy} // for all that is known
 		}
@@ -46,7 +46,7 @@ func (a *Call) survey(revision uint64) result {
 	if more {
 		a.c.long.isLong(at, a.Keys.Place("*"))
 		if a.Counts() { // some slots are not known either
-			a.Heard(nil)
+			a.Answered(nil)
 			return result{Outcome: busy}
 		}
 	}
@@ -54,7 +54,7 @@ func (a *Call) survey(revision uint64) result {
 	a.queue, a.apart = new(0), 0
 	for _, e := range queue {
 		*a.queue += e.Goroutines()
-		if !keys[0].Live() || e.Client != keys[0].Client { //safety:knock-own-place
+		if !keys[0].Live() || e.Client != keys[0].Client { //safety:recall-request-own-place
 			a.apart++
 		}
 	}
@@ -76,7 +76,7 @@ func (a *Call) survey(revision uint64) result {
 			return a.noAnswer(err)
 		}
 		if err == nil {
-			a.Heard(nil)
+			a.Answered(nil)
 		}
 		return result{Outcome: busy, Entry: holder}
 	}

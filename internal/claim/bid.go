@@ -25,9 +25,9 @@ type Result struct {
 
 // Caller is the call that a bid is made for: each of a run, in turn.
 type Caller interface {
-	// Heard takes what the last request has come to: nil where the server has said that the key is
+	// Answered takes what the last request has come to: nil where the server has said that the key is
 	// held.
-	Heard(err error)
+	Answered(err error)
 }
 
 // Draft is what the claims of a bid have in common.
@@ -100,9 +100,9 @@ func (b *Bid) Offer(ctx context.Context, expect uint64) Result {
 		r := b.cur.try(ctx, expect, b.Blind)
 		switch r.Outcome {
 		case core.Again:
-			b.Caller.Heard(r.Err)
+			b.Caller.Answered(r.Err)
 		case core.Busy:
-			b.Caller.Heard(nil)
+			b.Caller.Answered(nil)
 		case core.Free:
 			expect = 0
 		}
@@ -135,7 +135,7 @@ var backoffs = [...]func(int) time.Duration{
 func troubleOf(err error) core.Trouble {
 	switch {
 	case errors.Is(err, kvstore.ErrFull):
-		return core.Crowded
+		return core.NoSpace
 	case bucket.IsAny(err, bucket.ErrPermission, kvstore.ErrTooLarge):
 		return core.Hopeless
 	case errors.Is(err, kvstore.ErrInFlight):

@@ -18,7 +18,7 @@ type Bid struct {
 	Begun clock.Instant // of the offer under way, which another member may go on with; 0: none
 
 	// Of the offer under way.
-	tries, losses, flights, crowded int
+	tries, losses, flights, full int
 	// silent counts the tries in a row that were not answered: when an outage is over, attempts from before
 	// it may turn up and be lost.
 	silent int
@@ -31,7 +31,7 @@ const noStreamFor = 15 * time.Second
 
 // crowdedTries is how often a waiter repeats a claim for which the bucket has no room before it gives up
 // its place. Others may leave meanwhile.
-const crowdedTries = 3
+const fullTries = 3
 
 // Trouble is why an attempt is made again.
 type Trouble uint8
@@ -44,7 +44,7 @@ const (
 	// Leaderless: the stream has no leader.
 	Leaderless
 	// Crowded: the bucket has no room for the record.
-	Crowded
+	NoSpace
 	// Hopeless: it will not pass.
 	Hopeless
 )
@@ -73,7 +73,7 @@ type Repeat struct {
 
 // Begin begins an offer.
 func (b *Bid) Begin(now clock.Instant) {
-	b.tries, b.losses, b.flights, b.crowded, b.silent = 0, 0, 0, 0, 0
+	b.tries, b.losses, b.flights, b.full, b.silent = 0, 0, 0, 0, 0
 	if b.Begun == 0 {
 		b.Begun = now
 	}
@@ -127,7 +127,7 @@ func (b *Bid) Came(o Outcome, why Trouble, tombstone uint64, now clock.Instant) 
 		r.Closes = true
 	}
 	switch {
-	case why == Crowded && b.Placed && b.crowded >= crowdedTries: // its place is the room that there is //safety:place-makes-room
+	case why == NoSpace && b.Placed && b.full >= fullTries: // its place is the room that there is //safety:place-makes-room
 		return Repeat{Decided: NoRoom, Closes: true}
 	case why == Hopeless, b.Once && why != Replicating, why == Leaderless && now.Sub(b.Begun) > noStreamFor:
 		r.Decided = Failed
@@ -137,8 +137,8 @@ func (b *Bid) Came(o Outcome, why Trouble, tombstone uint64, now clock.Instant) 
 	default:
 		r.Backoff, r.N = Outage, b.silent
 		b.silent++
-		if why == Crowded {
-			b.crowded++
+		if why == NoSpace {
+			b.full++
 		}
 	}
 	return r

@@ -37,8 +37,8 @@ func TestBid(t *testing.T) {
 		{"another write in flight", Bid{Once: true}, again(Replicating), Repeat{Backoff: Flight}},
 		{"another write in flight, of a join", Bid{Guarded: true}, again(Replicating), Repeat{Backoff: Flight}},
 		{"no permission", Bid{}, again(Hopeless), Repeat{Decided: Failed}},
-		{"no room for a newcomer", Bid{}, again(Crowded), Repeat{Backoff: Outage}},
-		{"no room for a waiter, at first", Bid{Placed: true}, again(Crowded), Repeat{Backoff: Outage}},
+		{"no room for a newcomer", Bid{}, again(NoSpace), Repeat{Backoff: Outage}},
+		{"no room for a waiter, at first", Bid{Placed: true}, again(NoSpace), Repeat{Backoff: Outage}},
 		{"no leader", Bid{}, again(Leaderless), Repeat{Backoff: Outage}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -54,20 +54,20 @@ func TestBid(t *testing.T) {
 func TestBidCrowded(t *testing.T) {
 	b := Bid{Placed: true}
 	b.Begin(followBegun)
-	for n := range crowdedTries {
-		require.Equal(t, Repeat{Backoff: Outage, N: n}, b.Came(Again, Crowded, 0, followBegun))
+	for n := range fullTries {
+		require.Equal(t, Repeat{Backoff: Outage, N: n}, b.Came(Again, NoSpace, 0, followBegun))
 	}
-	require.Equal(t, Repeat{Decided: NoRoom, Closes: true}, b.Came(Again, Crowded, 0, followBegun))
+	require.Equal(t, Repeat{Decided: NoRoom, Closes: true}, b.Came(Again, NoSpace, 0, followBegun))
 	b = Bid{Placed: true}
 	b.Begin(followBegun)
-	for range crowdedTries {
+	for range fullTries {
 		b.Came(Again, Silence, 0, followBegun)
 	}
-	require.Equal(t, Undecided, b.Came(Again, Crowded, 0, followBegun).Decided, "an outage is no want of room")
+	require.Equal(t, Undecided, b.Came(Again, NoSpace, 0, followBegun).Decided, "an outage is no want of room")
 	b = Bid{}
 	b.Begin(followBegun)
-	for n := range 2 * crowdedTries {
-		require.Equal(t, Repeat{Backoff: Outage, N: n}, b.Came(Again, Crowded, 0, followBegun), "it has no place")
+	for n := range 2 * fullTries {
+		require.Equal(t, Repeat{Backoff: Outage, N: n}, b.Came(Again, NoSpace, 0, followBegun), "it has no place")
 	}
 }
 

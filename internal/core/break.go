@@ -99,7 +99,7 @@ func (b *Break) BrokenFor(e record.Entry, server time.Time, usual time.Duration)
 		// The clock of the server that has stamped the record may be ahead. From that server's time on, minus the
 		// record's own, is an age that the record certainly has.
 		age := max(server.Sub(e.Time)-record.OverdueSlack, 0) //safety:broken-age
-		ttl = max(clock.CeilSecond(ttl-age), time.Second)     //safety:broken-rest
+		ttl = max(clock.CeilSecond(ttl-age), time.Second)     //safety:broken-remainder
 	}
 	return ttl
 }

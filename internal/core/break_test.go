@@ -76,7 +76,7 @@ func TestBrokenFor(t *testing.T) {
 	e.Fixed = true
 	require.Equal(t, 15*time.Second, b.BrokenFor(e, begin.Add(record.OverdueSlack), time.Minute))
 	require.Equal(t, 14*time.Second, b.BrokenFor(e, begin.Add(record.OverdueSlack+1900*time.Millisecond), time.Minute))
-	for _, left := range []record.Status{record.StatusHanded, record.StatusResting} {
+	for _, left := range []record.Status{record.StatusHanded, record.StatusCooldown} {
 		e.Status = left
 		require.Zero(t, b.BrokenFor(e, begin, time.Minute))
 	}

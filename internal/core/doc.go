@@ -3,7 +3,7 @@
 // goroutine, mutex, channel, timer, clock or I/O. Each method is an event, which comes with its
 // instant and changes the state. Runs append effects to their [Client], which package acquire performs.
 // The others return what is to be done next: a [Claim], a [Bid] and a [Taking] to package claim, a [Kept], a [Use], a [Pace] and a [Removal] to package session, an
-// [Arrival], a [Waiter], a [Follower], a [First] and a [Drain] to package call.
+// [Arrival], a [Waiter], a [Successor], a [First] and a [Drain] to package call.
 //
 // # Runs
 //
@@ -44,12 +44,12 @@
 // # Operators
 //
 // Which record a break meets, what proves that there is none, and how long a broken record keeps others out: break.go. What a client
-// may adopt: adopt.go. Whom a one-shot acquire asks for an idle lease, and what the answer means: knock.go.
+// may adopt: adopt.go. Whom a one-shot acquire asks for an idle lease, and what the answer means: recall.go.
 //
 // # Waiters
 //
 // What a newcomer claims: survey.go. Whom a waiter waits for: queue.go. A waiter behind a predecessor: when it reads, when it doubts that
-// the head lives, and when it takes the lock out of turn: follow.go. The first waiter: which keys it reads
+// the head lives, and when it takes the lock out of turn: successor.go. The first waiter: which keys it reads
 // and claims, and when: first.go.
 //
 // # Locks of scripts

@@ -66,7 +66,7 @@ const (
 	// Relist: subscribe to the queue of Run's line and list it; call [Line.Listed], and
 	// [Run.Relisted] in any case.
 	Relist
-	// Alarm: call [Client.Tend] At, and not before.
+	// Alarm: call [Client.Sweep] At, and not before.
 	Alarm
 	// Hint: notify Member, which holds the lock, that a goroutine or another client waits.
 	Hint

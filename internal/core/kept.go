@@ -119,22 +119,22 @@ const (
 	BreakHinted
 )
 
-// Upshot is what the caller does after an event.
-type Upshot struct {
-	End       End    // it has ended now, so: publish that. 0: it has not
-	Read      uint64 // read the record as of this revision, and call [Kept.Judge]; 0: do not
-	Proven    bool   // of Read: a refusal has named the revision
-	Discard   uint64 // delete the record at this revision: nobody believes in it. See [Upshot.Discards]
-	rests     bool   // of Discard: not while a minimum hold lasts
-	Confirmed uint64 // renewal number so much is confirmed
-	Enough    bool   // of Confirmed: none of those that are wanted at once is older
-	Soon      bool   // renew again soon: another write is being replicated
-	Doubted   bool   // verify the bucket: it may have gone with the record
+// Consequence is what the caller does after an event.
+type Consequence struct {
+	End            End    // it has ended now, so: publish that. 0: it has not
+	Read           uint64 // read the record as of this revision, and call [Kept.Judge]; 0: do not
+	Proven         bool   // of Read: a refusal has named the revision
+	Discard        uint64 // delete the record at this revision: nobody believes in it. See [Consequence.Discards]
+	unlessCooldown bool   // of Discard: not while a minimum hold lasts
+	Confirmed      uint64 // renewal number so much is confirmed
+	Enough         bool   // of Confirmed: none of those that are wanted at once is older
+	Soon           bool   // renew again soon: another write is being replicated
+	Doubted        bool   // verify the bucket: it may have gone with the record
 }
 
-// Discards says whether the record at Discard is to be deleted, where rest is left of the minimum hold.
-func (u Upshot) Discards(rest time.Duration) bool {
-	return u.Discard != 0 && (rest <= 0 || !u.rests) //safety:rest-not-discarded
+// Discards says whether the record at Discard is to be deleted, with what is left of the minimum hold.
+func (u Consequence) Discards(rest time.Duration) bool {
+	return u.Discard != 0 && (rest <= 0 || !u.unlessCooldown) //safety:cooldown-not-discarded
 }
 
 // MinRetry is the shortest time between two renewals of one record.
@@ -179,7 +179,7 @@ func (k *Kept) Due() clock.Instant {
 }
 
 // Tick does what is due: the end, or a renewal.
-func (k *Kept) Tick(now clock.Instant) (u Upshot, renew bool) {
+func (k *Kept) Tick(now clock.Instant) (u Consequence, renew bool) {
 	switch {
 	case k.State != StateHeld:
 	case k.Valid.Over(now):
@@ -191,8 +191,8 @@ func (k *Kept) Tick(now clock.Instant) (u Upshot, renew bool) {
 	return u, renew
 }
 
-// Check ends a record whose validity is over, for a caller that looks before Tick is called.
-func (k *Kept) Check(now clock.Instant) (u Upshot) {
+// Check ends a record whose validity is over, for a caller that asks before Tick is called.
+func (k *Kept) Check(now clock.Instant) (u Consequence) {
 	if k.State == StateHeld && k.Valid.Over(now) { //safety:state-by-clock
 		u = k.expire(now)
 	}
@@ -259,7 +259,7 @@ func (k *Kept) index(n uint64) int {
 }
 
 // Answered takes the answer to renewal n.
-func (k *Kept) Answered(n uint64, a Answer, now clock.Instant) (u Upshot) {
+func (k *Kept) Answered(n uint64, a Answer, now clock.Instant) (u Consequence) {
 	switch {
 	case a.Refusal == Acknowledged:
 		return k.confirmed(n, a.Revision, now)
@@ -284,7 +284,7 @@ func (k *Kept) Answered(n uint64, a Answer, now clock.Instant) (u Upshot) {
 }
 
 // confirmed takes a renewal that the server has stored at a revision.
-func (k *Kept) confirmed(n, revision uint64, now clock.Instant) (u Upshot) {
+func (k *Kept) confirmed(n, revision uint64, now clock.Instant) (u Consequence) {
 	switch {
 	case k.State == StateReleased:
 		return u // the release deletes whatever there is
@@ -297,7 +297,7 @@ func (k *Kept) confirmed(n, revision uint64, now clock.Instant) (u Upshot) {
 		return u // closed: the work may still be stopping
 	}
 	u = k.Lose(EndLost, ConfirmedLate, now)
-	u.Discard, u.rests = revision, true
+	u.Discard, u.unlessCooldown = revision, true
 	return u
 }
 
@@ -343,7 +343,7 @@ func (k *Kept) RenewAfter(at clock.Instant) { k.next = at }
 // Reconnected takes that the connection is back: what was on its way when it broke is lost. All records are
 // renewed at once, and the renewals after that are spread again, over the time between two by phase, which is
 // above 0 and at most 1.
-func (k *Kept) Reconnected(now clock.Instant, phase float32) (u Upshot) {
+func (k *Kept) Reconnected(now clock.Instant, phase float32) (u Consequence) {
 	if !k.Renews() {
 		return k.Suspect(k.Last, now)
 	}
@@ -353,7 +353,7 @@ func (k *Kept) Reconnected(now clock.Instant, phase float32) (u Upshot) {
 }
 
 // Suspect acts on a hint that the record has changed, which named a revision.
-func (k *Kept) Suspect(revision uint64, now clock.Instant) (u Upshot) {
+func (k *Kept) Suspect(revision uint64, now clock.Instant) (u Consequence) {
 	if k.Renews() {
 		// A flood of forged hints is answered slowly.
 		k.RenewNow(max(now, k.asked.Add(MinRetry/2)))
@@ -373,7 +373,7 @@ func (k *Kept) Old(revision uint64) bool {
 }
 
 // Notified takes the record of a notification.
-func (k *Kept) Notified(e record.Entry, now clock.Instant) (u Upshot) {
+func (k *Kept) Notified(e record.Entry, now clock.Instant) (u Consequence) {
 	if k.Old(e.Revision) {
 		return u
 	}
@@ -389,7 +389,7 @@ func (k *Kept) Notified(e record.Entry, now clock.Instant) (u Upshot) {
 }
 
 // Judge takes the record under the key, read as of a state that contains a revision.
-func (k *Kept) Judge(e record.Entry, revision uint64, now clock.Instant) (u Upshot) {
+func (k *Kept) Judge(e record.Entry, revision uint64, now clock.Instant) (u Consequence) {
 	k.Resolving = false
 	found, current := Find(e, k.Body.ID, k.Body.Status, k.Last, k.n)
 	switch {
@@ -426,7 +426,7 @@ func (k *Kept) Judge(e record.Entry, revision uint64, now clock.Instant) (u Upsh
 func (k *Kept) Trust() { k.Resolving, k.suspected = false, 0 }
 
 // expire ends a record whose validity is over: as planned, if it was taken until that time.
-func (k *Kept) expire(now clock.Instant) Upshot {
+func (k *Kept) expire(now clock.Instant) Consequence {
 	if k.Valid.Planned() {
 		return k.Lose(EndPlanned, NoReason, now)
 	}
@@ -434,9 +434,9 @@ func (k *Kept) expire(now clock.Instant) Upshot {
 }
 
 // Lose ends a record that is held.
-func (k *Kept) Lose(end End, why Why, now clock.Instant) Upshot {
+func (k *Kept) Lose(end End, why Why, now clock.Instant) Consequence {
 	if k.State != StateHeld {
-		return Upshot{}
+		return Consequence{}
 	}
 	if k.Break != nil && (end == EndLost || end == EndPlanned) {
 		// Broken so that others got in at once: by now the record is theirs.
@@ -450,7 +450,7 @@ func (k *Kept) Lose(end End, why Why, now clock.Instant) Upshot {
 }
 
 // Release ends the record by its holder. End is 0 where it had ended before.
-func (k *Kept) Release(end End, now clock.Instant) (u Upshot) {
+func (k *Kept) Release(end End, now clock.Instant) (u Consequence) {
 	was := k.State
 	k.State = StateReleased
 	if was == StateHeld {
@@ -459,24 +459,24 @@ func (k *Kept) Release(end End, now clock.Instant) (u Upshot) {
 	return u
 }
 
-func (k *Kept) stop(end End, why Why, now clock.Instant) Upshot {
+func (k *Kept) stop(end End, why Why, now clock.Instant) Consequence {
 	k.Cause, k.Why = end, why
 	k.Valid.End = min(k.Valid.End, now)
 	k.sent = nil
-	return Upshot{End: end}
+	return Consequence{End: end}
 }
 
-// Closing is the record that the holder leaves: a tombstone of it, or, where it hands the lock over, or rest is
+// Closing is the record that the holder leaves: a tombstone of it, or, where it hands the lock over, or its minimum hold is
 // left of its minimum hold, one that keeps others out. A broken record is deleted: the operator has decided.
 func (k *Kept) Closing(rest time.Duration, broken bool) (body record.Body, deletes bool) {
-	left := record.StatusResting
+	left := record.StatusCooldown
 	if k.Cause == EndHandedOff {
 		left, rest = record.StatusHanded, k.Granted.TTL
 	}
 	body = k.Body
 	body.Renewal = k.n + 1
 	broken = broken || k.Cause == EndBroken
-	if rest <= 0 || broken { //safety:rest-kept
+	if rest <= 0 || broken { //safety:cooldown-kept
 		return body, true
 	}
 	body.Status, body.Fixed, body.Lingers, body.InUse, body.TTL = left, true, false, 0, int64(clock.CeilSecond(rest)/time.Second)

@@ -70,7 +70,7 @@ func TestKeptTick(t *testing.T) {
 		require.Equal(t, due.renew, renew, due.at)
 	}
 	u, renew := k.Tick(at(12))
-	require.Equal(t, Upshot{End: EndLost}, u)
+	require.Equal(t, Consequence{End: EndLost}, u)
 	require.False(t, renew)
 	require.Equal(t, StateLost, k.State)
 	require.Equal(t, Unconfirmed, k.Why)
@@ -108,7 +108,7 @@ func TestKeptRenewed(t *testing.T) {
 		require.EqualValues(t, i+1, n)
 		require.False(t, shorter)
 	}
-	require.Equal(t, Upshot{Confirmed: 2, Enough: true}, k.Answered(2, acked(12), at(7)))
+	require.Equal(t, Consequence{Confirmed: 2, Enough: true}, k.Answered(2, acked(12), at(7)))
 	require.Equal(t, at(17), k.Valid.End)
 	require.EqualValues(t, 12, k.Last)
 	require.Equal(t, at(5), k.LastSent)
@@ -149,11 +149,11 @@ func TestKeptRefused(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		last uint64
-		want Upshot
+		want Consequence
 	}{
-		{"by a newer record", 11, Upshot{Read: 11, Proven: true}},
-		{"by an empty key", 0, Upshot{Read: 10, Proven: true}},
-		{"by a leader that was deposed", 9, Upshot{}},
+		{"by a newer record", 11, Consequence{Read: 11, Proven: true}},
+		{"by an empty key", 0, Consequence{Read: 10, Proven: true}},
+		{"by a leader that was deposed", 9, Consequence{}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			k := renewing()
@@ -169,7 +169,7 @@ func TestKeptRefused(t *testing.T) {
 	require.Zero(t, k.Answered(2, refusedBy(11), at(5.2)))
 	require.Equal(t, at(5.2), k.Due(), "it met the one before it")
 	k = renewing()
-	require.Equal(t, Upshot{Soon: true}, k.Answered(1, Answer{Refusal: InFlight}, at(5)))
+	require.Equal(t, Consequence{Soon: true}, k.Answered(1, Answer{Refusal: InFlight}, at(5)))
 	require.EqualValues(t, 1, k.Retries)
 	require.Zero(t, k.Answered(1, Answer{Refusal: Unsure}, at(5)))
 }
@@ -181,16 +181,16 @@ func TestKeptJudged(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		found record.Entry
-		want  Upshot
+		want  Consequence
 		why   Why
 	}{
-		{"as known", stored(10, "me", 1, record.StatusHeld), Upshot{}, NoReason},
-		{"a renewal without an answer", renewalOf(12, 1), Upshot{Confirmed: 1, Enough: true}, NoReason},
-		{"broken", broken, Upshot{End: EndBroken, Doubted: true}, RecordBroken},
-		{"an attempt from before the grant", earlier, Upshot{End: EndLost, Discard: 12}, RecordGone},
-		{"another claim's", stored(12, "you", 1, record.StatusHeld), Upshot{End: EndLost, Doubted: true}, RecordReplaced},
-		{"nothing", record.Entry{}, Upshot{End: EndLost, Doubted: true}, RecordDeleted},
-		{"a tombstone", ended(12, "you", record.StatusGone), Upshot{End: EndLost, Doubted: true}, RecordDeleted},
+		{"as known", stored(10, "me", 1, record.StatusHeld), Consequence{}, NoReason},
+		{"a renewal without an answer", renewalOf(12, 1), Consequence{Confirmed: 1, Enough: true}, NoReason},
+		{"broken", broken, Consequence{End: EndBroken, Doubted: true}, RecordBroken},
+		{"an attempt from before the grant", earlier, Consequence{End: EndLost, Discard: 12}, RecordGone},
+		{"another claim's", stored(12, "you", 1, record.StatusHeld), Consequence{End: EndLost, Doubted: true}, RecordReplaced},
+		{"nothing", record.Entry{}, Consequence{End: EndLost, Doubted: true}, RecordDeleted},
+		{"a tombstone", ended(12, "you", record.StatusGone), Consequence{End: EndLost, Doubted: true}, RecordDeleted},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			k := renewing()
@@ -223,13 +223,13 @@ func TestKeptSuspected(t *testing.T) {
 	require.Equal(t, at(5).Add(MinRetry/2), k.Due(), "a flood of hints is answered slowly")
 
 	k = fixed()
-	require.Equal(t, Upshot{Read: 11}, k.Suspect(11, at(5)))
+	require.Equal(t, Consequence{Read: 11}, k.Suspect(11, at(5)))
 	require.Zero(t, k.Suspect(13, at(5.1)), "one read at a time")
-	require.Equal(t, Upshot{Read: 13}, k.Judge(stored(10, "me", 1, record.StatusHeld), 11, at(5.2)), "it came during the read")
+	require.Equal(t, Consequence{Read: 13}, k.Judge(stored(10, "me", 1, record.StatusHeld), 11, at(5.2)), "it came during the read")
 	require.Zero(t, k.Judge(stored(10, "me", 1, record.StatusHeld), 13, at(5.3)))
 	k.Suspect(14, at(6))
 	k.Trust()
-	require.Equal(t, Upshot{Read: 15}, k.Suspect(15, at(7)))
+	require.Equal(t, Consequence{Read: 15}, k.Suspect(15, at(7)))
 }
 
 // TestKeptNotified: what a notification of its own record means.
@@ -252,7 +252,7 @@ func TestKeptNotified(t *testing.T) {
 	n, _ := k.Send(at(5), 2)
 	k.Answered(n, acked(13), at(5.5))
 	require.Nil(t, k.Break, "a renewal that was sent since is confirmed")
-	require.Equal(t, Upshot{Read: 14}, fixed().Notified(stored(14, "you", 1, record.StatusHeld), at(5)))
+	require.Equal(t, Consequence{Read: 14}, fixed().Notified(stored(14, "you", 1, record.StatusHeld), at(5)))
 }
 
 // TestKeptReconnected: all records are renewed at once, and later ones are spread.
@@ -267,7 +267,7 @@ func TestKeptReconnected(t *testing.T) {
 	n, _ = k.Send(at(7), 3)
 	k.Answered(n, acked(12), at(7.1))
 	require.InDelta(t, 11, k.Due().Sub(at(0)).Seconds(), 0.2)
-	require.Equal(t, Upshot{Read: 10}, fixed().Reconnected(at(5), 0.5))
+	require.Equal(t, Consequence{Read: 10}, fixed().Reconnected(at(5), 0.5))
 }
 
 // TestKeptEnough: a renewal on its way is not enough where a later change is to be confirmed.
@@ -276,7 +276,7 @@ func TestKeptEnough(t *testing.T) {
 	require.EqualValues(t, 1, k.Enough().N)
 	k.RenewNow(at(5))
 	require.Zero(t, k.Enough())
-	require.Equal(t, Upshot{Confirmed: 1}, k.Answered(1, acked(11), at(5)))
+	require.Equal(t, Consequence{Confirmed: 1}, k.Answered(1, acked(11), at(5)))
 	require.Equal(t, at(5), k.Due(), "it is still due")
 }
 
@@ -292,7 +292,7 @@ func TestKeptClosing(t *testing.T) {
 	_, _, deletes := status(EndReleased, 0, false)
 	require.True(t, deletes)
 	left, ttl, deletes := status(EndReleased, 1500*time.Millisecond, false)
-	require.Equal(t, record.StatusResting, left)
+	require.Equal(t, record.StatusCooldown, left)
 	require.EqualValues(t, 2, ttl)
 	require.False(t, deletes)
 	_, _, deletes = status(EndReleased, time.Second, true)
@@ -443,7 +443,7 @@ func TestWish(t *testing.T) {
 // TestWishRest: a minimum hold counts by a clock that may be fast.
 func TestWishRest(t *testing.T) {
 	w := &Wish{Least: 10 * time.Second, Since: at(1)}
-	require.Equal(t, 6*time.Second+clock.NewTerms(4*time.Second, 0.1).Margin, w.Rest(at(5), 0.1))
-	require.Negative(t, w.Rest(at(20), 0.1))
-	require.Zero(t, (&Wish{}).Rest(at(5), 0.1))
+	require.Equal(t, 6*time.Second+clock.NewTerms(4*time.Second, 0.1).Margin, w.Cooldown(at(5), 0.1))
+	require.Negative(t, w.Cooldown(at(20), 0.1))
+	require.Zero(t, (&Wish{}).Cooldown(at(5), 0.1))
 }

@@ -25,8 +25,8 @@ const (
 	freshFor = 5 * time.Second
 	// listEvery is how often the client lists the queue of an idle lease.
 	listEvery = 4 * time.Second
-	// tendAgain is the shortest time between two rounds through the idle leases.
-	tendAgain = 10 * time.Millisecond
+	// sweepEvery is the shortest time between two rounds through the idle leases.
+	sweepEvery = 10 * time.Millisecond
 )
 
 // spare is what a run has that lingers, or has done so.
@@ -229,9 +229,9 @@ func (c *Client) tendAt(at clock.Instant) {
 	}
 }
 
-// Tend gives up the idle leases whose time is over. When the list of a queue is old, it
+// Sweep gives up the idle leases whose time is over. When the list of a queue is old, it
 // returns that run and those whose lists are half as old, for the caller to list their queues.
-func (c *Client) Tend(now clock.Instant) (due []*Run) {
+func (c *Client) Sweep(now clock.Instant) (due []*Run) {
 	c.rings = 0
 	ends, relistAt := now.Add(listEvery), now.Add(listEvery)
 	for next := c.idle.oldest; next != nil; {
@@ -255,7 +255,7 @@ func (c *Client) Tend(now clock.Instant) (due []*Run) {
 		relistAt = now.Add(listEvery / 2)
 	}
 	if c.idle.n > 0 {
-		c.tendAt(max(min(ends, relistAt), now.Add(tendAgain)))
+		c.tendAt(max(min(ends, relistAt), now.Add(sweepEvery)))
 	}
 	return due
 }
@@ -263,13 +263,13 @@ func (c *Client) Tend(now clock.Instant) (due []*Run) {
 // IdleLeases is how many leases nobody uses.
 func (c *Client) IdleLeases() int { return c.idle.n }
 
-// Knocked answers a one-shot acquire of another client, which has written a record to ask for the
+// RecallRequested answers a one-shot acquire of another client, which has written a record to ask for the
 // leases of the line: it is given up if it is idle, or its holder uses it.
-func (l *Line) Knocked(e record.Entry, now clock.Instant) {
+func (l *Line) RecallRequested(e record.Entry, now clock.Instant) {
 	for _, r := range append([]*Run(nil), l.Runs...) {
 		switch {
 		case !r.Leased() || r.Reads() && record.Mode(e.Mode) == record.Shared:
-		case e.Revision < r.Lease.Revision: //safety:knock-older
+		case e.Revision < r.Lease.Revision: //safety:recall-request-older
 		case r.Idle():
 			r.recall(now)
 		default:

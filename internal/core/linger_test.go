@@ -248,21 +248,21 @@ func TestIdleAfterATry(t *testing.T) {
 
 // A one-shot acquire of another client that asks for the lease gets it if it is idle. Otherwise it
 // is told that somebody is inside.
-func TestKnocked(t *testing.T) {
+func TestRecallRequested(t *testing.T) {
 	s := idle(t)
-	s.knocks(9).thenNothing().is("idle") // the lease was granted after it
-	s.knocks(11).then("settle 1", "close", "release 1").is()
+	s.requestsRecall(9).thenNothing().is("idle") // the lease was granted after it
+	s.requestsRecall(11).then("settle 1", "close", "release 1").is()
 
 	s = idle(t)
-	s.asks("B").knocks(11).then("in use 1 for 11").is("[B]")
+	s.asks("B").requestsRecall(11).then("in use 1 for 11").is("[B]")
 
 	s = idle(t)
-	s.passes(freshFor).asks("B").knocks(11).then("in use 1 for 11").is("idle? B") // B is to have it
+	s.passes(freshFor).asks("B").requestsRecall(11).then("in use 1 for 11").is("idle? B") // B is to have it
 
 	s = idle(t, reads)
-	s.knocks(11, reads).thenNothing().is("idle") // readers are inside together
-	s.knocks(12).then("settle 1", "close", "release 1").is()
+	s.requestsRecall(11, reads).thenNothing().is("idle") // readers are inside together
+	s.requestsRecall(12).then("settle 1", "close", "release 1").is()
 
 	s = begin(t)
-	s.asks("A").knocks(11).thenNothing().is("A")
+	s.asks("A").requestsRecall(11).thenNothing().is("A")
 }

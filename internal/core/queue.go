@@ -11,7 +11,7 @@ import (
 // is listed in part, from a revision on.
 //
 //	list --> part: further back --> list
-//	     --> a predecessor: follow.go, until that has gone --> list
+//	     --> a predecessor: successor.go, until that has gone --> list
 //	     --> nobody: once more, by a list that lacks no live record --> the first
 type Waiter struct {
 	ID     string // of the claim of the place
@@ -92,7 +92,7 @@ type Places struct {
 	Evictions int  // how often other waiters have deleted its place
 	Again     bool // it has had a place, and is to have another one
 	Returns   bool // the last place was given up for want of room, and the next one takes that room
-	crowded   int  // how often it was given up so
+	full      int  // how often it was given up so
 }
 
 // Had takes how the wait at a place has ended: gone says that the place has gone, evicted that it is deleted,
@@ -108,8 +108,8 @@ func (p *Places) Had(o Outcome, gone, evicted, first bool) (left record.Status, 
 	case gone && evicted: // by a waiter that has passed it
 		p.Evictions++ //safety:evictions-counted
 	case o == NoRoom:
-		p.crowded++
-		pause = p.crowded
+		p.full++
+		pause = p.full
 	}
 	p.Again, p.Returns = gone || o == NoRoom, o == NoRoom
 	return record.StatusGone, pause

@@ -7,7 +7,7 @@ import (
 )
 
 // Removal is the end of a record of one claim, by a conditional write: a tombstone at the revision that it has,
-// or, of one that the client has kept, the record of a lock that rests or is handed over. An attempt or a
+// or, of one that the client has kept, the record of a lock in cooldown, or of one that is handed over. An attempt or a
 // renewal may still be on its way, and any answer may be lost, so a write that is refused is followed by a
 // read:
 //

@@ -60,7 +60,7 @@ func TestRemovalFound(t *testing.T) {
 		{"nothing", nil, at(record.Entry{}), LostBefore},
 		{"the next holder's, where an answer was lost", lost, at(stored(11, "you", 1, record.StatusHeld)), Removed},
 		{"its own tombstone", nil, at(ended(11, "me", record.StatusGone)), Removed},
-		{"its own rest", nil, at(stored(11, "me", 1, record.StatusResting)), Removed},
+		{"its own rest", nil, at(stored(11, "me", 1, record.StatusCooldown)), Removed},
 		{"what it hands over", handing, at(stored(11, "me", 1, record.StatusHanded)), Removed},
 		{"another's, where it hands over", handing, at(stored(11, "you", 1, record.StatusHeld)), LostBefore},
 		{"an own tombstone, where it hands over and an answer was lost", func(r *Removal) { handing(r); lost(r) }, at(ended(11, "me", record.StatusGone)), LostBefore},

@@ -388,18 +388,18 @@ func (s *script) opens(revision uint64) *script {
 	return s
 }
 
-// knocks: a one-shot acquire of another client asks for an idle lease.
-func (s *script) knocks(revision uint64, options ...option) *script {
-	e := s.queuesUnseen("knock", revision, options...)
+// requestsRecall: a one-shot acquire of another client asks for an idle lease.
+func (s *script) requestsRecall(revision uint64, options ...option) *script {
+	e := s.queuesUnseen("request", revision, options...)
 	s.queue = s.queue[:len(s.queue)-1] // it is no place
 	e.Status = record.StatusTrying
-	s.event().line.Knocked(e, s.now)
+	s.event().line.RecallRequested(e, s.now)
 	return s
 }
 
 // tends: the alarm rings. The core returns the runs whose queues are to be listed together.
 func (s *script) tends() *script {
-	for _, r := range s.event().client.Tend(s.now) {
+	for _, r := range s.event().client.Sweep(s.now) {
 		s.says("list %d", s.runs[r])
 	}
 	return s

@@ -57,7 +57,7 @@ func (l *Use) Begin(now clock.Instant, watchAfter time.Duration) {
 
 // Admit makes a goroutine a holder of the lease. The server has granted it to the first one. The next ones are
 // admitted without a message.
-func (l *Use) Admit(k *Kept, e Entrant, now clock.Instant, watchAfter time.Duration) (Admission, Upshot) {
+func (l *Use) Admit(k *Kept, e Entrant, now clock.Instant, watchAfter time.Duration) (Admission, Consequence) {
 	u := k.Check(now)
 	switch {
 	case k.State != StateHeld: //safety:admitted-inside
@@ -201,21 +201,21 @@ type Wish struct {
 	Since clock.Instant // the beginning of that
 }
 
-// Rest is what is left of the minimum hold. The holder's clock may run fast by the margin of the time that it has
+// Cooldown is what is left of the minimum hold. The holder's clock may run fast by the margin of the time that it has
 // measured, which is a fraction of it.
-func (w *Wish) Rest(now clock.Instant, margin float64) time.Duration {
+func (w *Wish) Cooldown(now clock.Instant, margin float64) time.Duration {
 	if w.Least == 0 {
 		return 0
 	}
 	held := now.Sub(w.Since)
-	return w.Least - held + clock.NewTerms(held, margin).Margin //safety:rest-margin
+	return w.Least - held + clock.NewTerms(held, margin).Margin //safety:cooldown-margin
 }
 
 // Longer is the longer of two terms: those that others want, and those that this holder wants; nil: it has no wish.
 func (w *Wish) Longer(others, granted clock.Terms) clock.Terms {
 	t := granted
 	// The TTL that covers a minimum hold stays: the holder may crash.
-	if w != nil && w.Terms.TTL != 0 && (w.Least == 0 || w.Terms.TTL > t.TTL) { //safety:rest-covered
+	if w != nil && w.Terms.TTL != 0 && (w.Least == 0 || w.Terms.TTL > t.TTL) { //safety:cooldown-covered
 		t = w.Terms
 	}
 	if t.TTL > others.TTL { //safety:readers-lengthen

@@ -45,9 +45,9 @@ const (
 	// StatusTrying is the record of a one-shot acquire that asks for an idle lease. It is
 	// no place in the queue.
 	StatusTrying
-	// StatusResting is the record of a lock whose holder has released it. It keeps others
+	// StatusCooldown is the record of a lock whose holder has released it. It keeps others
 	// out until the holder's minimum hold is over.
-	StatusResting
+	StatusCooldown
 	// StatusHanded is the record of a lock that its holder has handed over. Nobody holds the
 	// lock until a client adopts it.
 	StatusHanded
@@ -412,7 +412,7 @@ func (e Entry) Granted() uint64 { return max(e.Grants, 1) }
 
 // Left says whether the record keeps others out although nobody holds the lock by it.
 func (e Entry) Left() bool {
-	return e.Live() && (e.Status == StatusResting || e.Status == StatusHanded)
+	return e.Live() && (e.Status == StatusCooldown || e.Status == StatusHanded)
 }
 
 // Live says whether the record keeps others out.

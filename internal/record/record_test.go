@@ -26,7 +26,7 @@ func bodies() []Body {
 		{Status: StatusGone, ID: "A"},
 		{Status: StatusGranted, ID: "A", Token: 9},
 		{Status: StatusPassed, ID: "A", Token: 9},
-		{Status: StatusResting, ID: "A", Renewal: 2, Token: 9, TTL: 3, Fixed: true},
+		{Status: StatusCooldown, ID: "A", Renewal: 2, Token: 9, TTL: 3, Fixed: true},
 	}
 }
 
@@ -193,7 +193,7 @@ func TestOneSize(t *testing.T) {
 			b.Grants, b.Size, b.Waits, b.InUse, b.Token, b.Renewal = 2, 2, 2, 2, 2, 2
 		},
 		"a longer lease":     func(b *Body) { b.TTL = 31_622_400 },
-		"rests for its hold": func(b *Body) { b.Status = StatusResting },
+		"rests for its hold": func(b *Body) { b.Status = StatusCooldown },
 	} {
 		for _, expect := range []uint64{0, 1, 9_999_999_999_999_999} {
 			b := claim

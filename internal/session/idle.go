@@ -4,7 +4,7 @@ import "github.com/natslock/locks/internal/clock"
 
 // Standing returns until when the lease holds, which is before any instant if it has ended, and
 // whether it may be idle now: the record says so to other clients.
-func (l *Lease) Standing(now clock.Instant) (until clock.Instant, mayIdle bool) {
+func (l *Lease) Validity(now clock.Instant) (until clock.Instant, mayIdle bool) {
 	l.s.mu.Lock()
 	defer l.s.mu.Unlock()
 	return l.use.Standing(&l.Kept, now)

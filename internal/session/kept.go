@@ -71,8 +71,8 @@ type duties interface {
 	confirmed(n uint64)
 	// tooLarge follows the refusal of a renewal by its size.
 	tooLarge(err error)
-	// rest is for how long the record has to keep others out when its holder leaves now.
-	rest(now clock.Instant) time.Duration
+	// cooldown is for how long the record has to keep others out when its holder leaves now.
+	cooldown(now clock.Instant) time.Duration
 	// leave takes what is to be ended with the record.
 	leave() leavings
 	// over ends it, and publishes the event if that is not 0. Without the mutex.
@@ -154,7 +154,7 @@ func (k *kept) tick(now clock.Instant) {
 
 // follow does what an event asks for. why is the reason of an end, if the caller knows it. The
 // caller finishes the ending without the mutex. Under mu.
-func (k *kept) follow(u core.Upshot, why string) (over ending) {
+func (k *kept) follow(u core.Consequence, why string) (over ending) {
 	if u.Confirmed > 0 {
 		over.answered = k.forget(u.Confirmed)
 		over.k = k
@@ -170,7 +170,7 @@ func (k *kept) follow(u core.Upshot, why string) (over ending) {
 	if u.End != core.NoEnd {
 		over = k.end(u.End, why)
 	}
-	if u.Discard > 0 && u.Discards(k.of.rest(k.s.b.Instant())) {
+	if u.Discard > 0 && u.Discards(k.of.cooldown(k.s.b.Instant())) {
 		over.k, over.discard = k, u.Discard
 	}
 	if u.Read > 0 {

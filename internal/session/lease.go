@@ -120,11 +120,11 @@ func (l *Lease) confirmed(n uint64) {
 	}
 }
 
-// rest is part of [duties]: what is left of the minimum hold.
-func (l *Lease) rest(now clock.Instant) (left time.Duration) {
+// cooldown is part of [duties]: what is left of the minimum hold.
+func (l *Lease) cooldown(now clock.Instant) (left time.Duration) {
 	for h := l.holders; h != nil; h = h.next {
 		if h.asked != nil {
-			left = max(left, h.asked.Rest(now, l.s.Margin))
+			left = max(left, h.asked.Cooldown(now, l.s.Margin))
 		}
 	}
 	return left

@@ -48,7 +48,7 @@ func (p *Place) nextDuty(due clock.Instant) clock.Instant { return due }
 func (p *Place) perform(clock.Instant)                    {}
 func (p *Place) confirmed(uint64)                         {}
 func (p *Place) tooLarge(error)                           {}
-func (p *Place) rest(clock.Instant) time.Duration         { return 0 }
+func (p *Place) cooldown(clock.Instant) time.Duration     { return 0 }
 func (p *Place) leave() leavings                          { return leavings{} }
 
 // over is part of [duties]. A place that had ended before wakes its waiter no more.

@@ -129,7 +129,7 @@ func (s *Session) Discard(key, id string, revision uint64) <-chan struct{} {
 // closing is the write that ends the record at a revision, broken or not.
 func (k *kept) closing(status record.Status, expect uint64, broken bool) (w kvstore.Write, err error) {
 	k.s.mu.Lock()
-	body, deletes := k.Closing(k.of.rest(k.s.b.Instant()), broken)
+	body, deletes := k.Closing(k.of.cooldown(k.s.b.Instant()), broken)
 	k.s.mu.Unlock()
 	w = kvstore.Write{Key: k.Key, Expect: expect, Delete: deletes}
 	if deletes {

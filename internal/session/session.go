@@ -292,9 +292,9 @@ func (s *Session) Close(ctx context.Context) (left []string) {
 			cancel()
 		}
 		s.sender.Stop(grace)
-		s.work.rest(grace)
+		s.work.awaitIdle(grace)
 		s.work.cancel()
-		s.work.rest(context.Background())
+		s.work.awaitIdle(context.Background())
 		s.orphans.close()
 		s.notifier.worker.Stop(grace)
 		s.b.KV.Close()

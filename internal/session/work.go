@@ -10,10 +10,10 @@ type work struct {
 	ctx context.Context // of the clean-up; ends when Close gives up on it
 	end context.CancelFunc
 
-	mu     sync.Mutex
-	ended  bool
-	n      int           // under way
-	rested chan struct{} // closed when n falls to 0; nil: nobody waits for that
+	mu    sync.Mutex
+	ended bool
+	n     int           // under way
+	idled chan struct{} // closed when n falls to 0; nil: nobody waits for that
 }
 
 // begin registers work; false when it is too late. The caller ends it with done.
@@ -30,9 +30,9 @@ func (w *work) begin() bool {
 func (w *work) done() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.n--; w.n == 0 && w.rested != nil {
-		close(w.rested)
-		w.rested = nil
+	if w.n--; w.n == 0 && w.idled != nil {
+		close(w.idled)
+		w.idled = nil
 	}
 }
 
@@ -51,18 +51,18 @@ func (w *work) cancel() {
 	w.end()
 }
 
-// rest waits until no work is under way or ctx ends. A WaitGroup does not do:
+// awaitIdle waits until no work is under way or ctx ends. A WaitGroup does not do:
 // work begins during the wait.
-func (w *work) rest(ctx context.Context) {
+func (w *work) awaitIdle(ctx context.Context) {
 	w.mu.Lock()
 	if w.n == 0 {
 		w.mu.Unlock()
 		return
 	}
-	if w.rested == nil {
-		w.rested = make(chan struct{})
+	if w.idled == nil {
+		w.idled = make(chan struct{})
 	}
-	rested := w.rested
+	rested := w.idled
 	w.mu.Unlock()
 	select {
 	case <-rested:

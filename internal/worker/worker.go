@@ -47,11 +47,11 @@ func (w *Worker) Add(fn func()) bool {
 		w.running = true
 		w.wg.Go(w.run)
 	}
-	w.poke()
+	w.signal()
 	return true
 }
 
-func (w *Worker) poke() {
+func (w *Worker) signal() {
 	select {
 	case w.wake <- struct{}{}:
 	default:
@@ -110,7 +110,7 @@ func (w *Worker) Stop(ctx context.Context) {
 	w.mu.Lock()
 	w.stopped = true
 	w.mu.Unlock()
-	w.poke()
+	w.signal()
 	done := make(chan struct{})
 	go func() { w.wg.Wait(); close(done) }()
 	select {

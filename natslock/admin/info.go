@@ -86,9 +86,9 @@ type Holder struct {
 	// goroutine of the client was inside when the client wrote the record, at the grant or
 	// at its last renewal. One may be inside by now.
 	Lingers, Idle bool
-	// Resting says that the holder has unlocked the lock before its minimum hold was over:
+	// Cooldown says that the holder has unlocked the lock before its minimum hold was over:
 	// see [natslock.MinHold]. Nobody holds the lock, and it keeps others out until Expires.
-	Resting bool
+	Cooldown bool
 	// HandedOver says that the holder has handed the lock over: see [natslock.Lock.Handoff]. Nobody
 	// holds the lock until a client adopts it, and it keeps others out until Expires.
 	HandedOver bool
@@ -167,7 +167,7 @@ func holderOf(e record.Entry) *Holder {
 	}
 	h.Waited = time.Duration(e.Waited) * time.Millisecond
 	h.Waiting, h.Grants = e.Goroutines()-1, e.Granted()
-	h.Resting, h.HandedOver = e.Status == record.StatusResting, e.Status == record.StatusHanded
+	h.Cooldown, h.HandedOver = e.Status == record.StatusCooldown, e.Status == record.StatusHanded
 	h.Fixed = e.Fixed
 	h.Lingers, h.Idle = e.Lingers, e.Lingers && e.InUse == 0
 	if e.Status == record.StatusBroken {

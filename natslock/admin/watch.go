@@ -92,17 +92,17 @@ func (q *unread) add(ev Event) {
 		q.err = fmt.Errorf("%w: more than %d events unread", natslock.ErrUnavailable, maxUnread)
 	}
 	q.mu.Unlock()
-	q.poke()
+	q.signal()
 }
 
 func (q *unread) fail(err error) {
 	q.mu.Lock()
 	q.err = err
 	q.mu.Unlock()
-	q.poke()
+	q.signal()
 }
 
-func (q *unread) poke() {
+func (q *unread) signal() {
 	select {
 	case q.wake <- struct{}{}:
 	default:

@@ -77,9 +77,9 @@ func nothingLeft(t *testing.T, nc *nats.Conn) {
 	})
 }
 
-// TestFollowerStopped stops one follower, which changes nothing, and then the
+// TestSuccessorStopped stops one follower, which changes nothing, and then the
 // leadership while only two are left.
-func TestFollowerStopped(t *testing.T) {
+func TestSuccessorStopped(t *testing.T) {
 	tier.Proof(t)
 	cl := runCluster(t)
 	keeper := newClient(t, cl.Connect(), r3, patient)

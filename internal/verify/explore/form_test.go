@@ -63,15 +63,15 @@ func TestEncodeIsCanonical(t *testing.T) {
 func TestEncodeHasEachField(t *testing.T) {
 	f := coreForm()
 	type all struct {
-		Engine   *engine
-		Drain    *core.Drain
-		First    *core.First
-		Follower *core.Follower
-		Validity *core.Validity
+		Engine    *engine
+		Drain     *core.Drain
+		First     *core.First
+		Successor *core.Successor
+		Validity  *core.Validity
 	}
-	w := &all{Engine: newEngine(1e9, 100), Drain: new(core.Drain), First: new(core.First), Follower: new(core.Follower), Validity: new(core.Validity)}
+	w := &all{Engine: newEngine(1e9, 100), Drain: new(core.Drain), First: new(core.First), Successor: new(core.Successor), Validity: new(core.Validity)}
 	fresh := uint64(1)
-	for _, part := range []any{w.Drain, w.First, w.Follower, w.Validity} {
+	for _, part := range []any{w.Drain, w.First, w.Successor, w.Validity} {
 		fill(reflect.ValueOf(part).Elem(), &fresh)
 	}
 	before := Encode(f, w, 1e9, nil)

@@ -143,7 +143,7 @@ func (b *bid) send(w *World, c *client) {
 	if b.Joins {
 		s.Mode = record.Shared
 	}
-	if s.Token = b.Token; b.Lingers && w.Scope.knocks() {
+	if s.Token = b.Token; b.Lingers && w.Scope.recalls() {
 		s.Lingers, s.InUse = true, 1
 	}
 	w.send(message{To: toServer, Client: c.Index, What: s, Expect: b.Expect, Guard: cl.Guard, From: fromClaim, N: uint64(b.Newest)})
@@ -169,7 +169,7 @@ func (w *World) free(c *client, kind string) string {
 		}
 		for _, x := range w.Clients {
 			for _, r := range x.Runs {
-				if r.Follower != nil && r.Follower.Pred.ID == id || slices.ContainsFunc(r.Mail, has) || r.Passed.ID == id {
+				if r.Successor != nil && r.Successor.Pred.ID == id || slices.ContainsFunc(r.Mail, has) || r.Passed.ID == id {
 					return true
 				}
 			}

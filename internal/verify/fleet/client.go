@@ -75,19 +75,19 @@ type run struct {
 	Lease  *kept
 	Claims []core.KeyAt
 	Adopts *core.Adopting // nil: it waits for the lock
-	Knock  *knock         // of a goroutine that asks once; nil: it has met nobody
+	Recall *recall        // of a goroutine that asks once; nil: it has met nobody
 
-	Evicted  int // how often others have deleted its place
-	Waiter   core.Waiter
-	Follower *core.Follower
-	First    *core.First
-	Mail     []stored      // the newest notification of each key
-	Freed    bool          // by notifications
-	Tries    int           // reads by the timers
-	Since    clock.Instant // when it began to wait for what it waits for, if it is untimed
-	Passed   stored        // the head's place that a grant out of turn has passed
-	Watched  bool          // the end of its lease
-	TurnAt   clock.Instant
+	Evicted   int // how often others have deleted its place
+	Waiter    core.Waiter
+	Successor *core.Successor
+	First     *core.First
+	Mail      []stored      // the newest notification of each key
+	Freed     bool          // by notifications
+	Tries     int           // reads by the timers
+	Since     clock.Instant // when it began to wait for what it waits for, if it is untimed
+	Passed    stored        // the head's place that a grant out of turn has passed
+	Watched   bool          // the end of its lease
+	TurnAt    clock.Instant
 }
 
 func ownerOf(r *core.Run) *run { return r.Owner.(*run) }
@@ -137,7 +137,7 @@ func (c *client) asks(w *World, how int) {
 	}
 	if g.Want.Once = how&asksOnce != 0 && w.Scope.Kind == record.Mutex; g.Want.Once {
 		g.M.Linger = 0
-		c.rouse(w, g)
+		c.readyIdle(w, g)
 	}
 	c.Calls = append(c.Calls, g)
 	if w.Scope.Kind == record.Semaphore || g.Want.Once && c.Line == nil {
@@ -381,9 +381,9 @@ func (r *run) watches(key string) bool {
 	switch {
 	case r.First != nil:
 		return isLock(key)
-	case r.Follower != nil:
-		return key == r.Follower.Pred.Key || isLock(key)
-	case r.Knock != nil:
+	case r.Successor != nil:
+		return key == r.Successor.Pred.Key || isLock(key)
+	case r.Recall != nil:
 		return key == gateKey
 	}
 	return false
@@ -416,7 +416,7 @@ func (c *client) hears(w *World, s stored) {
 		case s.Deleted:
 			o.PlaceGone(s.Key, s.Revision, w.Now)
 		case s.Status == record.StatusTrying:
-			l.Knocked(e, w.Now)
+			l.RecallRequested(e, w.Now)
 		case s.Client != c.ID:
 			l.PlaceSeen(o, e, w.Now)
 		}
@@ -503,7 +503,7 @@ func (c *client) step(w *World) bool {
 	}
 	if c.Alarm != 0 && w.Now >= c.Alarm {
 		c.Alarm = 0
-		for _, r := range c.Core.Tend(w.Now) {
+		for _, r := range c.Core.Sweep(w.Now) {
 			c.Lists = append(c.Lists, listing{r.Line, r})
 		}
 		c.perform(w)

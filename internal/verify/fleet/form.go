@@ -50,8 +50,8 @@ func form(s Scope) *explore.Form {
 	f.HorizonOf(removal{}, 1, "At")
 	f.HorizonOf(drain{}, 1, "At")
 	f.HorizonOf(run{}, 1, "Since")
-	f.HorizonOf(knock{}, 1, "At")
-	f.Revision(knock{}, "Revision")
+	f.HorizonOf(recall{}, 1, "At")
+	f.Revision(recall{}, "Revision")
 	f.HorizonOf(World{}, 1, "Rests")
 	ofCore(f, s)
 	return f
@@ -75,7 +75,7 @@ func canon(w *World) {
 			k.canon(w)
 		}
 		for _, r := range c.Runs {
-			if f := r.Follower; f != nil && f.Proven {
+			if f := r.Successor; f != nil && f.Proven {
 				f.Pred.Time = time.Time{}
 			}
 			if r.At != atStand {
@@ -87,7 +87,7 @@ func canon(w *World) {
 			if r.At != atBid {
 				r.Then = 0
 			}
-			if !w.Scope.Untimed || r.First == nil && r.Follower == nil {
+			if !w.Scope.Untimed || r.First == nil && r.Successor == nil {
 				r.Since = 0
 			}
 			if r.R.Leased() {

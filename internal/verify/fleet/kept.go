@@ -47,7 +47,7 @@ func (k *kept) holds(now clock.Instant) bool { return k.State == core.StateHeld 
 func (k *kept) judgeEnd(w *World) { k.follow(w, k.Check(w.Now)) }
 
 // follow does what an event asks for.
-func (k *kept) follow(w *World, u core.Upshot) {
+func (k *kept) follow(w *World, u core.Consequence) {
 	if u.Confirmed > 0 {
 		k.Confirmed = u.Confirmed
 	}
@@ -116,7 +116,7 @@ func (k *kept) renew(w *World, c *client) {
 	if w.Scope.travels() && !k.waits() {
 		s.Token = k.Body.Token
 	}
-	if w.Scope.knocks() {
+	if w.Scope.recalls() {
 		s.Lingers, s.InUse = k.Body.Lingers, k.Body.InUse
 	}
 	w.send(message{To: toServer, Client: c.Index, Expect: k.Last, From: fromRenewal, N: n, What: s})
@@ -157,7 +157,7 @@ func (k *kept) remove(w *World, c *client) bool {
 		m.N++
 		m.Sends, m.At = false, w.Now.Add(answerWithin)
 		s := stored{Key: k.Key, ID: k.Body.ID, Client: c.ID, Status: m.Status, Deleted: true, TTL: record.TombstoneLife}
-		body, deletes := k.Closing(m.Wish.Rest(w.Now, 0), m.R.Broken != nil)
+		body, deletes := k.Closing(m.Wish.Cooldown(w.Now, 0), m.R.Broken != nil)
 		if m.Leaves = !deletes; m.Leaves {
 			s.Status, s.Renewal, s.Deleted, s.TTL = body.Status, 1, false, time.Duration(body.TTL)*time.Second
 			s.Token = pick(m.R.HandsOff, body.Token, 0) // nobody adopts others

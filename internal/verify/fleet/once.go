@@ -10,11 +10,11 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// knockFor is how long a goroutine that asks once waits for the client of an idle lease.
-const knockFor = 250 * time.Millisecond
+// recallWithin is how long a goroutine that asks once waits for the client of an idle lease.
+const recallWithin = 250 * time.Millisecond
 
-// knock is what a goroutine that asks once has to do with the client of a lease.
-type knock struct {
+// recall is what a goroutine that asks once has to do with the client of a lease.
+type recall struct {
 	Again    bool   // the lock is to be read again: another one was quicker
 	ID       string // of the lease
 	Own      bool   // it is one of the same client, whose release is on its way
@@ -24,11 +24,11 @@ type knock struct {
 	At       clock.Instant
 }
 
-// knocks says whether the records say who may have idle leases: somebody asks for them.
-func (s *Scope) knocks() bool { return s.Faults.Tries != 0 }
+// recalls says whether the records say who may have idle leases: somebody asks for them.
+func (s *Scope) recalls() bool { return s.Faults.Tries != 0 }
 
-// rouse sees to the idle lease of the client before a goroutine asks once.
-func (c *client) rouse(w *World, g *call) {
+// readyIdle sees to the idle lease of the client before a goroutine asks once.
+func (c *client) readyIdle(w *World, g *call) {
 	r := c.Line.Spare()
 	if r == nil || !r.Idle() {
 		return
@@ -43,8 +43,8 @@ func (c *client) rouse(w *World, g *call) {
 	c.perform(w)
 }
 
-// knock has a goroutine that asks once, and has found the lock held, ask for it where it may be idle.
-func (r *run) knock(w *World, holder record.Entry, queue []record.Entry) {
+// recall has a goroutine that asks once, and has found the lock held, ask for it where it may be idle.
+func (r *run) recall(w *World, holder record.Entry, queue []record.Entry) {
 	c, apart := r.C, 0
 	for _, e := range queue {
 		if !holder.Live() || e.Client != holder.Client {
@@ -59,29 +59,29 @@ func (r *run) knock(w *World, holder record.Entry, queue []record.Entry) {
 		s := x.Line.Spare()
 		return s != nil && s.Idle() && ownerOf(s).Lease.Body.ID == holder.ID
 	})
-	if !core.Knocks(holder, apart, own, holds) {
+	if !core.RequestsRecall(holder, apart, own, holds) {
 		r.refused(w, idle)
 		return
 	}
-	k := r.Knock
+	k := r.Recall
 	if k == nil || k.Revision == 0 {
-		k = &knock{At: w.Now.Add(knockFor), Idle: idle}
+		k = &recall{At: w.Now.Add(recallWithin), Idle: idle}
 		if !own {
 			id := w.free(c, "t")
 			k.Key = placePrefix + id
-			r.Knock, r.At = k, atKnock // it watches the lock
+			r.Recall, r.At = k, atRecall // it watches the lock
 			k.Revision = w.write(stored{Key: k.Key, ID: id, Client: c.ID, Status: record.StatusTrying, TTL: time.Second}, 0, "", -1).Revision
 		}
 	}
 	k.ID, k.Own, k.Again = holder.ID, own, false
-	r.Knock, r.At = k, atKnock
+	r.Recall, r.At = k, atRecall
 }
 
-// knocks goes on when the lock has changed, or the patience is over.
-func (r *run) knocks(w *World) bool {
-	k := r.Knock
+// recalls goes on when the lock has changed, or the patience is over.
+func (r *run) recalls(w *World) bool {
+	k := r.Recall
 	if k.Again {
-		r.Knock = nil
+		r.Recall = nil
 		r.survey(w, w.Server.Seq)
 		return true
 	}
@@ -91,10 +91,10 @@ func (r *run) knocks(w *World) bool {
 	if k.Own {
 		asked = math.MaxUint64
 	}
-	switch core.KnockFound(e, k.ID, asked, late) {
-	case core.KnockGone:
+	switch core.RecallFound(e, k.ID, asked, late) {
+	case core.RecallGranted:
 		r.survey(w, e.Revision)
-	case core.KnockRefused:
+	case core.RecallRefused:
 		r.refused(w, k.Idle)
 	default:
 		return false
@@ -119,8 +119,8 @@ func (r *run) ends(w *World) {
 
 // unknock deletes the record that asks.
 func (r *run) unknock(w *World) {
-	if k := r.Knock; k != nil && k.Revision != 0 {
+	if k := r.Recall; k != nil && k.Revision != 0 {
 		w.discard(r.C, k.Key, k.Key[len(placePrefix):], k.Revision)
 	}
-	r.Knock = nil
+	r.Recall = nil
 }

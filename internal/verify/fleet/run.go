@@ -19,7 +19,7 @@ const (
 	atFollow      // the predecessor
 	atFirst       // the lock
 	atAdopt       // the record of a lock that was handed over
-	atKnock       // the client of an idle lease
+	atRecall      // the client of an idle lease
 )
 
 // who has made a claim of the lock
@@ -70,8 +70,8 @@ func (r *run) step(w *World) bool {
 		return r.follows(w)
 	case atAdopt:
 		return r.adopts(w)
-	case atKnock:
-		return r.knocks(w)
+	case atRecall:
+		return r.recalls(w)
 	}
 	return r.firsts(w)
 }
@@ -91,11 +91,11 @@ func (r *run) due(w *World) clock.Instant {
 	case atQueue:
 		at = min(at, r.Queue.At)
 	case atFollow:
-		at = min(at, r.timer(w, r.Follower.At()))
+		at = min(at, r.timer(w, r.Successor.At()))
 	case atFirst:
 		at = min(at, r.timer(w, r.Bid.At))
-	case atKnock:
-		at = min(at, r.Knock.At)
+	case atRecall:
+		at = min(at, r.Recall.At)
 	}
 	return at
 }
@@ -110,7 +110,7 @@ func (r *run) begin(w *World) bool {
 		}
 		r.R.Awaits = nil
 	}
-	r.First, r.Follower, r.Mail = nil, nil, nil
+	r.First, r.Successor, r.Mail = nil, nil, nil
 	r.Bid.Joins, r.Bid.B.Guarded, r.Bid.B.Slot = r.Reads(), r.Reads(), r.counts(w)
 	l := r.R.Line
 	switch {
@@ -208,7 +208,7 @@ func (r *run) survey(w *World, asOf uint64) {
 	var holder record.Entry
 	r.Claims, holder = v.Claims()
 	if len(r.Claims) == 0 && r.R.Driver.Want.Once {
-		r.knock(w, holder, queue)
+		r.recall(w, holder, queue)
 		return
 	}
 	if len(r.Claims) > 0 {
@@ -242,7 +242,7 @@ func (r *run) own() string {
 // waits has the run queue.
 func (r *run) waits() {
 	if r.R.Driver.Want.Once { // it reads again
-		r.Bid.B.Until, r.At, r.Knock = 0, atKnock, &knock{Again: true}
+		r.Bid.B.Until, r.At, r.Recall = 0, atRecall, &recall{Again: true}
 		return
 	}
 	r.Claims, r.Bid.B.Until, r.At = nil, 0, atOrder
@@ -271,7 +271,7 @@ func (r *run) claimed(w *World, res result) {
 	case r.Then == bySurvey:
 		r.surveyed(w)
 	case r.Then == byFollower:
-		r.Follower.Missed(b.Slot, w.Now)
+		r.Successor.Missed(b.Slot, w.Now)
 		r.At = atFollow
 	default:
 		r.First.Found(b.Slot, res.Entry, r.overdue(w, res.Entry), "")
@@ -291,7 +291,7 @@ func (r *run) granted(w *World, res result) {
 			w.discard(r.C, x.Key, x.ID, x.Revision)
 		}
 	}
-	r.Place, r.Passed, r.Lease, r.First, r.Follower, r.Mail, r.Freed, r.At, r.Tries = nil, stored{}, l, nil, nil, nil, false, atStart, 0
+	r.Place, r.Passed, r.Lease, r.First, r.Successor, r.Mail, r.Freed, r.At, r.Tries = nil, stored{}, l, nil, nil, nil, false, atStart, 0
 	r.unknock(w)
 	l.Body.Lingers = r.R.Driver.Linger > 0
 	r.R.MayIdle = l.Body.Lingers
@@ -361,14 +361,14 @@ func (r *run) stand(w *World) {
 		return
 	}
 	before = append(slices.Clone(before[:over]), c.clear(w, before[over:])...)
-	r.First, r.Follower, r.Mail, r.Freed = nil, nil, nil, false
+	r.First, r.Successor, r.Mail, r.Freed = nil, nil, nil, false
 	switch standing, pred, second := r.Waiter.Judge(before, 0, !w.Scope.Several); standing {
 	case core.Behind:
-		r.Follower = &core.Follower{ID: p.Body.ID, Pred: pred, Second: second, Reads: w.Scope.Kind == record.RW, Counts: r.counts(w)}
+		r.Successor = &core.Successor{ID: p.Body.ID, Pred: pred, Second: second, Reads: w.Scope.Kind == record.RW, Counts: r.counts(w)}
 		if !second {
-			r.Follower.Jitter = core.LookJitter / 2
+			r.Successor.Jitter = core.ScanJitter / 2
 		}
-		r.Follower.Begin(max(int(r.C.Permits), 1), written(pred), w.Now)
+		r.Successor.Begin(max(int(r.C.Permits), 1), written(pred), w.Now)
 		r.At, r.Since = atFollow, w.Now
 	case core.Foremost:
 		r.foremost(w, r.Waiter.Vacant)
@@ -377,7 +377,7 @@ func (r *run) stand(w *World) {
 
 // foremost makes the run the first waiter.
 func (r *run) foremost(w *World, vacant uint64) {
-	r.Follower, r.Mail, r.Freed = nil, nil, false
+	r.Successor, r.Mail, r.Freed = nil, nil, false
 	r.First = &core.First{Counts: r.counts(w)}
 	r.First.Begin(max(int(r.C.Permits), 1), vacant, w.Now)
 	r.At, r.Bid.At, r.Since = atFirst, 0, w.Now
@@ -389,7 +389,7 @@ func (r *run) requeue(w *World) {
 		r.Evicted++
 	}
 	r.Place.leave(w, record.StatusGone)
-	r.Place, r.Queues, r.First, r.Follower, r.Mail, r.At = nil, true, nil, nil, nil, atOrder
+	r.Place, r.Queues, r.First, r.Successor, r.Mail, r.At = nil, true, nil, nil, nil, atOrder
 	if r.R.Line == nil {
 		r.R.Ticket = 0
 	} else {
@@ -422,7 +422,7 @@ func (r *run) timer(w *World, at clock.Instant) clock.Instant {
 
 // follows goes on behind the predecessor.
 func (r *run) follows(w *World) bool {
-	f := r.Follower
+	f := r.Successor
 	mail := r.Mail
 	r.Mail = nil
 	if len(mail) == 0 && w.Now < r.timer(w, f.At()) && !r.gone() {
@@ -457,7 +457,7 @@ func (r *run) follows(w *World) bool {
 		r.At = atStand
 		return true
 	}
-	if f.Looks(w.Now) {
+	if f.Scans(w.Now) {
 		r.looks(w)
 	}
 	return true
@@ -465,7 +465,7 @@ func (r *run) follows(w *World) bool {
 
 // readPred reads the predecessor's place, and says whether it is there.
 func (r *run) readPred(w *World) bool {
-	c, f := r.C, r.Follower
+	c, f := r.C, r.Successor
 	e := f.Pred
 	if f.Proven {
 		e = c.read(w, f.Pred.Key, f.Pred.Revision)
@@ -491,8 +491,8 @@ func (r *run) readPred(w *World) bool {
 
 // looks reads the lock and the queue, and claims the lock out of turn when its window is over.
 func (r *run) looks(w *World) {
-	c, f := r.C, r.Follower
-	if !f.Look(r.Freed) {
+	c, f := r.C, r.Successor
+	if !f.Scan(r.Freed) {
 		return
 	}
 	r.Freed = false
@@ -501,7 +501,7 @@ func (r *run) looks(w *World) {
 	for k, e := range keys {
 		v.Overdue[k] = r.overdue(w, e)
 	}
-	switch d, k, revision := f.Looked(v, w.Now); d {
+	switch d, k, revision := f.Scanned(v, w.Now); d {
 	case core.ListAgain:
 		r.At = atStand
 	case core.Take:

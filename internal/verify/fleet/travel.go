@@ -34,7 +34,7 @@ func (g *call) extends(w *World) {
 func (k *kept) rest(w *World) (left time.Duration) {
 	for _, g := range w.clientOf(k.Body.ID).Calls {
 		if g.Lease == k {
-			left = max(left, g.Wish.Rest(w.Now, 0))
+			left = max(left, g.Wish.Cooldown(w.Now, 0))
 		}
 	}
 	return left

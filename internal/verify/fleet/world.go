@@ -120,7 +120,7 @@ func (w *World) tokenOf(s *stored) uint64 {
 
 // holds says whether the record keeps others out, and is not broken.
 func (s *stored) holds() bool {
-	return s.Status == record.StatusHeld || s.Status == record.StatusHanded || s.Status == record.StatusResting
+	return s.Status == record.StatusHeld || s.Status == record.StatusHanded || s.Status == record.StatusCooldown
 }
 
 func (s *stored) entry() (e record.Entry) {

@@ -70,7 +70,7 @@ var rules = []rule{
 	{"a claim of one slot is over before that of another begins", []string{"slot-claim-closed"}},
 	{"a slot is claimed at a revision that was read and holds nobody", []string{"newcomer-held"}},
 	{"an idle lease is used only while a list of 5 s counts", []string{"linger-informed", "recall-closes"}},
-	{"a rest or a hand-over ends the context first", []string{"handoff-context-first", "rest-kept"}},
+	{"a cooldown or a hand-over ends the context first", []string{"handoff-context-first", "cooldown-kept"}},
 	{"only a record that was handed over is adopted", []string{"adopt-handed", "adopt-never-free"}},
 	{"a lock that no process renews is extended inside its validity, by its handle, and for no less than it had", []string{"extend-own", "extend-late", "extend-in-time", "extend-never-shorter"}},
 	{"a break meets only the claim that its request names", []string{"break-shown"}},

@@ -12,7 +12,7 @@ var semaphoreMutants = []mutant{
 		weak: "a newcomer goes on claiming a slot after others may have queued"},
 	{label: "slot-newcomer", operator: "never", test: "semaphore.TestNewcomerOnReplica",
 		weak: "a newcomer that reads a replica claims what the server names, past those that queued"},
-	{label: "slot-longest", operator: "never", test: "semaphore.TestIdleSlotBesideUsedOne", beside: "TestFollowerSlots",
+	{label: "slot-longest", operator: "never", test: "semaphore.TestIdleSlotBesideUsedOne", beside: "TestSuccessorSlots",
 		weak: "a waiter stays with a slot that others use, and another one stays free"},
 	{label: "slots-subscribed", operator: "always", test: "semaphore.TestHeadProves", beside: "TestFirstSlots",
 		weak: "the first waiter reads the slots before its subscription is proven"},

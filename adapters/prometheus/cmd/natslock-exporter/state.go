@@ -160,7 +160,7 @@ func (s *state) listed(infos []admin.Info, gap uint64) {
 			_, newer := changed[h.ID]
 			switch {
 			case newer || h.Overdue:
-			case h.Resting || h.HandedOver: // nobody holds the lock by it
+			case h.Cooldown || h.HandedOver: // nobody holds the lock by it
 				s.leave(l, &h, modeOf(info, h))
 			default:
 				c := s.holds(l, h.ID, &h)
@@ -252,7 +252,7 @@ func (s *state) took(l *lock, ev admin.Event) *claim {
 // ended follows the end of a hold. Under mu.
 func (s *state) ended(l *lock, ev admin.Event) {
 	s.remove(ev.ID)
-	if h := ev.Holder; h != nil && ev.Type == admin.EventReleased && (h.Resting || h.HandedOver) {
+	if h := ev.Holder; h != nil && ev.Type == admin.EventReleased && (h.Cooldown || h.HandedOver) {
 		s.leave(l, h, ev.Mode)
 	}
 	if len(l.queue) > 0 && (len(l.held) == 0 || l.id.kind == admin.KindSemaphore) {

@@ -97,7 +97,7 @@ func TestListAndEvents(t *testing.T) {
 	list := []admin.Info{
 		{Name: "released", Holder: holder("1")},
 		{Name: "held", Holder: holder("2"), Queue: []admin.Waiter{{ID: "3"}, {ID: "4"}, {ID: "5", Overdue: true}}},
-		{Name: "rests", Holder: &admin.Holder{Holder: natslock.Holder{ID: "6"}, Resting: true}},
+		{Name: "rests", Holder: &admin.Holder{Holder: natslock.Holder{ID: "6"}, Cooldown: true}},
 		{Name: "read", Kind: admin.KindRW, Readers: []admin.Holder{*holder("7"), *holder("8")}},
 	}
 	s.apply(event(admin.EventReleased, "released", "1"))

@@ -113,14 +113,14 @@ func (h Holding) Name() string {
 // wasIdle says whether no goroutine was inside when the client last renewed the lock.
 func (h Holding) wasIdle() bool { return h.Idle && h.Broken == nil && !h.Overdue }
 
-// ModeName is the mode for a cell of a table, or "idle", "resting" or "handed", or the slot of a
+// ModeName is the mode for a cell of a table, or "idle", "cooldown" or "handed", or the slot of a
 // semaphore.
 func (h Holding) ModeName() string {
 	switch {
 	case h.wasIdle():
 		return idleMode
-	case h.rests():
-		return restingMode
+	case h.coolsDown():
+		return cooldownMode
 	case h.Left():
 		return handedMode
 	case h.Kind == admin.KindSemaphore:
@@ -131,16 +131,16 @@ func (h Holding) ModeName() string {
 
 const (
 	// idleMode is the mode of a lock that nobody was inside when it was last renewed.
-	idleMode    = "idle"
-	restingMode = "resting"
-	handedMode  = "handed"
+	idleMode     = "idle"
+	cooldownMode = "cooldown"
+	handedMode   = "handed"
 )
 
-// rests says whether nobody holds the lock any more, and its minimum hold goes on.
-func (h Holding) rests() bool { return h.Resting && !h.Overdue }
+// coolsDown says whether nobody holds the lock any more, and its minimum hold goes on.
+func (h Holding) coolsDown() bool { return h.Cooldown && !h.Overdue }
 
 // Left says whether the record keeps others out although nobody holds the lock by it.
-func (h Holding) Left() bool { return (h.Resting || h.HandedOver) && !h.Overdue }
+func (h Holding) Left() bool { return (h.Cooldown || h.HandedOver) && !h.Overdue }
 
 // AllIdle says whether all holders of a lock were idle when their clients last renewed it.
 func AllIdle(held []Holding) bool {

@@ -62,8 +62,8 @@ func StateOf(info admin.Info, held []Holding) string {
 		return Alarm.Sprint("overdue: nobody holds it, the next acquire gets it")
 	case info.Holder.Broken != nil:
 		return Alarm.Sprintf("broken, its %s may still be stopping", held[0].Role())
-	case held[0].rests():
-		return "resting: nobody holds it, and it keeps others out until its minimum hold is over"
+	case held[0].coolsDown():
+		return "cooldown: nobody holds it, and it keeps others out until its minimum hold is over"
 	case held[0].Left():
 		return "handed over: nobody holds it until a client adopts it"
 	case info.Kind == admin.KindRW:

@@ -59,7 +59,7 @@ func (p places) applied(info admin.Info, ev admin.Event) admin.Info {
 			return replaced(info, h)
 		}
 	case admin.EventReleased:
-		if !h.Resting && !h.HandedOver { // else the record keeps others out
+		if !h.Cooldown && !h.HandedOver { // else the record keeps others out
 			return without(info, h.ID)
 		}
 	case admin.EventExpired:

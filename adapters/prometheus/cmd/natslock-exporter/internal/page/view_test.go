@@ -28,7 +28,7 @@ func idle(h *admin.Holder)       { h.Idle = true }
 func broken(h *admin.Holder)     { h.Broken = &admin.Broken{By: "ops", Reason: "hangs"} }
 func endless(h *admin.Holder)    { h.TTL, h.Expires = 0, time.Time{} }
 func unreadable(h *admin.Holder) { h.Unreadable = true }
-func resting(h *admin.Holder)    { h.Resting = true }
+func cooling(h *admin.Holder)    { h.Cooldown = true }
 func handed(h *admin.Holder)     { h.HandedOver = true }
 func later(h *admin.Holder)      { h.Since, h.Expires = noon.Add(time.Minute), noon.Add(2*time.Minute) }
 
@@ -56,7 +56,7 @@ func TestRow(t *testing.T) {
 		{"broken", one(broken), row{Kind: "mutex", Name: "a", State: "broken", Alarm: true, Holder: "web on vm:7", Since: at, Expires: end}},
 		{"never ends", one(endless), row{Kind: "mutex", Name: "a", State: "exclusive", Holder: "web on vm:7", Since: at}},
 		{"unreadable", one(unreadable), row{Kind: "mutex", Name: "a", State: "exclusive", Alarm: true, Holder: "unknown (unreadable record)", Since: at, Expires: end}},
-		{"resting", one(resting), row{Kind: "mutex", Name: "a", State: "resting", Holder: "web on vm:7", Since: at, Expires: end}},
+		{"cooldown", one(cooling), row{Kind: "mutex", Name: "a", State: "cooldown", Holder: "web on vm:7", Since: at, Expires: end}},
 		{"handed over", one(handed), row{Kind: "mutex", Name: "a", State: "handed", Holder: "web on vm:7", Since: at, Expires: end}},
 		{"only waited for", admin.Info{Name: "a", Queue: queued.Queue[1:]}, row{Kind: "mutex", Name: "a", State: "free", Queue: 1, Wait: at}},
 		{"readers", admin.Info{Kind: admin.KindRW, Name: "a", Readers: []admin.Holder{held("one", later), held("two")}},
@@ -78,8 +78,8 @@ func TestDetail(t *testing.T) {
 	sentences := map[string]admin.Info{"free": {}, "free, waited for": {Queue: []admin.Waiter{{}}}}
 	for want, change := range map[string]func(*admin.Holder){
 		"broken, its holder may still be stopping": broken, "held, idle when last renewed": idle, "held": later,
-		"handed over: nobody holds it until a client adopts it":                            handed,
-		"resting: nobody holds it, and it keeps others out until its minimum hold is over": resting,
+		"handed over: nobody holds it until a client adopts it":                             handed,
+		"cooldown: nobody holds it, and it keeps others out until its minimum hold is over": cooling,
 	} {
 		h := held("web", change)
 		sentences[want] = admin.Info{Holder: &h}

@@ -34,27 +34,27 @@ import (
 const (
 	// idleFor is how long a waiter sees a lock free before it takes it out of turn.
 	idleFor = 1200 * time.Millisecond
-	// lookEvery is how often it reads meanwhile.
-	lookEvery = 600 * time.Millisecond
-	// lookGap is the time between two answers within which no change goes unseen.
-	lookGap = time.Second
-	// lookAfter is how long it leaves a lock to the head before it reads at all: as long as
+	// scanEvery is how often it reads meanwhile.
+	scanEvery = 600 * time.Millisecond
+	// scanGap is the time between two answers within which no change goes unseen.
+	scanGap = time.Second
+	// scanAfter is how long it leaves a lock to the head before it reads at all: as long as
 	// nobody has died no waiter reads more than it would.
-	lookAfter = 50 * time.Millisecond
+	scanAfter = 50 * time.Millisecond
 	// readAgain is how soon a waiter reads again what it has read to be free.
 	readAgain = 20 * time.Millisecond
-	// LookJitter bounds by how much those behind the second waiter wait longer than it does.
-	LookJitter = 200 * time.Millisecond
+	// ScanJitter bounds by how much those behind the second waiter wait longer than it does.
+	ScanJitter = 200 * time.Millisecond
 	// renewedLate is by how much a renewal may be late before a waiter watches the lock.
 	renewedLate = 500 * time.Millisecond
 	// mostDoublings is enough for the longest TTL of a place.
 	mostDoublings = 4
 )
 
-// Follower is a waiter behind its predecessor. It reads the predecessor's place by its timers
-// (readAt). When the lock seems to be free it looks (lookAt): it reads the lock and the whole queue,
+// Successor is a waiter behind its predecessor. It reads the predecessor's place by its timers
+// (readAt). When the lock seems to be free it scans (scanAt): it reads the lock and the whole queue,
 // again and again, until another client has taken the lock or its own window is over.
-type Follower struct {
+type Successor struct {
 	ID     string // of the claim of its place
 	Pred   record.Entry
 	Second bool          // the predecessor is the head of the queue
@@ -63,16 +63,16 @@ type Follower struct {
 	Jitter time.Duration // by how much it waits longer than the second waiter
 	Proven bool          // the subscription to the predecessor's place is in place
 
-	silent   bool          // the predecessor seems to be dead
-	heard    clock.Instant // when the predecessor wrote last, as far as is known
-	late     Lateness      // of the predecessor's place
-	windows  []window      // of each key of the lock
-	readAt   clock.Instant
-	lookAt   clock.Instant     // 0: nothing is known to be free
-	free     map[string]uint64 // the revisions of the keys that the last read has shown free
-	again    bool              // the next read is soon, and shows whether they still are
-	hinted   bool              // by notifications only
-	lookLate Lateness          // of the lock's record
+	silent    bool          // the predecessor seems to be dead
+	lastWrite clock.Instant // when the predecessor wrote last, as far as is known
+	late      Lateness      // of the predecessor's place
+	windows   []window      // of each key of the lock
+	readAt    clock.Instant
+	scanAt    clock.Instant     // 0: nothing is known to be free
+	free      map[string]uint64 // the revisions of the keys that the last read has shown free
+	again     bool              // the next read is soon, and shows whether they still are
+	hinted    bool              // by notifications only
+	scanLate  Lateness          // of the lock's record
 }
 
 // window is for how long a waiter has seen a key free.
@@ -84,7 +84,7 @@ type window struct {
 
 // saw takes a successful read of the key and of the queue.
 func (w *window) saw(key, head record.Entry, at clock.Instant) {
-	anew := w.since == 0 || at.Sub(w.last) >= lookGap //safety:window-gap
+	anew := w.since == 0 || at.Sub(w.last) >= scanGap //safety:window-gap
 	anew = anew || w.head.ID != head.ID               //safety:window-head
 	if key.Revision != 0 && key.Revision != w.revision {
 		anew = true //safety:window-unchanged
@@ -101,15 +101,15 @@ func (w *window) patience() time.Duration {
 }
 
 // Begin begins the wait for a lock of so many keys. The predecessor wrote last at heard.
-func (f *Follower) Begin(keys int, heard, now clock.Instant) {
-	f.windows, f.heard, f.readAt = make([]window, keys), heard, now
+func (f *Successor) Begin(keys int, heard, now clock.Instant) {
+	f.windows, f.lastWrite, f.readAt = make([]window, keys), heard, now
 }
 
-// At is when the waiter reads or looks next.
-func (f *Follower) At() clock.Instant {
+// At is when the waiter reads or scans next.
+func (f *Successor) At() clock.Instant {
 	at := f.readAt
-	if f.lookAt != 0 {
-		at = min(at, f.lookAt)
+	if f.scanAt != 0 {
+		at = min(at, f.scanAt)
 	}
 	if !f.silent {
 		at = min(at, f.silentAt())
@@ -119,8 +119,8 @@ func (f *Follower) At() clock.Instant {
 
 // silentAt is when the predecessor has not renewed its place for longer than those that live
 // do. It proves nothing: the waiter watches the lock then, no more.
-func (f *Follower) silentAt() clock.Instant {
-	return f.heard.Add(f.Pred.Record.TTL/3 + renewedLate)
+func (f *Successor) silentAt() clock.Instant {
+	return f.lastWrite.Add(f.Pred.Record.TTL/3 + renewedLate)
 }
 
 // Due says whether to read the predecessor's place now, and whether to watch the lock from now on.
@@ -128,7 +128,7 @@ func (f *Follower) silentAt() clock.Instant {
 // The second waiter, and one whose predecessor seems to be dead, may be the first of those that live.
 // It watches the lock from its second read on: of a lock that goes from hand to hand it is the first
 // before that.
-func (f *Follower) Due(now clock.Instant) (reads, watches bool) {
+func (f *Successor) Due(now clock.Instant) (reads, watches bool) {
 	if !f.silent && f.silentAt() <= now {
 		f.silent, f.readAt = true, now
 	}
@@ -137,44 +137,44 @@ func (f *Follower) Due(now clock.Instant) (reads, watches bool) {
 }
 
 // Wrote notes that the predecessor has renewed its place.
-func (f *Follower) Wrote(now clock.Instant) { f.heard = now }
+func (f *Successor) Wrote(now clock.Instant) { f.lastWrite = now }
 
 // Doubt has the waiter read the predecessor's place now.
-func (f *Follower) Doubt(now clock.Instant) { f.readAt = now }
+func (f *Successor) Doubt(now clock.Instant) { f.readAt = now }
 
 // Moved notes that another server serves the subscription now: nothing was seen meanwhile.
-func (f *Follower) Moved() {
+func (f *Successor) Moved() {
 	f.Proven = false
-	f.anew()
+	f.restartWindows()
 }
 
 // anew begins all windows anew: something may have gone unseen.
-func (f *Follower) anew() {
+func (f *Successor) restartWindows() {
 	clear(f.windows) //safety:window-anew
 }
 
 // Freed notes that the lock has become free by its notifications. A head that is alive takes it in a
 // moment, and that is notified too.
-func (f *Follower) Freed(now clock.Instant) {
-	if f.lookAt == 0 {
-		f.lookAt, f.hinted = now.Add(lookAfter), true
+func (f *Successor) Freed(now clock.Instant) {
+	if f.scanAt == 0 {
+		f.scanAt, f.hinted = now.Add(scanAfter), true
 	}
 }
 
 // First says whether the tombstone of the predecessor makes the waiter the first. That of a first
 // waiter that was granted makes its successor the first. It does not among readers: several of them
 // can be granted at once, and others can be between the two places.
-func (f *Follower) First(tombstone record.Body) bool {
+func (f *Successor) First(tombstone record.Body) bool {
 	return tombstone.Status == record.StatusGranted && tombstone.ID == f.Pred.ID && !f.Reads //safety:no-shortcut
 }
 
 // Failed notes that a read has had no answer. The next one is after a pause.
-func (f *Follower) Failed(now clock.Instant, pause time.Duration) {
-	f.anew()
+func (f *Successor) Failed(now clock.Instant, pause time.Duration) {
+	f.restartWindows()
 	f.readNext(now, pause)
 }
 
-func (f *Follower) readNext(now clock.Instant, pause time.Duration) {
+func (f *Successor) readNext(now clock.Instant, pause time.Duration) {
 	if f.again {
 		pause = min(pause, readAgain)
 	}
@@ -184,12 +184,12 @@ func (f *Follower) readNext(now clock.Instant, pause time.Duration) {
 // Read takes the predecessor's place, as it was read, and written at an instant. left is what its
 // TTL has left by the estimate of the server's clock. It says whether the predecessor is there, and
 // if its record is over. Another claim may have its key by now, behind all that have queued since.
-func (f *Follower) Read(e record.Entry, written, now clock.Instant, left, pause time.Duration) (there, over bool) {
+func (f *Successor) Read(e record.Entry, written, now clock.Instant, left, pause time.Duration) (there, over bool) {
 	f.readNext(now, pause)
 	if !e.Live() || e.ID != f.Pred.ID {
 		return false, false
 	}
-	if f.heard = max(f.heard, written); left == 0 {
+	if f.lastWrite = max(f.lastWrite, written); left == 0 {
 		f.readAt = now.Add(f.late.Next())
 		return true, true
 	}
@@ -199,9 +199,9 @@ func (f *Follower) Read(e record.Entry, written, now clock.Instant, left, pause 
 
 // ReadBeside takes keys of the lock that were read beside the predecessor's place. own is the id of
 // the waiter's own claim of the lock; "": there is none. A key that is free at the revision of the
-// last read makes it look. One read alone may meet any hand-over, and a look reads the whole queue:
+// last read makes it scan. One read alone may meet any hand-over, and a scan reads the whole queue:
 // so it is repeated once, soon. It returns the keys that are held.
-func (f *Follower) ReadBeside(keys []string, beside []record.Entry, own string, server time.Time, now clock.Instant) (held []int) {
+func (f *Successor) ReadBeside(keys []string, beside []record.Entry, own string, server time.Time, now clock.Instant) (held []int) {
 	before, repeated := f.free, f.again
 	f.free, f.again = nil, false
 	for i, e := range beside {
@@ -212,8 +212,8 @@ func (f *Follower) ReadBeside(keys []string, beside []record.Entry, own string, 
 		}
 		revision, shown := before[keys[i]]
 		switch stays := shown && revision == e.Revision; {
-		case f.lookAt == 0 && (stays || mine):
-			f.lookAt, f.hinted = now, false
+		case f.scanAt == 0 && (stays || mine):
+			f.scanAt, f.hinted = now, false
 		case !stays:
 			f.again = !repeated
 		}
@@ -231,27 +231,27 @@ func isOver(e record.Entry, server time.Time) bool { return !e.Live() || e.Remai
 // isOwn says whether a record is that of an attempt of the own claim.
 func isOwn(e record.Entry, own string) bool { return own != "" && e.Live() && e.From(own) } //safety:own-record
 
-// Looks says whether to look now: see [Follower.Looked].
-func (f *Follower) Looks(now clock.Instant) bool { return f.lookAt != 0 && f.lookAt <= now }
+// Scans says whether to scan now: see [Successor.Scanned].
+func (f *Successor) Scans(now clock.Instant) bool { return f.scanAt != 0 && f.scanAt <= now }
 
-// Look begins a look. freed says that notifications show the lock free. If that was all that made it
-// look, and the head has taken the lock as was to be expected, there is nothing to look at.
-func (f *Follower) Look(freed bool) bool {
+// Scan begins a scan. freed says that notifications show the lock free. If that was all that made it
+// scan, and the head has taken the lock as was to be expected, there is nothing to scan.
+func (f *Successor) Scan(freed bool) bool {
 	if f.hinted && !freed {
-		f.lookAt, f.hinted = 0, false
+		f.scanAt, f.hinted = 0, false
 		return false
 	}
 	f.hinted = false
 	return true
 }
 
-// LookFailed notes that a look has had no answer. The next one is after a pause.
-func (f *Follower) LookFailed(now clock.Instant, pause time.Duration) {
-	f.anew()
-	f.lookAt = now.Add(pause)
+// ScanFailed notes that a scan has had no answer. The next one is after a pause.
+func (f *Successor) ScanFailed(now clock.Instant, pause time.Duration) {
+	f.restartWindows()
+	f.scanAt = now.Add(pause)
 }
 
-// View is what a look has shown, in one state that has the own place.
+// View is what a scan has shown, in one state that has the own place.
 type View struct {
 	Keys    []record.Entry // of the lock; tombstones included, zero: nothing
 	Overdue []bool         // of Keys: live, and its TTL is over for certain
@@ -262,8 +262,8 @@ type View struct {
 	Freed   bool          // notifications since then show the lock free
 }
 
-// Looked takes what a look has shown. It returns whether to claim a key out of turn.
-func (f *Follower) Looked(v View, now clock.Instant) (d Decision, k int, revision uint64) {
+// Scanned takes what a scan has shown. It returns whether to claim a key out of turn.
+func (f *Successor) Scanned(v View, now clock.Instant) (d Decision, k int, revision uint64) {
 	i := slices.IndexFunc(v.Queue, func(e record.Entry) bool { return e.ID == f.ID })
 	if i < 0 || !slices.ContainsFunc(v.Queue[:i], func(e record.Entry) bool { return e.ID == f.Pred.ID }) {
 		return ListAgain, 0, 0
@@ -273,7 +273,7 @@ func (f *Follower) Looked(v View, now clock.Instant) (d Decision, k int, revisio
 		w := &f.windows[k]
 		switch {
 		case isOwn(e, v.Own): // an earlier attempt, to be adopted
-			f.lookAt = now.Add(lookAfter)
+			f.scanAt = now.Add(scanAfter)
 			return Take, k, 0
 		case e.Live() && !v.Overdue[k]:
 			*w = window{}
@@ -292,15 +292,15 @@ func (f *Follower) Looked(v View, now clock.Instant) (d Decision, k int, revisio
 	case best >= 0 && f.takesAt(&f.windows[best]) <= now: //safety:idle-lock
 		return Take, best, f.windows[best].revision
 	case best >= 0:
-		f.lookLate = 0
-		f.lookAt = max(v.Sent.Add(lookEvery), now)
+		f.scanLate = 0
+		f.scanAt = max(v.Sent.Add(scanEvery), now)
 		if at := f.takesAt(&f.windows[best]); at > now {
-			f.lookAt = min(f.lookAt, at)
+			f.scanAt = min(f.scanAt, at)
 		}
 	case ends: // the server may remove it in a moment
-		f.lookAt = now.Add(f.lookLate.Next())
+		f.scanAt = now.Add(f.scanLate.Next())
 	default:
-		f.lookLate, f.lookAt = 0, 0
+		f.scanLate, f.scanAt = 0, 0
 		if v.Freed { // it was notified since the read
 			f.Freed(now)
 		}
@@ -309,18 +309,18 @@ func (f *Follower) Looked(v View, now clock.Instant) (d Decision, k int, revisio
 }
 
 // takesAt is when the waiter takes the key that a window is about.
-func (f *Follower) takesAt(w *window) clock.Instant { return w.since.Add(w.patience() + f.Jitter) }
+func (f *Successor) takesAt(w *window) clock.Instant { return w.since.Add(w.patience() + f.Jitter) }
 
 // Missed notes that another client was quicker to claim key k.
-func (f *Follower) Missed(k int, now clock.Instant) {
-	f.windows[k], f.lookAt = window{}, now.Add(lookAfter)
+func (f *Successor) Missed(k int, now clock.Instant) {
+	f.windows[k], f.scanAt = window{}, now.Add(scanAfter)
 }
 
 // Evicts returns the place of the head that a grant of key k has passed, which the waiter deletes as
 // it was read. false: it is too long since the last read.
-func (f *Follower) Evicts(k int, now clock.Instant) (head record.Entry, evicts bool) {
+func (f *Successor) Evicts(k int, now clock.Instant) (head record.Entry, evicts bool) {
 	w := f.windows[k]
-	return w.head, now.Sub(w.last) < lookGap //safety:evicted-granted
+	return w.head, now.Sub(w.last) < scanGap //safety:evicted-granted
 }
 
 // Lateness yields the pauses after which a waiter checks a record whose TTL is over

@@ -14,28 +14,28 @@ import (
 	"github.com/natslock/locks/kvstore"
 )
 
-// follower is a waiter behind its predecessor: it reads and claims what [core.Follower] asks for.
-type follower struct {
-	core.Follower
+// successor is a waiter behind its predecessor: it reads and claims what [core.Successor] asks for.
+type successor struct {
+	core.Successor
 	a      *Call
 	place  *session.Place
 	watch  kvstore.Watch // nil: the timers remain
 	back   backstop
 	lock   kvstore.Watch // of the lock; nil: not watched
 	freed  freed
-	failed int // looks in a row without an answer
+	failed int // scans in a row without an answer
 }
 
-// follow waits behind the predecessor until it has gone, and then reads the queue
+// awaitPredecessor waits behind the predecessor until it has gone, and then reads the queue
 // again (relist) or is the first (compete). second says that nobody is before the predecessor.
-func (a *Call) follow(place *session.Place, pred record.Entry, second bool) result {
+func (a *Call) awaitPredecessor(place *session.Place, pred record.Entry, second bool) result {
 	a.mailbox.turn(pred.Key)
-	f := follower{a: a, place: place, back: backstop{place: a.placeTTL()}, Follower: core.Follower{
+	f := successor{a: a, place: place, back: backstop{place: a.placeTTL()}, Successor: core.Successor{
 		ID: place.ID(), Pred: pred, Second: second, Reads: a.Req.Kind == record.RW, Counts: a.Counts(),
 	}}
 	f.freed.box = a.mailbox
 	if !second { // which goes first, if it lives
-		f.Jitter = core.LookJitter/4 + rand.N(core.LookJitter*3/4)
+		f.Jitter = core.ScanJitter/4 + rand.N(core.ScanJitter*3/4)
 	}
 	if w, err := a.c.b.Watch(pred.Key, a.mailbox.deliver); err == nil {
 		defer w.Stop()
@@ -67,7 +67,7 @@ func (a *Call) follow(place *session.Place, pred record.Entry, second bool) resu
 }
 
 // due does what is due.
-func (f *follower) due() (result, bool) {
+func (f *successor) due() (result, bool) {
 	b := f.a.c.b
 	if f.place.Gone() {
 		return result{Outcome: requeue}, true
@@ -81,14 +81,14 @@ func (f *follower) due() (result, bool) {
 			return result{Outcome: relist, Entry: now}, true
 		}
 	}
-	if !f.Looks(b.Instant()) {
+	if !f.Scans(b.Instant()) {
 		return result{}, false
 	}
-	return f.look()
+	return f.scan()
 }
 
 // notified judges the notifications that have come.
-func (f *follower) notified() (result, bool) {
+func (f *successor) notified() (result, bool) {
 	now := f.a.c.b.Instant()
 	ev, recheck := f.a.mailbox.one()
 	switch {
@@ -117,7 +117,7 @@ func (f *follower) notified() (result, bool) {
 
 // read reads the predecessor's record, and the lock beside it once the subscription is
 // proven. It says whether the predecessor is there, and what is there now.
-func (f *follower) read() (entry record.Entry, there bool) {
+func (f *successor) read() (entry record.Entry, there bool) {
 	a, b := f.a, f.a.c.b
 	var err error
 	if f.Proven {
@@ -133,7 +133,7 @@ func (f *follower) read() (entry record.Entry, there bool) {
 	}
 	pause := f.back.after(err == nil)
 	if err != nil {
-		a.Heard(err)
+		a.Answered(err)
 		f.Failed(b.Instant(), pause)
 		return entry, true // not known; the timers will try again
 	}
@@ -141,7 +141,7 @@ func (f *follower) read() (entry record.Entry, there bool) {
 	if !there {
 		return entry, false
 	}
-	a.Heard(nil)
+	a.Answered(nil)
 	if over {
 		rest, err := b.Clear(a.ctx, []record.Entry{entry})
 		return entry, err != nil || len(rest) > 0
@@ -153,7 +153,7 @@ func (f *follower) read() (entry record.Entry, there bool) {
 }
 
 // readBeside reads the predecessor's record, and the lock or some of the slots.
-func (f *follower) readBeside() (now record.Entry, err error) {
+func (f *successor) readBeside() (now record.Entry, err error) {
 	a, b := f.a, f.a.c.b
 	keys := []string{a.Keys.Gate}
 	var beside []record.Entry
@@ -184,30 +184,30 @@ func (f *follower) readBeside() (now record.Entry, err error) {
 		if f.lock != nil {
 			f.lock.Track(beside[i].Record)
 		}
-		a.saw(beside[i])
+		a.holderSeen(beside[i])
 	}
 	return now, nil
 }
 
 // written is when the predecessor has written the place that was read.
-func (f *follower) written(pred record.Entry) clock.Instant {
+func (f *successor) written(pred record.Entry) clock.Instant {
 	b := f.a.c.b
 	return b.Instant().Add(-max(b.Now().Sub(pred.Time), 0))
 }
 
 // watchLock subscribes to the lock.
-func (f *follower) watchLock() {
+func (f *successor) watchLock() {
 	if w, err := f.a.c.b.Watch(f.a.pattern(), f.freed.deliver); err == nil {
 		w.Track(kvstore.Record{})
 		f.lock = w
 	}
 }
 
-// look reads the lock and the queue, and takes the lock out of turn when its window is over.
+// scan reads the lock and the queue, and takes the lock out of turn when its window is over.
 // false: that decides nothing.
-func (f *follower) look() (result, bool) {
+func (f *successor) scan() (result, bool) {
 	a, b := f.a, f.a.c.b
-	if !f.Look(f.freed.any()) {
+	if !f.Scan(f.freed.any()) {
 		return result{}, false
 	}
 	f.freed.forget()
@@ -215,8 +215,8 @@ func (f *follower) look() (result, bool) {
 	var err error
 	v.Keys, v.Queue, _, err = a.readAll(f.place.Ticket())
 	if err != nil {
-		a.Heard(err)
-		f.LookFailed(b.Instant(), clock.OutageBackoff(f.failed))
+		a.Answered(err)
+		f.ScanFailed(b.Instant(), clock.OutageBackoff(f.failed))
 		f.failed++
 		return result{}, false
 	}
@@ -227,14 +227,14 @@ func (f *follower) look() (result, bool) {
 		switch {
 		case !e.Live() || a.bid.Mine(e) || v.Overdue[k]:
 		default:
-			a.Heard(nil)
-			a.saw(e)
+			a.Answered(nil)
+			a.holderSeen(e)
 			if f.lock != nil {
 				f.lock.Track(e.Record)
 			}
 		}
 	}
-	switch d, k, revision := f.Looked(v, b.Instant()); d {
+	switch d, k, revision := f.Scanned(v, b.Instant()); d {
 	case core.ListAgain:
 		return result{Outcome: relist}, true
 	case core.Take:
@@ -244,7 +244,7 @@ func (f *follower) look() (result, bool) {
 }
 
 // take claims key k out of turn. false: another client was quicker.
-func (f *follower) take(k int, revision uint64) (result, bool) {
+func (f *successor) take(k int, revision uint64) (result, bool) {
 	a := f.a
 	a.aim(k)
 	r := a.bid.Offer(a.ctx, revision)
@@ -296,7 +296,7 @@ func (f *freed) deliver(ev kvstore.Event) {
 			f.keys = make(map[string]bool)
 		}
 		f.keys[ev.Record.Key] = true
-		f.box.poke()
+		f.box.signal()
 	}
 }
 

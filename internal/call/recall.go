@@ -13,14 +13,14 @@ import (
 // an idle lease gives the lease up. One whose goroutine is inside answers with a renewal
 // that says so. Silence is a no.
 
-// knockFor is how long a one-shot acquire waits for the answer.
-const knockFor = 250 * time.Millisecond
+// recallWithin is how long a one-shot acquire waits for the answer.
+const recallWithin = 250 * time.Millisecond
 
-// Knock asks the client of the blocker for its lease. It says whether the blocker has gone,
+// RequestRecall asks the client of the blocker for its lease. It says whether the blocker has gone,
 // or else what the record says now.
-func (a *Call) Knock(blocker record.Entry) (now record.Entry, gone bool) {
+func (a *Call) RequestRecall(blocker record.Entry) (now record.Entry, gone bool) {
 	own := blocker.Client == a.c.b.Client
-	if !core.Knocks(blocker, a.apart, own, own && a.run.Holds(blocker.ID)) {
+	if !core.RequestsRecall(blocker, a.apart, own, own && a.run.Holds(blocker.ID)) {
 		return blocker, false
 	}
 	defer a.WhileGranting()()
@@ -31,12 +31,12 @@ func (a *Call) Knock(blocker record.Entry) (now record.Entry, gone bool) {
 		return blocker, false
 	}
 	defer w.Stop()
-	answer, until := uint64(math.MaxUint64), a.c.b.Instant().Add(knockFor)
+	answer, until := uint64(math.MaxUint64), a.c.b.Instant().Add(recallWithin)
 	var least uint64
 	if own { // its release is on the way
 		least, err = a.c.b.Probe(a.ctx, a.Keys.Gate)
-	} else if least, err = a.knocks(); err == nil {
-		answer, until = a.knocked.revision, a.knocked.until
+	} else if least, err = a.writeRecallRequest(); err == nil {
+		answer, until = a.recallRequest.revision, a.recallRequest.until
 	}
 	if err != nil { // else the answer proves the subscription
 		a.c.s.Logger.Debug("ask for an idle lease", "lock", a.Req.Name, "error", err)
@@ -49,11 +49,11 @@ func (a *Call) Knock(blocker record.Entry) (now record.Entry, gone bool) {
 		if err != nil {
 			return blocker, false
 		}
-		switch core.KnockFound(entry, blocker.ID, answer, late) {
-		case core.KnockGone:
+		switch core.RecallFound(entry, blocker.ID, answer, late) {
+		case core.RecallGranted:
 			a.asOf = max(a.asOf, entry.Revision)
 			return entry, true
-		case core.KnockRefused:
+		case core.RecallRefused:
 			return entry, false
 		}
 		blocker = entry
@@ -69,23 +69,23 @@ func (a *Call) Knock(blocker record.Entry) (now record.Entry, gone bool) {
 	}
 }
 
-// knocks writes the record, once, and returns a revision that the bucket has reached.
-func (a *Call) knocks() (revision uint64, err error) {
-	if a.knocked != nil {
+// writeRecallRequest writes the record, once, and returns a revision that the bucket has reached.
+func (a *Call) writeRecallRequest() (revision uint64, err error) {
+	if a.recallRequest != nil {
 		return a.c.b.Probe(a.ctx, a.Keys.Gate)
 	}
-	k := &knock{}
+	k := &recallRequest{}
 	if k.key, k.id, k.revision, err = a.c.b.Try(a.ctx, a.Keys, a.Req.Mode); err != nil {
 		return 0, err
 	}
-	k.until = a.c.b.Instant().Add(knockFor)
-	a.knocked = k
+	k.until = a.c.b.Instant().Add(recallWithin)
+	a.recallRequest = k
 	return k.revision, nil
 }
 
-// Unknock deletes the record.
-func (a *Call) Unknock() {
-	if k := a.knocked; k != nil {
+// EndRecallRequest deletes the record.
+func (a *Call) EndRecallRequest() {
+	if k := a.recallRequest; k != nil {
 		a.c.s.Discard(k.key, k.id, k.revision)
 	}
 }

@@ -13,7 +13,7 @@ import (
 // waiter is a story of a waiter "me" behind the place of "B", and of the head "A" before it.
 type waiter struct {
 	t *testing.T
-	Follower
+	Successor
 	now   clock.Instant
 	queue []record.Entry
 }
@@ -23,8 +23,8 @@ const (
 	placeTTL    = 15 * time.Second
 )
 
-func newWaiter(t *testing.T, keys int, f Follower) *waiter {
-	w := &waiter{t: t, Follower: f, now: followBegun}
+func newWaiter(t *testing.T, keys int, f Successor) *waiter {
+	w := &waiter{t: t, Successor: f, now: followBegun}
 	w.queue = []record.Entry{placeOf("A", 0, keys), placeOf("B", 0, keys), placeOf("me", 0, keys)}
 	w.ID, w.Pred, w.Counts = "me", w.queue[1], keys > 1
 	w.Begin(keys, w.now, w.now)
@@ -34,7 +34,7 @@ func newWaiter(t *testing.T, keys int, f Follower) *waiter {
 // looks takes a look at keys, of which those that are zero are free, some time later.
 func (w *waiter) looks(after time.Duration, keys ...record.Entry) (d Decision, k int, revision uint64) {
 	w.now = w.now.Add(after)
-	return w.Looked(View{Keys: keys, Overdue: make([]bool, len(keys)), Queue: w.queue, Sent: w.now}, w.now)
+	return w.Scanned(View{Keys: keys, Overdue: make([]bool, len(keys)), Queue: w.queue, Sent: w.now}, w.now)
 }
 
 // stays: a look leaves the lock alone.
@@ -63,21 +63,21 @@ func heldAt(revision uint64) record.Entry {
 
 // A waiter takes a lock that its own reads have seen free for the patience of the head, at what it
 // has read, and deletes the place of the head as it was read.
-func TestFollowerTakesAnIdleLock(t *testing.T) {
-	w := newWaiter(t, 1, Follower{})
+func TestSuccessorTakesAnIdleLock(t *testing.T) {
+	w := newWaiter(t, 1, Successor{})
 	w.stays(0, freeAt(7)).stays(600*time.Millisecond, freeAt(7)).stays(599*time.Millisecond, freeAt(7))
 	w.takes(time.Millisecond, 0, 7, freeAt(7))
-	head, evicts := w.Evicts(0, w.now.Add(lookGap-1))
+	head, evicts := w.Evicts(0, w.now.Add(scanGap-1))
 	require.True(t, evicts)
 	require.Equal(t, "A", head.ID)
-	_, evicts = w.Evicts(0, w.now.Add(lookGap))
+	_, evicts = w.Evicts(0, w.now.Add(scanGap))
 	require.False(t, evicts, "the head may have come back since")
 }
 
 // What ends the wait for an idle lock: the head takes it, another client is quicker, a look fails.
-func TestFollowerBeginsAnew(t *testing.T) {
+func TestSuccessorBeginsAnew(t *testing.T) {
 	begun := func(t *testing.T) *waiter {
-		return newWaiter(t, 1, Follower{}).stays(0, freeAt(7)).stays(600*time.Millisecond, freeAt(7))
+		return newWaiter(t, 1, Successor{}).stays(0, freeAt(7)).stays(600*time.Millisecond, freeAt(7))
 	}
 	for name, c := range map[string]struct {
 		between func(w *waiter)
@@ -85,7 +85,7 @@ func TestFollowerBeginsAnew(t *testing.T) {
 	}{
 		"the head has it":           {func(w *waiter) { w.stays(0, heldAt(8)) }, 9},
 		"another tombstone":         {func(w *waiter) { w.stays(0, freeAt(8)) }, 9},
-		"a look fails":              {func(w *waiter) { w.LookFailed(w.now, time.Second) }, 7},
+		"a look fails":              {func(w *waiter) { w.ScanFailed(w.now, time.Second) }, 7},
 		"a read fails":              {func(w *waiter) { w.Failed(w.now, time.Second) }, 7},
 		"another server serves it":  {func(w *waiter) { w.Moved() }, 7},
 		"another claim was quicker": {func(w *waiter) { w.Missed(0, w.now) }, 7},
@@ -101,15 +101,15 @@ func TestFollowerBeginsAnew(t *testing.T) {
 }
 
 // Those behind the second waiter leave the lock to it.
-func TestFollowerJitter(t *testing.T) {
-	w := newWaiter(t, 1, Follower{Jitter: 100 * time.Millisecond})
+func TestSuccessorJitter(t *testing.T) {
+	w := newWaiter(t, 1, Successor{Jitter: 100 * time.Millisecond})
 	w.stays(0, freeAt(7)).stays(600*time.Millisecond, freeAt(7)).stays(600*time.Millisecond, freeAt(7))
 	w.takes(100*time.Millisecond, 0, 7, freeAt(7))
 }
 
 // Of several free slots it takes the one that has been free for longest.
-func TestFollowerSlots(t *testing.T) {
-	w := newWaiter(t, 3, Follower{})
+func TestSuccessorSlots(t *testing.T) {
+	w := newWaiter(t, 3, Successor{})
 	w.stays(0, heldAt(3), freeAt(7), heldAt(5))
 	w.stays(600*time.Millisecond, freeAt(8), freeAt(7), heldAt(5))
 	w.takes(600*time.Millisecond, 1, 7, freeAt(8), freeAt(7), heldAt(5))
@@ -117,7 +117,7 @@ func TestFollowerSlots(t *testing.T) {
 
 // A free slot at or above the number of the head says nothing about the head: it is not taken, has no
 // window, and its head keeps its place. What the head knows of is taken as ever.
-func TestFollowerHeadOfFewer(t *testing.T) {
+func TestSuccessorHeadOfFewer(t *testing.T) {
 	for name, c := range map[string]struct {
 		head, own int
 		keys      []record.Entry
@@ -129,13 +129,13 @@ func TestFollowerHeadOfFewer(t *testing.T) {
 		"as many":                   {3, 3, []record.Entry{heldAt(3), heldAt(5), freeAt(7)}, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWaiter(t, c.own, Follower{})
+			w := newWaiter(t, c.own, Successor{})
 			w.Counts, w.queue[0] = true, placeOf("A", 0, c.head)
 			w.stays(0, c.keys...).stays(600*time.Millisecond, c.keys...)
 			if c.takes < 0 {
 				w.stays(600*time.Millisecond, c.keys...).stays(time.Minute, c.keys...)
 				require.Equal(t, make([]window, c.own), w.windows)
-				require.Zero(t, w.lookAt, "it looks no more until something shows")
+				require.Zero(t, w.scanAt, "it looks no more until something shows")
 				return
 			}
 			w.takes(600*time.Millisecond, c.takes, c.keys[c.takes].Revision, c.keys...)
@@ -146,7 +146,7 @@ func TestFollowerHeadOfFewer(t *testing.T) {
 	}
 
 	// A slot that was the evidence against one head is none against the next, which knows of fewer.
-	w := newWaiter(t, 2, Follower{})
+	w := newWaiter(t, 2, Successor{})
 	w.stays(0, heldAt(3), freeAt(7)).stays(600*time.Millisecond, heldAt(3), freeAt(7))
 	w.queue[0] = placeOf("C", 0, 1)
 	w.stays(600*time.Millisecond, heldAt(3), freeAt(7)).stays(600*time.Millisecond, heldAt(3), freeAt(7))
@@ -154,55 +154,55 @@ func TestFollowerHeadOfFewer(t *testing.T) {
 
 // An own claim without an answer, which turns up, is adopted at once. A queue without the predecessor,
 // or without the own place, is listed again.
-func TestFollowerQueue(t *testing.T) {
-	w := newWaiter(t, 1, Follower{})
-	d, k, revision := w.Looked(View{Keys: []record.Entry{stored(9, "claim", 1, record.StatusHeld)}, Overdue: make([]bool, 1), Queue: w.queue, Own: "claim"}, w.now)
+func TestSuccessorQueue(t *testing.T) {
+	w := newWaiter(t, 1, Successor{})
+	d, k, revision := w.Scanned(View{Keys: []record.Entry{stored(9, "claim", 1, record.StatusHeld)}, Overdue: make([]bool, 1), Queue: w.queue, Own: "claim"}, w.now)
 	require.Equal(t, []any{Take, 0, uint64(0)}, []any{d, k, revision})
 	for name, queue := range map[string][]record.Entry{
 		"the predecessor has gone": {w.queue[0], w.queue[2]},
 		"the own place has gone":   w.queue[:2],
 		"it queues behind":         {w.queue[2], w.queue[1]},
 	} {
-		d, _, _ := w.Looked(View{Keys: []record.Entry{{}}, Overdue: make([]bool, 1), Queue: queue}, w.now)
+		d, _, _ := w.Scanned(View{Keys: []record.Entry{{}}, Overdue: make([]bool, 1), Queue: queue}, w.now)
 		require.Equal(t, ListAgain, d, name)
 	}
 }
 
 // An overdue record counts as free. One whose time is over by the estimate only is looked at soon.
-func TestFollowerOverdue(t *testing.T) {
-	w := newWaiter(t, 1, Follower{})
+func TestSuccessorOverdue(t *testing.T) {
+	w := newWaiter(t, 1, Successor{})
 	over := heldAt(9)
 	over.Record.TTL = time.Second
 	server := over.Record.Time.Add(time.Minute)
-	d, _, _ := w.Looked(View{Keys: []record.Entry{over}, Overdue: []bool{false}, Queue: w.queue, Server: server}, w.now)
+	d, _, _ := w.Scanned(View{Keys: []record.Entry{over}, Overdue: []bool{false}, Queue: w.queue, Server: server}, w.now)
 	require.Equal(t, Stay, d)
-	require.True(t, w.Looks(w.now.Add(20*time.Millisecond)))
+	require.True(t, w.Scans(w.now.Add(20*time.Millisecond)))
 	for range 3 {
-		d, _, _ = w.Looked(View{Keys: []record.Entry{over}, Overdue: []bool{true}, Queue: w.queue, Server: server}, w.now)
+		d, _, _ = w.Scanned(View{Keys: []record.Entry{over}, Overdue: []bool{true}, Queue: w.queue, Server: server}, w.now)
 		w.now = w.now.Add(600 * time.Millisecond)
 	}
 	require.Equal(t, Take, d)
 }
 
 // The tombstone of a first waiter that was granted makes its successor the first, and no other one.
-func TestFollowerFirst(t *testing.T) {
+func TestSuccessorFirst(t *testing.T) {
 	granted := record.Body{ID: "B", Status: record.StatusGranted}
-	first := func(f Follower, tombstone record.Body) bool {
+	first := func(f Successor, tombstone record.Body) bool {
 		w := newWaiter(t, 1, f)
 		return w.First(tombstone)
 	}
-	require.True(t, first(Follower{}, granted))
-	require.False(t, first(Follower{Reads: true}, granted), "several readers are granted at once")
-	require.False(t, first(Follower{}, record.Body{ID: "C", Status: record.StatusGranted}), "of another place")
-	require.False(t, first(Follower{}, record.Body{ID: "B", Status: record.StatusGone}), "it has given up")
-	require.False(t, first(Follower{}, record.Body{ID: "B", Status: record.StatusPassed}), "out of turn")
+	require.True(t, first(Successor{}, granted))
+	require.False(t, first(Successor{Reads: true}, granted), "several readers are granted at once")
+	require.False(t, first(Successor{}, record.Body{ID: "C", Status: record.StatusGranted}), "of another place")
+	require.False(t, first(Successor{}, record.Body{ID: "B", Status: record.StatusGone}), "it has given up")
+	require.False(t, first(Successor{}, record.Body{ID: "B", Status: record.StatusPassed}), "out of turn")
 }
 
 // A waiter reads by its timers. It watches the lock from its second read on if it is the second, and
 // else when the predecessor has been silent for longer than those that live are.
-func TestFollowerTimers(t *testing.T) {
+func TestSuccessorTimers(t *testing.T) {
 	for _, second := range []bool{true, false} {
-		w := newWaiter(t, 1, Follower{Second: second})
+		w := newWaiter(t, 1, Successor{Second: second})
 		reads, watches := w.Due(w.now)
 		require.True(t, reads)
 		require.False(t, watches, "the subscription is not proven")
@@ -232,32 +232,32 @@ func TestFollowerTimers(t *testing.T) {
 
 // A key that is free in two reads in a row makes the waiter look, and one read alone does not: that
 // may meet any hand-over. A notification makes it look after a pause, unless the head is quicker.
-func TestFollowerLooks(t *testing.T) {
+func TestSuccessorLooks(t *testing.T) {
 	server := time.Now()
 	keys := []string{"lock.l"}
-	w := newWaiter(t, 1, Follower{})
+	w := newWaiter(t, 1, Successor{})
 	require.Equal(t, []int{0}, w.ReadBeside(keys, []record.Entry{heldAt(6)}, "", time.Time{}, w.now))
 	require.Empty(t, w.ReadBeside(keys, []record.Entry{freeAt(7)}, "", server, w.now))
 	w.Read(w.Pred, w.now, w.now, placeTTL, time.Minute)
 	require.Equal(t, w.now.Add(readAgain), w.At(), "soon again")
-	require.False(t, w.Looks(w.now))
+	require.False(t, w.Scans(w.now))
 	w.ReadBeside(keys, []record.Entry{freeAt(9)}, "", server, w.now)
 	w.Read(w.Pred, w.now, w.now, placeTTL, time.Minute)
-	require.False(t, w.Looks(w.now), "from hand to hand")
+	require.False(t, w.Scans(w.now), "from hand to hand")
 	require.Greater(t, w.At(), w.now.Add(time.Second), "and once only")
 	w.ReadBeside(keys, []record.Entry{freeAt(9)}, "", server, w.now)
-	require.True(t, w.Looks(w.now))
-	require.True(t, w.Look(false), "by its own reads")
+	require.True(t, w.Scans(w.now))
+	require.True(t, w.Scan(false), "by its own reads")
 
-	w = newWaiter(t, 1, Follower{})
+	w = newWaiter(t, 1, Successor{})
 	w.Freed(w.now)
-	require.False(t, w.Looks(w.now))
-	require.True(t, w.Looks(w.now.Add(lookAfter)))
-	require.True(t, w.Look(true), "it is free still")
+	require.False(t, w.Scans(w.now))
+	require.True(t, w.Scans(w.now.Add(scanAfter)))
+	require.True(t, w.Scan(true), "it is free still")
 	w.stays(0, heldAt(9))
 	w.Freed(w.now)
-	require.False(t, w.Look(false), "the head has it")
-	require.False(t, w.Looks(w.now.Add(time.Hour)))
+	require.False(t, w.Scan(false), "the head has it")
+	require.False(t, w.Scans(w.now.Add(time.Hour)))
 }
 
 // The pauses of Lateness are short for as long as the clocks of two servers may differ.
