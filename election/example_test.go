@@ -211,17 +211,23 @@ func ExampleDetached() {
 	defer done()
 	items := make(chan string, 1)
 	items <- "order 42"
+	process := func(term context.Context, item string) error {
+		stop() // in the middle of it
+		fmt.Println("finished:", item, term.Err())
+		return term.Err()
+	}
 
 	e := election.New(locks, "scheduler", election.Detached())
 	err := e.Run(ctx, func(term context.Context, t *election.Term) error {
 		for {
 			select {
 			case item := <-items:
-				stop() // in the middle of it
-				fmt.Println("finished:", item, term.Err())
-			case <-ctx.Done():
+				if err := process(term, item); err != nil {
+					return err
+				}
+			case <-ctx.Done(): // SIGTERM: resign
 				return nil
-			case <-term.Done():
+			case <-term.Done(): // lost
 				return t.Err()
 			}
 		}
