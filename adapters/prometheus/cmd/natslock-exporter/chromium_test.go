@@ -33,8 +33,8 @@ func killGroup(cmd *exec.Cmd) { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKI
 const evil = `<img src=x onerror="document.title='run'">`
 
 // TestPageInChromium looks at the page as a browser shows it: locks of all kinds, names that
-// would be markup, a lock's own page, sorting and the filter, an outage, and the end of the
-// exporter.
+// would be markup, a lock's own page, sorting and the filter, an outage, and an
+// exporter that ends and comes back.
 func TestPageInChromium(t *testing.T) {
 	tier.Proof(t)
 	b := chromium(t)
@@ -106,6 +106,10 @@ func TestPageInChromium(t *testing.T) {
 	require.Equal(t, 0, p.stop())
 	table.until(`document.getElementById("trouble").textContent.startsWith("The exporter")`)
 	table.shot("exporter-gone")
+	again := follow(t, s, "--page="+strings.TrimSuffix(strings.TrimPrefix(page, "http://"), "/"))
+	table.until(`document.getElementById("banner").hidden && document.getElementById("live").textContent === "live"`)
+	table.until(`document.querySelectorAll("#rows tr").length === 1`) // by the filter
+	require.Equal(t, 0, again.stop())
 }
 
 // TestPageWithoutRights looks at a lock as a user sees it who may not read the history.
