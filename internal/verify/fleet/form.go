@@ -74,6 +74,7 @@ func canon(w *World) {
 		for _, k := range c.Kept {
 			k.canon(w)
 		}
+		c.canonOthers(w)
 		for _, r := range c.Runs {
 			if f := r.Successor; f != nil && f.Proven {
 				f.Pred.Time = time.Time{}
@@ -222,11 +223,53 @@ func (k *kept) canon(w *World) {
 	}
 }
 
+// canonOthers forgets how many places have become known before the writes that are on their way, since when the
+// subscriptions are proven if each list is younger, and places that are gone where no older notification can show them.
+func (c *client) canonOthers(w *World) {
+	if c.Line == nil || c.Line.Others == nil {
+		return
+	}
+	o := c.Line.Others
+	count := field[uint32](o, "count")
+	least := *count
+	var news []*uint32
+	for _, r := range c.Line.Runs {
+		n := field[uint32](r, "writing", "news")
+		if *field[clock.Instant](r, "writing", "begun") == 0 {
+			*n = 0
+			continue
+		}
+		least = min(least, *n)
+		news = append(news, n)
+	}
+	if len(news) == 0 {
+		least = *count
+	}
+	for _, n := range append(news, count) {
+		*n -= least
+	}
+	proven, listed := field[clock.Instant](o, "proven"), *field[clock.Instant](o, "listed")
+	if w.Scope.Kind == record.RW {
+		listed = min(listed, *field[clock.Instant](o, "gate", "listed"))
+	}
+	if *proven != 0 && listed > *proven {
+		*proven = listed
+	}
+	if f := w.Scope.Faults; w.Scope.Prompt && !w.Scope.Slow && f.Late == 0 {
+		gone := reflect.ValueOf(o).Elem().FieldByName("gone")
+		reflect.NewAt(gone.Type(), gone.Addr().UnsafePointer()).Elem().SetZero()
+		*field[clock.Instant](o, "swept") = 0
+	}
+}
+
 // field is a field that a package does not export.
-func field[F, T any](of *T, name string) *F {
-	f := reflect.ValueOf(of).Elem().FieldByName(name)
+func field[F, T any](of *T, path ...string) *F {
+	f := reflect.ValueOf(of).Elem()
+	for _, name := range path {
+		f = f.FieldByName(name)
+	}
 	if f.Type() != reflect.TypeFor[F]() {
-		panic("fleet: the field " + name + " has another type")
+		panic(fmt.Sprintf("fleet: the field %v has another type", path))
 	}
 	return (*F)(f.Addr().UnsafePointer())
 }
