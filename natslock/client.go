@@ -333,7 +333,11 @@ func (c *Client) Healthy() error {
 // Close takes no new locks, ends the waiters with [ErrClosed], and waits until the
 // holders have unlocked or ctx ends. Then it ends the contexts of the locks that are
 // left, with the cause [ErrClosed]. It leaves their records to the TTL, because their
-// work may still be stopping. If ctx never ends, Close waits as long as a lock is held.
+// work may still be stopping. If ctx never ends, Close waits as long as a lock is held. If it
+// has ended, as that of a signal has, Close waits for no holder.
+//
+// Call Close before the connection is closed or drained. Otherwise others wait for the TTL of
+// each lock that is held or lingers.
 //
 // Close waits for the calls of an observer that are due, for a release
 // timeout at most. A Close that an observer or an [EarlyWarning] calls does not wait for

@@ -9,7 +9,7 @@
 //
 //	locks, err := natslock.New(ctx, nc) // one for each connection
 //	...
-//	defer locks.Close(ctx) // before nc.Close: it waits for the holders
+//	defer locks.Close(context.Background()) // before nc.Close: it waits for the holders
 //
 //	err = locks.Do(ctx, "orders.42", func(ctx context.Context, l *natslock.Lock) error {
 //		return update(ctx, l.Token())

@@ -111,7 +111,18 @@ func TestOutage(t *testing.T) {
 				return nil
 			})
 		})
+		observed := make(chan election.Leader, 100)
+		go func() {
+			for l, err := range e.Observe(leads) {
+				assert.NoError(t, err)
+				observed <- l
+			}
+		}()
 		time.Sleep(9 * time.Second) // the last renewal is 4 s old
+		first := <-observed
+		for first.Vacant() {
+			first = <-observed
+		}
 		_, leading := e.IsLeader()
 		require.True(t, leading)
 		require.NoError(t, o.locks.Healthy())
@@ -149,6 +160,7 @@ func TestOutage(t *testing.T) {
 		time.Sleep(time.Until(o.began.Add(2 * time.Minute)))
 		require.NoError(t, kept.Err(), "a TTL longer than the outage")
 		require.ErrorIs(t, o.locks.Healthy(), natslock.ErrUnavailable)
+		require.Empty(t, observed, "Observe yields nothing in an outage")
 		require.NoError(t, theirs.Unlock(ctx))
 		o.link.Heal()
 		o.ends("Lock without a limit", waiting, 2*time.Minute, 2*time.Minute+3*time.Second)
@@ -156,9 +168,32 @@ func TestOutage(t *testing.T) {
 		require.NoError(t, o.locks.Healthy())
 		_, leading = e.IsLeader()
 		require.True(t, leading, "Run campaigns again")
+		require.True(t, (<-observed).Vacant(), "a vacancy, and then the next term")
+		require.Greater(t, (<-observed).Token, first.Token)
 		require.NoError(t, kept.Unlock(ctx))
 		stop()
 		o.ends("Run", run, 2*time.Minute, 3*time.Minute, context.Canceled)
+	})
+}
+
+// TestSilent: a connection that counts as up and brings no answer.
+func TestSilent(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		o := newOutage(t, s, nats.PingInterval(nats.DefaultPingInterval))
+		held, released := o.lock("held"), o.lock("released")
+		time.Sleep(time.Second)
+		o.link.Blackhole(true)
+		o.began = time.Now()
+		tryLock := o.call(func() error { _, err := o.locks.TryLock(t.Context(), "l"); return err })
+		unlock := o.call(func() error { return released.Unlock(t.Context()) })
+		heldEnds := o.call(func() error { <-held.Context().Done(); return context.Cause(held.Context()) })
+		o.ends("TryLock", tryLock, time.Millisecond, 5*time.Second, natslock.ErrUnavailable)
+		require.NoError(t, o.locks.Healthy(), "it does not know yet")
+		o.ends("Unlock", unlock, 5*time.Second, 5*time.Second, natslock.ErrUnavailable)
+		time.Sleep(time.Second)
+		require.ErrorIs(t, o.locks.Healthy(), natslock.ErrUnavailable)
+		require.True(t, o.nc.IsConnected())
+		o.ends("the context of a held lock", heldEnds, 13*time.Second, 14*time.Second, natslock.ErrLost)
 	})
 }
 
@@ -292,11 +327,16 @@ func TestCloseEnded(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		o := newOutage(t, s)
 		held := o.lock("held")
+		require.NoError(t, o.locks.Do(t.Context(), "idle", nothing, natslock.Linger(time.Minute)))
 		ended, cancel := context.WithCancel(context.Background())
 		cancel()
 		require.ErrorIs(t, o.locks.Close(ended), context.Canceled)
 		require.ErrorIs(t, held.Err(), natslock.ErrClosed)
 		_, err := o.other.TryLock(t.Context(), "held")
 		require.ErrorIs(t, err, natslock.ErrLocked)
+		time.Sleep(time.Second)
+		l, err := o.other.TryLock(t.Context(), "idle")
+		require.NoError(t, err, "an idle lock is given up in the background")
+		require.NoError(t, l.Unlock(t.Context()))
 	})
 }
