@@ -89,7 +89,7 @@ func (l *Lease) Admit(h *Holder, a Admission) (admitted bool, err error) {
 	switch admission, u := l.use.Admit(&l.Kept, entrant, now, l.s.WatchAfter); admission {
 	case core.NotHeld:
 		if u.End != core.NoEnd {
-			over = l.follow(u, "")
+			over = l.apply(u, "")
 		}
 		return false, l.cause
 	case core.RunsOut:

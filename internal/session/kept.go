@@ -113,7 +113,7 @@ func (k *kept) Status() (State, time.Duration, error) {
 // check ends the record if its validity is over. Under mu.
 func (k *kept) check(now clock.Instant) (over ending) {
 	if u := k.Check(now); u.End != core.NoEnd {
-		over = k.follow(u, "")
+		over = k.apply(u, "")
 	}
 	return over
 }
@@ -147,14 +147,14 @@ func (k *kept) tick(now clock.Instant) {
 	if renew {
 		k.s.renewer.want(k, k.Late(), k.Valid.End, k.Enough())
 	}
-	over := k.follow(u, "")
+	over := k.apply(u, "")
 	k.s.mu.Unlock()
 	over.finish()
 }
 
-// follow does what an event asks for. why is the reason of an end, if the caller knows it. The
+// apply does what an event asks for. why is the reason of an end, if the caller knows it. The
 // caller finishes the ending without the mutex. Under mu.
-func (k *kept) follow(u core.Consequence, why string) (over ending) {
+func (k *kept) apply(u core.Consequence, why string) (over ending) {
 	if u.Confirmed > 0 {
 		over.answered = k.forget(u.Confirmed)
 		over.k = k
@@ -182,7 +182,7 @@ func (k *kept) follow(u core.Consequence, why string) (over ending) {
 
 // lose ends a record that is held. Under mu.
 func (k *kept) lose(end core.End, why string) ending {
-	return k.follow(k.Lose(end, core.NoReason, k.s.b.Instant()), why)
+	return k.apply(k.Lose(end, core.NoReason, k.s.b.Instant()), why)
 }
 
 // release ends the record by its holder, with end as its cause. Under mu.

@@ -247,7 +247,7 @@ func (l *Lease) forget(x extension, settled bool) bool {
 		}
 	}
 	if !l.Renews() && l.Wanted() { // a hint that was to be followed by a renewal is followed by a read
-		l.follow(l.kept.Suspect(l.Last, l.s.b.Instant()), "")
+		l.apply(l.kept.Suspect(l.Last, l.s.b.Instant()), "")
 	}
 	l.moved()
 	return true
@@ -288,7 +288,7 @@ func (l *Lease) Suspect() {
 	l.s.mu.Lock()
 	defer l.s.mu.Unlock()
 	if l.State == Held {
-		l.follow(l.kept.Suspect(l.Last, l.s.b.Instant()), "") // which ends nothing
+		l.apply(l.kept.Suspect(l.Last, l.s.b.Instant()), "") // which ends nothing
 	}
 }
 
@@ -303,7 +303,7 @@ func (l *Lease) startWatch() {
 	l.s.mu.Lock()
 	if l.State == Held && l.use.Watching && l.watch == nil {
 		l.watch = w
-		l.follow(l.kept.Suspect(l.Last, l.s.b.Instant()), "")
+		l.apply(l.kept.Suspect(l.Last, l.s.b.Instant()), "")
 		w = nil
 	}
 	l.s.mu.Unlock()
@@ -326,7 +326,7 @@ func (l *Lease) notified(ev kvstore.Event) {
 	entry := record.Of(ev.Record)
 	l.s.mu.Lock()
 	defer l.s.mu.Unlock()
-	l.follow(l.kept.Notified(entry, l.s.b.Instant()), "") // which ends nothing
+	l.apply(l.kept.Notified(entry, l.s.b.Instant()), "") // which ends nothing
 }
 
 // Entry returns the record as the client knows it, for errors and views.

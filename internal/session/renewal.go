@@ -97,7 +97,7 @@ func (k *kept) renewed(n uint64, a kvstore.Answer, paced uint64, sent clock.Inst
 			k.fails(a.Err)
 		}
 	}
-	over := k.follow(k.Answered(n, answer, now), "")
+	over := k.apply(k.Answered(n, answer, now), "")
 	k.s.mu.Unlock()
 	over.finish()
 }
@@ -180,7 +180,7 @@ func (k *kept) judge(entry record.Entry, revision uint64) {
 	case core.RecordReplaced:
 		why = fmt.Sprintf("its record was replaced at revision %d", entry.Revision)
 	}
-	over := k.follow(u, why)
+	over := k.apply(u, why)
 	k.s.mu.Unlock()
 	if u.Doubted {
 		k.s.doubtBucket()

@@ -264,7 +264,7 @@ func (r *renewer) renewAll() {
 	r.pace.Reset()
 	r.s.mu.Unlock()
 	r.held(func(k *kept) {
-		k.follow(k.Reconnected(now, k.phase()), "") // which ends nothing
+		k.apply(k.Reconnected(now, k.phase()), "") // which ends nothing
 	})
 }
 
