@@ -15,7 +15,7 @@ test: ## the default tier, two minutes
 	go test ./...
 
 .PHONY: proof
-proof: ## the tests of the proof tier too, one package at a time, a quarter of an hour
+proof: ## the tests of the proof tier too, one package at a time, half an hour
 	@for pkg in $$(git grep -l 'tier\.Proof(' -- '*_test.go' | xargs -n 1 dirname | sort -u); do \
 		NATSLOCK_TIER=proof go test -count=1 -timeout 30m ./$$pkg || failed="$$failed $$pkg"; \
 	done; [ -z "$$failed" ] || { echo "failed:$$failed"; exit 1; }
