@@ -32,7 +32,7 @@ func main() {
 		log.Fatal(err)
 	}
 	web := &http.Server{Handler: routes(locks), ReadHeaderTimeout: 5 * time.Second}
-	l, err := net.Listen("tcp", cmp.Or(os.Getenv("LISTEN"), "127.0.0.1:8080"))
+	l, err := net.Listen("tcp", cmp.Or(os.Getenv("LISTEN"), ":8080"))
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -178,6 +178,9 @@ func exports(t *testing.T, s *testutil.Server) {
 		all = append(all, start(t, s, "exports"))
 	}
 	all[0].await(`ends export 2`)
+	s.Stop()
+	s.Restart() // they go on after an outage
+	all[0].await(fmt.Sprintf(`begins export %d`, 3+len(all[0].find(`begins export`))))
 	for _, p := range all {
 		p.terminate()
 		require.Len(t, p.find(`ends export`), len(p.find(`begins export`)))
@@ -197,6 +200,9 @@ func cache(t *testing.T, s *testutil.Server) {
 	a, b := start(t, s, "cache", "-file", file, "-age", "300ms"), start(t, s, "cache", "-file", file, "-age", "300ms")
 	a.await(`(?s)(writes, token .*){3}`)
 	b.await(`writes, token`)
+	s.Stop()
+	s.Restart() // they go on after an outage
+	a.await(fmt.Sprintf(`(?s)(writes, token .*){%d}`, 3+len(a.find(`writes, token`))))
 	a.terminate()
 	b.terminate()
 	for _, p := range []*process{a, b} {
