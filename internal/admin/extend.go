@@ -71,8 +71,11 @@ func (a *Admin) Extend(ctx context.Context, l Left, ttl time.Duration) (Extended
 // pause precedes another try. It returns an error where there is to be none; failed is that of the
 // last request.
 func (a *Admin) pause(ctx context.Context, try int, failed error) error {
+	if bucket.IsAny(failed, bucket.ErrPermission, kvstore.ErrInvalidKey, kvstore.ErrTooLarge) { // no outage
+		return failed
+	}
 	err := failed
-	if !bucket.IsAny(failed, bucket.ErrPermission, kvstore.ErrInvalidKey, kvstore.ErrTooLarge, kvstore.ErrClosed, kvstore.ErrConnectionClosed, kvstore.ErrDraining) {
+	if !bucket.IsAny(failed, kvstore.ErrClosed, kvstore.ErrConnectionClosed, kvstore.ErrDraining) {
 		if err = clock.Sleep(ctx, clock.ShortBackoff(try)); err == nil {
 			return nil
 		}

@@ -2,6 +2,7 @@ package script_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync/atomic"
@@ -248,6 +249,7 @@ func TestExtendAnswers(t *testing.T) {
 		{"not stored", 8500 * time.Millisecond, []testutil.Fate{testutil.Drop}, 0, natslock.ErrLost},
 		{"too late", 9100 * time.Millisecond, nil, 0, natslock.ErrLost},
 		{"no answer", 2 * time.Second, []testutil.Fate{testutil.Drop, testutil.Drop, testutil.Drop, testutil.Drop, testutil.Drop, testutil.Drop}, 0, natslock.ErrUnavailable},
+		{"refused", 2 * time.Second, []testutil.Fate{testutil.Refuse(kvstore.ErrPermission)}, 0, natslock.ErrPermission},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
@@ -267,6 +269,7 @@ func TestExtendAnswers(t *testing.T) {
 				lasts, err := h.Extend(ctx, p, 0)
 				if c.want != held {
 					require.ErrorIs(t, err, c.want)
+					require.Equal(t, c.want == natslock.ErrUnavailable, errors.Is(err, natslock.ErrUnavailable))
 					require.True(t, c.fates != nil || n == 0, "nothing is written")
 					return
 				}
