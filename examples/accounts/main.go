@@ -105,8 +105,8 @@ func (s *service) run(ctx context.Context, server, listen string, ttl time.Durat
 	case <-ctx.Done():
 	}
 
-	// Requests that wait for an account are answered with 503, and those at work finish.
-	// Each releases its lock. Those that take longer than this are cut off.
+	// Requests that wait for an account, and new ones, are answered with 503, and those at work
+	// finish. Each releases its lock. Those that take longer than this are cut off.
 	log.Printf("pid %d: ends, requests at work: %d", os.Getpid(), s.locks.Stats().Held)
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
