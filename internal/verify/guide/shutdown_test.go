@@ -4,10 +4,12 @@ package guide_test
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -233,6 +235,29 @@ func TestDefaultReconnects(t *testing.T) {
 		_, err := o.locks.TryLock(ctx, "l")
 		require.ErrorIs(t, err, nats.ErrConnectionClosed)
 	})
+}
+
+// TestRefusedLogin: a server that refuses the login twice in a row has nats.go close the
+// connection for good, whatever MaxReconnects says, unless IgnoreAuthErrorAbort is given.
+func TestRefusedLogin(t *testing.T) {
+	var options *server.Options
+	users := func(password string) []*server.User { return []*server.User{{Username: "u", Password: password}} }
+	// Over TCP: in a bubble the end of the connection overtakes the server's refusal.
+	s := testutil.RunServer(t, testutil.WithConfig(func(o *server.Options) { o.Users, options = users("p"), o }))
+	login := []nats.Option{nats.UserInfo("u", "p"), nats.MaxReconnects(-1), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {})}
+	gone, stays := s.Connect(login...), s.Connect(append(login, nats.IgnoreAuthErrorAbort())...)
+	c := newClient(t, stays)
+	reload := func(password string) {
+		o := options.Clone()
+		o.Users = users(password)
+		require.NoError(t, s.Server().ReloadOptions(o))
+	}
+	reload("another")
+	require.Eventually(t, gone.IsClosed, 30*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return errors.Is(c.Healthy(), natslock.ErrUnavailable) }, 30*time.Second, 10*time.Millisecond)
+	require.False(t, stays.IsClosed())
+	reload("p")
+	require.NoError(t, c.Do(t.Context(), "l", nothing))
 }
 
 // TestCloseInOutage: Close waits for holders until its context ends, and ends the waiters at
