@@ -450,5 +450,12 @@ func TestRunErrorOfLead(t *testing.T) {
 		})
 		require.ErrorIs(t, err, context.Canceled)
 		require.ErrorIs(t, err, failure)
+
+		ctx, stop = context.WithCancelCause(t.Context())
+		err = m.elect("a").Run(ctx, func(ctx context.Context, _ *election.Term) error {
+			stop(nil)
+			return fmt.Errorf("stopped: %w", errors.Join(ctx.Err(), failure))
+		})
+		require.ErrorIs(t, err, failure, "it is joined with the end")
 	})
 }

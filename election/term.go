@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/natslock/locks/internal/clock"
@@ -95,7 +96,7 @@ const (
 // repeats. There is no pause after a term that was lost.
 //
 // The client's logger gets a warning with each error of lead ([natslock.WithLogger]), but for
-// that of a context of the term that had ended.
+// one that is nothing but the end of the term's context.
 //
 // A term ends with ctx, and so does lead's context. With [Detached] it goes on until lead
 // returns, so that a service that is stopped can finish what it is doing.
@@ -158,7 +159,7 @@ func (e *Election) Run(ctx context.Context, lead func(ctx context.Context, t *Te
 func (t *Term) serve(lead func(context.Context, *Term) error) (lost bool, err error) {
 	ctx := t.Context()
 	defer func() {
-		if errors.Is(err, ctx.Err()) || errors.Is(err, context.Cause(ctx)) {
+		if isEnd(ctx, err) {
 			err = nil
 		}
 		lost = errors.Is(t.lock.Err(), natslock.ErrLost)
@@ -168,6 +169,17 @@ func (t *Term) serve(lead func(context.Context, *Term) error) (lost bool, err er
 		err = lead(ctx, t)
 	}
 	return
+}
+
+// isEnd says whether err is the end of ctx, and nothing that is joined with it.
+func isEnd(ctx context.Context, err error) bool {
+	if all, ok := errors.AsType[interface {
+		error
+		Unwrap() []error
+	}](err); ok && err != context.Cause(ctx) {
+		return !slices.ContainsFunc(all.Unwrap(), func(err error) bool { return !isEnd(ctx, err) })
+	}
+	return ctx.Err() != nil && (errors.Is(err, ctx.Err()) || errors.Is(err, context.Cause(ctx)))
 }
 
 // isFinal says whether another try would fail in the same way.

@@ -123,7 +123,7 @@ func (l *Locker) Lose(name string) (held bool) {
 }
 
 // Break ends all locks that are held under the name as an operator does, with
-// natslock.Client.Break. When Break returns, their contexts have ended with a cause that
+// admin.Admin.Break. When Break returns, their contexts have ended with a cause that
 // matches natslock.ErrBroken. Nobody gets in before the holders have unlocked, or their TTL
 // has ended. It returns false if there was no such lock.
 func (l *Locker) Break(name, reason string) (held bool) {
@@ -191,7 +191,7 @@ func (l *Locker) Delay(name string, d time.Duration) { l.faults.delay(name, d) }
 func (l *Locker) Fail(err error) { l.faults.fail(err) }
 
 // Inspect returns the state of a lock: the holder, the readers and the queue. It is what
-// natslock.Client.Inspect returns, and no fault concerns it. It panics if the name is invalid.
+// admin.Admin.Inspect returns, and no fault concerns it. It panics if the name is invalid.
 func (l *Locker) Inspect(kind admin.Kind, name string) admin.Info {
 	info, err := admin.New(l.other).Inspect(context.Background(), kind, name)
 	if err != nil {

@@ -24,8 +24,9 @@
 // lock's context. A deadline on it therefore ends the work too. [MaxWait] bounds the
 // waiting alone. [Detached] separates the lock's context from the end of its parent.
 //
-// [Lock.Err] says whether the lock is still held, and [Lock.Remaining] for how long it is
-// certain without another confirmation by the server.
+// The lock is held while [Lock.Remaining] is more than 0. Once that is 0, [Lock.Err] says why: the lock
+// was lost unless the error matches [ErrReleased] or [ErrEnded]. Err is also that of the parent, where
+// only that has ended: the caller unlocks the lock then.
 //
 // # Outcomes
 //

@@ -34,7 +34,8 @@ var (
 	// ErrEnded: an [Until] lock was held to its planned end. It does not match
 	// [ErrLost].
 	ErrEnded = session.ErrEnded
-	// ErrHandedOff: the holder has handed the lock over by [Lock.Handoff].
+	// ErrHandedOff: the holder has handed the lock over by [Lock.Handoff]. It matches
+	// [ErrReleased] too.
 	ErrHandedOff = session.ErrHandedOff
 	// ErrNotHandedOver: there is nothing to adopt with the handle; see [Client.Adopt].
 	ErrNotHandedOver = call.ErrNotHandedOver
@@ -82,7 +83,7 @@ func (e *LockedError) Error() string {
 	case e.Own && e.Holder != nil && e.entry.Status != record.StatusCooldown && e.entry.Status != record.StatusHanded:
 		fmt.Fprintf(&b, "this client itself (token %d)", e.Holder.Token)
 	case e.Holder != nil:
-		b.WriteString(describe(e.entry))
+		b.WriteString(describe(*e.Holder, e.entry))
 	case e.Queued > 0 && !e.entry.Unreadable:
 		b.Reset()
 		fmt.Fprintf(&b, "lock %q has a queue", e.Name)
@@ -122,7 +123,7 @@ func (e *TimeoutError) Error() string {
 		fmt.Fprintf(&b, " at place %d of the queue", e.Position)
 	}
 	if e.Holder != nil {
-		fmt.Fprintf(&b, ", held by %s", describe(e.entry))
+		fmt.Fprintf(&b, ", held by %s", describe(*e.Holder, e.entry))
 	}
 	if e.cause != nil {
 		fmt.Fprintf(&b, ": %s", strings.ReplaceAll(e.cause.Error(), "\n", ": "))

@@ -59,16 +59,13 @@ func knownHolder(e record.Entry) *Holder {
 	return holderOf(e)
 }
 
-// describe names the holder that a record shows, for the text of an error.
-func describe(e record.Entry) string {
-	if e.Unreadable {
-		return fmt.Sprintf("an unknown owner (revision %d)", e.Revision)
+// describe names a holder, for the text of an error; e is its record.
+func describe(h Holder, e record.Entry) string {
+	s := h.Owner
+	if !strings.Contains(s, h.Host) { // the default owner names the host
+		s += " on " + h.Host
 	}
-	s := e.Owner
-	if !strings.Contains(s, e.Host) { // the default owner names the host
-		s += " on " + e.Host
-	}
-	s += fmt.Sprintf(" (token %d)", e.TokenOrTicket())
+	s += fmt.Sprintf(" (token %d)", h.Token)
 	switch e.Status {
 	case record.StatusBroken:
 		s += ", broken by " + e.BrokenBy

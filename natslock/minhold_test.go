@@ -20,8 +20,8 @@ import (
 
 const minHold = 5 * time.Second
 
-// rests says whether w writes the record of a lock that rests.
-func rests(w kvstore.Write) bool {
+// coolsDown says whether w writes the record of a lock in cooldown.
+func coolsDown(w kvstore.Write) bool {
 	body, err := record.Decode(w.Value)
 	return err == nil && !w.Delete && body.Status == record.StatusCooldown
 }
@@ -63,7 +63,7 @@ func TestMinHoldOnce(t *testing.T) {
 	}
 }
 
-// A client that waits behind a lock that rests gets it when the minimum hold is over, by
+// A client that waits behind a lock in cooldown gets it when the minimum hold is over, by
 // the server's clock, and no earlier. So does a goroutine of the holder's client, whether or
 // not it wants a minimum hold itself. Lost answers change nothing.
 func TestMinHoldWaits(t *testing.T) {
@@ -76,12 +76,12 @@ func TestMinHoldWaits(t *testing.T) {
 	}
 	for name, fate := range answers {
 		for who := range 3 {
-			t.Run(name+"/"+[]string{"stranger", "sibling", "sibling that rests"}[who], func(t *testing.T) {
+			t.Run(name+"/"+[]string{"stranger", "sibling", "sibling with a cooldown"}[who], func(t *testing.T) {
 				testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 					c, f := joinFaulty(t, s)
 					n := 0
 					f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
-						if !rests(w) {
+						if !coolsDown(w) {
 							return testutil.Pass
 						}
 						n++
@@ -123,7 +123,7 @@ func first(n int, fate testutil.Fate) testutil.Fate {
 }
 
 // A renewal that is on its way at the Unlock does not end the minimum hold. The server
-// stores it before the record of the lock that rests, after it, or never.
+// stores it before the record of the lock in cooldown, after it, or never.
 func TestMinHoldAgainstRenewal(t *testing.T) {
 	for name, fate := range map[string]testutil.Fate{
 		"before": testutil.LoseAnswer, "after": testutil.Delay(200 * time.Millisecond), "never": testutil.Drop,
@@ -240,7 +240,7 @@ func TestMinHoldLost(t *testing.T) {
 	}
 }
 
-// A break frees a lock that rests at once. A break of its holder frees it when the holder
+// A break frees a lock in cooldown at once. A break of its holder frees it when the holder
 // has stopped.
 func TestMinHoldBroken(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
@@ -262,7 +262,7 @@ func TestMinHoldBroken(t *testing.T) {
 	})
 }
 
-// A lock that rests is overdue like any other, where the server has forgotten it.
+// A lock in cooldown is overdue like any other, where the server has forgotten it.
 func TestMinHoldOverdue(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, other := join(t, s), join(t, s)
@@ -338,7 +338,7 @@ func TestMinHoldJoinsNothing(t *testing.T) {
 	})
 }
 
-// The watch reports the Unlock of a lock that rests as its release, once.
+// The watch reports the Unlock of a lock in cooldown as its release, once.
 func TestMinHoldWatched(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := join(t, s)

@@ -109,7 +109,7 @@ func TestNamesTTLRefused(t *testing.T) {
 		"fraction -1": natslock.WithTuning(natslock.Tuning{RenewFraction: -1}), "fraction 1": natslock.WithTuning(natslock.Tuning{RenewFraction: 1}),
 		"no margin": natslock.WithTuning(natslock.Tuning{SafetyMargin: math.NaN()}), "margin 0.6": natslock.WithTuning(natslock.Tuning{SafetyMargin: 0.6}),
 		"release timeout": natslock.WithTuning(natslock.Tuning{ReleaseTimeout: -1}), "release timeout for ever": natslock.WithTuning(natslock.Tuning{ReleaseTimeout: math.MaxInt64}),
-		"turn": natslock.WithTuning(natslock.Tuning{Turn: 2 * time.Second}), "no replicas": natslock.WithReplicas(0), "even more replicas": natslock.WithReplicas(7),
+		"turn": natslock.WithTuning(natslock.Tuning{Turn: 2 * time.Second}), "no replicas": natslock.WithReplicas(0), "even more replicas": natslock.WithReplicas(7), "two replicas": natslock.WithReplicas(2), "four replicas": natslock.WithReplicas(4),
 		"replicas": natslock.WithBucketConfig(kvstore.Config{Replicas: -1}), "many replicas": natslock.WithReplicas(7),
 		"bytes": natslock.WithBucketConfig(kvstore.Config{MaxBytes: -2}), "storage": natslock.WithBucketConfig(kvstore.Config{Storage: 7}),
 		"bucket": natslock.WithBucket(""), "owner": natslock.WithOwner(strings.Repeat("x", 2000)),

@@ -88,7 +88,7 @@ func WithBucket(name string) Option {
 // changes an existing bucket. Other replicas make New return [ErrInvalid].
 func WithReplicas(n int) Option {
 	return func(c *config) error {
-		if n < 1 {
+		if n != 1 && n != 3 && n != 5 { // two servers keep less than one: either loss stops them
 			return invalid("WithReplicas", "%d: use 1, 3 or 5", n)
 		}
 		c.replicas = n

@@ -137,7 +137,10 @@ func (j *job) Run() {
 	reported, watched := false, make(chan struct{})
 	stop := context.AfterFunc(lock.Context(), func() {
 		defer close(watched)
-		if err := lock.Err(); lock.Remaining() == 0 && !errors.Is(err, natslock.ErrReleased) { // nor the end of the parent
+		if lock.Remaining() > 0 { // the end of the parent
+			return
+		}
+		if err := lock.Err(); !errors.Is(err, natslock.ErrReleased) {
 			reported = true
 			j.onError(err)
 		}

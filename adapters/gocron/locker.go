@@ -163,7 +163,10 @@ func newRun(l *Locker, lock *natslock.Lock) *run {
 	reported, watched := false, make(chan struct{})
 	stop := context.AfterFunc(lock.Context(), func() {
 		defer close(watched)
-		if err := lock.Err(); lock.Remaining() == 0 && !errors.Is(err, natslock.ErrReleased) { // nor the end of the job's context
+		if lock.Remaining() > 0 { // the end of the job's context
+			return
+		}
+		if err := lock.Err(); !errors.Is(err, natslock.ErrReleased) {
 			reported = true
 			l.onError(lock.Name(), err)
 		}

@@ -121,7 +121,10 @@ func watch(ctx context.Context, held *natslock.Lock) (stop func()) {
 	ended := make(chan struct{})
 	cancel := context.AfterFunc(held.Context(), func() {
 		defer close(ended)
-		if err := held.Err(); held.Remaining() == 0 && !errors.Is(err, natslock.ErrReleased) { // nor the end of a context between
+		if held.Remaining() > 0 { // the end of a context between
+			return
+		}
+		if err := held.Err(); !errors.Is(err, natslock.ErrReleased) {
 			end(err)
 		}
 	})

@@ -234,8 +234,9 @@ func (c *Collector) Collect(metrics chan<- prometheus.Metric) {
 	}
 	waiting, lag := 0, time.Duration(0)
 	for _, locks := range clients {
-		waiting += locks.Stats().Waiting
-		lag = max(lag, locks.Stats().RenewalLag)
+		s := locks.Stats()
+		waiting += s.Waiting
+		lag = max(lag, s.RenewalLag)
 	}
 	metrics <- prometheus.MustNewConstMetric(c.waiting, prometheus.GaugeValue, float64(waiting))
 	metrics <- prometheus.MustNewConstMetric(c.lag, prometheus.GaugeValue, lag.Seconds())

@@ -51,7 +51,7 @@ func main() {
 		}, natslock.Detached(), natslock.MaxWait(10*time.Second))
 		if err != nil {
 			log.Print(err)
-			_ = job.NakWithDelay(time.Second) // not done, or not alone: do it again
+			_ = job.NakWithDelay(time.Second) // not done, or not alone, or done and not released in time: done again
 		} else if err := job.DoubleAck(context.Background()); err != nil {
 			log.Print(err) // it comes again
 		}

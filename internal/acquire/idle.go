@@ -19,7 +19,7 @@ import (
 // the queues of its idle leases now and then, so many with one request: a notification may be lost.
 
 const (
-	// rouseFor bounds how long a one-shot acquire waits for such a list.
+	// readyWithin bounds how long a one-shot acquire waits for such a list.
 	readyWithin = 250 * time.Millisecond
 	// listTogetherMax is the number of queues that one request lists.
 	listTogetherMax = 128

@@ -118,7 +118,7 @@ func (r *Run) idles(now clock.Instant) {
 	} else {
 		r.relist()
 	}
-	c.tendAt(min(r.spare.ends, relistAt))
+	c.sweepAt(min(r.spare.ends, relistAt))
 	if c.idle.n > c.Most {
 		c.idle.oldest.recall(now)
 	}
@@ -221,8 +221,8 @@ func (l *Line) GiveUpIdle(now clock.Instant) {
 	}
 }
 
-// tendAt sets the alarm of the next round through the idle leases.
-func (c *Client) tendAt(at clock.Instant) {
+// sweepAt sets the alarm of the next round through the idle leases.
+func (c *Client) sweepAt(at clock.Instant) {
 	if c.rings == 0 || at < c.rings {
 		c.rings = at
 		c.do(Effect{Do: Alarm, At: at})
@@ -255,7 +255,7 @@ func (c *Client) Sweep(now clock.Instant) (due []*Run) {
 		relistAt = now.Add(listEvery / 2)
 	}
 	if c.idle.n > 0 {
-		c.tendAt(max(min(ends, relistAt), now.Add(sweepEvery)))
+		c.sweepAt(max(min(ends, relistAt), now.Add(sweepEvery)))
 	}
 	return due
 }

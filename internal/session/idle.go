@@ -2,7 +2,7 @@ package session
 
 import "github.com/natslock/locks/internal/clock"
 
-// Standing returns until when the lease holds, which is before any instant if it has ended, and
+// Validity returns until when the lease holds, which is before any instant if it has ended, and
 // whether it may be idle now: the record says so to other clients.
 func (l *Lease) Validity(now clock.Instant) (until clock.Instant, mayIdle bool) {
 	l.s.mu.Lock()

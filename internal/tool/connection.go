@@ -127,7 +127,7 @@ func (c *Connection) Verify() error {
 		return Usagef("--context and --no-context exclude each other")
 	case (c.TLSCert == "") != (c.TLSKey == ""):
 		return Usagef("--tlscert and --tlskey go together")
-	case c.Seed != "" && c.JWT == "":
+	case c.Seed != "" && c.JWT == "" && (c.given["seed"] || c.Creds == "" && c.Nkey == "" && c.User == "" && c.Token == ""):
 		return Usagef("--seed goes with --jwt")
 	case c.Domain != "" && c.APIPrefix != "":
 		return Usagef("--js-domain and --js-api-prefix exclude each other")

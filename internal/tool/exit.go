@@ -70,7 +70,7 @@ func CodeOf(err error) int {
 		return false
 	}
 	switch {
-	case is(natslock.ErrInvalid, natslock.ErrInvalid, natslock.ErrInvalid, kvstore.ErrInvalidKey):
+	case is(natslock.ErrInvalid):
 		return ExitUsage
 	case is(natslock.ErrPermission, nats.ErrAuthorization, nats.ErrAuthExpired, nats.ErrAuthRevoked, nats.ErrPermissionViolation):
 		return ExitPermission

@@ -49,7 +49,7 @@ type cli struct {
 	Names    string   `default:">" placeholder:"PATTERN" help:"Locks to count: \"*\" stands for one token, a last \">\" for all that follow (default all)."`
 	Pattern  []string `sep:"none" placeholder:"PATTERN" help:"Count the locks that match under this label; repeat it, and the first that matches counts. Other locks get the label \"other\". Without patterns the label is the first token of the name."`
 	Listen   string   `env:"NATSLOCK_EXPORTER_LISTEN" default:":9622" placeholder:"ADDRESS" help:"Address to serve /metrics and /healthz at (default ${default})."`
-	Page     string   `env:"NATSLOCK_EXPORTER_PAGE" default:"127.0.0.1:9623" placeholder:"ADDRESS" help:"Address to serve a read-only page of the locks at (default ${default}). It has no login."`
+	Page     string   `env:"NATSLOCK_EXPORTER_PAGE" default:"127.0.0.1:9623" placeholder:"ADDRESS" help:"Address to serve a read-only page of the locks at (default ${default}; empty: none). It has no login."`
 	PageHost []string `placeholder:"NAME" help:"Name by which browsers reach the page, as that of a proxy; repeat it. IP addresses and localhost need none."`
 	NoPage   bool     `help:"Serve no page."`
 

@@ -246,6 +246,12 @@ func TestPageHistory(t *testing.T) {
 	require.Contains(t, story.Why, "HISTORY_natslock")
 	require.Contains(t, story.Remedy, "\nlockctl perms 'orders.>' --role observer --history --bucket natslock")
 	require.NotEmpty(t, story.Lines)
+
+	for _, x := range []*process{narrow, follow(t, s, "--user=reader", "--password=secret", "--names=orders.>")} {
+		story = x.story("payroll")
+		require.Equal(t, "the page shows the locks orders.> only", story.Why, "a name that is guessed")
+		require.Empty(t, story.Lines)
+	}
 }
 
 // TestNoPage: the page is off by a flag. An address that is taken is an error if it was asked
@@ -274,5 +280,8 @@ func TestNoPage(t *testing.T) {
 	looks, err := (&cli{Page: defaultPage}).listenPage(slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	require.Nil(t, looks)
+	looks, err = (&cli{}).listenPage(slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	require.Nil(t, looks, "an empty address is none, and not every one")
 	http.DefaultClient.CloseIdleConnections()
 }

@@ -27,7 +27,7 @@ func labeler(patterns []string) func(name string) string {
 	}
 }
 
-// matches says whether a name matches a pattern, by the rules of natslock.Client.List.
+// matches says whether a name matches a pattern, by the rules of admin.Admin.List.
 func matches(pattern, name string) bool {
 	for {
 		want, morePattern, wantMore := strings.Cut(pattern, ".")

@@ -36,6 +36,9 @@ func (c *cli) run(ctx context.Context, log *slog.Logger) error {
 			return err
 		}
 	}
+	if c.Listen == "" { // every address, at any port
+		return tool.Usagef("--listen is empty: it needs an address, such as :9622")
+	}
 	f := &follower{c: c, log: log, refused: make(chan error, 1), restart: func(error) {}}
 	f.state = newState(labeler(c.Pattern), func() bool { return f.nc.IsConnected() })
 	if err := f.connect(); err != nil {
@@ -60,7 +63,7 @@ func (c *cli) run(ctx context.Context, log *slog.Logger) error {
 	}
 	if looks != nil {
 		f.state.show()
-		f.hub = page.NewHub(shown{f}, page.About{Bucket: c.Bucket, Names: c.Names, Server: f.url})
+		f.hub = page.NewHub(shown{f}, page.About{Bucket: c.Bucket, Names: c.Names, Server: f.url, Shows: func(name string) bool { return matches(c.Names, name) }})
 		sites = append(sites, site{"page", looks, page.Handler(f.hub, c.pageHosts())})
 		log.Info("serving the page", "page", fmt.Sprintf("http://%s/", looks.Addr()))
 	}
@@ -69,12 +72,15 @@ func (c *cli) run(ctx context.Context, log *slog.Logger) error {
 
 // listenPage listens for browsers. It returns nil if there is to be no page.
 func (c *cli) listenPage(log *slog.Logger) (net.Listener, error) {
-	if c.NoPage {
+	if c.NoPage || c.Page == "" { // an empty address would be every one, at any port
 		return nil, nil
 	}
 	looks, err := net.Listen("tcp", c.Page)
 	switch {
 	case err == nil:
+		if at, ok := looks.Addr().(*net.TCPAddr); ok && !at.IP.IsLoopback() {
+			log.Warn("the page has no login, and answers to other machines", "page", looks.Addr().String())
+		}
 		return looks, nil
 	case c.Page == defaultPage: // of another exporter on this machine, mostly: the metrics matter more
 		log.Warn("serving no page; --page takes another address, and --no-page none", "page", c.Page, "error", err)

@@ -104,8 +104,9 @@ func (s *state) changes(all bool) ([]admin.Info, time.Duration) {
 		for _, l := range s.locks {
 			infos = append(infos, l.info())
 		}
-	} else {
-		for id := range s.viewed {
+	}
+	for id := range s.viewed {
+		if !all || s.locks[id] == nil {
 			infos = append(infos, s.infoOf(id))
 		}
 	}

@@ -22,6 +22,9 @@ const (
 func (s *server) tell(ctx context.Context, lock ID, ago time.Duration) story {
 	now := time.Now()
 	t := newTeller(lock.Kind, now.Add(-ago), now)
+	if shows := s.hub.about.Shows; shows != nil && !shows(lock.Name) { // nor may one be guessed
+		return t.without(fmt.Errorf("the page shows the locks %s only", s.hub.about.Names), s.hub.about)
+	}
 	locks := s.hub.src.Admin()
 	if locks == nil {
 		return t.without(errors.New("the exporter does not follow the bucket"), s.hub.about)

@@ -31,8 +31,8 @@ var errFull = errors.New("too many browsers follow this page already; close one,
 
 // Source is what a page shows.
 type Source interface {
-	// Changes returns the locks that have changed since the last call, or all locks, and by
-	// how much the clock of the server is ahead. A lock that has gone has neither holder nor
+	// Changes returns the locks that have changed since the last call, or all locks and those that
+	// have gone since then, and by how much the clock of the server is ahead. A lock that has gone has neither holder nor
 	// queue.
 	Changes(all bool) ([]admin.Info, time.Duration)
 	// Lock returns one lock.
@@ -46,8 +46,10 @@ type Source interface {
 // About says which locks a page shows.
 type About struct {
 	Bucket string `json:"bucket"`
-	Names  string `json:"names"`  // the pattern
-	Server string `json:"server"` // without credentials
+	Names  string `json:"names"` // the pattern
+
+	Shows  func(name string) bool `json:"-"`      // whether it matches; nil: any does
+	Server string                 `json:"server"` // without credentials
 }
 
 // health is whether the source follows the bucket.
@@ -81,9 +83,10 @@ type Hub struct {
 	mu      sync.Mutex
 	bye     string // nothing follows; under mu, before done is closed
 	viewers map[*viewer]struct{}
-	rows    map[ID]row // as the viewers have them; nil without viewers
-	next    uint64     // the id of a new row
-	all     []byte     // all rows; nil: not encoded since the last update
+	rows    map[ID]row   // as the viewers have them; nil without viewers
+	loaded  []admin.Info // when the rows were read, for the viewers of single locks
+	next    uint64       // the id of a new row
+	all     []byte       // all rows; nil: not encoded since the last update
 	ahead   time.Duration
 	health  health
 	events  ring
@@ -192,6 +195,10 @@ func (h *Hub) changes(now time.Time) (map[ID]admin.Info, update) {
 	h.ahead = ahead
 	up := h.head(now)
 	changed := make(map[ID]admin.Info, len(infos))
+	for _, info := range h.loaded { // what had changed until then is not known
+		changed[ID{info.Kind, info.Name}] = info
+	}
+	h.loaded = nil
 	for _, info := range infos {
 		id := ID{info.Kind, info.Name}
 		changed[id] = info
@@ -226,6 +233,7 @@ func (h *Hub) changes(now time.Time) (map[ID]admin.Info, update) {
 func (h *Hub) reload() {
 	var infos []admin.Info
 	infos, h.ahead = h.src.Changes(true)
+	h.loaded = infos
 	h.rows, h.all = make(map[ID]row, len(infos)), nil
 	for _, info := range infos {
 		if !isFree(info) {

@@ -50,8 +50,9 @@ func (s *source) Changes(all bool) (infos []admin.Info, _ time.Duration) {
 		for _, info := range s.locks {
 			infos = append(infos, info)
 		}
-	} else {
-		for id := range s.changed {
+	}
+	for id := range s.changed {
+		if _, there := s.locks[id]; !all || !there {
 			infos = append(infos, s.get(id))
 		}
 	}
@@ -254,6 +255,23 @@ func TestLockViewer(t *testing.T) {
 		require.Nil(t, next(t, v).Lock)
 		require.Equal(t, beat, time.Since(begun), "another lock is no news")
 		require.Len(t, h.seen(ID{Name: "a"}, noon.Add(-time.Second)), 1)
+	})
+}
+
+// TestLockViewerChangesWithoutEvents: a change before the first update, and one before the first table, comes
+// to the viewer of one lock, also if no event follows.
+func TestLockViewerChangesWithoutEvents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSource()
+		h := running(t, s)
+		v := follows(t, h, &ID{Name: "a"})
+		require.Equal(t, "free", next(t, v).Lock.State)
+		web := held("web")
+		s.set("a", &web)
+		require.Equal(t, "held", next(t, v).Lock.State)
+		s.set("a", nil)
+		next(t, follows(t, h, nil)) // reads all rows
+		require.Equal(t, "free", next(t, v).Lock.State)
 	})
 }
 
