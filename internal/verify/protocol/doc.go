@@ -1,7 +1,8 @@
 // Package protocol holds docs/protocol.md to the truth. It has no code outside its tests.
 //
 // The tests decode the vectors of docs/protocol/vectors.json and encode them again to the
-// same bytes. They replay the exchange in that file on a real server with a plain NATS
-// client. Then a second locker, which is written from the specification alone, contends
+// same bytes. They replay the exchange in that file, and the lock that the document itself
+// takes over the wire, on a real server with a plain NATS client, and hold the numbers of the
+// musts to the levels that they bind. Then a second locker, which is written from the specification alone, contends
 // with the library for the same locks.
 package protocol

@@ -1,0 +1,264 @@
+package protocol_test
+
+import (
+	"bytes"
+	"encoding/hex"
+	"encoding/json"
+	"maps"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"github.com/vmihailenco/msgpack/v5"
+
+	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/testutil"
+)
+
+// documents are the specification: the document, and those that belong to it.
+var documents = []string{
+	"../../../docs/protocol.md", "../../../docs/protocol/election.md", "../../../docs/protocol/several.md",
+	"../../../docs/protocol/fence.md", "../../../docs/protocol/evidence.md",
+}
+
+func document(t *testing.T, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(name)
+	require.NoError(t, err)
+	return string(text)
+}
+
+var (
+	fenced   = regexp.MustCompile("(?ms)^```(\\w+)\n(.*?)^```$")
+	mustWord = regexp.MustCompile(`(?i)\bmust\b`)
+	numbered = regexp.MustCompile(`^must(?:\s+not)?\s+\(M(\d+)(, R)?\)`)
+	inLevels = regexp.MustCompile(`M(\d+)(?: to M(\d+))?`)
+)
+
+// TestMusts: each must of the specification has a number of its own, none is missing, and the table of
+// levels says of each one whom it binds. So a test can cite a must, and a level has its list.
+func TestMusts(t *testing.T) {
+	const defines = "*Must* and *must not* mark rules"
+	require.Contains(t, document(t, documents[0]), defines)
+	replicas := map[int]bool{} // by number: whether the must is about replicas
+	for _, name := range documents {
+		text := strings.Replace(fenced.ReplaceAllString(document(t, name), ""), defines, "", 1)
+		for _, at := range mustWord.FindAllStringIndex(text, -1) {
+			m := numbered.FindStringSubmatch(text[at[0]:])
+			if !assert.NotNil(t, m, "%s: a must without a number: %.80q", name, text[at[0]:]) {
+				continue
+			}
+			n, err := strconv.Atoi(m[1])
+			require.NoError(t, err)
+			_, taken := replicas[n]
+			assert.False(t, taken, "%s: M%d has another must already", name, n)
+			replicas[n] = m[2] != ""
+		}
+	}
+	highest := slices.Max(slices.Collect(maps.Keys(replicas)))
+	require.Greater(t, highest, 100)
+	for n := 1; n <= highest; n++ {
+		_, there := replicas[n]
+		assert.True(t, there, "M%d is gone: a must keeps its number", n)
+	}
+
+	bound := map[int]string{}
+	for _, row := range strings.Split(section(t, "## Levels"), "\n") {
+		cells := strings.Split(row, "|")
+		if len(cells) != 5 {
+			continue
+		}
+		for _, m := range inLevels.FindAllStringSubmatch(cells[3], -1) {
+			first, _ := strconv.Atoi(m[1])
+			last := first
+			if m[2] != "" {
+				last, _ = strconv.Atoi(m[2])
+			}
+			for n := first; n <= last; n++ {
+				about, there := replicas[n]
+				assert.True(t, there, "the levels name M%d, which there is not", n)
+				assert.Empty(t, bound[n], "M%d is in two levels", n)
+				bound[n] = strings.TrimSpace(cells[1])
+				if strings.HasPrefix(bound[n], "5 ") {
+					assert.True(t, about, "M%d of level 5 is not marked with R", n)
+				}
+			}
+		}
+	}
+	for n := 1; n <= highest; n++ {
+		assert.NotEmpty(t, bound[n], "no level has M%d", n)
+	}
+}
+
+// section is the part of the document under a heading, up to the next one of its rank.
+func section(t *testing.T, heading string) string {
+	t.Helper()
+	_, text, found := strings.Cut(document(t, documents[0]), "\n"+heading+"\n")
+	require.True(t, found, heading)
+	rank, _, _ := strings.Cut(heading, " ")
+	text, _, _ = strings.Cut(text, "\n"+rank+" ")
+	return text
+}
+
+// wired is one message of the transcript.
+type wired struct {
+	by, arrow, subject string
+	headers            map[string]string
+	json, hex          string
+}
+
+// wire reads the transcript of the document: a line that is not indented begins a message, and is followed by its
+// headers, its body as JSON, and in hex.
+func wire(t *testing.T, text string) (all []wired) {
+	t.Helper()
+	for _, line := range strings.Split(strings.TrimSpace(text), "\n") {
+		inside, indented := strings.CutPrefix(line, "    ")
+		if !indented {
+			words := strings.SplitN(line, " ", 3)
+			require.GreaterOrEqual(t, len(words), 2, line)
+			w := wired{by: words[0], arrow: words[1], headers: map[string]string{}}
+			if len(words) == 3 {
+				w.subject = words[2]
+			}
+			all = append(all, w)
+			continue
+		}
+		require.NotEmpty(t, all, line)
+		w := &all[len(all)-1]
+		name, value, header := strings.Cut(inside, ": ")
+		switch {
+		case strings.HasPrefix(inside, "{"), w.json != "" && !json.Valid([]byte(w.json)):
+			w.json += inside
+		case header:
+			w.headers[name] = value
+		default:
+			w.hex += inside
+		}
+	}
+	return all
+}
+
+// record requires that a body is the record that the document shows as JSON.
+func (w wired) record(t *testing.T, body []byte) {
+	t.Helper()
+	var shown, sent any
+	require.NoError(t, json.Unmarshal([]byte(w.json), &shown), "%s", w.json)
+	var fields map[string]any
+	require.NoError(t, msgpack.Unmarshal(body, &fields))
+	text, err := json.Marshal(fields)
+	require.NoError(t, err)
+	require.NoError(t, json.Unmarshal(text, &sent))
+	require.Equal(t, shown, sent)
+}
+
+// body is what is sent.
+func (w wired) body(t *testing.T) []byte {
+	t.Helper()
+	if w.hex == "" {
+		return []byte(w.json)
+	}
+	body, err := hex.DecodeString(w.hex)
+	require.NoError(t, err)
+	w.record(t, body)
+	return body
+}
+
+// got requires that the server has sent the message of the document.
+func (w wired) got(t *testing.T, m *nats.Msg) {
+	t.Helper()
+	headers := map[string]string{}
+	for name, values := range m.Header {
+		headers[name] = strings.Join(values, ", ")
+	}
+	if at, found := headers["Nats-Time-Stamp"]; found {
+		_, err := time.Parse(time.RFC3339Nano, at)
+		require.NoError(t, err)
+		headers["Nats-Time-Stamp"] = anyTime
+	}
+	require.Equal(t, w.headers, headers)
+	switch {
+	case w.json != "":
+		w.record(t, m.Data)
+	case w.arrow == "⇠":
+		require.Equal(t, w.subject, m.Subject)
+	default:
+		require.Equal(t, w.subject, string(m.Data))
+	}
+}
+
+// TestWire replays the lock that the document takes and releases over the wire, in a bucket of the document's
+// configuration: what it shows is what a server answers.
+func TestWire(t *testing.T) {
+	var transcript []wired
+	var bucket bytes.Buffer
+	for _, block := range fenced.FindAllStringSubmatch(section(t, "## One lock on the wire"), -1) {
+		if block[1] == "json" {
+			require.NoError(t, json.Compact(&bucket, []byte(block[2])))
+		} else {
+			transcript = append(transcript, wire(t, block[2])...)
+		}
+	}
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		nc := s.Connect()
+		created, err := nc.Request("$JS.API.STREAM.CREATE.KV_natslock", bucket.Bytes(), patience)
+		require.NoError(t, err)
+		var asked, got any
+		answer := struct{ Config *any }{&got}
+		require.NoError(t, json.Unmarshal(bucket.Bytes(), &asked))
+		require.NoError(t, json.Unmarshal(created.Data, &answer))
+		delete(asked.(map[string]any), "subjects") // a list, which within does not compare
+		require.True(t, within(asked, got), "%s", created.Data)
+
+		answers := map[string]*nats.Subscription{}
+		notified := map[string]*nats.Subscription{}
+		steps := map[string]int{}
+		for _, w := range transcript {
+			steps[w.arrow]++
+			switch w.arrow {
+			case "subscribes":
+				subject := strings.TrimPrefix(w.subject, "to ")
+				notified[w.by], err = nc.SubscribeSync(subject)
+				require.NoError(t, err)
+			case "→":
+				m := &nats.Msg{Subject: w.subject, Reply: nc.NewInbox(), Header: nats.Header{}, Data: w.body(t)}
+				for name, value := range w.headers {
+					m.Header.Set(name, value)
+				}
+				answers[w.by], err = nc.SubscribeSync(m.Reply)
+				require.NoError(t, err)
+				require.NoError(t, nc.PublishMsg(m))
+			case "←", "⇠":
+				from := answers[w.by]
+				if w.arrow == "⇠" {
+					from = notified[w.by]
+				}
+				require.NotNil(t, from, "%+v", w)
+				m, err := from.NextMsg(patience)
+				require.NoError(t, err, "%+v", w)
+				w.got(t, m)
+			default:
+				require.Fail(t, "no step of the transcript", "%+v", w)
+			}
+		}
+		require.Greater(t, steps["→"], 6)
+		require.Equal(t, 2, steps["⇠"])
+
+		js, err := jetstream.New(nc)
+		require.NoError(t, err)
+		stream, err := js.Stream(t.Context(), "KV_natslock")
+		require.NoError(t, err)
+		findings, err := kvstore.Examine(kvstore.Config{}, stream.CachedInfo())
+		require.NoError(t, err)
+		for _, f := range findings {
+			require.Equal(t, kvstore.Fine, f.Level, "%+v", f)
+		}
+	})
+}
