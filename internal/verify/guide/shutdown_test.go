@@ -181,7 +181,7 @@ func TestOutage(t *testing.T) {
 // TestSilent: a connection that counts as up and brings no answer.
 func TestSilent(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		o := newOutage(t, s, nats.PingInterval(nats.DefaultPingInterval))
+		o := newOutage(t, s, nats.PingInterval(10*time.Second))
 		held, released := o.lock("held"), o.lock("released")
 		time.Sleep(time.Second)
 		o.link.Blackhole(true)
@@ -196,6 +196,8 @@ func TestSilent(t *testing.T) {
 		require.ErrorIs(t, o.locks.Healthy(), natslock.ErrUnavailable)
 		require.True(t, o.nc.IsConnected())
 		o.ends("the context of a held lock", heldEnds, 13*time.Second, 14*time.Second, natslock.ErrLost)
+		time.Sleep(time.Until(o.began.Add(31 * time.Second)))
+		require.False(t, o.nc.IsConnected(), "two pings in intervals of 10 s had no answer")
 	})
 }
 
