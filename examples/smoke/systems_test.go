@@ -79,7 +79,7 @@ func machinery(t *testing.T, s *testutil.Server) {
 // Only the owner extends and releases, and the key of the lock is where the comment says.
 func grove(t *testing.T, s *testutil.Server) {
 	require.Empty(t, says(t, s, "grove",
-		"released before it is held: invalid option: .*",
+		"released before it is held: invalid argument: .*",
 		"extended by the owner: <nil>",
 		"acquired twice: true",
 		"acquired with 5 tries: true",
